@@ -1,0 +1,146 @@
+package arch
+
+import "slices"
+
+// Activation is the function between a feed-forward block's gate and up
+// projections.
+type Activation uint8
+
+// The activations.
+const (
+	SiLU Activation = iota // x * sigmoid(x)
+)
+
+// activations are the names that config.json has for each, the usual one first.
+var activations = [...][]string{
+	SiLU: {"silu", "swish"},
+}
+
+// String returns the activation's name, such as "silu".
+func (a Activation) String() string {
+	if int(a) < len(activations) {
+		return activations[a][0]
+	}
+	return "activation?"
+}
+
+func activationByName(name string) (Activation, bool) {
+	i := slices.IndexFunc(activations[:], func(names []string) bool { return slices.Contains(names, name) })
+	return Activation(max(i, 0)), i >= 0
+}
+
+func activationNames() []string { return slices.Concat(activations[:]...) }
+
+// RopeLayout says which elements of a head RoPE rotates together.
+type RopeLayout uint8
+
+// The layouts, for a rotary dimension d and 0 <= i < d/2.
+const (
+	// Half pairs element i with i+d/2, as Hugging Face stores heads.
+	Half RopeLayout = iota
+	// Interleaved pairs element 2i with 2i+1, as llama's GGUF files do, whose
+	// converter permutes the rows of Q and K.
+	Interleaved
+)
+
+// String returns "half" or "interleaved".
+func (l RopeLayout) String() string {
+	switch l {
+	case Half:
+		return "half"
+	case Interleaved:
+		return "interleaved"
+	}
+	return "layout?"
+}
+
+// Config is a model's architecture: everything a compiler needs to know apart
+// from the tensors' element types and places.
+type Config struct {
+	Arch string // the descriptor's name, such as "qwen3"
+	Name string // the model's own name, or "" where the source has none
+
+	Layers  int
+	Width   int // the residual stream's
+	Heads   int // query heads
+	KVHeads int // Heads is a multiple of it
+	HeadDim int // even
+	FF      int // feed-forward width
+	Vocab   int // rows of the embedding
+	Context int // positions that the model was made for
+
+	Eps        float32 // RMS norms' epsilon
+	Activation Activation
+	TiedHead   bool // the output matrix is the embedding
+	QKNorm     bool // RMS norm over each head of Q and K, before RoPE
+	Bias       Bias
+
+	RopeLayout RopeLayout
+	Ropes      []Rope  // distinct set-ups, nearly always one
+	Layer      []Layer // [Layers]
+
+	// StopIDs are the token ids that end a generation: config.json's and
+	// generation_config.json's eos_token_id, or GGUF's eos, eot and eom ids.
+	// Sorted, without duplicates; ids outside the vocabulary are left out.
+	StopIDs []int32
+	// StopTokens are the texts of the family's end-of-turn tokens; those that
+	// the vocabulary has as special tokens end a generation too.
+	StopTokens []string
+
+	names tensorNames
+}
+
+// Bias says which projections add a bias.
+type Bias struct{ Q, K, V, O, Gate, Up, Down bool }
+
+// Has reports whether the projection of role r adds a bias.
+func (b Bias) Has(r Role) bool {
+	p := b.field(r)
+	return p != nil && *p
+}
+
+// field returns r's flag, or nil if r is no projection.
+func (b *Bias) field(r Role) *bool {
+	switch r {
+	case Q:
+		return &b.Q
+	case K:
+		return &b.K
+	case V:
+		return &b.V
+	case O:
+		return &b.O
+	case Gate:
+		return &b.Gate
+	case Up:
+		return &b.Up
+	case Down:
+		return &b.Down
+	}
+	return nil
+}
+
+// Layer is what differs from layer to layer.
+type Layer struct {
+	// Window is 0 for full attention; a position otherwise sees the last
+	// Window positions, itself included.
+	Window int
+	Rope   int // index in Config.Ropes
+}
+
+// Rope is one set-up of rotary position embedding: at position p, pair i turns
+// by the angle p*InvFreq[i].
+type Rope struct {
+	Kind string  // "default", "linear", "llama3" or "yarn"
+	Dim  int     // elements of a head that are rotated, from its first on; even
+	Base float64 // theta
+	// InvFreq are the inverse frequencies with scaling applied, [Dim/2]; all
+	// are positive and finite.
+	InvFreq []float32
+	// AttnFactor multiplies cosines and sines. It is 1 unless Kind is "yarn" or
+	// a GGUF file has a rope.scaling.attn_factor.
+	AttnFactor float32
+	// Factors names a float32 tensor [Dim/2] whose elements divide those of
+	// InvFreq, or is "".
+	Factors string
+}

@@ -1,0 +1,163 @@
+package arch
+
+import (
+	"fmt"
+	"slices"
+)
+
+// ggufKeys are the metadata keys, without the architecture's prefix, that a
+// descriptor can rename. ggml's docs/gguf.md lists them.
+var ggufKeys = []string{
+	"block_count", "embedding_length", "attention.head_count", "attention.head_count_kv",
+	"attention.key_length", "attention.value_length", "feed_forward_length", "vocab_size", "context_length",
+	"attention.layer_norm_rms_epsilon", "attention.sliding_window", "rope.dimension_count", "rope.freq_base",
+}
+
+// readGGUF reads a GGUF file.
+func (s *Set) readGGUF(src Source) (*Config, error) {
+	meta := &fields{get: src.Meta}
+	name := meta.string("general.architecture", "")
+	if name == "" {
+		meta.failf("general.architecture", "missing")
+	}
+	title := meta.string("general.name", "")
+	if meta.err != nil {
+		return nil, meta.err
+	}
+	at := slices.IndexFunc(s.list, func(d *descriptor) bool {
+		return d.GGUF != nil && slices.Contains(d.GGUF.Architectures, name)
+	})
+	if at < 0 {
+		return nil, &UnsupportedError{Name: name, Known: s.Names()}
+	}
+	d, g := s.list[at], s.list[at].GGUF
+	f := &fields{
+		get:    func(key string) (any, bool) { return src.Meta(name + "." + key) },
+		prefix: name + ".",
+		rename: g.Keys,
+	}
+	f.refuse(g.Refuse)
+
+	c := &Config{
+		Arch:       d.Name,
+		Name:       title,
+		Activation: Activation(*d.Activation),
+		QKNorm:     d.QKNorm,
+		RopeLayout: RopeLayout(*g.RopeLayout),
+		StopTokens: slices.Clone(d.StopTokens),
+		names:      g.names(""),
+
+		Layers:  f.need("block_count", 1, maxLayers),
+		Width:   f.need("embedding_length", 1, maxWidth),
+		FF:      f.need("feed_forward_length", 1, maxFF),
+		Context: f.need("context_length", 1, maxContext),
+		Eps:     f.eps("attention.layer_norm_rms_epsilon"),
+	}
+	c.readHeads(f, src, "attention.head_count", "attention.head_count_kv", "attention.key_length")
+	if n := f.opt("attention.value_length", 1, maxHeadDim, c.HeadDim); f.err == nil && n != c.HeadDim {
+		f.failf("attention.value_length", "%d is not the key length %d", n, c.HeadDim)
+	}
+	c.readVocab(f, src)
+	if f.err != nil {
+		return nil, f.err
+	}
+
+	c.TiedHead = !has(src, c.names.weight(Head, 0))
+	for r := range roleCount {
+		if p := c.Bias.field(r); p != nil {
+			*p = has(src, c.names.bias(r, 0))
+		}
+	}
+	rope := g.readRope(f, src, c)
+	window := f.opt("attention.sliding_window", 0, maxContext, 0)
+	for _, key := range []string{"eos", "eot", "eom"} {
+		c.StopIDs = meta.stopIDs(c.StopIDs, "tokenizer.ggml."+key+"_token_id", c.Vocab)
+	}
+	f.fail(meta.err)
+	if f.err != nil {
+		return nil, f.err
+	}
+	c.Ropes = []Rope{rope.rope()}
+	c.Layer = slices.Repeat([]Layer{{Window: window}}, c.Layers)
+	return c, nil
+}
+
+// readVocab takes the vocabulary's size from the metadata, else from the
+// embedding's rows.
+func (c *Config) readVocab(f *fields, src Source) {
+	name := c.names.weight(Embed, 0)
+	shape, ok := src.Shape(name)
+	switch {
+	case f.err != nil:
+	case !ok:
+		f.fail(&TensorError{Name: name})
+	case len(shape) != 2 || shape[0] < 1 || shape[0] > maxVocab:
+		f.fail(&FieldError{
+			Key:    "tensor " + name,
+			Reason: fmt.Sprintf("shape %d is not a matrix of 1..%d rows", shape, maxVocab),
+		})
+	default:
+		c.Vocab = f.opt("vocab_size", 1, maxVocab, int(shape[0]))
+	}
+}
+
+// readRope reads the RoPE set-up as llama.cpp does (llama-model.cpp,
+// llama-context.cpp and ggml's ops.cpp).
+//
+// With YaRN, ggml multiplies cosines and sines by 0.1 ln(factor) + 1 and
+// llama.cpp prepares that product so that it comes out as transformers has it,
+// with rope.scaling.yarn_log_multiplier for mscale_all_dim and mscale at 1.
+// rope.scaling.yarn_attn_factor has no effect unless the share of extrapolation
+// is 0; rope.scaling.attn_factor multiplies in every case.
+func (g *ggufForm) readRope(f *fields, src Source, c *Config) ropeSpec {
+	s := ropeSpec{
+		kind:       ropeDefault,
+		dim:        f.opt("rope.dimension_count", 2, c.HeadDim, c.HeadDim),
+		base:       f.float("rope.freq_base", minBase, maxBase, 10000),
+		factor:     f.float("rope.scaling.factor", 0, maxRopeFactor, 0),
+		attnFactor: 1,
+	}
+	if f.err == nil && s.dim%2 != 0 {
+		f.failf("rope.dimension_count", "%d is odd", s.dim)
+	}
+	if s.factor == 0 {
+		s.factor = f.float("rope.scale_linear", 0, maxRopeFactor, 0) // its older name
+	}
+	if s.factor == 0 {
+		s.factor = 1
+	}
+	if f.err == nil && s.factor < minRopeFactor {
+		f.failf("rope.scaling.factor", "%v is not in %v..%v", s.factor, minRopeFactor, maxRopeFactor)
+	}
+	if has(src, g.RopeFactors) {
+		s.factors = g.RopeFactors
+	}
+	switch kind := f.string("rope.scaling.type", ropeLinear); kind {
+	case "none":
+	case ropeLinear:
+		if s.factor != 1 {
+			s.kind = ropeLinear
+		}
+	case ropeYarn:
+		s.kind = ropeYarn
+		s.origContext = f.opt("rope.scaling.original_context_length", 1, maxContext, c.Context)
+		s.betaFast = f.float("rope.scaling.yarn_beta_fast", minRopeFactor, maxRopeFactor, 32)
+		s.betaSlow = f.float("rope.scaling.yarn_beta_slow", minRopeFactor, maxRopeFactor, 1)
+		s.extrapolation = f.float("rope.scaling.yarn_ext_factor", 0, 1, 1)
+		logMul := f.float("rope.scaling.yarn_log_multiplier", 0, maxRopeFactor, 0)
+		switch {
+		case s.extrapolation == 0:
+			s.attnFactor = f.float("rope.scaling.yarn_attn_factor", minRopeFactor, maxRopeFactor, 1)
+		case logMul != 0:
+			s.attnFactor = yarnScale(s.factor, 1) / yarnScale(s.factor, logMul)
+		default:
+			s.attnFactor = yarnScale(s.factor, 1)
+		}
+	default:
+		f.fail(&UnsupportedValueError{
+			Key: f.name("rope.scaling.type"), Value: clip(kind), Known: []string{"none", ropeLinear, ropeYarn},
+		})
+	}
+	s.attnFactor *= f.float("rope.scaling.attn_factor", minRopeFactor, maxRopeFactor, 1)
+	return s
+}

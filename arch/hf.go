@@ -1,0 +1,340 @@
+package arch
+
+import "slices"
+
+// hfKeys are the keys of config.json that a descriptor can rename, and give
+// defaults for. transformers documents them with each family's configuration
+// class.
+var hfKeys = []string{
+	"num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+	"intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act",
+	"tie_word_embeddings", "rope_theta", "partial_rotary_factor",
+}
+
+// The layer types of config.json.
+const (
+	fullAttention    = "full_attention"
+	slidingAttention = "sliding_attention"
+)
+
+// readHF reads a Hugging Face directory.
+func (s *Set) readHF(src Source) (*Config, error) {
+	f := hfFields(src)
+	d, prefix, err := s.selectHF(f, src)
+	if err != nil {
+		return nil, err
+	}
+	h := d.HF
+	f = h.withDefaults(f)
+	f.refuse(h.Refuse)
+
+	c := &Config{
+		Arch:       d.Name,
+		QKNorm:     d.QKNorm,
+		RopeLayout: RopeLayout(*h.RopeLayout),
+		StopTokens: slices.Clone(d.StopTokens),
+		names:      h.names(prefix),
+
+		Layers:  f.need("num_hidden_layers", 1, maxLayers),
+		Width:   f.need("hidden_size", 1, maxWidth),
+		FF:      f.need("intermediate_size", 1, maxFF),
+		Vocab:   f.need("vocab_size", 1, maxVocab),
+		Context: f.need("max_position_embeddings", 1, maxContext),
+		Eps:     f.eps("rms_norm_eps"),
+
+		TiedHead: f.bool("tie_word_embeddings", false),
+	}
+	c.readHeads(f, src, "num_attention_heads", "num_key_value_heads", "head_dim")
+	c.Activation = f.activation("hidden_act", Activation(*d.Activation))
+	for role, rule := range h.Bias {
+		*c.Bias.field(Role(role)) = rule.value(f)
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	types := h.readWindows(f, c)
+	readHFRopes(f, c, types)
+	c.StopIDs = f.stopIDs(nil, "eos_token_id", c.Vocab)
+	if generation := (&fields{get: src.Meta}).object("generation_config"); generation != nil {
+		c.StopIDs = generation.stopIDs(c.StopIDs, "eos_token_id", c.Vocab)
+		f.fail(generation.err)
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	return c, nil
+}
+
+// hfFields returns config.json's fields; those of a nested text_config, which
+// models with other modalities have, come before its own.
+func hfFields(src Source) *fields {
+	v, _ := src.Meta("text_config")
+	text, _ := v.(map[string]any)
+	return &fields{get: func(key string) (any, bool) {
+		if v, ok := text[key]; ok {
+			return v, true
+		}
+		return src.Meta(key)
+	}}
+}
+
+// withDefaults returns fields under the family's own names and with its defaults
+// for those that f lacks.
+func (h *hfForm) withDefaults(f *fields) *fields {
+	return &fields{rename: h.Keys, get: func(key string) (any, bool) {
+		if v, ok := f.get(key); ok {
+			return v, true
+		}
+		v, ok := h.Defaults[key]
+		return v, ok
+	}}
+}
+
+// selectHF returns the descriptor that fits and what stands before the tensors'
+// names: model_type decides (the text model's before the whole's), without it
+// the class, without both the tensors.
+func (s *Set) selectHF(f *fields, src Source) (d *descriptor, prefix string, err error) {
+	model := f.string("model_type", "")
+	var class string
+	for _, v := range f.list("architectures") {
+		if name, ok := v.(string); ok && class == "" {
+			class = name
+		}
+	}
+	top := (&fields{get: src.Meta}).string("model_type", "")
+	if f.err != nil {
+		return nil, "", f.err
+	}
+	for _, name := range []string{model, top} {
+		for _, d := range s.list {
+			switch {
+			case d.HF == nil:
+			case name != "":
+				if slices.Contains(d.HF.ModelTypes, name) {
+					return d, d.HF.prefix(src), nil
+				}
+			case class != "":
+				if slices.Contains(d.HF.Architectures, class) {
+					return d, d.HF.prefix(src), nil
+				}
+			case d.HF.ByTensors && d.fits(f, src):
+				return d, d.HF.prefix(src), nil
+			}
+		}
+	}
+	name := model
+	if name == "" {
+		name = class
+	}
+	return nil, "", &UnsupportedError{Name: name, Known: s.Names()}
+}
+
+// prefix returns the prefix under which the embedding is there, or "".
+func (h *hfForm) prefix(src Source) string {
+	for _, prefix := range h.Prefixes {
+		names := h.names(prefix)
+		if has(src, names.weight(Embed, 0)) {
+			return prefix
+		}
+	}
+	return ""
+}
+
+// fits reports whether the first layer has just the head norms and biases that
+// the family gives it.
+func (d *descriptor) fits(f *fields, src Source) bool {
+	names := d.HF.names(d.HF.prefix(src))
+	if !has(src, names.weight(Embed, 0)) || !has(src, names.weight(Q, 0)) {
+		return false
+	}
+	if has(src, names.weight(QNorm, 0)) != d.QKNorm || has(src, names.weight(KNorm, 0)) != d.QKNorm {
+		return false
+	}
+	f = d.HF.withDefaults(f)
+	for r := range roleCount {
+		if r.projection() && has(src, names.bias(r, 0)) != d.HF.Bias[roleName(r)].value(f) {
+			return false
+		}
+	}
+	return f.err == nil
+}
+
+func (b biasRule) value(f *fields) bool {
+	if b.flag == "" {
+		return b.always
+	}
+	return f.bool(b.flag, false)
+}
+
+// readWindows fills c.Layer's windows and returns each layer's type.
+func (h *hfForm) readWindows(f *fields, c *Config) (types []string) {
+	c.Layer = make([]Layer, c.Layers)
+	types = slices.Repeat([]string{fullAttention}, c.Layers)
+	w := h.Window
+	if w == nil {
+		return types
+	}
+	size := 0
+	if w.Enable == "" || f.bool(w.Enable, false) {
+		size = f.opt(w.Size, 1, maxContext, 0)
+	}
+	var list []any
+	if w.LayerTypes != "" {
+		list = f.list(w.LayerTypes)
+	}
+	from := 0
+	switch {
+	case list != nil:
+		if len(list) != c.Layers {
+			f.failf(w.LayerTypes, "%d entries for %d layers", len(list), c.Layers)
+			return types
+		}
+	case w.From != "":
+		from = f.opt(w.From, 0, maxContext, 0)
+	}
+	for i := range c.Layer {
+		sliding := size > 0 && i >= from
+		if list != nil {
+			switch list[i] {
+			case fullAttention:
+				sliding = false
+			case slidingAttention:
+				sliding = true
+			default:
+				f.fail(&UnsupportedValueError{
+					Key: f.name(w.LayerTypes), Value: clip(list[i]),
+					Known: []string{fullAttention, slidingAttention},
+				})
+			}
+		}
+		if !sliding {
+			continue
+		}
+		if size == 0 {
+			f.failf(w.LayerTypes, "layer %d slides, but there is no %s", i, w.Size)
+			return types
+		}
+		types[i] = slidingAttention
+		c.Layer[i].Window = size
+	}
+	return types
+}
+
+// readHFRopes fills c.Ropes and the layers' indices. The settings are in
+// rope_parameters (transformers 5) or in rope_scaling and rope_theta (4), where
+// an empty or absent object means the default; rope_parameters may have an
+// object for each layer type.
+func readHFRopes(f *fields, c *Config, types []string) {
+	p := f.object("rope_scaling")
+	if p == nil {
+		p = f.object("rope_parameters")
+	}
+	if p == nil {
+		p = &fields{get: func(string) (any, bool) { return nil, false }}
+	}
+	if f.err != nil {
+		return
+	}
+	nested := false
+	for _, layerType := range []string{fullAttention, slidingAttention} {
+		if _, ok := p.value(layerType); ok {
+			nested = true
+		}
+	}
+	index := map[string]int{}
+	for i, layerType := range types {
+		at, done := index[layerType]
+		if !done {
+			sub := p
+			if nested {
+				if sub = p.object(layerType); sub == nil {
+					p.failf(layerType, "missing")
+					f.fail(p.err)
+					return
+				}
+			}
+			spec := hfRope(f, sub, c)
+			f.fail(sub.err)
+			if f.err != nil {
+				return
+			}
+			c.Ropes, at = addRope(c.Ropes, spec.rope())
+			index[layerType] = at
+		}
+		c.Layer[i].Rope = at
+	}
+}
+
+// hfRope reads one RoPE set-up from p; what it lacks is in f, the whole of
+// config.json. The rules are those of transformers 5 (modeling_rope_utils.py).
+func hfRope(f, p *fields, c *Config) ropeSpec {
+	kind := p.string("type", ropeDefault)
+	kind = p.string("rope_type", kind)
+	s := ropeSpec{
+		kind:       kind,
+		base:       p.float("rope_theta", minBase, maxBase, f.float("rope_theta", minBase, maxBase, 10000)),
+		attnFactor: 1,
+	}
+	partial := f.float("partial_rotary_factor", 0, 1, 1)
+	partial = p.float("partial_rotary_factor", 0, 1, partial)
+	s.dim = int(float64(c.HeadDim) * partial)
+	if f.err == nil && p.err == nil && (s.dim < 2 || s.dim%2 != 0) {
+		f.failf("partial_rotary_factor", "%v of head_dim %d are %d, not an even number of elements", partial, c.HeadDim, s.dim)
+	}
+
+	// A model that has the original context outside counts on that one.
+	original := func() int {
+		n := p.opt("original_max_position_embeddings", 1, maxContext, c.Context)
+		return f.opt("original_max_position_embeddings", 1, maxContext, n)
+	}
+	switch kind {
+	case ropeDefault:
+	case ropeLinear:
+		s.factor = p.needFloat("factor", minRopeFactor, maxRopeFactor)
+	case ropeLlama3:
+		s.factor = p.needFloat("factor", minRopeFactor, maxRopeFactor)
+		s.lowFreq = p.needFloat("low_freq_factor", minRopeFactor, maxRopeFactor)
+		s.highFreq = p.needFloat("high_freq_factor", minRopeFactor, maxRopeFactor)
+		s.origContext = original()
+		if p.err == nil && s.highFreq <= s.lowFreq {
+			p.failf("high_freq_factor", "%v is not above low_freq_factor %v", s.highFreq, s.lowFreq)
+		}
+	case ropeYarn:
+		s.origContext = original()
+		stretched := float64(c.Context) / float64(max(s.origContext, 1))
+		s.factor = p.float("factor", minRopeFactor, maxRopeFactor, stretched)
+		hfYarn(p, &s)
+	default:
+		key := "rope_type"
+		if _, ok := p.value(key); !ok {
+			key = "type"
+		}
+		p.fail(&UnsupportedValueError{
+			Key: p.name(key), Value: clip(kind),
+			Known: []string{ropeDefault, ropeLinear, ropeLlama3, ropeYarn},
+		})
+	}
+	return s
+}
+
+// hfYarn reads what only YaRN has. A zero stands for the default, as in
+// transformers.
+func hfYarn(p *fields, s *ropeSpec) {
+	orElse := func(x, instead float64) float64 {
+		if x == 0 {
+			return instead
+		}
+		return x
+	}
+	s.betaFast = orElse(p.float("beta_fast", 0, maxRopeFactor, 0), 32)
+	s.betaSlow = orElse(p.float("beta_slow", 0, maxRopeFactor, 0), 1)
+	s.extrapolation = 1
+	s.keepFraction = !p.bool("truncate", true)
+
+	s.attnFactor = yarnScale(s.factor, 1)
+	scale, scaleAll := p.float("mscale", 0, maxRopeFactor, 0), p.float("mscale_all_dim", 0, maxRopeFactor, 0)
+	if scale != 0 && scaleAll != 0 {
+		s.attnFactor = yarnScale(s.factor, scale) / yarnScale(s.factor, scaleAll)
+	}
+	s.attnFactor = p.float("attention_factor", minRopeFactor, maxRopeFactor, s.attnFactor)
+}

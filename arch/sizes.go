@@ -1,0 +1,97 @@
+package arch
+
+import (
+	"fmt"
+	"slices"
+)
+
+// readHeads reads the counts of heads and their size, under the keys that the
+// file form has for them. Without a key for the size it follows from the rows of
+// the first layer's Q, which is what the weights were made for, else from the
+// width.
+func (c *Config) readHeads(f *fields, src Source, headsKey, kvKey, dimKey string) {
+	c.Heads = f.need(headsKey, 1, maxHeads)
+	c.KVHeads = f.opt(kvKey, 1, maxHeads, c.Heads)
+	c.HeadDim = f.opt(dimKey, 1, maxHeadDim, 0)
+	if f.err != nil {
+		return
+	}
+	if c.Heads%c.KVHeads != 0 {
+		f.failf(headsKey, "%d is not a multiple of %s %d", c.Heads, f.name(kvKey), c.KVHeads)
+		return
+	}
+	if c.HeadDim == 0 {
+		c.inferHeadDim(f, src, headsKey)
+	}
+	if f.err == nil && c.HeadDim%2 != 0 {
+		f.failf(dimKey, "%d is odd", c.HeadDim)
+	}
+}
+
+func (c *Config) inferHeadDim(f *fields, src Source, headsKey string) {
+	name := c.names.weight(Q, 0)
+	heads := uint64(c.Heads)
+	rows := uint64(c.Width)
+	if shape, ok := src.Shape(name); ok {
+		if len(shape) != 2 || shape[0] == 0 || shape[0]%heads != 0 || shape[0]/heads > maxHeadDim {
+			f.fail(&FieldError{
+				Key:    "tensor " + name,
+				Reason: fmt.Sprintf("shape %d is not a matrix of %d heads of 1..%d rows", shape, heads, maxHeadDim),
+			})
+			return
+		}
+		rows = shape[0]
+	}
+	if rows%heads != 0 || rows/heads > maxHeadDim {
+		f.failf(headsKey, "%d heads do not divide the width %d", c.Heads, c.Width)
+		return
+	}
+	c.HeadDim = int(rows / heads)
+}
+
+// eps returns a norm's epsilon. Zero is none that a norm can work with.
+func (f *fields) eps(key string) float32 {
+	x := f.needFloat(key, 0, maxEps)
+	if f.err == nil && float32(x) == 0 {
+		f.failf(key, "%v is not above 0", x)
+	}
+	return float32(x)
+}
+
+func (f *fields) activation(key string, absent Activation) Activation {
+	name := f.string(key, "")
+	if name == "" {
+		return absent
+	}
+	a, ok := activationByName(name)
+	if !ok {
+		f.fail(&UnsupportedValueError{Key: f.name(key), Value: clip(name), Known: activationNames()})
+	}
+	return a
+}
+
+// stopIDs returns ids with the token ids of key, a number or a list, added.
+// Those outside the vocabulary can never be generated and are left out; some
+// models have -1 for none.
+func (f *fields) stopIDs(ids []int32, key string, vocab int) []int32 {
+	v, ok := f.value(key)
+	if !ok {
+		return ids
+	}
+	list, isList := v.([]any)
+	if !isList {
+		list = []any{v}
+	}
+	for _, v := range list {
+		n, ok := toInt(v)
+		if !ok {
+			f.failf(key, "%s is not a token id", clip(v))
+			return ids
+		}
+		if n >= 0 && n < int64(vocab) {
+			ids = append(ids, int32(n))
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}

@@ -1,0 +1,184 @@
+package arch
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Role is what a tensor is for.
+type Role uint8
+
+// The roles, with the shapes of their weights.
+const (
+	Embed    Role = iota // [vocab, width]
+	OutNorm              // [width]
+	Head                 // [vocab, width]
+	AttnNorm             // [width], as all that follow once a layer
+	Q                    // [heads*headDim, width]
+	K                    // [kvHeads*headDim, width]
+	V                    // [kvHeads*headDim, width]
+	O                    // [width, heads*headDim]
+	QNorm                // [headDim]
+	KNorm                // [headDim]
+	FFNNorm              // [width]
+	Gate                 // [ff, width]
+	Up                   // [ff, width]
+	Down                 // [width, ff]
+	roleCount
+)
+
+var roleNames = [roleCount]string{
+	"embed", "out_norm", "head", "attn_norm", "q", "k", "v", "o",
+	"q_norm", "k_norm", "ffn_norm", "gate", "up", "down",
+}
+
+// String returns the role's name in descriptors, such as "attn_norm".
+func (r Role) String() string {
+	if r < roleCount {
+		return roleNames[r]
+	}
+	return "role?"
+}
+
+// perLayer reports whether each layer has a tensor of the role.
+func (r Role) perLayer() bool { return r >= AttnNorm && r < roleCount }
+
+// projection reports whether the role is a matrix that may have a bias.
+func (r Role) projection() bool { return new(Bias).field(r) != nil }
+
+// layerVerb stands for the layer in tensor names.
+const layerVerb = "%d"
+
+// tensorNames are tensor names without ".weight" and ".bias"; "" is none.
+type tensorNames [roleCount]string
+
+func (t *tensorNames) stem(r Role, layer int) string {
+	if r >= roleCount {
+		return ""
+	}
+	return strings.Replace(t[r], layerVerb, strconv.Itoa(layer), 1)
+}
+
+func (t *tensorNames) weight(r Role, layer int) string {
+	if stem := t.stem(r, layer); stem != "" {
+		return stem + ".weight"
+	}
+	return ""
+}
+
+func (t *tensorNames) bias(r Role, layer int) string {
+	if stem := t.stem(r, layer); stem != "" && r.projection() {
+		return stem + ".bias"
+	}
+	return ""
+}
+
+// Tensor returns the name of r's weight in the source that c was read from. A
+// tied Head is the embedding. The layer does not matter for Embed, OutNorm and
+// Head.
+func (c *Config) Tensor(r Role, layer int) string {
+	if r == Head && c.TiedHead {
+		r = Embed
+	}
+	return c.names.weight(r, layer)
+}
+
+// BiasTensor returns the name of r's bias, which the model has where
+// c.Bias.Has(r), or "" for roles that cannot have one.
+func (c *Config) BiasTensor(r Role, layer int) string { return c.names.bias(r, layer) }
+
+// WantShape returns the shape that r's weight must have, outermost dimension
+// first: [heads*headDim, width] for Q. A bias has the first dimension alone.
+func (c *Config) WantShape(r Role) []uint64 {
+	vocab, width, ff, head := uint64(c.Vocab), uint64(c.Width), uint64(c.FF), uint64(c.HeadDim)
+	q, kv := uint64(c.Heads)*head, uint64(c.KVHeads)*head
+	switch r {
+	case Embed, Head:
+		return []uint64{vocab, width}
+	case OutNorm, AttnNorm, FFNNorm:
+		return []uint64{width}
+	case QNorm, KNorm:
+		return []uint64{head}
+	case Q:
+		return []uint64{q, width}
+	case K, V:
+		return []uint64{kv, width}
+	case O:
+		return []uint64{width, q}
+	case Gate, Up:
+		return []uint64{ff, width}
+	case Down:
+		return []uint64{width, ff}
+	}
+	return nil
+}
+
+// Check verifies that src has every tensor that the configuration calls for,
+// each in the right shape, and no bias or head norm that it does not call for.
+// The error is a *TensorError.
+func (c *Config) Check(src Source) error {
+	for r := range roleCount {
+		layers := 1
+		if r.perLayer() {
+			layers = c.Layers
+		}
+		for layer := range layers {
+			if err := c.checkRole(src, r, layer); err != nil {
+				return err
+			}
+		}
+	}
+	for _, rope := range c.Ropes {
+		if rope.Factors == "" {
+			continue
+		}
+		if err := checkTensor(src, rope.Factors, []uint64{uint64(rope.Dim / 2)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Config) checkRole(src Source, r Role, layer int) error {
+	want := c.WantShape(r)
+	weight := want
+	if (r == QNorm || r == KNorm) && !c.QKNorm {
+		weight = nil
+	}
+	if err := checkTensor(src, c.Tensor(r, layer), weight); err != nil {
+		return err
+	}
+	var bias []uint64
+	if c.Bias.Has(r) {
+		bias = want[:1]
+	}
+	return checkTensor(src, c.BiasTensor(r, layer), bias)
+}
+
+// checkTensor verifies that src has a tensor in the shape want, or has it not if
+// want is nil.
+func checkTensor(src Source, name string, want []uint64) error {
+	if name == "" {
+		return nil
+	}
+	got, ok := src.Shape(name)
+	switch {
+	case !ok && want == nil:
+		return nil
+	case !ok:
+		return &TensorError{Name: name, Want: want}
+	case want == nil || !slices.Equal(got, want):
+		return &TensorError{Name: name, Got: append([]uint64{}, got...), Want: want}
+	}
+	return nil
+}
+
+// has reports whether src has a tensor of that name; "" is no name.
+func has(src Source, name string) bool {
+	if name == "" {
+		return false
+	}
+	_, ok := src.Shape(name)
+	return ok
+}

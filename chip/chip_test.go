@@ -1,0 +1,174 @@
+package chip
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestLookup(t *testing.T) {
+	want := []string{
+		"cpu", "h200", "m1", "m1-max", "m1-pro", "m1-ultra", "m2", "m2-max", "m2-pro", "m2-ultra",
+		"m3", "m3-max", "m3-pro", "m3-ultra", "m4", "m4-max", "m4-pro", "m5", "m5-max", "m5-pro",
+	}
+	if got := Names(); !slices.Equal(got, want) {
+		t.Fatalf("names %q, want %q", got, want)
+	}
+	seen := map[[32]byte]string{}
+	for _, name := range want {
+		c, err := Lookup(name)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if err := c.Validate(); err != nil {
+			t.Error(err)
+		}
+		if other, ok := seen[c.Fingerprint()]; ok {
+			t.Errorf("%s and %s have one fingerprint", name, other)
+		}
+		seen[c.Fingerprint()] = name
+		for _, word := range []string{"Guessed", "easured"} {
+			if !strings.Contains(c.Comment, word) {
+				t.Errorf("%s: the comment does not say what is %q", name, word)
+			}
+		}
+		device := Metal
+		switch name {
+		case "cpu":
+			device = CPU
+		case "h200":
+			device = CUDA
+		}
+		if c.Device != device || (c.Device == CPU) != c.ActQ8 || (c.Device == CPU) != (c.Cores == 0) {
+			t.Errorf("%s: device %s, ActQ8 %v, %d cores", name, c.Device, c.ActQ8, c.Cores)
+		}
+	}
+}
+
+func TestLookupCopies(t *testing.T) {
+	a, err := Lookup("m4-pro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Cores = 16
+	if b, err := Lookup("m4-pro"); err != nil || b.Cores != 20 || b.BandwidthGBs != 273 {
+		t.Errorf("got %+v, %v", b, err)
+	}
+}
+
+func TestUnknown(t *testing.T) {
+	for _, name := range []string{"", "m9", "../data/m1", "m1.json", strings.Repeat("x", 1000)} {
+		_, err := Lookup(name)
+		var unknown *UnknownError
+		if !errors.As(err, &unknown) || unknown.Name != name || !slices.Equal(unknown.Known, Names()) {
+			t.Errorf("%.20q: %v", name, err)
+		}
+		if len(err.Error()) > 300 || !strings.Contains(err.Error(), "m4-pro") {
+			t.Errorf("message %q", err)
+		}
+	}
+}
+
+// Each field either changes the fingerprint or is known not to matter to a table.
+func TestFingerprintCovers(t *testing.T) {
+	idle := []string{"Title", "Comment", "BandwidthGBs", "ChainMS"}
+	c, err := Lookup("m4-pro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := c.Fingerprint()
+	var walk func(v reflect.Value, path string)
+	walk = func(v reflect.Value, path string) {
+		old := reflect.ValueOf(v.Interface())
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				walk(v.Field(i), v.Type().Field(i).Name)
+			}
+			return
+		case reflect.String:
+			v.SetString(v.String() + "x")
+		case reflect.Bool:
+			v.SetBool(!v.Bool())
+		case reflect.Int:
+			v.SetInt(v.Int() + 1)
+		case reflect.Uint64:
+			v.SetUint(v.Uint() + 1)
+		case reflect.Float64:
+			v.SetFloat(v.Float() + 1)
+		default:
+			t.Fatalf("%s has kind %s", path, v.Kind())
+		}
+		if changed := c.Fingerprint() != base; changed == slices.Contains(idle, path) {
+			t.Errorf("%s: the fingerprint changed: %v", path, changed)
+		}
+		v.Set(old)
+	}
+	walk(reflect.ValueOf(c).Elem(), "")
+	if c.Fingerprint() != base {
+		t.Error("the walk left a change")
+	}
+}
+
+func TestDecodeErrors(t *testing.T) {
+	text, err := os.ReadFile("data/m4-pro.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ old, replacement, want string }{
+		{`"cores"`, `"core"`, `unknown field "core"`},
+		{`"cores": 20,`, ``, "cores: missing"},
+		{`"qkv": true,`, ``, "fuse: qkv: missing"},
+		{`"cores": 20`, `"cores": 0`, "cores: 0 is not in 1..65536"},
+		{`"cores": 20`, `"cores": 1.5`, "cores"},
+		{`"metal"`, `"vulkan"`, `device: "vulkan" is not cpu, metal or cuda`},
+		{`"metal"`, `"cpu"`, "simd_width and max_threads: a worker of the CPU is one thread"},
+		{`"m4-pro"`, `""`, "name or title: missing"},
+		{`"simd_width": 32`, `"simd_width": 24`, "simd_width: 24 is not a power of two"},
+		{`"max_threads": 1024`, `"max_threads": 2048`, "max_threads: 2048 is not in 32..1024"},
+		{`"gemv_threads": 64`, `"gemv_threads": 16`, "gemv_threads: 16 is not in 32..1024"},
+		{`"gemv_rows": 8`, `"gemv_rows": -8`, "gemv_rows: -8 is not in 1..65536"},
+		{`"prefill_chunk": 512`, `"prefill_chunk": 500`, "prefill_chunk: 500 is not a power of two"},
+		{`"split_span": 256`, `"split_span": 0`, "split_span: 0 is not a power of two"},
+		{`"split_context": 1024`, `"split_context": 128`, "split_context: 128 is less than split_span 256"},
+		{`"threadgroup_memory": 32768`, `"threadgroup_memory": 0`, "threadgroup_memory: 0 is not in 1"},
+		{`"max_buffer_bytes": 34359738368`, `"max_buffer_bytes": 18446744073709551615`, "max_buffer_bytes: 18446744073709551615 is not in 1"},
+		{`"bandwidth_gbs": 273`, `"bandwidth_gbs": 0`, "bandwidth_gbs: 0 is not positive"},
+		{`"chain_ms": 50`, `"chain_ms": -1`, "chain_ms: -1 is not positive"},
+		{"\n}\n", "\n}\n{}", "something follows the object"},
+	} {
+		edited := bytes.Replace(text, []byte(test.old), []byte(test.replacement), 1)
+		if bytes.Equal(edited, text) {
+			t.Errorf("%s is not in the file", test.old)
+			continue
+		}
+		if _, err := decode(edited); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %s", test.replacement, err, test.want)
+		}
+	}
+	c, err := decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.BandwidthGBs = math.NaN()
+	if err := c.Validate(); err == nil || err.Error() != "chip: m4-pro: bandwidth_gbs: NaN is not positive" {
+		t.Errorf("NaN: %v", err)
+	}
+}
+
+func ExampleLookup() {
+	c, err := Lookup("m4-pro")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(c.Title, c.BandwidthGBs, "GB/s")
+	// Output: Apple M4 Pro (20-core GPU) 273 GB/s
+}
