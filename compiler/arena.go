@@ -1,0 +1,116 @@
+package compiler
+
+import (
+	"slices"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// arenaAlign is the alignment of activations: a cache line's multiple, and what
+// GPUs ask of buffer offsets.
+const arenaAlign = 256
+
+// interval is a value's life: from the first node that touches it to the last,
+// by their places in a group of programs.
+type interval struct {
+	v           *value
+	first, last int
+}
+
+// groups returns the programs that share activations: decode has its own, the
+// others read the chunk that prefill leaves. Groups overlay one another.
+func (s *state) groups() [][]*program {
+	var chunked []*program
+	for _, p := range s.programs {
+		if p.name != table.ProgramDecode {
+			chunked = append(chunked, p)
+		}
+	}
+	return [][]*program{{s.program(table.ProgramDecode)}, chunked}
+}
+
+// lifetimes returns the intervals of a group's arena values, in order of their
+// first node.
+func lifetimes(group []*program) []interval {
+	var list []interval
+	at := map[*value]int{}
+	i := 0
+	for _, p := range group {
+		for _, n := range p.nodes {
+			for _, o := range slices.Concat(n.in, n.out) {
+				if o.v.place != inArena {
+					continue
+				}
+				j, ok := at[o.v]
+				if !ok {
+					j = len(list)
+					at[o.v] = j
+					list = append(list, interval{v: o.v, first: i})
+				}
+				list[j].last = i
+			}
+			i++
+		}
+	}
+	return list
+}
+
+// planArena gives each value the lowest place that no value alive at the same
+// time has. A value stays for one node after its last, so that the next
+// command's output does not land on what a neighbour may still be reading,
+// which would cost a barrier.
+func (s *state) planArena() error {
+	size := uint64(0)
+	for _, g := range s.groups() {
+		var live []interval
+		for _, iv := range lifetimes(g) {
+			live = slices.DeleteFunc(live, func(l interval) bool { return l.last+1 < iv.first })
+			slices.SortFunc(live, func(a, b interval) int {
+				switch {
+				case a.v.offset < b.v.offset:
+					return -1
+				case a.v.offset > b.v.offset:
+					return 1
+				}
+				return 0
+			})
+			at := uint64(0)
+			for _, l := range live {
+				if at+iv.v.bytes() <= l.v.offset {
+					break
+				}
+				at = max(at, align(l.v.offset+l.v.bytes()))
+			}
+			iv.v.offset = at
+			live = append(live, iv)
+			size = max(size, align(at+iv.v.bytes()))
+		}
+	}
+	scratch := s.slot("scratch", table.SlotScratch, table.ScopeExecutor, size)
+	for _, p := range s.programs {
+		for _, n := range p.nodes {
+			for _, o := range slices.Concat(n.in, n.out) {
+				if o.v.place == inArena {
+					o.v.slot = scratch.slot
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func align(n uint64) uint64 { return (n + arenaAlign - 1) / arenaAlign * arenaAlign }
+
+// regions names what the arena holds during each program, for dumps.
+func (s *state) regions() {
+	base := 0
+	for pi, p := range s.programs {
+		for _, iv := range lifetimes([]*program{p}) {
+			s.t.Regions = append(s.t.Regions, table.Region{
+				Name: iv.v.name, Slot: iv.v.slot, Offset: iv.v.offset, Size: iv.v.bytes(),
+				Program: uint32(pi), First: uint32(base + iv.first), Last: uint32(base + iv.last),
+			})
+		}
+		base += len(p.nodes)
+	}
+}

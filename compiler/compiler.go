@@ -1,0 +1,149 @@
+// Package compiler turns a model's configuration, its tensor directory and a
+// chip into a dispatch table, by a list of passes.
+//
+// It sees the metadata of tensors and never their bytes, and it knows kernels by
+// their declarations. It must not know a device's code or a model's name.
+package compiler
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/weights"
+)
+
+// Tensors is the directory of a model's tensors; weights.Directory is one.
+type Tensors interface {
+	Tensor(name string) (weights.Tensor, bool)
+	Fingerprint() [32]byte
+}
+
+// Options are the choices that change a table.
+type Options struct {
+	Context   int  // positions; 0: the smaller of 4096 and the model's
+	NoFuse    bool // one command for each operation
+	AllLogits bool // add a program that computes the logits of every prompt row
+}
+
+// DefaultContext is the context where none is asked for, if the model has as
+// much.
+const DefaultContext = 4096
+
+// Input is what a table is compiled from. The same input gives the same
+// table, byte for byte.
+type Input struct {
+	Config  *arch.Config
+	Tensors Tensors
+	Chip    *chip.Chip
+	Options Options
+}
+
+// MaxStops is how many stop ids a table has room for.
+const MaxStops = 64
+
+// Compile returns the table of a model, validated.
+func Compile(in Input) (*table.Table, error) {
+	s, err := newState(in)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range passes {
+		if err := p.apply(s); err != nil {
+			return nil, err
+		}
+	}
+	if faults := s.t.Validate(); len(faults) > 0 {
+		return nil, fmt.Errorf("compiler: the table does not validate: %w", faults[0])
+	}
+	return s.t, nil
+}
+
+// DumpAfter compiles as far as a pass and writes what it leaves: the nodes, or
+// from pass lower on the table.
+func DumpAfter(in Input, pass string, w io.Writer) error {
+	s, err := newState(in)
+	if err != nil {
+		return err
+	}
+	for _, p := range passes {
+		if err := p.apply(s); err != nil {
+			return err
+		}
+		if p.name != pass {
+			continue
+		}
+		if len(s.t.Cmds) > 0 {
+			return s.t.Dump(w, table.DumpOptions{})
+		}
+		return s.dump(w)
+	}
+	return fmt.Errorf("compiler: no pass %q; the passes are %v", pass, PassNames())
+}
+
+// ContextError says that a context does not fit the model.
+type ContextError struct{ Asked, Max int }
+
+// Error implements error.
+func (e *ContextError) Error() string {
+	return fmt.Sprintf("compiler: a context of %d is not in 1..%d, what the model has", e.Asked, e.Max)
+}
+
+// newState checks the options and makes the slots that every table has.
+func newState(in Input) (*state, error) {
+	cfg := in.Config
+	ctx := in.Options.Context
+	if ctx == 0 {
+		ctx = min(DefaultContext, cfg.Context)
+	}
+	if ctx < 1 || ctx > cfg.Context || ctx > table.MaxContext {
+		return nil, &ContextError{ctx, min(cfg.Context, table.MaxContext)}
+	}
+	s := &state{in: in, cfg: cfg, byName: map[string]*weight{}}
+	s.in.Options.Context = ctx
+	h := table.Header{
+		Arch: cfg.Arch, Model: cfg.Name, Chip: in.Chip.Name, Device: in.Chip.Device,
+		Vocab: uint32(cfg.Vocab), Width: uint32(cfg.Width), Layers: uint32(cfg.Layers),
+		Context: uint32(ctx), Chunk: uint32(min(in.Chip.PrefillChunk, ctx)), MaxStops: MaxStops,
+		ModelFP: Fingerprint(cfg, in.Tensors), ChipFP: in.Chip.Fingerprint(),
+	}
+	if in.Options.AllLogits {
+		h.LogitsRows = min(uint32(in.Chip.LogitsRows), h.Chunk)
+		h.Options = "all-logits"
+	}
+	if in.Options.NoFuse {
+		if h.Options != "" {
+			h.Options += " "
+		}
+		h.Options += "no-fuse"
+	}
+	s.t = &table.Table{Header: h}
+	logitsRows := max(int(h.LogitsRows), 1)
+	s.tokens = s.slot("tokens", table.SlotTokens, table.ScopeSession, uint64(ctx+1)*4)
+	s.logits = s.slot("logits", table.SlotLogits, table.ScopeSession, uint64(logitsRows)*uint64(cfg.Vocab)*4)
+	s.logits.width, s.logits.rows = cfg.Vocab, logitsRows
+	s.stops = s.slot("stops", table.SlotStops, table.ScopeSession, uint64(1+MaxStops)*4)
+	s.slot("step", table.SlotStep, table.ScopeSession, table.StepSize)
+	return s, nil
+}
+
+// slot adds a slot to the table and returns a value for it.
+func (s *state) slot(name string, kind table.SlotKind, scope table.Scope, size uint64) *value {
+	s.t.Slots = append(s.t.Slots, table.Slot{Name: name, Kind: kind, Scope: scope, Size: size})
+	return &value{name: name, place: inSlot, slot: uint32(len(s.t.Slots) - 1)}
+}
+
+// Fingerprint identifies a model's tensors, by name, type and shape, and its
+// configuration. A roll can be replayed with a model of the same fingerprint.
+func Fingerprint(cfg *arch.Config, t Tensors) [32]byte {
+	h := sha256.New()
+	dir := t.Fingerprint()
+	h.Write(dir[:])
+	// The fields of Config are plain data, which cannot fail to encode.
+	_ = json.NewEncoder(h).Encode(cfg)
+	return [32]byte(h.Sum(nil))
+}

@@ -1,0 +1,362 @@
+package compiler
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/weights"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens")
+
+var chips = []string{"cpu", "m4-pro"}
+
+// tiny returns the paths of the tiny models, one for each architecture and
+// form.
+func tiny(t testing.TB) []string {
+	t.Helper()
+	root := filepath.Join("..", "testdata", "tiny")
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, e := range entries {
+		dir := filepath.Join(root, e.Name())
+		paths = append(paths, dir)
+		if gguf := filepath.Join(dir, "model.gguf"); fileExists(gguf) {
+			paths = append(paths, gguf)
+		}
+	}
+	if len(paths) == 0 {
+		t.Fatal("no tiny models")
+	}
+	return paths
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// input returns what a model is compiled from.
+func input(t testing.TB, path, chipName string, o Options) Input {
+	t.Helper()
+	dir, err := weights.OpenDirectory(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := arch.Builtin().Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cfg.Check(dir); err != nil {
+		t.Fatal(err)
+	}
+	c, err := chip.Lookup(chipName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Input{Config: cfg, Tensors: dir, Chip: c, Options: o}
+}
+
+func mustCompile(t testing.TB, in Input) *table.Table {
+	t.Helper()
+	tab, err := Compile(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tab
+}
+
+// TestPasses compiles every model pass by pass and verifies each stage.
+func TestPasses(t *testing.T) {
+	for _, path := range tiny(t) {
+		for _, c := range chips {
+			for _, o := range []Options{{}, {NoFuse: true}, {AllLogits: true}, {Context: 1}, {Context: 37, AllLogits: true}} {
+				s, err := newState(input(t, path, c, o))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, p := range passes {
+					if err := p.apply(s); err != nil {
+						t.Fatalf("%s, %s, %+v: %s: %v", path, c, o, p.name, err)
+					}
+					if err := verify(s, p.name); err != nil {
+						t.Errorf("%s, %s, %+v: %v", path, c, o, err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestEachFusion compiles with every subset of the fusions, so that none
+// depends on another that a chip may not want.
+func TestEachFusion(t *testing.T) {
+	for _, path := range tiny(t) {
+		in := input(t, path, "cpu", Options{Context: 64})
+		for mask := range 32 {
+			c := *in.Chip
+			c.Fuse = chip.Fuse{QKV: mask&1 != 0, GateUp: mask&2 != 0, ResidualNorm: mask&4 != 0, RopeKV: mask&8 != 0, SiLUDown: mask&16 != 0}
+			c.SplitContext, c.SplitSpan = 32, 64
+			s, err := newState(Input{in.Config, in.Tensors, &c, in.Options})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range passes {
+				if err := p.apply(s); err != nil {
+					t.Fatalf("%s, %+v: %s: %v", path, c.Fuse, p.name, err)
+				}
+				if err := verify(s, p.name); err != nil {
+					t.Fatalf("%s, %+v: %v", path, c.Fuse, err)
+				}
+			}
+		}
+	}
+}
+
+func TestOrder(t *testing.T) {
+	if err := checkOrder(passes); err != nil {
+		t.Error(err)
+	}
+	swapped := append([]pass(nil), passes...)
+	swapped[len(swapped)-1], swapped[len(swapped)-2] = swapped[len(swapped)-2], swapped[len(swapped)-1]
+	if err := checkOrder(swapped); err == nil {
+		t.Error("barriers before lower was not noticed")
+	}
+	if err := checkOrder(passes[1:]); err == nil {
+		t.Error("a constraint without its pass was not noticed")
+	}
+}
+
+func TestDeterministic(t *testing.T) {
+	for _, path := range tiny(t) {
+		for _, c := range chips {
+			a, err := mustCompile(t, input(t, path, c, Options{AllLogits: true})).Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := mustCompile(t, input(t, path, c, Options{AllLogits: true})).Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(a, b) {
+				t.Errorf("%s, %s: two compilations differ", path, c)
+			}
+		}
+	}
+}
+
+// TestCommandCount holds fused decoding to 8 commands a layer and 5 more, and
+// one more a layer where attention is split.
+func TestCommandCount(t *testing.T) {
+	for _, path := range tiny(t) {
+		in := input(t, path, "cpu", Options{})
+		p, _, _ := mustCompile(t, in).Program(table.ProgramDecode)
+		if limit := 8*in.Config.Layers + 5; int(p.Count) > limit {
+			t.Errorf("%s: %d commands, want at most %d", path, p.Count, limit)
+		}
+		c := *in.Chip
+		c.SplitContext, c.SplitSpan = 128, 64
+		in.Chip = &c
+		p, _, _ = mustCompile(t, in).Program(table.ProgramDecode)
+		if limit := 9*in.Config.Layers + 5; int(p.Count) > limit {
+			t.Errorf("%s: %d commands with split attention, want at most %d", path, p.Count, limit)
+		}
+	}
+}
+
+// TestBarriers removes each barrier in turn: the table must not validate
+// without it, or it was not needed.
+func TestBarriers(t *testing.T) {
+	for _, path := range tiny(t) {
+		for _, o := range []Options{{}, {NoFuse: true}, {AllLogits: true}} {
+			tab := mustCompile(t, input(t, path, "cpu", o))
+			for i := range tab.Cmds {
+				if tab.Cmds[i].Barrier == 0 {
+					continue
+				}
+				tab.Cmds[i].Barrier = 0
+				if len(tab.Validate()) == 0 {
+					t.Errorf("%s, %+v: the barrier of command %d (%s) is not needed", path, o, i, tab.Label(i))
+				}
+				tab.Cmds[i].Barrier = 1
+			}
+		}
+	}
+}
+
+// TestConcurrent checks that what does not depend on one another has no
+// barrier in between.
+func TestConcurrent(t *testing.T) {
+	tab := mustCompile(t, input(t, tiny(t)[0], "cpu", Options{NoFuse: true}))
+	free := map[string]bool{"rope": true, "layer.0.attn.k": true, "layer.0.attn.v": true, "layer.0.attn.k_rope": true, "layer.0.ffn.up": true}
+	seen := 0
+	for i := range tab.Cmds {
+		if free[tab.Label(i)] {
+			seen++
+			if tab.Cmds[i].Barrier != 0 {
+				t.Errorf("command %d (%s) has a barrier", i, tab.Label(i))
+			}
+		}
+	}
+	if want := 2 * len(free); seen != want { // in decode and in prefill
+		t.Errorf("%d of %d commands found", seen, want)
+	}
+}
+
+func TestGoldenDumps(t *testing.T) {
+	for _, name := range []string{"llama", "mistral", "qwen2", "qwen3"} {
+		for _, c := range chips {
+			tab := mustCompile(t, input(t, filepath.Join("..", "testdata", "tiny", name), c, Options{}))
+			var b bytes.Buffer
+			if err := tab.Dump(&b, table.DumpOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			compareGolden(t, filepath.Join("testdata", name+"-"+c+".txt"), b.Bytes())
+		}
+	}
+	for _, p := range PassNames() {
+		var b bytes.Buffer
+		if err := DumpAfter(input(t, filepath.Join("..", "testdata", "tiny", "qwen3"), "cpu", Options{Context: 64}), p, &b); err != nil {
+			t.Fatal(err)
+		}
+		compareGolden(t, filepath.Join("testdata", "passes", p+".txt"), b.Bytes())
+	}
+}
+
+func compareGolden(t *testing.T, path string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; make golden writes it", err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
+		t.Errorf("%s has changed (-want +got); make golden rewrites it\n%s", path, diff)
+	}
+}
+
+func TestDumpAfterUnknown(t *testing.T) {
+	err := DumpAfter(input(t, tiny(t)[0], "cpu", Options{}), "fuse-everything", &bytes.Buffer{})
+	if err == nil || !strings.Contains(err.Error(), "fuse-qkv") {
+		t.Errorf("got %v, want an error that lists the passes", err)
+	}
+}
+
+func TestContext(t *testing.T) {
+	in := input(t, tiny(t)[0], "cpu", Options{})
+	for _, ctx := range []int{-1, in.Config.Context + 1, 1 << 40} {
+		in.Options.Context = ctx
+		_, err := Compile(in)
+		var ce *ContextError
+		if !errors.As(err, &ce) {
+			t.Errorf("context %d: got %v, want a ContextError", ctx, err)
+		}
+	}
+	in.Options.Context = in.Config.Context
+	if got := mustCompile(t, in).Header.Context; int(got) != in.Config.Context {
+		t.Errorf("context %d, want %d", got, in.Config.Context)
+	}
+}
+
+// fakeTensors overrides tensors of a directory.
+type fakeTensors struct {
+	Tensors
+	change map[string]func(*weights.Tensor)
+}
+
+func (f fakeTensors) Tensor(name string) (weights.Tensor, bool) {
+	t, ok := f.Tensors.Tensor(name)
+	if c := f.change[name]; c != nil {
+		if c(&t); t.Name == "" {
+			return t, false
+		}
+	}
+	return t, ok
+}
+
+func TestTensorErrors(t *testing.T) {
+	in := input(t, filepath.Join("..", "testdata", "tiny", "qwen2"), "cpu", Options{})
+	base := in.Tensors
+	const q, bias, norm = "model.layers.1.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.bias", "model.norm.weight"
+	for _, c := range []struct {
+		name   string
+		change func(*weights.Tensor)
+		want   string
+	}{
+		{q, func(t *weights.Tensor) { t.Name = "" }, "missing"},
+		{q, func(t *weights.Tensor) { t.Shape = []uint64{8, 8} }, "shape [8 8]"},
+		{q, func(t *weights.Tensor) { t.Type = dtype.I32 }, "I32 cannot be a weight"},
+		{q, func(t *weights.Tensor) { t.Type, t.TypeName = dtype.Invalid, "IQ2_XS" }, "IQ2_XS is not supported"},
+		{bias, func(t *weights.Tensor) { t.Type = dtype.Q8_0 }, "want F32, F16 or BF16"},
+		{norm, func(t *weights.Tensor) { t.Shape = []uint64{7} }, "shape [7]"},
+	} {
+		in.Tensors = fakeTensors{base, map[string]func(*weights.Tensor){c.name: c.change}}
+		_, err := Compile(in)
+		var te *TensorError
+		if !errors.As(err, &te) || !strings.Contains(err.Error(), c.name) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// TestMixedTypes checks that Q, K and V of different types stay apart, with no
+// barrier between them.
+func TestMixedTypes(t *testing.T) {
+	in := input(t, filepath.Join("..", "testdata", "tiny", "llama"), "cpu", Options{})
+	in.Tensors = fakeTensors{in.Tensors, map[string]func(*weights.Tensor){
+		"model.layers.0.self_attn.v_proj.weight": func(t *weights.Tensor) { t.Type = dtype.BF16 },
+	}}
+	tab := mustCompile(t, in)
+	p, _, _ := tab.Program(table.ProgramDecode)
+	var got []string
+	for i := range tab.ProgramCmds(p) {
+		if l := tab.Label(i); strings.HasPrefix(l, "layer.0.attn.") || l == "layer.1.attn.qkv" {
+			got = append(got, fmt.Sprintf("%d %s", tab.Cmds[i].Barrier, strings.TrimPrefix(l, "layer.")))
+		}
+	}
+	want := []string{"1 0.attn.norm", "1 0.attn.q", "0 0.attn.k", "0 0.attn.v", "1 0.attn.rope_kv", "1 0.attn.attention", "1 0.attn.o", "1 1.attn.qkv"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestWindows checks the rotating caches of layers that see a window.
+func TestWindows(t *testing.T) {
+	in := input(t, filepath.Join("..", "testdata", "tiny", "mistral"), "cpu", Options{})
+	c := *in.Chip
+	c.PrefillChunk = 64
+	in.Chip = &c
+	if got, want := mustCompile(t, in).KVCapacity(), 16+64; got != want {
+		t.Errorf("the cache has %d rows, want window and chunk, %d", got, want)
+	}
+}
+
+func BenchmarkCompile(b *testing.B) {
+	in := input(b, filepath.Join("..", "testdata", "tiny", "qwen3"), "cpu", Options{})
+	for b.Loop() {
+		mustCompile(b, in)
+	}
+}

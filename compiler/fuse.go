@@ -1,0 +1,227 @@
+package compiler
+
+import (
+	"strings"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// isMatmul reports whether a node is a matrix product.
+func (n *node) isMatmul() bool {
+	return n.kernel == table.KernelGEMV || n.kernel == table.KernelGEMM
+}
+
+// run returns the nodes from i on if their labels end in suffixes, in order.
+func (p *program) run(i int, suffixes ...string) []*node {
+	if i+len(suffixes) > len(p.nodes) {
+		return nil
+	}
+	nodes := p.nodes[i : i+len(suffixes)]
+	for j, suffix := range suffixes {
+		if !strings.HasSuffix(nodes[j].label, suffix) {
+			return nil
+		}
+	}
+	return nodes
+}
+
+// splice replaces n nodes from i on.
+func (p *program) splice(i, n int, with ...*node) {
+	p.nodes = append(p.nodes[:i:i], append(with, p.nodes[i+n:]...)...)
+}
+
+// rename makes every operand that is old, or columns of it, the same columns of
+// v, which holds old's from column off on.
+func (p *program) rename(old, v *value, off int) {
+	for _, n := range p.nodes {
+		for _, list := range [][]operand{n.in, n.out} {
+			for i, o := range list {
+				if o.v == old {
+					list[i] = operand{v: v, off: o.off + off, width: o.width}
+				}
+			}
+		}
+	}
+}
+
+// uses counts the nodes that read or write v.
+func (p *program) uses(v *value) int {
+	count := 0
+	for _, n := range p.nodes {
+		for _, list := range [][]operand{n.in, n.out} {
+			for _, o := range list {
+				if o.v == v {
+					count++
+				}
+			}
+		}
+	}
+	return count
+}
+
+// fuseQKV joins Q, K and V where they are of one type and all or none have a
+// bias.
+func (s *state) fuseQKV() error {
+	for _, p := range s.programs {
+		for i := range p.nodes {
+			if n := p.run(i, ".attn.q", ".attn.k", ".attn.v"); n != nil && joinable(n) {
+				s.join(p, i, n, strings.TrimSuffix(n[0].label, "q")+"qkv")
+			}
+		}
+	}
+	return nil
+}
+
+// fuseGateUp joins the gate and up projections likewise.
+func (s *state) fuseGateUp() error {
+	for _, p := range s.programs {
+		for i := range p.nodes {
+			if n := p.run(i, ".ffn.gate", ".ffn.up"); n != nil && joinable(n) {
+				s.join(p, i, n, strings.TrimSuffix(n[0].label, "gate")+"gate_up")
+			}
+		}
+	}
+	return nil
+}
+
+// joinable reports whether matrix products can be one: the same input, type
+// and columns, and all or none with a bias.
+func joinable(nodes []*node) bool {
+	a := nodes[0]
+	for _, b := range nodes {
+		if !b.isMatmul() || b.kernel != a.kernel || b.in[0] != a.in[0] || b.w.typ != a.w.typ || b.w.cols != a.w.cols ||
+			(b.bias == nil) != (a.bias == nil) {
+			return false
+		}
+	}
+	return true
+}
+
+// join replaces matrix products by one whose output holds theirs side by side.
+func (s *state) join(p *program, i int, nodes []*node, label string) {
+	joined := &node{kernel: nodes[0].kernel, label: label, region: label, in: nodes[0].in}
+	var ws, biases []*weight
+	width := 0
+	for _, n := range nodes {
+		ws = append(ws, n.w)
+		biases = append(biases, n.bias)
+		width += n.w.rows
+	}
+	joined.w = s.concat(label, ws...)
+	if nodes[0].bias != nil {
+		joined.bias = s.concatVectors(label+".bias", biases)
+	}
+	out := p.value(label, width)
+	joined.out = []operand{out.all()}
+	p.splice(i, len(nodes), joined)
+	off := 0
+	for _, n := range nodes {
+		p.rename(n.out[0].v, out, off)
+		off += n.w.rows
+	}
+}
+
+// concatVectors returns the vector of list's elements one after another.
+func (s *state) concatVectors(name string, list []*weight) *weight {
+	w := &weight{name: name, rows: 1, typ: list[0].typ}
+	for _, l := range list {
+		w.cols += l.cols
+		w.parts = append(w.parts, l.parts...)
+	}
+	return s.share(w)
+}
+
+// fuseRopeKV makes one command of QK norm, RoPE of Q and K, and the KV write.
+// Q goes to a value of its own, since the command reads what it came from.
+func (s *state) fuseRopeKV() error {
+	for _, p := range s.programs {
+		for i := 0; i < len(p.nodes); i++ {
+			var q, k *weight
+			n := p.run(i, ".attn.q_norm", ".attn.k_norm", ".attn.q_rope", ".attn.k_rope", ".attn.kv_write")
+			if n != nil {
+				q, k = n[0].w, n[1].w
+			} else if n = p.run(i, ".attn.q_rope", ".attn.k_rope", ".attn.kv_write"); n == nil {
+				continue
+			}
+			qRope, write := n[len(n)-3], n[len(n)-1]
+			pre := strings.TrimSuffix(qRope.label, "q_rope")
+			oldQ := qRope.out[0]
+			newQ := p.value(pre+"q_rope", oldQ.width)
+			fused := &node{
+				kernel: table.KernelQKRoPEKV, label: pre + "rope_kv", region: newQ.name,
+				in:    []operand{oldQ, write.in[0], write.in[1], qRope.in[0]},
+				out:   append([]operand{newQ.all()}, write.out...),
+				heads: qRope.heads, kvHeads: write.kvHeads, half: qRope.half, layer: qRope.layer, eps: s.cfg.Eps,
+			}
+			if q != nil {
+				fused.w = s.concat(pre+"qk_norm", q, k)
+			}
+			p.splice(i, len(n), fused)
+			for _, later := range p.nodes[i+1:] {
+				for j, o := range later.in {
+					if o == oldQ {
+						later.in[j] = newQ.all()
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// fuseSiLUDown moves silu(gate) * up into the product that alone reads it.
+func (s *state) fuseSiLUDown() error {
+	for _, p := range s.programs {
+		for i := 0; i+1 < len(p.nodes); i++ {
+			a, b := p.nodes[i], p.nodes[i+1]
+			if a.kernel != table.KernelSiLUMul || !b.isMatmul() || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 ||
+				a.in[0].v.width != a.in[1].v.width { // the kernel has one stride for both
+				continue
+			}
+			b.in, b.silu = a.in, true
+			p.splice(i, 1)
+		}
+	}
+	return nil
+}
+
+// fuseResidualNorm joins x += delta with the norm of x after it.
+func (s *state) fuseResidualNorm() error {
+	for _, p := range s.programs {
+		for i := 0; i+1 < len(p.nodes); i++ {
+			a, b := p.nodes[i], p.nodes[i+1]
+			if a.kernel != table.KernelAdd || b.kernel != table.KernelRMSNorm || b.in[0] != a.out[0] || b.rowPatch {
+				continue
+			}
+			b.kernel, b.in, b.out = table.KernelAddRMSNorm, a.in, []operand{a.out[0], b.out[0]}
+			p.splice(i, 1)
+		}
+	}
+	return nil
+}
+
+// splitAttention cuts the positions of a row into spans where the cache is long
+// and the program has few rows, and merges the parts with a second command.
+func (s *state) splitAttention() error {
+	limit, span := s.in.Chip.SplitContext, s.in.Chip.SplitSpan
+	if limit == 0 || span == 0 {
+		return nil
+	}
+	splits := (int(s.t.Header.Context) + span - 1) / span
+	for _, p := range s.programs {
+		for i := 0; i < len(p.nodes); i++ {
+			n := p.nodes[i]
+			if n.kernel != table.KernelAttn || p.wide || n.layer.cap <= limit || splits < 2 {
+				continue
+			}
+			pre := strings.TrimSuffix(n.label, "attention")
+			part := p.value(pre+"parts", n.heads*splits*(s.cfg.HeadDim+2))
+			merge := &node{kernel: table.KernelAttnMerge, label: pre + "merge", region: n.region,
+				in: []operand{part.all()}, out: n.out, heads: n.heads, splits: splits, layer: n.layer}
+			n.splits, n.out, n.region = splits, []operand{part.all()}, part.name
+			p.splice(i+1, 0, merge)
+			i++
+		}
+	}
+	return nil
+}

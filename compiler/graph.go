@@ -1,0 +1,292 @@
+package compiler
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// graph makes the programs, one node for each operation.
+func (s *state) graph() error {
+	s.planKV()
+	chunk := int(s.t.Header.Chunk)
+
+	decode := s.newProgram(table.ProgramDecode, 1, false)
+	x, err := s.body(decode)
+	if err != nil {
+		return err
+	}
+	if err := s.head(decode, x, false); err != nil {
+		return err
+	}
+
+	prefill := s.newProgram(table.ProgramPrefill, chunk, true)
+	if x, err = s.body(prefill); err != nil {
+		return err
+	}
+
+	if err := s.head(s.newProgram(table.ProgramHead, 1, false), x, true); err != nil {
+		return err
+	}
+	if rows := int(s.t.Header.LogitsRows); rows > 0 {
+		p := s.newProgram(table.ProgramLogits, rows, true)
+		y, err := s.outNorm(p, x, true)
+		if err != nil {
+			return err
+		}
+		return s.outLogits(p, y)
+	}
+	return nil
+}
+
+func (s *state) newProgram(name string, rows int, wide bool) *program {
+	p := &program{name: name, rows: rows, wide: wide}
+	s.programs = append(s.programs, p)
+	return p
+}
+
+// planKV makes the cache slots. A layer that sees a window keeps the window and
+// a chunk, so that a chunk can be written before its first row attends.
+func (s *state) planKV() {
+	ctx, chunk := int(s.t.Header.Context), int(s.t.Header.Chunk)
+	for i := range s.cfg.Layers {
+		l := &layerPlan{index: i, cap: ctx, config: s.cfg.Layer[i]}
+		if w := l.config.Window; w > 0 {
+			l.cap = min(ctx, w+chunk)
+		}
+		size := uint64(s.cfg.KVHeads) * uint64(l.cap) * uint64(s.cfg.HeadDim) * 2
+		l.k = s.slot(fmt.Sprintf("kv.%d.k", i), table.SlotKV, table.ScopeSession, size)
+		l.v = s.slot(fmt.Sprintf("kv.%d.v", i), table.SlotKV, table.ScopeSession, size)
+		s.layers = append(s.layers, l)
+	}
+}
+
+// value makes a value of program p in the arena.
+func (p *program) value(name string, width int) *value {
+	return &value{name: name, width: width, rows: p.rows}
+}
+
+// emit adds a node.
+func (p *program) emit(n *node) *node {
+	p.nodes = append(p.nodes, n)
+	return n
+}
+
+// body emits everything from the embedding to the last residual, which it
+// returns.
+func (s *state) body(p *program) (*value, error) {
+	embed, err := s.matrix("embed", arch.Embed, 0)
+	if err != nil {
+		return nil, err
+	}
+	x := p.value("x", s.cfg.Width)
+	p.emit(&node{kernel: table.KernelEmbed, label: "embed", region: "x", in: []operand{s.tokens.all()}, out: []operand{x.all()}, w: embed, scale: 1})
+
+	angles := make([]*value, len(s.cfg.Ropes))
+	for i := range s.cfg.Ropes {
+		if angles[i], err = s.angles(p, i); err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range s.layers {
+		if err := s.attention(p, l, x, angles[l.config.Rope]); err != nil {
+			return nil, err
+		}
+		if err := s.feedForward(p, l, x); err != nil {
+			return nil, err
+		}
+	}
+	return x, nil
+}
+
+// angles emits the cosines and sines of one RoPE set-up for the rows'
+// positions, which all its layers share.
+func (s *state) angles(p *program, i int) (*value, error) {
+	r := &s.cfg.Ropes[i]
+	name := "rope"
+	if len(s.cfg.Ropes) > 1 {
+		name = fmt.Sprintf("rope.%d", i)
+	}
+	data := make([]byte, 0, 4*len(r.InvFreq))
+	for _, f := range r.InvFreq {
+		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(f))
+	}
+	n := &node{
+		kernel: table.KernelRoPEAngles, label: name, region: name, half: r.Dim / 2, scale: r.AttnFactor,
+		w: s.share(&weight{name: name + ".inv_freq", rows: 1, cols: r.Dim / 2, typ: dtype.F32, parts: []part{{data: data}}}),
+	}
+	if r.Factors != "" {
+		t, ok := s.in.Tensors.Tensor(r.Factors)
+		if !ok {
+			return nil, &TensorError{r.Factors, "missing"}
+		}
+		var err error
+		if n.extra, err = s.vector(name+".factors", t, r.Dim/2); err != nil {
+			return nil, err
+		}
+	}
+	out := p.value(name+".angles", r.Dim)
+	n.out = []operand{out.all()}
+	p.emit(n)
+	return out, nil
+}
+
+// attention emits a layer's attention block: norm, Q, K, V, QK norm, RoPE, KV
+// write, attention, output projection, residual.
+func (s *state) attention(p *program, l *layerPlan, x, angles *value) error {
+	c := s.cfg
+	pre := fmt.Sprintf("layer.%d.attn.", l.index)
+	y, err := s.norm(p, pre+"norm", x, arch.AttnNorm, l.index)
+	if err != nil {
+		return err
+	}
+	q, err := s.linear(p, pre+"q", y, arch.Q, l.index)
+	if err != nil {
+		return err
+	}
+	k, err := s.linear(p, pre+"k", y, arch.K, l.index)
+	if err != nil {
+		return err
+	}
+	v, err := s.linear(p, pre+"v", y, arch.V, l.index)
+	if err != nil {
+		return err
+	}
+	if c.QKNorm {
+		for _, h := range []struct {
+			name  string
+			v     *value
+			role  arch.Role
+			heads int
+		}{{"q_norm", q, arch.QNorm, c.Heads}, {"k_norm", k, arch.KNorm, c.KVHeads}} {
+			w, err := s.normWeight(pre+h.name, h.role, l.index, c.HeadDim)
+			if err != nil {
+				return err
+			}
+			p.emit(&node{kernel: table.KernelHeadNorm, label: pre + h.name, out: []operand{h.v.all()}, w: w, heads: h.heads, eps: c.Eps, layer: l})
+		}
+	}
+	half := c.Ropes[l.config.Rope].Dim / 2
+	p.emit(&node{kernel: table.KernelRoPE, label: pre + "q_rope", in: []operand{angles.all()}, out: []operand{q.all()}, heads: c.Heads, half: half, layer: l})
+	p.emit(&node{kernel: table.KernelRoPE, label: pre + "k_rope", in: []operand{angles.all()}, out: []operand{k.all()}, heads: c.KVHeads, half: half, layer: l})
+	p.emit(&node{kernel: table.KernelKVWrite, label: pre + "kv_write", in: []operand{k.all(), v.all()}, out: []operand{l.k.all(), l.v.all()}, kvHeads: c.KVHeads, layer: l})
+	a := p.value(pre+"out", c.Heads*c.HeadDim)
+	p.emit(&node{
+		kernel: table.KernelAttn, label: pre + "attention", region: a.name,
+		in: []operand{q.all(), l.k.all(), l.v.all()}, out: []operand{a.all()},
+		heads: c.Heads, kvHeads: c.KVHeads, window: l.config.Window, splits: 1, layer: l,
+		scale: float32(1 / math.Sqrt(float64(c.HeadDim))),
+	})
+	o, err := s.linear(p, pre+"o", a, arch.O, l.index)
+	if err != nil {
+		return err
+	}
+	s.residual(p, pre+"residual", x, o)
+	return nil
+}
+
+// feedForward emits a layer's gated feed-forward block.
+func (s *state) feedForward(p *program, l *layerPlan, x *value) error {
+	pre := fmt.Sprintf("layer.%d.ffn.", l.index)
+	y, err := s.norm(p, pre+"norm", x, arch.FFNNorm, l.index)
+	if err != nil {
+		return err
+	}
+	gate, err := s.linear(p, pre+"gate", y, arch.Gate, l.index)
+	if err != nil {
+		return err
+	}
+	up, err := s.linear(p, pre+"up", y, arch.Up, l.index)
+	if err != nil {
+		return err
+	}
+	act := p.value(pre+"act", s.cfg.FF)
+	p.emit(&node{kernel: table.KernelSiLUMul, label: pre + "silu_mul", region: act.name, in: []operand{gate.all(), up.all()}, out: []operand{act.all()}})
+	down, err := s.linear(p, pre+"down", act, arch.Down, l.index)
+	if err != nil {
+		return err
+	}
+	s.residual(p, pre+"residual", x, down)
+	return nil
+}
+
+// residual emits x += delta.
+func (s *state) residual(p *program, label string, x, delta *value) {
+	p.emit(&node{kernel: table.KernelAdd, label: label, in: []operand{delta.all()}, out: []operand{x.all()}})
+}
+
+// head emits what turns the residual stream into the next token. rowPatch
+// says that x is a chunk, of which step.Row is the row.
+func (s *state) head(p *program, x *value, rowPatch bool) error {
+	y, err := s.outNorm(p, x, rowPatch)
+	if err != nil {
+		return err
+	}
+	if err := s.outLogits(p, y); err != nil {
+		return err
+	}
+	p.emit(&node{
+		kernel: table.KernelArgmax, label: "out.argmax",
+		in: []operand{{v: s.logits, width: s.cfg.Vocab}, s.stops.all()}, out: []operand{s.tokens.all()},
+	})
+	return nil
+}
+
+func (s *state) outNorm(p *program, x *value, rowPatch bool) (*value, error) {
+	y, err := s.norm(p, "out.norm", x, arch.OutNorm, 0)
+	if err != nil {
+		return nil, err
+	}
+	p.nodes[len(p.nodes)-1].rowPatch = rowPatch
+	return y, nil
+}
+
+func (s *state) outLogits(p *program, y *value) error {
+	role, name := arch.Head, "out.logits"
+	if s.cfg.TiedHead {
+		role, name = arch.Embed, "embed"
+	}
+	w, err := s.matrix(name, role, 0)
+	if err != nil {
+		return err
+	}
+	p.emit(&node{kernel: p.matmul(), label: "out.logits", in: []operand{y.all()}, out: []operand{s.logits.all()}, w: w})
+	return nil
+}
+
+// norm emits y = rmsnorm(x) * w and returns y.
+func (s *state) norm(p *program, label string, x *value, role arch.Role, layer int) (*value, error) {
+	w, err := s.normWeight(label, role, layer, s.cfg.Width)
+	if err != nil {
+		return nil, err
+	}
+	y := p.value(label, s.cfg.Width)
+	p.emit(&node{kernel: table.KernelRMSNorm, label: label, region: y.name, in: []operand{x.all()}, out: []operand{y.all()}, w: w, eps: s.cfg.Eps})
+	return y, nil
+}
+
+// linear emits y = W x (+ b) and returns y.
+func (s *state) linear(p *program, label string, x *value, role arch.Role, layer int) (*value, error) {
+	w, err := s.matrix(label, role, layer)
+	if err != nil {
+		return nil, err
+	}
+	n := &node{kernel: p.matmul(), label: label, region: label, in: []operand{x.all()}, w: w}
+	if s.cfg.Bias.Has(role) {
+		t, err := s.tensor(s.cfg.BiasTensor(role, layer))
+		if err != nil {
+			return nil, err
+		}
+		if n.bias, err = s.vector(label+".bias", t, w.rows); err != nil {
+			return nil, err
+		}
+	}
+	y := p.value(label, w.rows)
+	n.out = []operand{y.all()}
+	p.emit(n)
+	return y, nil
+}

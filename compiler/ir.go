@@ -1,0 +1,182 @@
+package compiler
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/weights"
+)
+
+// place says where a value lives.
+type place uint8
+
+const (
+	inArena place = iota // scratch, planned by liveness
+	inSlot               // a slot of its own: tokens, logits, stops, KV
+)
+
+// value is a matrix of activations, [rows, width] float32, or a whole slot.
+type value struct {
+	name  string
+	width int // elements of a row
+	rows  int // rows it is compiled for
+	place place
+	slot  uint32 // of inSlot values
+
+	offset uint64 // in the arena, set by pass arena
+}
+
+// bytes returns the value's size in the arena.
+func (v *value) bytes() uint64 { return uint64(v.rows) * uint64(v.width) * 4 }
+
+// operand is columns [off, off+width) of a value's rows.
+type operand struct {
+	v     *value
+	off   int
+	width int
+}
+
+// all returns the operand that is a whole value.
+func (v *value) all() operand { return operand{v: v, width: v.width} }
+
+// part is one source of a weight's bytes: a tensor, or constants.
+type part struct {
+	tensor weights.Tensor
+	data   []byte // constants; tensor is then unused
+}
+
+// weight is a matrix or vector that the upload section fills: the rows of its
+// parts one after another.
+type weight struct {
+	name       string
+	rows, cols int
+	typ        dtype.Type // of the elements in the slot
+	parts      []part
+	slot       uint32 // set by pass weights
+}
+
+// node is one kernel call before it has numbers. Which fields count depends on
+// the kernel; see the functions of graph.go that make them.
+type node struct {
+	kernel decl.ID
+	label  string
+	region string // activation that the first output is, for dumps
+
+	in    []operand // read
+	out   []operand // written, and read where the kernel says so
+	w     *weight   // matrix, or norm weights
+	bias  *weight
+	extra *weight // divisors of RoPE's frequencies
+
+	silu     bool // the input is silu(in[0]) * in[1]
+	heads    int
+	kvHeads  int
+	half     int // rotated pairs
+	layer    *layerPlan
+	eps      float32
+	scale    float32
+	window   int
+	splits   int
+	rowPatch bool // reads rows from step.Row on
+}
+
+// program is a list of nodes that becomes a range of commands.
+type program struct {
+	name  string
+	rows  int
+	nodes []*node
+	wide  bool // compiled for a chunk: matrix products are gemm
+}
+
+// layerPlan is what the passes know of one layer.
+type layerPlan struct {
+	index  int
+	cap    int // rows of the KV cache
+	k, v   *value
+	config arch.Layer
+}
+
+// state is what passes work on.
+type state struct {
+	in     Input
+	cfg    *arch.Config
+	layers []*layerPlan
+
+	programs []*program
+	weights  []*weight          // in order of first use
+	byName   map[string]*weight // so that tied matrices share a slot
+
+	tokens, logits, stops *value
+
+	t *table.Table // grows slots early, commands at pass lower
+}
+
+func (s *state) program(name string) *program {
+	for _, p := range s.programs {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// dump writes the programs as text, one node a line.
+func (s *state) dump(w io.Writer) error {
+	for _, p := range s.programs {
+		if _, err := fmt.Fprintf(w, "program %s: %d nodes, rows %d\n", p.name, len(p.nodes), p.rows); err != nil {
+			return err
+		}
+		for i, n := range p.nodes {
+			if _, err := fmt.Fprintf(w, "%4d  %s\n", i, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// String returns the node as one line: label, kernel, operands, weights.
+func (n *node) String() string {
+	var b strings.Builder
+	k, _ := decl.Lookup(n.kernel)
+	fmt.Fprintf(&b, "%-26s %-12s", n.label, k.Name)
+	for _, o := range n.in {
+		fmt.Fprintf(&b, " %s", o)
+	}
+	b.WriteString(" ->")
+	for _, o := range n.out {
+		fmt.Fprintf(&b, " %s", o)
+	}
+	for _, w := range []*weight{n.w, n.bias, n.extra} {
+		if w != nil {
+			fmt.Fprintf(&b, "  %s[%d, %d] %s", w.name, w.rows, w.cols, w.typ)
+		}
+	}
+	if n.silu {
+		b.WriteString(" silu_mul")
+	}
+	if n.window > 0 {
+		fmt.Fprintf(&b, " window=%d", n.window)
+	}
+	if n.splits > 1 {
+		fmt.Fprintf(&b, " splits=%d", n.splits)
+	}
+	return b.String()
+}
+
+// String returns the operand's name, with its columns unless it is all of them.
+func (o operand) String() string {
+	name := o.v.name
+	if o.v.place == inArena {
+		name += fmt.Sprintf("@%d", o.v.offset)
+	}
+	if o.off == 0 && o.width == o.v.width {
+		return name
+	}
+	return fmt.Sprintf("%s[%d:%d]", name, o.off, o.off+o.width)
+}

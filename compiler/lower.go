@@ -1,0 +1,319 @@
+package compiler
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// lower turns nodes into commands: parameters, specialisation, bindings, grid
+// and patch. How a kernel's operands become its bindings is written once, in
+// the function of its case.
+func (s *state) lower() error {
+	for _, p := range s.programs {
+		first := len(s.t.Cmds)
+		for _, n := range p.nodes {
+			l := &lowering{s: s, p: p, n: n}
+			l.cmd.Kernel = n.kernel
+			for i := range l.cmd.Bind {
+				l.cmd.Bind[i].Slot = table.NoSlot
+			}
+			l.arguments()
+			if err := l.finish(); err != nil {
+				return fmt.Errorf("compiler: %s: %s: %w", p.name, n.label, err)
+			}
+		}
+		s.t.Programs = append(s.t.Programs, table.Program{
+			Name: p.name, First: uint32(first), Count: uint32(len(p.nodes)), MaxRows: uint32(p.rows),
+		})
+	}
+	for i := range s.t.Cmds {
+		if err := s.grid(i); err != nil {
+			return err
+		}
+	}
+	s.regions()
+	return nil
+}
+
+// lowering is one node on its way to a command.
+type lowering struct {
+	s    *state
+	p    *program
+	n    *node
+	cmd  table.Cmd
+	spec table.Spec
+}
+
+// bind sets binding i to an operand.
+func (l *lowering) bind(i int, o operand) {
+	l.cmd.Bind[i] = table.Binding{Slot: o.v.slot, Offset: o.v.offset + uint64(o.off)*4}
+}
+
+// bindWeight sets binding i to a weight, if there is one.
+func (l *lowering) bindWeight(i int, w *weight) {
+	if w != nil {
+		l.cmd.Bind[i] = table.Binding{Slot: w.slot}
+	}
+}
+
+// patch sets the patch kind: from the step record in every program, and the
+// rows too where the program has more than one.
+func (l *lowering) patch(kind table.Patch, offset uint8) {
+	l.cmd.PatchOffset = [2]uint8{table.NoPatch, table.NoPatch}
+	if kind != table.PatchNone {
+		l.cmd.PatchOffset[0] = offset
+	}
+	l.cmd.Patch = kind
+	k, _ := decl.Lookup(l.n.kernel)
+	if !k.HasSecond(decl.SecondRows) {
+		return
+	}
+	l.cmd.PutSecond(decl.SecondRows, 1)
+	if l.p.rows > 1 {
+		l.cmd.Patch |= table.PatchRows
+	}
+}
+
+// one returns 1 for true.
+func one(on bool) uint32 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// layout returns the declaration's value of the configuration's RoPE layout.
+func (l *lowering) layout() uint32 {
+	if l.s.cfg.RopeLayout == arch.Interleaved {
+		return decl.LayoutInterleaved
+	}
+	return decl.LayoutHalf
+}
+
+func stride(o operand) uint32 { return uint32(o.v.width) }
+
+// arguments fills bindings, parameters, specialisation and patch.
+func (l *lowering) arguments() {
+	n, h := l.n, &l.s.t.Header
+	l.patch(table.PatchNone, 0)
+	headDim := uint32(l.s.cfg.HeadDim)
+	switch n.kernel {
+	case table.KernelEmbed:
+		l.bind(table.EmbedBindTokens, n.in[0])
+		l.bindWeight(table.EmbedBindW, n.w)
+		l.bind(table.EmbedBindOut, n.out[0])
+		l.spec.Values[table.EmbedSpecWType] = uint32(n.w.typ)
+		table.EmbedParams{N: uint32(n.w.cols), Vocab: uint32(n.w.rows), Ring: h.Context + 1, Scale: n.scale}.Put(&l.cmd)
+		l.patch(table.PatchToken, decl.SecondIndex)
+	case table.KernelRoPEAngles:
+		l.bindWeight(table.RoPEAnglesBindInvFreq, n.w)
+		l.bindWeight(table.RoPEAnglesBindFactors, n.extra)
+		l.bind(table.RoPEAnglesBindOut, n.out[0])
+		l.spec.Values[table.RoPEAnglesSpecFactors] = one(n.extra != nil)
+		table.RoPEAnglesParams{Half: uint32(n.half), AttnFactor: n.scale}.Put(&l.cmd)
+		l.patch(table.PatchPosition, decl.SecondIndex)
+	case table.KernelRMSNorm:
+		l.bind(table.RMSNormBindX, n.in[0])
+		l.bindWeight(table.RMSNormBindW, n.w)
+		l.bind(table.RMSNormBindOut, n.out[0])
+		table.RMSNormParams{N: uint32(n.w.cols), XRows: uint32(n.in[0].v.rows), Eps: n.eps}.Put(&l.cmd)
+		if n.rowPatch {
+			l.patch(table.PatchRow, decl.SecondIndex)
+		}
+	case table.KernelAddRMSNorm:
+		l.bind(table.AddRMSNormBindX, n.out[0])
+		l.bind(table.AddRMSNormBindDelta, n.in[0])
+		l.bindWeight(table.AddRMSNormBindW, n.w)
+		l.bind(table.AddRMSNormBindOut, n.out[1])
+		table.AddRMSNormParams{N: uint32(n.w.cols), Eps: n.eps}.Put(&l.cmd)
+	case table.KernelAdd:
+		l.bind(table.AddBindX, n.out[0])
+		l.bind(table.AddBindDelta, n.in[0])
+		table.AddParams{N: uint32(n.out[0].width)}.Put(&l.cmd)
+	case table.KernelGEMV, table.KernelGEMM:
+		l.matmul()
+	case table.KernelHeadNorm:
+		l.bind(table.HeadNormBindX, n.out[0])
+		l.bindWeight(table.HeadNormBindW, n.w)
+		l.spec.Values[table.HeadNormSpecHeadDim] = headDim
+		table.HeadNormParams{Heads: uint32(n.heads), Stride: stride(n.out[0]), Eps: n.eps}.Put(&l.cmd)
+	case table.KernelRoPE:
+		l.bind(table.RoPEBindX, n.out[0])
+		l.bind(table.RoPEBindAngles, n.in[0])
+		l.spec.Values[table.RoPESpecHeadDim] = headDim
+		l.spec.Values[table.RoPESpecLayout] = l.layout()
+		table.RoPEParams{Heads: uint32(n.heads), Stride: stride(n.out[0]), Half: uint32(n.half)}.Put(&l.cmd)
+	case table.KernelKVWrite:
+		l.bind(table.KVWriteBindK, n.in[0])
+		l.bind(table.KVWriteBindV, n.in[1])
+		l.bind(table.KVWriteBindKCache, n.out[0])
+		l.bind(table.KVWriteBindVCache, n.out[1])
+		l.spec.Values[table.KVWriteSpecHeadDim] = headDim
+		table.KVWriteParams{KVHeads: uint32(n.kvHeads), KStride: stride(n.in[0]), VStride: stride(n.in[1]), Cap: uint32(n.layer.cap)}.Put(&l.cmd)
+		l.patch(table.PatchKVLen, decl.SecondKVLen)
+	case table.KernelQKRoPEKV:
+		l.ropeKV()
+	case table.KernelAttn:
+		l.attn()
+	case table.KernelAttnMerge:
+		l.bind(table.AttnMergeBindPart, n.in[0])
+		l.bind(table.AttnMergeBindOut, n.out[0])
+		l.spec.Values[table.AttnMergeSpecHeadDim] = headDim
+		table.AttnMergeParams{Heads: uint32(n.heads), Splits: uint32(n.splits)}.Put(&l.cmd)
+	case table.KernelSiLUMul:
+		l.bind(table.SiLUMulBindGate, n.in[0])
+		l.bind(table.SiLUMulBindUp, n.in[1])
+		l.bind(table.SiLUMulBindOut, n.out[0])
+		table.SiLUMulParams{N: uint32(n.out[0].width), Stride: stride(n.in[0])}.Put(&l.cmd)
+	case table.KernelArgmax:
+		l.bind(table.ArgmaxBindLogits, n.in[0])
+		l.bind(table.ArgmaxBindStops, n.in[1])
+		l.bind(table.ArgmaxBindTokens, n.out[0])
+		table.ArgmaxParams{N: uint32(n.in[0].width), Ring: h.Context + 1, MaxStops: h.MaxStops}.Put(&l.cmd)
+		l.patch(table.PatchArgmax, decl.SecondIndex)
+	}
+}
+
+func (l *lowering) matmul() {
+	n, c := l.n, l.s.in.Chip
+	l.bind(table.GEMVBindX, n.in[0])
+	if n.silu {
+		l.bind(table.GEMVBindX2, n.in[1])
+	}
+	l.bindWeight(table.GEMVBindW, n.w)
+	l.bindWeight(table.GEMVBindB, n.bias)
+	l.bind(table.GEMVBindY, n.out[0])
+	l.spec.Values[table.GEMVSpecWType] = uint32(n.w.typ)
+	l.spec.Values[table.GEMVSpecInput] = one(n.silu)
+	l.spec.Values[table.GEMVSpecBias] = one(n.bias != nil)
+	if c.ActQ8 && n.w.typ.Quantized() && n.w.cols%32 == 0 {
+		l.spec.Values[table.GEMVSpecAct] = decl.ActQ8
+	}
+	group := c.GEMVRows
+	if l.p.wide {
+		group = c.GEMMRows
+	}
+	table.GEMVParams{
+		In: uint32(n.w.cols), Out: uint32(n.w.rows), XStride: stride(n.in[0]), YStride: stride(n.out[0]), Group: uint32(group),
+	}.Put(&l.cmd)
+}
+
+func (l *lowering) ropeKV() {
+	n := l.n
+	l.bind(table.QKRoPEKVBindQ, n.in[0])
+	l.bind(table.QKRoPEKVBindK, n.in[1])
+	l.bind(table.QKRoPEKVBindV, n.in[2])
+	l.bind(table.QKRoPEKVBindAngles, n.in[3])
+	l.bindWeight(table.QKRoPEKVBindNorm, n.w)
+	l.bind(table.QKRoPEKVBindQOut, n.out[0])
+	l.bind(table.QKRoPEKVBindKCache, n.out[1])
+	l.bind(table.QKRoPEKVBindVCache, n.out[2])
+	l.spec.Values[table.QKRoPEKVSpecHeadDim] = uint32(l.s.cfg.HeadDim)
+	l.spec.Values[table.QKRoPEKVSpecLayout] = l.layout()
+	l.spec.Values[table.QKRoPEKVSpecQKNorm] = one(n.w != nil)
+	table.QKRoPEKVParams{
+		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads),
+		QStride: stride(n.in[0]), KStride: stride(n.in[1]), VStride: stride(n.in[2]),
+		Half: uint32(n.half), Cap: uint32(n.layer.cap), Eps: n.eps,
+	}.Put(&l.cmd)
+	l.patch(table.PatchKVLen, decl.SecondKVLen)
+}
+
+// attnBlock is how many positions attention takes at a time; spans are whole
+// blocks.
+const attnBlock = 64
+
+func (l *lowering) attn() {
+	n, ctx := l.n, l.s.t.Header.Context
+	l.bind(table.AttnBindQ, n.in[0])
+	l.bind(table.AttnBindKCache, n.in[1])
+	l.bind(table.AttnBindVCache, n.in[2])
+	l.bind(table.AttnBindOut, n.out[0])
+	l.spec.Values[table.AttnSpecHeadDim] = uint32(l.s.cfg.HeadDim)
+	l.spec.Values[table.AttnSpecWindowed] = one(n.window > 0)
+	l.spec.Values[table.AttnSpecSplit] = one(n.splits > 1)
+	span := (ctx + attnBlock - 1) / attnBlock * attnBlock
+	if n.splits > 1 {
+		span = uint32(l.s.in.Chip.SplitSpan)
+	}
+	table.AttnParams{
+		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
+		Window: uint32(n.window), Span: span, Splits: uint32(n.splits), Scale: n.scale,
+	}.Put(&l.cmd)
+	l.patch(table.PatchKVLen, decl.SecondKVLen)
+}
+
+// threads returns the threadgroup's size on the chip.
+func (l *lowering) threads() int {
+	c := l.s.in.Chip
+	switch l.n.kernel {
+	case table.KernelGEMV, table.KernelGEMM:
+		return c.GEMVThreads
+	case table.KernelAttn:
+		return c.AttnThreads
+	}
+	return c.NormThreads
+}
+
+// finish appends the command with its label and its shared specialisation.
+func (l *lowering) finish() error {
+	t := l.s.t
+	k, ok := decl.Lookup(l.n.kernel)
+	if !ok {
+		return fmt.Errorf("kernel %d is unknown", l.n.kernel)
+	}
+	l.cmd.Bindings = uint8(len(k.Bindings))
+	if len(k.Second) > 0 {
+		l.cmd.SecondSize = decl.SecondBytes
+	}
+	l.cmd.Threadgroup = [3]uint32{uint32(l.threads()), 1, 1}
+	l.spec.Kernel = l.n.kernel
+	i := slices.Index(t.Specs, l.spec)
+	if i < 0 {
+		i = len(t.Specs)
+		t.Specs = append(t.Specs, l.spec)
+	}
+	l.cmd.Spec = uint16(i)
+	t.Cmds = append(t.Cmds, l.cmd)
+	t.Labels = append(t.Labels, l.n.label)
+	return nil
+}
+
+// grid sets the grid of command i as its declaration has it, and its private
+// memory where a threadgroup is one worker.
+func (s *state) grid(i int) error {
+	c := &s.t.Cmds[i]
+	for pi := range s.t.Programs {
+		p := &s.t.Programs[pi]
+		if uint32(i) < p.First || uint32(i) >= p.First+p.Count {
+			continue
+		}
+		env, err := s.t.NewEnv(c, p)
+		if err != nil {
+			return fmt.Errorf("compiler: command %d (%s): %w", i, s.t.Label(i), err)
+		}
+		grid, err := env.Kernel().GridSize(env)
+		if err != nil {
+			return fmt.Errorf("compiler: command %d (%s): %w", i, s.t.Label(i), err)
+		}
+		for d, n := range grid {
+			if n == 0 || n > 1<<31-1 {
+				return fmt.Errorf("compiler: command %d (%s): a grid of %v", i, s.t.Label(i), grid)
+			}
+			c.Grid[d] = uint32(n)
+		}
+		if s.in.Chip.Device != "cpu" {
+			continue
+		}
+		mem, err := env.WorkerBytes()
+		if err != nil || mem > s.in.Chip.ThreadgroupMemory {
+			return fmt.Errorf("compiler: command %d (%s): needs %d bytes of threadgroup memory, chip %s has %d", i, s.t.Label(i), mem, s.in.Chip.Name, s.in.Chip.ThreadgroupMemory)
+		}
+		c.TGMem = uint32(mem)
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package compiler
+
+import (
+	"fmt"
+)
+
+// pass is one step from the configuration to the table.
+type pass struct {
+	name string
+	doc  string
+	run  func(*state) error
+	// on says whether a fusion is wanted; nil for passes that always run.
+	on func(*state) bool
+}
+
+// passes in the order in which they run.
+var passes = []pass{
+	{name: "graph", doc: "walks the configuration and makes a node for each operation", run: (*state).graph},
+	{name: "fuse-qkv", doc: "Q, K and V of one type become one matrix", run: (*state).fuseQKV,
+		on: func(s *state) bool { return s.in.Chip.Fuse.QKV }},
+	{name: "fuse-gate-up", doc: "gate and up of one type become one matrix", run: (*state).fuseGateUp,
+		on: func(s *state) bool { return s.in.Chip.Fuse.GateUp }},
+	{name: "fuse-rope-kv", doc: "QK norm, RoPE and KV write become one command", run: (*state).fuseRopeKV,
+		on: func(s *state) bool { return s.in.Chip.Fuse.RopeKV }},
+	{name: "fuse-silu-down", doc: "silu(gate) * up becomes the input of the down projection", run: (*state).fuseSiLUDown,
+		on: func(s *state) bool { return s.in.Chip.Fuse.SiLUDown }},
+	{name: "fuse-residual-norm", doc: "a residual addition and the norm after it become one command", run: (*state).fuseResidualNorm,
+		on: func(s *state) bool { return s.in.Chip.Fuse.ResidualNorm }},
+	{name: "split-attention", doc: "attention over a long cache is split over threadgroups and merged", run: (*state).splitAttention},
+	{name: "weights", doc: "plans the weight slots and the upload section", run: (*state).planWeights},
+	{name: "arena", doc: "places activations in the scratch arena by liveness", run: (*state).planArena},
+	{name: "lower", doc: "turns nodes into commands", run: (*state).lower},
+	{name: "barriers", doc: "sets barriers where hazards are", run: func(s *state) error { return s.t.PlaceBarriers() }},
+}
+
+// order lists which pass must come before which, and why a pass is where it is.
+var order = [][2]string{
+	{"graph", "fuse-qkv"},
+	{"graph", "fuse-gate-up"},
+	{"fuse-qkv", "fuse-rope-kv"},        // strides follow from the fused matrix
+	{"fuse-gate-up", "fuse-silu-down"},  // likewise
+	{"fuse-silu-down", "arena"},         // fusions remove values
+	{"fuse-residual-norm", "arena"},     // likewise
+	{"split-attention", "arena"},        // adds values
+	{"fuse-rope-kv", "split-attention"}, // attention's Q is renamed first
+	{"fuse-rope-kv", "weights"},         // joins the norm weights of Q and K
+	{"weights", "lower"},                // commands name slots
+	{"arena", "lower"},                  // and offsets
+	{"lower", "barriers"},               // hazards are ranges of bindings
+}
+
+// apply runs the pass if it is on.
+func (p *pass) apply(s *state) error {
+	if p.on != nil && (s.in.Options.NoFuse || !p.on(s)) {
+		return nil
+	}
+	return p.run(s)
+}
+
+// PassNames returns the passes' names in order.
+func PassNames() []string {
+	names := make([]string, len(passes))
+	for i, p := range passes {
+		names[i] = p.name
+	}
+	return names
+}
+
+// checkOrder returns an error if the list of passes breaks a constraint, or if
+// a constraint names no pass.
+func checkOrder(list []pass) error {
+	at := map[string]int{}
+	for i, p := range list {
+		at[p.name] = i
+	}
+	for _, o := range order {
+		a, okA := at[o[0]]
+		b, okB := at[o[1]]
+		if !okA || !okB {
+			return fmt.Errorf("compiler: order %v names no pass", o)
+		}
+		if a >= b {
+			return fmt.Errorf("compiler: pass %s must come before %s", o[0], o[1])
+		}
+	}
+	return nil
+}

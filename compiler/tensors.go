@@ -1,0 +1,145 @@
+package compiler
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/weights"
+)
+
+// TensorError says what is wrong with a tensor that the table needs.
+type TensorError struct{ Tensor, What string }
+
+// Error implements error.
+func (e *TensorError) Error() string {
+	return fmt.Sprintf("compiler: tensor %s: %s", e.Tensor, e.What)
+}
+
+// matmul returns the kernel of p's matrix products.
+func (p *program) matmul() decl.ID {
+	if p.wide {
+		return table.KernelGEMM
+	}
+	return table.KernelGEMV
+}
+
+// tensor looks a tensor up.
+func (s *state) tensor(name string) (weights.Tensor, error) {
+	t, ok := s.in.Tensors.Tensor(name)
+	if !ok {
+		return t, &TensorError{name, "missing"}
+	}
+	if !t.Type.Valid() {
+		return t, &TensorError{name, fmt.Sprintf("type %s is not supported", t.TypeName)}
+	}
+	return t, nil
+}
+
+// share returns the weight of w's name if there is one, else w, so that the
+// programs and a tied head use one slot.
+func (s *state) share(w *weight) *weight {
+	if have, ok := s.byName[w.name]; ok {
+		return have
+	}
+	s.byName[w.name] = w
+	return w
+}
+
+// matrix returns the weight of a role, [rows, columns], in the file's type.
+func (s *state) matrix(name string, role arch.Role, layer int) (*weight, error) {
+	t, err := s.tensor(s.cfg.Tensor(role, layer))
+	if err != nil {
+		return nil, err
+	}
+	want := s.cfg.WantShape(role)
+	if !slices.Equal(t.Shape, want) {
+		return nil, &TensorError{t.Name, fmt.Sprintf("shape %v, want %v", t.Shape, want)}
+	}
+	if !floating(t.Type) && !t.Type.Quantized() {
+		return nil, &TensorError{t.Name, fmt.Sprintf("type %s cannot be a weight", t.Type)}
+	}
+	if _, ok := t.Type.Bytes(want[1]); !ok {
+		return nil, &TensorError{t.Name, fmt.Sprintf("rows of %d elements are not whole blocks of %s", want[1], t.Type)}
+	}
+	return s.share(&weight{name: name, rows: int(want[0]), cols: int(want[1]), typ: t.Type, parts: []part{{tensor: t}}}), nil
+}
+
+// vector returns a weight of n elements that kernels read as float32.
+func (s *state) vector(name string, t weights.Tensor, n int) (*weight, error) {
+	if !slices.Equal(t.Shape, []uint64{uint64(n)}) {
+		return nil, &TensorError{t.Name, fmt.Sprintf("shape %v, want [%d]", t.Shape, n)}
+	}
+	if !floating(t.Type) {
+		return nil, &TensorError{t.Name, fmt.Sprintf("type %s, want F32, F16 or BF16", t.Type)}
+	}
+	return s.share(&weight{name: name, rows: 1, cols: n, typ: dtype.F32, parts: []part{{tensor: t}}}), nil
+}
+
+func (s *state) normWeight(name string, role arch.Role, layer, n int) (*weight, error) {
+	t, err := s.tensor(s.cfg.Tensor(role, layer))
+	if err != nil {
+		return nil, err
+	}
+	return s.vector(name, t, n)
+}
+
+func floating(t dtype.Type) bool { return t == dtype.F32 || t == dtype.F16 || t == dtype.BF16 }
+
+// concat returns the weight whose rows are those of list one after another.
+func (s *state) concat(name string, list ...*weight) *weight {
+	w := &weight{name: name, cols: list[0].cols, typ: list[0].typ}
+	for _, l := range list {
+		w.rows += l.rows
+		w.parts = append(w.parts, l.parts...)
+	}
+	return s.share(w)
+}
+
+// planWeights gives each weight that a node uses a slot, and says in the
+// upload section what fills it.
+func (s *state) planWeights() error {
+	for _, p := range s.programs {
+		for _, n := range p.nodes {
+			for _, w := range []*weight{n.w, n.bias, n.extra} {
+				if w == nil || slices.Contains(s.weights, w) {
+					continue
+				}
+				s.weights = append(s.weights, w)
+				if err := s.upload(w); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (s *state) upload(w *weight) error {
+	size, ok := w.typ.Bytes(uint64(w.cols))
+	if !ok {
+		return &TensorError{w.name, fmt.Sprintf("rows of %d elements are not whole blocks of %s", w.cols, w.typ)}
+	}
+	w.slot = s.slot(w.name, table.SlotWeight, table.ScopeModel, size*uint64(w.rows)).slot
+	dst := uint64(0)
+	for _, p := range w.parts {
+		u := table.Upload{Op: table.UploadCopy, Type: w.typ, Slot: w.slot, Tensor: p.tensor.Name, SrcSize: p.tensor.Size, DstOffset: dst}
+		switch {
+		case p.data != nil:
+			u.Op, u.SrcOffset, u.SrcSize = table.UploadConst, uint64(len(s.t.Const)), uint64(len(p.data))
+			s.t.Const = append(s.t.Const, p.data...)
+		case p.tensor.Type != w.typ:
+			u.Op, u.Type = table.UploadToF32, p.tensor.Type
+		}
+		s.t.Uploads = append(s.t.Uploads, u)
+		n, ok := u.DstSize()
+		if !ok {
+			return &TensorError{u.Tensor, fmt.Sprintf("%d bytes are not whole elements of %s", u.SrcSize, u.Type)}
+		}
+		dst += n
+	}
+	return nil
+}

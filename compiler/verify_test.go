@@ -1,0 +1,141 @@
+package compiler
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// verify checks what must hold after every pass: operands lie within their
+// values, every value is written before it is read, kernels get as many
+// operands as they bind, and, once the arena is planned, no two values alive
+// at the same time overlap.
+func verify(s *state, after string) error {
+	placed := !slices.ContainsFunc(s.groups()[0][0].nodes, func(n *node) bool {
+		return slices.ContainsFunc(n.out, func(o operand) bool { return o.v.place == inArena && o.v.slot == 0 })
+	})
+	for _, g := range s.groups() {
+		written := map[*value]bool{}
+		for _, p := range g {
+			for i, n := range p.nodes {
+				if err := verifyNode(n, written); err != nil {
+					return fmt.Errorf("after %s: %s: node %d (%s): %w", after, p.name, i, n.label, err)
+				}
+			}
+		}
+		if placed {
+			if err := verifyArena(g); err != nil {
+				return fmt.Errorf("after %s: %w", after, err)
+			}
+		}
+	}
+	labels := map[string]bool{}
+	for _, p := range s.programs {
+		for _, n := range p.nodes {
+			key := p.name + " " + n.label
+			if labels[key] {
+				return fmt.Errorf("after %s: the label %s is there twice", after, key)
+			}
+			labels[key] = true
+		}
+	}
+	if len(s.t.Cmds) > 0 {
+		want := 0
+		for _, p := range s.programs {
+			want += len(p.nodes)
+		}
+		if len(s.t.Cmds) != want {
+			return fmt.Errorf("after %s: %d commands for %d nodes", after, len(s.t.Cmds), want)
+		}
+	}
+	if after == "barriers" {
+		if faults := s.t.Validate(); len(faults) > 0 {
+			return fmt.Errorf("after %s: %w", after, faults[0])
+		}
+	}
+	return nil
+}
+
+func verifyNode(n *node, written map[*value]bool) error {
+	k, ok := decl.Lookup(n.kernel)
+	if !ok {
+		return fmt.Errorf("kernel %d is unknown", n.kernel)
+	}
+	for _, o := range slices.Concat(n.in, n.out) {
+		if o.off < 0 || o.width < 0 || o.off+o.width > o.v.width {
+			return fmt.Errorf("operand %s is past the %d columns of its value", o, o.v.width)
+		}
+	}
+	bound := len(n.in) + len(n.out)
+	for _, w := range []*weight{n.w, n.bias, n.extra} {
+		if w != nil {
+			bound++
+			rows, elems := 0, 0
+			for _, p := range w.parts {
+				if p.data != nil {
+					elems += len(p.data) / 4
+					continue
+				}
+				n := 1
+				for _, d := range p.tensor.Shape {
+					n *= int(d)
+				}
+				elems += n
+				rows += int(p.tensor.Shape[0])
+			}
+			if elems != w.rows*w.cols {
+				return fmt.Errorf("weight %s: parts have %d elements, want %d x %d", w.name, elems, w.rows, w.cols)
+			}
+		}
+	}
+	// Kernels bind each operand once; optional bindings may be absent.
+	optional := 0
+	for _, b := range k.Bindings {
+		if b.If != "" {
+			optional++
+		}
+	}
+	if bound > len(k.Bindings) || bound < len(k.Bindings)-optional {
+		return fmt.Errorf("%d operands and weights for the %d bindings of %s", bound, len(k.Bindings), k.Name)
+	}
+	for _, o := range n.in {
+		if o.v.place == inArena && !written[o.v] {
+			return fmt.Errorf("%s is read before it is written", o)
+		}
+	}
+	readsOut := slices.ContainsFunc(k.Bindings, func(b decl.Binding) bool { return b.Role == decl.ReadWrite })
+	for i, o := range n.out {
+		if readsOut && i == 0 && o.v.place == inArena && !written[o.v] {
+			return fmt.Errorf("%s is updated before it is written", o)
+		}
+		written[o.v] = true
+	}
+	switch n.kernel {
+	case table.KernelGEMV, table.KernelGEMM:
+		if n.in[0].width != n.w.cols || n.out[0].width != n.w.rows {
+			return fmt.Errorf("[%d] -> [%d] through a matrix [%d, %d]", n.in[0].width, n.out[0].width, n.w.rows, n.w.cols)
+		}
+		if n.bias != nil && n.bias.cols != n.w.rows {
+			return fmt.Errorf("a bias of %d for %d rows", n.bias.cols, n.w.rows)
+		}
+	}
+	return nil
+}
+
+// verifyArena compares all pairs, which the planner does not.
+func verifyArena(group []*program) error {
+	list := lifetimes(group)
+	for i, a := range list {
+		for _, b := range list[:i] {
+			if a.first > b.last || b.first > a.last {
+				continue
+			}
+			if a.v.offset < b.v.offset+b.v.bytes() && b.v.offset < a.v.offset+a.v.bytes() {
+				return fmt.Errorf("%s and %s are alive together and overlap", a.v.name, b.v.name)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+package weights
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+)
+
+// maxConfig bounds config.json, which decodes to about 20 times its size at
+// worst. Real ones have a few KiB.
+const maxConfig = 4 << 20
+
+// generationKey is the key of Meta for all of generation_config.json.
+const generationKey = "generation_config"
+
+// readConfigs reads config.json and generation_config.json in dir, where they
+// are there, as metadata.
+func (d *Directory) readConfigs(dir string) error {
+	config, err := readConfig(filepath.Join(dir, configName))
+	if err != nil {
+		return err
+	}
+	if config != nil {
+		d.meta = config
+	}
+	generation, err := readConfig(filepath.Join(dir, generationName))
+	if err != nil {
+		return err
+	}
+	if generation != nil {
+		d.meta[generationKey] = generation
+	}
+	return nil
+}
+
+// readConfig returns the object of a JSON file, with numbers as json.Number, or
+// nil where there is no such file.
+func readConfig(path string) (map[string]any, error) {
+	f, info, err := openRegular(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info.Size() > maxConfig {
+		return nil, fmt.Errorf("weights: %s: is %s, more than %s", path, formatBytes(uint64(info.Size())), formatBytes(maxConfig))
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxConfig))
+	if err != nil {
+		return nil, pathError(path, err)
+	}
+	object, err := decodeObject(b)
+	if err != nil {
+		return nil, fmt.Errorf("weights: %s: %w", path, err)
+	}
+	return object, nil
+}
+
+func decodeObject(b []byte) (map[string]any, error) {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.UseNumber()
+	var object map[string]any
+	if err := dec.Decode(&object); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	if object == nil {
+		return nil, errors.New("null, want an object")
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("byte %d: more than one value", dec.InputOffset())
+	}
+	return object, nil
+}

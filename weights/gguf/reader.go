@@ -1,0 +1,196 @@
+package gguf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+const (
+	windowSize = 64 << 10
+
+	// maxMemory bounds what a header decodes to. The largest vocabularies
+	// (262k tokens, 515k merges) take about 25 MiB.
+	maxMemory = 96 << 20
+)
+
+// errMemory says that a header is larger than any real one.
+var errMemory = fmt.Errorf("header takes more than %d MiB", maxMemory>>20)
+
+// reader reads little-endian values from front to back through a window of
+// the file.
+type reader struct {
+	r      io.ReaderAt
+	size   uint64 // of the file
+	pos    uint64 // of the next value, at most size
+	window []byte // the file's bytes from start on
+	start  uint64
+	buf    []byte // backs window
+	memory uint64 // what may still be allocated
+}
+
+func newReader(r io.ReaderAt, size uint64) *reader {
+	return &reader{r: r, size: size, buf: make([]byte, min(size, windowSize)), memory: maxMemory}
+}
+
+func (d *reader) left() uint64 { return d.size - d.pos }
+
+// eof returns the error for n more bytes, of which not all are there.
+func (d *reader) eof(n uint64) error {
+	return fmt.Errorf("%d bytes at %d are past the end of the file at %d: %w", n, d.pos, d.size, io.ErrUnexpectedEOF)
+}
+
+// next returns the next n bytes, at most windowSize, which are valid up to the
+// next call.
+func (d *reader) next(n uint64) ([]byte, error) {
+	if n > d.left() {
+		return nil, d.eof(n)
+	}
+	if d.pos < d.start || d.pos+n > d.start+uint64(len(d.window)) {
+		if err := d.fill(); err != nil {
+			return nil, err
+		}
+	}
+	b := d.window[d.pos-d.start:][:n]
+	d.pos += n
+	return b, nil
+}
+
+// fill moves the window to pos.
+func (d *reader) fill() error {
+	b := d.buf[:min(uint64(len(d.buf)), d.left())]
+	if n, err := d.r.ReadAt(b, int64(d.pos)); n < len(b) {
+		d.window = nil
+		if err == nil || errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF // shorter than its size says
+		}
+		return fmt.Errorf("read at %d: %w", d.pos, err)
+	}
+	d.window, d.start = b, d.pos
+	return nil
+}
+
+func (d *reader) skip(n uint64) error {
+	if n > d.left() {
+		return d.eof(n)
+	}
+	d.pos += n
+	return nil
+}
+
+// charge takes n bytes off what may still be allocated.
+func (d *reader) charge(n uint64) error {
+	if n > d.memory {
+		return errMemory
+	}
+	d.memory -= n
+	return nil
+}
+
+// checkCount checks that count items of at least minSize bytes are there, and
+// charges cost for each.
+func (d *reader) checkCount(count, minSize, cost uint64) error {
+	if count > d.left()/minSize {
+		return fmt.Errorf("count %d does not fit in the %d bytes that are left: %w", count, d.left(), io.ErrUnexpectedEOF)
+	}
+	if count > maxMemory {
+		return errMemory
+	}
+	return d.charge(count * cost)
+}
+
+func (d *reader) uint32() (uint32, error) {
+	b, err := d.next(4)
+	if err != nil {
+		return 0, err
+	}
+	return binary.LittleEndian.Uint32(b), nil
+}
+
+func (d *reader) uint64() (uint64, error) {
+	b, err := d.next(8)
+	if err != nil {
+		return 0, err
+	}
+	return binary.LittleEndian.Uint64(b), nil
+}
+
+// stringLen reads the length of a string and checks that the string is there.
+func (d *reader) stringLen() (uint64, error) {
+	n, err := d.uint64()
+	if err != nil {
+		return 0, err
+	}
+	if n > d.left() {
+		return 0, fmt.Errorf("string: %w", d.eof(n))
+	}
+	return n, nil
+}
+
+func (d *reader) string() (string, error) {
+	n, err := d.stringLen()
+	if err != nil {
+		return "", err
+	}
+	if err := d.charge(n); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.Grow(int(n))
+	if err := d.copyTo(&b, n); err != nil {
+		return "", err
+	}
+	return b.String(), nil
+}
+
+// name reads a key or the name of a tensor.
+func (d *reader) name() (string, error) {
+	n, err := d.stringLen()
+	if err != nil {
+		return "", err
+	}
+	if n == 0 || n > maxName {
+		return "", fmt.Errorf("is %d bytes long, want 1 to %d", n, maxName)
+	}
+	if err := d.charge(n); err != nil {
+		return "", err
+	}
+	b, err := d.next(n)
+	if err != nil {
+		return "", err
+	}
+	return string(b), nil
+}
+
+// copyTo appends the next n bytes to b.
+func (d *reader) copyTo(b *strings.Builder, n uint64) error {
+	for n > 0 {
+		chunk, err := d.next(min(n, windowSize))
+		if err != nil {
+			return err
+		}
+		b.Write(chunk)
+		n -= uint64(len(chunk))
+	}
+	return nil
+}
+
+// quote returns a key or name for an error message, in quotes where it is not
+// plain, so that the message stays one line of moderate length.
+func quote(s string) string {
+	const limit = 128
+	plain := len(s) <= limit
+	for i := 0; plain && i < len(s); i++ {
+		plain = s[i] > ' ' && s[i] < 0x7f
+	}
+	if plain {
+		return s
+	}
+	if len(s) > limit {
+		return strconv.QuoteToASCII(s[:limit]) + "..."
+	}
+	return strconv.QuoteToASCII(s)
+}

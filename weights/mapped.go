@@ -1,0 +1,104 @@
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+)
+
+// ErrClosed says that a Mapped was closed.
+var ErrClosed = errors.New("weights: closed")
+
+// Mapped is a Directory with the bytes of its files, read-only. It may be used
+// from several goroutines.
+//
+// The files must not change while they are mapped. Where one is cut, reading
+// behind its new end is a memory fault (SIGBUS), which Go turns into the end of
+// the process; no check beforehand can rule that out. Map checks sizes, and
+// Touch reports a fault as an error, so a file that is cut while a model loads
+// is noticed. A file that is replaced by renaming another over it, as careful
+// writers do, stays as it was mapped. Windows lets nobody cut a mapped file.
+type Mapped struct {
+	dir *Directory
+
+	mu    sync.RWMutex // held for reading while files are used
+	files []mapping    // nil once closed
+}
+
+// mapping is a file in memory.
+type mapping struct {
+	data  []byte
+	unmap func() error
+}
+
+// Map maps the files of the directory into memory, read-only; where the system
+// has no such thing, it reads them. A file whose size or time of modification
+// is not what it was when its header was read is an error.
+func (d *Directory) Map() (*Mapped, error) {
+	m := &Mapped{dir: d, files: make([]mapping, 0, len(d.files))}
+	for i := range d.files {
+		file, err := d.mapFile(i)
+		if err != nil {
+			m.Close()
+			return nil, err
+		}
+		m.files = append(m.files, file)
+	}
+	return m, nil
+}
+
+func (d *Directory) mapFile(i int) (mapping, error) {
+	path, size := d.files[i].Path, d.files[i].Size
+	f, info, err := openRegular(path)
+	if err != nil {
+		return mapping{}, err
+	}
+	defer f.Close()
+	if uint64(info.Size()) != size || !info.ModTime().Equal(d.changed[i]) {
+		return mapping{}, fmt.Errorf("weights: %s: has changed since its header was read (%d bytes, was %d)", path, info.Size(), size)
+	}
+	if strconv.IntSize < 64 && size>>31 != 0 {
+		return mapping{}, fmt.Errorf("weights: %s: %s do not fit in the address space", path, formatBytes(size))
+	}
+	file, err := mapWhole(f, int(size))
+	if err != nil {
+		return mapping{}, fmt.Errorf("weights: %s: map: %w", path, err)
+	}
+	return file, nil
+}
+
+// Directory returns the directory that was mapped.
+func (m *Mapped) Directory() *Directory { return m.dir }
+
+// Tensor returns the bytes of a tensor, in the element type's own layout. They
+// must not be written to, nor used after Close. The error is [ErrClosed], or
+// names a tensor that is not there.
+func (m *Mapped) Tensor(name string) ([]byte, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.files == nil {
+		return nil, ErrClosed
+	}
+	t, ok := m.dir.Tensor(name)
+	if !ok {
+		return nil, fmt.Errorf("weights: %s: no tensor %s", m.dir.path, printable(name))
+	}
+	end := t.Offset + t.Size
+	return m.files[t.File].data[t.Offset:end:end], nil
+}
+
+// Close unmaps the files, after a Touch that is under way. It may be called
+// again, which does nothing.
+func (m *Mapped) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var errs []error
+	for i, file := range m.files {
+		if err := file.unmap(); err != nil {
+			errs = append(errs, fmt.Errorf("weights: %s: unmap: %w", m.dir.files[i].Path, err))
+		}
+	}
+	m.files = nil
+	return errors.Join(errs...)
+}

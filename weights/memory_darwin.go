@@ -1,0 +1,20 @@
+package weights
+
+import "golang.org/x/sys/unix"
+
+// availableMemory returns the bytes of pages that are free, that hold files
+// and can be dropped, or that their owners have marked as purgeable.
+func availableMemory() (n uint64, ok bool) {
+	size, err := unix.SysctlUint32("vm.pagesize")
+	if err != nil {
+		return 0, false
+	}
+	for _, name := range []string{"vm.page_free_count", "vm.page_pageable_external_count", "vm.page_purgeable_count"} {
+		pages, err := unix.SysctlUint32(name)
+		if err != nil {
+			return 0, false
+		}
+		n += uint64(pages) * uint64(size)
+	}
+	return n, true
+}
