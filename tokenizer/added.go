@@ -1,0 +1,121 @@
+package tokenizer
+
+import (
+	"unicode"
+	"unicode/utf8"
+)
+
+// addedToken is a token that is looked for in the text as it stands, before the
+// pre-tokenizer.
+type addedToken struct {
+	content    string
+	id         int32
+	special    bool // matches only where special tokens are parsed
+	singleWord bool // matches only between characters that are not of a word
+	lstrip     bool // takes the white space before it
+	rstrip     bool // takes the white space after it
+}
+
+// matcher finds the leftmost-longest of a set of added tokens. Its trie is one
+// map from a node and a byte to a node, so that its size is linear in the
+// contents.
+type matcher struct {
+	tokens []addedToken
+	first  [256]bool
+	edges  map[edge]int32
+	token  []int32 // by node, index into tokens, or -1
+}
+
+type edge struct {
+	node int32
+	b    byte
+}
+
+func newMatcher(tokens []addedToken) *matcher {
+	m := &matcher{tokens: tokens, edges: make(map[edge]int32), token: []int32{-1}}
+	for i, t := range tokens {
+		m.first[t.content[0]] = true
+		node := int32(0)
+		for j := range len(t.content) {
+			e := edge{node, t.content[j]}
+			child, ok := m.edges[e]
+			if !ok {
+				child = int32(len(m.token))
+				m.token = append(m.token, -1)
+				m.edges[e] = child
+			}
+			node = child
+		}
+		m.token[node] = int32(i)
+	}
+	return m
+}
+
+// find returns the first match in s[from:] and its place in s, or nil. The text
+// before from counts as context only.
+func (m *matcher) find(s string, from int, parseSpecial bool) (t *addedToken, start, end int) {
+	if len(m.tokens) == 0 {
+		return nil, 0, 0
+	}
+	for i := from; i < len(s); i++ {
+		if !m.first[s[i]] {
+			continue
+		}
+		t := m.longest(s[i:], parseSpecial)
+		if t == nil {
+			continue
+		}
+		start, end := i, i+len(t.content)
+		if t.singleWord && (endsWithWord(s[:start]) || startsWithWord(s[end:])) {
+			i = end - 1
+			continue
+		}
+		for t.lstrip {
+			r, n := utf8.DecodeLastRuneInString(s[from:start])
+			if !unicode.IsSpace(r) {
+				break
+			}
+			start -= n
+		}
+		for t.rstrip {
+			r, n := utf8.DecodeRuneInString(s[end:])
+			if !unicode.IsSpace(r) {
+				break
+			}
+			end += n
+		}
+		return t, start, end
+	}
+	return nil, 0, 0
+}
+
+// longest returns the longest token that s starts with, or nil.
+func (m *matcher) longest(s string, parseSpecial bool) (found *addedToken) {
+	node := int32(0)
+	for i := range len(s) {
+		child, ok := m.edges[edge{node, s[i]}]
+		if !ok {
+			break
+		}
+		node = child
+		if t := m.token[node]; t >= 0 && (parseSpecial || !m.tokens[t].special) {
+			found = &m.tokens[t]
+		}
+	}
+	return found
+}
+
+func endsWithWord(s string) bool {
+	r, _ := utf8.DecodeLastRuneInString(s)
+	return s != "" && isWord(r)
+}
+
+func startsWithWord(s string) bool {
+	r, _ := utf8.DecodeRuneInString(s)
+	return s != "" && isWord(r)
+}
+
+// isWord is \w of Unicode's UTS 18.
+func isWord(r rune) bool {
+	return unicode.In(r, unicode.L, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc, unicode.Join_Control)
+}

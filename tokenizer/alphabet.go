@@ -1,0 +1,51 @@
+package tokenizer
+
+import "unicode/utf8"
+
+// alphabet is GPT-2's bijection between bytes and printable characters, in
+// which byte-level vocabularies are written: printable Latin-1 stands for
+// itself, the other 68 bytes are U+0100 to U+0143 in order. It is
+// bytes_to_unicode of GPT-2's encoder.py.
+type alphabet struct {
+	char  [256]rune
+	bytes [0x144]int16 // by character; -1 is outside the alphabet
+}
+
+func newAlphabet() *alphabet {
+	a := new(alphabet)
+	for i := range a.bytes {
+		a.bytes[i] = -1
+	}
+	other := rune(0x100)
+	for b := range 256 {
+		r := rune(b)
+		printable := '!' <= r && r <= '~' || '¡' <= r && r <= '¬' || '®' <= r && r <= 'ÿ'
+		if !printable {
+			r = other
+			other++
+		}
+		a.char[b] = r
+		a.bytes[r] = int16(b)
+	}
+	return a
+}
+
+// decode returns the bytes that token stands for, and false if a character of
+// it is outside the alphabet.
+func (a *alphabet) decode(token string) (string, bool) {
+	same := true
+	for _, r := range token {
+		if int(r) >= len(a.bytes) || a.bytes[r] < 0 {
+			return "", false
+		}
+		same = same && r < utf8.RuneSelf
+	}
+	if same {
+		return token, true
+	}
+	out := make([]byte, 0, len(token))
+	for _, r := range token {
+		out = append(out, byte(a.bytes[r]))
+	}
+	return string(out), true
+}

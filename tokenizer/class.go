@@ -1,0 +1,106 @@
+package tokenizer
+
+import (
+	"unicode"
+	"unicode/utf8"
+)
+
+// class is the set of Unicode properties, one bit each, that the patterns of
+// pre-tokenizers ask for.
+type class uint8
+
+const (
+	cased    class = 1 << iota // \p{Lu}, \p{Lt}
+	lower                      // \p{Ll}
+	caseless                   // \p{Lm}, \p{Lo}
+	mark                       // \p{M}
+	number                     // \p{N}
+	space                      // \s: White_Space
+	punct                      // \p{P}
+
+	letter = cased | lower | caseless // \p{L}
+)
+
+// classTable holds the classes of the two planes that nearly all text is in;
+// the others are looked up in package unicode.
+type classTable [0x20000]class
+
+// classRange is a table of package unicode with the class that its members get.
+type classRange struct {
+	table *unicode.RangeTable
+	class class
+}
+
+func classRanges() [9]classRange {
+	return [...]classRange{
+		{unicode.Lu, cased}, {unicode.Lt, cased}, {unicode.Ll, lower},
+		{unicode.Lm, caseless}, {unicode.Lo, caseless}, {unicode.M, mark},
+		{unicode.N, number}, {unicode.White_Space, space}, {unicode.P, punct},
+	}
+}
+
+func newClassTable() *classTable {
+	t := new(classTable)
+	for _, c := range classRanges() {
+		for _, r := range c.table.R16 {
+			t.add(uint32(r.Lo), uint32(r.Hi), uint32(r.Stride), c.class)
+		}
+		for _, r := range c.table.R32 {
+			t.add(r.Lo, r.Hi, r.Stride, c.class)
+		}
+	}
+	return t
+}
+
+func (t *classTable) add(lo, hi, stride uint32, c class) {
+	for r := lo; r <= hi && r < uint32(len(t)); r += stride {
+		t[r] |= c
+	}
+}
+
+// at returns the class and the length in bytes of the character at s[i:],
+// which must not be empty. A byte of broken UTF-8 is a character of no class.
+func (t *classTable) at(s string, i int) (class, int) {
+	if b := s[i]; b < utf8.RuneSelf {
+		return t[b], 1
+	}
+	r, n := utf8.DecodeRuneInString(s[i:])
+	if int(r) < len(t) {
+		return t[r], n // U+FFFD, for broken UTF-8, is a symbol: no class
+	}
+	return rareClass(r), n
+}
+
+func rareClass(r rune) class {
+	var c class
+	for _, cr := range classRanges() {
+		if unicode.Is(cr.table, r) {
+			c |= cr.class
+		}
+	}
+	return c
+}
+
+// run returns the end of the run at s[i:] of characters in any class of set.
+func (t *classTable) run(s string, i int, set class) int {
+	for i < len(s) {
+		c, n := t.at(s, i)
+		if c&set == 0 {
+			break
+		}
+		i += n
+	}
+	return i
+}
+
+// runOutside returns the end of the run at s[i:] of characters in no class of set.
+func (t *classTable) runOutside(s string, i int, set class) int {
+	for i < len(s) {
+		c, n := t.at(s, i)
+		if c&set != 0 {
+			break
+		}
+		i += n
+	}
+	return i
+}

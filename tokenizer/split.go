@@ -1,0 +1,297 @@
+package tokenizer
+
+import "strings"
+
+// A splitter cuts text as one pre-tokenizer pattern does, matches and what is
+// between them alike.
+type splitter interface {
+	// next returns the length of the first piece of s, which is not empty:
+	// between 1 and len(s). Its cost is linear in that length, or amortised so
+	// over the pieces that follow.
+	next(s string) int
+}
+
+// contractions says how a pattern matches 's 't 're 've 'm 'll 'd.
+type contractions uint8
+
+const (
+	noContractions contractions = iota
+	lowerCase                   // as written
+	anyCase                     // [sS]
+	foldCase                    // (?i:s), which in Unicode matches U+017F (long s) too
+)
+
+// match returns the length of the contraction that s starts with, or 0.
+func (k contractions) match(s string) int {
+	if k == noContractions || len(s) < 2 || s[0] != '\'' {
+		return 0
+	}
+	fold := func(b byte) byte {
+		if k != lowerCase && 'A' <= b && b <= 'Z' {
+			b += 'a' - 'A'
+		}
+		return b
+	}
+	a := fold(s[1])
+	switch a {
+	case 's', 't', 'm', 'd':
+		return 2
+	}
+	if len(s) < 3 {
+		return 0
+	}
+	b := fold(s[2])
+	switch {
+	case a == 'r' && b == 'e', a == 'v' && b == 'e', a == 'l' && b == 'l':
+		return 3
+	case k == foldCase && strings.HasPrefix(s[1:], "ſ"):
+		return 1 + len("ſ")
+	}
+	return 0
+}
+
+// whitespace returns the length of the first piece of s, which starts with
+// white space that belongs to no word:
+//
+//	\s*[\r\n]+|\s+(?!\S)|\s+    newlines set
+//	\s+(?!\S)|\s+               newlines not set
+func (t *classTable) whitespace(s string, newlines bool) int {
+	end, last, afterNewline := 0, 0, 0
+	for end < len(s) {
+		c, n := t.at(s, end)
+		if c&space == 0 {
+			break
+		}
+		if newlines && isNewline(s[end]) {
+			afterNewline = end + 1
+		}
+		last, end = end, end+n
+	}
+	switch {
+	case afterNewline > 0:
+		return afterNewline
+	case end < len(s) && last > 0:
+		return last // the last one belongs to the word that follows
+	}
+	return end
+}
+
+func isNewline(b byte) bool { return b == '\n' || b == '\r' }
+
+// gpt2Splitter is GPT-2's pattern:
+//
+//	's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+type gpt2Splitter struct{ classes *classTable }
+
+func (p gpt2Splitter) next(s string) int {
+	if n := lowerCase.match(s); n > 0 {
+		return n
+	}
+	i := 0
+	if s[0] == ' ' && len(s) > 1 {
+		i = 1
+	}
+	switch c, _ := p.classes.at(s, i); {
+	case c&letter != 0:
+		return p.classes.run(s, i, letter)
+	case c&number != 0:
+		return p.classes.run(s, i, number)
+	case c&space == 0:
+		return p.classes.runOutside(s, i, space|letter|number)
+	}
+	return p.classes.whitespace(s, false)
+}
+
+// cl100kSplitter is the pattern of OpenAI's cl100k_base, Llama 3 and Qwen:
+//
+//	(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?WORD+|\p{N}{1,digits}|
+//	 ?[^\sWORD\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+//
+// where WORD is \p{L}, or \p{L}\p{M}.
+type cl100kSplitter struct {
+	classes      *classTable
+	contractions contractions
+	word         class
+	digits       int
+}
+
+func (p cl100kSplitter) next(s string) int {
+	if n := p.contractions.match(s); n > 0 {
+		return n
+	}
+	c, n := p.classes.at(s, 0)
+	if c&p.word != 0 {
+		return p.classes.run(s, n, p.word)
+	}
+	if c&number != 0 {
+		return p.classes.digits(s, p.digits)
+	}
+	if !isNewline(s[0]) && n < len(s) {
+		if c, _ := p.classes.at(s, n); c&p.word != 0 {
+			return p.classes.run(s, n, p.word)
+		}
+	}
+	if end := p.classes.symbols(s, space|p.word|number); end > 0 {
+		return skipNewlines(s, end, false)
+	}
+	return p.classes.whitespace(s, true)
+}
+
+// digits returns the end of the run of at most limit numbers that s starts with.
+func (t *classTable) digits(s string, limit int) int {
+	end := 0
+	for range limit {
+		if end == len(s) {
+			break
+		}
+		c, n := t.at(s, end)
+		if c&number == 0 {
+			break
+		}
+		end += n
+	}
+	return end
+}
+
+// symbols returns the length of what ` ?[^not]+` matches at the start of s, or 0.
+func (t *classTable) symbols(s string, not class) int {
+	start := 0
+	if s[0] == ' ' {
+		start = 1
+	}
+	if end := t.runOutside(s, start, not); end > start {
+		return end
+	}
+	return 0
+}
+
+// skipNewlines returns the end of the run [\r\n]* at s[i:], or [\r\n/]* with slash.
+func skipNewlines(s string, i int, slash bool) int {
+	for i < len(s) && (isNewline(s[i]) || slash && s[i] == '/') {
+		i++
+	}
+	return i
+}
+
+// o200kSplitter is the pattern of OpenAI's o200k_base and, without
+// contractions and with one digit at a time, of Mistral's Tekken. With
+// UPPER = \p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M} and LOWER = \p{Ll}\p{Lm}\p{Lo}\p{M}:
+//
+//	[^\r\n\p{L}\p{N}]?[UPPER]*[LOWER]+CONTRACTION?|
+//	[^\r\n\p{L}\p{N}]?[UPPER]+[LOWER]*CONTRACTION?|
+//	\p{N}{1,digits}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
+type o200kSplitter struct {
+	classes      *classTable
+	contractions contractions
+	digits       int
+}
+
+func (p o200kSplitter) next(s string) int {
+	if end := p.word(s); end > 0 {
+		return end + p.contractions.match(s[end:])
+	}
+	if c, _ := p.classes.at(s, 0); c&number != 0 {
+		return p.classes.digits(s, p.digits)
+	}
+	if end := p.classes.symbols(s, space|letter|number); end > 0 {
+		return skipNewlines(s, end, true)
+	}
+	return p.classes.whitespace(s, true)
+}
+
+// word returns the length of what the first two alternatives match at the start
+// of s, without the contraction, or 0. It tries, as backtracking would, the
+// first alternative with and without a leading character, then the second.
+func (p o200kSplitter) word(s string) int {
+	c, lead := p.classes.at(s, 0)
+	leading := c&(letter|number) == 0 && !isNewline(s[0])
+	upperEnd := 0
+	if leading {
+		lowerEnd, end := p.cases(s, lead)
+		if lowerEnd > 0 {
+			return lowerEnd
+		}
+		if end > lead {
+			upperEnd = end
+		}
+	}
+	lowerEnd, end := p.cases(s, 0)
+	switch {
+	case lowerEnd > 0:
+		return lowerEnd
+	case upperEnd > 0:
+		return upperEnd
+	}
+	return end
+}
+
+// cases returns the end of what [UPPER]*[LOWER]+ matches at s[i:], or 0, and
+// the end of the run [UPPER]* there. When no lower-case letter follows the run,
+// the last character of it that is in both sets is what [LOWER]+ gets.
+func (p o200kSplitter) cases(s string, i int) (lowerEnd, upperEnd int) {
+	const both = caseless | mark
+	for i < len(s) {
+		c, n := p.classes.at(s, i)
+		if c&lower != 0 {
+			return p.classes.run(s, i, lower|both), i
+		}
+		if c&(cased|both) == 0 {
+			break
+		}
+		i += n
+		if c&both != 0 {
+			lowerEnd = i
+		}
+	}
+	return lowerEnd, i
+}
+
+// runSplitter isolates runs of at most limit characters of a set: \p{N},
+// \p{N}{1,3}, \p{N}+.
+type runSplitter struct {
+	classes *classTable
+	set     class
+	ascii   string // further members of the set
+	limit   int
+}
+
+func (p runSplitter) next(s string) int {
+	c, n := p.classes.at(s, 0)
+	in, end := p.has(c, s[0]), n
+	for count := 1; end < len(s); count++ {
+		if in && count == p.limit {
+			break
+		}
+		c, n := p.classes.at(s, end)
+		if p.has(c, s[end]) != in {
+			break
+		}
+		end += n
+	}
+	return end
+}
+
+func (p runSplitter) has(c class, b byte) bool {
+	return c&p.set != 0 || strings.IndexByte(p.ascii, b) >= 0
+}
+
+// tripleSplitter isolates [0-9][0-9][0-9].
+type tripleSplitter struct{}
+
+func (tripleSplitter) next(s string) int {
+	run := 0
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			run = 0
+			continue
+		}
+		run++
+		if run == 3 {
+			if i == 2 {
+				return 3
+			}
+			return i - 2
+		}
+	}
+	return len(s)
+}

@@ -1,0 +1,114 @@
+package tokenizer
+
+import "fmt"
+
+// maxTokens is the number of ids that a vocabulary may have; the largest ones
+// published have less than 2^19.
+const maxTokens = 1 << 24
+
+// vocabulary is the list of tokens while a tokenizer is made.
+type vocabulary struct {
+	tokens []string
+	kinds  []tokenKind
+	ids    map[string]int32
+}
+
+// newVocabulary returns one of size ids, none of which stands for anything yet.
+func newVocabulary(size int) *vocabulary {
+	return &vocabulary{
+		tokens: make([]string, size),
+		kinds:  make([]tokenKind, size),
+		ids:    make(map[string]int32, size),
+	}
+}
+
+// add gives the free id to a token that has none.
+func (v *vocabulary) add(id int32, token string, kind tokenKind) error {
+	if v.kinds[id] != absent {
+		return fmt.Errorf("token %s: id %d is that of token %s", quote(token), id, quote(v.tokens[id]))
+	}
+	if other, ok := v.ids[token]; ok {
+		return fmt.Errorf("token %s has the ids %d and %d", quote(token), other, id)
+	}
+	v.tokens[id], v.kinds[id], v.ids[token] = token, kind, id
+	return nil
+}
+
+// byteIDs returns the tokens of single bytes, -1 where there is none.
+func (v *vocabulary) byteIDs(a *alphabet) (ids [256]int32) {
+	for b := range ids {
+		ids[b] = noID
+		id, ok := v.ids[string(a.char[b])]
+		if !ok {
+			continue
+		}
+		same := a.char[b] == rune(b) && b < 0x80
+		if k := v.kinds[id]; k == normal || k == userDefined && same {
+			ids[b] = id
+		}
+	}
+	return ids
+}
+
+// pieces returns the bytes that each token decodes to. A normal token with a
+// character outside the byte alphabet stands for itself.
+func (v *vocabulary) pieces(a *alphabet) []string {
+	pieces := make([]string, len(v.tokens))
+	for id, token := range v.tokens {
+		switch v.kinds[id] {
+		case normal:
+			piece, ok := a.decode(token)
+			if !ok {
+				piece = token
+			}
+			pieces[id] = piece
+		case userDefined:
+			pieces[id] = token
+		}
+	}
+	return pieces
+}
+
+// words returns the ids of normal tokens by the bytes they stand for.
+func (v *vocabulary) words(a *alphabet) map[string]int32 {
+	words := make(map[string]int32, len(v.ids))
+	for id, token := range v.tokens {
+		if v.kinds[id] != normal {
+			continue
+		}
+		if piece, ok := a.decode(token); ok {
+			words[piece] = int32(id)
+		}
+	}
+	return words
+}
+
+// merges resolves n rules, of which at returns the two sides.
+func (v *vocabulary) merges(n int, at func(i int) (left, right string, err error)) (*merges, error) {
+	if n > maxTokens {
+		return nil, fmt.Errorf("%d merges are more than %d", n, maxTokens)
+	}
+	m := &merges{rank: make(map[pair]int32, n), result: make([]int32, n)}
+	for i := range n {
+		left, right, err := at(i)
+		if err != nil {
+			return nil, fmt.Errorf("merge %d: %w", i, err)
+		}
+		l, okLeft := v.ids[left]
+		r, okRight := v.ids[right]
+		result, okResult := v.ids[left+right]
+		switch {
+		case !okLeft:
+			return nil, fmt.Errorf("merge %d: %s is not a token", i, quote(left))
+		case !okRight:
+			return nil, fmt.Errorf("merge %d: %s is not a token", i, quote(right))
+		case !okResult:
+			return nil, fmt.Errorf("merge %d: %s and %s make %s, which is not a token", i, quote(left), quote(right), quote(left+right))
+		}
+		if first, ok := m.rank[pair{l, r}]; ok {
+			return nil, fmt.Errorf("merge %d: %s and %s are merge %d already", i, quote(left), quote(right), first)
+		}
+		m.rank[pair{l, r}], m.result[i] = int32(i), result
+	}
+	return m, nil
+}
