@@ -1,0 +1,136 @@
+// Package dtype names the element types of tensors: their blocks, their sizes
+// and the reference conversions to and from float32.
+//
+// It is the one list of types for the file decoders, the table and the
+// kernels. It knows no file format, no kernel and no architecture.
+package dtype
+
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+)
+
+// Type is the element type of a tensor. The zero value is Invalid. Values are
+// part of the .roll format: append only.
+type Type uint8
+
+// The types, by ggml's names where ggml has them.
+const (
+	Invalid Type = iota
+	F32
+	F16
+	BF16
+	Q8_0
+	Q4_0
+	Q4_1
+	Q5_0
+	Q5_1
+	Q2_K
+	Q3_K
+	Q4_K
+	Q5_K
+	Q6_K
+	IQ4_NL
+	IQ4_XS
+	MXFP4
+	I8
+	I16
+	I32
+	I64
+	F64
+	U8
+	count
+)
+
+// block is the layout of a type: elems elements are stored in bytes bytes.
+type block struct {
+	name         string
+	elems, bytes uint32
+}
+
+// Sizes from ggml's ggml-common.h block structs.
+var blocks = [count]block{
+	Invalid: {"invalid", 1, 0},
+	F32:     {"F32", 1, 4},
+	F16:     {"F16", 1, 2},
+	BF16:    {"BF16", 1, 2},
+	Q8_0:    {"Q8_0", 32, 34},
+	Q4_0:    {"Q4_0", 32, 18},
+	Q4_1:    {"Q4_1", 32, 20},
+	Q5_0:    {"Q5_0", 32, 22},
+	Q5_1:    {"Q5_1", 32, 24},
+	Q2_K:    {"Q2_K", 256, 84},
+	Q3_K:    {"Q3_K", 256, 110},
+	Q4_K:    {"Q4_K", 256, 144},
+	Q5_K:    {"Q5_K", 256, 176},
+	Q6_K:    {"Q6_K", 256, 210},
+	IQ4_NL:  {"IQ4_NL", 32, 18},
+	IQ4_XS:  {"IQ4_XS", 256, 136},
+	MXFP4:   {"MXFP4", 32, 17},
+	I8:      {"I8", 1, 1},
+	I16:     {"I16", 1, 2},
+	I32:     {"I32", 1, 4},
+	I64:     {"I64", 1, 8},
+	F64:     {"F64", 1, 8},
+	U8:      {"U8", 1, 1},
+}
+
+// String returns the type's name, such as "Q4_0".
+func (t Type) String() string {
+	if t >= count {
+		return fmt.Sprintf("type(%d)", uint8(t))
+	}
+	return blocks[t].name
+}
+
+// Valid reports whether t is a known type.
+func (t Type) Valid() bool { return t > Invalid && t < count }
+
+// Block returns how many elements a block has and how many bytes it takes.
+// For plain types a block is one element.
+func (t Type) Block() (elems, bytes int) {
+	if t >= count {
+		return 1, 0
+	}
+	return int(blocks[t].elems), int(blocks[t].bytes)
+}
+
+// Quantized reports whether elements share a scale in blocks.
+func (t Type) Quantized() bool { return t.Valid() && blocks[t].elems > 1 }
+
+// Bytes returns the size of n elements that are stored together. It is not ok
+// if n is not a multiple of the block or the size does not fit in 63 bits.
+func (t Type) Bytes(n uint64) (size uint64, ok bool) {
+	if !t.Valid() {
+		return 0, false
+	}
+	b := blocks[t]
+	if n%uint64(b.elems) != 0 {
+		return 0, false
+	}
+	hi, lo := bits.Mul64(n/uint64(b.elems), uint64(b.bytes))
+	if hi != 0 || lo>>63 != 0 {
+		return 0, false
+	}
+	return lo, true
+}
+
+// Parse returns the type of a name such as "Q4_0", in either case.
+func Parse(name string) (Type, error) {
+	for t := F32; t < count; t++ {
+		if strings.EqualFold(blocks[t].name, name) {
+			return t, nil
+		}
+	}
+	return Invalid, fmt.Errorf("dtype: unknown type %q", name)
+}
+
+// All returns every type, in order.
+func All() []Type {
+	all := make([]Type, 0, count-1)
+	for t := F32; t < count; t++ {
+		all = append(all, t)
+	}
+	return all
+}

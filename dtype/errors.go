@@ -1,0 +1,40 @@
+package dtype
+
+import "fmt"
+
+// UnsupportedError reports an operation that a type does not have.
+type UnsupportedError struct {
+	Op   string // "quantize", "dequantize" or "random blocks"
+	Type Type
+}
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("dtype: %s: not supported for type %s", e.Op, e.Type)
+}
+
+// SizeError reports buffers that do not fit each other or the type's block.
+type SizeError struct {
+	Op    string
+	Type  Type
+	Elems int // elements on the float32 side; -1 if there is none
+	Bytes int // bytes on the encoded side
+}
+
+func (e *SizeError) Error() string {
+	elems, size := e.Type.Block()
+	if e.Elems < 0 {
+		return fmt.Sprintf("dtype: %s %s: %d bytes are not a whole number of blocks of %d bytes",
+			e.Op, e.Type, e.Bytes, size)
+	}
+	return fmt.Sprintf("dtype: %s %s: %d elements and %d bytes do not match (a block is %d elements in %d bytes)",
+		e.Op, e.Type, e.Elems, e.Bytes, elems, size)
+}
+
+// checkLengths returns a SizeError unless elems elements take exactly size
+// bytes in whole blocks.
+func checkLengths(op string, t Type, elems, size int) error {
+	if want, ok := t.Bytes(uint64(elems)); !ok || want != uint64(size) {
+		return &SizeError{Op: op, Type: t, Elems: elems, Bytes: size}
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package dtype
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// RandomBlocks fills dst with valid random blocks of a quantised type, for
+// test weights of types that [Quantize] does not have. Quants are uniform,
+// scales finite and spread by a factor of three, and the elements have about
+// mean zero and the standard deviation std. The same seed gives the same bytes
+// on every machine.
+//
+// len(dst) is a multiple of the block, else a [SizeError]; a type without
+// blocks gives an [UnsupportedError]; std must be positive and at most 1000,
+// so that float16 scales stay finite.
+func RandomBlocks(t Type, dst []byte, seed uint64, std float32) error {
+	if !t.Valid() || randomizers[t].scale == nil {
+		return &UnsupportedError{Op: "random blocks", Type: t}
+	}
+	_, size := t.Block()
+	if len(dst)%size != 0 {
+		return &SizeError{Op: "random blocks", Type: t, Elems: -1, Bytes: len(dst)}
+	}
+	if !(std > 0 && std <= 1000) {
+		return fmt.Errorf("dtype: random blocks %s: standard deviation %v is not within (0, 1000]", t, std)
+	}
+	r := splitMix{state: seed}
+	fill := randomizers[t]
+	unit := std / (fill.deviation * jitterDeviation)
+	for len(dst) > 0 {
+		b := dst[:size:size]
+		r.bytes(b)
+		// The scale comes last: it overwrites random bytes that would be no
+		// sensible scale, or no finite one.
+		fill.scale(b, unit*r.jitter(), &r)
+		dst = dst[size:]
+	}
+	return nil
+}
+
+// randomizer completes a block of random bytes: scale writes the block's scale
+// and what goes with it. With a scale of one, the elements of the block have
+// the standard deviation given, measured over the uniform quants.
+type randomizer struct {
+	deviation float32
+	scale     func(b []byte, d float32, r *splitMix)
+}
+
+// Deviations are the root mean squares of: q-8 or q-16 over all q, which are
+// not quite symmetric; the steps of 0..2^n-1 about their middle, where a minimum
+// is subtracted, times that of the sub-block scales where a type has those.
+var randomizers = [count]randomizer{
+	Q8_0:   {73.9, func(b []byte, d float32, _ *splitMix) { putHalf(b, d) }},
+	Q4_0:   {4.637, func(b []byte, d float32, r *splitMix) { putHalf(b, r.sign(d)) }},
+	Q4_1:   {4.610, func(b []byte, d float32, _ *splitMix) { putHalf(b, d); putHalf(b[2:], -7.5*d) }},
+	Q5_0:   {9.247, func(b []byte, d float32, r *splitMix) { putHalf(b, r.sign(d)) }},
+	Q5_1:   {9.233, func(b []byte, d float32, _ *splitMix) { putHalf(b, d); putHalf(b[2:], -15.5*d) }},
+	Q2_K:   {1.118 * 11.73, scaleRandomQ2_K},
+	Q3_K:   {2.345 * 18.48, func(b []byte, d float32, _ *splitMix) { putHalf(b[108:], d) }},
+	Q4_K:   {4.610 * 48.39, func(b []byte, d float32, _ *splitMix) { scaleRandomK4(b, d, 7.5) }},
+	Q5_K:   {9.233 * 48.39, func(b []byte, d float32, _ *splitMix) { scaleRandomK4(b, d, 15.5) }},
+	Q6_K:   {18.48 * 73.9, func(b []byte, d float32, _ *splitMix) { putHalf(b[208:], d) }},
+	IQ4_NL: {67.44, func(b []byte, d float32, r *splitMix) { putHalf(b, r.sign(d)) }},
+	IQ4_XS: {67.44 * 18.48, func(b []byte, d float32, _ *splitMix) { putHalf(b, d) }},
+	MXFP4:  {5.852, scaleRandomMXFP4},
+}
+
+// scaleRandomQ2_K gives each sub-block a scale of 8 to 15 and the same minimum,
+// and the block the ratio that centres 0..3.
+func scaleRandomQ2_K(b []byte, d float32, _ *splitMix) {
+	for i, s := range b[:16] {
+		s = s&7 | 8
+		b[i] = s | s<<4
+	}
+	putHalf(b[80:], d)
+	putHalf(b[82:], 1.5*d)
+}
+
+// scaleRandomK4 does so for Q4_K and Q5_K: scales and minima of 32 to 63, equal
+// in pairs, packed as scaleMinK4 unpacks them.
+func scaleRandomK4(b []byte, d, middle float32) {
+	putHalf(b, d)
+	putHalf(b[2:], middle*d)
+	scales := b[4:16]
+	for s := range 4 {
+		first := scales[s]&31 | 32
+		second := scales[s+4]&31 | 32
+		scales[s] = first | second>>4<<6
+		scales[s+4] = first | second>>4<<6
+		scales[s+8] = second&15 | second<<4
+	}
+}
+
+// scaleRandomMXFP4 picks one of the two powers of two around d, so that the mean
+// of the squares is d squared.
+func scaleRandomMXFP4(b []byte, d float32, r *splitMix) {
+	frac, exp := math.Frexp(float64(d)) // d = frac * 2^exp, frac in [0.5, 1)
+	if upper := (float64(4*frac*frac) - 1) / 3; r.unit() >= float32(upper) {
+		exp--
+	}
+	b[0] = byte(min(max(exp+128, 0), 254))
+}
+
+// jitterDeviation is the root mean square of splitMix.jitter, which is uniform
+// in [0.5, 1.5).
+const jitterDeviation = 1.0408
+
+// splitMix is the SplitMix64 generator: fast, a word of state, and every seed is
+// a good one.
+type splitMix struct{ state uint64 }
+
+func (r *splitMix) next() uint64 {
+	r.state += 0x9e3779b97f4a7c15
+	z := r.state
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// unit returns a uniform multiple of 2^-24 in [0, 1).
+func (r *splitMix) unit() float32 { return float32(r.next()>>40) * (1.0 / (1 << 24)) }
+
+// jitter returns a uniform factor in [0.5, 1.5).
+func (r *splitMix) jitter() float32 { return 0.5 + r.unit() }
+
+// sign returns d or -d.
+func (r *splitMix) sign(d float32) float32 {
+	return math.Float32frombits(math.Float32bits(d) ^ uint32(r.next()>>63)<<31)
+}
+
+// bytes fills b.
+func (r *splitMix) bytes(b []byte) {
+	for len(b) >= 8 {
+		binary.LittleEndian.PutUint64(b, r.next())
+		b = b[8:]
+	}
+	if len(b) > 0 {
+		var last [8]byte
+		binary.LittleEndian.PutUint64(last[:], r.next())
+		copy(b, last[:])
+	}
+}

@@ -1,0 +1,150 @@
+// Package synth writes models of published shapes with random weights, as GGUF
+// files that this project and llama.cpp load: the sizes, types and memory
+// traffic of the real model without its download.
+//
+// It knows how llama.cpp names, orders and mixes tensors; it knows nothing of
+// how a model is run.
+package synth
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Shape is the shape of a published model: what its config.json says. Shapes come
+// from [Shapes] and [FindShape]; their sizes may be changed.
+type Shape struct {
+	Name  string // as given on the command line, such as "qwen3-0.6b"
+	Title string // general.name, such as "Qwen3 0.6B"
+	Size  string // general.size_label, such as "0.6B"
+	Arch  string // GGUF architecture, such as "qwen3"
+
+	Layers   uint32
+	Hidden   uint32 // width of the residual stream
+	FFN      uint32 // width inside the feed-forward network
+	Heads    uint32
+	KVHeads  uint32
+	HeadDim  uint32
+	Vocab    uint32 // rows of the embedding
+	Context  uint32 // tokens
+	Window   uint32 // tokens; of sliding layers, 0 without
+	Tied     bool   // the output matrix is the embedding
+	RopeBase float32
+	SWABase  float32 // RoPE base of sliding layers, 0 for RopeBase
+	Epsilon  float32 // of RMS norms
+	Rope     *Llama3Rope
+
+	vocabulary *vocabulary
+}
+
+// Llama3Rope is the frequency scaling of Llama 3.1 and later (rope_type
+// "llama3").
+type Llama3Rope struct {
+	Factor, LowFreqFactor, HighFreqFactor float64
+	OriginalContext                       float64 // tokens
+}
+
+// check reports a shape that is no model: one that did not come from Shapes, or
+// whose sizes were changed to what does not go together.
+func (s *Shape) check() error {
+	_, known := architectures[s.Arch]
+	switch {
+	case !known || s.vocabulary == nil:
+		return fmt.Errorf("synth: shape %q of architecture %q is not one of Shapes", s.Name, s.Arch)
+	case s.Layers == 0 || s.Hidden == 0 || s.FFN == 0 || s.Vocab == 0:
+		return fmt.Errorf("synth: shape %s: %d layers, width %d, feed-forward %d, vocabulary %d: none may be zero",
+			s.Name, s.Layers, s.Hidden, s.FFN, s.Vocab)
+	case s.KVHeads == 0 || s.Heads == 0 || s.Heads%s.KVHeads != 0 || s.HeadDim == 0 || s.HeadDim%2 != 0:
+		return fmt.Errorf("synth: shape %s: %d heads, %d KV heads of %d elements do not go together",
+			s.Name, s.Heads, s.KVHeads, s.HeadDim)
+	}
+	return nil
+}
+
+// Shapes returns every shape, smallest first.
+func Shapes() []Shape { return slices.Clone(shapes) }
+
+// FindShape returns the shape of a name.
+func FindShape(name string) (Shape, bool) {
+	for _, s := range shapes {
+		if s.Name == name {
+			return s, true
+		}
+	}
+	return Shape{}, false
+}
+
+// shapes are the published configurations; gopher is the model in testdata.
+var shapes = []Shape{
+	{
+		Name: "gopher", Title: "Gopher", Size: "7.3M", Arch: "llama",
+		Layers: 8, Hidden: 256, FFN: 768, Heads: 4, KVHeads: 2, HeadDim: 64,
+		Vocab: 4096, Context: 2048, Tied: true,
+		RopeBase: 10_000, Epsilon: 1e-5,
+		vocabulary: &gopherVocabulary,
+	},
+	{
+		Name: "qwen2.5-0.5b", Title: "Qwen2.5 0.5B", Size: "0.5B", Arch: "qwen2",
+		Layers: 24, Hidden: 896, FFN: 4864, Heads: 14, KVHeads: 2, HeadDim: 64,
+		Vocab: 151_936, Context: 32_768, Tied: true,
+		RopeBase: 1_000_000, Epsilon: 1e-6,
+		vocabulary: &qwenVocabulary,
+	},
+	{
+		Name: "qwen3-0.6b", Title: "Qwen3 0.6B", Size: "0.6B", Arch: "qwen3",
+		Layers: 28, Hidden: 1024, FFN: 3072, Heads: 16, KVHeads: 8, HeadDim: 128,
+		Vocab: 151_936, Context: 40_960, Tied: true,
+		RopeBase: 1_000_000, Epsilon: 1e-6,
+		vocabulary: &qwenVocabulary,
+	},
+	{
+		Name: "gemma-3-1b", Title: "Gemma 3 1B", Size: "1B", Arch: "gemma3",
+		Layers: 26, Hidden: 1152, FFN: 6912, Heads: 4, KVHeads: 1, HeadDim: 256,
+		Vocab: 262_144, Context: 32_768, Window: 512, Tied: true,
+		RopeBase: 1_000_000, SWABase: 10_000, Epsilon: 1e-6,
+		vocabulary: &gemmaVocabulary,
+	},
+	{
+		Name: "llama-3.2-1b", Title: "Llama 3.2 1B", Size: "1B", Arch: "llama",
+		Layers: 16, Hidden: 2048, FFN: 8192, Heads: 32, KVHeads: 8, HeadDim: 64,
+		Vocab: 128_256, Context: 131_072, Tied: true,
+		RopeBase: 500_000, Epsilon: 1e-5,
+		Rope:       &Llama3Rope{Factor: 32, LowFreqFactor: 1, HighFreqFactor: 4, OriginalContext: 8192},
+		vocabulary: &llama3Vocabulary,
+	},
+	{
+		Name: "qwen3-1.7b", Title: "Qwen3 1.7B", Size: "1.7B", Arch: "qwen3",
+		Layers: 28, Hidden: 2048, FFN: 6144, Heads: 16, KVHeads: 8, HeadDim: 128,
+		Vocab: 151_936, Context: 40_960, Tied: true,
+		RopeBase: 1_000_000, Epsilon: 1e-6,
+		vocabulary: &qwenVocabulary,
+	},
+	{
+		Name: "llama-3.1-8b", Title: "Llama 3.1 8B", Size: "8B", Arch: "llama",
+		Layers: 32, Hidden: 4096, FFN: 14_336, Heads: 32, KVHeads: 8, HeadDim: 128,
+		Vocab: 128_256, Context: 131_072,
+		RopeBase: 500_000, Epsilon: 1e-5,
+		Rope:       &Llama3Rope{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalContext: 8192},
+		vocabulary: &llama3Vocabulary,
+	},
+}
+
+// traits are what sets an architecture's files apart: the tensors its layers
+// have beyond the common ones, and the keys that llama.cpp's converter writes.
+type traits struct {
+	attentionBias bool // bias on Q, K and V
+	qkNorm        bool // RMS norm of Q and K by head
+	postNorms     bool // RMS norm after attention and after the feed-forward network
+
+	scaledEmbedding bool // the model multiplies embeddings by sqrt(hidden)
+
+	keyLength bool // attention.key_length and value_length
+	llamaKeys bool // vocab_size and rope.dimension_count
+}
+
+var architectures = map[string]traits{
+	"llama":  {keyLength: true, llamaKeys: true},
+	"qwen2":  {attentionBias: true},
+	"qwen3":  {qkNorm: true, keyLength: true},
+	"gemma3": {qkNorm: true, postNorms: true, scaledEmbedding: true, keyLength: true},
+}
