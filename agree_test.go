@@ -1,0 +1,191 @@
+package pianola_test
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola"
+)
+
+// golden is a reference result, made by transformers in float32 arithmetic.
+type golden struct {
+	Cases []struct {
+		PromptIDs        []int32   `json:"prompt_ids"`
+		LastPromptLogits []float64 `json:"last_prompt_logits"`
+		GreedyIDs        []int32   `json:"greedy_ids"`
+		Top2Gap          []float64 `json:"top2_gap"`
+	} `json:"cases"`
+}
+
+func readGolden(t *testing.T, path string) golden {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g golden
+	if err := json.Unmarshal(b, &g); err != nil {
+		t.Fatal(err)
+	}
+	if len(g.Cases) == 0 {
+		t.Fatalf("%s has no cases", path)
+	}
+	return g
+}
+
+func open(t testing.TB, path string, o pianola.Options) *pianola.Model {
+	t.Helper()
+	m, err := pianola.Open(context.Background(), path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// greedy returns the logits after a prompt and n greedy tokens.
+func greedy(t testing.TB, m *pianola.Model, chain int, ids []int32, n int) ([]float32, []int32) {
+	t.Helper()
+	s, err := m.NewSession(pianola.SessionOptions{Chain: chain, IgnoreStops: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx := context.Background()
+	next, _, err := s.Replay().Prompt(ctx, ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logits := make([]float32, m.Config().Vocab)
+	if err := s.Replay().Logits(logits); err != nil {
+		t.Fatal(err)
+	}
+	out := []int32{next}
+	for len(out) < n {
+		tokens, _, err := s.Replay().Chain(ctx, n-len(out))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, tokens...)
+	}
+	return logits, out
+}
+
+// agree compares a result with the reference: the relative error of the logits,
+// and the greedy tokens up to the first step whose gap between the best two is
+// below twice the largest logit difference. It returns the relative error.
+func agree(t *testing.T, limit float64, logits []float32, ids []int32, ref []float64, refIDs []int32, gap []float64) float64 {
+	t.Helper()
+	var diff, norm, largest float64
+	for i, r := range ref {
+		d := float64(logits[i]) - r
+		diff += d * d
+		norm += r * r
+		largest = max(largest, math.Abs(d))
+	}
+	rel := math.Sqrt(diff / norm)
+	if !(rel <= limit) {
+		t.Errorf("relative error of the logits is %.2e, want at most %.2e", rel, limit)
+	}
+	// The reference has logits for the first step alone; later steps are
+	// taken to differ by as much, and by their share of what the limit allows.
+	tie := 2 * max(largest, limit*math.Sqrt(norm/float64(len(ref)))*3)
+	for i := range refIDs {
+		if gap[i] < tie {
+			break
+		}
+		if ids[i] != refIDs[i] {
+			t.Errorf("greedy token %d is %d, want %d (gap %.3g, near ties are below %.3g)", i, ids[i], refIDs[i], gap[i], tie)
+			break
+		}
+	}
+	return rel
+}
+
+func TestGoldens(t *testing.T) {
+	type model struct {
+		path, golden string
+		limit        float64
+	}
+	var models []model
+	dirs, err := filepath.Glob("testdata/tiny/*")
+	if err != nil || len(dirs) == 0 {
+		t.Fatal("no tiny models", err)
+	}
+	for _, d := range dirs {
+		g := filepath.Join(d, "golden.json")
+		models = append(models, model{d, g, 2e-3})
+		if gguf := filepath.Join(d, "model.gguf"); exists(gguf) {
+			models = append(models, model{gguf, g, 2e-3})
+		}
+	}
+	const g = "testdata/gopher/golden.json"
+	models = append(models,
+		model{"testdata/gopher", g, 2e-3},
+		model{"testdata/gopher-q8_0.gguf", g, 7e-2},
+	)
+	for _, md := range models {
+		t.Run(md.path, func(t *testing.T) {
+			g := readGolden(t, md.golden)
+			m := open(t, md.path, pianola.Options{})
+			for i, c := range g.Cases {
+				logits, ids := greedy(t, m, 16, c.PromptIDs, len(c.GreedyIDs))
+				rel := agree(t, md.limit, logits, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap)
+				same := 0
+				for same < len(ids) && ids[same] == c.GreedyIDs[same] {
+					same++
+				}
+				t.Logf("case %d: relative error %.1e, %d of %d tokens equal", i, rel, same, len(ids))
+			}
+		})
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// TestSameTokens checks that chain length, fusion, threads and chunking change
+// no bit.
+func TestSameTokens(t *testing.T) {
+	for _, path := range []string{"testdata/tiny/qwen3", "testdata/tiny/mistral", "testdata/tiny/qwen2/model.gguf", "testdata/gopher-q8_0.gguf"} {
+		t.Run(path, func(t *testing.T) {
+			ids := make([]int32, 40)
+			for i := range ids {
+				ids[i] = int32(i*37%500 + 3)
+			}
+			const n = 130
+			wantLogits, want := greedy(t, open(t, path, pianola.Options{}), 1, ids, n)
+			for _, o := range []struct {
+				pianola.Options
+				chains []int
+			}{
+				{pianola.Options{}, []int{2, 7, 64, 128, 0}},
+				{pianola.Options{NoFuse: true}, []int{64}},
+				{pianola.Options{Threads: 1}, []int{64}},
+				{pianola.Options{NoFuse: true, Threads: 1}, []int{7}},
+			} {
+				m := open(t, path, o.Options)
+				for _, chain := range o.chains {
+					logits, got := greedy(t, m, chain, ids, n)
+					if !slices.Equal(logits, wantLogits) {
+						t.Errorf("%+v, chain %d: other logits", o, chain)
+					}
+					if !slices.Equal(got, want) {
+						t.Errorf("%+v, chain %d: other tokens", o, chain)
+					}
+				}
+			}
+		})
+	}
+}

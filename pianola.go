@@ -1,0 +1,234 @@
+// Package pianola decodes text with transformer models by replaying
+// precompiled dispatch tables.
+//
+// Open compiles a model's forward pass into a table, once; a Session replays it,
+// many tokens in one submission, the next token chosen on the device.
+//
+//	m, err := pianola.Open(ctx, "model.gguf", pianola.Options{})
+//	...
+//	s, err := m.NewSession(pianola.SessionOptions{})
+//	...
+//	for tok, err := range s.Generate(ctx, "func main() {", pianola.GenerateOptions{MaxTokens: 64}) {
+//		...
+//		fmt.Print(tok.Text)
+//	}
+//
+// The package joins files, tokenizer, compiler and device. What a device does
+// with a table is package replay's business.
+package pianola
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/tokenizer"
+	"github.com/pianola-engine/pianola/weights"
+)
+
+// Errors of package replay that callers of this one meet.
+var (
+	ErrContextFull = replay.ErrContextFull
+	ErrEmptyPrompt = replay.ErrEmptyPrompt
+	ErrBusy        = replay.ErrBusy
+	ErrClosed      = replay.ErrClosed
+)
+
+// ErrNoTokenizer says that text was asked of a model that has no tokenizer.
+var ErrNoTokenizer = errors.New("pianola: the model has no tokenizer")
+
+// Options say how a model is opened. The zero value decodes on the CPU with
+// every thread there is.
+type Options struct {
+	Device  string // "auto" or "", "cpu", "metal", "cuda"
+	Mode    string // "" or "encode", "record", "resident"
+	Threads int    // of the CPU device; 0: all that Go may use
+	Context int    // positions; 0: the smaller of 4096 and the model's
+
+	NoFuse    bool // one command for each operation
+	NoRepack  bool // read weights as the file has them
+	AllLogits bool // make Session.AllLogits possible
+
+	// Roll is a compiled table (see Compile) to replay instead of compiling
+	// one. It must be of this model and this chip. Context, NoFuse and
+	// AllLogits are then the roll's.
+	Roll []byte
+	// AnyChip accepts a roll of another chip, which the CPU device can replay.
+	AnyChip bool
+
+	// Architectures adds architecture descriptors, *.json, to the built-in
+	// ones.
+	Architectures fs.FS
+	// Progress is told of the stages of loading; may be nil. It is called from
+	// one goroutine at a time.
+	Progress func(Progress)
+}
+
+// Stage is a part of loading.
+type Stage string
+
+// The stages, in order.
+const (
+	StageTouch  Stage = "touch"  // reads one byte of each page of the weights
+	StageUpload Stage = "upload" // executes the upload section
+)
+
+// Progress is how far a stage has come, in bytes.
+type Progress struct {
+	Stage       Stage
+	Done, Total uint64
+}
+
+// LoadTimes are the times of the parts of Open.
+type LoadTimes struct {
+	Header, Tokenizer, Touch, Compile, Upload, Total time.Duration
+}
+
+// Model is an opened model. Its methods may be called from several goroutines.
+type Model struct {
+	dir    *weights.Directory
+	mapped *weights.Mapped
+	cfg    *arch.Config
+	tok    *tokenizer.Tokenizer
+	tokErr error
+	t      *table.Table
+	dev    replay.Device
+	m      *replay.Model
+	stops  []int32
+	times  LoadTimes
+	mode   string
+}
+
+// Open maps a model, compiles its table and loads it on a device. path is a
+// .gguf file, a .safetensors file or a Hugging Face directory.
+func Open(ctx context.Context, path string, o Options) (*Model, error) {
+	start := time.Now()
+	h, err := OpenHeader(path, o.Architectures)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{dir: h.dir, cfg: h.cfg, mode: "encode"}
+	m.times.Header = time.Since(start)
+	if err := m.open(ctx, o); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	m.times.Total = time.Since(start)
+	return m, nil
+}
+
+func (m *Model) open(ctx context.Context, o Options) (err error) {
+	dev, chipName, err := newDevice(o)
+	if err != nil {
+		return err
+	}
+	m.dev = dev
+
+	start := time.Now()
+	m.tok, m.tokErr = loadTokenizer(m.dir)
+	m.times.Tokenizer = time.Since(start)
+	m.stops = stopIDs(m.cfg, m.tok)
+
+	start = time.Now()
+	if o.Roll != nil {
+		m.t, err = loadRoll(o, m.cfg, m.dir, chipName)
+	} else {
+		m.t, err = compile(m.cfg, m.dir, CompileOptions{
+			Chip: chipName, Context: o.Context, NoFuse: o.NoFuse, AllLogits: o.AllLogits,
+		})
+	}
+	if err != nil {
+		return err
+	}
+	m.times.Compile = time.Since(start)
+
+	if m.mapped, err = m.dir.Map(); err != nil {
+		return err
+	}
+	start = time.Now()
+	if _, err := m.mapped.Touch(ctx, runtime.GOMAXPROCS(0), o.stage(StageTouch)); err != nil {
+		return err
+	}
+	m.times.Touch = time.Since(start)
+
+	start = time.Now()
+	m.m, err = replay.Load(ctx, dev, m.t, m.mapped, table.LoadOptions{Progress: o.stage(StageUpload)})
+	m.times.Upload = time.Since(start)
+	return err
+}
+
+// stage returns a progress function for a stage, nil if nobody listens.
+func (o *Options) stage(s Stage) func(done, total uint64) {
+	if o.Progress == nil {
+		return nil
+	}
+	return func(done, total uint64) { o.Progress(Progress{s, done, total}) }
+}
+
+// stopIDs returns the ids that end a generation: what the files say, and the
+// family's end-of-turn tokens where the vocabulary has them.
+func stopIDs(cfg *arch.Config, tok *tokenizer.Tokenizer) []int32 {
+	ids := slices.Clone(cfg.StopIDs)
+	if tok != nil {
+		ids = append(ids, tok.StopIDs()...)
+		for _, text := range cfg.StopTokens {
+			if id, ok := tok.ID(text); ok {
+				ids = append(ids, id)
+			}
+		}
+	}
+	ids = slices.DeleteFunc(ids, func(id int32) bool { return id < 0 || int(id) >= cfg.Vocab })
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// Close frees the device's memory and unmaps the files. Sessions end. Twice is
+// harmless.
+func (m *Model) Close() error {
+	var errs []error
+	if m.dev != nil {
+		errs = append(errs, m.dev.Close())
+	}
+	if m.mapped != nil {
+		errs = append(errs, m.mapped.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Config returns the model's architecture. It must not be changed.
+func (m *Model) Config() *arch.Config { return m.cfg }
+
+// Directory returns the model's tensor directory.
+func (m *Model) Directory() *weights.Directory { return m.dir }
+
+// Table returns the table that sessions replay. It must not be changed.
+func (m *Model) Table() *table.Table { return m.t }
+
+// Device says what the model runs on.
+func (m *Model) Device() table.Info { return m.dev.Info() }
+
+// Mode returns the replay mode.
+func (m *Model) Mode() string { return m.mode }
+
+// Memory says what the device holds.
+func (m *Model) Memory() table.Memory { return m.dev.Memory() }
+
+// LoadTimes returns the times of the parts of Open.
+func (m *Model) LoadTimes() LoadTimes { return m.times }
+
+// StopIDs returns the token ids that end a generation.
+func (m *Model) StopIDs() []int32 { return slices.Clone(m.stops) }
+
+// Tokenizer returns the model's tokenizer, or ErrNoTokenizer with the reason.
+func (m *Model) Tokenizer() (*tokenizer.Tokenizer, error) {
+	if m.tok == nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoTokenizer, m.tokErr)
+	}
+	return m.tok, nil
+}

@@ -1,0 +1,76 @@
+package pianola_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// ranks orders the packages: each imports only packages of lower rank.
+var ranks = map[string]int{
+	"dtype": -2, "table/decl": -1,
+	"weights/gguf": 0, "weights/safetensors": 0, "arch": 0, "chip": 0, "table": 0, "table/decl/gen": 0,
+	"weights": 1, "tokenizer": 1,
+	"compiler":   2,
+	"replay/cpu": 3, "replay/null": 3,
+	"replay": 4,
+	"":       5,
+	"bench":  6, "synth": 6,
+	"cmd/pianola": 7,
+}
+
+// TestRanks reads every package's imports, on every system that is built for.
+func TestRanks(t *testing.T) {
+	const module = "github.com/pianola-engine/pianola"
+	for _, goos := range []string{"linux", "darwin", "windows"} {
+		cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Imports,Standard,Module", "./...")
+		cmd.Env = append(cmd.Environ(), "GOOS="+goos, "CGO_ENABLED=0")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := 0
+		for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+			var p struct {
+				ImportPath string
+				Imports    []string
+			}
+			if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			name, ok := inModule(module, p.ImportPath)
+			if !ok {
+				continue
+			}
+			seen++
+			rank, ok := ranks[name]
+			if !ok {
+				t.Errorf("package %s has no rank", p.ImportPath)
+			}
+			for _, imp := range p.Imports {
+				if imp == "C" {
+					t.Errorf("%s uses cgo", p.ImportPath)
+				}
+				if other, ok := inModule(module, imp); ok && ranks[other] >= rank {
+					t.Errorf("%s (rank %d) imports %s (rank %d)", p.ImportPath, rank, imp, ranks[other])
+				}
+			}
+		}
+		if seen != len(ranks) {
+			t.Errorf("%s: %d packages, %d have ranks", goos, seen, len(ranks))
+		}
+	}
+}
+
+// inModule returns a package's path within the module.
+func inModule(module, path string) (string, bool) {
+	if path == module {
+		return "", true
+	}
+	return strings.CutPrefix(path, module+"/")
+}

@@ -1,0 +1,312 @@
+package replay_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/replay/cpu"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// loaded returns a tiny model on the CPU device.
+func loaded(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model {
+	t.Helper()
+	tab, dir := compiled(t, name, chunk, o)
+	mapped, err := dir.Map()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := replay.Load(context.Background(), dev, tab, mapped, table.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(dev.Close(), mapped.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+func session(t testing.TB, m *replay.Model, o replay.SessionOptions) *replay.Session {
+	t.Helper()
+	s, err := m.NewSession(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// generate returns n tokens after a prompt.
+func generate(t testing.TB, s *replay.Session, ids []int32, n int) []int32 {
+	t.Helper()
+	ctx := context.Background()
+	next, _, err := s.Prompt(ctx, ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := []int32{next}
+	for len(out) < n {
+		tokens, stopped, err := s.Chain(ctx, n-len(out))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, tokens...)
+		if stopped {
+			break
+		}
+	}
+	return out
+}
+
+// TestChunks checks that the cut of a prompt into chunks changes no logit, over
+// a rotating cache too, and that a prompt given in parts is the same prompt.
+func TestChunks(t *testing.T) {
+	for _, name := range []string{"mistral", "qwen3"} {
+		ids := prompt(120)
+		var want []float32
+		for _, chunk := range []int{512, 120, 64, 7, 1} {
+			s := session(t, loaded(t, name, chunk, compiler.Options{}), replay.SessionOptions{})
+			if _, _, err := s.Prompt(context.Background(), ids); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]float32, 512)
+			if err := s.Logits(got); err != nil {
+				t.Fatal(err)
+			}
+			if want == nil {
+				want = got
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: chunks of %d give other logits", name, chunk)
+			}
+		}
+	}
+}
+
+// TestDecodeIsPrefill feeds the greedy tokens of a chain as a prompt: the next
+// tokens must be the same.
+func TestDecodeIsPrefill(t *testing.T) {
+	m := loaded(t, "mistral", 32, compiler.Options{})
+	all := generate(t, session(t, m, replay.SessionOptions{Chain: 10}), prompt(5), 90)
+	again := generate(t, session(t, m, replay.SessionOptions{Chain: 3}), append(prompt(5), all[:60]...), 30)
+	if !slices.Equal(all[60:], again) {
+		t.Errorf("decoded %v, after a prompt of the same tokens %v", all[60:], again)
+	}
+}
+
+// TestAllLogits compares the logits of every row with those of prompts that
+// end there.
+func TestAllLogits(t *testing.T) {
+	m := loaded(t, "qwen2", 16, compiler.Options{AllLogits: true})
+	ids := prompt(45)
+	rows := make([][]float32, len(ids))
+	s := session(t, m, replay.SessionOptions{})
+	err := s.AllLogits(context.Background(), ids, func(row int, logits []float32) error {
+		rows[row] = slices.Clone(logits)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{1, 2, 16, 17, 33, 45} {
+		one := session(t, m, replay.SessionOptions{})
+		if _, _, err := one.Prompt(context.Background(), ids[:n]); err != nil {
+			t.Fatal(err)
+		}
+		want := make([]float32, 512)
+		if err := one.Logits(want); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(rows[n-1], want) {
+			t.Errorf("row %d differs from a prompt of %d", n-1, n)
+		}
+	}
+	// The context goes on where the prompt ended.
+	if a, b := generate(t, s, []int32{7}, 5), len(ids)+1+1+4; s.Len() != b {
+		t.Errorf("%d positions after %v, want %d", s.Len(), a, b)
+	}
+	stop := errors.New("enough")
+	s2 := session(t, m, replay.SessionOptions{})
+	if err := s2.AllLogits(context.Background(), ids, func(int, []float32) error { return stop }); !errors.Is(err, stop) || s2.Len() != 0 {
+		t.Errorf("got %v with %d positions, want the visitor's error and none", err, s2.Len())
+	}
+	if err := session(t, loaded(t, "qwen2", 16, compiler.Options{}), replay.SessionOptions{}).AllLogits(context.Background(), ids, nil); !errors.Is(err, replay.ErrNoLogitsProgram) {
+		t.Errorf("got %v, want ErrNoLogitsProgram", err)
+	}
+}
+
+// TestStop makes a token of the greedy sequence a stop id: the chain ends with
+// it on the device.
+func TestStop(t *testing.T) {
+	m := loaded(t, "llama", 64, compiler.Options{})
+	free := generate(t, session(t, m, replay.SessionOptions{Chain: 64}), prompt(9), 60)
+	at := slices.IndexFunc(free, func(id int32) bool { return slices.Index(free, id) > 5 })
+	if at < 0 {
+		t.Fatal("no token first occurs after the fifth")
+	}
+	for _, chain := range []int{1, 4, 64} {
+		s := session(t, m, replay.SessionOptions{Chain: chain, StopIDs: []int32{9999, free[at]}})
+		got := generate(t, s, prompt(9), 60)
+		if !slices.Equal(got, free[:at+1]) {
+			t.Errorf("chain %d: %v, want %v", chain, got, free[:at+1])
+		}
+	}
+	s := session(t, m, replay.SessionOptions{StopIDs: free[:1]})
+	if _, stopped, err := s.Prompt(context.Background(), prompt(9)); err != nil || !stopped {
+		t.Errorf("a stop id after the prompt: stopped is %t, %v", stopped, err)
+	}
+	// The flag does not outlive its submission.
+	if tokens, _, err := s.Chain(context.Background(), 1); err != nil || len(tokens) != 1 {
+		t.Errorf("after a stop: %v, %v", tokens, err)
+	}
+}
+
+// TestAllocations decodes chains of 64 tokens: not one byte is allocated.
+func TestAllocations(t *testing.T) {
+	m := loaded(t, "qwen3", 64, compiler.Options{})
+	s := session(t, m, replay.SessionOptions{Chain: 64})
+	generate(t, s, prompt(5), 70)
+	ctx := context.Background()
+	var before, after runtime.MemStats
+	best := ^uint64(0)
+	for range 3 { // the runtime's own background work may allocate
+		runtime.ReadMemStats(&before)
+		tokens, _, err := s.Chain(ctx, 64)
+		runtime.ReadMemStats(&after)
+		if err != nil || len(tokens) != 64 {
+			t.Fatal(len(tokens), err)
+		}
+		best = min(best, after.Mallocs-before.Mallocs+after.TotalAlloc-before.TotalAlloc)
+	}
+	if best != 0 {
+		t.Errorf("a chain of 64 tokens allocated: %d", best)
+	}
+}
+
+// TestCancel cancels a long generation: it returns within the bound, with the
+// tokens so far, and the session goes on.
+func TestCancel(t *testing.T) {
+	m := loaded(t, "llama", 64, compiler.Options{})
+	const n = 480
+	want := generate(t, session(t, m, replay.SessionOptions{Chain: 64}), prompt(9), n)
+	s := session(t, m, replay.SessionOptions{Chain: n})
+	next, _, err := s.Prompt(context.Background(), prompt(9))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var cancelled time.Time
+	timer := time.AfterFunc(5*time.Millisecond, func() { cancelled = time.Now(); cancel() })
+	defer timer.Stop()
+	tokens, _, err := s.Chain(ctx, n)
+	took := time.Since(cancelled)
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("%d tokens, error %v, want context.Canceled", len(tokens), err)
+	}
+	if took > replay.DefaultChainTime {
+		t.Errorf("cancelling took %v, the bound is %v", took, replay.DefaultChainTime)
+	}
+	got := append([]int32{next}, tokens...)
+	if len(got) >= n || !slices.Equal(got, want[:len(got)]) {
+		t.Errorf("%d tokens before the cancellation, which are not those of a free run", len(got))
+	}
+	for len(got) < n {
+		tokens, _, err := s.Chain(context.Background(), n-len(got))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, tokens...)
+	}
+	if !slices.Equal(got, want) {
+		t.Error("after a cancellation the session goes on with other tokens")
+	}
+	if _, _, err := s.Chain(ctx, 1); err == nil {
+		t.Error("a cancelled context decoded")
+	}
+}
+
+// TestCancelledPrompt leaves the context as it was.
+func TestCancelledPrompt(t *testing.T) {
+	m := loaded(t, "llama", 64, compiler.Options{})
+	s := session(t, m, replay.SessionOptions{})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, _, err := s.Prompt(ctx, prompt(100)); !errors.Is(err, context.Canceled) || s.Len() != 0 {
+		t.Errorf("got %v with %d positions", err, s.Len())
+	}
+	want := generate(t, session(t, m, replay.SessionOptions{}), prompt(9), 20)
+	if got := generate(t, s, prompt(9), 20); !slices.Equal(got, want) {
+		t.Errorf("after a cancelled prompt: %v, want %v", got, want)
+	}
+}
+
+// TestConcurrentSessions runs sessions of one model at the same time and closes
+// one in the middle.
+func TestConcurrentSessions(t *testing.T) {
+	m := loaded(t, "qwen2", 64, compiler.Options{})
+	want := generate(t, session(t, m, replay.SessionOptions{}), prompt(12), 100)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		s := session(t, m, replay.SessionOptions{Chain: 1 + 5*i})
+		wg.Go(func() {
+			if got := generate(t, s, prompt(12), 100); !slices.Equal(got, want) {
+				t.Errorf("session %d has other tokens", i)
+			}
+		})
+	}
+	s := session(t, m, replay.SessionOptions{Chain: 200})
+	wg.Go(func() {
+		_, _, err := s.Prompt(context.Background(), prompt(3))
+		for err == nil {
+			_, _, err = s.Chain(context.Background(), 200)
+		}
+		if !errors.Is(err, replay.ErrClosed) && !errors.Is(err, replay.ErrContextFull) {
+			t.Errorf("a session closed in the middle ended with %v", err)
+		}
+	})
+	time.Sleep(time.Millisecond)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+}
+
+func TestProfile(t *testing.T) {
+	m := loaded(t, "llama", 64, compiler.Options{})
+	s := session(t, m, replay.SessionOptions{})
+	generate(t, s, prompt(3), 2)
+	p, _, _ := m.Table().Program(table.ProgramDecode)
+	times := make([]time.Duration, p.Count)
+	if err := s.Profile(context.Background(), times); err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range times {
+		if d <= 0 {
+			t.Errorf("command %d (%s) took %v", i, m.Table().Label(i), d)
+		}
+	}
+	if err := s.Profile(context.Background(), times[1:]); err == nil {
+		t.Error("too few times were taken")
+	}
+	before := s.Len()
+	if d, err := s.Dry(50); err != nil || d <= 0 || s.Len() != before {
+		t.Errorf("a dry run took %v, %v, and moved the context to %d", d, err, s.Len())
+	}
+}

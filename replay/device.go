@@ -1,0 +1,50 @@
+// Package replay runs tables: the Device interface that every device
+// satisfies, and the Session that turns a prompt into chains of tokens.
+//
+// It knows tables and devices by their interface. It must not know a kernel, a
+// model file or an architecture.
+package replay
+
+import (
+	"context"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// Device replays tables. Its signatures use package table's types only, so
+// that a device's package need not import this one.
+//
+// Load is called once, before everything else. After it, methods may be called
+// from several goroutines; submissions of all sessions run one after another.
+type Device interface {
+	Info() table.Info
+
+	// Load takes a table that it has checked with table.Validate, executes
+	// the upload section and makes ready whatever replaying needs.
+	Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error
+
+	// NewSession allocates the slots of session scope, zeroed.
+	NewSession() (table.SessionID, error)
+	// CloseSession frees them. It waits for the session's submission in flight.
+	CloseSession(id table.SessionID) error
+
+	// Write and Read copy to and from a slot of session scope. The range must
+	// be within the slot and the session must have nothing in flight.
+	Write(id table.SessionID, slot uint32, offset uint64, p []byte) error
+	Read(id table.SessionID, slot uint32, offset uint64, p []byte) error
+
+	// Submit starts a submission and returns at once. s must stay as it is
+	// until Wait has returned. A session has one submission in flight.
+	Submit(s *table.Submission) (table.Ticket, error)
+	// Cancel makes what is left of a submission do nothing; safe at any time.
+	Cancel(t table.Ticket)
+	// Wait returns when the submission has ended. Each ticket is waited for
+	// once.
+	Wait(t table.Ticket) (table.Result, error)
+
+	// Memory says what the device holds.
+	Memory() table.Memory
+
+	// Close frees everything. Twice is harmless.
+	Close() error
+}

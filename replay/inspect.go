@@ -1,0 +1,139 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// ErrNoLogitsProgram says that the table was compiled without the program that
+// computes the logits of every row.
+var ErrNoLogitsProgram = errors.New("replay: the table has no program for the logits of every row")
+
+// AllLogits appends ids to the context as Prompt does and gives visit the
+// logits of each row in order, [vocab], valid during the call. An error that
+// visit returns ends it, and the context is then as it was.
+func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int, logits []float32) error) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	h := &s.m.t.Header
+	if s.m.programs.logits < 0 {
+		return ErrNoLogitsProgram
+	}
+	if s.pending {
+		return errors.New("replay: the logits of every row need a context without a pending token")
+	}
+	if err := s.feed(ids); err != nil {
+		return err
+	}
+	done := false
+	defer func() {
+		if !done {
+			s.lost(s.n + len(ids))
+		}
+	}()
+	defer s.watch(ctx)()
+	vocab, block := int(h.Vocab), int(h.LogitsRows)
+	logits := make([]float32, block*vocab)
+	buf := make([]byte, 4*len(logits))
+	for at := 0; at < len(ids); at += int(h.Chunk) {
+		rows := min(int(h.Chunk), len(ids)-at)
+		for row := 0; row < rows; row += block {
+			n := min(block, rows-row)
+			s.sub.Runs = s.sub.Runs[:0]
+			if row == 0 {
+				s.add(s.m.programs.prefill, 1, s.n+at, rows, 0)
+			}
+			s.add(s.m.programs.logits, 1, s.n+at, n, row)
+			if _, err := s.submit(); err != nil {
+				return err
+			}
+			if err := s.interrupted(ctx); err != nil {
+				return err
+			}
+			if err := s.readFloats(logits[:n*vocab], buf); err != nil {
+				return err
+			}
+			for i := range n {
+				if err := visit(at+row+i, logits[i*vocab:(i+1)*vocab]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	s.sub.Runs = s.sub.Runs[:0]
+	last := (len(ids) - 1) / int(h.Chunk) * int(h.Chunk)
+	s.addHead(s.n+last, len(ids)-last)
+	if _, err := s.submit(); err != nil {
+		return err
+	}
+	if err := s.interrupted(ctx); err != nil {
+		return err
+	}
+	s.n, s.pending, done = s.n+len(ids), true, true
+	return nil
+}
+
+// Profile decodes one token with a barrier after each command and adds the
+// commands' times to times, [commands of the decode program].
+func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	if !s.pending {
+		return ErrNothingPending
+	}
+	if s.n >= s.Context() {
+		return ErrContextFull
+	}
+	p := &s.m.t.Programs[s.m.programs.decode]
+	if len(times) != int(p.Count) {
+		return fmt.Errorf("replay: room for %d times, the program has %d commands", len(times), p.Count)
+	}
+	one := make([]time.Duration, len(times))
+	s.sub.Runs = s.sub.Runs[:0]
+	s.add(s.m.programs.decode, 1, s.n, 1, 0)
+	s.sub.Timings = one
+	defer func() { s.sub.Timings = nil }()
+	defer s.watch(ctx)()
+	res, err := s.submit()
+	if err != nil {
+		return err
+	}
+	if res.Count != 1 {
+		return s.interrupted(ctx)
+	}
+	s.n++
+	for i, d := range one {
+		times[i] += d
+	}
+	return nil
+}
+
+// Dry walks n tokens of the decode program without running a kernel and
+// returns what that takes: the cost of replaying beside the kernels.
+func (s *Session) Dry(n int) (time.Duration, error) {
+	if err := s.begin(); err != nil {
+		return 0, err
+	}
+	defer s.mu.Unlock()
+	if s.n+n > s.Context() {
+		return 0, ErrContextFull
+	}
+	s.sub.Runs = s.sub.Runs[:0]
+	s.add(s.m.programs.decode, n, s.n, 1, 0)
+	s.sub.Dry = true
+	defer func() { s.sub.Dry = false }()
+	s.halt.Store(false)
+	res, err := s.submit()
+	return res.Elapsed, err
+}
+
+// Memory says what the session's device holds.
+func (m *Model) Memory() table.Memory { return m.dev.Memory() }

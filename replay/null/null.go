@@ -1,0 +1,229 @@
+// Package null is a device that computes nothing: it records what it was told,
+// and its argmax writes a script. It runs anywhere and counts what a session
+// asks of its device.
+//
+// It knows the table alone.
+package null
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// Device records submissions. The zero value is ready for Load.
+type Device struct {
+	// Script gives the token that follows a position; nil gives 0.
+	Script func(position int) uint32
+
+	mu       sync.Mutex
+	t        *table.Table
+	sessions map[table.SessionID]map[uint32][]byte
+	next     table.SessionID
+	ticket   table.Ticket
+	results  map[table.Ticket]table.Result
+	closed   bool
+
+	submissions []Record
+	waits       int
+}
+
+// Record is one submission as it came.
+type Record struct {
+	Session table.SessionID
+	Runs    []table.Run
+	Dry     bool
+}
+
+// Counts are what the device was asked.
+type Counts struct {
+	Submissions, Waits int
+	Commands           int // that the submissions would have dispatched
+	Tokens             int // that argmax would have written
+}
+
+var errClosed = errors.New("null: the device is closed")
+
+// Info implements replay.Device.
+func (d *Device) Info() table.Info {
+	return table.Info{Device: "null", Name: "null", Modes: []string{"encode"}, Detail: "records, computes nothing"}
+}
+
+// Load implements replay.Device. It reads no tensor.
+func (d *Device) Load(_ context.Context, t *table.Table, _ table.Source, _ table.LoadOptions) error {
+	if faults := t.Validate(); len(faults) > 0 {
+		return fmt.Errorf("null: %w", faults[0])
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.t = t
+	d.sessions = map[table.SessionID]map[uint32][]byte{}
+	d.results = map[table.Ticket]table.Result{}
+	return nil
+}
+
+// NewSession implements replay.Device.
+func (d *Device) NewSession() (table.SessionID, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || d.t == nil {
+		return 0, errClosed
+	}
+	slots := map[uint32][]byte{}
+	for i, s := range d.t.Slots {
+		if s.Scope == table.ScopeSession && s.Kind != table.SlotKV {
+			slots[uint32(i)] = make([]byte, s.Size)
+		}
+	}
+	d.next++
+	d.sessions[d.next] = slots
+	return d.next, nil
+}
+
+// CloseSession implements replay.Device.
+func (d *Device) CloseSession(id table.SessionID) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.sessions, id)
+	return nil
+}
+
+// slot returns the bytes [offset, offset+n) of a session's slot.
+func (d *Device) slot(id table.SessionID, slot uint32, offset uint64, n int) ([]byte, error) {
+	b, ok := d.sessions[id][slot]
+	if !ok {
+		return nil, fmt.Errorf("null: session %d has no slot %d", id, slot)
+	}
+	if offset > uint64(len(b)) || uint64(n) > uint64(len(b))-offset {
+		return nil, fmt.Errorf("null: slot %d: %d + %d bytes are past its %d", slot, offset, n, len(b))
+	}
+	return b[offset:][:n], nil
+}
+
+// Write implements replay.Device.
+func (d *Device) Write(id table.SessionID, slot uint32, offset uint64, p []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b, err := d.slot(id, slot, offset, len(p))
+	copy(b, p)
+	return err
+}
+
+// Read implements replay.Device.
+func (d *Device) Read(id table.SessionID, slot uint32, offset uint64, p []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b, err := d.slot(id, slot, offset, len(p))
+	copy(p, b)
+	return err
+}
+
+// Submit implements replay.Device. The programs that end in a token (those
+// with a patch of kind argmax) write the script's to the ring.
+func (d *Device) Submit(s *table.Submission) (table.Ticket, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return 0, errClosed
+	}
+	if _, ok := d.sessions[s.Session]; !ok {
+		return 0, fmt.Errorf("null: no session %d", s.Session)
+	}
+	d.submissions = append(d.submissions, Record{s.Session, slices.Clone(s.Runs), s.Dry})
+	var res table.Result
+	for _, r := range s.Runs {
+		if int(r.Program) >= len(d.t.Programs) {
+			return 0, fmt.Errorf("null: no program %d", r.Program)
+		}
+		if s.Dry || !d.chooses(&d.t.Programs[r.Program]) {
+			continue
+		}
+		step := r.Step
+		for range r.Count {
+			if err := d.write(s.Session, int(step.TokenIndex+step.Rows)); err != nil {
+				return 0, err
+			}
+			step.TokenIndex += step.Rows
+			res.Count++
+		}
+	}
+	d.ticket++
+	d.results[d.ticket] = res
+	return d.ticket, nil
+}
+
+// chooses reports whether a program writes a token.
+func (d *Device) chooses(p *table.Program) bool {
+	return slices.ContainsFunc(d.t.ProgramCmds(p), func(c table.Cmd) bool { return c.Patch.Kind() == table.PatchArgmax })
+}
+
+func (d *Device) write(id table.SessionID, index int) error {
+	_, tokens, _ := d.t.Slot(table.SlotTokens)
+	b, err := d.slot(id, tokens, uint64(index)*4, 4)
+	if err != nil {
+		return err
+	}
+	v := uint32(0)
+	if d.Script != nil {
+		v = d.Script(index - 1)
+	}
+	binary.LittleEndian.PutUint32(b, v)
+	return nil
+}
+
+// Cancel implements replay.Device; a submission has ended before it returns.
+func (d *Device) Cancel(table.Ticket) {}
+
+// Wait implements replay.Device.
+func (d *Device) Wait(t table.Ticket) (table.Result, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.waits++
+	res, ok := d.results[t]
+	if !ok {
+		return res, fmt.Errorf("null: no submission %d", t)
+	}
+	delete(d.results, t)
+	return res, nil
+}
+
+// Memory implements replay.Device.
+func (d *Device) Memory() table.Memory { return table.Memory{} }
+
+// Close implements replay.Device.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	d.sessions = nil
+	return nil
+}
+
+// Submissions returns what was submitted, in order.
+func (d *Device) Submissions() []Record {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.submissions)
+}
+
+// Counts sums up what the device was asked.
+func (d *Device) Counts() Counts {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := Counts{Submissions: len(d.submissions), Waits: d.waits}
+	for _, s := range d.submissions {
+		for _, r := range s.Runs {
+			p := &d.t.Programs[r.Program]
+			c.Commands += int(p.Count) * int(r.Count)
+			if !s.Dry && d.chooses(p) {
+				c.Tokens += int(r.Count)
+			}
+		}
+	}
+	return c
+}

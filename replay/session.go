@@ -1,0 +1,385 @@
+package replay
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// Session is one context on a model: its token ring, its KV cache and the place
+// in it. One call at a time may use it; another gets ErrBusy. Close may be
+// called at any time.
+//
+// The context holds Len positions. After a prompt the token that follows is
+// chosen but not yet part of them: it is pending, and the next chain or
+// prompt begins with it.
+type Session struct {
+	m  *Model
+	id table.SessionID
+	o  SessionOptions
+
+	mu     sync.Mutex // held by the call in progress
+	closed atomic.Bool
+	ticket atomic.Uint64 // of the submission in flight, 0 when none
+	halt   atomic.Bool   // the context of the call in progress is cancelled
+
+	n        int  // positions in the KV cache
+	pending  bool // tokens[n] is chosen
+	perToken time.Duration
+
+	sub   table.Submission
+	ids   []int32 // [context+1], a chain's tokens
+	bytes []byte  // the same, as the device has them
+	stats Stats
+}
+
+// Stats count what a session has asked of its device.
+type Stats struct {
+	Submissions, Waits int
+	WaitTime           time.Duration // host time spent waiting
+	DeviceTime         time.Duration
+}
+
+// Stats returns the counts since the session was made.
+func (s *Session) Stats() Stats { return s.stats }
+
+// Len returns how many positions the context holds.
+func (s *Session) Len() int { return s.n }
+
+// Context returns how many it can hold.
+func (s *Session) Context() int { return int(s.m.t.Header.Context) }
+
+// Reset empties the context.
+func (s *Session) Reset() error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	s.n, s.pending = 0, false
+	return nil
+}
+
+// Close frees the session's memory. A call in progress ends early. Twice is
+// harmless.
+func (s *Session) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	s.cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.m.dev.CloseSession(s.id)
+}
+
+// begin takes the session for one call.
+func (s *Session) begin() error {
+	if s.closed.Load() {
+		return ErrClosed
+	}
+	if !s.mu.TryLock() {
+		return ErrBusy
+	}
+	if s.closed.Load() {
+		s.mu.Unlock()
+		return ErrClosed
+	}
+	return nil
+}
+
+// cancel ends the submission in flight and keeps the call from making another.
+func (s *Session) cancel() {
+	s.halt.Store(true)
+	if t := s.ticket.Load(); t != 0 {
+		s.m.dev.Cancel(table.Ticket(t))
+	}
+}
+
+// watch cancels when ctx ends, until the function that it returns is called.
+// It allocates nothing for a context that cannot end.
+func (s *Session) watch(ctx context.Context) (stop func() bool) {
+	s.halt.Store(false)
+	if s.closed.Load() {
+		s.halt.Store(true)
+	}
+	if ctx.Done() == nil {
+		return noWatch
+	}
+	return context.AfterFunc(ctx, s.cancel)
+}
+
+func noWatch() bool { return true }
+
+// submit runs the submission and waits for it.
+func (s *Session) submit() (table.Result, error) {
+	ticket, err := s.m.dev.Submit(&s.sub)
+	if err != nil {
+		return table.Result{}, err
+	}
+	s.stats.Submissions++
+	s.ticket.Store(uint64(ticket))
+	if s.halt.Load() { // cancelled before the ticket was there to be cancelled
+		s.m.dev.Cancel(ticket)
+	}
+	start := time.Now()
+	res, err := s.m.dev.Wait(ticket)
+	s.ticket.Store(0)
+	s.stats.Waits++
+	s.stats.WaitTime += time.Since(start)
+	s.stats.DeviceTime += res.Elapsed
+	return res, err
+}
+
+// interrupted returns why the call must end, or nil.
+func (s *Session) interrupted(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if s.closed.Load() {
+		return ErrClosed
+	}
+	return nil
+}
+
+// Prompt appends ids to the context, after the pending token if there is one,
+// and returns the token that follows. Any number of chunks is one submission
+// and one wait. stopped says that the token is a stop id.
+//
+// If it fails, the context is as it was, unless a rotating cache has lost rows
+// that it needs; it is then empty, and Len says so.
+func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped bool, err error) {
+	if err := s.begin(); err != nil {
+		return 0, false, err
+	}
+	defer s.mu.Unlock()
+	if err := s.feed(ids); err != nil {
+		return 0, false, err
+	}
+	start, total := s.n, len(ids)
+	if s.pending {
+		total++
+	}
+	chunk := int(s.m.t.Header.Chunk)
+	s.sub.Runs = s.sub.Runs[:0]
+	for at := start; at < start+total; at += chunk {
+		rows := min(chunk, start+total-at)
+		s.add(s.m.programs.prefill, 1, at, rows, 0)
+		if at+rows == start+total {
+			s.addHead(at, rows)
+		}
+	}
+	defer s.watch(ctx)()
+	res, err := s.submit()
+	if err == nil && res.Count != 1 {
+		if err = s.interrupted(ctx); err == nil {
+			err = errors.New("replay: the prompt was cut short")
+		}
+	}
+	if err != nil {
+		s.lost(start + total)
+		return 0, false, err
+	}
+	if err := s.readTokens(start+total, 1); err != nil {
+		return 0, false, err
+	}
+	s.n, s.pending = start+total, true
+	return s.ids[0], res.Stopped, nil
+}
+
+// lost empties the context if writing positions up to end has overwritten rows
+// of a rotating cache.
+func (s *Session) lost(end int) {
+	if end > s.m.kvRows {
+		s.n, s.pending = 0, false
+	}
+}
+
+// add appends a run that starts at a position.
+func (s *Session) add(program, count, pos, rows, row int) {
+	s.sub.Runs = append(s.sub.Runs, table.Run{
+		Program: uint32(program), Count: uint32(count),
+		Step: table.Step{
+			Position: uint32(pos), KVRow: uint32(pos), KVLen: uint32(pos + 1), TokenIndex: uint32(pos),
+			Row: uint32(row), Rows: uint32(rows),
+		},
+	})
+}
+
+// addHead appends the head of a chunk: the token that follows its last row.
+func (s *Session) addHead(pos, rows int) {
+	s.add(s.m.programs.head, 1, pos+rows-1, 1, rows-1)
+}
+
+// feed checks ids and writes them to the ring behind what is there.
+func (s *Session) feed(ids []int32) error {
+	if len(ids) == 0 {
+		return ErrEmptyPrompt
+	}
+	at := s.n
+	if s.pending {
+		at++
+	}
+	if len(ids) > s.Context()-at {
+		return fmt.Errorf("%w: %d tokens and %d more are past its %d positions", ErrContextFull, at, len(ids), s.Context())
+	}
+	vocab := int(s.m.t.Header.Vocab)
+	for i, id := range ids {
+		if id < 0 || int(id) >= vocab {
+			return &TokenError{i, id, vocab}
+		}
+		binary.LittleEndian.PutUint32(s.bytes[4*i:], uint32(id))
+	}
+	return s.m.dev.Write(s.id, s.m.tokens, uint64(at)*4, s.bytes[:4*len(ids)])
+}
+
+// readTokens reads n tokens of the ring into s.ids.
+func (s *Session) readTokens(at, n int) error {
+	if err := s.m.dev.Read(s.id, s.m.tokens, uint64(at)*4, s.bytes[:4*n]); err != nil {
+		return err
+	}
+	for i := range n {
+		s.ids[i] = int32(binary.LittleEndian.Uint32(s.bytes[4*i:]))
+	}
+	return nil
+}
+
+// Chain decodes up to limit tokens in one submission and returns them; the
+// slice is valid until the next call. Fewer come back where the chain length,
+// the end of the context, a stop id (the last token, stopped is then true) or
+// ctx end it. With an error the tokens up to it come back too.
+//
+// It allocates nothing if ctx cannot be cancelled.
+func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped bool, err error) {
+	if err := s.begin(); err != nil {
+		return nil, false, err
+	}
+	defer s.mu.Unlock()
+	if !s.pending {
+		return nil, false, ErrNothingPending
+	}
+	n, err := s.chainLength(limit)
+	if err != nil {
+		return nil, false, err
+	}
+	s.sub.Runs = s.sub.Runs[:0]
+	s.add(s.m.programs.decode, n, s.n, 1, 0)
+	defer s.watch(ctx)()
+	res, err := s.submit()
+	if err != nil {
+		return nil, false, err
+	}
+	if err := s.readTokens(s.n+1, res.Count); err != nil {
+		return nil, false, err
+	}
+	s.n += res.Count
+	if res.Count > 0 {
+		s.perToken = res.Elapsed / time.Duration(res.Count)
+	}
+	if res.Count < n && !res.Stopped {
+		err = s.interrupted(ctx)
+	}
+	return s.ids[:res.Count], res.Stopped, err
+}
+
+// chainLength returns how many tokens the next chain may have.
+func (s *Session) chainLength(limit int) (int, error) {
+	room := s.Context() - s.n
+	if room <= 0 {
+		return 0, fmt.Errorf("%w: all %d positions are taken", ErrContextFull, s.Context())
+	}
+	n := s.o.Chain
+	switch {
+	case n > 0:
+	case s.perToken == 0:
+		n = 1 // measures what a token takes
+	default:
+		n = max(1, int(s.o.ChainTime/s.perToken))
+	}
+	if s.rotates() {
+		n = min(n, int(s.m.t.Header.Chunk)) // so that Rewind can take a chain back
+	}
+	return max(1, min(n, limit, room)), nil
+}
+
+// Rewind takes back the positions from n on; the token at n becomes the pending
+// one. A rotating cache allows as many positions as the table's chunk.
+func (s *Session) Rewind(n int) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	if n < 0 || n > s.n || n == s.n && !s.pending {
+		return fmt.Errorf("replay: cannot rewind to position %d of %d", n, s.n)
+	}
+	if s.rotates() && s.n-n > int(s.m.t.Header.Chunk) {
+		return fmt.Errorf("replay: cannot rewind %d positions: the cache keeps %d", s.n-n, s.m.t.Header.Chunk)
+	}
+	s.n, s.pending = n, true
+	return nil
+}
+
+// rotates reports whether some layer's cache is shorter than the context.
+func (s *Session) rotates() bool { return s.m.kvRows < s.Context() }
+
+// SetNext replaces the pending token, for callers that choose tokens
+// themselves from Logits.
+func (s *Session) SetNext(id int32) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	if !s.pending {
+		return ErrNothingPending
+	}
+	if vocab := int(s.m.t.Header.Vocab); id < 0 || int(id) >= vocab {
+		return &TokenError{0, id, vocab}
+	}
+	binary.LittleEndian.PutUint32(s.bytes, uint32(id))
+	return s.m.dev.Write(s.id, s.m.tokens, uint64(s.n)*4, s.bytes[:4])
+}
+
+// Logits copies the logits that the pending token was chosen from to dst,
+// [vocab].
+func (s *Session) Logits(dst []float32) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	if !s.pending {
+		return ErrNothingPending
+	}
+	if want := int(s.m.t.Header.Vocab); len(dst) != want {
+		return fmt.Errorf("replay: room for %d logits, the vocabulary has %d", len(dst), want)
+	}
+	return s.readFloats(dst, make([]byte, 4*len(dst)))
+}
+
+// readFloats reads the logits slot from its start, through buf.
+func (s *Session) readFloats(dst []float32, buf []byte) error {
+	if err := s.m.dev.Read(s.id, s.m.logits, 0, buf[:4*len(dst)]); err != nil {
+		return err
+	}
+	for i := range dst {
+		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(buf[4*i:]))
+	}
+	return nil
+}
+
+// IsStop reports whether id is a stop id of the session.
+func (s *Session) IsStop(id int32) bool { return slices.Contains(s.o.StopIDs, id) }
+
+// writeStops makes ids the stop ids of what follows.
+func (s *Session) writeStops(ids []int32) error {
+	buf := binary.LittleEndian.AppendUint32(nil, uint32(len(ids)))
+	for _, id := range ids {
+		buf = binary.LittleEndian.AppendUint32(buf, uint32(id))
+	}
+	return s.m.dev.Write(s.id, s.m.stops, 0, buf)
+}

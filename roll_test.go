@@ -1,0 +1,188 @@
+package pianola_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/fstest"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/compiler"
+)
+
+func header(t testing.TB, path string) *pianola.Header {
+	t.Helper()
+	h, err := pianola.OpenHeader(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func roll(t testing.TB, path string, o pianola.CompileOptions) []byte {
+	t.Helper()
+	tab, err := header(t, path).Compile(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := tab.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+var somePrompt = []int32{1, 17, 300, 42, 7, 99, 256, 31}
+
+// TestRoll replays a compiled roll and refuses those of other models, chips and
+// contexts.
+func TestRoll(t *testing.T) {
+	const path = "testdata/tiny/llama"
+	wantLogits, want := greedy(t, open(t, path, pianola.Options{}), 8, somePrompt, 20)
+	logits, got := greedy(t, open(t, path, pianola.Options{Roll: roll(t, path, pianola.CompileOptions{})}), 8, somePrompt, 20)
+	if !slices.Equal(got, want) || !slices.Equal(logits, wantLogits) {
+		t.Error("the roll gives other results than compiling")
+	}
+	flipped := roll(t, path, pianola.CompileOptions{})
+	flipped[len(flipped)/2] ^= 1
+	for _, c := range []struct {
+		name    string
+		roll    []byte
+		context int
+		refused bool // by a RollError
+	}{
+		{"another model", roll(t, "testdata/tiny/qwen2", pianola.CompileOptions{}), 0, true},
+		{"the same weights in another form", roll(t, path+"/model.gguf", pianola.CompileOptions{}), 0, true},
+		{"another chip", roll(t, path, pianola.CompileOptions{Chip: "m4-pro"}), 0, true},
+		{"another context", roll(t, path, pianola.CompileOptions{Context: 100}), 200, true},
+		{"a flipped bit", flipped, 0, false},
+		{"nothing", []byte{}, 0, false},
+	} {
+		m, err := pianola.Open(context.Background(), path, pianola.Options{Roll: c.roll, Context: c.context})
+		if err == nil {
+			t.Errorf("%s: taken", c.name)
+			m.Close()
+			continue
+		}
+		if re := (*pianola.RollError)(nil); errors.As(err, &re) != c.refused {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if _, err := pianola.Open(context.Background(), path, pianola.Options{Roll: roll(t, path, pianola.CompileOptions{}), AllLogits: true}); err == nil {
+		t.Error("a roll without all logits was taken for all logits")
+	}
+}
+
+// TestOtherChips replays the tables of other chips on the CPU, split attention
+// among them.
+func TestOtherChips(t *testing.T) {
+	for _, name := range []string{"llama", "mistral", "qwen2", "qwen3"} {
+		path := filepath.Join("testdata", "tiny", name)
+		g := readGolden(t, filepath.Join(path, "golden.json"))
+		split := splitRoll(t, path)
+		for label, r := range map[string][]byte{
+			"m4-pro": roll(t, path, pianola.CompileOptions{Chip: "m4-pro"}),
+			"h200":   roll(t, path, pianola.CompileOptions{Chip: "h200"}),
+			"split":  split,
+		} {
+			m := open(t, path, pianola.Options{Roll: r, AnyChip: true})
+			for _, c := range g.Cases {
+				logits, ids := greedy(t, m, 16, c.PromptIDs, len(c.GreedyIDs))
+				t.Run(name+"/"+label, func(t *testing.T) { agree(t, 2e-3, logits, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap) })
+			}
+		}
+	}
+	// Weights with blocks, multiplied as float32.
+	const gopher = "testdata/gopher-q8_0.gguf"
+	g := readGolden(t, "testdata/gopher/golden.json")
+	m := open(t, gopher, pianola.Options{Roll: roll(t, gopher, pianola.CompileOptions{Chip: "m4-pro"}), AnyChip: true})
+	logits, ids := greedy(t, m, 16, g.Cases[0].PromptIDs, 16)
+	c := g.Cases[0]
+	rel := agree(t, 7e-2, logits, ids, c.LastPromptLogits, c.GreedyIDs[:16], c.Top2Gap)
+	t.Logf("gopher Q8_0 with float32 activations: relative error %.1e", rel)
+}
+
+// splitRoll compiles for a chip that splits attention into spans of 64, so that
+// the tiny models' context has several.
+func splitRoll(t *testing.T, path string) []byte {
+	t.Helper()
+	h := header(t, path)
+	c, err := chip.Lookup("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SplitContext, c.SplitSpan = 63, 64
+	tab, err := compiler.Compile(compiler.Input{Config: h.Config(), Tensors: h.Directory(), Chip: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(tab.Labels, "layer.0.attn.merge") && h.Config().Layer[0].Window == 0 {
+		t.Fatal("attention is not split")
+	}
+	b, err := tab.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestArchitectureByData adds an architecture of a known shape by one data file
+// and runs a model of it.
+func TestArchitectureByData(t *testing.T) {
+	base, err := os.ReadFile("arch/data/llama.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, f := range []string{"config.json", "model.safetensors"} {
+		b, err := os.ReadFile(filepath.Join("testdata/tiny/llama", f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f == "config.json" {
+			b = replaceAll(b, `"llama"`, `"alpaca"`, "LlamaForCausalLM", "AlpacaForCausalLM")
+		}
+		if err := os.WriteFile(filepath.Join(dir, f), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := pianola.OpenHeader(dir, nil); err == nil {
+		t.Fatal("an unknown architecture was taken")
+	} else if ue := (*arch.UnsupportedError)(nil); !errors.As(err, &ue) || ue.Name != "alpaca" {
+		t.Fatalf("got %v, want an UnsupportedError for alpaca", err)
+	}
+	added := fstest.MapFS{"alpaca.json": {Data: replaceAll(base, `"llama"`, `"alpaca"`, "LlamaForCausalLM", "AlpacaForCausalLM")}}
+	_, want := greedy(t, open(t, "testdata/tiny/llama", pianola.Options{}), 8, somePrompt, 20)
+	_, got := greedy(t, open(t, dir, pianola.Options{Architectures: added}), 8, somePrompt, 20)
+	if !slices.Equal(got, want) {
+		t.Error("the added architecture gives other tokens")
+	}
+}
+
+// ExampleHeader_Compile compiles a table without reading weights and prints
+// some figures.
+func ExampleHeader_Compile() {
+	h, err := pianola.OpenHeader("testdata/gopher-q8_0.gguf", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	t, err := h.Compile(pianola.CompileOptions{Chip: "m4-pro"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, p := range t.Programs {
+		fmt.Println(p.Name, p.Count)
+	}
+	// Output:
+	// decode 77
+	// prefill 67
+	// head 3
+}

@@ -1,0 +1,272 @@
+package pianola
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/tokenizer"
+)
+
+// SessionOptions are a session's settings.
+type SessionOptions struct {
+	// Chain is the number of tokens of a submission, kept exactly; 0 lets
+	// ChainTime decide.
+	Chain int
+	// ChainTime bounds the time of a submission, and so how long cancelling
+	// takes; 0 is replay.DefaultChainTime.
+	ChainTime time.Duration
+	// IgnoreStops decodes past the model's stop ids.
+	IgnoreStops bool
+}
+
+// Session is one context on a model. One call at a time may use it; another
+// gets ErrBusy. Close may be called at any time.
+type Session struct {
+	m  *Model
+	s  *replay.Session
+	mu sync.Mutex // held by the call in progress
+
+	stats GenerateStats
+}
+
+// NewSession makes a session with an empty context. Close frees its memory.
+func (m *Model) NewSession(o SessionOptions) (*Session, error) {
+	ro := replay.SessionOptions{Chain: o.Chain, ChainTime: o.ChainTime}
+	if !o.IgnoreStops {
+		ro.StopIDs = m.stops
+	}
+	s, err := m.m.NewSession(ro)
+	if err != nil {
+		return nil, err
+	}
+	return &Session{m: m, s: s}, nil
+}
+
+// Replay returns the session of package replay below this one: prompts and
+// chains by token id. It must not be used while a call of this session is in
+// progress.
+func (s *Session) Replay() *replay.Session { return s.s }
+
+// Close frees the session's memory; a call in progress ends early. Twice is
+// harmless.
+func (s *Session) Close() error { return s.s.Close() }
+
+// Reset empties the context.
+func (s *Session) Reset() error { return s.s.Reset() }
+
+// Len returns how many positions the context holds.
+func (s *Session) Len() int { return s.s.Len() }
+
+// Token is one generated token.
+type Token struct {
+	ID       int32
+	Position int    // in the context
+	Text     string // what it adds to the text; whole UTF-8 sequences, so that it may be empty
+	Stop     bool   // it is a stop id; no token follows
+}
+
+// GenerateOptions say how to generate.
+type GenerateOptions struct {
+	// MaxTokens bounds the tokens; 0 goes on to the end of the context.
+	MaxTokens int
+	// Sampling chooses tokens; the zero value is greedy.
+	Sampling Sampling
+	// NoSpecial takes special tokens' names in the prompt as plain text.
+	NoSpecial bool
+	// ContinueText does not begin an empty context with the BOS that the model
+	// asks for.
+	ContinueText bool
+}
+
+// GenerateStats are the figures of a call of Generate.
+type GenerateStats struct {
+	PromptTokens, Tokens int           // Tokens counts generated ones, the first included
+	FirstToken           time.Duration // from the call to the first token
+	Prefill              time.Duration // of it, the prompt's submission
+	Decode               time.Duration // from the first token to the last
+	Submissions, Waits   int
+}
+
+// Stats returns the figures of the last call of Generate.
+func (s *Session) Stats() GenerateStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
+}
+
+// Generate appends a prompt to the context and streams what follows. The
+// sequence ends with the last token, or with an error as its last element: that
+// of ctx if it was cancelled, ErrContextFull if the context ended it before
+// MaxTokens did. Breaking out of the loop leaves in the context what was
+// received.
+//
+// With Sampling, tokens are chosen on the host, one submission a token.
+func (s *Session) Generate(ctx context.Context, prompt string, o GenerateOptions) iter.Seq2[Token, error] {
+	return func(yield func(Token, error) bool) {
+		tok, err := s.m.Tokenizer()
+		if err != nil {
+			yield(Token{}, err)
+			return
+		}
+		ids, err := tok.Encode(prompt, tokenizer.EncodeOptions{
+			AddSpecial: s.s.Len() == 0 && !o.ContinueText, ParseSpecial: !o.NoSpecial,
+		})
+		if err != nil {
+			yield(Token{}, err)
+			return
+		}
+		s.generate(ctx, ids, tok.NewDecoder(), o, yield)
+	}
+}
+
+// GenerateIDs is Generate for a prompt of token ids; Text is empty if the model
+// has no tokenizer.
+func (s *Session) GenerateIDs(ctx context.Context, ids []int32, o GenerateOptions) iter.Seq2[Token, error] {
+	return func(yield func(Token, error) bool) {
+		var dec *tokenizer.Decoder
+		if tok, err := s.m.Tokenizer(); err == nil {
+			dec = tok.NewDecoder()
+		}
+		s.generate(ctx, ids, dec, o, yield)
+	}
+}
+
+// generation is one call of Generate.
+type generation struct {
+	s     *Session
+	dec   *tokenizer.Decoder
+	yield func(Token, error) bool
+	start time.Time
+	first time.Time
+	limit int // tokens still wanted
+}
+
+func (s *Session) generate(ctx context.Context, ids []int32, dec *tokenizer.Decoder, o GenerateOptions, yield func(Token, error) bool) {
+	if !s.mu.TryLock() {
+		yield(Token{}, ErrBusy)
+		return
+	}
+	defer s.mu.Unlock()
+	if o.MaxTokens < 0 {
+		yield(Token{}, fmt.Errorf("pianola: %d tokens", o.MaxTokens))
+		return
+	}
+	g := &generation{s: s, dec: dec, yield: yield, start: time.Now(), limit: o.MaxTokens}
+	if g.limit == 0 {
+		g.limit = s.s.Context() // the context ends it first
+	}
+	before := s.s.Stats()
+	s.stats = GenerateStats{PromptTokens: len(ids)}
+	defer func() {
+		after := s.s.Stats()
+		s.stats.Submissions = after.Submissions - before.Submissions
+		s.stats.Waits = after.Waits - before.Waits
+	}()
+	var choose func() (int32, error)
+	if !o.Sampling.greedy() {
+		sampler, err := newSampler(o.Sampling, int(s.m.t.Header.Vocab), ids)
+		if err != nil {
+			yield(Token{}, err)
+			return
+		}
+		choose = func() (int32, error) { return s.sample(sampler) }
+	}
+	next, stopped, err := s.s.Prompt(ctx, ids)
+	if err == nil && choose != nil {
+		next, err = choose()
+		stopped = s.s.IsStop(next)
+	}
+	if err != nil {
+		yield(Token{}, err)
+		return
+	}
+	s.stats.Prefill = time.Since(g.start)
+	s.stats.FirstToken = s.stats.Prefill
+	g.first = time.Now()
+	if !g.emit(next, s.s.Len(), stopped) || stopped || g.limit == 0 {
+		return
+	}
+	if choose != nil {
+		g.sampled(ctx, choose)
+		return
+	}
+	g.chains(ctx)
+}
+
+// chains streams greedy tokens, a chain at a time.
+func (g *generation) chains(ctx context.Context) {
+	s := g.s.s
+	for g.limit > 0 {
+		tokens, stopped, err := s.Chain(ctx, g.limit)
+		base := s.Len() - len(tokens) // the position of the token before the first of them
+		for i, id := range tokens {
+			last := stopped && i == len(tokens)-1
+			if !g.emit(id, base+i+1, last) {
+				if i < len(tokens)-1 {
+					// What the caller did not see is not part of the context.
+					if err := s.Rewind(base + i + 1); err != nil {
+						_ = s.Reset()
+					}
+				}
+				return
+			}
+		}
+		if err != nil {
+			g.yield(Token{}, err)
+			return
+		}
+		if stopped {
+			return
+		}
+	}
+}
+
+// sampled streams tokens that the host chooses.
+func (g *generation) sampled(ctx context.Context, choose func() (int32, error)) {
+	for g.limit > 0 {
+		_, _, err := g.s.s.Chain(ctx, 1)
+		var id int32
+		if err == nil {
+			id, err = choose()
+		}
+		if err != nil {
+			g.yield(Token{}, err)
+			return
+		}
+		stop := g.s.s.IsStop(id)
+		if !g.emit(id, g.s.s.Len(), stop) || stop {
+			return
+		}
+	}
+}
+
+// emit hands one token over and reports whether to go on.
+func (g *generation) emit(id int32, position int, stop bool) bool {
+	t := Token{ID: id, Position: position, Stop: stop}
+	g.limit--
+	if g.dec != nil {
+		if !stop {
+			// An id without a text (the padding of a vocabulary) adds none.
+			t.Text, _ = g.dec.Next(id)
+		}
+		if stop || g.limit == 0 {
+			t.Text += g.dec.Flush()
+		}
+	}
+	g.s.stats.Tokens++
+	g.s.stats.Decode = time.Since(g.first)
+	return g.yield(t, nil)
+}
+
+// sample draws the pending token from the logits it was chosen from.
+func (s *Session) sample(p *sampler) (int32, error) {
+	if err := s.s.Logits(p.logits); err != nil {
+		return 0, err
+	}
+	id := p.draw()
+	return id, s.s.SetNext(id)
+}

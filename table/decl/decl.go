@@ -1,0 +1,219 @@
+// Package decl declares every kernel once: its bindings with their roles and
+// extents, its parameters with their offsets, its patched fields and its
+// specialisation constants.
+//
+// Go constants and structs, the C and Metal header and the manifest are
+// generated from it (see package gen beside it); table.Validate and the dump
+// read it directly. It knows no device and no model.
+package decl
+
+import "fmt"
+
+// Limits of a command's layout.
+const (
+	MaxBindings = 8
+	ParamBytes  = 64
+	SecondBytes = 16
+	MaxSpecs    = 8
+)
+
+// Role says what a kernel does with a binding.
+type Role uint8
+
+// The roles.
+const (
+	Read Role = iota
+	Write
+	ReadWrite
+)
+
+// String returns "r", "w" or "rw".
+func (r Role) String() string { return [...]string{"r", "w", "rw"}[r] }
+
+// Writes reports whether the role writes.
+func (r Role) Writes() bool { return r != Read }
+
+// Reads reports whether the role reads.
+func (r Role) Reads() bool { return r != Write }
+
+// Binding is one buffer argument.
+type Binding struct {
+	Name   string
+	Role   Role
+	Extent string // bytes from the binding's offset that the kernel may touch, see Expr
+	If     string // the specialisation constant that must not be 0 for the binding to be there
+	Doc    string // shape and element type
+
+	extent Expr
+}
+
+// Type is a parameter's type.
+type Type uint8
+
+// Parameter types, all 4 bytes wide.
+const (
+	U32 Type = iota
+	F32
+)
+
+// String returns "u32" or "f32".
+func (t Type) String() string { return [...]string{"u32", "f32"}[t] }
+
+// Field is one parameter. Fields of Params are packed in order, 4 bytes each.
+type Field struct {
+	Name string
+	Type Type
+	Doc  string
+}
+
+// Second is a field of the 16 secondary bytes, where patches write.
+type Second struct {
+	Name   string
+	Offset int
+	Doc    string
+}
+
+// Offsets of the secondary fields. They are the same in every kernel that has
+// the field, so that one kernel serves decode and prefill.
+const (
+	SecondIndex = 0  // token index, position or first row
+	SecondKVLen = 4  // KV length that the first row sees
+	SecondRows  = 12 // rows that are there
+)
+
+// Kernel declares one kernel. Its id is its index in Kernels.
+type Kernel struct {
+	Name     string
+	Doc      string
+	Bindings []Binding
+	Params   []Field
+	Second   []Second
+	Specs    []Constant // specialisation constants, in order
+	Grid     [3]string  // threadgroups: what each tile is, x fastest
+	Require  []string   // what must hold of the arguments, as "expr <= expr"
+	Worker   string     // bytes of private memory a worker of the CPU team needs, "" for none
+	Step     bool       // writes the step block (stop flag, count)
+
+	worker  Expr
+	grid    [3]Expr
+	require []requirement
+}
+
+type requirement struct{ left, right Expr }
+
+// nameContext stands for the table's context limit in expressions.
+const nameContext = "context"
+
+// Constant is a specialisation constant: its name and, where its values have
+// names, those.
+type Constant struct {
+	Flag   bool // 0 or 1
+	Name   string
+	Values []string
+	Doc    string
+}
+
+// ID is a kernel's index in Kernels.
+type ID uint16
+
+// Lookup returns a kernel's declaration.
+func Lookup(id ID) (*Kernel, bool) {
+	if int(id) >= len(Kernels) {
+		return nil, false
+	}
+	return &Kernels[id], true
+}
+
+// ByName returns a kernel's id.
+func ByName(name string) (ID, bool) {
+	for i := range Kernels {
+		if Kernels[i].Name == name {
+			return ID(i), true
+		}
+	}
+	return 0, false
+}
+
+// Env gives an expression the values of its names.
+type Env interface {
+	// Value returns a parameter, a secondary field or a specialisation
+	// constant.
+	Value(name string) (uint64, bool)
+}
+
+// Extent returns how many bytes binding i may touch, from its offset.
+func (k *Kernel) Extent(i int, env Env) (uint64, error) {
+	b := &k.Bindings[i]
+	n, err := b.extent.Eval(env)
+	if err != nil {
+		return 0, fmt.Errorf("%s.%s: %w", k.Name, b.Name, err)
+	}
+	return n, nil
+}
+
+// WorkerBytes returns the private memory a worker of the CPU team needs.
+func (k *Kernel) WorkerBytes(env Env) (uint64, error) {
+	n, err := k.worker.Eval(env)
+	if err != nil {
+		return 0, fmt.Errorf("%s: worker memory: %w", k.Name, err)
+	}
+	return n, nil
+}
+
+// GridSize returns the threadgroups of each dimension.
+func (k *Kernel) GridSize(env Env) (grid [3]uint64, err error) {
+	for i := range grid {
+		if grid[i], err = k.grid[i].Eval(env); err != nil {
+			return grid, fmt.Errorf("%s: grid: %w", k.Name, err)
+		}
+	}
+	return grid, nil
+}
+
+// Check returns an error for the first requirement that does not hold.
+func (k *Kernel) Check(env Env) error {
+	for i, r := range k.require {
+		left, err := r.left.Eval(env)
+		if err != nil {
+			return fmt.Errorf("%s: %w", k.Name, err)
+		}
+		right, err := r.right.Eval(env)
+		if err != nil {
+			return fmt.Errorf("%s: %w", k.Name, err)
+		}
+		if left > right {
+			return fmt.Errorf("%s: %s does not hold: %d > %d", k.Name, k.Require[i], left, right)
+		}
+	}
+	return nil
+}
+
+// Param returns the offset of a parameter in the parameter bytes.
+func (k *Kernel) Param(name string) (offset int, t Type, ok bool) {
+	for i, f := range k.Params {
+		if f.Name == name {
+			return 4 * i, f.Type, true
+		}
+	}
+	return 0, 0, false
+}
+
+// Spec returns the index of a specialisation constant.
+func (k *Kernel) Spec(name string) (int, bool) {
+	for i, c := range k.Specs {
+		if c.Name == name {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// HasSecond reports whether the kernel has a secondary field at offset.
+func (k *Kernel) HasSecond(offset int) bool {
+	for _, s := range k.Second {
+		if s.Offset == offset {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,398 @@
+package decl
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Names of specialisation constants' values.
+var (
+	actValues    = []string{"f32", "q8"}
+	inputValues  = []string{"plain", "silu_mul"}
+	layoutValues = []string{"half", "interleaved"}
+)
+
+// Values of the constants act, input and layout.
+const (
+	ActF32 = 0 // activations are multiplied as float32
+	ActQ8  = 1 // activations are quantised to int8 in blocks of 32, one float32 scale each
+
+	InputPlain   = 0 // the input is x
+	InputSiLUMul = 1 // the input is silu(x) * x2
+
+	LayoutHalf        = 0 // RoPE rotates pairs (i, i + half)
+	LayoutInterleaved = 1 // RoPE rotates pairs (2i, 2i + 1)
+)
+
+var (
+	constWType   = Constant{Name: "wtype", Doc: "weight type, a dtype.Type"}
+	constAct     = Constant{Name: "act", Values: actValues, Doc: "activation type of the product"}
+	constInput   = Constant{Name: "input", Values: inputValues, Doc: "what the input is"}
+	constBias    = Constant{Name: "bias", Flag: true, Doc: "1 if a bias is added"}
+	constHeadDim = Constant{Name: "head_dim", Doc: "elements of a head"}
+	constLayout  = Constant{Name: "layout", Values: layoutValues, Doc: "which pairs RoPE rotates"}
+	constQKNorm  = Constant{Name: "qk_norm", Flag: true, Doc: "1 if Q and K heads are normalised"}
+	constFactors = Constant{Name: "factors", Flag: true, Doc: "1 if frequencies are divided by factors"}
+	constSplit   = Constant{Name: "split", Flag: true, Doc: "1 if a row's positions are split over threadgroups"}
+	constWindow  = Constant{Name: "windowed", Flag: true, Doc: "1 if only the last positions are seen"}
+)
+
+var (
+	secondToken = Second{"token", SecondIndex, "index in the token ring"}
+	secondPos   = Second{"pos", SecondIndex, "position of the first row"}
+	secondRow   = Second{"row", SecondIndex, "first row of x"}
+	secondKVLen = Second{"kv_len", SecondKVLen, "positions that the first row sees, itself included; row r sees r more"}
+	secondRows  = Second{"rows", SecondRows, "rows that are there"}
+)
+
+// matmul declares gemv and gemm: y = W·input (+ bias), row by row. Both have
+// the same arguments; gemv is shaped for one row, gemm for a chunk whose
+// weights are read once.
+func matmul(name, doc string) Kernel {
+	return Kernel{
+		Name:    name,
+		Doc:     doc,
+		Grid:    [3]string{"div(out,group)", "1", "1"},
+		Require: []string{"1 <= in", "1 <= out", "1 <= group", "in <= x_stride", "out <= y_stride"},
+		Bindings: []Binding{
+			{Name: "x", Role: Read, Extent: "((rows-1)*x_stride+in)*4", Doc: "[rows, in] float32, rows x_stride apart"},
+			{Name: "x2", Role: Read, Extent: "((rows-1)*x_stride+in)*4", If: "input", Doc: "[rows, in] float32, the factor of silu(x)"},
+			{Name: "w", Role: Read, Extent: "out*row(wtype,in)", Doc: "[out, in] wtype"},
+			{Name: "b", Role: Read, Extent: "out*4", If: "bias", Doc: "[out] float32"},
+			{Name: "y", Role: Write, Extent: "((rows-1)*y_stride+out)*4", Doc: "[rows, out] float32, rows y_stride apart"},
+		},
+		Params: []Field{
+			{"in", U32, "columns of W"},
+			{"out", U32, "rows of W"},
+			{"x_stride", U32, "elements from one row of x to the next"},
+			{"y_stride", U32, "elements from one row of y to the next"},
+			{"group", U32, "rows of W a threadgroup computes"},
+		},
+		Second: []Second{secondRows},
+		Specs:  []Constant{constWType, constAct, constInput, constBias},
+		// The input of every row as float32 or as int8 with a scale a block,
+		// rounded up to 64 bytes: never more than float32.
+		Worker: "rows*(in*4+64)",
+	}
+}
+
+// Kernels is the list of kernels; an id is an index in it. Append only: ids
+// are part of the .roll format.
+var Kernels = []Kernel{
+	{
+		Name:    "embed",
+		Doc:     "out[r] = scale * W[tokens[token + r]]; indices are clamped to the ring and to the vocabulary.",
+		Grid:    [3]string{"rows", "1", "1"},
+		Require: []string{"1 <= n", "1 <= vocab", "1 <= ring"},
+		Bindings: []Binding{
+			{Name: "tokens", Role: Read, Extent: "ring*4", Doc: "[ring] uint32"},
+			{Name: "w", Role: Read, Extent: "vocab*row(wtype,n)", Doc: "[vocab, n] wtype"},
+			{Name: "out", Role: Write, Extent: "rows*n*4", Doc: "[rows, n] float32"},
+		},
+		Params: []Field{
+			{"n", U32, "width"},
+			{"vocab", U32, "rows of W"},
+			{"ring", U32, "entries of the token ring"},
+			{"scale", F32, "factor"},
+		},
+		Second: []Second{secondToken, secondRows},
+		Specs:  []Constant{constWType},
+	},
+	{
+		Name:    "rope_angles",
+		Doc:     "out[r, i] = (cos, sin)(float32(pos + r) * inv_freq[i] / factors[i]) * attn_factor; the product is float32, cosine and sine are precise.",
+		Grid:    [3]string{"rows", "1", "1"},
+		Require: []string{"1 <= half"},
+		Bindings: []Binding{
+			{Name: "inv_freq", Role: Read, Extent: "half*4", Doc: "[half] float32"},
+			{Name: "factors", Role: Read, Extent: "half*4", If: "factors", Doc: "[half] float32"},
+			{Name: "out", Role: Write, Extent: "rows*half*8", Doc: "[rows, half, 2] float32: cosine, sine"},
+		},
+		Params: []Field{
+			{"half", U32, "rotated pairs of a head"},
+			{"attn_factor", F32, "YaRN's factor of cosine and sine"},
+		},
+		Second: []Second{secondPos, secondRows},
+		Specs:  []Constant{constFactors},
+	},
+	{
+		Name:    "rmsnorm",
+		Doc:     "out[r] = x[row + r] / sqrt(mean(x[row + r]^2) + eps) * w; rows are clamped to x_rows.",
+		Grid:    [3]string{"rows", "1", "1"},
+		Require: []string{"1 <= n", "1 <= x_rows"},
+		Bindings: []Binding{
+			{Name: "x", Role: Read, Extent: "x_rows*n*4", Doc: "[x_rows, n] float32"},
+			{Name: "w", Role: Read, Extent: "n*4", Doc: "[n] float32"},
+			{Name: "out", Role: Write, Extent: "rows*n*4", Doc: "[rows, n] float32"},
+		},
+		Params: []Field{
+			{"n", U32, "width"},
+			{"x_rows", U32, "rows of x"},
+			{"eps", F32, "added to the mean square"},
+		},
+		Second: []Second{secondRow, secondRows},
+	},
+	{
+		Name:    "add_rmsnorm",
+		Doc:     "x[r] += delta[r]; out[r] = rmsnorm(x[r]) * w.",
+		Grid:    [3]string{"rows", "1", "1"},
+		Require: []string{"1 <= n"},
+		Bindings: []Binding{
+			{Name: "x", Role: ReadWrite, Extent: "rows*n*4", Doc: "[rows, n] float32, the residual stream"},
+			{Name: "delta", Role: Read, Extent: "rows*n*4", Doc: "[rows, n] float32"},
+			{Name: "w", Role: Read, Extent: "n*4", Doc: "[n] float32"},
+			{Name: "out", Role: Write, Extent: "rows*n*4", Doc: "[rows, n] float32"},
+		},
+		Params: []Field{
+			{"n", U32, "width"},
+			{"eps", F32, "added to the mean square"},
+		},
+		Second: []Second{secondRows},
+	},
+	{
+		Name:    "add",
+		Doc:     "x[r] += delta[r].",
+		Grid:    [3]string{"rows", "1", "1"},
+		Require: []string{"1 <= n"},
+		Bindings: []Binding{
+			{Name: "x", Role: ReadWrite, Extent: "rows*n*4", Doc: "[rows, n] float32"},
+			{Name: "delta", Role: Read, Extent: "rows*n*4", Doc: "[rows, n] float32"},
+		},
+		Params: []Field{{"n", U32, "width"}},
+		Second: []Second{secondRows},
+	},
+	matmul("gemv", "y[r] = W · input[r] (+ b), for one row or a few."),
+	matmul("gemm", "y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk."),
+	{
+		Name:    "head_norm",
+		Doc:     "Each head h of each row: x[r, h] = rmsnorm(x[r, h]) * w.",
+		Grid:    [3]string{"heads", "rows", "1"},
+		Require: []string{"1 <= heads", "1 <= head_dim", "heads*head_dim <= stride"},
+		Bindings: []Binding{
+			{Name: "x", Role: ReadWrite, Extent: "((rows-1)*stride+heads*head_dim)*4", Doc: "[rows, heads, head_dim] float32, rows stride apart"},
+			{Name: "w", Role: Read, Extent: "head_dim*4", Doc: "[head_dim] float32"},
+		},
+		Params: []Field{
+			{"heads", U32, "heads"},
+			{"stride", U32, "elements from one row of x to the next"},
+			{"eps", F32, "added to the mean square"},
+		},
+		Second: []Second{secondRows},
+		Specs:  []Constant{constHeadDim},
+	},
+	{
+		Name:    "rope",
+		Doc:     "Rotates the first 2*half elements of each head by the row's angles.",
+		Grid:    [3]string{"heads", "rows", "1"},
+		Require: []string{"1 <= heads", "2*half <= head_dim", "heads*head_dim <= stride"},
+		Bindings: []Binding{
+			{Name: "x", Role: ReadWrite, Extent: "((rows-1)*stride+heads*head_dim)*4", Doc: "[rows, heads, head_dim] float32, rows stride apart"},
+			{Name: "angles", Role: Read, Extent: "rows*half*8", Doc: "[rows, half, 2] float32"},
+		},
+		Params: []Field{
+			{"heads", U32, "heads"},
+			{"stride", U32, "elements from one row of x to the next"},
+			{"half", U32, "rotated pairs of a head, at most head_dim/2"},
+		},
+		Second: []Second{secondRows},
+		Specs:  []Constant{constHeadDim, constLayout},
+	},
+	{
+		Name:    "kv_write",
+		Doc:     "Writes K and V of row r, rounded to float16, at cache row (kv_len - 1 + r) mod cap.",
+		Grid:    [3]string{"kv_heads", "rows", "1"},
+		Require: []string{"1 <= kv_heads", "1 <= cap", "1 <= kv_len", "rows <= cap"},
+		Bindings: []Binding{
+			{Name: "k", Role: Read, Extent: "((rows-1)*k_stride+kv_heads*head_dim)*4", Doc: "[rows, kv_heads, head_dim] float32, rows k_stride apart"},
+			{Name: "v", Role: Read, Extent: "((rows-1)*v_stride+kv_heads*head_dim)*4", Doc: "[rows, kv_heads, head_dim] float32, rows v_stride apart"},
+			{Name: "k_cache", Role: Write, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
+			{Name: "v_cache", Role: Write, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
+		},
+		Params: []Field{
+			{"kv_heads", U32, "K and V heads"},
+			{"k_stride", U32, "elements from one row of k to the next"},
+			{"v_stride", U32, "elements from one row of v to the next"},
+			{"cap", U32, "rows of the cache"},
+		},
+		Second: []Second{secondKVLen, secondRows},
+		Specs:  []Constant{constHeadDim},
+	},
+	{
+		Name:    "qk_rope_kv",
+		Doc:     "QK norm, RoPE and KV write in one: q_out[r] = rope(norm(q[r])); K = rope(norm(k[r])) and V = v[r] go to cache row (kv_len - 1 + r) mod cap.",
+		Grid:    [3]string{"heads+kv_heads", "rows", "1"},
+		Require: []string{"1 <= kv_heads", "1 <= heads", "2*half <= head_dim", "1 <= cap", "1 <= kv_len", "rows <= cap"},
+		Bindings: []Binding{
+			{Name: "q", Role: Read, Extent: "((rows-1)*q_stride+heads*head_dim)*4", Doc: "[rows, heads, head_dim] float32, rows q_stride apart"},
+			{Name: "k", Role: Read, Extent: "((rows-1)*k_stride+kv_heads*head_dim)*4", Doc: "[rows, kv_heads, head_dim] float32, rows k_stride apart"},
+			{Name: "v", Role: Read, Extent: "((rows-1)*v_stride+kv_heads*head_dim)*4", Doc: "[rows, kv_heads, head_dim] float32, rows v_stride apart"},
+			{Name: "angles", Role: Read, Extent: "rows*half*8", Doc: "[rows, half, 2] float32"},
+			{Name: "norm", Role: Read, Extent: "2*head_dim*4", If: "qk_norm", Doc: "[2, head_dim] float32: of Q, of K"},
+			{Name: "q_out", Role: Write, Extent: "rows*heads*head_dim*4", Doc: "[rows, heads, head_dim] float32"},
+			{Name: "k_cache", Role: Write, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
+			{Name: "v_cache", Role: Write, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
+		},
+		Params: []Field{
+			{"heads", U32, "Q heads"},
+			{"kv_heads", U32, "K and V heads"},
+			{"q_stride", U32, "elements from one row of q to the next"},
+			{"k_stride", U32, "elements from one row of k to the next"},
+			{"v_stride", U32, "elements from one row of v to the next"},
+			{"half", U32, "rotated pairs of a head, at most head_dim/2"},
+			{"cap", U32, "rows of the cache"},
+			{"eps", F32, "added to the mean square"},
+		},
+		Second: []Second{secondKVLen, secondRows},
+		Specs:  []Constant{constHeadDim, constLayout, constQKNorm},
+	},
+	{
+		Name:    "attn",
+		Doc:     "Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees positions s*span to (s+1)*span - 1 and writes its sum, its maximum and its weight to part.",
+		Grid:    [3]string{"heads", "splits", "rows"},
+		Require: []string{"1 <= head_dim", "1 <= kv_heads", "div(heads,kv_heads)*kv_heads <= heads", "1 <= heads", "1 <= splits", "context <= splits*span", "windowed <= window", "(1-windowed)*context <= cap", "windowed*min(context,window+rows-1) <= cap", "1 <= cap", "splits <= 1+split*splits", "64*div(span,64) <= span"},
+		Bindings: []Binding{
+			{Name: "q", Role: Read, Extent: "((rows-1)*q_stride+heads*head_dim)*4", Doc: "[rows, heads, head_dim] float32, rows q_stride apart"},
+			{Name: "k_cache", Role: Read, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
+			{Name: "v_cache", Role: Read, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
+			{Name: "out", Role: Write, Extent: "rows*heads*splits*(head_dim+2*split)*4", Doc: "[rows, heads, head_dim] float32; split: [rows, heads, splits, head_dim + 2]: values, maximum, weight"},
+		},
+		Params: []Field{
+			{"heads", U32, "Q heads"},
+			{"kv_heads", U32, "K and V heads"},
+			{"q_stride", U32, "elements from one row of q to the next"},
+			{"cap", U32, "rows of the cache"},
+			{"window", U32, "positions seen, if the constant windowed is 1"},
+			{"span", U32, "positions of a split"},
+			{"splits", U32, "splits, 1 if not split"},
+			{"scale", F32, "factor of Q·K"},
+		},
+		Second: []Second{secondKVLen, secondRows},
+		Specs:  []Constant{constHeadDim, constWindow, constSplit},
+		Worker: "head_dim*4+4096",
+	},
+	{
+		Name:    "attn_merge",
+		Doc:     "Merges the splits of each row and head in order: out = sum(values * exp(max_s - max)) / sum(weight * exp(max_s - max)). Splits that saw no position have weight 0.",
+		Grid:    [3]string{"heads", "rows", "1"},
+		Require: []string{"1 <= heads", "1 <= head_dim", "1 <= splits"},
+		Bindings: []Binding{
+			{Name: "part", Role: Read, Extent: "rows*heads*splits*(head_dim+2)*4", Doc: "[rows, heads, splits, head_dim + 2] float32"},
+			{Name: "out", Role: Write, Extent: "rows*heads*head_dim*4", Doc: "[rows, heads, head_dim] float32"},
+		},
+		Params: []Field{
+			{"heads", U32, "Q heads"},
+			{"splits", U32, "splits"},
+		},
+		Second: []Second{secondRows},
+		Specs:  []Constant{constHeadDim},
+	},
+	{
+		Name:    "silu_mul",
+		Doc:     "out[r] = silu(gate[r]) * up[r].",
+		Grid:    [3]string{"rows", "1", "1"},
+		Require: []string{"1 <= n"},
+		Bindings: []Binding{
+			{Name: "gate", Role: Read, Extent: "((rows-1)*stride+n)*4", Doc: "[rows, n] float32, rows stride apart"},
+			{Name: "up", Role: Read, Extent: "((rows-1)*stride+n)*4", Doc: "[rows, n] float32, rows stride apart"},
+			{Name: "out", Role: Write, Extent: "rows*n*4", Doc: "[rows, n] float32"},
+		},
+		Params: []Field{
+			{"n", U32, "width"},
+			{"stride", U32, "elements from one row of gate, and of up, to the next"},
+		},
+		Second: []Second{secondRows},
+	},
+	{
+		Name:    "argmax",
+		Doc:     "tokens[token] = index of the largest logit, the first of equals, NaN never; counts it in the step block and sets its stop flag if it is one of the stop ids. The ring index is clamped.",
+		Grid:    [3]string{"1", "1", "1"},
+		Require: []string{"1 <= n", "1 <= ring"},
+		Bindings: []Binding{
+			{Name: "logits", Role: Read, Extent: "n*4", Doc: "[n] float32"},
+			{Name: "stops", Role: Read, Extent: "(1+max_stops)*4", Doc: "uint32 count, then [max_stops] uint32 ids"},
+			{Name: "tokens", Role: ReadWrite, Extent: "ring*4", Doc: "[ring] uint32"},
+		},
+		Params: []Field{
+			{"n", U32, "vocabulary"},
+			{"ring", U32, "entries of the token ring"},
+			{"max_stops", U32, "stop ids that fit"},
+		},
+		Second: []Second{secondToken},
+		Step:   true,
+	},
+}
+
+func init() {
+	for i := range Kernels {
+		if err := Kernels[i].compile(); err != nil {
+			panic(err) // a mistake in this file; TestKernels runs the same check
+		}
+	}
+}
+
+// compile parses the expressions of a declaration and checks its limits.
+func (k *Kernel) compile() error {
+	known := map[string]bool{}
+	k.require = nil
+	for _, f := range k.Params {
+		known[f.Name] = true
+	}
+	for _, s := range k.Second {
+		known[s.Name] = true
+	}
+	for _, c := range k.Specs {
+		known[c.Name] = true
+	}
+	if len(known) != len(k.Params)+len(k.Second)+len(k.Specs) || known[nameContext] {
+		return fmt.Errorf("decl: %s: a name stands for two things", k.Name)
+	}
+	if len(k.Bindings) > MaxBindings || 4*len(k.Params) > ParamBytes || len(k.Specs) > MaxSpecs {
+		return fmt.Errorf("decl: %s: too many bindings, parameters or constants", k.Name)
+	}
+	known[nameContext] = true
+	parse := func(src string) (Expr, error) {
+		e, err := ParseExpr(src)
+		if err != nil {
+			return e, fmt.Errorf("decl: %s: %w", k.Name, err)
+		}
+		for _, n := range e.Names() {
+			if !known[n] {
+				return e, fmt.Errorf("decl: %s: expression %q: unknown name %s", k.Name, src, n)
+			}
+		}
+		return e, nil
+	}
+	var err error
+	if k.worker, err = parse(k.Worker); err != nil {
+		return err
+	}
+	for i, src := range k.Grid {
+		if k.grid[i], err = parse(src); err != nil {
+			return err
+		}
+	}
+	for _, src := range k.Require {
+		left, right, ok := strings.Cut(src, "<=")
+		if !ok {
+			return fmt.Errorf("decl: %s: requirement %q has no <=", k.Name, src)
+		}
+		var r requirement
+		if r.left, err = parse(left); err != nil {
+			return err
+		}
+		if r.right, err = parse(right); err != nil {
+			return err
+		}
+		k.require = append(k.require, r)
+	}
+	for i := range k.Bindings {
+		b := &k.Bindings[i]
+		if b.extent, err = parse(b.Extent); err != nil {
+			return err
+		}
+		if _, ok := k.Spec(b.If); b.If != "" && !ok {
+			return fmt.Errorf("decl: %s.%s: unknown constant %s", k.Name, b.Name, b.If)
+		}
+	}
+	return nil
+}

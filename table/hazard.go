@@ -1,0 +1,169 @@
+package table
+
+import "slices"
+
+// access is a byte range of a slot that a command reads or writes.
+type access struct {
+	slot   uint32
+	lo, hi uint64
+	write  bool
+}
+
+// conflicts reports whether b must wait for a.
+func (a access) conflicts(b access) bool {
+	return a.slot == b.slot && (a.write || b.write) && a.lo < b.hi && b.lo < a.hi
+}
+
+// accesses returns what a command of program p touches. Every command reads
+// the step block; kernels declared so write it.
+func (t *Table) accesses(c *Cmd, p *Program) ([]access, error) {
+	env, err := t.NewEnv(c, p)
+	if err != nil {
+		return nil, err
+	}
+	k := env.Kernel()
+	var out []access
+	for i := range min(int(c.Bindings), len(k.Bindings)) {
+		b := c.Bind[i]
+		if b.Slot == NoSlot {
+			continue
+		}
+		n, err := env.Extent(i)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, access{b.Slot, b.Offset, b.Offset + n, k.Bindings[i].Role.Writes()})
+	}
+	if _, step, ok := t.Slot(SlotStep); ok {
+		out = append(out, access{step, 0, StepSize, k.Step})
+	}
+	return out, nil
+}
+
+// hazards walks the programs with the accesses of all their commands.
+//
+// Replay is cyclic: any program may follow any other, itself included, so that
+// a program begins with everything pending that some program may leave behind.
+type hazards struct {
+	t    *Table
+	accs [][]access // of each command
+}
+
+func newHazards(t *Table) (*hazards, error) {
+	h := &hazards{t: t, accs: make([][]access, len(t.Cmds))}
+	for pi := range t.Programs {
+		p := &t.Programs[pi]
+		for i := p.First; i < p.First+p.Count; i++ {
+			a, err := t.accesses(&t.Cmds[i], p)
+			if err != nil {
+				return nil, t.fault(int(i), err.Error())
+			}
+			h.accs[i] = a
+		}
+	}
+	return h, nil
+}
+
+// walk replays a program on top of pending accesses. barrier says whether a
+// command has one, given whether it conflicts with what is pending; walk
+// returns what is pending at the end.
+func (h *hazards) walk(p *Program, pending []access, barrier func(cmd int, conflict bool) bool) []access {
+	pending = slices.Clone(pending)
+	for i := int(p.First); i < int(p.First+p.Count); i++ {
+		conflict := slices.ContainsFunc(h.accs[i], func(a access) bool {
+			return slices.ContainsFunc(pending, func(b access) bool { return b.conflicts(a) })
+		})
+		if barrier(i, conflict) {
+			pending = pending[:0]
+		}
+		for _, a := range h.accs[i] {
+			if !slices.Contains(pending, a) {
+				pending = append(pending, a)
+			}
+		}
+	}
+	return pending
+}
+
+// rounds bounds the search for a fixed point. Barriers only move accesses
+// from the end of one program to the start of the next, so that two rounds
+// settle every table that has a barrier in each program.
+const rounds = 8
+
+// fixpoint walks all programs, each on top of what any of them leaves, until
+// what they leave no longer changes.
+func (h *hazards) fixpoint(barrier func(cmd int, conflict bool) bool) (settled bool) {
+	var entry []access
+	for range rounds {
+		var next []access
+		for i := range h.t.Programs {
+			for _, a := range h.walk(&h.t.Programs[i], entry, barrier) {
+				if !slices.Contains(next, a) {
+					next = append(next, a)
+				}
+			}
+		}
+		if len(next) == len(entry) && !slices.ContainsFunc(next, func(a access) bool { return !slices.Contains(entry, a) }) {
+			return true
+		}
+		entry = next
+	}
+	return false
+}
+
+// PlaceBarriers sets the barrier flag of exactly those commands that touch
+// what an earlier command without a barrier in between writes, or that write
+// what one touches.
+func (t *Table) PlaceBarriers() error {
+	h, err := newHazards(t)
+	if err != nil {
+		return err
+	}
+	flags := make([]bool, len(t.Cmds))
+	settled := h.fixpoint(func(cmd int, conflict bool) bool {
+		flags[cmd] = conflict
+		return conflict
+	})
+	if !settled {
+		// A barrier at the start of each program cuts every dependence
+		// between programs.
+		h.fixpoint(func(cmd int, conflict bool) bool {
+			flags[cmd] = conflict || h.first(cmd)
+			return flags[cmd]
+		})
+	}
+	for i := range t.Cmds {
+		t.Cmds[i].Barrier = 0
+		if flags[i] {
+			t.Cmds[i].Barrier = 1
+		}
+	}
+	return nil
+}
+
+func (h *hazards) first(cmd int) bool {
+	return slices.ContainsFunc(h.t.Programs, func(p Program) bool { return int(p.First) == cmd })
+}
+
+// missingBarriers returns the commands that conflict with an earlier one and
+// have no barrier.
+func (t *Table) missingBarriers() ([]int, error) {
+	h, err := newHazards(t)
+	if err != nil {
+		return nil, err
+	}
+	missing := map[int]bool{}
+	h.fixpoint(func(cmd int, conflict bool) bool {
+		has := t.Cmds[cmd].Barrier != 0
+		if conflict && !has {
+			missing[cmd] = true
+		}
+		return has
+	})
+	var list []int
+	for cmd := range missing {
+		list = append(list, cmd)
+	}
+	slices.Sort(list)
+	return list, nil
+}

@@ -1,0 +1,50 @@
+package table
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"unsafe"
+)
+
+// TestLayout compares the layout of commands with the C header's, field by
+// field, through a C compiler's static assertions.
+func TestLayout(t *testing.T) {
+	var c Cmd
+	var s Step
+	if unsafe.Sizeof(c) != CmdSize || unsafe.Sizeof(s) != StepSize {
+		t.Fatalf("Cmd is %d bytes and Step %d", unsafe.Sizeof(c), unsafe.Sizeof(s))
+	}
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("no C compiler: the layout of the C side is not checked here")
+	}
+	src := "#include <stddef.h>\n#include \"params.h\"\n"
+	check := func(typ, field string, offset uintptr) {
+		src += "_Static_assert(offsetof(" + typ + ", " + field + ") == " + strconv.Itoa(int(offset)) + ", \"" + field + "\");\n"
+	}
+	check("pianola_cmd", "spec", unsafe.Offsetof(c.Spec))
+	check("pianola_cmd", "patch", unsafe.Offsetof(c.Patch))
+	check("pianola_cmd", "patch_offset", unsafe.Offsetof(c.PatchOffset))
+	check("pianola_cmd", "barrier", unsafe.Offsetof(c.Barrier))
+	check("pianola_cmd", "threadgroup_memory", unsafe.Offsetof(c.TGMem))
+	check("pianola_cmd", "grid", unsafe.Offsetof(c.Grid))
+	check("pianola_cmd", "threadgroup", unsafe.Offsetof(c.Threadgroup))
+	check("pianola_cmd", "binding", unsafe.Offsetof(c.Bind))
+	check("pianola_cmd", "param", unsafe.Offsetof(c.Param))
+	check("pianola_cmd", "second", unsafe.Offsetof(c.Second))
+	check("pianola_binding", "offset", unsafe.Offsetof(c.Bind[0].Offset))
+	check("pianola_step", "position", unsafe.Offsetof(s.Position))
+	check("pianola_step", "token_index", unsafe.Offsetof(s.TokenIndex))
+	check("pianola_step", "stop", unsafe.Offsetof(s.Stop))
+	check("pianola_step", "count", unsafe.Offsetof(s.Count))
+	path := filepath.Join(t.TempDir(), "layout.c")
+	if err := os.WriteFile(path, []byte(src), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(cc, "-fsyntax-only", "-I", filepath.Join("..", "shaders"), path).CombinedOutput(); err != nil {
+		t.Errorf("C sees another layout: %v\n%s", err, out)
+	}
+}

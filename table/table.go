@@ -1,0 +1,286 @@
+// Package table is the dispatch table: commands, slots, programs and the upload
+// section, with their validation, their text and JSON dumps, their form on
+// disk (the roll) and their comparison.
+//
+// A table is plain data. It knows kernels by their declarations (package
+// decl), and no device, no model file and no architecture.
+package table
+
+import (
+	"fmt"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// SlotKind says what a slot holds.
+type SlotKind uint8
+
+// The kinds of slots.
+const (
+	SlotWeight  SlotKind = iota // uploaded once, read only
+	SlotKV                      // one layer's K or V, [kvHeads, capacity, headDim] float16
+	SlotScratch                 // the arena of activations
+	SlotTokens                  // the token ring, [context + 1] uint32
+	SlotLogits                  // [rows, vocab] float32
+	SlotStops                   // stop ids: uint32 count, then the ids
+	SlotStep                    // the step block
+	slotKinds
+)
+
+// String returns the kind's name.
+func (k SlotKind) String() string {
+	if k >= slotKinds {
+		return "invalid"
+	}
+	return [...]string{"weight", "kv", "scratch", "tokens", "logits", "stops", "step"}[k]
+}
+
+// Scope says who owns a slot's memory.
+type Scope uint8
+
+// The scopes.
+const (
+	ScopeModel    Scope = iota // one for all sessions
+	ScopeSession               // one a session
+	ScopeExecutor              // one a team or queue; sessions take turns by submission
+	scopes
+)
+
+// String returns the scope's name.
+func (s Scope) String() string {
+	if s >= scopes {
+		return "invalid"
+	}
+	return [...]string{"model", "session", "executor"}[s]
+}
+
+// Slot is a named buffer of the plan.
+type Slot struct {
+	Name  string
+	Kind  SlotKind
+	Scope Scope
+	Size  uint64 // bytes
+}
+
+// Spec is one kernel's specialisation constants, in the order of its
+// declaration.
+type Spec struct {
+	Kernel decl.ID
+	Values [decl.MaxSpecs]uint32
+}
+
+// Program is a named range of commands.
+type Program struct {
+	Name    string
+	First   uint32 // first command
+	Count   uint32
+	MaxRows uint32 // rows that the program is compiled for
+}
+
+// Names of the programs.
+const (
+	ProgramDecode  = "decode"  // one token: embedding to argmax
+	ProgramPrefill = "prefill" // a chunk of the prompt, up to the last residual
+	ProgramHead    = "head"    // the chunk's last row: norm, logits, argmax
+	ProgramLogits  = "logits"  // a block of the chunk's rows: norm, logits
+)
+
+// UploadOp says how a source becomes a slot's bytes.
+type UploadOp uint8
+
+// The upload operations.
+const (
+	UploadCopy  UploadOp = iota // bytes as they are
+	UploadToF32                 // F16, BF16 or F32 elements to float32
+	UploadConst                 // bytes of the table's own constants
+	uploadOps
+)
+
+// String returns the operation's name.
+func (o UploadOp) String() string {
+	if o >= uploadOps {
+		return "invalid"
+	}
+	return [...]string{"copy", "f32", "const"}[o]
+}
+
+// Upload is one step of the upload section, executed once at load: bytes
+// [SrcOffset, SrcOffset + SrcSize) of a tensor, or of the table's constants,
+// become bytes of a slot.
+type Upload struct {
+	Op        UploadOp
+	Type      dtype.Type // of the source's elements
+	Slot      uint32
+	Tensor    string // "" for UploadConst
+	SrcOffset uint64
+	SrcSize   uint64
+	DstOffset uint64
+}
+
+// DstSize returns how many bytes the upload writes.
+func (u *Upload) DstSize() (uint64, bool) {
+	if u.Op != UploadToF32 {
+		return u.SrcSize, true
+	}
+	elems, size := u.Type.Block()
+	if elems != 1 || size == 0 || u.SrcSize%uint64(size) != 0 || u.SrcSize > 1<<60 {
+		return 0, false
+	}
+	return u.SrcSize / uint64(size) * 4, true
+}
+
+// Region names a part of a slot during a range of a program's commands: what
+// the arena holds when. It serves dumps and inspection; replay does not read
+// it.
+type Region struct {
+	Name    string
+	Slot    uint32
+	Offset  uint64
+	Size    uint64
+	Program uint32 // index in Programs
+	First   uint32 // commands, from the start of the table, first and last included
+	Last    uint32
+}
+
+// Header says what the table was compiled from and for.
+type Header struct {
+	Arch   string // architecture
+	Model  string // the model's own name
+	Chip   string
+	Device string // kind of device the chip is
+
+	Vocab      uint32
+	Width      uint32
+	Layers     uint32
+	Context    uint32 // positions the table is compiled for
+	Chunk      uint32 // rows of the prefill program
+	LogitsRows uint32 // rows of the logits program, 0 without one
+	MaxStops   uint32 // stop ids that fit
+
+	Options string   // compile options that change the commands, for the dump
+	ModelFP [32]byte // fingerprint of the tensor directory
+	ChipFP  [32]byte // fingerprint of the chip's data
+}
+
+// Table is a compiled model: what a device loads and a session replays. It is
+// immutable after compiling or loading.
+type Table struct {
+	Header   Header
+	Slots    []Slot
+	Specs    []Spec
+	Programs []Program
+	Cmds     []Cmd
+	Uploads  []Upload
+	Const    []byte // constants that uploads copy from
+
+	Labels  []string // one a command, apart from the commands
+	Regions []Region
+}
+
+// Program returns a program and its index.
+func (t *Table) Program(name string) (*Program, int, bool) {
+	for i := range t.Programs {
+		if t.Programs[i].Name == name {
+			return &t.Programs[i], i, true
+		}
+	}
+	return nil, 0, false
+}
+
+// Slot returns the first slot of a kind and its index.
+func (t *Table) Slot(k SlotKind) (*Slot, uint32, bool) {
+	for i := range t.Slots {
+		if t.Slots[i].Kind == k {
+			return &t.Slots[i], uint32(i), true
+		}
+	}
+	return nil, 0, false
+}
+
+// Label returns a command's label.
+func (t *Table) Label(cmd int) string {
+	if cmd < 0 || cmd >= len(t.Labels) {
+		return ""
+	}
+	return t.Labels[cmd]
+}
+
+// KVCapacity returns the rows of the smallest KV cache: the context, unless
+// some layer sees a window and its cache rotates.
+func (t *Table) KVCapacity() int {
+	rows := t.Header.Context
+	for i := range t.Cmds {
+		k, ok := decl.Lookup(t.Cmds[i].Kernel)
+		if !ok {
+			continue
+		}
+		if off, _, ok := k.Param("cap"); ok {
+			rows = min(rows, t.Cmds[i].u32(off))
+		}
+	}
+	return int(rows)
+}
+
+// ProgramCmds returns the commands of a program that Validate has bounded.
+func (t *Table) ProgramCmds(p *Program) []Cmd {
+	return t.Cmds[p.First : p.First+p.Count]
+}
+
+// Env evaluates a declaration's expressions for one command: static parameters
+// as they are, patched secondary fields at the largest value that the program
+// and the context allow.
+type Env struct {
+	t      *Table
+	c      *Cmd
+	k      *decl.Kernel
+	s      *Spec
+	second [decl.SecondBytes]byte
+}
+
+// NewEnv returns the environment of a command of program p. The kernel and the
+// spec must be ones the table has.
+func (t *Table) NewEnv(c *Cmd, p *Program) (*Env, error) {
+	k, ok := decl.Lookup(c.Kernel)
+	if !ok {
+		return nil, fmt.Errorf("kernel %d is unknown", c.Kernel)
+	}
+	if int(c.Spec) >= len(t.Specs) {
+		return nil, fmt.Errorf("spec %d of %d", c.Spec, len(t.Specs))
+	}
+	e := &Env{t: t, c: c, k: k, s: &t.Specs[c.Spec], second: c.Second}
+	last := t.Header.Context
+	c.Apply(&Step{
+		Position: last - 1, KVRow: last - 1, KVLen: last, TokenIndex: last - 1,
+		Row: t.Header.Chunk - 1, Rows: p.MaxRows,
+	}, &e.second)
+	return e, nil
+}
+
+// Kernel returns the command's declaration.
+func (e *Env) Kernel() *decl.Kernel { return e.k }
+
+// Value implements decl.Env.
+func (e *Env) Value(name string) (uint64, bool) {
+	if off, typ, ok := e.k.Param(name); ok {
+		return uint64(e.c.u32(off)), typ == decl.U32
+	}
+	for _, s := range e.k.Second {
+		if s.Name == name {
+			return uint64(Field(&e.second, s.Offset)), true
+		}
+	}
+	if i, ok := e.k.Spec(name); ok {
+		return uint64(e.s.Values[i]), true
+	}
+	if name == "context" {
+		return uint64(e.t.Header.Context), true
+	}
+	return 0, false
+}
+
+// Extent returns how many bytes from its offset binding i may touch.
+func (e *Env) Extent(i int) (uint64, error) { return e.k.Extent(i, e) }
+
+// WorkerBytes returns the private memory that one worker of a CPU team needs.
+func (e *Env) WorkerBytes() (uint64, error) { return e.k.WorkerBytes(e) }

@@ -1,0 +1,405 @@
+package table
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// Limits of a table. They are far above what models need and keep every sum
+// in 64 bits.
+const (
+	MaxContext = 1 << 28
+	MaxChunk   = 1 << 16
+	MaxVocab   = 1 << 24
+	MaxCmds    = 1 << 20
+	maxStops   = 1 << 12
+	maxSlot    = 1 << 46
+	maxTiles   = math.MaxInt32
+)
+
+// Fault is one violation of an invariant.
+type Fault struct {
+	Cmd   int    // the command, or -1
+	Label string // the command's label
+	What  string
+}
+
+// Error implements error.
+func (f *Fault) Error() string {
+	if f.Cmd < 0 {
+		return "table: " + f.What
+	}
+	return fmt.Sprintf("table: command %d (%s): %s", f.Cmd, f.Label, f.What)
+}
+
+func (t *Table) fault(cmd int, format string, args ...any) *Fault {
+	if len(args) > 0 {
+		format = fmt.Sprintf(format, args...)
+	}
+	return &Fault{Cmd: cmd, Label: t.Label(cmd), What: format}
+}
+
+// validator collects faults.
+type validator struct {
+	t      *Table
+	faults []error
+}
+
+func (v *validator) add(cmd int, format string, args ...any) {
+	v.faults = append(v.faults, v.t.fault(cmd, format, args...))
+}
+
+// Validate returns every fault of the table, or nil: each command's kernel,
+// bindings, parameters and patch match the kernel's declaration; each binding
+// is within its slot for every patched value up to the context; nothing that a
+// command reads aliases what it writes; weights are not written; the uploads
+// fill every weight slot; and every barrier that the hazards need is there.
+func (t *Table) Validate() []error {
+	v := &validator{t: t}
+	v.header()
+	v.slots()
+	v.specs()
+	v.programs()
+	v.uploads()
+	if len(v.faults) > 0 {
+		return v.faults // what follows relies on these
+	}
+	for i := range t.Programs {
+		p := &t.Programs[i]
+		for c := p.First; c < p.First+p.Count; c++ {
+			v.command(int(c), p)
+		}
+	}
+	if len(v.faults) > 0 {
+		return v.faults
+	}
+	missing, err := t.missingBarriers()
+	if err != nil {
+		return append(v.faults, err)
+	}
+	for _, c := range missing {
+		v.add(c, "a barrier is missing: it touches what a command before it writes, or writes what one touches")
+	}
+	return v.faults
+}
+
+func (v *validator) header() {
+	h := &v.t.Header
+	within := func(name string, n, lo, hi uint32) {
+		if n < lo || n > hi {
+			v.add(-1, "%s %d is not in %d..%d", name, n, lo, hi)
+		}
+	}
+	within("context", h.Context, 1, MaxContext)
+	within("chunk", h.Chunk, 1, MaxChunk)
+	within("rows of the logits program", h.LogitsRows, 0, MaxChunk)
+	within("vocabulary", h.Vocab, 1, MaxVocab)
+	within("stop ids", h.MaxStops, 0, maxStops)
+	if len(v.t.Cmds) > MaxCmds {
+		v.add(-1, "%d commands are more than %d", len(v.t.Cmds), MaxCmds)
+	}
+	if len(v.t.Labels) != len(v.t.Cmds) {
+		v.add(-1, "%d labels for %d commands", len(v.t.Labels), len(v.t.Cmds))
+	}
+}
+
+// scopeOf is the scope that a kind of slot has.
+var scopeOf = [slotKinds]Scope{
+	SlotWeight: ScopeModel, SlotKV: ScopeSession, SlotScratch: ScopeExecutor, SlotTokens: ScopeSession,
+	SlotLogits: ScopeSession, SlotStops: ScopeSession, SlotStep: ScopeSession,
+}
+
+func (v *validator) slots() {
+	h := &v.t.Header
+	var seen [slotKinds]int
+	names := make(map[string]bool, len(v.t.Slots))
+	for i, s := range v.t.Slots {
+		if s.Kind >= slotKinds {
+			v.add(-1, "slot %d (%s): kind %d is unknown", i, s.Name, s.Kind)
+			continue
+		}
+		seen[s.Kind]++
+		if s.Scope != scopeOf[s.Kind] {
+			v.add(-1, "slot %d (%s): a %s slot has scope %s, not %s", i, s.Name, s.Kind, scopeOf[s.Kind], s.Scope)
+		}
+		if s.Size == 0 || s.Size > maxSlot {
+			v.add(-1, "slot %d (%s): size %d is not in 1..%d", i, s.Name, s.Size, uint64(maxSlot))
+		}
+		if names[s.Name] {
+			v.add(-1, "slot %d: the name %s is there twice", i, s.Name)
+		}
+		names[s.Name] = true
+		want := uint64(0)
+		switch s.Kind {
+		case SlotTokens:
+			want = (uint64(h.Context) + 1) * 4
+		case SlotStops:
+			want = (uint64(h.MaxStops) + 1) * 4
+		case SlotStep:
+			want = StepSize
+		case SlotLogits:
+			want = uint64(max(h.LogitsRows, 1)) * uint64(h.Vocab) * 4
+		}
+		if want != 0 && s.Size != want {
+			v.add(-1, "slot %d (%s): size %d, want %d", i, s.Name, s.Size, want)
+		}
+	}
+	for _, k := range []SlotKind{SlotTokens, SlotLogits, SlotStops, SlotStep} {
+		if seen[k] != 1 {
+			v.add(-1, "%d slots of kind %s, want 1", seen[k], k)
+		}
+	}
+	if seen[SlotScratch] > 1 {
+		v.add(-1, "%d scratch slots, want one arena", seen[SlotScratch])
+	}
+}
+
+func (v *validator) specs() {
+	for i, s := range v.t.Specs {
+		k, ok := decl.Lookup(s.Kernel)
+		if !ok {
+			v.add(-1, "spec %d: kernel %d is unknown", i, s.Kernel)
+			continue
+		}
+		for j, value := range s.Values {
+			switch {
+			case j >= len(k.Specs):
+				if value != 0 {
+					v.add(-1, "spec %d (%s): constant %d is not 0 and the kernel has %d", i, k.Name, j, len(k.Specs))
+				}
+			case len(k.Specs[j].Values) > 0 && int(value) >= len(k.Specs[j].Values):
+				v.add(-1, "spec %d (%s): %s is %d, which has no meaning", i, k.Name, k.Specs[j].Name, value)
+			case k.Specs[j].Flag && value > 1:
+				v.add(-1, "spec %d (%s): %s is %d, not 0 or 1", i, k.Name, k.Specs[j].Name, value)
+			case k.Specs[j].Name == "wtype" && (value > 255 || !dtype.Type(value).Valid()):
+				v.add(-1, "spec %d (%s): weight type %d is unknown", i, k.Name, value)
+			}
+		}
+	}
+}
+
+func (v *validator) programs() {
+	next := uint32(0)
+	names := map[string]bool{}
+	for i, p := range v.t.Programs {
+		if p.First != next || p.Count == 0 || uint64(p.First)+uint64(p.Count) > uint64(len(v.t.Cmds)) {
+			v.add(-1, "program %d (%s): commands %d to %d do not follow the program before it or are past the %d commands",
+				i, p.Name, p.First, uint64(p.First)+uint64(p.Count), len(v.t.Cmds))
+			return
+		}
+		next = p.First + p.Count
+		if p.MaxRows == 0 || p.MaxRows > max(v.t.Header.Chunk, v.t.Header.LogitsRows, 1) {
+			v.add(-1, "program %d (%s): %d rows are not in 1..%d", i, p.Name, p.MaxRows, v.t.Header.Chunk)
+		}
+		if names[p.Name] {
+			v.add(-1, "program %d: the name %s is there twice", i, p.Name)
+		}
+		names[p.Name] = true
+	}
+	if int(next) != len(v.t.Cmds) {
+		v.add(-1, "the commands from %d on belong to no program", next)
+	}
+	if !names[ProgramDecode] {
+		v.add(-1, "there is no program %s", ProgramDecode)
+	}
+}
+
+// uploads checks that sources and destinations are well-formed and that the
+// parts of each weight slot follow one another without a gap.
+func (v *validator) uploads() {
+	filled := make([]uint64, len(v.t.Slots))
+	for i := range v.t.Uploads {
+		u := &v.t.Uploads[i]
+		if u.Op >= uploadOps || int(u.Slot) >= len(v.t.Slots) || v.t.Slots[u.Slot].Kind != SlotWeight {
+			v.add(-1, "upload %d: operation %d or slot %d is unknown, or the slot holds no weights", i, u.Op, u.Slot)
+			continue
+		}
+		size, ok := u.DstSize()
+		if !ok || size == 0 || u.SrcOffset > maxSlot || u.SrcSize > maxSlot {
+			v.add(-1, "upload %d (%s): source range %d + %d does not fit its type %s", i, u.Tensor, u.SrcOffset, u.SrcSize, u.Type)
+			continue
+		}
+		if u.Op == UploadConst && u.SrcOffset+u.SrcSize > uint64(len(v.t.Const)) {
+			v.add(-1, "upload %d: constants %d + %d are past the %d there are", i, u.SrcOffset, u.SrcSize, len(v.t.Const))
+		}
+		if u.DstOffset != filled[u.Slot] {
+			v.add(-1, "upload %d (%s): goes to offset %d of slot %s, of which %d bytes are filled", i, u.Tensor, u.DstOffset, v.t.Slots[u.Slot].Name, filled[u.Slot])
+			continue
+		}
+		filled[u.Slot] += size
+	}
+	for i, s := range v.t.Slots {
+		if s.Kind == SlotWeight && filled[i] != s.Size {
+			v.add(-1, "slot %d (%s): uploads fill %d of %d bytes", i, s.Name, filled[i], s.Size)
+		}
+	}
+}
+
+// command checks one command of program p against its declaration.
+func (v *validator) command(i int, p *Program) {
+	t, c := v.t, &v.t.Cmds[i]
+	env, err := t.NewEnv(c, p)
+	if err != nil {
+		v.add(i, "%v", err)
+		return
+	}
+	k := env.Kernel()
+	if t.Specs[c.Spec].Kernel != c.Kernel {
+		v.add(i, "spec %d is not one of kernel %s", c.Spec, k.Name)
+		return
+	}
+	if int(c.ParamSize) != 4*len(k.Params) {
+		v.add(i, "%d bytes of parameters, kernel %s has %d", c.ParamSize, k.Name, 4*len(k.Params))
+		return
+	}
+	want := uint8(0)
+	if len(k.Second) > 0 {
+		want = decl.SecondBytes
+	}
+	if c.SecondSize != want {
+		v.add(i, "%d secondary bytes, kernel %s has %d", c.SecondSize, k.Name, want)
+		return
+	}
+	if !v.patch(i, c, k) {
+		return
+	}
+	if int(c.Bindings) != len(k.Bindings) {
+		v.add(i, "%d bindings, kernel %s has %d", c.Bindings, k.Name, len(k.Bindings))
+		return
+	}
+	if err := k.Check(env); err != nil {
+		v.add(i, "%v", err)
+		return
+	}
+	v.grid(i, c, env)
+	v.bindings(i, c, env)
+}
+
+// patchFields are the secondary fields that a kind writes.
+var patchFields = [patchKinds][]string{
+	PatchToken: {"token"}, PatchPosition: {"pos"}, PatchKVLen: {"kv_len"},
+	PatchPosKV: {"pos", "kv_len"}, PatchArgmax: {"token"}, PatchRow: {"row"},
+}
+
+func (v *validator) patch(i int, c *Cmd, k *decl.Kernel) bool {
+	kind := c.Patch.Kind()
+	if kind >= patchKinds {
+		v.add(i, "patch kind %d is unknown", uint8(c.Patch))
+		return false
+	}
+	has := func(field string, offset int) bool {
+		return slices.ContainsFunc(k.Second, func(s decl.Second) bool { return s.Name == field && s.Offset == offset })
+	}
+	for j, off := range c.PatchOffset {
+		if j >= len(patchFields[kind]) {
+			if off != NoPatch {
+				v.add(i, "patch %s: offset %d is not used, but is %d", c.Patch, j, off)
+				return false
+			}
+			continue
+		}
+		if int(off)+4 > decl.SecondBytes {
+			v.add(i, "patch %s: offset %d is past the %d secondary bytes", c.Patch, off, decl.SecondBytes)
+			return false
+		}
+		if !has(patchFields[kind][j], int(off)) {
+			v.add(i, "patch %s: kernel %s has no field %s at offset %d", c.Patch, k.Name, patchFields[kind][j], off)
+			return false
+		}
+	}
+	if c.Patch&PatchRows != 0 && !has("rows", decl.SecondRows) {
+		v.add(i, "patch %s: kernel %s has no field rows", c.Patch, k.Name)
+		return false
+	}
+	return true
+}
+
+func (v *validator) grid(i int, c *Cmd, env *Env) {
+	want, err := env.k.GridSize(env)
+	if err != nil {
+		v.add(i, "%v", err)
+		return
+	}
+	tiles := uint64(1)
+	for d := range want {
+		if uint64(c.Grid[d]) != want[d] || want[d] == 0 {
+			v.add(i, "grid %v, kernel %s has %v", c.Grid, env.k.Name, want)
+			return
+		}
+		if tiles *= want[d]; tiles > maxTiles {
+			v.add(i, "grid %v has more than %d threadgroups", c.Grid, maxTiles)
+			return
+		}
+	}
+	threads := uint64(c.Threadgroup[0]) * uint64(c.Threadgroup[1])
+	if threads == 0 || threads > 1024 || c.Threadgroup[2] == 0 || c.Threadgroup[2] > 1024 || threads*uint64(c.Threadgroup[2]) > 1024 {
+		v.add(i, "threadgroup %v does not have 1 to 1024 threads", c.Threadgroup)
+	}
+	if _, err := env.WorkerBytes(); err != nil {
+		v.add(i, "%v", err)
+	}
+}
+
+func (v *validator) bindings(i int, c *Cmd, env *Env) {
+	t, k := v.t, env.k
+	var reads, writes []access
+	for b := range c.Bind {
+		bind := c.Bind[b]
+		if b >= len(k.Bindings) {
+			if bind.Slot != NoSlot || bind.Offset != 0 {
+				v.add(i, "binding %d is set and kernel %s has %d", b, k.Name, len(k.Bindings))
+			}
+			continue
+		}
+		d := &k.Bindings[b]
+		there := true
+		if d.If != "" {
+			n, _ := env.Value(d.If)
+			there = n != 0
+		}
+		if there != (bind.Slot != NoSlot) {
+			v.add(i, "binding %s: bound is %t, its kernel's constants say %t", d.Name, !there, there)
+			continue
+		}
+		if !there {
+			continue
+		}
+		if int64(bind.Slot) >= int64(len(t.Slots)) {
+			v.add(i, "binding %s: slot %d of %d", d.Name, bind.Slot, len(t.Slots))
+			continue
+		}
+		s := &t.Slots[bind.Slot]
+		n, err := env.Extent(b)
+		if err != nil {
+			v.add(i, "%v", err)
+			continue
+		}
+		if bind.Offset > s.Size || n > s.Size-bind.Offset {
+			v.add(i, "binding %s: %d + %d bytes are past the end of slot %s, which has %d", d.Name, bind.Offset, n, s.Name, s.Size)
+			continue
+		}
+		if bind.Offset%4 != 0 {
+			v.add(i, "binding %s: offset %d is not a multiple of 4", d.Name, bind.Offset)
+		}
+		a := access{bind.Slot, bind.Offset, bind.Offset + n, d.Role.Writes()}
+		if a.write {
+			if s.Kind == SlotWeight {
+				v.add(i, "binding %s writes slot %s, which holds weights", d.Name, s.Name)
+			}
+			writes = append(writes, a)
+		} else {
+			reads = append(reads, a)
+		}
+	}
+	for j, w := range writes {
+		for _, r := range slices.Concat(reads, writes[:j]) {
+			if w.conflicts(r) {
+				v.add(i, "it writes bytes %d to %d of slot %s, which another of its bindings touches", max(w.lo, r.lo), min(w.hi, r.hi), t.Slots[w.slot].Name)
+			}
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package table_test
+
+import (
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/weights"
+)
+
+// compiled returns the table of a tiny model.
+func compiled(t testing.TB, o compiler.Options) *table.Table {
+	t.Helper()
+	dir, err := weights.OpenDirectory(filepath.Join("..", "testdata", "tiny", "qwen3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := arch.Builtin().Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := chip.Lookup("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, err := compiler.Compile(compiler.Input{Config: cfg, Tensors: dir, Chip: c, Options: o})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tab
+}
+
+// command returns the index of a label's first command.
+func command(t testing.TB, tab *table.Table, label string) int {
+	t.Helper()
+	i := slices.Index(tab.Labels, label)
+	if i < 0 {
+		t.Fatalf("no command %s", label)
+	}
+	return i
+}
+
+// TestValidateFinds breaks a valid table in one way at a time.
+func TestValidateFinds(t *testing.T) {
+	const qkv, rope, attn = "layer.0.attn.qkv", "layer.0.attn.rope_kv", "layer.1.attn.attention"
+	slot := func(tab *table.Table, name string) uint32 {
+		return uint32(slices.IndexFunc(tab.Slots, func(s table.Slot) bool { return s.Name == name }))
+	}
+	for _, c := range []struct {
+		name  string
+		label string // whose command is broken
+		brk   func(tab *table.Table, c *table.Cmd)
+		want  string // in the fault
+	}{
+		{"binding past its slot", qkv, func(tab *table.Table, c *table.Cmd) {
+			c.Bind[table.GEMVBindY].Offset = tab.Slots[c.Bind[table.GEMVBindY].Slot].Size - 8
+		}, "past the end of slot scratch"},
+		{"binding offset that wraps", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[table.GEMVBindY].Offset = ^uint64(0) - 3 }, "past the end"},
+		{"extent through a parameter", qkv, func(_ *table.Table, c *table.Cmd) { p := c.GEMVParams(); p.In *= 2; p.XStride *= 2; p.Put(c) }, "past the end"},
+		{"slot that is not there", qkv, func(tab *table.Table, c *table.Cmd) { c.Bind[0].Slot = uint32(len(tab.Slots)) }, "binding x: slot"},
+		{"binding that must be there", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[table.GEMVBindW].Slot = table.NoSlot }, "binding w: bound is false"},
+		{"binding that must not be there", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[table.GEMVBindB].Slot = 0 }, "binding b: bound is true"},
+		{"binding the kernel has not", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[7].Slot = 0 }, "binding 7 is set"},
+		{"misaligned binding", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[0].Offset += 2 }, "multiple of 4"},
+		{"patch past the secondary bytes", rope, func(_ *table.Table, c *table.Cmd) { c.PatchOffset[0] = 13 }, "past the 16 secondary bytes"},
+		{"patch of a field that is not there", rope, func(_ *table.Table, c *table.Cmd) { c.PatchOffset[0] = 0 }, "has no field kv_len at offset 0"},
+		{"patch of another kind", rope, func(_ *table.Table, c *table.Cmd) { c.Patch = table.PatchToken }, "has no field token"},
+		{"patch kind unknown", rope, func(_ *table.Table, c *table.Cmd) { c.Patch = 100 }, "patch kind 100"},
+		{"patch offset that is not used", qkv, func(_ *table.Table, c *table.Cmd) { c.PatchOffset[1] = 4 }, "is not used"},
+		{"missing barrier", attn, func(_ *table.Table, c *table.Cmd) { c.Barrier = 0 }, "a barrier is missing"},
+		{"missing barrier between tokens", "embed", func(_ *table.Table, c *table.Cmd) { c.Barrier = 0 }, "a barrier is missing"},
+		{"alias of a read-only binding", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[table.GEMVBindY] = c.Bind[table.GEMVBindX] }, "which another of its bindings touches"},
+		{"write to weights", qkv, func(tab *table.Table, c *table.Cmd) {
+			c.Bind[table.GEMVBindY] = table.Binding{Slot: slot(tab, "layer.1.attn.qkv")}
+		}, "holds weights"},
+		{"unknown kernel", qkv, func(tab *table.Table, c *table.Cmd) { c.Kernel = 500 }, "kernel 500 is unknown"},
+		{"unknown kernel in a spec", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Kernel = 500 }, "kernel 500 is unknown"},
+		{"another kernel's spec", qkv, func(tab *table.Table, c *table.Cmd) { c.Spec = tab.Cmds[command(t, tab, attn)].Spec }, "is not one of kernel gemv"},
+		{"spec past the end", qkv, func(tab *table.Table, c *table.Cmd) { c.Spec = uint16(len(tab.Specs)) }, "spec"},
+		{"params size of another kernel", qkv, func(_ *table.Table, c *table.Cmd) { c.ParamSize = 8 }, "8 bytes of parameters, kernel gemv has 20"},
+		{"no secondary bytes", qkv, func(_ *table.Table, c *table.Cmd) { c.SecondSize = 0 }, "0 secondary bytes"},
+		{"binding count", qkv, func(_ *table.Table, c *table.Cmd) { c.Bindings = 3 }, "3 bindings, kernel gemv has 5"},
+		{"grid", qkv, func(_ *table.Table, c *table.Cmd) { c.Grid[0]++ }, "grid"},
+		{"threadgroup", qkv, func(_ *table.Table, c *table.Cmd) { c.Threadgroup[1] = 2000 }, "threadgroup"},
+		{"rows of y that overlap", qkv, func(_ *table.Table, c *table.Cmd) { p := c.GEMVParams(); p.YStride = 1; p.Put(c) }, "out <= y_stride does not hold"},
+		{"a cache shorter than the context", attn, func(_ *table.Table, c *table.Cmd) { p := c.AttnParams(); p.Cap--; p.Put(c) }, "(1-windowed)*context <= cap does not hold"},
+		{"no KV heads", attn, func(_ *table.Table, c *table.Cmd) { p := c.AttnParams(); p.KVHeads = 0; p.Put(c) }, "1 <= kv_heads does not hold"},
+		{"weight type", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Values[table.GEMVSpecWType] = 255 }, "weight type 255"},
+		{"constant without meaning", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Values[table.GEMVSpecInput] = 9 }, "input is 9"},
+		{"context of 0", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Header.Context = 0 }, "context 0"},
+		{"program past the end", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Programs[2].Count++ }, "program 2"},
+		{"program rows", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Programs[1].MaxRows++ }, "rows are not in"},
+		{"slot size 0", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Slots[5].Size = 0 }, "size 0"},
+		{"slot scope", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Slots[5].Scope = table.ScopeModel }, "has scope"},
+		{"two token rings", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Slots[1] = tab.Slots[0] }, "2 slots of kind tokens"},
+		{"label missing", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Labels = tab.Labels[1:] }, "labels"},
+		{"upload gap", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Uploads[4].DstOffset += 8 }, "bytes are filled"},
+		{"upload missing", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Uploads = tab.Uploads[:len(tab.Uploads)-1] }, "uploads fill 0 of"},
+		{"upload past the constants", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Const = tab.Const[1:] }, "constants"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tab := compiled(t, compiler.Options{Context: 100})
+			if faults := tab.Validate(); len(faults) > 0 {
+				t.Fatal(faults)
+			}
+			i := command(t, tab, c.label)
+			c.brk(tab, &tab.Cmds[i])
+			faults := tab.Validate()
+			if !slices.ContainsFunc(faults, func(err error) bool { return strings.Contains(err.Error(), c.want) }) {
+				t.Errorf("got %v, want a fault with %q", faults, c.want)
+			}
+		})
+	}
+}
+
+// TestValidateRandom flips bytes of commands, slots and specs: whatever comes
+// of it, Validate must return.
+func TestValidateRandom(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	base, err := compiled(t, compiler.Options{Context: 64, AllLogits: true}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2000 {
+		tab, err := table.Decode(base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 1 + rng.IntN(4) {
+			c := &tab.Cmds[rng.IntN(len(tab.Cmds))]
+			switch rng.IntN(8) {
+			case 0:
+				c.Param[rng.IntN(len(c.Param))] ^= byte(1 << rng.IntN(8))
+			case 1:
+				c.Second[rng.IntN(len(c.Second))] ^= byte(1 << rng.IntN(8))
+			case 2:
+				c.Bind[rng.IntN(len(c.Bind))].Offset ^= 1 << rng.IntN(64)
+			case 3:
+				c.Bind[rng.IntN(len(c.Bind))].Slot ^= 1 << rng.IntN(32)
+			case 4:
+				c.Kernel = decl.ID(rng.IntN(20))
+			case 5:
+				tab.Specs[rng.IntN(len(tab.Specs))].Values[rng.IntN(decl.MaxSpecs)] ^= 1 << rng.IntN(32)
+			case 6:
+				tab.Slots[rng.IntN(len(tab.Slots))].Size ^= 1 << rng.IntN(64)
+			case 7:
+				tab.Header.Context ^= 1 << rng.IntN(32)
+			}
+		}
+		tab.Validate()
+	}
+}
+
+// TestHazards compares the barriers with a check of all pairs of commands over
+// random sequences of programs.
+func TestHazards(t *testing.T) {
+	type access struct {
+		slot   uint32
+		lo, hi uint64
+		write  bool
+	}
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, o := range []compiler.Options{{AllLogits: true}, {NoFuse: true, AllLogits: true, Context: 70}} {
+		tab := compiled(t, o)
+		_, step, _ := tab.Slot(table.SlotStep)
+		acc := make([][]access, len(tab.Cmds))
+		for pi := range tab.Programs {
+			p := &tab.Programs[pi]
+			for i := p.First; i < p.First+p.Count; i++ {
+				env, err := tab.NewEnv(&tab.Cmds[i], p)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for b, d := range env.Kernel().Bindings {
+					bind := tab.Cmds[i].Bind[b]
+					if bind.Slot == table.NoSlot {
+						continue
+					}
+					n, err := env.Extent(b)
+					if err != nil {
+						t.Fatal(err)
+					}
+					acc[i] = append(acc[i], access{bind.Slot, bind.Offset, bind.Offset + n, d.Role != decl.Read})
+				}
+				acc[i] = append(acc[i], access{step, 0, table.StepSize, env.Kernel().Step})
+			}
+		}
+		for range 20 {
+			var seq []int
+			for range 6 {
+				p := tab.Programs[rng.IntN(len(tab.Programs))]
+				for i := p.First; i < p.First+p.Count; i++ {
+					seq = append(seq, int(i))
+				}
+			}
+			lastBarrier := -1
+			for j, cmd := range seq {
+				if tab.Cmds[cmd].Barrier != 0 {
+					lastBarrier = j
+				}
+				for i := lastBarrier; i < j; i++ {
+					if i < 0 {
+						continue
+					}
+					for _, a := range acc[seq[i]] {
+						for _, b := range acc[cmd] {
+							if a.slot == b.slot && (a.write || b.write) && a.lo < b.hi && b.lo < a.hi {
+								t.Fatalf("%s and %s touch slot %s without a barrier between", tab.Label(seq[i]), tab.Label(cmd), tab.Slots[a.slot].Name)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestPatch(t *testing.T) {
+	step := table.Step{Position: 10, KVRow: 20, KVLen: 30, TokenIndex: 40, Row: 50, Rows: 60}
+	for _, c := range []struct {
+		patch   table.Patch
+		offsets [2]uint8
+		want    map[int]uint32
+		name    string
+	}{
+		{table.PatchNone, [2]uint8{0, 4}, nil, "none"},
+		{table.PatchToken, [2]uint8{0, table.NoPatch}, map[int]uint32{0: 40}, "token"},
+		{table.PatchPosition, [2]uint8{4, table.NoPatch}, map[int]uint32{4: 10}, "position"},
+		{table.PatchKVLen, [2]uint8{8, table.NoPatch}, map[int]uint32{8: 30}, "kv_len"},
+		{table.PatchPosKV, [2]uint8{0, 4}, map[int]uint32{0: 10, 4: 30}, "position+kv_len"},
+		{table.PatchArgmax, [2]uint8{0, table.NoPatch}, map[int]uint32{0: 100}, "argmax"},
+		{table.PatchRow, [2]uint8{0, table.NoPatch}, map[int]uint32{0: 50}, "row"},
+		{table.PatchRows, [2]uint8{table.NoPatch, table.NoPatch}, map[int]uint32{12: 60}, "rows"},
+		{table.PatchKVLen | table.PatchRows, [2]uint8{4, table.NoPatch}, map[int]uint32{4: 30, 12: 60}, "kv_len+rows"},
+		{table.PatchToken, [2]uint8{13, table.NoPatch}, nil, "token"}, // past the end: ignored
+	} {
+		cmd := table.Cmd{Patch: c.patch, PatchOffset: c.offsets}
+		second := cmd.Second
+		cmd.Apply(&step, &second)
+		for off := 0; off+4 <= len(second); off += 4 {
+			if got := table.Field(&second, off); got != c.want[off] {
+				t.Errorf("%s %v: offset %d is %d, want %d", c.patch, c.offsets, off, got, c.want[off])
+			}
+		}
+		if c.patch.String() != c.name {
+			t.Errorf("%s, want %s", c.patch, c.name)
+		}
+	}
+}
