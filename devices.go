@@ -3,11 +3,11 @@ package pianola
 import (
 	"fmt"
 	"runtime"
-	"strings"
 
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/weights"
 )
 
 // DeviceError says that a device, or a mode of it, is not there.
@@ -59,7 +59,7 @@ type DeviceStatus struct {
 	table.Info
 	Available bool
 	Why       string // if not available
-	Memory    uint64 // bytes that it can use, 0 if unknown
+	Memory    uint64 // bytes that are free for it, 0 if unknown
 	Limits    string
 }
 
@@ -69,9 +69,10 @@ func Devices() []DeviceStatus {
 	if d, err := cpu.New(cpu.Options{}); err != nil {
 		list = append(list, DeviceStatus{Info: table.Info{Device: "cpu"}, Why: err.Error()})
 	} else {
+		free, _ := weights.AvailableMemory()
 		list = append(list, DeviceStatus{
-			Info: d.Info(), Available: true,
-			Limits: fmt.Sprintf("%d threads, kernels %s", runtime.GOMAXPROCS(0), strings.Join(cpu.Features(), " ")),
+			Info: d.Info(), Available: true, Memory: free,
+			Limits: fmt.Sprintf("1 to %d threads", runtime.GOMAXPROCS(0)),
 		})
 	}
 	for _, m := range missing {

@@ -244,6 +244,7 @@ var Kernels = []Kernel{
 		},
 		Second: []Second{secondKVLen, secondRows},
 		Specs:  []Constant{constHeadDim, constLayout, constQKNorm},
+		Worker: "head_dim*4",
 	},
 	{
 		Name:    "attn",

@@ -1,0 +1,250 @@
+package cpu
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+func TestRoPE(t *testing.T) {
+	r := rand.New(rand.NewPCG(30, 1))
+	for _, layout := range []uint32{decl.LayoutHalf, decl.LayoutInterleaved} {
+		const heads, headDim, half, rows, stride = 3, 20, 7, 2, 67
+		s := newSolo(t, table.KernelRoPE, []uint32{headDim, layout}, table.RoPEParams{Heads: heads, Stride: stride, Half: half}, second(0, 0, rows))
+		x, angles := random(r, (rows-1)*stride+heads*headDim, 1), random(r, rows*half*2, 1)
+		s.fill("angles", angles)
+		want := widen(x)
+		for row := range rows {
+			for h := range heads {
+				head, in := want[row*stride+h*headDim:], widen(x)[row*stride+h*headDim:]
+				for i := range half {
+					a, b := i, i+half
+					if layout == decl.LayoutInterleaved {
+						a, b = 2*i, 2*i+1
+					}
+					c, sn := float64(angles[2*(row*half+i)]), float64(angles[2*(row*half+i)+1])
+					head[a], head[b] = in[a]*c-in[b]*sn, in[b]*c+in[a]*sn
+				}
+			}
+		}
+		near(t, s.everywhere("x", x), want, 1e-6)
+	}
+}
+
+func TestHeadNorm(t *testing.T) {
+	r := rand.New(rand.NewPCG(31, 1))
+	for _, d := range []int{8, 50, 64} {
+		const heads, rows = 3, 2
+		stride := heads*d + 5
+		s := newSolo(t, table.KernelHeadNorm, []uint32{uint32(d)}, table.HeadNormParams{Heads: heads, Stride: uint32(stride), Eps: 1e-6}, second(0, 0, rows))
+		x, w := random(r, (rows-1)*stride+heads*d, 1), random(r, d, 1)
+		s.fill("w", w)
+		want := widen(x)
+		for row := range rows {
+			for h := range heads {
+				at := row*stride + h*d
+				copy(want[at:], refNorm(widen(x[at:][:d]), w, 1e-6))
+			}
+		}
+		near(t, s.everywhere("x", x), want, 2e-6)
+	}
+}
+
+// TestQKRoPEKV compares the fused kernel with head_norm, rope and kv_write,
+// over a cache that wraps around.
+func TestQKRoPEKV(t *testing.T) {
+	r := rand.New(rand.NewPCG(32, 1))
+	for _, norm := range []uint32{0, 1} {
+		for _, layout := range []uint32{decl.LayoutHalf, decl.LayoutInterleaved} {
+			const heads, kvHeads, d, half, rows, capacity, kvLen = 4, 2, 36, 13, 5, 7, 12
+			const stride = (heads+2*kvHeads)*d + 3
+			qkv := random(r, rows*stride, 1)
+			part := func(from, n int) []float32 { return qkv[from*d:][:(rows-1)*stride+n*d] }
+			angles, norms := random(r, rows*half*2, 1), random(r, 2*d, 1)
+			fused := newSolo(t, table.KernelQKRoPEKV, []uint32{d, layout, norm},
+				table.QKRoPEKVParams{Heads: heads, KVHeads: kvHeads, QStride: stride, KStride: stride, VStride: stride, Half: half, Cap: capacity, Eps: 1e-5},
+				second(0, kvLen, rows), []string{"norm"}[:1-norm]...)
+			fused.fill("q", part(0, heads))
+			fused.fill("k", part(heads, kvHeads))
+			fused.fill("v", part(heads+kvHeads, kvHeads))
+			fused.fill("angles", angles)
+			if norm == 1 {
+				fused.fill("norm", norms)
+			}
+			got := fused.everywhere("q_out", nil)
+
+			turned := func(x []float32, n int, w []float32) []float32 {
+				if norm == 1 {
+					s := newSolo(t, table.KernelHeadNorm, []uint32{d}, table.HeadNormParams{Heads: uint32(n), Stride: stride, Eps: 1e-5}, second(0, 0, rows))
+					s.fill("w", w)
+					x = s.everywhere("x", x)
+				}
+				s := newSolo(t, table.KernelRoPE, []uint32{d, layout}, table.RoPEParams{Heads: uint32(n), Stride: stride, Half: half}, second(0, 0, rows))
+				s.fill("angles", angles)
+				return s.everywhere("x", x)
+			}
+			q := turned(part(0, heads), heads, norms[:d])
+			for row := range rows {
+				same(t, fmt.Sprintf("row %d", row), got[row*heads*d:][:heads*d], q[row*stride:][:heads*d])
+			}
+			write := newSolo(t, table.KernelKVWrite, []uint32{d}, table.KVWriteParams{KVHeads: kvHeads, KStride: stride, VStride: stride, Cap: capacity}, second(0, kvLen, rows))
+			write.fill("k", turned(part(heads, kvHeads), kvHeads, norms[d:]))
+			write.fill("v", part(heads+kvHeads, kvHeads))
+			write.run(portable(), 2)
+			for _, cache := range []string{"k_cache", "v_cache"} {
+				if !bytes.Equal(fused.bytes(cache), write.bytes(cache)) {
+					t.Errorf("%s differs", cache)
+				}
+			}
+			// V of row r is at (kvLen-1+r) mod capacity, and nowhere else.
+			for h := range kvHeads {
+				for at := range capacity {
+					row := (at - (kvLen - 1) + 10*capacity) % capacity
+					for i := range d {
+						var want uint16
+						if row < rows {
+							want = dtype.F32ToF16(part(heads+kvHeads, kvHeads)[row*stride+h*d+i])
+						}
+						off := 2 * ((h*capacity+at)*d + i)
+						if b := write.bytes("v_cache"); uint16(b[off])|uint16(b[off+1])<<8 != want {
+							t.Fatalf("head %d, cache row %d, element %d", h, at, i)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// attnCase is one command of attention.
+type attnCase struct {
+	heads, kvHeads, d, capacity, window, splits, kvLen, rows int
+	scale                                                    float64 // of the values
+}
+
+func (c attnCase) solo(t *testing.T, r *rand.Rand) *solo {
+	t.Helper()
+	span := (1024/c.splits + 63) / 64 * 64
+	qStride := c.heads*c.d + 1
+	s := newSolo(t, table.KernelAttn, []uint32{uint32(c.d), uint32(min(c.window, 1)), uint32(min(c.splits-1, 1))}, table.AttnParams{
+		Heads: uint32(c.heads), KVHeads: uint32(c.kvHeads), QStride: uint32(qStride), Cap: uint32(c.capacity), Window: uint32(c.window),
+		Span: uint32(span), Splits: uint32(c.splits), Scale: float32(1 / math.Sqrt(float64(c.d))),
+	}, second(0, c.kvLen, c.rows))
+	s.fill("q", random(r, (c.rows-1)*qStride+c.heads*c.d, c.scale))
+	copy(s.bytes("k_cache"), randomBytes(t, r, dtype.F16, c.kvHeads*c.capacity*c.d, c.scale))
+	copy(s.bytes("v_cache"), randomBytes(t, r, dtype.F16, c.kvHeads*c.capacity*c.d, 1))
+	return s
+}
+
+// reference computes the attention in float64.
+func (c attnCase) reference(t *testing.T, s *solo) []float64 {
+	k, v := dequantized(t, dtype.F16, s.bytes("k_cache")), dequantized(t, dtype.F16, s.bytes("v_cache"))
+	q := widen(s.f32("q"))
+	var out []float64
+	for r := range c.rows {
+		for h := range c.heads {
+			q := q[r*(c.heads*c.d+1)+h*c.d:][:c.d]
+			end := c.kvLen + r
+			begin := 0
+			if c.window > 0 {
+				begin = max(0, end-c.window)
+			}
+			acc := make([]float64, c.d)
+			var sum float64
+			top := math.Inf(-1)
+			scores := make([]float64, end-begin)
+			row := func(p int) int { return ((h/(c.heads/c.kvHeads))*c.capacity + p%c.capacity) * c.d }
+			for p := begin; p < end; p++ {
+				for i := range c.d {
+					scores[p-begin] += q[i] * k[row(p)+i]
+				}
+				scores[p-begin] /= math.Sqrt(float64(c.d))
+				top = max(top, scores[p-begin])
+			}
+			for p := begin; p < end; p++ {
+				w := math.Exp(scores[p-begin] - top)
+				sum += w
+				for i := range c.d {
+					acc[i] += w * v[row(p)+i]
+				}
+			}
+			for _, a := range acc {
+				out = append(out, a/sum)
+			}
+		}
+	}
+	return out
+}
+
+func TestAttn(t *testing.T) {
+	r := rand.New(rand.NewPCG(33, 1))
+	for _, c := range []attnCase{
+		{1, 1, 8, 1024, 0, 1, 1, 1, 1},
+		{4, 2, 64, 1024, 0, 1, 200, 3, 1},
+		{6, 2, 80, 1024, 0, 1, 129, 2, 2},
+		{3, 1, 20, 1024, 0, 1, 63, 4, 1},
+		{2, 2, 128, 1024, 0, 1, 1000, 1, 3},
+		{4, 2, 32, 70, 50, 1, 300, 5, 1}, // wraps around in the middle of a block
+		{4, 2, 32, 70, 50, 1, 20, 5, 1},  // the window is longer than what is there
+		{4, 2, 64, 1024, 0, 4, 700, 3, 1},
+		{4, 1, 48, 1024, 0, 8, 5, 2, 1}, // most splits are empty
+		{2, 1, 32, 200, 130, 4, 500, 3, 1},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			s := c.solo(t, r)
+			got := s.everywhere("out", nil)
+			tol := 4e-6
+			if c.splits > 1 {
+				m := newSolo(t, table.KernelAttnMerge, []uint32{uint32(c.d)}, table.AttnMergeParams{Heads: uint32(c.heads), Splits: uint32(c.splits)}, second(0, 0, c.rows))
+				m.fill("part", got)
+				got = m.everywhere("out", nil)
+			}
+			near(t, got, c.reference(t, s), tol)
+		})
+	}
+}
+
+// TestAttnRows checks that a row's result does not depend on the chunk.
+func TestAttnRows(t *testing.T) {
+	r := rand.New(rand.NewPCG(34, 1))
+	for _, c := range []attnCase{
+		{4, 2, 64, 1024, 0, 1, 120, 20, 1},
+		{4, 2, 40, 90, 60, 1, 300, 20, 1},
+		{4, 2, 64, 1024, 0, 5, 250, 9, 1},
+	} {
+		s := c.solo(t, r)
+		got := s.everywhere("out", nil)
+		size := len(got) / c.rows
+		for row := range c.rows {
+			one := c
+			one.rows, one.kvLen = 1, c.kvLen+row
+			o := one.solo(t, r)
+			o.fill("q", s.f32("q")[row*(c.heads*c.d+1):][:c.heads*c.d])
+			copy(o.bytes("k_cache"), s.bytes("k_cache"))
+			copy(o.bytes("v_cache"), s.bytes("v_cache"))
+			same(t, fmt.Sprintf("%v, row %d", c, row), o.everywhere("out", nil), got[row*size:][:size])
+		}
+	}
+}
+
+func TestFairRow(t *testing.T) {
+	for rows := 1; rows < 9; rows++ {
+		var seen []int
+		for i := range rows {
+			seen = append(seen, fairRow(i, rows))
+		}
+		slices.Sort(seen)
+		for i, r := range seen {
+			if i != r {
+				t.Errorf("%d rows: %v", rows, seen)
+			}
+		}
+	}
+}

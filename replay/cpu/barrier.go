@@ -1,0 +1,57 @@
+package cpu
+
+import (
+	"runtime"
+	"sync/atomic"
+)
+
+// spinLimit is how often a waiting worker looks before it lets others run,
+// about 20 microseconds. It keeps a team that shares its processors correct,
+// merely slower.
+const spinLimit = 1 << 14
+
+// poisoned is the word of a barrier that nobody may wait at.
+const poisoned = ^uint64(0)
+
+type pad [align]byte
+
+// barrier is where the team meets. word is the generation in the upper 63 bits
+// and, in the lowest, the decision of the last to arrive that the submission
+// ends here: all see the same one.
+type barrier struct {
+	_       pad
+	arrived atomic.Int32
+	_       pad
+	word    atomic.Uint64
+	_       pad
+}
+
+// wait returns when all n workers have called it. last is the word that this
+// worker saw before, and gets the new one. The last to arrive, who sees
+// everything that the others did before, asks the job whether it ends; the
+// answer is everybody's.
+func (b *barrier) wait(n int32, last *uint64, j *job) bool {
+	if b.arrived.Add(1) == n {
+		b.arrived.Store(0)
+		next := (*last | 1) + 1
+		if j.ends() {
+			next |= 1
+		}
+		b.word.Store(next)
+		*last = next
+		return next&1 != 0
+	}
+	for spins := 0; ; spins++ {
+		if v := b.word.Load(); v != *last {
+			*last = v
+			return v&1 != 0
+		}
+		if spins >= spinLimit {
+			runtime.Gosched()
+		}
+	}
+}
+
+// poison ends every wait, now and later. The caller must not have arrived at
+// the barrier that the others wait at, which therefore never completes.
+func (b *barrier) poison() { b.word.Store(poisoned) }

@@ -1,0 +1,39 @@
+// Package cpu replays tables on the processor: a team of threads walks the
+// commands, divides each one's work and meets only at the table's barriers.
+//
+// It knows the table, its kernels by their declarations and the element types.
+// It must not know sessions beyond their slots, model files, architectures or
+// the compiler.
+//
+// # Arithmetic
+//
+// A kernel's arithmetic is part of its identity, so every implementation of it
+// here, portable Go and assembly, gives the same bits for finite inputs, and
+// a row's result depends neither on the number of threads nor on other rows.
+// All operations are IEEE 754 single precision, rounded to nearest even, and
+// no product is fused with a sum: in Go, every product is converted explicitly,
+// which keeps the compiler from fusing it even across assignments.
+//
+//   - Float dot product (weights F32, F16 and BF16, sums of squares, Q·K; any
+//     weights with float activations, which are converted exactly): 32 sums,
+//     sum j adds the products of the elements j mod 32 in order. They are
+//     reduced as four vectors of eight, (v0+v1) + (v2+v3), then lanes l and
+//     l+4, l and l+2, l and l+1.
+//   - Quantised activations: blocks of 32 with d = max|x| / 127 and
+//     q = round(x * (1/d)) to nearest even, within ±127; a block whose d is
+//     below the smallest normal number is all 0.
+//   - Quantised dot product (Q8_0, Q4_0): part[l] is the exact integer sum of
+//     the four products of elements 4l to 4l+3 of a block; eight sums add
+//     (dw*dx) * part[l] block by block and are reduced as above, from l and
+//     l+4 on.
+//   - exp: n = round(x * log2 e), r = x - n*ln 2 in two steps, a polynomial of
+//     degree 7 in r (Cephes expf), times 2^n in two exact factors. It is 0
+//     below -87.33654, infinite above 88.72283, and within 2 units in the last place
+//     between. silu(x) = x / (1 + exp(-x)).
+//   - RMS norm: s = 1 / sqrt(sum/n + eps), out = (x*s) * w.
+//   - Attention: online softmax over blocks of 64 absolute positions. A block's
+//     scores are dot products times scale; if its maximum is above that of the
+//     blocks before, the sums are rescaled once by exp(old - new); then weights
+//     exp(score - maximum) and weighted V rows are added in the order of
+//     positions. The division by the weights' sum comes last.
+package cpu

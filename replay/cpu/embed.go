@@ -1,0 +1,63 @@
+package cpu
+
+import (
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// embed looks up the rows of tokens.
+type embed struct {
+	ops      *ops
+	t        dtype.Type
+	n        int
+	vocab    int
+	scale    float32
+	rowBytes int
+
+	tokens []uint32  // [ring]
+	w      []byte    // [vocab, n]
+	out    []float32 // [rows, n]
+}
+
+func newEmbed(b *binder) (kernel, error) {
+	p := b.cmd.EmbedParams()
+	t := dtype.Type(b.spec(table.EmbedSpecWType))
+	switch t {
+	case dtype.F32, dtype.F16, dtype.BF16, dtype.Q8_0, dtype.Q4_0:
+	default:
+		return nil, &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
+	}
+	size, ok := t.Bytes(uint64(p.N))
+	b.need(ok, "%d columns are not a whole number of blocks of %v", p.N, t)
+	b.need(p.Vocab > 0 && p.Ring > 0, "the vocabulary or the ring is empty")
+	return &embed{
+		ops: b.ops, t: t, n: int(p.N), vocab: int(p.Vocab), scale: p.Scale, rowBytes: int(size),
+		tokens: b.u32(table.EmbedBindTokens), w: b.bytes(table.EmbedBindW), out: b.f32(table.EmbedBindOut),
+	}, b.err
+}
+
+func (k *embed) units(w *worker) int { return w.rows }
+
+func (k *embed) run(w *worker, lo, hi int) {
+	for r := lo; r < hi; r++ {
+		at := min(int(w.index)+r, len(k.tokens)-1)
+		id := min(int(k.tokens[at]), k.vocab-1)
+		row, out := k.w[id*k.rowBytes:][:k.rowBytes], k.out[r*k.n:][:k.n]
+		switch k.t {
+		case dtype.F16:
+			k.ops.f16ToF32(out, row)
+		case dtype.BF16:
+			decodeBF16(out, row)
+		case dtype.F32:
+			decodeF32(out, row)
+		default:
+			// newEmbed let through only types and sizes that convert.
+			_ = dtype.Dequantize(k.t, out, row)
+		}
+		if k.scale != 1 {
+			for i := range out {
+				out[i] = float32(out[i] * k.scale)
+			}
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package cpu
+
+import "math"
+
+// Bounds of exp: below, the result would not be a normal number, and is 0;
+// above, it is infinite.
+const (
+	expMin = -87.33654
+	expMax = 88.72283
+)
+
+// Constants of exp, from Cephes' expf: ln 2 in two parts, of which the first
+// has so few bits that its product with n is exact, and the polynomial.
+const (
+	log2e = 1.44269504088896341
+	ln2Hi = 0.693359375
+	ln2Lo = -2.12194440e-4
+
+	expP0 = 1.9875691500e-4
+	expP1 = 1.3981999507e-3
+	expP2 = 8.3334519073e-3
+	expP3 = 4.1665795894e-2
+	expP4 = 1.6666665459e-1
+	expP5 = 5.0000001201e-1
+)
+
+// exp returns e^x, within 2 units in the last place.
+func exp(x float32) float32 {
+	if x < expMin {
+		return 0
+	}
+	if x > expMax {
+		return float32(math.Inf(1))
+	}
+	t := float32(x*log2e) + roundMagic
+	n := t - roundMagic
+	r := x - float32(n*ln2Hi)
+	r -= float32(n * ln2Lo)
+	y := float32(r*expP0) + expP1
+	y = float32(y*r) + expP2
+	y = float32(y*r) + expP3
+	y = float32(y*r) + expP4
+	y = float32(y*r) + expP5
+	y = float32(y*float32(r*r)) + r
+	y += 1
+	// 2^n with n from -126 to 128 in two factors, since 2^128 is none.
+	i := int32(math.Float32bits(t)) - int32(math.Float32bits(roundMagic))
+	half := i >> 1
+	y *= math.Float32frombits(uint32(half+127) << 23)
+	return float32(y * math.Float32frombits(uint32(i-half+127)<<23))
+}
+
+// expSub sets s to exp(s - m).
+func expSub(s []float32, m float32) {
+	for i, v := range s {
+		s[i] = exp(v - m)
+	}
+}
+
+// siluMul sets dst to silu(gate) * up.
+func siluMul(dst, gate, up []float32) {
+	up, dst = up[:len(gate)], dst[:len(gate)]
+	for i, g := range gate {
+		dst[i] = float32(g / (1 + exp(-g)) * up[i])
+	}
+}

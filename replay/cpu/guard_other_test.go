@@ -1,0 +1,15 @@
+//go:build !linux && !darwin
+
+package cpu
+
+import "testing"
+
+// guarded returns n zeroed bytes, without a guard here.
+func guarded(tb testing.TB, n uint64) []byte {
+	tb.Helper()
+	b, err := allocate(n)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return b
+}

@@ -1,0 +1,166 @@
+package cpu
+
+import (
+	"fmt"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// kernel is a command's kernel with its memory and parameters: what is left is
+// to run it.
+type kernel interface {
+	// units returns how many independent pieces of work there are with the
+	// worker's patched values.
+	units(w *worker) int
+	// run does the units from lo to hi-1.
+	run(w *worker, lo, hi int)
+}
+
+// constructors make a kernel of a command, by kernel id.
+var constructors = [...]func(b *binder) (kernel, error){
+	table.KernelEmbed:      newEmbed,
+	table.KernelRoPEAngles: newRoPEAngles,
+	table.KernelRMSNorm:    newRMSNorm,
+	table.KernelAddRMSNorm: newAddRMSNorm,
+	table.KernelAdd:        newAdd,
+	table.KernelGEMV:       newGEMV,
+	table.KernelGEMM:       newGEMM,
+	table.KernelHeadNorm:   newHeadNorm,
+	table.KernelRoPE:       newRoPE,
+	table.KernelKVWrite:    newKVWrite,
+	table.KernelQKRoPEKV:   newQKRoPEKV,
+	table.KernelAttn:       newAttn,
+	table.KernelAttnMerge:  newAttnMerge,
+	table.KernelSiLUMul:    newSiLUMul,
+	table.KernelArgmax:     newArgmax,
+}
+
+// binder gives a constructor the memory of one command's bindings. The first
+// error sticks; slots without memory, as those of a session are while a table
+// is only checked, give nil slices.
+type binder struct {
+	ops  *ops
+	t    *table.Table
+	cmd  *table.Cmd
+	env  *table.Env
+	mem  [][]byte // by slot
+	step *table.Step
+	err  error
+}
+
+// spec returns specialisation constant i.
+func (b *binder) spec(i int) uint32 { return b.t.Specs[b.cmd.Spec].Values[i] }
+
+// bytes returns the memory of binding i, as long as its extent, or nil if it
+// is not there.
+func (b *binder) bytes(i int) []byte {
+	bind := b.cmd.Bind[i]
+	if b.err != nil || i >= int(b.cmd.Bindings) || bind.Slot == table.NoSlot {
+		return nil
+	}
+	extent, err := b.env.Extent(i)
+	switch {
+	case err != nil:
+		b.err = err
+	case int(bind.Slot) >= len(b.t.Slots):
+		b.err = fmt.Errorf("%s: slot %d of %d", b.name(i), bind.Slot, len(b.t.Slots))
+	case bind.Offset > b.t.Slots[bind.Slot].Size || extent > b.t.Slots[bind.Slot].Size-bind.Offset:
+		b.err = fmt.Errorf("%s: offset %d + %d bytes is past the end of slot %s", b.name(i), bind.Offset, extent, b.t.Slots[bind.Slot].Name)
+	case b.mem[bind.Slot] != nil:
+		return b.mem[bind.Slot][bind.Offset:][:extent:extent]
+	}
+	return nil
+}
+
+// words returns the memory of binding i, checked to be aligned to 4.
+func (b *binder) words(i int) []byte {
+	p := b.bytes(i)
+	if !aligned(p, 4) && b.err == nil {
+		b.err = fmt.Errorf("%s: offset %d of slot %s is not aligned to 4", b.name(i), b.cmd.Bind[i].Offset, b.t.Slots[b.cmd.Bind[i].Slot].Name)
+	}
+	if b.err != nil {
+		return nil
+	}
+	return p
+}
+
+// f32 returns binding i as float32.
+func (b *binder) f32(i int) []float32 { return float32s(b.words(i)) }
+
+// u32 returns binding i as uint32.
+func (b *binder) u32(i int) []uint32 { return uint32s(b.words(i)) }
+
+// need adds an error unless ok.
+func (b *binder) need(ok bool, format string, args ...any) {
+	if !ok && b.err == nil {
+		b.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (b *binder) name(i int) string {
+	k := b.env.Kernel()
+	return k.Name + "." + k.Bindings[i].Name
+}
+
+// command is a command ready to run.
+type command struct {
+	kernel  kernel
+	cmd     *table.Cmd
+	tiles   int // at most so many workers have a share
+	barrier bool
+}
+
+// bind makes every command of the table ready to run on a set of slots. A
+// command that is in no program is left out.
+func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step) ([]command, error) {
+	cmds := make([]command, len(t.Cmds))
+	for i := range t.Programs {
+		p := &t.Programs[i]
+		for c := int(p.First); c < int(p.First)+int(p.Count); c++ {
+			cmd := &t.Cmds[c]
+			k, err := bindOne(o, t, p, cmd, mem, step)
+			if err != nil {
+				return nil, &CommandError{Command: c, Label: t.Label(c), Err: err}
+			}
+			cmds[c] = command{kernel: k, cmd: cmd, tiles: cmd.Tiles(), barrier: cmd.Barrier != 0}
+		}
+	}
+	return cmds, nil
+}
+
+func bindOne(o *ops, t *table.Table, p *table.Program, cmd *table.Cmd, mem [][]byte, step *table.Step) (kernel, error) {
+	env, err := t.NewEnv(cmd, p)
+	if err != nil {
+		return nil, err
+	}
+	if int(cmd.Kernel) >= len(constructors) {
+		return nil, fmt.Errorf("kernel %s is not supported", env.Kernel().Name)
+	}
+	b := &binder{ops: o, t: t, cmd: cmd, env: env, mem: mem, step: step}
+	k, err := constructors[cmd.Kernel](b)
+	if b.err != nil {
+		return nil, b.err
+	}
+	return k, err
+}
+
+// workerBytes returns the private memory that one worker needs for any command
+// of the table.
+func workerBytes(t *table.Table) (uint64, error) {
+	var most uint64
+	for i := range t.Programs {
+		p := &t.Programs[i]
+		for c := int(p.First); c < int(p.First)+int(p.Count); c++ {
+			env, err := t.NewEnv(&t.Cmds[c], p)
+			if err == nil {
+				var n uint64
+				n, err = env.WorkerBytes()
+				most = max(most, n)
+			}
+			if err != nil {
+				return 0, &CommandError{Command: c, Label: t.Label(c), Err: err}
+			}
+		}
+	}
+	return most, nil
+}

@@ -1,0 +1,321 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// second returns the static secondary fields of a solo command.
+func second(index, kvLen, rows int) map[int]uint32 {
+	return map[int]uint32{decl.SecondIndex: uint32(index), decl.SecondKVLen: uint32(kvLen), decl.SecondRows: uint32(rows)}
+}
+
+// everywhere runs a command with every implementation and several teams,
+// checks that the output has the same bits each time, and returns it. An
+// output that is also read is set to in before each run.
+func (s *solo) everywhere(name string, in []float32) []float32 {
+	s.tb.Helper()
+	var want []float32
+	for impl, o := range implementations() {
+		for _, parts := range []int{1, 2, 5, 16} {
+			if in != nil {
+				s.fill(name, in)
+			} else {
+				for i := range s.f32(name) {
+					s.f32(name)[i] = float32(math.NaN())
+				}
+			}
+			s.run(o, parts)
+			if want == nil {
+				want = slices.Clone(s.f32(name))
+			}
+			same(s.tb, fmt.Sprintf("%s of %d", impl, parts), s.f32(name), want)
+		}
+	}
+	return want
+}
+
+func refNorm(x []float64, w []float32, eps float64) []float64 {
+	var sum float64
+	for _, v := range x {
+		sum += v * v
+	}
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = v / math.Sqrt(sum/float64(len(x))+eps) * float64(w[i])
+	}
+	return out
+}
+
+func TestEmbed(t *testing.T) {
+	r := rand.New(rand.NewPCG(20, 1))
+	for _, typ := range []dtype.Type{dtype.F32, dtype.F16, dtype.BF16, dtype.Q8_0, dtype.Q4_0} {
+		const n, vocab, ringLen, rows = 96, 11, 6, 4
+		s := newSolo(t, table.KernelEmbed, []uint32{uint32(typ)}, table.EmbedParams{N: n, Vocab: vocab, Ring: ringLen, Scale: 1.5}, second(3, 0, rows))
+		copy(s.bytes("w"), randomBytes(t, r, typ, vocab*n, 1))
+		// The last row is past the ring and reads its last entry; ids past
+		// the vocabulary are the last.
+		putU32s(s.bytes("tokens"), 9, 9, 9, 4, vocab, math.MaxUint32)
+		var want []float64
+		w := dequantized(t, typ, s.bytes("w"))
+		for _, id := range []int{4, vocab - 1, vocab - 1, vocab - 1} {
+			for _, v := range w[id*n:][:n] {
+				want = append(want, v*1.5)
+			}
+		}
+		near(t, s.everywhere("out", nil), want, 1e-7)
+	}
+}
+
+func TestRoPEAngles(t *testing.T) {
+	r := rand.New(rand.NewPCG(21, 1))
+	for _, factors := range []uint32{0, 1} {
+		const half, rows, pos = 33, 3, 700
+		missing := []string{"factors"}[:1-factors]
+		s := newSolo(t, table.KernelRoPEAngles, []uint32{factors}, table.RoPEAnglesParams{Half: half, AttnFactor: 1.25}, second(pos, 0, rows), missing...)
+		freq, by := random(r, half, 1), make([]float32, half)
+		for i := range by {
+			by[i] = 1 + r.Float32()*8
+		}
+		s.fill("inv_freq", freq)
+		if factors == 1 {
+			s.fill("factors", by)
+		}
+		var want []float64
+		for row := range rows {
+			for i := range half {
+				a := float32(pos+row) * freq[i]
+				if factors == 1 {
+					a /= by[i]
+				}
+				want = append(want, 1.25*math.Cos(float64(a)), 1.25*math.Sin(float64(a)))
+			}
+		}
+		near(t, s.everywhere("out", nil), want, 2e-7)
+	}
+}
+
+func TestRMSNorm(t *testing.T) {
+	r := rand.New(rand.NewPCG(22, 1))
+	for _, n := range []int{1, 5, 32, 77, 256} {
+		for _, scale := range []float64{1e-6, 1, 1e6} {
+			const xRows, rows, first = 6, 4, 3 // the last row is clamped
+			s := newSolo(t, table.KernelRMSNorm, nil, table.RMSNormParams{N: uint32(n), XRows: xRows, Eps: 1e-5}, second(first, 0, rows))
+			x, w := random(r, xRows*n, scale), random(r, n, 1)
+			s.fill("x", x)
+			s.fill("w", w)
+			var want []float64
+			for row := range rows {
+				want = append(want, refNorm(widen(x[min(first+row, xRows-1)*n:][:n]), w, 1e-5)...)
+			}
+			near(t, s.everywhere("out", nil), want, 2e-6)
+		}
+	}
+}
+
+func TestAddRMSNorm(t *testing.T) {
+	r := rand.New(rand.NewPCG(23, 1))
+	for _, n := range []int{3, 64, 100} {
+		const rows = 3
+		x, delta, w := random(r, rows*n, 1), random(r, rows*n, 1), random(r, n, 1)
+		s := newSolo(t, table.KernelAddRMSNorm, nil, table.AddRMSNormParams{N: uint32(n), Eps: 1e-6}, second(0, 0, rows))
+		s.fill("delta", delta)
+		s.fill("w", w)
+		sum := s.everywhere("x", x)
+		out := slices.Clone(s.f32("out"))
+
+		a := newSolo(t, table.KernelAdd, nil, table.AddParams{N: uint32(n)}, second(0, 0, rows))
+		a.fill("delta", delta)
+		same(t, "sum", sum, a.everywhere("x", x))
+		nm := newSolo(t, table.KernelRMSNorm, nil, table.RMSNormParams{N: uint32(n), XRows: rows, Eps: 1e-6}, second(0, 0, rows))
+		nm.fill("x", sum)
+		nm.fill("w", w)
+		same(t, "norm", out, nm.everywhere("out", nil))
+		want := make([]float64, len(x))
+		for i := range want {
+			want[i] = float64(x[i]) + float64(delta[i])
+		}
+		near(t, sum, want, 1e-7)
+	}
+}
+
+// TestMatmul checks both kernels on every type, with strides, tails, bias and
+// both inputs, and that a row's result does not depend on the others.
+func TestMatmul(t *testing.T) {
+	r := rand.New(rand.NewPCG(24, 1))
+	for _, p := range products {
+		for _, input := range []uint32{decl.InputPlain, decl.InputSiLUMul} {
+			for _, bias := range []uint32{0, 1} {
+				t.Run(fmt.Sprintf("%v/input%d/bias%d", p, input, bias), func(t *testing.T) {
+					for _, size := range [][4]int{{1, 1, 1, 1}, {9, 5, 3, 4}, {37, 11, 2, 100}, {50, 3, 5, 8}} {
+						testMatmul(t, r, p, input, bias, size[0], size[1], size[2], size[3])
+					}
+				})
+			}
+		}
+	}
+}
+
+func testMatmul(t *testing.T, r *rand.Rand, p product, input, bias uint32, out, blocks, rows, group int) {
+	t.Helper()
+	in := blocks * blockElems
+	if !p.weight.Quantized() {
+		in = blocks*17 + 1
+	}
+	xStride, yStride := in+3, out+2
+	params := table.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(xStride), YStride: uint32(yStride), Group: uint32(group)}
+	var missing []string
+	if input == decl.InputPlain {
+		missing = append(missing, "x2")
+	}
+	if bias == 0 {
+		missing = append(missing, "b")
+	}
+	specs := []uint32{uint32(p.weight), p.act, input, bias}
+	s := newSolo(t, table.KernelGEMM, specs, table.GEMMParams(params), second(0, 0, rows), missing...)
+	w := randomBytes(t, r, p.weight, out*in, 1)
+	copy(s.bytes("w"), w)
+	n := (rows-1)*xStride + in
+	x, x2 := random(r, n, 2), random(r, n, 1)
+	s.fill("x", x)
+	if input != decl.InputPlain {
+		s.fill("x2", x2)
+	}
+	b := random(r, out, 1)
+	if bias != 0 {
+		s.fill("b", b)
+	}
+	start := make([]float32, (rows-1)*yStride+out)
+	for i := range start {
+		start[i] = -12345 // between the rows, it must stay
+	}
+	got := s.everywhere("y", start)
+	f := dequantized(t, p.weight, w)
+	var want []float64
+	for row := range rows {
+		x := slices.Clone(x[row*xStride:][:in])
+		if input != decl.InputPlain {
+			siluMul(x, x, x2[row*xStride:][:in])
+		}
+		v := widen(x)
+		if p.act == decl.ActQ8 {
+			q := newInput(x)
+			for i := range v {
+				v[i] = float64(q.d[i/blockElems]) * float64(q.q[i])
+			}
+		}
+		for o := range out {
+			var sum float64
+			for i := range in {
+				sum += f[o*in+i] * v[i]
+			}
+			if bias != 0 {
+				sum += float64(b[o])
+			}
+			want = append(want, sum)
+		}
+		if row < rows-1 {
+			want = append(want, -12345, -12345)
+		}
+	}
+	for i := range got { // the filler would hide what is between
+		if (got[i] == -12345) != (want[i] == -12345) {
+			t.Fatalf("element %d: %v, want %v", i, got[i], want[i])
+		}
+		if want[i] == -12345 {
+			got[i], want[i] = 0, 0
+		}
+	}
+	near(t, got, want, 1e-5)
+
+	// Row by row with gemv.
+	for row := range rows {
+		one := newSolo(t, table.KernelGEMV, specs, params, second(0, 0, 1), missing...)
+		copy(one.bytes("w"), w)
+		one.fill("x", x[row*xStride:][:in])
+		if input != decl.InputPlain {
+			one.fill("x2", x2[row*xStride:][:in])
+		}
+		if bias != 0 {
+			one.fill("b", b)
+		}
+		same(t, fmt.Sprintf("row %d", row), one.everywhere("y", nil), got[row*yStride:][:out])
+	}
+}
+
+// TestSiLUMulFused compares a product of silu(x)*x2 with silu_mul and a plain
+// product.
+func TestSiLUMulFused(t *testing.T) {
+	r := rand.New(rand.NewPCG(25, 1))
+	for _, p := range products {
+		const in, out, rows = 288, 12, 3
+		gate, up := random(r, rows*in, 3), random(r, rows*in, 1)
+		w := randomBytes(t, r, p.weight, out*in, 1)
+		mp := table.GEMMParams{In: in, Out: out, XStride: in, YStride: out, Group: 8}
+		fused := newSolo(t, table.KernelGEMM, []uint32{uint32(p.weight), p.act, decl.InputSiLUMul, 0}, mp, second(0, 0, rows), "b")
+		copy(fused.bytes("w"), w)
+		fused.fill("x", gate)
+		fused.fill("x2", up)
+
+		act := newSolo(t, table.KernelSiLUMul, nil, table.SiLUMulParams{N: in, Stride: in}, second(0, 0, rows))
+		act.fill("gate", gate)
+		act.fill("up", up)
+		plain := newSolo(t, table.KernelGEMM, []uint32{uint32(p.weight), p.act, decl.InputPlain, 0}, mp, second(0, 0, rows), "x2", "b")
+		copy(plain.bytes("w"), w)
+		plain.fill("x", act.everywhere("out", nil))
+		same(t, p.String(), fused.everywhere("y", nil), plain.everywhere("y", nil))
+	}
+}
+
+func TestSiLUMulStride(t *testing.T) {
+	r := rand.New(rand.NewPCG(26, 1))
+	const n, stride, rows = 13, 29, 3
+	s := newSolo(t, table.KernelSiLUMul, nil, table.SiLUMulParams{N: n, Stride: stride}, second(0, 0, rows))
+	g, u := random(r, (rows-1)*stride+n, 4), random(r, (rows-1)*stride+n, 1)
+	s.fill("gate", g)
+	s.fill("up", u)
+	var want []float64
+	for row := range rows {
+		for i := range n {
+			x := float64(g[row*stride+i])
+			want = append(want, x/(1+math.Exp(-x))*float64(u[row*stride+i]))
+		}
+	}
+	near(t, s.everywhere("out", nil), want, 1e-6)
+}
+
+func TestArgmax(t *testing.T) {
+	nan := float32(math.NaN())
+	const ringLen = 3
+	for _, c := range []struct {
+		logits []float32
+		want   uint32
+		stop   uint32
+	}{
+		{[]float32{1, 3, 2, 3, 3, 0}, 1, 0},
+		{[]float32{1, 3, 2, 3, 9, 0}, 4, 1},
+		{[]float32{nan, 3, nan, 2}, 1, 0},
+		{[]float32{nan, nan, nan, nan, nan}, 0, 0},
+		{[]float32{nan, minusInf, minusInf}, 1, 0},
+		{[]float32{-5}, 0, 0},
+		{[]float32{0, 0, 0, 0, 0, 0, 0, 0, 7}, 8, 0},
+		{[]float32{nan, nan, nan, nan, -1, nan, nan, -1}, 4, 1},
+	} {
+		for _, at := range []int{2, 50} { // past the ring: its last entry
+			s := newSolo(t, table.KernelArgmax, nil, table.ArgmaxParams{N: uint32(len(c.logits)), Ring: ringLen, MaxStops: 2}, second(at, 0, 0))
+			s.fill("logits", c.logits)
+			putU32s(s.bytes("stops"), math.MaxUint32, 4, 77) // a count past the end is clamped
+			step := s.run(fastest(), 3)
+			if got := uint32s(s.bytes("tokens"))[2]; got != c.want || step.Count != 1 || step.Stop != c.stop {
+				t.Errorf("%v: token %d, stop %d, count %d", c.logits, got, step.Stop, step.Count)
+			}
+		}
+	}
+}

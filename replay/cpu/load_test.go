@@ -1,0 +1,362 @@
+package cpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// tryLoad loads a table on a new device.
+func tryLoad(t *testing.T, b *builder, o table.LoadOptions) (*Device, error) {
+	t.Helper()
+	if err := b.t.PlaceBarriers(); err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d, d.Load(context.Background(), b.t, b.tensors, o)
+}
+
+func TestNew(t *testing.T) {
+	most := runtime.GOMAXPROCS(0)
+	for _, n := range []int{-1, most + 1, 1 << 30} {
+		if _, err := New(Options{Threads: n}); err == nil || !strings.Contains(err.Error(), "GOMAXPROCS") {
+			t.Errorf("%d threads: %v", n, err)
+		}
+	}
+	if d, err := New(Options{}); err != nil || d.threads != most {
+		t.Errorf("threads %v, %v", d, err)
+	}
+}
+
+func TestPin(t *testing.T) {
+	d, err := New(Options{Pin: true})
+	if !canPin {
+		if err == nil {
+			t.Error("threads are said to be bound where they cannot be")
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	d = chainModel(t).load(Options{Pin: true})
+	if res, _ := decode(t, d, newSession(t, d, 3), 10); res.Count != 10 {
+		t.Errorf("%+v", res)
+	}
+}
+
+func TestUnsupportedWeight(t *testing.T) {
+	for _, c := range []struct {
+		t    dtype.Type
+		act  uint32
+		want string
+	}{
+		{dtype.Q4_K, decl.ActF32, "cpu: command 2 (layer.0.ffn.down): gemv: weight type Q4_K is not supported"},
+		{dtype.F16, decl.ActQ8, "cpu: command 2 (layer.0.ffn.down): gemv: weight type F16 with activation type q8 is not supported"},
+	} {
+		b := newBuilder(t, 8, 256, 8, 1, 0)
+		size, _ := c.t.Bytes(8 * 256)
+		b.weight("w", c.t, make([]byte, size))
+		b.slot("scratch", table.SlotScratch, table.ScopeExecutor, 4096)
+		b.program(table.ProgramDecode, 1)
+		row := map[int]uint32{decl.SecondRows: 1}
+		b.cmd(table.KernelAdd, nil, table.AddParams{N: 8}, 0, row, at{"scratch", 0}, at{"scratch", 64})
+		b.cmd(table.KernelAdd, nil, table.AddParams{N: 8}, 0, row, at{"scratch", 0}, at{"scratch", 64})
+		b.cmd(table.KernelGEMV, []uint32{uint32(c.t), c.act}, table.GEMVParams{In: 256, Out: 8, XStride: 256, YStride: 8, Group: 1}, 0, row,
+			at{"scratch", 0}, at{}, at{"w", 0}, at{}, at{"logits", 0})
+		b.t.Labels[2] = "layer.0.ffn.down"
+		_, err := tryLoad(t, b, table.LoadOptions{})
+		var typed *WeightTypeError
+		if !errors.As(err, &typed) || typed.Type != c.t || err.Error() != c.want {
+			t.Errorf("error %v, want %s", err, c.want)
+		}
+	}
+}
+
+// uploads is a table whose weights come by every way, in a norm of 8.
+func uploads(t *testing.T) *builder {
+	b := newBuilder(t, 8, 8, 8, 1, 0)
+	r := rand.New(rand.NewPCG(1, 9))
+	b.weight("plain", dtype.F32, bytesOf(t, random(r, 8, 1)))
+	b.tensors["half"] = randomBytes(t, r, dtype.F16, 8, 1)
+	b.tensors["brain"] = randomBytes(t, r, dtype.BF16, 8, 1)
+	b.slot("made", table.SlotWeight, table.ScopeModel, 4*(8+8+8+2))
+	b.t.Const = bytesOf(t, []float32{9, 8, 7})
+	b.t.Uploads = append(b.t.Uploads,
+		table.Upload{Op: table.UploadToF32, Type: dtype.F16, Slot: b.slots["made"], Tensor: "half", SrcSize: 16},
+		table.Upload{Op: table.UploadToF32, Type: dtype.BF16, Slot: b.slots["made"], Tensor: "brain", SrcSize: 16, DstOffset: 32},
+		table.Upload{Op: table.UploadToF32, Type: dtype.F32, Slot: b.slots["made"], Tensor: "plain", SrcSize: 32, DstOffset: 64},
+		table.Upload{Op: table.UploadConst, Type: dtype.F32, Slot: b.slots["made"], SrcOffset: 4, SrcSize: 8, DstOffset: 96},
+	)
+	b.slot("scratch", table.SlotScratch, table.ScopeExecutor, 256)
+	b.program(table.ProgramDecode, 1)
+	b.cmd(table.KernelRMSNorm, nil, table.RMSNormParams{N: 8, XRows: 1}, 0, map[int]uint32{decl.SecondRows: 1},
+		at{"plain", 0}, at{"made", 0}, at{"logits", 0})
+	return b
+}
+
+func TestUploads(t *testing.T) {
+	b := uploads(t)
+	var seen []uint64
+	var total uint64
+	d, err := tryLoad(t, b, table.LoadOptions{Progress: func(done, all uint64) { seen, total = append(seen, done), all }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if total != 32+16+16+32+8 || !slices.IsSorted(seen) || seen[len(seen)-1] != total {
+		t.Errorf("progress %v of %d", seen, total)
+	}
+	var want []float32
+	for _, w := range []struct {
+		t    dtype.Type
+		name string
+	}{{dtype.F16, "half"}, {dtype.BF16, "brain"}, {dtype.F32, "plain"}} {
+		for _, v := range dequantized(t, w.t, b.tensors[w.name]) {
+			want = append(want, float32(v))
+		}
+	}
+	same(t, "made", float32s(d.model[b.slots["made"]]), append(want, 8, 7))
+	if &d.model[b.slots["plain"]][0] != &b.tensors["plain"][0] {
+		t.Error("a tensor that could be used in place was copied")
+	}
+	if m := d.Memory(); m.Mapped != 32 || m.Weights != 104 || m.Executor < 256 || m.Sessions != 0 {
+		t.Errorf("%+v", m)
+	}
+	newSession(t, d, 0)
+	if m := d.Memory(); m.Sessions != 36+32+4+64 {
+		t.Errorf("%+v", m)
+	}
+	if err := d.Load(context.Background(), b.t, b.tensors, table.LoadOptions{}); !errors.Is(err, ErrLoaded) {
+		t.Errorf("a second Load: %v", err)
+	}
+}
+
+// TestUnaligned copies a tensor that lies at an odd address.
+func TestUnaligned(t *testing.T) {
+	b := uploads(t)
+	mem, err := allocate(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	odd := mem[1:][:32]
+	copy(odd, b.tensors["plain"])
+	b.tensors["plain"] = odd
+	d, err := tryLoad(t, b, table.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Memory().Mapped != 0 {
+		t.Errorf("%+v", d.Memory())
+	}
+}
+
+func TestLoadErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(b *builder)
+		want   string
+	}{
+		"no tensor":   {func(b *builder) { delete(b.tensors, "half") }, "(half): no tensor half"},
+		"short":       {func(b *builder) { b.tensors["brain"] = b.tensors["brain"][:15] }, "(brain): offset 0 + 16 bytes is past the source's 15"},
+		"invalid":     {func(b *builder) { b.t.Cmds[0].Grid[1] = 7 }, "not valid"},
+		"quantised":   {func(b *builder) { b.t.Uploads[1].Type = dtype.I16 }, "not "},
+		"huge":        {func(b *builder) { b.t.Slots[b.slots["scratch"]].Size = 1 << 46 }, "slot scratch"},
+		"barrier":     {func(b *builder) { b.t.Cmds[0].Barrier = 0 }, "barrier"},
+		"slot number": {func(b *builder) { b.t.Uploads[0].Slot = 1 << 31 }, "not valid"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "huge" && machineMemory() > 1<<46 {
+				t.Skip("this machine has more memory than a table may ask for, or does not say how much")
+			}
+			b := uploads(t)
+			if err := b.t.PlaceBarriers(); err != nil {
+				t.Fatal(err)
+			}
+			c.change(b)
+			d, err := New(Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			if err := d.Load(context.Background(), b.t, b.tensors, table.LoadOptions{}); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want %s", err, c.want)
+			}
+			if _, err := d.NewSession(); !errors.Is(err, ErrNotLoaded) {
+				t.Errorf("NewSession: %v", err)
+			}
+		})
+	}
+}
+
+func TestLoadCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	b := uploads(t)
+	if err := b.t.PlaceBarriers(); err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"before", "during"} {
+		d, err := New(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := table.LoadOptions{Progress: func(uint64, uint64) { cancel() }}
+		if when == "before" {
+			o.Progress = nil
+			done, stop := context.WithCancel(ctx)
+			stop()
+			err = d.Load(done, b.t, b.tensors, o)
+		} else {
+			err = d.Load(ctx, b.t, b.tensors, o)
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", when, err)
+		}
+		d.Close()
+	}
+}
+
+func TestSubmitErrors(t *testing.T) {
+	b := chainModel(t)
+	d := b.load(Options{})
+	id := newSession(t, d, 3)
+	good := table.Run{Program: 1, Count: 2, Step: table.Step{KVLen: 1, Rows: 8}}
+	if res := submit(t, d, &table.Submission{Session: id, Runs: []table.Run{good}}); res.Count != 0 {
+		t.Errorf("%+v", res)
+	}
+	for name, change := range map[string]func(r *table.Run){
+		"program":    func(r *table.Run) { r.Program = 2 },
+		"program 2":  func(r *table.Run) { r.Program = 1 << 31 },
+		"no rows":    func(r *table.Run) { r.Step.Rows = 0 },
+		"rows":       func(r *table.Run) { r.Step.Rows = 9 },
+		"count":      func(r *table.Run) { r.Count = 33 },
+		"count 2":    func(r *table.Run) { r.Count = 1<<32 - 1 },
+		"position":   func(r *table.Run) { r.Step.Position = chainCtx - 15 },
+		"position 2": func(r *table.Run) { r.Step.Position = 1<<32 - 1 },
+		"token":      func(r *table.Run) { r.Step.TokenIndex = chainCtx - 15 },
+		"KV length":  func(r *table.Run) { r.Step.KVLen = chainCtx - 14 },
+		"no KV":      func(r *table.Run) { r.Step.KVLen = 0 },
+	} {
+		r := good
+		change(&r)
+		var typed *RunError
+		if _, err := d.Submit(&table.Submission{Session: id, Runs: []table.Run{good, r}}); !errors.As(err, &typed) || typed.Run != 1 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	edge := good
+	edge.Step.Position, edge.Step.TokenIndex, edge.Step.KVLen = chainCtx-16, chainCtx-16, chainCtx-15
+	submit(t, d, &table.Submission{Session: id, Runs: []table.Run{edge}})
+	if res := submit(t, d, &table.Submission{Session: id}); res.Count != 0 || res.Stopped {
+		t.Errorf("nothing to do: %+v", res)
+	}
+
+	if _, err := d.Submit(&table.Submission{Session: id + 1}); !errors.Is(err, ErrSession) {
+		t.Errorf("no session: %v", err)
+	}
+	ticket, err := d.Submit(&table.Submission{Session: id, Runs: []table.Run{good}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, busy := d.Submit(&table.Submission{Session: id})
+	if errs := []error{busy, d.Write(id, 0, 0, nil), d.Read(id, 0, 0, nil)}; !slices.Equal(errs, []error{ErrBusy, ErrBusy, ErrBusy}) {
+		t.Errorf("in flight: %v", errs)
+	}
+	if _, err := d.Wait(ticket + 1); !errors.Is(err, ErrTicket) {
+		t.Errorf("another ticket: %v", err)
+	}
+	if _, err := d.Wait(ticket); err != nil {
+		t.Error(err)
+	}
+	for _, ticket := range []table.Ticket{ticket, 0, ticket + 1<<32} {
+		if _, err := d.Wait(ticket); !errors.Is(err, ErrTicket) {
+			t.Errorf("ticket %#x: %v", ticket, err)
+		}
+	}
+}
+
+func TestTransferErrors(t *testing.T) {
+	b := chainModel(t)
+	d := b.load(Options{})
+	id := newSession(t, d, 3)
+	size := uint64(4 * (chainCtx + 1))
+	for _, c := range []struct {
+		slot   uint32
+		offset uint64
+		n      int
+		ok     bool
+	}{
+		{b.slots["tokens"], 0, int(size), true},
+		{b.slots["tokens"], size, 0, true},
+		{b.slots["tokens"], size - 3, 4, false},
+		{b.slots["tokens"], size + 1, 0, false},
+		{b.slots["tokens"], 1<<64 - 1, 4, false},
+		{b.slots["embd"], 0, 4, false},
+		{b.slots["scratch"], 0, 4, false},
+		{uint32(len(b.t.Slots)), 0, 0, false},
+		{1<<32 - 1, 0, 0, false},
+	} {
+		p := make([]byte, c.n)
+		if r, w := d.Read(id, c.slot, c.offset, p), d.Write(id, c.slot, c.offset, p); (r == nil) != c.ok || (w == nil) != c.ok {
+			t.Errorf("%+v: read %v, write %v", c, r, w)
+		}
+	}
+	if err := d.CloseSession(id); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.CloseSession(id); !errors.Is(err, ErrSession) {
+		t.Errorf("closed twice: %v", err)
+	}
+	if err := d.Read(id, 0, 0, nil); !errors.Is(err, ErrSession) {
+		t.Errorf("closed session: %v", err)
+	}
+}
+
+// failing is a source that cannot read.
+type failing struct{}
+
+func (failing) Tensor(string) ([]byte, error) { return nil, io.ErrUnexpectedEOF }
+
+func TestSourceError(t *testing.T) {
+	b := uploads(t)
+	if err := b.t.PlaceBarriers(); err != nil {
+		t.Fatal(err)
+	}
+	for _, src := range []table.Source{failing{}, nil} {
+		d, err := New(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = d.Load(context.Background(), b.t, src, table.LoadOptions{})
+		if err == nil || src != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("source %v: %v", src, err)
+		}
+		d.Close()
+	}
+}
+
+func ExampleNew() {
+	d, err := New(Options{Threads: 1, Portable: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer d.Close()
+	info := d.Info()
+	fmt.Println(info.Device, info.Modes, info.Detail)
+	// Output: cpu [encode] 1 threads, portable
+}

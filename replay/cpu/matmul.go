@@ -1,0 +1,144 @@
+package cpu
+
+import (
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// panelBytes is how much of W is multiplied with every row of activations
+// before the next rows of W are read: it stays in the first-level cache.
+const panelBytes = 8 << 10
+
+// inputChunk is how many activations are made ready at once, a multiple of
+// the block.
+const inputChunk = 256
+
+// matmul is gemv and gemm. They differ in what they are shaped for elsewhere;
+// here both read each weight once.
+type matmul struct {
+	ops   *ops
+	rows  rowsFunc
+	quant bool // activations are quantised
+
+	in, out, group   int
+	xStride, yStride int
+	rowBytes         int // of W
+	panel            int // rows of W at a time, with several rows of x
+
+	x, x2 []float32 // [rows, in]; x2 is nil unless the input is silu(x) * x2
+	w     []byte    // [out, in]
+	b     []float32 // [out], or nil
+	y     []float32 // [rows, out]
+}
+
+func newGEMV(b *binder) (kernel, error) { return newMatmul(b, table.GEMVParams(b.cmd.GEMVParams())) }
+func newGEMM(b *binder) (kernel, error) { return newMatmul(b, table.GEMVParams(b.cmd.GEMMParams())) }
+
+func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
+	t, act := dtype.Type(b.spec(table.GEMVSpecWType)), b.spec(table.GEMVSpecAct)
+	rows, ok := b.ops.rows[product{t, act}]
+	if !ok {
+		err := &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
+		if _, other := b.ops.rows[product{t, decl.ActF32}]; other {
+			err.Act = "q8"
+		}
+		return nil, err
+	}
+	size, ok := t.Bytes(uint64(p.In))
+	b.need(ok && size > 0, "%d columns are not a whole number of blocks of %v", p.In, t)
+	b.need(act != decl.ActQ8 || p.In%blockElems == 0, "%d columns are not a whole number of blocks of quantised activations", p.In)
+	b.need(p.Group > 0, "the group is 0")
+	k := &matmul{
+		ops: b.ops, rows: rows, quant: act == decl.ActQ8,
+		in: int(p.In), out: int(p.Out), group: int(p.Group), xStride: int(p.XStride), yStride: int(p.YStride),
+		rowBytes: int(size),
+		x:        b.f32(table.GEMVBindX), w: b.bytes(table.GEMVBindW), y: b.f32(table.GEMVBindY),
+	}
+	if t == dtype.F32 {
+		k.w = b.words(table.GEMVBindW)
+	}
+	if b.spec(table.GEMVSpecInput) == decl.InputSiLUMul {
+		k.x2 = b.f32(table.GEMVBindX2)
+	}
+	if b.spec(table.GEMVSpecBias) != 0 {
+		k.b = b.f32(table.GEMVBindB)
+	}
+	if b.err == nil {
+		k.panel = max(4, panelBytes/k.rowBytes&^3)
+	}
+	return k, b.err
+}
+
+func (k *matmul) units(*worker) int { return (k.out + k.group - 1) / k.group }
+
+func (k *matmul) run(w *worker, lo, hi int) {
+	for r := range w.rows {
+		k.prepare(w, r)
+	}
+	first, last := lo*k.group, min(hi*k.group, k.out)
+	panel := k.panel
+	if w.rows == 1 {
+		panel = last - first
+	}
+	for o := first; o < last; o += panel {
+		n := min(panel, last-o)
+		weights := k.w[o*k.rowBytes:][:n*k.rowBytes]
+		for r := range w.rows {
+			k.input(w, r)
+			k.rows(k.y[r*k.yStride+o:][:n], weights, &w.input)
+		}
+	}
+	if k.b == nil {
+		return
+	}
+	for r := range w.rows {
+		y := k.y[r*k.yStride:]
+		for o := first; o < last; o++ {
+			y[o] += k.b[o]
+		}
+	}
+}
+
+// prepare makes row r of the input in the worker's private memory, unless it
+// is used as it is.
+func (k *matmul) prepare(w *worker, r int) {
+	if !k.quant && k.x2 == nil {
+		return
+	}
+	k.input(w, r)
+	x := k.x[r*k.xStride:][:k.in]
+	if !k.quant {
+		k.ops.siluMul(w.input.f, x, k.x2[r*k.xStride:][:k.in])
+		return
+	}
+	if k.x2 == nil {
+		k.ops.quantize(w.input.q, w.input.d, x)
+		return
+	}
+	x2 := k.x2[r*k.xStride:][:k.in]
+	for at := 0; at < k.in; at += inputChunk {
+		end := min(at+inputChunk, k.in)
+		buf := w.chunk[:end-at]
+		k.ops.siluMul(buf, x[at:end], x2[at:end])
+		k.ops.quantize(w.input.q[at:end], w.input.d[at/blockElems:end/blockElems], buf)
+	}
+}
+
+// input points the worker's input at row r. In private memory a row is
+// [in] int8 and [in/32] float32, or [in] float32, rounded up to a cache line.
+func (k *matmul) input(w *worker, r int) {
+	switch {
+	case k.quant:
+		scales := k.in / blockElems * 4
+		row := w.scratch[r*roundUp(k.in+scales):][:k.in+scales]
+		w.input.q, w.input.d = int8s(row[:k.in]), float32s(row[k.in:])
+	case k.x2 != nil:
+		w.input.f = float32s(w.scratch[r*roundUp(4*k.in):][:4*k.in])
+	default:
+		w.input.f = k.x[r*k.xStride:][:k.in]
+	}
+}
+
+// roundUp returns n rounded up to a cache line.
+func roundUp(n int) int { return (n + align - 1) &^ (align - 1) }

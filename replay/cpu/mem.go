@@ -1,0 +1,69 @@
+package cpu
+
+import (
+	"fmt"
+	"math/bits"
+	"unsafe"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// All conversions between bytes and typed memory are in this file. Each view
+// is as long as the bytes it is made of, so Go's bounds checks hold for it.
+
+// align is the alignment of everything allocated, a cache line.
+const align = 64
+
+// allocate returns n zeroed bytes, aligned. It fails rather than ask for more
+// than the machine has.
+func allocate(n uint64) ([]byte, error) {
+	if limit := machineMemory(); n > limit {
+		return nil, fmt.Errorf("%d bytes do not fit in this machine's memory of %d", n, limit)
+	}
+	if n > 1<<(bits.UintSize-2) {
+		return nil, fmt.Errorf("%d bytes do not fit in the address space", n)
+	}
+	words := make([]uint64, (n+7)/8+align/8)
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)
+	skip := -uintptr(unsafe.Pointer(&b[0])) % align
+	return b[skip:][:n:n], nil
+}
+
+// aligned reports whether b starts at a multiple of n, a power of two.
+func aligned(b []byte, n uintptr) bool {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%n == 0
+}
+
+// float32s returns b as [len(b)/4] float32. b must be aligned to 4.
+func float32s(b []byte) []float32 {
+	if len(b) < 4 {
+		return nil
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), len(b)/4)
+}
+
+// uint32s returns b as [len(b)/4] uint32. b must be aligned to 4.
+func uint32s(b []byte) []uint32 {
+	if len(b) < 4 {
+		return nil
+	}
+	return unsafe.Slice((*uint32)(unsafe.Pointer(&b[0])), len(b)/4)
+}
+
+// int8s returns b as [len(b)] int8.
+func int8s(b []byte) []int8 {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*int8)(unsafe.Pointer(&b[0])), len(b))
+}
+
+// bytePtr returns the address of the first element of x, which is not empty.
+func bytePtr(x []float32) *byte { return (*byte)(unsafe.Pointer(&x[0])) }
+
+// stepOf returns the first record of a step slot, which must be aligned to 8
+// and hold one.
+func stepOf(b []byte) *table.Step {
+	_ = b[table.StepSize-1]
+	return (*table.Step)(unsafe.Pointer(&b[0]))
+}

@@ -1,0 +1,74 @@
+package cpu
+
+import (
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// blockElems is the block of quantised activations, and of the weights that
+// are multiplied with them.
+const blockElems = 32
+
+// input is one row of activations in the form that a product wants.
+type input struct {
+	f []float32 // act f32: [n]
+	q []int8    // act q8: [n]
+	d []float32 // act q8: [n/32], scales
+
+	buf  [lanes]float32 // for converted weights
+	sums [lanes]float32 // of a row, where they are not in registers
+}
+
+// rowsFunc computes y[i] = dot(row i of w, x) for len(y) rows that lie one
+// after another in w.
+type rowsFunc func(y []float32, w []byte, x *input)
+
+// product names an implementation of a matrix product.
+type product struct {
+	weight dtype.Type
+	act    uint32 // decl.ActF32 or decl.ActQ8
+}
+
+// ops are the inner loops, chosen once by the processor's features. Every set
+// gives the same bits.
+type ops struct {
+	features []string
+
+	rows map[product]rowsFunc
+	// dot returns the float dot product of a and b, which are as long.
+	dot func(a, b []float32) float32
+	// quantize sets q and d to the 8-bit form of x, a whole number of blocks.
+	quantize func(q []int8, d, x []float32)
+	// siluMul sets dst to silu(gate) * up.
+	siluMul func(dst, gate, up []float32)
+	// expSub sets s to exp(s - m).
+	expSub func(s []float32, m float32)
+	// addScaledF16 adds w[j] * row j of v, len(acc) float16, to acc, in order.
+	addScaledF16 func(acc []float32, v []byte, w []float32)
+	// f16ToF32 and f32ToF16 convert len(dst), or len(src), elements.
+	f16ToF32 func(dst []float32, src []byte)
+	f32ToF16 func(dst []byte, src []float32)
+}
+
+// portable returns the loops in Go, which run anywhere and are the reference.
+func portable() *ops {
+	return &ops{
+		features: []string{"portable"},
+		rows: map[product]rowsFunc{
+			{dtype.F32, decl.ActF32}:  rowsDecoded(decodeF32, 1, 4),
+			{dtype.F16, decl.ActF32}:  rowsDecoded(f16ToF32, 1, 2),
+			{dtype.BF16, decl.ActF32}: rowsDecoded(decodeBF16, 1, 2),
+			{dtype.Q8_0, decl.ActF32}: rowsDecoded(decodeWith(dtype.Q8_0), blockElems, 34),
+			{dtype.Q4_0, decl.ActF32}: rowsDecoded(decodeWith(dtype.Q4_0), blockElems, 18),
+			{dtype.Q8_0, decl.ActQ8}:  rowsQ8_0,
+			{dtype.Q4_0, decl.ActQ8}:  rowsQ4_0,
+		},
+		dot:          dot,
+		quantize:     quantize,
+		siluMul:      siluMul,
+		expSub:       expSub,
+		addScaledF16: addScaledF16,
+		f16ToF32:     f16ToF32,
+		f32ToF16:     f32ToF16,
+	}
+}

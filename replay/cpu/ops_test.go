@@ -1,0 +1,308 @@
+package cpu
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// extremes are scales that reach subnormal numbers and large ones, without
+// overflowing to infinity.
+var extremes = []float64{1e-44, 1e-39, 1e-30, 1e-3, 1, 1e4, 1e15}
+
+// products are what is implemented, in order.
+var products = []product{
+	{dtype.F32, decl.ActF32}, {dtype.F16, decl.ActF32}, {dtype.BF16, decl.ActF32},
+	{dtype.Q8_0, decl.ActF32}, {dtype.Q4_0, decl.ActF32}, {dtype.Q8_0, decl.ActQ8}, {dtype.Q4_0, decl.ActQ8},
+}
+
+func (p product) String() string { return fmt.Sprintf("%v/act%d", p.weight, p.act) }
+
+// newInput returns activations in both forms.
+func newInput(x []float32) *input {
+	in := &input{f: x}
+	if len(x)%blockElems == 0 {
+		in.q, in.d = make([]int8, len(x)), make([]float32, len(x)/blockElems)
+		quantize(in.q, in.d, x)
+	}
+	return in
+}
+
+// hostileWeights returns rows of valid bytes that a quantiser would not write:
+// -128 in Q8_0, extreme scales.
+func hostileWeights(tb testing.TB, r *rand.Rand, t dtype.Type, n int) []byte {
+	size, _ := t.Bytes(uint64(n))
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+		if r.IntN(4) == 0 {
+			b[i] = 0x80
+		}
+	}
+	_, block := t.Block()
+	for at := 0; at < len(b); at += block {
+		switch t {
+		case dtype.F32, dtype.BF16:
+			b[at+block-1] &= 0xbf // below 2: no infinity, no NaN
+		default:
+			b[at+1] &= 0xbb // half precision, the same; subnormals included
+		}
+	}
+	return b
+}
+
+func TestProductsAgree(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	fast := fastest()
+	for _, p := range products {
+		t.Run(p.String(), func(t *testing.T) {
+			for range 200 {
+				blocks, rows := r.IntN(9), r.IntN(10)
+				n := blocks * blockElems
+				if !p.weight.Quantized() {
+					n = r.IntN(140)
+				}
+				w := hostileWeights(t, r, p.weight, n*rows)
+				x := newInput(random(r, n, extremes[r.IntN(len(extremes))]))
+				if n%blockElems != 0 && p.act == decl.ActQ8 {
+					t.Fatal("a row that is no whole number of blocks")
+				}
+				want, got := make([]float32, rows), make([]float32, rows)
+				portable().rows[p](want, w, x)
+				fast.rows[p](got, w, x)
+				same(t, fmt.Sprintf("%d rows of %d", rows, n), got, want)
+			}
+		})
+	}
+}
+
+// TestProducts compares with float64 on what the integers and the float16
+// stand for.
+func TestProducts(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 1))
+	for name, o := range implementations() {
+		for _, p := range products {
+			t.Run(name+"/"+p.String(), func(t *testing.T) {
+				const rows, n = 7, 288
+				w := randomBytes(t, r, p.weight, rows*n, 1)
+				f := dequantized(t, p.weight, w)
+				x := newInput(random(r, n, 1))
+				v := widen(x.f)
+				if p.act == decl.ActQ8 {
+					for i, q := range x.q {
+						v[i] = float64(x.d[i/blockElems]) * float64(q)
+					}
+				}
+				want := make([]float64, rows)
+				for i := range want {
+					for j := range n {
+						want[i] += f[i*n+j] * v[j]
+					}
+				}
+				got := make([]float32, rows)
+				o.rows[p](got, w, x)
+				near(t, got, want, 2e-6)
+			})
+		}
+	}
+}
+
+func TestQuantize(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	for _, scale := range append(extremes, 1e38, 0) {
+		for range 20 {
+			x := random(r, 8*blockElems, scale)
+			if scale == 0 {
+				x[3] = float32(math.Copysign(0, -1))
+			}
+			q, d := make([]int8, len(x)), make([]float32, 8)
+			quantize(q, d, x)
+			for i, v := range x {
+				if !isFinite(v) {
+					continue // it is the tests' 1e38 that overflows now and then
+				}
+				block := d[i/blockElems]
+				if err := math.Abs(float64(block)*float64(q[i]) - float64(v)); isFinite(block) && err > 0.501*float64(block)+127*minScale {
+					t.Fatalf("scale %g: %v became %d * %v", scale, v, q[i], block)
+				}
+			}
+			q2, d2 := make([]int8, len(x)), make([]float32, 8)
+			fastest().quantize(q2, d2, x)
+			same(t, "scales", d2, d)
+			if fmt.Sprint(q) != fmt.Sprint(q2) {
+				t.Fatalf("scale %g: %v and %v", scale, q, q2)
+			}
+		}
+	}
+	// Halves round to even.
+	x := make([]float32, blockElems)
+	x[0], x[1], x[2], x[3], x[4] = 127, 0.5, 1.5, 2.5, -2.5
+	for name, o := range implementations() {
+		q, d := make([]int8, blockElems), make([]float32, 1)
+		o.quantize(q, d, x)
+		if fmt.Sprint(q[:5]) != "[127 0 2 2 -2]" || d[0] != 1 {
+			t.Errorf("%s: %v * %v", name, q[:5], d[0])
+		}
+	}
+}
+
+// TestQuantizeNotFinite asks only that the result is the same and within
+// range: the products of a block with an infinite element are not numbers.
+func TestQuantizeNotFinite(t *testing.T) {
+	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
+		x := make([]float32, blockElems)
+		x[5], x[6] = bad, 3
+		want, wantD := make([]int8, blockElems), make([]float32, 1)
+		quantize(want, wantD, x)
+		q, d := make([]int8, blockElems), make([]float32, 1)
+		fastest().quantize(q, d, x)
+		same(t, "scale", d, wantD)
+		for i := range q {
+			if q[i] != want[i] || q[i] == -128 {
+				t.Errorf("%v: element %d: %d, portable %d", bad, i, q[i], want[i])
+			}
+		}
+	}
+}
+
+func TestExp(t *testing.T) {
+	worst := 0.0
+	check := func(x float32) {
+		got, want := exp(x), math.Exp(float64(x))
+		switch {
+		case x < expMin:
+			if got != 0 {
+				t.Fatalf("exp(%v) = %v", x, got)
+			}
+		case x > expMax:
+			if !math.IsInf(float64(got), 1) {
+				t.Fatalf("exp(%v) = %v", x, got)
+			}
+		default:
+			ulp := float64(math.Nextafter32(float32(want), float32(math.Inf(1)))) - float64(float32(want))
+			worst = max(worst, math.Abs(float64(got)-want)/ulp)
+		}
+	}
+	for x := float32(-104); x < 90; x += 1.0 / 1024 {
+		check(x)
+	}
+	r := rand.New(rand.NewPCG(4, 1))
+	for range 200000 {
+		check(float32(r.NormFloat64()))
+		check(float32(r.NormFloat64() * 1e-6))
+	}
+	for _, x := range []float32{expMin, expMax, 0, float32(math.Inf(1)), minusInf, math.Nextafter32(expMin, -100), math.Nextafter32(expMax, 100)} {
+		check(x)
+	}
+	if worst > 2 {
+		t.Errorf("exp is off by %.2f units in the last place", worst)
+	}
+	if exp(0) != 1 {
+		t.Errorf("exp(0) = %v", exp(0))
+	}
+	if v := exp(float32(math.NaN())); v == v {
+		t.Errorf("exp(NaN) = %v", v)
+	}
+}
+
+func TestExpAgrees(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 1))
+	fast := fastest()
+	for range 2000 {
+		x := random(r, r.IntN(100), 60)
+		if len(x) > 4 {
+			x[0], x[1], x[2], x[3] = expMin, expMax, minusInf, float32(math.Inf(1))
+		}
+		m := float32(r.NormFloat64())
+		want, got := bytesF(x), bytesF(x)
+		expSub(want, m)
+		fast.expSub(got, m)
+		same(t, "exp", got, want)
+		up := random(r, len(x), 1)
+		if len(x) > 4 {
+			x[2], x[3] = -200, 200
+		}
+		siluMul(want, x, up)
+		fast.siluMul(got, x, up)
+		same(t, "silu", got, want)
+	}
+}
+
+func bytesF(x []float32) []float32 { return append([]float32(nil), x...) }
+
+func TestSiLU(t *testing.T) {
+	for x := float32(-100); x < 100; x += 1.0 / 64 {
+		var got [1]float32
+		siluMul(got[:], []float32{x}, []float32{2})
+		want := 2 * float64(x) / (1 + math.Exp(-float64(x)))
+		if math.Abs(float64(got[0])-want) > 4e-7*math.Abs(want)+1e-36 {
+			t.Fatalf("silu(%v)*2 = %v, want %v", x, got[0], want)
+		}
+	}
+}
+
+func TestHalvesAgree(t *testing.T) {
+	fast := fastest()
+	// All numbers and infinities; NaN's bits are nobody's business.
+	var src []byte
+	for h := range 1 << 16 {
+		if h&0x7c00 != 0x7c00 || h&0x3ff == 0 {
+			src = append(src, byte(h), byte(h>>8))
+		}
+	}
+	want, got := make([]float32, len(src)/2), make([]float32, len(src)/2)
+	f16ToF32(want, src)
+	fast.f16ToF32(got, src)
+	same(t, "float32", got, want)
+	r := rand.New(rand.NewPCG(6, 1))
+	for range 500 {
+		x := random(r, r.IntN(70), []float64{1e-9, 1e-7, 1e-5, 1, 1e3, 4e4, 1e6}[r.IntN(7)])
+		for i := range x { // halfway cases
+			if r.IntN(2) == 0 {
+				x[i] = math.Float32frombits(math.Float32bits(x[i])&^0x1fff | 0x1000)
+			}
+		}
+		a, b := make([]byte, 2*len(x)), make([]byte, 2*len(x))
+		f32ToF16(a, x)
+		fast.f32ToF16(b, x)
+		if !bytes.Equal(a, b) {
+			t.Fatalf("%v: %x and %x", x, a, b)
+		}
+	}
+}
+
+func TestAddScaledAgrees(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 1))
+	for range 500 {
+		n, rows := r.IntN(170), r.IntN(66)
+		v := hostileWeights(t, r, dtype.F16, n*rows)
+		want, w := random(r, n, 1), random(r, rows, extremes[r.IntN(len(extremes))])
+		got := bytesF(want)
+		addScaledF16(want, v, w)
+		fastest().addScaledF16(got, v, w)
+		same(t, fmt.Sprintf("%d rows of %d", rows, n), got, want)
+	}
+}
+
+func TestDotAgrees(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 1))
+	for n := range 200 {
+		a, b := random(r, n, 1), random(r, n, 1e3)
+		same(t, fmt.Sprint(n), []float32{fastest().dot(a, b)}, []float32{dot(a, b)})
+		var want float64
+		for i := range a {
+			want += float64(a[i]) * float64(b[i])
+		}
+		if got := float64(dot(a, b)); math.Abs(got-want) > 1e-2 {
+			t.Errorf("%d: %v, want %v", n, got, want)
+		}
+	}
+}
+
+// isFinite reports whether x is neither infinite nor NaN.
+func isFinite(x float32) bool { return math.Float32bits(x)&0x7f800000 != 0x7f800000 }

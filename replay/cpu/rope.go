@@ -1,0 +1,92 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// rotate rotates the first 2*len(angles)/2 elements of a head in place.
+// angles is [half, 2]: cosine, sine.
+func rotate(x, angles []float32, layout uint32) {
+	half := len(angles) / 2
+	first, step := half, 1 // of a pair: i and i + half
+	if layout == decl.LayoutInterleaved {
+		first, step = 1, 2 // 2i and 2i + 1
+	}
+	for i := range half {
+		c, s := angles[2*i], angles[2*i+1]
+		at := i * step
+		x0, x1 := x[at], x[at+first]
+		x[at] = float32(x0*c) - float32(x1*s)
+		x[at+first] = float32(x1*c) + float32(x0*s)
+	}
+}
+
+// ropeAngles computes cosines and sines of positions.
+type ropeAngles struct {
+	half   int
+	factor float32
+
+	invFreq []float32 // [half]
+	factors []float32 // [half], or nil
+	out     []float32 // [rows, half, 2]
+}
+
+func newRoPEAngles(b *binder) (kernel, error) {
+	p := b.cmd.RoPEAnglesParams()
+	k := &ropeAngles{
+		half: int(p.Half), factor: p.AttnFactor,
+		invFreq: b.f32(table.RoPEAnglesBindInvFreq), out: b.f32(table.RoPEAnglesBindOut),
+	}
+	if b.spec(table.RoPEAnglesSpecFactors) != 0 {
+		k.factors = b.f32(table.RoPEAnglesBindFactors)
+	}
+	return k, b.err
+}
+
+func (k *ropeAngles) units(w *worker) int { return w.rows }
+
+func (k *ropeAngles) run(w *worker, lo, hi int) {
+	for r := lo; r < hi; r++ {
+		pos := float32(w.index + uint32(r))
+		out := k.out[2*r*k.half:][:2*k.half]
+		for i := range k.half {
+			a := float32(pos * k.invFreq[i])
+			if k.factors != nil {
+				a /= k.factors[i]
+			}
+			sin, cos := math.Sincos(float64(a))
+			out[2*i] = float32(float32(cos) * k.factor)
+			out[2*i+1] = float32(float32(sin) * k.factor)
+		}
+	}
+}
+
+// rope rotates heads in place.
+type rope struct {
+	heads, headDim, stride, half int
+	layout                       uint32
+
+	x      []float32 // [rows, heads, headDim]
+	angles []float32 // [rows, half, 2]
+}
+
+func newRoPE(b *binder) (kernel, error) {
+	p := b.cmd.RoPEParams()
+	return &rope{
+		heads: int(p.Heads), headDim: int(b.spec(table.RoPESpecHeadDim)), stride: int(p.Stride), half: int(p.Half),
+		layout: b.spec(table.RoPESpecLayout),
+		x:      b.f32(table.RoPEBindX), angles: b.f32(table.RoPEBindAngles),
+	}, b.err
+}
+
+func (k *rope) units(w *worker) int { return w.rows * k.heads }
+
+func (k *rope) run(_ *worker, lo, hi int) {
+	for u := lo; u < hi; u++ {
+		r, h := u/k.heads, u%k.heads
+		rotate(k.x[r*k.stride+h*k.headDim:][:k.headDim], k.angles[2*r*k.half:][:2*k.half], k.layout)
+	}
+}

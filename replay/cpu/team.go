@@ -1,0 +1,243 @@
+package cpu
+
+import (
+	"errors"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// worker is one thread of the team: what it has of its own. Workers share
+// nothing but slots, the barrier and the job.
+type worker struct {
+	team *team
+	id   int
+	wake chan *job
+	last uint64 // the barrier's word that it saw
+
+	step table.Step // where this replay is
+	at   int        // the command that runs, for errors
+
+	// The command's patched values.
+	index uint32 // token index, position or first row
+	kvLen uint32
+	rows  int
+
+	scratch []byte
+	input   input
+	chunk   [inputChunk]float32
+	scores  [attnBlock]float32
+	_       pad
+}
+
+// team is the threads that replay. Worker 0 leads: it takes submissions and
+// says when they are done.
+type team struct {
+	dev     *Device
+	workers []*worker
+	barrier barrier
+	active  atomic.Int32 // workers that have not left the job
+	failed  atomic.Pointer[CommandError]
+	done    sync.WaitGroup
+}
+
+// newTeam starts n workers with scratch bytes each. cpus, if not nil, says
+// which processor each is bound to.
+func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
+	t := &team{dev: d}
+	warmParking()
+	for i := range n {
+		mem, err := allocate(scratch)
+		if err != nil {
+			return nil, err
+		}
+		t.workers = append(t.workers, &worker{team: t, id: i, wake: make(chan *job, 1), scratch: mem})
+	}
+	pinned, start := make(chan error), make(chan bool)
+	for i, w := range t.workers {
+		t.done.Go(func() {
+			// Never unlocked: a thread that was bound ends with its worker.
+			runtime.LockOSThread()
+			// A fault in memory that a file is mapped to, as when the file
+			// shrinks, becomes a panic that run recovers.
+			debug.SetPanicOnFault(true)
+			var err error
+			if cpus != nil {
+				err = pinThread(cpus[i%len(cpus)])
+			}
+			pinned <- err
+			if <-start {
+				w.main()
+			}
+		})
+	}
+	var err error
+	for range t.workers {
+		err = errors.Join(err, <-pinned)
+	}
+	for range t.workers {
+		start <- err == nil
+	}
+	return t, err
+}
+
+// warmParking makes the runtime keep enough records of parked goroutines for
+// each processor. A goroutine that parks on one processor and wakes on
+// another moves its record there, so that without a stock the first hundreds
+// of submissions would allocate some.
+func warmParking() {
+	const stock, most = 128, 2048 // of the runtime's cache for a processor; in all
+	var parked sync.WaitGroup
+	gate := make(chan struct{})
+	for range min(stock*runtime.GOMAXPROCS(0), most) {
+		parked.Go(func() { <-gate })
+	}
+	// Yields let the goroutines reach the gate; one that has not parks
+	// nothing, which costs no more than its record.
+	for range 4 {
+		runtime.Gosched()
+	}
+	close(gate)
+	parked.Wait()
+}
+
+// main is the life of a worker. It sleeps between submissions.
+func (w *worker) main() {
+	if w.id != 0 {
+		for j := range w.wake {
+			w.run(j)
+			w.team.active.Add(-1)
+		}
+		return
+	}
+	for {
+		j := w.team.dev.nextJob()
+		if j == nil {
+			for _, other := range w.team.workers[1:] {
+				close(other.wake)
+			}
+			return
+		}
+		w.team.lead(w, j)
+	}
+}
+
+// lead runs a job with the whole team.
+func (t *team) lead(w *worker, j *job) {
+	start := time.Now()
+	t.active.Store(int32(len(t.workers) - 1))
+	for _, other := range t.workers[1:] {
+		other.wake <- j
+	}
+	w.run(j)
+	for spins := 0; t.active.Load() != 0; spins++ {
+		if spins >= spinLimit {
+			runtime.Gosched()
+		}
+	}
+	step := j.session.step
+	j.finish(table.Result{Count: int(step.Count), Stopped: step.Stop != 0, Elapsed: time.Since(start)}, t.failure())
+}
+
+// failure returns the panic that ended the team's use, if there was one.
+func (t *team) failure() error {
+	if err := t.failed.Load(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// run does the worker's share of a job. A panic, which is a fault of this
+// package or a fault of mapped memory, ends the team's use but not the process.
+func (w *worker) run(j *job) {
+	defer func() {
+		if v := recover(); v != nil {
+			t := w.team.dev.table
+			w.team.failed.CompareAndSwap(nil, &CommandError{Command: w.at, Label: t.Label(w.at), Err: &PanicError{v}})
+			w.team.barrier.poison()
+		}
+	}()
+	s := j.submission
+	for i := range s.Runs {
+		run := &s.Runs[i]
+		w.step = run.Step
+		for range run.Count {
+			timed := s.Timings != nil && i == len(s.Runs)-1
+			if w.replay(j, run.Program, timed) {
+				return
+			}
+			w.step.Position += w.step.Rows
+			w.step.KVRow += w.step.Rows
+			w.step.KVLen += w.step.Rows
+			w.step.TokenIndex += w.step.Rows
+		}
+	}
+}
+
+// replay walks a program once. It reports whether the submission ends here.
+func (w *worker) replay(j *job, program uint32, timed bool) (ends bool) {
+	p := &w.team.dev.table.Programs[program]
+	cmds := j.session.cmds[p.First : p.First+p.Count]
+	if timed && w.meet(j) {
+		return true
+	}
+	for i := range cmds {
+		c := &cmds[i]
+		w.at = int(p.First) + i
+		if c.barrier && w.meet(j) {
+			return true
+		}
+		var start time.Time
+		if timed && w.id == 0 {
+			start = time.Now()
+		}
+		w.patch(c.cmd)
+		if !j.submission.Dry {
+			w.share(c)
+		}
+		if timed {
+			ends := w.meet(j)
+			if w.id == 0 {
+				j.submission.Timings[i] += time.Since(start)
+			}
+			if ends {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// patch sets the worker's values for a command.
+func (w *worker) patch(c *table.Cmd) {
+	second := c.Second
+	c.Apply(&w.step, &second)
+	w.index = table.Field(&second, decl.SecondIndex)
+	w.kvLen = table.Field(&second, decl.SecondKVLen)
+	w.rows = int(table.Field(&second, decl.SecondRows))
+}
+
+// share runs the worker's part of a command: units in contiguous, nearly equal
+// ranges.
+func (w *worker) share(c *command) {
+	parts := min(len(w.team.workers), c.tiles)
+	if w.id >= parts {
+		return
+	}
+	units := c.kernel.units(w)
+	lo, hi := units*w.id/parts, units*(w.id+1)/parts
+	if lo < hi {
+		c.kernel.run(w, lo, hi)
+	}
+}
+
+// meet waits for the team. It reports whether the submission ends here, on
+// which all workers agree.
+func (w *worker) meet(j *job) bool {
+	return w.team.barrier.wait(int32(len(w.team.workers)), &w.last, j)
+}

@@ -1,0 +1,386 @@
+package cpu
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// testKernel is a kernel with as many units as workers.
+type testKernel func(w *worker)
+
+func (k testKernel) units(w *worker) int     { return len(w.team.workers) }
+func (k testKernel) run(w *worker, _, _ int) { k(w) }
+
+// replace puts a kernel in the place of a session's command.
+func replace(d *Device, id table.SessionID, cmd int, k kernel) {
+	c := &d.sessions[id].cmds[cmd]
+	c.kernel, c.tiles = k, len(d.team.workers)
+}
+
+func TestStop(t *testing.T) {
+	for threads := 1; threads <= runtime.GOMAXPROCS(0); threads++ {
+		d := chainModel(t).load(Options{Threads: threads})
+		id := newSession(t, d, 3)
+		_, want := decode(t, d, id, 30)
+		stop := want[12]
+		first := slices.Index(want[1:], stop) + 1 // tokens up to it
+		_, slot, _ := d.table.Slot(table.SlotStops)
+		stops := make([]byte, 12)
+		putU32s(stops, 2, 5000, stop)
+		if err := d.Write(id, slot, 0, stops); err != nil {
+			t.Fatal(err)
+		}
+		_, tokens, _ := d.table.Slot(table.SlotTokens)
+		if err := d.Write(id, tokens, 4, make([]byte, 4*(chainCtx-1))); err != nil {
+			t.Fatal(err)
+		}
+		res, got := decode(t, d, id, 30)
+		if res.Count != first || !res.Stopped {
+			t.Errorf("%d threads: %+v, want %d tokens", threads, res, first)
+		}
+		if !slices.Equal(got[:first+1], want[:first+1]) || slices.Max(append(got[first+1:], 0)) != 0 {
+			t.Errorf("%d threads: %v after a stop at %d of %v", threads, got, first, want)
+		}
+		// The flag is the submission's: the next one runs.
+		if res, _ := decode(t, d, id, 3); res.Count != min(first, 3) {
+			t.Errorf("the submission after a stop: %+v", res)
+		}
+	}
+}
+
+func TestRunsFollow(t *testing.T) {
+	d := chainModel(t).load(Options{})
+	id := newSession(t, d, 3)
+	_, want := decode(t, d, id, 20)
+	id = newSession(t, d, 3)
+	sub := &table.Submission{Session: id}
+	for at := uint32(0); at < 20; at += 5 {
+		sub.Runs = append(sub.Runs, table.Run{Count: 5, Step: table.Step{Position: at, KVLen: at + 1, TokenIndex: at, Rows: 1}})
+	}
+	if res := submit(t, d, sub); res.Count != 20 {
+		t.Errorf("%+v", res)
+	}
+	if got := ring(t, d, id, 21); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	d := chainModel(t).load(Options{})
+	id := newSession(t, d, 3)
+	started := make(chan bool, chainCtx)
+	replace(d, id, 1, testKernel(func(w *worker) {
+		if w.id == 0 {
+			started <- true
+			time.Sleep(time.Millisecond)
+		}
+	}))
+	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 200, Step: chainStep()}}}
+	ticket, err := d.Submit(sub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-started
+	d.Cancel(ticket + 1<<32) // not there
+	d.Cancel(ticket + 1)     // not yet
+	d.Cancel(ticket)
+	res, err := d.Wait(ticket)
+	if err != nil || res.Count >= 200 || res.Stopped {
+		t.Errorf("%+v, %v", res, err)
+	}
+	d.Cancel(ticket) // over
+	if res := submit(t, d, &table.Submission{Session: id, Runs: []table.Run{{Count: 2, Step: chainStep()}}}); res.Count != 2 {
+		t.Errorf("after a cancel: %+v", res)
+	}
+	// One that waits behind another does nothing at all.
+	other := newSession(t, d, 3)
+	first, err := d.Submit(sub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := d.Submit(&table.Submission{Session: other, Runs: []table.Run{{Count: 200, Step: chainStep()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Cancel(second)
+	d.Cancel(first)
+	for _, ticket := range []table.Ticket{second, first} {
+		if res, err := d.Wait(ticket); err != nil || res.Count == 200 {
+			t.Errorf("%+v, %v", res, err)
+		}
+	}
+}
+
+// TestSessions runs chains of several sessions at once and compares them with
+// one at a time.
+func TestSessions(t *testing.T) {
+	d := chainModel(t).load(Options{})
+	want := make([][]uint32, 8)
+	for i := range want {
+		_, want[i] = decode(t, d, newSession(t, d, uint32(i)), 30)
+	}
+	var wg sync.WaitGroup
+	for i := range want {
+		wg.Go(func() {
+			for range 5 {
+				id := newSession(t, d, uint32(i))
+				if _, got := decode(t, d, id, 30); !slices.Equal(got, want[i]) {
+					t.Errorf("session %d: %v, want %v", i, got, want[i])
+				}
+				if err := d.CloseSession(id); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// checkBroken expects that a submission fails at command 1, and that the
+// device then refuses more.
+func checkBroken(t *testing.T, d *Device, id table.SessionID) {
+	t.Helper()
+	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 50, Step: chainStep()}}}
+	ticket, err := d.Submit(sub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.Wait(ticket)
+	var at *CommandError
+	var panicked *PanicError
+	if !errors.As(err, &at) || at.Command != 1 || at.Label != "rmsnorm.1" || !errors.As(err, &panicked) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := d.Submit(sub); !errors.As(err, &panicked) {
+		t.Errorf("Submit after it: %v", err)
+	}
+	if _, err := d.NewSession(); !errors.As(err, &panicked) {
+		t.Errorf("NewSession after it: %v", err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPanic(t *testing.T) {
+	for who := range runtime.GOMAXPROCS(0) {
+		d := chainModel(t).load(Options{})
+		id := newSession(t, d, 3)
+		var calls atomic.Int32
+		replace(d, id, 1, testKernel(func(w *worker) {
+			if w.id == who && calls.Add(1) == 7 {
+				panic("a fault of the test")
+			}
+		}))
+		checkBroken(t, d, id)
+	}
+}
+
+func TestClose(t *testing.T) {
+	d := chainModel(t).load(Options{})
+	id, other := newSession(t, d, 3), newSession(t, d, 3)
+	replace(d, id, 1, testKernel(func(*worker) { time.Sleep(time.Millisecond) }))
+	var tickets []table.Ticket
+	for _, id := range []table.SessionID{id, other} {
+		ticket, err := d.Submit(&table.Submission{Session: id, Runs: []table.Run{{Count: 250, Step: chainStep()}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tickets = append(tickets, ticket)
+	}
+	if err := errors.Join(d.Close(), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, ticket := range tickets {
+		if res, err := d.Wait(ticket); !errors.Is(err, ErrClosed) || res.Count == 250 {
+			t.Errorf("%+v, %v", res, err)
+		}
+	}
+	if _, err := d.NewSession(); !errors.Is(err, ErrClosed) {
+		t.Errorf("NewSession: %v", err)
+	}
+	if err := d.CloseSession(id); !errors.Is(err, ErrClosed) {
+		t.Errorf("CloseSession: %v", err)
+	}
+}
+
+// TestMany is many submissions of one command or a few, where workers sleep
+// and wake all the time.
+func TestMany(t *testing.T) {
+	n := 10000
+	if testing.Short() {
+		n = 1000
+	}
+	d := chainModel(t).load(Options{})
+	id := newSession(t, d, 3)
+	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 1, Step: chainStep()}}}
+	for i := range n {
+		sub.Dry = i%3 == 0
+		if res := submit(t, d, sub); res.Count != 1 && !sub.Dry {
+			t.Fatalf("submission %d: %+v", i, res)
+		}
+	}
+}
+
+func TestAllocations(t *testing.T) {
+	d := chainModel(t).load(Options{})
+	id := newSession(t, d, 3)
+	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 4, Step: chainStep()}}}
+	// The runtime itself allocates at times, as when it starts a thread. What
+	// a submission allocates, it allocates in each of the rounds.
+	least := ^uint64(0)
+	for range 20 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range 100 {
+			submit(t, d, sub)
+		}
+		runtime.ReadMemStats(&after)
+		least = min(least, after.Mallocs-before.Mallocs)
+		if least == 0 {
+			return
+		}
+	}
+	t.Errorf("at least %d allocations in 100 submissions", least)
+}
+
+func TestTimings(t *testing.T) {
+	d := chainModel(t).load(Options{})
+	id := newSession(t, d, 3)
+	_, want := decode(t, d, id, 10)
+	id = newSession(t, d, 3)
+	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 10, Step: chainStep()}}, Timings: make([]time.Duration, 4)}
+	res := submit(t, d, sub)
+	if got := ring(t, d, id, 11); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	var sum time.Duration
+	for i, v := range sub.Timings {
+		if v <= 0 {
+			t.Errorf("command %d took %v", i, v)
+		}
+		sum += v
+	}
+	if sum > res.Elapsed {
+		t.Errorf("commands took %v of %v", sum, res.Elapsed)
+	}
+	sub.Timings = make([]time.Duration, 3)
+	if _, err := d.Submit(sub); err == nil {
+		t.Error("timings of the wrong length are taken")
+	}
+}
+
+func TestDry(t *testing.T) {
+	d := chainModel(t).load(Options{})
+	id := newSession(t, d, 3)
+	res := submit(t, d, &table.Submission{Session: id, Dry: true, Runs: []table.Run{{Count: 10, Step: chainStep()}}})
+	if res.Count != 0 || res.Elapsed <= 0 {
+		t.Errorf("%+v", res)
+	}
+	if got := ring(t, d, id, 3); !slices.Equal(got, []uint32{3, 0, 0}) {
+		t.Errorf("a dry run wrote %v", got)
+	}
+}
+
+// TestWholeModel compares a model's tokens and logits over implementations,
+// threads, chunks and fusion: all have the same bits.
+func TestWholeModel(t *testing.T) {
+	type kind struct {
+		t      dtype.Type
+		act    uint32
+		window int
+		splits int
+	}
+	for _, k := range []kind{
+		{dtype.Q8_0, decl.ActQ8, 0, 0}, {dtype.Q4_0, decl.ActQ8, 40, 0}, {dtype.F16, decl.ActF32, 0, 3},
+		{dtype.BF16, decl.ActF32, 0, 0}, {dtype.F32, decl.ActF32, 20, 0}, {dtype.Q8_0, decl.ActF32, 0, 0},
+	} {
+		t.Run(fmt.Sprint(k), func(t *testing.T) {
+			var tokens []uint32
+			var logits []float32
+			variant := 0
+			for _, fused := range []bool{true, false} {
+				for _, portable := range []bool{true, false} {
+					for threads := 1; threads <= min(runtime.GOMAXPROCS(0), 4); threads++ {
+						for _, chunk := range []int{1, 7, 16} {
+							if variant++; testing.Short() && variant%5 != 1 {
+								continue
+							}
+							s := smallShape
+							s.weight, s.act, s.window, s.splits, s.fused = k.t, k.act, k.window, k.splits, fused
+							d := transformer(t, s).load(Options{Portable: portable, Threads: threads})
+							gotTokens, gotLogits := generate(t, d, s, 70, 12, chunk)
+							d.Close()
+							if tokens == nil {
+								tokens, logits = gotTokens, gotLogits
+							}
+							what := fmt.Sprintf("fused %t, portable %t, %d threads, chunk %d", fused, portable, threads, chunk)
+							if !slices.Equal(tokens, gotTokens) {
+								t.Errorf("%s: %v, want %v", what, gotTokens, tokens)
+							}
+							same(t, what, gotLogits, logits)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestBarrier has more waiters than processors, who meet often.
+func TestBarrier(t *testing.T) {
+	const n, rounds = 5, 300
+	s := &session{step: &table.Step{}}
+	j := &job{session: s}
+	var b barrier
+	var counts [n]int // each written by its own waiter, read by all after the barrier
+	var wg sync.WaitGroup
+	for id := range n {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(id), 1))
+			var last uint64
+			for round := 1; round <= rounds; round++ {
+				counts[id] = round
+				if id == 2 && round == rounds {
+					j.cancelled.Store(true)
+				}
+				if ends := b.wait(n, &last, j); ends != (round == rounds) {
+					t.Errorf("round %d: ends is %t", round, ends)
+				}
+				for other, c := range counts {
+					if c != round {
+						t.Errorf("round %d: %d is at %d", round, other, c)
+					}
+				}
+				if r.IntN(20) == 0 {
+					runtime.Gosched()
+				}
+				b.wait(n, &last, &job{session: s})
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestInfo(t *testing.T) {
+	d, err := New(Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := d.Info()
+	if info.Device != "cpu" || info.Name == "" || !slices.Equal(info.Modes, []string{"encode"}) || !strings.Contains(info.Detail, Features()[0]) {
+		t.Errorf("%+v", info)
+	}
+}

@@ -1,0 +1,224 @@
+package cpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// uploadPiece is about how many source bytes are converted at a time, between
+// two looks at the context. It is a multiple of every element's size.
+const uploadPiece = 4 << 20
+
+// loader executes a table's upload section.
+type loader struct {
+	t   *table.Table
+	src table.Source
+	o   table.LoadOptions
+
+	mem            [][]byte // by slot
+	copied, mapped uint64   // bytes
+}
+
+// piece is a part of an upload: bytes of a source and where they go.
+type piece struct {
+	op       table.UploadOp
+	t        dtype.Type
+	src, dst []byte
+}
+
+// run gives every slot of model scope its memory and its bytes.
+func (l *loader) run(ctx context.Context) error {
+	t := l.t
+	l.mem = make([][]byte, len(t.Slots))
+	uploads := make([]int, len(t.Slots)) // how many each slot has
+	for i := range t.Uploads {
+		if u := &t.Uploads[i]; int64(u.Slot) < int64(len(uploads)) {
+			uploads[u.Slot]++
+		}
+	}
+	var pieces []piece
+	var total, inPlace uint64
+	for i := range t.Uploads {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("cpu: load: %w", err)
+		}
+		u := &t.Uploads[i]
+		src, err := l.source(u)
+		if err == nil && l.usable(u, uploads, src) {
+			l.mem[u.Slot] = src
+			l.mapped += uint64(len(src))
+			total += u.SrcSize
+			inPlace += u.SrcSize
+			continue
+		}
+		var dst []byte
+		if err == nil {
+			dst, err = l.destination(u)
+		}
+		if err != nil {
+			return fmt.Errorf("cpu: upload %d (%s): %w", i, u.Tensor, err)
+		}
+		total += u.SrcSize
+		pieces = cut(pieces, u, src, dst)
+	}
+	for i := range t.Slots {
+		s := &t.Slots[i]
+		if s.Scope != table.ScopeModel || l.mem[i] != nil {
+			continue
+		}
+		if err := l.allocate(uint32(i)); err != nil {
+			return fmt.Errorf("cpu: slot %s: %w", s.Name, err)
+		}
+	}
+	return l.execute(ctx, pieces, inPlace, total)
+}
+
+// source returns an upload's source bytes, checked against what is there.
+func (l *loader) source(u *table.Upload) ([]byte, error) {
+	src := l.t.Const
+	if u.Op != table.UploadConst {
+		if l.src == nil {
+			return nil, errors.New("there is no source")
+		}
+		var err error
+		if src, err = l.src.Tensor(u.Tensor); err != nil {
+			return nil, err
+		}
+	}
+	n := uint64(len(src))
+	if u.SrcOffset > n || u.SrcSize > n-u.SrcOffset {
+		return nil, fmt.Errorf("offset %d + %d bytes is past the source's %d", u.SrcOffset, u.SrcSize, n)
+	}
+	return src[u.SrcOffset:][:u.SrcSize:u.SrcSize], nil
+}
+
+// usable reports whether a slot can use its source's bytes where they are.
+func (l *loader) usable(u *table.Upload, uploads []int, src []byte) bool {
+	s := &l.t.Slots[u.Slot]
+	var unit uintptr = 1
+	switch u.Type {
+	case dtype.F32:
+		unit = 4
+	case dtype.F16, dtype.BF16:
+		unit = 2
+	}
+	return u.Op == table.UploadCopy && s.Kind == table.SlotWeight && uploads[u.Slot] == 1 &&
+		u.DstOffset == 0 && u.SrcSize == s.Size && aligned(src, unit)
+}
+
+// destination returns the bytes of the slot that an upload writes.
+func (l *loader) destination(u *table.Upload) ([]byte, error) {
+	n, ok := u.DstSize()
+	if !ok {
+		return nil, fmt.Errorf("%d bytes of %v do not convert to float32", u.SrcSize, u.Type)
+	}
+	if u.Op == table.UploadToF32 && u.Type != dtype.F32 && u.Type != dtype.F16 && u.Type != dtype.BF16 {
+		return nil, fmt.Errorf("type %v does not convert to float32", u.Type)
+	}
+	if u.Op == table.UploadToF32 && u.DstOffset%4 != 0 {
+		return nil, fmt.Errorf("float32 at offset %d is not aligned", u.DstOffset)
+	}
+	if l.mem[u.Slot] == nil {
+		if err := l.allocate(u.Slot); err != nil {
+			return nil, err
+		}
+	}
+	mem := l.mem[u.Slot]
+	if u.DstOffset > uint64(len(mem)) || n > uint64(len(mem))-u.DstOffset {
+		return nil, fmt.Errorf("offset %d + %d bytes is past the slot's %d", u.DstOffset, n, len(mem))
+	}
+	return mem[u.DstOffset:][:n], nil
+}
+
+func (l *loader) allocate(slot uint32) error {
+	mem, err := allocate(l.t.Slots[slot].Size)
+	if err != nil {
+		return err
+	}
+	l.mem[slot] = mem
+	l.copied += uint64(len(mem))
+	return nil
+}
+
+// cut appends an upload's pieces.
+func cut(pieces []piece, u *table.Upload, src, dst []byte) []piece {
+	for len(src) > 0 {
+		n := min(uploadPiece, len(src))
+		m := int(uint64(n) * uint64(len(dst)) / uint64(len(src)))
+		pieces = append(pieces, piece{op: u.Op, t: u.Type, src: src[:n], dst: dst[:m]})
+		src, dst = src[n:], dst[m:]
+	}
+	return pieces
+}
+
+// execute converts the pieces in parallel, until the context is done.
+func (l *loader) execute(ctx context.Context, pieces []piece, done, total uint64) (err error) {
+	var (
+		next   atomic.Int64
+		wg     sync.WaitGroup
+		mu     sync.Mutex // progress and err
+		failed error
+	)
+	report := func(n uint64) {
+		mu.Lock()
+		defer mu.Unlock()
+		done += n
+		if l.o.Progress != nil {
+			l.o.Progress(done, total)
+		}
+	}
+	report(0)
+	for range min(runtime.GOMAXPROCS(0), len(pieces)) {
+		wg.Go(func() {
+			defer func() {
+				if v := recover(); v != nil {
+					mu.Lock()
+					failed = &PanicError{v}
+					mu.Unlock()
+				}
+			}()
+			// As in a worker: a mapped file may shrink.
+			defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(pieces) {
+					return
+				}
+				pieces[i].convert()
+				report(uint64(len(pieces[i].src)))
+			}
+		})
+	}
+	wg.Wait()
+	if failed != nil {
+		return fmt.Errorf("cpu: load: %w", failed)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("cpu: load: %w", err)
+	}
+	return nil
+}
+
+func (p *piece) convert() {
+	if p.op != table.UploadToF32 {
+		copy(p.dst, p.src)
+		return
+	}
+	dst := float32s(p.dst)
+	switch p.t {
+	case dtype.F16:
+		f16ToF32(dst, p.src)
+	case dtype.BF16:
+		decodeBF16(dst, p.src)
+	case dtype.F32:
+		decodeF32(dst, p.src)
+	}
+}
