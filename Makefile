@@ -1,0 +1,67 @@
+# check    everything that must hold: format, vet, staticcheck, ranks, generated
+#          files, the public API, cross-builds
+# test     the tests, with the race detector
+# golden   rewrites the golden files of the tests
+# gen      rewrites what is generated from the kernel declarations
+# api      accepts the public API as it is now
+# fuzz     fuzzes every target, FUZZTIME each
+# bench    measures decoding of the shipped model
+
+FUZZTIME ?= 60s
+MODULE := github.com/pianola-engine/pianola
+TOOL = $$(go -C tools tool -n $(1))
+
+.PHONY: check test golden gen api fuzz bench fmt vet lint ranks generated api-check cross
+
+check: fmt vet lint ranks generated api-check cross
+
+fmt:
+	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
+
+vet:
+	go vet ./...
+
+lint:
+	$(call TOOL,staticcheck) ./...
+
+ranks:
+	go test -count=1 -run 'TestRanks' .
+
+generated:
+	go run ./table/decl/gen -check
+
+# Any change of the API is an error here until make api accepts it, so that it
+# shows in the commit.
+api-check:
+	@out=$$($(call TOOL,apidiff) -m api/pianola.api $(MODULE) 2>&1); \
+	test -z "$$out" || { echo "$$out"; echo "the public API has changed: make api accepts it"; exit 1; }
+
+api:
+	$(call TOOL,apidiff) -m -w api/pianola.api $(MODULE)
+
+cross:
+	@for t in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64; do \
+		echo "build $$t"; \
+		GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 go build -o /dev/null ./cmd/pianola && \
+		GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 go vet ./... || exit 1; \
+	done
+
+test:
+	go test -race ./...
+
+golden:
+	go test . ./compiler ./table/... ./cmd/pianola -update
+
+gen:
+	go run ./table/decl/gen
+
+fuzz:
+	@for pkg in $$(go list ./...); do \
+		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+			echo "$$pkg $$f"; \
+			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+		done; \
+	done
+
+bench:
+	go run ./cmd/pianola bench testdata/gopher-q8_0.gguf
