@@ -125,15 +125,14 @@ func loadRoll(o Options, cfg *arch.Config, dir *weights.Directory, chipName stri
 	if t.Header.ModelFP != compiler.Fingerprint(cfg, dir) {
 		return nil, &RollError{fmt.Sprintf("it was compiled from a model %q (%s) with other tensors or another configuration", t.Header.Model, t.Header.Arch)}
 	}
-	if o.AnyChip {
-		return t, nil
-	}
-	c, err := chip.Lookup(chipName)
-	if err != nil {
-		return nil, err
-	}
-	if t.Header.ChipFP != c.Fingerprint() {
-		return nil, &RollError{fmt.Sprintf("it was compiled for chip %s, or for other data of it, and this is chip %s", t.Header.Chip, chipName)}
+	if !o.AnyChip {
+		c, err := chip.Lookup(chipName)
+		if err != nil {
+			return nil, err
+		}
+		if t.Header.ChipFP != c.Fingerprint() {
+			return nil, &RollError{fmt.Sprintf("it was compiled for chip %s, or for other data of it, and this is chip %s", t.Header.Chip, chipName)}
+		}
 	}
 	if o.Context != 0 && o.Context != int(t.Header.Context) {
 		return nil, &RollError{fmt.Sprintf("it was compiled for a context of %d, not %d", t.Header.Context, o.Context)}

@@ -1,0 +1,24 @@
+package bench
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+)
+
+// peakRSS returns the largest resident set that the process has had, in bytes:
+// VmHWM of proc(5).
+func peakRSS() (uint64, bool) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, false
+	}
+	for line := range bytes.Lines(status) {
+		words := bytes.Fields(line)
+		if len(words) == 3 && string(words[0]) == "VmHWM:" && string(words[2]) == "kB" {
+			n, err := strconv.ParseUint(string(words[1]), 10, 54)
+			return n << 10, err == nil
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,21 @@
+//go:build darwin || freebsd || netbsd || openbsd
+
+package bench
+
+import (
+	"runtime"
+	"syscall"
+)
+
+// peakRSS returns the largest resident set that the process has had, in bytes:
+// ru_maxrss of getrusage(2), which counts bytes on macOS and KiB elsewhere.
+func peakRSS() (uint64, bool) {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil || u.Maxrss < 0 {
+		return 0, false
+	}
+	if runtime.GOOS == "darwin" {
+		return uint64(u.Maxrss), true
+	}
+	return uint64(u.Maxrss) << 10, true
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/bench"
+	"github.com/pianola-engine/pianola/compiler"
+)
+
+type benchFlags struct {
+	model    modelFlags
+	o        bench.Options
+	chains   []int
+	json     bool
+	benchfmt bool
+}
+
+func newBench() *cobra.Command {
+	f := &benchFlags{}
+	cmd := &cobra.Command{
+		Use:   "bench MODEL",
+		Short: "Measure prefill, decode and the cost of replaying",
+		Long: `Bench measures runs of a prompt and its continuation, after one to warm up. Each
+starts with an empty context. With several --chain lengths it prints the curve
+of decode rates; with a length given, whole chains are decoded.`,
+		Example: `  pianola bench testdata/gopher-q8_0.gguf
+  pianola bench testdata/gopher-q8_0.gguf --chain 1,2,4,8,16,32,64,128 -p 0`,
+		Args: exactly(1, "bench needs a MODEL"),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
+	}
+	fs := cmd.Flags()
+	fs.IntVarP(&f.o.Prompt, "prompt", "p", 128, "tokens of the prompt")
+	fs.IntVarP(&f.o.Decode, "tokens", "n", 64, "tokens to decode")
+	fs.IntVarP(&f.o.Runs, "runs", "r", 3, "runs that count")
+	fs.IntVarP(&f.o.Depth, "depth", "d", 0, "tokens of context before the prompt")
+	fs.IntSliceVar(&f.chains, "chain", nil, "tokens of a submission; several give a curve (default: what 50 ms allow)")
+	fs.Uint64Var(&f.o.Seed, "seed", 0, "of the prompt's tokens")
+	fs.BoolVar(&f.json, "json", false, "print one JSON object, or one for each chain length")
+	fs.BoolVar(&f.benchfmt, "benchfmt", false, "print Go benchmark lines, for benchstat")
+	f.model.register(cmd)
+	return cmd
+}
+
+func (f *benchFlags) run(cmd *cobra.Command, path string) (err error) {
+	if err := f.check(cmd); err != nil {
+		return err
+	}
+	o, err := f.model.options(cmd)
+	if err != nil {
+		return err
+	}
+	if need := f.positions(); o.Context == 0 && o.Roll == nil && need > compiler.DefaultContext {
+		o.Context = need
+	}
+	m, err := openModel(cmd, path, o)
+	if err != nil {
+		return err
+	}
+	defer closeAfter(&err, m)
+	return f.measure(cmd, m, filepath.Base(filepath.Clean(path)))
+}
+
+func (f *benchFlags) check(cmd *cobra.Command) error {
+	for _, c := range []struct {
+		name   string
+		v, low int
+	}{{"prompt", f.o.Prompt, 0}, {"tokens", f.o.Decode, 0}, {"runs", f.o.Runs, 1}, {"depth", f.o.Depth, 0}} {
+		if err := atLeast(cmd, c.low, c.name, c.v); err != nil {
+			return err
+		}
+	}
+	for _, n := range f.chains {
+		if n < 1 {
+			return fmt.Errorf("--chain %d: must be at least 1", n)
+		}
+	}
+	if cmd.Flags().Changed("chain") && len(f.chains) == 0 {
+		return usage(cmd, "--chain needs a length")
+	}
+	if f.json && f.benchfmt {
+		return usage(cmd, "--json and --benchfmt do not go together")
+	}
+	if len(f.chains) > 1 && f.o.Decode == 0 {
+		return fmt.Errorf("--chain: a curve needs tokens to decode, and -n is 0")
+	}
+	return nil
+}
+
+// positions returns the context that the longest of the runs takes.
+func (f *benchFlags) positions() int {
+	o, n := f.o, 0
+	for _, o.Chain = range f.lengths() {
+		n = max(n, o.Positions())
+	}
+	return n
+}
+
+// lengths returns the chain lengths to measure, 0 for what time allows.
+func (f *benchFlags) lengths() []int {
+	if len(f.chains) == 0 {
+		return []int{0}
+	}
+	return f.chains
+}
+
+func (f *benchFlags) measure(cmd *cobra.Command, m *pianola.Model, name string) error {
+	out, lengths := cmd.OutOrStdout(), f.lengths()
+	one := func(chain int) (*bench.Result, error) {
+		o := f.o
+		o.Chain = chain
+		return bench.Run(cmd.Context(), m, name, o)
+	}
+	if len(lengths) > 1 && !f.json && !f.benchfmt {
+		i := 0
+		return bench.WriteCurve(out, func() (*bench.Result, error) {
+			if i == len(lengths) {
+				return nil, nil
+			}
+			i++
+			return one(lengths[i-1])
+		})
+	}
+	for _, n := range lengths {
+		res, err := one(n)
+		if err != nil {
+			return err
+		}
+		switch {
+		case f.json:
+			err = writeJSON(out, res)
+		case f.benchfmt:
+			err = res.WriteBenchfmt(out)
+		default:
+			err = res.WriteText(out)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/table"
+)
+
+type compileFlags struct {
+	source tableSource
+	out    string
+	pass   string
+	list   bool
+}
+
+func newCompile() *cobra.Command {
+	f := &compileFlags{}
+	cmd := &cobra.Command{
+		Use:   "compile MODEL -o FILE.roll",
+		Short: "Compile a model's table and write it as a roll",
+		Long: `Compile writes the table of a model for a chip, which need not be here. It reads
+the model's header and none of its weights.`,
+		Example: `  pianola compile testdata/gopher-q8_0.gguf -o gopher.roll
+  pianola compile testdata/gopher-q8_0.gguf --chip m4-pro --dump-after fuse-qkv`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if f.list {
+				return exactly(0, "--list-passes takes no MODEL")(cmd, args)
+			}
+			return exactly(1, "compile needs a MODEL")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.list {
+				fmt.Fprintln(cmd.OutOrStdout(), strings.Join(compiler.PassNames(), "\n"))
+				return nil
+			}
+			return f.run(cmd, args[0])
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.out, "output", "o", "", "write the roll to `FILE`")
+	fs.StringVar(&f.pass, "dump-after", "", "print what `PASS` leaves")
+	fs.BoolVar(&f.list, "list-passes", false, "print the names of the passes in order")
+	f.source.register(cmd, "")
+	return cmd
+}
+
+func (f *compileFlags) run(cmd *cobra.Command, path string) error {
+	if f.out == "" && f.pass == "" {
+		return usage(cmd, "compile needs -o or --dump-after")
+	}
+	if err := f.source.check(cmd); err != nil {
+		return err
+	}
+	h, err := pianola.OpenHeader(path, nil)
+	if err != nil {
+		return err
+	}
+	if f.pass != "" {
+		if err := h.DumpAfter(f.source.options(), f.pass, cmd.OutOrStdout()); err != nil {
+			return err
+		}
+	}
+	if f.out == "" {
+		return nil
+	}
+	start := time.Now()
+	t, err := h.Compile(f.source.options())
+	if err != nil {
+		return err
+	}
+	took := time.Since(start)
+	if err := t.WriteFile(f.out); err != nil {
+		return err
+	}
+	summary, err := summarise(t)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s, compiled for %s in %s ms\n",
+		oneLine(f.out), summary, t.Header.Chip, figure(milliseconds(took)))
+	return nil
+}
+
+// summarise returns a table's sizes in a line.
+func summarise(t *table.Table) (string, error) {
+	programs := make([]string, len(t.Programs))
+	for i, p := range t.Programs {
+		programs[i] = fmt.Sprintf("%s %d", oneLine(p.Name), p.Count)
+	}
+	var weights uint64
+	for _, s := range t.Slots {
+		if s.Kind == table.SlotWeight {
+			weights += s.Size
+		}
+	}
+	roll, err := t.Encode()
+	if err != nil {
+		return "", errors.Join(errors.New("the table has no encoding"), err)
+	}
+	return fmt.Sprintf("%d commands (%s), %d slots, context %d, weights %s, roll %s",
+		len(t.Cmds), strings.Join(programs, ", "), len(t.Slots), t.Header.Context,
+		byteSize(weights), byteSize(uint64(len(roll)))), nil
+}

@@ -1,0 +1,306 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/tokenizer"
+)
+
+// golden is a reference result, made by transformers in float32 arithmetic.
+type golden struct {
+	Cases []goldenCase `json:"cases"`
+}
+
+type goldenCase struct {
+	Prompt           string    `json:"prompt"`
+	PromptIDs        []int32   `json:"prompt_ids"`
+	LastPromptLogits []float64 `json:"last_prompt_logits"`
+	GreedyIDs        []int32   `json:"greedy_ids"`
+	Top2Gap          []float64 `json:"top2_gap"`
+	Text             string    `json:"text"`
+}
+
+func readGolden(t *testing.T, dir string) []goldenCase {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "golden.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var g golden
+	if err := json.Unmarshal(b, &g); err != nil {
+		t.Fatal(err)
+	}
+	if len(g.Cases) == 0 {
+		t.Fatal("no cases")
+	}
+	return g.Cases
+}
+
+type evalResult struct {
+	LastPromptLogits []float64   `json:"last_prompt_logits"`
+	GreedyIDs        []int32     `json:"greedy_ids"`
+	Logits           [][]float64 `json:"logits"`
+}
+
+// relativeError returns the norm of got - want over that of want, and the
+// largest difference.
+func relativeError(got, want []float64) (relative, largest float64) {
+	var diff, norm float64
+	for i := range want {
+		d := got[i] - want[i]
+		diff += d * d
+		norm += want[i] * want[i]
+		largest = max(largest, math.Abs(d))
+	}
+	return math.Sqrt(diff / norm), largest
+}
+
+func TestEvalAgreesWithGolden(t *testing.T) {
+	for _, path := range []string{"llama", "llama/model.gguf", "qwen2", "qwen3/model.gguf", "mistral"} {
+		t.Run(path, func(t *testing.T) {
+			model := filepath.Join(tiny, path)
+			for _, c := range readGolden(t, filepath.Join(tiny, strings.Split(path, "/")[0])) {
+				got := decode[evalResult](t, succeed(t, "eval", model, "--ids", joinIDs(c.PromptIDs)).stdout)
+				if len(got.LastPromptLogits) != len(c.LastPromptLogits) || len(got.GreedyIDs) != 48 || got.Logits != nil {
+					t.Fatalf("%d logits, %d ids, %d rows", len(got.LastPromptLogits), len(got.GreedyIDs), len(got.Logits))
+				}
+				rel, largest := relativeError(got.LastPromptLogits, c.LastPromptLogits)
+				if rel > 2e-3 {
+					t.Errorf("%d ids: relative error %.3g", len(c.PromptIDs), rel)
+				}
+				for i, id := range got.GreedyIDs {
+					if c.Top2Gap[i] < 2*largest {
+						break
+					}
+					if id != c.GreedyIDs[i] {
+						t.Errorf("%d ids: greedy id %d is %d, want %d", len(c.PromptIDs), i, id, c.GreedyIDs[i])
+						break
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestEvalIsTheSame compares whole outputs, which hold every bit of a logit.
+func TestEvalIsTheSame(t *testing.T) {
+	ids := joinIDs(readGolden(t, gopherHF)[0].PromptIDs)
+	want := succeed(t, "eval", gopher, "--ids", ids).stdout
+	for _, flags := range []string{"--chain 1", "--chain 3", "--chain 128", "-t 1", "--ctx 80", "--no-repack", "--mode encode --device cpu"} {
+		if got := succeed(t, append([]string{"eval", gopher, "--ids", ids}, strings.Fields(flags)...)...).stdout; got != want {
+			t.Errorf("%s changes the output", flags)
+		}
+	}
+}
+
+func TestEvalAllLogits(t *testing.T) {
+	ids := readGolden(t, filepath.Join(tiny, "qwen3"))[1].PromptIDs
+	model := filepath.Join(tiny, "qwen3")
+	all := decode[evalResult](t, succeed(t, "eval", model, "--ids", joinIDs(ids), "--all-logits").stdout)
+	if len(all.Logits) != len(ids) {
+		t.Fatalf("%d rows for %d ids", len(all.Logits), len(ids))
+	}
+	if d := cmp.Diff(all.LastPromptLogits, all.Logits[len(ids)-1]); d != "" {
+		t.Errorf("the last row is not last_prompt_logits: %s", d)
+	}
+	for i := range ids {
+		part := decode[evalResult](t, succeed(t, "eval", model, "--ids", joinIDs(ids[:i+1]), "-n", "0").stdout)
+		if len(part.GreedyIDs) != 0 {
+			t.Errorf("-n 0 gives ids: %v", part.GreedyIDs)
+		}
+		if rel, _ := relativeError(part.LastPromptLogits, all.Logits[i]); rel != 0 {
+			t.Errorf("row %d differs from the logits after its prefix by %g", i, rel)
+		}
+	}
+	if o := succeed(t, "eval", model, "--ids", "5", "-n", "0"); !strings.Contains(o.stdout, `"greedy_ids":[]`) {
+		t.Error("no ids are not an empty list")
+	}
+}
+
+// TestRun compares the text with what eval and the tokenizer say.
+func TestRun(t *testing.T) {
+	c := readGolden(t, gopherHF)[0]
+	type result struct {
+		Prompt, Text string
+		IDs          []int32
+		Figures      map[string]float64
+	}
+	res := decode[result](t, succeed(t, "run", gopher, "-p", c.Prompt, "-n", "40", "--json").stdout)
+	// The GGUF file asks for the BOS that the golden ids begin with.
+	want := decode[evalResult](t, succeed(t, "eval", gopher, "--ids", joinIDs(c.PromptIDs), "-n", "40").stdout)
+	if d := cmp.Diff(want.GreedyIDs, res.IDs); d != "" {
+		t.Errorf("run and eval differ: %s", d)
+	}
+	h, err := pianola.OpenHeader(gopher, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := h.Tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.ToValidUTF8(tok.Decode(want.GreedyIDs), "\uFFFD"); res.Text != text || res.Prompt != c.Prompt {
+		t.Errorf("text %q, want %q", res.Text, text)
+	}
+	if !strings.HasPrefix(c.Text, res.Text[:8]) {
+		t.Errorf("text %q begins otherwise than the reference's %q", res.Text, c.Text)
+	}
+	for _, name := range []string{"load_ms", "ttft_ms", "pp_tok_s", "tg_tok_s", "commands_per_token", "submissions"} {
+		if res.Figures[name] <= 0 {
+			t.Errorf("figure %s is %v", name, res.Figures[name])
+		}
+	}
+	if res.Figures["prompt_tokens"] != float64(len(c.PromptIDs)) || res.Figures["tokens"] != 40 {
+		t.Errorf("figures %v", res.Figures)
+	}
+
+	o := succeed(t, "run", gopher, "-p", c.Prompt, "-n", "40")
+	if want := c.Prompt + res.Text + "\n"; o.stdout != want {
+		t.Errorf("standard output %q, want %q", o.stdout, want)
+	}
+	for _, part := range []string{"load ", "first token ", "prefill 12 tokens", "decode 40 tokens", "commands per token"} {
+		if !strings.Contains(o.stderr, part) || strings.Count(o.stderr, "\n") != 1 {
+			t.Errorf("figures %q have no %q", o.stderr, part)
+		}
+	}
+
+	file := filepath.Join(t.TempDir(), "prompt")
+	if err := os.WriteFile(file, []byte(c.Prompt), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := succeed(t, "run", gopher, "-f", file, "-n", "40").stdout; got != o.stdout {
+		t.Errorf("from a file: %q", got)
+	}
+	if got := runWith(t, t.Context(), c.Prompt, "run", gopher, "-f", "-", "-n", "40").stdout; got != o.stdout {
+		t.Errorf("from standard input: %q", got)
+	}
+}
+
+func TestRunSampling(t *testing.T) {
+	run := func(flags string) string {
+		return succeed(t, append([]string{"run", gopher, "-p", "func ", "-n", "24"}, strings.Fields(flags)...)...).stdout
+	}
+	greedy := run("")
+	hot := run("--temp 1 --seed 7")
+	if hot == greedy || hot != run("--temp 1 --seed 7") || hot == run("--temp 1 --seed 8") {
+		t.Error("a seed does not decide the text")
+	}
+	if run("--temp 1 --top-k 1 --seed 7") != greedy {
+		t.Error("--top-k 1 is not greedy")
+	}
+	if run("--repeat-penalty 1.5") == greedy {
+		t.Error("--repeat-penalty changes nothing")
+	}
+	o := succeed(t, "run", gopher, "-p", "func ", "-n", "8", "--temp", "1")
+	_, seed, ok := strings.Cut(strings.TrimSpace(o.stderr), ", seed ")
+	if !ok {
+		t.Fatalf("figures without the seed: %q", o.stderr)
+	}
+	if again := succeed(t, "run", gopher, "-p", "func ", "-n", "8", "--temp", "1", "--seed", seed); again.stdout != o.stdout {
+		t.Errorf("seed %s gives %q and then %q", seed, o.stdout, again.stdout)
+	}
+}
+
+func TestRunToTheEndOfTheContext(t *testing.T) {
+	o := succeed(t, "run", gopher, "-p", "func", "-n", "0", "--ctx", "16", "--json")
+	res := decode[struct{ IDs []int32 }](t, o.stdout)
+	if len(res.IDs) == 0 || len(res.IDs) > 16 {
+		t.Errorf("%d ids in a context of 16", len(res.IDs))
+	}
+	full := runCommand(t, "run", gopher, "-p", "func", "-n", "100", "--ctx", "16")
+	if full.status != statusFailed || !strings.HasPrefix(full.stdout, "func") || full.stderr != "pianola: replay: the context is full: all 16 positions are taken\n" {
+		t.Errorf("%+v", full)
+	}
+}
+
+// TestPPL computes the perplexity of two chunks from eval's logits.
+func TestPPL(t *testing.T) {
+	const size = 32
+	text, err := os.ReadFile(filepath.Join(gopherHF, "heldout.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(file, text[:1000], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h, err := pianola.OpenHeader(gopher, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := h.Tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := tok.Encode(string(text[:1000]), tokenizer.EncodeOptions{AddSpecial: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bos, ok := tok.BOS()
+	if !ok || ids[0] != bos {
+		t.Fatalf("the text does not begin with BOS: %v", ids[:2])
+	}
+	sum, scored := 0.0, 0
+	for _, first := range []int{0, size} {
+		chunk := append([]int32{bos}, ids[first+1:first+size]...)
+		res := decode[evalResult](t, succeed(t, "eval", gopher, "--ids", joinIDs(chunk), "-n", "0", "--all-logits").stdout)
+		for i := size/2 + 1; i < size; i++ {
+			z := 0.0
+			for _, l := range res.Logits[i-1] {
+				z += math.Exp(l)
+			}
+			sum -= math.Log(math.Exp(res.Logits[i-1][chunk[i]]) / z)
+			scored++
+		}
+	}
+	want := math.Exp(sum / float64(scored))
+	args := []string{"ppl", gopher, "--file", file, "-c", strconv.Itoa(size), "--chunks", "2"}
+	if got := succeed(t, args...).stdout; got != fmt.Sprintf("ppl %.4f\n", want) {
+		t.Errorf("%q, want %.4f", got, want)
+	}
+	res := decode[struct {
+		PPL            float64
+		Tokens, Chunks int
+	}](t, succeed(t, append(args, "--json")...).stdout)
+	if math.Abs(res.PPL-want) > 1e-6*want || res.Tokens != scored || res.Chunks != 2 {
+		t.Errorf("%+v, want %v of %d tokens", res, want, scored)
+	}
+	if all := decode[struct{ Chunks int }](t, succeed(t, "ppl", gopher, "--file", file, "-c", "32", "--chunks", "0", "--json").stdout); all.Chunks != len(ids)/size {
+		t.Errorf("--chunks 0 scores %d chunks of %d", all.Chunks, len(ids)/size)
+	}
+}
+
+// TestPPLOfHeldOutText compares with llama-perplexity -c 512 --chunks 40.
+func TestPPLOfHeldOutText(t *testing.T) {
+	if testing.Short() {
+		t.Skip("scores 10,000 tokens")
+	}
+	const llama = 6.2407
+	o := succeed(t, "ppl", gopher, "--file", filepath.Join(gopherHF, "heldout.txt"))
+	got, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimPrefix(o.stdout, "ppl ")), 64)
+	if err != nil || math.Abs(got-llama) > 0.01*llama {
+		t.Errorf("%q, want %v within 1 %%", o.stdout, llama)
+	}
+}
+
+func TestFloats(t *testing.T) {
+	b, err := floats{0, -1.5, 0.1, 1e-30, 16777217, math.MaxFloat32}.MarshalJSON()
+	if want := "[0,-1.5,0.1,1e-30,1.6777216e+07,3.4028235e+38]"; err != nil || string(b) != want {
+		t.Errorf("%s, %v, want %s", b, err, want)
+	}
+	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		if _, err := (floats{1, float32(v)}).MarshalJSON(); err == nil || !strings.Contains(err.Error(), "logit 1") {
+			t.Errorf("%v: %v", v, err)
+		}
+	}
+}

@@ -1,0 +1,375 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/weights"
+)
+
+func newInfo() *cobra.Command {
+	asJSON := false
+	cmd := &cobra.Command{
+		Use:   "info MODEL",
+		Short: "Say what a model is: sizes, types, tokenizer, context",
+		Long: `Info reads the header of a model and none of its weights. It says what can be
+said of a model that this program cannot run too, and why it cannot.`,
+		Example: "  pianola info testdata/gopher-q8_0.gguf",
+		Args:    exactly(1, "info needs a MODEL"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			res, err := inspect(args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), res)
+			}
+			return res.write(cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
+}
+
+// infoResult is what the headers of a model say.
+type infoResult struct {
+	Path         string        `json:"path"`
+	Format       string        `json:"format"`
+	Files        int           `json:"files"`
+	Bytes        uint64        `json:"bytes"` // of all files
+	Name         string        `json:"name"`
+	Architecture string        `json:"architecture"`
+	Supported    bool          `json:"supported"`
+	Why          string        `json:"why,omitempty"` // not supported
+	Parameters   uint64        `json:"parameters"`
+	Tensors      int           `json:"tensors"`
+	Types        []infoType    `json:"types"` // the one with the most bytes first
+	Tokenizer    infoTokenizer `json:"tokenizer"`
+	Model        *infoModel    `json:"model,omitempty"` // of a supported architecture
+}
+
+// infoType is the tensors of one type.
+type infoType struct {
+	Type       string `json:"type"`
+	Known      bool   `json:"known"` // the type has a name and a layout here
+	Tensors    int    `json:"tensors"`
+	Parameters uint64 `json:"parameters"`
+	Bytes      uint64 `json:"bytes"`
+}
+
+type infoTokenizer struct {
+	Kind   string `json:"kind,omitempty"`
+	Why    string `json:"why,omitempty"` // there is none that can be used
+	Size   int    `json:"size"`
+	BOS    *token `json:"bos"`
+	EOS    *token `json:"eos"`
+	AddBOS bool   `json:"add_bos"`
+}
+
+type token struct {
+	ID   int32  `json:"id"`
+	Text string `json:"text"`
+}
+
+// infoModel is what the configuration and the table say.
+type infoModel struct {
+	Layers     int        `json:"layers"`
+	Width      int        `json:"width"`
+	FF         int        `json:"ffn"`
+	Heads      int        `json:"heads"`
+	KVHeads    int        `json:"kv_heads"`
+	HeadDim    int        `json:"head_dim"`
+	Vocab      int        `json:"vocab"`
+	Context    int        `json:"context"`
+	Eps        float32    `json:"eps"`
+	Activation string     `json:"activation"`
+	TiedHead   bool       `json:"tied_head"`
+	QKNorm     bool       `json:"qk_norm"`
+	Biases     []string   `json:"biases"`
+	RopeLayout string     `json:"rope_layout"`
+	Ropes      []infoRope `json:"ropes"`
+	Windows    []int      `json:"windows"`             // of each layer, 0: all positions
+	KVBytes    uint64     `json:"kv_bytes"`            // a position, all layers
+	StopIDs    []token    `json:"stop_ids"`            // with a text where the tokenizer has one
+	Commands   int        `json:"commands"`            // a token, on the CPU
+	TableWhy   string     `json:"table_why,omitempty"` // there is no table
+}
+
+type infoRope struct {
+	Kind string  `json:"kind"`
+	Base float64 `json:"base"`
+	Dim  int     `json:"dim"`
+}
+
+// inspect reads a model's headers. A model of an unknown architecture is no
+// error, a broken one is.
+func inspect(path string) (*infoResult, error) {
+	dir, err := weights.OpenDirectory(path)
+	if err != nil {
+		return nil, err
+	}
+	res := &infoResult{Path: path, Format: dir.Kind(), Files: len(dir.Files()), Tensors: len(dir.Tensors()), Types: []infoType{}}
+	for _, f := range dir.Files() {
+		res.Bytes += f.Size
+	}
+	res.addTypes(dir)
+	tok, tokErr := pianola.LoadTokenizer(dir)
+	text := func(id int32) token {
+		t := token{ID: id}
+		if tok != nil {
+			t.Text, _ = tok.Token(id)
+		}
+		return t
+	}
+	res.Tokenizer.Kind = tokenizerKind(dir)
+	if tokErr != nil {
+		tok = nil
+		res.Tokenizer.Why = oneLine(tokErr.Error())
+	} else {
+		res.Tokenizer.Size, res.Tokenizer.AddBOS = tok.Size(), tok.AddBOS()
+		if id, ok := tok.BOS(); ok {
+			t := text(id)
+			res.Tokenizer.BOS = &t
+		}
+		if id, ok := tok.EOS(); ok {
+			t := text(id)
+			res.Tokenizer.EOS = &t
+		}
+	}
+	h, err := pianola.OpenHeader(path, nil)
+	var noArch *arch.UnsupportedError
+	var noValue *arch.UnsupportedValueError
+	switch {
+	case errors.As(err, &noArch), errors.As(err, &noValue):
+		res.Why = oneLine(err.Error())
+		res.Architecture, res.Name = metaString(dir, "general.architecture", "model_type"), metaString(dir, "general.name", "_name_or_path")
+		return res, nil
+	case err != nil:
+		return nil, err
+	}
+	c := h.Config()
+	res.Supported, res.Architecture, res.Name = true, c.Arch, c.Name
+	res.Model = describe(c)
+	for _, id := range h.StopIDs() {
+		res.Model.StopIDs = append(res.Model.StopIDs, text(id))
+	}
+	if t, err := h.Compile(pianola.CompileOptions{}); err != nil {
+		res.Model.TableWhy = oneLine(err.Error())
+	} else if p, _, ok := t.Program(table.ProgramDecode); ok {
+		res.Model.Commands = int(p.Count)
+	}
+	return res, nil
+}
+
+// addTypes counts tensors by type.
+func (r *infoResult) addTypes(dir *weights.Directory) {
+	for _, t := range dir.Tensors() {
+		i := slices.IndexFunc(r.Types, func(x infoType) bool { return x.Type == t.TypeName })
+		if i < 0 {
+			i = len(r.Types)
+			r.Types = append(r.Types, infoType{Type: t.TypeName, Known: t.Type.Valid()})
+		}
+		n := uint64(1)
+		for _, d := range t.Shape {
+			n *= d
+		}
+		x := &r.Types[i]
+		x.Tensors, x.Parameters, x.Bytes = x.Tensors+1, x.Parameters+n, x.Bytes+t.Size
+		r.Parameters += n
+	}
+	slices.SortStableFunc(r.Types, func(a, b infoType) int {
+		switch {
+		case a.Bytes > b.Bytes:
+			return -1
+		case a.Bytes < b.Bytes:
+			return 1
+		}
+		return 0
+	})
+}
+
+// tokenizerKind returns what a model calls its tokenizer.
+func tokenizerKind(dir *weights.Directory) string {
+	if dir.Format() != weights.GGUF {
+		return "tokenizer.json"
+	}
+	return strings.Trim(metaString(dir, "tokenizer.ggml.model")+" "+metaString(dir, "tokenizer.ggml.pre"), " ")
+}
+
+// metaString returns the first of the keys that is there and a text.
+func metaString(dir *weights.Directory, keys ...string) string {
+	for _, key := range keys {
+		if v, ok := dir.Meta(key); ok {
+			if s, ok := v.(string); ok {
+				return s
+			}
+		}
+	}
+	return ""
+}
+
+func describe(c *arch.Config) *infoModel {
+	m := &infoModel{
+		Layers: c.Layers, Width: c.Width, FF: c.FF, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
+		Vocab: c.Vocab, Context: c.Context, Eps: c.Eps, Activation: c.Activation.String(),
+		TiedHead: c.TiedHead, QKNorm: c.QKNorm, RopeLayout: c.RopeLayout.String(),
+		KVBytes: 2 * 2 * uint64(c.Layers) * uint64(c.KVHeads) * uint64(c.HeadDim),
+		Biases:  []string{}, StopIDs: []token{},
+	}
+	for _, r := range []arch.Role{arch.Q, arch.K, arch.V, arch.O, arch.Gate, arch.Up, arch.Down} {
+		if c.Bias.Has(r) {
+			m.Biases = append(m.Biases, r.String())
+		}
+	}
+	for _, r := range c.Ropes {
+		m.Ropes = append(m.Ropes, infoRope{r.Kind, r.Base, r.Dim})
+	}
+	for _, l := range c.Layer {
+		m.Windows = append(m.Windows, l.Window)
+	}
+	return m
+}
+
+func (r *infoResult) write(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(tw, "%s\t%s\n", name, oneLine(fmt.Sprintf(format, args...)))
+	}
+	row("file", "%s, %s, %s in %d", r.Path, r.Format, byteSize(r.Bytes), r.Files)
+	if r.Name != "" {
+		row("name", "%s", r.Name)
+	}
+	if r.Supported {
+		row("architecture", "%s", r.Architecture)
+	} else {
+		row("architecture", "%s (not supported: %s)", r.Architecture, r.Why)
+	}
+	row("parameters", "%s, %d tensors", count(r.Parameters), r.Tensors)
+	if r.Model != nil {
+		r.Model.rows(row)
+	}
+	r.Tokenizer.row(row)
+	fmt.Fprintln(tw, "\ntype\ttensors\tparameters\tbytes\tshare")
+	total := uint64(0)
+	for _, t := range r.Types {
+		total += t.Bytes
+	}
+	for _, t := range r.Types {
+		name := oneLine(t.Type)
+		if !t.Known {
+			name += " (not supported)"
+		}
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%.1f %%\n", name, t.Tensors, t.Parameters, t.Bytes, 100*float64(t.Bytes)/float64(max(total, 1)))
+	}
+	return tw.Flush()
+}
+
+func (m *infoModel) rows(row func(name, format string, args ...any)) {
+	row("layers", "%d, width %d, ffn %d, %s", m.Layers, m.Width, m.FF, m.Activation)
+	extra := ""
+	if m.QKNorm {
+		extra += ", QK norm"
+	}
+	if len(m.Biases) > 0 {
+		extra += ", biases " + strings.Join(m.Biases, " ")
+	}
+	row("attention", "%d heads of %d, %d KV heads%s", m.Heads, m.HeadDim, m.KVHeads, extra)
+	row("windows", "%s", windows(m.Windows))
+	for _, r := range m.Ropes {
+		row("rope", "%s, base %g, %d elements of a head, %s", r.Kind, r.Base, r.Dim, m.RopeLayout)
+	}
+	row("context", "%d, KV cache %s a position", m.Context, byteSize(m.KVBytes))
+	head := "own matrix"
+	if m.TiedHead {
+		head = "tied to the embedding"
+	}
+	row("vocabulary", "%d, output %s", m.Vocab, head)
+	stops := make([]string, len(m.StopIDs))
+	for i, t := range m.StopIDs {
+		stops[i] = t.String()
+	}
+	row("stop ids", "%s", orNone(strings.Join(stops, ", ")))
+	if m.TableWhy != "" {
+		row("table", "none: %s", m.TableWhy)
+	} else {
+		row("table", "%d commands a token on the CPU", m.Commands)
+	}
+}
+
+func (t *infoTokenizer) row(row func(name, format string, args ...any)) {
+	if t.Why != "" {
+		row("tokenizer", "none that can be used: %s", t.Why)
+		return
+	}
+	s := fmt.Sprintf("%s, %d tokens", t.Kind, t.Size)
+	if t.BOS != nil {
+		s += ", BOS " + t.BOS.String()
+		if t.AddBOS {
+			s += " added"
+		} else {
+			s += " not added"
+		}
+	}
+	if t.EOS != nil {
+		s += ", EOS " + t.EOS.String()
+	}
+	row("tokenizer", "%s", s)
+}
+
+func (t token) String() string {
+	if t.Text == "" {
+		return fmt.Sprint(t.ID)
+	}
+	return fmt.Sprintf("%d %s", t.ID, t.Text)
+}
+
+// windows says how many layers see how much.
+func windows(list []int) string {
+	var sizes, counts []int
+	for _, w := range list {
+		i := slices.Index(sizes, w)
+		if i < 0 {
+			i = len(sizes)
+			sizes, counts = append(sizes, w), append(counts, 0)
+		}
+		counts[i]++
+	}
+	var parts []string
+	for i, w := range sizes {
+		sees := "all positions"
+		if w > 0 {
+			sees = fmt.Sprintf("%d positions", w)
+		}
+		parts = append(parts, fmt.Sprintf("%d layers see %s", counts[i], sees))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// count returns a number to three digits, such as "7.34 M".
+func count(n uint64) string {
+	switch x := float64(n); {
+	case x >= 1e9:
+		return figure(x/1e9) + " G"
+	case x >= 1e6:
+		return figure(x/1e6) + " M"
+	case x >= 1e3:
+		return figure(x/1e3) + " K"
+	}
+	return fmt.Sprint(n)
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/synth"
+	"github.com/pianola-engine/pianola/table"
+)
+
+func TestBenchJSON(t *testing.T) {
+	o := succeed(t, "bench", gopher, "-p", "16", "-n", "12", "-r", "2", "-d", "4", "--chain", "4", "--json")
+	res := decode[map[string]any](t, o.stdout)
+	for _, name := range []string{
+		"device", "mode", "chain", "pp_tok_s", "tg_tok_s", "commands", "encode_ns_per_command", "allocs_per_token",
+		"bytes_per_token", "read_gb_s", "load_ms", "ttft_ms", "rss_mb", "encode_ms", "wait_ms", "submissions", "waits",
+		"table_bytes", "patched_commands",
+	} {
+		v, ok := res[name]
+		if !ok {
+			t.Errorf("no field %s", name)
+		}
+		if n, ok := v.(float64); ok && n <= 0 && name != "allocs_per_token" {
+			t.Errorf("%s is %v", name, n)
+		}
+	}
+	if pp, tg := res["pp_tok_s"].([]any), res["tg_tok_s"].([]any); len(pp) != 2 || len(tg) != 2 {
+		t.Errorf("rates %v and %v of 2 runs", pp, tg)
+	}
+	want := map[string]any{"device": "cpu", "mode": "encode", "chain": 4.0, "submissions": 3.0, "waits": 3.0, "depth": 4.0}
+	for name, v := range want {
+		if res[name] != v {
+			t.Errorf("%s is %v, want %v", name, res[name], v)
+		}
+	}
+}
+
+func TestBenchCurve(t *testing.T) {
+	args := []string{"bench", filepath.Join(tiny, "llama"), "-p", "0", "-n", "8", "-r", "1", "--chain", "1,2,16"}
+	var chains []int
+	for line := range strings.Lines(succeed(t, append(args, "--json")...).stdout) {
+		res := decode[struct {
+			Chain, Tokens, Submissions int
+			PP                         []float64 `json:"pp_tok_s"`
+		}](t, line)
+		if res.PP == nil || len(res.PP) != 0 {
+			t.Errorf("-p 0 gives rates %v", res.PP)
+		}
+		if res.Submissions*res.Chain != res.Tokens {
+			t.Errorf("%d submissions of %d for %d tokens", res.Submissions, res.Chain, res.Tokens)
+		}
+		chains = append(chains, res.Chain)
+	}
+	if d := cmp.Diff([]int{1, 2, 16}, chains); d != "" {
+		t.Error(d)
+	}
+	text := succeed(t, args...).stdout
+	if n := strings.Count(text, "\n"); n != 4 || !strings.Contains(text, "decode tok/s") {
+		t.Errorf("the curve is\n%s", text)
+	}
+}
+
+func TestBenchText(t *testing.T) {
+	text := succeed(t, "bench", filepath.Join(tiny, "qwen3"), "-p", "8", "-n", "8", "-r", "2").stdout
+	for _, part := range []string{"prefill", "decode", "tok/s", "commands", "encode", "first token", "memory"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in\n%s", part, text)
+		}
+	}
+	lines := succeed(t, "bench", filepath.Join(tiny, "qwen3"), "-p", "8", "-n", "8", "-r", "2", "--benchfmt").stdout
+	if strings.Count(lines, "\nBenchmarkPrefill/model=qwen3/") != 2 || strings.Count(lines, "\nBenchmarkDecode/model=qwen3/") != 2 {
+		t.Errorf("benchmark lines\n%s", lines)
+	}
+}
+
+func TestProfile(t *testing.T) {
+	args := []string{"profile", gopher, "-n", "4"}
+	res := decode[profileResult](t, succeed(t, append(args, "--json")...).stdout)
+	h, err := pianola.OpenHeader(gopher, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, err := h.Compile(pianola.CompileOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _, _ := tab.Program(table.ProgramDecode)
+	if len(res.Commands) != int(p.Count) || len(res.Groups) == 0 || len(res.Groups) >= len(res.Commands) {
+		t.Fatalf("%d commands and %d groups of %d", len(res.Commands), len(res.Groups), p.Count)
+	}
+	for i, lines := range [][]profileLine{res.Commands, res.Groups} {
+		us, share, count := 0.0, 0.0, 0
+		for _, l := range lines {
+			us, share, count = us+l.US, share+l.Share, count+l.Count
+		}
+		if math.Abs(us-res.TotalUS) > 1e-6*us || math.Abs(share-1) > 1e-6 || count != int(p.Count) || us <= 0 {
+			t.Errorf("list %d: %v us of %v, share %v, %d commands", i, us, res.TotalUS, share, count)
+		}
+	}
+	if res.OverheadNS <= 0 {
+		t.Error("no overhead")
+	}
+	text := succeed(t, args...).stdout
+	for _, part := range []string{"layer.7.ffn.down", "layer.*.ffn.down", "overhead", "GB/s", "share", "us a command"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in\n%s", part, text)
+		}
+	}
+	if short := succeed(t, append(args, "--by-label")...).stdout; strings.Contains(short, "layer.7.ffn.down") || !strings.Contains(short, "layer.*.ffn.down") {
+		t.Errorf("--by-label gives\n%s", short)
+	}
+}
+
+func TestWithoutLayer(t *testing.T) {
+	for label, want := range map[string]string{
+		"layer.12.attn.qkv": "layer.*.attn.qkv", "layer.x.attn": "layer.x.attn", "out.norm": "out.norm", "layer.3": "layer.3",
+	} {
+		if got := withoutLayer(label); got != want {
+			t.Errorf("%s becomes %s, want %s", label, got, want)
+		}
+	}
+}
+
+func TestDevices(t *testing.T) {
+	text := succeed(t, "devices").stdout
+	type result struct {
+		Devices []deviceResult `json:"devices"`
+	}
+	res := decode[result](t, succeed(t, "devices", "--json").stdout)
+	if len(res.Devices) != 3 || strings.Count(text, "\n") != 3 {
+		t.Fatalf("%+v\n%s", res, text)
+	}
+	for _, d := range res.Devices {
+		if d.Available == (d.Why != "") || d.Available && len(d.Modes) == 0 {
+			t.Errorf("%+v", d)
+		}
+		if !strings.Contains(text, d.Device) {
+			t.Errorf("no %s in\n%s", d.Device, text)
+		}
+	}
+}
+
+func TestSynth(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a.gguf"), filepath.Join(dir, "b.gguf")
+	o := succeed(t, "synth", "gopher", "--quant", "Q8_0", "-o", a)
+	if o.stdout != "" || !strings.Contains(o.stderr, "gopher in Q8_0") {
+		t.Errorf("%+v", o)
+	}
+	succeed(t, "synth", "gopher", "--quant", "Q8_0", "-o", b, "--seed", "2")
+	eval := func(path string) string { return succeed(t, "eval", path, "--ids", "5,6", "-n", "4").stdout }
+	if eval(a) == eval(b) {
+		t.Error("two seeds give the same model")
+	}
+	succeed(t, "run", a, "-p", "func", "-n", "4")
+	list := succeed(t, "synth", "--list").stdout
+	for _, q := range synth.Quants() {
+		if !strings.Contains(list, q) {
+			t.Errorf("no %s in\n%s", q, list)
+		}
+	}
+	for _, s := range synth.Shapes() {
+		if !strings.Contains(list, "\n"+s.Name+" ") {
+			t.Errorf("no %s in\n%s", s.Name, list)
+		}
+	}
+}
+
+func TestInfo(t *testing.T) {
+	text := succeed(t, "info", gopher).stdout
+	for _, part := range []string{"llama", "7.34 M", "8, width 256", "4 heads of 64, 2 KV heads", "2048", "4096", "Q8_0", "F32", "BOS", "tied", "69 commands"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in\n%s", part, text)
+		}
+	}
+	res := decode[infoResult](t, succeed(t, "info", gopher, "--json").stdout)
+	bytes := uint64(0)
+	for _, ty := range res.Types {
+		bytes += ty.Bytes
+	}
+	if !res.Supported || res.Model == nil || res.Model.Context != 2048 || bytes == 0 || bytes > res.Bytes || res.Tokenizer.Size != 4096 {
+		t.Errorf("%+v", res)
+	}
+	if mistral := succeed(t, "info", filepath.Join(tiny, "mistral")).stdout; !strings.Contains(mistral, "2 layers see 16 positions") || !strings.Contains(mistral, "none that can be used") {
+		t.Errorf("mistral is\n%s", mistral)
+	}
+}
+
+func TestInfoOfAnUnknownArchitecture(t *testing.T) {
+	dir := t.TempDir()
+	copyModel(t, filepath.Join(tiny, "llama"), dir, func(config string) string {
+		return strings.ReplaceAll(strings.ReplaceAll(config, `"llama"`, `"novelty"`), "LlamaForCausalLM", "NoveltyForCausalLM")
+	})
+	text := succeed(t, "info", dir).stdout
+	for _, part := range []string{"novelty (not supported: ", "F16"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in\n%s", part, text)
+		}
+	}
+	res := decode[infoResult](t, succeed(t, "info", dir, "--json").stdout)
+	if res.Supported || res.Why == "" || res.Model != nil || res.Tensors == 0 || res.Architecture != "novelty" {
+		t.Errorf("%+v", res)
+	}
+	wantError(t, runCommand(t, "eval", dir, "--ids", "1"), statusFailed, "novelty")
+}
+
+func TestFigures(t *testing.T) {
+	for _, c := range []struct{ got, want string }{
+		{byteSize(0), "0 B"}, {byteSize(1023), "1023 B"}, {byteSize(1 << 10), "1.00 KiB"}, {byteSize(1023 << 10), "1.00 MiB"},
+		{byteSize(5 << 29), "2.50 GiB"}, {byteSize(math.MaxUint64), "16777216 TiB"},
+		{figure(9.999), "10.0"}, {figure(0), "0.00"}, {figure(12345.6), "12346"},
+		{count(999), "999"}, {count(7344384), "7.34 M"}, {count(8030261248), "8.03 G"},
+		{windows([]int{0, 512, 512}), "1 layers see all positions, 2 layers see 512 positions"},
+		{oneLine("a\nb\x1b[31m\t"), `a; b\x1b[31m`},
+		{fmt.Sprint(rate(0, 5)), "0"},
+	} {
+		if c.got != c.want {
+			t.Errorf("got %q, want %q", c.got, c.want)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// modelFlags are the flags of every command that runs a model.
+type modelFlags struct {
+	device, mode string
+	chain        int
+	threads      int
+	context      int
+	roll         string
+	anyChip      bool
+	noFuse       bool
+	noRepack     bool
+}
+
+// register adds the flags to a command, --chain apart.
+func (f *modelFlags) register(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.device, "device", "auto", "auto, cpu, metal or cuda")
+	fs.StringVar(&f.mode, "mode", "", "encode, record or resident (default: the device's best)")
+	fs.IntVarP(&f.threads, "threads", "t", 0, "threads of the CPU device (default: all)")
+	fs.IntVar(&f.context, "ctx", 0, "positions of context (default: the smaller of 4096 and the model's)")
+	fs.StringVar(&f.roll, "roll", "", "replay the compiled table in `FILE`")
+	fs.BoolVar(&f.anyChip, "any-chip", false, "accept a roll that was compiled for another chip")
+	fs.BoolVar(&f.noFuse, "no-fuse", false, "one command for each operation")
+	fs.BoolVar(&f.noRepack, "no-repack", false, "read weights as the file has them")
+}
+
+// registerChain adds --chain for commands that take one length.
+func (f *modelFlags) registerChain(cmd *cobra.Command) {
+	cmd.Flags().IntVar(&f.chain, "chain", 0, "tokens of a submission (default: what 50 ms allow)")
+}
+
+// options checks the flags and returns what they ask for.
+func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
+	if err := f.check(cmd); err != nil {
+		return pianola.Options{}, err
+	}
+	o := pianola.Options{
+		Device: f.device, Mode: f.mode, Threads: f.threads, Context: f.context,
+		NoFuse: f.noFuse, NoRepack: f.noRepack, AnyChip: f.anyChip,
+	}
+	if f.roll != "" {
+		var err error
+		if o.Roll, err = readRoll(f.roll); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+func (f *modelFlags) check(cmd *cobra.Command) error {
+	fs := cmd.Flags()
+	if err := atLeast(cmd, 1, "ctx", f.context); err != nil {
+		return err
+	}
+	if err := atLeast(cmd, 1, "threads", f.threads); err != nil {
+		return err
+	}
+	if fs.Lookup("chain") != nil && fs.Lookup("chain").Value.Type() == "int" {
+		if err := atLeast(cmd, 1, "chain", f.chain); err != nil {
+			return err
+		}
+	}
+	switch {
+	case fs.Changed("roll") && f.roll == "":
+		return usage(cmd, "--roll needs a file")
+	case f.roll != "" && f.noFuse:
+		return usage(cmd, "--no-fuse does not go with --roll: the table is compiled already")
+	case f.roll == "" && f.anyChip:
+		return usage(cmd, "--any-chip goes with --roll only")
+	}
+	return nil
+}
+
+// atLeast checks a number that was given on the command line.
+func atLeast(cmd *cobra.Command, low int, name string, v int) error {
+	if cmd.Flags().Changed(name) && v < low {
+		return fmt.Errorf("%s %d: must be at least %d", flagName(cmd, name), v, low)
+	}
+	return nil
+}
+
+// flagName returns a flag as it is written most: short, if it can be.
+func flagName(cmd *cobra.Command, name string) string {
+	if f := cmd.Flags().Lookup(name); f != nil && f.Shorthand != "" {
+		return "-" + f.Shorthand
+	}
+	return "--" + name
+}
+
+// readRoll reads the bytes of a roll, no more than one can have.
+func readRoll(path string) ([]byte, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a file", path)
+	}
+	if st.Size() > table.MaxRollSize {
+		return nil, fmt.Errorf("%s: %d bytes are more than a roll can have", path, st.Size())
+	}
+	return os.ReadFile(path)
+}
+
+// openModel loads a model and shows how far it is.
+func openModel(cmd *cobra.Command, path string, o pianola.Options) (*pianola.Model, error) {
+	p := newProgress(cmd.ErrOrStderr(), "loading", true)
+	defer p.finish()
+	o.Progress = func(s pianola.Progress) { p.set(string(s.Stage), s.Done, s.Total) }
+	return pianola.Open(cmd.Context(), path, o)
+}
+
+// closeAfter closes what a command opened and joins the error to the command's.
+func closeAfter(err *error, c interface{ Close() error }) {
+	*err = errors.Join(*err, c.Close())
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/tokenizer"
+	"github.com/pianola-engine/pianola/weights"
+)
+
+type pplFlags struct {
+	model  modelFlags
+	file   string
+	size   int
+	chunks int
+	json   bool
+}
+
+func newPPL() *cobra.Command {
+	f := &pplFlags{}
+	cmd := &cobra.Command{
+		Use:   "ppl MODEL --file FILE",
+		Short: "Compute the perplexity of a text",
+		Long: `Ppl computes perplexity as llama-perplexity does: the text is tokenised whole,
+with a BOS in front if the model has one, and cut into chunks; each chunk
+begins with the BOS in place of its first token, and its second half is scored.`,
+		Example: "  pianola ppl testdata/gopher-q8_0.gguf --file testdata/gopher/heldout.txt --chunks 4",
+		Args:    exactly(1, "ppl needs a MODEL"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.file, "file", "f", "", "the text")
+	fs.IntVarP(&f.size, "chunk", "c", 512, "tokens of a chunk, and positions of context")
+	fs.IntVar(&f.chunks, "chunks", 40, "chunks at most; 0: the whole text")
+	fs.BoolVar(&f.json, "json", false, "print one JSON object")
+	f.model.register(cmd)
+	return cmd
+}
+
+func (f *pplFlags) run(cmd *cobra.Command, path string) (err error) {
+	if f.file == "" {
+		return usage(cmd, "ppl needs --file")
+	}
+	if err := atLeast(cmd, 0, "chunks", f.chunks); err != nil {
+		return err
+	}
+	if err := atLeast(cmd, minChunk, "chunk", f.size); err != nil {
+		return err
+	}
+	o, err := f.model.options(cmd)
+	if err != nil {
+		return err
+	}
+	if o.AllLogits = true; o.Context == 0 && o.Roll == nil {
+		o.Context = f.size
+	}
+	text, err := os.ReadFile(f.file)
+	if err != nil {
+		return err
+	}
+	m, err := openModel(cmd, path, o)
+	if err != nil {
+		return err
+	}
+	defer closeAfter(&err, m)
+	tok, err := m.Tokenizer()
+	if err != nil {
+		return err
+	}
+	ids, err := tok.Encode(string(text), tokenizer.EncodeOptions{AddSpecial: true})
+	if err != nil {
+		return err
+	}
+	bos := startToken(m, tok)
+	if bos != nil && !tok.AddBOS() {
+		ids = append([]int32{*bos}, ids...)
+	}
+	if len(ids) < f.size {
+		return fmt.Errorf("ppl: %s: %d tokens are less than a chunk of %d", f.file, len(ids), f.size)
+	}
+	s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true})
+	if err != nil {
+		return err
+	}
+	defer closeAfter(&err, s)
+	if have := s.Replay().Context(); have < f.size {
+		return fmt.Errorf("ppl: a chunk of %d tokens does not fit in a context of %d", f.size, have)
+	}
+	return f.score(cmd, s.Replay(), bos, ids)
+}
+
+// startToken returns the token that each chunk begins with: the BOS if the model
+// adds one. A Hugging Face directory often does not say whether it does, so
+// there a BOS that is named is enough.
+func startToken(m *pianola.Model, tok *tokenizer.Tokenizer) *int32 {
+	bos, ok := tok.BOS()
+	if !ok || !tok.AddBOS() && m.Directory().Format() == weights.GGUF {
+		return nil
+	}
+	return &bos
+}
+
+// minChunk is the smallest chunk of which something is scored.
+const minChunk = 3
+
+// score computes and prints the perplexity.
+func (f *pplFlags) score(cmd *cobra.Command, s *replay.Session, bos *int32, ids []int32) error {
+	chunks := len(ids) / f.size
+	if f.chunks > 0 {
+		chunks = min(chunks, f.chunks)
+	}
+	p := newProgress(cmd.ErrOrStderr(), "scoring", false)
+	defer p.finish()
+	sum, scored := 0.0, 0
+	for i := range chunks {
+		chunk := ids[i*f.size:][:f.size]
+		if bos != nil {
+			chunk[0] = *bos
+		}
+		nll, err := chunkNLL(cmd.Context(), s, chunk)
+		if err != nil {
+			return fmt.Errorf("chunk %d: %w", i, err)
+		}
+		sum += nll
+		scored += f.size - 1 - f.size/2
+		p.set("scoring", uint64(i+1), uint64(chunks))
+	}
+	p.finish()
+	ppl := math.Exp(sum / float64(scored))
+	if math.IsNaN(ppl) {
+		return fmt.Errorf("ppl: the logits are not numbers")
+	}
+	if f.json {
+		if math.IsInf(ppl, 0) {
+			return fmt.Errorf("ppl: the perplexity is infinite")
+		}
+		return writeJSON(cmd.OutOrStdout(), struct {
+			PPL    float64 `json:"ppl"`
+			Tokens int     `json:"tokens"` // scored
+			Chunks int     `json:"chunks"`
+			Size   int     `json:"chunk"`
+		}{ppl, scored, chunks, f.size})
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "ppl %.4f\n", ppl)
+	return err
+}
+
+// chunkNLL returns the sum of -log p of the tokens of a chunk's second half: of
+// those after position len/2, each from the logits of the one before.
+func chunkNLL(ctx context.Context, s *replay.Session, chunk []int32) (float64, error) {
+	if err := s.Reset(); err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	err := s.AllLogits(ctx, chunk, func(row int, logits []float32) error {
+		if row >= len(chunk)/2 && row < len(chunk)-1 {
+			sum += negativeLogSoftmax(logits, int(chunk[row+1]))
+		}
+		return nil
+	})
+	return sum, err
+}
+
+// negativeLogSoftmax returns -log softmax(logits)[i].
+func negativeLogSoftmax(logits []float32, i int) float64 {
+	top := logits[0]
+	for _, v := range logits {
+		top = max(top, v)
+	}
+	sum := 0.0
+	for _, v := range logits {
+		sum += math.Exp(float64(v - top))
+	}
+	return math.Log(sum) + float64(top) - float64(logits[i])
+}

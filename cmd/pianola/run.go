@@ -1,0 +1,242 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/table"
+)
+
+type runFlags struct {
+	model    modelFlags
+	prompt   string
+	file     string
+	tokens   int
+	sampling pianola.Sampling
+	json     bool
+}
+
+func newRun() *cobra.Command {
+	f := &runFlags{}
+	cmd := &cobra.Command{
+		Use:   "run MODEL -p TEXT",
+		Short: "Continue a text",
+		Long: `Run prints the prompt and what the model makes of it, as it comes; then, on
+standard error, a line of figures. A stop token ends the text.`,
+		Example: `  pianola run testdata/gopher-q8_0.gguf -p 'func main() {' -n 64
+  pianola run testdata/gopher-q8_0.gguf -p 'package ' --temp 0.8 --top-p 0.95 --seed 1`,
+		Args: exactly(1, "run needs a MODEL"),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.prompt, "prompt", "p", "", "the text to continue")
+	fs.StringVarP(&f.file, "file", "f", "", "read the text from `FILE`, or from standard input if it is -")
+	fs.IntVarP(&f.tokens, "tokens", "n", 128, "tokens to add; 0: to the end of the context")
+	fs.Float64Var(&f.sampling.Temperature, "temp", 0, "temperature; 0: the likeliest token")
+	fs.IntVar(&f.sampling.TopK, "top-k", 0, "choose from the k likeliest; 0: all")
+	fs.Float64Var(&f.sampling.TopP, "top-p", 1, "choose from the likeliest that have this probability together; 1: all")
+	fs.Float64Var(&f.sampling.MinP, "min-p", 0, "choose from those with this share of the likeliest's probability; 0: all")
+	fs.Float64Var(&f.sampling.RepeatPenalty, "repeat-penalty", 1, "make the last 64 tokens less likely; 1: not")
+	fs.Uint64Var(&f.sampling.Seed, "seed", 0, "of the choices (default: another one each time)")
+	fs.BoolVar(&f.json, "json", false, "print one JSON object at the end")
+	f.model.registerChain(cmd)
+	f.model.register(cmd)
+	return cmd
+}
+
+func (f *runFlags) run(cmd *cobra.Command, path string) (err error) {
+	prompt, err := f.text(cmd)
+	if err != nil {
+		return err
+	}
+	if prompt == "" {
+		return errors.New("run: the prompt is empty")
+	}
+	if err := f.check(cmd); err != nil {
+		return err
+	}
+	if !cmd.Flags().Changed("seed") {
+		f.sampling.Seed = uint64(rand.Uint32())
+	}
+	o, err := f.model.options(cmd)
+	if err != nil {
+		return err
+	}
+	m, err := openModel(cmd, path, o)
+	if err != nil {
+		return err
+	}
+	defer closeAfter(&err, m)
+	if _, err := m.Tokenizer(); err != nil {
+		return err
+	}
+	s, err := m.NewSession(pianola.SessionOptions{Chain: f.model.chain})
+	if err != nil {
+		return err
+	}
+	defer closeAfter(&err, s)
+	return f.generate(cmd, m, s, prompt)
+}
+
+// check tests the numbers here, whether or not sampling will look at them.
+func (f *runFlags) check(cmd *cobra.Command) error {
+	for _, c := range []struct {
+		name   string
+		v, max float64
+	}{
+		{"temp", f.sampling.Temperature, 100}, {"top-p", f.sampling.TopP, 1},
+		{"min-p", f.sampling.MinP, 1}, {"repeat-penalty", f.sampling.RepeatPenalty, 100},
+	} {
+		if !(c.v >= 0 && c.v <= c.max) {
+			return fmt.Errorf("--%s %v: must be in 0..%v", c.name, c.v, c.max)
+		}
+	}
+	if err := atLeast(cmd, 0, "top-k", f.sampling.TopK); err != nil {
+		return err
+	}
+	return atLeast(cmd, 0, "tokens", f.tokens)
+}
+
+// text returns the prompt.
+func (f *runFlags) text(cmd *cobra.Command) (string, error) {
+	given, file := cmd.Flags().Changed("prompt"), cmd.Flags().Changed("file")
+	switch {
+	case given == file:
+		return "", usage(cmd, "run needs one of -p and -f")
+	case given:
+		return f.prompt, nil
+	case f.file == "-":
+		b, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxPrompt+1))
+		return checkPrompt("standard input", b, err)
+	}
+	in, err := os.Open(f.file)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	b, err := io.ReadAll(io.LimitReader(in, maxPrompt+1))
+	return checkPrompt(f.file, b, err)
+}
+
+// maxPrompt bounds a prompt in bytes, far above any context.
+const maxPrompt = 64 << 20
+
+func checkPrompt(name string, b []byte, err error) (string, error) {
+	if err == nil && len(b) > maxPrompt {
+		err = fmt.Errorf("%s: a prompt of more than %d bytes", name, maxPrompt)
+	}
+	return string(b), err
+}
+
+// generate streams the text, or collects it for --json, and says how fast it
+// came.
+func (f *runFlags) generate(cmd *cobra.Command, m *pianola.Model, s *pianola.Session, prompt string) error {
+	out := cmd.OutOrStdout()
+	var text strings.Builder
+	show := io.Writer(&text)
+	if !f.json {
+		show = out
+	}
+	ids := []int32{}
+	var failed error
+	for tok, err := range s.Generate(cmd.Context(), prompt, pianola.GenerateOptions{
+		MaxTokens: f.tokens, Sampling: f.sampling,
+	}) {
+		if err != nil {
+			failed = err
+			break
+		}
+		if len(ids) == 0 && !f.json {
+			fmt.Fprint(out, prompt) // only now, lest a prompt that fails leaves half a result
+		}
+		ids = append(ids, tok.ID)
+		if _, err := fmt.Fprint(show, tok.Text); err != nil {
+			return err
+		}
+	}
+	if f.tokens == 0 && errors.Is(failed, pianola.ErrContextFull) && len(ids) > 0 {
+		failed = nil // it was asked for
+	}
+	fig := f.figures(m, s)
+	if f.json {
+		if failed != nil {
+			return failed
+		}
+		return writeJSON(out, runResult{Prompt: prompt, Text: text.String(), IDs: ids, Figures: fig})
+	}
+	if len(ids) > 0 {
+		fmt.Fprintln(out)
+	}
+	if failed == nil || cmd.Context().Err() != nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), fig) // of what came before an interrupt, too
+	}
+	return failed
+}
+
+type runResult struct {
+	Prompt  string     `json:"prompt"`
+	Text    string     `json:"text"` // without the prompt
+	IDs     []int32    `json:"ids"`
+	Figures runFigures `json:"figures"`
+}
+
+// runFigures say how fast a text came.
+type runFigures struct {
+	LoadMS           float64 `json:"load_ms"`
+	FirstTokenMS     float64 `json:"ttft_ms"`
+	PromptTokens     int     `json:"prompt_tokens"`
+	PrefillTokS      float64 `json:"pp_tok_s"`
+	Tokens           int     `json:"tokens"`
+	DecodeTokS       float64 `json:"tg_tok_s"` // 0 if only one token came
+	CommandsPerToken int     `json:"commands_per_token"`
+	Submissions      int     `json:"submissions"`
+	Seed             *uint64 `json:"seed,omitempty"` // where choices were random
+}
+
+func (f *runFlags) figures(m *pianola.Model, s *pianola.Session) runFigures {
+	st := s.Stats()
+	fig := runFigures{
+		LoadMS: milliseconds(m.LoadTimes().Total), FirstTokenMS: milliseconds(st.FirstToken),
+		PromptTokens: st.PromptTokens, PrefillTokS: rate(st.PromptTokens, st.Prefill),
+		Tokens: st.Tokens, DecodeTokS: rate(st.Tokens-1, st.Decode), Submissions: st.Submissions,
+	}
+	if p, _, ok := m.Table().Program(table.ProgramDecode); ok {
+		fig.CommandsPerToken = int(p.Count)
+	}
+	if f.sampling.Temperature > 0 {
+		fig.Seed = &f.sampling.Seed
+	}
+	return fig
+}
+
+// String returns the line of figures.
+func (f runFigures) String() string {
+	s := fmt.Sprintf("load %s ms, first token %s ms, prefill %d tokens at %s tok/s, decode %d tokens",
+		figure(f.LoadMS), figure(f.FirstTokenMS), f.PromptTokens, figure(f.PrefillTokS), f.Tokens)
+	if f.DecodeTokS > 0 {
+		s += fmt.Sprintf(" at %s tok/s", figure(f.DecodeTokS))
+	}
+	s += fmt.Sprintf(", %d commands per token", f.CommandsPerToken)
+	if f.Seed != nil {
+		s += fmt.Sprintf(", seed %d", *f.Seed)
+	}
+	return s
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// rate returns n a second, 0 if no time passed.
+func rate(n int, d time.Duration) float64 {
+	if n <= 0 || d <= 0 {
+		return 0
+	}
+	return float64(n) / d.Seconds()
+}

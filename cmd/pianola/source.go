@@ -1,0 +1,71 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// tableSource says how to come by a table: from a model by compiling it, or
+// from a roll.
+type tableSource struct {
+	chip      string
+	context   int
+	noFuse    bool
+	allLogits bool
+	suffix    string // of the flags' names, where a command has two sources
+}
+
+// register adds the flags for compiling to a command.
+func (s *tableSource) register(cmd *cobra.Command, suffix string) {
+	s.suffix = suffix
+	of := ""
+	if suffix != "" {
+		of = strings.ToUpper(suffix[1:]) + ": "
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&s.chip, "chip"+suffix, "cpu", of+"chip to compile for, such as m4-pro")
+	fs.IntVar(&s.context, "ctx"+suffix, 0, of+"positions of context (default: the smaller of 4096 and the model's)")
+	fs.BoolVar(&s.noFuse, "no-fuse"+suffix, false, of+"one command for each operation")
+	fs.BoolVar(&s.allLogits, "all-logits"+suffix, false, of+"add the program for the logits of every row")
+}
+
+func (s *tableSource) options() pianola.CompileOptions {
+	return pianola.CompileOptions{Chip: s.chip, Context: s.context, NoFuse: s.noFuse, AllLogits: s.allLogits}
+}
+
+func (s *tableSource) check(cmd *cobra.Command) error {
+	return atLeast(cmd, 1, "ctx"+s.suffix, s.context)
+}
+
+// table returns the table of a model or a roll, which are told apart by their
+// first bytes. It reads no weights.
+func (s *tableSource) table(cmd *cobra.Command, path string) (*table.Table, error) {
+	if err := s.check(cmd); err != nil {
+		return nil, err
+	}
+	if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
+		t, err := table.ReadFile(path)
+		if !errors.Is(err, table.ErrMagic) {
+			if err != nil {
+				return nil, err
+			}
+			for _, name := range []string{"chip", "ctx", "no-fuse", "all-logits"} {
+				if cmd.Flags().Changed(name + s.suffix) {
+					return nil, usage(cmd, "--%s%s is for models, and %s is a roll, compiled already", name, s.suffix, path)
+				}
+			}
+			return t, nil
+		}
+	}
+	h, err := pianola.OpenHeader(path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return h.Compile(s.options())
+}
