@@ -128,6 +128,13 @@ func TestGoldens(t *testing.T) {
 			models = append(models, model{gguf, g, 2e-3})
 		}
 	}
+	variants, err := filepath.Glob("testdata/variants/*")
+	if err != nil || len(variants) == 0 {
+		t.Fatal("no variants", err)
+	}
+	for _, d := range variants {
+		models = append(models, model{d, filepath.Join(d, "golden.json"), 2e-3})
+	}
 	const g = "testdata/gopher/golden.json"
 	models = append(models,
 		model{"testdata/gopher", g, 2e-3},
