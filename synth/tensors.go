@@ -23,6 +23,7 @@ const (
 	matrix          content = iota // normal about zero
 	attentionOutput                // the same, smaller: it adds to the residual
 	ffnOutput                      // the same
+	firstFFNOutput                 // the same, larger: it makes most of the residual
 	embedding                      // the same, and what the output matrix has too
 	scaledEmbedding                // the same, of a model that scales it
 	bias                           // the same
@@ -61,8 +62,12 @@ func Tensors(s Shape, quant string) ([]Tensor, error) {
 	}
 	for l.place.layer = range int(s.Layers) {
 		blk := fmt.Sprintf("blk.%d.", l.place.layer)
+		down := ffnOutput
+		if l.place.layer == 0 {
+			down = firstFFNOutput
+		}
 		l.vector(blk+"attn_norm.weight", hidden, norm)
-		l.matrix(blk+"ffn_down.weight", hidden, ffn, ffnOutput, m.ffnDown)
+		l.matrix(blk+"ffn_down.weight", hidden, ffn, down, m.ffnDown)
 		l.matrix(blk+"ffn_gate.weight", ffn, hidden, matrix, nil)
 		l.matrix(blk+"ffn_up.weight", ffn, hidden, matrix, nil)
 		if has.postNorms {

@@ -23,12 +23,13 @@ const (
 	normDeviation            = 0.1
 
 	// A matrix of deviation gain/sqrt(columns) multiplies magnitudes by gain.
-	// Within a layer the gain is one. What attention and the feed-forward network
-	// add to the residual is less: the first attention about as much as the
-	// embedding, lest every position become the mean of all; the networks enough
-	// to outgrow the embedding, lest a tied model repeat its last token.
-	attentionGain = 0.1
-	ffnGain       = 0.3
+	// Within a layer the gain is one. The first layer's network makes most of the
+	// residual, so that a tied model does not repeat its last token; what the
+	// layers after it add is small beside it, so that rounding in one layer does
+	// not grow through the others, as it does not in trained models.
+	attentionGain = 0.15
+	ffnGain       = 0.15
+	firstFFNGain  = 3
 
 	chunkBytes = 1 << 20 // what a goroutine makes at a time
 )
@@ -227,6 +228,8 @@ func (c content) deviation(columns uint64) float32 {
 		return normDeviation
 	case attentionOutput:
 		return float32(attentionGain / math.Sqrt(float64(columns)))
+	case firstFFNOutput:
+		return float32(firstFFNGain / math.Sqrt(float64(columns)))
 	case ffnOutput:
 		return float32(ffnGain / math.Sqrt(float64(columns)))
 	}

@@ -129,9 +129,11 @@ func checkModel(t *testing.T, s synth.Shape, quant string, data []byte) {
 				wantDeviation = 0.005
 			}
 		case strings.Contains(tensor.Name, "attn_output"):
-			wantDeviation *= 0.1
+			wantDeviation *= 0.15
+		case tensor.Name == "blk.0.ffn_down.weight":
+			wantDeviation *= 3
 		case strings.Contains(tensor.Name, "ffn_down"):
-			wantDeviation *= 0.3
+			wantDeviation *= 0.15
 		}
 		// Four standard errors of a normal sample, and what quantisation does.
 		if !(math.Abs(mean-wantMean) < wantDeviation*(4/math.Sqrt(n)+0.02)) ||
@@ -146,8 +148,8 @@ func checkModel(t *testing.T, s synth.Shape, quant string, data []byte) {
 // processors; the sums pin them from release to release and machine to machine.
 func TestDeterminism(t *testing.T) {
 	for quant, want := range map[string]string{
-		"Q4_0":   "90e9226df2ebb2a51b3e370b68da90b4db1c6f79d40a71c8bd43beaab8a6fb2e",
-		"Q4_K_M": "140b3caf8ab48a4532cf80639fc12e7e46146c34ff95364eaeb004279660313f",
+		"Q4_0":   "92c99ae8bdbde7aba642a17fe612bcafb789b28a20f760b0cb5289fbb890db2b",
+		"Q4_K_M": "2e8eb764dc0bb164fd65a62b912765cddca6aeb98f8d03f8fee20d41fd57096a",
 	} {
 		s := shape(t, "gopher")
 		first := write(t, s, quant, 7)
