@@ -9,8 +9,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/tokenizer"
 )
 
@@ -105,17 +107,23 @@ func TestCancelGeneration(t *testing.T) {
 	defer cancel()
 	tokens := 0
 	var end error
+	var cancelled time.Time
 	for _, err := range s.Generate(ctx, "func", pianola.GenerateOptions{MaxTokens: 4096}) {
 		if err != nil {
 			end = err
 			break
 		}
 		if tokens++; tokens == 20 {
+			cancelled = time.Now()
 			cancel()
 		}
 	}
+	took := time.Since(cancelled)
 	if !errors.Is(end, context.Canceled) || tokens < 20 || tokens > 1000 {
 		t.Errorf("%d tokens, then %v", tokens, end)
+	}
+	if took > replay.DefaultChainTime {
+		t.Errorf("cancelling took %v, the bound is %v", took, replay.DefaultChainTime)
 	}
 }
 

@@ -285,11 +285,19 @@ func TestPPLOfHeldOutText(t *testing.T) {
 	if testing.Short() {
 		t.Skip("scores 10,000 tokens")
 	}
-	const llama = 6.2407
-	o := succeed(t, "ppl", gopher, "--file", filepath.Join(gopherHF, "heldout.txt"))
-	got, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimPrefix(o.stdout, "ppl ")), 64)
-	if err != nil || math.Abs(got-llama) > 0.01*llama {
-		t.Errorf("%q, want %v within 1 %%", o.stdout, llama)
+	for _, c := range []struct {
+		model       string
+		want, share float64
+	}{
+		{gopherHF, 6.2007, 0.005}, // float16
+		{gopher, 6.2407, 0.01},
+		{filepath.Join(gopherHF, "gopher-q4_0.gguf"), 6.3172, 0.01},
+	} {
+		o := succeed(t, "ppl", c.model, "--file", filepath.Join(gopherHF, "heldout.txt"))
+		got, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimPrefix(o.stdout, "ppl ")), 64)
+		if err != nil || math.Abs(got-c.want) > c.share*c.want {
+			t.Errorf("%s: %q, want %v within %v %%", c.model, o.stdout, c.want, 100*c.share)
+		}
 	}
 }
 
