@@ -6,12 +6,14 @@
 # api      accepts the public API as it is now
 # fuzz     fuzzes every target, FUZZTIME each
 # bench    measures decoding of the shipped model
+# bench-peer  measures it beside llama.cpp, in alternation; MODELS are the files,
+#          PEER is where the npm package of llama.cpp's library goes
 
 FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C tools tool -n $(1))
 
-.PHONY: check test golden gen api fuzz bench fmt vet lint ranks generated api-check cross
+.PHONY: check test golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
 
 check: fmt vet lint ranks generated api-check cross
 
@@ -62,6 +64,16 @@ fuzz:
 			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
 		done; \
 	done
+
+PEER ?= $(HOME)/.cache/llama-peer
+MODELS ?= testdata/gopher-q8_0.gguf
+PEERFLAGS ?=
+
+bench-peer:
+	npm install --silent --prefix $(PEER) --ignore-scripts @node-llama-cpp/linux-x64@3.22.1
+	cc -O3 -o $(PEER)/llamapeer bench/peer/llama/llamapeer.c -ldl -lm
+	go build -o $(PEER)/pianola ./cmd/pianola
+	go run ./bench/peer -pianola $(PEER)/pianola -peer "$(PEER)/llamapeer $(PEER)/node_modules/@node-llama-cpp/linux-x64/bins/linux-x64" $(PEERFLAGS) $(MODELS)
 
 bench:
 	go run ./cmd/pianola bench testdata/gopher-q8_0.gguf

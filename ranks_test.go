@@ -19,7 +19,7 @@ var ranks = map[string]int{
 	"replay": 4,
 	"":       5,
 	"bench":  6, "synth": 6,
-	"cmd/pianola": 7,
+	"cmd/pianola": 7, "bench/peer": 7,
 }
 
 // TestRanks reads every package's imports, on every system that is built for.
