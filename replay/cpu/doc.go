@@ -22,10 +22,20 @@
 //   - Quantised activations: blocks of 32 with d = max|x| / 127 and
 //     q = round(x * (1/d)) to nearest even, within ±127; a block whose d is
 //     below the smallest normal number is all 0.
-//   - Quantised dot product (Q8_0, Q4_0): part[l] is the exact integer sum of
-//     the four products of elements 4l to 4l+3 of a block; eight sums add
-//     (dw*dx) * part[l] block by block and are reduced as above, from l and
-//     l+4 on.
+//   - Quantised weights: a block is d * scale * q + m * min with integers q, of
+//     at most 8 bits, and scale and min for each 16 elements, which are 1 in
+//     types with blocks of 32. K types have m = -dmin and 256 elements a block,
+//     of which each 32 count as a block below. MXFP4 has twice the values of
+//     E2M1 for q, and half its scale for d.
+//   - Quantised dot product: part[l] is the exact integer sum of the four
+//     products of elements 4l to 4l+3 of a block of 32, times the scale of these
+//     elements; eight sums add (d*dx) * part[l] block by block. In types with
+//     a minimum (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K), eight further sums take the
+//     minimums' part: block b adds (m*dx) * s to sum b mod 8, where s is the
+//     exact integer sum of min times the block's quantised activations. Sum l
+//     of these is added to sum l of those, which are reduced as above, from l
+//     and l+4 on. All integers are below 2^24, so that their conversion is
+//     exact.
 //   - exp: n = round(x * log2 e), r = x - n*ln 2 in two steps, a polynomial of
 //     degree 7 in r (Cephes expf), times 2^n in two exact factors. It is 0
 //     below -87.33654, infinite above 88.72283, and within 2 units in the last place

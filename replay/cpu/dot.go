@@ -10,7 +10,8 @@ import (
 // lanes is the number of sums of a float dot product.
 const lanes = 32
 
-// accumulate adds the products of a and b, at most lanes of them, to the sums.
+// accumulate adds the products of a and b to the sums. What is before them in
+// their rows is a whole number of steps of lanes.
 func accumulate(acc *[lanes]float32, a, b []float32) {
 	b = b[:len(a)]
 	for l, v := range a {
@@ -53,8 +54,8 @@ func rowsDecoded(decode func(dst []float32, src []byte), elems, size int) rowsFu
 		for i := range y {
 			w := w[i*row:][:row]
 			var acc [lanes]float32
-			for at := 0; at < n; at += lanes {
-				f := x.f[at:min(at+lanes, n)]
+			for at := 0; at < n; at += len(x.buf) {
+				f := x.f[at:min(at+len(x.buf), n)]
 				buf := x.buf[:len(f)]
 				decode(buf, w[at/elems*size:])
 				accumulate(&acc, buf, f)

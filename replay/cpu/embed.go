@@ -3,6 +3,7 @@ package cpu
 import (
 	"github.com/pianola-engine/pianola/dtype"
 	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // embed looks up the rows of tokens.
@@ -22,9 +23,7 @@ type embed struct {
 func newEmbed(b *binder) (kernel, error) {
 	p := b.cmd.EmbedParams()
 	t := dtype.Type(b.spec(table.EmbedSpecWType))
-	switch t {
-	case dtype.F32, dtype.F16, dtype.BF16, dtype.Q8_0, dtype.Q4_0:
-	default:
+	if _, ok := b.ops.rows[product{t, decl.ActF32}]; !ok {
 		return nil, &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
 	}
 	size, ok := t.Bytes(uint64(p.N))

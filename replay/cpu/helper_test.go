@@ -3,6 +3,7 @@ package cpu
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -166,7 +167,12 @@ func randomBytes(tb testing.TB, r *rand.Rand, t dtype.Type, n int, scale float64
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if err := dtype.Quantize(t, b, random(r, n, scale)); err != nil {
+	err = dtype.Quantize(t, b, random(r, n, scale))
+	var unsupported *dtype.UnsupportedError
+	if errors.As(err, &unsupported) {
+		err = dtype.RandomBlocks(t, b, r.Uint64(), float32(scale))
+	}
+	if err != nil {
 		tb.Fatal(err)
 	}
 	return b

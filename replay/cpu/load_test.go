@@ -66,7 +66,7 @@ func TestUnsupportedWeight(t *testing.T) {
 		act  uint32
 		want string
 	}{
-		{dtype.Q4_K, decl.ActF32, "cpu: command 2 (layer.0.ffn.down): gemv: weight type Q4_K is not supported"},
+		{dtype.I8, decl.ActF32, "cpu: command 2 (layer.0.ffn.down): gemv: weight type I8 is not supported"},
 		{dtype.F16, decl.ActQ8, "cpu: command 2 (layer.0.ffn.down): gemv: weight type F16 with activation type q8 is not supported"},
 	} {
 		b := newBuilder(t, 8, 256, 8, 1, 0)

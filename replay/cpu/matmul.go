@@ -20,6 +20,7 @@ type matmul struct {
 	ops   *ops
 	rows  rowsFunc
 	quant bool // activations are quantised
+	mins  bool // their sums are needed
 
 	in, out, group   int
 	xStride, yStride int
@@ -50,7 +51,7 @@ func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
 	b.need(act != decl.ActQ8 || p.In%blockElems == 0, "%d columns are not a whole number of blocks of quantised activations", p.In)
 	b.need(p.Group > 0, "the group is 0")
 	k := &matmul{
-		ops: b.ops, rows: rows, quant: act == decl.ActQ8,
+		ops: b.ops, rows: rows, quant: act == decl.ActQ8, mins: act == decl.ActQ8 && hasMinimum(t),
 		in: int(p.In), out: int(p.Out), group: int(p.Group), xStride: int(p.XStride), yStride: int(p.YStride),
 		rowBytes: int(size),
 		x:        b.f32(table.GEMVBindX), w: b.bytes(table.GEMVBindW), y: b.f32(table.GEMVBindY),
@@ -114,25 +115,29 @@ func (k *matmul) prepare(w *worker, r int) {
 	}
 	if k.x2 == nil {
 		k.ops.quantize(w.input.q, w.input.d, x)
-		return
+	} else {
+		x2 := k.x2[r*k.xStride:][:k.in]
+		for at := 0; at < k.in; at += inputChunk {
+			end := min(at+inputChunk, k.in)
+			buf := w.chunk[:end-at]
+			k.ops.siluMul(buf, x[at:end], x2[at:end])
+			k.ops.quantize(w.input.q[at:end], w.input.d[at/blockElems:end/blockElems], buf)
+		}
 	}
-	x2 := k.x2[r*k.xStride:][:k.in]
-	for at := 0; at < k.in; at += inputChunk {
-		end := min(at+inputChunk, k.in)
-		buf := w.chunk[:end-at]
-		k.ops.siluMul(buf, x[at:end], x2[at:end])
-		k.ops.quantize(w.input.q[at:end], w.input.d[at/blockElems:end/blockElems], buf)
+	if k.mins {
+		k.ops.sumHalves(w.input.s, w.input.q)
 	}
 }
 
 // input points the worker's input at row r. In private memory a row is
-// [in] int8 and [in/32] float32, or [in] float32, rounded up to a cache line.
+// [in] int8, [in/32] float32 and [in/16] int16, or [in] float32, rounded up to
+// a cache line.
 func (k *matmul) input(w *worker, r int) {
 	switch {
 	case k.quant:
-		scales := k.in / blockElems * 4
-		row := w.scratch[r*roundUp(k.in+scales):][:k.in+scales]
-		w.input.q, w.input.d = int8s(row[:k.in]), float32s(row[k.in:])
+		scales, sums := k.in/blockElems*4, k.in/16*2
+		row := w.scratch[r*roundUp(k.in+scales+sums):][:k.in+scales+sums]
+		w.input.q, w.input.d, w.input.s = int8s(row[:k.in]), float32s(row[k.in:][:scales]), int16s(row[k.in+scales:])
 	case k.x2 != nil:
 		w.input.f = float32s(w.scratch[r*roundUp(4*k.in):][:4*k.in])
 	default:

@@ -58,6 +58,14 @@ func int8s(b []byte) []int8 {
 	return unsafe.Slice((*int8)(unsafe.Pointer(&b[0])), len(b))
 }
 
+// int16s returns b as [len(b)/2] int16. b must be aligned to 2.
+func int16s(b []byte) []int16 {
+	if len(b) < 2 {
+		return nil
+	}
+	return unsafe.Slice((*int16)(unsafe.Pointer(&b[0])), len(b)/2)
+}
+
 // bytePtr returns the address of the first element of x, which is not empty.
 func bytePtr(x []float32) *byte { return (*byte)(unsafe.Pointer(&x[0])) }
 

@@ -14,9 +14,11 @@ type input struct {
 	f []float32 // act f32: [n]
 	q []int8    // act q8: [n]
 	d []float32 // act q8: [n/32], scales
+	s []int16   // act q8 and a weight type with minimums: [n/16], sums of q
 
-	buf  [lanes]float32 // for converted weights
-	sums [lanes]float32 // of a row, where they are not in registers
+	buf   [superElems]float32 // for converted weights
+	sums  [lanes]float32      // of a row, where they are not in registers
+	group group               // for expanded weights
 }
 
 // rowsFunc computes y[i] = dot(row i of w, x) for len(y) rows that lie one
@@ -39,6 +41,8 @@ type ops struct {
 	dot func(a, b []float32) float32
 	// quantize sets q and d to the 8-bit form of x, a whole number of blocks.
 	quantize func(q []int8, d, x []float32)
+	// sumHalves sets s to the sums of len(s) half blocks of q.
+	sumHalves func(s []int16, q []int8)
 	// siluMul sets dst to silu(gate) * up.
 	siluMul func(dst, gate, up []float32)
 	// expSub sets s to exp(s - m).
@@ -52,23 +56,36 @@ type ops struct {
 
 // portable returns the loops in Go, which run anywhere and are the reference.
 func portable() *ops {
-	return &ops{
+	o := &ops{
 		features: []string{"portable"},
 		rows: map[product]rowsFunc{
 			{dtype.F32, decl.ActF32}:  rowsDecoded(decodeF32, 1, 4),
 			{dtype.F16, decl.ActF32}:  rowsDecoded(f16ToF32, 1, 2),
 			{dtype.BF16, decl.ActF32}: rowsDecoded(decodeBF16, 1, 2),
-			{dtype.Q8_0, decl.ActF32}: rowsDecoded(decodeWith(dtype.Q8_0), blockElems, 34),
-			{dtype.Q4_0, decl.ActF32}: rowsDecoded(decodeWith(dtype.Q4_0), blockElems, 18),
 			{dtype.Q8_0, decl.ActQ8}:  rowsQ8_0,
 			{dtype.Q4_0, decl.ActQ8}:  rowsQ4_0,
 		},
 		dot:          dot,
 		quantize:     quantize,
+		sumHalves:    sumHalves,
 		siluMul:      siluMul,
 		expSub:       expSub,
 		addScaledF16: addScaledF16,
 		f16ToF32:     f16ToF32,
 		f32ToF16:     f32ToF16,
 	}
+	for t, expand := range map[dtype.Type]expandFunc{
+		dtype.Q4_1: expandQ4_1, dtype.Q5_0: expandQ5_0, dtype.Q5_1: expandQ5_1,
+		dtype.Q2_K: expandQ2_K, dtype.Q3_K: expandQ3_K, dtype.Q4_K: expandQ4_K, dtype.Q5_K: expandQ5_K, dtype.Q6_K: expandQ6_K,
+		dtype.IQ4_NL: expandIQ4_NL, dtype.IQ4_XS: expandIQ4_XS, dtype.MXFP4: expandMXFP4,
+	} {
+		o.rows[product{t, decl.ActQ8}] = rowsBlocks(t, expand)
+	}
+	for p := range o.rows {
+		if p.act == decl.ActQ8 {
+			elems, size := p.weight.Block()
+			o.rows[product{p.weight, decl.ActF32}] = rowsDecoded(decodeWith(p.weight), elems, size)
+		}
+	}
+	return o
 }

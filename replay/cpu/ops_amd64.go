@@ -24,10 +24,16 @@ func fastest() *ops {
 	o.rows[product{dtype.F32, decl.ActF32}] = rowsVector(rowsF32AVX2, sumsF32AVX2, decodeF32, 4)
 	o.rows[product{dtype.F16, decl.ActF32}] = rowsVector(rowsF16AVX2, sumsF16AVX2, f16ToF32, 2)
 	o.rows[product{dtype.BF16, decl.ActF32}] = rowsVector(rowsBF16AVX2, sumsBF16AVX2, decodeBF16, 2)
-	o.rows[product{dtype.Q8_0, decl.ActQ8}] = rowsBlocks(rowsQ8_0AVX2, 34)
-	o.rows[product{dtype.Q4_0, decl.ActQ8}] = rowsBlocks(rowsQ4_0AVX2, 18)
+	for t, rows := range map[dtype.Type]blocksFunc{
+		dtype.Q8_0: rowsQ8_0AVX2, dtype.Q4_0: rowsQ4_0AVX2, dtype.Q4_1: rowsQ4_1AVX2, dtype.Q5_0: rowsQ5_0AVX2, dtype.Q5_1: rowsQ5_1AVX2,
+		dtype.Q2_K: rowsQ2_KAVX2, dtype.Q3_K: rowsQ3_KAVX2, dtype.Q4_K: rowsQ4_KAVX2, dtype.Q5_K: rowsQ5_KAVX2, dtype.Q6_K: rowsQ6_KAVX2,
+		dtype.IQ4_NL: rowsIQ4_NLAVX2, dtype.IQ4_XS: rowsIQ4_XSAVX2, dtype.MXFP4: rowsMXFP4AVX2,
+	} {
+		o.rows[product{t, decl.ActQ8}] = rowsAssembled(t, rows)
+	}
 	o.dot = dotVector
 	o.quantize = quantizeVector
+	o.sumHalves = sumHalvesVector
 	o.siluMul = siluMulVector
 	o.expSub = expSubVector
 	o.addScaledF16 = addScaledF16Vector
@@ -57,14 +63,54 @@ func sumsF16AVX2(sums *[lanes]float32, w *byte, steps int, x *float32)
 //go:noescape
 func sumsBF16AVX2(sums *[lanes]float32, w *byte, steps int, x *float32)
 
-//go:noescape
-func rowsQ8_0AVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32)
+// blocksFunc computes len(y) rows of blocks of a type. q, d and s are those of
+// [input]; s may be nil if the type has no minimum.
+type blocksFunc func(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
 
 //go:noescape
-func rowsQ4_0AVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32)
+func rowsQ8_0AVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func rowsQ4_0AVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func rowsQ4_1AVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func rowsQ5_0AVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func rowsQ5_1AVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func rowsQ2_KAVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func rowsQ3_KAVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func rowsQ4_KAVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func rowsQ5_KAVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func rowsQ6_KAVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func rowsIQ4_NLAVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func rowsIQ4_XSAVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func rowsMXFP4AVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
 
 //go:noescape
 func quantizeAVX2(q *int8, d, x *float32, blocks int, c *[4]float32)
+
+//go:noescape
+func sumHalvesAVX2(s *int16, q *int8, blocks int)
 
 //go:noescape
 func expSubAVX2(s *float32, m float32, steps int, c *[14]float32)
@@ -120,17 +166,23 @@ func rowsVector(
 	}
 }
 
-// rowsBlocks returns the product of weights with size bytes a block and
-// quantised activations.
-func rowsBlocks(rows func(y *float32, w *byte, rows, blocks int, q *int8, d *float32), size int) rowsFunc {
+// rowsAssembled returns the product of a type's blocks and quantised
+// activations.
+func rowsAssembled(t dtype.Type, rows blocksFunc) rowsFunc {
+	elems, size := t.Block()
+	mins := hasMinimum(t)
 	return func(y []float32, w []byte, x *input) {
-		blocks := len(x.d)
+		blocks := len(x.d) * blockElems / elems
 		if len(y) == 0 || blocks == 0 {
 			clear(y)
 			return
 		}
-		w, q := w[:len(y)*blocks*size], x.q[:blocks*blockElems]
-		rows(&y[0], &w[0], len(y), blocks, &q[0], &x.d[0])
+		w, q, d := w[:len(y)*blocks*size], x.q[:blocks*elems], x.d[:blocks*elems/blockElems]
+		var s *int16
+		if mins {
+			s = &x.s[:blocks*elems/16][0]
+		}
+		rows(&y[0], &w[0], len(y), blocks, &q[0], &d[0], s)
 	}
 }
 
@@ -151,6 +203,15 @@ func quantizeVector(q []int8, d, x []float32) {
 		q, x = q[:len(d)*blockElems], x[:len(d)*blockElems]
 		quantizeAVX2(&q[0], &d[0], &x[0], len(d), &quantizeTable)
 	}
+}
+
+func sumHalvesVector(s []int16, q []int8) {
+	if len(s)%2 != 0 || len(s) == 0 {
+		sumHalves(s, q)
+		return
+	}
+	q = q[:16*len(s)]
+	sumHalvesAVX2(&s[0], &q[0], len(s)/2)
 }
 
 func expSubVector(s []float32, m float32) {

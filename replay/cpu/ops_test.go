@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/pianola-engine/pianola/dtype"
@@ -15,11 +16,29 @@ import (
 // overflowing to infinity.
 var extremes = []float64{1e-44, 1e-39, 1e-30, 1e-3, 1, 1e4, 1e15}
 
-// products are what is implemented, in order.
-var products = []product{
-	{dtype.F32, decl.ActF32}, {dtype.F16, decl.ActF32}, {dtype.BF16, decl.ActF32},
-	{dtype.Q8_0, decl.ActF32}, {dtype.Q4_0, decl.ActF32}, {dtype.Q8_0, decl.ActQ8}, {dtype.Q4_0, decl.ActQ8},
+// weightTypes are the types that rows of weights can have, and halves where
+// their blocks have numbers in half precision.
+var weightTypes = []struct {
+	t      dtype.Type
+	halves []int
+}{
+	{dtype.F32, nil}, {dtype.F16, []int{0}}, {dtype.BF16, nil}, {dtype.Q8_0, []int{0}},
+	{dtype.Q4_0, []int{0}}, {dtype.Q4_1, []int{0, 2}}, {dtype.Q5_0, []int{0}}, {dtype.Q5_1, []int{0, 2}},
+	{dtype.Q2_K, []int{80, 82}}, {dtype.Q3_K, []int{108}}, {dtype.Q4_K, []int{0, 2}}, {dtype.Q5_K, []int{0, 2}}, {dtype.Q6_K, []int{208}},
+	{dtype.IQ4_NL, []int{0}}, {dtype.IQ4_XS, []int{0}}, {dtype.MXFP4, nil},
 }
+
+// products are what is implemented, in order.
+var products = func() []product {
+	var all []product
+	for _, w := range weightTypes {
+		all = append(all, product{w.t, decl.ActF32})
+		if w.t.Quantized() {
+			all = append(all, product{w.t, decl.ActQ8})
+		}
+	}
+	return all
+}()
 
 func (p product) String() string { return fmt.Sprintf("%v/act%d", p.weight, p.act) }
 
@@ -29,28 +48,44 @@ func newInput(x []float32) *input {
 	if len(x)%blockElems == 0 {
 		in.q, in.d = make([]int8, len(x)), make([]float32, len(x)/blockElems)
 		quantize(in.q, in.d, x)
+		in.s = make([]int16, len(x)/16)
+		sumHalves(in.s, in.q)
 	}
 	return in
 }
 
 // hostileWeights returns rows of valid bytes that a quantiser would not write:
-// -128 in Q8_0, extreme scales.
+// -128 in Q8_0, all patterns of quants and small scales, extreme large scales.
+// They end at a page that nobody may touch.
 func hostileWeights(tb testing.TB, r *rand.Rand, t dtype.Type, n int) []byte {
 	size, _ := t.Bytes(uint64(n))
-	b := make([]byte, size)
+	b := guarded(tb, size)
 	for i := range b {
 		b[i] = byte(r.Uint32())
 		if r.IntN(4) == 0 {
-			b[i] = 0x80
+			b[i] = []byte{0x80, 0, 0xff}[r.IntN(3)]
 		}
 	}
+	return finite(t, b)
+}
+
+// finite makes the scales of b below 2, so that products stay numbers.
+func finite(t dtype.Type, b []byte) []byte {
 	_, block := t.Block()
 	for at := 0; at < len(b); at += block {
 		switch t {
 		case dtype.F32, dtype.BF16:
 			b[at+block-1] &= 0xbf // below 2: no infinity, no NaN
-		default:
-			b[at+1] &= 0xbb // half precision, the same; subnormals included
+		case dtype.MXFP4:
+			b[at] %= 160
+		}
+		for _, w := range weightTypes {
+			if w.t != t {
+				continue
+			}
+			for _, h := range w.halves {
+				b[at+h+1] &= 0xbb // half precision, the same; subnormals included
+			}
 		}
 	}
 	return b
@@ -62,8 +97,9 @@ func TestProductsAgree(t *testing.T) {
 	for _, p := range products {
 		t.Run(p.String(), func(t *testing.T) {
 			for range 200 {
+				elems, _ := p.weight.Block()
 				blocks, rows := r.IntN(9), r.IntN(10)
-				n := blocks * blockElems
+				n := blocks * elems
 				if !p.weight.Quantized() {
 					n = r.IntN(140)
 				}
@@ -81,6 +117,66 @@ func TestProductsAgree(t *testing.T) {
 	}
 }
 
+// TestProductsEveryByte gives every byte of a block every value: all quants and
+// small scales in all places, with the largest activations too.
+func TestProductsEveryByte(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 1))
+	reference, fast := portable(), fastest()
+	for _, p := range products {
+		if p.act != decl.ActQ8 {
+			continue
+		}
+		elems, size := p.weight.Block()
+		most := make([]float32, elems)
+		for i := range most {
+			most[i] = 127 // of one sign, so that sums of pairs are the largest
+		}
+		for _, x := range [][]float32{random(r, elems, 1), most} {
+			in := newInput(x)
+			rows := guarded(t, uint64(256*size))
+			want, got := make([]float32, 256), make([]float32, 256)
+			for _, fill := range []byte{0, 0xff} {
+				for at := range size {
+					for v := range 256 {
+						row := rows[v*size:][:size]
+						for i := range row {
+							row[i] = fill
+						}
+						row[at] = byte(v)
+					}
+					finite(p.weight, rows)
+					reference.rows[p](want, rows, in)
+					fast.rows[p](got, rows, in)
+					same(t, fmt.Sprintf("%v: byte %d, others %#x", p, at, fill), got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestSumHalves compares with plain sums, for the largest ones too.
+func TestSumHalves(t *testing.T) {
+	r := rand.New(rand.NewPCG(10, 1))
+	for n := range 9 {
+		q := int8s(guarded(t, uint64(n*16)))
+		want := make([]int16, n)
+		for i := range q {
+			q[i] = int8(r.IntN(255) - 127)
+			if i/16%3 == 1 {
+				q[i] = int8(127 - 254*(i/16%2))
+			}
+			want[i/16] += int16(q[i])
+		}
+		for name, o := range implementations() {
+			got := make([]int16, n)
+			o.sumHalves(got, q)
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %v, want %v", name, got, want)
+			}
+		}
+	}
+}
+
 // TestProducts compares with float64 on what the integers and the float16
 // stand for.
 func TestProducts(t *testing.T) {
@@ -88,7 +184,12 @@ func TestProducts(t *testing.T) {
 	for name, o := range implementations() {
 		for _, p := range products {
 			t.Run(name+"/"+p.String(), func(t *testing.T) {
-				const rows, n = 7, 288
+				const rows = 7
+				elems, _ := p.weight.Block()
+				n := 288
+				if elems > blockElems {
+					n = 3 * elems
+				}
 				w := randomBytes(t, r, p.weight, rows*n, 1)
 				f := dequantized(t, p.weight, w)
 				x := newInput(random(r, n, 1))

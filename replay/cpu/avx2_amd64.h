@@ -1,0 +1,34 @@
+// What the products of quantised rows share. Their Go side is rowsAssembled.
+
+// REDUCE8 adds up the lanes of Y0, whose lower half is X0, into the lowest.
+#define REDUCE8(Y0, X0, X1) \
+	VEXTRACTF128 $1, Y0, X1 \
+	VADDPS       X1, X0, X0 \
+	VMOVHLPS     X0, X0, X1 \
+	VADDPS       X1, X0, X0 \
+	VMOVSHDUP    X0, X1     \
+	VADDSS       X1, X0, X0
+
+// FILL sets every 8 bytes of Y, whose lower half is X, to a constant. It uses
+// AX.
+#define FILL(value, X, Y) \
+	MOVQ         $value, AX \
+	MOVQ         AX, X      \
+	VPBROADCASTQ X, Y
+
+// SHIFTS sets Y, whose lower half is X, to 0 in the lower and 4 in the upper
+// half, for VPSRLVQ. It uses AX and X0.
+#define SHIFTS(X, Y) \
+	FILL(4, X0, Y0) \
+	VPXOR X, X, X   \
+	VINSERTI128 $1, X0, Y, Y
+
+// LEVELSIQ4 sets both halves of Y, whose lower half is X, to the levels of
+// IQ4_NL and IQ4_XS. It uses AX and X0.
+#define LEVELSIQ4(X, Y) \
+	MOVQ        $0xf6eaddcfbfad9881, AX \
+	MOVQ        AX, X                   \
+	MOVQ        $0x7159453526190d01, AX \
+	MOVQ        AX, X0                  \
+	VPUNPCKLQDQ X0, X, X                \
+	VINSERTI128 $1, X, Y, Y
