@@ -70,6 +70,7 @@ type CompileOptions struct {
 	Chip      string // "" is "cpu"; see chip.Names
 	Context   int    // positions; 0: the smaller of 4096 and the model's
 	NoFuse    bool
+	NoRepack  bool
 	AllLogits bool
 }
 
@@ -98,7 +99,7 @@ func compilerInput(cfg *arch.Config, dir *weights.Directory, o CompileOptions) (
 	}
 	return compiler.Input{
 		Config: cfg, Tensors: dir, Chip: c,
-		Options: compiler.Options{Context: o.Context, NoFuse: o.NoFuse, AllLogits: o.AllLogits},
+		Options: compiler.Options{Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits},
 	}, nil
 }
 

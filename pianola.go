@@ -76,8 +76,8 @@ type Stage string
 
 // The stages, in order.
 const (
-	StageTouch  Stage = "touch"  // reads one byte of each page of the weights
-	StageUpload Stage = "upload" // executes the upload section
+	StageTouch  Stage = "touch"  // reads one byte of each page of the weights that stay where they are
+	StageUpload Stage = "upload" // executes the upload section, which reads the others
 )
 
 // Progress is how far a stage has come, in bytes.
@@ -140,7 +140,7 @@ func (m *Model) open(ctx context.Context, o Options) (err error) {
 		m.t, err = loadRoll(o, m.cfg, m.dir, chipName)
 	} else {
 		m.t, err = compile(m.cfg, m.dir, CompileOptions{
-			Chip: chipName, Context: o.Context, NoFuse: o.NoFuse, AllLogits: o.AllLogits,
+			Chip: chipName, Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits,
 		})
 	}
 	if err != nil {
@@ -152,7 +152,7 @@ func (m *Model) open(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	start = time.Now()
-	if _, err := m.mapped.Touch(ctx, runtime.GOMAXPROCS(0), o.stage(StageTouch)); err != nil {
+	if _, err := m.mapped.TouchTensors(ctx, m.stays(), runtime.GOMAXPROCS(0), o.stage(StageTouch)); err != nil {
 		return err
 	}
 	m.times.Touch = time.Since(start)
@@ -161,6 +161,18 @@ func (m *Model) open(ctx context.Context, o Options) (err error) {
 	m.m, err = replay.Load(ctx, dev, m.t, m.mapped, table.LoadOptions{Progress: o.stage(StageUpload)})
 	m.times.Upload = time.Since(start)
 	return err
+}
+
+// stays returns which tensors a device may use where the file has them; the
+// others are read when they are uploaded.
+func (m *Model) stays() func(name string) bool {
+	names := map[string]bool{}
+	for i, stays := range m.t.InPlace() {
+		if stays {
+			names[m.t.Uploads[i].Tensor] = true
+		}
+	}
+	return func(name string) bool { return names[name] }
 }
 
 // stage returns a progress function for a stage, nil if nobody listens.

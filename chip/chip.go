@@ -45,6 +45,9 @@ type Chip struct {
 	// ActQ8 makes kernels for integer weights quantise their activations to 8
 	// bits in blocks of 32.
 	ActQ8 bool `json:"act_q8"`
+	// TileWeights repacks matrices of such products to dtype.Tiled16 at load,
+	// where their type and shape allow.
+	TileWeights bool `json:"tile_weights"`
 
 	GEMVRows     int `json:"gemv_rows"`     // output rows that a threadgroup computes for few columns
 	GEMMRows     int `json:"gemm_rows"`     // output rows that a threadgroup computes for a chunk
@@ -248,7 +251,7 @@ func (c *Chip) Fingerprint() [32]byte {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	for _, flag := range []bool{
-		c.ActQ8, c.Fuse.QKV, c.Fuse.GateUp, c.Fuse.ResidualNorm, c.Fuse.RopeKV, c.Fuse.SiLUDown,
+		c.ActQ8, c.TileWeights, c.Fuse.QKV, c.Fuse.GateUp, c.Fuse.ResidualNorm, c.Fuse.RopeKV, c.Fuse.SiLUDown,
 	} {
 		bit := byte(0)
 		if flag {

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
@@ -27,7 +28,22 @@ type Tensors interface {
 type Options struct {
 	Context   int  // positions; 0: the smaller of 4096 and the model's
 	NoFuse    bool // one command for each operation
+	NoRepack  bool // matrices stay as the file has them
 	AllLogits bool // add a program that computes the logits of every prompt row
+}
+
+// names returns the options that change the commands, for the table's header.
+func (o Options) names() string {
+	var names []string
+	for _, n := range []struct {
+		on   bool
+		name string
+	}{{o.AllLogits, "all-logits"}, {o.NoFuse, "no-fuse"}, {o.NoRepack, "no-repack"}} {
+		if n.on {
+			names = append(names, n.name)
+		}
+	}
+	return strings.Join(names, " ")
 }
 
 // DefaultContext is the context where none is asked for, if the model has as
@@ -113,14 +129,8 @@ func newState(in Input) (*state, error) {
 	}
 	if in.Options.AllLogits {
 		h.LogitsRows = min(uint32(in.Chip.LogitsRows), h.Chunk)
-		h.Options = "all-logits"
 	}
-	if in.Options.NoFuse {
-		if h.Options != "" {
-			h.Options += " "
-		}
-		h.Options += "no-fuse"
-	}
+	h.Options = in.Options.names()
 	s.t = &table.Table{Header: h}
 	logitsRows := max(int(h.LogitsRows), 1)
 	s.tokens = s.slot("tokens", table.SlotTokens, table.ScopeSession, uint64(ctx+1)*4)

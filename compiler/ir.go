@@ -56,6 +56,7 @@ type weight struct {
 	name       string
 	rows, cols int
 	typ        dtype.Type // of the elements in the slot
+	layout     dtype.Layout
 	parts      []part
 	slot       uint32 // set by pass weights
 }

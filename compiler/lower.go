@@ -107,6 +107,7 @@ func (l *lowering) arguments() {
 		l.bindWeight(table.EmbedBindW, n.w)
 		l.bind(table.EmbedBindOut, n.out[0])
 		l.spec.Values[table.EmbedSpecWType] = uint32(n.w.typ)
+		l.spec.Values[table.EmbedSpecWeights] = uint32(n.w.layout)
 		table.EmbedParams{N: uint32(n.w.cols), Vocab: uint32(n.w.rows), Ring: h.Context + 1, Scale: n.scale}.Put(&l.cmd)
 		l.patch(table.PatchToken, decl.SecondIndex)
 	case table.KernelRoPEAngles:
@@ -188,9 +189,10 @@ func (l *lowering) matmul() {
 	l.bindWeight(table.GEMVBindB, n.bias)
 	l.bind(table.GEMVBindY, n.out[0])
 	l.spec.Values[table.GEMVSpecWType] = uint32(n.w.typ)
+	l.spec.Values[table.GEMVSpecWeights] = uint32(n.w.layout)
 	l.spec.Values[table.GEMVSpecInput] = one(n.silu)
 	l.spec.Values[table.GEMVSpecBias] = one(n.bias != nil)
-	if c.ActQ8 && n.w.typ.Quantized() && n.w.cols%32 == 0 {
+	if l.s.quantised(n.w) {
 		l.spec.Values[table.GEMVSpecAct] = decl.ActQ8
 	}
 	group := c.GEMVRows

@@ -9,7 +9,8 @@ type pass struct {
 	name string
 	doc  string
 	run  func(*state) error
-	// on says whether a fusion is wanted; nil for passes that always run.
+	// on says whether the chip and the options want it; nil for passes that
+	// always run.
 	on func(*state) bool
 }
 
@@ -17,16 +18,18 @@ type pass struct {
 var passes = []pass{
 	{name: "graph", doc: "walks the configuration and makes a node for each operation", run: (*state).graph},
 	{name: "fuse-qkv", doc: "Q, K and V of one type become one matrix", run: (*state).fuseQKV,
-		on: func(s *state) bool { return s.in.Chip.Fuse.QKV }},
+		on: func(s *state) bool { return s.in.Chip.Fuse.QKV && !s.in.Options.NoFuse }},
 	{name: "fuse-gate-up", doc: "gate and up of one type become one matrix", run: (*state).fuseGateUp,
-		on: func(s *state) bool { return s.in.Chip.Fuse.GateUp }},
+		on: func(s *state) bool { return s.in.Chip.Fuse.GateUp && !s.in.Options.NoFuse }},
 	{name: "fuse-rope-kv", doc: "QK norm, RoPE and KV write become one command", run: (*state).fuseRopeKV,
-		on: func(s *state) bool { return s.in.Chip.Fuse.RopeKV }},
+		on: func(s *state) bool { return s.in.Chip.Fuse.RopeKV && !s.in.Options.NoFuse }},
 	{name: "fuse-silu-down", doc: "silu(gate) * up becomes the input of the down projection", run: (*state).fuseSiLUDown,
-		on: func(s *state) bool { return s.in.Chip.Fuse.SiLUDown }},
+		on: func(s *state) bool { return s.in.Chip.Fuse.SiLUDown && !s.in.Options.NoFuse }},
 	{name: "fuse-residual-norm", doc: "a residual addition and the norm after it become one command", run: (*state).fuseResidualNorm,
-		on: func(s *state) bool { return s.in.Chip.Fuse.ResidualNorm }},
+		on: func(s *state) bool { return s.in.Chip.Fuse.ResidualNorm && !s.in.Options.NoFuse }},
 	{name: "split-attention", doc: "attention over a long cache is split over threadgroups and merged", run: (*state).splitAttention},
+	{name: "tile-weights", doc: "chooses the layout of matrices", run: (*state).tileWeights,
+		on: func(s *state) bool { return s.in.Chip.TileWeights && !s.in.Options.NoRepack }},
 	{name: "weights", doc: "plans the weight slots and the upload section", run: (*state).planWeights},
 	{name: "arena", doc: "places activations in the scratch arena by liveness", run: (*state).planArena},
 	{name: "lower", doc: "turns nodes into commands", run: (*state).lower},
@@ -44,6 +47,9 @@ var order = [][2]string{
 	{"split-attention", "arena"},        // adds values
 	{"fuse-rope-kv", "split-attention"}, // attention's Q is renamed first
 	{"fuse-rope-kv", "weights"},         // joins the norm weights of Q and K
+	{"fuse-qkv", "tile-weights"},        // a strip of rows lies in one matrix
+	{"fuse-gate-up", "tile-weights"},    // likewise
+	{"tile-weights", "weights"},         // slots have the layout's size
 	{"weights", "lower"},                // commands name slots
 	{"arena", "lower"},                  // and offsets
 	{"lower", "barriers"},               // hazards are ranges of bindings
@@ -51,7 +57,7 @@ var order = [][2]string{
 
 // apply runs the pass if it is on.
 func (p *pass) apply(s *state) error {
-	if p.on != nil && (s.in.Options.NoFuse || !p.on(s)) {
+	if p.on != nil && !p.on(s) {
 		return nil
 	}
 	return p.run(s)

@@ -99,6 +99,33 @@ func (s *state) concat(name string, list ...*weight) *weight {
 	return s.share(w)
 }
 
+// tileWeights gives the matrices of products with quantised activations the
+// tiled layout, where the type has it and no strip of rows crosses a part.
+func (s *state) tileWeights() error {
+	for _, p := range s.programs {
+		for _, n := range p.nodes {
+			if n.isMatmul() && s.quantised(n.w) && tileable(n.w) {
+				n.w.layout = dtype.Tiled16
+			}
+		}
+	}
+	return nil
+}
+
+// quantised reports whether products with w quantise the activations.
+func (s *state) quantised(w *weight) bool {
+	return s.in.Chip.ActQ8 && w.typ.Quantized() && w.cols%32 == 0
+}
+
+func tileable(w *weight) bool {
+	for _, p := range w.parts {
+		if p.data != nil || !dtype.Tiled16.Has(w.typ, p.tensor.Shape[0], uint64(w.cols)) {
+			return false
+		}
+	}
+	return true
+}
+
 // planWeights gives each weight that a node uses a slot, and says in the
 // upload section what fills it.
 func (s *state) planWeights() error {
@@ -119,11 +146,11 @@ func (s *state) planWeights() error {
 }
 
 func (s *state) upload(w *weight) error {
-	size, ok := w.typ.Bytes(uint64(w.cols))
+	size, ok := w.layout.Bytes(w.typ, uint64(w.rows), uint64(w.cols))
 	if !ok {
-		return &TensorError{w.name, fmt.Sprintf("rows of %d elements are not whole blocks of %s", w.cols, w.typ)}
+		return &TensorError{w.name, fmt.Sprintf("[%d, %d] of %s do not fit layout %s", w.rows, w.cols, w.typ, w.layout)}
 	}
-	w.slot = s.slot(w.name, table.SlotWeight, table.ScopeModel, size*uint64(w.rows)).slot
+	w.slot = s.slot(w.name, table.SlotWeight, table.ScopeModel, size).slot
 	dst := uint64(0)
 	for _, p := range w.parts {
 		u := table.Upload{Op: table.UploadCopy, Type: w.typ, Slot: w.slot, Tensor: p.tensor.Name, SrcSize: p.tensor.Size, DstOffset: dst}
@@ -133,6 +160,8 @@ func (s *state) upload(w *weight) error {
 			s.t.Const = append(s.t.Const, p.data...)
 		case p.tensor.Type != w.typ:
 			u.Op, u.Type = table.UploadToF32, p.tensor.Type
+		case w.layout == dtype.Tiled16:
+			u.Op, u.Cols = table.UploadTile, uint32(w.cols)
 		}
 		s.t.Uploads = append(s.t.Uploads, u)
 		n, ok := u.DstSize()

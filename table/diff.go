@@ -279,6 +279,7 @@ func (t *Table) uploadItems() []item {
 			{name: "tensor", value: v.Tensor},
 			{name: "source_offset", value: num(v.SrcOffset)},
 			{name: "source_size", value: num(v.SrcSize)},
+			{name: "columns", value: num(u.Cols)},
 		}}
 	}
 	return items

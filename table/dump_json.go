@@ -99,6 +99,7 @@ type uploadView struct {
 	Op        string `json:"op"`
 	Type      string `json:"type"`
 	Tensor    string `json:"tensor,omitempty"`
+	Cols      uint32 `json:"columns,omitempty"`
 	SrcOffset uint64 `json:"source_offset"`
 	SrcSize   uint64 `json:"source_size"`
 	Slot      string `json:"slot"`
@@ -270,7 +271,7 @@ func (t *Table) viewUpload(i int) uploadView {
 	u := &t.Uploads[i]
 	size, _ := u.DstSize()
 	return uploadView{
-		Index: i, Op: u.Op.String(), Type: u.Type.String(), Tensor: u.Tensor, SrcOffset: u.SrcOffset, SrcSize: u.SrcSize,
+		Index: i, Op: u.Op.String(), Type: u.Type.String(), Tensor: u.Tensor, Cols: u.Cols, SrcOffset: u.SrcOffset, SrcSize: u.SrcSize,
 		Slot: t.slotName(u.Slot), DstOffset: u.DstOffset, DstSize: size,
 	}
 }

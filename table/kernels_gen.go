@@ -26,13 +26,14 @@ const (
 // Bindings of embed.
 const (
 	EmbedBindTokens = 0 // r, [ring] uint32
-	EmbedBindW      = 1 // r, [vocab, n] wtype
+	EmbedBindW      = 1 // r, [vocab, n] wtype, in the layout weights
 	EmbedBindOut    = 2 // w, [rows, n] float32
 )
 
 // Specialisation constants of embed.
 const (
-	EmbedSpecWType = 0 // weight type, a dtype.Type
+	EmbedSpecWType   = 0 // weight type, a dtype.Type
+	EmbedSpecWeights = 1 // layout of the weights, a dtype.Layout
 )
 
 // EmbedParams are the parameters of embed.
@@ -183,17 +184,18 @@ func (p AddParams) Put(c *Cmd) {
 const (
 	GEMVBindX  = 0 // r, [rows, in] float32, rows x_stride apart
 	GEMVBindX2 = 1 // r, [rows, in] float32, the factor of silu(x)
-	GEMVBindW  = 2 // r, [out, in] wtype
+	GEMVBindW  = 2 // r, [out, in] wtype, in the layout weights
 	GEMVBindB  = 3 // r, [out] float32
 	GEMVBindY  = 4 // w, [rows, out] float32, rows y_stride apart
 )
 
 // Specialisation constants of gemv.
 const (
-	GEMVSpecWType = 0 // weight type, a dtype.Type
-	GEMVSpecAct   = 1 // activation type of the product
-	GEMVSpecInput = 2 // what the input is
-	GEMVSpecBias  = 3 // 1 if a bias is added
+	GEMVSpecWType   = 0 // weight type, a dtype.Type
+	GEMVSpecAct     = 1 // activation type of the product
+	GEMVSpecInput   = 2 // what the input is
+	GEMVSpecBias    = 3 // 1 if a bias is added
+	GEMVSpecWeights = 4 // layout of the weights, a dtype.Layout
 )
 
 // GEMVParams are the parameters of gemv.
@@ -230,17 +232,18 @@ func (p GEMVParams) Put(c *Cmd) {
 const (
 	GEMMBindX  = 0 // r, [rows, in] float32, rows x_stride apart
 	GEMMBindX2 = 1 // r, [rows, in] float32, the factor of silu(x)
-	GEMMBindW  = 2 // r, [out, in] wtype
+	GEMMBindW  = 2 // r, [out, in] wtype, in the layout weights
 	GEMMBindB  = 3 // r, [out] float32
 	GEMMBindY  = 4 // w, [rows, out] float32, rows y_stride apart
 )
 
 // Specialisation constants of gemm.
 const (
-	GEMMSpecWType = 0 // weight type, a dtype.Type
-	GEMMSpecAct   = 1 // activation type of the product
-	GEMMSpecInput = 2 // what the input is
-	GEMMSpecBias  = 3 // 1 if a bias is added
+	GEMMSpecWType   = 0 // weight type, a dtype.Type
+	GEMMSpecAct     = 1 // activation type of the product
+	GEMMSpecInput   = 2 // what the input is
+	GEMMSpecBias    = 3 // 1 if a bias is added
+	GEMMSpecWeights = 4 // layout of the weights, a dtype.Layout
 )
 
 // GEMMParams are the parameters of gemm.

@@ -271,7 +271,7 @@ func (e *rollEncoder) uploads(uploads []Upload) []byte {
 		b = append(b, byte(u.Op), byte(u.Type), 0, 0)
 		b = appendU32s(b, u.Slot)
 		b = e.str(b, u.Tensor)
-		b = appendU32s(b, 0)
+		b = appendU32s(b, u.Cols)
 		b = appendU64s(b, u.SrcOffset, u.SrcSize, u.DstOffset)
 	}
 	return b

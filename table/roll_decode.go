@@ -299,7 +299,7 @@ func (d *rollDecoder) uploads(t *Table) (err error) {
 		r.reserved(2)
 		u.Slot = r.u32()
 		u.Tensor = r.str()
-		r.reserved(4)
+		u.Cols = r.u32()
 		u.SrcOffset, u.SrcSize, u.DstOffset = r.u64(), r.u64(), r.u64()
 	})
 	return err

@@ -249,7 +249,7 @@ func randomTable(r *rand.Rand) *Table {
 		t.Labels = append(t.Labels, str())
 	}
 	for range r.IntN(4) {
-		t.Uploads = append(t.Uploads, Upload{UploadOp(r.Uint32()), dtype.Type(r.Uint32()), r.Uint32(), str(), r.Uint64(), r.Uint64(), r.Uint64()})
+		t.Uploads = append(t.Uploads, Upload{UploadOp(r.Uint32()), dtype.Type(r.Uint32()), r.Uint32(), str(), r.Uint32(), r.Uint64(), r.Uint64(), r.Uint64()})
 	}
 	for range r.IntN(20) {
 		t.Const = append(t.Const, byte(r.Uint32()))

@@ -13,6 +13,12 @@ type Source interface {
 	Tensor(name string) ([]byte, error)
 }
 
+// Releaser is a Source that can do without the memory of bytes that it gave,
+// once they are copied.
+type Releaser interface {
+	Release(b []byte)
+}
+
 // LoadOptions are a device's settings for one table.
 type LoadOptions struct {
 	Progress func(done, total uint64) // bytes of the upload section; may be nil

@@ -94,6 +94,7 @@ const (
 	UploadCopy  UploadOp = iota // bytes as they are
 	UploadToF32                 // F16, BF16 or F32 elements to float32
 	UploadConst                 // bytes of the table's own constants
+	UploadTile                  // rows of blocks, rearranged to dtype.Tiled16
 	uploadOps
 )
 
@@ -102,7 +103,7 @@ func (o UploadOp) String() string {
 	if o >= uploadOps {
 		return "invalid"
 	}
-	return [...]string{"copy", "f32", "const"}[o]
+	return [...]string{"copy", "f32", "const", "tile"}[o]
 }
 
 // Upload is one step of the upload section, executed once at load: bytes
@@ -113,14 +114,32 @@ type Upload struct {
 	Type      dtype.Type // of the source's elements
 	Slot      uint32
 	Tensor    string // "" for UploadConst
+	Cols      uint32 // elements of a row, for UploadTile; 0 otherwise
 	SrcOffset uint64
 	SrcSize   uint64
 	DstOffset uint64
 }
 
+// Rows returns the rows of the source of an UploadTile.
+func (u *Upload) Rows() (rows uint64, ok bool) {
+	row, ok := u.Type.Bytes(uint64(u.Cols))
+	if !ok || row == 0 || u.SrcSize%row != 0 {
+		return 0, false
+	}
+	return u.SrcSize / row, true
+}
+
 // DstSize returns how many bytes the upload writes.
 func (u *Upload) DstSize() (uint64, bool) {
-	if u.Op != UploadToF32 {
+	switch u.Op {
+	case UploadToF32:
+	case UploadTile:
+		rows, ok := u.Rows()
+		if !ok {
+			return 0, false
+		}
+		return dtype.Tiled16.Bytes(u.Type, rows, uint64(u.Cols))
+	default:
 		return u.SrcSize, true
 	}
 	elems, size := u.Type.Block()
@@ -128,6 +147,24 @@ func (u *Upload) DstSize() (uint64, bool) {
 		return 0, false
 	}
 	return u.SrcSize / uint64(size) * 4, true
+}
+
+// InPlace reports, for each upload, whether a device may use the source's bytes
+// where they are: it is a copy that alone fills its slot.
+func (t *Table) InPlace() []bool {
+	parts := make([]int, len(t.Slots))
+	for i := range t.Uploads {
+		if s := t.Uploads[i].Slot; uint64(s) < uint64(len(parts)) {
+			parts[s]++
+		}
+	}
+	inPlace := make([]bool, len(t.Uploads))
+	for i := range t.Uploads {
+		u := &t.Uploads[i]
+		inPlace[i] = u.Op == UploadCopy && uint64(u.Slot) < uint64(len(parts)) && parts[u.Slot] == 1 &&
+			u.DstOffset == 0 && u.SrcSize == t.Slots[u.Slot].Size
+	}
+	return inPlace
 }
 
 // Region names a part of a slot during a range of a program's commands: what

@@ -223,6 +223,9 @@ func (v *validator) uploads() {
 			v.add(-1, "upload %d (%s): source range %d + %d does not fit its type %s", i, u.Tensor, u.SrcOffset, u.SrcSize, u.Type)
 			continue
 		}
+		if u.Op != UploadTile && u.Cols != 0 {
+			v.add(-1, "upload %d (%s): columns %d are not used", i, u.Tensor, u.Cols)
+		}
 		if u.Op == UploadConst && u.SrcOffset+u.SrcSize > uint64(len(v.t.Const)) {
 			v.add(-1, "upload %d: constants %d + %d are past the %d there are", i, u.SrcOffset, u.SrcSize, len(v.t.Const))
 		}

@@ -16,3 +16,10 @@ func mapWhole(f *os.File, size int) (mapping, error) {
 	}
 	return mapping{data: data, unmap: func() error { return unix.Munmap(data) }}, nil
 }
+
+// release gives the memory of whole pages back; reading them again reads the
+// file again.
+func release(pages []byte) {
+	// It is advice: what the system makes of it changes no result.
+	_ = unix.Madvise(pages, unix.MADV_DONTNEED)
+}

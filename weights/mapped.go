@@ -3,6 +3,7 @@ package weights
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"sync"
 )
@@ -70,6 +71,26 @@ func (d *Directory) mapFile(i int) (mapping, error) {
 
 // Directory returns the directory that was mapped.
 func (m *Mapped) Directory() *Directory { return m.dir }
+
+// Release says that b, which is bytes of a tensor as Tensor returned them, will
+// not be read soon: where the system can, the memory of its whole pages is
+// free for others.
+func (m *Mapped) Release(b []byte) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	page := uint64(os.Getpagesize())
+	for _, f := range m.files {
+		at, ok := offsetIn(f.data, b)
+		if !ok {
+			continue
+		}
+		start, end := (at+page-1)&^(page-1), (at+uint64(len(b)))&^(page-1)
+		if start < end {
+			release(f.data[start:end])
+		}
+		return
+	}
+}
 
 // Tensor returns the bytes of a tensor, in the element type's own layout. They
 // must not be written to, nor used after Close. The error is [ErrClosed], or

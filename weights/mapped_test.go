@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
@@ -110,7 +111,7 @@ func TestTouch(t *testing.T) {
 	for _, workers := range []int{-1, 1, 2, 100} {
 		var last uint64
 		calls := 0
-		got, err := m.touch(t.Context(), workers, func(done, total uint64) {
+		got, err := m.touch(t.Context(), nil, workers, func(done, total uint64) {
 			calls++
 			if done <= last || done > total || total != want {
 				t.Errorf("progress(%d, %d) after %d, want a total of %d", done, total, last, want)
@@ -125,7 +126,7 @@ func TestTouch(t *testing.T) {
 		}
 	}
 	for _, pageSize := range []uint64{4 << 10, 16 << 10, 64 << 10} {
-		spans, total := m.pages(pageSize)
+		spans, total := m.pages(pageSize, nil)
 		var sum uint64
 		for i, s := range spans {
 			sum += s.end - s.start
@@ -144,7 +145,7 @@ func TestTouch(t *testing.T) {
 
 func TestTouchSkipped(t *testing.T) {
 	m := mapped(t, gapped(t))
-	_, total := m.pages(uint64(os.Getpagesize()))
+	_, total := m.pages(uint64(os.Getpagesize()), nil)
 	for _, tc := range []struct {
 		free    uint64
 		known   bool
@@ -157,16 +158,16 @@ func TestTouchSkipped(t *testing.T) {
 		{0, false, false},
 	} {
 		calls := 0
-		got, err := m.touch(t.Context(), 2, func(done, total uint64) { calls++ }, func() (uint64, bool) { return tc.free, tc.known })
+		got, err := m.touch(t.Context(), nil, 2, func(done, total uint64) { calls++ }, func() (uint64, bool) { return tc.free, tc.known })
 		if err != nil || got.Skipped != tc.skipped || (got.Bytes == 0) != tc.skipped || (calls == 0) != tc.skipped || (got.Reason != "") != tc.skipped {
 			t.Errorf("%d bytes free (%v): %+v, %d calls, error %v", tc.free, tc.known, got, calls, err)
 		}
 	}
-	got, err := m.touch(t.Context(), 2, nil, func() (uint64, bool) { return 3 << 29, true })
+	got, err := m.touch(t.Context(), nil, 2, nil, func() (uint64, bool) { return 3 << 29, true })
 	if err != nil || got.Skipped {
 		t.Errorf("%+v, error %v", got, err)
 	}
-	if got, _ := m.touch(t.Context(), 2, nil, func() (uint64, bool) { return 1536, true }); !strings.HasSuffix(got.Reason, "MiB of weights, 1.5 KiB of memory free") {
+	if got, _ := m.touch(t.Context(), nil, 2, nil, func() (uint64, bool) { return 1536, true }); !strings.HasSuffix(got.Reason, "MiB of weights, 1.5 KiB of memory free") {
 		t.Errorf("reason %q", got.Reason)
 	}
 }
@@ -175,13 +176,13 @@ func TestTouchCancelled(t *testing.T) {
 	m := mapped(t, gapped(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if got, err := m.touch(ctx, 2, nil, noLimit); !errors.Is(err, context.Canceled) || got.Bytes != 0 {
+	if got, err := m.touch(ctx, nil, 2, nil, noLimit); !errors.Is(err, context.Canceled) || got.Bytes != 0 {
 		t.Errorf("cancelled before: %+v, error %v", got, err)
 	}
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
-	_, total := m.pages(uint64(os.Getpagesize()))
-	got, err := m.touch(ctx, 1, func(done, total uint64) { cancel() }, noLimit)
+	_, total := m.pages(uint64(os.Getpagesize()), nil)
+	got, err := m.touch(ctx, nil, 1, func(done, total uint64) { cancel() }, noLimit)
 	if !errors.Is(err, context.Canceled) || got.Bytes == 0 || got.Bytes >= total {
 		t.Errorf("cancelled within: %+v of %d, error %v", got, total, err)
 	}
@@ -204,7 +205,7 @@ func TestConcurrent(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			if _, err := m.touch(t.Context(), 2, nil, noLimit); err != nil && !errors.Is(err, ErrClosed) {
+			if _, err := m.touch(t.Context(), nil, 2, nil, noLimit); err != nil && !errors.Is(err, ErrClosed) {
 				t.Error(err)
 			}
 		})
@@ -236,5 +237,30 @@ func TestFormatBytes(t *testing.T) {
 		if got := formatBytes(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
+	}
+}
+
+// TestRelease gives memory back and reads the bytes again.
+func TestRelease(t *testing.T) {
+	dir, err := OpenDirectory(filepath.Join("..", "testdata", "tiny", "qwen3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := dir.Map()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	b, err := m.Tensor("model.layers.0.mlp.up_proj.weight")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := bytes.Clone(b)
+	m.Release(b)
+	m.Release(b[100:200])          // no whole page
+	m.Release(make([]byte, 1<<16)) // not of the model
+	m.Release(nil)
+	if !bytes.Equal(b, before) {
+		t.Error("released bytes have changed")
 	}
 }

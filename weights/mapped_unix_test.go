@@ -19,7 +19,7 @@ func TestTouchCut(t *testing.T) {
 	if err := os.Truncate(path, 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	got, err := m.touch(t.Context(), 2, nil, noLimit)
+	got, err := m.touch(t.Context(), nil, 2, nil, noLimit)
 	if err == nil || got.Bytes != 0 {
 		t.Fatalf("%+v, error %v", got, err)
 	}

@@ -33,17 +33,22 @@ type Touched struct {
 // Touch returns its cause. A file that was cut since it was mapped is an error
 // too.
 func (m *Mapped) Touch(ctx context.Context, workers int, progress func(done, total uint64)) (Touched, error) {
-	return m.touch(ctx, workers, progress, availableMemory)
+	return m.touch(ctx, nil, workers, progress, availableMemory)
 }
 
-func (m *Mapped) touch(ctx context.Context, workers int, progress func(done, total uint64), available func() (uint64, bool)) (Touched, error) {
+// TouchTensors is Touch for the tensors that want says.
+func (m *Mapped) TouchTensors(ctx context.Context, want func(name string) bool, workers int, progress func(done, total uint64)) (Touched, error) {
+	return m.touch(ctx, want, workers, progress, availableMemory)
+}
+
+func (m *Mapped) touch(ctx context.Context, want func(name string) bool, workers int, progress func(done, total uint64), available func() (uint64, bool)) (Touched, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.files == nil {
 		return Touched{}, ErrClosed
 	}
 	start := time.Now()
-	spans, total := m.pages(uint64(os.Getpagesize()))
+	spans, total := m.pages(uint64(os.Getpagesize()), want)
 	if free, ok := available(); ok && total > free {
 		return Touched{
 			Skipped: true,
@@ -66,9 +71,10 @@ type span struct {
 	start, end uint64
 }
 
-// pages returns the pages that hold tensor data, each in one span, none longer
+// pages returns the pages that hold data of tensors that want, unless it is
+// nil, says, each in one span, none longer
 // than touchStep, and the sum of their sizes.
-func (m *Mapped) pages(pageSize uint64) (spans []span, total uint64) {
+func (m *Mapped) pages(pageSize uint64, want func(name string) bool) (spans []span, total uint64) {
 	var last span
 	flush := func() {
 		for s := last.start; s < last.end; s += touchStep {
@@ -78,6 +84,9 @@ func (m *Mapped) pages(pageSize uint64) (spans []span, total uint64) {
 		}
 	}
 	for _, t := range m.dir.tensors { // by file and offset
+		if want != nil && !want(t.Name) {
+			continue
+		}
 		start := t.Offset &^ (pageSize - 1)
 		end := min((t.Offset+t.Size+pageSize-1)&^(pageSize-1), m.dir.files[t.File].Size)
 		if t.File == last.file && start <= last.end && last.end > 0 {

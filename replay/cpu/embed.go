@@ -14,6 +14,7 @@ type embed struct {
 	vocab    int
 	scale    float32
 	rowBytes int
+	tiled    bool
 
 	tokens []uint32  // [ring]
 	w      []byte    // [vocab, n]
@@ -30,7 +31,7 @@ func newEmbed(b *binder) (kernel, error) {
 	b.need(ok, "%d columns are not a whole number of blocks of %v", p.N, t)
 	b.need(p.Vocab > 0 && p.Ring > 0, "the vocabulary or the ring is empty")
 	return &embed{
-		ops: b.ops, t: t, n: int(p.N), vocab: int(p.Vocab), scale: p.Scale, rowBytes: int(size),
+		ops: b.ops, t: t, tiled: dtype.Layout(b.spec(table.EmbedSpecWeights)) == dtype.Tiled16, n: int(p.N), vocab: int(p.Vocab), scale: p.Scale, rowBytes: int(size),
 		tokens: b.u32(table.EmbedBindTokens), w: b.bytes(table.EmbedBindW), out: b.f32(table.EmbedBindOut),
 	}, b.err
 }
@@ -41,7 +42,15 @@ func (k *embed) run(w *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
 		at := min(int(w.index)+r, len(k.tokens)-1)
 		id := min(int(k.tokens[at]), k.vocab-1)
-		row, out := k.w[id*k.rowBytes:][:k.rowBytes], k.out[r*k.n:][:k.n]
+		out := k.out[r*k.n:][:k.n]
+		var row []byte
+		if k.tiled {
+			// newEmbed and Validate have bounded the row and its size.
+			row = w.scratch[:k.rowBytes]
+			_ = dtype.UntileRow(k.t, row, k.w, id, k.n)
+		} else {
+			row = k.w[id*k.rowBytes:][:k.rowBytes]
+		}
 		switch k.t {
 		case dtype.F16:
 			k.ops.f16ToF32(out, row)

@@ -19,8 +19,9 @@ const inputChunk = 256
 type matmul struct {
 	ops   *ops
 	rows  rowsFunc
-	quant bool // activations are quantised
-	mins  bool // their sums are needed
+	tiled tiledFunc // for weights in tiles; rows is then nil
+	quant bool      // activations are quantised
+	mins  bool      // their sums are needed
 
 	in, out, group   int
 	xStride, yStride int
@@ -39,6 +40,11 @@ func newGEMM(b *binder) (kernel, error) { return newMatmul(b, table.GEMVParams(b
 func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
 	t, act := dtype.Type(b.spec(table.GEMVSpecWType)), b.spec(table.GEMVSpecAct)
 	rows, ok := b.ops.rows[product{t, act}]
+	var tiled tiledFunc
+	if dtype.Layout(b.spec(table.GEMVSpecWeights)) == dtype.Tiled16 {
+		rows, tiled = nil, b.ops.tiled[t]
+		ok = tiled != nil && act == decl.ActQ8
+	}
 	if !ok {
 		err := &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
 		if _, other := b.ops.rows[product{t, decl.ActF32}]; other {
@@ -50,8 +56,13 @@ func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
 	b.need(ok && size > 0, "%d columns are not a whole number of blocks of %v", p.In, t)
 	b.need(act != decl.ActQ8 || p.In%blockElems == 0, "%d columns are not a whole number of blocks of quantised activations", p.In)
 	b.need(p.Group > 0, "the group is 0")
+	if tiled != nil {
+		strip, ok := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(p.In))
+		b.need(ok && p.Out%dtype.TileRows == 0 && p.Group%dtype.TileRows == 0, "[%d, %d] in groups of %d has no tiles", p.Out, p.In, p.Group)
+		size = strip / dtype.TileRows
+	}
 	k := &matmul{
-		ops: b.ops, rows: rows, quant: act == decl.ActQ8, mins: act == decl.ActQ8 && hasMinimum(t),
+		ops: b.ops, rows: rows, tiled: tiled, quant: act == decl.ActQ8, mins: tiled != nil || act == decl.ActQ8 && hasMinimum(t),
 		in: int(p.In), out: int(p.Out), group: int(p.Group), xStride: int(p.XStride), yStride: int(p.YStride),
 		rowBytes: int(size),
 		x:        b.f32(table.GEMVBindX), w: b.bytes(table.GEMVBindW), y: b.f32(table.GEMVBindY),
@@ -78,6 +89,38 @@ func (k *matmul) run(w *worker, lo, hi int) {
 		k.prepare(w, r)
 	}
 	first, last := lo*k.group, min(hi*k.group, k.out)
+	if k.tiled != nil {
+		k.runTiled(w, first, last)
+	} else {
+		k.runRows(w, first, last)
+	}
+	if k.b == nil {
+		return
+	}
+	for r := range w.rows {
+		y := k.y[r*k.yStride:]
+		for o := first; o < last; o++ {
+			y[o] += k.b[o]
+		}
+	}
+}
+
+// runTiled computes rows first to last-1 of W, whole strips. A strip is
+// multiplied with every row of activations while it is in the cache.
+func (k *matmul) runTiled(w *worker, first, last int) {
+	x := tiledInput{mem: w.scratch, stride: k.inputStride(), in: k.in, rows: w.rows}
+	strip := k.rowBytes * dtype.TileRows
+	if w.rows == 1 {
+		k.tiled(k.y[first:last], k.yStride, k.w[first/dtype.TileRows*strip:], (last-first)/dtype.TileRows, &x)
+		return
+	}
+	for o := first; o < last; o += dtype.TileRows {
+		k.tiled(k.y[o:], k.yStride, k.w[o/dtype.TileRows*strip:], 1, &x)
+	}
+}
+
+// runRows computes rows first to last-1 of W.
+func (k *matmul) runRows(w *worker, first, last int) {
 	panel := k.panel
 	if w.rows == 1 {
 		panel = last - first
@@ -88,15 +131,6 @@ func (k *matmul) run(w *worker, lo, hi int) {
 		for r := range w.rows {
 			k.input(w, r)
 			k.rows(k.y[r*k.yStride+o:][:n], weights, &w.input)
-		}
-	}
-	if k.b == nil {
-		return
-	}
-	for r := range w.rows {
-		y := k.y[r*k.yStride:]
-		for o := first; o < last; o++ {
-			y[o] += k.b[o]
 		}
 	}
 }
@@ -136,7 +170,7 @@ func (k *matmul) input(w *worker, r int) {
 	switch {
 	case k.quant:
 		scales, sums := k.in/blockElems*4, k.in/16*2
-		row := w.scratch[r*roundUp(k.in+scales+sums):][:k.in+scales+sums]
+		row := w.scratch[r*k.inputStride():][:k.in+scales+sums]
 		w.input.q, w.input.d, w.input.s = int8s(row[:k.in]), float32s(row[k.in:][:scales]), int16s(row[k.in+scales:])
 	case k.x2 != nil:
 		w.input.f = float32s(w.scratch[r*roundUp(4*k.in):][:4*k.in])
@@ -144,6 +178,9 @@ func (k *matmul) input(w *worker, r int) {
 		w.input.f = k.x[r*k.xStride:][:k.in]
 	}
 }
+
+// inputStride returns the bytes from one row of quantised input to the next.
+func (k *matmul) inputStride() int { return roundUp(k.in + k.in/blockElems*4 + k.in/16*2) }
 
 // roundUp returns n rounded up to a cache line.
 func roundUp(n int) int { return (n + align - 1) &^ (align - 1) }

@@ -36,7 +36,8 @@ type product struct {
 type ops struct {
 	features []string
 
-	rows map[product]rowsFunc
+	rows  map[product]rowsFunc
+	tiled map[dtype.Type]tiledFunc // products of weights in tiles, activations quantised
 	// dot returns the float dot product of a and b, which are as long.
 	dot func(a, b []float32) float32
 	// quantize sets q and d to the 8-bit form of x, a whole number of blocks.
@@ -58,6 +59,10 @@ type ops struct {
 func portable() *ops {
 	o := &ops{
 		features: []string{"portable"},
+		tiled: map[dtype.Type]tiledFunc{
+			dtype.Q8_0: tiledPortable(dtype.Q8_0), dtype.Q4_0: tiledPortable(dtype.Q4_0),
+			dtype.Q4_K: tiledPortable(dtype.Q4_K), dtype.Q6_K: tiledPortable(dtype.Q6_K),
+		},
 		rows: map[product]rowsFunc{
 			{dtype.F32, decl.ActF32}:  rowsDecoded(decodeF32, 1, 4),
 			{dtype.F16, decl.ActF32}:  rowsDecoded(f16ToF32, 1, 2),

@@ -31,6 +31,7 @@ type loader struct {
 type piece struct {
 	op       table.UploadOp
 	t        dtype.Type
+	cols     int // of a row, for UploadTile
 	src, dst []byte
 }
 
@@ -38,12 +39,7 @@ type piece struct {
 func (l *loader) run(ctx context.Context) error {
 	t := l.t
 	l.mem = make([][]byte, len(t.Slots))
-	uploads := make([]int, len(t.Slots)) // how many each slot has
-	for i := range t.Uploads {
-		if u := &t.Uploads[i]; int64(u.Slot) < int64(len(uploads)) {
-			uploads[u.Slot]++
-		}
-	}
+	mayStay := t.InPlace()
 	var pieces []piece
 	var total, inPlace uint64
 	for i := range t.Uploads {
@@ -52,7 +48,7 @@ func (l *loader) run(ctx context.Context) error {
 		}
 		u := &t.Uploads[i]
 		src, err := l.source(u)
-		if err == nil && l.usable(u, uploads, src) {
+		if err == nil && mayStay[i] && l.usable(u, src) {
 			l.mem[u.Slot] = src
 			l.mapped += uint64(len(src))
 			total += u.SrcSize
@@ -100,8 +96,8 @@ func (l *loader) source(u *table.Upload) ([]byte, error) {
 	return src[u.SrcOffset:][:u.SrcSize:u.SrcSize], nil
 }
 
-// usable reports whether a slot can use its source's bytes where they are.
-func (l *loader) usable(u *table.Upload, uploads []int, src []byte) bool {
+// usable reports whether kernels can use a source's bytes where they are.
+func (l *loader) usable(u *table.Upload, src []byte) bool {
 	s := &l.t.Slots[u.Slot]
 	var unit uintptr = 1
 	switch u.Type {
@@ -110,8 +106,7 @@ func (l *loader) usable(u *table.Upload, uploads []int, src []byte) bool {
 	case dtype.F16, dtype.BF16:
 		unit = 2
 	}
-	return u.Op == table.UploadCopy && s.Kind == table.SlotWeight && uploads[u.Slot] == 1 &&
-		u.DstOffset == 0 && u.SrcSize == s.Size && aligned(src, unit)
+	return s.Kind == table.SlotWeight && aligned(src, unit)
 }
 
 // destination returns the bytes of the slot that an upload writes.
@@ -148,12 +143,18 @@ func (l *loader) allocate(slot uint32) error {
 	return nil
 }
 
-// cut appends an upload's pieces.
+// cut appends an upload's pieces: whole strips of rows where they are tiled.
 func cut(pieces []piece, u *table.Upload, src, dst []byte) []piece {
+	size := uploadPiece
+	if u.Op == table.UploadTile {
+		row, _ := u.Type.Bytes(uint64(u.Cols)) // DstSize was checked
+		strip := dtype.TileRows * int(row)
+		size = max(1, uploadPiece/strip) * strip
+	}
 	for len(src) > 0 {
-		n := min(uploadPiece, len(src))
+		n := min(size, len(src))
 		m := int(uint64(n) * uint64(len(dst)) / uint64(len(src)))
-		pieces = append(pieces, piece{op: u.Op, t: u.Type, src: src[:n], dst: dst[:m]})
+		pieces = append(pieces, piece{op: u.Op, t: u.Type, cols: int(u.Cols), src: src[:n], dst: dst[:m]})
 		src, dst = src[n:], dst[m:]
 	}
 	return pieces
@@ -192,7 +193,15 @@ func (l *loader) execute(ctx context.Context, pieces []piece, done, total uint64
 				if i >= len(pieces) {
 					return
 				}
-				pieces[i].convert()
+				if err := pieces[i].convert(); err != nil {
+					mu.Lock()
+					failed = err
+					mu.Unlock()
+					return
+				}
+				if r, ok := l.src.(table.Releaser); ok && pieces[i].op != table.UploadConst {
+					r.Release(pieces[i].src)
+				}
 				report(uint64(len(pieces[i].src)))
 			}
 		})
@@ -207,10 +216,15 @@ func (l *loader) execute(ctx context.Context, pieces []piece, done, total uint64
 	return nil
 }
 
-func (p *piece) convert() {
-	if p.op != table.UploadToF32 {
+func (p *piece) convert() error {
+	switch p.op {
+	case table.UploadToF32:
+	case table.UploadTile:
+		row, _ := p.t.Bytes(uint64(p.cols))
+		return dtype.Tile(p.t, p.dst, p.src, len(p.src)/int(row), p.cols)
+	default:
 		copy(p.dst, p.src)
-		return
+		return nil
 	}
 	dst := float32s(p.dst)
 	switch p.t {
@@ -221,4 +235,5 @@ func (p *piece) convert() {
 	case dtype.F32:
 		decodeF32(dst, p.src)
 	}
+	return nil
 }

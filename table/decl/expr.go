@@ -16,8 +16,10 @@ import (
 //	expr   = term { ("+" | "-") term }
 //	term   = factor { "*" factor }
 //	factor = number | name | "(" expr ")" | "row(" type "," n ")" | "div(" a "," b ")" | "min(" a "," b ")"
+//	       | "mat(" layout "," type "," rows "," columns ")"
 //
-// row is the size of n elements of a weight type, div rounds up. Evaluation is
+// row is the size of n elements of a weight type, mat that of a matrix in a
+// layout, div rounds up. Evaluation is
 // in checked 64-bit arithmetic: an overflow, a negative value, a division by 0
 // and a row that is not a whole number of blocks are errors. The zero Expr
 // is 0.
@@ -37,6 +39,7 @@ const (
 	opRow
 	opDiv
 	opMin
+	opMat
 )
 
 type op struct {
@@ -102,6 +105,13 @@ func (e Expr) Eval(env Env) (uint64, error) {
 			}
 			stack[n] = v
 			n++
+		case opMat:
+			v, ok := matrixBytes(stack[n-4], stack[n-3], stack[n-2], stack[n-1])
+			if !ok {
+				return 0, fmt.Errorf("%q: %w", e.src, ErrRange)
+			}
+			n -= 3
+			stack[n-1] = v
 		default:
 			v, ok := apply(o.kind, stack[n-2], stack[n-1])
 			if !ok {
@@ -142,6 +152,14 @@ func apply(k opKind, a, b uint64) (uint64, bool) {
 		return min(a, b), true
 	}
 	return 0, false
+}
+
+// matrixBytes returns the size of a matrix of a dtype.Layout and a dtype.Type.
+func matrixBytes(layout, t, rows, cols uint64) (uint64, bool) {
+	if layout > 255 || t > 255 {
+		return 0, false
+	}
+	return dtype.Layout(layout).Bytes(dtype.Type(t), rows, cols)
 }
 
 type exprParser struct {
@@ -214,7 +232,7 @@ func (p *exprParser) factor() error {
 		p.code = append(p.code, op{kind: opNum, num: v})
 		return nil
 	}
-	k := opName
+	k, args := opName, 2
 	switch word {
 	case "row":
 		k = opRow
@@ -222,6 +240,8 @@ func (p *exprParser) factor() error {
 		k = opDiv
 	case "min":
 		k = opMin
+	case "mat":
+		k, args = opMat, 4
 	default:
 		p.code = append(p.code, op{kind: opName, name: word})
 		return nil
@@ -232,11 +252,13 @@ func (p *exprParser) factor() error {
 	if err := p.expr(); err != nil {
 		return err
 	}
-	if err := p.want(","); err != nil {
-		return err
-	}
-	if err := p.expr(); err != nil {
-		return err
+	for range args - 1 {
+		if err := p.want(","); err != nil {
+			return err
+		}
+		if err := p.expr(); err != nil {
+			return err
+		}
 	}
 	p.code = append(p.code, op{kind: k})
 	return p.want(")")

@@ -10,6 +10,7 @@ var (
 	actValues    = []string{"f32", "q8"}
 	inputValues  = []string{"plain", "silu_mul"}
 	layoutValues = []string{"half", "interleaved"}
+	matrixValues = []string{"rows", "tiled16"} // dtype.Layout
 )
 
 // Values of the constants act, input and layout.
@@ -29,6 +30,7 @@ var (
 	constAct     = Constant{Name: "act", Values: actValues, Doc: "activation type of the product"}
 	constInput   = Constant{Name: "input", Values: inputValues, Doc: "what the input is"}
 	constBias    = Constant{Name: "bias", Flag: true, Doc: "1 if a bias is added"}
+	constMatrix  = Constant{Name: "weights", Values: matrixValues, Doc: "layout of the weights, a dtype.Layout"}
 	constHeadDim = Constant{Name: "head_dim", Doc: "elements of a head"}
 	constLayout  = Constant{Name: "layout", Values: layoutValues, Doc: "which pairs RoPE rotates"}
 	constQKNorm  = Constant{Name: "qk_norm", Flag: true, Doc: "1 if Q and K heads are normalised"}
@@ -53,11 +55,11 @@ func matmul(name, doc string) Kernel {
 		Name:    name,
 		Doc:     doc,
 		Grid:    [3]string{"div(out,group)", "1", "1"},
-		Require: []string{"1 <= in", "1 <= out", "1 <= group", "in <= x_stride", "out <= y_stride"},
+		Require: []string{"1 <= in", "1 <= out", "1 <= group", "in <= x_stride", "out <= y_stride", "weights*16*div(group,16) <= group", "weights <= act"},
 		Bindings: []Binding{
 			{Name: "x", Role: Read, Extent: "((rows-1)*x_stride+in)*4", Doc: "[rows, in] float32, rows x_stride apart"},
 			{Name: "x2", Role: Read, Extent: "((rows-1)*x_stride+in)*4", If: "input", Doc: "[rows, in] float32, the factor of silu(x)"},
-			{Name: "w", Role: Read, Extent: "out*row(wtype,in)", Doc: "[out, in] wtype"},
+			{Name: "w", Role: Read, Extent: "mat(weights,wtype,out,in)", Doc: "[out, in] wtype, in the layout weights"},
 			{Name: "b", Role: Read, Extent: "out*4", If: "bias", Doc: "[out] float32"},
 			{Name: "y", Role: Write, Extent: "((rows-1)*y_stride+out)*4", Doc: "[rows, out] float32, rows y_stride apart"},
 		},
@@ -69,7 +71,7 @@ func matmul(name, doc string) Kernel {
 			{"group", U32, "rows of W a threadgroup computes"},
 		},
 		Second: []Second{secondRows},
-		Specs:  []Constant{constWType, constAct, constInput, constBias},
+		Specs:  []Constant{constWType, constAct, constInput, constBias, constMatrix},
 		// The input of every row as float32 or as int8 with a scale a block,
 		// rounded up to 64 bytes: never more than float32.
 		Worker: "rows*(in*4+64)",
@@ -86,7 +88,7 @@ var Kernels = []Kernel{
 		Require: []string{"1 <= n", "1 <= vocab", "1 <= ring"},
 		Bindings: []Binding{
 			{Name: "tokens", Role: Read, Extent: "ring*4", Doc: "[ring] uint32"},
-			{Name: "w", Role: Read, Extent: "vocab*row(wtype,n)", Doc: "[vocab, n] wtype"},
+			{Name: "w", Role: Read, Extent: "mat(weights,wtype,vocab,n)", Doc: "[vocab, n] wtype, in the layout weights"},
 			{Name: "out", Role: Write, Extent: "rows*n*4", Doc: "[rows, n] float32"},
 		},
 		Params: []Field{
@@ -96,7 +98,8 @@ var Kernels = []Kernel{
 			{"scale", F32, "factor"},
 		},
 		Second: []Second{secondToken, secondRows},
-		Specs:  []Constant{constWType},
+		Specs:  []Constant{constWType, constMatrix},
+		Worker: "n*4", // a row of blocks, never more than float32
 	},
 	{
 		Name:    "rope_angles",

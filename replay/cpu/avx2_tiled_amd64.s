@@ -1,0 +1,305 @@
+#include "textflag.h"
+#include "avx2_amd64.h"
+
+// Products of a strip of 16 rows in layout Tiled16 with one row of quantised
+// activations. A lane is a row of weights, so that nothing is added across
+// lanes; the arithmetic is that of tiledFunc. The registers are
+//
+//	SI  the tile                Y0, Y1   sums of rows 0 to 7 and 8 to 15
+//	AX  quants of x, [32]       Y2, Y3   integers of rows 0 to 7 and 8 to 15
+//	BX  scale of x              Y4-Y7    temporary
+//	DX  sums of x, [2]          Y8-Y15   the type's
+//	CX  tiles or blocks left
+//	R8  tiles of a block left
+
+// spread makes each of eight bytes, which both halves have, the two words of
+// its lane.
+DATA spread<>+0(SB)/8, $0x8001800180008000
+DATA spread<>+8(SB)/8, $0x8003800380028002
+DATA spread<>+16(SB)/8, $0x8005800580048004
+DATA spread<>+24(SB)/8, $0x8007800780068006
+GLOBL spread<>(SB), RODATA|NOPTR, $32
+
+// both repeats the lower word of each lane in the upper.
+DATA both<>+0(SB)/8, $0x0504050401000100
+DATA both<>+8(SB)/8, $0x0d0c0d0c09080908
+DATA both<>+16(SB)/8, $0x0504050401000100
+DATA both<>+24(SB)/8, $0x0d0c0d0c09080908
+GLOBL both<>(SB), RODATA|NOPTR, $32
+
+// START and END are what all functions have in common. What is not written by
+// the type's code between them is.
+#define START \
+	MOVQ   y+0(FP), DI       \
+	MOVQ   w+8(FP), SI       \
+	MOVQ   blocks+16(FP), CX \
+	MOVQ   q+24(FP), AX      \
+	MOVQ   d+32(FP), BX      \
+	MOVQ   s+40(FP), DX      \
+	VXORPS Y0, Y0, Y0        \
+	VXORPS Y1, Y1, Y1
+
+#define END \
+	VMOVUPS Y0, (DI)   \
+	VMOVUPS Y1, 32(DI) \
+	VZEROUPPER         \
+	RET
+
+// NEXT moves on by a tile of size bytes.
+#define NEXT(size) \
+	ADDQ $size, SI \
+	ADDQ $32, AX   \
+	ADDQ $4, BX    \
+	ADDQ $4, DX
+
+// AHEAD asks for the 256 bytes that are used 2 KiB later. Beyond the end of
+// the weights it does nothing.
+#define AHEAD(at) \
+	PREFETCHT0 (at+2048)(SI) \
+	PREFETCHT0 (at+2112)(SI) \
+	PREFETCHT0 (at+2176)(SI) \
+	PREFETCHT0 (at+2240)(SI)
+
+// Q8ROWS multiplies 32 bytes of weights with the group of x in Y4. Their sign
+// moves to x, which is within 127, so that -128 is exact and sums of two
+// products fit in 16 bits.
+#define Q8ROWS(at, INT) \
+	VMOVDQU    at(SI), Y5   \
+	VPABSB     Y5, Y6       \
+	VPSIGNB    Y5, Y4, Y5   \
+	VPMADDUBSW Y5, Y6, Y5   \
+	VPMADDWD   Y15, Y5, Y5  \
+	VPADDD     Y5, INT, INT
+
+#define Q8GROUP(g) \
+	VPBROADCASTD (4*g)(AX), Y4 \
+	Q8ROWS((64*g), Y2)         \
+	Q8ROWS((64*g+32), Y3)
+
+// ADD adds the integers, times the scale of x in Y4 and those of the rows, in
+// half precision at.
+#define ADD(at, INT, SUM) \
+	VCVTPH2PS at(SI), Y5   \
+	VMULPS    Y4, Y5, Y5   \
+	VCVTDQ2PS INT, INT     \
+	VMULPS    Y5, INT, INT \
+	VADDPS    INT, SUM, SUM
+
+// func tiledQ8_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+TEXT ·tiledQ8_0AVX2(SB), NOSPLIT, $0-48
+	START
+	VPCMPEQW Y15, Y15, Y15
+	VPSRLW   $15, Y15, Y15 // 1 in words
+
+block:
+	AHEAD(0)
+	AHEAD(256)
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	Q8GROUP(0)
+	Q8GROUP(1)
+	Q8GROUP(2)
+	Q8GROUP(3)
+	Q8GROUP(4)
+	Q8GROUP(5)
+	Q8GROUP(6)
+	Q8GROUP(7)
+	VBROADCASTSS (BX), Y4
+	ADD(512, Y2, Y0)
+	ADD(528, Y3, Y1)
+	NEXT(544)
+	DECQ CX
+	JNZ  block
+	END
+
+// NIBBLES multiplies 32 bytes of nibbles, low ones with the group of x in Y4,
+// high ones with that in Y5. A whole block's sums of two products, 8 * 2 * 15 *
+// 127 at most, fit in 16 bits. Y14 is 0x0f in bytes.
+#define NIBBLES(at, INT) \
+	VMOVDQU    at(SI), Y6   \
+	VPSRLW     $4, Y6, Y7   \
+	VPAND      Y14, Y6, Y6  \
+	VPAND      Y14, Y7, Y7  \
+	VPMADDUBSW Y4, Y6, Y6   \
+	VPMADDUBSW Y5, Y7, Y7   \
+	VPADDW     Y6, INT, INT \
+	VPADDW     Y7, INT, INT
+
+#define Q4GROUPS(g, at) \
+	VPBROADCASTD (4*g)(AX), Y4    \
+	VPBROADCASTD (4*g+16)(AX), Y5 \
+	NIBBLES((at+64*g), Y2)        \
+	NIBBLES((at+64*g+32), Y3)
+
+// Q4BLOCK leaves the sums of two products of 256 bytes in Y2 and Y3.
+#define Q4BLOCK(at) \
+	VPXOR Y2, Y2, Y2 \
+	VPXOR Y3, Y3, Y3 \
+	Q4GROUPS(0, at)  \
+	Q4GROUPS(1, at)  \
+	Q4GROUPS(2, at)  \
+	Q4GROUPS(3, at)
+
+// func tiledQ4_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+TEXT ·tiledQ4_0AVX2(SB), NOSPLIT, $0-48
+	START
+	FILL(0x0f0f0f0f0f0f0f0f, X14, Y14)
+	FILL(0x0001000100010001, X15, Y15)
+	FILL(0x0008000800080008, X13, Y13)
+
+block:
+	AHEAD(0)
+	Q4BLOCK(0)
+	VPBROADCASTD (DX), Y4
+	VPMADDWD     Y13, Y4, Y4 // 8 times the sum of x
+	VPMADDWD     Y15, Y2, Y2
+	VPMADDWD     Y15, Y3, Y3
+	VPSUBD       Y4, Y2, Y2
+	VPSUBD       Y4, Y3, Y3
+	VBROADCASTSS (BX), Y4
+	ADD(256, Y2, Y0)
+	ADD(272, Y3, Y1)
+	NEXT(288)
+	DECQ CX
+	JNZ  block
+	END
+
+// ADDK adds the pairs of words of INT, times the integer scales at, the scale
+// of x in Y4 and those of the rows in D.
+#define ADDK(at, D, INT, SUM) \
+	VPBROADCASTQ at(SI), Y6   \
+	VPSHUFB      Y15, Y6, Y6  \
+	VPMADDWD     Y6, INT, INT \
+	VMULPS       Y4, D, Y6    \
+	VCVTDQ2PS    INT, INT     \
+	VMULPS       Y6, INT, INT \
+	VADDPS       INT, SUM, SUM
+
+// SUBMIN subtracts the minimums at, times the sums of x in Y5, the scale of x
+// in Y4 and those of the minimums in D.
+#define SUBMIN(at, D, SUM) \
+	VPBROADCASTQ at(SI), Y6  \
+	VPSHUFB      Y15, Y6, Y6 \
+	VPMADDWD     Y5, Y6, Y6  \
+	VMULPS       Y4, D, Y7   \
+	VCVTDQ2PS    Y6, Y6      \
+	VMULPS       Y7, Y6, Y6  \
+	VSUBPS       Y6, SUM, SUM
+
+// func tiledQ4_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+TEXT ·tiledQ4_KAVX2(SB), NOSPLIT, $0-48
+	START
+	FILL(0x0f0f0f0f0f0f0f0f, X14, Y14)
+	VMOVDQU spread<>(SB), Y15
+	VXORPS  Y8, Y8, Y8 // sums of the minimums' part
+	VXORPS  Y9, Y9, Y9
+
+block:
+	VCVTPH2PS (SI), Y12
+	VCVTPH2PS 16(SI), Y13
+	VCVTPH2PS 32(SI), Y10
+	VCVTPH2PS 48(SI), Y11
+	ADDQ      $64, SI
+	MOVL      $8, R8
+
+tile:
+	AHEAD(0)
+	Q4BLOCK(32)
+	VBROADCASTSS (BX), Y4
+	VPBROADCASTD (DX), Y5
+	ADDK(0, Y12, Y2, Y0)
+	ADDK(8, Y13, Y3, Y1)
+	SUBMIN(16, Y10, Y8)
+	SUBMIN(24, Y11, Y9)
+	NEXT(288)
+	DECL   R8
+	JNZ    tile
+	DECQ   CX
+	JNZ    block
+	VADDPS Y8, Y0, Y0
+	VADDPS Y9, Y1, Y1
+	END
+
+// Q6GROUPS does groups 2k, 2k+1, 2k+4 and 2k+5 of 8 rows: quants low and high
+// bits at. Y8 and Y9 are their scales, Y14 0x0f and Y15 0x30 in bytes. Sums of
+// two products of two groups, 2 * 2 * 63 * 127 at most, fit in 16 bits.
+#define Q6GROUPS(k, low, high) \
+	VMOVDQU      high(SI), Y3      \
+	VMOVDQU      low(SI), Y4       \
+	VPSRLW       $4, Y4, Y5        \
+	VPAND        Y14, Y4, Y4       \
+	VPAND        Y14, Y5, Y5       \
+	VPSLLW       $4, Y3, Y6        \
+	VPSLLW       $2, Y3, Y7        \
+	VPAND        Y15, Y6, Y6       \
+	VPAND        Y15, Y7, Y7       \
+	VPOR         Y6, Y4, Y4        \
+	VPOR         Y7, Y5, Y5        \
+	VPBROADCASTD (8*k)(AX), Y6     \
+	VPBROADCASTD (8*k+16)(AX), Y7  \
+	VPMADDUBSW   Y6, Y4, Y4        \
+	VPMADDUBSW   Y7, Y5, Y5        \
+	VMOVDQU      (low+64)(SI), Y6  \
+	VPSRLW       $4, Y6, Y7        \
+	VPAND        Y14, Y6, Y6       \
+	VPAND        Y14, Y7, Y7       \
+	VPAND        Y15, Y3, Y10      \
+	VPOR         Y10, Y6, Y6       \
+	VPSRLW       $2, Y3, Y3        \
+	VPAND        Y15, Y3, Y3       \
+	VPOR         Y3, Y7, Y7        \
+	VPBROADCASTD (8*k+4)(AX), Y3   \
+	VPBROADCASTD (8*k+20)(AX), Y10 \
+	VPMADDUBSW   Y3, Y6, Y6        \
+	VPMADDUBSW   Y10, Y7, Y7       \
+	VPADDW       Y6, Y4, Y4        \
+	VPADDW       Y7, Y5, Y5        \
+	VPMADDWD     Y8, Y4, Y4        \
+	VPMADDWD     Y9, Y5, Y5        \
+	VPADDD       Y4, Y2, Y2        \
+	VPADDD       Y5, Y2, Y2
+
+// Q6ROWS adds the products of 8 rows: h is 0 or 1. The quants' offset is taken
+// off as 32 times the sums of x times the scales.
+#define Q6ROWS(h, D, SUM) \
+	VPMOVSXBD    (8*h)(SI), Y8           \
+	VPMOVSXBD    (8*h+16)(SI), Y9        \
+	VPSHUFB      both<>(SB), Y8, Y8      \
+	VPSHUFB      both<>(SB), Y9, Y9      \
+	VPBROADCASTD (DX), Y4                \
+	VPBLENDW     $0xaa, Y9, Y8, Y2       \
+	VPMADDWD     Y4, Y2, Y2              \
+	VPSLLD       $5, Y2, Y2              \
+	VPSUBD       Y2, Y11, Y2             \
+	Q6GROUPS(0, (32*h+32), (32*h+288))   \
+	Q6GROUPS(1, (32*h+160), (32*h+352))  \
+	VBROADCASTSS (BX), Y4                \
+	VMULPS       Y4, D, Y4               \
+	VCVTDQ2PS    Y2, Y2                  \
+	VMULPS       Y4, Y2, Y2              \
+	VADDPS       Y2, SUM, SUM
+
+// func tiledQ6_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+TEXT ·tiledQ6_KAVX2(SB), NOSPLIT, $0-48
+	START
+	FILL(0x0f0f0f0f0f0f0f0f, X14, Y14)
+	FILL(0x3030303030303030, X15, Y15)
+	VPXOR Y11, Y11, Y11
+
+block:
+	VCVTPH2PS (SI), Y12
+	VCVTPH2PS 16(SI), Y13
+	ADDQ      $32, SI
+	MOVL      $8, R8
+
+tile:
+	AHEAD(0)
+	AHEAD(256)
+	Q6ROWS(0, Y12, Y0)
+	Q6ROWS(1, Y13, Y1)
+	NEXT(416)
+	DECL R8
+	JNZ  tile
+	DECQ CX
+	JNZ  block
+	END

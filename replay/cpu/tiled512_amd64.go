@@ -1,0 +1,95 @@
+package cpu
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+
+	"github.com/pianola-engine/pianola/dtype"
+)
+
+// hasAVX512 reports whether the processor has the AVX-512 instructions that
+// the tiled products use, and the system saves their registers.
+func hasAVX512() bool {
+	x := &cpu.X86
+	return x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512VNNI
+}
+
+// tiledAVX512 returns the tiled products for a processor that hasAVX512.
+func tiledAVX512() map[dtype.Type]tiledFunc {
+	return map[dtype.Type]tiledFunc{
+		dtype.Q8_0: tiledAssembled512(dtype.Q8_0, tiledQ8_0x1AVX512, tiledQ8_0x4AVX512),
+		dtype.Q4_0: tiledAssembled512(dtype.Q4_0, tiledQ4_0x1AVX512, tiledQ4_0x4AVX512),
+		dtype.Q4_K: tiledAssembled512(dtype.Q4_K, tiledQ4_Kx1AVX512, tiledQ4_Kx4AVX512),
+		dtype.Q6_K: tiledAssembled512(dtype.Q6_K, tiledQ6_Kx1AVX512, tiledQ6_Kx4AVX512),
+	}
+}
+
+// tiledLoop computes strips of 16 outputs for one row of activations or four.
+// Strides are in bytes; x is a row of [tiledInput] and in its columns, which
+// are blocks, at least one, of the type.
+type tiledLoop func(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ8_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ8_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ4_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ4_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ4_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ4_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ6_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ6_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+// tiledChunk is how many bytes of strips all rows of activations are
+// multiplied with before the next: they and the activations stay in the second
+// cache, which has 1 MiB or more where there is VNNI.
+const tiledChunk = 128 << 10
+
+// tiledAssembled512 returns the product of a type, whose loops rely on the
+// lengths that it checks.
+func tiledAssembled512(t dtype.Type, one, four tiledLoop) tiledFunc {
+	elems, _ := t.Block()
+	size, _ := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(elems))
+	return func(y []float32, yStride int, w []byte, strips int, x *tiledInput) {
+		if strips <= 0 || x.rows <= 0 {
+			return
+		}
+		blocks := x.in / elems
+		if blocks == 0 {
+			for j := range x.rows {
+				clear(y[j*yStride:][:dtype.TileRows*strips])
+			}
+			return
+		}
+		strip := blocks * int(size)
+		w = w[:strips*strip]
+		y = y[:(x.rows-1)*yStride+dtype.TileRows*strips]
+		mem := x.mem[:(x.rows-1)*x.stride+x.in+x.in/4]
+		chunk := max(1, tiledChunk/strip)
+		for s := 0; s < strips; s += chunk {
+			n, w := min(chunk, strips-s), &w[s*strip]
+			for j := 0; j < x.rows; {
+				loop, rows := one, 1
+				if x.rows-j >= 4 {
+					loop, rows = four, 4
+				}
+				loop(&y[j*yStride+dtype.TileRows*s], int(unsafe.Sizeof(y[0]))*yStride, w, n, blocks, &mem[j*x.stride], x.stride, x.in)
+				j += rows
+			}
+		}
+	}
+}

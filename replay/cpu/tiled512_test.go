@@ -1,0 +1,239 @@
+//go:build amd64
+
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/dtype"
+)
+
+// halves512 are where in a strip's block the scales in half precision are.
+var halves512 = map[dtype.Type][2]int{
+	dtype.Q8_0: {512, 544}, dtype.Q4_0: {256, 288}, dtype.Q4_K: {0, 64}, dtype.Q6_K: {0, 32},
+}
+
+func needAVX512(tb testing.TB) {
+	tb.Helper()
+	if !hasAVX512() {
+		tb.Skip("the processor has no AVX-512 with BW, VL and VNNI")
+	}
+}
+
+// blockSize512 returns the bytes of a strip's block.
+func blockSize512(tb testing.TB, t dtype.Type) int {
+	tb.Helper()
+	elems, _ := t.Block()
+	size, ok := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(elems))
+	if !ok {
+		tb.Fatalf("%v has no tiled layout", t)
+	}
+	return int(size)
+}
+
+// finite512 makes the scales of b finite, and below 2 if small.
+func finite512(tb testing.TB, t dtype.Type, b []byte, small bool) {
+	tb.Helper()
+	size := blockSize512(tb, t)
+	for at := 0; at < len(b); at += size {
+		for h := at + halves512[t][0]; h < at+halves512[t][1]; h += 2 {
+			if small || b[h+1]&0x7c == 0x7c {
+				b[h+1] &= 0xbf
+			}
+			if b[h+1]&0x7c == 0x3c && small {
+				b[h+1] &= 0xfb
+			}
+		}
+	}
+}
+
+// input512 returns rows of quantised activations as the workers hold them, with
+// pad bytes between rows and none after the last, which a guard page follows.
+func input512(tb testing.TB, rows, in, pad int, x func(j int) []float32) *tiledInput {
+	tb.Helper()
+	size := in + in/4
+	t := &tiledInput{stride: size + pad, in: in, rows: rows}
+	t.mem = guarded(tb, uint64((rows-1)*t.stride+size))
+	for j := range rows {
+		q, d, s := t.row(j)
+		quantize(q, d, x(j))
+		sumHalves(s, q)
+	}
+	return t
+}
+
+// check512 compares a product with the portable one, and makes sure that it
+// writes nothing between its rows. The weights are followed by a guard page.
+func check512(t *testing.T, typ dtype.Type, w []byte, strips int, x *tiledInput) {
+	t.Helper()
+	const gap = 3 // floats between the rows of y
+	width := dtype.TileRows * strips
+	stride := width + gap
+	untouched := math.Float32frombits(0x7fc0dead)
+	output := func() []float32 {
+		y := float32s(guarded(t, uint64(4*((x.rows-1)*stride+width))))
+		for i := range y {
+			y[i] = untouched
+		}
+		return y
+	}
+	want, got := output(), output()
+	tiledPortable(typ)(want, stride, w, strips, x)
+	tiledAVX512()[typ](got, stride, w, strips, x)
+	var diff []string
+	for i, v := range want {
+		if math.Float32bits(v) == math.Float32bits(got[i]) {
+			continue
+		}
+		if len(diff) == 8 {
+			diff = append(diff, "...")
+			break
+		}
+		j, at := i/stride, i%stride
+		where := fmt.Sprintf("x row %d strip %d lane %d", j, at/dtype.TileRows, at%dtype.TileRows)
+		if at >= width {
+			where = fmt.Sprintf("between x rows %d and %d", j, j+1)
+		}
+		diff = append(diff, fmt.Sprintf("%s: %v (%#08x), want %v (%#08x)", where, got[i], math.Float32bits(got[i]), v, math.Float32bits(v)))
+	}
+	if diff != nil {
+		t.Fatalf("%v: x.rows %d, in %d, strips %d:\n\t%s", typ, x.rows, x.in, strips, strings.Join(diff, "\n\t"))
+	}
+}
+
+// TestTiled512 compares with the portable product on random and hostile bytes.
+func TestTiled512(t *testing.T) {
+	needAVX512(t)
+	r := rand.New(rand.NewPCG(40, 1))
+	for typ := range tiledAVX512() {
+		t.Run(typ.String(), func(t *testing.T) {
+			elems, _ := typ.Block()
+			size := blockSize512(t, typ)
+			for rows := 1; rows <= 9; rows++ {
+				for strips := range 4 {
+					for _, blocks := range []int{1, 2, 3, 7} {
+						w := guarded(t, uint64(strips*blocks*size))
+						hostile := r.IntN(2) == 0
+						for i := range w {
+							w[i] = byte(r.Uint32())
+							if hostile && r.IntN(4) == 0 {
+								w[i] = []byte{0x80, 0, 0xff, 0x7f}[r.IntN(4)]
+							}
+						}
+						finite512(t, typ, w, r.IntN(2) == 0)
+						scale := extremes[r.IntN(len(extremes))]
+						x := input512(t, rows, blocks*elems, 8*r.IntN(9), func(int) []float32 { return random(r, blocks*elems, scale) })
+						check512(t, typ, w, strips, x)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestTiled512Chunks has more strips than are multiplied at a time.
+func TestTiled512Chunks(t *testing.T) {
+	needAVX512(t)
+	r := rand.New(rand.NewPCG(41, 1))
+	for typ := range tiledAVX512() {
+		elems, _ := typ.Block()
+		size := blockSize512(t, typ)
+		blocks := 2048 / elems
+		strips := 2*tiledChunk/(blocks*size) + 3
+		w := guarded(t, uint64(strips*blocks*size))
+		for i := range w {
+			w[i] = byte(r.Uint32())
+		}
+		finite512(t, typ, w, true)
+		check512(t, typ, w, strips, input512(t, 6, blocks*elems, 64, func(int) []float32 { return random(r, blocks*elems, 1) }))
+	}
+}
+
+// TestTiled512EveryByte gives every byte of a block every value, beside bytes
+// of one value, with the largest activations of both signs: the largest sums.
+func TestTiled512EveryByte(t *testing.T) {
+	needAVX512(t)
+	for typ := range tiledAVX512() {
+		t.Run(typ.String(), func(t *testing.T) {
+			elems, _ := typ.Block()
+			size := blockSize512(t, typ)
+			most := input512(t, 5, elems, 0, func(j int) []float32 {
+				x := make([]float32, elems)
+				for i := range x {
+					x[i] = 127 // of one sign, of both by half blocks, and by turns
+					if j == 1 || j == 2 && i/16%2 == 1 || j == 3 && i%2 == 1 || j == 4 && i%4 == 3 {
+						x[i] = -127
+					}
+				}
+				return x
+			})
+			w := guarded(t, uint64(size))
+			for _, fill := range []byte{0, 0x7f, 0x80, 0xff} {
+				for v := range 256 {
+					for i := range w {
+						w[i] = fill
+						if i%7 == v%7 {
+							w[i] = byte(i/7 + v)
+						}
+					}
+					finite512(t, typ, w, false)
+					check512(t, typ, w, 1, most)
+				}
+			}
+		})
+	}
+}
+
+// TestTiled512Nothing has no columns, no strips or no rows.
+func TestTiled512Nothing(t *testing.T) {
+	needAVX512(t)
+	for typ, run := range tiledAVX512() {
+		y := []float32{0: 1, 33: 1}
+		run(y, 17, nil, 1, &tiledInput{rows: 2})
+		for i, v := range y {
+			if want := map[bool]float32{true: 1}[i == 33]; v != want {
+				t.Errorf("%v: no columns: y[%d] = %v, want %v", typ, i, v, want)
+			}
+		}
+		run(nil, 0, nil, 0, input512(t, 1, 256, 0, func(int) []float32 { return make([]float32, 256) }))
+		run(nil, 0, nil, 4, &tiledInput{in: 256})
+	}
+}
+
+// BenchmarkTiled512 multiplies a matrix of 64 MiB, which no cache holds, on one
+// core.
+func BenchmarkTiled512(b *testing.B) {
+	needAVX512(b)
+	const columns, bytes = 4096, 64 << 20
+	r := rand.New(rand.NewPCG(42, 1))
+	for _, typ := range []dtype.Type{dtype.Q8_0, dtype.Q4_0, dtype.Q4_K, dtype.Q6_K} {
+		elems, _ := typ.Block()
+		strip := columns / elems * blockSize512(b, typ)
+		strips := bytes / strip
+		w, err := allocate(uint64(strips * strip))
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i := range w {
+			w[i] = byte(i * 2654435761 >> 16)
+		}
+		finite512(b, typ, w, true)
+		y := make([]float32, 64*strips*dtype.TileRows)
+		for _, rows := range []int{1, 4, 64} {
+			b.Run(fmt.Sprintf("%v/%d", typ, rows), func(b *testing.B) {
+				x := input512(b, rows, columns, 64, func(int) []float32 { return random(r, columns, 1) })
+				run := tiledAVX512()[typ]
+				b.SetBytes(int64(len(w)))
+				for b.Loop() {
+					run(y, strips*dtype.TileRows, w, strips, x)
+				}
+				macs := float64(rows) * float64(strips*dtype.TileRows*columns) * float64(b.N)
+				b.ReportMetric(macs/b.Elapsed().Seconds()/1e9, "GMAC/s")
+			})
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package cpu
+
+import "github.com/pianola-engine/pianola/dtype"
+
+// tiledAVX2 returns the products in layout dtype.Tiled16 that are in assembly.
+// They need AVX2 and F16C.
+func tiledAVX2() map[dtype.Type]tiledFunc {
+	return map[dtype.Type]tiledFunc{
+		dtype.Q8_0: tiledAssembled(dtype.Q8_0, tiledQ8_0AVX2, tiledFourQ8_0AVX2),
+		dtype.Q4_0: tiledAssembled(dtype.Q4_0, tiledQ4_0AVX2, tiledFourQ4_0AVX2),
+		dtype.Q4_K: tiledAssembled(dtype.Q4_K, tiledQ4_KAVX2, tiledFourQ4_KAVX2),
+		dtype.Q6_K: tiledAssembled(dtype.Q6_K, tiledQ6_KAVX2, tiledFourQ6_KAVX2),
+	}
+}
+
+// stripFunc multiplies one strip of blocks with one row of activations, whose
+// quants, scales and sums are q, d and s: y is [16].
+type stripFunc func(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+// stripFourFunc does so with four rows, which are stride bytes apart: y is
+// [4, yStride], yStride in floats, and 16 of each row are written.
+type stripFourFunc func(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
+func tiledQ8_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func tiledQ4_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func tiledQ4_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func tiledQ6_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func tiledFourQ8_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
+func tiledFourQ4_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
+func tiledFourQ4_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
+func tiledFourQ6_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+// tiledAssembled returns the product of a type. A strip is multiplied with all
+// rows of activations before the next, so that it is read from memory once.
+func tiledAssembled(t dtype.Type, one stripFunc, four stripFourFunc) tiledFunc {
+	elems, _ := t.Block()
+	size, _ := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(elems))
+	return func(y []float32, yStride int, w []byte, strips int, x *tiledInput) {
+		blocks, n := x.in/elems, dtype.TileRows*strips
+		if blocks == 0 || n == 0 {
+			for j := range x.rows {
+				clear(y[j*yStride:][:n])
+			}
+			return
+		}
+		strip := blocks * int(size)
+		w = w[:strips*strip]
+		// The last row's views reach as far as the assembly does.
+		x.row(x.rows - 1)
+		_ = y[(x.rows-1)*yStride:][:n]
+		for s := range strips {
+			w, y := &w[s*strip], y[dtype.TileRows*s:]
+			j := 0
+			for ; j+4 <= x.rows; j += 4 {
+				q, d, sums := x.row(j)
+				four(&y[j*yStride], yStride, w, blocks, &q[0], &d[0], &sums[0], x.stride)
+			}
+			for ; j < x.rows; j++ {
+				q, d, sums := x.row(j)
+				one(&y[j*yStride], w, blocks, &q[0], &d[0], &sums[0])
+			}
+		}
+	}
+}
