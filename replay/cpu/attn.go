@@ -57,28 +57,53 @@ func newAttn(b *binder) (kernel, error) {
 func (k *attn) units(w *worker) int { return w.rows * k.splits * k.heads }
 
 func (k *attn) run(w *worker, lo, hi int) {
-	for u := lo; u < hi; u++ {
+	for u := lo; u < hi; {
 		h, s := u%k.heads, u/k.heads%k.splits
-		r := fairRow(u/(k.heads*k.splits), w.rows)
-		end := int(w.kvLen) + r
-		begin := 0
-		if k.window > 0 {
-			begin = max(0, end-k.window)
+		n := min(hi-u, k.perKV-h%k.perKV, attnHeads)
+		k.group(w, fairRow(u/(k.heads*k.splits), w.rows), s, h, n)
+		u += n
+	}
+}
+
+// attnHeads is how many heads that share K and V are taken together.
+const attnHeads = 8
+
+// group computes heads h to h+n-1 of row r and split s, which share K and V: a
+// block of them is in the cache for all after the first. What a head computes
+// does not depend on the others.
+func (k *attn) group(w *worker, r, s, h, n int) {
+	end := int(w.kvLen) + r
+	begin := 0
+	if k.window > 0 {
+		begin = max(0, end-k.window)
+	}
+	size := k.headDim
+	if k.split {
+		begin, end = max(begin, s*k.span), min(end, (s+1)*k.span)
+		size += 2
+	}
+	out := func(i int) []float32 { return k.out[((r*k.heads+h+i)*k.splits+s)*size:][:size] }
+	var m, sum [attnHeads]float32
+	for i := range n {
+		clear(out(i)[:k.headDim])
+		m[i] = minusInf
+	}
+	for at := begin; at < end; {
+		next := min(at-at%attnBlock+attnBlock, end)
+		for i := range n {
+			w.input.f = k.q[r*k.qStride+(h+i)*k.headDim:][:k.headDim]
+			m[i], sum[i] = k.block(w, out(i)[:k.headDim], h/k.perKV, at, next, m[i], sum[i])
 		}
-		size := k.headDim
-		if k.split {
-			begin, end = max(begin, s*k.span), min(end, (s+1)*k.span)
-			size += 2
-		}
-		out := k.out[((r*k.heads+h)*k.splits+s)*size:][:size]
-		acc := out[:k.headDim]
-		m, sum := k.positions(w, acc, k.q[r*k.qStride+h*k.headDim:][:k.headDim], h/k.perKV, begin, end)
+		at = next
+	}
+	for i := range n {
+		out := out(i)
 		switch {
 		case k.split:
-			out[k.headDim], out[k.headDim+1] = m, sum
+			out[k.headDim], out[k.headDim+1] = m[i], sum[i]
 		case end > begin:
-			for i := range acc {
-				acc[i] /= sum
+			for j := range out {
+				out[j] /= sum[i]
 			}
 		}
 	}
@@ -93,32 +118,25 @@ func fairRow(i, rows int) int {
 	return rows - 1 - i/2
 }
 
-// positions sets acc to the weighted sum of V over positions begin to end-1,
-// and returns the largest score and the sum of weights. Without positions acc
-// and the sum are 0.
-func (k *attn) positions(w *worker, acc, q []float32, head, begin, end int) (m, sum float32) {
-	clear(acc)
-	m = minusInf
-	w.input.f = q
-	for at := begin; at < end; {
-		next := min(at-at%attnBlock+attnBlock, end)
-		scores := w.scores[:next-at]
-		k.score(w, scores, head, at, next)
-		if top := maxOf(scores); top > m {
-			shrink := exp(m - top)
-			for i := range acc {
-				acc[i] = float32(acc[i] * shrink)
-			}
-			sum = float32(sum * shrink)
-			m = top
+// block adds the V rows of positions at to next-1, weighted by the products of
+// the worker's input, a row of Q, with their K rows, to acc. m is the largest
+// score so far and sum the sum of weights; it returns the new ones.
+func (k *attn) block(w *worker, acc []float32, head, at, next int, m, sum float32) (float32, float32) {
+	scores := w.scores[:next-at]
+	k.score(w, scores, head, at, next)
+	if top := maxOf(scores); top > m {
+		shrink := exp(m - top)
+		for i := range acc {
+			acc[i] = float32(acc[i] * shrink)
 		}
-		k.ops.expSub(scores, m)
-		for _, v := range scores {
-			sum += v
-		}
-		k.weigh(acc, scores, head, at, next)
-		at = next
+		sum = float32(sum * shrink)
+		m = top
 	}
+	k.ops.expSub(scores, m)
+	for _, v := range scores {
+		sum += v
+	}
+	k.weigh(acc, scores, head, at, next)
 	return m, sum
 }
 

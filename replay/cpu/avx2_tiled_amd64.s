@@ -27,8 +27,8 @@ DATA both<>+16(SB)/8, $0x0504050401000100
 DATA both<>+24(SB)/8, $0x0d0c0d0c09080908
 GLOBL both<>(SB), RODATA|NOPTR, $32
 
-// START and END are what all functions have in common. What is not written by
-// the type's code between them is.
+// START and END are what the functions have in common. START comes after FILL,
+// which uses AX.
 #define START \
 	MOVQ   y+0(FP), DI       \
 	MOVQ   w+8(FP), SI       \
@@ -87,9 +87,9 @@ GLOBL both<>(SB), RODATA|NOPTR, $32
 
 // func tiledQ8_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ8_0AVX2(SB), NOSPLIT, $0-48
-	START
 	VPCMPEQW Y15, Y15, Y15
 	VPSRLW   $15, Y15, Y15 // 1 in words
+	START
 
 block:
 	AHEAD(0)
@@ -142,10 +142,10 @@ block:
 
 // func tiledQ4_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ4_0AVX2(SB), NOSPLIT, $0-48
-	START
 	FILL(0x0f0f0f0f0f0f0f0f, X14, Y14)
 	FILL(0x0001000100010001, X15, Y15)
 	FILL(0x0008000800080008, X13, Y13)
+	START
 
 block:
 	AHEAD(0)
@@ -188,11 +188,11 @@ block:
 
 // func tiledQ4_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ4_KAVX2(SB), NOSPLIT, $0-48
-	START
 	FILL(0x0f0f0f0f0f0f0f0f, X14, Y14)
 	VMOVDQU spread<>(SB), Y15
 	VXORPS  Y8, Y8, Y8 // sums of the minimums' part
 	VXORPS  Y9, Y9, Y9
+	START
 
 block:
 	VCVTPH2PS (SI), Y12
@@ -281,10 +281,10 @@ tile:
 
 // func tiledQ6_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ6_KAVX2(SB), NOSPLIT, $0-48
-	START
 	FILL(0x0f0f0f0f0f0f0f0f, X14, Y14)
 	FILL(0x3030303030303030, X15, Y15)
 	VPXOR Y11, Y11, Y11
+	START
 
 block:
 	VCVTPH2PS (SI), Y12

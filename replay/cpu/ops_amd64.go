@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"maps"
 	"math"
 
 	"golang.org/x/sys/cpu"
@@ -30,6 +31,11 @@ func fastest() *ops {
 		dtype.IQ4_NL: rowsIQ4_NLAVX2, dtype.IQ4_XS: rowsIQ4_XSAVX2, dtype.MXFP4: rowsMXFP4AVX2,
 	} {
 		o.rows[product{t, decl.ActQ8}] = rowsAssembled(t, rows)
+	}
+	maps.Copy(o.tiled, tiledAVX2())
+	if hasAVX512() {
+		o.features = append(o.features, "avx512", "vnni")
+		maps.Copy(o.tiled, tiledAVX512())
 	}
 	o.dot = dotVector
 	o.quantize = quantizeVector

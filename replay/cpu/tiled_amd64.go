@@ -45,24 +45,27 @@ func tiledFourQ4_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d 
 //go:noescape
 func tiledFourQ6_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 
-// tiledAssembled returns the product of a type. A strip is multiplied with all
-// rows of activations before the next, so that it is read from memory once.
+// tiledAssembled returns the product of a type, whose assembly relies on the
+// lengths that it checks. A strip is multiplied with all rows of activations
+// before the next, so that it is read from memory once.
 func tiledAssembled(t dtype.Type, one stripFunc, four stripFourFunc) tiledFunc {
 	elems, _ := t.Block()
 	size, _ := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(elems))
 	return func(y []float32, yStride int, w []byte, strips int, x *tiledInput) {
-		blocks, n := x.in/elems, dtype.TileRows*strips
-		if blocks == 0 || n == 0 {
+		if strips <= 0 || x.rows <= 0 {
+			return
+		}
+		blocks := x.in / elems
+		if blocks == 0 {
 			for j := range x.rows {
-				clear(y[j*yStride:][:n])
+				clear(y[j*yStride:][:dtype.TileRows*strips])
 			}
 			return
 		}
 		strip := blocks * int(size)
 		w = w[:strips*strip]
-		// The last row's views reach as far as the assembly does.
-		x.row(x.rows - 1)
-		_ = y[(x.rows-1)*yStride:][:n]
+		y = y[:(x.rows-1)*yStride+dtype.TileRows*strips]
+		_ = x.mem[:(x.rows-1)*x.stride+x.in+x.in/4]
 		for s := range strips {
 			w, y := &w[s*strip], y[dtype.TileRows*s:]
 			j := 0
