@@ -13,7 +13,7 @@
 // AX.
 #define FILL(value, X, Y) \
 	MOVQ         $value, AX \
-	MOVQ         AX, X      \
+	VMOVQ        AX, X      \
 	VPBROADCASTQ X, Y
 
 // SHIFTS sets Y, whose lower half is X, to 0 in the lower and 4 in the upper
@@ -27,8 +27,8 @@
 // IQ4_NL and IQ4_XS. It uses AX and X0.
 #define LEVELSIQ4(X, Y) \
 	MOVQ        $0xf6eaddcfbfad9881, AX \
-	MOVQ        AX, X                   \
+	VMOVQ       AX, X                   \
 	MOVQ        $0x7159453526190d01, AX \
-	MOVQ        AX, X0                  \
+	VMOVQ       AX, X0                  \
 	VPUNPCKLQDQ X0, X, X                \
 	VINSERTI128 $1, X, Y, Y

@@ -1,5 +1,4 @@
 #include "textflag.h"
-#include "avx2_amd64.h"
 
 // Products of a strip of 16 rows in layout Tiled16 with one row of quantised
 // activations. A lane is a row of weights, so that nothing is added across
@@ -12,23 +11,41 @@
 //	CX  tiles or blocks left
 //	R8  tiles of a block left
 
-// spread makes each of eight bytes, which both halves have, the two words of
-// its lane.
-DATA spread<>+0(SB)/8, $0x8001800180008000
-DATA spread<>+8(SB)/8, $0x8003800380028002
-DATA spread<>+16(SB)/8, $0x8005800580048004
-DATA spread<>+24(SB)/8, $0x8007800780068006
-GLOBL spread<>(SB), RODATA|NOPTR, $32
+// tiledSpread makes each of eight bytes, which both halves have, the lower word
+// and the upper word of its lane.
+DATA ·tiledSpread+0(SB)/8, $0x8001800180008000
+DATA ·tiledSpread+8(SB)/8, $0x8003800380028002
+DATA ·tiledSpread+16(SB)/8, $0x8005800580048004
+DATA ·tiledSpread+24(SB)/8, $0x8007800780068006
+GLOBL ·tiledSpread(SB), RODATA|NOPTR, $32
 
-// both repeats the lower word of each lane in the upper.
-DATA both<>+0(SB)/8, $0x0504050401000100
-DATA both<>+8(SB)/8, $0x0d0c0d0c09080908
-DATA both<>+16(SB)/8, $0x0504050401000100
-DATA both<>+24(SB)/8, $0x0d0c0d0c09080908
-GLOBL both<>(SB), RODATA|NOPTR, $32
+// tiledBoth repeats the lower word of each lane in the upper.
+DATA ·tiledBoth+0(SB)/8, $0x0504050401000100
+DATA ·tiledBoth+8(SB)/8, $0x0d0c0d0c09080908
+DATA ·tiledBoth+16(SB)/8, $0x0504050401000100
+DATA ·tiledBoth+24(SB)/8, $0x0d0c0d0c09080908
+GLOBL ·tiledBoth(SB), RODATA|NOPTR, $32
 
-// START and END are what the functions have in common. START comes after FILL,
-// which uses AX.
+// tiledLow and tiledHigh are the bits of a quant that come from a nibble and
+// from the high bits of Q6_K.
+DATA ·tiledLow+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA ·tiledLow+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA ·tiledLow+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA ·tiledLow+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL ·tiledLow(SB), RODATA|NOPTR, $32
+
+DATA ·tiledHigh+0(SB)/8, $0x3030303030303030
+DATA ·tiledHigh+8(SB)/8, $0x3030303030303030
+DATA ·tiledHigh+16(SB)/8, $0x3030303030303030
+DATA ·tiledHigh+24(SB)/8, $0x3030303030303030
+GLOBL ·tiledHigh(SB), RODATA|NOPTR, $32
+
+// WORDS1 sets the words of Y to 1.
+#define WORDS1(Y) \
+	VPCMPEQW Y, Y, Y \
+	VPSRLW   $15, Y, Y
+
+// START and END are what the functions have in common.
 #define START \
 	MOVQ   y+0(FP), DI       \
 	MOVQ   w+8(FP), SI       \
@@ -64,11 +81,11 @@ GLOBL both<>(SB), RODATA|NOPTR, $32
 // moves to x, which is within 127, so that -128 is exact and sums of two
 // products fit in 16 bits.
 #define Q8ROWS(at, INT) \
-	VMOVDQU    at(SI), Y5   \
-	VPABSB     Y5, Y6       \
-	VPSIGNB    Y5, Y4, Y5   \
-	VPMADDUBSW Y5, Y6, Y5   \
-	VPMADDWD   Y15, Y5, Y5  \
+	VMOVDQU    at(SI), Y5  \
+	VPABSB     Y5, Y6      \
+	VPSIGNB    Y5, Y4, Y5  \
+	VPMADDUBSW Y5, Y6, Y5  \
+	VPMADDWD   Y15, Y5, Y5 \
 	VPADDD     Y5, INT, INT
 
 #define Q8GROUP(g) \
@@ -87,9 +104,8 @@ GLOBL both<>(SB), RODATA|NOPTR, $32
 
 // func tiledQ8_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ8_0AVX2(SB), NOSPLIT, $0-48
-	VPCMPEQW Y15, Y15, Y15
-	VPSRLW   $15, Y15, Y15 // 1 in words
 	START
+	WORDS1(Y15)
 
 block:
 	AHEAD(0)
@@ -142,10 +158,10 @@ block:
 
 // func tiledQ4_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ4_0AVX2(SB), NOSPLIT, $0-48
-	FILL(0x0f0f0f0f0f0f0f0f, X14, Y14)
-	FILL(0x0001000100010001, X15, Y15)
-	FILL(0x0008000800080008, X13, Y13)
 	START
+	VMOVDQU ·tiledLow(SB), Y14
+	WORDS1(Y15)
+	VPSLLW  $3, Y15, Y13
 
 block:
 	AHEAD(0)
@@ -188,11 +204,11 @@ block:
 
 // func tiledQ4_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ4_KAVX2(SB), NOSPLIT, $0-48
-	FILL(0x0f0f0f0f0f0f0f0f, X14, Y14)
-	VMOVDQU spread<>(SB), Y15
+	START
+	VMOVDQU ·tiledLow(SB), Y14
+	VMOVDQU ·tiledSpread(SB), Y15
 	VXORPS  Y8, Y8, Y8 // sums of the minimums' part
 	VXORPS  Y9, Y9, Y9
-	START
 
 block:
 	VCVTPH2PS (SI), Y12
@@ -262,29 +278,29 @@ tile:
 // Q6ROWS adds the products of 8 rows: h is 0 or 1. The quants' offset is taken
 // off as 32 times the sums of x times the scales.
 #define Q6ROWS(h, D, SUM) \
-	VPMOVSXBD    (8*h)(SI), Y8           \
-	VPMOVSXBD    (8*h+16)(SI), Y9        \
-	VPSHUFB      both<>(SB), Y8, Y8      \
-	VPSHUFB      both<>(SB), Y9, Y9      \
-	VPBROADCASTD (DX), Y4                \
-	VPBLENDW     $0xaa, Y9, Y8, Y2       \
-	VPMADDWD     Y4, Y2, Y2              \
-	VPSLLD       $5, Y2, Y2              \
-	VPSUBD       Y2, Y11, Y2             \
-	Q6GROUPS(0, (32*h+32), (32*h+288))   \
-	Q6GROUPS(1, (32*h+160), (32*h+352))  \
-	VBROADCASTSS (BX), Y4                \
-	VMULPS       Y4, D, Y4               \
-	VCVTDQ2PS    Y2, Y2                  \
-	VMULPS       Y4, Y2, Y2              \
+	VPMOVSXBD    (8*h)(SI), Y8          \
+	VPMOVSXBD    (8*h+16)(SI), Y9       \
+	VPSHUFB      ·tiledBoth(SB), Y8, Y8 \
+	VPSHUFB      ·tiledBoth(SB), Y9, Y9 \
+	VPBROADCASTD (DX), Y4               \
+	VPBLENDW     $0xaa, Y9, Y8, Y2      \
+	VPMADDWD     Y4, Y2, Y2             \
+	VPSLLD       $5, Y2, Y2             \
+	VPSUBD       Y2, Y11, Y2            \
+	Q6GROUPS(0, (32*h+32), (32*h+288))  \
+	Q6GROUPS(1, (32*h+160), (32*h+352)) \
+	VBROADCASTSS (BX), Y4               \
+	VMULPS       Y4, D, Y4              \
+	VCVTDQ2PS    Y2, Y2                 \
+	VMULPS       Y4, Y2, Y2             \
 	VADDPS       Y2, SUM, SUM
 
 // func tiledQ6_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 TEXT ·tiledQ6_KAVX2(SB), NOSPLIT, $0-48
-	FILL(0x0f0f0f0f0f0f0f0f, X14, Y14)
-	FILL(0x3030303030303030, X15, Y15)
-	VPXOR Y11, Y11, Y11
 	START
+	VMOVDQU ·tiledLow(SB), Y14
+	VMOVDQU ·tiledHigh(SB), Y15
+	VPXOR Y11, Y11, Y11
 
 block:
 	VCVTPH2PS (SI), Y12

@@ -35,18 +35,17 @@ type tiledFunc func(y []float32, yStride int, w []byte, strips int, x *tiledInpu
 
 // tiledBlock is 32 columns of one row in integers.
 type tiledBlock struct {
-	q        [32]int32
-	scale    [2]int32 // of columns 0 to 15 and 16 to 31
-	min      int32
-	d, m     float32
-	hasScale bool
+	q     [32]int32
+	scale [2]int32 // of columns 0 to 15 and 16 to 31
+	min   int32
+	d, m  float32
 }
 
 // tiledPortable returns the product of a type, which is the reference.
 func tiledPortable(t dtype.Type) tiledFunc {
 	elems, _ := t.Block()
 	size, _ := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(elems))
-	per := elems / blockElems
+	per, mins := elems/blockElems, hasMinimum(t)
 	return func(y []float32, yStride int, w []byte, strips int, x *tiledInput) {
 		blocks := x.in / elems
 		var b tiledBlock
@@ -64,7 +63,7 @@ func tiledPortable(t dtype.Type) tiledFunc {
 							part[c/16] += w * int32(v[c])
 						}
 						sum += float32(float32(b.d*dx) * float32(part[0]*b.scale[0]+part[1]*b.scale[1]))
-						if b.m != 0 {
+						if mins {
 							least += float32(float32(b.m*dx) * float32(b.min*(int32(sums[2*i])+int32(sums[2*i+1]))))
 						}
 					}
