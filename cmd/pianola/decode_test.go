@@ -96,7 +96,7 @@ func TestEvalAgreesWithGolden(t *testing.T) {
 func TestEvalIsTheSame(t *testing.T) {
 	ids := joinIDs(readGolden(t, gopherHF)[0].PromptIDs)
 	want := succeed(t, "eval", gopher, "--ids", ids).stdout
-	for _, flags := range []string{"--chain 1", "--chain 3", "--chain 128", "-t 1", "--ctx 80", "--no-repack", "--mode encode --device cpu"} {
+	for _, flags := range []string{"--chain 1", "--chain 3", "--chain 128", "-t 1", "--ctx 80", "--mode encode --device cpu"} {
 		if got := succeed(t, append([]string{"eval", gopher, "--ids", ids}, strings.Fields(flags)...)...).stdout; got != want {
 			t.Errorf("%s changes the output", flags)
 		}

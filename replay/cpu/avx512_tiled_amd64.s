@@ -33,9 +33,9 @@
 	MOVL         $value, AX \
 	VPBROADCASTD AX, Z
 
-// TILED is a whole function for blocks that begin with HEAD and have tiles of
-// size bytes; blocks, the tiles of each, is an operand. ZERO comes before a
-// strip and STORE after it.
+// TILED is a whole function for blocks of head bytes, which HEAD reads, and a
+// number of tiles of size bytes, which TILE does. ZERO comes before a strip and
+// STORE after it.
 #define TILED(head, tiles, size, ZERO, HEAD, TILE, STORE) \
 	MOVQ y+0(FP), DI         \
 	MOVQ yStride+8(FP), R8   \
@@ -94,10 +94,10 @@ done: \
 #define STORE1 \
 	VMOVUPS Z0, (DI)
 #define STORE4 \
-	LEAQ    (DI)(R8*2), AX   \
-	VMOVUPS Z0, (DI)         \
-	VMOVUPS Z1, (DI)(R8*1)   \
-	VMOVUPS Z2, (AX)         \
+	LEAQ    (DI)(R8*2), AX \
+	VMOVUPS Z0, (DI)       \
+	VMOVUPS Z1, (DI)(R8*1) \
+	VMOVUPS Z2, (AX)       \
 	VMOVUPS Z3, (AX)(R8*1)
 
 // LESS begins integers with the sums of x, as pairs of 16 bits, times the
@@ -138,9 +138,9 @@ done: \
 
 // ADD adds the integers I times d and the scale of x, which is at dx.
 #define ADD(dx, I, ACC) \
-	VMULPS.BCST dx, Z24, Z16  \
-	VCVTDQ2PS   I, I          \
-	VMULPS      Z16, I, I     \
+	VMULPS.BCST dx, Z24, Z16 \
+	VCVTDQ2PS   I, I         \
+	VMULPS      Z16, I, I    \
 	VADDPS      I, ACC, ACC
 #define ADD1 \
 	ADD((DX), Z8, Z0)
@@ -157,19 +157,19 @@ done: \
 	VPXORD (64*g)(SI), Z31, Z16 \
 	DOT(g, Z16)
 #define Q80TILE(LESS, DOT, ADD) \
-	PREFETCH4(0)                 \
-	PREFETCH4(256)               \
-	PREFETCHT0 (AHEAD+512)(SI)   \
-	LESS(Z30)                    \
-	Q80GROUP(0, DOT)             \
-	Q80GROUP(1, DOT)             \
-	Q80GROUP(2, DOT)             \
-	Q80GROUP(3, DOT)             \
-	Q80GROUP(4, DOT)             \
-	Q80GROUP(5, DOT)             \
-	Q80GROUP(6, DOT)             \
-	Q80GROUP(7, DOT)             \
-	VCVTPH2PS 512(SI), Z24       \
+	PREFETCH4(0)               \
+	PREFETCH4(256)             \
+	PREFETCHT0 (AHEAD+512)(SI) \
+	LESS(Z30)                  \
+	Q80GROUP(0, DOT)           \
+	Q80GROUP(1, DOT)           \
+	Q80GROUP(2, DOT)           \
+	Q80GROUP(3, DOT)           \
+	Q80GROUP(4, DOT)           \
+	Q80GROUP(5, DOT)           \
+	Q80GROUP(6, DOT)           \
+	Q80GROUP(7, DOT)           \
+	VCVTPH2PS 512(SI), Z24     \
 	ADD
 #define Q80TILE1 Q80TILE(LESS1, DOT1, ADD1)
 #define Q80TILE4 Q80TILE(LESS4, DOT4, ADD4)
@@ -242,7 +242,7 @@ DATA wordPairs<>+56(SB)/8, $0x800f800f800e800e
 GLOBL wordPairs<>(SB), RODATA|NOPTR, $64
 
 #define Q4KHEAD \
-	VCVTPH2PS (SI), Z24  \
+	VCVTPH2PS (SI), Z24 \
 	VCVTPH2PS 32(SI), Z25
 
 #define NOLESS1 \
@@ -270,22 +270,22 @@ GLOBL wordPairs<>(SB), RODATA|NOPTR, $64
 #define Q4KADD1 \
 	Q4KADD((DX), (BX), Z8, Z0, Z4)
 #define Q4KADD4 \
-	Q4KADD((DX), (BX), Z8, Z0, Z4)                 \
+	Q4KADD((DX), (BX), Z8, Z0, Z4)                \
 	Q4KADD((DX)(R12*1), (BX)(R12*1), Z9, Z1, Z5)  \
 	Q4KADD((DX)(R12*2), (BX)(R12*2), Z10, Z2, Z6) \
 	Q4KADD((DX)(R13*1), (BX)(R13*1), Z11, Z3, Z7)
 
 #define Q4KTILE(LESS, DOT, ADD) \
-	PREFETCH4(0)                \
-	PREFETCHT0 (AHEAD+256)(SI)  \
-	LESS                        \
-	NIBBLES(32, 0, DOT)         \
-	NIBBLES(32, 1, DOT)         \
-	NIBBLES(32, 2, DOT)         \
-	NIBBLES(32, 3, DOT)         \
-	VPMOVZXBD       (SI), Z26   \
-	VCVTDQ2PS       Z26, Z26    \
-	VBROADCASTI32X4 16(SI), Z27 \
+	PREFETCH4(0)                  \
+	PREFETCHT0 (AHEAD+256)(SI)    \
+	LESS                          \
+	NIBBLES(32, 0, DOT)           \
+	NIBBLES(32, 1, DOT)           \
+	NIBBLES(32, 2, DOT)           \
+	NIBBLES(32, 3, DOT)           \
+	VPMOVZXBD       (SI), Z26     \
+	VCVTDQ2PS       Z26, Z26      \
+	VBROADCASTI32X4 16(SI), Z27   \
 	VPSHUFB         Z30, Z27, Z27 \
 	ADD
 #define Q4KTILE1 Q4KTILE(NOLESS1, DOT1, Q4KADD1)
