@@ -59,26 +59,9 @@ func tiledQ6_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *
 // cache, which has 1 MiB or more where there is VNNI.
 const tiledChunk = 128 << 10
 
-// tiledAssembled512 returns the product of a type, whose loops rely on the
-// lengths that it checks.
+// tiledAssembled512 returns the product of a type.
 func tiledAssembled512(t dtype.Type, one, four tiledLoop) tiledFunc {
-	elems, _ := t.Block()
-	size, _ := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(elems))
-	return func(y []float32, yStride int, w []byte, strips int, x *tiledInput) {
-		if strips <= 0 || x.rows <= 0 {
-			return
-		}
-		blocks := x.in / elems
-		if blocks == 0 {
-			for j := range x.rows {
-				clear(y[j*yStride:][:dtype.TileRows*strips])
-			}
-			return
-		}
-		strip := blocks * int(size)
-		w = w[:strips*strip]
-		y = y[:(x.rows-1)*yStride+dtype.TileRows*strips]
-		mem := x.mem[:(x.rows-1)*x.stride+x.in+x.in/4]
+	return tiledChecked(t, func(y []float32, yStride int, w []byte, strips, strip, blocks int, x *tiledInput) {
 		chunk := max(1, tiledChunk/strip)
 		for s := 0; s < strips; s += chunk {
 			n, w := min(chunk, strips-s), &w[s*strip]
@@ -87,9 +70,9 @@ func tiledAssembled512(t dtype.Type, one, four tiledLoop) tiledFunc {
 				if x.rows-j >= 4 {
 					loop, rows = four, 4
 				}
-				loop(&y[j*yStride+dtype.TileRows*s], int(unsafe.Sizeof(y[0]))*yStride, w, n, blocks, &mem[j*x.stride], x.stride, x.in)
+				loop(&y[j*yStride+dtype.TileRows*s], int(unsafe.Sizeof(y[0]))*yStride, w, n, blocks, &x.mem[j*x.stride], x.stride, x.in)
 				j += rows
 			}
 		}
-	}
+	})
 }

@@ -45,10 +45,14 @@ func tiledFourQ4_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d 
 //go:noescape
 func tiledFourQ6_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 
-// tiledAssembled returns the product of a type, whose assembly relies on the
-// lengths that it checks. A strip is multiplied with all rows of activations
-// before the next, so that it is read from memory once.
-func tiledAssembled(t dtype.Type, one stripFunc, four stripFourFunc) tiledFunc {
+// tiledRun is a product whose lengths are checked: y, w and the memory of x are
+// as long as the assembly goes, and there are blocks, strips of strip bytes
+// and rows.
+type tiledRun func(y []float32, yStride int, w []byte, strips, strip, blocks int, x *tiledInput)
+
+// tiledChecked returns the product of a type that checks the lengths that run
+// relies on.
+func tiledChecked(t dtype.Type, run tiledRun) tiledFunc {
 	elems, _ := t.Block()
 	size, _ := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(elems))
 	return func(y []float32, yStride int, w []byte, strips int, x *tiledInput) {
@@ -63,9 +67,15 @@ func tiledAssembled(t dtype.Type, one stripFunc, four stripFourFunc) tiledFunc {
 			return
 		}
 		strip := blocks * int(size)
-		w = w[:strips*strip]
-		y = y[:(x.rows-1)*yStride+dtype.TileRows*strips]
 		_ = x.mem[:(x.rows-1)*x.stride+x.in+x.in/4]
+		run(y[:(x.rows-1)*yStride+dtype.TileRows*strips], yStride, w[:strips*strip], strips, strip, blocks, x)
+	}
+}
+
+// tiledAssembled returns the product of a type. A strip is multiplied with all
+// rows of activations before the next, so that it is read from memory once.
+func tiledAssembled(t dtype.Type, one stripFunc, four stripFourFunc) tiledFunc {
+	return tiledChecked(t, func(y []float32, yStride int, w []byte, strips, strip, blocks int, x *tiledInput) {
 		for s := range strips {
 			w, y := &w[s*strip], y[dtype.TileRows*s:]
 			j := 0
@@ -78,5 +88,5 @@ func tiledAssembled(t dtype.Type, one stripFunc, four stripFourFunc) tiledFunc {
 				one(&y[j*yStride], w, blocks, &q[0], &d[0], &sums[0])
 			}
 		}
-	}
+	})
 }
