@@ -52,7 +52,7 @@ test:
 	go test -race ./...
 
 golden:
-	go test . ./compiler ./table/... ./cmd/pianola -update
+	go test ./compiler ./table ./cmd/pianola -update
 
 gen:
 	go run ./table/decl/gen

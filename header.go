@@ -54,11 +54,11 @@ func (h *Header) Config() *arch.Config { return h.cfg }
 func (h *Header) Directory() *weights.Directory { return h.dir }
 
 // Tokenizer reads the model's tokenizer.
-func (h *Header) Tokenizer() (*tokenizer.Tokenizer, error) { return loadTokenizer(h.dir) }
+func (h *Header) Tokenizer() (*tokenizer.Tokenizer, error) { return LoadTokenizer(h.dir) }
 
 // StopIDs returns the token ids that end a generation.
 func (h *Header) StopIDs() []int32 {
-	tok, err := loadTokenizer(h.dir)
+	tok, err := LoadTokenizer(h.dir)
 	if err != nil {
 		tok = nil
 	}
@@ -148,8 +148,9 @@ func loadRoll(o Options, cfg *arch.Config, dir *weights.Directory, chipName stri
 // 35 MB.
 const maxTokenizerFile = 256 << 20
 
-// loadTokenizer reads the tokenizer from GGUF metadata or from tokenizer.json.
-func loadTokenizer(dir *weights.Directory) (*tokenizer.Tokenizer, error) {
+// LoadTokenizer reads a model's tokenizer, from GGUF metadata or from
+// tokenizer.json, whether or not its architecture is one that Open knows.
+func LoadTokenizer(dir *weights.Directory) (*tokenizer.Tokenizer, error) {
 	if dir.Format() == weights.GGUF {
 		return tokenizer.FromGGUF(dir)
 	}

@@ -131,7 +131,7 @@ func (m *Model) open(ctx context.Context, o Options) (err error) {
 	m.dev = dev
 
 	start := time.Now()
-	m.tok, m.tokErr = loadTokenizer(m.dir)
+	m.tok, m.tokErr = LoadTokenizer(m.dir)
 	m.times.Tokenizer = time.Since(start)
 	m.stops = stopIDs(m.cfg, m.tok)
 

@@ -218,7 +218,7 @@ func TestConcurrent(t *testing.T) {
 }
 
 func TestAvailableMemory(t *testing.T) {
-	n, ok := availableMemory()
+	n, ok := AvailableMemory()
 	if ok && (n < 1<<20 || n > 1<<50) {
 		t.Errorf("%d bytes free", n)
 	}

@@ -2,9 +2,9 @@ package weights
 
 import "golang.org/x/sys/unix"
 
-// availableMemory returns the bytes of pages that are free, that hold files
+// AvailableMemory returns the bytes of pages that are free, that hold files
 // and can be dropped, or that their owners have marked as purgeable.
-func availableMemory() (n uint64, ok bool) {
+func AvailableMemory() (n uint64, ok bool) {
 	size, err := unix.SysctlUint32("vm.pagesize")
 	if err != nil {
 		return 0, false

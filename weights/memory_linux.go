@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// availableMemory returns the bytes that can be used without swapping: what
+// AvailableMemory returns the bytes that can be used without swapping: what
 // the kernel estimates, or the container's limit where that is less.
-func availableMemory() (n uint64, ok bool) {
+func AvailableMemory() (n uint64, ok bool) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
 		return 0, false

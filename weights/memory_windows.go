@@ -19,9 +19,9 @@ type memoryStatus struct {
 	availExtendedVirtual uint64
 }
 
-// availableMemory returns the bytes of physical memory that can be used
+// AvailableMemory returns the bytes of physical memory that can be used
 // without writing to disk first.
-func availableMemory() (n uint64, ok bool) {
+func AvailableMemory() (n uint64, ok bool) {
 	proc := windows.NewLazySystemDLL("kernel32.dll").NewProc("GlobalMemoryStatusEx")
 	if proc.Find() != nil {
 		return 0, false

@@ -33,12 +33,12 @@ type Touched struct {
 // Touch returns its cause. A file that was cut since it was mapped is an error
 // too.
 func (m *Mapped) Touch(ctx context.Context, workers int, progress func(done, total uint64)) (Touched, error) {
-	return m.touch(ctx, nil, workers, progress, availableMemory)
+	return m.touch(ctx, nil, workers, progress, AvailableMemory)
 }
 
 // TouchTensors is Touch for the tensors that want says.
 func (m *Mapped) TouchTensors(ctx context.Context, want func(name string) bool, workers int, progress func(done, total uint64)) (Touched, error) {
-	return m.touch(ctx, want, workers, progress, availableMemory)
+	return m.touch(ctx, want, workers, progress, AvailableMemory)
 }
 
 func (m *Mapped) touch(ctx context.Context, want func(name string) bool, workers int, progress func(done, total uint64), available func() (uint64, bool)) (Touched, error) {
