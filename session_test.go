@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -67,6 +68,31 @@ func TestGenerate(t *testing.T) {
 		if chain == 5 && (st.Submissions != 13 || st.Waits != 13) {
 			t.Errorf("%d submissions and %d waits, want 1 for the prompt and 12 chains", st.Submissions, st.Waits)
 		}
+	}
+}
+
+// TestAllocations decodes chains of 64 tokens of a model whose weights are in
+// tiles: not one byte is allocated.
+func TestAllocations(t *testing.T) {
+	m := open(t, gopher, pianola.Options{})
+	s := newSession(t, m, pianola.SessionOptions{Chain: 64, IgnoreStops: true}).Replay()
+	ctx := context.Background()
+	if _, _, err := s.Prompt(ctx, []int32{1, 2, 3}); err != nil {
+		t.Fatal(err)
+	}
+	least := ^uint64(0)
+	for range 5 { // the runtime's own background work may allocate
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		tokens, _, err := s.Chain(ctx, 64)
+		runtime.ReadMemStats(&after)
+		if err != nil || len(tokens) != 64 {
+			t.Fatal(len(tokens), err)
+		}
+		least = min(least, after.TotalAlloc-before.TotalAlloc)
+	}
+	if least != 0 {
+		t.Errorf("a chain of 64 tokens allocated %d bytes", least)
 	}
 }
 

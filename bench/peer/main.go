@@ -2,11 +2,12 @@
 // alternation, and prints a Markdown table of medians and ratios. It serves
 // development; make bench-peer builds what it needs and runs it.
 //
-//	peer -pianola BIN -peer 'llamapeer LIBDIR' [-r 5] [-p 512] [-n 64] [-t 2] FILE...
+//	peer -pianola BIN -peer 'llamapeer LIBDIR' [-r 5] [-p 512] [-d 128] [-n 64] [-t 2] FILE...
 //
-// llama.cpp's decode figure is the better median of one thread and of -t. The
-// bandwidth is that of -t threads reading 1 GiB, best of five, before each
-// file.
+// Prefill is of a prompt of -p tokens, decode of -n tokens after a context of
+// -d, for both. llama.cpp's decode figure is the better median of one thread
+// and of -t. The bandwidth is that of -t threads reading 1 GiB, best of five,
+// before each file. -p 0 leaves prefill out.
 package main
 
 import (
@@ -32,9 +33,9 @@ type speeds struct {
 }
 
 type config struct {
-	pianola, peer        string
-	runs, prompt, decode int
-	threads              int
+	pianola, peer               string
+	runs, prompt, depth, decode int
+	threads                     int
 }
 
 func main() {
@@ -45,14 +46,15 @@ func main() {
 	flag.StringVar(&c.peer, "peer", "", "llamapeer and the folder of its library")
 	flag.IntVar(&c.runs, "r", 5, "rounds of alternation")
 	flag.IntVar(&c.prompt, "p", 512, "prompt tokens")
+	flag.IntVar(&c.depth, "d", 128, "tokens of context before decoding")
 	flag.IntVar(&c.decode, "n", 64, "decoded tokens")
 	flag.IntVar(&c.threads, "t", 2, "threads")
 	flag.Parse()
-	if c.pianola == "" || c.peer == "" || flag.NArg() == 0 || c.runs < 1 {
+	if c.pianola == "" || c.peer == "" || flag.NArg() == 0 || c.runs < 1 || c.depth < 1 || c.decode < 1 {
 		flag.Usage()
 		os.Exit(2)
 	}
-	fmt.Printf("| file | read GB/s | prefill %d, tok/s | llama.cpp | ratio | decode, tok/s | llama.cpp | ratio | share of bandwidth |\n", c.prompt)
+	fmt.Printf("| file, %d threads | read GB/s | prefill %d, tok/s | llama.cpp | ratio | decode at %d, tok/s | llama.cpp | ratio | share of bandwidth |\n", c.threads, c.prompt, c.depth)
 	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	for _, file := range flag.Args() {
 		row, err := c.compare(file)
@@ -63,38 +65,67 @@ func main() {
 	}
 }
 
+// measure is a command of a round and where its rates go.
+type measure struct {
+	into *[]float64
+	rate func(*speeds) []float64
+	args []string
+}
+
 // compare alternates the two programs on a file.
 func (c *config) compare(file string) (string, error) {
 	bandwidth := probe(c.threads)
-	var ours, one, many speeds
+	var prefill, peerPrefill, decode, peerOne, peerMany []float64
+	var bytes float64
+	ofPrefill := func(s *speeds) []float64 { return s.Prefill }
+	ofPeer := func(s *speeds) []float64 { return s.Decode }
+	ofDecode := func(s *speeds) []float64 {
+		bytes = s.Bytes
+		return s.Decode
+	}
+	round := []measure{
+		{&decode, ofDecode, c.args(file, "-p", 0, "-d", c.depth, "-n", c.decode)},
+		{&peerMany, ofPeer, c.peerArgs(file, c.threads, c.depth, c.decode)},
+	}
+	if c.threads > 1 {
+		round = append(round, measure{&peerOne, ofPeer, c.peerArgs(file, 1, c.depth, c.decode)})
+	}
+	if c.prompt > 0 {
+		round = append(round,
+			measure{&prefill, ofPrefill, c.args(file, "-p", c.prompt, "-d", 0, "-n", 0)},
+			measure{&peerPrefill, ofPrefill, c.peerArgs(file, c.threads, c.prompt, 1)})
+	}
 	for range c.runs {
-		for _, side := range []struct {
-			into *speeds
-			args []string
-		}{
-			{&ours, []string{c.pianola, "bench", file, "--json", "-r", "1", "-p", strconv.Itoa(c.prompt), "-n", strconv.Itoa(c.decode), "-t", strconv.Itoa(c.threads)}},
-			{&many, c.peerArgs(file, c.threads, c.prompt)},
-			{&one, c.peerArgs(file, 1, 1)},
-		} {
-			s, err := run(side.args)
+		for _, m := range round {
+			s, err := run(m.args)
 			if err != nil {
 				return "", err
 			}
-			side.into.Prefill = append(side.into.Prefill, s.Prefill...)
-			side.into.Decode = append(side.into.Decode, s.Decode...)
-			side.into.Bytes = s.Bytes
+			*m.into = append(*m.into, m.rate(&s)...)
 		}
 	}
-	prefill, decode := bench.Median(ours.Prefill), bench.Median(ours.Decode)
-	peerPrefill := bench.Median(many.Prefill)
-	peerDecode := max(bench.Median(many.Decode), bench.Median(one.Decode))
-	return fmt.Sprintf("| %s | %.1f | %.0f | %.0f | %.2f | %.1f | %.1f | %.2f | %.0f %% |", filepath.Base(file), bandwidth,
-		prefill, peerPrefill, prefill/peerPrefill, decode, peerDecode, decode/peerDecode, 100*decode*ours.Bytes/1e9/bandwidth), nil
+	peerDecode := max(bench.Median(peerOne), bench.Median(peerMany))
+	p, pp, d := bench.Median(prefill), bench.Median(peerPrefill), bench.Median(decode)
+	columns := "- | - | -"
+	if c.prompt > 0 {
+		columns = fmt.Sprintf("%.0f | %.0f | %.2f", p, pp, p/pp)
+	}
+	return fmt.Sprintf("| %s | %.1f | %s | %.1f | %.1f | %.2f | %.0f %% |", filepath.Base(file), bandwidth, columns,
+		d, peerDecode, d/peerDecode, 100*d*bytes/1e9/bandwidth), nil
 }
 
-func (c *config) peerArgs(file string, threads, prompt int) []string {
-	args := strings.Fields(c.peer)
-	return append(args, file, "speed", "-t", strconv.Itoa(threads), "-p", strconv.Itoa(prompt), "-n", strconv.Itoa(c.decode), "-r", "1")
+// args is a run of pianola with some options and their values.
+func (c *config) args(file string, options ...any) []string {
+	args := []string{c.pianola, "bench", file, "--json", "-r", "1", "-t", strconv.Itoa(c.threads)}
+	for _, o := range options {
+		args = append(args, fmt.Sprint(o))
+	}
+	return args
+}
+
+func (c *config) peerArgs(file string, threads, prompt, decode int) []string {
+	args := append(strings.Fields(c.peer), file, "speed", "-r", "1")
+	return append(args, "-t", strconv.Itoa(threads), "-p", strconv.Itoa(prompt), "-n", strconv.Itoa(decode))
 }
 
 func run(args []string) (speeds, error) {

@@ -8,6 +8,7 @@ import (
 
 // argmax chooses the next token.
 type argmax struct {
+	ops      *ops
 	maxStops int
 	logits   []float32 // [n]
 	stops    []uint32  // count, then ids
@@ -19,7 +20,7 @@ func newArgmax(b *binder) (kernel, error) {
 	p := b.cmd.ArgmaxParams()
 	b.need(p.Ring > 0, "the ring is empty")
 	return &argmax{
-		maxStops: int(p.MaxStops), logits: b.f32(table.ArgmaxBindLogits),
+		ops: b.ops, maxStops: int(p.MaxStops), logits: b.f32(table.ArgmaxBindLogits),
 		stops: b.u32(table.ArgmaxBindStops), tokens: b.u32(table.ArgmaxBindTokens), step: b.step,
 	}, b.err
 }
@@ -27,7 +28,7 @@ func newArgmax(b *binder) (kernel, error) {
 func (k *argmax) units(*worker) int { return 1 }
 
 func (k *argmax) run(w *worker, _, _ int) {
-	id := uint32(largest(k.logits))
+	id := uint32(k.ops.largest(k.logits))
 	k.tokens[min(int(w.index), len(k.tokens)-1)] = id
 	k.step.Count++
 	n := min(int(k.stops[0]), k.maxStops)

@@ -122,5 +122,5 @@ func (k *qkRoPEKV) turn(out, x, norm []float32, r int) {
 	} else {
 		copy(out, x)
 	}
-	rotate(out, k.angles[2*r*k.half:][:2*k.half], k.layout)
+	k.ops.rotate(out, k.angles[2*r*k.half:][:2*k.half], k.layout)
 }

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // machineMemory returns the bytes of memory and swap that the machine has.
@@ -16,6 +18,18 @@ func machineMemory() uint64 {
 		return math.MaxInt64
 	}
 	return (uint64(info.Totalram) + uint64(info.Totalswap)) * uint64(info.Unit)
+}
+
+// hugePage is the size of a huge page where pages have 4 KiB.
+const hugePage = 2 << 20
+
+// preferHuge asks for huge pages behind b, which has not been written. Fewer
+// pages take less time to fill and to find: a thread alone reads about a tenth
+// faster. A kernel that has none goes on with small ones.
+func preferHuge(b []byte) {
+	if b = within(b, hugePage); len(b) > 0 {
+		_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
+	}
 }
 
 // machineName returns the processor's name as the kernel gives it.

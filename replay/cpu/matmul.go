@@ -108,14 +108,15 @@ func (k *matmul) run(w *worker, lo, hi int) {
 // runTiled computes rows first to last-1 of W, whole strips. A strip is
 // multiplied with every row of activations while it is in the cache.
 func (k *matmul) runTiled(w *worker, first, last int) {
-	x := tiledInput{mem: w.scratch, stride: k.inputStride(), in: k.in, rows: w.rows}
+	x := &w.tiles
+	*x = tiledInput{mem: w.scratch, stride: k.inputStride(), in: k.in, rows: w.rows}
 	strip := k.rowBytes * dtype.TileRows
 	if w.rows == 1 {
-		k.tiled(k.y[first:last], k.yStride, k.w[first/dtype.TileRows*strip:], (last-first)/dtype.TileRows, &x)
+		k.tiled(k.y[first:last], k.yStride, k.w[first/dtype.TileRows*strip:], (last-first)/dtype.TileRows, x)
 		return
 	}
 	for o := first; o < last; o += dtype.TileRows {
-		k.tiled(k.y[o:], k.yStride, k.w[o/dtype.TileRows*strip:], 1, &x)
+		k.tiled(k.y[o:], k.yStride, k.w[o/dtype.TileRows*strip:], 1, x)
 	}
 }
 

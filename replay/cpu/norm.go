@@ -9,7 +9,11 @@ import (
 // rmsNorm sets out to x / sqrt(mean(x^2) + eps) * w. out may be x.
 func (o *ops) rmsNorm(out, x, w []float32, eps float32) {
 	mean := o.dot(x, x) / float32(len(x))
-	scale := 1 / float32(math.Sqrt(float64(mean+eps)))
+	o.scaleMul(out[:len(x)], x, w[:len(x)], 1/float32(math.Sqrt(float64(mean+eps))))
+}
+
+// scaleMul sets out to (x * scale) * w.
+func scaleMul(out, x, w []float32, scale float32) {
 	out, w = out[:len(x)], w[:len(x)]
 	for i, v := range x {
 		out[i] = float32(float32(v*scale) * w[i])
@@ -78,25 +82,26 @@ func (k *addRMSNorm) units(w *worker) int { return w.rows }
 func (k *addRMSNorm) run(_ *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
 		x := k.x[r*k.n:][:k.n]
-		addTo(x, k.delta[r*k.n:])
+		k.ops.addTo(x, k.delta[r*k.n:][:k.n])
 		k.ops.rmsNorm(k.out[r*k.n:][:k.n], x, k.w, k.eps)
 	}
 }
 
 // add adds to the residual stream.
 type add struct {
+	ops      *ops
 	n        int
 	x, delta []float32 // [rows, n]
 }
 
 func newAdd(b *binder) (kernel, error) {
 	p := b.cmd.AddParams()
-	return &add{n: int(p.N), x: b.f32(table.AddBindX), delta: b.f32(table.AddBindDelta)}, b.err
+	return &add{ops: b.ops, n: int(p.N), x: b.f32(table.AddBindX), delta: b.f32(table.AddBindDelta)}, b.err
 }
 
 func (k *add) units(w *worker) int { return w.rows }
 
-func (k *add) run(_ *worker, lo, hi int) { addTo(k.x[lo*k.n:hi*k.n], k.delta[lo*k.n:]) }
+func (k *add) run(_ *worker, lo, hi int) { k.ops.addTo(k.x[lo*k.n:hi*k.n], k.delta[lo*k.n:hi*k.n]) }
 
 // headNorm normalises heads in place.
 type headNorm struct {

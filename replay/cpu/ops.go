@@ -44,6 +44,17 @@ type ops struct {
 	quantize func(q []int8, d, x []float32)
 	// sumHalves sets s to the sums of len(s) half blocks of q.
 	sumHalves func(s []int16, q []int8)
+	// addTo adds delta to x, which is as long.
+	addTo func(x, delta []float32)
+	// scaleMul sets out to (x * scale) * w; all are as long, out may be x.
+	scaleMul func(out, x, w []float32, scale float32)
+	// rotateHalves rotates the pairs x[i], high[i] by angles[2i], the cosine,
+	// and angles[2i+1], the sine; rotatePairs the pairs x[2i], x[2i+1].
+	rotateHalves func(x, high, angles []float32)
+	rotatePairs  func(x, angles []float32)
+	// largest returns the index of the largest element, the first of equals.
+	// NaN never wins; if all are NaN, it is 0.
+	largest func(x []float32) int
 	// siluMul sets dst to silu(gate) * up.
 	siluMul func(dst, gate, up []float32)
 	// expSub sets s to exp(s - m).
@@ -73,6 +84,11 @@ func portable() *ops {
 		dot:          dot,
 		quantize:     quantize,
 		sumHalves:    sumHalves,
+		addTo:        addTo,
+		scaleMul:     scaleMul,
+		rotateHalves: rotateHalves,
+		rotatePairs:  rotatePairs,
+		largest:      largest,
 		siluMul:      siluMul,
 		expSub:       expSub,
 		addScaledF16: addScaledF16,

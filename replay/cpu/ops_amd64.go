@@ -40,6 +40,11 @@ func fastest() *ops {
 	o.dot = dotVector
 	o.quantize = quantizeVector
 	o.sumHalves = sumHalvesVector
+	o.addTo = addToVector
+	o.scaleMul = scaleMulVector
+	o.rotateHalves = rotateHalvesVector
+	o.rotatePairs = rotatePairsVector
+	o.largest = largestVector
 	o.siluMul = siluMulVector
 	o.expSub = expSubVector
 	o.addScaledF16 = addScaledF16Vector

@@ -7,20 +7,32 @@ import (
 	"github.com/pianola-engine/pianola/table/decl"
 )
 
-// rotate rotates the first 2*len(angles)/2 elements of a head in place.
-// angles is [half, 2]: cosine, sine.
-func rotate(x, angles []float32, layout uint32) {
+// rotate rotates the first 2*half elements of a head in place. angles is
+// [half, 2]: cosine, sine.
+func (o *ops) rotate(x, angles []float32, layout uint32) {
 	half := len(angles) / 2
-	first, step := half, 1 // of a pair: i and i + half
 	if layout == decl.LayoutInterleaved {
-		first, step = 1, 2 // 2i and 2i + 1
+		o.rotatePairs(x[:2*half], angles)
+	} else {
+		o.rotateHalves(x[:half], x[half:][:half], angles)
 	}
-	for i := range half {
-		c, s := angles[2*i], angles[2*i+1]
-		at := i * step
-		x0, x1 := x[at], x[at+first]
-		x[at] = float32(x0*c) - float32(x1*s)
-		x[at+first] = float32(x1*c) + float32(x0*s)
+}
+
+// rotateHalves rotates the pairs of an element of x and one of high.
+func rotateHalves(x, high, angles []float32) {
+	for i, x0 := range x {
+		c, s, x1 := angles[2*i], angles[2*i+1], high[i]
+		x[i] = float32(x0*c) - float32(x1*s)
+		high[i] = float32(x1*c) + float32(x0*s)
+	}
+}
+
+// rotatePairs rotates the pairs of neighbours.
+func rotatePairs(x, angles []float32) {
+	for i := 0; i < len(x); i += 2 {
+		c, s, x0, x1 := angles[i], angles[i+1], x[i], x[i+1]
+		x[i] = float32(x0*c) - float32(x1*s)
+		x[i+1] = float32(x1*c) + float32(x0*s)
 	}
 }
 
@@ -66,6 +78,7 @@ func (k *ropeAngles) run(w *worker, lo, hi int) {
 
 // rope rotates heads in place.
 type rope struct {
+	ops                          *ops
 	heads, headDim, stride, half int
 	layout                       uint32
 
@@ -76,7 +89,7 @@ type rope struct {
 func newRoPE(b *binder) (kernel, error) {
 	p := b.cmd.RoPEParams()
 	return &rope{
-		heads: int(p.Heads), headDim: int(b.spec(table.RoPESpecHeadDim)), stride: int(p.Stride), half: int(p.Half),
+		ops: b.ops, heads: int(p.Heads), headDim: int(b.spec(table.RoPESpecHeadDim)), stride: int(p.Stride), half: int(p.Half),
 		layout: b.spec(table.RoPESpecLayout),
 		x:      b.f32(table.RoPEBindX), angles: b.f32(table.RoPEBindAngles),
 	}, b.err
@@ -87,6 +100,6 @@ func (k *rope) units(w *worker) int { return w.rows * k.heads }
 func (k *rope) run(_ *worker, lo, hi int) {
 	for u := lo; u < hi; u++ {
 		r, h := u/k.heads, u%k.heads
-		rotate(k.x[r*k.stride+h*k.headDim:][:k.headDim], k.angles[2*r*k.half:][:2*k.half], k.layout)
+		k.ops.rotate(k.x[r*k.stride+h*k.headDim:][:k.headDim], k.angles[2*r*k.half:][:2*k.half], k.layout)
 	}
 }

@@ -30,6 +30,7 @@ type worker struct {
 
 	scratch []byte
 	input   input
+	tiles   tiledInput // the input of a tiled product; here, since it escapes
 	chunk   [inputChunk]float32
 	scores  [attnBlock]float32
 	_       pad

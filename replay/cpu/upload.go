@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -40,7 +41,7 @@ func (l *loader) run(ctx context.Context) error {
 	t := l.t
 	l.mem = make([][]byte, len(t.Slots))
 	mayStay := t.InPlace()
-	var pieces []piece
+	sources := make([][]byte, len(t.Uploads))
 	var total, inPlace uint64
 	for i := range t.Uploads {
 		if err := ctx.Err(); err != nil {
@@ -48,33 +49,38 @@ func (l *loader) run(ctx context.Context) error {
 		}
 		u := &t.Uploads[i]
 		src, err := l.source(u)
-		if err == nil && mayStay[i] && l.usable(u, src) {
+		if err != nil {
+			return uploadError(i, u, err)
+		}
+		total += u.SrcSize
+		if mayStay[i] && l.usable(u, src) {
 			l.mem[u.Slot] = src
 			l.mapped += uint64(len(src))
-			total += u.SrcSize
 			inPlace += u.SrcSize
 			continue
 		}
-		var dst []byte
-		if err == nil {
-			dst, err = l.destination(u)
-		}
-		if err != nil {
-			return fmt.Errorf("cpu: upload %d (%s): %w", i, u.Tensor, err)
-		}
-		total += u.SrcSize
-		pieces = cut(pieces, u, src, dst)
+		sources[i] = src
 	}
-	for i := range t.Slots {
-		s := &t.Slots[i]
-		if s.Scope != table.ScopeModel || l.mem[i] != nil {
+	if err := l.allocate(); err != nil {
+		return err
+	}
+	var pieces []piece
+	for i, src := range sources {
+		if src == nil {
 			continue
 		}
-		if err := l.allocate(uint32(i)); err != nil {
-			return fmt.Errorf("cpu: slot %s: %w", s.Name, err)
+		u := &t.Uploads[i]
+		dst, err := l.destination(u)
+		if err != nil {
+			return uploadError(i, u, err)
 		}
+		pieces = cut(pieces, u, src, dst)
 	}
 	return l.execute(ctx, pieces, inPlace, total)
+}
+
+func uploadError(i int, u *table.Upload, err error) error {
+	return fmt.Errorf("cpu: upload %d (%s): %w", i, u.Tensor, err)
 }
 
 // source returns an upload's source bytes, checked against what is there.
@@ -121,11 +127,6 @@ func (l *loader) destination(u *table.Upload) ([]byte, error) {
 	if u.Op == table.UploadToF32 && u.DstOffset%4 != 0 {
 		return nil, fmt.Errorf("float32 at offset %d is not aligned", u.DstOffset)
 	}
-	if l.mem[u.Slot] == nil {
-		if err := l.allocate(u.Slot); err != nil {
-			return nil, err
-		}
-	}
 	mem := l.mem[u.Slot]
 	if u.DstOffset > uint64(len(mem)) || n > uint64(len(mem))-u.DstOffset {
 		return nil, fmt.Errorf("offset %d + %d bytes is past the slot's %d", u.DstOffset, n, len(mem))
@@ -133,13 +134,34 @@ func (l *loader) destination(u *table.Upload) ([]byte, error) {
 	return mem[u.DstOffset:][:n], nil
 }
 
-func (l *loader) allocate(slot uint32) error {
-	mem, err := allocate(l.t.Slots[slot].Size)
-	if err != nil {
-		return err
+// allocate gives the slots of model scope that have no memory yet some of one
+// block, so that they share huge pages.
+func (l *loader) allocate() error {
+	place := func(use func(slot int, at, size uint64)) (end uint64) {
+		for i := range l.t.Slots {
+			s := &l.t.Slots[i]
+			if s.Scope != table.ScopeModel || l.mem[i] != nil {
+				continue
+			}
+			use(i, end, s.Size)
+			next := end + (s.Size+align-1)&^(align-1)
+			if next < end {
+				return math.MaxUint64
+			}
+			end = next
+		}
+		return end
 	}
-	l.mem[slot] = mem
-	l.copied += uint64(len(mem))
+	size := place(func(int, uint64, uint64) {})
+	block, err := allocate(size)
+	if err != nil {
+		return fmt.Errorf("cpu: weights: %w", err)
+	}
+	preferHuge(block)
+	place(func(slot int, at, size uint64) {
+		l.mem[slot] = block[at:][:size:size]
+		l.copied += size
+	})
 	return nil
 }
 
