@@ -106,6 +106,12 @@ type Result struct {
 	Submissions int     `json:"submissions"`
 	Waits       int     `json:"waits"`
 
+	// ChainP50MS and ChainP99MS are what half and 99 of 100 submissions of all
+	// runs' decoding took at most, from the call to its return: with chains of
+	// one token, the latency of a token.
+	ChainP50MS float64 `json:"chain_p50_ms"`
+	ChainP99MS float64 `json:"chain_p99_ms"`
+
 	// AllocsPerToken counts heap allocations while decoding: the least of the
 	// runs, because Go's scheduler makes one of its own now and then when a
 	// goroutine blocks.
@@ -165,6 +171,7 @@ type runner struct {
 	prefill, decode []float64 // tokens a second
 	first           []float64 // ms
 	mallocs         []uint64
+	chainMS         []float64    // of every submission that decodes
 	last            replay.Stats // of the last run's decoding
 	longest         int          // tokens of its longest submission
 }
@@ -172,6 +179,7 @@ type runner struct {
 // reset forgets what warming up measured.
 func (r *runner) reset() {
 	r.prefill, r.decode, r.first, r.mallocs = nil, nil, nil, nil
+	r.chainMS = make([]float64, 0, r.o.Runs*r.o.tokens()) // not to allocate while decoding
 }
 
 // once does one run.
@@ -230,11 +238,13 @@ func (r *runner) chains() error {
 	longest, total := 0, r.o.tokens()
 	start := time.Now()
 	for left := total; left > 0; {
+		began := time.Now()
 		tokens, _, err := r.s.Chain(context.Background(), left)
 		if err != nil {
 			return err
 		}
 		n := len(tokens)
+		r.chainMS = append(r.chainMS, milliseconds(time.Since(began)))
 		if n == 0 || r.o.Chain > 0 && n != r.o.Chain {
 			return &ChainError{r.o.Chain, n}
 		}
@@ -305,6 +315,7 @@ func (r *runner) result(m *pianola.Model, name string) (*Result, error) {
 		res.Chain = chain
 		res.WaitMS, res.Submissions, res.Waits = milliseconds(r.last.WaitTime), r.last.Submissions, r.last.Waits
 		res.AllocsPerToken = float64(slices.Min(r.mallocs)) / float64(tokens)
+		res.ChainP50MS, res.ChainP99MS = percentile(r.chainMS, 50), percentile(r.chainMS, 99)
 		res.BytesPerToken = meanBytes(reads, r.o.start()+1, tokens)
 		res.ReadGBs = res.BytesPerToken * Median(r.decode) / 1e9
 	}
@@ -363,6 +374,16 @@ func Median(list []float64) float64 {
 	}
 	sorted := slices.Sorted(slices.Values(list))
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// percentile returns the value that p of 100 in a list are not above, and 0 of
+// an empty one.
+func percentile(list []float64, p int) float64 {
+	if len(list) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(list))
+	return sorted[(len(sorted)*p+99)/100-1]
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

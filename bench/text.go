@@ -24,6 +24,7 @@ func (r *Result) WriteText(w io.Writer) error {
 		row("decode", "%s tok/s, %d tokens%s", spread(r.DecodeTokS), r.Tokens, r.depth())
 		row("reads", "%.2f MB a token, %.2f GB/s", r.BytesPerToken/1e6, r.ReadGBs)
 		row("waits", "%d submissions, %d waits, %.2f ms a run", r.Submissions, r.Waits, r.WaitMS)
+		row("latency", "%.3f ms a submission, 99 of 100 within %.3f ms", r.ChainP50MS, r.ChainP99MS)
 		row("allocations", "%.3g a token", r.AllocsPerToken)
 	}
 	row("commands", "%d a token, %d patched, table %.1f KB", r.Commands, r.Patched, float64(r.TableBytes)/1e3)
@@ -73,8 +74,8 @@ func spread(list []float64) string {
 // WriteCurve writes the decode figures of chain lengths as a table, each row
 // as soon as next gives it; next returns nil at the end.
 func WriteCurve(w io.Writer, next func() (*Result, error)) error {
-	const format = "%6v  %12v  %10v  %9v  %10v  %11v  %9v  %8v\n"
-	if _, err := fmt.Fprintf(w, format, "chain", "decode tok/s", "ms/token", "GB/s", "encode ns", "submissions", "wait ms", "allocs"); err != nil {
+	const format = "%6v  %12v  %10v  %9v  %10v  %11v  %9v  %9v  %8v\n"
+	if _, err := fmt.Fprintf(w, format, "chain", "decode tok/s", "ms/token", "GB/s", "encode ns", "submissions", "wait ms", "p99 ms", "allocs"); err != nil {
 		return err
 	}
 	for {
@@ -84,7 +85,8 @@ func WriteCurve(w io.Writer, next func() (*Result, error)) error {
 		}
 		m := Median(r.DecodeTokS)
 		if _, err := fmt.Fprintf(w, format, r.Chain, fmt.Sprintf("%.1f", m), fmt.Sprintf("%.3f", 1e3/m), fmt.Sprintf("%.2f", r.ReadGBs),
-			fmt.Sprintf("%.1f", r.EncodeNSPerCommand), r.Submissions, fmt.Sprintf("%.2f", r.WaitMS), fmt.Sprintf("%.3g", r.AllocsPerToken)); err != nil {
+			fmt.Sprintf("%.1f", r.EncodeNSPerCommand), r.Submissions, fmt.Sprintf("%.2f", r.WaitMS), fmt.Sprintf("%.3f", r.ChainP99MS),
+			fmt.Sprintf("%.3g", r.AllocsPerToken)); err != nil {
 			return err
 		}
 	}
