@@ -17,7 +17,7 @@ import (
 type worker struct {
 	team *team
 	id   int
-	wake chan *job
+	mail mailbox
 	last uint64 // the barrier's word that it saw
 
 	step table.Step // where this replay is
@@ -57,7 +57,7 @@ func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 		if err != nil {
 			return nil, err
 		}
-		t.workers = append(t.workers, &worker{team: t, id: i, wake: make(chan *job, 1), scratch: mem})
+		t.workers = append(t.workers, &worker{team: t, id: i, mail: newMailbox(), scratch: mem})
 	}
 	pinned, start := make(chan error), make(chan bool)
 	for i, w := range t.workers {
@@ -110,7 +110,7 @@ func warmParking() {
 // main is the life of a worker. It sleeps between submissions.
 func (w *worker) main() {
 	if w.id != 0 {
-		for j := range w.wake {
+		for j := w.mail.take(); j != nil; j = w.mail.take() {
 			w.run(j)
 			w.team.active.Add(-1)
 		}
@@ -120,7 +120,7 @@ func (w *worker) main() {
 		j := w.team.dev.nextJob()
 		if j == nil {
 			for _, other := range w.team.workers[1:] {
-				close(other.wake)
+				other.mail.put(nil)
 			}
 			return
 		}
@@ -133,7 +133,7 @@ func (t *team) lead(w *worker, j *job) {
 	start := time.Now()
 	t.active.Store(int32(len(t.workers) - 1))
 	for _, other := range t.workers[1:] {
-		other.wake <- j
+		other.mail.put(j)
 	}
 	w.run(j)
 	for spins := 0; t.active.Load() != 0; spins++ {
