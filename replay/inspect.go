@@ -17,7 +17,7 @@ var ErrNoLogitsProgram = errors.New("replay: the table has no program for the lo
 // logits of each row in order, [vocab], valid during the call. An error that
 // visit returns ends it, and the context is then as it was.
 func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int, logits []float32) error) error {
-	if err := s.begin(); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int
 // Profile decodes one token with a barrier after each command and adds the
 // commands' times to times, [commands of the decode program].
 func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
-	if err := s.begin(); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	defer s.mu.Unlock()

@@ -94,6 +94,15 @@ func (s *Session) begin() error {
 	return nil
 }
 
+// enter takes the session for a call that runs, unless ctx has ended: a short
+// submission could otherwise be over before the cancellation reaches it.
+func (s *Session) enter(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return s.begin()
+}
+
 // cancel ends the submission in flight and keeps the call from making another.
 func (s *Session) cancel() {
 	s.halt.Store(true)
@@ -155,7 +164,7 @@ func (s *Session) interrupted(ctx context.Context) error {
 // If it fails, the context is as it was, unless a rotating cache has lost rows
 // that it needs; it is then empty, and Len says so.
 func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped bool, err error) {
-	if err := s.begin(); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return 0, false, err
 	}
 	defer s.mu.Unlock()
@@ -257,7 +266,7 @@ func (s *Session) readTokens(at, n int) error {
 //
 // It allocates nothing if ctx cannot be cancelled.
 func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped bool, err error) {
-	if err := s.begin(); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return nil, false, err
 	}
 	defer s.mu.Unlock()
