@@ -2,43 +2,81 @@ package dtype_test
 
 import (
 	"bytes"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/pianola-engine/pianola/dtype"
 )
 
-// TestTile rearranges random matrices and takes every row back.
+// tiledTypes are the types that have tiles: all that are quantised.
+var tiledTypes = slices.DeleteFunc(dtype.All(), func(t dtype.Type) bool { return !t.Quantized() })
+
+// TestTile rearranges matrices of any bytes and takes every row back.
 func TestTile(t *testing.T) {
-	for _, typ := range []dtype.Type{dtype.Q8_0, dtype.Q4_0, dtype.Q4_K, dtype.Q6_K} {
-		for _, shape := range [][2]int{{16, 256}, {48, 512}, {32, 1024}} {
+	for _, typ := range tiledTypes {
+		r := rand.New(rand.NewPCG(7, uint64(typ)))
+		for _, shape := range [][2]int{{16, 256}, {48, 512}, {32, 1024}, {0, 256}, {16, 0}} {
 			rows, cols := shape[0], shape[1]
 			size, ok := typ.Bytes(uint64(cols))
 			if !ok {
 				t.Fatal(typ)
 			}
 			src := make([]byte, rows*int(size))
-			if err := dtype.RandomBlocks(typ, src, 7, 0.02); err != nil {
-				t.Fatal(err)
+			for i := range src {
+				src[i] = byte(r.Uint32())
 			}
-			n, ok := dtype.Tiled16.Bytes(typ, uint64(rows), uint64(cols))
-			if !ok {
-				t.Fatalf("%s %v is not tiled", typ, shape)
-			}
-			tiled := make([]byte, n)
-			if err := dtype.Tile(typ, tiled, src, rows, cols); err != nil {
-				t.Fatal(err)
-			}
-			row := make([]byte, size)
-			for r := range rows {
-				if err := dtype.UntileRow(typ, row, tiled, r, cols); err != nil {
-					t.Fatal(err)
-				}
-				if !bytes.Equal(row, src[r*int(size):][:size]) {
-					t.Fatalf("%s %v: row %d came back as another", typ, shape, r)
-				}
-			}
+			untileAll(t, typ, src, rows, cols)
 		}
 	}
+}
+
+// untileAll rearranges src and fails if a row comes back as another.
+func untileAll(t *testing.T, typ dtype.Type, src []byte, rows, cols int) {
+	t.Helper()
+	n, ok := dtype.Tiled16.Bytes(typ, uint64(rows), uint64(cols))
+	if !ok {
+		t.Fatalf("%s [%d, %d] is not tiled", typ, rows, cols)
+	}
+	if have := uint64(len(src)); n < have || n > have+have/25 {
+		t.Errorf("%s: %d bytes became %d", typ, have, n)
+	}
+	// What was there before must not show.
+	tiled := bytes.Repeat([]byte{0xa5}, int(n))
+	if err := dtype.Tile(typ, tiled, src, rows, cols); err != nil {
+		t.Fatal(err)
+	}
+	size, _ := typ.Bytes(uint64(cols))
+	row := bytes.Repeat([]byte{0x5a}, int(size))
+	for r := range rows {
+		if err := dtype.UntileRow(typ, row, tiled, r, cols); err != nil {
+			t.Fatal(err)
+		}
+		if want := src[r*int(size):][:size]; !bytes.Equal(row, want) {
+			t.Fatalf("%s [%d, %d]: row %d came back as\n%x, was\n%x", typ, rows, cols, r, row, want)
+		}
+	}
+}
+
+// FuzzTile: any block survives, in any row of a strip of others.
+func FuzzTile(f *testing.F) {
+	for _, typ := range tiledTypes {
+		_, size := typ.Block()
+		f.Add(uint8(typ), uint8(5), bytes.Repeat([]byte{0x96}, size))
+	}
+	f.Fuzz(func(t *testing.T, id, row uint8, block []byte) {
+		typ := dtype.Type(id)
+		elems, size := typ.Block()
+		if !typ.Quantized() || len(block) < size {
+			return
+		}
+		src := make([]byte, dtype.TileRows*size)
+		for r := range dtype.TileRows {
+			copy(src[r*size:], block[min(r, len(block)-size):][:size])
+		}
+		copy(src[int(row)%dtype.TileRows*size:], block[:size])
+		untileAll(t, typ, src, dtype.TileRows, elems)
+	})
 }
 
 func TestTileErrors(t *testing.T) {
@@ -53,13 +91,18 @@ func TestTileErrors(t *testing.T) {
 	if err := dtype.Tile(dtype.Q8_0, make([]byte, 544), make([]byte, 543), 16, 32); err == nil {
 		t.Error("a source of another size was taken")
 	}
-	if err := dtype.UntileRow(dtype.Q8_0, make([]byte, 34), make([]byte, 544), 16, 32); err == nil {
-		t.Error("a row past the end was taken")
+	for _, r := range []int{-1, 16, 1 << 62} {
+		if err := dtype.UntileRow(dtype.Q8_0, make([]byte, 34), make([]byte, 544), r, 32); err == nil {
+			t.Errorf("row %d of 16 was taken", r)
+		}
+	}
+	if err := dtype.UntileRow(dtype.F16, make([]byte, 64), make([]byte, 1024), 0, 32); err == nil {
+		t.Error("a type without tiles was taken")
 	}
 }
 
 func BenchmarkTile(b *testing.B) {
-	for _, typ := range []dtype.Type{dtype.Q8_0, dtype.Q4_0, dtype.Q4_K, dtype.Q6_K} {
+	for _, typ := range tiledTypes {
 		b.Run(typ.String(), func(b *testing.B) {
 			const rows, cols = 1024, 1024
 			n, _ := typ.Bytes(cols)

@@ -1,116 +1,9 @@
 #include "textflag.h"
+#include "avx2_tiled_amd64.h"
 
-// Products of a strip of 16 rows in layout Tiled16 with four rows of quantised
-// activations, so that weights are decoded once for four. A lane is a row of
-// weights; the arithmetic is that of tiledFunc. The registers are
-//
-//	SI   the tile                  Y0-Y3   weights of 16 rows
-//	AX   quants of x               Y4-Y7   temporary, or the type's
-//	R10  scales of x               Y8-Y15  integers: of row 0 of x with rows 0
-//	R11  sums of x                         to 7 and 8 to 15 of the weights, of
-//	BX   bytes from a row of x             row 1, and so on
-//	     to the next
-//	DX   three times BX            n(SP)   sums in the order of Y8 to Y15, then
-//	CX   tiles or blocks left              those of the minimums' part (Q4_K),
-//	R12  tiles of a block left             or integer scales (Q6_K)
-//	R13  the block
-
-// WORDS1 sets the words of Y to 1.
-#define WORDS1(Y) \
-	VPCMPEQW Y, Y, Y \
-	VPSRLW   $15, Y, Y
-
-// ZERO clears the integers, CLEAR the sums from at on.
-#define ZERO \
-	VPXOR Y8, Y8, Y8    \
-	VPXOR Y9, Y9, Y9    \
-	VPXOR Y10, Y10, Y10 \
-	VPXOR Y11, Y11, Y11 \
-	VPXOR Y12, Y12, Y12 \
-	VPXOR Y13, Y13, Y13 \
-	VPXOR Y14, Y14, Y14 \
-	VPXOR Y15, Y15, Y15
-
-#define CLEAR(at) \
-	VXORPS  Y0, Y0, Y0       \
-	VMOVUPS Y0, at(SP)       \
-	VMOVUPS Y0, (at+32)(SP)  \
-	VMOVUPS Y0, (at+64)(SP)  \
-	VMOVUPS Y0, (at+96)(SP)  \
-	VMOVUPS Y0, (at+128)(SP) \
-	VMOVUPS Y0, (at+160)(SP) \
-	VMOVUPS Y0, (at+192)(SP) \
-	VMOVUPS Y0, (at+224)(SP)
-
-// START and END are what the functions have in common.
-#define START \
-	MOVQ w+16(FP), SI      \
-	MOVQ blocks+24(FP), CX \
-	MOVQ q+32(FP), AX      \
-	MOVQ d+40(FP), R10     \
-	MOVQ s+48(FP), R11     \
-	MOVQ stride+56(FP), BX \
-	LEAQ (BX)(BX*2), DX    \
-	CLEAR(0)
-
-#define STORE(at, ROW) \
-	VMOVUPS at(SP), Y0      \
-	VMOVUPS (at+32)(SP), Y1 \
-	VMOVUPS Y0, (0)ROW      \
-	VMOVUPS Y1, (32)ROW
-
-#define END \
-	MOVQ yStride+8(FP), CX  \
-	MOVQ y+0(FP), DI        \
-	LEAQ (CX)(CX*2), R12    \
-	STORE(0, (DI))          \
-	STORE(64, (DI)(CX*4))   \
-	STORE(128, (DI)(CX*8))  \
-	STORE(192, (DI)(R12*4)) \
-	VZEROUPPER              \
-	RET
-
-// NEXT moves on by a tile of size bytes.
-#define NEXT(size) \
-	ADDQ $size, SI \
-	ADDQ $32, AX   \
-	ADDQ $4, R10   \
-	ADDQ $4, R11
-
-// The four rows' places of a kind.
-#define Q0 (AX)
-#define Q1 (AX)(BX*1)
-#define Q2 (AX)(BX*2)
-#define Q3 (AX)(DX*1)
-#define D0 (R10)
-#define D1 (R10)(BX*1)
-#define D2 (R10)(BX*2)
-#define D3 (R10)(DX*1)
-#define SUM0 (R11)
-#define SUM1 (R11)(BX*1)
-#define SUM2 (R11)(BX*2)
-#define SUM3 (R11)(DX*1)
-
-// ADD adds the integers, times the scale of x in Y4 and those of the weights in
-// WD, to the sums at.
-#define ADD(WD, INT, at) \
-	VMULPS    WD, Y4, Y5       \
-	VCVTDQ2PS INT, INT         \
-	VMULPS    Y5, INT, INT     \
-	VADDPS    at(SP), INT, INT \
-	VMOVUPS   INT, at(SP)
-
-#define ADDROW(D, INT0, INT1, at) \
-	VBROADCASTSS D, Y4 \
-	ADD(Y0, INT0, at)  \
-	ADD(Y1, INT1, (at+32))
-
-// ADDROWS does so with the scales in Y0 and Y1.
-#define ADDROWS \
-	ADDROW(D0, Y8, Y9, 0)     \
-	ADDROW(D1, Y10, Y11, 64)  \
-	ADDROW(D2, Y12, Y13, 128) \
-	ADDROW(D3, Y14, Y15, 192)
+// Products of tiles of whole bytes and of nibbles, and of Q6_K, with four rows of
+// quantised activations, so that weights are decoded once for four. Y0 to Y3
+// are weights of all 16 rows.
 
 // Q8ROW multiplies the weights in Y0 and Y2, absolute values in Y1 and Y3, with
 // a group of a row of x, to which their sign moves. It is within 127, so that
@@ -138,11 +31,11 @@
 
 // func tiledFourQ8_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 TEXT ·tiledFourQ8_0AVX2(SB), NOSPLIT, $256-64
-	START
+	START4
 	WORDS1(Y7)
 
 block:
-	ZERO
+	ZERO4
 	Q8GROUP(0)
 	Q8GROUP(1)
 	Q8GROUP(2)
@@ -153,11 +46,11 @@ block:
 	Q8GROUP(7)
 	VCVTPH2PS 512(SI), Y0
 	VCVTPH2PS 528(SI), Y1
-	ADDROWS
+	ADDROWS4
 	NEXT(544)
 	DECQ CX
 	JNZ  block
-	END
+	END4
 
 // Q4ROW multiplies low nibbles in Y0 and Y2 and high ones in Y1 and Y3 with two
 // groups of a row of x. A whole block's sums of two products, 8 * 2 * 15 * 127
@@ -190,7 +83,7 @@ block:
 	Q4ROW(g, Q3, Y14, Y15)
 
 #define Q4BLOCK(at) \
-	ZERO            \
+	ZERO4           \
 	Q4GROUPS(0, at) \
 	Q4GROUPS(1, at) \
 	Q4GROUPS(2, at) \
@@ -208,24 +101,59 @@ block:
 
 // func tiledFourQ4_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 TEXT ·tiledFourQ4_0AVX2(SB), NOSPLIT, $256-64
-	START
+	START4
 	WORDS1(Y6)
 	VMOVDQU ·tiledLow(SB), Y7
 
 block:
 	Q4BLOCK(0)
-	VPSLLW    $3, Y6, Y2
+	VPSLLW $3, Y6, Y2
 	LESS8(SUM0, Y8, Y9)
 	LESS8(SUM1, Y10, Y11)
 	LESS8(SUM2, Y12, Y13)
 	LESS8(SUM3, Y14, Y15)
 	VCVTPH2PS 256(SI), Y0
 	VCVTPH2PS 272(SI), Y1
-	ADDROWS
+	ADDROWS4
 	NEXT(288)
-	DECQ      CX
-	JNZ       block
-	END
+	DECQ CX
+	JNZ  block
+	END4
+
+// WORDSUMS makes the pairs of words of all rows integers. Y6 is 1 in words.
+#define WORDSUMS \
+	VPMADDWD Y6, Y8, Y8   \
+	VPMADDWD Y6, Y9, Y9   \
+	VPMADDWD Y6, Y10, Y10 \
+	VPMADDWD Y6, Y11, Y11 \
+	VPMADDWD Y6, Y12, Y12 \
+	VPMADDWD Y6, Y13, Y13 \
+	VPMADDWD Y6, Y14, Y14 \
+	VPMADDWD Y6, Y15, Y15
+
+// func tiledFourQ4_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+TEXT ·tiledFourQ4_1AVX2(SB), NOSPLIT, $512-64
+	START4
+	CLEAR4(256)
+	WORDS1(Y6)
+	VMOVDQU ·tiledLow(SB), Y7
+
+block:
+	Q4BLOCK(0)
+	WORDSUMS
+	VCVTPH2PS 256(SI), Y0
+	VCVTPH2PS 272(SI), Y1
+	ADDROWS4
+	VMOVDQU   Y6, Y2
+	VMOVDQU   Y6, Y3
+	VCVTPH2PS 288(SI), Y10
+	VCVTPH2PS 304(SI), Y11
+	MINROWS4
+	NEXT(320)
+	DECQ CX
+	JNZ  block
+	ENDMINS4(VADDPS)
+	END4
 
 // SCALES multiplies the pairs of words of all rows with the integer scales of
 // the weights, and sets Y2 and Y3 to the minimums.
@@ -247,32 +175,10 @@ block:
 	VPMADDWD     Y0, Y14, Y14             \
 	VPMADDWD     Y1, Y15, Y15
 
-// SUMMIN adds the minimums, times the sums of x in Y8, the scale of x in Y9 and
-// those of the minimums in D, to the sums at.
-#define SUMMIN(MIN, D, at) \
-	VPMADDWD  Y8, MIN, Y4    \
-	VMULPS    Y9, D, Y5      \
-	VCVTDQ2PS Y4, Y4         \
-	VMULPS    Y5, Y4, Y4     \
-	VADDPS    at(SP), Y4, Y4 \
-	VMOVUPS   Y4, at(SP)
-
-#define SUMMINROW(D, SUM, at) \
-	VPBROADCASTD SUM, Y8 \
-	VBROADCASTSS D, Y9   \
-	SUMMIN(Y2, Y10, at)  \
-	SUMMIN(Y3, Y11, (at+32))
-
-// SUBMIN completes the sums at.
-#define SUBMIN(at) \
-	VMOVUPS at(SP), Y0           \
-	VSUBPS  (at+256)(SP), Y0, Y0 \
-	VMOVUPS Y0, at(SP)
-
 // func tiledFourQ4_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 TEXT ·tiledFourQ4_KAVX2(SB), NOSPLIT, $512-64
-	START
-	CLEAR(256)
+	START4
+	CLEAR4(256)
 	VMOVDQU ·tiledLow(SB), Y7
 
 block:
@@ -285,27 +191,17 @@ tile:
 	SCALES
 	VCVTPH2PS (R13), Y0
 	VCVTPH2PS 16(R13), Y1
-	ADDROWS
+	ADDROWS4
 	VCVTPH2PS 32(R13), Y10
 	VCVTPH2PS 48(R13), Y11
-	SUMMINROW(D0, SUM0, 256)
-	SUMMINROW(D1, SUM1, 320)
-	SUMMINROW(D2, SUM2, 384)
-	SUMMINROW(D3, SUM3, 448)
+	MINROWS4
 	NEXT(288)
 	DECL R12
 	JNZ  tile
 	DECQ CX
 	JNZ  block
-	SUBMIN(0)
-	SUBMIN(32)
-	SUBMIN(64)
-	SUBMIN(96)
-	SUBMIN(128)
-	SUBMIN(160)
-	SUBMIN(192)
-	SUBMIN(224)
-	END
+	ENDMINS4(VSUBPS)
+	END4
 
 // Q6ROW multiplies the quants in Y0 and Y2 with the group of a row of x at q,
 // and those in Y1 and Y3 with the next. Sums of two products of two groups, 2 *
@@ -393,16 +289,9 @@ tile:
 	VPSLLW    $5, Y, Y               \
 	VPSUBW    Y, Y2, Y
 
-// Q6OFFSET sets a row's integers to what the offset of the quants, 32, takes
-// off.
-#define Q6OFFSET(SUM, INT0, INT1) \
-	VPBROADCASTD SUM, Y4      \
-	VPMADDWD     Y4, Y6, INT0 \
-	VPMADDWD     Y4, Y7, INT1
-
 // func tiledFourQ6_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 TEXT ·tiledFourQ6_KAVX2(SB), NOSPLIT, $384-64
-	START
+	START4
 
 block:
 	MOVQ SI, R13
@@ -413,20 +302,17 @@ tile:
 	VPXOR Y2, Y2, Y2
 	Q6SCALES(0, Y6)
 	Q6SCALES(1, Y7)
-	Q6OFFSET(SUM0, Y8, Y9)
-	Q6OFFSET(SUM1, Y10, Y11)
-	Q6OFFSET(SUM2, Y12, Y13)
-	Q6OFFSET(SUM3, Y14, Y15)
+	OFFSETS4
 	Q6LOW(0)
 	Q6LOW(1)
 	Q6TOP(0)
 	Q6TOP(1)
 	VCVTPH2PS (R13), Y0
 	VCVTPH2PS 16(R13), Y1
-	ADDROWS
+	ADDROWS4
 	NEXT(416)
 	DECL R12
 	JNZ  tile
 	DECQ CX
 	JNZ  block
-	END
+	END4

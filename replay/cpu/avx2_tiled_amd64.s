@@ -57,9 +57,9 @@ GLOBL ·tiledHigh(SB), RODATA|NOPTR, $32
 	VXORPS Y1, Y1, Y1
 
 #define END \
-	VMOVUPS Y0, (DI)   \
-	VMOVUPS Y1, 32(DI) \
-	VZEROUPPER         \
+	VMOVUPS    Y0, (DI)   \
+	VMOVUPS    Y1, 32(DI) \
+	VZEROUPPER            \
 	RET
 
 // NEXT moves on by a tile of size bytes.
@@ -161,7 +161,7 @@ TEXT ·tiledQ4_0AVX2(SB), NOSPLIT, $0-48
 	START
 	VMOVDQU ·tiledLow(SB), Y14
 	WORDS1(Y15)
-	VPSLLW  $3, Y15, Y13
+	VPSLLW $3, Y15, Y13
 
 block:
 	AHEAD(0)
@@ -178,6 +178,43 @@ block:
 	NEXT(288)
 	DECQ CX
 	JNZ  block
+	END
+
+// ADDMIN adds the minimums, in half precision at, times the scale of x in Y4
+// and its sum in Y10.
+#define ADDMIN(at, SUM) \
+	VCVTPH2PS at(SI), Y5  \
+	VMULPS    Y4, Y5, Y5  \
+	VMULPS    Y10, Y5, Y5 \
+	VADDPS    Y5, SUM, SUM
+
+// func tiledQ4_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+TEXT ·tiledQ4_1AVX2(SB), NOSPLIT, $0-48
+	START
+	VMOVDQU ·tiledLow(SB), Y14
+	WORDS1(Y15)
+	VXORPS Y8, Y8, Y8 // sums of the minimums' part
+	VXORPS Y9, Y9, Y9
+
+block:
+	AHEAD(0)
+	PREFETCHT0 2304(SI)
+	Q4BLOCK(0)
+	VPBROADCASTD (DX), Y10
+	VPMADDWD     Y15, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VPMADDWD     Y15, Y2, Y2
+	VPMADDWD     Y15, Y3, Y3
+	VBROADCASTSS (BX), Y4
+	ADD(256, Y2, Y0)
+	ADD(272, Y3, Y1)
+	ADDMIN(288, Y8)
+	ADDMIN(304, Y9)
+	NEXT(320)
+	DECQ   CX
+	JNZ    block
+	VADDPS Y8, Y0, Y0
+	VADDPS Y9, Y1, Y1
 	END
 
 // ADDK adds the pairs of words of INT, times the integer scales at, the scale
@@ -300,7 +337,7 @@ TEXT ·tiledQ6_KAVX2(SB), NOSPLIT, $0-48
 	START
 	VMOVDQU ·tiledLow(SB), Y14
 	VMOVDQU ·tiledHigh(SB), Y15
-	VPXOR Y11, Y11, Y11
+	VPXOR   Y11, Y11, Y11
 
 block:
 	VCVTPH2PS (SI), Y12

@@ -63,13 +63,17 @@ func expandIQ4_NL(g *group, b []byte) {
 	lookUp(g.q[:], b[2:], &levelsIQ4)
 }
 
-// expandMXFP4 halves the scale 2^(e-127), as the levels are doubled.
-func expandMXFP4(g *group, b []byte) {
-	bits := (uint32(b[0]) - 1) << 23
-	if b[0] < 2 { // subnormal
-		bits = (uint32(b[0]) + 1) << 21
+// halfE8M0 returns half of the scale 2^(e-127), as the levels are doubled.
+func halfE8M0(e byte) float32 {
+	bits := (uint32(e) - 1) << 23
+	if e < 2 { // subnormal
+		bits = (uint32(e) + 1) << 21
 	}
-	g.plain(math.Float32frombits(bits), 0)
+	return math.Float32frombits(bits)
+}
+
+func expandMXFP4(g *group, b []byte) {
+	g.plain(halfE8M0(b[0]), 0)
 	lookUp(g.q[:], b[1:], &levelsMXFP4)
 }
 

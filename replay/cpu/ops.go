@@ -70,10 +70,7 @@ type ops struct {
 func portable() *ops {
 	o := &ops{
 		features: []string{"portable"},
-		tiled: map[dtype.Type]tiledFunc{
-			dtype.Q8_0: tiledPortable(dtype.Q8_0), dtype.Q4_0: tiledPortable(dtype.Q4_0),
-			dtype.Q4_K: tiledPortable(dtype.Q4_K), dtype.Q6_K: tiledPortable(dtype.Q6_K),
-		},
+		tiled:    tiledPortables(),
 		rows: map[product]rowsFunc{
 			{dtype.F32, decl.ActF32}:  rowsDecoded(decodeF32, 1, 4),
 			{dtype.F16, decl.ActF32}:  rowsDecoded(f16ToF32, 1, 2),

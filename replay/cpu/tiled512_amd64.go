@@ -18,10 +18,19 @@ func hasAVX512() bool {
 // tiledAVX512 returns the tiled products for a processor that hasAVX512.
 func tiledAVX512() map[dtype.Type]tiledFunc {
 	return map[dtype.Type]tiledFunc{
-		dtype.Q8_0: tiledAssembled512(dtype.Q8_0, tiledQ8_0x1AVX512, tiledQ8_0x4AVX512),
-		dtype.Q4_0: tiledAssembled512(dtype.Q4_0, tiledQ4_0x1AVX512, tiledQ4_0x4AVX512),
-		dtype.Q4_K: tiledAssembled512(dtype.Q4_K, tiledQ4_Kx1AVX512, tiledQ4_Kx4AVX512),
-		dtype.Q6_K: tiledAssembled512(dtype.Q6_K, tiledQ6_Kx1AVX512, tiledQ6_Kx4AVX512),
+		dtype.Q8_0:   tiledAssembled512(dtype.Q8_0, tiledQ8_0x1AVX512, tiledQ8_0x4AVX512),
+		dtype.Q4_0:   tiledAssembled512(dtype.Q4_0, tiledQ4_0x1AVX512, tiledQ4_0x4AVX512),
+		dtype.Q4_1:   tiledAssembled512(dtype.Q4_1, tiledQ4_1x1AVX512, tiledQ4_1x4AVX512),
+		dtype.Q5_0:   tiledAssembled512(dtype.Q5_0, tiledQ5_0x1AVX512, tiledQ5_0x4AVX512),
+		dtype.Q5_1:   tiledAssembled512(dtype.Q5_1, tiledQ5_1x1AVX512, tiledQ5_1x4AVX512),
+		dtype.Q2_K:   tiledAssembled512(dtype.Q2_K, tiledQ2_Kx1AVX512, tiledQ2_Kx4AVX512),
+		dtype.Q3_K:   tiledAssembled512(dtype.Q3_K, tiledQ3_Kx1AVX512, tiledQ3_Kx4AVX512),
+		dtype.Q4_K:   tiledAssembled512(dtype.Q4_K, tiledQ4_Kx1AVX512, tiledQ4_Kx4AVX512),
+		dtype.Q5_K:   tiledAssembled512(dtype.Q5_K, tiledQ5_Kx1AVX512, tiledQ5_Kx4AVX512),
+		dtype.Q6_K:   tiledAssembled512(dtype.Q6_K, tiledQ6_Kx1AVX512, tiledQ6_Kx4AVX512),
+		dtype.IQ4_NL: tiledAssembled512(dtype.IQ4_NL, tiledIQ4_NLx1AVX512, tiledIQ4_NLx4AVX512),
+		dtype.IQ4_XS: tiledAssembled512(dtype.IQ4_XS, tiledIQ4_XSx1AVX512, tiledIQ4_XSx4AVX512),
+		dtype.MXFP4:  tiledAssembled512(dtype.MXFP4, tiledMXFP4x1AVX512, tiledMXFP4x4AVX512),
 	}
 }
 
@@ -43,16 +52,70 @@ func tiledQ4_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *
 func tiledQ4_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
+func tiledQ4_1x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ4_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_1x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ2_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ2_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ3_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ3_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
 func tiledQ4_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ4_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
+func tiledQ5_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
 func tiledQ6_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ6_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledIQ4_NLx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledIQ4_NLx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledIQ4_XSx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledIQ4_XSx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledMXFP4x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledMXFP4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 // tiledChunk is how many bytes of strips all rows of activations are
 // multiplied with before the next: they and the activations stay in the second

@@ -13,11 +13,6 @@ import (
 	"github.com/pianola-engine/pianola/dtype"
 )
 
-// halves512 are where in a strip's block the scales in half precision are.
-var halves512 = map[dtype.Type][2]int{
-	dtype.Q8_0: {512, 544}, dtype.Q4_0: {256, 288}, dtype.Q4_K: {0, 64}, dtype.Q6_K: {0, 32},
-}
-
 func needAVX512(tb testing.TB) {
 	tb.Helper()
 	if !hasAVX512() {
@@ -40,10 +35,22 @@ func blockSize512(tb testing.TB, t dtype.Type) int {
 func finite512(tb testing.TB, t dtype.Type, b []byte, small bool) {
 	tb.Helper()
 	size := blockSize512(tb, t)
-	for at := 0; at < len(b); at += size {
-		for h := at + halves512[t][0]; h < at+halves512[t][1]; h += 2 {
-			if small || b[h+1]&0x7c == 0x7c {
-				b[h+1] &= 0xbf // the exponent's highest bit
+	for _, tt := range tiledTypes {
+		if tt.t != t {
+			continue
+		}
+		for at := tt.at; at < len(b); at += size {
+			for h := at; h < at+2*tt.halves; h += 2 {
+				if small || b[h+1]&0x7c == 0x7c {
+					b[h+1] &= 0xbf // the exponent's highest bit
+				}
+			}
+		}
+	}
+	if small && t == dtype.MXFP4 {
+		for at := 256; at < len(b); at += size {
+			for i := range b[at:][:dtype.TileRows] {
+				b[at+i] = 96 | b[at+i]&31
 			}
 		}
 	}
@@ -208,7 +215,8 @@ func BenchmarkTiled512(b *testing.B) {
 	needAVX512(b)
 	const columns, bytes = 4096, 64 << 20
 	r := rand.New(rand.NewPCG(42, 1))
-	for _, typ := range []dtype.Type{dtype.Q8_0, dtype.Q4_0, dtype.Q4_K, dtype.Q6_K} {
+	for _, tt := range tiledTypes {
+		typ := tt.t
 		elems, _ := typ.Block()
 		strip := columns / elems * blockSize512(b, typ)
 		strips := bytes / strip

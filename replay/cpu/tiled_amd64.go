@@ -6,10 +6,19 @@ import "github.com/pianola-engine/pianola/dtype"
 // They need AVX2 and F16C.
 func tiledAVX2() map[dtype.Type]tiledFunc {
 	return map[dtype.Type]tiledFunc{
-		dtype.Q8_0: tiledAssembled(dtype.Q8_0, tiledQ8_0AVX2, tiledFourQ8_0AVX2),
-		dtype.Q4_0: tiledAssembled(dtype.Q4_0, tiledQ4_0AVX2, tiledFourQ4_0AVX2),
-		dtype.Q4_K: tiledAssembled(dtype.Q4_K, tiledQ4_KAVX2, tiledFourQ4_KAVX2),
-		dtype.Q6_K: tiledAssembled(dtype.Q6_K, tiledQ6_KAVX2, tiledFourQ6_KAVX2),
+		dtype.Q8_0:   tiledAssembled(dtype.Q8_0, tiledQ8_0AVX2, tiledFourQ8_0AVX2),
+		dtype.Q4_0:   tiledAssembled(dtype.Q4_0, tiledQ4_0AVX2, tiledFourQ4_0AVX2),
+		dtype.Q4_1:   tiledAssembled(dtype.Q4_1, tiledQ4_1AVX2, tiledFourQ4_1AVX2),
+		dtype.Q5_0:   tiledAssembled(dtype.Q5_0, tiledQ5_0AVX2, tiledFourQ5_0AVX2),
+		dtype.Q5_1:   tiledAssembled(dtype.Q5_1, tiledQ5_1AVX2, tiledFourQ5_1AVX2),
+		dtype.Q2_K:   tiledAssembled(dtype.Q2_K, tiledQ2_KAVX2, tiledFourQ2_KAVX2),
+		dtype.Q3_K:   tiledAssembled(dtype.Q3_K, tiledQ3_KAVX2, tiledFourQ3_KAVX2),
+		dtype.Q4_K:   tiledAssembled(dtype.Q4_K, tiledQ4_KAVX2, tiledFourQ4_KAVX2),
+		dtype.Q5_K:   tiledAssembled(dtype.Q5_K, tiledQ5_KAVX2, tiledFourQ5_KAVX2),
+		dtype.Q6_K:   tiledAssembled(dtype.Q6_K, tiledQ6_KAVX2, tiledFourQ6_KAVX2),
+		dtype.IQ4_NL: tiledAssembled(dtype.IQ4_NL, tiledIQ4_NLAVX2, tiledFourIQ4_NLAVX2),
+		dtype.IQ4_XS: tiledAssembled(dtype.IQ4_XS, tiledIQ4_XSAVX2, tiledFourIQ4_XSAVX2),
+		dtype.MXFP4:  tiledAssembled(dtype.MXFP4, tiledMXFP4AVX2, tiledFourMXFP4AVX2),
 	}
 }
 
@@ -28,10 +37,37 @@ func tiledQ8_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int1
 func tiledQ4_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 
 //go:noescape
+func tiledQ4_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func tiledQ5_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func tiledQ5_1AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func tiledQ2_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func tiledQ3_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
 func tiledQ4_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 
 //go:noescape
+func tiledQ5_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
 func tiledQ6_KAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func tiledIQ4_NLAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func tiledIQ4_XSAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func tiledMXFP4AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 
 //go:noescape
 func tiledFourQ8_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
@@ -40,10 +76,37 @@ func tiledFourQ8_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d 
 func tiledFourQ4_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 
 //go:noescape
+func tiledFourQ4_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
+func tiledFourQ5_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
+func tiledFourQ5_1AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
+func tiledFourQ2_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
+func tiledFourQ3_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
 func tiledFourQ4_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 
 //go:noescape
+func tiledFourQ5_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
 func tiledFourQ6_KAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
+func tiledFourIQ4_NLAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
+func tiledFourIQ4_XSAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
+func tiledFourMXFP4AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 
 // tiledRun is a product whose lengths are checked: y, w and the memory of x are
 // as long as the assembly goes, and there are blocks, strips of strip bytes

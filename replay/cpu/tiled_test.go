@@ -19,7 +19,9 @@ var tiledTypes = []struct {
 	t          dtype.Type
 	at, halves int
 }{
-	{dtype.Q8_0, 512, 16}, {dtype.Q4_0, 256, 16}, {dtype.Q4_K, 0, 32}, {dtype.Q6_K, 0, 16},
+	{dtype.Q8_0, 512, 16}, {dtype.Q4_0, 256, 16}, {dtype.Q4_1, 256, 32}, {dtype.Q5_0, 320, 16}, {dtype.Q5_1, 320, 32},
+	{dtype.Q2_K, 0, 32}, {dtype.Q3_K, 0, 16}, {dtype.Q4_K, 0, 32}, {dtype.Q5_K, 0, 32}, {dtype.Q6_K, 0, 16},
+	{dtype.IQ4_NL, 256, 16}, {dtype.IQ4_XS, 0, 16}, {dtype.MXFP4, 0, 0},
 }
 
 // needAVX2 skips a test of the assembly where it cannot run.

@@ -1,0 +1,208 @@
+// What products of a strip of 16 rows in layout Tiled16 with one or four rows of
+// quantised activations share, on AVX2. A lane is a row of weights, so that
+// nothing is added across lanes; the arithmetic is that of tiledFunc. What ends
+// in 1 is for one row of x and what ends in 4 for four. The registers are
+//
+//	SI   the tile                  Y0-Y3   weights
+//	AX   quants of x               Y4-Y7   temporary, or the type's
+//	R10  scales of x               Y8-Y15  integers: of row 0 of x with rows 0
+//	R11  sums of x                         to 7 and 8 to 15 of the weights, of
+//	BX   bytes from a row of x             row 1, and so on
+//	     to the next
+//	DX   three times BX            n(SP)   sums in the order of Y8 to Y15, then
+//	CX   tiles or blocks left              those of the minimums' part, and
+//	R12  tiles of a block left             from 512, or 256 where there are no
+//	R13  the block                         minimums, integer scales
+//	R8   integer scales of the tile
+
+// WORDS1 sets the words of Y to 1.
+#define WORDS1(Y) \
+	VPCMPEQW Y, Y, Y \
+	VPSRLW   $15, Y, Y
+
+// ZERO clears the integers, CLEAR the sums from at on.
+#define ZERO1 \
+	VPXOR Y8, Y8, Y8 \
+	VPXOR Y9, Y9, Y9
+#define ZERO4 \
+	ZERO1               \
+	VPXOR Y10, Y10, Y10 \
+	VPXOR Y11, Y11, Y11 \
+	VPXOR Y12, Y12, Y12 \
+	VPXOR Y13, Y13, Y13 \
+	VPXOR Y14, Y14, Y14 \
+	VPXOR Y15, Y15, Y15
+
+#define CLEAR1(at) \
+	VXORPS  Y0, Y0, Y0 \
+	VMOVUPS Y0, at(SP) \
+	VMOVUPS Y0, (at+32)(SP)
+#define CLEAR4(at) \
+	CLEAR1(at)               \
+	VMOVUPS Y0, (at+64)(SP)  \
+	VMOVUPS Y0, (at+96)(SP)  \
+	VMOVUPS Y0, (at+128)(SP) \
+	VMOVUPS Y0, (at+160)(SP) \
+	VMOVUPS Y0, (at+192)(SP) \
+	VMOVUPS Y0, (at+224)(SP)
+
+// START and END are what the functions have in common.
+#define START1 \
+	MOVQ w+8(FP), SI       \
+	MOVQ blocks+16(FP), CX \
+	MOVQ q+24(FP), AX      \
+	MOVQ d+32(FP), R10     \
+	MOVQ s+40(FP), R11     \
+	CLEAR1(0)
+#define START4 \
+	MOVQ w+16(FP), SI      \
+	MOVQ blocks+24(FP), CX \
+	MOVQ q+32(FP), AX      \
+	MOVQ d+40(FP), R10     \
+	MOVQ s+48(FP), R11     \
+	MOVQ stride+56(FP), BX \
+	LEAQ (BX)(BX*2), DX    \
+	CLEAR4(0)
+
+#define STORE(at, ROW) \
+	VMOVUPS at(SP), Y0      \
+	VMOVUPS (at+32)(SP), Y1 \
+	VMOVUPS Y0, (0)ROW      \
+	VMOVUPS Y1, (32)ROW
+
+#define END1 \
+	MOVQ       y+0(FP), DI \
+	STORE(0, (DI))         \
+	VZEROUPPER             \
+	RET
+#define END4 \
+	MOVQ       yStride+8(FP), CX \
+	MOVQ       y+0(FP), DI       \
+	LEAQ       (CX)(CX*2), R12   \
+	STORE(0, (DI))               \
+	STORE(64, (DI)(CX*4))        \
+	STORE(128, (DI)(CX*8))       \
+	STORE(192, (DI)(R12*4))      \
+	VZEROUPPER                   \
+	RET
+
+// NEXT moves on by a tile of size bytes.
+#define NEXT(size) \
+	ADDQ $size, SI \
+	ADDQ $32, AX   \
+	ADDQ $4, R10   \
+	ADDQ $4, R11
+
+// The four rows' places of a kind.
+#define Q0 (AX)
+#define Q1 (AX)(BX*1)
+#define Q2 (AX)(BX*2)
+#define Q3 (AX)(DX*1)
+#define D0 (R10)
+#define D1 (R10)(BX*1)
+#define D2 (R10)(BX*2)
+#define D3 (R10)(DX*1)
+#define SUM0 (R11)
+#define SUM1 (R11)(BX*1)
+#define SUM2 (R11)(BX*2)
+#define SUM3 (R11)(DX*1)
+
+// ADD adds the integers, times the scale of x in Y4 and those of the weights in
+// WD, to the sums at.
+#define ADD(WD, INT, at) \
+	VMULPS    WD, Y4, Y5       \
+	VCVTDQ2PS INT, INT         \
+	VMULPS    Y5, INT, INT     \
+	VADDPS    at(SP), INT, INT \
+	VMOVUPS   INT, at(SP)
+
+#define ADDROW(D, INT0, INT1, at) \
+	VBROADCASTSS D, Y4 \
+	ADD(Y0, INT0, at)  \
+	ADD(Y1, INT1, (at+32))
+
+// ADDROWS does so with the scales in Y0 and Y1.
+#define ADDROWS1 \
+	ADDROW(D0, Y8, Y9, 0)
+#define ADDROWS4 \
+	ADDROW(D0, Y8, Y9, 0)     \
+	ADDROW(D1, Y10, Y11, 64)  \
+	ADDROW(D2, Y12, Y13, 128) \
+	ADDROW(D3, Y14, Y15, 192)
+
+// MIN adds the minimums MINS, times the sums of x in Y8, the scale of x in Y9 and
+// those of the minimums in D, to the sums at.
+#define MIN(MINS, D, at) \
+	VPMADDWD  Y8, MINS, Y4   \
+	VMULPS    Y9, D, Y5      \
+	VCVTDQ2PS Y4, Y4         \
+	VMULPS    Y5, Y4, Y4     \
+	VADDPS    at(SP), Y4, Y4 \
+	VMOVUPS   Y4, at(SP)
+
+#define MINROW(D, SUM, at) \
+	VPBROADCASTD SUM, Y8 \
+	VBROADCASTSS D, Y9   \
+	MIN(Y2, Y10, at)     \
+	MIN(Y3, Y11, (at+32))
+
+// MINROWS does so for the rows of x, with the minimums in Y2 and Y3 and their
+// scales in Y10 and Y11.
+#define MINROWS1 \
+	MINROW(D0, SUM0, 256)
+#define MINROWS4 \
+	MINROW(D0, SUM0, 256) \
+	MINROW(D1, SUM1, 320) \
+	MINROW(D2, SUM2, 384) \
+	MINROW(D3, SUM3, 448)
+
+// ENDMINS adds the minimums' part to the sums, or subtracts it.
+#define ENDMIN(OP, at) \
+	VMOVUPS at(SP), Y0           \
+	OP      (at+256)(SP), Y0, Y0 \
+	VMOVUPS Y0, at(SP)
+#define ENDMINS1(OP) \
+	ENDMIN(OP, 0) \
+	ENDMIN(OP, 32)
+#define ENDMINS4(OP) \
+	ENDMINS1(OP)    \
+	ENDMIN(OP, 64)  \
+	ENDMIN(OP, 96)  \
+	ENDMIN(OP, 128) \
+	ENDMIN(OP, 160) \
+	ENDMIN(OP, 192) \
+	ENDMIN(OP, 224)
+
+// OFFSETS sets the integers to the sums of x times the words in Y6 and Y7, what
+// the offset of the quants takes off.
+#define OFFSET(SUM, INT0, INT1) \
+	VPBROADCASTD SUM, Y4      \
+	VPMADDWD     Y4, Y6, INT0 \
+	VPMADDWD     Y4, Y7, INT1
+#define OFFSETS1 \
+	OFFSET(SUM0, Y8, Y9)
+#define OFFSETS4 \
+	OFFSET(SUM0, Y8, Y9)   \
+	OFFSET(SUM1, Y10, Y11) \
+	OFFSET(SUM2, Y12, Y13) \
+	OFFSET(SUM3, Y14, Y15)
+
+// AHEAD1 asks for the 64 bytes that are used 2 KiB later: with one row of x the
+// memory is what products wait for. Beyond the end of the weights it does
+// nothing.
+#define AHEAD1(at) \
+	PREFETCHT0 (at+2048)(SI)
+#define AHEAD4(at)
+
+// HEAD begins a block of 8 tiles whose integer scales, of all of them, are
+// between half and size bytes. Half precision is before.
+#define HEAD(AHEAD, half, size) \
+	AHEAD(0)          \
+	AHEAD(64)         \
+	AHEAD(128)        \
+	AHEAD(192)        \
+	AHEAD(256)        \
+	MOVQ SI, R13      \
+	LEAQ half(SI), R8 \
+	ADDQ $size, SI    \
+	MOVL $8, R12

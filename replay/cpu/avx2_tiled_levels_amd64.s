@@ -1,0 +1,231 @@
+#include "textflag.h"
+#include "avx2_tiled_amd64.h"
+
+// Products of tiles of nibbles that name levels. The levels of groups g and g+4
+// of 8 rows of weights are in Y0 and Y1, their absolute values in Y2 and Y3. Y6
+// is 0x0f in bytes, Y7 the table of levels in both halves.
+
+// levelsIQ4 are the levels of IQ4_NL and IQ4_XS, levelsMXFP4 those of MXFP4.
+DATA levelsIQ4<>+0(SB)/8, $0xf6eaddcfbfad9881
+DATA levelsIQ4<>+8(SB)/8, $0x7159453526190d01
+GLOBL levelsIQ4<>(SB), RODATA|NOPTR, $16
+DATA levelsMXFP4<>+0(SB)/8, $0x0c08060403020100
+DATA levelsMXFP4<>+8(SB)/8, $0xf4f8fafcfdfeff00
+GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
+
+#define TABLE(levels) \
+	VMOVDQU        ·tiledLow(SB), Y6 \
+	VBROADCASTI128 levels(SB), Y7
+
+#define LEVELS(at) \
+	VMOVDQU at(SI), Y0 \
+	VPSRLW  $4, Y0, Y1 \
+	VPAND   Y6, Y0, Y0 \
+	VPAND   Y6, Y1, Y1 \
+	VPSHUFB Y0, Y7, Y0 \
+	VPSHUFB Y1, Y7, Y1 \
+	VPABSB  Y0, Y2     \
+	VPABSB  Y1, Y3
+
+// SIGNED multiplies the levels with groups g and g+4 of a row of x, to which
+// their sign moves. Both are within 127, so that sums of two products fit in 16
+// bits.
+#define SIGNED(g, Q) \
+	VPBROADCASTD (4*g)Q, Y4    \
+	VPBROADCASTD (4*g+16)Q, Y5 \
+	VPSIGNB      Y0, Y4, Y4    \
+	VPSIGNB      Y1, Y5, Y5    \
+	VPMADDUBSW   Y4, Y2, Y4    \
+	VPMADDUBSW   Y5, Y3, Y5
+
+// LARGE adds sums of two products, times integer scales, to the integers.
+#define LARGE(g, SCALES, Q, INT) \
+	SIGNED(g, Q)            \
+	VPMADDWD SCALES, Y4, Y4 \
+	VPMADDWD SCALES, Y5, Y5 \
+	VPADDD   Y5, Y4, Y4     \
+	VPADDD   Y4, INT, INT
+
+// SMALL adds those of levels up to 12, of which a whole block's, 8 * 2 * 12 *
+// 127 at most, fit in 16 bits. SCALES is not used.
+#define SMALL(g, SCALES, Q, INT) \
+	SIGNED(g, Q)      \
+	VPADDW Y5, Y4, Y4 \
+	VPADDW Y4, INT, INT
+
+// GROUP1 and GROUP4 do all 16 rows.
+#define GROUP1(g, PRODUCT, SCALES0, SCALES1) \
+	LEVELS((64*g))              \
+	PRODUCT(g, SCALES0, Q0, Y8) \
+	LEVELS((64*g+32))           \
+	PRODUCT(g, SCALES1, Q0, Y9)
+#define GROUP4(g, PRODUCT, SCALES0, SCALES1) \
+	LEVELS((64*g))               \
+	PRODUCT(g, SCALES0, Q0, Y8)  \
+	PRODUCT(g, SCALES0, Q1, Y10) \
+	PRODUCT(g, SCALES0, Q2, Y12) \
+	PRODUCT(g, SCALES0, Q3, Y14) \
+	LEVELS((64*g+32))            \
+	PRODUCT(g, SCALES1, Q0, Y9)  \
+	PRODUCT(g, SCALES1, Q1, Y11) \
+	PRODUCT(g, SCALES1, Q2, Y13) \
+	PRODUCT(g, SCALES1, Q3, Y15)
+
+// TILE is a whole tile.
+#define TILE(AHEAD, ZERO, GROUP, PRODUCT, SCALES0, SCALES1) \
+	AHEAD(0)                            \
+	AHEAD(64)                           \
+	AHEAD(128)                          \
+	AHEAD(192)                          \
+	AHEAD(256)                          \
+	ZERO                                \
+	GROUP(0, PRODUCT, SCALES0, SCALES1) \
+	GROUP(1, PRODUCT, SCALES0, SCALES1) \
+	GROUP(2, PRODUCT, SCALES0, SCALES1) \
+	GROUP(3, PRODUCT, SCALES0, SCALES1)
+
+// func tiledIQ4_NLAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+TEXT ·tiledIQ4_NLAVX2(SB), NOSPLIT, $288-48
+	START1
+	TABLE(levelsIQ4<>)
+	WORDS1(Y0)
+	VMOVDQU Y0, 256(SP)
+
+block:
+	TILE(AHEAD1, ZERO1, GROUP1, LARGE, 256(SP), 256(SP))
+	VCVTPH2PS 256(SI), Y0
+	VCVTPH2PS 272(SI), Y1
+	ADDROWS1
+	NEXT(288)
+	DECQ CX
+	JNZ  block
+	END1
+
+// func tiledFourIQ4_NLAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+TEXT ·tiledFourIQ4_NLAVX2(SB), NOSPLIT, $288-64
+	START4
+	TABLE(levelsIQ4<>)
+	WORDS1(Y0)
+	VMOVDQU Y0, 256(SP)
+
+block:
+	TILE(AHEAD4, ZERO4, GROUP4, LARGE, 256(SP), 256(SP))
+	VCVTPH2PS 256(SI), Y0
+	VCVTPH2PS 272(SI), Y1
+	ADDROWS4
+	NEXT(288)
+	DECQ CX
+	JNZ  block
+	END4
+
+// SCALES stores 8 rows' scales as words of a lane.
+#define SCALES(h) \
+	VPMOVSXBD (8*h)(R8), Y0          \
+	VPSHUFB   ·tiledBoth(SB), Y0, Y0 \
+	VMOVDQU   Y0, (32*h+256)(SP)
+
+// func tiledIQ4_XSAVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+TEXT ·tiledIQ4_XSAVX2(SB), NOSPLIT, $320-48
+	START1
+	TABLE(levelsIQ4<>)
+
+block:
+	HEAD(AHEAD1, 32, 160)
+
+tile:
+	SCALES(0)
+	SCALES(1)
+	TILE(AHEAD1, ZERO1, GROUP1, LARGE, 256(SP), 288(SP))
+	VCVTPH2PS (R13), Y0
+	VCVTPH2PS 16(R13), Y1
+	ADDROWS1
+	ADDQ      $16, R8
+	NEXT(256)
+	DECL R12
+	JNZ  tile
+	DECQ CX
+	JNZ  block
+	END1
+
+// func tiledFourIQ4_XSAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+TEXT ·tiledFourIQ4_XSAVX2(SB), NOSPLIT, $320-64
+	START4
+	TABLE(levelsIQ4<>)
+
+block:
+	HEAD(AHEAD4, 32, 160)
+
+tile:
+	SCALES(0)
+	SCALES(1)
+	TILE(AHEAD4, ZERO4, GROUP4, LARGE, 256(SP), 288(SP))
+	VCVTPH2PS (R13), Y0
+	VCVTPH2PS 16(R13), Y1
+	ADDROWS4
+	ADDQ      $16, R8
+	NEXT(256)
+	DECL R12
+	JNZ  tile
+	DECQ CX
+	JNZ  block
+	END4
+
+// SUMS makes the pairs of words of a row of x integers. Y2 is 1 in words.
+#define SUMS(INT0, INT1) \
+	VPMADDWD Y2, INT0, INT0 \
+	VPMADDWD Y2, INT1, INT1
+#define SUMS1 \
+	SUMS(Y8, Y9)
+#define SUMS4 \
+	SUMS(Y8, Y9)   \
+	SUMS(Y10, Y11) \
+	SUMS(Y12, Y13) \
+	SUMS(Y14, Y15)
+
+// POWERS makes the scales e, which are bytes at, 2^(e-128). Those of 0 and 1 are
+// subnormal numbers: 1 and 2 times 2^-128.
+#define POWERS(at, Y) \
+	VPMOVZXBD at(SI), Y   \
+	VPCMPEQD  Y3, Y3, Y3  \
+	VPSUBD    Y3, Y, Y4   \
+	VPADDD    Y3, Y, Y5   \
+	VPXOR     Y3, Y3, Y3  \
+	VPSRLD    $1, Y, Y    \
+	VPCMPEQD  Y3, Y, Y3   \
+	VPSLLD    $21, Y4, Y4 \
+	VPSLLD    $23, Y5, Y5 \
+	VPBLENDVB Y3, Y4, Y5, Y
+
+// func tiledMXFP4AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+TEXT ·tiledMXFP4AVX2(SB), NOSPLIT, $256-48
+	START1
+	TABLE(levelsMXFP4<>)
+
+block:
+	TILE(AHEAD1, ZERO1, GROUP1, SMALL, , )
+	WORDS1(Y2)
+	SUMS1
+	POWERS(256, Y0)
+	POWERS(264, Y1)
+	ADDROWS1
+	NEXT(272)
+	DECQ CX
+	JNZ  block
+	END1
+
+// func tiledFourMXFP4AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+TEXT ·tiledFourMXFP4AVX2(SB), NOSPLIT, $256-64
+	START4
+	TABLE(levelsMXFP4<>)
+
+block:
+	TILE(AHEAD4, ZERO4, GROUP4, SMALL, , )
+	WORDS1(Y2)
+	SUMS4
+	POWERS(256, Y0)
+	POWERS(264, Y1)
+	ADDROWS4
+	NEXT(272)
+	DECQ CX
+	JNZ  block
+	END4

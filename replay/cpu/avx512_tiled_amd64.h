@@ -1,0 +1,257 @@
+// What products of strips of 16 rows in layout Tiled16 with one or four rows of
+// quantised activations share, on AVX-512. The arithmetic is that of tiledFunc.
+// A lane is a row of the strip. The registers are
+//
+//	SI       the tile                 Z0-Z3    sums, for each row of x
+//	AX       quants of x              Z4-Z7    sums of the minimums' part
+//	DX       scales of x              Z8-Z11   integers
+//	BX       sums of x                Z12-Z15  those of columns 16 to 31, where
+//	R12 R13  stride of x, and thrice           the type has scales of 16
+//	CX R14   blocks and tiles left    Z16-Z23  temporary
+//	DI       y                        Z24 Z25  d and dmin, or m
+//	R8       integer scales, or the   Z26 Z27  scales and minimums of the tile
+//	         stride of y              Z28-Z31  constants
+//	R9       strips left
+//	R10 R11  blocks, rows of x
+//
+// VPDPBUSD adds four products of an unsigned and a signed byte to 32 bits and
+// does not saturate. The weights are the unsigned ones, so what they are above
+// their values times the sum of x is subtracted: that is what the integers
+// begin with.
+
+// AHEAD is how far before its use a tile is asked for.
+#define AHEAD 2048
+
+#define PREFETCH4(at) \
+	PREFETCHT0 (AHEAD+at)(SI)     \
+	PREFETCHT0 (AHEAD+at+64)(SI)  \
+	PREFETCHT0 (AHEAD+at+128)(SI) \
+	PREFETCHT0 (AHEAD+at+192)(SI)
+
+// FILL32 sets every 4 bytes of Z to a constant. It uses AX.
+#define FILL32(value, Z) \
+	MOVL         $value, AX \
+	VPBROADCASTD AX, Z
+
+// TILED is a whole function for blocks of head bytes, which HEAD reads, and a
+// number of tiles of size bytes, which TILE does. ZERO comes before a strip and
+// STORE after it.
+#define TILED(head, tiles, size, ZERO, HEAD, TILE, STORE) \
+	MOVQ y+0(FP), DI         \
+	MOVQ w+16(FP), SI        \
+	MOVQ strips+24(FP), R9   \
+	MOVQ blocks+32(FP), R10  \
+	MOVQ x+40(FP), R11       \
+	MOVQ xStride+48(FP), R12 \
+	LEAQ (R12)(R12*2), R13   \
+strip: \
+	TESTQ R9, R9           \
+	JLE   done             \
+	MOVQ  in+56(FP), R14   \
+	SHRQ  $3, R14          \
+	MOVQ  R11, AX          \
+	LEAQ  (R11)(R14*8), DX \
+	LEAQ  (DX)(R14*1), BX  \
+	MOVQ  R10, CX          \
+	ZERO                   \
+block: \
+	HEAD             \
+	ADDQ $head, SI   \
+	MOVL $tiles, R14 \
+tile: \
+	TILE            \
+	ADDQ  $size, SI \
+	ADDQ  $32, AX   \
+	ADDQ  $4, DX    \
+	ADDQ  $4, BX    \
+	DECL  R14       \
+	JNZ   tile      \
+	DECQ  CX        \
+	JNZ   block     \
+	STORE           \
+	ADDQ  $64, DI   \
+	DECQ  R9        \
+	JMP   strip     \
+done: \
+	VZEROUPPER \
+	RET
+
+// What ends in 1 is for one row of x and what ends in 4 for four.
+
+#define ZERO1 \
+	VPXORD Z0, Z0, Z0 \
+	VPXORD Z4, Z4, Z4
+#define ZERO4 \
+	ZERO1             \
+	VPXORD Z1, Z1, Z1 \
+	VPXORD Z2, Z2, Z2 \
+	VPXORD Z3, Z3, Z3 \
+	VPXORD Z5, Z5, Z5 \
+	VPXORD Z6, Z6, Z6 \
+	VPXORD Z7, Z7, Z7
+
+#define STORE1 \
+	VMOVUPS Z0, (DI)
+#define STORE4 \
+	MOVQ    yStride+8(FP), R8 \
+	LEAQ    (DI)(R8*2), AX    \
+	VMOVUPS Z0, (DI)          \
+	VMOVUPS Z1, (DI)(R8*1)    \
+	VMOVUPS Z2, (AX)          \
+	VMOVUPS Z3, (AX)(R8*1)
+
+// STOREMIN adds the minimums' part before.
+#define STOREMIN1 \
+	VADDPS Z4, Z0, Z0 \
+	STORE1
+#define STOREMIN4 \
+	VADDPS Z4, Z0, Z0 \
+	VADDPS Z5, Z1, Z1 \
+	VADDPS Z6, Z2, Z2 \
+	VADDPS Z7, Z3, Z3 \
+	STORE4
+
+// LESS begins integers with the sums of x, as pairs of 16 bits, times the
+// words of C.
+#define LESS(at, C, I) \
+	VPXORD        I, I, I \
+	VPDPWSSD.BCST at, C, I
+#define LESS1(C) \
+	LESS((BX), C, Z8)
+#define LESS4(C) \
+	LESS((BX), C, Z8)         \
+	LESS((BX)(R12*1), C, Z9)  \
+	LESS((BX)(R12*2), C, Z10) \
+	LESS((BX)(R13*1), C, Z11)
+#define LESSHIGH1(C) \
+	LESS((BX), C, Z12)
+#define LESSHIGH4(C) \
+	LESS((BX), C, Z12)        \
+	LESS((BX)(R12*1), C, Z13) \
+	LESS((BX)(R12*2), C, Z14) \
+	LESS((BX)(R13*1), C, Z15)
+
+// NOLESS begins integers with 0.
+#define NOLESS1 \
+	VPXORD Z8, Z8, Z8
+#define NOLESS4 \
+	VPXORD Z8, Z8, Z8    \
+	VPXORD Z9, Z9, Z9    \
+	VPXORD Z10, Z10, Z10 \
+	VPXORD Z11, Z11, Z11
+#define NOLESSHIGH1 \
+	VPXORD Z12, Z12, Z12
+#define NOLESSHIGH4 \
+	VPXORD Z12, Z12, Z12 \
+	VPXORD Z13, Z13, Z13 \
+	VPXORD Z14, Z14, Z14 \
+	VPXORD Z15, Z15, Z15
+
+// DOT adds the products of W, group g of the weights, with x.
+#define DOT1(g, W) \
+	VPDPBUSD.BCST (4*(g))(AX), W, Z8
+#define DOT4(g, W) \
+	VPDPBUSD.BCST (4*(g))(AX), W, Z8         \
+	VPDPBUSD.BCST (4*(g))(AX)(R12*1), W, Z9  \
+	VPDPBUSD.BCST (4*(g))(AX)(R12*2), W, Z10 \
+	VPDPBUSD.BCST (4*(g))(AX)(R13*1), W, Z11
+#define DOTHIGH1(g, W) \
+	VPDPBUSD.BCST (4*(g))(AX), W, Z12
+#define DOTHIGH4(g, W) \
+	VPDPBUSD.BCST (4*(g))(AX), W, Z12        \
+	VPDPBUSD.BCST (4*(g))(AX)(R12*1), W, Z13 \
+	VPDPBUSD.BCST (4*(g))(AX)(R12*2), W, Z14 \
+	VPDPBUSD.BCST (4*(g))(AX)(R13*1), W, Z15
+
+// ADD adds the integers I times d and the scale of x, which is at dx.
+#define ADD(dx, I, ACC) \
+	VMULPS.BCST dx, Z24, Z16 \
+	VCVTDQ2PS   I, I         \
+	VMULPS      Z16, I, I    \
+	VADDPS      I, ACC, ACC
+#define ADD1 \
+	ADD((DX), Z8, Z0)
+#define ADD4 \
+	ADD((DX), Z8, Z0)         \
+	ADD((DX)(R12*1), Z9, Z1)  \
+	ADD((DX)(R12*2), Z10, Z2) \
+	ADD((DX)(R13*1), Z11, Z3)
+
+// The K types' integers times scales are below 2^24, and so is their sum: as
+// float32 they are exact, and cost less than as 32-bit integers.
+
+// ADDK adds the integers I times their scale.
+#define ADDK(dx, I, ACC) \
+	VCVTDQ2PS   I, I         \
+	VMULPS      Z26, I, I    \
+	VMULPS.BCST dx, Z24, Z16 \
+	VMULPS      Z16, I, I    \
+	VADDPS      I, ACC, ACC
+#define ADDK1 \
+	ADDK((DX), Z8, Z0)
+#define ADDK4 \
+	ADDK((DX), Z8, Z0)         \
+	ADDK((DX)(R12*1), Z9, Z1)  \
+	ADDK((DX)(R12*2), Z10, Z2) \
+	ADDK((DX)(R13*1), Z11, Z3)
+
+// ADDKK adds the integers I of columns 0 to 15 and J of columns 16 to 31. The
+// fused product and sum are exact.
+#define ADDKK(dx, I, J, ACC) \
+	VCVTDQ2PS   I, I         \
+	VCVTDQ2PS   J, J         \
+	VMULPS      Z26, I, I    \
+	VFMADD231PS Z27, J, I    \
+	VMULPS.BCST dx, Z24, Z16 \
+	VMULPS      Z16, I, I    \
+	VADDPS      I, ACC, ACC
+#define ADDKK1 \
+	ADDKK((DX), Z8, Z12, Z0)
+#define ADDKK4 \
+	ADDKK((DX), Z8, Z12, Z0)         \
+	ADDKK((DX)(R12*1), Z9, Z13, Z1)  \
+	ADDKK((DX)(R12*2), Z10, Z14, Z2) \
+	ADDKK((DX)(R13*1), Z11, Z15, Z3)
+
+// MIN adds to the sums of the minimums' part, or subtracts from them, the
+// minimums C, which are words, times the sums of x, which are at s, and their
+// scale in Z25.
+#define MIN(OP, C, dx, s, ACC) \
+	VPXORD        Z17, Z17, Z17 \
+	VPDPWSSD.BCST s, C, Z17     \
+	VCVTDQ2PS     Z17, Z17      \
+	VMULPS.BCST   dx, Z25, Z16  \
+	VMULPS        Z16, Z17, Z17 \
+	OP            Z17, ACC, ACC
+#define MIN1(OP, C) \
+	MIN(OP, C, (DX), (BX), Z4)
+#define MIN4(OP, C) \
+	MIN(OP, C, (DX), (BX), Z4)               \
+	MIN(OP, C, (DX)(R12*1), (BX)(R12*1), Z5) \
+	MIN(OP, C, (DX)(R12*2), (BX)(R12*2), Z6) \
+	MIN(OP, C, (DX)(R13*1), (BX)(R13*1), Z7)
+
+// What comes before the tiles of a block: nothing; d; d and dmin. The scales of
+// types that have those of all tiles together follow, at R8.
+#define NOHEAD
+#define HEAD \
+	VCVTPH2PS (SI), Z24
+#define HEADMIN \
+	VCVTPH2PS (SI), Z24 \
+	VCVTPH2PS 32(SI), Z25
+#define HEADSCALES \
+	HEAD \
+	LEAQ 32(SI), R8
+#define HEADMINSCALES \
+	HEADMIN \
+	LEAQ    64(SI), R8
+
+// NIBBLES does groups g and g+4, whose nibbles begin at a place in the tile.
+// Z31 is 0x0f bytes.
+#define NIBBLES(at, g, DOT) \
+	VMOVDQU64 (at+64*g)(SI), Z16 \
+	VPANDD    Z31, Z16, Z17      \
+	VPSRLW    $4, Z16, Z16       \
+	VPANDD    Z31, Z16, Z16      \
+	DOT(g, Z17)                  \
+	DOT(g+4, Z16)

@@ -1,0 +1,223 @@
+#include "textflag.h"
+#include "avx512_tiled_amd64.h"
+
+// Products of tiles with quants of 5 bits, nibbles and single bits, of 2, which
+// are pairs, and of 3, pairs and single bits.
+
+// BIT adds to the quants in W the single bit of their group: OP and n move it
+// from its place in Z21 to that in Z30, a mask. One that is there already is
+// moved by 0.
+#define BIT(OP, n, W) \
+	OP         $n, Z21, Z20 \
+	VPTERNLOGD $0xf8, Z30, Z20, W
+
+// FIVES does groups g and g+4, whose nibbles begin at a place in the tile.
+#define FIVES(at, g, DOT) \
+	VMOVDQU64 (at+64*g)(SI), Z16 \
+	VPANDD    Z31, Z16, Z17      \
+	VPSRLW    $4, Z16, Z16       \
+	VPANDD    Z31, Z16, Z16      \
+	BIT(VPSLLW, (4-g), Z17)      \
+	BIT(VPSRLW, g, Z16)          \
+	DOT(g, Z17)                  \
+	DOT(g+4, Z16)
+
+#define ALLFIVES(DOT) \
+	PREFETCH4(0)               \
+	PREFETCHT0 (AHEAD+256)(SI) \
+	VMOVDQU64  256(SI), Z21    \
+	FIVES(0, 0, DOT)           \
+	FIVES(0, 1, DOT)           \
+	FIVES(0, 2, DOT)           \
+	FIVES(0, 3, DOT)
+
+#define Q50TILE(LESS, DOT, ADD) \
+	PREFETCHT0 (AHEAD+320)(SI) \
+	LESS(Z29)                  \
+	ALLFIVES(DOT)              \
+	VCVTPH2PS  320(SI), Z24    \
+	ADD
+#define Q50TILE1 Q50TILE(LESS1, DOT1, ADD1)
+#define Q50TILE4 Q50TILE(LESS4, DOT4, ADD4)
+
+#define FIVECONSTANTS \
+	FILL32(0x0f0f0f0f, Z31) \
+	FILL32(0x10101010, Z30)
+
+// Z29 is words of -16.
+#define Q50CONSTANTS \
+	FIVECONSTANTS \
+	FILL32(0xfff0fff0, Z29)
+
+// func tiledQ5_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ5_0x1AVX512(SB), NOSPLIT, $0-64
+	Q50CONSTANTS
+	TILED(0, 1, 352, ZERO1, NOHEAD, Q50TILE1, STORE1)
+
+// func tiledQ5_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ5_0x4AVX512(SB), NOSPLIT, $0-64
+	Q50CONSTANTS
+	TILED(0, 1, 352, ZERO4, NOHEAD, Q50TILE4, STORE4)
+
+// Q51TILE has minimums of its own: their integer is 1.
+#define Q51TILE(LESS, DOT, ADD, MIN) \
+	PREFETCHT0 (AHEAD+320)(SI) \
+	LESS                       \
+	ALLFIVES(DOT)              \
+	VCVTPH2PS  320(SI), Z24    \
+	VCVTPH2PS  352(SI), Z25    \
+	ADD                        \
+	MIN(VADDPS, Z29)
+#define Q51TILE1 Q51TILE(NOLESS1, DOT1, ADD1, MIN1)
+#define Q51TILE4 Q51TILE(NOLESS4, DOT4, ADD4, MIN4)
+
+// Z29 is words of 1.
+#define Q51CONSTANTS \
+	FIVECONSTANTS \
+	FILL32(0x00010001, Z29)
+
+// func tiledQ5_1x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ5_1x1AVX512(SB), NOSPLIT, $0-64
+	Q51CONSTANTS
+	TILED(0, 1, 384, ZERO1, NOHEAD, Q51TILE1, STOREMIN1)
+
+// func tiledQ5_1x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ5_1x4AVX512(SB), NOSPLIT, $0-64
+	Q51CONSTANTS
+	TILED(0, 1, 384, ZERO4, NOHEAD, Q51TILE4, STOREMIN4)
+
+#define Q5KTILE(LESS, DOT, ADD, MIN) \
+	LESS                          \
+	ALLFIVES(DOT)                 \
+	VPMOVZXBD       (R8), Z26     \
+	VCVTDQ2PS       Z26, Z26      \
+	VBROADCASTI32X4 16(R8), Z27   \
+	VPSHUFB         Z29, Z27, Z27 \
+	ADDQ            $32, R8       \
+	ADD                           \
+	MIN(VSUBPS, Z27)
+#define Q5KTILE1 Q5KTILE(NOLESS1, DOT1, ADDK1, MIN1)
+#define Q5KTILE4 Q5KTILE(NOLESS4, DOT4, ADDK4, MIN4)
+
+#define Q5KCONSTANTS \
+	FIVECONSTANTS \
+	VMOVDQU64     ·tiledWordPairs(SB), Z29
+
+// func tiledQ5_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ5_Kx1AVX512(SB), NOSPLIT, $0-64
+	Q5KCONSTANTS
+	TILED(320, 8, 320, ZERO1, HEADMINSCALES, Q5KTILE1, STOREMIN1)
+
+// func tiledQ5_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ5_Kx4AVX512(SB), NOSPLIT, $0-64
+	Q5KCONSTANTS
+	TILED(320, 8, 320, ZERO4, HEADMINSCALES, Q5KTILE4, STOREMIN4)
+
+// TWOS does groups 2k, 2k+1, 2k+4 and 2k+5. Z31 is 0x03 bytes.
+#define TWOS(k, DOT, DOTHIGH) \
+	VMOVDQU64 (64*k)(SI), Z16 \
+	VPANDD    Z31, Z16, Z17   \
+	DOT(2*k, Z17)             \
+	VPSRLW    $2, Z16, Z18    \
+	VPANDD    Z31, Z18, Z18   \
+	DOTHIGH(2*k+4, Z18)       \
+	VPSRLW    $4, Z16, Z17    \
+	VPANDD    Z31, Z17, Z17   \
+	DOT(2*k+1, Z17)           \
+	VPSRLW    $6, Z16, Z18    \
+	VPANDD    Z31, Z18, Z18   \
+	DOTHIGH(2*k+5, Z18)
+
+// Q2KTILE has scales and minimums of 4 bits: the minimums of both halves of the
+// columns go to Z22 as words.
+#define Q2KTILE(LESS, LESSHIGH, DOT, DOTHIGH, ADD, MIN) \
+	PREFETCHT0 AHEAD(SI)            \
+	PREFETCHT0 (AHEAD+64)(SI)       \
+	LESS                            \
+	LESSHIGH                        \
+	TWOS(0, DOT, DOTHIGH)           \
+	TWOS(1, DOT, DOTHIGH)           \
+	VPMOVZXBD  (R8), Z26            \
+	VPMOVZXBD  16(R8), Z27          \
+	VPSRLD     $4, Z26, Z22         \
+	VPSLLD     $12, Z27, Z23        \
+	VPTERNLOGD $0xa8, Z30, Z23, Z22 \
+	VPANDD     Z30, Z26, Z26        \
+	VPANDD     Z30, Z27, Z27        \
+	VCVTDQ2PS  Z26, Z26             \
+	VCVTDQ2PS  Z27, Z27             \
+	ADDQ       $32, R8              \
+	ADD                             \
+	MIN(VSUBPS, Z22)
+#define Q2KTILE1 Q2KTILE(NOLESS1, NOLESSHIGH1, DOT1, DOTHIGH1, ADDKK1, MIN1)
+#define Q2KTILE4 Q2KTILE(NOLESS4, NOLESSHIGH4, DOT4, DOTHIGH4, ADDKK4, MIN4)
+
+// Z30 is words of 15.
+#define Q2KCONSTANTS \
+	FILL32(0x03030303, Z31) \
+	FILL32(0x000f000f, Z30)
+
+// func tiledQ2_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ2_Kx1AVX512(SB), NOSPLIT, $0-64
+	Q2KCONSTANTS
+	TILED(320, 8, 128, ZERO1, HEADMINSCALES, Q2KTILE1, STOREMIN1)
+
+// func tiledQ2_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ2_Kx4AVX512(SB), NOSPLIT, $0-64
+	Q2KCONSTANTS
+	TILED(320, 8, 128, ZERO4, HEADMINSCALES, Q2KTILE4, STOREMIN4)
+
+// THREES does groups 2k, 2k+1, 2k+4 and 2k+5. The shifts move the single bits
+// of the first two to bit 2.
+#define THREES(k, OP0, n0, OP1, n1, DOT, DOTHIGH) \
+	VMOVDQU64 (64*k)(SI), Z16 \
+	VPANDD    Z31, Z16, Z17   \
+	BIT(OP0, n0, Z17)         \
+	DOT(2*k, Z17)             \
+	VPSRLW    $2, Z16, Z18    \
+	VPANDD    Z31, Z18, Z18   \
+	BIT(VPSRLW, (2*k+2), Z18) \
+	DOTHIGH(2*k+4, Z18)       \
+	VPSRLW    $4, Z16, Z17    \
+	VPANDD    Z31, Z17, Z17   \
+	BIT(OP1, n1, Z17)         \
+	DOT(2*k+1, Z17)           \
+	VPSRLW    $6, Z16, Z18    \
+	VPANDD    Z31, Z18, Z18   \
+	BIT(VPSRLW, (2*k+3), Z18) \
+	DOTHIGH(2*k+5, Z18)
+
+#define Q3KTILE(LESS, LESSHIGH, DOT, DOTHIGH, ADD) \
+	PREFETCHT0 AHEAD(SI)                          \
+	PREFETCHT0 (AHEAD+64)(SI)                     \
+	PREFETCHT0 (AHEAD+128)(SI)                    \
+	VMOVDQU64  128(SI), Z21                       \
+	LESS(Z29)                                     \
+	LESSHIGH(Z28)                                 \
+	THREES(0, VPSLLW, 2, VPSLLW, 1, DOT, DOTHIGH) \
+	THREES(1, VPSRLW, 0, VPSRLW, 1, DOT, DOTHIGH) \
+	VPMOVSXBD  (R8), Z26                          \
+	VCVTDQ2PS  Z26, Z26                           \
+	VPMOVSXBD  16(R8), Z27                        \
+	VCVTDQ2PS  Z27, Z27                           \
+	ADDQ       $32, R8                            \
+	ADD
+#define Q3KTILE1 Q3KTILE(LESS1, LESSHIGH1, DOT1, DOTHIGH1, ADDKK1)
+#define Q3KTILE4 Q3KTILE(LESS4, LESSHIGH4, DOT4, DOTHIGH4, ADDKK4)
+
+// Z29 and Z28 are -4 in the words of one half of the columns.
+#define Q3KCONSTANTS \
+	FILL32(0x03030303, Z31) \
+	FILL32(0x04040404, Z30) \
+	FILL32(0x0000fffc, Z29) \
+	FILL32(0xfffc0000, Z28)
+
+// func tiledQ3_Kx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ3_Kx1AVX512(SB), NOSPLIT, $0-64
+	Q3KCONSTANTS
+	TILED(288, 8, 192, ZERO1, HEADSCALES, Q3KTILE1, STORE1)
+
+// func tiledQ3_Kx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledQ3_Kx4AVX512(SB), NOSPLIT, $0-64
+	Q3KCONSTANTS
+	TILED(288, 8, 192, ZERO4, HEADSCALES, Q3KTILE4, STORE4)

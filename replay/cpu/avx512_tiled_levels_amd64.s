@@ -1,0 +1,106 @@
+#include "textflag.h"
+#include "avx512_tiled_amd64.h"
+
+// Products of tiles of nibbles that name levels, which a table has.
+
+// levelsIQ4 are the levels of IQ4_NL and IQ4_XS plus 128, levelsMXFP4 those of
+// MXFP4 plus 12.
+DATA levelsIQ4<>+0(SB)/8, $0x766a5d4f3f2d1801
+DATA levelsIQ4<>+8(SB)/8, $0xf1d9c5b5a6998d81
+GLOBL levelsIQ4<>(SB), RODATA|NOPTR, $16
+DATA levelsMXFP4<>+0(SB)/8, $0x181412100f0e0d0c
+DATA levelsMXFP4<>+8(SB)/8, $0x00040608090a0b0c
+GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
+
+// LEVELS does groups g and g+4, whose nibbles begin at a place in the tile, of
+// the levels in Z29.
+#define LEVELS(at, g, DOT) \
+	VMOVDQU64 (at+64*g)(SI), Z16 \
+	VPANDD    Z31, Z16, Z17      \
+	VPSRLW    $4, Z16, Z16       \
+	VPANDD    Z31, Z16, Z16      \
+	VPSHUFB   Z17, Z29, Z17      \
+	VPSHUFB   Z16, Z29, Z16      \
+	DOT(g, Z17)                  \
+	DOT(g+4, Z16)
+
+#define ALLLEVELS(LESS, DOT) \
+	PREFETCH4(0)      \
+	LESS(Z30)         \
+	LEVELS(0, 0, DOT) \
+	LEVELS(0, 1, DOT) \
+	LEVELS(0, 2, DOT) \
+	LEVELS(0, 3, DOT)
+
+#define IQ4NLTILE(LESS, DOT, ADD) \
+	PREFETCHT0 (AHEAD+256)(SI) \
+	ALLLEVELS(LESS, DOT)       \
+	VCVTPH2PS  256(SI), Z24    \
+	ADD
+#define IQ4NLTILE1 IQ4NLTILE(LESS1, DOT1, ADD1)
+#define IQ4NLTILE4 IQ4NLTILE(LESS4, DOT4, ADD4)
+
+// Z30 is words of -128.
+#define IQ4CONSTANTS \
+	FILL32(0x0f0f0f0f, Z31) \
+	FILL32(0xff80ff80, Z30) \
+	VBROADCASTI32X4 levelsIQ4<>(SB), Z29
+
+// func tiledIQ4_NLx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledIQ4_NLx1AVX512(SB), NOSPLIT, $0-64
+	IQ4CONSTANTS
+	TILED(0, 1, 288, ZERO1, NOHEAD, IQ4NLTILE1, STORE1)
+
+// func tiledIQ4_NLx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledIQ4_NLx4AVX512(SB), NOSPLIT, $0-64
+	IQ4CONSTANTS
+	TILED(0, 1, 288, ZERO4, NOHEAD, IQ4NLTILE4, STORE4)
+
+#define IQ4XSTILE(LESS, DOT, ADD) \
+	ALLLEVELS(LESS, DOT) \
+	VPMOVSXBD (R8), Z26  \
+	VCVTDQ2PS Z26, Z26   \
+	ADDQ      $16, R8    \
+	ADD
+#define IQ4XSTILE1 IQ4XSTILE(LESS1, DOT1, ADDK1)
+#define IQ4XSTILE4 IQ4XSTILE(LESS4, DOT4, ADDK4)
+
+// func tiledIQ4_XSx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledIQ4_XSx1AVX512(SB), NOSPLIT, $0-64
+	IQ4CONSTANTS
+	TILED(160, 8, 256, ZERO1, HEADSCALES, IQ4XSTILE1, STORE1)
+
+// func tiledIQ4_XSx4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledIQ4_XSx4AVX512(SB), NOSPLIT, $0-64
+	IQ4CONSTANTS
+	TILED(160, 8, 256, ZERO4, HEADSCALES, IQ4XSTILE4, STORE4)
+
+// MXFP4TILE makes scales e of a byte 2^(e-128), which are subnormal below 2.
+#define MXFP4TILE(LESS, DOT, ADD) \
+	PREFETCHT0 (AHEAD+256)(SI) \
+	ALLLEVELS(LESS, DOT)       \
+	VPMOVZXBD  256(SI), Z24    \
+	VCVTDQ2PS  Z24, Z24        \
+	VADDPS     Z28, Z24, Z24   \
+	VSCALEFPS  Z24, Z27, Z24   \
+	ADD
+#define MXFP4TILE1 MXFP4TILE(LESS1, DOT1, ADD1)
+#define MXFP4TILE4 MXFP4TILE(LESS4, DOT4, ADD4)
+
+// Z30 is words of -12, Z28 and Z27 are -128 and 1 in single precision.
+#define MXFP4CONSTANTS \
+	FILL32(0x0f0f0f0f, Z31)                \
+	FILL32(0xfff4fff4, Z30)                \
+	VBROADCASTI32X4 levelsMXFP4<>(SB), Z29 \
+	FILL32(0xc3000000, Z28)                \
+	FILL32(0x3f800000, Z27)
+
+// func tiledMXFP4x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledMXFP4x1AVX512(SB), NOSPLIT, $0-64
+	MXFP4CONSTANTS
+	TILED(0, 1, 272, ZERO1, NOHEAD, MXFP4TILE1, STORE1)
+
+// func tiledMXFP4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledMXFP4x4AVX512(SB), NOSPLIT, $0-64
+	MXFP4CONSTANTS
+	TILED(0, 1, 272, ZERO4, NOHEAD, MXFP4TILE4, STORE4)
