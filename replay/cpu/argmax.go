@@ -63,3 +63,14 @@ func largest(x []float32) int {
 	m := max(m0, m1, m2, m3, maxOf(rest))
 	return max(0, slices.Index(x, m)) // not there if all are NaN
 }
+
+// maxOf returns the largest element, ignoring NaN.
+func maxOf(x []float32) float32 {
+	m := minusInf
+	for _, v := range x {
+		if v > m {
+			m = v
+		}
+	}
+	return m
+}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/pianola-engine/pianola/dtype"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // attnBlock is the number of absolute positions whose scores are taken
@@ -14,11 +13,23 @@ const attnBlock = 64
 
 var minusInf = float32(math.Inf(-1))
 
+// attnRows is how many rows of Q that share K and V are taken together: heads
+// of one row, and those of the rows next to it.
+const attnRows = 16
+
+// ones are weights that make a dot product a sum.
+var ones = func() (x [attnBlock]float32) {
+	for i := range x {
+		x[i] = 1
+	}
+	return x
+}()
+
 // attn is softmax attention of one row and head over its positions, or over
 // those of one split.
 type attn struct {
-	ops     *ops
-	rowsF16 rowsFunc
+	ops   *ops
+	float floatFunc // the product of rows of K and Q
 
 	heads, headDim, qStride int
 	perKV                   int // Q heads that share a K and V head
@@ -39,7 +50,7 @@ func newAttn(b *binder) (kernel, error) {
 	b.need(p.Cap > 0, "the cache has no rows")
 	b.need(p.Splits > 0, "there are no splits")
 	k := &attn{
-		ops: b.ops, rowsF16: b.ops.rows[product{dtype.F16, decl.ActF32}],
+		ops: b.ops, float: b.ops.float[dtype.F16],
 		heads: int(p.Heads), headDim: d, qStride: int(p.QStride), perKV: int(p.Heads / max(p.KVHeads, 1)),
 		span: int(p.Span), splits: int(p.Splits), split: b.spec(table.AttnSpecSplit) != 0, scale: p.Scale,
 		q:      b.f32(table.AttnBindQ),
@@ -54,58 +65,30 @@ func newAttn(b *binder) (kernel, error) {
 	return k, b.err
 }
 
-func (k *attn) units(w *worker) int { return w.rows * k.splits * k.heads }
-
-func (k *attn) run(w *worker, lo, hi int) {
-	for u := lo; u < hi; {
-		h, s := u%k.heads, u/k.heads%k.splits
-		n := min(hi-u, k.perKV-h%k.perKV, attnHeads)
-		k.group(w, fairRow(u/(k.heads*k.splits), w.rows), s, h, n)
-		u += n
+// together returns how many rows of a chunk are taken together: as many as
+// leave each worker several pieces.
+func (k *attn) together(w *worker) int {
+	n := min(w.rows, max(1, attnRows/k.perKV))
+	for n > 1 && k.pieces(w, n) < 4*len(w.team.workers) {
+		n /= 2
 	}
+	return n
 }
 
-// attnHeads is how many heads that share K and V are taken together.
-const attnHeads = 8
+// pieces returns how many pieces there are with n rows together.
+func (k *attn) pieces(w *worker, n int) int { return (w.rows + n - 1) / n * k.splits * k.heads }
 
-// group computes heads h to h+n-1 of row r and split s, which share K and V: a
-// block of them is in the cache for all after the first. What a head computes
-// does not depend on the others.
-func (k *attn) group(w *worker, r, s, h, n int) {
-	end := int(w.kvLen) + r
-	begin := 0
-	if k.window > 0 {
-		begin = max(0, end-k.window)
-	}
-	size := k.headDim
-	if k.split {
-		begin, end = max(begin, s*k.span), min(end, (s+1)*k.span)
-		size += 2
-	}
-	out := func(i int) []float32 { return k.out[((r*k.heads+h+i)*k.splits+s)*size:][:size] }
-	var m, sum [attnHeads]float32
-	for i := range n {
-		clear(out(i)[:k.headDim])
-		m[i] = minusInf
-	}
-	for at := begin; at < end; {
-		next := min(at-at%attnBlock+attnBlock, end)
-		for i := range n {
-			w.input.f = k.q[r*k.qStride+(h+i)*k.headDim:][:k.headDim]
-			m[i], sum[i] = k.block(w, out(i)[:k.headDim], h/k.perKV, at, next, m[i], sum[i])
-		}
-		at = next
-	}
-	for i := range n {
-		out := out(i)
-		switch {
-		case k.split:
-			out[k.headDim], out[k.headDim+1] = m[i], sum[i]
-		case end > begin:
-			for j := range out {
-				out[j] /= sum[i]
-			}
-		}
+func (k *attn) units(w *worker) int { return k.pieces(w, k.together(w)) }
+
+func (k *attn) run(w *worker, lo, hi int) {
+	together := k.together(w)
+	blocks := (w.rows + together - 1) / together
+	for u := lo; u < hi; {
+		h, s := u%k.heads, u/k.heads%k.splits
+		n := min(hi-u, k.perKV-h%k.perKV, attnRows/together)
+		r := fairRow(u/(k.heads*k.splits), blocks) * together
+		k.group(w, r, min(together, w.rows-r), s, h, n)
+		u += n
 	}
 }
 
@@ -118,59 +101,158 @@ func fairRow(i, rows int) int {
 	return rows - 1 - i/2
 }
 
-// block adds the V rows of positions at to next-1, weighted by the products of
-// the worker's input, a row of Q, with their K rows, to acc. m is the largest
-// score so far and sum the sum of weights; it returns the new ones.
-func (k *attn) block(w *worker, acc []float32, head, at, next int, m, sum float32) (float32, float32) {
-	scores := w.scores[:next-at]
-	k.score(w, scores, head, at, next)
-	if top := maxOf(scores); top > m {
-		shrink := exp(m - top)
+// attnGroup is the heads and rows that are taken together, in the worker's
+// private memory.
+type attnGroup struct {
+	row, rows   int // the first row, and how many
+	head, heads int
+	q, acc      []float32 // [rows, heads, headDim]
+	scores      []float32 // [rows, heads, attnBlock]
+	top, sum    [attnRows]float32
+}
+
+// group computes heads h to h+n-1, which share K and V, of rows r to r+rows-1
+// and split s. What a row and head computes does not depend on the others.
+func (k *attn) group(w *worker, r, rows, s, h, n int) {
+	mem, size := float32s(w.scratch), rows*n*k.headDim
+	g := attnGroup{row: r, rows: rows, head: h, heads: n, q: mem[:size], acc: mem[size:][:size], scores: mem[2*size:][:rows*n*attnBlock]}
+	clear(g.acc)
+	for i := range rows {
+		copy(g.q[i*n*k.headDim:][:n*k.headDim], k.q[(r+i)*k.qStride+h*k.headDim:])
+	}
+	for i := range rows * n {
+		g.top[i] = minusInf
+	}
+	begin, _ := k.seen(w, r, s)
+	_, end := k.seen(w, r+rows-1, s)
+	for at := begin; at < end; {
+		next := min(at-at%attnBlock+attnBlock, end)
+		k.block(w, &g, s, at, next)
+		at = next
+	}
+	for i := range rows * n {
+		k.finish(w, &g, s, i)
+	}
+}
+
+// seen returns the positions that row r sees in split s: from begin to end-1.
+func (k *attn) seen(w *worker, r, s int) (begin, end int) {
+	end = int(w.kvLen) + r
+	if k.window > 0 {
+		begin = max(0, end-k.window)
+	}
+	if k.split {
+		begin, end = max(begin, s*k.span), min(end, (s+1)*k.span)
+	}
+	return begin, end
+}
+
+// seenOf returns what row r of the group sees of positions at to next-1.
+func (k *attn) seenOf(w *worker, g *attnGroup, r, s, at, next int) (begin, end int) {
+	begin, end = k.seen(w, g.row+r, s)
+	begin = min(max(begin, at), next)
+	return begin, max(begin, min(end, next))
+}
+
+// block adds what the rows see of positions at to next-1, which are of one block.
+func (k *attn) block(w *worker, g *attnGroup, s, at, next int) {
+	k.score(w, g, at, next)
+	// All rows see what is from first to last-1.
+	first, last := at, next
+	for i := range g.rows {
+		begin, end := k.seenOf(w, g, i, s, at, next)
+		first, last = max(first, begin), min(last, end)
+		for j := i * g.heads; j < (i+1)*g.heads && begin < end; j++ {
+			k.soften(g, j, begin-at, end-at)
+		}
+	}
+	last = max(first, last)
+	// A row's positions in order: before those that all see, these, and after.
+	for i := range g.rows {
+		begin, end := k.seenOf(w, g, i, s, at, next)
+		k.weigh(g, i, 1, at, begin, min(first, end))
+	}
+	k.weigh(g, 0, g.rows, at, first, last)
+	for i := range g.rows {
+		begin, end := k.seenOf(w, g, i, s, at, next)
+		k.weigh(g, i, 1, at, max(last, begin), end)
+	}
+}
+
+// score sets the scores to the products of Q with the K rows of positions at to
+// next-1.
+func (k *attn) score(w *worker, g *attnGroup, at, next int) {
+	x := &w.float
+	x.x, x.in, x.stride, x.rows = g.q, k.headDim, k.headDim, g.rows*g.heads
+	for p := at; p < next; {
+		n, rows := k.kCache.run(g.head/k.perKV, p, next-p)
+		k.float(g.scores[p-at:], attnBlock, rows, n, x)
+		p += n
+	}
+}
+
+// soften makes weights of scores begin to end-1 of row and head j.
+func (k *attn) soften(g *attnGroup, j, begin, end int) {
+	scores := g.scores[j*attnBlock:][begin:end]
+	if top := k.ops.scaleMax(scores, k.scale); top > g.top[j] {
+		shrink := exp(g.top[j] - top)
+		acc := g.acc[j*k.headDim:][:k.headDim]
 		for i := range acc {
 			acc[i] = float32(acc[i] * shrink)
 		}
-		sum = float32(sum * shrink)
-		m = top
+		g.sum[j] = float32(g.sum[j] * shrink)
+		g.top[j] = top
 	}
-	k.ops.expSub(scores, m)
-	for _, v := range scores {
-		sum += v
-	}
-	k.weigh(acc, scores, head, at, next)
-	return m, sum
+	k.ops.expSub(scores, g.top[j])
+	g.sum[j] += k.ops.dot(scores, ones[:len(scores)])
 }
 
-// score sets scores to the scaled products of the worker's input, a row of Q,
-// with the K rows of positions at to next-1.
-func (k *attn) score(w *worker, scores []float32, head, at, next int) {
-	for p := at; p < next; {
-		n, rows := k.kCache.run(head, p, next-p)
-		k.rowsF16(scores[p-at:][:n], rows, &w.input)
-		p += n
-	}
-	for i, v := range scores {
-		scores[i] = float32(v * k.scale)
+// weigh adds the V rows of positions begin to end-1, times their weights, to the
+// heads of rows i to i+n-1. The scores begin with position at.
+func (k *attn) weigh(g *attnGroup, i, n, at, begin, end int) {
+	i, n = i*g.heads, n*g.heads
+	acc := g.acc[i*k.headDim:][:n*k.headDim]
+	for p := begin; p < end; {
+		m, rows := k.vCache.run(g.head/k.perKV, p, end-p)
+		k.ops.addScaledF16(acc, k.headDim, rows, m, g.scores[i*attnBlock+p-at:], attnBlock)
+		p += m
 	}
 }
 
-// weigh adds the V rows of positions at to next-1, times their weights.
-func (k *attn) weigh(acc, weights []float32, head, at, next int) {
-	for p := at; p < next; {
-		n, rows := k.vCache.run(head, p, next-p)
-		k.ops.addScaledF16(acc, rows, weights[p-at:][:n])
-		p += n
+// finish writes row and head j.
+func (k *attn) finish(w *worker, g *attnGroup, s, j int) {
+	size := k.headDim
+	if k.split {
+		size += 2
+	}
+	r := g.row + j/g.heads
+	out := k.out[((r*k.heads+g.head+j%g.heads)*k.splits+s)*size:][:size]
+	acc := g.acc[j*k.headDim:][:k.headDim]
+	if k.split {
+		copy(out, acc)
+		out[k.headDim], out[k.headDim+1] = g.top[j], g.sum[j]
+		return
+	}
+	if begin, end := k.seen(w, r, s); begin >= end {
+		clear(out)
+		return
+	}
+	for i, v := range acc {
+		out[i] = v / g.sum[j]
 	}
 }
 
-// maxOf returns the largest element, ignoring NaN.
-func maxOf(x []float32) float32 {
+// scaleMax multiplies s by scale and returns its maximum, ignoring NaN.
+func scaleMax(s []float32, scale float32) float32 {
 	m := minusInf
-	for _, v := range x {
+	for i, v := range s {
+		v = float32(v * scale)
+		s[i] = v
 		if v > m {
 			m = v
 		}
 	}
-	return m
+	return m + 0 // which zero depends on the order
 }
 
 // attnMerge merges the splits of attn.

@@ -1,214 +1,222 @@
 #include "textflag.h"
 
-// Float dot products of rows. Y0 to Y3 are the 32 sums of doc.go.
+// Products of rows of float weights with one, two or three rows of activations,
+// in the arithmetic of doc.go: two registers are the 16 sums of one row of
+// weights and one of activations. The registers are
+//
+//	SI R10      two rows of weights   Y0-Y11   sums, four for each row of x:
+//	R9          bytes of such a row            two for each row of weights
+//	DX AX       x, and where in it    Y12 Y13  8 weights of each row
+//	BX          its stride            Y14      8 activations
+//	CX R12      column, and their end
+//	DI R8       y and its stride
+//	R14 R15     how far ahead to ask for weights, and where
+//	R13         rows of weights left (R11 is 0)
+//
+// Where one row of weights is left, it takes the place of the other too.
 
-#define ZERO \
-	VXORPS Y0, Y0, Y0 \
-	VXORPS Y1, Y1, Y1 \
-	VXORPS Y2, Y2, Y2 \
-	VXORPS Y3, Y3, Y3
+// LOADF32, LOADF16 and LOADBF16 load 8 weights of each row, from column at on.
+#define LOADF32(at) \
+	VMOVUPS (4*at)(SI)(CX*4), Y12  \
+	VMOVUPS (4*at)(R10)(CX*4), Y13
 
-// MULADD adds the products of the weights in Y4 to Y7 with 32 activations.
-#define MULADD \
-	VMULPS (R12), Y4, Y4   \
-	VMULPS 32(R12), Y5, Y5 \
-	VMULPS 64(R12), Y6, Y6 \
-	VMULPS 96(R12), Y7, Y7 \
-	VADDPS Y4, Y0, Y0      \
-	VADDPS Y5, Y1, Y1      \
-	VADDPS Y6, Y2, Y2      \
-	VADDPS Y7, Y3, Y3      \
-	ADDQ   $128, R12
+#define LOADF16(at) \
+	VCVTPH2PS (2*at)(SI)(CX*2), Y12  \
+	VCVTPH2PS (2*at)(R10)(CX*2), Y13
 
-// REDUCE32 adds up Y0 to Y3 into the lowest lane of X0.
-#define REDUCE32 \
-	VADDPS       Y1, Y0, Y0 \
-	VADDPS       Y3, Y2, Y2 \
-	VADDPS       Y2, Y0, Y0 \
-	VEXTRACTF128 $1, Y0, X1 \
-	VADDPS       X1, X0, X0 \
-	VMOVHLPS     X0, X0, X1 \
-	VADDPS       X1, X0, X0 \
-	VMOVSHDUP    X0, X1     \
-	VADDSS       X1, X0, X0
+#define LOADBF16(at) \
+	VPMOVZXWD (2*at)(SI)(CX*2), Y12  \
+	VPMOVZXWD (2*at)(R10)(CX*2), Y13 \
+	VPSLLD    $16, Y12, Y12          \
+	VPSLLD    $16, Y13, Y13
 
-// LOADF32, LOADF16 and LOADBF16 load 32 weights.
-#define LOADF32 \
-	VMOVUPS (SI), Y4   \
-	VMOVUPS 32(SI), Y5 \
-	VMOVUPS 64(SI), Y6 \
-	VMOVUPS 96(SI), Y7 \
-	ADDQ    $128, SI
+// MULADD adds the products of the weights with 8 activations.
+#define MULADD(x, A, B) \
+	VMOVUPS     x, Y14      \
+	VFMADD231PS Y14, Y12, A \
+	VFMADD231PS Y14, Y13, B
 
-#define LOADF16 \
-	VCVTPH2PS (SI), Y4   \
-	VCVTPH2PS 16(SI), Y5 \
-	VCVTPH2PS 32(SI), Y6 \
-	VCVTPH2PS 48(SI), Y7 \
-	ADDQ      $64, SI
+// STORE adds up the sums of one row of activations, of which A and B are the
+// lower and C and D the upper ones, and writes them to y at DI. It uses Y12 to
+// Y15, AX and CX.
+#define STORE(A, B, C, D) \
+	VADDPS       C, A, Y12           \
+	VADDPS       D, B, Y13           \
+	VPERM2F128   $0x20, Y13, Y12, Y14 \
+	VPERM2F128   $0x31, Y13, Y12, Y15 \
+	VADDPS       Y15, Y14, Y12       \
+	VPERMILPS    $0xee, Y12, Y13     \
+	VADDPS       Y13, Y12, Y12       \
+	VMOVSHDUP    Y12, Y13            \
+	VADDPS       Y13, Y12, Y12       \
+	VEXTRACTF128 $1, Y12, X13        \
+	VMOVSS       X13, (AX)(CX*1)     \
+	VMOVSS       X12, (AX)
 
-#define LOADBF16 \
-	VPMOVZXWD (SI), Y4    \
-	VPMOVZXWD 16(SI), Y5  \
-	VPMOVZXWD 32(SI), Y6  \
-	VPMOVZXWD 48(SI), Y7  \
-	VPSLLD    $16, Y4, Y4 \
-	VPSLLD    $16, Y5, Y5 \
-	VPSLLD    $16, Y6, Y6 \
-	VPSLLD    $16, Y7, Y7 \
-	ADDQ      $64, SI
+#define ZERO4(A, B, C, D) \
+	VXORPS A, A, A \
+	VXORPS B, B, B \
+	VXORPS C, C, C \
+	VXORPS D, D, D
 
-// ROWS is the body of a rows function: rows of steps times 32 weights.
-#define ROWS(LOAD) \
+// What ends in 1, 2 or 3 is for as many rows of activations.
+#define ZERO1 \
+	ZERO4(Y0, Y1, Y2, Y3)
+#define ZERO2 \
+	ZERO1                 \
+	ZERO4(Y4, Y5, Y6, Y7)
+#define ZERO3 \
+	ZERO2                   \
+	ZERO4(Y8, Y9, Y10, Y11)
+
+#define ROWS1(LOAD) \
+	LOAD(0)                  \
+	MULADD((AX), Y0, Y1)     \
+	LOAD(8)                  \
+	MULADD(32(AX), Y2, Y3)
+#define ROWS2(LOAD) \
+	LOAD(0)                        \
+	MULADD((AX), Y0, Y1)           \
+	MULADD((AX)(BX*1), Y4, Y5)     \
+	LOAD(8)                        \
+	MULADD(32(AX), Y2, Y3)         \
+	MULADD(32(AX)(BX*1), Y6, Y7)
+#define ROWS3(LOAD) \
+	LOAD(0)                        \
+	MULADD((AX), Y0, Y1)           \
+	MULADD((AX)(BX*1), Y4, Y5)     \
+	MULADD((AX)(BX*2), Y8, Y9)     \
+	LOAD(8)                        \
+	MULADD(32(AX), Y2, Y3)         \
+	MULADD(32(AX)(BX*1), Y6, Y7)   \
+	MULADD(32(AX)(BX*2), Y10, Y11)
+
+#define STORE1 \
+	MOVQ DI, AX             \
+	STORE(Y0, Y1, Y2, Y3)
+#define STORE2 \
+	STORE1                  \
+	ADDQ R8, AX             \
+	STORE(Y4, Y5, Y6, Y7)
+#define STORE3 \
+	STORE2                  \
+	ADDQ R8, AX             \
+	STORE(Y8, Y9, Y10, Y11)
+
+// FAR16 and FAR32 ask for rows of weights after these two, in the order of their
+// addresses: what the processor asks for by itself goes no further than a row.
+#define FAR16 \
+	LEAQ       (SI)(CX*4), R15 \
+	PREFETCHT1 (R15)(R14*1)
+#define FAR32 \
+	LEAQ       (SI)(CX*8), R15   \
+	PREFETCHT1 (R15)(R14*1)      \
+	PREFETCHT1 64(R15)(R14*1)
+
+#define NEAR
+
+// PRODUCT is a whole function for weights of 1<<shift bytes. in is a multiple
+// of 16.
+#define PRODUCT(shift, LOAD, ZERO, ROWS, STORE, FETCH) \
 	MOVQ y+0(FP), DI       \
-	MOVQ w+8(FP), SI       \
-	MOVQ rows+16(FP), R8   \
-	MOVQ steps+24(FP), R9  \
-	MOVQ x+32(FP), R10     \
-row:                       \
-	TESTQ R8, R8           \
-	JLE   done             \
-	MOVQ  R10, R12         \
-	MOVQ  R9, CX           \
+	MOVQ yStride+8(FP), R8 \
+	MOVQ w+16(FP), SI      \
+	MOVQ n+24(FP), R13     \
+	MOVQ in+32(FP), R12    \
+	MOVQ x+40(FP), DX      \
+	MOVQ xStride+48(FP), BX \
+	MOVQ R12, R9           \
+	SHLQ $shift, R9        \
+	LEAQ 8192(R9*2), R14   \
+block: \
+	LEAQ    (SI)(R9*1), R10 \
+	CMPQ    R13, $2        \
+	CMOVQLT SI, R10        \
+	MOVQ    DX, AX         \
+	XORL    CX, CX         \
 	ZERO                   \
-step:                      \
-	LOAD                   \
-	MULADD                 \
-	DECQ   CX              \
-	JNZ    step            \
-	REDUCE32               \
-	VMOVSS X0, (DI)        \
-	ADDQ   $4, DI          \
-	DECQ   R8              \
-	JMP    row             \
-done:                      \
+step: \
+	FETCH                  \
+	ROWS(LOAD)             \
+	ADDQ $64, AX           \
+	ADDQ $16, CX           \
+	CMPQ CX, R12           \
+	JLT  step              \
+	MOVQ DI, AX            \
+	MOVL $4, CX            \
+	XORL R11, R11          \
+	CMPQ R13, $2           \
+	CMOVQLT R11, CX        \
+	STORE                  \
+	ADDQ $8, DI            \
+	LEAQ (SI)(R9*2), SI    \
+	SUBQ $2, R13           \
+	JGT  block             \
 	VZEROUPPER             \
 	RET
 
-// SUMS is the body of a sums function: the sums of one row, not reduced.
-#define SUMS(LOAD) \
-	MOVQ sums+0(FP), DI     \
-	MOVQ w+8(FP), SI        \
-	MOVQ steps+16(FP), CX   \
-	MOVQ x+24(FP), R12      \
-	ZERO                    \
-	TESTQ CX, CX            \
-	JLE   done              \
-step:                       \
-	LOAD                    \
-	MULADD                  \
-	DECQ  CX                \
-	JNZ   step              \
-done:                       \
-	VMOVUPS Y0, (DI)        \
-	VMOVUPS Y1, 32(DI)      \
-	VMOVUPS Y2, 64(DI)      \
-	VMOVUPS Y3, 96(DI)      \
-	VZEROUPPER              \
-	RET
+// func floatF32x1AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF32x1AVX2(SB), NOSPLIT, $0-56
+	PRODUCT(2, LOADF32, ZERO1, ROWS1, STORE1, FAR32)
 
-// func rowsF32AVX2(y *float32, w *byte, rows, steps int, x *float32)
-TEXT ·rowsF32AVX2(SB), NOSPLIT, $0-40
-	ROWS(LOADF32)
+// func floatF32x2AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF32x2AVX2(SB), NOSPLIT, $0-56
+	PRODUCT(2, LOADF32, ZERO2, ROWS2, STORE2, FAR32)
 
-// func rowsF16AVX2(y *float32, w *byte, rows, steps int, x *float32)
-TEXT ·rowsF16AVX2(SB), NOSPLIT, $0-40
-	ROWS(LOADF16)
+// func floatF32x3AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF32x3AVX2(SB), NOSPLIT, $0-56
+	PRODUCT(2, LOADF32, ZERO3, ROWS3, STORE3, NEAR)
 
-// func rowsBF16AVX2(y *float32, w *byte, rows, steps int, x *float32)
-TEXT ·rowsBF16AVX2(SB), NOSPLIT, $0-40
-	ROWS(LOADBF16)
+// func floatF16x1AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF16x1AVX2(SB), NOSPLIT, $0-56
+	PRODUCT(1, LOADF16, ZERO1, ROWS1, STORE1, FAR16)
 
-// func sumsF32AVX2(sums *[32]float32, w *byte, steps int, x *float32)
-TEXT ·sumsF32AVX2(SB), NOSPLIT, $0-32
-	SUMS(LOADF32)
+// func floatF16x2AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF16x2AVX2(SB), NOSPLIT, $0-56
+	PRODUCT(1, LOADF16, ZERO2, ROWS2, STORE2, FAR16)
 
-// func sumsF16AVX2(sums *[32]float32, w *byte, steps int, x *float32)
-TEXT ·sumsF16AVX2(SB), NOSPLIT, $0-32
-	SUMS(LOADF16)
+// func floatF16x3AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF16x3AVX2(SB), NOSPLIT, $0-56
+	PRODUCT(1, LOADF16, ZERO3, ROWS3, STORE3, NEAR)
 
-// func sumsBF16AVX2(sums *[32]float32, w *byte, steps int, x *float32)
-TEXT ·sumsBF16AVX2(SB), NOSPLIT, $0-32
-	SUMS(LOADBF16)
+// func floatBF16x1AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatBF16x1AVX2(SB), NOSPLIT, $0-56
+	PRODUCT(1, LOADBF16, ZERO1, ROWS1, STORE1, FAR16)
 
-// func addScaledF16AVX2(acc *float32, v *byte, w *float32, rows, n int)
+// func floatBF16x2AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatBF16x2AVX2(SB), NOSPLIT, $0-56
+	PRODUCT(1, LOADBF16, ZERO2, ROWS2, STORE2, FAR16)
+
+// func floatBF16x3AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatBF16x3AVX2(SB), NOSPLIT, $0-56
+	PRODUCT(1, LOADBF16, ZERO3, ROWS3, STORE3, NEAR)
+
+// func accumulateAVX2(acc *[16]float32, a, b *float32, steps int)
 //
-// n is a multiple of 8. Columns are taken 32 or 8 at a time, so that their
-// sums stay in registers over all rows.
-TEXT ·addScaledF16AVX2(SB), NOSPLIT, $0-40
+// A step is 16 elements.
+TEXT ·accumulateAVX2(SB), NOSPLIT, $0-32
 	MOVQ acc+0(FP), DI
-	MOVQ v+8(FP), SI
-	MOVQ w+16(FP), R10
-	MOVQ rows+24(FP), R8
-	MOVQ n+32(FP), R9
-	LEAQ (R9)(R9*1), R11 // bytes of a row
-
-columns32:
-	CMPQ R9, $32
-	JLT  columns8
+	MOVQ a+8(FP), SI
+	MOVQ b+16(FP), DX
+	MOVQ steps+24(FP), CX
 	VMOVUPS (DI), Y0
 	VMOVUPS 32(DI), Y1
-	VMOVUPS 64(DI), Y2
-	VMOVUPS 96(DI), Y3
-	MOVQ SI, AX
-	XORQ CX, CX
 
-rows32:
-	CMPQ CX, R8
-	JGE  end32
-	VBROADCASTSS (R10)(CX*4), Y8
-	VCVTPH2PS (AX), Y4
-	VCVTPH2PS 16(AX), Y5
-	VCVTPH2PS 32(AX), Y6
-	VCVTPH2PS 48(AX), Y7
-	VMULPS Y8, Y4, Y4
-	VMULPS Y8, Y5, Y5
-	VMULPS Y8, Y6, Y6
-	VMULPS Y8, Y7, Y7
-	VADDPS Y4, Y0, Y0
-	VADDPS Y5, Y1, Y1
-	VADDPS Y6, Y2, Y2
-	VADDPS Y7, Y3, Y3
-	ADDQ R11, AX
-	INCQ CX
-	JMP  rows32
+more:
+	TESTQ CX, CX
+	JLE  accumulated
+	VMOVUPS (SI), Y2
+	VMOVUPS 32(SI), Y3
+	VFMADD231PS (DX), Y2, Y0
+	VFMADD231PS 32(DX), Y3, Y1
+	ADDQ $64, SI
+	ADDQ $64, DX
+	DECQ CX
+	JMP  more
 
-end32:
+accumulated:
 	VMOVUPS Y0, (DI)
 	VMOVUPS Y1, 32(DI)
-	VMOVUPS Y2, 64(DI)
-	VMOVUPS Y3, 96(DI)
-	ADDQ $128, DI
-	ADDQ $64, SI
-	SUBQ $32, R9
-	JMP  columns32
-
-columns8:
-	CMPQ R9, $8
-	JLT  scaleddone
-	VMOVUPS (DI), Y0
-	MOVQ SI, AX
-	XORQ CX, CX
-
-rows8:
-	CMPQ CX, R8
-	JGE  end8
-	VBROADCASTSS (R10)(CX*4), Y8
-	VCVTPH2PS (AX), Y4
-	VMULPS Y8, Y4, Y4
-	VADDPS Y4, Y0, Y0
-	ADDQ R11, AX
-	INCQ CX
-	JMP  rows8
-
-end8:
-	VMOVUPS Y0, (DI)
-	ADDQ $32, DI
-	ADDQ $16, SI
-	SUBQ $8, R9
-	JMP  columns8
-
-scaleddone:
 	VZEROUPPER
 	RET
 

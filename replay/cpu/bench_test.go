@@ -28,10 +28,10 @@ func BenchmarkRows(b *testing.B) {
 				at += copy(matrix[at:], w)
 			}
 			x, y := newInput(random(r, columns, 1)), make([]float32, rows)
-			run := fastest().rows[p]
+			o := fastest()
 			b.SetBytes(int64(len(matrix)))
 			for b.Loop() {
-				run(y, matrix, x)
+				p.run(o, y, matrix, x)
 			}
 		})
 	}

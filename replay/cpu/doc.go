@@ -10,15 +10,16 @@
 // A kernel's arithmetic is part of its identity, so every implementation of it
 // here, portable Go and assembly, gives the same bits for finite inputs, and
 // a row's result depends neither on the number of threads nor on other rows.
-// All operations are IEEE 754 single precision, rounded to nearest even, and
-// no product is fused with a sum: in Go, every product is converted explicitly,
-// which keeps the compiler from fusing it even across assignments.
+// All operations are IEEE 754 single precision, rounded to nearest even. A
+// product is fused with a sum only where it says so below, and then always: in
+// Go, by fma32. Every other product is converted explicitly, which keeps the
+// compiler from fusing it even across assignments.
 //
 //   - Float dot product (weights F32, F16 and BF16, sums of squares, Q·K; any
-//     weights with float activations, which are converted exactly): 32 sums,
-//     sum j adds the products of the elements j mod 32 in order. They are
-//     reduced as four vectors of eight, (v0+v1) + (v2+v3), then lanes l and
-//     l+4, l and l+2, l and l+1.
+//     weights with float activations, which are converted exactly): 16 sums,
+//     sum j adds the products of the elements j mod 16 in order, by fused
+//     operations. They are reduced by adding lanes l and l+8, l and l+4, l and
+//     l+2, l and l+1.
 //   - Quantised activations: blocks of 32 with d = max|x| / 127 and
 //     q = round(x * (1/d)) to nearest even, within ±127; a block whose d is
 //     below the smallest normal number is all 0.
@@ -44,6 +45,7 @@
 //   - Attention: online softmax over blocks of 64 absolute positions. A block's
 //     scores are dot products times scale; if its maximum is above that of the
 //     blocks before, the sums are rescaled once by exp(old - new); then weights
-//     exp(score - maximum) and weighted V rows are added in the order of
-//     positions. The division by the weights' sum comes last.
+//     exp(score - maximum) are added, those of a block as the dot product with
+//     ones, and weighted V rows in the order of positions, by fused operations.
+//     The division by the weights' sum comes last.
 package cpu

@@ -8,22 +8,27 @@ import (
 )
 
 // lanes is the number of sums of a float dot product.
-const lanes = 32
+const lanes = 16
 
 // accumulate adds the products of a and b to the sums. What is before them in
 // their rows is a whole number of steps of lanes.
 func accumulate(acc *[lanes]float32, a, b []float32) {
 	b = b[:len(a)]
 	for l, v := range a {
-		acc[l&(lanes-1)] += float32(v * b[l])
+		c := &acc[l&(lanes-1)]
+		if s := float64(float64(v)*float64(b[l])) + float64(*c); !twiceRounded(s) {
+			*c = float32(s) // fma32, whose calls would take most of the time
+		} else {
+			*c = fma32Odd(v, b[l], *c)
+		}
 	}
 }
 
-// reduce32 adds up the sums of a float dot product.
-func reduce32(acc *[lanes]float32) float32 {
+// reduce16 adds up the sums of a float dot product.
+func reduce16(acc *[lanes]float32) float32 {
 	var v [8]float32
 	for l := range v {
-		v[l] = (acc[l] + acc[8+l]) + (acc[16+l] + acc[24+l])
+		v[l] = acc[l] + acc[8+l]
 	}
 	return reduce8(&v)
 }
@@ -37,32 +42,8 @@ func reduce8(v *[8]float32) float32 {
 // dot returns the float dot product of a and b.
 func dot(a, b []float32) float32 {
 	var acc [lanes]float32
-	for len(a) > lanes {
-		accumulate(&acc, a[:lanes], b)
-		a, b = a[lanes:], b[lanes:]
-	}
 	accumulate(&acc, a, b)
-	return reduce32(&acc)
-}
-
-// rowsDecoded returns the product of weights that decode converts to float32,
-// with size bytes for a block of elems elements, and float activations.
-func rowsDecoded(decode func(dst []float32, src []byte), elems, size int) rowsFunc {
-	return func(y []float32, w []byte, x *input) {
-		n := len(x.f)
-		row := n / elems * size
-		for i := range y {
-			w := w[i*row:][:row]
-			var acc [lanes]float32
-			for at := 0; at < n; at += len(x.buf) {
-				f := x.f[at:min(at+len(x.buf), n)]
-				buf := x.buf[:len(f)]
-				decode(buf, w[at/elems*size:])
-				accumulate(&acc, buf, f)
-			}
-			y[i] = reduce32(&acc)
-		}
-	}
+	return reduce16(&acc)
 }
 
 // decodeF32 converts len(dst) little-endian float32.
@@ -102,12 +83,17 @@ func f32ToF16(dst []byte, src []float32) {
 	}
 }
 
-// addScaledF16 adds w[j] * row j of v to acc, rows in order.
-func addScaledF16(acc []float32, v []byte, w []float32) {
-	for j, s := range w {
-		row := v[2*j*len(acc):][:2*len(acc)]
-		for i := range acc {
-			acc[i] += float32(s * dtype.F16ToF32(binary.LittleEndian.Uint16(row[2*i:])))
+// addScaledF16 adds weighted rows of v to accumulators: acc[i] += w[i][j] * v[j]
+// with fused operations, in the order of j. acc is [len(acc)/n, n], v is [m, n]
+// float16, and a row of w is m elements, wStride after the one before.
+func addScaledF16(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
+	for i := 0; (i+1)*n <= len(acc) && n > 0; i++ {
+		acc, w := acc[i*n:][:n], w[i*wStride:][:m]
+		for j, s := range w {
+			row := v[2*j*n:][:2*n]
+			for i := range acc {
+				acc[i] = fma32(s, dtype.F16ToF32(binary.LittleEndian.Uint16(row[2*i:])), acc[i])
+			}
 		}
 	}
 }

@@ -3,7 +3,6 @@ package cpu
 import (
 	"github.com/pianola-engine/pianola/dtype"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // embed looks up the rows of tokens.
@@ -24,7 +23,7 @@ type embed struct {
 func newEmbed(b *binder) (kernel, error) {
 	p := b.cmd.EmbedParams()
 	t := dtype.Type(b.spec(table.EmbedSpecWType))
-	if _, ok := b.ops.rows[product{t, decl.ActF32}]; !ok {
+	if _, ok := b.ops.float[t]; !ok {
 		return nil, &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
 	}
 	size, ok := t.Bytes(uint64(p.N))

@@ -18,8 +18,9 @@ const inputChunk = 256
 // here both read each weight once.
 type matmul struct {
 	ops   *ops
-	rows  rowsFunc
-	tiled tiledFunc // for weights in tiles; rows is then nil
+	float floatFunc // for activations in float32
+	rows  rowsFunc  // for quantised ones
+	tiled tiledFunc // for quantised ones and weights in tiles; rows is then nil
 	quant bool      // activations are quantised
 	mins  bool      // their sums are needed
 
@@ -39,7 +40,11 @@ func newGEMM(b *binder) (kernel, error) { return newMatmul(b, table.GEMVParams(b
 
 func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
 	t, act := dtype.Type(b.spec(table.GEMVSpecWType)), b.spec(table.GEMVSpecAct)
-	rows, ok := b.ops.rows[product{t, act}]
+	float, known := b.ops.float[t]
+	rows, ok := b.ops.rows[t]
+	if act != decl.ActQ8 {
+		rows, ok = nil, known
+	}
 	var tiled tiledFunc
 	if dtype.Layout(b.spec(table.GEMVSpecWeights)) == dtype.Tiled16 {
 		rows, tiled = nil, b.ops.tiled[t]
@@ -47,7 +52,7 @@ func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
 	}
 	if !ok {
 		err := &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
-		if _, other := b.ops.rows[product{t, decl.ActF32}]; other {
+		if known {
 			err.Act = "q8"
 		}
 		return nil, err
@@ -62,7 +67,7 @@ func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
 		size = strip / dtype.TileRows
 	}
 	k := &matmul{
-		ops: b.ops, rows: rows, tiled: tiled, quant: act == decl.ActQ8, mins: tiled != nil || act == decl.ActQ8 && hasMinimum(t),
+		ops: b.ops, float: float, rows: rows, tiled: tiled, quant: act == decl.ActQ8, mins: tiled != nil || act == decl.ActQ8 && hasMinimum(t),
 		in: int(p.In), out: int(p.Out), group: int(p.Group), xStride: int(p.XStride), yStride: int(p.YStride),
 		rowBytes: int(size),
 		x:        b.f32(table.GEMVBindX), w: b.bytes(table.GEMVBindW), y: b.f32(table.GEMVBindY),
@@ -89,9 +94,12 @@ func (k *matmul) run(w *worker, lo, hi int) {
 		k.prepare(w, r)
 	}
 	first, last := lo*k.group, min(hi*k.group, k.out)
-	if k.tiled != nil {
+	switch {
+	case !k.quant:
+		k.runFloat(w, first, last)
+	case k.tiled != nil:
 		k.runTiled(w, first, last)
-	} else {
+	default:
 		k.runRows(w, first, last)
 	}
 	if k.b == nil {
@@ -120,6 +128,16 @@ func (k *matmul) runTiled(w *worker, first, last int) {
 	}
 }
 
+// runFloat computes rows first to last-1 of W.
+func (k *matmul) runFloat(w *worker, first, last int) {
+	x := &w.float
+	x.x, x.stride, x.in, x.rows = k.x, k.xStride, k.in, w.rows
+	if k.x2 != nil {
+		x.x, x.stride = float32s(w.scratch), roundUp(4*k.in)/4
+	}
+	k.float(k.y[first:], k.yStride, k.w[first*k.rowBytes:][:(last-first)*k.rowBytes], last-first, x)
+}
+
 // runRows computes rows first to last-1 of W.
 func (k *matmul) runRows(w *worker, first, last int) {
 	panel := k.panel
@@ -142,12 +160,12 @@ func (k *matmul) prepare(w *worker, r int) {
 	if !k.quant && k.x2 == nil {
 		return
 	}
-	k.input(w, r)
 	x := k.x[r*k.xStride:][:k.in]
 	if !k.quant {
-		k.ops.siluMul(w.input.f, x, k.x2[r*k.xStride:][:k.in])
+		k.ops.siluMul(float32s(w.scratch[r*roundUp(4*k.in):][:4*k.in]), x, k.x2[r*k.xStride:][:k.in])
 		return
 	}
+	k.input(w, r)
 	if k.x2 == nil {
 		k.ops.quantize(w.input.q, w.input.d, x)
 	} else {
@@ -164,20 +182,13 @@ func (k *matmul) prepare(w *worker, r int) {
 	}
 }
 
-// input points the worker's input at row r. In private memory a row is
-// [in] int8, [in/32] float32 and [in/16] int16, or [in] float32, rounded up to
+// input points the worker's input at row r of quantised input, which is
+// [in] int8, [in/32] float32 and [in/16] int16 in private memory, rounded up to
 // a cache line.
 func (k *matmul) input(w *worker, r int) {
-	switch {
-	case k.quant:
-		scales, sums := k.in/blockElems*4, k.in/16*2
-		row := w.scratch[r*k.inputStride():][:k.in+scales+sums]
-		w.input.q, w.input.d, w.input.s = int8s(row[:k.in]), float32s(row[k.in:][:scales]), int16s(row[k.in+scales:])
-	case k.x2 != nil:
-		w.input.f = float32s(w.scratch[r*roundUp(4*k.in):][:4*k.in])
-	default:
-		w.input.f = k.x[r*k.xStride:][:k.in]
-	}
+	scales, sums := k.in/blockElems*4, k.in/16*2
+	row := w.scratch[r*k.inputStride():][:k.in+scales+sums]
+	w.input.q, w.input.d, w.input.s = int8s(row[:k.in]), float32s(row[k.in:][:scales]), int16s(row[k.in+scales:])
 }
 
 // inputStride returns the bytes from one row of quantised input to the next.

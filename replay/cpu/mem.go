@@ -78,9 +78,6 @@ func int16s(b []byte) []int16 {
 	return unsafe.Slice((*int16)(unsafe.Pointer(&b[0])), len(b)/2)
 }
 
-// bytePtr returns the address of the first element of x, which is not empty.
-func bytePtr(x []float32) *byte { return (*byte)(unsafe.Pointer(&x[0])) }
-
 // stepOf returns the first record of a step slot, which must be aligned to 8
 // and hold one.
 func stepOf(b []byte) *table.Step {

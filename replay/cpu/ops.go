@@ -1,43 +1,34 @@
 package cpu
 
-import (
-	"github.com/pianola-engine/pianola/dtype"
-	"github.com/pianola-engine/pianola/table/decl"
-)
+import "github.com/pianola-engine/pianola/dtype"
 
 // blockElems is the block of quantised activations, and of the weights that
 // are multiplied with them.
 const blockElems = 32
 
-// input is one row of activations in the form that a product wants.
+// input is one row of quantised activations.
 type input struct {
-	f []float32 // act f32: [n]
-	q []int8    // act q8: [n]
-	d []float32 // act q8: [n/32], scales
-	s []int16   // act q8 and a weight type with minimums: [n/16], sums of q
+	q []int8    // [n]
+	d []float32 // [n/32], scales
+	s []int16   // with a weight type with minimums: [n/16], sums of q
 
-	buf   [superElems]float32 // for converted weights
-	sums  [lanes]float32      // of a row, where they are not in registers
-	group group               // for expanded weights
+	group group // for expanded weights
 }
 
 // rowsFunc computes y[i] = dot(row i of w, x) for len(y) rows that lie one
 // after another in w.
 type rowsFunc func(y []float32, w []byte, x *input)
 
-// product names an implementation of a matrix product.
-type product struct {
-	weight dtype.Type
-	act    uint32 // decl.ActF32 or decl.ActQ8
-}
-
 // ops are the inner loops, chosen once by the processor's features. Every set
 // gives the same bits.
 type ops struct {
 	features []string
 
-	rows  map[product]rowsFunc
-	tiled map[dtype.Type]tiledFunc // products of weights in tiles, activations quantised
+	float map[dtype.Type]floatFunc // products of rows of weights and float activations
+	rows  map[dtype.Type]rowsFunc  // of rows of weights and quantised activations
+	tiled map[dtype.Type]tiledFunc // of weights in tiles and quantised activations
+	// accumulate adds the products of a and b to the sums of a float dot product.
+	accumulate func(acc *[lanes]float32, a, b []float32)
 	// dot returns the float dot product of a and b, which are as long.
 	dot func(a, b []float32) float32
 	// quantize sets q and d to the 8-bit form of x, a whole number of blocks.
@@ -59,8 +50,11 @@ type ops struct {
 	siluMul func(dst, gate, up []float32)
 	// expSub sets s to exp(s - m).
 	expSub func(s []float32, m float32)
-	// addScaledF16 adds w[j] * row j of v, len(acc) float16, to acc, in order.
-	addScaledF16 func(acc []float32, v []byte, w []float32)
+	// scaleMax multiplies s by scale and returns its maximum, ignoring NaN.
+	scaleMax func(s []float32, scale float32) float32
+	// addScaledF16 adds m rows of v, n float16 each, to the accumulators of acc, n
+	// elements each, in order: those of accumulator i times w[i*wStride:][:m].
+	addScaledF16 func(acc []float32, n int, v []byte, m int, w []float32, wStride int)
 	// f16ToF32 and f32ToF16 convert len(dst), or len(src), elements.
 	f16ToF32 func(dst []float32, src []byte)
 	f32ToF16 func(dst []byte, src []float32)
@@ -69,15 +63,10 @@ type ops struct {
 // portable returns the loops in Go, which run anywhere and are the reference.
 func portable() *ops {
 	o := &ops{
-		features: []string{"portable"},
-		tiled:    tiledPortables(),
-		rows: map[product]rowsFunc{
-			{dtype.F32, decl.ActF32}:  rowsDecoded(decodeF32, 1, 4),
-			{dtype.F16, decl.ActF32}:  rowsDecoded(f16ToF32, 1, 2),
-			{dtype.BF16, decl.ActF32}: rowsDecoded(decodeBF16, 1, 2),
-			{dtype.Q8_0, decl.ActQ8}:  rowsQ8_0,
-			{dtype.Q4_0, decl.ActQ8}:  rowsQ4_0,
-		},
+		features:     []string{"portable"},
+		tiled:        tiledPortables(),
+		rows:         map[dtype.Type]rowsFunc{dtype.Q8_0: rowsQ8_0, dtype.Q4_0: rowsQ4_0},
+		accumulate:   accumulate,
 		dot:          dot,
 		quantize:     quantize,
 		sumHalves:    sumHalves,
@@ -88,6 +77,7 @@ func portable() *ops {
 		largest:      largest,
 		siluMul:      siluMul,
 		expSub:       expSub,
+		scaleMax:     scaleMax,
 		addScaledF16: addScaledF16,
 		f16ToF32:     f16ToF32,
 		f32ToF16:     f32ToF16,
@@ -97,13 +87,22 @@ func portable() *ops {
 		dtype.Q2_K: expandQ2_K, dtype.Q3_K: expandQ3_K, dtype.Q4_K: expandQ4_K, dtype.Q5_K: expandQ5_K, dtype.Q6_K: expandQ6_K,
 		dtype.IQ4_NL: expandIQ4_NL, dtype.IQ4_XS: expandIQ4_XS, dtype.MXFP4: expandMXFP4,
 	} {
-		o.rows[product{t, decl.ActQ8}] = rowsBlocks(t, expand)
+		o.rows[t] = rowsBlocks(t, expand)
 	}
-	for p := range o.rows {
-		if p.act == decl.ActQ8 {
-			elems, size := p.weight.Block()
-			o.rows[product{p.weight, decl.ActF32}] = rowsDecoded(decodeWith(p.weight), elems, size)
-		}
-	}
+	o.decodeFloats()
 	return o
+}
+
+// decodeFloats sets the products with float activations to those that convert
+// the weights first, by the loops of o.
+func (o *ops) decodeFloats() {
+	o.float = map[dtype.Type]floatFunc{
+		dtype.F32:  floatDecoded(decodeF32, 1, 4, o.accumulate),
+		dtype.F16:  floatDecoded(o.f16ToF32, 1, 2, o.accumulate),
+		dtype.BF16: floatDecoded(decodeBF16, 1, 2, o.accumulate),
+	}
+	for t := range o.rows {
+		elems, size := t.Block()
+		o.float[t] = floatDecoded(decodeWith(t), elems, size, o.accumulate)
+	}
 }

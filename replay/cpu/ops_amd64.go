@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/cpu"
 
 	"github.com/pianola-engine/pianola/dtype"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // hasF16C reports whether the processor converts half precision, for which
@@ -15,29 +14,37 @@ import (
 // HasAVX2.
 func hasF16C() bool
 
+// hasAVX2 reports whether the processor has what avx2 uses, and the system saves
+// its registers.
+func hasAVX2() bool { return cpu.X86.HasAVX2 && cpu.X86.HasFMA && hasF16C() }
+
 // fastest returns the best loops for this processor.
 func fastest() *ops {
-	if !cpu.X86.HasAVX2 || !hasF16C() {
+	if !hasAVX2() {
 		return portable()
 	}
+	o := avx2()
+	if hasAVX512() {
+		o.features = append(o.features, "avx512", "vnni")
+		maps.Copy(o.tiled, tiledAVX512())
+		floatAVX512(o)
+	}
+	return o
+}
+
+// avx2 returns the loops for a processor that hasAVX2.
+func avx2() *ops {
 	o := portable()
-	o.features = []string{"avx2", "f16c"}
-	o.rows[product{dtype.F32, decl.ActF32}] = rowsVector(rowsF32AVX2, sumsF32AVX2, decodeF32, 4)
-	o.rows[product{dtype.F16, decl.ActF32}] = rowsVector(rowsF16AVX2, sumsF16AVX2, f16ToF32, 2)
-	o.rows[product{dtype.BF16, decl.ActF32}] = rowsVector(rowsBF16AVX2, sumsBF16AVX2, decodeBF16, 2)
+	o.features = []string{"avx2", "fma", "f16c"}
 	for t, rows := range map[dtype.Type]blocksFunc{
 		dtype.Q8_0: rowsQ8_0AVX2, dtype.Q4_0: rowsQ4_0AVX2, dtype.Q4_1: rowsQ4_1AVX2, dtype.Q5_0: rowsQ5_0AVX2, dtype.Q5_1: rowsQ5_1AVX2,
 		dtype.Q2_K: rowsQ2_KAVX2, dtype.Q3_K: rowsQ3_KAVX2, dtype.Q4_K: rowsQ4_KAVX2, dtype.Q5_K: rowsQ5_KAVX2, dtype.Q6_K: rowsQ6_KAVX2,
 		dtype.IQ4_NL: rowsIQ4_NLAVX2, dtype.IQ4_XS: rowsIQ4_XSAVX2, dtype.MXFP4: rowsMXFP4AVX2,
 	} {
-		o.rows[product{t, decl.ActQ8}] = rowsAssembled(t, rows)
+		o.rows[t] = rowsAssembled(t, rows)
 	}
 	maps.Copy(o.tiled, tiledAVX2())
-	if hasAVX512() {
-		o.features = append(o.features, "avx512", "vnni")
-		maps.Copy(o.tiled, tiledAVX512())
-	}
-	o.dot = dotVector
+	floatAVX2(o)
 	o.quantize = quantizeVector
 	o.sumHalves = sumHalvesVector
 	o.addTo = addToVector
@@ -47,32 +54,11 @@ func fastest() *ops {
 	o.largest = largestVector
 	o.siluMul = siluMulVector
 	o.expSub = expSubVector
-	o.addScaledF16 = addScaledF16Vector
-	o.f16ToF32 = f16ToF32Vector
-	o.f32ToF16 = f32ToF16Vector
 	return o
 }
 
 // The assembly takes pointers; the functions below check the lengths that it
 // relies on, and do what is left of a whole number of steps.
-
-//go:noescape
-func rowsF32AVX2(y *float32, w *byte, rows, steps int, x *float32)
-
-//go:noescape
-func rowsF16AVX2(y *float32, w *byte, rows, steps int, x *float32)
-
-//go:noescape
-func rowsBF16AVX2(y *float32, w *byte, rows, steps int, x *float32)
-
-//go:noescape
-func sumsF32AVX2(sums *[lanes]float32, w *byte, steps int, x *float32)
-
-//go:noescape
-func sumsF16AVX2(sums *[lanes]float32, w *byte, steps int, x *float32)
-
-//go:noescape
-func sumsBF16AVX2(sums *[lanes]float32, w *byte, steps int, x *float32)
 
 // blocksFunc computes len(y) rows of blocks of a type. q, d and s are those of
 // [input]; s may be nil if the type has no minimum.
@@ -130,9 +116,6 @@ func expSubAVX2(s *float32, m float32, steps int, c *[14]float32)
 func siluMulAVX2(dst, gate, up *float32, steps int, c *[14]float32)
 
 //go:noescape
-func addScaledF16AVX2(acc *float32, v *byte, w *float32, rows, n int)
-
-//go:noescape
 func f16ToF32AVX2(dst *float32, src *byte, steps int)
 
 //go:noescape
@@ -146,36 +129,6 @@ var expTable = [14]float32{
 
 // quantizeTable is the constants of quantizeAVX2.
 var quantizeTable = [4]float32{127, -127, minScale, 1}
-
-// rowsVector returns the float product of weights of size bytes: rows does
-// whole steps of lanes; with a rest, sums does them and decode converts the
-// rest.
-func rowsVector(
-	rows func(y *float32, w *byte, rows, steps int, x *float32),
-	sums func(sums *[lanes]float32, w *byte, steps int, x *float32),
-	decode func(dst []float32, src []byte), size int,
-) rowsFunc {
-	return func(y []float32, w []byte, x *input) {
-		n := len(x.f)
-		if len(y) == 0 || n == 0 {
-			clear(y)
-			return
-		}
-		w = w[:len(y)*n*size]
-		steps, rest := n/lanes, n%lanes
-		if rest == 0 {
-			rows(&y[0], &w[0], len(y), steps, &x.f[0])
-			return
-		}
-		for i := range y {
-			row := w[i*n*size:][:n*size]
-			sums(&x.sums, &row[0], steps, &x.f[0])
-			decode(x.buf[:rest], row[steps*lanes*size:])
-			accumulate(&x.sums, x.buf[:rest], x.f[steps*lanes:])
-			y[i] = reduce32(&x.sums)
-		}
-	}
-}
 
 // rowsAssembled returns the product of a type's blocks and quantised
 // activations.
@@ -195,18 +148,6 @@ func rowsAssembled(t dtype.Type, rows blocksFunc) rowsFunc {
 		}
 		rows(&y[0], &w[0], len(y), blocks, &q[0], &d[0], s)
 	}
-}
-
-func dotVector(a, b []float32) float32 {
-	steps := len(a) / lanes
-	b = b[:len(a)]
-	if steps == 0 {
-		return dot(a, b)
-	}
-	var sums [lanes]float32
-	sumsF32AVX2(&sums, bytePtr(a), steps, &b[0])
-	accumulate(&sums, a[steps*lanes:], b[steps*lanes:])
-	return reduce32(&sums)
 }
 
 func quantizeVector(q []int8, d, x []float32) {
@@ -240,15 +181,6 @@ func siluMulVector(dst, gate, up []float32) {
 		siluMulAVX2(&dst[0], &gate[0], &up[0], whole/8, &expTable)
 	}
 	siluMul(dst[whole:], gate[whole:], up[whole:])
-}
-
-func addScaledF16Vector(acc []float32, v []byte, w []float32) {
-	if len(acc)%8 != 0 || len(acc) == 0 || len(w) == 0 {
-		addScaledF16(acc, v, w)
-		return
-	}
-	v = v[:2*len(acc)*len(w)]
-	addScaledF16AVX2(&acc[0], &v[0], &w[0], len(w), len(acc))
 }
 
 func f16ToF32Vector(dst []float32, src []byte) {

@@ -31,8 +31,8 @@ type worker struct {
 	scratch []byte
 	input   input
 	tiles   tiledInput // the input of a tiled product; here, since it escapes
+	float   floatInput
 	chunk   [inputChunk]float32
-	scores  [attnBlock]float32
 	_       pad
 }
 

@@ -31,8 +31,7 @@ func BenchmarkTiled(b *testing.B) {
 				for b.Loop() {
 					run(y, n, w, strips, x)
 				}
-				macs := float64(b.N) * float64(n*in*c.rows)
-				b.ReportMetric(macs/b.Elapsed().Seconds()/1e9, "GMAC/s")
+				reportMACs(b, n*in*c.rows)
 			})
 		}
 	}

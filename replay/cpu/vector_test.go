@@ -7,13 +7,6 @@ import (
 	"testing"
 )
 
-// guardedFloats returns random floats that end at a page that nobody may touch.
-func guardedFloats(tb testing.TB, r *rand.Rand, n int, scale float64) []float32 {
-	x := float32s(guarded(tb, uint64(4*n)))
-	copy(x, random(r, n, scale))
-	return x
-}
-
 // TestElementwise compares every implementation with portable Go, for lengths
 // with and without a rest.
 func TestElementwise(t *testing.T) {
@@ -21,8 +14,8 @@ func TestElementwise(t *testing.T) {
 	for name, o := range implementations() {
 		for n := range 70 {
 			for _, scale := range extremes {
-				x, y, w := guardedFloats(t, r, n, scale), guardedFloats(t, r, n, scale), guardedFloats(t, r, n, 1)
-				angles := guardedFloats(t, r, 2*n, 1)
+				x, y, w := guardedFloats(t, random(r, n, scale)), guardedFloats(t, random(r, n, scale)), guardedFloats(t, random(r, n, 1))
+				angles := guardedFloats(t, random(r, 2*n, 1))
 				for _, c := range []struct {
 					what string
 					do   func(o *ops, x, y []float32)
@@ -34,7 +27,7 @@ func TestElementwise(t *testing.T) {
 					{"rotatePairs", func(o *ops, x, _ []float32) { o.rotatePairs(x[:n&^1], angles[:n&^1]) }},
 				} {
 					wantX, wantY := append([]float32{}, x...), append([]float32{}, y...)
-					gotX, gotY := guardedFloats(t, r, n, 1), guardedFloats(t, r, n, 1)
+					gotX, gotY := guardedFloats(t, random(r, n, 1)), guardedFloats(t, random(r, n, 1))
 					copy(gotX, x)
 					copy(gotY, y)
 					c.do(portable(), wantX, wantY)

@@ -272,7 +272,7 @@ var Kernels = []Kernel{
 		},
 		Second: []Second{secondKVLen, secondRows},
 		Specs:  []Constant{constHeadDim, constWindow, constSplit},
-		Worker: "head_dim*4+4096",
+		Worker: "16*(head_dim*8+256)", // 16 rows of Q, of sums and of scores
 	},
 	{
 		Name:    "attn_merge",

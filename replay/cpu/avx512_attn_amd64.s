@@ -1,0 +1,132 @@
+#include "textflag.h"
+
+// Weighted sums of rows of float16, as attention adds up V, for one, two, four
+// or six accumulators, 64 columns at a time. The registers are
+//
+//	SI AX       V, and the row in it     Z0-Z23   sums, four for each accumulator
+//	R10         bytes of a row           Z24-Z27  64 elements of V
+//	DX CX       weights, and where       Z28      a weight
+//	BX R13 R14  their stride, times 3, 5 K1-K4    columns that are there
+//	DI R8       acc and its stride       R9       columns left
+//	R11         rows left                R12      address
+
+// GET and PUT load and store the sums of an accumulator, at R12.
+#define GET(A, B, C, D) \
+	VMOVUPS.Z (R12), K1, A    \
+	VMOVUPS.Z 64(R12), K2, B  \
+	VMOVUPS.Z 128(R12), K3, C \
+	VMOVUPS.Z 192(R12), K4, D
+
+#define PUT(A, B, C, D) \
+	VMOVUPS A, K1, (R12)    \
+	VMOVUPS B, K2, 64(R12)  \
+	VMOVUPS C, K3, 128(R12) \
+	VMOVUPS D, K4, 192(R12)
+
+// ADD adds the elements of V times a weight.
+#define ADD(w, A, B, C, D) \
+	VBROADCASTSS w, Z28         \
+	VFMADD231PS  Z28, Z24, A    \
+	VFMADD231PS  Z28, Z25, B    \
+	VFMADD231PS  Z28, Z26, C    \
+	VFMADD231PS  Z28, Z27, D
+
+// What ends in 1, 2, 4 or 6 is for as many accumulators.
+#define EACH1(MOVE) \
+	MOVQ DI, R12         \
+	MOVE(Z0, Z1, Z2, Z3)
+#define EACH2(MOVE) \
+	EACH1(MOVE)          \
+	ADDQ R8, R12         \
+	MOVE(Z4, Z5, Z6, Z7)
+#define EACH4(MOVE) \
+	EACH2(MOVE)              \
+	ADDQ R8, R12             \
+	MOVE(Z8, Z9, Z10, Z11)   \
+	ADDQ R8, R12             \
+	MOVE(Z12, Z13, Z14, Z15)
+#define EACH6(MOVE) \
+	EACH4(MOVE)              \
+	ADDQ R8, R12             \
+	MOVE(Z16, Z17, Z18, Z19) \
+	ADDQ R8, R12             \
+	MOVE(Z20, Z21, Z22, Z23)
+
+#define ADD1 \
+	ADD((CX), Z0, Z1, Z2, Z3)
+#define ADD2 \
+	ADD1                            \
+	ADD((CX)(BX*1), Z4, Z5, Z6, Z7)
+#define ADD4 \
+	ADD2                                 \
+	ADD((CX)(BX*2), Z8, Z9, Z10, Z11)    \
+	ADD((CX)(R13*1), Z12, Z13, Z14, Z15)
+#define ADD6 \
+	ADD4                                 \
+	ADD((CX)(BX*4), Z16, Z17, Z18, Z19)  \
+	ADD((CX)(R14*1), Z20, Z21, Z22, Z23)
+
+// SCALED is a whole function.
+#define SCALED(EACH, ADD) \
+	MOVQ acc+0(FP), DI      \
+	MOVQ n+8(FP), R9        \
+	MOVQ v+16(FP), SI       \
+	MOVQ w+32(FP), DX       \
+	MOVQ wStride+40(FP), BX \
+	LEAQ (BX)(BX*2), R13    \
+	LEAQ (BX)(BX*4), R14    \
+	LEAQ (R9)(R9*1), R10    \
+	LEAQ (R10)(R10*1), R8   \
+columns: \
+	MOVQ    $-1, AX         \
+	CMPQ    R9, $64         \
+	JGE     mask            \
+	MOVQ    R9, CX          \
+	SHLQ    CX, AX          \
+	NOTQ    AX              \
+mask: \
+	KMOVW   AX, K1          \
+	SHRQ    $16, AX         \
+	KMOVW   AX, K2          \
+	SHRQ    $16, AX         \
+	KMOVW   AX, K3          \
+	SHRQ    $16, AX         \
+	KMOVW   AX, K4          \
+	MOVQ    SI, AX          \
+	MOVQ    DX, CX          \
+	MOVQ    m+24(FP), R11   \
+	EACH(GET)               \
+row: \
+	VCVTPH2PS.Z (AX), K1, Z24   \
+	VCVTPH2PS.Z 32(AX), K2, Z25 \
+	VCVTPH2PS.Z 64(AX), K3, Z26 \
+	VCVTPH2PS.Z 96(AX), K4, Z27 \
+	ADD                     \
+	ADDQ R10, AX            \
+	ADDQ $4, CX             \
+	DECQ R11                \
+	JNZ  row                \
+	EACH(PUT)               \
+	ADDQ $256, DI           \
+	ADDQ $128, SI           \
+	SUBQ $64, R9            \
+	JGT  columns            \
+	VZEROUPPER              \
+	RET
+
+// func addScaledF16x1AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+TEXT ·addScaledF16x1AVX512(SB), NOSPLIT, $0-48
+	SCALED(EACH1, ADD1)
+
+// func addScaledF16x2AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+TEXT ·addScaledF16x2AVX512(SB), NOSPLIT, $0-48
+	SCALED(EACH2, ADD2)
+
+// func addScaledF16x4AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+TEXT ·addScaledF16x4AVX512(SB), NOSPLIT, $0-48
+	SCALED(EACH4, ADD4)
+
+// func addScaledF16x6AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+TEXT ·addScaledF16x6AVX512(SB), NOSPLIT, $0-48
+	SCALED(EACH6, ADD6)
+

@@ -1,0 +1,437 @@
+#include "textflag.h"
+
+// Products of rows of float weights with one, two, four or six rows of
+// activations, in the arithmetic of doc.go: a register is the 16 sums of one row
+// of weights and one of activations. The registers are
+//
+//	SI R10-R12  four rows of weights     Z0-Z23   sums, four for each row of x
+//	R9          bytes of such a row      Z24-Z27  16 weights of each row
+//	DX AX       x, and where in it       Z28      16 activations
+//	BX R13 R14  its stride, times 3, 5   Z31      the order of TURN
+//	CX R15      column, and their end    K1       columns after whole steps
+//	DI R8       y and its stride         K2       rows of weights that are there
+//
+// With one or two rows of x, R13 and R14 are for weights further on.
+//
+// Where fewer than four rows of weights are left, the last one takes the place
+// of those that are not there.
+
+DATA transposed<>+0(SB)/4, $0
+DATA transposed<>+4(SB)/4, $4
+DATA transposed<>+8(SB)/4, $8
+DATA transposed<>+12(SB)/4, $12
+DATA transposed<>+16(SB)/4, $1
+DATA transposed<>+20(SB)/4, $5
+DATA transposed<>+24(SB)/4, $9
+DATA transposed<>+28(SB)/4, $13
+DATA transposed<>+32(SB)/4, $2
+DATA transposed<>+36(SB)/4, $6
+DATA transposed<>+40(SB)/4, $10
+DATA transposed<>+44(SB)/4, $14
+DATA transposed<>+48(SB)/4, $3
+DATA transposed<>+52(SB)/4, $7
+DATA transposed<>+56(SB)/4, $11
+DATA transposed<>+60(SB)/4, $15
+GLOBL transposed<>(SB), RODATA|NOPTR, $64
+
+// GETF32, GETF16 and GETBF16 load 16 weights; what ends in TAIL does so for the
+// columns in K1.
+#define GETF32(p, R) \
+	VMOVUPS p, R
+#define GETF32TAIL(p, R) \
+	VMOVUPS.Z p, K1, R
+
+#define GETF16(p, R) \
+	VCVTPH2PS p, R
+#define GETF16TAIL(p, R) \
+	VCVTPH2PS.Z p, K1, R
+
+#define GETBF16(p, R) \
+	VPMOVZXWD p, R      \
+	VPSLLD    $16, R, R
+#define GETBF16TAIL(p, R) \
+	VPMOVZXWD.Z p, K1, R    \
+	VPSLLD      $16, R, R
+
+// LOAD loads 16 weights of each of four rows.
+#define LOAD(GET) \
+	GET((SI)(CX*1), Z24)  \
+	GET((R10)(CX*1), Z25) \
+	GET((R11)(CX*1), Z26) \
+	GET((R12)(CX*1), Z27)
+
+// WHOLE adds the products of the weights with 16 activations. TAIL does so for
+// the columns in K1, and leaves the other sums as they are.
+#define WHOLE(x, A, B, C, D) \
+	VMOVUPS     x, Z28      \
+	VFMADD231PS Z28, Z24, A \
+	VFMADD231PS Z28, Z25, B \
+	VFMADD231PS Z28, Z26, C \
+	VFMADD231PS Z28, Z27, D
+
+#define TAIL(x, A, B, C, D) \
+	VMOVUPS.Z   x, K1, Z28      \
+	VFMADD231PS Z28, Z24, K1, A \
+	VFMADD231PS Z28, Z25, K1, B \
+	VFMADD231PS Z28, Z26, K1, C \
+	VFMADD231PS Z28, Z27, K1, D
+
+// FOLD adds up lanes l and l+8, then l and l+4 of the sums A to D, of four rows
+// of weights. Each becomes a quarter of A.
+#define FOLD(A, B, C, D) \
+	VSHUFF64X2 $0x44, B, A, Z24     \
+	VSHUFF64X2 $0xee, B, A, Z25     \
+	VSHUFF64X2 $0x44, D, C, Z26     \
+	VSHUFF64X2 $0xee, D, C, Z27     \
+	VADDPS     Z25, Z24, Z24        \
+	VADDPS     Z27, Z26, Z26        \
+	VSHUFF64X2 $0x88, Z26, Z24, Z25 \
+	VSHUFF64X2 $0xdd, Z26, Z24, Z27 \
+	VADDPS     Z27, Z25, A
+
+// TURN adds up lanes l and l+2, then l and l+1 of what FOLD has left of up to
+// four rows of activations. Each becomes a quarter of A, of one sum for each row
+// of weights.
+#define TURN(A, B, C, D) \
+	VSHUFPS $0x44, B, A, Z24     \
+	VSHUFPS $0xee, B, A, Z25     \
+	VSHUFPS $0x44, D, C, Z26     \
+	VSHUFPS $0xee, D, C, Z27     \
+	VADDPS  Z25, Z24, Z24        \
+	VADDPS  Z27, Z26, Z26        \
+	VSHUFPS $0x88, Z26, Z24, Z25 \
+	VSHUFPS $0xdd, Z26, Z24, Z27 \
+	VADDPS  Z27, Z25, Z25        \
+	VPERMPS Z25, Z31, A
+
+#define ZERO4(A, B, C, D) \
+	VPXORD A, A, A \
+	VPXORD B, B, B \
+	VPXORD C, C, C \
+	VPXORD D, D, D
+
+// What ends in 1, 2, 4 or 6 is for as many rows of activations.
+#define ZERO1 \
+	ZERO4(Z0, Z1, Z2, Z3)
+#define ZERO2 \
+	ZERO1                 \
+	ZERO4(Z4, Z5, Z6, Z7)
+#define ZERO4X \
+	ZERO2                     \
+	ZERO4(Z8, Z9, Z10, Z11)   \
+	ZERO4(Z12, Z13, Z14, Z15)
+#define ZERO6 \
+	ZERO4X                    \
+	ZERO4(Z16, Z17, Z18, Z19) \
+	ZERO4(Z20, Z21, Z22, Z23)
+
+#define ROWS1(MULADD) \
+	MULADD((AX), Z0, Z1, Z2, Z3)
+#define ROWS2(MULADD) \
+	ROWS1(MULADD)                      \
+	MULADD((AX)(BX*1), Z4, Z5, Z6, Z7)
+#define ROWS4(MULADD) \
+	ROWS2(MULADD)                           \
+	MULADD((AX)(BX*2), Z8, Z9, Z10, Z11)    \
+	MULADD((AX)(R13*1), Z12, Z13, Z14, Z15)
+#define ROWS6(MULADD) \
+	ROWS4(MULADD)                           \
+	MULADD((AX)(BX*4), Z16, Z17, Z18, Z19)  \
+	MULADD((AX)(R14*1), Z20, Z21, Z22, Z23)
+
+// STORE writes the products of the rows of x to y. It uses AX. What is masked
+// here is a plain move, since VEXTRACTF32X4 faults where it writes nothing.
+#define STORE1 \
+	FOLD(Z0, Z1, Z2, Z3) \
+	TURN(Z0, Z0, Z0, Z0) \
+	VMOVUPS X0, K2, (DI)
+#define STORE2 \
+	FOLD(Z0, Z1, Z2, Z3)                  \
+	FOLD(Z4, Z5, Z6, Z7)                  \
+	TURN(Z0, Z4, Z0, Z4)                  \
+	VMOVUPS       X0, K2, (DI)            \
+	VEXTRACTF32X4 $1, Z0, X24          \
+	VMOVUPS       X24, K2, (DI)(R8*1)
+#define STORE4 \
+	FOLD(Z0, Z1, Z2, Z3)                  \
+	FOLD(Z4, Z5, Z6, Z7)                  \
+	FOLD(Z8, Z9, Z10, Z11)                \
+	FOLD(Z12, Z13, Z14, Z15)              \
+	TURN(Z0, Z4, Z8, Z12)                 \
+	LEAQ          (DI)(R8*2), AX          \
+	VMOVUPS       X0, K2, (DI)            \
+	VEXTRACTF32X4 $1, Z0, X24          \
+	VMOVUPS       X24, K2, (DI)(R8*1)   \
+	VEXTRACTF32X4 $2, Z0, X24          \
+	VMOVUPS       X24, K2, (AX)         \
+	VEXTRACTF32X4 $3, Z0, X24          \
+	VMOVUPS       X24, K2, (AX)(R8*1)
+#define STORE6 \
+	STORE4                                \
+	FOLD(Z16, Z17, Z18, Z19)              \
+	FOLD(Z20, Z21, Z22, Z23)              \
+	TURN(Z16, Z20, Z16, Z20)              \
+	VMOVUPS       X16, K2, (AX)(R8*2)     \
+	LEAQ          (AX)(R8*2), AX          \
+	VEXTRACTF32X4 $1, Z16, X24         \
+	VMOVUPS       X24, K2, (AX)(R8*1)
+
+// The products with one or two rows of activations take 16 or 8 rows of weights
+// at first, so that 16 sums are added up together: in attention, whose rows are
+// short, this is much of the work. R13 is where these rows are, and R14 the
+// ninth of them; R10 to R12 are 3, 5 and 7 times R9.
+#define WIDE1(GET) \
+	VMOVUPS     (AX), Z28          \
+	GET((R13), Z24)                \
+	GET((R13)(R9*1), Z25)          \
+	GET((R13)(R9*2), Z26)          \
+	GET((R13)(R10*1), Z27)         \
+	VFMADD231PS Z28, Z24, Z0       \
+	VFMADD231PS Z28, Z25, Z1       \
+	VFMADD231PS Z28, Z26, Z2       \
+	VFMADD231PS Z28, Z27, Z3       \
+	GET((R13)(R9*4), Z24)          \
+	GET((R13)(R11*1), Z25)         \
+	GET((R13)(R10*2), Z26)         \
+	GET((R13)(R12*1), Z27)         \
+	VFMADD231PS Z28, Z24, Z4       \
+	VFMADD231PS Z28, Z25, Z5       \
+	VFMADD231PS Z28, Z26, Z6       \
+	VFMADD231PS Z28, Z27, Z7       \
+	GET((R14), Z24)                \
+	GET((R14)(R9*1), Z25)          \
+	GET((R14)(R9*2), Z26)          \
+	GET((R14)(R10*1), Z27)         \
+	VFMADD231PS Z28, Z24, Z8       \
+	VFMADD231PS Z28, Z25, Z9       \
+	VFMADD231PS Z28, Z26, Z10      \
+	VFMADD231PS Z28, Z27, Z11      \
+	GET((R14)(R9*4), Z24)          \
+	GET((R14)(R11*1), Z25)         \
+	GET((R14)(R10*2), Z26)         \
+	GET((R14)(R12*1), Z27)         \
+	VFMADD231PS Z28, Z24, Z12      \
+	VFMADD231PS Z28, Z25, Z13      \
+	VFMADD231PS Z28, Z26, Z14      \
+	VFMADD231PS Z28, Z27, Z15
+
+#define WIDE2(GET) \
+	VMOVUPS     (AX), Z28          \
+	VMOVUPS     (AX)(BX*1), Z29    \
+	GET((R13), Z24)                \
+	GET((R13)(R9*1), Z25)          \
+	GET((R13)(R9*2), Z26)          \
+	GET((R13)(R10*1), Z27)         \
+	VFMADD231PS Z28, Z24, Z0       \
+	VFMADD231PS Z28, Z25, Z1       \
+	VFMADD231PS Z28, Z26, Z2       \
+	VFMADD231PS Z28, Z27, Z3       \
+	VFMADD231PS Z29, Z24, Z8       \
+	VFMADD231PS Z29, Z25, Z9       \
+	VFMADD231PS Z29, Z26, Z10      \
+	VFMADD231PS Z29, Z27, Z11      \
+	GET((R13)(R9*4), Z24)          \
+	GET((R13)(R11*1), Z25)         \
+	GET((R13)(R10*2), Z26)         \
+	GET((R13)(R12*1), Z27)         \
+	VFMADD231PS Z28, Z24, Z4       \
+	VFMADD231PS Z28, Z25, Z5       \
+	VFMADD231PS Z28, Z26, Z6       \
+	VFMADD231PS Z28, Z27, Z7       \
+	VFMADD231PS Z29, Z24, Z12      \
+	VFMADD231PS Z29, Z25, Z13      \
+	VFMADD231PS Z29, Z26, Z14      \
+	VFMADD231PS Z29, Z27, Z15
+
+#define STORE16 \
+	FOLD(Z0, Z1, Z2, Z3)      \
+	FOLD(Z4, Z5, Z6, Z7)      \
+	FOLD(Z8, Z9, Z10, Z11)    \
+	FOLD(Z12, Z13, Z14, Z15)  \
+	TURN(Z0, Z4, Z8, Z12)
+
+#define STOREWIDE1 \
+	STORE16                   \
+	VMOVUPS Z0, (DI)
+#define STOREWIDE2 \
+	STORE16                         \
+	VEXTRACTF64X4 $1, Z0, Y1        \
+	VMOVUPS       Y0, (DI)          \
+	VMOVUPS       Y1, (DI)(R8*1)
+
+// SHORT is the most bytes of such rows: of longer ones, which come from memory,
+// fewer at a time are faster.
+#define SHORT 512
+
+// WIDE is the part of a function that takes rows rows of weights at a time, as
+// long as there are as many, if there is no tail.
+#define WIDE(shift, rows, STEP, STORE) \
+	KORTESTW K1, K1              \
+	JNE  block                   \
+	CMPQ R9, $SHORT              \
+	JGT  block                   \
+	LEAQ (R9)(R9*2), R10         \
+	LEAQ (R9)(R9*4), R11         \
+	LEAQ (R10)(R9*4), R12        \
+wide: \
+	CMPQ n+24(FP), $rows         \
+	JLT  block                   \
+	MOVQ SI, R13                 \
+	LEAQ (SI)(R9*8), R14         \
+	MOVQ DX, AX                  \
+	MOVQ R15, CX                 \
+	ZERO4X                       \
+widestep: \
+	STEP                         \
+	ADDQ $(16<<shift), R13       \
+	ADDQ $(16<<shift), R14       \
+	ADDQ $64, AX                 \
+	SUBQ $(16<<shift), CX        \
+	JGT  widestep                \
+	STORE                        \
+	ADDQ $(4*rows), DI           \
+	MOVQ R9, CX                  \
+	IMULQ $rows, CX              \
+	ADDQ CX, SI                  \
+	SUBQ $rows, n+24(FP)         \
+	JGT  wide                    \
+	VZEROUPPER                   \
+	RET
+
+#define NARROW
+
+// FAR16 and FAR32 ask for rows of weights after these four, in the order of
+// their addresses: what the processor asks for by itself goes no further than a
+// row. They are for one or two rows of activations, which need no R13 and R14.
+#define FAR16 \
+	LEAQ       (SI)(CX*4), R13   \
+	PREFETCHT1 (R13)(R14*1)      \
+	PREFETCHT1 64(R13)(R14*1)
+#define FAR32 \
+	FAR16                        \
+	PREFETCHT1 128(R13)(R14*1)   \
+	PREFETCHT1 192(R13)(R14*1)
+
+
+// AHEAD sets how far that is; STRIDES is for more rows of activations.
+#define AHEAD \
+	LEAQ 8192(R9*4), R14
+#define STRIDES \
+	LEAQ (BX)(BX*2), R13 \
+	LEAQ (BX)(BX*4), R14
+
+#define NEAR
+
+// PRODUCT is a whole function for weights of 1<<shift bytes. FIRST comes before
+// the blocks of four rows of weights.
+#define PRODUCT(shift, GET, GETTAIL, ZERO, ROWS, STORE, FIRST, SETUP, FETCH) \
+	MOVQ y+0(FP), DI             \
+	MOVQ yStride+8(FP), R8       \
+	MOVQ w+16(FP), SI            \
+	MOVQ in+32(FP), R15          \
+	MOVQ x+40(FP), DX            \
+	MOVQ xStride+48(FP), BX      \
+	MOVQ R15, CX                 \
+	MOVQ R15, R9                 \
+	SHLQ $shift, R9              \
+	ANDQ $~15, R15               \
+	SHLQ $shift, R15             \
+	ANDQ $15, CX                 \
+	MOVL $1, AX                  \
+	SHLL CX, AX                  \
+	DECL AX                      \
+	KMOVW AX, K1                 \
+	VMOVUPS transposed<>(SB), Z31 \
+	FIRST                        \
+block: \
+	SETUP                        \
+	MOVQ    n+24(FP), CX         \
+	MOVL    $4, AX               \
+	LEAQ    (SI)(R9*1), R10      \
+	CMPQ    CX, $2               \
+	CMOVQLT SI, R10              \
+	LEAQ    (R10)(R9*1), R11     \
+	CMPQ    CX, $3               \
+	CMOVQLT R10, R11             \
+	LEAQ    (R11)(R9*1), R12     \
+	CMPQ    CX, $4               \
+	CMOVQLT R11, R12             \
+	CMOVQGT AX, CX               \
+	MOVL    $1, AX               \
+	SHLL    CX, AX               \
+	DECL    AX                   \
+	KMOVW   AX, K2               \
+	MOVQ    DX, AX               \
+	XORL    CX, CX               \
+	ZERO                         \
+	TESTQ   R15, R15             \
+	JLE     tail                 \
+step: \
+	FETCH                        \
+	LOAD(GET)                    \
+	ROWS(WHOLE)                  \
+	ADDQ $64, AX                 \
+	ADDQ $(16<<shift), CX        \
+	CMPQ CX, R15                 \
+	JLT  step                    \
+tail: \
+	KORTESTW K1, K1              \
+	JEQ    store                 \
+	LOAD(GETTAIL)                \
+	ROWS(TAIL)                   \
+store: \
+	STORE                        \
+	ADDQ $16, DI                 \
+	LEAQ (SI)(R9*4), SI          \
+	SUBQ $4, n+24(FP)            \
+	JGT  block                   \
+	VZEROUPPER                   \
+	RET
+
+// func floatF32x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF32x1AVX512(SB), NOSPLIT, $0-56
+	PRODUCT(2, GETF32, GETF32TAIL, ZERO1, ROWS1, STORE1, WIDE(2, 16, WIDE1(GETF32), STOREWIDE1), AHEAD, FAR32)
+
+// func floatF32x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF32x2AVX512(SB), NOSPLIT, $0-56
+	PRODUCT(2, GETF32, GETF32TAIL, ZERO2, ROWS2, STORE2, WIDE(2, 8, WIDE2(GETF32), STOREWIDE2), AHEAD, FAR32)
+
+// func floatF32x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF32x4AVX512(SB), NOSPLIT, $0-56
+	PRODUCT(2, GETF32, GETF32TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, NEAR)
+
+// func floatF32x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF32x6AVX512(SB), NOSPLIT, $0-56
+	PRODUCT(2, GETF32, GETF32TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, NEAR)
+
+// func floatF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF16x1AVX512(SB), NOSPLIT, $0-56
+	PRODUCT(1, GETF16, GETF16TAIL, ZERO1, ROWS1, STORE1, WIDE(1, 16, WIDE1(GETF16), STOREWIDE1), AHEAD, FAR16)
+
+// func floatF16x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF16x2AVX512(SB), NOSPLIT, $0-56
+	PRODUCT(1, GETF16, GETF16TAIL, ZERO2, ROWS2, STORE2, WIDE(1, 8, WIDE2(GETF16), STOREWIDE2), AHEAD, FAR16)
+
+// func floatF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF16x4AVX512(SB), NOSPLIT, $0-56
+	PRODUCT(1, GETF16, GETF16TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, NEAR)
+
+// func floatF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatF16x6AVX512(SB), NOSPLIT, $0-56
+	PRODUCT(1, GETF16, GETF16TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, NEAR)
+
+// func floatBF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatBF16x1AVX512(SB), NOSPLIT, $0-56
+	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO1, ROWS1, STORE1, WIDE(1, 16, WIDE1(GETBF16), STOREWIDE1), AHEAD, FAR16)
+
+// func floatBF16x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatBF16x2AVX512(SB), NOSPLIT, $0-56
+	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO2, ROWS2, STORE2, WIDE(1, 8, WIDE2(GETBF16), STOREWIDE2), AHEAD, FAR16)
+
+// func floatBF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatBF16x4AVX512(SB), NOSPLIT, $0-56
+	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO4X, ROWS4, STORE4, NARROW, STRIDES, NEAR)
+
+// func floatBF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+TEXT ·floatBF16x6AVX512(SB), NOSPLIT, $0-56
+	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO6, ROWS6, STORE6, NARROW, STRIDES, NEAR)

@@ -1,0 +1,256 @@
+package cpu
+
+import "github.com/pianola-engine/pianola/dtype"
+
+// floatLoop multiplies n rows of weights of in columns, at least one of each,
+// with some rows of activations. Strides are in bytes.
+type floatLoop func(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+// scaledLoop adds m rows of v, weighted, to some accumulators of n elements that
+// lie one after another. m and n are not 0; wStride is in bytes.
+type scaledLoop func(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+
+//go:noescape
+func floatF32x1AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatF32x2AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatF32x3AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatF16x1AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatF16x2AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatF16x3AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatBF16x1AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatBF16x2AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatBF16x3AVX2(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func addScaledF16x1AVX2(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+
+//go:noescape
+func addScaledF16x2AVX2(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+
+//go:noescape
+func addScaledF16x3AVX2(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+
+//go:noescape
+func floatF32x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatF32x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatF32x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatF32x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatF16x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatBF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatBF16x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatBF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func floatBF16x6AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+//go:noescape
+func addScaledF16x1AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+
+//go:noescape
+func addScaledF16x2AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+
+//go:noescape
+func addScaledF16x4AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+
+//go:noescape
+func addScaledF16x6AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+
+//go:noescape
+func expSubAVX512(s *float32, m float32, n int, c *[14]float32)
+
+//go:noescape
+func siluMulAVX512(dst, gate, up *float32, n int, c *[14]float32)
+
+//go:noescape
+func scaleMaxAVX512(s *float32, scale float32, n int) float32
+
+//go:noescape
+func accumulateAVX2(acc *[lanes]float32, a, b *float32, steps int)
+
+//go:noescape
+func scaleMaxAVX2(s *float32, scale float32, steps int) float32
+
+// floatAVX2 sets the float loops that need AVX2, FMA and F16C.
+func floatAVX2(o *ops) {
+	o.accumulate, o.dot, o.scaleMax = accumulateVector, dotVector, scaleMaxVector
+	o.f16ToF32, o.f32ToF16 = f16ToF32Vector, f32ToF16Vector
+	o.decodeFloats()
+	for t, loops := range map[dtype.Type][]floatLoop{
+		dtype.F32:  {1: floatF32x1AVX2, 2: floatF32x2AVX2, 3: floatF32x3AVX2},
+		dtype.F16:  {1: floatF16x1AVX2, 2: floatF16x2AVX2, 3: floatF16x3AVX2},
+		dtype.BF16: {1: floatBF16x1AVX2, 2: floatBF16x2AVX2, 3: floatBF16x3AVX2},
+	} {
+		whole, rest := floatAssembled(t, loops), o.float[t]
+		o.float[t] = func(y []float32, yStride int, w []byte, n int, x *floatInput) {
+			if x.in%lanes == 0 {
+				whole(y, yStride, w, n, x)
+			} else {
+				rest(y, yStride, w, n, x)
+			}
+		}
+	}
+	scaled := scaledAssembled([]scaledLoop{1: addScaledF16x1AVX2, 2: addScaledF16x2AVX2, 3: addScaledF16x3AVX2})
+	o.addScaledF16 = func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
+		if n%8 == 0 {
+			scaled(acc, n, v, m, w, wStride)
+		} else {
+			addScaledF16(acc, n, v, m, w, wStride)
+		}
+	}
+}
+
+// floatAVX512 sets the float loops for a processor that hasAVX512.
+func floatAVX512(o *ops) {
+	for t, loops := range map[dtype.Type][]floatLoop{
+		dtype.F32:  {1: floatF32x1AVX512, 2: floatF32x2AVX512, 4: floatF32x4AVX512, 6: floatF32x6AVX512},
+		dtype.F16:  {1: floatF16x1AVX512, 2: floatF16x2AVX512, 4: floatF16x4AVX512, 6: floatF16x6AVX512},
+		dtype.BF16: {1: floatBF16x1AVX512, 2: floatBF16x2AVX512, 4: floatBF16x4AVX512, 6: floatBF16x6AVX512},
+	} {
+		o.float[t] = floatAssembled(t, loops)
+	}
+	o.expSub, o.siluMul, o.scaleMax = expSub512, siluMul512, scaleMax512
+	o.addScaledF16 = scaledAssembled([]scaledLoop{1: addScaledF16x1AVX512, 2: addScaledF16x2AVX512, 4: addScaledF16x4AVX512, 6: addScaledF16x6AVX512})
+}
+
+// floatChunk is how many bytes of weights all rows of activations are multiplied
+// with before the next: they stay in the second cache.
+const floatChunk = 128 << 10
+
+// floatAssembled returns the product of a type without blocks. loops[i] takes i
+// rows of activations, and is nil where there is none.
+func floatAssembled(t dtype.Type, loops []floatLoop) floatFunc {
+	_, size := t.Block()
+	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {
+		if n <= 0 || x.rows <= 0 {
+			return
+		}
+		if x.in <= 0 {
+			for j := range x.rows {
+				clear(y[j*yStride:][:n])
+			}
+			return
+		}
+		row, f := size*x.in, x.x[:(x.rows-1)*x.stride+x.in]
+		y, w = y[:(x.rows-1)*yStride+n], w[:n*row]
+		chunk := n
+		if x.rows >= len(loops) {
+			chunk = max(4, floatChunk/row&^3)
+		}
+		for i := 0; i < n; i += chunk {
+			for j := 0; j < x.rows; {
+				rows := take(loops, x.rows-j)
+				loops[rows](&y[j*yStride+i], 4*yStride, &w[i*row], min(chunk, n-i), x.in, &f[j*x.stride], 4*x.stride)
+				j += rows
+			}
+		}
+	}
+}
+
+// scaledAssembled returns addScaledF16 by loops, of which loops[i] takes i
+// accumulators.
+func scaledAssembled(loops []scaledLoop) func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
+	return func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
+		if n <= 0 || m <= 0 || len(acc) < n {
+			return
+		}
+		rows := len(acc) / n
+		v, w = v[:2*n*m], w[:(rows-1)*wStride+m]
+		for i := 0; i < rows; {
+			n1 := take(loops, rows-i)
+			loops[n1](&acc[i*n], n, &v[0], m, &w[i*wStride], 4*wStride)
+			i += n1
+		}
+	}
+}
+
+// take returns how many of the rows that are left the largest loop takes.
+func take[T floatLoop | scaledLoop](loops []T, left int) int {
+	for n := min(left, len(loops)-1); ; n-- {
+		if loops[n] != nil {
+			return n
+		}
+	}
+}
+
+func accumulateVector(acc *[lanes]float32, a, b []float32) {
+	b = b[:len(a)]
+	whole := len(a) &^ (lanes - 1)
+	if whole > 0 {
+		accumulateAVX2(acc, &a[0], &b[0], whole/lanes)
+	}
+	accumulate(acc, a[whole:], b[whole:])
+}
+
+func dotVector(a, b []float32) float32 {
+	var acc [lanes]float32
+	accumulateVector(&acc, a, b)
+	return reduce16(&acc)
+}
+
+func scaleMaxVector(s []float32, scale float32) float32 {
+	whole := len(s) &^ 7
+	m := scaleMax(s[whole:], scale)
+	if whole > 0 {
+		m = max(m, scaleMaxAVX2(&s[0], scale, whole/8))
+	}
+	return m + 0
+}
+
+func scaleMax512(s []float32, scale float32) float32 {
+	if len(s) == 0 {
+		return minusInf
+	}
+	return scaleMaxAVX512(&s[0], scale, len(s)) + 0
+}
+
+func expSub512(s []float32, m float32) {
+	if len(s) > 0 {
+		expSubAVX512(&s[0], m, len(s), &expTable)
+	}
+}
+
+func siluMul512(dst, gate, up []float32) {
+	if len(gate) > 0 {
+		dst, up = dst[:len(gate)], up[:len(gate)]
+		siluMulAVX512(&dst[0], &gate[0], &up[0], len(gate), &expTable)
+	}
+}

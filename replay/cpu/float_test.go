@@ -1,0 +1,227 @@
+package cpu
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/pianola-engine/pianola/dtype"
+)
+
+// untouched is what products must leave between the rows of y.
+const untouched = 12345.5
+
+var floatTypes = []dtype.Type{dtype.F32, dtype.F16, dtype.BF16}
+
+// guardedFloats returns values in memory that ends at a page that nobody may
+// touch.
+func guardedFloats(tb testing.TB, values []float32) []float32 {
+	x := float32s(guarded(tb, uint64(4*len(values))))
+	copy(x, values)
+	return x
+}
+
+// TestFloatAgrees compares the products of several rows of activations with the
+// dot products of each pair of rows, with strides and tails of all kinds. Rows of
+// two bytes an element begin anywhere.
+func TestFloatAgrees(t *testing.T) {
+	r := rand.New(rand.NewPCG(61, 1))
+	for name, o := range implementations() {
+		for _, typ := range floatTypes {
+			t.Run(fmt.Sprintf("%s/%v", name, typ), func(t *testing.T) {
+				for range 300 {
+					n, in, rows := r.IntN(12), r.IntN(100), r.IntN(15)
+					if r.IntN(2) == 0 {
+						in = in &^ 15
+					}
+					x := &floatInput{in: in, stride: in + r.IntN(3), rows: rows}
+					x.x = guardedFloats(t, random(r, max(0, (rows-1)*x.stride+in), extremes[r.IntN(len(extremes))]))
+					w := hostileWeights(t, r, typ, n*in)
+					decoded := make([]float32, n*in)
+					if err := dtype.Dequantize(typ, decoded, w); err != nil {
+						t.Fatal(err)
+					}
+					yStride := n + r.IntN(3)
+					y := guardedFloats(t, make([]float32, max(0, (rows-1)*yStride+n)))
+					for i := range y {
+						y[i] = untouched
+					}
+					o.float[typ](y, yStride, w, n, x)
+					what := fmt.Sprintf("%d rows of %d, %d of x", n, in, rows)
+					for j := range rows {
+						want := make([]float32, n)
+						for i := range want {
+							want[i] = dot(decoded[i*in:][:in], x.row(j))
+						}
+						same(t, what, y[j*yStride:][:n], want)
+						for _, v := range y[j*yStride+n : min(len(y), (j+1)*yStride)] {
+							if v != untouched {
+								t.Fatalf("%s: wrote %v between rows", what, v)
+							}
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestFloatChunks has more weights than are taken at a time.
+func TestFloatChunks(t *testing.T) {
+	r := rand.New(rand.NewPCG(62, 1))
+	const n, in, rows = 301, 1040, 9
+	for _, typ := range floatTypes {
+		w := randomBytes(t, r, typ, n*in, 1)
+		x := &floatInput{x: random(r, rows*in, 1), in: in, stride: in, rows: rows}
+		want := make([]float32, rows*n)
+		portable().float[typ](want, n, w, n, x)
+		for name, o := range implementations() {
+			got := make([]float32, rows*n)
+			o.float[typ](got, n, w, n, x)
+			same(t, fmt.Sprintf("%s/%v", name, typ), got, want)
+		}
+	}
+}
+
+// TestDot compares with the order of doc.go written out, and with float64.
+func TestDot(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 1))
+	for n := range 200 {
+		a, b := guardedFloats(t, random(r, n, 1)), guardedFloats(t, random(r, n, 1e3))
+		var sums [16]float32
+		var exact, size float64
+		for i := range a {
+			sums[i%16] = fma32(a[i], b[i], sums[i%16])
+			exact += float64(a[i]) * float64(b[i])
+			size += math.Abs(float64(a[i]) * float64(b[i]))
+		}
+		for half := 8; half > 0; half /= 2 {
+			for l := range half {
+				sums[l] += sums[l+half]
+			}
+		}
+		for name, o := range implementations() {
+			got := o.dot(a, b)
+			same(t, fmt.Sprintf("%s: %d", name, n), []float32{got}, sums[:1])
+			if math.Abs(float64(got)-exact) > 1e-6*size {
+				t.Errorf("%s: %d: %v, want %v", name, n, got, exact)
+			}
+		}
+	}
+}
+
+func TestAddScaled(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 1))
+	for name, o := range implementations() {
+		t.Run(name, func(t *testing.T) {
+			for range 500 {
+				n, m, rows := r.IntN(170), r.IntN(66), r.IntN(10)
+				if r.IntN(2) == 0 {
+					n = n &^ 7
+				}
+				v := hostileWeights(t, r, dtype.F16, n*m)
+				f := make([]float32, n*m)
+				f16ToF32(f, v)
+				wStride := m + r.IntN(3)
+				w := guardedFloats(t, random(r, max(0, (rows-1)*wStride+m), extremes[r.IntN(len(extremes))]))
+				got := guardedFloats(t, random(r, rows*n, 1))
+				want := bytesF(got)
+				for i := range want {
+					for j := range m {
+						want[i] = fma32(w[i/n*wStride+j], f[j*n+i%n], want[i])
+					}
+				}
+				o.addScaledF16(got, n, v, m, w, wStride)
+				same(t, fmt.Sprintf("%d rows of %d to %d", m, n, rows), got, want)
+			}
+		})
+	}
+}
+
+func TestScaleMax(t *testing.T) {
+	r := rand.New(rand.NewPCG(63, 1))
+	zero, nan := float32(math.Copysign(0, -1)), float32(math.NaN())
+	for name, o := range implementations() {
+		for n := range 70 {
+			for _, special := range []float32{1, zero, nan, minusInf} {
+				x := guardedFloats(t, random(r, n, 10))
+				for i := range x {
+					if r.IntN(3) == 0 || special == zero {
+						x[i] = special
+					}
+				}
+				want, top := bytesF(x), minusInf
+				for i := range want {
+					want[i] *= 0.125
+					if want[i] >= top {
+						top = want[i] + 0
+					}
+				}
+				got := o.scaleMax(x, 0.125)
+				same(t, fmt.Sprintf("%s: maximum of %d", name, n), []float32{got}, []float32{top})
+				for i, v := range x {
+					if v == v || want[i] == want[i] {
+						same(t, name, x[i:i+1], want[i:i+1])
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestHalves converts all numbers of float16, and to float16 all of them, what
+// is in the middle of two, and the float32 next to these.
+func TestHalves(t *testing.T) {
+	var src []byte
+	var near []float32
+	for h := range 1 << 16 {
+		if h&0x7c00 == 0x7c00 && h&0x3ff != 0 {
+			continue // NaN's bits are nobody's business
+		}
+		src = append(src, byte(h), byte(h>>8))
+		v := dtype.F16ToF32(uint16(h))
+		mid := (v + dtype.F16ToF32(uint16(h+1))) / 2 // not a number after the largest
+		if !isFinite(mid) {
+			mid = float32(math.Copysign(65520, float64(v)))
+		}
+		for _, x := range []float32{v, mid} {
+			inf := float32(math.Inf(1))
+			near = append(near, x, math.Nextafter32(x, inf), math.Nextafter32(x, -inf))
+		}
+	}
+	for name, o := range implementations() {
+		got := make([]float32, len(src)/2)
+		o.f16ToF32(got, src)
+		for i, v := range got {
+			h := uint16(src[2*i]) | uint16(src[2*i+1])<<8
+			want := math.Ldexp(float64(h&0x3ff), -24)
+			switch e := int(h >> 10 & 31); {
+			case e == 31:
+				want = math.Inf(1)
+			case e > 0:
+				want = math.Ldexp(float64(h&0x3ff|0x400), e-25)
+			}
+			if h>>15 != 0 {
+				want = -want
+			}
+			if float64(v) != want || math.Signbit(float64(v)) != (h>>15 != 0) {
+				t.Fatalf("%s: %#x is %v, want %v", name, h, v, want)
+			}
+		}
+		back := make([]byte, len(src))
+		o.f32ToF16(back, got)
+		if !bytes.Equal(back, src) {
+			t.Errorf("%s: float16 to float32 and back differs", name)
+		}
+		a, b := make([]byte, 2*len(near)), make([]byte, 2*len(near))
+		f32ToF16(a, near)
+		o.f32ToF16(b, near)
+		for i, x := range near {
+			if !bytes.Equal(a[2*i:2*i+2], b[2*i:2*i+2]) {
+				t.Fatalf("%s: %v is %x, portable %x", name, x, b[2*i:2*i+2], a[2*i:2*i+2])
+			}
+		}
+	}
+}
