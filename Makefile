@@ -1,8 +1,10 @@
 # check    everything that must hold: format, vet, staticcheck, ranks, generated
-#          files, the public API, cross-builds
+#          files, the public API, cross-builds, the tests for arm64
 # test     the tests, with the race detector
+# test-arm64  the tests of the NEON loops and of small models, under qemu
 # golden   rewrites the golden files of the tests
-# gen      rewrites what is generated from the kernel declarations
+# gen      rewrites what is generated from the kernel declarations, and the NEON
+#          assembly from its C files
 # api      accepts the public API as it is now
 # fuzz     fuzzes every target, FUZZTIME each
 # bench    measures decoding of the shipped model
@@ -13,9 +15,9 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C tools tool -n $(1))
 
-.PHONY: check test golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
+.PHONY: check test test-arm64 golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
 
-check: fmt vet lint ranks generated api-check cross
+check: fmt vet lint ranks generated api-check cross test-arm64
 
 fmt:
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
@@ -31,6 +33,7 @@ ranks:
 
 generated:
 	go run ./table/decl/gen -check
+	go run ./replay/cpu/neon/gen -check
 
 # Any change of the API is an error here until make api accepts it, so that it
 # shows in the commit.
@@ -51,11 +54,19 @@ cross:
 test:
 	go test -race ./...
 
+# Under qemu tests take several times as long: short ones, and two small models.
+test-arm64:
+	@command -v qemu-aarch64 >/dev/null || { echo "qemu-aarch64 is missing, which Debian's package qemu-user has"; exit 1; }
+	GOARCH=arm64 CGO_ENABLED=0 go test -short -exec "qemu-aarch64 -cpu max" ./dtype ./replay/cpu
+	GOARCH=arm64 CGO_ENABLED=0 go test -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' .
+
 golden:
 	go test ./compiler ./table ./cmd/pianola -update
 
 gen:
 	go run ./table/decl/gen
+	@if command -v clang-19 >/dev/null; then go run ./replay/cpu/neon/gen; \
+	else echo "clang-19 is missing, which Debian's package clang-19 has: the NEON assembly stays as it is"; fi
 
 fuzz:
 	@for pkg in $$(go list ./...); do \

@@ -60,10 +60,6 @@ func avx2() *ops {
 // The assembly takes pointers; the functions below check the lengths that it
 // relies on, and do what is left of a whole number of steps.
 
-// blocksFunc computes len(y) rows of blocks of a type. q, d and s are those of
-// [input]; s may be nil if the type has no minimum.
-type blocksFunc func(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
-
 //go:noescape
 func rowsQ8_0AVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
 
@@ -129,26 +125,6 @@ var expTable = [14]float32{
 
 // quantizeTable is the constants of quantizeAVX2.
 var quantizeTable = [4]float32{127, -127, minScale, 1}
-
-// rowsAssembled returns the product of a type's blocks and quantised
-// activations.
-func rowsAssembled(t dtype.Type, rows blocksFunc) rowsFunc {
-	elems, size := t.Block()
-	mins := hasMinimum(t)
-	return func(y []float32, w []byte, x *input) {
-		blocks := len(x.d) * blockElems / elems
-		if len(y) == 0 || blocks == 0 {
-			clear(y)
-			return
-		}
-		w, q, d := w[:len(y)*blocks*size], x.q[:blocks*elems], x.d[:blocks*elems/blockElems]
-		var s *int16
-		if mins {
-			s = &x.s[:blocks*elems/16][0]
-		}
-		rows(&y[0], &w[0], len(y), blocks, &q[0], &d[0], s)
-	}
-}
 
 func quantizeVector(q []int8, d, x []float32) {
 	if len(d) > 0 {

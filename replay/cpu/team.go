@@ -142,7 +142,18 @@ func (t *team) lead(w *worker, j *job) {
 		}
 	}
 	step := j.session.step
-	j.finish(table.Result{Count: int(step.Count), Stopped: step.Stop != 0, Elapsed: time.Since(start)}, t.failure())
+	j.finish(table.Result{Count: int(step.Count), Stopped: step.Stop != 0, Elapsed: time.Since(start)}, t.ended(j))
+}
+
+// ended returns why a job that was run may have been cut short, or nil.
+func (t *team) ended(j *job) error {
+	err := t.failure()
+	if err == nil && j.cancelled.Load() {
+		t.dev.mu.Lock()
+		defer t.dev.mu.Unlock()
+		err = t.dev.usable()
+	}
+	return err
 }
 
 // failure returns the panic that ended the team's use, if there was one.

@@ -108,33 +108,6 @@ func tiledFourIQ4_XSAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, 
 //go:noescape
 func tiledFourMXFP4AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 
-// tiledRun is a product whose lengths are checked: y, w and the memory of x are
-// as long as the assembly goes, and there are blocks, strips of strip bytes
-// and rows.
-type tiledRun func(y []float32, yStride int, w []byte, strips, strip, blocks int, x *tiledInput)
-
-// tiledChecked returns the product of a type that checks the lengths that run
-// relies on.
-func tiledChecked(t dtype.Type, run tiledRun) tiledFunc {
-	elems, _ := t.Block()
-	size, _ := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(elems))
-	return func(y []float32, yStride int, w []byte, strips int, x *tiledInput) {
-		if strips <= 0 || x.rows <= 0 {
-			return
-		}
-		blocks := x.in / elems
-		if blocks == 0 {
-			for j := range x.rows {
-				clear(y[j*yStride:][:dtype.TileRows*strips])
-			}
-			return
-		}
-		strip := blocks * int(size)
-		_ = x.mem[:(x.rows-1)*x.stride+x.in+x.in/4]
-		run(y[:(x.rows-1)*yStride+dtype.TileRows*strips], yStride, w[:strips*strip], strips, strip, blocks, x)
-	}
-}
-
 // tiledAssembled returns the product of a type. A strip is multiplied with all
 // rows of activations before the next, so that it is read from memory once.
 func tiledAssembled(t dtype.Type, one stripFunc, four stripFourFunc) tiledFunc {

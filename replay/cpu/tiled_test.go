@@ -1,5 +1,3 @@
-//go:build amd64
-
 package cpu
 
 import (
@@ -7,8 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
-
-	"golang.org/x/sys/cpu"
 
 	"github.com/pianola-engine/pianola/dtype"
 )
@@ -22,13 +18,6 @@ var tiledTypes = []struct {
 	{dtype.Q8_0, 512, 16}, {dtype.Q4_0, 256, 16}, {dtype.Q4_1, 256, 32}, {dtype.Q5_0, 320, 16}, {dtype.Q5_1, 320, 32},
 	{dtype.Q2_K, 0, 32}, {dtype.Q3_K, 0, 16}, {dtype.Q4_K, 0, 32}, {dtype.Q5_K, 0, 32}, {dtype.Q6_K, 0, 16},
 	{dtype.IQ4_NL, 256, 16}, {dtype.IQ4_XS, 0, 16}, {dtype.MXFP4, 0, 0},
-}
-
-// needAVX2 skips a test of the assembly where it cannot run.
-func needAVX2(tb testing.TB) {
-	if !cpu.X86.HasAVX2 || !hasF16C() {
-		tb.Skip("the processor has no AVX2 or no F16C")
-	}
 }
 
 // activation returns a quant of x.
@@ -120,57 +109,57 @@ func (f tiledFunc) multiply(tb testing.TB, w []byte, strips, gap int, x *tiledIn
 	return y
 }
 
-func TestTiledAVX2(t *testing.T) {
-	needAVX2(t)
-	fast := tiledAVX2()
-	for _, tt := range tiledTypes {
-		t.Run(tt.t.String(), func(t *testing.T) {
-			r := rand.New(rand.NewPCG(40, uint64(tt.t)))
-			elems, _ := tt.t.Block()
-			want := tiledPortable(tt.t)
-			for rows := 1; rows <= 9; rows++ {
-				for strips := range 4 {
-					for _, blocks := range []int{0, 1, 2, 3, 9} {
-						act := activations[r.IntN(len(activations))]
-						scale := extremes[r.IntN(len(extremes))]
-						x := newTiledInput(t, r, blocks*elems, rows, 4*r.IntN(3), scale, act.f)
-						w := hostileTiles(t, r, tt.t, strips, blocks*elems)
-						gap := r.IntN(3)
-						same(t, fmt.Sprintf("%d rows, %d strips of %d blocks, x %s of %g", rows, strips, blocks, act.name, scale),
-							fast[tt.t].multiply(t, w, strips, gap, x), want.multiply(t, w, strips, gap, x))
+func TestTiled(t *testing.T) {
+	for set, fast := range tiledSets(t) {
+		for _, tt := range tiledTypes {
+			t.Run(set+"/"+tt.t.String(), func(t *testing.T) {
+				r := rand.New(rand.NewPCG(40, uint64(tt.t)))
+				elems, _ := tt.t.Block()
+				want := tiledPortable(tt.t)
+				for rows := 1; rows <= 9; rows++ {
+					for strips := range 4 {
+						for _, blocks := range []int{0, 1, 2, 3, 9} {
+							act := activations[r.IntN(len(activations))]
+							scale := extremes[r.IntN(len(extremes))]
+							x := newTiledInput(t, r, blocks*elems, rows, 4*r.IntN(3), scale, act.f)
+							w := hostileTiles(t, r, tt.t, strips, blocks*elems)
+							gap := r.IntN(3)
+							same(t, fmt.Sprintf("%d rows, %d strips of %d blocks, x %s of %g", rows, strips, blocks, act.name, scale),
+								fast[tt.t].multiply(t, w, strips, gap, x), want.multiply(t, w, strips, gap, x))
+						}
 					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 
-// TestTiledAVX2EveryByte gives every byte of a block every value, scales but
-// for infinities included, with the largest activations too.
-func TestTiledAVX2EveryByte(t *testing.T) {
-	needAVX2(t)
-	fast := tiledAVX2()
-	for _, tt := range tiledTypes {
-		t.Run(tt.t.String(), func(t *testing.T) {
-			r := rand.New(rand.NewPCG(41, uint64(tt.t)))
-			elems, _ := tt.t.Block()
-			want := tiledPortable(tt.t)
-			w := hostileTiles(t, r, tt.t, 1, elems)
-			for _, act := range activations {
-				// Five rows are four and one.
-				x := newTiledInput(t, r, elems, 5, 0, 1, act.f)
-				for v := range 256 {
-					for i := range w {
-						w[i] = byte(v)
-						if h := i - tt.at; h >= 0 && h < 2*tt.halves && h%2 == 1 {
-							w[i] &= 0xfb
+// TestTiledEveryByte gives every byte of a block every value, scales but for
+// infinities included, with the largest activations too.
+func TestTiledEveryByte(t *testing.T) {
+	for set, fast := range tiledSets(t) {
+		for _, tt := range tiledTypes {
+			t.Run(set+"/"+tt.t.String(), func(t *testing.T) {
+				r := rand.New(rand.NewPCG(41, uint64(tt.t)))
+				elems, _ := tt.t.Block()
+				want := tiledPortable(tt.t)
+				w := hostileTiles(t, r, tt.t, 1, elems)
+				for _, act := range activations {
+					// Five rows are four and one.
+					x := newTiledInput(t, r, elems, 5, 0, 1, act.f)
+					for v := range 256 {
+						for i := range w {
+							w[i] = byte(v)
+							if h := i - tt.at; h >= 0 && h < 2*tt.halves && h%2 == 1 {
+								w[i] &= 0xfb
+							}
 						}
+						same(t, fmt.Sprintf("all bytes %#x, x %s", v, act.name),
+							fast[tt.t].multiply(t, w, 1, 0, x), want.multiply(t, w, 1, 0, x))
 					}
-					same(t, fmt.Sprintf("all bytes %#x, x %s", v, act.name),
-						fast[tt.t].multiply(t, w, 1, 0, x), want.multiply(t, w, 1, 0, x))
 				}
-			}
-		})
+			})
+		}
 	}
 }
 

@@ -1,0 +1,91 @@
+//go:build amd64 || arm64
+
+package cpu
+
+import "github.com/pianola-engine/pianola/dtype"
+
+// floatLoop multiplies n rows of weights of in columns, at least one of each,
+// with some rows of activations. Strides are in bytes.
+type floatLoop func(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
+
+// scaledLoop adds m rows of v, weighted, to some accumulators of n elements that
+// lie one after another. m and n are not 0; wStride is in bytes.
+type scaledLoop func(acc *float32, n int, v *byte, m int, w *float32, wStride int)
+
+// floatChunk is how many bytes of weights all rows of activations are multiplied
+// with before the next: they stay in the second cache.
+const floatChunk = 128 << 10
+
+// floatAssembled returns the product of a type without blocks. loops[i] takes i
+// rows of activations, and is nil where there is none.
+func floatAssembled(t dtype.Type, loops []floatLoop) floatFunc {
+	_, size := t.Block()
+	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {
+		if n <= 0 || x.rows <= 0 {
+			return
+		}
+		if x.in <= 0 {
+			for j := range x.rows {
+				clear(y[j*yStride:][:n])
+			}
+			return
+		}
+		row, f := size*x.in, x.x[:(x.rows-1)*x.stride+x.in]
+		y, w = y[:(x.rows-1)*yStride+n], w[:n*row]
+		chunk := n
+		if x.rows >= len(loops) {
+			chunk = max(4, floatChunk/row&^3)
+		}
+		for i := 0; i < n; i += chunk {
+			for j := 0; j < x.rows; {
+				rows := take(loops, x.rows-j)
+				loops[rows](&y[j*yStride+i], 4*yStride, &w[i*row], min(chunk, n-i), x.in, &f[j*x.stride], 4*x.stride)
+				j += rows
+			}
+		}
+	}
+}
+
+// floatWhole returns the product that whole computes of rows that are whole
+// steps of lanes, and rest of others.
+func floatWhole(whole, rest floatFunc) floatFunc {
+	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {
+		if x.in%lanes == 0 {
+			whole(y, yStride, w, n, x)
+		} else {
+			rest(y, yStride, w, n, x)
+		}
+	}
+}
+
+// scaledAssembled returns addScaledF16 by loops, of which loops[i] takes i
+// accumulators.
+func scaledAssembled(loops []scaledLoop) func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
+	return func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
+		if n <= 0 || m <= 0 || len(acc) < n {
+			return
+		}
+		rows := len(acc) / n
+		v, w = v[:2*n*m], w[:(rows-1)*wStride+m]
+		for i := 0; i < rows; {
+			n1 := take(loops, rows-i)
+			loops[n1](&acc[i*n], n, &v[0], m, &w[i*wStride], 4*wStride)
+			i += n1
+		}
+	}
+}
+
+// take returns how many of the rows that are left the largest loop takes.
+func take[T floatLoop | scaledLoop](loops []T, left int) int {
+	for n := min(left, len(loops)-1); ; n-- {
+		if loops[n] != nil {
+			return n
+		}
+	}
+}
+
+func dotVector(a, b []float32) float32 {
+	var acc [lanes]float32
+	accumulateVector(&acc, a, b)
+	return reduce16(&acc)
+}

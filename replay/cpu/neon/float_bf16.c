@@ -1,0 +1,4 @@
+// Products of BF16 weights.
+#include "float.h"
+
+FLOATS(BF16)

@@ -1,0 +1,4 @@
+// Products of F16 weights.
+#include "float.h"
+
+FLOATS(F16)

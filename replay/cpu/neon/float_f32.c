@@ -1,0 +1,4 @@
+// Products of F32 weights.
+#include "float.h"
+
+FLOATS(F32)

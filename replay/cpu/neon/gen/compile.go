@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// The tools, by Debian's names, and the only major version whose output is
+// committed.
+const (
+	clang   = "clang-19"
+	objdump = "llvm-objdump-19"
+	version = "clang version 19."
+)
+
+// flags make the object the same on every machine. Registers 18 (the
+// platform's), 27 (the linker's) and 28 (g) are left alone; no product is fused
+// with a sum unless the source says so; addresses are computed where they are
+// used, since a pointer for each of them would not fit in the registers.
+var flags = []string{
+	"--target=aarch64-linux-gnu", "-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror",
+	"-ffreestanding", "-fno-builtin", "-fno-jump-tables", "-fno-vectorize", "-fno-slp-vectorize",
+	"-ffp-contract=off", "-fomit-frame-pointer", "-fno-stack-protector",
+	"-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-ident",
+	"-ffixed-x18", "-ffixed-x27", "-ffixed-x28", "-mllvm", "-disable-lsr",
+}
+
+// march is the instruction set of files by their name's beginning, armv8-a for
+// the others: code that runs without the dot product must not have it.
+var march = []struct{ prefix, arch string }{
+	{"tiled", "armv8.2-a+dotprod"}, {"rows", "armv8.2-a+dotprod"}, {"", "armv8-a"},
+}
+
+// compiler compiles C files against the declarations in Go.
+type compiler struct{ dir string }
+
+func newCompiler(funcs map[string]*decl) (*compiler, error) {
+	for tool, pkg := range map[string]string{clang: clang, objdump: "llvm-19"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return nil, fmt.Errorf("%s is missing, which Debian's package %s has", tool, pkg)
+		}
+	}
+	out, err := exec.Command(clang, "--version").Output()
+	if err != nil || !bytes.Contains(out, []byte(version)) {
+		return nil, fmt.Errorf("%s is not %s: %s, %w", clang, version, out, err)
+	}
+	dir, err := os.MkdirTemp("", "neon")
+	if err != nil {
+		return nil, err
+	}
+	return &compiler{dir}, os.WriteFile(filepath.Join(dir, "decl.h"), []byte(prototypes(funcs)), 0o644)
+}
+
+func (c *compiler) close() { os.RemoveAll(c.dir) }
+
+// compile returns the functions of a C file in the order of their addresses.
+func (c *compiler) compile(source string) ([]function, error) {
+	arch := ""
+	for _, m := range march {
+		if arch == "" && strings.HasPrefix(filepath.Base(source), m.prefix) {
+			arch = m.arch
+		}
+	}
+	object := filepath.Join(c.dir, "o.o")
+	args := append([]string{"-march=" + arch, "-include", filepath.Join(c.dir, "decl.h"), "-c", source, "-o", object}, flags...)
+	if out, err := exec.Command(clang, args...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", clang, err, out)
+	}
+	if err := plain(object); err != nil {
+		return nil, err
+	}
+	out, err := exec.Command(objdump, "--disassemble", "--section=.text", object).Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", objdump, err)
+	}
+	return parse(out)
+}
+
+// plain fails unless the object is instructions alone: .text without
+// relocations and no other section that would be loaded.
+func plain(object string) error {
+	f, err := elf.Open(object)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for _, s := range f.Sections {
+		switch {
+		case s.Size == 0 || s.Name == ".text":
+		case s.Type == elf.SHT_REL || s.Type == elf.SHT_RELA:
+			return fmt.Errorf("%s: calls, or constants in memory: %d bytes of relocations", s.Name, s.Size)
+		case s.Flags&elf.SHF_ALLOC != 0:
+			return fmt.Errorf("%s: %d bytes of data", s.Name, s.Size)
+		}
+	}
+	return nil
+}
+
+// function is a function's instructions.
+type function struct {
+	name string
+	code []instruction
+}
+
+// instruction is one instruction. target is the address that it mentions, or
+// -1.
+type instruction struct {
+	addr, target int64
+	word         uint32
+	text         string // as the disassembler has it, operands separated by a blank
+}
+
+var (
+	heading = regexp.MustCompile(`^([0-9a-f]+) <(\w+)>:$`)
+	line    = regexp.MustCompile(`^ *([0-9a-f]+): ([0-9a-f]{8}) +\t([^/]+)(//.*)?$`)
+	address = regexp.MustCompile(`0x([0-9a-f]+) <[^>]+>`)
+)
+
+// parse reads the disassembler's output.
+func parse(out []byte) ([]function, error) {
+	var funcs []function
+	for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {
+		text := strings.TrimRight(s.Text(), " ")
+		if m := heading.FindStringSubmatch(text); m != nil {
+			funcs = append(funcs, function{name: m[2]})
+			continue
+		}
+		m := line.FindStringSubmatch(text)
+		if m == nil {
+			if text == "" || len(funcs) == 0 {
+				continue // what is before the first function
+			}
+			return nil, fmt.Errorf("a line of the disassembly that is no instruction: %q", text)
+		}
+		addr, err := strconv.ParseInt(m[1], 16, 64)
+		if err != nil {
+			return nil, err
+		}
+		word, err := strconv.ParseUint(m[2], 16, 32)
+		if err != nil {
+			return nil, err
+		}
+		i := instruction{addr: addr, target: -1, word: uint32(word), text: strings.Join(strings.Fields(m[3]), " ")}
+		if m := address.FindStringSubmatch(i.text); m != nil {
+			if i.target, err = strconv.ParseInt(m[1], 16, 64); err != nil {
+				return nil, err
+			}
+		}
+		if len(funcs) == 0 {
+			return nil, fmt.Errorf("an instruction before the first function: %q", text)
+		}
+		f := &funcs[len(funcs)-1]
+		f.code = append(f.code, i)
+	}
+	return funcs, nil
+}

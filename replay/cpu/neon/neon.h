@@ -1,0 +1,36 @@
+// What the NEON loops share. They are compiled to Go assembly by gen, so they
+// have no data of their own, no calls and no stack: constants come as arguments
+// or through OPAQUE, functions are inlined, and what does not fit in registers
+// stays in the output.
+#include <arm_neon.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+// UNROLL is before loops whose index must be constant: it picks a lane or an
+// element of an array that stays in registers.
+#define UNROLL _Pragma("clang loop unroll(full)")
+#define ROLL _Pragma("clang loop unroll(disable)")
+
+// OPAQUE is a constant that the compiler must make in a register and not keep
+// in memory.
+#define OPAQUE(x) ({ uint64_t c_ = (x); __asm__("" : "+r"(c_)); c_; })
+
+// half converts the half-precision number at p.
+INLINE float half(const uint8_t *p) { return *(const __fp16 *)p; }
+
+// halves converts four.
+INLINE float32x4_t halves(const uint8_t *p) { return vcvt_f32_f16(vld1_f16((const __fp16 *)p)); }
+
+// single loads a float32.
+INLINE float single(const uint8_t *p) { return *(const float *)p; }
+
+// dotLane adds the products of the four columns of lane l of x to acc, whose
+// lanes are rows of w.
+INLINE int32x4_t dotLane(int32x4_t acc, int8x16_t w, int8x16_t x, int l) {
+	switch (l) {
+	case 0: return vdotq_laneq_s32(acc, w, x, 0);
+	case 1: return vdotq_laneq_s32(acc, w, x, 1);
+	case 2: return vdotq_laneq_s32(acc, w, x, 2);
+	default: return vdotq_laneq_s32(acc, w, x, 3);
+	}
+}

@@ -1,0 +1,64 @@
+package cpu
+
+import (
+	"github.com/pianola-engine/pianola/dtype"
+)
+
+// tiledNEON returns the products in layout dtype.Tiled16. They need the dot
+// product extension.
+func tiledNEON() map[dtype.Type]tiledFunc {
+	return map[dtype.Type]tiledFunc{
+		dtype.Q8_0: tiledAssembled(dtype.Q8_0, tiledQ8_0x1NEON, tiledQ8_0x4NEON),
+		dtype.Q4_0: tiledAssembled(dtype.Q4_0, tiledQ4_0x1NEON, tiledQ4_0x4NEON),
+		dtype.Q4_K: tiledAssembled(dtype.Q4_K, tiledQ4_Kx1NEON, tiledQ4_Kx4NEON),
+		dtype.Q6_K: tiledAssembled(dtype.Q6_K, tiledQ6_Kx1NEON, tiledQ6_Kx4NEON),
+	}
+}
+
+// stripFunc multiplies a strip of 16 rows with one row of activations or four.
+// yStride is in floats, and 16 of each row are written; x is a row of
+// [tiledInput], xStride in bytes, of in columns, which are blocks, at least
+// one, of the type.
+type stripFunc func(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ8_0x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ8_0x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ4_0x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ4_0x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ4_Kx1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ4_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ6_Kx1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ6_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+// tiledAssembled returns the product of a type. A strip is multiplied with all
+// rows of activations before the next, so that it is read from memory once.
+func tiledAssembled(t dtype.Type, one, four stripFunc) tiledFunc {
+	return tiledChecked(t, func(y []float32, yStride int, w []byte, strips, strip, blocks int, x *tiledInput) {
+		for s := range strips {
+			w, y := &w[s*strip], y[dtype.TileRows*s:]
+			for j := 0; j < x.rows; {
+				run, rows := one, 1
+				if x.rows-j >= 4 {
+					run, rows = four, 4
+				}
+				run(&y[j*yStride], yStride, w, &x.mem[j*x.stride], x.stride, x.in)
+				j += rows
+			}
+		}
+	})
+}

@@ -1,0 +1,17 @@
+package cpu
+
+import (
+	"testing"
+
+	"golang.org/x/sys/cpu"
+
+	"github.com/pianola-engine/pianola/dtype"
+)
+
+// tiledSets are the products in assembly that this processor can run.
+func tiledSets(tb testing.TB) map[string]map[dtype.Type]tiledFunc {
+	if !cpu.ARM64.HasASIMDDP {
+		tb.Skip("the processor has no dot product")
+	}
+	return map[string]map[dtype.Type]tiledFunc{"neon": tiledNEON()}
+}

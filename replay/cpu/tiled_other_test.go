@@ -1,0 +1,15 @@
+//go:build !amd64 && !arm64
+
+package cpu
+
+import (
+	"testing"
+
+	"github.com/pianola-engine/pianola/dtype"
+)
+
+// tiledSets are the products in assembly: there are none here.
+func tiledSets(tb testing.TB) map[string]map[dtype.Type]tiledFunc {
+	tb.Skip("there is no assembly for this architecture")
+	return nil
+}
