@@ -113,6 +113,9 @@ func floatAVX2(o *ops) {
 	} {
 		o.float[t] = floatWhole(floatAssembled(t, loops), o.float[t])
 	}
+	for t, stream := range map[dtype.Type]streamLoop{dtype.F32: streamF32AVX2, dtype.F16: streamF16AVX2, dtype.BF16: streamBF16AVX2} {
+		o.float[t] = streamed(t, stream, o.float[t])
+	}
 	scaled := scaledAssembled([]scaledLoop{1: addScaledF16x1AVX2, 2: addScaledF16x2AVX2, 3: addScaledF16x3AVX2})
 	o.addScaledF16 = func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
 		if n%8 == 0 {
@@ -131,6 +134,9 @@ func floatAVX512(o *ops) {
 		dtype.BF16: {1: floatBF16x1AVX512, 2: floatBF16x2AVX512, 4: floatBF16x4AVX512, 6: floatBF16x6AVX512},
 	} {
 		o.float[t] = floatAssembled(t, loops)
+	}
+	for t, stream := range map[dtype.Type]streamLoop{dtype.F32: streamF32AVX512, dtype.F16: streamF16AVX512, dtype.BF16: streamBF16AVX512} {
+		o.float[t] = streamed(t, stream, o.float[t])
 	}
 	o.expSub, o.siluMul, o.scaleMax = expSub512, siluMul512, scaleMax512
 	o.addScaledF16 = scaledAssembled([]scaledLoop{1: addScaledF16x1AVX512, 2: addScaledF16x2AVX512, 4: addScaledF16x4AVX512, 6: addScaledF16x6AVX512})

@@ -33,8 +33,11 @@ func TestFloatAgrees(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%v", name, typ), func(t *testing.T) {
 				for range 300 {
 					n, in, rows := r.IntN(12), r.IntN(100), r.IntN(15)
-					if r.IntN(2) == 0 {
+					switch r.IntN(4) {
+					case 0, 1:
 						in = in &^ 15
+					case 2: // long rows, and one of activations
+						in, rows = 64*(1+r.IntN(9)), 1
 					}
 					x := &floatInput{in: in, stride: in + r.IntN(3), rows: rows}
 					x.x = guardedFloats(t, random(r, max(0, (rows-1)*x.stride+in), extremes[r.IntN(len(extremes))]))

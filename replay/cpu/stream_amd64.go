@@ -1,0 +1,50 @@
+package cpu
+
+import "github.com/pianola-engine/pianola/dtype"
+
+// streamLoop multiplies 2*half rows of weights of steps times [streamStep]
+// columns, at least one of each, with one row of activations.
+type streamLoop func(y *float32, w *byte, half, steps int, x *float32)
+
+// streamStep is the columns of a step, streamRow the least bytes of a row:
+// shorter ones, as those of K, are faster many at a time.
+const (
+	streamStep = 64
+	streamRow  = 512
+)
+
+//go:noescape
+func streamF32AVX512(y *float32, w *byte, half, steps int, x *float32)
+
+//go:noescape
+func streamF16AVX512(y *float32, w *byte, half, steps int, x *float32)
+
+//go:noescape
+func streamBF16AVX512(y *float32, w *byte, half, steps int, x *float32)
+
+//go:noescape
+func streamF32AVX2(y *float32, w *byte, half, steps int, x *float32)
+
+//go:noescape
+func streamF16AVX2(y *float32, w *byte, half, steps int, x *float32)
+
+//go:noescape
+func streamBF16AVX2(y *float32, w *byte, half, steps int, x *float32)
+
+// streamed returns the product that stream computes of long rows and one row of
+// activations, and other of the rest.
+func streamed(t dtype.Type, stream streamLoop, other floatFunc) floatFunc {
+	_, size := t.Block()
+	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {
+		if n <= 1 || x.rows != 1 || x.in < streamStep || x.in%streamStep != 0 || x.in*size <= streamRow {
+			other(y, yStride, w, n, x)
+			return
+		}
+		row, even := x.in*size, n&^1
+		y, w, f := y[:n], w[:n*row], x.x[:x.in]
+		stream(&y[0], &w[0], n/2, x.in/streamStep, &f[0])
+		if even < n {
+			other(y[even:], yStride, w[even*row:], 1, x)
+		}
+	}
+}
