@@ -3,8 +3,9 @@
 # test     the tests, with the race detector
 # test-arm64  the tests of the NEON loops and of small models, under qemu
 # golden   rewrites the golden files of the tests
-# gen      rewrites what is generated from the kernel declarations, and the NEON
-#          assembly from its C files
+# gen      rewrites what is generated from the kernel declarations, the NEON
+#          assembly from its C files and the PTX from the GPU kernels; the latter
+#          two need clang 19
 # api      accepts the public API as it is now
 # fuzz     fuzzes every target, FUZZTIME each
 # bench    measures decoding of the shipped model
@@ -34,6 +35,7 @@ ranks:
 generated:
 	go run ./table/decl/gen -check
 	go run ./replay/cpu/neon/gen -check
+	go run ./shaders/gen -check
 
 # Any change of the API is an error here until make api accepts it, so that it
 # shows in the commit.
@@ -65,8 +67,8 @@ golden:
 
 gen:
 	go run ./table/decl/gen
-	@if command -v clang-19 >/dev/null; then go run ./replay/cpu/neon/gen; \
-	else echo "clang-19 is missing, which Debian's package clang-19 has: the NEON assembly stays as it is"; fi
+	go run ./replay/cpu/neon/gen
+	go run ./shaders/gen
 
 fuzz:
 	@for pkg in $$(go list ./...); do \

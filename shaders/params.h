@@ -29,6 +29,49 @@
 #define PIANOLA_KERNEL_SILU_MUL 13
 #define PIANOLA_KERNEL_ARGMAX 14
 
+// Numbers of function constants, and the values that have names.
+#define PIANOLA_FC_WTYPE 0
+#define PIANOLA_FC_ACT 1
+#define PIANOLA_FC_INPUT 2
+#define PIANOLA_FC_BIAS 3
+#define PIANOLA_FC_WEIGHTS 4
+#define PIANOLA_FC_HEAD_DIM 5
+#define PIANOLA_FC_LAYOUT 6
+#define PIANOLA_FC_QK_NORM 7
+#define PIANOLA_FC_FACTORS 8
+#define PIANOLA_FC_SPLIT 9
+#define PIANOLA_FC_WINDOWED 10
+#define PIANOLA_ACT_F32 0
+#define PIANOLA_ACT_Q8 1
+#define PIANOLA_INPUT_PLAIN 0
+#define PIANOLA_INPUT_SILU_MUL 1
+#define PIANOLA_WEIGHTS_ROWS 0
+#define PIANOLA_WEIGHTS_TILED16 1
+#define PIANOLA_LAYOUT_HALF 0
+#define PIANOLA_LAYOUT_INTERLEAVED 1
+#define PIANOLA_WTYPE_F32 1
+#define PIANOLA_WTYPE_F16 2
+#define PIANOLA_WTYPE_BF16 3
+#define PIANOLA_WTYPE_Q8_0 4
+#define PIANOLA_WTYPE_Q4_0 5
+#define PIANOLA_WTYPE_Q4_1 6
+#define PIANOLA_WTYPE_Q5_0 7
+#define PIANOLA_WTYPE_Q5_1 8
+#define PIANOLA_WTYPE_Q2_K 9
+#define PIANOLA_WTYPE_Q3_K 10
+#define PIANOLA_WTYPE_Q4_K 11
+#define PIANOLA_WTYPE_Q5_K 12
+#define PIANOLA_WTYPE_Q6_K 13
+#define PIANOLA_WTYPE_IQ4_NL 14
+#define PIANOLA_WTYPE_IQ4_XS 15
+#define PIANOLA_WTYPE_MXFP4 16
+#define PIANOLA_WTYPE_I8 17
+#define PIANOLA_WTYPE_I16 18
+#define PIANOLA_WTYPE_I32 19
+#define PIANOLA_WTYPE_I64 20
+#define PIANOLA_WTYPE_F64 21
+#define PIANOLA_WTYPE_U8 22
+
 // out[r] = scale * W[tokens[token + r]]; indices are clamped to the ring and to the vocabulary.
 typedef struct pianola_embed_params {
     uint32_t n; // width
@@ -40,7 +83,7 @@ PIANOLA_ASSERT_SIZE(pianola_embed_params, 16);
 
 // out[r, i] = (cos, sin)(float32(pos + r) * inv_freq[i] / factors[i]) * attn_factor; the product is float32, cosine and sine are precise.
 typedef struct pianola_rope_angles_params {
-    uint32_t half; // rotated pairs of a head
+    uint32_t half_; // rotated pairs of a head
     float attn_factor; // YaRN's factor of cosine and sine
 } pianola_rope_angles_params;
 PIANOLA_ASSERT_SIZE(pianola_rope_angles_params, 8);
@@ -98,7 +141,7 @@ PIANOLA_ASSERT_SIZE(pianola_head_norm_params, 12);
 typedef struct pianola_rope_params {
     uint32_t heads; // heads
     uint32_t stride; // elements from one row of x to the next
-    uint32_t half; // rotated pairs of a head, at most head_dim/2
+    uint32_t half_; // rotated pairs of a head, at most head_dim/2
 } pianola_rope_params;
 PIANOLA_ASSERT_SIZE(pianola_rope_params, 12);
 
@@ -118,7 +161,7 @@ typedef struct pianola_qk_rope_kv_params {
     uint32_t q_stride; // elements from one row of q to the next
     uint32_t k_stride; // elements from one row of k to the next
     uint32_t v_stride; // elements from one row of v to the next
-    uint32_t half; // rotated pairs of a head, at most head_dim/2
+    uint32_t half_; // rotated pairs of a head, at most head_dim/2
     uint32_t cap; // rows of the cache
     float eps; // added to the mean square
 } pianola_qk_rope_kv_params;
@@ -166,7 +209,7 @@ typedef struct pianola_binding {
 } pianola_binding;
 
 typedef struct pianola_cmd {
-    uint16_t kernel;
+    uint16_t kernel_id;
     uint16_t spec;
     uint8_t bindings;
     uint8_t param_size;
@@ -177,12 +220,21 @@ typedef struct pianola_cmd {
     uint8_t reserved0;
     uint32_t threadgroup_memory;
     uint32_t grid[3];
-    uint32_t threadgroup[3];
+    uint32_t threads[3];
     pianola_binding binding[8];
     uint8_t param[64];
     uint8_t second[16];
     uint8_t reserved1[8];
 } pianola_cmd;
+
+// The secondary bytes as kernels read them; index is the token index, the
+// position or the first row, as the kernel has it.
+typedef struct pianola_second {
+    uint32_t index;
+    uint32_t kv_len;
+    uint32_t reserved;
+    uint32_t rows;
+} pianola_second;
 
 typedef struct pianola_step {
     uint64_t rng;
@@ -197,6 +249,7 @@ typedef struct pianola_step {
     uint32_t reserved[6];
 } pianola_step;
 PIANOLA_ASSERT_SIZE(pianola_cmd, 256);
+PIANOLA_ASSERT_SIZE(pianola_second, 16);
 PIANOLA_ASSERT_SIZE(pianola_step, 64);
 
 #endif

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"testing"
 	"unsafe"
+
+	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // TestLayout compares the layout of commands with the C header's, field by
@@ -31,15 +33,22 @@ func TestLayout(t *testing.T) {
 	check("pianola_cmd", "barrier", unsafe.Offsetof(c.Barrier))
 	check("pianola_cmd", "threadgroup_memory", unsafe.Offsetof(c.TGMem))
 	check("pianola_cmd", "grid", unsafe.Offsetof(c.Grid))
-	check("pianola_cmd", "threadgroup", unsafe.Offsetof(c.Threadgroup))
+	check("pianola_cmd", "threads", unsafe.Offsetof(c.Threadgroup))
 	check("pianola_cmd", "binding", unsafe.Offsetof(c.Bind))
 	check("pianola_cmd", "param", unsafe.Offsetof(c.Param))
 	check("pianola_cmd", "second", unsafe.Offsetof(c.Second))
 	check("pianola_binding", "offset", unsafe.Offsetof(c.Bind[0].Offset))
+	for name, offset := range map[string]uintptr{"index": decl.SecondIndex, "kv_len": decl.SecondKVLen, "rows": decl.SecondRows} {
+		check("pianola_second", name, offset)
+	}
 	check("pianola_step", "position", unsafe.Offsetof(s.Position))
 	check("pianola_step", "token_index", unsafe.Offsetof(s.TokenIndex))
 	check("pianola_step", "stop", unsafe.Offsetof(s.Stop))
 	check("pianola_step", "count", unsafe.Offsetof(s.Count))
+	// Opened, so that go test knows that the result depends on it.
+	if _, err := os.ReadFile(filepath.Join("..", "shaders", "params.h")); err != nil {
+		t.Fatal(err)
+	}
 	path := filepath.Join(t.TempDir(), "layout.c")
 	if err := os.WriteFile(path, []byte(src), 0o644); err != nil {
 		t.Fatal(err)

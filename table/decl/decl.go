@@ -113,6 +113,17 @@ type Constant struct {
 	Doc    string
 }
 
+// FunctionConstant returns the number of a specialisation constant as a Metal
+// function constant, the same for all kernels that have it.
+func FunctionConstant(name string) (int, bool) {
+	for i := range Constants {
+		if Constants[i].Name == name {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
 // ID is a kernel's index in Kernels.
 type ID uint16
 

@@ -39,6 +39,12 @@ var (
 	constWindow  = Constant{Name: "windowed", Flag: true, Doc: "1 if only the last positions are seen"}
 )
 
+// Constants lists the specialisation constants of all kernels: an index is
+// the constant's number as a Metal function constant. Append only.
+var Constants = []Constant{
+	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
+}
+
 var (
 	secondToken = Second{"token", SecondIndex, "index in the token ring"}
 	secondPos   = Second{"pos", SecondIndex, "position of the first row"}

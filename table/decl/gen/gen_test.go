@@ -20,6 +20,7 @@ func TestCommitted(t *testing.T) {
 	}{
 		{"table/kernels_gen.go", goSource},
 		{"shaders/params.h", header},
+		{"shaders/constants.h", constants},
 		{"shaders/kernels.json", manifest},
 	} {
 		want, err := tt.make(decl.Kernels)

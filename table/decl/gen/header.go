@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pianola-engine/pianola/dtype"
 	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // cmdStruct is the layout of table.Cmd and its parts; TestLayout compares it
-// with the Go side through a C compiler.
+// with the Go side through a C compiler. Names must not be words of Metal.
 const cmdStruct = `
 typedef struct pianola_binding {
     uint32_t slot;
@@ -19,7 +20,7 @@ typedef struct pianola_binding {
 } pianola_binding;
 
 typedef struct pianola_cmd {
-    uint16_t kernel;
+    uint16_t kernel_id;
     uint16_t spec;
     uint8_t bindings;
     uint8_t param_size;
@@ -30,12 +31,21 @@ typedef struct pianola_cmd {
     uint8_t reserved0;
     uint32_t threadgroup_memory;
     uint32_t grid[3];
-    uint32_t threadgroup[3];
+    uint32_t threads[3];
     pianola_binding binding[8];
     uint8_t param[64];
     uint8_t second[16];
     uint8_t reserved1[8];
 } pianola_cmd;
+
+// The secondary bytes as kernels read them; index is the token index, the
+// position or the first row, as the kernel has it.
+typedef struct pianola_second {
+    uint32_t index;
+    uint32_t kv_len;
+    uint32_t reserved;
+    uint32_t rows;
+} pianola_second;
 
 typedef struct pianola_step {
     uint64_t rng;
@@ -72,15 +82,50 @@ func header(kernels []decl.Kernel) ([]byte, error) {
 	for i, k := range kernels {
 		fmt.Fprintf(&b, "#define PIANOLA_KERNEL_%s %d\n", strings.ToUpper(k.Name), i)
 	}
+	b.WriteString("\n// Numbers of function constants, and the values that have names.\n")
+	for i, c := range decl.Constants {
+		fmt.Fprintf(&b, "#define PIANOLA_FC_%s %d\n", strings.ToUpper(c.Name), i)
+	}
+	for _, c := range decl.Constants {
+		for i, v := range c.Values {
+			fmt.Fprintf(&b, "#define PIANOLA_%s_%s %d\n", strings.ToUpper(c.Name), strings.ToUpper(v), i)
+		}
+	}
+	for _, t := range dtype.All() {
+		fmt.Fprintf(&b, "#define PIANOLA_WTYPE_%s %d\n", strings.ToUpper(t.String()), t)
+	}
 	for _, k := range kernels {
 		fmt.Fprintf(&b, "\n// %s\ntypedef struct pianola_%s_params {\n", k.Doc, k.Name)
 		for _, f := range k.Params {
-			fmt.Fprintf(&b, "    %s %s; // %s\n", map[decl.Type]string{decl.U32: "uint32_t", decl.F32: "float"}[f.Type], f.Name, f.Doc)
+			fmt.Fprintf(&b, "    %s %s; // %s\n", map[decl.Type]string{decl.U32: "uint32_t", decl.F32: "float"}[f.Type], member(f.Name), f.Doc)
 		}
 		fmt.Fprintf(&b, "} pianola_%s_params;\nPIANOLA_ASSERT_SIZE(pianola_%s_params, %d);\n", k.Name, k.Name, 4*len(k.Params))
 	}
 	b.WriteString(cmdStruct)
-	b.WriteString("PIANOLA_ASSERT_SIZE(pianola_cmd, 256);\nPIANOLA_ASSERT_SIZE(pianola_step, 64);\n\n#endif\n")
+	b.WriteString("PIANOLA_ASSERT_SIZE(pianola_cmd, 256);\nPIANOLA_ASSERT_SIZE(pianola_second, 16);\nPIANOLA_ASSERT_SIZE(pianola_step, 64);\n\n#endif\n")
+	return b.Bytes(), nil
+}
+
+// member returns a parameter's name in C and Metal, where a word of Metal's
+// language gets an underscore.
+func member(name string) string {
+	switch name {
+	case "half", "kernel", "device", "constant", "threadgroup", "thread", "vertex", "fragment":
+		return name + "_"
+	}
+	return name
+}
+
+// constants writes the header that declares the function constants to Metal.
+func constants([]decl.Kernel) ([]byte, error) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "// %s\n\n// The specialisation constants as function constants. Kernels name them; what\n// kernels call gets them as arguments.\n", notice)
+	b.WriteString("#ifndef PIANOLA_CONSTANTS_H\n#define PIANOLA_CONSTANTS_H\n\n#include \"params.h\"\n\n")
+	for _, c := range decl.Constants {
+		name := strings.ToUpper(c.Name)
+		fmt.Fprintf(&b, "constant uint %s [[function_constant(PIANOLA_FC_%s)]]; // %s\n", name, name, c.Doc)
+	}
+	b.WriteString("\n#endif\n")
 	return b.Bytes(), nil
 }
 

@@ -32,6 +32,7 @@ func main() {
 	}{
 		{"table/kernels_gen.go", goSource},
 		{"shaders/params.h", header},
+		{"shaders/constants.h", constants},
 		{"shaders/kernels.json", manifest},
 	} {
 		want, err := out.make(decl.Kernels)

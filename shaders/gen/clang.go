@@ -1,0 +1,252 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+const compiler = "clang-19"
+
+// packages are what a Debian machine needs to build the kernels.
+const packages = "clang-19 llvm-19 libclang-rt-19-dev"
+
+// toolchain runs the compiler from the repository's root, so that messages
+// and output name files from there.
+type toolchain struct {
+	root  string // the repository
+	build string // where the preprocessed sources are
+}
+
+var versionPattern = regexp.MustCompile(`clang version (\d+\.\d+\.\d+)`)
+
+// version returns the compiler's name and version, or an error that says what
+// to install.
+func version() (string, error) {
+	out, err := exec.Command(compiler, "--version").Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return "", fmt.Errorf("%s is not there: it compiles the kernels; on Debian: apt-get install %s", compiler, packages)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s --version: %w", compiler, err)
+	}
+	m := versionPattern.FindSubmatch(out)
+	if m == nil {
+		return "", fmt.Errorf("%s --version says %q", compiler, out)
+	}
+	return "clang " + string(m[1]), nil
+}
+
+var diagnostic = regexp.MustCompile(`^(.+?):(\d+):\d+: (error|fatal error|note): (.*)$`)
+
+// shim is where an error is that a use of the standard library makes: its
+// place is then the first note's that is not there.
+const shim = "shaders/shim/"
+
+// said makes a line of each error in a compiler's messages.
+func said(text string) error {
+	var faults []error
+	var last *fault
+	for _, l := range strings.Split(text, "\n") {
+		m := diagnostic.FindStringSubmatch(l)
+		if m == nil {
+			continue
+		}
+		line, _ := strconv.Atoi(m[2])
+		switch {
+		case m[3] != "note":
+			last = &fault{m[1], line, m[4]}
+			faults = append(faults, last)
+		case last != nil && strings.HasPrefix(last.path, shim) && !strings.HasPrefix(m[1], shim):
+			last.path, last.line = m[1], line
+		}
+	}
+	if len(faults) == 0 {
+		return errors.New(strings.TrimSpace(text))
+	}
+	return errors.Join(faults...)
+}
+
+// run runs a tool. What it says is the error.
+func (t *toolchain) run(name string, args ...string) ([]byte, error) {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = t.root
+	var out, messages bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &messages
+	if err := cmd.Run(); err != nil {
+		if messages.Len() > 0 {
+			return nil, said(messages.String())
+		}
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return out.Bytes(), nil
+}
+
+// brief are options that make a message one line.
+var brief = []string{"-fno-caret-diagnostics", "-fno-color-diagnostics", "-fno-diagnostics-show-note-include-stack"}
+
+// language are the options of both targets: C++14 as Metal has it, without
+// an operating system.
+var language = []string{
+	"-x", "c++", "-std=c++14", "-Werror=c++17-extensions", "-ffreestanding", "-fsigned-char", "-nostdinc", "-fno-exceptions", "-fno-rtti",
+	"-fno-strict-aliasing", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Xclang", "-cl-single-precision-constant",
+	"-flax-vector-conversions=none", "-D__METAL_VERSION__=310", "-Wall", "-Werror", "-Wno-unused-function", "-Wno-unused-const-variable",
+	"-Wno-duplicate-decl-specifier", "-Wno-sometimes-uninitialized", "-Wno-psabi",
+}
+
+// strict are the options of the check of the sources as they are, by the
+// front end of C++ for OpenCL: it knows address spaces and, unlike the other
+// targets, takes nothing for granted between them.
+var strict = []string{
+	"-x", "clcpp", "-cl-std=clc++1.0", "-cl-no-stdinc", "--target=nvptx64-nvidia-cuda", "-Xclang", "-cl-ext=+cl_khr_fp16",
+	"-cl-single-precision-constant", "-D__METAL_VERSION__=310", "-fsyntax-only",
+}
+
+func (t *toolchain) strictArgs(more ...string) []string {
+	args := append([]string{}, strict...)
+	return append(append(args, "-isystem", "shaders/shim"), more...)
+}
+
+// check runs the strict front end on a source of the repository.
+func (t *toolchain) check(file string) error {
+	args := t.strictArgs("-Wall", "-Wextra", "-Werror", "-Wno-unknown-attributes", "-Wno-ignored-pragmas", "-Wno-sometimes-uninitialized",
+		"-Wno-uninitialized", "-Wno-duplicate-decl-specifier", "-Wno-unused-function")
+	_, err := t.run(compiler, append(append(args, brief...), file)...)
+	return err
+}
+
+// includes are the options that make a preprocessed source compile.
+func (t *toolchain) includes() []string {
+	return []string{"-isystem", "shaders/shim", "-isystem", "shaders/host", "-I", t.build}
+}
+
+// ptx compiles a source of the build folder to PTX for an architecture.
+func (t *toolchain) ptx(file, arch, isa string, number int) ([]byte, error) {
+	args := append([]string{}, language...)
+	args = append(args, "--target=nvptx64-nvidia-cuda", "-march="+arch, "-Xclang", "-target-feature", "-Xclang", isa, fmt.Sprintf("-DPIANOLA_SM=%d", number),
+		// Barriers and shuffles must not move into branches.
+		"-fconvergent-functions",
+		// It would split 128-bit loads beside inline assembly.
+		"-O3", "-mllvm", "-disable-vector-combine",
+		"-mllvm", "-nvptx-prec-divf32=1", "-mllvm", "-nvptx-prec-sqrtf32=0")
+	args = append(append(args, t.includes()...), brief...)
+	return t.run(compiler, append(args, "-S", "-o", "-", filepath.Join(t.build, file))...)
+}
+
+// hostOptions are those of everything that the emulator is made of.
+func hostOptions(sanitize bool) []string {
+	args := []string{"--target=x86_64-linux-gnu", "-march=x86-64-v3", "-g", "-fPIC"}
+	if sanitize {
+		return append(args, "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,alignment,bounds", "-fno-sanitize-recover=all", "-fsanitize-address-use-after-return=never")
+	}
+	return append(args, "-O2")
+}
+
+// object compiles a preprocessed source for the emulator.
+func (t *toolchain) object(file, out string, sanitize bool) error {
+	args := append(append([]string{}, language...), hostOptions(sanitize)...)
+	args = append(args, "-Xclang", "-ffloat16-excess-precision=none")
+	args = append(append(args, t.includes()...), brief...)
+	_, err := t.run(compiler, append(args, "-c", "-o", out, filepath.Join(t.build, file))...)
+	return err
+}
+
+// native compiles a part of the emulator itself.
+func (t *toolchain) native(file, out string, sanitize bool) error {
+	args := append([]string{"-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror", "-I", "shaders/host"}, hostOptions(sanitize)...)
+	_, err := t.run(compiler, append(append(args, brief...), "-c", "-o", out, file)...)
+	return err
+}
+
+// link makes a shared library or a program.
+func (t *toolchain) link(out string, shared, sanitize bool, objects []string) error {
+	args := hostOptions(sanitize)
+	if shared {
+		args = append(args, "-shared")
+	}
+	_, err := t.run(compiler, append(append(args, "-o", out), append(objects, "-lm", "-lstdc++")...)...)
+	return err
+}
+
+var (
+	astPlace  = regexp.MustCompile(`([\w./<> -]*[\w>]):(\d+):\d+|line:(\d+):\d+`)
+	astDecl   = regexp.MustCompile(`^[| \x60-]*(Var|ParmVar|Field|TypeAlias|Typedef)Decl 0x`)
+	astName   = regexp.MustCompile(`(?:used|referenced|:\d+) (\w+) '([^']*)'`)
+	astCast   = regexp.MustCompile(`(CStyleCastExpr|CXXReinterpretCastExpr|CXXFunctionalCastExpr|CXXStaticCastExpr) 0x`)
+	anyVector = regexp.MustCompile(`ext_vector|\b(char|uchar|short|ushort|int|uint|half|float)[234]'`)
+	noSpace   = regexp.MustCompile(`__generic [^*&]*[*&]`)
+	toNoSpace = regexp.MustCompile(`'[^']*__generic [^']*\*'`)
+)
+
+// checkTree looks at the syntax tree of the strict front end, in which a
+// pointer without an address space is __generic, for what Metal rejects and
+// that front end does not.
+func (t *toolchain) checkTree(file string) error {
+	out, err := t.run(compiler, t.strictArgs("-w", "-Xclang", "-ast-dump", "-fno-color-diagnostics", file)...)
+	if err != nil {
+		return err
+	}
+	var faults []error
+	current, line := "", 0
+	for _, l := range strings.Split(string(out), "\n") {
+		// Places are relative to the one before: the range's start, its end and
+		// the name's place, each without what has not changed.
+		start := 0
+		if i := strings.Index(l, " <"); i >= 0 {
+			head := l[i:]
+			if j := strings.IndexByte(head, '\''); j >= 0 {
+				head = head[:j]
+			}
+			for n, m := range astPlace.FindAllStringSubmatch(head, -1) {
+				if m[1] != "" {
+					current = strings.TrimLeft(m[1], " <")
+					line, _ = strconv.Atoi(m[2])
+				} else {
+					line, _ = strconv.Atoi(m[3])
+				}
+				if n == 0 {
+					start = line
+				}
+			}
+		}
+		if path.Clean(current) != path.Clean(file) && !strings.HasPrefix(current, "shaders/") || strings.HasPrefix(current, shim) {
+			continue
+		}
+		if start == 0 {
+			start = line
+		}
+		if what := inspect(l); what != "" {
+			faults = append(faults, &fault{current, start, what})
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// inspect returns what is wrong with one node of the tree.
+func inspect(l string) string {
+	switch {
+	case astDecl.MatchString(l) && !strings.Contains(l, " implicit "):
+		for _, m := range astName.FindAllStringSubmatch(l, -1) {
+			if noSpace.MatchString(m[2]) {
+				return "pointer or reference without an address space: " + m[1]
+			}
+			global := strings.HasPrefix(m[2], "__global ") || strings.HasPrefix(m[2], "const __global ")
+			if global && !strings.ContainsAny(m[2], "*&") && strings.Contains(l, "VarDecl") {
+				return "variable of the program that is not constant: " + m[1]
+			}
+		}
+	case strings.Contains(l, "LambdaExpr 0x"):
+		return "Metal has no lambdas"
+	case astCast.MatchString(l) && strings.Contains(l, "<BitCast>") && anyVector.MatchString(l):
+		return "a cast between vectors takes the bits as they are: write the constructor, or as_type"
+	case astCast.MatchString(l) && toNoSpace.MatchString(l):
+		return "cast to a pointer without an address space"
+	}
+	return ""
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/shaders"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// architectures are the targets of PTX, with the version of the language: the
+// driver compiles each for the processors from that one on.
+var architectures = []struct {
+	name, isa string
+	number    int
+}{
+	{"sm_70", "+ptx63", 70},
+	{"sm_80", "+ptx78", 80},
+	{"sm_90", "+ptx78", 90},
+}
+
+// helper is a kernel that devices need and tables do not have: it has no
+// declaration. Its parameter struct, pianola_<name>_params, is its header's.
+type helper struct {
+	name     string
+	bindings []decl.Binding
+}
+
+var helpers = []helper{}
+
+// compiled says which entries a kernel gets. One that is not listed gets the
+// generic entry alone, which reads every constant at run time.
+type compiled struct {
+	kernel  string
+	generic bool // the generic entry is there too, for values that no other serves
+	fixed   sets // an entry for each
+}
+
+// sets are lists of constants with their values.
+type sets [][]shaders.Fixed
+
+// fix returns a set for each value of a constant.
+func fix(name string, values ...uint32) sets { return sets{nil}.and(name, values...) }
+
+// and returns every set with every value of a further constant.
+func (s sets) and(name string, values ...uint32) sets {
+	var out sets
+	for _, set := range s {
+		for _, v := range values {
+			out = append(out, append(slices.Clone(set), shaders.Fixed{Name: name, Value: v}))
+		}
+	}
+	return out
+}
+
+var instances = []compiled{
+	{kernel: "embed", fixed: fix("wtype", uint32(dtype.F32), uint32(dtype.F16), uint32(dtype.BF16)).and("weights", uint32(dtype.Rows))},
+}
+
+// entries returns the entries of a kernel, the generic one first.
+func entries(name string) ([]shaders.Entry, error) {
+	i := slices.IndexFunc(instances, func(c compiled) bool { return c.kernel == name })
+	if i < 0 {
+		return []shaders.Entry{{Name: name}}, nil
+	}
+	var list []shaders.Entry
+	if instances[i].generic {
+		list = append(list, shaders.Entry{Name: name})
+	}
+	constants := constantsOf(name)
+	for _, fixed := range instances[i].fixed {
+		var parts []string
+		for _, f := range fixed {
+			if !slices.ContainsFunc(constants, func(c shaders.Constant) bool { return c.Name == f.Name }) {
+				return nil, fmt.Errorf("instances of %s: it has no constant %s", name, f.Name)
+			}
+			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))
+		}
+		e := shaders.Entry{Name: name + "__" + strings.Join(parts, "_"), Fixed: fixed}
+		if slices.ContainsFunc(list, func(o shaders.Entry) bool { return o.Name == e.Name }) {
+			return nil, fmt.Errorf("instances of %s: %s is there twice", name, e.Name)
+		}
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// constantsOf returns the constants of a kernel in the declaration's order.
+func constantsOf(name string) []shaders.Constant {
+	list := []shaders.Constant{}
+	id, ok := decl.ByName(name)
+	if !ok {
+		return list
+	}
+	d, _ := decl.Lookup(id)
+	for _, c := range d.Specs {
+		n, _ := decl.FunctionConstant(c.Name)
+		list = append(list, shaders.Constant{Name: c.Name, Number: n})
+	}
+	return list
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// parameter is one of a kernel function.
+type parameter struct {
+	typ   string // with one space between words: "device const float *"
+	name  string
+	attr  string // "buffer", "threadgroup" or a position's
+	index int    // of a buffer or of threadgroup memory
+	at    token
+}
+
+// writable reports whether the kernel may write through a device pointer.
+func (p *parameter) writable() bool { return !slices.Contains(strings.Fields(p.typ), "const") }
+
+// kernel is a kernel function as the source has it.
+type kernel struct {
+	name       string
+	params     []parameter
+	maxThreads int
+	tgmem      string // threadgroup memory, an expression; "" for none
+	body       []token
+	at         token
+}
+
+// source is a .metal file or a header.
+type source struct {
+	path    string // as errors name it: "shaders/norm.metal"
+	text    string
+	tokens  []token
+	kernels []kernel
+	faults  []error
+
+	comments []comment
+	edits    []edit
+}
+
+// edit replaces bytes of the text in what compilers other than Apple's see.
+type edit struct {
+	pos, end int
+	with     string
+}
+
+// base returns the file's name.
+func (s *source) base() string { return filepath.Base(s.path) }
+
+func (s *source) fail(at token, what string) { s.failAt(at.pos, what) }
+
+func (s *source) failAt(pos int, what string) {
+	s.faults = append(s.faults, &fault{s.path, 1 + strings.Count(s.text[:pos], "\n"), what})
+}
+
+// parseSource parses a text. What is wrong with it is in faults.
+func parseSource(path, text string) *source {
+	s := &source{path: path, text: text}
+	s.tokens, s.comments = lex(text)
+	if at, ok := s.unbalanced(); ok {
+		s.fail(at, "a bracket is not balanced")
+		return s
+	}
+	s.findKernels()
+	s.lint()
+	return s
+}
+
+// unbalanced returns a bracket without its partner.
+func (s *source) unbalanced() (token, bool) {
+	partner := [...][2]string{{"(", ")"}, {"{", "}"}, {"[", "]"}, {"[[", "]]"}}
+	var open []token
+	for _, t := range s.tokens {
+		for _, p := range partner {
+			switch t.s {
+			case p[0]:
+				open = append(open, t)
+			case p[1]:
+				if len(open) == 0 || open[len(open)-1].s != p[0] {
+					return t, true
+				}
+				open = open[:len(open)-1]
+			}
+		}
+	}
+	if len(open) > 0 {
+		return open[0], true
+	}
+	return token{}, false
+}
+
+// is reports whether token i is one of the words.
+func (s *source) is(i int, words ...string) bool {
+	return i >= 0 && i < len(s.tokens) && slices.Contains(words, s.tokens[i].s)
+}
+
+// match returns the index of the bracket that closes the one at i.
+func (s *source) match(i int) int {
+	depth := 0
+	for ; i < len(s.tokens); i++ {
+		switch s.tokens[i].s {
+		case "(", "{", "[", "[[":
+			depth++
+		case ")", "}", "]", "]]":
+			if depth--; depth == 0 {
+				return i
+			}
+		}
+	}
+	return len(s.tokens) - 1
+}
+
+// words returns tokens [a, b) with one space between.
+func (s *source) words(a, b int) string {
+	if a >= b {
+		return ""
+	}
+	return strings.Join(strings.Fields(s.text[s.tokens[a].pos:s.tokens[b-1].end]), " ")
+}
+
+// blank hides tokens [a, b] from other compilers.
+func (s *source) blank(a, b int) {
+	from, to := s.tokens[a].pos, s.tokens[b].end
+	s.edits = append(s.edits, edit{from, to, strings.Repeat("\n", strings.Count(s.text[from:to], "\n"))})
+}
+
+// findKernels finds the kernel functions with their attributes.
+func (s *source) findKernels() {
+	maxThreads := 0
+	for i := 0; i < len(s.tokens); i++ {
+		switch {
+		case s.is(i, "[[") && s.is(i+1, "max_total_threads_per_threadgroup"):
+			end := s.match(i)
+			n, err := strconv.Atoi(s.words(i+3, end-1))
+			if err != nil || n < 32 || n > 1024 || n%32 != 0 {
+				s.fail(s.tokens[i], "max_total_threads_per_threadgroup must be a number, a multiple of 32 up to 1024")
+			}
+			maxThreads = n
+			s.blank(i, end)
+			i = end
+		case s.is(i, "[[") && s.is(i+1, "function_constant"):
+			end := s.match(i)
+			s.blank(i, end)
+			s.edits[len(s.edits)-1].with = "= 0" // headers have them; only tests come here
+			i = end
+		case s.is(i, "kernel"):
+			i = s.kernel(i, maxThreads)
+			maxThreads = 0
+		}
+	}
+}
+
+// kernel parses the kernel function at token i and returns its last token.
+func (s *source) kernel(i, maxThreads int) int {
+	if i > 0 && s.is(i-1, ">") {
+		s.fail(s.tokens[i], "kernels are no templates: write inline templates and thin kernels")
+	}
+	if !s.is(i+1, "void") || !s.is(i+3, "(") {
+		s.fail(s.tokens[i], "a kernel must be `kernel void name(...)`")
+		return i
+	}
+	open := i + 3
+	shut := s.match(open)
+	k := kernel{name: s.tokens[i+2].s, maxThreads: maxThreads, at: s.tokens[i+2], params: s.params(open+1, shut), tgmem: s.rule(i)}
+	if !s.is(shut+1, "{") {
+		s.fail(s.tokens[shut], "kernel "+k.name+" has no body")
+		return shut
+	}
+	end := s.match(shut + 1)
+	k.body = s.tokens[shut+2 : end]
+	s.edits = append(s.edits, edit{s.tokens[shut].pos, s.tokens[shut].pos, ", const pianola_constants pianola_fc"})
+	s.kernels = append(s.kernels, k)
+	return end
+}
+
+var tgmemRule = regexp.MustCompile(`^threadgroup memory: (.+) bytes$`)
+
+// rule returns what the comments before token i say of threadgroup memory.
+func (s *source) rule(i int) string {
+	from := 0
+	for j := i - 1; j >= 0; j-- {
+		if s.is(j, "}", ";") {
+			from = s.tokens[j].end
+			break
+		}
+	}
+	for _, c := range s.comments {
+		if m := tgmemRule.FindStringSubmatch(c.text); m != nil && c.pos >= from && c.pos < s.tokens[i].pos {
+			return m[1]
+		}
+	}
+	return ""
+}
+
+// params parses tokens [a, b), a kernel's parameters.
+func (s *source) params(a, b int) []parameter {
+	var list []parameter
+	for i := a; i < b; {
+		end := i // of this parameter
+		for depth := 0; end < b && (depth > 0 || !s.is(end, ",")); end++ {
+			switch {
+			case s.is(end, "(", "[", "[[", "<"):
+				depth++
+			case s.is(end, ")", "]", "]]", ">"):
+				depth--
+			}
+		}
+		attr := i
+		for attr < end && !s.is(attr, "[[") {
+			attr++
+		}
+		if attr-i < 2 {
+			s.fail(s.tokens[i], "a kernel's parameter needs a type, a name and an attribute")
+			return list
+		}
+		p := parameter{typ: s.words(i, attr-1), name: s.tokens[attr-1].s, at: s.tokens[attr-1], index: -1}
+		if attr < end {
+			shut := s.match(attr)
+			p.attr = s.tokens[attr+1].s
+			if s.is(attr+2, "(") {
+				n, err := strconv.Atoi(s.words(attr+3, shut-1))
+				if err != nil {
+					s.fail(p.at, p.name+": the attribute's index is no number")
+				}
+				p.index = n
+			}
+			s.blank(attr, shut)
+		}
+		s.checkParam(&p)
+		list = append(list, p)
+		i = end + 1
+	}
+	s.checkParams(list)
+	return list
+}
+
+// preprocessed returns the text as other compilers than Apple's see it: the
+// attributes are gone, kernels get the specialisation constants as their last
+// parameter, and lines are where they were.
+func (s *source) preprocessed() string {
+	sort.SliceStable(s.edits, func(i, j int) bool { return s.edits[i].pos < s.edits[j].pos })
+	var b strings.Builder
+	b.WriteString("#line 1 " + strconv.Quote(s.path) + "\n")
+	last := 0
+	for _, e := range s.edits {
+		b.WriteString(s.text[last:e.pos] + e.with)
+		last = e.end
+	}
+	b.WriteString(s.text[last:])
+	return b.String()
+}

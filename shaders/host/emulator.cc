@@ -1,0 +1,263 @@
+// The emulator: every thread of a threadgroup is a fiber, which runs until it
+// meets the others. Lanes of a SIMD group meet at its functions and barriers,
+// all threads at threadgroup barriers. Lanes that wait at different places, or
+// that returned while others wait, are errors; a barrier that is missing shows as a
+// result that depends on the order, since nothing else orders the lanes.
+#include "emulator.h"
+#include "fiber.h"
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+namespace pianola {
+namespace {
+constexpr char at_barrier[] = "threadgroup_barrier";
+constexpr char finished[] = "";
+
+struct Group;
+
+struct Lane {
+    Fiber fiber;
+    const char *where; // null while it runs, else what it waits at
+    unsigned parity;   // which of the group's two sets of words is next
+    unsigned number;   // in the SIMD group
+    Group *group;
+    pianola_position at;
+};
+
+// Group is a SIMD group. Two sets of words, so that a lane may give one while
+// others still read the last.
+struct Group {
+    unsigned words[2][pianola_simd_width];
+    Lane *order[pianola_simd_width];
+    unsigned next; // in order, the lane that runs
+    bool done;
+};
+
+struct Emulator {
+    Lane lanes[pianola_max_threads];
+    Group groups[pianola_max_threads / pianola_simd_width];
+    Group *order[pianola_max_threads / pianola_simd_width];
+    unsigned threads, simds, current; // current: in order, the group that runs
+    Fiber home;
+    Lane *running;
+    const pianola_kernel *kernel;
+    pianola_arguments arguments;
+    char *stacks;
+    bool failed;
+    char error[512];
+
+    ~Emulator() {
+        if (stacks) munmap(stacks, pianola_max_threads * stack_size);
+    }
+};
+
+thread_local Emulator *emulator;
+thread_local char failure[640];
+
+// Generator is PCG's state with an output of 32 bits.
+struct Generator {
+    uint64_t state;
+    unsigned below(unsigned n) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        return (unsigned)((state >> 33) % n);
+    }
+};
+
+template <typename T> void arrange(T *list, unsigned n, int order, Generator &g) {
+    for (unsigned i = 0; order == pianola_reverse && i < n / 2; i++) {
+        T t = list[i];
+        list[i] = list[n - 1 - i];
+        list[n - 1 - i] = t;
+    }
+    for (unsigned i = n; order == pianola_random && i > 1; i--) {
+        const unsigned j = g.below(i);
+        T t = list[i - 1];
+        list[i - 1] = list[j];
+        list[j] = t;
+    }
+}
+
+void go(Lane *from, Lane *to) {
+    emulator->running = to;
+    change(&from->fiber, &to->fiber);
+}
+
+// fail ends the dispatch; what the fibers hold is left behind.
+[[noreturn]] void fail(const Lane *l, const char *what, const char *where, const char *other) {
+    Emulator *e = emulator;
+    e->failed = true;
+    snprintf(e->error, sizeof e->error, "threadgroup (%u, %u, %u), thread %u: %s%s%s", l->at.group[0], l->at.group[1], l->at.group[2],
+             l->at.index, what, where, other);
+    change(&e->running->fiber, &e->home);
+    abort();
+}
+
+// met looks at a group whose lanes all wait or are finished. It returns what
+// they wait at, the same for all, or finished.
+const char *met(Group *g) {
+    const Lane *first = g->order[0];
+    for (Lane *l : g->order) {
+        if (l->where == first->where || strcmp(l->where, first->where) == 0) continue;
+        if (l->where == finished) fail(l, "returned while others of its SIMD group wait at ", first->where, "");
+        if (first->where == finished) fail(first, "returned while others of its SIMD group wait at ", l->where, "");
+        char other[128];
+        snprintf(other, sizeof other, ", others of its SIMD group at %s", first->where);
+        fail(l, "waits at ", l->where, other);
+    }
+    return first->where;
+}
+
+// rest is called by the last lane of a group that waits at a threadgroup
+// barrier or is finished: the next group runs, or all go on.
+void rest(Lane *l) {
+    Emulator *e = emulator;
+    while (++e->current < e->simds) {
+        if (Group *g = e->order[e->current]; !g->done) return go(l, g->order[0]);
+    }
+    unsigned done = 0;
+    for (unsigned i = 0; i < e->simds; i++) done += e->groups[i].done;
+    if (done == e->simds) return change(&l->fiber, &e->home);
+    for (unsigned i = 0; i < e->simds; i++) {
+        if (e->groups[i].done) fail(e->groups[i].order[0], "returned while others wait at ", at_barrier, "");
+    }
+    e->current = 0;
+    if (Lane *to = e->order[0]->order[0]; to != l) go(l, to);
+}
+
+// wait stops the running lane, and returns when it may go on.
+void wait(const char *where) {
+    Lane *l = emulator->running;
+    Group *g = l->group;
+    l->where = where;
+    if (++g->next < pianola_simd_width) {
+        go(l, g->order[g->next]);
+    } else {
+        const char *all = met(g);
+        g->next = 0;
+        g->done = all == finished;
+        if (g->done || all == at_barrier) {
+            rest(l);
+        } else if (g->order[0] != l) {
+            go(l, g->order[0]);
+        }
+    }
+    l->where = nullptr;
+}
+
+void run_lane() {
+    entered(&emulator->home);
+    emulator->kernel->run(&emulator->arguments, &emulator->running->at);
+    wait(finished);
+    abort();
+}
+
+void run_threadgroup(Emulator *e, const unsigned group[3], int order, Generator &g) {
+    for (unsigned i = 0; i < e->simds; i++) e->order[i] = &e->groups[i];
+    for (unsigned t = 0; t < e->threads; t++) {
+        Lane *l = &e->lanes[t];
+        l->where = nullptr;
+        l->parity = 0;
+        for (int d = 0; d < 3; d++) l->at.group[d] = group[d];
+        l->fiber.start(run_lane, t % 61);
+        l->group->order[l->number] = l;
+    }
+    for (unsigned i = 0; i < e->simds; i++) {
+        e->groups[i].next = 0;
+        e->groups[i].done = false;
+        arrange(e->groups[i].order, pianola_simd_width, order, g);
+    }
+    arrange(e->order, e->simds, order, g);
+    e->current = 0;
+    e->running = e->order[0]->order[0];
+    change(&e->home, &e->running->fiber);
+}
+
+// make allocates what a thread keeps from dispatch to dispatch.
+Emulator *make() {
+    static thread_local struct Owner {
+        Emulator *e = nullptr;
+        ~Owner() { delete e; }
+    } owner;
+    if (!owner.e) {
+        owner.e = new Emulator();
+        owner.e->stacks = stacks(pianola_max_threads);
+        if (!owner.e->stacks) {
+            delete owner.e;
+            owner.e = nullptr;
+        }
+    }
+    return owner.e;
+}
+
+int refuse(const char *name, const char *why) {
+    snprintf(failure, sizeof failure, "%s: %s", name, why);
+    return 1;
+}
+} // namespace
+} // namespace pianola
+
+using namespace pianola;
+
+extern "C" {
+unsigned pianola_lane(void) { return emulator->running->number; }
+
+const unsigned *pianola_exchange(unsigned word, const char *what) {
+    Lane *l = emulator->running;
+    unsigned *words = l->group->words[l->parity];
+    l->parity ^= 1;
+    words[l->number] = word;
+    wait(what);
+    return words;
+}
+
+void pianola_threadgroup_barrier(void) { wait(at_barrier); }
+
+const char *pianola_error(void) { return failure; }
+
+int pianola_emulate(const char *name, void *const buffers[8], const unsigned long sizes[8], const void *params, const void *second,
+                    void *step, const unsigned specs[8], const unsigned grid[3], unsigned threads, unsigned tgmem, int order,
+                    unsigned long seed) {
+    (void)sizes; // the server's copies are as long; here they are documentation
+    failure[0] = 0;
+    const pianola_kernel *k = pianola_kernels;
+    while (k->name && strcmp(k->name, name) != 0) k++;
+    if (!k->name) return refuse(name, "there is no such kernel");
+    if (threads == 0 || threads % pianola_simd_width != 0 || threads > k->max_threads)
+        return refuse(name, "the threads are no multiple of 32 up to the kernel's maximum");
+    Emulator *e = make();
+    if (!e) return refuse(name, "no memory for stacks");
+    // A multiple of 16, as devices align it; the address sanitizer sees the rest.
+    void *tg = nullptr;
+    if (tgmem > 0 && posix_memalign(&tg, 16, tgmem) != 0) return refuse(name, "no memory for the threadgroup");
+    Emulator *outer = emulator;
+    emulator = e;
+    e->kernel = k;
+    e->arguments = {buffers, params, second, step, tg, specs};
+    e->threads = threads;
+    e->simds = threads / pianola_simd_width;
+    e->failed = false;
+    for (unsigned t = 0; t < threads; t++) {
+        Lane *l = &e->lanes[t];
+        l->number = t % pianola_simd_width;
+        l->group = &e->groups[t / pianola_simd_width];
+        l->fiber.stack = e->stacks + t * stack_size;
+        for (int d = 0; d < 3; d++) l->at.groups[d] = grid[d];
+        l->at.index = t;
+        l->at.threads = threads;
+    }
+    Generator g{seed};
+    const uint64_t n = (uint64_t)grid[0] * grid[1] * grid[2];
+    const uint64_t turn = order == pianola_random && n > 0 ? g.below((unsigned)(n < 1u << 30 ? n : 1u << 30)) : 0;
+    for (uint64_t i = 0; i < n && !e->failed; i++) {
+        const uint64_t j = order == pianola_reverse ? n - 1 - i : (i + turn) % n;
+        const unsigned group[3] = {(unsigned)(j % grid[0]), (unsigned)(j / grid[0] % grid[1]), (unsigned)(j / grid[0] / grid[1])};
+        if (tg) memset(tg, 0xff, tgmem);
+        run_threadgroup(e, group, order, g);
+    }
+    emulator = outer;
+    free(tg);
+    return e->failed ? refuse(name, e->error) : 0;
+}
+}

@@ -1,0 +1,115 @@
+// Writing the KV cache: [kv_heads, cap, head_dim] float16, position p in row
+// p mod cap.
+#include "pianola.h"
+#include "rotate.h"
+
+// cache_row returns the first element of a head's row for row r of a chunk
+// whose first row sees kv_len positions.
+static inline ulong cache_row(uint head, uint r, uint kv_len, uint cap, uint head_dim) {
+    const uint row = (max(kv_len, 1u) - 1 + r) % cap;
+    return (ulong(head) * cap + row) * head_dim;
+}
+
+// A threadgroup writes a head of a row.
+[[max_total_threads_per_threadgroup(1024)]]
+kernel void kv_write(
+        device const float *k              [[buffer(0)]],
+        device const float *v              [[buffer(1)]],
+        device half *k_cache               [[buffer(2)]],
+        device half *v_cache               [[buffer(3)]],
+        constant pianola_kv_write_params &p [[buffer(8)]],
+        constant pianola_second &s         [[buffer(9)]],
+        device pianola_step *step          [[buffer(10)]],
+        uint3 group                        [[threadgroup_position_in_grid]],
+        uint tid                           [[thread_index_in_threadgroup]],
+        uint simds                         [[simdgroups_per_threadgroup]]) {
+    if (step->stop != 0) {
+        return;
+    }
+    if (group.y >= s.rows) {
+        return;
+    }
+    const ulong to = cache_row(group.x, group.y, s.kv_len, p.cap, HEAD_DIM);
+    device const float *k_head = k + ulong(group.y) * p.k_stride + ulong(group.x) * HEAD_DIM;
+    device const float *v_head = v + ulong(group.y) * p.v_stride + ulong(group.x) * HEAD_DIM;
+    for (uint i = tid; i < HEAD_DIM; i += simds * 32) {
+        k_cache[to + i] = half(k_head[i]);
+        v_cache[to + i] = half(v_head[i]);
+    }
+}
+
+// A threadgroup does a head of Q, or one of K and V, of a row. A thread does
+// pairs, and elements that are not rotated.
+//
+// threadgroup memory: div(threads,32)*4 bytes
+[[max_total_threads_per_threadgroup(1024)]]
+kernel void qk_rope_kv(
+        device const float *q                [[buffer(0)]],
+        device const float *k                [[buffer(1)]],
+        device const float *v                [[buffer(2)]],
+        device const float *angles           [[buffer(3)]],
+        device const float *norm             [[buffer(4)]],
+        device float *q_out                  [[buffer(5)]],
+        device half *k_cache                 [[buffer(6)]],
+        device half *v_cache                 [[buffer(7)]],
+        constant pianola_qk_rope_kv_params &p [[buffer(8)]],
+        constant pianola_second &s           [[buffer(9)]],
+        device pianola_step *step            [[buffer(10)]],
+        threadgroup uchar *tg                [[threadgroup(0)]],
+        uint3 group                          [[threadgroup_position_in_grid]],
+        uint tid                             [[thread_index_in_threadgroup]],
+        uint lane                            [[thread_index_in_simdgroup]],
+        uint simd                            [[simdgroup_index_in_threadgroup]],
+        uint simds                           [[simdgroups_per_threadgroup]]) {
+    if (step->stop != 0) {
+        return;
+    }
+    if (group.y >= s.rows) {
+        return;
+    }
+    const bool is_q = group.x < p.heads;
+    const uint head = is_q ? group.x : group.x - p.heads;
+    const uint threads = simds * 32;
+    device const float *x = is_q ? q + ulong(group.y) * p.q_stride : k + ulong(group.y) * p.k_stride;
+    x += ulong(head) * HEAD_DIM;
+    device const float *w = norm;
+    float scale = 1.0f;
+    if (QK_NORM != 0) {
+        w = is_q ? norm : norm + HEAD_DIM;
+        float sum = 0.0f;
+        for (uint i = tid; i < HEAD_DIM; i += threads) {
+            sum += x[i] * x[i];
+        }
+        sum = threadgroup_sum(sum, (threadgroup float *)tg, lane, simd, simds);
+        scale = precise::rsqrt(sum / float(HEAD_DIM) + p.eps);
+    }
+    const ulong to = cache_row(head, group.y, s.kv_len, p.cap, HEAD_DIM);
+    device float *q_to = q_out + (ulong(group.y) * p.heads + head) * HEAD_DIM;
+    device const float *row = angles + ulong(group.y) * p.half_ * 2;
+    for (uint i = tid; i < HEAD_DIM - p.half_; i += threads) {
+        // Pairs first, then the elements after them, which stay.
+        const bool pair = i < p.half_;
+        const uint2 at = pair ? rope_pair(i, p.half_, LAYOUT) : uint2(i + p.half_);
+        float2 value = float2(x[at.x], x[at.y]);
+        if (QK_NORM != 0) {
+            value = value * scale * float2(w[at.x], w[at.y]);
+        }
+        if (pair) {
+            value = rotate(value, float2(row[2 * i], row[2 * i + 1]));
+        }
+        if (is_q) {
+            q_to[at.x] = value.x;
+            q_to[at.y] = value.y;
+        } else {
+            k_cache[to + at.x] = half(value.x);
+            k_cache[to + at.y] = half(value.y);
+        }
+    }
+    if (is_q) {
+        return;
+    }
+    device const float *v_head = v + ulong(group.y) * p.v_stride + ulong(head) * HEAD_DIM;
+    for (uint i = tid; i < HEAD_DIM; i += threads) {
+        v_cache[to + i] = half(v_head[i]);
+    }
+}

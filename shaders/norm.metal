@@ -1,0 +1,158 @@
+// RMS norms and the residual stream's sum. A threadgroup does a row, or a head.
+#include "pianola.h"
+
+// square_sum returns the sum of squares of the thread's part of x.
+static inline float square_sum(device const float *x, uint n, uint tid, uint threads) {
+    float s = 0.0f;
+    if (n % 4 == 0) {
+        device const float4 *x4 = (device const float4 *)x;
+        for (uint i = tid; i < n / 4; i += threads) {
+            s += dot(x4[i], x4[i]);
+        }
+        return s;
+    }
+    for (uint i = tid; i < n; i += threads) {
+        s += x[i] * x[i];
+    }
+    return s;
+}
+
+// scale_mul writes the thread's part of (x * scale) * w.
+static inline void scale_mul(device float *out, device const float *x, device const float *w, float scale, uint n, uint tid, uint threads) {
+    if (n % 4 == 0) {
+        device float4 *out4 = (device float4 *)out;
+        device const float4 *x4 = (device const float4 *)x;
+        device const float4 *w4 = (device const float4 *)w;
+        for (uint i = tid; i < n / 4; i += threads) {
+            out4[i] = x4[i] * scale * w4[i];
+        }
+        return;
+    }
+    for (uint i = tid; i < n; i += threads) {
+        out[i] = x[i] * scale * w[i];
+    }
+}
+
+// add_to adds the thread's part of delta to x.
+static inline void add_to(device float *x, device const float *delta, uint n, uint tid, uint threads) {
+    if (n % 4 == 0) {
+        device float4 *x4 = (device float4 *)x;
+        device const float4 *d4 = (device const float4 *)delta;
+        for (uint i = tid; i < n / 4; i += threads) {
+            x4[i] += d4[i];
+        }
+        return;
+    }
+    for (uint i = tid; i < n; i += threads) {
+        x[i] += delta[i];
+    }
+}
+
+// threadgroup memory: div(threads,32)*4 bytes
+[[max_total_threads_per_threadgroup(1024)]]
+kernel void rmsnorm(
+        device const float *x             [[buffer(0)]],
+        device const float *w             [[buffer(1)]],
+        device float *out                 [[buffer(2)]],
+        constant pianola_rmsnorm_params &p [[buffer(8)]],
+        constant pianola_second &s        [[buffer(9)]],
+        device pianola_step *step         [[buffer(10)]],
+        threadgroup uchar *tg             [[threadgroup(0)]],
+        uint3 group                       [[threadgroup_position_in_grid]],
+        uint tid                          [[thread_index_in_threadgroup]],
+        uint lane                         [[thread_index_in_simdgroup]],
+        uint simd                         [[simdgroup_index_in_threadgroup]],
+        uint simds                        [[simdgroups_per_threadgroup]]) {
+    if (step->stop != 0) {
+        return;
+    }
+    if (group.x >= s.rows) {
+        return;
+    }
+    const uint row = min(s.index + group.x, p.x_rows - 1);
+    device const float *from = x + ulong(row) * p.n;
+    const float sum = threadgroup_sum(square_sum(from, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
+    scale_mul(out + ulong(group.x) * p.n, from, w, precise::rsqrt(sum / float(p.n) + p.eps), p.n, tid, simds * 32);
+}
+
+// threadgroup memory: div(threads,32)*4 bytes
+[[max_total_threads_per_threadgroup(1024)]]
+kernel void add_rmsnorm(
+        device float *x                       [[buffer(0)]],
+        device const float *delta             [[buffer(1)]],
+        device const float *w                 [[buffer(2)]],
+        device float *out                     [[buffer(3)]],
+        constant pianola_add_rmsnorm_params &p [[buffer(8)]],
+        constant pianola_second &s            [[buffer(9)]],
+        device pianola_step *step             [[buffer(10)]],
+        threadgroup uchar *tg                 [[threadgroup(0)]],
+        uint3 group                           [[threadgroup_position_in_grid]],
+        uint tid                              [[thread_index_in_threadgroup]],
+        uint lane                             [[thread_index_in_simdgroup]],
+        uint simd                             [[simdgroup_index_in_threadgroup]],
+        uint simds                            [[simdgroups_per_threadgroup]]) {
+    if (step->stop != 0) {
+        return;
+    }
+    if (group.x >= s.rows) {
+        return;
+    }
+    const ulong row = ulong(group.x) * p.n;
+    // A thread reads back what it wrote itself, so that no barrier is needed.
+    add_to(x + row, delta + row, p.n, tid, simds * 32);
+    const float sum = threadgroup_sum(square_sum(x + row, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
+    scale_mul(out + row, x + row, w, precise::rsqrt(sum / float(p.n) + p.eps), p.n, tid, simds * 32);
+}
+
+[[max_total_threads_per_threadgroup(1024)]]
+kernel void add(
+        device float *x               [[buffer(0)]],
+        device const float *delta     [[buffer(1)]],
+        constant pianola_add_params &p [[buffer(8)]],
+        constant pianola_second &s    [[buffer(9)]],
+        device pianola_step *step     [[buffer(10)]],
+        uint3 group                   [[threadgroup_position_in_grid]],
+        uint tid                      [[thread_index_in_threadgroup]],
+        uint simds                    [[simdgroups_per_threadgroup]]) {
+    if (step->stop != 0) {
+        return;
+    }
+    if (group.x >= s.rows) {
+        return;
+    }
+    const ulong row = ulong(group.x) * p.n;
+    add_to(x + row, delta + row, p.n, tid, simds * 32);
+}
+
+// threadgroup memory: div(threads,32)*4 bytes
+[[max_total_threads_per_threadgroup(1024)]]
+kernel void head_norm(
+        device float *x                     [[buffer(0)]],
+        device const float *w               [[buffer(1)]],
+        constant pianola_head_norm_params &p [[buffer(8)]],
+        constant pianola_second &s          [[buffer(9)]],
+        device pianola_step *step           [[buffer(10)]],
+        threadgroup uchar *tg               [[threadgroup(0)]],
+        uint3 group                         [[threadgroup_position_in_grid]],
+        uint tid                            [[thread_index_in_threadgroup]],
+        uint lane                           [[thread_index_in_simdgroup]],
+        uint simd                           [[simdgroup_index_in_threadgroup]],
+        uint simds                          [[simdgroups_per_threadgroup]]) {
+    if (step->stop != 0) {
+        return;
+    }
+    if (group.y >= s.rows) {
+        return;
+    }
+    // Rows and heads need not be aligned to 16 bytes.
+    device float *head = x + ulong(group.y) * p.stride + ulong(group.x) * HEAD_DIM;
+    float sum = 0.0f;
+    for (uint i = tid; i < HEAD_DIM; i += simds * 32) {
+        sum += head[i] * head[i];
+    }
+    sum = threadgroup_sum(sum, (threadgroup float *)tg, lane, simd, simds);
+    const float scale = precise::rsqrt(sum / float(HEAD_DIM) + p.eps);
+    for (uint i = tid; i < HEAD_DIM; i += simds * 32) {
+        head[i] = head[i] * scale * w[i];
+    }
+}

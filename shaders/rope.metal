@@ -1,0 +1,62 @@
+// Rotary position embedding.
+#include "pianola.h"
+#include "rotate.h"
+
+// A threadgroup computes the angles of a row. Products and quotients are
+// float32 and rounded as they come: an angle of 131,071 is off by 0.008 if
+// its last bit is.
+[[max_total_threads_per_threadgroup(1024)]]
+kernel void rope_angles(
+        device const float *inv_freq          [[buffer(0)]],
+        device const float *factors           [[buffer(1)]],
+        device float *out                     [[buffer(2)]],
+        constant pianola_rope_angles_params &p [[buffer(8)]],
+        constant pianola_second &s            [[buffer(9)]],
+        device pianola_step *step             [[buffer(10)]],
+        uint3 group                           [[threadgroup_position_in_grid]],
+        uint tid                              [[thread_index_in_threadgroup]],
+        uint simds                            [[simdgroups_per_threadgroup]]) {
+    if (step->stop != 0) {
+        return;
+    }
+    if (group.x >= s.rows) {
+        return;
+    }
+    const float pos = float(s.index + group.x);
+    device float *row = out + ulong(group.x) * p.half_ * 2;
+    for (uint i = tid; i < p.half_; i += simds * 32) {
+        float a = pos * inv_freq[i];
+        if (FACTORS != 0) {
+            a = precise::divide(a, factors[i]);
+        }
+        row[2 * i] = precise::cos(a) * p.attn_factor;
+        row[2 * i + 1] = precise::sin(a) * p.attn_factor;
+    }
+}
+
+// A threadgroup rotates a head of a row in place.
+[[max_total_threads_per_threadgroup(1024)]]
+kernel void rope(
+        device float *x                [[buffer(0)]],
+        device const float *angles     [[buffer(1)]],
+        constant pianola_rope_params &p [[buffer(8)]],
+        constant pianola_second &s     [[buffer(9)]],
+        device pianola_step *step      [[buffer(10)]],
+        uint3 group                    [[threadgroup_position_in_grid]],
+        uint tid                       [[thread_index_in_threadgroup]],
+        uint simds                     [[simdgroups_per_threadgroup]]) {
+    if (step->stop != 0) {
+        return;
+    }
+    if (group.y >= s.rows) {
+        return;
+    }
+    device float *head = x + ulong(group.y) * p.stride + ulong(group.x) * HEAD_DIM;
+    device const float *row = angles + ulong(group.y) * p.half_ * 2;
+    for (uint i = tid; i < p.half_; i += simds * 32) {
+        const uint2 at = rope_pair(i, p.half_, LAYOUT);
+        const float2 v = rotate(float2(head[at.x], head[at.y]), float2(row[2 * i], row[2 * i + 1]));
+        head[at.x] = v.x;
+        head[at.y] = v.y;
+    }
+}

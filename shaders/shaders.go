@@ -1,0 +1,159 @@
+// Package shaders holds the GPU kernels: their Metal sources, the PTX that
+// package gen beside it makes of them, and the manifest that says what is in
+// it.
+//
+// It knows the declarations of kernels. It must not know a device or a table.
+package shaders
+
+import (
+	"embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+//go:embed *.metal *.h
+var sources embed.FS
+
+//go:embed manifest.json ptx/*.ptx
+var made embed.FS
+
+// Manifest says what the kernels are: made from the sources, for devices.
+type Manifest struct {
+	Compiler      string   `json:"compiler"`      // of the PTX
+	Architectures []string `json:"architectures"` // that PTX is there for, in ascending order: sm_70, ...
+	BindingAlign  int      `json:"binding_align"` // bytes that every binding's address is a multiple of
+	Kernels       []Kernel `json:"kernels"`
+}
+
+// Kernel is one kernel of the sources.
+type Kernel struct {
+	Name       string     `json:"name"` // the declaration's, and the Metal function's
+	File       string     `json:"file"` // "norm.metal"
+	MaxThreads int        `json:"max_threads"`
+	TGMem      string     `json:"threadgroup_memory,omitempty"` // bytes, an expression; see ThreadgroupBytes
+	Bindings   []Binding  `json:"bindings"`
+	Constants  []Constant `json:"constants"` // in the order of a command's specialisation values
+	Entries    []Entry    `json:"entries"`   // of the PTX
+}
+
+// Binding is a buffer argument; its Metal buffer index is its index.
+type Binding struct {
+	Name string `json:"name"`
+	Role string `json:"role"` // "r", "w" or "rw"
+}
+
+// Constant is a specialisation constant.
+type Constant struct {
+	Name   string `json:"name"`
+	Number int    `json:"number"` // as a Metal function constant
+}
+
+// Entry is a compiled instance of a kernel, which serves the commands whose
+// constants have the fixed values; it reads the other constants from the specialisation values.
+type Entry struct {
+	Name  string  `json:"name"`
+	Fixed []Fixed `json:"fixed,omitempty"`
+}
+
+// Fixed is a constant with its value.
+type Fixed struct {
+	Name  string `json:"name"`
+	Value uint32 `json:"value"`
+}
+
+var manifest = sync.OnceValues(func() (*Manifest, error) {
+	b, err := made.ReadFile("manifest.json")
+	if err != nil {
+		return nil, fmt.Errorf("shaders: %w", err)
+	}
+	m := new(Manifest)
+	if err := json.Unmarshal(b, m); err != nil {
+		return nil, fmt.Errorf("shaders: manifest: %w", err)
+	}
+	return m, nil
+})
+
+// Made returns the manifest of the embedded kernels. It is shared: callers
+// must not change it.
+func Made() (*Manifest, error) { return manifest() }
+
+// Kernel returns a kernel by name.
+func (m *Manifest) Kernel(name string) (*Kernel, bool) {
+	i := slices.IndexFunc(m.Kernels, func(k Kernel) bool { return k.Name == name })
+	if i < 0 {
+		return nil, false
+	}
+	return &m.Kernels[i], true
+}
+
+// Entry returns the entry with the most fixed constants of those that fit
+// specs, the specialisation values in the declaration's order.
+func (k *Kernel) Entry(specs []uint32) (*Entry, bool) {
+	var best *Entry
+	for i := range k.Entries {
+		e := &k.Entries[i]
+		fits := !slices.ContainsFunc(e.Fixed, func(f Fixed) bool {
+			at := slices.IndexFunc(k.Constants, func(c Constant) bool { return c.Name == f.Name })
+			return at < 0 || at >= len(specs) || specs[at] != f.Value
+		})
+		if fits && (best == nil || len(e.Fixed) > len(best.Fixed)) {
+			best = e
+		}
+	}
+	return best, best != nil
+}
+
+// threadsEnv adds the name threads to the names of a declaration.
+type threadsEnv struct {
+	decl.Env
+	threads uint64
+}
+
+func (e threadsEnv) Value(name string) (uint64, bool) {
+	if name == "threads" {
+		return e.threads, true
+	}
+	return e.Env.Value(name)
+}
+
+// ThreadgroupBytes returns the threadgroup memory that a command needs with
+// so many threads in a threadgroup.
+func (k *Kernel) ThreadgroupBytes(env decl.Env, threads int) (uint64, error) {
+	e, err := decl.ParseExpr(k.TGMem)
+	if err != nil {
+		return 0, fmt.Errorf("shaders: %s: threadgroup memory: %w", k.Name, err)
+	}
+	n, err := e.Eval(threadsEnv{env, uint64(threads)})
+	if err != nil {
+		return 0, fmt.Errorf("shaders: %s: threadgroup memory: %w", k.Name, err)
+	}
+	return n, nil
+}
+
+// PTX returns the text that a source file's kernels became for an
+// architecture of the manifest.
+func PTX(file, arch string) ([]byte, error) {
+	b, err := made.ReadFile("ptx/" + PTXName(file, arch))
+	if err != nil {
+		return nil, fmt.Errorf("shaders: there is no PTX of %s for %s", file, arch)
+	}
+	return b, nil
+}
+
+// PTXName is the name of that text's file: "norm.sm_90.ptx".
+func PTXName(file, arch string) string {
+	return file[:max(0, len(file)-len(".metal"))] + "." + arch + ".ptx"
+}
+
+// Source returns a Metal source or a header that sources include.
+func Source(file string) ([]byte, error) {
+	b, err := sources.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("shaders: there is no source %s", file)
+	}
+	return b, nil
+}

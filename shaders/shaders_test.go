@@ -1,0 +1,116 @@
+package shaders
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// TestMade: the manifest names what is embedded, as it is declared.
+func TestMade(t *testing.T) {
+	m, err := Made()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Architectures) == 0 || m.BindingAlign == 0 || m.Compiler == "" || !slices.IsSorted(m.Architectures) {
+		t.Errorf("%+v", m)
+	}
+	for _, k := range m.Kernels {
+		if id, ok := decl.ByName(k.Name); ok {
+			d, _ := decl.Lookup(id)
+			if len(d.Bindings) != len(k.Bindings) || len(d.Specs) != len(k.Constants) {
+				t.Errorf("%s has %d bindings and %d constants", k.Name, len(k.Bindings), len(k.Constants))
+			}
+			for i, c := range k.Constants {
+				if n, _ := decl.FunctionConstant(c.Name); c.Name != d.Specs[i].Name || c.Number != n {
+					t.Errorf("%s: constant %d is %+v", k.Name, i, c)
+				}
+			}
+		}
+		if src, err := Source(k.File); err != nil || !bytes.Contains(src, []byte("kernel void "+k.Name+"(")) {
+			t.Errorf("%s is not in %s: %v", k.Name, k.File, err)
+		}
+		for _, a := range m.Architectures {
+			text, err := PTX(k.File, a)
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			if !bytes.Contains(text, []byte(".target "+a+"\n")) {
+				t.Errorf("%s is not for %s", PTXName(k.File, a), a)
+			}
+			for _, e := range k.Entries {
+				if !bytes.Contains(text, []byte(".entry "+e.Name+"(")) {
+					t.Errorf("%s has no entry %s", PTXName(k.File, a), e.Name)
+				}
+			}
+		}
+	}
+	if _, ok := m.Kernel("nothing"); ok {
+		t.Error("a kernel that is not there is found")
+	}
+	for _, file := range []string{"nothing.metal", "", "../go.mod"} {
+		if _, err := PTX(file, "sm_90"); err == nil {
+			t.Errorf("PTX of %q is there", file)
+		}
+		if _, err := Source(file); err == nil {
+			t.Errorf("source %q is there", file)
+		}
+	}
+}
+
+func TestEntry(t *testing.T) {
+	k := &Kernel{
+		Constants: []Constant{{Name: "a"}, {Name: "b"}, {Name: "c"}},
+		Entries: []Entry{
+			{Name: "b1", Fixed: []Fixed{{"b", 1}}},
+			{Name: "b1c2", Fixed: []Fixed{{"b", 1}, {"c", 2}}},
+			{Name: "a7", Fixed: []Fixed{{"a", 7}}},
+			{Name: "d0", Fixed: []Fixed{{"d", 0}}},
+		},
+	}
+	for _, tt := range []struct {
+		specs []uint32
+		want  string
+	}{
+		{[]uint32{0, 1, 0, 0, 0}, "b1"},
+		{[]uint32{0, 1, 2}, "b1c2"},
+		{[]uint32{7, 1, 2}, "b1c2"},
+		{[]uint32{7, 0, 2}, "a7"},
+		{[]uint32{0, 0, 0}, ""},
+		{[]uint32{7}, "a7"},
+		{nil, ""},
+	} {
+		got, ok := k.Entry(tt.specs)
+		if ok != (tt.want != "") || ok && got.Name != tt.want {
+			t.Errorf("%v: %v, %t, want %q", tt.specs, got, ok, tt.want)
+		}
+	}
+	k.Entries = append(k.Entries, Entry{Name: "generic"})
+	if got, ok := k.Entry([]uint32{0, 0, 0}); !ok || got.Name != "generic" {
+		t.Errorf("got %v", got)
+	}
+}
+
+type env map[string]uint64
+
+func (e env) Value(name string) (uint64, bool) {
+	v, ok := e[name]
+	return v, ok
+}
+
+func TestThreadgroupBytes(t *testing.T) {
+	k := &Kernel{Name: "k", TGMem: "div(threads,32)*4+head_dim"}
+	if n, err := k.ThreadgroupBytes(env{"head_dim": 128}, 96); n != 140 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := k.ThreadgroupBytes(env{}, 96); err == nil {
+		t.Error("a name without a value is accepted")
+	}
+	k.TGMem = ""
+	if n, err := k.ThreadgroupBytes(env{}, 96); n != 0 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+}

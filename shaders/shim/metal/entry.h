@@ -1,0 +1,20 @@
+// What the generated entries of PTX are made of.
+#pragma once
+#pragma clang system_header
+
+// By value: the parameters and the specialisation values of a command.
+struct alignas(16) pianola_param_bytes { uint words[16]; };
+struct alignas(16) pianola_spec_values { uint values[8]; };
+
+// The threadgroup's memory, as much as the launch asks for.
+extern threadgroup uchar pianola_tg[] __attribute__((aligned(16)));
+
+namespace metal {
+namespace shim {
+PIANOLA_INLINE uint3 group() { return uint3(__nvvm_read_ptx_sreg_ctaid_x(), __nvvm_read_ptx_sreg_ctaid_y(), __nvvm_read_ptx_sreg_ctaid_z()); }
+PIANOLA_INLINE uint3 groups() { return uint3(__nvvm_read_ptx_sreg_nctaid_x(), __nvvm_read_ptx_sreg_nctaid_y(), __nvvm_read_ptx_sreg_nctaid_z()); }
+// Threadgroups have one dimension.
+PIANOLA_INLINE uint thread_index() { return __nvvm_read_ptx_sreg_tid_x(); }
+PIANOLA_INLINE uint threads() { return __nvvm_read_ptx_sreg_ntid_x(); }
+} // namespace shim
+} // namespace metal

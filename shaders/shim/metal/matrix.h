@@ -1,0 +1,79 @@
+// SIMD-group matrices of 8 by 8. Lane l holds row l/4, columns 2*(l%4) and the
+// next; Apple's layout is another and unspecified, so kernels must not look
+// at elements.
+#pragma once
+#pragma clang system_header
+
+namespace metal {
+template <typename T, int R, int C> struct simdgroup_matrix {
+    static_assert(R == 8 && C == 8, "SIMD-group matrices are 8 by 8");
+    vec<T, 2> pair;
+    simdgroup_matrix() = default;
+    explicit simdgroup_matrix(T v) : pair((vec<T, 2>)v) {}
+};
+typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
+typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
+
+// stride is the elements from one row to the next; at is column, row.
+#define PIANOLA_MATRIX(space)                                                                                      \
+    template <typename T>                                                                                          \
+    PIANOLA_INLINE void simdgroup_load(thread simdgroup_matrix<T, 8, 8> &m, const space T *p, ulong stride = 8,    \
+                                       ulong2 at = ulong2(0), bool transpose = false) {                            \
+        const ulong r = shim::lane() / 4, c = shim::lane() % 4 * 2;                                                \
+        p += at.y * stride + at.x;                                                                                 \
+        m.pair[0] = transpose ? p[c * stride + r] : p[r * stride + c];                                             \
+        m.pair[1] = transpose ? p[(c + 1) * stride + r] : p[r * stride + c + 1];                                   \
+    }                                                                                                              \
+    template <typename T>                                                                                          \
+    PIANOLA_INLINE void simdgroup_store(simdgroup_matrix<T, 8, 8> m, space T *p, ulong stride = 8,                 \
+                                        ulong2 at = ulong2(0), bool transpose = false) {                           \
+        const ulong r = shim::lane() / 4, c = shim::lane() % 4 * 2;                                                \
+        p += at.y * stride + at.x;                                                                                 \
+        p[transpose ? c * stride + r : r * stride + c] = m.pair[0];                                                \
+        p[transpose ? (c + 1) * stride + r : r * stride + c + 1] = m.pair[1];                                      \
+    }
+PIANOLA_MATRIX(device)
+PIANOLA_MATRIX(threadgroup)
+#undef PIANOLA_MATRIX
+
+template <typename T, int R, int C> PIANOLA_INLINE simdgroup_matrix<T, R, C> make_filled_simdgroup_matrix(T v) {
+    return simdgroup_matrix<T, R, C>(v);
+}
+
+// d = a*b + c, in float32.
+template <typename D, typename A, typename B, typename C>
+PIANOLA_INLINE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8> &d, simdgroup_matrix<A, 8, 8> a,
+                                                  simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<C, 8, 8> c) {
+#if defined(PIANOLA_NVPTX) && PIANOLA_SM >= 75
+    if constexpr (shim::same<A, half>::value && shim::same<B, half>::value && shim::same<D, float>::value) {
+        // The instruction wants b by columns: one transposition. Rows 8 to 15
+        // of a and c are zero.
+        const uint av = __builtin_bit_cast(uint, a.pair), bv = __builtin_bit_cast(uint, b.pair);
+        uint bt;
+        float d0, d1, z0, z1;
+        asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(bt) : "r"(bv));
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%8,%9,%9};"
+                     : "=f"(d0), "=f"(d1), "=f"(z0), "=f"(z1)
+                     : "r"(av), "r"(0u), "r"(bt), "f"((float)c.pair[0]), "f"((float)c.pair[1]), "f"(0.0f));
+        d.pair[0] = d0;
+        d.pair[1] = d1;
+        return;
+    }
+#endif
+    const uint row = shim::lane() / 4 * 4, column = shim::lane() % 4;
+    float s0 = (float)c.pair[0], s1 = (float)c.pair[1];
+#pragma unroll
+    for (uint k = 0; k < 8; k++) {
+        const vec<A, 2> x = simd_shuffle(a.pair, (ushort)(row + k / 2));
+        const vec<B, 2> y = simd_shuffle(b.pair, (ushort)(k * 4 + column));
+        s0 += (float)x[k & 1] * (float)y[0];
+        s1 += (float)x[k & 1] * (float)y[1];
+    }
+    d.pair[0] = (D)s0;
+    d.pair[1] = (D)s1;
+}
+template <typename D, typename A, typename B>
+PIANOLA_INLINE void simdgroup_multiply(thread simdgroup_matrix<D, 8, 8> &d, simdgroup_matrix<A, 8, 8> a, simdgroup_matrix<B, 8, 8> b) {
+    simdgroup_multiply_accumulate(d, a, b, simdgroup_matrix<D, 8, 8>((D)0));
+}
+} // namespace metal

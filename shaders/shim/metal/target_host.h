@@ -1,0 +1,52 @@
+// x86-64: lanes are fibers, which meet in the emulator.
+#pragma once
+#pragma clang system_header
+
+#include <emulator.h>
+#include <metal/precise.h>
+
+namespace metal {
+namespace shim {
+PIANOLA_INLINE uint lane() { return pianola_lane(); }
+// exchange gives every lane of the SIMD group the words of all.
+PIANOLA_INLINE const unsigned *exchange(int v, const char *what) { return pianola_exchange((unsigned)v, what); }
+PIANOLA_INLINE int shuffle(int v, uint from) { return (int)exchange(v, "simd_shuffle")[from & 31]; }
+PIANOLA_INLINE int shuffle_xor(int v, uint mask) { return (int)exchange(v, "simd_shuffle_xor")[(lane() ^ mask) & 31]; }
+PIANOLA_INLINE uint ballot(bool p) {
+    const unsigned *all = exchange(p, "simd_ballot");
+    uint bits = 0;
+    for (int i = 0; i < 32; i++) bits |= all[i] << i;
+    return bits;
+}
+PIANOLA_INLINE void threadgroup_wait() { pianola_threadgroup_barrier(); }
+PIANOLA_INLINE void simdgroup_wait() { exchange(0, "simdgroup_barrier"); }
+
+PIANOLA_INLINE int dot4(int a, int b, int acc) {
+    const char4 x = __builtin_bit_cast(char4, a), y = __builtin_bit_cast(char4, b);
+    for (int i = 0; i < 4; i++) acc += (int)x[i] * (int)y[i];
+    return acc;
+}
+} // namespace shim
+
+namespace precise {
+PIANOLA_INLINE float exp2(float x) { return __builtin_exp2f(x); }
+PIANOLA_INLINE float log(float x) { return __builtin_logf(x); }
+PIANOLA_INLINE float log2(float x) { return __builtin_log2f(x); }
+PIANOLA_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
+PIANOLA_INLINE float divide(float x, float y) { return x / y; }
+PIANOLA_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+} // namespace precise
+
+namespace fast {
+PIANOLA_INLINE float exp(float x) { return __builtin_expf(x); }
+PIANOLA_INLINE float exp2(float x) { return __builtin_exp2f(x); }
+PIANOLA_INLINE float log(float x) { return __builtin_logf(x); }
+PIANOLA_INLINE float log2(float x) { return __builtin_log2f(x); }
+PIANOLA_INLINE float sin(float x) { return __builtin_sinf(x); }
+PIANOLA_INLINE float cos(float x) { return __builtin_cosf(x); }
+PIANOLA_INLINE float tanh(float x) { return __builtin_tanhf(x); }
+PIANOLA_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
+PIANOLA_INLINE float divide(float x, float y) { return x / y; }
+PIANOLA_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+} // namespace fast
+} // namespace metal
