@@ -3,15 +3,21 @@ package pianola
 import (
 	"fmt"
 	"runtime"
+	"strings"
 
+	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
+	"github.com/pianola-engine/pianola/replay/cuda"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
 
 // DeviceError says that a device, or a mode of it, is not there.
-type DeviceError struct{ Device, Mode, Why string }
+type DeviceError struct {
+	Device, Mode, Why string
+	Err               error // of the device, nil if it was not asked
+}
 
 // Error implements error.
 func (e *DeviceError) Error() string {
@@ -21,37 +27,105 @@ func (e *DeviceError) Error() string {
 	return fmt.Sprintf("pianola: device %s: %s", e.Device, e.Why)
 }
 
-// missing are the devices that this build does not have, with the reason.
-var missing = []struct{ device, why string }{
-	{"metal", "this build has no Metal device"},
-	{"cuda", "this build has no NVIDIA device"},
+// Unwrap returns the device's own error.
+func (e *DeviceError) Unwrap() error { return e.Err }
+
+// whyNoMetal says why there is no Metal device.
+const whyNoMetal = "this build has no Metal device"
+
+// target is a device and what to compile for it.
+type target struct {
+	dev   replay.Device
+	chip  *chip.Chip
+	mode  string
+	stays bool // weights may stay where the file has them
 }
 
-// newDevice returns the device that the options ask for and the chip to compile
-// for.
-func newDevice(o Options) (replay.Device, string, error) {
-	switch o.Device {
-	case "", "auto", "cpu":
+// newDevice returns the device that the options ask for. auto is the NVIDIA GPU
+// if one can be used and no threads are asked for, else the CPU.
+func newDevice(o Options) (*target, error) {
+	switch o.Mode {
+	case "", "encode", "record", "resident":
 	default:
-		for _, m := range missing {
-			if o.Device == m.device {
-				return nil, "", &DeviceError{Device: o.Device, Why: m.why}
+		return nil, &DeviceError{Device: deviceName(o.Device), Mode: o.Mode, Why: "the modes are encode, record, resident"}
+	}
+	switch o.Device {
+	case "", "auto":
+		if o.Threads == 0 {
+			if t, err := newCUDA(o.Mode, cuda.Options{Modules: cudaModules()}); err == nil {
+				return t, nil
 			}
 		}
-		return nil, "", &DeviceError{Device: o.Device, Why: "unknown; the devices are auto, cpu, metal, cuda"}
+		return newCPU(o)
+	case "cpu":
+		return newCPU(o)
+	case "cuda":
+		if o.Threads != 0 {
+			return nil, &DeviceError{Device: "cuda", Why: "threads are for the CPU device"}
+		}
+		return newCUDA(o.Mode, cuda.Options{Modules: cudaModules()})
+	case "metal":
+		return nil, &DeviceError{Device: "metal", Why: whyNoMetal}
 	}
-	switch o.Mode {
-	case "", "encode":
-	case "record", "resident":
-		return nil, "", &DeviceError{Device: "cpu", Mode: o.Mode, Why: "it walks the table itself, in mode encode"}
-	default:
-		return nil, "", &DeviceError{Device: "cpu", Mode: o.Mode, Why: "the modes are encode, record, resident"}
+	return nil, &DeviceError{Device: o.Device, Why: "unknown; the devices are auto, cpu, metal, cuda"}
+}
+
+// deviceName returns the device that a mode is missing from.
+func deviceName(asked string) string {
+	if asked == "" || asked == "auto" {
+		return "cpu"
+	}
+	return asked
+}
+
+func newCPU(o Options) (*target, error) {
+	if o.Mode == "record" || o.Mode == "resident" {
+		return nil, &DeviceError{Device: "cpu", Mode: o.Mode, Why: "it walks the table itself, in mode encode"}
 	}
 	d, err := cpu.New(cpu.Options{Threads: o.Threads})
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	return d, "cpu", nil
+	c, err := chip.Lookup("cpu")
+	return &target{dev: d, chip: c, mode: "encode", stays: true}, err
+}
+
+// newCUDA returns the NVIDIA GPU. o has no mode.
+func newCUDA(mode string, o cuda.Options) (*target, error) {
+	if mode == "resident" {
+		return nil, &DeviceError{Device: "cuda", Mode: mode, Why: "it is not written yet; the modes are " + strings.Join(cuda.Modes(), ", ")}
+	}
+	o.Mode = mode
+	d, err := cuda.New(o)
+	if err != nil {
+		return nil, &DeviceError{Device: "cuda", Why: err.Error(), Err: err}
+	}
+	c, err := cudaChip(d.GPU())
+	return &target{dev: d, chip: c, mode: d.Mode()}, err
+}
+
+// cudaChip returns the data of a GPU: its own file where there is one, else
+// those of any GPU with what the driver says.
+func cudaChip(g cuda.GPU) (*chip.Chip, error) {
+	if c, err := chip.Lookup("h200"); err != nil || isH200(g, c) {
+		return c, err
+	}
+	c, err := chip.Lookup("cuda")
+	if err != nil {
+		return nil, err
+	}
+	c.Title = g.Name
+	c.Cores, c.MaxBufferBytes = max(1, g.Multiprocessors), max(1, g.Memory)
+	c.MaxThreads, c.ThreadgroupMemory = min(c.MaxThreads, g.MaxThreads), max(1, g.SharedMemory)
+	if g.BandwidthGBs > 0 {
+		c.BandwidthGBs = g.BandwidthGBs
+	}
+	return c, c.Validate()
+}
+
+// isH200 reports whether a GPU is a whole H200, and not a part of one.
+func isH200(g cuda.GPU, c *chip.Chip) bool {
+	return strings.Contains(g.Name, "H200") && g.Major == 9 && g.Minor == 0 && g.Multiprocessors == c.Cores
 }
 
 // DeviceStatus is a device, or why it is not there.
@@ -65,18 +139,33 @@ type DeviceStatus struct {
 
 // Devices lists the devices that this program knows.
 func Devices() []DeviceStatus {
-	var list []DeviceStatus
-	if d, err := cpu.New(cpu.Options{}); err != nil {
-		list = append(list, DeviceStatus{Info: table.Info{Device: "cpu"}, Why: err.Error()})
-	} else {
-		free, _ := weights.AvailableMemory()
-		list = append(list, DeviceStatus{
-			Info: d.Info(), Available: true, Memory: free,
-			Limits: fmt.Sprintf("1 to %d threads", runtime.GOMAXPROCS(0)),
-		})
+	return []DeviceStatus{cpuStatus(), {Info: table.Info{Device: "metal"}, Why: whyNoMetal}, cudaStatus(cuda.Options{Modules: cudaModules()})}
+}
+
+func cpuStatus() DeviceStatus {
+	d, err := cpu.New(cpu.Options{})
+	if err != nil {
+		return DeviceStatus{Info: table.Info{Device: "cpu"}, Why: err.Error()}
 	}
-	for _, m := range missing {
-		list = append(list, DeviceStatus{Info: table.Info{Device: m.device}, Why: m.why})
+	free, _ := weights.AvailableMemory()
+	return DeviceStatus{
+		Info: d.Info(), Available: true, Memory: free,
+		Limits: fmt.Sprintf("1 to %d threads", runtime.GOMAXPROCS(0)),
 	}
-	return list
+}
+
+func cudaStatus(o cuda.Options) DeviceStatus {
+	d, err := cuda.New(o)
+	if err != nil {
+		return DeviceStatus{Info: table.Info{Device: "cuda"}, Why: err.Error()}
+	}
+	free, err := d.FreeMemory()
+	if err != nil {
+		return DeviceStatus{Info: d.Info(), Why: err.Error()}
+	}
+	g := d.GPU()
+	return DeviceStatus{
+		Info: d.Info(), Available: true, Memory: free,
+		Limits: fmt.Sprintf("threadgroups of %d threads and %d KiB", g.MaxThreads, g.SharedMemory>>10),
+	}
 }

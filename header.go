@@ -97,10 +97,15 @@ func compilerInput(cfg *arch.Config, dir *weights.Directory, o CompileOptions) (
 	if err != nil {
 		return compiler.Input{}, err
 	}
+	return inputFor(cfg, dir, c, o), nil
+}
+
+// inputFor is the compiler's input for a chip that o does not name.
+func inputFor(cfg *arch.Config, dir *weights.Directory, c *chip.Chip, o CompileOptions) compiler.Input {
 	return compiler.Input{
 		Config: cfg, Tensors: dir, Chip: c,
 		Options: compiler.Options{Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits},
-	}, nil
+	}
 }
 
 func compile(cfg *arch.Config, dir *weights.Directory, o CompileOptions) (*table.Table, error) {
@@ -118,7 +123,7 @@ type RollError struct{ What string }
 func (e *RollError) Error() string { return "pianola: the roll is refused: " + e.What }
 
 // loadRoll decodes a roll and checks that it is of the model and the chip.
-func loadRoll(o Options, cfg *arch.Config, dir *weights.Directory, chipName string) (*table.Table, error) {
+func loadRoll(o Options, cfg *arch.Config, dir *weights.Directory, c *chip.Chip) (*table.Table, error) {
 	t, err := table.Decode(o.Roll)
 	if err != nil {
 		return nil, err
@@ -126,14 +131,8 @@ func loadRoll(o Options, cfg *arch.Config, dir *weights.Directory, chipName stri
 	if t.Header.ModelFP != compiler.Fingerprint(cfg, dir) {
 		return nil, &RollError{fmt.Sprintf("it was compiled from a model %q (%s) with other tensors or another configuration", t.Header.Model, t.Header.Arch)}
 	}
-	if !o.AnyChip {
-		c, err := chip.Lookup(chipName)
-		if err != nil {
-			return nil, err
-		}
-		if t.Header.ChipFP != c.Fingerprint() {
-			return nil, &RollError{fmt.Sprintf("it was compiled for chip %s, or for other data of it, and this is chip %s", t.Header.Chip, chipName)}
-		}
+	if !o.AnyChip && t.Header.ChipFP != c.Fingerprint() {
+		return nil, &RollError{fmt.Sprintf("it was compiled for chip %s, or for other data of it, and this is chip %s", t.Header.Chip, c.Name)}
 	}
 	if o.Context != 0 && o.Context != int(t.Header.Context) {
 		return nil, &RollError{fmt.Sprintf("it was compiled for a context of %d, not %d", t.Header.Context, o.Context)}

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/tokenizer"
@@ -44,11 +45,11 @@ var (
 // ErrNoTokenizer says that text was asked of a model that has no tokenizer.
 var ErrNoTokenizer = errors.New("pianola: the model has no tokenizer")
 
-// Options say how a model is opened. The zero value decodes on the CPU with
-// every thread there is.
+// Options say how a model is opened. The zero value decodes on the GPU if there
+// is one that can be used, else on the CPU with every thread there is.
 type Options struct {
 	Device  string // "auto" or "", "cpu", "metal", "cuda"
-	Mode    string // "" or "encode", "record", "resident"
+	Mode    string // "encode", "record", "resident"; "": the device's fastest
 	Threads int    // of the CPU device; 0: all that Go may use
 	Context int    // positions; 0: the smaller of 4096 and the model's
 
@@ -114,7 +115,7 @@ func Open(ctx context.Context, path string, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{dir: h.dir, cfg: h.cfg, mode: "encode"}
+	m := &Model{dir: h.dir, cfg: h.cfg}
 	m.times.Header = time.Since(start)
 	if err := m.open(ctx, o); err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -123,12 +124,17 @@ func Open(ctx context.Context, path string, o Options) (*Model, error) {
 	return m, nil
 }
 
-func (m *Model) open(ctx context.Context, o Options) (err error) {
-	dev, chipName, err := newDevice(o)
+func (m *Model) open(ctx context.Context, o Options) error {
+	on, err := newDevice(o)
 	if err != nil {
 		return err
 	}
-	m.dev = dev
+	return m.openOn(ctx, on, o)
+}
+
+// openOn compiles the model's table for a device and loads it there.
+func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
+	m.dev, m.mode = on.dev, on.mode
 
 	start := time.Now()
 	m.tok, m.tokErr = LoadTokenizer(m.dir)
@@ -137,11 +143,11 @@ func (m *Model) open(ctx context.Context, o Options) (err error) {
 
 	start = time.Now()
 	if o.Roll != nil {
-		m.t, err = loadRoll(o, m.cfg, m.dir, chipName)
+		m.t, err = loadRoll(o, m.cfg, m.dir, on.chip)
 	} else {
-		m.t, err = compile(m.cfg, m.dir, CompileOptions{
-			Chip: chipName, Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits,
-		})
+		m.t, err = compiler.Compile(inputFor(m.cfg, m.dir, on.chip, CompileOptions{
+			Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits,
+		}))
 	}
 	if err != nil {
 		return err
@@ -152,13 +158,15 @@ func (m *Model) open(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	start = time.Now()
-	if _, err := m.mapped.TouchTensors(ctx, m.stays(), runtime.GOMAXPROCS(0), o.stage(StageTouch)); err != nil {
-		return err
+	if on.stays {
+		if _, err := m.mapped.TouchTensors(ctx, m.stays(), runtime.GOMAXPROCS(0), o.stage(StageTouch)); err != nil {
+			return err
+		}
 	}
 	m.times.Touch = time.Since(start)
 
 	start = time.Now()
-	m.m, err = replay.Load(ctx, dev, m.t, m.mapped, table.LoadOptions{Progress: o.stage(StageUpload)})
+	m.m, err = replay.Load(ctx, m.dev, m.t, m.mapped, table.LoadOptions{Progress: o.stage(StageUpload)})
 	m.times.Upload = time.Since(start)
 	return err
 }

@@ -14,7 +14,7 @@ import (
 
 func TestLookup(t *testing.T) {
 	want := []string{
-		"cpu", "h200", "m1", "m1-max", "m1-pro", "m1-ultra", "m2", "m2-max", "m2-pro", "m2-ultra",
+		"cpu", "cuda", "h200", "m1", "m1-max", "m1-pro", "m1-ultra", "m2", "m2-max", "m2-pro", "m2-ultra",
 		"m3", "m3-max", "m3-pro", "m3-ultra", "m4", "m4-max", "m4-pro", "m5", "m5-max", "m5-pro",
 	}
 	if got := Names(); !slices.Equal(got, want) {
@@ -43,7 +43,7 @@ func TestLookup(t *testing.T) {
 		switch name {
 		case "cpu":
 			device = CPU
-		case "h200":
+		case "h200", "cuda":
 			device = CUDA
 		}
 		if c.Device != device || (c.Device == CPU) != c.ActQ8 || (c.Device == CPU) != (c.Cores == 0) {

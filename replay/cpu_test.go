@@ -15,19 +15,46 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// loaded returns a tiny model on the CPU device.
-func loaded(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model {
-	t.Helper()
-	tab, dir := compiled(t, name, chunk, o)
-	mapped, err := dir.Map()
-	if err != nil {
-		t.Fatal(err)
+// loader returns a tiny model on a device.
+type loader func(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model
+
+// sessionTests are what holds on every device that computes.
+var sessionTests = []struct {
+	name string
+	run  func(t *testing.T, loaded loader)
+}{
+	{"Chunks", testChunks},
+	{"DecodeIsPrefill", testDecodeIsPrefill},
+	{"AllLogits", testAllLogits},
+	{"Stop", testStop},
+	{"Allocations", testAllocations},
+	{"Cancel", testCancel},
+	{"CancelledPrompt", testCancelledPrompt},
+	{"ConcurrentSessions", testConcurrentSessions},
+	{"Profile", testProfile},
+}
+
+func TestCPU(t *testing.T) {
+	for _, c := range sessionTests {
+		t.Run(c.name, func(t *testing.T) { c.run(t, loadedOnCPU) })
 	}
+}
+
+func loadedOnCPU(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model {
+	t.Helper()
 	dev, err := cpu.New(cpu.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := replay.Load(context.Background(), dev, tab, mapped, table.LoadOptions{})
+	return loadedOn(t, dev, "cpu", name, chunk, o)
+}
+
+// loadedOn returns a tiny model, compiled for a chip, on a device that is closed
+// with the test.
+func loadedOn(t testing.TB, dev replay.Device, chipName, name string, chunk int, o compiler.Options) *replay.Model {
+	t.Helper()
+	tab, dir := compiledFor(t, chipName, name, chunk, o)
+	mapped, err := dir.Map()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,6 +63,10 @@ func loaded(t testing.TB, name string, chunk int, o compiler.Options) *replay.Mo
 			t.Error(err)
 		}
 	})
+	m, err := replay.Load(context.Background(), dev, tab, mapped, table.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return m
 }
 
@@ -75,9 +106,9 @@ func generate(t testing.TB, s *replay.Session, ids []int32, n int) []int32 {
 	return out
 }
 
-// TestChunks checks that the cut of a prompt into chunks changes no logit, over
+// testChunks checks that the cut of a prompt into chunks changes no logit, over
 // a rotating cache too, and that a prompt given in parts is the same prompt.
-func TestChunks(t *testing.T) {
+func testChunks(t *testing.T, loaded loader) {
 	for _, name := range []string{"mistral", "qwen3"} {
 		ids := prompt(120)
 		var want []float32
@@ -100,9 +131,9 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// TestDecodeIsPrefill feeds the greedy tokens of a chain as a prompt: the next
+// testDecodeIsPrefill feeds the greedy tokens of a chain as a prompt: the next
 // tokens must be the same.
-func TestDecodeIsPrefill(t *testing.T) {
+func testDecodeIsPrefill(t *testing.T, loaded loader) {
 	m := loaded(t, "mistral", 32, compiler.Options{})
 	all := generate(t, session(t, m, replay.SessionOptions{Chain: 10}), prompt(5), 90)
 	again := generate(t, session(t, m, replay.SessionOptions{Chain: 3}), append(prompt(5), all[:60]...), 30)
@@ -111,9 +142,9 @@ func TestDecodeIsPrefill(t *testing.T) {
 	}
 }
 
-// TestAllLogits compares the logits of every row with those of prompts that
+// testAllLogits compares the logits of every row with those of prompts that
 // end there.
-func TestAllLogits(t *testing.T) {
+func testAllLogits(t *testing.T, loaded loader) {
 	m := loaded(t, "qwen2", 16, compiler.Options{AllLogits: true})
 	ids := prompt(45)
 	rows := make([][]float32, len(ids))
@@ -152,9 +183,9 @@ func TestAllLogits(t *testing.T) {
 	}
 }
 
-// TestStop makes a token of the greedy sequence a stop id: the chain ends with
+// testStop makes a token of the greedy sequence a stop id: the chain ends with
 // it on the device.
-func TestStop(t *testing.T) {
+func testStop(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
 	free := generate(t, session(t, m, replay.SessionOptions{Chain: 64}), prompt(9), 60)
 	at := slices.IndexFunc(free, func(id int32) bool { return slices.Index(free, id) > 5 })
@@ -178,8 +209,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestAllocations decodes chains of 64 tokens: not one byte is allocated.
-func TestAllocations(t *testing.T) {
+// testAllocations decodes chains of 64 tokens: not one byte is allocated.
+func testAllocations(t *testing.T, loaded loader) {
 	m := loaded(t, "qwen3", 64, compiler.Options{})
 	s := session(t, m, replay.SessionOptions{Chain: 64})
 	generate(t, s, prompt(5), 70)
@@ -200,9 +231,9 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestCancel cancels a long generation: it returns within the bound, with the
+// testCancel cancels a long generation: it returns within the bound, with the
 // tokens so far, and the session goes on.
-func TestCancel(t *testing.T) {
+func testCancel(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
 	const n = 480
 	want := generate(t, session(t, m, replay.SessionOptions{Chain: 64}), prompt(9), n)
@@ -242,8 +273,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestCancelledPrompt leaves the context as it was.
-func TestCancelledPrompt(t *testing.T) {
+// testCancelledPrompt leaves the context as it was.
+func testCancelledPrompt(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
 	s := session(t, m, replay.SessionOptions{})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -257,9 +288,9 @@ func TestCancelledPrompt(t *testing.T) {
 	}
 }
 
-// TestConcurrentSessions runs sessions of one model at the same time and closes
+// testConcurrentSessions runs sessions of one model at the same time and closes
 // one in the middle.
-func TestConcurrentSessions(t *testing.T) {
+func testConcurrentSessions(t *testing.T, loaded loader) {
 	m := loaded(t, "qwen2", 64, compiler.Options{})
 	want := generate(t, session(t, m, replay.SessionOptions{}), prompt(12), 100)
 	var wg sync.WaitGroup
@@ -288,7 +319,7 @@ func TestConcurrentSessions(t *testing.T) {
 	wg.Wait()
 }
 
-func TestProfile(t *testing.T) {
+func testProfile(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
 	s := session(t, m, replay.SessionOptions{})
 	generate(t, s, prompt(3), 2)

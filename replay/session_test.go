@@ -14,6 +14,7 @@ import (
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
+	"github.com/pianola-engine/pianola/replay/cuda"
 	"github.com/pianola-engine/pianola/replay/null"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
@@ -21,12 +22,19 @@ import (
 
 var (
 	_ replay.Device = (*cpu.Device)(nil)
+	_ replay.Device = (*cuda.Device)(nil)
 	_ replay.Device = (*null.Device)(nil)
 )
 
-// compiled returns the table of a tiny model, for a chip whose prefill program
+// compiled returns the table of a tiny model for the CPU, whose prefill program
 // takes chunk rows.
 func compiled(t testing.TB, name string, chunk int, o compiler.Options) (*table.Table, *weights.Directory) {
+	t.Helper()
+	return compiledFor(t, "cpu", name, chunk, o)
+}
+
+// compiledFor does the same for any chip.
+func compiledFor(t testing.TB, chipName, name string, chunk int, o compiler.Options) (*table.Table, *weights.Directory) {
 	t.Helper()
 	dir, err := weights.OpenDirectory(filepath.Join("..", "testdata", "tiny", name))
 	if err != nil {
@@ -36,7 +44,7 @@ func compiled(t testing.TB, name string, chunk int, o compiler.Options) (*table.
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := chip.Lookup("cpu")
+	c, err := chip.Lookup(chipName)
 	if err != nil {
 		t.Fatal(err)
 	}

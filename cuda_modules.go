@@ -1,0 +1,67 @@
+package pianola
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/pianola-engine/pianola/replay/cuda"
+	"github.com/pianola-engine/pianola/shaders"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// cudaModules returns the embedded kernels for NVIDIA GPUs, which are shared and
+// must not be changed. It returns nil if they do not fit together, which a test
+// excludes; the device then says that it has none.
+var cudaModules = sync.OnceValue(func() *cuda.Modules {
+	m, err := makeModules()
+	if err != nil {
+		return nil
+	}
+	return m
+})
+
+func makeModules() (*cuda.Modules, error) {
+	m, err := shaders.Made()
+	if err != nil {
+		return nil, err
+	}
+	mods := &cuda.Modules{BindingAlign: uint64(m.BindingAlign)}
+	var files []string
+	for i := range m.Kernels {
+		k := &m.Kernels[i]
+		if !slices.Contains(files, k.File) {
+			files = append(files, k.File)
+		}
+		for _, e := range k.Entries {
+			in := cuda.Instance{Kernel: k.Name, Text: k.File, Entry: e.Name}
+			for _, f := range e.Fixed {
+				at := slices.IndexFunc(k.Constants, func(c shaders.Constant) bool { return c.Name == f.Name })
+				if at < 0 {
+					return nil, fmt.Errorf("pianola: kernel %s has no constant %s", k.Name, f.Name)
+				}
+				in.Fixed = append(in.Fixed, cuda.Fixed{Spec: at, Value: f.Value})
+			}
+			if k.TGMem != "" {
+				in.TGMem = func(env decl.Env, threads int) (uint64, error) { return k.ThreadgroupBytes(env, threads) }
+			}
+			mods.Instances = append(mods.Instances, in)
+		}
+	}
+	for _, arch := range m.Architectures {
+		capability, err := strconv.Atoi(strings.TrimPrefix(arch, "sm_"))
+		if err != nil {
+			return nil, fmt.Errorf("pianola: architecture %q of the kernels: %w", arch, err)
+		}
+		for _, file := range files {
+			text, err := shaders.PTX(file, arch)
+			if err != nil {
+				return nil, err
+			}
+			mods.Texts = append(mods.Texts, cuda.Text{Name: file, Arch: capability, PTX: append(text, 0)})
+		}
+	}
+	return mods, nil
+}

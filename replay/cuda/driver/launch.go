@@ -1,0 +1,69 @@
+package driver
+
+import "unsafe"
+
+// Launch is a kernel launch made ready once: launching costs no conversion and
+// no allocation. Its arguments are one packed buffer, laid out as the kernel's
+// parameters are; the driver reads it at each launch, and when a node is added.
+//
+// It holds pointers to itself, so it must not be copied after Init.
+type Launch struct {
+	args  []byte
+	size  uintptr
+	extra [5]uintptr
+	call  [11]uintptr
+}
+
+// Markers of the list that cuLaunchKernel takes as its extra arguments.
+const (
+	extraEnd     = 0
+	extraPointer = 1
+	extraSize    = 2
+)
+
+// Init sets the launch of f on a stream. args must stay where it is, which the
+// launch sees to.
+func (l *Launch) Init(f Function, grid, block [3]uint32, shared uint32, s Stream, args []byte) {
+	l.args, l.size = args, uintptr(len(args))
+	l.extra = [...]uintptr{
+		extraPointer, uintptr(unsafe.Pointer(unsafe.SliceData(args))),
+		extraSize, uintptr(unsafe.Pointer(&l.size)), extraEnd,
+	}
+	l.call = [...]uintptr{
+		uintptr(f), uintptr(grid[0]), uintptr(grid[1]), uintptr(grid[2]),
+		uintptr(block[0]), uintptr(block[1]), uintptr(block[2]),
+		uintptr(shared), uintptr(s), 0, uintptr(unsafe.Pointer(&l.extra)),
+	}
+}
+
+// Launch launches it. l must be on the heap.
+func (d *Driver) Launch(l *Launch) error {
+	if code := invoke(d.fns[cuLaunchKernel], l.call[:]...); code != 0 {
+		return d.failed(cuLaunchKernel, code)
+	}
+	return nil
+}
+
+// nodeParams is a CUDA_KERNEL_NODE_PARAMS_v1.
+type nodeParams struct {
+	function    Function
+	grid, block [3]uint32
+	shared      uint32
+	params      uintptr
+	extra       uintptr
+}
+
+// GraphAddKernel adds the launch, apart from its stream, to a graph. It runs
+// after the nodes that it depends on. l must be on the heap.
+func (d *Driver) GraphAddKernel(g Graph, after []Node, l *Launch) (Node, error) {
+	p := &nodeParams{
+		function: Function(l.call[0]),
+		grid:     [3]uint32{uint32(l.call[1]), uint32(l.call[2]), uint32(l.call[3])},
+		block:    [3]uint32{uint32(l.call[4]), uint32(l.call[5]), uint32(l.call[6])},
+		shared:   uint32(l.call[7]), extra: l.call[10],
+	}
+	var n Node
+	err := d.call(cuGraphAddKernelNode, uintptr(unsafe.Pointer(&n)), uintptr(g),
+		uintptr(unsafe.Pointer(unsafe.SliceData(after))), uintptr(len(after)), uintptr(unsafe.Pointer(p)))
+	return n, err
+}

@@ -1,0 +1,40 @@
+//go:build linux && (amd64 || arm64) && !nocuda
+
+package driver
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/ebitengine/purego"
+)
+
+// Library is the name of the driver's library.
+const Library = "libcuda.so.1"
+
+// open opens the library and finds its functions. The library is never closed:
+// NVIDIA's does not bear it.
+func open(path string) (fns [symbols]uintptr, err error) {
+	// The linker keeps its errors by thread, and gives them in a second call.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	lib, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return fns, fmt.Errorf("%w: %w", ErrNoDriver, err)
+	}
+	for i, name := range symbolNames {
+		if fns[i], err = purego.Dlsym(lib, name); err != nil {
+			return fns, fmt.Errorf("%w: it has no function %s", ErrTooOld, name)
+		}
+	}
+	return fns, nil
+}
+
+// invoke calls a function. Pointers among the arguments stay where they are
+// until it returns.
+//
+//go:uintptrescapes
+func invoke(fn uintptr, args ...uintptr) Code {
+	r, _, _ := purego.SyscallN(fn, args...)
+	return Code(int32(r))
+}

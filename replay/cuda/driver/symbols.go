@@ -1,0 +1,107 @@
+package driver
+
+// symbol is a function of the driver: an index in symbolNames.
+type symbol int
+
+// The functions.
+const (
+	cuInit symbol = iota
+	cuDriverGetVersion
+	cuGetErrorName
+	cuDeviceGetCount
+	cuDeviceGet
+	cuDeviceGetName
+	cuDeviceTotalMem
+	cuDeviceGetAttribute
+	cuDevicePrimaryCtxRetain
+	cuDevicePrimaryCtxRelease
+	cuCtxPushCurrent
+	cuCtxPopCurrent
+	cuMemGetInfo
+	cuMemAlloc
+	cuMemFree
+	cuMemHostAlloc
+	cuMemFreeHost
+	cuMemsetD8Async
+	cuMemcpyHtoDAsync
+	cuMemcpyDtoHAsync
+	cuStreamCreate
+	cuStreamDestroy
+	cuStreamSynchronize
+	cuStreamWaitEvent
+	cuEventCreate
+	cuEventDestroy
+	cuEventRecord
+	cuEventSynchronize
+	cuEventElapsedTime
+	cuModuleLoadDataEx
+	cuModuleUnload
+	cuModuleGetFunction
+	cuFuncGetAttribute
+	cuFuncSetAttribute
+	cuLaunchKernel
+	cuGraphCreate
+	cuGraphDestroy
+	cuGraphAddKernelNode
+	cuGraphInstantiateWithFlags
+	cuGraphExecDestroy
+	cuGraphUpload
+	cuGraphLaunch
+	symbols
+)
+
+// symbolNames are the names in the library, with the version of the interface
+// that this package is written for.
+var symbolNames = [symbols]string{
+	cuInit:                      "cuInit",
+	cuDriverGetVersion:          "cuDriverGetVersion",
+	cuGetErrorName:              "cuGetErrorName",
+	cuDeviceGetCount:            "cuDeviceGetCount",
+	cuDeviceGet:                 "cuDeviceGet",
+	cuDeviceGetName:             "cuDeviceGetName",
+	cuDeviceTotalMem:            "cuDeviceTotalMem_v2",
+	cuDeviceGetAttribute:        "cuDeviceGetAttribute",
+	cuDevicePrimaryCtxRetain:    "cuDevicePrimaryCtxRetain",
+	cuDevicePrimaryCtxRelease:   "cuDevicePrimaryCtxRelease_v2",
+	cuCtxPushCurrent:            "cuCtxPushCurrent_v2",
+	cuCtxPopCurrent:             "cuCtxPopCurrent_v2",
+	cuMemGetInfo:                "cuMemGetInfo_v2",
+	cuMemAlloc:                  "cuMemAlloc_v2",
+	cuMemFree:                   "cuMemFree_v2",
+	cuMemHostAlloc:              "cuMemHostAlloc",
+	cuMemFreeHost:               "cuMemFreeHost",
+	cuMemsetD8Async:             "cuMemsetD8Async",
+	cuMemcpyHtoDAsync:           "cuMemcpyHtoDAsync_v2",
+	cuMemcpyDtoHAsync:           "cuMemcpyDtoHAsync_v2",
+	cuStreamCreate:              "cuStreamCreate",
+	cuStreamDestroy:             "cuStreamDestroy_v2",
+	cuStreamSynchronize:         "cuStreamSynchronize",
+	cuStreamWaitEvent:           "cuStreamWaitEvent",
+	cuEventCreate:               "cuEventCreate",
+	cuEventDestroy:              "cuEventDestroy_v2",
+	cuEventRecord:               "cuEventRecord",
+	cuEventSynchronize:          "cuEventSynchronize",
+	cuEventElapsedTime:          "cuEventElapsedTime",
+	cuModuleLoadDataEx:          "cuModuleLoadDataEx",
+	cuModuleUnload:              "cuModuleUnload",
+	cuModuleGetFunction:         "cuModuleGetFunction",
+	cuFuncGetAttribute:          "cuFuncGetAttribute",
+	cuFuncSetAttribute:          "cuFuncSetAttribute",
+	cuLaunchKernel:              "cuLaunchKernel",
+	cuGraphCreate:               "cuGraphCreate",
+	cuGraphDestroy:              "cuGraphDestroy",
+	cuGraphAddKernelNode:        "cuGraphAddKernelNode",
+	cuGraphInstantiateWithFlags: "cuGraphInstantiateWithFlags",
+	cuGraphExecDestroy:          "cuGraphExecDestroy",
+	cuGraphUpload:               "cuGraphUpload",
+	cuGraphLaunch:               "cuGraphLaunch",
+}
+
+// String returns the name without the interface's version.
+func (s symbol) String() string {
+	name := symbolNames[s]
+	if n := len(name); n > 3 && name[n-3:] == "_v2" {
+		name = name[:n-3]
+	}
+	return name
+}

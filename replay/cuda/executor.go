@@ -1,0 +1,332 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// executor gives submissions to the GPU, one after the other, from one thread.
+type executor struct {
+	d          *Device
+	stream     driver.Stream
+	ring       ring
+	result     []byte       // pinned, the step block as a submission left it
+	begin, end driver.Event // around a submission
+	times      []driver.Event
+	static     []byte // the seconds as the table has them
+	ms         float32
+	done       chan struct{}
+}
+
+// ring is pinned buffers that the host fills and the stream copies from, in
+// turn: none is written while the GPU may read it.
+type ring struct {
+	drv   *driver.Driver
+	at    int
+	slots [8]struct {
+		mem   []byte
+		event driver.Event
+		used  bool
+	}
+}
+
+// next returns the oldest buffer, when the GPU has read it.
+func (r *ring) next() ([]byte, error) {
+	r.at = (r.at + 1) % len(r.slots)
+	s := &r.slots[r.at]
+	if s.used {
+		if err := r.drv.EventSynchronize(s.event); err != nil {
+			return nil, err
+		}
+		s.used = false
+	}
+	return s.mem, nil
+}
+
+// send copies b, a part of the buffer that next returned last.
+func (r *ring) send(to driver.Ptr, b []byte, stream driver.Stream) error {
+	if err := r.drv.MemcpyHtoDAsync(to, b, stream); err != nil {
+		return err
+	}
+	s := &r.slots[r.at]
+	s.used = true
+	return r.drv.EventRecord(s.event, stream)
+}
+
+// newExecutor allocates what replaying needs; the device owns it.
+func newExecutor(d *Device, t *table.Table) (*executor, error) {
+	e := &executor{d: d, static: seconds(t), done: make(chan struct{})}
+	e.ring.drv = d.drv
+	largest, most := table.StepSize, 0
+	for i := range t.Programs {
+		most = max(most, int(t.Programs[i].Count))
+	}
+	largest = max(largest, most*decl.SecondBytes)
+	var err error
+	o := &d.own
+	try := func(f func() error) {
+		if err == nil {
+			err = f()
+		}
+	}
+	try(func() (err error) { e.stream, err = o.stream(); return })
+	try(func() (err error) { e.begin, err = o.event(true); return })
+	try(func() (err error) { e.end, err = o.event(true); return })
+	try(func() (err error) { e.result, err = o.pinned(table.StepSize); return })
+	for i := range e.ring.slots {
+		s := &e.ring.slots[i]
+		try(func() (err error) { s.mem, err = o.pinned(largest); return })
+		try(func() (err error) { s.event, err = o.event(false); return })
+	}
+	for range most + 1 {
+		try(func() error {
+			t, err := o.event(true)
+			e.times = append(e.times, t)
+			return err
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cuda: executor: %w", err)
+	}
+	return e, nil
+}
+
+// start starts the thread. It returns when the context is current there.
+func (e *executor) start() error {
+	ready := make(chan error)
+	go func() {
+		defer close(e.done)
+		err := e.d.enter()
+		ready <- err
+		if err != nil {
+			return
+		}
+		for j := e.d.nextJob(); j != nil; j = e.d.nextJob() {
+			j.finish(e.submission(j))
+		}
+		e.d.leave(&err)
+	}()
+	err := <-ready
+	if err != nil {
+		<-e.done
+	}
+	return err
+}
+
+// submission runs a job. A panic, which is a fault of this package, ends the
+// device's use but not the process.
+func (e *executor) submission(j *job) (res table.Result, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("cuda: %w", &PanicError{v})
+			e.d.lose(err)
+		}
+	}()
+	err = e.give(j)
+	// Whatever has been given is waited for, so that nothing of it is in use
+	// when the job is done. If that fails, nobody can know.
+	given := err == nil
+	if e := e.wait(j, given, &res); given {
+		err = e
+	}
+	if err != nil {
+		return table.Result{}, err
+	}
+	return res, nil
+}
+
+// give gives a submission to the stream.
+func (e *executor) give(j *job) error {
+	if err := e.begins(j); err != nil {
+		return e.runError(j, 0, err)
+	}
+	sub := j.submission
+	for i := range sub.Runs {
+		if j.cancelled.Load() {
+			return nil
+		}
+		r := &sub.Runs[i]
+		var err error
+		if sub.Timings != nil && i == len(sub.Runs)-1 {
+			err = e.timed(j, r, sub.Timings)
+		} else {
+			err = e.d.mode.run(e, j, r, i == 0)
+		}
+		if err != nil {
+			return e.runError(j, i, err)
+		}
+	}
+	return nil
+}
+
+// runError gives an error the place of a run, if it has none.
+func (e *executor) runError(j *job, run int, err error) error {
+	if _, ok := err.(*CommandError); ok {
+		return err
+	}
+	program := ""
+	if run < len(j.submission.Runs) {
+		program = e.d.programName(j.submission.Runs[run].Program)
+	}
+	return &RunError{Run: run, Program: program, Err: err}
+}
+
+// begins writes the step block of the first run. From then on Cancel writes the
+// stop flag behind it.
+func (e *executor) begins(j *job) error {
+	sub, s := j.submission, j.session
+	b, err := e.ring.next()
+	if err != nil {
+		return err
+	}
+	var step table.Step
+	if len(sub.Runs) > 0 {
+		step = sub.Runs[0].Step
+	}
+	step.Count = 0
+	if sub.Dry {
+		step.Stop = stopDry
+	}
+	putStep(b, &step)
+	if err := e.ring.send(s.step, b[:table.StepSize], e.stream); err != nil {
+		return err
+	}
+	if err := e.d.drv.EventRecord(e.begin, e.stream); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	j.started = true
+	s.mu.Unlock()
+	return nil
+}
+
+// wait waits for the stream. Of a submission that was given to it in whole it
+// reads the step block back.
+func (e *executor) wait(j *job, given bool, res *table.Result) error {
+	drv := e.d.drv
+	var err error
+	if given {
+		if err = drv.MemcpyDtoHAsync(e.result, j.session.step, e.stream); err == nil {
+			err = drv.EventRecord(e.end, e.stream)
+		}
+	}
+	if sync := drv.StreamSynchronize(e.stream); sync != nil {
+		err = e.runError(j, 0, sync)
+		e.d.lose(err)
+		return err
+	}
+	if !given {
+		return nil
+	}
+	if err == nil {
+		err = drv.EventElapsedTime(&e.ms, e.begin, e.end)
+	}
+	if err != nil {
+		return e.runError(j, 0, err)
+	}
+	stop := binary.LittleEndian.Uint32(e.result[stepStop:])
+	res.Count = int(binary.LittleEndian.Uint32(e.result[stepCount:]))
+	res.Stopped = stop&stopID != 0
+	res.Elapsed = milliseconds(e.ms)
+	return nil
+}
+
+// milliseconds returns an event's time, at least a nanosecond.
+func milliseconds(ms float32) time.Duration {
+	return max(1, time.Duration(float64(ms)*float64(time.Millisecond)))
+}
+
+// timed replays a run as mode encode does, with an event after each command,
+// and adds the commands' times to times.
+func (e *executor) timed(j *job, r *table.Run, times []time.Duration) error {
+	drv, step := e.d.drv, r.Step
+	for range r.Count {
+		if j.cancelled.Load() {
+			return nil
+		}
+		if err := e.token(j.session, r.Program, &step, true); err != nil {
+			return err
+		}
+		if err := drv.EventSynchronize(e.times[len(times)]); err != nil {
+			return err
+		}
+		for i := range times {
+			if err := drv.EventElapsedTime(&e.ms, e.times[i], e.times[i+1]); err != nil {
+				return err
+			}
+			times[i] += milliseconds(e.ms)
+		}
+		advance(&step)
+	}
+	return nil
+}
+
+// token gives one token to the stream: the patched seconds in one copy, then a
+// launch for each command; timed records an event before the first and after
+// each.
+func (e *executor) token(s *session, program uint32, step *table.Step, timed bool) error {
+	d := e.d
+	if err := e.sendSeconds(program, step); err != nil {
+		return err
+	}
+	if timed {
+		if err := d.drv.EventRecord(e.times[0], e.stream); err != nil {
+			return err
+		}
+	}
+	p := &d.table.Programs[program]
+	for i := range int(p.Count) {
+		c := int(p.First) + i
+		err := d.drv.Launch(&s.launches[c])
+		if err == nil && timed {
+			err = d.drv.EventRecord(e.times[i+1], e.stream)
+		}
+		if err != nil {
+			return &CommandError{Command: c, Label: d.table.Label(c), Err: err}
+		}
+	}
+	return nil
+}
+
+// sendSeconds patches a program's commands for a step on the host.
+func (e *executor) sendSeconds(program uint32, step *table.Step) error {
+	p := &e.d.programs[program]
+	if len(p.patched) == 0 {
+		return nil
+	}
+	b, err := e.ring.next()
+	if err != nil {
+		return err
+	}
+	lo, hi := p.patchedEnds[0]*decl.SecondBytes, p.patchedEnds[1]*decl.SecondBytes
+	b = b[:hi-lo]
+	copy(b, e.static[lo:hi])
+	for _, c := range p.patched {
+		e.d.table.Cmds[c].Apply(step, (*[decl.SecondBytes]byte)(b[c*decl.SecondBytes-lo:]))
+	}
+	return e.ring.send(e.d.seconds+driver.Ptr(lo), b, e.stream)
+}
+
+// encode is the mode in which the host walks the table for each token.
+type encode struct{}
+
+func (encode) name() string                    { return "encode" }
+func (encode) prepare(*Device, *session) error { return nil }
+func (encode) run(e *executor, j *job, r *table.Run, _ bool) error {
+	step := r.Step
+	for range r.Count {
+		if j.cancelled.Load() {
+			return nil
+		}
+		if err := e.token(j.session, r.Program, &step, false); err != nil {
+			return err
+		}
+		advance(&step)
+	}
+	return nil
+}

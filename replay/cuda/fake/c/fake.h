@@ -1,0 +1,37 @@
+// A driver for tests: the functions of the CUDA driver that package driver
+// calls, over host memory. It checks every call, executes what streams are
+// given as late as it may (or at once), and fails where it is told to.
+#ifndef FAKE_H
+#define FAKE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint64_t dptr;
+
+// Parameters of every kernel, as its PTX entry has them.
+typedef struct {
+    uint64_t bind[8];
+    uint8_t params[64];
+    uint64_t second;
+    uint64_t step;
+    uint32_t specs[8];
+} arguments;
+
+// A launch as a kernel sees it: addresses are the host's.
+typedef struct {
+    uint8_t *bind[8];
+    uint64_t size[8]; // bytes from bind[i] to the end of its allocation
+    const uint8_t *params;
+    const uint8_t *second;
+    uint8_t *step;
+    const uint32_t *specs;
+    uint32_t grid[3], block[3], shared;
+} launch;
+
+typedef void (*kernel)(const launch *l);
+
+// fake_kernel returns the kernel of a name without its instance, or NULL.
+kernel fake_kernel(const char *name);
+
+#endif

@@ -1,0 +1,104 @@
+// What the files of the fake driver share.
+#ifndef FAKE_INTERNAL_H
+#define FAKE_INTERNAL_H
+
+#include "fake.h"
+
+#include <pthread.h>
+
+enum kind { MEMORY, PINNED, STREAM, EVENT, MODULE, FUNCTION, GRAPH, NODE, EXEC, KINDS };
+
+enum { ZONE = 64, POISON = 0xff }; // float32 and float16 NaN
+
+typedef struct object object;
+
+enum what { OP_SET, OP_TO_DEVICE, OP_TO_HOST, OP_RECORD, OP_WAIT, OP_LAUNCH, OP_GRAPH };
+
+// A kernel launch, of a stream or a node.
+typedef struct {
+    object *function;
+    uint32_t grid[3], block[3], shared;
+    arguments args;
+} dispatch;
+
+typedef struct {
+    int from, to;
+} edge;
+
+// An operation of a stream.
+typedef struct op {
+    struct op *next;
+    enum what what;
+    dptr dst;
+    uint64_t n;
+    int value;
+    const void *src;
+    void *copy, *out;
+    object *event;
+    long serial; // of the event's record
+    object *exec;
+    dispatch d;
+} op;
+
+struct object {
+    object *next;
+    enum kind kind;
+    int tried; // to be freed
+    // memory
+    dptr at;
+    uint64_t size;
+    uint8_t *raw;
+    // streams
+    op *first, *last;
+    int length, busy;
+    // events: the last record that was asked for, the last that happened
+    long recorded, happened;
+    int timing;
+    double when;
+    // modules
+    char *text;
+    // functions and nodes: the module or the graph
+    object *whole;
+    // functions
+    char name[128];
+    kernel run;
+    uint32_t allowed; // dynamic shared memory
+    // graphs and what they become: nodes in an order that keeps dependencies
+    dispatch *nodes;
+    int count;
+    edge *edges;
+    int edge_count, *order;
+    // nodes
+    int index;
+};
+
+struct fake {
+    int version, init_code, devices, major, minor, initialised, eager, delay;
+    uint64_t total, used, next, context;
+    int retained, contexts, sticky;
+    long calls, fail_at, allocations, fail_alloc, kernels, fail_kernel, launches, graph_launches, leaked, excused;
+    int fail_code;
+    long live[KINDS];
+    char complaint[256], failed[64], last[64];
+};
+
+extern struct fake F;
+extern pthread_mutex_t lock;
+extern pthread_cond_t changed;
+
+int complain(const char *call, const char *what);
+int enter(const char *call, int context);
+int leave(int code);
+object *object_new(enum kind kind);
+object *object_part(const object *whole, enum kind kind);
+object *object_find(void *p, enum kind kind);
+void object_free(object *o);
+object *find_range(dptr p, uint64_t n);
+uint8_t *host(dptr p, uint64_t n);
+
+op *op_new(object *stream, enum what what);
+void submit(object *stream);
+void drain(object *stream);
+void drain_all(void);
+
+#endif

@@ -1,0 +1,269 @@
+// The kernels of the fake driver: the declarations of table/decl in plain C,
+// one thread, weights of float32, float16 and bfloat16.
+#include "fake.h"
+
+#include "params.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { F32 = 1, F16 = 2, BF16 = 3 }; // dtype.Type
+
+#define PARAMS(name) const pianola_##name##_params *p = (const void *)l->params
+#define F(i) ((float *)l->bind[i])
+
+static uint32_t second(const launch *l, int offset) {
+    uint32_t v;
+    memcpy(&v, l->second + offset, 4);
+    return v;
+}
+
+static uint32_t rows(const launch *l) { return second(l, 12); }
+static pianola_step *step(const launch *l) { return (pianola_step *)l->step; }
+
+static float weight(const uint8_t *w, uint32_t type, uint64_t i) {
+    if (type == F32) return ((const float *)w)[i];
+    if (type == F16) return (float)((const _Float16 *)w)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)w)[i] << 16;
+    float v;
+    memcpy(&v, &bits, 4);
+    return v;
+}
+
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+static void embed(const launch *l) {
+    PARAMS(embed);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        uint32_t id = ((uint32_t *)l->bind[0])[least(second(l, 0) + r, p->ring - 1)];
+        for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = p->scale * weight(l->bind[1], l->specs[0], (uint64_t)least(id, p->vocab - 1) * p->n + i);
+    }
+}
+
+static void rope_angles(const launch *l) {
+    PARAMS(rope_angles);
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t i = 0; i < p->half_; i++) {
+            float a = (float)(second(l, 0) + r) * F(0)[i];
+            if (l->specs[0]) a /= F(1)[i];
+            F(2)[2 * (r * p->half_ + i)] = cosf(a) * p->attn_factor;
+            F(2)[2 * (r * p->half_ + i) + 1] = sinf(a) * p->attn_factor;
+        }
+}
+
+static void norm(float *out, const float *x, const float *w, uint32_t n, float eps) {
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    float s = (float)(1 / sqrt(sum / n + eps));
+    for (uint32_t i = 0; i < n; i++) out[i] = x[i] * s * w[i];
+}
+
+static void rmsnorm(const launch *l) {
+    PARAMS(rmsnorm);
+    for (uint32_t r = 0; r < rows(l); r++) norm(F(2) + r * p->n, F(0) + (uint64_t)least(second(l, 0) + r, p->x_rows - 1) * p->n, F(1), p->n, p->eps);
+}
+
+static void add_rmsnorm(const launch *l) {
+    PARAMS(add_rmsnorm);
+    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += F(1)[i];
+    for (uint32_t r = 0; r < rows(l); r++) norm(F(3) + r * p->n, F(0) + r * p->n, F(2), p->n, p->eps);
+}
+
+static void add(const launch *l) {
+    PARAMS(add);
+    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += F(1)[i];
+}
+
+static float silu(float x) { return x / (1 + expf(-x)); }
+
+// dot is the product of n weights from element at on with x, in 16 sums.
+static float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n) {
+    float sum[16] = {0}, all = 0;
+    uint32_t i = 0;
+    if (type == F16) // the type of the test models
+        for (const _Float16 *v = (const _Float16 *)w + at; i + 16 <= n; i += 16)
+            for (int j = 0; j < 16; j++) sum[j] += (float)v[i + j] * x[i + j];
+    for (; i < n; i++) sum[i % 16] += weight(w, type, at + i) * x[i];
+    for (int j = 0; j < 16; j++) all += sum[j];
+    return all;
+}
+
+static void gemv(const launch *l) {
+    PARAMS(gemv);
+    float *x = malloc(p->in * sizeof *x);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        for (uint32_t i = 0; i < p->in; i++) {
+            uint64_t at = (uint64_t)r * p->x_stride + i;
+            x[i] = l->specs[2] ? silu(F(0)[at]) * F(1)[at] : F(0)[at];
+        }
+        for (uint32_t o = 0; o < p->out; o++)
+            F(4)[(uint64_t)r * p->y_stride + o] = dot(l->bind[2], l->specs[0], (uint64_t)o * p->in, x, p->in) + (l->specs[3] ? F(3)[o] : 0);
+    }
+    free(x);
+}
+
+static void head_norm(const launch *l) {
+    PARAMS(head_norm);
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t h = 0; h < p->heads; h++) {
+            float *x = F(0) + (uint64_t)r * p->stride + h * l->specs[0];
+            norm(x, x, F(1), l->specs[0], p->eps);
+        }
+}
+
+static void rotate(float *x, const float *angles, uint32_t half, uint32_t layout) {
+    for (uint32_t i = 0; i < half; i++) {
+        float *a = x + (layout ? 2 * i : i), *b = x + (layout ? 2 * i + 1 : i + half);
+        float c = angles[2 * i], s = angles[2 * i + 1], u = *a, v = *b;
+        *a = u * c - v * s;
+        *b = u * s + v * c;
+    }
+}
+
+static void rope(const launch *l) {
+    PARAMS(rope);
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t h = 0; h < p->heads; h++) rotate(F(0) + (uint64_t)r * p->stride + h * l->specs[0], F(1) + (uint64_t)r * p->half_ * 2, p->half_, l->specs[1]);
+}
+
+static void cache(uint8_t *to, const float *x, uint32_t head, uint32_t row, uint32_t cap, uint32_t n) {
+    _Float16 *out = (_Float16 *)to + ((uint64_t)head * cap + row) * n;
+    for (uint32_t i = 0; i < n; i++) out[i] = (_Float16)x[i];
+}
+
+static void kv_write(const launch *l) {
+    PARAMS(kv_write);
+    uint32_t d = l->specs[0];
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t h = 0; h < p->kv_heads; h++) {
+            uint32_t row = (second(l, 4) - 1 + r) % p->cap;
+            cache(l->bind[2], F(0) + (uint64_t)r * p->k_stride + h * d, h, row, p->cap, d);
+            cache(l->bind[3], F(1) + (uint64_t)r * p->v_stride + h * d, h, row, p->cap, d);
+        }
+}
+
+static void qk_rope_kv(const launch *l) {
+    PARAMS(qk_rope_kv);
+    uint32_t d = l->specs[0];
+    float x[1024];
+    for (uint32_t r = 0; r < rows(l); r++) {
+        const float *angles = F(3) + (uint64_t)r * p->half_ * 2;
+        uint32_t row = (second(l, 4) - 1 + r) % p->cap;
+        for (uint32_t h = 0; h < p->heads + p->kv_heads; h++) {
+            uint32_t is_k = h >= p->heads, kh = h - p->heads;
+            const float *in = is_k ? F(1) + (uint64_t)r * p->k_stride + kh * d : F(0) + (uint64_t)r * p->q_stride + h * d;
+            memcpy(x, in, d * 4);
+            if (l->specs[2]) norm(x, in, F(4) + is_k * d, d, p->eps);
+            rotate(x, angles, p->half_, l->specs[1]);
+            if (is_k) {
+                cache(l->bind[6], x, kh, row, p->cap, d);
+                cache(l->bind[7], F(2) + (uint64_t)r * p->v_stride + kh * d, kh, row, p->cap, d);
+            } else
+                memcpy(F(5) + ((uint64_t)r * p->heads + h) * d, x, d * 4);
+        }
+    }
+}
+
+static void attn(const launch *l) {
+    PARAMS(attn);
+    uint32_t d = l->specs[0], windowed = l->specs[1], split = l->specs[2], size = d + 2 * split;
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t h = 0; h < p->heads; h++)
+            for (uint32_t s = 0; s < p->splits; s++) {
+                const float *q = F(0) + (uint64_t)r * p->q_stride + h * d;
+                uint32_t end = second(l, 4) + r, begin = windowed && end > p->window ? end - p->window : 0;
+                if (split) {
+                    begin = begin > s * p->span ? begin : s * p->span;
+                    end = least(end, (s + 1) * p->span);
+                }
+                uint64_t head = (uint64_t)(h / (p->heads / p->kv_heads)) * p->cap;
+                float *out = F(3) + (((uint64_t)r * p->heads + h) * p->splits + s) * size;
+                double acc[1024] = {0}, m = -1e300, sum = 0;
+                for (uint32_t pos = begin; pos < end; pos++) {
+                    const _Float16 *k = (const _Float16 *)l->bind[1] + (head + pos % p->cap) * d, *v = (const _Float16 *)l->bind[2] + (head + pos % p->cap) * d;
+                    double score = 0;
+                    for (uint32_t i = 0; i < d; i++) score += (double)q[i] * (double)k[i];
+                    score *= p->scale;
+                    double top = score > m ? score : m, shrink = exp(m - top), w = exp(score - top);
+                    for (uint32_t i = 0; i < d; i++) acc[i] = acc[i] * shrink + w * (double)v[i];
+                    sum = sum * shrink + w;
+                    m = top;
+                }
+                for (uint32_t i = 0; i < d; i++) out[i] = (float)(split || sum == 0 ? acc[i] : acc[i] / sum);
+                if (split) out[d] = sum > 0 ? (float)m : -3e38f, out[d + 1] = (float)sum;
+            }
+}
+
+static void attn_merge(const launch *l) {
+    PARAMS(attn_merge);
+    uint32_t d = l->specs[0], size = d + 2;
+    for (uint32_t u = 0; u < rows(l) * p->heads; u++) {
+        const float *part = F(0) + (uint64_t)u * p->splits * size;
+        double acc[1024] = {0}, m = -1e300, sum = 0;
+        for (uint32_t s = 0; s < p->splits; s++)
+            if (part[s * size + d + 1] > 0 && part[s * size + d] > m) m = part[s * size + d];
+        for (uint32_t s = 0; s < p->splits; s++) {
+            if (part[s * size + d + 1] == 0) continue;
+            double f = exp(part[s * size + d] - m);
+            for (uint32_t i = 0; i < d; i++) acc[i] += part[s * size + i] * f;
+            sum += part[s * size + d + 1] * f;
+        }
+        for (uint32_t i = 0; i < d; i++) F(1)[(uint64_t)u * d + i] = sum > 0 ? (float)(acc[i] / sum) : 0;
+    }
+}
+
+static void silu_mul(const launch *l) {
+    PARAMS(silu_mul);
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = silu(F(0)[(uint64_t)r * p->stride + i]) * F(1)[(uint64_t)r * p->stride + i];
+}
+
+static void argmax(const launch *l) {
+    PARAMS(argmax);
+    const uint32_t *stops = (const uint32_t *)l->bind[1];
+    uint32_t best = 0;
+    float top = -INFINITY;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (F(0)[i] > top) top = F(0)[i], best = i;
+    ((uint32_t *)l->bind[2])[least(second(l, 0), p->ring - 1)] = best;
+    step(l)->count++;
+    for (uint32_t i = 0; i < least(stops[0], p->max_stops); i++)
+        if (stops[1 + i] == best) step(l)->stop = 1;
+}
+
+// patch: see replay/cuda/patch.go.
+static void patch(const launch *l) {
+    typedef struct {
+        uint32_t second;
+        uint8_t kind, rows, offset[2];
+    } entry;
+    const uint32_t *p = (const uint32_t *)l->params; // count, seconds
+    pianola_step *s = step(l);
+    for (uint32_t i = 0; i < p[0]; i++) {
+        const entry *e = (const entry *)l->bind[0] + i;
+        if (e->second >= p[1]) continue;
+        uint8_t *to = l->bind[1] + 16 * (uint64_t)e->second;
+        const uint32_t first[] = {0, s->token_index, s->position, s->kv_len, s->position, s->token_index + s->rows, s->row};
+        if (e->kind && e->offset[0] <= 12) memcpy(to + e->offset[0], &first[e->kind], 4);
+        if (e->kind == 4 && e->offset[1] <= 12) memcpy(to + e->offset[1], &s->kv_len, 4);
+        if (e->rows) memcpy(to + 12, &s->rows, 4);
+    }
+    s->position += s->rows;
+    s->kv_row += s->rows;
+    s->kv_len += s->rows;
+    s->token_index += s->rows;
+}
+
+// Every kernel looks at the stop flag first.
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_merge) X(silu_mul) X(argmax) X(patch)
+#define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
+KERNELS(GUARD)
+
+kernel fake_kernel(const char *name) {
+#define ENTRY(n) {#n, run_##n},
+    static const struct { const char *name; kernel run; } list[] = {KERNELS(ENTRY){"gemm", run_gemv}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (!strcmp(list[i].name, name)) return list[i].run;
+    return NULL;
+}

@@ -1,0 +1,464 @@
+// Streams, events, modules, launches and graphs of the fake driver.
+#define _GNU_SOURCE
+#include "fake_internal.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_OPS = 1024 }; // of a stream, before the host waits
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static object *streams[64];
+
+// free_parts frees what goes with a module or a graph.
+static void free_parts(object *whole, enum kind kind) {
+    for (;;) {
+        object *o = object_part(whole, kind);
+        if (!o) return;
+        object_free(o);
+    }
+}
+
+// op_new appends an operation to a stream, NULL if it is none. A stream that is
+// full executes its first ones.
+op *op_new(object *s, enum what what) {
+    if (!object_find(s, STREAM)) return NULL;
+    op *o = calloc(1, sizeof *o);
+    o->what = what;
+    if (s->last && s->first) s->last->next = o;
+    else s->first = o;
+    s->last = o;
+    s->length++;
+    return o;
+}
+
+// translate makes the host's addresses of a launch; 0 if they are not memory.
+static int translate(const dispatch *d, launch *l) {
+    memset(l, 0, sizeof *l);
+    for (int i = 0; i < 8; i++) {
+        if (!d->args.bind[i]) continue;
+        object *o = find_range(d->args.bind[i], 1);
+        if (!o) return 0;
+        l->bind[i] = host(d->args.bind[i], 1);
+        l->size[i] = o->size - (d->args.bind[i] - o->at);
+    }
+    l->params = d->args.params;
+    if (d->args.second && !(l->second = host(d->args.second, 16))) return 0;
+    if (!(l->step = host(d->args.step, 64))) return 0;
+    l->specs = d->args.specs;
+    memcpy(l->grid, d->grid, sizeof l->grid);
+    memcpy(l->block, d->block, sizeof l->block);
+    l->shared = d->shared;
+    return 1;
+}
+
+// run_kernel executes a launch without the lock.
+static void run_kernel(const dispatch *d) {
+    launch l;
+    if (F.sticky) return;
+    F.kernels++;
+    if (F.fail_kernel && F.kernels >= F.fail_kernel) {
+        F.sticky = 719;
+        F.fail_kernel = 0;
+        return;
+    }
+    if (!object_find(d->function, FUNCTION) || !translate(d, &l)) {
+        complain("launch", "a kernel's function or memory is gone");
+        F.sticky = 700;
+        return;
+    }
+    kernel run = d->function->run;
+    pthread_mutex_unlock(&lock);
+    uint32_t stop;
+    memcpy(&stop, l.step + 32, sizeof stop);
+    if (F.delay && !stop) usleep((useconds_t)F.delay); // a kernel looks at the flag first
+    run(&l);
+    pthread_mutex_lock(&lock);
+}
+
+static void drain_until(object *s, object *event, long serial);
+
+static void execute(op *o) {
+    uint8_t *p;
+    switch (o->what) {
+    case OP_SET:
+        if ((p = host(o->dst, o->n))) memset(p, o->value, o->n);
+        break;
+    case OP_TO_DEVICE:
+        if ((p = host(o->dst, o->n))) memcpy(p, o->copy ? o->copy : o->src, o->n);
+        break;
+    case OP_TO_HOST:
+        if ((p = host(o->dst, o->n)) && !F.sticky) memcpy(o->out, p, o->n);
+        break;
+    case OP_RECORD:
+        if (object_find(o->event, EVENT)) {
+            o->event->when = now();
+            if (o->event->happened < o->serial) o->event->happened = o->serial;
+        }
+        break;
+    case OP_WAIT:
+        for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+            if (streams[i] && object_find(o->event, EVENT) && o->event->happened < o->serial) drain_until(streams[i], o->event, o->serial);
+        break;
+    case OP_LAUNCH:
+        run_kernel(&o->d);
+        break;
+    case OP_GRAPH:
+        if (!object_find(o->exec, EXEC)) {
+            complain("cuGraphLaunch", "the graph is gone");
+            break;
+        }
+        for (int i = 0; i < o->exec->count; i++) run_kernel(&o->exec->nodes[o->exec->order[i]]);
+        break;
+    }
+    free(o->copy);
+}
+
+// one executes a stream's first operation, or waits while another thread does.
+static void one(object *s) {
+    if (s->busy) {
+        pthread_cond_wait(&changed, &lock);
+        return;
+    }
+    op *o = s->first;
+    s->busy = 1;
+    execute(o);
+    s->first = o->next;
+    s->length--;
+    free(o);
+    s->busy = 0;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock); // lets others in between
+    sched_yield();
+    pthread_mutex_lock(&lock);
+}
+
+void drain(object *s) {
+    while (object_find(s, STREAM) && s->first) one(s);
+}
+
+static void drain_until(object *s, object *event, long serial) {
+    while (object_find(s, STREAM) && s->first && event->happened < serial) one(s);
+}
+
+void drain_all(void) {
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+        if (streams[i]) drain(streams[i]);
+}
+
+void submit(object *s) {
+    if (F.eager) drain(s);
+    while (s->length > MOST_OPS) one(s);
+}
+
+int cuStreamCreate(object **s, unsigned flags) {
+    int e = enter("cuStreamCreate", 2);
+    if (!e && flags != 1) e = complain("cuStreamCreate", "a stream that waits for the default one");
+    if (!e) {
+        *s = object_new(STREAM);
+        for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+            if (!object_find(streams[i], STREAM)) {
+                streams[i] = *s;
+                break;
+            }
+    }
+    return leave(e);
+}
+
+int cuStreamDestroy_v2(object *s) {
+    int e = enter("cuStreamDestroy", 2);
+    if (!object_find(s, STREAM)) return leave(complain("cuStreamDestroy", "no such stream"));
+    s->tried = 1;
+    if (!e) {
+        drain(s);
+        for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+            if (streams[i] == s) streams[i] = NULL;
+        object_free(s);
+    }
+    return leave(e);
+}
+
+int cuStreamSynchronize(object *s) {
+    int e = enter("cuStreamSynchronize", 2);
+    if (!e && !object_find(s, STREAM)) e = complain("cuStreamSynchronize", "no such stream");
+    if (!e) {
+        drain(s);
+        e = F.sticky;
+    }
+    return leave(e);
+}
+
+int cuStreamWaitEvent(object *s, object *event, unsigned flags) {
+    int e = enter("cuStreamWaitEvent", 2);
+    (void)flags;
+    if (!e && (!object_find(s, STREAM) || !object_find(event, EVENT))) e = complain("cuStreamWaitEvent", "no such stream or event");
+    if (!e) {
+        op *o = op_new(s, OP_WAIT);
+        o->event = event, o->serial = event->recorded;
+        submit(s);
+    }
+    return leave(e);
+}
+
+int cuEventCreate(object **event, unsigned flags) {
+    int e = enter("cuEventCreate", 2);
+    if (!e) {
+        *event = object_new(EVENT);
+        (*event)->timing = !(flags & 2);
+    }
+    return leave(e);
+}
+
+int cuEventDestroy_v2(object *event) {
+    int e = enter("cuEventDestroy", 2);
+    if (!object_find(event, EVENT)) return leave(complain("cuEventDestroy", "no such event"));
+    event->tried = 1;
+    if (!e) {
+        drain_all();
+        object_free(event);
+    }
+    return leave(e);
+}
+
+int cuEventRecord(object *event, object *s) {
+    int e = enter("cuEventRecord", 2);
+    if (!e && (!object_find(s, STREAM) || !object_find(event, EVENT))) e = complain("cuEventRecord", "no such stream or event");
+    if (!e) {
+        op *o = op_new(s, OP_RECORD);
+        o->event = event, o->serial = ++event->recorded;
+        submit(s);
+    }
+    return leave(e);
+}
+
+int cuEventSynchronize(object *event) {
+    int e = enter("cuEventSynchronize", 2);
+    if (!e && !object_find(event, EVENT)) e = complain("cuEventSynchronize", "no such event");
+    if (!e) {
+        long serial = event->recorded;
+        for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+            if (streams[i]) drain_until(streams[i], event, serial);
+        e = F.sticky;
+    }
+    return leave(e);
+}
+
+int cuEventElapsedTime(float *ms, object *from, object *to) {
+    int e = enter("cuEventElapsedTime", 2);
+    if (!e && (!object_find(from, EVENT) || !object_find(to, EVENT))) e = complain("cuEventElapsedTime", "no such event");
+    if (!e && (!from->timing || !to->timing)) e = complain("cuEventElapsedTime", "an event without timing");
+    if (!e && (!from->recorded || !to->recorded)) e = complain("cuEventElapsedTime", "an event that was not recorded");
+    if (!e && (from->happened < from->recorded || to->happened < to->recorded)) e = 600;
+    if (!e) *ms = (float)(to->when - from->when);
+    return leave(e);
+}
+
+// --- modules
+
+int cuModuleLoadDataEx(object **m, const char *text, unsigned n, const int *options, void **values) {
+    int e = enter("cuModuleLoadDataEx", 2);
+    if (!e && strstr(text, ".version") == NULL) {
+        e = 218;
+        for (unsigned i = 0; i < n; i++)
+            if (options[i] == 5) snprintf(values[i], 64, "line 1: this is no PTX\n");
+    }
+    if (!e) {
+        *m = object_new(MODULE);
+        (*m)->text = strdup(text);
+    }
+    return leave(e);
+}
+
+int cuModuleUnload(object *m) {
+    int e = enter("cuModuleUnload", 2);
+    if (!object_find(m, MODULE)) return leave(complain("cuModuleUnload", "no such module"));
+    m->tried = 1;
+    if (!e) {
+        drain_all();
+        free_parts(m, FUNCTION);
+        object_free(m);
+    }
+    return leave(e);
+}
+
+int cuModuleGetFunction(object **f, object *m, const char *name) {
+    int e = enter("cuModuleGetFunction", 2);
+    if (!e && !object_find(m, MODULE)) e = complain("cuModuleGetFunction", "no such module");
+    char entry[160], base[128];
+    snprintf(entry, sizeof entry, ".entry %s(", name);
+    snprintf(base, sizeof base, "%s", name);
+    char *instance = strstr(base, "__");
+    if (instance) *instance = 0;
+    if (!e && (!strstr(m->text, entry) || !fake_kernel(base))) e = 500;
+    if (!e) {
+        object *o = object_new(FUNCTION);
+        o->whole = m, o->run = fake_kernel(base), o->tried = 1; // goes with its module
+        o->allowed = 48 << 10;
+        snprintf(o->name, sizeof o->name, "%s", name);
+        *f = o;
+    }
+    return leave(e);
+}
+
+int cuFuncGetAttribute(int *v, int attribute, object *f) {
+    int e = enter("cuFuncGetAttribute", 2);
+    if (!e && (!object_find(f, FUNCTION) || attribute != 0)) e = complain("cuFuncGetAttribute", "no such function or attribute");
+    if (!e) *v = 512;
+    return leave(e);
+}
+
+int cuFuncSetAttribute(object *f, int attribute, int v) {
+    int e = enter("cuFuncSetAttribute", 2);
+    if (!e && (!object_find(f, FUNCTION) || attribute != 8)) e = complain("cuFuncSetAttribute", "no such function or attribute");
+    if (!e && (v < 0 || v > 232448)) e = 1;
+    if (!e) f->allowed = (uint32_t)v;
+    return leave(e);
+}
+
+// --- launches
+
+static int fill(dispatch *d, object *f, const uint32_t *grid, const uint32_t *block, uint32_t shared, void **params, void **extra) {
+    if (!object_find(f, FUNCTION)) return complain("launch", "no such function");
+    if (params || !extra || extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4]) return complain("launch", "arguments are not one buffer");
+    if (*(size_t *)extra[3] != sizeof(arguments)) return complain("launch", "the arguments have another size than the kernel's parameters");
+    for (int i = 0; i < 3; i++)
+        if (grid[i] == 0 || block[i] == 0 || (i > 0 && grid[i] > 65535)) return complain("launch", "grid or block");
+    if (block[0] * block[1] * block[2] > 512 || shared > f->allowed) return 701;
+    d->function = f, d->shared = shared;
+    memcpy(d->grid, grid, 12);
+    memcpy(d->block, block, 12);
+    memcpy(&d->args, extra[1], sizeof d->args);
+    launch l;
+    if (!translate(d, &l)) return complain("launch", "an argument is not device memory");
+    return 0;
+}
+
+int cuLaunchKernel(object *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, object *s, void **params, void **extra) {
+    int e = enter("cuLaunchKernel", 2);
+    uint32_t grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
+    dispatch d;
+    if (!e) e = fill(&d, f, grid, block, shared, params, extra);
+    if (!e && !object_find(s, STREAM)) e = complain("cuLaunchKernel", "no such stream");
+    if (!e) {
+        F.launches++;
+        op_new(s, OP_LAUNCH)->d = d;
+        submit(s);
+    }
+    return leave(e);
+}
+
+// --- graphs
+
+int cuGraphCreate(object **g, unsigned flags) {
+    int e = enter("cuGraphCreate", 2);
+    (void)flags;
+    if (!e) *g = object_new(GRAPH);
+    return leave(e);
+}
+
+int cuGraphDestroy(object *g) {
+    int e = enter("cuGraphDestroy", 2);
+    if (!object_find(g, GRAPH)) return leave(complain("cuGraphDestroy", "no such graph"));
+    g->tried = 1;
+    if (!e) {
+        free_parts(g, NODE);
+        object_free(g);
+    }
+    return leave(e);
+}
+
+typedef struct {
+    object *function;
+    uint32_t grid[3], block[3], shared;
+    void **params, **extra;
+} node_params;
+
+int cuGraphAddKernelNode(object **node, object *g, object **after, size_t n, const node_params *p) {
+    int e = enter("cuGraphAddKernelNode", 2);
+    if (!e && !object_find(g, GRAPH)) e = complain("cuGraphAddKernelNode", "no such graph");
+    for (size_t i = 0; !e && i < n; i++)
+        if (!object_find(after[i], NODE) || after[i]->whole != g) e = complain("cuGraphAddKernelNode", "a dependency is no node of the graph");
+    dispatch d;
+    if (!e) e = fill(&d, p->function, p->grid, p->block, p->shared, p->params, p->extra);
+    if (!e) {
+        g->nodes = realloc(g->nodes, (size_t)(g->count + 1) * sizeof d);
+        g->nodes[g->count] = d;
+        g->edges = realloc(g->edges, (size_t)(g->edge_count + (int)n + 1) * sizeof *g->edges);
+        for (size_t i = 0; i < n; i++) g->edges[g->edge_count++] = (edge){after[i]->index, g->count};
+        *node = object_new(NODE);
+        (*node)->whole = g, (*node)->index = g->count++, (*node)->tried = 1; // goes with its graph
+    }
+    return leave(e);
+}
+
+// order_nodes puts a graph's nodes in the order that departs most from the one
+// they were added in: of those that may run, the last. An edge that is
+// missing shows.
+static int *order_nodes(const object *g) {
+    int *order = malloc((size_t)(g->count + 1) * sizeof *order), *waits = calloc((size_t)g->count + 1, sizeof *waits);
+    for (int i = 0; i < g->edge_count; i++) waits[g->edges[i].to]++;
+    for (int n = 0; n < g->count; n++) {
+        int at = g->count - 1;
+        while (waits[at]) at--;
+        order[n] = at;
+        waits[at] = -1;
+        for (int i = 0; i < g->edge_count; i++)
+            if (g->edges[i].from == at) waits[g->edges[i].to]--;
+    }
+    free(waits);
+    return order;
+}
+
+int cuGraphInstantiateWithFlags(object **exec, object *g, unsigned long long flags) {
+    int e = enter("cuGraphInstantiateWithFlags", 2);
+    (void)flags;
+    if (!e && !object_find(g, GRAPH)) e = complain("cuGraphInstantiateWithFlags", "no such graph");
+    if (!e) {
+        object *o = object_new(EXEC);
+        o->nodes = malloc((size_t)(g->count + 1) * sizeof *g->nodes);
+        memcpy(o->nodes, g->nodes, (size_t)g->count * sizeof *g->nodes);
+        o->count = g->count;
+        o->order = order_nodes(g);
+        *exec = o;
+    }
+    return leave(e);
+}
+
+int cuGraphExecDestroy(object *exec) {
+    int e = enter("cuGraphExecDestroy", 2);
+    if (!object_find(exec, EXEC)) return leave(complain("cuGraphExecDestroy", "no such graph"));
+    exec->tried = 1;
+    if (!e) {
+        drain_all();
+        object_free(exec);
+    }
+    return leave(e);
+}
+
+#ifndef WITHOUT_GRAPH_UPLOAD
+int cuGraphUpload(object *exec, object *s) {
+    int e = enter("cuGraphUpload", 2);
+    if (!e && (!object_find(exec, EXEC) || !object_find(s, STREAM))) e = complain("cuGraphUpload", "no such graph or stream");
+    return leave(e);
+}
+#endif
+
+int cuGraphLaunch(object *exec, object *s) {
+    int e = enter("cuGraphLaunch", 2);
+    if (!e && (!object_find(exec, EXEC) || !object_find(s, STREAM))) e = complain("cuGraphLaunch", "no such graph or stream");
+    if (!e) {
+        F.graph_launches++;
+        op_new(s, OP_GRAPH)->exec = exec;
+        submit(s);
+    }
+    return leave(e);
+}

@@ -1,0 +1,254 @@
+// Package fake is a CUDA driver for tests: a shared library with the functions
+// that package driver calls, over host memory. It checks every call, executes
+// what streams are given as late as it may or at once, runs kernels written in
+// C, and fails where it is told to. It needs a C compiler.
+package fake
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+)
+
+//go:embed c
+var sources embed.FS
+
+// Kernels returns the names of the kernels there are.
+func Kernels() []string {
+	return []string{
+		"embed", "rope_angles", "rmsnorm", "add_rmsnorm", "add", "gemv", "gemm", "head_norm", "rope", "kv_write",
+		"qk_rope_kv", "attn", "attn_merge", "silu_mul", "argmax", "patch",
+	}
+}
+
+// PTX returns a text that the driver takes for one with the entries. An entry
+// is a kernel's name, which "__" and anything may follow.
+func PTX(entries ...string) []byte {
+	var b bytes.Buffer
+	b.WriteString(".version 7.8\n.target sm_90\n.address_size 64\n")
+	for _, e := range entries {
+		fmt.Fprintf(&b, ".visible .entry %s(\n)\n{\n\tret;\n}\n", e)
+	}
+	b.WriteByte(0)
+	return b.Bytes()
+}
+
+// Driver is a driver in a state of its own.
+type Driver struct {
+	Path string // of its library
+	tb   testing.TB
+	lib  uintptr
+}
+
+// New builds a driver that nobody else uses. defines are macros of the C
+// sources. Without a C compiler, or on a system that package driver does not
+// know, the test is skipped.
+func New(tb testing.TB, defines ...string) *Driver {
+	tb.Helper()
+	if !supported {
+		tb.Skip("the driver's calls are for Linux")
+	}
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		tb.Skip("no C compiler to build the fake driver with")
+	}
+	built := build(tb, cc, defines)
+	// A copy is a library of its own to the dynamic linker.
+	b, err := os.ReadFile(built)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	d := &Driver{Path: filepath.Join(tb.TempDir(), "libcuda.so.1"), tb: tb}
+	if err := os.WriteFile(d.Path, b, 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	if d.lib, err = dlopen(d.Path); err != nil {
+		tb.Fatal(err)
+	}
+	return d
+}
+
+// build compiles the library once for all tests of a source, and returns its
+// path.
+func build(tb testing.TB, cc string, defines []string) string {
+	tb.Helper()
+	params, err := os.ReadFile(filepath.Join(root(tb), "shaders", "params.h"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	files, err := sources.ReadDir("c")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%s %q %x", cc, defines, sha256.Sum256(params))
+	dir := tb.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "params.h"), params, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	args := []string{"-std=gnu11", "-O3", "-march=native", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread", "-Wl,-Bsymbolic", "-I", dir}
+	for _, d := range defines {
+		args = append(args, "-D"+d)
+	}
+	for _, f := range files {
+		b, err := sources.ReadFile("c/" + f.Name())
+		if err != nil {
+			tb.Fatal(err)
+		}
+		fmt.Fprintf(hash, "%s %x", f.Name(), sha256.Sum256(b))
+		path := filepath.Join(dir, f.Name())
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			tb.Fatal(err)
+		}
+		if strings.HasSuffix(path, ".c") {
+			args = append(args, path)
+		}
+	}
+	cache := filepath.Join(os.TempDir(), fmt.Sprintf("pianola-fake-%d", os.Getuid()))
+	built := filepath.Join(cache, fmt.Sprintf("%x.so", hash.Sum(nil)[:12]))
+	if _, err := os.Stat(built); err == nil {
+		return built
+	}
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	out := filepath.Join(dir, "fake.so")
+	args = append(slices.Clip(args), "-lm", "-o", out)
+	if text, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
+		tb.Fatalf("the fake driver does not compile: %v\n%s", err, text)
+	}
+	b, err := os.ReadFile(out)
+	if err == nil {
+		// Other tests may do the same: the last to rename it wins.
+		part := fmt.Sprintf("%s.%d", built, os.Getpid())
+		if err = os.WriteFile(part, b, 0o600); err == nil {
+			err = os.Rename(part, built)
+		}
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return built
+}
+
+// root returns the folder of the module that the test runs in.
+func root(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			tb.Fatal("the test runs outside of the module")
+		}
+		dir = parent
+	}
+}
+
+// FailAt makes the n-th call from now on fail with a code, once; 0 never. Codes
+// from 700 on lose the device.
+func (d *Driver) FailAt(n, code int) { d.call("fake_fail_at", uintptr(n), uintptr(code)) }
+
+// FailAlloc makes the n-th allocation from now on fail, once.
+func (d *Driver) FailAlloc(n int) { d.call("fake_fail_alloc", uintptr(n)) }
+
+// FailKernel makes the n-th kernel that runs from now on lose the device.
+func (d *Driver) FailKernel(n int) { d.call("fake_fail_kernel", uintptr(n)) }
+
+// SetVersion sets the version of CUDA, 1000*major + 10*minor.
+func (d *Driver) SetVersion(v int) { d.call("fake_set_version", uintptr(v)) }
+
+// SetInit makes cuInit return a code.
+func (d *Driver) SetInit(code int) { d.call("fake_set_init", uintptr(code)) }
+
+// SetDevices sets how many GPUs there are.
+func (d *Driver) SetDevices(n int) { d.call("fake_set_devices", uintptr(n)) }
+
+// SetCapability sets the GPUs' compute capability.
+func (d *Driver) SetCapability(major, minor int) {
+	d.call("fake_set_capability", uintptr(major), uintptr(minor))
+}
+
+// SetMemory sets the GPUs' memory in bytes.
+func (d *Driver) SetMemory(n uint64) { d.call("fake_set_memory", uintptr(n)) }
+
+// SetEager makes streams do what they are given at once, and not when it is
+// waited for.
+func (d *Driver) SetEager() { d.call("fake_set_eager", 1) }
+
+// SetDelay makes every kernel take some microseconds more.
+func (d *Driver) SetDelay(microseconds int) { d.call("fake_set_delay", uintptr(microseconds)) }
+
+// Calls returns how many calls there were.
+func (d *Driver) Calls() int { return d.count("fake_calls") }
+
+// Kernels returns how many kernels have run.
+func (d *Driver) Kernels() int { return d.count("fake_kernels") }
+
+// Launches returns how many kernels were launched, those of graphs not counted.
+func (d *Driver) Launches() int { return d.count("fake_launches") }
+
+// GraphLaunches returns how many graphs were launched.
+func (d *Driver) GraphLaunches() int { return d.count("fake_graph_launches") }
+
+// Used returns the bytes of device memory that are allocated.
+func (d *Driver) Used() int { return d.count("fake_used") }
+
+// Live returns how many objects there are that nobody has tried to free.
+func (d *Driver) Live() int { return d.count("fake_live") }
+
+// Retained returns how often the context is retained.
+func (d *Driver) Retained() int { return d.count("fake_retained") }
+
+// Excused returns how many releases of the context were made to fail.
+func (d *Driver) Excused() int { return d.count("fake_excused") }
+
+// Leaked returns how many objects went with their context, without having been
+// freed.
+func (d *Driver) Leaked() int { return d.count("fake_leaked") }
+
+// Complaint returns the first misuse of the driver, "" if there was none.
+func (d *Driver) Complaint() string { return d.text("fake_complaint") }
+
+// Failed returns the call that FailAt made fail, "" if none did.
+func (d *Driver) Failed() string { return d.text("fake_failed") }
+
+// Check fails the test if the driver was misused, or anything is left.
+func (d *Driver) Check() {
+	d.tb.Helper()
+	if c := d.Complaint(); c != "" {
+		d.tb.Errorf("the driver was misused: %s", c)
+	}
+	if d.Live() != 0 || d.Retained() != 0 || d.Leaked() != 0 {
+		d.tb.Errorf("%d objects are left, %d went with their context, which is retained %d times", d.Live(), d.Leaked(), d.Retained())
+	}
+}
+
+func (d *Driver) count(name string) int { return int(d.call(name)) }
+
+// Release gives back the context that a release which was made to fail has
+// left, for the program that ends then.
+func (d *Driver) Release() { d.call("fake_release") }
+
+// Race reports whether the race detector is on. It makes pools forget what they
+// hold, so that nothing can be said about allocations.
+func Race() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+// Forgive forgets the misuse that Complaint returns.
+func (d *Driver) Forgive() { d.call("fake_forgive") }

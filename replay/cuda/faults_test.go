@@ -1,0 +1,273 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/replay/cuda/fake"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// use opens a device and does with it what programs do: it loads, decodes,
+// profiles, cancels and closes. It returns every error.
+func use(drv *fake.Driver, mode string, m model) error {
+	d, err := New(Options{Library: drv.Path, Mode: mode, Modules: fakeModules()})
+	if err != nil {
+		return err
+	}
+	return errors.Join(useDevice(d, m), d.Close(), d.Close())
+}
+
+func useDevice(d *Device, m model) error {
+	if err := d.Load(context.Background(), m.t, m.src, table.LoadOptions{}); err != nil {
+		return err
+	}
+	id, err := start(d)
+	if err != nil {
+		return err
+	}
+	if _, err := submit(d, decode(d, id, 0, 3)); err != nil {
+		return err
+	}
+	_, prefill, _ := d.table.Program(table.ProgramPrefill)
+	_, head, _ := d.table.Program(table.ProgramHead)
+	prompt := &table.Submission{Session: id, Runs: []table.Run{
+		{Program: uint32(prefill), Count: 1, Step: table.Step{KVLen: 1, Rows: 3}},
+		{Program: uint32(head), Count: 1, Step: table.Step{Position: 2, KVRow: 2, KVLen: 3, TokenIndex: 2, Row: 2, Rows: 1}},
+	}}
+	if _, err := submit(d, prompt); err != nil {
+		return err
+	}
+	one := decode(d, id, 3, 1)
+	one.Timings = make([]time.Duration, d.table.Programs[one.Runs[0].Program].Count)
+	if _, err := submit(d, one); err != nil {
+		return err
+	}
+	ticket, err := d.Submit(decode(d, id, 4, 3))
+	if err != nil {
+		return err
+	}
+	d.Cancel(ticket)
+	if _, err := d.Wait(ticket); err != nil {
+		return err
+	}
+	if _, err := tokens(d, id, 4); err != nil {
+		return err
+	}
+	return d.CloseSession(id)
+}
+
+// placed reports whether an error says where it is from.
+func placed(err error) bool {
+	return strings.HasPrefix(err.Error(), "cuda: ")
+}
+
+// TestFaults makes each call of the driver fail in turn, in both modes, once
+// with an error that passes and once with one that loses the device. It is an
+// error that says where, nothing is left allocated, and another device works.
+func TestFaults(t *testing.T) {
+	m := tiny(t, "llama")
+	for _, mode := range Modes() {
+		for _, code := range []int{2, 719} {
+			drv := fake.New(t)
+			if err := use(drv, mode, m); err != nil {
+				t.Fatal(err)
+			}
+			calls := drv.Calls()
+			step := 1
+			if testing.Short() {
+				step = 7
+			}
+			for n := 1; n <= calls; n += step {
+				leaked := drv.Leaked()
+				drv.FailAt(n, code)
+				err := use(drv, mode, m)
+				call := drv.Failed()
+				drv.FailAt(0, 0)
+				what := fmt.Sprintf("%s, code %d at call %d of %d, %s", mode, code, n, calls, call)
+				var de *DriverError
+				switch {
+				case call == "": // how many calls there are depends on how uploads overlap
+				case err == nil && forgiven(call, code):
+				case err == nil:
+					t.Errorf("%s: no error", what)
+				case !placed(err) || !errors.As(err, &de) || int(de.Code) != code && code < 700:
+					t.Errorf("%s: error %v", what, err)
+				case errors.Is(err, ErrDeviceLost) != (code == 719) || errors.Is(err, ErrOutOfMemory) != (code == 2):
+					t.Errorf("%s: error %v", what, err)
+				}
+				// The context takes with it what could not be freed: after a
+				// release that was made to fail it is there still.
+				if drv.Excused() > 0 {
+					drv.Release()
+				}
+				if drv.Live() != 0 || drv.Used() != 0 || drv.Retained() != 0 {
+					t.Fatalf("%s: %d objects and %d bytes are left, the context is retained %d times", what, drv.Live(), drv.Used(), drv.Retained())
+				}
+				if drv.Leaked() != leaked && call != "cuCtxPushCurrent" {
+					t.Errorf("%s: %d objects were not freed", what, drv.Leaked()-leaked)
+				}
+			}
+			if c := drv.Complaint(); c != "" {
+				t.Errorf("%s: the driver was misused: %s", mode, c)
+			}
+			if err := use(drv, mode, m); err != nil {
+				t.Errorf("after all faults: %v", err)
+			}
+		}
+	}
+}
+
+// forgiven reports whether a call may fail without an error: those of Cancel,
+// which returns none, and those that free what a lost device has lost.
+func forgiven(call string, code int) bool {
+	cancel := []string{"cuStreamWaitEvent", "cuMemcpyHtoDAsync", "cuStreamSynchronize", "cuCtxPushCurrent", "cuCtxPopCurrent"}
+	frees := []string{
+		"cuMemFree", "cuMemFreeHost", "cuStreamDestroy", "cuEventDestroy", "cuModuleUnload", "cuGraphDestroy",
+		"cuGraphExecDestroy", "cuDevicePrimaryCtxRelease",
+	}
+	return slices.Contains(cancel, call) || code >= 700 && slices.Contains(frees, call)
+}
+
+// TestOutOfMemory makes each allocation fail in turn.
+func TestOutOfMemory(t *testing.T) {
+	m := tiny(t, "llama")
+	drv := fake.New(t)
+	n := 0
+	for ; ; n++ {
+		drv.FailAlloc(n + 1)
+		err := use(drv, "record", m)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrOutOfMemory) || !placed(err) || !strings.Contains(err.Error(), "bytes: cuMem") {
+			t.Errorf("allocation %d: %v", n+1, err)
+		}
+		drv.Check()
+	}
+	if n < 10 {
+		t.Errorf("%d allocations", n)
+	}
+	drv.FailAlloc(0)
+	drv.SetMemory(1 << 20)
+	err := use(drv, "record", m)
+	if !errors.Is(err, ErrOutOfMemory) || !strings.HasPrefix(err.Error(), "cuda: slots of the model: ") {
+		t.Errorf("1 MiB of memory: %v", err)
+	}
+	drv.Check()
+}
+
+// TestOutOfMemorySession keeps a device usable that has no room for another
+// session.
+func TestOutOfMemorySession(t *testing.T) {
+	drv := fake.New(t)
+	d := load(t, drv, "record", tiny(t, "llama"))
+	id := begun(t, d)
+	used := drv.Used()
+	drv.SetMemory(uint64(used))
+	if _, err := d.NewSession(); !errors.Is(err, ErrOutOfMemory) || !strings.HasPrefix(err.Error(), "cuda: slots of the session: ") {
+		t.Errorf("%v", err)
+	}
+	if drv.Used() != used {
+		t.Errorf("%d bytes are used, %d were", drv.Used(), used)
+	}
+	chains(t, d, id, 5, 5)
+}
+
+// TestLost makes a kernel fail while others wait: each gets an error that says
+// so, the device refuses all more, and closing it frees it.
+func TestLost(t *testing.T) {
+	m := tiny(t, "llama")
+	for _, mode := range Modes() {
+		drv := fake.New(t)
+		d := open(t, drv, mode)
+		if err := d.Load(context.Background(), m.t, m.src, table.LoadOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		a, b := begun(t, d), begun(t, d)
+		drv.FailKernel(30)
+		first, err := d.Submit(decode(d, a, 0, 50))
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := d.Submit(decode(d, b, 0, 1))
+		if err == nil {
+			_, err = d.Wait(second)
+		}
+		if !errors.Is(err, ErrDeviceLost) {
+			t.Errorf("%s: the submission behind: %v", mode, err)
+		}
+		_, err = d.Wait(first)
+		var run *RunError
+		if !errors.Is(err, ErrDeviceLost) || !placed(err) || (mode == "record" && (!errors.As(err, &run) || run.Program != table.ProgramDecode)) {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if _, err := d.Submit(decode(d, a, 0, 1)); !errors.Is(err, ErrDeviceLost) {
+			t.Errorf("%s: Submit: %v", mode, err)
+		}
+		if _, err := d.NewSession(); !errors.Is(err, ErrDeviceLost) {
+			t.Errorf("%s: NewSession: %v", mode, err)
+		}
+		if err := d.Read(a, 0, 0, make([]byte, 4)); !errors.Is(err, ErrDeviceLost) {
+			t.Errorf("%s: Read: %v", mode, err)
+		}
+		if err := d.CloseSession(b); err != nil {
+			t.Errorf("%s: CloseSession: %v", mode, err)
+		}
+		if err := errors.Join(d.Close(), d.Close()); err != nil {
+			t.Errorf("%s: Close: %v", mode, err)
+		}
+		drv.Check()
+		if err := use(drv, mode, m); err != nil {
+			t.Errorf("%s: another device: %v", mode, err)
+		}
+	}
+}
+
+// TestDriverErrors opens drivers that are not what is needed.
+func TestDriverErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(drv *fake.Driver) string
+		is     error
+		want   string
+	}{
+		"no library": {func(*fake.Driver) string { return "/nonexistent/libcuda.so.1" }, ErrNoDriver, "cuda: no NVIDIA driver: /nonexistent/libcuda.so.1: "},
+		"too old":    {func(drv *fake.Driver) string { drv.SetVersion(11070); return drv.Path }, ErrDriverTooOld, "cuda: the NVIDIA driver is too old: it is made for CUDA 11.7, at least 11.8 is needed"},
+		"symbol": {func(*fake.Driver) string { return fake.New(t, "WITHOUT_GRAPH_UPLOAD").Path }, ErrDriverTooOld,
+			"cuda: the NVIDIA driver is too old: it has no function cuGraphUpload"},
+		"no GPU":      {func(drv *fake.Driver) string { drv.SetDevices(0); return drv.Path }, ErrNoGPU, "cuda: no NVIDIA GPU: cuInit: CUDA_ERROR_NO_DEVICE (100)"},
+		"stub":        {func(drv *fake.Driver) string { drv.SetInit(34); return drv.Path }, ErrNoDriver, "cuda: no NVIDIA driver: cuInit: error (34)"},
+		"mismatch":    {func(drv *fake.Driver) string { drv.SetInit(803); return drv.Path }, ErrDriverTooOld, "cuda: the NVIDIA driver is too old: cuInit: error (803)"},
+		"start":       {func(drv *fake.Driver) string { drv.SetInit(999); return drv.Path }, ErrDeviceLost, "cuda: cuInit: CUDA_ERROR_UNKNOWN (999)"},
+		"an old GPU":  {func(drv *fake.Driver) string { drv.SetCapability(6, 1); return drv.Path }, ErrNoKernels, "cuda: Fake GPU, compute capability 6.1: there are no kernels for it"},
+		"all is well": {func(drv *fake.Driver) string { return drv.Path }, nil, ""},
+	} {
+		drv := fake.New(t)
+		_, err := New(Options{Library: c.change(drv), Modules: fakeModules()})
+		if c.is == nil {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if !errors.Is(err, c.is) || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+		drv.Check()
+	}
+	drv := fake.New(t)
+	if _, err := New(Options{Library: drv.Path, GPU: 1, Modules: fakeModules()}); !errors.Is(err, ErrNoGPU) || err.Error() != "cuda: no NVIDIA GPU 1: there are 1" {
+		t.Errorf("%v", err)
+	}
+	if _, err := New(Options{Library: drv.Path, Mode: "resident", Modules: fakeModules()}); err == nil || !strings.Contains(err.Error(), `no mode "resident"; the modes are record, encode`) {
+		t.Errorf("%v", err)
+	}
+	if _, err := New(Options{Library: drv.Path}); !errors.Is(err, ErrNoKernels) {
+		t.Errorf("%v", err)
+	}
+}

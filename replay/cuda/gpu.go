@@ -1,0 +1,101 @@
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/pianola-engine/pianola/replay/cuda/driver"
+)
+
+// GPU is what the driver says of a GPU.
+type GPU struct {
+	Ordinal         int
+	Name            string
+	Major, Minor    int // compute capability
+	Multiprocessors int
+	Memory          uint64  // bytes, all of it
+	BandwidthGBs    float64 // of the memory, by its clock and width; 0 if unknown
+	SharedMemory    uint64  // bytes that a threadgroup may have
+	MaxThreads      int     // of a threadgroup
+	MaxGrid         [3]uint32
+	Driver          driver.Version
+
+	dev driver.Device
+}
+
+// capability returns the compute capability as Text.Arch has it.
+func (g *GPU) capability() int { return 10*g.Major + g.Minor }
+
+// detail describes the GPU in a line.
+func (g *GPU) detail() string {
+	return fmt.Sprintf("compute capability %d.%d, %d multiprocessors, driver for CUDA %v", g.Major, g.Minor, g.Multiprocessors, g.Driver)
+}
+
+// FindGPU returns GPU ordinal of those that the driver knows. library is the
+// driver's library, "" for the system's. The error is ErrNoDriver,
+// ErrDriverTooOld or ErrNoGPU, with the reason.
+func FindGPU(library string, ordinal int) (*GPU, error) {
+	_, g, err := find(library, ordinal)
+	return g, err
+}
+
+func find(library string, ordinal int) (*driver.Driver, *GPU, error) {
+	drv, err := driver.Open(library)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cuda: %w", err)
+	}
+	g, err := describe(drv, ordinal)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cuda: %w", err)
+	}
+	return drv, g, nil
+}
+
+func describe(drv *driver.Driver, ordinal int) (*GPU, error) {
+	n, err := drv.DeviceCount()
+	switch {
+	case err != nil:
+		return nil, err
+	case n == 0:
+		return nil, ErrNoGPU
+	case ordinal < 0 || ordinal >= n:
+		return nil, fmt.Errorf("%w %d: there are %d", ErrNoGPU, ordinal, n)
+	}
+	g := &GPU{Ordinal: ordinal, Driver: drv.Version()}
+	if g.dev, err = drv.DeviceGet(ordinal); err != nil {
+		return nil, err
+	}
+	if g.Name, err = drv.DeviceName(g.dev); err != nil {
+		return nil, err
+	}
+	if g.Memory, err = drv.DeviceTotalMem(g.dev); err != nil {
+		return nil, err
+	}
+	var grid [3]int
+	var shared, warp, clock, width int
+	for _, a := range []struct {
+		attribute driver.Attribute
+		value     *int
+	}{
+		{driver.CapabilityMajor, &g.Major}, {driver.CapabilityMinor, &g.Minor},
+		{driver.MultiprocessorCount, &g.Multiprocessors}, {driver.MaxThreadsPerBlock, &g.MaxThreads},
+		{driver.MaxSharedPerBlockOptIn, &shared}, {driver.WarpSize, &warp},
+		{driver.MemoryClockKHz, &clock}, {driver.MemoryBusWidth, &width},
+		{driver.MaxGridX, &grid[0]}, {driver.MaxGridY, &grid[1]}, {driver.MaxGridZ, &grid[2]},
+	} {
+		if *a.value, err = drv.DeviceAttribute(g.dev, a.attribute); err != nil {
+			return nil, err
+		}
+	}
+	if warp != simdWidth {
+		return nil, fmt.Errorf("%s has warps of %d threads, the kernels are for %d", g.Name, warp, simdWidth)
+	}
+	g.SharedMemory = uint64(max(shared, 0))
+	g.BandwidthGBs = float64(clock) * 2 * float64(width) / 8 / 1e6 // two transfers a clock
+	for i, n := range grid {
+		g.MaxGrid[i] = uint32(max(n, 0))
+	}
+	return g, nil
+}
+
+// simdWidth is the threads of a SIMD group, which the kernels rely on.
+const simdWidth = 32

@@ -1,0 +1,369 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// Load takes a table: it validates it, assembles its kernels, executes the
+// upload section, starts the executor and replays every program once, so that
+// the first submission is not slower than others. If it fails nothing is left
+// on the GPU.
+func (d *Device) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error {
+	d.mu.Lock()
+	switch {
+	case d.closed:
+		d.mu.Unlock()
+		return ErrClosed
+	case d.loaded || d.loading:
+		d.mu.Unlock()
+		return ErrLoaded
+	case d.failed != nil:
+		d.mu.Unlock()
+		return d.failed
+	}
+	d.loading = true
+	d.mu.Unlock()
+
+	err := d.load(ctx, t, src, o)
+	if err == nil {
+		err = d.warmUp()
+	}
+	if err != nil {
+		err = errors.Join(err, d.unload())
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.loading = false
+	return err
+}
+
+func (d *Device) load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) (err error) {
+	if faults := t.Validate(); len(faults) > 0 {
+		return &InvalidTableError{Faults: faults}
+	}
+	step, _, ok := t.Slot(table.SlotStep)
+	if !ok || step.Scope != table.ScopeSession || step.Size < table.StepSize {
+		return errors.New("cuda: the table has no step slot of session scope")
+	}
+	if t.Header.Device != "cuda" {
+		return fmt.Errorf("cuda: the table is for chip %s, a %s device", t.Header.Chip, t.Header.Device)
+	}
+	// What needs no GPU comes first, and weights last: a table that cannot run
+	// fails before they are read.
+	l := &loader{d: d, t: t, src: src, o: o}
+	if err := l.choose(); err != nil {
+		return err
+	}
+	if err := l.sources(ctx); err != nil {
+		return err
+	}
+	if d.ctx, err = d.drv.PrimaryCtxRetain(d.gpu.dev); err != nil {
+		return fmt.Errorf("cuda: %w", err)
+	}
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave(&err)
+	d.own = owned{drv: d.drv}
+	if err := l.modules(); err != nil {
+		return err
+	}
+	if err := d.streams(); err != nil {
+		return err
+	}
+	d.model = make([]driver.Ptr, len(t.Slots))
+	if d.weights, err = d.slots(&d.own, t, table.ScopeModel, d.model); err != nil {
+		return err
+	}
+	if d.scratch, err = d.slots(&d.own, t, table.ScopeExecutor, d.model); err != nil {
+		return err
+	}
+	if err := d.tables(t); err != nil {
+		return err
+	}
+	exec, err := newExecutor(d, t)
+	if err != nil {
+		return err
+	}
+	if err := l.upload(ctx); err != nil {
+		return err
+	}
+	d.table = t
+	if err := exec.start(); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.exec, d.loaded = exec, true
+	return nil
+}
+
+// streams makes the streams that goroutines other than the executor's use, and
+// what Cancel copies.
+func (d *Device) streams() (err error) {
+	if d.transfer, err = d.own.stream(); err != nil {
+		return fmt.Errorf("cuda: %w", err)
+	}
+	if d.cancels, err = d.own.stream(); err != nil {
+		return fmt.Errorf("cuda: %w", err)
+	}
+	if d.stop, err = d.own.pinned(1); err != nil {
+		return fmt.Errorf("cuda: %w", err)
+	}
+	d.stop[0] = stopCancel
+	return nil
+}
+
+// program is a program as the device has it.
+type program struct {
+	patched     []int      // commands whose seconds change, indices in the table
+	patches     driver.Ptr // a pianola_patch each
+	patchedEnds [2]int     // the first of them, and the one behind the last
+}
+
+// tables puts the seconds and the patch lists on the GPU.
+func (d *Device) tables(t *table.Table) error {
+	b := seconds(t)
+	var at []int
+	d.programs = make([]program, len(t.Programs))
+	for i := range t.Programs {
+		p := &t.Programs[i]
+		at = append(at, len(b))
+		b = patchList(b, t, p)
+		prog := &d.programs[i]
+		for c := range t.ProgramCmds(p) {
+			if t.Cmds[int(p.First)+c].Patch != table.PatchNone {
+				prog.patched = append(prog.patched, int(p.First)+c)
+			}
+		}
+		if n := len(prog.patched); n > 0 {
+			prog.patchedEnds = [2]int{prog.patched[0], prog.patched[n-1] + 1}
+		}
+	}
+	// A program without patches has an address too: behind the others'.
+	size := uint64(len(b) + patchSize)
+	base, err := d.own.memory(size)
+	if err == nil {
+		err = d.send(base, b)
+	}
+	if err != nil {
+		return fmt.Errorf("cuda: patches: %w", err)
+	}
+	d.seconds = base
+	for i := range d.programs {
+		d.programs[i].patches = base + driver.Ptr(at[i])
+	}
+	d.scratch += size
+	return nil
+}
+
+// send copies b to the GPU and waits: a copy from pageable memory may return
+// before the GPU has the bytes.
+func (d *Device) send(to driver.Ptr, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	if err := d.drv.MemcpyHtoDAsync(to, b, d.transfer); err != nil {
+		return err
+	}
+	return d.drv.StreamSynchronize(d.transfer)
+}
+
+// warmUp replays every program once in a session of its own.
+func (d *Device) warmUp() error {
+	id, err := d.NewSession()
+	if err != nil {
+		return err
+	}
+	sub := &table.Submission{Session: id}
+	for i := range d.table.Programs {
+		sub.Runs = append(sub.Runs, table.Run{Program: uint32(i), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}})
+	}
+	ticket, err := d.Submit(sub)
+	if err == nil {
+		_, err = d.Wait(ticket)
+	}
+	return errors.Join(err, d.CloseSession(id))
+}
+
+// kernel is an entry, ready to launch.
+type kernel struct {
+	f      driver.Function
+	grid   [3]uint32
+	block  [3]uint32
+	shared uint32
+	specs  [decl.MaxSpecs]uint32
+}
+
+// eachCmd calls f with the commands of all programs, and with their place if it
+// fails.
+func eachCmd(t *table.Table, f func(i int, p *table.Program, c *table.Cmd) error) error {
+	for pi := range t.Programs {
+		p := &t.Programs[pi]
+		for i := range t.ProgramCmds(p) {
+			c := int(p.First) + i
+			if err := f(c, p, &t.Cmds[c]); err != nil {
+				return &CommandError{Command: c, Label: t.Label(c), Err: err}
+			}
+		}
+	}
+	return nil
+}
+
+// choose chooses the instance of every command, and checks that it can be
+// launched as the command asks.
+func (l *loader) choose() error {
+	d, t := l.d, l.t
+	l.instances = make([]*Instance, len(t.Cmds))
+	d.kernels = make([]kernel, len(t.Cmds))
+	err := eachCmd(t, func(i int, p *table.Program, c *table.Cmd) error {
+		in, err := d.modules.instance(t, c)
+		if err != nil {
+			return err
+		}
+		l.instances[i] = in
+		k := &d.kernels[i]
+		k.grid, k.block, k.specs = c.Grid, c.Threadgroup, t.Specs[c.Spec].Values
+		if k.shared, err = threadgroupMemory(t, p, c, in); err != nil {
+			return err
+		}
+		if err := d.modules.aligned(c); err != nil {
+			return err
+		}
+		return d.gpu.fits(k)
+	})
+	if err != nil {
+		return err
+	}
+	in, ok := d.modules.choose(kernelPatch, [decl.MaxSpecs]uint32{})
+	if !ok {
+		return fmt.Errorf("cuda: %w", &KernelError{Kernel: kernelPatch})
+	}
+	l.patch = in
+	d.patch = kernel{grid: [3]uint32{1, 1, 1}, block: [3]uint32{patchThreads, 1, 1}}
+	return nil
+}
+
+// threadgroupMemory returns the bytes that a command's threadgroups have.
+func threadgroupMemory(t *table.Table, p *table.Program, c *table.Cmd, in *Instance) (uint32, error) {
+	if in.TGMem == nil {
+		return c.TGMem, nil
+	}
+	env, err := t.NewEnv(c, p)
+	if err != nil {
+		return 0, err
+	}
+	n, err := in.TGMem(env, int(c.Threadgroup[0]*c.Threadgroup[1]*c.Threadgroup[2]))
+	return max(c.TGMem, uint32(min(n, math.MaxUint32))), err
+}
+
+// aligned returns an error if a binding is not where the kernels can use it.
+// Slots begin at multiples of 256.
+func (m *Modules) aligned(c *table.Cmd) error {
+	for i, b := range c.Bind[:min(int(c.Bindings), len(c.Bind))] {
+		if b.Slot != table.NoSlot && m.BindingAlign > 0 && b.Offset%m.BindingAlign != 0 {
+			return fmt.Errorf("binding %d is at offset %d of its slot, which is no multiple of %d", i, b.Offset, m.BindingAlign)
+		}
+	}
+	return nil
+}
+
+// fits returns why the GPU cannot launch a kernel, or nil.
+func (g *GPU) fits(k *kernel) error {
+	threads := uint64(k.block[0]) * uint64(k.block[1]) * uint64(k.block[2])
+	switch {
+	case k.block[0] > 1024 || k.block[1] > 1024 || k.block[2] > 64 || threads == 0 || threads > uint64(g.MaxThreads):
+		return fmt.Errorf("threadgroups of %v threads are not within 1 to %d", k.block, g.MaxThreads)
+	case threads%simdWidth != 0:
+		return fmt.Errorf("threadgroups of %d threads are no multiple of %d", threads, simdWidth)
+	case uint64(k.shared) > g.SharedMemory:
+		return fmt.Errorf("%d bytes of threadgroup memory are more than the GPU's %d", k.shared, g.SharedMemory)
+	}
+	for i, n := range k.grid {
+		if n == 0 || n > g.MaxGrid[i] {
+			return fmt.Errorf("a grid of %v is not within 1 to %v", k.grid, g.MaxGrid)
+		}
+	}
+	return nil
+}
+
+// modules assembles the texts that the table needs and finds its functions.
+func (l *loader) modules() error {
+	d := l.d
+	type loaded struct {
+		name string
+		m    driver.Module
+	}
+	var all []loaded
+	module := func(name string) (driver.Module, error) {
+		for _, m := range all {
+			if m.name == name {
+				return m.m, nil
+			}
+		}
+		text := d.modules.text(name, d.gpu.capability())
+		if text == nil {
+			return 0, fmt.Errorf("kernels %s: %w", name, ErrNoKernels)
+		}
+		m, err := d.drv.ModuleLoad(text.PTX)
+		if err != nil {
+			return 0, fmt.Errorf("kernels %s, sm_%d: %w", name, text.Arch, err)
+		}
+		d.own.add(func() error { return d.drv.ModuleUnload(m) })
+		all = append(all, loaded{name, m})
+		return m, nil
+	}
+	type found struct {
+		in      *Instance
+		f       driver.Function
+		threads int
+		shared  uint32 // that it is allowed
+	}
+	var functions []*found
+	function := func(in *Instance, k *kernel) error {
+		var fn *found
+		for _, f := range functions {
+			if f.in == in {
+				fn = f
+			}
+		}
+		if fn == nil {
+			m, err := module(in.Text)
+			if err != nil {
+				return err
+			}
+			fn = &found{in: in}
+			if fn.f, err = d.drv.ModuleFunction(m, in.Entry); err != nil {
+				return fmt.Errorf("entry %s: %w", in.Entry, err)
+			}
+			if fn.threads, err = d.drv.FunctionMaxThreads(fn.f); err != nil {
+				return fmt.Errorf("entry %s: %w", in.Entry, err)
+			}
+			functions = append(functions, fn)
+		}
+		if n := int(k.block[0] * k.block[1] * k.block[2]); n > fn.threads {
+			return fmt.Errorf("threadgroups of %d threads are more than the %d of entry %s", n, fn.threads, in.Entry)
+		}
+		if k.shared > fn.shared {
+			if err := d.drv.FunctionAllowShared(fn.f, k.shared); err != nil {
+				return fmt.Errorf("entry %s, %d bytes of threadgroup memory: %w", in.Entry, k.shared, err)
+			}
+			fn.shared = k.shared
+		}
+		k.f = fn.f
+		return nil
+	}
+	if err := function(l.patch, &d.patch); err != nil {
+		return fmt.Errorf("cuda: %w", err)
+	}
+	return eachCmd(l.t, func(i int, _ *table.Program, _ *table.Cmd) error {
+		return function(l.instances[i], &d.kernels[i])
+	})
+}

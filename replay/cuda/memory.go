@@ -1,0 +1,136 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+
+	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// enter makes the context current on the calling goroutine's thread and keeps
+// the goroutine on it, until leave.
+func (d *Device) enter() error {
+	runtime.LockOSThread()
+	if err := d.drv.CtxPush(d.ctx); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("cuda: %w", err)
+	}
+	return nil
+}
+
+// leave ends what enter began. An error of its own is joined to err.
+func (d *Device) leave(err *error) {
+	if e := d.drv.CtxPop(); e != nil {
+		*err = errors.Join(*err, fmt.Errorf("cuda: %w", e))
+	}
+	runtime.UnlockOSThread()
+}
+
+// owned is what must be freed, in the order in which it came to be. The context
+// must be current wherever it is used.
+type owned struct {
+	drv   *driver.Driver
+	frees []func() error
+}
+
+// free frees everything, the last first. What a lost device says to that is
+// left out: the context takes it all with it.
+func (o *owned) free() error {
+	var errs []error
+	for i := len(o.frees) - 1; i >= 0; i-- {
+		if err := o.frees[i](); err != nil && !errors.Is(err, ErrDeviceLost) {
+			errs = append(errs, fmt.Errorf("cuda: %w", err))
+		}
+	}
+	o.frees = nil
+	return errors.Join(errs...)
+}
+
+func (o *owned) add(free func() error) { o.frees = append(o.frees, free) }
+
+// memory allocates n bytes of the device; none for 0.
+func (o *owned) memory(n uint64) (driver.Ptr, error) {
+	if n == 0 {
+		return 0, nil
+	}
+	p, err := o.drv.MemAlloc(n)
+	if err != nil {
+		return 0, fmt.Errorf("%d bytes: %w", n, err)
+	}
+	o.add(func() error { return o.drv.MemFree(p) })
+	return p, nil
+}
+
+// pinned allocates n bytes of the host that the device copies from and to.
+func (o *owned) pinned(n int) ([]byte, error) {
+	b, err := o.drv.MemHostAlloc(n)
+	if err != nil {
+		return nil, fmt.Errorf("%d pinned bytes: %w", n, err)
+	}
+	o.add(func() error { return o.drv.MemFreeHost(b) })
+	return b, nil
+}
+
+func (o *owned) stream() (driver.Stream, error) {
+	s, err := o.drv.StreamCreate()
+	if err == nil {
+		o.add(func() error { return o.drv.StreamDestroy(s) })
+	}
+	return s, err
+}
+
+func (o *owned) event(timing bool) (driver.Event, error) {
+	e, err := o.drv.EventCreate(timing)
+	if err == nil {
+		o.add(func() error { return o.drv.EventDestroy(e) })
+	}
+	return e, err
+}
+
+// align is what slots begin at in their block.
+const align = 256
+
+// place gives each slot of a scope its offset in a block and returns the
+// block's size.
+func place(t *table.Table, scope table.Scope, use func(slot int, at uint64)) (uint64, error) {
+	var end uint64
+	for i := range t.Slots {
+		s := &t.Slots[i]
+		if s.Scope != scope {
+			continue
+		}
+		use(i, end)
+		if s.Size > math.MaxInt64-align-end {
+			return 0, fmt.Errorf("slot %s: %d bytes", s.Name, s.Size)
+		}
+		end += (s.Size + align - 1) &^ (align - 1)
+	}
+	return end, nil
+}
+
+// slots allocates the slots of a scope as one zeroed block and sets their
+// addresses in mem. It returns the block's size.
+func (d *Device) slots(o *owned, t *table.Table, scope table.Scope, mem []driver.Ptr) (uint64, error) {
+	size, err := place(t, scope, func(slot int, at uint64) { mem[slot] = driver.Ptr(at) })
+	if err != nil {
+		return 0, fmt.Errorf("cuda: %w", err)
+	}
+	base, err := o.memory(size)
+	if err == nil && size > 0 {
+		if err = d.drv.MemsetD8Async(base, 0, size, d.transfer); err == nil {
+			err = d.drv.StreamSynchronize(d.transfer)
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cuda: slots of the %v: %w", scope, err)
+	}
+	for i := range t.Slots {
+		if t.Slots[i].Scope == scope {
+			mem[i] += base
+		}
+	}
+	return size, nil
+}

@@ -1,0 +1,378 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/replay/cuda/fake"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// TestStop ends chains with a stop id: on the device, in the middle, and the
+// flag does not outlive the submission.
+func TestStop(t *testing.T) {
+	m := tiny(t, "llama")
+	for _, mode := range Modes() {
+		d := load(t, fake.New(t), mode, m)
+		free := chains(t, d, begun(t, d), 60, 60)
+		at := slices.IndexFunc(free, func(id uint32) bool { return slices.Index(free, id) > 5 })
+		if at < 0 {
+			t.Fatal("no token first occurs after the fifth")
+		}
+		for _, length := range []int{1, 4, 60} {
+			id := begun(t, d, 9999, free[at])
+			if got := chains(t, d, id, 60, length); !slices.Equal(got, free[:at+1]) {
+				t.Errorf("%s, chains of %d: %v, want %v", mode, length, got, free[:at+1])
+			}
+			res, err := submit(d, decode(d, id, at, 1))
+			if err != nil || res.Count != 1 {
+				t.Errorf("%s: after a stop: %+v, %v", mode, res, err)
+			}
+		}
+	}
+}
+
+// TestCancel cancels chains at several times: what was decoded by then is what
+// a free run decodes, and the session goes on from there.
+func TestCancel(t *testing.T) {
+	m := tiny(t, "llama")
+	const n = 120
+	for _, mode := range Modes() {
+		for _, eager := range []bool{false, true} {
+			drv := fake.New(t)
+			if eager {
+				drv.SetEager()
+			}
+			d := load(t, drv, mode, m)
+			want := chains(t, d, begun(t, d), n, n)
+			drv.SetDelay(20)
+			cut := 0
+			for _, after := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond} {
+				id := begun(t, d)
+				ticket, err := d.Submit(decode(d, id, 0, n))
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(after)
+				before := time.Now()
+				d.Cancel(ticket)
+				res, err := d.Wait(ticket)
+				if err != nil || res.Stopped || res.Count > n {
+					t.Fatalf("%s: %+v, %v", mode, res, err)
+				}
+				if took := time.Since(before); took > 5*time.Second {
+					t.Errorf("%s: cancelling took %v", mode, took)
+				}
+				if res.Count > 0 && res.Count < n {
+					cut++
+				}
+				d.Cancel(ticket) // of no effect now
+				got := chains(t, d, id, 1, 1)[:1]
+				if res.Count > 0 {
+					got = mustTokens(t, d, id, res.Count+1)
+				}
+				if !slices.Equal(got, want[:len(got)]) {
+					t.Errorf("%s: %d tokens before the cancellation are not those of a free run", mode, res.Count)
+				}
+				next := decode(d, id, res.Count, 5)
+				if r, err := submit(d, next); err != nil || r.Count != 5 {
+					t.Errorf("%s: after a cancellation: %+v, %v", mode, r, err)
+				}
+				if got := mustTokens(t, d, id, res.Count+6); !slices.Equal(got[res.Count+1:], want[res.Count+1:][:min(5, n-res.Count)]) && res.Count+6 <= n {
+					t.Errorf("%s: after a cancellation the session goes on with other tokens", mode)
+				}
+			}
+			if cut == 0 {
+				t.Errorf("%s, eager %t: no chain was cut in the middle", mode, eager)
+			}
+			drv.SetDelay(0)
+		}
+	}
+}
+
+func mustTokens(t *testing.T, d *Device, id table.SessionID, n int) []uint32 {
+	t.Helper()
+	out, err := tokens(d, id, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestCancelQueued cancels a submission that waits behind another: it never
+// runs.
+func TestCancelQueued(t *testing.T) {
+	drv := fake.New(t)
+	d := load(t, drv, "record", tiny(t, "llama"))
+	a, b := begun(t, d), begun(t, d)
+	drv.SetDelay(50)
+	first, err := d.Submit(decode(d, a, 0, 40))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := d.Submit(decode(d, b, 0, 40))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Cancel(second)
+	if res, err := d.Wait(second); err != nil || res.Count != 0 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if res, err := d.Wait(first); err != nil || res.Count != 40 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	d.Cancel(first)
+	d.Cancel(12345)
+}
+
+// TestDry replays with the stop flag set: all is launched, nothing runs.
+func TestDry(t *testing.T) {
+	for _, mode := range Modes() {
+		drv := fake.New(t)
+		d := load(t, drv, mode, tiny(t, "llama"))
+		id := begun(t, d)
+		before := drv.Kernels()
+		sub := decode(d, id, 0, 10)
+		sub.Dry = true
+		res, err := submit(d, sub)
+		if err != nil || res.Count != 0 || res.Stopped || res.Elapsed <= 0 {
+			t.Errorf("%s: %+v, %v", mode, res, err)
+		}
+		if drv.Kernels()-before < 10*int(d.table.Programs[0].Count) {
+			t.Errorf("%s: %d launches", mode, drv.Kernels()-before)
+		}
+		if got := mustTokens(t, d, id, 4); !slices.Equal(got, []uint32{7, 0, 0, 0}) {
+			t.Errorf("%s: a dry run wrote %v", mode, got)
+		}
+		chains(t, d, id, 3, 3) // the flag is gone
+	}
+}
+
+// TestTimings times each command, and refuses room for another number.
+func TestTimings(t *testing.T) {
+	for _, mode := range Modes() {
+		d := load(t, fake.New(t), mode, tiny(t, "llama"))
+		id := begun(t, d)
+		want := chains(t, d, begun(t, d), 6, 6)
+		sub := decode(d, id, 0, 6)
+		sub.Timings = make([]time.Duration, d.table.Programs[sub.Runs[0].Program].Count)
+		for range 2 {
+			if res, err := submit(d, sub); err != nil || res.Count != 6 {
+				t.Fatalf("%s: %+v, %v", mode, res, err)
+			}
+		}
+		if slices.Min(sub.Timings) <= 0 {
+			t.Errorf("%s: %v", mode, sub.Timings)
+		}
+		if got := mustTokens(t, d, id, 7); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", mode, got, want)
+		}
+		sub.Timings = sub.Timings[1:]
+		if _, err := d.Submit(sub); err == nil || !strings.Contains(err.Error(), "timings of") {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if _, err := d.Submit(&table.Submission{Session: id, Timings: sub.Timings}); err == nil {
+			t.Error("timings without a run")
+		}
+		if res, err := submit(d, &table.Submission{Session: id}); err != nil || res.Count != 0 {
+			t.Errorf("%s: an empty submission: %+v, %v", mode, res, err)
+		}
+	}
+}
+
+// TestRefusals are submissions and transfers that are refused.
+func TestRefusals(t *testing.T) {
+	drv := fake.New(t)
+	d := load(t, drv, "encode", tiny(t, "llama"))
+	id := begun(t, d)
+	for what, change := range map[string]func(r *table.Run){
+		"run 0: program 9 of 4":                                         func(r *table.Run) { r.Program = 9 },
+		"run 0 (decode): 0 rows are not within 1 to 1":                  func(r *table.Run) { r.Step.Rows = 0 },
+		"run 0 (decode): 2 rows are not within 1 to 1":                  func(r *table.Run) { r.Step.Rows = 2 },
+		"position 500 + 13 rows is past the context of 512":             func(r *table.Run) { r.Step.Position, r.Count = 500, 13 },
+		"token 512 + 1 is past the context of 512":                      func(r *table.Run) { r.Step.TokenIndex = 512 },
+		"KV length 0 with 1 rows is not within 1 to the context of 512": func(r *table.Run) { r.Step.KVLen = 0 },
+		"position 4294967295 + 4294967295 rows":                         func(r *table.Run) { r.Step.Position, r.Count = 1<<32-1, 1<<32-1 },
+	} {
+		sub := decode(d, id, 0, 1)
+		change(&sub.Runs[0])
+		_, err := d.Submit(sub)
+		var run *RunError
+		if !errors.As(err, &run) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%v, want %s", err, what)
+		}
+	}
+	b := make([]byte, 8)
+	_, ring, _ := d.table.Slot(table.SlotTokens)
+	_, weight, _ := d.table.Slot(table.SlotWeight)
+	for what, f := range map[string]func() error{
+		"slot 9999 of ":      func() error { return d.Read(id, 9999, 0, b) },
+		"is not one of a se": func() error { return d.Write(id, weight, 0, b) },
+		"is past its 2052":   func() error { return d.Write(id, ring, 2048, b) },
+		"offset 18446744073": func() error { return d.Read(id, ring, 1<<64-4, b) },
+		"no such session":    func() error { return d.Read(99, ring, 0, b) },
+		"no such ticket":     func() error { _, err := d.Wait(3); return err },
+	} {
+		if err := f(); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%v, want %s", err, what)
+		}
+	}
+	if err := d.Read(id, ring, 2052, nil); err != nil {
+		t.Errorf("no bytes at the end: %v", err)
+	}
+	drv.SetDelay(50)
+	ticket, err := d.Submit(decode(d, id, 0, 20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Submit(decode(d, id, 0, 1)); !errors.Is(err, ErrBusy) {
+		t.Errorf("a second submission: %v", err)
+	}
+	if err := d.Read(id, ring, 0, b); !errors.Is(err, ErrBusy) {
+		t.Errorf("reading: %v", err)
+	}
+	if _, err := d.Wait(ticket); err != nil {
+		t.Error(err)
+	}
+	if _, err := d.Wait(ticket); !errors.Is(err, ErrTicket) {
+		t.Errorf("a second Wait: %v", err)
+	}
+}
+
+// TestStates calls methods before Load and after Close.
+func TestStates(t *testing.T) {
+	drv := fake.New(t)
+	m := tiny(t, "llama")
+	d := open(t, drv, "")
+	if d.Mode() != "record" || !slices.Equal(d.Info().Modes, []string{"record", "encode"}) || d.Info().Device != "cuda" ||
+		!strings.Contains(d.Info().Detail, "compute capability 9.0, 132 multiprocessors, driver for CUDA 13.0") {
+		t.Errorf("%s, %+v", d.Mode(), d.Info())
+	}
+	if _, err := d.NewSession(); !errors.Is(err, ErrNotLoaded) {
+		t.Errorf("NewSession before Load: %v", err)
+	}
+	if _, err := d.Submit(&table.Submission{}); !errors.Is(err, ErrSession) {
+		t.Errorf("Submit before Load: %v", err)
+	}
+	if d.Memory() != (table.Memory{}) {
+		t.Errorf("%+v", d.Memory())
+	}
+	if err := d.Load(context.Background(), m.t, m.src, table.LoadOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Load(context.Background(), m.t, m.src, table.LoadOptions{}); !errors.Is(err, ErrLoaded) {
+		t.Errorf("a second Load: %v", err)
+	}
+	id := begun(t, d)
+	mem := d.Memory()
+	if mem.Weights == 0 || mem.Sessions == 0 || mem.Executor == 0 || mem.Mapped != 0 || int(mem.Weights+mem.Sessions+mem.Executor) != drv.Used() {
+		t.Errorf("%+v, the driver has %d", mem, drv.Used())
+	}
+	if err := errors.Join(d.Close(), d.Close()); err != nil {
+		t.Error(err)
+	}
+	for what, err := range map[string]error{
+		"NewSession":   second(d.NewSession()),
+		"Submit":       second(d.Submit(&table.Submission{Session: id})),
+		"Read":         d.Read(id, 0, 0, nil),
+		"CloseSession": d.CloseSession(id),
+		"Load":         d.Load(context.Background(), m.t, m.src, table.LoadOptions{}),
+	} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+	if d.Memory() != (table.Memory{}) {
+		t.Errorf("%+v", d.Memory())
+	}
+	drv.Check()
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestClose closes a device while sessions decode: each ends, soon.
+func TestClose(t *testing.T) {
+	m := tiny(t, "llama")
+	for _, mode := range Modes() {
+		drv := fake.New(t)
+		d := open(t, drv, mode)
+		if err := d.Load(context.Background(), m.t, m.src, table.LoadOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		drv.SetDelay(20)
+		var wg sync.WaitGroup
+		for range 4 {
+			id := begun(t, d)
+			wg.Go(func() {
+				for {
+					ticket, err := d.Submit(decode(d, id, 0, 400))
+					if err == nil {
+						_, err = d.Wait(ticket)
+					}
+					if err != nil {
+						if !errors.Is(err, ErrClosed) && !errors.Is(err, ErrSession) {
+							t.Errorf("%s: %v", mode, err)
+						}
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				for {
+					other, err := d.NewSession()
+					if err == nil {
+						err = d.CloseSession(other)
+					}
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Errorf("%s: %v", mode, err)
+						}
+						return
+					}
+				}
+			})
+		}
+		time.Sleep(5 * time.Millisecond)
+		before := time.Now()
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		if took := time.Since(before); took > 5*time.Second {
+			t.Errorf("%s: closing took %v", mode, took)
+		}
+		drv.Check()
+	}
+}
+
+// TestNoAllocation decodes without allocating, in both modes.
+func TestNoAllocation(t *testing.T) {
+	if fake.Race() {
+		t.Skip("the race detector makes pools forget what they hold")
+	}
+	for _, mode := range Modes() {
+		d := load(t, fake.New(t), mode, tiny(t, "llama"))
+		id := begun(t, d)
+		sub := decode(d, id, 0, 16)
+		best := ^uint64(0)
+		for range 5 { // the runtime's own background work may allocate
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := submit(d, sub)
+			runtime.ReadMemStats(&after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			best = min(best, after.Mallocs-before.Mallocs)
+		}
+		if best != 0 {
+			t.Errorf("%s: %d allocations", mode, best)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package replay_test
+
+import (
+	"context"
+	"math"
+	"testing"
+
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/replay/cpu"
+	"github.com/pianola-engine/pianola/replay/cuda"
+	"github.com/pianola-engine/pianola/replay/cuda/fake"
+)
+
+// fakeCUDA returns the NVIDIA device on a fake driver, whose kernels are plain
+// C.
+func fakeCUDA(t testing.TB, mode string) *cuda.Device {
+	t.Helper()
+	drv := fake.New(t)
+	m := &cuda.Modules{Texts: []cuda.Text{{Name: "all", Arch: 70, PTX: fake.PTX(fake.Kernels()...)}}}
+	for _, k := range fake.Kernels() {
+		m.Instances = append(m.Instances, cuda.Instance{Kernel: k, Text: "all", Entry: k})
+	}
+	dev, err := cuda.New(cuda.Options{Library: drv.Path, Mode: mode, Modules: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(drv.Check) // behind Close
+	return dev
+}
+
+// TestCUDA runs the tests of every device on the NVIDIA device without a GPU.
+func TestCUDA(t *testing.T) {
+	for _, mode := range cuda.Modes() {
+		for _, c := range sessionTests {
+			t.Run(mode+"/"+c.name, func(t *testing.T) {
+				if c.name == "Allocations" && fake.Race() {
+					t.Skip("the race detector makes pools forget what they hold")
+				}
+				c.run(t, func(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model {
+					t.Helper()
+					return loadedOn(t, fakeCUDA(t, mode), "h200", name, chunk, o)
+				})
+			})
+		}
+	}
+}
+
+// TestCUDAAgrees replays one table on the NVIDIA device, without a GPU, and on
+// the CPU: prompts of several chunks, in programs that are fused and that are
+// not, give the same logits.
+func TestCUDAAgrees(t *testing.T) {
+	for _, name := range []string{"llama", "mistral", "qwen2", "qwen3"} {
+		for _, o := range []compiler.Options{{}, {NoFuse: true}} {
+			on := func(dev replay.Device) []float32 {
+				s := session(t, loadedOn(t, dev, "h200", name, 32, o), replay.SessionOptions{})
+				generate(t, s, prompt(75), 20)
+				if err := s.Reset(); err != nil {
+					t.Fatal(err)
+				}
+				if _, _, err := s.Prompt(context.Background(), prompt(75)); err != nil {
+					t.Fatal(err)
+				}
+				logits := make([]float32, 512)
+				if err := s.Logits(logits); err != nil {
+					t.Fatal(err)
+				}
+				return logits
+			}
+			host, err := cpu.New(cpu.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := on(host)
+			for _, mode := range cuda.Modes() {
+				var diff, norm float64
+				for i, v := range on(fakeCUDA(t, mode)) {
+					diff += math.Pow(float64(v-want[i]), 2)
+					norm += math.Pow(float64(want[i]), 2)
+				}
+				if e := math.Sqrt(diff / norm); !(e < 2e-3) {
+					t.Errorf("%s, %+v, %s: relative error of the logits %g", name, o, mode, e)
+				}
+			}
+		}
+	}
+}
