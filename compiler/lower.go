@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
@@ -242,11 +243,37 @@ func (l *lowering) attn() {
 	if n.splits > 1 {
 		span = uint32(l.s.in.Chip.SplitSpan)
 	}
+	heads, rows := l.attnGroup()
+	l.spec.Values[table.AttnSpecTile] = one(rows > 1)
 	table.AttnParams{
 		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
 		Window: uint32(n.window), Span: span, Splits: uint32(n.splits), Scale: n.scale,
+		HeadGroup: uint32(heads), RowGroup: uint32(rows),
 	}.Put(&l.cmd)
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
+}
+
+// Attention's groups on a GPU: a threadgroup takes at most so many heads, and
+// in tiles a SIMD group takes so many rows of one of them.
+const (
+	attnHeads    = 4
+	attnTileRows = 16
+)
+
+// attnGroup returns how many heads and rows a threadgroup takes. Heads that
+// share K and V are divided evenly.
+func (l *lowering) attnGroup() (heads, rows int) {
+	c := l.s.in.Chip
+	if c.Device == chip.CPU {
+		return 1, 1
+	}
+	shared := l.n.heads / l.n.kvHeads
+	groups := (shared + attnHeads - 1) / attnHeads
+	heads = (shared + groups - 1) / groups
+	if d := l.s.cfg.HeadDim; !l.p.wide || c.Device != chip.CUDA || d%16 != 0 || d > 128 {
+		return heads, 1
+	}
+	return heads, attnTileRows * max(1, c.AttnThreads/32/heads)
 }
 
 // threads returns the threadgroup's size on the chip.

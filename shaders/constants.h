@@ -18,5 +18,6 @@ constant uint QK_NORM [[function_constant(PIANOLA_FC_QK_NORM)]]; // 1 if Q and K
 constant uint FACTORS [[function_constant(PIANOLA_FC_FACTORS)]]; // 1 if frequencies are divided by factors
 constant uint SPLIT [[function_constant(PIANOLA_FC_SPLIT)]]; // 1 if a row's positions are split over threadgroups
 constant uint WINDOWED [[function_constant(PIANOLA_FC_WINDOWED)]]; // 1 if only the last positions are seen
+constant uint TILE [[function_constant(PIANOLA_FC_TILE)]]; // 1 if a threadgroup takes a tile of rows
 
 #endif

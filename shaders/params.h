@@ -41,6 +41,7 @@
 #define PIANOLA_FC_FACTORS 8
 #define PIANOLA_FC_SPLIT 9
 #define PIANOLA_FC_WINDOWED 10
+#define PIANOLA_FC_TILE 11
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_INPUT_PLAIN 0
@@ -167,7 +168,7 @@ typedef struct pianola_qk_rope_kv_params {
 } pianola_qk_rope_kv_params;
 PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 32);
 
-// Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees positions s*span to (s+1)*span - 1 and writes its sum, its maximum and its weight to part.
+// Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees positions s*span to (s+1)*span - 1 and writes its sum, its maximum and its weight to part; a split without positions may write its weight 0 alone. A threadgroup takes head_group heads that share K and V, and row_group rows.
 typedef struct pianola_attn_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -177,8 +178,10 @@ typedef struct pianola_attn_params {
     uint32_t span; // positions of a split
     uint32_t splits; // splits, 1 if not split
     float scale; // factor of Q·K
+    uint32_t head_group; // Q heads that a threadgroup takes
+    uint32_t row_group; // rows that a threadgroup takes, 1 without tile
 } pianola_attn_params;
-PIANOLA_ASSERT_SIZE(pianola_attn_params, 32);
+PIANOLA_ASSERT_SIZE(pianola_attn_params, 40);
 
 // Merges the splits of each row and head in order: out = sum(values * exp(max_s - max)) / sum(weight * exp(max_s - max)). Splits that saw no position have weight 0.
 typedef struct pianola_attn_merge_params {

@@ -458,31 +458,36 @@ const (
 	AttnSpecHeadDim  = 0 // elements of a head
 	AttnSpecWindowed = 1 // 1 if only the last positions are seen
 	AttnSpecSplit    = 2 // 1 if a row's positions are split over threadgroups
+	AttnSpecTile     = 3 // 1 if a threadgroup takes a tile of rows
 )
 
 // AttnParams are the parameters of attn.
 type AttnParams struct {
-	Heads   uint32  // Q heads
-	KVHeads uint32  // K and V heads
-	QStride uint32  // elements from one row of q to the next
-	Cap     uint32  // rows of the cache
-	Window  uint32  // positions seen, if the constant windowed is 1
-	Span    uint32  // positions of a split
-	Splits  uint32  // splits, 1 if not split
-	Scale   float32 // factor of Q·K
+	Heads     uint32  // Q heads
+	KVHeads   uint32  // K and V heads
+	QStride   uint32  // elements from one row of q to the next
+	Cap       uint32  // rows of the cache
+	Window    uint32  // positions seen, if the constant windowed is 1
+	Span      uint32  // positions of a split
+	Splits    uint32  // splits, 1 if not split
+	Scale     float32 // factor of Q·K
+	HeadGroup uint32  // Q heads that a threadgroup takes
+	RowGroup  uint32  // rows that a threadgroup takes, 1 without tile
 }
 
 // AttnParams decodes the parameter bytes as those of attn.
 func (c *Cmd) AttnParams() AttnParams {
 	return AttnParams{
-		Heads:   c.u32(0),
-		KVHeads: c.u32(4),
-		QStride: c.u32(8),
-		Cap:     c.u32(12),
-		Window:  c.u32(16),
-		Span:    c.u32(20),
-		Splits:  c.u32(24),
-		Scale:   c.f32(28),
+		Heads:     c.u32(0),
+		KVHeads:   c.u32(4),
+		QStride:   c.u32(8),
+		Cap:       c.u32(12),
+		Window:    c.u32(16),
+		Span:      c.u32(20),
+		Splits:    c.u32(24),
+		Scale:     c.f32(28),
+		HeadGroup: c.u32(32),
+		RowGroup:  c.u32(36),
 	}
 }
 
@@ -496,7 +501,9 @@ func (p AttnParams) Put(c *Cmd) {
 	c.putU32(20, p.Span)
 	c.putU32(24, p.Splits)
 	c.putF32(28, p.Scale)
-	c.ParamSize = 32
+	c.putU32(32, p.HeadGroup)
+	c.putU32(36, p.RowGroup)
+	c.ParamSize = 40
 }
 
 // Bindings of attn_merge.

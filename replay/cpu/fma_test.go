@@ -56,7 +56,11 @@ func TestFMA(t *testing.T) {
 			}
 		}
 	}
-	for range 200000 {
+	n := 200000
+	if testing.Short() {
+		n = 40000
+	}
+	for range n {
 		checkFMA(t, any(), any(), any())
 		// Exponents that are close, so that all bits of the sum count.
 		scale := float32(math.Ldexp(1, r.IntN(130)-100))

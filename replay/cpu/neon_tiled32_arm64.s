@@ -11,10 +11,10 @@ TEXT ·tiledQ8_0x1NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xf100833f // cmp x25, #0x20
+	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400054b // b.lt l2
+	WORD $0x5400052b // b.lt l2
 	WORD $0x8b1902e8 // add x8, x23, x25
 
 l0:
@@ -47,19 +47,18 @@ l1:
 	WORD $0x4fa3e820 // sdot v0.4s, v1.16b, v3.4b[3]
 	WORD $0x0e217841 // fcvtl v1.4s, v2.4h
 	WORD $0xbd400102 // ldr s2, [x8]
-	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
 	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
 	WORD $0x6e20dc20 // fmul v0.4s, v1.4s, v0.4s
 	WORD $0x3ceb6a81 // ldr q1, [x20, x11]
 	WORD $0x4e20d420 // fadd v0.4s, v1.4s, v0.4s
 	WORD $0x3cab6a80 // str q0, [x20, x11]
 	WORD $0x54fffc21 // b.ne l1
-	WORD $0xf100ff3f // cmp x25, #0x3f
-	WORD $0xd1008339 // sub x25, x25, #0x20
-	WORD $0x910882d6 // add x22, x22, #0x220
+	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
-	WORD $0x54fffb2c // b.gt l0
+	WORD $0x910882d6 // add x22, x22, #0x220
+	WORD $0x54fffb4c // b.gt l0
 
 l2:
 	RET
@@ -76,7 +75,7 @@ TEXT ·tiledQ8_0x4NEON(SB), NOSPLIT, $0-48
 	WORD $0xd37ffaaa // lsl x10, x21, #1
 	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
 	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
-	WORD $0xf100833f // cmp x25, #0x20
+	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0x8b15014b // add x11, x10, x21
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
@@ -87,7 +86,7 @@ TEXT ·tiledQ8_0x4NEON(SB), NOSPLIT, $0-48
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
 	WORD $0xad000100 // stp q0, q0, [x8]
 	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x54000ceb // b.lt l2
+	WORD $0x54000ccb // b.lt l2
 	WORD $0xd37ffb08 // lsl x8, x24, #1
 	WORD $0xd37ef6a9 // lsl x9, x21, #2
 	WORD $0xd37ef54a // lsl x10, x10, #2
@@ -103,51 +102,51 @@ l0:
 l1:
 	WORD $0xd37cedd1 // lsl x17, x14, #4
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0xad402ae3 // ldp q3, q10, [x23]
-	WORD $0x3cf86aeb // ldr q11, [x23, x24]
+	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
+	WORD $0xad4026e3 // ldp q3, q9, [x23]
+	WORD $0x3cf86aea // ldr q10, [x23, x24]
 	WORD $0x8b1102d3 // add x19, x22, x17
-	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
+	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
 	WORD $0xfc6e79ed // ldr d13, [x15, x14, lsl #3]
 	WORD $0x3dc00260 // ldr q0, [x19]
 	WORD $0x3dc01265 // ldr q5, [x19, #0x40]
 	WORD $0x3dc02264 // ldr q4, [x19, #0x80]
 	WORD $0x3dc03262 // ldr q2, [x19, #0xc0]
-	WORD $0x3dc05266 // ldr q6, [x19, #0x140]
+	WORD $0x3dc05267 // ldr q7, [x19, #0x140]
 	WORD $0x3dc06268 // ldr q8, [x19, #0x180]
 	WORD $0x4f83e001 // sdot v1.4s, v0.16b, v3.4b[0]
-	WORD $0x4f8be007 // sdot v7.4s, v0.16b, v11.4b[0]
-	WORD $0x3dc07269 // ldr q9, [x19, #0x1c0]
+	WORD $0x4f8ae006 // sdot v6.4s, v0.16b, v10.4b[0]
+	WORD $0x3dc0726c // ldr q12, [x19, #0x1c0]
 	WORD $0x3ce86aee // ldr q14, [x23, x8]
 	WORD $0x8b110291 // add x17, x20, x17
 	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
 	WORD $0x910005ce // add x14, x14, #0x1
-	WORD $0x4f8ee00c // sdot v12.4s, v0.16b, v14.4b[0]
+	WORD $0x4f8ee00b // sdot v11.4s, v0.16b, v14.4b[0]
 	WORD $0xf10011df // cmp x14, #0x4
 	WORD $0x4fa3e0a1 // sdot v1.4s, v5.16b, v3.4b[1]
-	WORD $0x4fabe0a7 // sdot v7.4s, v5.16b, v11.4b[1]
-	WORD $0x4faee0ac // sdot v12.4s, v5.16b, v14.4b[1]
+	WORD $0x4faae0a6 // sdot v6.4s, v5.16b, v10.4b[1]
+	WORD $0x4faee0ab // sdot v11.4s, v5.16b, v14.4b[1]
 	WORD $0x4f83e881 // sdot v1.4s, v4.16b, v3.4b[2]
-	WORD $0x4f8be887 // sdot v7.4s, v4.16b, v11.4b[2]
-	WORD $0x4f8ee88c // sdot v12.4s, v4.16b, v14.4b[2]
+	WORD $0x4f8ae886 // sdot v6.4s, v4.16b, v10.4b[2]
+	WORD $0x4f8ee88b // sdot v11.4s, v4.16b, v14.4b[2]
 	WORD $0x4fa3e841 // sdot v1.4s, v2.16b, v3.4b[3]
 	WORD $0x3dc04263 // ldr q3, [x19, #0x100]
-	WORD $0x4fabe847 // sdot v7.4s, v2.16b, v11.4b[3]
-	WORD $0x3cf86a0b // ldr q11, [x16, x24]
-	WORD $0x4faee84c // sdot v12.4s, v2.16b, v14.4b[3]
-	WORD $0x4f8ae061 // sdot v1.4s, v3.16b, v10.4b[0]
-	WORD $0x4f8be067 // sdot v7.4s, v3.16b, v11.4b[0]
-	WORD $0x4faae0c1 // sdot v1.4s, v6.16b, v10.4b[1]
-	WORD $0x4fabe0c7 // sdot v7.4s, v6.16b, v11.4b[1]
-	WORD $0x4f8ae901 // sdot v1.4s, v8.16b, v10.4b[2]
-	WORD $0x4f8be907 // sdot v7.4s, v8.16b, v11.4b[2]
-	WORD $0x4faae921 // sdot v1.4s, v9.16b, v10.4b[3]
-	WORD $0x0e2179aa // fcvtl v10.4s, v13.4h
+	WORD $0x4faae846 // sdot v6.4s, v2.16b, v10.4b[3]
+	WORD $0x3cf86a0a // ldr q10, [x16, x24]
+	WORD $0x4faee84b // sdot v11.4s, v2.16b, v14.4b[3]
+	WORD $0x4f89e061 // sdot v1.4s, v3.16b, v9.4b[0]
+	WORD $0x4f8ae066 // sdot v6.4s, v3.16b, v10.4b[0]
+	WORD $0x4fa9e0e1 // sdot v1.4s, v7.16b, v9.4b[1]
+	WORD $0x4faae0e6 // sdot v6.4s, v7.16b, v10.4b[1]
+	WORD $0x4f89e901 // sdot v1.4s, v8.16b, v9.4b[2]
+	WORD $0x4f8ae906 // sdot v6.4s, v8.16b, v10.4b[2]
+	WORD $0x4fa9e981 // sdot v1.4s, v12.16b, v9.4b[3]
+	WORD $0x0e2179a9 // fcvtl v9.4s, v13.4h
 	WORD $0xbd40018d // ldr s13, [x12]
-	WORD $0x4fabe927 // sdot v7.4s, v9.16b, v11.4b[3]
-	WORD $0x3ced6a0b // ldr q11, [x16, x13]
+	WORD $0x4faae986 // sdot v6.4s, v12.16b, v10.4b[3]
+	WORD $0x3ced6a0a // ldr q10, [x16, x13]
+	WORD $0x4f8d912d // fmul v13.4s, v9.4s, v13.s[0]
 	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x4f8d914d // fmul v13.4s, v10.4s, v13.s[0]
 	WORD $0x6e21dda1 // fmul v1.4s, v13.4s, v1.4s
 	WORD $0x3dc0022d // ldr q13, [x17]
 	WORD $0x4e21d5a1 // fadd v1.4s, v13.4s, v1.4s
@@ -155,45 +154,44 @@ l1:
 	WORD $0x4f8de00f // sdot v15.4s, v0.16b, v13.4b[0]
 	WORD $0x3ce86a00 // ldr q0, [x16, x8]
 	WORD $0x3d800221 // str q1, [x17]
-	WORD $0x4f80e06c // sdot v12.4s, v3.16b, v0.4b[0]
+	WORD $0x4f80e06b // sdot v11.4s, v3.16b, v0.4b[0]
 	WORD $0xbc786981 // ldr s1, [x12, x24]
 	WORD $0x4fade0af // sdot v15.4s, v5.16b, v13.4b[1]
-	WORD $0x4e21d8e5 // scvtf v5.4s, v7.4s
-	WORD $0x4f819141 // fmul v1.4s, v10.4s, v1.s[0]
-	WORD $0x4fa0e0cc // sdot v12.4s, v6.16b, v0.4b[1]
+	WORD $0x4e21d8c5 // scvtf v5.4s, v6.4s
+	WORD $0x4f819121 // fmul v1.4s, v9.4s, v1.s[0]
+	WORD $0x4fa0e0eb // sdot v11.4s, v7.16b, v0.4b[1]
 	WORD $0x4f8de88f // sdot v15.4s, v4.16b, v13.4b[2]
 	WORD $0x3ce96a24 // ldr q4, [x17, x9]
 	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
-	WORD $0x4f80e90c // sdot v12.4s, v8.16b, v0.4b[2]
+	WORD $0x4f80e90b // sdot v11.4s, v8.16b, v0.4b[2]
 	WORD $0x4fade84f // sdot v15.4s, v2.16b, v13.4b[3]
 	WORD $0x4e21d481 // fadd v1.4s, v4.4s, v1.4s
-	WORD $0x4fa0e92c // sdot v12.4s, v9.16b, v0.4b[3]
+	WORD $0x4fa0e98b // sdot v11.4s, v12.16b, v0.4b[3]
 	WORD $0x3ca96a21 // str q1, [x17, x9]
-	WORD $0x4f8be06f // sdot v15.4s, v3.16b, v11.4b[0]
+	WORD $0x4f8ae06f // sdot v15.4s, v3.16b, v10.4b[0]
 	WORD $0xbc686980 // ldr s0, [x12, x8]
-	WORD $0x4e21d981 // scvtf v1.4s, v12.4s
-	WORD $0x4f809140 // fmul v0.4s, v10.4s, v0.s[0]
-	WORD $0x4fabe0cf // sdot v15.4s, v6.16b, v11.4b[1]
+	WORD $0x4e21d961 // scvtf v1.4s, v11.4s
+	WORD $0x4f809120 // fmul v0.4s, v9.4s, v0.s[0]
+	WORD $0x4faae0ef // sdot v15.4s, v7.16b, v10.4b[1]
 	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
 	WORD $0x3cea6a21 // ldr q1, [x17, x10]
-	WORD $0x4f8be90f // sdot v15.4s, v8.16b, v11.4b[2]
+	WORD $0x4f8ae90f // sdot v15.4s, v8.16b, v10.4b[2]
 	WORD $0x4e20d420 // fadd v0.4s, v1.4s, v0.4s
-	WORD $0x4fabe92f // sdot v15.4s, v9.16b, v11.4b[3]
+	WORD $0x4faae98f // sdot v15.4s, v12.16b, v10.4b[3]
 	WORD $0x3caa6a20 // str q0, [x17, x10]
 	WORD $0xbc6d6980 // ldr s0, [x12, x13]
 	WORD $0x4e21d9e1 // scvtf v1.4s, v15.4s
-	WORD $0x4f809140 // fmul v0.4s, v10.4s, v0.s[0]
+	WORD $0x4f809120 // fmul v0.4s, v9.4s, v0.s[0]
 	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
 	WORD $0x3ceb6a21 // ldr q1, [x17, x11]
 	WORD $0x4e20d420 // fadd v0.4s, v1.4s, v0.4s
 	WORD $0x3cab6a20 // str q0, [x17, x11]
 	WORD $0x54fff541 // b.ne l1
-	WORD $0xf100ff3f // cmp x25, #0x3f
-	WORD $0xd1008339 // sub x25, x25, #0x20
-	WORD $0x910882d6 // add x22, x22, #0x220
+	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0x9100118c // add x12, x12, #0x4
-	WORD $0x54fff42c // b.gt l0
+	WORD $0x910882d6 // add x22, x22, #0x220
+	WORD $0x54fff44c // b.gt l0
 
 l2:
 	RET
@@ -207,10 +205,10 @@ TEXT ·tiledQ4_0x1NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xf100833f // cmp x25, #0x20
+	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x540006ab // b.lt l2
+	WORD $0x5400068b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e8 // add x8, x23, x25
 	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
@@ -223,50 +221,49 @@ l1:
 	WORD $0xd37ced4c // lsl x12, x10, #4
 	WORD $0x79c0052d // ldrsh w13, [x9, #0x2]
 	WORD $0x79c0012e // ldrsh w14, [x9]
-	WORD $0xad4016e4 // ldp q4, q5, [x23]
+	WORD $0xad401ae4 // ldp q4, q6, [x23]
 	WORD $0x8b0c02cf // add x15, x22, x12
 	WORD $0x0b0e01ad // add w13, w13, w14
 	WORD $0x3dc001e1 // ldr q1, [x15]
 	WORD $0x4b0d0fed // neg w13, w13, lsl #3
+	WORD $0x3dc011e5 // ldr q5, [x15, #0x40]
+	WORD $0x3dc021e7 // ldr q7, [x15, #0x80]
+	WORD $0x3dc031e8 // ldr q8, [x15, #0xc0]
 	WORD $0x4e201c22 // and v2.16b, v1.16b, v0.16b
 	WORD $0x4e040da3 // dup v3.4s, w13
 	WORD $0x6f0c0421 // ushr v1.16b, v1.16b, #0x4
 	WORD $0x4f84e043 // sdot v3.4s, v2.16b, v4.4b[0]
-	WORD $0x3dc011e2 // ldr q2, [x15, #0x40]
-	WORD $0x4f85e023 // sdot v3.4s, v1.16b, v5.4b[0]
-	WORD $0x4e201c41 // and v1.16b, v2.16b, v0.16b
-	WORD $0x4fa4e023 // sdot v3.4s, v1.16b, v4.4b[1]
-	WORD $0x6f0c0441 // ushr v1.16b, v2.16b, #0x4
-	WORD $0x3dc021e2 // ldr q2, [x15, #0x80]
-	WORD $0x4fa5e023 // sdot v3.4s, v1.16b, v5.4b[1]
-	WORD $0x4e201c41 // and v1.16b, v2.16b, v0.16b
-	WORD $0x4f84e823 // sdot v3.4s, v1.16b, v4.4b[2]
-	WORD $0x6f0c0441 // ushr v1.16b, v2.16b, #0x4
-	WORD $0x3dc031e2 // ldr q2, [x15, #0xc0]
-	WORD $0x4f85e823 // sdot v3.4s, v1.16b, v5.4b[2]
-	WORD $0x4e201c41 // and v1.16b, v2.16b, v0.16b
-	WORD $0x4fa4e823 // sdot v3.4s, v1.16b, v4.4b[3]
-	WORD $0x6f0c0441 // ushr v1.16b, v2.16b, #0x4
+	WORD $0x4e201ca2 // and v2.16b, v5.16b, v0.16b
+	WORD $0x4fa4e043 // sdot v3.4s, v2.16b, v4.4b[1]
+	WORD $0x4e201ce2 // and v2.16b, v7.16b, v0.16b
+	WORD $0x4f84e843 // sdot v3.4s, v2.16b, v4.4b[2]
+	WORD $0x4e201d02 // and v2.16b, v8.16b, v0.16b
+	WORD $0x4fa4e843 // sdot v3.4s, v2.16b, v4.4b[3]
 	WORD $0xfc6a7962 // ldr d2, [x11, x10, lsl #3]
 	WORD $0x9100054a // add x10, x10, #0x1
 	WORD $0xf100115f // cmp x10, #0x4
-	WORD $0x4fa5e823 // sdot v3.4s, v1.16b, v5.4b[3]
+	WORD $0x4f86e023 // sdot v3.4s, v1.16b, v6.4b[0]
+	WORD $0x6f0c04a1 // ushr v1.16b, v5.16b, #0x4
+	WORD $0x4fa6e023 // sdot v3.4s, v1.16b, v6.4b[1]
+	WORD $0x6f0c04e1 // ushr v1.16b, v7.16b, #0x4
+	WORD $0x4f86e823 // sdot v3.4s, v1.16b, v6.4b[2]
+	WORD $0x6f0c0501 // ushr v1.16b, v8.16b, #0x4
+	WORD $0x4fa6e823 // sdot v3.4s, v1.16b, v6.4b[3]
 	WORD $0x0e217841 // fcvtl v1.4s, v2.4h
 	WORD $0xbd400102 // ldr s2, [x8]
-	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
 	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
+	WORD $0x4e21d862 // scvtf v2.4s, v3.4s
+	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
 	WORD $0x3cec6a82 // ldr q2, [x20, x12]
-	WORD $0x6e23dc21 // fmul v1.4s, v1.4s, v3.4s
 	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
 	WORD $0x3cac6a81 // str q1, [x20, x12]
 	WORD $0x54fffb21 // b.ne l1
-	WORD $0xf100ff3f // cmp x25, #0x3f
-	WORD $0xd1008339 // sub x25, x25, #0x20
-	WORD $0x910482d6 // add x22, x22, #0x120
 	WORD $0x910082f7 // add x23, x23, #0x20
+	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54fffa0c // b.gt l0
+	WORD $0x910482d6 // add x22, x22, #0x120
+	WORD $0x54fffa2c // b.gt l0
 
 l2:
 	RET
@@ -283,7 +280,7 @@ TEXT ·tiledQ4_0x4NEON(SB), NOSPLIT, $0-48
 	WORD $0xd37ffaac // lsl x12, x21, #1
 	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
 	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
-	WORD $0xf100833f // cmp x25, #0x20
+	WORD $0xf100073f // cmp x25, #0x1
 	WORD $0x8b15018d // add x13, x12, x21
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
@@ -294,7 +291,7 @@ TEXT ·tiledQ4_0x4NEON(SB), NOSPLIT, $0-48
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
 	WORD $0xad000100 // stp q0, q0, [x8]
 	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x5400102b // b.lt l2
+	WORD $0x5400100b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x8b1902e8 // add x8, x23, x25
 	WORD $0xd37ffb0a // lsl x10, x24, #1
@@ -306,8 +303,8 @@ TEXT ·tiledQ4_0x4NEON(SB), NOSPLIT, $0-48
 
 l0:
 	WORD $0xaa1f03ef // mov x15, xzr
-	WORD $0x910042f0 // add x16, x23, #0x10
-	WORD $0x910402d1 // add x17, x22, #0x100
+	WORD $0x910402d0 // add x16, x22, #0x100
+	WORD $0x910042f1 // add x17, x23, #0x10
 	WORD $0x8b180133 // add x19, x9, x24
 	WORD $0x8b0a0135 // add x21, x9, x10
 	WORD $0x8b0e013a // add x26, x9, x14
@@ -316,117 +313,389 @@ l1:
 	WORD $0xd37cede0 // lsl x0, x15, #4
 	WORD $0x79c00522 // ldrsh w2, [x9, #0x2]
 	WORD $0x79c00123 // ldrsh w3, [x9]
-	WORD $0xad401eea // ldp q10, q7, [x23]
+	WORD $0xad402ee8 // ldp q8, q11, [x23]
 	WORD $0x3cf86aed // ldr q13, [x23, x24]
 	WORD $0x8b0002c1 // add x1, x22, x0
 	WORD $0x0b030042 // add w2, w2, w3
 	WORD $0x79c00663 // ldrsh w3, [x19, #0x2]
-	WORD $0x3dc00022 // ldr q2, [x1]
+	WORD $0x3dc00026 // ldr q6, [x1]
 	WORD $0x4b020fe2 // neg w2, w2, lsl #3
-	WORD $0x3dc01025 // ldr q5, [x1, #0x40]
-	WORD $0x3dc02028 // ldr q8, [x1, #0x80]
-	WORD $0x3cf86a0c // ldr q12, [x16, x24]
+	WORD $0x3dc01029 // ldr q9, [x1, #0x40]
+	WORD $0x3dc0202a // ldr q10, [x1, #0x80]
+	WORD $0x3dc0302c // ldr q12, [x1, #0xc0]
 	WORD $0x8b000280 // add x0, x20, x0
-	WORD $0x4e201c41 // and v1.16b, v2.16b, v0.16b
-	WORD $0x4e040c44 // dup v4.4s, w2
-	WORD $0x6f0c0442 // ushr v2.16b, v2.16b, #0x4
-	WORD $0x4e201ca3 // and v3.16b, v5.16b, v0.16b
+	WORD $0x4e201cc1 // and v1.16b, v6.16b, v0.16b
+	WORD $0x4e040c42 // dup v2.4s, w2
+	WORD $0x4e201d24 // and v4.16b, v9.16b, v0.16b
+	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
 	WORD $0x78f86922 // ldrsh w2, [x9, x24]
-	WORD $0x6f0c04a5 // ushr v5.16b, v5.16b, #0x4
-	WORD $0x4e201d06 // and v6.16b, v8.16b, v0.16b
-	WORD $0x6f0c0508 // ushr v8.16b, v8.16b, #0x4
-	WORD $0x3dc0302e // ldr q14, [x1, #0xc0]
-	WORD $0x4f8ae024 // sdot v4.4s, v1.16b, v10.4b[0]
-	WORD $0x0b020062 // add w2, w3, w2
-	WORD $0x78f87921 // ldrsh w1, [x9, x24, lsl #1]
-	WORD $0x4b020fe2 // neg w2, w2, lsl #3
-	WORD $0x4e201dcb // and v11.16b, v14.16b, v0.16b
-	WORD $0xfc6f7a2f // ldr d15, [x17, x15, lsl #3]
-	WORD $0x3cea6af0 // ldr q16, [x23, x10]
-	WORD $0x3cea6a11 // ldr q17, [x16, x10]
-	WORD $0x910005ef // add x15, x15, #0x1
-	WORD $0x4e040c49 // dup v9.4s, w2
+	WORD $0x4e201d85 // and v5.16b, v12.16b, v0.16b
+	WORD $0x6f0c04c6 // ushr v6.16b, v6.16b, #0x4
+	WORD $0xfc6f7a0e // ldr d14, [x16, x15, lsl #3]
+	WORD $0x3cea6aef // ldr q15, [x23, x10]
+	WORD $0x4f88e022 // sdot v2.4s, v1.16b, v8.4b[0]
+	WORD $0x0b020061 // add w1, w3, w2
 	WORD $0x79c006a2 // ldrsh w2, [x21, #0x2]
+	WORD $0x4b010fe1 // neg w1, w1, lsl #3
+	WORD $0x910005ef // add x15, x15, #0x1
 	WORD $0xf10011ff // cmp x15, #0x4
-	WORD $0x4f87e044 // sdot v4.4s, v2.16b, v7.4b[0]
+	WORD $0x4e040c27 // dup v7.4s, w1
+	WORD $0x78f87921 // ldrsh w1, [x9, x24, lsl #1]
+	WORD $0x4fa8e082 // sdot v2.4s, v4.16b, v8.4b[1]
 	WORD $0x0b010041 // add w1, w2, w1
 	WORD $0x79c00742 // ldrsh w2, [x26, #0x2]
-	WORD $0x4f8de029 // sdot v9.4s, v1.16b, v13.4b[0]
+	WORD $0x4f8de027 // sdot v7.4s, v1.16b, v13.4b[0]
 	WORD $0x4b010fe1 // neg w1, w1, lsl #3
-	WORD $0x4faae064 // sdot v4.4s, v3.16b, v10.4b[1]
-	WORD $0x4f8ce049 // sdot v9.4s, v2.16b, v12.4b[0]
-	WORD $0x4fa7e0a4 // sdot v4.4s, v5.16b, v7.4b[1]
-	WORD $0x4fade069 // sdot v9.4s, v3.16b, v13.4b[1]
-	WORD $0x4f8ae8c4 // sdot v4.4s, v6.16b, v10.4b[2]
-	WORD $0x4face0a9 // sdot v9.4s, v5.16b, v12.4b[1]
-	WORD $0x4f87e904 // sdot v4.4s, v8.16b, v7.4b[2]
-	WORD $0x4f8de8c9 // sdot v9.4s, v6.16b, v13.4b[2]
-	WORD $0x4faae964 // sdot v4.4s, v11.16b, v10.4b[3]
-	WORD $0x6f0c05ca // ushr v10.16b, v14.16b, #0x4
-	WORD $0x4e040c2e // dup v14.4s, w1
+	WORD $0x4f88e862 // sdot v2.4s, v3.16b, v8.4b[2]
+	WORD $0x4fade087 // sdot v7.4s, v4.16b, v13.4b[1]
+	WORD $0x4fa8e8a2 // sdot v2.4s, v5.16b, v8.4b[3]
+	WORD $0x6f0c0528 // ushr v8.16b, v9.16b, #0x4
+	WORD $0x6f0c0549 // ushr v9.16b, v10.16b, #0x4
+	WORD $0x6f0c058a // ushr v10.16b, v12.16b, #0x4
+	WORD $0x4e040c2c // dup v12.4s, w1
 	WORD $0x78ee6921 // ldrsh w1, [x9, x14]
-	WORD $0x4f8ce909 // sdot v9.4s, v8.16b, v12.4b[2]
-	WORD $0x4f90e02e // sdot v14.4s, v1.16b, v16.4b[0]
+	WORD $0x4f8de867 // sdot v7.4s, v3.16b, v13.4b[2]
 	WORD $0x0b010041 // add w1, w2, w1
-	WORD $0x4fa7e944 // sdot v4.4s, v10.16b, v7.4b[3]
-	WORD $0x0e2179e7 // fcvtl v7.4s, v15.4h
-	WORD $0xbd40010f // ldr s15, [x8]
+	WORD $0x4f8be0c2 // sdot v2.4s, v6.16b, v11.4b[0]
+	WORD $0x4f8fe02c // sdot v12.4s, v1.16b, v15.4b[0]
 	WORD $0x4b010fe1 // neg w1, w1, lsl #3
-	WORD $0x4fade969 // sdot v9.4s, v11.16b, v13.4b[3]
-	WORD $0x4f91e04e // sdot v14.4s, v2.16b, v17.4b[0]
-	WORD $0x4e040c2d // dup v13.4s, w1
-	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
-	WORD $0x4f8f90ef // fmul v15.4s, v7.4s, v15.s[0]
-	WORD $0x4face949 // sdot v9.4s, v10.16b, v12.4b[3]
-	WORD $0x4fb0e06e // sdot v14.4s, v3.16b, v16.4b[1]
-	WORD $0x6e24dde4 // fmul v4.4s, v15.4s, v4.4s
-	WORD $0x3dc0000f // ldr q15, [x0]
-	WORD $0x4fb1e0ae // sdot v14.4s, v5.16b, v17.4b[1]
-	WORD $0x4e24d5e4 // fadd v4.4s, v15.4s, v4.4s
+	WORD $0x4fade8a7 // sdot v7.4s, v5.16b, v13.4b[3]
+	WORD $0x3cf86a2d // ldr q13, [x17, x24]
+	WORD $0x4fabe102 // sdot v2.4s, v8.16b, v11.4b[1]
+	WORD $0x4fafe08c // sdot v12.4s, v4.16b, v15.4b[1]
+	WORD $0x4f8de0c7 // sdot v7.4s, v6.16b, v13.4b[0]
+	WORD $0x4f8be922 // sdot v2.4s, v9.16b, v11.4b[2]
+	WORD $0x4f8fe86c // sdot v12.4s, v3.16b, v15.4b[2]
+	WORD $0x4fade107 // sdot v7.4s, v8.16b, v13.4b[1]
+	WORD $0x4fabe942 // sdot v2.4s, v10.16b, v11.4b[3]
+	WORD $0x0e2179cb // fcvtl v11.4s, v14.4h
+	WORD $0xbd40010e // ldr s14, [x8]
+	WORD $0x4fafe8ac // sdot v12.4s, v5.16b, v15.4b[3]
 	WORD $0x3cee6aef // ldr q15, [x23, x14]
-	WORD $0x4f8fe02d // sdot v13.4s, v1.16b, v15.4b[0]
-	WORD $0x3cee6a01 // ldr q1, [x16, x14]
-	WORD $0x4f90e8ce // sdot v14.4s, v6.16b, v16.4b[2]
-	WORD $0x3d800004 // str q4, [x0]
-	WORD $0xbc786904 // ldr s4, [x8, x24]
-	WORD $0x4f81e04d // sdot v13.4s, v2.16b, v1.4b[0]
-	WORD $0x4e21d922 // scvtf v2.4s, v9.4s
-	WORD $0x4f8490e4 // fmul v4.4s, v7.4s, v4.s[0]
-	WORD $0x4f91e90e // sdot v14.4s, v8.16b, v17.4b[2]
-	WORD $0x4fafe06d // sdot v13.4s, v3.16b, v15.4b[1]
+	WORD $0x4f8de927 // sdot v7.4s, v9.16b, v13.4b[2]
+	WORD $0x4f8e916e // fmul v14.4s, v11.4s, v14.s[0]
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4fade947 // sdot v7.4s, v10.16b, v13.4b[3]
+	WORD $0x3cee6a2d // ldr q13, [x17, x14]
+	WORD $0x6e22ddc2 // fmul v2.4s, v14.4s, v2.4s
+	WORD $0x3dc0000e // ldr q14, [x0]
+	WORD $0x4e22d5c2 // fadd v2.4s, v14.4s, v2.4s
+	WORD $0x4e040c2e // dup v14.4s, w1
+	WORD $0x4f8fe02e // sdot v14.4s, v1.16b, v15.4b[0]
+	WORD $0x3cea6a21 // ldr q1, [x17, x10]
+	WORD $0x3d800002 // str q2, [x0]
+	WORD $0x4f81e0cc // sdot v12.4s, v6.16b, v1.4b[0]
+	WORD $0xbc786902 // ldr s2, [x8, x24]
+	WORD $0x4fafe08e // sdot v14.4s, v4.16b, v15.4b[1]
+	WORD $0x4f829162 // fmul v2.4s, v11.4s, v2.s[0]
+	WORD $0x4e21d8e4 // scvtf v4.4s, v7.4s
+	WORD $0x4fa1e10c // sdot v12.4s, v8.16b, v1.4b[1]
+	WORD $0x4f8fe86e // sdot v14.4s, v3.16b, v15.4b[2]
+	WORD $0x6e24dc42 // fmul v2.4s, v2.4s, v4.4s
 	WORD $0x3ceb6803 // ldr q3, [x0, x11]
-	WORD $0x6e22dc82 // fmul v2.4s, v4.4s, v2.4s
-	WORD $0x4fb0e96e // sdot v14.4s, v11.16b, v16.4b[3]
-	WORD $0x4fa1e0ad // sdot v13.4s, v5.16b, v1.4b[1]
+	WORD $0x4f81e92c // sdot v12.4s, v9.16b, v1.4b[2]
+	WORD $0x4fafe8ae // sdot v14.4s, v5.16b, v15.4b[3]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4fb1e94e // sdot v14.4s, v10.16b, v17.4b[3]
+	WORD $0x4fa1e94c // sdot v12.4s, v10.16b, v1.4b[3]
 	WORD $0x3cab6802 // str q2, [x0, x11]
-	WORD $0x4f8fe8cd // sdot v13.4s, v6.16b, v15.4b[2]
-	WORD $0xbc6a6902 // ldr s2, [x8, x10]
-	WORD $0x4e21d9c3 // scvtf v3.4s, v14.4s
-	WORD $0x4f8290e2 // fmul v2.4s, v7.4s, v2.s[0]
-	WORD $0x4f81e90d // sdot v13.4s, v8.16b, v1.4b[2]
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cec6803 // ldr q3, [x0, x12]
-	WORD $0x4fafe96d // sdot v13.4s, v11.16b, v15.4b[3]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4fa1e94d // sdot v13.4s, v10.16b, v1.4b[3]
-	WORD $0x3cac6802 // str q2, [x0, x12]
+	WORD $0x4f8de0ce // sdot v14.4s, v6.16b, v13.4b[0]
+	WORD $0xbc6a6901 // ldr s1, [x8, x10]
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4e21d982 // scvtf v2.4s, v12.4s
+	WORD $0x4fade10e // sdot v14.4s, v8.16b, v13.4b[1]
+	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
+	WORD $0x3cec6802 // ldr q2, [x0, x12]
+	WORD $0x4f8de92e // sdot v14.4s, v9.16b, v13.4b[2]
+	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
+	WORD $0x4fade94e // sdot v14.4s, v10.16b, v13.4b[3]
+	WORD $0x3cac6801 // str q1, [x0, x12]
 	WORD $0xbc6e6901 // ldr s1, [x8, x14]
-	WORD $0x4e21d9a2 // scvtf v2.4s, v13.4s
-	WORD $0x4f8190e1 // fmul v1.4s, v7.4s, v1.s[0]
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4e21d9c2 // scvtf v2.4s, v14.4s
 	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
 	WORD $0x3ced6802 // ldr q2, [x0, x13]
 	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
 	WORD $0x3cad6801 // str q1, [x0, x13]
 	WORD $0x54fff2c1 // b.ne l1
-	WORD $0xf100ff3f // cmp x25, #0x3f
-	WORD $0xd1008339 // sub x25, x25, #0x20
-	WORD $0x910482d6 // add x22, x22, #0x120
 	WORD $0x910082f7 // add x23, x23, #0x20
+	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
-	WORD $0x54fff12c // b.gt l0
+	WORD $0x910482d6 // add x22, x22, #0x120
+	WORD $0x54fff14c // b.gt l0
+
+l2:
+	RET
+
+// func tiledQ5_0x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+TEXT ·tiledQ5_0x1NEON(SB), NOSPLIT, $0-48
+	MOVD y+0(FP), R20
+	MOVD yStride+8(FP), R21
+	MOVD w+16(FP), R22
+	MOVD x+24(FP), R23
+	MOVD xStride+32(FP), R24
+	MOVD in+40(FP), R25
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
+	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0xad000280 // stp q0, q0, [x20]
+	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
+	WORD $0x5400092b // b.lt l2
+	WORD $0x4f00e600 // movi v0.16b, #0x10
+	WORD $0x4f00e5e1 // movi v1.16b, #0xf
+	WORD $0x8b1902e8 // add x8, x23, x25
+	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
+
+l0:
+	WORD $0xaa1f03ea // mov x10, xzr
+	WORD $0x910502cb // add x11, x22, #0x140
+
+l1:
+	WORD $0xd37ced4c // lsl x12, x10, #4
+	WORD $0x79c0052e // ldrsh w14, [x9, #0x2]
+	WORD $0x79c0012f // ldrsh w15, [x9]
+	WORD $0xad402ee9 // ldp q9, q11, [x23]
+	WORD $0x8b0c02cd // add x13, x22, x12
+	WORD $0x0b0f01ce // add w14, w14, w15
+	WORD $0x3dc041a2 // ldr q2, [x13, #0x100]
+	WORD $0x3dc001a4 // ldr q4, [x13]
+	WORD $0x4b0e13ee // neg w14, w14, lsl #4
+	WORD $0x3dc011a7 // ldr q7, [x13, #0x40]
+	WORD $0x4f0c5443 // shl v3.16b, v2.16b, #0x4
+	WORD $0x4e211c85 // and v5.16b, v4.16b, v1.16b
+	WORD $0x4f0b5446 // shl v6.16b, v2.16b, #0x3
+	WORD $0x4e211ce8 // and v8.16b, v7.16b, v1.16b
+	WORD $0x4f0a544a // shl v10.16b, v2.16b, #0x2
+	WORD $0x4e22844c // add v12.16b, v2.16b, v2.16b
+	WORD $0x4e201c63 // and v3.16b, v3.16b, v0.16b
+	WORD $0x4e201cc6 // and v6.16b, v6.16b, v0.16b
+	WORD $0x4ea51c65 // orr v5.16b, v3.16b, v5.16b
+	WORD $0x4e040dc3 // dup v3.4s, w14
+	WORD $0x4ea81cc6 // orr v6.16b, v6.16b, v8.16b
+	WORD $0x4e201d48 // and v8.16b, v10.16b, v0.16b
+	WORD $0x4f89e0a3 // sdot v3.4s, v5.16b, v9.4b[0]
+	WORD $0x3dc021a5 // ldr q5, [x13, #0x80]
+	WORD $0x4e211caa // and v10.16b, v5.16b, v1.16b
+	WORD $0x4fa9e0c3 // sdot v3.4s, v6.16b, v9.4b[1]
+	WORD $0x3dc031a6 // ldr q6, [x13, #0xc0]
+	WORD $0x4eaa1d08 // orr v8.16b, v8.16b, v10.16b
+	WORD $0x4e201d8a // and v10.16b, v12.16b, v0.16b
+	WORD $0x4e211ccc // and v12.16b, v6.16b, v1.16b
+	WORD $0x4f89e903 // sdot v3.4s, v8.16b, v9.4b[2]
+	WORD $0x4eac1d48 // orr v8.16b, v10.16b, v12.16b
+	WORD $0x4e201c4a // and v10.16b, v2.16b, v0.16b
+	WORD $0x6f0f044c // ushr v12.16b, v2.16b, #0x1
+	WORD $0x4fa9e903 // sdot v3.4s, v8.16b, v9.4b[3]
+	WORD $0x6f0c148a // usra v10.16b, v4.16b, #0x4
+	WORD $0x4e201d84 // and v4.16b, v12.16b, v0.16b
+	WORD $0x6f0e0448 // ushr v8.16b, v2.16b, #0x2
+	WORD $0x6f0d0442 // ushr v2.16b, v2.16b, #0x3
+	WORD $0x6f0c14e4 // usra v4.16b, v7.16b, #0x4
+	WORD $0x4f8be143 // sdot v3.4s, v10.16b, v11.4b[0]
+	WORD $0x4e201d07 // and v7.16b, v8.16b, v0.16b
+	WORD $0x4e201c42 // and v2.16b, v2.16b, v0.16b
+	WORD $0x6f0c14a7 // usra v7.16b, v5.16b, #0x4
+	WORD $0x6f0c14c2 // usra v2.16b, v6.16b, #0x4
+	WORD $0x4fabe083 // sdot v3.4s, v4.16b, v11.4b[1]
+	WORD $0xfc6a7964 // ldr d4, [x11, x10, lsl #3]
+	WORD $0x9100054a // add x10, x10, #0x1
+	WORD $0xf100115f // cmp x10, #0x4
+	WORD $0x4f8be8e3 // sdot v3.4s, v7.16b, v11.4b[2]
+	WORD $0x4fabe843 // sdot v3.4s, v2.16b, v11.4b[3]
+	WORD $0x0e217882 // fcvtl v2.4s, v4.4h
+	WORD $0xbd400104 // ldr s4, [x8]
+	WORD $0x4f849042 // fmul v2.4s, v2.4s, v4.s[0]
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
+	WORD $0x3cec6a83 // ldr q3, [x20, x12]
+	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
+	WORD $0x3cac6a82 // str q2, [x20, x12]
+	WORD $0x54fff8a1 // b.ne l1
+	WORD $0x910082f7 // add x23, x23, #0x20
+	WORD $0xf1008339 // subs x25, x25, #0x20
+	WORD $0x91001108 // add x8, x8, #0x4
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x910582d6 // add x22, x22, #0x160
+	WORD $0x54fff7ac // b.gt l0
+
+l2:
+	RET
+
+// func tiledQ5_0x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+TEXT ·tiledQ5_0x4NEON(SB), NOSPLIT, $0-48
+	MOVD y+0(FP), R20
+	MOVD yStride+8(FP), R21
+	MOVD w+16(FP), R22
+	MOVD x+24(FP), R23
+	MOVD xStride+32(FP), R24
+	MOVD in+40(FP), R25
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
+	WORD $0xd37ffaac // lsl x12, x21, #1
+	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
+	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
+	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0x8b15018d // add x13, x12, x21
+	WORD $0xad000280 // stp q0, q0, [x20]
+	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
+	WORD $0xad000100 // stp q0, q0, [x8]
+	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
+	WORD $0x8b0d0a88 // add x8, x20, x13, lsl #2
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0xad000100 // stp q0, q0, [x8]
+	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
+	WORD $0x540012ab // b.lt l2
+	WORD $0x4f00e5e0 // movi v0.16b, #0xf
+	WORD $0x4f00e601 // movi v1.16b, #0x10
+	WORD $0x8b1902e8 // add x8, x23, x25
+	WORD $0xd37ffb0a // lsl x10, x24, #1
+	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
+	WORD $0xd37ef6ab // lsl x11, x21, #2
+	WORD $0xd37ef58c // lsl x12, x12, #2
+	WORD $0xd37ef5ad // lsl x13, x13, #2
+	WORD $0x8b18014e // add x14, x10, x24
+
+l0:
+	WORD $0xaa1f03ef // mov x15, xzr
+	WORD $0x910502d0 // add x16, x22, #0x140
+	WORD $0x910042f1 // add x17, x23, #0x10
+	WORD $0x8b180133 // add x19, x9, x24
+	WORD $0x8b0a0135 // add x21, x9, x10
+	WORD $0x8b0e013a // add x26, x9, x14
+
+l1:
+	WORD $0xd37cede0 // lsl x0, x15, #4
+	WORD $0x79c00522 // ldrsh w2, [x9, #0x2]
+	WORD $0x79c00123 // ldrsh w3, [x9]
+	WORD $0xad4032ed // ldp q13, q12, [x23]
+	WORD $0x8b0002c1 // add x1, x22, x0
+	WORD $0x0b030042 // add w2, w2, w3
+	WORD $0x8b000280 // add x0, x20, x0
+	WORD $0x3dc04024 // ldr q4, [x1, #0x100]
+	WORD $0x3dc00029 // ldr q9, [x1]
+	WORD $0x4b0213e2 // neg w2, w2, lsl #4
+	WORD $0x3dc0102a // ldr q10, [x1, #0x40]
+	WORD $0x3dc0202f // ldr q15, [x1, #0x80]
+	WORD $0x3dc0302e // ldr q14, [x1, #0xc0]
+	WORD $0x4f0c5482 // shl v2.16b, v4.16b, #0x4
+	WORD $0x4e201d23 // and v3.16b, v9.16b, v0.16b
+	WORD $0x4f0b5485 // shl v5.16b, v4.16b, #0x3
+	WORD $0x4e201d46 // and v6.16b, v10.16b, v0.16b
+	WORD $0x4f0a5487 // shl v7.16b, v4.16b, #0x2
+	WORD $0x4e248488 // add v8.16b, v4.16b, v4.16b
+	WORD $0x78f86921 // ldrsh w1, [x9, x24]
+	WORD $0x6f0f0490 // ushr v16.16b, v4.16b, #0x1
+	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
+	WORD $0x4e211ca5 // and v5.16b, v5.16b, v1.16b
+	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
+	WORD $0x4e211d08 // and v8.16b, v8.16b, v1.16b
+	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
+	WORD $0x4e040c43 // dup v3.4s, w2
+	WORD $0x4ea61ca5 // orr v5.16b, v5.16b, v6.16b
+	WORD $0x4e201de6 // and v6.16b, v15.16b, v0.16b
+	WORD $0x79c00662 // ldrsh w2, [x19, #0x2]
+	WORD $0x4f8de043 // sdot v3.4s, v2.16b, v13.4b[0]
+	WORD $0x0b010041 // add w1, w2, w1
+	WORD $0x79c006a2 // ldrsh w2, [x21, #0x2]
+	WORD $0x4ea61ce6 // orr v6.16b, v7.16b, v6.16b
+	WORD $0x4e201dc7 // and v7.16b, v14.16b, v0.16b
+	WORD $0x4b0113e1 // neg w1, w1, lsl #4
+	WORD $0x4e040c2b // dup v11.4s, w1
+	WORD $0x78f87921 // ldrsh w1, [x9, x24, lsl #1]
+	WORD $0x4fade0a3 // sdot v3.4s, v5.16b, v13.4b[1]
+	WORD $0x4ea71d08 // orr v8.16b, v8.16b, v7.16b
+	WORD $0x4e211c87 // and v7.16b, v4.16b, v1.16b
+	WORD $0x0b010041 // add w1, w2, w1
+	WORD $0x79c00742 // ldrsh w2, [x26, #0x2]
+	WORD $0x4b0113e1 // neg w1, w1, lsl #4
+	WORD $0x6f0c1527 // usra v7.16b, v9.16b, #0x4
+	WORD $0x4e211e09 // and v9.16b, v16.16b, v1.16b
+	WORD $0x6f0e0490 // ushr v16.16b, v4.16b, #0x2
+	WORD $0x4f8de8c3 // sdot v3.4s, v6.16b, v13.4b[2]
+	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
+	WORD $0x6f0c1549 // usra v9.16b, v10.16b, #0x4
+	WORD $0x4e211e0a // and v10.16b, v16.16b, v1.16b
+	WORD $0x3cea6af0 // ldr q16, [x23, x10]
+	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
+	WORD $0x4fade903 // sdot v3.4s, v8.16b, v13.4b[3]
+	WORD $0x3cf86aed // ldr q13, [x23, x24]
+	WORD $0x6f0c15ea // usra v10.16b, v15.16b, #0x4
+	WORD $0xfc6f7a0f // ldr d15, [x16, x15, lsl #3]
+	WORD $0x910005ef // add x15, x15, #0x1
+	WORD $0x4f8de04b // sdot v11.4s, v2.16b, v13.4b[0]
+	WORD $0x6f0c15c4 // usra v4.16b, v14.16b, #0x4
+	WORD $0x4e040c2e // dup v14.4s, w1
+	WORD $0x78ee6921 // ldrsh w1, [x9, x14]
+	WORD $0xf10011ff // cmp x15, #0x4
+	WORD $0x4f8ce0e3 // sdot v3.4s, v7.16b, v12.4b[0]
+	WORD $0x4f90e04e // sdot v14.4s, v2.16b, v16.4b[0]
+	WORD $0x0b010041 // add w1, w2, w1
+	WORD $0x4fade0ab // sdot v11.4s, v5.16b, v13.4b[1]
+	WORD $0x4b0113e1 // neg w1, w1, lsl #4
+	WORD $0x4face123 // sdot v3.4s, v9.16b, v12.4b[1]
+	WORD $0x4fb0e0ae // sdot v14.4s, v5.16b, v16.4b[1]
+	WORD $0x4f8de8cb // sdot v11.4s, v6.16b, v13.4b[2]
+	WORD $0x4f8ce943 // sdot v3.4s, v10.16b, v12.4b[2]
+	WORD $0x4f90e8ce // sdot v14.4s, v6.16b, v16.4b[2]
+	WORD $0x4fade90b // sdot v11.4s, v8.16b, v13.4b[3]
+	WORD $0x3cf86a2d // ldr q13, [x17, x24]
+	WORD $0x4face883 // sdot v3.4s, v4.16b, v12.4b[3]
+	WORD $0x0e2179ec // fcvtl v12.4s, v15.4h
+	WORD $0xbd40010f // ldr s15, [x8]
+	WORD $0x4fb0e90e // sdot v14.4s, v8.16b, v16.4b[3]
+	WORD $0x3cee6af0 // ldr q16, [x23, x14]
+	WORD $0x4f8de0eb // sdot v11.4s, v7.16b, v13.4b[0]
+	WORD $0x4f8f918f // fmul v15.4s, v12.4s, v15.s[0]
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x4fade12b // sdot v11.4s, v9.16b, v13.4b[1]
+	WORD $0x6e23dde3 // fmul v3.4s, v15.4s, v3.4s
+	WORD $0x3dc0000f // ldr q15, [x0]
+	WORD $0x4f8de94b // sdot v11.4s, v10.16b, v13.4b[2]
+	WORD $0x4e23d5e3 // fadd v3.4s, v15.4s, v3.4s
+	WORD $0x4e040c2f // dup v15.4s, w1
+	WORD $0x4fade88b // sdot v11.4s, v4.16b, v13.4b[3]
+	WORD $0x3cee6a2d // ldr q13, [x17, x14]
+	WORD $0x4f90e04f // sdot v15.4s, v2.16b, v16.4b[0]
+	WORD $0x3cea6a22 // ldr q2, [x17, x10]
+	WORD $0x3d800003 // str q3, [x0]
+	WORD $0x4f82e0ee // sdot v14.4s, v7.16b, v2.4b[0]
+	WORD $0xbc786903 // ldr s3, [x8, x24]
+	WORD $0x4fb0e0af // sdot v15.4s, v5.16b, v16.4b[1]
+	WORD $0x4f839183 // fmul v3.4s, v12.4s, v3.s[0]
+	WORD $0x4e21d965 // scvtf v5.4s, v11.4s
+	WORD $0x4fa2e12e // sdot v14.4s, v9.16b, v2.4b[1]
+	WORD $0x4f90e8cf // sdot v15.4s, v6.16b, v16.4b[2]
+	WORD $0x6e25dc63 // fmul v3.4s, v3.4s, v5.4s
+	WORD $0x3ceb6805 // ldr q5, [x0, x11]
+	WORD $0x4f82e94e // sdot v14.4s, v10.16b, v2.4b[2]
+	WORD $0x4fb0e90f // sdot v15.4s, v8.16b, v16.4b[3]
+	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
+	WORD $0x4fa2e88e // sdot v14.4s, v4.16b, v2.4b[3]
+	WORD $0x3cab6803 // str q3, [x0, x11]
+	WORD $0x4f8de0ef // sdot v15.4s, v7.16b, v13.4b[0]
+	WORD $0xbc6a6902 // ldr s2, [x8, x10]
+	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
+	WORD $0x4e21d9c3 // scvtf v3.4s, v14.4s
+	WORD $0x4fade12f // sdot v15.4s, v9.16b, v13.4b[1]
+	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
+	WORD $0x3cec6803 // ldr q3, [x0, x12]
+	WORD $0x4f8de94f // sdot v15.4s, v10.16b, v13.4b[2]
+	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
+	WORD $0x4fade88f // sdot v15.4s, v4.16b, v13.4b[3]
+	WORD $0x3cac6802 // str q2, [x0, x12]
+	WORD $0xbc6e6902 // ldr s2, [x8, x14]
+	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
+	WORD $0x4e21d9e3 // scvtf v3.4s, v15.4s
+	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
+	WORD $0x3ced6803 // ldr q3, [x0, x13]
+	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
+	WORD $0x3cad6802 // str q2, [x0, x13]
+	WORD $0x54fff041 // b.ne l1
+	WORD $0x910082f7 // add x23, x23, #0x20
+	WORD $0xf1008339 // subs x25, x25, #0x20
+	WORD $0x91001108 // add x8, x8, #0x4
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x910582d6 // add x22, x22, #0x160
+	WORD $0x54ffeecc // b.gt l0
 
 l2:
 	RET

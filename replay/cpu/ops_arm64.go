@@ -17,6 +17,11 @@ func fastest() *ops {
 	o.features = []string{"neon"}
 	o.quantize = quantizeVector
 	o.sumHalves = sumHalvesVector
+	o.addTo = addToVector
+	o.scaleMul = scaleMulVector
+	o.rotateHalves = rotateHalvesVector
+	o.rotatePairs = rotatePairsVector
+	o.largest = largestVector
 	o.siluMul = siluMulVector
 	o.expSub = expSubVector
 	floatNEON(o)

@@ -8,10 +8,19 @@ import (
 // product extension.
 func tiledNEON() map[dtype.Type]tiledFunc {
 	return map[dtype.Type]tiledFunc{
-		dtype.Q8_0: tiledAssembled(dtype.Q8_0, tiledQ8_0x1NEON, tiledQ8_0x4NEON),
-		dtype.Q4_0: tiledAssembled(dtype.Q4_0, tiledQ4_0x1NEON, tiledQ4_0x4NEON),
-		dtype.Q4_K: tiledAssembled(dtype.Q4_K, tiledQ4_Kx1NEON, tiledQ4_Kx4NEON),
-		dtype.Q6_K: tiledAssembled(dtype.Q6_K, tiledQ6_Kx1NEON, tiledQ6_Kx4NEON),
+		dtype.Q8_0:   tiledAssembled(dtype.Q8_0, tiledQ8_0x1NEON, tiledQ8_0x4NEON),
+		dtype.Q4_0:   tiledAssembled(dtype.Q4_0, tiledQ4_0x1NEON, tiledQ4_0x4NEON),
+		dtype.Q4_1:   tiledAssembled(dtype.Q4_1, tiledQ4_1x1NEON, tiledQ4_1x4NEON),
+		dtype.Q5_0:   tiledAssembled(dtype.Q5_0, tiledQ5_0x1NEON, tiledQ5_0x4NEON),
+		dtype.Q5_1:   tiledAssembled(dtype.Q5_1, tiledQ5_1x1NEON, tiledQ5_1x4NEON),
+		dtype.Q2_K:   tiledAssembled(dtype.Q2_K, tiledQ2_Kx1NEON, tiledQ2_Kx4NEON),
+		dtype.Q3_K:   tiledAssembled(dtype.Q3_K, tiledQ3_Kx1NEON, tiledQ3_Kx4NEON),
+		dtype.Q4_K:   tiledAssembled(dtype.Q4_K, tiledQ4_Kx1NEON, tiledQ4_Kx4NEON),
+		dtype.Q5_K:   tiledAssembled(dtype.Q5_K, tiledQ5_Kx1NEON, tiledQ5_Kx4NEON),
+		dtype.Q6_K:   tiledAssembled(dtype.Q6_K, tiledQ6_Kx1NEON, tiledQ6_Kx4NEON),
+		dtype.IQ4_NL: tiledAssembled(dtype.IQ4_NL, tiledIQ4_NLx1NEON, tiledIQ4_NLx4NEON),
+		dtype.IQ4_XS: tiledAssembled(dtype.IQ4_XS, tiledIQ4_XSx1NEON, tiledIQ4_XSx4NEON),
+		dtype.MXFP4:  tiledAssembled(dtype.MXFP4, tiledMXFP4x1NEON, tiledMXFP4x4NEON),
 	}
 }
 
@@ -34,16 +43,70 @@ func tiledQ4_0x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
 func tiledQ4_0x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
 
 //go:noescape
+func tiledQ4_1x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ4_1x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_0x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_0x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_1x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_1x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ2_Kx1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ2_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ3_Kx1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ3_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
 func tiledQ4_Kx1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ4_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
 
 //go:noescape
+func tiledQ5_Kx1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledQ5_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
 func tiledQ6_Kx1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
 
 //go:noescape
 func tiledQ6_Kx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledIQ4_NLx1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledIQ4_NLx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledIQ4_XSx1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledIQ4_XSx4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledMXFP4x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledMXFP4x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
 
 // tiledAssembled returns the product of a type. A strip is multiplied with all
 // rows of activations before the next, so that it is read from memory once.

@@ -1,12 +1,14 @@
 package conform
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/pianola-engine/pianola/replay/cpu"
@@ -16,17 +18,19 @@ import (
 	"github.com/pianola-engine/pianola/table/decl"
 )
 
-// contextRows is the context of the tests' tables.
+// contextRows is the context of the tests' tables, unless a command says
+// another.
 const contextRows = 1 << 18
 
 // command is one kernel with its arguments.
 type command struct {
-	kernel decl.ID
-	specs  []uint32
-	params interface{ Put(*table.Cmd) }
-	second pianolaSecond
-	absent []string          // bindings that are not there
-	input  map[string][]byte // what bindings hold; others hold noise
+	kernel  decl.ID
+	specs   []uint32
+	params  interface{ Put(*table.Cmd) }
+	second  pianolaSecond
+	context uint32            // 0: contextRows
+	absent  []string          // bindings that are not there
+	input   map[string][]byte // what bindings hold; others hold noise
 }
 
 // pianolaSecond are the secondary fields.
@@ -44,12 +48,13 @@ type outcome struct {
 func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32) {
 	tb.Helper()
 	k, _ := decl.Lookup(c.kernel)
-	t := &table.Table{Header: table.Header{Vocab: 1, Width: 1, Layers: 1, Context: contextRows, Chunk: 64}}
+	context := cmp.Or(c.context, contextRows)
+	t := &table.Table{Header: table.Header{Vocab: 1, Width: 1, Layers: 1, Context: context, Chunk: 64}}
 	slot := func(name string, kind table.SlotKind, size uint64) uint32 {
 		t.Slots = append(t.Slots, table.Slot{Name: name, Kind: kind, Scope: table.ScopeSession, Size: size})
 		return uint32(len(t.Slots) - 1)
 	}
-	slot("tokens", table.SlotTokens, 4*(contextRows+1))
+	slot("tokens", table.SlotTokens, 4*(uint64(context)+1))
 	slot("logits", table.SlotLogits, 4)
 	slot("stops", table.SlotStops, 4)
 	slot("step", table.SlotStep, table.StepSize)
@@ -186,7 +191,7 @@ func (c *command) emulated(tb testing.TB, p *emu.Program, t *table.Table, conten
 		Specs: t.Specs[0].Values, Params: cmd.Param, Second: cmd.Second,
 	}
 	for i, g := range k.Grid {
-		if g == "rows" {
+		if strings.Contains(g, "rows") {
 			d.Grid[i] += l.extra
 		}
 	}

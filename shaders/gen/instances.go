@@ -28,7 +28,9 @@ type helper struct {
 	bindings []decl.Binding
 }
 
-var helpers = []helper{}
+var helpers = []helper{
+	{name: "patch", bindings: []decl.Binding{{Name: "patches", Role: decl.Read}, {Name: "seconds", Role: decl.ReadWrite}}},
+}
 
 // compiled says which entries a kernel gets. One that is not listed gets the
 // generic entry alone, which reads every constant at run time.
@@ -57,6 +59,7 @@ func (s sets) and(name string, values ...uint32) sets {
 
 var instances = []compiled{
 	{kernel: "embed", fixed: fix("wtype", uint32(dtype.F32), uint32(dtype.F16), uint32(dtype.BF16)).and("weights", uint32(dtype.Rows))},
+	{kernel: "attn", fixed: slices.Concat(fix("tile", 0, 1), fix("head_dim", 64, 80, 96, 128).and("tile", 0, 1), fix("head_dim", 256).and("tile", 0))},
 }
 
 // entries returns the entries of a kernel, the generic one first.

@@ -37,12 +37,14 @@ var (
 	constFactors = Constant{Name: "factors", Flag: true, Doc: "1 if frequencies are divided by factors"}
 	constSplit   = Constant{Name: "split", Flag: true, Doc: "1 if a row's positions are split over threadgroups"}
 	constWindow  = Constant{Name: "windowed", Flag: true, Doc: "1 if only the last positions are seen"}
+	constTile    = Constant{Name: "tile", Flag: true, Doc: "1 if a threadgroup takes a tile of rows"}
 )
 
 // Constants lists the specialisation constants of all kernels: an index is
 // the constant's number as a Metal function constant. Append only.
 var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
+	constTile,
 }
 
 var (
@@ -257,9 +259,9 @@ var Kernels = []Kernel{
 	},
 	{
 		Name:    "attn",
-		Doc:     "Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees positions s*span to (s+1)*span - 1 and writes its sum, its maximum and its weight to part.",
-		Grid:    [3]string{"heads", "splits", "rows"},
-		Require: []string{"1 <= head_dim", "1 <= kv_heads", "div(heads,kv_heads)*kv_heads <= heads", "1 <= heads", "1 <= splits", "context <= splits*span", "windowed <= window", "(1-windowed)*context <= cap", "windowed*min(context,window+rows-1) <= cap", "1 <= cap", "splits <= 1+split*splits", "64*div(span,64) <= span"},
+		Doc:     "Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees positions s*span to (s+1)*span - 1 and writes its sum, its maximum and its weight to part; a split without positions may write its weight 0 alone. A threadgroup takes head_group heads that share K and V, and row_group rows.",
+		Grid:    [3]string{"kv_heads*div(div(heads,kv_heads),head_group)", "splits", "div(rows,row_group)"},
+		Require: []string{"1 <= head_dim", "1 <= kv_heads", "div(heads,kv_heads)*kv_heads <= heads", "1 <= heads", "1 <= splits", "context <= splits*span", "windowed <= window", "(1-windowed)*context <= cap", "windowed*min(context,window+rows-1) <= cap", "1 <= cap", "splits <= 1+split*splits", "64*div(span,64) <= span", "1 <= head_group", "head_group <= div(heads,kv_heads)", "1 <= row_group", "row_group <= 1+tile*row_group", "tile*head_dim <= 128", "tile*16*div(head_dim,16) <= head_dim"},
 		Bindings: []Binding{
 			{Name: "q", Role: Read, Extent: "((rows-1)*q_stride+heads*head_dim)*4", Doc: "[rows, heads, head_dim] float32, rows q_stride apart"},
 			{Name: "k_cache", Role: Read, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
@@ -275,9 +277,11 @@ var Kernels = []Kernel{
 			{"span", U32, "positions of a split"},
 			{"splits", U32, "splits, 1 if not split"},
 			{"scale", F32, "factor of Q·K"},
+			{"head_group", U32, "Q heads that a threadgroup takes"},
+			{"row_group", U32, "rows that a threadgroup takes, 1 without tile"},
 		},
 		Second: []Second{secondKVLen, secondRows},
-		Specs:  []Constant{constHeadDim, constWindow, constSplit},
+		Specs:  []Constant{constHeadDim, constWindow, constSplit, constTile},
 		Worker: "16*(head_dim*8+256)", // 16 rows of Q, of sums and of scores
 	},
 	{

@@ -24,6 +24,17 @@ INLINE float32x4_t halves(const uint8_t *p) { return vcvt_f32_f16(vld1_f16((cons
 // single loads a float32.
 INLINE float single(const uint8_t *p) { return *(const float *)p; }
 
+// levels returns 16 levels from two words.
+INLINE int8x16_t levels(uint64_t a, uint64_t b) {
+	return vcombine_s8(vcreate_s8(a), vcreate_s8(b));
+}
+
+// LEVELS_IQ4 are the levels of IQ4_NL and IQ4_XS.
+#define LEVELS_IQ4 levels(OPAQUE(0xf6eaddcfbfad9881), OPAQUE(0x7159453526190d01))
+
+// LEVELS_MXFP4 are twice the values of E2M1.
+#define LEVELS_MXFP4 levels(OPAQUE(0x0c08060403020100), OPAQUE(0xf4f8fafcfdfeff00))
+
 // dotLane adds the products of the four columns of lane l of x to acc, whose
 // lanes are rows of w.
 INLINE int32x4_t dotLane(int32x4_t acc, int8x16_t w, int8x16_t x, int l) {

@@ -17,16 +17,5 @@ INLINE float reduce(float32x4_t a, float32x4_t b) {
 INLINE int8x16_t low(uint8x16_t b) { return vreinterpretq_s8_u8(vandq_u8(b, vdupq_n_u8(15))); }
 INLINE int8x16_t high(uint8x16_t b) { return vreinterpretq_s8_u8(vshrq_n_u8(b, 4)); }
 
-// levels returns 16 levels from two words.
-INLINE int8x16_t levels(uint64_t a, uint64_t b) {
-	return vcombine_s8(vcreate_s8(a), vcreate_s8(b));
-}
-
-// LEVELS_IQ4 are the levels of IQ4_NL and IQ4_XS.
-#define LEVELS_IQ4 levels(OPAQUE(0xf6eaddcfbfad9881), OPAQUE(0x7159453526190d01))
-
-// LEVELS_MXFP4 are twice the values of E2M1.
-#define LEVELS_MXFP4 levels(OPAQUE(0x0c08060403020100), OPAQUE(0xf4f8fafcfdfeff00))
-
 // lookUp returns the levels that 16 nibbles name.
 INLINE int8x16_t lookUp(int8x16_t table, int8x16_t nibbles) { return vqtbl1q_s8(table, vreinterpretq_u8_s8(nibbles)); }

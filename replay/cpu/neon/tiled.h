@@ -12,45 +12,180 @@
 // rows is 1 or 4 and constant, as is every loop over it.
 #define EACH(j) UNROLL for (int j = 0; j < rows; j++)
 
-// start sets the sums to 0.
-INLINE void start(int rows, float *y, int64_t yStride) {
-	EACH(j) UNROLL for (int v = 0; v < 4; v++) vst1q_f32(y + j * yStride + 4 * v, vdupq_n_f32(0));
+// A quants returns column group g, 0 to 7, of a quarter of a tile; w is at the
+// quarter's first quants. table is what the type looks its quants up in.
+typedef int8x16_t (*quants)(const uint8_t *w, int g, int8x16_t table);
+
+// A floats returns the four numbers d of quarter v, an integers four scales or
+// minimums.
+typedef float32x4_t (*floats)(const uint8_t *w, int v);
+typedef int32x4_t (*integers)(const uint8_t *w);
+
+// shape says where a block of a strip has what it has, in bytes. It is constant.
+typedef struct {
+	int size, subs;   // of a block, and how many tiles it has
+	int quants, step; // the first tile's quants, and the way to the next tile's
+	int zero;         // the quant that stands for 0
+	int d, m;         // 16 of each
+	// Integer scales and minimums of the first tile, and the way to the next
+	// tile's. If there are two, those of columns 16 to 31 are 16 bytes on.
+	int scales, mins, next, two;
+} shape;
+
+// nibble returns group g of nibbles.
+INLINE uint8x16_t nibble(const uint8_t *w, int g) {
+	uint8x16_t b = vld1q_u8(w + 64 * (g % 4));
+	return g < 4 ? b & 15 : b >> 4;
 }
 
-// add adds (d*dx) * t to four sums of row j. dx is that row's scale.
-INLINE void add(float *y, float32x4_t d, float dx, float32x4_t t) {
-	vst1q_f32(y, vaddq_f32(vld1q_f32(y), vmulq_f32(vmulq_n_f32(d, dx), t)));
+// pairs returns 16 bytes with the pairs of group g, which begin at bit
+// pairAt(g).
+INLINE uint8x16_t pairs(const uint8_t *w, int g) { return vld1q_u8(w + 64 * (g % 4 / 2)); }
+INLINE int pairAt(int g) { return 4 * (g % 2) + 2 * (g / 4); }
+
+// pair returns the pairs alone.
+INLINE uint8x16_t pair(const uint8_t *w, int g) { return pairs(w, g) >> pairAt(g) & 3; }
+
+// insert puts n bits of b, from bit from on, at bit to of q.
+INLINE uint8x16_t insert(uint8x16_t q, uint8x16_t b, int from, int to, int n) {
+	b = from < to ? b << (to - from) : b >> (from - to);
+	return vbslq_u8(vdupq_n_u8(((1 << n) - 1) << to), b, q);
 }
+
+// nibbles are the quants of types that have no others, fives those of types with
+// bits after them.
+INLINE int8x16_t nibbles(const uint8_t *w, int g, int8x16_t table) {
+	(void)table;
+	return vreinterpretq_s8_u8(nibble(w, g));
+}
+
+INLINE int8x16_t fives(const uint8_t *w, int g, int8x16_t table) {
+	(void)table;
+	return vreinterpretq_s8_u8(insert(nibble(w, g), vld1q_u8(w + 256), g, 4, 1));
+}
+
+// widen widens four bytes.
+INLINE uint32x4_t widen(const uint8_t *p) {
+	uint8x8_t b = vreinterpret_u8_u32(vld1_dup_u32((const uint32_t *)p));
+	return vmovl_u16(vget_low_u16(vmovl_u8(b)));
+}
+
+INLINE int32x4_t unsignedBytes(const uint8_t *p) { return vreinterpretq_s32_u32(widen(p)); }
+
+INLINE int32x4_t signedBytes(const uint8_t *p) {
+	int8x8_t b = vreinterpret_s8_u32(vld1_dup_u32((const uint32_t *)p));
+	return vmovl_s16(vget_low_s16(vmovl_s8(b)));
+}
+
+// float16s returns the four float16 of quarter v.
+INLINE float32x4_t float16s(const uint8_t *p, int v) { return halves(p + 8 * v); }
 
 // offset returns the sum of half a block of activations times the weights'
 // zero, which the weights' quants are taken without.
 INLINE int32x4_t offset(const uint8_t *s, int zero) { return vdupq_n_s32(-zero * *(const int16_t *)s); }
 
-// load loads 16 activations of each row.
-INLINE void load(int rows, int8x16_t *q, const uint8_t *x, int64_t xStride) {
-	EACH(j) q[j] = vld1q_s8((const int8_t *)x + j * xStride);
-}
-
-// nibbles adds the products of a quarter's 32 columns of unsigned nibbles,
-// which begin at w, to acc.
-INLINE void nibbles(int rows, int32x4_t *acc, const uint8_t *w, const uint8_t *x, int64_t xStride) {
-	int8x16_t lo[4], hi[4];
-	load(rows, lo, x, xStride);
-	load(rows, hi, x + 16, xStride);
+// products adds the products of columns 16h to 16h+15 of a quarter to acc.
+INLINE void products(int rows, int32x4_t *acc, quants load, int8x16_t table, const uint8_t *w, int h, const uint8_t *x, int64_t xStride) {
+	int8x16_t q[4];
+	EACH(j) q[j] = vld1q_s8((const int8_t *)x + j * xStride + 16 * h);
 	UNROLL for (int g = 0; g < 4; g++) {
-		uint8x16_t b = vld1q_u8(w + 64 * g);
-		int8x16_t low = vreinterpretq_s8_u8(vandq_u8(b, vdupq_n_u8(15)));
-		int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(b, 4));
-		EACH(j) acc[j] = dotLane(acc[j], low, lo[j], g);
-		EACH(j) acc[j] = dotLane(acc[j], high, hi[j], g);
+		int8x16_t b = load(w, 4 * h + g, table);
+		EACH(j) acc[j] = dotLane(acc[j], b, q[j], g);
 	}
 }
 
-// STRIP defines the functions of one type.
-#define STRIP(name, type) \
-	void name##x1NEON(float *y, int64_t yStride, uint8_t *w, uint8_t *x, int64_t xStride, int64_t in) { \
-		type(1, y, yStride, w, x, xStride, in); \
-	} \
-	void name##x4NEON(float *y, int64_t yStride, uint8_t *w, uint8_t *x, int64_t xStride, int64_t in) { \
-		type(4, y, yStride, w, x, xStride, in); \
+// multiply sets y to the products of a strip, without the minimums' part. scale
+// is null in types without integer scales.
+INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, integers scale,
+	float *y, int64_t yStride, const uint8_t *w, const uint8_t *x, int64_t xStride, int64_t in) {
+	const uint8_t *dx = x + in, *s = dx + in / 8;
+	EACH(j) UNROLL for (int v = 0; v < 4; v++) vst1q_f32(y + j * yStride + 4 * v, vdupq_n_f32(0));
+	for (; in > 0; in -= 32 * t.subs, w += t.size) {
+		const uint8_t *k = w + t.scales, *q = w + t.quants;
+		ROLL for (int sub = 0; sub < t.subs; sub++, k += t.next, q += t.step, x += 32, dx += 4, s += 4) {
+			ROLL for (int v = 0; v < 4; v++) {
+				int32x4_t acc[4], other[4];
+				EACH(j) {
+					acc[j] = other[j] = vdupq_n_s32(0);
+					if (t.zero) {
+						acc[j] = offset(s + j * xStride, t.zero);
+						other[j] = offset(s + j * xStride + 2, t.zero);
+						if (!t.two) acc[j] += other[j];
+					}
+				}
+				products(rows, acc, load, table, q + 16 * v, 0, x, xStride);
+				if (t.two) products(rows, other, load, table, q + 16 * v, 1, x, xStride);
+				else products(rows, acc, load, table, q + 16 * v, 1, x, xStride);
+				float32x4_t large = d(w + t.d, v);
+				int32x4_t first = acc[0], second = acc[0];
+				if (scale) first = scale(k + 4 * v);
+				if (t.two) second = scale(k + 16 + 4 * v);
+				EACH(j) {
+					if (scale) acc[j] *= first;
+					if (t.two) acc[j] += other[j] * second;
+					float *sum = y + j * yStride + 4 * v;
+					float32x4_t add = vmulq_n_f32(large, single(dx + j * xStride)) * vcvtq_f32_s32(acc[j]);
+					vst1q_f32(sum, vld1q_f32(sum) + add);
+				}
+			}
+		}
 	}
+}
+
+// least adds the minimums' part to y: their sums stay in registers, for two
+// quarters at a time. The products of minimums and sums of x are below 2^24, so
+// that they are exact in float32. min is null in types whose m is the minimum
+// itself, which is added; the others' is subtracted.
+INLINE void least(int rows, shape t, integers min,
+	float *y, int64_t yStride, const uint8_t *w, const uint8_t *x, int64_t xStride, int64_t in) {
+	ROLL for (int v = 0; v < 4; v += 2) {
+		float32x4_t sum[4][2];
+		EACH(j) UNROLL for (int h = 0; h < 2; h++) sum[j][h] = vdupq_n_f32(0);
+		const uint8_t *dx = x + in, *s = dx + in / 8, *block = w;
+		int64_t n = in;
+		do {
+			float32x4_t m[2] = {float16s(block + t.m, v), float16s(block + t.m, v + 1)};
+			const uint8_t *k = block + t.mins + 4 * v;
+			ROLL for (int sub = 0; sub < t.subs; sub++, k += t.next, dx += 4, s += 4) {
+				float32x4_t first[2], second[2];
+				UNROLL for (int h = 0; h < 2; h++) {
+					first[h] = second[h] = vdupq_n_f32(1);
+					if (min) first[h] = vcvtq_f32_s32(min(k + 4 * h));
+					if (t.two) second[h] = vcvtq_f32_s32(min(k + 16 + 4 * h));
+				}
+				EACH(j) {
+					int16x4_t both = vreinterpret_s16_s32(vld1_dup_s32((const int32_t *)(s + j * xStride)));
+					float32x2_t low = vcvt_f32_s32(vget_low_s32(vmovl_s16(both)));
+					if (!t.two) low = vcvt_f32_s32(vpaddl_s16(both));
+					UNROLL for (int h = 0; h < 2; h++) {
+						float32x4_t part = vmulq_lane_f32(first[h], low, 0);
+						if (t.two) part += vmulq_lane_f32(second[h], low, 1);
+						part *= vmulq_n_f32(m[h], single(dx + j * xStride));
+						sum[j][h] = min ? sum[j][h] - part : sum[j][h] + part;
+					}
+				}
+			}
+			block += t.size;
+			n -= 32 * t.subs;
+		} while (n > 0);
+		EACH(j) UNROLL for (int h = 0; h < 2; h++) {
+			float *at = y + j * yStride + 4 * (v + h);
+			vst1q_f32(at, vld1q_f32(at) + sum[j][h]);
+		}
+	}
+}
+
+// NONE is the table of types that look nothing up.
+#define NONE vdupq_n_s8(0)
+
+// STRIP_ROWS defines the function of a type, which has a shape of its name, for
+// rows rows of activations; STRIP both. If mins, it has minimums: those that
+// min returns.
+#define STRIP_ROWS(type, rows, load, table, d, scale, mins, min) \
+	void tiled##type##x##rows##NEON(float *y, int64_t yStride, uint8_t *w, uint8_t *x, int64_t xStride, int64_t in) { \
+		multiply(rows, type, load, table, d, scale, y, yStride, w, x, xStride, in); \
+		if (mins) least(rows, type, min, y, yStride, w, x, xStride, in); \
+	}
+#define STRIP(type, load, table, d, scale, mins, min) \
+	STRIP_ROWS(type, 1, load, table, d, scale, mins, min) \
+	STRIP_ROWS(type, 4, load, table, d, scale, mins, min)

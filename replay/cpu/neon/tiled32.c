@@ -1,40 +1,16 @@
-// Tiled products of types with blocks of 32.
+// Tiled products of types with blocks of 32 and without minimums: bytes,
+// nibbles, and nibbles with a fifth bit.
 #include "tiled.h"
 
-INLINE void q8_0(int rows, float *restrict y, int64_t yStride, const uint8_t *w, const uint8_t *x, int64_t xStride, int64_t in) {
-	const uint8_t *d = x + in;
-	start(rows, y, yStride);
-	for (; in >= 32; in -= 32, w += 544, x += 32, d += 4) {
-		ROLL for (int v = 0; v < 4; v++) {
-			int32x4_t acc[4];
-			EACH(j) acc[j] = vdupq_n_s32(0);
-			UNROLL for (int h = 0; h < 2; h++) {
-				int8x16_t q[4];
-				load(rows, q, x + 16 * h, xStride);
-				UNROLL for (int g = 0; g < 4; g++) {
-					int8x16_t b = vld1q_s8((const int8_t *)w + 64 * (4 * h + g) + 16 * v);
-					EACH(j) acc[j] = dotLane(acc[j], b, q[j], g);
-				}
-			}
-			float32x4_t scale = halves(w + 512 + 8 * v);
-			EACH(j) add(y + j * yStride + 4 * v, scale, single(d + j * xStride), vcvtq_f32_s32(acc[j]));
-		}
-	}
+INLINE int8x16_t quantsQ8_0(const uint8_t *w, int g, int8x16_t table) {
+	(void)table;
+	return vld1q_s8((const int8_t *)w + 64 * g);
 }
 
-INLINE void q4_0(int rows, float *restrict y, int64_t yStride, const uint8_t *w, const uint8_t *x, int64_t xStride, int64_t in) {
-	const uint8_t *d = x + in, *s = d + in / 8;
-	start(rows, y, yStride);
-	for (; in >= 32; in -= 32, w += 288, x += 32, d += 4, s += 4) {
-		ROLL for (int v = 0; v < 4; v++) {
-			int32x4_t acc[4];
-			EACH(j) acc[j] = vaddq_s32(offset(s + j * xStride, 8), offset(s + j * xStride + 2, 8));
-			nibbles(rows, acc, w + 16 * v, x, xStride);
-			float32x4_t scale = halves(w + 256 + 8 * v);
-			EACH(j) add(y + j * yStride + 4 * v, scale, single(d + j * xStride), vcvtq_f32_s32(acc[j]));
-		}
-	}
-}
+static const shape Q8_0 = {.size = 544, .subs = 1, .d = 512};
+static const shape Q4_0 = {.size = 288, .subs = 1, .d = 256, .zero = 8};
+static const shape Q5_0 = {.size = 352, .subs = 1, .d = 320, .zero = 16};
 
-STRIP(tiledQ8_0, q8_0)
-STRIP(tiledQ4_0, q4_0)
+STRIP(Q8_0, quantsQ8_0, NONE, float16s, 0, 0, 0)
+STRIP(Q4_0, nibbles, NONE, float16s, 0, 0, 0)
+STRIP(Q5_0, fives, NONE, float16s, 0, 0, 0)

@@ -5,6 +5,21 @@
 #pragma clang system_header
 
 namespace metal {
+#if defined(PIANOLA_NVPTX) && PIANOLA_SM >= 80
+#define PIANOLA_MMA 1
+namespace shim {
+// mma returns a*b + c: a is 16 by 16 halves, b 16 by 8, c 16 by 8 floats. What
+// each lane holds is in shaders/mma.h.
+PIANOLA_INLINE float4 mma(uint4 a, uint2 b, float4 c) {
+    float d0, d1, d2, d3;
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+                 : "=f"(d0), "=f"(d1), "=f"(d2), "=f"(d3)
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y), "f"(c.x), "f"(c.y), "f"(c.z), "f"(c.w));
+    return float4(d0, d1, d2, d3);
+}
+} // namespace shim
+#endif
+
 template <typename T, int R, int C> struct simdgroup_matrix {
     static_assert(R == 8 && C == 8, "SIMD-group matrices are 8 by 8");
     vec<T, 2> pair;

@@ -22,7 +22,7 @@ type param struct{ name, c string }
 
 // cTypes are the types of parameters in C. Arrays are passed by their address.
 var cTypes = map[string]string{
-	"int": "int64_t", "*byte": "uint8_t *", "*int8": "int8_t *", "*int16": "int16_t *", "*float32": "float *",
+	"int": "int64_t", "*int": "int64_t *", "*byte": "uint8_t *", "*int8": "int8_t *", "*int16": "int16_t *", "*float32": "float *",
 }
 
 // declared returns the functions without a body in the files of dir for arm64.

@@ -1,0 +1,214 @@
+// Attention of many rows: their heads share K and V, tile by tile, in
+// threadgroup memory, and the products are matrix products of halves.
+#ifndef PIANOLA_ATTN_TILE_H
+#define PIANOLA_ATTN_TILE_H
+
+#include "attn.h"
+#include "mma.h"
+
+// Positions of a tile.
+#define PIANOLA_TILE 64
+
+// The largest score of a row before its first, above that of positions which
+// are not seen, so that their weight is 0.
+#define PIANOLA_UNSEEN (0.5f * PIANOLA_LOWEST)
+
+// attn_rows is what a threadgroup does in tiles. The part is that of the first
+// row, but for begin and end, which bound the positions of all rows.
+struct attn_rows {
+    uint rows;        // of the threadgroup, at least 1
+    uint q_stride;    // elements of q from one row to the next
+    uint out_stride;  // elements of out from one row to the next
+    uint kv_len;      // positions of the first row, itself included
+    uint window;      // positions seen; as many as there are, if all
+};
+
+// attn_sees returns the positions that a row sees, first and one past the
+// last. There may be none.
+static inline uint2 attn_sees(thread const attn_part &a, thread const attn_rows &t, uint row) {
+    const uint end = t.kv_len + row;
+    return uint2(max(a.begin, end - min(end, t.window)), min(a.end, end));
+}
+
+// Layouts of a tile in threadgroup memory. K: position after position, of D
+// elements and 16 more. V: for 4 positions after the other D elements and 4
+// more, of each element the 4 positions' halves.
+template <uint D>
+static inline void load_tile(thread const attn_part &a, uint tile, threadgroup half *k, threadgroup uint2 *v, uint tid, uint threads) {
+    for (uint i = tid; i < PIANOLA_TILE * (D / 8); i += threads) {
+        const uint position = i / (D / 8);
+        const uint at = i % (D / 8) * 8;
+        uint4 words = uint4(0);
+        if (at < a.d) {
+            words = *(device const uint4 *)(a.k + cache_at(a, tile * PIANOLA_TILE + position) + at);
+        }
+        *(threadgroup uint4 *)(k + position * (D + 16) + at) = words;
+    }
+    for (uint i = tid; i < PIANOLA_TILE / 4 * (D / 4); i += threads) {
+        const uint four = i / (D / 4);
+        const uint at = i % (D / 4) * 4;
+        const uint position = tile * PIANOLA_TILE + four * 4;
+        uint2 x = uint2(0);
+        uint2 y = uint2(0);
+        uint2 z = uint2(0);
+        uint2 w = uint2(0);
+        if (at < a.d) {
+            x = *(device const uint2 *)(a.v + cache_at(a, position) + at);
+            y = *(device const uint2 *)(a.v + cache_at(a, position + 1) + at);
+            z = *(device const uint2 *)(a.v + cache_at(a, position + 2) + at);
+            w = *(device const uint2 *)(a.v + cache_at(a, position + 3) + at);
+        }
+        threadgroup uint4 *to = (threadgroup uint4 *)(v + four * (D + 4) + at);
+        to[0] = uint4((x.x & 0xffff) | (y.x << 16), (z.x & 0xffff) | (w.x << 16), (x.x >> 16) | (y.x & 0xffff0000), (z.x >> 16) | (w.x & 0xffff0000));
+        to[1] = uint4((x.y & 0xffff) | (y.y << 16), (z.y & 0xffff) | (w.y << 16), (x.y >> 16) | (y.y & 0xffff0000), (z.y >> 16) | (w.y & 0xffff0000));
+    }
+}
+
+static inline uint pack_half(float x, float y) { return as_type<uint>(half2(x, y)); }
+
+// attend_tile does heads of up to D elements, a multiple of 16, of some rows.
+// A SIMD group takes 16 rows of a head at a time. Lanes hold elements as
+// mma_16x8x16 wants them, but for the order of the 16 that are summed up,
+// which is free: lane j of 4 takes 4j to 4j+3, which are side by side.
+template <uint D>
+static inline void attend_tile(thread const attn_part &a, thread const attn_rows &t, threadgroup uchar *tg, uint tid, uint lane, uint simd, uint simds) {
+    threadgroup half *k = (threadgroup half *)tg;
+    threadgroup uint2 *v = (threadgroup uint2 *)(tg + PIANOLA_TILE * (D + 16) * 2);
+    // A lane's own elements of q: read and written by no other.
+    threadgroup uint4 *q = (threadgroup uint4 *)(tg + PIANOLA_TILE * (D + 16) * 2 + PIANOLA_TILE * (D + 4) * 2) + simd * (D / 16) * 32 + lane;
+    const uint g = lane / 4;
+    const uint j = lane % 4;
+    const uint blocks = (t.rows + 15) / 16;
+    const uint units = a.heads * blocks;
+    const uint2 none = uint2(0, 0);
+    for (uint base = 0; base < units; base += simds) {
+        const uint unit = base + simd;
+        const uint head = min(unit, units - 1) / blocks;
+        const uint block = min(unit, units - 1) % blocks * 16;
+        const uint row0 = min(block + g, t.rows - 1);
+        const uint row1 = min(block + g + 8, t.rows - 1);
+        const uint2 sees0 = attn_sees(a, t, row0);
+        const uint2 sees1 = attn_sees(a, t, row1);
+        // What all rows of the block see, and what any does.
+        const uint last = min(block + 15, t.rows - 1);
+        const uint2 all = uint2(attn_sees(a, t, last).x, attn_sees(a, t, block).y);
+        const uint2 any = unit < units ? uint2(attn_sees(a, t, block).x, attn_sees(a, t, last).y) : none;
+        device const float *q0 = a.q + ulong(row0) * t.q_stride + head * a.d;
+        device const float *q1 = a.q + ulong(row1) * t.q_stride + head * a.d;
+        for (uint i = 0; i < D / 16; i++) {
+            uint4 words = uint4(0);
+            const uint at = 16 * i + 4 * j;
+            if (at < a.d) {
+                words.x = pack_half(q0[at] * a.scale, q0[at + 1] * a.scale);
+                words.y = pack_half(q1[at] * a.scale, q1[at + 1] * a.scale);
+                words.z = pack_half(q0[at + 2] * a.scale, q0[at + 3] * a.scale);
+                words.w = pack_half(q1[at + 2] * a.scale, q1[at + 3] * a.scale);
+            }
+            q[i * 32] = words;
+        }
+        float4 acc[D / 8];
+        PIANOLA_UNROLL
+        for (uint n = 0; n < D / 8; n++) {
+            acc[n] = float4(0.0f);
+        }
+        float2 top = float2(PIANOLA_UNSEEN); // of rows g and g+8
+        float2 sum = float2(0.0f);           // of the lane's positions
+        for (uint tile = a.begin / PIANOLA_TILE; tile * PIANOLA_TILE < a.end; tile++) {
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            load_tile<D>(a, tile, k, v, tid, simds * 32);
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            for (uint half_tile = 0; half_tile < PIANOLA_TILE; half_tile += 32) {
+                const uint from = tile * PIANOLA_TILE + half_tile;
+                if (from >= any.y || from + 32 <= any.x) {
+                    continue;
+                }
+                // Column c of products 2i and 2i+1 is the position that the
+                // second product wants there: 16i + 4(c/2) + c%2, and 2 more.
+                float4 score[4];
+                PIANOLA_UNROLL
+                for (uint n = 0; n < 4; n++) {
+                    score[n] = float4(0.0f);
+                }
+                threadgroup const half *rows = k + (half_tile + g / 2 * 4 + g % 2) * (D + 16) + 4 * j;
+                PIANOLA_UNROLL
+                for (uint i = 0; i < D / 16; i++) {
+                    const uint4 x = q[i * 32];
+                    PIANOLA_UNROLL
+                    for (uint n = 0; n < 4; n++) {
+                        const uint2 y = *(threadgroup const uint2 *)(rows + (n / 2 * 16 + n % 2 * 2) * (D + 16) + 16 * i);
+                        score[n] = mma_16x8x16(x, y, score[n], lane);
+                    }
+                }
+                if (from < all.x || from + 32 > all.y) {
+                    PIANOLA_UNROLL
+                    for (uint n = 0; n < 4; n++) {
+                        const uint p = from + n / 2 * 16 + n % 2 * 2 + 4 * j;
+                        score[n].x = p >= sees0.x && p < sees0.y ? score[n].x : PIANOLA_LOWEST;
+                        score[n].y = p + 1 >= sees0.x && p + 1 < sees0.y ? score[n].y : PIANOLA_LOWEST;
+                        score[n].z = p >= sees1.x && p < sees1.y ? score[n].z : PIANOLA_LOWEST;
+                        score[n].w = p + 1 >= sees1.x && p + 1 < sees1.y ? score[n].w : PIANOLA_LOWEST;
+                    }
+                }
+                float2 most = top;
+                PIANOLA_UNROLL
+                for (uint n = 0; n < 4; n++) {
+                    most = max(most, max(score[n].xz, score[n].yw));
+                }
+                most = max(most, simd_shuffle_xor(most, ushort(1)));
+                most = max(most, simd_shuffle_xor(most, ushort(2)));
+                const float2 shrink = exp2(top - most);
+                top = most;
+                sum *= shrink;
+                PIANOLA_UNROLL
+                for (uint n = 0; n < D / 8; n++) {
+                    acc[n] *= float4(shrink.x, shrink.x, shrink.y, shrink.y);
+                }
+                PIANOLA_UNROLL
+                for (uint n = 0; n < 4; n++) {
+                    score[n] = exp2(score[n] - float4(most.x, most.x, most.y, most.y));
+                    sum += float2(score[n].x + score[n].y, score[n].z + score[n].w);
+                }
+                PIANOLA_UNROLL
+                for (uint i = 0; i < 2; i++) {
+                    const uint4 x = uint4(pack_half(score[2 * i].x, score[2 * i].y), pack_half(score[2 * i].z, score[2 * i].w),
+                                          pack_half(score[2 * i + 1].x, score[2 * i + 1].y), pack_half(score[2 * i + 1].z, score[2 * i + 1].w));
+                    threadgroup const uint2 *columns = v + (half_tile / 4 + 4 * i + j) * (D + 4) + g;
+                    PIANOLA_UNROLL
+                    for (uint n = 0; n < D / 8; n++) {
+                        acc[n] = mma_16x8x16(x, columns[8 * n], acc[n], lane);
+                    }
+                }
+            }
+        }
+        sum += simd_shuffle_xor(sum, ushort(1));
+        sum += simd_shuffle_xor(sum, ushort(2));
+        const float2 scale = float2(a.split || sum.x == 0.0f ? 1.0f : 1.0f / sum.x, a.split || sum.y == 0.0f ? 1.0f : 1.0f / sum.y);
+        device float *out = a.out + head * a.stride;
+        const bool write0 = unit < units && block + g < t.rows;
+        const bool write1 = unit < units && block + g + 8 < t.rows;
+        device float *out0 = out + ulong(row0) * t.out_stride;
+        device float *out1 = out + ulong(row1) * t.out_stride;
+        PIANOLA_UNROLL
+        for (uint n = 0; n < D / 8; n++) {
+            const uint at = 8 * n + 2 * j;
+            if (write0 && at < a.d) {
+                *(device float2 *)(out0 + at) = acc[n].xy * scale.x;
+            }
+            if (write1 && at < a.d) {
+                *(device float2 *)(out1 + at) = acc[n].zw * scale.y;
+            }
+        }
+        if (a.split && j == 0) {
+            if (write0) {
+                out0[a.d] = top.x * M_LN2_F;
+                out0[a.d + 1] = sum.x;
+            }
+            if (write1) {
+                out1[a.d] = top.y * M_LN2_F;
+                out1[a.d + 1] = sum.y;
+            }
+        }
+    }
+}
+
+#endif

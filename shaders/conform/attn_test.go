@@ -1,0 +1,454 @@
+package conform
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/shaders/emu"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// attention is the shape of an attn command.
+type attention struct {
+	headDim, kvHeads, shared int // shared: Q heads of each K and V head
+	rows, kvLen              int // kvLen of the first row
+	context                  int
+	window                   int // 0: none
+	splits, span             int // splits 0: not split
+	headGroup, rowGroup      int
+	tile                     bool
+	gap                      int // elements between rows of q
+	scale                    float64
+}
+
+func (a attention) String() string {
+	type fields attention
+	return fmt.Sprintf("%+v", fields(a))
+}
+
+// capacity is the rows of the cache: the least that is allowed.
+func (a attention) capacity() int {
+	if a.window > 0 {
+		return min(a.context, a.window+a.rows-1)
+	}
+	return a.context
+}
+
+// size is the elements of one output.
+func (a attention) size() int {
+	if a.splits > 0 {
+		return a.headDim + 2
+	}
+	return a.headDim
+}
+
+// halfs returns n random float16.
+func halfs(r *rand.Rand, n int, scale float64) []byte {
+	b := make([]byte, 2*n)
+	if err := dtype.Quantize(dtype.F16, b, normal(r, n, scale)); err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// command returns the command with random contents. Rows of the cache that no
+// row of q may see are NaN.
+func (a attention) command(r *rand.Rand) command {
+	d, heads, capacity := a.headDim, a.kvHeads*a.shared, a.capacity()
+	stride := heads*d + a.gap
+	cache := func(scale float64) []byte {
+		b := bytes.Repeat([]byte{0xff}, 2*a.kvHeads*capacity*d)
+		end := a.kvLen + a.rows - 1
+		begin := 0
+		if a.window > 0 {
+			begin = max(0, a.kvLen-a.window)
+		}
+		for h := range a.kvHeads {
+			for p := begin; p < end; p++ {
+				copy(b[2*(h*capacity+p%capacity)*d:], halfs(r, d, scale))
+			}
+		}
+		return b
+	}
+	return command{
+		kernel: table.KernelAttn, context: uint32(a.context),
+		specs: []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.tile)},
+		params: table.AttnParams{
+			Heads: uint32(heads), KVHeads: uint32(a.kvHeads), QStride: uint32(stride), Cap: uint32(capacity), Window: uint32(a.window),
+			Span: uint32(max(a.span, 0)), Splits: uint32(max(a.splits, 1)), Scale: float32(1 / math.Sqrt(float64(d))),
+			HeadGroup: uint32(a.headGroup), RowGroup: uint32(a.rowGroup),
+		},
+		second: pianolaSecond{kvLen: uint32(a.kvLen), rows: uint32(a.rows)},
+		input: map[string][]byte{
+			"q": f32(normal(r, (a.rows-1)*stride+heads*d, a.scale)), "k_cache": cache(1), "v_cache": cache(1),
+		},
+	}
+}
+
+// exact returns the output in float64. With splits a part without positions is
+// all NaN but for its weight. rounded has q as tiles have it: multiplied by
+// the scale in units of log 2, as float16.
+func (a attention) exact(c command, rounded bool) []float64 {
+	d, heads, capacity := a.headDim, a.kvHeads*a.shared, a.capacity()
+	q, k, v := floats(c.input["q"]), halves(c.input["k_cache"]), halves(c.input["v_cache"])
+	if rounded {
+		scale := float32(1/math.Sqrt(float64(d))) * math.Log2E
+		for i := range q {
+			q[i] = float64(dtype.F16ToF32(dtype.F32ToF16(float32(q[i])*scale))) / float64(scale)
+		}
+	}
+	var out []float64
+	for r := range a.rows {
+		for h := range heads {
+			for s := range max(a.splits, 1) {
+				end := a.kvLen + r
+				begin := 0
+				if a.window > 0 {
+					begin = max(0, end-a.window)
+				}
+				if a.splits > 0 {
+					begin, end = max(begin, s*a.span), min(end, (s+1)*a.span)
+				}
+				one := make([]float64, a.size())
+				top, sum := math.Inf(-1), 0.0
+				scores := make([]float64, max(0, end-begin))
+				for i := range scores {
+					row := (h/a.shared*capacity + (begin+i)%capacity) * d
+					for j := range d {
+						scores[i] += q[r*(heads*d+a.gap)+h*d+j] * k[row+j]
+					}
+					scores[i] *= float64(float32(1 / math.Sqrt(float64(d))))
+					top = max(top, scores[i])
+				}
+				for i, score := range scores {
+					w := math.Exp(score - top)
+					sum += w
+					for j := range d {
+						one[j] += w * v[(h/a.shared*capacity+(begin+i)%capacity)*d+j]
+					}
+				}
+				for j := range d {
+					switch {
+					case a.splits == 0:
+						one[j] /= sum
+					case len(scores) == 0:
+						one[j] = math.NaN()
+					}
+				}
+				if a.splits > 0 {
+					one[d], one[d+1] = top, sum
+				}
+				out = append(out, one...)
+			}
+		}
+	}
+	return out
+}
+
+// compare compares an output with the exact one.
+func (a attention) compare(got []byte, want []float64, tol float64) error {
+	x, size := floats(got), a.size()
+	for at := 0; at < len(want); at += size {
+		g, w := x[at:at+size], want[at:at+size]
+		if a.splits > 0 && w[size-1] == 0 {
+			if g[size-1] != 0 {
+				return fmt.Errorf("element %d: a split without positions has weight %v", at+size-1, g[size-1])
+			}
+			continue
+		}
+		if err := near(g[:a.headDim], w[:a.headDim], a.headDim, tol); err != nil {
+			return fmt.Errorf("values at %d: %w", at, err)
+		}
+		for i := a.headDim; i < size; i++ {
+			if d := math.Abs(g[i] - w[i]); !(d <= 2*tol*max(1, math.Abs(w[i]))) {
+				return fmt.Errorf("maximum or weight at %d: %v, want %v", at+i, g[i], w[i])
+			}
+		}
+	}
+	return nil
+}
+
+// randomAttention returns a shape with less than limit positions.
+func randomAttention(r *rand.Rand, limit int) attention {
+	a := attention{
+		headDim: pick(r, 8, 20, 36, 48, 64, 64, 80, 96, 128, 128, 192, 256, 300), kvHeads: 1 + r.IntN(2), shared: pick(r, 1, 2, 3, 4, 6, 7),
+		rows: pick(r, 1, 1, 1, 2, 5), kvLen: 1 + r.IntN(pick(r, 3, 70, limit)), rowGroup: 1, gap: r.IntN(9), scale: pick(r, 1, 1, 1e-3, 20),
+	}
+	a.headGroup = 1 + r.IntN(a.shared)
+	a.context = a.kvLen + a.rows - 1 + r.IntN(300)
+	if r.IntN(3) == 0 {
+		a.window = 1 + r.IntN(2*a.kvLen)
+	}
+	a.span = (a.context + 63) / 64 * 64
+	if r.IntN(3) > 0 {
+		a.span = 64 * (1 + r.IntN(8))
+		a.splits = (a.context + a.span - 1) / a.span
+	}
+	return a
+}
+
+// TestAttention runs what reads and writes exactly what is there.
+func TestAttention(t *testing.T) {
+	p := emu.Build(t, emu.Options{Sanitize: true})
+	for _, tt := range []struct {
+		name string
+		run  func(*testing.T, *emu.Program)
+	}{{"attn", testAttn}, {"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 0, 4) }}, {"merge", testAttnMerge}, {"patch", testPatch}} {
+		t.Run(tt.name, func(t *testing.T) { tt.run(t, p) })
+	}
+}
+
+// TestAttentionFast runs what takes long with the sanitizers.
+func TestAttentionFast(t *testing.T) {
+	p := emu.Build(t, emu.Options{})
+	for _, tt := range []struct {
+		name string
+		run  func(*testing.T, *emu.Program)
+	}{{"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 4, 20) }}, {"rows", testAttnRows}, {"long", testAttnLong}} {
+		t.Run(tt.name, func(t *testing.T) { tt.run(t, p) })
+	}
+}
+
+// testAttn compares decode attention of random shapes with the CPU device and
+// with float64, in three orders.
+func testAttn(t *testing.T, p *emu.Program) {
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		checkAttn(t, p, randomAttention(r, 600), r, seed, 2e-5)
+	}
+}
+
+// testAttnTile does the same with tiles of rows, whose products are of halves.
+func testAttnTile(t *testing.T, p *emu.Program, first, end uint64) {
+	for seed := first; seed < end; seed++ {
+		r := rand.New(rand.NewPCG(seed, 6))
+		a := randomAttention(r, 400)
+		a.tile, a.headDim, a.rows = true, pick(r, 16, 48, 64, 64, 80, 96, 112, 128, 128), pick(r, 1, 3, 16, 17, 40)
+		a.rowGroup = pick(r, 1, 5, 16, 32, 48)
+		a.context = a.kvLen + a.rows - 1 + r.IntN(100)
+		a.span = (a.context + 63) / 64 * 64
+		if a.splits > 0 {
+			a.span = 64 * (1 + r.IntN(4))
+			a.splits = (a.context + a.span - 1) / a.span
+		}
+		checkAttn(t, p, a, r, seed, 1e-3)
+	}
+}
+
+// checkAttn runs one shape. tol is relative to a head's values.
+func checkAttn(t *testing.T, p *emu.Program, a attention, r *rand.Rand, seed uint64, tol float64) {
+	t.Helper()
+	c := a.command(r)
+	tab, slots := c.tableOf(t)
+	contents := c.contents(t, tab, slots, r)
+	want := a.exact(c, false)
+	if err := a.compare(c.onCPU(t, tab, slots, contents).bindings[table.AttnBindOut], want, 2e-5*max(1, a.scale)); err != nil {
+		t.Fatalf("seed %d: %v: the CPU device: %v", seed, a, err)
+	}
+	if a.tile {
+		want = a.exact(c, true)
+	}
+	k, _ := decl.Lookup(c.kernel)
+	var first *outcome
+	threads := pick(r, 32, 64, 128, 256, 512)
+	for _, o := range []emu.Order{emu.Forward, emu.Reverse, emu.Random} {
+		got := c.emulated(t, p, tab, contents, launch{threads: threads, extra: uint32(r.IntN(2)), order: o, seed: seed})
+		if err := a.compare(got.bindings[table.AttnBindOut], want, tol*max(1, a.scale)); err != nil {
+			t.Fatalf("seed %d: %v, %d threads: %v", seed, a, threads, err)
+		}
+		if first == nil {
+			first = got
+		} else if err := compare(k, got, first, nil); err != nil {
+			t.Fatalf("seed %d: %v: order %d gives something else: %v", seed, a, o, err)
+		}
+	}
+	got := c.emulated(t, p, tab, contents, launch{threads: threads, stop: 1})
+	if err := compare(k, got, &outcome{bindings: contents, stopped: true}, nil); err != nil {
+		t.Fatalf("seed %d: it does something with the stop flag set: %v", seed, err)
+	}
+}
+
+// testAttnRows checks that a row's output does not depend on the rows beside
+// it, bit by bit.
+func testAttnRows(t *testing.T, p *emu.Program) {
+	for seed := range uint64(6) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		a := randomAttention(r, 300)
+		a.rows, a.gap = 4, 0
+		c := a.command(r)
+		tab, slots := c.tableOf(t)
+		all := c.emulated(t, p, tab, c.contents(t, tab, slots, r), launch{threads: 128}).bindings[table.AttnBindOut]
+		alone := a
+		alone.rows = 1
+		for row := range a.rows {
+			alone.kvLen = a.kvLen + row
+			d := c
+			d.second.kvLen, d.second.rows = uint32(alone.kvLen), 1
+			width := 4 * a.kvHeads * a.shared * a.headDim
+			d.input = map[string][]byte{"q": c.input["q"][row*width:][:width], "k_cache": c.input["k_cache"], "v_cache": c.input["v_cache"]}
+			tab, slots := d.tableOf(t)
+			one := d.emulated(t, p, tab, d.contents(t, tab, slots, r), launch{threads: 128}).bindings[table.AttnBindOut]
+			// Compare what is there: parts without positions hold noise.
+			x, y := all[row*len(one):][:len(one)], one
+			for at := 0; at < len(y); at += 4 * a.size() {
+				g, w := x[at:][:4*a.size()], y[at:][:4*a.size()]
+				if a.splits > 0 && binary.LittleEndian.Uint32(w[len(w)-4:]) == 0 {
+					g, w = g[len(g)-4:], w[len(w)-4:]
+				}
+				if !bytes.Equal(g, w) {
+					t.Fatalf("seed %d: %v: row %d is another one alone, output %d", seed, a, row, at/4/a.size())
+				}
+			}
+		}
+	}
+}
+
+// testAttnLong splits contexts of thousands of positions and merges them.
+func testAttnLong(t *testing.T, p *emu.Program) {
+	for seed, a := range []attention{
+		{headDim: 128, kvHeads: 1, shared: 4, rows: 1, kvLen: 5000, context: 6000, splits: 24, span: 256, headGroup: 4, rowGroup: 1, scale: 1},
+		{headDim: 64, kvHeads: 2, shared: 3, rows: 2, kvLen: 3001, context: 3002, splits: 3, span: 1024, headGroup: 2, rowGroup: 1, scale: 8},
+		{headDim: 80, kvHeads: 1, shared: 2, rows: 1, kvLen: 4097, window: 2500, context: 9000, splits: 18, span: 512, headGroup: 2, rowGroup: 1, scale: 1},
+		{headDim: 128, kvHeads: 1, shared: 1, rows: 1, kvLen: 3000, context: 3000, span: 3008, headGroup: 1, rowGroup: 1, scale: 60},
+	} {
+		r := rand.New(rand.NewPCG(uint64(seed), 3))
+		c := a.command(r)
+		tab, slots := c.tableOf(t)
+		part := c.emulated(t, p, tab, c.contents(t, tab, slots, r), launch{threads: 256}).bindings[table.AttnBindOut]
+		whole := a
+		whole.splits = 0
+		want := whole.exact(c, false)
+		got := part
+		if a.splits > 0 {
+			m := command{
+				kernel: table.KernelAttnMerge, specs: []uint32{uint32(a.headDim)}, second: pianolaSecond{rows: uint32(a.rows)},
+				params: table.AttnMergeParams{Heads: uint32(a.kvHeads * a.shared), Splits: uint32(a.splits)},
+				input:  map[string][]byte{"part": part},
+			}
+			tab, slots := m.tableOf(t)
+			got = m.emulated(t, p, tab, m.contents(t, tab, slots, r), launch{threads: 256}).bindings[table.AttnMergeBindOut]
+		}
+		if err := whole.compare(got, want, 2e-5*a.scale); err != nil {
+			t.Errorf("%v: %v", a, err)
+		}
+	}
+}
+
+// testAttnMerge merges random parts, some of which are not there.
+func testAttnMerge(t *testing.T, p *emu.Program) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		d, heads, splits, rows := pick(r, 1, 8, 20, 64, 80, 128, 256, 300), 1+r.IntN(3), pick(r, 1, 2, 7, 40, 300), 1+r.IntN(3)
+		part := normal(r, rows*heads*splits*(d+2), 1)
+		for at := 0; at < len(part); at += d + 2 {
+			part[at+d], part[at+d+1] = float32(r.NormFloat64()*pick(r, 1.0, 30)), float32(math.Exp(r.NormFloat64()))
+			if r.IntN(3) == 0 && at > 0 {
+				for i := range d {
+					part[at+i] = float32(math.NaN())
+				}
+				part[at+d], part[at+d+1] = pick(r, float32(math.Inf(-1)), -1e30), 0
+			}
+		}
+		c := command{
+			kernel: table.KernelAttnMerge, specs: []uint32{uint32(d)}, second: pianolaSecond{rows: uint32(rows)},
+			params: table.AttnMergeParams{Heads: uint32(heads), Splits: uint32(splits)},
+			input:  map[string][]byte{"part": f32(part)},
+		}
+		tab, slots := c.tableOf(t)
+		contents := c.contents(t, tab, slots, r)
+		want := c.onCPU(t, tab, slots, contents)
+		k, _ := decl.Lookup(c.kernel)
+		threads := pick(r, 32, 96, 128, 256, 1024)
+		for _, o := range []emu.Order{emu.Forward, emu.Reverse, emu.Random} {
+			got := c.emulated(t, p, tab, contents, launch{threads: threads, extra: uint32(r.IntN(2)), order: o, seed: seed})
+			if err := compare(k, got, want, map[string]tolerance{"out": {d, 1e-5, false}}); err != nil {
+				t.Fatalf("seed %d: head_dim %d, %d splits, %d threads: %v", seed, d, splits, threads, err)
+			}
+		}
+	}
+}
+
+// testPatch compares the kernel patch with what a command's Apply leaves.
+func testPatch(t *testing.T, p *emu.Program) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		records := 1 + r.IntN(600)
+		cmds := make([]table.Cmd, records)
+		step := table.Step{
+			RNG: r.Uint64(), Position: r.Uint32(), KVRow: r.Uint32(), KVLen: r.Uint32(), TokenIndex: r.Uint32(), Row: r.Uint32(), Rows: r.Uint32(),
+			Count: r.Uint32(),
+		}
+		var patches, seconds, want []byte
+		for i := range cmds {
+			c := &cmds[i]
+			for j := range c.Second {
+				c.Second[j] = byte(r.Uint32())
+			}
+			c.Patch = table.Patch(r.IntN(int(table.PatchRow) + 1))
+			c.PatchOffset = [2]uint8{table.NoPatch, table.NoPatch}
+			if c.Patch != table.PatchNone {
+				c.PatchOffset[0] = pick(r, uint8(decl.SecondIndex), uint8(decl.SecondKVLen))
+			}
+			if c.Patch == table.PatchPosKV {
+				c.PatchOffset = [2]uint8{decl.SecondIndex, decl.SecondKVLen}
+			}
+			rows := byte(r.IntN(2))
+			if rows == 1 {
+				c.Patch |= table.PatchRows
+			}
+			patches = binary.LittleEndian.AppendUint32(patches, uint32(i))
+			patches = append(patches, byte(c.Patch.Kind()), rows, c.PatchOffset[0], c.PatchOffset[1])
+			seconds = append(seconds, c.Second[:]...)
+			second := c.Second
+			c.Apply(&step, &second)
+			want = append(want, second[:]...)
+		}
+		// Patches of records that are not there.
+		patches = append(patches, 0xff, 0xff, 0xff, 0xff, 1, 1, 0, 0)
+		patches = binary.LittleEndian.AppendUint32(patches, uint32(records))
+		patches = append(patches, 1, 1, 0, 0)
+		for _, stop := range []uint32{0, 1} {
+			step.Stop = stop
+			d := &emu.Dispatch{Kernel: "patch", Grid: [3]uint32{1, 1, 1}, Threads: pick(r, uint32(32), 256, 1024), Order: emu.Random, Seed: seed}
+			d.Buffers[0], d.Buffers[1] = patches, bytes.Clone(seconds)
+			binary.LittleEndian.PutUint32(d.Params[:], uint32(len(patches)/8))
+			binary.LittleEndian.PutUint32(d.Params[4:], uint32(records))
+			if _, err := binary.Encode(d.Step[:], binary.LittleEndian, stepOf(step)); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Run(d); err != nil {
+				t.Fatal(err)
+			}
+			after, left := step, want
+			if stop == 0 {
+				after.Position += step.Rows
+				after.KVRow += step.Rows
+				after.KVLen += step.Rows
+				after.TokenIndex += step.Rows
+			} else {
+				left = seconds
+			}
+			var wantStep [table.StepSize]byte
+			if _, err := binary.Encode(wantStep[:], binary.LittleEndian, stepOf(after)); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(d.Buffers[1], left) || d.Step != wantStep {
+				t.Fatalf("seed %d, stop %d: seconds or step differ", seed, stop)
+			}
+		}
+	}
+}
+
+// stepOf returns the fields of a step in the order of its layout.
+func stepOf(s table.Step) any {
+	return struct {
+		RNG   uint64
+		Words [8]uint32
+	}{s.RNG, [8]uint32{s.Position, s.KVRow, s.KVLen, s.TokenIndex, s.Row, s.Rows, s.Stop, s.Count}}
+}

@@ -1,0 +1,45 @@
+// Products of small matrices of halves by a SIMD group, whose lanes hold known
+// elements: what a matrix product gives can be an operand of the next without
+// a detour.
+#ifndef PIANOLA_MMA_H
+#define PIANOLA_MMA_H
+
+#include "pianola.h"
+
+// half_dot returns the product of two pairs of halves, in float32.
+static inline float half_dot(uint a, uint b) {
+    const float2 x = float2(as_type<half2>(a));
+    const float2 y = float2(as_type<half2>(b));
+    return x.x * y.x + x.y * y.y;
+}
+
+// mma_16x8x16 returns a·b + c. With g = lane/4 and j = lane%4 a lane holds
+//
+//	a, 16 by 16 halves: .x row g, .y row g+8, columns 2j and 2j+1; .z, .w the same rows, columns 2j+8 and 2j+9
+//	b, 16 by 8 halves:  .x rows 2j and 2j+1, .y rows 2j+8 and 2j+9, of column g
+//	c, 16 by 8 floats:  .xy row g, .zw row g+8, columns 2j and 2j+1
+//
+// One instruction on NVIDIA from Ampere on; elsewhere lanes read each other's
+// elements. All lanes must call it.
+static inline float4 mma_16x8x16(uint4 a, uint2 b, float4 c, uint lane) {
+#ifdef PIANOLA_MMA
+    (void)lane;
+    return metal::shim::mma(a, b, c);
+#else
+    const uint row = lane / 4 * 4;
+    const uint column = lane % 4 * 8;
+    _Pragma("clang loop unroll(disable)")
+    for (uint j = 0; j < 4; j++) {
+        const uint4 x = simd_shuffle(a, ushort(row + j));
+        const uint2 y = simd_shuffle(b, ushort(column + j));
+        const uint2 z = simd_shuffle(b, ushort(column + 4 + j));
+        c.x += half_dot(x.x, y.x) + half_dot(x.z, y.y);
+        c.y += half_dot(x.x, z.x) + half_dot(x.z, z.y);
+        c.z += half_dot(x.y, y.x) + half_dot(x.w, y.y);
+        c.w += half_dot(x.y, z.x) + half_dot(x.w, z.y);
+    }
+    return c;
+#endif
+}
+
+#endif
