@@ -66,8 +66,84 @@
 	ADD((CX)(BX*4), Z16, Z17, Z18, Z19)  \
 	ADD((CX)(R14*1), Z20, Z21, Z22, Z23)
 
+// LONG1 and LONG2 do 128 columns at a time for one and two accumulators, in Z0
+// to Z7 and Z8 to Z15, with V in Z16 to Z23: rows of 128 are read from end to
+// end, as the processor reads ahead.
+#define LONGGET(A, B, C, D, E, F, G, H) \
+	VMOVUPS (R12), A    \
+	VMOVUPS 64(R12), B  \
+	VMOVUPS 128(R12), C \
+	VMOVUPS 192(R12), D \
+	VMOVUPS 256(R12), E \
+	VMOVUPS 320(R12), F \
+	VMOVUPS 384(R12), G \
+	VMOVUPS 448(R12), H
+#define LONGPUT(A, B, C, D, E, F, G, H) \
+	VMOVUPS A, (R12)    \
+	VMOVUPS B, 64(R12)  \
+	VMOVUPS C, 128(R12) \
+	VMOVUPS D, 192(R12) \
+	VMOVUPS E, 256(R12) \
+	VMOVUPS F, 320(R12) \
+	VMOVUPS G, 384(R12) \
+	VMOVUPS H, 448(R12)
+#define LONGADD(w, A, B, C, D, E, F, G, H) \
+	VBROADCASTSS w, Z28      \
+	VFMADD231PS  Z28, Z16, A \
+	VFMADD231PS  Z28, Z17, B \
+	VFMADD231PS  Z28, Z18, C \
+	VFMADD231PS  Z28, Z19, D \
+	VFMADD231PS  Z28, Z20, E \
+	VFMADD231PS  Z28, Z21, F \
+	VFMADD231PS  Z28, Z22, G \
+	VFMADD231PS  Z28, Z23, H
+#define LONGV \
+	VCVTPH2PS (AX), Z16    \
+	VCVTPH2PS 32(AX), Z17  \
+	VCVTPH2PS 64(AX), Z18  \
+	VCVTPH2PS 96(AX), Z19  \
+	VCVTPH2PS 128(AX), Z20 \
+	VCVTPH2PS 160(AX), Z21 \
+	VCVTPH2PS 192(AX), Z22 \
+	VCVTPH2PS 224(AX), Z23
+#define LONGEACH1(MOVE) \
+	MOVQ DI, R12                         \
+	MOVE(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7)
+#define LONGEACH2(MOVE) \
+	LONGEACH1(MOVE)                              \
+	ADDQ R8, R12                                 \
+	MOVE(Z8, Z9, Z10, Z11, Z12, Z13, Z14, Z15)
+#define LONGADD1 \
+	LONGADD((CX), Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7)
+#define LONGADD2 \
+	LONGADD1                                                      \
+	LONGADD((CX)(BX*1), Z8, Z9, Z10, Z11, Z12, Z13, Z14, Z15)
+#define LONG(EACH, ADD) \
+	JMP  longtest         \
+long: \
+	MOVQ SI, AX           \
+	MOVQ DX, CX           \
+	MOVQ m+24(FP), R11    \
+	EACH(LONGGET)         \
+longrow: \
+	LONGV                 \
+	ADD                   \
+	ADDQ R10, AX          \
+	ADDQ $4, CX           \
+	DECQ R11              \
+	JNZ  longrow          \
+	EACH(LONGPUT)         \
+	ADDQ $512, DI         \
+	ADDQ $256, SI         \
+	SUBQ $128, R9         \
+	JLE  done             \
+longtest: \
+	CMPQ R9, $128         \
+	JGE  long
+#define SHORTONLY
+
 // SCALED is a whole function.
-#define SCALED(EACH, ADD) \
+#define SCALED(EACH, ADD, FIRST) \
 	MOVQ acc+0(FP), DI      \
 	MOVQ n+8(FP), R9        \
 	MOVQ v+16(FP), SI       \
@@ -77,6 +153,7 @@
 	LEAQ (BX)(BX*4), R14    \
 	LEAQ (R9)(R9*1), R10    \
 	LEAQ (R10)(R10*1), R8   \
+	FIRST                   \
 columns: \
 	MOVQ    $-1, AX         \
 	CMPQ    R9, $64         \
@@ -111,22 +188,23 @@ row: \
 	ADDQ $128, SI           \
 	SUBQ $64, R9            \
 	JGT  columns            \
+done: \
 	VZEROUPPER              \
 	RET
 
 // func addScaledF16x1AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
 TEXT ·addScaledF16x1AVX512(SB), NOSPLIT, $0-48
-	SCALED(EACH1, ADD1)
+	SCALED(EACH1, ADD1, LONG(LONGEACH1, LONGADD1))
 
 // func addScaledF16x2AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
 TEXT ·addScaledF16x2AVX512(SB), NOSPLIT, $0-48
-	SCALED(EACH2, ADD2)
+	SCALED(EACH2, ADD2, LONG(LONGEACH2, LONGADD2))
 
 // func addScaledF16x4AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
 TEXT ·addScaledF16x4AVX512(SB), NOSPLIT, $0-48
-	SCALED(EACH4, ADD4)
+	SCALED(EACH4, ADD4, SHORTONLY)
 
 // func addScaledF16x6AVX512(acc *float32, n int, v *byte, m int, w *float32, wStride int)
 TEXT ·addScaledF16x6AVX512(SB), NOSPLIT, $0-48
-	SCALED(EACH6, ADD6)
+	SCALED(EACH6, ADD6, SHORTONLY)
 

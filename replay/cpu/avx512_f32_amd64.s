@@ -178,70 +178,58 @@ GLOBL transposed<>(SB), RODATA|NOPTR, $64
 
 // The products with one or two rows of activations take 16 or 8 rows of weights
 // at first, so that 16 sums are added up together: in attention, whose rows are
-// short, this is much of the work. R13 is where these rows are, and R14 the
-// ninth of them; R10 to R12 are 3, 5 and 7 times R9.
-#define WIDE1(GET) \
-	VMOVUPS     (AX), Z28          \
-	GET((R13), Z24)                \
-	GET((R13)(R9*1), Z25)          \
-	GET((R13)(R9*2), Z26)          \
-	GET((R13)(R10*1), Z27)         \
-	VFMADD231PS Z28, Z24, Z0       \
-	VFMADD231PS Z28, Z25, Z1       \
-	VFMADD231PS Z28, Z26, Z2       \
-	VFMADD231PS Z28, Z27, Z3       \
-	GET((R13)(R9*4), Z24)          \
-	GET((R13)(R11*1), Z25)         \
-	GET((R13)(R10*2), Z26)         \
-	GET((R13)(R12*1), Z27)         \
-	VFMADD231PS Z28, Z24, Z4       \
-	VFMADD231PS Z28, Z25, Z5       \
-	VFMADD231PS Z28, Z26, Z6       \
-	VFMADD231PS Z28, Z27, Z7       \
-	GET((R14), Z24)                \
-	GET((R14)(R9*1), Z25)          \
-	GET((R14)(R9*2), Z26)          \
-	GET((R14)(R10*1), Z27)         \
-	VFMADD231PS Z28, Z24, Z8       \
-	VFMADD231PS Z28, Z25, Z9       \
-	VFMADD231PS Z28, Z26, Z10      \
-	VFMADD231PS Z28, Z27, Z11      \
-	GET((R14)(R9*4), Z24)          \
-	GET((R14)(R11*1), Z25)         \
-	GET((R14)(R10*2), Z26)         \
-	GET((R14)(R12*1), Z27)         \
-	VFMADD231PS Z28, Z24, Z12      \
-	VFMADD231PS Z28, Z25, Z13      \
-	VFMADD231PS Z28, Z26, Z14      \
-	VFMADD231PS Z28, Z27, Z15
+// short, this is much of the work. They are read one after another, as the
+// processor reads ahead; R13 is where.
+#define WROW1(shift, GET, label, A) \
+	MOVQ DX, AX              \
+	MOVQ R15, CX             \
+label: \
+	GET((R13), Z24)          \
+	VFMADD231PS (AX), Z24, A \
+	ADDQ $(16<<shift), R13   \
+	ADDQ $64, AX             \
+	SUBQ $(16<<shift), CX    \
+	JGT  label
 
-#define WIDE2(GET) \
-	VMOVUPS     (AX), Z28          \
-	VMOVUPS     (AX)(BX*1), Z29    \
+#define WROW2(shift, GET, label, A, B) \
+	MOVQ DX, AX                    \
+	MOVQ R15, CX                   \
+label: \
 	GET((R13), Z24)                \
-	GET((R13)(R9*1), Z25)          \
-	GET((R13)(R9*2), Z26)          \
-	GET((R13)(R10*1), Z27)         \
-	VFMADD231PS Z28, Z24, Z0       \
-	VFMADD231PS Z28, Z25, Z1       \
-	VFMADD231PS Z28, Z26, Z2       \
-	VFMADD231PS Z28, Z27, Z3       \
-	VFMADD231PS Z29, Z24, Z8       \
-	VFMADD231PS Z29, Z25, Z9       \
-	VFMADD231PS Z29, Z26, Z10      \
-	VFMADD231PS Z29, Z27, Z11      \
-	GET((R13)(R9*4), Z24)          \
-	GET((R13)(R11*1), Z25)         \
-	GET((R13)(R10*2), Z26)         \
-	GET((R13)(R12*1), Z27)         \
-	VFMADD231PS Z28, Z24, Z4       \
-	VFMADD231PS Z28, Z25, Z5       \
-	VFMADD231PS Z28, Z26, Z6       \
-	VFMADD231PS Z28, Z27, Z7       \
-	VFMADD231PS Z29, Z24, Z12      \
-	VFMADD231PS Z29, Z25, Z13      \
-	VFMADD231PS Z29, Z26, Z14      \
-	VFMADD231PS Z29, Z27, Z15
+	VFMADD231PS (AX), Z24, A       \
+	VFMADD231PS (AX)(BX*1), Z24, B \
+	ADDQ $(16<<shift), R13         \
+	ADDQ $64, AX                   \
+	SUBQ $(16<<shift), CX          \
+	JGT  label
+
+#define WIDE1(shift, GET) \
+	WROW1(shift, GET, w0, Z0) \
+	WROW1(shift, GET, w1, Z1) \
+	WROW1(shift, GET, w2, Z2) \
+	WROW1(shift, GET, w3, Z3) \
+	WROW1(shift, GET, w4, Z4) \
+	WROW1(shift, GET, w5, Z5) \
+	WROW1(shift, GET, w6, Z6) \
+	WROW1(shift, GET, w7, Z7) \
+	WROW1(shift, GET, w8, Z8) \
+	WROW1(shift, GET, w9, Z9) \
+	WROW1(shift, GET, w10, Z10) \
+	WROW1(shift, GET, w11, Z11) \
+	WROW1(shift, GET, w12, Z12) \
+	WROW1(shift, GET, w13, Z13) \
+	WROW1(shift, GET, w14, Z14) \
+	WROW1(shift, GET, w15, Z15)
+
+#define WIDE2(shift, GET) \
+	WROW2(shift, GET, w0, Z0, Z8) \
+	WROW2(shift, GET, w1, Z1, Z9) \
+	WROW2(shift, GET, w2, Z2, Z10) \
+	WROW2(shift, GET, w3, Z3, Z11) \
+	WROW2(shift, GET, w4, Z4, Z12) \
+	WROW2(shift, GET, w5, Z5, Z13) \
+	WROW2(shift, GET, w6, Z6, Z14) \
+	WROW2(shift, GET, w7, Z7, Z15)
 
 #define STORE16 \
 	FOLD(Z0, Z1, Z2, Z3)      \
@@ -265,34 +253,22 @@ GLOBL transposed<>(SB), RODATA|NOPTR, $64
 
 // WIDE is the part of a function that takes rows rows of weights at a time, as
 // long as there are as many, if there is no tail.
-#define WIDE(shift, rows, STEP, STORE) \
+#define WIDE(rows, EACH, STORE) \
 	KORTESTW K1, K1              \
 	JNE  block                   \
 	CMPQ R9, $SHORT              \
 	JGT  block                   \
-	LEAQ (R9)(R9*2), R10         \
-	LEAQ (R9)(R9*4), R11         \
-	LEAQ (R10)(R9*4), R12        \
+	TESTQ R15, R15               \
+	JLE  block                   \
 wide: \
 	CMPQ n+24(FP), $rows         \
 	JLT  block                   \
 	MOVQ SI, R13                 \
-	LEAQ (SI)(R9*8), R14         \
-	MOVQ DX, AX                  \
-	MOVQ R15, CX                 \
 	ZERO4X                       \
-widestep: \
-	STEP                         \
-	ADDQ $(16<<shift), R13       \
-	ADDQ $(16<<shift), R14       \
-	ADDQ $64, AX                 \
-	SUBQ $(16<<shift), CX        \
-	JGT  widestep                \
+	EACH                         \
+	MOVQ R13, SI                 \
 	STORE                        \
 	ADDQ $(4*rows), DI           \
-	MOVQ R9, CX                  \
-	IMULQ $rows, CX              \
-	ADDQ CX, SI                  \
 	SUBQ $rows, n+24(FP)         \
 	JGT  wide                    \
 	VZEROUPPER                   \
@@ -390,11 +366,11 @@ store: \
 
 // func floatF32x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF32x1AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(2, GETF32, GETF32TAIL, ZERO1, ROWS1, STORE1, WIDE(2, 16, WIDE1(GETF32), STOREWIDE1), AHEAD, FAR32)
+	PRODUCT(2, GETF32, GETF32TAIL, ZERO1, ROWS1, STORE1, WIDE(16, WIDE1(2, GETF32), STOREWIDE1), AHEAD, FAR32)
 
 // func floatF32x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF32x2AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(2, GETF32, GETF32TAIL, ZERO2, ROWS2, STORE2, WIDE(2, 8, WIDE2(GETF32), STOREWIDE2), AHEAD, FAR32)
+	PRODUCT(2, GETF32, GETF32TAIL, ZERO2, ROWS2, STORE2, WIDE(8, WIDE2(2, GETF32), STOREWIDE2), AHEAD, FAR32)
 
 // func floatF32x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF32x4AVX512(SB), NOSPLIT, $0-56
@@ -406,11 +382,11 @@ TEXT ·floatF32x6AVX512(SB), NOSPLIT, $0-56
 
 // func floatF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x1AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETF16, GETF16TAIL, ZERO1, ROWS1, STORE1, WIDE(1, 16, WIDE1(GETF16), STOREWIDE1), AHEAD, FAR16)
+	PRODUCT(1, GETF16, GETF16TAIL, ZERO1, ROWS1, STORE1, WIDE(16, WIDE1(1, GETF16), STOREWIDE1), AHEAD, FAR16)
 
 // func floatF16x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x2AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETF16, GETF16TAIL, ZERO2, ROWS2, STORE2, WIDE(1, 8, WIDE2(GETF16), STOREWIDE2), AHEAD, FAR16)
+	PRODUCT(1, GETF16, GETF16TAIL, ZERO2, ROWS2, STORE2, WIDE(8, WIDE2(1, GETF16), STOREWIDE2), AHEAD, FAR16)
 
 // func floatF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatF16x4AVX512(SB), NOSPLIT, $0-56
@@ -422,11 +398,11 @@ TEXT ·floatF16x6AVX512(SB), NOSPLIT, $0-56
 
 // func floatBF16x1AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatBF16x1AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO1, ROWS1, STORE1, WIDE(1, 16, WIDE1(GETBF16), STOREWIDE1), AHEAD, FAR16)
+	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO1, ROWS1, STORE1, WIDE(16, WIDE1(1, GETBF16), STOREWIDE1), AHEAD, FAR16)
 
 // func floatBF16x2AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatBF16x2AVX512(SB), NOSPLIT, $0-56
-	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO2, ROWS2, STORE2, WIDE(1, 8, WIDE2(GETBF16), STOREWIDE2), AHEAD, FAR16)
+	PRODUCT(1, GETBF16, GETBF16TAIL, ZERO2, ROWS2, STORE2, WIDE(8, WIDE2(1, GETBF16), STOREWIDE2), AHEAD, FAR16)
 
 // func floatBF16x4AVX512(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 TEXT ·floatBF16x4AVX512(SB), NOSPLIT, $0-56

@@ -133,13 +133,38 @@ func floatAVX512(o *ops) {
 		dtype.F16:  {1: floatF16x1AVX512, 2: floatF16x2AVX512, 4: floatF16x4AVX512, 6: floatF16x6AVX512},
 		dtype.BF16: {1: floatBF16x1AVX512, 2: floatBF16x2AVX512, 4: floatBF16x4AVX512, 6: floatBF16x6AVX512},
 	} {
-		o.float[t] = floatAssembled(t, loops)
+		o.float[t] = inOrder(t, floatAssembled(t, loops[:3]), floatAssembled(t, loops))
 	}
 	for t, stream := range map[dtype.Type]streamLoop{dtype.F32: streamF32AVX512, dtype.F16: streamF16AVX512, dtype.BF16: streamBF16AVX512} {
 		o.float[t] = streamed(t, stream, o.float[t])
 	}
 	o.expSub, o.siluMul, o.scaleMax = expSub512, siluMul512, scaleMax512
-	o.addScaledF16 = scaledAssembled([]scaledLoop{1: addScaledF16x1AVX512, 2: addScaledF16x2AVX512, 4: addScaledF16x4AVX512, 6: addScaledF16x6AVX512})
+	scaled := []scaledLoop{1: addScaledF16x1AVX512, 2: addScaledF16x2AVX512, 4: addScaledF16x4AVX512, 6: addScaledF16x6AVX512}
+	pairs, all := scaledAssembled(scaled[:3]), scaledAssembled(scaled)
+	o.addScaledF16 = func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
+		if n >= 128 && len(acc) <= few*n {
+			pairs(acc, n, v, m, w, wStride)
+		} else {
+			all(acc, n, v, m, w, wStride)
+		}
+	}
+}
+
+// few is how many rows of activations, or accumulators, are taken in pairs where
+// rows of K and V come from memory: pairs read them from end to end.
+const few = 4
+
+// inOrder returns the product that pairs computes of a few rows of activations
+// and short rows of weights, and all of the rest.
+func inOrder(t dtype.Type, pairs, all floatFunc) floatFunc {
+	_, size := t.Block()
+	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {
+		if x.rows <= few && x.in*size <= streamRow {
+			pairs(y, yStride, w, n, x)
+		} else {
+			all(y, yStride, w, n, x)
+		}
+	}
 }
 
 func accumulateVector(acc *[lanes]float32, a, b []float32) {
