@@ -307,7 +307,7 @@ func (s *solo) fill(name string, x []float32) {
 func (s *solo) run(o *ops, parts int) *table.Step {
 	s.tb.Helper()
 	step := &table.Step{}
-	cmds, err := bind(o, s.b.t, s.mem, step)
+	cmds, err := bind(o, s.b.t, s.mem, step, parts)
 	if err != nil {
 		s.tb.Fatal(err)
 	}

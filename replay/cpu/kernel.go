@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/pianola-engine/pianola/table"
 )
@@ -14,6 +15,26 @@ type kernel interface {
 	units(w *worker) int
 	// run does the units from lo to hi-1.
 	run(w *worker, lo, hi int)
+}
+
+// divisible is a kernel whose work can be handed out in pieces.
+type divisible interface {
+	kernel
+	// pool returns how many of the last units are handed out to whoever is
+	// ready, 0 for none.
+	pool(w *worker) int
+	// more does further units after run, on the same input.
+	more(w *worker, lo, hi int)
+}
+
+// claims hand out the pool of a command. Every worker claims until nothing is
+// left, so that a replay takes the same number of claims each time, and the
+// number before it is known to each worker without a reset.
+type claims struct {
+	_    pad
+	next atomic.Uint64
+	_    pad
+	seen []uint64 // by worker: claims of the replays before
 }
 
 // constructors make a kernel of a command, by kernel id.
@@ -108,11 +129,12 @@ type command struct {
 	cmd     *table.Cmd
 	tiles   int // at most so many workers have a share
 	barrier bool
+	claims  *claims // of a divisible kernel, else nil
 }
 
 // bind makes every command of the table ready to run on a set of slots. A
 // command that is in no program is left out.
-func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step) ([]command, error) {
+func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step, workers int) ([]command, error) {
 	cmds := make([]command, len(t.Cmds))
 	for i := range t.Programs {
 		p := &t.Programs[i]
@@ -123,6 +145,9 @@ func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step) ([]command, er
 				return nil, &CommandError{Command: c, Label: t.Label(c), Err: err}
 			}
 			cmds[c] = command{kernel: k, cmd: cmd, tiles: cmd.Tiles(), barrier: cmd.Barrier != 0}
+			if _, ok := k.(divisible); ok {
+				cmds[c].claims = &claims{seen: make([]uint64, workers)}
+			}
 		}
 	}
 	return cmds, nil

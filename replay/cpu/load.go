@@ -48,7 +48,7 @@ func (d *Device) load(ctx context.Context, l *loader) (*team, error) {
 	}
 	// Bound to no memory first: a table that this device cannot run fails
 	// before its weights are read.
-	if _, err := bind(d.ops, t, make([][]byte, len(t.Slots)), nil); err != nil {
+	if _, err := bind(d.ops, t, make([][]byte, len(t.Slots)), nil, d.threads); err != nil {
 		return nil, err
 	}
 	scratch, err := workerBytes(t)
@@ -71,7 +71,7 @@ func (d *Device) load(ctx context.Context, l *loader) (*team, error) {
 	}
 	// Bound again to the memory there is, which may be mapped at addresses
 	// that kernels cannot use.
-	if _, err := bind(d.ops, t, l.mem, nil); err != nil {
+	if _, err := bind(d.ops, t, l.mem, nil, d.threads); err != nil {
 		return nil, err
 	}
 	d.table = t

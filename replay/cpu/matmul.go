@@ -89,10 +89,26 @@ func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
 
 func (k *matmul) units(*worker) int { return (k.out + k.group - 1) / k.group }
 
+// poolBytes is how many bytes of weights make a pool worthwhile: less is read
+// before the workers could drift apart.
+const poolBytes = 512 << 10
+
+// pool is a quarter of large weights.
+func (k *matmul) pool(w *worker) int {
+	if k.out*k.rowBytes < poolBytes {
+		return 0
+	}
+	return k.units(w) / 4
+}
+
 func (k *matmul) run(w *worker, lo, hi int) {
 	for r := range w.rows {
 		k.prepare(w, r)
 	}
+	k.more(w, lo, hi)
+}
+
+func (k *matmul) more(w *worker, lo, hi int) {
 	first, last := lo*k.group, min(hi*k.group, k.out)
 	switch {
 	case !k.quant:

@@ -99,7 +99,7 @@ func (d *Device) NewSession() (table.SessionID, error) {
 			mem[i] = b
 		}
 	}
-	if s.cmds, err = bind(d.ops, d.table, mem, s.step); err != nil {
+	if s.cmds, err = bind(d.ops, d.table, mem, s.step, d.threads); err != nil {
 		return 0, err
 	}
 	d.mu.Lock()

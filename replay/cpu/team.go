@@ -241,10 +241,37 @@ func (w *worker) share(c *command) {
 	if w.id >= parts {
 		return
 	}
-	units := c.kernel.units(w)
-	lo, hi := units*w.id/parts, units*(w.id+1)/parts
+	units, pool := c.kernel.units(w), 0
+	k, ok := c.kernel.(divisible)
+	if ok && parts > 1 && parts == len(w.team.workers) && units >= 8*parts {
+		pool = k.pool(w)
+	}
+	fixed := units - pool
+	lo, hi := fixed*w.id/parts, fixed*(w.id+1)/parts
 	if lo < hi {
 		c.kernel.run(w, lo, hi)
+	}
+	if pool > 0 {
+		w.claim(c, k, fixed, units)
+	}
+}
+
+// poolPieces is how many pieces a pool has for each worker.
+const poolPieces = 8
+
+// claim does units from lo to hi-1 in pieces, as long as there are some that
+// nobody has. A worker whose processor is slow or taken away leaves them to
+// the others.
+func (w *worker) claim(c *command, k divisible, lo, hi int) {
+	pieces := min(poolPieces*len(w.team.workers), hi-lo)
+	before := c.claims.seen[w.id]
+	c.claims.seen[w.id] = before + uint64(pieces+len(w.team.workers))
+	for {
+		i := int(c.claims.next.Add(1) - 1 - before)
+		if i >= pieces {
+			return
+		}
+		k.more(w, lo+(hi-lo)*i/pieces, lo+(hi-lo)*(i+1)/pieces)
 	}
 }
 

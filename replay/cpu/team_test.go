@@ -384,3 +384,49 @@ func TestInfo(t *testing.T) {
 		t.Errorf("%+v", info)
 	}
 }
+
+// TestClaim hands out a pool to workers of different speed, replay after
+// replay: each unit is done once, and the slow one does fewer.
+func TestClaim(t *testing.T) {
+	const workers, lo, hi, rounds = 3, 5, 105, 50
+	c := &command{claims: &claims{seen: make([]uint64, workers)}}
+	tm := &team{workers: make([]*worker, workers)}
+	for i := range tm.workers {
+		tm.workers[i] = &worker{team: tm, id: i}
+	}
+	var did [workers]int
+	for round := range rounds {
+		var units [hi]atomic.Int32
+		var all sync.WaitGroup
+		for _, w := range tm.workers {
+			k := pieces(func(lo, hi int) {
+				for u := lo; u < hi; u++ {
+					units[u].Add(1)
+				}
+				did[w.id] += hi - lo
+				if w.id == 1 {
+					time.Sleep(200 * time.Microsecond)
+				}
+				runtime.Gosched()
+			})
+			all.Go(func() { w.claim(c, k, lo, hi) })
+		}
+		all.Wait()
+		for u := range units {
+			if want := int32(1); u >= lo && units[u].Load() != want || u < lo && units[u].Load() != 0 {
+				t.Fatalf("round %d: unit %d was done %d times", round, u, units[u].Load())
+			}
+		}
+	}
+	if did[1] >= did[0] || did[1] >= did[2] {
+		t.Errorf("the slow worker did %d units, the others %d and %d", did[1], did[0], did[2])
+	}
+}
+
+// pieces is a divisible kernel of which only more counts.
+type pieces func(lo, hi int)
+
+func (pieces) units(*worker) int            { return 0 }
+func (pieces) pool(*worker) int             { return 0 }
+func (pieces) run(*worker, int, int)        {}
+func (p pieces) more(_ *worker, lo, hi int) { p(lo, hi) }
