@@ -52,8 +52,10 @@ func TestCancel(t *testing.T) {
 			d := load(t, drv, mode, m)
 			want := chains(t, d, begun(t, d), n, n)
 			drv.SetDelay(20)
-			cut := 0
-			for _, after := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond} {
+			start := time.Now()
+			chains(t, d, begun(t, d), n, n)
+			whole, cut := time.Since(start), 0
+			for _, after := range []time.Duration{0, whole / 16, whole / 8, whole / 4, whole / 2} {
 				id := begun(t, d)
 				ticket, err := d.Submit(decode(d, id, 0, n))
 				if err != nil {
