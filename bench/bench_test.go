@@ -95,7 +95,7 @@ func TestRun(t *testing.T) {
 					t.Errorf("rate %v", r)
 				}
 			}
-			if res.AllocsPerToken > 4 {
+			if res.AllocsPerToken*float64(res.Tokens) > 64 { // the runtime makes some of its own
 				t.Errorf("%v allocations a token", res.AllocsPerToken)
 			}
 			if c.tokens > 0 {
