@@ -60,7 +60,7 @@ test:
 test-arm64:
 	@command -v qemu-aarch64 >/dev/null || { echo "qemu-aarch64 is missing, which Debian's package qemu-user has"; exit 1; }
 	GOARCH=arm64 CGO_ENABLED=0 go test -short -exec "qemu-aarch64 -cpu max" ./dtype ./replay/cpu
-	GOARCH=arm64 CGO_ENABLED=0 go test -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' .
+	GOARCH=arm64 CGO_ENABLED=0 go test -tags nocuda -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' .
 
 golden:
 	go test ./compiler ./table ./cmd/pianola -update
