@@ -6,6 +6,7 @@ import (
 
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/dtype"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
@@ -193,17 +194,51 @@ func (l *lowering) matmul() {
 	l.spec.Values[table.GEMVSpecWeights] = uint32(n.w.layout)
 	l.spec.Values[table.GEMVSpecInput] = one(n.silu)
 	l.spec.Values[table.GEMVSpecBias] = one(n.bias != nil)
-	if l.s.quantised(n.w) {
+	// GPUs multiply quantised activations with tiles alone.
+	if l.s.quantised(n.w) && (c.Device == chip.CPU || n.w.layout == dtype.Tiled16) {
 		l.spec.Values[table.GEMVSpecAct] = decl.ActQ8
 	}
-	group := c.GEMVRows
-	if l.p.wide {
-		group = c.GEMMRows
-	}
+	group, rows := l.matmulGroup()
 	table.GEMVParams{
-		In: uint32(n.w.cols), Out: uint32(n.w.rows), XStride: stride(n.in[0]), YStride: stride(n.out[0]), Group: uint32(group),
+		In: uint32(n.w.cols), Out: uint32(n.w.rows), XStride: stride(n.in[0]), YStride: stride(n.out[0]), Group: uint32(group), RowGroup: uint32(rows),
 	}.Put(&l.cmd)
 }
+
+// How a GPU divides products.
+const (
+	gemvUnit = 8  // rows of W, half a strip
+	gemvWave = 2  // threadgroups of gemv that run on a core at once
+	gemmUnit = 32 // rows of W that a SIMD group of gemm computes
+	gemmRows = 64 // rows of x that it computes them for
+
+	gemmThreads = 256 // of a threadgroup at most, one for each row of W
+)
+
+// matmulGroup returns how many rows of W and of x a threadgroup takes. On a GPU
+// whose memory is fast, gemv has one wave of threadgroups, since each makes
+// its input ready; gemm has as few as keep the cores busy.
+func (l *lowering) matmulGroup() (group, rows int) {
+	c, out := l.s.in.Chip, l.n.w.rows
+	switch {
+	case c.Device == chip.CPU && l.p.wide:
+		return c.GEMMRows, l.p.rows
+	case c.Device == chip.CPU:
+		return c.GEMVRows, l.p.rows
+	case !l.p.wide && c.Device == chip.CUDA:
+		return max(c.GEMVRows, roundUp(ceil(out, gemvWave*max(c.Cores, 1)), gemvUnit)), 1
+	case !l.p.wide:
+		return c.GEMVRows, 1
+	}
+	group = roundUp(min(gemmThreads, out), gemmUnit)
+	for group > 2*gemmUnit && ceil(out, group)*ceil(l.p.rows, gemmRows) < c.Cores {
+		group = roundUp(group/2, gemmUnit)
+	}
+	return group, gemmRows
+}
+
+// ceil returns a/b rounded up, roundUp a rounded up to a multiple of b.
+func ceil(a, b int) int    { return (a + b - 1) / b }
+func roundUp(a, b int) int { return ceil(a, b) * b }
 
 func (l *lowering) ropeKV() {
 	n := l.n
@@ -280,7 +315,13 @@ func (l *lowering) attnGroup() (heads, rows int) {
 func (l *lowering) threads() int {
 	c := l.s.in.Chip
 	switch l.n.kernel {
-	case table.KernelGEMV, table.KernelGEMM:
+	case table.KernelGEMM:
+		if c.Device != chip.CPU {
+			group, _ := l.matmulGroup()
+			return group // a SIMD group for each 32 rows
+		}
+		return c.GEMVThreads
+	case table.KernelGEMV:
 		return c.GEMVThreads
 	case table.KernelAttn:
 		return c.AttnThreads
@@ -312,8 +353,8 @@ func (l *lowering) finish() error {
 	return nil
 }
 
-// grid sets the grid of command i as its declaration has it, and its private
-// memory where a threadgroup is one worker.
+// grid sets the grid of command i as its declaration has it, and its memory: a
+// worker's, or a GPU's threadgroup's.
 func (s *state) grid(i int) error {
 	c := &s.t.Cmds[i]
 	for pi := range s.t.Programs {
@@ -335,10 +376,11 @@ func (s *state) grid(i int) error {
 			}
 			c.Grid[d] = uint32(n)
 		}
-		if s.in.Chip.Device != "cpu" {
-			continue
+		need := env.WorkerBytes
+		if s.in.Chip.Device != chip.CPU {
+			need = env.ThreadgroupBytes
 		}
-		mem, err := env.WorkerBytes()
+		mem, err := need()
 		if err != nil || mem > s.in.Chip.ThreadgroupMemory {
 			return fmt.Errorf("compiler: command %d (%s): needs %d bytes of threadgroup memory, chip %s has %d", i, s.t.Label(i), mem, s.in.Chip.Name, s.in.Chip.ThreadgroupMemory)
 		}

@@ -1,6 +1,55 @@
-// The embedding's look-up. A threadgroup copies a row. There is an entry for
-// each type of weights that has one; devices refuse others.
-#include "pianola.h"
+// The embedding's look-up. A threadgroup copies a row.
+#include "blocks.h"
+#include "tiles.h"
+
+// copy_floats writes the row that begins with element from, times scale.
+template <uint T>
+static inline void copy_floats(device float *to, device const uchar *w, ulong from, uint n, float scale, uint tid, uint threads) {
+    for (uint i = tid; i < n; i += threads) {
+        float v = 0.0f;
+        if (T == PIANOLA_WTYPE_F32) {
+            v = ((device const float *)w)[from + i];
+        } else if (T == PIANOLA_WTYPE_F16) {
+            v = half_bits(((device const ushort *)w)[from + i]);
+        } else {
+            v = bf16_to_f32(((device const ushort *)w)[from + i]);
+        }
+        to[i] = v * scale;
+    }
+}
+
+// value returns four elements. A sum with a minimum that is not there would
+// lose a zero's sign.
+template <uint T>
+static inline float4 value(float d, uint q, float m) {
+    return has_minimum(T) ? d * signed4(q) + m : d * signed4(q);
+}
+
+// copy_blocks writes a row of blocks.
+template <uint T>
+static inline void copy_blocks(device float *to, device const uchar *row, uint n, float scale, uint tid, uint threads) {
+    for (uint i = tid; i < n / 16; i += threads) {
+        const block_piece p = load_piece<T>(row, i);
+        const uint2 c = piece_columns(T, i);
+        device float4 *a = (device float4 *)(to + c.x);
+        device float4 *b = (device float4 *)(to + c.y);
+        a[0] = value<T>(p.d.x, p.q.x, p.m.x) * scale;
+        a[1] = value<T>(p.d.x, p.q.y, p.m.x) * scale;
+        b[0] = value<T>(p.d.y, p.q.z, p.m.y) * scale;
+        b[1] = value<T>(p.d.y, p.q.w, p.m.y) * scale;
+    }
+}
+
+// copy_tiles writes row r of a strip.
+template <uint T>
+static inline void copy_tiles(device float *to, device const uchar *strip, uint r, uint n, float scale, uint tid, uint threads) {
+    for (uint i = tid; i < n / 8; i += threads) {
+        const tile_words w = load_words<T>(strip, i / 4, i % 4, r);
+        device float4 *at = (device float4 *)to + i / 4 * 8 + i % 4;
+        at[0] = value<T>(w.d * float(w.scale.x), w.q.x, w.m * float(w.least.x)) * scale;
+        at[4] = value<T>(w.d * float(w.scale.y), w.q.y, w.m * float(w.least.y)) * scale;
+    }
+}
 
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void embed(
@@ -20,17 +69,31 @@ kernel void embed(
         return;
     }
     const uint id = min(tokens[min(s.index + group.x, p.ring - 1)], p.vocab - 1);
-    const ulong from = ulong(id) * p.n;
     device float *to = out + ulong(group.x) * p.n;
-    for (uint i = tid; i < p.n; i += simds * 32) {
-        float v = 0.0f;
-        if (WTYPE == PIANOLA_WTYPE_F32) {
-            v = ((device const float *)w)[from + i];
-        } else if (WTYPE == PIANOLA_WTYPE_F16) {
-            v = float(((device const half *)w)[from + i]);
-        } else if (WTYPE == PIANOLA_WTYPE_BF16) {
-            v = bf16_to_f32(((device const ushort *)w)[from + i]);
+    const uint threads = simds * 32;
+    if (WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
+#define PIANOLA_CASE(type)                                                                                        \
+    case PIANOLA_WTYPE_##type:                                                                                    \
+        copy_tiles<PIANOLA_WTYPE_##type>(to, w + ulong(id / 16) * strip_bytes(PIANOLA_WTYPE_##type, p.n), id % 16, p.n, p.scale, tid, threads); \
+        break;
+        switch (WTYPE) {
+            PIANOLA_QUANTISED(PIANOLA_CASE)
+        default: break;
         }
-        to[i] = v * p.scale;
+#undef PIANOLA_CASE
+        return;
+    }
+    switch (WTYPE) {
+#define PIANOLA_CASE(type)                                                                                        \
+    case PIANOLA_WTYPE_##type:                                                                                    \
+        copy_blocks<PIANOLA_WTYPE_##type>(to, w + id * row_bytes(PIANOLA_WTYPE_##type, p.n), p.n, p.scale, tid, threads); \
+        break;
+        PIANOLA_QUANTISED(PIANOLA_CASE)
+#undef PIANOLA_CASE
+#define PIANOLA_CASE(type) \
+    case PIANOLA_WTYPE_##type: copy_floats<PIANOLA_WTYPE_##type>(to, w, ulong(id) * p.n, p.n, p.scale, tid, threads); break;
+        PIANOLA_FLOATS(PIANOLA_CASE)
+#undef PIANOLA_CASE
+    default: break;
     }
 }

@@ -117,8 +117,9 @@ typedef struct pianola_gemv_params {
     uint32_t x_stride; // elements from one row of x to the next
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t group; // rows of W a threadgroup computes
+    uint32_t row_group; // rows of x a threadgroup computes them for
 } pianola_gemv_params;
-PIANOLA_ASSERT_SIZE(pianola_gemv_params, 20);
+PIANOLA_ASSERT_SIZE(pianola_gemv_params, 24);
 
 // y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk.
 typedef struct pianola_gemm_params {
@@ -127,8 +128,9 @@ typedef struct pianola_gemm_params {
     uint32_t x_stride; // elements from one row of x to the next
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t group; // rows of W a threadgroup computes
+    uint32_t row_group; // rows of x a threadgroup computes them for
 } pianola_gemm_params;
-PIANOLA_ASSERT_SIZE(pianola_gemm_params, 20);
+PIANOLA_ASSERT_SIZE(pianola_gemm_params, 24);
 
 // Each head h of each row: x[r, h] = rmsnorm(x[r, h]) * w.
 typedef struct pianola_head_norm_params {

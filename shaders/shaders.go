@@ -6,9 +6,12 @@
 package shaders
 
 import (
+	"bytes"
+	"compress/gzip"
 	"embed"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 
@@ -18,7 +21,7 @@ import (
 //go:embed *.metal *.h
 var sources embed.FS
 
-//go:embed manifest.json ptx/*.ptx
+//go:embed manifest.json ptx/*.ptx.gz
 var made embed.FS
 
 // Manifest says what the kernels are: made from the sources, for devices.
@@ -141,12 +144,38 @@ func PTX(file, arch string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shaders: there is no PTX of %s for %s", file, arch)
 	}
-	return b, nil
+	text, err := Unpack(b)
+	if err != nil {
+		return nil, fmt.Errorf("shaders: PTX of %s for %s: %w", file, arch, err)
+	}
+	return text, nil
 }
 
-// PTXName is the name of that text's file: "norm.sm_90.ptx".
+// Pack compresses a text as PTX is embedded, Unpack restores it.
+func Pack(text []byte) ([]byte, error) {
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err == nil {
+		_, err = w.Write(text)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	return b.Bytes(), err
+}
+
+// Unpack returns the text that Pack was given.
+func Unpack(packed []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}
+
+// PTXName is the name of that text's file: "norm.sm_90.ptx.gz".
 func PTXName(file, arch string) string {
-	return file[:max(0, len(file)-len(".metal"))] + "." + arch + ".ptx"
+	return file[:max(0, len(file)-len(".metal"))] + "." + arch + ".ptx.gz"
 }
 
 // Source returns a Metal source or a header that sources include.

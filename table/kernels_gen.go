@@ -200,21 +200,23 @@ const (
 
 // GEMVParams are the parameters of gemv.
 type GEMVParams struct {
-	In      uint32 // columns of W
-	Out     uint32 // rows of W
-	XStride uint32 // elements from one row of x to the next
-	YStride uint32 // elements from one row of y to the next
-	Group   uint32 // rows of W a threadgroup computes
+	In       uint32 // columns of W
+	Out      uint32 // rows of W
+	XStride  uint32 // elements from one row of x to the next
+	YStride  uint32 // elements from one row of y to the next
+	Group    uint32 // rows of W a threadgroup computes
+	RowGroup uint32 // rows of x a threadgroup computes them for
 }
 
 // GEMVParams decodes the parameter bytes as those of gemv.
 func (c *Cmd) GEMVParams() GEMVParams {
 	return GEMVParams{
-		In:      c.u32(0),
-		Out:     c.u32(4),
-		XStride: c.u32(8),
-		YStride: c.u32(12),
-		Group:   c.u32(16),
+		In:       c.u32(0),
+		Out:      c.u32(4),
+		XStride:  c.u32(8),
+		YStride:  c.u32(12),
+		Group:    c.u32(16),
+		RowGroup: c.u32(20),
 	}
 }
 
@@ -225,7 +227,8 @@ func (p GEMVParams) Put(c *Cmd) {
 	c.putU32(8, p.XStride)
 	c.putU32(12, p.YStride)
 	c.putU32(16, p.Group)
-	c.ParamSize = 20
+	c.putU32(20, p.RowGroup)
+	c.ParamSize = 24
 }
 
 // Bindings of gemm.
@@ -248,21 +251,23 @@ const (
 
 // GEMMParams are the parameters of gemm.
 type GEMMParams struct {
-	In      uint32 // columns of W
-	Out     uint32 // rows of W
-	XStride uint32 // elements from one row of x to the next
-	YStride uint32 // elements from one row of y to the next
-	Group   uint32 // rows of W a threadgroup computes
+	In       uint32 // columns of W
+	Out      uint32 // rows of W
+	XStride  uint32 // elements from one row of x to the next
+	YStride  uint32 // elements from one row of y to the next
+	Group    uint32 // rows of W a threadgroup computes
+	RowGroup uint32 // rows of x a threadgroup computes them for
 }
 
 // GEMMParams decodes the parameter bytes as those of gemm.
 func (c *Cmd) GEMMParams() GEMMParams {
 	return GEMMParams{
-		In:      c.u32(0),
-		Out:     c.u32(4),
-		XStride: c.u32(8),
-		YStride: c.u32(12),
-		Group:   c.u32(16),
+		In:       c.u32(0),
+		Out:      c.u32(4),
+		XStride:  c.u32(8),
+		YStride:  c.u32(12),
+		Group:    c.u32(16),
+		RowGroup: c.u32(20),
 	}
 }
 
@@ -273,7 +278,8 @@ func (p GEMMParams) Put(c *Cmd) {
 	c.putU32(8, p.XStride)
 	c.putU32(12, p.YStride)
 	c.putU32(16, p.Group)
-	c.ParamSize = 20
+	c.putU32(20, p.RowGroup)
+	c.ParamSize = 24
 }
 
 // Bindings of head_norm.

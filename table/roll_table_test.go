@@ -168,7 +168,7 @@ func (b *builder) program(name string, rows uint32) {
 		b.at("rope.inv_freq", 0), none, b.scratch(smallAngles))
 	b.cmd("layer.0.attn.norm", KernelAddRMSNorm, nil, AddRMSNormParams{N: smallWidth, Eps: 1e-6},
 		b.scratch(smallX), b.scratch(smallDelta), b.at("blk.0.attn_norm.weight", 0), b.scratch(smallNormed))
-	b.cmd("layer.0.attn.qkv", matmul, q80, GEMVParams{In: smallWidth, Out: qkv, XStride: smallWidth, YStride: qkv, Group: 8},
+	b.cmd("layer.0.attn.qkv", matmul, q80, GEMVParams{In: smallWidth, Out: qkv, XStride: smallWidth, YStride: qkv, Group: 8, RowGroup: 1},
 		b.scratch(smallNormed), none, b.at("blk.0.attn_qkv.weight", 0), none, b.scratch(smallQKV))
 	b.cmd("layer.0.attn.rope_kv", KernelQKRoPEKV, []uint32{smallHeadDim, decl.LayoutInterleaved},
 		QKRoPEKVParams{Heads: smallHeads, KVHeads: smallKVHeads, QStride: qkv, KStride: qkv, VStride: qkv, Half: smallHeadDim / 2, Cap: smallContext, Eps: 1e-6},
@@ -177,16 +177,16 @@ func (b *builder) program(name string, rows uint32) {
 	b.cmd("layer.0.attn.mix", KernelAttn, []uint32{smallHeadDim},
 		AttnParams{Heads: smallHeads, KVHeads: smallKVHeads, QStride: smallWidth, Cap: smallContext, Span: smallContext, Splits: 1, Scale: 0.25, HeadGroup: 1, RowGroup: 1},
 		b.scratch(smallQ), b.at("kv.0.k", 0), b.at("kv.0.v", 0), b.scratch(smallAttn))
-	b.cmd("layer.0.attn.output", matmul, q80, GEMVParams{In: smallWidth, Out: smallWidth, XStride: smallWidth, YStride: smallWidth, Group: 8},
+	b.cmd("layer.0.attn.output", matmul, q80, GEMVParams{In: smallWidth, Out: smallWidth, XStride: smallWidth, YStride: smallWidth, Group: 8, RowGroup: 1},
 		b.scratch(smallAttn), none, b.at("blk.0.attn_output.weight", 0), none, b.scratch(smallDelta))
 	b.cmd("layer.0.ffn.norm", KernelAddRMSNorm, nil, AddRMSNormParams{N: smallWidth, Eps: 1e-6},
 		b.scratch(smallX), b.scratch(smallDelta), b.at("blk.0.ffn_norm.weight", 0), b.scratch(smallNormed))
-	b.cmd("layer.0.ffn.gate_up", matmul, []uint32{uint32(dtype.Q4_0), q8}, GEMVParams{In: smallWidth, Out: 2 * smallHidden, XStride: smallWidth, YStride: 2 * smallHidden, Group: 8},
+	b.cmd("layer.0.ffn.gate_up", matmul, []uint32{uint32(dtype.Q4_0), q8}, GEMVParams{In: smallWidth, Out: 2 * smallHidden, XStride: smallWidth, YStride: 2 * smallHidden, Group: 8, RowGroup: 1},
 		b.scratch(smallNormed), none, b.at("blk.0.ffn_gate_up.weight", 0), none, b.scratch(smallGateUp))
-	b.cmd("layer.0.ffn.down", matmul, []uint32{uint32(dtype.Q8_0), q8, decl.InputSiLUMul}, GEMVParams{In: smallHidden, Out: smallWidth, XStride: 2 * smallHidden, YStride: smallWidth, Group: 8},
+	b.cmd("layer.0.ffn.down", matmul, []uint32{uint32(dtype.Q8_0), q8, decl.InputSiLUMul}, GEMVParams{In: smallHidden, Out: smallWidth, XStride: 2 * smallHidden, YStride: smallWidth, Group: 8, RowGroup: 1},
 		b.scratch(smallGateUp), b.scratch(smallGateUp+smallHidden*4), b.at("blk.0.ffn_down.weight", 0), none, b.scratch(smallDelta))
 	if rows == 1 {
-		b.cmd("logits", KernelGEMV, []uint32{uint32(dtype.Q8_0), decl.ActF32}, GEMVParams{In: smallWidth, Out: smallVocab, XStride: smallWidth, YStride: smallVocab, Group: 16},
+		b.cmd("logits", KernelGEMV, []uint32{uint32(dtype.Q8_0), decl.ActF32}, GEMVParams{In: smallWidth, Out: smallVocab, XStride: smallWidth, YStride: smallVocab, Group: 16, RowGroup: 1},
 			b.scratch(smallNormed), none, b.at("token_embd.weight", 0), none, b.at("logits", 0))
 		b.cmd("argmax", KernelArgmax, nil, ArgmaxParams{N: smallVocab, Ring: smallContext + 1, MaxStops: 8},
 			b.at("logits", 0), b.at("stops", 0), b.at("tokens", 0))

@@ -319,5 +319,11 @@ func (e *Env) Value(name string) (uint64, bool) {
 // Extent returns how many bytes from its offset binding i may touch.
 func (e *Env) Extent(i int) (uint64, error) { return e.k.Extent(i, e) }
 
+// ThreadgroupBytes returns the threadgroup memory that the command needs on a
+// GPU.
+func (e *Env) ThreadgroupBytes() (uint64, error) {
+	return e.k.ThreadgroupBytes(e, int(e.c.Threadgroup[0]))
+}
+
 // WorkerBytes returns the private memory that one worker of a CPU team needs.
 func (e *Env) WorkerBytes() (uint64, error) { return e.k.WorkerBytes(e) }

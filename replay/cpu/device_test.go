@@ -36,7 +36,7 @@ func chainModel(tb testing.TB) *builder {
 	b.cmd(table.KernelRMSNorm, nil, table.RMSNormParams{N: chainWidth, XRows: 1, Eps: 1e-5}, table.PatchNone, row,
 		at{"scratch", 0}, at{"norm", 0}, at{"scratch", 4 * chainWidth})
 	b.cmd(table.KernelGEMV, []uint32{uint32(dtype.Q8_0), decl.ActQ8},
-		table.GEMVParams{In: chainWidth, Out: chainVocab, XStride: chainWidth, YStride: chainVocab, Group: 4}, table.PatchNone, row,
+		table.GEMVParams{In: chainWidth, Out: chainVocab, XStride: chainWidth, YStride: chainVocab, Group: 4, RowGroup: 1}, table.PatchNone, row,
 		at{"scratch", 4 * chainWidth}, at{}, at{"head", 0}, at{}, at{"logits", 0})
 	b.cmd(table.KernelArgmax, nil, table.ArgmaxParams{N: chainVocab, Ring: chainCtx + 1, MaxStops: 4}, table.PatchArgmax, nil,
 		at{"logits", 0}, at{"stops", 0}, at{"tokens", 0})

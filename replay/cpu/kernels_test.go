@@ -178,7 +178,7 @@ func testMatmul(t *testing.T, r *rand.Rand, p product, input, bias uint32, out, 
 		in = blocks*17 + 1
 	}
 	xStride, yStride := in+3, out+2
-	params := table.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(xStride), YStride: uint32(yStride), Group: uint32(group)}
+	params := table.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(xStride), YStride: uint32(yStride), Group: uint32(group), RowGroup: 1}
 	var missing []string
 	if input == decl.InputPlain {
 		missing = append(missing, "x2")
@@ -268,7 +268,7 @@ func TestSiLUMulFused(t *testing.T) {
 		}
 		gate, up := random(r, rows*in, 3), random(r, rows*in, 1)
 		w := randomBytes(t, r, p.weight, out*in, 1)
-		mp := table.GEMMParams{In: uint32(in), Out: out, XStride: uint32(in), YStride: out, Group: 8}
+		mp := table.GEMMParams{In: uint32(in), Out: out, XStride: uint32(in), YStride: out, Group: 8, RowGroup: 1}
 		fused := newSolo(t, table.KernelGEMM, []uint32{uint32(p.weight), p.act, decl.InputSiLUMul, 0}, mp, second(0, 0, rows), "b")
 		copy(fused.bytes("w"), w)
 		fused.fill("x", gate)

@@ -77,7 +77,7 @@ func TestUnsupportedWeight(t *testing.T) {
 		row := map[int]uint32{decl.SecondRows: 1}
 		b.cmd(table.KernelAdd, nil, table.AddParams{N: 8}, 0, row, at{"scratch", 0}, at{"scratch", 64})
 		b.cmd(table.KernelAdd, nil, table.AddParams{N: 8}, 0, row, at{"scratch", 0}, at{"scratch", 64})
-		b.cmd(table.KernelGEMV, []uint32{uint32(c.t), c.act}, table.GEMVParams{In: 256, Out: 8, XStride: 256, YStride: 8, Group: 1}, 0, row,
+		b.cmd(table.KernelGEMV, []uint32{uint32(c.t), c.act}, table.GEMVParams{In: 256, Out: 8, XStride: 256, YStride: 8, Group: 1, RowGroup: 1}, 0, row,
 			at{"scratch", 0}, at{}, at{"w", 0}, at{}, at{"logits", 0})
 		b.t.Labels[2] = "layer.0.ffn.down"
 		_, err := tryLoad(t, b, table.LoadOptions{})

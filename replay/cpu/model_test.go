@@ -110,7 +110,7 @@ func (s shape) head(b *builder, x, h at, xRows int) {
 	b.cmd(table.KernelRMSNorm, nil, table.RMSNormParams{N: uint32(s.width), XRows: uint32(xRows), Eps: 1e-5}, patch, row,
 		x, at{"output_norm", 0}, h)
 	b.cmd(table.KernelGEMV, []uint32{uint32(s.weight), s.act},
-		table.GEMVParams{In: uint32(s.width), Out: uint32(s.vocab), XStride: uint32(s.width), YStride: uint32(s.vocab), Group: 8}, table.PatchNone, row,
+		table.GEMVParams{In: uint32(s.width), Out: uint32(s.vocab), XStride: uint32(s.width), YStride: uint32(s.vocab), Group: 8, RowGroup: 1}, table.PatchNone, row,
 		h, at{}, at{"embd", 0}, at{}, at{"logits", 0})
 	b.cmd(table.KernelArgmax, nil, table.ArgmaxParams{N: uint32(s.vocab), Ring: uint32(s.ctx + 1), MaxStops: 4}, table.PatchArgmax, nil,
 		at{"logits", 0}, at{"stops", 0}, at{"tokens", 0})
@@ -126,7 +126,7 @@ func (s shape) forward(b *builder, rows, capacity int, x, h, ang, qkvAt, q, att,
 		return p
 	}
 	matmul := func(w string, in, out, xStride int, x, x2, y at, input uint32) {
-		p := table.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(xStride), YStride: uint32(out), Group: 8}
+		p := table.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(xStride), YStride: uint32(out), Group: 8, RowGroup: 1}
 		spec := []uint32{uint32(s.weight), s.act, input}
 		if rows > 1 {
 			b.cmd(table.KernelGEMM, spec, table.GEMMParams(p), table.PatchRows, second, x, x2, at{w, 0}, at{}, y)

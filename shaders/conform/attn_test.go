@@ -195,7 +195,7 @@ func randomAttention(r *rand.Rand, limit int) attention {
 
 // TestAttention runs what reads and writes exactly what is there.
 func TestAttention(t *testing.T) {
-	p := emu.Build(t, emu.Options{Sanitize: true})
+	p := builds.Get(t, emu.Options{Sanitize: true})
 	for _, tt := range []struct {
 		name string
 		run  func(*testing.T, *emu.Program)
@@ -206,7 +206,7 @@ func TestAttention(t *testing.T) {
 
 // TestAttentionFast runs what takes long with the sanitizers.
 func TestAttentionFast(t *testing.T) {
-	p := emu.Build(t, emu.Options{})
+	p := builds.Get(t, emu.Options{})
 	for _, tt := range []struct {
 		name string
 		run  func(*testing.T, *emu.Program)

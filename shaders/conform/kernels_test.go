@@ -222,7 +222,7 @@ const rounds = 12
 // threadgroups of several sizes and threadgroups for rows that are not there;
 // once with the stop flag set, when nothing may change.
 func TestKernels(t *testing.T) {
-	p := emu.Build(t, emu.Options{Sanitize: true})
+	p := builds.Get(t, emu.Options{Sanitize: true})
 	for _, s := range subjects {
 		k, _ := decl.Lookup(s.kernel)
 		t.Run(k.Name, func(t *testing.T) {
@@ -295,7 +295,7 @@ func halves(b []byte) []float64 {
 
 // TestLarge runs what is too much for the sanitizers.
 func TestLarge(t *testing.T) {
-	p := emu.Build(t, emu.Options{})
+	p := builds.Get(t, emu.Options{})
 	t.Run("angles", func(t *testing.T) { testAngles(t, p) })
 	t.Run("vocabulary", func(t *testing.T) { testVocabulary(t, p) })
 }

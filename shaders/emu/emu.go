@@ -77,8 +77,63 @@ type Options struct {
 // skips the test where it cannot be built.
 func Build(tb testing.TB, o Options) *Program {
 	tb.Helper()
+	p := build(tb, o, tb.TempDir())
+	tb.Cleanup(p.stop)
+	return p
+}
+
+// Builds are emulators that the tests of a package share. Its zero value has
+// none.
+type Builds struct {
+	mu    sync.Mutex
+	dir   string
+	built map[Options]*Program
+}
+
+// Get builds an emulator, or returns the one that it has built. It skips the
+// test where it cannot be built.
+func (b *Builds) Get(tb testing.TB, o Options) *Program {
+	tb.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.built[o]; p != nil {
+		return p
+	}
+	if b.built == nil {
+		b.built = make(map[Options]*Program)
+	}
+	var err error
+	if b.dir == "" {
+		if b.dir, err = os.MkdirTemp("", "pianola-emulators-"); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	dir, err := os.MkdirTemp(b.dir, "")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p := build(tb, o, dir)
+	b.built[o] = p
+	return p
+}
+
+// Close ends the processes and removes the programs; TestMain calls it.
+func (b *Builds) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.built {
+		p.stop()
+	}
+	if b.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(b.dir)
+}
+
+func build(tb testing.TB, o Options, dir string) *Program {
+	tb.Helper()
 	root := canBuild(tb)
-	p := &Program{path: filepath.Join(tb.TempDir(), "emulator")}
+	p := &Program{path: filepath.Join(dir, "emulator")}
 	args := []string{"run", "./shaders/gen", "-program", p.path}
 	if o.Sources != "" {
 		args = append(args, "-undeclared", "-sources", o.Sources)
@@ -91,7 +146,6 @@ func Build(tb testing.TB, o Options) *Program {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tb.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
-	tb.Cleanup(p.stop)
 	return p
 }
 

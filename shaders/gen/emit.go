@@ -21,8 +21,30 @@ func constantsHeader() string {
 	}
 	b.WriteString("};\n")
 	for _, c := range decl.Constants {
-		fmt.Fprintf(&b, "#define %s (pianola_fc.%s)\n", strings.ToUpper(c.Name), c.Name)
+		fmt.Fprintf(&b, "#define %s (uint(pianola_fc.%s))\n", strings.ToUpper(c.Name), c.Name)
 	}
+	return b.String()
+}
+
+// constantsStruct declares fc, the constants of an entry. Fixed ones are
+// constant expressions, and branches that they rule out are never compiled.
+func constantsStruct(kernel string, fixed []shaders.Fixed) string {
+	var b strings.Builder
+	var values []string
+	b.WriteString("    struct constants {\n")
+	for _, c := range decl.Constants {
+		if i := slices.IndexFunc(fixed, func(f shaders.Fixed) bool { return f.Name == c.Name }); i >= 0 {
+			fmt.Fprintf(&b, "        enum : uint { %s = %du };\n", c.Name, fixed[i].Value)
+			continue
+		}
+		fmt.Fprintf(&b, "        uint %s;\n", c.Name)
+		v := "0u"
+		if i := slices.IndexFunc(constantsOf(kernel), func(o shaders.Constant) bool { return o.Name == c.Name }); i >= 0 {
+			v = fmt.Sprintf("specs.values[%d]", i)
+		}
+		values = append(values, v)
+	}
+	fmt.Fprintf(&b, "    };\n    const constants fc = {%s};\n", strings.Join(values, ", "))
 	return b.String()
 }
 
@@ -117,7 +139,7 @@ func (s *source) ptxSource() (string, error) {
 		for _, e := range list {
 			signature := fmt.Sprintf("entry_%s(%s)", e.Name, strings.Join(params, ", "))
 			fmt.Fprintf(&b, "extern \"C\" __attribute__((nvptx_kernel)) void %s __asm__(%q);\nvoid %s {\n", signature, e.Name, signature)
-			fmt.Fprintf(&b, "    const pianola_constants fc = %s;\n", constantValues(k.name, "specs.values", e.Fixed))
+			b.WriteString(constantsStruct(k.name, e.Fixed))
 			b.WriteString("    const pianola_second own = {second->index, second->kv_len, 0, second->rows};\n")
 			fmt.Fprintf(&b, "    (void)own;\n    ::%s(%s);\n}\n", k.name, call)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -113,7 +114,8 @@ func TestLines(t *testing.T) {
 		if strings.HasPrefix(l, "[[") {
 			head = ""
 		}
-		if !strings.HasPrefix(got[i+1], head) || strings.Contains(got[i+1], "[[") {
+		line := strings.TrimPrefix(got[i+1], "template <typename pianola_constants_of> ")
+		if !strings.HasPrefix(line, head) || strings.Contains(line, "[[") {
 			t.Errorf("line %d: %q, want %q", i+1, got[i+1], l)
 		}
 	}
@@ -123,7 +125,7 @@ func TestFinishPTX(t *testing.T) {
 	s := parseSource("x.metal", good)
 	const head = ".version 7.8\n.visible .entry rmsnorm__n4(\n\t.param .u64 p\n)\n{\n"
 	got, err := finishPTX([]byte(head+"\tld.global.f32 %f1, [%rd1];\n\tret;\n}\n"), s, "x.ptx")
-	if err != nil || !strings.Contains(string(got), ")\n.maxntid 256, 1, 1\n{\n") {
+	if err != nil || !strings.Contains(string(got), ")\n.maxntid 256, 1, 1\n.minnctapersm 1\n{\n") {
 		t.Errorf("%v\n%s", err, got)
 	}
 	for line, want := range map[string]string{
@@ -148,7 +150,7 @@ func TestFinishPTX(t *testing.T) {
 }
 
 func TestEntries(t *testing.T) {
-	list, err := entries("embed")
+	list, err := entries("attn")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,8 +158,17 @@ func TestEntries(t *testing.T) {
 	for _, e := range list {
 		names = append(names, e.Name)
 	}
-	if want := []string{"embed__wtype1_weights0", "embed__wtype2_weights0", "embed__wtype3_weights0"}; !slices.Equal(names, want) {
+	want := []string{"attn__tile0", "attn__tile1"}
+	for _, d := range []int{64, 80, 96, 128} {
+		want = append(want, fmt.Sprintf("attn__head_dim%d_tile0", d), fmt.Sprintf("attn__head_dim%d_tile1", d))
+	}
+	want = append(want, "attn__head_dim256_tile0")
+	if !slices.Equal(names, want) {
 		t.Errorf("got %v, want %v", names, want)
+	}
+	// Every type in rows, and those that have a scale in tiles.
+	if list, err := entries("embed"); err != nil || len(list) != 16+13 {
+		t.Errorf("%d entries of embed, %v", len(list), err)
 	}
 	if list, err := entries("rope"); err != nil || len(list) != 1 || list[0].Name != "rope" || list[0].Fixed != nil {
 		t.Errorf("rope: %v, %v", list, err)

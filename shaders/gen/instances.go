@@ -57,8 +57,25 @@ func (s sets) and(name string, values ...uint32) sets {
 	return out
 }
 
+// quantised are the types whose weights have a scale for each block.
+var quantised = []uint32{
+	uint32(dtype.Q8_0), uint32(dtype.Q4_0), uint32(dtype.Q4_1), uint32(dtype.Q5_0), uint32(dtype.Q5_1), uint32(dtype.Q2_K), uint32(dtype.Q3_K),
+	uint32(dtype.Q4_K), uint32(dtype.Q5_K), uint32(dtype.Q6_K), uint32(dtype.IQ4_NL), uint32(dtype.IQ4_XS), uint32(dtype.MXFP4),
+}
+
+// floats are the others.
+var floats = []uint32{uint32(dtype.F32), uint32(dtype.F16), uint32(dtype.BF16)}
+
+// tiled are the products of quantised activations and weights in tiles.
+var tiled = fix("wtype", quantised...).and("act", decl.ActQ8).and("weights", uint32(dtype.Tiled16))
+
+// rows are those of activations as they are and weights as the file has them.
+var rows = fix("wtype", append(floats, quantised...)...).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
+
 var instances = []compiled{
-	{kernel: "embed", fixed: fix("wtype", uint32(dtype.F32), uint32(dtype.F16), uint32(dtype.BF16)).and("weights", uint32(dtype.Rows))},
+	{kernel: "gemv", fixed: append(rows, tiled...)},
+	{kernel: "gemm", fixed: append(rows, tiled...)},
+	{kernel: "embed", fixed: append(fix("wtype", append(floats, quantised...)...).and("weights", uint32(dtype.Rows)), fix("wtype", quantised...).and("weights", uint32(dtype.Tiled16))...)},
 	{kernel: "attn", fixed: slices.Concat(fix("tile", 0, 1), fix("head_dim", 64, 80, 96, 128).and("tile", 0, 1), fix("head_dim", 256).and("tile", 0))},
 }
 

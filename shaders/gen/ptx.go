@@ -35,7 +35,7 @@ func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 		fields := strings.Fields(line)
 		if threads > 0 && line == "{" {
 			if threads > 0 {
-				fmt.Fprintf(&out, ".maxntid %d, 1, 1\n", threads)
+				fmt.Fprintf(&out, ".maxntid %d, 1, 1\n.minnctapersm 1\n", threads)
 			}
 			threads = 0
 		}

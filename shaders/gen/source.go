@@ -173,7 +173,9 @@ func (s *source) kernel(i, maxThreads int) int {
 	}
 	end := s.match(shut + 1)
 	k.body = s.tokens[shut+2 : end]
-	s.edits = append(s.edits, edit{s.tokens[shut].pos, s.tokens[shut].pos, ", const pianola_constants pianola_fc"})
+	// A template, so that what an entry's constants rule out is not compiled.
+	s.edits = append(s.edits, edit{s.tokens[i].pos, s.tokens[i].pos, "template <typename pianola_constants_of> "},
+		edit{s.tokens[shut].pos, s.tokens[shut].pos, ", const pianola_constants_of pianola_fc"})
 	s.kernels = append(s.kernels, k)
 	return end
 }

@@ -92,14 +92,19 @@ type Kernel struct {
 	Grid     [3]string  // threadgroups: what each tile is, x fastest
 	Require  []string   // what must hold of the arguments, as "expr <= expr"
 	Worker   string     // bytes of private memory a worker of the CPU team needs, "" for none
+	TGMem    string     // bytes of threadgroup memory on a GPU; the name threads is there too
 	Step     bool       // writes the step block (stop flag, count)
 
 	worker  Expr
+	tgMem   Expr
 	grid    [3]Expr
 	require []requirement
 }
 
 type requirement struct{ left, right Expr }
+
+// nameThreads stands for a threadgroup's size in TGMem.
+const nameThreads = "threads"
 
 // nameContext stands for the table's context limit in expressions.
 const nameContext = "context"
@@ -167,6 +172,29 @@ func (k *Kernel) WorkerBytes(env Env) (uint64, error) {
 	n, err := k.worker.Eval(env)
 	if err != nil {
 		return 0, fmt.Errorf("%s: worker memory: %w", k.Name, err)
+	}
+	return n, nil
+}
+
+// threadsEnv gives a threadgroup's size besides a command's values.
+type threadsEnv struct {
+	Env
+	threads uint64
+}
+
+func (e threadsEnv) Value(name string) (uint64, bool) {
+	if name == nameThreads {
+		return e.threads, true
+	}
+	return e.Env.Value(name)
+}
+
+// ThreadgroupBytes returns the threadgroup memory that a threadgroup of so many
+// threads needs on a GPU.
+func (k *Kernel) ThreadgroupBytes(env Env, threads int) (uint64, error) {
+	n, err := k.tgMem.Eval(threadsEnv{env, uint64(threads)})
+	if err != nil {
+		return 0, fmt.Errorf("%s: threadgroup memory: %w", k.Name, err)
 	}
 	return n, nil
 }

@@ -58,12 +58,12 @@ var (
 // matmul declares gemv and gemm: y = W·input (+ bias), row by row. Both have
 // the same arguments; gemv is shaped for one row, gemm for a chunk whose
 // weights are read once.
-func matmul(name, doc string) Kernel {
+func matmul(name, doc, tgMem string) Kernel {
 	return Kernel{
 		Name:    name,
 		Doc:     doc,
-		Grid:    [3]string{"div(out,group)", "1", "1"},
-		Require: []string{"1 <= in", "1 <= out", "1 <= group", "in <= x_stride", "out <= y_stride", "weights*16*div(group,16) <= group", "weights <= act"},
+		Grid:    [3]string{"div(out,group)", "div(rows,row_group)", "1"},
+		Require: []string{"1 <= in", "1 <= out", "1 <= group", "1 <= row_group", "in <= x_stride", "out <= y_stride", "weights*8*div(group,8) <= group", "weights <= act"},
 		Bindings: []Binding{
 			{Name: "x", Role: Read, Extent: "((rows-1)*x_stride+in)*4", Doc: "[rows, in] float32, rows x_stride apart"},
 			{Name: "x2", Role: Read, Extent: "((rows-1)*x_stride+in)*4", If: "input", Doc: "[rows, in] float32, the factor of silu(x)"},
@@ -77,12 +77,14 @@ func matmul(name, doc string) Kernel {
 			{"x_stride", U32, "elements from one row of x to the next"},
 			{"y_stride", U32, "elements from one row of y to the next"},
 			{"group", U32, "rows of W a threadgroup computes"},
+			{"row_group", U32, "rows of x a threadgroup computes them for"},
 		},
 		Second: []Second{secondRows},
 		Specs:  []Constant{constWType, constAct, constInput, constBias, constMatrix},
 		// The input of every row as float32 or as int8 with a scale a block,
 		// rounded up to 64 bytes: never more than float32.
 		Worker: "rows*(in*4+64)",
+		TGMem:  tgMem,
 	}
 }
 
@@ -142,6 +144,7 @@ var Kernels = []Kernel{
 			{"eps", F32, "added to the mean square"},
 		},
 		Second: []Second{secondRow, secondRows},
+		TGMem:  "div(threads,32)*4",
 	},
 	{
 		Name:    "add_rmsnorm",
@@ -159,6 +162,7 @@ var Kernels = []Kernel{
 			{"eps", F32, "added to the mean square"},
 		},
 		Second: []Second{secondRows},
+		TGMem:  "div(threads,32)*4",
 	},
 	{
 		Name:    "add",
@@ -172,8 +176,10 @@ var Kernels = []Kernel{
 		Params: []Field{{"n", U32, "width"}},
 		Second: []Second{secondRows},
 	},
-	matmul("gemv", "y[r] = W · input[r] (+ b), for one row or a few."),
-	matmul("gemm", "y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk."),
+	matmul("gemv", "y[r] = W · input[r] (+ b), for one row or a few.",
+		"2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,2048)*4"),
+	matmul("gemm", "y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk.",
+		"weights*24832+(1-weights)*20992"),
 	{
 		Name:    "head_norm",
 		Doc:     "Each head h of each row: x[r, h] = rmsnorm(x[r, h]) * w.",
@@ -190,6 +196,7 @@ var Kernels = []Kernel{
 		},
 		Second: []Second{secondRows},
 		Specs:  []Constant{constHeadDim},
+		TGMem:  "div(threads,32)*4",
 	},
 	{
 		Name:    "rope",
@@ -256,6 +263,7 @@ var Kernels = []Kernel{
 		Second: []Second{secondKVLen, secondRows},
 		Specs:  []Constant{constHeadDim, constLayout, constQKNorm},
 		Worker: "head_dim*4",
+		TGMem:  "div(threads,32)*4",
 	},
 	{
 		Name:    "attn",
@@ -283,6 +291,7 @@ var Kernels = []Kernel{
 		Second: []Second{secondKVLen, secondRows},
 		Specs:  []Constant{constHeadDim, constWindow, constSplit, constTile},
 		Worker: "16*(head_dim*8+256)", // 16 rows of Q, of sums and of scores
+		TGMem:  "(1-tile)*div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+tile*(2560+64*div(head_dim,64)*(256+threads))",
 	},
 	{
 		Name:    "attn_merge",
@@ -299,6 +308,7 @@ var Kernels = []Kernel{
 		},
 		Second: []Second{secondRows},
 		Specs:  []Constant{constHeadDim},
+		TGMem:  "(splits+threads+2*div(threads,32))*4",
 	},
 	{
 		Name:    "silu_mul",
@@ -333,6 +343,7 @@ var Kernels = []Kernel{
 		},
 		Second: []Second{secondToken},
 		Step:   true,
+		TGMem:  "div(threads,32)*8",
 	},
 }
 
@@ -357,7 +368,7 @@ func (k *Kernel) compile() error {
 	for _, c := range k.Specs {
 		known[c.Name] = true
 	}
-	if len(known) != len(k.Params)+len(k.Second)+len(k.Specs) || known[nameContext] {
+	if len(known) != len(k.Params)+len(k.Second)+len(k.Specs) || known[nameContext] || known[nameThreads] {
 		return fmt.Errorf("decl: %s: a name stands for two things", k.Name)
 	}
 	if len(k.Bindings) > MaxBindings || 4*len(k.Params) > ParamBytes || len(k.Specs) > MaxSpecs {
@@ -380,6 +391,11 @@ func (k *Kernel) compile() error {
 	if k.worker, err = parse(k.Worker); err != nil {
 		return err
 	}
+	known[nameThreads] = true
+	if k.tgMem, err = parse(k.TGMem); err != nil {
+		return err
+	}
+	delete(known, nameThreads)
 	for i, src := range k.Grid {
 		if k.grid[i], err = parse(src); err != nil {
 			return err

@@ -19,6 +19,34 @@ PIANOLA_INLINE int dot4(int a, int b, int acc) {
     asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(acc));
     return r;
 }
+
+// permute picks four bytes of a and b.
+PIANOLA_INLINE uint permute(uint a, uint b, uint s) { return (uint)__nvvm_prmt((int)a, (int)b, (int)s); }
+
+#if PIANOLA_SM >= 80
+// Products of matrices by a warp; shaders/mma.h says who has what.
+PIANOLA_INLINE int4 multiply_bytes(uint2 a, uint b, int4 c) {
+    int c0 = c.x, c1 = c.y, c2 = c.z, c3 = c.w;
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+r"(c0), "+r"(c1), "+r"(c2), "+r"(c3)
+                 : "r"(a.x), "r"(a.y), "r"(b));
+    return int4{c0, c1, c2, c3};
+}
+PIANOLA_INLINE int4 multiply_bytes2(uint4 a, uint2 b) {
+    int c0, c1, c2, c3;
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+                 : "=r"(c0), "=r"(c1), "=r"(c2), "=r"(c3)
+                 : "r"(a.x), "r"(a.z), "r"(a.y), "r"(a.w), "r"(b.x), "r"(b.y), "r"(0));
+    return int4{c0, c1, c2, c3};
+}
+PIANOLA_INLINE float4 multiply_halves(uint4 a, uint2 b, float4 c) {
+    float c0 = c.x, c1 = c.y, c2 = c.z, c3 = c.w;
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
+                 : "r"(a.x), "r"(a.z), "r"(a.y), "r"(a.w), "r"(b.x), "r"(b.y));
+    return float4{c0, c1, c2, c3};
+}
+#endif
 } // namespace shim
 
 namespace fast {

@@ -1,0 +1,211 @@
+// Blocks of quantised weights in the layout Rows, as the file has them: the
+// structs of ggml's ggml-common.h, which dtype.Dequantize converts too.
+#ifndef PIANOLA_BLOCKS_H
+#define PIANOLA_BLOCKS_H
+
+#include "quants.h"
+
+// block_bytes returns the size of a type's block.
+static inline uint block_bytes(uint type) {
+    switch (type) {
+    case PIANOLA_WTYPE_Q8_0: return 34;
+    case PIANOLA_WTYPE_Q4_1: return 20;
+    case PIANOLA_WTYPE_Q5_0: return 22;
+    case PIANOLA_WTYPE_Q5_1: return 24;
+    case PIANOLA_WTYPE_Q2_K: return 84;
+    case PIANOLA_WTYPE_Q3_K: return 110;
+    case PIANOLA_WTYPE_Q4_K: return 144;
+    case PIANOLA_WTYPE_Q5_K: return 176;
+    case PIANOLA_WTYPE_Q6_K: return 210;
+    case PIANOLA_WTYPE_IQ4_XS: return 136;
+    case PIANOLA_WTYPE_MXFP4: return 17;
+    }
+    return 18; // Q4_0, IQ4_NL
+}
+
+// row_bytes returns the size of so many columns, whole blocks.
+static inline ulong row_bytes(uint type, uint columns) { return ulong(columns / (is_k(type) ? 256 : 32)) * block_bytes(type); }
+
+// A piece is 16 elements of a row, which lie in the same 8 bytes or in 16 that
+// follow each other: 8 columns, and 8 more. Pieces of a row are numbered.
+//
+// piece_columns returns the first column of each 8.
+static inline uint2 piece_columns(uint type, uint piece) {
+    const uint k = piece / 16 * 256;
+    const uint p = piece % 16;
+    switch (type) {
+    case PIANOLA_WTYPE_Q8_0: return uint2(16 * piece, 16 * piece + 8);
+    case PIANOLA_WTYPE_Q2_K:
+    case PIANOLA_WTYPE_Q3_K:
+    case PIANOLA_WTYPE_Q4_K:
+    case PIANOLA_WTYPE_Q5_K: {
+        const uint c = k + p / 4 * 64 + p % 4 * 8;
+        return uint2(c, c + 32);
+    }
+    case PIANOLA_WTYPE_Q6_K: {
+        const uint c = k + p / 8 * 128 + p % 8 * 8;
+        return uint2(c, c + 64);
+    }
+    }
+    const uint c = piece / 2 * 32 + piece % 2 * 8;
+    return uint2(c, c + 16);
+}
+
+// bytes8 reads 8 bytes, which are aligned as the type's blocks are.
+static inline uint2 bytes8(uint type, device const uchar *p) {
+    if (type == PIANOLA_WTYPE_Q4_K || type == PIANOLA_WTYPE_Q5_K || type == PIANOLA_WTYPE_Q5_1 || type == PIANOLA_WTYPE_IQ4_XS) {
+        return *(device const uint2 *)p;
+    }
+    if (type == PIANOLA_WTYPE_Q4_1 || type == PIANOLA_WTYPE_Q2_K) {
+        return uint2(((device const uint *)p)[0], ((device const uint *)p)[1]);
+    }
+    if (type == PIANOLA_WTYPE_MXFP4) {
+        return uint2(uint(p[0]) | uint(p[1]) << 8 | uint(p[2]) << 16 | uint(p[3]) << 24,
+                     uint(p[4]) | uint(p[5]) << 8 | uint(p[6]) << 16 | uint(p[7]) << 24);
+    }
+    device const ushort *h = (device const ushort *)p;
+    return uint2(uint(h[0]) | uint(h[1]) << 16, uint(h[2]) | uint(h[3]) << 16);
+}
+
+// block_piece is the quants of a piece as four words of int8, with zeros
+// subtracted; the first 8 are d.x * q + m.x, the others d.y * q + m.y.
+struct block_piece {
+    uint4 q;
+    float2 d, m;
+};
+
+// scale_q3_k returns scale s of 16 of 6 bits, less 32.
+static inline int scale_q3_k(device const uchar *scales, uint s) {
+    return int((uint(scales[s % 8]) >> (s / 8 * 4) & 15) | (uint(scales[8 + s % 4]) >> (s / 4 * 2) & 3) << 4) - 32;
+}
+
+// scale_min_k4 returns scale and minimum s of 8 of 6 bits each, of Q4_K and
+// Q5_K.
+static inline uint2 scale_min_k4(device const uchar *scales, uint s) {
+    if (s < 4) {
+        return uint2(scales[s] & 63u, scales[s + 4] & 63u);
+    }
+    const uint low = scales[s + 4];
+    return uint2((low & 15) | uint(scales[s - 4]) >> 6 << 4, low >> 4 | uint(scales[s]) >> 6 << 4);
+}
+
+// fifth_bits moves bits 0 to 7 to the fifth bits of 8 bytes.
+static inline uint2 fifth_bits(uint bits) {
+    return uint2((bits & 1) << 4 | (bits & 2) << 11 | (bits & 4) << 18 | (bits & 8) << 25,
+                 (bits & 16) | (bits & 32) << 7 | (bits & 64) << 14 | (bits & 128) << 21);
+}
+
+// load_piece32 reads a piece of a type with blocks of 32.
+template <uint T>
+static inline block_piece load_piece32(device const uchar *row, uint piece) {
+    device const uchar *b = row + ulong(piece / 2) * block_bytes(T);
+    const uint at = piece % 2 * 8;
+    block_piece r;
+    r.m = float2(0.0f);
+    if (T == PIANOLA_WTYPE_Q8_0) {
+        r.d = float2(half_at(b));
+        r.q = uint4(bytes8(T, b + 2 + 2 * at), bytes8(T, b + 10 + 2 * at));
+        return r;
+    }
+    const uint quants = T == PIANOLA_WTYPE_Q4_1 ? 4 : T == PIANOLA_WTYPE_Q5_0 ? 6 : T == PIANOLA_WTYPE_Q5_1 ? 8 : T == PIANOLA_WTYPE_MXFP4 ? 1 : 2;
+    const uint2 w = bytes8(T, b + quants + at);
+    uint2 low = w & PIANOLA_BYTES(15);
+    uint2 high = w >> 4 & PIANOLA_BYTES(15);
+    if (has_levels(T)) {
+        const uint2 u = look_up(levels_of(T), w.x);
+        const uint2 v = look_up(levels_of(T), w.y);
+        low = uint2(u.x, v.x);
+        high = uint2(u.y, v.y);
+    }
+    if (T == PIANOLA_WTYPE_Q5_0 || T == PIANOLA_WTYPE_Q5_1) {
+        device const ushort *bits = (device const ushort *)(b + quants - 4);
+        low |= fifth_bits(uint(bits[0]) >> at & 255);
+        high |= fifth_bits(uint(bits[1]) >> at & 255);
+    }
+    if (zero_of(T) != 0) {
+        low = less(low, zero_of(T));
+        high = less(high, zero_of(T));
+    }
+    r.q = uint4(low, high);
+    r.d = float2(T == PIANOLA_WTYPE_MXFP4 ? half_e8m0(b[0]) : half_at(b));
+    if (has_minimum(T)) {
+        r.m = float2(half_at(b + 2));
+    }
+    return r;
+}
+
+// load_piece256 reads a piece of a type with blocks of 256.
+template <uint T>
+static inline block_piece load_piece256(device const uchar *row, uint piece) {
+    device const uchar *b = row + ulong(piece / 16) * block_bytes(T);
+    const uint p = piece % 16;
+    const uint l = p % 4 * 8; // the byte of 32
+    block_piece r;
+    r.m = float2(0.0f);
+    uint2 low, high;
+    if (T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K) {
+        const uint h = p / 8;          // the half of 128 columns
+        const uint shift = p / 4 % 2 * 4;
+        const uint s = p / 4 * 4 + l / 16;
+        const uint2 w = bytes8(T, b + (T == PIANOLA_WTYPE_Q2_K ? 16 : 32) + 32 * h + l) >> shift;
+        low = w & PIANOLA_BYTES(3);
+        high = w >> 2 & PIANOLA_BYTES(3);
+        if (T == PIANOLA_WTYPE_Q2_K) {
+            const uint first = b[s];
+            const uint second = b[s + 2];
+            r.d = half_at(b + 80) * float2(float(first & 15), float(second & 15));
+            r.m = half_at(b + 82) * -float2(float(first >> 4), float(second >> 4));
+        } else {
+            const uint2 bits = bytes8(T, b + l) >> (p / 4 * 2);
+            low = less(low | (bits & PIANOLA_BYTES(1)) << 2, 4);
+            high = less(high | (bits & PIANOLA_BYTES(2)) << 1, 4);
+            r.d = half_at(b + 108) * float2(float(scale_q3_k(b + 96, s)), float(scale_q3_k(b + 96, s + 2)));
+        }
+    } else if (T == PIANOLA_WTYPE_Q6_K) {
+        const uint h = p / 8;
+        const uint m = p / 4 % 2;
+        const uint s = h * 8 + m * 2 + l / 16;
+        const uint2 w = bytes8(T, b + h * 64 + m * 32 + l);
+        const uint2 pairs = bytes8(T, b + 128 + h * 32 + l) >> (2 * m);
+        low = less((w & PIANOLA_BYTES(15)) | (pairs & PIANOLA_BYTES(3)) << 4, 32);
+        high = less((w >> 4 & PIANOLA_BYTES(15)) | (pairs & PIANOLA_BYTES(48)), 32);
+        r.d = half_at(b + 208) * float2(float(as_type<char>(b[192 + s])), float(as_type<char>(b[196 + s])));
+    } else if (T == PIANOLA_WTYPE_IQ4_XS) {
+        const uint s = p / 2;
+        const uint2 w = bytes8(T, b + 8 + p * 8);
+        const uint2 u = look_up(levels_of(T), w.x);
+        const uint2 v = look_up(levels_of(T), w.y);
+        low = uint2(u.x, v.x);
+        high = uint2(u.y, v.y);
+        const uint top = *(device const ushort *)(b + 2);
+        const uint scale = (uint(b[4 + s / 2]) >> (s % 2 * 4) & 15) | (top >> (2 * s) & 3) << 4;
+        r.d = float2(half_at(b) * float(int(scale) - 32));
+    } else {
+        const uint s = p / 4 * 2;
+        const uint2 w = bytes8(T, b + (T == PIANOLA_WTYPE_Q4_K ? 16 : 48) + p / 4 * 32 + l);
+        low = w & PIANOLA_BYTES(15);
+        high = w >> 4 & PIANOLA_BYTES(15);
+        if (T == PIANOLA_WTYPE_Q5_K) {
+            const uint2 bits = bytes8(T, b + 16 + l) >> s;
+            low |= (bits & PIANOLA_BYTES(1)) << 4;
+            high |= (bits & PIANOLA_BYTES(2)) << 3;
+        }
+        const uint2 first = scale_min_k4(b + 4, s);
+        const uint2 second = scale_min_k4(b + 4, s + 1);
+        r.d = half_at(b) * float2(float(first.x), float(second.x));
+        r.m = half_at(b + 2) * -float2(float(first.y), float(second.y));
+    }
+    r.q = uint4(low, high);
+    return r;
+}
+
+// load_piece reads a piece of a row.
+template <uint T>
+static inline block_piece load_piece(device const uchar *row, uint piece) {
+    if (is_k(T)) {
+        return load_piece256<T>(row, piece);
+    }
+    return load_piece32<T>(row, piece);
+}
+
+#endif

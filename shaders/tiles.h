@@ -1,0 +1,241 @@
+// Matrices in the layout Tiled16 (dtype.Tiled16): what a lane reads of a
+// tile, and its products with quantised activations.
+#ifndef PIANOLA_TILES_H
+#define PIANOLA_TILES_H
+
+#include "quants.h"
+
+// tile_form is where a type's blocks of 16 rows have what. Offsets are from
+// the block, in bytes.
+struct tile_form {
+    uint parts;       // runs of 64 bytes that a tile's quants are, without further bits
+    uint tiles;       // of a block
+    uint bytes;       // of a block
+    uint quants;      // the first tile's
+    uint quants_step; // from one tile to the next
+    uint high;        // from a tile's quants to their further bits
+    uint scales;      // the first tile's integer scales
+    uint scales_step; // from one tile to the next
+    uint d, m;        // float16, or E8M0
+};
+
+static inline tile_form tile_form_of(uint type) {
+    switch (type) {
+    case PIANOLA_WTYPE_Q8_0: return {8, 1, 544, 0, 0, 0, 0, 0, 512, 0};
+    case PIANOLA_WTYPE_Q4_1: return {4, 1, 320, 0, 0, 0, 0, 0, 256, 288};
+    case PIANOLA_WTYPE_Q5_0: return {4, 1, 352, 0, 0, 256, 0, 0, 320, 0};
+    case PIANOLA_WTYPE_Q5_1: return {4, 1, 384, 0, 0, 256, 0, 0, 320, 352};
+    case PIANOLA_WTYPE_MXFP4: return {4, 1, 272, 0, 0, 0, 0, 0, 256, 0};
+    case PIANOLA_WTYPE_Q2_K: return {2, 8, 1344, 320, 128, 0, 64, 32, 0, 32};
+    case PIANOLA_WTYPE_Q3_K: return {2, 8, 1824, 288, 192, 128, 32, 32, 0, 0};
+    case PIANOLA_WTYPE_Q4_K: return {4, 8, 2368, 96, 288, 0, 64, 288, 0, 32};
+    case PIANOLA_WTYPE_Q5_K: return {4, 8, 2880, 320, 320, 256, 64, 32, 0, 32};
+    case PIANOLA_WTYPE_Q6_K: return {4, 8, 3360, 64, 416, 256, 32, 416, 0, 0};
+    case PIANOLA_WTYPE_IQ4_XS: return {4, 8, 2208, 160, 256, 0, 32, 16, 0, 0};
+    }
+    return {4, 1, 288, 0, 0, 0, 0, 0, 256, 0}; // Q4_0, IQ4_NL
+}
+
+// strip_bytes returns the size of a strip of 16 rows.
+static inline ulong strip_bytes(uint type, uint columns) {
+    const tile_form f = tile_form_of(type);
+    return ulong(columns / (32 * f.tiles)) * f.bytes;
+}
+
+// tile_lane is a lane's place in the tiles that its SIMD group reads at once:
+// 16 bytes of one part, four columns of four rows.
+struct tile_lane {
+    uint quad;  // of the strip's rows
+    uint part;  // of the tile
+    uint tile;  // of those read at once
+    uint tiles; // that are
+};
+
+// place_of returns the place of a lane in a strip, or in the first half of one:
+// then it is 8 rows, and twice as many tiles.
+static inline tile_lane place_of(uint type, uint lane, bool halved) {
+    const uint parts = tile_form_of(type).parts;
+    const uint shift = halved ? 1 : 2;
+    const uint rest = lane >> shift;
+    return {lane & ((1u << shift) - 1), rest % parts, rest / parts, (32u >> shift) / parts};
+}
+
+// tile_part is what a lane reads of a tile.
+struct tile_part {
+    uint4 quants; // a word for each row
+    uint4 high;   // their further bits
+    uint2 d, m;   // four float16, or four E8M0 in d.x
+    uint2 scales; // four bytes each: of columns 0 to 15 or of all, of columns 16 to 31 or minimums
+};
+
+template <uint T>
+static inline tile_part load_part(device const uchar *strip, uint tile, tile_lane at) {
+    const tile_form f = tile_form_of(T);
+    device const uchar *block = strip + ulong(tile / f.tiles) * f.bytes;
+    device const uchar *quants = block + f.quants + tile % f.tiles * f.quants_step;
+    tile_part t;
+    t.quants = *(device const uint4 *)(quants + 64 * at.part + 16 * at.quad);
+    if (f.high != 0) {
+        // A run of 64 bytes has bits of all parts, or pairs of two.
+        t.high = *(device const uint4 *)(quants + f.high + (T == PIANOLA_WTYPE_Q6_K ? 64 * (at.part / 2) : 0) + 16 * at.quad);
+    }
+    if (T == PIANOLA_WTYPE_MXFP4) {
+        t.d.x = *(device const uint *)(block + f.d + 4 * at.quad);
+    } else {
+        t.d = *(device const uint2 *)(block + f.d + 8 * at.quad);
+    }
+    if (has_minimum(T)) {
+        t.m = *(device const uint2 *)(block + f.m + 8 * at.quad);
+    }
+    if (is_k(T)) {
+        device const uchar *scales = block + f.scales + tile % f.tiles * f.scales_step;
+        t.scales.x = *(device const uint *)(scales + 4 * at.quad);
+        if (T != PIANOLA_WTYPE_IQ4_XS) {
+            t.scales.y = *(device const uint *)(scales + 16 + 4 * at.quad);
+        }
+    }
+    return t;
+}
+
+// part_products returns the integers of one row: products with columns 0 to
+// 15, and with columns 16 to 31. x are the activations of the part's groups.
+template <uint T>
+static inline int2 part_products(uint q, uint high, uint part, int4 x) {
+    const uint parts = tile_form_of(T).parts;
+    if (parts == 8) {
+        return int2(dot4(int(q), x.x, 0), 0);
+    }
+    if (parts == 4) {
+        uint2 w = uint2(q & PIANOLA_BYTES(15), q >> 4 & PIANOLA_BYTES(15));
+        if (has_levels(T)) {
+            w = look_up(levels_of(T), q);
+        }
+        if (T == PIANOLA_WTYPE_Q6_K) {
+            const uint pairs = high >> (part % 2 * 4);
+            w |= uint2((pairs & PIANOLA_BYTES(3)) << 4, (pairs & PIANOLA_BYTES(12)) << 2);
+        } else if (T == PIANOLA_WTYPE_Q5_0 || T == PIANOLA_WTYPE_Q5_1 || T == PIANOLA_WTYPE_Q5_K) {
+            const uint bits = high >> part;
+            w |= uint2((bits & PIANOLA_BYTES(1)) << 4, bits & PIANOLA_BYTES(16));
+        }
+        return int2(dot4(int(w.x), x.x, 0), dot4(int(w.y), x.z, 0));
+    }
+    uint4 w = uint4(q, q >> 4, q >> 2, q >> 6) & PIANOLA_BYTES(3);
+    if (T == PIANOLA_WTYPE_Q3_K) {
+        const uint bits = high >> (2 * part);
+        w |= uint4((bits & PIANOLA_BYTES(1)) << 2, (bits & PIANOLA_BYTES(2)) << 1, (bits & PIANOLA_BYTES(16)) >> 2, (bits & PIANOLA_BYTES(32)) >> 3);
+    }
+    return int2(dot4(int(w.y), x.y, dot4(int(w.x), x.x, 0)), dot4(int(w.w), x.w, dot4(int(w.z), x.z, 0)));
+}
+
+// part_input returns a tile's activations that a part is multiplied with: x, y
+// of columns 0 to 15, z, w of columns 16 to 31, or x alone.
+static inline int4 part_input(uint type, threadgroup const int *x, uint part) {
+    const uint parts = tile_form_of(type).parts;
+    if (parts == 8) {
+        return int4(x[part], 0, 0, 0);
+    }
+    if (parts == 4) {
+        return int4(x[part], 0, x[part + 4], 0);
+    }
+    const int2 a = *(threadgroup const int2 *)(x + 2 * part);
+    const int2 b = *(threadgroup const int2 *)(x + 2 * part + 4);
+    return int4(a.x, a.y, b.x, b.y);
+}
+
+// multiply_part adds the products of a part with a tile's activations, which
+// have the scale dx, to the sums of four rows.
+template <uint T>
+static inline void multiply_part(thread float4 &sum, tile_part t, uint part, int4 x, float dx) {
+    const bool two = T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K || T == PIANOLA_WTYPE_Q6_K;
+    int2 of_x = int2(0);
+    if (zero_of(T) != 0 || has_minimum(T)) {
+        const int ones = int(PIANOLA_BYTES(1));
+        of_x = int2(dot4(x.x, ones, dot4(x.y, ones, 0)), dot4(x.z, ones, dot4(x.w, ones, 0)));
+    }
+    float4 d = float4(as_type<half4>(t.d));
+    float4 m = float4(0.0f);
+    if (T == PIANOLA_WTYPE_MXFP4) {
+        d = float4(half_e8m0(t.d.x & 255), half_e8m0(t.d.x >> 8 & 255), half_e8m0(t.d.x >> 16 & 255), half_e8m0(t.d.x >> 24));
+    }
+    d *= dx;
+    if (has_minimum(T)) {
+        m = float4(as_type<half4>(t.m)) * (is_k(T) ? -dx : dx);
+    }
+    _Pragma("clang loop unroll(full)")
+    for (uint r = 0; r < 4; r++) {
+        int2 p = part_products<T>(t.quants[r], t.high[r], part, x) - zero_of(T) * of_x;
+        int2 least = of_x;
+        if (T == PIANOLA_WTYPE_Q2_K) {
+            const uint2 s = t.scales >> (8 * r);
+            p *= int2(s & 15u);
+            least *= int2(s >> 4 & 15u);
+        } else if (two) {
+            p *= int2(signed_byte_of(t.scales.x, r), signed_byte_of(t.scales.y, r));
+        } else if (T == PIANOLA_WTYPE_IQ4_XS) {
+            p.x = (p.x + p.y) * signed_byte_of(t.scales.x, r);
+            p.y = 0;
+        } else if (is_k(T)) {
+            p = int2((p.x + p.y) * byte_of(t.scales.x, r), 0);
+            least = int2((of_x.x + of_x.y) * byte_of(t.scales.y, r), 0);
+        }
+        sum[r] += d[r] * float(p.x + p.y);
+        if (has_minimum(T)) {
+            sum[r] += m[r] * float(least.x + least.y);
+        }
+    }
+}
+
+// tile_words is column groups g and g+4 of one row of a tile: int8 with zeros
+// subtracted. The first are d * scale.x * q + m * least.x, the others have the
+// y. g is 0 to 3.
+struct tile_words {
+    uint2 q;
+    int2 scale, least;
+    float d, m;
+};
+
+template <uint T>
+static inline tile_words load_words(device const uchar *strip, uint tile, uint g, uint r) {
+    const tile_form f = tile_form_of(T);
+    device const uchar *block = strip + ulong(tile / f.tiles) * f.bytes;
+    device const uchar *quants = block + f.quants + tile % f.tiles * f.quants_step + 4 * r;
+    tile_words w;
+    if (f.parts == 8) {
+        w.q = uint2(*(device const uint *)(quants + 64 * g), *(device const uint *)(quants + 256 + 64 * g));
+    } else if (f.parts == 4) {
+        const uint q = *(device const uint *)(quants + 64 * g);
+        w.q = has_levels(T) ? look_up(levels_of(T), q) : uint2(q, q >> 4) & PIANOLA_BYTES(15);
+    } else {
+        const uint q = *(device const uint *)(quants + g / 2 * 64) >> (g % 2 * 4);
+        w.q = uint2(q, q >> 2) & PIANOLA_BYTES(3);
+    }
+    if (T == PIANOLA_WTYPE_Q6_K) {
+        const uint q = *(device const uint *)(quants + f.high + g / 2 * 64) >> (g % 2 * 4);
+        w.q |= (uint2(q, q >> 2) & PIANOLA_BYTES(3)) << 4;
+    } else if (f.high != 0) {
+        const uint q = *(device const uint *)(quants + f.high) >> g;
+        w.q |= (uint2(q, q >> 4) & PIANOLA_BYTES(1)) << (T == PIANOLA_WTYPE_Q3_K ? 2u : 4u);
+    }
+    if (zero_of(T) != 0) {
+        w.q = less(w.q, zero_of(T));
+    }
+    w.d = T == PIANOLA_WTYPE_MXFP4 ? half_e8m0(block[f.d + r]) : half_at(block + f.d + 2 * r);
+    w.m = has_minimum(T) ? half_at(block + f.m + 2 * r) * (is_k(T) ? -1.0f : 1.0f) : 0.0f;
+    w.scale = int2(1);
+    w.least = int2(1);
+    if (is_k(T)) {
+        device const uchar *scales = block + f.scales + tile % f.tiles * f.scales_step + r;
+        if (T == PIANOLA_WTYPE_Q2_K) {
+            w.scale = int2(scales[0] & 15, scales[16] & 15);
+            w.least = int2(scales[0] >> 4, scales[16] >> 4);
+        } else if (has_minimum(T)) {
+            w.scale = int2(int(scales[0]));
+            w.least = int2(int(scales[16]));
+        } else {
+            w.scale = int2(as_type<char>(scales[0]), as_type<char>(scales[T == PIANOLA_WTYPE_IQ4_XS ? 0 : 16]));
+        }
+    }
+    return w;
+}
+
+#endif
