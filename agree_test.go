@@ -143,7 +143,7 @@ func TestGoldens(t *testing.T) {
 	for _, md := range models {
 		t.Run(md.path, func(t *testing.T) {
 			g := readGolden(t, md.golden)
-			m := open(t, md.path, pianola.Options{})
+			m := open(t, md.path, pianola.Options{Device: "cpu"})
 			for i, c := range g.Cases {
 				logits, ids := greedy(t, m, 16, c.PromptIDs, len(c.GreedyIDs))
 				rel := agree(t, md.limit, logits, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap)
@@ -172,15 +172,15 @@ func TestSameTokens(t *testing.T) {
 				ids[i] = int32(i*37%500 + 3)
 			}
 			const n = 130
-			wantLogits, want := greedy(t, open(t, path, pianola.Options{}), 1, ids, n)
+			wantLogits, want := greedy(t, open(t, path, pianola.Options{Device: "cpu"}), 1, ids, n)
 			for _, o := range []struct {
 				pianola.Options
 				chains []int
 			}{
-				{pianola.Options{}, []int{2, 7, 64, 128, 0}},
-				{pianola.Options{NoFuse: true}, []int{64}},
-				{pianola.Options{Threads: 1}, []int{64}},
-				{pianola.Options{NoFuse: true, Threads: 1}, []int{7}},
+				{pianola.Options{Device: "cpu"}, []int{2, 7, 64, 128, 0}},
+				{pianola.Options{Device: "cpu", NoFuse: true}, []int{64}},
+				{pianola.Options{Device: "cpu", Threads: 1}, []int{64}},
+				{pianola.Options{Device: "cpu", NoFuse: true, Threads: 1}, []int{7}},
 			} {
 				m := open(t, path, o.Options)
 				for _, chain := range o.chains {

@@ -56,11 +56,8 @@ func makeModules() (*cuda.Modules, error) {
 			return nil, fmt.Errorf("pianola: architecture %q of the kernels: %w", arch, err)
 		}
 		for _, file := range files {
-			text, err := shaders.PTX(file, arch)
-			if err != nil {
-				return nil, err
-			}
-			mods.Texts = append(mods.Texts, cuda.Text{Name: file, Arch: capability, PTX: append(text, 0)})
+			read := func() ([]byte, error) { return shaders.PTX(file, arch) }
+			mods.Texts = append(mods.Texts, cuda.Text{Name: file, Arch: capability, Read: read})
 		}
 	}
 	return mods, nil

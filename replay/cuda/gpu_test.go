@@ -22,7 +22,7 @@ var gpuPTX []byte
 
 // gpuModules are the stand-ins.
 func gpuModules() *Modules {
-	m := &Modules{Texts: []Text{{Name: "gpu", Arch: 70, PTX: append(bytes.Clone(gpuPTX), 0)}}}
+	m := &Modules{Texts: []Text{{Name: "gpu", Arch: 70, Read: func() ([]byte, error) { return gpuPTX, nil }}}}
 	for _, k := range []string{"rmsnorm", "argmax", "patch"} {
 		m.Instances = append(m.Instances, Instance{Kernel: k, Text: "gpu", Entry: k})
 	}
@@ -146,7 +146,7 @@ func TestGPU(t *testing.T) {
 		}
 	}
 	bad := gpuModules()
-	bad.Texts[0].PTX = []byte(".version 6.3\n.target sm_70\nnonsense\x00")
+	bad.Texts[0].Read = func() ([]byte, error) { return bytes.Replace(gpuPTX, []byte("mov.u32"), []byte("nonsense"), 1), nil }
 	d, err := New(Options{Modules: bad})
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 // fakeModules are the fake driver's kernels: one text for sm_70, the generic
 // instances.
 func fakeModules() *Modules {
-	m := &Modules{Texts: []Text{{Name: "all", Arch: 70, PTX: fake.PTX(fake.Kernels()...)}}}
+	m := &Modules{Texts: []Text{{Name: "all", Arch: 70, Read: func() ([]byte, error) { return fake.PTX(fake.Kernels()...), nil }}}}
 	for _, k := range fake.Kernels() {
 		m.Instances = append(m.Instances, Instance{Kernel: k, Text: "all", Entry: k})
 	}

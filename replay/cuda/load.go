@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/replay/cuda/ptx"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
@@ -294,76 +296,107 @@ func (g *GPU) fits(k *kernel) error {
 	return nil
 }
 
-// modules assembles the texts that the table needs and finds its functions.
+// assembled is a text's entries that the table needs, as the driver has them.
+type assembled struct {
+	text    *Text
+	parsed  *ptx.Text
+	names   []string // of the entries
+	module  driver.Module
+	entries []entry
+}
+
+// entry is a function of a module.
+type entry struct {
+	name    string
+	f       driver.Function
+	threads int    // that a threadgroup may have
+	shared  uint32 // that it is allowed
+}
+
+// modules assembles the entries that the table needs, each text's as one
+// module: the driver takes tens of milliseconds for one.
 func (l *loader) modules() error {
 	d := l.d
-	type loaded struct {
-		name string
-		m    driver.Module
-	}
-	var all []loaded
-	module := func(name string) (driver.Module, error) {
-		for _, m := range all {
-			if m.name == name {
-				return m.m, nil
-			}
+	needed := append([]*Instance{l.patch}, l.instances...)
+	for _, in := range needed {
+		if in == nil {
+			continue
 		}
-		text := d.modules.text(name, d.gpu.capability())
-		if text == nil {
-			return 0, fmt.Errorf("kernels %s: %w", name, ErrNoKernels)
-		}
-		m, err := d.drv.ModuleLoad(text.PTX)
+		a, err := l.assembledOf(in.Text)
 		if err != nil {
-			return 0, fmt.Errorf("kernels %s, sm_%d: %w", name, text.Arch, err)
+			return err
 		}
-		d.own.add(func() error { return d.drv.ModuleUnload(m) })
-		all = append(all, loaded{name, m})
-		return m, nil
+		if !slices.Contains(a.names, in.Entry) {
+			a.names = append(a.names, in.Entry)
+		}
 	}
-	type found struct {
-		in      *Instance
-		f       driver.Function
-		threads int
-		shared  uint32 // that it is allowed
+	for _, a := range l.assembled {
+		var err error
+		if a.module, err = d.drv.ModuleLoad(a.parsed.Select(a.names)); err != nil {
+			return fmt.Errorf("cuda: kernels %s, sm_%d: %w", a.text.Name, a.text.Arch, err)
+		}
+		d.own.add(func() error { return d.drv.ModuleUnload(a.module) })
 	}
-	var functions []*found
-	function := func(in *Instance, k *kernel) error {
-		var fn *found
-		for _, f := range functions {
-			if f.in == in {
-				fn = f
-			}
-		}
-		if fn == nil {
-			m, err := module(in.Text)
-			if err != nil {
-				return err
-			}
-			fn = &found{in: in}
-			if fn.f, err = d.drv.ModuleFunction(m, in.Entry); err != nil {
-				return fmt.Errorf("entry %s: %w", in.Entry, err)
-			}
-			if fn.threads, err = d.drv.FunctionMaxThreads(fn.f); err != nil {
-				return fmt.Errorf("entry %s: %w", in.Entry, err)
-			}
-			functions = append(functions, fn)
-		}
-		if n := int(k.block[0] * k.block[1] * k.block[2]); n > fn.threads {
-			return fmt.Errorf("threadgroups of %d threads are more than the %d of entry %s", n, fn.threads, in.Entry)
-		}
-		if k.shared > fn.shared {
-			if err := d.drv.FunctionAllowShared(fn.f, k.shared); err != nil {
-				return fmt.Errorf("entry %s, %d bytes of threadgroup memory: %w", in.Entry, k.shared, err)
-			}
-			fn.shared = k.shared
-		}
-		k.f = fn.f
-		return nil
-	}
-	if err := function(l.patch, &d.patch); err != nil {
+	if err := l.function(l.patch, &d.patch); err != nil {
 		return fmt.Errorf("cuda: %w", err)
 	}
 	return eachCmd(l.t, func(i int, _ *table.Program, _ *table.Cmd) error {
-		return function(l.instances[i], &d.kernels[i])
+		return l.function(l.instances[i], &d.kernels[i])
 	})
+}
+
+// assembledOf returns the text of a name for the GPU.
+func (l *loader) assembledOf(name string) (*assembled, error) {
+	for _, a := range l.assembled {
+		if a.text.Name == name {
+			return a, nil
+		}
+	}
+	text := l.d.modules.text(name, l.d.gpu.capability())
+	if text == nil {
+		return nil, fmt.Errorf("cuda: kernels %s: %w", name, ErrNoKernels)
+	}
+	b, err := text.Read()
+	if err != nil {
+		return nil, fmt.Errorf("cuda: kernels %s, sm_%d: %w", name, text.Arch, err)
+	}
+	parsed, err := ptx.Parse(b)
+	if err != nil {
+		return nil, fmt.Errorf("cuda: kernels %s, sm_%d: %w", name, text.Arch, err)
+	}
+	a := &assembled{text: text, parsed: parsed}
+	l.assembled = append(l.assembled, a)
+	return a, nil
+}
+
+// function makes a kernel launch an instance.
+func (l *loader) function(in *Instance, k *kernel) error {
+	drv := l.d.drv
+	a, err := l.assembledOf(in.Text)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(a.entries, func(e entry) bool { return e.name == in.Entry })
+	if i < 0 {
+		e := entry{name: in.Entry}
+		if e.f, err = drv.ModuleFunction(a.module, in.Entry); err != nil {
+			return fmt.Errorf("entry %s: %w", in.Entry, err)
+		}
+		if e.threads, err = drv.FunctionMaxThreads(e.f); err != nil {
+			return fmt.Errorf("entry %s: %w", in.Entry, err)
+		}
+		i, a.entries = len(a.entries), append(a.entries, e)
+	}
+	e := &a.entries[i]
+	if n := int(k.block[0] * k.block[1] * k.block[2]); n > e.threads {
+		return fmt.Errorf("threadgroups of %d threads are more than the %d of entry %s", n, e.threads, in.Entry)
+	}
+	if k.shared > e.shared {
+		if err := drv.FunctionAllowShared(e.f, k.shared); err != nil {
+			return fmt.Errorf("entry %s, %d bytes of threadgroup memory: %w", in.Entry, k.shared, err)
+		}
+		e.shared = k.shared
+	}
+	k.f = e.f
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -187,12 +188,22 @@ func TestLoadErrors(t *testing.T) {
 		"no patch": {func(_ *table.Table, _ *source, o *Options) {
 			o.Modules.Instances = slices.DeleteFunc(o.Modules.Instances, func(in Instance) bool { return in.Kernel == "patch" })
 		}, nil, "cuda: there is no kernel patch"},
-		"no entry": {func(_ *table.Table, _ *source, o *Options) { o.Modules.Texts[0].PTX = fake.PTX("patch") }, nil,
+		"no entry": {func(_ *table.Table, _ *source, o *Options) {
+			o.Modules.Texts[0].Read = func() ([]byte, error) { return fake.PTX("patch"), nil }
+		}, nil,
 			"cuda: command 0 (the.norm): entry rmsnorm: cuModuleGetFunction: CUDA_ERROR_NOT_FOUND (500)"},
 		"no text": {func(_ *table.Table, _ *source, o *Options) { o.Modules.Texts[0].Name = "other" }, nil, "cuda: kernels all: there are no kernels for it"},
-		"PTX": {func(_ *table.Table, _ *source, o *Options) { o.Modules.Texts[0].PTX = []byte("nonsense\x00") }, nil,
-			"cuda: kernels all, sm_70: cuModuleLoadDataEx: CUDA_ERROR_INVALID_PTX (218): line 1: this is no PTX"},
-		"no zero":   {func(_ *table.Table, _ *source, o *Options) { o.Modules.Texts[0].PTX = []byte("x") }, nil, "cuda: kernels all, sm_70: cuModuleLoadDataEx: the text does not end in a zero byte"},
+		"PTX": {func(_ *table.Table, _ *source, o *Options) {
+			o.Modules.Texts[0].Read = func() ([]byte, error) { return []byte("nonsense"), nil }
+		}, nil, `cuda: kernels all, sm_70: ptx: line 1: "nonsense" outside of an entry`},
+		"assembly": {func(_ *table.Table, _ *source, o *Options) {
+			o.Modules.Texts[0].Read = func() ([]byte, error) {
+				return bytes.Replace(fake.PTX("rmsnorm", "patch"), []byte("ret;"), []byte("error;"), 1), nil
+			}
+		}, nil, "cuda: kernels all, sm_70: cuModuleLoadDataEx: CUDA_ERROR_INVALID_PTX (218): line 1: this is no PTX"},
+		"unread": {func(_ *table.Table, _ *source, o *Options) {
+			o.Modules.Texts[0].Read = func() ([]byte, error) { return nil, io.ErrUnexpectedEOF }
+		}, nil, "cuda: kernels all, sm_70: unexpected EOF"},
 		"cancelled": {func(*table.Table, *source, *Options) {}, cancelled, "cuda: load: context canceled"},
 	} {
 		tab, src := uploads(t, 16)

@@ -19,7 +19,8 @@ type Modules struct {
 type Text struct {
 	Name string // of the family, "gemv"
 	Arch int    // the compute capability that it needs, 10*major + minor
-	PTX  []byte // ends in a zero byte
+	// Read returns the text. A zero byte may end it.
+	Read func() ([]byte, error)
 }
 
 // Instance is an entry of a text: a kernel with some specialisation constants

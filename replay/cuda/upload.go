@@ -28,6 +28,7 @@ type loader struct {
 
 	instances []*Instance // by command
 	patch     *Instance
+	assembled []*assembled
 	bytes     [][]byte // sources, by upload
 	total     uint64
 }

@@ -266,7 +266,7 @@ int cuEventElapsedTime(float *ms, object *from, object *to) {
 
 int cuModuleLoadDataEx(object **m, const char *text, unsigned n, const int *options, void **values) {
     int e = enter("cuModuleLoadDataEx", 2);
-    if (!e && strstr(text, ".version") == NULL) {
+    if (!e && (!strstr(text, ".version") || strstr(text, "error;"))) {
         e = 218;
         for (unsigned i = 0; i < n; i++)
             if (options[i] == 5) snprintf(values[i], 64, "line 1: this is no PTX\n");

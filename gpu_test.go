@@ -1,0 +1,168 @@
+package pianola_test
+
+import (
+	"errors"
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/replay/cuda"
+)
+
+var (
+	gophers = flag.String("gophers", "", "a folder with more of gopher's GGUF files, for the GPU's tests")
+	repeats = flag.Int("repeats", 3, "how often the GPU's tests repeat a generation")
+)
+
+// onGPU skips the test if there is no NVIDIA GPU.
+func onGPU(t *testing.T) {
+	t.Helper()
+	if _, err := cuda.FindGPU("", 0); err != nil {
+		t.Skipf("no GPU to run on: %v", err)
+	}
+}
+
+// gpuModels returns models with their reference results, and how well they must
+// agree.
+func gpuModels(t *testing.T) (models []struct {
+	path, golden string
+	limit        float64
+}) {
+	t.Helper()
+	add := func(path, golden string, limit float64) {
+		models = append(models, struct {
+			path, golden string
+			limit        float64
+		}{path, golden, limit})
+	}
+	for _, pattern := range []string{"testdata/tiny/*", "testdata/variants/*"} {
+		dirs, err := filepath.Glob(pattern)
+		if err != nil || len(dirs) == 0 {
+			t.Fatal("no models", pattern, err)
+		}
+		for _, d := range dirs {
+			g := filepath.Join(d, "golden.json")
+			add(d, g, 2e-3)
+			if gguf := filepath.Join(d, "model.gguf"); exists(gguf) {
+				add(gguf, g, 2e-3)
+			}
+		}
+	}
+	const g = "testdata/gopher/golden.json"
+	add("testdata/gopher", g, 2e-3)
+	add("testdata/gopher-q8_0.gguf", g, 7e-2)
+	if *gophers != "" {
+		files, err := filepath.Glob(filepath.Join(*gophers, "*.gguf"))
+		if err != nil || len(files) == 0 {
+			t.Fatal("no models in", *gophers, err)
+		}
+		for _, f := range files {
+			add(f, "", 0)
+		}
+	}
+	return models
+}
+
+// TestGPUModels replays models on the GPU in every mode: they agree with the
+// references, with the CPU device, and with each other to the bit, whatever the
+// length of chains.
+func TestGPUModels(t *testing.T) {
+	onGPU(t)
+	for _, md := range gpuModels(t) {
+		t.Run(md.path, func(t *testing.T) {
+			host := open(t, md.path, pianola.Options{Device: "cpu"})
+			ids := make([]int32, 40)
+			for i := range ids {
+				ids[i] = int32(i*37%(host.Config().Vocab-3) + 3)
+			}
+			const n = 129
+			var logits []float32
+			var tokens []int32
+			for _, mode := range cuda.Modes() {
+				m, err := pianola.Open(t.Context(), md.path, pianola.Options{Device: "cuda", Mode: mode})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if md.golden != "" {
+					for i, c := range readGolden(t, md.golden).Cases {
+						l, ids := greedy(t, m, 16, c.PromptIDs, len(c.GreedyIDs))
+						rel := agree(t, md.limit, l, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap)
+						t.Logf("%s: case %d: relative error %.1e", mode, i, rel)
+					}
+				}
+				for _, chain := range []int{1, 16, 128} {
+					l, got := greedy(t, m, chain, ids, n)
+					if logits == nil {
+						logits, tokens = l, got
+					}
+					if !slices.Equal(l, logits) || !slices.Equal(got, tokens) {
+						t.Errorf("mode %s, chain %d: other results than in mode %s", mode, chain, cuda.Modes()[0])
+					}
+				}
+				if err := m.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			want, wantIDs := greedy(t, host, 128, ids, n)
+			quantised := strings.HasSuffix(md.path, ".gguf") && strings.Contains(md.path, "gopher") && !strings.Contains(md.path, "f16") && !strings.Contains(md.path, "bf16")
+			limit := 2e-3
+			if quantised {
+				limit = 1e-2
+			}
+			if rel := relative(logits, want); !(rel <= limit) {
+				t.Errorf("beside the CPU: relative error %.2e, want at most %.0e", rel, limit)
+			} else {
+				same := 0
+				for same < n && tokens[same] == wantIDs[same] {
+					same++
+				}
+				t.Logf("beside the CPU: relative error %.1e, %d of %d tokens equal", rel, same, n)
+			}
+		})
+	}
+}
+
+// TestGPURepeats: one generation gives one output, however often it is repeated.
+func TestGPURepeats(t *testing.T) {
+	onGPU(t)
+	const path, n = "testdata/gopher-q8_0.gguf", 512
+	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
+	for _, mode := range cuda.Modes() {
+		m := open(t, path, pianola.Options{Device: "cuda", Mode: mode})
+		var want []int32
+		for range *repeats {
+			_, got := greedy(t, m, 128, ids, n)
+			if want == nil {
+				want = got
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("mode %s: another output", mode)
+			}
+		}
+	}
+}
+
+// TestGPUFirst: the first request of a loaded model is about as fast as later
+// ones; a missing file leaves the GPU as it was.
+func TestGPUFirst(t *testing.T) {
+	onGPU(t)
+	if _, err := pianola.Open(t.Context(), "testdata/none.gguf", pianola.Options{Device: "cuda"}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// relative returns the relative error of logits.
+func relative(got, want []float32) float64 {
+	var diff, norm float64
+	for i, w := range want {
+		d := float64(got[i]) - float64(w)
+		diff += d * d
+		norm += float64(w) * float64(w)
+	}
+	return math.Sqrt(diff / norm)
+}
