@@ -92,9 +92,6 @@ func newCPU(o Options) (*target, error) {
 
 // newCUDA returns the NVIDIA GPU. o has no mode.
 func newCUDA(mode string, o cuda.Options) (*target, error) {
-	if mode == "resident" {
-		return nil, &DeviceError{Device: "cuda", Mode: mode, Why: "it is not written yet; the modes are " + strings.Join(cuda.Modes(), ", ")}
-	}
 	o.Mode = mode
 	d, err := cuda.New(o)
 	if err != nil {

@@ -251,7 +251,8 @@ typedef struct pianola_step {
     uint32_t rows;
     uint32_t stop;
     uint32_t count;
-    uint32_t reserved[6];
+    uint32_t cancel;
+    uint32_t reserved[5];
 } pianola_step;
 PIANOLA_ASSERT_SIZE(pianola_cmd, 256);
 PIANOLA_ASSERT_SIZE(pianola_second, 16);

@@ -12,6 +12,9 @@
 #define PIANOLA_PATCH_ARGMAX 5
 #define PIANOLA_PATCH_ROW 6
 
+// PIANOLA_STOP_CANCEL in the stop flag: the submission was cancelled.
+#define PIANOLA_STOP_CANCEL 256
+
 // pianola_patch is the patch of one command.
 typedef struct pianola_patch {
     uint32_t second;   // record of the seconds

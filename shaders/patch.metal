@@ -14,6 +14,8 @@ static inline void put_second(device uint *second, uint byte, uint value) {
 // One threadgroup writes the step's values to the secondary bytes of the
 // commands that have a patch, and moves the step on to the next token. A
 // command's bytes are as table.Cmd's Apply leaves them.
+//
+// threadgroup memory: 4 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void patch(
         device const pianola_patch *patches [[buffer(0)]],
@@ -21,9 +23,24 @@ kernel void patch(
         constant pianola_patch_params &p    [[buffer(8)]],
         constant pianola_second &s          [[buffer(9)]],
         device pianola_step *step           [[buffer(10)]],
+        threadgroup uchar *tg               [[threadgroup(0)]],
         uint tid                            [[thread_index_in_threadgroup]],
         uint simds                          [[simdgroups_per_threadgroup]]) {
     if (step->stop != 0) {
+        return;
+    }
+    threadgroup uint *cancelled = (threadgroup uint *)tg;
+    // All have looked at the flag before it changes. Cancel may be set at any
+    // time, so that one thread decides; while commands run, the flag stays.
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (tid == 0) {
+        *cancelled = step->cancel;
+        if (*cancelled != 0) {
+            step->stop = PIANOLA_STOP_CANCEL;
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (*cancelled != 0) {
         return;
     }
     (void)s; // a command's second bytes are what this kernel writes; it has none
@@ -34,7 +51,7 @@ kernel void patch(
     const uint row = step->row;
     const uint rows = step->rows;
     // All have read the step before it changes.
-    threadgroup_barrier(mem_flags::mem_none);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint i = tid; i < p.count; i += simds * 32) {
         const uint record = patches[i].second;
         if (record >= p.records) {

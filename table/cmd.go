@@ -97,7 +97,8 @@ type Step struct {
 	Rows       uint32 // rows that are there
 	Stop       uint32 // not 0: kernels do nothing
 	Count      uint32 // tokens written since the submission began
-	_          [6]uint32
+	Cancel     uint32 // set from outside at any time: the next token becomes a stop
+	_          [5]uint32
 }
 
 // StepSize is the size of a Step in bytes.

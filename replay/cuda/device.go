@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/pianola-engine/pianola/replay/cuda/driver"
 	"github.com/pianola-engine/pianola/table"
@@ -16,7 +17,7 @@ import (
 // Options are the settings of a device. Modules are needed.
 type Options struct {
 	GPU     int    // its ordinal
-	Mode    string // "encode" or "record"; "": the fastest
+	Mode    string // "encode", "record" or "resident"; "": the fastest that the GPU can do
 	Library string // file of the driver's library; "": the system's
 	Modules *Modules
 }
@@ -37,13 +38,15 @@ type Device struct {
 	kernels  []kernel     // by command
 	patch    kernel
 	programs []program
-	seconds  driver.Ptr    // 16 bytes a command
-	transfer driver.Stream // for Write and Read, and at load
-	cancels  driver.Stream // writes stop flags
-	stop     []byte        // pinned, the byte that Cancel writes
-	exec     *executor
-	weights  uint64
-	scratch  uint64
+	// Of mode resident, by program; nil for those that are replayed as graphs.
+	interpreters []*interpreter
+	seconds      driver.Ptr    // 16 bytes a command
+	transfer     driver.Stream // for Write and Read, and at load
+	cancels      driver.Stream // writes stop flags
+	stop         []byte        // pinned, the byte that Cancel writes
+	exec         *executor
+	weights      uint64
+	scratch      uint64
 
 	// life is held for reading while the context is used outside of the
 	// executor, so that Close does not take it away.
@@ -72,6 +75,9 @@ func New(o Options) (*Device, error) {
 	drv, gpu, err := find(o.Library, o.GPU)
 	if err != nil {
 		return nil, err
+	}
+	if o.Mode == "" && !gpu.Cooperative {
+		m = record{}
 	}
 	if o.Modules == nil || !o.Modules.supports(gpu.capability()) {
 		return nil, fmt.Errorf("cuda: %s, compute capability %d.%d: %w", gpu.Name, gpu.Major, gpu.Minor, ErrNoKernels)
@@ -219,15 +225,20 @@ func (d *Device) release() error {
 // for each token.
 type mode interface {
 	name() string
+	// load makes what all sessions share. The kernels are loaded.
+	load(l *loader) error
 	// prepare makes what a session needs. What it allocates is the session's.
 	prepare(d *Device, s *session) error
 	// run gives a run to the executor's stream, as far as the job is not
 	// cancelled. first says that the step block holds the run's step.
 	run(e *executor, j *job, r *table.Run, first bool) error
+	// timed does the same for a submission's last run, and adds the commands'
+	// times to times. It may do so in another mode.
+	timed(e *executor, j *job, r *table.Run, times []time.Duration) error
 }
 
 // modes are the modes there are, the fastest first.
-func modes() []mode { return []mode{record{}, encode{}} }
+func modes() []mode { return []mode{resident{}, record{}, encode{}} }
 
 // Modes returns the names of the modes, the fastest first.
 func Modes() []string {

@@ -153,7 +153,7 @@ func (e *executor) give(j *job) error {
 		r := &sub.Runs[i]
 		var err error
 		if sub.Timings != nil && i == len(sub.Runs)-1 {
-			err = e.timed(j, r, sub.Timings)
+			err = e.d.mode.timed(e, j, r, sub.Timings)
 		} else {
 			err = e.d.mode.run(e, j, r, i == 0)
 		}
@@ -241,9 +241,8 @@ func milliseconds(ms float32) time.Duration {
 	return max(1, time.Duration(float64(ms)*float64(time.Millisecond)))
 }
 
-// timed replays a run as mode encode does, with an event after each command,
-// and adds the commands' times to times.
-func (e *executor) timed(j *job, r *table.Run, times []time.Duration) error {
+// timed replays a run with an event after each command.
+func (encode) timed(e *executor, j *job, r *table.Run, times []time.Duration) error {
 	drv, step := e.d.drv, r.Step
 	for range r.Count {
 		if j.cancelled.Load() {
@@ -316,6 +315,7 @@ func (e *executor) sendSeconds(program uint32, step *table.Step) error {
 type encode struct{}
 
 func (encode) name() string                    { return "encode" }
+func (encode) load(*loader) error              { return nil }
 func (encode) prepare(*Device, *session) error { return nil }
 func (encode) run(e *executor, j *job, r *table.Run, _ bool) error {
 	step := r.Step

@@ -17,6 +17,7 @@ type GPU struct {
 	SharedMemory    uint64  // bytes that a threadgroup may have
 	MaxThreads      int     // of a threadgroup
 	MaxGrid         [3]uint32
+	Cooperative     bool // a kernel's threadgroups may wait for one another
 	Driver          driver.Version
 
 	dev driver.Device
@@ -71,7 +72,7 @@ func describe(drv *driver.Driver, ordinal int) (*GPU, error) {
 		return nil, err
 	}
 	var grid [3]int
-	var shared, warp, clock, width int
+	var shared, warp, clock, width, cooperative int
 	for _, a := range []struct {
 		attribute driver.Attribute
 		value     *int
@@ -80,6 +81,7 @@ func describe(drv *driver.Driver, ordinal int) (*GPU, error) {
 		{driver.MultiprocessorCount, &g.Multiprocessors}, {driver.MaxThreadsPerBlock, &g.MaxThreads},
 		{driver.MaxSharedPerBlockOptIn, &shared}, {driver.WarpSize, &warp},
 		{driver.MemoryClockKHz, &clock}, {driver.MemoryBusWidth, &width},
+		{driver.CooperativeLaunch, &cooperative},
 		{driver.MaxGridX, &grid[0]}, {driver.MaxGridY, &grid[1]}, {driver.MaxGridZ, &grid[2]},
 	} {
 		if *a.value, err = drv.DeviceAttribute(g.dev, a.attribute); err != nil {
@@ -89,6 +91,7 @@ func describe(drv *driver.Driver, ordinal int) (*GPU, error) {
 	if warp != simdWidth {
 		return nil, fmt.Errorf("%s has warps of %d threads, the kernels are for %d", g.Name, warp, simdWidth)
 	}
+	g.Cooperative = cooperative != 0
 	g.SharedMemory = uint64(max(shared, 0))
 	g.BandwidthGBs = float64(clock) * 2 * float64(width) / 8 / 1e6 // two transfers a clock
 	for i, n := range grid {

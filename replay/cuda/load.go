@@ -77,6 +77,9 @@ func (d *Device) load(ctx context.Context, t *table.Table, src table.Source, o t
 	if err := l.modules(); err != nil {
 		return err
 	}
+	if err := d.mode.load(l); err != nil {
+		return err
+	}
 	if err := d.streams(); err != nil {
 		return err
 	}
@@ -119,7 +122,7 @@ func (d *Device) streams() (err error) {
 	if d.stop, err = d.own.pinned(1); err != nil {
 		return fmt.Errorf("cuda: %w", err)
 	}
-	d.stop[0] = stopCancel
+	d.stop[0] = 1
 	return nil
 }
 
@@ -250,6 +253,13 @@ func (l *loader) choose() error {
 	}
 	l.patch = in
 	d.patch = kernel{grid: [3]uint32{1, 1, 1}, block: [3]uint32{patchThreads, 1, 1}}
+	if in.TGMem != nil {
+		n, err := in.TGMem(nil, patchThreads)
+		if err != nil {
+			return fmt.Errorf("cuda: kernel patch: %w", err)
+		}
+		d.patch.shared = uint32(n)
+	}
 	return nil
 }
 

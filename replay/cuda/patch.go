@@ -70,14 +70,15 @@ const (
 	stepPlace = 32 // bytes at its start that say where a token is
 	stepStop  = 32
 	stepCount = 36
+	// stepCancel is a word that Cancel sets to 1. Patch makes a stop of it, so that
+	// the stop flag changes between tokens only.
+	stepCancel = 40
 )
 
 // Values of the stop flag. A kernel looks only whether it is 0.
 const (
-	stopID      = 0xff    // mask of what argmax writes
-	stopDry     = 1 << 16 // set from the start: replaying without kernels
-	stopCancel  = 1       // a byte: cancelling leaves argmax's alone
-	stopCancels = stepStop + 1
+	stopID  = 0xff    // mask of what argmax writes
+	stopDry = 1 << 16 // set from the start: replaying without kernels
 )
 
 // putStep encodes a step block.

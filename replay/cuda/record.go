@@ -13,7 +13,7 @@ import (
 // session and program. Its first node patches the others' seconds from the step
 // block and moves the step block on, so that launching the graph again is the
 // next token.
-type record struct{}
+type record struct{ encode }
 
 func (record) name() string { return "record" }
 
@@ -65,15 +65,20 @@ func (d *Device) record(s *session, program int) (err error) {
 	return d.drv.StreamSynchronize(d.transfer)
 }
 
-// patchLaunch returns the launch of the kernel patch for a program.
-func (d *Device) patchLaunch(s *session, program int) *driver.Launch {
+// patchArguments returns the arguments of the kernel patch for a program.
+func (d *Device) patchArguments(s *session, program int) *arguments {
 	p := &d.programs[program]
 	a := &arguments{step: s.step, second: d.seconds}
 	a.bindings[0], a.bindings[1] = p.patches, d.seconds
 	binary.LittleEndian.PutUint32(a.params[0:], uint32(len(p.patched)))
 	binary.LittleEndian.PutUint32(a.params[4:], uint32(len(d.table.Cmds)))
+	return a
+}
+
+// patchLaunch returns its launch.
+func (d *Device) patchLaunch(s *session, program int) *driver.Launch {
 	l := new(driver.Launch)
-	l.Init(d.patch.f, d.patch.grid, d.patch.block, d.patch.shared, 0, a.bytes())
+	l.Init(d.patch.f, d.patch.grid, d.patch.block, d.patch.shared, 0, d.patchArguments(s, program).bytes())
 	return l
 }
 
@@ -82,12 +87,7 @@ func (d *Device) patchLaunch(s *session, program int) *driver.Launch {
 func (record) run(e *executor, j *job, r *table.Run, first bool) error {
 	s := j.session
 	if !first {
-		b, err := e.ring.next()
-		if err != nil {
-			return err
-		}
-		putStep(b, &r.Step)
-		if err := e.ring.send(s.step, b[:stepPlace], e.stream); err != nil {
+		if err := e.sendStep(s, &r.Step); err != nil {
 			return err
 		}
 	}
@@ -100,4 +100,14 @@ func (record) run(e *executor, j *job, r *table.Run, first bool) error {
 		}
 	}
 	return nil
+}
+
+// sendStep sets where the next token is, and leaves the stop flag and the count.
+func (e *executor) sendStep(s *session, step *table.Step) error {
+	b, err := e.ring.next()
+	if err != nil {
+		return err
+	}
+	putStep(b, step)
+	return e.ring.send(s.step, b[:stepPlace], e.stream)
 }

@@ -74,6 +74,7 @@ type session struct {
 	args     []arguments     // by command
 	launches []driver.Launch // by command
 	graphs   []driver.GraphExec
+	walks    []*walk // of mode resident, by program
 
 	mu      sync.Mutex // guards what follows, and memory against submissions
 	changed sync.Cond

@@ -162,7 +162,7 @@ func (d *Device) raise(s *session) (err error) {
 	if err := d.drv.StreamWaitEvent(d.cancels, d.exec.begin); err != nil {
 		return err
 	}
-	if err := d.drv.MemcpyHtoDAsync(s.step+stopCancels, d.stop, d.cancels); err != nil {
+	if err := d.drv.MemcpyHtoDAsync(s.step+stepCancel, d.stop, d.cancels); err != nil {
 		return err
 	}
 	return d.drv.StreamSynchronize(d.cancels)

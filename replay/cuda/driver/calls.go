@@ -307,6 +307,14 @@ func (d *Driver) FunctionAllowShared(f Function, n uint32) error {
 	return d.call(cuFuncSetAttribute, uintptr(f), functionMaxDynamicBytes, uintptr(n))
 }
 
+// FunctionBlocks returns how many blocks of a kernel a multiprocessor runs at
+// once, with so many threads and bytes of dynamic shared memory.
+func (d *Driver) FunctionBlocks(f Function, threads int, shared uint32) (int, error) {
+	var n int32
+	err := d.call(cuOccupancyMaxActiveBlocksPerMultiprocessor, uintptr(unsafe.Pointer(&n)), uintptr(f), uintptr(threads), uintptr(shared))
+	return int(n), err
+}
+
 // GraphCreate makes an empty graph.
 func (d *Driver) GraphCreate() (Graph, error) {
 	var g Graph

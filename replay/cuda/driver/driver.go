@@ -39,6 +39,7 @@ const (
 	MultiprocessorCount     Attribute = 16
 	MemoryClockKHz          Attribute = 36
 	MemoryBusWidth          Attribute = 37 // bits
+	CooperativeLaunch       Attribute = 95
 	CapabilityMajor         Attribute = 75
 	CapabilityMinor         Attribute = 76
 	MaxSharedPerBlockOptIn  Attribute = 97 // bytes

@@ -44,6 +44,35 @@ func (d *Driver) Launch(l *Launch) error {
 	return nil
 }
 
+// Cooperative is a launch whose blocks all run at once, so that they may wait for
+// one another. Its arguments are as Launch has them, and where each begins.
+//
+// It holds pointers to itself, so it must not be copied after Init.
+type Cooperative struct {
+	Launch
+	params []uintptr
+	whole  [10]uintptr
+}
+
+// Init sets the launch. offsets are those of the arguments in args.
+func (l *Cooperative) Init(f Function, grid, block [3]uint32, shared uint32, s Stream, args []byte, offsets []int) {
+	l.Launch.Init(f, grid, block, shared, s, args)
+	l.params = make([]uintptr, len(offsets))
+	for i, at := range offsets {
+		l.params[i] = uintptr(unsafe.Pointer(&args[at]))
+	}
+	copy(l.whole[:], l.call[:9])
+	l.whole[9] = uintptr(unsafe.Pointer(unsafe.SliceData(l.params)))
+}
+
+// LaunchCooperative launches it. l must be on the heap.
+func (d *Driver) LaunchCooperative(l *Cooperative) error {
+	if code := invoke(d.fns[cuLaunchCooperativeKernel], l.whole[:]...); code != 0 {
+		return d.failed(cuLaunchCooperativeKernel, code)
+	}
+	return nil
+}
+
 // nodeParams is a CUDA_KERNEL_NODE_PARAMS_v1.
 type nodeParams struct {
 	function    Function

@@ -35,7 +35,18 @@ func PTX(entries ...string) []byte {
 	var b bytes.Buffer
 	b.WriteString(".version 7.8\n.target sm_90\n.address_size 64\n")
 	for _, e := range entries {
-		fmt.Fprintf(&b, ".visible .entry %s(\n)\n{\n\tret;\n}\n", e)
+		fmt.Fprintf(&b, ".visible .entry %s(\n", e)
+		for i := range 12 {
+			switch i {
+			case 8:
+				fmt.Fprintf(&b, "\t.param .align 16 .b8 %s_param_8[64],\n", e)
+			case 11:
+				fmt.Fprintf(&b, "\t.param .align 16 .b8 %s_param_11[32]\n", e)
+			default:
+				fmt.Fprintf(&b, "\t.param .u64 %s_param_%d,\n", e, i)
+			}
+		}
+		b.WriteString(")\n{\n\tret;\n}\n")
 	}
 	b.WriteByte(0)
 	return b.Bytes()

@@ -172,7 +172,7 @@ int cuDeviceTotalMem_v2(size_t *n, int dev) {
 int cuDeviceGetAttribute(int *v, int attribute, int dev) {
     int e = enter("cuDeviceGetAttribute", 1);
     if (!e && dev >= F.devices) e = 101;
-    static const struct { int a, v; } known[] = {{1, 1024}, {5, 0x7fffffff}, {6, 65535}, {7, 65535}, {10, 32}, {16, 132}, {36, 3201000}, {37, 6144}, {97, 232448}};
+    static const struct { int a, v; } known[] = {{1, 1024}, {5, 0x7fffffff}, {6, 65535}, {7, 65535}, {10, 32}, {16, 132}, {36, 3201000}, {37, 6144}, {95, 1}, {97, 232448}};
     if (!e) {
         *v = attribute == 75 ? F.major : attribute == 76 ? F.minor : -1;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++)

@@ -240,6 +240,10 @@ static void patch(const launch *l) {
     } entry;
     const uint32_t *p = (const uint32_t *)l->params; // count, seconds
     pianola_step *s = step(l);
+    if (s->cancel) {
+        s->stop = 256;
+        return;
+    }
     for (uint32_t i = 0; i < p[0]; i++) {
         const entry *e = (const entry *)l->bind[0] + i;
         if (e->second >= p[1]) continue;

@@ -61,8 +61,58 @@ static int translate(const dispatch *d, launch *l) {
     return 1;
 }
 
+static void run_as(const dispatch *d, kernel run);
+
+// body returns the kernel of a body of an interpreter, whose text names them.
+static kernel body(const object *module, uint32_t index) {
+    char line[64], name[128];
+    snprintf(line, sizeof line, "// body %u ", index);
+    const char *at = strstr(module->text, line);
+    if (!at || sscanf(at + strlen(line), "%127[^\n]", name) != 1) return NULL;
+    char *instance = strstr(name, "__");
+    if (instance) *instance = 0;
+    return fake_kernel(name);
+}
+
+// walk does what the interpreter of package ptx does: tokens times the records
+// of a command array, as far as patch does not find the stop flag set.
+static void walk(const dispatch *d) {
+    uint32_t tokens, last, stop;
+    memcpy(&tokens, d->args.params, 4);
+    memcpy(&last, d->args.params + 4, 4);
+    object *whole = d->function->whole;
+    for (uint32_t t = 0; t < tokens; t++)
+        for (uint32_t i = 0; i <= last; i++) {
+            const uint8_t *r = host(d->args.bind[0] + 256 * (uint64_t)i, 256), *step = host(d->args.step, 64), *counter = host(d->args.bind[2], 4);
+            if (!r || !step || !counter) {
+                complain("resident", "a record, the step block or the counter is not device memory");
+                return;
+            }
+            dispatch one = {.function = d->function, .shared = d->shared};
+            uint32_t own[6]; // body, grid x, y, tiles, barrier
+            memcpy(&one.args, r, sizeof one.args);
+            memcpy(own, r + 192, sizeof own);
+            memcpy(one.block, d->block, sizeof one.block);
+            one.grid[0] = own[1], one.grid[1] = own[2], one.grid[2] = own[3] / (own[1] * own[2]);
+            kernel run = body(whole, own[0]);
+            if (!run || one.args.second < d->args.second || (i == 1 && !own[4])) {
+                complain("resident", "a record's body, second bytes or barrier");
+                return;
+            }
+            run_as(&one, run);
+            memcpy(&stop, step + 32, sizeof stop);
+            if (F.sticky || (i == 0 && stop)) return;
+        }
+}
+
 // run_kernel executes a launch without the lock.
 static void run_kernel(const dispatch *d) {
+    if (F.sticky) return;
+    if (object_find(d->function, FUNCTION) && !strcmp(d->function->name, "resident")) return walk(d);
+    run_as(d, object_find(d->function, FUNCTION) ? d->function->run : NULL);
+}
+
+static void run_as(const dispatch *d, kernel run) {
     launch l;
     if (F.sticky) return;
     F.kernels++;
@@ -71,12 +121,11 @@ static void run_kernel(const dispatch *d) {
         F.fail_kernel = 0;
         return;
     }
-    if (!object_find(d->function, FUNCTION) || !translate(d, &l)) {
+    if (!run || !translate(d, &l)) {
         complain("launch", "a kernel's function or memory is gone");
         F.sticky = 700;
         return;
     }
-    kernel run = d->function->run;
     pthread_mutex_unlock(&lock);
     uint32_t stop;
     memcpy(&stop, l.step + 32, sizeof stop);
@@ -298,7 +347,7 @@ int cuModuleGetFunction(object **f, object *m, const char *name) {
     snprintf(base, sizeof base, "%s", name);
     char *instance = strstr(base, "__");
     if (instance) *instance = 0;
-    if (!e && (!strstr(m->text, entry) || !fake_kernel(base))) e = 500;
+    if (!e && (!strstr(m->text, entry) || (!fake_kernel(base) && strcmp(base, "resident")))) e = 500;
     if (!e) {
         object *o = object_new(FUNCTION);
         o->whole = m, o->run = fake_kernel(base), o->tried = 1; // goes with its module
@@ -348,6 +397,41 @@ int cuLaunchKernel(object *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx
     dispatch d;
     if (!e) e = fill(&d, f, grid, block, shared, params, extra);
     if (!e && !object_find(s, STREAM)) e = complain("cuLaunchKernel", "no such stream");
+    if (!e) {
+        F.launches++;
+        op_new(s, OP_LAUNCH)->d = d;
+        submit(s);
+    }
+    return leave(e);
+}
+
+enum { BLOCKS = 2 }; // of a kernel on a multiprocessor
+
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, object *f, int threads, size_t shared) {
+    int e = enter("cuOccupancyMaxActiveBlocksPerMultiprocessor", 2);
+    if (!e && (!object_find(f, FUNCTION) || threads <= 0)) e = complain("cuOccupancyMaxActiveBlocksPerMultiprocessor", "no such function, or no threads");
+    if (!e) *n = threads > 512 || shared > f->allowed ? 0 : BLOCKS;
+    return leave(e);
+}
+
+int cuLaunchCooperativeKernel(object *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, object *s, void **params) {
+    int e = enter("cuLaunchCooperativeKernel", 2);
+    uint32_t grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
+    arguments a;
+    size_t size = sizeof a;
+    dispatch d;
+    if (!e && !params) e = complain("cuLaunchCooperativeKernel", "no arguments");
+    if (!e && gx * gy * gz > 132 * BLOCKS) e = 720;
+    if (!e) {
+        for (int i = 0; i < 8; i++) memcpy(&a.bind[i], params[i], 8);
+        memcpy(a.params, params[8], 64);
+        memcpy(&a.second, params[9], 8);
+        memcpy(&a.step, params[10], 8);
+        memcpy(a.specs, params[11], 32);
+        void *extra[] = {(void *)1, &a, (void *)2, &size, NULL};
+        e = fill(&d, f, grid, block, shared, NULL, extra);
+    }
+    if (!e && !object_find(s, STREAM)) e = complain("cuLaunchCooperativeKernel", "no such stream");
     if (!e) {
         F.launches++;
         op_new(s, OP_LAUNCH)->d = d;

@@ -1,0 +1,319 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/replay/cuda/ptx"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// resident is the mode in which one launch is a chain: a kernel that stays walks
+// the command array in device memory, token after token. It holds the bodies of
+// the entries that the program's commands have; its threadgroups, as many as
+// run at once, take a command's threadgroups in turn and meet at counters.
+//
+// Programs of more than a row, and those whose commands have threadgroups of
+// several sizes, are replayed as record does.
+type resident struct{ record }
+
+func (resident) name() string { return "resident" }
+
+// interpreter is the kernel of a program.
+type interpreter struct {
+	f      driver.Function
+	grid   [3]uint32
+	block  [3]uint32
+	shared uint32
+	bodies []uint32 // by command of the program: which body; patch's is 0
+}
+
+// aheadBytes is how much of the next product's weights is asked for while a
+// command ends: less than what the cache holds besides the command's own.
+const aheadBytes = 8 << 20
+
+// residentBlocks is how many threadgroups a multiprocessor has: more only wait
+// for one another longer. Products are divided for as many (compiler).
+const residentBlocks = 2
+
+// load builds the interpreters.
+func (resident) load(l *loader) error {
+	d := l.d
+	if !d.gpu.Cooperative {
+		return fmt.Errorf("cuda: %s cannot launch a kernel that stays: mode record can be used", d.gpu.Name)
+	}
+	d.interpreters = make([]*interpreter, len(l.t.Programs))
+	for i := range l.t.Programs {
+		p := &l.t.Programs[i]
+		if !d.stays(l.t, p) {
+			continue
+		}
+		in, err := l.interpreter(p)
+		if err != nil {
+			return fmt.Errorf("cuda: program %s: %w", p.Name, err)
+		}
+		d.interpreters[i] = in
+	}
+	return nil
+}
+
+// stays reports whether a program can be walked by one kernel.
+func (d *Device) stays(t *table.Table, p *table.Program) bool {
+	n := len(t.ProgramCmds(p))
+	if p.MaxRows != 1 || n == 0 {
+		return false
+	}
+	block := d.kernels[p.First].block
+	for i := range n {
+		if d.kernels[int(p.First)+i].block != block {
+			return false
+		}
+	}
+	// A record is copied by 64 threads.
+	return block[0] >= ptx.RecordBytes/4 && block[1] == 1 && block[2] == 1
+}
+
+// interpreter makes a program's kernel.
+func (l *loader) interpreter(p *table.Program) (*interpreter, error) {
+	d := l.d
+	in := &interpreter{block: d.kernels[p.First].block}
+	instances := []*Instance{l.patch}
+	for i := range l.t.ProgramCmds(p) {
+		c := int(p.First) + i
+		at := slices.Index(instances, l.instances[c])
+		if at < 0 {
+			at, instances = len(instances), append(instances, l.instances[c])
+		}
+		in.bodies = append(in.bodies, uint32(at))
+		in.shared = max(in.shared, d.kernels[c].shared)
+	}
+	var bodies []*ptx.Entry
+	var text *ptx.Text
+	for _, i := range instances {
+		a, err := l.assembledOf(i.Text)
+		if err != nil {
+			return nil, err
+		}
+		e, ok := a.parsed.Entry(i.Entry)
+		if !ok {
+			return nil, fmt.Errorf("kernels %s have no entry %s", i.Text, i.Entry)
+		}
+		text, bodies = a.parsed, append(bodies, e)
+	}
+	made, err := ptx.Interpreter(text.Version, text.Target, bodies, int(in.block[0]))
+	if err != nil {
+		return nil, err
+	}
+	m, err := d.drv.ModuleLoad(made)
+	if err != nil {
+		return nil, err
+	}
+	d.own.add(func() error { return d.drv.ModuleUnload(m) })
+	if in.f, err = d.drv.ModuleFunction(m, ptx.Resident); err != nil {
+		return nil, err
+	}
+	if err := d.drv.FunctionAllowShared(in.f, in.shared); err != nil {
+		return nil, fmt.Errorf("%d bytes of threadgroup memory: %w", in.shared, err)
+	}
+	blocks, err := d.drv.FunctionBlocks(in.f, int(in.block[0]), in.shared)
+	if err != nil {
+		return nil, err
+	}
+	if blocks == 0 {
+		return nil, fmt.Errorf("a multiprocessor has no room for %d threads with %d bytes of threadgroup memory", in.block[0], in.shared)
+	}
+	in.grid = [3]uint32{uint32(min(blocks, residentBlocks) * max(1, d.gpu.Multiprocessors)), 1, 1}
+	return in, nil
+}
+
+// walk is a session's command array for one program.
+type walk struct {
+	args    arguments
+	launch  driver.Cooperative
+	counter driver.Ptr
+	trace   driver.Ptr // a count of cycles for each record
+}
+
+// offsets are those of the parameters in arguments.
+var offsets = []int{0, 8, 16, 24, 32, 40, 48, 56, 64, 128, 136, 144}
+
+// prepare makes the command arrays, and graphs for the other programs.
+func (resident) prepare(d *Device, s *session) error {
+	s.walks = make([]*walk, len(d.table.Programs))
+	s.graphs = make([]driver.GraphExec, len(d.table.Programs))
+	for i := range d.table.Programs {
+		var err error
+		if d.interpreters[i] == nil {
+			err = d.record(s, i)
+		} else {
+			s.walks[i], err = d.walk(s, i)
+		}
+		if err != nil {
+			return fmt.Errorf("cuda: program %s: %w", d.table.Programs[i].Name, err)
+		}
+	}
+	return nil
+}
+
+func (d *Device) walk(s *session, program int) (*walk, error) {
+	p, in := &d.table.Programs[program], d.interpreters[program]
+	n := len(d.table.ProgramCmds(p))
+	records, err := d.records(s, program)
+	if err != nil {
+		return nil, err
+	}
+	// The counter and the trace are behind the records.
+	size := len(records)
+	base, err := s.own.memory(uint64(size + 256 + 8*(n+1)))
+	if err != nil {
+		return nil, err
+	}
+	if err := d.send(base, records); err != nil {
+		return nil, err
+	}
+	w := &walk{counter: base + driver.Ptr(size), trace: base + driver.Ptr(size+256)}
+	w.args.bindings[0] = base
+	w.args.bindings[1] = d.seconds + driver.Ptr(16*p.First)
+	w.args.bindings[2] = w.counter
+	w.args.step = s.step
+	w.args.second = d.seconds
+	binary.LittleEndian.PutUint32(w.args.params[ptx.ResidentLast:], uint32(n))
+	w.launch.Init(in.f, in.grid, in.block, in.shared, d.exec.stream, w.args.bytes(), offsets)
+	s.size += uint64(size + 256 + 8*(n+1))
+	return w, nil
+}
+
+// records returns the command array of a program, patch first.
+func (d *Device) records(s *session, program int) ([]byte, error) {
+	t, in := d.table, d.interpreters[program]
+	p := &t.Programs[program]
+	n := len(t.ProgramCmds(p))
+	b := make([]byte, ptx.RecordBytes*(n+1))
+	put := func(record int, a *arguments, body uint32, grid [3]uint32, barrier bool) {
+		r := b[ptx.RecordBytes*record:]
+		copy(r, a.bytes())
+		le := binary.LittleEndian
+		le.PutUint32(r[ptx.RecordBody:], body)
+		le.PutUint32(r[ptx.RecordGridX:], grid[0])
+		le.PutUint32(r[ptx.RecordGridY:], grid[1])
+		le.PutUint32(r[ptx.RecordTiles:], grid[0]*grid[1]*grid[2])
+		if barrier {
+			le.PutUint32(r[ptx.RecordBarrier:], 1)
+		}
+	}
+	// Patch changes what the last token's commands read. It is done by the
+	// threadgroup that does a command of one threadgroup, behind which
+	// nothing can be left if there was a barrier before it.
+	last := &t.Cmds[int(p.First)+n-1]
+	alone := last.Barrier != 0 && last.Grid == [3]uint32{1, 1, 1}
+	put(0, d.patchArguments(s, program), 0, d.patch.grid, !alone)
+	var ahead []int // records that wait for a product
+	for i := range n {
+		c := int(p.First) + i
+		cmd := &t.Cmds[c]
+		// Behind patch there is a barrier.
+		put(i+1, &s.args[c], in.bodies[i], cmd.Grid, cmd.Barrier != 0 || i == 0)
+		at, size, err := d.weightsOf(s, p, cmd)
+		if err != nil {
+			return nil, &CommandError{Command: c, Label: t.Label(c), Err: err}
+		}
+		if size > 0 {
+			for _, r := range ahead {
+				binary.LittleEndian.PutUint64(b[ptx.RecordBytes*r+ptx.RecordPrefetch:], uint64(at))
+				binary.LittleEndian.PutUint32(b[ptx.RecordBytes*r+ptx.RecordAhead:], uint32(min(size, aheadBytes)))
+			}
+			ahead = append(ahead[:0], i+1)
+		}
+	}
+	return b, nil
+}
+
+// weightsOf returns the weights that a command reads from end to end.
+func (d *Device) weightsOf(s *session, p *table.Program, c *table.Cmd) (driver.Ptr, uint64, error) {
+	if c.Kernel != table.KernelGEMV {
+		return 0, 0, nil
+	}
+	env, err := d.table.NewEnv(c, p)
+	if err != nil {
+		return 0, 0, err
+	}
+	size, err := env.Extent(table.GEMVBindW)
+	b := c.Bind[table.GEMVBindW]
+	return s.mem[b.Slot] + driver.Ptr(b.Offset), size, err
+}
+
+// run launches the program's kernel once.
+func (m resident) run(e *executor, j *job, r *table.Run, first bool) error {
+	s := j.session
+	w := s.walks[r.Program]
+	if w == nil {
+		return m.record.run(e, j, r, first)
+	}
+	if j.cancelled.Load() || r.Count == 0 {
+		return nil
+	}
+	if !first {
+		if err := e.sendStep(s, &r.Step); err != nil {
+			return err
+		}
+	}
+	return e.stay(w, int(r.Count))
+}
+
+// stay launches the kernel for so many tokens.
+func (e *executor) stay(w *walk, tokens int) error {
+	drv := e.d.drv
+	if err := drv.MemsetD8Async(w.counter, 0, 4, e.stream); err != nil {
+		return err
+	}
+	binary.LittleEndian.PutUint32(w.args.params[ptx.ResidentTokens:], uint32(tokens))
+	return drv.LaunchCooperative(&w.launch)
+}
+
+// timed lets the kernel count a multiprocessor's cycles from barrier to barrier.
+func (m resident) timed(e *executor, j *job, r *table.Run, times []time.Duration) error {
+	w, drv := j.session.walks[r.Program], e.d.drv
+	if w == nil {
+		return m.record.timed(e, j, r, times)
+	}
+	if j.cancelled.Load() || r.Count == 0 {
+		return nil
+	}
+	cycles := make([]byte, 8*(len(times)+1))
+	if err := drv.MemsetD8Async(w.trace, 0, uint64(len(cycles)), e.stream); err != nil {
+		return err
+	}
+	w.args.bindings[3] = w.trace
+	defer func() { w.args.bindings[3] = 0 }()
+	if err := drv.EventRecord(e.times[0], e.stream); err != nil {
+		return err
+	}
+	if err := e.stay(w, int(r.Count)); err != nil {
+		return err
+	}
+	if err := drv.EventRecord(e.times[1], e.stream); err != nil {
+		return err
+	}
+	if err := drv.MemcpyDtoHAsync(cycles, w.trace, e.stream); err != nil {
+		return err
+	}
+	if err := drv.StreamSynchronize(e.stream); err != nil {
+		return err
+	}
+	if err := drv.EventElapsedTime(&e.ms, e.times[0], e.times[1]); err != nil {
+		return err
+	}
+	var total uint64
+	for i := range len(times) + 1 {
+		total += binary.LittleEndian.Uint64(cycles[8*i:])
+	}
+	// Patch's part is in the sum alone.
+	for i := range times {
+		share := float64(binary.LittleEndian.Uint64(cycles[8*(i+1):])) / max(1, float64(total))
+		times[i] += max(1, time.Duration(share*float64(milliseconds(e.ms))))
+	}
+	return nil
+}
