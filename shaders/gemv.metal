@@ -57,13 +57,16 @@ static inline threadgroup float *slot_of(threadgroup float *tg, share s, uint si
 
 // add_up adds the parts of each row to y, or to the bias if they are the first
 // columns'.
-static inline void add_up(threadgroup float *tg, thread const product &p, share s, uint row, bool first, uint tid, uint threads) {
-    for (uint i = tid; i < s.count; i += threads) {
+static inline void add_up(threadgroup float *tg, thread const product &p, share s, uint row, bool first, uint tid, uint simds) {
+    for (uint i = tid; i < s.count; i += simds * 32) {
         const uint unit = i / s.rows;
         device float *y = p.y + ulong(row) * p.y_stride + s.first + i;
+        const uint from = unit * s.steps;
         float sum = 0.0f;
-        for (uint k = unit * s.steps / s.each; k * s.each < (unit + 1) * s.steps; k++) {
-            sum += slot_of(tg, s, k, unit)[i % s.rows];
+        for (uint k = 0; k < simds; k++) {
+            if (k * s.each < from + s.steps && (k + 1) * s.each > from) {
+                sum += slot_of(tg, s, k, unit)[i % s.rows];
+            }
         }
         if (first) {
             sum += p.bias ? p.b[s.first + i] : 0.0f;
@@ -73,11 +76,6 @@ static inline void add_up(threadgroup float *tg, thread const product &p, share 
         *y = sum;
     }
 }
-
-// PIANOLA_READS is how many steps a type's product reads before it needs the
-// first: fewer where a part is many registers.
-#define PIANOLA_READS(type) \
-    (PIANOLA_WTYPE_##type == PIANOLA_WTYPE_Q3_K || PIANOLA_WTYPE_##type == PIANOLA_WTYPE_Q5_K || PIANOLA_WTYPE_##type == PIANOLA_WTYPE_Q6_K ? 4 : 8)
 
 // batch is the parts of N steps of a lane, read before the first is needed.
 template <uint N>
@@ -156,7 +154,21 @@ static inline void gemv_tiled(thread const product &p, threadgroup uchar *tg, ui
             load_batch<T, N>(b, p, s, c, at, tiles);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        add_up(slots, p, s, row, true, simd * 32 + lane, simds * 32);
+        add_up(slots, p, s, row, true, simd * 32 + lane, simds);
+    }
+}
+
+// gemv_reads chooses how many steps are read before the first is needed: a
+// SIMD group with few would multiply what is not there.
+template <uint T>
+static inline void gemv_reads(thread const product &p, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
+    const bool halved = p.group % 16 != 0;
+    const uint tiles = place_of(T, lane, halved).tiles;
+    const uint units = (min(p.group, p.out - group * p.group) + (halved ? 7 : 15)) / (halved ? 8 : 16);
+    if ((p.in / 32 + tiles - 1) / tiles * units <= 2 * simds) {
+        gemv_tiled<T, 2>(p, tg, group, lane, simd, simds);
+    } else {
+        gemv_tiled<T, 4>(p, tg, group, lane, simd, simds);
     }
 }
 
@@ -204,7 +216,7 @@ static inline void gemv_rows(thread const product &p, threadgroup uchar *tg, uin
                 }
             }
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            add_up(slots, p, s, row, c == 0, simd * 32 + lane, simds * 32);
+            add_up(slots, p, s, row, c == 0, simd * 32 + lane, simds);
         }
     }
 }
@@ -235,7 +247,7 @@ kernel void gemv(
                        INPUT == PIANOLA_INPUT_SILU_MUL, BIAS != 0};
     if (ACT == PIANOLA_ACT_Q8 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type) \
-    case PIANOLA_WTYPE_##type: gemv_tiled<PIANOLA_WTYPE_##type, PIANOLA_READS(type)>(a, tg, group.x, lane, simd, simds); break;
+    case PIANOLA_WTYPE_##type: gemv_reads<PIANOLA_WTYPE_##type>(a, tg, group.x, lane, simd, simds); break;
         switch (WTYPE) {
             PIANOLA_QUANTISED(PIANOLA_CASE)
         default: break;

@@ -20,6 +20,8 @@ type Options struct {
 	Mode    string // "encode", "record" or "resident"; "": the fastest that the GPU can do
 	Library string // file of the driver's library; "": the system's
 	Modules *Modules
+
+	graphTokens []int // of tests, in place of graphTokens
 }
 
 // Device is an NVIDIA GPU as a device that replays tables. Its methods are
@@ -29,6 +31,8 @@ type Device struct {
 	gpu     *GPU
 	mode    mode
 	modules *Modules
+	// How many tokens a graph of mode record has, the most first; the last is 1.
+	graphTokens []int
 
 	// Set by Load, and not changed until it is taken back.
 	table    *table.Table
@@ -84,6 +88,9 @@ func New(o Options) (*Device, error) {
 	}
 	d := &Device{drv: drv, gpu: gpu, mode: m, modules: o.Modules, sessions: map[table.SessionID]*session{}}
 	d.work.L = &d.mu
+	if d.graphTokens = o.graphTokens; d.graphTokens == nil {
+		d.graphTokens = graphTokens()
+	}
 	return d, nil
 }
 

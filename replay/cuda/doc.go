@@ -12,11 +12,13 @@
 // of the device, the seconds. The modes differ in who patches it:
 //
 //   - encode: the host, in a copy ahead of each token's launches
-//   - record: the kernel patch, the first node of a graph that is one token; the
-//     host launches the graph once for each token
+//   - record: the kernel patch, the first node of each token of a graph; a launch
+//     of the host is up to 64 tokens
+//   - resident: the kernel patch too, as the first command of a kernel that
+//     walks the command array, one launch a chain
 //
-// Cancelling writes a byte of the step block from another stream: whatever of
-// the submission has not begun does nothing.
+// Cancelling writes a word of the step block from another stream, of which the
+// next token's patch makes a stop; in mode encode the host gives no more tokens.
 //
 // It knows the table and the driver alone. The kernels come to it as Modules.
 package cuda

@@ -16,7 +16,7 @@ import (
 // use opens a device and does with it what programs do: it loads, decodes,
 // profiles, cancels and closes. It returns every error.
 func use(drv *fake.Driver, mode string, m model) error {
-	d, err := New(Options{Library: drv.Path, Mode: mode, Modules: fakeModules()})
+	d, err := New(Options{Library: drv.Path, Mode: mode, Modules: fakeModules(), graphTokens: []int{2, 1}})
 	if err != nil {
 		return err
 	}
@@ -264,7 +264,7 @@ func TestDriverErrors(t *testing.T) {
 	if _, err := New(Options{Library: drv.Path, GPU: 1, Modules: fakeModules()}); !errors.Is(err, ErrNoGPU) || err.Error() != "cuda: no NVIDIA GPU 1: there are 1" {
 		t.Errorf("%v", err)
 	}
-	if _, err := New(Options{Library: drv.Path, Mode: "resident", Modules: fakeModules()}); err == nil || !strings.Contains(err.Error(), `no mode "resident"; the modes are record, encode`) {
+	if _, err := New(Options{Library: drv.Path, Mode: "other", Modules: fakeModules()}); err == nil || !strings.Contains(err.Error(), `no mode "other"; the modes are resident, record, encode`) {
 		t.Errorf("%v", err)
 	}
 	if _, err := New(Options{Library: drv.Path}); !errors.Is(err, ErrNoKernels) {

@@ -9,60 +9,89 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// record is the mode in which a token is a graph, recorded once for each
-// session and program. Its first node patches the others' seconds from the step
+// record is the mode in which tokens are a graph, recorded once for each session
+// and program. A token's first node patches the others' seconds from the step
 // block and moves the step block on, so that launching the graph again is the
-// next token.
+// next tokens.
 type record struct{ encode }
 
 func (record) name() string { return "record" }
 
+// graphTokens are how many tokens a program's graphs have, the most first: a
+// chain is few launches, whatever its length.
+func graphTokens() []int { return []int{64, 8, 1} }
+
+// graph is a graph of some tokens of a program.
+type graph struct {
+	tokens int
+	exec   driver.GraphExec
+}
+
 // prepare records the session's graphs.
 func (record) prepare(d *Device, s *session) error {
-	s.graphs = make([]driver.GraphExec, len(d.table.Programs))
+	s.graphs = make([][]graph, len(d.table.Programs))
 	for i := range s.graphs {
 		if err := d.record(s, i); err != nil {
-			return fmt.Errorf("cuda: graph of program %s: %w", d.table.Programs[i].Name, err)
+			return fmt.Errorf("cuda: graphs of program %s: %w", d.table.Programs[i].Name, err)
 		}
 	}
 	return nil
 }
 
-// record makes the graph of a program. Commands between two barriers depend on
-// the commands before them, not on each other.
-func (d *Device) record(s *session, program int) (err error) {
+// record makes the graphs of a program, one of a token if it has several rows.
+func (d *Device) record(s *session, program int) error {
+	for _, tokens := range d.graphTokens {
+		if tokens > 1 && d.table.Programs[program].MaxRows > 1 {
+			continue
+		}
+		exec, err := d.recordTokens(s, program, tokens)
+		if err != nil {
+			return err
+		}
+		s.graphs[program] = append(s.graphs[program], graph{tokens, exec})
+	}
+	return nil
+}
+
+// recordTokens makes the graph of some tokens. Commands between two barriers
+// depend on the commands before them, not on each other; a token, on all of the
+// one before.
+func (d *Device) recordTokens(s *session, program, tokens int) (exec driver.GraphExec, err error) {
 	g, err := d.drv.GraphCreate()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, d.drv.GraphDestroy(g)) }()
-	patch, err := d.drv.GraphAddKernel(g, nil, d.patchLaunch(s, program))
-	if err != nil {
-		return err
-	}
-	before, phase := []driver.Node{patch}, []driver.Node(nil)
-	p := &d.table.Programs[program]
-	for i := range d.table.ProgramCmds(p) {
-		c := int(p.First) + i
-		if d.table.Cmds[c].Barrier != 0 && len(phase) > 0 {
-			before, phase = phase, nil
-		}
-		n, err := d.drv.GraphAddKernel(g, before, &s.launches[c])
+	p, first := &d.table.Programs[program], d.patchLaunch(s, program)
+	var before, phase []driver.Node
+	for range tokens {
+		before, phase = phase, nil
+		patch, err := d.drv.GraphAddKernel(g, before, first)
 		if err != nil {
-			return &CommandError{Command: c, Label: d.table.Label(c), Err: err}
+			return 0, err
 		}
-		phase = append(phase, n)
+		before = []driver.Node{patch}
+		for i := range d.table.ProgramCmds(p) {
+			c := int(p.First) + i
+			if d.table.Cmds[c].Barrier != 0 && len(phase) > 0 {
+				before, phase = phase, nil
+			}
+			n, err := d.drv.GraphAddKernel(g, before, &s.launches[c])
+			if err != nil {
+				return 0, &CommandError{Command: c, Label: d.table.Label(c), Err: err}
+			}
+			phase = append(phase, n)
+		}
 	}
-	exec, err := d.drv.GraphInstantiate(g)
-	if err != nil {
-		return err
+	if exec, err = d.drv.GraphInstantiate(g); err != nil {
+		return 0, err
 	}
-	s.own.add(func() error { return d.drv.GraphExecDestroy(exec) })
-	s.graphs[program] = exec
+	made := exec
+	s.own.add(func() error { return d.drv.GraphExecDestroy(made) })
 	if err := d.drv.GraphUpload(exec, d.transfer); err != nil {
-		return err
+		return 0, err
 	}
-	return d.drv.StreamSynchronize(d.transfer)
+	return exec, d.drv.StreamSynchronize(d.transfer)
 }
 
 // patchArguments returns the arguments of the kernel patch for a program.
@@ -82,8 +111,9 @@ func (d *Device) patchLaunch(s *session, program int) *driver.Launch {
 	return l
 }
 
-// run launches the program's graph for each token. The step block of a run that
-// is not the first is set before it, all but its stop flag and its count.
+// run launches the program's graphs, the largest that fit. The step block of a
+// run that is not the first is set before it, all but its stop flag and its
+// count.
 func (record) run(e *executor, j *job, r *table.Run, first bool) error {
 	s := j.session
 	if !first {
@@ -91,12 +121,15 @@ func (record) run(e *executor, j *job, r *table.Run, first bool) error {
 			return err
 		}
 	}
-	for range r.Count {
-		if j.cancelled.Load() {
-			return nil
-		}
-		if err := e.d.drv.GraphLaunch(s.graphs[r.Program], e.stream); err != nil {
-			return err
+	left := int(r.Count)
+	for _, g := range s.graphs[r.Program] {
+		for ; left >= g.tokens; left -= g.tokens {
+			if j.cancelled.Load() {
+				return nil
+			}
+			if err := e.d.drv.GraphLaunch(g.exec, e.stream); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -16,8 +16,9 @@ import (
 // the entries that the program's commands have; its threadgroups, as many as
 // run at once, take a command's threadgroups in turn and meet at counters.
 //
-// Programs of more than a row, and those whose commands have threadgroups of
-// several sizes, are replayed as record does.
+// A command whose threadgroups are smaller than the kernel's leaves threads idle.
+//
+// Programs of more than a row are replayed as record does.
 type resident struct{ record }
 
 func (resident) name() string { return "resident" }
@@ -60,26 +61,24 @@ func (resident) load(l *loader) error {
 	return nil
 }
 
-// stays reports whether a program can be walked by one kernel.
+// stays reports whether a program can be walked by one kernel: it has one row,
+// and threadgroups of one dimension. A record is copied by 64 threads.
 func (d *Device) stays(t *table.Table, p *table.Program) bool {
-	n := len(t.ProgramCmds(p))
-	if p.MaxRows != 1 || n == 0 {
+	if p.MaxRows != 1 || p.Count == 0 {
 		return false
 	}
-	block := d.kernels[p.First].block
-	for i := range n {
-		if d.kernels[int(p.First)+i].block != block {
+	for i := range t.ProgramCmds(p) {
+		if b := d.kernels[int(p.First)+i].block; b[0] < ptx.RecordBytes/4 || b[1] != 1 || b[2] != 1 {
 			return false
 		}
 	}
-	// A record is copied by 64 threads.
-	return block[0] >= ptx.RecordBytes/4 && block[1] == 1 && block[2] == 1
+	return true
 }
 
 // interpreter makes a program's kernel.
 func (l *loader) interpreter(p *table.Program) (*interpreter, error) {
 	d := l.d
-	in := &interpreter{block: d.kernels[p.First].block}
+	in := &interpreter{block: [3]uint32{patchThreads, 1, 1}, shared: d.patch.shared}
 	instances := []*Instance{l.patch}
 	for i := range l.t.ProgramCmds(p) {
 		c := int(p.First) + i
@@ -89,6 +88,7 @@ func (l *loader) interpreter(p *table.Program) (*interpreter, error) {
 		}
 		in.bodies = append(in.bodies, uint32(at))
 		in.shared = max(in.shared, d.kernels[c].shared)
+		in.block[0] = max(in.block[0], d.kernels[c].block[0])
 	}
 	var bodies []*ptx.Entry
 	var text *ptx.Text
@@ -143,7 +143,7 @@ var offsets = []int{0, 8, 16, 24, 32, 40, 48, 56, 64, 128, 136, 144}
 // prepare makes the command arrays, and graphs for the other programs.
 func (resident) prepare(d *Device, s *session) error {
 	s.walks = make([]*walk, len(d.table.Programs))
-	s.graphs = make([]driver.GraphExec, len(d.table.Programs))
+	s.graphs = make([][]graph, len(d.table.Programs))
 	for i := range d.table.Programs {
 		var err error
 		if d.interpreters[i] == nil {
@@ -192,7 +192,7 @@ func (d *Device) records(s *session, program int) ([]byte, error) {
 	p := &t.Programs[program]
 	n := len(t.ProgramCmds(p))
 	b := make([]byte, ptx.RecordBytes*(n+1))
-	put := func(record int, a *arguments, body uint32, grid [3]uint32, barrier bool) {
+	put := func(record int, a *arguments, body uint32, grid [3]uint32, threads uint32, barrier bool) {
 		r := b[ptx.RecordBytes*record:]
 		copy(r, a.bytes())
 		le := binary.LittleEndian
@@ -200,6 +200,7 @@ func (d *Device) records(s *session, program int) ([]byte, error) {
 		le.PutUint32(r[ptx.RecordGridX:], grid[0])
 		le.PutUint32(r[ptx.RecordGridY:], grid[1])
 		le.PutUint32(r[ptx.RecordTiles:], grid[0]*grid[1]*grid[2])
+		le.PutUint32(r[ptx.RecordThreads:], threads)
 		if barrier {
 			le.PutUint32(r[ptx.RecordBarrier:], 1)
 		}
@@ -209,13 +210,13 @@ func (d *Device) records(s *session, program int) ([]byte, error) {
 	// nothing can be left if there was a barrier before it.
 	last := &t.Cmds[int(p.First)+n-1]
 	alone := last.Barrier != 0 && last.Grid == [3]uint32{1, 1, 1}
-	put(0, d.patchArguments(s, program), 0, d.patch.grid, !alone)
+	put(0, d.patchArguments(s, program), 0, d.patch.grid, patchThreads, !alone)
 	var ahead []int // records that wait for a product
 	for i := range n {
 		c := int(p.First) + i
 		cmd := &t.Cmds[c]
 		// Behind patch there is a barrier.
-		put(i+1, &s.args[c], in.bodies[i], cmd.Grid, cmd.Barrier != 0 || i == 0)
+		put(i+1, &s.args[c], in.bodies[i], cmd.Grid, d.kernels[c].block[0], cmd.Barrier != 0 || i == 0)
 		at, size, err := d.weightsOf(s, p, cmd)
 		if err != nil {
 			return nil, &CommandError{Command: c, Label: t.Label(c), Err: err}

@@ -73,8 +73,8 @@ type session struct {
 
 	args     []arguments     // by command
 	launches []driver.Launch // by command
-	graphs   []driver.GraphExec
-	walks    []*walk // of mode resident, by program
+	graphs   [][]graph       // of mode record, by program, the longest first
+	walks    []*walk         // of mode resident, by program
 
 	mu      sync.Mutex // guards what follows, and memory against submissions
 	changed sync.Cond

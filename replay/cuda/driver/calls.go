@@ -191,7 +191,7 @@ func (d *Driver) MemFreeHost(b []byte) error {
 
 // MemsetD8Async sets n bytes at p.
 func (d *Driver) MemsetD8Async(p Ptr, value byte, n uint64, s Stream) error {
-	return d.call(cuMemsetD8Async, uintptr(p), uintptr(value), uintptr(n), uintptr(s))
+	return d.hot(cuMemsetD8Async, uintptr(p), uintptr(value), uintptr(n), uintptr(s))
 }
 
 // MemcpyHtoDAsync copies src to the device. Pinned bytes must stay as they are

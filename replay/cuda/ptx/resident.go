@@ -32,6 +32,7 @@ const (
 	RecordGridY    = 200
 	RecordTiles    = 204 // threadgroups of the grid
 	RecordBarrier  = 208 // not 0: all commands before it must have ended
+	RecordThreads  = 212 // of a threadgroup; the others of the kernel's wait
 	RecordPrefetch = 216 // address of bytes that a later command reads first
 	RecordAhead    = 224 // how many, 32 bits
 )
@@ -99,79 +100,82 @@ func Interpreter(version, target string, bodies []*Entry, threads int) ([]byte, 
 	return b.Bytes(), nil
 }
 
-// walkStart is the interpreter up to the choice of a body. A thread keeps its
-// word of the next record in a register while a body runs.
+// walkStart is the interpreter up to the choice of a body. What it keeps in
+// registers while a body runs is little, so that bodies have the rest: where it
+// is, and each thread's word of the next record.
 const walkStart = `	.shared .align 16 .b8 q_records[512];
-	.reg .pred %qp, %qfirst, %qcopy, %qsecond;
-	.reg .b32 %qtid, %qbid, %qblocks, %qx, %qy, %qz, %qtile, %qtiles, %qgx, %qgy, %qbody, %qat, %qlast, %qtokens, %qtarget, %qword, %qa, %qb, %qthreads;
-	.reg .b64 %qrec, %qother, %qcmds, %qseconds, %qcounter, %qtrace, %qstep, %qsrc, %qd, %qend, %qclock;
-	mov.u32 %qtid, %tid.x;
-	mov.u32 %qthreads, %ntid.x;
-	mov.u32 %qbid, %ctaid.x;
-	mov.u32 %qblocks, %nctaid.x;
-	ld.param.u64 %qcmds, [p0];
-	ld.param.u64 %qseconds, [p1];
-	ld.param.u64 %qcounter, [p2];
-	ld.param.u64 %qtrace, [p3];
-	ld.param.u32 %qtokens, [p8];
-	ld.param.u32 %qlast, [p8+4];
-	ld.param.u64 %qstep, [p10];
+	.reg .pred %qp, %qs;
+	.reg .b32 %qx, %qy, %qz, %qtile, %qn, %qbody, %qat, %qtokens, %qtarget, %qword, %qa, %qb, %qc, %qd;
+	.reg .b64 %qrec, %qsrc, %qstep, %qend, %qclock;
 	mov.u64 %qrec, q_records;
-	add.s64 %qother, %qrec, 256;
-	mov.u32 %qtarget, 0;
-	setp.eq.u32 %qfirst, %qtid, 0;
-	setp.lt.u32 %qcopy, %qtid, 64;
-	add.s32 %qa, %qtid, -44;
-	setp.lt.u32 %qsecond, %qa, 4;
-	// Only the first thread of the first threadgroup times.
-	or.b32 %qa, %qtid, %qbid;
-	setp.eq.u32 %qp, %qa, 0;
-	selp.b64 %qtrace, %qtrace, 0, %qp;
+	ld.param.u32 %qtokens, [p8];
 	setp.eq.u32 %qp, %qtokens, 0;
 	@%qp bra $Q_exit;
-	// The record of patch.
-	mul.wide.u32 %qd, %qtid, 4;
-	add.s64 %qsrc, %qcmds, %qd;
-	@%qcopy ld.global.u32 %qword, [%qsrc];
-	add.s64 %qd, %qrec, %qd;
-	@%qcopy st.shared.u32 [%qd], %qword;
+	mov.u32 %qtarget, 0;
 	mov.u32 %qat, 0;
+	// The record of patch.
+	mov.u32 %qa, %tid.x;
+	setp.ge.u32 %qp, %qa, 64;
+	@%qp bra $Q_begun;
+	ld.param.u64 %qsrc, [p0];
+	mul.wide.u32 %qstep, %qa, 4;
+	add.s64 %qsrc, %qsrc, %qstep;
+	ld.global.u32 %qword, [%qsrc];
+	add.s64 %qstep, %qrec, %qstep;
+	st.shared.u32 [%qstep], %qword;
+$Q_begun:
 	barrier.sync 0;
 	mov.u64 %qclock, %clock64;
 $Q_command:
 	// The next record's word; its secondary bytes only if patch is done.
-	add.s32 %qa, %qat, 1;
-	setp.gt.u32 %qp, %qa, %qlast;
-	selp.b32 %qa, 0, %qa, %qp;
-	shl.b32 %qa, %qa, 6;
-	add.s32 %qa, %qa, %qtid;
-	mul.wide.u32 %qd, %qa, 4;
-	add.s64 %qsrc, %qcmds, %qd;
-	@%qcopy ld.global.u32 %qword, [%qsrc];
-	add.s32 %qa, %qat, -1;
-	add.s32 %qb, %qlast, -1;
-	setp.lt.and.u32 %qp, %qa, %qb, %qsecond;
-	mul.wide.u32 %qd, %qat, 16;
-	add.s64 %qsrc, %qseconds, %qd;
-	mul.wide.u32 %qd, %qtid, 4;
-	add.s64 %qsrc, %qsrc, %qd;
-	@%qp ld.relaxed.gpu.global.u32 %qword, [%qsrc+-176];
-	ld.shared.v4.u32 {%qbody, %qgx, %qgy, %qtiles}, [%qrec+192];
-	mov.u32 %qtile, %qbid;
+	mov.u32 %qa, %tid.x;
+	setp.ge.u32 %qp, %qa, 64;
+	@%qp bra $Q_walk;
+	add.s32 %qb, %qat, 1;
+	ld.param.u32 %qc, [p8+4];
+	setp.gt.u32 %qp, %qb, %qc;
+	selp.b32 %qb, 0, %qb, %qp;
+	mad.lo.s32 %qb, %qb, 64, %qa;
+	mul.wide.u32 %qend, %qb, 4;
+	ld.param.u64 %qsrc, [p0];
+	add.s64 %qsrc, %qsrc, %qend;
+	ld.global.u32 %qword, [%qsrc];
+	add.s32 %qb, %qat, -1;
+	add.s32 %qc, %qc, -1;
+	setp.lt.u32 %qp, %qb, %qc;
+	add.s32 %qb, %qa, -44;
+	setp.lt.and.u32 %qp, %qb, 4, %qp;
+	@!%qp bra $Q_walk;
+	ld.param.u64 %qsrc, [p1];
+	mad.lo.s32 %qb, %qat, 4, %qb;
+	mul.wide.u32 %qend, %qb, 4;
+	add.s64 %qsrc, %qsrc, %qend;
+	ld.relaxed.gpu.global.u32 %qword, [%qsrc];
+$Q_walk:
+	bar.warp.sync 0xffffffff;
+	mov.u32 %qtile, %ctaid.x;
 $Q_tile:
-	setp.ge.u32 %qp, %qtile, %qtiles;
+	ld.shared.v4.u32 {%qbody, %qa, %qb, %qc}, [%qrec+192];
+	setp.ge.u32 %qp, %qtile, %qc;
 	@%qp bra $Q_done;
-	rem.u32 %qx, %qtile, %qgx;
-	div.u32 %qa, %qtile, %qgx;
-	rem.u32 %qy, %qa, %qgy;
-	div.u32 %qz, %qa, %qgy;
+	ld.shared.u32 %qn, [%qrec+212];
+	mov.u32 %qd, %tid.x;
+	setp.ge.u32 %qp, %qd, %qn;
+	@%qp bra $Q_next;
+	rem.u32 %qx, %qtile, %qa;
+	div.u32 %qc, %qtile, %qa;
+	rem.u32 %qy, %qc, %qb;
+	div.u32 %qz, %qc, %qb;
 `
 
 // walkEnd is what follows a body: the other tiles, bytes for a later command on
 // their way, the next record, and the barrier.
 const walkEnd = `$Q_next:
-	add.s32 %qtile, %qtile, %qblocks;
-	setp.ge.u32 %qp, %qtile, %qtiles;
+	bar.warp.sync 0xffffffff;
+	mov.u32 %qa, %nctaid.x;
+	add.s32 %qtile, %qtile, %qa;
+	ld.shared.u32 %qc, [%qrec+204];
+	setp.ge.u32 %qp, %qtile, %qc;
 	@%qp bra $Q_done;
 	barrier.sync 0;
 	bra $Q_tile;
@@ -180,63 +184,85 @@ $Q_done:
 	ld.shared.u32 %qa, [%qrec+224];
 	cvt.u64.u32 %qend, %qa;
 	add.s64 %qend, %qend, %qsrc;
-	mad.lo.s32 %qa, %qbid, %qthreads, %qtid;
-	mul.wide.u32 %qd, %qa, 128;
-	add.s64 %qsrc, %qsrc, %qd;
-	mul.lo.s32 %qa, %qblocks, %qthreads;
-	mul.wide.u32 %qd, %qa, 128;
+	mov.u32 %qb, %ctaid.x;
+	mov.u32 %qc, %ntid.x;
+	mov.u32 %qd, %tid.x;
+	mad.lo.s32 %qa, %qb, %qc, %qd;
+	mul.wide.u32 %qstep, %qa, 128;
+	add.s64 %qsrc, %qsrc, %qstep;
+	mov.u32 %qb, %nctaid.x;
+	mul.lo.s32 %qa, %qb, %qc;
+	mul.wide.u32 %qstep, %qa, 128;
 $Q_ahead:
 	setp.ge.u64 %qp, %qsrc, %qend;
 	@%qp bra $Q_meet;
 	prefetch.global.L2 [%qsrc];
-	add.s64 %qsrc, %qsrc, %qd;
+	add.s64 %qsrc, %qsrc, %qstep;
 	bra $Q_ahead;
 $Q_meet:
-	mul.wide.u32 %qd, %qtid, 4;
-	add.s64 %qd, %qother, %qd;
-	@%qcopy st.shared.u32 [%qd], %qword;
+	// The other half of q_records is the next record's.
+	mov.u64 %qsrc, q_records;
+	sub.s64 %qrec, %qrec, %qsrc;
+	xor.b64 %qrec, %qrec, 256;
+	add.s64 %qrec, %qrec, %qsrc;
+	setp.ge.u32 %qp, %qd, 64;
+	mul.wide.u32 %qstep, %qd, 4;
+	add.s64 %qstep, %qrec, %qstep;
+	@!%qp st.shared.u32 [%qstep], %qword;
 	barrier.sync 0;
-	ld.shared.u32 %qa, [%qother+208];
+	ld.shared.u32 %qa, [%qrec+208];
 	setp.eq.u32 %qp, %qa, 0;
 	@%qp bra $Q_met;
-	add.s32 %qtarget, %qtarget, %qblocks;
-	@!%qfirst bra $Q_wait;
-	red.release.gpu.global.add.u32 [%qcounter], 1;
+	mov.u32 %qb, %nctaid.x;
+	add.s32 %qtarget, %qtarget, %qb;
+	setp.ne.u32 %qp, %qd, 0;
+	@%qp bra $Q_wait;
+	ld.param.u64 %qsrc, [p2];
+	red.release.gpu.global.add.u32 [%qsrc], 1;
 $Q_spin:
-	ld.acquire.gpu.global.u32 %qb, [%qcounter];
+	ld.acquire.gpu.global.u32 %qb, [%qsrc];
 	sub.s32 %qb, %qb, %qtarget;
 	setp.lt.s32 %qp, %qb, 0;
 	@%qp bra $Q_spin;
 $Q_wait:
 	barrier.sync 0;
 $Q_met:
-	setp.eq.u64 %qp, %qtrace, 0;
+	// Only the first thread of the first threadgroup times.
+	ld.param.u64 %qend, [p3];
+	setp.eq.u64 %qp, %qend, 0;
+	mov.u32 %qa, %ctaid.x;
+	or.b32 %qa, %qa, %qd;
+	setp.ne.or.u32 %qp, %qa, 0, %qp;
 	@%qp bra $Q_timed;
 	mov.u64 %qsrc, %clock64;
-	sub.s64 %qd, %qsrc, %qclock;
+	sub.s64 %qstep, %qsrc, %qclock;
 	mov.u64 %qclock, %qsrc;
-	mul.wide.u32 %qend, %qat, 8;
-	add.s64 %qend, %qend, %qtrace;
-	red.global.add.u64 [%qend], %qd;
+	mul.wide.u32 %qsrc, %qat, 8;
+	add.s64 %qend, %qend, %qsrc;
+	red.global.add.u64 [%qend], %qstep;
 $Q_timed:
-	mov.u64 %qd, %qrec;
-	mov.u64 %qrec, %qother;
-	mov.u64 %qother, %qd;
 	setp.ne.u32 %qp, %qat, 0;
 	@%qp bra $Q_advance;
 	// Patch has ended: does the token happen, and where is it?
-	ld.relaxed.gpu.global.u32 %qa, [%qstep+32];
+	ld.param.u64 %qsrc, [p10];
+	ld.relaxed.gpu.global.u32 %qa, [%qsrc+32];
 	setp.ne.u32 %qp, %qa, 0;
 	@%qp bra $Q_exit;
-	mul.wide.u32 %qd, %qtid, 4;
-	add.s64 %qsrc, %qseconds, %qd;
-	@%qsecond ld.relaxed.gpu.global.u32 %qword, [%qsrc+-176];
-	add.s64 %qd, %qrec, %qd;
-	@%qsecond st.shared.u32 [%qd], %qword;
+	add.s32 %qb, %qd, -44;
+	setp.ge.u32 %qp, %qb, 4;
+	@%qp bra $Q_placed;
+	ld.param.u64 %qsrc, [p1];
+	mul.wide.u32 %qstep, %qb, 4;
+	add.s64 %qsrc, %qsrc, %qstep;
+	ld.relaxed.gpu.global.u32 %qa, [%qsrc];
+	add.s64 %qstep, %qrec, %qstep;
+	st.shared.u32 [%qstep+176], %qa;
+$Q_placed:
 	barrier.sync 0;
 $Q_advance:
 	add.s32 %qat, %qat, 1;
-	setp.le.u32 %qp, %qat, %qlast;
+	ld.param.u32 %qc, [p8+4];
+	setp.le.u32 %qp, %qat, %qc;
 	@%qp bra $Q_command;
 	mov.u32 %qat, 0;
 	add.s32 %qtokens, %qtokens, -1;
@@ -254,7 +280,7 @@ var (
 	positionOf    = regexp.MustCompile(`%ctaid\.([xyz])`)
 	registerUse   = regexp.MustCompile(`%rd\d+`)
 	localLabel    = regexp.MustCompile(`\$L_+BB`)
-	unknownForms  = []string{"%nctaid", ".shared .align", ".local", "call", "exit;", "%gridid", ".param .", "trap;"}
+	unknownForms  = []string{"%nctaid", "%ntid.y", "%ntid.z", "%tid.y", "%tid.z", "barrier.", ".shared .align", ".local", "call", "exit;", "%gridid", ".param .", "trap;"}
 	offsetOfParam = func(i int) int {
 		switch {
 		case i <= 8:
@@ -314,6 +340,9 @@ func (e *Entry) spliced(n int, stops bool) ([]string, error) {
 		// What this kernel wrote before a barrier must not come from a cache
 		// that is for memory that nobody writes.
 		l = strings.ReplaceAll(l, "ld.global.nc.", "ld.global.")
+		// A command's threads may be fewer than the kernel's.
+		l = strings.ReplaceAll(l, "%ntid.x", "%qn")
+		l = strings.ReplaceAll(l, "bar.sync \t0;", "bar.sync \t1, %qn;")
 		l = positionOf.ReplaceAllString(l, "%q$1")
 		l = localLabel.ReplaceAllString(l, fmt.Sprintf("$$Q%d_BB", n))
 		l = strings.ReplaceAll(l, "ret;", fmt.Sprintf("bra $Q_end%d;", n))

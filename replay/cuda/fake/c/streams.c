@@ -89,14 +89,14 @@ static void walk(const dispatch *d) {
                 return;
             }
             dispatch one = {.function = d->function, .shared = d->shared};
-            uint32_t own[6]; // body, grid x, y, tiles, barrier
+            uint32_t own[6]; // body, grid x, y, tiles, barrier, threads
             memcpy(&one.args, r, sizeof one.args);
             memcpy(own, r + 192, sizeof own);
-            memcpy(one.block, d->block, sizeof one.block);
+            one.block[0] = own[5], one.block[1] = one.block[2] = 1;
             one.grid[0] = own[1], one.grid[1] = own[2], one.grid[2] = own[3] / (own[1] * own[2]);
             kernel run = body(whole, own[0]);
-            if (!run || one.args.second < d->args.second || (i == 1 && !own[4])) {
-                complain("resident", "a record's body, second bytes or barrier");
+            if (!run || one.args.second < d->args.second || (i == 1 && !own[4]) || own[5] < 32 || own[5] > d->block[0]) {
+                complain("resident", "a record's body, second bytes, barrier or threads");
                 return;
             }
             run_as(&one, run);
