@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"testing"
 	"testing/fstest"
@@ -15,6 +16,8 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
 )
 
 func header(t testing.TB, path string) *pianola.Header {
@@ -138,6 +141,77 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
+// TestFusions compares tables with every fusion and with none: both give the
+// same bits.
+func TestFusions(t *testing.T) {
+	for _, path := range []string{"testdata/tiny/llama", "testdata/tiny/mistral", "testdata/tiny/qwen2", "testdata/tiny/qwen3", gopher} {
+		for _, split := range []int{0, 64} {
+			h := header(t, path)
+			var results [2]struct {
+				logits []float32
+				ids    []int32
+			}
+			for i, noFuse := range []bool{true, false} {
+				c, err := chip.Lookup("cpu")
+				if err != nil {
+					t.Fatal(err)
+				}
+				fuse := reflect.ValueOf(&c.Fuse).Elem()
+				for f := range fuse.NumField() {
+					fuse.Field(f).SetBool(true)
+				}
+				c.SplitContext, c.SplitSpan, c.ArgmaxPart = split, split, 64
+				tab, err := compiler.Compile(compiler.Input{Config: h.Config(), Tensors: h.Directory(), Chip: c, Options: compiler.Options{NoFuse: noFuse}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				used := map[decl.ID]bool{}
+				for _, c := range tab.Cmds {
+					used[c.Kernel] = true
+				}
+				if used[table.KernelRoPEAttn] == noFuse || used[table.KernelArgmaxPart] == noFuse {
+					t.Errorf("%s, no fusion %t: the kernels are %v", path, noFuse, used)
+				}
+				b, err := tab.Encode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				results[i].logits, results[i].ids = decoded(t, open(t, path, pianola.Options{Roll: b, AnyChip: true}), somePrompt, 100)
+			}
+			if !slices.Equal(results[0].ids, results[1].ids) || !slices.Equal(results[0].logits, results[1].logits) {
+				t.Errorf("%s, split %d: fused commands give other results than single ones", path, split)
+			}
+		}
+	}
+}
+
+// decoded returns the logits after a prompt and n greedy tokens, and the tokens.
+func decoded(t *testing.T, m *pianola.Model, ids []int32, n int) ([]float32, []int32) {
+	t.Helper()
+	s, err := m.NewSession(pianola.SessionOptions{Chain: 8, IgnoreStops: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	next, _, err := s.Replay().Prompt(t.Context(), ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := []int32{next}
+	for len(out) < n {
+		tokens, _, err := s.Replay().Chain(t.Context(), n-len(out))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, tokens...)
+	}
+	logits := make([]float32, m.Config().Vocab)
+	if err := s.Replay().Logits(logits); err != nil {
+		t.Fatal(err)
+	}
+	return logits, out
+}
+
 // splitRoll compiles for a chip that splits attention into spans of 64, so that
 // the tiny models' context has several.
 func splitRoll(t *testing.T, path string) []byte {
@@ -212,7 +286,7 @@ func ExampleHeader_Compile() {
 		fmt.Println(p.Name, p.Count)
 	}
 	// Output:
-	// decode 77
+	// decode 53
 	// prefill 67
-	// head 3
+	// head 4
 }

@@ -45,7 +45,7 @@ func commandReads(t *table.Table, c *table.Cmd, p *table.Program) (r Reads, err 
 	}
 	for i, b := range env.Kernel().Bindings {
 		slot := c.Bind[i].Slot
-		if slot == table.NoSlot || !b.Role.Reads() || i >= int(c.Bindings) {
+		if slot == table.NoSlot || !env.Kernel().Role(i, env).Reads() || i >= int(c.Bindings) {
 			continue
 		}
 		extent, err := env.Extent(i)

@@ -63,6 +63,10 @@ type Chip struct {
 	SplitContext int `json:"split_context"`
 	SplitSpan    int `json:"split_span"`
 
+	// ArgmaxPart is how many logits a threadgroup of argmax takes, where the
+	// vocabulary is larger; the parts' are then compared. 0: one takes all.
+	ArgmaxPart int `json:"argmax_part"`
+
 	Fuse    Fuse    `json:"fuse"`
 	ChainMS float64 `json:"chain_ms"` // a chain's length at most, milliseconds
 }
@@ -74,6 +78,10 @@ type Fuse struct {
 	ResidualNorm bool `json:"residual_norm"` // adding to the residual stream and the norm after it
 	RopeKV       bool `json:"rope_kv"`       // RoPE of Q and K and the KV cache's writes
 	SiLUDown     bool `json:"silu_down"`     // the activation and the projection that narrows
+	// In programs of one row:
+	RopeAttn    bool `json:"rope_attn"`    // what rope_kv makes one, and attention
+	ProductAdd  bool `json:"product_add"`  // a product and adding it to the residual stream
+	NormProduct bool `json:"norm_product"` // a norm and each of the products that read it
 }
 
 //go:embed data/*.json
@@ -219,6 +227,9 @@ func (c *Chip) check() error {
 			return fmt.Errorf("split_context: %d is less than split_span %d", c.SplitContext, c.SplitSpan)
 		}
 	}
+	if n := c.ArgmaxPart; n != 0 && (n < 4 || n > maxRows || n&(n-1) != 0) {
+		return fmt.Errorf("argmax_part: %d is not a power of two from 4 to %d", n, maxRows)
+	}
 	if c.ThreadgroupMemory == 0 || c.ThreadgroupMemory > maxMemory {
 		return fmt.Errorf("threadgroup_memory: %d is not in 1..%d", c.ThreadgroupMemory, uint64(maxMemory))
 	}
@@ -246,12 +257,13 @@ func (c *Chip) Fingerprint() [32]byte {
 	for _, n := range []uint64{
 		uint64(c.SIMDWidth), uint64(c.MaxThreads), c.ThreadgroupMemory, uint64(c.Cores), c.MaxBufferBytes,
 		uint64(c.GEMVRows), uint64(c.GEMMRows), uint64(c.GEMVThreads), uint64(c.NormThreads), uint64(c.AttnThreads),
-		uint64(c.PrefillChunk), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan),
+		uint64(c.PrefillChunk), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan), uint64(c.ArgmaxPart),
 	} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	for _, flag := range []bool{
-		c.ActQ8, c.TileWeights, c.Fuse.QKV, c.Fuse.GateUp, c.Fuse.ResidualNorm, c.Fuse.RopeKV, c.Fuse.SiLUDown,
+		c.ActQ8, c.TileWeights, c.Fuse.QKV, c.Fuse.GateUp, c.Fuse.ResidualNorm, c.Fuse.RopeKV, c.Fuse.SiLUDown, c.Fuse.RopeAttn,
+		c.Fuse.ProductAdd, c.Fuse.NormProduct,
 	} {
 		bit := byte(0)
 		if flag {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/dtype"
 	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
 	"github.com/pianola-engine/pianola/weights"
 )
 
@@ -108,9 +110,12 @@ func TestPasses(t *testing.T) {
 func TestEachFusion(t *testing.T) {
 	for _, path := range tiny(t) {
 		in := input(t, path, "cpu", Options{Context: 64})
-		for mask := range 32 {
+		fusions := reflect.TypeFor[chip.Fuse]().NumField()
+		for mask := range 1 << fusions {
 			c := *in.Chip
-			c.Fuse = chip.Fuse{QKV: mask&1 != 0, GateUp: mask&2 != 0, ResidualNorm: mask&4 != 0, RopeKV: mask&8 != 0, SiLUDown: mask&16 != 0}
+			for i := range fusions {
+				reflect.ValueOf(&c.Fuse).Elem().Field(i).SetBool(mask>>i&1 != 0)
+			}
 			c.SplitContext, c.SplitSpan = 32, 64
 			s, err := newState(Input{in.Config, in.Tensors, &c, in.Options})
 			if err != nil {
@@ -179,12 +184,51 @@ func TestCommandCount(t *testing.T) {
 	}
 }
 
+// TestDecodeCommands holds decoding on a GPU to 5 commands a layer, one more
+// where attention is split, and those before and after the layers.
+func TestDecodeCommands(t *testing.T) {
+	for _, path := range tiny(t) {
+		for _, split := range []bool{false, true} {
+			in := input(t, path, "m4-pro", Options{})
+			c := *in.Chip
+			c.ArgmaxPart = 64
+			if split {
+				c.SplitContext, c.SplitSpan = 63, 64
+			}
+			in.Chip = &c
+			tab := mustCompile(t, in)
+			p, _, _ := tab.Program(table.ProgramDecode)
+			var got []string
+			for i := range tab.ProgramCmds(p) {
+				k, _ := decl.Lookup(tab.Cmds[i].Kernel)
+				got = append(got, k.Name)
+			}
+			want := []string{"embed", "rope_angles"}
+			for range in.Config.Layers {
+				want = append(want, "gemv", "rope_attn")
+				if split {
+					want = append(want, "attn_merge")
+				}
+				want = append(want, "gemv", "gemv", "gemv")
+			}
+			want = append(want, "gemv", "argmax_part", "argmax")
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s, split %t: (-want +got)\n%s", path, split, diff)
+			}
+		}
+	}
+}
+
 // TestBarriers removes each barrier in turn: the table must not validate
 // without it, or it was not needed.
 func TestBarriers(t *testing.T) {
 	for _, path := range tiny(t) {
-		for _, o := range []Options{{}, {NoFuse: true}, {AllLogits: true}} {
-			tab := mustCompile(t, input(t, path, "cpu", o))
+		for _, on := range []struct {
+			chip string
+			o    Options
+		}{{"cpu", Options{}}, {"cpu", Options{NoFuse: true}}, {"cpu", Options{AllLogits: true}}, {"m4-pro", Options{}}} {
+			o := on.o
+			tab := mustCompile(t, input(t, path, on.chip, o))
 			for i := range tab.Cmds {
 				if tab.Cmds[i].Barrier == 0 {
 					continue

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // isMatmul reports whether a node is a matrix product.
@@ -169,6 +170,23 @@ func (s *state) fuseRopeKV() error {
 	return nil
 }
 
+// fuseRopeAttn joins QK norm, RoPE and KV write with the attention after it, in
+// programs of one row: with more, a row would read what another writes.
+func (s *state) fuseRopeAttn() error {
+	for _, p := range s.programs {
+		for i := 0; i+1 < len(p.nodes); i++ {
+			a, b := p.nodes[i], p.nodes[i+1]
+			if a.kernel != table.KernelQKRoPEKV || p.rows != 1 || b.kernel != table.KernelAttn || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
+				continue
+			}
+			b.kernel, b.half, b.eps, b.w = table.KernelRoPEAttn, a.half, a.eps, a.w
+			b.in, b.out = a.in, []operand{a.out[1], a.out[2], b.out[0]}
+			p.splice(i, 1)
+		}
+	}
+	return nil
+}
+
 // fuseSiLUDown moves silu(gate) * up into the product that alone reads it.
 func (s *state) fuseSiLUDown() error {
 	for _, p := range s.programs {
@@ -178,11 +196,69 @@ func (s *state) fuseSiLUDown() error {
 				a.in[0].v.width != a.in[1].v.width { // the kernel has one stride for both
 				continue
 			}
-			b.in, b.silu = a.in, true
+			b.in, b.input = a.in, decl.InputSiLUMul
 			p.splice(i, 1)
 		}
 	}
 	return nil
+}
+
+// fuseProductAdd makes x += delta a part of the product that delta is, in
+// programs of one row.
+func (s *state) fuseProductAdd() error {
+	for _, p := range s.programs {
+		for i := 0; i+1 < len(p.nodes); i++ {
+			a, b := p.nodes[i], p.nodes[i+1]
+			if a.kernel != table.KernelGEMV || p.rows != 1 || b.kernel != table.KernelAdd || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
+				continue
+			}
+			a.out, a.add = b.out, true
+			p.splice(i+1, 1)
+		}
+	}
+	return nil
+}
+
+// fuseNormProduct makes a norm a part of the products that alone read it, in
+// programs of one row: each normalises x for itself.
+func (s *state) fuseNormProduct() error {
+	for _, p := range s.programs {
+		for i := 0; i < len(p.nodes); i++ {
+			n := p.nodes[i]
+			if n.kernel != table.KernelRMSNorm || p.rows != 1 || n.rowPatch {
+				continue
+			}
+			readers := p.normReaders(i)
+			if len(readers) == 0 {
+				continue
+			}
+			for _, r := range readers {
+				r.in, r.input, r.extra, r.eps = n.in, decl.InputNorm, n.w, n.eps
+			}
+			p.splice(i, 1)
+		}
+	}
+	return nil
+}
+
+// normReaders returns the products that follow the norm at i if nothing else
+// reads it.
+func (p *program) normReaders(i int) []*node {
+	out := p.nodes[i].out[0]
+	var list []*node
+	for _, n := range p.nodes[i+1:] {
+		if n.kernel != table.KernelGEMV || n.input != decl.InputPlain || n.in[0] != out {
+			break
+		}
+		list = append(list, n)
+		if n.add {
+			break // it may be x that it is added to
+		}
+	}
+	if p.uses(out.v) != 1+len(list) {
+		return nil
+	}
+	return list
 }
 
 // fuseResidualNorm joins x += delta with the norm of x after it.
@@ -211,16 +287,39 @@ func (s *state) splitAttention() error {
 	for _, p := range s.programs {
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
-			if n.kernel != table.KernelAttn || p.wide || n.layer.cap <= limit || splits < 2 {
+			if n.kernel != table.KernelAttn && n.kernel != table.KernelRoPEAttn || p.wide || n.layer.cap <= limit || splits < 2 {
 				continue
 			}
 			pre := strings.TrimSuffix(n.label, "attention")
 			part := p.value(pre+"parts", n.heads*splits*(s.cfg.HeadDim+2))
+			last := len(n.out) - 1
 			merge := &node{kernel: table.KernelAttnMerge, label: pre + "merge", region: n.region,
-				in: []operand{part.all()}, out: n.out, heads: n.heads, splits: splits, layer: n.layer}
-			n.splits, n.out, n.region = splits, []operand{part.all()}, part.name
+				in: []operand{part.all()}, out: []operand{n.out[last]}, heads: n.heads, splits: splits, layer: n.layer}
+			n.splits, n.out[last], n.region = splits, part.all(), part.name
 			p.splice(i+1, 0, merge)
 			i++
+		}
+	}
+	return nil
+}
+
+// splitArgmax finds the largest logits of parts of the vocabulary first, where
+// it is more than one threadgroup should read.
+func (s *state) splitArgmax() error {
+	part := s.in.Chip.ArgmaxPart
+	if s.cfg.Vocab <= part {
+		return nil
+	}
+	parts := ceil(s.cfg.Vocab, part)
+	for _, p := range s.programs {
+		for i, n := range p.nodes {
+			if n.kernel != table.KernelArgmax {
+				continue
+			}
+			best := p.value("out.parts", 2*parts)
+			p.splice(i, 0, &node{kernel: table.KernelArgmaxPart, label: "out.argmax_part", region: best.name, in: []operand{n.in[0]}, out: []operand{best.all()}})
+			n.in[0], n.splits = best.all(), parts
+			break
 		}
 	}
 	return nil

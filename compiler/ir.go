@@ -72,9 +72,10 @@ type node struct {
 	out   []operand // written, and read where the kernel says so
 	w     *weight   // matrix, or norm weights
 	bias  *weight
-	extra *weight // divisors of RoPE's frequencies
+	extra *weight // divisors of RoPE's frequencies, or weights of the norm of a product's input
 
-	silu     bool // the input is silu(in[0]) * in[1]
+	input    uint32 // what a product's input is: silu(in[0]) * in[1], or in[0] normalised; see decl
+	add      bool   // the product is added to out[0]
 	heads    int
 	kvHeads  int
 	half     int // rotated pairs
@@ -82,7 +83,7 @@ type node struct {
 	eps      float32
 	scale    float32
 	window   int
-	splits   int
+	splits   int  // of attention, parts of argmax; 0 is as 1
 	rowPatch bool // reads rows from step.Row on
 }
 
@@ -158,8 +159,14 @@ func (n *node) String() string {
 			fmt.Fprintf(&b, "  %s[%d, %d] %s", w.name, w.rows, w.cols, w.typ)
 		}
 	}
-	if n.silu {
+	switch n.input {
+	case decl.InputSiLUMul:
 		b.WriteString(" silu_mul")
+	case decl.InputNorm:
+		b.WriteString(" norm")
+	}
+	if n.add {
+		b.WriteString(" add")
 	}
 	if n.window > 0 {
 		fmt.Fprintf(&b, " window=%d", n.window)

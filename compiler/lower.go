@@ -162,6 +162,8 @@ func (l *lowering) arguments() {
 		l.ropeKV()
 	case table.KernelAttn:
 		l.attn()
+	case table.KernelRoPEAttn:
+		l.ropeAttn()
 	case table.KernelAttnMerge:
 		l.bind(table.AttnMergeBindPart, n.in[0])
 		l.bind(table.AttnMergeBindOut, n.out[0])
@@ -176,24 +178,39 @@ func (l *lowering) arguments() {
 		l.bind(table.ArgmaxBindLogits, n.in[0])
 		l.bind(table.ArgmaxBindStops, n.in[1])
 		l.bind(table.ArgmaxBindTokens, n.out[0])
-		table.ArgmaxParams{N: uint32(n.in[0].width), Ring: h.Context + 1, MaxStops: h.MaxStops}.Put(&l.cmd)
+		count := n.in[0].width
+		if n.splits > 0 {
+			count = n.splits
+			l.spec.Values[table.ArgmaxSpecParts] = 1
+		}
+		table.ArgmaxParams{N: uint32(count), Ring: h.Context + 1, MaxStops: h.MaxStops}.Put(&l.cmd)
 		l.patch(table.PatchArgmax, decl.SecondIndex)
+	case table.KernelArgmaxPart:
+		l.bind(table.ArgmaxPartBindLogits, n.in[0])
+		l.bind(table.ArgmaxPartBindOut, n.out[0])
+		table.ArgmaxPartParams{N: uint32(n.in[0].width), Part: uint32(l.s.in.Chip.ArgmaxPart)}.Put(&l.cmd)
 	}
 }
 
 func (l *lowering) matmul() {
 	n, c := l.n, l.s.in.Chip
 	l.bind(table.GEMVBindX, n.in[0])
-	if n.silu {
+	switch n.input {
+	case decl.InputSiLUMul:
 		l.bind(table.GEMVBindX2, n.in[1])
+	case decl.InputNorm:
+		l.bindWeight(table.GEMVBindX2, n.extra)
 	}
 	l.bindWeight(table.GEMVBindW, n.w)
 	l.bindWeight(table.GEMVBindB, n.bias)
 	l.bind(table.GEMVBindY, n.out[0])
 	l.spec.Values[table.GEMVSpecWType] = uint32(n.w.typ)
 	l.spec.Values[table.GEMVSpecWeights] = uint32(n.w.layout)
-	l.spec.Values[table.GEMVSpecInput] = one(n.silu)
+	l.spec.Values[table.GEMVSpecInput] = n.input
 	l.spec.Values[table.GEMVSpecBias] = one(n.bias != nil)
+	if n.add {
+		l.spec.Values[table.GEMVSpecOutput] = decl.OutputAdd
+	}
 	// GPUs multiply quantised activations with tiles alone.
 	if l.s.quantised(n.w) && (c.Device == chip.CPU || n.w.layout == dtype.Tiled16) {
 		l.spec.Values[table.GEMVSpecAct] = decl.ActQ8
@@ -201,13 +218,14 @@ func (l *lowering) matmul() {
 	group, rows := l.matmulGroup()
 	table.GEMVParams{
 		In: uint32(n.w.cols), Out: uint32(n.w.rows), XStride: stride(n.in[0]), YStride: stride(n.out[0]), Group: uint32(group), RowGroup: uint32(rows),
+		Eps: n.eps,
 	}.Put(&l.cmd)
 }
 
 // How a GPU divides products.
 const (
 	gemvUnit = 8  // rows of W, half a strip
-	gemvWave = 2  // threadgroups of gemv that run on a core at once
+	gemvWave = 1  // threadgroups of gemv that run on a core at once
 	gemmUnit = 32 // rows of W that a SIMD group of gemm computes
 	gemmRows = 64 // rows of x that it computes them for
 
@@ -265,8 +283,16 @@ func (l *lowering) ropeKV() {
 // blocks.
 const attnBlock = 64
 
+// span returns the positions of a split, of all positions if there is one.
+func (l *lowering) span() uint32 {
+	if l.n.splits > 1 {
+		return uint32(l.s.in.Chip.SplitSpan)
+	}
+	return uint32(roundUp(int(l.s.t.Header.Context), attnBlock))
+}
+
 func (l *lowering) attn() {
-	n, ctx := l.n, l.s.t.Header.Context
+	n := l.n
 	l.bind(table.AttnBindQ, n.in[0])
 	l.bind(table.AttnBindKCache, n.in[1])
 	l.bind(table.AttnBindVCache, n.in[2])
@@ -274,16 +300,35 @@ func (l *lowering) attn() {
 	l.spec.Values[table.AttnSpecHeadDim] = uint32(l.s.cfg.HeadDim)
 	l.spec.Values[table.AttnSpecWindowed] = one(n.window > 0)
 	l.spec.Values[table.AttnSpecSplit] = one(n.splits > 1)
-	span := (ctx + attnBlock - 1) / attnBlock * attnBlock
-	if n.splits > 1 {
-		span = uint32(l.s.in.Chip.SplitSpan)
-	}
 	heads, rows := l.attnGroup()
 	l.spec.Values[table.AttnSpecTile] = one(rows > 1)
 	table.AttnParams{
 		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
-		Window: uint32(n.window), Span: span, Splits: uint32(n.splits), Scale: n.scale,
+		Window: uint32(n.window), Span: l.span(), Splits: uint32(n.splits), Scale: n.scale,
 		HeadGroup: uint32(heads), RowGroup: uint32(rows),
+	}.Put(&l.cmd)
+	l.patch(table.PatchKVLen, decl.SecondKVLen)
+}
+
+func (l *lowering) ropeAttn() {
+	n := l.n
+	l.bind(table.RoPEAttnBindQ, n.in[0])
+	l.bind(table.RoPEAttnBindK, n.in[1])
+	l.bind(table.RoPEAttnBindV, n.in[2])
+	l.bind(table.RoPEAttnBindAngles, n.in[3])
+	l.bindWeight(table.RoPEAttnBindNorm, n.w)
+	l.bind(table.RoPEAttnBindKCache, n.out[0])
+	l.bind(table.RoPEAttnBindVCache, n.out[1])
+	l.bind(table.RoPEAttnBindOut, n.out[2])
+	l.spec.Values[table.RoPEAttnSpecHeadDim] = uint32(l.s.cfg.HeadDim)
+	l.spec.Values[table.RoPEAttnSpecWindowed] = one(n.window > 0)
+	l.spec.Values[table.RoPEAttnSpecSplit] = one(n.splits > 1)
+	l.spec.Values[table.RoPEAttnSpecLayout] = l.layout()
+	l.spec.Values[table.RoPEAttnSpecQKNorm] = one(n.w != nil)
+	heads, _ := l.attnGroup()
+	table.RoPEAttnParams{
+		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads), Half: uint32(n.half), Cap: uint32(n.layer.cap),
+		Window: uint32(n.window), Span: l.span(), Splits: uint32(n.splits), Scale: n.scale, HeadGroup: uint32(heads), Eps: n.eps,
 	}.Put(&l.cmd)
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
@@ -323,7 +368,7 @@ func (l *lowering) threads() int {
 		return c.GEMVThreads
 	case table.KernelGEMV:
 		return c.GEMVThreads
-	case table.KernelAttn:
+	case table.KernelAttn, table.KernelRoPEAttn:
 		return c.AttnThreads
 	}
 	return c.NormThreads

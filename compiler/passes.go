@@ -23,11 +23,19 @@ var passes = []pass{
 		on: func(s *state) bool { return s.in.Chip.Fuse.GateUp && !s.in.Options.NoFuse }},
 	{name: "fuse-rope-kv", doc: "QK norm, RoPE and KV write become one command", run: (*state).fuseRopeKV,
 		on: func(s *state) bool { return s.in.Chip.Fuse.RopeKV && !s.in.Options.NoFuse }},
+	{name: "fuse-rope-attn", doc: "that command and attention become one, in programs of one row", run: (*state).fuseRopeAttn,
+		on: func(s *state) bool { return s.in.Chip.Fuse.RopeAttn && !s.in.Options.NoFuse }},
 	{name: "fuse-silu-down", doc: "silu(gate) * up becomes the input of the down projection", run: (*state).fuseSiLUDown,
 		on: func(s *state) bool { return s.in.Chip.Fuse.SiLUDown && !s.in.Options.NoFuse }},
+	{name: "fuse-product-add", doc: "a residual addition becomes a part of the product before it, in programs of one row", run: (*state).fuseProductAdd,
+		on: func(s *state) bool { return s.in.Chip.Fuse.ProductAdd && !s.in.Options.NoFuse }},
+	{name: "fuse-norm-product", doc: "a norm becomes the input of the products after it, in programs of one row", run: (*state).fuseNormProduct,
+		on: func(s *state) bool { return s.in.Chip.Fuse.NormProduct && !s.in.Options.NoFuse }},
 	{name: "fuse-residual-norm", doc: "a residual addition and the norm after it become one command", run: (*state).fuseResidualNorm,
 		on: func(s *state) bool { return s.in.Chip.Fuse.ResidualNorm && !s.in.Options.NoFuse }},
 	{name: "split-attention", doc: "attention over a long cache is split over threadgroups and merged", run: (*state).splitAttention},
+	{name: "split-argmax", doc: "the largest logit is found among those of parts of the vocabulary", run: (*state).splitArgmax,
+		on: func(s *state) bool { return s.in.Chip.ArgmaxPart > 0 && !s.in.Options.NoFuse }},
 	{name: "tile-weights", doc: "chooses the layout of matrices", run: (*state).tileWeights,
 		on: func(s *state) bool { return s.in.Chip.TileWeights && !s.in.Options.NoRepack }},
 	{name: "weights", doc: "plans the weight slots and the upload section", run: (*state).planWeights},
@@ -40,19 +48,26 @@ var passes = []pass{
 var order = [][2]string{
 	{"graph", "fuse-qkv"},
 	{"graph", "fuse-gate-up"},
-	{"fuse-qkv", "fuse-rope-kv"},        // strides follow from the fused matrix
-	{"fuse-gate-up", "fuse-silu-down"},  // likewise
-	{"fuse-silu-down", "arena"},         // fusions remove values
-	{"fuse-residual-norm", "arena"},     // likewise
-	{"split-attention", "arena"},        // adds values
-	{"fuse-rope-kv", "split-attention"}, // attention's Q is renamed first
-	{"fuse-rope-kv", "weights"},         // joins the norm weights of Q and K
-	{"fuse-qkv", "tile-weights"},        // a strip of rows lies in one matrix
-	{"fuse-gate-up", "tile-weights"},    // likewise
-	{"tile-weights", "weights"},         // slots have the layout's size
-	{"weights", "lower"},                // commands name slots
-	{"arena", "lower"},                  // and offsets
-	{"lower", "barriers"},               // hazards are ranges of bindings
+	{"fuse-qkv", "fuse-rope-kv"},       // strides follow from the fused matrix
+	{"fuse-gate-up", "fuse-silu-down"}, // likewise
+	{"fuse-qkv", "fuse-norm-product"},  // fewer products that normalise
+	{"fuse-gate-up", "fuse-norm-product"},
+	{"fuse-product-add", "fuse-residual-norm"},  // which takes what is left
+	{"fuse-norm-product", "fuse-residual-norm"}, // likewise
+	{"fuse-silu-down", "arena"},                 // fusions remove values
+	{"fuse-residual-norm", "arena"},             // likewise
+	{"split-argmax", "arena"},                   // adds a value
+	{"split-attention", "arena"},                // adds values
+	{"fuse-rope-kv", "fuse-rope-attn"},          // takes its command
+	{"fuse-rope-attn", "split-attention"},       // which replaces attention's output
+	{"fuse-rope-kv", "split-attention"},         // attention's Q is renamed first
+	{"fuse-rope-kv", "weights"},                 // joins the norm weights of Q and K
+	{"fuse-qkv", "tile-weights"},                // a strip of rows lies in one matrix
+	{"fuse-gate-up", "tile-weights"},            // likewise
+	{"tile-weights", "weights"},                 // slots have the layout's size
+	{"weights", "lower"},                        // commands name slots
+	{"arena", "lower"},                          // and offsets
+	{"lower", "barriers"},                       // hazards are ranges of bindings
 }
 
 // apply runs the pass if it is on.

@@ -105,7 +105,7 @@ func verifyNode(n *node, written map[*value]bool) error {
 			return fmt.Errorf("%s is read before it is written", o)
 		}
 	}
-	readsOut := slices.ContainsFunc(k.Bindings, func(b decl.Binding) bool { return b.Role == decl.ReadWrite })
+	readsOut := n.add || slices.ContainsFunc(k.Bindings, func(b decl.Binding) bool { return b.Role == decl.ReadWrite })
 	for i, o := range n.out {
 		if readsOut && i == 0 && o.v.place == inArena && !written[o.v] {
 			return fmt.Errorf("%s is updated before it is written", o)
@@ -114,6 +114,9 @@ func verifyNode(n *node, written map[*value]bool) error {
 	}
 	switch n.kernel {
 	case table.KernelGEMV, table.KernelGEMM:
+		if (n.input == decl.InputNorm) != (n.extra != nil) || n.extra != nil && n.extra.cols != n.w.cols {
+			return fmt.Errorf("the norm's weights %v do not fit input %d", n.extra, n.input)
+		}
 		if n.in[0].width != n.w.cols || n.out[0].width != n.w.rows {
 			return fmt.Errorf("[%d] -> [%d] through a matrix [%d, %d]", n.in[0].width, n.out[0].width, n.w.rows, n.w.cols)
 		}

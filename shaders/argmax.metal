@@ -37,7 +37,45 @@ static inline Best simd_best(Best b) {
     return r;
 }
 
-// One threadgroup reads all logits.
+// best_of returns the thread's best of logits first to last-1, an index that
+// is a multiple of 4 and the one past the last. All NaN is index first: nothing
+// is above the lowest key.
+static inline Best best_of(device const uint *logits, uint first, uint last, uint tid, uint threads) {
+    Best best = {int(0x80000000u), first};
+    device const uint4 *logits4 = (device const uint4 *)logits;
+    for (uint i = first / 4 + tid; i < last / 4; i += threads) {
+        const uint4 v = logits4[i];
+        consider(best, v.x, 4 * i);
+        consider(best, v.y, 4 * i + 1);
+        consider(best, v.z, 4 * i + 2);
+        consider(best, v.w, 4 * i + 3);
+    }
+    for (uint i = last / 4 * 4 + tid; i < last; i += threads) {
+        consider(best, logits[i], i);
+    }
+    return best;
+}
+
+// threadgroup_best returns the best of a threadgroup, the same in every thread.
+// tg has room for a Best of each SIMD group.
+static inline Best threadgroup_best(Best best, threadgroup uchar *tg, uint lane, uint simd, uint simds) {
+    best = simd_best(best);
+    threadgroup int *keys = (threadgroup int *)tg;
+    threadgroup uint *indexes = (threadgroup uint *)tg + simds;
+    if (lane == 0) {
+        keys[simd] = best.key;
+        indexes[simd] = best.index;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    Best mine = {keys[0], indexes[0]};
+    if (lane < simds) {
+        mine.key = keys[lane];
+        mine.index = indexes[lane];
+    }
+    return simd_best(mine);
+}
+
+// One threadgroup reads all logits, or the best of their parts.
 //
 // threadgroup memory: div(threads,32)*8 bytes
 [[max_total_threads_per_threadgroup(1024)]]
@@ -56,37 +94,18 @@ kernel void argmax(
     if (step->stop != 0) {
         return;
     }
-    const uint threads = simds * 32;
-    // All NaN is index 0: nothing is above the lowest key.
     Best best = {int(0x80000000u), 0u};
-    device const uint4 *logits4 = (device const uint4 *)logits;
-    for (uint i = tid; i < p.n / 4; i += threads) {
-        const uint4 v = logits4[i];
-        consider(best, v.x, 4 * i);
-        consider(best, v.y, 4 * i + 1);
-        consider(best, v.z, 4 * i + 2);
-        consider(best, v.w, 4 * i + 3);
+    if (PARTS != 0) {
+        for (uint i = tid; i < p.n; i += simds * 32) {
+            consider(best, logits[2 * i], logits[2 * i + 1]);
+        }
+    } else {
+        best = best_of(logits, 0, p.n, tid, simds * 32);
     }
-    for (uint i = p.n / 4 * 4 + tid; i < p.n; i += threads) {
-        consider(best, logits[i], i);
-    }
-    best = simd_best(best);
-    threadgroup int *keys = (threadgroup int *)tg;
-    threadgroup uint *indexes = (threadgroup uint *)tg + simds;
-    if (lane == 0) {
-        keys[simd] = best.key;
-        indexes[simd] = best.index;
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    best = threadgroup_best(best, tg, lane, simd, simds);
     if (simd != 0) {
         return;
     }
-    Best mine = {int(0x80000000u), 0u};
-    if (lane < simds) {
-        mine.key = keys[lane];
-        mine.index = indexes[lane];
-    }
-    best = simd_best(mine);
     bool stop = false;
     for (uint i = lane; i < min(stops[0], p.max_stops); i += 32) {
         stop = stop || stops[1 + i] == best.index;
@@ -98,5 +117,35 @@ kernel void argmax(
         if (stop) {
             step->stop = 1;
         }
+    }
+}
+
+// A threadgroup finds the best of a part.
+//
+// threadgroup memory: div(threads,32)*8 bytes
+[[max_total_threads_per_threadgroup(1024)]]
+kernel void argmax_part(
+        device const uint *logits             [[buffer(0)]],
+        device uint *out                      [[buffer(1)]],
+        constant pianola_argmax_part_params &p [[buffer(8)]],
+        constant pianola_second &s            [[buffer(9)]],
+        device pianola_step *step             [[buffer(10)]],
+        threadgroup uchar *tg                 [[threadgroup(0)]],
+        uint3 group                           [[threadgroup_position_in_grid]],
+        uint tid                              [[thread_index_in_threadgroup]],
+        uint lane                             [[thread_index_in_simdgroup]],
+        uint simd                             [[simdgroup_index_in_threadgroup]],
+        uint simds                            [[simdgroups_per_threadgroup]]) {
+    if (step->stop != 0) {
+        return;
+    }
+    if (s.rows == 0) {
+        return;
+    }
+    const uint first = group.x * p.part;
+    const Best best = threadgroup_best(best_of(logits, first, min(first + p.part, p.n), tid, simds * 32), tg, lane, simd, simds);
+    if (tid == 0) {
+        out[2 * group.x] = logits[best.index];
+        out[2 * group.x + 1] = best.index;
     }
 }

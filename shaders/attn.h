@@ -14,7 +14,6 @@
 // attn_part is some heads of a row that share K and V, over some positions.
 // Scores are in units of log 2: scale has the factor.
 struct attn_part {
-    device const float *q; // [heads, d]
     device const half *k;  // [cap, d]
     device const half *v;  // [cap, d]
     device float *out;     // of the first head
@@ -25,6 +24,11 @@ struct attn_part {
     uint cap;              // rows of the cache, 0 if positions do not wrap
     bool split;            // write maximum and weight too, and do not divide
     float scale;           // factor of Q·K
+    // The newest position, if it is seen and not in the cache: [d] each. It is
+    // not among begin to end-1, of which there may then be none, 0 to 0.
+    bool fresh;
+    threadgroup const half *new_k;
+    threadgroup const half *new_v;
 };
 
 // cache_at returns the first element of a position's row in k and v. Positions

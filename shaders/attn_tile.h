@@ -16,6 +16,7 @@
 // attn_rows is what a threadgroup does in tiles. The part is that of the first
 // row, but for begin and end, which bound the positions of all rows.
 struct attn_rows {
+    device const float *q; // of the first row
     uint rows;        // of the threadgroup, at least 1
     uint q_stride;    // elements of q from one row to the next
     uint out_stride;  // elements of out from one row to the next
@@ -93,8 +94,8 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
         const uint last = min(block + 15, t.rows - 1);
         const uint2 all = uint2(attn_sees(a, t, last).x, attn_sees(a, t, block).y);
         const uint2 any = unit < units ? uint2(attn_sees(a, t, block).x, attn_sees(a, t, last).y) : none;
-        device const float *q0 = a.q + ulong(row0) * t.q_stride + head * a.d;
-        device const float *q1 = a.q + ulong(row1) * t.q_stride + head * a.d;
+        device const float *q0 = t.q + ulong(row0) * t.q_stride + head * a.d;
+        device const float *q1 = t.q + ulong(row1) * t.q_stride + head * a.d;
         for (uint i = 0; i < D / 16; i++) {
             uint4 words = uint4(0);
             const uint at = 16 * i + 4 * j;

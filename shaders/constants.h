@@ -19,5 +19,7 @@ constant uint FACTORS [[function_constant(PIANOLA_FC_FACTORS)]]; // 1 if frequen
 constant uint SPLIT [[function_constant(PIANOLA_FC_SPLIT)]]; // 1 if a row's positions are split over threadgroups
 constant uint WINDOWED [[function_constant(PIANOLA_FC_WINDOWED)]]; // 1 if only the last positions are seen
 constant uint TILE [[function_constant(PIANOLA_FC_TILE)]]; // 1 if a threadgroup takes a tile of rows
+constant uint OUTPUT [[function_constant(PIANOLA_FC_OUTPUT)]]; // what becomes of the product
+constant uint PARTS [[function_constant(PIANOLA_FC_PARTS)]]; // 1 if the logits are those that argmax_part left
 
 #endif

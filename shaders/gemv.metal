@@ -55,8 +55,8 @@ static inline void advance(thread cursor &c, share s, uint n) {
 // no two have the same, since both only grow.
 static inline threadgroup float *slot_of(threadgroup float *tg, share s, uint simd, uint unit) { return tg + (simd + unit) * s.rows; }
 
-// add_up adds the parts of each row to y, or to the bias if they are the first
-// columns'.
+// add_up adds the parts of each row to y; if they are the first columns', to the
+// bias, and to y only if the product is added.
 static inline void add_up(threadgroup float *tg, thread const product &p, share s, uint row, bool first, uint tid, uint simds) {
     for (uint i = tid; i < s.count; i += simds * 32) {
         const uint unit = i / s.rows;
@@ -68,9 +68,10 @@ static inline void add_up(threadgroup float *tg, thread const product &p, share 
                 sum += slot_of(tg, s, k, unit)[i % s.rows];
             }
         }
-        if (first) {
-            sum += p.bias ? p.b[s.first + i] : 0.0f;
-        } else {
+        if (first && p.bias) {
+            sum += p.b[s.first + i];
+        }
+        if (!first || p.add) {
             sum += *y;
         }
         *y = sum;
@@ -132,7 +133,7 @@ static inline void gemv_tiled(thread const product &p, threadgroup uchar *tg, ui
         batch<N> b;
         // The first weights are on their way while the input is quantised.
         load_batch<T, N>(b, p, s, c, at, tiles);
-        quantise(q, d, p, row, lane, simd, simds);
+        quantise(q, d, slots, p, row, lane, simd, simds);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         while (c.left > 0) {
             const uint end = end_of(s, c);
@@ -186,19 +187,23 @@ static inline void gemv_rows(thread const product &p, threadgroup uchar *tg, uin
     // Rows of floats are aligned to 16 bytes, or none but the first is. Rows of x
     // that are not are read from threadgroup memory.
     const bool aligned = p.in % 8 == 0;
-    const bool staged = p.silu || p.x_stride % 4 != 0;
+    const bool staged = p.silu || p.norm || p.x_stride % 4 != 0;
     const uint columns = staged ? min(p.in, uint(PIANOLA_STAGED)) : p.in;
     const uint piece = is_float(T) ? aligned ? 8 : 1 : 16;
     for (uint row = p.first; row < p.last; row++) {
         device const float *x = p.x + ulong(row) * p.x_stride;
+        float scale = 1.0f;
         for (uint c = 0; c < p.in; c += columns) {
             const uint n = min(columns, p.in - c);
             const share s = share_of(p, group, 4, (n + 32 * piece - 1) / (32 * piece), simds);
             if (row != p.first || c != 0) {
                 threadgroup_barrier(mem_flags::mem_threadgroup);
             }
+            if (p.norm && c == 0) {
+                scale = norm_scale(p, square_sum1(p, row, simd * 32 + lane, simds * 32), slots, lane, simd, simds);
+            }
             if (staged) {
-                stage_input(stage, p, row, c, n, simd * 32 + lane, simds * 32);
+                stage_input(stage, p, row, c, n, scale, simd * 32 + lane, simds * 32);
                 threadgroup_barrier(mem_flags::mem_threadgroup);
             }
             for (cursor at = cursor_of(s, simd); at.left > 0; advance(at, s, s.steps)) {
@@ -244,7 +249,7 @@ kernel void gemv(
         return;
     }
     const product a = {x, x2, w, b, y, p.in, p.out, p.x_stride, p.y_stride, p.group, group.y * p.row_group, min((group.y + 1) * p.row_group, s.rows),
-                       INPUT == PIANOLA_INPUT_SILU_MUL, BIAS != 0};
+                       INPUT == PIANOLA_INPUT_SILU_MUL, BIAS != 0, INPUT == PIANOLA_INPUT_NORM, OUTPUT == PIANOLA_OUTPUT_ADD, p.eps};
     if (ACT == PIANOLA_ACT_Q8 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: gemv_reads<PIANOLA_WTYPE_##type>(a, tg, group.x, lane, simd, simds); break;

@@ -1,14 +1,7 @@
 // Writing the KV cache: [kv_heads, cap, head_dim] float16, position p in row
 // p mod cap.
 #include "pianola.h"
-#include "rotate.h"
-
-// cache_row returns the first element of a head's row for row r of a chunk
-// whose first row sees kv_len positions.
-static inline ulong cache_row(uint head, uint r, uint kv_len, uint cap, uint head_dim) {
-    const uint row = (max(kv_len, 1u) - 1 + r) % cap;
-    return (ulong(head) * cap + row) * head_dim;
-}
+#include "heads.h"
 
 // A threadgroup writes a head of a row.
 [[max_total_threads_per_threadgroup(1024)]]
@@ -72,31 +65,16 @@ kernel void qk_rope_kv(
     const uint threads = simds * 32;
     device const float *x = is_q ? q + ulong(group.y) * p.q_stride : k + ulong(group.y) * p.k_stride;
     x += ulong(head) * HEAD_DIM;
-    device const float *w = norm;
-    float scale = 1.0f;
+    head_turn h = {x, is_q ? norm : norm + HEAD_DIM, angles + ulong(group.y) * p.half_ * 2, HEAD_DIM, p.half_, LAYOUT, QK_NORM != 0, 1.0f};
     if (QK_NORM != 0) {
-        w = is_q ? norm : norm + HEAD_DIM;
-        float sum = 0.0f;
-        for (uint i = tid; i < HEAD_DIM; i += threads) {
-            sum += x[i] * x[i];
-        }
-        sum = threadgroup_sum(sum, (threadgroup float *)tg, lane, simd, simds);
-        scale = precise::rsqrt(sum / float(HEAD_DIM) + p.eps);
+        const float sum = threadgroup_sum(head_squares(h, tid, threads), (threadgroup float *)tg, lane, simd, simds);
+        h.scale = precise::rsqrt(sum / float(HEAD_DIM) + p.eps);
     }
     const ulong to = cache_row(head, group.y, s.kv_len, p.cap, HEAD_DIM);
     device float *q_to = q_out + (ulong(group.y) * p.heads + head) * HEAD_DIM;
-    device const float *row = angles + ulong(group.y) * p.half_ * 2;
     for (uint i = tid; i < HEAD_DIM - p.half_; i += threads) {
-        // Pairs first, then the elements after them, which stay.
-        const bool pair = i < p.half_;
-        const uint2 at = pair ? rope_pair(i, p.half_, LAYOUT) : uint2(i + p.half_);
-        float2 value = float2(x[at.x], x[at.y]);
-        if (QK_NORM != 0) {
-            value = value * scale * float2(w[at.x], w[at.y]);
-        }
-        if (pair) {
-            value = rotate(value, float2(row[2 * i], row[2 * i + 1]));
-        }
+        const uint2 at = turned_at(h, i);
+        const float2 value = turned(h, i, at);
         if (is_q) {
             q_to[at.x] = value.x;
             q_to[at.y] = value.y;

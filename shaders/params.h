@@ -28,6 +28,8 @@
 #define PIANOLA_KERNEL_ATTN_MERGE 12
 #define PIANOLA_KERNEL_SILU_MUL 13
 #define PIANOLA_KERNEL_ARGMAX 14
+#define PIANOLA_KERNEL_ROPE_ATTN 15
+#define PIANOLA_KERNEL_ARGMAX_PART 16
 
 // Numbers of function constants, and the values that have names.
 #define PIANOLA_FC_WTYPE 0
@@ -42,14 +44,19 @@
 #define PIANOLA_FC_SPLIT 9
 #define PIANOLA_FC_WINDOWED 10
 #define PIANOLA_FC_TILE 11
+#define PIANOLA_FC_OUTPUT 12
+#define PIANOLA_FC_PARTS 13
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_INPUT_PLAIN 0
 #define PIANOLA_INPUT_SILU_MUL 1
+#define PIANOLA_INPUT_NORM 2
 #define PIANOLA_WEIGHTS_ROWS 0
 #define PIANOLA_WEIGHTS_TILED16 1
 #define PIANOLA_LAYOUT_HALF 0
 #define PIANOLA_LAYOUT_INTERLEAVED 1
+#define PIANOLA_OUTPUT_STORE 0
+#define PIANOLA_OUTPUT_ADD 1
 #define PIANOLA_WTYPE_F32 1
 #define PIANOLA_WTYPE_F16 2
 #define PIANOLA_WTYPE_BF16 3
@@ -110,7 +117,7 @@ typedef struct pianola_add_params {
 } pianola_add_params;
 PIANOLA_ASSERT_SIZE(pianola_add_params, 4);
 
-// y[r] = W · input[r] (+ b), for one row or a few.
+// y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few.
 typedef struct pianola_gemv_params {
     uint32_t in; // columns of W
     uint32_t out; // rows of W
@@ -118,10 +125,11 @@ typedef struct pianola_gemv_params {
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t group; // rows of W a threadgroup computes
     uint32_t row_group; // rows of x a threadgroup computes them for
+    float eps; // added to the mean square, if the input is norm
 } pianola_gemv_params;
-PIANOLA_ASSERT_SIZE(pianola_gemv_params, 24);
+PIANOLA_ASSERT_SIZE(pianola_gemv_params, 28);
 
-// y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk.
+// y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk. Its input is no norm, its output is stored.
 typedef struct pianola_gemm_params {
     uint32_t in; // columns of W
     uint32_t out; // rows of W
@@ -129,8 +137,9 @@ typedef struct pianola_gemm_params {
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t group; // rows of W a threadgroup computes
     uint32_t row_group; // rows of x a threadgroup computes them for
+    float eps; // added to the mean square, if the input is norm
 } pianola_gemm_params;
-PIANOLA_ASSERT_SIZE(pianola_gemm_params, 24);
+PIANOLA_ASSERT_SIZE(pianola_gemm_params, 28);
 
 // Each head h of each row: x[r, h] = rmsnorm(x[r, h]) * w.
 typedef struct pianola_head_norm_params {
@@ -201,11 +210,33 @@ PIANOLA_ASSERT_SIZE(pianola_silu_mul_params, 8);
 
 // tokens[token] = index of the largest logit, the first of equals, NaN never; counts it in the step block and sets its stop flag if it is one of the stop ids. The ring index is clamped.
 typedef struct pianola_argmax_params {
-    uint32_t n; // vocabulary
+    uint32_t n; // vocabulary, or parts of it
     uint32_t ring; // entries of the token ring
     uint32_t max_stops; // stop ids that fit
 } pianola_argmax_params;
 PIANOLA_ASSERT_SIZE(pianola_argmax_params, 12);
+
+// qk_rope_kv and attn of one row in one. K and V of the newest position, kv_len - 1, go to cache row (kv_len - 1) mod cap, rounded to float16; who needs them makes them for itself, since they are not in the cache before the command has ended.
+typedef struct pianola_rope_attn_params {
+    uint32_t heads; // Q heads
+    uint32_t kv_heads; // K and V heads
+    uint32_t half_; // rotated pairs of a head, at most head_dim/2
+    uint32_t cap; // rows of the cache
+    uint32_t window; // positions seen, if the constant windowed is 1
+    uint32_t span; // positions of a split
+    uint32_t splits; // splits, 1 if not split
+    float scale; // factor of Q·K
+    uint32_t head_group; // Q heads that a threadgroup takes
+    float eps; // added to the mean square
+} pianola_rope_attn_params;
+PIANOLA_ASSERT_SIZE(pianola_rope_attn_params, 40);
+
+// out[i] = the largest of logits i*part to (i+1)*part - 1 and its index, the first of equals; NaN only if all are.
+typedef struct pianola_argmax_part_params {
+    uint32_t n; // vocabulary
+    uint32_t part; // logits of a part
+} pianola_argmax_part_params;
+PIANOLA_ASSERT_SIZE(pianola_argmax_part_params, 8);
 
 typedef struct pianola_binding {
     uint32_t slot;

@@ -315,6 +315,7 @@ func (t *Table) viewCmd(i, program int, live []*Region) cmdView {
 		}
 		b := t.viewBinding(c.Bind[j], &k.Bindings[j], live)
 		if envErr == nil {
+			b.Role = k.Role(j, env).String()
 			if n, err := env.Extent(j); err == nil {
 				b.Extent = &n
 				b.whole = b.Offset == 0 && uint64(c.Bind[j].Slot) < uint64(len(t.Slots)) && n == t.Slots[c.Bind[j].Slot].Size

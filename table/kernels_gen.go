@@ -21,6 +21,8 @@ const (
 	KernelAttnMerge  decl.ID = 12
 	KernelSiLUMul    decl.ID = 13
 	KernelArgmax     decl.ID = 14
+	KernelRoPEAttn   decl.ID = 15
+	KernelArgmaxPart decl.ID = 16
 )
 
 // Bindings of embed.
@@ -183,10 +185,10 @@ func (p AddParams) Put(c *Cmd) {
 // Bindings of gemv.
 const (
 	GEMVBindX  = 0 // r, [rows, in] float32, rows x_stride apart
-	GEMVBindX2 = 1 // r, [rows, in] float32, the factor of silu(x)
+	GEMVBindX2 = 1 // r, silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x); norm: [in] float32, that of the normalised x
 	GEMVBindW  = 2 // r, [out, in] wtype, in the layout weights
 	GEMVBindB  = 3 // r, [out] float32
-	GEMVBindY  = 4 // w, [rows, out] float32, rows y_stride apart
+	GEMVBindY  = 4 // w, [rows, out] float32, rows y_stride apart; output add: read too
 )
 
 // Specialisation constants of gemv.
@@ -196,16 +198,18 @@ const (
 	GEMVSpecInput   = 2 // what the input is
 	GEMVSpecBias    = 3 // 1 if a bias is added
 	GEMVSpecWeights = 4 // layout of the weights, a dtype.Layout
+	GEMVSpecOutput  = 5 // what becomes of the product
 )
 
 // GEMVParams are the parameters of gemv.
 type GEMVParams struct {
-	In       uint32 // columns of W
-	Out      uint32 // rows of W
-	XStride  uint32 // elements from one row of x to the next
-	YStride  uint32 // elements from one row of y to the next
-	Group    uint32 // rows of W a threadgroup computes
-	RowGroup uint32 // rows of x a threadgroup computes them for
+	In       uint32  // columns of W
+	Out      uint32  // rows of W
+	XStride  uint32  // elements from one row of x to the next
+	YStride  uint32  // elements from one row of y to the next
+	Group    uint32  // rows of W a threadgroup computes
+	RowGroup uint32  // rows of x a threadgroup computes them for
+	Eps      float32 // added to the mean square, if the input is norm
 }
 
 // GEMVParams decodes the parameter bytes as those of gemv.
@@ -217,6 +221,7 @@ func (c *Cmd) GEMVParams() GEMVParams {
 		YStride:  c.u32(12),
 		Group:    c.u32(16),
 		RowGroup: c.u32(20),
+		Eps:      c.f32(24),
 	}
 }
 
@@ -228,16 +233,17 @@ func (p GEMVParams) Put(c *Cmd) {
 	c.putU32(12, p.YStride)
 	c.putU32(16, p.Group)
 	c.putU32(20, p.RowGroup)
-	c.ParamSize = 24
+	c.putF32(24, p.Eps)
+	c.ParamSize = 28
 }
 
 // Bindings of gemm.
 const (
 	GEMMBindX  = 0 // r, [rows, in] float32, rows x_stride apart
-	GEMMBindX2 = 1 // r, [rows, in] float32, the factor of silu(x)
+	GEMMBindX2 = 1 // r, silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x); norm: [in] float32, that of the normalised x
 	GEMMBindW  = 2 // r, [out, in] wtype, in the layout weights
 	GEMMBindB  = 3 // r, [out] float32
-	GEMMBindY  = 4 // w, [rows, out] float32, rows y_stride apart
+	GEMMBindY  = 4 // w, [rows, out] float32, rows y_stride apart; output add: read too
 )
 
 // Specialisation constants of gemm.
@@ -247,16 +253,18 @@ const (
 	GEMMSpecInput   = 2 // what the input is
 	GEMMSpecBias    = 3 // 1 if a bias is added
 	GEMMSpecWeights = 4 // layout of the weights, a dtype.Layout
+	GEMMSpecOutput  = 5 // what becomes of the product
 )
 
 // GEMMParams are the parameters of gemm.
 type GEMMParams struct {
-	In       uint32 // columns of W
-	Out      uint32 // rows of W
-	XStride  uint32 // elements from one row of x to the next
-	YStride  uint32 // elements from one row of y to the next
-	Group    uint32 // rows of W a threadgroup computes
-	RowGroup uint32 // rows of x a threadgroup computes them for
+	In       uint32  // columns of W
+	Out      uint32  // rows of W
+	XStride  uint32  // elements from one row of x to the next
+	YStride  uint32  // elements from one row of y to the next
+	Group    uint32  // rows of W a threadgroup computes
+	RowGroup uint32  // rows of x a threadgroup computes them for
+	Eps      float32 // added to the mean square, if the input is norm
 }
 
 // GEMMParams decodes the parameter bytes as those of gemm.
@@ -268,6 +276,7 @@ func (c *Cmd) GEMMParams() GEMMParams {
 		YStride:  c.u32(12),
 		Group:    c.u32(16),
 		RowGroup: c.u32(20),
+		Eps:      c.f32(24),
 	}
 }
 
@@ -279,7 +288,8 @@ func (p GEMMParams) Put(c *Cmd) {
 	c.putU32(12, p.YStride)
 	c.putU32(16, p.Group)
 	c.putU32(20, p.RowGroup)
-	c.ParamSize = 24
+	c.putF32(24, p.Eps)
+	c.ParamSize = 28
 }
 
 // Bindings of head_norm.
@@ -574,14 +584,19 @@ func (p SiLUMulParams) Put(c *Cmd) {
 
 // Bindings of argmax.
 const (
-	ArgmaxBindLogits = 0 // r, [n] float32
+	ArgmaxBindLogits = 0 // r, [n] float32; parts: [n, 2], a float32 and its index, a uint32, indexes in order
 	ArgmaxBindStops  = 1 // r, uint32 count, then [max_stops] uint32 ids
 	ArgmaxBindTokens = 2 // rw, [ring] uint32
 )
 
+// Specialisation constants of argmax.
+const (
+	ArgmaxSpecParts = 0 // 1 if the logits are those that argmax_part left
+)
+
 // ArgmaxParams are the parameters of argmax.
 type ArgmaxParams struct {
-	N        uint32 // vocabulary
+	N        uint32 // vocabulary, or parts of it
 	Ring     uint32 // entries of the token ring
 	MaxStops uint32 // stop ids that fit
 }
@@ -601,4 +616,97 @@ func (p ArgmaxParams) Put(c *Cmd) {
 	c.putU32(4, p.Ring)
 	c.putU32(8, p.MaxStops)
 	c.ParamSize = 12
+}
+
+// Bindings of rope_attn.
+const (
+	RoPEAttnBindQ      = 0 // r, [heads, head_dim] float32
+	RoPEAttnBindK      = 1 // r, [kv_heads, head_dim] float32
+	RoPEAttnBindV      = 2 // r, [kv_heads, head_dim] float32
+	RoPEAttnBindAngles = 3 // r, [half, 2] float32
+	RoPEAttnBindNorm   = 4 // r, [2, head_dim] float32: of Q, of K
+	RoPEAttnBindKCache = 5 // rw, [kv_heads, cap, head_dim] float16
+	RoPEAttnBindVCache = 6 // rw, [kv_heads, cap, head_dim] float16
+	RoPEAttnBindOut    = 7 // w, [heads, head_dim] float32; split: [heads, splits, head_dim + 2]: values, maximum, weight
+)
+
+// Specialisation constants of rope_attn.
+const (
+	RoPEAttnSpecHeadDim  = 0 // elements of a head
+	RoPEAttnSpecWindowed = 1 // 1 if only the last positions are seen
+	RoPEAttnSpecSplit    = 2 // 1 if a row's positions are split over threadgroups
+	RoPEAttnSpecLayout   = 3 // which pairs RoPE rotates
+	RoPEAttnSpecQKNorm   = 4 // 1 if Q and K heads are normalised
+)
+
+// RoPEAttnParams are the parameters of rope_attn.
+type RoPEAttnParams struct {
+	Heads     uint32  // Q heads
+	KVHeads   uint32  // K and V heads
+	Half      uint32  // rotated pairs of a head, at most head_dim/2
+	Cap       uint32  // rows of the cache
+	Window    uint32  // positions seen, if the constant windowed is 1
+	Span      uint32  // positions of a split
+	Splits    uint32  // splits, 1 if not split
+	Scale     float32 // factor of Q·K
+	HeadGroup uint32  // Q heads that a threadgroup takes
+	Eps       float32 // added to the mean square
+}
+
+// RoPEAttnParams decodes the parameter bytes as those of rope_attn.
+func (c *Cmd) RoPEAttnParams() RoPEAttnParams {
+	return RoPEAttnParams{
+		Heads:     c.u32(0),
+		KVHeads:   c.u32(4),
+		Half:      c.u32(8),
+		Cap:       c.u32(12),
+		Window:    c.u32(16),
+		Span:      c.u32(20),
+		Splits:    c.u32(24),
+		Scale:     c.f32(28),
+		HeadGroup: c.u32(32),
+		Eps:       c.f32(36),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p RoPEAttnParams) Put(c *Cmd) {
+	c.putU32(0, p.Heads)
+	c.putU32(4, p.KVHeads)
+	c.putU32(8, p.Half)
+	c.putU32(12, p.Cap)
+	c.putU32(16, p.Window)
+	c.putU32(20, p.Span)
+	c.putU32(24, p.Splits)
+	c.putF32(28, p.Scale)
+	c.putU32(32, p.HeadGroup)
+	c.putF32(36, p.Eps)
+	c.ParamSize = 40
+}
+
+// Bindings of argmax_part.
+const (
+	ArgmaxPartBindLogits = 0 // r, [n] float32
+	ArgmaxPartBindOut    = 1 // w, [parts, 2]: a float32 and its index, a uint32
+)
+
+// ArgmaxPartParams are the parameters of argmax_part.
+type ArgmaxPartParams struct {
+	N    uint32 // vocabulary
+	Part uint32 // logits of a part
+}
+
+// ArgmaxPartParams decodes the parameter bytes as those of argmax_part.
+func (c *Cmd) ArgmaxPartParams() ArgmaxPartParams {
+	return ArgmaxPartParams{
+		N:    c.u32(0),
+		Part: c.u32(4),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p ArgmaxPartParams) Put(c *Cmd) {
+	c.putU32(0, p.N)
+	c.putU32(4, p.Part)
+	c.ParamSize = 8
 }

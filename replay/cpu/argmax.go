@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"math"
 	"slices"
 
 	"github.com/pianola-engine/pianola/table"
@@ -10,7 +11,8 @@ import (
 type argmax struct {
 	ops      *ops
 	maxStops int
-	logits   []float32 // [n]
+	logits   []float32 // [n], or nil
+	parts    []uint32  // [n, 2]: bits of a float32, its index; or nil
 	stops    []uint32  // count, then ids
 	tokens   []uint32  // [ring]
 	step     *table.Step
@@ -19,21 +21,69 @@ type argmax struct {
 func newArgmax(b *binder) (kernel, error) {
 	p := b.cmd.ArgmaxParams()
 	b.need(p.Ring > 0, "the ring is empty")
-	return &argmax{
-		ops: b.ops, maxStops: int(p.MaxStops), logits: b.f32(table.ArgmaxBindLogits),
+	k := &argmax{
+		ops: b.ops, maxStops: int(p.MaxStops),
 		stops: b.u32(table.ArgmaxBindStops), tokens: b.u32(table.ArgmaxBindTokens), step: b.step,
-	}, b.err
+	}
+	if b.spec(table.ArgmaxSpecParts) != 0 {
+		k.parts = b.u32(table.ArgmaxBindLogits)
+	} else {
+		k.logits = b.f32(table.ArgmaxBindLogits)
+	}
+	return k, b.err
 }
 
 func (k *argmax) units(*worker) int { return 1 }
 
 func (k *argmax) run(w *worker, _, _ int) {
-	id := uint32(k.ops.largest(k.logits))
+	id := uint32(0)
+	if k.parts != nil {
+		id = largestPart(k.parts)
+	} else {
+		id = uint32(k.ops.largest(k.logits))
+	}
 	k.tokens[min(int(w.index), len(k.tokens)-1)] = id
 	k.step.Count++
 	n := min(int(k.stops[0]), k.maxStops)
 	if slices.Contains(k.stops[1:1+n], id) {
 		k.step.Stop = 1
+	}
+}
+
+// largestPart returns the index of the largest of parts, as largest would of
+// all logits.
+func largestPart(parts []uint32) uint32 {
+	id, best, found := uint32(0), float32(0), false
+	for ; len(parts) >= 2; parts = parts[2:] {
+		v := math.Float32frombits(parts[0])
+		if v == v && (!found || v > best) {
+			id, best, found = parts[1], v, true
+		}
+	}
+	return id
+}
+
+// argmaxPart finds the largest logit of each part.
+type argmaxPart struct {
+	ops    *ops
+	part   int
+	logits []float32 // [n]
+	out    []uint32  // [parts, 2]
+}
+
+func newArgmaxPart(b *binder) (kernel, error) {
+	p := b.cmd.ArgmaxPartParams()
+	b.need(p.Part > 0, "the part is 0")
+	return &argmaxPart{ops: b.ops, part: int(p.Part), logits: b.f32(table.ArgmaxPartBindLogits), out: b.u32(table.ArgmaxPartBindOut)}, b.err
+}
+
+func (k *argmaxPart) units(w *worker) int { return min(w.rows, 1) * len(k.out) / 2 }
+
+func (k *argmaxPart) run(_ *worker, lo, hi int) {
+	for i := lo; i < hi; i++ {
+		first := i * k.part
+		at := first + k.ops.largest(k.logits[first:min(first+k.part, len(k.logits))])
+		k.out[2*i], k.out[2*i+1] = math.Float32bits(k.logits[at]), uint32(at)
 	}
 }
 

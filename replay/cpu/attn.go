@@ -39,6 +39,7 @@ type attn struct {
 	scale                   float32
 
 	q              []float32 // [rows, heads, headDim]
+	newest         *newest   // nil: Q is as it is, and K and V are all in the cache
 	kCache, vCache kvCache
 	out            []float32 // [rows, heads, splits, headDim], or headDim + 2
 }
@@ -109,16 +110,25 @@ type attnGroup struct {
 	q, acc      []float32 // [rows, heads, headDim]
 	scores      []float32 // [rows, heads, attnBlock]
 	top, sum    [attnRows]float32
+
+	// The position that is not in the cache, past all others if there is none,
+	// and its K and V.
+	fresh      int
+	newK, newV []byte // [headDim] float16
 }
 
 // group computes heads h to h+n-1, which share K and V, of rows r to r+rows-1
 // and split s. What a row and head computes does not depend on the others.
 func (k *attn) group(w *worker, r, rows, s, h, n int) {
 	mem, size := float32s(w.scratch), rows*n*k.headDim
-	g := attnGroup{row: r, rows: rows, head: h, heads: n, q: mem[:size], acc: mem[size:][:size], scores: mem[2*size:][:rows*n*attnBlock]}
+	g := attnGroup{row: r, rows: rows, head: h, heads: n, q: mem[:size], acc: mem[size:][:size], scores: mem[2*size:][:rows*n*attnBlock], fresh: math.MaxInt}
 	clear(g.acc)
-	for i := range rows {
-		copy(g.q[i*n*k.headDim:][:n*k.headDim], k.q[(r+i)*k.qStride+h*k.headDim:])
+	if k.newest != nil {
+		k.makeHeads(w, &g, s)
+	} else {
+		for i := range rows {
+			copy(g.q[i*n*k.headDim:][:n*k.headDim], k.q[(r+i)*k.qStride+h*k.headDim:])
+		}
 	}
 	for i := range rows * n {
 		g.top[i] = minusInf
@@ -185,7 +195,7 @@ func (k *attn) score(w *worker, g *attnGroup, at, next int) {
 	x := &w.float
 	x.x, x.in, x.stride, x.rows = g.q, k.headDim, k.headDim, g.rows*g.heads
 	for p := at; p < next; {
-		n, rows := k.kCache.run(g.head/k.perKV, p, next-p)
+		n, rows := g.run(&k.kCache, g.newK, g.head/k.perKV, p, next-p)
 		k.float(g.scores[p-at:], attnBlock, rows, n, x)
 		p += n
 	}
@@ -213,7 +223,7 @@ func (k *attn) weigh(g *attnGroup, i, n, at, begin, end int) {
 	i, n = i*g.heads, n*g.heads
 	acc := g.acc[i*k.headDim:][:n*k.headDim]
 	for p := begin; p < end; {
-		m, rows := k.vCache.run(g.head/k.perKV, p, end-p)
+		m, rows := g.run(&k.vCache, g.newV, g.head/k.perKV, p, end-p)
 		k.ops.addScaledF16(acc, k.headDim, rows, m, g.scores[i*attnBlock+p-at:], attnBlock)
 		p += m
 	}

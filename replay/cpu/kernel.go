@@ -54,6 +54,8 @@ var constructors = [...]func(b *binder) (kernel, error){
 	table.KernelAttnMerge:  newAttnMerge,
 	table.KernelSiLUMul:    newSiLUMul,
 	table.KernelArgmax:     newArgmax,
+	table.KernelRoPEAttn:   newRoPEAttn,
+	table.KernelArgmaxPart: newArgmaxPart,
 }
 
 // binder gives a constructor the memory of one command's bindings. The first

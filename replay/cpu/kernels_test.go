@@ -284,6 +284,40 @@ func TestSiLUMulFused(t *testing.T) {
 	}
 }
 
+// TestNormProductAdd compares a product of a norm that is added to y with the
+// norm, the product and the sum by themselves.
+func TestNormProductAdd(t *testing.T) {
+	r := rand.New(rand.NewPCG(29, 1))
+	for _, p := range products {
+		for _, out := range []int{5, 12, 300, 530} {
+			const rows = 3
+			in := 288
+			if elems, _ := p.weight.Block(); elems > blockElems {
+				in = 3 * elems
+			}
+			x, factors, b, y := random(r, rows*in, 3), random(r, in, 1), random(r, out, 1), random(r, rows*out, 2)
+			w := randomBytes(t, r, p.weight, out*in, 1)
+			gp := table.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(in), YStride: uint32(out), Group: 8, RowGroup: 1, Eps: 1e-5}
+			fused := newSolo(t, table.KernelGEMV, []uint32{uint32(p.weight), p.act, decl.InputNorm, 1, 0, decl.OutputAdd}, gp, second(0, 0, rows))
+			copy(fused.bytes("w"), w)
+			fused.fill("x", x)
+			fused.fill("x2", factors)
+			fused.fill("b", b)
+
+			norm := newSolo(t, table.KernelRMSNorm, nil, table.RMSNormParams{N: uint32(in), XRows: rows, Eps: 1e-5}, second(0, 0, rows))
+			norm.fill("x", x)
+			norm.fill("w", factors)
+			plain := newSolo(t, table.KernelGEMV, []uint32{uint32(p.weight), p.act, decl.InputPlain, 1}, gp, second(0, 0, rows), "x2")
+			copy(plain.bytes("w"), w)
+			plain.fill("x", norm.everywhere("out", nil))
+			plain.fill("b", b)
+			sum := newSolo(t, table.KernelAdd, nil, table.AddParams{N: uint32(out)}, second(0, 0, rows))
+			sum.fill("delta", plain.everywhere("y", nil))
+			same(t, fmt.Sprintf("%v, %d rows of W", p, out), fused.everywhere("y", y), sum.everywhere("x", y))
+		}
+	}
+}
+
 func TestSiLUMulStride(t *testing.T) {
 	r := rand.New(rand.NewPCG(26, 1))
 	const n, stride, rows = 13, 29, 3
@@ -317,6 +351,9 @@ func TestArgmax(t *testing.T) {
 		{[]float32{-5}, 0, 0},
 		{[]float32{0, 0, 0, 0, 0, 0, 0, 0, 7}, 8, 0},
 		{[]float32{nan, nan, nan, nan, -1, nan, nan, -1}, 4, 1},
+		{[]float32{nan, nan, nan, nan, nan, minusInf, nan, nan, minusInf}, 5, 0},
+		{[]float32{float32(math.Copysign(0, -1)), -1, -2, -3, 0, 0}, 0, 0},
+		{[]float32{-2, -1, -2, -3, -1, -1, -1, -1, -4, -1}, 1, 0},
 	} {
 		for _, at := range []int{2, 50} { // past the ring: its last entry
 			s := newSolo(t, table.KernelArgmax, nil, table.ArgmaxParams{N: uint32(len(c.logits)), Ring: ringLen, MaxStops: 2}, second(at, 0, 0))
@@ -325,6 +362,19 @@ func TestArgmax(t *testing.T) {
 			step := s.run(fastest(), 3)
 			if got := uint32s(s.bytes("tokens"))[2]; got != c.want || step.Count != 1 || step.Stop != c.stop {
 				t.Errorf("%v: token %d, stop %d, count %d", c.logits, got, step.Stop, step.Count)
+			}
+
+			// The same by parts of 4.
+			part := newSolo(t, table.KernelArgmaxPart, nil, table.ArgmaxPartParams{N: uint32(len(c.logits)), Part: 4}, second(0, 0, 1))
+			part.fill("logits", c.logits)
+			part.run(fastest(), 2)
+			parts := len(part.f32("out")) / 2
+			s = newSolo(t, table.KernelArgmax, []uint32{1}, table.ArgmaxParams{N: uint32(parts), Ring: ringLen, MaxStops: 2}, second(at, 0, 0))
+			copy(s.bytes("logits"), part.bytes("out"))
+			putU32s(s.bytes("stops"), 1, 4, 77)
+			step = s.run(fastest(), 3)
+			if got := uint32s(s.bytes("tokens"))[2]; parts != (len(c.logits)+3)/4 || got != c.want || step.Count != 1 || step.Stop != c.stop {
+				t.Errorf("%v in %d parts: token %d, stop %d, count %d", c.logits, parts, got, step.Stop, step.Count)
 			}
 		}
 	}

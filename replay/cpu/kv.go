@@ -61,16 +61,11 @@ func (k *kvWrite) run(w *worker, lo, hi int) {
 // qkRoPEKV is head_norm, rope and kv_write in one. A unit is one head of Q,
 // or of K and V.
 type qkRoPEKV struct {
-	ops                       *ops
-	heads, kvHeads, headDim   int
+	headTurn
+	heads, kvHeads            int
 	qStride, kStride, vStride int
-	half                      int
-	eps                       float32
-	layout                    uint32
 
 	q, k, v        []float32 // [rows, heads or kvHeads, headDim]
-	angles         []float32 // [rows, half, 2]
-	qNorm, kNorm   []float32 // [headDim], or nil
 	qOut           []float32 // [rows, heads, headDim]
 	kCache, vCache kvCache
 }
@@ -79,21 +74,15 @@ func newQKRoPEKV(b *binder) (kernel, error) {
 	p := b.cmd.QKRoPEKVParams()
 	d := int(b.spec(table.QKRoPEKVSpecHeadDim))
 	b.need(p.Cap > 0, "the cache has no rows")
-	k := &qkRoPEKV{
-		ops: b.ops, heads: int(p.Heads), kvHeads: int(p.KVHeads), headDim: d,
+	return &qkRoPEKV{
+		headTurn: newHeadTurn(b, d, int(p.Half), p.Eps, b.spec(table.QKRoPEKVSpecLayout), table.QKRoPEKVBindAngles, table.QKRoPEKVBindNorm),
+		heads:    int(p.Heads), kvHeads: int(p.KVHeads),
 		qStride: int(p.QStride), kStride: int(p.KStride), vStride: int(p.VStride),
-		half: int(p.Half), eps: p.Eps, layout: b.spec(table.QKRoPEKVSpecLayout),
 		q: b.f32(table.QKRoPEKVBindQ), k: b.f32(table.QKRoPEKVBindK), v: b.f32(table.QKRoPEKVBindV),
-		angles: b.f32(table.QKRoPEKVBindAngles), qOut: b.f32(table.QKRoPEKVBindQOut),
+		qOut:   b.f32(table.QKRoPEKVBindQOut),
 		kCache: kvCache{b.bytes(table.QKRoPEKVBindKCache), int(p.Cap), d},
 		vCache: kvCache{b.bytes(table.QKRoPEKVBindVCache), int(p.Cap), d},
-	}
-	if b.spec(table.QKRoPEKVSpecQKNorm) != 0 {
-		if norm := b.f32(table.QKRoPEKVBindNorm); len(norm) == 2*d {
-			k.qNorm, k.kNorm = norm[:d], norm[d:]
-		}
-	}
-	return k, b.err
+	}, b.err
 }
 
 func (k *qkRoPEKV) units(w *worker) int { return w.rows * (k.heads + k.kvHeads) }
@@ -115,8 +104,29 @@ func (k *qkRoPEKV) run(w *worker, lo, hi int) {
 	}
 }
 
+// headTurn normalises and rotates heads.
+type headTurn struct {
+	ops           *ops
+	headDim, half int
+	eps           float32
+	layout        uint32
+
+	angles       []float32 // [rows, half, 2]
+	qNorm, kNorm []float32 // [headDim], or nil
+}
+
+// newHeadTurn takes angles and the norms' weights from two bindings, of which
+// the latter may not be there.
+func newHeadTurn(b *binder, headDim, half int, eps float32, layout uint32, angles, norm int) headTurn {
+	t := headTurn{ops: b.ops, headDim: headDim, half: half, eps: eps, layout: layout, angles: b.f32(angles)}
+	if n := b.f32(norm); len(n) == 2*headDim {
+		t.qNorm, t.kNorm = n[:headDim], n[headDim:]
+	}
+	return t
+}
+
 // turn sets out to head x of row r, normalised and rotated.
-func (k *qkRoPEKV) turn(out, x, norm []float32, r int) {
+func (k *headTurn) turn(out, x, norm []float32, r int) {
 	if norm != nil {
 		k.ops.rmsNorm(out, x, norm, k.eps)
 	} else {

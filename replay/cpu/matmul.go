@@ -23,13 +23,16 @@ type matmul struct {
 	tiled tiledFunc // for quantised ones and weights in tiles; rows is then nil
 	quant bool      // activations are quantised
 	mins  bool      // their sums are needed
+	norm  bool      // the input is rmsnorm(x) * x2, not silu(x) * x2
+	add   bool      // the product is added to y
+	eps   float32   // of the norm
 
 	in, out, group   int
 	xStride, yStride int
 	rowBytes         int // of W
 	panel            int // rows of W at a time, with several rows of x
 
-	x, x2 []float32 // [rows, in]; x2 is nil unless the input is silu(x) * x2
+	x, x2 []float32 // [rows, in]; x2 is nil if the input is x, [in] for a norm
 	w     []byte    // [out, in]
 	b     []float32 // [out], or nil
 	y     []float32 // [rows, out]
@@ -61,22 +64,25 @@ func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
 	b.need(ok && size > 0, "%d columns are not a whole number of blocks of %v", p.In, t)
 	b.need(act != decl.ActQ8 || p.In%blockElems == 0, "%d columns are not a whole number of blocks of quantised activations", p.In)
 	b.need(p.Group > 0, "the group is 0")
+	group := int(p.Group)
 	if tiled != nil {
 		strip, ok := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(p.In))
-		b.need(ok && p.Out%dtype.TileRows == 0 && p.Group%dtype.TileRows == 0, "[%d, %d] in groups of %d has no tiles", p.Out, p.In, p.Group)
+		b.need(ok && p.Out%dtype.TileRows == 0, "[%d, %d] has no tiles", p.Out, p.In)
 		size = strip / dtype.TileRows
+		// GPUs take half strips too.
+		group = (group + dtype.TileRows - 1) / dtype.TileRows * dtype.TileRows
 	}
 	k := &matmul{
 		ops: b.ops, float: float, rows: rows, tiled: tiled, quant: act == decl.ActQ8, mins: tiled != nil || act == decl.ActQ8 && hasMinimum(t),
-		in: int(p.In), out: int(p.Out), group: int(p.Group), xStride: int(p.XStride), yStride: int(p.YStride),
-		rowBytes: int(size),
-		x:        b.f32(table.GEMVBindX), w: b.bytes(table.GEMVBindW), y: b.f32(table.GEMVBindY),
+		in: int(p.In), out: int(p.Out), group: group, xStride: int(p.XStride), yStride: int(p.YStride),
+		rowBytes: int(size), add: b.spec(table.GEMVSpecOutput) == decl.OutputAdd, eps: p.Eps,
+		x: b.f32(table.GEMVBindX), w: b.bytes(table.GEMVBindW), y: b.f32(table.GEMVBindY),
 	}
 	if t == dtype.F32 {
 		k.w = b.words(table.GEMVBindW)
 	}
-	if b.spec(table.GEMVSpecInput) == decl.InputSiLUMul {
-		k.x2 = b.f32(table.GEMVBindX2)
+	if input := b.spec(table.GEMVSpecInput); input != decl.InputPlain {
+		k.x2, k.norm = b.f32(table.GEMVBindX2), input == decl.InputNorm
 	}
 	if b.spec(table.GEMVSpecBias) != 0 {
 		k.b = b.f32(table.GEMVBindB)
@@ -110,52 +116,74 @@ func (k *matmul) run(w *worker, lo, hi int) {
 
 func (k *matmul) more(w *worker, lo, hi int) {
 	first, last := lo*k.group, min(hi*k.group, k.out)
+	if !k.add {
+		k.product(w, first, last, k.y[first:], k.yStride)
+		return
+	}
+	// By pieces, so that the product fits in private memory.
+	for o := first; o < last; o += addPiece {
+		end := min(o+addPiece, last)
+		y := float32s(w.scratch[w.rows*k.inputBytes():][:4*w.rows*addPiece])
+		k.product(w, o, end, y, addPiece)
+		for r := range w.rows {
+			k.ops.addTo(k.y[r*k.yStride+o:][:end-o], y[r*addPiece:][:end-o])
+		}
+	}
+}
+
+// addPiece is how many rows of W are multiplied before the products are added
+// to y, whole strips.
+const addPiece = 256
+
+// product sets y to rows first to last-1 of W times the input, and the bias.
+// Rows of y are stride apart.
+func (k *matmul) product(w *worker, first, last int, y []float32, stride int) {
 	switch {
 	case !k.quant:
-		k.runFloat(w, first, last)
+		k.runFloat(w, first, last, y, stride)
 	case k.tiled != nil:
-		k.runTiled(w, first, last)
+		k.runTiled(w, first, last, y, stride)
 	default:
-		k.runRows(w, first, last)
+		k.runRows(w, first, last, y, stride)
 	}
 	if k.b == nil {
 		return
 	}
 	for r := range w.rows {
-		y := k.y[r*k.yStride:]
-		for o := first; o < last; o++ {
-			y[o] += k.b[o]
+		y := y[r*stride:][:last-first]
+		for i, b := range k.b[first:last] {
+			y[i] += b
 		}
 	}
 }
 
 // runTiled computes rows first to last-1 of W, whole strips. A strip is
 // multiplied with every row of activations while it is in the cache.
-func (k *matmul) runTiled(w *worker, first, last int) {
+func (k *matmul) runTiled(w *worker, first, last int, y []float32, stride int) {
 	x := &w.tiles
-	*x = tiledInput{mem: w.scratch, stride: k.inputStride(), in: k.in, rows: w.rows}
+	*x = tiledInput{mem: w.scratch, stride: k.inputBytes(), in: k.in, rows: w.rows}
 	strip := k.rowBytes * dtype.TileRows
 	if w.rows == 1 {
-		k.tiled(k.y[first:last], k.yStride, k.w[first/dtype.TileRows*strip:], (last-first)/dtype.TileRows, x)
+		k.tiled(y[:last-first], stride, k.w[first/dtype.TileRows*strip:], (last-first)/dtype.TileRows, x)
 		return
 	}
 	for o := first; o < last; o += dtype.TileRows {
-		k.tiled(k.y[o:], k.yStride, k.w[o/dtype.TileRows*strip:], 1, x)
+		k.tiled(y[o-first:], stride, k.w[o/dtype.TileRows*strip:], 1, x)
 	}
 }
 
 // runFloat computes rows first to last-1 of W.
-func (k *matmul) runFloat(w *worker, first, last int) {
+func (k *matmul) runFloat(w *worker, first, last int, y []float32, stride int) {
 	x := &w.float
 	x.x, x.stride, x.in, x.rows = k.x, k.xStride, k.in, w.rows
 	if k.x2 != nil {
 		x.x, x.stride = float32s(w.scratch), roundUp(4*k.in)/4
 	}
-	k.float(k.y[first:], k.yStride, k.w[first*k.rowBytes:][:(last-first)*k.rowBytes], last-first, x)
+	k.float(y, stride, k.w[first*k.rowBytes:][:(last-first)*k.rowBytes], last-first, x)
 }
 
 // runRows computes rows first to last-1 of W.
-func (k *matmul) runRows(w *worker, first, last int) {
+func (k *matmul) runRows(w *worker, first, last int, y []float32, stride int) {
 	panel := k.panel
 	if w.rows == 1 {
 		panel = last - first
@@ -165,7 +193,7 @@ func (k *matmul) runRows(w *worker, first, last int) {
 		weights := k.w[o*k.rowBytes:][:n*k.rowBytes]
 		for r := range w.rows {
 			k.input(w, r)
-			k.rows(k.y[r*k.yStride+o:][:n], weights, &w.input)
+			k.rows(y[r*stride+o-first:][:n], weights, &w.input)
 		}
 	}
 }
@@ -177,19 +205,22 @@ func (k *matmul) prepare(w *worker, r int) {
 		return
 	}
 	x := k.x[r*k.xStride:][:k.in]
+	scale := float32(0)
+	if k.norm {
+		scale = k.ops.normScale(x, k.eps)
+	}
 	if !k.quant {
-		k.ops.siluMul(float32s(w.scratch[r*roundUp(4*k.in):][:4*k.in]), x, k.x2[r*k.xStride:][:k.in])
+		k.combine(float32s(w.scratch[r*roundUp(4*k.in):][:4*k.in]), x, r, 0, scale)
 		return
 	}
 	k.input(w, r)
 	if k.x2 == nil {
 		k.ops.quantize(w.input.q, w.input.d, x)
 	} else {
-		x2 := k.x2[r*k.xStride:][:k.in]
 		for at := 0; at < k.in; at += inputChunk {
 			end := min(at+inputChunk, k.in)
 			buf := w.chunk[:end-at]
-			k.ops.siluMul(buf, x[at:end], x2[at:end])
+			k.combine(buf, x[at:end], r, at, scale)
 			k.ops.quantize(w.input.q[at:end], w.input.d[at/blockElems:end/blockElems], buf)
 		}
 	}
@@ -198,17 +229,33 @@ func (k *matmul) prepare(w *worker, r int) {
 	}
 }
 
+// combine sets dst to the input of which x2 is a part: elements of row r from at
+// on, of which x has those of k.x. scale is the norm's.
+func (k *matmul) combine(dst, x []float32, r, at int, scale float32) {
+	if k.norm {
+		k.ops.scaleMul(dst, x, k.x2[at:][:len(x)], scale)
+		return
+	}
+	k.ops.siluMul(dst, x, k.x2[r*k.xStride+at:][:len(x)])
+}
+
 // input points the worker's input at row r of quantised input, which is
 // [in] int8, [in/32] float32 and [in/16] int16 in private memory, rounded up to
 // a cache line.
 func (k *matmul) input(w *worker, r int) {
 	scales, sums := k.in/blockElems*4, k.in/16*2
-	row := w.scratch[r*k.inputStride():][:k.in+scales+sums]
+	row := w.scratch[r*k.inputBytes():][:k.in+scales+sums]
 	w.input.q, w.input.d, w.input.s = int8s(row[:k.in]), float32s(row[k.in:][:scales]), int16s(row[k.in+scales:])
 }
 
-// inputStride returns the bytes from one row of quantised input to the next.
-func (k *matmul) inputStride() int { return roundUp(k.in + k.in/blockElems*4 + k.in/16*2) }
+// inputBytes returns the bytes from one row of the input to the next in private
+// memory.
+func (k *matmul) inputBytes() int {
+	if !k.quant {
+		return roundUp(4 * k.in)
+	}
+	return roundUp(k.in + k.in/blockElems*4 + k.in/16*2)
+}
 
 // roundUp returns n rounded up to a cache line.
 func roundUp(n int) int { return (n + align - 1) &^ (align - 1) }

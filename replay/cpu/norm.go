@@ -8,8 +8,13 @@ import (
 
 // rmsNorm sets out to x / sqrt(mean(x^2) + eps) * w. out may be x.
 func (o *ops) rmsNorm(out, x, w []float32, eps float32) {
+	o.scaleMul(out[:len(x)], x, w[:len(x)], o.normScale(x, eps))
+}
+
+// normScale returns 1 / sqrt(mean(x^2) + eps).
+func (o *ops) normScale(x []float32, eps float32) float32 {
 	mean := o.dot(x, x) / float32(len(x))
-	o.scaleMul(out[:len(x)], x, w[:len(x)], 1/float32(math.Sqrt(float64(mean+eps))))
+	return 1 / float32(math.Sqrt(float64(mean+eps)))
 }
 
 // scaleMul sets out to (x * scale) * w.

@@ -38,7 +38,7 @@ const aheadBytes = 8 << 20
 
 // residentBlocks is how many threadgroups a multiprocessor has: more only wait
 // for one another longer. Products are divided for as many (compiler).
-const residentBlocks = 2
+const residentBlocks = 1
 
 // load builds the interpreters.
 func (resident) load(l *loader) error {

@@ -199,7 +199,7 @@ func TestAttention(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		run  func(*testing.T, *emu.Program)
-	}{{"attn", testAttn}, {"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 0, 4) }}, {"merge", testAttnMerge}, {"patch", testPatch}} {
+	}{{"attn", testAttn}, {"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 0, 4) }}, {"merge", testAttnMerge}, {"rope", testRopeAttn}, {"patch", testPatch}} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, p) })
 	}
 }

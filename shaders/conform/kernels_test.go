@@ -44,6 +44,28 @@ func one(b bool) uint32 {
 	return 0
 }
 
+// specialLogits returns n logits, among them equals and what is no number.
+func specialLogits(r *rand.Rand, n int) []float32 {
+	logits := normal(r, n, 1)
+	special := []float32{float32(math.NaN()), float32(math.Inf(-1)), float32(math.Inf(1)), 0, float32(math.Copysign(0, -1)), 7}
+	switch r.IntN(4) {
+	case 0: // equals
+		for i := range logits {
+			logits[i] = float32(r.IntN(3))
+		}
+	case 1:
+		for range 1 + n/10 {
+			logits[r.IntN(n)] = pick(r, special...)
+		}
+	case 2: // all the same
+		v := pick(r, special...)
+		for i := range logits {
+			logits[i] = v
+		}
+	}
+	return logits
+}
+
 var subjects = []subject{
 	{table.KernelRMSNorm, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows, xRows := width(r), 1+r.IntN(4), 1+r.IntN(6)
@@ -185,32 +207,32 @@ var subjects = []subject{
 	}},
 	{table.KernelArgmax, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, ring, stops := pick(r, 1, 5, 31, 1000, 4099, 32_000), 1+r.IntN(5), r.IntN(70)
-		logits := normal(r, n, 1)
-		special := []float32{float32(math.NaN()), float32(math.Inf(-1)), float32(math.Inf(1)), 0, float32(math.Copysign(0, -1)), 7}
-		switch r.IntN(4) {
-		case 0: // equals
-			for i := range logits {
-				logits[i] = float32(r.IntN(3))
-			}
-		case 1:
-			for range 1 + n/10 {
-				logits[r.IntN(n)] = pick(r, special...)
-			}
-		case 2: // all the same
-			v := pick(r, special...)
-			for i := range logits {
-				logits[i] = v
-			}
-		}
+		logits := specialLogits(r, n)
 		list := make([]uint32, 1+stops)
 		list[0] = pick(r, 0, uint32(stops), math.MaxUint32)
 		for i := range list[1:] {
 			list[1+i] = uint32(r.IntN(n))
 		}
+		input, parts := f32(logits), r.IntN(3) == 0
+		if parts {
+			input = nil
+			for i, v := range logits {
+				input = append(append(input, f32([]float32{v})...), u32(uint32(3*i+r.IntN(3)))...)
+			}
+		}
 		return command{
+			specs:  []uint32{one(parts)},
 			params: table.ArgmaxParams{N: uint32(n), Ring: uint32(ring), MaxStops: uint32(stops)},
 			second: pianolaSecond{index: uint32(r.IntN(ring + 2)), rows: 1},
-			input:  map[string][]byte{"logits": f32(logits), "stops": u32(list...)},
+			input:  map[string][]byte{"logits": input, "stops": u32(list...)},
+		}, nil
+	}},
+	{table.KernelArgmaxPart, func(r *rand.Rand) (command, map[string]tolerance) {
+		n := pick(r, 1, 5, 31, 1000, 4099, 32_000)
+		return command{
+			params: table.ArgmaxPartParams{N: uint32(n), Part: pick(r, uint32(4), 64, 1000, 2048)},
+			second: pianolaSecond{rows: 1},
+			input:  map[string][]byte{"logits": f32(specialLogits(r, n))},
 		}, nil
 	}},
 }
@@ -349,6 +371,16 @@ func testVocabulary(t *testing.T, p *emu.Program) {
 		got := c.emulated(t, p, tab, c.contents(t, tab, slots, r), launch{threads: 1024, order: emu.Random})
 		if want := u32(7, uint32(at), 9); !bytes.Equal(got.bindings[2], want) || got.count != 1 || !got.stopped {
 			t.Errorf("%d: tokens %v, count %d, stopped %t", at, got.bindings[2], got.count, got.stopped)
+		}
+		part := command{kernel: table.KernelArgmaxPart, params: table.ArgmaxPartParams{N: n, Part: 2048}, second: pianolaSecond{rows: 1}, input: map[string][]byte{"logits": f32(logits)}}
+		tab, slots = part.tableOf(t)
+		best := part.emulated(t, p, tab, part.contents(t, tab, slots, r), launch{threads: 256, order: emu.Random}).bindings[1]
+		c.specs, c.params = []uint32{1}, table.ArgmaxParams{N: uint32(len(best) / 8), Ring: 3, MaxStops: 1}
+		c.input["logits"] = best
+		tab, slots = c.tableOf(t)
+		got = c.emulated(t, p, tab, c.contents(t, tab, slots, r), launch{threads: 256, order: emu.Random})
+		if want := u32(7, uint32(at), 9); !bytes.Equal(got.bindings[2], want) || got.count != 1 || !got.stopped {
+			t.Errorf("%d, by parts: tokens %v, count %d, stopped %t", at, got.bindings[2], got.count, got.stopped)
 		}
 	}
 }

@@ -61,7 +61,9 @@ type productOf struct {
 	group    int // of the emulated command
 	rowGroup int
 	silu     bool
+	norm     bool // gemv alone has it, and add
 	bias     bool
+	add      bool
 	scale    float64
 }
 
@@ -71,18 +73,30 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 	xs, ys := p.in+pick(r, 0, 0, 4, 3), p.out+pick(r, 0, 5)
 	n := (p.rows-1)*xs + p.in
 	x, x2, b := normal(r, n, p.scale), normal(r, n, 1), normal(r, p.out, 1)
+	input := uint32(decl.InputPlain)
+	switch {
+	case p.silu:
+		input = decl.InputSiLUMul
+	case p.norm:
+		input, x2 = decl.InputNorm, normal(r, p.in, 1)
+	}
+	y := make([]float32, (p.rows-1)*ys+p.out)
+	if p.add {
+		y = normal(r, len(y), p.scale)
+	}
 	c := command{
 		kernel: p.kernel,
-		specs:  []uint32{uint32(p.t), p.act, one(p.silu), one(p.bias), uint32(p.layout)},
+		specs:  []uint32{uint32(p.t), p.act, input, one(p.bias), uint32(p.layout), one(p.add)},
 		params: table.GEMVParams{
 			In: uint32(p.in), Out: uint32(p.out), XStride: uint32(xs), YStride: uint32(ys), Group: uint32(p.group), RowGroup: uint32(p.rowGroup),
+			Eps: 1e-6,
 		},
 		second: pianolaSecond{rows: uint32(p.rows)},
 		input: map[string][]byte{
-			"x": f32(x), "x2": f32(x2), "w": m.bytes(p.layout), "b": f32(b), "y": make([]byte, 4*((p.rows-1)*ys+p.out)),
+			"x": f32(x), "x2": f32(x2), "w": m.bytes(p.layout), "b": f32(b), "y": f32(y),
 		},
 	}
-	if !p.silu {
+	if input == decl.InputPlain {
 		c.absent = append(c.absent, "x2")
 		delete(c.input, "x2")
 	}
@@ -90,21 +104,29 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 		c.absent = append(c.absent, "b")
 		delete(c.input, "b")
 	}
-	want := make([]float64, (p.rows-1)*ys+p.out)
+	want := floats(f32(y))
 	for row := range p.rows {
+		var squares float64
+		for _, v := range x[row*xs:][:p.in] {
+			squares += float64(v) * float64(v)
+		}
+		norm := 1 / math.Sqrt(squares/float64(p.in)+1e-6)
 		for o := range p.out {
 			var sum float64
 			for i := range p.in {
 				v := float64(x[row*xs+i])
-				if p.silu {
+				switch input {
+				case decl.InputSiLUMul:
 					v = v / (1 + math.Exp(-v)) * float64(x2[row*xs+i])
+				case decl.InputNorm:
+					v *= norm * float64(x2[i])
 				}
 				sum += float64(m.elements[o*p.in+i]) * v
 			}
 			if p.bias {
 				sum += float64(b[o])
 			}
-			want[row*ys+o] = sum
+			want[row*ys+o] += sum
 		}
 	}
 	return c, want
@@ -148,9 +170,20 @@ func (p *productOf) check(t *testing.T, e *emu.Program, seed uint64, threads int
 	}
 }
 
+// kindOf sets what the input is and what becomes of the product.
+func (p *productOf) kindOf(r *rand.Rand) {
+	p.silu, p.norm, p.bias, p.add = false, false, r.IntN(2) == 1, r.IntN(3) == 0
+	switch r.IntN(4) {
+	case 0:
+		p.silu = true
+	case 1, 2:
+		p.norm = true
+	}
+}
+
 // TestTiledGEMV compares products of tiles with those of the CPU device, which
-// has the same integers: what is left is the order of sums. With silu an
-// integer may be the next one.
+// has the same integers: what is left is the order of sums. With silu or a norm
+// an integer may be the next one.
 func TestTiledGEMV(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: true})
 	for _, typ := range dtype.All() {
@@ -159,19 +192,20 @@ func TestTiledGEMV(t *testing.T) {
 			continue
 		}
 		t.Run(typ.String(), func(t *testing.T) {
-			for seed := range uint64(8) {
+			for seed := range uint64(16) {
 				r := rand.New(rand.NewPCG(seed, 1))
 				p := productOf{
 					kernel: table.KernelGEMV, t: typ, act: decl.ActQ8, layout: dtype.Tiled16,
-					out: 16 * (1 + r.IntN(5)), in: elems * pick(r, 1, 2, 3, 5, 16/(elems/32)+1),
+					out: 16 * (1 + r.IntN(5)), in: elems * pick(r, 1, 2, 3, 5, 16/(elems/32)+1, 1024/elems),
 					rows: pick(r, 1, 1, 3), rowGroup: pick(r, 1, 2), group: pick(r, 8, 16, 24, 32, 48),
-					silu: r.IntN(4) == 0, bias: r.IntN(2) == 1, scale: pick(r, 1, 1, 1e-3, 1e4),
+					scale: pick(r, 1, 1, 1e-3, 1e4),
 				}
-				device := 2e-6
-				if p.silu {
-					device = 1e-2
+				p.kindOf(r)
+				device, exact := 2e-6, 3e-2
+				if p.silu || p.norm {
+					device, exact = 1e-2, 8e-2
 				}
-				p.check(t, e, seed, pick(r, 32, 64, 96, 256, 512), device, 3e-2)
+				p.check(t, e, seed, pick(r, 32, 64, 96, 256, 512), device, exact)
 			}
 		})
 	}
@@ -187,14 +221,15 @@ func TestRowsGEMV(t *testing.T) {
 		}
 		t.Run(typ.String(), func(t *testing.T) {
 			elems, _ := typ.Block()
-			for seed := range uint64(8) {
+			for seed := range uint64(16) {
 				r := rand.New(rand.NewPCG(seed, 2))
 				p := productOf{
 					kernel: table.KernelGEMV, t: typ, act: decl.ActF32, layout: dtype.Rows,
 					out: 1 + r.IntN(70), in: elems * pick(r, 1, 2, 3, 9, 5000/elems),
 					rows: pick(r, 1, 1, 3), rowGroup: pick(r, 1, 2), group: pick(r, 1, 2, 4, 7, 8, 16, 32),
-					silu: r.IntN(3) == 0, bias: r.IntN(2) == 1, scale: pick(r, 1, 1, 1e-3, 1e4),
+					scale: pick(r, 1, 1, 1e-3, 1e4),
 				}
+				p.kindOf(r)
 				if elems == 1 {
 					p.in = pick(r, 1, 7, 8, 32, 100, 256, 264, 1016, 2056, 4100, 4352)
 				}

@@ -77,6 +77,7 @@ var instances = []compiled{
 	{kernel: "gemm", fixed: append(rows, tiled...)},
 	{kernel: "embed", fixed: append(fix("wtype", append(floats, quantised...)...).and("weights", uint32(dtype.Rows)), fix("wtype", quantised...).and("weights", uint32(dtype.Tiled16))...)},
 	{kernel: "attn", fixed: slices.Concat(fix("tile", 0, 1), fix("head_dim", 64, 80, 96, 128).and("tile", 0, 1), fix("head_dim", 256).and("tile", 0))},
+	{kernel: "rope_attn", generic: true, fixed: fix("head_dim", 64, 80, 96, 128, 256)},
 }
 
 // entries returns the entries of a kernel, the generic one first.

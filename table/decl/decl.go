@@ -42,6 +42,7 @@ type Binding struct {
 	Role   Role
 	Extent string // bytes from the binding's offset that the kernel may touch, see Expr
 	If     string // the specialisation constant that must not be 0 for the binding to be there
+	ReadIf string // of a binding with role Write: the constant that makes it ReadWrite, unless it is 0
 	Doc    string // shape and element type
 
 	extent Expr
@@ -155,6 +156,18 @@ type Env interface {
 	// Value returns a parameter, a secondary field or a specialisation
 	// constant.
 	Value(name string) (uint64, bool)
+}
+
+// Role returns what the kernel does with binding i.
+func (k *Kernel) Role(i int, env Env) Role {
+	b := &k.Bindings[i]
+	if b.ReadIf == "" {
+		return b.Role
+	}
+	if n, ok := env.Value(b.ReadIf); ok && n == 0 {
+		return b.Role
+	}
+	return ReadWrite
 }
 
 // Extent returns how many bytes binding i may touch, from its offset.

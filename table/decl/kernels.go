@@ -2,24 +2,30 @@ package decl
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
 // Names of specialisation constants' values.
 var (
 	actValues    = []string{"f32", "q8"}
-	inputValues  = []string{"plain", "silu_mul"}
+	inputValues  = []string{"plain", "silu_mul", "norm"}
+	outputValues = []string{"store", "add"}
 	layoutValues = []string{"half", "interleaved"}
 	matrixValues = []string{"rows", "tiled16"} // dtype.Layout
 )
 
-// Values of the constants act, input and layout.
+// Values of the constants act, input, output and layout.
 const (
 	ActF32 = 0 // activations are multiplied as float32
 	ActQ8  = 1 // activations are quantised to int8 in blocks of 32, one float32 scale each
 
 	InputPlain   = 0 // the input is x
 	InputSiLUMul = 1 // the input is silu(x) * x2
+	InputNorm    = 2 // the input is rmsnorm(x) * x2
+
+	OutputStore = 0 // y is the product
+	OutputAdd   = 1 // the product is added to y
 
 	LayoutHalf        = 0 // RoPE rotates pairs (i, i + half)
 	LayoutInterleaved = 1 // RoPE rotates pairs (2i, 2i + 1)
@@ -38,13 +44,15 @@ var (
 	constSplit   = Constant{Name: "split", Flag: true, Doc: "1 if a row's positions are split over threadgroups"}
 	constWindow  = Constant{Name: "windowed", Flag: true, Doc: "1 if only the last positions are seen"}
 	constTile    = Constant{Name: "tile", Flag: true, Doc: "1 if a threadgroup takes a tile of rows"}
+	constOutput  = Constant{Name: "output", Values: outputValues, Doc: "what becomes of the product"}
+	constParts   = Constant{Name: "parts", Flag: true, Doc: "1 if the logits are those that argmax_part left"}
 )
 
 // Constants lists the specialisation constants of all kernels: an index is
 // the constant's number as a Metal function constant. Append only.
 var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
-	constTile,
+	constTile, constOutput, constParts,
 }
 
 var (
@@ -57,19 +65,20 @@ var (
 
 // matmul declares gemv and gemm: y = W·input (+ bias), row by row. Both have
 // the same arguments; gemv is shaped for one row, gemm for a chunk whose
-// weights are read once.
-func matmul(name, doc, tgMem string) Kernel {
+// weights are read once. require is what one of them wants besides.
+func matmul(name, doc, tgMem string, require ...string) Kernel {
 	return Kernel{
-		Name:    name,
-		Doc:     doc,
-		Grid:    [3]string{"div(out,group)", "div(rows,row_group)", "1"},
-		Require: []string{"1 <= in", "1 <= out", "1 <= group", "1 <= row_group", "in <= x_stride", "out <= y_stride", "weights*8*div(group,8) <= group", "weights <= act"},
+		Name: name,
+		Doc:  doc,
+		Grid: [3]string{"div(out,group)", "div(rows,row_group)", "1"},
+		Require: append([]string{"1 <= in", "1 <= out", "1 <= group", "1 <= row_group", "in <= x_stride", "out <= y_stride", "weights*8*div(group,8) <= group", "weights <= act"},
+			require...),
 		Bindings: []Binding{
 			{Name: "x", Role: Read, Extent: "((rows-1)*x_stride+in)*4", Doc: "[rows, in] float32, rows x_stride apart"},
-			{Name: "x2", Role: Read, Extent: "((rows-1)*x_stride+in)*4", If: "input", Doc: "[rows, in] float32, the factor of silu(x)"},
+			{Name: "x2", Role: Read, Extent: "((rows-1)*(2-min(input,2))*x_stride+in)*4", If: "input", Doc: "silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x); norm: [in] float32, that of the normalised x"},
 			{Name: "w", Role: Read, Extent: "mat(weights,wtype,out,in)", Doc: "[out, in] wtype, in the layout weights"},
 			{Name: "b", Role: Read, Extent: "out*4", If: "bias", Doc: "[out] float32"},
-			{Name: "y", Role: Write, Extent: "((rows-1)*y_stride+out)*4", Doc: "[rows, out] float32, rows y_stride apart"},
+			{Name: "y", Role: Write, Extent: "((rows-1)*y_stride+out)*4", ReadIf: "output", Doc: "[rows, out] float32, rows y_stride apart; output add: read too"},
 		},
 		Params: []Field{
 			{"in", U32, "columns of W"},
@@ -78,14 +87,22 @@ func matmul(name, doc, tgMem string) Kernel {
 			{"y_stride", U32, "elements from one row of y to the next"},
 			{"group", U32, "rows of W a threadgroup computes"},
 			{"row_group", U32, "rows of x a threadgroup computes them for"},
+			{"eps", F32, "added to the mean square, if the input is norm"},
 		},
 		Second: []Second{secondRows},
-		Specs:  []Constant{constWType, constAct, constInput, constBias, constMatrix},
+		Specs:  []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput},
 		// The input of every row as float32 or as int8 with a scale a block,
-		// rounded up to 64 bytes: never more than float32.
-		Worker: "rows*(in*4+64)",
+		// rounded up to 64 bytes: never more than float32. Then 256 elements of
+		// the product, if it is added.
+		Worker: "rows*(in*4+64+output*1024)",
 		TGMem:  tgMem,
 	}
+}
+
+// attnRequire is what attn and rope_attn want of their arguments.
+var attnRequire = []string{
+	"1 <= head_dim", "1 <= kv_heads", "div(heads,kv_heads)*kv_heads <= heads", "1 <= heads", "1 <= splits", "context <= splits*span", "windowed <= window",
+	"(1-windowed)*context <= cap", "1 <= cap", "splits <= 1+split*splits", "64*div(span,64) <= span", "1 <= head_group", "head_group <= div(heads,kv_heads)",
 }
 
 // Kernels is the list of kernels; an id is an index in it. Append only: ids
@@ -176,10 +193,10 @@ var Kernels = []Kernel{
 		Params: []Field{{"n", U32, "width"}},
 		Second: []Second{secondRows},
 	},
-	matmul("gemv", "y[r] = W · input[r] (+ b), for one row or a few.",
+	matmul("gemv", "y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few.",
 		"2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,2048)*4"),
-	matmul("gemm", "y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk.",
-		"weights*24832+(1-weights)*20992"),
+	matmul("gemm", "y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk. Its input is no norm, its output is stored.",
+		"weights*24832+(1-weights)*20992", "input <= 1", "output <= 0"),
 	{
 		Name:    "head_norm",
 		Doc:     "Each head h of each row: x[r, h] = rmsnorm(x[r, h]) * w.",
@@ -269,7 +286,7 @@ var Kernels = []Kernel{
 		Name:    "attn",
 		Doc:     "Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees positions s*span to (s+1)*span - 1 and writes its sum, its maximum and its weight to part; a split without positions may write its weight 0 alone. A threadgroup takes head_group heads that share K and V, and row_group rows.",
 		Grid:    [3]string{"kv_heads*div(div(heads,kv_heads),head_group)", "splits", "div(rows,row_group)"},
-		Require: []string{"1 <= head_dim", "1 <= kv_heads", "div(heads,kv_heads)*kv_heads <= heads", "1 <= heads", "1 <= splits", "context <= splits*span", "windowed <= window", "(1-windowed)*context <= cap", "windowed*min(context,window+rows-1) <= cap", "1 <= cap", "splits <= 1+split*splits", "64*div(span,64) <= span", "1 <= head_group", "head_group <= div(heads,kv_heads)", "1 <= row_group", "row_group <= 1+tile*row_group", "tile*head_dim <= 128", "tile*16*div(head_dim,16) <= head_dim"},
+		Require: slices.Concat(attnRequire, []string{"windowed*min(context,window+rows-1) <= cap", "1 <= row_group", "row_group <= 1+tile*row_group", "tile*head_dim <= 128", "tile*16*div(head_dim,16) <= head_dim"}),
 		Bindings: []Binding{
 			{Name: "q", Role: Read, Extent: "((rows-1)*q_stride+heads*head_dim)*4", Doc: "[rows, heads, head_dim] float32, rows q_stride apart"},
 			{Name: "k_cache", Role: Read, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
@@ -332,17 +349,66 @@ var Kernels = []Kernel{
 		Grid:    [3]string{"1", "1", "1"},
 		Require: []string{"1 <= n", "1 <= ring"},
 		Bindings: []Binding{
-			{Name: "logits", Role: Read, Extent: "n*4", Doc: "[n] float32"},
+			{Name: "logits", Role: Read, Extent: "n*(1+parts)*4", Doc: "[n] float32; parts: [n, 2], a float32 and its index, a uint32, indexes in order"},
 			{Name: "stops", Role: Read, Extent: "(1+max_stops)*4", Doc: "uint32 count, then [max_stops] uint32 ids"},
 			{Name: "tokens", Role: ReadWrite, Extent: "ring*4", Doc: "[ring] uint32"},
 		},
 		Params: []Field{
-			{"n", U32, "vocabulary"},
+			{"n", U32, "vocabulary, or parts of it"},
 			{"ring", U32, "entries of the token ring"},
 			{"max_stops", U32, "stop ids that fit"},
 		},
 		Second: []Second{secondToken},
+		Specs:  []Constant{constParts},
 		Step:   true,
+		TGMem:  "div(threads,32)*8",
+	},
+	{
+		Name:    "rope_attn",
+		Doc:     "qk_rope_kv and attn of one row in one. K and V of the newest position, kv_len - 1, go to cache row (kv_len - 1) mod cap, rounded to float16; who needs them makes them for itself, since they are not in the cache before the command has ended.",
+		Grid:    [3]string{"kv_heads*div(div(heads,kv_heads),head_group)", "splits", "1"},
+		Require: slices.Concat(attnRequire, []string{"windowed*min(context,window) <= cap", "2*half <= head_dim", "1 <= kv_len"}),
+		Bindings: []Binding{
+			{Name: "q", Role: Read, Extent: "heads*head_dim*4", Doc: "[heads, head_dim] float32"},
+			{Name: "k", Role: Read, Extent: "kv_heads*head_dim*4", Doc: "[kv_heads, head_dim] float32"},
+			{Name: "v", Role: Read, Extent: "kv_heads*head_dim*4", Doc: "[kv_heads, head_dim] float32"},
+			{Name: "angles", Role: Read, Extent: "half*8", Doc: "[half, 2] float32"},
+			{Name: "norm", Role: Read, Extent: "2*head_dim*4", If: "qk_norm", Doc: "[2, head_dim] float32: of Q, of K"},
+			{Name: "k_cache", Role: ReadWrite, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
+			{Name: "v_cache", Role: ReadWrite, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
+			{Name: "out", Role: Write, Extent: "heads*splits*(head_dim+2*split)*4", Doc: "[heads, head_dim] float32; split: [heads, splits, head_dim + 2]: values, maximum, weight"},
+		},
+		Params: []Field{
+			{"heads", U32, "Q heads"},
+			{"kv_heads", U32, "K and V heads"},
+			{"half", U32, "rotated pairs of a head, at most head_dim/2"},
+			{"cap", U32, "rows of the cache"},
+			{"window", U32, "positions seen, if the constant windowed is 1"},
+			{"span", U32, "positions of a split"},
+			{"splits", U32, "splits, 1 if not split"},
+			{"scale", F32, "factor of Q·K"},
+			{"head_group", U32, "Q heads that a threadgroup takes"},
+			{"eps", F32, "added to the mean square"},
+		},
+		Second: []Second{secondKVLen},
+		Specs:  []Constant{constHeadDim, constWindow, constSplit, constLayout, constQKNorm},
+		Worker: "16*(head_dim*8+256)+head_dim*8", // as attn, and a head as float32 and K and V as float16
+		TGMem:  "div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+(head_group+1)*head_dim*4",
+	},
+	{
+		Name:    "argmax_part",
+		Doc:     "out[i] = the largest of logits i*part to (i+1)*part - 1 and its index, the first of equals; NaN only if all are.",
+		Grid:    [3]string{"div(n,part)", "1", "1"},
+		Require: []string{"1 <= n", "1 <= part", "4*div(part,4) <= part", "rows <= 1"},
+		Bindings: []Binding{
+			{Name: "logits", Role: Read, Extent: "n*4", Doc: "[n] float32"},
+			{Name: "out", Role: Write, Extent: "div(n,part)*8", Doc: "[parts, 2]: a float32 and its index, a uint32"},
+		},
+		Params: []Field{
+			{"n", U32, "vocabulary"},
+			{"part", U32, "logits of a part"},
+		},
+		Second: []Second{secondRows},
 		TGMem:  "div(threads,32)*8",
 	},
 }
@@ -420,8 +486,13 @@ func (k *Kernel) compile() error {
 		if b.extent, err = parse(b.Extent); err != nil {
 			return err
 		}
-		if _, ok := k.Spec(b.If); b.If != "" && !ok {
-			return fmt.Errorf("decl: %s.%s: unknown constant %s", k.Name, b.Name, b.If)
+		for _, name := range []string{b.If, b.ReadIf} {
+			if _, ok := k.Spec(name); name != "" && !ok {
+				return fmt.Errorf("decl: %s.%s: unknown constant %s", k.Name, b.Name, name)
+			}
+		}
+		if b.ReadIf != "" && b.Role != Write {
+			return fmt.Errorf("decl: %s.%s: only what is written may be read if a constant says so", k.Name, b.Name)
 		}
 	}
 	return nil

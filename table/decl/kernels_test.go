@@ -144,6 +144,8 @@ func TestCompileRefuses(t *testing.T) {
 		}, "too many"},
 		{"extent", func(k *Kernel) { k.Bindings[0].Extent = "rows*" }, `"rows*"`},
 		{"unknown name", func(k *Kernel) { k.Bindings[0].Extent = "cols" }, "unknown name cols"},
+		{"unknown constant of a role", func(k *Kernel) { k.Bindings[0].Role, k.Bindings[0].ReadIf = Write, "n" }, "unknown constant n"},
+		{"role of what is read", func(k *Kernel) { k.Bindings[0].ReadIf = "flag" }, "only what is written"},
 		{"unknown constant", func(k *Kernel) { k.Bindings[0].If = "n" }, "unknown constant n"},
 		{"worker", func(k *Kernel) { k.Worker = "cols" }, "unknown name cols"},
 		{"grid", func(k *Kernel) { k.Grid[1] = "cols" }, "unknown name cols"},
@@ -192,6 +194,27 @@ func TestKernelEvaluation(t *testing.T) {
 	} {
 		if f() == nil {
 			t.Errorf("%s: no error without values", name)
+		}
+	}
+}
+
+// TestConditionalRole reads the role of what is written and, if a constant says
+// so, read; without the constant's value it is both.
+func TestConditionalRole(t *testing.T) {
+	k := good()
+	k.Bindings = append(k.Bindings, Binding{Name: "y", Role: Write, Extent: "n", ReadIf: "flag"})
+	if err := k.compile(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		env  mapEnv
+		want Role
+	}{{mapEnv{"flag": 0}, Write}, {mapEnv{"flag": 1}, ReadWrite}, {mapEnv{}, ReadWrite}} {
+		if got := k.Role(1, tt.env); got != tt.want {
+			t.Errorf("%v: role %s, want %s", tt.env, got, tt.want)
+		}
+		if got := k.Role(0, tt.env); got != Read {
+			t.Errorf("%v: role %s of what is always read", tt.env, got)
 		}
 	}
 }

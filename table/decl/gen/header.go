@@ -148,6 +148,7 @@ type manifestBinding struct {
 	Role   string `json:"role"`
 	Extent string `json:"extent"`
 	If     string `json:"if,omitempty"`
+	ReadIf string `json:"read_if,omitempty"`
 	Doc    string `json:"doc"`
 }
 
@@ -163,7 +164,7 @@ func manifest(kernels []decl.Kernel) ([]byte, error) {
 	for i, k := range kernels {
 		m := manifestKernel{ID: i, Name: k.Name, Doc: k.Doc, Step: k.Step, Grid: k.Grid, Require: k.Require, Specs: []string{}, Second: []manifestField{}}
 		for _, b := range k.Bindings {
-			m.Bindings = append(m.Bindings, manifestBinding{b.Name, b.Role.String(), b.Extent, b.If, b.Doc})
+			m.Bindings = append(m.Bindings, manifestBinding{b.Name, b.Role.String(), b.Extent, b.If, b.ReadIf, b.Doc})
 		}
 		for j, f := range k.Params {
 			m.Params = append(m.Params, manifestField{f.Name, f.Type.String(), 4 * j, f.Doc})

@@ -91,14 +91,16 @@ static float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, u
 
 static void gemv(const launch *l) {
     PARAMS(gemv);
+    enum { PLAIN, SILU, NORM };
     float *x = malloc(p->in * sizeof *x);
     for (uint32_t r = 0; r < rows(l); r++) {
-        for (uint32_t i = 0; i < p->in; i++) {
-            uint64_t at = (uint64_t)r * p->x_stride + i;
-            x[i] = l->specs[2] ? silu(F(0)[at]) * F(1)[at] : F(0)[at];
+        const float *in = F(0) + (uint64_t)r * p->x_stride;
+        for (uint32_t i = 0; i < p->in; i++) x[i] = l->specs[2] == SILU ? silu(in[i]) * F(1)[(uint64_t)r * p->x_stride + i] : in[i];
+        if (l->specs[2] == NORM) norm(x, in, F(1), p->in, p->eps);
+        for (uint32_t o = 0; o < p->out; o++) {
+            float *y = F(4) + (uint64_t)r * p->y_stride + o;
+            *y = dot(l->bind[2], l->specs[0], (uint64_t)o * p->in, x, p->in) + (l->specs[3] ? F(3)[o] : 0) + (l->specs[5] ? *y : 0);
         }
-        for (uint32_t o = 0; o < p->out; o++)
-            F(4)[(uint64_t)r * p->y_stride + o] = dot(l->bind[2], l->specs[0], (uint64_t)o * p->in, x, p->in) + (l->specs[3] ? F(3)[o] : 0);
     }
     free(x);
 }
@@ -165,34 +167,67 @@ static void qk_rope_kv(const launch *l) {
     }
 }
 
+// positions is the part of a row's positions that a threadgroup of attention
+// takes, and attend does it for one head.
+typedef struct {
+    uint32_t begin, end, cap, split;
+} positions;
+
+static positions part(uint32_t end, uint32_t windowed, uint32_t window, uint32_t split, uint32_t s, uint32_t span, uint32_t cap) {
+    positions a = {windowed && end > window ? end - window : 0, end, cap, split};
+    if (split) {
+        a.begin = a.begin > s * span ? a.begin : s * span;
+        a.end = least(a.end, (s + 1) * span);
+    }
+    return a;
+}
+
+static void attend(float *out, const float *q, const uint8_t *keys, const uint8_t *values, uint64_t head, positions a, uint32_t d, float scale) {
+    double acc[1024] = {0}, m = -1e300, sum = 0;
+    for (uint32_t pos = a.begin; pos < a.end; pos++) {
+        const uint64_t at = (head * a.cap + pos % a.cap) * d;
+        const _Float16 *k = (const _Float16 *)keys + at, *v = (const _Float16 *)values + at;
+        double score = 0;
+        for (uint32_t i = 0; i < d; i++) score += (double)q[i] * (double)k[i];
+        score *= scale;
+        double top = score > m ? score : m, shrink = exp(m - top), w = exp(score - top);
+        for (uint32_t i = 0; i < d; i++) acc[i] = acc[i] * shrink + w * (double)v[i];
+        sum = sum * shrink + w;
+        m = top;
+    }
+    for (uint32_t i = 0; i < d; i++) out[i] = (float)(a.split || sum == 0 ? acc[i] : acc[i] / sum);
+    if (a.split) out[d] = sum > 0 ? (float)m : -3e38f, out[d + 1] = (float)sum;
+}
+
 static void attn(const launch *l) {
     PARAMS(attn);
-    uint32_t d = l->specs[0], windowed = l->specs[1], split = l->specs[2], size = d + 2 * split;
+    uint32_t d = l->specs[0], split = l->specs[2], size = d + 2 * split;
     for (uint32_t r = 0; r < rows(l); r++)
         for (uint32_t h = 0; h < p->heads; h++)
-            for (uint32_t s = 0; s < p->splits; s++) {
-                const float *q = F(0) + (uint64_t)r * p->q_stride + h * d;
-                uint32_t end = second(l, 4) + r, begin = windowed && end > p->window ? end - p->window : 0;
-                if (split) {
-                    begin = begin > s * p->span ? begin : s * p->span;
-                    end = least(end, (s + 1) * p->span);
-                }
-                uint64_t head = (uint64_t)(h / (p->heads / p->kv_heads)) * p->cap;
-                float *out = F(3) + (((uint64_t)r * p->heads + h) * p->splits + s) * size;
-                double acc[1024] = {0}, m = -1e300, sum = 0;
-                for (uint32_t pos = begin; pos < end; pos++) {
-                    const _Float16 *k = (const _Float16 *)l->bind[1] + (head + pos % p->cap) * d, *v = (const _Float16 *)l->bind[2] + (head + pos % p->cap) * d;
-                    double score = 0;
-                    for (uint32_t i = 0; i < d; i++) score += (double)q[i] * (double)k[i];
-                    score *= p->scale;
-                    double top = score > m ? score : m, shrink = exp(m - top), w = exp(score - top);
-                    for (uint32_t i = 0; i < d; i++) acc[i] = acc[i] * shrink + w * (double)v[i];
-                    sum = sum * shrink + w;
-                    m = top;
-                }
-                for (uint32_t i = 0; i < d; i++) out[i] = (float)(split || sum == 0 ? acc[i] : acc[i] / sum);
-                if (split) out[d] = sum > 0 ? (float)m : -3e38f, out[d + 1] = (float)sum;
-            }
+            for (uint32_t s = 0; s < p->splits; s++)
+                attend(F(3) + (((uint64_t)r * p->heads + h) * p->splits + s) * size, F(0) + (uint64_t)r * p->q_stride + h * d, l->bind[1], l->bind[2],
+                       h / (p->heads / p->kv_heads), part(second(l, 4) + r, l->specs[1], p->window, split, s, p->span, p->cap), d, p->scale);
+}
+
+static void rope_attn(const launch *l) {
+    PARAMS(rope_attn);
+    uint32_t d = l->specs[0], split = l->specs[2], size = d + 2 * split, len = second(l, 4), row = (len - 1) % p->cap;
+    float x[1024];
+    for (uint32_t h = 0; h < p->kv_heads; h++) {
+        memcpy(x, F(1) + h * d, d * 4);
+        if (l->specs[4]) norm(x, F(1) + h * d, F(4) + d, d, p->eps);
+        rotate(x, F(3), p->half_, l->specs[3]);
+        cache(l->bind[5], x, h, row, p->cap, d);
+        cache(l->bind[6], F(2) + h * d, h, row, p->cap, d);
+    }
+    for (uint32_t h = 0; h < p->heads; h++) {
+        memcpy(x, F(0) + h * d, d * 4);
+        if (l->specs[4]) norm(x, F(0) + h * d, F(4), d, p->eps);
+        rotate(x, F(3), p->half_, l->specs[3]);
+        for (uint32_t s = 0; s < p->splits; s++)
+            attend(F(7) + ((uint64_t)h * p->splits + s) * size, x, l->bind[5], l->bind[6], h / (p->heads / p->kv_heads),
+                   part(len, l->specs[1], p->window, split, s, p->span, p->cap), d, p->scale);
+    }
 }
 
 static void attn_merge(const launch *l) {
@@ -219,13 +254,27 @@ static void silu_mul(const launch *l) {
         for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = silu(F(0)[(uint64_t)r * p->stride + i]) * F(1)[(uint64_t)r * p->stride + i];
 }
 
+static void argmax_part(const launch *l) {
+    PARAMS(argmax_part);
+    for (uint32_t first = 0, u = 0; first < p->n; first += p->part, u++) {
+        uint32_t best = first;
+        for (uint32_t i = first; i < least(p->n, first + p->part); i++)
+            if (F(0)[i] > F(0)[best]) best = i;
+        F(1)[2 * u] = F(0)[best];
+        ((uint32_t *)l->bind[1])[2 * u + 1] = best;
+    }
+}
+
 static void argmax(const launch *l) {
     PARAMS(argmax);
     const uint32_t *stops = (const uint32_t *)l->bind[1];
     uint32_t best = 0;
     float top = -INFINITY;
-    for (uint32_t i = 0; i < p->n; i++)
-        if (F(0)[i] > top) top = F(0)[i], best = i;
+    for (uint32_t i = 0; i < p->n; i++) {
+        uint32_t index = l->specs[0] ? ((uint32_t *)l->bind[0])[2 * i + 1] : i; // of a part, or a logit
+        float v = F(0)[l->specs[0] ? 2 * i : i];
+        if (v > top) top = v, best = index;
+    }
     ((uint32_t *)l->bind[2])[least(second(l, 0), p->ring - 1)] = best;
     step(l)->count++;
     for (uint32_t i = 0; i < least(stops[0], p->max_stops); i++)
@@ -260,7 +309,7 @@ static void patch(const launch *l) {
 }
 
 // Every kernel looks at the stop flag first.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_merge) X(silu_mul) X(argmax) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(argmax_part) X(argmax) X(patch)
 #define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)
 

@@ -1,0 +1,92 @@
+package cpu
+
+import (
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// ropeAttn is qk_rope_kv and attn of one row in one.
+type ropeAttn struct{ attn }
+
+// newest is how attention makes Q, and K and V of the newest position, for
+// itself.
+type newest struct {
+	headTurn
+	k, v []float32 // [kvHeads, headDim]
+}
+
+func newRoPEAttn(b *binder) (kernel, error) {
+	p := b.cmd.RoPEAttnParams()
+	d := int(b.spec(table.RoPEAttnSpecHeadDim))
+	b.need(p.KVHeads > 0 && p.Heads%max(p.KVHeads, 1) == 0, "%d heads cannot share %d K and V heads", p.Heads, p.KVHeads)
+	b.need(p.Cap > 0, "the cache has no rows")
+	b.need(p.Splits > 0, "there are no splits")
+	k := &ropeAttn{attn{
+		ops: b.ops, float: b.ops.float[dtype.F16],
+		heads: int(p.Heads), headDim: d, perKV: int(p.Heads / max(p.KVHeads, 1)),
+		span: int(p.Span), splits: int(p.Splits), split: b.spec(table.RoPEAttnSpecSplit) != 0, scale: p.Scale,
+		q: b.f32(table.RoPEAttnBindQ),
+		newest: &newest{
+			headTurn: newHeadTurn(b, d, int(p.Half), p.Eps, b.spec(table.RoPEAttnSpecLayout), table.RoPEAttnBindAngles, table.RoPEAttnBindNorm),
+			k:        b.f32(table.RoPEAttnBindK), v: b.f32(table.RoPEAttnBindV),
+		},
+		kCache: kvCache{b.bytes(table.RoPEAttnBindKCache), int(p.Cap), d},
+		vCache: kvCache{b.bytes(table.RoPEAttnBindVCache), int(p.Cap), d},
+		out:    b.f32(table.RoPEAttnBindOut),
+	}}
+	if b.spec(table.RoPEAttnSpecWindowed) != 0 {
+		b.need(p.Window > 0, "the window is 0")
+		k.window = int(p.Window)
+	}
+	return k, b.err
+}
+
+func (k *ropeAttn) units(*worker) int { return k.splits * k.heads }
+
+func (k *ropeAttn) run(w *worker, lo, hi int) {
+	for u := lo; u < hi; {
+		h, s := u%k.heads, u/k.heads
+		n := min(hi-u, k.perKV-h%k.perKV, attnRows)
+		k.group(w, 0, 1, s, h, n)
+		u += n
+	}
+}
+
+// makeHeads makes the group's Q, and the newest position's K and V if split s
+// has it. Of the groups that have it, the first of each K and V head writes
+// them to the cache; nobody reads them there before the command has ended.
+func (k *attn) makeHeads(w *worker, g *attnGroup, s int) {
+	d, from := k.headDim, k.newest
+	for i := range g.heads {
+		from.turn(g.q[i*d:][:d], k.q[(g.head+i)*d:][:d], from.qNorm, 0)
+	}
+	begin, end := k.seen(w, 0, s)
+	last := int(w.kvLen) - 1
+	if last < begin || last >= end {
+		return
+	}
+	mem := w.scratch[4*attnRows*(2*d+attnBlock):][:8*d]
+	g.fresh, g.newK, g.newV = last, mem[4*d:][:2*d], mem[6*d:]
+	kv := g.head / k.perKV
+	head := float32s(mem[:4*d])
+	from.turn(head, from.k[kv*d:][:d], from.kNorm, 0)
+	k.ops.f32ToF16(g.newK, head)
+	k.ops.f32ToF16(g.newV, from.v[kv*d:][:d])
+	if g.head%k.perKV == 0 {
+		at := w.cacheRow(0, k.kCache.cap)
+		copy(k.kCache.row(kv, at), g.newK)
+		copy(k.vCache.row(kv, at), g.newV)
+	}
+}
+
+// run returns the rows of positions p, p+1, ... that lie one after another, at
+// most n of them, and how many they are: the newest's own, or of the cache.
+func (g *attnGroup) run(c *kvCache, own []byte, head, p, n int) (int, []byte) {
+	if p == g.fresh {
+		return 1, own
+	}
+	if p < g.fresh {
+		n = min(n, g.fresh-p)
+	}
+	return c.run(head, p, n)
+}

@@ -1,0 +1,153 @@
+package conform
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola/shaders/emu"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// ropeAttention is the shape of a rope_attn command.
+type ropeAttention struct {
+	attention
+	half        int
+	interleaved bool
+	norm        bool
+}
+
+// row returns the bytes of the newest position's row in a cache.
+func (a ropeAttention) row(cache []byte, head int) []byte {
+	at := head*a.capacity() + (a.kvLen-1)%a.capacity()
+	return cache[2*at*a.headDim:][:2*a.headDim]
+}
+
+// command returns the command with random contents. The newest position's rows
+// of the caches are NaN, which shows if they are read.
+func (a ropeAttention) command(r *rand.Rand) command {
+	d, heads := a.headDim, a.kvHeads*a.shared
+	c := a.attention.command(r)
+	for h := range a.kvHeads {
+		for _, name := range []string{"k_cache", "v_cache"} {
+			copy(a.row(c.input[name], h), bytes.Repeat([]byte{0xff}, 2*d))
+		}
+	}
+	p := c.params.(table.AttnParams)
+	c.kernel = table.KernelRoPEAttn
+	c.specs = []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.interleaved), one(a.norm)}
+	c.params = table.RoPEAttnParams{
+		Heads: p.Heads, KVHeads: p.KVHeads, Half: uint32(a.half), Cap: p.Cap, Window: p.Window, Span: p.Span, Splits: p.Splits, Scale: p.Scale,
+		HeadGroup: p.HeadGroup, Eps: 1e-6,
+	}
+	angles := make([]float32, 2*a.half)
+	for i := range a.half {
+		sin, cos := math.Sincos(r.Float64() * 100)
+		angles[2*i], angles[2*i+1] = float32(cos), float32(sin)
+	}
+	c.input["q"], c.input["k"], c.input["v"] = f32(normal(r, heads*d, a.scale)), f32(normal(r, a.kvHeads*d, 1)), f32(normal(r, a.kvHeads*d, 1))
+	c.input["angles"], c.input["norm"] = f32(angles), f32(normal(r, 2*d, 1))
+	if !a.norm {
+		c.absent = []string{"norm"}
+		delete(c.input, "norm")
+	}
+	return c
+}
+
+// turned returns Q normalised and rotated.
+func (a ropeAttention) turned(c command) []float32 {
+	q, angles := floats(c.input["q"]), floats(c.input["angles"])
+	var out []float32
+	for head := range slices.Chunk(q, a.headDim) {
+		if a.norm {
+			var squares float64
+			for _, v := range head {
+				squares += v * v
+			}
+			w := floats(c.input["norm"])
+			for i := range head {
+				head[i] *= w[i] / math.Sqrt(squares/float64(a.headDim)+1e-6)
+			}
+		}
+		for i := range a.half {
+			x, y := i, i+a.half
+			if a.interleaved {
+				x, y = 2*i, 2*i+1
+			}
+			cos, sin := angles[2*i], angles[2*i+1]
+			head[x], head[y] = head[x]*cos-head[y]*sin, head[y]*cos+head[x]*sin
+		}
+		for _, v := range head {
+			out = append(out, float32(v))
+		}
+	}
+	return out
+}
+
+// check compares an outcome with attention in float64 of the caches that it
+// left, whose newest rows are compared apart.
+func (a ropeAttention) check(c command, got *outcome, tol float64) error {
+	after := c
+	after.input = map[string][]byte{
+		"q":       f32(a.turned(c)),
+		"k_cache": got.bindings[table.RoPEAttnBindKCache],
+		"v_cache": got.bindings[table.RoPEAttnBindVCache],
+	}
+	plain := a.attention
+	plain.gap = 0
+	return plain.compare(got.bindings[table.RoPEAttnBindOut], plain.exact(after, false), tol*max(1, a.scale))
+}
+
+// testRopeAttn compares random shapes with the CPU device and with float64, in
+// three orders.
+func testRopeAttn(t *testing.T, p *emu.Program) {
+	k, _ := decl.Lookup(table.KernelRoPEAttn)
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		a := ropeAttention{attention: randomAttention(r, 600), interleaved: r.IntN(2) == 0, norm: r.IntN(2) == 0}
+		a.rows, a.gap, a.half = 1, 0, pick(r, a.headDim/2, a.headDim/4)
+		c := a.command(r)
+		tab, slots := c.tableOf(t)
+		contents := c.contents(t, tab, slots, r)
+		cpu := c.onCPU(t, tab, slots, contents)
+		where := fmt.Sprintf("seed %d: %v, half %d, interleaved %t, norm %t", seed, a.attention, a.half, a.interleaved, a.norm)
+		if err := a.check(c, cpu, 2e-5); err != nil {
+			t.Fatalf("%s: the CPU device: %v", where, err)
+		}
+		for i, name := range map[int]string{table.RoPEAttnBindKCache: "k_cache", table.RoPEAttnBindVCache: "v_cache"} {
+			left := slices.Clone(cpu.bindings[i])
+			for h := range a.kvHeads {
+				copy(a.row(left, h), a.row(c.input[name], h))
+			}
+			if !bytes.Equal(left, c.input[name]) {
+				t.Fatalf("%s: the CPU device writes more of %s than the newest position", where, name)
+			}
+		}
+		var first *outcome
+		threads := pick(r, 32, 64, 128, 256, 512)
+		for _, o := range []emu.Order{emu.Forward, emu.Reverse, emu.Random} {
+			got := c.emulated(t, p, tab, contents, launch{threads: threads, order: o, seed: seed})
+			if err := a.check(c, got, 2e-5); err != nil {
+				t.Fatalf("%s, %d threads: %v", where, threads, err)
+			}
+			if first == nil {
+				first = got
+				same := *got
+				same.bindings[table.RoPEAttnBindOut] = cpu.bindings[table.RoPEAttnBindOut]
+				if err := compare(k, &same, cpu, map[string]tolerance{"k_cache": {a.headDim, 1e-3, true}}); err != nil {
+					t.Fatalf("%s, %d threads: %v", where, threads, err)
+				}
+			} else if err := compare(k, got, first, nil); err != nil {
+				t.Fatalf("%s: order %d gives something else: %v", where, o, err)
+			}
+		}
+		got := c.emulated(t, p, tab, contents, launch{threads: threads, stop: 1})
+		if err := compare(k, got, &outcome{bindings: contents, stopped: true}, nil); err != nil {
+			t.Fatalf("%s: it does something with the stop flag set: %v", where, err)
+		}
+	}
+}

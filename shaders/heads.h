@@ -1,0 +1,52 @@
+// Heads of Q, K and V before attention: QK norm, RoPE and their place in the KV
+// cache.
+#ifndef PIANOLA_HEADS_H
+#define PIANOLA_HEADS_H
+
+#include "rotate.h"
+
+// head_turn is a head of Q or K that is normalised and rotated.
+struct head_turn {
+    device const float *x;      // [d]
+    device const float *w;      // [d], the norm's weights
+    device const float *angles; // [pairs, 2]: cosine, sine
+    uint d, pairs, layout;
+    bool norm; // if not, w and scale are not used
+    float scale;
+};
+
+// head_squares returns the sum of squares of every step-th element from first on.
+static inline float head_squares(thread const head_turn &h, uint first, uint step) {
+    float sum = 0.0f;
+    for (uint i = first; i < h.d; i += step) {
+        sum += h.x[i] * h.x[i];
+    }
+    return sum;
+}
+
+// turned_at returns which two elements are number i of d-pairs: a pair, or
+// twice one of those after the pairs, which stay.
+static inline uint2 turned_at(thread const head_turn &h, uint i) {
+    return i < h.pairs ? rope_pair(i, h.pairs, h.layout) : uint2(i + h.pairs);
+}
+
+// turned returns the two elements of turned_at, normalised and rotated.
+static inline float2 turned(thread const head_turn &h, uint i, uint2 at) {
+    float2 value = float2(h.x[at.x], h.x[at.y]);
+    if (h.norm) {
+        value = value * h.scale * float2(h.w[at.x], h.w[at.y]);
+    }
+    if (i < h.pairs) {
+        value = rotate(value, float2(h.angles[2 * i], h.angles[2 * i + 1]));
+    }
+    return value;
+}
+
+// cache_row returns the first element of a head's row for row r of a chunk
+// whose first row sees kv_len positions.
+static inline ulong cache_row(uint head, uint r, uint kv_len, uint cap, uint head_dim) {
+    const uint row = (max(kv_len, 1u) - 1 + r) % cap;
+    return (ulong(head) * cap + row) * head_dim;
+}
+
+#endif
