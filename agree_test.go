@@ -2,38 +2,20 @@ package pianola_test
 
 import (
 	"context"
-	"encoding/json"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/golden"
 )
 
-// golden is a reference result, made by transformers in float32 arithmetic.
-type golden struct {
-	Cases []struct {
-		PromptIDs        []int32   `json:"prompt_ids"`
-		LastPromptLogits []float64 `json:"last_prompt_logits"`
-		GreedyIDs        []int32   `json:"greedy_ids"`
-		Top2Gap          []float64 `json:"top2_gap"`
-	} `json:"cases"`
-}
-
-func readGolden(t *testing.T, path string) golden {
+func readGolden(t *testing.T, path string) *golden.Reference {
 	t.Helper()
-	b, err := os.ReadFile(path)
+	g, err := golden.Read(path)
 	if err != nil {
 		t.Fatal(err)
-	}
-	var g golden
-	if err := json.Unmarshal(b, &g); err != nil {
-		t.Fatal(err)
-	}
-	if len(g.Cases) == 0 {
-		t.Fatalf("%s has no cases", path)
 	}
 	return g
 }
@@ -80,35 +62,15 @@ func greedy(t testing.TB, m *pianola.Model, chain int, ids []int32, n int) ([]fl
 	return logits, out
 }
 
-// agree compares a result with the reference: the relative error of the logits,
-// and the greedy tokens up to the first step whose gap between the best two is
-// below twice the largest logit difference. It returns the relative error.
+// agree compares a result with the reference, as golden.Compare does. It
+// returns the relative error of the logits.
 func agree(t *testing.T, limit float64, logits []float32, ids []int32, ref []float64, refIDs []int32, gap []float64) float64 {
 	t.Helper()
-	var diff, norm, largest float64
-	for i, r := range ref {
-		d := float64(logits[i]) - r
-		diff += d * d
-		norm += r * r
-		largest = max(largest, math.Abs(d))
+	a := golden.Compare(limit, logits, ids[:len(refIDs)], ref, refIDs, gap)
+	if a.Fault != nil {
+		t.Error(a.Fault)
 	}
-	rel := math.Sqrt(diff / norm)
-	if !(rel <= limit) {
-		t.Errorf("relative error of the logits is %.2e, want at most %.2e", rel, limit)
-	}
-	// The reference has logits for the first step alone; later steps are
-	// taken to differ by as much, and by their share of what the limit allows.
-	tie := 2 * max(largest, limit*math.Sqrt(norm/float64(len(ref)))*3)
-	for i := range refIDs {
-		if gap[i] < tie {
-			break
-		}
-		if ids[i] != refIDs[i] {
-			t.Errorf("greedy token %d is %d, want %d (gap %.3g, near ties are below %.3g)", i, ids[i], refIDs[i], gap[i], tie)
-			break
-		}
-	}
-	return rel
+	return a.Relative
 }
 
 func TestGoldens(t *testing.T) {

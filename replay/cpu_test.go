@@ -169,6 +169,32 @@ func testAllLogits(t *testing.T, loaded loader) {
 			t.Errorf("row %d differs from a prompt of %d", n-1, n)
 		}
 	}
+	// Another session in between changes no row.
+	wide := loaded(t, "qwen2", 64, compiler.Options{AllLogits: true})
+	long := prompt(100)
+	var alone, between [][]float32
+	for _, to := range []*[][]float32{&alone, &between} {
+		s, other := session(t, wide, replay.SessionOptions{}), session(t, wide, replay.SessionOptions{})
+		if err := s.AllLogits(context.Background(), long, func(row int, logits []float32) error {
+			*to = append(*to, slices.Clone(logits))
+			if to == &between && row%25 == 0 {
+				_, _, err := other.Prompt(context.Background(), prompt(40))
+				return err
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		*to = append(*to, make([]float32, 512))
+		if err := s.Logits((*to)[100]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range alone {
+		if !slices.Equal(alone[i], between[i]) {
+			t.Fatalf("row %d is another after a prompt of another session", i)
+		}
+	}
 	// The context goes on where the prompt ended.
 	if a, b := generate(t, s, []int32{7}, 5), len(ids)+1+1+4; s.Len() != b {
 		t.Errorf("%d positions after %v, want %d", s.Len(), a, b)

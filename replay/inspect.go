@@ -45,12 +45,16 @@ func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int
 		rows := min(int(h.Chunk), len(ids)-at)
 		for row := 0; row < rows; row += block {
 			n := min(block, rows-row)
-			s.sub.Runs = s.sub.Runs[:0]
-			if row == 0 {
-				s.add(s.m.programs.prefill, 1, s.n+at, rows, 0)
-			}
-			s.add(s.m.programs.logits, 1, s.n+at, n, row)
-			if _, err := s.submit(); err != nil {
+			_, err := s.submitBehind(func(own bool) {
+				s.sub.Runs = s.sub.Runs[:0]
+				// Another session has the chunk's rows overwritten: they are
+				// computed again.
+				if row == 0 || !own {
+					s.add(s.m.programs.prefill, 1, s.n+at, rows, 0)
+				}
+				s.add(s.m.programs.logits, 1, s.n+at, n, row)
+			})
+			if err != nil {
 				return err
 			}
 			if err := s.interrupted(ctx); err != nil {
@@ -66,10 +70,15 @@ func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int
 			}
 		}
 	}
-	s.sub.Runs = s.sub.Runs[:0]
 	last := (len(ids) - 1) / int(h.Chunk) * int(h.Chunk)
-	s.addHead(s.n+last, len(ids)-last)
-	if _, err := s.submit(); err != nil {
+	_, err := s.submitBehind(func(own bool) {
+		s.sub.Runs = s.sub.Runs[:0]
+		if !own {
+			s.add(s.m.programs.prefill, 1, s.n+last, len(ids)-last, 0)
+		}
+		s.addHead(s.n+last, len(ids)-last)
+	})
+	if err != nil {
 		return err
 	}
 	if err := s.interrupted(ctx); err != nil {

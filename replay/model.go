@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/pianola-engine/pianola/table"
@@ -43,6 +44,9 @@ type Model struct {
 	kvRows   int // of the smallest KV cache
 
 	tokens, logits, stops uint32 // slots
+
+	mu    sync.Mutex // held where a submission is queued
+	order uint64     // how many were
 }
 
 // programs are the indices of the table's programs, -1 where there is none.

@@ -31,8 +31,9 @@ type Session struct {
 	ticket atomic.Uint64 // of the submission in flight, 0 when none
 	halt   atomic.Bool   // the context of the call in progress is cancelled
 
-	n        int  // positions in the KV cache
-	pending  bool // tokens[n] is chosen
+	order    uint64 // of the last submission among the model's
+	n        int    // positions in the KV cache
+	pending  bool   // tokens[n] is chosen
 	perToken time.Duration
 
 	sub   table.Submission
@@ -128,7 +129,20 @@ func noWatch() bool { return true }
 
 // submit runs the submission and waits for it.
 func (s *Session) submit() (table.Result, error) {
+	return s.submitBehind(func(bool) {})
+}
+
+// submitBehind submits what runs adds to the submission. own says that the
+// device's last submission was the session's, so that scratch is as that left it.
+func (s *Session) submitBehind(runs func(own bool)) (table.Result, error) {
+	s.m.mu.Lock()
+	runs(s.order != 0 && s.order == s.m.order)
 	ticket, err := s.m.dev.Submit(&s.sub)
+	if err == nil {
+		s.m.order++
+		s.order = s.m.order
+	}
+	s.m.mu.Unlock()
 	if err != nil {
 		return table.Result{}, err
 	}

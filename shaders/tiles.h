@@ -97,6 +97,32 @@ static inline tile_part load_part(device const uchar *strip, uint tile, tile_lan
     return t;
 }
 
+// part_words returns the int8 of one row that a part of 16 bytes a row has, of
+// columns 0 to 15 and of columns 16 to 31.
+template <uint T>
+static inline uint2 part_words(uint q, uint high, uint part) {
+    if (has_levels(T)) {
+        return look_up(levels_of(T), q);
+    }
+    uint2 w = uint2(q & PIANOLA_BYTES(15), q >> 4 & PIANOLA_BYTES(15));
+    if (T == PIANOLA_WTYPE_Q6_K) {
+        const uint pairs = high >> (part % 2 * 4);
+        w |= uint2((pairs & PIANOLA_BYTES(3)) << 4, (pairs & PIANOLA_BYTES(12)) << 2);
+    } else if (T == PIANOLA_WTYPE_Q5_0 || T == PIANOLA_WTYPE_Q5_1 || T == PIANOLA_WTYPE_Q5_K) {
+        const uint bits = high >> part;
+        w |= uint2((bits & PIANOLA_BYTES(1)) << 4, bits & PIANOLA_BYTES(16));
+    }
+    return w;
+}
+
+// part_product returns the integer of one row whose columns have one scale,
+// added to sum.
+template <uint T>
+static inline int part_product(uint q, uint high, uint part, int4 x, int sum) {
+    const uint2 w = part_words<T>(q, high, part);
+    return dot4(int(w.y), x.z, dot4(int(w.x), x.x, sum));
+}
+
 // part_products returns the integers of one row: products with columns 0 to
 // 15, and with columns 16 to 31. x are the activations of the part's groups.
 template <uint T>
@@ -106,17 +132,7 @@ static inline int2 part_products(uint q, uint high, uint part, int4 x) {
         return int2(dot4(int(q), x.x, 0), 0);
     }
     if (parts == 4) {
-        uint2 w = uint2(q & PIANOLA_BYTES(15), q >> 4 & PIANOLA_BYTES(15));
-        if (has_levels(T)) {
-            w = look_up(levels_of(T), q);
-        }
-        if (T == PIANOLA_WTYPE_Q6_K) {
-            const uint pairs = high >> (part % 2 * 4);
-            w |= uint2((pairs & PIANOLA_BYTES(3)) << 4, (pairs & PIANOLA_BYTES(12)) << 2);
-        } else if (T == PIANOLA_WTYPE_Q5_0 || T == PIANOLA_WTYPE_Q5_1 || T == PIANOLA_WTYPE_Q5_K) {
-            const uint bits = high >> part;
-            w |= uint2((bits & PIANOLA_BYTES(1)) << 4, bits & PIANOLA_BYTES(16));
-        }
+        const uint2 w = part_words<T>(q, high, part);
         return int2(dot4(int(w.x), x.x, 0), dot4(int(w.y), x.z, 0));
     }
     uint4 w = uint4(q, q >> 4, q >> 2, q >> 6) & PIANOLA_BYTES(3);
@@ -160,6 +176,19 @@ static inline void multiply_part(thread float4 &sum, tile_part t, uint part, int
     d *= dx;
     if (has_minimum(T)) {
         m = float4(as_type<half4>(t.m)) * (is_k(T) ? -dx : dx);
+    }
+    if (tile_form_of(T).parts == 4 && !is_k(T) && !two) {
+        // One scale for all columns: the sums begin with what zeros and the
+        // first products add up to.
+        const int zero = -zero_of(T) * (of_x.x + of_x.y);
+        _Pragma("clang loop unroll(full)")
+        for (uint r = 0; r < 4; r++) {
+            sum[r] += d[r] * float(part_product<T>(t.quants[r], t.high[r], part, x, zero));
+            if (has_minimum(T)) {
+                sum[r] += m[r] * float(of_x.x + of_x.y);
+            }
+        }
+        return;
     }
     _Pragma("clang loop unroll(full)")
     for (uint r = 0; r < 4; r++) {

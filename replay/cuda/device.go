@@ -80,9 +80,6 @@ func New(o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Mode == "" && !gpu.Cooperative {
-		m = record{}
-	}
 	if o.Modules == nil || !o.Modules.supports(gpu.capability()) {
 		return nil, fmt.Errorf("cuda: %s, compute capability %d.%d: %w", gpu.Name, gpu.Major, gpu.Minor, ErrNoKernels)
 	}
@@ -244,8 +241,9 @@ type mode interface {
 	timed(e *executor, j *job, r *table.Run, times []time.Duration) error
 }
 
-// modes are the modes there are, the fastest first.
-func modes() []mode { return []mode{resident{}, record{}, encode{}} }
+// modes are the modes there are, the fastest first, as measured on an H200
+// (docs/BENCHMARKS.md).
+func modes() []mode { return []mode{record{}, resident{}, encode{}} }
 
 // Modes returns the names of the modes, the fastest first.
 func Modes() []string {

@@ -257,7 +257,7 @@ func TestStates(t *testing.T) {
 	drv := fake.New(t)
 	m := tiny(t, "llama")
 	d := open(t, drv, "")
-	if d.Mode() != "resident" || !slices.Equal(d.Info().Modes, []string{"resident", "record", "encode"}) || d.Info().Device != "cuda" ||
+	if d.Mode() != "record" || !slices.Equal(d.Info().Modes, []string{"record", "resident", "encode"}) || d.Info().Device != "cuda" ||
 		!strings.Contains(d.Info().Detail, "compute capability 9.0, 132 multiprocessors, driver for CUDA 13.0") {
 		t.Errorf("%s, %+v", d.Mode(), d.Info())
 	}

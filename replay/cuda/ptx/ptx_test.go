@@ -44,6 +44,7 @@ const small = `//
 	mov.u32 	%r7, %ctaid.y;
 	ld.global.nc.f32 	%f1, [%rd4];
 	mov.u32 	%r8, %ntid.x;
+	mov.u32 	%r9, %tid.x;
 	bar.sync 	0;
 	setp.ne.s32 	%p1, %r1, 0;
 	@%p1 bra 	$L__BB0_2;
@@ -82,7 +83,7 @@ func TestSelect(t *testing.T) {
 			if ok != want {
 				t.Errorf("%v: entry %s: %v", names, n, ok)
 			}
-			if ok && len(e.body) != 17 {
+			if ok && len(e.body) != 18 {
 				t.Errorf("%d lines of %s", len(e.body), n)
 			}
 		}
@@ -122,7 +123,7 @@ func TestSpliced(t *testing.T) {
 		}
 		for _, want := range []string{
 			"\tld.shared.u64 	%rd1, [%qrec+136];", stop, "\tld.shared.v2.u32 {%r2, %r3}, [%qrec+184];", "\tld.shared.v2.u32 	{%r4, %r5}, [%qrec+152];",
-			"\tadd.s64 %rd3, %qrec, 64;", "\tld.shared.u32 	%r6, [%rd3+20];", "\tmov.u32 	%r7, %qy;", "\tld.global.f32 	%f1, [%rd4];", "\tmov.u32 	%r8, %qn;", "\tbar.sync 	1, %qn;",
+			"\tadd.s64 %rd3, %qrec, 64;", "\tld.shared.u32 	%r6, [%rd3+20];", "\tmov.u32 	%r7, %qy;", "\tld.global.f32 	%f1, [%rd4];", "\tmov.u32 	%r8, %qn;", "\tmov.u32 	%r9, %qtid;", "\tbar.sync 	1, %qn;",
 			"\t@%p1 bra 	$Q3_BB0_2;", "\t@%p1 bra $Q_end3;", "$Q3_BB0_2:", "\tbra $Q_end3;",
 		} {
 			if !strings.Contains(text+"\n", want+"\n") {

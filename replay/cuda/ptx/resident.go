@@ -35,6 +35,7 @@ const (
 	RecordThreads  = 212 // of a threadgroup; the others of the kernel's wait
 	RecordPrefetch = 216 // address of bytes that a later command reads first
 	RecordAhead    = 224 // how many, 32 bits
+	RecordZero     = 232 // 0, which the assembler does not know
 )
 
 // Offsets in the 64 bytes of Resident's own parameters. Its bindings are the
@@ -105,7 +106,7 @@ func Interpreter(version, target string, bodies []*Entry, threads int) ([]byte, 
 // is, and each thread's word of the next record.
 const walkStart = `	.shared .align 16 .b8 q_records[512];
 	.reg .pred %qp, %qs;
-	.reg .b32 %qx, %qy, %qz, %qtile, %qn, %qbody, %qat, %qtokens, %qtarget, %qword, %qa, %qb, %qc, %qd;
+	.reg .b32 %qx, %qy, %qz, %qtile, %qtid, %qn, %qbody, %qat, %qtokens, %qtarget, %qword, %qa, %qb, %qc, %qd;
 	.reg .b64 %qrec, %qsrc, %qstep, %qend, %qclock;
 	mov.u64 %qrec, q_records;
 	ld.param.u32 %qtokens, [p8];
@@ -162,6 +163,10 @@ $Q_tile:
 	mov.u32 %qd, %tid.x;
 	setp.ge.u32 %qp, %qd, %qn;
 	@%qp bra $Q_next;
+	// A body's thread is a value of this turn of the loop: what bodies make of it
+	// would else be made once for all, and be in registers all the time.
+	ld.shared.u32 %qz, [%qrec+232];
+	add.s32 %qtid, %qd, %qz;
 	rem.u32 %qx, %qtile, %qa;
 	div.u32 %qc, %qtile, %qa;
 	rem.u32 %qy, %qc, %qb;
@@ -277,6 +282,8 @@ var (
 	pointerOf     = regexp.MustCompile(`^\s*ld\.param\.u64\s+(%rd\d+), \[\w+_param_(\d+)\];`)
 	addressOf     = regexp.MustCompile(`^\s*mov\.[bu]64\s+(%rd\d+), \w+_param_(\d+);`)
 	loadPattern   = regexp.MustCompile(`^(\s*(?:@!?%p\d+\s+)?)ld(?:\.volatile)?\.global(?:\.nc)?\.([.\w]+)\s+(.+), \[(%rd\d+)(?:\+(\d+))?\];`)
+	registers     = regexp.MustCompile(`^\s*\.reg \.(\w+)\s+(%\w+)<(\d+)>;`)
+	zeros         = map[string]string{"pred": "0", "b16": "0", "b32": "0", "b64": "0", "f32": "0f00000000"}
 	positionOf    = regexp.MustCompile(`%ctaid\.([xyz])`)
 	registerUse   = regexp.MustCompile(`%rd\d+`)
 	localLabel    = regexp.MustCompile(`\$L_+BB`)
@@ -310,6 +317,19 @@ func (e *Entry) spliced(n int, stops bool) ([]string, error) {
 				return nil, fmt.Errorf("ptx: entry %s: %q in a body", e.Name, strings.TrimSpace(l))
 			}
 		}
+		if m := registers.FindStringSubmatch(l); m != nil {
+			n, _ := strconv.Atoi(m[3])
+			out = append(out, l)
+			// A register that some path leaves as it was would be live in all
+			// of the loop. The assembler drops what is never read.
+			for i := 1; i < n; i++ {
+				out = append(out, fmt.Sprintf("\tmov.%s %s%d, %s;", m[1], m[2], i, zeros[m[1]]))
+			}
+			if zeros[m[1]] == "" {
+				return nil, fmt.Errorf("ptx: entry %s: registers of type %s", e.Name, m[1])
+			}
+			continue
+		}
 		if m := addressOf.FindStringSubmatch(l); m != nil {
 			i, _ := strconv.Atoi(m[2])
 			out = append(out, fmt.Sprintf("\tadd.s64 %s, %%qrec, %d;", m[1], offsetOfParam(i)))
@@ -342,6 +362,7 @@ func (e *Entry) spliced(n int, stops bool) ([]string, error) {
 		l = strings.ReplaceAll(l, "ld.global.nc.", "ld.global.")
 		// A command's threads may be fewer than the kernel's.
 		l = strings.ReplaceAll(l, "%ntid.x", "%qn")
+		l = strings.ReplaceAll(l, "%tid.x", "%qtid")
 		l = strings.ReplaceAll(l, "bar.sync \t0;", "bar.sync \t1, %qn;")
 		l = positionOf.ReplaceAllString(l, "%q$1")
 		l = localLabel.ReplaceAllString(l, fmt.Sprintf("$$Q%d_BB", n))

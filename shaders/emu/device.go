@@ -1,0 +1,478 @@
+package emu
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pianola-engine/pianola/shaders"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// DeviceOptions are the settings of a device.
+type DeviceOptions struct {
+	Order Order  // of threads, and of the commands between two barriers
+	Seed  uint64 // of Random
+
+	// Unchecked loads a table that does not validate, so that a test sees
+	// what its kernels make of it.
+	Unchecked bool
+}
+
+// Device replays tables with the emulated kernels, for tests. Its methods are
+// those of replay.Device, and are described there.
+//
+// It has an emulator's process of its own. A kernel gets each binding cut to
+// the extent that its declaration gives it: with Options.Sanitize, a byte more
+// is an error. Commands between two barriers run in the order of the options.
+type Device struct {
+	p *Program
+	o DeviceOptions
+
+	// Set by Load, and not changed after.
+	t        *table.Table
+	model    [][]byte // by slot, of model and executor scope
+	launches []launch // by command
+	weights  uint64
+	executor uint64
+
+	turn   sync.Mutex // held by the submission that runs
+	random *rand.Rand // guarded by turn
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	sessions map[table.SessionID]*deviceSession
+	jobs     map[table.Ticket]*job
+	last     uint64 // number of a session or a ticket
+}
+
+// launch is a command, ready but for its memory.
+type launch struct {
+	dispatch Dispatch // without buffers, secondary bytes and step block
+	bindings []cut
+}
+
+// cut is a binding: the bytes [from, to) of a slot.
+type cut struct {
+	slot     uint32
+	from, to uint64
+}
+
+type deviceSession struct {
+	id  table.SessionID
+	mem [][]byte // by slot, those of model and executor scope included
+	own []bool   // by slot
+	job *job     // not waited for
+}
+
+type job struct {
+	session   *deviceSession
+	sub       *table.Submission
+	cancelled atomic.Bool
+	done      chan struct{} // closed when what follows is set
+	result    table.Result
+	err       error
+}
+
+// Errors of a device.
+var (
+	ErrClosed  = errors.New("emu: the device is closed, or has no table")
+	ErrSession = errors.New("emu: there is no such session")
+	ErrTicket  = errors.New("emu: there is no such submission")
+	ErrBusy    = errors.New("emu: the session has a submission in flight")
+)
+
+// CommandError is a command that failed, or that cannot be launched.
+type CommandError struct {
+	Command int
+	Label   string
+	Err     error
+}
+
+// Error implements error.
+func (e *CommandError) Error() string {
+	return fmt.Sprintf("emu: command %d (%s): %v", e.Command, e.Label, e.Err)
+}
+
+// Unwrap returns the fault.
+func (e *CommandError) Unwrap() error { return e.Err }
+
+// NewDevice returns a device that runs the kernels of a built emulator in a
+// process of its own.
+func NewDevice(p *Program, o DeviceOptions) *Device {
+	return &Device{
+		p: &Program{path: p.path}, o: o, random: rand.New(rand.NewPCG(o.Seed, 0)),
+		sessions: map[table.SessionID]*deviceSession{}, jobs: map[table.Ticket]*job{},
+	}
+}
+
+// Info says what the device is.
+func (d *Device) Info() table.Info {
+	return table.Info{Device: "emulator", Name: "emulator of Metal kernels", Modes: []string{"encode"}}
+}
+
+// Load takes a table of any chip.
+func (d *Device) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error {
+	if faults := t.Validate(); len(faults) > 0 && !d.o.Unchecked {
+		return fmt.Errorf("emu: %w", faults[0])
+	}
+	made, err := shaders.Made()
+	if err != nil {
+		return err
+	}
+	launches := make([]launch, len(t.Cmds))
+	for pi := range t.Programs {
+		p := &t.Programs[pi]
+		for i := int(p.First); i < int(p.First+p.Count); i++ {
+			if launches[i], err = launchOf(made, t, p, &t.Cmds[i]); err != nil {
+				return &CommandError{i, t.Label(i), err}
+			}
+		}
+	}
+	model := make([][]byte, len(t.Slots))
+	var weights, executor uint64
+	for i, s := range t.Slots {
+		switch s.Scope {
+		case table.ScopeModel:
+			model[i] = make([]byte, s.Size)
+			weights += s.Size
+		case table.ScopeExecutor:
+			// Floats that nothing has written are NaN.
+			model[i] = slices.Repeat([]byte{0xff}, int(s.Size))
+			executor += s.Size
+		}
+	}
+	if err := upload(ctx, t, src, model, o.Progress); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || d.t != nil {
+		return errors.New("emu: the device is closed, or has a table")
+	}
+	d.t, d.model, d.launches, d.weights, d.executor = t, model, launches, weights, executor
+	return nil
+}
+
+// launchOf makes a command ready, and checks what devices rely on.
+func launchOf(m *shaders.Manifest, t *table.Table, p *table.Program, c *table.Cmd) (launch, error) {
+	env, err := t.NewEnv(c, p)
+	if err != nil {
+		return launch{}, err
+	}
+	k := env.Kernel()
+	made, ok := m.Kernel(k.Name)
+	if !ok {
+		return launch{}, fmt.Errorf("the manifest has no kernel %s", k.Name)
+	}
+	threads := int(c.Threadgroup[0]) * int(c.Threadgroup[1]) * int(c.Threadgroup[2])
+	var memory uint64
+	if made.TGMem != "" {
+		if memory, err = made.ThreadgroupBytes(env, threads); err != nil {
+			return launch{}, err
+		}
+	}
+	l := launch{
+		dispatch: Dispatch{
+			Kernel: k.Name, Grid: c.Grid, Threads: uint32(threads), TGMem: uint32(memory),
+			Specs: t.Specs[c.Spec].Values, Params: c.Param,
+		},
+		bindings: make([]cut, len(k.Bindings)),
+	}
+	for i := range k.Bindings {
+		b := c.Bind[i]
+		if l.bindings[i].slot = b.Slot; b.Slot == table.NoSlot {
+			continue
+		}
+		n, err := env.Extent(i)
+		if err != nil {
+			return launch{}, err
+		}
+		switch {
+		case uint64(b.Slot) >= uint64(len(t.Slots)):
+			return launch{}, fmt.Errorf("binding %s: slot %d of %d", k.Bindings[i].Name, b.Slot, len(t.Slots))
+		case b.Offset > t.Slots[b.Slot].Size || n > t.Slots[b.Slot].Size-b.Offset:
+			return launch{}, fmt.Errorf("binding %s: %d + %d bytes are past the end of slot %s", k.Bindings[i].Name, b.Offset, n, t.Slots[b.Slot].Name)
+		case b.Offset%uint64(m.BindingAlign) != 0:
+			return launch{}, fmt.Errorf("binding %s: offset %d is no multiple of %d", k.Bindings[i].Name, b.Offset, m.BindingAlign)
+		}
+		l.bindings[i].from, l.bindings[i].to = b.Offset, b.Offset+n
+	}
+	return l, nil
+}
+
+// Memory says what the device holds.
+func (d *Device) Memory() table.Memory {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := table.Memory{Weights: d.weights, Executor: d.executor}
+	for _, s := range d.sessions {
+		for i, own := range s.own {
+			if own {
+				m.Sessions += uint64(len(s.mem[i]))
+			}
+		}
+	}
+	return m
+}
+
+// Close waits for the submission in flight and ends the process.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	for _, j := range d.jobs {
+		j.cancelled.Store(true)
+	}
+	d.mu.Unlock()
+	d.turn.Lock()
+	defer d.turn.Unlock()
+	d.p.stop()
+	return nil
+}
+
+// NewSession allocates the slots of session scope.
+func (d *Device) NewSession() (table.SessionID, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || d.t == nil {
+		return 0, ErrClosed
+	}
+	s := &deviceSession{mem: slices.Clone(d.model), own: make([]bool, len(d.model))}
+	for i, slot := range d.t.Slots {
+		if s.own[i] = slot.Scope == table.ScopeSession; s.own[i] {
+			s.mem[i] = make([]byte, slot.Size)
+		}
+	}
+	d.last++
+	s.id = table.SessionID(d.last)
+	d.sessions[s.id] = s
+	return s.id, nil
+}
+
+// CloseSession waits for the session's submission and frees its slots.
+func (d *Device) CloseSession(id table.SessionID) error {
+	d.mu.Lock()
+	s := d.sessions[id]
+	if s == nil {
+		d.mu.Unlock()
+		return ErrSession
+	}
+	j := s.job
+	delete(d.sessions, id)
+	d.mu.Unlock()
+	if j != nil {
+		<-j.done
+	}
+	return nil
+}
+
+// Write copies p to a slot.
+func (d *Device) Write(id table.SessionID, slot uint32, offset uint64, p []byte) error {
+	b, err := d.bytes(id, slot, offset, len(p))
+	copy(b, p)
+	return err
+}
+
+// Read copies from a slot to p.
+func (d *Device) Read(id table.SessionID, slot uint32, offset uint64, p []byte) error {
+	b, err := d.bytes(id, slot, offset, len(p))
+	copy(p, b)
+	return err
+}
+
+// bytes returns n bytes of a slot of an idle session.
+func (d *Device) bytes(id table.SessionID, slot uint32, offset uint64, n int) ([]byte, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.sessions[id]
+	switch {
+	case s == nil:
+		return nil, ErrSession
+	case s.job != nil:
+		return nil, ErrBusy
+	case uint64(slot) >= uint64(len(s.mem)) || !s.own[slot]:
+		return nil, fmt.Errorf("emu: slot %d is not one of a session", slot)
+	case offset > uint64(len(s.mem[slot])) || uint64(n) > uint64(len(s.mem[slot]))-offset:
+		return nil, fmt.Errorf("emu: slot %d: %d + %d bytes are past its %d", slot, offset, n, len(s.mem[slot]))
+	}
+	return s.mem[slot][offset:][:n], nil
+}
+
+// Submit starts a submission.
+func (d *Device) Submit(sub *table.Submission) (table.Ticket, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.sessions[sub.Session]
+	switch {
+	case d.closed:
+		return 0, ErrClosed
+	case s == nil:
+		return 0, ErrSession
+	case s.job != nil:
+		return 0, ErrBusy
+	}
+	for i := range sub.Runs {
+		if err := d.checkRun(&sub.Runs[i]); err != nil {
+			return 0, fmt.Errorf("emu: run %d: %w", i, err)
+		}
+	}
+	if n := len(sub.Runs); sub.Timings != nil && (n == 0 || len(sub.Timings) != int(d.t.Programs[sub.Runs[n-1].Program].Count)) {
+		return 0, fmt.Errorf("emu: timings of %d commands are not those of the last program", len(sub.Timings))
+	}
+	j := &job{session: s, sub: sub, done: make(chan struct{})}
+	s.job = j
+	d.last++
+	ticket := table.Ticket(d.last)
+	d.jobs[ticket] = j
+	go func() {
+		defer close(j.done)
+		d.turn.Lock()
+		defer d.turn.Unlock()
+		start := time.Now()
+		j.result, j.err = d.run(j)
+		j.result.Elapsed = time.Since(start)
+	}()
+	return ticket, nil
+}
+
+// checkRun returns what is wrong with a run: extents hold within the context
+// only.
+func (d *Device) checkRun(r *table.Run) error {
+	if uint64(r.Program) >= uint64(len(d.t.Programs)) {
+		return fmt.Errorf("program %d of %d", r.Program, len(d.t.Programs))
+	}
+	rows, end := uint64(r.Step.Rows), uint64(d.t.Header.Context)
+	if most := uint64(d.t.Programs[r.Program].MaxRows); rows == 0 || rows > most {
+		return fmt.Errorf("%d rows are not within 1 to %d", rows, most)
+	}
+	all := rows * uint64(r.Count)
+	if uint64(r.Step.Position)+all > end || uint64(r.Step.TokenIndex)+all > end || r.Step.KVLen == 0 || uint64(r.Step.KVLen)-1+all > end {
+		return fmt.Errorf("%d rows from position %d, token %d and KV length %d on are past the context of %d", all, r.Step.Position, r.Step.TokenIndex, r.Step.KVLen, end)
+	}
+	return nil
+}
+
+// Cancel makes what is left of a submission do nothing.
+func (d *Device) Cancel(t table.Ticket) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if j := d.jobs[t]; j != nil {
+		j.cancelled.Store(true)
+	}
+}
+
+// Wait returns a submission's result when it has ended.
+func (d *Device) Wait(t table.Ticket) (table.Result, error) {
+	d.mu.Lock()
+	j := d.jobs[t]
+	delete(d.jobs, t)
+	d.mu.Unlock()
+	if j == nil {
+		return table.Result{}, ErrTicket
+	}
+	<-j.done
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	j.session.job = nil
+	return j.result, j.err
+}
+
+// Places in the step block, beside those that a run gives.
+const stepStop, stepCount = 32, 36
+
+// putStep writes all of a step block but its stop flag and its count.
+func putStep(b []byte, s *table.Step) {
+	binary.LittleEndian.PutUint64(b, s.RNG)
+	for i, v := range [...]uint32{s.Position, s.KVRow, s.KVLen, s.TokenIndex, s.Row, s.Rows} {
+		binary.LittleEndian.PutUint32(b[8+4*i:], v)
+	}
+}
+
+// run replays a submission. d.turn is held.
+func (d *Device) run(j *job) (table.Result, error) {
+	_, slot, _ := d.t.Slot(table.SlotStep)
+	block := j.session.mem[slot]
+	clear(block)
+	for i := range j.sub.Runs {
+		r := &j.sub.Runs[i]
+		step := r.Step
+		timings := j.sub.Timings
+		if i < len(j.sub.Runs)-1 {
+			timings = nil
+		}
+		for range r.Count {
+			// What follows a stop is dispatched too: kernels look at the flag.
+			putStep(block, &step)
+			if err := d.replay(j, &d.t.Programs[r.Program], &step, block, timings); err != nil {
+				return table.Result{}, err
+			}
+			step.Position += step.Rows
+			step.KVRow += step.Rows
+			step.KVLen += step.Rows
+			step.TokenIndex += step.Rows
+		}
+	}
+	return table.Result{
+		Count:   int(binary.LittleEndian.Uint32(block[stepCount:])),
+		Stopped: binary.LittleEndian.Uint32(block[stepStop:]) != 0,
+	}, nil
+}
+
+// replay walks a program once. What is between two barriers runs in the order
+// of the options, as a device may run it.
+func (d *Device) replay(j *job, p *table.Program, step *table.Step, block []byte, timings []time.Duration) error {
+	first, end := int(p.First), int(p.First+p.Count)
+	var phase []int
+	for i := first; i < end; i++ {
+		phase = append(phase, i)
+		if i+1 < end && d.t.Cmds[i+1].Barrier == 0 {
+			continue
+		}
+		switch d.o.Order {
+		case Reverse:
+			slices.Reverse(phase)
+		case Random:
+			d.random.Shuffle(len(phase), func(a, b int) { phase[a], phase[b] = phase[b], phase[a] })
+		}
+		for _, c := range phase {
+			if j.cancelled.Load() || j.sub.Dry {
+				continue
+			}
+			start := time.Now()
+			if err := d.command(j.session, c, step, block); err != nil {
+				return &CommandError{c, d.t.Label(c), err}
+			}
+			if timings != nil {
+				timings[c-first] += time.Since(start)
+			}
+		}
+		phase = phase[:0]
+	}
+	return nil
+}
+
+// command runs one command on the bytes that it may touch.
+func (d *Device) command(s *deviceSession, c int, step *table.Step, block []byte) error {
+	l := &d.launches[c]
+	do := l.dispatch
+	do.Order, do.Seed = d.o.Order, d.random.Uint64()
+	do.Second = d.t.Cmds[c].Second
+	d.t.Cmds[c].Apply(step, &do.Second)
+	copy(do.Step[:], block)
+	for i, b := range l.bindings {
+		if b.slot != table.NoSlot {
+			do.Buffers[i] = s.mem[b.slot][b.from:b.to:b.to]
+		}
+	}
+	if err := d.p.Run(&do); err != nil {
+		return err
+	}
+	copy(block, do.Step[:])
+	return nil
+}

@@ -1,0 +1,73 @@
+package emu
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// upload executes a table's upload section into slots' memory.
+func upload(ctx context.Context, t *table.Table, src table.Source, mem [][]byte, progress func(done, total uint64)) error {
+	var done, total uint64
+	for i := range t.Uploads {
+		total += t.Uploads[i].SrcSize
+	}
+	for i := range t.Uploads {
+		u := &t.Uploads[i]
+		err := ctx.Err()
+		if err == nil {
+			err = uploadOne(t, u, src, mem)
+		}
+		if err != nil {
+			return fmt.Errorf("emu: upload %d (%s): %w", i, u.Tensor, err)
+		}
+		if done += u.SrcSize; progress != nil {
+			progress(done, total)
+		}
+	}
+	return nil
+}
+
+func uploadOne(t *table.Table, u *table.Upload, src table.Source, mem [][]byte) error {
+	from := t.Const
+	if u.Op != table.UploadConst {
+		if src == nil {
+			return errors.New("there is no source")
+		}
+		var err error
+		if from, err = src.Tensor(u.Tensor); err != nil {
+			return err
+		}
+	}
+	if u.SrcOffset > uint64(len(from)) || u.SrcSize > uint64(len(from))-u.SrcOffset {
+		return fmt.Errorf("%d + %d bytes are past the source's %d", u.SrcOffset, u.SrcSize, len(from))
+	}
+	from = from[u.SrcOffset:][:u.SrcSize]
+	size, ok := u.DstSize()
+	to := mem[u.Slot]
+	if !ok || u.DstOffset > uint64(len(to)) || size > uint64(len(to))-u.DstOffset {
+		return fmt.Errorf("%d + %d bytes are past the slot's %d", u.DstOffset, size, len(to))
+	}
+	to = to[u.DstOffset:][:size]
+	switch u.Op {
+	case table.UploadToF32:
+		x := make([]float32, len(to)/4)
+		if err := dtype.Dequantize(u.Type, x, from); err != nil {
+			return err
+		}
+		for i, v := range x {
+			binary.LittleEndian.PutUint32(to[4*i:], math.Float32bits(v))
+		}
+	case table.UploadTile:
+		rows, _ := u.Rows()
+		return dtype.Tile(u.Type, to, from, int(rows), int(u.Cols))
+	default:
+		copy(to, from)
+	}
+	return nil
+}
