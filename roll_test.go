@@ -287,6 +287,6 @@ func ExampleHeader_Compile() {
 	}
 	// Output:
 	// decode 53
-	// prefill 67
+	// prefill 75
 	// head 4
 }

@@ -185,6 +185,35 @@ func TestReads(t *testing.T) {
 	}
 }
 
+// TestReadsOfPrefill compares a chunk with a token: it reads the same of the
+// layers, and no head.
+func TestReadsOfPrefill(t *testing.T) {
+	m := open(t, gopher, pianola.Options{Context: 128})
+	total := map[string]bench.Reads{}
+	for _, name := range []string{table.ProgramDecode, table.ProgramPrefill, table.ProgramHead} {
+		reads, err := bench.ProgramReads(m.Table(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum bench.Reads
+		for _, r := range reads {
+			sum.Weights += r.Weights
+			sum.KVRow += r.KVRow
+		}
+		total[name] = sum
+	}
+	decode, prefill, head := total[table.ProgramDecode], total[table.ProgramPrefill], total[table.ProgramHead]
+	if prefill.KVRow != decode.KVRow || head.KVRow != 0 {
+		t.Errorf("%d bytes of KV a position in decode, %d in prefill, %d in the head", decode.KVRow, prefill.KVRow, head.KVRow)
+	}
+	if prefill.Weights+head.Weights != decode.Weights {
+		t.Errorf("%d bytes of weights in decode, %d in prefill, %d in the head", decode.Weights, prefill.Weights, head.Weights)
+	}
+	if _, err := bench.ProgramReads(m.Table(), "lunch"); err == nil || !strings.Contains(err.Error(), "lunch") {
+		t.Errorf("a program that is not there: %v", err)
+	}
+}
+
 func TestReadsOfAWindow(t *testing.T) {
 	m := open(t, mistral, pianola.Options{Context: 64})
 	reads, err := bench.DecodeReads(m.Table())

@@ -6,7 +6,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Reads are the bytes that one command of the decode program reads of memory
+// Reads are the bytes that one command of a program reads of memory
 // that lasts from token to token. Activations are left out: they stay in a
 // cache.
 type Reads struct {
@@ -15,18 +15,21 @@ type Reads struct {
 	Seen    uint64 // positions that it sees at most: the window or the cache's capacity
 }
 
-// Bytes returns the bytes that the command reads where the token sees kvLen
-// positions, itself included.
+// Bytes returns the bytes that the command reads where the token, or the last
+// of a chunk, sees kvLen positions, itself included.
 func (r Reads) Bytes(kvLen int) uint64 {
 	return r.Weights + r.KVRow*min(uint64(kvLen), r.Seen)
 }
 
-// DecodeReads returns what each command of the decode program reads, from the
-// extents of its bindings.
-func DecodeReads(t *table.Table) ([]Reads, error) {
-	p, _, ok := t.Program(table.ProgramDecode)
+// DecodeReads returns what each command of the decode program reads.
+func DecodeReads(t *table.Table) ([]Reads, error) { return ProgramReads(t, table.ProgramDecode) }
+
+// ProgramReads returns what each command of a program reads, from the extents
+// of its bindings.
+func ProgramReads(t *table.Table, name string) ([]Reads, error) {
+	p, _, ok := t.Program(name)
 	if !ok {
-		return nil, fmt.Errorf("bench: the table has no program %s", table.ProgramDecode)
+		return nil, fmt.Errorf("bench: the table has no program %s", name)
 	}
 	reads := make([]Reads, p.Count)
 	for i := range reads {

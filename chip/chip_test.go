@@ -46,7 +46,7 @@ func TestLookup(t *testing.T) {
 		case "h200", "cuda":
 			device = CUDA
 		}
-		if c.Device != device || (c.Device == CPU) != c.ActQ8 || (c.Device == CPU) != (c.Cores == 0) {
+		if c.Device != device || (c.Device == Metal) == c.ActQ8 || (c.Device == CPU) != (c.Cores == 0) {
 			t.Errorf("%s: device %s, ActQ8 %v, %d cores", name, c.Device, c.ActQ8, c.Cores)
 		}
 	}

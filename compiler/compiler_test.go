@@ -398,6 +398,61 @@ func TestWindows(t *testing.T) {
 	}
 }
 
+// TestPrefillOnGPU checks how a chunk's products and attention are divided on
+// NVIDIA GPUs: 64 KiB of shared memory have room for two SIMD groups' Q.
+func TestPrefillOnGPU(t *testing.T) {
+	path := filepath.Join("..", "testdata", "tiny", "qwen3")
+	for name, threads := range map[string]uint32{"cuda": 64, "h200": 256} {
+		in := input(t, path, name, Options{})
+		tab := mustCompile(t, in)
+		p, _, _ := tab.Program(table.ProgramPrefill)
+		products := 0
+		for _, c := range tab.Cmds[p.First : p.First+p.Count] {
+			if uint64(c.TGMem) > in.Chip.ThreadgroupMemory {
+				t.Errorf("%s: %d bytes of threadgroup memory", name, c.TGMem)
+			}
+			switch c.Kernel {
+			case table.KernelAttn:
+				if c.Threadgroup[0] != threads {
+					t.Errorf("%s: attention of %d threads, want %d", name, c.Threadgroup[0], threads)
+				}
+			case table.KernelGEMM:
+				products++
+				// 4 x 8 or 16 x 8 threadgroups: a SIMD group for 32 rows of W and 16 of x.
+				if c.Grid[1] != 8 || c.Threadgroup[0] != 256 {
+					t.Errorf("%s: a product of %v threadgroups of %d threads", name, c.Grid, c.Threadgroup[0])
+				}
+			}
+		}
+		if products != 8 {
+			t.Errorf("%s: %d products, want 8", name, products)
+		}
+	}
+}
+
+// TestSiLUDown checks that a GPU computes silu(gate) * up once a chunk.
+func TestSiLUDown(t *testing.T) {
+	for name, want := range map[string][2]int{"cpu": {0, 0}, "m4-pro": {0, 2}, "h200": {0, 2}} {
+		in := input(t, filepath.Join("..", "testdata", "tiny", "qwen3"), name, Options{})
+		if !in.Chip.Fuse.SiLUDown {
+			t.Fatal(name, "does not fuse it")
+		}
+		tab := mustCompile(t, in)
+		var got [2]int
+		for i, program := range []string{table.ProgramDecode, table.ProgramPrefill} {
+			p, _, _ := tab.Program(program)
+			for _, c := range tab.Cmds[p.First : p.First+p.Count] {
+				if c.Kernel == table.KernelSiLUMul {
+					got[i]++
+				}
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %v commands in decode and prefill, want %v", name, got, want)
+		}
+	}
+}
+
 func BenchmarkCompile(b *testing.B) {
 	in := input(b, filepath.Join("..", "testdata", "tiny", "qwen3"), "cpu", Options{})
 	for b.Loop() {

@@ -3,6 +3,7 @@ package compiler
 import (
 	"strings"
 
+	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
@@ -187,9 +188,13 @@ func (s *state) fuseRopeAttn() error {
 	return nil
 }
 
-// fuseSiLUDown moves silu(gate) * up into the product that alone reads it.
+// fuseSiLUDown moves silu(gate) * up into the product that alone reads it. On a
+// GPU not for a chunk: every threadgroup of gemm would compute all of it.
 func (s *state) fuseSiLUDown() error {
 	for _, p := range s.programs {
+		if p.wide && s.in.Chip.Device != chip.CPU {
+			continue
+		}
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
 			if a.kernel != table.KernelSiLUMul || !b.isMatmul() || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 ||

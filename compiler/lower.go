@@ -362,16 +362,40 @@ func (l *lowering) threads() int {
 	switch l.n.kernel {
 	case table.KernelGEMM:
 		if c.Device != chip.CPU {
+			// A SIMD group for each 32 rows of W, or four, which divide the rows of x.
 			group, _ := l.matmulGroup()
-			return group // a SIMD group for each 32 rows
+			if c.Device == chip.CUDA && 4*group <= gemmThreads {
+				return 4 * group
+			}
+			return group
 		}
 		return c.GEMVThreads
 	case table.KernelGEMV:
+		if c.Device == chip.CUDA && l.heavy() {
+			return 2 * c.GEMVThreads
+		}
 		return c.GEMVThreads
 	case table.KernelAttn, table.KernelRoPEAttn:
 		return c.AttnThreads
 	}
 	return c.NormThreads
+}
+
+// gemvHeavy is how many bytes of an average matrix a core reads, from which on
+// it is the memory that products wait for: twice the threads have twice the
+// reads on their way. With less to read they only wait for one another.
+const gemvHeavy = 64 << 10
+
+// heavy reports whether the matrices of the node's program are large.
+func (l *lowering) heavy() bool {
+	var bytes, n uint64
+	for _, o := range l.p.nodes {
+		if o.kernel == table.KernelGEMV {
+			size, _ := o.w.typ.Bytes(uint64(o.w.rows) * uint64(o.w.cols))
+			bytes, n = bytes+size, n+1
+		}
+	}
+	return bytes >= n*gemvHeavy*uint64(max(1, l.s.in.Chip.Cores))
 }
 
 // finish appends the command with its label and its shared specialisation.
@@ -426,6 +450,11 @@ func (s *state) grid(i int) error {
 			need = env.ThreadgroupBytes
 		}
 		mem, err := need()
+		// Attention takes as many threads as have room for their rows of Q.
+		for err == nil && mem > s.in.Chip.ThreadgroupMemory && c.Kernel == table.KernelAttn && c.Threadgroup[0] > 32 {
+			c.Threadgroup[0] = c.Threadgroup[0] / 64 * 32
+			mem, err = need()
+		}
 		if err != nil || mem > s.in.Chip.ThreadgroupMemory {
 			return fmt.Errorf("compiler: command %d (%s): needs %d bytes of threadgroup memory, chip %s has %d", i, s.t.Label(i), mem, s.in.Chip.Name, s.in.Chip.ThreadgroupMemory)
 		}

@@ -32,6 +32,7 @@ var sessionTests = []struct {
 	{"CancelledPrompt", testCancelledPrompt},
 	{"ConcurrentSessions", testConcurrentSessions},
 	{"Profile", testProfile},
+	{"ProfilePrompt", testProfilePrompt},
 }
 
 func TestCPU(t *testing.T) {
@@ -371,5 +372,60 @@ func testProfile(t *testing.T, loaded loader) {
 	before := s.Len()
 	if d, err := s.Dry(50); err != nil || d <= 0 || s.Len() != before {
 		t.Errorf("a dry run took %v, %v, and moved the context to %d", d, err, s.Len())
+	}
+}
+
+// testProfilePrompt profiles prompts of several chunks, after nothing and after
+// a pending token: the tokens that follow are those of Prompt.
+func testProfilePrompt(t *testing.T, loaded loader) {
+	m := loaded(t, "mistral", 32, compiler.Options{})
+	o := replay.SessionOptions{Chain: 5}
+	a, b := session(t, m, o), session(t, m, o)
+	var times [2][]time.Duration
+	for i, name := range []string{table.ProgramPrefill, table.ProgramHead} {
+		p, _, _ := m.Table().Program(name)
+		times[i] = make([]time.Duration, p.Count)
+	}
+	ctx := context.Background()
+	for _, n := range []int{75, 1, 32} {
+		if _, _, err := a.Prompt(ctx, prompt(n)); err != nil {
+			t.Fatal(err)
+		}
+		before := slices.Concat(times[0], times[1])
+		if err := b.ProfilePrompt(ctx, prompt(n), times[0], times[1]); err != nil {
+			t.Fatal(err)
+		}
+		for i, d := range slices.Concat(times[0], times[1]) {
+			if d <= before[i] {
+				t.Errorf("%d tokens: command %d of prefill and head took %v", n, i, d-before[i])
+			}
+		}
+		if a.Len() != b.Len() {
+			t.Fatalf("%d positions after a profiled prompt, want %d", b.Len(), a.Len())
+		}
+		want, _, err := a.Chain(ctx, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = slices.Clone(want)
+		if got, _, err := b.Chain(ctx, 5); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%d tokens: %v, %v follow a profiled prompt, want %v", n, got, err, want)
+		}
+	}
+
+	before := b.Len()
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	for _, c := range []struct {
+		ctx           context.Context
+		ids           []int32
+		prefill, head []time.Duration
+	}{
+		{ctx, prompt(3), times[0][1:], times[1]}, {ctx, prompt(3), times[0], nil}, {ctx, []int32{-1}, times[0], times[1]}, {ctx, nil, times[0], times[1]},
+		{ctx, prompt(b.Context()), times[0], times[1]}, {gone, prompt(3), times[0], times[1]},
+	} {
+		if err := b.ProfilePrompt(c.ctx, c.ids, c.prefill, c.head); err == nil || b.Len() != before {
+			t.Errorf("%d ids, %d and %d times: %v, %d positions", len(c.ids), len(c.prefill), len(c.head), err, b.Len())
+		}
 	}
 }

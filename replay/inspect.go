@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,17 +102,13 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 	if s.n >= s.Context() {
 		return ErrContextFull
 	}
-	p := &s.m.t.Programs[s.m.programs.decode]
-	if len(times) != int(p.Count) {
-		return fmt.Errorf("replay: room for %d times, the program has %d commands", len(times), p.Count)
+	if err := s.checkTimes(s.m.programs.decode, times); err != nil {
+		return err
 	}
-	one := make([]time.Duration, len(times))
+	defer s.watch(ctx)()
 	s.sub.Runs = s.sub.Runs[:0]
 	s.add(s.m.programs.decode, 1, s.n, 1, 0)
-	s.sub.Timings = one
-	defer func() { s.sub.Timings = nil }()
-	defer s.watch(ctx)()
-	res, err := s.submit()
+	res, err := s.timed(times)
 	if err != nil {
 		return err
 	}
@@ -119,10 +116,87 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 		return s.interrupted(ctx)
 	}
 	s.n++
+	return nil
+}
+
+// ProfilePrompt appends ids to the context as Prompt does, with a barrier after
+// each command, and adds the commands' times, of all chunks, to prefill and to
+// head, [commands of these programs].
+func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head []time.Duration) error {
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	if err := errors.Join(s.checkTimes(s.m.programs.prefill, prefill), s.checkTimes(s.m.programs.head, head)); err != nil {
+		return err
+	}
+	if err := s.feed(ids); err != nil {
+		return err
+	}
+	start, end := s.n, s.n+len(ids)
+	if s.pending {
+		end++
+	}
+	defer s.watch(ctx)()
+	err := s.profileChunks(ctx, start, end, prefill, head)
+	if err != nil {
+		s.lost(end)
+		return err
+	}
+	s.n, s.pending = end, true
+	return nil
+}
+
+// profileChunks runs the positions from start to end-1, a submission a chunk
+// and one for the head.
+func (s *Session) profileChunks(ctx context.Context, start, end int, prefill, head []time.Duration) error {
+	chunk := int(s.m.t.Header.Chunk)
+	for at := start; at < end; at += chunk {
+		rows := min(chunk, end-at)
+		s.sub.Runs = s.sub.Runs[:0]
+		s.add(s.m.programs.prefill, 1, at, rows, 0)
+		if _, err := s.timed(prefill); err != nil {
+			return err
+		}
+		if err := s.interrupted(ctx); err != nil {
+			return err
+		}
+		if at+rows < end {
+			continue
+		}
+		s.sub.Runs = s.sub.Runs[:0]
+		s.addHead(at, rows)
+		res, err := s.timed(head)
+		if err != nil {
+			return err
+		}
+		if res.Count != 1 {
+			return cmp.Or(s.interrupted(ctx), errCut)
+		}
+	}
+	return nil
+}
+
+func (s *Session) checkTimes(program int, times []time.Duration) error {
+	if p := &s.m.t.Programs[program]; len(times) != int(p.Count) {
+		return fmt.Errorf("replay: room for %d times, program %s has %d commands", len(times), p.Name, p.Count)
+	}
+	return nil
+}
+
+// timed runs the submission and adds the times of its last run's commands.
+func (s *Session) timed(times []time.Duration) (table.Result, error) {
+	one := make([]time.Duration, len(times))
+	s.sub.Timings = one
+	defer func() { s.sub.Timings = nil }()
+	res, err := s.submit()
+	if err != nil {
+		return res, err
+	}
 	for i, d := range one {
 		times[i] += d
 	}
-	return nil
+	return res, nil
 }
 
 // Dry walks n tokens of the decode program without running a kernel and

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -201,9 +202,7 @@ func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped 
 	defer s.watch(ctx)()
 	res, err := s.submit()
 	if err == nil && res.Count != 1 {
-		if err = s.interrupted(ctx); err == nil {
-			err = errors.New("replay: the prompt was cut short")
-		}
+		err = cmp.Or(s.interrupted(ctx), errCut)
 	}
 	if err != nil {
 		s.lost(start + total)
@@ -215,6 +214,9 @@ func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped 
 	s.n, s.pending = start+total, true
 	return s.ids[0], res.Stopped, nil
 }
+
+// errCut says that the head has not run, although nothing interrupted it.
+var errCut = errors.New("replay: the prompt was cut short")
 
 // lost empties the context if writing positions up to end has overwritten rows
 // of a rotating cache.

@@ -6,7 +6,7 @@
 // A threadgroup does some heads that share K and V of a row, or of row_group
 // rows, over a split's positions.
 //
-// threadgroup memory: (1-tile)*div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+tile*(2560+64*div(head_dim,64)*(256+threads)) bytes
+// threadgroup memory: (1-tile)*div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+tile*(2560+128*div(head_dim,64)*(128+threads)) bytes
 [[max_total_threads_per_threadgroup(512)]]
 kernel void attn(
         device const float *q          [[buffer(0)]],

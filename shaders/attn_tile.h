@@ -1,5 +1,6 @@
 // Attention of many rows: their heads share K and V, tile by tile, in
-// threadgroup memory, and the products are matrix products of halves.
+// threadgroup memory, and the products are matrix products of halves. K and V
+// are halves; Q and the weights are sums of two.
 #ifndef PIANOLA_ATTN_TILE_H
 #define PIANOLA_ATTN_TILE_H
 
@@ -65,7 +66,11 @@ static inline void load_tile(thread const attn_part &a, uint tile, threadgroup h
     }
 }
 
-static inline uint pack_half(float x, float y) { return as_type<uint>(half2(x, y)); }
+// halves_of returns two floats as halves, and in y what they lack as halves.
+static inline uint2 halves_of(float x, float y) {
+    const half2 v = half2(x, y);
+    return uint2(as_type<uint>(v), as_type<uint>(half2(float2(x, y) - float2(v))));
+}
 
 // attend_tile does heads of up to D elements, a multiple of 16, of some rows.
 // A SIMD group takes 16 rows of a head at a time. Lanes hold elements as
@@ -76,7 +81,7 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
     threadgroup half *k = (threadgroup half *)tg;
     threadgroup uint2 *v = (threadgroup uint2 *)(tg + PIANOLA_TILE * (D + 16) * 2);
     // A lane's own elements of q: read and written by no other.
-    threadgroup uint4 *q = (threadgroup uint4 *)(tg + PIANOLA_TILE * (D + 16) * 2 + PIANOLA_TILE * (D + 4) * 2) + simd * (D / 16) * 32 + lane;
+    threadgroup uint4 *q = (threadgroup uint4 *)(tg + PIANOLA_TILE * (D + 16) * 2 + PIANOLA_TILE * (D + 4) * 2) + simd * (D / 8) * 32 + lane;
     const uint g = lane / 4;
     const uint j = lane % 4;
     const uint blocks = (t.rows + 15) / 16;
@@ -97,15 +102,19 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
         device const float *q0 = t.q + ulong(row0) * t.q_stride + head * a.d;
         device const float *q1 = t.q + ulong(row1) * t.q_stride + head * a.d;
         for (uint i = 0; i < D / 16; i++) {
-            uint4 words = uint4(0);
+            uint2 x = none;
+            uint2 y = none;
+            uint2 z = none;
+            uint2 w = none;
             const uint at = 16 * i + 4 * j;
             if (at < a.d) {
-                words.x = pack_half(q0[at] * a.scale, q0[at + 1] * a.scale);
-                words.y = pack_half(q1[at] * a.scale, q1[at + 1] * a.scale);
-                words.z = pack_half(q0[at + 2] * a.scale, q0[at + 3] * a.scale);
-                words.w = pack_half(q1[at + 2] * a.scale, q1[at + 3] * a.scale);
+                x = halves_of(q0[at] * a.scale, q0[at + 1] * a.scale);
+                y = halves_of(q1[at] * a.scale, q1[at + 1] * a.scale);
+                z = halves_of(q0[at + 2] * a.scale, q0[at + 3] * a.scale);
+                w = halves_of(q1[at + 2] * a.scale, q1[at + 3] * a.scale);
             }
-            q[i * 32] = words;
+            q[2 * i * 32] = uint4(x.x, y.x, z.x, w.x);
+            q[(2 * i + 1) * 32] = uint4(x.y, y.y, z.y, w.y);
         }
         float4 acc[D / 8];
         PIANOLA_UNROLL
@@ -133,11 +142,17 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
                 threadgroup const half *rows = k + (half_tile + g / 2 * 4 + g % 2) * (D + 16) + 4 * j;
                 PIANOLA_UNROLL
                 for (uint i = 0; i < D / 16; i++) {
-                    const uint4 x = q[i * 32];
+                    const uint4 x = q[2 * i * 32];
+                    const uint4 rest = q[(2 * i + 1) * 32];
+                    uint2 y[4];
                     PIANOLA_UNROLL
                     for (uint n = 0; n < 4; n++) {
-                        const uint2 y = *(threadgroup const uint2 *)(rows + (n / 2 * 16 + n % 2 * 2) * (D + 16) + 16 * i);
-                        score[n] = mma_16x8x16(x, y, score[n], lane);
+                        y[n] = *(threadgroup const uint2 *)(rows + (n / 2 * 16 + n % 2 * 2) * (D + 16) + 16 * i);
+                        score[n] = mma_16x8x16(x, y[n], score[n], lane);
+                    }
+                    PIANOLA_UNROLL
+                    for (uint n = 0; n < 4; n++) {
+                        score[n] = mma_16x8x16(rest, y[n], score[n], lane);
                     }
                 }
                 if (from < all.x || from + 32 > all.y) {
@@ -171,12 +186,16 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
                 }
                 PIANOLA_UNROLL
                 for (uint i = 0; i < 2; i++) {
-                    const uint4 x = uint4(pack_half(score[2 * i].x, score[2 * i].y), pack_half(score[2 * i].z, score[2 * i].w),
-                                          pack_half(score[2 * i + 1].x, score[2 * i + 1].y), pack_half(score[2 * i + 1].z, score[2 * i + 1].w));
+                    const uint2 x = halves_of(score[2 * i].x, score[2 * i].y);
+                    const uint2 y = halves_of(score[2 * i].z, score[2 * i].w);
+                    const uint2 z = halves_of(score[2 * i + 1].x, score[2 * i + 1].y);
+                    const uint2 w = halves_of(score[2 * i + 1].z, score[2 * i + 1].w);
                     threadgroup const uint2 *columns = v + (half_tile / 4 + 4 * i + j) * (D + 4) + g;
                     PIANOLA_UNROLL
                     for (uint n = 0; n < D / 8; n++) {
-                        acc[n] = mma_16x8x16(x, columns[8 * n], acc[n], lane);
+                        const uint2 column = columns[8 * n];
+                        acc[n] = mma_16x8x16(uint4(x.y, y.y, z.y, w.y), column, acc[n], lane);
+                        acc[n] = mma_16x8x16(uint4(x.x, y.x, z.x, w.x), column, acc[n], lane);
                     }
                 }
             }

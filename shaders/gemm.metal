@@ -1,12 +1,14 @@
 // Products of a matrix and a chunk of rows: limited by arithmetic.
 //
-// A SIMD group computes 32 rows of W for PIANOLA_ROWS rows of x: its part of W
-// goes from memory to registers, and x, which all SIMD groups of the threadgroup
-// need, through threadgroup memory, a chunk of columns at a time.
+// A SIMD group computes 32 rows of W for PIANOLA_ROWS rows of x, or a quarter of
+// them if there are more SIMD groups than rows of W: its part of W goes from
+// memory to registers, and x, which all SIMD groups of the threadgroup need,
+// through threadgroup memory, a chunk of columns at a time.
 //
 // Tiles are multiplied in integers, which are those of gemv. Rows, of any type,
-// are multiplied as float16 with sums in float32: a result differs by up to
-// 2e-3 of the norm of its neighbours.
+// are multiplied as float16 with sums in float32. Activations are two float16,
+// as are weights of types that one does not hold: what is left out is 2^-22 of
+// a product, and of a weight 2^-25.
 #include "multiply.h"
 #include "product.h"
 #include "rows.h"
@@ -17,31 +19,36 @@
 #define PIANOLA_BLOCKS PIANOLA_MMA_BLOCKS
 #define PIANOLA_ROWS (8 * PIANOLA_BLOCKS)
 
-// sums are a SIMD group's results: of each strip and each 8 rows of x as
-// multiply_bytes returns them.
+// sums are a SIMD group's results: of each strip and each of N blocks of 8 rows
+// of x as multiply_bytes returns them.
+template <uint N>
 struct sums {
-    float4 of[PIANOLA_STRIPS][PIANOLA_BLOCKS];
+    float4 of[PIANOLA_STRIPS][N];
 };
 
-static inline void clear(thread sums &c) {
+template <uint N>
+static inline void clear(thread sums<N> &c) {
     _Pragma("clang loop unroll(full)")
     for (uint s = 0; s < PIANOLA_STRIPS; s++) {
         _Pragma("clang loop unroll(full)")
-        for (uint n = 0; n < PIANOLA_BLOCKS; n++) {
+        for (uint n = 0; n < N; n++) {
             c.of[s][n] = float4(0.0f);
         }
     }
 }
 
 // part is what a SIMD group computes: rows of W from first on, of which those
-// from low to high-1 are the threadgroup's, and rows of x.
+// from low to high-1 are the threadgroup's, and of rows of x the blocks from
+// block on.
 struct part {
     uint first, low, high;
     uint row, rows;
+    uint block;
 };
 
 // put writes the sums, those of row r of x times unit[r].
-static inline void put(thread const sums &c, thread const product &p, part at, threadgroup const float *unit, uint lane) {
+template <uint N>
+static inline void put(thread const sums<N> &c, thread const product &p, part at, threadgroup const float *unit, uint lane) {
     _Pragma("clang loop unroll(full)")
     for (uint i = 0; i < 2 * PIANOLA_STRIPS; i++) {
         const uint o = at.first + 8 * i + lane / 4;
@@ -50,10 +57,10 @@ static inline void put(thread const sums &c, thread const product &p, part at, t
         }
         const float b = p.bias ? p.b[o] : 0.0f;
         _Pragma("clang loop unroll(full)")
-        for (uint n = 0; n < PIANOLA_BLOCKS; n++) {
+        for (uint n = 0; n < N; n++) {
             _Pragma("clang loop unroll(full)")
             for (uint k = 0; k < 2; k++) {
-                const uint r = 8 * n + lane % 4 * 2 + k;
+                const uint r = 8 * (at.block + n) + lane % 4 * 2 + k;
                 if (r < at.rows) {
                     p.y[ulong(at.row + r) * p.y_stride + o] = c.of[i / 2][n][i % 2 * 2 + k] * unit[r] + b;
                 }
@@ -164,15 +171,15 @@ static inline void load_strips(thread strip_rows &a, thread const product &p, pa
 
 // multiply_tile adds a tile's products, also with rows of x that are not there,
 // which costs less than branches.
-template <uint T>
-static inline void multiply_tile(thread sums &c, tile_stage x, uint x_tile, thread const strip_rows &a, uint lane) {
+template <uint T, uint N>
+static inline void multiply_tile(thread sums<N> &c, tile_stage x, uint x_tile, thread const strip_rows &a, uint block, uint lane) {
     const bool two = T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K || T == PIANOLA_WTYPE_Q6_K;
     const uint g = lane / 4;
     const uint t = lane % 4;
     _Pragma("clang loop unroll(full)")
-    for (uint n = 0; n < PIANOLA_BLOCKS; n++) {
-        const uint2 b = *(threadgroup const uint2 *)(x.words + (8 * n + g) * 72 + 8 * x_tile + 2 * t);
-        const uint column = x_tile * PIANOLA_ROWS + 8 * n + 2 * t;
+    for (uint n = 0; n < N; n++) {
+        const uint2 b = *(threadgroup const uint2 *)(x.words + (8 * (block + n) + g) * 72 + 8 * x_tile + 2 * t);
+        const uint column = x_tile * PIANOLA_ROWS + 8 * (block + n) + 2 * t;
         const float2 dx = *(threadgroup const float2 *)(x.d + column);
         float2 s0 = float2(0.0f);
         float2 s1 = float2(0.0f);
@@ -200,13 +207,13 @@ static inline void multiply_tile(thread sums &c, tile_stage x, uint x_tile, thre
 }
 
 // gemm_tiled multiplies weights in tiles with quantised activations.
-template <uint T>
+template <uint T, uint N>
 static inline void gemm_tiled(thread const product &p, threadgroup uchar *tg, part at, uint lane, uint simd, uint simds) {
     const tile_stage x = tile_stage_of(tg);
     for (uint i = simd * 32 + lane; i < PIANOLA_ROWS; i += simds * 32) {
         x.ones[i] = 1.0f;
     }
-    sums c;
+    sums<N> c;
     clear(c);
     strip_rows a;
     load_strips<T>(a, p, at, 0, lane);
@@ -226,33 +233,37 @@ static inline void gemm_tiled(thread const product &p, threadgroup uchar *tg, pa
             const uint next = min(column / 32 + tile + 1, p.in / 32 - 1);
             strip_rows b;
             load_strips<T>(b, p, at, next, lane);
-            multiply_tile<T>(c, x, tile, a, lane);
+            multiply_tile<T>(c, x, tile, a, at.block, lane);
             a = b;
         }
     }
     put(c, p, at, x.ones, lane);
 }
 
-// Columns of a chunk of rows as float16.
-#define PIANOLA_HALF_CHUNK 128
+// Columns of a chunk of rows as float16, and words of a row: 4 more than the
+// columns need, so that lanes read different banks.
+#define PIANOLA_HALF_CHUNK 64
+#define PIANOLA_HALF_WORDS (PIANOLA_HALF_CHUNK / 2 + 4)
 
-// half_stage is a chunk of rows of the input as float16 in threadgroup memory,
-// divided by a power of two for each row, so that no scale of x is too large
-// or too small.
+// half_stage is a chunk of rows of the input in threadgroup memory, as sums of
+// two float16, divided by a power of two for each row, so that no scale of x is
+// too large or too small.
 //
-//	words  [rows][80] pairs of float16: 64 words of a row and 16 more, so that
-//	       lanes read different banks
+//	words  [rows][PIANOLA_HALF_WORDS] pairs of float16
+//	rest   [rows][PIANOLA_HALF_WORDS] pairs of float16: what x has beside words
 //	unit   [rows] float32: what a row is divided by, as of now
 //	shrink [rows] float32: what sums are multiplied with, since the unit grew
 struct half_stage {
     threadgroup uint *words;
+    threadgroup uint *rest;
     threadgroup float *unit;
     threadgroup float *shrink;
 };
 
 static inline half_stage half_stage_of(threadgroup uchar *tg) {
-    threadgroup float *f = (threadgroup float *)tg;
-    return {(threadgroup uint *)tg, f + 80 * PIANOLA_ROWS, f + 81 * PIANOLA_ROWS};
+    threadgroup uint *u = (threadgroup uint *)tg;
+    threadgroup float *f = (threadgroup float *)tg + 2 * PIANOLA_HALF_WORDS * PIANOLA_ROWS;
+    return {u, u + PIANOLA_HALF_WORDS * PIANOLA_ROWS, f, f + PIANOLA_ROWS};
 }
 
 // unit_of returns a power of two that makes m at most 2048 and at least 1024;
@@ -282,51 +293,67 @@ struct reads {
     float4 of[N];
 };
 
-// read_rows reads four columns from column c on of every simds-th row.
+// read_rows reads four columns from column c on of every step-th row.
 template <uint N, bool Plain>
-static inline void read_rows(thread reads<N> &v, thread const product &p, part at, uint row, uint c, uint simds) {
+static inline void read_rows(thread reads<N> &v, thread const product &p, part at, uint row, uint c, uint lane, uint step) {
     _Pragma("clang loop unroll(full)")
     for (uint k = 0; k < N; k++) {
-        v.of[k] = input4_within<Plain>(p, at.row + min(row + k * simds, at.rows - 1), c);
+        v.of[k] = float4(0.0f);
+        // One of two rows that are read at once may be past the last.
+        if (row - lane / 16 + k * step < at.rows) {
+            v.of[k] = input4_within<Plain>(p, at.row + min(row + k * step, at.rows - 1), c);
+        }
     }
 }
 
 // put_rows makes float16 of rows that were read from a chunk, the first one or
-// another.
+// another. 16 lanes have a row.
 template <uint N>
-static inline void put_rows(half_stage to, thread const reads<N> &v, part at, uint row, bool first, uint lane, uint simds) {
+static inline void put_rows(half_stage to, thread const reads<N> &v, part at, uint row, bool first, uint lane, uint step) {
     float before[N];
     _Pragma("clang loop unroll(full)")
     for (uint k = 0; k < N; k++) {
-        before[k] = first ? 0.0f : to.unit[min(row + k * simds, at.rows - 1)];
+        before[k] = first ? 0.0f : to.unit[min(row + k * step, at.rows - 1)];
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
     _Pragma("clang loop unroll(full)")
     for (uint k = 0; k < N; k++) {
-        const uint r = row + k * simds;
+        const uint r = row + k * step;
+        if (r - lane / 16 >= at.rows) {
+            continue;
+        }
         const float4 x = v.of[k];
-        const float unit = max(before[k], unit_of(simd_max(max(max(abs(x.x), abs(x.y)), max(abs(x.z), abs(x.w))))));
+        float most = max(max(abs(x.x), abs(x.y)), max(abs(x.z), abs(x.w)));
+        most = max(most, simd_shuffle_xor(most, ushort(1)));
+        most = max(most, simd_shuffle_xor(most, ushort(2)));
+        most = max(most, simd_shuffle_xor(most, ushort(4)));
+        most = max(most, simd_shuffle_xor(most, ushort(8)));
+        const float unit = max(before[k], unit_of(most));
         // Both are powers of two.
         const float inverse = as_type<float>((254u << 23) - as_type<uint>(unit));
         if (r < at.rows) {
-            if (lane == 0) {
+            if (lane % 16 == 0) {
                 to.unit[r] = unit;
                 to.shrink[r] = before[k] * inverse;
             }
-            *(threadgroup uint2 *)(to.words + r * 80 + 2 * lane) = as_type<uint2>(half4(x * inverse));
+            const uint i = r * PIANOLA_HALF_WORDS + lane % 16 * 2;
+            const half4 words = half4(x * inverse);
+            *(threadgroup uint2 *)(to.words + i) = as_type<uint2>(words);
+            *(threadgroup uint2 *)(to.rest + i) = as_type<uint2>(half4(x * inverse - float4(words)));
         }
     }
 }
 
 // rescale multiplies the sums of rows whose unit grew.
-static inline void rescale(thread sums &c, half_stage x, uint rows, uint lane) {
+template <uint N>
+static inline void rescale(thread sums<N> &c, half_stage x, uint block, uint rows, uint lane) {
     const bool grew = (2 * lane < rows && x.shrink[2 * lane] != 1.0f) || (2 * lane + 1 < rows && x.shrink[2 * lane + 1] != 1.0f);
     if (!simd_any(grew)) {
         return;
     }
     _Pragma("clang loop unroll(full)")
-    for (uint n = 0; n < PIANOLA_BLOCKS; n++) {
-        const float2 f = *(threadgroup const float2 *)(x.shrink + 8 * n + lane % 4 * 2);
+    for (uint n = 0; n < N; n++) {
+        const float2 f = *(threadgroup const float2 *)(x.shrink + 8 * (block + n) + lane % 4 * 2);
         _Pragma("clang loop unroll(full)")
         for (uint s = 0; s < PIANOLA_STRIPS; s++) {
             c.of[s][n] *= float4(f, f);
@@ -334,93 +361,202 @@ static inline void rescale(thread sums &c, half_stage x, uint rows, uint lane) {
     }
 }
 
-// half_piece is a piece of a row of W, 8 columns and 8 more, as float16.
-struct half_piece {
-    uint4 a, b;
+// row_piece is a piece of a row of W, 8 columns and 8 more: float16 in a and b,
+// or what two_halves makes them of.
+struct row_piece {
+    uint4 a, b, c, d;
 };
+
+// is_split says whether an element of a type is two float16.
+static inline bool is_split(uint type) { return type == PIANOLA_WTYPE_F32 || !is_float(type); }
 
 // halves4 returns four float16; larger values are the largest.
 static inline uint2 halves4(float4 v) { return as_type<uint2>(clamp(half4(v), half4(-65504.0h), half4(65504.0h))); }
 
+// two_halves returns four floats as float16 in x and y, and in z and w what
+// they have beside these.
+static inline uint4 two_halves(float4 v) {
+    const uint2 most = halves4(v);
+    return uint4(most, halves4(v - float4(as_type<half4>(most))));
+}
+
+// floats4 returns four elements of a row of n columns; what is past them is 0.
+template <uint T>
+static inline float4 floats4(device const uchar *row, uint c, uint n) {
+    float4 v;
+    _Pragma("clang loop unroll(full)")
+    for (uint i = 0; i < 4; i++) {
+        v[i] = c + i < n ? float_at<T>(row, c + i) : 0.0f;
+    }
+    return v;
+}
+
+// halves8 returns eight elements of a row of n columns of F16 or BF16.
 template <uint T>
 static inline uint4 halves8(device const uchar *row, uint c, uint n, bool aligned) {
-    if (aligned) {
-        const eight v = load_eight<T>(row, c / 8);
-        if (T == PIANOLA_WTYPE_F16) {
-            return v.a;
-        }
-        if (T == PIANOLA_WTYPE_BF16) {
-            return uint4(halves4(four_of<T>(v.a.xy)), halves4(four_of<T>(v.a.zw)));
-        }
-        return uint4(halves4(as_type<float4>(v.a)), halves4(as_type<float4>(v.b)));
+    if (!aligned) {
+        return uint4(halves4(floats4<T>(row, c, n)), halves4(floats4<T>(row, c + 4, n)));
     }
-    float4 v[2];
-    _Pragma("clang loop unroll(full)")
-    for (uint i = 0; i < 8; i++) {
-        v[i / 4][i % 4] = c + i < n ? float_at<T>(row, c + i) : 0.0f;
-    }
-    return uint4(halves4(v[0]), halves4(v[1]));
+    const uint4 v = c < n ? load_eight<T>(row, c / 8).a : uint4(0);
+    return T == PIANOLA_WTYPE_F16 ? v : uint4(halves4(four_of<T>(v.xy)), halves4(four_of<T>(v.zw)));
 }
 
-// half_columns returns the columns of a piece.
+// piece_of returns a piece of a row of n columns; what is past them is 0.
 template <uint T>
-static inline uint2 half_columns(uint piece) {
-    return is_float(T) ? uint2(16 * piece, 16 * piece + 8) : piece_columns(T, piece);
+static inline row_piece piece_of(device const uchar *row, uint piece, uint n, bool aligned) {
+    const uint c = 16 * piece;
+    row_piece r = {uint4(0), uint4(0), uint4(0), uint4(0)};
+    if (c >= n) {
+        return r;
+    }
+    if (!is_float(T)) {
+        const block_piece p = load_piece<T>(row, piece);
+        r.a = p.q;
+        r.b = as_type<uint4>(float4(p.d, has_minimum(T) ? p.m : float2(0.0f)));
+    } else if (!is_split(T)) {
+        r.a = halves8<T>(row, c, n, aligned);
+        r.b = halves8<T>(row, c + 8, n, aligned);
+    } else if (!aligned) {
+        r.a = as_type<uint4>(floats4<T>(row, c, n));
+        r.b = as_type<uint4>(floats4<T>(row, c + 4, n));
+        r.c = as_type<uint4>(floats4<T>(row, c + 8, n));
+        r.d = as_type<uint4>(floats4<T>(row, c + 12, n));
+    } else {
+        eight v = load_eight<T>(row, c / 8);
+        r.a = v.a;
+        r.b = v.b;
+        if (c + 8 < n) {
+            v = load_eight<T>(row, c / 8 + 1);
+            r.c = v.a;
+            r.d = v.b;
+        }
+    }
+    return r;
 }
 
-// half_piece_of returns a piece of a row of n columns; what is past them is 0.
+// column_of returns the first of four columns that lane i of 16 takes of the
+// chunk that begins at a column. Four pieces have the columns of a chunk, which
+// of Q6_K are 32 and the 32 that are 64 further.
 template <uint T>
-static inline half_piece half_piece_of(device const uchar *row, uint piece, uint n, bool aligned) {
-    if (16 * piece >= n) {
-        return {uint4(0), uint4(0)};
-    }
+static inline uint column_of(uint chunk, uint i) {
+    return T == PIANOLA_WTYPE_Q6_K ? chunk / 128 * 128 + chunk % 128 / 2 + i / 8 * 64 + i % 8 * 4 : chunk + 4 * i;
+}
+
+// words_of returns where a chunk has the columns of a piece's two parts.
+template <uint T>
+static inline uint2 words_of(uint piece) {
+    const uint at = piece % 4;
     if (is_float(T)) {
-        return {halves8<T>(row, 16 * piece, n, aligned), aligned && 16 * piece + 8 >= n ? uint4(0) : halves8<T>(row, 16 * piece + 8, n, aligned)};
+        return uint2(8 * at, 8 * at + 4);
     }
-    const block_piece p = load_piece<T>(row, piece);
-    const float2 m = has_minimum(T) ? p.m : float2(0.0f);
-    return {uint4(halves4(p.d.x * signed4(p.q.x) + m.x), halves4(p.d.x * signed4(p.q.y) + m.x)),
-            uint4(halves4(p.d.y * signed4(p.q.z) + m.y), halves4(p.d.y * signed4(p.q.w) + m.y))};
+    return T == PIANOLA_WTYPE_Q6_K ? uint2(4 * at, 4 * at + 16) : piece_columns(T, piece) % PIANOLA_HALF_CHUNK / 2;
 }
 
-// half_pieces are those of a lane: of two rows of each strip.
-struct half_pieces {
-    half_piece of[2 * PIANOLA_STRIPS];
+// row_pieces are those of a lane: of two rows of each strip.
+struct row_pieces {
+    row_piece of[2 * PIANOLA_STRIPS];
 };
 
 template <uint T>
-static inline void load_pieces(thread half_pieces &a, weight_rows w, uint piece, uint n, bool aligned) {
+static inline void load_pieces(thread row_pieces &a, weight_rows w, uint piece, uint n, bool aligned) {
     _Pragma("clang loop unroll(full)")
     for (uint r = 0; r < 2 * PIANOLA_STRIPS; r++) {
-        a.of[r] = half_piece_of<T>(w.row[r], piece, n, aligned);
+        a.of[r] = piece_of<T>(w.row[r], piece, n, aligned);
     }
 }
 
-// multiply_words adds the products of the first or the second 8 columns of
-// pieces with all rows of x: no sum is needed again before 16 others.
-template <bool Second>
-static inline void multiply_words(thread sums &c, thread const half_pieces &a, threadgroup const uint *words, uint lane) {
-    uint4 x[PIANOLA_BLOCKS];
+// eight_halves is 8 columns of a row of W as float16, and what is left.
+struct eight_halves {
+    uint4 most, rest;
+};
+
+// halves_of returns the first or the second 8 columns of a piece.
+template <uint T, bool Second>
+static inline eight_halves halves_of(thread const row_piece &p) {
+    if (!is_split(T)) {
+        return {Second ? p.b : p.a, uint4(0)};
+    }
+    uint4 u, v;
+    if (is_float(T)) {
+        u = two_halves(as_type<float4>(Second ? p.c : p.a));
+        v = two_halves(as_type<float4>(Second ? p.d : p.b));
+    } else {
+        const uint2 q = Second ? p.a.zw : p.a.xy;
+        const float d = as_type<float>(Second ? p.b.y : p.b.x);
+        const float m = as_type<float>(Second ? p.b.w : p.b.z);
+        u = two_halves(d * signed4(q.x) + m);
+        v = two_halves(d * signed4(q.y) + m);
+    }
+    return {uint4(u.xy, v.xy), uint4(u.zw, v.zw)};
+}
+
+// multiply_words adds the products of 8 columns of rows of W, u[2*s] and u[2*s+1]
+// those of strip s, with all rows of x: no sum is needed again before 16 others.
+template <uint N>
+static inline void multiply_words(thread sums<N> &c, thread const uint4 *u, threadgroup const uint *words, uint lane) {
+    uint4 x[N];
     _Pragma("clang loop unroll(full)")
-    for (uint n = 0; n < PIANOLA_BLOCKS; n++) {
-        x[n] = *(threadgroup const uint4 *)(words + 8 * n * 80);
+    for (uint n = 0; n < N; n++) {
+        x[n] = *(threadgroup const uint4 *)(words + 8 * n * PIANOLA_HALF_WORDS);
     }
     _Pragma("clang loop unroll(full)")
     for (uint i = 0; i < 2; i++) {
         _Pragma("clang loop unroll(full)")
-        for (uint n = 0; n < PIANOLA_BLOCKS; n++) {
+        for (uint n = 0; n < N; n++) {
             _Pragma("clang loop unroll(full)")
             for (uint s = 0; s < PIANOLA_STRIPS; s++) {
-                const uint4 u = Second ? a.of[2 * s].b : a.of[2 * s].a;
-                const uint4 v = Second ? a.of[2 * s + 1].b : a.of[2 * s + 1].a;
-                multiply_halves(c.of[s][n], i == 0 ? uint4(u.xy, v.xy) : uint4(u.zw, v.zw), i == 0 ? x[n].xy : x[n].zw, lane);
+                const uint4 a = u[2 * s];
+                const uint4 b = u[2 * s + 1];
+                multiply_halves(c.of[s][n], i == 0 ? uint4(a.xy, b.xy) : uint4(a.zw, b.zw), i == 0 ? x[n].xy : x[n].zw, lane);
             }
         }
     }
 }
 
+// multiply_pieces adds the products of the first or the second 8 columns of
+// pieces, which the lane's rows of x have from word at on.
+template <uint T, bool Second, uint N>
+static inline void multiply_pieces(thread sums<N> &c, thread const row_pieces &a, half_stage x, uint at, uint lane) {
+    uint4 most[2 * PIANOLA_STRIPS];
+    uint4 rest[2 * PIANOLA_STRIPS];
+    _Pragma("clang loop unroll(full)")
+    for (uint r = 0; r < 2 * PIANOLA_STRIPS; r++) {
+        const eight_halves h = halves_of<T, Second>(a.of[r]);
+        most[r] = h.most;
+        rest[r] = h.rest;
+    }
+    // Products of what is left come first; those of both rests are left out. Types
+    // that are split are rare: a loop is less code.
+    if (is_split(T)) {
+        _Pragma("clang loop unroll(disable)")
+        for (uint i = 0; i < 3; i++) {
+            uint4 u[2 * PIANOLA_STRIPS];
+            _Pragma("clang loop unroll(full)")
+            for (uint r = 0; r < 2 * PIANOLA_STRIPS; r++) {
+                u[r] = i == 1 ? rest[r] : most[r];
+            }
+            multiply_words(c, u, (i == 0 ? x.rest : x.words) + at, lane);
+        }
+    } else {
+        multiply_words(c, most, x.rest + at, lane);
+        multiply_words(c, most, x.words + at, lane);
+    }
+}
+
+// fill_rows reads four columns from column c on of rows of a chunk, the first
+// one or another, every step-th from row on, and makes float16 of them.
+template <uint N, bool Plain>
+static inline void fill_rows(half_stage to, thread const product &p, part at, uint row, uint c, bool first, uint lane, uint step) {
+    // All lanes take part, also those that have no row.
+    for (; row - lane / 16 < at.rows; row += N * step) {
+        reads<N> v;
+        read_rows<N, Plain>(v, p, at, row, c, lane, step);
+        put_rows(to, v, at, row, first, lane, step);
+    }
+}
+
 // gemm_halves multiplies weights in rows with activations, both as float16.
-template <uint T>
+template <uint T, uint N>
 static inline void gemm_halves(thread const product &p, threadgroup uchar *tg, part at, uint lane, uint simd, uint simds) {
     const half_stage x = half_stage_of(tg);
     const bool aligned = p.in % 8 == 0;
@@ -431,71 +567,88 @@ static inline void gemm_halves(thread const product &p, threadgroup uchar *tg, p
         const uint row = min(at.first + 8 * i + lane / 4, p.out - 1);
         w.row[i] = p.w + (is_float(T) ? ulong(row) * p.in * element_bytes(T) : row * row_bytes(T, p.in));
     }
-    sums c;
+    sums<N> c;
     clear(c);
-    half_pieces a;
+    row_pieces a;
     load_pieces<T>(a, w, lane % 4, p.in, aligned);
     const bool plain = is_plain(p);
+    const uint row = 2 * simd + lane / 16;
+    const uint step = 2 * simds;
     reads<PIANOLA_READS> v;
     if (plain) {
-        read_rows<PIANOLA_READS, true>(v, p, at, simd, 4 * lane, simds);
+        read_rows<PIANOLA_READS, true>(v, p, at, row, column_of<T>(0, lane % 16), lane, step);
     }
     for (uint column = 0; column < p.in; column += PIANOLA_HALF_CHUNK) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
         if (plain) {
-            put_rows(x, v, at, simd, column == 0, lane, simds);
-        }
-        for (uint row = plain ? simd + PIANOLA_READS * simds : simd; row < at.rows; row += simds) {
-            reads<1> u;
-            read_rows<1, false>(u, p, at, row, column + 4 * lane, simds);
-            put_rows(x, u, at, row, column == 0, lane, simds);
+            put_rows(x, v, at, row, column == 0, lane, step);
+            fill_rows<PIANOLA_READS, true>(x, p, at, row + PIANOLA_READS * step, column_of<T>(column, lane % 16), column == 0, lane, step);
+        } else {
+            fill_rows<1, false>(x, p, at, row, column_of<T>(column, lane % 16), column == 0, lane, step);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         if (plain) {
             // The next chunk is on its way while this one is multiplied.
-            read_rows<PIANOLA_READS, true>(v, p, at, simd, column + PIANOLA_HALF_CHUNK + 4 * lane, simds);
+            read_rows<PIANOLA_READS, true>(v, p, at, row, column_of<T>(column + PIANOLA_HALF_CHUNK, lane % 16), lane, step);
         }
         if (at.first >= at.high) {
             continue;
         }
         if (column != 0) {
-            rescale(c, x, at.rows, lane);
+            rescale(c, x, at.block, at.rows, lane);
         }
-        _Pragma("clang loop unroll(disable)")
-        for (uint i = 0; i < PIANOLA_HALF_CHUNK && column + i < p.in; i += 64) {
-            // Four lanes have 64 columns of a row.
-            const uint piece = (column + i) / 16 + lane % 4;
-            half_pieces b;
-            load_pieces<T>(b, w, piece + 4, p.in, aligned);
-            const uint2 columns = half_columns<T>(piece) - column;
-            threadgroup const uint *words = x.words + lane / 4 * 80;
-            multiply_words<false>(c, a, words + columns.x / 2, lane);
-            multiply_words<true>(c, a, words + columns.y / 2, lane);
-            a = b;
-        }
+        // Four lanes have 64 columns of a row.
+        const uint piece = column / 16 + lane % 4;
+        row_pieces b;
+        load_pieces<T>(b, w, piece + 4, p.in, aligned);
+        const uint2 words = words_of<T>(piece) + (8 * at.block + lane / 4) * PIANOLA_HALF_WORDS;
+        multiply_pieces<T, false>(c, a, x, words.x, lane);
+        multiply_pieces<T, true>(c, a, x, words.y, lane);
+        a = b;
     }
     put(c, p, at, x.unit, lane);
 }
 
-// gemm_of multiplies all rows of x with the threadgroup's rows of W.
-template <uint T, bool Tiled>
-static inline void gemm_of(thread const product &p, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
-    const uint low = group * p.group;
-    const uint high = min(low + p.group, p.out);
+// gemm_rows multiplies all rows of x with the threadgroup's rows of W: N blocks
+// of them by each SIMD group.
+template <uint T, bool Tiled, uint N>
+static inline void gemm_rows(thread const product &p, threadgroup uchar *tg, uint low, uint high, uint lane, uint simd, uint simds) {
+    const uint ways = PIANOLA_BLOCKS / N;
+    const uint across = simds / ways;
+    const uint way = simd / across;
     for (uint row = p.first; row < p.last; row += PIANOLA_ROWS) {
         // Strips begin at multiples of 16.
-        for (uint first = low / 16 * 16; first < high; first += 32 * simds) {
-            const part at = {first + 32 * simd, low, high, row, min(p.last - row, uint(PIANOLA_ROWS))};
+        for (uint first = low / 16 * 16; first < high; first += 32 * across) {
+            // SIMD groups that are left over have no rows of W.
+            part at = {first + simd % across * 32, low, high, row, min(p.last - row, uint(PIANOLA_ROWS)), way * N};
+            if (way >= ways) {
+                at.first = high;
+                at.block = 0;
+            }
             if (Tiled) {
-                gemm_tiled<T>(p, tg, at, lane, simd, simds);
+                gemm_tiled<T, N>(p, tg, at, lane, simd, simds);
             } else {
-                gemm_halves<T>(p, tg, at, lane, simd, simds);
+                gemm_halves<T, N>(p, tg, at, lane, simd, simds);
             }
         }
     }
 }
 
-// threadgroup memory: weights*24832+(1-weights)*20992 bytes
+// gemm_of multiplies all rows of x with a group of rows of W.
+template <uint T, bool Tiled>
+static inline void gemm_of(thread const product &p, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
+    const uint low = group * p.group;
+    const uint high = min(low + p.group, p.out);
+    // Quants in rows are rare: not worth the code.
+    const uint few = PIANOLA_BLOCKS > 2 && (Tiled || T <= PIANOLA_WTYPE_BF16) ? PIANOLA_BLOCKS / 4 : PIANOLA_BLOCKS;
+    if (few < PIANOLA_BLOCKS && p.group <= simds / 4 * 32) {
+        gemm_rows<T, Tiled, few>(p, tg, low, high, lane, simd, simds);
+    } else {
+        gemm_rows<T, Tiled, PIANOLA_BLOCKS>(p, tg, low, high, lane, simd, simds);
+    }
+}
+
+// threadgroup memory: weights*24832+(1-weights)*18944 bytes
 [[max_total_threads_per_threadgroup(256)]]
 kernel void gemm(
         device const float *x            [[buffer(0)]],

@@ -219,6 +219,9 @@ func TestUsageErrors(t *testing.T) {
 		{"devices all", "takes no arguments"},
 		{"info", "needs a MODEL"},
 		{"profile", "needs a MODEL"},
+		{"profile m.gguf --prefill 8 -n 4", "do not go together"},
+		{"profile m.gguf -r 4", "--prefill only"},
+		{"profile m.gguf --prefill 1 -d 4", "at least 2 tokens"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			o := runCommand(t, strings.Fields(c.args)...)
@@ -276,6 +279,10 @@ func TestImpossibleValues(t *testing.T) {
 		{"ppl GOPHER --file ../../testdata/gopher/heldout.txt --chunks -1", "--chunks -1"},
 		{"profile GOPHER -n 0", "-n 0"},
 		{"profile GOPHER -d 2047", "positions"},
+		{"profile GOPHER --prefill 0", "--prefill 0"},
+		{"profile GOPHER --prefill 8 -r 0", "-r 0"},
+		{"profile GOPHER --prefill 8 -d -1", "-d -1"},
+		{"profile GOPHER --prefill 2049", "positions"},
 		{"compile GOPHER --chip abacus -o x.roll", "abacus"},
 		{"compile GOPHER --dump-after lunch", "lunch"},
 		{"compile GOPHER --ctx 0 -o x.roll", "--ctx 0"},

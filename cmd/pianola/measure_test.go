@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -114,6 +115,50 @@ func TestProfile(t *testing.T) {
 	}
 	if short := succeed(t, append(args, "--by-label")...).stdout; strings.Contains(short, "layer.7.ffn.down") || !strings.Contains(short, "layer.*.ffn.down") {
 		t.Errorf("--by-label gives\n%s", short)
+	}
+}
+
+// TestProfilePrefill profiles prompts of two chunks: a part of the cache is read
+// by each.
+func TestProfilePrefill(t *testing.T) {
+	h, err := pianola.OpenHeader(gopher, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, err := h.Compile(pianola.CompileOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefill, _, _ := tab.Program(table.ProgramPrefill)
+	head, _, _ := tab.Program(table.ProgramHead)
+	n := int(tab.Header.Chunk) + 3
+	args := []string{"profile", gopher, "--prefill", strconv.Itoa(n), "-r", "2"}
+	var kv [2]uint64
+	for i, depth := range []int{0, 9} {
+		res := decode[profileResult](t, succeed(t, append(args, "--json", "-d", strconv.Itoa(depth))...).stdout)
+		if len(res.Commands) != int(prefill.Count+head.Count) || res.Prompt != n || res.Tokens != 2*n || res.Depth != depth || res.OverheadNS <= 0 {
+			t.Fatalf("%d commands of %d and %d, %+v", len(res.Commands), prefill.Count, head.Count, res)
+		}
+		us, share := 0.0, 0.0
+		for _, l := range res.Groups {
+			us, share = us+l.US, share+l.Share
+			if l.Label == "layer.*.attn.attention" {
+				kv[i] = l.Bytes
+			}
+		}
+		if math.Abs(us-res.TotalUS) > 1e-6*us || math.Abs(share-1) > 1e-6 || us <= 0 {
+			t.Errorf("depth %d: %v us of %v, share %v", depth, us, res.TotalUS, share)
+		}
+	}
+	// 8 layers, 2 heads of 64 for K and for V, float16.
+	if position := uint64(8 * 2 * 2 * 64 * 2); kv[0] != position*uint64(2*n-3) || kv[1] != kv[0]+2*9*position {
+		t.Errorf("attention reads %d bytes, after 9 tokens %d", kv[0], kv[1])
+	}
+	text := succeed(t, args...).stdout
+	for _, part := range []string{"layer.7.ffn.down", "out.logits", "us a prompt of", "tok/s", "mean of 2 prompts"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in\n%s", part, text)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/bench"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
@@ -21,6 +23,8 @@ type profileFlags struct {
 	model  modelFlags
 	tokens int
 	depth  int
+	prompt int
+	runs   int
 	groups bool
 	json   bool
 }
@@ -29,17 +33,21 @@ func newProfile() *cobra.Command {
 	f := &profileFlags{}
 	cmd := &cobra.Command{
 		Use:   "profile MODEL",
-		Short: "Show where the time of a token goes, command by command",
+		Short: "Show where the time of a token or a prompt goes, command by command",
 		Long: `Profile decodes tokens with a barrier after every command and prints each
 command's mean time, what it reads of weights and KV cache, and its share; then
-the same by label with the layers together. The barriers make the sum more than
-a token takes otherwise.`,
-		Example: "  pianola profile testdata/gopher-q8_0.gguf --by-label",
-		Args:    exactly(1, "profile needs a MODEL"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
+the same by label with the layers together. With --prefill it does so for a
+prompt, whose chunks it adds up. The barriers make the sum more than a token or
+a prompt takes otherwise.`,
+		Example: `  pianola profile testdata/gopher-q8_0.gguf --by-label
+  pianola profile testdata/gopher-q8_0.gguf --by-label --prefill 512`,
+		Args: exactly(1, "profile needs a MODEL"),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	cmd.Flags().IntVarP(&f.tokens, "tokens", "n", 32, "tokens to decode")
-	cmd.Flags().IntVarP(&f.depth, "depth", "d", 16, "tokens of context before")
+	cmd.Flags().IntVarP(&f.depth, "depth", "d", 16, "tokens of context before; with --prefill 0 unless it is given")
+	cmd.Flags().IntVar(&f.prompt, "prefill", 0, "profile a prompt of so many tokens")
+	cmd.Flags().IntVarP(&f.runs, "runs", "r", 3, "prompts, with --prefill")
 	cmd.Flags().BoolVar(&f.groups, "by-label", false, "only the summary with the layers together")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	f.model.register(cmd)
@@ -47,10 +55,7 @@ a token takes otherwise.`,
 }
 
 func (f *profileFlags) run(cmd *cobra.Command, path string) (err error) {
-	if err := atLeast(cmd, 1, "tokens", f.tokens); err != nil {
-		return err
-	}
-	if err := atLeast(cmd, 1, "depth", f.depth); err != nil {
+	if err := f.check(cmd); err != nil {
 		return err
 	}
 	o, err := f.model.options(cmd)
@@ -67,7 +72,11 @@ func (f *profileFlags) run(cmd *cobra.Command, path string) (err error) {
 		return err
 	}
 	defer closeAfter(&err, s)
-	res, err := f.measure(cmd, m, s)
+	measure := f.measure
+	if f.prompt > 0 {
+		measure = f.measurePrompt
+	}
+	res, err := measure(cmd, m, s)
 	if err != nil {
 		return err
 	}
@@ -77,11 +86,42 @@ func (f *profileFlags) run(cmd *cobra.Command, path string) (err error) {
 	return res.write(cmd.OutOrStdout(), f.groups)
 }
 
+func (f *profileFlags) check(cmd *cobra.Command) error {
+	fs := cmd.Flags()
+	prompt := fs.Changed("prefill")
+	if prompt && fs.Changed("tokens") {
+		return usage(cmd, "--prefill and -n do not go together")
+	}
+	if !prompt && fs.Changed("runs") {
+		return usage(cmd, "-r goes with --prefill only")
+	}
+	depth := 1
+	if prompt {
+		depth = 0
+	}
+	if prompt && !fs.Changed("depth") {
+		f.depth = 0
+	}
+	if prompt && f.depth > 0 && f.prompt == 1 {
+		return usage(cmd, "--prefill 1: a prompt after others has at least 2 tokens")
+	}
+	for _, c := range []struct {
+		name   string
+		v, low int
+	}{{"tokens", f.tokens, 1}, {"depth", f.depth, depth}, {"prefill", f.prompt, 1}, {"runs", f.runs, 1}} {
+		if err := atLeast(cmd, c.low, c.name, c.v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // profileResult is what a command or a group of them takes.
 type profileResult struct {
-	Tokens     int           `json:"tokens"`
+	Tokens     int           `json:"tokens"` // decoded, or of all prompts
 	Depth      int           `json:"depth"`
-	TotalUS    float64       `json:"total_us"`                // a token
+	Prompt     int           `json:"prompt"`                  // tokens of a prompt; 0: decoding
+	TotalUS    float64       `json:"total_us"`                // a token, or a prompt
 	OverheadNS float64       `json:"overhead_ns_per_command"` // without kernels
 	Commands   []profileLine `json:"commands"`
 	Groups     []profileLine `json:"groups"` // the largest first
@@ -92,8 +132,8 @@ type profileLine struct {
 	Label   string  `json:"label"`
 	Kernel  string  `json:"kernel"`
 	Count   int     `json:"count"` // commands
-	US      float64 `json:"us"`    // a token
-	Bytes   uint64  `json:"bytes"` // of weights and KV cache, a token
+	US      float64 `json:"us"`    // a token, or a prompt
+	Bytes   uint64  `json:"bytes"` // of weights and KV cache, a token or a prompt
 	GBs     float64 `json:"gb_s"`
 	Share   float64 `json:"share"` // of the total, 0 to 1
 }
@@ -135,24 +175,104 @@ func (f *profileFlags) measure(cmd *cobra.Command, m *pianola.Model, s *pianola.
 		OverheadNS: float64(dry.Nanoseconds()) / float64(f.tokens*len(times)),
 	}
 	middle := f.depth + 1 + (f.tokens+1)/2 // positions that the token in the middle sees
+	res.add(t, p, times, f.tokens, func(i int) uint64 { return reads[i].Bytes(middle) })
+	res.finish()
+	return res, nil
+}
+
+// measurePrompt is measure for prompts.
+func (f *profileFlags) measurePrompt(cmd *cobra.Command, m *pianola.Model, s *pianola.Session) (*profileResult, error) {
+	t, r := m.Table(), s.Replay()
+	res := &profileResult{Tokens: f.runs * f.prompt, Depth: f.depth, Prompt: f.prompt}
+	if need, have := f.depth+f.prompt, r.Context(); need > have {
+		return nil, fmt.Errorf("profile: a prompt of %d tokens after %d needs %d positions and the context has %d", f.prompt, f.depth, need, have)
+	}
+	var programs [2]*table.Program
+	var reads [2][]bench.Reads
+	var times [2][]time.Duration
+	for i, name := range []string{table.ProgramPrefill, table.ProgramHead} {
+		p, _, ok := t.Program(name)
+		if !ok {
+			return nil, fmt.Errorf("profile: the table has no program %s", name)
+		}
+		var err error
+		if reads[i], err = bench.ProgramReads(t, name); err != nil {
+			return nil, err
+		}
+		programs[i], times[i] = p, make([]time.Duration, p.Count)
+	}
+	ids := bench.Prompt(m, f.depth+f.prompt, 0)
+	progress := newProgress(cmd.ErrOrStderr(), "prompts", false)
+	defer progress.finish()
+	for i := range f.runs + 1 { // the first one warms up
+		if err := r.Reset(); err != nil {
+			return nil, err
+		}
+		if i == 1 {
+			clear(times[0])
+			clear(times[1])
+		}
+		if err := f.profilePrompt(cmd.Context(), r, ids, times); err != nil {
+			return nil, err
+		}
+		progress.set("prompts", uint64(i), uint64(f.runs))
+	}
+	dry, err := bench.Dry(r, 1, 1)
+	if err != nil {
+		return nil, err
+	}
+	if decode, _, ok := t.Program(table.ProgramDecode); ok {
+		res.OverheadNS = float64(dry.Nanoseconds()) / float64(decode.Count)
+	}
+	chunk := int(t.Header.Chunk)
+	res.add(t, programs[0], times[0], f.runs, func(i int) (sum uint64) {
+		for at := 0; at < f.prompt; at += chunk {
+			sum += reads[0][i].Bytes(f.depth + min(at+chunk, f.prompt))
+		}
+		return sum
+	})
+	res.add(t, programs[1], times[1], f.runs, func(i int) uint64 { return reads[1][i].Bytes(f.depth + f.prompt) })
+	res.finish()
+	return res, nil
+}
+
+// profilePrompt profiles the prompt at the end of ids; what is before it is
+// the depth.
+func (f *profileFlags) profilePrompt(ctx context.Context, r *replay.Session, ids []int32, times [2][]time.Duration) error {
+	if f.depth > 0 {
+		if _, _, err := r.Prompt(ctx, ids[:f.depth]); err != nil {
+			return err
+		}
+		// The token that the depth leaves pending is the prompt's first.
+		ids = ids[f.depth+1:]
+	}
+	return r.ProfilePrompt(ctx, ids, times[0], times[1])
+}
+
+// add appends the commands of a program, whose times are those of so many
+// tokens or prompts.
+func (r *profileResult) add(t *table.Table, p *table.Program, times []time.Duration, n int, bytes func(i int) uint64) {
 	for i, d := range times {
 		line := profileLine{
 			Command: int(p.First) + i, Label: t.Label(int(p.First) + i), Count: 1,
-			US: float64(d.Nanoseconds()) / 1e3 / float64(f.tokens), Bytes: reads[i].Bytes(middle),
+			US: float64(d.Nanoseconds()) / 1e3 / float64(n), Bytes: bytes(i),
 		}
 		if k, ok := decl.Lookup(t.Cmds[line.Command].Kernel); ok {
 			line.Kernel = k.Name
 		}
-		res.TotalUS += line.US
-		res.Commands = append(res.Commands, line)
+		r.TotalUS += line.US
+		r.Commands = append(r.Commands, line)
 	}
-	res.Groups = groupLayers(res.Commands)
-	for _, lines := range [][]profileLine{res.Commands, res.Groups} {
+}
+
+// finish sets what follows from the commands.
+func (r *profileResult) finish() {
+	r.Groups = groupLayers(r.Commands)
+	for _, lines := range [][]profileLine{r.Commands, r.Groups} {
 		for i := range lines {
-			lines[i].rates(res.TotalUS)
+			lines[i].rates(r.TotalUS)
 		}
 	}
-	return res, nil
 }
 
 // rates sets what follows from time and bytes.
@@ -210,6 +330,11 @@ func (r *profileResult) write(w io.Writer, groupsOnly bool) error {
 		fmt.Fprintf(tw, "%d\t%s\n", l.Count, l.columns())
 	}
 	if err := tw.Flush(); err != nil {
+		return err
+	}
+	if r.Prompt > 0 {
+		_, err := fmt.Fprintf(w, "\ntotal     %s us a prompt of %d tokens after %d, %s tok/s, %d commands, mean of %d prompts\noverhead  %.2f us a command\n",
+			figure(r.TotalUS), r.Prompt, r.Depth, figure(float64(r.Prompt)/r.TotalUS*1e6), len(r.Commands), r.Tokens/r.Prompt, r.OverheadNS/1e3)
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\ntotal     %s us a token, %d commands, mean of %d tokens after %d\noverhead  %.2f us a command\n",

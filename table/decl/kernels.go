@@ -196,7 +196,7 @@ var Kernels = []Kernel{
 	matmul("gemv", "y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few.",
 		"2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,2048)*4"),
 	matmul("gemm", "y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk. Its input is no norm, its output is stored.",
-		"weights*24832+(1-weights)*20992", "input <= 1", "output <= 0"),
+		"weights*24832+(1-weights)*18944", "input <= 1", "output <= 0"),
 	{
 		Name:    "head_norm",
 		Doc:     "Each head h of each row: x[r, h] = rmsnorm(x[r, h]) * w.",
@@ -308,7 +308,7 @@ var Kernels = []Kernel{
 		Second: []Second{secondKVLen, secondRows},
 		Specs:  []Constant{constHeadDim, constWindow, constSplit, constTile},
 		Worker: "16*(head_dim*8+256)", // 16 rows of Q, of sums and of scores
-		TGMem:  "(1-tile)*div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+tile*(2560+64*div(head_dim,64)*(256+threads))",
+		TGMem:  "(1-tile)*div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+tile*(2560+128*div(head_dim,64)*(128+threads))",
 	},
 	{
 		Name:    "attn_merge",
