@@ -3,7 +3,7 @@ package cpu
 import "sync/atomic"
 
 // idleSpins is how often a worker without a job looks for one before it parks,
-// some 50 microseconds: waking a parked thread takes longer than the pause of a
+// some 30 microseconds: waking a parked thread takes longer than the pause of a
 // host that submits token after token.
 const idleSpins = 1 << 15
 
