@@ -10,7 +10,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestChains decodes in both modes, with streams that are late and ones that
+// TestChains decodes in every mode, with streams that are late and ones that
 // are not, in chains of 1, 16 and 128 tokens: the tokens are the same.
 func TestChains(t *testing.T) {
 	m := tiny(t, "qwen3")

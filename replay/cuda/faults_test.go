@@ -67,7 +67,7 @@ func placed(err error) bool {
 	return strings.HasPrefix(err.Error(), "cuda: ")
 }
 
-// TestFaults makes each call of the driver fail in turn, in both modes, once
+// TestFaults makes each call of the driver fail in turn, in every mode, once
 // with an error that passes and once with one that loses the device. It is an
 // error that says where, nothing is left allocated, and another device works.
 func TestFaults(t *testing.T) {
@@ -146,7 +146,7 @@ func TestOutOfMemory(t *testing.T) {
 			break
 		}
 		if !errors.Is(err, ErrOutOfMemory) || !placed(err) || !strings.Contains(err.Error(), "bytes: cuMem") {
-			t.Errorf("allocation %d: %v", n+1, err)
+			t.Fatalf("allocation %d: %v", n+1, err)
 		}
 		drv.Check()
 	}

@@ -358,7 +358,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestNoAllocation decodes without allocating, in both modes.
+// TestNoAllocation decodes without allocating, in every mode.
 func TestNoAllocation(t *testing.T) {
 	if fake.Race() {
 		t.Skip("the race detector makes pools forget what they hold")
