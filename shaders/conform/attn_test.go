@@ -404,9 +404,9 @@ func testPatch(t *testing.T, p *emu.Program) {
 		patches = append(patches, 0xff, 0xff, 0xff, 0xff, 1, 1, 0, 0)
 		patches = binary.LittleEndian.AppendUint32(patches, uint32(records))
 		patches = append(patches, 1, 1, 0, 0)
-		for _, stop := range []uint32{0, 1} {
-			step.Stop = stop
-			d := &emu.Dispatch{Kernel: "patch", Grid: [3]uint32{1, 1, 1}, Threads: pick(r, uint32(32), 256, 1024), Order: emu.Random, Seed: seed}
+		for _, was := range []struct{ stop, cancel uint32 }{{0, 0}, {1, 0}, {0, 1}, {1, 1}} {
+			step.Stop, step.Cancel = was.stop, was.cancel
+			d := &emu.Dispatch{Kernel: "patch", Grid: [3]uint32{1, 1, 1}, Threads: pick(r, uint32(32), 256, 1024), TGMem: 4, Order: emu.Random, Seed: seed}
 			d.Buffers[0], d.Buffers[1] = patches, bytes.Clone(seconds)
 			binary.LittleEndian.PutUint32(d.Params[:], uint32(len(patches)/8))
 			binary.LittleEndian.PutUint32(d.Params[4:], uint32(records))
@@ -417,20 +417,23 @@ func testPatch(t *testing.T, p *emu.Program) {
 				t.Fatal(err)
 			}
 			after, left := step, want
-			if stop == 0 {
+			switch {
+			case was.stop != 0:
+				left = seconds
+			case was.cancel != 0:
+				left, after.Stop = seconds, 256
+			default:
 				after.Position += step.Rows
 				after.KVRow += step.Rows
 				after.KVLen += step.Rows
 				after.TokenIndex += step.Rows
-			} else {
-				left = seconds
 			}
 			var wantStep [table.StepSize]byte
 			if _, err := binary.Encode(wantStep[:], binary.LittleEndian, stepOf(after)); err != nil {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(d.Buffers[1], left) || d.Step != wantStep {
-				t.Fatalf("seed %d, stop %d: seconds or step differ", seed, stop)
+				t.Fatalf("seed %d, %+v: seconds or step differ", seed, was)
 			}
 		}
 	}
@@ -440,6 +443,6 @@ func testPatch(t *testing.T, p *emu.Program) {
 func stepOf(s table.Step) any {
 	return struct {
 		RNG   uint64
-		Words [8]uint32
-	}{s.RNG, [8]uint32{s.Position, s.KVRow, s.KVLen, s.TokenIndex, s.Row, s.Rows, s.Stop, s.Count}}
+		Words [9]uint32
+	}{s.RNG, [9]uint32{s.Position, s.KVRow, s.KVLen, s.TokenIndex, s.Row, s.Rows, s.Stop, s.Count, s.Cancel}}
 }
