@@ -3,7 +3,6 @@ package pianola_test
 import (
 	"errors"
 	"flag"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/golden"
 	"github.com/pianola-engine/pianola/replay/cuda"
 )
 
@@ -116,14 +116,18 @@ func TestGPUModels(t *testing.T) {
 				// which gopher's few large ones make visible.
 				limit = 3e-2
 			}
-			if rel := relative(logits, want); !(rel <= limit) {
-				t.Errorf("beside the CPU: relative error %.2e, want at most %.0e", rel, limit)
+			ref := make([]float64, len(want))
+			for i, v := range want {
+				ref[i] = float64(v)
+			}
+			if a := golden.Compare(limit, logits, nil, ref, nil, nil); a.Fault != nil {
+				t.Errorf("beside the CPU: %v", a.Fault)
 			} else {
 				same := 0
 				for same < n && tokens[same] == wantIDs[same] {
 					same++
 				}
-				t.Logf("beside the CPU: relative error %.1e, %d of %d tokens equal", rel, same, n)
+				t.Logf("beside the CPU: relative error %.1e, %d of %d tokens equal", a.Relative, same, n)
 			}
 		})
 	}
@@ -149,22 +153,10 @@ func TestGPURepeats(t *testing.T) {
 	}
 }
 
-// TestGPUFirst: the first request of a loaded model is about as fast as later
-// ones; a missing file leaves the GPU as it was.
-func TestGPUFirst(t *testing.T) {
+// TestGPUMissingFile: a file that is not there is that error, with a GPU too.
+func TestGPUMissingFile(t *testing.T) {
 	onGPU(t)
 	if _, err := pianola.Open(t.Context(), "testdata/none.gguf", pianola.Options{Device: "cuda"}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
-}
-
-// relative returns the relative error of logits.
-func relative(got, want []float32) float64 {
-	var diff, norm float64
-	for i, w := range want {
-		d := float64(got[i]) - float64(w)
-		diff += d * d
-		norm += float64(w) * float64(w)
-	}
-	return math.Sqrt(diff / norm)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pianola-engine/pianola/replay/cuda/driver"
 	"github.com/pianola-engine/pianola/replay/cuda/ptx"
 	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // resident is the mode in which one launch is a chain: a kernel that stays walks
@@ -137,9 +138,6 @@ type walk struct {
 	trace   driver.Ptr // a count of cycles for each record
 }
 
-// offsets are those of the parameters in arguments.
-var offsets = []int{0, 8, 16, 24, 32, 40, 48, 56, 64, 128, 136, 144}
-
 // prepare makes the command arrays, and graphs for the other programs.
 func (resident) prepare(d *Device, s *session) error {
 	s.walks = make([]*walk, len(d.table.Programs))
@@ -166,23 +164,29 @@ func (d *Device) walk(s *session, program int) (*walk, error) {
 		return nil, err
 	}
 	// The counter and the trace are behind the records.
-	size := len(records)
-	base, err := s.own.memory(uint64(size + 256 + 8*(n+1)))
+	counter := driver.Ptr(len(records))
+	trace := counter + align
+	size := uint64(trace) + uint64(8*(n+1))
+	base, err := s.own.memory(size)
 	if err != nil {
 		return nil, err
 	}
 	if err := d.send(base, records); err != nil {
 		return nil, err
 	}
-	w := &walk{counter: base + driver.Ptr(size), trace: base + driver.Ptr(size+256)}
+	w := &walk{counter: base + counter, trace: base + trace}
 	w.args.bindings[0] = base
-	w.args.bindings[1] = d.seconds + driver.Ptr(16*p.First)
+	w.args.bindings[1] = d.seconds + driver.Ptr(decl.SecondBytes*p.First)
 	w.args.bindings[2] = w.counter
 	w.args.step = s.step
 	w.args.second = d.seconds
 	binary.LittleEndian.PutUint32(w.args.params[ptx.ResidentLast:], uint32(n))
+	offsets := make([]int, ptx.ParamCount)
+	for i := range offsets {
+		offsets[i] = ptx.ParamOffset(i)
+	}
 	w.launch.Init(in.f, in.grid, in.block, in.shared, d.exec.stream, w.args.bytes(), offsets)
-	s.size += uint64(size + 256 + 8*(n+1))
+	s.size += size
 	return w, nil
 }
 

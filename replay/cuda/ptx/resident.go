@@ -16,9 +16,20 @@ const Resident = "resident"
 const (
 	paramSecond = 9
 	paramStep   = 10
-	paramCount  = 12
+	ParamCount  = 12
 	paramBytes  = 176
 )
+
+// ParamOffset returns where parameter i begins in the parameters' memory.
+func ParamOffset(i int) int {
+	switch {
+	case i <= 8:
+		return 8 * i
+	case i < 11:
+		return 128 + 8*(i-paramSecond)
+	}
+	return 144
+}
 
 // Offsets in a record of the command array, which Resident reads: a command's
 // arguments as its entry has them, then its own. The first record is the
@@ -65,7 +76,7 @@ func Interpreter(version, target string, bodies []*Entry, threads int) ([]byte, 
 		fmt.Fprintf(&b, "// body %d %s\n", i, e.Name)
 	}
 	fmt.Fprintf(&b, ".visible .entry %s(\n", Resident)
-	for i := range paramCount {
+	for i := range ParamCount {
 		decl := fmt.Sprintf(".param .u64 p%d", i)
 		switch i {
 		case 8:
@@ -73,13 +84,13 @@ func Interpreter(version, target string, bodies []*Entry, threads int) ([]byte, 
 		case 11:
 			decl = ".param .align 16 .b8 p11[32]"
 		}
-		if i < paramCount-1 {
+		if i < ParamCount-1 {
 			decl += ","
 		}
 		fmt.Fprintf(&b, "\t%s\n", decl)
 	}
 	fmt.Fprintf(&b, ")\n.maxntid %d, 1, 1\n.minnctapersm 1\n{\n", threads)
-	b.WriteString(walkStart)
+	places.WriteString(&b, walkStart)
 	for i := range bodies {
 		fmt.Fprintf(&b, "\tsetp.eq.u32 %%qp, %%qbody, %d;\n\t@%%qp bra $Q_body%d;\n", i, i)
 	}
@@ -95,16 +106,24 @@ func Interpreter(version, target string, bodies []*Entry, threads int) ([]byte, 
 		}
 		fmt.Fprintf(&b, "\t}\n$Q_end%d:\n\tbra $Q_next;\n", i)
 	}
-	b.WriteString(walkEnd)
+	places.WriteString(&b, walkEnd)
 	b.WriteString("}\n")
 	b.WriteByte(0)
 	return b.Bytes(), nil
 }
 
+// places are the numbers in the interpreter's text.
+var places = strings.NewReplacer(
+	"{second}", fmt.Sprint(RecordSecond), "{secondWord}", fmt.Sprint(RecordSecond/4), "{body}", fmt.Sprint(RecordBody), "{tiles}", fmt.Sprint(RecordTiles),
+	"{barrier}", fmt.Sprint(RecordBarrier), "{threads}", fmt.Sprint(RecordThreads), "{prefetch}", fmt.Sprint(RecordPrefetch), "{ahead}", fmt.Sprint(RecordAhead),
+	"{zero}", fmt.Sprint(RecordZero), "{record}", fmt.Sprint(RecordBytes), "{twoRecords}", fmt.Sprint(2*RecordBytes), "{words}", fmt.Sprint(RecordBytes/4),
+	"{last}", fmt.Sprint(ResidentLast), "{stop}", fmt.Sprint(stepStop),
+)
+
 // walkStart is the interpreter up to the choice of a body. What it keeps in
 // registers while a body runs is little, so that bodies have the rest: where it
 // is, and each thread's word of the next record.
-const walkStart = `	.shared .align 16 .b8 q_records[512];
+const walkStart = `	.shared .align 16 .b8 q_records[{twoRecords}];
 	.reg .pred %qp, %qs;
 	.reg .b32 %qx, %qy, %qz, %qtile, %qtid, %qn, %qbody, %qat, %qtokens, %qtarget, %qword, %qa, %qb, %qc, %qd;
 	.reg .b64 %qrec, %qsrc, %qstep, %qend, %qclock;
@@ -116,7 +135,7 @@ const walkStart = `	.shared .align 16 .b8 q_records[512];
 	mov.u32 %qat, 0;
 	// The record of patch.
 	mov.u32 %qa, %tid.x;
-	setp.ge.u32 %qp, %qa, 64;
+	setp.ge.u32 %qp, %qa, {words};
 	@%qp bra $Q_begun;
 	ld.param.u64 %qsrc, [p0];
 	mul.wide.u32 %qstep, %qa, 4;
@@ -130,13 +149,13 @@ $Q_begun:
 $Q_command:
 	// The next record's word; its secondary bytes only if patch is done.
 	mov.u32 %qa, %tid.x;
-	setp.ge.u32 %qp, %qa, 64;
+	setp.ge.u32 %qp, %qa, {words};
 	@%qp bra $Q_walk;
 	add.s32 %qb, %qat, 1;
-	ld.param.u32 %qc, [p8+4];
+	ld.param.u32 %qc, [p8+{last}];
 	setp.gt.u32 %qp, %qb, %qc;
 	selp.b32 %qb, 0, %qb, %qp;
-	mad.lo.s32 %qb, %qb, 64, %qa;
+	mad.lo.s32 %qb, %qb, {words}, %qa;
 	mul.wide.u32 %qend, %qb, 4;
 	ld.param.u64 %qsrc, [p0];
 	add.s64 %qsrc, %qsrc, %qend;
@@ -144,7 +163,7 @@ $Q_command:
 	add.s32 %qb, %qat, -1;
 	add.s32 %qc, %qc, -1;
 	setp.lt.u32 %qp, %qb, %qc;
-	add.s32 %qb, %qa, -44;
+	add.s32 %qb, %qa, -{secondWord};
 	setp.lt.and.u32 %qp, %qb, 4, %qp;
 	@!%qp bra $Q_walk;
 	ld.param.u64 %qsrc, [p1];
@@ -156,16 +175,16 @@ $Q_walk:
 	bar.warp.sync 0xffffffff;
 	mov.u32 %qtile, %ctaid.x;
 $Q_tile:
-	ld.shared.v4.u32 {%qbody, %qa, %qb, %qc}, [%qrec+192];
+	ld.shared.v4.u32 {%qbody, %qa, %qb, %qc}, [%qrec+{body}];
 	setp.ge.u32 %qp, %qtile, %qc;
 	@%qp bra $Q_done;
-	ld.shared.u32 %qn, [%qrec+212];
+	ld.shared.u32 %qn, [%qrec+{threads}];
 	mov.u32 %qd, %tid.x;
 	setp.ge.u32 %qp, %qd, %qn;
 	@%qp bra $Q_next;
 	// A body's thread is a value of this turn of the loop: what bodies make of it
 	// would else be made once for all, and be in registers all the time.
-	ld.shared.u32 %qz, [%qrec+232];
+	ld.shared.u32 %qz, [%qrec+{zero}];
 	add.s32 %qtid, %qd, %qz;
 	rem.u32 %qx, %qtile, %qa;
 	div.u32 %qc, %qtile, %qa;
@@ -179,14 +198,14 @@ const walkEnd = `$Q_next:
 	bar.warp.sync 0xffffffff;
 	mov.u32 %qa, %nctaid.x;
 	add.s32 %qtile, %qtile, %qa;
-	ld.shared.u32 %qc, [%qrec+204];
+	ld.shared.u32 %qc, [%qrec+{tiles}];
 	setp.ge.u32 %qp, %qtile, %qc;
 	@%qp bra $Q_done;
 	barrier.sync 0;
 	bra $Q_tile;
 $Q_done:
-	ld.shared.u64 %qsrc, [%qrec+216];
-	ld.shared.u32 %qa, [%qrec+224];
+	ld.shared.u64 %qsrc, [%qrec+{prefetch}];
+	ld.shared.u32 %qa, [%qrec+{ahead}];
 	cvt.u64.u32 %qend, %qa;
 	add.s64 %qend, %qend, %qsrc;
 	mov.u32 %qb, %ctaid.x;
@@ -208,14 +227,14 @@ $Q_meet:
 	// The other half of q_records is the next record's.
 	mov.u64 %qsrc, q_records;
 	sub.s64 %qrec, %qrec, %qsrc;
-	xor.b64 %qrec, %qrec, 256;
+	xor.b64 %qrec, %qrec, {record};
 	add.s64 %qrec, %qrec, %qsrc;
-	setp.ge.u32 %qp, %qd, 64;
+	setp.ge.u32 %qp, %qd, {words};
 	mul.wide.u32 %qstep, %qd, 4;
 	add.s64 %qstep, %qrec, %qstep;
 	@!%qp st.shared.u32 [%qstep], %qword;
 	barrier.sync 0;
-	ld.shared.u32 %qa, [%qrec+208];
+	ld.shared.u32 %qa, [%qrec+{barrier}];
 	setp.eq.u32 %qp, %qa, 0;
 	@%qp bra $Q_met;
 	mov.u32 %qb, %nctaid.x;
@@ -250,10 +269,10 @@ $Q_timed:
 	@%qp bra $Q_advance;
 	// Patch has ended: does the token happen, and where is it?
 	ld.param.u64 %qsrc, [p10];
-	ld.relaxed.gpu.global.u32 %qa, [%qsrc+32];
+	ld.relaxed.gpu.global.u32 %qa, [%qsrc+{stop}];
 	setp.ne.u32 %qp, %qa, 0;
 	@%qp bra $Q_exit;
-	add.s32 %qb, %qd, -44;
+	add.s32 %qb, %qd, -{secondWord};
 	setp.ge.u32 %qp, %qb, 4;
 	@%qp bra $Q_placed;
 	ld.param.u64 %qsrc, [p1];
@@ -261,12 +280,12 @@ $Q_timed:
 	add.s64 %qsrc, %qsrc, %qstep;
 	ld.relaxed.gpu.global.u32 %qa, [%qsrc];
 	add.s64 %qstep, %qrec, %qstep;
-	st.shared.u32 [%qstep+176], %qa;
+	st.shared.u32 [%qstep+{second}], %qa;
 $Q_placed:
 	barrier.sync 0;
 $Q_advance:
 	add.s32 %qat, %qat, 1;
-	ld.param.u32 %qc, [p8+4];
+	ld.param.u32 %qc, [p8+{last}];
 	setp.le.u32 %qp, %qat, %qc;
 	@%qp bra $Q_command;
 	mov.u32 %qat, 0;
@@ -278,34 +297,25 @@ $Q_exit:
 `
 
 var (
-	paramPattern  = regexp.MustCompile(`_param_(\d+)(?:\+(\d+))?`)
-	pointerOf     = regexp.MustCompile(`^\s*ld\.param\.u64\s+(%rd\d+), \[\w+_param_(\d+)\];`)
-	addressOf     = regexp.MustCompile(`^\s*mov\.[bu]64\s+(%rd\d+), \w+_param_(\d+);`)
-	loadPattern   = regexp.MustCompile(`^(\s*(?:@!?%p\d+\s+)?)ld(?:\.volatile)?\.global(?:\.nc)?\.([.\w]+)\s+(.+), \[(%rd\d+)(?:\+(\d+))?\];`)
-	registers     = regexp.MustCompile(`^\s*\.reg \.(\w+)\s+(%\w+)<(\d+)>;`)
-	zeros         = map[string]string{"pred": "0", "b16": "0", "b32": "0", "b64": "0", "f32": "0f00000000"}
-	positionOf    = regexp.MustCompile(`%ctaid\.([xyz])`)
-	registerUse   = regexp.MustCompile(`%rd\d+`)
-	localLabel    = regexp.MustCompile(`\$L_+BB`)
-	unknownForms  = []string{"%nctaid", "%ntid.y", "%ntid.z", "%tid.y", "%tid.z", "barrier.", ".shared .align", ".local", "call", "exit;", "%gridid", ".param .", "trap;"}
-	offsetOfParam = func(i int) int {
-		switch {
-		case i <= 8:
-			return 8 * i
-		case i < 11:
-			return 128 + 8*(i-paramSecond)
-		}
-		return 144
-	}
+	paramPattern = regexp.MustCompile(`_param_(\d+)(?:\+(\d+))?`)
+	pointerOf    = regexp.MustCompile(`^\s*ld\.param\.u64\s+(%rd\d+), \[\w+_param_(\d+)\];`)
+	addressOf    = regexp.MustCompile(`^\s*mov\.[bu]64\s+(%rd\d+), \w+_param_(\d+);`)
+	loadPattern  = regexp.MustCompile(`^(\s*(?:@!?%p\d+\s+)?)ld(?:\.volatile)?\.global(?:\.nc)?\.([.\w]+)\s+(.+), \[(%rd\d+)(?:\+(\d+))?\];`)
+	registers    = regexp.MustCompile(`^\s*\.reg \.(\w+)\s+(%\w+)<(\d+)>;`)
+	zeros        = map[string]string{"pred": "0", "b16": "0", "b32": "0", "b64": "0", "f32": "0f00000000"}
+	positionOf   = regexp.MustCompile(`%ctaid\.([xyz])`)
+	registerUse  = regexp.MustCompile(`%rd\d+`)
+	localLabel   = regexp.MustCompile(`\$L_+BB`)
+	unknownForms = []string{"%nctaid", "%ntid.y", "%ntid.z", "%tid.y", "%tid.z", "barrier.", ".shared .align", ".local", "call", "exit;", "%gridid", ".param .", "trap;"}
 )
 
 // spliced returns the body as a block of the interpreter, number n.
 func (e *Entry) spliced(n int, stops bool) ([]string, error) {
-	if len(e.params) != paramCount || e.params[paramCount-1].offset+32 != paramBytes {
+	if len(e.params) != ParamCount || e.params[ParamCount-1].offset+32 != paramBytes {
 		return nil, fmt.Errorf("ptx: entry %s has other parameters", e.Name)
 	}
 	for i, p := range e.params {
-		if p.offset != offsetOfParam(i) {
+		if p.offset != ParamOffset(i) {
 			return nil, fmt.Errorf("ptx: entry %s: parameter %d is at %d", e.Name, i, p.offset)
 		}
 	}
@@ -332,7 +342,7 @@ func (e *Entry) spliced(n int, stops bool) ([]string, error) {
 		}
 		if m := addressOf.FindStringSubmatch(l); m != nil {
 			i, _ := strconv.Atoi(m[2])
-			out = append(out, fmt.Sprintf("\tadd.s64 %s, %%qrec, %d;", m[1], offsetOfParam(i)))
+			out = append(out, fmt.Sprintf("\tadd.s64 %s, %%qrec, %d;", m[1], ParamOffset(i)))
 			continue
 		}
 		if strings.Contains(l, "_param_") && !strings.Contains(l, "ld.param.") {
@@ -354,7 +364,7 @@ func (e *Entry) spliced(n int, stops bool) ([]string, error) {
 				m := paramPattern.FindStringSubmatch(s)
 				i, _ := strconv.Atoi(m[1])
 				more, _ := strconv.Atoi(m[2])
-				return fmt.Sprintf("%%qrec+%d", offsetOfParam(i)+more)
+				return fmt.Sprintf("%%qrec+%d", ParamOffset(i)+more)
 			})
 		}
 		// What this kernel wrote before a barrier must not come from a cache
