@@ -218,8 +218,18 @@ func (l *lowering) matmul() {
 	group, rows := l.matmulGroup()
 	table.GEMVParams{
 		In: uint32(n.w.cols), Out: uint32(n.w.rows), XStride: stride(n.in[0]), YStride: stride(n.out[0]), Group: uint32(group), RowGroup: uint32(rows),
-		Eps: n.eps,
+		Eps: n.eps, Stage: l.stage(),
 	}.Put(&l.cmd)
+}
+
+// stage returns how many columns of an input that is not quantised a GPU's
+// threadgroup has at once: what a fourth of its memory holds.
+func (l *lowering) stage() uint32 {
+	c := l.s.in.Chip
+	if c.Device == chip.CPU || l.n.kernel != table.KernelGEMV {
+		return 0
+	}
+	return uint32(max(c.ThreadgroupMemory/16, 256) / 256 * 256)
 }
 
 // How a GPU divides products.
@@ -329,6 +339,7 @@ func (l *lowering) ropeAttn() {
 	table.RoPEAttnParams{
 		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads), Half: uint32(n.half), Cap: uint32(n.layer.cap),
 		Window: uint32(n.window), Span: l.span(), Splits: uint32(n.splits), Scale: n.scale, HeadGroup: uint32(heads), Eps: n.eps,
+		Shared: uint32(n.heads / n.kvHeads),
 	}.Put(&l.cmd)
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }

@@ -91,7 +91,7 @@ kernel void argmax(
         uint lane                        [[thread_index_in_simdgroup]],
         uint simd                        [[simdgroup_index_in_threadgroup]],
         uint simds                       [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     Best best = {int(0x80000000u), 0u};
@@ -136,7 +136,7 @@ kernel void argmax_part(
         uint lane                             [[thread_index_in_simdgroup]],
         uint simd                             [[simdgroup_index_in_threadgroup]],
         uint simds                            [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     if (s.rows == 0) {

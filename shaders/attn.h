@@ -21,7 +21,8 @@ struct attn_part {
     uint d;                // elements of a head
     uint heads;            // at least 1
     uint begin, end;       // positions
-    uint cap;              // rows of the cache, 0 if positions do not wrap
+    uint cap;              // rows of the cache
+    uint wrap;             // the position in row 0, if positions wrap: see cache_from
     bool split;            // write maximum and weight too, and do not divide
     float scale;           // factor of Q·K
     // The newest position, if it is seen and not in the cache: [d] each. It is
@@ -31,11 +32,16 @@ struct attn_part {
     threadgroup const half *new_v;
 };
 
+// cache_from returns which position is in row 0 where positions from begin on
+// are read, of which there are at most cap: those that are cap past it or more
+// are in the first rows again.
+static inline uint cache_from(uint begin, uint cap, bool windowed) { return windowed ? begin - begin % cap : 0; }
+
 // cache_at returns the first element of a position's row in k and v. Positions
 // that are not there are replaced by one that is.
 static inline ulong cache_at(thread const attn_part &a, uint position) {
-    const uint p = clamp(position, a.begin, a.end - 1);
-    return ulong(a.cap == 0 ? p : p % a.cap) * a.d;
+    const uint row = clamp(position, a.begin, a.end - 1) - a.wrap;
+    return ulong(row < a.cap ? row : row - a.cap) * a.d;
 }
 
 // half8 widens 8 halves that were loaded as 16 bytes.
@@ -61,33 +67,65 @@ static inline void attn_write_empty(thread const attn_part &a, uint tid, uint th
 // head in threadgroup memory; the maximum and the weight are behind them.
 static inline threadgroup float *attn_partial(threadgroup float *tg, uint i, uint n) { return tg + i * (n + 4); }
 
+// attn_store writes elements of an output, whose rows are aligned to 8 bytes
+// where they are vectors.
+static inline void attn_store(device float *out, float value) { out[0] = value; }
+static inline void attn_store(device float *out, float4 value) {
+    ((device float2 *)out)[0] = value.xy;
+    ((device float2 *)out)[1] = value.zw;
+}
+
+// attn_state returns the maximum and the weight behind n elements.
+static inline float2 attn_state(threadgroup const float *part, uint n, float) { return float2(part[n], part[n + 1]); }
+static inline float2 attn_state(threadgroup const float *part, uint n, float4) { return *(threadgroup const float2 *)(part + n); }
+
 // attn_gather writes n elements, from element first on, of the output of some
-// heads: the merged sums of all SIMD groups, in their order.
+// heads: the merged sums of all SIMD groups, in their order. A thread does T, a
+// float or four. The parts of eight SIMD groups are read together.
+template <typename T>
 static inline void attn_gather(thread const attn_part &a, uint head, uint heads, uint first, uint n, threadgroup float *tg, uint tid, uint simds) {
-    for (uint e = tid; e < heads * n; e += simds * 32) {
-        const uint h = e / n;
-        const uint i = e % n;
+    const uint each = n / (sizeof(T) / sizeof(float));
+    for (uint e = tid; e < heads * each; e += simds * 32) {
+        const uint h = heads == 1 ? 0 : e / each;
+        const uint i = (e - h * each) * (sizeof(T) / sizeof(float));
         threadgroup const float *from = attn_partial(tg, h * simds, n);
-        float top = PIANOLA_LOWEST;
-        for (uint s = 0; s < simds; s++) {
-            top = max(top, from[s * (n + 4) + n]);
-        }
-        float value = 0.0f;
+        T value = T(0.0f);
         float weight = 0.0f;
-        for (uint s = 0; s < simds; s++) {
-            const float factor = exp2(from[s * (n + 4) + n] - top);
-            value += from[s * (n + 4) + i] * factor;
-            weight += from[s * (n + 4) + n + 1] * factor;
+        float top = PIANOLA_LOWEST;
+        for (uint s = 0; s < simds; s += 8) {
+            T x[8];
+            float2 state[8];
+            PIANOLA_UNROLL
+            for (uint j = 0; j < 8; j++) {
+                threadgroup const float *part = from + min(s + j, simds - 1) * (n + 4);
+                x[j] = *(threadgroup const T *)(part + i);
+                state[j] = attn_state(part, n, value);
+            }
+            float most = top;
+            PIANOLA_UNROLL
+            for (uint j = 0; j < 8; j++) {
+                most = max(most, state[j].x);
+            }
+            const float shrink = exp2(top - most);
+            top = most;
+            value *= shrink;
+            weight *= shrink;
+            PIANOLA_UNROLL
+            for (uint j = 0; j < 8; j++) {
+                const float factor = s + j < simds ? exp2(state[j].x - most) : 0.0f;
+                value += x[j] * factor;
+                weight += state[j].y * factor;
+            }
         }
         device float *out = a.out + (head + h) * a.stride;
         if (a.split) {
-            out[first + i] = value;
+            attn_store(out + first + i, value);
             if (first + i == 0) {
                 out[a.d] = top * M_LN2_F;
                 out[a.d + 1] = weight;
             }
         } else {
-            out[first + i] = weight > 0.0f ? value / weight : 0.0f;
+            attn_store(out + first + i, value * (weight > 0.0f ? 1.0f / weight : 0.0f));
         }
     }
 }

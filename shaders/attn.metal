@@ -22,7 +22,7 @@ kernel void attn(
         uint lane                      [[thread_index_in_simdgroup]],
         uint simd                      [[simdgroup_index_in_threadgroup]],
         uint simds                     [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     const uint tile_rows = TILE != 0 ? p.row_group : 1;
@@ -50,7 +50,7 @@ kernel void attn(
     a.out = out + (ulong(row) * p.heads + head) * a.stride + group.y * size;
     a.scale = p.scale * M_LOG2E_F;
     a.fresh = false;
-    a.cap = WINDOWED != 0 ? p.cap : 0;
+    a.cap = p.cap;
     const uint len = max(s.kv_len, 1u) + row;
     const uint window = WINDOWED != 0 ? p.window : len + rows;
     a.begin = len - min(len, window);
@@ -66,6 +66,7 @@ kernel void attn(
             return;
         }
     }
+    a.wrap = cache_from(a.begin, p.cap, WINDOWED != 0);
     if (TILE != 0) {
         attn_rows t;
         t.q = from;
@@ -105,7 +106,7 @@ kernel void attn_merge(
         uint lane                            [[thread_index_in_simdgroup]],
         uint simd                            [[simdgroup_index_in_threadgroup]],
         uint simds                           [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     if (group.y >= s.rows) {

@@ -5,15 +5,22 @@
 #include "attn.h"
 #include "heads.h"
 
+// kv_block is 8 elements of K and of V of U positions.
+template <uint U>
+struct kv_block {
+    uint4 k[U];
+    uint4 v[U];
+};
+
 // load_block loads 8 elements, from element at on, of U positions of k and v
 // that are 32/W apart.
 template <uint W, uint U>
-static inline void load_block(thread const attn_part &a, uint position, uint at, thread uint4 *k, thread uint4 *v) {
+static inline void load_block(thread kv_block<U> &b, thread const attn_part &a, uint position, uint at) {
     PIANOLA_UNROLL
     for (uint u = 0; u < U; u++) {
         const ulong row = cache_at(a, position + u * (32 / W)) + at;
-        k[u] = *(device const uint4 *)(a.k + row);
-        v[u] = *(device const uint4 *)(a.v + row);
+        b.k[u] = *(device const uint4 *)(a.k + row);
+        b.v[u] = *(device const uint4 *)(a.v + row);
     }
 }
 
@@ -22,70 +29,155 @@ struct row_q {
     device const float *at; // [heads, d]
 };
 
-static inline void make_q(thread row_q &, uint, uint, uint, uint) {}
+static inline void make_q(thread row_q &, uint, uint, uint) {}
 
-// made_q is Q of the heads of a row, K and V, which the threadgroup makes.
+// PIANOLA_HEAD_TWOS is how many twos of a head a lane reads at once: 256
+// elements are a SIMD group's.
+#define PIANOLA_HEAD_TWOS 4
+
+// head_twos is a lane's share of a head, or of 256 elements of it: twos of
+// elements, with the norm's weights, and cosine and sine.
+struct head_twos {
+    float2 x[PIANOLA_HEAD_TWOS];
+    float2 w[PIANOLA_HEAD_TWOS];
+    float2 turn[PIANOLA_HEAD_TWOS];
+};
+
+// load_twos reads a lane's share from two number from on. Of those past the
+// last it has the last, and the last pair's angle of those that stay.
+static inline void load_twos(thread head_twos &t, thread const head_turn &h, uint from, uint lane) {
+    const uint twos = turned_twos(h.d);
+    PIANOLA_UNROLL
+    for (uint j = 0; j < PIANOLA_HEAD_TWOS; j++) {
+        if (from + 32 * j < twos) {
+            const uint i = min(from + 32 * j + lane, twos - 1);
+            const uint2 at = turned_at(h, i);
+            const uint pair = min(i, h.pairs - 1);
+            t.x[j] = float2(h.x[at.x], h.x[at.y]);
+            t.turn[j] = float2(h.angles[2 * pair], h.angles[2 * pair + 1]);
+            t.w[j] = float2(1.0f);
+            if (h.norm) {
+                t.w[j] = float2(h.w[at.x], h.w[at.y]);
+            }
+        }
+    }
+}
+
+// square_twos returns the sum of the lane's squares.
+static inline float square_twos(thread const head_twos &t, uint d, uint from, uint lane) {
+    const uint twos = turned_twos(d);
+    float sum = 0.0f;
+    PIANOLA_UNROLL
+    for (uint j = 0; j < PIANOLA_HEAD_TWOS; j++) {
+        const uint i = from + 32 * j + lane;
+        if (from + 32 * j < twos) {
+            const float2 x = t.x[j];
+            const float squares = d % 2 != 0 && i == twos - 1 ? x.x * x.x : dot(x, x);
+            sum += i < twos ? squares : 0.0f;
+        }
+    }
+    return sum;
+}
+
+// made_q is Q of the heads of a row, K and V, which the threadgroup makes: a
+// SIMD group each.
 struct made_q {
-    device const float *q; // [heads, d]
-    device const float *k; // [d]
-    device const float *v; // [d]
-    head_turn turn;        // of all heads, but for x, w and scale
+    device const float *q;    // [heads, d]
+    device const float *k;    // [d]
+    device const float *v;    // [d]
     device const float *norm; // [2, d]: of Q, of K
+    head_turn turn;           // of all heads, but for x, w and scale
     float eps;
     uint heads;
-    bool fresh;              // K and V are wanted too
-    bool writes;             // they go to the cache
-    device half *k_cache;    // where: [d]
-    device half *v_cache;    // [d]
-    threadgroup float *to;   // [heads, d], then K and V
+    bool fresh;            // K and V are wanted too
+    bool writes;           // they go to the cache
+    device half *k_cache;  // where: [d]
+    device half *v_cache;  // [d]
+    threadgroup float *to; // [heads, d], then K and V
     threadgroup const float *at; // from a head of it on
-    bool made;
+    head_twos first; // share of the head that the SIMD group makes next
 };
 
 // new_k returns where K is made; V is behind it.
 static inline threadgroup half *new_k(thread const made_q &q) { return (threadgroup half *)(q.to + q.heads * q.turn.d); }
 
-// make_q makes Q, K and V once: a SIMD group a head. All threads must call it.
-static inline void make_q(thread made_q &q, uint tid, uint lane, uint simd, uint simds) {
-    if (q.made) {
-        return;
+// head_of returns what head i is, of those of Q, K and V.
+static inline head_turn head_of(thread const made_q &q, uint i) {
+    head_turn h = q.turn;
+    h.x = i < q.heads ? q.q + i * h.d : i == q.heads ? q.k : q.v;
+    h.w = i < q.heads ? q.norm : q.norm + h.d;
+    return h;
+}
+
+// load_q reads the SIMD group's first head, K and V even if nobody wants them.
+static inline void load_q(thread made_q &q, uint lane, uint simd) {
+    if (simd < q.heads + 2) {
+        const head_turn h = head_of(q, simd);
+        load_twos(q.first, h, 0, lane);
     }
-    q.made = true;
-    const uint d = q.turn.d;
-    threadgroup half *k = new_k(q);
-    for (uint unit = simd; unit < q.heads + (q.fresh ? 2 : 0); unit += simds) {
-        if (unit > q.heads) {
-            for (uint i = lane; i < d; i += 32) {
-                k[d + i] = half(q.v[i]);
+}
+
+// make_head makes head i, whose first share is there.
+static inline void make_head(thread const made_q &q, thread const head_turn &h, uint i, uint lane) {
+    const uint step = 32 * PIANOLA_HEAD_TWOS;
+    const uint twos = turned_twos(h.d);
+    const bool is_q = i < q.heads;
+    const bool is_v = i > q.heads;
+    threadgroup float *to = q.to + i * h.d;
+    threadgroup half *own = new_k(q) + (is_v ? h.d : 0);
+    device half *cache = is_v ? q.v_cache : q.k_cache;
+    head_twos t = q.first;
+    float scale = 1.0f;
+    if (h.norm) {
+        float sum = square_twos(t, h.d, 0, lane);
+        for (uint from = step; from < twos; from += step) {
+            load_twos(t, h, from, lane);
+            sum += square_twos(t, h.d, from, lane);
+        }
+        scale = rsqrt(simd_sum(sum) / float(h.d) + q.eps);
+    }
+    for (uint from = 0; from < twos; from += step) {
+        if (twos > step) {
+            load_twos(t, h, from, lane);
+        }
+        PIANOLA_UNROLL
+        for (uint j = 0; j < PIANOLA_HEAD_TWOS; j++) {
+            const uint two = from + 32 * j + lane;
+            if (from + 32 * j < twos && two < twos) {
+                const uint2 at = turned_at(h, two);
+                float2 value = t.x[j];
+                if (!is_v) {
+                    value = value * scale * t.w[j];
+                    value = two < h.pairs ? rotate(value, t.turn[j]) : value;
+                }
+                if (is_q) {
+                    to[at.x] = value.x;
+                    to[at.y] = value.y;
+                } else {
+                    const half2 rounded = half2(value);
+                    own[at.x] = rounded.x;
+                    own[at.y] = rounded.y;
+                    if (q.writes) {
+                        cache[at.x] = rounded.x;
+                        cache[at.y] = rounded.y;
+                    }
+                }
             }
-            continue;
         }
-        const bool is_q = unit < q.heads;
-        head_turn h = q.turn;
-        h.x = is_q ? q.q + unit * d : q.k;
-        h.w = is_q ? q.norm : q.norm + d;
-        if (h.norm) {
-            h.scale = precise::rsqrt(simd_sum(head_squares(h, lane, 32)) / float(d) + q.eps);
+    }
+}
+
+// make_q makes Q, K and V. All threads must call it, once.
+static inline void make_q(thread made_q &q, uint lane, uint simd, uint simds) {
+    const uint heads = q.heads + (q.fresh ? 2 : 0);
+    for (uint i = simd; i < heads; i += simds) {
+        const head_turn h = head_of(q, i);
+        if (i != simd) {
+            load_twos(q.first, h, 0, lane);
         }
-        for (uint i = lane; i < d - h.pairs; i += 32) {
-            const uint2 at = turned_at(h, i);
-            const float2 value = turned(h, i, at);
-            if (is_q) {
-                q.to[unit * d + at.x] = value.x;
-                q.to[unit * d + at.y] = value.y;
-            } else {
-                k[at.x] = half(value.x);
-                k[at.y] = half(value.y);
-            }
-        }
+        make_head(q, h, i, lane);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (q.writes) {
-        for (uint i = tid; i < d; i += simds * 32) {
-            q.k_cache[i] = k[i];
-            q.v_cache[i] = k[d + i];
-        }
-    }
 }
 
 // score_of returns the product of a position that W lanes have, 8 elements
@@ -104,112 +196,137 @@ static inline float score_of(thread const float *q, thread const float *k) {
     return s;
 }
 
-// attend does G heads of a row, of which the last may not be there. W lanes
-// read a position, 8 elements each; a SIMD group takes blocks of U times 32/W
-// positions, which follow from the positions alone. d is a multiple of 8, at
-// most 8*W.
-template <uint W, uint G, uint U, typename Q>
-static inline void attend(thread const attn_part &a, thread Q &q_of, threadgroup float *tg, uint tid, uint lane, uint simd, uint simds) {
-    const uint slice = lane % W * 8;
-    const bool own = slice < a.d;
-    const uint at = own ? slice : 0; // lanes without elements repeat the first ones, times 0
-    // The next block is on its way while one is computed, or Q is made.
-    const uint step = 32 / W * U;
-    const uint first = a.begin / step;
-    uint block = first + (simd + simds - first % simds) % simds;
-    uint4 k_next[U];
-    uint4 v_next[U];
-    if (a.begin < a.end) {
-        load_block<W, U>(a, block * step + lane / W, at, k_next, v_next);
-    }
-    make_q(q_of, tid, lane, simd, simds);
-
+// attn_lane is what a lane has of G heads: 8 elements of Q and of the sum.
+template <uint G>
+struct attn_lane {
     float q[G][8];
     float acc[G][8];
     float top[G];
     float sum[G];
+};
+
+// add_block adds what the lane's heads see of a block.
+template <uint W, uint G, uint U>
+static inline void add_block(thread attn_lane<G> &l, thread const attn_part &a, thread const kv_block<U> &b, uint position) {
+    float score[U][G];
+    bool seen[U];
     PIANOLA_UNROLL
-    for (uint g = 0; g < G; g++) {
-        const uint from = min(g, a.heads - 1) * a.d + at;
-        top[g] = PIANOLA_LOWEST;
-        sum[g] = 0.0f;
+    for (uint u = 0; u < U; u++) {
+        float x[8];
+        half8(b.k[u], x);
+        seen[u] = position + u * (32 / W) < a.end;
         PIANOLA_UNROLL
-        for (uint i = 0; i < 8; i++) {
-            q[g][i] = own ? q_of.at[from + i] * a.scale : 0.0f;
-            acc[g][i] = 0.0f;
+        for (uint g = 0; g < G; g++) {
+            const float s = score_of<W>(l.q[g], x);
+            score[u][g] = seen[u] ? s : PIANOLA_LOWEST;
         }
     }
-    if (a.fresh) {
-        // The first lanes begin with the newest position, the others with none.
-        const bool mine = simd == 0 && lane < W;
+    PIANOLA_UNROLL
+    for (uint g = 0; g < G; g++) {
+        float most = l.top[g];
+        PIANOLA_UNROLL
+        for (uint u = 0; u < U; u++) {
+            most = max(most, score[u][g]);
+        }
+        const float shrink = exp2(l.top[g] - most);
+        l.top[g] = most;
+        l.sum[g] *= shrink;
+        PIANOLA_UNROLL
+        for (uint i = 0; i < 8; i++) {
+            l.acc[g][i] *= shrink;
+        }
+        PIANOLA_UNROLL
+        for (uint u = 0; u < U; u++) {
+            score[u][g] = seen[u] ? exp2(score[u][g] - most) : 0.0f;
+            l.sum[g] += score[u][g];
+        }
+    }
+    PIANOLA_UNROLL
+    for (uint u = 0; u < U; u++) {
+        float x[8];
+        half8(b.v[u], x);
+        PIANOLA_UNROLL
+        for (uint g = 0; g < G; g++) {
+            PIANOLA_UNROLL
+            for (uint i = 0; i < 8; i++) {
+                l.acc[g][i] += score[u][g] * x[i];
+            }
+        }
+    }
+}
+
+// kv_ahead is the blocks of a SIMD group that are on their way together.
+template <uint U, uint P>
+struct kv_ahead {
+    kv_block<U> blocks[P];
+};
+
+// load_ahead loads the first of them. Those that are not there cost no more
+// than the question.
+template <uint W, uint U, uint P>
+static inline void load_ahead(thread kv_ahead<U, P> &ahead, thread const attn_part &a, uint at, uint lane, uint simd, uint simds) {
+    const uint from = a.begin + simd * (32 / W * U);
+    PIANOLA_UNROLL
+    for (uint i = 0; i < P; i++) {
+        const uint next = from + i * simds * (32 / W * U);
+        if (next < a.end) {
+            load_block<W, U>(ahead.blocks[i], a, next + lane / W, at);
+        }
+    }
+}
+
+// attend sums up G heads of a row in threadgroup memory; the last may not be
+// there. W lanes read a position, 8 elements each; a SIMD group takes blocks of
+// U times 32/W positions in turn, which follow from the positions alone. d is a
+// multiple of 8, at most 8*W. Lanes without elements repeat the first ones,
+// times 0.
+template <uint W, uint G, uint U, uint P, typename Q>
+static inline void attend(thread const attn_part &a, thread kv_ahead<U, P> &ahead, thread const Q &q_of, threadgroup float *tg, uint lane, uint simd, uint simds) {
+    const uint slice = lane % W * 8;
+    const bool own = slice < a.d;
+    const uint at = own ? slice : 0;
+    const uint step = simds * (32 / W * U);
+    uint from = a.begin + simd * (32 / W * U);
+    attn_lane<G> l;
+    PIANOLA_UNROLL
+    for (uint g = 0; g < G; g++) {
+        const uint head = min(g, a.heads - 1) * a.d + at;
+        l.top[g] = PIANOLA_LOWEST;
+        l.sum[g] = 0.0f;
+        PIANOLA_UNROLL
+        for (uint i = 0; i < 8; i++) {
+            l.q[g][i] = own ? q_of.at[head + i] * a.scale : 0.0f;
+            l.acc[g][i] = 0.0f;
+        }
+    }
+    // The newest position is the last SIMD group's, which has the fewest others:
+    // its first lanes begin with it.
+    if (a.fresh && simd == simds - 1) {
         float x[8];
         float y[8];
         half8(*(threadgroup const uint4 *)(a.new_k + at), x);
         half8(*(threadgroup const uint4 *)(a.new_v + at), y);
         PIANOLA_UNROLL
         for (uint g = 0; g < G; g++) {
-            const float s = score_of<W>(q[g], x);
-            top[g] = mine ? s : PIANOLA_LOWEST;
-            sum[g] = mine ? 1.0f : 0.0f;
+            const float s = score_of<W>(l.q[g], x);
+            l.top[g] = lane < W ? s : PIANOLA_LOWEST;
+            l.sum[g] = lane < W ? 1.0f : 0.0f;
             PIANOLA_UNROLL
             for (uint i = 0; i < 8; i++) {
-                acc[g][i] = mine ? y[i] : 0.0f;
+                l.acc[g][i] = lane < W ? y[i] : 0.0f;
             }
         }
     }
-    for (; block * step < a.end; block += simds) {
-        uint4 k[U];
-        uint4 v[U];
-        bool seen[U];
+    while (from < a.end) {
         PIANOLA_UNROLL
-        for (uint u = 0; u < U; u++) {
-            const uint position = block * step + u * (32 / W) + lane / W;
-            seen[u] = position >= a.begin && position < a.end;
-            k[u] = k_next[u];
-            v[u] = v_next[u];
-        }
-        load_block<W, U>(a, (block + simds) * step + lane / W, at, k_next, v_next);
-        float score[U][G];
-        PIANOLA_UNROLL
-        for (uint u = 0; u < U; u++) {
-            float x[8];
-            half8(k[u], x);
-            PIANOLA_UNROLL
-            for (uint g = 0; g < G; g++) {
-                const float s = score_of<W>(q[g], x);
-                score[u][g] = seen[u] ? s : PIANOLA_LOWEST;
-            }
-        }
-        PIANOLA_UNROLL
-        for (uint g = 0; g < G; g++) {
-            float most = top[g];
-            PIANOLA_UNROLL
-            for (uint u = 0; u < U; u++) {
-                most = max(most, score[u][g]);
-            }
-            const float shrink = exp2(top[g] - most);
-            top[g] = most;
-            sum[g] *= shrink;
-            PIANOLA_UNROLL
-            for (uint i = 0; i < 8; i++) {
-                acc[g][i] *= shrink;
-            }
-            PIANOLA_UNROLL
-            for (uint u = 0; u < U; u++) {
-                score[u][g] = seen[u] ? exp2(score[u][g] - most) : 0.0f;
-                sum[g] += score[u][g];
-            }
-        }
-        PIANOLA_UNROLL
-        for (uint u = 0; u < U; u++) {
-            float x[8];
-            half8(v[u], x);
-            PIANOLA_UNROLL
-            for (uint g = 0; g < G; g++) {
-                PIANOLA_UNROLL
-                for (uint i = 0; i < 8; i++) {
-                    acc[g][i] += score[u][g] * x[i];
+        for (uint i = 0; i < P; i++) {
+            if (from < a.end) {
+                const kv_block<U> b = ahead.blocks[i];
+                if (from + P * step < a.end) {
+                    load_block<W, U>(ahead.blocks[i], a, from + P * step + lane / W, at);
                 }
+                add_block<W, G, U>(l, a, b, from + lane / W);
+                from += step;
             }
         }
     }
@@ -219,51 +336,56 @@ static inline void attend(thread const attn_part &a, thread Q &q_of, threadgroup
         // The lanes that hold the same elements add up what they have.
         PIANOLA_UNROLL
         for (uint w = W; w < 32; w *= 2) {
-            const float most = max(top[g], simd_shuffle_xor(top[g], ushort(w)));
-            const float shrink = exp2(top[g] - most);
-            top[g] = most;
-            sum[g] *= shrink;
-            sum[g] += simd_shuffle_xor(sum[g], ushort(w));
+            const float most = max(l.top[g], simd_shuffle_xor(l.top[g], ushort(w)));
+            const float shrink = exp2(l.top[g] - most);
+            l.top[g] = most;
+            l.sum[g] *= shrink;
+            l.sum[g] += simd_shuffle_xor(l.sum[g], ushort(w));
             PIANOLA_UNROLL
             for (uint i = 0; i < 8; i++) {
-                acc[g][i] *= shrink;
-                acc[g][i] += simd_shuffle_xor(acc[g][i], ushort(w));
+                l.acc[g][i] *= shrink;
+                l.acc[g][i] += simd_shuffle_xor(l.acc[g][i], ushort(w));
             }
         }
         if (g < a.heads) {
             threadgroup float *part = attn_partial(tg, g * simds + simd, a.d);
             if (lane < W && own) {
-                ((threadgroup float4 *)(part + slice))[0] = float4(acc[g][0], acc[g][1], acc[g][2], acc[g][3]);
-                ((threadgroup float4 *)(part + slice))[1] = float4(acc[g][4], acc[g][5], acc[g][6], acc[g][7]);
+                ((threadgroup float4 *)(part + slice))[0] = float4(l.acc[g][0], l.acc[g][1], l.acc[g][2], l.acc[g][3]);
+                ((threadgroup float4 *)(part + slice))[1] = float4(l.acc[g][4], l.acc[g][5], l.acc[g][6], l.acc[g][7]);
             }
             if (lane == 0) {
-                part[a.d] = top[g];
-                part[a.d + 1] = sum[g];
+                *(threadgroup float2 *)(part + a.d) = float2(l.top[g], l.sum[g]);
             }
         }
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    attn_gather(a, 0, a.heads, 0, a.d, tg, tid, simds);
 }
 
-// attend_heads does all heads, up to 4 at a time.
-template <uint W, typename Q>
+// attend_heads does all heads, up to 4 at a time. The first blocks are on their
+// way while Q is made.
+template <uint W, uint U, uint P, typename Q>
 static inline void attend_heads(thread attn_part &a, thread Q &q, threadgroup float *tg, uint tid, uint lane, uint simd, uint simds) {
-    if (a.heads == 1) {
-        attend<W, 1, 4>(a, q, tg, tid, lane, simd, simds);
-    } else if (a.heads == 2) {
-        attend<W, 2, 4>(a, q, tg, tid, lane, simd, simds);
-    } else {
-        const uint all = a.heads;
-        for (uint h = 0; h < all; h += 4) {
-            if (h > 0) {
-                threadgroup_barrier(mem_flags::mem_threadgroup);
-                q.at += 4 * a.d;
-                a.out += 4 * a.stride;
-            }
-            a.heads = min(all - h, 4u);
-            attend<W, 4, 2>(a, q, tg, tid, lane, simd, simds);
+    const uint at = lane % W * 8 < a.d ? lane % W * 8 : 0;
+    const uint all = a.heads;
+    kv_ahead<U, P> ahead;
+    load_ahead<W>(ahead, a, at, lane, simd, simds);
+    make_q(q, lane, simd, simds);
+    for (uint h = 0; h < all; h += 4) {
+        if (h > 0) {
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            q.at += 4 * a.d;
+            a.out += 4 * a.stride;
+            load_ahead<W>(ahead, a, at, lane, simd, simds);
         }
+        a.heads = min(all - h, 4u);
+        if (a.heads == 1) {
+            attend<W, 1>(a, ahead, q, tg, lane, simd, simds);
+        } else if (a.heads == 2) {
+            attend<W, 2>(a, ahead, q, tg, lane, simd, simds);
+        } else {
+            attend<W, 4>(a, ahead, q, tg, lane, simd, simds);
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        attn_gather<float4>(a, 0, a.heads, 0, a.d, tg, tid, simds);
     }
 }
 
@@ -271,7 +393,7 @@ static inline void attend_heads(thread attn_part &a, thread Q &q, threadgroup fl
 // SIMD group takes a position.
 template <typename Q>
 static inline void attend_any(thread const attn_part &a, thread Q &q, threadgroup float *tg, uint tid, uint lane, uint simd, uint simds) {
-    make_q(q, tid, lane, simd, simds);
+    make_q(q, lane, simd, simds);
     for (uint unit = 0; unit < a.heads * ((a.d + 255) / 256); unit++) {
         const uint head = unit % a.heads;
         const uint from = unit / a.heads * 256;
@@ -280,7 +402,7 @@ static inline void attend_any(thread const attn_part &a, thread Q &q, threadgrou
         float acc[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
         float top = PIANOLA_LOWEST;
         float sum = 0.0f;
-        if (a.fresh && simd == 0) {
+        if (a.fresh && simd == simds - 1) {
             float score = 0.0f;
             for (uint i = lane; i < a.d; i += 32) {
                 score += q.at[q_from + i] * a.scale * float(a.new_k[i]);
@@ -293,7 +415,7 @@ static inline void attend_any(thread const attn_part &a, thread Q &q, threadgrou
                 acc[j] = i < n ? float(a.new_v[from + i]) : 0.0f;
             }
         }
-        for (uint p = a.begin + (simd + simds - a.begin % simds) % simds; p < a.end; p += simds) {
+        for (uint p = a.begin + simd; p < a.end; p += simds) {
             const ulong row = cache_at(a, p);
             float score = 0.0f;
             for (uint i = lane; i < a.d; i += 32) {
@@ -327,22 +449,22 @@ static inline void attend_any(thread const attn_part &a, thread Q &q, threadgrou
             part[n + 1] = sum;
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        attn_gather(a, head, 1, from, n, tg, tid, simds);
+        attn_gather<float>(a, head, 1, from, n, tg, tid, simds);
     }
 }
 
 // attend_row does all heads of a threadgroup. d is their size, which entries
-// fix.
+// fix. A block is 4 positions, or 2.
 template <typename Q>
 static inline void attend_row(thread attn_part &a, thread Q &q, uint d, threadgroup float *tg, uint tid, uint lane, uint simd, uint simds) {
     if (d % 8 != 0 || d > 256) {
         attend_any(a, q, tg, tid, lane, simd, simds);
     } else if (d <= 64) {
-        attend_heads<8>(a, q, tg, tid, lane, simd, simds);
+        attend_heads<8, 1, 4>(a, q, tg, tid, lane, simd, simds);
     } else if (d <= 128) {
-        attend_heads<16>(a, q, tg, tid, lane, simd, simds);
+        attend_heads<16, 2, 2>(a, q, tg, tid, lane, simd, simds);
     } else {
-        attend_heads<32>(a, q, tg, tid, lane, simd, simds);
+        attend_heads<32, 2, 2>(a, q, tg, tid, lane, simd, simds);
     }
 }
 

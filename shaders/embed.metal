@@ -62,7 +62,7 @@ kernel void embed(
         uint3 group                     [[threadgroup_position_in_grid]],
         uint tid                        [[thread_index_in_threadgroup]],
         uint simds                      [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     if (group.x >= s.rows) {

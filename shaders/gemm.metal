@@ -664,7 +664,7 @@ kernel void gemm(
         uint lane                        [[thread_index_in_simdgroup]],
         uint simd                        [[simdgroup_index_in_threadgroup]],
         uint simds                       [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     if (group.y * p.row_group >= s.rows) {

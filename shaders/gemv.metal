@@ -9,21 +9,40 @@
 #include "rows.h"
 #include "tiles.h"
 
+// PIANOLA_STAGE is how many columns of the input are in threadgroup memory at
+// once if the command does not say it.
+#define PIANOLA_STAGE 2048
+
+// last_row returns where the rows of x end, once what earlier commands wrote can
+// be read: there are none if the chain has stopped.
+static inline uint last_row(thread const product &p, device const pianola_step *step, constant pianola_second &second) {
+    return begins(step) ? min(p.last, second.rows) : 0;
+}
+
 // share is how a threadgroup divides its rows among its SIMD groups.
 struct share {
     uint first; // row of W
     uint count; // rows
-    uint rows;  // of a unit
+    uint shift; // a unit has 1 << shift rows
     uint steps; // of a unit
     uint each;  // steps of a SIMD group, of the last fewer or none
     uint total; // steps of all units
 };
 
-static inline share share_of(thread const product &p, uint group, uint rows, uint steps, uint simds) {
+// quotient returns a/b. Most divisors here are powers of two, and a division is
+// many instructions.
+static inline uint quotient(uint a, uint b) {
+    if ((b & (b - 1)) == 0) {
+        return a >> (31 - clz(b));
+    }
+    return a / b;
+}
+
+static inline share share_of(thread const product &p, uint group, uint shift, uint steps, uint simds) {
     const uint first = group * p.group;
     const uint count = min(p.group, p.out - first);
-    const uint total = (count + rows - 1) / rows * steps;
-    return {first, count, rows, steps, (total + simds - 1) / simds, total};
+    const uint total = ((count + (1u << shift) - 1) >> shift) * steps;
+    return {first, count, shift, steps, quotient(total + simds - 1, simds), total};
 }
 
 // cursor is where a SIMD group is in its share.
@@ -34,7 +53,8 @@ struct cursor {
 
 static inline cursor cursor_of(share s, uint simd) {
     const uint from = min(simd * s.each, s.total);
-    return {from / s.steps, from % s.steps, min(s.each, s.total - from)};
+    const uint unit = quotient(from, s.steps);
+    return {unit, from - unit * s.steps, min(s.each, s.total - from)};
 }
 
 // end_of returns where the share ends in the cursor's unit.
@@ -53,149 +73,197 @@ static inline void advance(thread cursor &c, share s, uint n) {
 
 // A SIMD group's part of a unit is in slot simd + unit of threadgroup memory:
 // no two have the same, since both only grow.
-static inline threadgroup float *slot_of(threadgroup float *tg, share s, uint simd, uint unit) { return tg + (simd + unit) * s.rows; }
+static inline threadgroup float *slot_of(threadgroup float *tg, share s, uint simd, uint unit) { return tg + ((simd + unit) << s.shift); }
 
 // add_up adds the parts of each row to y; if they are the first columns', to the
 // bias, and to y only if the product is added.
 static inline void add_up(threadgroup float *tg, thread const product &p, share s, uint row, bool first, uint tid, uint simds) {
     for (uint i = tid; i < s.count; i += simds * 32) {
-        const uint unit = i / s.rows;
+        const uint unit = i >> s.shift;
         device float *y = p.y + ulong(row) * p.y_stride + s.first + i;
-        const uint from = unit * s.steps;
+        const float bias = first && p.bias ? p.b[s.first + i] : 0.0f;
+        const float before = !first || p.add ? *y : 0.0f;
         float sum = 0.0f;
+        const uint from = unit * s.steps;
+        threadgroup const float *part = tg + i;
+        uint begin = 0;
+        _Pragma("clang loop unroll_count(4)")
         for (uint k = 0; k < simds; k++) {
-            if (k * s.each < from + s.steps && (k + 1) * s.each > from) {
-                sum += slot_of(tg, s, k, unit)[i % s.rows];
+            if (begin < from + s.steps && begin + s.each > from) {
+                sum += *part;
             }
+            begin += s.each;
+            part += 1u << s.shift;
         }
-        if (first && p.bias) {
-            sum += p.b[s.first + i];
-        }
-        if (!first || p.add) {
-            sum += *y;
-        }
-        *y = sum;
+        *y = sum + bias + before;
     }
 }
 
-// batch is the parts of N steps of a lane, read before the first is needed.
-template <uint N>
+// steps_of returns how many steps a SIMD group reads before it needs the first.
+static inline uint steps_of(uint type) { return is_float(type) && type != PIANOLA_WTYPE_F32 ? 4 : 2; }
+
+// PIANOLA_STEPS is the most that steps_of returns.
+#define PIANOLA_STEPS 4
+
+// batch is a lane's part of some steps: four rows of a tile, or of 8 columns.
 struct batch {
-    tile_part parts[N];
+    tile_quad quads[PIANOLA_STEPS];
 };
 
-// load_batch reads a lane's parts of N steps. Those that the SIMD group or the
-// matrix has not are the last once more, and not used.
-template <uint T, uint N>
-static inline void load_batch(thread batch<N> &b, thread const product &p, share s, cursor c, tile_lane at, uint tiles) {
-    if (c.left == 0) {
-        return;
+// lane_of returns a lane's place among the pieces of a step.
+template <uint T>
+static inline tile_lane lane_of(uint lane, bool halved) {
+    if (is_float(T)) {
+        return {0, lane, 5};
     }
-    const uint first = s.first + c.unit * s.rows;
-    const uint last = end_of(s, c) - 1;
-    device const uchar *strip = p.w + ulong(first / 16) * strip_bytes(T, p.in);
-    at.quad += first % 16 / 4;
+    return place_of(lane, halved);
+}
+
+// load_floats reads 8 columns of four rows; rows past the last are the last.
+template <uint T>
+static inline tile_quad load_floats(device const uchar *w, uint in, uint out, uint first, uint piece) {
+    tile_quad t;
     _Pragma("clang loop unroll(full)")
-    for (uint i = 0; i < N; i++) {
-        b.parts[i] = load_part<T>(strip, min(min(c.step + i, last) * at.tiles + at.tile, tiles - 1), at);
+    for (uint r = 0; r < 4; r++) {
+        const eight v = load_eight<T>(w + ulong(min(first + r, out - 1)) * in * element_bytes(T), piece);
+        t.quants[r] = v.a;
+        if (T == PIANOLA_WTYPE_F32) {
+            t.quants[4 + r] = v.b;
+        }
+    }
+    return t;
+}
+
+// load_batch reads the cursor's next steps, those that are left in its unit.
+// Tiles or pieces that the matrix has not are the last once more.
+template <uint T>
+static inline void load_batch(thread batch &b, thread const product &p, share s, cursor c, tile_lane at, uint pieces) {
+    const uint n = end_of(s, c) - c.step;
+    const uint first = s.first + (c.unit << s.shift);
+    const uint quad = at.quad + first % 16 / 4;
+    device const uchar *strip = is_float(T) ? p.w : p.w + first / 16 * strip_bytes(T, p.in);
+    _Pragma("clang loop unroll(full)")
+    for (uint i = 0; i < steps_of(T); i++) {
+        if (i < n) {
+            const uint piece = min(((c.step + i) << at.shift) + at.piece, pieces - 1);
+            if (is_float(T)) {
+                b.quads[i] = load_floats<T>(strip, p.in, p.out, first, piece);
+            } else {
+                b.quads[i] = load_quad<T>(strip, piece, quad);
+            }
+        }
     }
 }
 
-template <uint T, uint N>
-static inline void multiply_batch(thread float4 &sum, thread const batch<N> &b, threadgroup const int *q, threadgroup const float *d, tile_lane at, uint k, uint end, uint tiles) {
+// multiply_batch multiplies them with the input, which is x, or q and d.
+template <uint T>
+static inline void multiply_batch(thread float4 &sum, thread const batch &b, threadgroup const float4 *x, threadgroup const int4 *q, threadgroup const float *d, share s, cursor c, tile_lane at, uint pieces) {
+    const uint n = end_of(s, c) - c.step;
     _Pragma("clang loop unroll(full)")
-    for (uint i = 0; i < N; i++) {
-        const uint tile = (k + i) * at.tiles + at.tile;
-        const bool there = k + i < end && tile < tiles;
-        const uint t = there ? tile : 0;
-        multiply_part<T>(sum, b.parts[i], at.part, part_input(T, q + 8 * t, at.part), there ? d[t] : 0.0f);
+    for (uint i = 0; i < steps_of(T); i++) {
+        if (i < n) {
+            const uint piece = ((c.step + i) << at.shift) + at.piece;
+            const bool there = piece < pieces;
+            const uint k = 2 * (there ? piece : 0);
+            if (is_float(T)) {
+                const float4 zero = float4(0.0f);
+                const float4 low = there ? x[k] : zero;
+                const float4 high = there ? x[k + 1] : zero;
+                _Pragma("clang loop unroll(full)")
+                for (uint r = 0; r < 4; r++) {
+                    sum[r] += dot_eight<T>({b.quads[i].quants[r], b.quads[i].quants[4 + r]}, low, high);
+                }
+            } else {
+                multiply_quad<T>(sum, b.quads[i], q[k], q[k + 1], there ? d[k / 2] : 0.0f);
+            }
+        }
     }
 }
 
-// gemv_tiled multiplies weights in tiles with quantised activations. A unit is
-// a strip, or half of one; a step is as many tiles as a SIMD group reads at
-// once.
-template <uint T, uint N>
-static inline void gemv_tiled(thread const product &p, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
+// finish_unit adds up what lanes with the same rows have of other columns, and
+// leaves it in the SIMD group's slot.
+template <uint T>
+static inline void finish_unit(thread float4 &sum, threadgroup float *slot, share s, uint lane) {
+    sum += simd_shuffle_xor(sum, ushort(16));
+    sum += simd_shuffle_xor(sum, ushort(8));
+    sum += simd_shuffle_xor(sum, ushort(4));
+    if (s.shift < 4) {
+        sum += simd_shuffle_xor(sum, ushort(2));
+    }
+    if (is_float(T)) {
+        sum += simd_shuffle_xor(sum, ushort(1));
+    }
+    if (4 * lane < 1u << s.shift) {
+        *(threadgroup float4 *)(slot + 4 * lane) = sum;
+    }
+    sum = float4(0.0f);
+}
+
+// gemv_batches multiplies weights in tiles with quantised activations, or floats
+// with floats that are all in threadgroup memory. Of tiles a unit is a strip, or
+// half of one, and a step as many as a SIMD group reads at once; of floats it is
+// 4 rows, and a step 256 columns.
+template <uint T>
+static inline void gemv_batches(thread const product &p, device const pianola_step *step, constant pianola_second &second, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
     threadgroup float *slots = (threadgroup float *)tg;
-    threadgroup int *q = (threadgroup int *)tg + 16 * simds + (p.group + 3) / 4 * 4;
-    threadgroup float *d = (threadgroup float *)q + p.in / 4;
-    const uint tiles = p.in / 32;
+    threadgroup float4 *x = (threadgroup float4 *)(slots + 16 * simds + (p.group + 3) / 4 * 4);
+    threadgroup int *q = (threadgroup int *)x;
+    threadgroup float *d = (threadgroup float *)x + p.in / 4;
+    const uint pieces = is_float(T) ? p.in / 8 : p.in / 32;
     const bool halved = p.group % 16 != 0;
-    const tile_lane at = place_of(T, lane, halved);
-    const share s = share_of(p, group, halved ? 8 : 16, (tiles + at.tiles - 1) / at.tiles, simds);
-    for (uint row = p.first; row < p.last; row++) {
+    const tile_lane at = lane_of<T>(lane, halved);
+    const share s = share_of(p, group, is_float(T) ? 2 : halved ? 3 : 4, (pieces + (1u << at.shift) - 1) >> at.shift, simds);
+    cursor c = cursor_of(s, simd);
+    // The first weights are on their way while the input is made.
+    batch b;
+    load_batch<T>(b, p, s, c, at, pieces);
+    const uint last = last_row(p, step, second);
+    for (uint row = p.first; row < last; row++) {
         if (row != p.first) {
             threadgroup_barrier(mem_flags::mem_threadgroup);
+            c = cursor_of(s, simd);
+            load_batch<T>(b, p, s, c, at, pieces);
         }
-        cursor c = cursor_of(s, simd);
-        float4 sum = float4(0.0f);
-        batch<N> b;
-        // The first weights are on their way while the input is quantised.
-        load_batch<T, N>(b, p, s, c, at, tiles);
-        quantise(q, d, slots, p, row, lane, simd, simds);
+        make_input<!is_float_type<T>::value>(x, q, d, slots, p, row, lane, simd, simds);
         threadgroup_barrier(mem_flags::mem_threadgroup);
+        float4 sum = float4(0.0f);
         while (c.left > 0) {
-            const uint end = end_of(s, c);
-            multiply_batch<T, N>(sum, b, q, d, at, c.step, end, tiles);
-            if (c.step + N >= end) {
-                // Lanes with the same rows have other columns.
-                sum += simd_shuffle_xor(sum, ushort(16));
-                sum += simd_shuffle_xor(sum, ushort(8));
-                sum += simd_shuffle_xor(sum, ushort(4));
-                if (halved) {
-                    sum += simd_shuffle_xor(sum, ushort(2));
-                }
-                if (lane < s.rows / 4) {
-                    *(threadgroup float4 *)(slot_of(slots, s, simd, c.unit) + 4 * lane) = sum;
-                }
-                sum = float4(0.0f);
+            multiply_batch<T>(sum, b, x, (threadgroup const int4 *)q, d, s, c, at, pieces);
+            const uint unit = c.unit;
+            const bool ends = c.step + steps_of(T) >= end_of(s, c);
+            advance(c, s, steps_of(T));
+            if (c.left > 0) {
+                load_batch<T>(b, p, s, c, at, pieces);
             }
-            advance(c, s, N);
-            load_batch<T, N>(b, p, s, c, at, tiles);
+            if (ends) {
+                finish_unit<T>(sum, slot_of(slots, s, simd, unit), s, lane);
+            }
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         add_up(slots, p, s, row, true, simd * 32 + lane, simds);
     }
 }
 
-// gemv_reads chooses how many steps are read before the first is needed: a
-// SIMD group with few would multiply what is not there.
-template <uint T>
-static inline void gemv_reads(thread const product &p, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
-    const bool halved = p.group % 16 != 0;
-    const uint tiles = place_of(T, lane, halved).tiles;
-    const uint units = (min(p.group, p.out - group * p.group) + (halved ? 7 : 15)) / (halved ? 8 : 16);
-    if ((p.in / 32 + tiles - 1) / tiles * units <= 2 * simds) {
-        gemv_tiled<T, 2>(p, tg, group, lane, simd, simds);
-    } else {
-        gemv_tiled<T, 4>(p, tg, group, lane, simd, simds);
-    }
-}
-
-// PIANOLA_STAGED is how many columns of the input are in threadgroup memory at
-// once, whole blocks of every type.
-#define PIANOLA_STAGED 2048
-
 // gemv_rows multiplies weights in rows with activations as they are. A unit is
 // 4 rows; those that are not there are the last, and not written. A step is a
 // piece of each for every lane.
 template <uint T>
-static inline void gemv_rows(thread const product &p, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
+static inline void gemv_rows(thread const product &p, device const pianola_step *step, constant pianola_second &second, uint stage_columns, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
     threadgroup float *slots = (threadgroup float *)tg;
     threadgroup float *stage = slots + 16 * simds + (p.group + 3) / 4 * 4;
     // Rows of floats are aligned to 16 bytes, or none but the first is. Rows of x
     // that are not are read from threadgroup memory.
     const bool aligned = p.in % 8 == 0;
     const bool staged = p.silu || p.norm || p.x_stride % 4 != 0;
-    const uint columns = staged ? min(p.in, uint(PIANOLA_STAGED)) : p.in;
+    const uint columns = staged ? min(p.in, stage_columns) : p.in;
     const uint piece = is_float(T) ? aligned ? 8 : 1 : 16;
-    for (uint row = p.first; row < p.last; row++) {
+    const uint last = last_row(p, step, second);
+    for (uint row = p.first; row < last; row++) {
         device const float *x = p.x + ulong(row) * p.x_stride;
         float scale = 1.0f;
         for (uint c = 0; c < p.in; c += columns) {
             const uint n = min(columns, p.in - c);
-            const share s = share_of(p, group, 4, (n + 32 * piece - 1) / (32 * piece), simds);
+            const share s = share_of(p, group, 2, quotient(n + 32 * piece - 1, 32 * piece), simds);
             if (row != p.first || c != 0) {
                 threadgroup_barrier(mem_flags::mem_threadgroup);
             }
@@ -226,7 +294,9 @@ static inline void gemv_rows(thread const product &p, threadgroup uchar *tg, uin
     }
 }
 
-// threadgroup memory: 2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,2048)*4 bytes
+// reads ahead: w
+//
+// threadgroup memory: 2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,stage+2048*(1-min(stage,1)))*4 bytes
 [[max_total_threads_per_threadgroup(512)]]
 kernel void gemv(
         device const float *x            [[buffer(0)]],
@@ -242,25 +312,33 @@ kernel void gemv(
         uint lane                        [[thread_index_in_simdgroup]],
         uint simd                        [[simdgroup_index_in_threadgroup]],
         uint simds                       [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
-        return;
-    }
-    if (group.y * p.row_group >= s.rows) {
-        return;
-    }
-    const product a = {x, x2, w, b, y, p.in, p.out, p.x_stride, p.y_stride, p.group, group.y * p.row_group, min((group.y + 1) * p.row_group, s.rows),
+    const product a = {x, x2, w, b, y, p.in, p.out, p.x_stride, p.y_stride, p.group, group.y * p.row_group, (group.y + 1) * p.row_group,
                        INPUT == PIANOLA_INPUT_SILU_MUL, BIAS != 0, INPUT == PIANOLA_INPUT_NORM, OUTPUT == PIANOLA_OUTPUT_ADD, p.eps};
     if (ACT == PIANOLA_ACT_Q8 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type) \
-    case PIANOLA_WTYPE_##type: gemv_reads<PIANOLA_WTYPE_##type>(a, tg, group.x, lane, simd, simds); break;
+    case PIANOLA_WTYPE_##type: gemv_batches<PIANOLA_WTYPE_##type>(a, step, s, tg, group.x, lane, simd, simds); break;
         switch (WTYPE) {
             PIANOLA_QUANTISED(PIANOLA_CASE)
         default: break;
         }
 #undef PIANOLA_CASE
-    } else if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS) {
+        return;
+    }
+    if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS) {
+        // Rows that are not aligned, and a row of x that has no room.
+        const uint stage = p.stage != 0 ? p.stage : PIANOLA_STAGE;
+        if (is_float(WTYPE) && p.in % 8 == 0 && p.in <= stage) {
 #define PIANOLA_CASE(type) \
-    case PIANOLA_WTYPE_##type: gemv_rows<PIANOLA_WTYPE_##type>(a, tg, group.x, lane, simd, simds); break;
+    case PIANOLA_WTYPE_##type: gemv_batches<PIANOLA_WTYPE_##type>(a, step, s, tg, group.x, lane, simd, simds); break;
+            switch (WTYPE) {
+                PIANOLA_FLOATS(PIANOLA_CASE)
+            default: break;
+            }
+#undef PIANOLA_CASE
+            return;
+        }
+#define PIANOLA_CASE(type) \
+    case PIANOLA_WTYPE_##type: gemv_rows<PIANOLA_WTYPE_##type>(a, step, s, stage, tg, group.x, lane, simd, simds); break;
         switch (WTYPE) {
             PIANOLA_FLOATS(PIANOLA_CASE)
             PIANOLA_QUANTISED(PIANOLA_CASE)

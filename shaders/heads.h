@@ -24,10 +24,14 @@ static inline float head_squares(thread const head_turn &h, uint first, uint ste
     return sum;
 }
 
-// turned_at returns which two elements are number i of d-pairs: a pair, or
-// twice one of those after the pairs, which stay.
+// turned_twos returns how many twos of elements a head has: the pairs, and the
+// elements after them, which stay. A last one is alone, and there twice.
+static inline uint turned_twos(uint d) { return (d + 1) / 2; }
+
+// turned_at returns which elements are the two of a number.
 static inline uint2 turned_at(thread const head_turn &h, uint i) {
-    return i < h.pairs ? rope_pair(i, h.pairs, h.layout) : uint2(i + h.pairs);
+    const uint2 stay = uint2(2 * i, h.d % 2 == 0 ? 2 * i + 1 : min(2 * i + 1, h.d - 1));
+    return i < h.pairs ? rope_pair(i, h.pairs, h.layout) : stay;
 }
 
 // turned returns the two elements of turned_at, normalised and rotated.

@@ -16,7 +16,7 @@ kernel void kv_write(
         uint3 group                        [[threadgroup_position_in_grid]],
         uint tid                           [[thread_index_in_threadgroup]],
         uint simds                         [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     if (group.y >= s.rows) {
@@ -54,7 +54,7 @@ kernel void qk_rope_kv(
         uint lane                            [[thread_index_in_simdgroup]],
         uint simd                            [[simdgroup_index_in_threadgroup]],
         uint simds                           [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     if (group.y >= s.rows) {
@@ -72,7 +72,7 @@ kernel void qk_rope_kv(
     }
     const ulong to = cache_row(head, group.y, s.kv_len, p.cap, HEAD_DIM);
     device float *q_to = q_out + (ulong(group.y) * p.heads + head) * HEAD_DIM;
-    for (uint i = tid; i < HEAD_DIM - p.half_; i += threads) {
+    for (uint i = tid; i < turned_twos(HEAD_DIM); i += threads) {
         const uint2 at = turned_at(h, i);
         const float2 value = turned(h, i, at);
         if (is_q) {

@@ -63,7 +63,7 @@ kernel void rmsnorm(
         uint lane                         [[thread_index_in_simdgroup]],
         uint simd                         [[simdgroup_index_in_threadgroup]],
         uint simds                        [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     if (group.x >= s.rows) {
@@ -91,7 +91,7 @@ kernel void add_rmsnorm(
         uint lane                             [[thread_index_in_simdgroup]],
         uint simd                             [[simdgroup_index_in_threadgroup]],
         uint simds                            [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     if (group.x >= s.rows) {
@@ -114,7 +114,7 @@ kernel void add(
         uint3 group                   [[threadgroup_position_in_grid]],
         uint tid                      [[thread_index_in_threadgroup]],
         uint simds                    [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     if (group.x >= s.rows) {
@@ -138,7 +138,7 @@ kernel void head_norm(
         uint lane                           [[thread_index_in_simdgroup]],
         uint simd                           [[simdgroup_index_in_threadgroup]],
         uint simds                          [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     if (group.y >= s.rows) {

@@ -126,8 +126,9 @@ typedef struct pianola_gemv_params {
     uint32_t group; // rows of W a threadgroup computes
     uint32_t row_group; // rows of x a threadgroup computes them for
     float eps; // added to the mean square, if the input is norm
+    uint32_t stage; // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
 } pianola_gemv_params;
-PIANOLA_ASSERT_SIZE(pianola_gemv_params, 28);
+PIANOLA_ASSERT_SIZE(pianola_gemv_params, 32);
 
 // y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk. Its input is no norm, its output is stored.
 typedef struct pianola_gemm_params {
@@ -138,8 +139,9 @@ typedef struct pianola_gemm_params {
     uint32_t group; // rows of W a threadgroup computes
     uint32_t row_group; // rows of x a threadgroup computes them for
     float eps; // added to the mean square, if the input is norm
+    uint32_t stage; // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
 } pianola_gemm_params;
-PIANOLA_ASSERT_SIZE(pianola_gemm_params, 28);
+PIANOLA_ASSERT_SIZE(pianola_gemm_params, 32);
 
 // Each head h of each row: x[r, h] = rmsnorm(x[r, h]) * w.
 typedef struct pianola_head_norm_params {
@@ -228,8 +230,9 @@ typedef struct pianola_rope_attn_params {
     float scale; // factor of Q·K
     uint32_t head_group; // Q heads that a threadgroup takes
     float eps; // added to the mean square
+    uint32_t shared; // Q heads that share K and V: heads/kv_heads
 } pianola_rope_attn_params;
-PIANOLA_ASSERT_SIZE(pianola_rope_attn_params, 40);
+PIANOLA_ASSERT_SIZE(pianola_rope_attn_params, 44);
 
 // out[i] = the largest of logits i*part to (i+1)*part - 1 and its index, the first of equals; NaN only if all are.
 typedef struct pianola_argmax_part_params {

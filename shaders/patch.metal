@@ -26,7 +26,7 @@ kernel void patch(
         threadgroup uchar *tg               [[threadgroup(0)]],
         uint tid                            [[thread_index_in_threadgroup]],
         uint simds                          [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     threadgroup uint *cancelled = (threadgroup uint *)tg;

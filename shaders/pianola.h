@@ -8,6 +8,18 @@
 
 using namespace metal;
 
+// begins comes before the first read of what another command writes, and says
+// whether the command is to be executed: not once the chain has stopped. All
+// threads call it, once. A device may begin a kernel before the commands ahead of
+// it have ended, and let it wait here: what is read before may only be what no
+// command writes.
+static inline bool begins(device const pianola_step *step) {
+#ifdef PIANOLA_NVPTX
+    metal::shim::inputs_ready();
+#endif
+    return step->stop == 0;
+}
+
 // dot4 returns acc plus the products of the four int8 of a and of b: one
 // instruction on NVIDIA.
 static inline int dot4(int a, int b, int acc) {
@@ -17,6 +29,27 @@ static inline int dot4(int a, int b, int acc) {
     const char4 x = as_type<char4>(a);
     const char4 y = as_type<char4>(b);
     return acc + int(x.x) * int(y.x) + int(x.y) * int(y.y) + int(x.z) * int(y.z) + int(x.w) * int(y.w);
+#endif
+}
+
+// round_bytes returns four floats as int8, ties to even. Those of more than 127
+// are any integer.
+static inline int round_bytes(float4 v) {
+#ifdef PIANOLA_NVPTX
+    return metal::shim::round_bytes(v);
+#else
+    return as_type<int>(char4(clamp(rint(v), float4(-127.0f), float4(127.0f))));
+#endif
+}
+
+// reciprocal returns 1/x, rounded as a division is, of an x that is normal and
+// less than 2^126.
+static inline float reciprocal(float x) {
+#ifdef PIANOLA_NVPTX
+    const float guess = fast::divide(1.0f, x);
+    return fma(fma(-x, guess, 1.0f), guess, guess);
+#else
+    return precise::divide(1.0f, x);
 #endif
 }
 

@@ -52,7 +52,7 @@ static inline float input1(thread const product &p, uint row, uint i) {
 // up, each its own. tg has room for a float of each SIMD group. All threads must
 // call it; before tg is written again there must be a barrier.
 static inline float norm_scale(thread const product &p, float squares, threadgroup float *tg, uint lane, uint simd, uint simds) {
-    return precise::rsqrt(threadgroup_sum(squares, tg, lane, simd, simds) / float(p.in) + p.eps);
+    return rsqrt(threadgroup_sum(squares, tg, lane, simd, simds) / float(p.in) + p.eps);
 }
 
 // square_sum1 returns the sum of squares of the thread's elements of a row.
@@ -89,15 +89,13 @@ static inline float quantise_block(thread int &q, float4 v) {
     most = max(most, simd_shuffle_xor(most, ushort(1)));
     most = max(most, simd_shuffle_xor(most, ushort(2)));
     most = max(most, simd_shuffle_xor(most, ushort(4)));
-    float scale = precise::divide(most, 127.0f);
-    float inverse = 0.0f;
-    if (scale >= FLT_MIN) {
-        inverse = precise::divide(1.0f, scale);
-    } else {
-        scale = 0.0f;
-    }
-    q = as_type<int>(char4(clamp(rint(v * inverse), float4(-127.0f), float4(127.0f))));
-    return scale;
+    // most/127 as a division has it, but for what is 0 here: the remainder of
+    // the first guess corrects it.
+    const float guess = most * (1.0f / 127.0f);
+    const float scale = fma(fma(-127.0f, guess, most), 1.0f / 127.0f, guess);
+    const bool small = scale < FLT_MIN;
+    q = round_bytes(v * (small ? 0.0f : reciprocal(scale)));
+    return small ? 0.0f : scale;
 }
 
 // PIANOLA_INPUT_READS is how many vectors of the input a lane reads before it
@@ -105,67 +103,103 @@ static inline float quantise_block(thread int &q, float4 v) {
 #define PIANOLA_INPUT_READS 4
 
 // input_part is a lane's part of a row of the input: vectors that are as far
-// apart as the threadgroup has threads. Of those past the last it has the last.
+// apart as the threadgroup has threads, of x and of x2 if it is read. If a SIMD
+// group has none of a vector it is not set; past the last it is the last.
 struct input_part {
-    float4 v[PIANOLA_INPUT_READS];
+    float4 x[PIANOLA_INPUT_READS];
+    float4 x2[PIANOLA_INPUT_READS];
 };
 
-// load_input reads a part from vector i on.
-static inline void load_input(thread input_part &part, thread const product &p, uint row, uint i, uint threads) {
+// vector_at reads four floats.
+static inline float4 vector_at(device const float *x, bool aligned) {
+    return aligned ? *(device const float4 *)x : float4(x[0], x[1], x[2], x[3]);
+}
+
+template <bool Aligned>
+static inline void load_vectors(thread float4 *to, device const float *x, uint count, uint first, uint lane, uint threads) {
     _Pragma("clang loop unroll(full)")
     for (uint k = 0; k < PIANOLA_INPUT_READS; k++) {
-        part.v[k] = input4<false>(p, row, min(i + k * threads, p.in / 4 - 1));
+        if (first + k * threads < count) {
+            to[k] = vector_at(x + 4 * min(first + k * threads + lane, count - 1), Aligned);
+        }
     }
 }
 
-// load_factors reads the norm's weights for a part.
-static inline void load_factors(thread input_part &part, thread const product &p, uint i, uint threads) {
-    _Pragma("clang loop unroll(full)")
-    for (uint k = 0; k < PIANOLA_INPUT_READS; k++) {
-        part.v[k] = ((device const float4 *)p.x2)[min(i + k * threads, p.in / 4 - 1)];
+// load_input reads a part whose first vector lane 0 has.
+static inline void load_input(thread input_part &part, thread const product &p, uint row, uint first, uint lane, uint threads) {
+    const ulong at = ulong(row) * p.x_stride;
+    const uint count = p.in / 4;
+    if (at % 4 == 0) {
+        load_vectors<true>(part.x, p.x + at, count, first, lane, threads);
+        if (p.norm || p.silu) {
+            load_vectors<true>(part.x2, p.norm ? p.x2 : p.x2 + at, count, first, lane, threads);
+        }
+    } else {
+        load_vectors<false>(part.x, p.x + at, count, first, lane, threads);
+        if (p.norm || p.silu) {
+            load_vectors<false>(part.x2, p.norm ? p.x2 : p.x2 + at, count, first, lane, threads);
+        }
     }
 }
 
-// quantise writes the 8-bit form of a row of the input: blocks of 32 as words
-// of four, and a scale each. tg is what norm_scale wants. All threads must call
-// it; a barrier must follow.
-static inline void quantise(threadgroup int *q, threadgroup float *d, threadgroup float *tg, thread const product &p, uint row, uint lane, uint simd, uint simds) {
+// row_scale returns the norm's factor for a row of which a part has the first
+// vectors. What it has not is read twice.
+static inline float row_scale(thread const input_part &part, threadgroup float *tg, thread const product &p, uint row, uint lane, uint simd, uint simds) {
+    const uint threads = simds * 32;
+    const uint count = p.in / 4;
+    float sum = 0.0f;
+    _Pragma("clang loop unroll(full)")
+    for (uint k = 0; k < PIANOLA_INPUT_READS; k++) {
+        if (simd * 32 + k * threads < count) {
+            sum += simd * 32 + k * threads + lane < count ? dot(part.x[k], part.x[k]) : 0.0f;
+        }
+    }
+    for (uint i = simd * 32 + lane + PIANOLA_INPUT_READS * threads; i < count; i += threads) {
+        const float4 v = input4<false>(p, row, i);
+        sum += dot(v, v);
+    }
+    return norm_scale(p, sum, tg, lane, simd, simds);
+}
+
+// made_input returns vector k of a part as the input has it.
+static inline float4 made_input(thread const input_part &part, thread const product &p, uint k, float norm) {
+    const float4 v = part.x[k];
+    if (p.norm) {
+        return v * norm * part.x2[k];
+    }
+    return p.silu ? float4(silu(v.x), silu(v.y), silu(v.z), silu(v.w)) * part.x2[k] : v;
+}
+
+// make_input writes a row of the input to threadgroup memory: as it is to
+// stage, or its 8-bit form, blocks of 32 as words of four and a scale each, to q
+// and d. tg is what norm_scale wants. All threads must call it; a barrier must
+// follow.
+template <bool Quantised>
+static inline void make_input(threadgroup float4 *stage, threadgroup int *q, threadgroup float *d, threadgroup float *tg, thread const product &p, uint row, uint lane, uint simd, uint simds) {
     const uint count = p.in / 4;
     const uint threads = simds * 32;
-    const uint tid = simd * 32 + lane;
-    input_part x;
-    input_part w;
-    load_input(x, p, row, tid, threads);
-    float norm = 1.0f;
-    if (p.norm) {
-        // What a part does not hold is read twice.
-        load_factors(w, p, tid, threads);
-        float sum = 0.0f;
-        _Pragma("clang loop unroll(full)")
-        for (uint k = 0; k < PIANOLA_INPUT_READS; k++) {
-            sum += tid + k * threads < count ? dot(x.v[k], x.v[k]) : 0.0f;
-        }
-        for (uint i = tid + PIANOLA_INPUT_READS * threads; i < count; i += threads) {
-            const float4 v = input4<false>(p, row, i);
-            sum += dot(v, v);
-        }
-        norm = norm_scale(p, sum, tg, lane, simd, simds);
-    }
+    input_part part;
+    load_input(part, p, row, simd * 32, lane, threads);
+    const float norm = p.norm ? row_scale(part, tg, p, row, lane, simd, simds) : 1.0f;
     for (uint first = simd * 32; first < count; first += PIANOLA_INPUT_READS * threads) {
         if (first != simd * 32) {
-            load_input(x, p, row, first + lane, threads);
-            if (p.norm) {
-                load_factors(w, p, first + lane, threads);
-            }
+            load_input(part, p, row, first, lane, threads);
         }
         _Pragma("clang loop unroll(full)")
         for (uint k = 0; k < PIANOLA_INPUT_READS; k++) {
-            const uint i = first + k * threads + lane;
-            if (i - lane >= count) {
+            if (first + k * threads >= count) {
                 break;
             }
+            const float4 v = made_input(part, p, k, norm);
+            const uint i = first + k * threads + lane;
+            if (!Quantised) {
+                if (i < count) {
+                    stage[i] = v;
+                }
+                continue;
+            }
             int word;
-            const float scale = quantise_block(word, p.norm ? x.v[k] * norm * w.v[k] : x.v[k]);
+            const float scale = quantise_block(word, v);
             if (i < count) {
                 q[i] = word;
                 if (lane % 8 == 0) {

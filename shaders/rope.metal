@@ -16,7 +16,7 @@ kernel void rope_angles(
         uint3 group                           [[threadgroup_position_in_grid]],
         uint tid                              [[thread_index_in_threadgroup]],
         uint simds                            [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     if (group.x >= s.rows) {
@@ -45,7 +45,7 @@ kernel void rope(
         uint3 group                    [[threadgroup_position_in_grid]],
         uint tid                       [[thread_index_in_threadgroup]],
         uint simds                     [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     if (group.y >= s.rows) {

@@ -26,26 +26,35 @@ kernel void rope_attn(
         uint lane                           [[thread_index_in_simdgroup]],
         uint simd                           [[simdgroup_index_in_threadgroup]],
         uint simds                          [[simdgroups_per_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
-    const uint shared = p.heads / p.kv_heads;
-    const uint groups = (shared + p.head_group - 1) / p.head_group;
-    const uint kv_head = group.x / groups;
-    const uint first = group.x % groups * p.head_group;
-    const uint head = kv_head * shared + first;
+    const uint kv_head = group.x;
+    const uint first = group.z * p.head_group;
+    const uint head = kv_head * p.shared + first;
     threadgroup float *sums = (threadgroup float *)tg;
+    made_q m;
+    m.q = q + ulong(head) * HEAD_DIM;
+    m.k = k + ulong(kv_head) * HEAD_DIM;
+    m.v = v + ulong(kv_head) * HEAD_DIM;
+    m.norm = norm;
+    m.turn = {q, norm, angles, HEAD_DIM, p.half_, LAYOUT, QK_NORM != 0, 1.0f};
+    m.eps = p.eps;
+    m.heads = min(p.head_group, p.shared - first);
+    m.to = sums + simds * min(p.head_group, 4u) * (min(HEAD_DIM, 256u) + 4);
+    m.at = m.to;
+    load_q(m, lane, simd);
     attn_part a;
     a.d = HEAD_DIM;
     a.k = k_cache + ulong(kv_head) * p.cap * HEAD_DIM;
     a.v = v_cache + ulong(kv_head) * p.cap * HEAD_DIM;
-    a.heads = min(p.head_group, shared - first);
+    a.heads = m.heads;
     a.split = SPLIT != 0;
     const uint size = a.split ? HEAD_DIM + 2 : HEAD_DIM;
     a.stride = p.splits * size;
     a.out = out + ulong(head) * a.stride + group.y * size;
     a.scale = p.scale * M_LOG2E_F;
-    a.cap = WINDOWED != 0 ? p.cap : 0;
+    a.cap = p.cap;
     const uint len = max(s.kv_len, 1u);
     a.begin = len - min(len, WINDOWED != 0 ? p.window : len);
     a.end = len;
@@ -57,30 +66,15 @@ kernel void rope_attn(
             return;
         }
     }
+    a.wrap = cache_from(a.begin, p.cap, WINDOWED != 0);
     a.fresh = a.end == len;
-    if (a.fresh) {
-        a.end -= 1;
-        if (a.begin == a.end) {
-            a.begin = 0;
-            a.end = 0;
-        }
-    }
-    const ulong row = cache_row(kv_head, 0, s.kv_len, p.cap, HEAD_DIM);
-    made_q m;
-    m.q = q + ulong(head) * HEAD_DIM;
-    m.k = k + ulong(kv_head) * HEAD_DIM;
-    m.v = v + ulong(kv_head) * HEAD_DIM;
-    m.turn = {q, norm, angles, HEAD_DIM, p.half_, LAYOUT, QK_NORM != 0, 1.0f};
-    m.norm = norm;
-    m.eps = p.eps;
-    m.heads = a.heads;
+    const uint newest = len - 1 - a.wrap;
+    const ulong row = ulong(min(newest < p.cap ? newest : newest - p.cap, p.cap - 1)) * HEAD_DIM;
+    a.end -= a.fresh ? 1 : 0;
     m.fresh = a.fresh;
     m.writes = a.fresh && first == 0;
-    m.k_cache = k_cache + row;
-    m.v_cache = v_cache + row;
-    m.to = sums + simds * min(p.head_group, 4u) * (min(HEAD_DIM, 256u) + 4);
-    m.at = m.to;
-    m.made = false;
+    m.k_cache = k_cache + ulong(kv_head) * p.cap * HEAD_DIM + row;
+    m.v_cache = v_cache + ulong(kv_head) * p.cap * HEAD_DIM + row;
     a.new_k = new_k(m);
     a.new_v = a.new_k + HEAD_DIM;
     attend_row(a, m, HEAD_DIM, sums, tid, lane, simd, simds);

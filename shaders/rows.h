@@ -18,6 +18,12 @@ struct lane_share {
 // is_float says whether a type has no blocks.
 static inline bool is_float(uint type) { return type <= PIANOLA_WTYPE_BF16; }
 
+// is_float_type is is_float for a template.
+template <uint T>
+struct is_float_type {
+    enum { value = T <= PIANOLA_WTYPE_BF16 };
+};
+
 // element_bytes returns the size of an element of a type of floats.
 static inline uint element_bytes(uint type) { return type == PIANOLA_WTYPE_F32 ? 4 : 2; }
 

@@ -43,55 +43,62 @@ static inline ulong strip_bytes(uint type, uint columns) {
 }
 
 // tile_lane is a lane's place in the tiles that its SIMD group reads at once:
-// 16 bytes of one part, four columns of four rows.
+// four rows of a tile.
 struct tile_lane {
     uint quad;  // of the strip's rows
-    uint part;  // of the tile
-    uint tile;  // of those read at once
-    uint tiles; // that are
+    uint piece; // the tile, of those read at once
+    uint shift; // which are 1 << shift
 };
 
-// place_of returns the place of a lane in a strip, or in the first half of one:
-// then it is 8 rows, and twice as many tiles.
-static inline tile_lane place_of(uint type, uint lane, bool halved) {
-    const uint parts = tile_form_of(type).parts;
-    const uint shift = halved ? 1 : 2;
-    const uint rest = lane >> shift;
-    return {lane & ((1u << shift) - 1), rest % parts, rest / parts, (32u >> shift) / parts};
+// place_of returns the place of a lane in a strip, or in one half of one: then
+// it is 8 rows, and twice as many tiles.
+static inline tile_lane place_of(uint lane, bool halved) {
+    if (halved) {
+        return {lane & 1, lane >> 1, 4};
+    }
+    return {lane & 3, lane >> 2, 3};
 }
 
-// tile_part is what a lane reads of a tile.
-struct tile_part {
-    uint4 quants; // a word for each row
-    uint4 high;   // their further bits
-    uint2 d, m;   // four float16, or four E8M0 in d.x
-    uint2 scales; // four bytes each: of columns 0 to 15 or of all, of columns 16 to 31 or minimums
+// tile_quad is four rows of a tile: of each row a word in every vector. What a
+// type has not is not read, nor used.
+struct tile_quad {
+    uint4 quants[8];
+    uint4 high[2]; // their further bits
+    uint2 d, m;    // four float16, or four E8M0 in d.x
+    uint2 scales;  // four bytes each: of columns 0 to 15 or of all, of columns 16 to 31 or minimums
 };
 
 template <uint T>
-static inline tile_part load_part(device const uchar *strip, uint tile, tile_lane at) {
+static inline tile_quad load_quad(device const uchar *strip, uint tile, uint quad) {
     const tile_form f = tile_form_of(T);
     device const uchar *block = strip + ulong(tile / f.tiles) * f.bytes;
-    device const uchar *quants = block + f.quants + tile % f.tiles * f.quants_step;
-    tile_part t;
-    t.quants = *(device const uint4 *)(quants + 64 * at.part + 16 * at.quad);
+    device const uchar *quants = block + f.quants + tile % f.tiles * f.quants_step + 16 * quad;
+    tile_quad t;
+    _Pragma("clang loop unroll(full)")
+    for (uint i = 0; i < 8; i++) {
+        if (i < f.parts) {
+            t.quants[i] = *(device const uint4 *)(quants + 64 * i);
+        }
+    }
     if (f.high != 0) {
-        // A run of 64 bytes has bits of all parts, or pairs of two.
-        t.high = *(device const uint4 *)(quants + f.high + (T == PIANOLA_WTYPE_Q6_K ? 64 * (at.part / 2) : 0) + 16 * at.quad);
+        t.high[0] = *(device const uint4 *)(quants + f.high);
+    }
+    if (T == PIANOLA_WTYPE_Q6_K) {
+        t.high[1] = *(device const uint4 *)(quants + f.high + 64);
     }
     if (T == PIANOLA_WTYPE_MXFP4) {
-        t.d.x = *(device const uint *)(block + f.d + 4 * at.quad);
+        t.d.x = *(device const uint *)(block + f.d + 4 * quad);
     } else {
-        t.d = *(device const uint2 *)(block + f.d + 8 * at.quad);
+        t.d = *(device const uint2 *)(block + f.d + 8 * quad);
     }
     if (has_minimum(T)) {
-        t.m = *(device const uint2 *)(block + f.m + 8 * at.quad);
+        t.m = *(device const uint2 *)(block + f.m + 8 * quad);
     }
     if (is_k(T)) {
-        device const uchar *scales = block + f.scales + tile % f.tiles * f.scales_step;
-        t.scales.x = *(device const uint *)(scales + 4 * at.quad);
+        device const uchar *scales = block + f.scales + tile % f.tiles * f.scales_step + 4 * quad;
+        t.scales.x = *(device const uint *)scales;
         if (T != PIANOLA_WTYPE_IQ4_XS) {
-            t.scales.y = *(device const uint *)(scales + 16 + 4 * at.quad);
+            t.scales.y = *(device const uint *)(scales + 16);
         }
     }
     return t;
@@ -115,84 +122,65 @@ static inline uint2 part_words(uint q, uint high, uint part) {
     return w;
 }
 
-// part_product returns the integer of one row whose columns have one scale,
-// added to sum.
+// part_products adds the products of a part of one row with a tile's
+// activations to two integers: of columns 0 to 15, and of columns 16 to 31.
 template <uint T>
-static inline int part_product(uint q, uint high, uint part, int4 x, int sum) {
-    const uint2 w = part_words<T>(q, high, part);
-    return dot4(int(w.y), x.z, dot4(int(w.x), x.x, sum));
-}
-
-// part_products returns the integers of one row: products with columns 0 to
-// 15, and with columns 16 to 31. x are the activations of the part's groups.
-template <uint T>
-static inline int2 part_products(uint q, uint high, uint part, int4 x) {
+static inline int2 part_products(uint q, uint high, uint part, int4 x, int4 y, int2 sum) {
     const uint parts = tile_form_of(T).parts;
     if (parts == 8) {
-        return int2(dot4(int(q), x.x, 0), 0);
+        return part < 4 ? int2(dot4(int(q), x[part % 4], sum.x), sum.y) : int2(sum.x, dot4(int(q), y[part % 4], sum.y));
     }
     if (parts == 4) {
         const uint2 w = part_words<T>(q, high, part);
-        return int2(dot4(int(w.x), x.x, 0), dot4(int(w.y), x.z, 0));
+        return int2(dot4(int(w.x), x[part], sum.x), dot4(int(w.y), y[part], sum.y));
     }
     uint4 w = uint4(q, q >> 4, q >> 2, q >> 6) & PIANOLA_BYTES(3);
     if (T == PIANOLA_WTYPE_Q3_K) {
         const uint bits = high >> (2 * part);
         w |= uint4((bits & PIANOLA_BYTES(1)) << 2, (bits & PIANOLA_BYTES(2)) << 1, (bits & PIANOLA_BYTES(16)) >> 2, (bits & PIANOLA_BYTES(32)) >> 3);
     }
-    return int2(dot4(int(w.y), x.y, dot4(int(w.x), x.x, 0)), dot4(int(w.w), x.w, dot4(int(w.z), x.z, 0)));
+    const uint i = 2 * part;
+    return int2(dot4(int(w.y), x[i + 1], dot4(int(w.x), x[i], sum.x)), dot4(int(w.w), y[i + 1], dot4(int(w.z), y[i], sum.y)));
 }
 
-// part_input returns a tile's activations that a part is multiplied with: x, y
-// of columns 0 to 15, z, w of columns 16 to 31, or x alone.
-static inline int4 part_input(uint type, threadgroup const int *x, uint part) {
-    const uint parts = tile_form_of(type).parts;
-    if (parts == 8) {
-        return int4(x[part], 0, 0, 0);
-    }
-    if (parts == 4) {
-        return int4(x[part], 0, x[part + 4], 0);
-    }
-    const int2 a = *(threadgroup const int2 *)(x + 2 * part);
-    const int2 b = *(threadgroup const int2 *)(x + 2 * part + 4);
-    return int4(a.x, a.y, b.x, b.y);
+// sum_of returns the sum of 16 activations.
+static inline int sum_of(int4 x) {
+    const int ones = int(PIANOLA_BYTES(1));
+    return dot4(x.x, ones, dot4(x.y, ones, dot4(x.z, ones, dot4(x.w, ones, 0))));
 }
 
-// multiply_part adds the products of a part with a tile's activations, which
-// have the scale dx, to the sums of four rows.
+// multiply_quad adds the products of four rows of a tile to their sums: with
+// activations of columns 0 to 15, and 16 to 31, which have the scale dx.
 template <uint T>
-static inline void multiply_part(thread float4 &sum, tile_part t, uint part, int4 x, float dx) {
+static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, int4 x, int4 y, float dx) {
+    const uint parts = tile_form_of(T).parts;
     const bool two = T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K || T == PIANOLA_WTYPE_Q6_K;
     int2 of_x = int2(0);
     if (zero_of(T) != 0 || has_minimum(T)) {
-        const int ones = int(PIANOLA_BYTES(1));
-        of_x = int2(dot4(x.x, ones, dot4(x.y, ones, 0)), dot4(x.z, ones, dot4(x.w, ones, 0)));
+        of_x = int2(sum_of(x), sum_of(y));
     }
-    float4 d = float4(as_type<half4>(t.d));
-    float4 m = float4(0.0f);
+    float4 d;
     if (T == PIANOLA_WTYPE_MXFP4) {
         d = float4(half_e8m0(t.d.x & 255), half_e8m0(t.d.x >> 8 & 255), half_e8m0(t.d.x >> 16 & 255), half_e8m0(t.d.x >> 24));
+    } else {
+        d = float4(as_type<half4>(t.d));
     }
     d *= dx;
+    float4 m = float4(0.0f);
     if (has_minimum(T)) {
         m = float4(as_type<half4>(t.m)) * (is_k(T) ? -dx : dx);
     }
-    if (tile_form_of(T).parts == 4 && !is_k(T) && !two) {
-        // One scale for all columns: the sums begin with what zeros and the
-        // first products add up to.
-        const int zero = -zero_of(T) * (of_x.x + of_x.y);
-        _Pragma("clang loop unroll(full)")
-        for (uint r = 0; r < 4; r++) {
-            sum[r] += d[r] * float(part_product<T>(t.quants[r], t.high[r], part, x, zero));
-            if (has_minimum(T)) {
-                sum[r] += m[r] * float(of_x.x + of_x.y);
-            }
-        }
-        return;
-    }
     _Pragma("clang loop unroll(full)")
     for (uint r = 0; r < 4; r++) {
-        int2 p = part_products<T>(t.quants[r], t.high[r], part, x) - zero_of(T) * of_x;
+        // Sums begin with what zeros add up to.
+        int2 p = -zero_of(T) * of_x;
+        _Pragma("clang loop unroll(full)")
+        for (uint i = 0; i < 8; i++) {
+            if (i < parts) {
+                const uint high = tile_form_of(T).high != 0 ? t.high[T == PIANOLA_WTYPE_Q6_K ? i / 2 % 2 : 0][r] : 0;
+                p = part_products<T>(t.quants[i][r], high, i, x, y, p);
+            }
+        }
         int2 least = of_x;
         if (T == PIANOLA_WTYPE_Q2_K) {
             const uint2 s = t.scales >> (8 * r);
@@ -201,8 +189,7 @@ static inline void multiply_part(thread float4 &sum, tile_part t, uint part, int
         } else if (two) {
             p *= int2(signed_byte_of(t.scales.x, r), signed_byte_of(t.scales.y, r));
         } else if (T == PIANOLA_WTYPE_IQ4_XS) {
-            p.x = (p.x + p.y) * signed_byte_of(t.scales.x, r);
-            p.y = 0;
+            p = int2((p.x + p.y) * signed_byte_of(t.scales.x, r), 0);
         } else if (is_k(T)) {
             p = int2((p.x + p.y) * byte_of(t.scales.x, r), 0);
             least = int2((of_x.x + of_x.y) * byte_of(t.scales.y, r), 0);

@@ -210,6 +210,7 @@ type GEMVParams struct {
 	Group    uint32  // rows of W a threadgroup computes
 	RowGroup uint32  // rows of x a threadgroup computes them for
 	Eps      float32 // added to the mean square, if the input is norm
+	Stage    uint32  // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
 }
 
 // GEMVParams decodes the parameter bytes as those of gemv.
@@ -222,6 +223,7 @@ func (c *Cmd) GEMVParams() GEMVParams {
 		Group:    c.u32(16),
 		RowGroup: c.u32(20),
 		Eps:      c.f32(24),
+		Stage:    c.u32(28),
 	}
 }
 
@@ -234,7 +236,8 @@ func (p GEMVParams) Put(c *Cmd) {
 	c.putU32(16, p.Group)
 	c.putU32(20, p.RowGroup)
 	c.putF32(24, p.Eps)
-	c.ParamSize = 28
+	c.putU32(28, p.Stage)
+	c.ParamSize = 32
 }
 
 // Bindings of gemm.
@@ -265,6 +268,7 @@ type GEMMParams struct {
 	Group    uint32  // rows of W a threadgroup computes
 	RowGroup uint32  // rows of x a threadgroup computes them for
 	Eps      float32 // added to the mean square, if the input is norm
+	Stage    uint32  // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
 }
 
 // GEMMParams decodes the parameter bytes as those of gemm.
@@ -277,6 +281,7 @@ func (c *Cmd) GEMMParams() GEMMParams {
 		Group:    c.u32(16),
 		RowGroup: c.u32(20),
 		Eps:      c.f32(24),
+		Stage:    c.u32(28),
 	}
 }
 
@@ -289,7 +294,8 @@ func (p GEMMParams) Put(c *Cmd) {
 	c.putU32(16, p.Group)
 	c.putU32(20, p.RowGroup)
 	c.putF32(24, p.Eps)
-	c.ParamSize = 28
+	c.putU32(28, p.Stage)
+	c.ParamSize = 32
 }
 
 // Bindings of head_norm.
@@ -651,6 +657,7 @@ type RoPEAttnParams struct {
 	Scale     float32 // factor of Q·K
 	HeadGroup uint32  // Q heads that a threadgroup takes
 	Eps       float32 // added to the mean square
+	Shared    uint32  // Q heads that share K and V: heads/kv_heads
 }
 
 // RoPEAttnParams decodes the parameter bytes as those of rope_attn.
@@ -666,6 +673,7 @@ func (c *Cmd) RoPEAttnParams() RoPEAttnParams {
 		Scale:     c.f32(28),
 		HeadGroup: c.u32(32),
 		Eps:       c.f32(36),
+		Shared:    c.u32(40),
 	}
 }
 
@@ -681,7 +689,8 @@ func (p RoPEAttnParams) Put(c *Cmd) {
 	c.putF32(28, p.Scale)
 	c.putU32(32, p.HeadGroup)
 	c.putF32(36, p.Eps)
-	c.ParamSize = 40
+	c.putU32(40, p.Shared)
+	c.ParamSize = 44
 }
 
 // Bindings of argmax_part.

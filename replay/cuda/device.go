@@ -42,6 +42,7 @@ type Device struct {
 	kernels  []kernel     // by command
 	patch    kernel
 	programs []program
+	overlap  bool // kernels begin before the one ahead of them has ended
 	// Of mode resident, by program; nil for those that are replayed as graphs.
 	interpreters []*interpreter
 	seconds      driver.Ptr    // 16 bytes a command
@@ -229,6 +230,9 @@ func (d *Device) release() error {
 // for each token.
 type mode interface {
 	name() string
+	// overlaps reports whether kernels begin before the one ahead has ended,
+	// where GPU and driver can do it.
+	overlaps() bool
 	// load makes what all sessions share. The kernels are loaded.
 	load(l *loader) error
 	// prepare makes what a session needs. What it allocates is the session's.

@@ -315,6 +315,7 @@ func (e *executor) sendSeconds(program uint32, step *table.Step) error {
 type encode struct{}
 
 func (encode) name() string                    { return "encode" }
+func (encode) overlaps() bool                  { return false }
 func (encode) load(*loader) error              { return nil }
 func (encode) prepare(*Device, *session) error { return nil }
 func (encode) run(e *executor, j *job, r *table.Run, _ bool) error {

@@ -340,9 +340,13 @@ func (l *loader) modules() error {
 			a.names = append(a.names, in.Entry)
 		}
 	}
+	d.overlap = d.mode.overlaps() && d.drv.CanOverlap()
+	for _, a := range l.assembled {
+		d.overlap = d.overlap && a.parsed.CanOverlap()
+	}
 	for _, a := range l.assembled {
 		var err error
-		if a.module, err = d.drv.ModuleLoad(a.parsed.Select(a.names)); err != nil {
+		if a.module, err = d.drv.ModuleLoad(a.parsed.Select(a.names, d.overlap)); err != nil {
 			return fmt.Errorf("cuda: kernels %s, sm_%d: %w", a.text.Name, a.text.Arch, err)
 		}
 		d.own.add(func() error { return d.drv.ModuleUnload(a.module) })

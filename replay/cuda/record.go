@@ -27,6 +27,9 @@ type graph struct {
 	exec   driver.GraphExec
 }
 
+// overlaps reports whether kernels wait for the one ahead themselves.
+func (record) overlaps() bool { return true }
+
 // prepare records the session's graphs.
 func (record) prepare(d *Device, s *session) error {
 	s.graphs = make([][]graph, len(d.table.Programs))
@@ -55,7 +58,8 @@ func (d *Device) record(s *session, program int) error {
 
 // recordTokens makes the graph of some tokens. Commands between two barriers
 // depend on the commands before them, not on each other; a token, on all of the
-// one before.
+// one before. A command that depends on one other begins before that has ended,
+// where GPU and driver can do it.
 func (d *Device) recordTokens(s *session, program, tokens int) (exec driver.GraphExec, err error) {
 	g, err := d.drv.GraphCreate()
 	if err != nil {
@@ -66,7 +70,7 @@ func (d *Device) recordTokens(s *session, program, tokens int) (exec driver.Grap
 	var before, phase []driver.Node
 	for range tokens {
 		before, phase = phase, nil
-		patch, err := d.drv.GraphAddKernel(g, before, first)
+		patch, err := d.addNode(g, before, first)
 		if err != nil {
 			return 0, err
 		}
@@ -76,7 +80,7 @@ func (d *Device) recordTokens(s *session, program, tokens int) (exec driver.Grap
 			if d.table.Cmds[c].Barrier != 0 && len(phase) > 0 {
 				before, phase = phase, nil
 			}
-			n, err := d.drv.GraphAddKernel(g, before, &s.launches[c])
+			n, err := d.addNode(g, before, &s.launches[c])
 			if err != nil {
 				return 0, &CommandError{Command: c, Label: d.table.Label(c), Err: err}
 			}
@@ -92,6 +96,18 @@ func (d *Device) recordTokens(s *session, program, tokens int) (exec driver.Grap
 		return 0, err
 	}
 	return exec, d.drv.StreamSynchronize(d.transfer)
+}
+
+// addNode adds a launch to a graph, after some nodes.
+func (d *Device) addNode(g driver.Graph, after []driver.Node, l *driver.Launch) (driver.Node, error) {
+	if !d.overlap || len(after) != 1 {
+		return d.drv.GraphAddKernel(g, after, l)
+	}
+	n, err := d.drv.GraphAddKernel(g, nil, l)
+	if err != nil {
+		return 0, err
+	}
+	return n, d.drv.GraphOverlap(g, after[0], n)
 }
 
 // patchArguments returns the arguments of the kernel patch for a program.

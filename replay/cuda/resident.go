@@ -41,6 +41,9 @@ const aheadBytes = 8 << 20
 // for one another longer. Products are divided for as many (compiler).
 const residentBlocks = 1
 
+// overlaps: programs of several rows are graphs of kernels as encode has them.
+func (resident) overlaps() bool { return false }
+
 // load builds the interpreters.
 func (resident) load(l *loader) error {
 	d := l.d

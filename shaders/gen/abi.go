@@ -23,7 +23,7 @@ func (s *source) checkABI() {
 		if k.maxThreads == 0 {
 			s.fail(k.at, "kernel "+k.name+" has no max_total_threads_per_threadgroup")
 		}
-		s.checkStop(k)
+		s.checkBegin(k)
 		bindings, err := bindingsOf(k)
 		if err != nil {
 			s.fail(k.at, err.Error())
@@ -47,12 +47,17 @@ func bindingsOf(k *kernel) ([]decl.Binding, error) {
 	return nil, fmt.Errorf("kernel %s is not declared in table/decl, nor is it a helper of shaders/gen", k.name)
 }
 
-// checkStop checks that a kernel does nothing once the step's stop flag is set.
-func (s *source) checkStop(k *kernel) {
-	want := []string{"if", "(", "step", "->", "stop", "!=", "0", ")", "{", "return", ";", "}"}
+// checkBegin checks that a kernel waits for what it reads, and does nothing once
+// the step's stop flag is set, before anything else. One that reads weights first
+// says so, and calls begins where it has.
+func (s *source) checkBegin(k *kernel) {
+	if len(k.ahead) > 0 {
+		return
+	}
+	want := []string{"if", "(", "!", "begins", "(", "step", ")", ")", "{", "return", ";", "}"}
 	for i, w := range want {
 		if i >= len(k.body) || k.body[i].s != w {
-			s.fail(k.at, "kernel "+k.name+" must begin with: if (step->stop != 0) { return; }")
+			s.fail(k.at, "kernel "+k.name+" must begin with: if (!begins(step)) { return; }, or a comment `reads ahead: BINDINGS` must say which it reads before")
 			return
 		}
 	}

@@ -97,8 +97,9 @@ func arguments(k *kernel, positionOn func(*position) string, what func(*paramete
 
 // ptxSource is what is compiled to PTX: the file and an entry for each
 // instance of each kernel. All entries have the same parameters: 8 pointers,
-// 64 bytes, the secondary bytes, the step block, 8 specialisation values. A pointer that is only
-// read is __restrict, so that its loads may go through the read-only cache.
+// 64 bytes, the secondary bytes, the step block, 8 specialisation values. Only
+// what may be read ahead is __restrict: loads through such pointers may be
+// moved to the front of the kernel.
 func (s *source) ptxSource() (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#include \"constants.h\"\n#include %q\n#include <metal/entry.h>\n", s.base())
@@ -116,13 +117,13 @@ func (s *source) ptxSource() (string, error) {
 			typ := "device uchar *"
 			if j := slices.IndexFunc(k.params, func(p parameter) bool { return p.attr == "buffer" && p.index == n }); j >= 0 {
 				typ = k.params[j].typ
-				if !k.params[j].writable() {
+				if !k.params[j].writable() && slices.Contains(k.ahead, k.params[j].name) {
 					typ += "__restrict "
 				}
 			}
 			params = append(params, fmt.Sprintf("%sb%d", typ, n))
 		}
-		params = append(params, "const pianola_param_bytes params", "device const pianola_second *__restrict second", "device pianola_step *step", "const pianola_spec_values specs")
+		params = append(params, "const pianola_param_bytes params", "device const pianola_second *second", "device pianola_step *step", "const pianola_spec_values specs")
 		call := arguments(k, func(at *position) string { return at.ptx }, func(p *parameter) string {
 			switch {
 			case p.attr == "threadgroup":
@@ -130,7 +131,7 @@ func (s *source) ptxSource() (string, error) {
 			case p.index == bufferParams:
 				return fmt.Sprintf("(%s)params", p.typ)
 			case p.index == bufferSecond:
-				return fmt.Sprintf("(%s)own", p.typ)
+				return fmt.Sprintf("(%s)*second", p.typ)
 			case p.index == bufferStep:
 				return "step"
 			}
@@ -140,8 +141,7 @@ func (s *source) ptxSource() (string, error) {
 			signature := fmt.Sprintf("entry_%s(%s)", e.Name, strings.Join(params, ", "))
 			fmt.Fprintf(&b, "extern \"C\" __attribute__((nvptx_kernel)) void %s __asm__(%q);\nvoid %s {\n", signature, e.Name, signature)
 			b.WriteString(constantsStruct(k.name, e.Fixed))
-			b.WriteString("    const pianola_second own = {second->index, second->kv_len, 0, second->rows};\n")
-			fmt.Fprintf(&b, "    (void)own;\n    ::%s(%s);\n}\n", k.name, call)
+			fmt.Fprintf(&b, "    ::%s(%s);\n}\n", k.name, call)
 		}
 	}
 	return b.String(), nil

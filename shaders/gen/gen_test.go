@@ -60,7 +60,7 @@ kernel void rmsnorm(
         device pianola_step *step [[buffer(10)]],
         threadgroup uchar *tg [[threadgroup(0)]],
         uint tid [[thread_index_in_threadgroup]]) {
-    if (step->stop != 0) {
+    if (!begins(step)) {
         return;
     }
     out[tid] = x[tid] * w[tid];
@@ -72,7 +72,7 @@ func TestABI(t *testing.T) {
 		{"", "", ""},
 		{"kernel void rmsnorm(", "kernel void rmsnorn(", "x.metal:6: kernel rmsnorn is not declared"},
 		{"[[max_total_threads_per_threadgroup(256)]]", "", "has no max_total_threads"},
-		{"step->stop != 0", "step->stop == 0", "must begin with"},
+		{"!begins(step)", "begins(step)", "must begin with"},
 		{"device const float *x", "device float *x", "x.metal:7: kernel rmsnorm: x is declared r"},
 		{"device float *out", "device const float *out", "out is declared w"},
 		{"float *w [[buffer(1)]]", "float *w [[buffer(3)]]", "binding 1 (w) is missing"},

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/pianola-engine/pianola/replay/cuda/ptx"
 )
 
 var (
@@ -20,6 +22,7 @@ var (
 func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 	var out bytes.Buffer
 	threads := 0
+	entry, begins := "", true
 	for i, line := range strings.Split(strings.TrimRight(string(text), "\n"), "\n") {
 		bad := func(format string, args ...any) error {
 			return &fault{path, i + 1, fmt.Sprintf(format, args...)}
@@ -31,6 +34,11 @@ func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 				return nil, bad("entry %s is no kernel's", m[1])
 			}
 			threads = files.kernels[j].maxThreads
+			entry, begins = m[1], false
+		}
+		begins = begins || strings.TrimSpace(line) == ptx.InputsReady
+		if line == "}" && !begins {
+			return nil, bad("entry %s never calls begins", entry)
 		}
 		fields := strings.Fields(line)
 		if threads > 0 && line == "{" {

@@ -26,7 +26,8 @@ type kernel struct {
 	name       string
 	params     []parameter
 	maxThreads int
-	tgmem      string // threadgroup memory, an expression; "" for none
+	tgmem      string   // threadgroup memory, an expression; "" for none
+	ahead      []string // bindings that it reads before the commands ahead of it have ended
 	body       []token
 	at         token
 }
@@ -166,7 +167,8 @@ func (s *source) kernel(i, maxThreads int) int {
 	}
 	open := i + 3
 	shut := s.match(open)
-	k := kernel{name: s.tokens[i+2].s, maxThreads: maxThreads, at: s.tokens[i+2], params: s.params(open+1, shut), tgmem: s.rule(i)}
+	k := kernel{name: s.tokens[i+2].s, maxThreads: maxThreads, at: s.tokens[i+2], params: s.params(open+1, shut),
+		tgmem: s.rule(tgmemRule, i), ahead: strings.Fields(s.rule(aheadRule, i))}
 	if !s.is(shut+1, "{") {
 		s.fail(s.tokens[shut], "kernel "+k.name+" has no body")
 		return shut
@@ -180,10 +182,14 @@ func (s *source) kernel(i, maxThreads int) int {
 	return end
 }
 
-var tgmemRule = regexp.MustCompile(`^threadgroup memory: (.+) bytes$`)
+// What comments before a kernel say of it.
+var (
+	tgmemRule = regexp.MustCompile(`^threadgroup memory: (.+) bytes$`)
+	aheadRule = regexp.MustCompile(`^reads ahead: (.+)$`)
+)
 
-// rule returns what the comments before token i say of threadgroup memory.
-func (s *source) rule(i int) string {
+// rule returns what a comment before token i says that has the form of a rule.
+func (s *source) rule(form *regexp.Regexp, i int) string {
 	from := 0
 	for j := i - 1; j >= 0; j-- {
 		if s.is(j, "}", ";") {
@@ -192,7 +198,7 @@ func (s *source) rule(i int) string {
 		}
 	}
 	for _, c := range s.comments {
-		if m := tgmemRule.FindStringSubmatch(c.text); m != nil && c.pos >= from && c.pos < s.tokens[i].pos {
+		if m := form.FindStringSubmatch(c.text); m != nil && c.pos >= from && c.pos < s.tokens[i].pos {
 			return m[1]
 		}
 	}

@@ -71,7 +71,7 @@ func matmul(name, doc, tgMem string, require ...string) Kernel {
 		Name: name,
 		Doc:  doc,
 		Grid: [3]string{"div(out,group)", "div(rows,row_group)", "1"},
-		Require: append([]string{"1 <= in", "1 <= out", "1 <= group", "1 <= row_group", "in <= x_stride", "out <= y_stride", "weights*8*div(group,8) <= group", "weights <= act"},
+		Require: append([]string{"1 <= in", "1 <= out", "1 <= group", "1 <= row_group", "in <= x_stride", "out <= y_stride", "weights*8*div(group,8) <= group", "weights <= act", "256*div(stage,256) <= stage"},
 			require...),
 		Bindings: []Binding{
 			{Name: "x", Role: Read, Extent: "((rows-1)*x_stride+in)*4", Doc: "[rows, in] float32, rows x_stride apart"},
@@ -88,6 +88,7 @@ func matmul(name, doc, tgMem string, require ...string) Kernel {
 			{"group", U32, "rows of W a threadgroup computes"},
 			{"row_group", U32, "rows of x a threadgroup computes them for"},
 			{"eps", F32, "added to the mean square, if the input is norm"},
+			{"stage", U32, "columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048"},
 		},
 		Second: []Second{secondRows},
 		Specs:  []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput},
@@ -194,7 +195,7 @@ var Kernels = []Kernel{
 		Second: []Second{secondRows},
 	},
 	matmul("gemv", "y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few.",
-		"2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,2048)*4"),
+		"2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,stage+2048*(1-min(stage,1)))*4"),
 	matmul("gemm", "y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk. Its input is no norm, its output is stored.",
 		"weights*24832+(1-weights)*18944", "input <= 1", "output <= 0"),
 	{
@@ -366,8 +367,8 @@ var Kernels = []Kernel{
 	{
 		Name:    "rope_attn",
 		Doc:     "qk_rope_kv and attn of one row in one. K and V of the newest position, kv_len - 1, go to cache row (kv_len - 1) mod cap, rounded to float16; who needs them makes them for itself, since they are not in the cache before the command has ended.",
-		Grid:    [3]string{"kv_heads*div(div(heads,kv_heads),head_group)", "splits", "1"},
-		Require: slices.Concat(attnRequire, []string{"windowed*min(context,window) <= cap", "2*half <= head_dim", "1 <= kv_len"}),
+		Grid:    [3]string{"kv_heads", "splits", "div(shared,head_group)"},
+		Require: slices.Concat(attnRequire, []string{"windowed*min(context,window) <= cap", "1 <= half", "2*half <= head_dim", "1 <= kv_len", "kv_heads*shared <= heads", "heads <= kv_heads*shared"}),
 		Bindings: []Binding{
 			{Name: "q", Role: Read, Extent: "heads*head_dim*4", Doc: "[heads, head_dim] float32"},
 			{Name: "k", Role: Read, Extent: "kv_heads*head_dim*4", Doc: "[kv_heads, head_dim] float32"},
@@ -389,6 +390,7 @@ var Kernels = []Kernel{
 			{"scale", F32, "factor of Q·K"},
 			{"head_group", U32, "Q heads that a threadgroup takes"},
 			{"eps", F32, "added to the mean square"},
+			{"shared", U32, "Q heads that share K and V: heads/kv_heads"},
 		},
 		Second: []Second{secondKVLen},
 		Specs:  []Constant{constHeadDim, constWindow, constSplit, constLayout, constQKNorm},

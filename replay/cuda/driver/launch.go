@@ -96,3 +96,26 @@ func (d *Driver) GraphAddKernel(g Graph, after []Node, l *Launch) (Node, error) 
 		uintptr(unsafe.Pointer(unsafe.SliceData(after))), uintptr(len(after)), uintptr(unsafe.Pointer(p)))
 	return n, err
 }
+
+// edgeData is a CUgraphEdgeData: how one node depends on another.
+type edgeData struct {
+	fromPort, toPort, kind uint8
+	_                      [5]uint8
+}
+
+// Of a kernel that may begin once the one ahead of it lets it
+// (CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC).
+const (
+	portProgrammatic = 1
+	edgeProgrammatic = 1
+)
+
+// CanOverlap reports whether the driver has GraphOverlap (CUDA 12.3).
+func (d *Driver) CanOverlap() bool { return d.fns[cuGraphAddDependencies] != 0 }
+
+// GraphOverlap has a kernel node begin once the threads of another allow it or
+// have ended (griddepcontrol). The kernel itself must wait for the other's end.
+func (d *Driver) GraphOverlap(g Graph, from, to Node) error {
+	e := &edgeData{fromPort: portProgrammatic, kind: edgeProgrammatic}
+	return d.call(cuGraphAddDependencies, uintptr(g), uintptr(unsafe.Pointer(&from)), uintptr(unsafe.Pointer(&to)), uintptr(unsafe.Pointer(e)), 1)
+}

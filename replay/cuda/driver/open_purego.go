@@ -23,7 +23,7 @@ func open(path string) (fns [symbols]uintptr, err error) {
 		return fns, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
 	for i, name := range symbolNames {
-		if fns[i], err = purego.Dlsym(lib, name); err != nil {
+		if fns[i], err = purego.Dlsym(lib, name); err != nil && symbol(i) != cuGraphAddDependencies {
 			return fns, fmt.Errorf("%w: it has no function %s", ErrTooOld, name)
 		}
 	}

@@ -45,6 +45,7 @@ const (
 	cuGraphCreate
 	cuGraphDestroy
 	cuGraphAddKernelNode
+	cuGraphAddDependencies
 	cuGraphInstantiateWithFlags
 	cuGraphExecDestroy
 	cuGraphUpload
@@ -95,6 +96,7 @@ var symbolNames = [symbols]string{
 	cuGraphCreate:               "cuGraphCreate",
 	cuGraphDestroy:              "cuGraphDestroy",
 	cuGraphAddKernelNode:        "cuGraphAddKernelNode",
+	cuGraphAddDependencies:      "cuGraphAddDependencies_v2",
 	cuGraphInstantiateWithFlags: "cuGraphInstantiateWithFlags",
 	cuGraphExecDestroy:          "cuGraphExecDestroy",
 	cuGraphUpload:               "cuGraphUpload",

@@ -12,6 +12,14 @@ import (
 	"strings"
 )
 
+// InputsReady is the line of a body before which it reads nothing that another
+// command writes.
+const InputsReady = "// pianola: inputs ready"
+
+// overlapped is what stands there if the kernel begins before the one ahead of it
+// has ended: it waits for that, then lets the next begin.
+const overlapped = "\tgriddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;"
+
 // Text is a PTX text in parts.
 type Text struct {
 	head    []string // directives of the module, in order, without its version, target and address size
@@ -51,6 +59,10 @@ func Parse(text []byte) (*Text, error) {
 	inParams, inBody := false, false
 	for i, l := range strings.Split(string(text), "\n") {
 		fault := func(what string) error { return &Error{i + 1, what} }
+		if inBody && strings.TrimSpace(l) == InputsReady {
+			e.body = append(e.body, InputsReady)
+			continue
+		}
 		if c := strings.Index(l, "//"); c >= 0 {
 			l = l[:c]
 		}
@@ -140,14 +152,24 @@ func (t *Text) Entry(name string) (*Entry, bool) {
 	return &t.entries[i], true
 }
 
+// CanOverlap reports whether the text's processors can begin a kernel before the
+// one ahead of it has ended (sm_90, PTX 7.8).
+func (t *Text) CanOverlap() bool {
+	var major, minor, sm int
+	fmt.Sscanf(t.Version, "%d.%d", &major, &minor)
+	fmt.Sscanf(t.Target, "sm_%d", &sm)
+	return sm >= 90 && (major > 7 || major == 7 && minor >= 8)
+}
+
 // Select returns the text of some of the entries, which ends in a zero byte.
-// Names of which there is no entry are left out.
-func (t *Text) Select(names []string) []byte {
+// Names of which there is no entry are left out. With overlap, each waits where
+// its inputs must be ready (see CanOverlap).
+func (t *Text) Select(names []string, overlap bool) []byte {
 	var b bytes.Buffer
 	t.writeHead(&b)
 	for i := range t.entries {
 		if e := &t.entries[i]; slices.Contains(names, e.Name) {
-			e.write(&b)
+			e.write(&b, overlap)
 		}
 	}
 	b.WriteByte(0)
@@ -161,7 +183,7 @@ func (t *Text) writeHead(b *bytes.Buffer) {
 	}
 }
 
-func (e *Entry) write(b *bytes.Buffer) {
+func (e *Entry) write(b *bytes.Buffer, overlap bool) {
 	fmt.Fprintf(b, ".visible .entry %s(\n", e.Name)
 	for i, p := range e.params {
 		comma := ","
@@ -176,6 +198,12 @@ func (e *Entry) write(b *bytes.Buffer) {
 	}
 	b.WriteString("{\n")
 	for _, l := range e.body {
+		if overlap && l == InputsReady {
+			l = overlapped
+		} else if overlap {
+			// The one ahead still writes what this kernel will read.
+			l = strings.ReplaceAll(l, "ld.global.nc.", "ld.global.")
+		}
 		fmt.Fprintln(b, l)
 	}
 	b.WriteString("}\n")

@@ -69,7 +69,7 @@ func TestSelect(t *testing.T) {
 	two := small + strings.ReplaceAll(small[strings.Index(small, ".visible"):], "add", "other")
 	p := parsed(t, two)
 	for _, names := range [][]string{{"add"}, {"other"}, {"add", "other"}, {"other", "none"}, nil} {
-		got := p.Select(names)
+		got := p.Select(names, false)
 		if len(got) == 0 || got[len(got)-1] != 0 {
 			t.Fatalf("%v: no zero byte", names)
 		}
@@ -163,7 +163,7 @@ func FuzzParse(f *testing.F) {
 			e := &p.entries[i]
 			e.spliced(1, false)
 		}
-		if _, err := Parse(p.Select(nil)); err != nil {
+		if _, err := Parse(p.Select(nil, false)); err != nil {
 			t.Error(err)
 		}
 	})

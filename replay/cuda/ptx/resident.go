@@ -106,11 +106,14 @@ func Interpreter(version, target string, bodies []*Entry, threads int) ([]byte, 
 		}
 		fmt.Fprintf(&b, "\t}\n$Q_end%d:\n\tbra $Q_next;\n", i)
 	}
-	places.WriteString(&b, walkEnd)
+	places.WriteString(&b, strings.NewReplacer("{waitEnd}", labelled(wait, "_end"), "{waitPatch}", labelled(wait, "_patch")).Replace(walkEnd))
 	b.WriteString("}\n")
 	b.WriteByte(0)
 	return b.Bytes(), nil
 }
+
+// labelled returns a piece of the interpreter's text with labels of its own.
+func labelled(text, name string) string { return strings.ReplaceAll(text, "{n}", name) }
 
 // places are the numbers in the interpreter's text.
 var places = strings.NewReplacer(
@@ -122,16 +125,20 @@ var places = strings.NewReplacer(
 
 // walkStart is the interpreter up to the choice of a body. What it keeps in
 // registers while a body runs is little, so that bodies have the rest: where it
-// is, and each thread's word of the next record.
+// is, each thread's word of the next record, how far the counter must be for the
+// command to begin (target) and how far it was seen to be (seen), and which
+// command it counts (counted).
 const walkStart = `	.shared .align 16 .b8 q_records[{twoRecords}];
 	.reg .pred %qp, %qs;
-	.reg .b32 %qx, %qy, %qz, %qtile, %qtid, %qn, %qbody, %qat, %qtokens, %qtarget, %qword, %qa, %qb, %qc, %qd;
+	.reg .b32 %qx, %qy, %qz, %qtile, %qtid, %qn, %qbody, %qat, %qtokens, %qtarget, %qseen, %qcounted, %qword, %qa, %qb, %qc, %qd;
 	.reg .b64 %qrec, %qsrc, %qstep, %qend, %qclock;
 	mov.u64 %qrec, q_records;
 	ld.param.u32 %qtokens, [p8];
 	setp.eq.u32 %qp, %qtokens, 0;
 	@%qp bra $Q_exit;
 	mov.u32 %qtarget, 0;
+	mov.u32 %qseen, 0;
+	mov.u32 %qcounted, 0;
 	mov.u32 %qat, 0;
 	// The record of patch.
 	mov.u32 %qa, %tid.x;
@@ -186,14 +193,57 @@ $Q_tile:
 	// would else be made once for all, and be in registers all the time.
 	ld.shared.u32 %qz, [%qrec+{zero}];
 	add.s32 %qtid, %qd, %qz;
+	// Most grids have one dimension, and a division takes long.
+	mov.u32 %qx, %qtile;
+	mov.u32 %qy, 0;
+	mov.u32 %qz, 0;
+	setp.eq.u32 %qp, %qa, %qc;
+	@%qp bra $Q_choose;
 	rem.u32 %qx, %qtile, %qa;
 	div.u32 %qc, %qtile, %qa;
 	rem.u32 %qy, %qc, %qb;
 	div.u32 %qz, %qc, %qb;
+$Q_choose:
 `
 
-// walkEnd is what follows a body: the other tiles, bytes for a later command on
-// their way, the next record, and the barrier.
+// wait has the first thread wait until the counter is where it must be, and time
+// what it waited for, if it is the first threadgroup's. Labels get {n}.
+const wait = `	setp.eq.u32 %qp, %qseen, %qtarget;
+	mov.u32 %qa, %tid.x;
+	setp.ne.or.u32 %qp, %qa, 0, %qp;
+	@%qp bra $Q_passed{n};
+	ld.param.u64 %qsrc, [p2];
+$Q_spin{n}:
+	ld.acquire.gpu.global.u32 %qb, [%qsrc];
+	sub.s32 %qb, %qb, %qtarget;
+	setp.lt.s32 %qp, %qb, 0;
+	@%qp bra $Q_spin{n};
+	ld.param.u64 %qend, [p3];
+	setp.eq.u64 %qp, %qend, 0;
+	mov.u32 %qb, %ctaid.x;
+	setp.ne.or.u32 %qp, %qb, 0, %qp;
+	@%qp bra $Q_passed{n};
+	mov.u64 %qsrc, %clock64;
+	sub.s64 %qstep, %qsrc, %qclock;
+	mov.u64 %qclock, %qsrc;
+	mul.wide.u32 %qsrc, %qcounted, 8;
+	add.s64 %qend, %qend, %qsrc;
+	red.global.add.u64 [%qend], %qstep;
+$Q_passed{n}:
+`
+
+// readyInBody is what a body has where its inputs must be ready: another tile of
+// the command has seen it.
+const readyInBody = `	setp.eq.u32 %qs, %qseen, %qtarget;
+	@%qs bra $Q_ready{n};
+` + wait + `	mov.u32 %qseen, %qtarget;
+	bar.sync 1, %qn;
+$Q_ready{n}:`
+
+// walkEnd is what follows a body: the other tiles, the next record, the counter,
+// and bytes for a later command on their way. The next body begins while other
+// threadgroups are at work on this command; it waits where its inputs must be
+// ready. After patch all wait here, since it says where the token is.
 const walkEnd = `$Q_next:
 	bar.warp.sync 0xffffffff;
 	mov.u32 %qa, %nctaid.x;
@@ -204,13 +254,36 @@ const walkEnd = `$Q_next:
 	barrier.sync 0;
 	bra $Q_tile;
 $Q_done:
+	// No threadgroup may be counted twice before all are.
+{waitEnd}	mov.u32 %qseen, %qtarget;
 	ld.shared.u64 %qsrc, [%qrec+{prefetch}];
-	ld.shared.u32 %qa, [%qrec+{ahead}];
-	cvt.u64.u32 %qend, %qa;
+	ld.shared.u32 %qc, [%qrec+{ahead}];
+	cvt.u64.u32 %qend, %qc;
 	add.s64 %qend, %qend, %qsrc;
+	// The other half of q_records is the next record's.
+	mov.u64 %qstep, q_records;
+	sub.s64 %qrec, %qrec, %qstep;
+	xor.b64 %qrec, %qrec, {record};
+	add.s64 %qrec, %qrec, %qstep;
+	mov.u32 %qd, %tid.x;
+	setp.ge.u32 %qp, %qd, {words};
+	mul.wide.u32 %qstep, %qd, 4;
+	add.s64 %qstep, %qrec, %qstep;
+	@!%qp st.shared.u32 [%qstep], %qword;
+	barrier.sync 0;
+	ld.shared.u32 %qa, [%qrec+{barrier}];
+	setp.eq.u32 %qp, %qa, 0;
+	@%qp bra $Q_counted;
+	mov.u32 %qb, %nctaid.x;
+	add.s32 %qtarget, %qtarget, %qb;
+	mov.u32 %qcounted, %qat;
+	setp.ne.u32 %qp, %qd, 0;
+	@%qp bra $Q_counted;
+	ld.param.u64 %qstep, [p2];
+	red.release.gpu.global.add.u32 [%qstep], 1;
+$Q_counted:
 	mov.u32 %qb, %ctaid.x;
 	mov.u32 %qc, %ntid.x;
-	mov.u32 %qd, %tid.x;
 	mad.lo.s32 %qa, %qb, %qc, %qd;
 	mul.wide.u32 %qstep, %qa, 128;
 	add.s64 %qsrc, %qsrc, %qstep;
@@ -219,54 +292,15 @@ $Q_done:
 	mul.wide.u32 %qstep, %qa, 128;
 $Q_ahead:
 	setp.ge.u64 %qp, %qsrc, %qend;
-	@%qp bra $Q_meet;
+	@%qp bra $Q_met;
 	prefetch.global.L2 [%qsrc];
 	add.s64 %qsrc, %qsrc, %qstep;
 	bra $Q_ahead;
-$Q_meet:
-	// The other half of q_records is the next record's.
-	mov.u64 %qsrc, q_records;
-	sub.s64 %qrec, %qrec, %qsrc;
-	xor.b64 %qrec, %qrec, {record};
-	add.s64 %qrec, %qrec, %qsrc;
-	setp.ge.u32 %qp, %qd, {words};
-	mul.wide.u32 %qstep, %qd, 4;
-	add.s64 %qstep, %qrec, %qstep;
-	@!%qp st.shared.u32 [%qstep], %qword;
-	barrier.sync 0;
-	ld.shared.u32 %qa, [%qrec+{barrier}];
-	setp.eq.u32 %qp, %qa, 0;
-	@%qp bra $Q_met;
-	mov.u32 %qb, %nctaid.x;
-	add.s32 %qtarget, %qtarget, %qb;
-	setp.ne.u32 %qp, %qd, 0;
-	@%qp bra $Q_wait;
-	ld.param.u64 %qsrc, [p2];
-	red.release.gpu.global.add.u32 [%qsrc], 1;
-$Q_spin:
-	ld.acquire.gpu.global.u32 %qb, [%qsrc];
-	sub.s32 %qb, %qb, %qtarget;
-	setp.lt.s32 %qp, %qb, 0;
-	@%qp bra $Q_spin;
-$Q_wait:
-	barrier.sync 0;
 $Q_met:
-	// Only the first thread of the first threadgroup times.
-	ld.param.u64 %qend, [p3];
-	setp.eq.u64 %qp, %qend, 0;
-	mov.u32 %qa, %ctaid.x;
-	or.b32 %qa, %qa, %qd;
-	setp.ne.or.u32 %qp, %qa, 0, %qp;
-	@%qp bra $Q_timed;
-	mov.u64 %qsrc, %clock64;
-	sub.s64 %qstep, %qsrc, %qclock;
-	mov.u64 %qclock, %qsrc;
-	mul.wide.u32 %qsrc, %qat, 8;
-	add.s64 %qend, %qend, %qsrc;
-	red.global.add.u64 [%qend], %qstep;
-$Q_timed:
 	setp.ne.u32 %qp, %qat, 0;
 	@%qp bra $Q_advance;
+{waitPatch}	mov.u32 %qseen, %qtarget;
+	barrier.sync 0;
 	// Patch has ended: does the token happen, and where is it?
 	ld.param.u64 %qsrc, [p10];
 	ld.relaxed.gpu.global.u32 %qa, [%qsrc+{stop}];
@@ -321,7 +355,11 @@ func (e *Entry) spliced(n int, stops bool) ([]string, error) {
 	}
 	seconds, steps := e.pointers(paramSecond), e.pointers(paramStep)
 	var out []string
-	for _, l := range e.body {
+	for i, l := range e.body {
+		if l == InputsReady {
+			out = append(out, labelled(readyInBody, fmt.Sprintf("%d_%d", n, i)))
+			continue
+		}
 		for _, form := range unknownForms {
 			if strings.Contains(l, form) {
 				return nil, fmt.Errorf("ptx: entry %s: %q in a body", e.Name, strings.TrimSpace(l))

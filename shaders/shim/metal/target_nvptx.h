@@ -13,6 +13,9 @@ PIANOLA_INLINE uint ballot(bool p) { return (uint)__nvvm_vote_ballot_sync(-1u, p
 PIANOLA_INLINE void threadgroup_wait() { __syncthreads(); }
 PIANOLA_INLINE void simdgroup_wait() { __nvvm_bar_warp_sync(-1u); }
 
+// inputs_ready is a line for package replay/cuda to find.
+PIANOLA_INLINE void inputs_ready() { asm volatile("// pianola: inputs ready" ::: "memory"); }
+
 // LLVM 19 has no intrinsic for it.
 PIANOLA_INLINE int dot4(int a, int b, int acc) {
     int r;
@@ -22,6 +25,16 @@ PIANOLA_INLINE int dot4(int a, int b, int acc) {
 
 // permute picks four bytes of a and b.
 PIANOLA_INLINE uint permute(uint a, uint b, uint s) { return (uint)__nvvm_prmt((int)a, (int)b, (int)s); }
+
+// round_bytes adds 1.5 * 2^23, whose last bit is 1, and takes the last bytes:
+// conversions have a fourth of the rate. The product before it must not join.
+PIANOLA_INLINE int round_bytes(float4 v) {
+    const float x = __nvvm_add_rn_f(v.x, 12582912.0f), y = __nvvm_add_rn_f(v.y, 12582912.0f);
+    const float z = __nvvm_add_rn_f(v.z, 12582912.0f), w = __nvvm_add_rn_f(v.w, 12582912.0f);
+    const uint xy = permute(__builtin_bit_cast(uint, x), __builtin_bit_cast(uint, y), 0x0040);
+    const uint zw = permute(__builtin_bit_cast(uint, z), __builtin_bit_cast(uint, w), 0x0040);
+    return (int)permute(xy, zw, 0x5410);
+}
 
 #if PIANOLA_SM >= 80
 // Products of matrices by a warp; shaders/mma.h says who has what.

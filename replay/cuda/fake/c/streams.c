@@ -484,6 +484,25 @@ int cuGraphAddKernelNode(object **node, object *g, object **after, size_t n, con
     return leave(e);
 }
 
+typedef struct {
+    uint8_t from_port, to_port, type, reserved[5];
+} edge_data;
+
+int cuGraphAddDependencies_v2(object *g, object **from, object **to, const edge_data *data, size_t n) {
+    int e = enter("cuGraphAddDependencies", 2);
+    if (!e && !object_find(g, GRAPH)) e = complain("cuGraphAddDependencies", "no such graph");
+    for (size_t i = 0; !e && i < n; i++) {
+        if (!object_find(from[i], NODE) || !object_find(to[i], NODE) || from[i]->whole != g || to[i]->whole != g)
+            e = complain("cuGraphAddDependencies", "an edge between no nodes of the graph");
+        else if (data && (data[i].to_port || data[i].type > 1 || data[i].from_port != data[i].type))
+            e = complain("cuGraphAddDependencies", "a kind of edge that is not known");
+        if (e) break;
+        g->edges = realloc(g->edges, (size_t)(g->edge_count + 1) * sizeof *g->edges);
+        g->edges[g->edge_count++] = (edge){from[i]->index, to[i]->index};
+    }
+    return leave(e);
+}
+
 // order_nodes puts a graph's nodes in the order that departs most from the one
 // they were added in: of those that may run, the last. An edge that is
 // missing shows.
