@@ -286,7 +286,7 @@ func ExampleHeader_Compile() {
 		fmt.Println(p.Name, p.Count)
 	}
 	// Output:
-	// decode 53
+	// decode 45
 	// prefill 75
 	// head 4
 }

@@ -57,9 +57,15 @@ type Chip struct {
 	PrefillChunk int `json:"prefill_chunk"` // rows of the prefill program
 	LogitsRows   int `json:"logits_rows"`   // rows of a block of the all-rows logits program
 
-	// Where the KV capacity is above SplitContext, attention is split into spans
-	// of SplitSpan positions, which are combined afterwards. Both are 0 on a
-	// device that never splits.
+	// GEMVAhead is how many bytes of threadgroup memory each SIMD group of a
+	// gemv threadgroup has for weights that are on their way there; 0 where they
+	// are loaded to registers alone. Kernels use up to 10,240.
+	GEMVAhead int `json:"gemv_ahead"`
+
+	// Where the KV capacity is above SplitContext, the positions of a row are
+	// divided evenly among as many threadgroups as the cores can use, SplitSpan
+	// positions each at least, and what they make is combined afterwards. Both are
+	// 0 on a device that never splits.
 	SplitContext int `json:"split_context"`
 	SplitSpan    int `json:"split_span"`
 
@@ -82,6 +88,8 @@ type Fuse struct {
 	RopeAttn    bool `json:"rope_attn"`    // what rope_kv makes one, and attention
 	ProductAdd  bool `json:"product_add"`  // a product and adding it to the residual stream
 	NormProduct bool `json:"norm_product"` // a norm and each of the products that read it
+
+	MergeProduct bool `json:"merge_product"` // merging the splits of attention and the product that reads it
 }
 
 //go:embed data/*.json
@@ -178,6 +186,7 @@ func (c *Chip) Validate() error {
 
 const (
 	maxRows   = 1 << 16
+	maxAhead  = 1 << 16
 	maxCores  = 1 << 16
 	maxMemory = 1 << 50
 )
@@ -227,6 +236,9 @@ func (c *Chip) check() error {
 			return fmt.Errorf("split_context: %d is less than split_span %d", c.SplitContext, c.SplitSpan)
 		}
 	}
+	if n := c.GEMVAhead; n < 0 || n > maxAhead || n%16 != 0 {
+		return fmt.Errorf("gemv_ahead: %d is not a multiple of 16 up to %d", n, maxAhead)
+	}
 	if n := c.ArgmaxPart; n != 0 && (n < 4 || n > maxRows || n&(n-1) != 0) {
 		return fmt.Errorf("argmax_part: %d is not a power of two from 4 to %d", n, maxRows)
 	}
@@ -257,13 +269,13 @@ func (c *Chip) Fingerprint() [32]byte {
 	for _, n := range []uint64{
 		uint64(c.SIMDWidth), uint64(c.MaxThreads), c.ThreadgroupMemory, uint64(c.Cores), c.MaxBufferBytes,
 		uint64(c.GEMVRows), uint64(c.GEMMRows), uint64(c.GEMVThreads), uint64(c.NormThreads), uint64(c.AttnThreads),
-		uint64(c.PrefillChunk), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan), uint64(c.ArgmaxPart),
+		uint64(c.PrefillChunk), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan), uint64(c.ArgmaxPart), uint64(c.GEMVAhead),
 	} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	for _, flag := range []bool{
 		c.ActQ8, c.TileWeights, c.Fuse.QKV, c.Fuse.GateUp, c.Fuse.ResidualNorm, c.Fuse.RopeKV, c.Fuse.SiLUDown, c.Fuse.RopeAttn,
-		c.Fuse.ProductAdd, c.Fuse.NormProduct,
+		c.Fuse.ProductAdd, c.Fuse.NormProduct, c.Fuse.MergeProduct,
 	} {
 		bit := byte(0)
 		if flag {

@@ -184,8 +184,8 @@ func TestCommandCount(t *testing.T) {
 	}
 }
 
-// TestDecodeCommands holds decoding on a GPU to 5 commands a layer, one more
-// where attention is split, and those before and after the layers.
+// TestDecodeCommands holds decoding on a GPU to 5 commands a layer, also where
+// attention is split, and those before and after the layers.
 func TestDecodeCommands(t *testing.T) {
 	for _, path := range tiny(t) {
 		for _, split := range []bool{false, true} {
@@ -205,11 +205,7 @@ func TestDecodeCommands(t *testing.T) {
 			}
 			want := []string{"embed", "rope_angles"}
 			for range in.Config.Layers {
-				want = append(want, "gemv", "rope_attn")
-				if split {
-					want = append(want, "attn_merge")
-				}
-				want = append(want, "gemv", "gemv", "gemv")
+				want = append(want, "gemv", "rope_attn", "gemv", "gemv", "gemv")
 			}
 			want = append(want, "gemv", "argmax_part", "argmax")
 			if diff := cmp.Diff(want, got); diff != "" {

@@ -1,6 +1,7 @@
 package compiler
 
 import (
+	"math/bits"
 	"strings"
 
 	"github.com/pianola-engine/pianola/chip"
@@ -281,31 +282,75 @@ func (s *state) fuseResidualNorm() error {
 	return nil
 }
 
-// splitAttention cuts the positions of a row into spans where the cache is long
-// and the program has few rows, and merges the parts with a second command.
+// splitAttention divides the positions of a row among threadgroups where the
+// cache is long and the program has few rows, and merges the parts with a second
+// command.
 func (s *state) splitAttention() error {
-	limit, span := s.in.Chip.SplitContext, s.in.Chip.SplitSpan
-	if limit == 0 || span == 0 {
+	limit := s.in.Chip.SplitContext
+	if limit == 0 {
 		return nil
 	}
-	splits := (int(s.t.Header.Context) + span - 1) / span
 	for _, p := range s.programs {
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
-			if n.kernel != table.KernelAttn && n.kernel != table.KernelRoPEAttn || p.wide || n.layer.cap <= limit || splits < 2 {
+			if n.kernel != table.KernelAttn && n.kernel != table.KernelRoPEAttn || p.wide || n.layer.cap <= limit {
+				continue
+			}
+			splits := s.splits(n)
+			if splits < 2 {
 				continue
 			}
 			pre := strings.TrimSuffix(n.label, "attention")
 			part := p.value(pre+"parts", n.heads*splits*(s.cfg.HeadDim+2))
 			last := len(n.out) - 1
 			merge := &node{kernel: table.KernelAttnMerge, label: pre + "merge", region: n.region,
-				in: []operand{part.all()}, out: []operand{n.out[last]}, heads: n.heads, splits: splits, layer: n.layer}
+				in: []operand{part.all()}, out: []operand{n.out[last]}, heads: n.heads, window: n.window, splits: splits, layer: n.layer}
 			n.splits, n.out[last], n.region = splits, part.all(), part.name
 			p.splice(i+1, 0, merge)
 			i++
 		}
 	}
 	return nil
+}
+
+// fuseMergeProduct moves the merging of attention's splits into the product that
+// alone reads it, in programs of one row: each of its threadgroups merges them.
+func (s *state) fuseMergeProduct() error {
+	d := s.cfg.HeadDim
+	for _, p := range s.programs {
+		for i := 0; i+1 < len(p.nodes); i++ {
+			a, b := p.nodes[i], p.nodes[i+1]
+			if a.kernel != table.KernelAttnMerge || p.rows != 1 || b.kernel != table.KernelGEMV || b.input != decl.InputPlain || b.in[0] != a.out[0] ||
+				p.uses(a.out[0].v) != 2 || d%4 != 0 {
+				continue
+			}
+			part, n := a.in[0].v, a.heads*a.splits
+			b.in = []operand{{v: part, width: n * d}, {v: part, off: n * d, width: 2 * n}}
+			b.input, b.heads, b.splits, b.window = decl.InputMerge, a.heads, a.splits, a.window
+			p.splice(i, 1)
+		}
+	}
+	return nil
+}
+
+// maxSplits is how many splits there are at most: as many as a product reads at
+// once to merge them.
+const maxSplits = 8
+
+// splitThreads is how many threads a core should have at least where attention
+// is split.
+const splitThreads = 512
+
+// splits returns among how many threadgroups the positions of a row are divided,
+// a power of two: as many as there are cores for, and as there can be spans.
+func (s *state) splits(n *node) int {
+	c := s.in.Chip
+	groups := n.kvHeads
+	if c.Device != chip.CPU {
+		groups *= ceil(n.heads/n.kvHeads, attnHeads)
+	}
+	most := min(ceil(int(s.t.Header.Context), c.SplitSpan), max(c.Cores, 1)*max(1, splitThreads/c.AttnThreads)/groups, maxSplits)
+	return 1 << bits.Len(uint(max(most, 1))) >> 1
 }
 
 // splitArgmax finds the largest logits of parts of the vocabulary first, where

@@ -74,7 +74,7 @@ type node struct {
 	bias  *weight
 	extra *weight // divisors of RoPE's frequencies, or weights of the norm of a product's input
 
-	input    uint32 // what a product's input is: silu(in[0]) * in[1], or in[0] normalised; see decl
+	input    uint32 // what a product's input is: silu(in[0]) * in[1], in[0] normalised, or merged of in; see decl
 	add      bool   // the product is added to out[0]
 	heads    int
 	kvHeads  int
@@ -164,6 +164,8 @@ func (n *node) String() string {
 		b.WriteString(" silu_mul")
 	case decl.InputNorm:
 		b.WriteString(" norm")
+	case decl.InputMerge:
+		b.WriteString(" merge")
 	}
 	if n.add {
 		b.WriteString(" add")

@@ -168,7 +168,8 @@ func (l *lowering) arguments() {
 		l.bind(table.AttnMergeBindPart, n.in[0])
 		l.bind(table.AttnMergeBindOut, n.out[0])
 		l.spec.Values[table.AttnMergeSpecHeadDim] = headDim
-		table.AttnMergeParams{Heads: uint32(n.heads), Splits: uint32(n.splits)}.Put(&l.cmd)
+		table.AttnMergeParams{Heads: uint32(n.heads), Splits: uint32(n.splits), Span: l.span(), Window: uint32(n.window)}.Put(&l.cmd)
+		l.patch(table.PatchKVLen, decl.SecondKVLen)
 	case table.KernelSiLUMul:
 		l.bind(table.SiLUMulBindGate, n.in[0])
 		l.bind(table.SiLUMulBindUp, n.in[1])
@@ -196,7 +197,7 @@ func (l *lowering) matmul() {
 	n, c := l.n, l.s.in.Chip
 	l.bind(table.GEMVBindX, n.in[0])
 	switch n.input {
-	case decl.InputSiLUMul:
+	case decl.InputSiLUMul, decl.InputMerge:
 		l.bind(table.GEMVBindX2, n.in[1])
 	case decl.InputNorm:
 		l.bindWeight(table.GEMVBindX2, n.extra)
@@ -216,10 +217,16 @@ func (l *lowering) matmul() {
 		l.spec.Values[table.GEMVSpecAct] = decl.ActQ8
 	}
 	group, rows := l.matmulGroup()
-	table.GEMVParams{
+	params := table.GEMVParams{
 		In: uint32(n.w.cols), Out: uint32(n.w.rows), XStride: stride(n.in[0]), YStride: stride(n.out[0]), Group: uint32(group), RowGroup: uint32(rows),
-		Eps: n.eps, Stage: l.stage(),
-	}.Put(&l.cmd)
+		Eps: n.eps, Ahead: l.ahead(), Stage: l.stage(),
+	}
+	if n.input == decl.InputMerge {
+		params.Heads, params.HeadDim, params.Splits = uint32(n.heads), uint32(l.s.cfg.HeadDim), uint32(n.splits)
+		params.Span, params.Window = l.span(), uint32(n.window)
+		l.patch(table.PatchKVLen, decl.SecondKVLen)
+	}
+	params.Put(&l.cmd)
 }
 
 // stage returns how many columns of an input that is not quantised a GPU's
@@ -230,6 +237,20 @@ func (l *lowering) stage() uint32 {
 		return 0
 	}
 	return uint32(max(c.ThreadgroupMemory/16, 256) / 256 * 256)
+}
+
+// ahead returns how much threadgroup memory a SIMD group has for weights that
+// are on their way, where the layout has such a path.
+func (l *lowering) ahead() uint32 {
+	w, c := l.n.w, l.s.in.Chip
+	if l.n.kernel != table.KernelGEMV || l.p.wide || w.layout != dtype.Tiled16 && w.typ.Quantized() {
+		return 0
+	}
+	// The input needs room too.
+	if uint64(l.threads()/c.SIMDWidth*c.GEMVAhead) > c.ThreadgroupMemory*5/8 {
+		return 0
+	}
+	return uint32(c.GEMVAhead)
 }
 
 // How a GPU divides products.
@@ -289,16 +310,12 @@ func (l *lowering) ropeKV() {
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
 
-// attnBlock is how many positions attention takes at a time; spans are whole
-// blocks.
-const attnBlock = 64
-
-// span returns the positions of a split, of all positions if there is one.
+// span returns how many positions a split has at least, 0 if there is one.
 func (l *lowering) span() uint32 {
 	if l.n.splits > 1 {
 		return uint32(l.s.in.Chip.SplitSpan)
 	}
-	return uint32(roundUp(int(l.s.t.Header.Context), attnBlock))
+	return 0
 }
 
 func (l *lowering) attn() {
@@ -382,31 +399,11 @@ func (l *lowering) threads() int {
 		}
 		return c.GEMVThreads
 	case table.KernelGEMV:
-		if c.Device == chip.CUDA && l.heavy() {
-			return 2 * c.GEMVThreads
-		}
 		return c.GEMVThreads
 	case table.KernelAttn, table.KernelRoPEAttn:
 		return c.AttnThreads
 	}
 	return c.NormThreads
-}
-
-// gemvHeavy is how many bytes of an average matrix a core reads, from which on
-// it is the memory that products wait for: twice the threads have twice the
-// reads on their way. With less to read they only wait for one another.
-const gemvHeavy = 64 << 10
-
-// heavy reports whether the matrices of the node's program are large.
-func (l *lowering) heavy() bool {
-	var bytes, n uint64
-	for _, o := range l.p.nodes {
-		if o.kernel == table.KernelGEMV {
-			size, _ := o.w.typ.Bytes(uint64(o.w.rows) * uint64(o.w.cols))
-			bytes, n = bytes+size, n+1
-		}
-	}
-	return bytes >= n*gemvHeavy*uint64(max(1, l.s.in.Chip.Cores))
 }
 
 // finish appends the command with its label and its shared specialisation.

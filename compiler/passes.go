@@ -34,6 +34,8 @@ var passes = []pass{
 	{name: "fuse-residual-norm", doc: "a residual addition and the norm after it become one command", run: (*state).fuseResidualNorm,
 		on: func(s *state) bool { return s.in.Chip.Fuse.ResidualNorm && !s.in.Options.NoFuse }},
 	{name: "split-attention", doc: "attention over a long cache is split over threadgroups and merged", run: (*state).splitAttention},
+	{name: "fuse-merge-product", doc: "merging the splits becomes the input of the product after it, in programs of one row", run: (*state).fuseMergeProduct,
+		on: func(s *state) bool { return s.in.Chip.Fuse.MergeProduct && !s.in.Options.NoFuse }},
 	{name: "split-argmax", doc: "the largest logit is found among those of parts of the vocabulary", run: (*state).splitArgmax,
 		on: func(s *state) bool { return s.in.Chip.ArgmaxPart > 0 && !s.in.Options.NoFuse }},
 	{name: "tile-weights", doc: "chooses the layout of matrices", run: (*state).tileWeights,
@@ -58,6 +60,8 @@ var order = [][2]string{
 	{"fuse-residual-norm", "arena"},             // likewise
 	{"split-argmax", "arena"},                   // adds a value
 	{"split-attention", "arena"},                // adds values
+	{"split-attention", "fuse-merge-product"},   // takes its command
+	{"fuse-merge-product", "arena"},             // removes values
 	{"fuse-rope-kv", "fuse-rope-attn"},          // takes its command
 	{"fuse-rope-attn", "split-attention"},       // which replaces attention's output
 	{"fuse-rope-kv", "split-attention"},         // attention's Q is renamed first

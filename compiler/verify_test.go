@@ -117,7 +117,11 @@ func verifyNode(n *node, written map[*value]bool) error {
 		if (n.input == decl.InputNorm) != (n.extra != nil) || n.extra != nil && n.extra.cols != n.w.cols {
 			return fmt.Errorf("the norm's weights %v do not fit input %d", n.extra, n.input)
 		}
-		if n.in[0].width != n.w.cols || n.out[0].width != n.w.rows {
+		columns := n.in[0].width
+		if n.input == decl.InputMerge {
+			columns /= n.splits
+		}
+		if columns != n.w.cols || n.out[0].width != n.w.rows {
 			return fmt.Errorf("[%d] -> [%d] through a matrix [%d, %d]", n.in[0].width, n.out[0].width, n.w.rows, n.w.cols)
 		}
 		if n.bias != nil && n.bias.cols != n.w.rows {

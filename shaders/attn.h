@@ -2,7 +2,7 @@
 #ifndef PIANOLA_ATTN_H
 #define PIANOLA_ATTN_H
 
-#include "pianola.h"
+#include "merge.h"
 
 // Loops over private arrays must be unrolled, or they are in memory.
 #define PIANOLA_UNROLL _Pragma("clang loop unroll(full)")
@@ -18,12 +18,14 @@ struct attn_part {
     device const half *v;  // [cap, d]
     device float *out;     // of the first head
     uint stride;           // elements of out from one head to the next
+    device float *states;  // of the first head, if split: maximum and weight
+    uint splits;
     uint d;                // elements of a head
     uint heads;            // at least 1
     uint begin, end;       // positions
     uint cap;              // rows of the cache
     uint wrap;             // the position in row 0, if positions wrap: see cache_from
-    bool split;            // write maximum and weight too, and do not divide
+    bool split;            // write the states too, and do not divide
     float scale;           // factor of Q·K
     // The newest position, if it is seen and not in the cache: [d] each. It is
     // not among begin to end-1, of which there may then be none, 0 to 0.
@@ -54,13 +56,23 @@ static inline void half8(uint4 words, thread float *x) {
     }
 }
 
-// attn_write_empty writes what attn_merge wants to know of a split that sees
-// no position.
-static inline void attn_write_empty(thread const attn_part &a, uint tid, uint threads) {
-    for (uint h = tid; h < a.heads; h += threads) {
-        a.out[h * a.stride + a.d] = PIANOLA_LOWEST;
-        a.out[h * a.stride + a.d + 1] = 0.0f;
-    }
+// attn_place sets where the part of split number i of a row goes, from a head
+// on. A row of out is all heads' parts, then all their states.
+static inline void attn_place(thread attn_part &a, device float *out, ulong row, uint heads, uint head, uint i) {
+    const uint values = heads * a.splits * a.d;
+    out += row * (values + (a.split ? 2 * heads * a.splits : 0));
+    a.stride = a.splits * a.d;
+    a.out = out + (ulong(head) * a.splits + i) * a.d;
+    a.states = out + values + 2 * (head * a.splits + i);
+}
+
+// attn_limit leaves of what a row sees what split number i has, and reports
+// whether that is any.
+static inline bool attn_limit(thread attn_part &a, uint span, uint i) {
+    const uint each = split_each(a.end - a.begin, a.splits, span);
+    a.begin += i * each;
+    a.end = min(a.end, a.begin + each);
+    return a.begin < a.end;
 }
 
 // attn_partial returns where a SIMD group leaves its sum of n elements of a
@@ -121,8 +133,9 @@ static inline void attn_gather(thread const attn_part &a, uint head, uint heads,
         if (a.split) {
             attn_store(out + first + i, value);
             if (first + i == 0) {
-                out[a.d] = top * M_LN2_F;
-                out[a.d + 1] = weight;
+                device float *states = a.states + 2 * (head + h) * a.splits;
+                states[0] = top * M_LN2_F;
+                states[1] = weight;
             }
         } else {
             attn_store(out + first + i, value * (weight > 0.0f ? 1.0f / weight : 0.0f));

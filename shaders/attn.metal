@@ -45,9 +45,8 @@ kernel void attn(
     a.v = v_cache + ulong(kv_head) * p.cap * HEAD_DIM;
     a.heads = min(p.head_group, shared - first);
     a.split = SPLIT != 0;
-    const uint size = a.split ? HEAD_DIM + 2 : HEAD_DIM;
-    a.stride = p.splits * size;
-    a.out = out + (ulong(row) * p.heads + head) * a.stride + group.y * size;
+    a.splits = p.splits;
+    attn_place(a, out, row, p.heads, head, group.y);
     a.scale = p.scale * M_LOG2E_F;
     a.fresh = false;
     a.cap = p.cap;
@@ -55,16 +54,8 @@ kernel void attn(
     const uint window = WINDOWED != 0 ? p.window : len + rows;
     a.begin = len - min(len, window);
     a.end = len + rows - 1;
-    if (a.split) {
-        a.begin = max(a.begin, group.y * p.span);
-        a.end = min(a.end, (group.y + 1) * p.span);
-        if (a.begin >= a.end) {
-            for (uint r = 0; r < rows; r++) {
-                attn_write_empty(a, tid, simds * 32);
-                a.out += ulong(p.heads) * a.stride;
-            }
-            return;
-        }
+    if (a.split && !attn_limit(a, p.span, group.y)) {
+        return;
     }
     a.wrap = cache_from(a.begin, p.cap, WINDOWED != 0);
     if (TILE != 0) {
@@ -116,14 +107,16 @@ kernel void attn_merge(
     threadgroup float *factors = (threadgroup float *)tg;
     threadgroup float *sums = factors + p.splits;
     threadgroup float *across = sums + threads;
-    const uint size = HEAD_DIM + 2;
-    const ulong unit = ulong(group.y) * p.heads + group.x;
-    device const float *parts = part + unit * p.splits * size;
-    device float *to = out + unit * HEAD_DIM;
+    device const float *values = part + ulong(group.y) * p.heads * p.splits * (HEAD_DIM + 2);
+    device const float *states = values + ulong(p.heads) * p.splits * HEAD_DIM + 2 * group.x * p.splits;
+    values += ulong(group.x) * p.splits * HEAD_DIM;
+    device float *to = out + (ulong(group.y) * p.heads + group.x) * HEAD_DIM;
+    const uint visible = split_visible(s.kv_len + group.y, p.window);
+    const uint each = split_each(visible, p.splits, p.span);
+    const uint splits = min(p.splits, (visible + each - 1) / each);
 
     // Groups of lanes as many as the head has elements take splits in turn. The
-    // first values are on their way while the factors are computed; those of
-    // splits that saw no position may be anything.
+    // first values are on their way while the factors are computed.
     const uint width = min((HEAD_DIM + 31) / 32 * 32, threads);
     const uint ways = threads / width;
     const uint way = tid / width;
@@ -131,13 +124,12 @@ kernel void attn_merge(
     PIANOLA_UNROLL
     for (uint n = 0; n < 8; n++) {
         const uint i = min(tid % width, HEAD_DIM - 1);
-        ahead[n] = parts[ulong(min(way + n * ways, p.splits - 1)) * size + i];
+        ahead[n] = values[min(way + n * ways, splits - 1) * HEAD_DIM + i];
     }
 
     float top = PIANOLA_LOWEST;
-    for (uint i = tid; i < p.splits; i += threads) {
-        device const float *at = parts + ulong(i) * size + HEAD_DIM;
-        top = max(top, at[1] > 0.0f ? at[0] : PIANOLA_LOWEST);
+    for (uint i = tid; i < splits; i += threads) {
+        top = max(top, states[2 * i]);
     }
     top = simd_max(top);
     if (lane == 0) {
@@ -146,11 +138,10 @@ kernel void attn_merge(
     threadgroup_barrier(mem_flags::mem_threadgroup);
     top = simd_max(lane < simds ? across[lane] : PIANOLA_LOWEST);
     float weight = 0.0f;
-    for (uint i = tid; i < p.splits; i += threads) {
-        device const float *at = parts + ulong(i) * size + HEAD_DIM;
-        const float factor = at[1] > 0.0f ? exp(at[0] - top) : 0.0f;
+    for (uint i = tid; i < splits; i += threads) {
+        const float factor = exp(states[2 * i] - top);
         factors[i] = factor;
-        weight += at[1] > 0.0f ? at[1] * factor : 0.0f;
+        weight += states[2 * i + 1] * factor;
     }
     weight = threadgroup_sum(weight, across + simds, lane, simd, simds);
     threadgroup_barrier(mem_flags::mem_threadgroup); // also with one SIMD group: factors
@@ -164,15 +155,14 @@ kernel void attn_merge(
             if (from == 0) {
                 PIANOLA_UNROLL
                 for (uint j = 0; j < 8; j++) {
-                    if (n < p.splits) {
-                        value += factors[n] != 0.0f ? ahead[j] * factors[n] : 0.0f;
+                    if (n < splits) {
+                        value += ahead[j] * factors[n];
                     }
                     n += ways;
                 }
             }
-            for (; n < p.splits; n += ways) {
-                const float x = parts[ulong(n) * size + i];
-                value += factors[n] != 0.0f ? x * factors[n] : 0.0f;
+            for (; n < splits; n += ways) {
+                value += values[n * HEAD_DIM + i] * factors[n];
             }
         }
         if (ways > 1) {

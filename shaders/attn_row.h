@@ -196,6 +196,24 @@ static inline float score_of(thread const float *q, thread const float *k) {
     return s;
 }
 
+// load_q8 loads 8 elements of Q. What the threadgroup made is aligned.
+static inline void load_q8(device const float *from, thread float *q) {
+    PIANOLA_UNROLL
+    for (uint i = 0; i < 8; i++) {
+        q[i] = from[i];
+    }
+}
+static inline void load_q8(threadgroup const float *from, thread float *q) {
+    PIANOLA_UNROLL
+    for (uint i = 0; i < 8; i += 4) {
+        const float4 x = *(threadgroup const float4 *)(from + i);
+        q[i] = x.x;
+        q[i + 1] = x.y;
+        q[i + 2] = x.z;
+        q[i + 3] = x.w;
+    }
+}
+
 // attn_lane is what a lane has of G heads: 8 elements of Q and of the sum.
 template <uint G>
 struct attn_lane {
@@ -290,12 +308,12 @@ static inline void attend(thread const attn_part &a, thread kv_ahead<U, P> &ahea
     attn_lane<G> l;
     PIANOLA_UNROLL
     for (uint g = 0; g < G; g++) {
-        const uint head = min(g, a.heads - 1) * a.d + at;
+        load_q8(q_of.at + min(g, a.heads - 1) * a.d + at, l.q[g]);
         l.top[g] = PIANOLA_LOWEST;
         l.sum[g] = 0.0f;
         PIANOLA_UNROLL
         for (uint i = 0; i < 8; i++) {
-            l.q[g][i] = own ? q_of.at[head + i] * a.scale : 0.0f;
+            l.q[g][i] = own ? l.q[g][i] * a.scale : 0.0f;
             l.acc[g][i] = 0.0f;
         }
     }
@@ -374,6 +392,7 @@ static inline void attend_heads(thread attn_part &a, thread Q &q, threadgroup fl
             threadgroup_barrier(mem_flags::mem_threadgroup);
             q.at += 4 * a.d;
             a.out += 4 * a.stride;
+            a.states += 4 * 2 * a.splits;
             load_ahead<W>(ahead, a, at, lane, simd, simds);
         }
         a.heads = min(all - h, 4u);

@@ -202,7 +202,7 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
         }
         sum += simd_shuffle_xor(sum, ushort(1));
         sum += simd_shuffle_xor(sum, ushort(2));
-        const float2 scale = float2(a.split || sum.x == 0.0f ? 1.0f : 1.0f / sum.x, a.split || sum.y == 0.0f ? 1.0f : 1.0f / sum.y);
+        const float2 scale = float2(sum.x == 0.0f ? 1.0f : 1.0f / sum.x, sum.y == 0.0f ? 1.0f : 1.0f / sum.y);
         device float *out = a.out + head * a.stride;
         const bool write0 = unit < units && block + g < t.rows;
         const bool write1 = unit < units && block + g + 8 < t.rows;
@@ -216,16 +216,6 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
             }
             if (write1 && at < a.d) {
                 *(device float2 *)(out1 + at) = acc[n].zw * scale.y;
-            }
-        }
-        if (a.split && j == 0) {
-            if (write0) {
-                out0[a.d] = top.x * M_LN2_F;
-                out0[a.d + 1] = sum.x;
-            }
-            if (write1) {
-                out1[a.d] = top.y * M_LN2_F;
-                out1[a.d + 1] = sum.y;
             }
         }
     }

@@ -51,6 +51,7 @@
 #define PIANOLA_INPUT_PLAIN 0
 #define PIANOLA_INPUT_SILU_MUL 1
 #define PIANOLA_INPUT_NORM 2
+#define PIANOLA_INPUT_MERGE 3
 #define PIANOLA_WEIGHTS_ROWS 0
 #define PIANOLA_WEIGHTS_TILED16 1
 #define PIANOLA_LAYOUT_HALF 0
@@ -117,7 +118,7 @@ typedef struct pianola_add_params {
 } pianola_add_params;
 PIANOLA_ASSERT_SIZE(pianola_add_params, 4);
 
-// y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few.
+// y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few; for one if its input is a merge, which reads the splits that saw a position.
 typedef struct pianola_gemv_params {
     uint32_t in; // columns of W
     uint32_t out; // rows of W
@@ -126,9 +127,15 @@ typedef struct pianola_gemv_params {
     uint32_t group; // rows of W a threadgroup computes
     uint32_t row_group; // rows of x a threadgroup computes them for
     float eps; // added to the mean square, if the input is norm
+    uint32_t ahead; // bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers
     uint32_t stage; // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
+    uint32_t heads; // Q heads, if the input is merge, as all that follow
+    uint32_t head_dim; // elements of a head
+    uint32_t splits; // splits of attention
+    uint32_t span; // positions of a split at least
+    uint32_t window; // positions seen, 0 if all are
 } pianola_gemv_params;
-PIANOLA_ASSERT_SIZE(pianola_gemv_params, 32);
+PIANOLA_ASSERT_SIZE(pianola_gemv_params, 56);
 
 // y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk. Its input is no norm, its output is stored.
 typedef struct pianola_gemm_params {
@@ -139,9 +146,15 @@ typedef struct pianola_gemm_params {
     uint32_t group; // rows of W a threadgroup computes
     uint32_t row_group; // rows of x a threadgroup computes them for
     float eps; // added to the mean square, if the input is norm
+    uint32_t ahead; // bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers
     uint32_t stage; // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
+    uint32_t heads; // Q heads, if the input is merge, as all that follow
+    uint32_t head_dim; // elements of a head
+    uint32_t splits; // splits of attention
+    uint32_t span; // positions of a split at least
+    uint32_t window; // positions seen, 0 if all are
 } pianola_gemm_params;
-PIANOLA_ASSERT_SIZE(pianola_gemm_params, 32);
+PIANOLA_ASSERT_SIZE(pianola_gemm_params, 56);
 
 // Each head h of each row: x[r, h] = rmsnorm(x[r, h]) * w.
 typedef struct pianola_head_norm_params {
@@ -181,14 +194,14 @@ typedef struct pianola_qk_rope_kv_params {
 } pianola_qk_rope_kv_params;
 PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 32);
 
-// Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees positions s*span to (s+1)*span - 1 and writes its sum, its maximum and its weight to part; a split without positions may write its weight 0 alone. A threadgroup takes head_group heads that share K and V, and row_group rows.
+// Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees n of them from the s*n-th on, n = max(span, P/2^i rounded up to a multiple of 16), P all that the row sees, 2^i at most splits, and writes its sum, its maximum and its weight; one without positions writes nothing. A threadgroup takes head_group heads that share K and V, and row_group rows.
 typedef struct pianola_attn_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
     uint32_t q_stride; // elements from one row of q to the next
     uint32_t cap; // rows of the cache
     uint32_t window; // positions seen, if the constant windowed is 1
-    uint32_t span; // positions of a split
+    uint32_t span; // positions of a split at least
     uint32_t splits; // splits, 1 if not split
     float scale; // factor of Q·K
     uint32_t head_group; // Q heads that a threadgroup takes
@@ -196,12 +209,14 @@ typedef struct pianola_attn_params {
 } pianola_attn_params;
 PIANOLA_ASSERT_SIZE(pianola_attn_params, 40);
 
-// Merges the splits of each row and head in order: out = sum(values * exp(max_s - max)) / sum(weight * exp(max_s - max)). Splits that saw no position have weight 0.
+// Merges the splits of attn or rope_attn of each row and head in order, those that saw a position: out = sum(values * exp(max_s - max)) / sum(weight * exp(max_s - max)).
 typedef struct pianola_attn_merge_params {
     uint32_t heads; // Q heads
     uint32_t splits; // splits
+    uint32_t span; // positions of a split at least
+    uint32_t window; // positions seen, 0 if all are
 } pianola_attn_merge_params;
-PIANOLA_ASSERT_SIZE(pianola_attn_merge_params, 8);
+PIANOLA_ASSERT_SIZE(pianola_attn_merge_params, 16);
 
 // out[r] = silu(gate[r]) * up[r].
 typedef struct pianola_silu_mul_params {
@@ -225,7 +240,7 @@ typedef struct pianola_rope_attn_params {
     uint32_t half_; // rotated pairs of a head, at most head_dim/2
     uint32_t cap; // rows of the cache
     uint32_t window; // positions seen, if the constant windowed is 1
-    uint32_t span; // positions of a split
+    uint32_t span; // positions of a split at least
     uint32_t splits; // splits, 1 if not split
     float scale; // factor of Q·K
     uint32_t head_group; // Q heads that a threadgroup takes

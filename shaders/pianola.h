@@ -20,6 +20,16 @@ static inline bool begins(device const pianola_step *step) {
     return step->stop == 0;
 }
 
+// opaque returns v. What follows from it in a loop is not moved out of the loop,
+// where it would take registers.
+static inline uint opaque(uint v) {
+#ifdef PIANOLA_NVPTX
+    return metal::shim::opaque(v);
+#else
+    return v;
+#endif
+}
+
 // dot4 returns acc plus the products of the four int8 of a and of b: one
 // instruction on NVIDIA.
 static inline int dot4(int a, int b, int acc) {

@@ -2,6 +2,7 @@
 #ifndef PIANOLA_PRODUCT_H
 #define PIANOLA_PRODUCT_H
 
+#include "merge.h"
 #include "silu.h"
 
 // product is y = W * input + b, or what is added to y, for the rows of x from
@@ -20,6 +21,8 @@ struct product {
     bool norm; // the input is normalised; gemm has none
     bool add;  // to y; gemm stores
     float eps;
+    bool merge; // the input is merged of parts; gemm's is not
+    split_row parts;
 };
 
 // input4 returns elements 4i to 4i+3 of a row of the input, or of x if it is to
@@ -75,6 +78,14 @@ static inline float square_sum1(thread const product &p, uint row, uint tid, uin
 // stage_input writes n elements of a row of the input from column c on. scale
 // is the norm's.
 static inline void stage_input(threadgroup float *to, thread const product &p, uint row, uint c, uint n, float scale, uint tid, uint threads) {
+    if (p.merge) {
+        for (uint i = tid; i < n / 4; i += threads) {
+            split_reads r;
+            load_splits(r, p.parts, c / 4 + i);
+            ((threadgroup float4 *)to)[i] = merge_splits(r);
+        }
+        return;
+    }
     for (uint i = tid; i < n; i += threads) {
         const float v = input1(p, row, c + i);
         to[i] = p.norm ? v * scale * p.x2[c + i] : v;
@@ -170,12 +181,59 @@ static inline float4 made_input(thread const input_part &part, thread const prod
     return p.silu ? float4(silu(v.x), silu(v.y), silu(v.z), silu(v.w)) * part.x2[k] : v;
 }
 
+// put_input writes vector i of the input, of which there are count, to stage, or
+// its 8-bit form to q and d.
+template <bool Quantised>
+static inline void put_input(threadgroup float4 *stage, threadgroup int *q, threadgroup float *d, float4 v, uint i, uint count) {
+    if (!Quantised) {
+        if (i < count) {
+            stage[i] = v;
+        }
+        return;
+    }
+    int word;
+    const float scale = quantise_block(word, v);
+    if (i < count) {
+        q[i] = word;
+        if (i % 8 == 0) {
+            d[i / 8] = scale;
+        }
+    }
+}
+
+// make_merged is make_input for an input that is merged of parts: a thread reads
+// those of two vectors before it needs the first.
+template <bool Quantised>
+static inline void make_merged(threadgroup float4 *stage, threadgroup int *q, threadgroup float *d, thread const product &p, uint lane, uint simd, uint simds) {
+    const uint count = p.in / 4;
+    const uint threads = simds * 32;
+    for (uint first = simd * 32; first < count; first += 2 * threads) {
+        split_reads part[2];
+        _Pragma("clang loop unroll(full)")
+        for (uint k = 0; k < 2; k++) {
+            if (first + k * threads < count) {
+                load_splits(part[k], p.parts, min(first + k * threads + lane, count - 1));
+            }
+        }
+        _Pragma("clang loop unroll(full)")
+        for (uint k = 0; k < 2; k++) {
+            if (first + k * threads < count) {
+                put_input<Quantised>(stage, q, d, merge_splits(part[k]), first + k * threads + lane, count);
+            }
+        }
+    }
+}
+
 // make_input writes a row of the input to threadgroup memory: as it is to
 // stage, or its 8-bit form, blocks of 32 as words of four and a scale each, to q
 // and d. tg is what norm_scale wants. All threads must call it; a barrier must
 // follow.
 template <bool Quantised>
 static inline void make_input(threadgroup float4 *stage, threadgroup int *q, threadgroup float *d, threadgroup float *tg, thread const product &p, uint row, uint lane, uint simd, uint simds) {
+    if (p.merge) {
+        make_merged<Quantised>(stage, q, d, p, lane, simd, simds);
+        return;
+    }
     const uint count = p.in / 4;
     const uint threads = simds * 32;
     input_part part;
@@ -187,24 +245,8 @@ static inline void make_input(threadgroup float4 *stage, threadgroup int *q, thr
         }
         _Pragma("clang loop unroll(full)")
         for (uint k = 0; k < PIANOLA_INPUT_READS; k++) {
-            if (first + k * threads >= count) {
-                break;
-            }
-            const float4 v = made_input(part, p, k, norm);
-            const uint i = first + k * threads + lane;
-            if (!Quantised) {
-                if (i < count) {
-                    stage[i] = v;
-                }
-                continue;
-            }
-            int word;
-            const float scale = quantise_block(word, v);
-            if (i < count) {
-                q[i] = word;
-                if (lane % 8 == 0) {
-                    d[i / 8] = scale;
-                }
+            if (first + k * threads < count) {
+                put_input<Quantised>(stage, q, d, made_input(part, p, k, norm), first + k * threads + lane, count);
             }
         }
     }

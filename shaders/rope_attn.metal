@@ -50,21 +50,15 @@ kernel void rope_attn(
     a.v = v_cache + ulong(kv_head) * p.cap * HEAD_DIM;
     a.heads = m.heads;
     a.split = SPLIT != 0;
-    const uint size = a.split ? HEAD_DIM + 2 : HEAD_DIM;
-    a.stride = p.splits * size;
-    a.out = out + ulong(head) * a.stride + group.y * size;
+    a.splits = p.splits;
+    attn_place(a, out, 0, p.heads, head, group.y);
     a.scale = p.scale * M_LOG2E_F;
     a.cap = p.cap;
     const uint len = max(s.kv_len, 1u);
     a.begin = len - min(len, WINDOWED != 0 ? p.window : len);
     a.end = len;
-    if (a.split) {
-        a.begin = max(a.begin, group.y * p.span);
-        a.end = min(a.end, (group.y + 1) * p.span);
-        if (a.begin >= a.end) {
-            attn_write_empty(a, tid, simds * 32);
-            return;
-        }
+    if (a.split && !attn_limit(a, p.span, group.y)) {
+        return;
     }
     a.wrap = cache_from(a.begin, p.cap, WINDOWED != 0);
     a.fresh = a.end == len;

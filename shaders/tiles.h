@@ -59,49 +59,67 @@ static inline tile_lane place_of(uint lane, bool halved) {
     return {lane & 3, lane >> 2, 3};
 }
 
-// tile_quad is four rows of a tile: of each row a word in every vector. What a
-// type has not is not read, nor used.
+// tile_quad is what a lane reads of a step: of tiles, four rows of one. Which
+// vectors, pairs and words a type has, quad_form says; those that it has not are
+// not read, nor used.
 struct tile_quad {
-    uint4 quants[8];
-    uint4 high[2]; // their further bits
-    uint2 d, m;    // four float16, or four E8M0 in d.x
-    uint2 scales;  // four bytes each: of columns 0 to 15 or of all, of columns 16 to 31 or minimums
+    uint4 vectors[8]; // of each row a word: the parts' quants, then their further bits
+    uint2 pairs[2];   // d, and minimums: four float16
+    uint words[2];    // four bytes each: integer scales of columns 0 to 15 or of all, of columns 16 to 31 or minimums; or d as E8M0
 };
 
-template <uint T>
-static inline tile_quad load_quad(device const uchar *strip, uint tile, uint quad) {
+// quad_form is how many vectors, pairs and words of a tile_quad a type has.
+struct quad_form {
+    uint vectors, pairs, words;
+};
+
+static inline quad_form quad_form_of(uint type) {
+    const tile_form f = tile_form_of(type);
+    const uint high = type == PIANOLA_WTYPE_Q6_K ? 2 : f.high != 0 ? 1 : 0;
+    if (type == PIANOLA_WTYPE_MXFP4) {
+        return {f.parts, 0, 1};
+    }
+    return {f.parts + high, has_minimum(type) ? 2u : 1u, !is_k(type) ? 0u : type == PIANOLA_WTYPE_IQ4_XS ? 1u : 2u};
+}
+
+// take reads a vector, a pair or a word of a tile_quad.
+static inline void take_vector(thread tile_quad &t, uint i, device const uchar *p) { t.vectors[i] = *(device const uint4 *)p; }
+static inline void take_pair(thread tile_quad &t, uint i, device const uchar *p) { t.pairs[i] = *(device const uint2 *)p; }
+static inline void take_word(thread tile_quad &t, uint i, device const uchar *p) { t.words[i] = *(device const uint *)p; }
+
+// load_quad reads four rows of a tile to where there are functions take for.
+template <uint T, typename To>
+static inline void load_quad(thread To &to, device const uchar *strip, uint tile, uint quad) {
     const tile_form f = tile_form_of(T);
     device const uchar *block = strip + ulong(tile / f.tiles) * f.bytes;
     device const uchar *quants = block + f.quants + tile % f.tiles * f.quants_step + 16 * quad;
-    tile_quad t;
     _Pragma("clang loop unroll(full)")
     for (uint i = 0; i < 8; i++) {
         if (i < f.parts) {
-            t.quants[i] = *(device const uint4 *)(quants + 64 * i);
+            take_vector(to, i, quants + 64 * i);
         }
     }
     if (f.high != 0) {
-        t.high[0] = *(device const uint4 *)(quants + f.high);
+        take_vector(to, f.parts, quants + f.high);
     }
     if (T == PIANOLA_WTYPE_Q6_K) {
-        t.high[1] = *(device const uint4 *)(quants + f.high + 64);
+        take_vector(to, f.parts + 1, quants + f.high + 64);
     }
     if (T == PIANOLA_WTYPE_MXFP4) {
-        t.d.x = *(device const uint *)(block + f.d + 4 * quad);
+        take_word(to, 0, block + f.d + 4 * quad);
     } else {
-        t.d = *(device const uint2 *)(block + f.d + 8 * quad);
+        take_pair(to, 0, block + f.d + 8 * quad);
     }
     if (has_minimum(T)) {
-        t.m = *(device const uint2 *)(block + f.m + 8 * quad);
+        take_pair(to, 1, block + f.m + 8 * quad);
     }
     if (is_k(T)) {
         device const uchar *scales = block + f.scales + tile % f.tiles * f.scales_step + 4 * quad;
-        t.scales.x = *(device const uint *)scales;
+        take_word(to, 0, scales);
         if (T != PIANOLA_WTYPE_IQ4_XS) {
-            t.scales.y = *(device const uint *)(scales + 16);
+            take_word(to, 1, scales + 16);
         }
     }
-    return t;
 }
 
 // part_words returns the int8 of one row that a part of 16 bytes a row has, of
@@ -161,14 +179,15 @@ static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, 
     }
     float4 d;
     if (T == PIANOLA_WTYPE_MXFP4) {
-        d = float4(half_e8m0(t.d.x & 255), half_e8m0(t.d.x >> 8 & 255), half_e8m0(t.d.x >> 16 & 255), half_e8m0(t.d.x >> 24));
+        const uint e = t.words[0];
+        d = float4(half_e8m0(e & 255), half_e8m0(e >> 8 & 255), half_e8m0(e >> 16 & 255), half_e8m0(e >> 24));
     } else {
-        d = float4(as_type<half4>(t.d));
+        d = float4(as_type<half4>(t.pairs[0]));
     }
     d *= dx;
     float4 m = float4(0.0f);
     if (has_minimum(T)) {
-        m = float4(as_type<half4>(t.m)) * (is_k(T) ? -dx : dx);
+        m = float4(as_type<half4>(t.pairs[1])) * (is_k(T) ? -dx : dx);
     }
     _Pragma("clang loop unroll(full)")
     for (uint r = 0; r < 4; r++) {
@@ -177,22 +196,22 @@ static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, 
         _Pragma("clang loop unroll(full)")
         for (uint i = 0; i < 8; i++) {
             if (i < parts) {
-                const uint high = tile_form_of(T).high != 0 ? t.high[T == PIANOLA_WTYPE_Q6_K ? i / 2 % 2 : 0][r] : 0;
-                p = part_products<T>(t.quants[i][r], high, i, x, y, p);
+                const uint high = tile_form_of(T).high != 0 ? t.vectors[parts + (T == PIANOLA_WTYPE_Q6_K ? i / 2 % 2 : 0)][r] : 0;
+                p = part_products<T>(t.vectors[i][r], high, i, x, y, p);
             }
         }
         int2 least = of_x;
         if (T == PIANOLA_WTYPE_Q2_K) {
-            const uint2 s = t.scales >> (8 * r);
+            const uint2 s = uint2(t.words[0], t.words[1]) >> (8 * r);
             p *= int2(s & 15u);
             least *= int2(s >> 4 & 15u);
         } else if (two) {
-            p *= int2(signed_byte_of(t.scales.x, r), signed_byte_of(t.scales.y, r));
+            p *= int2(signed_byte_of(t.words[0], r), signed_byte_of(t.words[1], r));
         } else if (T == PIANOLA_WTYPE_IQ4_XS) {
-            p = int2((p.x + p.y) * signed_byte_of(t.scales.x, r), 0);
+            p = int2((p.x + p.y) * signed_byte_of(t.words[0], r), 0);
         } else if (is_k(T)) {
-            p = int2((p.x + p.y) * byte_of(t.scales.x, r), 0);
-            least = int2((of_x.x + of_x.y) * byte_of(t.scales.y, r), 0);
+            p = int2((p.x + p.y) * byte_of(t.words[0], r), 0);
+            least = int2((of_x.x + of_x.y) * byte_of(t.words[1], r), 0);
         }
         sum[r] += d[r] * float(p.x + p.y);
         if (has_minimum(T)) {

@@ -184,8 +184,8 @@ func (p AddParams) Put(c *Cmd) {
 
 // Bindings of gemv.
 const (
-	GEMVBindX  = 0 // r, [rows, in] float32, rows x_stride apart
-	GEMVBindX2 = 1 // r, silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x); norm: [in] float32, that of the normalised x
+	GEMVBindX  = 0 // r, [rows, in] float32, rows x_stride apart; merge: [heads, splits, head_dim] float32
+	GEMVBindX2 = 1 // r, silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x); norm: [in] float32, that of the normalised x; merge: [heads, splits, 2] float32: maximum, weight
 	GEMVBindW  = 2 // r, [out, in] wtype, in the layout weights
 	GEMVBindB  = 3 // r, [out] float32
 	GEMVBindY  = 4 // w, [rows, out] float32, rows y_stride apart; output add: read too
@@ -210,7 +210,13 @@ type GEMVParams struct {
 	Group    uint32  // rows of W a threadgroup computes
 	RowGroup uint32  // rows of x a threadgroup computes them for
 	Eps      float32 // added to the mean square, if the input is norm
+	Ahead    uint32  // bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers
 	Stage    uint32  // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
+	Heads    uint32  // Q heads, if the input is merge, as all that follow
+	HeadDim  uint32  // elements of a head
+	Splits   uint32  // splits of attention
+	Span     uint32  // positions of a split at least
+	Window   uint32  // positions seen, 0 if all are
 }
 
 // GEMVParams decodes the parameter bytes as those of gemv.
@@ -223,7 +229,13 @@ func (c *Cmd) GEMVParams() GEMVParams {
 		Group:    c.u32(16),
 		RowGroup: c.u32(20),
 		Eps:      c.f32(24),
-		Stage:    c.u32(28),
+		Ahead:    c.u32(28),
+		Stage:    c.u32(32),
+		Heads:    c.u32(36),
+		HeadDim:  c.u32(40),
+		Splits:   c.u32(44),
+		Span:     c.u32(48),
+		Window:   c.u32(52),
 	}
 }
 
@@ -236,14 +248,20 @@ func (p GEMVParams) Put(c *Cmd) {
 	c.putU32(16, p.Group)
 	c.putU32(20, p.RowGroup)
 	c.putF32(24, p.Eps)
-	c.putU32(28, p.Stage)
-	c.ParamSize = 32
+	c.putU32(28, p.Ahead)
+	c.putU32(32, p.Stage)
+	c.putU32(36, p.Heads)
+	c.putU32(40, p.HeadDim)
+	c.putU32(44, p.Splits)
+	c.putU32(48, p.Span)
+	c.putU32(52, p.Window)
+	c.ParamSize = 56
 }
 
 // Bindings of gemm.
 const (
-	GEMMBindX  = 0 // r, [rows, in] float32, rows x_stride apart
-	GEMMBindX2 = 1 // r, silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x); norm: [in] float32, that of the normalised x
+	GEMMBindX  = 0 // r, [rows, in] float32, rows x_stride apart; merge: [heads, splits, head_dim] float32
+	GEMMBindX2 = 1 // r, silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x); norm: [in] float32, that of the normalised x; merge: [heads, splits, 2] float32: maximum, weight
 	GEMMBindW  = 2 // r, [out, in] wtype, in the layout weights
 	GEMMBindB  = 3 // r, [out] float32
 	GEMMBindY  = 4 // w, [rows, out] float32, rows y_stride apart; output add: read too
@@ -268,7 +286,13 @@ type GEMMParams struct {
 	Group    uint32  // rows of W a threadgroup computes
 	RowGroup uint32  // rows of x a threadgroup computes them for
 	Eps      float32 // added to the mean square, if the input is norm
+	Ahead    uint32  // bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers
 	Stage    uint32  // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
+	Heads    uint32  // Q heads, if the input is merge, as all that follow
+	HeadDim  uint32  // elements of a head
+	Splits   uint32  // splits of attention
+	Span     uint32  // positions of a split at least
+	Window   uint32  // positions seen, 0 if all are
 }
 
 // GEMMParams decodes the parameter bytes as those of gemm.
@@ -281,7 +305,13 @@ func (c *Cmd) GEMMParams() GEMMParams {
 		Group:    c.u32(16),
 		RowGroup: c.u32(20),
 		Eps:      c.f32(24),
-		Stage:    c.u32(28),
+		Ahead:    c.u32(28),
+		Stage:    c.u32(32),
+		Heads:    c.u32(36),
+		HeadDim:  c.u32(40),
+		Splits:   c.u32(44),
+		Span:     c.u32(48),
+		Window:   c.u32(52),
 	}
 }
 
@@ -294,8 +324,14 @@ func (p GEMMParams) Put(c *Cmd) {
 	c.putU32(16, p.Group)
 	c.putU32(20, p.RowGroup)
 	c.putF32(24, p.Eps)
-	c.putU32(28, p.Stage)
-	c.ParamSize = 32
+	c.putU32(28, p.Ahead)
+	c.putU32(32, p.Stage)
+	c.putU32(36, p.Heads)
+	c.putU32(40, p.HeadDim)
+	c.putU32(44, p.Splits)
+	c.putU32(48, p.Span)
+	c.putU32(52, p.Window)
+	c.ParamSize = 56
 }
 
 // Bindings of head_norm.
@@ -472,7 +508,7 @@ const (
 	AttnBindQ      = 0 // r, [rows, heads, head_dim] float32, rows q_stride apart
 	AttnBindKCache = 1 // r, [kv_heads, cap, head_dim] float16
 	AttnBindVCache = 2 // r, [kv_heads, cap, head_dim] float16
-	AttnBindOut    = 3 // w, [rows, heads, head_dim] float32; split: [rows, heads, splits, head_dim + 2]: values, maximum, weight
+	AttnBindOut    = 3 // w, [rows, heads, head_dim] float32; split: of each row [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight
 )
 
 // Specialisation constants of attn.
@@ -490,7 +526,7 @@ type AttnParams struct {
 	QStride   uint32  // elements from one row of q to the next
 	Cap       uint32  // rows of the cache
 	Window    uint32  // positions seen, if the constant windowed is 1
-	Span      uint32  // positions of a split
+	Span      uint32  // positions of a split at least
 	Splits    uint32  // splits, 1 if not split
 	Scale     float32 // factor of Q·K
 	HeadGroup uint32  // Q heads that a threadgroup takes
@@ -530,7 +566,7 @@ func (p AttnParams) Put(c *Cmd) {
 
 // Bindings of attn_merge.
 const (
-	AttnMergeBindPart = 0 // r, [rows, heads, splits, head_dim + 2] float32
+	AttnMergeBindPart = 0 // r, float32, of each row [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight
 	AttnMergeBindOut  = 1 // w, [rows, heads, head_dim] float32
 )
 
@@ -543,6 +579,8 @@ const (
 type AttnMergeParams struct {
 	Heads  uint32 // Q heads
 	Splits uint32 // splits
+	Span   uint32 // positions of a split at least
+	Window uint32 // positions seen, 0 if all are
 }
 
 // AttnMergeParams decodes the parameter bytes as those of attn_merge.
@@ -550,6 +588,8 @@ func (c *Cmd) AttnMergeParams() AttnMergeParams {
 	return AttnMergeParams{
 		Heads:  c.u32(0),
 		Splits: c.u32(4),
+		Span:   c.u32(8),
+		Window: c.u32(12),
 	}
 }
 
@@ -557,7 +597,9 @@ func (c *Cmd) AttnMergeParams() AttnMergeParams {
 func (p AttnMergeParams) Put(c *Cmd) {
 	c.putU32(0, p.Heads)
 	c.putU32(4, p.Splits)
-	c.ParamSize = 8
+	c.putU32(8, p.Span)
+	c.putU32(12, p.Window)
+	c.ParamSize = 16
 }
 
 // Bindings of silu_mul.
@@ -633,7 +675,7 @@ const (
 	RoPEAttnBindNorm   = 4 // r, [2, head_dim] float32: of Q, of K
 	RoPEAttnBindKCache = 5 // rw, [kv_heads, cap, head_dim] float16
 	RoPEAttnBindVCache = 6 // rw, [kv_heads, cap, head_dim] float16
-	RoPEAttnBindOut    = 7 // w, [heads, head_dim] float32; split: [heads, splits, head_dim + 2]: values, maximum, weight
+	RoPEAttnBindOut    = 7 // w, [heads, head_dim] float32; split: [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight
 )
 
 // Specialisation constants of rope_attn.
@@ -652,7 +694,7 @@ type RoPEAttnParams struct {
 	Half      uint32  // rotated pairs of a head, at most head_dim/2
 	Cap       uint32  // rows of the cache
 	Window    uint32  // positions seen, if the constant windowed is 1
-	Span      uint32  // positions of a split
+	Span      uint32  // positions of a split at least
 	Splits    uint32  // splits, 1 if not split
 	Scale     float32 // factor of Q·K
 	HeadGroup uint32  // Q heads that a threadgroup takes

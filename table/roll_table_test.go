@@ -122,6 +122,9 @@ func (b *builder) cmd(label string, id decl.ID, constants []uint32, params inter
 	copy(c.Bind[:], binds)
 	params.Put(&c)
 	for _, f := range k.Second {
+		if f.Name == "kv_len" && id == KernelGEMV {
+			continue // of the input merge
+		}
 		kind := map[string]Patch{"token": PatchToken, "pos": PatchPosition, "kv_len": PatchKVLen}[f.Name]
 		if id == KernelArgmax {
 			kind = PatchArgmax

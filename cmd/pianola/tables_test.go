@@ -144,7 +144,7 @@ func TestDiff(t *testing.T) {
 		contains []string
 	}{
 		{"--no-fuse-b", []string{"- decode: layer.0.attn.qkv", "+ decode: layer.0.attn.q"}},
-		{"--chip-b m4-pro", []string{"~ header", "m4-pro", "decode: layer.0.attn.qkv: constant act q8 -> f32", "+ decode: layer.0.attn.merge"}},
+		{"--chip-b m4-pro", []string{"~ header", "m4-pro", "decode: layer.0.attn.qkv: constant act q8 -> f32", "constant input plain -> merge"}},
 		{"--ctx-a 128", []string{"context 128 -> 2048", "decode: layer.7.attn.attention: param cap 128 -> 2048"}},
 		{"--all-logits-a", []string{"- program logits"}},
 	} {

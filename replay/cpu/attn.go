@@ -2,13 +2,14 @@ package cpu
 
 import (
 	"math"
+	"math/bits"
 
 	"github.com/pianola-engine/pianola/dtype"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // attnBlock is the number of absolute positions whose scores are taken
-// together; splits are whole blocks.
+// together.
 const attnBlock = 64
 
 var minusInf = float32(math.Inf(-1))
@@ -41,7 +42,7 @@ type attn struct {
 	q              []float32 // [rows, heads, headDim]
 	newest         *newest   // nil: Q is as it is, and K and V are all in the cache
 	kCache, vCache kvCache
-	out            []float32 // [rows, heads, splits, headDim], or headDim + 2
+	out            []float32 // [rows, heads, headDim], or parts
 }
 
 func newAttn(b *binder) (kernel, error) {
@@ -152,9 +153,20 @@ func (k *attn) seen(w *worker, r, s int) (begin, end int) {
 		begin = max(0, end-k.window)
 	}
 	if k.split {
-		begin, end = max(begin, s*k.span), min(end, (s+1)*k.span)
+		each := splitEach(end-begin, k.splits, k.span)
+		begin += s * each
+		end = min(end, begin+each)
 	}
 	return begin, end
+}
+
+// splitEach returns how many positions each split has of those that a row
+// sees: as few as 2^n splits, no more than there are, divide them into, at least
+// span. The last that has any has fewer, the others after it none.
+func splitEach(visible, splits, span int) int {
+	shift := bits.Len(uint(splits)) - 1
+	even := (visible + 1<<shift - 1) >> shift
+	return max(span, (even+15)&^15)
 }
 
 // seenOf returns what row r of the group sees of positions at to next-1.
@@ -231,25 +243,34 @@ func (k *attn) weigh(g *attnGroup, i, n, at, begin, end int) {
 
 // finish writes row and head j.
 func (k *attn) finish(w *worker, g *attnGroup, s, j int) {
-	size := k.headDim
-	if k.split {
-		size += 2
-	}
-	r := g.row + j/g.heads
-	out := k.out[((r*k.heads+g.head+j%g.heads)*k.splits+s)*size:][:size]
+	head := g.head + j%g.heads
 	acc := g.acc[j*k.headDim:][:k.headDim]
+	r := g.row + j/g.heads
+	begin, end := k.seen(w, r, s)
 	if k.split {
-		copy(out, acc)
-		out[k.headDim], out[k.headDim+1] = g.top[j], g.sum[j]
+		if begin < end {
+			values, states := splitRow(k.out, r, k.heads, k.splits, k.headDim)
+			copy(values[(head*k.splits+s)*k.headDim:], acc)
+			state := states[2*(head*k.splits+s):]
+			state[0], state[1] = g.top[j], g.sum[j]
+		}
 		return
 	}
-	if begin, end := k.seen(w, r, s); begin >= end {
+	out := k.out[(r*k.heads+head)*k.headDim:][:k.headDim]
+	if begin >= end {
 		clear(out)
 		return
 	}
 	for i, v := range acc {
 		out[i] = v / g.sum[j]
 	}
+}
+
+// splitRow returns the parts of row r: the values, [heads, splits, d], and the
+// states, [heads, splits, 2], which are maximum and weight.
+func splitRow(parts []float32, r, heads, splits, d int) (values, states []float32) {
+	row := parts[r*heads*splits*(d+2):][:heads*splits*(d+2)]
+	return row[:heads*splits*d], row[heads*splits*d:]
 }
 
 // scaleMax multiplies s by scale and returns its maximum, ignoring NaN.
@@ -265,52 +286,87 @@ func scaleMax(s []float32, scale float32) float32 {
 	return m + 0 // which zero depends on the order
 }
 
+// splitMerge is how the splits of attention are merged.
+type splitMerge struct {
+	heads, headDim, splits, span int
+	window                       int // 0: all positions
+}
+
+// active returns how many splits of row r saw a position.
+func (m *splitMerge) active(w *worker, r int) int {
+	visible := max(int(w.kvLen), 1) + r
+	if m.window > 0 {
+		visible = min(visible, m.window)
+	}
+	each := splitEach(visible, m.splits, m.span)
+	return min(m.splits, (visible+each-1)/each)
+}
+
+// merge sets out to elements of a head from one on, merged from the head's
+// splits, of which n are active: values is [splits, headDim], states [splits, 2].
+func (m *splitMerge) merge(out, values, states []float32, from, n int) {
+	clear(out)
+	top := minusInf
+	for s := range n {
+		if t := states[2*s]; t > top {
+			top = t
+		}
+	}
+	var sum float32
+	for s := range n {
+		factor := exp(states[2*s] - top)
+		sum += float32(states[2*s+1] * factor)
+		for i, v := range values[s*m.headDim+from:][:len(out)] {
+			out[i] += float32(v * factor)
+		}
+	}
+	if sum == 0 {
+		return
+	}
+	for i := range out {
+		out[i] /= sum
+	}
+}
+
+// head returns what the splits left of a head.
+func (m *splitMerge) head(values, states []float32, h int) (v, s []float32) {
+	return values[h*m.splits*m.headDim:][:m.splits*m.headDim], states[2*h*m.splits:][:2*m.splits]
+}
+
+// row sets dst to elements of a row of heads from element at on.
+func (m *splitMerge) row(w *worker, dst, values, states []float32, at int) {
+	for n := m.active(w, 0); len(dst) > 0; {
+		from := at % m.headDim
+		some := dst[:min(len(dst), m.headDim-from)]
+		v, s := m.head(values, states, at/m.headDim)
+		m.merge(some, v, s, from, n)
+		dst, at = dst[len(some):], at+len(some)
+	}
+}
+
 // attnMerge merges the splits of attn.
 type attnMerge struct {
-	heads, headDim, splits int
-	part                   []float32 // [rows, heads, splits, headDim + 2]
-	out                    []float32 // [rows, heads, headDim]
+	splitMerge
+	part []float32 // [rows], see splitRow
+	out  []float32 // [rows, heads, headDim]
 }
 
 func newAttnMerge(b *binder) (kernel, error) {
 	p := b.cmd.AttnMergeParams()
+	b.need(p.Splits > 0, "there are no splits")
 	return &attnMerge{
-		heads: int(p.Heads), headDim: int(b.spec(table.AttnMergeSpecHeadDim)), splits: int(p.Splits),
-		part: b.f32(table.AttnMergeBindPart), out: b.f32(table.AttnMergeBindOut),
+		splitMerge: splitMerge{heads: int(p.Heads), headDim: int(b.spec(table.AttnMergeSpecHeadDim)), splits: int(p.Splits), span: int(p.Span), window: int(p.Window)},
+		part:       b.f32(table.AttnMergeBindPart), out: b.f32(table.AttnMergeBindOut),
 	}, b.err
 }
 
 func (k *attnMerge) units(w *worker) int { return w.rows * k.heads }
 
-func (k *attnMerge) run(_ *worker, lo, hi int) {
-	size := k.headDim + 2
+func (k *attnMerge) run(w *worker, lo, hi int) {
 	for u := lo; u < hi; u++ {
-		out := k.out[u*k.headDim:][:k.headDim]
-		parts := k.part[u*k.splits*size:][:k.splits*size]
-		clear(out)
-		m := minusInf
-		for p := parts; len(p) > 0; p = p[size:] {
-			if p[k.headDim+1] != 0 && p[k.headDim] > m {
-				m = p[k.headDim]
-			}
-		}
-		var sum float32
-		for p := parts; len(p) > 0; p = p[size:] {
-			weight := p[k.headDim+1]
-			if weight == 0 {
-				continue // it saw no position
-			}
-			factor := exp(p[k.headDim] - m)
-			sum += float32(weight * factor)
-			for i := range out {
-				out[i] += float32(p[i] * factor)
-			}
-		}
-		if sum == 0 {
-			continue
-		}
-		for i := range out {
-			out[i] /= sum
-		}
+		r, h := u/k.heads, u%k.heads
+		values, states := splitRow(k.part, r, k.heads, k.splits, k.headDim)
+		values, states = k.head(values, states, h)
+		k.merge(k.out[u*k.headDim:][:k.headDim], values, states, 0, k.active(w, r))
 	}
 }

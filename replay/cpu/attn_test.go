@@ -123,6 +123,9 @@ func TestQKRoPEKV(t *testing.T) {
 	}
 }
 
+// attnSpan is the least positions of a split.
+const attnSpan = 20
+
 // attnCase is one command of attention.
 type attnCase struct {
 	heads, kvHeads, d, capacity, window, splits, kvLen, rows int
@@ -131,11 +134,10 @@ type attnCase struct {
 
 func (c attnCase) solo(t *testing.T, r *rand.Rand) *solo {
 	t.Helper()
-	span := (1024/c.splits + 63) / 64 * 64
 	qStride := c.heads*c.d + 1
 	s := newSolo(t, table.KernelAttn, []uint32{uint32(c.d), uint32(min(c.window, 1)), uint32(min(c.splits-1, 1))}, table.AttnParams{
 		Heads: uint32(c.heads), KVHeads: uint32(c.kvHeads), QStride: uint32(qStride), Cap: uint32(c.capacity), Window: uint32(c.window),
-		Span: uint32(span), Splits: uint32(c.splits), Scale: float32(1 / math.Sqrt(float64(c.d))), HeadGroup: 1, RowGroup: 1,
+		Span: attnSpan, Splits: uint32(c.splits), Scale: float32(1 / math.Sqrt(float64(c.d))), HeadGroup: 1, RowGroup: 1,
 	}, second(0, c.kvLen, c.rows))
 	s.fill("q", random(r, (c.rows-1)*qStride+c.heads*c.d, c.scale))
 	copy(s.bytes("k_cache"), randomBytes(t, r, dtype.F16, c.kvHeads*c.capacity*c.d, c.scale))
@@ -196,6 +198,8 @@ func TestAttn(t *testing.T) {
 		{4, 2, 64, 1024, 0, 4, 700, 3, 1},
 		{4, 1, 48, 1024, 0, 8, 5, 2, 1}, // most splits are empty
 		{2, 1, 32, 200, 130, 4, 500, 3, 1},
+		{4, 2, 40, 90, 60, 3, 300, 20, 1}, // two of three splits are used
+		{4, 2, 64, 1024, 0, 8, 158, 5, 1}, // rows whose splits differ
 		{4, 2, 48, 70, 5, 1, 50, 30, 1},
 		{6, 1, 32, 200, 100, 1, 155, 70, 1},
 		{40, 2, 16, 1024, 0, 1, 60, 9, 1},
@@ -205,7 +209,9 @@ func TestAttn(t *testing.T) {
 			got := s.everywhere("out", nil)
 			tol := 4e-6
 			if c.splits > 1 {
-				m := newSolo(t, table.KernelAttnMerge, []uint32{uint32(c.d)}, table.AttnMergeParams{Heads: uint32(c.heads), Splits: uint32(c.splits)}, second(0, 0, c.rows))
+				m := newSolo(t, table.KernelAttnMerge, []uint32{uint32(c.d)}, table.AttnMergeParams{
+					Heads: uint32(c.heads), Splits: uint32(c.splits), Span: attnSpan, Window: uint32(c.window),
+				}, second(0, c.kvLen, c.rows))
 				m.fill("part", got)
 				got = m.everywhere("out", nil)
 			}

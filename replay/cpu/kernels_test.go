@@ -318,6 +318,43 @@ func TestNormProductAdd(t *testing.T) {
 	}
 }
 
+// TestMergeProduct compares a product of merged splits with attn_merge and the
+// product by themselves.
+func TestMergeProduct(t *testing.T) {
+	r := rand.New(rand.NewPCG(35, 1))
+	for _, p := range products {
+		for _, c := range []struct{ heads, headDim, splits, kvLen, window int }{
+			{8, 96, 8, 1000, 0}, {12, 64, 3, 40, 0}, {3, 256, 8, 17, 0}, {24, 32, 5, 700, 90}, {8, 96, 1, 1, 0},
+		} {
+			const out, span = 12, 16
+			in, parts := c.heads*c.headDim, c.heads*c.splits
+			part := random(r, parts*(c.headDim+2), 3)
+			for i := range parts {
+				part[parts*c.headDim+2*i+1] = 1 + r.Float32()
+			}
+			w, y := randomBytes(t, r, p.weight, out*in, 1), random(r, out, 2)
+			gp := table.GEMVParams{
+				In: uint32(in), Out: out, XStride: uint32(len(part)), YStride: out, Group: 8, RowGroup: 1,
+				Heads: uint32(c.heads), HeadDim: uint32(c.headDim), Splits: uint32(c.splits), Span: span, Window: uint32(c.window),
+			}
+			fused := newSolo(t, table.KernelGEMV, []uint32{uint32(p.weight), p.act, decl.InputMerge, 0, 0, decl.OutputAdd}, gp, second(0, c.kvLen, 1), "b")
+			copy(fused.bytes("w"), w)
+			fused.fill("x", part[:parts*c.headDim])
+			fused.fill("x2", part[parts*c.headDim:])
+
+			merge := newSolo(t, table.KernelAttnMerge, []uint32{uint32(c.headDim)}, table.AttnMergeParams{
+				Heads: uint32(c.heads), Splits: uint32(c.splits), Span: span, Window: uint32(c.window),
+			}, second(0, c.kvLen, 1))
+			merge.fill("part", part)
+			gp.XStride = uint32(in)
+			plain := newSolo(t, table.KernelGEMV, []uint32{uint32(p.weight), p.act, decl.InputPlain, 0, 0, decl.OutputAdd}, gp, second(0, 0, 1), "x2", "b")
+			copy(plain.bytes("w"), w)
+			plain.fill("x", merge.everywhere("out", nil))
+			same(t, fmt.Sprintf("%v, %+v", p, c), fused.everywhere("y", y), plain.everywhere("y", y))
+		}
+	}
+}
+
 func TestSiLUMulStride(t *testing.T) {
 	r := rand.New(rand.NewPCG(26, 1))
 	const n, stride, rows = 13, 29, 3

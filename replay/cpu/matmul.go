@@ -18,21 +18,22 @@ const inputChunk = 256
 // here both read each weight once.
 type matmul struct {
 	ops   *ops
-	float floatFunc // for activations in float32
-	rows  rowsFunc  // for quantised ones
-	tiled tiledFunc // for quantised ones and weights in tiles; rows is then nil
-	quant bool      // activations are quantised
-	mins  bool      // their sums are needed
-	norm  bool      // the input is rmsnorm(x) * x2, not silu(x) * x2
-	add   bool      // the product is added to y
-	eps   float32   // of the norm
+	float floatFunc   // for activations in float32
+	rows  rowsFunc    // for quantised ones
+	tiled tiledFunc   // for quantised ones and weights in tiles; rows is then nil
+	quant bool        // activations are quantised
+	mins  bool        // their sums are needed
+	norm  bool        // the input is rmsnorm(x) * x2, not silu(x) * x2
+	add   bool        // the product is added to y
+	eps   float32     // of the norm
+	merge *splitMerge // the input is merged of the parts x, whose states are x2; else nil
 
 	in, out, group   int
 	xStride, yStride int
 	rowBytes         int // of W
 	panel            int // rows of W at a time, with several rows of x
 
-	x, x2 []float32 // [rows, in]; x2 is nil if the input is x, [in] for a norm
+	x, x2 []float32 // [rows, in], or parts; x2 is nil if the input is x, [in] for a norm
 	w     []byte    // [out, in]
 	b     []float32 // [out], or nil
 	y     []float32 // [rows, out]
@@ -83,6 +84,11 @@ func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
 	}
 	if input := b.spec(table.GEMVSpecInput); input != decl.InputPlain {
 		k.x2, k.norm = b.f32(table.GEMVBindX2), input == decl.InputNorm
+		if input == decl.InputMerge {
+			b.need(p.HeadDim > 0 && uint64(p.Heads)*uint64(p.HeadDim) == uint64(p.In), "%d columns are not %d heads of %d", p.In, p.Heads, p.HeadDim)
+			b.need(p.Splits > 0, "there are no splits")
+			k.merge = &splitMerge{heads: int(p.Heads), headDim: int(p.HeadDim), splits: int(p.Splits), span: int(p.Span), window: int(p.Window)}
+		}
 	}
 	if b.spec(table.GEMVSpecBias) != 0 {
 		k.b = b.f32(table.GEMVBindB)
@@ -210,7 +216,7 @@ func (k *matmul) prepare(w *worker, r int) {
 		scale = k.ops.normScale(x, k.eps)
 	}
 	if !k.quant {
-		k.combine(float32s(w.scratch[r*roundUp(4*k.in):][:4*k.in]), x, r, 0, scale)
+		k.combine(w, float32s(w.scratch[r*roundUp(4*k.in):][:4*k.in]), x, r, 0, scale)
 		return
 	}
 	k.input(w, r)
@@ -220,7 +226,7 @@ func (k *matmul) prepare(w *worker, r int) {
 		for at := 0; at < k.in; at += inputChunk {
 			end := min(at+inputChunk, k.in)
 			buf := w.chunk[:end-at]
-			k.combine(buf, x[at:end], r, at, scale)
+			k.combine(w, buf, x[at:end], r, at, scale)
 			k.ops.quantize(w.input.q[at:end], w.input.d[at/blockElems:end/blockElems], buf)
 		}
 	}
@@ -231,7 +237,11 @@ func (k *matmul) prepare(w *worker, r int) {
 
 // combine sets dst to the input of which x2 is a part: elements of row r from at
 // on, of which x has those of k.x. scale is the norm's.
-func (k *matmul) combine(dst, x []float32, r, at int, scale float32) {
+func (k *matmul) combine(w *worker, dst, x []float32, r, at int, scale float32) {
+	if k.merge != nil {
+		k.merge.row(w, dst, k.x, k.x2, at)
+		return
+	}
 	if k.norm {
 		k.ops.scaleMul(dst, x, k.x2[at:][:len(x)], scale)
 		return

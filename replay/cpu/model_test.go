@@ -176,9 +176,10 @@ func (s shape) forward(b *builder, rows, capacity int, x, h, ang, qkvAt, q, att,
 			Window: uint32(s.window), Span: uint32((s.ctx + 63) / 64 * 64), Splits: 1, Scale: float32(1 / math.Sqrt(float64(s.headDim))), HeadGroup: 1, RowGroup: 1}
 		windowed := uint32(min(s.window, 1))
 		if s.splits > 0 {
-			ap.Splits, ap.Span = uint32(s.splits), uint32(((s.ctx+s.splits-1)/s.splits+63)/64*64)
+			ap.Splits, ap.Span = uint32(s.splits), 16
 			b.cmd(table.KernelAttn, []uint32{uint32(s.headDim), windowed, 1}, ap, withRows(table.PatchKVLen), second, qFrom, at{p + "k", 0}, at{p + "v", 0}, parts)
-			b.cmd(table.KernelAttnMerge, []uint32{uint32(s.headDim)}, table.AttnMergeParams{Heads: uint32(s.heads), Splits: uint32(s.splits)}, withRows(0), second, parts, att)
+			b.cmd(table.KernelAttnMerge, []uint32{uint32(s.headDim)}, table.AttnMergeParams{Heads: uint32(s.heads), Splits: uint32(s.splits), Span: 16, Window: uint32(s.window)},
+				withRows(table.PatchKVLen), second, parts, att)
 		} else {
 			b.cmd(table.KernelAttn, []uint32{uint32(s.headDim), windowed, 0}, ap, withRows(table.PatchKVLen), second, qFrom, at{p + "k", 0}, at{p + "v", 0}, att)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/pianola-engine/pianola/dtype"
@@ -40,12 +41,39 @@ func (a attention) capacity() int {
 	return a.context
 }
 
-// size is the elements of one output.
+// size is the elements of one output: of a split the values, maximum and weight.
 func (a attention) size() int {
 	if a.splits > 0 {
 		return a.headDim + 2
 	}
 	return a.headDim
+}
+
+// parts returns an output with each part's values, maximum and weight together.
+func (a attention) parts(out []byte) []float64 {
+	x := floats(out)
+	if a.splits == 0 {
+		return x
+	}
+	units := a.kvHeads * a.shared * a.splits
+	var all []float64
+	for row := range slices.Chunk(x, units*a.size()) {
+		for u := range units {
+			all = append(all, row[u*a.headDim:][:a.headDim]...)
+			all = append(all, row[units*a.headDim+2*u:][:2]...)
+		}
+	}
+	return all
+}
+
+// split returns the positions of split s among those from begin to end-1.
+func (a attention) split(s, begin, end int) (int, int) {
+	n := 1
+	for 2*n <= a.splits {
+		n *= 2
+	}
+	each := max(a.span, (max(0, end-begin+n-1)/n+15)/16*16)
+	return begin + s*each, min(end, begin+(s+1)*each)
 }
 
 // halfs returns n random float16.
@@ -106,7 +134,7 @@ func (a attention) exact(c command) []float64 {
 					begin = max(0, end-a.window)
 				}
 				if a.splits > 0 {
-					begin, end = max(begin, s*a.span), min(end, (s+1)*a.span)
+					begin, end = a.split(s, begin, end)
 				}
 				one := make([]float64, a.size())
 				top, sum := math.Inf(-1), 0.0
@@ -146,14 +174,11 @@ func (a attention) exact(c command) []float64 {
 
 // compare compares an output with the exact one.
 func (a attention) compare(got []byte, want []float64, tol float64) error {
-	x, size := floats(got), a.size()
+	x, size := a.parts(got), a.size()
 	for at := 0; at < len(want); at += size {
 		g, w := x[at:at+size], want[at:at+size]
 		if a.splits > 0 && w[size-1] == 0 {
-			if g[size-1] != 0 {
-				return fmt.Errorf("element %d: a split without positions has weight %v", at+size-1, g[size-1])
-			}
-			continue
+			continue // a split without positions
 		}
 		if err := near(g[:a.headDim], w[:a.headDim], a.headDim, tol); err != nil {
 			return fmt.Errorf("values at %d: %w", at, err)
@@ -178,10 +203,13 @@ func randomAttention(r *rand.Rand, limit int) attention {
 	if r.IntN(3) == 0 {
 		a.window = 1 + r.IntN(2*a.kvLen)
 	}
-	a.span = (a.context + 63) / 64 * 64
-	if r.IntN(3) > 0 {
-		a.span = 64 * (1 + r.IntN(8))
-		a.splits = (a.context + a.span - 1) / a.span
+	if r.IntN(4) > 0 {
+		a.span, a.splits = pick(r, 1, 8, 16, 32, 48, 64, 100), 1+r.IntN(9)
+		// At the borders of splits.
+		if a.window == 0 && r.IntN(2) == 0 {
+			a.kvLen = max(1, pick(r, 1, a.span, a.splits*a.span, 16*a.splits)+r.IntN(3)-1)
+			a.context = a.kvLen + a.rows - 1 + r.IntN(300)
+		}
 	}
 	return a
 }
@@ -192,7 +220,7 @@ func TestAttention(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		run  func(*testing.T, *emu.Program)
-	}{{"attn", testAttn}, {"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 0, 4) }}, {"merge", testAttnMerge}, {"rope", testRopeAttn}, {"patch", testPatch}} {
+	}{{"attn", testAttn}, {"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 0, 4) }}, {"merge", testAttnMerge}, {"rope", func(t *testing.T, p *emu.Program) { testRopeAttn(t, p, 0, 60, 600) }}, {"patch", testPatch}} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, p) })
 	}
 }
@@ -203,7 +231,7 @@ func TestAttentionFast(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		run  func(*testing.T, *emu.Program)
-	}{{"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 4, 20) }}, {"rows", testAttnRows}, {"long", testAttnLong}} {
+	}{{"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 4, 20) }}, {"rows", testAttnRows}, {"long", testAttnLong}, {"rope", func(t *testing.T, p *emu.Program) { testRopeAttn(t, p, 60, 80, 5000) }}} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, p) })
 	}
 }
@@ -226,11 +254,7 @@ func testAttnTile(t *testing.T, p *emu.Program, first, end uint64) {
 		a.tile, a.headDim, a.rows = true, pick(r, 16, 48, 64, 64, 80, 96, 112, 128, 128), pick(r, 1, 3, 16, 17, 40)
 		a.rowGroup = pick(r, 1, 5, 16, 32, 48)
 		a.context = a.kvLen + a.rows - 1 + r.IntN(100)
-		a.span = (a.context + 63) / 64 * 64
-		if a.splits > 0 {
-			a.span = 64 * (1 + r.IntN(4))
-			a.splits = (a.context + a.span - 1) / a.span
-		}
+		a.span, a.splits = 0, 0
 		checkAttn(t, p, a, r, seed, 1e-5)
 	}
 }
@@ -286,14 +310,13 @@ func testAttnRows(t *testing.T, p *emu.Program) {
 			tab, slots := d.tableOf(t)
 			one := d.emulated(t, p, tab, d.contents(t, tab, slots, r), launch{threads: 128}).bindings[table.AttnBindOut]
 			// Compare what is there: parts without positions hold noise.
-			x, y := all[row*len(one):][:len(one)], one
-			for at := 0; at < len(y); at += 4 * a.size() {
-				g, w := x[at:][:4*a.size()], y[at:][:4*a.size()]
-				if a.splits > 0 && binary.LittleEndian.Uint32(w[len(w)-4:]) == 0 {
-					g, w = g[len(g)-4:], w[len(w)-4:]
+			x, y, want := alone.parts(all[row*len(one):][:len(one)]), alone.parts(one), alone.exact(d)
+			for at := 0; at < len(y); at += a.size() {
+				if a.splits > 0 && want[at+a.size()-1] == 0 {
+					continue
 				}
-				if !bytes.Equal(g, w) {
-					t.Fatalf("seed %d: %v: row %d is another one alone, output %d", seed, a, row, at/4/a.size())
+				if !slices.Equal(x[at:][:a.size()], y[at:][:a.size()]) {
+					t.Fatalf("seed %d: %v: row %d is another one alone, output %d", seed, a, row, at/a.size())
 				}
 			}
 		}
@@ -303,10 +326,10 @@ func testAttnRows(t *testing.T, p *emu.Program) {
 // testAttnLong splits contexts of thousands of positions and merges them.
 func testAttnLong(t *testing.T, p *emu.Program) {
 	for seed, a := range []attention{
-		{headDim: 128, kvHeads: 1, shared: 4, rows: 1, kvLen: 5000, context: 6000, splits: 24, span: 256, headGroup: 4, rowGroup: 1, scale: 1},
-		{headDim: 64, kvHeads: 2, shared: 3, rows: 2, kvLen: 3001, context: 3002, splits: 3, span: 1024, headGroup: 2, rowGroup: 1, scale: 8},
-		{headDim: 80, kvHeads: 1, shared: 2, rows: 1, kvLen: 4097, window: 2500, context: 9000, splits: 18, span: 512, headGroup: 2, rowGroup: 1, scale: 1},
-		{headDim: 128, kvHeads: 1, shared: 1, rows: 1, kvLen: 3000, context: 3000, span: 3008, headGroup: 1, rowGroup: 1, scale: 60},
+		{headDim: 128, kvHeads: 1, shared: 4, rows: 1, kvLen: 5000, context: 6000, splits: 8, span: 32, headGroup: 4, rowGroup: 1, scale: 1},
+		{headDim: 64, kvHeads: 2, shared: 3, rows: 2, kvLen: 3001, context: 3002, splits: 3, span: 64, headGroup: 2, rowGroup: 1, scale: 8},
+		{headDim: 80, kvHeads: 1, shared: 2, rows: 1, kvLen: 4097, window: 2500, context: 9000, splits: 18, span: 16, headGroup: 2, rowGroup: 1, scale: 1},
+		{headDim: 128, kvHeads: 1, shared: 1, rows: 1, kvLen: 3000, context: 3000, headGroup: 1, rowGroup: 1, scale: 60},
 	} {
 		r := rand.New(rand.NewPCG(uint64(seed), 3))
 		c := a.command(r)
@@ -318,8 +341,8 @@ func testAttnLong(t *testing.T, p *emu.Program) {
 		got := part
 		if a.splits > 0 {
 			m := command{
-				kernel: table.KernelAttnMerge, specs: []uint32{uint32(a.headDim)}, second: pianolaSecond{rows: uint32(a.rows)},
-				params: table.AttnMergeParams{Heads: uint32(a.kvHeads * a.shared), Splits: uint32(a.splits)},
+				kernel: table.KernelAttnMerge, specs: []uint32{uint32(a.headDim)}, second: pianolaSecond{kvLen: uint32(a.kvLen), rows: uint32(a.rows)},
+				params: table.AttnMergeParams{Heads: uint32(a.kvHeads * a.shared), Splits: uint32(a.splits), Span: uint32(a.span), Window: uint32(a.window)},
 				input:  map[string][]byte{"part": part},
 			}
 			tab, slots := m.tableOf(t)
@@ -331,25 +354,44 @@ func testAttnLong(t *testing.T, p *emu.Program) {
 	}
 }
 
+// randomParts returns what splits might have left; of those without positions
+// NaN.
+func (a attention) randomParts(r *rand.Rand) []float32 {
+	var out []float32
+	for row := range a.rows {
+		var values, states []float32
+		begin, end := 0, a.kvLen+row
+		if a.window > 0 {
+			begin = max(0, end-a.window)
+		}
+		for u := range a.kvHeads * a.shared * a.splits {
+			part, state := normal(r, a.headDim, 1), []float32{float32(r.NormFloat64() * pick(r, 1.0, 30)), float32(math.Exp(r.NormFloat64()))}
+			if from, to := a.split(u%a.splits, begin, end); from >= to {
+				for i := range part {
+					part[i] = float32(math.NaN())
+				}
+				state[0], state[1] = part[0], part[0]
+			}
+			values, states = append(values, part...), append(states, state...)
+		}
+		out = append(append(out, values...), states...)
+	}
+	return out
+}
+
 // testAttnMerge merges random parts, some of which are not there.
 func testAttnMerge(t *testing.T, p *emu.Program) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		d, heads, splits, rows := pick(r, 1, 8, 20, 64, 80, 128, 256, 300), 1+r.IntN(3), pick(r, 1, 2, 7, 40, 300), 1+r.IntN(3)
-		part := normal(r, rows*heads*splits*(d+2), 1)
-		for at := 0; at < len(part); at += d + 2 {
-			part[at+d], part[at+d+1] = float32(r.NormFloat64()*pick(r, 1.0, 30)), float32(math.Exp(r.NormFloat64()))
-			if r.IntN(3) == 0 && at > 0 {
-				for i := range d {
-					part[at+i] = float32(math.NaN())
-				}
-				part[at+d], part[at+d+1] = pick(r, float32(math.Inf(-1)), -1e30), 0
-			}
+		a := attention{
+			headDim: d, kvHeads: heads, shared: 1, rows: rows, splits: splits, span: pick(r, 1, 16, 40), kvLen: 1 + r.IntN(pick(r, 3, 100, 3000)),
+			window: pick(r, 0, 0, 1+r.IntN(500)),
 		}
 		c := command{
-			kernel: table.KernelAttnMerge, specs: []uint32{uint32(d)}, second: pianolaSecond{rows: uint32(rows)},
-			params: table.AttnMergeParams{Heads: uint32(heads), Splits: uint32(splits)},
-			input:  map[string][]byte{"part": f32(part)},
+			kernel: table.KernelAttnMerge, specs: []uint32{uint32(d)}, second: pianolaSecond{kvLen: uint32(a.kvLen), rows: uint32(rows)},
+			params: table.AttnMergeParams{Heads: uint32(heads), Splits: uint32(splits), Span: uint32(a.span), Window: uint32(a.window)},
+			input:  map[string][]byte{"part": f32(a.randomParts(r))},
 		}
 		tab, slots := c.tableOf(t)
 		contents := c.contents(t, tab, slots, r)

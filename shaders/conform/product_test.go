@@ -59,11 +59,13 @@ type productOf struct {
 	out, in  int
 	rows     int
 	group    int // of the emulated command
+	ahead    uint32
 	rowGroup int
 	silu     bool
 	norm     bool // gemv alone has it, and add
 	bias     bool
 	add      bool
+	merge    attention // whose splits the input is merged of, if there are any; of gemv, one row
 	scale    float64
 }
 
@@ -80,6 +82,15 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 	case p.norm:
 		input, x2 = decl.InputNorm, normal(r, p.in, 1)
 	}
+	if p.merge.splits > 0 {
+		input = decl.InputMerge
+		parts := p.merge.randomParts(r)
+		for i := range parts {
+			parts[i] *= float32(p.scale)
+		}
+		n := p.merge.kvHeads * p.merge.splits
+		x, x2 = parts[:n*p.merge.headDim], parts[n*p.merge.headDim:]
+	}
 	y := make([]float32, (p.rows-1)*ys+p.out)
 	if p.add {
 		y = normal(r, len(y), p.scale)
@@ -89,9 +100,10 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 		specs:  []uint32{uint32(p.t), p.act, input, one(p.bias), uint32(p.layout), one(p.add)},
 		params: table.GEMVParams{
 			In: uint32(p.in), Out: uint32(p.out), XStride: uint32(xs), YStride: uint32(ys), Group: uint32(p.group), RowGroup: uint32(p.rowGroup),
-			Eps: 1e-6,
+			Eps: 1e-6, Ahead: p.ahead, Heads: uint32(p.merge.kvHeads), HeadDim: uint32(p.merge.headDim), Splits: uint32(p.merge.splits), Span: uint32(p.merge.span),
+			Window: uint32(p.merge.window),
 		},
-		second: pianolaSecond{rows: uint32(p.rows)},
+		second: pianolaSecond{kvLen: uint32(p.merge.kvLen), rows: uint32(p.rows)},
 		input: map[string][]byte{
 			"x": f32(x), "x2": f32(x2), "w": m.bytes(p.layout), "b": f32(b), "y": f32(y),
 		},
@@ -103,6 +115,9 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 	if !p.bias {
 		c.absent = append(c.absent, "b")
 		delete(c.input, "b")
+	}
+	if input == decl.InputMerge {
+		x = p.merge.merged(x, x2)
 	}
 	want := floats(f32(y))
 	for row := range p.rows {
@@ -173,12 +188,66 @@ func (p *productOf) check(t *testing.T, e *emu.Program, seed uint64, threads int
 // kindOf sets what the input is and what becomes of the product.
 func (p *productOf) kindOf(r *rand.Rand) {
 	p.silu, p.norm, p.bias, p.add = false, false, r.IntN(2) == 1, r.IntN(3) == 0
-	switch r.IntN(4) {
+	switch r.IntN(5) {
 	case 0:
 		p.silu = true
 	case 1, 2:
 		p.norm = true
+	case 3:
+		p.mergeOf(r)
 	}
+}
+
+// mergeOf makes the input one that is merged of splits, if heads can have its
+// columns.
+func (p *productOf) mergeOf(r *rand.Rand) {
+	var sizes []int
+	for _, d := range []int{4, 8, 20, 32, 64, 80, 96, 128, 256} {
+		if p.in%d == 0 {
+			sizes = append(sizes, d)
+		}
+	}
+	if len(sizes) == 0 {
+		return
+	}
+	d := pick(r, sizes...)
+	p.rows = 1
+	p.merge = attention{headDim: d, kvHeads: p.in / d, shared: 1, rows: 1, splits: 1 + r.IntN(8), span: pick(r, 1, 16, 32, 40), window: pick(r, 0, 0, 1+r.IntN(500))}
+	p.merge.kvLen = max(1, pick(r, 1, p.merge.span, p.merge.splits*p.merge.span, 16*p.merge.splits, r.IntN(5000))+r.IntN(3)-1)
+}
+
+// merged returns what the splits of a row are merged to.
+func (a attention) merged(values, states []float32) []float32 {
+	begin, d := 0, a.headDim
+	if a.window > 0 {
+		begin = max(0, a.kvLen-a.window)
+	}
+	var out []float32
+	for h := range a.kvHeads * a.shared {
+		top, weight, sum := math.Inf(-1), 0.0, make([]float64, d)
+		for pass := range 2 {
+			for s := range a.splits {
+				u := h*a.splits + s
+				from, to := a.split(s, begin, a.kvLen)
+				if from >= to {
+					continue
+				}
+				if pass == 0 {
+					top = max(top, float64(states[2*u]))
+					continue
+				}
+				factor := math.Exp(float64(states[2*u]) - top)
+				weight += factor * float64(states[2*u+1])
+				for i := range d {
+					sum[i] += factor * float64(values[u*d+i])
+				}
+			}
+		}
+		for _, v := range sum {
+			out = append(out, float32(v/weight))
+		}
+	}
+	return out
 }
 
 // TestTiledGEMV compares products of tiles with those of the CPU device, which
@@ -197,15 +266,15 @@ func TestTiledGEMV(t *testing.T) {
 				p := productOf{
 					kernel: table.KernelGEMV, t: typ, act: decl.ActQ8, layout: dtype.Tiled16,
 					out: 16 * (1 + r.IntN(5)), in: elems * pick(r, 1, 2, 3, 5, 16/(elems/32)+1, 1024/elems),
-					rows: pick(r, 1, 1, 3), rowGroup: pick(r, 1, 2), group: pick(r, 8, 16, 24, 32, 48),
+					rows: pick(r, 1, 1, 3), rowGroup: pick(r, 1, 2), group: pick(r, 8, 16, 24, 32, 48), ahead: uint32(pick(r, 0, 10240)),
 					scale: pick(r, 1, 1, 1e-3, 1e4),
 				}
 				p.kindOf(r)
 				device, exact := 2e-6, 3e-2
-				if p.silu || p.norm {
+				if p.silu || p.norm || p.merge.splits > 0 {
 					device, exact = 1e-2, 8e-2
 				}
-				p.check(t, e, seed, pick(r, 32, 64, 96, 256, 512), device, exact)
+				p.check(t, e, seed, pick(r, 32, 64, 96, 192, 256), device, exact)
 			}
 		})
 	}
@@ -226,14 +295,14 @@ func TestRowsGEMV(t *testing.T) {
 				p := productOf{
 					kernel: table.KernelGEMV, t: typ, act: decl.ActF32, layout: dtype.Rows,
 					out: 1 + r.IntN(70), in: elems * pick(r, 1, 2, 3, 9, 5000/elems),
-					rows: pick(r, 1, 1, 3), rowGroup: pick(r, 1, 2), group: pick(r, 1, 2, 4, 7, 8, 16, 32),
+					rows: pick(r, 1, 1, 3), rowGroup: pick(r, 1, 2), group: pick(r, 1, 2, 4, 7, 8, 16, 32), ahead: uint32(pick(r, 0, 10240)),
 					scale: pick(r, 1, 1, 1e-3, 1e4),
 				}
-				p.kindOf(r)
 				if elems == 1 {
 					p.in = pick(r, 1, 7, 8, 32, 100, 256, 264, 1016, 2056, 4100, 4352)
 				}
-				p.check(t, e, seed, pick(r, 32, 64, 96, 256, 512), 2e-5, 2e-5)
+				p.kindOf(r)
+				p.check(t, e, seed, pick(r, 32, 64, 96, 192, 256), 2e-5, 2e-5)
 			}
 		})
 	}

@@ -49,7 +49,7 @@ func (w *whole) String() string {
 // small makes several chunks of a prompt, a cache that rotates where there is a
 // window, and splits of attention.
 func small(c *chip.Chip) {
-	c.PrefillChunk, c.LogitsRows, c.SplitContext, c.SplitSpan = 16, 7, 63, 64
+	c.PrefillChunk, c.LogitsRows, c.SplitContext, c.SplitSpan = 16, 7, 63, 16
 }
 
 // integers makes products of tiles with activations of 8 bits; tiles are of 16

@@ -9,7 +9,7 @@ import (
 // Names of specialisation constants' values.
 var (
 	actValues    = []string{"f32", "q8"}
-	inputValues  = []string{"plain", "silu_mul", "norm"}
+	inputValues  = []string{"plain", "silu_mul", "norm", "merge"}
 	outputValues = []string{"store", "add"}
 	layoutValues = []string{"half", "interleaved"}
 	matrixValues = []string{"rows", "tiled16"} // dtype.Layout
@@ -23,6 +23,7 @@ const (
 	InputPlain   = 0 // the input is x
 	InputSiLUMul = 1 // the input is silu(x) * x2
 	InputNorm    = 2 // the input is rmsnorm(x) * x2
+	InputMerge   = 3 // the input is what attn_merge makes of x and x2
 
 	OutputStore = 0 // y is the product
 	OutputAdd   = 1 // the product is added to y
@@ -65,17 +66,18 @@ var (
 
 // matmul declares gemv and gemm: y = W·input (+ bias), row by row. Both have
 // the same arguments; gemv is shaped for one row, gemm for a chunk whose
-// weights are read once. require is what one of them wants besides.
-func matmul(name, doc, tgMem string, require ...string) Kernel {
+// weights are read once. second is what one of them has beside the rows, require
+// what it wants besides. input-min(input,2) is 1 if the input is merge.
+func matmul(name, doc, tgMem string, second []Second, require ...string) Kernel {
 	return Kernel{
 		Name: name,
 		Doc:  doc,
 		Grid: [3]string{"div(out,group)", "div(rows,row_group)", "1"},
-		Require: append([]string{"1 <= in", "1 <= out", "1 <= group", "1 <= row_group", "in <= x_stride", "out <= y_stride", "weights*8*div(group,8) <= group", "weights <= act", "256*div(stage,256) <= stage"},
+		Require: append([]string{"1 <= in", "1 <= out", "1 <= group", "1 <= row_group", "in <= x_stride", "out <= y_stride", "weights*8*div(group,8) <= group", "weights <= act", "256*div(stage,256) <= stage", "16*div(ahead,16) <= ahead", "ahead <= 65536"},
 			require...),
 		Bindings: []Binding{
-			{Name: "x", Role: Read, Extent: "((rows-1)*x_stride+in)*4", Doc: "[rows, in] float32, rows x_stride apart"},
-			{Name: "x2", Role: Read, Extent: "((rows-1)*(2-min(input,2))*x_stride+in)*4", If: "input", Doc: "silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x); norm: [in] float32, that of the normalised x"},
+			{Name: "x", Role: Read, Extent: "((rows-1)*x_stride+in*(1-(input-min(input,2)))+(input-min(input,2))*in*splits)*4", Doc: "[rows, in] float32, rows x_stride apart; merge: [heads, splits, head_dim] float32"},
+			{Name: "x2", Role: Read, Extent: "((rows-1)*(2-min(input,2))*x_stride+in*(1-(input-min(input,2)))+(input-min(input,2))*heads*splits*2)*4", If: "input", Doc: "silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x); norm: [in] float32, that of the normalised x; merge: [heads, splits, 2] float32: maximum, weight"},
 			{Name: "w", Role: Read, Extent: "mat(weights,wtype,out,in)", Doc: "[out, in] wtype, in the layout weights"},
 			{Name: "b", Role: Read, Extent: "out*4", If: "bias", Doc: "[out] float32"},
 			{Name: "y", Role: Write, Extent: "((rows-1)*y_stride+out)*4", ReadIf: "output", Doc: "[rows, out] float32, rows y_stride apart; output add: read too"},
@@ -88,9 +90,15 @@ func matmul(name, doc, tgMem string, require ...string) Kernel {
 			{"group", U32, "rows of W a threadgroup computes"},
 			{"row_group", U32, "rows of x a threadgroup computes them for"},
 			{"eps", F32, "added to the mean square, if the input is norm"},
+			{"ahead", U32, "bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers"},
 			{"stage", U32, "columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048"},
+			{"heads", U32, "Q heads, if the input is merge, as all that follow"},
+			{"head_dim", U32, "elements of a head"},
+			{"splits", U32, "splits of attention"},
+			{"span", U32, "positions of a split at least"},
+			{"window", U32, "positions seen, 0 if all are"},
 		},
-		Second: []Second{secondRows},
+		Second: append(second, secondRows),
 		Specs:  []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput},
 		// The input of every row as float32 or as int8 with a scale a block,
 		// rounded up to 64 bytes: never more than float32. Then 256 elements of
@@ -102,8 +110,8 @@ func matmul(name, doc, tgMem string, require ...string) Kernel {
 
 // attnRequire is what attn and rope_attn want of their arguments.
 var attnRequire = []string{
-	"1 <= head_dim", "1 <= kv_heads", "div(heads,kv_heads)*kv_heads <= heads", "1 <= heads", "1 <= splits", "context <= splits*span", "windowed <= window",
-	"(1-windowed)*context <= cap", "1 <= cap", "splits <= 1+split*splits", "64*div(span,64) <= span", "1 <= head_group", "head_group <= div(heads,kv_heads)",
+	"1 <= head_dim", "1 <= kv_heads", "div(heads,kv_heads)*kv_heads <= heads", "1 <= heads", "1 <= splits", "splits <= 1+split*1023", "split <= span", "span <= 65536",
+	"windowed <= window", "(1-windowed)*context <= cap", "1 <= cap", "1 <= head_group", "head_group <= div(heads,kv_heads)",
 }
 
 // Kernels is the list of kernels; an id is an index in it. Append only: ids
@@ -194,10 +202,13 @@ var Kernels = []Kernel{
 		Params: []Field{{"n", U32, "width"}},
 		Second: []Second{secondRows},
 	},
-	matmul("gemv", "y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few.",
-		"2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,stage+2048*(1-min(stage,1)))*4"),
+	matmul("gemv", "y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few; for one if its input is a merge, which reads the splits that saw a position.",
+		"2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,stage+2048*(1-min(stage,1)))*4+div(threads,32)*ahead+16*min(ahead,1)", []Second{secondKVLen},
+		"(input-min(input,2))*rows <= 1", "(input-min(input,2))*heads*head_dim <= in", "(input-min(input,2))*in <= heads*head_dim",
+		"(input-min(input,2))*4*div(head_dim,4) <= head_dim", "(input-min(input,2))*in <= 1048576", "input-min(input,2) <= splits", "input-min(input,2) <= span",
+		"(input-min(input,2))*splits <= 8", "(input-min(input,2))*span <= 65536"),
 	matmul("gemm", "y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk. Its input is no norm, its output is stored.",
-		"weights*24832+(1-weights)*18944", "input <= 1", "output <= 0"),
+		"weights*24832+(1-weights)*18944", nil, "input <= 1", "output <= 0"),
 	{
 		Name:    "head_norm",
 		Doc:     "Each head h of each row: x[r, h] = rmsnorm(x[r, h]) * w.",
@@ -285,14 +296,14 @@ var Kernels = []Kernel{
 	},
 	{
 		Name:    "attn",
-		Doc:     "Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees positions s*span to (s+1)*span - 1 and writes its sum, its maximum and its weight to part; a split without positions may write its weight 0 alone. A threadgroup takes head_group heads that share K and V, and row_group rows.",
+		Doc:     "Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees n of them from the s*n-th on, n = max(span, P/2^i rounded up to a multiple of 16), P all that the row sees, 2^i at most splits, and writes its sum, its maximum and its weight; one without positions writes nothing. A threadgroup takes head_group heads that share K and V, and row_group rows.",
 		Grid:    [3]string{"kv_heads*div(div(heads,kv_heads),head_group)", "splits", "div(rows,row_group)"},
-		Require: slices.Concat(attnRequire, []string{"windowed*min(context,window+rows-1) <= cap", "1 <= row_group", "row_group <= 1+tile*row_group", "tile*head_dim <= 128", "tile*16*div(head_dim,16) <= head_dim"}),
+		Require: slices.Concat(attnRequire, []string{"windowed*min(context,window+rows-1) <= cap", "1 <= row_group", "row_group <= 1+tile*row_group", "split+tile <= 1", "tile*head_dim <= 128", "tile*16*div(head_dim,16) <= head_dim"}),
 		Bindings: []Binding{
 			{Name: "q", Role: Read, Extent: "((rows-1)*q_stride+heads*head_dim)*4", Doc: "[rows, heads, head_dim] float32, rows q_stride apart"},
 			{Name: "k_cache", Role: Read, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
 			{Name: "v_cache", Role: Read, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
-			{Name: "out", Role: Write, Extent: "rows*heads*splits*(head_dim+2*split)*4", Doc: "[rows, heads, head_dim] float32; split: [rows, heads, splits, head_dim + 2]: values, maximum, weight"},
+			{Name: "out", Role: Write, Extent: "rows*heads*splits*(head_dim+2*split)*4", Doc: "[rows, heads, head_dim] float32; split: of each row [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight"},
 		},
 		Params: []Field{
 			{"heads", U32, "Q heads"},
@@ -300,7 +311,7 @@ var Kernels = []Kernel{
 			{"q_stride", U32, "elements from one row of q to the next"},
 			{"cap", U32, "rows of the cache"},
 			{"window", U32, "positions seen, if the constant windowed is 1"},
-			{"span", U32, "positions of a split"},
+			{"span", U32, "positions of a split at least"},
 			{"splits", U32, "splits, 1 if not split"},
 			{"scale", F32, "factor of Q·K"},
 			{"head_group", U32, "Q heads that a threadgroup takes"},
@@ -313,18 +324,20 @@ var Kernels = []Kernel{
 	},
 	{
 		Name:    "attn_merge",
-		Doc:     "Merges the splits of each row and head in order: out = sum(values * exp(max_s - max)) / sum(weight * exp(max_s - max)). Splits that saw no position have weight 0.",
+		Doc:     "Merges the splits of attn or rope_attn of each row and head in order, those that saw a position: out = sum(values * exp(max_s - max)) / sum(weight * exp(max_s - max)).",
 		Grid:    [3]string{"heads", "rows", "1"},
-		Require: []string{"1 <= heads", "1 <= head_dim", "1 <= splits"},
+		Require: []string{"1 <= heads", "1 <= head_dim", "1 <= splits", "splits <= 1024", "1 <= span", "span <= 65536"},
 		Bindings: []Binding{
-			{Name: "part", Role: Read, Extent: "rows*heads*splits*(head_dim+2)*4", Doc: "[rows, heads, splits, head_dim + 2] float32"},
+			{Name: "part", Role: Read, Extent: "rows*heads*splits*(head_dim+2)*4", Doc: "float32, of each row [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight"},
 			{Name: "out", Role: Write, Extent: "rows*heads*head_dim*4", Doc: "[rows, heads, head_dim] float32"},
 		},
 		Params: []Field{
 			{"heads", U32, "Q heads"},
 			{"splits", U32, "splits"},
+			{"span", U32, "positions of a split at least"},
+			{"window", U32, "positions seen, 0 if all are"},
 		},
-		Second: []Second{secondRows},
+		Second: []Second{secondKVLen, secondRows},
 		Specs:  []Constant{constHeadDim},
 		TGMem:  "(splits+threads+2*div(threads,32))*4",
 	},
@@ -377,7 +390,7 @@ var Kernels = []Kernel{
 			{Name: "norm", Role: Read, Extent: "2*head_dim*4", If: "qk_norm", Doc: "[2, head_dim] float32: of Q, of K"},
 			{Name: "k_cache", Role: ReadWrite, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
 			{Name: "v_cache", Role: ReadWrite, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
-			{Name: "out", Role: Write, Extent: "heads*splits*(head_dim+2*split)*4", Doc: "[heads, head_dim] float32; split: [heads, splits, head_dim + 2]: values, maximum, weight"},
+			{Name: "out", Role: Write, Extent: "heads*splits*(head_dim+2*split)*4", Doc: "[heads, head_dim] float32; split: [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight"},
 		},
 		Params: []Field{
 			{"heads", U32, "Q heads"},
@@ -385,7 +398,7 @@ var Kernels = []Kernel{
 			{"half", U32, "rotated pairs of a head, at most head_dim/2"},
 			{"cap", U32, "rows of the cache"},
 			{"window", U32, "positions seen, if the constant windowed is 1"},
-			{"span", U32, "positions of a split"},
+			{"span", U32, "positions of a split at least"},
 			{"splits", U32, "splits, 1 if not split"},
 			{"scale", F32, "factor of Q·K"},
 			{"head_group", U32, "Q heads that a threadgroup takes"},

@@ -21,6 +21,13 @@ PIANOLA_INLINE uint ballot(bool p) {
 PIANOLA_INLINE void threadgroup_wait() { pianola_threadgroup_barrier(); }
 PIANOLA_INLINE void simdgroup_wait() { exchange(0, "simdgroup_barrier"); }
 
+// Copies are there at once.
+PIANOLA_INLINE void copy16(threadgroup void *to, device const void *from) { __builtin_memcpy((void *)to, (const void *)from, 16); }
+PIANOLA_INLINE void copy8(threadgroup void *to, device const void *from) { __builtin_memcpy((void *)to, (const void *)from, 8); }
+PIANOLA_INLINE void copy4(threadgroup void *to, device const void *from) { __builtin_memcpy((void *)to, (const void *)from, 4); }
+PIANOLA_INLINE void commit_copies() {}
+template <uint N> PIANOLA_INLINE void wait_copies() {}
+
 PIANOLA_INLINE int dot4(int a, int b, int acc) {
     const char4 x = __builtin_bit_cast(char4, a), y = __builtin_bit_cast(char4, b);
     for (int i = 0; i < 4; i++) acc += (int)x[i] * (int)y[i];

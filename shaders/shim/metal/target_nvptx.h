@@ -16,6 +16,11 @@ PIANOLA_INLINE void simdgroup_wait() { __nvvm_bar_warp_sync(-1u); }
 // inputs_ready is a line for package replay/cuda to find.
 PIANOLA_INLINE void inputs_ready() { asm volatile("// pianola: inputs ready" ::: "memory"); }
 
+PIANOLA_INLINE uint opaque(uint v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
 // LLVM 19 has no intrinsic for it.
 PIANOLA_INLINE int dot4(int a, int b, int acc) {
     int r;
@@ -37,6 +42,21 @@ PIANOLA_INLINE int round_bytes(float4 v) {
 }
 
 #if PIANOLA_SM >= 80
+// Copies that go on while the thread does: those since the last commit are a
+// group, and wait_copies waits until all groups but the last N are there.
+PIANOLA_INLINE uint shared_address(threadgroup const void *p) { return (uint)(ulong)p; }
+PIANOLA_INLINE void copy16(threadgroup void *to, device const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+PIANOLA_INLINE void copy8(threadgroup void *to, device const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+PIANOLA_INLINE void copy4(threadgroup void *to, device const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+PIANOLA_INLINE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <uint N> PIANOLA_INLINE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
 // Products of matrices by a warp; shaders/mma.h says who has what.
 PIANOLA_INLINE int4 multiply_bytes(uint2 a, uint b, int4 c) {
     int c0 = c.x, c1 = c.y, c2 = c.z, c3 = c.w;

@@ -89,14 +89,37 @@ static float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, u
     return all;
 }
 
+// The splits of attention: how many positions each has, and merging a head's.
+static uint32_t split_each(uint32_t visible, uint32_t splits, uint32_t span) {
+    uint32_t n = 1;
+    while (2 * n <= splits) n *= 2;
+    uint32_t each = ((visible + n - 1) / n + 15) / 16 * 16;
+    return each > span ? each : span;
+}
+
+static void merge(float *out, const float *values, const float *states, uint32_t splits, uint32_t span, uint32_t window, uint32_t len, uint32_t d) {
+    uint32_t visible = window ? least(len, window) : len, each = split_each(visible, splits, span);
+    double acc[1024] = {0}, m = -1e300, sum = 0;
+    for (uint32_t s = 0; s < splits && s * each < visible; s++)
+        if (states[2 * s] > m) m = states[2 * s];
+    for (uint32_t s = 0; s < splits && s * each < visible; s++) {
+        double f = exp(states[2 * s] - m);
+        for (uint32_t i = 0; i < d; i++) acc[i] += values[s * d + i] * f;
+        sum += states[2 * s + 1] * f;
+    }
+    for (uint32_t i = 0; i < d; i++) out[i] = sum > 0 ? (float)(acc[i] / sum) : 0;
+}
+
 static void gemv(const launch *l) {
     PARAMS(gemv);
-    enum { PLAIN, SILU, NORM };
+    enum { PLAIN, SILU, NORM, MERGE };
     float *x = malloc(p->in * sizeof *x);
     for (uint32_t r = 0; r < rows(l); r++) {
         const float *in = F(0) + (uint64_t)r * p->x_stride;
         for (uint32_t i = 0; i < p->in; i++) x[i] = l->specs[2] == SILU ? silu(in[i]) * F(1)[(uint64_t)r * p->x_stride + i] : in[i];
         if (l->specs[2] == NORM) norm(x, in, F(1), p->in, p->eps);
+        for (uint32_t h = 0; l->specs[2] == MERGE && h < p->heads; h++)
+            merge(x + h * p->head_dim, F(0) + h * p->splits * p->head_dim, F(1) + 2 * h * p->splits, p->splits, p->span, p->window, second(l, 4), p->head_dim);
         for (uint32_t o = 0; o < p->out; o++) {
             float *y = F(4) + (uint64_t)r * p->y_stride + o;
             *y = dot(l->bind[2], l->specs[0], (uint64_t)o * p->in, x, p->in) + (l->specs[3] ? F(3)[o] : 0) + (l->specs[5] ? *y : 0);
@@ -173,17 +196,19 @@ typedef struct {
     uint32_t begin, end, cap, split;
 } positions;
 
-static positions part(uint32_t end, uint32_t windowed, uint32_t window, uint32_t split, uint32_t s, uint32_t span, uint32_t cap) {
+static positions part(uint32_t end, uint32_t windowed, uint32_t window, uint32_t split, uint32_t s, uint32_t splits, uint32_t span, uint32_t cap) {
     positions a = {windowed && end > window ? end - window : 0, end, cap, split};
     if (split) {
-        a.begin = a.begin > s * span ? a.begin : s * span;
-        a.end = least(a.end, (s + 1) * span);
+        uint32_t each = split_each(a.end - a.begin, splits, span);
+        a.begin += s * each;
+        a.end = least(a.end, a.begin + each);
     }
     return a;
 }
 
-static void attend(float *out, const float *q, const uint8_t *keys, const uint8_t *values, uint64_t head, positions a, uint32_t d, float scale) {
+static void attend(float *out, float *state, const float *q, const uint8_t *keys, const uint8_t *values, uint64_t head, positions a, uint32_t d, float scale) {
     double acc[1024] = {0}, m = -1e300, sum = 0;
+    if (a.split && a.begin >= a.end) return;
     for (uint32_t pos = a.begin; pos < a.end; pos++) {
         const uint64_t at = (head * a.cap + pos % a.cap) * d;
         const _Float16 *k = (const _Float16 *)keys + at, *v = (const _Float16 *)values + at;
@@ -196,22 +221,25 @@ static void attend(float *out, const float *q, const uint8_t *keys, const uint8_
         m = top;
     }
     for (uint32_t i = 0; i < d; i++) out[i] = (float)(a.split || sum == 0 ? acc[i] : acc[i] / sum);
-    if (a.split) out[d] = sum > 0 ? (float)m : -3e38f, out[d + 1] = (float)sum;
+    if (a.split) state[0] = (float)m, state[1] = (float)sum;
 }
 
 static void attn(const launch *l) {
     PARAMS(attn);
-    uint32_t d = l->specs[0], split = l->specs[2], size = d + 2 * split;
+    uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits;
     for (uint32_t r = 0; r < rows(l); r++)
         for (uint32_t h = 0; h < p->heads; h++)
-            for (uint32_t s = 0; s < p->splits; s++)
-                attend(F(3) + (((uint64_t)r * p->heads + h) * p->splits + s) * size, F(0) + (uint64_t)r * p->q_stride + h * d, l->bind[1], l->bind[2],
-                       h / (p->heads / p->kv_heads), part(second(l, 4) + r, l->specs[1], p->window, split, s, p->span, p->cap), d, p->scale);
+            for (uint32_t s = 0; s < p->splits; s++) {
+                float *out = F(3) + (uint64_t)r * parts * (d + 2 * split);
+                uint32_t i = h * p->splits + s;
+                attend(out + i * d, out + parts * d + 2 * i, F(0) + (uint64_t)r * p->q_stride + h * d, l->bind[1], l->bind[2], h / (p->heads / p->kv_heads),
+                       part(second(l, 4) + r, l->specs[1], p->window, split, s, p->splits, p->span, p->cap), d, p->scale);
+            }
 }
 
 static void rope_attn(const launch *l) {
     PARAMS(rope_attn);
-    uint32_t d = l->specs[0], split = l->specs[2], size = d + 2 * split, len = second(l, 4), row = (len - 1) % p->cap;
+    uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, len = second(l, 4), row = (len - 1) % p->cap;
     float x[1024];
     for (uint32_t h = 0; h < p->kv_heads; h++) {
         memcpy(x, F(1) + h * d, d * 4);
@@ -224,28 +252,23 @@ static void rope_attn(const launch *l) {
         memcpy(x, F(0) + h * d, d * 4);
         if (l->specs[4]) norm(x, F(0) + h * d, F(4), d, p->eps);
         rotate(x, F(3), p->half_, l->specs[3]);
-        for (uint32_t s = 0; s < p->splits; s++)
-            attend(F(7) + ((uint64_t)h * p->splits + s) * size, x, l->bind[5], l->bind[6], h / (p->heads / p->kv_heads),
-                   part(len, l->specs[1], p->window, split, s, p->span, p->cap), d, p->scale);
+        for (uint32_t s = 0; s < p->splits; s++) {
+            uint32_t i = h * p->splits + s;
+            attend(F(7) + i * d, F(7) + parts * d + 2 * i, x, l->bind[5], l->bind[6], h / (p->heads / p->kv_heads),
+                   part(len, l->specs[1], p->window, split, s, p->splits, p->span, p->cap), d, p->scale);
+        }
     }
 }
 
 static void attn_merge(const launch *l) {
     PARAMS(attn_merge);
-    uint32_t d = l->specs[0], size = d + 2;
-    for (uint32_t u = 0; u < rows(l) * p->heads; u++) {
-        const float *part = F(0) + (uint64_t)u * p->splits * size;
-        double acc[1024] = {0}, m = -1e300, sum = 0;
-        for (uint32_t s = 0; s < p->splits; s++)
-            if (part[s * size + d + 1] > 0 && part[s * size + d] > m) m = part[s * size + d];
-        for (uint32_t s = 0; s < p->splits; s++) {
-            if (part[s * size + d + 1] == 0) continue;
-            double f = exp(part[s * size + d] - m);
-            for (uint32_t i = 0; i < d; i++) acc[i] += part[s * size + i] * f;
-            sum += part[s * size + d + 1] * f;
+    uint32_t d = l->specs[0], parts = p->heads * p->splits;
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t h = 0; h < p->heads; h++) {
+            const float *part = F(0) + (uint64_t)r * parts * (d + 2);
+            merge(F(1) + ((uint64_t)r * p->heads + h) * d, part + h * p->splits * d, part + parts * d + 2 * h * p->splits, p->splits, p->span, p->window,
+                  second(l, 4) + r, d);
         }
-        for (uint32_t i = 0; i < d; i++) F(1)[(uint64_t)u * d + i] = sum > 0 ? (float)(acc[i] / sum) : 0;
-    }
 }
 
 static void silu_mul(const launch *l) {

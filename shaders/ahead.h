@@ -1,0 +1,86 @@
+// Weights on their way to threadgroup memory while a SIMD group does something
+// else: a ring of slots, each a step's. A lane reads only what it has written, so
+// that it waits for itself alone.
+//
+// Where there are no such copies a lane keeps what it has read in registers.
+#ifndef PIANOLA_AHEAD_H
+#define PIANOLA_AHEAD_H
+
+#include "rows.h"
+#include "tiles.h"
+
+#if defined(PIANOLA_HOST) || (defined(PIANOLA_NVPTX) && PIANOLA_SM >= 80)
+#define PIANOLA_COPIES 1
+#endif
+
+// step_form returns what a lane reads of a step: of floats four rows of 8
+// columns.
+static inline quad_form step_form(uint type) {
+    if (is_float(type)) {
+        return {type == PIANOLA_WTYPE_F32 ? 8u : 4u, 0, 0};
+    }
+    return quad_form_of(type);
+}
+
+// slot_bytes returns the size of a slot.
+static inline uint slot_bytes(uint type) {
+    const quad_form f = step_form(type);
+    return 512 * f.vectors + 256 * f.pairs + 128 * f.words;
+}
+
+// PIANOLA_ROOM is what a SIMD group's slots have at most.
+#define PIANOLA_ROOM 10240
+
+// slots_of returns how many steps are on their way: 2 to 4.
+static inline uint slots_of(uint type) { return min(4u, PIANOLA_ROOM / slot_bytes(type)); }
+
+#ifdef PIANOLA_COPIES
+
+// copies is a lane's place in a slot: vectors of all lanes, then pairs, words.
+struct copies {
+    threadgroup uchar *at; // the slot
+    uint lane;
+    quad_form form;
+};
+
+static inline threadgroup uchar *vector_of(thread const copies &c, uint i) { return c.at + 512 * i + 16 * c.lane; }
+static inline threadgroup uchar *pair_of(thread const copies &c, uint i) { return c.at + 512 * c.form.vectors + 256 * i + 8 * c.lane; }
+static inline threadgroup uchar *word_of(thread const copies &c, uint i) { return c.at + 512 * c.form.vectors + 256 * c.form.pairs + 128 * i + 4 * c.lane; }
+
+static inline void take_vector(thread copies &c, uint i, device const uchar *p) { metal::shim::copy16(vector_of(c, i), p); }
+static inline void take_pair(thread copies &c, uint i, device const uchar *p) { metal::shim::copy8(pair_of(c, i), p); }
+static inline void take_word(thread copies &c, uint i, device const uchar *p) { metal::shim::copy4(word_of(c, i), p); }
+
+// wait_copies waits until the oldest of a type's slots is there.
+template <uint T>
+static inline void wait_copies() {
+    switch (slots_of(T)) {
+    case 4: metal::shim::wait_copies<3>(); break;
+    case 3: metal::shim::wait_copies<2>(); break;
+    default: metal::shim::wait_copies<1>();
+    }
+}
+
+// copied returns what a lane has copied to a slot.
+static inline tile_quad copied(thread const copies &c) {
+    tile_quad t;
+    _Pragma("clang loop unroll(full)")
+    for (uint i = 0; i < 8; i++) {
+        if (i < c.form.vectors) {
+            t.vectors[i] = *(threadgroup const uint4 *)vector_of(c, i);
+        }
+    }
+    _Pragma("clang loop unroll(full)")
+    for (uint i = 0; i < 2; i++) {
+        if (i < c.form.pairs) {
+            t.pairs[i] = *(threadgroup const uint2 *)pair_of(c, i);
+        }
+        if (i < c.form.words) {
+            t.words[i] = *(threadgroup const uint *)word_of(c, i);
+        }
+    }
+    return t;
+}
+
+#endif
+#endif

@@ -1,0 +1,84 @@
+// The splits of attention and how they are merged.
+#ifndef PIANOLA_MERGE_H
+#define PIANOLA_MERGE_H
+
+#include "pianola.h"
+
+// split_each returns how many positions each split has of those that a row
+// sees: as few as 2^n splits, no more than there are, divide them into, at least
+// span. The last that has any has fewer, the others after it none.
+static inline uint split_each(uint visible, uint splits, uint span) {
+    const uint shift = 31 - clz(splits);
+    const uint even = (visible + (1u << shift) - 1) >> shift;
+    return max(span, (even + 15) / 16 * 16);
+}
+
+// split_row is the parts that the splits of a row left.
+struct split_row {
+    device const float *values; // [heads, splits, head_dim]
+    device const float *states; // [heads, splits, 2]: maximum, weight
+    uint heads, head_dim, splits;
+    uint span, window;
+    uint visible, each; // positions of the row, and of a split; see split_sees
+};
+
+// split_visible returns how many positions a row sees. A window of 0 is none.
+static inline uint split_visible(uint kv_len, uint window) {
+    const uint len = max(kv_len, 1u);
+    return window == 0 ? len : min(len, window);
+}
+
+// split_sees sets which positions a row sees.
+static inline void split_sees(thread split_row &s, uint kv_len) {
+    s.visible = split_visible(kv_len, s.window);
+    s.each = split_each(s.visible, max(s.splits, 1u), s.span);
+}
+
+// PIANOLA_SPLITS is how many splits a product merges at most.
+#define PIANOLA_SPLITS 8
+
+// split_reads is what the splits left of four elements, read before the first
+// is needed.
+struct split_reads {
+    float4 values[PIANOLA_SPLITS];
+    float2 states[PIANOLA_SPLITS];
+};
+
+// load_splits reads the parts of elements 4i to 4i+3 of a row, head after head.
+// Splits without positions are not read, and have no weight.
+static inline void load_splits(thread split_reads &r, thread const split_row &s, uint i) {
+    const uint each = s.head_dim / 4;
+    // The quotient is at least half of its divisor's inverse from an integer.
+    const uint head = min(uint((float(i) + 0.5f) / float(each)), s.heads - 1);
+    device const float4 *values = (device const float4 *)s.values + head * s.splits * each + (i - head * each);
+    device const float2 *states = (device const float2 *)s.states + head * s.splits;
+    _Pragma("clang loop unroll(full)")
+    for (uint j = 0; j < PIANOLA_SPLITS; j++) {
+        r.values[j] = float4(0.0f);
+        r.states[j] = float2(-1e30f, 0.0f);
+        if (j * s.each < s.visible) {
+            r.values[j] = values[j * each];
+            r.states[j] = states[j];
+        }
+    }
+}
+
+// merge_splits returns the four elements.
+static inline float4 merge_splits(thread const split_reads &r) {
+    float top = r.states[0].x;
+    _Pragma("clang loop unroll(full)")
+    for (uint j = 1; j < PIANOLA_SPLITS; j++) {
+        top = max(top, r.states[j].x);
+    }
+    float4 value = float4(0.0f);
+    float weight = 0.0f;
+    _Pragma("clang loop unroll(full)")
+    for (uint j = 0; j < PIANOLA_SPLITS; j++) {
+        const float factor = exp(r.states[j].x - top);
+        value += r.values[j] * factor;
+        weight += r.states[j].y * factor;
+    }
+    return value * (weight > 0.0f ? 1.0f / weight : 0.0f);
+}
+
+#endif
