@@ -325,7 +325,9 @@ func (t *Table) viewCmd(i, program int, live []*Region) cmdView {
 	}
 	v.Params = make(namedValues, 0, len(k.Params))
 	for j, f := range k.Params {
-		v.Params = append(v.Params, viewParam(f, c.u32(4*j)))
+		n := viewParam(f, c.u32(4*j))
+		n.quiet = c.u32(4*j) == 0 && slices.Contains(k.Optional, f.Name)
+		v.Params = append(v.Params, n)
 	}
 	v.viewSecond(c, k)
 	return v
@@ -426,7 +428,7 @@ func (v *cmdView) viewSecond(c *Cmd, k *decl.Kernel) {
 		n := Field(&c.Second, s.Offset)
 		v.Second = append(v.Second, namedValue{
 			Name: s.Name, Value: strconv.FormatUint(uint64(n), 10), number: true,
-			quiet: n == 0 && slices.Contains(offsets, s.Offset),
+			quiet: n == 0 && (slices.Contains(offsets, s.Offset) || slices.Contains(k.Optional, s.Name)),
 		})
 	}
 }

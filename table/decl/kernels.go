@@ -98,8 +98,9 @@ func matmul(name, doc, tgMem string, second []Second, require ...string) Kernel 
 			{"span", U32, "positions of a split at least"},
 			{"window", U32, "positions seen, 0 if all are"},
 		},
-		Second: append(second, secondRows),
-		Specs:  []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput},
+		Second:   append(second, secondRows),
+		Specs:    []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput},
+		Optional: []string{"ahead", "stage", "heads", "head_dim", "splits", "span", "window", "kv_len"},
 		// The input of every row as float32 or as int8 with a scale a block,
 		// rounded up to 64 bytes: never more than float32. Then 256 elements of
 		// the product, if it is added.
