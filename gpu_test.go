@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/golden"
@@ -17,6 +18,8 @@ import (
 var (
 	gophers = flag.String("gophers", "", "a folder with more of gopher's GGUF files, for the GPU's tests")
 	repeats = flag.Int("repeats", 3, "how often the GPU's tests repeat a generation")
+
+	firstModel = flag.String("first-model", "testdata/gopher-q8_0.gguf", "the model whose first token the GPU's tests time")
 )
 
 // onGPU skips the test if there is no NVIDIA GPU.
@@ -149,6 +152,50 @@ func TestGPURepeats(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Fatalf("mode %s: another output", mode)
 			}
+		}
+	}
+}
+
+// TestGPUFirstToken: the first request's time to its first token is within 1.1
+// times that of the tenth, as medians of several times that a model is opened.
+// What a session's graphs take is in neither.
+func TestGPUFirstToken(t *testing.T) {
+	onGPU(t)
+	const opens, requests = 9, 10
+	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
+	for _, mode := range cuda.Modes() {
+		var first, last []time.Duration
+		for range opens {
+			m := open(t, *firstModel, pianola.Options{Device: "cuda", Mode: mode})
+			var took time.Duration
+			for i := range requests {
+				s, err := m.NewSession(pianola.SessionOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				from := time.Now()
+				if _, _, err := s.Replay().Prompt(t.Context(), ids); err != nil {
+					t.Fatal(err)
+				}
+				took = time.Since(from)
+				if i == 0 {
+					first = append(first, took)
+				}
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			last = append(last, took)
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		slices.Sort(first)
+		slices.Sort(last)
+		a, b := first[opens/2], last[opens/2]
+		t.Logf("mode %s: first %v, tenth %v, ratio %.2f", mode, a, b, float64(a)/float64(b))
+		if float64(a) > 1.1*float64(b) {
+			t.Errorf("mode %s: the first request takes %v, the tenth %v", mode, a, b)
 		}
 	}
 }
