@@ -170,8 +170,8 @@ static inline void multiply_step(thread float4 &sum, thread const tile_quad &t, 
     const uint k = 2 * (there ? piece : 0);
     if (is_float(T)) {
         const float4 zero = float4(0.0f);
-        const float4 low = there ? x[k] : zero;
-        const float4 high = there ? x[k + 1] : zero;
+        const float4 low = there ? x[k / 2] : zero;
+        const float4 high = there ? x[pieces + k / 2] : zero;
         _Pragma("clang loop unroll(full)")
         for (uint r = 0; r < 4; r++) {
             sum[r] += dot_eight<T>({t.vectors[r], t.vectors[4 + r]}, low, high);

@@ -182,12 +182,13 @@ static inline float4 made_input(thread const input_part &part, thread const prod
 }
 
 // put_input writes vector i of the input, of which there are count, to stage, or
-// its 8-bit form to q and d.
+// its 8-bit form to q and d. In stage the even vectors come first, since lanes
+// read two that follow each other.
 template <bool Quantised>
 static inline void put_input(threadgroup float4 *stage, threadgroup int *q, threadgroup float *d, float4 v, uint i, uint count) {
     if (!Quantised) {
         if (i < count) {
-            stage[i] = v;
+            stage[i % 2 * (count / 2) + i / 2] = v;
         }
         return;
     }

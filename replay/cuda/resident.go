@@ -33,8 +33,10 @@ type interpreter struct {
 	bodies []uint32 // by command of the program: which body; patch's is 0
 }
 
-// aheadBytes is how much of the next product's weights is asked for while a
-// command ends: less than what the cache holds besides the command's own.
+// aheadBytes is the size of a next product's weights at most that are asked for
+// while a command ends: what the cache holds besides the command's own. Of larger
+// ones each threadgroup has its own first bytes on their way, and the first bytes of all
+// would be a few threadgroups'.
 const aheadBytes = 8 << 20
 
 // residentBlocks is how many threadgroups a multiprocessor has: more only wait
@@ -230,8 +232,11 @@ func (d *Device) records(s *session, program int) ([]byte, error) {
 		}
 		if size > 0 {
 			for _, r := range ahead {
+				if size > aheadBytes {
+					break
+				}
 				binary.LittleEndian.PutUint64(b[ptx.RecordBytes*r+ptx.RecordPrefetch:], uint64(at))
-				binary.LittleEndian.PutUint32(b[ptx.RecordBytes*r+ptx.RecordAhead:], uint32(min(size, aheadBytes)))
+				binary.LittleEndian.PutUint32(b[ptx.RecordBytes*r+ptx.RecordAhead:], uint32(size))
 			}
 			ahead = append(ahead[:0], i+1)
 		}
