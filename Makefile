@@ -2,6 +2,8 @@
 #          files, the public API, cross-builds, the tests for arm64
 # test     the tests, with the race detector
 # test-arm64  the tests of the NEON loops and of small models, under qemu
+# softmetal  the tests of the Metal device on Metal in software; needs cgo, clang 19
+#          and GCC's Objective-C runtime
 # golden   rewrites the golden files of the tests
 # gen      rewrites what is generated from the kernel declarations, the NEON
 #          assembly from its C files and the PTX from the GPU kernels; the latter
@@ -16,9 +18,9 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C tools tool -n $(1))
 
-.PHONY: check test test-arm64 golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
+.PHONY: check test test-arm64 softmetal golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
 
-check: fmt vet lint ranks generated api-check cross test-arm64
+check: fmt vet lint ranks generated api-check cross test-arm64 softmetal
 
 fmt:
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
@@ -61,6 +63,16 @@ test-arm64:
 	@command -v qemu-aarch64 >/dev/null || { echo "qemu-aarch64 is missing, which Debian's package qemu-user has"; exit 1; }
 	GOARCH=arm64 CGO_ENABLED=0 go test -short -exec "qemu-aarch64 -cpu max" ./dtype ./replay/cpu
 	GOARCH=arm64 CGO_ENABLED=0 go test -tags nocuda -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' .
+
+# Metal's own declarations are checked by go test ./replay/metal/driver.
+SOFTMETAL = CGO_ENABLED=1 CC=clang-19 go
+softmetal:
+	@for need in clang-19:clang-19 /usr/include/Block.h:libblocksruntime-dev /usr/lib/gcc/*/*/libobjc.so:gobjc; do \
+		command -v "$${need%:*}" >/dev/null || ls $${need%:*} >/dev/null 2>&1 || missing="$$missing $${need##*:}"; \
+	done; test -z "$$missing" || { echo "softmetal: missing, as Debian names its packages:$$missing"; exit 1; }
+	$(SOFTMETAL) vet -tags softmetal ./...
+	$(SOFTMETAL) test -tags softmetal ./replay/metal/...
+	$(SOFTMETAL) test -tags softmetal -run TestMetal . ./replay ./cmd/pianola
 
 golden:
 	go test ./compiler ./table ./cmd/pianola -update

@@ -30,9 +30,6 @@ func (e *DeviceError) Error() string {
 // Unwrap returns the device's own error.
 func (e *DeviceError) Unwrap() error { return e.Err }
 
-// whyNoMetal says why there is no Metal device.
-const whyNoMetal = "this build has no Metal device"
-
 // target is a device and what to compile for it.
 type target struct {
 	dev   replay.Device
@@ -41,8 +38,8 @@ type target struct {
 	stays bool // weights may stay where the file has them
 }
 
-// newDevice returns the device that the options ask for. auto is the NVIDIA GPU
-// if one can be used and no threads are asked for, else the CPU.
+// newDevice returns the device that the options ask for. auto is the GPU, Apple's
+// or NVIDIA's, if one can be used and no threads are asked for, else the CPU.
 func newDevice(o Options) (*target, error) {
 	switch o.Mode {
 	case "", "encode", "record", "resident":
@@ -51,6 +48,11 @@ func newDevice(o Options) (*target, error) {
 	}
 	switch o.Device {
 	case "", "auto":
+		if o.Threads == 0 && metalFirst {
+			if t, err := newMetal(o.Mode); err == nil {
+				return t, nil
+			}
+		}
 		if o.Threads == 0 {
 			if t, err := newCUDA(o.Mode, cuda.Options{Modules: cudaModules()}); err == nil {
 				return t, nil
@@ -65,7 +67,10 @@ func newDevice(o Options) (*target, error) {
 		}
 		return newCUDA(o.Mode, cuda.Options{Modules: cudaModules()})
 	case "metal":
-		return nil, &DeviceError{Device: "metal", Why: whyNoMetal}
+		if o.Threads != 0 {
+			return nil, &DeviceError{Device: "metal", Why: "threads are for the CPU device"}
+		}
+		return newMetal(o.Mode)
 	}
 	return nil, &DeviceError{Device: o.Device, Why: "unknown; the devices are auto, cpu, metal, cuda"}
 }
@@ -136,7 +141,7 @@ type DeviceStatus struct {
 
 // Devices lists the devices that this program knows.
 func Devices() []DeviceStatus {
-	return []DeviceStatus{cpuStatus(), {Info: table.Info{Device: "metal"}, Why: whyNoMetal}, cudaStatus(cuda.Options{Modules: cudaModules()})}
+	return []DeviceStatus{cpuStatus(), metalStatus(), cudaStatus(cuda.Options{Modules: cudaModules()})}
 }
 
 func cpuStatus() DeviceStatus {

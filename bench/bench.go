@@ -106,6 +106,10 @@ type Result struct {
 	Submissions int     `json:"submissions"`
 	Waits       int     `json:"waits"`
 
+	// CallsPerToken are the calls of the GPU's programming interface in the last
+	// run's decoding, 0 where the device does not count them.
+	CallsPerToken float64 `json:"calls_per_token"`
+
 	// ChainP50MS and ChainP99MS are what half and 99 of 100 submissions of all
 	// runs' decoding took at most, from the call to its return: with chains of
 	// one token, the latency of a token.
@@ -259,6 +263,7 @@ func (r *runner) chains() error {
 		Submissions: now.Submissions - stats.Submissions,
 		Waits:       now.Waits - stats.Waits,
 		WaitTime:    now.WaitTime - stats.WaitTime,
+		Calls:       now.Calls - stats.Calls,
 	}
 	r.longest = longest
 	r.decode = append(r.decode, float64(total)/took.Seconds())
@@ -314,6 +319,7 @@ func (r *runner) result(m *pianola.Model, name string) (*Result, error) {
 		chain = r.longest
 		res.Chain = chain
 		res.WaitMS, res.Submissions, res.Waits = milliseconds(r.last.WaitTime), r.last.Submissions, r.last.Waits
+		res.CallsPerToken = float64(r.last.Calls) / float64(tokens)
 		res.AllocsPerToken = float64(slices.Min(r.mallocs)) / float64(tokens)
 		res.ChainP50MS, res.ChainP99MS = percentile(r.chainMS, 50), percentile(r.chainMS, 99)
 		res.BytesPerToken = meanBytes(reads, r.o.start()+1, tokens)

@@ -24,6 +24,9 @@ func (r *Result) WriteText(w io.Writer) error {
 		row("decode", "%s tok/s, %d tokens%s", spread(r.DecodeTokS), r.Tokens, r.depth())
 		row("reads", "%.2f MB a token, %.2f GB/s", r.BytesPerToken/1e6, r.ReadGBs)
 		row("waits", "%d submissions, %d waits, %.2f ms a run", r.Submissions, r.Waits, r.WaitMS)
+		if r.CallsPerToken > 0 {
+			row("calls", "%.1f of the GPU's interface a token", r.CallsPerToken)
+		}
 		row("latency", "%.3f ms a submission, 99 of 100 within %.3f ms", r.ChainP50MS, r.ChainP99MS)
 		row("allocations", "%.3g a token", r.AllocsPerToken)
 	}

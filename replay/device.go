@@ -48,3 +48,9 @@ type Device interface {
 	// Close frees everything. Twice is harmless.
 	Close() error
 }
+
+// CallCounter is a Device that counts what it calls of the system to replay.
+type CallCounter interface {
+	// Calls counts since the device was made.
+	Calls() uint64
+}

@@ -85,6 +85,14 @@ func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o t
 	return m, nil
 }
 
+// calls returns what the device has called of the system, 0 if it does not say.
+func (m *Model) calls() uint64 {
+	if c, ok := m.dev.(CallCounter); ok {
+		return c.Calls()
+	}
+	return 0
+}
+
 // Table returns the table.
 func (m *Model) Table() *table.Table { return m.t }
 

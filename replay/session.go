@@ -48,6 +48,7 @@ type Stats struct {
 	Submissions, Waits int
 	WaitTime           time.Duration // host time spent waiting
 	DeviceTime         time.Duration
+	Calls              uint64 // of the system, where the device is a CallCounter; other sessions' in between too
 }
 
 // Stats returns the counts since the session was made.
@@ -136,6 +137,7 @@ func (s *Session) submit() (table.Result, error) {
 // submitBehind submits what runs adds to the submission. own says that the
 // device's last submission was the session's, so that scratch is as that left it.
 func (s *Session) submitBehind(runs func(own bool)) (table.Result, error) {
+	calls := s.m.calls()
 	s.m.mu.Lock()
 	runs(s.order != 0 && s.order == s.m.order)
 	ticket, err := s.m.dev.Submit(&s.sub)
@@ -158,6 +160,7 @@ func (s *Session) submitBehind(runs func(own bool)) (table.Result, error) {
 	s.stats.Waits++
 	s.stats.WaitTime += time.Since(start)
 	s.stats.DeviceTime += res.Elapsed
+	s.stats.Calls += s.m.calls() - calls
 	return res, err
 }
 

@@ -19,6 +19,15 @@ type Releaser interface {
 	Release(b []byte)
 }
 
+// Pager is a Source that has its files in memory: a device that shares the
+// host's memory may use tensors where they are.
+type Pager interface {
+	// Mapping returns all that is mapped with b, which are bytes of a tensor. It
+	// begins with a page, and its last page is there in whole. It stays until
+	// the source is closed.
+	Mapping(b []byte) (whole []byte, ok bool)
+}
+
 // LoadOptions are a device's settings for one table.
 type LoadOptions struct {
 	Progress func(done, total uint64) // bytes of the upload section; may be nil

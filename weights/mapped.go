@@ -92,6 +92,19 @@ func (m *Mapped) Release(b []byte) {
 	}
 }
 
+// Mapping returns the file in memory that b is bytes of, as Tensor returned
+// them. Its last page is there in whole.
+func (m *Mapped) Mapping(b []byte) (whole []byte, ok bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, f := range m.files {
+		if _, ok := offsetIn(f.data, b); ok {
+			return f.data, true
+		}
+	}
+	return nil, false
+}
+
 // Tensor returns the bytes of a tensor, in the element type's own layout. They
 // must not be written to, nor used after Close. The error is [ErrClosed], or
 // names a tensor that is not there.

@@ -263,4 +263,12 @@ func TestRelease(t *testing.T) {
 	if !bytes.Equal(b, before) {
 		t.Error("released bytes have changed")
 	}
+	if whole, ok := m.Mapping(b); !ok || uint64(len(whole)) != dir.Files()[0].Size || len(whole) <= len(b) {
+		t.Errorf("%d bytes are in %d, %t", len(b), len(whole), ok)
+	}
+	for _, other := range [][]byte{make([]byte, 1<<16), nil} {
+		if _, ok := m.Mapping(other); ok {
+			t.Error("bytes that are not of the model have a mapping")
+		}
+	}
 }

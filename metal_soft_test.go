@@ -1,0 +1,75 @@
+//go:build softmetal
+
+package pianola
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/replay/metal/driver"
+	"github.com/pianola-engine/pianola/replay/metal/soft"
+)
+
+// TestMetal opens a model on Metal in software and generates the tokens that the
+// CPU does.
+func TestMetal(t *testing.T) {
+	if err := soft.Start("."); err != nil {
+		t.Fatal(err)
+	}
+	const path = "testdata/tiny/llama/model.gguf"
+	ctx := context.Background()
+	ids := func(o Options) (out []int32) {
+		o.Context = 64
+		m, err := Open(ctx, path, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		s, err := m.NewSession(SessionOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for tok, err := range s.GenerateIDs(ctx, []int32{5, 6, 7}, GenerateOptions{MaxTokens: 10}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, tok.ID)
+		}
+		if o.Device == "metal" && (m.Device().Device != "metal" || m.Table().Header.Chip != "m4-pro" || m.Memory().Mapped == 0) {
+			t.Errorf("%+v, chip %s, %+v", m.Device(), m.Table().Header.Chip, m.Memory())
+		}
+		return out
+	}
+	want := ids(Options{Device: "cpu"})
+	if got := ids(Options{Device: "metal", Mode: "record"}); !slices.Equal(got, want) {
+		t.Errorf("%v, the CPU %v", got, want)
+	}
+	if s := metalStatus(); !s.Available || s.Memory == 0 || s.Limits != "threadgroups of 1024 threads and 32 KiB, buffers of 4096 MiB, chip m4-pro" ||
+		!slices.Equal(s.Modes, []string{"encode", "record"}) {
+		t.Errorf("%+v", s)
+	}
+	if objects, bytes := soft.Live(); objects != 0 || bytes != 0 {
+		t.Errorf("%d objects and %d bytes are left", objects, bytes)
+	}
+	if err := soft.Violation(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMetalRoll replays a table that was compiled for the chip by its name.
+func TestMetalRoll(t *testing.T) {
+	c, err := metalChip(driver.Properties{Name: "Apple M4 Pro", Family: 9, MaxThreads: 1024, ThreadgroupMemory: 32 << 10, MaxBuffer: 64 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if own, err := chip.Lookup("m4-pro"); err != nil || own.Fingerprint() != c.Fingerprint() || strings.Contains(c.Title, "software") {
+		t.Errorf("%+v, %v", c, err)
+	}
+}

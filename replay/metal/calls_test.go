@@ -1,0 +1,107 @@
+//go:build softmetal
+
+package metal_test
+
+import (
+	"testing"
+
+	"github.com/pianola-engine/pianola/replay/metal"
+	"github.com/pianola-engine/pianola/replay/metal/soft"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// counted returns the calls of Metal that a submission takes, by the software's
+// count and by the device's own.
+func counted(t *testing.T, d *metal.Device, sub *table.Submission) (calls map[string]int, all, own int) {
+	t.Helper()
+	before, ours := soft.Calls(), d.Calls()
+	if _, err := submit(d, sub); err != nil {
+		t.Fatal(err)
+	}
+	calls = soft.Calls()
+	for name, n := range before {
+		if calls[name] -= n; calls[name] == 0 {
+			delete(calls, name)
+		}
+	}
+	for _, n := range calls {
+		all += n
+	}
+	return calls, all, int(d.Calls() - ours)
+}
+
+// TestCalls counts messages to Metal: a call that sets what is set is one too
+// many, and a recorded token takes 4.
+func TestCalls(t *testing.T) {
+	for _, noFuse := range []bool{false, true} {
+		checked(t)
+		m := single(t, noFuse)
+		for _, mode := range metal.Modes() {
+			d := load(t, whole(t, mode), m)
+			id := begun(t, d)
+			if _, err := submit(d, decode(m.t, id, 0, 1)); err != nil { // what a token takes is known then
+				t.Fatal(err)
+			}
+			redundant := soft.Redundant()
+			_, one, _ := counted(t, d, decode(m.t, id, 1, 1))
+			calls, all, own := counted(t, d, decode(m.t, id, 1, 33))
+			perToken := float64(all-one) / 32
+			p, _, _ := m.t.Program(table.ProgramDecode)
+			t.Logf("no fusion %t, %s: %d commands, %d calls for a token alone, %.1f for each more: %v", noFuse, mode, p.Count, one, perToken, calls)
+			if n := soft.Redundant() - redundant; n != 0 {
+				t.Errorf("no fusion %t, %s: %d calls set what is set", noFuse, mode, n)
+			}
+			if mode == "record" && perToken > 4 {
+				t.Errorf("no fusion %t: %.2f calls a recorded token", noFuse, perToken)
+			}
+			if mode == "encode" && (perToken < float64(p.Count) || perToken > 12*float64(p.Count)) {
+				t.Errorf("no fusion %t: %.2f calls a token of %d commands", noFuse, perToken, p.Count)
+			}
+			// The device does not count labels that the software reads, nor waits exactly.
+			if own < all-4 || own > all+4 {
+				t.Errorf("no fusion %t, %s: the device counts %d calls, there were %d", noFuse, mode, own, all)
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// BenchmarkEncode encodes chains of 32 tokens over a Metal whose methods return
+// at once.
+func BenchmarkEncode(b *testing.B) {
+	for _, noFuse := range []bool{false, true} {
+		name := "fused"
+		if noFuse {
+			name = "apart"
+		}
+		m := single(b, noFuse)
+		b.Run(name, func(b *testing.B) {
+			perCommand, err := encodeNS(b, m, b.N)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(perCommand, "ns/command")
+		})
+	}
+}
+
+// TestEncodeTime bounds what encoding costs a command.
+func TestEncodeTime(t *testing.T) {
+	m := single(t, true)
+	best := 1e9
+	for range 20 {
+		ns, err := encodeNS(t, m, 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if best = min(best, ns); best <= 100 {
+			break
+		}
+	}
+	t.Logf("%.1f ns a command", best)
+	if best > 150 {
+		t.Errorf("encoding costs %.1f ns a command, more than 150", best)
+	}
+}

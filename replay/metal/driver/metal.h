@@ -1,0 +1,144 @@
+// The C interface of the Metal device: what package driver calls. Nothing that
+// belongs to one command crosses it while a table is replayed.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    pm_bindings = 8,
+    // Buffer indexes behind the bindings.
+    pm_params = 8,
+    pm_second = 9,
+    pm_step = 10,
+    pm_buffers = 11,
+    pm_step_bytes = 64,
+    pm_place_bytes = 32, // of a step block, those that say where a token is
+    pm_range_bytes = 16, // from one execution range to the next
+};
+
+typedef struct pm_device pm_device;
+
+// pm_error is an NSError, or what Metal answers with nil to. code is 0 where it gave none.
+typedef struct pm_error {
+    int64_t code;
+    char text[504];
+} pm_error;
+
+// pm_properties are what a device says of itself.
+typedef struct pm_properties {
+    uint64_t max_buffer;  // bytes of a buffer
+    uint64_t working_set; // bytes that are recommended at most
+    uint64_t allocated;   // bytes of this process
+    uint32_t max_threads; // of a threadgroup
+    uint32_t threadgroup_memory;
+    uint32_t page;        // bytes that memory used without a copy is a multiple of
+    uint32_t family;      // the latest Apple family that is known, 0: none
+    uint32_t timestamps;  // 1: encoders can take the time
+    uint32_t reserved;
+    char name[128];
+} pm_properties;
+
+typedef struct pm_pipeline {
+    void *handle;
+    uint32_t max_threads;
+    uint32_t simd_width;
+    uint32_t threadgroup_memory; // that the kernel has of its own
+    uint32_t reserved;
+} pm_pipeline;
+
+typedef struct pm_constant {
+    uint32_t index, value;
+} pm_constant;
+
+// pm_command is one dispatch, ready to be encoded for a session.
+typedef struct pm_command {
+    void *pipeline;
+    void *buffers[pm_bindings]; // null: not there
+    uint64_t offsets[pm_bindings];
+    uint64_t params;    // offset in the chain's params
+    uint64_t second_at; // of recordings: offset of the secondary bytes in their buffer
+    void *label;        // an NSString
+    uint32_t groups[3], threads[3];
+    uint32_t threadgroup_memory; // a multiple of 16
+    uint32_t second[4];
+    uint8_t barrier;         // 1: all commands before must have finished
+    uint8_t patch;           // a table.Patch without the flag for rows
+    uint8_t rows;            // 1: the rows are patched too
+    uint8_t patch_offset[2]; // bytes of the patch's values; 255: none
+    uint8_t reserved[3];
+} pm_command;
+
+// pm_place is where a token is, as a step block has it behind its counter.
+typedef struct pm_place {
+    uint32_t position, kv_row, kv_len, token_index, row, rows;
+} pm_place;
+
+// pm_run is some tokens of a program.
+typedef struct pm_run {
+    const pm_command *commands;
+    void *label; // an NSString
+    uint32_t count, tokens;
+    pm_place place;    // of the first token
+    uint32_t first;    // of recordings: the program's first command,
+    uint32_t patch;    // the patch of the first token; the next tokens' are behind it
+    uint32_t range;    // the first token's execution range, if ranged
+    uint32_t ranged;   // 1: each token has a patch and a range of its own, which the patch sets
+    uint32_t move;     // 1: before it the step block gets place number place_at of places
+    uint32_t place_at;
+    uint32_t reserved[2];
+} pm_run;
+
+// pm_chain is what becomes one command buffer.
+typedef struct pm_chain {
+    const pm_run *runs;
+    void *params, *step, *result; // buffers; result gets the step block at the end
+    uint64_t step_offset;
+    void *recording; // null: commands are encoded
+    void *seconds;   // of a recording: secondary bytes, execution ranges
+    uint64_t ranges; // offset of the first range in seconds
+    void *places;    // step blocks' beginnings
+    void *const *written, *const *read; // what a recording's commands use
+    uint32_t run_count, written_count, read_count;
+    uint32_t serial; // 1: commands run one after another
+    // Set by pm_commit: the command buffer, and how many messages to Metal it took.
+    void *buffer;
+    uint64_t calls;
+    double start, end; // set by pm_wait: on the GPU, in seconds of the system's clock
+    pm_error error;    // set by both where they fail
+} pm_chain;
+
+// pm_bound is what all commands of a recording share.
+typedef struct pm_bound {
+    void *params, *second, *step;
+    uint64_t step_offset;
+} pm_bound;
+
+// Functions that fail return 0 and fill in *e, or the chain's error. What they return is retained; pm_release takes any of it.
+int pm_open(pm_device **out, pm_error *e);
+void pm_close(pm_device *d);
+void pm_describe(pm_device *d, pm_properties *out);
+void pm_release(void *object);
+void *pm_label(const char *text);
+
+// The library that pipelines are made of: source text, or what Apple's compiler made of it.
+int pm_library_source(pm_device *d, const char *source, uint64_t length, pm_error *e);
+int pm_library_data(pm_device *d, const void *data, uint64_t length, pm_error *e);
+int pm_make_pipeline(pm_device *d, const char *name, const pm_constant *constants, uint32_t count, uint32_t threads, int indirect,
+                     pm_pipeline *out, pm_error *e);
+
+// Buffers are shared with the host and zeroed; memory is used where it is, whole pages.
+void *pm_make_buffer(pm_device *d, uint64_t length, void **contents, pm_error *e);
+void *pm_wrap_buffer(pm_device *d, void *memory, uint64_t length, pm_error *e);
+
+// A recording holds commands of pipelines made for it.
+void *pm_make_recording(pm_device *d, uint32_t commands, pm_error *e);
+int pm_record(void *recording, uint32_t at, const pm_command *commands, uint32_t count, const pm_bound *bound, pm_error *e);
+
+// pm_commit encodes a chain and gives it to the GPU. pm_wait returns when it has ended, with its error if it has one, and
+// releases its command buffer.
+int pm_commit(pm_device *d, pm_chain *c);
+int pm_wait(pm_chain *c);
+
+// pm_timed runs one token of the chain's one run, command by command, waits for it, and sets the seconds that each command
+// took; if it fails, *failed is the command.
+int pm_timed(pm_device *d, pm_chain *c, double *seconds, uint32_t *failed);

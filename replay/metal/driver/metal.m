@@ -1,0 +1,533 @@
+//go:build (darwin && cgo) || softmetal
+
+// The Metal device's calls of Apple's API. Objects are retained and released by
+// hand: what a function makes is its caller's, and each function has a pool for
+// what Metal autoreleases.
+#import <Foundation/Foundation.h>
+#import <Metal/Metal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "metal.h"
+
+struct pm_device {
+    id<MTLDevice> device;
+    id<MTLCommandQueue> queue;
+    id<MTLLibrary> library;
+    id<MTLFence> fence; // orders all passes: our buffers are not tracked
+    MTLCommandBufferDescriptor *descriptor;
+};
+
+static const MTLResourceOptions options = MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked;
+
+static int failed(pm_error *e, NSError *error, const char *otherwise) {
+    const char *text = error ? [error.localizedDescription UTF8String] : NULL;
+    e->code = error ? error.code : 0;
+    snprintf(e->text, sizeof e->text, "%s", text ? text : otherwise);
+    return 0;
+}
+
+void pm_close(pm_device *d) {
+    if (!d) return;
+    @autoreleasepool {
+        [d->descriptor release];
+        [d->fence release];
+        [d->library release];
+        [d->queue release];
+        [d->device release];
+        free(d);
+    }
+}
+
+int pm_open(pm_device **out, pm_error *e) {
+    @autoreleasepool {
+        pm_device *d = calloc(1, sizeof *d);
+        if (!d) return failed(e, nil, "out of memory");
+        const char *missing = NULL;
+        if (!(d->device = MTLCreateSystemDefaultDevice())) {
+            missing = "there is no Metal device";
+        } else if (!(d->queue = [d->device newCommandQueue])) {
+            missing = "no command queue";
+        } else if (!(d->fence = [d->device newFence])) {
+            missing = "no fence";
+        } else if (!(d->descriptor = [MTLCommandBufferDescriptor new])) {
+            missing = "no descriptor";
+        }
+        if (missing) {
+            pm_close(d);
+            return failed(e, nil, missing);
+        }
+        // The owner of a chain's buffers keeps them while it runs.
+        d->descriptor.retainedReferences = NO;
+        d->descriptor.errorOptions = MTLCommandBufferErrorOptionEncoderExecutionStatus;
+        *out = d;
+        return 1;
+    }
+}
+
+// timestamp_counters returns the counters that are the time, or nil.
+static id<MTLCounterSet> timestamp_counters(id<MTLDevice> device) {
+    if (![device supportsCounterSampling:MTLCounterSamplingPointAtStageBoundary]) return nil;
+    NSArray<id<MTLCounterSet>> *sets = device.counterSets;
+    for (NSUInteger i = 0; i < sets.count; i++) {
+        id<MTLCounterSet> set = [sets objectAtIndex:i];
+        if ([set.name isEqualToString:MTLCommonCounterSetTimestamp]) return set;
+    }
+    return nil;
+}
+
+void pm_describe(pm_device *d, pm_properties *out) {
+    @autoreleasepool {
+        id<MTLDevice> device = d->device;
+        memset(out, 0, sizeof *out);
+        snprintf(out->name, sizeof out->name, "%s", [device.name UTF8String]);
+        out->max_buffer = device.maxBufferLength;
+        out->working_set = device.recommendedMaxWorkingSetSize;
+        out->allocated = device.currentAllocatedSize;
+        out->max_threads = (uint32_t)device.maxThreadsPerThreadgroup.width;
+        out->threadgroup_memory = (uint32_t)device.maxThreadgroupMemoryLength;
+        out->page = (uint32_t)getpagesize();
+        out->timestamps = timestamp_counters(device) != nil;
+        for (uint32_t family = 7; family <= 9; family++) {
+            if ([device supportsFamily:(MTLGPUFamily)(1000 + family)]) out->family = family;
+        }
+    }
+}
+
+void pm_release(void *object) {
+    @autoreleasepool {
+        [(id)object release];
+    }
+}
+
+void *pm_label(const char *text) {
+    @autoreleasepool {
+        return [[NSString alloc] initWithUTF8String:text];
+    }
+}
+
+int pm_library_source(pm_device *d, const char *source, uint64_t length, pm_error *e) {
+    @autoreleasepool {
+        NSString *text = [[[NSString alloc] initWithBytes:source length:length encoding:NSUTF8StringEncoding] autorelease];
+        MTLCompileOptions *compile = [[MTLCompileOptions new] autorelease];
+        if (!text || !compile) return failed(e, nil, "out of memory");
+        compile.languageVersion = MTLLanguageVersion3_1;
+        NSError *error = nil;
+        id<MTLLibrary> library = [d->device newLibraryWithSource:text options:compile error:&error];
+        if (!library) return failed(e, error, "the source does not compile");
+        [d->library release];
+        d->library = library;
+        return 1;
+    }
+}
+
+int pm_library_data(pm_device *d, const void *data, uint64_t length, pm_error *e) {
+    @autoreleasepool {
+        dispatch_data_t bytes = dispatch_data_create(data, length, NULL, DISPATCH_DATA_DESTRUCTOR_DEFAULT);
+        NSError *error = nil;
+        id<MTLLibrary> library = [d->device newLibraryWithData:bytes error:&error];
+        [bytes release];
+        if (!library) return failed(e, error, "this is no Metal library");
+        [d->library release];
+        d->library = library;
+        return 1;
+    }
+}
+
+int pm_make_pipeline(pm_device *d, const char *name, const pm_constant *constants, uint32_t count, uint32_t threads, int indirect,
+                     pm_pipeline *out, pm_error *e) {
+    @autoreleasepool {
+        MTLFunctionConstantValues *values = [[MTLFunctionConstantValues new] autorelease];
+        MTLComputePipelineDescriptor *descriptor = [[MTLComputePipelineDescriptor new] autorelease];
+        NSString *text = [NSString stringWithUTF8String:name];
+        if (!values || !descriptor || !text) return failed(e, nil, "out of memory");
+        for (uint32_t i = 0; i < count; i++) {
+            [values setConstantValue:&constants[i].value type:MTLDataTypeUInt atIndex:constants[i].index];
+        }
+        NSError *error = nil;
+        id<MTLFunction> function = [d->library newFunctionWithName:text constantValues:values error:&error];
+        if (!function) return failed(e, error, "there is no such function");
+        descriptor.label = text;
+        descriptor.computeFunction = function;
+        descriptor.threadGroupSizeIsMultipleOfThreadExecutionWidth = YES;
+        descriptor.maxTotalThreadsPerThreadgroup = threads;
+        descriptor.supportIndirectCommandBuffers = indirect != 0;
+        id<MTLComputePipelineState> made = [d->device newComputePipelineStateWithDescriptor:descriptor
+                                                                                    options:MTLPipelineOptionNone
+                                                                                 reflection:NULL
+                                                                                      error:&error];
+        [function release];
+        if (!made) return failed(e, error, "no pipeline");
+        out->handle = made;
+        out->max_threads = (uint32_t)made.maxTotalThreadsPerThreadgroup;
+        out->simd_width = (uint32_t)made.threadExecutionWidth;
+        out->threadgroup_memory = (uint32_t)made.staticThreadgroupMemoryLength;
+        return 1;
+    }
+}
+
+void *pm_make_buffer(pm_device *d, uint64_t length, void **contents, pm_error *e) {
+    @autoreleasepool {
+        id<MTLBuffer> buffer = [d->device newBufferWithLength:length options:options];
+        if (buffer) {
+            *contents = [buffer contents];
+        } else {
+            failed(e, nil, "no memory for a buffer");
+        }
+        return buffer;
+    }
+}
+
+void *pm_wrap_buffer(pm_device *d, void *memory, uint64_t length, pm_error *e) {
+    @autoreleasepool {
+        id<MTLBuffer> buffer = [d->device newBufferWithBytesNoCopy:memory length:length options:options deallocator:nil];
+        if (!buffer) failed(e, nil, "the memory cannot be a buffer");
+        return buffer;
+    }
+}
+
+void *pm_make_recording(pm_device *d, uint32_t commands, pm_error *e) {
+    @autoreleasepool {
+        MTLIndirectCommandBufferDescriptor *descriptor = [[MTLIndirectCommandBufferDescriptor new] autorelease];
+        if (!descriptor) {
+            failed(e, nil, "out of memory");
+            return NULL;
+        }
+        descriptor.commandTypes = MTLIndirectCommandTypeConcurrentDispatch;
+        descriptor.inheritPipelineState = NO;
+        descriptor.inheritBuffers = NO;
+        descriptor.maxKernelBufferBindCount = pm_buffers;
+        descriptor.maxKernelThreadgroupMemoryBindCount = 1;
+        id<MTLIndirectCommandBuffer> made = [d->device newIndirectCommandBufferWithDescriptor:descriptor
+                                                                              maxCommandCount:commands
+                                                                                      options:options];
+        if (!made) failed(e, nil, "no memory for an indirect command buffer");
+        return made;
+    }
+}
+
+static MTLSize size_of(const uint32_t n[3]) { return MTLSizeMake(n[0], n[1], n[2]); }
+
+int pm_record(void *recording, uint32_t at, const pm_command *commands, uint32_t count, const pm_bound *bound, pm_error *e) {
+    @autoreleasepool {
+        for (uint32_t i = 0; i < count; i++) {
+            const pm_command *c = &commands[i];
+            id<MTLIndirectComputeCommand> command = [(id<MTLIndirectCommandBuffer>)recording indirectComputeCommandAtIndex:at + i];
+            if (!command) return failed(e, nil, "no indirect command");
+            [command setComputePipelineState:(id<MTLComputePipelineState>)c->pipeline];
+            for (NSUInteger b = 0; b < pm_bindings; b++) {
+                if (c->buffers[b]) [command setKernelBuffer:(id<MTLBuffer>)c->buffers[b] offset:c->offsets[b] atIndex:b];
+            }
+            [command setKernelBuffer:(id<MTLBuffer>)bound->params offset:c->params atIndex:pm_params];
+            [command setKernelBuffer:(id<MTLBuffer>)bound->second offset:c->second_at atIndex:pm_second];
+            [command setKernelBuffer:(id<MTLBuffer>)bound->step offset:bound->step_offset atIndex:pm_step];
+            if (c->threadgroup_memory) [command setThreadgroupMemoryLength:c->threadgroup_memory atIndex:0];
+            if (c->barrier) [command setBarrier];
+            [command concurrentDispatchThreadgroups:size_of(c->groups) threadsPerThreadgroup:size_of(c->threads)];
+        }
+        return 1;
+    }
+}
+
+// put writes a value to the secondary bytes; an offset that is none is left out.
+static void put(uint32_t second[4], uint8_t offset, uint32_t value) {
+    if (offset <= 12) second[offset / 4] = value;
+}
+
+// patch writes what changes from token to token, as table.Cmd's Apply does.
+static void patch(uint32_t second[4], const pm_command *c, const pm_place *at) {
+    switch (c->patch) {
+    case 1: put(second, c->patch_offset[0], at->token_index); break;
+    case 2: put(second, c->patch_offset[0], at->position); break;
+    case 3: put(second, c->patch_offset[0], at->kv_len); break;
+    case 4:
+        put(second, c->patch_offset[0], at->position);
+        put(second, c->patch_offset[1], at->kv_len);
+        break;
+    case 5: put(second, c->patch_offset[0], at->token_index + at->rows); break;
+    case 6: put(second, c->patch_offset[0], at->row); break;
+    }
+    if (c->rows) second[3] = at->rows;
+}
+
+// bound is what an encoder has set, so that nothing is set twice.
+typedef struct bound {
+    id<MTLComputeCommandEncoder> encoder;
+    void *pipeline;
+    void *buffers[pm_buffers];
+    uint64_t offsets[pm_buffers];
+    uint32_t second[4];
+    uint32_t threadgroup_memory;
+    uint32_t started; // 1: something has been dispatched
+    uint32_t seconded;
+    uint64_t calls;
+} bound;
+
+static inline void bind(bound *s, void *buffer, uint64_t offset, NSUInteger index) {
+    if (s->buffers[index] != buffer) {
+        [s->encoder setBuffer:(id<MTLBuffer>)buffer offset:offset atIndex:index];
+        s->buffers[index] = buffer;
+    } else if (s->offsets[index] != offset) {
+        [s->encoder setBufferOffset:offset atIndex:index];
+    } else {
+        return;
+    }
+    s->offsets[index] = offset;
+    s->calls++;
+}
+
+// encode dispatches a command, with what differs from what is set.
+static inline void encode(bound *s, const pm_chain *chain, const pm_command *c, const pm_place *at) {
+    id<MTLComputeCommandEncoder> encoder = s->encoder;
+    if (s->pipeline != c->pipeline) {
+        [encoder setComputePipelineState:(id<MTLComputePipelineState>)c->pipeline];
+        s->pipeline = c->pipeline;
+        s->calls++;
+    }
+    for (NSUInteger b = 0; b < pm_bindings; b++) {
+        if (c->buffers[b]) bind(s, c->buffers[b], c->offsets[b], b);
+    }
+    bind(s, chain->params, c->params, pm_params);
+    bind(s, chain->step, chain->step_offset, pm_step);
+    uint32_t second[4] = {c->second[0], c->second[1], c->second[2], c->second[3]};
+    patch(second, c, at);
+    if (!s->seconded || memcmp(s->second, second, sizeof second) != 0) {
+        [encoder setBytes:second length:sizeof second atIndex:pm_second];
+        memcpy(s->second, second, sizeof second);
+        s->seconded = 1;
+        s->calls++;
+    }
+    if (c->threadgroup_memory && c->threadgroup_memory != s->threadgroup_memory) {
+        [encoder setThreadgroupMemoryLength:c->threadgroup_memory atIndex:0];
+        s->threadgroup_memory = c->threadgroup_memory;
+        s->calls++;
+    }
+    if (c->barrier && s->started && !chain->serial) {
+        [encoder memoryBarrierWithScope:MTLBarrierScopeBuffers];
+        s->calls++;
+    }
+    [encoder dispatchThreadgroups:size_of(c->groups) threadsPerThreadgroup:size_of(c->threads)];
+    s->started = 1;
+    s->calls++;
+}
+
+static void advance(pm_place *p) {
+    p->position += p->rows;
+    p->kv_row += p->rows;
+    p->kv_len += p->rows;
+    p->token_index += p->rows;
+}
+
+// execute replays a run's recording, 4 calls a token: its patch, which sets the range that follows to the program's commands
+// unless the stop flag is set, and the range.
+static void execute(bound *s, const pm_chain *chain, const pm_run *r) {
+    id<MTLComputeCommandEncoder> encoder = s->encoder;
+    id<MTLIndirectCommandBuffer> recording = (id<MTLIndirectCommandBuffer>)chain->recording;
+    for (uint32_t t = 0; t < r->tokens; t++) {
+        if (s->started) {
+            [encoder memoryBarrierWithScope:MTLBarrierScopeBuffers];
+            s->calls++;
+        }
+        [encoder executeCommandsInBuffer:recording withRange:NSMakeRange(r->patch + (r->ranged ? t : 0), 1)];
+        [encoder memoryBarrierWithScope:MTLBarrierScopeBuffers];
+        if (r->ranged) {
+            [encoder executeCommandsInBuffer:recording
+                              indirectBuffer:(id<MTLBuffer>)chain->seconds
+                        indirectBufferOffset:chain->ranges + (uint64_t)(r->range + t) * pm_range_bytes];
+        } else {
+            [encoder executeCommandsInBuffer:recording withRange:NSMakeRange(r->first, r->count)];
+        }
+        s->calls += 3;
+        s->started = 1;
+    }
+}
+
+// begin makes the chain's next compute encoder.
+static int begin(pm_device *d, bound *s, const pm_chain *chain, id<MTLCommandBuffer> buffer, NSString *label) {
+    memset(s, 0, sizeof *s);
+    s->encoder = [buffer computeCommandEncoderWithDispatchType:chain->serial ? MTLDispatchTypeSerial : MTLDispatchTypeConcurrent];
+    if (!s->encoder) return 0;
+    s->encoder.label = label;
+    [s->encoder waitForFence:d->fence];
+    s->calls = 3;
+    if (chain->recording) {
+        [s->encoder useResources:(const id<MTLResource> *)(const void *)chain->written
+                           count:chain->written_count
+                           usage:MTLResourceUsageRead | MTLResourceUsageWrite];
+        [s->encoder useResources:(const id<MTLResource> *)(const void *)chain->read count:chain->read_count usage:MTLResourceUsageRead];
+        s->calls += 2;
+    }
+    return 1;
+}
+
+static uint64_t end(pm_device *d, bound *s) {
+    [s->encoder updateFence:d->fence];
+    [s->encoder endEncoding];
+    s->encoder = nil;
+    return s->calls + 2;
+}
+
+// copy puts bytes of a buffer into another, behind and before everything else.
+static int copy(pm_device *d, pm_chain *chain, id<MTLCommandBuffer> buffer, void *from, uint64_t from_offset, void *to, uint64_t to_offset,
+                uint64_t size) {
+    id<MTLBlitCommandEncoder> blit = [buffer blitCommandEncoder];
+    if (!blit) return 0;
+    [blit waitForFence:d->fence];
+    [blit copyFromBuffer:(id<MTLBuffer>)from
+             sourceOffset:from_offset
+                 toBuffer:(id<MTLBuffer>)to
+        destinationOffset:to_offset
+                     size:size];
+    [blit updateFence:d->fence];
+    [blit endEncoding];
+    chain->calls += 5;
+    return 1;
+}
+
+// fill encodes a chain's runs into a command buffer. It returns 0 if Metal has no encoder.
+static int fill(pm_device *d, pm_chain *chain, id<MTLCommandBuffer> buffer) {
+    bound s = {0};
+    for (uint32_t i = 0; i < chain->run_count; i++) {
+        const pm_run *r = &chain->runs[i];
+        if (r->move) {
+            if (s.encoder) chain->calls += end(d, &s);
+            if (!copy(d, chain, buffer, chain->places, (uint64_t)r->place_at * pm_place_bytes, chain->step, chain->step_offset, pm_place_bytes)) return 0;
+        }
+        if (!s.encoder && !begin(d, &s, chain, buffer, (NSString *)r->label)) return 0;
+        if (chain->recording) {
+            execute(&s, chain, r);
+            continue;
+        }
+        pm_place at = r->place;
+        for (uint32_t t = 0; t < r->tokens; t++) {
+            for (uint32_t c = 0; c < r->count; c++) encode(&s, chain, &r->commands[c], &at);
+            advance(&at);
+        }
+    }
+    if (s.encoder) chain->calls += end(d, &s);
+    return copy(d, chain, buffer, chain->step, chain->step_offset, chain->result, 0, pm_step_bytes);
+}
+
+int pm_commit(pm_device *d, pm_chain *chain) {
+    @autoreleasepool {
+        pm_error *e = &chain->error;
+        chain->calls = 1;
+        id<MTLCommandBuffer> buffer = [d->queue commandBufferWithDescriptor:d->descriptor];
+        if (!buffer) return failed(e, nil, "no command buffer");
+        if (!fill(d, chain, buffer)) return failed(e, nil, "no encoder");
+        [buffer commit];
+        chain->calls++;
+        chain->buffer = [buffer retain];
+        return 1;
+    }
+}
+
+// fault says why a command buffer failed, and in which encoder.
+static int fault(pm_error *e, id<MTLCommandBuffer> buffer) {
+    NSError *error = buffer.error;
+    failed(e, error, "the command buffer failed");
+    NSArray *encoders = [error.userInfo objectForKey:MTLCommandBufferEncoderInfoErrorKey];
+    for (NSUInteger i = 0; i < encoders.count; i++) {
+        id<MTLCommandBufferEncoderInfo> info = [encoders objectAtIndex:i];
+        if (info.errorState != MTLCommandEncoderErrorStateFaulted) continue;
+        const size_t n = strlen(e->text);
+        snprintf(e->text + n, sizeof e->text - n, "; encoder %s faulted", [info.label UTF8String]);
+        break;
+    }
+    return 0;
+}
+
+int pm_wait(pm_chain *chain) {
+    @autoreleasepool {
+        id<MTLCommandBuffer> buffer = (id<MTLCommandBuffer>)chain->buffer;
+        [buffer waitUntilCompleted];
+        const int ok = buffer.status == MTLCommandBufferStatusCompleted || fault(&chain->error, buffer);
+        chain->start = buffer.GPUStartTime;
+        chain->end = buffer.GPUEndTime;
+        chain->buffer = NULL;
+        [buffer release];
+        return ok;
+    }
+}
+
+// one runs a command by itself, and returns its time on the GPU.
+static int one(pm_device *d, pm_chain *chain, const pm_run *r, uint32_t command, double *seconds, pm_error *e) {
+    id<MTLCommandBuffer> buffer = [d->queue commandBufferWithDescriptor:d->descriptor];
+    if (!buffer) return failed(e, nil, "no command buffer");
+    bound s;
+    if (!begin(d, &s, chain, buffer, (NSString *)r->commands[command].label)) return failed(e, nil, "no encoder");
+    encode(&s, chain, &r->commands[command], &r->place);
+    end(d, &s);
+    [buffer commit];
+    [buffer waitUntilCompleted];
+    if (buffer.status != MTLCommandBufferStatusCompleted) return fault(e, buffer);
+    *seconds = buffer.GPUEndTime - buffer.GPUStartTime;
+    return 1;
+}
+
+// sampled runs all commands in one command buffer, with an encoder for each that notes when it begins and ends. It returns -1
+// if that cannot be had: nothing has run then.
+static int sampled(pm_device *d, pm_chain *chain, const pm_run *r, double *seconds, pm_error *e) {
+    id<MTLCounterSet> counters = timestamp_counters(d->device);
+    MTLCounterSampleBufferDescriptor *descriptor = [[MTLCounterSampleBufferDescriptor new] autorelease];
+    if (!counters || !descriptor) return -1;
+    descriptor.counterSet = counters;
+    descriptor.storageMode = MTLStorageModeShared;
+    descriptor.sampleCount = 2 * (NSUInteger)r->count;
+    NSError *error = nil;
+    id<MTLCounterSampleBuffer> samples = [[d->device newCounterSampleBufferWithDescriptor:descriptor error:&error] autorelease];
+    id<MTLCommandBuffer> buffer = samples ? [d->queue commandBufferWithDescriptor:d->descriptor] : nil;
+    if (!buffer) return -1;
+    MTLTimestamp cpu[2], gpu[2];
+    [d->device sampleTimestamps:&cpu[0] gpuTimestamp:&gpu[0]];
+    for (uint32_t i = 0; i < r->count; i++) {
+        MTLComputePassDescriptor *pass = [MTLComputePassDescriptor computePassDescriptor];
+        MTLComputePassSampleBufferAttachmentDescriptor *attachment = [pass.sampleBufferAttachments objectAtIndexedSubscript:0];
+        attachment.sampleBuffer = samples;
+        attachment.startOfEncoderSampleIndex = 2 * (NSUInteger)i;
+        attachment.endOfEncoderSampleIndex = 2 * (NSUInteger)i + 1;
+        pass.dispatchType = MTLDispatchTypeConcurrent;
+        bound s = {0};
+        s.encoder = [buffer computeCommandEncoderWithDescriptor:pass];
+        if (!s.encoder) return -1; // what is not committed does not run
+        s.encoder.label = (NSString *)r->commands[i].label;
+        [s.encoder waitForFence:d->fence];
+        encode(&s, chain, &r->commands[i], &r->place);
+        end(d, &s);
+    }
+    [buffer commit];
+    [buffer waitUntilCompleted];
+    if (buffer.status != MTLCommandBufferStatusCompleted) return fault(e, buffer);
+    [d->device sampleTimestamps:&cpu[1] gpuTimestamp:&gpu[1]];
+    NSData *data = [samples resolveCounterRange:NSMakeRange(0, descriptor.sampleCount)];
+    if (!data || data.length < descriptor.sampleCount * sizeof(MTLCounterResultTimestamp)) return failed(e, nil, "no timestamps");
+    // The processor's timestamps are nanoseconds.
+    const double tick = gpu[1] > gpu[0] ? (double)(cpu[1] - cpu[0]) / (double)(gpu[1] - gpu[0]) : 1;
+    const MTLCounterResultTimestamp *at = data.bytes;
+    for (uint32_t i = 0; i < r->count; i++) {
+        const uint64_t from = at[2 * i].timestamp, to = at[2 * i + 1].timestamp;
+        const int taken = to > from && to != UINT64_MAX; // all ones: no sample
+        seconds[i] = taken ? (double)(to - from) * tick * 1e-9 : 0;
+    }
+    return 1;
+}
+
+int pm_timed(pm_device *d, pm_chain *chain, double *seconds, uint32_t *failing) {
+    pm_error *e = &chain->error;
+    const pm_run *r = &chain->runs[0];
+    *failing = UINT32_MAX;
+    @autoreleasepool {
+        const int done = sampled(d, chain, r, seconds, e);
+        if (done >= 0) return done;
+    }
+    for (uint32_t i = 0; i < r->count; i++) {
+        @autoreleasepool {
+            if (!one(d, chain, r, i, &seconds[i], e)) {
+                *failing = i;
+                return 0;
+            }
+        }
+    }
+    return 1;
+}

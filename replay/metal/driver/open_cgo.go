@@ -1,0 +1,198 @@
+//go:build (darwin && cgo) || softmetal
+
+package driver
+
+/*
+#cgo CFLAGS: -O2
+#cgo softmetal CFLAGS: -fblocks -Wall -Wextra -Werror -isystem ${SRCDIR}/../soft/stub
+#cgo softmetal LDFLAGS: -lobjc
+#cgo darwin LDFLAGS: -framework Foundation -framework Metal -framework CoreGraphics
+#include <stdlib.h>
+#include "metal.h"
+*/
+import "C"
+
+import (
+	"bytes"
+	"fmt"
+	"unsafe"
+)
+
+// Here reports whether this program can have Metal at all.
+const Here = true
+
+// device implements Device.
+type device struct {
+	d *C.pm_device
+}
+
+// Open returns the system's default device, or ErrNoMetal with the reason.
+func Open() (Device, error) {
+	e := new(C.pm_error)
+	d := new(device)
+	if C.pm_open(&d.d, e) == 0 {
+		return nil, fmt.Errorf("%w: %s", ErrNoMetal, C.GoString(&e.text[0]))
+	}
+	return d, nil
+}
+
+func failure(call string, e *C.pm_error) error {
+	return &Error{Call: call, Code: int64(e.code), Text: C.GoString(&e.text[0])}
+}
+
+// failed returns a chain's fault as an error.
+func (c *Chain) failed() error {
+	text, _, _ := bytes.Cut(c.Fault.Text[:], []byte{0})
+	return &Error{Call: callCommandBuffer, Code: c.Fault.Code, Text: string(text)}
+}
+
+func (d *device) Close() {
+	C.pm_close(d.d)
+	d.d = nil
+}
+
+func (d *device) Properties() Properties {
+	p := new(C.pm_properties)
+	C.pm_describe(d.d, p)
+	return Properties{
+		MaxBuffer: uint64(p.max_buffer), WorkingSet: uint64(p.working_set), Allocated: uint64(p.allocated), MaxThreads: int(p.max_threads),
+		ThreadgroupMemory: uint64(p.threadgroup_memory), Page: int(p.page), Family: int(p.family), Timestamps: p.timestamps != 0,
+		Name: C.GoString(&p.name[0]),
+	}
+}
+
+// first returns the address of b's first byte, or of some byte.
+func first(b []byte) unsafe.Pointer {
+	if len(b) == 0 {
+		b = []byte{0}
+	}
+	return unsafe.Pointer(unsafe.SliceData(b))
+}
+
+func (d *device) LibrarySource(source []byte) error {
+	e := new(C.pm_error)
+	if C.pm_library_source(d.d, (*C.char)(first(source)), C.uint64_t(len(source)), e) == 0 {
+		return failure("newLibraryWithSource:options:error:", e)
+	}
+	return nil
+}
+
+func (d *device) LibraryData(data []byte) error {
+	e := new(C.pm_error)
+	if C.pm_library_data(d.d, first(data), C.uint64_t(len(data)), e) == 0 {
+		return failure("newLibraryWithData:error:", e)
+	}
+	return nil
+}
+
+func (d *device) Pipeline(function string, constants []Constant, threads int, indirect bool) (Pipeline, error) {
+	e, name := new(C.pm_error), C.CString(function)
+	defer C.free(unsafe.Pointer(name))
+	values := append([]Constant{}, constants...)
+	n := len(values)
+	values = append(values, Constant{}) // not empty
+	flag := C.int(0)
+	if indirect {
+		flag = 1
+	}
+	out := new(C.pm_pipeline)
+	if C.pm_make_pipeline(d.d, name, (*C.pm_constant)(unsafe.Pointer(&values[0])), C.uint32_t(n), C.uint32_t(threads), flag, out, e) == 0 {
+		return Pipeline{}, failure("pipeline "+function, e)
+	}
+	return Pipeline{
+		Handle: Object(uintptr(out.handle)), MaxThreads: int(out.max_threads), SIMDWidth: int(out.simd_width),
+		ThreadgroupMemory: uint64(out.threadgroup_memory),
+	}, nil
+}
+
+func (d *device) Buffer(length uint64) (Buffer, []byte, error) {
+	e := new(C.pm_error)
+	var contents unsafe.Pointer
+	b := C.pm_make_buffer(d.d, C.uint64_t(length), &contents, e)
+	if b == nil {
+		return 0, nil, failure(callBuffer, e)
+	}
+	return Object(uintptr(b)), unsafe.Slice((*byte)(contents), length), nil
+}
+
+func (d *device) Wrap(mem []byte) (Buffer, error) {
+	e := new(C.pm_error)
+	b := C.pm_wrap_buffer(d.d, first(mem), C.uint64_t(len(mem)), e)
+	if b == nil {
+		return 0, failure("newBufferWithBytesNoCopy:length:options:deallocator:", e)
+	}
+	return Object(uintptr(b)), nil
+}
+
+func (d *device) Recording(commands int) (Recording, error) {
+	e := new(C.pm_error)
+	r := C.pm_make_recording(d.d, C.uint32_t(commands), e)
+	if r == nil {
+		return 0, failure(callRecording, e)
+	}
+	return Object(uintptr(r)), nil
+}
+
+func (d *device) Record(r Recording, at int, c []Command, b *Bound) error {
+	e := new(C.pm_error)
+	if C.pm_record(pointer(r), C.uint32_t(at), (*C.pm_command)(unsafe.Pointer(unsafe.SliceData(c))), C.uint32_t(len(c)), (*C.pm_bound)(unsafe.Pointer(b)), e) == 0 {
+		return failure("indirect command buffer", e)
+	}
+	return nil
+}
+
+func (d *device) Commit(c *Chain) error {
+	if C.pm_commit(d.d, (*C.pm_chain)(unsafe.Pointer(c))) == 0 {
+		return c.failed()
+	}
+	return nil
+}
+
+func (d *device) Wait(c *Chain) error {
+	if C.pm_wait((*C.pm_chain)(unsafe.Pointer(c))) == 0 {
+		return c.failed()
+	}
+	return nil
+}
+
+func (d *device) Timed(c *Chain, seconds []float64) (failed int, err error) {
+	at := new(C.uint32_t)
+	if C.pm_timed(d.d, (*C.pm_chain)(unsafe.Pointer(c)), (*C.double)(unsafe.Pointer(unsafe.SliceData(seconds))), at) == 0 {
+		return int(int32(*at)), c.failed()
+	}
+	return -1, nil
+}
+
+func (d *device) Label(text string) (Label, error) {
+	s := C.CString(text)
+	defer C.free(unsafe.Pointer(s))
+	l := C.pm_label(s)
+	if l == nil {
+		return 0, fmt.Errorf("label %q: %w", text, ErrOutOfMemory)
+	}
+	return Object(uintptr(l)), nil
+}
+
+func (d *device) Release(o Object) { C.pm_release(pointer(o)) }
+
+func (d *device) Alloc(size uintptr) (unsafe.Pointer, error) {
+	p := C.calloc(1, C.size_t(size))
+	if p == nil {
+		return nil, fmt.Errorf("%d bytes: %w", size, ErrOutOfMemory)
+	}
+	return p, nil
+}
+
+func (d *device) Free(p unsafe.Pointer) { C.free(p) }
+
+// pointer returns a handle as C has it. It is not an address of Go's.
+func pointer(o Object) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&o)) }
+
+// Layouts that both languages have.
+var (
+	_ = [1]int{}[unsafe.Sizeof(Command{})-C.sizeof_pm_command]
+	_ = [1]int{}[unsafe.Sizeof(Run{})-C.sizeof_pm_run]
+	_ = [1]int{}[unsafe.Sizeof(Chain{})-C.sizeof_pm_chain]
+	_ = [1]int{}[unsafe.Sizeof(Bound{})-C.sizeof_pm_bound]
+	_ = [1]int{}[unsafe.Sizeof(Constant{})-C.sizeof_pm_constant]
+)

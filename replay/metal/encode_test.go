@@ -1,0 +1,46 @@
+//go:build softmetal
+
+package metal_test
+
+import (
+	"testing"
+
+	"github.com/pianola-engine/pianola/replay/metal"
+	"github.com/pianola-engine/pianola/replay/metal/soft"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// encodeNS returns the nanoseconds a command that submissions of 32 tokens take
+// over a Metal that does nothing.
+func encodeNS(tb testing.TB, m model, submissions int) (float64, error) {
+	tb.Helper()
+	soft.SetNull(true)
+	d, err := metal.New(whole(tb, "encode"))
+	soft.SetNull(false)
+	if err != nil {
+		return 0, err
+	}
+	defer d.Close()
+	if err := d.Load(bg, m.t, m.src, table.LoadOptions{}); err != nil {
+		return 0, err
+	}
+	id, err := d.NewSession()
+	if err != nil {
+		return 0, err
+	}
+	const tokens = 32
+	sub := decode(m.t, id, 0, tokens)
+	sub.Dry = true // its time is the host's
+	p, _, _ := m.t.Program(table.ProgramDecode)
+	best := 0.0
+	for range max(2, submissions) {
+		res, err := submit(d, sub)
+		if err != nil {
+			return 0, err
+		}
+		if ns := float64(res.Elapsed.Nanoseconds()) / float64(tokens*p.Count); best == 0 || ns < best {
+			best = ns
+		}
+	}
+	return best, nil
+}

@@ -1,0 +1,413 @@
+package metal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/pianola-engine/pianola/replay/metal/driver"
+	"github.com/pianola-engine/pianola/table"
+)
+
+const (
+	// flights is how many command buffers are in flight: one is encoded while
+	// the GPU runs the other.
+	flights = 2
+	// maxTokens and maxRuns are what a command buffer has at most.
+	maxTokens = 64
+	maxRuns   = 64
+)
+
+// executor gives submissions to the GPU, one after the other: one goroutine
+// encodes, one waits.
+type executor struct {
+	d      *Device
+	free   chan *flight
+	flying chan *flight // in the order of their commits
+	done   sync.WaitGroup
+
+	mu   sync.Mutex // guards what follows, and jobs' progress
+	cost []float64  // by program: seconds of one replay, 0 if unknown
+}
+
+// flight is a command buffer, its arrays in C and its buffers.
+type flight struct {
+	i      int
+	chain  *driver.Chain
+	runs   []driver.Run
+	result []byte // the step block as the command buffer left it
+	places []byte // step blocks' beginnings, of runs that are not a submission's first
+
+	job      *job
+	used     int     // runs
+	tokens   int     // of all of them
+	seconds  float64 // that they are expected to take
+	run      int     // the first one's index in the submission
+	program  uint32  // and its program
+	from, to int     // and its tokens
+	mixed    bool    // there are runs of other programs
+}
+
+// newExecutor allocates what replaying needs; the device owns it.
+func newExecutor(d *Device, t *table.Table) (*executor, error) {
+	e := &executor{d: d, free: make(chan *flight, flights), flying: make(chan *flight, flights), cost: make([]float64, len(t.Programs))}
+	for i := range flights {
+		f := &flight{i: i}
+		chains, err := array[driver.Chain](&d.own, 1)
+		if err == nil {
+			f.chain = &chains[0]
+			f.runs, err = array[driver.Run](&d.own, maxRuns)
+		}
+		if err == nil {
+			f.chain.Runs = unsafe.SliceData(f.runs)
+			f.chain.Result, f.result, err = d.own.buffer(driver.StepBytes)
+		}
+		if err == nil {
+			f.chain.Places, f.places, err = d.own.buffer(maxRuns * driver.PlaceBytes)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("metal: executor: %w", err)
+		}
+		f.chain.Params, f.chain.Seconds = d.params, d.seconds[i]
+		f.chain.Ranges = uint64(len(t.Cmds)) * driver.SecondBytes
+		if d.o.Serial {
+			f.chain.Serial = 1
+		}
+		d.memory.Executor += driver.StepBytes + maxRuns*driver.PlaceBytes
+		e.free <- f
+	}
+	return e, nil
+}
+
+// start starts the goroutines.
+func (e *executor) start() {
+	e.done.Go(func() {
+		defer close(e.flying)
+		for j := e.d.nextJob(); j != nil; j = e.d.nextJob() {
+			e.submission(j)
+		}
+	})
+	e.done.Go(func() {
+		for f := range e.flying {
+			e.land(f)
+		}
+	})
+}
+
+// wait returns when the goroutines have ended.
+func (e *executor) wait() { e.done.Wait() }
+
+// submission encodes a job. A panic, which is a fault of this package, ends the
+// device's use but not the process.
+func (e *executor) submission(j *job) {
+	e.mu.Lock()
+	j.flying, j.encoded, j.count, j.stop, j.took, j.start = 0, false, 0, 0, 0, time.Now()
+	e.mu.Unlock()
+	var err error
+	func() {
+		defer func() {
+			if v := recover(); v != nil {
+				err = fmt.Errorf("metal: %w", &PanicError{v})
+				e.d.lose(err)
+			}
+		}()
+		err = e.encode(j)
+	}()
+	e.mu.Lock()
+	j.encoded = true
+	if j.err == nil {
+		j.err = err
+	}
+	last := j.flying == 0
+	e.mu.Unlock()
+	if last {
+		e.ended(j)
+	}
+}
+
+// ended finishes a job of which nothing is in flight.
+func (e *executor) ended(j *job) {
+	if j.err != nil {
+		j.finish(table.Result{}, j.err)
+		return
+	}
+	r := table.Result{Count: j.count, Stopped: j.stop&stopID != 0, Elapsed: max(1, time.Duration(j.took*1e9))}
+	if j.submission.Dry {
+		r.Elapsed = max(1, time.Since(j.start))
+	}
+	j.finish(r, nil)
+}
+
+// over reports whether nothing more of a job is to be encoded.
+func (j *job) over() bool { return j.cancelled.Load() || j.cut.Load() }
+
+// encode gives a job's runs to the GPU, in command buffers of a bounded time.
+func (e *executor) encode(j *job) error {
+	sub, s := j.submission, j.session
+	var step table.Step
+	if len(sub.Runs) > 0 {
+		step = e.stepOf(&sub.Runs[0])
+	}
+	step.Count, step.Stop = 0, 0
+	if sub.Dry {
+		step.Stop = stopDry
+	}
+	putStep(s.step.mem[:table.StepSize], &step)
+	var f *flight
+	for i := range sub.Runs {
+		r := &sub.Runs[i]
+		if sub.Timings != nil && i == len(sub.Runs)-1 {
+			if err := e.commit(f); err != nil {
+				return err
+			}
+			return e.timed(j, i, r, sub.Timings)
+		}
+		step := e.stepOf(r)
+		for from := uint32(0); from < r.Count; {
+			if f == nil {
+				f = <-e.free
+				f.begin(j)
+			}
+			if j.over() {
+				e.free <- f
+				return nil
+			}
+			n := e.room(f, r.Program, r.Count-from)
+			if n == 0 {
+				if err := e.commit(f); err != nil {
+					return err
+				}
+				f = nil
+				continue
+			}
+			e.add(f, i, r.Program, from, n, &step)
+			advance(&step, n)
+			from += n
+		}
+	}
+	return e.commit(f)
+}
+
+// stepOf returns a run's step as the step block has it.
+func (e *executor) stepOf(r *table.Run) table.Step {
+	step := r.Step
+	if e.d.programs[r.Program].ranged {
+		step.Row = e.d.table.Programs[r.Program].Count // see patch.go
+	}
+	return step
+}
+
+// begin makes a flight ready for a job's runs.
+func (f *flight) begin(j *job) {
+	f.job, f.used, f.tokens, f.seconds, f.run, f.mixed = j, 0, 0, 0, -1, false
+}
+
+// room returns how many tokens of a program, of those that are left, a flight
+// still has room for.
+func (e *executor) room(f *flight, program, left uint32) uint32 {
+	if f.used == maxRuns || f.tokens >= e.d.o.tokens {
+		return 0
+	}
+	n := min(left, uint32(e.d.o.tokens-f.tokens))
+	e.mu.Lock()
+	cost := e.cost[program]
+	e.mu.Unlock()
+	switch {
+	case cost == 0: // unknown: one by itself
+		n = 1
+	default:
+		bound := e.d.o.ChainTime.Seconds() / flights
+		n = min(n, uint32(max(0, min((bound-f.seconds)/cost, float64(n)))))
+	}
+	if f.used == 0 {
+		return max(n, 1)
+	}
+	if cost == 0 {
+		return 0
+	}
+	return n
+}
+
+// add appends tokens of a run to a flight.
+func (e *executor) add(f *flight, run int, program, from, n uint32, step *table.Step) {
+	d, s := e.d, f.job.session
+	p, of := &d.programs[program], &d.table.Programs[program]
+	if f.run < 0 {
+		f.run, f.program, f.from = run, program, int(from)
+	}
+	if f.run == run {
+		f.to = int(from + n)
+	}
+	f.mixed = f.mixed || f.program != program
+	r := &f.runs[f.used]
+	*r = driver.Run{
+		Commands: &s.cmds[of.First], Label: p.label, Count: of.Count, Tokens: n, Place: driverPlace(step), First: of.First,
+	}
+	if d.o.Mode == modeRecord {
+		r.Patch = s.patches[program]
+		if run > 0 && from == 0 { // the step block has where the run before has ended
+			putStep(f.places[f.used*driver.PlaceBytes:][:driver.PlaceBytes], step)
+			r.Move, r.PlaceAt = 1, uint32(f.used)
+		}
+		if p.ranged {
+			r.Ranged, r.Range = 1, uint32(f.tokens)
+			r.Patch += uint32(f.tokens)
+			for i := range int(n) {
+				b := d.ranges[f.i][(f.tokens+i)*driver.RangeBytes:]
+				binary.LittleEndian.PutUint32(b, of.First)
+				binary.LittleEndian.PutUint32(b[rangeLength:], 0)
+			}
+		}
+	}
+	e.mu.Lock()
+	f.seconds += float64(n) * e.cost[program]
+	e.mu.Unlock()
+	f.used++
+	f.tokens += int(n)
+}
+
+// bind sets a flight's chain to its job's session.
+func (e *executor) bind(f *flight) {
+	c, s := f.chain, f.job.session
+	c.RunCount, c.Step, c.StepOffset = uint32(f.used), s.step.buffer, s.step.offset
+	if e.d.o.Mode == modeRecord {
+		c.Recording = s.recordings[f.i]
+		c.Written, c.WrittenCount = unsafe.SliceData(s.written[f.i]), uint32(len(s.written[f.i]))
+		c.Read, c.ReadCount = unsafe.SliceData(s.read), uint32(len(s.read))
+	}
+}
+
+// commit gives a flight, if there is one, to the GPU.
+func (e *executor) commit(f *flight) error {
+	if f == nil {
+		return nil
+	}
+	if f.used == 0 {
+		e.free <- f
+		return nil
+	}
+	e.bind(f)
+	if err := e.d.drv.Commit(f.chain); err != nil {
+		err = e.fault(f, err)
+		e.free <- f
+		return err
+	}
+	e.d.calls.Add(f.chain.Calls)
+	e.mu.Lock()
+	f.job.flying++
+	e.mu.Unlock()
+	e.flying <- f
+	return nil
+}
+
+// waitCalls are the messages that waiting for a command buffer takes.
+const waitCalls = 4
+
+// land waits for a command buffer, and finishes its job if it was the last.
+func (e *executor) land(f *flight) {
+	j := f.job
+	err := e.d.drv.Wait(f.chain)
+	e.d.calls.Add(waitCalls)
+	e.mu.Lock()
+	if err == nil {
+		took := max(f.chain.End-f.chain.Start, 1e-9)
+		j.took += took
+		j.stop, j.count = binary.LittleEndian.Uint32(f.result[stepStop:]), int(binary.LittleEndian.Uint32(f.result[stepCount:]))
+		if j.stop == 0 {
+			e.learn(f, took)
+		}
+	} else {
+		err = e.fault(f, err)
+		if j.err == nil {
+			j.err = err
+		}
+	}
+	j.flying--
+	cut, last := j.stop != 0 && !j.submission.Dry || err != nil, j.encoded && j.flying == 0
+	e.mu.Unlock()
+	if cut {
+		j.cut.Store(true)
+	}
+	if errors.Is(err, ErrDeviceLost) {
+		e.d.lose(err)
+	}
+	e.free <- f
+	if last {
+		e.ended(j)
+	}
+}
+
+// learn notes how long replays of a program take. e.mu is held.
+func (e *executor) learn(f *flight, took float64) {
+	if f.mixed {
+		return
+	}
+	cost := &e.cost[f.program]
+	if one := took / float64(f.tokens); *cost == 0 {
+		*cost = one
+	} else {
+		*cost += (one - *cost) / 4
+	}
+}
+
+// forget makes the cost of a program unknown again.
+func (e *executor) forget(program int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.cost[program] = 0
+}
+
+// fault gives an error the place of a flight's first run.
+func (e *executor) fault(f *flight, err error) error {
+	return &RunError{Run: f.run, Program: e.d.programName(f.program), First: f.from, End: f.to, Err: err}
+}
+
+// timed replays a run command by command, when all before it has ended, and adds
+// the commands' times to times.
+func (e *executor) timed(j *job, run int, r *table.Run, times []time.Duration) error {
+	f, other := <-e.free, <-e.free // nothing is in flight
+	defer func() {
+		e.free <- f
+		e.free <- other
+	}()
+	if j.cut.Load() {
+		return nil
+	}
+	s, step := j.session, r.Step
+	seconds := make([]float64, len(times))
+	first := int(e.d.table.Programs[r.Program].First)
+	for token := range r.Count {
+		if j.over() {
+			break
+		}
+		f.begin(j)
+		e.add(f, run, r.Program, token, 1, &step)
+		e.bind(f)
+		f.chain.Recording = 0
+		failed, err := e.d.drv.Timed(f.chain, seconds)
+		if err != nil {
+			if errors.Is(err, ErrDeviceLost) {
+				e.d.lose(fmt.Errorf("metal: %w", err))
+			}
+			if failed >= 0 {
+				return &CommandError{Command: first + failed, Label: e.d.table.Label(first + failed), Err: err}
+			}
+			return e.fault(f, err)
+		}
+		for i, t := range seconds {
+			times[i] += max(1, time.Duration(t*1e9))
+			e.mu.Lock()
+			j.took += t
+			e.mu.Unlock()
+		}
+		advance(&step, 1)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	block := s.step.mem
+	j.stop, j.count = binary.LittleEndian.Uint32(block[stepStop:]), int(binary.LittleEndian.Uint32(block[stepCount:]))
+	return nil
+}

@@ -1,0 +1,391 @@
+//go:build softmetal
+
+package metal_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/replay/metal"
+	"github.com/pianola-engine/pianola/replay/metal/driver"
+	"github.com/pianola-engine/pianola/replay/metal/soft"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// use opens a device and does with it what programs do: it loads, decodes,
+// profiles, cancels and closes. It returns every error.
+func use(o metal.Options, m model) error {
+	d, err := metal.New(o)
+	if err != nil {
+		return err
+	}
+	return errors.Join(useDevice(d, m), d.Close(), d.Close())
+}
+
+func useDevice(d *metal.Device, m model) error {
+	if err := d.Load(bg, m.t, m.src, table.LoadOptions{}); err != nil {
+		return err
+	}
+	id, err := begin(d, m.t)
+	if err != nil {
+		return err
+	}
+	if _, err := submit(d, decode(m.t, id, 0, 3)); err != nil {
+		return errors.Join(err, d.CloseSession(id)) // a session that can be closed
+	}
+	if _, err := submit(d, prompt(m.t, id, 2)); err != nil {
+		return err
+	}
+	one := decode(m.t, id, 3, 1)
+	one.Timings = make([]time.Duration, m.t.Programs[one.Runs[0].Program].Count)
+	if _, err := submit(d, one); err != nil {
+		return err
+	}
+	ticket, err := d.Submit(decode(m.t, id, 4, 3))
+	if err != nil {
+		return err
+	}
+	d.Cancel(ticket)
+	if _, err := d.Wait(ticket); err != nil {
+		return err
+	}
+	return d.CloseSession(id)
+}
+
+// forgiven are calls that have a substitute: command buffers of one command for
+// samples of the time.
+func forgiven(call string) bool {
+	return call == "newCounterSampleBufferWithDescriptor:error:" || call == "computeCommandEncoderWithDescriptor:" || call == "commandBuffer"
+}
+
+// TestFaults makes each call of Metal that may fail do so in turn, in both modes,
+// and command buffers end with several errors: it is an error that says where,
+// nothing is left alive, and another device works.
+func TestFaults(t *testing.T) {
+	m := single(t, false)
+	for _, mode := range metal.Modes() {
+		checked(t)
+		o := options(t, mode)
+		before := soft.Fallible()
+		if err := use(o, m); err != nil {
+			t.Fatal(err)
+		}
+		calls := soft.Fallible() - before
+		objects, bytes := soft.Live()
+		failed := map[string]int{}
+		for n := 1; n <= calls; n++ {
+			codes := []int{2}
+			for i := 0; i < len(codes); i++ {
+				code := codes[i]
+				soft.FailAt(n, code)
+				err := use(o, m)
+				call := soft.Failed()
+				soft.FailAt(0, 0)
+				if call == "" { // how many there are depends on when a chain is cancelled
+					continue
+				}
+				failed[call]++
+				if call == "commit" && i == 0 {
+					codes = append(codes, 1, 8, 11)
+				}
+				what := fmt.Sprintf("%s, call %d of %d, %s, code %d", mode, n, calls, call, code)
+				fault(t, what, call, code, err)
+				if o, b := soft.Live(); o != objects || b != bytes {
+					t.Fatalf("%s: %d objects and %d bytes are left", what, o-objects, b-bytes)
+				}
+			}
+		}
+		t.Logf("%s: %v", mode, failed)
+		if failed["newBufferWithLength:options:"] == 0 || failed["commit"] == 0 || failed["newComputePipelineStateWithDescriptor:options:reflection:error:"] == 0 ||
+			failed["newLibraryWithSource:options:error:"] == 0 {
+			t.Errorf("%s: what failed is %v", mode, failed)
+		}
+		if err := use(o, m); err != nil {
+			t.Errorf("after all faults: %v", err)
+		}
+	}
+}
+
+// fault checks the error that a call's failure became.
+func fault(t *testing.T, what, call string, code int, err error) {
+	t.Helper()
+	var de *metal.DriverError
+	var ce *metal.CommandError
+	var re *metal.RunError
+	switch {
+	case err == nil:
+		if !forgiven(call) {
+			t.Errorf("%s: no error", what)
+		}
+		return
+	case !strings.HasPrefix(err.Error(), "metal: "):
+		t.Errorf("%s: error %v", what, err)
+	case call == "MTLCreateSystemDefaultDevice" || call == "newCommandQueue" || call == "newFence":
+		if !errors.Is(err, metal.ErrNoMetal) {
+			t.Errorf("%s: error %v", what, err)
+		}
+		return
+	case !errors.As(err, &de):
+		t.Errorf("%s: error %v", what, err)
+	}
+	switch call {
+	case "newFunctionWithName:constantValues:error:", "newComputePipelineStateWithDescriptor:options:reflection:error:":
+		if patch := strings.Contains(err.Error(), "pipeline patch"); !patch && (!errors.As(err, &ce) || ce.Label == "") {
+			t.Errorf("%s: error %v has no command", what, err)
+		}
+	case "newBufferWithLength:options:":
+		if !errors.Is(err, metal.ErrOutOfMemory) {
+			t.Errorf("%s: error %v", what, err)
+		}
+	case "commit":
+		placed := errors.As(err, &re) && re.Program != "" || errors.As(err, &ce) && ce.Label != ""
+		if !placed || int(de.Code) != code || errors.Is(err, metal.ErrDeviceLost) != (code == 11) || errors.Is(err, metal.ErrTimeout) != (code == 2) ||
+			errors.Is(err, metal.ErrOutOfMemory) != (code == 8) {
+			t.Errorf("%s: error %v", what, err)
+		}
+	}
+}
+
+// TestFaultLabel names the command of a fault where each has an encoder.
+func TestFaultLabel(t *testing.T) {
+	checked(t)
+	m := single(t, false)
+	soft.SetTimestamps(false)
+	d := load(t, options(t, "encode"), m)
+	id := begun(t, d)
+	sub := decode(m.t, id, 0, 1)
+	sub.Timings = make([]time.Duration, m.t.Programs[sub.Runs[0].Program].Count)
+	before := soft.Fallible()
+	if _, err := submit(d, sub); err != nil {
+		t.Fatal(err)
+	}
+	// A command buffer, its encoder and its commit for each command.
+	soft.FailAt((soft.Fallible()-before)/len(sub.Timings)*4, 3)
+	_, err := submit(d, sub)
+	var ce *metal.CommandError
+	want := m.t.Label(int(m.t.Programs[sub.Runs[0].Program].First) + 3)
+	if !errors.As(err, &ce) || ce.Label != want || !strings.Contains(err.Error(), "encoder "+want+" faulted") {
+		t.Errorf("%s: %v, want command %s", soft.Failed(), err, want)
+	}
+}
+
+// TestLost removes the GPU: each call gets an error that says so, and closing
+// frees everything.
+func TestLost(t *testing.T) {
+	m := single(t, false)
+	for _, mode := range metal.Modes() {
+		checked(t)
+		d := load(t, options(t, mode), m)
+		a, b := begun(t, d), begun(t, d)
+		chains(t, d, m.t, a, 2, 2)
+		soft.FailAt(4, 11) // a command buffer, two encoders and the commit
+		_, err := submit(d, decode(m.t, a, 2, 40))
+		var run *metal.RunError
+		if !errors.Is(err, metal.ErrDeviceLost) || !errors.As(err, &run) || run.Program != table.ProgramDecode {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if _, err := d.Submit(decode(m.t, a, 0, 1)); !errors.Is(err, metal.ErrDeviceLost) {
+			t.Errorf("%s: Submit: %v", mode, err)
+		}
+		if _, err := d.NewSession(); !errors.Is(err, metal.ErrDeviceLost) {
+			t.Errorf("%s: NewSession: %v", mode, err)
+		}
+		if err := d.CloseSession(b); err != nil {
+			t.Errorf("%s: CloseSession: %v", mode, err)
+		}
+		if err := errors.Join(d.Close(), d.Close()); err != nil {
+			t.Errorf("%s: Close: %v", mode, err)
+		}
+		soft.FailAt(0, 0)
+		if err := use(options(t, mode), m); err != nil {
+			t.Errorf("%s: another device: %v", mode, err)
+		}
+	}
+}
+
+// TestTimeout ends one command buffer: the session and the device go on.
+func TestTimeout(t *testing.T) {
+	m := single(t, false)
+	for _, mode := range metal.Modes() {
+		checked(t)
+		d := load(t, options(t, mode).ForTest(2, false, true), m)
+		id := begun(t, d)
+		want := chains(t, d, m.t, begun(t, d), 6, 6)
+		soft.FailAt(8, 2) // the second command buffer's commit
+		_, err := submit(d, decode(m.t, id, 0, 6))
+		var run *metal.RunError
+		if !errors.Is(err, metal.ErrTimeout) || !errors.As(err, &run) || run.First == 0 || run.End <= run.First || !strings.Contains(err.Error(), "encoder decode faulted") {
+			t.Errorf("%s: %s: %v", mode, soft.Failed(), err)
+		}
+		if got := chains(t, d, m.t, id, 6, 6); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s: after a timeout %v, want %v", mode, got, want)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestMemory has too little memory, and too short buffers.
+func TestMemory(t *testing.T) {
+	checked(t)
+	m := single(t, false)
+	soft.SetLimits(0, 1<<16)
+	if err := use(options(t, "encode"), m); !errors.Is(err, metal.ErrOutOfMemory) {
+		t.Errorf("64 KiB of memory: %v", err)
+	}
+	var largest uint64
+	for _, s := range m.t.Slots {
+		largest = max(largest, s.Size)
+	}
+	soft.SetLimits((largest+255)&^255, 0)
+	want := ""
+	for _, limit := range []uint64{(largest + 255) &^ 255, 0} {
+		soft.SetLimits(limit, 0)
+		d := load(t, options(t, "record"), m)
+		got := fmt.Sprint(chains(t, d, m.t, begun(t, d), 5, 5))
+		if want == "" {
+			want = got
+		}
+		if got != want {
+			t.Errorf("with buffers of %d bytes: %s, want %s", limit, got, want)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	soft.SetLimits(largest-256, 0)
+	if err := use(options(t, "encode"), m); err == nil || !strings.Contains(err.Error(), "are more than a buffer's") {
+		t.Errorf("buffers of %d bytes: %v", largest-256, err)
+	}
+}
+
+// norm is a table of one command, without sources.
+func norm(t *testing.T) model {
+	t.Helper()
+	tab := &table.Table{Header: table.Header{Device: "metal", Chip: "m4-pro", Vocab: 8, Width: 8, Layers: 1, Context: 8, Chunk: 1}}
+	slot := func(name string, kind table.SlotKind, scope table.Scope, size int) uint32 {
+		tab.Slots = append(tab.Slots, table.Slot{Name: name, Kind: kind, Scope: scope, Size: uint64(size)})
+		return uint32(len(tab.Slots) - 1)
+	}
+	slot("tokens", table.SlotTokens, table.ScopeSession, 4*9)
+	logits := slot("logits", table.SlotLogits, table.ScopeSession, 4*8)
+	slot("stops", table.SlotStops, table.ScopeSession, 4)
+	slot("step", table.SlotStep, table.ScopeSession, table.StepSize)
+	slot("scratch", table.SlotScratch, table.ScopeExecutor, 100)
+	weight := slot("w", table.SlotWeight, table.ScopeModel, 4*8)
+	x := slot("x", table.SlotWeight, table.ScopeModel, 4*8)
+	tab.Const = make([]byte, 32)
+	for i := range 8 {
+		binary.LittleEndian.PutUint32(tab.Const[4*i:], 0x3f800000)
+	}
+	for _, s := range []uint32{weight, x} {
+		tab.Uploads = append(tab.Uploads, table.Upload{Op: table.UploadConst, Type: 1, Slot: s, SrcSize: 32})
+	}
+	c := table.Cmd{Kernel: table.KernelRMSNorm, Bindings: 3, PatchOffset: [2]uint8{table.NoPatch, table.NoPatch},
+		Grid: [3]uint32{1, 1, 1}, Threadgroup: [3]uint32{32, 1, 1}, TGMem: 4}
+	table.RMSNormParams{N: 8, XRows: 1, Eps: 1e-5}.Put(&c)
+	c.PutSecond(decl.SecondRows, 1)
+	for i := range c.Bind {
+		c.Bind[i].Slot = table.NoSlot
+	}
+	c.Bind[0].Slot, c.Bind[1].Slot, c.Bind[2].Slot = x, weight, logits
+	tab.Cmds, tab.Labels = []table.Cmd{c}, []string{"the.norm"}
+	tab.Specs = []table.Spec{{Kernel: table.KernelRMSNorm}}
+	tab.Programs = []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: 1}}
+	if err := tab.PlaceBarriers(); err != nil {
+		t.Fatal(err)
+	}
+	return model{t: tab}
+}
+
+// TestCycles opens and closes 1,000 devices: nothing is left.
+func TestCycles(t *testing.T) {
+	checked(t)
+	m := norm(t)
+	for i := range 1000 {
+		d, err := metal.New(options(t, metal.Modes()[i%2]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Load(bg, m.t, nil, table.LoadOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		id, err := d.NewSession()
+		if err == nil {
+			_, err = submit(d, decode(m.t, id, 0, 1))
+		}
+		if err == nil && i%3 > 0 {
+			err = d.CloseSession(id)
+		}
+		if err := errors.Join(err, d.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if objects, bytes := soft.Live(); objects != 0 || bytes != 0 {
+			t.Fatalf("cycle %d: %d objects and %d bytes are left", i, objects, bytes)
+		}
+	}
+}
+
+// TestHostWrite writes to a buffer in flight, which the software protects.
+func TestHostWrite(t *testing.T) {
+	checked(t)
+	m := single(t, false)
+	d := load(t, options(t, "encode"), m)
+	id := begun(t, d)
+	_, slot, _ := m.t.Slot(table.SlotTokens)
+	mem := d.SlotBytes(id, slot)
+	write := func() (fault any) {
+		defer func() { fault = recover() }()
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		mem[len(mem)-1] = 1
+		return nil
+	}
+	if fault := write(); fault != nil {
+		t.Errorf("a write at rest: %v", fault)
+	}
+	soft.SetDelay(20000)
+	ticket, err := d.Submit(decode(m.t, id, 0, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for start := time.Now(); write() == nil; {
+		if time.Since(start) > 5*time.Second {
+			t.Fatal("a write in flight goes unnoticed")
+		}
+	}
+	if _, err := d.Wait(ticket); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLibraryData takes kernels that are compiled, and refuses what is none.
+func TestLibraryData(t *testing.T) {
+	checked(t)
+	m := single(t, false)
+	o := options(t, "encode")
+	source, err := o.Kernels.Source()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := *o.Kernels
+	k.Data, o.Kernels = append([]byte("MTLB"), source...), &k
+	if err := use(o, m); err != nil {
+		t.Error(err)
+	}
+	k.Data = []byte("nothing")
+	var de *driver.Error
+	if err := use(o, m); !errors.As(err, &de) || err.Error() != "metal: kernels: newLibraryWithData:error:: error 1: invalid library file" {
+		t.Errorf("%v", err)
+	}
+	k.Data, k.Source = nil, func() ([]byte, error) { return []byte("#include \"norm.h\"\n"), nil }
+	if err := use(o, m); err == nil || !strings.Contains(err.Error(), "'norm.h' file not found") {
+		t.Errorf("%v", err)
+	}
+}

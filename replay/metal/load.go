@@ -1,0 +1,409 @@
+package metal
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/pianola-engine/pianola/replay/metal/driver"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// Load takes a table: it validates it, compiles its kernels, executes the upload
+// section, starts the executor and replays every program once, so that the first
+// submission is not slower than others and lengths of chains are known. If it
+// fails nothing is left on the GPU.
+func (d *Device) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error {
+	d.mu.Lock()
+	switch {
+	case d.closed:
+		d.mu.Unlock()
+		return ErrClosed
+	case d.loaded || d.loading:
+		d.mu.Unlock()
+		return ErrLoaded
+	case d.failed != nil:
+		d.mu.Unlock()
+		return d.failed
+	}
+	d.loading = true
+	d.mu.Unlock()
+
+	err := d.load(ctx, t, src, o)
+	if err == nil && !d.o.cold {
+		err = d.warmUp()
+	}
+	if err != nil {
+		d.unload()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.loading = false
+	return err
+}
+
+func (d *Device) load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) (err error) {
+	if faults := t.Validate(); len(faults) > 0 && !d.o.unchecked {
+		return &InvalidTableError{Faults: faults}
+	}
+	step, _, ok := t.Slot(table.SlotStep)
+	if !ok || step.Scope != table.ScopeSession || step.Size < table.StepSize {
+		return errors.New("metal: the table has no step slot of session scope")
+	}
+	if t.Header.Device != "metal" {
+		return fmt.Errorf("metal: the table is for chip %s, a %s device", t.Header.Chip, t.Header.Device)
+	}
+	// What needs no GPU comes first, and weights last: a table that cannot run
+	// fails before they are read.
+	l := &loader{d: d, t: t, src: src, o: o}
+	d.own, d.memory = owned{drv: d.drv}, table.Memory{}
+	if err := l.choose(); err != nil {
+		return err
+	}
+	if err := l.sources(ctx); err != nil {
+		return err
+	}
+	if err := l.pipelines(); err != nil {
+		return err
+	}
+	d.model = make([]place, len(t.Slots))
+	if err := l.inPlace(); err != nil {
+		return err
+	}
+	more, size, err := d.slots(&d.own, t, table.ScopeModel, d.model)
+	if err != nil {
+		return err
+	}
+	d.weights, d.memory.Weights = append(d.weights, more...), size
+	if d.scratch, d.memory.Executor, err = d.slots(&d.own, t, table.ScopeExecutor, d.model); err != nil {
+		return err
+	}
+	if err := l.tables(); err != nil {
+		return err
+	}
+	exec, err := newExecutor(d, t)
+	if err != nil {
+		return err
+	}
+	if err := l.upload(ctx); err != nil {
+		return err
+	}
+	d.table = t
+	exec.start()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.exec, d.loaded = exec, true
+	return nil
+}
+
+// warmUp replays every program in a session of its own, those of one row twice:
+// the first time touches pages, the second is measured. Others are measured as
+// they are used.
+func (d *Device) warmUp() error {
+	id, err := d.NewSession()
+	if err != nil {
+		return err
+	}
+	replay := func(program int) error {
+		sub := &table.Submission{Session: id, Runs: []table.Run{{Program: uint32(program), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}}
+		ticket, err := d.Submit(sub)
+		if err == nil {
+			_, err = d.Wait(ticket)
+		}
+		return err
+	}
+	for i := range d.table.Programs {
+		if err = replay(i); err != nil {
+			break
+		}
+		if d.table.Programs[i].MaxRows > 1 {
+			continue
+		}
+		d.exec.forget(i)
+		if err = replay(i); err != nil {
+			break
+		}
+	}
+	return errors.Join(err, d.CloseSession(id))
+}
+
+// kernel is a pipeline, ready for a command.
+type kernel struct {
+	pipeline driver.Pipeline
+	name     string
+	specs    [decl.MaxSpecs]uint32
+	threads  int // of a threadgroup
+	memory   uint32
+	params   uint64 // where the parameters are
+	label    driver.Label
+}
+
+// program is a program as the device has it.
+type program struct {
+	label    driver.Label
+	ranged   bool
+	lists    uint64 // offset in params of the list of patches, or of the first token's
+	listSize uint64 // from a token's list to the next
+	params   uint64 // the parameters of patch
+	patched  bool   // there is a patch kernel
+}
+
+// eachCmd calls f with the commands of all programs, and with their place if it
+// fails.
+func eachCmd(t *table.Table, f func(i int, p *table.Program, c *table.Cmd) error) error {
+	for pi := range t.Programs {
+		p := &t.Programs[pi]
+		for i := range t.ProgramCmds(p) {
+			c := int(p.First) + i
+			if err := f(c, p, &t.Cmds[c]); err != nil {
+				return &CommandError{Command: c, Label: t.Label(c), Err: err}
+			}
+		}
+	}
+	return nil
+}
+
+// choose finds the kernel of every command, and checks that it can be
+// dispatched as the command asks.
+func (l *loader) choose() error {
+	d, t := l.d, l.t
+	d.kernels = make([]kernel, len(t.Cmds))
+	err := eachCmd(t, func(i int, p *table.Program, c *table.Cmd) error {
+		declared, ok := decl.Lookup(c.Kernel)
+		if !ok || int(c.Spec) >= len(t.Specs) {
+			return fmt.Errorf("kernel %d or its constants are unknown", c.Kernel)
+		}
+		k, ok := d.o.Kernels.find(declared.Name)
+		if !ok {
+			return &KernelError{declared.Name}
+		}
+		memory, err := threadgroupMemory(t, p, c, k)
+		if err != nil {
+			return err
+		}
+		if err := d.o.Kernels.aligned(c); err != nil {
+			return err
+		}
+		d.kernels[i] = kernel{name: k.Name, specs: t.Specs[c.Spec].Values, memory: uint32(memory), threads: int(min(threads(c), math.MaxInt32))}
+		return d.fits(c, k, memory)
+	})
+	if err != nil || d.o.Mode != modeRecord {
+		return err
+	}
+	k, ok := d.o.Kernels.find(kernelPatch)
+	if !ok {
+		return fmt.Errorf("metal: %w", &KernelError{kernelPatch})
+	}
+	d.patch = kernel{name: k.Name, threads: min(patchThreads, k.MaxThreads)}
+	if k.TGMem != nil {
+		n, err := k.TGMem(nil, d.patch.threads)
+		if err != nil {
+			return fmt.Errorf("metal: kernel patch: %w", err)
+		}
+		d.patch.memory = uint32(round(n))
+	}
+	return nil
+}
+
+func threads(c *table.Cmd) uint64 {
+	return uint64(c.Threadgroup[0]) * uint64(c.Threadgroup[1]) * uint64(c.Threadgroup[2])
+}
+
+// round returns a length of threadgroup memory that Metal takes.
+func round(n uint64) uint64 { return (min(n, math.MaxUint32-15) + 15) &^ 15 }
+
+// threadgroupMemory returns the bytes that a command's threadgroups have.
+func threadgroupMemory(t *table.Table, p *table.Program, c *table.Cmd, k *Kernel) (uint64, error) {
+	if k.TGMem == nil {
+		return round(uint64(c.TGMem)), nil
+	}
+	env, err := t.NewEnv(c, p)
+	if err != nil {
+		return 0, err
+	}
+	n, err := k.TGMem(env, int(threads(c)))
+	return round(max(uint64(c.TGMem), n)), err
+}
+
+// aligned returns an error if a binding is not where the kernels can use it.
+// Slots begin at multiples of 256.
+func (k *Kernels) aligned(c *table.Cmd) error {
+	for i, b := range c.Bind[:min(int(c.Bindings), len(c.Bind))] {
+		if b.Slot != table.NoSlot && k.BindingAlign > 0 && b.Offset%k.BindingAlign != 0 {
+			return fmt.Errorf("binding %d is at offset %d of its slot, which is no multiple of %d", i, b.Offset, k.BindingAlign)
+		}
+	}
+	return nil
+}
+
+const simdWidth = 32
+
+// fits returns why the GPU cannot dispatch a command, or nil.
+func (d *Device) fits(c *table.Cmd, k *Kernel, memory uint64) error {
+	n := threads(c)
+	most := uint64(min(k.MaxThreads, d.properties.MaxThreads))
+	switch {
+	case n == 0 || n > most:
+		return fmt.Errorf("threadgroups of %d threads are not within 1 to the %d of kernel %s", n, most, k.Name)
+	case n%simdWidth != 0:
+		return fmt.Errorf("threadgroups of %d threads are no multiple of %d", n, simdWidth)
+	case memory > d.properties.ThreadgroupMemory:
+		return fmt.Errorf("%d bytes of threadgroup memory are more than the GPU's %d", memory, d.properties.ThreadgroupMemory)
+	case c.Grid[0] == 0 || c.Grid[1] == 0 || c.Grid[2] == 0:
+		return fmt.Errorf("a grid of %v is empty", c.Grid)
+	}
+	return nil
+}
+
+// pipelines compiles the library and makes a pipeline for each specialisation.
+func (l *loader) pipelines() error {
+	d := l.d
+	if err := d.library(); err != nil {
+		return err
+	}
+	made := map[string]driver.Pipeline{}
+	pipeline := func(k *kernel) error {
+		declared, _ := d.o.Kernels.find(k.name)
+		key := fmt.Sprint(k.name, k.specs[:len(declared.Constants)])
+		p, ok := made[key]
+		if !ok {
+			var constants []driver.Constant
+			for i, number := range declared.Constants {
+				constants = append(constants, driver.Constant{Index: number, Value: k.specs[i]})
+			}
+			var err error
+			if p, err = d.drv.Pipeline(k.name, constants, declared.MaxThreads, d.o.Mode == modeRecord); err != nil {
+				return err
+			}
+			d.own.add(p.Handle)
+			made[key] = p
+		}
+		k.pipeline = p
+		switch {
+		case k.threads > p.MaxThreads:
+			return fmt.Errorf("threadgroups of %d threads are more than the %d of the pipeline of %s", k.threads, p.MaxThreads, k.name)
+		case p.SIMDWidth != simdWidth:
+			return fmt.Errorf("SIMD groups of %d threads: the kernels are for %d", p.SIMDWidth, simdWidth)
+		case uint64(k.memory)+p.ThreadgroupMemory > d.properties.ThreadgroupMemory:
+			return fmt.Errorf("%d and %d bytes of threadgroup memory are more than the GPU's %d", k.memory, p.ThreadgroupMemory, d.properties.ThreadgroupMemory)
+		}
+		return nil
+	}
+	if d.o.Mode == modeRecord {
+		if err := pipeline(&d.patch); err != nil {
+			return fmt.Errorf("metal: %w", err)
+		}
+	}
+	return eachCmd(l.t, func(i int, _ *table.Program, _ *table.Cmd) (err error) {
+		if err := pipeline(&d.kernels[i]); err != nil {
+			return err
+		}
+		d.kernels[i].label, err = d.own.label(l.t.Label(i))
+		return err
+	})
+}
+
+// library gives the GPU the kernels.
+func (d *Device) library() error {
+	k := d.o.Kernels
+	if k.Data != nil {
+		if err := d.drv.LibraryData(k.Data); err != nil {
+			return fmt.Errorf("metal: kernels: %w", err)
+		}
+		return nil
+	}
+	text, err := k.Source()
+	if err == nil {
+		err = d.drv.LibrarySource(text)
+	}
+	if err != nil {
+		return fmt.Errorf("metal: kernels: %w", err)
+	}
+	return nil
+}
+
+// tables puts the parameters of all commands and the lists of patches into one
+// buffer, equal ones once, and makes the records of mode record.
+func (l *loader) tables() error {
+	d, t := l.d, l.t
+	at := map[string]uint64{}
+	var b []byte
+	put := func(p []byte) uint64 {
+		if offset, ok := at[string(p)]; ok {
+			return offset
+		}
+		for len(b)%patchAlign != 0 {
+			b = append(b, 0)
+		}
+		offset := uint64(len(b))
+		at[string(p)] = offset
+		b = append(b, p...)
+		return offset
+	}
+	put(make([]byte, decl.ParamBytes)) // zeros at 0, which serve what has none
+	for i := range t.Cmds {
+		d.kernels[i].params = put(t.Cmds[i].Param[:])
+	}
+	d.programs = make([]program, len(t.Programs))
+	for i := range t.Programs {
+		var err error
+		if d.programs[i].label, err = d.own.label(t.Programs[i].Name); err != nil {
+			return err
+		}
+		if d.o.Mode == modeRecord {
+			l.lists(&d.programs[i], &t.Programs[i], put)
+		}
+	}
+	var mem []byte
+	var err error
+	if d.params, mem, err = d.own.buffer(uint64(len(b))); err != nil {
+		return fmt.Errorf("metal: parameters: %w", err)
+	}
+	copy(mem, b)
+	d.memory.Executor += uint64(len(b))
+	if d.o.Mode != modeRecord {
+		return nil
+	}
+	records := len(t.Cmds) * decl.SecondBytes
+	for i := range flights {
+		if d.seconds[i], mem, err = d.own.buffer(uint64(records + d.o.tokens*driver.RangeBytes)); err != nil {
+			return fmt.Errorf("metal: secondary bytes: %w", err)
+		}
+		for c := range t.Cmds {
+			copy(mem[c*decl.SecondBytes:], t.Cmds[c].Second[:])
+		}
+		d.ranges[i] = mem[records:]
+		d.memory.Executor += uint64(len(mem))
+	}
+	return nil
+}
+
+// lists makes a program's patches: one list, or one for each token of a command
+// buffer.
+func (l *loader) lists(p *program, of *table.Program, put func([]byte) uint64) {
+	base := patchList(nil, l.t, of)
+	p.patched, p.ranged = true, ranged(l.t, of)
+	count := len(base) / patchSize
+	if p.ranged {
+		count++
+		for token := range l.d.o.tokens {
+			list := appendRange(bytes.Clone(base), uint32(len(l.t.Cmds)+token))
+			offset := put(list)
+			if token == 0 {
+				p.lists = offset
+			} else if token == 1 {
+				p.listSize = offset - p.lists
+			}
+		}
+	} else if count > 0 {
+		p.lists = put(base)
+	}
+	params := make([]byte, decl.ParamBytes)
+	binary.LittleEndian.PutUint32(params[0:], uint32(count))
+	binary.LittleEndian.PutUint32(params[4:], uint32(len(l.t.Cmds)+l.d.o.tokens))
+	p.params = put(params)
+}

@@ -1,0 +1,174 @@
+//go:build softmetal
+
+package metal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/replay/metal"
+	"github.com/pianola-engine/pianola/replay/metal/soft"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// TestLoadErrors loads what cannot be loaded: an error that says where, and
+// nothing is left on the GPU; another table can be loaded then.
+func TestLoadErrors(t *testing.T) {
+	checked(t)
+	cancelled, cancel := context.WithCancel(bg)
+	cancel()
+	for name, c := range map[string]struct {
+		change func(tab *table.Table, k *metal.Kernels)
+		ctx    context.Context
+		want   string
+	}{
+		"invalid":     {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].Grid[1] = 7 }, bg, "metal: the table is not valid: "},
+		"chip":        {func(tab *table.Table, _ *metal.Kernels) { tab.Header.Device, tab.Header.Chip = "cpu", "cpu" }, bg, "metal: the table is for chip cpu, a cpu device"},
+		"threads":     {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].Threadgroup[0] = 2048 }, bg, ""},
+		"odd threads": {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].Threadgroup[0] = 33 }, bg, "metal: command 0 (the.norm): threadgroups of 33 threads are no multiple of 32"},
+		"memory":      {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].TGMem = 1 << 20 }, bg, "metal: command 0 (the.norm): 1048576 bytes of threadgroup memory are more than the GPU's 32768"},
+		"alignment":   {func(_ *table.Table, k *metal.Kernels) { k.BindingAlign = 512 }, bg, ""},
+		"no kernel": {func(_ *table.Table, k *metal.Kernels) {
+			k.List = slices.DeleteFunc(slices.Clone(k.List), func(k metal.Kernel) bool { return k.Name == "rmsnorm" })
+		}, bg, "metal: command 0 (the.norm): there is no kernel rmsnorm"},
+		"no patch": {func(_ *table.Table, k *metal.Kernels) {
+			k.List = slices.DeleteFunc(slices.Clone(k.List), func(k metal.Kernel) bool { return k.Name == "patch" })
+		}, bg, "metal: there is no kernel patch"},
+		"no function": {func(_ *table.Table, k *metal.Kernels) {
+			k.Source = func() ([]byte, error) { return []byte("kernel void patch("), nil }
+		}, bg, "metal: command 0 (the.norm): pipeline rmsnorm: error 2: the library has no function rmsnorm"},
+		"unread": {func(_ *table.Table, k *metal.Kernels) {
+			k.Source = func() ([]byte, error) { return nil, errors.New("gone") }
+		}, bg, "metal: kernels: gone"},
+		"source": {func(tab *table.Table, _ *metal.Kernels) {
+			tab.Uploads[0].Op, tab.Uploads[0].Tensor = table.UploadCopy, "w"
+		}, bg, "metal: upload 0 (w): there is no source"},
+		"cancelled": {func(*table.Table, *metal.Kernels) {}, cancelled, "metal: load: context canceled"},
+	} {
+		m, o := norm(t), options(t, "record")
+		k := *o.Kernels
+		o.Kernels = &k
+		c.change(m.t, &k)
+		objects, bytes := soft.Live()
+		d, err := metal.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = d.Load(c.ctx, m.t, nil, table.LoadOptions{})
+		if c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
+			t.Errorf("%s: error %v, want %s", name, err, c.want)
+		}
+		if c.want == "" && err == nil && name == "threads" {
+			t.Errorf("%s: no error", name)
+		}
+		if name == "cancelled" {
+			if err := d.Load(bg, m.t, nil, table.LoadOptions{}); err != nil {
+				t.Errorf("a second time: %v", err)
+			}
+		}
+		if err := d.Close(); err != nil {
+			t.Errorf("%s: Close: %v", name, err)
+		}
+		if o, b := soft.Live(); o != objects || b != bytes {
+			t.Errorf("%s: %d objects and %d bytes are left", name, o-objects, b-bytes)
+		}
+	}
+}
+
+// copied is a source whose files are not mapped.
+type copied struct{ src table.Source }
+
+func (c copied) Tensor(name string) ([]byte, error) { return c.src.Tensor(name) }
+
+// TestInPlace uses weights where the file has them, and copies of them.
+func TestInPlace(t *testing.T) {
+	checked(t)
+	m := tiny(t, "llama/model.gguf")
+	var want string
+	for _, src := range []table.Source{m.src, copied{m.src}} {
+		d, err := metal.New(options(t, "record"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seen []uint64
+		o := table.LoadOptions{Progress: func(done, total uint64) {
+			if done > total {
+				t.Errorf("%d of %d bytes", done, total)
+			}
+			seen = append(seen, done)
+		}}
+		if err := d.Load(bg, m.t, src, o); err != nil {
+			t.Fatal(err)
+		}
+		mem := d.Memory()
+		if _, mapped := src.(table.Pager); mapped != (mem.Mapped > 0) || mem.Mapped+mem.Weights == 0 {
+			t.Errorf("mapped %t: %+v", mapped, mem)
+		}
+		if len(seen) == 0 || !slices.IsSorted(seen) {
+			t.Errorf("progress %v", seen)
+		}
+		got := fmt.Sprint(chains(t, d, m.t, begun(t, d), 10, 5))
+		if want == "" {
+			want = got
+		}
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestOverlap encodes a command buffer while the GPU runs the one before, and
+// no more than two.
+func TestOverlap(t *testing.T) {
+	checked(t)
+	m := single(t, false)
+	for _, mode := range metal.Modes() {
+		d := load(t, options(t, mode).ForTest(2, false, true), m)
+		id := begun(t, d)
+		chains(t, d, m.t, id, 2, 1)
+		soft.InFlight()
+		if res, err := submit(d, decode(m.t, id, 2, 12)); err != nil || res.Count != 12 {
+			t.Fatalf("%+v, %v", res, err)
+		}
+		if n := soft.InFlight(); n != 2 {
+			t.Errorf("%s: %d command buffers were in flight", mode, n)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestBound bounds command buffers by the time that tokens were measured to
+// take, where it can.
+func TestBound(t *testing.T) {
+	checked(t)
+	m := single(t, false)
+	for _, mode := range metal.Modes() {
+		o := options(t, mode)
+		o.ChainTime = 100 * time.Millisecond
+		d := load(t, o, m)
+		id := begun(t, d)
+		soft.SetDelay(800) // about 20 ms a token: two in half of the bound
+		chains(t, d, m.t, id, 4, 1)
+		before := soft.Calls()["commit"]
+		if res, err := submit(d, decode(m.t, id, 4, 12)); err != nil || res.Count != 12 {
+			t.Fatalf("%+v, %v", res, err)
+		}
+		if n := soft.Calls()["commit"] - before; n < 4 || n > 12 {
+			t.Errorf("%s: %d command buffers for 12 tokens", mode, n)
+		}
+		soft.SetDelay(0)
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

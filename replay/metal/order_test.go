@@ -1,0 +1,237 @@
+//go:build softmetal
+
+package metal_test
+
+import (
+	"bytes"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/replay/metal"
+	"github.com/pianola-engine/pianola/replay/metal/soft"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/weights"
+)
+
+// single is a table whose programs all have one row, which the emulator is
+// quick with.
+func single(tb testing.TB, noFuse bool) model {
+	tb.Helper()
+	dir, err := weights.OpenDirectory(filepath.Join("..", "..", "testdata", "tiny", "qwen3"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cfg, err := arch.Builtin().Read(dir)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c, err := chip.Lookup("m4-pro")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	small(c)
+	c.PrefillChunk, c.LogitsRows = 1, 1
+	t, err := compiler.Compile(compiler.Input{Config: cfg, Tensors: dir, Chip: c, Options: compiler.Options{AllLogits: true, Context: 96, NoFuse: noFuse}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	quick(tb, t)
+	src, err := dir.Map()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := src.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return model{t, src}
+}
+
+// medley is submissions of all programs, each behind several others.
+func medley(t *table.Table, id table.SessionID) (list []*table.Submission) {
+	at := uint32(0)
+	for _, names := range [][]string{
+		{table.ProgramPrefill, table.ProgramHead, table.ProgramDecode, table.ProgramDecode},
+		{table.ProgramPrefill, table.ProgramLogits},
+		{table.ProgramPrefill, table.ProgramHead, table.ProgramPrefill, table.ProgramDecode, table.ProgramPrefill, table.ProgramPrefill, table.ProgramHead},
+		{table.ProgramDecode, table.ProgramPrefill, table.ProgramHead, table.ProgramLogits},
+		{table.ProgramLogits, table.ProgramDecode},
+	} {
+		s := &table.Submission{Session: id}
+		for _, name := range names {
+			_, p, _ := t.Program(name)
+			moves := name == table.ProgramPrefill || name == table.ProgramDecode
+			pos := at
+			if !moves {
+				pos = at - 1
+			}
+			s.Runs = append(s.Runs, table.Run{Program: uint32(p), Count: 1, Step: table.Step{
+				Position: pos, KVRow: pos, KVLen: pos + 1, TokenIndex: pos, Rows: 1,
+			}})
+			if moves {
+				at++
+			}
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// whole are options for command buffers of whole submissions.
+func whole(tb testing.TB, mode string) metal.Options {
+	tb.Helper()
+	o := options(tb, mode)
+	o.ChainTime = time.Minute
+	return o
+}
+
+// left plays the medley on a device of its own and returns the activations.
+func left(tb testing.TB, o metal.Options, m model) []byte {
+	tb.Helper()
+	d, err := metal.New(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() {
+		if err := d.Close(); err != nil {
+			tb.Error(err)
+		}
+	}()
+	if err := d.Load(bg, m.t, m.src, table.LoadOptions{}); err != nil {
+		tb.Fatal(err)
+	}
+	return again(tb, d)
+}
+
+// again plays the medley in a new session. It returns the activations after
+// each submission.
+func again(tb testing.TB, d *metal.Device) (all []byte) {
+	tb.Helper()
+	id := begun(tb, d)
+	for _, sub := range medley(d.Table(), id) {
+		if _, err := submit(d, sub); err != nil {
+			tb.Fatal(err)
+		}
+		all = append(all, activations(tb, d, id)...)
+	}
+	if err := d.CloseSession(id); err != nil {
+		tb.Fatal(err)
+	}
+	return all
+}
+
+// TestOrder runs what is between two barriers in the order of 100 seeds, fused
+// and not: nothing changes.
+func TestOrder(t *testing.T) {
+	n := uint64(0)
+	for _, noFuse := range []bool{false, true} {
+		checked(t)
+		m := single(t, noFuse)
+		var want []byte
+		for _, mode := range metal.Modes() {
+			soft.SetOrder()
+			d := load(t, whole(t, mode), m)
+			if got := again(t, d); want == nil {
+				want = got
+			} else if !bytes.Equal(got, want) {
+				t.Errorf("no fusion %t: mode %s leaves other activations", noFuse, mode)
+			}
+			for range 25 { // of 4 tables and modes: 100
+				n++
+				soft.SetRandomOrder(n)
+				if got := again(t, d); !bytes.Equal(got, want) {
+					t.Errorf("no fusion %t, %s, seed %d: other activations", noFuse, mode, n)
+				}
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		o := whole(t, "encode")
+		o.Serial = true
+		soft.SetRandomOrder(7)
+		if !bytes.Equal(left(t, o, m), want) {
+			t.Errorf("no fusion %t: commands in their order leave other activations", noFuse)
+		}
+	}
+}
+
+// TestBarriers takes each barrier of a table away: some activation is another
+// in some order.
+func TestBarriers(t *testing.T) {
+	m := single(t, false)
+	checked(t)
+	want := left(t, whole(t, "encode"), m)
+	for _, mode := range metal.Modes() {
+		o := whole(t, mode).ForTest(0, true, true)
+		barriers, seeds := 0, 0
+		for i := range m.t.Cmds {
+			first := slices.ContainsFunc(m.t.Programs, func(p table.Program) bool { return int(p.First) == i })
+			// A recorded program begins behind its patch, which has barriers.
+			if m.t.Cmds[i].Barrier == 0 || first && mode == "record" {
+				continue
+			}
+			barriers++
+			damaged := *m.t
+			damaged.Cmds = slices.Clone(m.t.Cmds)
+			damaged.Cmds[i].Barrier = 0
+			d := load(t, o, model{&damaged, m.src})
+			seen := false
+			for seed := uint64(1); seed <= 40 && !seen; seed++ {
+				soft.SetRandomOrder(seed)
+				seen = !bytes.Equal(again(t, d), want)
+				seeds++
+			}
+			if !seen {
+				t.Errorf("%s: command %d (%s): without its barrier nothing changes", mode, i, m.t.Label(i))
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		t.Logf("%s: %d barriers, %d seeds", mode, barriers, seeds)
+		if barriers < 10 {
+			t.Errorf("%s: %d barriers", mode, barriers)
+		}
+	}
+}
+
+// TestFences takes the order of passes away: that shows too.
+func TestFences(t *testing.T) {
+	checked(t)
+	m := single(t, false)
+	want := left(t, whole(t, "encode"), m)
+	o := whole(t, "record").ForTest(2, false, true) // many command buffers
+	soft.SetRandomOrder(3)
+	if !bytes.Equal(left(t, o, m), want) {
+		t.Error("command buffers of two tokens leave other activations")
+	}
+	soft.IgnoreFences(true)
+	defer soft.IgnoreFences(false)
+	for seed := uint64(1); ; seed++ {
+		if seed > 40 {
+			t.Fatal("without fences nothing changes")
+		}
+		soft.SetRandomOrder(seed)
+		d, err := metal.New(o)
+		if err == nil {
+			err = d.Load(bg, m.t, m.src, table.LoadOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := !bytes.Equal(again(t, d), want)
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if seen {
+			break
+		}
+	}
+}

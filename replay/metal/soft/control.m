@@ -1,0 +1,145 @@
+//go:build softmetal
+
+// Settings, counts and faults of the software Metal, and the emulator.
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#import "internal.h"
+
+struct soft_settings soft = {.timestamps = 1};
+pthread_mutex_t soft_flight = PTHREAD_MUTEX_INITIALIZER;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static soft_call_count *calls, *listed[128];
+static unsigned listed_count;
+static _Atomic uint64_t redundant;
+static _Atomic int64_t bytes;
+static uint64_t fallible, fail_at;
+static int fail_code;
+static char failed_selector[128], violation[512], given[512];
+static soft_kernel kernels[64];
+static unsigned kernel_count;
+static int (*emulate)(const char *, void *const *, const unsigned long *, const void *, const void *, void *, const unsigned *, const unsigned *,
+                      unsigned, unsigned, int, unsigned long);
+static const char *(*emulate_error)(void);
+
+const char *soft_load(const char *path) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return dlerror();
+    *(void **)&emulate = dlsym(library, "pianola_emulate");
+    *(void **)&emulate_error = dlsym(library, "pianola_error");
+    if (!emulate || !emulate_error) return "the library is no emulator";
+    return NULL;
+}
+
+void soft_add_kernel(const soft_kernel *k) {
+    if (kernel_count < sizeof kernels / sizeof *kernels) kernels[kernel_count++] = *k;
+}
+
+const soft_kernel *soft_find(const char *name) {
+    for (unsigned i = 0; i < kernel_count; i++) {
+        if (strcmp(kernels[i].name, name) == 0) return &kernels[i];
+    }
+    return NULL;
+}
+
+BOOL soft_ready(void) { return emulate != NULL; }
+
+int soft_emulate(const char *name, void *const buffers[8], const void *params, const void *second, void *step, const uint32_t specs[8],
+                 const uint32_t grid[3], uint32_t threads, uint32_t memory, const char **error) {
+    const unsigned long sizes[8] = {0};
+    const uint64_t seed = soft.order == soft_random ? soft_below(1u << 30) : 0;
+    const int order = soft.order == soft_random ? (int)(seed % 3) : 0;
+    const int rc = emulate(name, buffers, sizes, params, second, step, specs, grid, threads, memory, order, seed);
+    if (rc) *error = emulate_error();
+    return rc == 0;
+}
+
+void soft_order(int order, uint64_t seed) {
+    soft.order = order;
+    soft.state = seed * 0x9e3779b97f4a7c15u + 1;
+}
+void soft_ignore_fences(int on) { soft.no_fences = on; }
+void soft_null(int on) { soft.null = on; }
+void soft_timestamps(int on) { soft.timestamps = on; }
+void soft_delay(unsigned us) { soft.delay = us; }
+void soft_limits(uint64_t buffer, uint64_t memory) {
+    soft.max_buffer = buffer;
+    soft.memory = memory;
+}
+
+// soft_below returns a number below n; 0 where nothing is random.
+unsigned soft_below(unsigned n) {
+    if (soft.order != soft_random || n < 2) return 0;
+    uint64_t from = soft.state, to;
+    do {
+        to = from * 6364136223846793005u + 1442695040888963407u;
+    } while (!atomic_compare_exchange_weak(&soft.state, &from, to));
+    return (unsigned)((to >> 33) % n);
+}
+
+void soft_fail(uint64_t n, int code) {
+    pthread_mutex_lock(&lock);
+    fail_at = n ? fallible + n : 0;
+    fail_code = code;
+    failed_selector[0] = 0;
+    soft.removed = 0;
+    pthread_mutex_unlock(&lock);
+}
+const char *soft_failed(void) { return failed_selector; }
+uint64_t soft_fallible(void) { return fallible; }
+
+BOOL soft_fails(const char *selector, int *code) {
+    pthread_mutex_lock(&lock);
+    const BOOL fails = ++fallible == fail_at;
+    if (fails) {
+        snprintf(failed_selector, sizeof failed_selector, "%s", selector);
+        if (code) *code = fail_code;
+    }
+    pthread_mutex_unlock(&lock);
+    return fails;
+}
+
+void soft_violate(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    pthread_mutex_lock(&lock);
+    if (!violation[0]) vsnprintf(violation, sizeof violation, format, args);
+    pthread_mutex_unlock(&lock);
+    va_end(args);
+}
+const char *soft_violation(void) {
+    pthread_mutex_lock(&lock);
+    memcpy(given, violation, sizeof given);
+    violation[0] = 0;
+    pthread_mutex_unlock(&lock);
+    return given;
+}
+
+void soft_count(soft_call_count *c) {
+    if (!atomic_exchange(&c->listed, 1)) {
+        pthread_mutex_lock(&lock);
+        if (listed_count < sizeof listed / sizeof *listed) listed[listed_count++] = c;
+        c->next = calls;
+        calls = c;
+        pthread_mutex_unlock(&lock);
+    }
+    c->count++;
+}
+const char *soft_call(unsigned i, uint64_t *count) {
+    if (i >= listed_count) return NULL;
+    *count = listed[i]->count;
+    return listed[i]->selector;
+}
+void soft_set_redundant(void) { redundant++; }
+uint64_t soft_redundant(void) { return redundant; }
+uint64_t soft_dispatches(void) { return soft.dispatches; }
+void soft_add_bytes(int64_t n) { bytes += n; }
+int64_t soft_bytes(void) { return bytes; }
+int soft_most(void) {
+    const int n = soft.most;
+    soft.most = 0;
+    return n;
+}

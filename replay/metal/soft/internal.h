@@ -1,0 +1,219 @@
+// What the files of the software Metal share.
+#pragma once
+#import <Metal/Metal.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include "soft.h"
+
+enum {
+    max_buffers = 31,
+    max_bytes = 4096,
+    max_threadgroup_memory = 32768,
+    max_threads = 1024,
+    index_params = 8,
+    index_second = 9,
+    index_step = 10,
+};
+
+// soft_call_count is how often a method was called.
+typedef struct soft_call_count {
+    const char *selector;
+    _Atomic uint64_t count;
+    _Atomic int listed;
+    struct soft_call_count *next;
+} soft_call_count;
+void soft_count(soft_call_count *c);
+#define CALLED(selector)                                     \
+    do {                                                     \
+        static soft_call_count called_ = {selector, 0, 0, 0}; \
+        soft_count(&called_);                                \
+    } while (0)
+
+// soft_fails counts a call that may fail and reports whether it does.
+BOOL soft_fails(const char *selector, int *code);
+void soft_violate(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void soft_set_redundant(void);
+void soft_add_bytes(int64_t n);
+
+extern struct soft_settings {
+    int order, null, timestamps, no_fences;
+    unsigned delay;
+    uint64_t max_buffer, memory;
+    _Atomic uint64_t state; // of the generator
+    _Atomic uint64_t dispatches;
+    _Atomic int removed; // 1: the device is gone
+    int most;            // command buffers that were in flight
+} soft;
+unsigned soft_below(unsigned n);
+const soft_kernel *soft_find(const char *name);
+int soft_emulate(const char *name, void *const buffers[8], const void *params, const void *second, void *step, const uint32_t specs[8],
+                 const uint32_t grid[3], uint32_t threads, uint32_t memory, const char **error);
+
+@interface NSConstantString : NSString {
+  @public
+    const char *_text;
+    unsigned int _length;
+}
+@end
+
+@interface SoftError : NSError {
+  @public
+    NSInteger code;
+    char text[256];
+    NSDictionary *info;
+}
+@end
+NSError *soft_error(NSInteger code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+@interface SoftList : NSArray {
+  @public
+    id items[256];
+    NSUInteger n;
+}
+@end
+
+// SoftResource is what a command buffer in flight needs.
+@interface SoftResource : NSObject {
+  @public
+    int flight; // command buffers in flight that use it; guarded by soft_flight
+    NSString *label;
+}
+- (BOOL)leaves; // reports whether it may be freed
+@end
+extern pthread_mutex_t soft_flight;
+
+@interface SoftBuffer : SoftResource <MTLBuffer> {
+  @public
+    char *host, *gpu; // two views of the same memory
+    NSUInteger n, mapped;
+    BOOL wrapped, untracked;
+}
+@end
+
+@interface SoftFence : SoftResource <MTLFence>
+@end
+
+@interface SoftFunction : NSObject <MTLFunction> {
+  @public
+    const soft_kernel *kernel;
+    uint32_t specs[soft_max_constants];
+}
+@end
+
+@interface SoftPipeline : SoftResource <MTLComputePipelineState> {
+  @public
+    const soft_kernel *kernel;
+    uint32_t specs[soft_max_constants];
+    NSUInteger max, multiple;
+    BOOL indirect;
+}
+@end
+
+// soft_bound is a buffer argument: a buffer, or bytes.
+typedef struct soft_bound {
+    SoftBuffer *buffer;
+    NSUInteger offset;
+    const void *bytes;
+    NSUInteger length;
+} soft_bound;
+
+// soft_dispatch is a command with everything that it has been given.
+typedef struct soft_dispatch {
+    SoftPipeline *pipeline;
+    soft_bound bound[max_buffers];
+    NSUInteger threadgroup_memory;
+    uint32_t groups[3], threads[3];
+    BOOL barrier;
+} soft_dispatch;
+
+@interface SoftRecording : SoftResource <MTLIndirectCommandBuffer> {
+  @public
+    NSUInteger count, max_bound, max_memory;
+    soft_dispatch *commands;
+    SoftList *handles;
+    id *made;
+}
+@end
+
+@interface SoftSamples : NSObject <MTLCounterSampleBuffer> {
+  @public
+    NSUInteger n;
+    uint64_t *at;
+}
+@end
+
+// soft_op is a part of a pass.
+typedef struct soft_op {
+    enum { op_dispatch, op_barrier, op_execute, op_execute_indirect, op_copy } kind;
+    soft_dispatch *dispatch;
+    SoftRecording *recording;
+    NSRange range;
+    SoftBuffer *from, *to; // from: of the range too
+    NSUInteger from_offset, to_offset, size;
+} soft_op;
+
+@class SoftCommandBuffer;
+
+@interface SoftEncoder : NSObject <MTLComputeCommandEncoder, MTLBlitCommandEncoder> {
+  @public
+    SoftCommandBuffer *owner; // not retained
+    BOOL blit, serial, ended, done;
+    NSString *label;
+    soft_op *ops;
+    NSUInteger op_count, op_room;
+    SoftFence *waits[4], *updates[4];
+    SoftResource *used[512];
+    uint8_t usage[512];
+    NSUInteger used_count;
+    soft_dispatch state;
+    BOOL dispatched; // since the last barrier
+    void **blobs;
+    NSUInteger blob_count;
+    SoftSamples *samples;
+    NSUInteger sample_start, sample_end;
+}
+- (BOOL)usable:(const char *)selector;
+- (void)check:(const soft_dispatch *)d indirect:(BOOL)indirect;
+@end
+
+@class SoftQueue;
+
+@interface SoftCommandBuffer : NSObject <MTLCommandBuffer> {
+  @public
+    SoftQueue *queue; // not retained: it waits for its command buffers
+    MTLCommandBufferStatus state;
+    BOOL retains;
+    SoftEncoder **encoders;
+    NSUInteger encoder_count, faulted;
+    SoftResource **resources;
+    NSUInteger resource_count, resource_room;
+    NSInteger code;
+    char text[256];
+    double start, end;
+    MTLCommandBufferHandler handlers[4];
+    int handler_count;
+    SoftCommandBuffer *next;
+}
+- (void)fail:(NSInteger)code because:(const char *)text;
+- (void)use:(SoftResource *)resource;
+@end
+
+@interface SoftQueue : NSObject <MTLCommandQueue> {
+  @public
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t worker;
+    SoftCommandBuffer *first;
+    int waiting;
+    BOOL closing, started;
+    NSString *label;
+}
+@end
+
+@interface SoftDevice : NSObject <MTLDevice>
+@end
+
+// soft_run_pass executes an encoder's commands.
+void soft_run_pass(SoftEncoder *e);
+id<MTLDevice> soft_null_device(void);
+

@@ -1,0 +1,52 @@
+// What package soft calls: settings, counts and faults of the software Metal.
+#pragma once
+#include <stdint.h>
+
+enum { soft_max_bindings = 8, soft_max_constants = 8 };
+
+// soft_kernel is what a pipeline checks about a kernel.
+typedef struct soft_kernel {
+    char name[64];
+    uint32_t max_threads, bindings, constants, threadgroup_memory; // the last: 1 if it has some
+    uint8_t writes[soft_max_bindings];
+    int32_t only_if[soft_max_bindings]; // index in numbers of the constant that a binding depends on, -1: always there
+    uint32_t numbers[soft_max_constants]; // of its function constants, in the order of specialisation values
+} soft_kernel;
+
+// soft_load opens the emulator, a shared library. It returns why it cannot, or null.
+const char *soft_load(const char *path);
+void soft_add_kernel(const soft_kernel *k);
+
+enum { soft_as_encoded, soft_random };
+
+// soft_order says in which order commands between barriers run, passes between fences, and lanes.
+void soft_order(int order, uint64_t seed);
+// soft_ignore_fences makes passes run in any order.
+void soft_ignore_fences(int on);
+// soft_null makes devices whose methods return at once.
+void soft_null(int on);
+// soft_timestamps says whether encoders can take the time.
+void soft_timestamps(int on);
+// soft_delay makes each command take so many microseconds more.
+void soft_delay(unsigned us);
+// soft_limits sets the length of the longest buffer and how many bytes there are, 0: as it was.
+void soft_limits(uint64_t buffer, uint64_t memory);
+
+// The n-th call from now on that may fail does, once; a command buffer with an error code. 0: none.
+void soft_fail(uint64_t n, int code);
+// What has failed, or "".
+const char *soft_failed(void);
+uint64_t soft_fallible(void); // calls that may fail, so far
+
+int64_t soft_objects(void), soft_bytes(void);
+// soft_violation returns the first violation, or "", and forgets it.
+const char *soft_violation(void);
+
+// Calls by selector, and those that set what is set. soft_call returns null behind the last.
+const char *soft_call(unsigned i, uint64_t *count);
+uint64_t soft_redundant(void);
+uint64_t soft_dispatches(void); // commands that have run
+int soft_most(void);            // command buffers that were in flight at most since it was last asked
+
+// soft_misuse breaks a rule, by number, and returns its name, or null behind the last.
+const char *soft_misuse(unsigned rule);

@@ -1,0 +1,163 @@
+package metal
+
+import (
+	"fmt"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// Submit queues a submission.
+func (d *Device) Submit(sub *table.Submission) (table.Ticket, error) {
+	s, err := d.session(sub.Session)
+	if err != nil {
+		return 0, err
+	}
+	for i := range sub.Runs {
+		if err := d.checkRun(&sub.Runs[i]); err != nil {
+			return 0, &RunError{Run: i, Program: d.programName(sub.Runs[i].Program), Err: err}
+		}
+	}
+	if err := d.checkTimings(sub); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return 0, ErrSession
+	case s.state != idle:
+		return 0, ErrBusy
+	}
+	j := &s.job
+	// The queue is the last step: a submission that the device refuses has
+	// changed nothing that counts.
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.usable(); err != nil {
+		return 0, err
+	}
+	j.submission, j.next, j.result, j.err = sub, nil, table.Result{}, nil
+	j.cancelled.Store(false)
+	j.cut.Store(false)
+	clear(sub.Timings)
+	s.state = queued
+	s.serial++
+	if d.tail == nil {
+		d.first = j
+	} else {
+		d.tail.next = j
+	}
+	d.tail = j
+	d.work.Signal()
+	return s.ticket(), nil
+}
+
+func (d *Device) programName(i uint32) string {
+	if uint64(i) >= uint64(len(d.table.Programs)) {
+		return ""
+	}
+	return d.table.Programs[i].Name
+}
+
+// checkRun returns what is wrong with a run: the commands' extents are proved
+// for positions within the context only.
+func (d *Device) checkRun(r *table.Run) error {
+	t := d.table
+	if int64(r.Program) >= int64(len(t.Programs)) {
+		return fmt.Errorf("program %d of %d", r.Program, len(t.Programs))
+	}
+	rows, most := r.Step.Rows, t.Programs[r.Program].MaxRows
+	if rows == 0 || rows > most {
+		return fmt.Errorf("%d rows are not within 1 to %d", rows, most)
+	}
+	context := uint64(t.Header.Context)
+	all := uint64(rows) * uint64(r.Count)
+	switch {
+	case uint64(r.Step.Position)+all > context:
+		return fmt.Errorf("position %d + %d rows is past the context of %d", r.Step.Position, all, context)
+	case uint64(r.Step.TokenIndex)+all > context:
+		return fmt.Errorf("token %d + %d is past the context of %d", r.Step.TokenIndex, all, context)
+	case r.Step.KVLen == 0 || uint64(r.Step.KVLen)-1+all > context:
+		return fmt.Errorf("KV length %d with %d rows is not within 1 to the context of %d", r.Step.KVLen, all, context)
+	}
+	return nil
+}
+
+func (d *Device) checkTimings(sub *table.Submission) error {
+	if sub.Timings == nil {
+		return nil
+	}
+	if len(sub.Runs) == 0 {
+		return fmt.Errorf("metal: timings without a run")
+	}
+	p := &d.table.Programs[sub.Runs[len(sub.Runs)-1].Program]
+	if len(sub.Timings) != int(p.Count) {
+		return fmt.Errorf("metal: timings of %d commands, program %s has %d", len(sub.Timings), p.Name, p.Count)
+	}
+	return nil
+}
+
+// nextJob waits for a job. It returns nil if the executor ends; jobs that are
+// queued then are finished without having run.
+func (d *Device) nextJob() *job {
+	for {
+		d.mu.Lock()
+		for d.first == nil && !d.ending {
+			d.work.Wait()
+		}
+		j := d.first
+		if j == nil {
+			d.mu.Unlock()
+			return nil
+		}
+		if d.first = j.next; d.first == nil {
+			d.tail = nil
+		}
+		j.next = nil
+		err := d.usable()
+		d.mu.Unlock()
+		if err == nil && !j.cancelled.Load() {
+			return j
+		}
+		j.finish(table.Result{}, err)
+	}
+}
+
+// lookup returns the session of a ticket.
+func (d *Device) lookup(t table.Ticket) *session {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.sessions[table.SessionID(t>>32)]
+}
+
+// Cancel makes what is left of a submission do nothing: what the GPU has been
+// given ends, no more is encoded.
+func (d *Device) Cancel(t table.Ticket) {
+	s := d.lookup(t)
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ticket() == t && s.state == queued {
+		s.job.cancelled.Store(true)
+	}
+}
+
+// Wait returns a submission's result when it has ended.
+func (d *Device) Wait(t table.Ticket) (table.Result, error) {
+	s := d.lookup(t)
+	if s == nil {
+		return table.Result{}, ErrTicket
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.ticket() == t && s.state == queued {
+		s.changed.Wait()
+	}
+	if s.ticket() != t || s.state != done {
+		return table.Result{}, ErrTicket
+	}
+	s.state = idle
+	return s.job.result, s.job.err
+}

@@ -1,0 +1,381 @@
+//go:build softmetal
+
+package metal_test
+
+import (
+	"errors"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/replay/metal"
+	"github.com/pianola-engine/pianola/replay/metal/soft"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// TestStop ends chains with a stop id: on the device, in the middle, and the
+// flag does not outlive the submission. What a recording has behind it does not
+// run.
+func TestStop(t *testing.T) {
+	m := tiny(t, "llama")
+	for _, mode := range metal.Modes() {
+		checked(t)
+		d := load(t, options(t, mode), m)
+		free := chains(t, d, m.t, begun(t, d), 40, 40)
+		at := slices.IndexFunc(free, func(id uint32) bool { return slices.Index(free, id) > 5 })
+		if at < 0 {
+			t.Fatal("no token first occurs after the fifth")
+		}
+		for _, length := range []int{1, 4, 40} {
+			id := begun(t, d, 9999, free[at])
+			before := soft.Dispatches()
+			if got := chains(t, d, m.t, id, 40, length); !slices.Equal(got, free[:at+1]) {
+				t.Errorf("%s, chains of %d: %v, want %v", mode, length, got, free[:at+1])
+			}
+			p, _, _ := m.t.Program(table.ProgramDecode)
+			// Of the tokens behind it, the patches run alone.
+			if n := soft.Dispatches() - before; mode == "record" && n > at*int(p.Count+1)+40 {
+				t.Errorf("chains of %d: %d commands for %d tokens of %d", length, n, at, p.Count)
+			}
+			res, err := submit(d, decode(m.t, id, at, 1))
+			if err != nil || res.Count != 1 {
+				t.Errorf("%s: after a stop: %+v, %v", mode, res, err)
+			}
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestCancel cancels chains at several times: what was decoded by then is what
+// a free run decodes, and the session goes on from there.
+func TestCancel(t *testing.T) {
+	m := tiny(t, "llama")
+	const n = 40
+	for _, mode := range metal.Modes() {
+		checked(t)
+		d := load(t, options(t, mode).ForTest(2, false, true), m)
+		start := time.Now()
+		want := chains(t, d, m.t, begun(t, d), n, n)
+		all, cut := time.Since(start), 0
+		for _, after := range []time.Duration{0, all / 8, all / 4, all / 2} {
+			id := begun(t, d)
+			ticket, err := d.Submit(decode(m.t, id, 0, n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(after)
+			d.Cancel(ticket)
+			res, err := d.Wait(ticket)
+			if err != nil || res.Stopped || res.Count > n {
+				t.Fatalf("%s: %+v, %v", mode, res, err)
+			}
+			if res.Count > 0 && res.Count < n {
+				cut++
+			}
+			d.Cancel(ticket) // of no effect now
+			if got := ring(t, d, m.t, id, res.Count+1); !slices.Equal(got, want[:len(got)]) {
+				t.Errorf("%s: %d tokens before the cancellation are not those of a free run", mode, res.Count)
+			}
+			more := min(5, n-res.Count)
+			if r, err := submit(d, decode(m.t, id, res.Count, more)); err != nil || r.Count != more {
+				t.Errorf("%s: after a cancellation: %+v, %v", mode, r, err)
+			}
+			if got := ring(t, d, m.t, id, res.Count+more+1); !slices.Equal(got, want[:len(got)]) {
+				t.Errorf("%s: after a cancellation the session goes on with other tokens", mode)
+			}
+		}
+		if cut == 0 {
+			t.Errorf("%s: no chain was cut in the middle", mode)
+		}
+		a, b := begun(t, d), begun(t, d)
+		first, err := d.Submit(decode(m.t, a, 0, 10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := d.Submit(decode(m.t, b, 0, 40))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Cancel(second)
+		if res, err := d.Wait(second); err != nil || res.Count > 4 {
+			t.Errorf("%s, queued: %+v, %v", mode, res, err)
+		}
+		if res, err := d.Wait(first); err != nil || res.Count != 10 {
+			t.Errorf("%s: %+v, %v", mode, res, err)
+		}
+		d.Cancel(12345)
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestDry replays with the stop flag set: nothing is written.
+func TestDry(t *testing.T) {
+	m := tiny(t, "llama")
+	for _, mode := range metal.Modes() {
+		checked(t)
+		d := load(t, options(t, mode), m)
+		id := begun(t, d)
+		sub := decode(m.t, id, 0, 10)
+		sub.Dry = true
+		res, err := submit(d, sub)
+		if err != nil || res.Count != 0 || res.Stopped || res.Elapsed <= 0 {
+			t.Errorf("%s: %+v, %v", mode, res, err)
+		}
+		if got := ring(t, d, m.t, id, 4); !slices.Equal(got, []uint32{7, 0, 0, 0}) {
+			t.Errorf("%s: a dry run wrote %v", mode, got)
+		}
+		chains(t, d, m.t, id, 3, 3) // the flag is gone
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestTimings times each command, where encoders take the time and where they
+// cannot, and refuses room for another number.
+func TestTimings(t *testing.T) {
+	m := tiny(t, "llama")
+	for _, mode := range metal.Modes() {
+		checked(t)
+		d := load(t, options(t, mode), m)
+		want := chains(t, d, m.t, begun(t, d), 8, 8)
+		for _, samples := range []bool{true, false} {
+			soft.SetTimestamps(samples)
+			id := begun(t, d)
+			before := soft.Calls()["commit"]
+			if res, err := submit(d, decode(m.t, id, 0, 2)); err != nil || res.Count != 2 {
+				t.Fatalf("%s: %+v, %v", mode, res, err)
+			}
+			sub := decode(m.t, id, 2, 3)
+			sub.Timings = make([]time.Duration, m.t.Programs[sub.Runs[0].Program].Count)
+			if res, err := submit(d, sub); err != nil || res.Count != 3 || res.Elapsed <= 0 {
+				t.Fatalf("%s: %+v, %v", mode, res, err)
+			}
+			if n := soft.Calls()["commit"] - before; samples != (n <= 6) {
+				t.Errorf("%s, samples %t: %d command buffers", mode, samples, n)
+			}
+			if slices.Min(sub.Timings) <= 0 {
+				t.Errorf("%s: %v", mode, sub.Timings)
+			}
+			if res, err := submit(d, decode(m.t, id, 5, 3)); err != nil || res.Count != 3 {
+				t.Fatalf("%s: %+v, %v", mode, res, err)
+			}
+			if got := ring(t, d, m.t, id, 9); !slices.Equal(got, want) {
+				t.Errorf("%s: %v, want %v", mode, got, want)
+			}
+			sub.Timings = sub.Timings[1:]
+			if _, err := d.Submit(sub); err == nil || !strings.Contains(err.Error(), "timings of") {
+				t.Errorf("%s: %v", mode, err)
+			}
+			if _, err := d.Submit(&table.Submission{Session: id, Timings: sub.Timings}); err == nil {
+				t.Error("timings without a run")
+			}
+			if res, err := submit(d, &table.Submission{Session: id}); err != nil || res.Count != 0 {
+				t.Errorf("%s: an empty submission: %+v, %v", mode, res, err)
+			}
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestRefusals are submissions and transfers that are refused.
+func TestRefusals(t *testing.T) {
+	checked(t)
+	m := tiny(t, "llama")
+	d := load(t, options(t, "encode"), m)
+	id := begun(t, d)
+	for what, change := range map[string]func(r *table.Run){
+		"run 0: program 9 of 4":                                         func(r *table.Run) { r.Program = 9 },
+		"run 0 (decode): 0 rows are not within 1 to 1":                  func(r *table.Run) { r.Step.Rows = 0 },
+		"run 0 (decode): 2 rows are not within 1 to 1":                  func(r *table.Run) { r.Step.Rows = 2 },
+		"position 120 + 13 rows is past the context of 128":             func(r *table.Run) { r.Step.Position, r.Count = 120, 13 },
+		"token 128 + 1 is past the context of 128":                      func(r *table.Run) { r.Step.TokenIndex = 128 },
+		"KV length 0 with 1 rows is not within 1 to the context of 128": func(r *table.Run) { r.Step.KVLen = 0 },
+	} {
+		sub := decode(m.t, id, 0, 1)
+		change(&sub.Runs[0])
+		_, err := d.Submit(sub)
+		var run *metal.RunError
+		if !errors.As(err, &run) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%v, want %s", err, what)
+		}
+	}
+	b := make([]byte, 8)
+	_, tokens, _ := m.t.Slot(table.SlotTokens)
+	_, weight, _ := m.t.Slot(table.SlotWeight)
+	for what, f := range map[string]func() error{
+		"slot 9999 of ":      func() error { return d.Read(id, 9999, 0, b) },
+		"is not one of a se": func() error { return d.Write(id, weight, 0, b) },
+		"is past its 516":    func() error { return d.Write(id, tokens, 512, b) },
+		"offset 18446744073": func() error { return d.Read(id, tokens, 1<<64-4, b) },
+		"no such session":    func() error { return d.Read(99, tokens, 0, b) },
+		"no such ticket":     func() error { _, err := d.Wait(3); return err },
+	} {
+		if err := f(); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%v, want %s", err, what)
+		}
+	}
+	ticket, err := d.Submit(decode(m.t, id, 0, 20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Submit(decode(m.t, id, 0, 1)); !errors.Is(err, metal.ErrBusy) {
+		t.Errorf("a second submission: %v", err)
+	}
+	if err := d.Read(id, tokens, 0, b); !errors.Is(err, metal.ErrBusy) {
+		t.Errorf("reading: %v", err)
+	}
+	if _, err := d.Wait(ticket); err != nil {
+		t.Error(err)
+	}
+	if _, err := d.Wait(ticket); !errors.Is(err, metal.ErrTicket) {
+		t.Errorf("a second Wait: %v", err)
+	}
+}
+
+// TestStates calls methods before Load and after Close.
+func TestStates(t *testing.T) {
+	checked(t)
+	m := tiny(t, "llama")
+	d, err := metal.New(options(t, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Mode() != "encode" || !slices.Equal(d.Info().Modes, []string{"encode", "record"}) || d.Info().Device != "metal" ||
+		d.Info().Name != "Apple M4 Pro (software)" || d.Info().Detail != "family Apple 9" {
+		t.Errorf("%s, %+v", d.Mode(), d.Info())
+	}
+	if _, err := d.NewSession(); !errors.Is(err, metal.ErrNotLoaded) {
+		t.Errorf("NewSession before Load: %v", err)
+	}
+	if _, err := d.Submit(&table.Submission{}); !errors.Is(err, metal.ErrSession) {
+		t.Errorf("Submit before Load: %v", err)
+	}
+	if d.Memory() != (table.Memory{}) {
+		t.Errorf("%+v", d.Memory())
+	}
+	_, before := soft.Live()
+	if err := d.Load(bg, m.t, m.src, table.LoadOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Load(bg, m.t, m.src, table.LoadOptions{}); !errors.Is(err, metal.ErrLoaded) {
+		t.Errorf("a second Load: %v", err)
+	}
+	id := begun(t, d)
+	mem := d.Memory()
+	_, live := soft.Live()
+	if mem.Weights+mem.Mapped == 0 || mem.Sessions == 0 || mem.Executor == 0 || int(mem.Weights+mem.Sessions+mem.Executor) > live-before {
+		t.Errorf("%+v, Metal has %d bytes", mem, live-before)
+	}
+	if err := errors.Join(d.Close(), d.Close()); err != nil {
+		t.Error(err)
+	}
+	for what, err := range map[string]error{
+		"NewSession":   second(d.NewSession()),
+		"Submit":       second(d.Submit(&table.Submission{Session: id})),
+		"Read":         d.Read(id, 0, 0, nil),
+		"CloseSession": d.CloseSession(id),
+		"Load":         d.Load(bg, m.t, m.src, table.LoadOptions{}),
+	} {
+		if !errors.Is(err, metal.ErrClosed) {
+			t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+	if d.Memory() != (table.Memory{}) {
+		t.Errorf("%+v", d.Memory())
+	}
+	if _, err := metal.New(metal.Options{Mode: "other", Kernels: options(t, "").Kernels}); err == nil || !strings.Contains(err.Error(), `no mode "other"; the modes are encode, record`) {
+		t.Errorf("%v", err)
+	}
+	if _, err := metal.New(metal.Options{}); !errors.Is(err, metal.ErrNoKernels) {
+		t.Errorf("%v", err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestClose closes a device while sessions decode: each ends, soon.
+func TestClose(t *testing.T) {
+	m := tiny(t, "llama")
+	for _, mode := range metal.Modes() {
+		checked(t)
+		d := load(t, options(t, mode), m)
+		var wg sync.WaitGroup
+		for range 3 {
+			id := begun(t, d)
+			wg.Go(func() {
+				for {
+					_, err := submit(d, decode(m.t, id, 0, 100))
+					if err != nil {
+						if !errors.Is(err, metal.ErrClosed) && !errors.Is(err, metal.ErrSession) {
+							t.Errorf("%s: %v", mode, err)
+						}
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				for {
+					other, err := d.NewSession()
+					if err == nil {
+						err = d.CloseSession(other)
+					}
+					if err != nil {
+						if !errors.Is(err, metal.ErrClosed) {
+							t.Errorf("%s: %v", mode, err)
+						}
+						return
+					}
+				}
+			})
+		}
+		time.Sleep(20 * time.Millisecond)
+		before := time.Now()
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		if took := time.Since(before); took > 10*time.Second {
+			t.Errorf("%s: closing took %v", mode, took)
+		}
+	}
+}
+
+// TestNoAllocation decodes without allocating, in every mode.
+func TestNoAllocation(t *testing.T) {
+	m := tiny(t, "llama")
+	for _, mode := range metal.Modes() {
+		checked(t)
+		d := load(t, options(t, mode), m)
+		id := begun(t, d)
+		sub := decode(m.t, id, 0, 6)
+		best := ^uint64(0)
+		for range 8 { // the runtime's own background work may allocate
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := submit(d, sub)
+			runtime.ReadMemStats(&after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if best = min(best, after.Mallocs-before.Mallocs); best == 0 {
+				break
+			}
+		}
+		if best != 0 {
+			t.Errorf("%s: %d allocations", mode, best)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
