@@ -171,6 +171,9 @@ func (p *project) make() ([]output, error) {
 					return err
 				}
 				path := "shaders/ptx/" + shaders.PTXName(s.base(), a.name)
+				if err := checkBegins(text, path); err != nil {
+					return err
+				}
 				text, err = finishPTX(text, s, path)
 				outputs[i*len(architectures)+j] = output{path, text}
 				return err

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pianola-engine/pianola/replay/cuda/ptx"
 	"github.com/pianola-engine/pianola/shaders"
 )
 
@@ -124,6 +125,12 @@ func TestLines(t *testing.T) {
 func TestFinishPTX(t *testing.T) {
 	s := parseSource("x.metal", good)
 	const head = ".version 7.8\n.visible .entry rmsnorm__n4(\n\t.param .u64 p\n)\n{\n"
+	if err := checkBegins([]byte(head+"\tret;\n}\n"), "x.ptx"); err == nil || err.Error() != "x.ptx:7: entry rmsnorm__n4 never calls begins" {
+		t.Errorf("without begins: %v", err)
+	}
+	if err := checkBegins([]byte(head+"\t"+ptx.InputsReady+"\n\tret;\n}\n"), "x.ptx"); err != nil {
+		t.Error(err)
+	}
 	got, err := finishPTX([]byte(head+"\tld.global.f32 %f1, [%rd1];\n\tret;\n}\n"), s, "x.ptx")
 	if err != nil || !strings.Contains(string(got), ")\n.maxntid 256, 1, 1\n.minnctapersm 1\n{\n") {
 		t.Errorf("%v\n%s", err, got)

@@ -22,7 +22,6 @@ var (
 func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 	var out bytes.Buffer
 	threads := 0
-	entry, begins := "", true
 	for i, line := range strings.Split(strings.TrimRight(string(text), "\n"), "\n") {
 		bad := func(format string, args ...any) error {
 			return &fault{path, i + 1, fmt.Sprintf(format, args...)}
@@ -34,11 +33,6 @@ func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 				return nil, bad("entry %s is no kernel's", m[1])
 			}
 			threads = files.kernels[j].maxThreads
-			entry, begins = m[1], false
-		}
-		begins = begins || strings.TrimSpace(line) == ptx.InputsReady
-		if line == "}" && !begins {
-			return nil, bad("entry %s never calls begins", entry)
 		}
 		fields := strings.Fields(line)
 		if threads > 0 && line == "{" {
@@ -70,4 +64,20 @@ func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 		out.WriteString(line + "\n")
 	}
 	return out.Bytes(), nil
+}
+
+// checkBegins checks that each entry has a place where its inputs are ready, for
+// devices that begin it early.
+func checkBegins(text []byte, path string) error {
+	entry, begins := "", true
+	for i, line := range strings.Split(string(text), "\n") {
+		if m := ptxEntry.FindStringSubmatch(line); m != nil {
+			entry, begins = m[1], false
+		}
+		begins = begins || strings.TrimSpace(line) == ptx.InputsReady
+		if line == "}" && !begins {
+			return &fault{path, i + 1, fmt.Sprintf("entry %s never calls begins", entry)}
+		}
+	}
+	return nil
 }
