@@ -1,6 +1,10 @@
 package table
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"time"
+)
 
 // The types of this file are what a session and a device say to each other;
 // package replay has the interface itself. They are here so that a device
@@ -57,6 +61,45 @@ type Submission struct {
 	// Timings, if not nil, gets the time of each command of the last run,
 	// with a barrier after every command; len must be the program's count.
 	Timings []time.Duration
+}
+
+// CheckRun returns what is wrong with a run: the commands' extents are proved
+// for positions within the context only. Every device asks before it runs.
+func (t *Table) CheckRun(r *Run) error {
+	if int64(r.Program) >= int64(len(t.Programs)) {
+		return fmt.Errorf("program %d of %d", r.Program, len(t.Programs))
+	}
+	rows, most := r.Step.Rows, t.Programs[r.Program].MaxRows
+	if rows == 0 || rows > most {
+		return fmt.Errorf("%d rows are not within 1 to %d", rows, most)
+	}
+	context := uint64(t.Header.Context)
+	all := uint64(rows) * uint64(r.Count)
+	switch {
+	case uint64(r.Step.Position)+all > context:
+		return fmt.Errorf("position %d + %d rows is past the context of %d", r.Step.Position, all, context)
+	case uint64(r.Step.TokenIndex)+all > context:
+		return fmt.Errorf("token %d + %d is past the context of %d", r.Step.TokenIndex, all, context)
+	case r.Step.KVLen == 0 || uint64(r.Step.KVLen)-1+all > context:
+		return fmt.Errorf("KV length %d with %d rows is not within 1 to the context of %d", r.Step.KVLen, all, context)
+	}
+	return nil
+}
+
+// CheckTimings returns what is wrong with a submission's timings. CheckRun has
+// passed its runs.
+func (t *Table) CheckTimings(sub *Submission) error {
+	if sub.Timings == nil {
+		return nil
+	}
+	if len(sub.Runs) == 0 {
+		return errors.New("timings without a run")
+	}
+	p := &t.Programs[sub.Runs[len(sub.Runs)-1].Program]
+	if len(sub.Timings) != int(p.Count) {
+		return fmt.Errorf("timings of %d commands, program %s has %d", len(sub.Timings), p.Name, p.Count)
+	}
+	return nil
 }
 
 // Ticket names a submission in flight.

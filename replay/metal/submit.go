@@ -13,12 +13,12 @@ func (d *Device) Submit(sub *table.Submission) (table.Ticket, error) {
 		return 0, err
 	}
 	for i := range sub.Runs {
-		if err := d.checkRun(&sub.Runs[i]); err != nil {
+		if err := d.table.CheckRun(&sub.Runs[i]); err != nil {
 			return 0, &RunError{Run: i, Program: d.programName(sub.Runs[i].Program), Err: err}
 		}
 	}
-	if err := d.checkTimings(sub); err != nil {
-		return 0, err
+	if err := d.table.CheckTimings(sub); err != nil {
+		return 0, fmt.Errorf("metal: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,44 +57,6 @@ func (d *Device) programName(i uint32) string {
 		return ""
 	}
 	return d.table.Programs[i].Name
-}
-
-// checkRun returns what is wrong with a run: the commands' extents are proved
-// for positions within the context only.
-func (d *Device) checkRun(r *table.Run) error {
-	t := d.table
-	if int64(r.Program) >= int64(len(t.Programs)) {
-		return fmt.Errorf("program %d of %d", r.Program, len(t.Programs))
-	}
-	rows, most := r.Step.Rows, t.Programs[r.Program].MaxRows
-	if rows == 0 || rows > most {
-		return fmt.Errorf("%d rows are not within 1 to %d", rows, most)
-	}
-	context := uint64(t.Header.Context)
-	all := uint64(rows) * uint64(r.Count)
-	switch {
-	case uint64(r.Step.Position)+all > context:
-		return fmt.Errorf("position %d + %d rows is past the context of %d", r.Step.Position, all, context)
-	case uint64(r.Step.TokenIndex)+all > context:
-		return fmt.Errorf("token %d + %d is past the context of %d", r.Step.TokenIndex, all, context)
-	case r.Step.KVLen == 0 || uint64(r.Step.KVLen)-1+all > context:
-		return fmt.Errorf("KV length %d with %d rows is not within 1 to the context of %d", r.Step.KVLen, all, context)
-	}
-	return nil
-}
-
-func (d *Device) checkTimings(sub *table.Submission) error {
-	if sub.Timings == nil {
-		return nil
-	}
-	if len(sub.Runs) == 0 {
-		return fmt.Errorf("metal: timings without a run")
-	}
-	p := &d.table.Programs[sub.Runs[len(sub.Runs)-1].Program]
-	if len(sub.Timings) != int(p.Count) {
-		return fmt.Errorf("metal: timings of %d commands, program %s has %d", len(sub.Timings), p.Name, p.Count)
-	}
-	return nil
 }
 
 // nextJob waits for a job. It returns nil if the executor ends; jobs that are

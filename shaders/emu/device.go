@@ -318,12 +318,12 @@ func (d *Device) Submit(sub *table.Submission) (table.Ticket, error) {
 		return 0, ErrBusy
 	}
 	for i := range sub.Runs {
-		if err := d.checkRun(&sub.Runs[i]); err != nil {
+		if err := d.t.CheckRun(&sub.Runs[i]); err != nil {
 			return 0, fmt.Errorf("emu: run %d: %w", i, err)
 		}
 	}
-	if n := len(sub.Runs); sub.Timings != nil && (n == 0 || len(sub.Timings) != int(d.t.Programs[sub.Runs[n-1].Program].Count)) {
-		return 0, fmt.Errorf("emu: timings of %d commands are not those of the last program", len(sub.Timings))
+	if err := d.t.CheckTimings(sub); err != nil {
+		return 0, fmt.Errorf("emu: %w", err)
 	}
 	j := &job{session: s, sub: sub, done: make(chan struct{})}
 	s.job = j
@@ -339,23 +339,6 @@ func (d *Device) Submit(sub *table.Submission) (table.Ticket, error) {
 		j.result.Elapsed = time.Since(start)
 	}()
 	return ticket, nil
-}
-
-// checkRun returns what is wrong with a run: extents hold within the context
-// only.
-func (d *Device) checkRun(r *table.Run) error {
-	if uint64(r.Program) >= uint64(len(d.t.Programs)) {
-		return fmt.Errorf("program %d of %d", r.Program, len(d.t.Programs))
-	}
-	rows, end := uint64(r.Step.Rows), uint64(d.t.Header.Context)
-	if most := uint64(d.t.Programs[r.Program].MaxRows); rows == 0 || rows > most {
-		return fmt.Errorf("%d rows are not within 1 to %d", rows, most)
-	}
-	all := rows * uint64(r.Count)
-	if uint64(r.Step.Position)+all > end || uint64(r.Step.TokenIndex)+all > end || r.Step.KVLen == 0 || uint64(r.Step.KVLen)-1+all > end {
-		return fmt.Errorf("%d rows from position %d, token %d and KV length %d on are past the context of %d", all, r.Step.Position, r.Step.TokenIndex, r.Step.KVLen, end)
-	}
-	return nil
 }
 
 // Cancel makes what is left of a submission do nothing.
