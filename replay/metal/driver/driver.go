@@ -42,6 +42,7 @@ type Properties struct {
 	ThreadgroupMemory uint64 // of a threadgroup, bytes
 	Page              int    // what memory that is wrapped is a multiple of, bytes
 	Family            int    // the latest of Apple's GPU families that is known, 0: none of them
+	Cores             int    // of the GPU, 0: not known
 	Timestamps        bool   // encoders can take the time
 	Name              string
 }
@@ -138,6 +139,7 @@ type Bound struct {
 // objects and chains are in memory of Alloc.
 type Device interface {
 	Properties() Properties
+	Objects() Objects
 
 	// LibrarySource and LibraryData replace the library that pipelines are made
 	// of: with Metal's source text, or with what Apple's compiler made of it.
@@ -161,6 +163,13 @@ type Device interface {
 	// ended. Chains run in the order of their commits.
 	Commit(c *Chain) error
 	Wait(c *Chain) error
+	// Begin, Encode and Send are the parts of Commit, for a program that encodes
+	// of its own before or behind the chain: Begin makes Chain.CommandBuffer.
+	// Drop gives up one that is not sent.
+	Begin(c *Chain) error
+	Encode(c *Chain) error
+	Send(c *Chain)
+	Drop(c *Chain)
 	// Timed runs one token of a chain's one run, waits for it, and sets the
 	// seconds that each of its commands took. failed is the command that an
 	// error is of, or -1.

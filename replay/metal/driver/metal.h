@@ -34,9 +34,14 @@ typedef struct pm_properties {
     uint32_t page;        // bytes that memory used without a copy is a multiple of
     uint32_t family;      // the latest Apple family that is known, 0: none
     uint32_t timestamps;  // 1: encoders can take the time
-    uint32_t reserved;
+    uint32_t cores;       // of the GPU, 0: not known
     char name[128];
 } pm_properties;
+
+// pm_objects are the objects of a device, which stay its own.
+typedef struct pm_objects {
+    void *device, *queue, *fence; // each pass waits for the fence and updates it
+} pm_objects;
 
 typedef struct pm_pipeline {
     void *handle;
@@ -115,8 +120,13 @@ typedef struct pm_bound {
 
 // Functions that fail return 0 and fill in *e, or the chain's error. What they return is retained; pm_release takes any of it.
 int pm_open(pm_device **out, pm_error *e);
+// pm_open_with takes an id<MTLDevice> and a queue of it that the program has already, and retains them until pm_close.
+int pm_open_with(void *device, void *queue, pm_device **out, pm_error *e);
 void pm_close(pm_device *d);
 void pm_describe(pm_device *d, pm_properties *out);
+void pm_describe_objects(pm_device *d, pm_objects *out);
+// pm_gpu_cores asks the system's registry for a GPU's cores; id is the device's registryID. 0: it does not say.
+uint32_t pm_gpu_cores(uint64_t id);
 void pm_release(void *object);
 void *pm_label(const char *text);
 
@@ -137,6 +147,12 @@ int pm_record(void *recording, uint32_t at, const pm_command *commands, uint32_t
 // pm_commit encodes a chain and gives it to the GPU. pm_wait returns when it has ended, with its error if it has one, and
 // releases its command buffer.
 int pm_commit(pm_device *d, pm_chain *c);
+// The parts of pm_commit, for a program that encodes of its own in between: pm_begin makes the command buffer, which pm_encode
+// fills and pm_send commits. pm_drop gives up one that has not been sent.
+int pm_begin(pm_device *d, pm_chain *c);
+int pm_encode(pm_device *d, pm_chain *c);
+void pm_send(pm_chain *c);
+void pm_drop(pm_chain *c);
 int pm_wait(pm_chain *c);
 
 // pm_timed runs one token of the chain's one run, command by command, waits for it, and sets the seconds that each command

@@ -40,6 +40,21 @@ void pm_close(pm_device *d) {
     }
 }
 
+// complete makes what a device has beside its GPU and its queue; missing says what of these is not there.
+static int complete(pm_device *d, const char *missing, pm_device **out, pm_error *e) {
+    if (!missing && !(d->fence = [d->device newFence])) missing = "no fence";
+    if (!missing && !(d->descriptor = [MTLCommandBufferDescriptor new])) missing = "no descriptor";
+    if (missing) {
+        pm_close(d);
+        return failed(e, nil, missing);
+    }
+    // The owner of a chain's buffers keeps them while it runs.
+    d->descriptor.retainedReferences = NO;
+    d->descriptor.errorOptions = MTLCommandBufferErrorOptionEncoderExecutionStatus;
+    *out = d;
+    return 1;
+}
+
 int pm_open(pm_device **out, pm_error *e) {
     @autoreleasepool {
         pm_device *d = calloc(1, sizeof *d);
@@ -49,21 +64,27 @@ int pm_open(pm_device **out, pm_error *e) {
             missing = "there is no Metal device";
         } else if (!(d->queue = [d->device newCommandQueue])) {
             missing = "no command queue";
-        } else if (!(d->fence = [d->device newFence])) {
-            missing = "no fence";
-        } else if (!(d->descriptor = [MTLCommandBufferDescriptor new])) {
-            missing = "no descriptor";
         }
-        if (missing) {
-            pm_close(d);
-            return failed(e, nil, missing);
-        }
-        // The owner of a chain's buffers keeps them while it runs.
-        d->descriptor.retainedReferences = NO;
-        d->descriptor.errorOptions = MTLCommandBufferErrorOptionEncoderExecutionStatus;
-        *out = d;
-        return 1;
+        return complete(d, missing, out, e);
     }
+}
+
+int pm_open_with(void *device, void *queue, pm_device **out, pm_error *e) {
+    @autoreleasepool {
+        if (!device || !queue) return failed(e, nil, "no device or no command queue");
+        pm_device *d = calloc(1, sizeof *d);
+        if (!d) return failed(e, nil, "out of memory");
+        // pm_close releases what it finds.
+        d->device = [(id<MTLDevice>)device retain];
+        d->queue = [(id<MTLCommandQueue>)queue retain];
+        return complete(d, d->queue.device == d->device ? NULL : "the command queue is another device's", out, e);
+    }
+}
+
+void pm_describe_objects(pm_device *d, pm_objects *out) {
+    out->device = d->device;
+    out->queue = d->queue;
+    out->fence = d->fence;
 }
 
 // timestamp_counters returns the counters that are the time, or nil.
@@ -89,7 +110,8 @@ void pm_describe(pm_device *d, pm_properties *out) {
         out->threadgroup_memory = (uint32_t)device.maxThreadgroupMemoryLength;
         out->page = (uint32_t)getpagesize();
         out->timestamps = timestamp_counters(device) != nil;
-        for (uint32_t family = 7; family <= 9; family++) {
+        out->cores = pm_gpu_cores(device.registryID);
+        for (uint32_t family = 7; family < 32; family++) {
             if ([device supportsFamily:(MTLGPUFamily)(1000 + family)]) out->family = family;
         }
     }
@@ -409,18 +431,44 @@ static int fill(pm_device *d, pm_chain *chain, id<MTLCommandBuffer> buffer) {
     return copy(d, chain, buffer, chain->step, chain->step_offset, chain->result, 0, pm_step_bytes);
 }
 
-int pm_commit(pm_device *d, pm_chain *chain) {
+int pm_begin(pm_device *d, pm_chain *chain) {
     @autoreleasepool {
-        pm_error *e = &chain->error;
         chain->calls = 1;
         id<MTLCommandBuffer> buffer = [d->queue commandBufferWithDescriptor:d->descriptor];
-        if (!buffer) return failed(e, nil, "no command buffer");
-        if (!fill(d, chain, buffer)) return failed(e, nil, "no encoder");
-        [buffer commit];
-        chain->calls++;
+        if (!buffer) return failed(&chain->error, nil, "no command buffer");
         chain->buffer = [buffer retain];
         return 1;
     }
+}
+
+int pm_encode(pm_device *d, pm_chain *chain) {
+    @autoreleasepool {
+        return fill(d, chain, (id<MTLCommandBuffer>)chain->buffer) || failed(&chain->error, nil, "no encoder");
+    }
+}
+
+void pm_send(pm_chain *chain) {
+    @autoreleasepool {
+        [(id<MTLCommandBuffer>)chain->buffer commit];
+        chain->calls++;
+    }
+}
+
+void pm_drop(pm_chain *chain) {
+    @autoreleasepool {
+        [(id<MTLCommandBuffer>)chain->buffer release];
+        chain->buffer = NULL;
+    }
+}
+
+int pm_commit(pm_device *d, pm_chain *chain) {
+    if (!pm_begin(d, chain)) return 0;
+    if (!pm_encode(d, chain)) {
+        pm_drop(chain);
+        return 0;
+    }
+    pm_send(chain);
+    return 1;
 }
 
 // fault says why a command buffer failed, and in which encoder.

@@ -6,7 +6,7 @@ package driver
 #cgo CFLAGS: -O2
 #cgo softmetal CFLAGS: -fblocks -Wall -Wextra -Werror -isystem ${SRCDIR}/../soft/stub
 #cgo softmetal LDFLAGS: -lobjc
-#cgo darwin LDFLAGS: -framework Foundation -framework Metal -framework CoreGraphics
+#cgo darwin LDFLAGS: -framework Foundation -framework Metal -framework CoreGraphics -framework CoreFoundation -framework IOKit
 #include <stdlib.h>
 #include "metal.h"
 */
@@ -56,8 +56,8 @@ func (d *device) Properties() Properties {
 	C.pm_describe(d.d, p)
 	return Properties{
 		MaxBuffer: uint64(p.max_buffer), WorkingSet: uint64(p.working_set), Allocated: uint64(p.allocated), MaxThreads: int(p.max_threads),
-		ThreadgroupMemory: uint64(p.threadgroup_memory), Page: int(p.page), Family: int(p.family), Timestamps: p.timestamps != 0,
-		Name: C.GoString(&p.name[0]),
+		ThreadgroupMemory: uint64(p.threadgroup_memory), Page: int(p.page), Family: int(p.family), Cores: int(p.cores),
+		Timestamps: p.timestamps != 0, Name: C.GoString(&p.name[0]),
 	}
 }
 
@@ -135,7 +135,7 @@ func (d *device) Recording(commands int) (Recording, error) {
 
 func (d *device) Record(r Recording, at int, c []Command, b *Bound) error {
 	e := new(C.pm_error)
-	if C.pm_record(pointer(r), C.uint32_t(at), (*C.pm_command)(unsafe.Pointer(unsafe.SliceData(c))), C.uint32_t(len(c)), (*C.pm_bound)(unsafe.Pointer(b)), e) == 0 {
+	if C.pm_record(r.Pointer(), C.uint32_t(at), (*C.pm_command)(unsafe.Pointer(unsafe.SliceData(c))), C.uint32_t(len(c)), (*C.pm_bound)(unsafe.Pointer(b)), e) == 0 {
 		return failure("indirect command buffer", e)
 	}
 	return nil
@@ -173,7 +173,7 @@ func (d *device) Label(text string) (Label, error) {
 	return Object(uintptr(l)), nil
 }
 
-func (d *device) Release(o Object) { C.pm_release(pointer(o)) }
+func (d *device) Release(o Object) { C.pm_release(o.Pointer()) }
 
 func (d *device) Alloc(size uintptr) (unsafe.Pointer, error) {
 	p := C.calloc(1, C.size_t(size))
@@ -184,9 +184,6 @@ func (d *device) Alloc(size uintptr) (unsafe.Pointer, error) {
 }
 
 func (d *device) Free(p unsafe.Pointer) { C.free(p) }
-
-// pointer returns a handle as C has it. It is not an address of Go's.
-func pointer(o Object) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&o)) }
 
 // Layouts that both languages have.
 var (

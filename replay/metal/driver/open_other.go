@@ -5,6 +5,7 @@ package driver
 import (
 	"fmt"
 	"runtime"
+	"unsafe"
 )
 
 // Here reports whether this program can have Metal at all.
@@ -18,3 +19,6 @@ func Open() (Device, error) {
 	}
 	return nil, fmt.Errorf("%w: %s", ErrNoMetal, why)
 }
+
+// OpenWith returns an error, as Open does.
+func OpenWith(_, _ unsafe.Pointer) (Device, error) { return Open() }

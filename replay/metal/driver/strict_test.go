@@ -30,8 +30,14 @@ func strict(t *testing.T, file string) (string, error) {
 // TestStrict holds metal.m against Apple's declarations, and sees that changed
 // copies do not pass.
 func TestStrict(t *testing.T) {
-	if out, err := strict(t, "metal.m"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	files, err := filepath.Glob("*.m")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	for _, file := range files {
+		if out, err := strict(t, file); err != nil {
+			t.Errorf("%s: %v\n%s", file, err, out)
+		}
 	}
 	source, err := os.ReadFile("metal.m")
 	if err != nil {
@@ -43,6 +49,7 @@ func TestStrict(t *testing.T) {
 		{"a wrong argument", "setBytes:second length:sizeof second", "setBytes:second length:second", "incompatible pointer to integer"},
 		{"a missing argument", "withRange:NSMakeRange(r->first, r->count)]", "]", "not found"},
 		{"a wrong property", "d->descriptor.retainedReferences = NO", "d->descriptor.retainReferences = NO", "property 'retainReferences' not found"},
+		{"a wrong object", "[(id<MTLCommandQueue>)queue retain]", "[(id<MTLDevice>)queue retain]", "incompatible"},
 		{"a wrong type", "id<MTLFence> fence;", "id<MTLEvent> fence;", "MTLEvent"},
 		{"no nil", "newLibraryWithSource:text options", "newLibraryWithSource:nil options", "null passed"},
 	} {

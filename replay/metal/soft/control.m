@@ -8,7 +8,7 @@
 #include <string.h>
 #import "internal.h"
 
-struct soft_settings soft = {.timestamps = 1};
+struct soft_settings soft = {.timestamps = 1, .name = "Apple M4 Pro (software)", .family = 9, .cores = 20};
 pthread_mutex_t soft_flight = PTHREAD_MUTEX_INITIALIZER;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -68,6 +68,14 @@ void soft_delay(unsigned us) { soft.delay = us; }
 void soft_limits(uint64_t buffer, uint64_t memory) {
     soft.max_buffer = buffer;
     soft.memory = memory;
+}
+
+void soft_gpu_is(const char *name, uint32_t family, uint32_t cores, int entry) {
+    const BOOL set = name[0] != 0;
+    snprintf(soft.name, sizeof soft.name, "%s", set ? name : "Apple M4 Pro (software)");
+    soft.family = set ? family : 9;
+    soft.cores = set ? cores : 20;
+    soft.entry = set ? entry : soft_entry_gpu;
 }
 
 // soft_below returns a number below n; 0 where nothing is random.

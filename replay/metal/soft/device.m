@@ -253,10 +253,10 @@ struct constant {
 
 @implementation SoftDevice
 - (NSString *)name {
-    return [NSString stringWithUTF8String:"Apple M4 Pro (software)"];
+    return [NSString stringWithUTF8String:soft.name];
 }
 - (uint64_t)registryID {
-    return 1;
+    return soft_registry_id;
 }
 - (MTLSize)maxThreadsPerThreadgroup {
     return MTLSizeMake(max_threads, max_threads, max_threads);
@@ -283,7 +283,7 @@ struct constant {
     return l;
 }
 - (BOOL)supportsFamily:(MTLGPUFamily)family {
-    return family <= MTLGPUFamilyApple9;
+    return family <= 1000 + (NSInteger)soft.family;
 }
 - (BOOL)supportsCounterSampling:(MTLCounterSamplingPoint)point {
     return soft.timestamps && point == MTLCounterSamplingPointAtStageBoundary;
@@ -296,7 +296,10 @@ struct constant {
 }
 - (id<MTLCommandQueue>)newCommandQueue {
     CALLED("newCommandQueue");
-    return soft_fails("newCommandQueue", NULL) ? nil : [SoftQueue new];
+    if (soft_fails("newCommandQueue", NULL)) return nil;
+    SoftQueue *q = [SoftQueue new];
+    q->device = [self retain];
+    return q;
 }
 - (id<MTLFence>)newFence {
     CALLED("newFence");

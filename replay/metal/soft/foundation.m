@@ -17,6 +17,7 @@ Class soft_class(id object) { return *(Class *)(void *)object; }
 
 static _Atomic int64_t objects;
 int64_t soft_objects(void) { return objects; }
+void soft_add_objects(int64_t n) { objects += n; }
 
 static _Atomic long *references(id o) { return (_Atomic long *)(void *)o - 2; }
 

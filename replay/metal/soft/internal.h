@@ -13,6 +13,7 @@ enum {
     index_params = 8,
     index_second = 9,
     index_step = 10,
+    soft_registry_id = 1,
 };
 
 // soft_call_count is how often a method was called.
@@ -34,6 +35,7 @@ BOOL soft_fails(const char *selector, int *code);
 void soft_violate(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void soft_set_redundant(void);
 void soft_add_bytes(int64_t n);
+void soft_add_objects(int64_t n);
 
 extern struct soft_settings {
     int order, null, timestamps, no_fences;
@@ -43,6 +45,9 @@ extern struct soft_settings {
     _Atomic uint64_t dispatches;
     _Atomic int removed; // 1: the device is gone
     int most;            // command buffers that were in flight
+    char name[64];       // of the GPU
+    uint32_t family, cores;
+    int entry; // of the registry, that has the cores
 } soft;
 unsigned soft_below(unsigned n);
 const soft_kernel *soft_find(const char *name);
@@ -207,6 +212,7 @@ typedef struct soft_op {
     int waiting;
     BOOL closing, started;
     NSString *label;
+    id<MTLDevice> device; // retained
 }
 @end
 

@@ -88,7 +88,7 @@
 @interface NullQueue : NSObject <MTLCommandQueue>
 @end
 @implementation NullQueue
-@dynamic label;
+@dynamic label, device;
 - (id<MTLCommandBuffer>)commandBufferWithDescriptor:(MTLCommandBufferDescriptor *)descriptor {
     return [[NullCommandBuffer new] autorelease];
 }

@@ -401,7 +401,10 @@ static void *work(void *argument) {
 }
 
 @implementation SoftQueue
-@dynamic label;
+@dynamic label, device;
+- (id<MTLDevice>)device {
+    return device;
+}
 - (void)setLabel:(NSString *)text {
     label = text;
 }
@@ -440,6 +443,7 @@ static void *work(void *argument) {
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
     if (started) pthread_join(worker, NULL);
+    [device release];
     [super dealloc];
 }
 @end

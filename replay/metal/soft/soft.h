@@ -32,6 +32,24 @@ void soft_delay(unsigned us);
 // soft_limits sets the length of the longest buffer and how many bytes there are, 0: as it was.
 void soft_limits(uint64_t buffer, uint64_t memory);
 
+enum { soft_entry_gpu, soft_entry_class, soft_entry_text, soft_entry_none };
+
+// soft_gpu_is sets what the GPU says of itself, and which entry of the registry has its cores: its own, one that is found by its
+// class, one that has a text in their place, or none.
+void soft_gpu_is(const char *name, uint32_t family, uint32_t cores, int entry);
+
+// A program with Metal work of its own: objects that it makes and releases, and copies that it encodes.
+void soft_make_gpu(void **device, void **queue);
+void *soft_make_buffer(void *device, uint64_t length, void **contents);
+void *soft_command_buffer(void *queue);
+// soft_encode_copy copies bytes to the buffer to, behind what has updated the fence and before what waits for it; null: any time.
+void soft_encode_copy(void *buffer, void *fence, void *from, uint64_t offset, void *to, uint64_t to_offset, uint64_t size);
+void soft_commit(void *buffer);
+void soft_wait(void *buffer);
+uint64_t soft_references(void *object);
+void soft_release(void *object);
+void *soft_contents(void *buffer);
+
 // The n-th call from now on that may fail does, once; a command buffer with an error code. 0: none.
 void soft_fail(uint64_t n, int code);
 // What has failed, or "".

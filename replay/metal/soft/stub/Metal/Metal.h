@@ -287,6 +287,7 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 
 @protocol MTLCommandQueue <NSObject>
 @property (nullable, copy, atomic) NSString *label;
+@property (readonly) id<MTLDevice> device;
 - (nullable id<MTLCommandBuffer>)commandBuffer;
 - (nullable id<MTLCommandBuffer>)commandBufferWithDescriptor:(MTLCommandBufferDescriptor *)descriptor;
 - (nullable id<MTLCommandBuffer>)commandBufferWithUnretainedReferences;
