@@ -36,6 +36,8 @@ type target struct {
 	chip  *chip.Chip
 	mode  string
 	stays bool // weights may stay where the file has them
+
+	chipNote string // what is not known of the chip
 }
 
 // newDevice returns the device that the options ask for. auto is the GPU, Apple's

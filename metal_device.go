@@ -30,49 +30,25 @@ func newMetal(mode string) (*target, error) {
 	if err != nil {
 		return nil, &DeviceError{Device: "metal", Why: err.Error(), Err: err}
 	}
-	c, err := metalChip(d.Properties())
+	c, note, err := metalChip(d.Properties())
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	d.SetChainTime(time.Duration(c.ChainMS * float64(time.Millisecond)))
-	return &target{dev: d, chip: c, mode: d.Mode(), stays: true}, nil
+	return &target{dev: d, chip: c, chipNote: note, mode: d.Mode(), stays: true}, nil
 }
 
-// metalChip returns the data of a GPU: the file of its name, else that of the
-// first chip of its family; with smaller limits, if the GPU says so.
-func metalChip(p driver.Properties) (*chip.Chip, error) {
-	name := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(p.Name, "Apple ")), " ", "-")
-	best := ""
-	for _, known := range chip.Names() { // m4-max is no m4
-		if rest, ok := strings.CutPrefix(name, known); ok && (rest == "" || rest[0] == '-') && len(known) > len(best) {
-			best = known
-		}
-	}
-	known := best != ""
-	if !known {
-		switch {
-		case p.Family >= 9:
-			best = "m3"
-		case p.Family == 8:
-			best = "m2"
-		default:
-			best = "m1"
-		}
-	}
-	c, err := chip.Lookup(best)
+// metalChip returns the data of a GPU, with smaller limits if the GPU says so,
+// and what is not known of it.
+func metalChip(p driver.Properties) (*chip.Chip, string, error) {
+	c, note, err := chip.ForGPU(chip.GPU{Name: p.Name, Family: p.Family, Cores: p.Cores})
 	if err != nil {
-		return nil, err
-	}
-	if c.Device != chip.Metal {
-		return nil, fmt.Errorf("pianola: %s is no chip for Metal", c.Name)
-	}
-	if !known {
-		c.Title = p.Name
+		return nil, "", err
 	}
 	c.MaxBufferBytes = min(c.MaxBufferBytes, max(1, p.MaxBuffer))
 	c.ThreadgroupMemory = min(c.ThreadgroupMemory, max(1, p.ThreadgroupMemory))
 	c.MaxThreads = min(c.MaxThreads, p.MaxThreads)
-	return c, c.Validate()
+	return c, note, c.Validate()
 }
 
 func metalStatus() DeviceStatus {
@@ -90,8 +66,13 @@ func metalStatus() DeviceStatus {
 	if err := d.Close(); err != nil {
 		return DeviceStatus{Info: info, Why: err.Error()}
 	}
-	return DeviceStatus{
-		Info: info, Available: true, Memory: p.WorkingSet - min(p.Allocated, p.WorkingSet),
-		Limits: fmt.Sprintf("threadgroups of %d threads and %d KiB, buffers of %d MiB, chip %s", p.MaxThreads, p.ThreadgroupMemory>>10, p.MaxBuffer>>20, on.chip.Name),
+	cores := ""
+	if p.Cores > 0 {
+		cores = fmt.Sprintf("%d cores, ", p.Cores)
 	}
+	limits := fmt.Sprintf("%sthreadgroups of %d threads and %d KiB, buffers of %d MiB, chip %s", cores, p.MaxThreads, p.ThreadgroupMemory>>10, p.MaxBuffer>>20, on.chip.Name)
+	if on.chipNote != "" {
+		limits += " (" + on.chipNote + ")"
+	}
+	return DeviceStatus{Info: info, Available: true, Memory: p.WorkingSet - min(p.Allocated, p.WorkingSet), Limits: limits}
 }

@@ -8,20 +8,19 @@ import (
 	"github.com/pianola-engine/pianola/replay/metal/kernels"
 )
 
-// TestMetalChip finds the data of GPUs by their names, and by their family.
+// TestMetalChip takes the limits that a GPU has, where they are smaller.
 func TestMetalChip(t *testing.T) {
-	for name, want := range map[string]struct {
-		family int
-		chip   string
-	}{
-		"Apple M1": {7, "m1"}, "Apple M1 Ultra": {7, "m1-ultra"}, "Apple M2 Pro": {8, "m2-pro"}, "Apple M4": {9, "m4"}, "Apple M4 Max": {9, "m4-max"},
-		"Apple M5 Pro": {9, "m5-pro"}, "Apple M9": {9, "m3"}, "Apple M12 Pro": {8, "m2"}, "Apple A14": {7, "m1"}, "Apple M10": {9, "m3"}, "": {0, "m1"},
-	} {
-		p := driver.Properties{Name: name, Family: want.family, MaxThreads: 1024, ThreadgroupMemory: 32 << 10, MaxBuffer: 1 << 30}
-		c, err := metalChip(p)
-		if err != nil && name != "" || name != "" && (c.Name != want.chip || c.MaxBufferBytes != 1<<30) {
-			t.Errorf("%s: %+v, %v, want %s", name, c, err, want.chip)
-		}
+	p := driver.Properties{Name: "Apple M4 Max", Family: 9, Cores: 32, MaxThreads: 512, ThreadgroupMemory: 16 << 10, MaxBuffer: 1 << 30}
+	c, note, err := metalChip(p)
+	if err != nil || note != "" || c.Name != "m4-max-32" || c.Cores != 32 || c.MaxBufferBytes != 1<<30 || c.MaxThreads != 512 || c.ThreadgroupMemory != 16<<10 {
+		t.Errorf("%+v, %q, %v", c, note, err)
+	}
+	p.MaxThreads = 8
+	if c, _, err := metalChip(p); err == nil {
+		t.Errorf("threadgroups of 8 threads: %+v", c)
+	}
+	if _, _, err := metalChip(driver.Properties{}); err == nil {
+		t.Error("a GPU without limits")
 	}
 }
 

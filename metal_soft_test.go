@@ -4,6 +4,7 @@ package pianola
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -51,7 +52,7 @@ func TestMetal(t *testing.T) {
 	if got := ids(Options{Device: "metal", Mode: "record"}); !slices.Equal(got, want) {
 		t.Errorf("%v, the CPU %v", got, want)
 	}
-	if s := metalStatus(); !s.Available || s.Memory == 0 || s.Limits != "threadgroups of 1024 threads and 32 KiB, buffers of 4096 MiB, chip m4-pro" ||
+	if s := metalStatus(); !s.Available || s.Memory == 0 || s.Limits != "20 cores, threadgroups of 1024 threads and 32 KiB, buffers of 4096 MiB, chip m4-pro" ||
 		!slices.Equal(s.Modes, []string{"encode", "record"}) {
 		t.Errorf("%+v", s)
 	}
@@ -65,11 +66,34 @@ func TestMetal(t *testing.T) {
 
 // TestMetalRoll replays a table that was compiled for the chip by its name.
 func TestMetalRoll(t *testing.T) {
-	c, err := metalChip(driver.Properties{Name: "Apple M4 Pro", Family: 9, MaxThreads: 1024, ThreadgroupMemory: 32 << 10, MaxBuffer: 64 << 30})
+	c, _, err := metalChip(driver.Properties{Name: "Apple M4 Pro", Family: 9, Cores: 20, MaxThreads: 1024, ThreadgroupMemory: 32 << 10, MaxBuffer: 5 << 30})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if own, err := chip.Lookup("m4-pro"); err != nil || own.Fingerprint() != c.Fingerprint() || strings.Contains(c.Title, "software") {
 		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// TestMetalStatus prints GPUs with fewer cores, and those that nobody knows.
+func TestMetalStatus(t *testing.T) {
+	if err := soft.Start("."); err != nil {
+		t.Fatal(err)
+	}
+	defer soft.SetGPU("", 0, 0, 0)
+	for _, c := range []struct {
+		name                 string
+		family, cores, entry int
+		limits               string
+	}{
+		{"Apple M4 Max", 9, 32, soft.EntryGPU, "32 cores, threadgroups of 1024 threads and 32 KiB, buffers of 4096 MiB, chip m4-max-32"},
+		{"Apple M3", 9, 10, soft.EntryNone, "threadgroups of 1024 threads and 32 KiB, buffers of 4096 MiB, chip m3"},
+		{"Apple M6 Max", 11, 40, soft.EntryGPU,
+			"40 cores, threadgroups of 1024 threads and 32 KiB, buffers of 4096 MiB, chip m5-max (the GPU is not known, the data are those of m5-max)"},
+	} {
+		soft.SetGPU(c.name, c.family, c.cores, c.entry)
+		if s := metalStatus(); s.Limits != c.limits || s.Name != c.name || s.Detail != fmt.Sprintf("family Apple %d", c.family) {
+			t.Errorf("%s: %+v", c.name, s)
+		}
 	}
 }

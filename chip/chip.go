@@ -35,12 +35,17 @@ type Chip struct {
 	// are guesses that wait for a measurement.
 	Comment string `json:"comment"`
 
+	Family            int     `json:"family"`             // of Apple's GPUs: 9 is Apple9; 0 on other devices
 	SIMDWidth         int     `json:"simd_width"`         // lanes of a SIMD group; 1 on the CPU, where a threadgroup is one worker
 	MaxThreads        int     `json:"max_threads"`        // a threadgroup's limit
 	ThreadgroupMemory uint64  `json:"threadgroup_memory"` // a threadgroup's limit, bytes
 	Cores             int     `json:"cores"`              // GPU cores or multiprocessors; 0: the team of workers decides
 	BandwidthGBs      float64 `json:"bandwidth_gbs"`      // memory's, 10^9 bytes a second
 	MaxBufferBytes    uint64  `json:"max_buffer_bytes"`   // of one buffer
+
+	// Variants are what the chip is sold as too, with fewer cores. Lookup has them
+	// by the chip's name and their cores, as m4-max-32; a variant has none.
+	Variants []Variant `json:"variants"`
 
 	// ActQ8 makes kernels for integer weights quantise their activations to 8
 	// bits in blocks of 32.
@@ -77,6 +82,12 @@ type Chip struct {
 	ChainMS float64 `json:"chain_ms"` // a chain's length at most, milliseconds
 }
 
+// Variant is what differs in a chip with fewer cores.
+type Variant struct {
+	Cores        int     `json:"cores"`
+	BandwidthGBs float64 `json:"bandwidth_gbs"`
+}
+
 // Fuse says which commands the compiler makes one of.
 type Fuse struct {
 	QKV          bool `json:"qkv"`           // the three projections of attention
@@ -105,23 +116,56 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("chip: %.40q is not known (known: %s)", e.Name, strings.Join(e.Known, ", "))
 }
 
-// Names returns the names of the chips, sorted.
+// Names returns the names of the chips and of their variants, sorted.
 func Names() []string {
-	files, _ := fs.Glob(data, "data/*.json") // fails on a malformed pattern alone
-	for i, file := range files {
-		files[i] = strings.TrimSuffix(strings.TrimPrefix(file, "data/"), ".json")
+	names := files()
+	for _, name := range names {
+		if c, err := load(name); err == nil { // tests load each
+			for _, v := range c.Variants {
+				names = append(names, c.variantName(v.Cores))
+			}
+		}
 	}
-	slices.Sort(files)
-	return files
+	slices.Sort(names)
+	return names
 }
 
-// Lookup returns a copy of the chip of a name. The error is an *UnknownError if
-// there is none.
-func Lookup(name string) (*Chip, error) {
-	names := Names()
-	if !slices.Contains(names, name) {
-		return nil, &UnknownError{Name: name, Known: names}
+// files returns the names of the chips that have a file.
+func files() []string {
+	names, _ := fs.Glob(data, "data/*.json") // fails on a malformed pattern alone
+	for i, file := range names {
+		names[i] = strings.TrimSuffix(strings.TrimPrefix(file, "data/"), ".json")
 	}
+	return names
+}
+
+// Lookup returns a copy of the chip of a name, or of a variant of it. The error
+// is an *UnknownError if there is none.
+func Lookup(name string) (*Chip, error) {
+	known := files()
+	if slices.Contains(known, name) {
+		return load(name)
+	}
+	for _, of := range known {
+		if !strings.HasPrefix(name, of+"-") {
+			continue
+		}
+		c, err := load(of)
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range c.Variants {
+			if c.variantName(v.Cores) == name {
+				c.become(v)
+				return c, nil
+			}
+		}
+	}
+	return nil, &UnknownError{Name: name, Known: Names()}
+}
+
+// load reads the file of a name.
+func load(name string) (*Chip, error) {
 	text, err := data.ReadFile("data/" + name + ".json")
 	if err != nil {
 		return nil, fmt.Errorf("chip: %w", err)
@@ -134,6 +178,14 @@ func Lookup(name string) (*Chip, error) {
 		return nil, fmt.Errorf("chip: %s.json: %w", name, err)
 	}
 	return c, nil
+}
+
+func (c *Chip) variantName(cores int) string { return fmt.Sprintf("%s-%d", c.Name, cores) }
+
+// become makes c one of its variants.
+func (c *Chip) become(v Variant) {
+	c.Name, c.Title = c.variantName(v.Cores), strings.Replace(c.Title, fmt.Sprintf("%d-core", c.Cores), fmt.Sprintf("%d-core", v.Cores), 1)
+	c.Cores, c.BandwidthGBs, c.Variants = v.Cores, v.BandwidthGBs, nil
 }
 
 // decode reads a file that has every field, no other, and sound values.
@@ -189,6 +241,7 @@ const (
 	maxAhead  = 1 << 16
 	maxCores  = 1 << 16
 	maxMemory = 1 << 50
+	maxFamily = 99
 )
 
 func (c *Chip) check() error {
@@ -251,15 +304,43 @@ func (c *Chip) check() error {
 	if !(c.BandwidthGBs > 0) || math.IsInf(c.BandwidthGBs, 0) {
 		return fmt.Errorf("bandwidth_gbs: %v is not positive", c.BandwidthGBs)
 	}
+	if c.Family < 0 || c.Family > maxFamily || c.Device != Metal && c.Family != 0 {
+		return fmt.Errorf("family: %d is none of Apple's GPUs", c.Family)
+	}
+	for i, v := range c.Variants {
+		if v.Cores < 1 || v.Cores >= c.Cores || i > 0 && v.Cores <= c.Variants[i-1].Cores || !(v.BandwidthGBs > 0) || v.BandwidthGBs > c.BandwidthGBs {
+			return fmt.Errorf("variants: %d cores with %v GB/s are not between the one before and the whole chip", v.Cores, v.BandwidthGBs)
+		}
+	}
 	if !(c.ChainMS > 0) || math.IsInf(c.ChainMS, 0) {
 		return fmt.Errorf("chain_ms: %v is not positive", c.ChainMS)
 	}
 	return nil
 }
 
-// Fingerprint returns the SHA-256 of the fields that a table depends on: all but
-// the title, the comment, the bandwidth and the chain's length, which only
-// replaying looks at.
+// What bounds a slot beside the longest buffer: no offset on an Apple GPU passes
+// 4 GiB, and a tensor that stays where a file has it begins and ends anywhere in
+// a page, of 16 KiB at most.
+const (
+	largestMetal = 4 << 30
+	pages        = 2 * 16 << 10
+)
+
+// LargestSlot returns how many bytes a slot has at most: on an Apple GPU what is
+// within one buffer and below 4 GiB of it wherever it begins, elsewhere the
+// longest buffer.
+func (c *Chip) LargestSlot() uint64 {
+	if c.Device != Metal {
+		return c.MaxBufferBytes
+	}
+	n := min(c.MaxBufferBytes, largestMetal)
+	return n - min(pages, n/2)
+}
+
+// Fingerprint returns the SHA-256 of what a table depends on: all but the title,
+// the comment, the bandwidth, the family, the variants and the chain's length,
+// which others look at, and the longest buffer only as LargestSlot has it, so
+// that a table serves Macs with more and less memory.
 func (c *Chip) Fingerprint() [32]byte {
 	b := []byte("pianola chip 1\x00")
 	for _, s := range []string{c.Name, c.Device} {
@@ -267,7 +348,7 @@ func (c *Chip) Fingerprint() [32]byte {
 		b = append(b, s...)
 	}
 	for _, n := range []uint64{
-		uint64(c.SIMDWidth), uint64(c.MaxThreads), c.ThreadgroupMemory, uint64(c.Cores), c.MaxBufferBytes,
+		uint64(c.SIMDWidth), uint64(c.MaxThreads), c.ThreadgroupMemory, uint64(c.Cores), c.LargestSlot(),
 		uint64(c.GEMVRows), uint64(c.GEMMRows), uint64(c.GEMVThreads), uint64(c.NormThreads), uint64(c.AttnThreads),
 		uint64(c.PrefillChunk), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan), uint64(c.ArgmaxPart), uint64(c.GEMVAhead),
 	} {

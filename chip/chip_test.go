@@ -14,8 +14,12 @@ import (
 
 func TestLookup(t *testing.T) {
 	want := []string{
-		"cpu", "cuda", "h200", "m1", "m1-max", "m1-pro", "m1-ultra", "m2", "m2-max", "m2-pro", "m2-ultra",
-		"m3", "m3-max", "m3-pro", "m3-ultra", "m4", "m4-max", "m4-pro", "m5", "m5-max", "m5-pro",
+		"cpu", "cuda", "h200",
+		"m1", "m1-7", "m1-max", "m1-max-24", "m1-pro", "m1-pro-14", "m1-ultra", "m1-ultra-48",
+		"m2", "m2-8", "m2-max", "m2-max-30", "m2-pro", "m2-pro-16", "m2-ultra", "m2-ultra-60",
+		"m3", "m3-8", "m3-max", "m3-max-30", "m3-pro", "m3-pro-14", "m3-ultra", "m3-ultra-60",
+		"m4", "m4-8", "m4-max", "m4-max-32", "m4-pro", "m4-pro-16",
+		"m5", "m5-8", "m5-max", "m5-max-32", "m5-pro", "m5-pro-16",
 	}
 	if got := Names(); !slices.Equal(got, want) {
 		t.Fatalf("names %q, want %q", got, want)
@@ -46,7 +50,10 @@ func TestLookup(t *testing.T) {
 		case "h200", "cuda":
 			device = CUDA
 		}
-		if c.Device != device || (c.Device == Metal) == c.ActQ8 || (c.Device == CPU) != (c.Cores == 0) {
+		if !strings.Contains(c.Title, fmt.Sprintf("(%d-core GPU)", c.Cores)) && device == Metal {
+			t.Errorf("%s: %q has %d cores", name, c.Title, c.Cores)
+		}
+		if c.Device != device || (c.Device == Metal) != (c.Family >= 7) || (c.Device == Metal) == c.ActQ8 || (c.Device == CPU) != (c.Cores == 0) {
 			t.Errorf("%s: device %s, ActQ8 %v, %d cores", name, c.Device, c.ActQ8, c.Cores)
 		}
 	}
@@ -70,7 +77,7 @@ func TestUnknown(t *testing.T) {
 		if !errors.As(err, &unknown) || unknown.Name != name || !slices.Equal(unknown.Known, Names()) {
 			t.Errorf("%.20q: %v", name, err)
 		}
-		if len(err.Error()) > 300 || !strings.Contains(err.Error(), "m4-pro") {
+		if len(err.Error()) > 450 || !strings.Contains(err.Error(), "m4-pro") {
 			t.Errorf("message %q", err)
 		}
 	}
@@ -78,7 +85,7 @@ func TestUnknown(t *testing.T) {
 
 // Each field either changes the fingerprint or is known not to matter to a table.
 func TestFingerprintCovers(t *testing.T) {
-	idle := []string{"Title", "Comment", "BandwidthGBs", "ChainMS"}
+	idle := []string{"Title", "Comment", "BandwidthGBs", "ChainMS", "Family", "Variants", "MaxBufferBytes"} // the last: below
 	c, err := Lookup("m4-pro")
 	if err != nil {
 		t.Fatal(err)
@@ -103,6 +110,8 @@ func TestFingerprintCovers(t *testing.T) {
 			v.SetUint(v.Uint() + 1)
 		case reflect.Float64:
 			v.SetFloat(v.Float() + 1)
+		case reflect.Slice:
+			v.Set(reflect.Zero(v.Type()))
 		default:
 			t.Fatalf("%s has kind %s", path, v.Kind())
 		}
@@ -114,6 +123,15 @@ func TestFingerprintCovers(t *testing.T) {
 	walk(reflect.ValueOf(c).Elem(), "")
 	if c.Fingerprint() != base {
 		t.Error("the walk left a change")
+	}
+	// Longer buffers than slots can be make the same table, shorter ones another.
+	c.MaxBufferBytes = largestMetal
+	if c.Fingerprint() != base || c.LargestSlot() >= largestMetal {
+		t.Errorf("slots of %d bytes", c.LargestSlot())
+	}
+	c.MaxBufferBytes = 1 << 30
+	if c.Fingerprint() == base || c.LargestSlot() >= 1<<30 {
+		t.Errorf("slots of %d bytes in buffers of 1 GiB", c.LargestSlot())
 	}
 }
 
@@ -131,6 +149,10 @@ func TestDecodeErrors(t *testing.T) {
 		{`"metal"`, `"vulkan"`, `device: "vulkan" is not cpu, metal or cuda`},
 		{`"metal"`, `"cpu"`, "simd_width and max_threads: a worker of the CPU is one thread"},
 		{`"m4-pro"`, `""`, "name or title: missing"},
+		{`"family": 9`, `"family": -1`, "family: -1 is none of Apple's"},
+		{`"cores": 16`, `"cores": 20`, "variants: 20 cores with 273 GB/s are not between"},
+		{`"bandwidth_gbs": 273}`, `"bandwidth_gbs": 274}`, "variants: 16 cores with 274 GB/s are not between"},
+		{`"variants": [{"cores": 16, "bandwidth_gbs": 273}],`, ``, "variants: missing"},
 		{`"simd_width": 32`, `"simd_width": 24`, "simd_width: 24 is not a power of two"},
 		{`"max_threads": 1024`, `"max_threads": 2048`, "max_threads: 2048 is not in 32..1024"},
 		{`"gemv_threads": 64`, `"gemv_threads": 16`, "gemv_threads: 16 is not in 32..1024"},

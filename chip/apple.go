@@ -1,0 +1,114 @@
+package chip
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// GPU is what an Apple GPU says of itself.
+type GPU struct {
+	Name   string // "Apple M4 Max"
+	Family int    // the latest of Apple's families that it belongs to, 0: none that has a number here
+	Cores  int    // 0: not known
+}
+
+// ForGPU returns a copy of the data that fit an Apple GPU best: those of its
+// name, else of the latest chip of its family, or of the latest family before
+// it, of its tier or with about as many cores. The cores are then the GPU's, and
+// the bandwidth that of the variant which has so many. note says what is not
+// known, "" if nothing is.
+func ForGPU(g GPU) (c *Chip, note string, err error) {
+	var all []*Chip
+	for _, name := range files() {
+		c, err := load(name)
+		if err != nil {
+			return nil, "", err
+		}
+		if c.Device == Metal {
+			all = append(all, c)
+		}
+	}
+	name := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(g.Name, "Apple ")), " ", "-")
+	for _, known := range all { // m4-max is no m4
+		if rest, ok := strings.CutPrefix(name, known.Name); ok && (rest == "" || rest[0] == '-') && (c == nil || len(known.Name) > len(c.Name)) {
+			c = known
+		}
+	}
+	// An M5 Ultra is no M5.
+	if c != nil && tier(name) != tier(c.Name) {
+		c = nil
+	}
+	var notes []string
+	if c == nil {
+		c = closest(all, tier(name), g)
+		notes = append(notes, fmt.Sprintf("the GPU is not known, the data are those of %s", c.Name))
+		c.Title = g.Name
+		if c.Title == "" {
+			c.Title = "a GPU without a name"
+		}
+	} else if g.Family != 0 && g.Family != c.Family {
+		notes = append(notes, fmt.Sprintf("its family is Apple %d, %s is of Apple %d", g.Family, c.Name, c.Family))
+	}
+	if g.Cores > 0 && g.Cores != c.Cores {
+		if i := slices.IndexFunc(c.Variants, func(v Variant) bool { return v.Cores == g.Cores }); i >= 0 {
+			c.become(c.Variants[i])
+		} else {
+			notes = append(notes, fmt.Sprintf("%s has %d cores: the bandwidth is a guess", c.Name, c.Cores))
+			c.become(Variant{g.Cores, c.BandwidthGBs})
+		}
+	}
+	c.Variants = nil
+	return c, strings.Join(notes, "; "), c.Validate()
+}
+
+// tiers of chips, as their names end.
+var tiers = []string{"pro", "max", "ultra"}
+
+// tier returns the tier in a name, "" for that of the smallest chips. An A18 Pro
+// is a phone's.
+func tier(name string) string {
+	if !strings.HasPrefix(name, "m") {
+		return ""
+	}
+	for _, word := range strings.Split(name, "-") {
+		if slices.Contains(tiers, word) {
+			return word
+		}
+	}
+	return ""
+}
+
+// closest returns the chip that a GPU is most like: of its family, or the latest
+// before it, else the first; there the one of its tier, else the one whose cores
+// are the closest; of several the latest generation.
+func closest(all []*Chip, tier string, g GPU) *Chip {
+	slices.SortStableFunc(all, func(a, b *Chip) int { return strings.Compare(b.Name, a.Name) }) // m5 before m4
+	family := 0
+	for _, c := range all {
+		if c.Family <= max(g.Family, 7) {
+			family = max(family, c.Family)
+		}
+	}
+	of := slices.DeleteFunc(slices.Clone(all), func(c *Chip) bool { return c.Family != family })
+	if tier != "" {
+		for _, c := range of {
+			if strings.HasSuffix(c.Name, "-"+tier) {
+				return c
+			}
+		}
+	}
+	best := of[0]
+	away := func(c *Chip) int {
+		if g.Cores == 0 {
+			return c.Cores
+		}
+		return max(c.Cores-g.Cores, g.Cores-c.Cores)
+	}
+	for _, c := range of {
+		if away(c) < away(best) {
+			best = c
+		}
+	}
+	return best
+}
