@@ -44,10 +44,12 @@ type operand struct {
 // all returns the operand that is a whole value.
 func (v *value) all() operand { return operand{v: v, width: v.width} }
 
-// part is one source of a weight's bytes: a tensor, or constants.
+// part is one source of a weight's bytes: a tensor, rows of one, or constants.
 type part struct {
 	tensor weights.Tensor
 	data   []byte // constants; tensor is then unused
+
+	first, rows int // of the tensor; rows 0: all of it
 }
 
 // weight is a matrix or vector that the upload section fills: the rows of its
@@ -85,6 +87,7 @@ type node struct {
 	window   int
 	splits   int  // of attention, parts of argmax; 0 is as 1
 	rowPatch bool // reads rows from step.Row on
+	biasFrom int  // of a part of a product, the first of bias
 }
 
 // program is a list of nodes that becomes a range of commands.

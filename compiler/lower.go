@@ -203,7 +203,9 @@ func (l *lowering) matmul() {
 		l.bindWeight(table.GEMVBindX2, n.extra)
 	}
 	l.bindWeight(table.GEMVBindW, n.w)
-	l.bindWeight(table.GEMVBindB, n.bias)
+	if n.bias != nil {
+		l.cmd.Bind[table.GEMVBindB] = table.Binding{Slot: n.bias.slot, Offset: uint64(n.biasFrom) * 4}
+	}
 	l.bind(table.GEMVBindY, n.out[0])
 	l.spec.Values[table.GEMVSpecWType] = uint32(n.w.typ)
 	l.spec.Values[table.GEMVSpecWeights] = uint32(n.w.layout)

@@ -40,8 +40,10 @@ var passes = []pass{
 		on: func(s *state) bool { return s.in.Chip.ArgmaxPart > 0 && !s.in.Options.NoFuse }},
 	{name: "tile-weights", doc: "chooses the layout of matrices", run: (*state).tileWeights,
 		on: func(s *state) bool { return s.in.Chip.TileWeights && !s.in.Options.NoRepack }},
+	{name: "split-weights", doc: "products of matrices that are larger than a slot may be are divided by rows", run: (*state).splitWeights},
 	{name: "weights", doc: "plans the weight slots and the upload section", run: (*state).planWeights},
 	{name: "arena", doc: "places activations in the scratch arena by liveness", run: (*state).planArena},
+	{name: "limits", doc: "no slot is larger than the chip allows", run: (*state).checkSlots},
 	{name: "lower", doc: "turns nodes into commands", run: (*state).lower},
 	{name: "barriers", doc: "sets barriers where hazards are", run: func(s *state) error { return s.t.PlaceBarriers() }},
 }
@@ -68,7 +70,12 @@ var order = [][2]string{
 	{"fuse-rope-kv", "weights"},                 // joins the norm weights of Q and K
 	{"fuse-qkv", "tile-weights"},                // a strip of rows lies in one matrix
 	{"fuse-gate-up", "tile-weights"},            // likewise
-	{"tile-weights", "weights"},                 // slots have the layout's size
+	{"tile-weights", "split-weights"},           // which depends on the layout's size
+	{"fuse-norm-product", "split-weights"},      // parts are as what they are of
+	{"fuse-merge-product", "split-weights"},     // likewise
+	{"split-weights", "weights"},                // slots have the parts' sizes
+	{"weights", "limits"},                       // which looks at all slots
+	{"arena", "limits"},                         // likewise
 	{"weights", "lower"},                        // commands name slots
 	{"arena", "lower"},                          // and offsets
 	{"lower", "barriers"},                       // hazards are ranges of bindings

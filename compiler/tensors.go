@@ -153,7 +153,8 @@ func (s *state) upload(w *weight) error {
 	w.slot = s.slot(w.name, table.SlotWeight, table.ScopeModel, size).slot
 	dst := uint64(0)
 	for _, p := range w.parts {
-		u := table.Upload{Op: table.UploadCopy, Type: w.typ, Slot: w.slot, Tensor: p.tensor.Name, SrcSize: p.tensor.Size, DstOffset: dst}
+		u := table.Upload{Op: table.UploadCopy, Type: w.typ, Slot: w.slot, Tensor: p.tensor.Name, DstOffset: dst}
+		u.SrcOffset, u.SrcSize = p.source(w)
 		switch {
 		case p.data != nil:
 			u.Op, u.SrcOffset, u.SrcSize = table.UploadConst, uint64(len(s.t.Const)), uint64(len(p.data))

@@ -3,6 +3,7 @@ package compiler
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
@@ -79,11 +80,14 @@ func verifyNode(n *node, written map[*value]bool) error {
 					continue
 				}
 				n := 1
-				for _, d := range p.tensor.Shape {
+				for _, d := range p.tensor.Shape[1:] {
 					n *= int(d)
 				}
-				elems += n
-				rows += int(p.tensor.Shape[0])
+				if p.first < 0 || p.first+p.count() > int(p.tensor.Shape[0]) {
+					return fmt.Errorf("weight %s: rows %d to %d of %s", w.name, p.first, p.first+p.count(), p.tensor.Name)
+				}
+				elems += n * p.count()
+				rows += p.count()
 			}
 			if elems != w.rows*w.cols {
 				return fmt.Errorf("weight %s: parts have %d elements, want %d x %d", w.name, elems, w.rows, w.cols)
@@ -124,8 +128,8 @@ func verifyNode(n *node, written map[*value]bool) error {
 		if columns != n.w.cols || n.out[0].width != n.w.rows {
 			return fmt.Errorf("[%d] -> [%d] through a matrix [%d, %d]", n.in[0].width, n.out[0].width, n.w.rows, n.w.cols)
 		}
-		if n.bias != nil && n.bias.cols != n.w.rows {
-			return fmt.Errorf("a bias of %d for %d rows", n.bias.cols, n.w.rows)
+		if n.bias != nil && n.bias.cols != n.w.rows && (n.bias.cols < n.biasFrom+n.w.rows || !strings.Contains(n.label, ".part")) {
+			return fmt.Errorf("a bias of %d for %d rows from %d on", n.bias.cols, n.w.rows, n.biasFrom)
 		}
 	}
 	return nil

@@ -1,0 +1,149 @@
+package compiler
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// SlotError says that a slot is larger than the chip allows.
+type SlotError struct {
+	Slot        string
+	Size, Limit uint64 // bytes
+	Chip        string
+	Hint        string // what would help, "" if nothing is known
+}
+
+// Error implements error.
+func (e *SlotError) Error() string {
+	text := fmt.Sprintf("compiler: slot %s: %d bytes are more than the %d of chip %s", e.Slot, e.Size, e.Limit, e.Chip)
+	if e.Hint != "" {
+		text += ": " + e.Hint
+	}
+	return text
+}
+
+// splitUnit is what rows of a part of a matrix are a multiple of, but for the
+// last part: strips of tiles and the rows of a SIMD group stay whole.
+const splitUnit = 64
+
+// splitWeights divides products whose matrix is larger than a slot may be by its
+// rows: each part is a product of its own, which writes its columns of the
+// output. A row computes what it did before.
+func (s *state) splitWeights() error {
+	limit := s.in.Chip.LargestSlot()
+	for _, p := range s.programs {
+		for i := 0; i < len(p.nodes); i++ {
+			n := p.nodes[i]
+			if !n.isMatmul() || s.sharesEmbedding(n.w) {
+				continue
+			}
+			size, ok := n.w.layout.Bytes(n.w.typ, uint64(n.w.rows), uint64(n.w.cols))
+			if !ok || size <= limit {
+				continue
+			}
+			// A part must not write what the next one reads.
+			if slices.ContainsFunc(n.in, func(o operand) bool { return o.v == n.out[0].v }) {
+				continue
+			}
+			unit := size / uint64(n.w.rows) * splitUnit // more where strips are filled up
+			rows := int(limit/max(unit, 1)) * splitUnit
+			if rows == 0 {
+				continue // what is left is an error of pass limits
+			}
+			rows = roundUp(ceil(n.w.rows, ceil(n.w.rows, rows)), splitUnit) // about even
+			parts := s.parts(n, rows)
+			p.splice(i, 1, parts...)
+			i += len(parts) - 1
+		}
+	}
+	return nil
+}
+
+// sharesEmbedding reports whether the look-up reads w too, which is one kernel
+// with one matrix.
+func (s *state) sharesEmbedding(w *weight) bool {
+	for _, p := range s.programs {
+		for _, n := range p.nodes {
+			if n.kernel == table.KernelEmbed && n.w == w {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// parts returns the products of so many rows each that make a product.
+func (s *state) parts(n *node, rows int) (list []*node) {
+	for first := 0; first < n.w.rows; first += rows {
+		part := *n
+		name := fmt.Sprintf(".part%d", len(list))
+		part.label += name
+		part.w = s.share(n.w.slice(n.w.name+name, first, min(rows, n.w.rows-first)))
+		part.biasFrom += first
+		o := n.out[0]
+		part.in, part.out = slices.Clone(n.in), []operand{{v: o.v, off: o.off + first, width: part.w.rows}}
+		list = append(list, &part)
+	}
+	return list
+}
+
+// slice returns rows of a matrix as a weight.
+func (w *weight) slice(name string, first, rows int) *weight {
+	out := &weight{name: name, rows: rows, cols: w.cols, typ: w.typ, layout: w.layout}
+	for _, p := range w.parts {
+		n := p.count()
+		from, to := max(first, 0), min(first+rows, n)
+		if from < to {
+			q := p
+			q.first, q.rows = p.first+from, to-from
+			out.parts = append(out.parts, q)
+		}
+		first -= n
+		if first+rows <= 0 {
+			break
+		}
+	}
+	return out
+}
+
+// count returns how many rows of a matrix a part has.
+func (p *part) count() int {
+	if p.rows > 0 {
+		return p.rows
+	}
+	return int(p.tensor.Shape[0])
+}
+
+// source returns the bytes of its tensor that a part of a weight of w's columns
+// is.
+func (p *part) source(w *weight) (offset, size uint64) {
+	if p.rows == 0 {
+		return 0, p.tensor.Size
+	}
+	row, _ := dtype.Type.Bytes(p.tensor.Type, uint64(w.cols)) // whole blocks, checked by matrix
+	return uint64(p.first) * row, uint64(p.rows) * row
+}
+
+// checkSlots returns an error for the first slot that is larger than the chip
+// allows.
+func (s *state) checkSlots() error {
+	limit := s.in.Chip.LargestSlot()
+	for i := range s.t.Slots {
+		sl := &s.t.Slots[i]
+		if sl.Size <= limit {
+			continue
+		}
+		e := &SlotError{Slot: sl.Name, Size: sl.Size, Limit: limit, Chip: s.in.Chip.Name}
+		switch {
+		case sl.Kind == table.SlotKV:
+			e.Hint = "a shorter context fits"
+		case sl.Kind == table.SlotWeight && sl.Name == "embed":
+			e.Hint = "the embedding is looked up in one matrix, a type with fewer bits fits"
+		}
+		return e
+	}
+	return nil
+}

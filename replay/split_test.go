@@ -1,0 +1,103 @@
+package replay_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/replay/cpu"
+	"github.com/pianola-engine/pianola/synth"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/weights"
+)
+
+// limitedLogits returns the logits of every row of a prompt and the tokens that
+// follow, on a CPU whose slots are so large at most, and how many commands of
+// decode are parts of a product.
+func limitedLogits(t *testing.T, path string, slot uint64) (logits []float32, next []int32, parts int) {
+	t.Helper()
+	dir, err := weights.OpenDirectory(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := arch.Builtin().Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := chip.Lookup("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.PrefillChunk, c.MaxBufferBytes = 16, slot
+	tab, err := compiler.Compile(compiler.Input{Config: cfg, Tensors: dir, Chip: c, Options: compiler.Options{Context: 64, AllLogits: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	decode, _, _ := tab.Program(table.ProgramDecode)
+	for i := range tab.ProgramCmds(decode) {
+		if strings.Contains(tab.Label(int(decode.First)+i), ".part") {
+			parts++
+		}
+	}
+	dev, err := cpu.New(cpu.Options{Threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapped, err := dir.Map()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(dev.Close(), mapped.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	m, err := replay.Load(context.Background(), dev, tab, mapped, table.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := session(t, m, replay.SessionOptions{})
+	err = s.AllLogits(context.Background(), prompt(20), func(_ int, row []float32) error {
+		logits = append(logits, row...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return logits, generate(t, session(t, m, replay.SessionOptions{}), prompt(20), 20), parts
+}
+
+// TestSplitWeights replays tables whose products are divided by rows: not a bit
+// of the logits changes.
+func TestSplitWeights(t *testing.T) {
+	models := map[string]uint64{} // slots, by path
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral"} {
+		models[filepath.Join("..", "testdata", "tiny", name)] = 300 << 10
+	}
+	for _, quant := range []string{"q8_0", "q4_k_m"} {
+		shape, _ := synth.FindShape("gopher")
+		shape.Layers, shape.FFN = 2, 4096
+		path := filepath.Join(t.TempDir(), quant+".gguf")
+		if err := synth.WriteFile(context.Background(), path, shape, quant, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+		models[path] = 1140 << 10
+	}
+	for path, slot := range models {
+		want, tokens, none := limitedLogits(t, path, 1<<40)
+		logits, got, parts := limitedLogits(t, path, slot)
+		if none != 0 || parts == 0 {
+			t.Errorf("%s: %d parts, %d with slots of %d bytes", path, none, parts, slot)
+		}
+		if !slices.Equal(logits, want) || !slices.Equal(got, tokens) {
+			t.Errorf("%s: what %d parts compute differs", path, parts)
+		}
+	}
+}
