@@ -4,6 +4,7 @@
 # test-arm64  the tests of the NEON loops and of small models, under qemu
 # softmetal  the tests of the Metal device on Metal in software; needs cgo, clang 19
 #          and GCC's Objective-C runtime
+# metallib  compiles the GPU kernels for embedding; needs a Mac with Xcode
 # golden   rewrites the golden files of the tests
 # gen      rewrites what is generated from the kernel declarations, the NEON
 #          assembly from its C files and the PTX from the GPU kernels; the latter
@@ -18,7 +19,7 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C tools tool -n $(1))
 
-.PHONY: check test test-arm64 softmetal golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
+.PHONY: check test test-arm64 softmetal metallib golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
 
 check: fmt vet lint ranks generated api-check cross test-arm64 softmetal
 
@@ -73,6 +74,9 @@ softmetal:
 	$(SOFTMETAL) vet -tags softmetal ./...
 	$(SOFTMETAL) test -tags softmetal ./replay/metal/...
 	$(SOFTMETAL) test -tags softmetal -run TestMetal . ./replay ./cmd/pianola
+
+metallib:
+	go run ./replay/metal/kernels/gen
 
 golden:
 	go test ./compiler ./table ./cmd/pianola -update

@@ -51,7 +51,7 @@ func newDevice(o Options) (*target, error) {
 	switch o.Device {
 	case "", "auto":
 		if o.Threads == 0 && metalFirst {
-			if t, err := newMetal(o.Mode); err == nil {
+			if t, err := newMetal(o.Mode, o.Metal); err == nil {
 				return t, nil
 			}
 		}
@@ -72,7 +72,7 @@ func newDevice(o Options) (*target, error) {
 		if o.Threads != 0 {
 			return nil, &DeviceError{Device: "metal", Why: "threads are for the CPU device"}
 		}
-		return newMetal(o.Mode)
+		return newMetal(o.Mode, o.Metal)
 	}
 	return nil, &DeviceError{Device: o.Device, Why: "unknown; the devices are auto, cpu, metal, cuda"}
 }

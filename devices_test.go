@@ -133,7 +133,7 @@ func TestCUDAChip(t *testing.T) {
 // it.
 func TestTarget(t *testing.T) {
 	automatic := []Options{{}, {Device: "auto"}}
-	if on, err := newMetal(""); err == nil { // the test runs on a Mac, or on Metal in software
+	if on, err := newMetal("", MetalOptions{}); err == nil { // the test runs on a Mac, or on Metal in software
 		if err := on.dev.Close(); err != nil {
 			t.Error(err)
 		}

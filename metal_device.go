@@ -3,6 +3,8 @@ package pianola
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -17,8 +19,24 @@ import (
 // metalFirst says that auto takes an Apple GPU before anything else.
 const metalFirst = runtime.GOOS == "darwin"
 
+// MetalOptions are settings of the Metal device.
+type MetalOptions struct {
+	// NoArchive compiles pipelines each time, instead of keeping them in the
+	// folder pianola/metal of the user's cache.
+	NoArchive bool
+}
+
+// archive returns the folder for pipelines, "" for none.
+func (o *MetalOptions) archive() string {
+	cache, err := os.UserCacheDir()
+	if o.NoArchive || err != nil {
+		return ""
+	}
+	return filepath.Join(cache, "pianola", "metal")
+}
+
 // newMetal returns the Apple GPU.
-func newMetal(mode string) (*target, error) {
+func newMetal(mode string, o MetalOptions) (*target, error) {
 	k, err := kernels.Embedded()
 	if err != nil {
 		return nil, &DeviceError{Device: "metal", Why: err.Error(), Err: err}
@@ -26,7 +44,7 @@ func newMetal(mode string) (*target, error) {
 	if mode == "resident" {
 		return nil, &DeviceError{Device: "metal", Mode: mode, Why: "the modes are " + strings.Join(metal.Modes(), ", ")}
 	}
-	d, err := metal.New(metal.Options{Mode: mode, Kernels: k})
+	d, err := metal.New(metal.Options{Mode: mode, Kernels: k, Archive: o.archive()})
 	if err != nil {
 		return nil, &DeviceError{Device: "metal", Why: err.Error(), Err: err}
 	}
@@ -52,7 +70,7 @@ func metalChip(p driver.Properties) (*chip.Chip, string, error) {
 }
 
 func metalStatus() DeviceStatus {
-	on, err := newMetal("")
+	on, err := newMetal("", MetalOptions{NoArchive: true})
 	if err != nil {
 		why := err.Error()
 		var missing *DeviceError

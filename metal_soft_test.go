@@ -5,6 +5,7 @@ package pianola
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -48,9 +49,21 @@ func TestMetal(t *testing.T) {
 		}
 		return out
 	}
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
 	want := ids(Options{Device: "cpu"})
-	if got := ids(Options{Device: "metal", Mode: "record"}); !slices.Equal(got, want) {
-		t.Errorf("%v, the CPU %v", got, want)
+	for i := range 2 {
+		before := soft.Compiled()
+		if got := ids(Options{Device: "metal", Mode: "record"}); !slices.Equal(got, want) {
+			t.Errorf("%v, the CPU %v", got, want)
+		}
+		kept, err := filepath.Glob(filepath.Join(cache, "pianola", "metal", "*.metalarchive"))
+		if n := soft.Compiled() - before; err != nil || len(kept) != 1 || (n == 0) != (i == 1) {
+			t.Errorf("open %d: %d pipelines were compiled; files %v, %v", i, n, kept, err)
+		}
+	}
+	if o := (MetalOptions{NoArchive: true}); o.archive() != "" {
+		t.Errorf("without an archive there is %s", o.archive())
 	}
 	if s := metalStatus(); !s.Available || s.Memory == 0 || s.Limits != "20 cores, threadgroups of 1024 threads and 32 KiB, buffers of 4096 MiB, chip m4-pro" ||
 		!slices.Equal(s.Modes, []string{"encode", "record"}) {

@@ -64,6 +64,8 @@ type Options struct {
 	// AnyChip accepts a roll of another chip, which the CPU device can replay.
 	AnyChip bool
 
+	Metal MetalOptions // of the Metal device alone
+
 	// Architectures adds architecture descriptors, *.json, to the built-in
 	// ones.
 	Architectures fs.FS

@@ -17,7 +17,7 @@ var ranks = map[string]int{
 	"compiler": 2, "shaders/gen": 2, "shaders/emu": 2,
 	"replay/metal/driver": 2, "replay/cuda/driver": 2, "replay/cuda/fake": 2,
 	"replay/cpu": 3, "replay/cuda": 3, "replay/metal": 3, "replay/null": 3,
-	"replay": 4, "shaders/conform": 4, "replay/metal/kernels": 4,
+	"replay": 4, "shaders/conform": 4, "replay/metal/kernels": 4, "replay/metal/kernels/gen": 5,
 	"":      5,
 	"bench": 6, "synth": 6,
 	"cmd/pianola": 7, "bench/peer": 7,

@@ -21,6 +21,9 @@ type Options struct {
 	// ChainTime bounds what is in flight: two command buffers, and so what is
 	// left of a submission that is cancelled. 0 is 50 ms.
 	ChainTime time.Duration
+	// Archive is the folder where compiled pipelines are kept for other processes
+	// and later ones; "": nowhere.
+	Archive string
 	// Serial makes encoders run commands one after another, without barriers.
 	Serial bool
 

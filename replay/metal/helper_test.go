@@ -109,7 +109,7 @@ func checked(tb testing.TB) {
 		soft.FailAt(0, 0)
 		soft.SetDelay(0)
 		soft.SetLimits(0, 0)
-		soft.SetTimestamps(true)
+		soft.SetTimestamps(1)
 	})
 }
 

@@ -9,9 +9,10 @@ import (
 // Kernels are the kernels that a device makes pipelines of. One of Data and
 // Source is needed.
 type Kernels struct {
-	Data   []byte                 // a library as Apple's compiler made it; nil: Source
+	Data   []byte                 // a library as Apple's compiler made it; nil, or what the system does not take: Source
 	Source func() ([]byte, error) // Metal's text, all in one
 	List   []Kernel
+	Shared *Libraries // that devices share; nil: none
 
 	BindingAlign uint64 // what every binding's address is a multiple of, at most 256; 0: anything
 }

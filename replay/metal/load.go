@@ -262,9 +262,12 @@ func (d *Device) fits(c *table.Cmd, k *Kernel, memory uint64) error {
 // pipelines compiles the library and makes a pipeline for each specialisation.
 func (l *loader) pipelines() error {
 	d := l.d
-	if err := d.library(); err != nil {
+	library, hash, err := d.library()
+	if err != nil {
 		return err
 	}
+	archive := d.openArchive(d.o.Archive, hash)
+	defer archive.close()
 	made := map[string]driver.Pipeline{}
 	pipeline := func(k *kernel) error {
 		declared, _ := d.o.Kernels.find(k.name)
@@ -276,10 +279,11 @@ func (l *loader) pipelines() error {
 				constants = append(constants, driver.Constant{Index: number, Value: k.specs[i]})
 			}
 			var err error
-			if p, err = d.drv.Pipeline(k.name, constants, declared.MaxThreads, d.o.Mode == modeRecord); err != nil {
+			if p, err = d.drv.Pipeline(library, archive.object, k.name, constants, declared.MaxThreads, d.o.Mode == modeRecord); err != nil {
 				return err
 			}
 			d.own.add(p.Handle)
+			archive.note(&p)
 			made[key] = p
 		}
 		k.pipeline = p
@@ -298,32 +302,17 @@ func (l *loader) pipelines() error {
 			return fmt.Errorf("metal: %w", err)
 		}
 	}
-	return eachCmd(l.t, func(i int, _ *table.Program, _ *table.Cmd) (err error) {
+	err = eachCmd(l.t, func(i int, _ *table.Program, _ *table.Cmd) (err error) {
 		if err := pipeline(&d.kernels[i]); err != nil {
 			return err
 		}
 		d.kernels[i].label, err = d.own.label(l.t.Label(i))
 		return err
 	})
-}
-
-// library gives the GPU the kernels.
-func (d *Device) library() error {
-	k := d.o.Kernels
-	if k.Data != nil {
-		if err := d.drv.LibraryData(k.Data); err != nil {
-			return fmt.Errorf("metal: kernels: %w", err)
-		}
-		return nil
-	}
-	text, err := k.Source()
 	if err == nil {
-		err = d.drv.LibrarySource(text)
+		archive.save()
 	}
-	if err != nil {
-		return fmt.Errorf("metal: kernels: %w", err)
-	}
-	return nil
+	return err
 }
 
 // tables puts the parameters of all commands and the lists of patches into one

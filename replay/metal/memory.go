@@ -13,6 +13,8 @@ type owned struct {
 	drv     driver.Device
 	objects []driver.Object
 	memory  []unsafe.Pointer
+
+	giveBack []func() // what others use too
 }
 
 // free gives everything back, the last first.
@@ -23,7 +25,10 @@ func (o *owned) free() {
 	for _, p := range o.memory {
 		o.drv.Free(p)
 	}
-	o.objects, o.memory = nil, nil
+	for _, f := range o.giveBack {
+		f()
+	}
+	o.objects, o.memory, o.giveBack = nil, nil, nil
 }
 
 func (o *owned) add(x driver.Object) { o.objects = append(o.objects, x) }

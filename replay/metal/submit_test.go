@@ -146,10 +146,10 @@ func TestTimings(t *testing.T) {
 		checked(t)
 		d := load(t, options(t, mode), m)
 		want := chains(t, d, m.t, begun(t, d), 8, 8)
-		for _, samples := range []bool{true, false} {
+		for _, samples := range []int{2, 1, 0} {
 			soft.SetTimestamps(samples)
 			id := begun(t, d)
-			before := soft.Calls()["commit"]
+			before := soft.Calls()
 			if res, err := submit(d, decode(m.t, id, 0, 2)); err != nil || res.Count != 2 {
 				t.Fatalf("%s: %+v, %v", mode, res, err)
 			}
@@ -158,8 +158,12 @@ func TestTimings(t *testing.T) {
 			if res, err := submit(d, sub); err != nil || res.Count != 3 || res.Elapsed <= 0 {
 				t.Fatalf("%s: %+v, %v", mode, res, err)
 			}
-			if n := soft.Calls()["commit"] - before; samples != (n <= 6) {
-				t.Errorf("%s, samples %t: %d command buffers", mode, samples, n)
+			calls := soft.Calls()
+			if n := calls["commit"] - before["commit"]; (samples > 0) != (n <= 6) {
+				t.Errorf("%s, samples %d: %d command buffers", mode, samples, n)
+			}
+			if n := calls["sampleCountersInBuffer:atSampleIndex:withBarrier:"] - before["sampleCountersInBuffer:atSampleIndex:withBarrier:"]; (samples == 2) != (n > 0) {
+				t.Errorf("%s, samples %d: %d between commands", mode, samples, n)
 			}
 			if slices.Min(sub.Timings) <= 0 {
 				t.Errorf("%s: %v", mode, sub.Timings)

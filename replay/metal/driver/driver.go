@@ -12,6 +12,8 @@ import "unsafe"
 // Handles of Metal's objects. The zero value is none.
 type (
 	Object    uintptr // any of the following
+	Library   = Object
+	Archive   = Object // compiled pipelines
 	Buffer    = Object
 	Recording = Object // an indirect command buffer
 	Label     = Object
@@ -43,9 +45,26 @@ type Properties struct {
 	Page              int    // what memory that is wrapped is a multiple of, bytes
 	Family            int    // the latest of Apple's GPU families that is known, 0: none of them
 	Cores             int    // of the GPU, 0: not known
-	Timestamps        bool   // encoders can take the time
+	Timestamps        Timestamps
+	Residency         bool   // buffers are in a residency set, and recordings need not declare them
+	Registry          uint64 // names the GPU while the system runs
 	Name              string
+	OS                string // the system's version and build
 }
+
+// Timestamps says where the GPU can take the time.
+type Timestamps uint8
+
+// The values of Timestamps.
+const (
+	NoTimestamps  Timestamps = iota
+	EncoderTimes             // where an encoder begins and ends
+	DispatchTimes            // and between commands
+)
+
+// Language is what LibrarySource compiles: it names everything that matters for
+// what becomes of a source but the GPU and the system.
+const Language = "Metal 3.1, fast math"
 
 // Constant is a function constant of 32 bits.
 type Constant struct{ Index, Value uint32 }
@@ -56,7 +75,18 @@ type Pipeline struct {
 	MaxThreads        int // of a threadgroup
 	SIMDWidth         int
 	ThreadgroupMemory uint64 // that the kernel has of its own
+	Archived          Archived
 }
+
+// Archived says what an archive had to do with a pipeline.
+type Archived uint8
+
+// The values of Archived.
+const (
+	NotArchived Archived = iota // there is no archive, or it did not take it
+	Found                       // it was there
+	Added                       // it was compiled and added
+)
 
 // Command is one dispatch, ready to be encoded; C has the same (pm_command).
 type Command struct {
@@ -112,6 +142,8 @@ type Chain struct {
 	WrittenCount  uint32
 	ReadCount     uint32
 	Serial        uint32 // 1: commands run one after another
+	Labels        uint32 // 1: commands are debug groups, which takes two more messages each
+	_             uint32
 	// Set by Commit: the command buffer, and how many messages to Metal it took.
 	CommandBuffer Object
 	Calls         uint64
@@ -141,18 +173,23 @@ type Device interface {
 	Properties() Properties
 	Objects() Objects
 
-	// LibrarySource and LibraryData replace the library that pipelines are made
-	// of: with Metal's source text, or with what Apple's compiler made of it.
-	LibrarySource(source []byte) error
-	LibraryData(data []byte) error
-	// Pipeline makes a pipeline for threadgroups of so many threads at most.
+	// LibrarySource and LibraryData make a library: of Metal's source text, or
+	// of what Apple's compiler made of it. All devices of a GPU can use it.
+	LibrarySource(source []byte) (Library, error)
+	LibraryData(data []byte) (Library, error)
+	// Archive opens a file of compiled pipelines; "": there is none yet. SaveArchive
+	// writes one with something in it to a file that is not there.
+	Archive(file string) (Archive, error)
+	SaveArchive(a Archive, file string) error
+	// Pipeline makes a pipeline for threadgroups of so many threads at most,
+	// with what an archive has of it, which gets it otherwise; 0: without one.
 	// Those that are recorded must be indirect.
-	Pipeline(function string, constants []Constant, threads int, indirect bool) (Pipeline, error)
+	Pipeline(l Library, a Archive, function string, constants []Constant, threads int, indirect bool) (Pipeline, error)
 
 	// Buffer makes a zeroed buffer that the host shares.
 	Buffer(length uint64) (Buffer, []byte, error)
 	// Wrap makes a buffer of memory that stays where it is: whole pages, until
-	// the buffer is released.
+	// the buffer is released. Where there is a residency set, it has all buffers.
 	Wrap(mem []byte) (Buffer, error)
 
 	// Recording makes room for commands, Record fills it from one of them on.
@@ -172,8 +209,12 @@ type Device interface {
 	Drop(c *Chain)
 	// Timed runs one token of a chain's one run, waits for it, and sets the
 	// seconds that each of its commands took. failed is the command that an
-	// error is of, or -1.
+	// error is of, or -1 if that is not known.
 	Timed(c *Chain, seconds []float64) (failed int, err error)
+
+	// Touch makes the GPU read buffers, so many bytes of each, by copying them to
+	// the beginning of another, of size bytes, and waits for it.
+	Touch(buffers []Buffer, sizes []uint64, into Buffer, size uint64) error
 
 	// Label makes a name that tools show.
 	Label(text string) (Label, error)

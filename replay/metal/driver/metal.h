@@ -33,9 +33,12 @@ typedef struct pm_properties {
     uint32_t threadgroup_memory;
     uint32_t page;        // bytes that memory used without a copy is a multiple of
     uint32_t family;      // the latest Apple family that is known, 0: none
-    uint32_t timestamps;  // 1: encoders can take the time
     uint32_t cores;       // of the GPU, 0: not known
+    uint32_t timestamps;  // 1: encoders can take the time; 2: and commands
+    uint32_t residency;   // 1: buffers are in a residency set of the queue
+    uint64_t registry;    // names the GPU while the system runs
     char name[128];
+    char os[128]; // the system's version and build
 } pm_properties;
 
 // pm_objects are the objects of a device, which stay its own.
@@ -48,7 +51,7 @@ typedef struct pm_pipeline {
     uint32_t max_threads;
     uint32_t simd_width;
     uint32_t threadgroup_memory; // that the kernel has of its own
-    uint32_t reserved;
+    uint32_t archived;           // 1: the archive had it, 2: it was added
 } pm_pipeline;
 
 typedef struct pm_constant {
@@ -102,9 +105,11 @@ typedef struct pm_chain {
     void *seconds;   // of a recording: secondary bytes, execution ranges
     uint64_t ranges; // offset of the first range in seconds
     void *places;    // step blocks' beginnings
-    void *const *written, *const *read; // what a recording's commands use
+    void *const *written, *const *read; // what a recording's commands use, for passes without a residency set
     uint32_t run_count, written_count, read_count;
     uint32_t serial; // 1: commands run one after another
+    uint32_t labels; // 1: commands are debug groups, which takes two more messages each
+    uint32_t reserved;
     // Set by pm_commit: the command buffer, and how many messages to Metal it took.
     void *buffer;
     uint64_t calls;
@@ -130,15 +135,23 @@ uint32_t pm_gpu_cores(uint64_t id);
 void pm_release(void *object);
 void *pm_label(const char *text);
 
-// The library that pipelines are made of: source text, or what Apple's compiler made of it.
-int pm_library_source(pm_device *d, const char *source, uint64_t length, pm_error *e);
-int pm_library_data(pm_device *d, const void *data, uint64_t length, pm_error *e);
-int pm_make_pipeline(pm_device *d, const char *name, const pm_constant *constants, uint32_t count, uint32_t threads, int indirect,
-                     pm_pipeline *out, pm_error *e);
+// A library is what pipelines are made of: source text, of Metal 3.1, or what Apple's compiler made of it.
+void *pm_library_source(pm_device *d, const char *source, uint64_t length, pm_error *e);
+void *pm_library_data(pm_device *d, const void *data, uint64_t length, pm_error *e);
+// An archive keeps compiled pipelines: a file's, or none at first where path is null. pm_save_archive writes one to a new file.
+void *pm_open_archive(pm_device *d, const char *path, pm_error *e);
+int pm_save_archive(void *archive, const char *path, pm_error *e);
+// A pipeline comes out of archive, if there is one that has it, and else goes there.
+int pm_make_pipeline(pm_device *d, void *library, void *archive, const char *name, const pm_constant *constants, uint32_t count,
+                     uint32_t threads, int indirect, pm_pipeline *out, pm_error *e);
 
 // Buffers are shared with the host and zeroed; memory is used where it is, whole pages.
 void *pm_make_buffer(pm_device *d, uint64_t length, void **contents, pm_error *e);
 void *pm_wrap_buffer(pm_device *d, void *memory, uint64_t length, pm_error *e);
+
+// The queue's residency set, if there is one, gets a buffer, and loses it before it is released. One call at a time.
+void pm_reside(pm_device *d, void *buffer);
+void pm_evict(pm_device *d, void *buffer);
 
 // A recording holds commands of pipelines made for it.
 void *pm_make_recording(pm_device *d, uint32_t commands, pm_error *e);
@@ -155,6 +168,10 @@ void pm_send(pm_chain *c);
 void pm_drop(pm_chain *c);
 int pm_wait(pm_chain *c);
 
+// pm_touch makes the GPU read buffers, sizes[i] bytes of each, by copying them to the beginning of another, of size bytes at
+// least 4, and waits for it.
+int pm_touch(pm_device *d, void *const *buffers, const uint64_t *sizes, uint32_t count, void *into, uint64_t size, pm_error *e);
+
 // pm_timed runs one token of the chain's one run, command by command, waits for it, and sets the seconds that each command
-// took; if it fails, *failed is the command.
+// took; if it fails, *failed is the command, or UINT32_MAX.
 int pm_timed(pm_device *d, pm_chain *c, double *seconds, uint32_t *failed);

@@ -3,25 +3,15 @@
 // The Metal device's calls of Apple's API. Objects are retained and released by
 // hand: what a function makes is its caller's, and each function has a pool for
 // what Metal autoreleases.
-#import <Foundation/Foundation.h>
-#import <Metal/Metal.h>
+#include "device.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "metal.h"
-
-struct pm_device {
-    id<MTLDevice> device;
-    id<MTLCommandQueue> queue;
-    id<MTLLibrary> library;
-    id<MTLFence> fence; // orders all passes: our buffers are not tracked
-    MTLCommandBufferDescriptor *descriptor;
-};
 
 static const MTLResourceOptions options = MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked;
 
-static int failed(pm_error *e, NSError *error, const char *otherwise) {
+int pm_failed(pm_error *e, NSError *error, const char *otherwise) {
     const char *text = error ? [error.localizedDescription UTF8String] : NULL;
     e->code = error ? error.code : 0;
     snprintf(e->text, sizeof e->text, "%s", text ? text : otherwise);
@@ -33,7 +23,7 @@ void pm_close(pm_device *d) {
     @autoreleasepool {
         [d->descriptor release];
         [d->fence release];
-        [d->library release];
+        pm_close_residency(d);
         [d->queue release];
         [d->device release];
         free(d);
@@ -46,11 +36,12 @@ static int complete(pm_device *d, const char *missing, pm_device **out, pm_error
     if (!missing && !(d->descriptor = [MTLCommandBufferDescriptor new])) missing = "no descriptor";
     if (missing) {
         pm_close(d);
-        return failed(e, nil, missing);
+        return pm_failed(e, nil, missing);
     }
     // The owner of a chain's buffers keeps them while it runs.
     d->descriptor.retainedReferences = NO;
     d->descriptor.errorOptions = MTLCommandBufferErrorOptionEncoderExecutionStatus;
+    pm_open_residency(d);
     *out = d;
     return 1;
 }
@@ -58,7 +49,7 @@ static int complete(pm_device *d, const char *missing, pm_device **out, pm_error
 int pm_open(pm_device **out, pm_error *e) {
     @autoreleasepool {
         pm_device *d = calloc(1, sizeof *d);
-        if (!d) return failed(e, nil, "out of memory");
+        if (!d) return pm_failed(e, nil, "out of memory");
         const char *missing = NULL;
         if (!(d->device = MTLCreateSystemDefaultDevice())) {
             missing = "there is no Metal device";
@@ -71,9 +62,9 @@ int pm_open(pm_device **out, pm_error *e) {
 
 int pm_open_with(void *device, void *queue, pm_device **out, pm_error *e) {
     @autoreleasepool {
-        if (!device || !queue) return failed(e, nil, "no device or no command queue");
+        if (!device || !queue) return pm_failed(e, nil, "no device or no command queue");
         pm_device *d = calloc(1, sizeof *d);
-        if (!d) return failed(e, nil, "out of memory");
+        if (!d) return pm_failed(e, nil, "out of memory");
         // pm_close releases what it finds.
         d->device = [(id<MTLDevice>)device retain];
         d->queue = [(id<MTLCommandQueue>)queue retain];
@@ -87,9 +78,9 @@ void pm_describe_objects(pm_device *d, pm_objects *out) {
     out->fence = d->fence;
 }
 
-// timestamp_counters returns the counters that are the time, or nil.
-static id<MTLCounterSet> timestamp_counters(id<MTLDevice> device) {
-    if (![device supportsCounterSampling:MTLCounterSamplingPointAtStageBoundary]) return nil;
+// timestamp_counters returns the counters that are the time, if they can be sampled at some point, or nil.
+static id<MTLCounterSet> timestamp_counters(id<MTLDevice> device, MTLCounterSamplingPoint at) {
+    if (![device supportsCounterSampling:at]) return nil;
     NSArray<id<MTLCounterSet>> *sets = device.counterSets;
     for (NSUInteger i = 0; i < sets.count; i++) {
         id<MTLCounterSet> set = [sets objectAtIndex:i];
@@ -109,8 +100,12 @@ void pm_describe(pm_device *d, pm_properties *out) {
         out->max_threads = (uint32_t)device.maxThreadsPerThreadgroup.width;
         out->threadgroup_memory = (uint32_t)device.maxThreadgroupMemoryLength;
         out->page = (uint32_t)getpagesize();
-        out->timestamps = timestamp_counters(device) != nil;
         out->cores = pm_gpu_cores(device.registryID);
+        out->registry = device.registryID;
+        out->residency = d->residency != nil;
+        snprintf(out->os, sizeof out->os, "%s", [NSProcessInfo.processInfo.operatingSystemVersionString UTF8String]);
+        if (timestamp_counters(device, MTLCounterSamplingPointAtStageBoundary)) out->timestamps = 1;
+        if (timestamp_counters(device, MTLCounterSamplingPointAtDispatchBoundary)) out->timestamps = 2;
         for (uint32_t family = 7; family < 32; family++) {
             if ([device supportsFamily:(MTLGPUFamily)(1000 + family)]) out->family = family;
         }
@@ -129,73 +124,13 @@ void *pm_label(const char *text) {
     }
 }
 
-int pm_library_source(pm_device *d, const char *source, uint64_t length, pm_error *e) {
-    @autoreleasepool {
-        NSString *text = [[[NSString alloc] initWithBytes:source length:length encoding:NSUTF8StringEncoding] autorelease];
-        MTLCompileOptions *compile = [[MTLCompileOptions new] autorelease];
-        if (!text || !compile) return failed(e, nil, "out of memory");
-        compile.languageVersion = MTLLanguageVersion3_1;
-        NSError *error = nil;
-        id<MTLLibrary> library = [d->device newLibraryWithSource:text options:compile error:&error];
-        if (!library) return failed(e, error, "the source does not compile");
-        [d->library release];
-        d->library = library;
-        return 1;
-    }
-}
-
-int pm_library_data(pm_device *d, const void *data, uint64_t length, pm_error *e) {
-    @autoreleasepool {
-        dispatch_data_t bytes = dispatch_data_create(data, length, NULL, DISPATCH_DATA_DESTRUCTOR_DEFAULT);
-        NSError *error = nil;
-        id<MTLLibrary> library = [d->device newLibraryWithData:bytes error:&error];
-        [bytes release];
-        if (!library) return failed(e, error, "this is no Metal library");
-        [d->library release];
-        d->library = library;
-        return 1;
-    }
-}
-
-int pm_make_pipeline(pm_device *d, const char *name, const pm_constant *constants, uint32_t count, uint32_t threads, int indirect,
-                     pm_pipeline *out, pm_error *e) {
-    @autoreleasepool {
-        MTLFunctionConstantValues *values = [[MTLFunctionConstantValues new] autorelease];
-        MTLComputePipelineDescriptor *descriptor = [[MTLComputePipelineDescriptor new] autorelease];
-        NSString *text = [NSString stringWithUTF8String:name];
-        if (!values || !descriptor || !text) return failed(e, nil, "out of memory");
-        for (uint32_t i = 0; i < count; i++) {
-            [values setConstantValue:&constants[i].value type:MTLDataTypeUInt atIndex:constants[i].index];
-        }
-        NSError *error = nil;
-        id<MTLFunction> function = [d->library newFunctionWithName:text constantValues:values error:&error];
-        if (!function) return failed(e, error, "there is no such function");
-        descriptor.label = text;
-        descriptor.computeFunction = function;
-        descriptor.threadGroupSizeIsMultipleOfThreadExecutionWidth = YES;
-        descriptor.maxTotalThreadsPerThreadgroup = threads;
-        descriptor.supportIndirectCommandBuffers = indirect != 0;
-        id<MTLComputePipelineState> made = [d->device newComputePipelineStateWithDescriptor:descriptor
-                                                                                    options:MTLPipelineOptionNone
-                                                                                 reflection:NULL
-                                                                                      error:&error];
-        [function release];
-        if (!made) return failed(e, error, "no pipeline");
-        out->handle = made;
-        out->max_threads = (uint32_t)made.maxTotalThreadsPerThreadgroup;
-        out->simd_width = (uint32_t)made.threadExecutionWidth;
-        out->threadgroup_memory = (uint32_t)made.staticThreadgroupMemoryLength;
-        return 1;
-    }
-}
-
 void *pm_make_buffer(pm_device *d, uint64_t length, void **contents, pm_error *e) {
     @autoreleasepool {
         id<MTLBuffer> buffer = [d->device newBufferWithLength:length options:options];
         if (buffer) {
             *contents = [buffer contents];
         } else {
-            failed(e, nil, "no memory for a buffer");
+            pm_failed(e, nil, "no memory for a buffer");
         }
         return buffer;
     }
@@ -204,7 +139,7 @@ void *pm_make_buffer(pm_device *d, uint64_t length, void **contents, pm_error *e
 void *pm_wrap_buffer(pm_device *d, void *memory, uint64_t length, pm_error *e) {
     @autoreleasepool {
         id<MTLBuffer> buffer = [d->device newBufferWithBytesNoCopy:memory length:length options:options deallocator:nil];
-        if (!buffer) failed(e, nil, "the memory cannot be a buffer");
+        if (!buffer) pm_failed(e, nil, "the memory cannot be a buffer");
         return buffer;
     }
 }
@@ -213,7 +148,7 @@ void *pm_make_recording(pm_device *d, uint32_t commands, pm_error *e) {
     @autoreleasepool {
         MTLIndirectCommandBufferDescriptor *descriptor = [[MTLIndirectCommandBufferDescriptor new] autorelease];
         if (!descriptor) {
-            failed(e, nil, "out of memory");
+            pm_failed(e, nil, "out of memory");
             return NULL;
         }
         descriptor.commandTypes = MTLIndirectCommandTypeConcurrentDispatch;
@@ -224,7 +159,7 @@ void *pm_make_recording(pm_device *d, uint32_t commands, pm_error *e) {
         id<MTLIndirectCommandBuffer> made = [d->device newIndirectCommandBufferWithDescriptor:descriptor
                                                                               maxCommandCount:commands
                                                                                       options:options];
-        if (!made) failed(e, nil, "no memory for an indirect command buffer");
+        if (!made) pm_failed(e, nil, "no memory for an indirect command buffer");
         return made;
     }
 }
@@ -236,7 +171,7 @@ int pm_record(void *recording, uint32_t at, const pm_command *commands, uint32_t
         for (uint32_t i = 0; i < count; i++) {
             const pm_command *c = &commands[i];
             id<MTLIndirectComputeCommand> command = [(id<MTLIndirectCommandBuffer>)recording indirectComputeCommandAtIndex:at + i];
-            if (!command) return failed(e, nil, "no indirect command");
+            if (!command) return pm_failed(e, nil, "no indirect command");
             [command setComputePipelineState:(id<MTLComputePipelineState>)c->pipeline];
             for (NSUInteger b = 0; b < pm_bindings; b++) {
                 if (c->buffers[b]) [command setKernelBuffer:(id<MTLBuffer>)c->buffers[b] offset:c->offsets[b] atIndex:b];
@@ -329,9 +264,11 @@ static inline void encode(bound *s, const pm_chain *chain, const pm_command *c, 
         [encoder memoryBarrierWithScope:MTLBarrierScopeBuffers];
         s->calls++;
     }
+    if (chain->labels) [encoder pushDebugGroup:(NSString *)c->label];
     [encoder dispatchThreadgroups:size_of(c->groups) threadsPerThreadgroup:size_of(c->threads)];
+    if (chain->labels) [encoder popDebugGroup];
     s->started = 1;
-    s->calls++;
+    s->calls += chain->labels ? 3 : 1;
 }
 
 static void advance(pm_place *p) {
@@ -373,7 +310,7 @@ static int begin(pm_device *d, bound *s, const pm_chain *chain, id<MTLCommandBuf
     s->encoder.label = label;
     [s->encoder waitForFence:d->fence];
     s->calls = 3;
-    if (chain->recording) {
+    if (chain->recording && !d->residency) {
         [s->encoder useResources:(const id<MTLResource> *)(const void *)chain->written
                            count:chain->written_count
                            usage:MTLResourceUsageRead | MTLResourceUsageWrite];
@@ -435,7 +372,7 @@ int pm_begin(pm_device *d, pm_chain *chain) {
     @autoreleasepool {
         chain->calls = 1;
         id<MTLCommandBuffer> buffer = [d->queue commandBufferWithDescriptor:d->descriptor];
-        if (!buffer) return failed(&chain->error, nil, "no command buffer");
+        if (!buffer) return pm_failed(&chain->error, nil, "no command buffer");
         chain->buffer = [buffer retain];
         return 1;
     }
@@ -443,7 +380,7 @@ int pm_begin(pm_device *d, pm_chain *chain) {
 
 int pm_encode(pm_device *d, pm_chain *chain) {
     @autoreleasepool {
-        return fill(d, chain, (id<MTLCommandBuffer>)chain->buffer) || failed(&chain->error, nil, "no encoder");
+        return fill(d, chain, (id<MTLCommandBuffer>)chain->buffer) || pm_failed(&chain->error, nil, "no encoder");
     }
 }
 
@@ -471,18 +408,27 @@ int pm_commit(pm_device *d, pm_chain *chain) {
     return 1;
 }
 
-// fault says why a command buffer failed, and in which encoder.
-static int fault(pm_error *e, id<MTLCommandBuffer> buffer) {
+// fault says why a command buffer failed, and in which encoder, whose label it returns, or nil.
+static NSString *fault(pm_error *e, id<MTLCommandBuffer> buffer) {
     NSError *error = buffer.error;
-    failed(e, error, "the command buffer failed");
+    pm_failed(e, error, "the command buffer failed");
     NSArray *encoders = [error.userInfo objectForKey:MTLCommandBufferEncoderInfoErrorKey];
     for (NSUInteger i = 0; i < encoders.count; i++) {
         id<MTLCommandBufferEncoderInfo> info = [encoders objectAtIndex:i];
         if (info.errorState != MTLCommandEncoderErrorStateFaulted) continue;
         const size_t n = strlen(e->text);
         snprintf(e->text + n, sizeof e->text - n, "; encoder %s faulted", [info.label UTF8String]);
-        break;
+        return info.label;
     }
+    return nil;
+}
+
+// ran gives a command buffer to the GPU and waits for it. If it fails, *label is what fault returns.
+static int ran(pm_error *e, id<MTLCommandBuffer> buffer, NSString **label) {
+    [buffer commit];
+    [buffer waitUntilCompleted];
+    if (buffer.status == MTLCommandBufferStatusCompleted) return 1;
+    *label = fault(e, buffer);
     return 0;
 }
 
@@ -490,7 +436,8 @@ int pm_wait(pm_chain *chain) {
     @autoreleasepool {
         id<MTLCommandBuffer> buffer = (id<MTLCommandBuffer>)chain->buffer;
         [buffer waitUntilCompleted];
-        const int ok = buffer.status == MTLCommandBufferStatusCompleted || fault(&chain->error, buffer);
+        const int ok = buffer.status == MTLCommandBufferStatusCompleted;
+        if (!ok) fault(&chain->error, buffer);
         chain->start = buffer.GPUStartTime;
         chain->end = buffer.GPUEndTime;
         chain->buffer = NULL;
@@ -499,62 +446,117 @@ int pm_wait(pm_chain *chain) {
     }
 }
 
+int pm_touch(pm_device *d, void *const *buffers, const uint64_t *sizes, uint32_t count, void *into, uint64_t size, pm_error *e) {
+    const uint64_t most = (uint64_t)1 << 30; // of a command buffer
+    uint32_t i = 0;
+    uint64_t at = 0;
+    while (i < count) {
+        @autoreleasepool {
+            id<MTLCommandBuffer> buffer = [d->queue commandBufferWithDescriptor:d->descriptor];
+            id<MTLBlitCommandEncoder> blit = [buffer blitCommandEncoder];
+            if (!blit) return pm_failed(e, nil, "no encoder");
+            [blit waitForFence:d->fence];
+            for (uint64_t done = 0; i < count && done < most;) {
+                const uint64_t left = sizes[i] - at, n = (left < size ? left : size) & ~(uint64_t)3;
+                if (n == 0) {
+                    i++;
+                    at = 0;
+                    continue;
+                }
+                [blit copyFromBuffer:(id<MTLBuffer>)buffers[i] sourceOffset:at toBuffer:(id<MTLBuffer>)into destinationOffset:0 size:n];
+                at += n;
+                done += n;
+            }
+            [blit updateFence:d->fence];
+            [blit endEncoding];
+            NSString *label = nil;
+            if (!ran(e, buffer, &label)) return 0;
+        }
+    }
+    return 1;
+}
+
 // one runs a command by itself, and returns its time on the GPU.
 static int one(pm_device *d, pm_chain *chain, const pm_run *r, uint32_t command, double *seconds, pm_error *e) {
     id<MTLCommandBuffer> buffer = [d->queue commandBufferWithDescriptor:d->descriptor];
-    if (!buffer) return failed(e, nil, "no command buffer");
+    if (!buffer) return pm_failed(e, nil, "no command buffer");
     bound s;
-    if (!begin(d, &s, chain, buffer, (NSString *)r->commands[command].label)) return failed(e, nil, "no encoder");
+    if (!begin(d, &s, chain, buffer, (NSString *)r->commands[command].label)) return pm_failed(e, nil, "no encoder");
     encode(&s, chain, &r->commands[command], &r->place);
     end(d, &s);
-    [buffer commit];
-    [buffer waitUntilCompleted];
-    if (buffer.status != MTLCommandBufferStatusCompleted) return fault(e, buffer);
+    NSString *label = nil;
+    if (!ran(e, buffer, &label)) return 0;
     *seconds = buffer.GPUEndTime - buffer.GPUStartTime;
     return 1;
 }
 
-// sampled runs all commands in one command buffer, with an encoder for each that notes when it begins and ends. It returns -1
-// if that cannot be had: nothing has run then.
-static int sampled(pm_device *d, pm_chain *chain, const pm_run *r, double *seconds, pm_error *e) {
-    id<MTLCounterSet> counters = timestamp_counters(d->device);
+// sample_buffer makes room for times that are taken at some points, or returns nil.
+static id<MTLCounterSampleBuffer> sample_buffer(pm_device *d, MTLCounterSamplingPoint at, NSUInteger count) {
+    id<MTLCounterSet> counters = timestamp_counters(d->device, at);
     MTLCounterSampleBufferDescriptor *descriptor = [[MTLCounterSampleBufferDescriptor new] autorelease];
-    if (!counters || !descriptor) return -1;
+    if (!counters || !descriptor) return nil;
     descriptor.counterSet = counters;
     descriptor.storageMode = MTLStorageModeShared;
-    descriptor.sampleCount = 2 * (NSUInteger)r->count;
-    NSError *error = nil;
-    id<MTLCounterSampleBuffer> samples = [[d->device newCounterSampleBufferWithDescriptor:descriptor error:&error] autorelease];
+    descriptor.sampleCount = count;
+    return [[d->device newCounterSampleBufferWithDescriptor:descriptor error:NULL] autorelease];
+}
+
+// sampled_encoder makes an encoder that notes when it begins and ends, as samples first and first + 1.
+static id<MTLComputeCommandEncoder> sampled_encoder(id<MTLCommandBuffer> buffer, id<MTLCounterSampleBuffer> samples, NSUInteger first) {
+    MTLComputePassDescriptor *pass = [MTLComputePassDescriptor computePassDescriptor];
+    MTLComputePassSampleBufferAttachmentDescriptor *attachment = [pass.sampleBufferAttachments objectAtIndexedSubscript:0];
+    attachment.sampleBuffer = samples;
+    attachment.startOfEncoderSampleIndex = first;
+    attachment.endOfEncoderSampleIndex = first + 1;
+    pass.dispatchType = MTLDispatchTypeConcurrent;
+    return [buffer computeCommandEncoderWithDescriptor:pass];
+}
+
+// sampled runs all commands in one command buffer: in one encoder, if the time can be taken between commands, else with an
+// encoder for each. It returns -1 if that cannot be had: nothing has run then.
+static int sampled(pm_device *d, pm_chain *chain, const pm_run *r, MTLCounterSamplingPoint point, double *seconds, uint32_t *failing) {
+    pm_error *e = &chain->error;
+    const int between = point == MTLCounterSamplingPointAtDispatchBoundary;
+    const NSUInteger step = between ? 1 : 2, count = step * r->count + (between ? 1 : 0);
+    id<MTLCounterSampleBuffer> samples = sample_buffer(d, point, count);
     id<MTLCommandBuffer> buffer = samples ? [d->queue commandBufferWithDescriptor:d->descriptor] : nil;
     if (!buffer) return -1;
     MTLTimestamp cpu[2], gpu[2];
     [d->device sampleTimestamps:&cpu[0] gpuTimestamp:&gpu[0]];
+    bound s = {0};
+    if (between && !begin(d, &s, chain, buffer, (NSString *)r->label)) return -1;
     for (uint32_t i = 0; i < r->count; i++) {
-        MTLComputePassDescriptor *pass = [MTLComputePassDescriptor computePassDescriptor];
-        MTLComputePassSampleBufferAttachmentDescriptor *attachment = [pass.sampleBufferAttachments objectAtIndexedSubscript:0];
-        attachment.sampleBuffer = samples;
-        attachment.startOfEncoderSampleIndex = 2 * (NSUInteger)i;
-        attachment.endOfEncoderSampleIndex = 2 * (NSUInteger)i + 1;
-        pass.dispatchType = MTLDispatchTypeConcurrent;
-        bound s = {0};
-        s.encoder = [buffer computeCommandEncoderWithDescriptor:pass];
-        if (!s.encoder) return -1; // what is not committed does not run
-        s.encoder.label = (NSString *)r->commands[i].label;
-        [s.encoder waitForFence:d->fence];
+        if (between) {
+            [s.encoder sampleCountersInBuffer:samples atSampleIndex:i withBarrier:YES];
+        } else {
+            memset(&s, 0, sizeof s);
+            s.encoder = sampled_encoder(buffer, samples, 2 * (NSUInteger)i);
+            if (!s.encoder) return -1; // what is not committed does not run
+            s.encoder.label = (NSString *)r->commands[i].label;
+            [s.encoder waitForFence:d->fence];
+        }
         encode(&s, chain, &r->commands[i], &r->place);
+        if (!between) end(d, &s);
+    }
+    if (between) {
+        [s.encoder sampleCountersInBuffer:samples atSampleIndex:count - 1 withBarrier:YES];
         end(d, &s);
     }
-    [buffer commit];
-    [buffer waitUntilCompleted];
-    if (buffer.status != MTLCommandBufferStatusCompleted) return fault(e, buffer);
+    NSString *label = nil;
+    if (!ran(e, buffer, &label)) {
+        for (uint32_t i = 0; label && i < r->count && *failing == UINT32_MAX; i++) {
+            if ([label isEqualToString:(NSString *)r->commands[i].label]) *failing = i;
+        }
+        return 0;
+    }
     [d->device sampleTimestamps:&cpu[1] gpuTimestamp:&gpu[1]];
-    NSData *data = [samples resolveCounterRange:NSMakeRange(0, descriptor.sampleCount)];
-    if (!data || data.length < descriptor.sampleCount * sizeof(MTLCounterResultTimestamp)) return failed(e, nil, "no timestamps");
+    NSData *data = [samples resolveCounterRange:NSMakeRange(0, count)];
+    if (!data || data.length < count * sizeof(MTLCounterResultTimestamp)) return pm_failed(e, nil, "no timestamps");
     // The processor's timestamps are nanoseconds.
     const double tick = gpu[1] > gpu[0] ? (double)(cpu[1] - cpu[0]) / (double)(gpu[1] - gpu[0]) : 1;
     const MTLCounterResultTimestamp *at = data.bytes;
     for (uint32_t i = 0; i < r->count; i++) {
-        const uint64_t from = at[2 * i].timestamp, to = at[2 * i + 1].timestamp;
+        const uint64_t from = at[step * i].timestamp, to = at[step * i + 1].timestamp;
         const int taken = to > from && to != UINT64_MAX; // all ones: no sample
         seconds[i] = taken ? (double)(to - from) * tick * 1e-9 : 0;
     }
@@ -562,16 +564,18 @@ static int sampled(pm_device *d, pm_chain *chain, const pm_run *r, double *secon
 }
 
 int pm_timed(pm_device *d, pm_chain *chain, double *seconds, uint32_t *failing) {
-    pm_error *e = &chain->error;
+    const MTLCounterSamplingPoint points[] = {MTLCounterSamplingPointAtDispatchBoundary, MTLCounterSamplingPointAtStageBoundary};
     const pm_run *r = &chain->runs[0];
     *failing = UINT32_MAX;
-    @autoreleasepool {
-        const int done = sampled(d, chain, r, seconds, e);
-        if (done >= 0) return done;
+    for (unsigned i = 0; i < sizeof points / sizeof *points; i++) {
+        @autoreleasepool {
+            const int done = sampled(d, chain, r, points[i], seconds, failing);
+            if (done >= 0) return done;
+        }
     }
     for (uint32_t i = 0; i < r->count; i++) {
         @autoreleasepool {
-            if (!one(d, chain, r, i, &seconds[i], e)) {
+            if (!one(d, chain, r, i, &seconds[i], &chain->error)) {
                 *failing = i;
                 return 0;
             }

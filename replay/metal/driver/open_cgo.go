@@ -15,6 +15,7 @@ import "C"
 import (
 	"bytes"
 	"fmt"
+	"sync"
 	"unsafe"
 )
 
@@ -24,12 +25,15 @@ const Here = true
 // device implements Device.
 type device struct {
 	d *C.pm_device
+
+	mu       sync.Mutex          // guards the residency set
+	resident map[Buffer]struct{} // the buffers in it
 }
 
 // Open returns the system's default device, or ErrNoMetal with the reason.
 func Open() (Device, error) {
 	e := new(C.pm_error)
-	d := new(device)
+	d := &device{resident: map[Buffer]struct{}{}}
 	if C.pm_open(&d.d, e) == 0 {
 		return nil, fmt.Errorf("%w: %s", ErrNoMetal, C.GoString(&e.text[0]))
 	}
@@ -56,8 +60,8 @@ func (d *device) Properties() Properties {
 	C.pm_describe(d.d, p)
 	return Properties{
 		MaxBuffer: uint64(p.max_buffer), WorkingSet: uint64(p.working_set), Allocated: uint64(p.allocated), MaxThreads: int(p.max_threads),
-		ThreadgroupMemory: uint64(p.threadgroup_memory), Page: int(p.page), Family: int(p.family), Cores: int(p.cores),
-		Timestamps: p.timestamps != 0, Name: C.GoString(&p.name[0]),
+		ThreadgroupMemory: uint64(p.threadgroup_memory), Page: int(p.page), Family: int(p.family), Cores: int(p.cores), Timestamps: Timestamps(p.timestamps),
+		Residency: p.residency != 0, Registry: uint64(p.registry), Name: C.GoString(&p.name[0]), OS: C.GoString(&p.os[0]),
 	}
 }
 
@@ -69,23 +73,48 @@ func first(b []byte) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(b))
 }
 
-func (d *device) LibrarySource(source []byte) error {
+func (d *device) LibrarySource(source []byte) (Library, error) {
 	e := new(C.pm_error)
-	if C.pm_library_source(d.d, (*C.char)(first(source)), C.uint64_t(len(source)), e) == 0 {
-		return failure("newLibraryWithSource:options:error:", e)
+	l := C.pm_library_source(d.d, (*C.char)(first(source)), C.uint64_t(len(source)), e)
+	if l == nil {
+		return 0, failure("newLibraryWithSource:options:error:", e)
+	}
+	return Object(uintptr(l)), nil
+}
+
+func (d *device) LibraryData(data []byte) (Library, error) {
+	e := new(C.pm_error)
+	l := C.pm_library_data(d.d, first(data), C.uint64_t(len(data)), e)
+	if l == nil {
+		return 0, failure("newLibraryWithData:error:", e)
+	}
+	return Object(uintptr(l)), nil
+}
+
+func (d *device) Archive(file string) (Archive, error) {
+	e := new(C.pm_error)
+	var path *C.char
+	if file != "" {
+		path = C.CString(file)
+		defer C.free(unsafe.Pointer(path))
+	}
+	a := C.pm_open_archive(d.d, path, e)
+	if a == nil {
+		return 0, failure("newBinaryArchiveWithDescriptor:error:", e)
+	}
+	return Object(uintptr(a)), nil
+}
+
+func (d *device) SaveArchive(a Archive, file string) error {
+	e, path := new(C.pm_error), C.CString(file)
+	defer C.free(unsafe.Pointer(path))
+	if C.pm_save_archive(a.Pointer(), path, e) == 0 {
+		return failure("serializeToURL:error:", e)
 	}
 	return nil
 }
 
-func (d *device) LibraryData(data []byte) error {
-	e := new(C.pm_error)
-	if C.pm_library_data(d.d, first(data), C.uint64_t(len(data)), e) == 0 {
-		return failure("newLibraryWithData:error:", e)
-	}
-	return nil
-}
-
-func (d *device) Pipeline(function string, constants []Constant, threads int, indirect bool) (Pipeline, error) {
+func (d *device) Pipeline(l Library, a Archive, function string, constants []Constant, threads int, indirect bool) (Pipeline, error) {
 	e, name := new(C.pm_error), C.CString(function)
 	defer C.free(unsafe.Pointer(name))
 	values := append([]Constant{}, constants...)
@@ -96,12 +125,12 @@ func (d *device) Pipeline(function string, constants []Constant, threads int, in
 		flag = 1
 	}
 	out := new(C.pm_pipeline)
-	if C.pm_make_pipeline(d.d, name, (*C.pm_constant)(unsafe.Pointer(&values[0])), C.uint32_t(n), C.uint32_t(threads), flag, out, e) == 0 {
+	if C.pm_make_pipeline(d.d, l.Pointer(), a.Pointer(), name, (*C.pm_constant)(unsafe.Pointer(&values[0])), C.uint32_t(n), C.uint32_t(threads), flag, out, e) == 0 {
 		return Pipeline{}, failure("pipeline "+function, e)
 	}
 	return Pipeline{
 		Handle: Object(uintptr(out.handle)), MaxThreads: int(out.max_threads), SIMDWidth: int(out.simd_width),
-		ThreadgroupMemory: uint64(out.threadgroup_memory),
+		ThreadgroupMemory: uint64(out.threadgroup_memory), Archived: Archived(out.archived),
 	}, nil
 }
 
@@ -112,7 +141,7 @@ func (d *device) Buffer(length uint64) (Buffer, []byte, error) {
 	if b == nil {
 		return 0, nil, failure(callBuffer, e)
 	}
-	return Object(uintptr(b)), unsafe.Slice((*byte)(contents), length), nil
+	return d.reside(b), unsafe.Slice((*byte)(contents), length), nil
 }
 
 func (d *device) Wrap(mem []byte) (Buffer, error) {
@@ -121,7 +150,16 @@ func (d *device) Wrap(mem []byte) (Buffer, error) {
 	if b == nil {
 		return 0, failure("newBufferWithBytesNoCopy:length:options:deallocator:", e)
 	}
-	return Object(uintptr(b)), nil
+	return d.reside(b), nil
+}
+
+// reside puts a buffer into the residency set, from where Release takes it.
+func (d *device) reside(b unsafe.Pointer) Buffer {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	C.pm_reside(d.d, b)
+	d.resident[Object(uintptr(b))] = struct{}{}
+	return Object(uintptr(b))
 }
 
 func (d *device) Recording(commands int) (Recording, error) {
@@ -163,6 +201,18 @@ func (d *device) Timed(c *Chain, seconds []float64) (failed int, err error) {
 	return -1, nil
 }
 
+func (d *device) Touch(buffers []Buffer, sizes []uint64, into Buffer, size uint64) error {
+	if len(buffers) == 0 || len(sizes) != len(buffers) {
+		return nil
+	}
+	e := new(C.pm_error)
+	if C.pm_touch(d.d, (*unsafe.Pointer)(unsafe.Pointer(unsafe.SliceData(buffers))), (*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(sizes))), C.uint32_t(len(buffers)),
+		into.Pointer(), C.uint64_t(size), e) == 0 {
+		return failure(callCommandBuffer, e)
+	}
+	return nil
+}
+
 func (d *device) Label(text string) (Label, error) {
 	s := C.CString(text)
 	defer C.free(unsafe.Pointer(s))
@@ -173,7 +223,15 @@ func (d *device) Label(text string) (Label, error) {
 	return Object(uintptr(l)), nil
 }
 
-func (d *device) Release(o Object) { C.pm_release(o.Pointer()) }
+func (d *device) Release(o Object) {
+	d.mu.Lock()
+	if _, in := d.resident[o]; in {
+		delete(d.resident, o)
+		C.pm_evict(d.d, o.Pointer())
+	}
+	d.mu.Unlock()
+	C.pm_release(o.Pointer())
+}
 
 func (d *device) Alloc(size uintptr) (unsafe.Pointer, error) {
 	p := C.calloc(1, C.size_t(size))

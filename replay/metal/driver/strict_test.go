@@ -22,47 +22,50 @@ func strict(t *testing.T, file string) (string, error) {
 	if err != nil {
 		t.Skip("clang-19 is not there, which checks the Objective-C file (Debian's package clang-19)")
 	}
-	out, err := exec.Command(compiler, "-target", "arm64-apple-macos14", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-ffreestanding",
+	out, err := exec.Command(compiler, "-target", "arm64-apple-macos14", "-fsyntax-only", "-Wall", "-Wextra", "-Wunguarded-availability", "-Werror", "-ffreestanding",
 		"-isystem", "../soft/stub", "-isystem", "../soft/stub/libc", "-I", ".", file).CombinedOutput()
 	return string(out), err
 }
 
-// TestStrict holds metal.m against Apple's declarations, and sees that changed
-// copies do not pass.
+// TestStrict holds the Objective-C files against Apple's declarations, and sees
+// that changed copies do not pass.
 func TestStrict(t *testing.T) {
 	files, err := filepath.Glob("*.m")
-	if err != nil || len(files) < 2 {
-		t.Fatalf("%q, %v", files, err)
+	if err != nil || len(files) < 4 {
+		t.Fatal(files, err)
 	}
 	for _, file := range files {
 		if out, err := strict(t, file); err != nil {
 			t.Errorf("%s: %v\n%s", file, err, out)
 		}
 	}
-	source, err := os.ReadFile("metal.m")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct{ what, old, with, want string }{
-		{"a wrong selector", "setBufferOffset:offset atIndex:index", "setBufferOffset:offset index:index", "instance method '-setBufferOffset:index:' not found"},
-		{"a wrong argument", "[blit waitForFence:d->fence]", "[blit waitForFence:d->queue]", "incompatible"},
-		{"a wrong argument", "setBytes:second length:sizeof second", "setBytes:second length:second", "incompatible pointer to integer"},
-		{"a missing argument", "withRange:NSMakeRange(r->first, r->count)]", "]", "not found"},
-		{"a wrong property", "d->descriptor.retainedReferences = NO", "d->descriptor.retainReferences = NO", "property 'retainReferences' not found"},
-		{"a wrong object", "[(id<MTLCommandQueue>)queue retain]", "[(id<MTLDevice>)queue retain]", "incompatible"},
-		{"a wrong type", "id<MTLFence> fence;", "id<MTLEvent> fence;", "MTLEvent"},
-		{"no nil", "newLibraryWithSource:text options", "newLibraryWithSource:nil options", "null passed"},
+	for _, c := range []struct{ file, what, old, with, want string }{
+		{"metal.m", "a wrong selector", "setBufferOffset:offset atIndex:index", "setBufferOffset:offset index:index", "instance method '-setBufferOffset:index:' not found"},
+		{"metal.m", "a wrong argument", "[blit waitForFence:d->fence]", "[blit waitForFence:d->queue]", "incompatible"},
+		{"metal.m", "a wrong argument", "setBytes:second length:sizeof second", "setBytes:second length:second", "incompatible pointer to integer"},
+		{"metal.m", "a missing argument", "withRange:NSMakeRange(r->first, r->count)]", "]", "not found"},
+		{"metal.m", "a wrong property", "d->descriptor.retainedReferences = NO", "d->descriptor.retainReferences = NO", "property 'retainReferences' not found"},
+		{"metal.m", "a wrong object", "[(id<MTLCommandQueue>)queue retain]", "[(id<MTLDevice>)queue retain]", "incompatible"},
+		{"metal.m", "a wrong type", "id<MTLCommandBuffer> buffer = [d->queue", "id<MTLEvent> buffer = [d->queue", "MTLEvent"},
+		{"library.m", "no nil", "newLibraryWithSource:text options", "newLibraryWithSource:nil options", "null passed"},
+		{"library.m", "a wrong argument", "serializeToURL:url", "serializeToURL:path", "incompatible pointer"},
+		{"residency.m", "what macOS 14 has not", "if (@available(macOS 15.0, *))", "if (@available(macOS 14.0, *))", "only available on macOS 15.0"},
+		{"residency.m", "nothing, with the SDK of macOS 14", "#ifdef __MAC_15_0", "#ifdef __MAC_99_0", ""},
 	} {
+		source, err := os.ReadFile(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
 		text := string(source)
 		if strings.Count(text, c.old) == 0 {
-			t.Errorf("%s: metal.m has no %s", c.what, c.old)
+			t.Errorf("%s: %s has no %s", c.what, c.file, c.old)
 			continue
 		}
-		file := filepath.Join(t.TempDir(), "metal.m")
+		file := filepath.Join(t.TempDir(), c.file)
 		if err := os.WriteFile(file, []byte(strings.Replace(text, c.old, c.with, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := strict(t, file); err == nil || !strings.Contains(out, c.want) {
+		if out, err := strict(t, file); (err == nil) != (c.want == "") || !strings.Contains(out, c.want) {
 			t.Errorf("%s: %v, want %q\n%s", c.what, err, c.want, out)
 		}
 	}

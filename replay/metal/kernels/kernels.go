@@ -1,10 +1,12 @@
 // Package kernels gives the Metal device the embedded GPU kernels: their sources
-// as one text, and what the manifest says of them.
+// as one text, what Apple's compiler made of it if that is there, and what the
+// manifest says of them.
 package kernels
 
 import (
 	"bytes"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"slices"
 	"sync"
@@ -24,23 +26,32 @@ func fit() (*metal.Kernels, error) {
 	if err != nil {
 		return nil, err
 	}
-	kernels := &metal.Kernels{BindingAlign: uint64(m.BindingAlign)}
+	kernels := &metal.Kernels{BindingAlign: uint64(m.BindingAlign), Shared: new(metal.Libraries)}
 	var files []string
 	for i := range m.Kernels {
 		k := &m.Kernels[i]
 		if !slices.Contains(files, k.File) {
 			files = append(files, k.File)
 		}
-		made := metal.Kernel{Name: k.Name, MaxThreads: k.MaxThreads}
+		kernel := metal.Kernel{Name: k.Name, MaxThreads: k.MaxThreads}
 		for _, c := range k.Constants {
-			made.Constants = append(made.Constants, uint32(c.Number))
+			kernel.Constants = append(kernel.Constants, uint32(c.Number))
 		}
 		if k.TGMem != "" {
-			made.TGMem = func(env decl.Env, threads int) (uint64, error) { return k.ThreadgroupBytes(env, threads) }
+			kernel.TGMem = func(env decl.Env, threads int) (uint64, error) { return k.ThreadgroupBytes(env, threads) }
 		}
-		kernels.List = append(kernels.List, made)
+		kernels.List = append(kernels.List, kernel)
 	}
 	kernels.Source = sync.OnceValues(func() ([]byte, error) { return source(files) })
+	text, err := kernels.Source()
+	if err != nil {
+		return nil, err
+	}
+	folder, err := fs.Sub(made, "metallib")
+	if err != nil {
+		return nil, err
+	}
+	kernels.Data = compiled(folder, text)
 	return kernels, nil
 }
 

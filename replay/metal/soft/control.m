@@ -62,8 +62,10 @@ void soft_order(int order, uint64_t seed) {
     soft.state = seed * 0x9e3779b97f4a7c15u + 1;
 }
 void soft_ignore_fences(int on) { soft.no_fences = on; }
+void soft_residency(int on) { soft.no_residency = !on; }
+uint64_t soft_compiled(void) { return soft.compiled; }
 void soft_null(int on) { soft.null = on; }
-void soft_timestamps(int on) { soft.timestamps = on; }
+void soft_timestamps(int where) { soft.timestamps = where; }
 void soft_delay(unsigned us) { soft.delay = us; }
 void soft_limits(uint64_t buffer, uint64_t memory) {
     soft.max_buffer = buffer;

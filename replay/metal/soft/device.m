@@ -21,12 +21,16 @@ const char *soft_data(dispatch_data_t d);
 - (NSString *)label {
     return label;
 }
+- (NSUInteger)allocatedSize {
+    return 0;
+}
 - (BOOL)leaves {
     pthread_mutex_lock(&soft_flight);
-    const BOOL flying = flight > 0;
+    const BOOL flying = flight > 0, kept = sets > 0;
     pthread_mutex_unlock(&soft_flight);
     if (flying) soft_violate("a resource is freed that a command buffer in flight uses");
-    return !flying;
+    if (kept) soft_violate("a resource is freed that a residency set has");
+    return !flying && !kept;
 }
 - (void)dealloc {
     if ([self leaves]) [super dealloc]; // else it stays, so that the command buffer can end
@@ -36,7 +40,7 @@ const char *soft_data(dispatch_data_t d);
 // Buffers are mapped twice: the host's view is read-only while they are in
 // flight.
 @implementation SoftBuffer
-@dynamic label;
+@dynamic label, allocatedSize;
 - (NSUInteger)length {
     return n;
 }
@@ -125,8 +129,17 @@ struct constant {
     [computeFunction release];
     computeFunction = f;
 }
+- (NSArray *)binaryArchives {
+    return binaryArchives;
+}
+- (void)setBinaryArchives:(NSArray *)archives {
+    [archives retain];
+    [binaryArchives release];
+    binaryArchives = archives;
+}
 - (void)dealloc {
     [computeFunction release];
+    [binaryArchives release];
     [super dealloc];
 }
 @end
@@ -165,6 +178,8 @@ struct constant {
     }
     SoftFunction *f = [SoftFunction new];
     f->kernel = k;
+    f->text = 14695981039346656037u;
+    for (const char *c = source; *c; c++) f->text = (f->text ^ (unsigned char)*c) * 1099511628211u;
     SoftValues *v = (SoftValues *)values;
     for (uint32_t i = 0; i < k->constants; i++) {
         BOOL found = NO;
@@ -286,7 +301,7 @@ struct constant {
     return family <= 1000 + (NSInteger)soft.family;
 }
 - (BOOL)supportsCounterSampling:(MTLCounterSamplingPoint)point {
-    return soft.timestamps && point == MTLCounterSamplingPointAtStageBoundary;
+    return (soft.timestamps > 0 && point == MTLCounterSamplingPointAtStageBoundary) || (soft.timestamps > 1 && point == MTLCounterSamplingPointAtDispatchBoundary);
 }
 - (void)sampleTimestamps:(MTLTimestamp *)cpu gpuTimestamp:(MTLTimestamp *)gpu {
     CALLED("sampleTimestamps:gpuTimestamp:");
@@ -383,7 +398,7 @@ struct constant {
 - (id<MTLLibrary>)newLibraryWithData:(dispatch_data_t)data error:(NSError **)error {
     CALLED("newLibraryWithData:error:");
     const char *text = soft_data(data);
-    if (soft_fails("newLibraryWithData:error:", NULL) || strncmp(text, "MTLB", 4) != 0) {
+    if (soft_fails("newLibraryWithData:error:", NULL) || strncmp(text, "MTLB", 4) != 0 || !strstr(text, "kernel void ")) { // Apple's is none for it
         if (error) *error = soft_error(1, "invalid library file");
         return nil;
     }
@@ -394,7 +409,7 @@ struct constant {
                                                           reflection:(MTLComputePipelineReflection **)reflection
                                                                error:(NSError **)error {
     CALLED("newComputePipelineStateWithDescriptor:options:reflection:error:");
-    (void)options, (void)reflection;
+    (void)reflection;
     SoftFunction *f = (SoftFunction *)descriptor.computeFunction;
     if (soft_fails("newComputePipelineStateWithDescriptor:options:reflection:error:", NULL)) {
         if (error) *error = soft_error(2, "injected: pipeline of %s", f->kernel->name);
@@ -405,6 +420,14 @@ struct constant {
         if (error) *error = soft_error(2, "%lu threads are more than the %u of function %s", most, f->kernel->max_threads, f->kernel->name);
         return nil;
     }
+    BOOL archived = NO;
+    for (NSUInteger i = 0; i < descriptor.binaryArchives.count; i++) archived = archived || [(SoftArchive *)[descriptor.binaryArchives objectAtIndex:i] has:descriptor];
+    if (options & MTLPipelineOptionFailOnBinaryArchiveMiss && descriptor.binaryArchives.count == 0) soft_violate("a pipeline out of no archive");
+    if (options & MTLPipelineOptionFailOnBinaryArchiveMiss && !archived) {
+        if (error) *error = soft_error(2, "%s is not in the archives", f->kernel->name);
+        return nil;
+    }
+    if (!archived) soft.compiled++;
     SoftPipeline *p = [SoftPipeline new];
     p->kernel = f->kernel;
     memcpy(p->specs, f->specs, sizeof p->specs);
@@ -447,6 +470,15 @@ struct constant {
     s->n = descriptor.sampleCount;
     s->at = calloc(s->n, sizeof *s->at);
     return s;
+}
+- (id<MTLResidencySet>)newResidencySetWithDescriptor:(MTLResidencySetDescriptor *)descriptor error:(NSError **)error {
+    CALLED("newResidencySetWithDescriptor:error:");
+    (void)descriptor;
+    return soft_new_residency(error);
+}
+- (id<MTLBinaryArchive>)newBinaryArchiveWithDescriptor:(MTLBinaryArchiveDescriptor *)descriptor error:(NSError **)error {
+    CALLED("newBinaryArchiveWithDescriptor:error:");
+    return soft_new_archive(descriptor.url, error);
 }
 @end
 

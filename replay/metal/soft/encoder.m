@@ -70,7 +70,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
     for (NSUInteger i = 0; i < used_count; i++) {
         if (used[i] == resource) return (usage[i] & how) == how;
     }
-    return NO;
+    return soft_resident(owner->queue, resource);
 }
 
 // check verifies that a command can run.
@@ -102,7 +102,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
         if (!indirect || !b->buffer) continue;
         const BOOL writes = i < index_params && k->writes[i];
         if (![self declared:b->buffer usage:writes ? MTLResourceUsageRead | MTLResourceUsageWrite : MTLResourceUsageRead])
-            wrong(self, "%s: buffer %u of an indirect command is not resident%s: no useResources declares it", k->name, i, writes ? " for writing" : "");
+            wrong(self, "%s: buffer %u of an indirect command is not resident%s: no useResources declares it, and no residency set has it", k->name, i, writes ? " for writing" : "");
     }
 }
 
@@ -192,6 +192,13 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
 }
 - (void)executed:(SoftRecording *)r {
     [owner use:r];
+    for (NSUInteger i = 0; r != recorded && i < r->count; i++) {
+        for (int b = 0; b < max_buffers; b++) {
+            SoftBuffer *bound = r->commands[i].bound[b].buffer;
+            if (bound && soft_resident(owner->queue, bound)) [owner use:bound];
+        }
+    }
+    recorded = r;
     // What the encoder had set is undefined behind a recording's commands.
     memset(&state, 0, sizeof state);
     dispatched = YES;
@@ -225,8 +232,20 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
     [self executed:op->recording];
 }
 - (void)sampleCountersInBuffer:(id<MTLCounterSampleBuffer>)buffer atSampleIndex:(NSUInteger)index withBarrier:(BOOL)barrier {
-    (void)buffer, (void)index, (void)barrier;
-    wrong(self, "this GPU does not sample counters at dispatches");
+    CALLED("sampleCountersInBuffer:atSampleIndex:withBarrier:");
+    if (![self compute:"sampleCountersInBuffer:"]) return;
+    SoftSamples *b = (SoftSamples *)buffer;
+    if (soft.timestamps < 2) wrong(self, "this GPU does not sample counters at dispatches");
+    if (index >= b->n) {
+        wrong(self, "sample %lu of %lu", index, b->n);
+        return;
+    }
+    if (samples != b) {
+        [samples release];
+        samples = [b retain];
+    }
+    if (barrier) [self add:op_barrier];
+    [self add:op_sample]->sample = &b->at[index];
 }
 - (void)copyFromBuffer:(id<MTLBuffer>)from
           sourceOffset:(NSUInteger)from_offset
@@ -268,8 +287,19 @@ static void keep(SoftEncoder *e, SoftFence **list, SoftFence *f) {
     if (op_count) wrong(self, "waitForFence: behind a command");
     keep(self, waits, (SoftFence *)fence);
 }
+- (void)pushDebugGroup:(NSString *)text {
+    CALLED("pushDebugGroup:");
+    if (!text) wrong(self, "a debug group without a name");
+    if ([self usable:"pushDebugGroup:"]) open_groups++;
+}
+- (void)popDebugGroup {
+    CALLED("popDebugGroup");
+    if (![self usable:"popDebugGroup"]) return;
+    if (open_groups-- == 0) wrong(self, "popDebugGroup: there is no debug group");
+}
 - (void)endEncoding {
     CALLED("endEncoding");
+    if (!ended && open_groups != 0) wrong(self, "endEncoding in a debug group");
     if (![self usable:"endEncoding"]) return;
     ended = YES;
 }
@@ -292,7 +322,7 @@ static void keep(SoftEncoder *e, SoftFence **list, SoftFence *f) {
 @end
 
 @implementation SoftRecording
-@dynamic label;
+@dynamic label, allocatedSize;
 - (NSUInteger)size {
     return count;
 }

@@ -138,6 +138,9 @@ static _Atomic long *references(id o) { return (_Atomic long *)(void *)o - 2; }
 - (NSUInteger)count {
     return 0;
 }
++ (instancetype)arrayWithObject:(id)object {
+    return [SoftList arrayWithObject:object];
+}
 - (id)objectAtIndex:(NSUInteger)index {
     fprintf(stderr, "softmetal: index %lu is past the end of an array\n", index);
     abort();
@@ -145,6 +148,11 @@ static _Atomic long *references(id o) { return (_Atomic long *)(void *)o - 2; }
 @end
 
 @implementation SoftList
++ (instancetype)arrayWithObject:(id)object {
+    SoftList *l = [[SoftList new] autorelease];
+    l->items[l->n++] = [object retain];
+    return l;
+}
 - (NSUInteger)count {
     return n;
 }
@@ -186,6 +194,42 @@ NSDictionary *soft_entry(NSString *key, id value) {
     e->value = [value retain];
     return e;
 }
+
+@interface SoftURL : NSURL {
+  @public
+    NSString *text;
+}
+@end
+@implementation NSURL
+@dynamic path;
++ (NSURL *)fileURLWithPath:(NSString *)path {
+    SoftURL *u = [[SoftURL new] autorelease];
+    u->text = [path retain];
+    return u;
+}
+- (NSString *)path {
+    return nil;
+}
+@end
+@implementation SoftURL
+- (NSString *)path {
+    return text;
+}
+- (void)dealloc {
+    [text release];
+    [super dealloc];
+}
+@end
+
+@implementation NSProcessInfo
+@dynamic operatingSystemVersionString;
++ (NSProcessInfo *)processInfo {
+    return [[NSProcessInfo new] autorelease];
+}
+- (NSString *)operatingSystemVersionString {
+    return [NSString stringWithUTF8String:soft.no_residency ? "Version 14.5 (Build 23F79)" : "Version 15.1 (Build 24B83)"];
+}
+@end
 
 @implementation NSData
 @dynamic length, bytes;

@@ -10,6 +10,7 @@ enum {
     max_bytes = 4096,
     max_threadgroup_memory = 32768,
     max_threads = 1024,
+    max_residency_sets = 32, // of a queue
     index_params = 8,
     index_second = 9,
     index_step = 10,
@@ -38,11 +39,12 @@ void soft_add_bytes(int64_t n);
 void soft_add_objects(int64_t n);
 
 extern struct soft_settings {
-    int order, null, timestamps, no_fences;
+    int order, null, timestamps, no_fences, no_residency;
     unsigned delay;
     uint64_t max_buffer, memory;
     _Atomic uint64_t state; // of the generator
     _Atomic uint64_t dispatches;
+    _Atomic uint64_t compiled; // pipelines that no archive had
     _Atomic int removed; // 1: the device is gone
     int most;            // command buffers that were in flight
     char name[64];       // of the GPU
@@ -81,6 +83,7 @@ NSError *soft_error(NSInteger code, const char *format, ...) __attribute__((form
 @interface SoftResource : NSObject {
   @public
     int flight; // command buffers in flight that use it; guarded by soft_flight
+    int sets;   // residency sets that have it; likewise
     NSString *label;
 }
 - (BOOL)leaves; // reports whether it may be freed
@@ -102,6 +105,7 @@ extern pthread_mutex_t soft_flight;
   @public
     const soft_kernel *kernel;
     uint32_t specs[soft_max_constants];
+    uint64_t text; // names the library's text
 }
 @end
 
@@ -149,13 +153,37 @@ typedef struct soft_dispatch {
 
 // soft_op is a part of a pass.
 typedef struct soft_op {
-    enum { op_dispatch, op_barrier, op_execute, op_execute_indirect, op_copy } kind;
+    enum { op_dispatch, op_barrier, op_execute, op_execute_indirect, op_copy, op_sample } kind;
     soft_dispatch *dispatch;
     SoftRecording *recording;
     NSRange range;
     SoftBuffer *from, *to; // from: of the range too
     NSUInteger from_offset, to_offset, size;
+    uint64_t *sample;
 } soft_op;
+
+typedef struct soft_member {
+    SoftResource *resource;
+    BOOL in, leaving; // committed; will leave with the next commit
+} soft_member;
+
+@interface SoftResidency : NSObject <MTLResidencySet> {
+  @public
+    soft_member *list;
+    NSUInteger n, room;
+    int queues;
+    BOOL changed;
+}
+- (BOOL)has:(SoftResource *)resource;
+@end
+
+@interface SoftArchive : NSObject <MTLBinaryArchive> {
+  @public
+    char *lines;
+    size_t length;
+}
+- (BOOL)has:(MTLComputePipelineDescriptor *)descriptor;
+@end
 
 @class SoftCommandBuffer;
 
@@ -172,9 +200,12 @@ typedef struct soft_op {
     NSUInteger used_count;
     soft_dispatch state;
     BOOL dispatched; // since the last barrier
+    SoftRecording *recorded; // the last that was executed
     void **blobs;
     NSUInteger blob_count;
+    int open_groups; // of debugging
     SoftSamples *samples;
+    BOOL bounded; // samples has when the pass began and ended
     NSUInteger sample_start, sample_end;
 }
 - (BOOL)usable:(const char *)selector;
@@ -213,12 +244,19 @@ typedef struct soft_op {
     BOOL closing, started;
     NSString *label;
     id<MTLDevice> device; // retained
+    SoftResidency *sets[max_residency_sets]; // not retained
+    int set_count;
 }
 @end
+BOOL soft_resident(SoftQueue *q, SoftResource *resource);
+void soft_add_set(SoftQueue *q, id<MTLResidencySet> set);
+void soft_remove_set(SoftQueue *q, id<MTLResidencySet> set);
 
 @interface SoftDevice : NSObject <MTLDevice>
 @end
 
+id<MTLResidencySet> soft_new_residency(NSError **error);
+id<MTLBinaryArchive> soft_new_archive(NSURL *url, NSError **error);
 // soft_run_pass executes an encoder's commands.
 void soft_run_pass(SoftEncoder *e);
 id<MTLDevice> soft_null_device(void);

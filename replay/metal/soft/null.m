@@ -48,6 +48,10 @@
 }
 - (void)endEncoding {
 }
+- (void)pushDebugGroup:(NSString *)text {
+}
+- (void)popDebugGroup {
+}
 @end
 
 @interface NullCommandBuffer : NSObject <MTLCommandBuffer> {
@@ -105,6 +109,9 @@
 - (NSUInteger)length {
     return n;
 }
+- (NSUInteger)allocatedSize {
+    return n;
+}
 - (void *)contents {
     return memory;
 }
@@ -140,6 +147,9 @@
     NullBuffer *b = [NullBuffer new];
     b->n = length;
     return b;
+}
+- (id<MTLResidencySet>)newResidencySetWithDescriptor:(MTLResidencySetDescriptor *)descriptor error:(NSError **)error {
+    return nil;
 }
 - (id<MTLIndirectCommandBuffer>)newIndirectCommandBufferWithDescriptor:(MTLIndirectCommandBufferDescriptor *)descriptor
                                                        maxCommandCount:(NSUInteger)count

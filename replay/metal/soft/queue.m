@@ -78,7 +78,7 @@ static void execute(SoftEncoder *e, struct phase *p, SoftRecording *r, NSRange r
 void soft_run_pass(SoftEncoder *e) {
     struct phase *p = malloc(sizeof *p);
     p->n = 0;
-    if (e->samples) e->samples->at[e->sample_start] = (uint64_t)(now() * 1e9);
+    if (e->bounded) e->samples->at[e->sample_start] = (uint64_t)(now() * 1e9);
     for (NSUInteger i = 0; i < e->op_count && !e->owner->code; i++) {
         const soft_op *op = &e->ops[i];
         switch (op->kind) {
@@ -93,13 +93,14 @@ void soft_run_pass(SoftEncoder *e) {
             execute(e, p, op->recording, NSMakeRange(range.location, range.length));
             break;
         }
+        case op_sample: *op->sample = (uint64_t)(now() * 1e9); break;
         case op_copy: memcpy(op->to->gpu + op->to_offset, op->from->gpu + op->from_offset, op->size); break;
         }
         if (e->serial) flush(e, p);
     }
     flush(e, p);
     free(p);
-    if (e->samples) e->samples->at[e->sample_end] = (uint64_t)(now() * 1e9);
+    if (e->bounded) e->samples->at[e->sample_end] = (uint64_t)(now() * 1e9);
 }
 
 @interface SoftEncoderInfo : NSObject <MTLCommandBufferEncoderInfo> {
@@ -228,6 +229,7 @@ void soft_run_pass(SoftEncoder *e) {
     e->serial = descriptor.dispatchType == MTLDispatchTypeSerial;
     MTLComputePassSampleBufferAttachmentDescriptor *a = [descriptor.sampleBufferAttachments objectAtIndexedSubscript:0];
     e->samples = [(SoftSamples *)a.sampleBuffer retain];
+    e->bounded = e->samples != nil;
     e->sample_start = a.startOfEncoderSampleIndex;
     e->sample_end = a.endOfEncoderSampleIndex;
     if (e->samples && (e->sample_start >= e->samples->n || e->sample_end >= e->samples->n)) {
@@ -435,6 +437,14 @@ static void *work(void *argument) {
 - (id<MTLCommandBuffer>)commandBufferWithDescriptor:(MTLCommandBufferDescriptor *)descriptor {
     CALLED("commandBufferWithDescriptor:");
     return [self made:descriptor.retainedReferences];
+}
+- (void)addResidencySet:(id<MTLResidencySet>)set {
+    CALLED("addResidencySet:");
+    soft_add_set(self, set);
+}
+- (void)removeResidencySet:(id<MTLResidencySet>)set {
+    CALLED("removeResidencySet:");
+    soft_remove_set(self, set);
 }
 - (void)dealloc {
     pthread_mutex_lock(&lock);

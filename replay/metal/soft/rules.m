@@ -336,6 +336,127 @@ static void queue_freed_in_use(struct bench *t) {
     soft_delay(0);
 }
 
+
+// resident puts what a recorded command uses into a set, and executes it.
+static id<MTLResidencySet> resident(struct bench *t, BOOL committed, BOOL added) {
+    MTLResidencySetDescriptor *d = [[MTLResidencySetDescriptor new] autorelease];
+    id<MTLResidencySet> set = [t->device newResidencySetWithDescriptor:d error:NULL];
+    const id<MTLBuffer> all[] = {t->a, t->b, t->out, t->step};
+    for (unsigned i = 0; i < sizeof all / sizeof *all; i++) [set addAllocation:all[i]];
+    if (committed) [set commit];
+    if (added) [t->queue addResidencySet:set];
+    record(t, t->silu, 64);
+    execute(t);
+    return set;
+}
+static void leave(struct bench *t, id<MTLResidencySet> set, BOOL added) {
+    if (added) [t->queue removeResidencySet:set];
+    [set release];
+}
+static void nothing_wrong_with_a_residency_set(struct bench *t) {
+    id<MTLResidencySet> set = resident(t, YES, YES);
+    run(t);
+    leave(t, set, YES);
+}
+static void residency_set_not_committed(struct bench *t) {
+    id<MTLResidencySet> set = resident(t, NO, YES);
+    run(t);
+    leave(t, set, YES);
+}
+static void residency_set_of_no_queue(struct bench *t) {
+    id<MTLResidencySet> set = resident(t, YES, NO);
+    run(t);
+    leave(t, set, NO);
+}
+static void freed_in_a_residency_set(struct bench *t) {
+    id<MTLResidencySet> set = resident(t, YES, YES);
+    run(t);
+    [t->a release];
+    leave(t, set, YES);
+    [t->a retain];
+}
+static void residency_set_freed_in_use(struct bench *t) {
+    id<MTLResidencySet> set = resident(t, YES, YES);
+    run(t);
+    [set retain];
+    [set release];
+    leave(t, set, NO);
+    ((SoftQueue *)t->queue)->set_count = 0; // which did not keep it
+}
+static void leaves_its_residency_set_in_flight(struct bench *t) {
+    id<MTLResidencySet> set = resident(t, YES, YES);
+    [t->encoder endEncoding];
+    soft_delay(20000);
+    [t->buffer commit];
+    [set removeAllocation:t->a];
+    [set commit];
+    [t->buffer waitUntilCompleted];
+    soft_delay(0);
+    leave(t, set, YES);
+}
+static void not_in_the_residency_set(struct bench *t) {
+    id<MTLResidencySet> set = resident(t, YES, YES);
+    run(t);
+    [set removeAllocation:t->a];
+    [set removeAllocation:(id<MTLBuffer>)t->recording];
+    leave(t, set, YES);
+}
+static void residency_sets_over_32(struct bench *t) {
+    id<MTLResidencySet> set = resident(t, YES, NO);
+    for (int i = 0; i < 33; i++) [t->queue addResidencySet:set];
+    run(t);
+    for (int i = 0; i < 32; i++) [t->queue removeResidencySet:set];
+    leave(t, set, NO);
+}
+static void archive_of_nothing(struct bench *t) {
+    MTLBinaryArchiveDescriptor *d = [[MTLBinaryArchiveDescriptor new] autorelease];
+    id<MTLBinaryArchive> archive = [t->device newBinaryArchiveWithDescriptor:d error:NULL];
+    NSString *nowhere = [NSString stringWithUTF8String:"/dev/null"];
+    [archive serializeToURL:[NSURL fileURLWithPath:nowhere] error:NULL];
+    [archive release];
+    run(t);
+}
+static void sample_where_there_is_none(struct bench *t) {
+    MTLCounterSampleBufferDescriptor *d = [[MTLCounterSampleBufferDescriptor new] autorelease];
+    d.counterSet = [t->device.counterSets objectAtIndex:0];
+    d.sampleCount = 2;
+    id<MTLCounterSampleBuffer> samples = [t->device newCounterSampleBufferWithDescriptor:d error:NULL];
+    [t->encoder sampleCountersInBuffer:samples atSampleIndex:0 withBarrier:YES];
+    run(t);
+    [samples release];
+}
+static void sample_past_the_end(struct bench *t) {
+    MTLCounterSampleBufferDescriptor *d = [[MTLCounterSampleBufferDescriptor new] autorelease];
+    d.counterSet = [t->device.counterSets objectAtIndex:0];
+    d.sampleCount = 2;
+    id<MTLCounterSampleBuffer> samples = [t->device newCounterSampleBufferWithDescriptor:d error:NULL];
+    const int before = soft.timestamps;
+    soft_timestamps(2);
+    [t->encoder sampleCountersInBuffer:samples atSampleIndex:2 withBarrier:YES];
+    soft_timestamps(before);
+    run(t);
+    [samples release];
+}
+static void end_in_a_debug_group(struct bench *t) {
+    [t->encoder pushDebugGroup:MTLCommonCounterSetTimestamp];
+    run(t);
+}
+static void no_debug_group(struct bench *t) {
+    [t->encoder pushDebugGroup:MTLCommonCounterSetTimestamp];
+    [t->encoder popDebugGroup];
+    [t->encoder popDebugGroup];
+    run(t);
+}
+static void pipeline_out_of_no_archive(struct bench *t) {
+    MTLFunctionConstantValues *values = [[MTLFunctionConstantValues new] autorelease];
+    MTLComputePipelineDescriptor *d = [[MTLComputePipelineDescriptor new] autorelease];
+    id<MTLFunction> f = [t->library newFunctionWithName:[NSString stringWithUTF8String:"silu_mul"] constantValues:values error:NULL];
+    d.computeFunction = f;
+    [f release];
+    [t->device newComputePipelineStateWithDescriptor:d options:MTLPipelineOptionFailOnBinaryArchiveMiss reflection:NULL error:NULL];
+    run(t);
+}
+
 #define RULE(f) {#f, f}
 static const struct {
     const char *name;
@@ -351,6 +472,10 @@ static const struct {
     RULE(indirect_range_past_the_end), RULE(indirect_range_misplaced), RULE(state_behind_a_recording), RULE(copy_past_the_end),
     RULE(kernels_on_an_encoder_of_copies), RULE(fence_behind_a_command), RULE(memory_of_no_whole_pages), RULE(tracked_buffer),
     RULE(constant_of_another_type), RULE(another_language), RULE(inheriting), RULE(queue_freed_in_use),
+    RULE(nothing_wrong_with_a_residency_set), RULE(residency_set_not_committed), RULE(residency_set_of_no_queue),
+    RULE(freed_in_a_residency_set), RULE(residency_set_freed_in_use), RULE(leaves_its_residency_set_in_flight),
+    RULE(not_in_the_residency_set), RULE(residency_sets_over_32), RULE(archive_of_nothing), RULE(pipeline_out_of_no_archive),
+    RULE(sample_where_there_is_none), RULE(sample_past_the_end), RULE(end_in_a_debug_group), RULE(no_debug_group),
 };
 
 const char *soft_misuse(unsigned rule) {

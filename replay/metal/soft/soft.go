@@ -164,8 +164,13 @@ func IgnoreFences(on bool) { C.soft_ignore_fences(flag(on)) }
 // SetNull makes devices that are opened from now on do nothing.
 func SetNull(on bool) { C.soft_null(flag(on)) }
 
-// SetTimestamps says whether encoders can take the time, as at first.
-func SetTimestamps(on bool) { C.soft_timestamps(flag(on)) }
+// SetResidency says whether there are residency sets, as at first, or this is
+// macOS 14.
+func SetResidency(on bool) { C.soft_residency(flag(on)) }
+
+// SetTimestamps says where the time can be taken: 0: nowhere, 1: where encoders
+// begin and end, as at first, 2: between commands too.
+func SetTimestamps(where int) { C.soft_timestamps(C.int(where)) }
 
 // SetDelay makes each command take so many microseconds more.
 func SetDelay(us int) { C.soft_delay(C.unsigned(us)) }
@@ -210,6 +215,9 @@ func Misuse(rule int) string {
 	}
 	return ""
 }
+
+// Compiled counts pipelines that no archive had.
+func Compiled() int { return int(C.soft_compiled()) }
 
 // Calls counts calls by selector.
 func Calls() map[string]int {

@@ -25,8 +25,10 @@ void soft_order(int order, uint64_t seed);
 void soft_ignore_fences(int on);
 // soft_null makes devices whose methods return at once.
 void soft_null(int on);
-// soft_timestamps says whether encoders can take the time.
-void soft_timestamps(int on);
+// soft_residency says whether there are residency sets: else this is macOS 14.
+void soft_residency(int on);
+// soft_timestamps says where the time can be taken: 0: nowhere, 1: at encoders, 2: at dispatches too.
+void soft_timestamps(int where);
 // soft_delay makes each command take so many microseconds more.
 void soft_delay(unsigned us);
 // soft_limits sets the length of the longest buffer and how many bytes there are, 0: as it was.
@@ -57,6 +59,7 @@ const char *soft_failed(void);
 uint64_t soft_fallible(void); // calls that may fail, so far
 
 int64_t soft_objects(void), soft_bytes(void);
+uint64_t soft_compiled(void); // pipelines that no archive had, so far
 // soft_violation returns the first violation, or "", and forgets it.
 const char *soft_violation(void);
 

@@ -14,6 +14,15 @@
 #define NS_ASSUME_NONNULL_END _Pragma("clang assume_nonnull end")
 #define NS_RETURNS_RETAINED __attribute__((ns_returns_retained))
 
+// What a version of macOS first has; its SDK has __MAC_15_0.
+#define __MAC_15_0 150000
+#ifdef __APPLE__
+#define API_AVAILABLE(platform) __attribute__((availability(API_SINCE_##platform)))
+#define API_SINCE_macos(version) macos, introduced = version
+#else
+#define API_AVAILABLE(platform)
+#endif
+
 typedef bool BOOL;
 typedef long NSInteger;
 typedef unsigned long NSUInteger;
@@ -64,7 +73,18 @@ __attribute__((objc_root_class))
 
 enum { NSUTF8StringEncoding = 4 };
 
+@interface NSURL : NSObject
++ (NSURL *)fileURLWithPath:(NSString *)path;
+@property (nullable, readonly, copy) NSString *path;
+@end
+
+@interface NSProcessInfo : NSObject
+@property (class, readonly) NSProcessInfo *processInfo;
+@property (readonly, copy) NSString *operatingSystemVersionString;
+@end
+
 @interface NSArray<ObjectType> : NSObject
++ (instancetype)arrayWithObject:(ObjectType)object;
 @property (readonly) NSUInteger count;
 - (ObjectType)objectAtIndex:(NSUInteger)index;
 @end

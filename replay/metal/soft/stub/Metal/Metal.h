@@ -1,5 +1,5 @@
 // What the Metal device uses of Apple's Metal, declared as Apple declares it in
-// the SDK of macOS 14.
+// the SDK of macOS 15.
 #pragma once
 #import <Foundation/Foundation.h>
 #import <dispatch/dispatch.h>
@@ -98,6 +98,7 @@ typedef NS_ENUM(NSUInteger, MTLLanguageVersion) {
 };
 typedef NS_OPTIONS(NSUInteger, MTLPipelineOption) {
     MTLPipelineOptionNone = 0,
+    MTLPipelineOptionFailOnBinaryArchiveMiss = 1 << 2,
 };
 typedef NS_OPTIONS(NSUInteger, MTLIndirectCommandType) {
     MTLIndirectCommandTypeConcurrentDispatch = (1 << 5),
@@ -119,7 +120,12 @@ typedef NS_ENUM(NSUInteger, MTLCounterSamplingPoint) {
 
 @protocol MTLDevice, MTLBuffer, MTLCommandBuffer, MTLFunction, MTLIndirectComputeCommand, MTLIndirectCommandBuffer;
 
-@protocol MTLResource <NSObject>
+API_AVAILABLE(macos(15.0))
+@protocol MTLAllocation <NSObject>
+@property (readonly) NSUInteger allocatedSize;
+@end
+
+@protocol MTLResource <MTLAllocation>
 @property (nullable, copy, atomic) NSString *label;
 @end
 
@@ -151,13 +157,26 @@ typedef NS_ENUM(NSUInteger, MTLCounterSamplingPoint) {
                                           error:(NSError *_Nullable *_Nullable)error NS_RETURNS_RETAINED;
 @end
 
+@interface MTLBinaryArchiveDescriptor : NSObject <NSCopying> SOFT_IVARS(NSURL *_Nullable url;)
+@property (readwrite, nullable, nonatomic, copy) NSURL *url;
+@end
+
+@class MTLComputePipelineDescriptor;
+
+@protocol MTLBinaryArchive <NSObject>
+@property (nullable, copy, atomic) NSString *label;
+- (BOOL)addComputePipelineFunctionsWithDescriptor:(MTLComputePipelineDescriptor *)descriptor error:(NSError *_Nullable *_Nullable)error;
+- (BOOL)serializeToURL:(NSURL *)url error:(NSError *_Nullable *_Nullable)error;
+@end
+
 @interface MTLComputePipelineDescriptor : NSObject <NSCopying> SOFT_IVARS(NSString *_Nullable label; id<MTLFunction> _Nullable computeFunction; BOOL threadGroupSizeIsMultipleOfThreadExecutionWidth;
-    NSUInteger maxTotalThreadsPerThreadgroup; BOOL supportIndirectCommandBuffers;)
+    NSUInteger maxTotalThreadsPerThreadgroup; BOOL supportIndirectCommandBuffers; NSArray<id<MTLBinaryArchive>> *_Nullable binaryArchives;)
 @property (nullable, copy, nonatomic) NSString *label;
 @property (nullable, readwrite, nonatomic, strong) id<MTLFunction> computeFunction;
 @property (readwrite, nonatomic) BOOL threadGroupSizeIsMultipleOfThreadExecutionWidth;
 @property (readwrite, nonatomic) NSUInteger maxTotalThreadsPerThreadgroup;
 @property (readwrite, nonatomic) BOOL supportIndirectCommandBuffers;
+@property (readwrite, nullable, nonatomic, copy) NSArray<id<MTLBinaryArchive>> *binaryArchives;
 @end
 
 @class MTLComputePipelineReflection;
@@ -226,6 +245,8 @@ typedef NS_ENUM(NSUInteger, MTLCounterSamplingPoint) {
 @protocol MTLCommandEncoder <NSObject>
 @property (nullable, copy, atomic) NSString *label;
 - (void)endEncoding;
+- (void)pushDebugGroup:(NSString *)string;
+- (void)popDebugGroup;
 @end
 
 @protocol MTLComputeCommandEncoder <MTLCommandEncoder>
@@ -285,9 +306,30 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 @property (readwrite, nonatomic) MTLCommandBufferErrorOption errorOptions;
 @end
 
+API_AVAILABLE(macos(15.0))
+@interface MTLResidencySetDescriptor : NSObject <NSCopying> SOFT_IVARS(NSString *_Nullable label; NSUInteger initialCapacity;)
+@property (nullable, copy, nonatomic) NSString *label;
+@property (readwrite, nonatomic) NSUInteger initialCapacity;
+@end
+
+API_AVAILABLE(macos(15.0))
+@protocol MTLResidencySet <NSObject>
+@property (readonly) uint64_t allocatedSize;
+@property (readonly) NSUInteger allocationCount;
+- (void)requestResidency;
+- (void)endResidency;
+- (void)addAllocation:(id<MTLAllocation>)allocation;
+- (void)removeAllocation:(id<MTLAllocation>)allocation;
+- (void)removeAllAllocations;
+- (BOOL)containsAllocation:(id<MTLAllocation>)anAllocation;
+- (void)commit;
+@end
+
 @protocol MTLCommandQueue <NSObject>
 @property (nullable, copy, atomic) NSString *label;
 @property (readonly) id<MTLDevice> device;
+- (void)addResidencySet:(id<MTLResidencySet>)residencySet API_AVAILABLE(macos(15.0));
+- (void)removeResidencySet:(id<MTLResidencySet>)residencySet API_AVAILABLE(macos(15.0));
 - (nullable id<MTLCommandBuffer>)commandBuffer;
 - (nullable id<MTLCommandBuffer>)commandBufferWithDescriptor:(MTLCommandBufferDescriptor *)descriptor;
 - (nullable id<MTLCommandBuffer>)commandBufferWithUnretainedReferences;
@@ -324,6 +366,10 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
                                                                         options:(MTLResourceOptions)options NS_RETURNS_RETAINED;
 - (nullable id<MTLCounterSampleBuffer>)newCounterSampleBufferWithDescriptor:(MTLCounterSampleBufferDescriptor *)descriptor
                                                                       error:(NSError *_Nullable *_Nullable)error NS_RETURNS_RETAINED;
+- (nullable id<MTLBinaryArchive>)newBinaryArchiveWithDescriptor:(MTLBinaryArchiveDescriptor *)descriptor
+                                                          error:(NSError *_Nullable *_Nullable)error NS_RETURNS_RETAINED;
+- (nullable id<MTLResidencySet>)newResidencySetWithDescriptor:(MTLResidencySetDescriptor *)descriptor
+                                                        error:(NSError *_Nullable *_Nullable)error NS_RETURNS_RETAINED API_AVAILABLE(macos(15.0));
 - (void)sampleTimestamps:(MTLTimestamp *)cpuTimestamp gpuTimestamp:(MTLTimestamp *)gpuTimestamp;
 - (BOOL)supportsCounterSampling:(MTLCounterSamplingPoint)samplingPoint;
 @end

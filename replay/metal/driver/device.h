@@ -1,0 +1,20 @@
+// What the Objective-C files of the Metal device share.
+#pragma once
+#import <Foundation/Foundation.h>
+#import <Metal/Metal.h>
+#include "metal.h"
+
+struct pm_device {
+    id<MTLDevice> device;
+    id<MTLCommandQueue> queue;
+    id<MTLFence> fence; // orders all passes: our buffers are not tracked
+    MTLCommandBufferDescriptor *descriptor;
+    id residency; // an MTLResidencySet; nil: this system has none
+};
+
+// pm_failed fills in an error, and returns 0.
+int pm_failed(pm_error *e, NSError *error, const char *otherwise);
+
+// The queue's residency set, if there can be one; see residency.m.
+void pm_open_residency(pm_device *d);
+void pm_close_residency(pm_device *d);

@@ -1,0 +1,249 @@
+//go:build softmetal
+
+package metal_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/replay/metal"
+	"github.com/pianola-engine/pianola/replay/metal/soft"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// TestResidency decodes with and without residency sets: the tokens are the
+// same, and recordings declare nothing where there is a set.
+func TestResidency(t *testing.T) {
+	m := single(t, false)
+	t.Cleanup(func() { soft.SetResidency(true) })
+	for _, mode := range metal.Modes() {
+		var want []uint32
+		for _, sets := range []bool{true, false} {
+			checked(t)
+			soft.SetResidency(sets)
+			d := load(t, options(t, mode), m)
+			if d.Properties().Residency != sets || strings.Contains(d.Properties().OS, "15.") != sets {
+				t.Fatalf("sets %t: %+v", sets, d.Properties())
+			}
+			id, other := begun(t, d), begun(t, d)
+			calls, _, _ := counted(t, d, decode(m.t, id, 0, 8))
+			if declared := calls["useResources:count:usage:"] > 0; declared != (mode == "record" && !sets) {
+				t.Errorf("%s, sets %t: %v", mode, sets, calls)
+			}
+			if err := d.CloseSession(other); err != nil { // its buffers leave the set
+				t.Error(err)
+			}
+			if res, err := submit(d, decode(m.t, id, 8, 4)); err != nil || res.Count != 4 {
+				t.Errorf("%+v, %v", res, err)
+			}
+			got := ring(t, d, m.t, id, 13)
+			if want == nil {
+				want = got
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s, sets %t: %v, want %v", mode, sets, got, want)
+			}
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// archived loads a table, decodes a token and returns how many pipelines were
+// compiled.
+func archived(t *testing.T, o metal.Options, m model) int {
+	t.Helper()
+	before := soft.Compiled()
+	if err := use(o, m); err != nil {
+		t.Fatal(err)
+	}
+	return soft.Compiled() - before
+}
+
+// archives returns the files of a folder, which holds nothing else.
+func archives(t *testing.T, folder string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files []string
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".metalarchive") || !e.Type().IsRegular() {
+			t.Errorf("%s is left", e.Name())
+		}
+		files = append(files, filepath.Join(folder, e.Name()))
+	}
+	return files
+}
+
+// TestArchive keeps pipelines in a file: a second device compiles none, another
+// mode's are added, and what is no archive is replaced.
+func TestArchive(t *testing.T) {
+	checked(t)
+	m := norm(t)
+	o := options(t, "encode")
+	if n := archived(t, o, m); n != 1 {
+		t.Fatalf("%d pipelines without an archive", n)
+	}
+	o.Archive = filepath.Join(t.TempDir(), "not", "there")
+	for _, want := range []int{1, 0, 0} {
+		if n := archived(t, o, m); n != want {
+			t.Errorf("%d pipelines were compiled, want %d", n, want)
+		}
+	}
+	record := options(t, "record")
+	record.Archive = o.Archive
+	for _, want := range []int{2, 0} { // its own, and the patch
+		if n := archived(t, record, m); n != want {
+			t.Errorf("record: %d pipelines were compiled, want %d", n, want)
+		}
+	}
+	files := archives(t, o.Archive)
+	if len(files) != 1 {
+		t.Fatalf("files %v", files)
+	}
+	whole, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, text := range map[string]string{
+		"empty": "", "damaged": string(whole[:len(whole)-3]), "another GPU's": "archive of pipelines for another\n", "of another library": strings.SplitAfter(string(whole), "\n")[0] + "rmsnorm 0\n",
+	} {
+		if err := os.WriteFile(files[0], []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []int{1, 0} {
+			if n := archived(t, o, m); n != want {
+				t.Errorf("%s: %d pipelines were compiled, want %d", what, n, want)
+			}
+		}
+	}
+
+	other := *o.Kernels // of other kernels: another file
+	source, err := other.Source()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Source = func() ([]byte, error) { return append(slices.Clip(source), "\n// changed\n"...), nil }
+	changed := o
+	changed.Kernels = &other
+	if n := archived(t, changed, m); n != 1 {
+		t.Errorf("changed kernels: %d pipelines were compiled", n)
+	}
+	soft.SetResidency(false) // another system: another file
+	n := archived(t, o, m)
+	soft.SetResidency(true)
+	if n != 1 {
+		t.Errorf("another system: %d pipelines were compiled", n)
+	}
+	if files := archives(t, o.Archive); len(files) != 3 {
+		t.Errorf("files %v", files)
+	}
+
+	o.Archive = files[0] // no folder
+	if n := archived(t, o, m); n != 1 {
+		t.Errorf("no folder: %d pipelines were compiled", n)
+	}
+	if runtime.GOOS == "linux" {
+		o.Archive = "/proc/self/pianola" // nobody can write there
+		if n := archived(t, o, m); n != 1 {
+			t.Errorf("a folder that cannot be written: %d pipelines were compiled", n)
+		}
+	}
+}
+
+// TestArchiveFaults makes each call of a load with an archive fail in turn: it
+// is an error or of no effect, nothing is left alive, and what is kept is sound.
+func TestArchiveFaults(t *testing.T) {
+	checked(t)
+	m := norm(t)
+	for _, there := range []bool{false, true} {
+		once := func(n int) (string, error) {
+			o := options(t, "record")
+			o.Archive = t.TempDir()
+			if there { // the other mode's
+				other := options(t, "encode")
+				other.Archive = o.Archive
+				archived(t, other, m)
+			}
+			soft.FailAt(n, 2)
+			d, err := metal.New(o)
+			if err == nil {
+				err = d.Load(bg, m.t, nil, table.LoadOptions{})
+				if closed := d.Close(); closed != nil {
+					t.Error(closed)
+				}
+			}
+			call := soft.Failed()
+			soft.FailAt(0, 0)
+			for _, want := range []int{-1, 0} { // what was not kept is compiled, and then kept
+				if n := archived(t, o, m); want >= 0 && n != want {
+					t.Errorf("after %s: %d pipelines were compiled", call, n)
+				}
+			}
+			archives(t, o.Archive)
+			return call, err
+		}
+		objects, bytes := soft.Live()
+		failed := map[string]int{}
+		for n := 1; ; n++ {
+			call, err := once(n)
+			if call == "" {
+				break
+			}
+			failed[call]++
+			if call == "newComputePipelineStateWithDescriptor:options:reflection:error:" && err == nil { // a look-up: it is compiled
+				continue
+			}
+			fault(t, fmt.Sprintf("archive there %t, call %d, %s", there, n, call), call, 2, err)
+			if o, b := soft.Live(); o != objects || b != bytes {
+				t.Fatalf("%s: %d objects and %d bytes are left", call, o-objects, b-bytes)
+			}
+		}
+		if failed["newBinaryArchiveWithDescriptor:error:"] != 1 || failed["addComputePipelineFunctionsWithDescriptor:error:"] != 2 || failed["serializeToURL:error:"] != 1 {
+			t.Errorf("what failed is %v", failed)
+		}
+	}
+}
+
+// TestShared compiles the library once for all devices that are loaded, and
+// again when there is none.
+func TestShared(t *testing.T) {
+	checked(t)
+	m := norm(t)
+	o := options(t, "encode")
+	k := *o.Kernels
+	k.Shared = new(metal.Libraries)
+	o.Kernels = &k
+	compiled := func() int { return soft.Calls()["newLibraryWithSource:options:error:"] }
+	before := compiled()
+	a, b := load(t, o, m), load(t, o, m)
+	if n := compiled() - before; n != 1 {
+		t.Errorf("two devices compiled %d libraries", n)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := use(o, m); err != nil { // b has it still
+		t.Error(err)
+	}
+	if n := compiled() - before; n != 1 {
+		t.Errorf("three devices compiled %d libraries", n)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := use(o, m); err != nil {
+		t.Error(err)
+	}
+	if n := compiled() - before; n != 2 {
+		t.Errorf("when all were closed %d libraries had been compiled, want 2", n)
+	}
+}
