@@ -45,7 +45,8 @@ type Device interface {
 	// Memory says what the device holds.
 	Memory() table.Memory
 
-	// Close frees everything. Twice is harmless.
+	// Close cancels what is in flight, which Wait returns an error for, and frees
+	// everything. Twice is harmless.
 	Close() error
 }
 

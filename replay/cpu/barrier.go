@@ -34,7 +34,7 @@ func (b *barrier) wait(n int32, last *uint64, j *job) bool {
 	if b.arrived.Add(1) == n {
 		b.arrived.Store(0)
 		next := (*last | 1) + 1
-		if j.ends() {
+		if ends(j) {
 			next |= 1
 		}
 		b.word.Store(next)

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"sync"
 
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 )
+
+// name begins the errors of this package.
+const name = "cpu"
 
 // Options are the settings of a device. The zero value is what most want.
 type Options struct {
@@ -21,26 +24,16 @@ type Options struct {
 // Device is the processor as a device that replays tables. Its methods are
 // those of replay.Device, and are described there.
 type Device struct {
+	device.Base[*session]
+	queue   *device.Queue[*session]
 	ops     *ops
 	threads int
 	cpus    []int // to bind workers to, or nil
 
 	// Set by Load, and not changed after.
-	table    *table.Table
-	model    [][]byte // by slot, of model and executor scope
-	team     *team
-	weights  uint64
-	mapped   uint64
-	executor uint64
-
-	mu          sync.Mutex
-	work        sync.Cond // there is a job, or the device closes
-	loading     bool
-	loaded      bool
-	closed      bool
-	sessions    map[table.SessionID]*session
-	lastID      table.SessionID
-	first, tail *job // the queue
+	table *table.Table
+	model [][]byte // by slot, of model and executor scope
+	team  *team
 }
 
 // New returns a device. It has no threads and no memory before Load.
@@ -57,8 +50,9 @@ func New(o Options) (*Device, error) {
 	if o.Threads == 0 {
 		o.Threads = most
 	}
-	d := &Device{ops: fastest(), threads: o.Threads, sessions: map[table.SessionID]*session{}}
-	d.work.L = &d.mu
+	d := &Device{ops: fastest(), threads: o.Threads}
+	d.queue = device.New(name, backend{d})
+	d.Base = d.queue.Base()
 	if o.Portable {
 		d.ops = portable()
 	}
@@ -84,56 +78,4 @@ func (d *Device) Info() table.Info {
 		Modes:  []string{"encode"},
 		Detail: fmt.Sprintf("%d threads, %s", d.threads, strings.Join(d.ops.features, " ")),
 	}
-}
-
-// Memory says what the device holds.
-func (d *Device) Memory() table.Memory {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.loaded || d.closed {
-		return table.Memory{}
-	}
-	m := table.Memory{Weights: d.weights, Mapped: d.mapped, Executor: d.executor}
-	for _, s := range d.sessions {
-		m.Sessions += s.size
-	}
-	return m
-}
-
-// Close cancels what is in flight, waits for it, ends the threads and frees
-// everything.
-func (d *Device) Close() error {
-	d.mu.Lock()
-	if d.loading {
-		d.mu.Unlock()
-		return errors.New("cpu: Close during Load")
-	}
-	d.closed = true
-	for _, s := range d.sessions {
-		s.job.cancelled.Store(true)
-	}
-	d.work.Broadcast()
-	team := d.team
-	d.mu.Unlock()
-	if team != nil {
-		team.done.Wait()
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.model, d.team = nil, nil
-	for _, s := range d.sessions {
-		s.free()
-	}
-	return nil
-}
-
-// usable returns why the device cannot be used, or nil. d.mu must be held.
-func (d *Device) usable() error {
-	switch {
-	case d.closed:
-		return ErrClosed
-	case !d.loaded:
-		return ErrNotLoaded
-	}
-	return d.team.failure()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -138,21 +139,18 @@ type command struct {
 // command that is in no program is left out.
 func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step, workers int) ([]command, error) {
 	cmds := make([]command, len(t.Cmds))
-	for i := range t.Programs {
-		p := &t.Programs[i]
-		for c := int(p.First); c < int(p.First)+int(p.Count); c++ {
-			cmd := &t.Cmds[c]
-			k, err := bindOne(o, t, p, cmd, mem, step)
-			if err != nil {
-				return nil, &CommandError{Command: c, Label: t.Label(c), Err: err}
-			}
-			cmds[c] = command{kernel: k, cmd: cmd, tiles: cmd.Tiles(), barrier: cmd.Barrier != 0}
-			if _, ok := k.(divisible); ok {
-				cmds[c].claims = &claims{seen: make([]uint64, workers)}
-			}
+	err := device.EachCmd(name, t, func(i int, p *table.Program, cmd *table.Cmd) error {
+		k, err := bindOne(o, t, p, cmd, mem, step)
+		if err != nil {
+			return err
 		}
-	}
-	return cmds, nil
+		cmds[i] = command{kernel: k, cmd: cmd, tiles: cmd.Tiles(), barrier: cmd.Barrier != 0}
+		if _, ok := k.(divisible); ok {
+			cmds[i].claims = &claims{seen: make([]uint64, workers)}
+		}
+		return nil
+	})
+	return cmds, err
 }
 
 func bindOne(o *ops, t *table.Table, p *table.Program, cmd *table.Cmd, mem [][]byte, step *table.Step) (kernel, error) {
@@ -175,19 +173,14 @@ func bindOne(o *ops, t *table.Table, p *table.Program, cmd *table.Cmd, mem [][]b
 // of the table.
 func workerBytes(t *table.Table) (uint64, error) {
 	var most uint64
-	for i := range t.Programs {
-		p := &t.Programs[i]
-		for c := int(p.First); c < int(p.First)+int(p.Count); c++ {
-			env, err := t.NewEnv(&t.Cmds[c], p)
-			if err == nil {
-				var n uint64
-				n, err = env.WorkerBytes()
-				most = max(most, n)
-			}
-			if err != nil {
-				return 0, &CommandError{Command: c, Label: t.Label(c), Err: err}
-			}
+	err := device.EachCmd(name, t, func(_ int, p *table.Program, cmd *table.Cmd) error {
+		env, err := t.NewEnv(cmd, p)
+		if err != nil {
+			return err
 		}
-	}
-	return most, nil
+		n, err := env.WorkerBytes()
+		most = max(most, n)
+		return err
+	})
+	return most, err
 }

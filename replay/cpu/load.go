@@ -2,78 +2,117 @@ package cpu
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math"
 
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Load takes a table: it validates it, checks that every command has a
-// kernel, executes the upload section and starts the team.
-func (d *Device) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error {
-	d.mu.Lock()
-	switch {
-	case d.closed:
-		d.mu.Unlock()
-		return ErrClosed
-	case d.loaded || d.loading:
-		d.mu.Unlock()
-		return ErrLoaded
-	}
-	d.loading = true
-	d.mu.Unlock()
-
-	l := &loader{t: t, src: src, o: o}
-	team, err := d.load(ctx, l)
-
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.loading = false
-	if err != nil {
-		return err
-	}
-	d.team, d.model, d.loaded = team, l.mem, true
-	d.weights, d.mapped = l.copied, l.mapped
-	return nil
-}
-
-func (d *Device) load(ctx context.Context, l *loader) (*team, error) {
-	t := l.t
-	if faults := t.Validate(); len(faults) > 0 {
-		return nil, &InvalidTableError{Faults: faults}
-	}
-	step, _, ok := t.Slot(table.SlotStep)
-	if !ok || step.Scope != table.ScopeSession || step.Size < table.StepSize {
-		return nil, errors.New("cpu: the table has no step slot of session scope")
+// Load checks that every command has a kernel, executes the upload section and
+// starts the team.
+func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) (table.Memory, error) {
+	none := table.Memory{}
+	if err := device.CheckTable(name, t); err != nil {
+		return none, err
 	}
 	// Bound to no memory first: a table that this device cannot run fails
 	// before its weights are read.
 	if _, err := bind(d.ops, t, make([][]byte, len(t.Slots)), nil, d.threads); err != nil {
-		return nil, err
+		return none, err
 	}
 	scratch, err := workerBytes(t)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
-	if err := l.run(ctx); err != nil {
-		return nil, err
+	mem := make([][]byte, len(t.Slots))
+	memory, err := upload(ctx, t, src, o, mem)
+	if err != nil {
+		return none, err
 	}
-	d.executor = scratch * uint64(d.threads)
+	memory.Executor = scratch * uint64(d.threads)
 	for i := range t.Slots {
 		s := &t.Slots[i]
 		if s.Scope != table.ScopeExecutor {
 			continue
 		}
-		if l.mem[i], err = allocate(s.Size); err != nil {
-			return nil, fmt.Errorf("cpu: slot %s: %w", s.Name, err)
+		if mem[i], err = allocate(s.Size); err != nil {
+			return none, fmt.Errorf("cpu: slot %s: %w", s.Name, err)
 		}
-		d.executor += s.Size
+		memory.Executor += s.Size
 	}
 	// Bound again to the memory there is, which may be mapped at addresses
 	// that kernels cannot use.
-	if _, err := bind(d.ops, t, l.mem, nil, d.threads); err != nil {
-		return nil, err
+	if _, err := bind(d.ops, t, mem, nil, d.threads); err != nil {
+		return none, err
 	}
-	d.table = t
-	return newTeam(d, d.threads, scratch, d.cpus)
+	d.table, d.model = t, mem
+	d.team, err = newTeam(d.Device, d.threads, scratch, d.cpus)
+	return memory, err
+}
+
+// upload gives every slot of model scope its memory and its bytes.
+func upload(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions, mem [][]byte) (m table.Memory, err error) {
+	u, err := device.NewUpload(ctx, name, t, src, o)
+	if err != nil {
+		return m, err
+	}
+	if err := u.InPlace(func(up *table.Upload, src []byte) (bool, error) {
+		if !usable(t, up, src) {
+			return false, nil
+		}
+		mem[up.Slot] = src
+		m.Mapped += uint64(len(src))
+		return true, nil
+	}); err != nil {
+		return m, err
+	}
+	if m.Weights, err = allocateWeights(t, mem); err != nil {
+		return m, err
+	}
+	return m, u.Fill(ctx, func(slot uint32) []byte { return mem[slot] })
+}
+
+// usable reports whether kernels can use a source's bytes where they are.
+func usable(t *table.Table, up *table.Upload, src []byte) bool {
+	var unit uintptr = 1
+	switch up.Type {
+	case dtype.F32:
+		unit = 4
+	case dtype.F16, dtype.BF16:
+		unit = 2
+	}
+	return t.Slots[up.Slot].Kind == table.SlotWeight && aligned(src, unit)
+}
+
+// allocateWeights gives the slots of model scope that have no memory yet some of
+// one block, so that they share huge pages, and returns their bytes.
+func allocateWeights(t *table.Table, mem [][]byte) (bytes uint64, err error) {
+	place := func(use func(slot int, at, size uint64)) (end uint64) {
+		for i := range t.Slots {
+			s := &t.Slots[i]
+			if s.Scope != table.ScopeModel || mem[i] != nil {
+				continue
+			}
+			use(i, end, s.Size)
+			next := end + (s.Size+align-1)&^(align-1)
+			if next < end {
+				return math.MaxUint64
+			}
+			end = next
+		}
+		return end
+	}
+	size := place(func(int, uint64, uint64) {})
+	block, err := allocate(size)
+	if err != nil {
+		return 0, fmt.Errorf("cpu: weights: %w", err)
+	}
+	preferHuge(block)
+	place(func(slot int, at, size uint64) {
+		mem[slot] = block[at:][:size:size]
+		bytes += size
+	})
+	return bytes, nil
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
@@ -141,7 +142,7 @@ func TestUploads(t *testing.T) {
 	if m := d.Memory(); m.Sessions != 36+32+4+64 {
 		t.Errorf("%+v", m)
 	}
-	if err := d.Load(context.Background(), b.t, b.tensors, table.LoadOptions{}); !errors.Is(err, ErrLoaded) {
+	if err := d.Load(context.Background(), b.t, b.tensors, table.LoadOptions{}); !errors.Is(err, device.ErrLoaded) {
 		t.Errorf("a second Load: %v", err)
 	}
 }
@@ -195,7 +196,7 @@ func TestLoadErrors(t *testing.T) {
 			if err := d.Load(context.Background(), b.t, b.tensors, table.LoadOptions{}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want %s", err, c.want)
 			}
-			if _, err := d.NewSession(); !errors.Is(err, ErrNotLoaded) {
+			if _, err := d.NewSession(); !errors.Is(err, device.ErrNotLoaded) {
 				t.Errorf("NewSession: %v", err)
 			}
 		})
@@ -230,99 +231,15 @@ func TestLoadCancelled(t *testing.T) {
 	}
 }
 
-func TestSubmitErrors(t *testing.T) {
-	b := chainModel(t)
-	d := b.load(Options{})
+// TestEdge runs rows up to the end of the context, no runs, and none at all.
+func TestEdge(t *testing.T) {
+	d := chainModel(t).load(Options{})
 	id := newSession(t, d, 3)
-	good := table.Run{Program: 1, Count: 2, Step: table.Step{KVLen: 1, Rows: 8}}
-	if res := submit(t, d, &table.Submission{Session: id, Runs: []table.Run{good}}); res.Count != 0 {
-		t.Errorf("%+v", res)
-	}
-	for name, change := range map[string]func(r *table.Run){
-		"program":    func(r *table.Run) { r.Program = 2 },
-		"program 2":  func(r *table.Run) { r.Program = 1 << 31 },
-		"no rows":    func(r *table.Run) { r.Step.Rows = 0 },
-		"rows":       func(r *table.Run) { r.Step.Rows = 9 },
-		"count":      func(r *table.Run) { r.Count = 33 },
-		"count 2":    func(r *table.Run) { r.Count = 1<<32 - 1 },
-		"position":   func(r *table.Run) { r.Step.Position = chainCtx - 15 },
-		"position 2": func(r *table.Run) { r.Step.Position = 1<<32 - 1 },
-		"token":      func(r *table.Run) { r.Step.TokenIndex = chainCtx - 15 },
-		"KV length":  func(r *table.Run) { r.Step.KVLen = chainCtx - 14 },
-		"no KV":      func(r *table.Run) { r.Step.KVLen = 0 },
-	} {
-		r := good
-		change(&r)
-		var typed *RunError
-		if _, err := d.Submit(&table.Submission{Session: id, Runs: []table.Run{good, r}}); !errors.As(err, &typed) || typed.Run != 1 {
-			t.Errorf("%s: %v", name, err)
+	step := table.Step{Position: chainCtx - 16, TokenIndex: chainCtx - 16, KVLen: chainCtx - 15, Rows: 8}
+	for _, runs := range [][]table.Run{{{Program: 1, Count: 2, Step: step}}, {{Program: 1, Step: step}}, nil} {
+		if res := submit(t, d, &table.Submission{Session: id, Runs: runs}); res.Count != 0 || res.Stopped {
+			t.Errorf("%v: %+v", runs, res)
 		}
-	}
-	edge := good
-	edge.Step.Position, edge.Step.TokenIndex, edge.Step.KVLen = chainCtx-16, chainCtx-16, chainCtx-15
-	submit(t, d, &table.Submission{Session: id, Runs: []table.Run{edge}})
-	if res := submit(t, d, &table.Submission{Session: id}); res.Count != 0 || res.Stopped {
-		t.Errorf("nothing to do: %+v", res)
-	}
-
-	if _, err := d.Submit(&table.Submission{Session: id + 1}); !errors.Is(err, ErrSession) {
-		t.Errorf("no session: %v", err)
-	}
-	ticket, err := d.Submit(&table.Submission{Session: id, Runs: []table.Run{good}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, busy := d.Submit(&table.Submission{Session: id})
-	if errs := []error{busy, d.Write(id, 0, 0, nil), d.Read(id, 0, 0, nil)}; !slices.Equal(errs, []error{ErrBusy, ErrBusy, ErrBusy}) {
-		t.Errorf("in flight: %v", errs)
-	}
-	if _, err := d.Wait(ticket + 1); !errors.Is(err, ErrTicket) {
-		t.Errorf("another ticket: %v", err)
-	}
-	if _, err := d.Wait(ticket); err != nil {
-		t.Error(err)
-	}
-	for _, ticket := range []table.Ticket{ticket, 0, ticket + 1<<32} {
-		if _, err := d.Wait(ticket); !errors.Is(err, ErrTicket) {
-			t.Errorf("ticket %#x: %v", ticket, err)
-		}
-	}
-}
-
-func TestTransferErrors(t *testing.T) {
-	b := chainModel(t)
-	d := b.load(Options{})
-	id := newSession(t, d, 3)
-	size := uint64(4 * (chainCtx + 1))
-	for _, c := range []struct {
-		slot   uint32
-		offset uint64
-		n      int
-		ok     bool
-	}{
-		{b.slots["tokens"], 0, int(size), true},
-		{b.slots["tokens"], size, 0, true},
-		{b.slots["tokens"], size - 3, 4, false},
-		{b.slots["tokens"], size + 1, 0, false},
-		{b.slots["tokens"], 1<<64 - 1, 4, false},
-		{b.slots["embd"], 0, 4, false},
-		{b.slots["scratch"], 0, 4, false},
-		{uint32(len(b.t.Slots)), 0, 0, false},
-		{1<<32 - 1, 0, 0, false},
-	} {
-		p := make([]byte, c.n)
-		if r, w := d.Read(id, c.slot, c.offset, p), d.Write(id, c.slot, c.offset, p); (r == nil) != c.ok || (w == nil) != c.ok {
-			t.Errorf("%+v: read %v, write %v", c, r, w)
-		}
-	}
-	if err := d.CloseSession(id); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.CloseSession(id); !errors.Is(err, ErrSession) {
-		t.Errorf("closed twice: %v", err)
-	}
-	if err := d.Read(id, 0, 0, nil); !errors.Is(err, ErrSession) {
-		t.Errorf("closed session: %v", err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
@@ -43,8 +44,7 @@ type team struct {
 	workers []*worker
 	barrier barrier
 	active  atomic.Int32 // workers that have not left the job
-	failed  atomic.Pointer[CommandError]
-	done    sync.WaitGroup
+	failed  atomic.Pointer[device.CommandError]
 }
 
 // newTeam starts n workers with scratch bytes each. cpus, if not nil, says
@@ -61,7 +61,7 @@ func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 	}
 	pinned, start := make(chan error), make(chan bool)
 	for i, w := range t.workers {
-		t.done.Go(func() {
+		d.queue.Go(func() {
 			// Never unlocked: a thread that was bound ends with its worker.
 			runtime.LockOSThread()
 			// A fault in memory that a file is mapped to, as when the file
@@ -117,7 +117,7 @@ func (w *worker) main() {
 		return
 	}
 	for {
-		j := w.team.dev.nextJob()
+		j := w.team.dev.queue.Next()
 		if j == nil {
 			for _, other := range w.team.workers[1:] {
 				other.mail.put(nil)
@@ -130,6 +130,11 @@ func (w *worker) main() {
 
 // lead runs a job with the whole team.
 func (t *team) lead(w *worker, j *job) {
+	begin(j)
+	if ends(j) {
+		j.Finish(table.Result{Stopped: true}, nil)
+		return
+	}
 	start := time.Now()
 	t.active.Store(int32(len(t.workers) - 1))
 	for _, other := range t.workers[1:] {
@@ -141,27 +146,23 @@ func (t *team) lead(w *worker, j *job) {
 			runtime.Gosched()
 		}
 	}
-	step := j.session.step
-	j.finish(table.Result{Count: int(step.Count), Stopped: step.Stop != 0, Elapsed: time.Since(start)}, t.ended(j))
+	var err error
+	if failed := t.failed.Load(); failed != nil {
+		err = failed
+		t.dev.queue.Lose(err)
+	}
+	step := j.Session.step
+	j.Finish(table.Result{Count: int(step.Count), Stopped: step.Stop != 0, Elapsed: time.Since(start)}, err)
 }
 
-// ended returns why a job that was run may have been cut short, or nil.
-func (t *team) ended(j *job) error {
-	err := t.failure()
-	if err == nil && j.cancelled.Load() {
-		t.dev.mu.Lock()
-		defer t.dev.mu.Unlock()
-		err = t.dev.usable()
+// begin makes the first run's step the session's.
+func begin(j *job) {
+	var step table.Step
+	if runs := j.Submission.Runs; len(runs) > 0 {
+		step = runs[0].Step
 	}
-	return err
-}
-
-// failure returns the panic that ended the team's use, if there was one.
-func (t *team) failure() error {
-	if err := t.failed.Load(); err != nil {
-		return err
-	}
-	return nil
+	step.Count = 0
+	*j.Session.step = step
 }
 
 // run does the worker's share of a job. A panic, which is a fault of this
@@ -170,11 +171,11 @@ func (w *worker) run(j *job) {
 	defer func() {
 		if v := recover(); v != nil {
 			t := w.team.dev.table
-			w.team.failed.CompareAndSwap(nil, &CommandError{Command: w.at, Label: t.Label(w.at), Err: &PanicError{v}})
+			w.team.failed.CompareAndSwap(nil, device.NewCommandError(name, t, w.at, &device.PanicError{Value: v}))
 			w.team.barrier.poison()
 		}
 	}()
-	s := j.submission
+	s := j.Submission
 	for i := range s.Runs {
 		run := &s.Runs[i]
 		w.step = run.Step
@@ -183,10 +184,7 @@ func (w *worker) run(j *job) {
 			if w.replay(j, run.Program, timed) {
 				return
 			}
-			w.step.Position += w.step.Rows
-			w.step.KVRow += w.step.Rows
-			w.step.KVLen += w.step.Rows
-			w.step.TokenIndex += w.step.Rows
+			device.Advance(&w.step, 1)
 		}
 	}
 }
@@ -194,7 +192,7 @@ func (w *worker) run(j *job) {
 // replay walks a program once. It reports whether the submission ends here.
 func (w *worker) replay(j *job, program uint32, timed bool) (ends bool) {
 	p := &w.team.dev.table.Programs[program]
-	cmds := j.session.cmds[p.First : p.First+p.Count]
+	cmds := j.Session.cmds[p.First : p.First+p.Count]
 	if timed && w.meet(j) {
 		return true
 	}
@@ -209,13 +207,13 @@ func (w *worker) replay(j *job, program uint32, timed bool) (ends bool) {
 			start = time.Now()
 		}
 		w.patch(c.cmd)
-		if !j.submission.Dry {
+		if !j.Submission.Dry {
 			w.share(c)
 		}
 		if timed {
 			ends := w.meet(j)
 			if w.id == 0 {
-				j.submission.Timings[i] += time.Since(start)
+				j.Submission.Timings[i] += time.Since(start)
 			}
 			if ends {
 				return true

@@ -3,16 +3,18 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 )
+
+// name begins the errors of this package.
+const name = "cuda"
 
 // Options are the settings of a device. Modules are needed.
 type Options struct {
@@ -27,6 +29,8 @@ type Options struct {
 // Device is an NVIDIA GPU as a device that replays tables. Its methods are
 // those of replay.Device, and are described there.
 type Device struct {
+	device.Base[*session]
+	queue   *device.Queue[*session]
 	drv     *driver.Driver
 	gpu     *GPU
 	mode    mode
@@ -50,23 +54,6 @@ type Device struct {
 	cancels      driver.Stream // writes stop flags
 	stop         []byte        // pinned, the byte that Cancel writes
 	exec         *executor
-	weights      uint64
-	scratch      uint64
-
-	// life is held for reading while the context is used outside of the
-	// executor, so that Close does not take it away.
-	life sync.RWMutex
-
-	mu          sync.Mutex
-	work        sync.Cond // there is a job, or the executor ends
-	loading     bool
-	loaded      bool
-	closed      bool
-	ending      bool  // the executor ends
-	failed      error // what lost the device
-	sessions    map[table.SessionID]*session
-	lastID      table.SessionID
-	first, tail *job // the queue
 }
 
 // New finds the GPU and returns it as a device. It uses no memory of it before
@@ -84,8 +71,9 @@ func New(o Options) (*Device, error) {
 	if o.Modules == nil || !o.Modules.supports(gpu.capability()) {
 		return nil, fmt.Errorf("cuda: %s, compute capability %d.%d: %w", gpu.Name, gpu.Major, gpu.Minor, ErrNoKernels)
 	}
-	d := &Device{drv: drv, gpu: gpu, mode: m, modules: o.Modules, sessions: map[table.SessionID]*session{}}
-	d.work.L = &d.mu
+	d := &Device{drv: drv, gpu: gpu, mode: m, modules: o.Modules}
+	d.queue = device.New(name, backend{d})
+	d.Base = d.queue.Base()
 	if d.graphTokens = o.graphTokens; d.graphTokens == nil {
 		d.graphTokens = graphTokens()
 	}
@@ -125,105 +113,6 @@ func (d *Device) FreeMemory() (free uint64, err error) {
 // Info says what the device is.
 func (d *Device) Info() table.Info {
 	return table.Info{Device: "cuda", Name: d.gpu.Name, Modes: Modes(), Detail: d.gpu.detail()}
-}
-
-// Memory says what the device holds of the GPU's memory.
-func (d *Device) Memory() table.Memory {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.loaded || d.closed {
-		return table.Memory{}
-	}
-	m := table.Memory{Weights: d.weights, Executor: d.scratch}
-	for _, s := range d.sessions {
-		m.Sessions += s.size
-	}
-	return m
-}
-
-// usable returns why the device cannot be used, or nil. d.mu must be held.
-func (d *Device) usable() error {
-	switch {
-	case d.closed:
-		return ErrClosed
-	case !d.loaded:
-		return ErrNotLoaded
-	}
-	return d.failed
-}
-
-// lose notes what lost the device; every later call returns it.
-func (d *Device) lose(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.failed == nil {
-		d.failed = err
-	}
-}
-
-// Close cancels what is in flight, waits for it and frees everything.
-func (d *Device) Close() error {
-	d.mu.Lock()
-	if d.loading {
-		d.mu.Unlock()
-		return errors.New("cuda: Close during Load")
-	}
-	if d.closed {
-		d.mu.Unlock()
-		return nil
-	}
-	d.closed = true
-	open := slices.Collect(maps.Values(d.sessions))
-	d.mu.Unlock()
-	for _, s := range open {
-		s.mu.Lock()
-		t := s.ticket()
-		s.mu.Unlock()
-		d.Cancel(t)
-	}
-	return d.unload()
-}
-
-// unload ends the executor and frees what Load and sessions have allocated.
-func (d *Device) unload() error {
-	d.mu.Lock()
-	d.ending = true
-	d.work.Broadcast()
-	exec := d.exec
-	d.mu.Unlock()
-	if exec != nil {
-		<-exec.done
-	}
-	d.life.Lock()
-	defer d.life.Unlock()
-	err := d.release()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.exec, d.loaded, d.ending = nil, false, false
-	return err
-}
-
-// release frees everything and gives the context back. d.life must be held.
-func (d *Device) release() error {
-	if d.ctx == 0 {
-		return nil
-	}
-	d.mu.Lock()
-	open := slices.Collect(maps.Values(d.sessions))
-	d.mu.Unlock()
-	err := d.enter()
-	if err == nil {
-		for _, s := range open {
-			err = errors.Join(err, s.free())
-		}
-		err = errors.Join(err, d.own.free())
-		d.leave(&err)
-	}
-	if e := d.drv.PrimaryCtxRelease(d.gpu.dev); e != nil && !errors.Is(e, ErrDeviceLost) {
-		err = errors.Join(err, fmt.Errorf("cuda: %w", e))
-	}
-	d.ctx = 0
-	return err
 }
 
 // mode is a way to replay: who patches, and what the host gives to the stream

@@ -1,11 +1,11 @@
 package cuda
 
 import (
-	"encoding/binary"
 	"fmt"
 	"time"
 
 	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
@@ -20,7 +20,6 @@ type executor struct {
 	times      []driver.Event
 	static     []byte // the seconds as the table has them
 	ms         float32
-	done       chan struct{}
 }
 
 // ring is pinned buffers that the host fills and the stream copies from, in
@@ -60,7 +59,7 @@ func (r *ring) send(to driver.Ptr, b []byte, stream driver.Stream) error {
 
 // newExecutor allocates what replaying needs; the device owns it.
 func newExecutor(d *Device, t *table.Table) (*executor, error) {
-	e := &executor{d: d, static: seconds(t), done: make(chan struct{})}
+	e := &executor{d: d, static: seconds(t)}
 	e.ring.drv = d.drv
 	largest, most := table.StepSize, 0
 	for i := range t.Programs {
@@ -99,23 +98,18 @@ func newExecutor(d *Device, t *table.Table) (*executor, error) {
 // start starts the thread. It returns when the context is current there.
 func (e *executor) start() error {
 	ready := make(chan error)
-	go func() {
-		defer close(e.done)
+	e.d.queue.Go(func() {
 		err := e.d.enter()
 		ready <- err
 		if err != nil {
 			return
 		}
-		for j := e.d.nextJob(); j != nil; j = e.d.nextJob() {
-			j.finish(e.submission(j))
+		for j := e.d.queue.Next(); j != nil; j = e.d.queue.Next() {
+			j.Finish(e.submission(j))
 		}
 		e.d.leave(&err)
-	}()
-	err := <-ready
-	if err != nil {
-		<-e.done
-	}
-	return err
+	})
+	return <-ready
 }
 
 // submission runs a job. A panic, which is a fault of this package, ends the
@@ -123,8 +117,8 @@ func (e *executor) start() error {
 func (e *executor) submission(j *job) (res table.Result, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("cuda: %w", &PanicError{v})
-			e.d.lose(err)
+			err = fmt.Errorf("cuda: %w", &device.PanicError{Value: v})
+			e.d.queue.Lose(err)
 		}
 	}()
 	err = e.give(j)
@@ -145,9 +139,9 @@ func (e *executor) give(j *job) error {
 	if err := e.begins(j); err != nil {
 		return e.runError(j, 0, err)
 	}
-	sub := j.submission
+	sub := j.Submission
 	for i := range sub.Runs {
-		if j.cancelled.Load() {
+		if j.Cancelled() {
 			return nil
 		}
 		r := &sub.Runs[i]
@@ -166,20 +160,16 @@ func (e *executor) give(j *job) error {
 
 // runError gives an error the place of a run, if it has none.
 func (e *executor) runError(j *job, run int, err error) error {
-	if _, ok := err.(*CommandError); ok {
+	if _, ok := err.(*device.CommandError); ok {
 		return err
 	}
-	program := ""
-	if run < len(j.submission.Runs) {
-		program = e.d.programName(j.submission.Runs[run].Program)
-	}
-	return &RunError{Run: run, Program: program, Err: err}
+	return device.NewRunError(name, e.d.table, j.Submission, run, err)
 }
 
 // begins writes the step block of the first run. From then on Cancel writes the
 // stop flag behind it.
 func (e *executor) begins(j *job) error {
-	sub, s := j.submission, j.session
+	sub, s := j.Submission, j.Session
 	b, err := e.ring.next()
 	if err != nil {
 		return err
@@ -190,18 +180,16 @@ func (e *executor) begins(j *job) error {
 	}
 	step.Count = 0
 	if sub.Dry {
-		step.Stop = stopDry
+		step.Stop = device.StopDry
 	}
-	putStep(b, &step)
+	device.PutStep(b, &step)
 	if err := e.ring.send(s.step, b[:table.StepSize], e.stream); err != nil {
 		return err
 	}
 	if err := e.d.drv.EventRecord(e.begin, e.stream); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	j.started = true
-	s.mu.Unlock()
+	j.OnCancel(s.raise)
 	return nil
 }
 
@@ -211,13 +199,13 @@ func (e *executor) wait(j *job, given bool, res *table.Result) error {
 	drv := e.d.drv
 	var err error
 	if given {
-		if err = drv.MemcpyDtoHAsync(e.result, j.session.step, e.stream); err == nil {
+		if err = drv.MemcpyDtoHAsync(e.result, j.Session.step, e.stream); err == nil {
 			err = drv.EventRecord(e.end, e.stream)
 		}
 	}
 	if sync := drv.StreamSynchronize(e.stream); sync != nil {
 		err = e.runError(j, 0, sync)
-		e.d.lose(err)
+		e.d.queue.Lose(err)
 		return err
 	}
 	if !given {
@@ -229,9 +217,8 @@ func (e *executor) wait(j *job, given bool, res *table.Result) error {
 	if err != nil {
 		return e.runError(j, 0, err)
 	}
-	stop := binary.LittleEndian.Uint32(e.result[stepStop:])
-	res.Count = int(binary.LittleEndian.Uint32(e.result[stepCount:]))
-	res.Stopped = stop&stopID != 0
+	count, stop := device.Result(e.result)
+	res.Count, res.Stopped = count, stop&device.StopID != 0
 	res.Elapsed = milliseconds(e.ms)
 	return nil
 }
@@ -245,10 +232,10 @@ func milliseconds(ms float32) time.Duration {
 func (encode) timed(e *executor, j *job, r *table.Run, times []time.Duration) error {
 	drv, step := e.d.drv, r.Step
 	for range r.Count {
-		if j.cancelled.Load() {
+		if j.Cancelled() {
 			return nil
 		}
-		if err := e.token(j.session, r.Program, &step, true); err != nil {
+		if err := e.token(j.Session, r.Program, &step, true); err != nil {
 			return err
 		}
 		if err := drv.EventSynchronize(e.times[len(times)]); err != nil {
@@ -260,7 +247,7 @@ func (encode) timed(e *executor, j *job, r *table.Run, times []time.Duration) er
 			}
 			times[i] += milliseconds(e.ms)
 		}
-		advance(&step)
+		device.Advance(&step, 1)
 	}
 	return nil
 }
@@ -286,7 +273,7 @@ func (e *executor) token(s *session, program uint32, step *table.Step, timed boo
 			err = d.drv.EventRecord(e.times[i+1], e.stream)
 		}
 		if err != nil {
-			return &CommandError{Command: c, Label: d.table.Label(c), Err: err}
+			return device.NewCommandError(name, d.table, c, err)
 		}
 	}
 	return nil
@@ -321,13 +308,13 @@ func (encode) prepare(*Device, *session) error { return nil }
 func (encode) run(e *executor, j *job, r *table.Run, _ bool) error {
 	step := r.Step
 	for range r.Count {
-		if j.cancelled.Load() {
+		if j.Cancelled() {
 			return nil
 		}
-		if err := e.token(j.session, r.Program, &step, false); err != nil {
+		if err := e.token(j.Session, r.Program, &step, false); err != nil {
 			return err
 		}
-		advance(&step)
+		device.Advance(&step, 1)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/replay/cuda/fake"
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -203,7 +204,7 @@ func TestLost(t *testing.T) {
 			t.Errorf("%s: the submission behind: %v", mode, err)
 		}
 		_, err = d.Wait(first)
-		var run *RunError
+		var run *device.RunError
 		if !errors.Is(err, ErrDeviceLost) || !placed(err) || (mode == "record" && (!errors.As(err, &run) || run.Program != table.ProgramDecode)) {
 			t.Errorf("%s: %v", mode, err)
 		}

@@ -9,105 +9,96 @@ import (
 
 	"github.com/pianola-engine/pianola/replay/cuda/driver"
 	"github.com/pianola-engine/pianola/replay/cuda/ptx"
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
 
-// Load takes a table: it validates it, assembles its kernels, executes the
-// upload section, starts the executor and replays every program once, so that
-// the first submission is not slower than others. If it fails nothing is left
-// on the GPU.
-func (d *Device) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error {
-	d.mu.Lock()
-	switch {
-	case d.closed:
-		d.mu.Unlock()
-		return ErrClosed
-	case d.loaded || d.loading:
-		d.mu.Unlock()
-		return ErrLoaded
-	case d.failed != nil:
-		d.mu.Unlock()
-		return d.failed
+// Load assembles the table's kernels, executes the upload section and starts the
+// executor.
+func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) (m table.Memory, err error) {
+	if err := device.CheckTable(name, t); err != nil {
+		return m, err
 	}
-	d.loading = true
-	d.mu.Unlock()
-
-	err := d.load(ctx, t, src, o)
-	if err == nil {
-		err = d.warmUp()
-	}
-	if err != nil {
-		err = errors.Join(err, d.unload())
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.loading = false
-	return err
-}
-
-func (d *Device) load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) (err error) {
-	if faults := t.Validate(); len(faults) > 0 {
-		return &InvalidTableError{Faults: faults}
-	}
-	step, _, ok := t.Slot(table.SlotStep)
-	if !ok || step.Scope != table.ScopeSession || step.Size < table.StepSize {
-		return errors.New("cuda: the table has no step slot of session scope")
-	}
-	if t.Header.Device != "cuda" {
-		return fmt.Errorf("cuda: the table is for chip %s, a %s device", t.Header.Chip, t.Header.Device)
+	if err := device.CheckChip(name, t); err != nil {
+		return m, err
 	}
 	// What needs no GPU comes first, and weights last: a table that cannot run
 	// fails before they are read.
-	l := &loader{d: d, t: t, src: src, o: o}
+	l := &loader{d: d.Device, t: t}
 	if err := l.choose(); err != nil {
-		return err
+		return m, err
 	}
-	if err := l.sources(ctx); err != nil {
-		return err
+	u, err := device.NewUpload(ctx, name, t, src, o)
+	if err != nil {
+		return m, err
 	}
 	if d.ctx, err = d.drv.PrimaryCtxRetain(d.gpu.dev); err != nil {
-		return fmt.Errorf("cuda: %w", err)
+		return m, fmt.Errorf("cuda: %w", err)
 	}
 	if err := d.enter(); err != nil {
-		return err
+		return m, err
 	}
 	defer d.leave(&err)
 	d.own = owned{drv: d.drv}
 	if err := l.modules(); err != nil {
-		return err
+		return m, err
 	}
 	if err := d.mode.load(l); err != nil {
-		return err
+		return m, err
 	}
 	if err := d.streams(); err != nil {
-		return err
+		return m, err
 	}
 	d.model = make([]driver.Ptr, len(t.Slots))
-	if d.weights, err = d.slots(&d.own, t, table.ScopeModel, d.model); err != nil {
-		return err
+	if m.Weights, err = d.slots(&d.own, t, table.ScopeModel, d.model); err != nil {
+		return m, err
 	}
-	if d.scratch, err = d.slots(&d.own, t, table.ScopeExecutor, d.model); err != nil {
-		return err
+	if m.Executor, err = d.slots(&d.own, t, table.ScopeExecutor, d.model); err != nil {
+		return m, err
 	}
-	if err := d.tables(t); err != nil {
-		return err
-	}
-	exec, err := newExecutor(d, t)
+	size, err := d.tables(t)
 	if err != nil {
-		return err
+		return m, err
 	}
-	if err := l.upload(ctx); err != nil {
-		return err
+	m.Executor += size
+	if d.exec, err = newExecutor(d.Device, t); err != nil {
+		return m, err
+	}
+	if err := d.upload(ctx, u); err != nil {
+		return m, err
 	}
 	d.table = t
-	if err := exec.start(); err != nil {
-		return err
+	return m, d.exec.start()
+}
+
+// Warm replays every program once.
+func (d backend) Warm(replay func(runs ...table.Run) error) error {
+	var runs []table.Run
+	for i := range d.table.Programs {
+		runs = append(runs, table.Run{Program: uint32(i), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}})
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.exec, d.loaded = exec, true
-	return nil
+	return replay(runs...)
+}
+
+// Unload frees everything and gives the context back.
+func (d backend) Unload(left []*session) error {
+	if d.ctx == 0 {
+		return nil
+	}
+	err := d.enter()
+	if err == nil {
+		for _, s := range left {
+			err = errors.Join(err, s.own.free())
+		}
+		err = errors.Join(err, d.own.free())
+		d.leave(&err)
+	}
+	if e := d.drv.PrimaryCtxRelease(d.gpu.dev); e != nil && !errors.Is(e, ErrDeviceLost) {
+		err = errors.Join(err, fmt.Errorf("cuda: %w", e))
+	}
+	d.ctx, d.exec = 0, nil
+	return err
 }
 
 // streams makes the streams that goroutines other than the executor's use, and
@@ -133,15 +124,16 @@ type program struct {
 	patchedEnds [2]int     // the first of them, and the one behind the last
 }
 
-// tables puts the seconds and the patch lists on the GPU.
-func (d *Device) tables(t *table.Table) error {
+// tables puts the seconds and the patch lists on the GPU, and returns what they
+// take.
+func (d *Device) tables(t *table.Table) (size uint64, err error) {
 	b := seconds(t)
 	var at []int
 	d.programs = make([]program, len(t.Programs))
 	for i := range t.Programs {
 		p := &t.Programs[i]
 		at = append(at, len(b))
-		b = patchList(b, t, p)
+		b = device.AppendPatches(b, t, p)
 		prog := &d.programs[i]
 		for c := range t.ProgramCmds(p) {
 			if t.Cmds[int(p.First)+c].Patch != table.PatchNone {
@@ -153,20 +145,19 @@ func (d *Device) tables(t *table.Table) error {
 		}
 	}
 	// A program without patches has an address too: behind the others'.
-	size := uint64(len(b) + patchSize)
+	size = uint64(len(b) + device.PatchSize)
 	base, err := d.own.memory(size)
 	if err == nil {
 		err = d.send(base, b)
 	}
 	if err != nil {
-		return fmt.Errorf("cuda: patches: %w", err)
+		return 0, fmt.Errorf("cuda: patches: %w", err)
 	}
 	d.seconds = base
 	for i := range d.programs {
 		d.programs[i].patches = base + driver.Ptr(at[i])
 	}
-	d.scratch += size
-	return nil
+	return size, nil
 }
 
 // send copies b to the GPU and waits: a copy from pageable memory may return
@@ -181,23 +172,6 @@ func (d *Device) send(to driver.Ptr, b []byte) error {
 	return d.drv.StreamSynchronize(d.transfer)
 }
 
-// warmUp replays every program once in a session of its own.
-func (d *Device) warmUp() error {
-	id, err := d.NewSession()
-	if err != nil {
-		return err
-	}
-	sub := &table.Submission{Session: id}
-	for i := range d.table.Programs {
-		sub.Runs = append(sub.Runs, table.Run{Program: uint32(i), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}})
-	}
-	ticket, err := d.Submit(sub)
-	if err == nil {
-		_, err = d.Wait(ticket)
-	}
-	return errors.Join(err, d.CloseSession(id))
-}
-
 // kernel is an entry, ready to launch.
 type kernel struct {
 	f      driver.Function
@@ -207,19 +181,13 @@ type kernel struct {
 	specs  [decl.MaxSpecs]uint32
 }
 
-// eachCmd calls f with the commands of all programs, and with their place if it
-// fails.
-func eachCmd(t *table.Table, f func(i int, p *table.Program, c *table.Cmd) error) error {
-	for pi := range t.Programs {
-		p := &t.Programs[pi]
-		for i := range t.ProgramCmds(p) {
-			c := int(p.First) + i
-			if err := f(c, p, &t.Cmds[c]); err != nil {
-				return &CommandError{Command: c, Label: t.Label(c), Err: err}
-			}
-		}
-	}
-	return nil
+// loader finds the kernels of a table.
+type loader struct {
+	d         *Device
+	t         *table.Table
+	instances []*Instance // by command
+	patch     *Instance
+	assembled []*assembled
 }
 
 // choose chooses the instance of every command, and checks that it can be
@@ -228,7 +196,7 @@ func (l *loader) choose() error {
 	d, t := l.d, l.t
 	l.instances = make([]*Instance, len(t.Cmds))
 	d.kernels = make([]kernel, len(t.Cmds))
-	err := eachCmd(t, func(i int, p *table.Program, c *table.Cmd) error {
+	err := device.EachCmd(name, t, func(i int, p *table.Program, c *table.Cmd) error {
 		in, err := d.modules.instance(t, c)
 		if err != nil {
 			return err
@@ -239,7 +207,7 @@ func (l *loader) choose() error {
 		if k.shared, err = threadgroupMemory(t, p, c, in); err != nil {
 			return err
 		}
-		if err := d.modules.aligned(c); err != nil {
+		if err := device.CheckAlign(c, d.modules.BindingAlign); err != nil {
 			return err
 		}
 		return d.gpu.fits(k)
@@ -249,7 +217,7 @@ func (l *loader) choose() error {
 	}
 	in, ok := d.modules.choose(kernelPatch, [decl.MaxSpecs]uint32{})
 	if !ok {
-		return fmt.Errorf("cuda: %w", &KernelError{Kernel: kernelPatch})
+		return fmt.Errorf("cuda: %w", &device.KernelError{Kernel: kernelPatch})
 	}
 	l.patch = in
 	d.patch = kernel{grid: [3]uint32{1, 1, 1}, block: [3]uint32{patchThreads, 1, 1}}
@@ -274,17 +242,6 @@ func threadgroupMemory(t *table.Table, p *table.Program, c *table.Cmd, in *Insta
 	}
 	n, err := in.TGMem(env, int(c.Threadgroup[0]*c.Threadgroup[1]*c.Threadgroup[2]))
 	return max(c.TGMem, uint32(min(n, math.MaxUint32))), err
-}
-
-// aligned returns an error if a binding is not where the kernels can use it.
-// Slots begin at multiples of 256.
-func (m *Modules) aligned(c *table.Cmd) error {
-	for i, b := range c.Bind[:min(int(c.Bindings), len(c.Bind))] {
-		if b.Slot != table.NoSlot && m.BindingAlign > 0 && b.Offset%m.BindingAlign != 0 {
-			return fmt.Errorf("binding %d is at offset %d of its slot, which is no multiple of %d", i, b.Offset, m.BindingAlign)
-		}
-	}
-	return nil
 }
 
 // fits returns why the GPU cannot launch a kernel, or nil.
@@ -354,7 +311,7 @@ func (l *loader) modules() error {
 	if err := l.function(l.patch, &d.patch); err != nil {
 		return fmt.Errorf("cuda: %w", err)
 	}
-	return eachCmd(l.t, func(i int, _ *table.Program, _ *table.Cmd) error {
+	return device.EachCmd(name, l.t, func(i int, _ *table.Program, _ *table.Cmd) error {
 		return l.function(l.instances[i], &d.kernels[i])
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pianola-engine/pianola/dtype"
 	"github.com/pianola-engine/pianola/replay/cuda/fake"
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
@@ -269,7 +270,7 @@ func TestPanic(t *testing.T) {
 	tab, src := uploads(t, 16)
 	drv := fake.New(t)
 	d := open(t, drv, "")
-	var p *PanicError
+	var p *device.PanicError
 	err := d.Load(context.Background(), tab, &shrunk{*src}, table.LoadOptions{})
 	if !errors.As(err, &p) || err.Error() != "cuda: load: panic: the file has shrunk" {
 		t.Errorf("%v", err)
@@ -371,11 +372,11 @@ func TestLayout(t *testing.T) {
 	}
 	s := table.Step{RNG: 1 << 40, Position: 2, KVRow: 3, KVLen: 4, TokenIndex: 5, Row: 6, Rows: 7, Stop: 8, Count: 9}
 	got := bytes.Repeat([]byte{0xff}, table.StepSize)
-	putStep(got, &s)
+	device.PutStep(got, &s)
 	if want := unsafe.Slice((*byte)(unsafe.Pointer(&s)), table.StepSize); !bytes.Equal(got, want) {
 		t.Errorf("a step block is %x, want %x", got, want)
 	}
-	if binary.LittleEndian.Uint32(got[stepStop:]) != 8 || binary.LittleEndian.Uint32(got[stepCount:]) != 9 || unsafe.Offsetof(s.Stop) != stepPlace {
+	if binary.LittleEndian.Uint32(got[device.StepStop:]) != 8 || binary.LittleEndian.Uint32(got[device.StepCount:]) != 9 || unsafe.Offsetof(s.Stop) != device.StepPlace {
 		t.Error("the offsets of the step block are others")
 	}
 }

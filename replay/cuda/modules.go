@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
@@ -102,7 +103,7 @@ func (m *Modules) instance(t *table.Table, c *table.Cmd) (*Instance, error) {
 		for i, s := range k.Specs {
 			named = append(named, fmt.Sprintf("%s=%d", s.Name, values[i]))
 		}
-		return nil, &KernelError{Kernel: k.Name, Constants: strings.Join(named, " ")}
+		return nil, &device.KernelError{Kernel: k.Name, Constants: strings.Join(named, " ")}
 	}
 	return in, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -82,7 +83,7 @@ func (d *Device) recordTokens(s *session, program, tokens int) (exec driver.Grap
 			}
 			n, err := d.addNode(g, before, &s.launches[c])
 			if err != nil {
-				return 0, &CommandError{Command: c, Label: d.table.Label(c), Err: err}
+				return 0, device.NewCommandError(name, d.table, c, err)
 			}
 			phase = append(phase, n)
 		}
@@ -131,7 +132,7 @@ func (d *Device) patchLaunch(s *session, program int) *driver.Launch {
 // run that is not the first is set before it, all but its stop flag and its
 // count.
 func (record) run(e *executor, j *job, r *table.Run, first bool) error {
-	s := j.session
+	s := j.Session
 	if !first {
 		if err := e.sendStep(s, &r.Step); err != nil {
 			return err
@@ -140,7 +141,7 @@ func (record) run(e *executor, j *job, r *table.Run, first bool) error {
 	left := int(r.Count)
 	for _, g := range s.graphs[r.Program] {
 		for ; left >= g.tokens; left -= g.tokens {
-			if j.cancelled.Load() {
+			if j.Cancelled() {
 				return nil
 			}
 			if err := e.d.drv.GraphLaunch(g.exec, e.stream); err != nil {
@@ -157,6 +158,6 @@ func (e *executor) sendStep(s *session, step *table.Step) error {
 	if err != nil {
 		return err
 	}
-	putStep(b, step)
-	return e.ring.send(s.step, b[:stepPlace], e.stream)
+	device.PutStep(b, step)
+	return e.ring.send(s.step, b[:device.StepPlace], e.stream)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pianola-engine/pianola/replay/cuda/driver"
 	"github.com/pianola-engine/pianola/replay/cuda/ptx"
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
@@ -228,7 +229,7 @@ func (d *Device) records(s *session, program int) ([]byte, error) {
 		put(i+1, &s.args[c], in.bodies[i], cmd.Grid, d.kernels[c].block[0], cmd.Barrier != 0 || i == 0)
 		at, size, err := d.weightsOf(s, p, cmd)
 		if err != nil {
-			return nil, &CommandError{Command: c, Label: t.Label(c), Err: err}
+			return nil, device.NewCommandError(name, t, c, err)
 		}
 		if size > 0 {
 			for _, r := range ahead {
@@ -260,12 +261,12 @@ func (d *Device) weightsOf(s *session, p *table.Program, c *table.Cmd) (driver.P
 
 // run launches the program's kernel once.
 func (m resident) run(e *executor, j *job, r *table.Run, first bool) error {
-	s := j.session
+	s := j.Session
 	w := s.walks[r.Program]
 	if w == nil {
 		return m.record.run(e, j, r, first)
 	}
-	if j.cancelled.Load() || r.Count == 0 {
+	if j.Cancelled() || r.Count == 0 {
 		return nil
 	}
 	if !first {
@@ -288,11 +289,11 @@ func (e *executor) stay(w *walk, tokens int) error {
 
 // timed lets the kernel count a multiprocessor's cycles from barrier to barrier.
 func (m resident) timed(e *executor, j *job, r *table.Run, times []time.Duration) error {
-	w, drv := j.session.walks[r.Program], e.d.drv
+	w, drv := j.Session.walks[r.Program], e.d.drv
 	if w == nil {
 		return m.record.timed(e, j, r, times)
 	}
-	if j.cancelled.Load() || r.Count == 0 {
+	if j.Cancelled() || r.Count == 0 {
 		return nil
 	}
 	cycles := make([]byte, 8*(len(times)+1))

@@ -1,47 +1,17 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"unsafe"
 
 	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
 
-// state is where a session's submission is.
-type state uint8
-
-const (
-	idle   state = iota
-	queued       // or running
-	done         // not waited for
-)
-
-// job is a session's submission. Each session has one, which is used again.
-type job struct {
-	session    *session
-	submission *table.Submission
-	next       *job // in the queue
-	cancelled  atomic.Bool
-	started    bool // the step block is on its way; session.mu guards it
-
-	result table.Result
-	err    error
-}
-
-// finish hands the result to whoever waits.
-func (j *job) finish(r table.Result, err error) {
-	s := j.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	j.result, j.err, j.submission, j.started = r, err, nil, false
-	s.state = done
-	s.changed.Broadcast()
-}
+// job is a session's submission.
+type job = device.Job[*session]
 
 // arguments are the parameters of a kernel as its PTX entry has them.
 type arguments struct {
@@ -64,8 +34,6 @@ var _ [argumentsSize]byte = [unsafe.Sizeof(arguments{})]byte{}
 
 // session is the slots of session scope and the launches bound to them.
 type session struct {
-	d    *Device
-	id   table.SessionID
 	own  owned
 	mem  []driver.Ptr // by slot
 	step driver.Ptr
@@ -76,60 +44,24 @@ type session struct {
 	graphs   [][]graph       // of mode record, by program, the longest first
 	walks    []*walk         // of mode resident, by program
 
-	mu      sync.Mutex // guards what follows, and memory against submissions
-	changed sync.Cond
-	state   state
-	serial  uint32 // of the last ticket
-	closed  bool
-	job     job
+	raise func() // writes the stop flag, while the session's job runs
 }
 
-// ticket names the session's last submission. s.mu must be held.
-func (s *session) ticket() table.Ticket {
-	return table.Ticket(uint64(s.id)<<32 | uint64(s.serial))
-}
+// backend is the device as package device calls it.
+type backend struct{ *Device }
 
-// free frees the session's memory. The context must be current.
-func (s *session) free() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil
-	}
-	s.closed = true
-	return s.own.free()
-}
-
-// gone reports whether the session's memory is freed.
-func (s *session) gone() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
-}
-
-// NewSession allocates the slots of session scope, zeroed.
-func (d *Device) NewSession() (id table.SessionID, err error) {
-	d.life.RLock()
-	defer d.life.RUnlock()
-	d.mu.Lock()
-	err = d.usable()
-	d.mu.Unlock()
-	if err != nil {
-		return 0, err
-	}
+// Open allocates the slots of session scope.
+func (d backend) Open() (s *session, size uint64, err error) {
+	s = &session{own: owned{drv: d.drv}}
+	// If it fails, the executor still stops at the next token, and its own calls
+	// say why.
+	s.raise = func() { _ = d.raise(s) }
 	if err := d.enter(); err != nil {
-		return 0, err
+		return s, 0, err
 	}
 	defer d.leave(&err)
-	s := &session{d: d, own: owned{drv: d.drv}}
-	s.changed.L, s.job.session = &s.mu, s
-	if err := d.fill(s); err != nil {
-		return 0, errors.Join(err, s.free())
-	}
-	if err := d.register(s); err != nil {
-		return 0, errors.Join(err, s.free())
-	}
-	return s.id, nil
+	err = d.fill(s)
+	return s, s.size, err
 }
 
 // fill gives a session its memory, its launches and what its mode needs.
@@ -144,7 +76,7 @@ func (d *Device) fill(s *session) error {
 	s.step = s.mem[step]
 	s.args = make([]arguments, len(t.Cmds))
 	s.launches = make([]driver.Launch, len(t.Cmds))
-	if err := eachCmd(t, func(i int, _ *table.Program, c *table.Cmd) error {
+	if err := device.EachCmd(name, t, func(i int, _ *table.Program, c *table.Cmd) error {
 		k, a := &d.kernels[i], &s.args[i]
 		for b, bind := range c.Bind {
 			if b < int(c.Bindings) && bind.Slot != table.NoSlot {
@@ -161,111 +93,53 @@ func (d *Device) fill(s *session) error {
 	return d.mode.prepare(d, s)
 }
 
-// register gives a session its number.
-func (d *Device) register(s *session) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.usable(); err != nil {
-		return err
-	}
-	if d.lastID++; d.lastID == 0 {
-		return errors.New("cuda: the numbers of sessions are used up")
-	}
-	s.id = d.lastID
-	d.sessions[s.id] = s
-	return nil
-}
-
-// session returns an open session.
-func (d *Device) session(id table.SessionID) (*session, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s := d.sessions[id]
-	switch {
-	case d.closed:
-		return nil, ErrClosed
-	case s == nil:
-		return nil, ErrSession
-	}
-	return s, nil
-}
-
-// CloseSession frees a session's slots, after its submission in flight.
-func (d *Device) CloseSession(id table.SessionID) (err error) {
-	s, err := d.session(id)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	for s.state == queued {
-		s.changed.Wait()
-	}
-	s.mu.Unlock()
-	d.life.RLock()
-	defer d.life.RUnlock()
-	if s.gone() { // with the device, or by another call
-		return nil
-	}
+// Free frees a session.
+func (d backend) Free(s *session) (err error) {
 	if err := d.enter(); err != nil {
 		return err
 	}
 	defer d.leave(&err)
-	d.mu.Lock()
-	delete(d.sessions, id)
-	d.mu.Unlock()
-	return s.free()
+	return s.own.free()
 }
 
-// Write copies p to a slot of session scope.
-func (d *Device) Write(id table.SessionID, slot uint32, offset uint64, p []byte) error {
-	return d.move(id, slot, offset, p, true)
+func (d backend) Write(s *session, slot uint32, offset uint64, p []byte) error {
+	return d.move(slot, func() error { return d.send(s.mem[slot]+driver.Ptr(offset), p) })
 }
 
-// Read copies from a slot of session scope to p.
-func (d *Device) Read(id table.SessionID, slot uint32, offset uint64, p []byte) error {
-	return d.move(id, slot, offset, p, false)
+func (d backend) Read(s *session, slot uint32, offset uint64, p []byte) error {
+	return d.move(slot, func() error {
+		if err := d.drv.MemcpyDtoHAsync(p, s.mem[slot]+driver.Ptr(offset), d.transfer); err != nil {
+			return err
+		}
+		return d.drv.StreamSynchronize(d.transfer)
+	})
 }
 
-// move copies p to or from a slot, while the session is idle, and waits for it.
-func (d *Device) move(id table.SessionID, slot uint32, offset uint64, p []byte, write bool) (err error) {
-	d.life.RLock()
-	defer d.life.RUnlock()
-	s, err := d.session(id)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := d.table
-	switch {
-	case s.closed:
-		return ErrSession
-	case s.state != idle:
-		return ErrBusy
-	case uint64(slot) >= uint64(len(t.Slots)):
-		return fmt.Errorf("cuda: slot %d of %d", slot, len(t.Slots))
-	}
-	sl := &t.Slots[slot]
-	switch {
-	case sl.Scope != table.ScopeSession:
-		return fmt.Errorf("cuda: slot %s is not one of a session", sl.Name)
-	case offset > sl.Size || uint64(len(p)) > sl.Size-offset:
-		return fmt.Errorf("cuda: slot %s: offset %d + %d bytes is past its %d", sl.Name, offset, len(p), sl.Size)
-	case len(p) == 0:
-		return nil
-	}
+// move calls f, which copies to or from a slot, with the context.
+func (d *Device) move(slot uint32, f func() error) (err error) {
 	if err := d.enter(); err != nil {
 		return err
 	}
 	defer d.leave(&err)
-	at := s.mem[slot] + driver.Ptr(offset)
-	if write {
-		err = d.send(at, p)
-	} else if err = d.drv.MemcpyDtoHAsync(p, at, d.transfer); err == nil {
-		err = d.drv.StreamSynchronize(d.transfer)
-	}
-	if err != nil {
-		return fmt.Errorf("cuda: slot %s: %w", sl.Name, err)
+	if err := f(); err != nil {
+		return fmt.Errorf("cuda: slot %s: %w", d.table.Slots[slot].Name, err)
 	}
 	return nil
+}
+
+// raise writes the stop flag of a session whose job runs, from another stream,
+// behind the copy that began the submission. It waits for that, so that the flag
+// cannot reach the next one.
+func (d *Device) raise(s *session) (err error) {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave(&err)
+	if err := d.drv.StreamWaitEvent(d.cancels, d.exec.begin); err != nil {
+		return err
+	}
+	if err := d.drv.MemcpyHtoDAsync(s.step+stepCancel, d.stop, d.cancels); err != nil {
+		return err
+	}
+	return d.drv.StreamSynchronize(d.cancels)
 }

@@ -23,7 +23,7 @@ type outcome struct {
 	logits [2][]float32 // after the prompt, after the last token
 }
 
-func logits(tb testing.TB, d device, t *table.Table, id table.SessionID) []float32 {
+func logits(tb testing.TB, d replayer, t *table.Table, id table.SessionID) []float32 {
 	tb.Helper()
 	_, slot, _ := t.Slot(table.SlotLogits)
 	b := make([]byte, 4*t.Header.Vocab)
@@ -38,7 +38,7 @@ func logits(tb testing.TB, d device, t *table.Table, id table.SessionID) []float
 }
 
 // play gives a prompt and decodes n tokens in chains.
-func play(tb testing.TB, d device, t *table.Table, positions, n, length int) (o outcome) {
+func play(tb testing.TB, d replayer, t *table.Table, positions, n, length int) (o outcome) {
 	tb.Helper()
 	id, err := begin(d, t)
 	if err != nil {

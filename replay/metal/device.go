@@ -1,18 +1,20 @@
 package metal
 
 import (
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/replay/metal/driver"
 	"github.com/pianola-engine/pianola/table"
 )
+
+// name begins the errors of this package.
+const name = "metal"
 
 // Options are the settings of a device. Kernels are needed.
 type Options struct {
@@ -47,7 +49,10 @@ const defaultChainTime = 50 * time.Millisecond
 // Device is an Apple GPU as a device that replays tables. Its methods are those
 // of replay.Device, and are described there.
 type Device struct {
-	drv        driver.Device // nil once closed
+	device.Base[*session]
+	queue      *device.Queue[*session]
+	drv        driver.Device
+	release    sync.Once // gives drv back
 	properties driver.Properties
 	o          Options
 	calls      atomic.Uint64 // of Metal
@@ -66,21 +71,6 @@ type Device struct {
 	ranges   [flights][]byte        // the execution ranges
 	exec     *executor
 	memory   table.Memory
-
-	// life is held for reading while what Load made is used outside of the
-	// executor, so that Close does not take it away.
-	life sync.RWMutex
-
-	mu          sync.Mutex
-	work        sync.Cond // there is a job, or the executor ends
-	loading     bool
-	loaded      bool
-	closed      bool
-	ending      bool  // the executor ends
-	failed      error // what lost the device
-	sessions    map[table.SessionID]*session
-	lastID      table.SessionID
-	first, tail *job // the queue
 }
 
 // New opens the system's GPU and returns it as a device. It uses little memory
@@ -105,8 +95,9 @@ func New(o Options) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metal: %w", err)
 	}
-	d := &Device{drv: drv, properties: drv.Properties(), o: o, sessions: map[table.SessionID]*session{}}
-	d.work.L = &d.mu
+	d := &Device{drv: drv, properties: drv.Properties(), o: o}
+	d.queue = device.New(name, backend{d})
+	d.Base = d.queue.Base()
 	return d, nil
 }
 
@@ -135,85 +126,11 @@ func (d *Device) Info() table.Info {
 	return table.Info{Device: "metal", Name: d.properties.Name, Modes: Modes(), Detail: strings.Join(detail, ", ")}
 }
 
-// Memory says what the device holds.
-func (d *Device) Memory() table.Memory {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.loaded || d.closed {
-		return table.Memory{}
-	}
-	m := d.memory
-	for _, s := range d.sessions {
-		m.Sessions += s.size
-	}
-	return m
-}
-
-// usable returns why the device cannot be used, or nil. d.mu must be held.
-func (d *Device) usable() error {
-	switch {
-	case d.closed:
-		return ErrClosed
-	case !d.loaded:
-		return ErrNotLoaded
-	}
-	return d.failed
-}
-
-// lose notes what lost the device; every later call returns it.
-func (d *Device) lose(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.failed == nil {
-		d.failed = err
-	}
-}
-
 // Close cancels what is in flight, waits for it and frees everything.
 func (d *Device) Close() error {
-	d.mu.Lock()
-	if d.loading {
-		d.mu.Unlock()
-		return errors.New("metal: Close during Load")
+	if err := d.Base.Close(); err != nil {
+		return err
 	}
-	if d.closed {
-		d.mu.Unlock()
-		return nil
-	}
-	d.closed = true
-	open := slices.Collect(maps.Values(d.sessions))
-	d.mu.Unlock()
-	for _, s := range open {
-		s.mu.Lock()
-		t := s.ticket()
-		s.mu.Unlock()
-		d.Cancel(t)
-	}
-	d.unload()
-	d.drv.Close()
+	d.release.Do(d.drv.Close)
 	return nil
-}
-
-// unload ends the executor and frees what Load and sessions have made.
-func (d *Device) unload() {
-	d.mu.Lock()
-	d.ending = true
-	d.work.Broadcast()
-	exec := d.exec
-	d.mu.Unlock()
-	if exec != nil {
-		exec.wait()
-	}
-	d.life.Lock()
-	defer d.life.Unlock()
-	d.mu.Lock()
-	open := slices.Collect(maps.Values(d.sessions))
-	d.mu.Unlock()
-	for _, s := range open {
-		s.free()
-	}
-	d.own.free()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.exec, d.loaded, d.ending = nil, false, false
 }

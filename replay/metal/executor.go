@@ -8,6 +8,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/replay/metal/driver"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -27,7 +28,6 @@ type executor struct {
 	d      *Device
 	free   chan *flight
 	flying chan *flight // in the order of their commits
-	done   sync.WaitGroup
 
 	mu   sync.Mutex // guards what follows, and jobs' progress
 	cost []float64  // by program: seconds of one replay, 0 if unknown
@@ -84,44 +84,43 @@ func newExecutor(d *Device, t *table.Table) (*executor, error) {
 
 // start starts the goroutines.
 func (e *executor) start() {
-	e.done.Go(func() {
+	e.d.queue.Go(func() {
 		defer close(e.flying)
-		for j := e.d.nextJob(); j != nil; j = e.d.nextJob() {
+		for j := e.d.queue.Next(); j != nil; j = e.d.queue.Next() {
 			e.submission(j)
 		}
 	})
-	e.done.Go(func() {
+	e.d.queue.Go(func() {
 		for f := range e.flying {
 			e.land(f)
 		}
 	})
 }
 
-// wait returns when the goroutines have ended.
-func (e *executor) wait() { e.done.Wait() }
-
 // submission encodes a job. A panic, which is a fault of this package, ends the
 // device's use but not the process.
 func (e *executor) submission(j *job) {
+	p := &j.Session.progress
+	p.cut.Store(false)
 	e.mu.Lock()
-	j.flying, j.encoded, j.count, j.stop, j.took, j.start = 0, false, 0, 0, 0, time.Now()
+	p.flying, p.encoded, p.count, p.stop, p.took, p.start, p.err = 0, false, 0, 0, 0, time.Now(), nil
 	e.mu.Unlock()
 	var err error
 	func() {
 		defer func() {
 			if v := recover(); v != nil {
-				err = fmt.Errorf("metal: %w", &PanicError{v})
-				e.d.lose(err)
+				err = fmt.Errorf("metal: %w", &device.PanicError{Value: v})
+				e.d.queue.Lose(err)
 			}
 		}()
 		err = e.encode(j)
 	}()
 	e.mu.Lock()
-	j.encoded = true
-	if j.err == nil {
-		j.err = err
+	p.encoded = true
+	if p.err == nil {
+		p.err = err
 	}
-	last := j.flying == 0
+	last := p.flying == 0
 	e.mu.Unlock()
 	if last {
 		e.ended(j)
@@ -130,32 +129,33 @@ func (e *executor) submission(j *job) {
 
 // ended finishes a job of which nothing is in flight.
 func (e *executor) ended(j *job) {
-	if j.err != nil {
-		j.finish(table.Result{}, j.err)
+	p := &j.Session.progress
+	if p.err != nil {
+		j.Finish(table.Result{}, p.err)
 		return
 	}
-	r := table.Result{Count: j.count, Stopped: j.stop&stopID != 0, Elapsed: max(1, time.Duration(j.took*1e9))}
-	if j.submission.Dry {
-		r.Elapsed = max(1, time.Since(j.start))
+	r := table.Result{Count: p.count, Stopped: p.stop&device.StopID != 0, Elapsed: max(1, time.Duration(p.took*1e9))}
+	if j.Submission.Dry {
+		r.Elapsed = max(1, time.Since(p.start))
 	}
-	j.finish(r, nil)
+	j.Finish(r, nil)
 }
 
 // over reports whether nothing more of a job is to be encoded.
-func (j *job) over() bool { return j.cancelled.Load() || j.cut.Load() }
+func over(j *job) bool { return j.Cancelled() || j.Session.progress.cut.Load() }
 
 // encode gives a job's runs to the GPU, in command buffers of a bounded time.
 func (e *executor) encode(j *job) error {
-	sub, s := j.submission, j.session
+	sub, s := j.Submission, j.Session
 	var step table.Step
 	if len(sub.Runs) > 0 {
 		step = e.stepOf(&sub.Runs[0])
 	}
 	step.Count, step.Stop = 0, 0
 	if sub.Dry {
-		step.Stop = stopDry
+		step.Stop = device.StopDry
 	}
-	putStep(s.step.mem[:table.StepSize], &step)
+	device.PutStep(s.step.mem[:table.StepSize], &step)
 	var f *flight
 	for i := range sub.Runs {
 		r := &sub.Runs[i]
@@ -171,7 +171,7 @@ func (e *executor) encode(j *job) error {
 				f = <-e.free
 				f.begin(j)
 			}
-			if j.over() {
+			if over(j) {
 				e.free <- f
 				return nil
 			}
@@ -184,7 +184,7 @@ func (e *executor) encode(j *job) error {
 				continue
 			}
 			e.add(f, i, r.Program, from, n, &step)
-			advance(&step, n)
+			device.Advance(&step, n)
 			from += n
 		}
 	}
@@ -233,7 +233,7 @@ func (e *executor) room(f *flight, program, left uint32) uint32 {
 
 // add appends tokens of a run to a flight.
 func (e *executor) add(f *flight, run int, program, from, n uint32, step *table.Step) {
-	d, s := e.d, f.job.session
+	d, s := e.d, f.job.Session
 	p, of := &d.programs[program], &d.table.Programs[program]
 	if f.run < 0 {
 		f.run, f.program, f.from = run, program, int(from)
@@ -249,7 +249,7 @@ func (e *executor) add(f *flight, run int, program, from, n uint32, step *table.
 	if d.o.Mode == modeRecord {
 		r.Patch = s.patches[program]
 		if run > 0 && from == 0 { // the step block has where the run before has ended
-			putStep(f.places[f.used*driver.PlaceBytes:][:driver.PlaceBytes], step)
+			device.PutStep(f.places[f.used*driver.PlaceBytes:][:driver.PlaceBytes], step)
 			r.Move, r.PlaceAt = 1, uint32(f.used)
 		}
 		if p.ranged {
@@ -271,7 +271,7 @@ func (e *executor) add(f *flight, run int, program, from, n uint32, step *table.
 
 // bind sets a flight's chain to its job's session.
 func (e *executor) bind(f *flight) {
-	c, s := f.chain, f.job.session
+	c, s := f.chain, f.job.Session
 	c.RunCount, c.Step, c.StepOffset = uint32(f.used), s.step.buffer, s.step.offset
 	if e.d.o.Mode == modeRecord {
 		c.Recording = s.recordings[f.i]
@@ -297,7 +297,7 @@ func (e *executor) commit(f *flight) error {
 	}
 	e.d.calls.Add(f.chain.Calls)
 	e.mu.Lock()
-	f.job.flying++
+	f.job.Session.progress.flying++
 	e.mu.Unlock()
 	e.flying <- f
 	return nil
@@ -309,30 +309,31 @@ const waitCalls = 4
 // land waits for a command buffer, and finishes its job if it was the last.
 func (e *executor) land(f *flight) {
 	j := f.job
+	p := &j.Session.progress
 	err := e.d.drv.Wait(f.chain)
 	e.d.calls.Add(waitCalls)
 	e.mu.Lock()
 	if err == nil {
 		took := max(f.chain.End-f.chain.Start, 1e-9)
-		j.took += took
-		j.stop, j.count = binary.LittleEndian.Uint32(f.result[stepStop:]), int(binary.LittleEndian.Uint32(f.result[stepCount:]))
-		if j.stop == 0 {
+		p.took += took
+		p.count, p.stop = device.Result(f.result)
+		if p.stop == 0 {
 			e.learn(f, took)
 		}
 	} else {
 		err = e.fault(f, err)
-		if j.err == nil {
-			j.err = err
+		if p.err == nil {
+			p.err = err
 		}
 	}
-	j.flying--
-	cut, last := j.stop != 0 && !j.submission.Dry || err != nil, j.encoded && j.flying == 0
-	e.mu.Unlock()
-	if cut {
-		j.cut.Store(true)
+	p.flying--
+	cut, last := p.stop != 0 && !j.Submission.Dry || err != nil, p.encoded && p.flying == 0
+	if cut { // before another goroutine can finish the job, which is used again
+		p.cut.Store(true)
 	}
+	e.mu.Unlock()
 	if errors.Is(err, ErrDeviceLost) {
-		e.d.lose(err)
+		e.d.queue.Lose(err)
 	}
 	e.free <- f
 	if last {
@@ -362,7 +363,9 @@ func (e *executor) forget(program int) {
 
 // fault gives an error the place of a flight's first run.
 func (e *executor) fault(f *flight, err error) error {
-	return &RunError{Run: f.run, Program: e.d.programName(f.program), First: f.from, End: f.to, Err: err}
+	re := device.NewRunError(name, e.d.table, f.job.Submission, f.run, err)
+	re.First, re.End = f.from, f.to
+	return re
 }
 
 // timed replays a run command by command, when all before it has ended, and adds
@@ -373,14 +376,15 @@ func (e *executor) timed(j *job, run int, r *table.Run, times []time.Duration) e
 		e.free <- f
 		e.free <- other
 	}()
-	if j.cut.Load() {
+	p := &j.Session.progress
+	if p.cut.Load() {
 		return nil
 	}
-	s, step := j.session, r.Step
+	step := r.Step
 	seconds := make([]float64, len(times))
 	first := int(e.d.table.Programs[r.Program].First)
 	for token := range r.Count {
-		if j.over() {
+		if over(j) {
 			break
 		}
 		f.begin(j)
@@ -390,24 +394,23 @@ func (e *executor) timed(j *job, run int, r *table.Run, times []time.Duration) e
 		failed, err := e.d.drv.Timed(f.chain, seconds)
 		if err != nil {
 			if errors.Is(err, ErrDeviceLost) {
-				e.d.lose(fmt.Errorf("metal: %w", err))
+				e.d.queue.Lose(fmt.Errorf("metal: %w", err))
 			}
 			if failed >= 0 {
-				return &CommandError{Command: first + failed, Label: e.d.table.Label(first + failed), Err: err}
+				return device.NewCommandError(name, e.d.table, first+failed, err)
 			}
 			return e.fault(f, err)
 		}
 		for i, t := range seconds {
 			times[i] += max(1, time.Duration(t*1e9))
 			e.mu.Lock()
-			j.took += t
+			p.took += t
 			e.mu.Unlock()
 		}
-		advance(&step, 1)
+		device.Advance(&step, 1)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	block := s.step.mem
-	j.stop, j.count = binary.LittleEndian.Uint32(block[stepStop:]), int(binary.LittleEndian.Uint32(block[stepCount:]))
+	p.count, p.stop = device.Result(j.Session.step.mem)
 	return nil
 }

@@ -21,7 +21,12 @@ func (d *Device) Scratch() (b []byte) {
 	return b
 }
 
-// SlotBytes returns a session's memory of a slot, whatever is in flight.
-func (d *Device) SlotBytes(id table.SessionID, slot uint32) []byte {
-	return d.sessions[id].mem[slot].mem
+// SlotBytes returns a session's memory of a slot, to use whatever is in flight
+// then.
+func (d *Device) SlotBytes(id table.SessionID, slot uint32) (b []byte, err error) {
+	err = d.queue.Hold(id, func(s *session) error {
+		b = s.mem[slot].mem
+		return nil
+	})
+	return b, err
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/replay/metal/driver"
 	"github.com/pianola-engine/pianola/replay/metal/soft"
@@ -122,8 +123,8 @@ func TestFaults(t *testing.T) {
 func fault(t *testing.T, what, call string, code int, err error) {
 	t.Helper()
 	var de *metal.DriverError
-	var ce *metal.CommandError
-	var re *metal.RunError
+	var ce *device.CommandError
+	var re *device.RunError
 	switch {
 	case err == nil:
 		if !forgiven(call) {
@@ -181,8 +182,8 @@ func TestFaultLabel(t *testing.T) {
 		}
 		soft.FailAt(at, 3)
 		_, err := submit(d, sub)
-		var ce *metal.CommandError
-		var re *metal.RunError
+		var ce *device.CommandError
+		var re *device.RunError
 		want := 0
 		if samples == 0 {
 			want = 3
@@ -215,7 +216,7 @@ func TestLost(t *testing.T) {
 		chains(t, d, m.t, a, 2, 2)
 		soft.FailAt(4, 11) // a command buffer, two encoders and the commit
 		_, err := submit(d, decode(m.t, a, 2, 40))
-		var run *metal.RunError
+		var run *device.RunError
 		if !errors.Is(err, metal.ErrDeviceLost) || !errors.As(err, &run) || run.Program != table.ProgramDecode {
 			t.Errorf("%s: %v", mode, err)
 		}
@@ -248,7 +249,7 @@ func TestTimeout(t *testing.T) {
 		want := chains(t, d, m.t, begun(t, d), 6, 6)
 		soft.FailAt(8, 2) // the second command buffer's commit
 		_, err := submit(d, decode(m.t, id, 0, 6))
-		var run *metal.RunError
+		var run *device.RunError
 		if !errors.Is(err, metal.ErrTimeout) || !errors.As(err, &run) || run.First == 0 || run.End <= run.First || !strings.Contains(err.Error(), "encoder decode faulted") {
 			t.Errorf("%s: %s: %v", mode, soft.Failed(), err)
 		}
@@ -369,7 +370,10 @@ func TestHostWrite(t *testing.T) {
 	d := load(t, options(t, "encode"), m)
 	id := begun(t, d)
 	_, slot, _ := m.t.Slot(table.SlotTokens)
-	mem := d.SlotBytes(id, slot)
+	mem, err := d.SlotBytes(id, slot)
+	if err != nil {
+		t.Fatal(err)
+	}
 	write := func() (fault any) {
 		defer func() { fault = recover() }()
 		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))

@@ -131,8 +131,8 @@ func load(tb testing.TB, o metal.Options, m model) *metal.Device {
 	return d
 }
 
-// device is what the helpers need of one.
-type device interface {
+// replayer is what the helpers need of a device.
+type replayer interface {
 	NewSession() (table.SessionID, error)
 	Write(id table.SessionID, slot uint32, offset uint64, p []byte) error
 	Read(id table.SessionID, slot uint32, offset uint64, p []byte) error
@@ -141,7 +141,7 @@ type device interface {
 }
 
 // begin returns a session whose ring begins with a token.
-func begin(d device, t *table.Table, stops ...uint32) (table.SessionID, error) {
+func begin(d replayer, t *table.Table, stops ...uint32) (table.SessionID, error) {
 	id, err := d.NewSession()
 	if err != nil {
 		return 0, err
@@ -192,7 +192,7 @@ func prompt(t *table.Table, id table.SessionID, n int) *table.Submission {
 	return s
 }
 
-func submit(d device, sub *table.Submission) (table.Result, error) {
+func submit(d replayer, sub *table.Submission) (table.Result, error) {
 	t, err := d.Submit(sub)
 	if err != nil {
 		return table.Result{}, err
@@ -201,7 +201,7 @@ func submit(d device, sub *table.Submission) (table.Result, error) {
 }
 
 // ring returns the first n tokens.
-func ring(tb testing.TB, d device, t *table.Table, id table.SessionID, n int) []uint32 {
+func ring(tb testing.TB, d replayer, t *table.Table, id table.SessionID, n int) []uint32 {
 	tb.Helper()
 	_, slot, _ := t.Slot(table.SlotTokens)
 	b := make([]byte, 4*n)
@@ -216,7 +216,7 @@ func ring(tb testing.TB, d device, t *table.Table, id table.SessionID, n int) []
 }
 
 // chains decodes n tokens in chains of some length and returns the ring.
-func chains(tb testing.TB, d device, t *table.Table, id table.SessionID, n, length int) []uint32 {
+func chains(tb testing.TB, d replayer, t *table.Table, id table.SessionID, n, length int) []uint32 {
 	tb.Helper()
 	for at := 0; at < n; {
 		res, err := submit(d, decode(t, id, at, min(length, n-at)))

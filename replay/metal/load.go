@@ -4,131 +4,103 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/replay/metal/driver"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
 
-// Load takes a table: it validates it, compiles its kernels, executes the upload
-// section, starts the executor and replays every program once, so that the first
-// submission is not slower than others and lengths of chains are known. If it
-// fails nothing is left on the GPU.
-func (d *Device) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error {
-	d.mu.Lock()
-	switch {
-	case d.closed:
-		d.mu.Unlock()
-		return ErrClosed
-	case d.loaded || d.loading:
-		d.mu.Unlock()
-		return ErrLoaded
-	case d.failed != nil:
-		d.mu.Unlock()
-		return d.failed
+// Load compiles the table's kernels, executes the upload section and starts the
+// executor.
+func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) (m table.Memory, err error) {
+	if !d.o.unchecked {
+		if err := device.CheckTable(name, t); err != nil {
+			return m, err
+		}
 	}
-	d.loading = true
-	d.mu.Unlock()
-
-	err := d.load(ctx, t, src, o)
-	if err == nil && !d.o.cold {
-		err = d.warmUp()
-	}
-	if err != nil {
-		d.unload()
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.loading = false
-	return err
-}
-
-func (d *Device) load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) (err error) {
-	if faults := t.Validate(); len(faults) > 0 && !d.o.unchecked {
-		return &InvalidTableError{Faults: faults}
-	}
-	step, _, ok := t.Slot(table.SlotStep)
-	if !ok || step.Scope != table.ScopeSession || step.Size < table.StepSize {
-		return errors.New("metal: the table has no step slot of session scope")
-	}
-	if t.Header.Device != "metal" {
-		return fmt.Errorf("metal: the table is for chip %s, a %s device", t.Header.Chip, t.Header.Device)
+	if err := device.CheckChip(name, t); err != nil {
+		return m, err
 	}
 	// What needs no GPU comes first, and weights last: a table that cannot run
 	// fails before they are read.
-	l := &loader{d: d, t: t, src: src, o: o}
-	d.own, d.memory = owned{drv: d.drv}, table.Memory{}
+	l := &loader{d: d.Device, t: t}
+	d.own, d.memory = owned{drv: d.drv}, m
 	if err := l.choose(); err != nil {
-		return err
+		return m, err
 	}
-	if err := l.sources(ctx); err != nil {
-		return err
+	u, err := device.NewUpload(ctx, name, t, src, o)
+	if err != nil {
+		return m, err
 	}
 	if err := l.pipelines(); err != nil {
-		return err
+		return m, err
 	}
 	d.model = make([]place, len(t.Slots))
-	if err := l.inPlace(); err != nil {
-		return err
+	if err := l.inPlace(u, src); err != nil {
+		return m, err
 	}
 	more, size, err := d.slots(&d.own, t, table.ScopeModel, d.model)
 	if err != nil {
-		return err
+		return m, err
 	}
 	d.weights, d.memory.Weights = append(d.weights, more...), size
 	if d.scratch, d.memory.Executor, err = d.slots(&d.own, t, table.ScopeExecutor, d.model); err != nil {
-		return err
+		return m, err
 	}
 	if err := l.tables(); err != nil {
-		return err
+		return m, err
 	}
-	exec, err := newExecutor(d, t)
-	if err != nil {
-		return err
+	if d.exec, err = newExecutor(d.Device, t); err != nil {
+		return m, err
 	}
-	if err := l.upload(ctx); err != nil {
-		return err
+	if err := u.Fill(ctx, func(slot uint32) []byte { return d.model[slot].mem }); err != nil {
+		return m, err
 	}
 	d.table = t
-	exec.start()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.exec, d.loaded = exec, true
-	return nil
+	d.exec.start()
+	return d.memory, nil
 }
 
-// warmUp replays every program in a session of its own, those of one row twice:
-// the first time touches pages, the second is measured. Others are measured as
-// they are used.
-func (d *Device) warmUp() error {
-	id, err := d.NewSession()
-	if err != nil {
-		return err
-	}
-	replay := func(program int) error {
-		sub := &table.Submission{Session: id, Runs: []table.Run{{Program: uint32(program), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}}
-		ticket, err := d.Submit(sub)
-		if err == nil {
-			_, err = d.Wait(ticket)
-		}
-		return err
+// Warm replays every program, those of one row twice: the first time touches
+// pages, the second is measured. Others are measured as they are used.
+func (d backend) Warm(replay func(runs ...table.Run) error) error {
+	if d.o.cold {
+		return nil
 	}
 	for i := range d.table.Programs {
-		if err = replay(i); err != nil {
-			break
+		run := table.Run{Program: uint32(i), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}
+		if err := replay(run); err != nil {
+			return err
 		}
 		if d.table.Programs[i].MaxRows > 1 {
 			continue
 		}
 		d.exec.forget(i)
-		if err = replay(i); err != nil {
-			break
+		if err := replay(run); err != nil {
+			return err
 		}
 	}
-	return errors.Join(err, d.CloseSession(id))
+	return nil
+}
+
+// Unload frees everything.
+func (d backend) Unload(left []*session) error {
+	for _, s := range left {
+		s.own.free()
+	}
+	d.own.free()
+	d.exec = nil
+	return nil
+}
+
+// loader brings a table to the GPU.
+type loader struct {
+	d      *Device
+	t      *table.Table
+	mapped []mapping
 }
 
 // kernel is a pipeline, ready for a command.
@@ -152,40 +124,25 @@ type program struct {
 	patched  bool   // there is a patch kernel
 }
 
-// eachCmd calls f with the commands of all programs, and with their place if it
-// fails.
-func eachCmd(t *table.Table, f func(i int, p *table.Program, c *table.Cmd) error) error {
-	for pi := range t.Programs {
-		p := &t.Programs[pi]
-		for i := range t.ProgramCmds(p) {
-			c := int(p.First) + i
-			if err := f(c, p, &t.Cmds[c]); err != nil {
-				return &CommandError{Command: c, Label: t.Label(c), Err: err}
-			}
-		}
-	}
-	return nil
-}
-
 // choose finds the kernel of every command, and checks that it can be
 // dispatched as the command asks.
 func (l *loader) choose() error {
 	d, t := l.d, l.t
 	d.kernels = make([]kernel, len(t.Cmds))
-	err := eachCmd(t, func(i int, p *table.Program, c *table.Cmd) error {
+	err := device.EachCmd(name, t, func(i int, p *table.Program, c *table.Cmd) error {
 		declared, ok := decl.Lookup(c.Kernel)
 		if !ok || int(c.Spec) >= len(t.Specs) {
 			return fmt.Errorf("kernel %d or its constants are unknown", c.Kernel)
 		}
 		k, ok := d.o.Kernels.find(declared.Name)
 		if !ok {
-			return &KernelError{declared.Name}
+			return &device.KernelError{Kernel: declared.Name}
 		}
 		memory, err := threadgroupMemory(t, p, c, k)
 		if err != nil {
 			return err
 		}
-		if err := d.o.Kernels.aligned(c); err != nil {
+		if err := device.CheckAlign(c, d.o.Kernels.BindingAlign); err != nil {
 			return err
 		}
 		d.kernels[i] = kernel{name: k.Name, specs: t.Specs[c.Spec].Values, memory: uint32(memory), threads: int(min(threads(c), math.MaxInt32))}
@@ -196,7 +153,7 @@ func (l *loader) choose() error {
 	}
 	k, ok := d.o.Kernels.find(kernelPatch)
 	if !ok {
-		return fmt.Errorf("metal: %w", &KernelError{kernelPatch})
+		return fmt.Errorf("metal: %w", &device.KernelError{Kernel: kernelPatch})
 	}
 	d.patch = kernel{name: k.Name, threads: min(patchThreads, k.MaxThreads)}
 	if k.TGMem != nil {
@@ -227,17 +184,6 @@ func threadgroupMemory(t *table.Table, p *table.Program, c *table.Cmd, k *Kernel
 	}
 	n, err := k.TGMem(env, int(threads(c)))
 	return round(max(uint64(c.TGMem), n)), err
-}
-
-// aligned returns an error if a binding is not where the kernels can use it.
-// Slots begin at multiples of 256.
-func (k *Kernels) aligned(c *table.Cmd) error {
-	for i, b := range c.Bind[:min(int(c.Bindings), len(c.Bind))] {
-		if b.Slot != table.NoSlot && k.BindingAlign > 0 && b.Offset%k.BindingAlign != 0 {
-			return fmt.Errorf("binding %d is at offset %d of its slot, which is no multiple of %d", i, b.Offset, k.BindingAlign)
-		}
-	}
-	return nil
 }
 
 const simdWidth = 32
@@ -302,7 +248,7 @@ func (l *loader) pipelines() error {
 			return fmt.Errorf("metal: %w", err)
 		}
 	}
-	err = eachCmd(l.t, func(i int, _ *table.Program, _ *table.Cmd) (err error) {
+	err = device.EachCmd(name, l.t, func(i int, _ *table.Program, _ *table.Cmd) (err error) {
 		if err := pipeline(&d.kernels[i]); err != nil {
 			return err
 		}
@@ -374,9 +320,9 @@ func (l *loader) tables() error {
 // lists makes a program's patches: one list, or one for each token of a command
 // buffer.
 func (l *loader) lists(p *program, of *table.Program, put func([]byte) uint64) {
-	base := patchList(nil, l.t, of)
+	base := device.AppendPatches(nil, l.t, of)
 	p.patched, p.ranged = true, ranged(l.t, of)
-	count := len(base) / patchSize
+	count := len(base) / device.PatchSize
 	if p.ranged {
 		count++
 		for token := range l.d.o.tokens {

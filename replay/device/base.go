@@ -1,0 +1,214 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// Base is the part of a device that sessions call, to embed. Its methods are
+// those of replay.Device, and are described there.
+type Base[S any] struct{ q *Queue[S] }
+
+// Load takes a table. If it fails nothing is left, and another one may be
+// loaded.
+func (b Base[S]) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error {
+	q := b.q
+	q.mu.Lock()
+	var err error
+	switch {
+	case q.closed:
+		err = q.place(ErrClosed)
+	case q.loaded || q.loading:
+		err = q.place(ErrLoaded)
+	default:
+		err = q.failed
+	}
+	q.loading = q.loading || err == nil
+	q.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err = b.load(ctx, t, src, o); err != nil {
+		err = join(err, q.unload())
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.loading = false
+	if err != nil {
+		clear(q.sessions)
+	}
+	return err
+}
+
+func (b Base[S]) load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error {
+	q := b.q
+	memory, err := q.backend.Load(ctx, t, src, o)
+	if err != nil {
+		return err
+	}
+	q.mu.Lock()
+	q.table, q.memory, q.loaded = t, memory, true
+	q.mu.Unlock()
+	var id table.SessionID
+	err = q.backend.Warm(func(runs ...table.Run) error {
+		var err error
+		if id == 0 {
+			if id, err = b.NewSession(); err != nil {
+				return err
+			}
+		}
+		ticket, err := b.Submit(&table.Submission{Session: id, Runs: runs})
+		if err == nil {
+			_, err = b.Wait(ticket)
+		}
+		return err
+	})
+	if id != 0 {
+		err = join(err, b.CloseSession(id))
+	}
+	return err
+}
+
+// Submit queues a submission.
+func (b Base[S]) Submit(sub *table.Submission) (table.Ticket, error) {
+	q := b.q
+	s, err := q.session(sub.Session)
+	if err != nil {
+		return 0, err
+	}
+	for i := range sub.Runs {
+		if err := q.table.CheckRun(&sub.Runs[i]); err != nil {
+			return 0, NewRunError(q.name, q.table, sub, i, err)
+		}
+	}
+	if err := q.table.CheckTimings(sub); err != nil {
+		return 0, q.place(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.ready(); err != nil {
+		return 0, q.place(err)
+	}
+	// The queue is the last step: a submission that the device refuses has
+	// changed nothing that counts.
+	j := &s.job
+	j.Submission, j.next, j.interrupt, j.result, j.err = sub, nil, nil, table.Result{}, nil
+	j.cancelled.Store(false)
+	clear(sub.Timings)
+	s.state = queued
+	s.serial++
+	if err := q.push(j); err != nil {
+		s.state = idle
+		return 0, err
+	}
+	return s.ticket(), nil
+}
+
+// Cancel makes what is left of a submission do nothing.
+func (b Base[S]) Cancel(t table.Ticket) {
+	s := b.q.lookup(t)
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ticket() == t {
+		s.cancel()
+	}
+}
+
+// Wait returns a submission's result when it has ended.
+func (b Base[S]) Wait(t table.Ticket) (table.Result, error) {
+	s := b.q.lookup(t)
+	if s == nil {
+		return table.Result{}, b.q.place(ErrTicket)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.ticket() == t && s.state == queued {
+		s.changed.Wait()
+	}
+	if s.ticket() != t || s.state != done {
+		return table.Result{}, b.q.place(ErrTicket)
+	}
+	s.state = idle
+	return s.job.result, s.job.err
+}
+
+// Memory says what the device holds.
+func (b Base[S]) Memory() table.Memory {
+	q := b.q
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.loaded || q.closed {
+		return table.Memory{}
+	}
+	m := q.memory
+	for _, s := range q.sessions {
+		m.Sessions += s.size
+	}
+	return m
+}
+
+// Close cancels what is in flight, waits for it and frees everything.
+func (b Base[S]) Close() error {
+	q := b.q
+	q.mu.Lock()
+	if q.loading {
+		q.mu.Unlock()
+		return fmt.Errorf("%s: Close during Load", q.name)
+	}
+	first := !q.closed
+	q.closed = true
+	q.mu.Unlock()
+	q.closing.Lock()
+	defer q.closing.Unlock()
+	if !first {
+		return nil
+	}
+	for _, s := range q.all() {
+		s.mu.Lock()
+		s.cancel()
+		s.mu.Unlock()
+	}
+	return q.unload()
+}
+
+// unload ends the executor and frees what the backend has made.
+func (q *Queue[S]) unload() error {
+	q.mu.Lock()
+	q.ending = true
+	q.work.Broadcast()
+	q.mu.Unlock()
+	q.executor.Wait()
+	q.life.Lock()
+	defer q.life.Unlock()
+	var left []S
+	for _, s := range q.all() {
+		s.mu.Lock()
+		if !s.freed {
+			left = append(left, s.job.Session)
+		}
+		s.closed, s.freed = true, true
+		s.mu.Unlock()
+	}
+	err := q.backend.Unload(left)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.loaded, q.ending = false, false
+	return err
+}
+
+// join joins two errors, and returns one as it is.
+func join(err, other error) error {
+	switch {
+	case other == nil:
+		return err
+	case err == nil:
+		return other
+	}
+	return errors.Join(err, other)
+}

@@ -1,0 +1,119 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// Errors of a device's state, which errors.Is finds; their text has the device.
+var (
+	ErrNotLoaded = errors.New("no table is loaded")
+	ErrLoaded    = errors.New("a table is loaded already")
+	ErrClosed    = errors.New("the device is closed")
+	ErrSession   = errors.New("no such session")
+	ErrBusy      = errors.New("the session has a submission in flight")
+	ErrTicket    = errors.New("no such ticket, or it has been waited for")
+)
+
+// CommandError is an error of one command of the table.
+type CommandError struct {
+	Device  string
+	Command int // index in the table
+	Label   string
+	Err     error
+}
+
+// Error implements error.
+func (e *CommandError) Error() string {
+	return fmt.Sprintf("%s: command %d (%s): %v", e.Device, e.Command, e.Label, e.Err)
+}
+
+// Unwrap returns what went wrong.
+func (e *CommandError) Unwrap() error { return e.Err }
+
+// RunError is an error of one run of a submission. One that shows only when work
+// is waited for names the first run in that work, and the tokens of that run
+// where they are known.
+type RunError struct {
+	Device  string
+	Run     int    // index in Submission.Runs
+	Program string // "" if there is no such program
+	First   int    // token of the run, and the one behind the last; 0, 0: all
+	End     int
+	Err     error
+}
+
+// NewRunError returns an error of a run, and of all its tokens.
+func NewRunError(device string, t *table.Table, sub *table.Submission, run int, err error) *RunError {
+	e := &RunError{Device: device, Run: run, Err: err}
+	if run < len(sub.Runs) {
+		if i := sub.Runs[run].Program; uint64(i) < uint64(len(t.Programs)) {
+			e.Program = t.Programs[i].Name
+		}
+	}
+	return e
+}
+
+// Error implements error.
+func (e *RunError) Error() string {
+	switch {
+	case e.Program == "":
+		return fmt.Sprintf("%s: run %d: %v", e.Device, e.Run, e.Err)
+	case e.End == 0:
+		return fmt.Sprintf("%s: run %d (%s): %v", e.Device, e.Run, e.Program, e.Err)
+	}
+	return fmt.Sprintf("%s: run %d (%s), tokens %d to %d: %v", e.Device, e.Run, e.Program, e.First, e.End-1, e.Err)
+}
+
+// Unwrap returns what went wrong.
+func (e *RunError) Unwrap() error { return e.Err }
+
+// KernelError says that there is no kernel of a name, or none for a command's
+// constants.
+type KernelError struct {
+	Kernel    string
+	Constants string // "wtype=12 act=0"
+}
+
+// Error implements error.
+func (e *KernelError) Error() string {
+	if e.Constants == "" {
+		return fmt.Sprintf("there is no kernel %s", e.Kernel)
+	}
+	return fmt.Sprintf("there is no kernel %s for %s", e.Kernel, e.Constants)
+}
+
+// InvalidTableError holds every fault that table.Validate found.
+type InvalidTableError struct {
+	Device string
+	Faults []error
+}
+
+// Error implements error.
+func (e *InvalidTableError) Error() string {
+	if len(e.Faults) == 1 {
+		return fmt.Sprintf("%s: the table is not valid: %v", e.Device, e.Faults[0])
+	}
+	return fmt.Sprintf("%s: the table is not valid: %v (and %d more faults)", e.Device, e.Faults[0], len(e.Faults)-1)
+}
+
+// Unwrap returns the faults.
+func (e *InvalidTableError) Unwrap() []error { return e.Faults }
+
+// PanicError is a panic, caught: of a kernel, of a conversion whose source's file
+// shrank, or of a fault of a device's package. What a device replayed then is of
+// no use after it.
+type PanicError struct {
+	Value any
+}
+
+// Error implements error.
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// Unwrap returns the panic's value if it is an error, as a memory fault is.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}

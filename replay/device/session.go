@@ -1,0 +1,214 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// state is where a session's submission is.
+type state uint8
+
+const (
+	idle   state = iota
+	queued       // or running
+	done         // not waited for
+)
+
+// session is a session's number and state. What the device has of it is its
+// job's.
+type session[S any] struct {
+	id   table.SessionID
+	size uint64
+
+	mu      sync.Mutex // guards what follows, and the slots against submissions
+	changed sync.Cond
+	state   state
+	serial  uint32 // of the last ticket
+	closed  bool
+	freed   bool
+	job     Job[S]
+}
+
+// ticket names the session's last submission. s.mu must be held.
+func (s *session[S]) ticket() table.Ticket {
+	return table.Ticket(uint64(s.id)<<32 | uint64(s.serial))
+}
+
+// ready returns why the session cannot be used, or nil. s.mu must be held.
+func (s *session[S]) ready() error {
+	switch {
+	case s.closed:
+		return ErrSession
+	case s.state != idle:
+		return ErrBusy
+	}
+	return nil
+}
+
+// cancel cancels what is in flight. s.mu must be held, which keeps it from
+// ending.
+func (s *session[S]) cancel() {
+	if s.state != queued {
+		return
+	}
+	s.job.cancelled.Store(true)
+	if s.job.interrupt != nil {
+		s.job.interrupt()
+	}
+}
+
+// NewSession allocates the slots of session scope, zeroed.
+func (b Base[S]) NewSession() (table.SessionID, error) {
+	q := b.q
+	q.life.RLock()
+	defer q.life.RUnlock()
+	if err := q.check(); err != nil {
+		return 0, err
+	}
+	s := &session[S]{}
+	s.changed.L = &s.mu
+	s.job.queue, s.job.of = q, s
+	var err error
+	if s.job.Session, s.size, err = q.backend.Open(); err == nil {
+		err = q.register(s)
+	}
+	if err != nil {
+		return 0, join(err, q.backend.Free(s.job.Session))
+	}
+	return s.id, nil
+}
+
+// register gives a session its number.
+func (q *Queue[S]) register(s *session[S]) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := q.usable(); err != nil {
+		return err
+	}
+	if q.lastID+1 == 0 {
+		return q.place(errors.New("the numbers of sessions are used up"))
+	}
+	q.lastID++
+	s.id = q.lastID
+	q.sessions[s.id] = s
+	return nil
+}
+
+// session returns an open session.
+func (q *Queue[S]) session(id table.SessionID) (*session[S], error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.sessions[id]
+	switch {
+	case q.closed:
+		return nil, q.place(ErrClosed)
+	case s == nil:
+		return nil, q.place(ErrSession)
+	}
+	return s, nil
+}
+
+// lookup returns the session of a ticket, or nil.
+func (q *Queue[S]) lookup(t table.Ticket) *session[S] {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.sessions[table.SessionID(t>>32)]
+}
+
+func (q *Queue[S]) all() []*session[S] {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Collect(maps.Values(q.sessions))
+}
+
+// CloseSession frees a session's slots, after its submission in flight.
+func (b Base[S]) CloseSession(id table.SessionID) error {
+	q := b.q
+	s, err := q.session(id)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	for s.state == queued {
+		s.changed.Wait()
+	}
+	// Nothing is submitted any more. Who reads or writes now ends first.
+	s.closed = true
+	s.mu.Unlock()
+	q.life.RLock()
+	defer q.life.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.freed { // with the device, or by another call
+		return nil
+	}
+	if err := q.backend.Free(s.job.Session); err != nil {
+		return err
+	}
+	s.freed = true
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.sessions, id)
+	return nil
+}
+
+// Hold calls f with a session that has nothing in flight, and keeps it so
+// meanwhile.
+func (q *Queue[S]) Hold(id table.SessionID, f func(s S) error) error {
+	s, err := q.session(id)
+	if err != nil {
+		return err
+	}
+	q.life.RLock()
+	defer q.life.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.ready(); err != nil {
+		return q.place(err)
+	}
+	if err := q.check(); err != nil {
+		return err
+	}
+	return f(s.job.Session)
+}
+
+// Write copies p to a slot of session scope.
+func (b Base[S]) Write(id table.SessionID, slot uint32, offset uint64, p []byte) error {
+	return b.q.Hold(id, func(s S) error {
+		if err := b.q.inSlot(slot, offset, p); err != nil || len(p) == 0 {
+			return err
+		}
+		return b.q.backend.Write(s, slot, offset, p)
+	})
+}
+
+// Read copies from a slot of session scope to p.
+func (b Base[S]) Read(id table.SessionID, slot uint32, offset uint64, p []byte) error {
+	return b.q.Hold(id, func(s S) error {
+		if err := b.q.inSlot(slot, offset, p); err != nil || len(p) == 0 {
+			return err
+		}
+		return b.q.backend.Read(s, slot, offset, p)
+	})
+}
+
+// inSlot returns why p is not a part of a session's slot, or nil.
+func (q *Queue[S]) inSlot(slot uint32, offset uint64, p []byte) error {
+	t := q.table
+	if uint64(slot) >= uint64(len(t.Slots)) {
+		return fmt.Errorf("%s: slot %d of %d", q.name, slot, len(t.Slots))
+	}
+	s := &t.Slots[slot]
+	switch {
+	case s.Scope != table.ScopeSession:
+		return fmt.Errorf("%s: slot %s is not one of a session", q.name, s.Name)
+	case offset > s.Size || uint64(len(p)) > s.Size-offset:
+		return fmt.Errorf("%s: slot %s: offset %d + %d bytes is past its %d", q.name, s.Name, offset, len(p), s.Size)
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package device
+
+import (
+	"encoding/binary"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// Offsets of the step block, as shaders/params.h has them.
+const (
+	StepPlace = 32 // bytes at its start that say where a token is
+	StepStop  = 32
+	StepCount = 36
+)
+
+// Values of the stop flag. A kernel looks only whether it is 0.
+const (
+	StopID  = 0xff    // mask of what argmax writes
+	StopDry = 1 << 16 // set from the start: replaying without kernels
+)
+
+// PutStep encodes a step block, or its first StepPlace bytes if b has no more.
+func PutStep(b []byte, s *table.Step) {
+	le := binary.LittleEndian
+	le.PutUint64(b, s.RNG)
+	for i, v := range [...]uint32{s.Position, s.KVRow, s.KVLen, s.TokenIndex, s.Row, s.Rows} {
+		le.PutUint32(b[8+4*i:], v)
+	}
+	if len(b) == StepPlace {
+		return
+	}
+	le.PutUint32(b[StepStop:], s.Stop)
+	le.PutUint32(b[StepCount:], s.Count)
+	clear(b[StepCount+4 : table.StepSize])
+}
+
+// Result returns what a step block says at the end of a submission: how many
+// tokens were written, and the stop flag.
+func Result(b []byte) (count int, stop uint32) {
+	return int(binary.LittleEndian.Uint32(b[StepCount:])), binary.LittleEndian.Uint32(b[StepStop:])
+}
+
+// Advance moves a step some tokens on, as the kernel patch does for each.
+func Advance(s *table.Step, tokens uint32) {
+	n := s.Rows * tokens
+	s.Position += n
+	s.KVRow += n
+	s.KVLen += n
+	s.TokenIndex += n
+}
+
+// PatchSize is what a patch takes in a list.
+const PatchSize = 8
+
+// AppendPatch appends a patch to a list, as the kernel patch reads it: the record
+// of secondary bytes that it writes to, its kind without the flag rows, whether
+// the rows go to byte 12, and where its first and second value go.
+func AppendPatch(b []byte, record uint32, kind table.Patch, rows bool, offsets [2]uint8) []byte {
+	flag := byte(0)
+	if rows {
+		flag = 1
+	}
+	b = binary.LittleEndian.AppendUint32(b, record)
+	return append(b, byte(kind), flag, offsets[0], offsets[1])
+}
+
+// AppendPatches appends the patches of a program.
+func AppendPatches(b []byte, t *table.Table, p *table.Program) []byte {
+	for i := range t.ProgramCmds(p) {
+		if c := &t.Cmds[int(p.First)+i]; c.Patch != table.PatchNone {
+			b = AppendPatch(b, p.First+uint32(i), c.Patch.Kind(), c.Patch&table.PatchRows != 0, c.PatchOffset)
+		}
+	}
+	return b
+}
