@@ -128,6 +128,10 @@ type Result struct {
 	TTFTMS     float64 `json:"ttft_ms"` // median time from the prompt to its first token
 	RSSMB      float64 `json:"rss_mb"`  // the process's peak so far, 10^6 bytes; 0 if unknown
 	TableBytes int     `json:"table_bytes"`
+
+	// Latency is what RunLatency measured of the same model, nil if it was not
+	// asked.
+	Latency *Latency `json:"latency,omitempty"`
 }
 
 // Run measures a model, in one session, with one run to warm up. name is what

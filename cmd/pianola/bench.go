@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ type benchFlags struct {
 	chains   []int
 	json     bool
 	benchfmt bool
+	latency  latencyFlags
 }
 
 func newBench() *cobra.Command {
@@ -26,8 +28,11 @@ func newBench() *cobra.Command {
 		Short: "Measure prefill, decode and the cost of replaying",
 		Long: `Bench measures runs of a prompt and its continuation, after one to warm up. Each
 starts with an empty context. With several --chain lengths it prints the curve
-of decode rates; with a length given, whole chains are decoded.`,
+of decode rates; with a length given, whole chains are decoded.
+
+` + latencyHelp,
 		Example: `  pianola bench testdata/gopher-q8_0.gguf
+  pianola bench testdata/gopher-q8_0.gguf --latency --svg latency.svg
   pianola bench testdata/gopher-q8_0.gguf --chain 1,2,4,8,16,32,64,128 -p 0`,
 		Args: exactly(1, "bench needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
@@ -41,6 +46,7 @@ of decode rates; with a length given, whole chains are decoded.`,
 	fs.Uint64Var(&f.o.Seed, "seed", 0, "of the prompt's tokens")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object, or one for each chain length")
 	fs.BoolVar(&f.benchfmt, "benchfmt", false, "print Go benchmark lines, for benchstat")
+	f.latency.register(cmd)
 	f.model.register(cmd)
 	return cmd
 }
@@ -87,7 +93,7 @@ func (f *benchFlags) check(cmd *cobra.Command) error {
 	if len(f.chains) > 1 && f.o.Decode == 0 {
 		return fmt.Errorf("--chain: a curve needs tokens to decode, and -n is 0")
 	}
-	return nil
+	return f.latency.check(cmd, f)
 }
 
 // positions returns the context that the longest of the runs takes.
@@ -95,6 +101,10 @@ func (f *benchFlags) positions() int {
 	o, n := f.o, 0
 	for _, o.Chain = range f.lengths() {
 		n = max(n, o.Positions())
+	}
+	if f.latency.on {
+		l := f.latency.options(f)
+		n = max(n, l.Positions())
 	}
 	return n
 }
@@ -129,17 +139,35 @@ func (f *benchFlags) measure(cmd *cobra.Command, m *pianola.Model, name string) 
 		if err != nil {
 			return err
 		}
-		switch {
-		case f.json:
-			err = writeJSON(out, res)
-		case f.benchfmt:
-			err = res.WriteBenchfmt(out)
-		default:
-			err = res.WriteText(out)
+		if f.latency.on {
+			if res.Latency, err = f.latency.measure(cmd, m, f); err != nil {
+				return err
+			}
 		}
-		if err != nil {
+		if err := f.write(out, res); err != nil {
 			return err
+		}
+		if f.latency.svg != "" {
+			return f.latency.writeSVG(res)
 		}
 	}
 	return nil
+}
+
+// write writes one result in the form that was asked for.
+func (f *benchFlags) write(out io.Writer, res *bench.Result) error {
+	switch l := res.Latency; {
+	case f.json:
+		return writeJSON(out, res)
+	case f.benchfmt:
+		if err := res.WriteBenchfmt(out); err != nil || l == nil {
+			return err
+		}
+		return l.WriteBenchfmt(out, res)
+	default:
+		if err := res.WriteText(out); err != nil || l == nil {
+			return err
+		}
+		return l.WriteText(out)
+	}
 }

@@ -1,0 +1,116 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	hdr "github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Distribution is a set of times: exact in its ends, its mean and its count, and
+// within 0.1 % in between.
+type Distribution struct {
+	Count    int64
+	Min, Max time.Duration
+	sum      float64
+	hist     *hdr.Histogram // ns
+}
+
+// Times above an hour count as one.
+const (
+	leastTime   = 1
+	longestTime = int64(time.Hour)
+)
+
+func newDistribution() *Distribution {
+	return &Distribution{hist: hdr.New(leastTime, longestTime, 3)}
+}
+
+// record adds a time, n times.
+func (d *Distribution) record(t time.Duration, n int64) {
+	t = max(t, 0)
+	// What is within the bounds cannot fail.
+	_ = d.hist.RecordValues(min(int64(t), longestTime), n)
+	if d.Count == 0 || t < d.Min {
+		d.Min = t
+	}
+	d.Max = max(d.Max, t)
+	d.Count += n
+	d.sum += float64(t) * float64(n)
+}
+
+// Quantile returns the time that a share q of all are not above, 0 of none.
+func (d *Distribution) Quantile(q float64) time.Duration {
+	v := time.Duration(d.hist.ValueAtQuantile(100 * q))
+	return min(max(v, d.Min), d.Max)
+}
+
+// Mean returns the mean time, 0 of none.
+func (d *Distribution) Mean() time.Duration {
+	if d.Count == 0 {
+		return 0
+	}
+	return time.Duration(d.sum / float64(d.Count))
+}
+
+// jsonDistribution is a distribution for machines.
+type jsonDistribution struct {
+	Count  int64   `json:"count"`
+	MinMS  float64 `json:"min_ms"`
+	MeanMS float64 `json:"mean_ms"`
+	P50MS  float64 `json:"p50_ms"`
+	P95MS  float64 `json:"p95_ms"`
+	P99MS  float64 `json:"p99_ms"`
+	MaxMS  float64 `json:"max_ms"`
+	// HDR is the histogram of nanoseconds in HdrHistogram's own form (V2,
+	// compressed, base64), which its tools read and merge.
+	HDR string `json:"hdr"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (d *Distribution) MarshalJSON() ([]byte, error) {
+	encoded, err := d.hist.Encode(hdr.V2CompressedEncodingCookieBase)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	return json.Marshal(jsonDistribution{
+		Count: d.Count, MinMS: milliseconds(d.Min), MeanMS: milliseconds(d.Mean()), P50MS: milliseconds(d.Quantile(0.50)),
+		P95MS: milliseconds(d.Quantile(0.95)), P99MS: milliseconds(d.Quantile(0.99)), MaxMS: milliseconds(d.Max),
+		HDR: string(encoded),
+	})
+}
+
+// bin is a bar of a histogram: times from From to below To, the last's To
+// included.
+type bin struct {
+	from, to time.Duration
+	count    int64
+}
+
+// bins divides a distribution into at most n bars of equal width on a
+// logarithmic scale, from its least time to its largest.
+func (d *Distribution) bins(n int) []bin {
+	if d.Count == 0 {
+		return nil
+	}
+	low, high := math.Log(float64(max(d.Min, leastTime))), math.Log(float64(max(d.Max, leastTime)))
+	if high-low < 1e-3 { // as fine as the histogram is
+		return []bin{{d.Min, d.Max, d.Count}}
+	}
+	list := make([]bin, n)
+	edge := func(i int) time.Duration {
+		return time.Duration(math.Exp(low + (high-low)*float64(i)/float64(n)))
+	}
+	for i := range list {
+		list[i] = bin{from: edge(i), to: edge(i + 1)}
+	}
+	list[0].from, list[n-1].to = d.Min, d.Max
+	for _, b := range d.hist.Distribution() {
+		middle := math.Log(float64(max(b.From/2+b.To/2, leastTime)))
+		i := int(float64(n) * (middle - low) / (high - low))
+		list[min(max(i, 0), n-1)].count += b.Count
+	}
+	return list
+}

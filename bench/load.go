@@ -1,0 +1,50 @@
+package bench
+
+import (
+	"sync"
+	"time"
+)
+
+// What a goroutine of load does: 256 MB a second in objects with pointers.
+const (
+	LoadBytes = 256 << 10
+	LoadLive  = 16 << 20
+)
+
+// node is an object that the collector must follow.
+type node struct {
+	next *node
+	_    [15]uint64
+}
+
+const nodeSize = 128
+
+// startLoad starts n goroutines that allocate, until the function that it returns
+// is called.
+func startLoad(n int) (stop func()) {
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			live := make([]*node, LoadLive/LoadBytes)
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for i := 0; ; i++ {
+				select {
+				case <-done:
+					return
+				case <-tick.C:
+				}
+				var list *node
+				for range LoadBytes / nodeSize {
+					list = &node{next: list}
+				}
+				live[i%len(live)] = list
+			}
+		})
+	}
+	return func() {
+		close(done)
+		all.Wait()
+	}
+}

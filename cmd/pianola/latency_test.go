@@ -1,0 +1,72 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestBenchLatency checks that the object keeps every field that it has without
+// --latency, and what is added.
+func TestBenchLatency(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "latency.svg")
+	args := []string{"bench", gopher, "-p", "64", "-n", "32", "-r", "1", "--latency", "--requests", "4"}
+	res := decode[struct {
+		Device  string
+		TTFT    float64 `json:"ttft_ms"`
+		Latency map[string]any
+	}](t, succeed(t, append(args, "--json", "--svg", file)...).stdout)
+	if res.Device != "cpu" || res.TTFT <= 0 {
+		t.Errorf("%+v", res)
+	}
+	for name, n := range map[string]float64{"ttft": 4, "itl": 0, "tpot": 4 * 31, "cancel_prefill": 0, "cancel_decode": 0, "deadline": 0} {
+		d, ok := res.Latency[name].(map[string]any)
+		if !ok || n > 0 && d["count"] != n {
+			t.Errorf("%s is %v, want %v values", name, res.Latency[name], n)
+		}
+		last := 0.0
+		for _, q := range []string{"min_ms", "p50_ms", "p95_ms", "p99_ms", "max_ms"} {
+			v, ok := d[q].(float64)
+			if !ok || v < last {
+				t.Errorf("%s: %s is %v, after %v", name, q, d[q], last)
+			}
+			last = v
+		}
+	}
+	svg, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(svg), "gopher-q8_0.gguf on cpu") || !strings.HasSuffix(string(svg), "</svg>\n") {
+		t.Errorf("%v, an SVG of %d bytes", err, len(svg))
+	}
+	text := succeed(t, append(args, "--load", "1", "--chain", "8")...).stdout
+	for _, part := range []string{"prefill", "tok/s", "p99", "inter-token", "7.75 tokens a delivery", "allocate"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in\n%s", part, text)
+		}
+	}
+	lines := succeed(t, append(args, "--benchfmt")...).stdout
+	if strings.Count(lines, "\nBenchmarkLatency/model=gopher-q8_0.gguf/") < 3 {
+		t.Errorf("benchmark lines\n%s", lines)
+	}
+}
+
+func TestBenchLatencyUsage(t *testing.T) {
+	for _, c := range []struct {
+		status int
+		args   string
+		want   string
+	}{
+		{2, "--svg x.svg", "--svg goes with --latency only"},
+		{2, "--requests 3", "--requests goes with --latency only"},
+		{2, "--load 3", "--load goes with --latency only"},
+		{2, "--latency --chain 1,2", "one chain length"},
+		{2, "--latency -d 5", "-d does not go with --latency"},
+		{1, "--latency --requests 0", "--requests 0: must be at least 1"},
+		{1, "--latency --load -1", "--load -1: must be at least 0"},
+		{1, "--latency -p 0", "needs a prompt and 2 tokens"},
+		{1, "--latency -n 1", "needs a prompt and 2 tokens"},
+		{1, "--latency --svg /not/there/x.svg", "/not/there"},
+	} {
+		wantError(t, runCommand(t, append([]string{"bench", gopher}, strings.Fields(c.args)...)...), c.status, c.want)
+	}
+}
