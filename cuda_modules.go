@@ -51,14 +51,32 @@ func makeModules() (*cuda.Modules, error) {
 		}
 	}
 	for _, arch := range m.Architectures {
-		capability, err := strconv.Atoi(strings.TrimPrefix(arch, "sm_"))
-		if err != nil {
-			return nil, fmt.Errorf("pianola: architecture %q of the kernels: %w", arch, err)
-		}
 		for _, file := range files {
-			read := func() ([]byte, error) { return shaders.PTX(file, arch) }
-			mods.Texts = append(mods.Texts, cuda.Text{Name: file, Arch: capability, Read: read})
+			if err := addText(mods, file, arch, false); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, e := range m.Exact {
+		if err := addText(mods, e.File, e.Architecture, true); err != nil {
+			return nil, err
 		}
 	}
 	return mods, nil
+}
+
+// addText adds the text of a file for an architecture, "sm_90" or, for that
+// processor alone, "sm_90a".
+func addText(mods *cuda.Modules, file, arch string, exact bool) error {
+	number := strings.TrimPrefix(arch, "sm_")
+	if exact {
+		number = strings.TrimSuffix(number, "a")
+	}
+	capability, err := strconv.Atoi(number)
+	if err != nil {
+		return fmt.Errorf("pianola: architecture %q of the kernels: %w", arch, err)
+	}
+	read := func() ([]byte, error) { return shaders.PTX(file, arch) }
+	mods.Texts = append(mods.Texts, cuda.Text{Name: file, Arch: capability, Exact: exact, Read: read})
+	return nil
 }

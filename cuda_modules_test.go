@@ -2,10 +2,8 @@ package pianola
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
-	"github.com/pianola-engine/pianola/replay/cuda"
 	"github.com/pianola-engine/pianola/replay/cuda/ptx"
 )
 
@@ -19,33 +17,42 @@ func TestModules(t *testing.T) {
 	if len(m.Instances) < 10 || m.BindingAlign == 0 {
 		t.Errorf("%d instances, aligned to %d", len(m.Instances), m.BindingAlign)
 	}
-	texts := map[string]*ptx.Text{}
-	read := func(name string, arch int) *ptx.Text {
-		key := fmt.Sprint(name, arch)
-		if texts[key] == nil {
-			i := slices.IndexFunc(m.Texts, func(t cuda.Text) bool { return t.Name == name && t.Arch == arch })
-			b, err := m.Texts[i].Read()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if texts[key], err = ptx.Parse(b); err != nil {
-				t.Fatalf("%s for %d: %v", name, arch, err)
+	exact := map[string]bool{}
+	for _, text := range m.Texts {
+		b, err := text.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := ptx.Parse(b)
+		if err != nil {
+			t.Fatalf("%s for %d: %v", text.Name, text.Arch, err)
+		}
+		target := fmt.Sprintf("sm_%d", text.Arch)
+		if text.Exact {
+			target += "a"
+			exact[text.Name] = true
+		}
+		if parsed.Target != target || text.Arch >= 90 && !parsed.CanOverlap() {
+			t.Errorf("%s for %s is for %s", text.Name, target, parsed.Target)
+		}
+		for _, in := range m.Instances {
+			if _, ok := parsed.Entry(in.Entry); in.Text == text.Name && !ok {
+				t.Errorf("%s for %s has no entry %s", text.Name, target, in.Entry)
 			}
 		}
-		return texts[key]
 	}
 	for _, in := range m.Instances {
 		archs := map[int]bool{}
 		for _, text := range m.Texts {
 			if text.Name == in.Text {
 				archs[text.Arch] = true
-				if _, ok := read(text.Name, text.Arch).Entry(in.Entry); !ok {
-					t.Errorf("%s for %d has no entry %s", text.Name, text.Arch, in.Entry)
-				}
 			}
 		}
 		if len(archs) != 3 {
 			t.Errorf("%s is there for %v", in.Entry, archs)
 		}
+	}
+	if len(exact) != 1 || !exact["halves.metal"] {
+		t.Errorf("texts for one processor alone: %v", exact)
 	}
 }

@@ -124,6 +124,13 @@ func cudaChip(g cuda.GPU) (*chip.Chip, error) {
 	if g.BandwidthGBs > 0 {
 		c.BandwidthGBs = g.BandwidthGBs
 	}
+	// As for the H200: the kernels are made for its processor.
+	if g.Major == 9 && g.Minor == 0 {
+		c.GEMMHalves = true
+		if c.Validate() != nil {
+			c.GEMMHalves = false
+		}
+	}
 	return c, c.Validate()
 }
 

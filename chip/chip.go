@@ -78,6 +78,12 @@ type Chip struct {
 	// vocabulary is larger; the parts' are then compared. 0: one takes all.
 	ArgmaxPart int `json:"argmax_part"`
 
+	// GEMMHalves makes float16 of the rows of a chunk by a command of its own, once
+	// for all threadgroups of the products that read them, where weights are float16
+	// or bfloat16. It pays where warpgroups multiply (compute capability 9.0), and
+	// needs 197,632 bytes of threadgroup memory.
+	GEMMHalves bool `json:"gemm_halves"`
+
 	Fuse    Fuse    `json:"fuse"`
 	ChainMS float64 `json:"chain_ms"` // a chain's length at most, milliseconds
 }
@@ -242,6 +248,10 @@ const (
 	maxCores  = 1 << 16
 	maxMemory = 1 << 50
 	maxFamily = 99
+
+	// What gemm_halves needs at least.
+	halvesThreads = 256
+	halvesMemory  = 197632
 )
 
 func (c *Chip) check() error {
@@ -294,6 +304,9 @@ func (c *Chip) check() error {
 	}
 	if n := c.ArgmaxPart; n != 0 && (n < 4 || n > maxRows || n&(n-1) != 0) {
 		return fmt.Errorf("argmax_part: %d is not a power of two from 4 to %d", n, maxRows)
+	}
+	if c.GEMMHalves && (c.Device != CUDA || c.ThreadgroupMemory < halvesMemory || c.MaxThreads < halvesThreads) {
+		return fmt.Errorf("gemm_halves: not a %s device that has %d threads and %d bytes of threadgroup memory", CUDA, halvesThreads, halvesMemory)
 	}
 	if c.ThreadgroupMemory == 0 || c.ThreadgroupMemory > maxMemory {
 		return fmt.Errorf("threadgroup_memory: %d is not in 1..%d", c.ThreadgroupMemory, uint64(maxMemory))
@@ -356,7 +369,7 @@ func (c *Chip) Fingerprint() [32]byte {
 	}
 	for _, flag := range []bool{
 		c.ActQ8, c.TileWeights, c.Fuse.QKV, c.Fuse.GateUp, c.Fuse.ResidualNorm, c.Fuse.RopeKV, c.Fuse.SiLUDown, c.Fuse.RopeAttn,
-		c.Fuse.ProductAdd, c.Fuse.NormProduct, c.Fuse.MergeProduct,
+		c.Fuse.ProductAdd, c.Fuse.NormProduct, c.Fuse.MergeProduct, c.GEMMHalves,
 	} {
 		bit := byte(0)
 		if flag {

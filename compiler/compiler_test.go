@@ -412,6 +412,12 @@ func TestPrefillOnGPU(t *testing.T) {
 				if c.Threadgroup[0] != threads {
 					t.Errorf("%s: attention of %d threads, want %d", name, c.Threadgroup[0], threads)
 				}
+			case table.KernelGEMMHalves:
+				products++
+				// Waves of threadgroups of 128 rows of W and 64 of x are never more.
+				if g := c.GEMMHalvesParams(); g.Group != 128 || g.RowGroup != 64 || c.Threadgroup[0] != 256 {
+					t.Errorf("%s: a product of %d threads: %+v", name, c.Threadgroup[0], g)
+				}
 			case table.KernelGEMM:
 				products++
 				// 4 x 8 or 16 x 8 threadgroups: a SIMD group for 32 rows of W and 16 of x.
@@ -428,7 +434,7 @@ func TestPrefillOnGPU(t *testing.T) {
 
 // TestSiLUDown checks that a GPU computes silu(gate) * up once a chunk.
 func TestSiLUDown(t *testing.T) {
-	for name, want := range map[string][2]int{"cpu": {0, 0}, "m4-pro": {0, 2}, "h200": {0, 2}} {
+	for name, want := range map[string][2]int{"cpu": {0, 0}, "m4-pro": {0, 2}, "cuda": {0, 2}, "h200": {0, 0}} {
 		in := input(t, filepath.Join("..", "testdata", "tiny", "qwen3"), name, Options{})
 		if !in.Chip.Fuse.SiLUDown {
 			t.Fatal(name, "does not fuse it")
@@ -445,6 +451,67 @@ func TestSiLUDown(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s: %v commands in decode and prefill, want %v", name, got, want)
+		}
+	}
+}
+
+// TestSplitInput checks that products of a chunk share the float16 of an input
+// that they all read, and that silu(gate) * up is made on the way to them.
+func TestSplitInput(t *testing.T) {
+	path := filepath.Join("..", "testdata", "tiny", "qwen3")
+	for _, test := range []struct {
+		options           Options
+		halves, silu, mul int
+	}{
+		{Options{}, 4, 1, 0},
+		{Options{NoFuse: true}, 4, 0, 1},
+	} {
+		in := input(t, path, "h200", test.options)
+		tab := mustCompile(t, in)
+		p, _, _ := tab.Program(table.ProgramPrefill)
+		halves, silu, mul := 0, 0, 0
+		made := map[table.Binding]bool{}
+		for _, c := range tab.Cmds[p.First : p.First+p.Count] {
+			switch c.Kernel {
+			case table.KernelHalves:
+				halves++
+				silu += int(tab.Specs[c.Spec].Values[table.HalvesSpecInput])
+				made[c.Bind[table.HalvesBindOut]] = true
+			case table.KernelSiLUMul:
+				mul++
+			case table.KernelGEMMHalves:
+				if !made[c.Bind[table.GEMMHalvesBindX]] {
+					t.Errorf("%+v: a product reads what no command makes", test.options)
+				}
+			case table.KernelGEMM:
+				t.Errorf("%+v: a product makes float16 for itself", test.options)
+			}
+		}
+		layers := int(tab.Header.Layers)
+		if halves != test.halves*layers || silu != test.silu*layers || mul != test.mul*layers {
+			t.Errorf("%+v: of %d layers %d commands make float16, %d of silu_mul, and %d are silu_mul", test.options, layers, halves, silu, mul)
+		}
+	}
+	in := input(t, path, "h200", Options{})
+	in.Chip.GEMMHalves = false
+	for _, c := range mustCompile(t, in).Cmds {
+		if c.Kernel == table.KernelHalves {
+			t.Fatal("a chip that does not want it has it")
+		}
+	}
+}
+
+// TestHalvesRows checks how a chunk of 512 rows is divided among 132 cores: in as
+// few waves of as few bytes as can be.
+func TestHalvesRows(t *testing.T) {
+	c, err := chip.Lookup("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows, want := range map[int]int{1024: 64, 2048: 64, 3072: 128, 4096: 128, 6144: 128, 28672: 128} {
+		l := &lowering{s: &state{in: Input{Chip: c}}, p: &program{rows: 512}, n: &node{w: &weight{rows: rows}}}
+		if got := l.halvesRows(); got != want {
+			t.Errorf("%d rows of W: %d of x, want %d", rows, got, want)
 		}
 	}
 }

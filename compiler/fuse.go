@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/dtype"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
 )
@@ -208,6 +209,51 @@ func (s *state) fuseSiLUDown() error {
 	}
 	return nil
 }
+
+// splitInput makes float16 of the input of products of a chunk, once for those
+// that follow each other and read the same. silu(gate) * up becomes a part of
+// it if nothing else reads that.
+func (s *state) splitInput() error {
+	fuse := s.in.Chip.Fuse.SiLUDown && !s.in.Options.NoFuse
+	for _, p := range s.programs {
+		if !p.wide {
+			continue
+		}
+		var made *node // of the products before, if they have the same input
+		var from operand
+		for i := 0; i < len(p.nodes); i++ {
+			n := p.nodes[i]
+			if n.kernel != table.KernelGEMM || !splittable(n.w) {
+				made = nil
+				continue
+			}
+			if made == nil || from != n.in[0] {
+				from = n.in[0]
+				out := p.value(n.label+".halves", halvesWidth(n.w.cols))
+				made = &node{kernel: table.KernelHalves, label: n.label + ".halves", region: out.name, in: n.in, out: []operand{out.all()}}
+				if a := p.nodes[max(i-1, 0)]; fuse && a.kernel == table.KernelSiLUMul && a.out[0] == from && p.uses(from.v) == 2 &&
+					a.in[0].v.width == a.in[1].v.width { // the kernel has one stride for both
+					made.in, made.input = a.in, decl.InputSiLUMul
+					p.splice(i-1, 1, made)
+				} else {
+					p.splice(i, 0, made)
+					i++
+				}
+			}
+			n.kernel, n.in = table.KernelGEMMHalves, made.out
+		}
+	}
+	return nil
+}
+
+// splittable reports whether gemm_halves has a matrix: of float16 or bfloat16, in
+// whole pieces.
+func splittable(w *weight) bool {
+	return (w.typ == dtype.F16 || w.typ == dtype.BF16) && w.layout == dtype.Rows && w.cols%8 == 0
+}
+
+// halvesWidth returns the size of a row of halves of n columns in float32.
+func halvesWidth(n int) int { return roundUp(n, 64) + 4 }
 
 // fuseProductAdd makes x += delta a part of the product that delta is, in
 // programs of one row.

@@ -139,6 +139,24 @@ func (l *lowering) arguments() {
 		table.AddParams{N: uint32(n.out[0].width)}.Put(&l.cmd)
 	case table.KernelGEMV, table.KernelGEMM:
 		l.matmul()
+	case table.KernelHalves:
+		l.bind(table.HalvesBindX, n.in[0])
+		if n.input == decl.InputSiLUMul {
+			l.bind(table.HalvesBindX2, n.in[1])
+		}
+		l.bind(table.HalvesBindOut, n.out[0])
+		l.spec.Values[table.HalvesSpecInput] = n.input
+		table.HalvesParams{In: uint32(n.in[0].width), XStride: stride(n.in[0])}.Put(&l.cmd)
+	case table.KernelGEMMHalves:
+		l.bind(table.GEMMHalvesBindX, n.in[0])
+		l.bindWeight(table.GEMMHalvesBindW, n.w)
+		l.bindWeight(table.GEMMHalvesBindB, n.bias)
+		l.bind(table.GEMMHalvesBindY, n.out[0])
+		l.spec.Values[table.GEMMHalvesSpecWType] = uint32(n.w.typ)
+		l.spec.Values[table.GEMMHalvesSpecBias] = one(n.bias != nil)
+		table.GEMMHalvesParams{
+			In: uint32(n.w.cols), Out: uint32(n.w.rows), YStride: stride(n.out[0]), Group: halvesGroup, RowGroup: uint32(l.halvesRows()),
+		}.Put(&l.cmd)
 	case table.KernelHeadNorm:
 		l.bind(table.HeadNormBindX, n.out[0])
 		l.bindWeight(table.HeadNormBindW, n.w)
@@ -287,6 +305,27 @@ func (l *lowering) matmulGroup() (group, rows int) {
 	return group, gemmRows
 }
 
+// halvesThreads is how many threads a threadgroup of gemm_halves has.
+const halvesThreads = 256
+
+// halvesGroup is how many rows of W a threadgroup of gemm_halves takes, for 64 or
+// 128 rows of x.
+const halvesGroup = 128
+
+// halvesRows returns for how many rows of x: those with which the product takes
+// the least time, which is that of the bytes that a core gets, two float16 of x
+// and one of W. A wave of threadgroups is one on each core.
+func (l *lowering) halvesRows() int {
+	best, least := 0, 0
+	for _, rows := range []int{128, 64} {
+		waves := ceil(ceil(l.n.w.rows, halvesGroup)*ceil(l.p.rows, rows), max(l.s.in.Chip.Cores, 1))
+		if time := waves * (halvesGroup + 2*rows); least == 0 || time < least {
+			best, least = rows, time
+		}
+	}
+	return best
+}
+
 // ceil returns a/b rounded up, roundUp a rounded up to a multiple of b.
 func ceil(a, b int) int    { return (a + b - 1) / b }
 func roundUp(a, b int) int { return ceil(a, b) * b }
@@ -400,10 +439,17 @@ func (l *lowering) threads() int {
 			return group
 		}
 		return c.GEMVThreads
+	case table.KernelGEMMHalves:
+		return halvesThreads
 	case table.KernelGEMV:
 		return c.GEMVThreads
 	case table.KernelAttn, table.KernelRoPEAttn:
 		return c.AttnThreads
+	case table.KernelQKRoPEKV:
+		// A thread for each pair: a chunk has many heads.
+		if l.p.wide && c.Device == chip.CUDA {
+			return min(c.NormThreads, roundUp(ceil(l.s.cfg.HeadDim, 2), c.SIMDWidth))
+		}
 	}
 	return c.NormThreads
 }

@@ -38,6 +38,8 @@ var passes = []pass{
 		on: func(s *state) bool { return s.in.Chip.Fuse.MergeProduct && !s.in.Options.NoFuse }},
 	{name: "split-argmax", doc: "the largest logit is found among those of parts of the vocabulary", run: (*state).splitArgmax,
 		on: func(s *state) bool { return s.in.Chip.ArgmaxPart > 0 && !s.in.Options.NoFuse }},
+	{name: "split-input", doc: "the input of products of a chunk becomes float16 once, before them", run: (*state).splitInput,
+		on: func(s *state) bool { return s.in.Chip.GEMMHalves }},
 	{name: "tile-weights", doc: "chooses the layout of matrices", run: (*state).tileWeights,
 		on: func(s *state) bool { return s.in.Chip.TileWeights && !s.in.Options.NoRepack }},
 	{name: "split-weights", doc: "products of matrices that are larger than a slot may be are divided by rows", run: (*state).splitWeights},
@@ -64,6 +66,10 @@ var order = [][2]string{
 	{"split-attention", "arena"},                // adds values
 	{"split-attention", "fuse-merge-product"},   // takes its command
 	{"fuse-merge-product", "arena"},             // removes values
+	{"fuse-qkv", "split-input"},                 // its output is the input of fewer products
+	{"fuse-gate-up", "split-input"},             // likewise
+	{"fuse-silu-down", "split-input"},           // takes what is left
+	{"split-input", "arena"},                    // adds and removes values
 	{"fuse-rope-kv", "fuse-rope-attn"},          // takes its command
 	{"fuse-rope-attn", "split-attention"},       // which replaces attention's output
 	{"fuse-rope-kv", "split-attention"},         // attention's Q is renamed first

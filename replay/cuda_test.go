@@ -37,9 +37,14 @@ func TestCUDA(t *testing.T) {
 				if c.name == "Allocations" && fake.Race() {
 					t.Skip("the race detector makes pools forget what they hold")
 				}
+				chip := "h200"
+				if c.name == "AllLogits" {
+					// gemm_halves rounds what gemv does not.
+					chip = "cuda"
+				}
 				c.run(t, func(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model {
 					t.Helper()
-					return loadedOn(t, fakeCUDA(t, mode), "h200", name, chunk, o)
+					return loadedOn(t, fakeCUDA(t, mode), chip, name, chunk, o)
 				})
 			})
 		}

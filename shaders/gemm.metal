@@ -266,10 +266,6 @@ static inline half_stage half_stage_of(threadgroup uchar *tg) {
     return {u, u + PIANOLA_HALF_WORDS * PIANOLA_ROWS, f, f + PIANOLA_ROWS};
 }
 
-// unit_of returns a power of two that makes m at most 2048 and at least 1024;
-// tiny ones have the same.
-static inline float unit_of(float m) { return as_type<float>(max(as_type<uint>(m) & 0x7f800000u, 0x10000000u) - (10u << 23)); }
-
 // input4_within returns elements i to i+3 of a row of the input; what is past
 // its end is 0.
 template <bool Plain>
@@ -369,9 +365,6 @@ struct row_piece {
 
 // is_split says whether an element of a type is two float16.
 static inline bool is_split(uint type) { return type == PIANOLA_WTYPE_F32 || !is_float(type); }
-
-// halves4 returns four float16; larger values are the largest.
-static inline uint2 halves4(float4 v) { return as_type<uint2>(clamp(half4(v), half4(-65504.0h), half4(65504.0h))); }
 
 // two_halves returns four floats as float16 in x and y, and in z and w what
 // they have beside these.

@@ -30,6 +30,8 @@
 #define PIANOLA_KERNEL_ARGMAX 14
 #define PIANOLA_KERNEL_ROPE_ATTN 15
 #define PIANOLA_KERNEL_ARGMAX_PART 16
+#define PIANOLA_KERNEL_HALVES 17
+#define PIANOLA_KERNEL_GEMM_HALVES 18
 
 // Numbers of function constants, and the values that have names.
 #define PIANOLA_FC_WTYPE 0
@@ -255,6 +257,23 @@ typedef struct pianola_argmax_part_params {
     uint32_t part; // logits of a part
 } pianola_argmax_part_params;
 PIANOLA_ASSERT_SIZE(pianola_argmax_part_params, 8);
+
+// Makes pairs of float16 of the rows of an input, for gemm_halves: input[r] = unit[r] * (most[r] + rest[r]), to 2^-22 of the row's largest element, whose size is from 1024 to 2048 units, a power of two.
+typedef struct pianola_halves_params {
+    uint32_t in; // columns
+    uint32_t x_stride; // elements from one row of x to the next
+} pianola_halves_params;
+PIANOLA_ASSERT_SIZE(pianola_halves_params, 8);
+
+// gemm of float16 or bfloat16 weights and an input that halves has made.
+typedef struct pianola_gemm_halves_params {
+    uint32_t in; // columns of W, whole pieces of 8
+    uint32_t out; // rows of W
+    uint32_t y_stride; // elements from one row of y to the next
+    uint32_t group; // rows of W a threadgroup computes, at most 128
+    uint32_t row_group; // rows of x a threadgroup computes them for, 64 or 128
+} pianola_gemm_halves_params;
+PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 20);
 
 typedef struct pianola_binding {
     uint32_t slot;

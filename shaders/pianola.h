@@ -83,4 +83,17 @@ static inline float threadgroup_sum(float v, threadgroup float *tg, uint lane, u
     return simd_sum(lane < simds ? tg[lane] : 0.0f);
 }
 
+// threadgroup_max returns the largest v likewise.
+static inline float threadgroup_max(float v, threadgroup float *tg, uint lane, uint simd, uint simds) {
+    v = simd_max(v);
+    if (simds == 1) {
+        return v;
+    }
+    if (lane == 0) {
+        tg[simd] = v;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    return simd_max(tg[lane < simds ? lane : 0]);
+}
+
 #endif

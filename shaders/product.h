@@ -1,4 +1,4 @@
-// What gemv and gemm share: their arguments and their input.
+// What products share: their arguments, their input, and float16 made of it.
 #ifndef PIANOLA_PRODUCT_H
 #define PIANOLA_PRODUCT_H
 
@@ -91,6 +91,13 @@ static inline void stage_input(threadgroup float *to, thread const product &p, u
         to[i] = p.norm ? v * scale * p.x2[c + i] : v;
     }
 }
+
+// unit_of returns a power of two that makes m at most 2048 and at least 1024;
+// tiny ones have the same.
+static inline float unit_of(float m) { return as_type<float>(max(as_type<uint>(m) & 0x7f800000u, 0x10000000u) - (10u << 23)); }
+
+// halves4 returns four float16; larger values are the largest.
+static inline uint2 halves4(float4 v) { return as_type<uint2>(clamp(half4(v), half4(-65504.0h), half4(65504.0h))); }
 
 // quantise_block makes four int8 of each lane's part of a block of 32, which
 // eight lanes have, and returns the block's scale. Integers are those of every

@@ -28,8 +28,16 @@ var made embed.FS
 type Manifest struct {
 	Compiler      string   `json:"compiler"`      // of the PTX
 	Architectures []string `json:"architectures"` // that PTX is there for, in ascending order: sm_70, ...
+	Exact         []Exact  `json:"exact"`         // texts beside those
 	BindingAlign  int      `json:"binding_align"` // bytes that every binding's address is a multiple of
 	Kernels       []Kernel `json:"kernels"`
+}
+
+// Exact is a text for one processor alone, which has instructions that later
+// ones may not have.
+type Exact struct {
+	File         string `json:"file"`         // "halves.metal"
+	Architecture string `json:"architecture"` // "sm_90a"
 }
 
 // Kernel is one kernel of the sources.

@@ -48,6 +48,25 @@ func TestMade(t *testing.T) {
 			}
 		}
 	}
+	for _, e := range m.Exact {
+		text, err := PTX(e.File, e.Architecture)
+		if err != nil || !bytes.Contains(text, []byte(".target "+e.Architecture+"\n")) {
+			t.Errorf("%+v: %v", e, err)
+		}
+		for _, k := range m.Kernels {
+			for _, entry := range k.Entries {
+				if k.File == e.File && !bytes.Contains(text, []byte(".entry "+entry.Name+"(")) {
+					t.Errorf("%+v has no entry %s", e, entry.Name)
+				}
+			}
+		}
+		if e.File == "halves.metal" && bytes.Count(text, []byte("wgmma.mma_async")) == 0 {
+			t.Error("warpgroups multiply nothing")
+		}
+	}
+	if len(m.Exact) == 0 {
+		t.Error("no text for one processor alone")
+	}
 	if _, ok := m.Kernel("nothing"); ok {
 		t.Error("a kernel that is not there is found")
 	}

@@ -23,6 +23,8 @@ const (
 	KernelArgmax     decl.ID = 14
 	KernelRoPEAttn   decl.ID = 15
 	KernelArgmaxPart decl.ID = 16
+	KernelHalves     decl.ID = 17
+	KernelGEMMHalves decl.ID = 18
 )
 
 // Bindings of embed.
@@ -760,4 +762,81 @@ func (p ArgmaxPartParams) Put(c *Cmd) {
 	c.putU32(0, p.N)
 	c.putU32(4, p.Part)
 	c.ParamSize = 8
+}
+
+// Bindings of halves.
+const (
+	HalvesBindX   = 0 // r, [rows, in] float32, rows x_stride apart
+	HalvesBindX2  = 1 // r, silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x)
+	HalvesBindOut = 2 // w, [rows] of most [n] float16, rest [n] float16, unit float32 and 12 bytes that are not used; n is in rounded up to 64, and what is past in is 0
+)
+
+// Specialisation constants of halves.
+const (
+	HalvesSpecInput = 0 // what the input is
+)
+
+// HalvesParams are the parameters of halves.
+type HalvesParams struct {
+	In      uint32 // columns
+	XStride uint32 // elements from one row of x to the next
+}
+
+// HalvesParams decodes the parameter bytes as those of halves.
+func (c *Cmd) HalvesParams() HalvesParams {
+	return HalvesParams{
+		In:      c.u32(0),
+		XStride: c.u32(4),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p HalvesParams) Put(c *Cmd) {
+	c.putU32(0, p.In)
+	c.putU32(4, p.XStride)
+	c.ParamSize = 8
+}
+
+// Bindings of gemm_halves.
+const (
+	GEMMHalvesBindX = 0 // r, [rows] of most [n] float16, rest [n] float16, unit float32 and 12 bytes that are not used; n is in rounded up to 64, and what is past in is 0
+	GEMMHalvesBindW = 1 // r, [out, in] wtype
+	GEMMHalvesBindB = 2 // r, [out] float32
+	GEMMHalvesBindY = 3 // w, [rows, out] float32, rows y_stride apart
+)
+
+// Specialisation constants of gemm_halves.
+const (
+	GEMMHalvesSpecWType = 0 // weight type, a dtype.Type
+	GEMMHalvesSpecBias  = 1 // 1 if a bias is added
+)
+
+// GEMMHalvesParams are the parameters of gemm_halves.
+type GEMMHalvesParams struct {
+	In       uint32 // columns of W, whole pieces of 8
+	Out      uint32 // rows of W
+	YStride  uint32 // elements from one row of y to the next
+	Group    uint32 // rows of W a threadgroup computes, at most 128
+	RowGroup uint32 // rows of x a threadgroup computes them for, 64 or 128
+}
+
+// GEMMHalvesParams decodes the parameter bytes as those of gemm_halves.
+func (c *Cmd) GEMMHalvesParams() GEMMHalvesParams {
+	return GEMMHalvesParams{
+		In:       c.u32(0),
+		Out:      c.u32(4),
+		YStride:  c.u32(8),
+		Group:    c.u32(12),
+		RowGroup: c.u32(16),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p GEMMHalvesParams) Put(c *Cmd) {
+	c.putU32(0, p.In)
+	c.putU32(4, p.Out)
+	c.putU32(8, p.YStride)
+	c.putU32(12, p.Group)
+	c.putU32(16, p.RowGroup)
+	c.ParamSize = 20
 }

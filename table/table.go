@@ -310,8 +310,11 @@ func (e *Env) Value(name string) (uint64, bool) {
 	if i, ok := e.k.Spec(name); ok {
 		return uint64(e.s.Values[i]), true
 	}
-	if name == "context" {
+	switch name {
+	case "context":
 		return uint64(e.t.Header.Context), true
+	case "threads":
+		return uint64(e.c.Threadgroup[0]), true
 	}
 	return 0, false
 }

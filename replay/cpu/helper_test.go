@@ -78,6 +78,9 @@ func (b *builder) cmd(id decl.ID, specs []uint32, p params, patch table.Patch, s
 	k, _ := decl.Lookup(id)
 	c := table.Cmd{Kernel: id, Bindings: uint8(len(k.Bindings)), Patch: patch,
 		PatchOffset: [2]uint8{table.NoPatch, table.NoPatch}, Threadgroup: [3]uint32{32, 1, 1}}
+	if id == table.KernelGEMMHalves {
+		c.Threadgroup[0] = 256 // no other is declared
+	}
 	p.Put(&c)
 	switch patch.Kind() {
 	case table.PatchToken, table.PatchPosition, table.PatchArgmax, table.PatchRow:

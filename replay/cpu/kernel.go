@@ -57,6 +57,8 @@ var constructors = [...]func(b *binder) (kernel, error){
 	table.KernelArgmax:     newArgmax,
 	table.KernelRoPEAttn:   newRoPEAttn,
 	table.KernelArgmaxPart: newArgmaxPart,
+	table.KernelHalves:     newHalves,
+	table.KernelGEMMHalves: newGEMMHalves,
 }
 
 // binder gives a constructor the memory of one command's bindings. The first

@@ -33,7 +33,7 @@ type matmul struct {
 	rowBytes         int // of W
 	panel            int // rows of W at a time, with several rows of x
 
-	x, x2 []float32 // [rows, in], or parts; x2 is nil if the input is x, [in] for a norm
+	x, x2 []float32 // [rows, in], or parts; x2 is nil if the input is x, [in] for a norm; x is nil if it is in private memory
 	w     []byte    // [out, in]
 	b     []float32 // [out], or nil
 	y     []float32 // [rows, out]
@@ -182,7 +182,7 @@ func (k *matmul) runTiled(w *worker, first, last int, y []float32, stride int) {
 func (k *matmul) runFloat(w *worker, first, last int, y []float32, stride int) {
 	x := &w.float
 	x.x, x.stride, x.in, x.rows = k.x, k.xStride, k.in, w.rows
-	if k.x2 != nil {
+	if k.x2 != nil || k.x == nil {
 		x.x, x.stride = float32s(w.scratch), roundUp(4*k.in)/4
 	}
 	k.float(y, stride, k.w[first*k.rowBytes:][:(last-first)*k.rowBytes], last-first, x)

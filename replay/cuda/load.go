@@ -323,7 +323,7 @@ func (l *loader) assembledOf(name string) (*assembled, error) {
 			return a, nil
 		}
 	}
-	text := l.d.modules.text(name, l.d.gpu.capability())
+	text := l.d.modules.text(name, l.d.gpu.capability(), l.d.drv.Version())
 	if text == nil {
 		return nil, fmt.Errorf("cuda: kernels %s: %w", name, ErrNoKernels)
 	}

@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/replay/cuda/driver"
 	"github.com/pianola-engine/pianola/replay/cuda/fake"
 	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
@@ -306,7 +307,8 @@ func TestThreadgroupMemory(t *testing.T) {
 // TestChoose picks the most specific instance, and the newest text that fits.
 func TestChoose(t *testing.T) {
 	m := &Modules{
-		Texts: []Text{{Name: "a", Arch: 70}, {Name: "a", Arch: 90}, {Name: "a", Arch: 80}, {Name: "b", Arch: 100}},
+		Texts: []Text{{Name: "a", Arch: 70}, {Name: "a", Arch: 90}, {Name: "a", Arch: 80}, {Name: "b", Arch: 100},
+			{Name: "c", Arch: 90, Exact: true}, {Name: "c", Arch: 90}, {Name: "c", Arch: 100, Exact: true}, {Name: "c", Arch: 80}},
 		Instances: []Instance{
 			{Kernel: "gemv", Entry: "generic"},
 			{Kernel: "gemv", Entry: "f16", Fixed: []Fixed{{0, uint32(dtype.F16)}}},
@@ -342,12 +344,20 @@ func TestChoose(t *testing.T) {
 	}
 	for capability, want := range map[int]int{61: 0, 70: 70, 75: 70, 80: 80, 89: 80, 90: 90, 120: 90} {
 		got := 0
-		if text := m.text("a", capability); text != nil {
+		if text := m.text("a", capability, driver.Oldest); text != nil {
 			got = text.Arch
 		}
 		if got != want || m.supports(capability) != (want != 0) {
 			t.Errorf("capability %d: sm_%d, want sm_%d", capability, got, want)
 		}
+	}
+	for capability, want := range map[int]Text{80: {Arch: 80}, 89: {Arch: 80}, 90: {Arch: 90, Exact: true}, 100: {Arch: 100, Exact: true}, 103: {Arch: 90}} {
+		if got := m.text("c", capability, exactDriver); got == nil || got.Arch != want.Arch || got.Exact != want.Exact {
+			t.Errorf("capability %d: %+v, want %+v", capability, got, want)
+		}
+	}
+	if got := m.text("c", 90, driver.Oldest); got == nil || got.Exact {
+		t.Errorf("a driver that does not know the language: %+v", got)
 	}
 	tab := &table.Table{Specs: []table.Spec{{Kernel: table.KernelAttn, Values: values(64, 1)}}}
 	_, err := m.instance(tab, &table.Cmd{Kernel: table.KernelAttn})

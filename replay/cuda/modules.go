@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pianola-engine/pianola/replay/cuda/driver"
 	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/table/decl"
@@ -20,6 +21,9 @@ type Modules struct {
 type Text struct {
 	Name string // of the family, "gemv"
 	Arch int    // the compute capability that it needs, 10*major + minor
+	// Exact says that it is for GPUs of that capability alone, of which it uses
+	// instructions that others do not have.
+	Exact bool
 	// Read returns the text. A zero byte may end it.
 	Read func() ([]byte, error)
 }
@@ -45,13 +49,23 @@ type Fixed struct {
 // kernelPatch is the name of the kernel that writes the seconds; see patch.go.
 const kernelPatch = "patch"
 
+// serves reports whether a text is for GPUs of a compute capability.
+func (t *Text) serves(capability int) bool {
+	return t.Arch == capability || t.Arch < capability && !t.Exact
+}
+
+// exactDriver is the first driver that knows the language of texts for one GPU
+// alone, PTX 8.0.
+const exactDriver driver.Version = 12000
+
 // text returns the text of a name for a GPU of a compute capability: the one
-// for the newest architecture that is not newer than it.
-func (m *Modules) text(name string, capability int) *Text {
+// for it alone, if the driver knows it, or else for the newest architecture that
+// is not newer than it.
+func (m *Modules) text(name string, capability int, v driver.Version) *Text {
 	var best *Text
 	for i := range m.Texts {
 		t := &m.Texts[i]
-		if t.Name == name && t.Arch <= capability && (best == nil || t.Arch > best.Arch) {
+		if t.Name == name && t.serves(capability) && (!t.Exact || v >= exactDriver) && (best == nil || t.Arch > best.Arch || t.Arch == best.Arch && t.Exact) {
 			best = t
 		}
 	}
@@ -61,7 +75,7 @@ func (m *Modules) text(name string, capability int) *Text {
 // supports reports whether some text is for a compute capability.
 func (m *Modules) supports(capability int) bool {
 	for i := range m.Texts {
-		if m.Texts[i].Arch <= capability {
+		if m.Texts[i].serves(capability) {
 			return true
 		}
 	}

@@ -29,6 +29,7 @@ type command struct {
 	params  interface{ Put(*table.Cmd) }
 	second  pianolaSecond
 	context uint32            // 0: contextRows
+	threads uint32            // 0: 32
 	absent  []string          // bindings that are not there
 	input   map[string][]byte // what bindings hold; others hold noise
 }
@@ -59,7 +60,7 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	slot("stops", table.SlotStops, 4)
 	slot("step", table.SlotStep, table.StepSize)
 
-	cmd := table.Cmd{Kernel: c.kernel, Bindings: uint8(len(k.Bindings)), PatchOffset: [2]uint8{table.NoPatch, table.NoPatch}, Threadgroup: [3]uint32{32, 1, 1}}
+	cmd := table.Cmd{Kernel: c.kernel, Bindings: uint8(len(k.Bindings)), PatchOffset: [2]uint8{table.NoPatch, table.NoPatch}, Threadgroup: [3]uint32{cmp.Or(c.threads, 32), 1, 1}}
 	c.params.Put(&cmd)
 	cmd.PutSecond(decl.SecondIndex, c.second.index)
 	cmd.PutSecond(decl.SecondKVLen, c.second.kvLen)

@@ -154,8 +154,8 @@ func (p *project) check() error {
 // the manifest.
 func (p *project) make() ([]output, error) {
 	var jobs []func() error
-	outputs := make([]output, len(p.kernels)*len(architectures))
-	for i, s := range p.kernels {
+	var outputs []output
+	for _, s := range p.kernels {
 		text, err := s.ptxSource()
 		if err != nil {
 			return nil, err
@@ -164,18 +164,21 @@ func (p *project) make() ([]output, error) {
 		if err := p.put(name, text); err != nil {
 			return nil, err
 		}
-		for j, a := range architectures {
+		for _, a := range architectures {
+			if a.file != "" && a.file != s.base() {
+				continue
+			}
+			i, path := len(outputs), "shaders/ptx/"+shaders.PTXName(s.base(), a.name)
+			outputs = append(outputs, output{path: path})
 			jobs = append(jobs, func() error {
-				text, err := p.ptx(name, a.name, a.isa, a.number)
+				text, err := p.ptx(name, &a)
 				if err != nil {
 					return err
 				}
-				path := "shaders/ptx/" + shaders.PTXName(s.base(), a.name)
 				if err := checkBegins(text, path); err != nil {
 					return err
 				}
-				text, err = finishPTX(text, s, path)
-				outputs[i*len(architectures)+j] = output{path, text}
+				outputs[i].text, err = finishPTX(text, s, path)
 				return err
 			})
 		}
@@ -190,7 +193,11 @@ func (p *project) make() ([]output, error) {
 func (p *project) manifest() ([]byte, error) {
 	m := shaders.Manifest{Compiler: p.version, BindingAlign: bindingAlign, Kernels: []shaders.Kernel{}}
 	for _, a := range architectures {
-		m.Architectures = append(m.Architectures, a.name)
+		if a.file == "" {
+			m.Architectures = append(m.Architectures, a.name)
+		} else if slices.ContainsFunc(p.kernels, func(s *source) bool { return s.base() == a.file }) {
+			m.Exact = append(m.Exact, shaders.Exact{File: a.file, Architecture: a.name})
+		}
 	}
 	for _, s := range p.kernels {
 		for i := range s.kernels {

@@ -127,9 +127,12 @@ func (t *toolchain) includes() []string {
 }
 
 // ptx compiles a source of the build folder to PTX for an architecture.
-func (t *toolchain) ptx(file, arch, isa string, number int) ([]byte, error) {
+func (t *toolchain) ptx(file string, a *architecture) ([]byte, error) {
 	args := append([]string{}, language...)
-	args = append(args, "--target=nvptx64-nvidia-cuda", "-march="+arch, "-Xclang", "-target-feature", "-Xclang", isa, fmt.Sprintf("-DPIANOLA_SM=%d", number),
+	for _, d := range a.defines {
+		args = append(args, "-D"+d)
+	}
+	args = append(args, "--target=nvptx64-nvidia-cuda", "-march="+a.name, "-Xclang", "-target-feature", "-Xclang", a.isa, fmt.Sprintf("-DPIANOLA_SM=%d", a.number),
 		// Barriers and shuffles must not move into branches.
 		"-fconvergent-functions",
 		// It would split 128-bit loads beside inline assembly.

@@ -10,15 +10,22 @@ import (
 	"github.com/pianola-engine/pianola/table/decl"
 )
 
-// architectures are the targets of PTX, with the version of the language: the
-// driver compiles each for the processors from that one on.
-var architectures = []struct {
+// architecture is a target of PTX.
+type architecture struct {
 	name, isa string
 	number    int
-}{
-	{"sm_70", "+ptx63", 70},
-	{"sm_80", "+ptx78", 80},
-	{"sm_90", "+ptx78", 90},
+	file      string // of the only source it is for, "" for all
+	defines   []string
+}
+
+// architectures are the targets of PTX, with the version of the language: the
+// driver compiles each for the processors from that one on, those that are for
+// one source for that processor alone.
+var architectures = []architecture{
+	{name: "sm_70", isa: "+ptx63", number: 70},
+	{name: "sm_80", isa: "+ptx78", number: 80},
+	{name: "sm_90", isa: "+ptx78", number: 90},
+	{name: "sm_90a", isa: "+ptx80", number: 90, file: "halves.metal", defines: []string{"PIANOLA_WARPGROUPS=1"}},
 }
 
 // helper is a kernel that devices need and tables do not have: it has no
@@ -75,6 +82,7 @@ var rows = fix("wtype", append(floats, quantised...)...).and("act", decl.ActF32)
 var instances = []compiled{
 	{kernel: "gemv", fixed: append(rows, tiled...)},
 	{kernel: "gemm", fixed: append(rows, tiled...)},
+	{kernel: "gemm_halves", fixed: fix("wtype", uint32(dtype.F16), uint32(dtype.BF16))},
 	{kernel: "embed", fixed: append(fix("wtype", append(floats, quantised...)...).and("weights", uint32(dtype.Rows)), fix("wtype", quantised...).and("weights", uint32(dtype.Tiled16))...)},
 	{kernel: "attn", fixed: slices.Concat(fix("tile", 0, 1), fix("head_dim", 64, 80, 96, 128).and("tile", 0, 1), fix("head_dim", 256).and("tile", 0))},
 	{kernel: "rope_attn", generic: true, fixed: fix("head_dim", 64, 80, 96, 128, 256)},

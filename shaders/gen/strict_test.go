@@ -113,7 +113,7 @@ func passes(t *testing.T, tools *toolchain, s snippet) map[string]error {
 	put("snippet.host.cc", src.hostSource())
 	got["target"] = tools.object("snippet.host.cc", filepath.Join(dir, "snippet.o"), false)
 	for _, a := range architectures {
-		text, err := tools.ptx("snippet.ptx.cc", a.name, a.isa, a.number)
+		text, err := tools.ptx("snippet.ptx.cc", &a)
 		if err != nil {
 			got["target"] = err
 			continue

@@ -91,9 +91,9 @@ type Kernel struct {
 	Second   []Second
 	Specs    []Constant // specialisation constants, in order
 	Grid     [3]string  // threadgroups: what each tile is, x fastest
-	Require  []string   // what must hold of the arguments, as "expr <= expr"
+	Require  []string   // what must hold of the arguments, as "expr <= expr"; the name threads is there too
 	Worker   string     // bytes of private memory a worker of the CPU team needs, "" for none
-	TGMem    string     // bytes of threadgroup memory on a GPU; the name threads is there too
+	TGMem    string     // bytes of threadgroup memory on a GPU, threads likewise
 	Step     bool       // writes the step block (stop flag, count)
 	Optional []string   // parameters and secondary fields that dumps for people leave out where they are 0
 
@@ -105,7 +105,7 @@ type Kernel struct {
 
 type requirement struct{ left, right Expr }
 
-// nameThreads stands for a threadgroup's size in TGMem.
+// nameThreads stands for a threadgroup's size in TGMem and in Require.
 const nameThreads = "threads"
 
 // nameContext stands for the table's context limit in expressions.

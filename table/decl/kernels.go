@@ -427,7 +427,56 @@ var Kernels = []Kernel{
 		Second: []Second{secondRows},
 		TGMem:  "div(threads,32)*8",
 	},
+	{
+		Name:    "halves",
+		Doc:     "Makes pairs of float16 of the rows of an input, for gemm_halves: input[r] = unit[r] * (most[r] + rest[r]), to 2^-22 of the row's largest element, whose size is from 1024 to 2048 units, a power of two.",
+		Grid:    [3]string{"rows", "1", "1"},
+		Require: []string{"1 <= in", "8*div(in,8) <= in", "in <= x_stride", "input <= 1"},
+		Bindings: []Binding{
+			{Name: "x", Role: Read, Extent: "((rows-1)*x_stride+in)*4", Doc: "[rows, in] float32, rows x_stride apart"},
+			{Name: "x2", Role: Read, Extent: "((rows-1)*x_stride+in)*4", If: "input", Doc: "silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x)"},
+			{Name: "out", Role: Write, Extent: "rows*" + halvesRow, Doc: "[rows] of " + halvesDoc},
+		},
+		Params: []Field{
+			{"in", U32, "columns"},
+			{"x_stride", U32, "elements from one row of x to the next"},
+		},
+		Second: []Second{secondRows},
+		Specs:  []Constant{constInput},
+		Worker: "in*4", // a row of silu_mul
+		TGMem:  "div(threads,32)*4",
+	},
+	{
+		Name: "gemm_halves",
+		Doc:  "gemm of float16 or bfloat16 weights and an input that halves has made.",
+		Grid: [3]string{"div(out,group)", "div(rows,row_group)", "1"},
+		Require: []string{"1 <= in", "8*div(in,8) <= in", "1 <= out", "out <= y_stride", "2 <= wtype", "wtype <= 3", "1 <= group", "1 <= row_group", "row_group <= 128",
+			"64*div(row_group,64) <= row_group", "group <= 128", "threads <= 256", "256 <= threads"},
+		Bindings: []Binding{
+			{Name: "x", Role: Read, Extent: "rows*" + halvesRow, Doc: "[rows] of " + halvesDoc},
+			{Name: "w", Role: Read, Extent: "mat(0,wtype,out,in)", Doc: "[out, in] wtype"},
+			{Name: "b", Role: Read, Extent: "out*4", If: "bias", Doc: "[out] float32"},
+			{Name: "y", Role: Write, Extent: "((rows-1)*y_stride+out)*4", Doc: "[rows, out] float32, rows y_stride apart"},
+		},
+		Params: []Field{
+			{"in", U32, "columns of W, whole pieces of 8"},
+			{"out", U32, "rows of W"},
+			{"y_stride", U32, "elements from one row of y to the next"},
+			{"group", U32, "rows of W a threadgroup computes, at most 128"},
+			{"row_group", U32, "rows of x a threadgroup computes them for, 64 or 128"},
+		},
+		Second: []Second{secondRows},
+		Specs:  []Constant{constWType, constBias},
+		Worker: "rows*(in*4+64)", // the input as float32
+		TGMem:  "197632",
+	},
 }
+
+// halvesRow is the size of a row of halves, halvesDoc what it is.
+const (
+	halvesRow = "(64*div(in,64)+4)*4"
+	halvesDoc = "most [n] float16, rest [n] float16, unit float32 and 12 bytes that are not used; n is in rounded up to 64, and what is past in is 0"
+)
 
 func init() {
 	for i := range Kernels {
@@ -473,15 +522,14 @@ func (k *Kernel) compile() error {
 	if k.worker, err = parse(k.Worker); err != nil {
 		return err
 	}
-	known[nameThreads] = true
-	if k.tgMem, err = parse(k.TGMem); err != nil {
-		return err
-	}
-	delete(known, nameThreads)
 	for i, src := range k.Grid {
 		if k.grid[i], err = parse(src); err != nil {
 			return err
 		}
+	}
+	known[nameThreads] = true
+	if k.tgMem, err = parse(k.TGMem); err != nil {
+		return err
 	}
 	for _, src := range k.Require {
 		left, right, ok := strings.Cut(src, "<=")
@@ -497,6 +545,7 @@ func (k *Kernel) compile() error {
 		}
 		k.require = append(k.require, r)
 	}
+	delete(known, nameThreads)
 	for i := range k.Bindings {
 		b := &k.Bindings[i]
 		if b.extent, err = parse(b.Extent); err != nil {

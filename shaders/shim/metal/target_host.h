@@ -23,6 +23,10 @@ PIANOLA_INLINE void simdgroup_wait() { exchange(0, "simdgroup_barrier"); }
 
 // Copies are there at once.
 PIANOLA_INLINE void copy16(threadgroup void *to, device const void *from) { __builtin_memcpy((void *)to, (const void *)from, 16); }
+PIANOLA_INLINE void copy_or_zero16(threadgroup void *to, device const void *from, uint n) {
+    __builtin_memset((void *)to, 0, 16);
+    if (n != 0) copy16(to, from);
+}
 PIANOLA_INLINE void copy8(threadgroup void *to, device const void *from) { __builtin_memcpy((void *)to, (const void *)from, 8); }
 PIANOLA_INLINE void copy4(threadgroup void *to, device const void *from) { __builtin_memcpy((void *)to, (const void *)from, 4); }
 PIANOLA_INLINE void commit_copies() {}

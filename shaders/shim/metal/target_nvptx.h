@@ -48,6 +48,10 @@ PIANOLA_INLINE uint shared_address(threadgroup const void *p) { return (uint)(ul
 PIANOLA_INLINE void copy16(threadgroup void *to, device const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
+// copy_or_zero16 copies n bytes, 16 or none, and zeros instead.
+PIANOLA_INLINE void copy_or_zero16(threadgroup void *to, device const void *from, uint n) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(n) : "memory");
+}
 PIANOLA_INLINE void copy8(threadgroup void *to, device const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
@@ -79,6 +83,62 @@ PIANOLA_INLINE float4 multiply_halves(uint4 a, uint2 b, float4 c) {
                  : "r"(a.x), "r"(a.z), "r"(a.y), "r"(a.w), "r"(b.x), "r"(b.y));
     return float4{c0, c1, c2, c3};
 }
+#ifdef PIANOLA_WARPGROUPS
+// Products of matrices by a warpgroup, of 4 warps: 64 rows of A by 16 columns,
+// 8*N rows of B, both in shared memory in rows of 128 bytes, whose pieces of 16
+// bytes are in the order that 8 rows' own numbers, exclusive or, make of them. A
+// group of rows, 8 of them, begins at a multiple of 1024 bytes.
+PIANOLA_INLINE threadgroup uchar *aligned_matrix(threadgroup uchar *p) { return p + (0u - shared_address(p)) % 1024; }
+// matrix_at describes a matrix: where it is, and that 8 rows are 1024 bytes.
+PIANOLA_INLINE ulong matrix_at(threadgroup const uchar *p) { return (ulong)(shared_address(p) / 16) | 1ul << 16 | 64ul << 32 | 1ul << 62; }
+// publish orders what the thread has written before the warpgroups' reads behind
+// the next barrier.
+PIANOLA_INLINE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+PIANOLA_INLINE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+PIANOLA_INLINE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// wait_products waits for all groups of products but the last N.
+template <uint N> PIANOLA_INLINE void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+
+// multiply_shared begins to add products to d, which has 4*N sums of each lane:
+// of 8 rows of B four, as shaders/mma.h has them. end_products waits for them.
+template <uint N> PIANOLA_INLINE void multiply_shared(float *d, ulong a, ulong b) {
+    static_assert(N == 8 || N == 16, "blocks of rows of B: 8 or 16");
+    if constexpr (N == 16) {
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+                     "%64, %65, p, 1, 1, 0, 0; }"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+                   "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+                   "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+                   "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+                   "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+                 : "l"(a), "l"(b)
+                 : "memory");
+    } else {
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                     "%32, %33, p, 1, 1, 0, 0; }"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+                 : "l"(a), "l"(b)
+                 : "memory");
+    }
+}
+template <uint N> PIANOLA_INLINE void end_products(float *d) {
+    wait_products<0>();
+#pragma unroll
+    for (uint i = 0; i < 4 * N; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+#endif
 #endif
 } // namespace shim
 

@@ -277,6 +277,44 @@ static void silu_mul(const launch *l) {
         for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = silu(F(0)[(uint64_t)r * p->stride + i]) * F(1)[(uint64_t)r * p->stride + i];
 }
 
+// A row of halves: most and rest, n float16 each, and the unit.
+static uint32_t halves_columns(uint32_t in) { return (in + 63) / 64 * 64; }
+static uint8_t *halves_row(uint8_t *b, uint32_t in, uint32_t r) { return b + (uint64_t)r * (4 * halves_columns(in) + 16); }
+
+static void halves(const launch *l) {
+    PARAMS(halves);
+    uint32_t n = halves_columns(p->in);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        _Float16 *to = (_Float16 *)halves_row(l->bind[2], p->in, r);
+        float most = 0x1p-95f;
+        for (int pass = 0; pass < 2; pass++) {
+            float unit = ldexpf(1, ilogbf(most) - 10);
+            for (uint32_t i = 0; i < n; i++) {
+                uint64_t at = (uint64_t)r * p->x_stride + i;
+                float v = i >= p->in ? 0 : l->specs[0] ? silu(F(0)[at]) * F(1)[at] : F(0)[at];
+                if (fabsf(v) > most) most = fabsf(v);
+                to[i] = (_Float16)(v / unit);
+                to[n + i] = (_Float16)(v / unit - (float)to[i]);
+            }
+            memcpy(to + 2 * n, &unit, 4);
+        }
+    }
+}
+
+static void gemm_halves(const launch *l) {
+    PARAMS(gemm_halves);
+    uint32_t n = halves_columns(p->in);
+    float *x = malloc(p->in * sizeof *x), unit;
+    for (uint32_t r = 0; r < rows(l); r++) {
+        const _Float16 *from = (const _Float16 *)halves_row(l->bind[0], p->in, r);
+        memcpy(&unit, from + 2 * n, 4);
+        for (uint32_t i = 0; i < p->in; i++) x[i] = ((float)from[i] + (float)from[n + i]) * unit;
+        for (uint32_t o = 0; o < p->out; o++)
+            F(3)[(uint64_t)r * p->y_stride + o] = dot(l->bind[1], l->specs[0], (uint64_t)o * p->in, x, p->in) + (l->specs[1] ? F(2)[o] : 0);
+    }
+    free(x);
+}
+
 static void argmax_part(const launch *l) {
     PARAMS(argmax_part);
     for (uint32_t first = 0, u = 0; first < p->n; first += p->part, u++) {
@@ -332,7 +370,7 @@ static void patch(const launch *l) {
 }
 
 // Every kernel looks at the stop flag first.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(argmax_part) X(argmax) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(patch)
 #define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)
 

@@ -1,0 +1,133 @@
+package cpu
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// halvesChunk is what a row of halves is rounded up to, in columns.
+const halvesChunk = 64
+
+// halvesRow is a row of halves of n columns, whole chunks: most and rest, n
+// float16 each, and the unit.
+type halvesRow struct {
+	b []byte
+	n int
+}
+
+// halvesOf returns row r of rows of halves of an input of so many columns.
+func halvesOf(b []byte, in, r int) halvesRow {
+	n := (in + halvesChunk - 1) / halvesChunk * halvesChunk
+	size := 4*n + 16
+	return halvesRow{b[r*size:][:size], n}
+}
+
+func (h halvesRow) most() []byte { return h.b[:2*h.n] }
+func (h halvesRow) rest() []byte { return h.b[2*h.n : 4*h.n] }
+
+func (h halvesRow) unit() float32 {
+	return math.Float32frombits(binary.LittleEndian.Uint32(h.b[4*h.n:]))
+}
+
+func (h halvesRow) setUnit(u float32) {
+	binary.LittleEndian.PutUint32(h.b[4*h.n:], math.Float32bits(u))
+}
+
+// put sets the row to x: what is past its end is 0.
+func (h halvesRow) put(x []float32) {
+	var most float32
+	for _, v := range x {
+		most = max(most, float32(math.Abs(float64(v))))
+	}
+	// A power of two, of which the largest element is 1024 to 2048; tiny ones
+	// have the same.
+	unit := max(math.Float32bits(most)&0x7f800000, 0x10000000) - 10<<23
+	h.setUnit(math.Float32frombits(unit))
+	inverse := math.Float32frombits(254<<23 - unit)
+	clear(h.b[:4*h.n])
+	for i, v := range x {
+		v *= inverse
+		m := dtype.F32ToF16(v)
+		binary.LittleEndian.PutUint16(h.most()[2*i:], m)
+		binary.LittleEndian.PutUint16(h.rest()[2*i:], dtype.F32ToF16(v-dtype.F16ToF32(m)))
+	}
+}
+
+// get sets x to the row.
+func (h halvesRow) get(x []float32) {
+	unit := h.unit()
+	for i := range x {
+		m, r := binary.LittleEndian.Uint16(h.most()[2*i:]), binary.LittleEndian.Uint16(h.rest()[2*i:])
+		x[i] = (dtype.F16ToF32(m) + dtype.F16ToF32(r)) * unit
+	}
+}
+
+// halves makes rows of halves.
+type halves struct {
+	ops         *ops
+	in, xStride int
+	x, x2       []float32 // [rows, in]; x2 is nil if the input is x
+	out         []byte    // rows of halves
+}
+
+func newHalves(b *binder) (kernel, error) {
+	p := b.cmd.HalvesParams()
+	k := &halves{ops: b.ops, in: int(p.In), xStride: int(p.XStride), x: b.f32(table.HalvesBindX), out: b.words(table.HalvesBindOut)}
+	if b.spec(table.HalvesSpecInput) == decl.InputSiLUMul {
+		k.x2 = b.f32(table.HalvesBindX2)
+	}
+	return k, b.err
+}
+
+func (k *halves) units(w *worker) int { return w.rows }
+
+func (k *halves) run(w *worker, lo, hi int) {
+	for r := lo; r < hi; r++ {
+		x := k.x[r*k.xStride:][:k.in]
+		if k.x2 != nil {
+			y := float32s(w.scratch[:4*k.in])
+			k.ops.siluMul(y, x, k.x2[r*k.xStride:][:k.in])
+			x = y
+		}
+		halvesOf(k.out, k.in, r).put(x)
+	}
+}
+
+// gemmHalves multiplies rows of halves, which it makes float32 again.
+type gemmHalves struct {
+	matmul
+	halves []byte // rows of halves
+}
+
+func newGEMMHalves(b *binder) (kernel, error) {
+	p := b.cmd.GEMMHalvesParams()
+	t := dtype.Type(b.spec(table.GEMMHalvesSpecWType))
+	float, ok := b.ops.float[t]
+	if !ok || t != dtype.F16 && t != dtype.BF16 {
+		return nil, &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
+	}
+	size, _ := t.Bytes(uint64(p.In))
+	k := &gemmHalves{
+		matmul: matmul{
+			ops: b.ops, float: float, in: int(p.In), out: int(p.Out), group: int(p.Group), yStride: int(p.YStride),
+			rowBytes: int(size), w: b.bytes(table.GEMMHalvesBindW), y: b.f32(table.GEMMHalvesBindY),
+		},
+		halves: b.words(table.GEMMHalvesBindX),
+	}
+	b.need(p.Group > 0, "the group is 0")
+	if b.spec(table.GEMMHalvesSpecBias) != 0 {
+		k.b = b.f32(table.GEMMHalvesBindB)
+	}
+	return k, b.err
+}
+
+func (k *gemmHalves) run(w *worker, lo, hi int) {
+	for r := range w.rows {
+		halvesOf(k.halves, k.in, r).get(float32s(w.scratch[r*roundUp(4*k.in):][:4*k.in]))
+	}
+	k.more(w, lo, hi)
+}
