@@ -5,6 +5,8 @@
 # softmetal  the tests of the Metal device on Metal in software; needs cgo, clang 19
 #          and GCC's Objective-C runtime
 # metallib  compiles the GPU kernels for embedding; needs a Mac with Xcode
+# darwinkit  the border to darwinkit, executed with darwinkit's own code on Metal in
+#          software; needs libffi too
 # golden   rewrites the golden files of the tests
 # gen      rewrites what is generated from the kernel declarations, the NEON
 #          assembly from its C files and the PTX from the GPU kernels; the latter
@@ -21,7 +23,7 @@ TOOL = $$(go -C tools tool -n $(1))
 
 .PHONY: check test test-arm64 softmetal metallib golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
 
-check: fmt vet lint ranks generated api-check cross test-arm64 softmetal
+check: fmt vet lint ranks generated api-check cross test-arm64 softmetal darwinkit
 
 fmt:
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
@@ -77,6 +79,10 @@ softmetal:
 
 metallib:
 	go run ./replay/metal/kernels/gen
+
+darwinkit:
+	@test -n "$$(ls /usr/include/ffi.h /usr/include/*/ffi.h 2>/dev/null)" || { echo "darwinkit: missing, as Debian names its packages: libffi-dev"; exit 1; }
+	replay/metal/darwinkit/testdata/execute/run.sh
 
 golden:
 	go test ./compiler ./table ./cmd/pianola -update

@@ -3,6 +3,7 @@ package pianola
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/pianola-engine/pianola/chip"
@@ -48,8 +49,14 @@ func newDevice(o Options) (*target, error) {
 	default:
 		return nil, &DeviceError{Device: deviceName(o.Device), Mode: o.Mode, Why: "the modes are encode, record, resident"}
 	}
+	if o.Metal.Shared != nil && (o.Threads != 0 || !slices.Contains([]string{"", "auto", "metal"}, o.Device)) {
+		return nil, &DeviceError{Device: deviceName(o.Device), Why: "Options.Metal.Shared is a GPU, of device metal"}
+	}
 	switch o.Device {
 	case "", "auto":
+		if o.Metal.Shared != nil {
+			return newMetal(o.Mode, o.Metal)
+		}
 		if o.Threads == 0 && metalFirst {
 			if t, err := newMetal(o.Mode, o.Metal); err == nil {
 				return t, nil

@@ -6,8 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/replay/metal"
@@ -24,6 +26,11 @@ type MetalOptions struct {
 	// NoArchive compiles pipelines each time, instead of keeping them in the
 	// folder pianola/metal of the user's cache.
 	NoArchive bool
+	// Shared is a GPU that the program has already, with a queue of it on which
+	// chains run among the program's own work, and what it encodes with each
+	// chain; Options.Device is "" or "metal" then. Package
+	// replay/metal/darwinkit makes one of darwinkit's objects.
+	Shared *metal.Shared
 }
 
 // archive returns the folder for pipelines, "" for none.
@@ -35,7 +42,7 @@ func (o *MetalOptions) archive() string {
 	return filepath.Join(cache, "pianola", "metal")
 }
 
-// newMetal returns the Apple GPU.
+// newMetal returns the Apple GPU, the program's own or the system's.
 func newMetal(mode string, o MetalOptions) (*target, error) {
 	k, err := kernels.Embedded()
 	if err != nil {
@@ -44,7 +51,7 @@ func newMetal(mode string, o MetalOptions) (*target, error) {
 	if mode == "resident" {
 		return nil, &DeviceError{Device: "metal", Mode: mode, Why: "the modes are " + strings.Join(metal.Modes(), ", ")}
 	}
-	d, err := metal.New(metal.Options{Mode: mode, Kernels: k, Archive: o.archive()})
+	d, err := metal.New(metal.Options{Mode: mode, Kernels: k, Archive: o.archive(), Shared: o.Shared})
 	if err != nil {
 		return nil, &DeviceError{Device: "metal", Why: err.Error(), Err: err}
 	}
@@ -70,27 +77,73 @@ func metalChip(p driver.Properties) (*chip.Chip, string, error) {
 }
 
 func metalStatus() DeviceStatus {
-	on, err := newMetal("", MetalOptions{NoArchive: true})
+	native, err := driver.SystemDevice()
 	if err != nil {
-		why := err.Error()
-		var missing *DeviceError
-		if errors.As(err, &missing) {
-			why = missing.Why
-		}
-		return DeviceStatus{Info: table.Info{Device: "metal"}, Why: why}
+		return DeviceStatus{Info: table.Info{Device: "metal"}, Why: "metal: " + err.Error()}
 	}
-	d, _ := on.dev.(*metal.Device)
-	p, info := d.Properties(), d.Info()
-	if err := d.Close(); err != nil {
+	defer driver.Release(native)
+	return MetalStatus(native)
+}
+
+// MetalStatus describes a GPU of the program's, an id<MTLDevice>, as Devices
+// describes the system's.
+func MetalStatus(native unsafe.Pointer) DeviceStatus {
+	info := table.Info{Device: "metal", Modes: metal.Modes()}
+	p, err := driver.Describe(native)
+	if err != nil {
+		return DeviceStatus{Info: table.Info{Device: "metal"}, Why: "metal: " + err.Error()}
+	}
+	info.Name, info.Detail = p.Name, metal.Detail(p)
+	c, note, err := metalChip(p)
+	if err == nil {
+		_, err = kernels.Embedded()
+	}
+	if err != nil {
 		return DeviceStatus{Info: info, Why: err.Error()}
 	}
 	cores := ""
 	if p.Cores > 0 {
 		cores = fmt.Sprintf("%d cores, ", p.Cores)
 	}
-	limits := fmt.Sprintf("%sthreadgroups of %d threads and %d KiB, buffers of %d MiB, chip %s", cores, p.MaxThreads, p.ThreadgroupMemory>>10, p.MaxBuffer>>20, on.chip.Name)
-	if on.chipNote != "" {
-		limits += " (" + on.chipNote + ")"
+	limits := fmt.Sprintf("%sthreadgroups of %d threads and %d KiB, buffers of %d MiB, chip %s", cores, p.MaxThreads, p.ThreadgroupMemory>>10, p.MaxBuffer>>20, c.Name)
+	if note != "" {
+		limits += " (" + note + ")"
 	}
 	return DeviceStatus{Info: info, Available: true, Memory: p.WorkingSet - min(p.Allocated, p.WorkingSet), Limits: limits}
+}
+
+// MetalObjects returns the Metal objects that a model works with, for programs
+// with Metal work of their own: the GPU, the queue, and the fence that what
+// touches its buffers waits for and updates. The error is a *DeviceError if the
+// model is not on Metal.
+func (m *Model) MetalObjects() (metal.Objects, error) {
+	d, err := m.metal()
+	if err != nil {
+		return metal.Objects{}, err
+	}
+	return d.Objects()
+}
+
+func (m *Model) metal() (*metal.Device, error) {
+	d, ok := m.dev.(*metal.Device)
+	if !ok {
+		return nil, &DeviceError{Device: "metal", Why: "the model is on " + m.dev.Info().Device}
+	}
+	return d, nil
+}
+
+// MetalSpan returns where a slot of the model's table is on the GPU: "logits",
+// [rows, vocab] float32; "tokens", the ring, [context+1] uint32; "kv.0.k", a
+// layer's cache; or a weight by its name in the dump. See metal.Device's Span for
+// how long it is there. The error is a *DeviceError if the model is not on Metal.
+func (s *Session) MetalSpan(slot string) (metal.Span, error) {
+	d, err := s.m.metal()
+	if err != nil {
+		return metal.Span{}, err
+	}
+	i := slices.IndexFunc(s.m.t.Slots, func(of table.Slot) bool { return of.Name == slot })
+	if i < 0 {
+		return metal.Span{}, fmt.Errorf("pianola: the table has no slot %.40q", slot)
+	}
+	return d.Span(s.s.ID(), uint32(i))
 }

@@ -1,9 +1,12 @@
 package pianola
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
+	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/replay/metal/driver"
 	"github.com/pianola-engine/pianola/replay/metal/kernels"
 )
@@ -45,5 +48,43 @@ func TestMetalSource(t *testing.T) {
 		if strings.Count(text, "kernel void "+kernel.Name+"(") != 1 || kernel.MaxThreads == 0 {
 			t.Errorf("kernel %s: %+v", kernel.Name, kernel)
 		}
+	}
+}
+
+// TestMetalOptions refuses a program's GPU on another device, and asks models
+// elsewhere for Metal's objects.
+func TestMetalOptions(t *testing.T) {
+	ctx := context.Background()
+	const path = "testdata/tiny/llama/model.gguf"
+	var missing *DeviceError
+	for _, o := range []Options{{Device: "cpu"}, {Device: "cuda"}, {Device: "metal", Threads: 2}} {
+		o.Metal.Shared = &metal.Shared{}
+		if _, err := Open(ctx, path, o); !errors.As(err, &missing) || !strings.Contains(err.Error(), "Options.Metal.Shared") {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	// A GPU that is none is an error, and not the CPU.
+	if _, err := Open(ctx, path, Options{Metal: MetalOptions{Shared: &metal.Shared{}}}); !errors.As(err, &missing) || missing.Device != "metal" {
+		t.Error(err)
+	}
+	m, err := Open(ctx, path, Options{Device: "cpu", Context: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.NewSession(SessionOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.MetalObjects(); !errors.As(err, &missing) || !strings.HasSuffix(err.Error(), "the model is on cpu") {
+		t.Error(err)
+	}
+	if _, err := s.MetalSpan("logits"); !errors.As(err, &missing) {
+		t.Error(err)
+	}
+	if s := MetalStatus(nil); s.Available || s.Why == "" {
+		t.Errorf("%+v", s)
+	}
+	if err := errors.Join(s.Close(), m.Close()); err != nil {
+		t.Error(err)
 	}
 }

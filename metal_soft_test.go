@@ -4,13 +4,17 @@ package pianola
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/replay/metal/driver"
 	"github.com/pianola-engine/pianola/replay/metal/soft"
 )
@@ -108,5 +112,76 @@ func TestMetalStatus(t *testing.T) {
 		if s := metalStatus(); s.Limits != c.limits || s.Name != c.name || s.Detail != fmt.Sprintf("family Apple %d", c.family) {
 			t.Errorf("%s: %+v", c.name, s)
 		}
+	}
+}
+
+// TestMetalShared opens a model on a program's own GPU and queue: what the
+// program sees of the logits is what a session returns.
+func TestMetalShared(t *testing.T) {
+	if err := soft.Start("."); err != nil {
+		t.Fatal(err)
+	}
+	const path = "testdata/tiny/llama/model.gguf"
+	ctx := context.Background()
+	objects, bytes := soft.Live()
+	device, queue := soft.GPU()
+	var logits metal.Span
+	passes := 0
+	m, err := Open(ctx, path, Options{Context: 16, Mode: "record", Metal: MetalOptions{NoArchive: true, Shared: &metal.Shared{Device: device, Queue: queue, After: func(p *metal.Pass) error {
+		passes++
+		return nil
+	}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := m.MetalObjects()
+	if err != nil || o.Device != device || o.Queue != queue || o.Fence == nil || m.Device().Device != "metal" {
+		t.Errorf("%+v, %v", o, err)
+	}
+	s, err := m.NewSession(SessionOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if logits, err = s.MetalSpan("logits"); err != nil || logits.Size != uint64(m.Config().Vocab)*4 {
+		t.Errorf("%+v, %v", logits, err)
+	}
+	if _, err := s.MetalSpan("login"); err == nil || !strings.Contains(err.Error(), `"login"`) {
+		t.Errorf("%v", err)
+	}
+	if passes != 0 {
+		t.Errorf("%d passes while the model was opened", passes)
+	}
+	if _, _, err := s.Replay().Prompt(ctx, []int32{5, 6, 7}); err != nil {
+		t.Fatal(err)
+	}
+	row := make([]float32, m.Config().Vocab)
+	if err := s.Replay().Logits(row); err != nil {
+		t.Fatal(err)
+	}
+	mem := soft.Contents(logits.Buffer, logits.Offset, logits.Size)
+	for i, v := range row {
+		if math.Float32bits(v) != binary.LittleEndian.Uint32(mem[4*i:]) {
+			t.Fatalf("logit %d differs", i)
+		}
+	}
+	if passes == 0 {
+		t.Error("no pass with the prompt")
+	}
+	if err := errors.Join(s.Close(), m.Close()); err != nil {
+		t.Error(err)
+	}
+	if soft.References(device) != 2 || soft.References(queue) != 1 { // the queue has one of the device
+		t.Errorf("%d and %d references", soft.References(device), soft.References(queue))
+	}
+	if status := MetalStatus(device); !status.Available || status.Name != "Apple M4 Pro (software)" {
+		t.Errorf("%+v", status)
+	}
+	soft.Release(queue)
+	soft.Release(device)
+	if o, b := soft.Live(); o != objects || b != bytes {
+		t.Errorf("%d objects and %d bytes are left", o-objects, b-bytes)
+	}
+	if err := soft.Violation(); err != nil {
+		t.Error(err)
 	}
 }

@@ -19,7 +19,7 @@ var ranks = map[string]int{
 	"replay/cpu": 3, "replay/cuda": 3, "replay/metal": 3, "replay/null": 3,
 	"replay": 4, "shaders/conform": 4, "replay/metal/kernels": 4, "replay/metal/kernels/gen": 5,
 	"":      5,
-	"bench": 6, "synth": 6,
+	"bench": 6, "synth": 6, "replay/metal/darwinkit": 6,
 	"cmd/pianola": 7, "bench/peer": 7,
 }
 

@@ -54,6 +54,9 @@ type Stats struct {
 // Stats returns the counts since the session was made.
 func (s *Session) Stats() Stats { return s.stats }
 
+// ID returns the session's number on its device.
+func (s *Session) ID() table.SessionID { return s.id }
+
 // Len returns how many positions the context holds.
 func (s *Session) Len() int { return s.n }
 

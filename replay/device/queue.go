@@ -87,6 +87,9 @@ type Job[S any] struct {
 	err       error
 }
 
+// ID returns the session's number.
+func (j *Job[S]) ID() table.SessionID { return j.of.id }
+
 // Cancelled reports whether what is left of the job is to do nothing.
 func (j *Job[S]) Cancelled() bool { return j.cancelled.Load() }
 

@@ -177,6 +177,23 @@ func (q *Queue[S]) Hold(id table.SessionID, f func(s S) error) error {
 	return f(s.job.Session)
 }
 
+// View calls f with an open session, whatever is in flight, and keeps it open
+// meanwhile.
+func (q *Queue[S]) View(id table.SessionID, f func(s S) error) error {
+	s, err := q.session(id)
+	if err != nil {
+		return err
+	}
+	q.life.RLock()
+	defer q.life.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return q.place(ErrSession)
+	}
+	return f(s.job.Session)
+}
+
 // Write copies p to a slot of session scope.
 func (b Base[S]) Write(id table.SessionID, slot uint32, offset uint64, p []byte) error {
 	return b.q.Hold(id, func(s S) error {

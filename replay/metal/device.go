@@ -28,6 +28,9 @@ type Options struct {
 	Archive string
 	// Serial makes encoders run commands one after another, without barriers.
 	Serial bool
+	// Shared is a GPU of the program's, on a queue of which chains run among its
+	// own work; nil: the system's GPU, and a queue of the device's own.
+	Shared *Shared
 
 	tokens    int  // of tests: in a command buffer at most, in place of maxTokens
 	unchecked bool // of tests: tables need not validate
@@ -52,10 +55,12 @@ type Device struct {
 	device.Base[*session]
 	queue      *device.Queue[*session]
 	drv        driver.Device
-	release    sync.Once // gives drv back
+	releasing  sync.Mutex // guards the next
+	released   bool       // drv is given back
 	properties driver.Properties
 	o          Options
 	calls      atomic.Uint64 // of Metal
+	warm       atomic.Bool   // Load has replayed what it replays
 
 	// Set by Load, and not changed until it is taken back.
 	table    *table.Table
@@ -91,7 +96,7 @@ func New(o Options) (*Device, error) {
 	if o.Kernels == nil || o.Kernels.Data == nil && o.Kernels.Source == nil {
 		return nil, fmt.Errorf("metal: %w", ErrNoKernels)
 	}
-	drv, err := driver.Open()
+	drv, err := o.open()
 	if err != nil {
 		return nil, fmt.Errorf("metal: %w", err)
 	}
@@ -119,11 +124,7 @@ func (d *Device) Calls() uint64 { return d.calls.Load() }
 
 // Info says what the device is.
 func (d *Device) Info() table.Info {
-	var detail []string
-	if d.properties.Family > 0 {
-		detail = append(detail, fmt.Sprintf("family Apple %d", d.properties.Family))
-	}
-	return table.Info{Device: "metal", Name: d.properties.Name, Modes: Modes(), Detail: strings.Join(detail, ", ")}
+	return table.Info{Device: "metal", Name: d.properties.Name, Modes: Modes(), Detail: Detail(d.properties)}
 }
 
 // Close cancels what is in flight, waits for it and frees everything.
@@ -131,6 +132,11 @@ func (d *Device) Close() error {
 	if err := d.Base.Close(); err != nil {
 		return err
 	}
-	d.release.Do(d.drv.Close)
+	d.releasing.Lock()
+	defer d.releasing.Unlock()
+	if !d.released {
+		d.released = true
+		d.drv.Close()
+	}
 	return nil
 }

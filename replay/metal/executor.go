@@ -47,6 +47,7 @@ type flight struct {
 	seconds  float64 // that they are expected to take
 	run      int     // the first one's index in the submission
 	program  uint32  // and its program
+	last     uint32  // the last one's program
 	from, to int     // and its tokens
 	mixed    bool    // there are runs of other programs
 }
@@ -241,6 +242,7 @@ func (e *executor) add(f *flight, run int, program, from, n uint32, step *table.
 	if f.run == run {
 		f.to = int(from + n)
 	}
+	f.last = program
 	f.mixed = f.mixed || f.program != program
 	r := &f.runs[f.used]
 	*r = driver.Run{
@@ -290,7 +292,7 @@ func (e *executor) commit(f *flight) error {
 		return nil
 	}
 	e.bind(f)
-	if err := e.d.drv.Commit(f.chain); err != nil {
+	if err := e.send(f); err != nil {
 		err = e.fault(f, err)
 		e.free <- f
 		return err

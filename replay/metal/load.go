@@ -67,6 +67,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o t
 // Warm replays every program, those of one row twice: the first time touches
 // pages, the second is measured. Others are measured as they are used.
 func (d backend) Warm(replay func(runs ...table.Run) error) error {
+	defer d.warm.Store(true)
 	if d.o.cold {
 		return nil
 	}
@@ -92,15 +93,15 @@ func (d backend) Unload(left []*session) error {
 		s.own.free()
 	}
 	d.own.free()
+	d.warm.Store(false)
 	d.exec = nil
 	return nil
 }
 
 // loader brings a table to the GPU.
 type loader struct {
-	d      *Device
-	t      *table.Table
-	mapped []mapping
+	d *Device
+	t *table.Table
 }
 
 // kernel is a pipeline, ready for a command.

@@ -8,10 +8,14 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// mapping is a source's pages that are a buffer.
+// mapping is a mapped file, and what stays in it.
 type mapping struct {
-	mem    []byte
-	buffer driver.Buffer
+	mem     []byte
+	tensors []span
+	windows []span
+	at      []int           // window of each tensor, -1: none
+	buffers []driver.Buffer // of windows, once they are needed
+	next    int             // tensor
 }
 
 // inPlace makes buffers of mapped files, for the slots that are a source's
@@ -23,57 +27,76 @@ func (l *loader) inPlace(u *device.Upload, src table.Source) error {
 	if !ok {
 		return nil
 	}
+	// The same tensors twice, in the same order: the mappings are cut in between.
+	files := map[uintptr]*mapping{}
+	err := u.InPlace(func(_ *table.Upload, src []byte) (bool, error) {
+		if whole, ok := d.usable(pager, src); ok {
+			m := files[addressOf(whole)]
+			if m == nil {
+				m = &mapping{mem: whole}
+				files[addressOf(whole)] = m
+			}
+			first := uint64(addressOf(src) - addressOf(whole))
+			m.tensors = append(m.tensors, span{first, first + uint64(len(src))})
+		}
+		return false, nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, m := range files {
+		m.windows, m.at = windows(m.tensors, uint64(d.properties.Page), min(d.properties.MaxBuffer, largestBuffer))
+		m.buffers = make([]driver.Buffer, len(m.windows))
+	}
 	return u.InPlace(func(up *table.Upload, src []byte) (bool, error) {
-		whole, ok := pager.Mapping(src)
+		whole, ok := d.usable(pager, src)
 		if !ok {
 			return false, nil
 		}
-		m, offset, err := l.wrap(whole, src)
-		if m == nil || err != nil {
+		m := files[addressOf(whole)]
+		tensor, at := m.tensors[m.next], m.at[m.next]
+		m.next++
+		if at < 0 {
+			return false, nil
+		}
+		b, err := l.wrap(m, at)
+		if err != nil {
 			return false, err
 		}
-		d.model[up.Slot] = place{buffer: m.buffer, offset: offset}
+		d.model[up.Slot] = place{buffer: b, offset: tensor.first - m.windows[at].first}
 		d.memory.Mapped += uint64(len(src))
 		return true, nil
 	})
 }
 
-// wrap returns a buffer that has src in it, and where: of the whole mapping, or
-// of src's own pages if that is too large for a buffer. It returns nil where the
-// GPU cannot use src in its place.
-func (l *loader) wrap(whole, src []byte) (*mapping, uint64, error) {
-	d := l.d
-	page := uintptr(d.properties.Page)
-	base, at := addressOf(whole), addressOf(src)
+// usable returns the mapping that src is in, if the GPU can use src there.
+func (d *Device) usable(pager table.Pager, src []byte) (whole []byte, ok bool) {
+	if whole, ok = pager.Mapping(src); !ok {
+		return nil, false
+	}
+	page, base, at := uintptr(d.properties.Page), addressOf(whole), addressOf(src)
 	if page == 0 || base%page != 0 || at < base || at+uintptr(len(src)) > base+uintptr(len(whole)) {
-		return nil, 0, nil
+		return nil, false
 	}
-	if a := uintptr(d.o.Kernels.BindingAlign); a > 0 && at%a != 0 {
-		return nil, 0, nil
+	a := uintptr(d.o.Kernels.BindingAlign)
+	return whole, a == 0 || at%a == 0
+}
+
+// wrap returns the buffer of a window. Its last page is there in whole, though
+// the file may end within it.
+func (l *loader) wrap(m *mapping, window int) (driver.Buffer, error) {
+	if b := m.buffers[window]; b != 0 {
+		return b, nil
 	}
-	from, to := base, base+uintptr(len(whole))
-	limit := uintptr(min(d.properties.MaxBuffer, largestBuffer))
-	if to-from > limit-page {
-		from, to = at&^(page-1), at+uintptr(len(src))
-	}
-	to = (to + page - 1) &^ (page - 1) // the last page is there in whole
-	if to-from > limit {
-		return nil, 0, nil
-	}
-	for i := range l.mapped {
-		if m := &l.mapped[i]; addressOf(m.mem) == from && len(m.mem) == int(to-from) {
-			return m, uint64(at - from), nil
-		}
-	}
-	mem := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(whole)), from-base)), to-from)
-	b, err := d.drv.Wrap(mem)
+	w := m.windows[window]
+	b, err := l.d.drv.Wrap(unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(m.mem)), w.first)), w.end-w.first))
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
-	d.own.add(b)
-	d.weights = append(d.weights, b)
-	l.mapped = append(l.mapped, mapping{mem, b})
-	return &l.mapped[len(l.mapped)-1], uint64(at - from), nil
+	l.d.own.add(b)
+	l.d.weights = append(l.d.weights, b)
+	m.buffers[window] = b
+	return b, nil
 }
 
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }

@@ -128,7 +128,11 @@ int pm_open(pm_device **out, pm_error *e);
 // pm_open_with takes an id<MTLDevice> and a queue of it that the program has already, and retains them until pm_close.
 int pm_open_with(void *device, void *queue, pm_device **out, pm_error *e);
 void pm_close(pm_device *d);
+// pm_system_device returns the system's id<MTLDevice>, retained, or null.
+void *pm_system_device(void);
 void pm_describe(pm_device *d, pm_properties *out);
+// pm_describe_native describes an id<MTLDevice>, without what a queue of it adds.
+void pm_describe_native(void *device, pm_properties *out);
 void pm_describe_objects(pm_device *d, pm_objects *out);
 // pm_gpu_cores asks the system's registry for a GPU's cores; id is the device's registryID. 0: it does not say.
 uint32_t pm_gpu_cores(uint64_t id);

@@ -60,6 +60,12 @@ int pm_open(pm_device **out, pm_error *e) {
     }
 }
 
+void *pm_system_device(void) {
+    @autoreleasepool {
+        return MTLCreateSystemDefaultDevice();
+    }
+}
+
 int pm_open_with(void *device, void *queue, pm_device **out, pm_error *e) {
     @autoreleasepool {
         if (!device || !queue) return pm_failed(e, nil, "no device or no command queue");
@@ -90,8 +96,13 @@ static id<MTLCounterSet> timestamp_counters(id<MTLDevice> device, MTLCounterSamp
 }
 
 void pm_describe(pm_device *d, pm_properties *out) {
+    pm_describe_native(d->device, out);
+    out->residency = d->residency != nil;
+}
+
+void pm_describe_native(void *native, pm_properties *out) {
     @autoreleasepool {
-        id<MTLDevice> device = d->device;
+        id<MTLDevice> device = (id<MTLDevice>)native;
         memset(out, 0, sizeof *out);
         snprintf(out->name, sizeof out->name, "%s", [device.name UTF8String]);
         out->max_buffer = device.maxBufferLength;
@@ -102,7 +113,6 @@ void pm_describe(pm_device *d, pm_properties *out) {
         out->page = (uint32_t)getpagesize();
         out->cores = pm_gpu_cores(device.registryID);
         out->registry = device.registryID;
-        out->residency = d->residency != nil;
         snprintf(out->os, sizeof out->os, "%s", [NSProcessInfo.processInfo.operatingSystemVersionString UTF8String]);
         if (timestamp_counters(device, MTLCounterSamplingPointAtStageBoundary)) out->timestamps = 1;
         if (timestamp_counters(device, MTLCounterSamplingPointAtDispatchBoundary)) out->timestamps = 2;

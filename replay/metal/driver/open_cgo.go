@@ -58,6 +58,10 @@ func (d *device) Close() {
 func (d *device) Properties() Properties {
 	p := new(C.pm_properties)
 	C.pm_describe(d.d, p)
+	return properties(p)
+}
+
+func properties(p *C.pm_properties) Properties {
 	return Properties{
 		MaxBuffer: uint64(p.max_buffer), WorkingSet: uint64(p.working_set), Allocated: uint64(p.allocated), MaxThreads: int(p.max_threads),
 		ThreadgroupMemory: uint64(p.threadgroup_memory), Page: int(p.page), Family: int(p.family), Cores: int(p.cores), Timestamps: Timestamps(p.timestamps),

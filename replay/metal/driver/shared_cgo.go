@@ -16,11 +16,34 @@ import (
 // leaves the program's own references alone.
 func OpenWith(native, queue unsafe.Pointer) (Device, error) {
 	e := new(C.pm_error)
-	d := new(device)
+	d := &device{resident: map[Buffer]struct{}{}}
 	if C.pm_open_with(native, queue, &d.d, e) == 0 {
 		return nil, fmt.Errorf("a program's own GPU: %w", errors.New(C.GoString(&e.text[0])))
 	}
 	return d, nil
+}
+
+// SystemDevice returns the system's id<MTLDevice>, retained for the caller, or
+// ErrNoMetal.
+func SystemDevice() (unsafe.Pointer, error) {
+	d := C.pm_system_device()
+	if d == nil {
+		return nil, fmt.Errorf("%w: there is no Metal device", ErrNoMetal)
+	}
+	return d, nil
+}
+
+// Release gives up what SystemDevice has returned.
+func Release(native unsafe.Pointer) { C.pm_release(native) }
+
+// Describe returns what an id<MTLDevice> says of itself, and nothing of queues.
+func Describe(native unsafe.Pointer) (Properties, error) {
+	if native == nil {
+		return Properties{}, fmt.Errorf("%w: no device", ErrNoMetal)
+	}
+	p := new(C.pm_properties)
+	C.pm_describe_native(native, p)
+	return properties(p), nil
 }
 
 func (d *device) Objects() Objects {

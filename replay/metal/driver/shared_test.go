@@ -130,9 +130,30 @@ func TestProbe(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := d.Properties()
+		again, err := Describe(d.Objects().Device)
+		if again.Residency = p.Residency; err != nil || again != p {
+			t.Errorf("%+v, %v by its device, %+v", again, err, p)
+		}
 		d.Close()
 		if p.Name != c.name || p.Family != c.family || p.Cores != c.want {
 			t.Errorf("%+v: %s, family %d, %d cores", c, p.Name, p.Family, p.Cores)
 		}
+	}
+}
+
+// TestSystemDevice gives a device away.
+func TestSystemDevice(t *testing.T) {
+	clean(t)
+	native, err := SystemDevice()
+	if err != nil || soft.References(native) != 1 {
+		t.Fatal(err)
+	}
+	soft.Release(native)
+	soft.FailAt(1, 0)
+	if _, err := SystemDevice(); !errors.Is(err, ErrNoMetal) {
+		t.Error(err)
+	}
+	if _, err := Describe(nil); !errors.Is(err, ErrNoMetal) {
+		t.Error(err)
 	}
 }

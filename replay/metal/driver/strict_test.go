@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"go/types"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,63 +72,93 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// checkDarwin type-checks every package of the module as a build with cgo for
-// macOS has it, without Apple's tools: C is taken for granted. changed has the
-// text of files that are checked in another form.
-func checkDarwin(t *testing.T, changed map[string]string) (seen []string, faults []error) {
+// darwin is every package of the module as a build with cgo for macOS has it,
+// with what they import.
+type darwin struct {
+	fset  *token.FileSet
+	ours  []goPackage
+	known map[string]*types.Package // that are not ours
+}
+
+// goPackage is a package as go list has it.
+type goPackage struct {
+	ImportPath, Dir                 string
+	GoFiles, CgoFiles, XTestGoFiles []string
+	ImportMap                       map[string]string
+}
+
+// loadDarwin reads the module and checks what it imports, without Apple's tools:
+// C is taken for granted.
+func loadDarwin(t *testing.T) *darwin {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-deps", "-json=ImportPath,Dir,GoFiles,CgoFiles,ImportMap,Standard", "./...")
+	cmd := exec.Command("go", "list", "-e", "-deps", "-json=ImportPath,Dir,GoFiles,CgoFiles,XTestGoFiles,ImportMap", "./...")
 	cmd.Dir = "../../.."
 	cmd.Env = append(os.Environ(), "GOOS=darwin", "GOARCH=arm64", "CGO_ENABLED=1")
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	fset, done := token.NewFileSet(), map[string]*types.Package{}
+	d := &darwin{fset: token.NewFileSet(), known: map[string]*types.Package{}}
 	for dec := json.NewDecoder(strings.NewReader(string(out))); ; { // dependencies come first
-		var p struct {
-			ImportPath, Dir   string
-			GoFiles, CgoFiles []string
-			ImportMap         map[string]string
-			Standard          bool
-		}
+		var p goPackage
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			return seen, faults
+			return d
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		ours := strings.HasPrefix(p.ImportPath, "github.com/pianola-engine/")
-		if p.ImportPath == "unsafe" {
-			continue
+		switch {
+		case strings.HasPrefix(p.ImportPath, "github.com/pianola-engine/"):
+			d.ours = append(d.ours, p)
+		case p.ImportPath != "unsafe": // C that is faked makes a few errors there
+			d.known[p.ImportPath], _ = d.types(&p, append(p.GoFiles, p.CgoFiles...), nil, d.known, true)
 		}
-		var files []*ast.File
-		for _, name := range append(p.GoFiles, p.CgoFiles...) {
-			path := filepath.Join(p.Dir, name)
-			if ours {
-				seen = append(seen, path)
-			}
-			var source any
-			for suffix, text := range changed {
-				if strings.HasSuffix(path, suffix) {
-					source = text
-				}
-			}
-			f, err := parser.ParseFile(fset, path, source, parser.SkipObjectResolution)
-			if err != nil && ours {
-				faults = append(faults, err)
-			}
-			files = append(files, f)
-		}
-		conf := types.Config{
-			FakeImportC: true, IgnoreFuncBodies: !ours, Importer: imported{done, p.ImportMap}, Sizes: types.SizesFor("gc", "arm64"),
-			Error: func(err error) {
-				if ours { // C that is faked makes a few errors elsewhere
-					faults = append(faults, err)
-				}
-			},
-		}
-		done[p.ImportPath], _ = conf.Check(p.ImportPath, fset, files, nil)
 	}
+}
+
+// types checks files of a package; changed has the text of those that are
+// checked in another form.
+func (d *darwin) types(p *goPackage, names []string, changed map[string]string, done map[string]*types.Package, ignoreBodies bool) (made *types.Package, faults []error) {
+	var files []*ast.File
+	for _, name := range names {
+		path := filepath.Join(p.Dir, name)
+		var source any
+		for suffix, text := range changed {
+			if strings.HasSuffix(path, suffix) {
+				source = text
+			}
+		}
+		f, err := parser.ParseFile(d.fset, path, source, parser.SkipObjectResolution)
+		if err != nil {
+			faults = append(faults, err)
+		}
+		files = append(files, f)
+	}
+	conf := types.Config{
+		FakeImportC: true, IgnoreFuncBodies: ignoreBodies, Importer: imported{done, p.ImportMap}, Sizes: types.SizesFor("gc", "arm64"),
+		Error: func(err error) { faults = append(faults, err) },
+	}
+	made, _ = conf.Check(p.ImportPath, d.fset, files, nil)
+	return made, faults
+}
+
+// check type-checks the module's packages, and the examples of package
+// darwinkit.
+func (d *darwin) check(changed map[string]string) (seen []string, faults []error) {
+	done := maps.Clone(d.known)
+	for i := range d.ours {
+		p := &d.ours[i]
+		files := append(p.GoFiles, p.CgoFiles...)
+		made, f := d.types(p, files, changed, done, false)
+		done[p.ImportPath], faults = made, append(faults, f...)
+		if strings.HasSuffix(p.ImportPath, "/darwinkit") {
+			_, f := d.types(p, p.XTestGoFiles, changed, done, false)
+			files, faults = append(files, p.XTestGoFiles...), append(faults, f...)
+		}
+		for _, name := range files {
+			seen = append(seen, filepath.Join(p.Dir, name))
+		}
+	}
+	return seen, faults
 }
 
 type imported struct {
@@ -148,32 +179,45 @@ func (i imported) Import(path string) (*types.Package, error) {
 	return i.done[path], nil
 }
 
-// TestDarwin type-checks what macOS compiles, and sees that a changed copy does
-// not pass.
+// TestDarwin type-checks what macOS compiles, package darwinkit with the module
+// that it is the border to, and sees that changed copies do not pass.
 func TestDarwin(t *testing.T) {
-	seen, faults := checkDarwin(t, nil)
+	d := loadDarwin(t)
+	seen, faults := d.check(nil)
 	for _, err := range faults {
 		t.Error(err)
 	}
-	const file = "replay/metal/driver/open_cgo.go"
-	if !strings.Contains(strings.Join(seen, "\n"), file) {
-		t.Errorf("%s is not among the %d files", file, len(seen))
-	}
-	source, err := os.ReadFile("open_cgo.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for old, with := range map[string]string{
-		"ThreadgroupMemory: uint64(out": "ThreadMemory: uint64(out",
-		"first(source)":                 "frist(source)",
-		"return c.failed()":             "return c.failed",
+	const border = "replay/metal/darwinkit/"
+	for file, changes := range map[string][][2]string{
+		"replay/metal/driver/open_cgo.go": {
+			{"ThreadgroupMemory: uint64(p", "ThreadMemory: uint64(p"}, {"first(source)", "frist(source)"}, {"return c.failed()", "return c.failed"},
+		},
+		"replay/metal/driver/shared_cgo.go": {{"Queue: o.queue", "Qeue: o.queue"}},
+		border + "darwinkit.go": {
+			{".ComputeCommandEncoderWithDispatchType(", ".ComputeEncoderWithDispatchType("}, // a wrong method
+			{"(metal.DispatchTypeSerial)", "(metal.ResourceUsageRead)"},                     // a wrong argument
+			{"s.Buffer, s.Offset, index)", "s.Buffer, index)"},                              // none
+			{"SetBuffer(encoder, s.Buffer", "SetBuffer(encoder, s"},                         // another object
+			{"CommandQueueObject{Object: objc", "DeviceObject{Object: objc"},
+		},
+		border + "example_test.go": {{"logits.Bind(e, 0)", "logits.Bind(0, e)"}, {"darwinkit.Compute(buffer, ", "darwinkit.Compute("}},
 	} {
-		text := strings.Replace(string(source), old, with, 1)
-		if text == string(source) {
-			t.Errorf("%s has no %s", file, old)
+		if !strings.Contains(strings.Join(seen, "\n"), file) {
+			t.Errorf("%s is not among the %d files", file, len(seen))
+			continue
 		}
-		if _, faults := checkDarwin(t, map[string]string{file: text}); len(faults) == 0 {
-			t.Errorf("with %s for %s all is well", with, old)
+		source, err := os.ReadFile(filepath.Join("../../..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range changes {
+			text := strings.Replace(string(source), c[0], c[1], 1)
+			if text == string(source) {
+				t.Errorf("%s has no %s", file, c[0])
+			}
+			if _, faults := d.check(map[string]string{file: text}); len(faults) == 0 {
+				t.Errorf("%s: with %s for %s all is well", file, c[1], c[0])
+			}
 		}
 	}
 }

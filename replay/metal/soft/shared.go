@@ -45,6 +45,9 @@ func Contents(buffer Object, offset, n uint64) []byte {
 	return unsafe.Slice((*byte)(C.soft_contents(buffer)), offset+n)[offset:]
 }
 
+// Length returns a buffer's length.
+func Length(buffer Object) uint64 { return uint64(C.soft_length(buffer)) }
+
 // CommandBuffer makes a command buffer, for Release. Commit commits it, Wait
 // waits for it.
 func CommandBuffer(queue Object) Object { return C.soft_command_buffer(queue) }

@@ -48,4 +48,5 @@ void soft_release(void *object) {
         [(id)object release];
     }
 }
+uint64_t soft_length(void *buffer) { return [(id<MTLBuffer>)buffer length]; }
 void *soft_contents(void *buffer) { return [(id<MTLBuffer>)buffer contents]; }

@@ -51,6 +51,7 @@ void soft_wait(void *buffer);
 uint64_t soft_references(void *object);
 void soft_release(void *object);
 void *soft_contents(void *buffer);
+uint64_t soft_length(void *buffer);
 
 // The n-th call from now on that may fail does, once; a command buffer with an error code. 0: none.
 void soft_fail(uint64_t n, int code);
