@@ -31,6 +31,13 @@ type MetalOptions struct {
 	// chain; Options.Device is "" or "metal" then. Package
 	// replay/metal/darwinkit makes one of darwinkit's objects.
 	Shared *metal.Shared
+	// KeepAlive makes the GPU do a little after so much time without work, again
+	// and again until Close, so that the first token after a pause is not slower
+	// than others; 0: it rests. It costs power.
+	KeepAlive time.Duration
+	// Labels names commands in GPU captures, which takes two more calls of Metal
+	// each, in mode encode.
+	Labels bool
 }
 
 // archive returns the folder for pipelines, "" for none.
@@ -51,7 +58,7 @@ func newMetal(mode string, o MetalOptions) (*target, error) {
 	if mode == "resident" {
 		return nil, &DeviceError{Device: "metal", Mode: mode, Why: "the modes are " + strings.Join(metal.Modes(), ", ")}
 	}
-	d, err := metal.New(metal.Options{Mode: mode, Kernels: k, Archive: o.archive(), Shared: o.Shared})
+	d, err := metal.New(metal.Options{Mode: mode, Kernels: k, Archive: o.archive(), KeepAlive: o.KeepAlive, Labels: o.Labels, Shared: o.Shared})
 	if err != nil {
 		return nil, &DeviceError{Device: "metal", Why: err.Error(), Err: err}
 	}
@@ -59,6 +66,7 @@ func newMetal(mode string, o MetalOptions) (*target, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
+	d.SetSerial(c.Serial)
 	d.SetChainTime(time.Duration(c.ChainMS * float64(time.Millisecond)))
 	return &target{dev: d, chip: c, chipNote: note, mode: d.Mode(), stays: true}, nil
 }

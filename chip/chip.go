@@ -86,6 +86,10 @@ type Chip struct {
 
 	Fuse    Fuse    `json:"fuse"`
 	ChainMS float64 `json:"chain_ms"` // a chain's length at most, milliseconds
+
+	// Serial makes Metal run a chain's commands one after another, in place of
+	// barriers where the table has them.
+	Serial bool `json:"serial"`
 }
 
 // Variant is what differs in a chip with fewer cores.
@@ -328,6 +332,9 @@ func (c *Chip) check() error {
 	if !(c.ChainMS > 0) || math.IsInf(c.ChainMS, 0) {
 		return fmt.Errorf("chain_ms: %v is not positive", c.ChainMS)
 	}
+	if c.Serial && c.Device != Metal {
+		return fmt.Errorf("serial: %s devices have no such mode", c.Device)
+	}
 	return nil
 }
 
@@ -351,9 +358,9 @@ func (c *Chip) LargestSlot() uint64 {
 }
 
 // Fingerprint returns the SHA-256 of what a table depends on: all but the title,
-// the comment, the bandwidth, the family, the variants and the chain's length,
-// which others look at, and the longest buffer only as LargestSlot has it, so
-// that a table serves Macs with more and less memory.
+// the comment, the bandwidth, the family, the variants, the chain's length and
+// whether it is serial, which others look at, and the longest buffer only as
+// LargestSlot has it, so that a table serves Macs with more and less memory.
 func (c *Chip) Fingerprint() [32]byte {
 	b := []byte("pianola chip 1\x00")
 	for _, s := range []string{c.Name, c.Device} {

@@ -85,7 +85,7 @@ func TestUnknown(t *testing.T) {
 
 // Each field either changes the fingerprint or is known not to matter to a table.
 func TestFingerprintCovers(t *testing.T) {
-	idle := []string{"Title", "Comment", "BandwidthGBs", "ChainMS", "Family", "Variants", "MaxBufferBytes"} // the last: below
+	idle := []string{"Title", "Comment", "BandwidthGBs", "ChainMS", "Serial", "Family", "Variants", "MaxBufferBytes"} // the last: below
 	c, err := Lookup("m4-pro")
 	if err != nil {
 		t.Fatal(err)
@@ -184,6 +184,13 @@ func TestDecodeErrors(t *testing.T) {
 	c.BandwidthGBs = math.NaN()
 	if err := c.Validate(); err == nil || err.Error() != "chip: m4-pro: bandwidth_gbs: NaN is not positive" {
 		t.Errorf("NaN: %v", err)
+	}
+	if c, err = Lookup("cpu"); err != nil {
+		t.Fatal(err)
+	}
+	c.Serial = true
+	if err := c.Validate(); err == nil || err.Error() != "chip: cpu: serial: cpu devices have no such mode" {
+		t.Errorf("serial: %v", err)
 	}
 }
 

@@ -31,6 +31,12 @@ type Options struct {
 	// Shared is a GPU of the program's, on a queue of which chains run among its
 	// own work; nil: the system's GPU, and a queue of the device's own.
 	Shared *Shared
+	// KeepAlive makes the GPU do a little after so much time without work, again
+	// and again, so that its clocks stay up and weights resident; 0: it rests.
+	KeepAlive time.Duration
+	// Labels makes commands of mode encode debug groups, which captures show, at
+	// two more calls of Metal each.
+	Labels bool
 
 	tokens    int  // of tests: in a command buffer at most, in place of maxTokens
 	unchecked bool // of tests: tables need not validate
@@ -115,6 +121,9 @@ func (d *Device) SetChainTime(bound time.Duration) {
 		d.o.ChainTime = bound
 	}
 }
+
+// SetSerial sets Options.Serial, before Load.
+func (d *Device) SetSerial(on bool) { d.o.Serial = on }
 
 // Properties are what the GPU says of itself.
 func (d *Device) Properties() driver.Properties { return d.properties }

@@ -28,6 +28,7 @@ type executor struct {
 	d      *Device
 	free   chan *flight
 	flying chan *flight // in the order of their commits
+	awake  *awake       // nil: the GPU may rest
 
 	mu   sync.Mutex // guards what follows, and jobs' progress
 	cost []float64  // by program: seconds of one replay, 0 if unknown
@@ -74,19 +75,28 @@ func newExecutor(d *Device, t *table.Table) (*executor, error) {
 		}
 		f.chain.Params, f.chain.Seconds = d.params, d.seconds[i]
 		f.chain.Ranges = uint64(len(t.Cmds)) * driver.SecondBytes
-		if d.o.Serial {
-			f.chain.Serial = 1
-		}
+		f.chain.Serial, f.chain.Labels = bit(d.o.Serial), bit(d.o.Labels)
 		d.memory.Executor += driver.StepBytes + maxRuns*driver.PlaceBytes
 		e.free <- f
 	}
 	return e, nil
 }
 
+func bit(on bool) uint32 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
 // start starts the goroutines.
 func (e *executor) start() {
+	if e.awake != nil {
+		e.d.queue.Go(e.awake.keep)
+	}
 	e.d.queue.Go(func() {
 		defer close(e.flying)
+		defer e.awake.end()
 		for j := e.d.queue.Next(); j != nil; j = e.d.queue.Next() {
 			e.submission(j)
 		}
@@ -103,6 +113,7 @@ func (e *executor) start() {
 func (e *executor) submission(j *job) {
 	p := &j.Session.progress
 	p.cut.Store(false)
+	e.awake.begin()
 	e.mu.Lock()
 	p.flying, p.encoded, p.count, p.stop, p.took, p.start, p.err = 0, false, 0, 0, 0, time.Now(), nil
 	e.mu.Unlock()
@@ -130,6 +141,7 @@ func (e *executor) submission(j *job) {
 
 // ended finishes a job of which nothing is in flight.
 func (e *executor) ended(j *job) {
+	e.awake.finish()
 	p := &j.Session.progress
 	if p.err != nil {
 		j.Finish(table.Result{}, p.err)
@@ -393,7 +405,9 @@ func (e *executor) timed(j *job, run int, r *table.Run, times []time.Duration) e
 		e.add(f, run, r.Program, token, 1, &step)
 		e.bind(f)
 		f.chain.Recording = 0
+		f.chain.Labels = 1
 		failed, err := e.d.drv.Timed(f.chain, seconds)
+		f.chain.Labels = bit(e.d.o.Labels)
 		if err != nil {
 			if errors.Is(err, ErrDeviceLost) {
 				e.d.queue.Lose(fmt.Errorf("metal: %w", err))

@@ -56,6 +56,9 @@ func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o t
 	if d.exec, err = newExecutor(d.Device, t); err != nil {
 		return m, err
 	}
+	if err := d.exec.stayAwake(d.o.KeepAlive); err != nil {
+		return m, err
+	}
 	if err := u.Fill(ctx, func(slot uint32) []byte { return d.model[slot].mem }); err != nil {
 		return m, err
 	}
@@ -64,12 +67,15 @@ func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o t
 	return d.memory, nil
 }
 
-// Warm replays every program, those of one row twice: the first time touches
-// pages, the second is measured. Others are measured as they are used.
+// Warm makes the GPU read all weights and replays every program, those of one
+// row twice: the second time is measured. Others are measured as they are used.
 func (d backend) Warm(replay func(runs ...table.Run) error) error {
 	defer d.warm.Store(true)
 	if d.o.cold {
 		return nil
+	}
+	if err := d.touch(); err != nil {
+		return fmt.Errorf("metal: warm-up: %w", err)
 	}
 	for i := range d.table.Programs {
 		run := table.Run{Program: uint32(i), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}

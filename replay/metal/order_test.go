@@ -153,11 +153,13 @@ func TestOrder(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		o := whole(t, "encode")
-		o.Serial = true
-		soft.SetRandomOrder(7)
-		if !bytes.Equal(left(t, o, m), want) {
-			t.Errorf("no fusion %t: commands in their order leave other activations", noFuse)
+		for _, mode := range metal.Modes() {
+			o := whole(t, mode)
+			o.Serial = true
+			soft.SetRandomOrder(7)
+			if !bytes.Equal(left(t, o, m), want) {
+				t.Errorf("no fusion %t, %s: commands in their order leave other activations", noFuse, mode)
+			}
 		}
 	}
 }

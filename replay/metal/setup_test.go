@@ -3,6 +3,7 @@
 package metal_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/replay/metal/soft"
@@ -245,5 +247,151 @@ func TestShared(t *testing.T) {
 	}
 	if n := compiled() - before; n != 2 {
 		t.Errorf("when all were closed %d libraries had been compiled, want 2", n)
+	}
+}
+
+// TestWarm has the GPU read all weights and replay each program at load, and
+// leaves no trace: what is decoded is what a cold device decodes.
+func TestWarm(t *testing.T) {
+	m := single(t, false)
+	for _, mode := range metal.Modes() {
+		checked(t)
+		cold := load(t, options(t, mode), m)
+		want := chains(t, cold, m.t, begun(t, cold), 6, 6)
+		if err := cold.Close(); err != nil {
+			t.Error(err)
+		}
+		copied, ran := soft.Copied(), soft.Dispatches()
+		d := load(t, options(t, mode).ForTest(0, false, false), m)
+		mem := d.Memory()
+		if n := soft.Copied() - copied; n < int(mem.Weights+mem.Mapped) {
+			t.Errorf("%s: %d bytes were read of %+v", mode, n, mem)
+		}
+		all := 0
+		for i := range m.t.Programs {
+			all += 2 * int(m.t.Programs[i].Count) // of one row: twice
+		}
+		if n := soft.Dispatches() - ran; n < all {
+			t.Errorf("%s: %d commands of %d", mode, n, all)
+		}
+		if got := chains(t, d, m.t, begun(t, d), 6, 6); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", mode, got, want)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestKeepAlive gives an idle GPU something to do, and none that works, is to
+// rest or is closed.
+func TestKeepAlive(t *testing.T) {
+	m := norm(t)
+	stirred := func() int { return soft.Calls()["requestResidency"] }
+	for _, mode := range metal.Modes() {
+		checked(t)
+		o := options(t, mode)
+		quiet := load(t, o, m)
+		before := stirred()
+		time.Sleep(20 * time.Millisecond)
+		if n := stirred() - before; n != 0 {
+			t.Errorf("%s: a GPU that may rest did something %d times", mode, n)
+		}
+		if err := quiet.Close(); err != nil {
+			t.Error(err)
+		}
+
+		o.KeepAlive = 5 * time.Millisecond
+		d := load(t, o, m)
+		id, err := d.NewSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		before = stirred()
+		for start := time.Now(); stirred() < before+3; time.Sleep(100 * time.Microsecond) {
+			if time.Since(start) > 10*time.Second {
+				t.Fatalf("%s: %d times in 10 s", mode, stirred()-before)
+			}
+		}
+		soft.SetDelay(20000)
+		start := time.Now()
+		before = stirred()
+		if res, err := submit(d, decode(m.t, id, 0, 8)); err != nil || res.Count != 0 { // nothing in it counts tokens
+			t.Errorf("%s: %+v, %v", mode, res, err)
+		}
+		if n, took := stirred()-before, time.Since(start); n > 1 || took < 100*time.Millisecond {
+			t.Errorf("%s: %d times beside a chain of %v", mode, n, took)
+		}
+		soft.SetDelay(0)
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		before = stirred()
+		time.Sleep(20 * time.Millisecond)
+		if n := stirred() - before; n != 0 {
+			t.Errorf("%s: %d times behind Close", mode, n)
+		}
+	}
+}
+
+// TestKeepAliveLost removes the GPU while it rests: the next submission says so.
+func TestKeepAliveLost(t *testing.T) {
+	checked(t)
+	m := norm(t)
+	for _, code := range []int{11, 2} {
+		o := options(t, "encode")
+		o.KeepAlive = 100 * time.Millisecond
+		d := load(t, o, m)
+		id, err := d.NewSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		soft.FailAt(3, code) // behind a command buffer and an encoder
+		for start := time.Now(); soft.Failed() == ""; time.Sleep(time.Millisecond) {
+			if time.Since(start) > 10*time.Second {
+				t.Fatal("nothing was done in 10 s")
+			}
+		}
+		if call := soft.Failed(); call != "commit" {
+			t.Errorf("%s failed", call)
+		}
+		time.Sleep(20 * time.Millisecond)
+		_, err = submit(d, decode(m.t, id, 0, 1))
+		if lost := errors.Is(err, metal.ErrDeviceLost); lost != (code == 11) || !lost && err != nil {
+			t.Errorf("code %d: %v", code, err)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		soft.FailAt(0, 0)
+	}
+}
+
+// TestLabels makes each command of mode encode a debug group, where that is
+// asked for, and where commands are timed.
+func TestLabels(t *testing.T) {
+	checked(t)
+	m := single(t, false)
+	p, _, _ := m.t.Program(table.ProgramDecode)
+	for _, on := range []bool{false, true} {
+		o := whole(t, "encode")
+		o.Labels = on
+		d := load(t, o, m)
+		id := begun(t, d)
+		calls, all, own := counted(t, d, decode(m.t, id, 0, 3))
+		if want := map[bool]int{true: 3 * int(p.Count)}[on]; calls["pushDebugGroup:"] != want || calls["popDebugGroup"] != want {
+			t.Errorf("labels %t: %v", on, calls)
+		}
+		if own < all-4 || own > all+4 {
+			t.Errorf("labels %t: the device counts %d calls, there were %d", on, own, all)
+		}
+		timed := decode(m.t, id, 3, 1)
+		timed.Timings = make([]time.Duration, p.Count)
+		if calls, _, _ := counted(t, d, timed); calls["pushDebugGroup:"] != int(p.Count) {
+			t.Errorf("labels %t, timed: %v", on, calls)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

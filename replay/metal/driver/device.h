@@ -18,3 +18,4 @@ int pm_failed(pm_error *e, NSError *error, const char *otherwise);
 // The queue's residency set, if there can be one; see residency.m.
 void pm_open_residency(pm_device *d);
 void pm_close_residency(pm_device *d);
+void pm_request_residency(pm_device *d);

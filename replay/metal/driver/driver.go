@@ -212,9 +212,9 @@ type Device interface {
 	// error is of, or -1 if that is not known.
 	Timed(c *Chain, seconds []float64) (failed int, err error)
 
-	// Touch makes the GPU read buffers, so many bytes of each, by copying them to
-	// the beginning of another, of size bytes, and waits for it.
-	Touch(buffers []Buffer, sizes []uint64, into Buffer, size uint64) error
+	// Touch asks for what the residency set has, and makes the GPU read buffers,
+	// by copying each in pieces to the beginning of another; it waits for that.
+	Touch(buffers []Buffer, into Buffer) error
 
 	// Label makes a name that tools show.
 	Label(text string) (Label, error)

@@ -33,10 +33,11 @@ typedef struct pm_properties {
     uint32_t threadgroup_memory;
     uint32_t page;        // bytes that memory used without a copy is a multiple of
     uint32_t family;      // the latest Apple family that is known, 0: none
-    uint32_t cores;       // of the GPU, 0: not known
     uint32_t timestamps;  // 1: encoders can take the time; 2: and commands
     uint32_t residency;   // 1: buffers are in a residency set of the queue
     uint64_t registry;    // names the GPU while the system runs
+    uint32_t cores;       // of the GPU, 0: not known
+    uint32_t reserved;
     char name[128];
     char os[128]; // the system's version and build
 } pm_properties;
@@ -172,9 +173,9 @@ void pm_send(pm_chain *c);
 void pm_drop(pm_chain *c);
 int pm_wait(pm_chain *c);
 
-// pm_touch makes the GPU read buffers, sizes[i] bytes of each, by copying them to the beginning of another, of size bytes at
-// least 4, and waits for it.
-int pm_touch(pm_device *d, void *const *buffers, const uint64_t *sizes, uint32_t count, void *into, uint64_t size, pm_error *e);
+// pm_touch asks for the residency set, if there is one, to be resident, makes the GPU read buffers, by copying each in pieces to
+// the beginning of another, and waits for it.
+int pm_touch(pm_device *d, void *const *buffers, uint32_t count, void *into, pm_error *e);
 
 // pm_timed runs one token of the chain's one run, command by command, waits for it, and sets the seconds that each command
 // took; if it fails, *failed is the command, or UINT32_MAX.

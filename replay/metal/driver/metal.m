@@ -111,11 +111,11 @@ void pm_describe_native(void *native, pm_properties *out) {
         out->max_threads = (uint32_t)device.maxThreadsPerThreadgroup.width;
         out->threadgroup_memory = (uint32_t)device.maxThreadgroupMemoryLength;
         out->page = (uint32_t)getpagesize();
-        out->cores = pm_gpu_cores(device.registryID);
         out->registry = device.registryID;
         snprintf(out->os, sizeof out->os, "%s", [NSProcessInfo.processInfo.operatingSystemVersionString UTF8String]);
         if (timestamp_counters(device, MTLCounterSamplingPointAtStageBoundary)) out->timestamps = 1;
         if (timestamp_counters(device, MTLCounterSamplingPointAtDispatchBoundary)) out->timestamps = 2;
+        out->cores = pm_gpu_cores(device.registryID);
         for (uint32_t family = 7; family < 32; family++) {
             if ([device supportsFamily:(MTLGPUFamily)(1000 + family)]) out->family = family;
         }
@@ -456,26 +456,27 @@ int pm_wait(pm_chain *chain) {
     }
 }
 
-int pm_touch(pm_device *d, void *const *buffers, const uint64_t *sizes, uint32_t count, void *into, uint64_t size, pm_error *e) {
-    const uint64_t most = (uint64_t)1 << 30; // of a command buffer
+int pm_touch(pm_device *d, void *const *buffers, uint32_t count, void *into, pm_error *e) {
+    const NSUInteger most = (NSUInteger)1 << 30, room = ((id<MTLBuffer>)into).length; // most: of a command buffer
     uint32_t i = 0;
-    uint64_t at = 0;
+    NSUInteger at = 0;
+    pm_request_residency(d);
     while (i < count) {
         @autoreleasepool {
             id<MTLCommandBuffer> buffer = [d->queue commandBufferWithDescriptor:d->descriptor];
             id<MTLBlitCommandEncoder> blit = [buffer blitCommandEncoder];
             if (!blit) return pm_failed(e, nil, "no encoder");
             [blit waitForFence:d->fence];
-            for (uint64_t done = 0; i < count && done < most;) {
-                const uint64_t left = sizes[i] - at, n = (left < size ? left : size) & ~(uint64_t)3;
-                if (n == 0) {
-                    i++;
-                    at = 0;
-                    continue;
-                }
-                [blit copyFromBuffer:(id<MTLBuffer>)buffers[i] sourceOffset:at toBuffer:(id<MTLBuffer>)into destinationOffset:0 size:n];
+            for (NSUInteger done = 0; i < count && done < most;) {
+                id<MTLBuffer> from = (id<MTLBuffer>)buffers[i];
+                const NSUInteger left = from.length - at, n = (left < room ? left : room) & ~(NSUInteger)3;
+                if (n) [blit copyFromBuffer:from sourceOffset:at toBuffer:(id<MTLBuffer>)into destinationOffset:0 size:n];
                 at += n;
                 done += n;
+                if (from.length - at < 4) {
+                    i++;
+                    at = 0;
+                }
             }
             [blit updateFence:d->fence];
             [blit endEncoding];

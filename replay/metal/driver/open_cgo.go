@@ -33,7 +33,7 @@ type device struct {
 // Open returns the system's default device, or ErrNoMetal with the reason.
 func Open() (Device, error) {
 	e := new(C.pm_error)
-	d := &device{resident: map[Buffer]struct{}{}}
+	d := new(device)
 	if C.pm_open(&d.d, e) == 0 {
 		return nil, fmt.Errorf("%w: %s", ErrNoMetal, C.GoString(&e.text[0]))
 	}
@@ -64,8 +64,9 @@ func (d *device) Properties() Properties {
 func properties(p *C.pm_properties) Properties {
 	return Properties{
 		MaxBuffer: uint64(p.max_buffer), WorkingSet: uint64(p.working_set), Allocated: uint64(p.allocated), MaxThreads: int(p.max_threads),
-		ThreadgroupMemory: uint64(p.threadgroup_memory), Page: int(p.page), Family: int(p.family), Cores: int(p.cores), Timestamps: Timestamps(p.timestamps),
-		Residency: p.residency != 0, Registry: uint64(p.registry), Name: C.GoString(&p.name[0]), OS: C.GoString(&p.os[0]),
+		ThreadgroupMemory: uint64(p.threadgroup_memory), Page: int(p.page), Family: int(p.family), Cores: int(p.cores),
+		Timestamps: Timestamps(p.timestamps), Residency: p.residency != 0, Registry: uint64(p.registry),
+		Name: C.GoString(&p.name[0]), OS: C.GoString(&p.os[0]),
 	}
 }
 
@@ -162,6 +163,9 @@ func (d *device) reside(b unsafe.Pointer) Buffer {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	C.pm_reside(d.d, b)
+	if d.resident == nil {
+		d.resident = map[Buffer]struct{}{}
+	}
 	d.resident[Object(uintptr(b))] = struct{}{}
 	return Object(uintptr(b))
 }
@@ -205,13 +209,9 @@ func (d *device) Timed(c *Chain, seconds []float64) (failed int, err error) {
 	return -1, nil
 }
 
-func (d *device) Touch(buffers []Buffer, sizes []uint64, into Buffer, size uint64) error {
-	if len(buffers) == 0 || len(sizes) != len(buffers) {
-		return nil
-	}
+func (d *device) Touch(buffers []Buffer, into Buffer) error {
 	e := new(C.pm_error)
-	if C.pm_touch(d.d, (*unsafe.Pointer)(unsafe.Pointer(unsafe.SliceData(buffers))), (*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(sizes))), C.uint32_t(len(buffers)),
-		into.Pointer(), C.uint64_t(size), e) == 0 {
+	if C.pm_touch(d.d, (*unsafe.Pointer)(unsafe.Pointer(unsafe.SliceData(buffers))), C.uint32_t(len(buffers)), into.Pointer(), e) == 0 {
 		return failure(callCommandBuffer, e)
 	}
 	return nil

@@ -27,6 +27,11 @@ void pm_close_residency(pm_device *d) {
     }
 }
 
+void pm_request_residency(pm_device *d) {
+    if (!d->residency) return;
+    if (@available(macOS 15.0, *)) [(id<MTLResidencySet>)d->residency requestResidency];
+}
+
 void pm_reside(pm_device *d, void *buffer) {
     if (!d->residency) return;
     @autoreleasepool {
@@ -54,6 +59,7 @@ void pm_evict(pm_device *d, void *buffer) {
 
 void pm_open_residency(pm_device *d) { (void)d; }
 void pm_close_residency(pm_device *d) { (void)d; }
+void pm_request_residency(pm_device *d) { (void)d; }
 void pm_reside(pm_device *d, void *buffer) { (void)d, (void)buffer; }
 void pm_evict(pm_device *d, void *buffer) { (void)d, (void)buffer; }
 

@@ -48,6 +48,7 @@ func TestStrict(t *testing.T) {
 		{"metal.m", "a wrong property", "d->descriptor.retainedReferences = NO", "d->descriptor.retainReferences = NO", "property 'retainReferences' not found"},
 		{"metal.m", "a wrong object", "[(id<MTLCommandQueue>)queue retain]", "[(id<MTLDevice>)queue retain]", "incompatible"},
 		{"metal.m", "a wrong type", "id<MTLCommandBuffer> buffer = [d->queue", "id<MTLEvent> buffer = [d->queue", "MTLEvent"},
+		{"metal.m", "a wrong object", "[(id<MTLCommandQueue>)queue retain]", "[(id<MTLDevice>)queue retain]", "incompatible"},
 		{"library.m", "no nil", "newLibraryWithSource:text options", "newLibraryWithSource:nil options", "null passed"},
 		{"library.m", "a wrong argument", "serializeToURL:url", "serializeToURL:path", "incompatible pointer"},
 		{"residency.m", "what macOS 14 has not", "if (@available(macOS 15.0, *))", "if (@available(macOS 14.0, *))", "only available on macOS 15.0"},

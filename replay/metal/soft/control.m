@@ -63,6 +63,7 @@ void soft_order(int order, uint64_t seed) {
 }
 void soft_ignore_fences(int on) { soft.no_fences = on; }
 void soft_residency(int on) { soft.no_residency = !on; }
+uint64_t soft_copied(void) { return soft.copied; }
 uint64_t soft_compiled(void) { return soft.compiled; }
 void soft_null(int on) { soft.null = on; }
 void soft_timestamps(int where) { soft.timestamps = where; }

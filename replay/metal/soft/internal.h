@@ -44,6 +44,7 @@ extern struct soft_settings {
     uint64_t max_buffer, memory;
     _Atomic uint64_t state; // of the generator
     _Atomic uint64_t dispatches;
+    _Atomic uint64_t copied;   // bytes
     _Atomic uint64_t compiled; // pipelines that no archive had
     _Atomic int removed; // 1: the device is gone
     int most;            // command buffers that were in flight
@@ -243,9 +244,9 @@ typedef struct soft_member {
     int waiting;
     BOOL closing, started;
     NSString *label;
-    id<MTLDevice> device; // retained
     SoftResidency *sets[max_residency_sets]; // not retained
     int set_count;
+    id<MTLDevice> device; // retained
 }
 @end
 BOOL soft_resident(SoftQueue *q, SoftResource *resource);

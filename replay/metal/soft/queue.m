@@ -94,7 +94,10 @@ void soft_run_pass(SoftEncoder *e) {
             break;
         }
         case op_sample: *op->sample = (uint64_t)(now() * 1e9); break;
-        case op_copy: memcpy(op->to->gpu + op->to_offset, op->from->gpu + op->from_offset, op->size); break;
+        case op_copy:
+            memcpy(op->to->gpu + op->to_offset, op->from->gpu + op->from_offset, op->size);
+            soft.copied += op->size;
+            break;
         }
         if (e->serial) flush(e, p);
     }

@@ -216,6 +216,9 @@ func Misuse(rule int) string {
 	return ""
 }
 
+// Copied counts the bytes that copies have moved.
+func Copied() int { return int(C.soft_copied()) }
+
 // Compiled counts pipelines that no archive had.
 func Compiled() int { return int(C.soft_compiled()) }
 

@@ -60,6 +60,7 @@ const char *soft_failed(void);
 uint64_t soft_fallible(void); // calls that may fail, so far
 
 int64_t soft_objects(void), soft_bytes(void);
+uint64_t soft_copied(void);   // bytes that copies have moved
 uint64_t soft_compiled(void); // pipelines that no archive had, so far
 // soft_violation returns the first violation, or "", and forgets it.
 const char *soft_violation(void);

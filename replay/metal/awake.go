@@ -1,0 +1,121 @@
+package metal
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pianola-engine/pianola/replay/metal/driver"
+)
+
+// touchBytes is how much of the weights goes through a buffer at a time.
+const touchBytes = 16 << 20
+
+// touch makes the GPU read all weights, so that the first tokens do not wait
+// for pages: those of experts and of rows of the embedding that warming up does
+// not choose too.
+func (d *Device) touch() error {
+	if len(d.weights) == 0 {
+		return nil
+	}
+	into, _, err := d.drv.Buffer(min(touchBytes, d.properties.MaxBuffer))
+	if err != nil {
+		return nil // there is no memory to spare, and nothing depends on it
+	}
+	defer d.drv.Release(into)
+	return d.drv.Touch(d.weights, into)
+}
+
+// awake gives an idle GPU a little to do, again and again, so that the first
+// token after a pause is not slower than others. A nil one does not.
+type awake struct {
+	d     *Device
+	every time.Duration
+	from  driver.Buffer
+	into  driver.Buffer
+	stop  chan struct{}
+
+	mu      sync.Mutex // guards what follows; submissions that begin wait for it
+	working int        // submissions
+	rested  time.Time  // when the last has ended, or the GPU had something to do
+}
+
+// shortest is how often the GPU is given something at most.
+const shortest = time.Millisecond
+
+// stayAwake makes the executor keep the GPU awake, if every is not 0.
+func (e *executor) stayAwake(every time.Duration) error {
+	if every <= 0 {
+		return nil
+	}
+	a := &awake{d: e.d, every: max(every, shortest), stop: make(chan struct{}), rested: time.Now()}
+	var err error
+	if a.from, _, err = e.d.own.buffer(driver.StepBytes); err == nil {
+		a.into, _, err = e.d.own.buffer(driver.StepBytes)
+	}
+	if err != nil {
+		return fmt.Errorf("metal: keep-alive: %w", err)
+	}
+	e.awake = a
+	return nil
+}
+
+// begin and finish enclose a submission.
+func (a *awake) begin() {
+	if a != nil {
+		a.mu.Lock()
+		a.working++
+		a.mu.Unlock()
+	}
+}
+
+func (a *awake) finish() {
+	if a != nil {
+		a.mu.Lock()
+		a.working--
+		a.rested = time.Now()
+		a.mu.Unlock()
+	}
+}
+
+// end makes keep return.
+func (a *awake) end() {
+	if a != nil {
+		close(a.stop)
+	}
+}
+
+func (a *awake) keep() {
+	timer := time.NewTimer(a.every)
+	defer timer.Stop()
+	for {
+		select {
+		case <-a.stop:
+			return
+		case <-timer.C:
+		}
+		again, err := a.stir()
+		if errors.Is(err, ErrDeviceLost) { // other faults are not worth one
+			a.d.queue.Lose(fmt.Errorf("metal: keep-alive: %w", err))
+			return
+		}
+		timer.Reset(again)
+	}
+}
+
+// stir gives the GPU something to do if it has rested for the time, and returns
+// when to look again.
+func (a *awake) stir() (time.Duration, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.working > 0 {
+		return a.every, nil
+	}
+	if left := a.every - time.Since(a.rested); left > 0 {
+		return left, nil
+	}
+	err := a.d.drv.Touch([]driver.Buffer{a.from}, a.into)
+	a.rested = time.Now()
+	return a.every, err
+}
