@@ -96,7 +96,7 @@ func newCPU(o Options) (*target, error) {
 	if o.Mode == "record" || o.Mode == "resident" {
 		return nil, &DeviceError{Device: "cpu", Mode: o.Mode, Why: "it walks the table itself, in mode encode"}
 	}
-	d, err := cpu.New(cpu.Options{Threads: o.Threads})
+	d, err := cpu.New(cpu.Options{Threads: o.Threads, RealTime: o.RealTime})
 	if err != nil {
 		return nil, err
 	}

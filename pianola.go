@@ -29,6 +29,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/tokenizer"
 	"github.com/pianola-engine/pianola/weights"
@@ -57,6 +58,14 @@ type Options struct {
 	NoRepack  bool // read weights as the file has them
 	AllLogits bool // make Session.AllLogits possible
 
+	// RealTime is the setting for latencies that must be kept, which
+	// docs/LATENCY.md describes with what it gives and costs. Sessions have chains
+	// of RealTimeChain unless they ask for others. The CPU device has one thread
+	// less if Threads is 0; its threads are bound to processors where the system
+	// can, wait for one another without giving up theirs, and find the memory of
+	// sessions touched. Nothing is changed beyond the model.
+	RealTime bool
+
 	// Roll is a compiled table (see Compile) to replay instead of compiling
 	// one. It must be of this model and this chip. Context, NoFuse and
 	// AllLogits are then the roll's.
@@ -73,6 +82,10 @@ type Options struct {
 	// one goroutine at a time.
 	Progress func(Progress)
 }
+
+// RealTimeChain bounds a submission where RealTime is set and nothing else is
+// asked for. It is below the 10 ms after which Go's scheduler preempts.
+const RealTimeChain = 5 * time.Millisecond
 
 // Stage is a part of loading.
 type Stage string
@@ -107,6 +120,8 @@ type Model struct {
 	stops  []int32
 	times  LoadTimes
 	mode   string
+
+	realTime bool
 }
 
 // Open maps a model, compiles its table and loads it on a device. path is a
@@ -136,7 +151,7 @@ func (m *Model) open(ctx context.Context, o Options) error {
 
 // openOn compiles the model's table for a device and loads it there.
 func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
-	m.dev, m.mode = on.dev, on.mode
+	m.dev, m.mode, m.realTime = on.dev, on.mode, o.RealTime
 
 	start := time.Now()
 	m.tok, m.tokErr = LoadTokenizer(m.dir)
@@ -237,6 +252,18 @@ func (m *Model) Device() table.Info { return m.dev.Info() }
 
 // Mode returns the replay mode.
 func (m *Model) Mode() string { return m.mode }
+
+// RealTime reports whether the model was opened with Options.RealTime.
+func (m *Model) RealTime() bool { return m.realTime }
+
+// Threads returns how many threads of this process replay: those of the CPU
+// device, 0 on others.
+func (m *Model) Threads() int {
+	if d, ok := m.dev.(*cpu.Device); ok {
+		return d.Threads()
+	}
+	return 0
+}
 
 // Memory says what the device holds.
 func (m *Model) Memory() table.Memory { return m.dev.Memory() }

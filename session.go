@@ -17,7 +17,7 @@ type SessionOptions struct {
 	// ChainTime decide.
 	Chain int
 	// ChainTime bounds the time of a submission, and so how long cancelling
-	// takes; 0 is replay.DefaultChainTime.
+	// takes; 0 is replay.DefaultChainTime, or RealTimeChain in real time.
 	ChainTime time.Duration
 	// IgnoreStops decodes past the model's stop ids.
 	IgnoreStops bool
@@ -36,6 +36,9 @@ type Session struct {
 // NewSession makes a session with an empty context. Close frees its memory.
 func (m *Model) NewSession(o SessionOptions) (*Session, error) {
 	ro := replay.SessionOptions{Chain: o.Chain, ChainTime: o.ChainTime}
+	if o.ChainTime == 0 && m.realTime {
+		ro.ChainTime = RealTimeChain
+	}
 	if !o.IgnoreStops {
 		ro.StopIDs = m.stops
 	}

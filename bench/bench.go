@@ -26,8 +26,10 @@ type Options struct {
 	Decode int // tokens of the timed decode, rounded up to whole chains; 0: none
 	Depth  int // tokens of context before both
 	Runs   int // timed runs, after one that is not
-	Chain  int // tokens of a submission, kept exactly; 0: replay.DefaultChainTime decides
-	Seed   uint64
+	Chain  int // tokens of a submission, kept exactly; 0: ChainTime decides
+	// ChainTime is that of pianola.SessionOptions.
+	ChainTime time.Duration
+	Seed      uint64
 }
 
 // ErrNothing says that neither prefill nor decode was asked for.
@@ -143,7 +145,7 @@ func Run(ctx context.Context, m *pianola.Model, name string, o Options) (res *Re
 	if have := int(m.Table().Header.Context); o.Positions() > have {
 		return nil, fmt.Errorf("bench: a run takes %d positions and the context has %d", o.Positions(), have)
 	}
-	session, err := m.NewSession(pianola.SessionOptions{Chain: o.Chain, IgnoreStops: true})
+	session, err := m.NewSession(pianola.SessionOptions{Chain: o.Chain, ChainTime: o.ChainTime, IgnoreStops: true})
 	if err != nil {
 		return nil, err
 	}

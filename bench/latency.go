@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -124,16 +122,13 @@ func RunLatency(ctx context.Context, m *pianola.Model, o LatencyOptions) (res *L
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	bound := 0.0
-	if o.Chain == 0 {
-		bound = milliseconds(cmp.Or(o.ChainTime, replay.DefaultChainTime))
-	}
 	stopLoad := startLoad(o.Load)
 	defer stopLoad()
 	r := &latencyRunner{
 		ctx: ctx, m: m, s: s, o: o, rng: rand.New(rand.NewPCG(o.Seed, 0x6c6174656e6379)),
 		res: &Latency{
-			Requests: o.Requests, Warmup: o.Warmup, Prompt: o.Prompt, Tokens: o.Decode, Load: o.Load, ChainMS: bound,
+			Requests: o.Requests, Warmup: o.Warmup, Prompt: o.Prompt, Tokens: o.Decode, Load: o.Load, RealTime: m.RealTime(),
+			ChainMS:    milliseconds(s.Replay().ChainTime()),
 			FirstToken: newDistribution(), InterToken: newDistribution(), PerToken: newDistribution(),
 			CancelPrefill: newDistribution(), CancelDecode: newDistribution(), Deadline: newDistribution(),
 		},

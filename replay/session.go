@@ -63,6 +63,14 @@ func (s *Session) Len() int { return s.n }
 // Context returns how many it can hold.
 func (s *Session) Context() int { return int(s.m.t.Header.Context) }
 
+// ChainTime returns the bound of a chain's time, 0 if its tokens are fixed.
+func (s *Session) ChainTime() time.Duration {
+	if s.o.Chain > 0 {
+		return 0
+	}
+	return s.o.ChainTime
+}
+
 // Reset empties the context.
 func (s *Session) Reset() error {
 	if err := s.begin(); err != nil {
@@ -117,9 +125,10 @@ func (s *Session) cancel() {
 	}
 }
 
-// watch cancels when ctx ends, until the function that it returns is called.
+// watch cancels when ctx ends, until the function that it returns is called,
+// which waits for a cancellation under way: it would else reach the next call.
 // It allocates nothing for a context that cannot end.
-func (s *Session) watch(ctx context.Context) (stop func() bool) {
+func (s *Session) watch(ctx context.Context) (stop func()) {
 	s.halt.Store(false)
 	if s.closed.Load() {
 		s.halt.Store(true)
@@ -127,10 +136,19 @@ func (s *Session) watch(ctx context.Context) (stop func() bool) {
 	if ctx.Done() == nil {
 		return noWatch
 	}
-	return context.AfterFunc(ctx, s.cancel)
+	cancelled := make(chan struct{})
+	unwatch := context.AfterFunc(ctx, func() {
+		s.cancel()
+		close(cancelled)
+	})
+	return func() {
+		if !unwatch() {
+			<-cancelled
+		}
+	}
 }
 
-func noWatch() bool { return true }
+func noWatch() {}
 
 // submit runs the submission and waits for it.
 func (s *Session) submit() (table.Result, error) {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -247,5 +248,56 @@ func TestRotating(t *testing.T) {
 	}
 	if err := s.Rewind(s.Len() - 32); err != nil {
 		t.Error(err)
+	}
+}
+
+// slowCancel is a device on which cancelling takes its time.
+type slowCancel struct {
+	*null.Device
+	waiting func()        // called while a submission is in flight
+	entered chan struct{} // closed when Cancel begins
+	gate    chan struct{} // Cancel ends when it is closed
+}
+
+func (d *slowCancel) Wait(t table.Ticket) (table.Result, error) {
+	d.waiting()
+	return d.Device.Wait(t)
+}
+
+func (d *slowCancel) Cancel(table.Ticket) {
+	close(d.entered)
+	<-d.gate
+}
+
+// TestCancelEndsWithItsCall checks that a call does not return while its
+// cancellation is under way, which would end the next one.
+func TestCancelEndsWithItsCall(t *testing.T) {
+	tab, _ := compiled(t, "llama", 64, compiler.Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	dev := &slowCancel{Device: &null.Device{}, entered: make(chan struct{}), gate: make(chan struct{})}
+	dev.waiting = func() {
+		cancel()
+		<-dev.entered
+	}
+	m, err := replay.Load(context.Background(), dev, tab, nil, table.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.NewSession(replay.SessionOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	returned := make(chan error)
+	go func() {
+		_, _, err := s.Prompt(ctx, prompt(3))
+		returned <- err
+	}()
+	<-dev.entered
+	select {
+	case err := <-returned:
+		t.Errorf("the call returned while its cancellation was under way: %v", err)
+	case <-time.After(20 * time.Millisecond):
+		close(dev.gate)
+		<-returned
 	}
 }

@@ -42,7 +42,8 @@ of decode rates; with a length given, whole chains are decoded.
 	fs.IntVarP(&f.o.Decode, "tokens", "n", 64, "tokens to decode")
 	fs.IntVarP(&f.o.Runs, "runs", "r", 3, "runs that count")
 	fs.IntVarP(&f.o.Depth, "depth", "d", 0, "tokens of context before the prompt")
-	fs.IntSliceVar(&f.chains, "chain", nil, "tokens of a submission; several give a curve (default: what 50 ms allow)")
+	fs.IntSliceVar(&f.chains, "chain", nil, "tokens of a submission; several give a curve (default: what --chain-ms allows)")
+	f.model.registerChainTime(cmd)
 	fs.Uint64Var(&f.o.Seed, "seed", 0, "of the prompt's tokens")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object, or one for each chain length")
 	fs.BoolVar(&f.benchfmt, "benchfmt", false, "print Go benchmark lines, for benchstat")
@@ -59,6 +60,7 @@ func (f *benchFlags) run(cmd *cobra.Command, path string) (err error) {
 	if err != nil {
 		return err
 	}
+	f.o.ChainTime = f.model.chainTime()
 	if need := f.positions(); o.Context == 0 && o.Roll == nil && need > compiler.DefaultContext {
 		o.Context = need
 	}

@@ -64,7 +64,7 @@ func (f *evalFlags) run(cmd *cobra.Command, path string) (err error) {
 		return err
 	}
 	defer closeAfter(&err, m)
-	s, err := m.NewSession(pianola.SessionOptions{Chain: f.model.chain, IgnoreStops: true})
+	s, err := m.NewSession(pianola.SessionOptions{Chain: f.model.chain, ChainTime: f.model.chainTime(), IgnoreStops: true})
 	if err != nil {
 		return err
 	}

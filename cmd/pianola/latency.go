@@ -87,6 +87,7 @@ func (f *latencyFlags) check(cmd *cobra.Command, b *benchFlags) error {
 func (f *latencyFlags) options(b *benchFlags) bench.LatencyOptions {
 	o := bench.LatencyOptions{
 		Prompt: b.o.Prompt, Decode: b.o.Decode, Requests: f.requests, Warmup: latencyWarmup, Seed: b.o.Seed, Load: f.load,
+		ChainTime: b.o.ChainTime,
 	}
 	if len(b.chains) == 1 {
 		o.Chain = b.chains[0]

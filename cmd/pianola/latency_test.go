@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -69,4 +70,27 @@ func TestBenchLatencyUsage(t *testing.T) {
 	} {
 		wantError(t, runCommand(t, append([]string{"bench", gopher}, strings.Fields(c.args)...)...), c.status, c.want)
 	}
+}
+
+func TestRealTime(t *testing.T) {
+	procs := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(procs) // which the command raises
+	res := decode[struct{ Latency map[string]any }](t, succeed(t, "bench", gopher, "-p", "16", "-n", "16", "-r", "1",
+		"--latency", "--requests", "2", "--real-time", "--json").stdout)
+	if l := res.Latency; l["real_time"] != true || l["chain_ms"] != 5.0 {
+		t.Errorf("%v", l)
+	}
+	runtime.GOMAXPROCS(procs)
+	res = decode[struct{ Latency map[string]any }](t, succeed(t, "bench", gopher, "-p", "16", "-n", "16", "-r", "1",
+		"--latency", "--requests", "2", "--chain-ms", "2.5", "--json").stdout)
+	if l := res.Latency; l["real_time"] != false || l["chain_ms"] != 2.5 {
+		t.Errorf("%v", l)
+	}
+	args := []string{"run", gopher, "-p", "func main() {", "-n", "20"}
+	if a, b := succeed(t, args...).stdout, succeed(t, append(args, "--real-time", "--chain-ms", "1")...).stdout; a != b {
+		t.Errorf("in real time\n%s\nwant\n%s", b, a)
+	}
+	wantError(t, runCommand(t, append(args, "--chain-ms", "0")...), 1, "--chain-ms 0: must be in 0.01..60000")
+	wantError(t, runCommand(t, append(args, "--chain-ms", "NaN")...), 1, "must be in 0.01..60000")
+	wantError(t, runCommand(t, append(args, "--chain-ms", "5", "--chain", "2")...), 2, "--chain-ms does not go with --chain")
 }

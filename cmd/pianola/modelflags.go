@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,12 +17,14 @@ import (
 type modelFlags struct {
 	device, mode string
 	chain        int
+	chainMS      float64
 	threads      int
 	context      int
 	roll         string
 	anyChip      bool
 	noFuse       bool
 	noRepack     bool
+	realTime     bool
 }
 
 // register adds the flags to a command, --chain apart.
@@ -28,17 +32,29 @@ func (f *modelFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.device, "device", "auto", "auto, cpu, metal or cuda")
 	fs.StringVar(&f.mode, "mode", "", "encode, record or resident (default: the device's best)")
-	fs.IntVarP(&f.threads, "threads", "t", 0, "threads of the CPU device (default: all)")
+	fs.IntVarP(&f.threads, "threads", "t", 0, "threads of the CPU device (default: all, with --real-time all but one)")
 	fs.IntVar(&f.context, "ctx", 0, "positions of context (default: the smaller of 4096 and the model's)")
 	fs.StringVar(&f.roll, "roll", "", "replay the compiled table in `FILE`")
 	fs.BoolVar(&f.anyChip, "any-chip", false, "accept a roll that was compiled for another chip")
 	fs.BoolVar(&f.noFuse, "no-fuse", false, "one command for each operation")
+	fs.BoolVar(&f.realTime, "real-time", false, "keep latencies: chains of 5 ms, threads that nothing else uses (docs/LATENCY.md)")
 	fs.BoolVar(&f.noRepack, "no-repack", false, "read weights as the file has them")
 }
 
 // registerChain adds --chain for commands that take one length.
 func (f *modelFlags) registerChain(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&f.chain, "chain", 0, "tokens of a submission (default: what 50 ms allow)")
+	cmd.Flags().IntVar(&f.chain, "chain", 0, "tokens of a submission (default: what --chain-ms allows)")
+	f.registerChainTime(cmd)
+}
+
+// registerChainTime adds --chain-ms for commands that have a --chain.
+func (f *modelFlags) registerChainTime(cmd *cobra.Command) {
+	cmd.Flags().Float64Var(&f.chainMS, "chain-ms", 0, "bound of a submission in ms, and so of cancelling (default: 50, or 5 with --real-time)")
+}
+
+// chainTime returns the bound that was asked for, 0 if none was.
+func (f *modelFlags) chainTime() time.Duration {
+	return time.Duration(f.chainMS * float64(time.Millisecond))
 }
 
 // options checks the flags and returns what they ask for.
@@ -49,6 +65,7 @@ func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
 	o := pianola.Options{
 		Device: f.device, Mode: f.mode, Threads: f.threads, Context: f.context,
 		NoFuse: f.noFuse, NoRepack: f.noRepack, AnyChip: f.anyChip,
+		RealTime: f.realTime,
 	}
 	if f.roll != "" {
 		var err error
@@ -72,7 +89,12 @@ func (f *modelFlags) check(cmd *cobra.Command) error {
 			return err
 		}
 	}
+	if fs.Changed("chain-ms") && !(f.chainMS >= 0.01 && f.chainMS <= 60_000) {
+		return fmt.Errorf("--chain-ms %v: must be in 0.01..60000", f.chainMS)
+	}
 	switch {
+	case fs.Changed("chain-ms") && fs.Changed("chain"):
+		return usage(cmd, "--chain-ms does not go with --chain")
 	case fs.Changed("roll") && f.roll == "":
 		return usage(cmd, "--roll needs a file")
 	case f.roll != "" && f.noFuse:
@@ -119,7 +141,12 @@ func openModel(cmd *cobra.Command, path string, o pianola.Options) (*pianola.Mod
 	p := newProgress(cmd.ErrOrStderr(), "loading", true)
 	defer p.finish()
 	o.Progress = func(s pianola.Progress) { p.set(string(s.Stage), s.Done, s.Total) }
-	return pianola.Open(cmd.Context(), path, o)
+	m, err := pianola.Open(cmd.Context(), path, o)
+	if err == nil && o.RealTime {
+		// The process is this command's alone.
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + m.Threads())
+	}
+	return m, err
 }
 
 // closeAfter closes what a command opened and joins the error to the command's.

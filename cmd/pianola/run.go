@@ -78,7 +78,7 @@ func (f *runFlags) run(cmd *cobra.Command, path string) (err error) {
 	if _, err := m.Tokenizer(); err != nil {
 		return err
 	}
-	s, err := m.NewSession(pianola.SessionOptions{Chain: f.model.chain})
+	s, err := m.NewSession(pianola.SessionOptions{Chain: f.model.chain, ChainTime: f.model.chainTime()})
 	if err != nil {
 		return err
 	}

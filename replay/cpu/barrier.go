@@ -5,11 +5,6 @@ import (
 	"sync/atomic"
 )
 
-// spinLimit is how often a waiting worker looks before it lets others run,
-// about 20 microseconds. It keeps a team that shares its processors correct,
-// merely slower.
-const spinLimit = 1 << 14
-
 // poisoned is the word of a barrier that nobody may wait at.
 const poisoned = ^uint64(0)
 
@@ -29,8 +24,8 @@ type barrier struct {
 // wait returns when all n workers have called it. last is the word that this
 // worker saw before, and gets the new one. The last to arrive, who sees
 // everything that the others did before, asks the job whether it ends; the
-// answer is everybody's.
-func (b *barrier) wait(n int32, last *uint64, j *job) bool {
+// answer is everybody's. Who has looked spins times lets others run.
+func (b *barrier) wait(n int32, spins int, last *uint64, j *job) bool {
 	if b.arrived.Add(1) == n {
 		b.arrived.Store(0)
 		next := (*last | 1) + 1
@@ -41,12 +36,12 @@ func (b *barrier) wait(n int32, last *uint64, j *job) bool {
 		*last = next
 		return next&1 != 0
 	}
-	for spins := 0; ; spins++ {
+	for i := 0; ; i++ {
 		if v := b.word.Load(); v != *last {
 			*last = v
 			return v&1 != 0
 		}
-		if spins >= spinLimit {
+		if i >= spins {
 			runtime.Gosched()
 		}
 	}

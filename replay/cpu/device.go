@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/pianola-engine/pianola/replay/device"
@@ -16,9 +17,14 @@ const name = "cpu"
 
 // Options are the settings of a device. The zero value is what most want.
 type Options struct {
-	Threads  int  // workers, 1 to GOMAXPROCS; 0: GOMAXPROCS
+	Threads  int  // workers, 1 to GOMAXPROCS; 0: GOMAXPROCS, in real time one less
 	Portable bool // kernels in Go alone, the reference that all others equal
 	Pin      bool // bind each worker to a processor, where the system can
+
+	// RealTime keeps the scheduler out of submissions of up to 5 ms: workers are
+	// bound to processors where the system can, wait for one another without
+	// giving their threads up, and find the memory of sessions touched.
+	RealTime bool
 }
 
 // Device is the processor as a device that replays tables. Its methods are
@@ -29,6 +35,8 @@ type Device struct {
 	ops     *ops
 	threads int
 	cpus    []int // to bind workers to, or nil
+	waits   waits
+	touch   bool // write to a session's memory before it is used
 
 	// Set by Load, and not changed after.
 	table *table.Table
@@ -49,22 +57,34 @@ func New(o Options) (*Device, error) {
 	}
 	if o.Threads == 0 {
 		o.Threads = most
+		if o.RealTime && o.Threads > 1 {
+			o.Threads-- // for everything else that the process and the system do
+		}
 	}
-	d := &Device{ops: fastest(), threads: o.Threads}
+	d := &Device{ops: fastest(), threads: o.Threads, waits: sharing, touch: o.RealTime}
 	d.queue = device.New(name, backend{d})
 	d.Base = d.queue.Base()
 	if o.Portable {
 		d.ops = portable()
 	}
-	if o.Pin {
+	if o.RealTime {
+		d.waits = owning
+	}
+	if o.Pin || o.RealTime && canPin {
 		cpus, err := allowedCPUs()
 		if err != nil {
 			return nil, err
+		}
+		if o.RealTime {
+			slices.Reverse(cpus) // the first ones serve most interrupts
 		}
 		d.cpus = cpus
 	}
 	return d, nil
 }
+
+// Threads returns how many workers the device has.
+func (d *Device) Threads() int { return d.threads }
 
 // Features returns the processor's features that kernels use, or "portable" if
 // they are in Go alone.
@@ -76,6 +96,18 @@ func (d *Device) Info() table.Info {
 		Device: "cpu",
 		Name:   machineName(),
 		Modes:  []string{"encode"},
-		Detail: fmt.Sprintf("%d threads, %s", d.threads, strings.Join(d.ops.features, " ")),
+		Detail: fmt.Sprintf("%s, %s", d.threadsText(), strings.Join(d.ops.features, " ")),
 	}
+}
+
+// threadsText says how the team is made up.
+func (d *Device) threadsText() string {
+	s := fmt.Sprintf("%d threads", d.threads)
+	if d.waits == owning {
+		s += " in real time"
+	}
+	if d.cpus != nil {
+		s += ", bound to processors"
+	}
+	return s
 }

@@ -2,11 +2,6 @@ package cpu
 
 import "sync/atomic"
 
-// idleSpins is how often a worker without a job looks for one before it parks,
-// some 30 microseconds: waking a parked thread takes longer than the pause of a
-// host that submits token after token.
-const idleSpins = 1 << 15
-
 // mailbox hands jobs from the leader to one worker.
 type mailbox struct {
 	_      pad
@@ -29,10 +24,10 @@ func (m *mailbox) put(j *job) {
 	}
 }
 
-// take waits for the next job.
-func (m *mailbox) take() *job {
-	for spins := 0; !m.full.Load(); spins++ {
-		if spins < idleSpins {
+// take waits for the next job. It parks when it has looked spins times.
+func (m *mailbox) take(spins int) *job {
+	for i := 0; !m.full.Load(); i++ {
+		if i < spins {
 			continue
 		}
 		m.parked.Store(true)

@@ -39,6 +39,9 @@ func (d backend) Open() (s *session, size uint64, err error) {
 		if s.mem[i], err = allocate(slot.Size); err != nil {
 			return s, 0, fmt.Errorf("cpu: slot %s: %w", slot.Name, err)
 		}
+		if d.touch {
+			touchPages(s.mem[i])
+		}
 		mem[i] = s.mem[i]
 		size += slot.Size
 	}

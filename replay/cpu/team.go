@@ -1,9 +1,11 @@
 package cpu
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"runtime/debug"
+	"runtime/trace"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,10 +18,11 @@ import (
 // worker is one thread of the team: what it has of its own. Workers share
 // nothing but slots, the barrier and the job.
 type worker struct {
-	team *team
-	id   int
-	mail mailbox
-	last uint64 // the barrier's word that it saw
+	team  *team
+	id    int
+	mail  mailbox
+	last  uint64    // the barrier's word that it saw
+	slice time.Time // since when it has had its thread without a break, at the earliest
 
 	step table.Step // where this replay is
 	at   int        // the command that runs, for errors
@@ -44,13 +47,14 @@ type team struct {
 	workers []*worker
 	barrier barrier
 	active  atomic.Int32 // workers that have not left the job
+	waits   waits
 	failed  atomic.Pointer[device.CommandError]
 }
 
 // newTeam starts n workers with scratch bytes each. cpus, if not nil, says
 // which processor each is bound to.
 func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
-	t := &team{dev: d}
+	t := &team{dev: d, waits: d.waits}
 	warmParking()
 	for i := range n {
 		mem, err := allocate(scratch)
@@ -110,7 +114,8 @@ func warmParking() {
 // main is the life of a worker. It sleeps between submissions.
 func (w *worker) main() {
 	if w.id != 0 {
-		for j := w.mail.take(); j != nil; j = w.mail.take() {
+		for j := w.mail.take(w.team.waits.idle); j != nil; j = w.mail.take(w.team.waits.idle) {
+			w.renew()
 			w.run(j)
 			w.team.active.Add(-1)
 		}
@@ -140,9 +145,10 @@ func (t *team) lead(w *worker, j *job) {
 	for _, other := range t.workers[1:] {
 		other.mail.put(j)
 	}
+	w.renew()
 	w.run(j)
 	for spins := 0; t.active.Load() != 0; spins++ {
-		if spins >= spinLimit {
+		if spins >= t.waits.meet {
 			runtime.Gosched()
 		}
 	}
@@ -165,6 +171,10 @@ func begin(j *job) {
 	*j.Session.step = step
 }
 
+// TraceRegion is the type of the region (runtime/trace) in which each worker is
+// while it replays a submission. It costs nothing while no trace is recorded.
+const TraceRegion = "pianola.submission"
+
 // run does the worker's share of a job. A panic, which is a fault of this
 // package or a fault of mapped memory, ends the team's use but not the process.
 func (w *worker) run(j *job) {
@@ -175,6 +185,7 @@ func (w *worker) run(j *job) {
 			w.team.barrier.poison()
 		}
 	}()
+	defer trace.StartRegion(context.Background(), TraceRegion).End()
 	s := j.Submission
 	for i := range s.Runs {
 		run := &s.Runs[i]
@@ -276,5 +287,5 @@ func (w *worker) claim(c *command, k divisible, lo, hi int) {
 // meet waits for the team. It reports whether the submission ends here, on
 // which all workers agree.
 func (w *worker) meet(j *job) bool {
-	return w.team.barrier.wait(int32(len(w.team.workers)), &w.last, j)
+	return w.team.barrier.wait(int32(len(w.team.workers)), w.team.waits.meet, &w.last, j)
 }

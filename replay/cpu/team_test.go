@@ -357,7 +357,7 @@ func TestBarrier(t *testing.T) {
 				if id == 2 && round == rounds {
 					j.Session.step.Stop = 1
 				}
-				if ends := b.wait(n, &last, j); ends != (round == rounds) {
+				if ends := b.wait(n, sharing.meet, &last, j); ends != (round == rounds) {
 					t.Errorf("round %d: ends is %t", round, ends)
 				}
 				for other, c := range counts {
@@ -368,7 +368,7 @@ func TestBarrier(t *testing.T) {
 				if r.IntN(20) == 0 {
 					runtime.Gosched()
 				}
-				b.wait(n, &last, none)
+				b.wait(n, sharing.meet, &last, none)
 			}
 		})
 	}

@@ -5,6 +5,7 @@ package metal_test
 import (
 	"testing"
 
+	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/replay/metal/soft"
 	"github.com/pianola-engine/pianola/table"
@@ -65,6 +66,49 @@ func TestCalls(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	}
+}
+
+// TestSelectors counts gopher's messages by selector: those that bind the weights
+// are what argument buffers would save.
+func TestSelectors(t *testing.T) {
+	checked(t)
+	m := compiled(t, "gopher-q8_0.gguf", 512, compiler.Options{})
+	d := load(t, whole(t, "encode"), m)
+	id := begun(t, d)
+	dry := func(tokens int) map[string]int {
+		sub := decode(m.t, id, 0, tokens)
+		sub.Dry = true
+		calls, _, _ := counted(t, d, sub)
+		return calls
+	}
+	dry(1)
+	one, more := dry(1), dry(9)
+	p, _, _ := m.t.Program(table.ProgramDecode)
+	bound, weights := 0, 0
+	for i := range m.t.ProgramCmds(p) {
+		c := &m.t.Cmds[int(p.First)+i]
+		for _, b := range c.Bind[:c.Bindings] {
+			if b.Slot == table.NoSlot {
+				continue
+			}
+			if bound++; m.t.Slots[b.Slot].Kind == table.SlotWeight {
+				weights++
+			}
+		}
+	}
+	all, sets := 0, 0
+	for name, n := range more {
+		n = (n - one[name]) / 8
+		all += n
+		if name == "setBuffer:offset:atIndex:" || name == "setBufferOffset:atIndex:" {
+			sets += n
+		}
+		t.Logf("%4d %s", n, name)
+	}
+	t.Logf("a token: %d messages for %d commands; %d bindings, %d of them weights, and %d messages that bind", all, p.Count, bound, weights, sets)
+	if weights == 0 || sets < weights || sets > bound+2*int(p.Count) || all < sets+2*int(p.Count) {
+		t.Errorf("%d messages, %d bind, %d bindings, %d of weights", all, sets, bound, weights)
 	}
 }
 

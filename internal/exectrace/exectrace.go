@@ -1,0 +1,109 @@
+// Package exectrace reads execution traces, for tests: what happened to a
+// goroutine while it was in a region of runtime/trace.
+package exectrace
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"golang.org/x/exp/trace"
+)
+
+// Region is one region that a goroutine was in, from its begin to its end.
+type Region struct {
+	Goroutine trace.GoID
+	Begin     trace.Time
+	Took      time.Duration
+	// Switches are the changes of the goroutine's state in it, such as "Running
+	// to Runnable: preempted". A goroutine that only runs has none.
+	Switches []string
+	// Collections are what the garbage collector did meanwhile that concerns
+	// the goroutine: any mark phase, any stop of the world, and its own assists
+	// and sweeps.
+	Collections []string
+}
+
+// Quiet reports whether the goroutine was left alone.
+func (r *Region) Quiet() bool { return len(r.Switches) == 0 && len(r.Collections) == 0 }
+
+// Read returns the regions of a type in a trace, in the order of their ends.
+// Those that the trace does not hold whole are left out.
+func Read(r io.Reader, regionType string) ([]Region, error) {
+	in, err := trace.NewReader(r)
+	if err != nil {
+		return nil, fmt.Errorf("exectrace: %w", err)
+	}
+	x := reader{open: map[trace.GoID]*Region{}, active: map[trace.Range]bool{}}
+	for {
+		ev, err := in.ReadEvent()
+		if errors.Is(err, io.EOF) {
+			return x.done, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("exectrace: %w", err)
+		}
+		x.take(ev, regionType)
+	}
+}
+
+type reader struct {
+	open   map[trace.GoID]*Region
+	active map[trace.Range]bool // ranges of the collector
+	done   []Region
+}
+
+func (x *reader) take(ev trace.Event, regionType string) {
+	switch ev.Kind() {
+	case trace.EventRegionBegin:
+		if ev.Region().Type == regionType {
+			r := &Region{Goroutine: ev.Goroutine(), Begin: ev.Time()}
+			for of := range x.active {
+				r.collects(of)
+			}
+			x.open[r.Goroutine] = r
+		}
+	case trace.EventRegionEnd:
+		if r := x.open[ev.Goroutine()]; r != nil && ev.Region().Type == regionType {
+			r.Took = ev.Time().Sub(r.Begin)
+			x.done = append(x.done, *r)
+			delete(x.open, r.Goroutine)
+		}
+	case trace.EventStateTransition:
+		if st := ev.StateTransition(); st.Resource.Kind == trace.ResourceGoroutine {
+			from, to := st.Goroutine()
+			// What a new part of the trace repeats is no change.
+			if r := x.open[st.Resource.Goroutine()]; r != nil && from != to && from != trace.GoUndetermined {
+				r.Switches = append(r.Switches, strings.TrimSuffix(fmt.Sprintf("%v to %v: %s", from, to, st.Reason), ": "))
+			}
+		}
+	case trace.EventRangeBegin, trace.EventRangeActive:
+		of := ev.Range()
+		if !collector(of) || x.active[of] {
+			return
+		}
+		x.active[of] = true
+		for _, r := range x.open {
+			r.collects(of)
+		}
+	case trace.EventRangeEnd:
+		delete(x.active, ev.Range())
+	}
+}
+
+// collector reports whether a range is the garbage collector's, or one in which
+// nothing else runs.
+func collector(of trace.Range) bool {
+	return strings.HasPrefix(of.Name, "GC ") || strings.HasPrefix(of.Name, "stop-the-world")
+}
+
+// collects notes a range of the collector, unless it is another goroutine's own
+// work.
+func (r *Region) collects(of trace.Range) {
+	own := of.Scope.Kind == trace.ResourceGoroutine && of.Scope.Goroutine() == r.Goroutine
+	if own || of.Scope.Kind == trace.ResourceNone || strings.HasPrefix(of.Name, "stop-the-world") {
+		r.Collections = append(r.Collections, of.Name)
+	}
+}
