@@ -143,12 +143,13 @@ func loadRoll(o Options, cfg *arch.Config, dir *weights.Directory, c *chip.Chip)
 	return t, nil
 }
 
-// maxTokenizerFile bounds tokenizer.json, of which the largest known have
+// maxTokenizerFile bounds a tokenizer's file, of which the largest known have
 // 35 MB.
 const maxTokenizerFile = 256 << 20
 
-// LoadTokenizer reads a model's tokenizer, from GGUF metadata or from
-// tokenizer.json, whether or not its architecture is one that Open knows.
+// LoadTokenizer reads a model's tokenizer, from GGUF metadata, from
+// tokenizer.json or from SentencePiece's tokenizer.model, whether or not its
+// architecture is one that Open knows.
 func LoadTokenizer(dir *weights.Directory) (*tokenizer.Tokenizer, error) {
 	if dir.Format() == weights.GGUF {
 		return tokenizer.FromGGUF(dir)
@@ -157,15 +158,23 @@ func LoadTokenizer(dir *weights.Directory) (*tokenizer.Tokenizer, error) {
 	if st, err := os.Stat(root); err == nil && !st.IsDir() {
 		root = filepath.Dir(root)
 	}
-	file, err := readBounded(filepath.Join(root, "tokenizer.json"))
-	if err != nil {
-		return nil, err
-	}
 	config, err := readBounded(filepath.Join(root, "tokenizer_config.json"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return tokenizer.FromJSON(file, config)
+	file, err := readBounded(filepath.Join(root, "tokenizer.json"))
+	if err == nil {
+		return tokenizer.FromJSON(file, config)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		if model, err := readBounded(filepath.Join(root, "tokenizer.model")); !errors.Is(err, fs.ErrNotExist) {
+			if err != nil {
+				return nil, err
+			}
+			return tokenizer.FromSentencePiece(model, config)
+		}
+	}
+	return nil, err
 }
 
 func readBounded(path string) ([]byte, error) {

@@ -122,7 +122,7 @@ func (s *Session) Generate(ctx context.Context, prompt string, o GenerateOptions
 			yield(Token{}, err)
 			return
 		}
-		s.generate(ctx, ids, tok.NewDecoder(), o, yield)
+		s.generate(ctx, ids, tok.NewContinuation(), o, yield)
 	}
 }
 
@@ -132,7 +132,7 @@ func (s *Session) GenerateIDs(ctx context.Context, ids []int32, o GenerateOption
 	return func(yield func(Token, error) bool) {
 		var dec *tokenizer.Decoder
 		if tok, err := s.m.Tokenizer(); err == nil {
-			dec = tok.NewDecoder()
+			dec = tok.NewContinuation()
 		}
 		s.generate(ctx, ids, dec, o, yield)
 	}

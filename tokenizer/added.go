@@ -16,37 +16,16 @@ type addedToken struct {
 	rstrip     bool // takes the white space after it
 }
 
-// matcher finds the leftmost-longest of a set of added tokens. Its trie is one
-// map from a node and a byte to a node, so that its size is linear in the
-// contents.
+// matcher finds the leftmost-longest of a set of added tokens.
 type matcher struct {
 	tokens []addedToken
-	first  [256]bool
-	edges  map[edge]int32
-	token  []int32 // by node, index into tokens, or -1
-}
-
-type edge struct {
-	node int32
-	b    byte
+	trie   *trie // of indices into tokens
 }
 
 func newMatcher(tokens []addedToken) *matcher {
-	m := &matcher{tokens: tokens, edges: make(map[edge]int32), token: []int32{-1}}
+	m := &matcher{tokens: tokens, trie: newTrie(4 * len(tokens))}
 	for i, t := range tokens {
-		m.first[t.content[0]] = true
-		node := int32(0)
-		for j := range len(t.content) {
-			e := edge{node, t.content[j]}
-			child, ok := m.edges[e]
-			if !ok {
-				child = int32(len(m.token))
-				m.token = append(m.token, -1)
-				m.edges[e] = child
-			}
-			node = child
-		}
-		m.token[node] = int32(i)
+		m.trie.add(t.content, int32(i))
 	}
 	return m
 }
@@ -58,7 +37,7 @@ func (m *matcher) find(s string, from int, parseSpecial bool) (t *addedToken, st
 		return nil, 0, 0
 	}
 	for i := from; i < len(s); i++ {
-		if !m.first[s[i]] {
+		if m.trie.root[s[i]] == 0 {
 			continue
 		}
 		t := m.longest(s[i:], parseSpecial)
@@ -93,12 +72,10 @@ func (m *matcher) find(s string, from int, parseSpecial bool) (t *addedToken, st
 func (m *matcher) longest(s string, parseSpecial bool) (found *addedToken) {
 	node := int32(0)
 	for i := range len(s) {
-		child, ok := m.edges[edge{node, s[i]}]
-		if !ok {
+		if node = m.trie.child(node, s[i]); node == 0 {
 			break
 		}
-		node = child
-		if t := m.token[node]; t >= 0 && (parseSpecial || !m.tokens[t].special) {
+		if t := m.trie.values[node]; t >= 0 && (parseSpecial || !m.tokens[t].special) {
 			found = &m.tokens[t]
 		}
 	}

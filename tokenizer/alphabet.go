@@ -30,6 +30,15 @@ func newAlphabet() *alphabet {
 	return a
 }
 
+// encode returns the characters that stand for the bytes of s.
+func (a *alphabet) encode(s string) string {
+	out := make([]byte, 0, 2*len(s))
+	for i := range len(s) {
+		out = utf8.AppendRune(out, a.char[s[i]])
+	}
+	return string(out)
+}
+
 // decode returns the bytes that token stands for, and false if a character of
 // it is outside the alphabet.
 func (a *alphabet) decode(token string) (string, bool) {

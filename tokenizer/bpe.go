@@ -5,35 +5,56 @@ import "math"
 // pair is two neighbouring tokens.
 type pair struct{ left, right int32 }
 
+func (p pair) key() uint64 { return uint64(uint32(p.left))<<32 | uint64(uint32(p.right)) }
+
 // unranked is the rank of a pair that does not merge.
 const unranked = math.MaxInt32
 
-// merges are the rules of byte-pair encoding in order of rank: the lower a
-// rule's rank, the earlier it applies.
-type merges struct {
-	rank   map[pair]int32
-	result []int32 // [rank], the token that the pair becomes
+// rule says what a pair becomes. The lower its rank, the earlier it applies;
+// rules of a vocabulary with scores share ranks. The zero rule is none.
+type rule struct {
+	order  int32 // the rank plus one
+	result int32
 }
 
-func (m *merges) rankOf(left, right int32) int32 {
-	if r, ok := m.rank[pair{left, right}]; ok {
-		return r
+func (r rule) rank() int32 {
+	if r.order == 0 {
+		return unranked
 	}
-	return unranked
+	return r.order - 1
 }
+
+// merges are the rules of byte-pair encoding by their pairs.
+type merges struct{ rules *hashTable[rule] }
+
+func (m *merges) find(left, right int32) rule { return m.rules.get(pair{left, right}.key()) }
 
 // merger applies merges to one word at a time. It keeps its buffers.
 type merger struct {
 	*merges
-	ranks, prev, next []int32
-	queue             rankQueue
+	ranks, results, prev, next []int32
+	queue                      rankQueue
+
+	// tracked says which tokens are cut up again afterwards, nil none, and origin
+	// from which pair each was seen to come last.
+	tracked []bool
+	origin  map[int32]pair
+}
+
+// look returns the rule of a pair.
+func (m *merger) look(left, right int32) rule {
+	r := m.find(left, right)
+	if m.tracked != nil && r.order != 0 && m.tracked[r.result] {
+		m.origin[r.result] = pair{left, right}
+	}
+	return r
 }
 
 // shortWord is the length in bytes up to which scanning all pairs for the best
 // one is faster than a heap.
 const shortWord = 48
 
-// merge returns the tokens that the word of byte tokens ids becomes, in place:
+// merge returns the tokens that the word of tokens ids becomes, in place:
 // always the pair of the lowest rank merges next, the leftmost of equals. It
 // takes O(n log n) time and linear memory.
 func (m *merger) merge(ids []int32) []int32 {
@@ -44,14 +65,16 @@ func (m *merger) merge(ids []int32) []int32 {
 }
 
 func (m *merger) mergeShort(ids []int32) []int32 {
-	ranks := m.ranks[:0]
-	for i := 1; i < len(ids); i++ {
-		ranks = append(ranks, m.rankOf(ids[i-1], ids[i]))
+	n := len(ids) - 1 // pairs
+	m.ranks, m.results = grow(m.ranks, max(n, 0)), grow(m.results, max(n, 0))
+	ranks, results := m.ranks, m.results
+	for i := range n {
+		r := m.look(ids[i], ids[i+1])
+		ranks[i], results[i] = r.rank(), r.result
 	}
-	m.ranks = ranks
-	for len(ranks) > 0 {
+	for n > 0 {
 		best := 0
-		for i, r := range ranks {
+		for i, r := range ranks[:n] {
 			if r < ranks[best] {
 				best = i
 			}
@@ -59,16 +82,19 @@ func (m *merger) mergeShort(ids []int32) []int32 {
 		if ranks[best] == unranked {
 			break
 		}
-		ids[best] = m.result[ranks[best]]
+		ids[best] = results[best]
 		copy(ids[best+1:], ids[best+2:])
-		ids = ids[:len(ids)-1]
-		copy(ranks[best:], ranks[best+1:])
-		ranks = ranks[:len(ranks)-1]
+		ids = ids[:n]
+		copy(ranks[best:n], ranks[best+1:n])
+		copy(results[best:n], results[best+1:n])
+		n--
 		if best > 0 {
-			ranks[best-1] = m.rankOf(ids[best-1], ids[best])
+			r := m.look(ids[best-1], ids[best])
+			ranks[best-1], results[best-1] = r.rank(), r.result
 		}
-		if best < len(ranks) {
-			ranks[best] = m.rankOf(ids[best], ids[best+1])
+		if best < n {
+			r := m.look(ids[best], ids[best+1])
+			ranks[best], results[best] = r.rank(), r.result
 		}
 	}
 	return ids
@@ -76,35 +102,29 @@ func (m *merger) mergeShort(ids []int32) []int32 {
 
 // mergeLong keeps the tokens as a linked list by index and the pairs that can
 // merge in a heap. A heap entry is stale when its rank is no longer the rank of
-// the pair at its position; a rank belongs to one pair, so that equality is
-// enough.
+// the pair at its position. If that pair is another one of the same rank, the
+// entry stands for it: an equal one is in the heap.
 func (m *merger) mergeLong(ids []int32) []int32 {
 	n := int32(len(ids))
-	m.ranks = grow(m.ranks, len(ids))
-	m.prev = grow(m.prev, len(ids))
-	m.next = grow(m.next, len(ids))
+	m.ranks, m.results = grow(m.ranks, len(ids)), grow(m.results, len(ids))
+	m.prev, m.next = grow(m.prev, len(ids)), grow(m.next, len(ids))
 	m.queue = m.queue[:0]
-	ranks, prev, next := m.ranks, m.prev, m.next
+	ranks, results, prev, next := m.ranks, m.results, m.prev, m.next
+	look := func(i int32) int32 {
+		ranks[i] = unranked
+		if next[i] < n {
+			r := m.look(ids[i], ids[next[i]])
+			ranks[i], results[i] = r.rank(), r.result
+		}
+		return ranks[i]
+	}
 	for i := range n {
 		prev[i], next[i] = i-1, i+1
-		ranks[i] = unranked
-		if i+1 < n {
-			ranks[i] = m.rankOf(ids[i], ids[i+1])
-		}
-		if ranks[i] != unranked {
-			m.queue = append(m.queue, entry(ranks[i], i))
+		if rank := look(i); rank != unranked {
+			m.queue = append(m.queue, entry(rank, i))
 		}
 	}
 	m.queue.init()
-	update := func(i int32) {
-		ranks[i] = unranked
-		if next[i] < n {
-			ranks[i] = m.rankOf(ids[i], ids[next[i]])
-		}
-		if ranks[i] != unranked {
-			m.queue.push(entry(ranks[i], i))
-		}
-	}
 	for len(m.queue) > 0 {
 		e := m.queue.pop()
 		rank, i := int32(e>>32), int32(e&math.MaxUint32)
@@ -112,15 +132,19 @@ func (m *merger) mergeLong(ids []int32) []int32 {
 			continue
 		}
 		gone := next[i]
-		ids[i] = m.result[rank]
+		ids[i] = results[i]
 		ranks[gone] = unranked
 		next[i] = next[gone]
 		if next[i] < n {
 			prev[next[i]] = i
 		}
-		update(i)
-		if prev[i] >= 0 {
-			update(prev[i])
+		for _, left := range [...]int32{prev[i], i} {
+			if left < 0 {
+				continue
+			}
+			if rank := look(left); rank != unranked {
+				m.queue.push(entry(rank, left))
+			}
 		}
 	}
 	out := ids[:0]

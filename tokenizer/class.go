@@ -17,8 +17,10 @@ const (
 	number                     // \p{N}
 	space                      // \s: White_Space
 	punct                      // \p{P}
+	wordOnly                   // \w, but for the letters and marks: \p{Nd}, \p{Pc} and a few
 
-	letter = cased | lower | caseless // \p{L}
+	letter   = cased | lower | caseless // \p{L}
+	wordChar = letter | mark | wordOnly // \w of Unicode's UTS 18
 )
 
 // classTable holds the classes of the two planes that nearly all text is in;
@@ -31,11 +33,12 @@ type classRange struct {
 	class class
 }
 
-func classRanges() [9]classRange {
-	return [...]classRange{
+func classRanges() []classRange {
+	return []classRange{
 		{unicode.Lu, cased}, {unicode.Lt, cased}, {unicode.Ll, lower},
 		{unicode.Lm, caseless}, {unicode.Lo, caseless}, {unicode.M, mark},
 		{unicode.N, number}, {unicode.White_Space, space}, {unicode.P, punct},
+		{unicode.Nd, wordOnly}, {unicode.Nl, wordOnly}, {unicode.Pc, wordOnly}, {unicode.Other_Alphabetic, wordOnly}, {unicode.Join_Control, wordOnly},
 	}
 }
 

@@ -136,8 +136,8 @@ func TestRoundTrip(t *testing.T) {
 }
 
 // checkStream compares a Decoder with Decode: each part valid UTF-8, all of
-// them together the text with its broken bytes replaced.
-func checkStream(t testing.TB, tok *Tokenizer, ids []int32) {
+// them together, which it returns, the text with its broken bytes replaced.
+func checkStream(t testing.TB, tok *Tokenizer, ids []int32) string {
 	t.Helper()
 	d := tok.NewDecoder()
 	var b strings.Builder
@@ -163,6 +163,7 @@ func checkStream(t testing.TB, tok *Tokenizer, ids []int32) {
 	if utf8.ValidString(whole) && b.String() != whole {
 		t.Fatalf("streamed %.100q, want %.100q", b.String(), whole)
 	}
+	return b.String()
 }
 
 func TestDecoder(t *testing.T) {
@@ -191,7 +192,7 @@ func TestDecoder(t *testing.T) {
 					t.Errorf("%q: a special token gives %q, %v", tt.bytes, part, err)
 				}
 			}
-			part, err := d.Next(tok.byteIDs[tt.bytes[i]])
+			part, err := d.Next(tok.model.(*byteBPE).bytes[tt.bytes[i]])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -215,16 +216,16 @@ func TestDecoder(t *testing.T) {
 // naiveMerge is byte-pair encoding by its definition.
 func naiveMerge(m *merges, ids []int32) []int32 {
 	for {
-		best, at := int32(unranked), 0
+		best, at := rule{}, 0
 		for i := 1; i < len(ids); i++ {
-			if r := m.rankOf(ids[i-1], ids[i]); r < best {
+			if r := m.find(ids[i-1], ids[i]); r.rank() < best.rank() {
 				best, at = r, i
 			}
 		}
-		if best == unranked {
+		if best.order == 0 {
 			return ids
 		}
-		ids = append(append(append([]int32{}, ids[:at-1]...), m.result[best]), ids[at+1:]...)
+		ids = append(append(append([]int32{}, ids[:at-1]...), best.result), ids[at+1:]...)
 	}
 }
 
@@ -232,7 +233,7 @@ func TestMergeAgainstDefinition(t *testing.T) {
 	tok := gopherGGUF(t)
 	text := heldout(t)
 	rng := rand.New(rand.NewPCG(5, 6))
-	m := merger{merges: tok.merges}
+	m := merger{merges: tok.model.(*byteBPE).merges}
 	for i := range 600 {
 		n := 1 + rng.IntN(40)
 		if i%3 == 0 {
@@ -242,9 +243,9 @@ func TestMergeAgainstDefinition(t *testing.T) {
 		word := strings.ReplaceAll(text[start:start+n], "\n", "")
 		var ids []int32
 		for i := range len(word) {
-			ids = append(ids, tok.byteIDs[word[i]])
+			ids = append(ids, tok.model.(*byteBPE).bytes[word[i]])
 		}
-		want := naiveMerge(tok.merges, ids)
+		want := naiveMerge(tok.model.(*byteBPE).merges, ids)
 		short := m.mergeShort(append([]int32(nil), ids...))
 		long := m.mergeLong(append([]int32(nil), ids...))
 		if !cmp.Equal(want, short) && len(want) > 0 {

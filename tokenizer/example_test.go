@@ -89,7 +89,7 @@ func ExampleFromGGUF() {
 	_, err := tokenizer.FromGGUF(metadata{"tokenizer.ggml.model": "none"})
 	fmt.Println(errors.Is(err, tokenizer.ErrNone))
 
-	_, err = tokenizer.FromGGUF(metadata{"tokenizer.ggml.model": "llama"})
+	_, err = tokenizer.FromGGUF(metadata{"tokenizer.ggml.model": "rwkv"})
 	var unsupported *tokenizer.UnsupportedError
 	fmt.Println(errors.As(err, &unsupported), err)
 
@@ -108,6 +108,6 @@ func ExampleFromGGUF() {
 	fmt.Println(ids, t.StopIDs(), err)
 	// Output:
 	// true
-	// true tokenizer: model "llama" is not supported
+	// true tokenizer: model "rwkv" is not supported
 	// [2] [3] <nil>
 }

@@ -17,11 +17,14 @@ type Meta interface {
 // FromGGUF reads a tokenizer from the tokenizer.ggml keys of GGUF metadata.
 //
 // It returns [ErrNone] if there is no tokenizer, and an [*UnsupportedError] for
-// models other than gpt2 and for pre-tokenizers that it does not know.
+// models other than gpt2 (byte-level BPE), llama (SentencePiece's BPE), t5
+// (unigram) and bert (WordPiece), and for pre-tokenizers that it does not know.
 //
-// As in llama.cpp, text is not normalised, whatever the original tokenizer did,
-// because GGUF does not say. BOS is added if tokenizer.ggml.add_bos_token says
-// so, else if the pre-tokenizer's name implies it and there is one.
+// As in llama.cpp, text for gpt2 and llama is not normalised, whatever the
+// original tokenizer did, because GGUF does not say. What is added around the
+// text follows tokenizer.ggml.add_bos_token, add_eos_token and add_sep_token,
+// else the model or the pre-tokenizer's name. Unlike there, tokens of type
+// CONTROL, UNKNOWN and BYTE do not come of text by merging.
 func FromGGUF(m Meta) (*Tokenizer, error) {
 	t, err := fromGGUF(ggufMeta{m})
 	var unsupported *UnsupportedError
@@ -38,9 +41,22 @@ func fromGGUF(m ggufMeta) (*Tokenizer, error) {
 		return nil, err
 	case !ok, model == "none", model == "no_vocab":
 		return nil, ErrNone
-	case model != "gpt2":
-		return nil, &UnsupportedError{"model", model}
 	}
+	switch model {
+	case "gpt2":
+		return m.byteLevel()
+	case "llama":
+		return m.sentencePiece(true)
+	case "t5":
+		return m.sentencePiece(false)
+	case "bert":
+		return m.wordPiece()
+	}
+	return nil, &UnsupportedError{"model", model}
+}
+
+// byteLevel reads a tokenizer of model gpt2.
+func (m ggufMeta) byteLevel() (*Tokenizer, error) {
 	preName, _, err := m.text("tokenizer.ggml.pre")
 	if err != nil {
 		return nil, err
@@ -57,25 +73,29 @@ func fromGGUF(m ggufMeta) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	merges, err := v.merges(len(rules), func(i int) (string, string, error) { return cutMerge(rules[i]) })
+	merges, err := v.merges(len(rules), 0, func(i int) (string, string, error) { return cutMerge(rules[i]) })
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer.ggml.merges: %w", err)
 	}
 	letters := newAlphabet()
-	t := &Tokenizer{
-		tokens: v.tokens, kinds: v.kinds, ids: v.ids,
-		pieces:  v.pieces(letters),
-		byteIDs: v.byteIDs(letters),
-		merges:  merges,
-		stages:  pre.stages,
-		raw:     newMatcher(added),
-		normals: newMatcher(nil),
-		cache:   newWordCache(),
-	}
+	b := &byteBPE{merges: merges, bytes: v.byteIDs(letters)}
 	if pre.ignoreMerges {
-		t.words = v.words(letters)
+		b.words = v.words(letters)
 	}
-	return t, m.specials(t, pre)
+	t := v.tokenizer(b, added)
+	t.stages, t.decoding = pre.stages, decoding{pieces: v.pieces(letters), unk: noID}
+	return t, m.specials(t, specialIDs{noID, noID, noID}, adds{bos: pre.addBOS})
+}
+
+// tokenizer returns a tokenizer of a vocabulary without stages.
+func (v *vocabulary) tokenizer(m model, added []addedToken) *Tokenizer {
+	return &Tokenizer{
+		tokens: v.tokens, kinds: v.kinds, ids: v.ids,
+		raw: newMatcher(added), normals: newMatcher(nil),
+		model: m,
+		bos:   noID, eos: noID,
+		cache: newWordCache(),
+	}
 }
 
 // cutMerge returns the sides of a merge written "left right".
@@ -118,7 +138,11 @@ func (m ggufMeta) vocabulary() (*vocabulary, []addedToken, error) {
 	for i, token := range tokens {
 		id, kind := int32(i), normal
 		switch typ := types(i); typ {
-		case ggufNormal, ggufByte:
+		case ggufNormal:
+		case ggufByte:
+			if _, ok := byteOf(token); ok {
+				kind = byteToken
+			}
 		case ggufUnknown, ggufControl:
 			kind = special
 		case ggufUserDefined:
@@ -162,47 +186,64 @@ func (m ggufMeta) tokenTypes(tokens int) (at func(i int) int64, err error) {
 	return at, nil
 }
 
+// specialIDs are the special tokens of a model whose file names none.
+type specialIDs struct{ bos, eos, sep int32 }
+
+// adds says what goes around the text if the file does not.
+type adds struct{ bos, eos, sep bool }
+
 // specials sets the special tokens and what Encode adds.
-func (m ggufMeta) specials(t *Tokenizer, pre preTokenizer) error {
-	ids := [...]struct {
+func (m ggufMeta) specials(t *Tokenizer, defaults specialIDs, add adds) error {
+	eot, eom := int32(noID), int32(noID)
+	sep := defaults.sep
+	t.bos, t.eos = defaults.bos, defaults.eos
+	for _, s := range [...]struct {
 		key string
-		id  int32
+		id  *int32
 	}{
-		{key: "tokenizer.ggml.bos_token_id"},
-		{key: "tokenizer.ggml.eos_token_id"},
-		{key: "tokenizer.ggml.eot_token_id"},
-		{key: "tokenizer.ggml.eom_token_id"},
-	}
-	for i := range ids {
-		var err error
-		if ids[i].id, err = m.tokenID(ids[i].key, t.Size()); err != nil {
+		{"tokenizer.ggml.bos_token_id", &t.bos},
+		{"tokenizer.ggml.eos_token_id", &t.eos},
+		{"tokenizer.ggml.eot_token_id", &eot},
+		{"tokenizer.ggml.eom_token_id", &eom},
+		{"tokenizer.ggml.seperator_token_id", &sep}, // spelled so
+	} {
+		id, err := m.tokenID(s.key, t.Size())
+		if err != nil {
 			return err
 		}
+		if id != noID {
+			*s.id = id
+		}
+		if *s.id != noID && !t.valid(*s.id) { // a default that is not there
+			*s.id = noID
+		}
 	}
-	t.bos, t.eos = ids[0].id, ids[1].id
-	for _, s := range ids[1:] {
-		t.addStop(s.id)
+	for _, id := range [...]int32{t.eos, eot, eom} {
+		t.addStop(id)
 	}
-	addBOS, given, err := m.flag("tokenizer.ggml.add_bos_token")
-	switch {
-	case err != nil:
-		return err
-	case !given:
-		addBOS = pre.addBOS && t.bos != noID
-	case addBOS && t.bos == noID:
-		return errors.New("tokenizer.ggml.add_bos_token: there is no tokenizer.ggml.bos_token_id")
-	}
-	if addBOS {
-		t.prefix = []int32{t.bos}
-	}
-	addEOS, _, err := m.flag("tokenizer.ggml.add_eos_token")
-	switch {
-	case err != nil:
-		return err
-	case addEOS && t.eos == noID:
-		return errors.New("tokenizer.ggml.add_eos_token: there is no tokenizer.ggml.eos_token_id")
-	case addEOS:
-		t.suffix = []int32{t.eos}
+	for _, s := range [...]struct {
+		add   string
+		given bool
+		id    int32
+		key   string
+		to    *[]int32
+	}{
+		{"tokenizer.ggml.add_bos_token", add.bos, t.bos, "bos_token_id", &t.prefix},
+		{"tokenizer.ggml.add_sep_token", add.sep, sep, "seperator_token_id", &t.suffix},
+		{"tokenizer.ggml.add_eos_token", add.eos, t.eos, "eos_token_id", &t.suffix},
+	} {
+		adds, given, err := m.flag(s.add)
+		switch {
+		case err != nil:
+			return err
+		case !given:
+			adds = s.given && s.id != noID
+		case adds && s.id == noID:
+			return fmt.Errorf("%s: there is no tokenizer.ggml.%s", s.add, s.key)
+		}
+		if adds {
+			*s.to = append(*s.to, s.id)
+		}
 	}
 	return nil
 }

@@ -284,7 +284,7 @@ func TestGGUFErrors(t *testing.T) {
 	}{
 		{"tokenizer.ggml.model", 7, "tokenizer.ggml.model: is int, want a string"},
 		{"tokenizer.ggml.pre", "nonesuch", `pre-tokenizer "nonesuch" is not supported`},
-		{"tokenizer.ggml.model", "llama", `model "llama" is not supported`},
+		{"tokenizer.ggml.model", "rwkv", `model "rwkv" is not supported`},
 		{"tokenizer.ggml.tokens", []string{}, "tokenizer.ggml.tokens: 0 tokens"},
 		{"tokenizer.ggml.tokens", []string{"a", "b", "ab", "a"}, `tokenizer.ggml.tokens: token "a" has the ids 0 and 3`},
 		{"tokenizer.ggml.tokens", []int32{1}, "tokenizer.ggml.tokens: is []int32, want an array of strings"},
@@ -323,7 +323,7 @@ func TestGGUFErrors(t *testing.T) {
 		}
 	}
 	var unsupported *UnsupportedError
-	if _, err := FromGGUF(base.with("tokenizer.ggml.model", "bert")); !errors.As(err, &unsupported) || unsupported.What != "model" || unsupported.Name != "bert" {
-		t.Errorf("bert: error %v", err)
+	if _, err := FromGGUF(base.with("tokenizer.ggml.model", "plamo2")); !errors.As(err, &unsupported) || unsupported.What != "model" || unsupported.Name != "plamo2" {
+		t.Errorf("plamo2: error %v", err)
 	}
 }

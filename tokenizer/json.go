@@ -4,17 +4,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
-
-	"golang.org/x/text/unicode/norm"
+	"maps"
+	"slices"
+	"strings"
 )
 
 // FromJSON reads a tokenizer from a Hugging Face tokenizer.json and, if it is
 // not nil, the tokenizer_config.json beside it.
 //
-// What is not byte-level BPE, and any normalizer, pre-tokenizer, pattern,
-// post-processor or decoder that it does not know, is an [*UnsupportedError].
-// Truncation and padding are ignored.
+// Models of type BPE, Unigram and WordPiece are read. Any other, and any
+// normalizer, pre-tokenizer, pattern, post-processor or decoder that it does not
+// know, is an [*UnsupportedError]. Truncation and padding are ignored.
 //
 // BOS is added if tokenizer_config.json's add_bos_token says so, else if the
 // post-processor's template begins with it; EOS likewise.
@@ -41,15 +41,7 @@ type tokenizerFile struct {
 	PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
 	PostProcessor json.RawMessage `json:"post_processor"`
 	Decoder       json.RawMessage `json:"decoder"`
-	Model         struct {
-		Type         *string         `json:"type"` // absent in old files
-		Dropout      float64         `json:"dropout"`
-		Prefix       string          `json:"continuing_subword_prefix"`
-		Suffix       string          `json:"end_of_word_suffix"`
-		IgnoreMerges bool            `json:"ignore_merges"`
-		Vocab        json.RawMessage `json:"vocab"`
-		Merges       json.RawMessage `json:"merges"`
-	} `json:"model"`
+	Model         modelFile       `json:"model"`
 }
 
 func fromJSON(tokenizerJSON, tokenizerConfig []byte) (*Tokenizer, error) {
@@ -57,28 +49,41 @@ func fromJSON(tokenizerJSON, tokenizerConfig []byte) (*Tokenizer, error) {
 	if err := json.Unmarshal(tokenizerJSON, &f); err != nil {
 		return nil, fmt.Errorf("tokenizer.json: %w", err)
 	}
-	if err := f.checkModel(); err != nil {
+	kind, err := f.Model.kind()
+	if err != nil {
 		return nil, err
 	}
 	t := &Tokenizer{bos: noID, eos: noID, cache: newWordCache()}
-	var err error
-	if t.nfc, err = parseNormalizer(f.Normalizer); err != nil {
+	if t.normalizers, err = parseNormalizer(f.Normalizer); err != nil {
 		return nil, err
 	}
-	if t.stages, t.spaced, err = parsePreTokenizer(f.PreTokenizer); err != nil {
+	pre, err := parsePreTokenizer(f.PreTokenizer)
+	if err != nil {
 		return nil, err
 	}
-	if err := checkDecoder(f.Decoder); err != nil {
+	decoders, err := parseDecoder(f.Decoder)
+	if err != nil {
 		return nil, err
 	}
-	if err := f.vocabulary(t); err != nil {
+	v, err := f.vocabulary(t, kind, pre)
+	if err != nil {
+		var unsupported *UnsupportedError
+		if errors.As(err, &unsupported) {
+			return nil, err
+		}
 		return nil, fmt.Errorf("tokenizer.json: %w", err)
 	}
+	t.tokens, t.kinds, t.ids = v.tokens, v.kinds, v.ids
+	t.decoding = decoders.decoding(v)
 	if err := t.parsePostProcessor(f.PostProcessor); err != nil {
 		return nil, err
 	}
 	if tokenizerConfig != nil {
-		if err := t.applyConfig(tokenizerConfig); err != nil {
+		var c configFile
+		if err := json.Unmarshal(tokenizerConfig, &c); err != nil {
+			return nil, fmt.Errorf("tokenizer_config.json: %w", err)
+		}
+		if err := t.apply(&c); err != nil {
 			return nil, fmt.Errorf("tokenizer_config.json: %w", err)
 		}
 	} else if len(t.prefix) > 0 {
@@ -87,31 +92,18 @@ func fromJSON(tokenizerJSON, tokenizerConfig []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-func (f *tokenizerFile) checkModel() error {
-	m := &f.Model
-	switch {
-	case m.Type != nil && *m.Type != "BPE":
-		return &UnsupportedError{"model", *m.Type}
-	case m.Vocab == nil:
-		return errors.New("tokenizer.json: model.vocab is missing")
-	case m.Merges == nil:
-		return errors.New("tokenizer.json: model.merges is missing")
-	case m.Dropout != 0:
-		return &UnsupportedError{"model.dropout", strconv.FormatFloat(m.Dropout, 'g', -1, 64)}
-	case m.Prefix != "":
-		return &UnsupportedError{"model.continuing_subword_prefix", m.Prefix}
-	case m.Suffix != "":
-		return &UnsupportedError{"model.end_of_word_suffix", m.Suffix}
+// vocabulary returns the tokens and sets what follows from them: the model, the
+// last stages of the pre-tokenizer and the added tokens.
+func (f *tokenizerFile) vocabulary(t *Tokenizer, kind string, pre *preStages) (*vocabulary, error) {
+	var entries []vocabEntry
+	var err error
+	if kind == "Unigram" {
+		entries, err = parseScored(f.Model.Vocab)
+	} else {
+		entries, err = parseVocab(f.Model.Vocab)
 	}
-	return nil
-}
-
-// vocabulary sets all of t that follows from the vocabulary, the merges and the
-// added tokens.
-func (f *tokenizerFile) vocabulary(t *Tokenizer) error {
-	entries, err := parseVocab(f.Model.Vocab)
 	if err != nil {
-		return fmt.Errorf("model.vocab: %w", err)
+		return nil, fmt.Errorf("model.vocab: %w", err)
 	}
 	// Ids may have gaps, but not so that a small file makes a large table.
 	count := len(entries) + len(f.AddedTokens)
@@ -126,33 +118,34 @@ func (f *tokenizerFile) vocabulary(t *Tokenizer) error {
 	}
 	for _, e := range entries {
 		if err := check(e.token, e.id); err != nil {
-			return fmt.Errorf("model.vocab: %w", err)
+			return nil, fmt.Errorf("model.vocab: %w", err)
 		}
 	}
 	for i, a := range f.AddedTokens {
 		if err := check(a.Content, a.ID); err != nil {
-			return fmt.Errorf("added_tokens[%d]: %w", i, err)
+			return nil, fmt.Errorf("added_tokens[%d]: %w", i, err)
 		}
 	}
 	v := newVocabulary(int(size))
 	for _, e := range entries {
 		if err := v.add(int32(e.id), e.token, normal); err != nil {
-			return fmt.Errorf("model.vocab: %w", err)
+			return nil, fmt.Errorf("model.vocab: %w", err)
 		}
 	}
-	if t.merges, err = parseMerges(v, f.Model.Merges); err != nil {
-		return fmt.Errorf("model.merges: %w", err)
-	}
-	letters := newAlphabet()
-	t.byteIDs = v.byteIDs(letters)
+	b := modelBuilder{&f.Model, v, entries, v.byteIDs(newAlphabet()), pre}
 	if err := f.addTokens(t, v); err != nil {
-		return err
+		return nil, err
 	}
-	if f.Model.IgnoreMerges {
-		t.words = v.words(letters)
+	if t.model, err = b.build(kind); err != nil {
+		return nil, err
 	}
-	t.tokens, t.kinds, t.ids, t.pieces = v.tokens, v.kinds, v.ids, v.pieces(letters)
-	return nil
+	t.stages = pre.stages
+	if m, ok := t.model.(*charBPE); ok && m.cuttable() {
+		if c := newWordCutter(m, v.tokens, func(int) bool { return false }); c != nil {
+			t.stages = append(t.stages, stage{cut: c})
+		}
+	}
+	return v, nil
 }
 
 // addTokens enters the added tokens, which may be in the vocabulary already.
@@ -181,10 +174,13 @@ func (f *tokenizerFile) addTokens(t *Tokenizer, v *vocabulary) error {
 			raw = append(raw, token)
 			continue
 		}
-		if t.nfc {
-			token.content = norm.NFC.String(token.content)
+		var err error
+		if token.content, err = normalizeAll(t.normalizers, token.content); err != nil {
+			return fmt.Errorf("added_tokens[%d]: %w", i, err)
 		}
-		normals = append(normals, token)
+		if token.content != "" {
+			normals = append(normals, token)
+		}
 	}
 	t.raw, t.normals = newMatcher(raw), newMatcher(normals)
 	return nil
@@ -193,8 +189,17 @@ func (f *tokenizerFile) addTokens(t *Tokenizer, v *vocabulary) error {
 type configFile struct {
 	AddBOS *bool       `json:"add_bos_token"`
 	AddEOS *bool       `json:"add_eos_token"`
+	Class  string      `json:"tokenizer_class"`
 	BOS    configToken `json:"bos_token"`
 	EOS    configToken `json:"eos_token"`
+	// Tokens of tokenizer_class's own, by id.
+	Added map[uint32]struct {
+		Content    string `json:"content"`
+		SingleWord bool   `json:"single_word"`
+		Lstrip     bool   `json:"lstrip"`
+		Rstrip     bool   `json:"rstrip"`
+		Special    bool   `json:"special"`
+	} `json:"added_tokens_decoder"`
 }
 
 // configToken is a string, an object with the string as its content, or null.
@@ -227,14 +232,10 @@ func (c configToken) id(t *Tokenizer, key string) (int32, error) {
 	return id, nil
 }
 
-// applyConfig reads BOS and EOS from a tokenizer_config.json and lets it decide
+// apply takes BOS and EOS from a tokenizer_config.json and lets it decide
 // whether Encode adds them.
-func (t *Tokenizer) applyConfig(data []byte) error {
-	var c configFile
-	err := json.Unmarshal(data, &c)
-	if err != nil {
-		return err
-	}
+func (t *Tokenizer) apply(c *configFile) error {
+	var err error
 	if t.bos, err = c.BOS.id(t, "bos_token"); err != nil {
 		return err
 	}
@@ -269,4 +270,53 @@ func (t *Tokenizer) applyConfig(data []byte) error {
 		}
 	}
 	return nil
+}
+
+// defaults sets what tokenizer_class adds where the file says nothing.
+func (c *configFile) defaults() {
+	yes := true
+	switch strings.TrimSuffix(c.Class, "Fast") {
+	case "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer":
+		if c.AddBOS == nil && c.BOS != "" {
+			c.AddBOS = &yes
+		}
+	case "T5Tokenizer":
+		if c.AddEOS == nil && c.EOS != "" {
+			c.AddEOS = &yes
+		}
+	}
+}
+
+// addTokens enters the tokens of added_tokens_decoder, which may be in the
+// vocabulary already, and returns those that are looked for in text.
+func (c *configFile) addTokens(v *vocabulary) ([]addedToken, error) {
+	var added []addedToken
+	for _, id := range slices.Sorted(maps.Keys(c.Added)) {
+		a := c.Added[id]
+		kind := userDefined
+		if a.Special {
+			kind = special
+		}
+		switch {
+		case a.Content == "":
+			return nil, fmt.Errorf("added_tokens_decoder: the content of %d is empty", id)
+		case int64(id) >= int64(len(v.tokens)):
+			return nil, fmt.Errorf("added_tokens_decoder: token id %d is far outside the vocabulary", id)
+		case v.kinds[id] == special && v.tokens[id] == a.Content:
+			continue // it is looked for already
+		case v.kinds[id] != absent && v.tokens[id] == a.Content:
+			if a.Special {
+				v.kinds[id] = special
+			}
+		default:
+			if err := v.add(int32(id), a.Content, kind); err != nil {
+				return nil, fmt.Errorf("added_tokens_decoder: %w", err)
+			}
+		}
+		added = append(added, addedToken{
+			content: a.Content, id: int32(id), special: a.Special,
+			singleWord: a.SingleWord, lstrip: a.Lstrip, rstrip: a.Rstrip,
+		})
+	}
+	return added, nil
 }

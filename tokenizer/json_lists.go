@@ -78,6 +78,46 @@ func (c *jsonCursor) literal() string {
 type vocabEntry struct {
 	token string
 	id    int64
+	score float64 // Unigram only
+}
+
+// parseScored reads [["token", score], ...]; ids are places.
+func parseScored(raw json.RawMessage) ([]vocabEntry, error) {
+	c := jsonCursor{text: string(raw)}
+	if !c.take('[') {
+		return nil, errors.New("is not a list")
+	}
+	var entries []vocabEntry
+	for !c.take(']') {
+		i := len(entries)
+		if i == maxTokens {
+			return nil, fmt.Errorf("more than %d tokens", maxTokens)
+		}
+		bad := func() ([]vocabEntry, error) { return nil, fmt.Errorf(`token %d: is not ["token", score]`, i) }
+		if !c.take('[') || c.peek() != '"' {
+			return bad()
+		}
+		token, err := c.str()
+		if err != nil {
+			return nil, err
+		}
+		if !c.take(',') {
+			return bad()
+		}
+		number := c.literal()
+		score, err := strconv.ParseFloat(number, 64)
+		if err != nil {
+			return nil, fmt.Errorf("token %s: %s is not a score", quote(token), quote(number))
+		}
+		if !c.take(']') {
+			return bad()
+		}
+		entries = append(entries, vocabEntry{strings.Clone(token), int64(i), score})
+		if !c.take(',') && c.peek() != ']' {
+			return nil, errMalformed
+		}
+	}
+	return entries, nil
 }
 
 // parseVocab reads {"token": id, ...}.
@@ -103,7 +143,7 @@ func parseVocab(raw json.RawMessage) ([]vocabEntry, error) {
 		if len(entries) == maxTokens {
 			return nil, fmt.Errorf("more than %d tokens", maxTokens)
 		}
-		entries = append(entries, vocabEntry{strings.Clone(token), id})
+		entries = append(entries, vocabEntry{token: strings.Clone(token), id: id})
 		if !c.take(',') && c.peek() != '}' {
 			return nil, errMalformed
 		}
@@ -111,8 +151,9 @@ func parseVocab(raw json.RawMessage) ([]vocabEntry, error) {
 	return entries, nil
 }
 
-// parseMerges reads ["a b", ...] or [["a", "b"], ...].
-func parseMerges(v *vocabulary, raw json.RawMessage) (*merges, error) {
+// parseMerges reads ["a b", ...] or [["a", "b"], ...]. The first prefix bytes of
+// a right side do not go into the token that the two become.
+func parseMerges(v *vocabulary, raw json.RawMessage, prefix int) (*merges, error) {
 	c := jsonCursor{text: string(raw)}
 	if !c.take('[') {
 		return nil, errors.New("is not a list")
@@ -128,7 +169,7 @@ func parseMerges(v *vocabulary, raw json.RawMessage) (*merges, error) {
 			return nil, errMalformed
 		}
 	}
-	return v.merges(len(rules), func(i int) (string, string, error) { return rules[i][0], rules[i][1], nil })
+	return v.merges(len(rules), prefix, func(i int) (string, string, error) { return rules[i][0], rules[i][1], nil })
 }
 
 // mergeRule reads "a b" or ["a", "b"].

@@ -3,11 +3,10 @@ package tokenizer
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 )
 
 // part is a normalizer, pre-tokenizer, post-processor or decoder of a
-// tokenizer.json, as far as its kinds share fields.
+// tokenizer.json, with the fields of all kinds.
 type part struct {
 	Type string `json:"type"`
 
@@ -17,26 +16,58 @@ type part struct {
 	Processors    []json.RawMessage `json:"processors"`
 	Decoders      []json.RawMessage `json:"decoders"`
 
-	// ByteLevel.
-	AddPrefixSpace bool  `json:"add_prefix_space"`
+	// ByteLevel, and Metaspace of old files.
+	AddPrefixSpace *bool `json:"add_prefix_space"`
 	UseRegex       *bool `json:"use_regex"` // true if absent
+
+	// Metaspace.
+	Replacement   string  `json:"replacement"`
+	PrependScheme *string `json:"prepend_scheme"`
+	Split         *bool   `json:"split"` // true if absent
 
 	// Digits.
 	IndividualDigits bool `json:"individual_digits"`
 
-	// Split.
+	// CharDelimiterSplit.
+	Delimiter string `json:"delimiter"`
+
+	// Split, Replace and Punctuation.
 	Pattern struct {
 		Regex  *string `json:"Regex"`
 		String *string `json:"String"`
 	} `json:"pattern"`
 	Behavior string `json:"behavior"`
 	Invert   bool   `json:"invert"`
+	Content  string `json:"content"` // Strip, the decoder, too
+
+	// Strip: the normalizer and the decoder.
+	StripLeft  bool `json:"strip_left"`
+	StripRight bool `json:"strip_right"`
+	Start      int  `json:"start"`
+	Stop       int  `json:"stop"`
+
+	Prepend  string `json:"prepend"`              // Prepend
+	CharsMap []byte `json:"precompiled_charsmap"` // Precompiled
+
+	// BertNormalizer.
+	CleanText    bool  `json:"clean_text"`
+	ChineseChars bool  `json:"handle_chinese_chars"`
+	StripAccents *bool `json:"strip_accents"` // as lowercase if absent
+	Lowercase    bool  `json:"lowercase"`
+
+	// WordPiece.
+	Prefix  string `json:"prefix"`
+	Cleanup bool   `json:"cleanup"`
 
 	// TemplateProcessing.
 	Single        []templatePiece `json:"single"`
 	SpecialTokens map[string]struct {
 		IDs []int64 `json:"ids"`
 	} `json:"special_tokens"`
+
+	// BertProcessing and RobertaProcessing.
+	Sep tokenPair `json:"sep"`
+	Cls tokenPair `json:"cls"`
 }
 
 type templatePiece struct {
@@ -48,12 +79,39 @@ type templatePiece struct {
 	} `json:"SpecialToken"`
 }
 
-// parts returns the parts of raw in order: the list of a Sequence, which may
-// not hold another, or the one part, or none for null.
+// tokenPair is ["[SEP]", 102].
+type tokenPair struct {
+	token string
+	id    int64
+}
+
+func (p *tokenPair) UnmarshalJSON(data []byte) error {
+	list := []any{&p.token, &p.id}
+	if err := json.Unmarshal(data, &list); err != nil {
+		return err
+	}
+	if len(list) != 2 {
+		return fmt.Errorf("%.200s is not a token and its id", data)
+	}
+	return nil
+}
+
+// maxNesting bounds how deep a Sequence may hold another.
+const maxNesting = 8
+
+// parts returns the parts of raw in order: those of a Sequence, or the one part,
+// or none for null.
 func parts(what string, raw json.RawMessage) ([]part, error) {
+	return nestedParts(what, raw, 0)
+}
+
+func nestedParts(what string, raw json.RawMessage, depth int) ([]part, error) {
 	var p *part
 	if raw == nil {
 		return nil, nil
+	}
+	if depth > maxNesting {
+		return nil, fmt.Errorf("tokenizer.json: %s: sequences are nested more than %d times", what, maxNesting)
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
 		return nil, fmt.Errorf("tokenizer.json: %s: %w", what, err)
@@ -66,104 +124,15 @@ func parts(what string, raw json.RawMessage) ([]part, error) {
 	}
 	var list []part
 	for _, raws := range [][]json.RawMessage{p.Normalizers, p.Pretokenizers, p.Processors, p.Decoders} {
-		for i, raw := range raws {
-			var p part
-			if err := json.Unmarshal(raw, &p); err != nil {
-				return nil, fmt.Errorf("tokenizer.json: %s %d: %w", what, i, err)
+		for _, raw := range raws {
+			more, err := nestedParts(what, raw, depth+1)
+			if err != nil {
+				return nil, err
 			}
-			list = append(list, p)
+			list = append(list, more...)
 		}
 	}
 	return list, nil
-}
-
-func parseNormalizer(raw json.RawMessage) (nfc bool, err error) {
-	list, err := parts("normalizer", raw)
-	for _, p := range list {
-		if p.Type != "NFC" {
-			return false, &UnsupportedError{"normalizer", p.Type}
-		}
-		nfc = true
-	}
-	return nfc, err
-}
-
-// parsePreTokenizer accepts splitters followed by ByteLevel.
-func parsePreTokenizer(raw json.RawMessage) (stages []splitter, spaced bool, err error) {
-	const what = "pre-tokenizer"
-	list, err := parts("pre_tokenizer", raw)
-	if err != nil {
-		return nil, false, err
-	}
-	if len(list) == 0 {
-		return nil, false, &UnsupportedError{what, "null"}
-	}
-	classes := newClassTable()
-	last := list[len(list)-1]
-	for _, p := range list[:len(list)-1] {
-		s, err := p.splitter(classes)
-		if err != nil {
-			return nil, false, err
-		}
-		stages = append(stages, s)
-	}
-	if last.Type != "ByteLevel" {
-		return nil, false, &UnsupportedError{what, last.Type}
-	}
-	if last.AddPrefixSpace && len(stages) > 0 {
-		return nil, false, &UnsupportedError{what, "ByteLevel with add_prefix_space after another"}
-	}
-	if last.UseRegex == nil || *last.UseRegex {
-		stages = append(stages, gpt2Splitter{classes})
-	}
-	return stages, last.AddPrefixSpace, nil
-}
-
-func (p *part) splitter(t *classTable) (splitter, error) {
-	switch p.Type {
-	case "Digits":
-		limit := math.MaxInt
-		if p.IndividualDigits {
-			limit = 1
-		}
-		return runSplitter{classes: t, set: number, limit: limit}, nil
-	case "Split":
-	default:
-		return nil, &UnsupportedError{"pre-tokenizer", p.Type}
-	}
-	if p.Pattern.Regex == nil {
-		name := "none"
-		if p.Pattern.String != nil {
-			name = *p.Pattern.String
-		}
-		return nil, &UnsupportedError{"pre-tokenizer pattern", name}
-	}
-	s, total, ok := patternSplitter(t, *p.Pattern.Regex)
-	if !ok {
-		return nil, &UnsupportedError{"pre-tokenizer pattern", *p.Pattern.Regex}
-	}
-	// Removing what is between the matches of a pattern without gaps is the same
-	// as isolating them; published conversions of GPT-4's tokenizer say so.
-	if p.Behavior == "Isolated" || p.Behavior == "Removed" && p.Invert && total {
-		return s, nil
-	}
-	return nil, &UnsupportedError{"pre-tokenizer Split behavior", p.Behavior}
-}
-
-func checkDecoder(raw json.RawMessage) error {
-	list, err := parts("decoder", raw)
-	if err != nil {
-		return err
-	}
-	for _, p := range list {
-		if p.Type != "ByteLevel" {
-			return &UnsupportedError{"decoder", p.Type}
-		}
-	}
-	if len(list) == 0 {
-		return &UnsupportedError{"decoder", "null"}
-	}
-	return nil
 }
 
 // maxTemplate bounds the tokens that a template puts around the text.
@@ -180,6 +149,10 @@ func (t *Tokenizer) parsePostProcessor(raw json.RawMessage) error {
 		case "ByteLevel": // trims offsets only
 		case "TemplateProcessing":
 			if err := t.applyTemplate(&p); err != nil {
+				return fmt.Errorf("tokenizer.json: post_processor: %w", err)
+			}
+		case "BertProcessing", "RobertaProcessing":
+			if err := t.applyAround(p.Cls, p.Sep); err != nil {
 				return fmt.Errorf("tokenizer.json: post_processor: %w", err)
 			}
 		default:
@@ -224,5 +197,20 @@ func (t *Tokenizer) applyTemplate(p *part) error {
 	// In a sequence of templates, each goes around what the one before it made.
 	t.prefix = append(around[0], t.prefix...)
 	t.suffix = append(t.suffix, around[1]...)
+	return nil
+}
+
+// applyAround puts one token before the text and one behind it.
+func (t *Tokenizer) applyAround(before, after tokenPair) error {
+	for i, p := range []tokenPair{before, after} {
+		if p.token == "" {
+			return fmt.Errorf("%s: is missing", [...]string{"cls", "sep"}[i])
+		}
+		if p.id < 0 || p.id >= int64(t.Size()) || !t.valid(int32(p.id)) {
+			return fmt.Errorf("%s: %d is not a token id", quote(p.token), p.id)
+		}
+	}
+	t.prefix = append([]int32{int32(before.id)}, t.prefix...)
+	t.suffix = append(t.suffix, int32(after.id))
 	return nil
 }

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -80,6 +81,14 @@ func split(pattern, behavior string, invert bool) object {
 
 func sequence(field string, list ...any) object {
 	return object{"type": "Sequence", field: list}
+}
+
+// nested returns sequences in sequences.
+func nested(field string, depth int) object {
+	if depth == 0 {
+		return object{"type": "NFC"}
+	}
+	return sequence(field, nested(field, depth-1))
 }
 
 func byteLevel(useRegex bool) object {
@@ -246,6 +255,12 @@ func TestJSONErrors(t *testing.T) {
 		{"post_processor", template("A", "B"), "single[1]: the template of one text holds another"},
 		{"post_processor", template("<s>", "A"), `special_tokens: "<s>": 261 is not a token id`},
 		{"post_processor", object{"type": "TemplateProcessing", "single": []any{object{"SpecialToken": object{"id": "<s>"}}}}, `single[0]: "<s>" is not among special_tokens`},
+		{"post_processor", object{"type": "BertProcessing", "cls": []any{"[CLS]", 1}}, `post_processor: sep: is missing`},
+		{"post_processor", object{"type": "BertProcessing", "cls": []any{"[CLS]", 1}, "sep": []any{"[SEP]", 9999}}, `"[SEP]": 9999 is not a token id`},
+		{"post_processor", object{"type": "BertProcessing", "cls": []any{"[CLS]"}}, `post_processor: ["[CLS]"] is not a token and its id`},
+		{"normalizer", object{"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "normalizer: precompiled_charsmap: is too short"},
+		{"normalizer", object{"type": "Precompiled", "precompiled_charsmap": "//8AAAAA"}, "normalizer: precompiled_charsmap: a trie of 65535 bytes in 2"},
+		{"normalizer", nested("normalizers", 10), "normalizer: sequences are nested more than 8 times"},
 		{"post_processor", object{"type": "TemplateProcessing", "single": []any{object{}}}, `single[0]: is neither`},
 		{"post_processor", object{
 			"type":           "TemplateProcessing",
@@ -290,24 +305,28 @@ func TestJSONUnsupported(t *testing.T) {
 		value any
 		want  UnsupportedError
 	}{
-		{"model.type", "Unigram", UnsupportedError{"model", "Unigram"}},
+		{"model.type", "WordLevel", UnsupportedError{"model", "WordLevel"}},
 		{"model.dropout", 0.5, UnsupportedError{"model.dropout", "0.5"}},
-		{"model.continuing_subword_prefix", "##", UnsupportedError{"model.continuing_subword_prefix", "##"}},
-		{"model.end_of_word_suffix", "</w>", UnsupportedError{"model.end_of_word_suffix", "</w>"}},
-		{"normalizer", object{"type": "Lowercase"}, UnsupportedError{"normalizer", "Lowercase"}},
-		{"normalizer", sequence("normalizers", object{"type": "NFC"}, object{"type": "Prepend"}), UnsupportedError{"normalizer", "Prepend"}},
-		{"pre_tokenizer", nil, UnsupportedError{"pre-tokenizer", "null"}},
-		{"pre_tokenizer", object{"type": "Metaspace"}, UnsupportedError{"pre-tokenizer", "Metaspace"}},
-		{"pre_tokenizer", sequence("pretokenizers", object{"type": "Whitespace"}, byteLevel(false)), UnsupportedError{"pre-tokenizer", "Whitespace"}},
-		{"pre_tokenizer", sequence("pretokenizers", byteLevel(false), byteLevel(false)), UnsupportedError{"pre-tokenizer", "ByteLevel"}},
-		{"pre_tokenizer", sequence("pretokenizers", sequence("pretokenizers"), byteLevel(false)), UnsupportedError{"pre-tokenizer", "Sequence"}},
-		{"pre_tokenizer", sequence("pretokenizers", split(`(a+)+$`, "Isolated", false), byteLevel(false)), UnsupportedError{"pre-tokenizer pattern", `(a+)+$`}},
-		{"pre_tokenizer", sequence("pretokenizers", object{"type": "Split", "pattern": object{"String": " "}}, byteLevel(false)), UnsupportedError{"pre-tokenizer pattern", " "}},
-		{"pre_tokenizer", sequence("pretokenizers", split(`\p{N}`, "Removed", true), byteLevel(false)), UnsupportedError{"pre-tokenizer Split behavior", "Removed"}},
-		{"pre_tokenizer", sequence("pretokenizers", split(`\p{N}`, "MergedWithNext", false), byteLevel(false)), UnsupportedError{"pre-tokenizer Split behavior", "MergedWithNext"}},
-		{"post_processor", object{"type": "BertProcessing"}, UnsupportedError{"post-processor", "BertProcessing"}},
-		{"decoder", nil, UnsupportedError{"decoder", "null"}},
-		{"decoder", object{"type": "Metaspace"}, UnsupportedError{"decoder", "Metaspace"}},
+		{"normalizer", object{"type": "ByteLevel"}, UnsupportedError{"normalizer", "ByteLevel"}},
+		{"normalizer", sequence("normalizers", object{"type": "NFC"}, object{"type": "Unheard"}), UnsupportedError{"normalizer", "Unheard"}},
+		{"normalizer", object{"type": "Replace", "pattern": object{"String": ""}, "content": "x"}, UnsupportedError{"normalizer Replace pattern", ""}},
+		{"normalizer", object{"type": "Replace", "pattern": object{"Regex": `(?<=a)b`}, "content": "x"}, UnsupportedError{`normalizer Replace pattern (the group "(?<=")`, `(?<=a)b`}},
+		{"normalizer", object{"type": "Replace", "pattern": object{"Regex": `a|\s+(?!\S)|\s+`}, "content": "x"}, UnsupportedError{"normalizer Replace pattern (a look ahead)", `a|\s+(?!\S)|\s+`}},
+		{"pre_tokenizer", object{"type": "FixedLength"}, UnsupportedError{"pre-tokenizer", "FixedLength"}},
+		{"pre_tokenizer", object{"type": "Metaspace"}, UnsupportedError{"Metaspace replacement", ""}},
+		{"pre_tokenizer", object{"type": "Metaspace", "replacement": "_", "prepend_scheme": "often"}, UnsupportedError{"Metaspace prepend_scheme", "often"}},
+		{"pre_tokenizer", object{"type": "CharDelimiterSplit", "delimiter": ""}, UnsupportedError{"pre-tokenizer CharDelimiterSplit delimiter", ""}},
+		{"pre_tokenizer", sequence("pretokenizers", byteLevel(false), byteLevel(false)), UnsupportedError{"pre-tokenizer", "ByteLevel twice"}},
+		{"pre_tokenizer", sequence("pretokenizers", split(`(a+)+$`, "Isolated", false), byteLevel(false)), UnsupportedError{"pre-tokenizer pattern ($ is an anchor)", `(a+)+$`}},
+		{"pre_tokenizer", split(`a++b`, "Isolated", false), UnsupportedError{"pre-tokenizer pattern (a possessive quantifier)", `a++b`}},
+		{"pre_tokenizer", split(`\bthe\b`, "Isolated", false), UnsupportedError{`pre-tokenizer pattern (the escape \b)`, `\bthe\b`}},
+		{"pre_tokenizer", split(`[a-z&&[^b]]`, "Isolated", false), UnsupportedError{"pre-tokenizer pattern (an intersection of classes)", `[a-z&&[^b]]`}},
+		{"pre_tokenizer", split(`x`, "Doubled", false), UnsupportedError{"pre-tokenizer Split behavior", "Doubled"}},
+		{"pre_tokenizer", object{"type": "Split", "behavior": "Isolated"}, UnsupportedError{"pre-tokenizer pattern", "none"}},
+		{"post_processor", object{"type": "Unheard"}, UnsupportedError{"post-processor", "Unheard"}},
+		{"decoder", object{"type": "CTC"}, UnsupportedError{"decoder", "CTC"}},
+		{"decoder", sequence("decoders", object{"type": "Fuse"}, object{"type": "Strip", "content": " ", "stop": 1}), UnsupportedError{"decoder", "Strip with stop after Fuse"}},
+		{"decoder", sequence("decoders", object{"type": "Fuse"}, object{"type": "WordPiece"}), UnsupportedError{"decoder", "WordPiece after Fuse"}},
 	}
 	for _, tt := range tests {
 		_, err := FromJSON(encodeFile(t, edit{tt.path, tt.value}), nil)
@@ -350,6 +369,35 @@ func FuzzFromJSON(f *testing.F) {
 	f.Add(encodeFile(f, edit{"added_tokens", []any{added(261, "<s>", "special", "lstrip", "rstrip", "single_word")}}, edit{"post_processor", template("<s>", "A")}), []byte(nil))
 	f.Add(encodeFile(f, edit{"normalizer", object{"type": "NFC"}}, edit{"model.merges", []any{[]any{"a", "b"}}}), []byte("{}"))
 	f.Add([]byte(`{"model":{"vocab":{"a":0},"merges":[]},"pre_tokenizer":{"type":"ByteLevel"},"decoder":{"type":"ByteLevel"}}`), []byte("null"))
+	bases := readReference[map[string]object](f, "bases.json")
+	seen := map[string]bool{}
+	for _, v := range readVariants(f) {
+		if seen[v.Base] || v.Base == "bytelevel" {
+			continue
+		}
+		seen[v.Base] = true
+		model := bases[v.Base]["model"].(object)
+		small := object{"vocab": object{"a": 0, "##b": 1, "<unk>": 2, "[UNK]": 3, "ab": 4, "b": 5, "▁": 6, "▁a": 7, "</w>": 8}, "merges": []any{"a b", "▁ a"}}
+		if model["type"] == "Unigram" {
+			small = object{"vocab": []any{[]any{"<unk>", 0}, []any{"a", -1}, []any{"▁a", -2.5}, []any{"<0x41>", 0}}, "unk_id": 0, "byte_fallback": true}
+		}
+		for key, value := range model {
+			if _, ok := small[key]; !ok {
+				small[key] = value
+			}
+		}
+		file := object{"model": small, "added_tokens": []any{added(9, "<s>", "special")}}
+		for key, value := range v.Parts {
+			if key != "post_processor" {
+				file[key] = value
+			}
+		}
+		data, err := json.Marshal(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(bytes.ReplaceAll(data, []byte("$charsmap"), nil), []byte("{}"))
+	}
 	f.Fuzz(func(t *testing.T, data, config []byte) {
 		tok, err := FromJSON(data, config)
 		if err != nil {

@@ -2,13 +2,13 @@ package tokenizer
 
 import "strings"
 
-// A splitter cuts text as one pre-tokenizer pattern does, matches and what is
-// between them alike.
-type splitter interface {
+// A pattern is what a pre-tokenizer looks for in text.
+type pattern interface {
 	// next returns the length of the first piece of s, which is not empty:
-	// between 1 and len(s). Its cost is linear in that length, or amortised so
-	// over the pieces that follow.
-	next(s string) int
+	// between 1 and len(s). The piece is a match or what is before the next one.
+	// Its cost is linear in that length, or amortised so over the pieces that
+	// follow.
+	next(s string) (n int, match bool)
 }
 
 // contractions says how a pattern matches 's 't 're 've 'm 'll 'd.
@@ -78,12 +78,14 @@ func (t *classTable) whitespace(s string, newlines bool) int {
 
 func isNewline(b byte) bool { return b == '\n' || b == '\r' }
 
-// gpt2Splitter is GPT-2's pattern:
+// gpt2Pattern is GPT-2's pattern:
 //
 //	's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-type gpt2Splitter struct{ classes *classTable }
+type gpt2Pattern struct{ classes *classTable }
 
-func (p gpt2Splitter) next(s string) int {
+func (p gpt2Pattern) next(s string) (int, bool) { return p.piece(s), true }
+
+func (p gpt2Pattern) piece(s string) int {
 	if n := lowerCase.match(s); n > 0 {
 		return n
 	}
@@ -102,20 +104,22 @@ func (p gpt2Splitter) next(s string) int {
 	return p.classes.whitespace(s, false)
 }
 
-// cl100kSplitter is the pattern of OpenAI's cl100k_base, Llama 3 and Qwen:
+// cl100kPattern is the pattern of OpenAI's cl100k_base, Llama 3 and Qwen:
 //
 //	(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?WORD+|\p{N}{1,digits}|
 //	 ?[^\sWORD\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 //
 // where WORD is \p{L}, or \p{L}\p{M}.
-type cl100kSplitter struct {
+type cl100kPattern struct {
 	classes      *classTable
 	contractions contractions
 	word         class
 	digits       int
 }
 
-func (p cl100kSplitter) next(s string) int {
+func (p cl100kPattern) next(s string) (int, bool) { return p.piece(s), true }
+
+func (p cl100kPattern) piece(s string) int {
 	if n := p.contractions.match(s); n > 0 {
 		return n
 	}
@@ -173,20 +177,22 @@ func skipNewlines(s string, i int, slash bool) int {
 	return i
 }
 
-// o200kSplitter is the pattern of OpenAI's o200k_base and, without
+// o200kPattern is the pattern of OpenAI's o200k_base and, without
 // contractions and with one digit at a time, of Mistral's Tekken. With
 // UPPER = \p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M} and LOWER = \p{Ll}\p{Lm}\p{Lo}\p{M}:
 //
 //	[^\r\n\p{L}\p{N}]?[UPPER]*[LOWER]+CONTRACTION?|
 //	[^\r\n\p{L}\p{N}]?[UPPER]+[LOWER]*CONTRACTION?|
 //	\p{N}{1,digits}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
-type o200kSplitter struct {
+type o200kPattern struct {
 	classes      *classTable
 	contractions contractions
 	digits       int
 }
 
-func (p o200kSplitter) next(s string) int {
+func (p o200kPattern) next(s string) (int, bool) { return p.piece(s), true }
+
+func (p o200kPattern) piece(s string) int {
 	if end := p.word(s); end > 0 {
 		return end + p.contractions.match(s[end:])
 	}
@@ -202,7 +208,7 @@ func (p o200kSplitter) next(s string) int {
 // word returns the length of what the first two alternatives match at the start
 // of s, without the contraction, or 0. It tries, as backtracking would, the
 // first alternative with and without a leading character, then the second.
-func (p o200kSplitter) word(s string) int {
+func (p o200kPattern) word(s string) int {
 	c, lead := p.classes.at(s, 0)
 	leading := c&(letter|number) == 0 && !isNewline(s[0])
 	upperEnd := 0
@@ -228,7 +234,7 @@ func (p o200kSplitter) word(s string) int {
 // cases returns the end of what [UPPER]*[LOWER]+ matches at s[i:], or 0, and
 // the end of the run [UPPER]* there. When no lower-case letter follows the run,
 // the last character of it that is in both sets is what [LOWER]+ gets.
-func (p o200kSplitter) cases(s string, i int) (lowerEnd, upperEnd int) {
+func (p o200kPattern) cases(s string, i int) (lowerEnd, upperEnd int) {
 	const both = caseless | mark
 	for i < len(s) {
 		c, n := p.classes.at(s, i)
@@ -246,16 +252,16 @@ func (p o200kSplitter) cases(s string, i int) (lowerEnd, upperEnd int) {
 	return lowerEnd, i
 }
 
-// runSplitter isolates runs of at most limit characters of a set: \p{N},
+// runPattern is runs of at most limit characters of a set: \p{N},
 // \p{N}{1,3}, \p{N}+.
-type runSplitter struct {
+type runPattern struct {
 	classes *classTable
 	set     class
 	ascii   string // further members of the set
 	limit   int
 }
 
-func (p runSplitter) next(s string) int {
+func (p runPattern) next(s string) (int, bool) {
 	c, n := p.classes.at(s, 0)
 	in, end := p.has(c, s[0]), n
 	for count := 1; end < len(s); count++ {
@@ -268,17 +274,17 @@ func (p runSplitter) next(s string) int {
 		}
 		end += n
 	}
-	return end
+	return end, in
 }
 
-func (p runSplitter) has(c class, b byte) bool {
+func (p runPattern) has(c class, b byte) bool {
 	return c&p.set != 0 || strings.IndexByte(p.ascii, b) >= 0
 }
 
-// tripleSplitter isolates [0-9][0-9][0-9].
-type tripleSplitter struct{}
+// triplePattern is [0-9][0-9][0-9].
+type triplePattern struct{}
 
-func (tripleSplitter) next(s string) int {
+func (triplePattern) next(s string) (int, bool) {
 	run := 0
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {
@@ -288,10 +294,10 @@ func (tripleSplitter) next(s string) int {
 		run++
 		if run == 3 {
 			if i == 2 {
-				return 3
+				return 3, true
 			}
-			return i - 2
+			return i - 2, false
 		}
 	}
-	return len(s)
+	return len(s), false
 }

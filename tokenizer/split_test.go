@@ -87,9 +87,9 @@ func lengths(t testing.TB, re *regexp2.Regexp, s []rune) (out []int) {
 	return out
 }
 
-func splitLengths(t testing.TB, sp splitter, s string) (out []int) {
+func splitLengths(t testing.TB, sp pattern, s string) (out []int) {
 	for s != "" {
-		n := sp.next(s)
+		n, _ := sp.next(s)
 		if n < 1 || n > len(s) {
 			t.Fatalf("%T of %q: a piece of %d bytes", sp, s, n)
 		}
@@ -99,10 +99,10 @@ func splitLengths(t testing.TB, sp splitter, s string) (out []int) {
 	return out
 }
 
-// splitCheck is a splitter with the regular expression that it must agree with.
+// splitCheck is a pattern with the regular expression that it must agree with.
 type splitCheck struct {
 	name string
-	sp   splitter
+	sp   pattern
 	re   *regexp2.Regexp
 }
 
@@ -110,7 +110,7 @@ func splitChecks(t testing.TB) []splitCheck {
 	var checks []splitCheck
 	classes := newClassTable()
 	for _, o := range oracles() {
-		sp, _, ok := patternSplitter(classes, o.pattern)
+		sp, ok := knownPattern(classes, o.pattern)
 		if !ok {
 			t.Fatalf("%s is not known", o.name)
 		}
@@ -122,10 +122,10 @@ func splitChecks(t testing.TB) []splitCheck {
 	// llama.cpp's default is known by name only.
 	checks = append(checks,
 		splitCheck{
-			"punctuation", runSplitter{classes: classes, set: punct, ascii: "$+<=>^~|", limit: math.MaxInt},
+			"punctuation", runPattern{classes: classes, set: punct, ascii: "$+<=>^~|", limit: math.MaxInt},
 			regexp2.MustCompile(`[\p{P}\$\+<=>\^~\|]+`, regexp2.None),
 		},
-		splitCheck{"triple", tripleSplitter{}, regexp2.MustCompile(`[0-9][0-9][0-9]`, regexp2.None)},
+		splitCheck{"triple", triplePattern{}, regexp2.MustCompile(`[0-9][0-9][0-9]`, regexp2.None)},
 	)
 	return checks
 }
@@ -199,7 +199,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// TestSplitTime makes sure that no splitter is quadratic: the worst inputs for
+// TestSplitTime makes sure that no pattern is quadratic: the worst inputs for
 // each rule, 256 KiB long.
 func TestSplitTime(t *testing.T) {
 	classes := newClassTable()
@@ -210,8 +210,8 @@ func TestSplitTime(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%q", name, unit), func(t *testing.T) {
 				pre, _ := ggufPreTokenizer(classes, name)
 				start := time.Now()
-				for _, sp := range pre.stages {
-					splitLengths(t, sp, text)
+				for _, st := range pre.stages {
+					splitLengths(t, st.cut.(isolated).pattern, text)
 				}
 				if d := time.Since(start); d > 10*time.Second {
 					t.Errorf("took %v", d)

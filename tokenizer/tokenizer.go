@@ -1,27 +1,20 @@
 package tokenizer
 
-import (
-	"fmt"
+import "fmt"
 
-	"golang.org/x/text/unicode/norm"
-)
-
-// Tokenizer is a byte-level BPE vocabulary with the rules that lead to it. It
-// does not change after it is made.
+// Tokenizer is a vocabulary with the rules that lead from text to it and back.
+// It does not change after it is made.
 type Tokenizer struct {
-	tokens  []string         // by id, as the vocabulary writes them
-	kinds   []tokenKind      // by id
-	pieces  []string         // by id, the bytes that decode to
-	ids     map[string]int32 // by token
-	byteIDs [256]int32       // the token of a single byte, or -1
+	tokens []string         // by id, as the vocabulary writes them
+	kinds  []tokenKind      // by id
+	ids    map[string]int32 // by token
 
-	merges  *merges
-	words   map[string]int32 // by bytes: words that are taken whole, or nil
-	stages  []splitter
-	spaced  bool // a space goes before text that does not start with one
-	nfc     bool
-	raw     *matcher // added tokens found in the text as it is
-	normals *matcher // added tokens found in the normalised text
+	raw         *matcher // added tokens found in the text as it is
+	normalizers []normalizer
+	normals     *matcher // added tokens found in the normalised text
+	stages      []stage
+	model       model
+	decoding    decoding
 
 	bos, eos       int32 // or noID
 	prefix, suffix []int32
@@ -30,20 +23,27 @@ type Tokenizer struct {
 	cache *wordCache
 }
 
+// A model cuts a word, as the last stage of the pre-tokenizer leaves it, into
+// tokens.
+type model interface {
+	// encode appends the tokens of s, which is not empty, to e's.
+	encode(e *encoder, s string) error
+}
+
 const noID = -1
 
-// maxText keeps the positions of a word within int32: NFC makes a text up to
-// three times as long.
+// maxText keeps the positions of a word within int32.
 const maxText = 1 << 29
 
 type tokenKind uint8
 
 const (
 	absent tokenKind = iota // an id between others that stands for nothing
-	normal                  // written in the byte alphabet
+	normal                  // written as the model writes words
 	special
 	userDefined // written as it is, part of the text
 	unused
+	byteToken // <0x41>: one byte
 )
 
 // EncodeOptions say what [Tokenizer.Encode] does about special tokens.
@@ -59,16 +59,16 @@ type EncodeOptions struct {
 
 // Encode returns the token ids of text, which need not be valid UTF-8.
 //
-// It fails if the vocabulary has no token for a byte of the text, or if text is
-// longer than 512 MiB.
+// It fails if the vocabulary has no token for a part of the text and none for
+// what is unknown, if text is longer than 512 MiB, or if a normalizer makes it
+// many times longer.
 func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
-	if len(text) > maxText {
-		return nil, fmt.Errorf("tokenizer: a text of %d bytes is longer than %d", len(text), maxText)
+	if err := checkText(len(text)); err != nil {
+		return nil, err
 	}
 	e := encoder{
 		Tokenizer: t,
 		ids:       make([]int32, 0, len(text)/3+len(t.prefix)+len(t.suffix)+1),
-		merger:    merger{merges: t.merges},
 	}
 	if o.AddSpecial {
 		e.ids = append(e.ids, t.prefix...)
@@ -82,11 +82,19 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	return e.ids, nil
 }
 
+func checkText(n int) error {
+	if n > maxText {
+		return fmt.Errorf("tokenizer: a text of %d bytes is longer than %d", n, maxText)
+	}
+	return nil
+}
+
 // encoder is the state of one Encode.
 type encoder struct {
 	*Tokenizer
 	ids    []int32
 	merger merger
+	paths  paths
 }
 
 // text encodes what the file's author would call the input: it cuts out the
@@ -95,9 +103,9 @@ func (e *encoder) text(s string, parseSpecial bool) error {
 	for from := 0; from < len(s); {
 		t, start, end := e.raw.find(s, from, parseSpecial)
 		if t == nil {
-			return e.normalize(s[from:], parseSpecial)
+			return e.normalize(s[from:], from == 0, parseSpecial)
 		}
-		if err := e.normalize(s[from:start], parseSpecial); err != nil {
+		if err := e.normalize(s[from:start], from == 0, parseSpecial); err != nil {
 			return err
 		}
 		e.ids = append(e.ids, t.id)
@@ -106,17 +114,22 @@ func (e *encoder) text(s string, parseSpecial bool) error {
 	return nil
 }
 
-// normalize normalises s and cuts out the added tokens that are found then.
-func (e *encoder) normalize(s string, parseSpecial bool) error {
-	if e.nfc {
-		s = norm.NFC.String(s)
+// normalize normalises s, which is the beginning of the text if first is set,
+// and cuts out the added tokens that are found then.
+func (e *encoder) normalize(s string, first, parseSpecial bool) error {
+	if s == "" {
+		return nil
+	}
+	s, err := normalizeAll(e.normalizers, s)
+	if err != nil {
+		return err
 	}
 	for from := 0; from < len(s); {
 		t, start, end := e.normals.find(s, from, parseSpecial)
 		if t == nil {
-			return e.fragment(s[from:])
+			return e.split(e.stages, s[from:], first && from == 0)
 		}
-		if err := e.fragment(s[from:start]); err != nil {
+		if err := e.split(e.stages, s[from:start], first && from == 0); err != nil {
 			return err
 		}
 		e.ids = append(e.ids, t.id)
@@ -125,66 +138,50 @@ func (e *encoder) normalize(s string, parseSpecial bool) error {
 	return nil
 }
 
-// fragment encodes text that holds no added tokens.
-func (e *encoder) fragment(s string) error {
-	if e.spaced && s != "" && s[0] != ' ' {
-		s = " " + s
+// split takes s, which is the beginning of the text if first is set, through
+// the stages of the pre-tokenizer and encodes the words.
+func (e *encoder) split(stages []stage, s string, first bool) error {
+	if s == "" {
+		return nil
 	}
-	return e.split(e.stages, s)
-}
-
-func (e *encoder) split(stages []splitter, s string) error {
 	if len(stages) == 0 {
-		if s == "" {
-			return nil
-		}
 		return e.word(s)
 	}
+	st := &stages[0]
+	if st.rewrite != nil {
+		s = st.rewrite(s, first)
+	}
+	if st.cut == nil {
+		return e.split(stages[1:], s, first)
+	}
 	for s != "" {
-		n := stages[0].next(s)
-		if err := e.split(stages[1:], s[:n]); err != nil {
-			return err
+		n, keep := st.cut.next(s)
+		if keep {
+			if err := e.split(stages[1:], s[:n], first); err != nil {
+				return err
+			}
 		}
-		s = s[n:]
+		s, first = s[n:], false
 	}
 	return nil
 }
 
 // word appends the tokens of one word, which is not empty.
 func (e *encoder) word(s string) error {
-	if id, ok := e.words[s]; ok {
-		e.ids = append(e.ids, id)
-		return nil
-	}
-	if len(s) > cachedLength {
-		_, err := e.mergeWord(s)
-		return err
+	if len(s) > cachedLength || e.cache == nil {
+		return e.model.encode(e, s)
 	}
 	slot := e.cache.slot(s)
 	if w := slot.Load(); w != nil && w.word == s {
 		e.ids = append(e.ids, w.ids...)
 		return nil
 	}
-	ids, err := e.mergeWord(s)
+	start := len(e.ids)
+	err := e.model.encode(e, s)
 	if err == nil {
-		e.cache.store(slot, s, ids)
+		e.cache.store(slot, s, e.ids[start:])
 	}
 	return err
-}
-
-// mergeWord appends the tokens of s, found by merging, and returns them.
-func (e *encoder) mergeWord(s string) ([]int32, error) {
-	start := len(e.ids)
-	for i := range len(s) {
-		id := e.byteIDs[s[i]]
-		if id < 0 {
-			return nil, fmt.Errorf("tokenizer: the vocabulary has no token for byte 0x%02x", s[i])
-		}
-		e.ids = append(e.ids, id)
-	}
-	ids := e.merger.merge(e.ids[start:])
-	e.ids = e.ids[:start+len(ids)]
-	return ids, nil
 }
 
 // Size returns the number of ids: one more than the largest. It may differ from

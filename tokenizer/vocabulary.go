@@ -1,6 +1,11 @@
 package tokenizer
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
 
 // maxTokens is the number of ids that a vocabulary may have; the largest ones
 // published have less than 2^19.
@@ -50,6 +55,32 @@ func (v *vocabulary) byteIDs(a *alphabet) (ids [256]int32) {
 	return ids
 }
 
+// byteOf returns the byte that a token <0x41> stands for.
+func byteOf(token string) (byte, bool) {
+	if len(token) != 6 || token[:3] != "<0x" || token[5] != '>' {
+		return 0, false
+	}
+	b, err := strconv.ParseUint(token[3:5], 16, 8)
+	return byte(b), err == nil && strings.ToUpper(token[3:5]) == token[3:5]
+}
+
+// fallbackBytes returns the tokens <0x00> to <0xFF>, noID where there is none.
+func (v *vocabulary) fallbackBytes() (ids [256]int32) {
+	for b := range ids {
+		ids[b] = noID
+		if id, ok := v.ids[fmt.Sprintf("<0x%02X>", b)]; ok {
+			ids[b] = id
+		}
+	}
+	return ids
+}
+
+// oneRune returns the character of a token that is just one.
+func oneRune(token string) (rune, bool) {
+	r, n := utf8.DecodeRuneInString(token)
+	return r, n > 0 && n == len(token) && (r != utf8.RuneError || n > 1)
+}
+
 // pieces returns the bytes that each token decodes to. A normal token with a
 // character outside the byte alphabet stands for itself.
 func (v *vocabulary) pieces(a *alphabet) []string {
@@ -83,12 +114,13 @@ func (v *vocabulary) words(a *alphabet) map[string]int32 {
 	return words
 }
 
-// merges resolves n rules, of which at returns the two sides.
-func (v *vocabulary) merges(n int, at func(i int) (left, right string, err error)) (*merges, error) {
+// merges resolves n rules, of which at returns the two sides. The token that they
+// become is without the first prefix bytes of the right one.
+func (v *vocabulary) merges(n, prefix int, at func(i int) (left, right string, err error)) (*merges, error) {
 	if n > maxTokens {
 		return nil, fmt.Errorf("%d merges are more than %d", n, maxTokens)
 	}
-	m := &merges{rank: make(map[pair]int32, n), result: make([]int32, n)}
+	m := &merges{newHashTable[rule](n)}
 	for i := range n {
 		left, right, err := at(i)
 		if err != nil {
@@ -96,19 +128,20 @@ func (v *vocabulary) merges(n int, at func(i int) (left, right string, err error
 		}
 		l, okLeft := v.ids[left]
 		r, okRight := v.ids[right]
-		result, okResult := v.ids[left+right]
+		whole := left + right[min(prefix, len(right)):]
+		result, okResult := v.ids[whole]
 		switch {
 		case !okLeft:
 			return nil, fmt.Errorf("merge %d: %s is not a token", i, quote(left))
 		case !okRight:
 			return nil, fmt.Errorf("merge %d: %s is not a token", i, quote(right))
 		case !okResult:
-			return nil, fmt.Errorf("merge %d: %s and %s make %s, which is not a token", i, quote(left), quote(right), quote(left+right))
+			return nil, fmt.Errorf("merge %d: %s and %s make %s, which is not a token", i, quote(left), quote(right), quote(whole))
 		}
-		if first, ok := m.rank[pair{l, r}]; ok {
-			return nil, fmt.Errorf("merge %d: %s and %s are merge %d already", i, quote(left), quote(right), first)
+		if first := m.find(l, r); first.order != 0 {
+			return nil, fmt.Errorf("merge %d: %s and %s are merge %d already", i, quote(left), quote(right), first.rank())
 		}
-		m.rank[pair{l, r}], m.result[i] = int32(i), result
+		m.rules.set(pair{l, r}.key(), rule{int32(i) + 1, result})
 	}
 	return m, nil
 }

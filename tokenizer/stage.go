@@ -1,0 +1,307 @@
+package tokenizer
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// stage is one part of a pre-tokenizer: it may rewrite a piece of text, and cut
+// it up.
+type stage struct {
+	rewrite func(s string, first bool) string // nil leaves text as it is; first: s begins the text
+	cut     cutter                            // nil leaves it whole
+	// alphabet says that rewrite writes the bytes of s in the byte alphabet.
+	alphabet bool
+}
+
+// A cutter cuts text into pieces.
+type cutter interface {
+	// next returns the length of the first piece of s, which is not empty, and
+	// whether the piece is kept.
+	next(s string) (n int, keep bool)
+}
+
+// isolated keeps matches and what is between them.
+type isolated struct{ pattern }
+
+func (c isolated) next(s string) (int, bool) {
+	n, _ := c.pattern.next(s)
+	return n, true
+}
+
+// inverted takes matches for what is between them, and the other way round.
+type inverted struct{ pattern }
+
+func (p inverted) next(s string) (int, bool) {
+	n, match := p.pattern.next(s)
+	return n, !match
+}
+
+// removed keeps what is between matches.
+type removed struct{ pattern }
+
+func (c removed) next(s string) (int, bool) {
+	n, match := c.pattern.next(s)
+	return n, !match
+}
+
+// contiguous joins matches that follow one another.
+type contiguous struct{ pattern }
+
+func (c contiguous) next(s string) (int, bool) {
+	end, match := c.pattern.next(s)
+	for end < len(s) {
+		n, m := c.pattern.next(s[end:])
+		if m != match {
+			break
+		}
+		end += n
+	}
+	return end, true
+}
+
+// mergedWithPrevious joins a match to what is before it, unless that is a match.
+type mergedWithPrevious struct{ pattern }
+
+func (c mergedWithPrevious) next(s string) (int, bool) {
+	end, match := c.pattern.next(s)
+	if !match && end < len(s) {
+		if n, m := c.pattern.next(s[end:]); m {
+			end += n
+		}
+	}
+	return end, true
+}
+
+// mergedWithNext joins a match to what is behind it, unless that is a match.
+type mergedWithNext struct{ pattern }
+
+func (c mergedWithNext) next(s string) (int, bool) {
+	end, match := c.pattern.next(s)
+	if match && end < len(s) {
+		if n, m := c.pattern.next(s[end:]); !m {
+			end += n
+		}
+	}
+	return end, true
+}
+
+// behaviors are tokenizer.json's names of what becomes of matches.
+func withBehavior(p pattern, behavior string) (cutter, bool) {
+	switch behavior {
+	case "Isolated":
+		return isolated{p}, true
+	case "Removed":
+		return removed{p}, true
+	case "Contiguous":
+		return contiguous{p}, true
+	case "MergedWithPrevious":
+		return mergedWithPrevious{p}, true
+	case "MergedWithNext":
+		return mergedWithNext{p}, true
+	}
+	return nil, false
+}
+
+// stringPattern is a string as it is, which is not empty.
+type stringPattern string
+
+func (p stringPattern) next(s string) (int, bool) {
+	switch i := strings.Index(s, string(p)); i {
+	case -1:
+		return len(s), false
+	case 0:
+		return len(p), true
+	default:
+		return i, false
+	}
+}
+
+// classPattern is one character of a set.
+type classPattern struct {
+	classes *classTable
+	set     class
+	ascii   string // further members
+}
+
+func (p classPattern) next(s string) (int, bool) {
+	for i := 0; i < len(s); {
+		c, n := p.classes.at(s, i)
+		if c&p.set != 0 || s[i] < utf8.RuneSelf && strings.IndexByte(p.ascii, s[i]) >= 0 {
+			if i == 0 {
+				return n, true
+			}
+			return i, false
+		}
+		i += n
+	}
+	return len(s), false
+}
+
+// asciiPunctuation is the part of ASCII's that Unicode counts among symbols.
+const asciiPunctuation = "$+<=>^`|~"
+
+// wordPattern is \w+|[^\w\s]+.
+type wordPattern struct{ classes *classTable }
+
+func (p wordPattern) next(s string) (int, bool) {
+	kind := func(i int) (k, n int) {
+		c, n := p.classes.at(s, i)
+		switch {
+		case c&wordChar != 0:
+			return 1, n
+		case c&space != 0:
+			return 2, n
+		}
+		return 3, n
+	}
+	first, end := kind(0)
+	for end < len(s) {
+		k, n := kind(end)
+		if k != first {
+			break
+		}
+		end += n
+	}
+	return end, first != 2
+}
+
+// spaceMark stands for a space in the vocabularies of SentencePiece.
+const spaceMark = "▁"
+
+// metaspace writes spaces as a mark and puts one in front.
+type metaspace struct {
+	mark    string
+	prepend prependScheme
+}
+
+type prependScheme uint8
+
+const (
+	prependNever prependScheme = iota
+	prependFirst
+	prependAlways
+)
+
+func (m metaspace) rewrite(s string, first bool) string {
+	s = strings.ReplaceAll(s, " ", m.mark)
+	if (m.prepend == prependAlways || m.prepend == prependFirst && first) && !strings.HasPrefix(s, m.mark) {
+		s = m.mark + s
+	}
+	return s
+}
+
+// markCutter cuts before each mark.
+type markCutter string
+
+func (c markCutter) next(s string) (int, bool) {
+	_, n := utf8.DecodeRuneInString(s)
+	if i := strings.Index(s[n:], string(c)); i >= 0 {
+		return n + i, true
+	}
+	return len(s), true
+}
+
+// prefixSpace puts a space before text that does not start with one.
+func prefixSpace(s string, _ bool) string {
+	if s[0] != ' ' {
+		return " " + s
+	}
+	return s
+}
+
+// wordCutter cuts text that no pre-tokenizer has cut, before marks of a space
+// and around line feeds, where no token holds the characters on both sides next to
+// each other. Merges cannot cross such a place, so that what they come to is the
+// same, and words are short and can be remembered.
+type wordCutter struct {
+	marks, lines, after joined
+	cutMarks, cutLines  bool
+}
+
+// joined is a set of characters.
+type joined struct {
+	ascii  [utf8.RuneSelf]bool
+	others map[rune]bool
+}
+
+func (j *joined) add(r rune) {
+	switch {
+	case r < utf8.RuneSelf:
+		j.ascii[r] = true
+	case j.others == nil:
+		j.others = map[rune]bool{r: true}
+	default:
+		j.others[r] = true
+	}
+}
+
+func (j *joined) has(r rune) bool {
+	if r < utf8.RuneSelf {
+		return j.ascii[r]
+	}
+	return j.others[r]
+}
+
+// newWordCutter returns the cutter of a model, nil if text must not be cut: an
+// unknown character next to another may be one with it. Tokens for which whole is
+// true are found without merging.
+func newWordCutter(m *charBPE, tokens []string, whole func(id int) bool) cutter {
+	known := true // no character is unknown
+	for _, id := range m.bytes {
+		known = known && id != noID
+	}
+	c := new(wordCutter)
+	mark, _ := utf8.DecodeRuneInString(spaceMark)
+	c.cutMarks, c.cutLines = known || m.char(mark) != noID, known || m.char('\n') != noID
+	if !c.cutMarks && !c.cutLines {
+		return nil
+	}
+	merged := make([]bool, len(tokens))
+	for _, slot := range m.merges.rules.slots {
+		if slot.key != 0 {
+			merged[slot.value.result] = true
+		}
+	}
+	for id, token := range tokens {
+		if !merged[id] && !whole(id) {
+			continue
+		}
+		last := rune(-1)
+		for _, r := range token {
+			if last >= 0 {
+				switch r {
+				case mark:
+					c.marks.add(last)
+				case '\n':
+					c.lines.add(last)
+				}
+				if last == '\n' {
+					c.after.add(r)
+				}
+			}
+			last = r
+		}
+	}
+	return c
+}
+
+func (c *wordCutter) next(s string) (int, bool) {
+	for i := 1; i < len(s); i++ {
+		switch {
+		case s[i] == spaceMark[0] && c.cutMarks && strings.HasPrefix(s[i:], spaceMark):
+			if r, _ := utf8.DecodeLastRuneInString(s[:i]); !c.marks.has(r) {
+				return i, true
+			}
+		case s[i] == '\n' && c.cutLines:
+			if r, _ := utf8.DecodeLastRuneInString(s[:i]); !c.lines.has(r) {
+				return i, true
+			}
+		case s[i-1] == '\n' && c.cutLines:
+			if r, _ := utf8.DecodeRuneInString(s[i:]); !c.after.has(r) {
+				return i, true
+			}
+		}
+	}
+	return len(s), true
+}

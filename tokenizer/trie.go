@@ -1,0 +1,67 @@
+package tokenizer
+
+// trie is a set of strings with a number each. It takes memory and time linear
+// in the strings, whatever they are.
+type trie struct {
+	root   [256]int32        // children of node 0, 0 where there is none
+	edges  *hashTable[int32] // by node<<8 | byte: the child, 0 where there is none
+	values []int32           // by node, or -1
+}
+
+// newTrie returns an empty trie with room for about n nodes.
+func newTrie(n int) *trie {
+	return &trie{edges: newHashTable[int32](n), values: []int32{-1}}
+}
+
+// child returns the node behind byte b of node, or 0.
+func (t *trie) child(node int32, b byte) int32 {
+	if node == 0 {
+		return t.root[b]
+	}
+	return t.edges.get(uint64(node)<<8 | uint64(b))
+}
+
+// add enters s, or gives it another value.
+func (t *trie) add(s string, value int32) {
+	node := int32(0)
+	for i := range len(s) {
+		next := t.child(node, s[i])
+		if next == 0 {
+			next = int32(len(t.values))
+			t.values = append(t.values, -1)
+			if node == 0 {
+				t.root[s[i]] = next
+			} else {
+				t.edges.set(uint64(node)<<8|uint64(s[i]), next)
+			}
+		}
+		node = next
+	}
+	t.values[node] = value
+}
+
+// node returns the node of s, and false if no string begins with it.
+func (t *trie) node(s string) (int32, bool) {
+	node := int32(0)
+	for i := range len(s) {
+		if node = t.child(node, s[i]); node == 0 {
+			return 0, false
+		}
+	}
+	return node, true
+}
+
+// longest returns the value and the length of the longest string that s starts
+// with, and -1 if there is none. The search begins at a node.
+func (t *trie) longest(node int32, s string) (value int32, n int) {
+	value = -1
+	for i := range len(s) {
+		if node = t.child(node, s[i]); node == 0 {
+			break
+		}
+		if v := t.values[node]; v >= 0 {
+			value, n = v, i+1
+		}
+	}
+	return value, n
+}
