@@ -72,6 +72,7 @@ type CompileOptions struct {
 	NoFuse    bool
 	NoRepack  bool
 	AllLogits bool
+	Sampler   string // the order of the sampler's stages, see Options
 }
 
 // Compile returns the model's table for a chip, which need not be here. It
@@ -104,7 +105,7 @@ func compilerInput(cfg *arch.Config, dir *weights.Directory, o CompileOptions) (
 func inputFor(cfg *arch.Config, dir *weights.Directory, c *chip.Chip, o CompileOptions) compiler.Input {
 	return compiler.Input{
 		Config: cfg, Tensors: dir, Chip: c,
-		Options: compiler.Options{Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits},
+		Options: compiler.Options{Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Sampler: o.Sampler},
 	}
 }
 

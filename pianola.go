@@ -57,6 +57,10 @@ type Options struct {
 	NoFuse    bool // one command for each operation
 	NoRepack  bool // read weights as the file has them
 	AllLogits bool // make Session.AllLogits possible
+	// Sampler is the order of the sampler's stages: a preset, "llama.cpp" (also
+	// ""), "mlx" or "edgerunner", or a list such as
+	// "penalties,top_k,top_p,min_p,temperature". "none" leaves sampling out.
+	Sampler string
 
 	// RealTime is the setting for latencies that must be kept, which
 	// docs/LATENCY.md describes with what it gives and costs. Sessions have chains
@@ -67,8 +71,8 @@ type Options struct {
 	RealTime bool
 
 	// Roll is a compiled table (see Compile) to replay instead of compiling
-	// one. It must be of this model and this chip. Context, NoFuse and
-	// AllLogits are then the roll's.
+	// one. It must be of this model and this chip. Context, NoFuse, AllLogits and
+	// Sampler are then the roll's.
 	Roll []byte
 	// AnyChip accepts a roll of another chip, which the CPU device can replay.
 	AnyChip bool
@@ -163,7 +167,7 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 		m.t, err = loadRoll(o, m.cfg, m.dir, on.chip)
 	} else {
 		m.t, err = compiler.Compile(inputFor(m.cfg, m.dir, on.chip, CompileOptions{
-			Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits,
+			Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Sampler: o.Sampler,
 		}))
 	}
 	if err != nil {

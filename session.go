@@ -69,7 +69,7 @@ type Token struct {
 	ID       int32
 	Position int    // in the context
 	Text     string // what it adds to the text; whole UTF-8 sequences, so that it may be empty
-	Stop     bool   // it is a stop id; no token follows
+	Stop     bool   // it is a stop id, or ends a stop string; no token follows
 }
 
 // GenerateOptions say how to generate.
@@ -78,6 +78,10 @@ type GenerateOptions struct {
 	MaxTokens int
 	// Sampling chooses tokens; the zero value is greedy.
 	Sampling Sampling
+	// Stop are texts that end the generation. Neither they nor what follows is in
+	// Text; a text that may become one is withheld until it is known, so that a
+	// token's Text may be that of tokens before it.
+	Stop []string
 	// NoSpecial takes special tokens' names in the prompt as plain text.
 	NoSpecial bool
 	// ContinueText does not begin an empty context with the BOS that the model
@@ -106,8 +110,6 @@ func (s *Session) Stats() GenerateStats {
 // of ctx if it was cancelled, ErrContextFull if the context ended it before
 // MaxTokens did. Breaking out of the loop leaves in the context what was
 // received.
-//
-// With Sampling, tokens are chosen on the host, one submission a token.
 func (s *Session) Generate(ctx context.Context, prompt string, o GenerateOptions) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		tok, err := s.m.Tokenizer()
@@ -142,6 +144,7 @@ func (s *Session) GenerateIDs(ctx context.Context, ids []int32, o GenerateOption
 type generation struct {
 	s     *Session
 	dec   *tokenizer.Decoder
+	stops *stopStrings
 	yield func(Token, error) bool
 	start time.Time
 	first time.Time
@@ -158,7 +161,12 @@ func (s *Session) generate(ctx context.Context, ids []int32, dec *tokenizer.Deco
 		yield(Token{}, fmt.Errorf("pianola: %d tokens", o.MaxTokens))
 		return
 	}
-	g := &generation{s: s, dec: dec, yield: yield, start: time.Now(), limit: o.MaxTokens}
+	stops, err := newStopStrings(o.Stop)
+	if err != nil {
+		yield(Token{}, err)
+		return
+	}
+	g := &generation{s: s, dec: dec, stops: stops, yield: yield, start: time.Now(), limit: o.MaxTokens}
 	if g.limit == 0 {
 		g.limit = s.s.Context() // the context ends it first
 	}
@@ -169,20 +177,11 @@ func (s *Session) generate(ctx context.Context, ids []int32, dec *tokenizer.Deco
 		s.stats.Submissions = after.Submissions - before.Submissions
 		s.stats.Waits = after.Waits - before.Waits
 	}()
-	var choose func() (int32, error)
-	if !o.Sampling.greedy() {
-		sampler, err := newSampler(o.Sampling, int(s.m.t.Header.Vocab), ids)
-		if err != nil {
-			yield(Token{}, err)
-			return
-		}
-		choose = func() (int32, error) { return s.sample(sampler) }
+	if err := s.s.SetSampling(o.Sampling); err != nil {
+		yield(Token{}, err)
+		return
 	}
 	next, stopped, err := s.s.Prompt(ctx, ids)
-	if err == nil && choose != nil {
-		next, err = choose()
-		stopped = s.s.IsStop(next)
-	}
 	if err != nil {
 		yield(Token{}, err)
 		return
@@ -193,14 +192,10 @@ func (s *Session) generate(ctx context.Context, ids []int32, dec *tokenizer.Deco
 	if !g.emit(next, s.s.Len(), stopped) || stopped || g.limit == 0 {
 		return
 	}
-	if choose != nil {
-		g.sampled(ctx, choose)
-		return
-	}
 	g.chains(ctx)
 }
 
-// chains streams greedy tokens, a chain at a time.
+// chains streams tokens, a chain at a time.
 func (g *generation) chains(ctx context.Context) {
 	s := g.s.s
 	for g.limit > 0 {
@@ -228,25 +223,6 @@ func (g *generation) chains(ctx context.Context) {
 	}
 }
 
-// sampled streams tokens that the host chooses.
-func (g *generation) sampled(ctx context.Context, choose func() (int32, error)) {
-	for g.limit > 0 {
-		_, _, err := g.s.s.Chain(ctx, 1)
-		var id int32
-		if err == nil {
-			id, err = choose()
-		}
-		if err != nil {
-			g.yield(Token{}, err)
-			return
-		}
-		stop := g.s.s.IsStop(id)
-		if !g.emit(id, g.s.s.Len(), stop) || stop {
-			return
-		}
-	}
-}
-
 // emit hands one token over and reports whether to go on.
 func (g *generation) emit(id int32, position int, stop bool) bool {
 	t := Token{ID: id, Position: position, Stop: stop}
@@ -259,17 +235,14 @@ func (g *generation) emit(id int32, position int, stop bool) bool {
 		if stop || g.limit == 0 {
 			t.Text += g.dec.Flush()
 		}
+		var ends bool
+		if t.Text, ends = g.stops.next(t.Text); ends {
+			t.Stop = true
+		} else if stop || g.limit == 0 {
+			t.Text += g.stops.flush()
+		}
 	}
 	g.s.stats.Tokens++
 	g.s.stats.Decode = time.Since(g.first)
-	return g.yield(t, nil)
-}
-
-// sample draws the pending token from the logits it was chosen from.
-func (s *Session) sample(p *sampler) (int32, error) {
-	if err := s.s.Logits(p.logits); err != nil {
-		return 0, err
-	}
-	id := p.draw()
-	return id, s.s.SetNext(id)
+	return g.yield(t, nil) && (stop || !t.Stop)
 }

@@ -254,6 +254,31 @@ func TestStops(t *testing.T) {
 	}
 }
 
+// TestStopString ends a generation before a text, and the context with the token
+// that completes it.
+func TestStopString(t *testing.T) {
+	m := open(t, gopher, pianola.Options{})
+	text, ids := collect(t, newSession(t, m, pianola.SessionOptions{IgnoreStops: true}), "func main() {", pianola.GenerateOptions{MaxTokens: 60})
+	at := len(text) / 2
+	stop := text[at : at+7]
+	at = strings.Index(text, stop)
+	for _, chain := range []int{1, 64} {
+		s := newSession(t, m, pianola.SessionOptions{Chain: chain, IgnoreStops: true})
+		got, gotIDs := collect(t, s, "func main() {", pianola.GenerateOptions{MaxTokens: 60, Stop: []string{"no such text", stop}})
+		if got != text[:at] || !slices.Equal(gotIDs, ids[:len(gotIDs)]) || len(gotIDs) == len(ids) {
+			t.Errorf("chain %d: %q, want %q", chain, got, text[:at])
+		}
+		if want := s.Stats().PromptTokens + len(gotIDs) - 1; s.Len() != want {
+			t.Errorf("chain %d: %d positions, want %d", chain, s.Len(), want)
+		}
+	}
+	for _, err := range newSession(t, m, pianola.SessionOptions{}).Generate(t.Context(), "x", pianola.GenerateOptions{Stop: []string{""}}) {
+		if !errors.Is(err, pianola.ErrStopString) {
+			t.Errorf("an empty stop string: %v", err)
+		}
+	}
+}
+
 func Example() {
 	ctx := context.Background()
 	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{})

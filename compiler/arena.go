@@ -17,16 +17,20 @@ type interval struct {
 	first, last int
 }
 
-// groups returns the programs that share activations: decode has its own, the
-// others read the chunk that prefill leaves. Groups overlay one another.
+// groups returns the programs that share activations: decode and sample have
+// their own, the others read the chunk that prefill leaves. Groups overlay one
+// another.
 func (s *state) groups() [][]*program {
+	var alone [][]*program
 	var chunked []*program
 	for _, p := range s.programs {
-		if p.name != table.ProgramDecode {
+		if p.name == table.ProgramDecode || p.name == table.ProgramSample {
+			alone = append(alone, []*program{p})
+		} else {
 			chunked = append(chunked, p)
 		}
 	}
-	return [][]*program{{s.program(table.ProgramDecode)}, chunked}
+	return append(alone, chunked)
 }
 
 // lifetimes returns the intervals of a group's arena values, in order of their

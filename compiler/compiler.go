@@ -30,6 +30,11 @@ type Options struct {
 	NoFuse    bool // one command for each operation
 	NoRepack  bool // matrices stay as the file has them
 	AllLogits bool // add a program that computes the logits of every prompt row
+
+	// Sampler is the order of the sampler's stages, a preset's name or a list;
+	// see ParseSampler. "" is the first preset, "none" leaves the programs that
+	// sample out.
+	Sampler string
 }
 
 // names returns the options that change the commands, for the table's header.
@@ -42,6 +47,9 @@ func (o Options) names() string {
 		if n.on {
 			names = append(names, n.name)
 		}
+	}
+	if o.Sampler != "" {
+		names = append(names, "sampler="+o.Sampler)
 	}
 	return strings.Join(names, " ")
 }
@@ -120,6 +128,10 @@ func newState(in Input) (*state, error) {
 		return nil, &ContextError{ctx, min(cfg.Context, table.MaxContext)}
 	}
 	s := &state{in: in, cfg: cfg, byName: map[string]*weight{}}
+	stages, err := ParseSampler(in.Options.Sampler)
+	if err != nil {
+		return nil, err
+	}
 	s.in.Options.Context = ctx
 	h := table.Header{
 		Arch: cfg.Arch, Model: cfg.Name, Chip: in.Chip.Name, Device: in.Chip.Device,
@@ -138,6 +150,10 @@ func newState(in Input) (*state, error) {
 	s.logits.width, s.logits.rows = cfg.Vocab, logitsRows
 	s.stops = s.slot("stops", table.SlotStops, table.ScopeSession, uint64(1+MaxStops)*4)
 	s.slot("step", table.SlotStep, table.ScopeSession, table.StepSize)
+	if stages != nil {
+		s.stages = stages[1:] // the penalties come first
+		s.sampler = s.slot("sampler", table.SlotSampler, table.ScopeSession, table.SamplerSize)
+	}
 	return s, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -253,7 +254,7 @@ func TestConcurrent(t *testing.T) {
 			}
 		}
 	}
-	if want := 2 * len(free); seen != want { // in decode and in prefill
+	if want := 3 * len(free); seen != want { // in decode, prefill and sample
 		t.Errorf("%d of %d commands found", seen, want)
 	}
 }
@@ -520,5 +521,33 @@ func BenchmarkCompile(b *testing.B) {
 	in := input(b, filepath.Join("..", "testdata", "tiny", "qwen3"), "cpu", Options{})
 	for b.Loop() {
 		mustCompile(b, in)
+	}
+}
+
+// TestParseSampler takes the presets and lists, and says what is wrong with
+// others.
+func TestParseSampler(t *testing.T) {
+	for _, c := range []struct {
+		order string
+		want  []uint32
+	}{
+		{"", []uint32{0, decl.StageTopK, decl.StageTopP, decl.StageMinP, decl.StageTemperature}},
+		{"llama.cpp", []uint32{0, decl.StageTopK, decl.StageTopP, decl.StageMinP, decl.StageTemperature}},
+		{"mlx", []uint32{0, decl.StageTopP, decl.StageMinP, decl.StageTopK, decl.StageTemperature}},
+		{"edgerunner", []uint32{0, decl.StageTemperature, decl.StageTopK, decl.StageTopP}},
+		{"penalties, min_p", []uint32{0, decl.StageMinP}},
+		{"penalties", []uint32{0}},
+		{"none", nil},
+	} {
+		got, err := ParseSampler(c.order)
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%q: %v, %v, want %v", c.order, got, err, c.want)
+		}
+	}
+	for _, bad := range []string{"top_k", "penalties,", "penalties,top_k,top_k", "penalties,heat", "top_k,penalties", "penalties,penalties", "penalties,none", ","} {
+		var want *SamplerError
+		if got, err := ParseSampler(bad); !errors.As(err, &want) {
+			t.Errorf("%q: %v, %v", bad, got, err)
+		}
 	}
 }

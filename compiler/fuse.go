@@ -409,7 +409,7 @@ func (s *state) splitArgmax() error {
 	parts := ceil(s.cfg.Vocab, part)
 	for _, p := range s.programs {
 		for i, n := range p.nodes {
-			if n.kernel != table.KernelArgmax {
+			if n.kernel != table.KernelArgmax || n.splits > 0 {
 				continue
 			}
 			best := p.value("out.parts", 2*parts)

@@ -20,7 +20,7 @@ func (s *state) graph() error {
 	if err != nil {
 		return err
 	}
-	if err := s.head(decode, x, false); err != nil {
+	if err := s.head(decode, x, false, s.argmax); err != nil {
 		return err
 	}
 
@@ -29,18 +29,31 @@ func (s *state) graph() error {
 		return err
 	}
 
-	if err := s.head(s.newProgram(table.ProgramHead, 1, false), x, true); err != nil {
+	if err := s.head(s.newProgram(table.ProgramHead, 1, false), x, true, s.argmax); err != nil {
 		return err
 	}
+	last := x
 	if rows := int(s.t.Header.LogitsRows); rows > 0 {
 		p := s.newProgram(table.ProgramLogits, rows, true)
 		y, err := s.outNorm(p, x, true)
 		if err != nil {
 			return err
 		}
-		return s.outLogits(p, y)
+		if err := s.outLogits(p, y); err != nil {
+			return err
+		}
 	}
-	return nil
+	if s.sampler == nil {
+		return nil
+	}
+	sample := s.newProgram(table.ProgramSample, 1, false)
+	if x, err = s.body(sample); err != nil {
+		return err
+	}
+	if err := s.head(sample, x, false, s.sample); err != nil {
+		return err
+	}
+	return s.head(s.newProgram(table.ProgramSampleHead, 1, false), last, true, s.sample)
 }
 
 func (s *state) newProgram(name string, rows int, wide bool) *program {
@@ -219,9 +232,10 @@ func (s *state) residual(p *program, label string, x, delta *value) {
 	p.emit(&node{kernel: table.KernelAdd, label: label, in: []operand{delta.all()}, out: []operand{x.all()}})
 }
 
-// head emits what turns the residual stream into the next token. rowPatch
-// says that x is a chunk, of which step.Row is the row.
-func (s *state) head(p *program, x *value, rowPatch bool) error {
+// head emits what turns the residual stream into the next token, which choose
+// takes of the logits. rowPatch says that x is a chunk, of which step.Row is the
+// row.
+func (s *state) head(p *program, x *value, rowPatch bool, choose func(*program)) error {
 	y, err := s.outNorm(p, x, rowPatch)
 	if err != nil {
 		return err
@@ -229,11 +243,16 @@ func (s *state) head(p *program, x *value, rowPatch bool) error {
 	if err := s.outLogits(p, y); err != nil {
 		return err
 	}
+	choose(p)
+	return nil
+}
+
+// argmax emits the choice of the likeliest token.
+func (s *state) argmax(p *program) {
 	p.emit(&node{
 		kernel: table.KernelArgmax, label: "out.argmax",
 		in: []operand{{v: s.logits, width: s.cfg.Vocab}, s.stops.all()}, out: []operand{s.tokens.all()},
 	})
-	return nil
 }
 
 func (s *state) outNorm(p *program, x *value, rowPatch bool) (*value, error) {

@@ -118,6 +118,9 @@ type state struct {
 
 	tokens, logits, stops *value
 
+	stages  []uint32 // of the sampler after the penalties, decl.Stage; none without one
+	sampler *value
+
 	t *table.Table // grows slots early, commands at pass lower
 }
 

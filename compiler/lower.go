@@ -208,6 +208,8 @@ func (l *lowering) arguments() {
 		l.bind(table.ArgmaxPartBindLogits, n.in[0])
 		l.bind(table.ArgmaxPartBindOut, n.out[0])
 		table.ArgmaxPartParams{N: uint32(n.in[0].width), Part: uint32(l.s.in.Chip.ArgmaxPart)}.Put(&l.cmd)
+	case table.KernelSampleAdjust, table.KernelSampleFilter, table.KernelSampleDraw:
+		l.sampling()
 	}
 }
 
@@ -445,6 +447,12 @@ func (l *lowering) threads() int {
 		return c.GEMVThreads
 	case table.KernelAttn, table.KernelRoPEAttn:
 		return c.AttnThreads
+	case table.KernelSampleFilter:
+		// There is one threadgroup. A kernel that stays has as many threads as
+		// its largest command, which then have fewer registers.
+		if c.Device != chip.CUDA {
+			return c.MaxThreads
+		}
 	case table.KernelQKRoPEKV:
 		// A thread for each pair: a chunk has many heads.
 		if l.p.wide && c.Device == chip.CUDA {

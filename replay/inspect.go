@@ -90,7 +90,8 @@ func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int
 }
 
 // Profile decodes one token with a barrier after each command and adds the
-// commands' times to times, [commands of the decode program].
+// commands' times to times, [commands of the program decode, or sample where
+// SetSampling has asked for it].
 func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 	if err := s.enter(ctx); err != nil {
 		return err
@@ -102,12 +103,13 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 	if s.n >= s.Context() {
 		return ErrContextFull
 	}
-	if err := s.checkTimes(s.m.programs.decode, times); err != nil {
+	chain, _ := s.choosers()
+	if err := s.checkTimes(chain, times); err != nil {
 		return err
 	}
 	defer s.watch(ctx)()
 	s.sub.Runs = s.sub.Runs[:0]
-	s.add(s.m.programs.decode, 1, s.n, 1, 0)
+	s.add(chain, 1, s.n, 1, 0)
 	res, err := s.timed(times)
 	if err != nil {
 		return err
@@ -121,13 +123,15 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 
 // ProfilePrompt appends ids to the context as Prompt does, with a barrier after
 // each command, and adds the commands' times, of all chunks, to prefill and to
-// head, [commands of these programs].
+// head, [commands of these programs; of sample_head where SetSampling has asked
+// for it].
 func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head []time.Duration) error {
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	defer s.mu.Unlock()
-	if err := errors.Join(s.checkTimes(s.m.programs.prefill, prefill), s.checkTimes(s.m.programs.head, head)); err != nil {
+	_, choose := s.choosers()
+	if err := errors.Join(s.checkTimes(s.m.programs.prefill, prefill), s.checkTimes(choose, head)); err != nil {
 		return err
 	}
 	if err := s.feed(ids); err != nil {
@@ -210,7 +214,8 @@ func (s *Session) Dry(n int) (time.Duration, error) {
 		return 0, ErrContextFull
 	}
 	s.sub.Runs = s.sub.Runs[:0]
-	s.add(s.m.programs.decode, n, s.n, 1, 0)
+	chain, _ := s.choosers()
+	s.add(chain, n, s.n, 1, 0)
 	s.sub.Dry = true
 	defer func() { s.sub.Dry = false }()
 	s.halt.Store(false)

@@ -43,14 +43,16 @@ type Model struct {
 	programs programs
 	kvRows   int // of the smallest KV cache
 
-	tokens, logits, stops uint32 // slots
+	stages []uint32 // of the sampler, nil where there is none
+
+	tokens, logits, stops, sampler uint32 // slots
 
 	mu    sync.Mutex // held where a submission is queued
 	order uint64     // how many were
 }
 
 // programs are the indices of the table's programs, -1 where there is none.
-type programs struct{ decode, prefill, head, logits int }
+type programs struct{ decode, prefill, head, logits, sample, sampleHead int }
 
 // Load checks a table and loads it on a device.
 func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o table.LoadOptions) (*Model, error) {
@@ -67,6 +69,8 @@ func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o t
 		{table.ProgramPrefill, &m.programs.prefill, true},
 		{table.ProgramHead, &m.programs.head, true},
 		{table.ProgramLogits, &m.programs.logits, false},
+		{table.ProgramSample, &m.programs.sample, false},
+		{table.ProgramSampleHead, &m.programs.sampleHead, false},
 	} {
 		_, i, ok := t.Program(p.name)
 		if !ok {
@@ -79,6 +83,10 @@ func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o t
 	_, m.tokens, _ = t.Slot(table.SlotTokens)
 	_, m.logits, _ = t.Slot(table.SlotLogits)
 	_, m.stops, _ = t.Slot(table.SlotStops)
+	var samples bool
+	if _, m.sampler, samples = t.Slot(table.SlotSampler); samples && m.programs.sampleHead >= 0 {
+		m.stages = stages(t)
+	}
 	if err := dev.Load(ctx, t, src, o); err != nil {
 		return nil, err
 	}

@@ -36,6 +36,7 @@ type Session struct {
 	n        int    // positions in the KV cache
 	pending  bool   // tokens[n] is chosen
 	perToken time.Duration
+	sampled  bool // tokens are chosen as the sampler slot says
 
 	sub   table.Submission
 	ids   []int32 // [context+1], a chain's tokens
@@ -263,7 +264,8 @@ func (s *Session) add(program, count, pos, rows, row int) {
 
 // addHead appends the head of a chunk: the token that follows its last row.
 func (s *Session) addHead(pos, rows int) {
-	s.add(s.m.programs.head, 1, pos+rows-1, 1, rows-1)
+	_, head := s.choosers()
+	s.add(head, 1, pos+rows-1, 1, rows-1)
 }
 
 // feed checks ids and writes them to the ring behind what is there.
@@ -318,7 +320,8 @@ func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped
 		return nil, false, err
 	}
 	s.sub.Runs = s.sub.Runs[:0]
-	s.add(s.m.programs.decode, n, s.n, 1, 0)
+	chain, _ := s.choosers()
+	s.add(chain, n, s.n, 1, 0)
 	defer s.watch(ctx)()
 	res, err := s.submit()
 	if err != nil {

@@ -1,41 +1,5 @@
 // The next token.
-#include "pianola.h"
-
-// order_key maps the bits of a float32 to integers in the same order; both
-// zeros are equal and NaN is below everything. Integers, since fast math
-// may take comparisons with NaN for something else.
-static inline int order_key(uint bits) {
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return int(0x80000000u);
-    }
-    if (bits == 0x80000000u) {
-        return 0;
-    }
-    const int i = as_type<int>(bits);
-    return i < 0 ? i ^ 0x7fffffff : i;
-}
-
-// Best is the largest element so far, the first of equals.
-struct Best {
-    int key;
-    uint index;
-};
-
-static inline void consider(thread Best &best, uint bits, uint index) {
-    const int key = order_key(bits);
-    if (key > best.key) {
-        best.key = key;
-        best.index = index;
-    }
-}
-
-// simd_best returns the best of a SIMD group, the same in every lane.
-static inline Best simd_best(Best b) {
-    Best r;
-    r.key = simd_max(b.key);
-    r.index = simd_min(b.key == r.key ? b.index : 0xffffffffu);
-    return r;
-}
+#include "best.h"
 
 // best_of returns the thread's best of logits first to last-1, an index that
 // is a multiple of 4 and the one past the last. All NaN is index first: nothing
@@ -54,25 +18,6 @@ static inline Best best_of(device const uint *logits, uint first, uint last, uin
         consider(best, logits[i], i);
     }
     return best;
-}
-
-// threadgroup_best returns the best of a threadgroup, the same in every thread.
-// tg has room for a Best of each SIMD group.
-static inline Best threadgroup_best(Best best, threadgroup uchar *tg, uint lane, uint simd, uint simds) {
-    best = simd_best(best);
-    threadgroup int *keys = (threadgroup int *)tg;
-    threadgroup uint *indexes = (threadgroup uint *)tg + simds;
-    if (lane == 0) {
-        keys[simd] = best.key;
-        indexes[simd] = best.index;
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    Best mine = {keys[0], indexes[0]};
-    if (lane < simds) {
-        mine.key = keys[lane];
-        mine.index = indexes[lane];
-    }
-    return simd_best(mine);
 }
 
 // One threadgroup reads all logits, or the best of their parts.

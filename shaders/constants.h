@@ -21,5 +21,9 @@ constant uint WINDOWED [[function_constant(PIANOLA_FC_WINDOWED)]]; // 1 if only 
 constant uint TILE [[function_constant(PIANOLA_FC_TILE)]]; // 1 if a threadgroup takes a tile of rows
 constant uint OUTPUT [[function_constant(PIANOLA_FC_OUTPUT)]]; // what becomes of the product
 constant uint PARTS [[function_constant(PIANOLA_FC_PARTS)]]; // 1 if the logits are those that argmax_part left
+constant uint STAGE1 [[function_constant(PIANOLA_FC_STAGE1)]]; // the sampler's first stage after the penalties
+constant uint STAGE2 [[function_constant(PIANOLA_FC_STAGE2)]]; // its second
+constant uint STAGE3 [[function_constant(PIANOLA_FC_STAGE3)]]; // its third
+constant uint STAGE4 [[function_constant(PIANOLA_FC_STAGE4)]]; // its fourth
 
 #endif

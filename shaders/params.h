@@ -32,6 +32,9 @@
 #define PIANOLA_KERNEL_ARGMAX_PART 16
 #define PIANOLA_KERNEL_HALVES 17
 #define PIANOLA_KERNEL_GEMM_HALVES 18
+#define PIANOLA_KERNEL_SAMPLE_ADJUST 19
+#define PIANOLA_KERNEL_SAMPLE_FILTER 20
+#define PIANOLA_KERNEL_SAMPLE_DRAW 21
 
 // Numbers of function constants, and the values that have names.
 #define PIANOLA_FC_WTYPE 0
@@ -48,6 +51,10 @@
 #define PIANOLA_FC_TILE 11
 #define PIANOLA_FC_OUTPUT 12
 #define PIANOLA_FC_PARTS 13
+#define PIANOLA_FC_STAGE1 14
+#define PIANOLA_FC_STAGE2 15
+#define PIANOLA_FC_STAGE3 16
+#define PIANOLA_FC_STAGE4 17
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_INPUT_PLAIN 0
@@ -60,6 +67,26 @@
 #define PIANOLA_LAYOUT_INTERLEAVED 1
 #define PIANOLA_OUTPUT_STORE 0
 #define PIANOLA_OUTPUT_ADD 1
+#define PIANOLA_STAGE1_NONE 0
+#define PIANOLA_STAGE1_TEMPERATURE 1
+#define PIANOLA_STAGE1_TOP_K 2
+#define PIANOLA_STAGE1_TOP_P 3
+#define PIANOLA_STAGE1_MIN_P 4
+#define PIANOLA_STAGE2_NONE 0
+#define PIANOLA_STAGE2_TEMPERATURE 1
+#define PIANOLA_STAGE2_TOP_K 2
+#define PIANOLA_STAGE2_TOP_P 3
+#define PIANOLA_STAGE2_MIN_P 4
+#define PIANOLA_STAGE3_NONE 0
+#define PIANOLA_STAGE3_TEMPERATURE 1
+#define PIANOLA_STAGE3_TOP_K 2
+#define PIANOLA_STAGE3_TOP_P 3
+#define PIANOLA_STAGE3_MIN_P 4
+#define PIANOLA_STAGE4_NONE 0
+#define PIANOLA_STAGE4_TEMPERATURE 1
+#define PIANOLA_STAGE4_TOP_K 2
+#define PIANOLA_STAGE4_TOP_P 3
+#define PIANOLA_STAGE4_MIN_P 4
 #define PIANOLA_WTYPE_F32 1
 #define PIANOLA_WTYPE_F16 2
 #define PIANOLA_WTYPE_BF16 3
@@ -275,6 +302,29 @@ typedef struct pianola_gemm_halves_params {
 } pianola_gemm_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 20);
 
+// keys[i] = table.OrderKey of logit i with the sampler's bias and its penalties for the last tokens of the ring, up to token, prompt included; largest[p] = the largest key of part p. The logits stay as they are.
+typedef struct pianola_sample_adjust_params {
+    uint32_t n; // vocabulary
+    uint32_t part; // logits of a part
+    uint32_t ring; // entries of the token ring
+    uint32_t max_bias; // biases that fit
+} pianola_sample_adjust_params;
+PIANOLA_ASSERT_SIZE(pianola_sample_adjust_params, 16);
+
+// Applies the sampler's filters in the order of the constants. Each keeps the first tokens of the order (key descending, id ascending); limit is the last that all keep, and the largest key. Probabilities are whole multiples of 2^-31 of the largest's, so that their sums do not depend on an order.
+typedef struct pianola_sample_filter_params {
+    uint32_t n; // vocabulary
+    uint32_t part; // keys of a part
+} pianola_sample_filter_params;
+PIANOLA_ASSERT_SIZE(pianola_sample_filter_params, 8);
+
+// out[p] = the token of part p that wins the draw and its score, NaN if none of them is kept: score = -ln(E) - (largest - logit)/temperature, E = -ln(1 - v), v of 64 bits of Philox4x32-10 with the seed as key and (id, token + 1, 0, 0) as counter. With temperature 0, the largest logit.
+typedef struct pianola_sample_draw_params {
+    uint32_t n; // vocabulary
+    uint32_t part; // keys of a part
+} pianola_sample_draw_params;
+PIANOLA_ASSERT_SIZE(pianola_sample_draw_params, 8);
+
 typedef struct pianola_binding {
     uint32_t slot;
     uint32_t reserved;
@@ -322,8 +372,26 @@ typedef struct pianola_step {
     uint32_t cancel;
     uint32_t reserved[5];
 } pianola_step;
+
+// The head of a sampler slot; table.Sampler says what the fields are.
+typedef struct pianola_sampler {
+    uint32_t seed[2];
+    float inv_temperature;
+    uint32_t top_k;
+    uint32_t top_p;
+    float top_p_scale;
+    float min_p_drop;
+    float repetition;
+    float presence;
+    float frequency;
+    uint32_t window;
+    uint32_t biases;
+    uint32_t ranked;
+    uint32_t reserved[3];
+} pianola_sampler;
 PIANOLA_ASSERT_SIZE(pianola_cmd, 256);
 PIANOLA_ASSERT_SIZE(pianola_second, 16);
 PIANOLA_ASSERT_SIZE(pianola_step, 64);
+PIANOLA_ASSERT_SIZE(pianola_sampler, 64);
 
 #endif

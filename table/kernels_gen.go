@@ -6,25 +6,28 @@ import "github.com/pianola-engine/pianola/table/decl"
 
 // Kernel ids.
 const (
-	KernelEmbed      decl.ID = 0
-	KernelRoPEAngles decl.ID = 1
-	KernelRMSNorm    decl.ID = 2
-	KernelAddRMSNorm decl.ID = 3
-	KernelAdd        decl.ID = 4
-	KernelGEMV       decl.ID = 5
-	KernelGEMM       decl.ID = 6
-	KernelHeadNorm   decl.ID = 7
-	KernelRoPE       decl.ID = 8
-	KernelKVWrite    decl.ID = 9
-	KernelQKRoPEKV   decl.ID = 10
-	KernelAttn       decl.ID = 11
-	KernelAttnMerge  decl.ID = 12
-	KernelSiLUMul    decl.ID = 13
-	KernelArgmax     decl.ID = 14
-	KernelRoPEAttn   decl.ID = 15
-	KernelArgmaxPart decl.ID = 16
-	KernelHalves     decl.ID = 17
-	KernelGEMMHalves decl.ID = 18
+	KernelEmbed        decl.ID = 0
+	KernelRoPEAngles   decl.ID = 1
+	KernelRMSNorm      decl.ID = 2
+	KernelAddRMSNorm   decl.ID = 3
+	KernelAdd          decl.ID = 4
+	KernelGEMV         decl.ID = 5
+	KernelGEMM         decl.ID = 6
+	KernelHeadNorm     decl.ID = 7
+	KernelRoPE         decl.ID = 8
+	KernelKVWrite      decl.ID = 9
+	KernelQKRoPEKV     decl.ID = 10
+	KernelAttn         decl.ID = 11
+	KernelAttnMerge    decl.ID = 12
+	KernelSiLUMul      decl.ID = 13
+	KernelArgmax       decl.ID = 14
+	KernelRoPEAttn     decl.ID = 15
+	KernelArgmaxPart   decl.ID = 16
+	KernelHalves       decl.ID = 17
+	KernelGEMMHalves   decl.ID = 18
+	KernelSampleAdjust decl.ID = 19
+	KernelSampleFilter decl.ID = 20
+	KernelSampleDraw   decl.ID = 21
 )
 
 // Bindings of embed.
@@ -839,4 +842,106 @@ func (p GEMMHalvesParams) Put(c *Cmd) {
 	c.putU32(12, p.Group)
 	c.putU32(16, p.RowGroup)
 	c.ParamSize = 20
+}
+
+// Bindings of sample_adjust.
+const (
+	SampleAdjustBindLogits   = 0 // r, [n] float32
+	SampleAdjustBindTokens   = 1 // r, [ring] uint32
+	SampleAdjustBindSettings = 2 // r, table.Sampler, then [max_bias, 2]: a token id, its bias as float32; an id is there once
+	SampleAdjustBindKeys     = 3 // w, [n] uint32
+	SampleAdjustBindLargest  = 4 // w, [parts] uint32
+)
+
+// SampleAdjustParams are the parameters of sample_adjust.
+type SampleAdjustParams struct {
+	N       uint32 // vocabulary
+	Part    uint32 // logits of a part
+	Ring    uint32 // entries of the token ring
+	MaxBias uint32 // biases that fit
+}
+
+// SampleAdjustParams decodes the parameter bytes as those of sample_adjust.
+func (c *Cmd) SampleAdjustParams() SampleAdjustParams {
+	return SampleAdjustParams{
+		N:       c.u32(0),
+		Part:    c.u32(4),
+		Ring:    c.u32(8),
+		MaxBias: c.u32(12),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p SampleAdjustParams) Put(c *Cmd) {
+	c.putU32(0, p.N)
+	c.putU32(4, p.Part)
+	c.putU32(8, p.Ring)
+	c.putU32(12, p.MaxBias)
+	c.ParamSize = 16
+}
+
+// Bindings of sample_filter.
+const (
+	SampleFilterBindKeys     = 0 // r, [n] uint32, of sample_adjust
+	SampleFilterBindLargest  = 1 // r, [parts] uint32, likewise
+	SampleFilterBindSettings = 2 // r, table.Sampler
+	SampleFilterBindLimit    = 3 // w, [4] uint32: key and id of the last token that is kept, largest key, 0
+)
+
+// Specialisation constants of sample_filter.
+const (
+	SampleFilterSpecStage1 = 0 // the sampler's first stage after the penalties
+	SampleFilterSpecStage2 = 1 // its second
+	SampleFilterSpecStage3 = 2 // its third
+	SampleFilterSpecStage4 = 3 // its fourth
+)
+
+// SampleFilterParams are the parameters of sample_filter.
+type SampleFilterParams struct {
+	N    uint32 // vocabulary
+	Part uint32 // keys of a part
+}
+
+// SampleFilterParams decodes the parameter bytes as those of sample_filter.
+func (c *Cmd) SampleFilterParams() SampleFilterParams {
+	return SampleFilterParams{
+		N:    c.u32(0),
+		Part: c.u32(4),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p SampleFilterParams) Put(c *Cmd) {
+	c.putU32(0, p.N)
+	c.putU32(4, p.Part)
+	c.ParamSize = 8
+}
+
+// Bindings of sample_draw.
+const (
+	SampleDrawBindKeys     = 0 // r, [n] uint32, of sample_adjust
+	SampleDrawBindLimit    = 1 // r, [4] uint32, of sample_filter
+	SampleDrawBindSettings = 2 // r, table.Sampler
+	SampleDrawBindOut      = 3 // w, [parts, 2]: a float32 and its index, a uint32
+)
+
+// SampleDrawParams are the parameters of sample_draw.
+type SampleDrawParams struct {
+	N    uint32 // vocabulary
+	Part uint32 // keys of a part
+}
+
+// SampleDrawParams decodes the parameter bytes as those of sample_draw.
+func (c *Cmd) SampleDrawParams() SampleDrawParams {
+	return SampleDrawParams{
+		N:    c.u32(0),
+		Part: c.u32(4),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p SampleDrawParams) Put(c *Cmd) {
+	c.putU32(0, p.N)
+	c.putU32(4, p.Part)
+	c.ParamSize = 8
 }

@@ -16,6 +16,7 @@ import (
 func TestLayout(t *testing.T) {
 	var c Cmd
 	var s Step
+	var p Sampler
 	if unsafe.Sizeof(c) != CmdSize || unsafe.Sizeof(s) != StepSize {
 		t.Fatalf("Cmd is %d bytes and Step %d", unsafe.Sizeof(c), unsafe.Sizeof(s))
 	}
@@ -45,6 +46,17 @@ func TestLayout(t *testing.T) {
 	check("pianola_step", "token_index", unsafe.Offsetof(s.TokenIndex))
 	check("pianola_step", "stop", unsafe.Offsetof(s.Stop))
 	check("pianola_step", "count", unsafe.Offsetof(s.Count))
+	check("pianola_sampler", "inv_temperature", unsafe.Offsetof(p.InvTemperature))
+	check("pianola_sampler", "top_k", unsafe.Offsetof(p.TopK))
+	check("pianola_sampler", "top_p", unsafe.Offsetof(p.TopP))
+	check("pianola_sampler", "top_p_scale", unsafe.Offsetof(p.TopPScale))
+	check("pianola_sampler", "min_p_drop", unsafe.Offsetof(p.MinPDrop))
+	check("pianola_sampler", "repetition", unsafe.Offsetof(p.Repetition))
+	check("pianola_sampler", "presence", unsafe.Offsetof(p.Presence))
+	check("pianola_sampler", "frequency", unsafe.Offsetof(p.Frequency))
+	check("pianola_sampler", "window", unsafe.Offsetof(p.Window))
+	check("pianola_sampler", "biases", unsafe.Offsetof(p.Biases))
+	check("pianola_sampler", "ranked", unsafe.Offsetof(p.Ranked))
 	// Opened, so that go test knows that the result depends on it.
 	if _, err := os.ReadFile(filepath.Join("..", "shaders", "params.h")); err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ const (
 	SlotLogits                  // [rows, vocab] float32
 	SlotStops                   // stop ids: uint32 count, then the ids
 	SlotStep                    // the step block
+	SlotSampler                 // how tokens are chosen: a Sampler, then [MaxBias, 2] ids and biases
 	slotKinds
 )
 
@@ -33,7 +34,7 @@ func (k SlotKind) String() string {
 	if k >= slotKinds {
 		return "invalid"
 	}
-	return [...]string{"weight", "kv", "scratch", "tokens", "logits", "stops", "step"}[k]
+	return [...]string{"weight", "kv", "scratch", "tokens", "logits", "stops", "step", "sampler"}[k]
 }
 
 // Scope says who owns a slot's memory.
@@ -84,6 +85,9 @@ const (
 	ProgramPrefill = "prefill" // a chunk of the prompt, up to the last residual
 	ProgramHead    = "head"    // the chunk's last row: norm, logits, argmax
 	ProgramLogits  = "logits"  // a block of the chunk's rows: norm, logits
+
+	ProgramSample     = "sample"      // decode, with the token chosen as the sampler slot says
+	ProgramSampleHead = "sample_head" // head, likewise
 )
 
 // UploadOp says how a source becomes a slot's bytes.

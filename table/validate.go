@@ -111,6 +111,7 @@ func (v *validator) header() {
 var scopeOf = [slotKinds]Scope{
 	SlotWeight: ScopeModel, SlotKV: ScopeSession, SlotScratch: ScopeExecutor, SlotTokens: ScopeSession,
 	SlotLogits: ScopeSession, SlotStops: ScopeSession, SlotStep: ScopeSession,
+	SlotSampler: ScopeSession,
 }
 
 func (v *validator) slots() {
@@ -141,6 +142,8 @@ func (v *validator) slots() {
 			want = (uint64(h.MaxStops) + 1) * 4
 		case SlotStep:
 			want = StepSize
+		case SlotSampler:
+			want = SamplerSize
 		case SlotLogits:
 			want = uint64(max(h.LogitsRows, 1)) * uint64(h.Vocab) * 4
 		}
@@ -155,6 +158,9 @@ func (v *validator) slots() {
 	}
 	if seen[SlotScratch] > 1 {
 		v.add(-1, "%d scratch slots, want one arena", seen[SlotScratch])
+	}
+	if seen[SlotSampler] > 1 {
+		v.add(-1, "%d slots of kind %s, want at most 1", seen[SlotSampler], SlotSampler)
 	}
 }
 

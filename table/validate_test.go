@@ -95,7 +95,7 @@ func TestValidateFinds(t *testing.T) {
 		{"weight type", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Values[table.GEMVSpecWType] = 255 }, "weight type 255"},
 		{"constant without meaning", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Values[table.GEMVSpecInput] = 9 }, "input is 9"},
 		{"context of 0", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Header.Context = 0 }, "context 0"},
-		{"program past the end", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Programs[2].Count++ }, "program 2"},
+		{"program past the end", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Programs[len(tab.Programs)-1].Count++ }, "program 4"},
 		{"program rows", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Programs[1].MaxRows++ }, "rows are not in"},
 		{"slot size 0", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Slots[5].Size = 0 }, "size 0"},
 		{"slot scope", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Slots[5].Scope = table.ScopeModel }, "has scope"},

@@ -24,6 +24,7 @@ type modelFlags struct {
 	anyChip      bool
 	noFuse       bool
 	noRepack     bool
+	sampler      string
 	realTime     bool
 }
 
@@ -39,7 +40,11 @@ func (f *modelFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.noFuse, "no-fuse", false, "one command for each operation")
 	fs.BoolVar(&f.realTime, "real-time", false, "keep latencies: chains of 5 ms, threads that nothing else uses (docs/LATENCY.md)")
 	fs.BoolVar(&f.noRepack, "no-repack", false, "read weights as the file has them")
+	fs.StringVar(&f.sampler, "sampler-order", "", "stages of sampling: "+samplerOrders)
 }
+
+// samplerOrders are the values of --sampler-order.
+const samplerOrders = "llama.cpp (default), mlx, edgerunner, none, or a list such as penalties,top_k,top_p,min_p,temperature"
 
 // registerChain adds --chain for commands that take one length.
 func (f *modelFlags) registerChain(cmd *cobra.Command) {
@@ -64,7 +69,7 @@ func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
 	}
 	o := pianola.Options{
 		Device: f.device, Mode: f.mode, Threads: f.threads, Context: f.context,
-		NoFuse: f.noFuse, NoRepack: f.noRepack, AnyChip: f.anyChip,
+		NoFuse: f.noFuse, NoRepack: f.noRepack, AnyChip: f.anyChip, Sampler: f.sampler,
 		RealTime: f.realTime,
 	}
 	if f.roll != "" {
@@ -99,6 +104,8 @@ func (f *modelFlags) check(cmd *cobra.Command) error {
 		return usage(cmd, "--roll needs a file")
 	case f.roll != "" && f.noFuse:
 		return usage(cmd, "--no-fuse does not go with --roll: the table is compiled already")
+	case f.roll != "" && f.sampler != "":
+		return usage(cmd, "--sampler-order does not go with --roll: the table is compiled already")
 	case f.roll == "" && f.anyChip:
 		return usage(cmd, "--any-chip goes with --roll only")
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +22,8 @@ type runFlags struct {
 	file     string
 	tokens   int
 	sampling pianola.Sampling
+	bias     []string
+	stop     []string
 	json     bool
 }
 
@@ -44,8 +47,13 @@ standard error, a line of figures. A stop token ends the text.`,
 	fs.IntVar(&f.sampling.TopK, "top-k", 0, "choose from the k likeliest; 0: all")
 	fs.Float64Var(&f.sampling.TopP, "top-p", 1, "choose from the likeliest that have this probability together; 1: all")
 	fs.Float64Var(&f.sampling.MinP, "min-p", 0, "choose from those with this share of the likeliest's probability; 0: all")
-	fs.Float64Var(&f.sampling.RepeatPenalty, "repeat-penalty", 1, "make the last 64 tokens less likely; 1: not")
+	fs.Float64Var(&f.sampling.RepeatPenalty, "repeat-penalty", 1, "divides positive and multiplies other logits of the last tokens; 1: not")
+	fs.Float64Var(&f.sampling.PresencePenalty, "presence-penalty", 0, "is subtracted from the logits of the last tokens")
+	fs.Float64Var(&f.sampling.FrequencyPenalty, "frequency-penalty", 0, "likewise, for each time that a token is there")
+	fs.IntVar(&f.sampling.RepeatLastN, "repeat-last-n", pianola.DefaultRepeatLastN, "how many last tokens penalties see, the prompt's included; -1: all")
+	fs.StringSliceVar(&f.bias, "logit-bias", nil, "adds to a token's logit, `ID=VALUE`; -inf bans it")
 	fs.Uint64Var(&f.sampling.Seed, "seed", 0, "of the choices (default: another one each time)")
+	fs.StringArrayVar(&f.stop, "stop", nil, "end before this `TEXT`; may be repeated")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object at the end")
 	f.model.registerChain(cmd)
 	f.model.register(cmd)
@@ -61,6 +69,9 @@ func (f *runFlags) run(cmd *cobra.Command, path string) (err error) {
 		return errors.New("run: the prompt is empty")
 	}
 	if err := f.check(cmd); err != nil {
+		return err
+	}
+	if f.sampling.LogitBias, err = logitBias(f.bias); err != nil {
 		return err
 	}
 	if !cmd.Flags().Changed("seed") {
@@ -89,20 +100,48 @@ func (f *runFlags) run(cmd *cobra.Command, path string) (err error) {
 // check tests the numbers here, whether or not sampling will look at them.
 func (f *runFlags) check(cmd *cobra.Command) error {
 	for _, c := range []struct {
-		name   string
-		v, max float64
+		name       string
+		v, lo, max float64
 	}{
-		{"temp", f.sampling.Temperature, 100}, {"top-p", f.sampling.TopP, 1},
-		{"min-p", f.sampling.MinP, 1}, {"repeat-penalty", f.sampling.RepeatPenalty, 100},
+		{"temp", f.sampling.Temperature, 0, 100}, {"top-p", f.sampling.TopP, 0, 1}, {"min-p", f.sampling.MinP, 0, 1},
+		{"repeat-penalty", f.sampling.RepeatPenalty, 0, 100}, {"presence-penalty", f.sampling.PresencePenalty, -100, 100},
+		{"frequency-penalty", f.sampling.FrequencyPenalty, -100, 100},
 	} {
-		if !(c.v >= 0 && c.v <= c.max) {
-			return fmt.Errorf("--%s %v: must be in 0..%v", c.name, c.v, c.max)
+		if !(c.v >= c.lo && c.v <= c.max) {
+			return fmt.Errorf("--%s %v: must be in %v..%v", c.name, c.v, c.lo, c.max)
 		}
 	}
 	if err := atLeast(cmd, 0, "top-k", f.sampling.TopK); err != nil {
 		return err
 	}
+	if err := atLeast(cmd, -1, "repeat-last-n", f.sampling.RepeatLastN); err != nil {
+		return err
+	}
+	if cmd.Flags().Changed("repeat-last-n") && f.sampling.RepeatLastN == 0 { // as llama.cpp's 0, which is none
+		f.sampling.RepeatPenalty, f.sampling.PresencePenalty, f.sampling.FrequencyPenalty = 1, 0, 0
+	}
 	return atLeast(cmd, 0, "tokens", f.tokens)
+}
+
+// logitBias parses pairs ID=VALUE.
+func logitBias(pairs []string) (map[int32]float64, error) {
+	if len(pairs) == 0 {
+		return nil, nil
+	}
+	bias := make(map[int32]float64, len(pairs))
+	for _, p := range pairs {
+		name, value, _ := strings.Cut(p, "=")
+		id, err := strconv.ParseInt(name, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("--logit-bias %q: want ID=VALUE", p)
+		}
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return nil, fmt.Errorf("--logit-bias %q: want ID=VALUE", p)
+		}
+		bias[int32(id)] = v
+	}
+	return bias, nil
 }
 
 // text returns the prompt.
@@ -148,7 +187,7 @@ func (f *runFlags) generate(cmd *cobra.Command, m *pianola.Model, s *pianola.Ses
 	ids := []int32{}
 	var failed error
 	for tok, err := range s.Generate(cmd.Context(), prompt, pianola.GenerateOptions{
-		MaxTokens: f.tokens, Sampling: f.sampling,
+		MaxTokens: f.tokens, Sampling: f.sampling, Stop: f.stop,
 	}) {
 		if err != nil {
 			failed = err
@@ -208,7 +247,11 @@ func (f *runFlags) figures(m *pianola.Model, s *pianola.Session) runFigures {
 		PromptTokens: st.PromptTokens, PrefillTokS: rate(st.PromptTokens, st.Prefill),
 		Tokens: st.Tokens, DecodeTokS: rate(st.Tokens-1, st.Decode), Submissions: st.Submissions,
 	}
-	if p, _, ok := m.Table().Program(table.ProgramDecode); ok {
+	program := table.ProgramDecode
+	if !f.sampling.Greedy() {
+		program = table.ProgramSample
+	}
+	if p, _, ok := m.Table().Program(program); ok {
 		fig.CommandsPerToken = int(p.Count)
 	}
 	if f.sampling.Temperature > 0 {

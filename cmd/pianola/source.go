@@ -18,6 +18,7 @@ type tableSource struct {
 	context   int
 	noFuse    bool
 	allLogits bool
+	sampler   string
 	suffix    string // of the flags' names, where a command has two sources
 }
 
@@ -33,10 +34,11 @@ func (s *tableSource) register(cmd *cobra.Command, suffix string) {
 	fs.IntVar(&s.context, "ctx"+suffix, 0, of+"positions of context (default: the smaller of 4096 and the model's)")
 	fs.BoolVar(&s.noFuse, "no-fuse"+suffix, false, of+"one command for each operation")
 	fs.BoolVar(&s.allLogits, "all-logits"+suffix, false, of+"add the program for the logits of every row")
+	fs.StringVar(&s.sampler, "sampler-order"+suffix, "", of+"stages of sampling: "+samplerOrders)
 }
 
 func (s *tableSource) options() pianola.CompileOptions {
-	return pianola.CompileOptions{Chip: s.chip, Context: s.context, NoFuse: s.noFuse, AllLogits: s.allLogits}
+	return pianola.CompileOptions{Chip: s.chip, Context: s.context, NoFuse: s.noFuse, AllLogits: s.allLogits, Sampler: s.sampler}
 }
 
 func (s *tableSource) check(cmd *cobra.Command) error {
@@ -55,7 +57,7 @@ func (s *tableSource) table(cmd *cobra.Command, path string) (*table.Table, erro
 			if err != nil {
 				return nil, err
 			}
-			for _, name := range []string{"chip", "ctx", "no-fuse", "all-logits"} {
+			for _, name := range []string{"chip", "ctx", "no-fuse", "all-logits", "sampler-order"} {
 				if cmd.Flags().Changed(name + s.suffix) {
 					return nil, usage(cmd, "--%s%s is for models, and %s is a roll, compiled already", name, s.suffix, path)
 				}

@@ -59,6 +59,10 @@ var constructors = [...]func(b *binder) (kernel, error){
 	table.KernelArgmaxPart: newArgmaxPart,
 	table.KernelHalves:     newHalves,
 	table.KernelGEMMHalves: newGEMMHalves,
+
+	table.KernelSampleAdjust: newSampleAdjust,
+	table.KernelSampleFilter: newSampleFilter,
+	table.KernelSampleDraw:   newSampleDraw,
 }
 
 // binder gives a constructor the memory of one command's bindings. The first

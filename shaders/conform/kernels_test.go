@@ -247,33 +247,37 @@ func TestKernels(t *testing.T) {
 	p := builds.Get(t, emu.Options{Sanitize: true})
 	for _, s := range subjects {
 		k, _ := decl.Lookup(s.kernel)
-		t.Run(k.Name, func(t *testing.T) {
-			for seed := range uint64(rounds) {
-				r := rand.New(rand.NewPCG(seed, 0))
-				c, tol := s.make(r)
-				c.kernel = s.kernel
-				tab, slots := c.tableOf(t)
-				contents := c.contents(t, tab, slots, r)
-				want := c.onCPU(t, tab, slots, contents)
-				var first *outcome
-				threads := pick(r, 32, 64, 96, 128, 256, 1024)
-				for _, o := range []emu.Order{emu.Forward, emu.Reverse, emu.Random} {
-					got := c.emulated(t, p, tab, contents, launch{threads: threads, extra: uint32(r.IntN(3)), order: o, seed: seed})
-					if err := compare(k, got, want, tol); err != nil {
-						t.Fatalf("seed %d, %d threads: %+v %v %+v: %v", seed, threads, c.params, c.specs, c.second, err)
-					}
-					if first == nil {
-						first = got
-					} else if err := compare(k, got, first, nil); err != nil {
-						t.Fatalf("seed %d: order %d gives something else: %v", seed, o, err)
-					}
-				}
-				got := c.emulated(t, p, tab, contents, launch{threads: threads, stop: 1})
-				if err := compare(k, got, &outcome{bindings: contents, stopped: true}, nil); err != nil {
-					t.Fatalf("seed %d: it does something with the stop flag set: %v", seed, err)
-				}
+		t.Run(k.Name, func(t *testing.T) { testSubject(t, p, s, rounds) })
+	}
+}
+
+// testSubject does so for one kernel.
+func testSubject(t *testing.T, p *emu.Program, s subject, rounds uint64) {
+	k, _ := decl.Lookup(s.kernel)
+	for seed := range rounds {
+		r := rand.New(rand.NewPCG(seed, 0))
+		c, tol := s.make(r)
+		c.kernel = s.kernel
+		tab, slots := c.tableOf(t)
+		contents := c.contents(t, tab, slots, r)
+		want := c.onCPU(t, tab, slots, contents)
+		var first *outcome
+		threads := pick(r, 32, 64, 96, 128, 256, 1024)
+		for _, o := range []emu.Order{emu.Forward, emu.Reverse, emu.Random} {
+			got := c.emulated(t, p, tab, contents, launch{threads: threads, extra: uint32(r.IntN(3)), order: o, seed: seed})
+			if err := compare(k, got, want, tol); err != nil {
+				t.Fatalf("seed %d, %d threads: %+v %v %+v: %v", seed, threads, c.params, c.specs, c.second, err)
 			}
-		})
+			if first == nil {
+				first = got
+			} else if err := compare(k, got, first, nil); err != nil {
+				t.Fatalf("seed %d: order %d gives something else: %v", seed, o, err)
+			}
+		}
+		got := c.emulated(t, p, tab, contents, launch{threads: threads, stop: 1})
+		if err := compare(k, got, &outcome{bindings: contents, stopped: true}, nil); err != nil {
+			t.Fatalf("seed %d: it does something with the stop flag set: %v", seed, err)
+		}
 	}
 }
 
@@ -320,6 +324,7 @@ func TestLarge(t *testing.T) {
 	p := builds.Get(t, emu.Options{})
 	t.Run("angles", func(t *testing.T) { testAngles(t, p) })
 	t.Run("vocabulary", func(t *testing.T) { testVocabulary(t, p) })
+	t.Run("sampler", func(t *testing.T) { testLargeSampler(t, p) })
 }
 
 // testAngles compares cosines and sines with float64 at the far end of the

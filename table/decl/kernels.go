@@ -13,6 +13,7 @@ var (
 	outputValues = []string{"store", "add"}
 	layoutValues = []string{"half", "interleaved"}
 	matrixValues = []string{"rows", "tiled16"} // dtype.Layout
+	stageValues  = []string{"none", "temperature", "top_k", "top_p", "min_p"}
 )
 
 // Values of the constants act, input, output and layout.
@@ -32,6 +33,19 @@ const (
 	LayoutInterleaved = 1 // RoPE rotates pairs (2i, 2i + 1)
 )
 
+// Values of the constants stage1 to stage4. The temperature is here for its
+// place alone: the settings have it in what follows from it.
+const (
+	StageNone        = 0
+	StageTemperature = 1 // logits are divided by it
+	StageTopK        = 2 // the k largest stay
+	StageTopP        = 3 // the largest whose probabilities reach p stay
+	StageMinP        = 4 // those with a share p of the largest's probability stay
+)
+
+// SamplerStages is how many stages a sampler has after the penalties.
+const SamplerStages = 4
+
 var (
 	constWType   = Constant{Name: "wtype", Doc: "weight type, a dtype.Type"}
 	constAct     = Constant{Name: "act", Values: actValues, Doc: "activation type of the product"}
@@ -47,17 +61,22 @@ var (
 	constTile    = Constant{Name: "tile", Flag: true, Doc: "1 if a threadgroup takes a tile of rows"}
 	constOutput  = Constant{Name: "output", Values: outputValues, Doc: "what becomes of the product"}
 	constParts   = Constant{Name: "parts", Flag: true, Doc: "1 if the logits are those that argmax_part left"}
+	constStage1  = Constant{Name: "stage1", Values: stageValues, Doc: "the sampler's first stage after the penalties"}
+	constStage2  = Constant{Name: "stage2", Values: stageValues, Doc: "its second"}
+	constStage3  = Constant{Name: "stage3", Values: stageValues, Doc: "its third"}
+	constStage4  = Constant{Name: "stage4", Values: stageValues, Doc: "its fourth"}
 )
 
 // Constants lists the specialisation constants of all kernels: an index is
 // the constant's number as a Metal function constant. Append only.
 var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
-	constTile, constOutput, constParts,
+	constTile, constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
 }
 
 var (
 	secondToken = Second{"token", SecondIndex, "index in the token ring"}
+	secondLast  = Second{"token", SecondIndex, "index in the token ring of the last token; the one that is chosen comes behind it"}
 	secondPos   = Second{"pos", SecondIndex, "position of the first row"}
 	secondRow   = Second{"row", SecondIndex, "first row of x"}
 	secondKVLen = Second{"kv_len", SecondKVLen, "positions that the first row sees, itself included; row r sees r more"}
@@ -469,6 +488,66 @@ var Kernels = []Kernel{
 		Specs:  []Constant{constWType, constBias},
 		Worker: "rows*(in*4+64)", // the input as float32
 		TGMem:  "197632",
+	},
+	{
+		Name:    "sample_adjust",
+		Doc:     "keys[i] = table.OrderKey of logit i with the sampler's bias and its penalties for the last tokens of the ring, up to token, prompt included; largest[p] = the largest key of part p. The logits stay as they are.",
+		Grid:    [3]string{"div(n,part)", "1", "1"},
+		Require: []string{"1 <= n", "1 <= part", "part <= 2048", "4*div(part,4) <= part", "1 <= ring", "rows <= 1"},
+		Bindings: []Binding{
+			{Name: "logits", Role: Read, Extent: "n*4", Doc: "[n] float32"},
+			{Name: "tokens", Role: Read, Extent: "ring*4", Doc: "[ring] uint32"},
+			{Name: "settings", Role: Read, Extent: "64+max_bias*8", Doc: "table.Sampler, then [max_bias, 2]: a token id, its bias as float32; an id is there once"},
+			{Name: "keys", Role: Write, Extent: "n*4", Doc: "[n] uint32"},
+			{Name: "largest", Role: Write, Extent: "div(n,part)*4", Doc: "[parts] uint32"},
+		},
+		Params: []Field{
+			{"n", U32, "vocabulary"},
+			{"part", U32, "logits of a part"},
+			{"ring", U32, "entries of the token ring"},
+			{"max_bias", U32, "biases that fit"},
+		},
+		Second: []Second{secondLast, secondRows},
+		Worker: "part*4",
+		TGMem:  "part*8+div(threads,32)*4",
+	},
+	{
+		Name:    "sample_filter",
+		Doc:     "Applies the sampler's filters in the order of the constants. Each keeps the first tokens of the order (key descending, id ascending); limit is the last that all keep, and the largest key. Probabilities are whole multiples of 2^-31 of the largest's, so that their sums do not depend on an order.",
+		Grid:    [3]string{"1", "1", "1"},
+		Require: []string{"1 <= n", "1 <= part", "4*div(part,4) <= part", "rows <= 1"},
+		Bindings: []Binding{
+			{Name: "keys", Role: Read, Extent: "n*4", Doc: "[n] uint32, of sample_adjust"},
+			{Name: "largest", Role: Read, Extent: "div(n,part)*4", Doc: "[parts] uint32, likewise"},
+			{Name: "settings", Role: Read, Extent: "64", Doc: "table.Sampler"},
+			{Name: "limit", Role: Write, Extent: "16", Doc: "[4] uint32: key and id of the last token that is kept, largest key, 0"},
+		},
+		Params: []Field{
+			{"n", U32, "vocabulary"},
+			{"part", U32, "keys of a part"},
+		},
+		Second: []Second{secondRows},
+		Specs:  []Constant{constStage1, constStage2, constStage3, constStage4},
+		Worker: "n*8+2048*16", // a list of candidates and a histogram
+		TGMem:  "25600",
+	},
+	{
+		Name:    "sample_draw",
+		Doc:     "out[p] = the token of part p that wins the draw and its score, NaN if none of them is kept: score = -ln(E) - (largest - logit)/temperature, E = -ln(1 - v), v of 64 bits of Philox4x32-10 with the seed as key and (id, token + 1, 0, 0) as counter. With temperature 0, the largest logit.",
+		Grid:    [3]string{"div(n,part)", "1", "1"},
+		Require: []string{"1 <= n", "1 <= part", "4*div(part,4) <= part", "rows <= 1"},
+		Bindings: []Binding{
+			{Name: "keys", Role: Read, Extent: "n*4", Doc: "[n] uint32, of sample_adjust"},
+			{Name: "limit", Role: Read, Extent: "16", Doc: "[4] uint32, of sample_filter"},
+			{Name: "settings", Role: Read, Extent: "64", Doc: "table.Sampler"},
+			{Name: "out", Role: Write, Extent: "div(n,part)*8", Doc: "[parts, 2]: a float32 and its index, a uint32"},
+		},
+		Params: []Field{
+			{"n", U32, "vocabulary"},
+			{"part", U32, "keys of a part"},
+		},
+		Second: []Second{secondLast, secondRows},
+		TGMem:  "div(threads,32)*8",
 	},
 }
 

@@ -60,6 +60,23 @@ typedef struct pianola_step {
     uint32_t cancel;
     uint32_t reserved[5];
 } pianola_step;
+
+// The head of a sampler slot; table.Sampler says what the fields are.
+typedef struct pianola_sampler {
+    uint32_t seed[2];
+    float inv_temperature;
+    uint32_t top_k;
+    uint32_t top_p;
+    float top_p_scale;
+    float min_p_drop;
+    float repetition;
+    float presence;
+    float frequency;
+    uint32_t window;
+    uint32_t biases;
+    uint32_t ranked;
+    uint32_t reserved[3];
+} pianola_sampler;
 `
 
 func header(kernels []decl.Kernel) ([]byte, error) {
@@ -103,7 +120,7 @@ func header(kernels []decl.Kernel) ([]byte, error) {
 		fmt.Fprintf(&b, "} pianola_%s_params;\nPIANOLA_ASSERT_SIZE(pianola_%s_params, %d);\n", k.Name, k.Name, 4*len(k.Params))
 	}
 	b.WriteString(cmdStruct)
-	b.WriteString("PIANOLA_ASSERT_SIZE(pianola_cmd, 256);\nPIANOLA_ASSERT_SIZE(pianola_second, 16);\nPIANOLA_ASSERT_SIZE(pianola_step, 64);\n\n#endif\n")
+	b.WriteString("PIANOLA_ASSERT_SIZE(pianola_cmd, 256);\nPIANOLA_ASSERT_SIZE(pianola_second, 16);\nPIANOLA_ASSERT_SIZE(pianola_step, 64);\nPIANOLA_ASSERT_SIZE(pianola_sampler, 64);\n\n#endif\n")
 	return b.Bytes(), nil
 }
 

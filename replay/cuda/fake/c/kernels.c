@@ -369,8 +369,14 @@ static void patch(const launch *l) {
     s->token_index += s->rows;
 }
 
+// The sampler's kernels are there to be loaded: what they compute is package
+// shaders/conform's to test.
+static void sample_adjust(const launch *l) { (void)l; }
+static void sample_filter(const launch *l) { (void)l; }
+static void sample_draw(const launch *l) { (void)l; }
+
 // Every kernel looks at the stop flag first.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(sample_adjust) X(sample_filter) X(sample_draw) X(patch)
 #define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)
 

@@ -1,0 +1,205 @@
+package cpu
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// sampleFilter finds the last token that the sampler's filters keep.
+type sampleFilter struct {
+	stages  [decl.SamplerStages]uint32
+	keys    []uint32 // [n]
+	largest []uint32 // [parts]
+	sampler []uint32
+	limit   []uint32 // [4]
+}
+
+func newSampleFilter(b *binder) (kernel, error) {
+	k := &sampleFilter{
+		keys: b.u32(table.SampleFilterBindKeys), largest: b.u32(table.SampleFilterBindLargest),
+		sampler: b.u32(table.SampleFilterBindSettings), limit: b.u32(table.SampleFilterBindLimit),
+	}
+	for i := range k.stages {
+		k.stages[i] = b.spec(table.SampleFilterSpecStage1 + i)
+	}
+	return k, b.err
+}
+
+func (k *sampleFilter) units(w *worker) int { return min(w.rows, 1) }
+
+func (k *sampleFilter) run(w *worker, _, _ int) {
+	set := table.SamplerOf(k.sampler)
+	f := filtering{set: &set, keys: k.keys, most: slices.Max(k.largest), limit: 1, id: math.MaxUint32}
+	f.list = uint64s(w.scratch)[:0:len(k.keys)]
+	f.bins = uint64s(w.scratch)[len(k.keys):][:2*filterBins]
+	if set.InvTemperature != 0 && f.most != 0 {
+		f.value = table.KeyValue(f.most)
+		for _, s := range k.stages {
+			f.stage(s)
+		}
+	}
+	k.limit[0], k.limit[1], k.limit[2], k.limit[3] = f.limit, f.id, f.most, 0
+}
+
+// Bins of the histogram: logits below the largest by 1/32 each; the last has all
+// that are further.
+const (
+	filterBins   = 2048
+	filterPerOne = 32
+)
+
+// shortlist is how many candidates are put in order at most, for all stages that
+// follow.
+const shortlist = 2048
+
+// filtering is one run of the filters. What they keep are the tokens up to
+// (limit, id) in the order key descending, id ascending.
+type filtering struct {
+	set   *table.Sampler
+	keys  []uint32
+	most  uint32  // the largest key
+	value float32 // its logit
+
+	limit, id uint32
+
+	list   []uint64 // entries of all that are kept, in order, once listed
+	listed bool
+	bins   []uint64 // [filterBins] counts, [filterBins] sums of weights
+}
+
+// An entry orders as tokens do: the complement of the key, then the id.
+func entry(key uint32, id int) uint64 { return uint64(^key)<<32 | uint64(uint32(id)) }
+
+func (f *filtering) stage(s uint32) {
+	switch s {
+	case decl.StageTopK:
+		if f.set.TopK > 0 {
+			f.prefix(false)
+		}
+	case decl.StageTopP:
+		if f.set.TopP > 0 {
+			f.prefix(true)
+		}
+	case decl.StageMinP:
+		key := table.OrderKey(f.value - f.set.MinPDrop)
+		if key > f.limit {
+			f.limit, f.id = key, math.MaxUint32
+			n, _ := slices.BinarySearch(f.list, entry(key-1, 0))
+			f.list = f.list[:n]
+		}
+	}
+}
+
+// kept reports whether no filter so far has dropped a token.
+func (f *filtering) kept(key uint32, id int) bool {
+	return key > f.limit || key == f.limit && uint32(id) <= f.id
+}
+
+// bin returns the histogram's bin of a kept key.
+func (f *filtering) bin(key uint32) int {
+	d := f.value - table.KeyValue(key)
+	if d >= filterBins/filterPerOne {
+		return filterBins - 1
+	}
+	return int(float32(d * filterPerOne))
+}
+
+func (f *filtering) weight(key uint32) uint64 {
+	return uint64(weight(f.value-table.KeyValue(key), f.set.TopPScale))
+}
+
+// measure is what prefix adds up: 1 for each token, or its weight.
+func (f *filtering) measure(key uint32, weighted bool) uint64 {
+	if weighted {
+		return f.weight(key)
+	}
+	return 1
+}
+
+// target returns how much the tokens that are kept must have together, of total.
+func (f *filtering) target(total uint64, weighted bool) uint64 {
+	if !weighted {
+		return uint64(f.set.TopK)
+	}
+	hi, lo := bits.Mul64(total, uint64(f.set.TopP))
+	t := hi<<32 | lo>>32
+	if uint32(lo) != 0 {
+		t++
+	}
+	return max(t, 1)
+}
+
+// prefix keeps the first tokens that reach the target, weighted for top-p and
+// counted for top-k.
+func (f *filtering) prefix(weighted bool) {
+	if f.listed {
+		total := uint64(0)
+		for _, e := range f.list {
+			total += f.measure(^uint32(e>>32), weighted)
+		}
+		f.cut(f.list, 0, f.target(total, weighted), weighted)
+		return
+	}
+	clear(f.bins)
+	counts, weights := f.bins[:filterBins], f.bins[filterBins:]
+	for i, key := range f.keys {
+		if f.kept(key, i) {
+			b := f.bin(key)
+			counts[b]++
+			if weighted {
+				weights[b] += f.weight(key)
+			}
+		}
+	}
+	sums := counts
+	if weighted {
+		sums = weights
+	}
+	total := uint64(0)
+	for _, s := range sums {
+		total += s
+	}
+	target := f.target(total, weighted)
+	if total < target {
+		return // it keeps them all
+	}
+	before, number, at := uint64(0), uint64(0), 0
+	for before+sums[at] < target {
+		before += sums[at]
+		number += counts[at]
+		at++
+	}
+	// All up to the bin where the target is, or its own alone if they are many.
+	from := at
+	if number += counts[at]; number <= shortlist {
+		from, before = 0, 0
+	}
+	f.list = f.list[:0]
+	for i, key := range f.keys {
+		if !f.kept(key, i) {
+			continue
+		}
+		if b := f.bin(key); b >= from && b <= at {
+			f.list = append(f.list, entry(key, i))
+		}
+	}
+	slices.Sort(f.list)
+	f.listed = number <= shortlist
+	f.cut(f.list, before, target, weighted)
+}
+
+// cut ends what is kept where the entries' measures, added to before, reach the
+// target.
+func (f *filtering) cut(list []uint64, before, target uint64, weighted bool) {
+	for i, e := range list {
+		if before += f.measure(^uint32(e>>32), weighted); before >= target {
+			f.limit, f.id = ^uint32(e>>32), uint32(e)
+			f.list = list[:i+1]
+			return
+		}
+	}
+}

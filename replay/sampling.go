@@ -1,0 +1,225 @@
+package replay
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// ErrNoSampler says that the table was compiled without the programs that
+// sample.
+var ErrNoSampler = errors.New("replay: the table has no programs that sample")
+
+// SamplingError says which field of Sampling cannot be used.
+type SamplingError struct {
+	Field string // "temperature"
+	Value any
+	What  string // "is not in 0..100"
+}
+
+// Error implements error.
+func (e *SamplingError) Error() string {
+	return fmt.Sprintf("replay: %s %v %s", e.Field, e.Value, e.What)
+}
+
+// Sampling says how tokens are chosen. Bias is added first, then come the
+// penalties, then the filters and the temperature in the order that the table was
+// compiled with (compiler.Options.Sampler), and then the draw. The zero value is
+// greedy: the largest logit, the first of equals. docs/SAMPLING.md has the
+// formulas.
+type Sampling struct {
+	// Temperature divides logits; 0 chooses the largest, after bias and
+	// penalties, and so does one below 10^-6.
+	Temperature float64
+	TopK        int     // keeps the k largest logits; 0: all
+	TopP        float64 // keeps the likeliest whose probabilities reach p; 0 or 1: all
+	MinP        float64 // keeps those with at least this share of the likeliest's probability; 0: all
+
+	// RepeatPenalty divides positive and multiplies other logits of tokens among
+	// the last RepeatLastN, once for each; 0 or 1: not.
+	RepeatPenalty    float64
+	PresencePenalty  float64 // is subtracted from their logits
+	FrequencyPenalty float64 // likewise, for each time that they are there
+	// RepeatLastN is how many of the last tokens penalties see, the prompt's
+	// included; 0: DefaultRepeatLastN, -1: the whole context.
+	RepeatLastN int
+
+	// LogitBias is added to tokens' logits; minus infinity bans a token. At most
+	// table.MaxBias.
+	LogitBias map[int32]float64
+
+	// Seed and a token's place in the context fix its draw: the same seed gives
+	// the same tokens, whatever the chains and the mode.
+	Seed uint64
+}
+
+// DefaultRepeatLastN is what penalties look at where nothing else is asked for.
+const DefaultRepeatLastN = 64
+
+// DefaultSampling returns llama.cpp's defaults, with seed 0.
+func DefaultSampling() Sampling {
+	return Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, MinP: 0.05}
+}
+
+// coldest is the lowest temperature that is not 0.
+const coldest = 1e-6
+
+// hot reports whether tokens are drawn.
+func (o *Sampling) hot() bool { return o.Temperature >= coldest }
+
+// penalises reports whether earlier tokens change logits.
+func (o *Sampling) penalises() bool {
+	return o.RepeatPenalty != 0 && o.RepeatPenalty != 1 || o.PresencePenalty != 0 || o.FrequencyPenalty != 0
+}
+
+// Greedy reports whether the largest logit of the model is the choice.
+func (o *Sampling) Greedy() bool { return !o.hot() && !o.penalises() && len(o.LogitBias) == 0 }
+
+// Check returns a *SamplingError for the first value that is out of range.
+func (o *Sampling) Check() error {
+	for _, f := range []struct {
+		name      string
+		v, lo, hi float64
+	}{
+		{"temperature", o.Temperature, 0, 100}, {"top-p", o.TopP, 0, 1}, {"min-p", o.MinP, 0, 1}, {"repeat penalty", o.RepeatPenalty, 0, 100},
+		{"presence penalty", o.PresencePenalty, -100, 100}, {"frequency penalty", o.FrequencyPenalty, -100, 100},
+	} {
+		if !(f.v >= f.lo && f.v <= f.hi) {
+			return &SamplingError{f.name, f.v, fmt.Sprintf("is not in %v..%v", f.lo, f.hi)}
+		}
+	}
+	switch {
+	case o.TopK < 0 || int64(o.TopK) > math.MaxInt32:
+		return &SamplingError{"top-k", o.TopK, fmt.Sprintf("is not in 0..%d", math.MaxInt32)}
+	case o.RepeatLastN < -1 || int64(o.RepeatLastN) > math.MaxInt32:
+		return &SamplingError{"repeat-last-n", o.RepeatLastN, fmt.Sprintf("is not in -1..%d", math.MaxInt32)}
+	case len(o.LogitBias) > table.MaxBias:
+		return &SamplingError{"logit bias", len(o.LogitBias), fmt.Sprintf("are more than %d", table.MaxBias)}
+	}
+	for id, v := range o.LogitBias {
+		if math.IsNaN(v) || v > maxBias || v < -maxBias && !math.IsInf(v, -1) {
+			return &SamplingError{fmt.Sprintf("logit bias of token %d", id), v, fmt.Sprintf("is not in %v..%v, nor minus infinity", -maxBias, maxBias)}
+		}
+	}
+	return nil
+}
+
+// maxBias bounds biases, far above any logit.
+const maxBias = 1e6
+
+// stages returns the sampler's stages after the penalties, in order, of a table
+// that has the programs which sample.
+func stages(t *table.Table) []uint32 {
+	p, _, ok := t.Program(table.ProgramSample)
+	if !ok {
+		return nil
+	}
+	for _, c := range t.ProgramCmds(p) {
+		if c.Kernel == table.KernelSampleFilter {
+			return slices.Clone(t.Specs[c.Spec].Values[table.SampleFilterSpecStage1:][:decl.SamplerStages])
+		}
+	}
+	return nil
+}
+
+// sampler returns o as the sampler slot has it, for an order of stages.
+func (o *Sampling) sampler(order []uint32, context int) (table.Sampler, error) {
+	at := func(stage uint32) int { return slices.Index(order, stage) }
+	for _, f := range []struct {
+		stage uint32
+		on    bool
+		name  string
+		value any
+	}{
+		{decl.StageTemperature, o.hot() && o.Temperature != 1, "temperature", o.Temperature}, {decl.StageTopK, o.TopK > 0, "top-k", o.TopK},
+		{decl.StageTopP, o.TopP > 0 && o.TopP < 1, "top-p", o.TopP}, {decl.StageMinP, o.MinP > 0, "min-p", o.MinP},
+	} {
+		if f.on && o.hot() && at(f.stage) < 0 {
+			return table.Sampler{}, &SamplingError{f.name, f.value, "has no stage in the table's sampler"}
+		}
+	}
+	// The temperature that a stage sees.
+	temperature := func(stage uint32) float64 {
+		if t := at(decl.StageTemperature); t >= 0 && t < at(stage) && o.hot() {
+			return o.Temperature
+		}
+		return 1
+	}
+	s := table.Sampler{
+		Seed: o.Seed, TopK: uint32(o.TopK), TopPScale: float32(math.Log2E / temperature(decl.StageTopP)), MinPDrop: table.SamplerFar,
+		Repetition: 1, Presence: float32(o.PresencePenalty), Frequency: float32(o.FrequencyPenalty), Biases: uint32(len(o.LogitBias)),
+	}
+	if o.hot() {
+		s.InvTemperature = float32(1 / o.Temperature)
+	}
+	if o.TopP > 0 && o.TopP < 1 {
+		s.TopP = uint32(max(1, min(o.TopP*(1<<32), math.MaxUint32)))
+	}
+	if o.MinP > 0 {
+		s.MinPDrop = float32(-math.Log(o.MinP) * temperature(decl.StageMinP))
+	}
+	if o.RepeatPenalty != 0 {
+		s.Repetition = float32(o.RepeatPenalty)
+	}
+	if o.penalises() {
+		switch s.Window = uint32(o.RepeatLastN); {
+		case o.RepeatLastN == 0:
+			s.Window = DefaultRepeatLastN
+		case o.RepeatLastN < 0:
+			s.Window = uint32(context)
+		}
+	}
+	return s, nil
+}
+
+// SetSampling says how the tokens of the following prompts and chains are chosen.
+// The error is a *SamplingError or ErrNoSampler, and nothing has changed then.
+func (s *Session) SetSampling(o Sampling) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	if err := o.Check(); err != nil {
+		return err
+	}
+	if o.Greedy() {
+		s.sampled = false
+		return nil
+	}
+	if s.m.stages == nil {
+		return ErrNoSampler
+	}
+	set, err := o.sampler(s.m.stages, s.Context())
+	if err != nil {
+		return err
+	}
+	var head [table.SamplerWords * 4]byte
+	set.Put(&head)
+	b := head[:]
+	for _, id := range slices.Sorted(maps.Keys(o.LogitBias)) {
+		if vocab := int(s.m.t.Header.Vocab); id < 0 || int(id) >= vocab {
+			return &SamplingError{"logit bias of token", id, fmt.Sprintf("is not in the vocabulary of %d", vocab)}
+		}
+		b = binary.LittleEndian.AppendUint32(b, uint32(id))
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(o.LogitBias[id])))
+	}
+	if err := s.m.dev.Write(s.id, s.m.sampler, 0, b); err != nil {
+		return err
+	}
+	s.sampled = true
+	return nil
+}
+
+// choosers returns the programs that choose a token: of a chain, and of a prompt.
+func (s *Session) choosers() (chain, head int) {
+	if s.sampled {
+		return s.m.programs.sample, s.m.programs.sampleHead
+	}
+	return s.m.programs.decode, s.m.programs.head
+}
