@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,7 +64,11 @@ func TestModelsRoundTrip(t *testing.T) {
 func TestModelsTime(t *testing.T) {
 	cases := modelCases(t)
 	for _, unit := range []string{"a", "ab", " ", "▁", "\n", " a", "=", "1", "\xff", "\u0301", "a\u0301", "中", "é", "\u200d", "🇩🇪", "☃", "\u1100", "[MASK]", "<s>"} {
-		text := strings.Repeat(unit, 1<<16/len(unit))
+		size := 1 << 16
+		if testing.Short() {
+			size = 1 << 12
+		}
+		text := strings.Repeat(unit, size/len(unit))
 		for _, c := range cases {
 			start := time.Now()
 			if _, err := c.tok.Encode(text, EncodeOptions{ParseSpecial: true}); err != nil {
@@ -248,6 +253,24 @@ func TestContinuation(t *testing.T) {
 		if whole.String() != "the error" || more.String() != " the error" {
 			t.Errorf("%s: decoded %q, and as a continuation %q", c.name, whole.String(), more.String())
 		}
+	}
+}
+
+// TestModelsConcurrently encodes with each tokenizer on several goroutines at once.
+func TestModelsConcurrently(t *testing.T) {
+	text := corpus(t) + heldout(t)[:8000]
+	for _, c := range modelCases(t) {
+		want := encode(t, c.tok, text, EncodeOptions{})
+		c.tok.cache = newWordCache()
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if ids, err := c.tok.Encode(text, EncodeOptions{}); err != nil || !cmp.Equal(ids, want) {
+					t.Errorf("%s: a concurrent Encode differs (error %v)", c.name, err)
+				}
+			})
+		}
+		wg.Wait()
 	}
 }
 

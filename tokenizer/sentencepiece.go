@@ -221,7 +221,7 @@ func pieceDecoding(v *vocabulary, unk int32, n pieceNormalizer) decoding {
 // parsePieceModel reads a ModelProto.
 func parsePieceModel(data []byte) (*pieceModel, error) {
 	m := &pieceModel{typ: 1, norm: pieceNormalizer{dummy: true, squeeze: true, escape: true}}
-	m.ids.bos, m.ids.eos, m.ids.pad = 1, 2, -1
+	m.ids.bos, m.ids.eos = 1, 2
 	err := eachField(data, func(num protowire.Number, f protoField) error {
 		switch num {
 		case 1:
@@ -278,14 +278,10 @@ func (m *pieceModel) trainerSpec(data []byte) error {
 			m.typ = f.number
 		case 24:
 			m.norm.suffix = f.number != 0
-		case 40:
-			m.ids.unk = int32(f.number)
 		case 41:
 			m.ids.bos = int32(f.number)
 		case 42:
 			m.ids.eos = int32(f.number)
-		case 43:
-			m.ids.pad = int32(f.number)
 		}
 		return nil
 	})
