@@ -124,15 +124,6 @@ type state struct {
 	t *table.Table // grows slots early, commands at pass lower
 }
 
-func (s *state) program(name string) *program {
-	for _, p := range s.programs {
-		if p.name == name {
-			return p
-		}
-	}
-	return nil
-}
-
 // dump writes the programs as text, one node a line.
 func (s *state) dump(w io.Writer) error {
 	for _, p := range s.programs {
