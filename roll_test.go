@@ -289,4 +289,6 @@ func ExampleHeader_Compile() {
 	// decode 45
 	// prefill 75
 	// head 4
+	// sample 47
+	// sample_head 6
 }

@@ -79,11 +79,11 @@ func ParseSampler(order string) ([]uint32, error) {
 
 // samplePart is how many logits a worker takes at once where the chip's argmax
 // has no parts.
-const samplePart = 1024
+const samplePart = 64
 
 func (s *state) samplePart() int {
 	if n := s.in.Chip.ArgmaxPart; n > 0 {
-		return min(n, 2*samplePart)
+		return min(n, 2048) // what sample_adjust has room for
 	}
 	return samplePart
 }

@@ -270,22 +270,36 @@ func testCancel(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
 	const n = 480
 	want := generate(t, session(t, m, replay.SessionOptions{Chain: 64}), prompt(9), n)
+	// Whoever else uses the processors may hold one attempt up, and not three.
+	for attempt := 1; ; attempt++ {
+		took := cancelled(t, m, want)
+		if took <= replay.DefaultChainTime {
+			return
+		}
+		if attempt == 3 {
+			t.Fatalf("cancelling took %v, the bound is %v", took, replay.DefaultChainTime)
+		}
+	}
+}
+
+// cancelled generates want, with a cancellation on the way, and returns how long that
+// took.
+func cancelled(t *testing.T, m *replay.Model, want []int32) time.Duration {
+	t.Helper()
+	n := len(want)
 	s := session(t, m, replay.SessionOptions{Chain: n})
 	next, _, err := s.Prompt(context.Background(), prompt(9))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var cancelled time.Time
-	timer := time.AfterFunc(5*time.Millisecond, func() { cancelled = time.Now(); cancel() })
+	var at time.Time
+	timer := time.AfterFunc(5*time.Millisecond, func() { at = time.Now(); cancel() })
 	defer timer.Stop()
 	tokens, _, err := s.Chain(ctx, n)
-	took := time.Since(cancelled)
+	took := time.Since(at)
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("%d tokens, error %v, want context.Canceled", len(tokens), err)
-	}
-	if took > replay.DefaultChainTime {
-		t.Errorf("cancelling took %v, the bound is %v", took, replay.DefaultChainTime)
 	}
 	got := append([]int32{next}, tokens...)
 	if len(got) >= n || !slices.Equal(got, want[:len(got)]) {
@@ -304,6 +318,7 @@ func testCancel(t *testing.T, loaded loader) {
 	if _, _, err := s.Chain(ctx, 1); err == nil {
 		t.Error("a cancelled context decoded")
 	}
+	return took
 }
 
 // testCancelledPrompt leaves the context as it was.

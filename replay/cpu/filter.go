@@ -11,6 +11,7 @@ import (
 
 // sampleFilter finds the last token that the sampler's filters keep.
 type sampleFilter struct {
+	part    int
 	stages  [decl.SamplerStages]uint32
 	keys    []uint32 // [n]
 	largest []uint32 // [parts]
@@ -19,8 +20,10 @@ type sampleFilter struct {
 }
 
 func newSampleFilter(b *binder) (kernel, error) {
+	p := b.cmd.SampleFilterParams()
+	b.need(p.Part > 0, "the part is 0")
 	k := &sampleFilter{
-		keys: b.u32(table.SampleFilterBindKeys), largest: b.u32(table.SampleFilterBindLargest),
+		part: int(p.Part), keys: b.u32(table.SampleFilterBindKeys), largest: b.u32(table.SampleFilterBindLargest),
 		sampler: b.u32(table.SampleFilterBindSettings), limit: b.u32(table.SampleFilterBindLimit),
 	}
 	for i := range k.stages {
@@ -33,7 +36,7 @@ func (k *sampleFilter) units(w *worker) int { return min(w.rows, 1) }
 
 func (k *sampleFilter) run(w *worker, _, _ int) {
 	set := table.SamplerOf(k.sampler)
-	f := filtering{set: &set, keys: k.keys, most: slices.Max(k.largest), limit: 1, id: math.MaxUint32}
+	f := filtering{set: &set, part: k.part, keys: k.keys, largest: k.largest, most: slices.Max(k.largest), limit: 1, id: math.MaxUint32}
 	f.list = uint64s(w.scratch)[:0:len(k.keys)]
 	f.bins = uint64s(w.scratch)[len(k.keys):][:2*filterBins]
 	if set.InvTemperature != 0 && f.most != 0 {
@@ -59,10 +62,12 @@ const shortlist = 2048
 // filtering is one run of the filters. What they keep are the tokens up to
 // (limit, id) in the order key descending, id ascending.
 type filtering struct {
-	set   *table.Sampler
-	keys  []uint32
-	most  uint32  // the largest key
-	value float32 // its logit
+	set     *table.Sampler
+	part    int
+	keys    []uint32
+	largest []uint32 // of each part
+	most    uint32   // the largest key
+	value   float32  // its logit
 
 	limit, id uint32
 
@@ -144,10 +149,28 @@ func (f *filtering) prefix(weighted bool) {
 		f.cut(f.list, 0, f.target(total, weighted), weighted)
 		return
 	}
+	floor := f.limit
+	if !weighted {
+		if reached := f.reached(int(f.set.TopK)); reached > 0 {
+			floor = max(floor, reached)
+			if f.gather(floor, 0, filterBins, shortlist) {
+				f.listed = true
+				f.cut(f.list, 0, f.target(0, false), false)
+				return
+			}
+		}
+	}
 	clear(f.bins)
 	counts, weights := f.bins[:filterBins], f.bins[filterBins:]
-	for i, key := range f.keys {
-		if f.kept(key, i) {
+	for p, largest := range f.largest {
+		if largest < floor {
+			continue
+		}
+		first := p * f.part
+		for i, key := range f.keys[first:min(first+f.part, len(f.keys))] {
+			if key < floor || !f.kept(key, first+i) {
+				continue
+			}
 			b := f.bin(key)
 			counts[b]++
 			if weighted {
@@ -178,18 +201,76 @@ func (f *filtering) prefix(weighted bool) {
 	if number += counts[at]; number <= shortlist {
 		from, before = 0, 0
 	}
+	f.gather(floor, from, at, len(f.keys))
+	f.listed = number <= shortlist
+	f.cut(f.list, before, target, weighted)
+}
+
+// gather lists the kept tokens of bins from to at, of keys from floor on, in
+// order. It reports whether they are at most most; otherwise the list is of no use.
+func (f *filtering) gather(floor uint32, from, at, most int) bool {
 	f.list = f.list[:0]
-	for i, key := range f.keys {
-		if !f.kept(key, i) {
+	for p, largest := range f.largest {
+		if largest < floor || largest == 0 || f.bin(largest) > at {
 			continue
 		}
-		if b := f.bin(key); b >= from && b <= at {
-			f.list = append(f.list, entry(key, i))
+		first := p * f.part
+		for i, key := range f.keys[first:min(first+f.part, len(f.keys))] {
+			if key < floor || !f.kept(key, first+i) {
+				continue
+			}
+			if b := f.bin(key); b < from || b > at {
+				continue
+			}
+			if len(f.list) == most {
+				return false
+			}
+			f.list = append(f.list, entry(key, first+i))
 		}
 	}
 	slices.Sort(f.list)
-	f.listed = number <= shortlist
-	f.cut(f.list, before, target, weighted)
+	return true
+}
+
+// fewParts is how many parts' largest keys are sorted rather than counted.
+const fewParts = 256
+
+// reached returns a key that at least k tokens reach, or 0: the k-th of the parts'
+// largest.
+func (f *filtering) reached(k int) uint32 {
+	if k > len(f.largest) {
+		return 0
+	}
+	if len(f.largest) <= fewParts {
+		some := f.list[:0]
+		for _, key := range f.largest {
+			some = append(some, uint64(key))
+		}
+		slices.Sort(some)
+		return uint32(some[len(some)-k])
+	}
+	// A histogram of the distances finds the bin of the k-th, and its end is below.
+	counts := f.bins[:filterBins]
+	clear(counts)
+	for _, key := range f.largest {
+		if key != 0 {
+			counts[f.bin(key)]++
+		}
+	}
+	sum, at := uint64(0), 0
+	for ; at < filterBins && sum < uint64(k); at++ {
+		sum += counts[at]
+	}
+	if sum < uint64(k) {
+		return 0
+	}
+	least := f.most
+	for _, key := range f.largest {
+		if key != 0 && f.bin(key) < at {
+			least = min(least, key)
+		}
+	}
+	return least
 }
 
 // cut ends what is kept where the entries' measures, added to before, reach the

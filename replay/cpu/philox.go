@@ -25,6 +25,22 @@ func philox(seed uint64, id, place uint32) uint64 {
 	return uint64(hi)<<32 | uint64(lo)
 }
 
+// philoxPair is philox of two tokens at once: a processor does them side by side.
+func philoxPair(seed uint64, id, other, place uint32) (r, s uint64) {
+	const m0, m1, w0, w1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
+	a0, a1, a2, a3 := id, place, uint32(0), uint32(0)
+	b0, b1, b2, b3 := other, place, uint32(0), uint32(0)
+	k0, k1 := uint32(seed), uint32(seed>>32)
+	for range 10 {
+		p, q := uint64(a0)*m0, uint64(a2)*m1
+		u, v := uint64(b0)*m0, uint64(b2)*m1
+		a0, a1, a2, a3 = uint32(q>>32)^a1^k0, uint32(q), uint32(p>>32)^a3^k1, uint32(p)
+		b0, b1, b2, b3 = uint32(v>>32)^b1^k0, uint32(v), uint32(u>>32)^b3^k1, uint32(u)
+		k0, k1 = k0+w0, k1+w1
+	}
+	return uint64(a0)<<32 | uint64(a1), uint64(b0)<<32 | uint64(b1)
+}
+
 // Constants of the logarithm, from Cephes' logf: the polynomial of
 // (ln(1+f) - f + f²/2)/f³ for f from sqrt(1/2)-1 to sqrt(2)-1, and ln 2 in two
 // parts.

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"slices"
 
 	"github.com/pianola-engine/pianola/table"
 )
@@ -33,15 +34,15 @@ func (k *sampleAdjust) run(w *worker, lo, hi int) {
 	window := k.tokens[end-min(int(set.Window), end) : end]
 	biases := k.sampler[table.SamplerWords:]
 	biases = biases[:2*min(int(set.Biases), k.maxBias)]
+	first, last := lo*k.part, min(hi*k.part, len(k.logits))
+	k.adjust(uint32s(w.scratch), &set, window, biases, first, last)
 	for i := lo; i < hi; i++ {
-		first := i * k.part
-		last := min(first+k.part, len(k.logits))
-		k.largest[i] = k.adjust(w, &set, window, biases, first, last)
+		k.largest[i] = slices.Max(k.keys[i*k.part : min((i+1)*k.part, last)])
 	}
 }
 
-// adjust makes the keys of a part and returns the largest.
-func (k *sampleAdjust) adjust(w *worker, set *table.Sampler, window, biases []uint32, first, last int) uint32 {
+// adjust makes the keys of tokens first to last-1. counts has room for as many.
+func (k *sampleAdjust) adjust(counts []uint32, set *table.Sampler, window, biases []uint32, first, last int) {
 	logits, keys := k.logits[first:last], k.keys[first:last]
 	for i, v := range logits {
 		keys[i] = table.OrderKey(v)
@@ -52,29 +53,26 @@ func (k *sampleAdjust) adjust(w *worker, set *table.Sampler, window, biases []ui
 			keys[id] = table.OrderKey(table.KeyValue(keys[id]) + math.Float32frombits(biases[i+1]))
 		}
 	}
-	if len(window) > 0 {
-		counts := uint32s(w.scratch)[:n]
-		clear(counts)
-		seen := false
-		for _, t := range window {
-			if id := t - uint32(first); id < n {
-				counts[id]++
-				seen = true
-			}
-		}
-		if seen {
-			for i, c := range counts {
-				if c > 0 && keys[i] != 0 {
-					keys[i] = table.OrderKey(penalised(table.KeyValue(keys[i]), c, set))
-				}
-			}
+	for _, t := range window {
+		if id := t - uint32(first); id < n {
+			counts[id] = 0
 		}
 	}
-	most := uint32(0)
-	for _, key := range keys {
-		most = max(most, key)
+	for _, t := range window {
+		if id := t - uint32(first); id < n {
+			counts[id]++
+		}
 	}
-	return most
+	for _, t := range window {
+		id := t - uint32(first)
+		if id >= n || counts[id] == 0 {
+			continue
+		}
+		if keys[id] != 0 {
+			keys[id] = table.OrderKey(penalised(table.KeyValue(keys[id]), counts[id], set))
+		}
+		counts[id] = 0 // it is done
+	}
 }
 
 // penalised returns the logit of a token that is count times in the window.
@@ -134,27 +132,48 @@ func largestKey(keys []uint32, first int) (value, id uint32) {
 	return math.Float32bits(table.KeyValue(most)), id
 }
 
+// race is a draw so far.
+type race struct {
+	largest, factor float32 // logit, 1/temperature
+	best            float32
+	id              uint32
+	found           bool
+}
+
+// enter takes a token with its 64 bits.
+func (c *race) enter(key, id uint32, r uint64) {
+	d := c.largest - table.KeyValue(key)
+	if c.found && fma32(-d, c.factor, gumbelBound(r)) < c.best {
+		return // it cannot win, and logarithms take long
+	}
+	if s := fma32(-d, c.factor, gumbel(r)); !c.found || s > c.best {
+		c.best, c.id, c.found = s, id, true
+	}
+}
+
 // draw returns the bits of the largest score of a part and its id.
 func (k *sampleDraw) draw(set *table.Sampler, first, last int, token uint32) (score, id uint32) {
-	limit, limitID, largest := k.limit[0], k.limit[1], table.KeyValue(k.limit[2])
-	best, found := minusInf, false
-	id = uint32(first)
+	limit, limitID := k.limit[0], k.limit[1]
+	c := race{largest: table.KeyValue(k.limit[2]), factor: set.InvTemperature, id: uint32(first)}
+	var waiting, waitingID uint32 // a token that waits for another
 	for i, key := range k.keys[first:last] {
 		at := uint32(first + i)
-		if key < limit || key == limit && at > limitID || key == 0 {
-			continue
-		}
-		r := philox(set.Seed, at, token)
-		d := largest - table.KeyValue(key)
-		if found && fma32(-d, set.InvTemperature, gumbelBound(r)) < best {
-			continue // it cannot win, and logarithms take long
-		}
-		if s := fma32(-d, set.InvTemperature, gumbel(r)); !found || s > best {
-			best, id, found = s, at, true
+		switch {
+		case key < limit || key == limit && at > limitID || key == 0:
+		case waiting == 0:
+			waiting, waitingID = key, at
+		default:
+			r, s := philoxPair(set.Seed, waitingID, at, token)
+			c.enter(waiting, waitingID, r)
+			c.enter(key, at, s)
+			waiting = 0
 		}
 	}
-	if !found {
-		return math.Float32bits(float32(math.NaN())), id
+	if waiting != 0 {
+		c.enter(waiting, waitingID, philox(set.Seed, waitingID, token))
 	}
-	return math.Float32bits(best), id
+	if !c.found {
+		return math.Float32bits(float32(math.NaN())), c.id
+	}
+	return math.Float32bits(c.best), c.id
 }

@@ -30,6 +30,9 @@ func TestPhilox(t *testing.T) {
 			t.Errorf("counter %x, key %x: %x, want %x", c.ctr, c.key, got, c.want)
 		}
 	}
+	if a, b := philoxPair(1<<63+9, 5, 6, 7); a != philox(1<<63+9, 5, 7) || b != philox(1<<63+9, 6, 7) {
+		t.Errorf("a pair: %x, %x", a, b)
+	}
 	if got := philox(0, 0, 0); got != 0x6627e8d5e169c58d {
 		t.Errorf("%x", got)
 	}
@@ -323,7 +326,7 @@ func TestFilters(t *testing.T) {
 			}
 			logits := filterLogits(r, n, kind)
 			for _, order := range orders {
-				s := newSampling(t, n, 1024, 4, 0, order...)
+				s := newSampling(t, n, []int{64, 1024}[r.IntN(2)], 4, 0, order...)
 				s.adjust.fill("logits", logits)
 				for _, k := range []uint32{0, 1, 40, 3000, uint32(n), uint32(n) + 1} {
 					set := off()
@@ -485,7 +488,7 @@ func BenchmarkSampler(b *testing.B) {
 			{"greedy", func(s *table.Sampler) { s.InvTemperature = 0 }},
 		} {
 			b.Run(fmt.Sprintf("%d/%s", n, c.name), func(b *testing.B) {
-				s := newSampling(b, n, 1024, 4, 0, orders[0]...)
+				s := newSampling(b, n, 64, 4, 0, orders[0]...)
 				s.adjust.fill("logits", random(rand.New(rand.NewPCG(7, 1)), n, 3))
 				set := off()
 				c.set(&set)

@@ -2,6 +2,7 @@ package conform
 
 import (
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -201,8 +202,10 @@ func testLargeSampler(t *testing.T, p *emu.Program) {
 	}
 }
 
-// TestDraws compares 100,000 draws of the emulated kernel with the distribution
-// by chi-square: of one part for each draw, whose place is another.
+var emulatedDraws = flag.Int("draws", 10_000, "how many draws of the emulated kernel TestDraws makes for each setting")
+
+// TestDraws compares draws of the emulated kernel with the distribution by
+// chi-square: of one part for each draw, whose place is another.
 func TestDraws(t *testing.T) {
 	p := builds.Get(t, emu.Options{})
 	for i, c := range []struct {
@@ -210,7 +213,8 @@ func TestDraws(t *testing.T) {
 		k           uint32
 		p           float64
 	}{{1, 0, 0}, {0.7, 20, 0}, {1.5, 0, 0.9}} {
-		const n, draws = 60, 100_000
+		const n = 60
+		draws := *emulatedDraws
 		r := rand.New(rand.NewPCG(uint64(i), 9))
 		logits := normal(r, n, 2)
 		set := table.Sampler{
@@ -235,7 +239,7 @@ func TestDraws(t *testing.T) {
 				sum += want[id]
 			}
 		}
-		if err := chiSquare(counts, want, draws/sum); err != nil {
+		if err := chiSquare(counts, want, float64(draws)/sum); err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

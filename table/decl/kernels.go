@@ -508,7 +508,7 @@ var Kernels = []Kernel{
 			{"max_bias", U32, "biases that fit"},
 		},
 		Second: []Second{secondLast, secondRows},
-		Worker: "part*4",
+		Worker: "n*4", // counts
 		TGMem:  "part*8+div(threads,32)*4",
 	},
 	{
