@@ -62,6 +62,15 @@ func realTime(t *testing.T, b *builder, tokens uint32, threads int) (*Device, *t
 
 func gopherModel(tb testing.TB) *builder { return transformer(tb, gopherShape) }
 
+// timed skips a test of times where processors are emulated, or watched by the race
+// detector: tests run with -short there.
+func timed(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: it times processors, which may be emulated")
+	}
+}
+
 // undisturbed is how long a chain of real time may take at most. What takes
 // longer was taken off its processor by the system, and then by the runtime.
 const undisturbed = 8 * time.Millisecond
@@ -70,6 +79,7 @@ const undisturbed = 8 * time.Millisecond
 // worker within a chain, and replaying makes no collection. What others allocate
 // makes none as long as the process puts collections off.
 func TestRealTimeTrace(t *testing.T) {
+	timed(t)
 	for _, c := range []struct {
 		model                  string
 		b                      func(testing.TB) *builder
@@ -137,6 +147,7 @@ func allocating(n int) (stop func()) {
 // TestTraceCatches disturbs one command of a chain and expects that the trace
 // shows it, so that a chain without a fault is none that nobody looked at.
 func TestTraceCatches(t *testing.T) {
+	timed(t)
 	var asked, collected atomic.Int32
 	gate := make(chan bool)
 	for _, c := range []struct {
@@ -177,6 +188,7 @@ func TestTraceCatches(t *testing.T) {
 }
 
 func TestRealTimeThreads(t *testing.T) {
+	timed(t)
 	most := min(runtime.GOMAXPROCS(0), runtime.NumCPU())
 	for _, c := range []struct {
 		o    Options
@@ -195,6 +207,7 @@ func TestRealTimeThreads(t *testing.T) {
 // TestRenew checks that a worker gives its thread up before a chain if it has
 // had it for so long that the runtime would preempt it within, and only then.
 func TestRenew(t *testing.T) {
+	timed(t)
 	for _, c := range []struct {
 		waits  waits
 		since  time.Duration
