@@ -146,7 +146,7 @@ func (t *toolchain) ptx(file string, a *architecture) ([]byte, error) {
 
 // hostOptions are those of everything that the emulator is made of.
 func hostOptions(sanitize bool) []string {
-	args := []string{"--target=x86_64-linux-gnu", "-march=x86-64-v3", "-gline-tables-only", "-fPIC"}
+	args := []string{"--target=x86_64-linux-gnu", "-march=x86-64-v3", "-gline-tables-only", "-fPIC", "-ftls-model=initial-exec"}
 	if sanitize {
 		return append(args, "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,alignment,bounds", "-fno-sanitize-recover=all", "-fsanitize-address-use-after-return=never")
 	}
@@ -158,16 +158,17 @@ func (t *toolchain) object(file, out string, sanitize bool) error {
 	args := append(append([]string{}, language...), hostOptions(sanitize)...)
 	// Unrolled loops take most of the time to compile, and save none here.
 	args = append(args, "-Xclang", "-ffloat16-excess-precision=none", "-D_Pragma(x)=", "-Wno-builtin-macro-redefined")
-	args = append(append(args, t.includes()...), brief...)
-	_, err := t.run(compiler, append(args, "-c", "-o", out, filepath.Join(t.build, file))...)
-	return err
+	return t.compile(append(append(args, t.includes()...), brief...), out, filepath.Join(t.build, file))
 }
 
-// native compiles a part of the emulator itself.
+// native compiles a part of the emulator itself, which sanitizers do not look
+// at: it runs for every lane of every meeting.
 func (t *toolchain) native(file, out string, sanitize bool) error {
-	args := append([]string{"-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror", "-I", "shaders/host"}, hostOptions(sanitize)...)
-	_, err := t.run(compiler, append(append(args, brief...), "-c", "-o", out, file)...)
-	return err
+	args := append([]string{"-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror", "-I", "shaders/host"}, hostOptions(false)...)
+	if sanitize {
+		args = append(args, "-DPIANOLA_ASAN")
+	}
+	return t.compile(append(args, brief...), out, file)
 }
 
 // link makes a shared library or a program.

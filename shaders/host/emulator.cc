@@ -147,7 +147,6 @@ void wait(const char *where) {
 }
 
 void run_lane() {
-    entered(&emulator->home);
     emulator->kernel->run(&emulator->arguments, &emulator->running->at);
     wait(finished);
     abort();
@@ -257,6 +256,7 @@ int pianola_emulate(const char *name, void *const buffers[8], const unsigned lon
         run_threadgroup(e, group, order, g);
     }
     emulator = outer;
+    if (e->failed) forget(e->stacks, pianola_max_threads);
     free(tg);
     return e->failed ? refuse(name, e->error) : 0;
 }

@@ -39,9 +39,11 @@ extern const struct pianola_kernel pianola_kernels[];
 
 // For kernels: the lane's number, a meeting of a SIMD group in which every
 // lane gives a word and gets all 32, and a meeting of the threadgroup.
-unsigned pianola_lane(void);
-const unsigned *pianola_exchange(unsigned word, const char *what);
-void pianola_threadgroup_barrier(void);
+// A lane's number never changes, so that compilers may keep it.
+#define PIANOLA_LOCAL __attribute__((visibility("hidden")))
+PIANOLA_LOCAL __attribute__((const)) unsigned pianola_lane(void);
+PIANOLA_LOCAL const unsigned *pianola_exchange(unsigned word, const char *what);
+PIANOLA_LOCAL void pianola_threadgroup_barrier(void);
 
 enum pianola_order { pianola_forward, pianola_reverse, pianola_random };
 

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// keep is how long an object that nobody asks for stays.
+const keep = 14 * 24 * time.Hour
+
+// compile makes an object of the emulator. The tests of several packages build
+// the same ones, so that they are kept in the user's cache, by what the
+// compiler is given: its version, its options and the preprocessed text.
+func (t *toolchain) compile(args []string, out, file string) error {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		_, err := t.run(compiler, append(slices.Clip(args), "-c", "-o", out, file)...)
+		return err
+	}
+	name, err := t.name(args, file)
+	if err != nil {
+		return err
+	}
+	dir = filepath.Join(dir, "pianola", "emulator")
+	kept := filepath.Join(dir, name)
+	if b, err := os.ReadFile(kept); err == nil {
+		_ = os.Chtimes(kept, time.Time{}, time.Now()) // or it is made again some day
+		return os.WriteFile(out, b, 0o600)
+	}
+	if _, err := t.run(compiler, append(slices.Clip(args), "-c", "-o", out, file)...); err != nil {
+		return err
+	}
+	return put(dir, name, out)
+}
+
+// name is an object's in the cache.
+func (t *toolchain) name(args []string, file string) (string, error) {
+	v, err := version()
+	if err != nil {
+		return "", err
+	}
+	text, err := t.run(compiler, append(slices.Clip(args), "-E", file)...)
+	if err != nil {
+		return "", err
+	}
+	// The build folder has another name each time.
+	all := bytes.ReplaceAll(fmt.Appendf(nil, "%s %q\n%s", v, args, text), []byte(t.build), nil)
+	return fmt.Sprintf("%x.o", sha256.Sum256(all)), nil
+}
+
+// put copies an object into the cache, whole or not at all, and takes those
+// away that nobody has asked for in a while.
+func put(dir, name, object string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	b, err := os.ReadFile(object)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(b)
+	if end := f.Close(); err == nil {
+		err = end
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(dir, name))
+	}
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return nil // another process has taken it away
+		}
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > keep {
+			_ = os.Remove(path)
+		}
+		return nil
+	})
+}
