@@ -1,6 +1,7 @@
 package pianola_test
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"os"
@@ -151,6 +152,51 @@ func TestGPURepeats(t *testing.T) {
 			}
 			if !slices.Equal(got, want) {
 				t.Fatalf("mode %s: another output", mode)
+			}
+		}
+	}
+}
+
+// TestGPUGrowth generates over the borders at which caches grow, forks there and restores:
+// tokens are those of caches that have room from the start. It says what growing takes.
+func TestGPUGrowth(t *testing.T) {
+	onGPU(t)
+	const path, n = "testdata/gopher-q8_0.gguf", 1200
+	prompt := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
+	for _, mode := range cuda.Modes() {
+		m := open(t, path, pianola.Options{Device: "cuda", Mode: mode})
+		o := pianola.GenerateOptions{MaxTokens: n}
+		want := ids(t, newSession(t, m, pianola.SessionOptions{IgnoreStops: true, Reserve: 2048}), prompt, o)
+		s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true, Reserve: 1})
+		if got := ids(t, s, prompt, o); !slices.Equal(got, want) {
+			t.Errorf("mode %s: another output", mode)
+		}
+		f, err := s.Fork()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := f.Snapshot(&b); err != nil {
+			t.Fatal(err)
+		}
+		r, err := m.Restore(&b, pianola.SessionOptions{IgnoreStops: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.MaxTokens = 100
+		a, again, restored := ids(t, s, prompt, o), ids(t, f, prompt, o), ids(t, r, prompt, o)
+		if !slices.Equal(a, again) || !slices.Equal(a, restored) {
+			t.Errorf("mode %s: %v, in the fork %v, restored %v", mode, a, again, restored)
+		}
+		if err := errors.Join(f.Close(), r.Close()); err != nil {
+			t.Error(err)
+		}
+		for _, room := range []int{256, 512, 1024, 2048} {
+			start := time.Now()
+			g := newSession(t, m, pianola.SessionOptions{Reserve: room})
+			t.Logf("mode %s: a session with room for %d positions: %v", mode, room, time.Since(start))
+			if err := g.Close(); err != nil {
+				t.Error(err)
 			}
 		}
 	}

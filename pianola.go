@@ -229,11 +229,15 @@ func stopIDs(cfg *arch.Config, tok *tokenizer.Tokenizer) []int32 {
 	return slices.Compact(ids)
 }
 
-// Close frees the device's memory and unmaps the files. Sessions end. Twice is
+// Close ends the model's sessions, frees the device's memory and unmaps the files.
+// Generations in progress end with ErrClosed, and Close waits for them. Twice is
 // harmless.
 func (m *Model) Close() error {
 	var errs []error
-	if m.dev != nil {
+	switch {
+	case m.m != nil:
+		errs = append(errs, m.m.Close())
+	case m.dev != nil:
 		errs = append(errs, m.dev.Close())
 	}
 	if m.mapped != nil {

@@ -21,6 +21,28 @@ type SessionOptions struct {
 	ChainTime time.Duration
 	// IgnoreStops decodes past the model's stop ids.
 	IgnoreStops bool
+	// Reserve is how many positions have memory from the start; 0: as few as the device
+	// gives, or all in real time and in mode record, whose recordings would be made
+	// anew. Others get it between submissions, as the context grows, which takes time
+	// on GPUs.
+	Reserve int
+	// NoReuse prefills whole prompts (GenerateOptions.Whole) from their first token,
+	// whatever the context has in common with them.
+	NoReuse bool
+}
+
+func (m *Model) replayOptions(o SessionOptions) replay.SessionOptions {
+	ro := replay.SessionOptions{Chain: o.Chain, ChainTime: o.ChainTime, Reserve: o.Reserve}
+	if o.ChainTime == 0 && m.realTime {
+		ro.ChainTime = RealTimeChain
+	}
+	if o.Reserve == 0 && (m.realTime || m.mode == "record") {
+		ro.Reserve = int(m.t.Header.Context)
+	}
+	if !o.IgnoreStops {
+		ro.StopIDs = m.stops
+	}
+	return ro
 }
 
 // Session is one context on a model. One call at a time may use it; another
@@ -30,23 +52,19 @@ type Session struct {
 	s  *replay.Session
 	mu sync.Mutex // held by the call in progress
 
-	stats GenerateStats
+	reuse bool
+
+	statsMu sync.Mutex
+	stats   GenerateStats
 }
 
 // NewSession makes a session with an empty context. Close frees its memory.
 func (m *Model) NewSession(o SessionOptions) (*Session, error) {
-	ro := replay.SessionOptions{Chain: o.Chain, ChainTime: o.ChainTime}
-	if o.ChainTime == 0 && m.realTime {
-		ro.ChainTime = RealTimeChain
-	}
-	if !o.IgnoreStops {
-		ro.StopIDs = m.stops
-	}
-	s, err := m.m.NewSession(ro)
+	s, err := m.m.NewSession(m.replayOptions(o))
 	if err != nil {
 		return nil, err
 	}
-	return &Session{m: m, s: s}, nil
+	return &Session{m: m, s: s, reuse: !o.NoReuse}, nil
 }
 
 // Replay returns the session of package replay below this one: prompts and
@@ -84,6 +102,10 @@ type GenerateOptions struct {
 	Stop []string
 	// NoSpecial takes special tokens' names in the prompt as plain text.
 	NoSpecial bool
+	// Whole takes the prompt as the whole context and not as what follows it: what
+	// both have in common from the start is kept, all else is taken back, and only the
+	// rest of the prompt is prefilled. So each turn of a chat can be given in whole.
+	Whole bool
 	// ContinueText does not begin an empty context with the BOS that the model
 	// asks for.
 	ContinueText bool
@@ -92,17 +114,25 @@ type GenerateOptions struct {
 // GenerateStats are the figures of a call of Generate.
 type GenerateStats struct {
 	PromptTokens, Tokens int           // Tokens counts generated ones, the first included
+	Prefilled, Reused    int           // tokens prefilled, a pending one among them, and found in the context
 	FirstToken           time.Duration // from the call to the first token
 	Prefill              time.Duration // of it, the prompt's submission
 	Decode               time.Duration // from the first token to the last
 	Submissions, Waits   int
 }
 
-// Stats returns the figures of the last call of Generate.
+// Stats returns the figures of the last call of Generate, so far if it is in
+// progress.
 func (s *Session) Stats() GenerateStats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.statsMu.Lock()
+	defer s.statsMu.Unlock()
 	return s.stats
+}
+
+func (s *Session) count(f func(st *GenerateStats)) {
+	s.statsMu.Lock()
+	defer s.statsMu.Unlock()
+	f(&s.stats)
 }
 
 // Generate appends a prompt to the context and streams what follows. The
@@ -118,7 +148,7 @@ func (s *Session) Generate(ctx context.Context, prompt string, o GenerateOptions
 			return
 		}
 		ids, err := tok.Encode(prompt, tokenizer.EncodeOptions{
-			AddSpecial: s.s.Len() == 0 && !o.ContinueText, ParseSpecial: !o.NoSpecial,
+			AddSpecial: (o.Whole || s.s.Len() == 0) && !o.ContinueText, ParseSpecial: !o.NoSpecial,
 		})
 		if err != nil {
 			yield(Token{}, err)
@@ -171,28 +201,43 @@ func (s *Session) generate(ctx context.Context, ids []int32, dec *tokenizer.Deco
 		g.limit = s.s.Context() // the context ends it first
 	}
 	before := s.s.Stats()
-	s.stats = GenerateStats{PromptTokens: len(ids)}
+	s.count(func(st *GenerateStats) { *st = GenerateStats{PromptTokens: len(ids)} })
 	defer func() {
 		after := s.s.Stats()
-		s.stats.Submissions = after.Submissions - before.Submissions
-		s.stats.Waits = after.Waits - before.Waits
+		s.count(func(st *GenerateStats) {
+			st.Submissions, st.Waits = after.Submissions-before.Submissions, after.Waits-before.Waits
+			st.Prefilled, st.Reused = after.Prefilled-before.Prefilled, after.Reused-before.Reused
+		})
 	}()
 	if err := s.s.SetSampling(o.Sampling); err != nil {
 		yield(Token{}, err)
 		return
 	}
-	next, stopped, err := s.s.Prompt(ctx, ids)
+	next, stopped, err := s.prompt(ctx, ids, o.Whole)
 	if err != nil {
 		yield(Token{}, err)
 		return
 	}
-	s.stats.Prefill = time.Since(g.start)
-	s.stats.FirstToken = s.stats.Prefill
+	took := time.Since(g.start)
+	s.count(func(st *GenerateStats) { st.Prefill, st.FirstToken = took, took })
 	g.first = time.Now()
 	if !g.emit(next, s.s.Len(), stopped) || stopped || g.limit == 0 {
 		return
 	}
 	g.chains(ctx)
+}
+
+// prompt gives a prompt to the context, or makes it the context.
+func (s *Session) prompt(ctx context.Context, ids []int32, whole bool) (next int32, stopped bool, err error) {
+	switch {
+	case !whole:
+		return s.s.Prompt(ctx, ids)
+	case !s.reuse:
+		if err := s.s.Reset(); err != nil {
+			return 0, false, err
+		}
+	}
+	return s.s.Reprompt(ctx, ids)
 }
 
 // chains streams tokens, a chain at a time.
@@ -242,7 +287,7 @@ func (g *generation) emit(id int32, position int, stop bool) bool {
 			t.Text += g.stops.flush()
 		}
 	}
-	g.s.stats.Tokens++
-	g.s.stats.Decode = time.Since(g.first)
+	took := time.Since(g.first)
+	g.s.count(func(st *GenerateStats) { st.Tokens, st.Decode = st.Tokens+1, took })
 	return g.yield(t, nil) && (stop || !t.Stop)
 }

@@ -33,6 +33,12 @@ var sessionTests = []struct {
 	{"ConcurrentSessions", testConcurrentSessions},
 	{"Profile", testProfile},
 	{"ProfilePrompt", testProfilePrompt},
+	{"Growth", testGrowth},
+	{"Reprompt", testReprompt},
+	{"RepromptRotating", testRepromptRotating},
+	{"Fork", testFork},
+	{"Snapshot", testSnapshot},
+	{"CloseModel", testCloseModel},
 }
 
 func TestCPU(t *testing.T) {
@@ -287,7 +293,8 @@ func testCancel(t *testing.T, loaded loader) {
 func cancelled(t *testing.T, m *replay.Model, want []int32) time.Duration {
 	t.Helper()
 	n := len(want)
-	s := session(t, m, replay.SessionOptions{Chain: n})
+	// Growing is not cancelled.
+	s := session(t, m, replay.SessionOptions{Chain: n, Reserve: int(m.Table().Header.Context)})
 	next, _, err := s.Prompt(context.Background(), prompt(9))
 	if err != nil {
 		t.Fatal(err)

@@ -23,18 +23,27 @@ type Device interface {
 	// the upload section and makes ready whatever replaying needs.
 	Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error
 
-	// NewSession allocates the slots of session scope, zeroed.
+	// NewSession allocates the slots of session scope, zeroed. KV caches get memory
+	// as submissions write them, within the context.
 	NewSession() (table.SessionID, error)
+	// Reserve makes room in a session's KV caches for so many positions, so that
+	// submissions within them need none. The session must have nothing in flight.
+	Reserve(id table.SessionID, positions int) error
+	// Fork makes a session with the contents of another's slots, of KV caches the
+	// rows of so many positions, which have been written or reserved. The session
+	// must have nothing in flight.
+	Fork(id table.SessionID, positions int) (table.SessionID, error)
 	// CloseSession frees them. It waits for the session's submission in flight.
 	CloseSession(id table.SessionID) error
 
 	// Write and Read copy to and from a slot of session scope. The range must
-	// be within the slot and the session must have nothing in flight.
+	// be within the slot, of a KV cache in rows that have been written or reserved,
+	// and the session must have nothing in flight.
 	Write(id table.SessionID, slot uint32, offset uint64, p []byte) error
 	Read(id table.SessionID, slot uint32, offset uint64, p []byte) error
 
-	// Submit starts a submission and returns at once. s must stay as it is
-	// until Wait has returned. A session has one submission in flight.
+	// Submit starts a submission and returns at once, when there is room in the KV
+	// caches for it. s must stay as it is until Wait has returned. A session has one submission in flight.
 	Submit(s *table.Submission) (table.Ticket, error)
 	// Cancel makes what is left of a submission do nothing; safe at any time.
 	Cancel(t table.Ticket)

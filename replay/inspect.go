@@ -32,10 +32,11 @@ func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int
 	if err := s.feed(ids); err != nil {
 		return err
 	}
+	s.wrote(s.n + len(ids))
 	done := false
 	defer func() {
 		if !done {
-			s.lost(s.n + len(ids))
+			s.lost()
 		}
 	}()
 	defer s.watch(ctx)()
@@ -110,6 +111,7 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 	defer s.watch(ctx)()
 	s.sub.Runs = s.sub.Runs[:0]
 	s.add(chain, 1, s.n, 1, 0)
+	s.wrote(s.n + 1)
 	res, err := s.timed(times)
 	if err != nil {
 		return err
@@ -143,8 +145,9 @@ func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head 
 	}
 	defer s.watch(ctx)()
 	err := s.profileChunks(ctx, start, end, prefill, head)
+	s.wrote(end)
 	if err != nil {
-		s.lost(end)
+		s.lost()
 		return err
 	}
 	s.n, s.pending = end, true

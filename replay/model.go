@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,7 +22,7 @@ var (
 	ErrNothingPending = errors.New("replay: no prompt has been given")
 	// ErrBusy says that two calls use one session at the same time.
 	ErrBusy = errors.New("replay: the session is in use by another call")
-	// ErrClosed says that the session is closed.
+	// ErrClosed says that the session is closed, or its model.
 	ErrClosed = errors.New("replay: the session is closed")
 )
 
@@ -36,12 +38,17 @@ func (e *TokenError) Error() string {
 	return fmt.Sprintf("replay: token %d of the prompt: id %d is not in 0..%d", e.Index, e.ID, e.Vocab-1)
 }
 
-// Model is a table loaded on a device.
+// Model is a table loaded on a device. Its methods may be called from several
+// goroutines.
 type Model struct {
 	dev      Device
 	t        *table.Table
 	programs programs
 	kvRows   int // of the smallest KV cache
+	kvSlack  int // positions that a rotating cache can take back
+	caches   []table.KVCache
+
+	fingerprint func() ([32]byte, error) // the table's
 
 	stages []uint32 // of the sampler, nil where there is none
 
@@ -49,6 +56,11 @@ type Model struct {
 
 	mu    sync.Mutex // held where a submission is queued
 	order uint64     // how many were
+
+	closing sync.Mutex // held by Close, so that a second call waits for the first
+	open    sync.Mutex // guards what follows
+	closed  bool
+	live    map[*Session]bool
 }
 
 // programs are the indices of the table's programs, -1 where there is none.
@@ -59,7 +71,8 @@ func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o t
 	if faults := t.Validate(); len(faults) > 0 {
 		return nil, fmt.Errorf("replay: %w", faults[0])
 	}
-	m := &Model{dev: dev, t: t, kvRows: t.KVCapacity()}
+	m := &Model{dev: dev, t: t, kvRows: t.KVCapacity(), kvSlack: t.KVSlack(), caches: t.KVCaches(), live: map[*Session]bool{}}
+	m.fingerprint = sync.OnceValues(t.Fingerprint)
 	for _, p := range []struct {
 		name     string
 		index    *int
@@ -116,35 +129,102 @@ type SessionOptions struct {
 	ChainTime time.Duration
 	// StopIDs end a generation when they are chosen.
 	StopIDs []int32
+	// Reserve is how many positions have memory from the start; 0: as few as the device
+	// gives. Others get it between submissions, as prompts and chains come to them, which
+	// takes time on GPUs.
+	Reserve int
 }
 
 // DefaultChainTime bounds a chain where nothing else is asked for.
 const DefaultChainTime = 50 * time.Millisecond
 
-// NewSession makes a session with an empty context.
+// NewSession makes a session with an empty context. The error is ErrClosed if the
+// model is closed.
 func (m *Model) NewSession(o SessionOptions) (*Session, error) {
+	return m.newSession(o, m.dev.NewSession)
+}
+
+// newSession makes a session of what open gives.
+func (m *Model) newSession(o SessionOptions, open func() (table.SessionID, error)) (*Session, error) {
+	h := &m.t.Header
 	if o.Chain < 0 || o.ChainTime < 0 {
 		return nil, fmt.Errorf("replay: a chain of %d tokens or %v", o.Chain, o.ChainTime)
 	}
 	if o.ChainTime == 0 {
 		o.ChainTime = DefaultChainTime
 	}
-	h := &m.t.Header
 	if len(o.StopIDs) > int(h.MaxStops) {
 		return nil, fmt.Errorf("replay: %d stop ids are more than the %d that the table has room for", len(o.StopIDs), h.MaxStops)
 	}
-	id, err := m.dev.NewSession()
-	if err != nil {
-		return nil, err
+	if o.Reserve < 0 || o.Reserve > int(h.Context) {
+		return nil, fmt.Errorf("replay: room for %d positions is not within the context of %d", o.Reserve, h.Context)
 	}
 	s := &Session{
-		m: m, id: id, o: o,
+		m: m, o: o,
 		ids:   make([]int32, h.Context+1),
 		bytes: make([]byte, 4*(int(h.Context)+1)),
 	}
-	s.sub.Session = id
-	if err := s.writeStops(o.StopIDs); err != nil {
-		return nil, errors.Join(err, m.dev.CloseSession(id))
+	if err := m.register(s); err != nil {
+		return nil, err
+	}
+	err := s.open(open)
+	if err != nil {
+		return nil, errors.Join(s.closedOr(err), s.Close())
 	}
 	return s, nil
+}
+
+// open makes the session on the device.
+func (s *Session) open(open func() (table.SessionID, error)) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	id, err := open()
+	if err != nil {
+		return err
+	}
+	s.id, s.opened, s.sub.Session = id, true, id
+	if err := s.writeStops(s.o.StopIDs); err != nil {
+		return err
+	}
+	// One position at least: what a device makes ready for the first is not the first
+	// prompt's to wait for.
+	return s.m.dev.Reserve(id, max(1, s.o.Reserve))
+}
+
+// register makes Close end a session too.
+func (m *Model) register(s *Session) error {
+	m.open.Lock()
+	defer m.open.Unlock()
+	if m.closed {
+		return ErrClosed
+	}
+	m.live[s] = true
+	return nil
+}
+
+func (m *Model) forget(s *Session) {
+	m.open.Lock()
+	defer m.open.Unlock()
+	delete(m.live, s)
+}
+
+// Close ends the model's sessions, whose calls in progress return ErrClosed, and
+// closes the device. Twice is harmless.
+func (m *Model) Close() error {
+	m.closing.Lock()
+	defer m.closing.Unlock()
+	m.open.Lock()
+	m.closed = true
+	live := slices.Collect(maps.Keys(m.live))
+	m.open.Unlock()
+	for _, s := range live { // all of them, before the first is waited for
+		s.end()
+	}
+	var errs []error
+	for _, s := range live {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(append(errs, m.dev.Close())...)
 }

@@ -27,21 +27,29 @@ type Session struct {
 	id table.SessionID
 	o  SessionOptions
 
-	mu     sync.Mutex // held by the call in progress
-	closed atomic.Bool
-	ticket atomic.Uint64 // of the submission in flight, 0 when none
-	halt   atomic.Bool   // the context of the call in progress is cancelled
+	mu      sync.Mutex // held by the call in progress
+	closing sync.Mutex // held by Close, so that a second call waits for the first
+	closed  atomic.Bool
+	ticket  atomic.Uint64 // of the submission in flight, 0 when none
+	halt    atomic.Bool   // the context of the call in progress is cancelled
 
-	order    uint64 // of the last submission among the model's
-	n        int    // positions in the KV cache
-	pending  bool   // tokens[n] is chosen
-	perToken time.Duration
-	sampled  bool // tokens are chosen as the sampler slot says
+	opened bool   // the device has it
+	order  uint64 // of the last submission among the model's
+	place
 
 	sub   table.Submission
 	ids   []int32 // [context+1], a chain's tokens
 	bytes []byte  // the same, as the device has them
 	stats Stats
+}
+
+// place is where a session is in its context: what a fork has too.
+type place struct {
+	n        int  // positions in the KV cache
+	high     int  // that have been written, if only in part: those past n were taken back
+	pending  bool // tokens[n] is chosen
+	sampled  bool // tokens are chosen as the sampler slot says
+	perToken time.Duration
 }
 
 // Stats count what a session has asked of its device.
@@ -50,6 +58,10 @@ type Stats struct {
 	WaitTime           time.Duration // host time spent waiting
 	DeviceTime         time.Duration
 	Calls              uint64 // of the system, where the device is a CallCounter; other sessions' in between too
+
+	// Tokens of prompts that were prefilled, a pending token among them, and that
+	// Reprompt found in the context.
+	Prefilled, Reused int
 }
 
 // Stats returns the counts since the session was made.
@@ -78,20 +90,42 @@ func (s *Session) Reset() error {
 		return err
 	}
 	defer s.mu.Unlock()
-	s.n, s.pending = 0, false
+	s.empty()
 	return nil
 }
 
-// Close frees the session's memory. A call in progress ends early. Twice is
-// harmless.
+// empty empties the context.
+func (s *Session) empty() { s.n, s.high, s.pending = 0, 0, false }
+
+// Close frees the session's memory. A call in progress ends early, with
+// ErrClosed. Twice is harmless.
 func (s *Session) Close() error {
-	if s.closed.Swap(true) {
-		return nil
-	}
-	s.cancel()
+	s.end()
+	s.closing.Lock()
+	defer s.closing.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.m.forget(s)
+	if !s.opened {
+		return nil
+	}
+	s.opened = false
 	return s.m.dev.CloseSession(s.id)
+}
+
+// end makes the call in progress return, and later ones fail.
+func (s *Session) end() {
+	s.closed.Store(true)
+	s.cancel()
+}
+
+// closedOr returns ErrClosed if the session is closed, whatever a device made of
+// that, and else err.
+func (s *Session) closedOr(err error) error {
+	if err != nil && s.closed.Load() {
+		return ErrClosed
+	}
+	return err
 }
 
 // begin takes the session for one call.
@@ -169,7 +203,7 @@ func (s *Session) submitBehind(runs func(own bool)) (table.Result, error) {
 	}
 	s.m.mu.Unlock()
 	if err != nil {
-		return table.Result{}, err
+		return table.Result{}, s.closedOr(err)
 	}
 	s.stats.Submissions++
 	s.ticket.Store(uint64(ticket))
@@ -183,7 +217,7 @@ func (s *Session) submitBehind(runs func(own bool)) (table.Result, error) {
 	s.stats.WaitTime += time.Since(start)
 	s.stats.DeviceTime += res.Elapsed
 	s.stats.Calls += s.m.calls() - calls
-	return res, err
+	return res, s.closedOr(err)
 }
 
 // interrupted returns why the call must end, or nil.
@@ -208,6 +242,11 @@ func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped 
 		return 0, false, err
 	}
 	defer s.mu.Unlock()
+	return s.prompt(ctx, ids)
+}
+
+// prompt is Prompt for a call that has the session.
+func (s *Session) prompt(ctx context.Context, ids []int32) (next int32, stopped bool, err error) {
 	if err := s.feed(ids); err != nil {
 		return 0, false, err
 	}
@@ -225,29 +264,40 @@ func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped 
 		}
 	}
 	defer s.watch(ctx)()
+	s.wrote(start + total)
 	res, err := s.submit()
 	if err == nil && res.Count != 1 {
 		err = cmp.Or(s.interrupted(ctx), errCut)
 	}
-	if err != nil {
-		s.lost(start + total)
-		return 0, false, err
+	if err == nil {
+		err = s.readTokens(start+total, 1)
 	}
-	if err := s.readTokens(start+total, 1); err != nil {
+	if err != nil {
+		s.lost()
 		return 0, false, err
 	}
 	s.n, s.pending = start+total, true
+	s.stats.Prefilled += total
 	return s.ids[0], res.Stopped, nil
 }
 
 // errCut says that the head has not run, although nothing interrupted it.
 var errCut = errors.New("replay: the prompt was cut short")
 
-// lost empties the context if writing positions up to end has overwritten rows
-// of a rotating cache.
-func (s *Session) lost(end int) {
-	if end > s.m.kvRows {
-		s.n, s.pending = 0, false
+// wrote notes that positions up to end are written, or may be.
+func (s *Session) wrote(end int) { s.high = max(s.high, end) }
+
+// keeps reports whether the caches still have what positions from n on need: a
+// rotating one loses the rows that later positions were written over.
+func (s *Session) keeps(n int) bool {
+	return n == 0 || s.high <= s.m.kvRows || s.high-n <= s.m.kvSlack
+}
+
+// lost empties the context if what was written past it has cost rows that it
+// needs.
+func (s *Session) lost() {
+	if !s.keeps(s.n) {
+		s.empty()
 	}
 }
 
@@ -270,12 +320,23 @@ func (s *Session) addHead(pos, rows int) {
 
 // feed checks ids and writes them to the ring behind what is there.
 func (s *Session) feed(ids []int32) error {
-	if len(ids) == 0 {
-		return ErrEmptyPrompt
-	}
 	at := s.n
 	if s.pending {
 		at++
+	}
+	if err := s.check(ids, at); err != nil {
+		return err
+	}
+	for i, id := range ids {
+		binary.LittleEndian.PutUint32(s.bytes[4*i:], uint32(id))
+	}
+	return s.closedOr(s.m.dev.Write(s.id, s.m.tokens, uint64(at)*4, s.bytes[:4*len(ids)]))
+}
+
+// check returns what is wrong with ids as positions from at on.
+func (s *Session) check(ids []int32, at int) error {
+	if len(ids) == 0 {
+		return ErrEmptyPrompt
 	}
 	if len(ids) > s.Context()-at {
 		return fmt.Errorf("%w: %d tokens and %d more are past its %d positions", ErrContextFull, at, len(ids), s.Context())
@@ -285,9 +346,8 @@ func (s *Session) feed(ids []int32) error {
 		if id < 0 || int(id) >= vocab {
 			return &TokenError{i, id, vocab}
 		}
-		binary.LittleEndian.PutUint32(s.bytes[4*i:], uint32(id))
 	}
-	return s.m.dev.Write(s.id, s.m.tokens, uint64(at)*4, s.bytes[:4*len(ids)])
+	return nil
 }
 
 // readTokens reads n tokens of the ring into s.ids.
@@ -325,10 +385,14 @@ func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped
 	defer s.watch(ctx)()
 	res, err := s.submit()
 	if err != nil {
+		s.wrote(s.n + n)
+		s.lost()
 		return nil, false, err
 	}
+	s.wrote(s.n + min(n, res.Count+1)) // a token that was cut short has written, too
 	if err := s.readTokens(s.n+1, res.Count); err != nil {
-		return nil, false, err
+		s.lost()
+		return nil, false, s.closedOr(err)
 	}
 	s.n += res.Count
 	if res.Count > 0 {
@@ -355,13 +419,14 @@ func (s *Session) chainLength(limit int) (int, error) {
 		n = max(1, int(s.o.ChainTime/s.perToken))
 	}
 	if s.rotates() {
-		n = min(n, int(s.m.t.Header.Chunk)) // so that Rewind can take a chain back
+		n = min(n, s.m.kvSlack) // so that Rewind can take a chain back
 	}
 	return max(1, min(n, limit, room)), nil
 }
 
 // Rewind takes back the positions from n on; the token at n becomes the pending
-// one. A rotating cache allows as many positions as the table's chunk.
+// one. A rotating cache allows as many positions as the table's chunk, counted from
+// the last one that was written.
 func (s *Session) Rewind(n int) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -370,8 +435,8 @@ func (s *Session) Rewind(n int) error {
 	if n < 0 || n > s.n || n == s.n && !s.pending {
 		return fmt.Errorf("replay: cannot rewind to position %d of %d", n, s.n)
 	}
-	if s.rotates() && s.n-n > int(s.m.t.Header.Chunk) {
-		return fmt.Errorf("replay: cannot rewind %d positions: the cache keeps %d", s.n-n, s.m.t.Header.Chunk)
+	if !s.keeps(n) {
+		return fmt.Errorf("replay: cannot rewind to position %d: %d are written and the cache keeps %d", n, s.high, s.m.kvSlack)
 	}
 	s.n, s.pending = n, true
 	return nil

@@ -130,6 +130,15 @@ func (t *Table) Encode() ([]byte, error) {
 	return b, nil
 }
 
+// Fingerprint returns the checksum of the table's roll.
+func (t *Table) Fingerprint() (sum [sha256.Size]byte, err error) {
+	b, err := t.Encode()
+	if err == nil {
+		copy(sum[:], b[len(b)-len(sum):])
+	}
+	return sum, err
+}
+
 // assembleRoll puts a directory before the sections and a checksum after them.
 func assembleRoll(sections *[sectionCount][]byte) ([]byte, error) {
 	offsets := [sectionCount]uint64{}

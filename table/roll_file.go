@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
+
+	"github.com/pianola-engine/pianola/internal/replacefile"
 )
 
 // WriteFile writes the table as a roll. The file is written beside its place
@@ -14,37 +15,13 @@ func (t *Table) WriteFile(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(path, b); err != nil {
+	if err := replacefile.Write(path, 0o644, func(w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	}); err != nil {
 		return fmt.Errorf("table: write roll: %w", err)
 	}
 	return nil
-}
-
-func replaceFile(path string, b []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close() // a second close only fails
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err := f.Write(b); err != nil {
-		return err
-	}
-	// CreateTemp makes files that only their owner reads.
-	if err := f.Chmod(0o644); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // ReadFile returns the table of a roll, as Decode does. It reads no more of

@@ -48,6 +48,10 @@ type Run struct {
 	Step    Step
 }
 
+// Positions returns how many positions have K and V when the run has ended.
+// CheckRun has passed it.
+func (r *Run) Positions() int { return int(r.Step.KVLen) - 1 + int(r.Step.Rows)*int(r.Count) }
+
 // Submission is what a device executes without asking the host: a list of
 // runs, one after the other. Once a stop flag is set or Cancel is called the
 // rest does nothing.
@@ -126,4 +130,13 @@ type Memory struct {
 	Mapped   uint64 // used where the source has them
 	Sessions uint64
 	Executor uint64 // scratch and the team's private memory
+
+	// Kinds says what the slots of each kind take: of KV caches, what is there for
+	// the positions that sessions have come to.
+	Kinds [slotKinds]Usage
+}
+
+// Usage is bytes of memory, now and at most since the table was loaded.
+type Usage struct {
+	Active, Peak uint64
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -183,6 +184,44 @@ func TestRun(t *testing.T) {
 	}
 	if got := runWith(t, t.Context(), c.Prompt, "run", gopher, "-f", "-", "-n", "40").stdout; got != o.stdout {
 		t.Errorf("from standard input: %q", got)
+	}
+}
+
+// TestRunSession goes on from a file in a second run: the text is that of one run, and
+// only the second's prompt is prefilled.
+func TestRunSession(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "session")
+	type result struct {
+		IDs     []int32
+		Figures map[string]float64
+	}
+	run := func(args ...string) result {
+		return decode[result](t, succeed(t, append([]string{"run", gopher, "--json", "-n", "10"}, args...)...).stdout)
+	}
+	run("-p", "func main() {", "--session", file)
+	second := run("-p", "x := 1", "--session", file)
+	third := run("-p", "x := 1", "--session", file)
+	if alone := run("-p", "x := 1"); slices.Equal(alone.IDs, second.IDs) || alone.Figures["prompt_tokens"] != second.Figures["prompt_tokens"]+1 {
+		t.Errorf("%v and, alone, %v: the second run did not go on, or began with a BOS", second, alone)
+	}
+	if slices.Equal(second.IDs, third.IDs) {
+		t.Error("the second run was not saved")
+	}
+	for _, c := range []struct{ args, want string }{{"--ctx 100", "another table"}, {"-n 1", "damaged"}} {
+		if c.want == "damaged" {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b[len(b)/2] ^= 1
+			if err := os.WriteFile(file, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o := runCommand(t, append([]string{"run", gopher, "-p", "x", "--session", file}, strings.Fields(c.args)...)...)
+		if o.status == 0 || !strings.Contains(o.stderr, c.want) || o.stdout != "" {
+			t.Errorf("%s: status %d, %q", c.args, o.status, o.stderr)
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ type runFlags struct {
 	prompt   string
 	file     string
 	tokens   int
+	session  string
 	sampling pianola.Sampling
 	bias     []string
 	stop     []string
@@ -33,9 +34,14 @@ func newRun() *cobra.Command {
 		Use:   "run MODEL -p TEXT",
 		Short: "Continue a text",
 		Long: `Run prints the prompt and what the model makes of it, as it comes; then, on
-standard error, a line of figures. A stop token ends the text.`,
+standard error, a line of figures. A stop token ends the text.
+
+With --session the text follows what an earlier run has left in FILE, if there is
+one, and FILE then has it all: the model's memory of it, so that nothing is read
+again. It is of this model, this chip and these options only, and has the text.`,
 		Example: `  pianola run testdata/gopher-q8_0.gguf -p 'func main() {' -n 64
-  pianola run testdata/gopher-q8_0.gguf -p 'package ' --temp 0.8 --top-p 0.95 --seed 1`,
+  pianola run testdata/gopher-q8_0.gguf -p 'package ' --temp 0.8 --top-p 0.95 --seed 1
+  pianola run testdata/gopher-q8_0.gguf -p 'func main() {' --session main.session`,
 		Args: exactly(1, "run needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
@@ -54,6 +60,7 @@ standard error, a line of figures. A stop token ends the text.`,
 	fs.StringSliceVar(&f.bias, "logit-bias", nil, "adds to a token's logit, `ID=VALUE`; -inf bans it")
 	fs.Uint64Var(&f.sampling.Seed, "seed", 0, "of the choices (default: another one each time)")
 	fs.StringArrayVar(&f.stop, "stop", nil, "end before this `TEXT`; may be repeated")
+	fs.StringVar(&f.session, "session", "", "go on from the session in `FILE`, if it is there, and save it")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object at the end")
 	f.model.registerChain(cmd)
 	f.model.register(cmd)
@@ -89,12 +96,28 @@ func (f *runFlags) run(cmd *cobra.Command, path string) (err error) {
 	if _, err := m.Tokenizer(); err != nil {
 		return err
 	}
-	s, err := m.NewSession(pianola.SessionOptions{Chain: f.model.chain, ChainTime: f.model.chainTime()})
+	s, err := f.open(m)
 	if err != nil {
 		return err
 	}
 	defer closeAfter(&err, s)
-	return f.generate(cmd, m, s, prompt)
+	err = f.generate(cmd, m, s, prompt)
+	if f.session != "" && (err == nil || cmd.Context().Err() != nil) { // what came before an interrupt is kept, too
+		err = errors.Join(err, s.SnapshotFile(f.session))
+	}
+	return err
+}
+
+// open returns the session that there is a file of, or a new one.
+func (f *runFlags) open(m *pianola.Model) (*pianola.Session, error) {
+	o := pianola.SessionOptions{Chain: f.model.chain, ChainTime: f.model.chainTime()}
+	if f.session != "" {
+		s, err := m.RestoreFile(f.session, o)
+		if !errors.Is(err, os.ErrNotExist) {
+			return s, err
+		}
+	}
+	return m.NewSession(o)
 }
 
 // check tests the numbers here, whether or not sampling will look at them.

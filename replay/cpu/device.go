@@ -39,9 +39,10 @@ type Device struct {
 	touch   bool // write to a session's memory before it is used
 
 	// Set by Load, and not changed after.
-	table *table.Table
-	model [][]byte // by slot, of model and executor scope
-	team  *team
+	table  *table.Table
+	caches []table.KVCache // nil if they do not grow
+	model  [][]byte        // by slot, of model and executor scope
+	team   *team
 }
 
 // New returns a device. It has no threads and no memory before Load.

@@ -47,7 +47,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o t
 	if _, err := bind(d.ops, t, mem, nil, d.threads); err != nil {
 		return none, err
 	}
-	d.table, d.model = t, mem
+	d.table, d.caches, d.model = t, t.KVCaches(), mem
 	d.team, err = newTeam(d.Device, d.threads, scratch, d.cpus)
 	return memory, err
 }

@@ -1,7 +1,10 @@
 package cpu
 
 import (
+	"errors"
 	"fmt"
+	"math/bits"
+	"os"
 
 	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
@@ -15,9 +18,10 @@ func ends(j *job) bool { return j.Cancelled() || j.Session.step.Stop != 0 }
 
 // session is the slots of session scope and the commands bound to them.
 type session struct {
-	mem  [][]byte // by slot, nil for other scopes
-	step *table.Step
-	cmds []command
+	mem     [][]byte // by slot, nil for other scopes
+	release func() error
+	step    *table.Step
+	cmds    []command
 }
 
 // backend is the device as package device calls it.
@@ -26,24 +30,18 @@ type backend struct{ *Device }
 // Warm has nothing to do: the team is there.
 func (backend) Warm(func(...table.Run) error) error { return nil }
 
-// Open allocates the slots of session scope.
+// Open reserves the slots of session scope, the KV caches for the whole context:
+// what is not written takes no memory, and no address changes as a session grows.
 func (d backend) Open() (s *session, size uint64, err error) {
-	s = &session{mem: make([][]byte, len(d.table.Slots))}
+	s = &session{}
+	if size, err = d.reserve(s); err != nil {
+		return s, 0, err
+	}
 	mem := make([][]byte, len(d.table.Slots))
-	copy(mem, d.model)
-	for i := range d.table.Slots {
-		slot := &d.table.Slots[i]
-		if slot.Scope != table.ScopeSession {
-			continue
+	for i := range mem {
+		if mem[i] = s.mem[i]; mem[i] == nil {
+			mem[i] = d.model[i]
 		}
-		if s.mem[i], err = allocate(slot.Size); err != nil {
-			return s, 0, fmt.Errorf("cpu: slot %s: %w", slot.Name, err)
-		}
-		if d.touch {
-			touchPages(s.mem[i])
-		}
-		mem[i] = s.mem[i]
-		size += slot.Size
 	}
 	_, step, _ := d.table.Slot(table.SlotStep) // Load made sure that there is one
 	s.step = stepOf(s.mem[step])
@@ -51,10 +49,110 @@ func (d backend) Open() (s *session, size uint64, err error) {
 	return s, size, err
 }
 
-// Free drops a session's memory.
+// reserve gives a session its slots, in one block, and returns what they take
+// beside the caches that Grow counts.
+func (d backend) reserve(s *session) (size uint64, err error) {
+	t, page := d.table, uint64(os.Getpagesize())
+	place := func(use func(slot int, at, size uint64)) (end uint64) {
+		for i := range t.Slots {
+			if n := t.Slots[i].Size; t.Slots[i].Scope == table.ScopeSession {
+				use(i, end, n)
+				end += (n + page - 1) &^ (page - 1)
+			}
+		}
+		return end
+	}
+	limit := machineMemory()
+	end := place(func(slot int, _, n uint64) {
+		if n > limit && err == nil {
+			err = fmt.Errorf("cpu: slot %s: %d bytes do not fit in this machine's memory of %d", t.Slots[slot].Name, n, limit)
+		}
+	})
+	if err == nil && end > 1<<(bits.UintSize-2) {
+		err = fmt.Errorf("cpu: slots of the session: %d bytes do not fit in the address space", end)
+	}
+	if err != nil {
+		return 0, err
+	}
+	block, release, err := reserve(int(end))
+	if err != nil {
+		return 0, fmt.Errorf("cpu: slots of the session: %w", err)
+	}
+	s.release = release
+	s.mem = make([][]byte, len(t.Slots))
+	place(func(slot int, at, n uint64) {
+		s.mem[slot] = block[at:][:n:n]
+		size += n
+		if d.touch {
+			touchPages(s.mem[slot])
+		}
+	})
+	for i := range d.caches {
+		size -= d.caches[i].Size()
+	}
+	return size, nil
+}
+
+// growth is the positions that are counted at a time.
+const growth = 64
+
+// Grow counts the pages of more rows, which are there once they are written.
+func (d backend) Grow(_ *session, positions int) (room device.Room, _ error) {
+	page := uint64(os.Getpagesize())
+	room.Positions = min((positions+growth-1)&^(growth-1), int(d.table.Header.Context))
+	for i := range d.caches {
+		c, end := &d.caches[i], uint64(0) // of the pages that are counted
+		for h := range c.Heads {
+			at, n := c.Span(h, 0, c.Used(room.Positions))
+			from, to := max(at&^(page-1), end), (at+n+page-1)&^(page-1)
+			room.Bytes += to - from
+			end = to
+		}
+	}
+	return room, nil
+}
+
+// Copy copies the slots, of KV caches the rows that are in use.
+func (d backend) Copy(to, from *session, positions int) error {
+	for i, mem := range from.mem {
+		if mem != nil && d.table.Slots[i].Kind != table.SlotKV {
+			copy(to.mem[i], mem)
+		}
+	}
+	d.eachRows(positions, func(slot uint32, at, n uint64) {
+		copy(to.mem[slot][at:][:n], from.mem[slot][at:])
+	})
+	return nil
+}
+
+// eachRows calls f with the bytes of the KV caches that the rows of so many
+// positions take.
+func (d backend) eachRows(positions int, f func(slot uint32, at, n uint64)) {
+	if d.caches == nil {
+		for i := range d.table.Slots {
+			if s := &d.table.Slots[i]; s.Kind == table.SlotKV {
+				f(uint32(i), 0, s.Size)
+			}
+		}
+	}
+	for i := range d.caches {
+		c := &d.caches[i]
+		for h := range c.Heads {
+			at, n := c.Span(h, 0, c.Used(positions))
+			f(c.Slot, at, n)
+		}
+	}
+}
+
+// Free gives a session's memory back.
 func (backend) Free(s *session) error {
 	s.mem, s.cmds = nil, nil
-	return nil
+	if s.release == nil {
+		return nil
+	}
+	err := s.release()
+	s.release = nil
+	return err
 }
 
 func (backend) Write(s *session, slot uint32, offset uint64, p []byte) error {
@@ -69,9 +167,10 @@ func (backend) Read(s *session, slot uint32, offset uint64, p []byte) error {
 
 // Unload drops everything. The team has ended.
 func (d backend) Unload(left []*session) error {
+	var errs []error
 	for _, s := range left {
-		_ = d.Free(s) // cannot fail
+		errs = append(errs, d.Free(s))
 	}
 	d.model, d.team = nil, nil
-	return nil
+	return errors.Join(errs...)
 }

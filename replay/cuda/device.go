@@ -40,6 +40,7 @@ type Device struct {
 
 	// Set by Load, and not changed until it is taken back.
 	table    *table.Table
+	caches   *device.Caches
 	ctx      driver.Context
 	own      owned
 	model    []driver.Ptr // by slot, of model and executor scope
@@ -124,7 +125,8 @@ type mode interface {
 	overlaps() bool
 	// load makes what all sessions share. The kernels are loaded.
 	load(l *loader) error
-	// prepare makes what a session needs. What it allocates is the session's.
+	// prepare makes what a session needs of its launches as they are. What it
+	// allocates is the session's made.
 	prepare(d *Device, s *session) error
 	// run gives a run to the executor's stream, as far as the job is not
 	// cancelled. first says that the step block holds the run's step.

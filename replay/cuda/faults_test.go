@@ -169,9 +169,18 @@ func TestOutOfMemorySession(t *testing.T) {
 	drv := fake.New(t)
 	d := load(t, drv, "record", tiny(t, "llama"))
 	id := begun(t, d)
+	if err := d.Reserve(id, 1); err != nil {
+		t.Fatal(err)
+	}
 	used := drv.Used()
 	drv.SetMemory(uint64(used))
 	if _, err := d.NewSession(); !errors.Is(err, ErrOutOfMemory) || !strings.HasPrefix(err.Error(), "cuda: slots of the session: ") {
+		t.Errorf("%v", err)
+	}
+	if drv.Used() != used {
+		t.Errorf("%d bytes are used, %d were", drv.Used(), used)
+	}
+	if _, err := d.Submit(decode(d, id, 300, 1)); !errors.Is(err, ErrOutOfMemory) || !strings.HasPrefix(err.Error(), "cuda: KV caches for 512 positions: ") {
 		t.Errorf("%v", err)
 	}
 	if drv.Used() != used {

@@ -40,7 +40,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o t
 		return m, err
 	}
 	defer d.leave(&err)
-	d.own = owned{drv: d.drv}
+	d.own, d.caches = owned{drv: d.drv}, device.NewCaches(t)
 	if err := l.modules(); err != nil {
 		return m, err
 	}
@@ -89,7 +89,7 @@ func (d backend) Unload(left []*session) error {
 	err := d.enter()
 	if err == nil {
 		for _, s := range left {
-			err = errors.Join(err, s.own.free())
+			err = errors.Join(err, s.free())
 		}
 		err = errors.Join(err, d.own.free())
 		d.leave(&err)

@@ -93,13 +93,19 @@ func (o *owned) event(timing bool) (driver.Event, error) {
 // align is what slots begin at in their block.
 const align = 256
 
-// place gives each slot of a scope its offset in a block and returns the
+// fixed reports whether a slot is of a scope and stays where it is: caches that grow
+// do not.
+func (d *Device) fixed(t *table.Table, slot int, scope table.Scope) bool {
+	return t.Slots[slot].Scope == scope && !d.caches.Has(slot)
+}
+
+// place gives each fixed slot of a scope its offset in a block and returns the
 // block's size.
-func place(t *table.Table, scope table.Scope, use func(slot int, at uint64)) (uint64, error) {
+func (d *Device) place(t *table.Table, scope table.Scope, use func(slot int, at uint64)) (uint64, error) {
 	var end uint64
 	for i := range t.Slots {
 		s := &t.Slots[i]
-		if s.Scope != scope {
+		if !d.fixed(t, i, scope) {
 			continue
 		}
 		use(i, end)
@@ -111,26 +117,32 @@ func place(t *table.Table, scope table.Scope, use func(slot int, at uint64)) (ui
 	return end, nil
 }
 
-// slots allocates the slots of a scope as one zeroed block and sets their
+// slots allocates the fixed slots of a scope as one zeroed block and sets their
 // addresses in mem. It returns the block's size.
 func (d *Device) slots(o *owned, t *table.Table, scope table.Scope, mem []driver.Ptr) (uint64, error) {
-	size, err := place(t, scope, func(slot int, at uint64) { mem[slot] = driver.Ptr(at) })
+	size, err := d.place(t, scope, func(slot int, at uint64) { mem[slot] = driver.Ptr(at) })
 	if err != nil {
 		return 0, fmt.Errorf("cuda: %w", err)
 	}
-	base, err := o.memory(size)
-	if err == nil && size > 0 {
-		if err = d.drv.MemsetD8Async(base, 0, size, d.transfer); err == nil {
-			err = d.drv.StreamSynchronize(d.transfer)
-		}
-	}
+	base, err := d.zeroed(o, size)
 	if err != nil {
 		return 0, fmt.Errorf("cuda: slots of the %v: %w", scope, err)
 	}
 	for i := range t.Slots {
-		if t.Slots[i].Scope == scope {
+		if d.fixed(t, i, scope) {
 			mem[i] += base
 		}
 	}
 	return size, nil
+}
+
+// zeroed allocates n zeroed bytes of the device.
+func (d *Device) zeroed(o *owned, n uint64) (driver.Ptr, error) {
+	base, err := o.memory(n)
+	if err == nil && n > 0 {
+		if err = d.drv.MemsetD8Async(base, 0, n, d.transfer); err == nil {
+			err = d.drv.StreamSynchronize(d.transfer)
+		}
+	}
+	return base, err
 }

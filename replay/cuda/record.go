@@ -10,8 +10,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// record is the mode in which tokens are a graph, recorded once for each session
-// and program. A token's first node patches the others' seconds from the step
+// record is the mode in which tokens are a graph, recorded for each session and
+// program when the session's caches have got their places. A token's first node patches the others' seconds from the step
 // block and moves the step block on, so that launching the graph again is the
 // next tokens.
 type record struct{ encode }
@@ -92,7 +92,7 @@ func (d *Device) recordTokens(s *session, program, tokens int) (exec driver.Grap
 		return 0, err
 	}
 	made := exec
-	s.own.add(func() error { return d.drv.GraphExecDestroy(made) })
+	s.made.add(func() error { return d.drv.GraphExecDestroy(made) })
 	if err := d.drv.GraphUpload(exec, d.transfer); err != nil {
 		return 0, err
 	}

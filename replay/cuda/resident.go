@@ -173,7 +173,7 @@ func (d *Device) walk(s *session, program int) (*walk, error) {
 	counter := driver.Ptr(len(records))
 	trace := counter + align
 	size := uint64(trace) + uint64(8*(n+1))
-	base, err := s.own.memory(size)
+	base, err := s.made.memory(size)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +192,7 @@ func (d *Device) walk(s *session, program int) (*walk, error) {
 		offsets[i] = ptx.ParamOffset(i)
 	}
 	w.launch.Init(in.f, in.grid, in.block, in.shared, d.exec.stream, w.args.bytes(), offsets)
-	s.size += size
+	s.arrays += size
 	return w, nil
 }
 

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -37,14 +38,23 @@ type session struct {
 	own  owned
 	mem  []driver.Ptr // by slot
 	step driver.Ptr
-	size uint64
 
 	args     []arguments     // by command
 	launches []driver.Launch // by command
-	graphs   [][]graph       // of mode record, by program, the longest first
-	walks    []*walk         // of mode resident, by program
 
 	raise func() // writes the stop flag, while the session's job runs
+	grown
+}
+
+// grown is what Grow makes anew.
+type grown struct {
+	room   int       // positions of the caches
+	kv     owned     // the caches' memory
+	size   uint64    // of it
+	made   owned     // what the mode has made
+	arrays uint64    // bytes of it
+	graphs [][]graph // of mode record, by program, the longest first
+	walks  []*walk   // of mode resident, by program
 }
 
 // backend is the device as package device calls it.
@@ -60,37 +70,41 @@ func (d backend) Open() (s *session, size uint64, err error) {
 		return s, 0, err
 	}
 	defer d.leave(&err)
-	err = d.fill(s)
-	return s, s.size, err
+	size, err = d.fill(s)
+	return s, size, err
 }
 
-// fill gives a session its memory, its launches and what its mode needs.
-func (d *Device) fill(s *session) error {
+// fill gives a session its fixed slots and its launches, and returns what the slots
+// take. Without rows in the caches nothing is launched.
+func (d *Device) fill(s *session) (size uint64, err error) {
 	t := d.table
 	s.mem = append([]driver.Ptr{}, d.model...)
-	var err error
-	if s.size, err = d.slots(&s.own, t, table.ScopeSession, s.mem); err != nil {
-		return err
+	if size, err = d.slots(&s.own, t, table.ScopeSession, s.mem); err != nil {
+		return 0, err
 	}
 	_, step, _ := t.Slot(table.SlotStep) // Load made sure that there is one
 	s.step = s.mem[step]
 	s.args = make([]arguments, len(t.Cmds))
 	s.launches = make([]driver.Launch, len(t.Cmds))
-	if err := device.EachCmd(name, t, func(i int, _ *table.Program, c *table.Cmd) error {
+	return size, device.EachCmd(name, t, func(i int, _ *table.Program, c *table.Cmd) error {
 		k, a := &d.kernels[i], &s.args[i]
-		for b, bind := range c.Bind {
-			if b < int(c.Bindings) && bind.Slot != table.NoSlot {
-				a.bindings[b] = s.mem[bind.Slot] + driver.Ptr(bind.Offset)
-			}
-		}
-		a.params, a.specs, a.step = c.Param, k.specs, s.step
+		d.bind(s, i)
+		a.specs, a.step = k.specs, s.step
 		a.second = d.seconds + driver.Ptr(decl.SecondBytes*i)
 		s.launches[i].Init(k.f, k.grid, k.block, k.shared, d.exec.stream, a.bytes())
 		return nil
-	}); err != nil {
-		return err
+	})
+}
+
+// bind sets a command's bindings and parameters to where the slots are now.
+func (d *Device) bind(s *session, cmd int) {
+	c, a := &d.table.Cmds[cmd], &s.args[cmd]
+	for b, bind := range c.Bind {
+		if b < int(c.Bindings) && bind.Slot != table.NoSlot {
+			a.bindings[b] = s.mem[bind.Slot] + driver.Ptr(bind.Offset)
+		}
 	}
-	return d.mode.prepare(d, s)
+	a.params = d.caches.Params(cmd, s.room)
 }
 
 // Free frees a session.
@@ -99,32 +113,44 @@ func (d backend) Free(s *session) (err error) {
 		return err
 	}
 	defer d.leave(&err)
-	return s.own.free()
+	return s.free()
+}
+
+// free frees all that a session has.
+func (s *session) free() error {
+	return errors.Join(s.made.free(), s.kv.free(), s.own.free())
 }
 
 func (d backend) Write(s *session, slot uint32, offset uint64, p []byte) error {
-	return d.move(slot, func() error { return d.send(s.mem[slot]+driver.Ptr(offset), p) })
+	return d.move(s, slot, offset, p, d.send)
 }
 
 func (d backend) Read(s *session, slot uint32, offset uint64, p []byte) error {
-	return d.move(slot, func() error {
-		if err := d.drv.MemcpyDtoHAsync(p, s.mem[slot]+driver.Ptr(offset), d.transfer); err != nil {
+	return d.move(s, slot, offset, p, func(from driver.Ptr, p []byte) error {
+		if err := d.drv.MemcpyDtoHAsync(p, from, d.transfer); err != nil {
 			return err
 		}
 		return d.drv.StreamSynchronize(d.transfer)
 	})
 }
 
-// move calls f, which copies to or from a slot, with the context.
-func (d *Device) move(slot uint32, f func() error) (err error) {
+// move calls f, which copies bytes to or from a slot, with the context and with where
+// they are.
+func (d *Device) move(s *session, slot uint32, offset uint64, p []byte, f func(at driver.Ptr, p []byte) error) (err error) {
 	if err := d.enter(); err != nil {
 		return err
 	}
 	defer d.leave(&err)
-	if err := f(); err != nil {
-		return fmt.Errorf("cuda: slot %s: %w", d.table.Slots[slot].Name, err)
+	err = d.caches.Parts(slot, s.room, offset, len(p), func(part device.Part) error {
+		if err := f(s.mem[slot]+driver.Ptr(part.Offset), p[part.From:part.To]); err != nil {
+			return fmt.Errorf("slot %s: %w", d.table.Slots[slot].Name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		err = fmt.Errorf("cuda: %w", err)
 	}
-	return nil
+	return err
 }
 
 // raise writes the stop flag of a session whose job runs, from another stream,

@@ -50,7 +50,8 @@ func (b Base[S]) load(ctx context.Context, t *table.Table, src table.Source, o t
 		return err
 	}
 	q.mu.Lock()
-	q.table, q.memory, q.loaded = t, memory, true
+	q.table, q.loaded = t, true
+	q.loadedMemory(memory)
 	q.mu.Unlock()
 	var id table.SessionID
 	err = q.backend.Warm(func(runs ...table.Run) error {
@@ -72,25 +73,37 @@ func (b Base[S]) load(ctx context.Context, t *table.Table, src table.Source, o t
 	return err
 }
 
-// Submit queues a submission.
+// Submit queues a submission. The session's KV caches get room for it.
 func (b Base[S]) Submit(sub *table.Submission) (table.Ticket, error) {
 	q := b.q
 	s, err := q.session(sub.Session)
 	if err != nil {
 		return 0, err
 	}
+	positions := 1
 	for i := range sub.Runs {
 		if err := q.table.CheckRun(&sub.Runs[i]); err != nil {
 			return 0, NewRunError(q.name, q.table, sub, i, err)
 		}
+		positions = max(positions, sub.Runs[i].Positions())
 	}
 	if err := q.table.CheckTimings(sub); err != nil {
 		return 0, q.place(err)
 	}
+	q.life.RLock()
+	defer q.life.RUnlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.ready(); err != nil {
 		return 0, q.place(err)
+	}
+	if positions > s.room {
+		if err := q.check(); err != nil {
+			return 0, err
+		}
+		if err := q.grow(s, positions); err != nil {
+			return 0, err
+		}
 	}
 	// The queue is the last step: a submission that the device refuses has
 	// changed nothing that counts.
@@ -136,21 +149,6 @@ func (b Base[S]) Wait(t table.Ticket) (table.Result, error) {
 	}
 	s.state = idle
 	return s.job.result, s.job.err
-}
-
-// Memory says what the device holds.
-func (b Base[S]) Memory() table.Memory {
-	q := b.q
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !q.loaded || q.closed {
-		return table.Memory{}
-	}
-	m := q.memory
-	for _, s := range q.sessions {
-		m.Sessions += s.size
-	}
-	return m
 }
 
 // Close cancels what is in flight, waits for it and frees everything.
@@ -199,6 +197,7 @@ func (q *Queue[S]) unload() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.loaded, q.ending = false, false
+	q.memory = table.Memory{}
 	return err
 }
 

@@ -32,7 +32,10 @@ func TestStates(t *testing.T) {
 	}
 	id := session(t, d)
 	session(t, d)
-	if want := (table.Memory{Weights: 100, Mapped: 20, Sessions: 32, Executor: 3}); d.Memory() != want {
+	want := table.Memory{Weights: 100, Mapped: 20, Sessions: 32, Executor: 3}
+	want.Kinds[table.SlotWeight] = table.Usage{Active: 120, Peak: 120}
+	want.Kinds[table.SlotTokens] = table.Usage{Active: 32, Peak: 32}
+	if d.Memory() != want {
 		t.Errorf("%+v, want %+v", d.Memory(), want)
 	}
 	if err := errors.Join(d.Close(), d.Close()); err != nil {

@@ -13,9 +13,11 @@ var bg = context.Background()
 
 // own is what the fake device has of a session.
 type own struct {
-	slot  []byte
-	freed int
-	held  chan bool // if not nil, what each token of a job says and then waits for
+	slot   []byte
+	freed  int
+	room   int // positions
+	copied int
+	held   chan bool // if not nil, what each token of a job says and then waits for
 }
 
 type job = device.Job[*own]
@@ -28,7 +30,7 @@ type fake struct {
 	execute func(j *job) (table.Result, error) // in place of count
 	warm    []table.Run
 
-	loadErr, warmErr, openErr, freeErr error
+	loadErr, warmErr, openErr, freeErr, growErr, copyErr error
 
 	mu     sync.Mutex
 	ran    []table.SessionID
@@ -145,6 +147,23 @@ func (d backend) Free(s *own) error {
 		s.freed++
 	}
 	return d.freeErr
+}
+
+// Grow gives room for multiples of 8 positions, of 10 bytes each, and 5 of each
+// of the old ones meanwhile.
+func (d backend) Grow(s *own, positions int) (device.Room, error) {
+	if d.growErr != nil {
+		return device.Room{}, d.growErr
+	}
+	old := s.room
+	s.room = (positions + 7) &^ 7
+	return device.Room{Positions: s.room, Bytes: uint64(10 * s.room), Most: uint64(10*s.room + 5*old)}, nil
+}
+
+func (d backend) Copy(to, from *own, positions int) error {
+	copy(to.slot, from.slot)
+	to.copied = positions
+	return d.copyErr
 }
 
 func (backend) Write(s *own, _ uint32, offset uint64, p []byte) error {

@@ -22,9 +22,19 @@ type Backend[S any] interface {
 	// left. The executor has ended.
 	Unload(left []S) error
 
-	// Open allocates the slots of session scope, zeroed, and says what they take.
-	// If it fails, Free is called for what there is of the session.
+	// Open allocates the slots of session scope, zeroed, and says what they take
+	// without the KV caches, which need no rows before Grow. If it fails, Free is
+	// called for what there is of the session.
 	Open() (s S, size uint64, err error)
+	// Grow makes room in a session's KV caches for so many positions at least, which
+	// are within the context and more than there is room for. Rows that are there stay,
+	// others are zeroed. The session has nothing in flight. If it fails, the session is
+	// as it was.
+	Grow(s S, positions int) (Room, error)
+	// Copy copies the slots of session scope from one session to another, of KV caches
+	// the rows of so many positions, which both have room for. Neither has anything in
+	// flight.
+	Copy(to, from S, positions int) error
 	// Free frees a session, which has nothing in flight. If it fails it is called
 	// again, by Unload at the latest.
 	Free(s S) error
@@ -32,6 +42,13 @@ type Backend[S any] interface {
 	// in flight. There are some, and they are within the slot.
 	Write(s S, slot uint32, offset uint64, p []byte) error
 	Read(s S, slot uint32, offset uint64, p []byte) error
+}
+
+// Room is what Grow has made of a session's KV caches.
+type Room struct {
+	Positions int    // that they have rows for
+	Bytes     uint64 // that they take
+	Most      uint64 // that they took meanwhile, if that was more
 }
 
 // Queue is the submissions of all sessions, one after the other, and the state

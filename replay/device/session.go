@@ -22,8 +22,10 @@ const (
 // session is a session's number and state. What the device has of it is its
 // job's.
 type session[S any] struct {
-	id   table.SessionID
-	size uint64
+	id table.SessionID
+
+	// Guarded by the queue's mu.
+	kv, fixed uint64 // bytes of the KV caches, and of all else
 
 	mu      sync.Mutex // guards what follows, and the slots against submissions
 	changed sync.Cond
@@ -31,6 +33,7 @@ type session[S any] struct {
 	serial  uint32 // of the last ticket
 	closed  bool
 	freed   bool
+	room    int // positions that the KV caches have rows for
 	job     Job[S]
 }
 
@@ -62,23 +65,36 @@ func (s *session[S]) cancel() {
 	}
 }
 
-// NewSession allocates the slots of session scope, zeroed.
+// NewSession allocates the slots of session scope, zeroed; the KV caches have no
+// rows yet.
 func (b Base[S]) NewSession() (table.SessionID, error) {
 	q := b.q
 	q.life.RLock()
 	defer q.life.RUnlock()
+	return q.open(func(*session[S]) error { return nil })
+}
+
+// open makes a session and calls fill with it before others can find it. q.life
+// must be held.
+func (q *Queue[S]) open(fill func(s *session[S]) error) (table.SessionID, error) {
 	if err := q.check(); err != nil {
 		return 0, err
 	}
 	s := &session[S]{}
 	s.changed.L = &s.mu
 	s.job.queue, s.job.of = q, s
-	var err error
-	if s.job.Session, s.size, err = q.backend.Open(); err == nil {
+	fixed, err := uint64(0), error(nil)
+	if s.job.Session, fixed, err = q.backend.Open(); err == nil {
+		q.account(s, fixed, 0, 0)
+		err = fill(s)
+	}
+	if err == nil {
 		err = q.register(s)
 	}
 	if err != nil {
-		return 0, join(err, q.backend.Free(s.job.Session))
+		err = join(err, q.backend.Free(s.job.Session))
+		q.account(s, 0, 0, 0)
+		return 0, err
 	}
 	return s.id, nil
 }
@@ -97,6 +113,49 @@ func (q *Queue[S]) register(s *session[S]) error {
 	s.id = q.lastID
 	q.sessions[s.id] = s
 	return nil
+}
+
+// grow makes room for positions in a session's KV caches. q.life and, where others
+// can find the session, s.mu must be held.
+func (q *Queue[S]) grow(s *session[S], positions int) error {
+	if positions <= s.room {
+		return nil
+	}
+	if context := int(q.table.Header.Context); positions > context {
+		return fmt.Errorf("%s: %d positions are past the context of %d", q.name, positions, context)
+	}
+	room, err := q.backend.Grow(s.job.Session, positions)
+	if err != nil {
+		return err
+	}
+	s.room = room.Positions
+	q.account(s, s.fixed, room.Bytes, room.Most)
+	return nil
+}
+
+// Reserve makes room in a session's KV caches for so many positions.
+func (b Base[S]) Reserve(id table.SessionID, positions int) error {
+	return b.q.hold(id, func(s *session[S]) error { return b.q.grow(s, positions) })
+}
+
+// Fork makes a session of another's contents: all slots, of KV caches the rows of
+// so many positions.
+func (b Base[S]) Fork(id table.SessionID, positions int) (table.SessionID, error) {
+	var fork table.SessionID
+	err := b.q.hold(id, func(from *session[S]) error {
+		if positions < 0 || positions > from.room {
+			return b.q.place(fmt.Errorf("%d positions of a session with room for %d", positions, from.room))
+		}
+		var err error
+		fork, err = b.q.open(func(s *session[S]) error {
+			if err := b.q.grow(s, positions); err != nil {
+				return err
+			}
+			return b.q.backend.Copy(s.job.Session, from.job.Session, positions)
+		})
+		return err
+	})
+	return fork, err
 }
 
 // session returns an open session.
@@ -151,6 +210,7 @@ func (b Base[S]) CloseSession(id table.SessionID) error {
 		return err
 	}
 	s.freed = true
+	q.account(s, 0, 0, 0)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.sessions, id)
@@ -160,6 +220,10 @@ func (b Base[S]) CloseSession(id table.SessionID) error {
 // Hold calls f with a session that has nothing in flight, and keeps it so
 // meanwhile.
 func (q *Queue[S]) Hold(id table.SessionID, f func(s S) error) error {
+	return q.hold(id, func(s *session[S]) error { return f(s.job.Session) })
+}
+
+func (q *Queue[S]) hold(id table.SessionID, f func(s *session[S]) error) error {
 	s, err := q.session(id)
 	if err != nil {
 		return err
@@ -174,7 +238,7 @@ func (q *Queue[S]) Hold(id table.SessionID, f func(s S) error) error {
 	if err := q.check(); err != nil {
 		return err
 	}
-	return f(s.job.Session)
+	return f(s)
 }
 
 // View calls f with an open session, whatever is in flight, and keeps it open

@@ -70,6 +70,7 @@ type Device struct {
 
 	// Set by Load, and not changed until it is taken back.
 	table    *table.Table
+	caches   *device.Caches
 	own      owned
 	model    []place // by slot, of model and executor scope
 	kernels  []kernel

@@ -134,6 +134,7 @@ func load(tb testing.TB, o metal.Options, m model) *metal.Device {
 // replayer is what the helpers need of a device.
 type replayer interface {
 	NewSession() (table.SessionID, error)
+	Reserve(id table.SessionID, positions int) error
 	Write(id table.SessionID, slot uint32, offset uint64, p []byte) error
 	Read(id table.SessionID, slot uint32, offset uint64, p []byte) error
 	Submit(s *table.Submission) (table.Ticket, error)
@@ -144,6 +145,9 @@ type replayer interface {
 func begin(d replayer, t *table.Table, stops ...uint32) (table.SessionID, error) {
 	id, err := d.NewSession()
 	if err != nil {
+		return 0, err
+	}
+	if err := d.Reserve(id, 1); err != nil { // as sessions of package replay do
 		return 0, err
 	}
 	_, tokens, _ := t.Slot(table.SlotTokens)

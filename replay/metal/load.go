@@ -27,7 +27,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o t
 	// What needs no GPU comes first, and weights last: a table that cannot run
 	// fails before they are read.
 	l := &loader{d: d.Device, t: t}
-	d.own, d.memory = owned{drv: d.drv}, m
+	d.own, d.memory, d.caches = owned{drv: d.drv}, m, device.NewCaches(t)
 	if err := l.choose(); err != nil {
 		return m, err
 	}
@@ -96,7 +96,7 @@ func (d backend) Warm(replay func(runs ...table.Run) error) error {
 // Unload frees everything.
 func (d backend) Unload(left []*session) error {
 	for _, s := range left {
-		s.own.free()
+		s.free()
 	}
 	d.own.free()
 	d.warm.Store(false)
@@ -117,7 +117,8 @@ type kernel struct {
 	specs    [decl.MaxSpecs]uint32
 	threads  int // of a threadgroup
 	memory   uint32
-	params   uint64 // where the parameters are
+	params   uint64   // where the parameters are
+	sized    []uint64 // where they are for each capacity of the caches; nil if they do not depend on it
 	label    driver.Label
 }
 
@@ -289,6 +290,12 @@ func (l *loader) tables() error {
 	put(make([]byte, decl.ParamBytes)) // zeros at 0, which serve what has none
 	for i := range t.Cmds {
 		d.kernels[i].params = put(t.Cmds[i].Param[:])
+	}
+	for _, capacity := range d.caches.Capacities() {
+		for _, i := range d.caches.Cmds {
+			p := d.caches.Params(i, capacity)
+			d.kernels[i].sized = append(d.kernels[i].sized, put(p[:]))
+		}
 	}
 	d.programs = make([]program, len(t.Programs))
 	for i := range t.Programs {

@@ -77,11 +77,33 @@ const align = 256
 // below it.
 const largestBuffer = 4 << 30
 
-// slots allocates the slots of a scope that have no place yet, several in a
-// buffer, and returns the buffers and their bytes. A slot is never cut.
+// slots allocates the slots of a scope that have no place yet and stay where they
+// are, and returns the buffers and their bytes.
 func (d *Device) slots(o *owned, t *table.Table, scope table.Scope, at []place) (buffers []driver.Buffer, size uint64, err error) {
+	var parts []part
+	for i := range t.Slots {
+		if t.Slots[i].Scope == scope && at[i].buffer == 0 && !d.caches.Has(i) {
+			parts = append(parts, part{i, t.Slots[i].Size})
+		}
+	}
+	buffers, size, err = d.fit(o, t, parts, at)
+	if err != nil {
+		return nil, 0, fmt.Errorf("metal: slots of the %v: %w", scope, err)
+	}
+	return buffers, size, nil
+}
+
+// part is a slot, and how many bytes it is to have.
+type part struct {
+	slot int
+	size uint64
+}
+
+// fit allocates slots, several in a buffer, and returns the buffers and their
+// bytes. A slot is never cut.
+func (d *Device) fit(o *owned, t *table.Table, parts []part, at []place) (buffers []driver.Buffer, size uint64, err error) {
 	limit := min(d.properties.MaxBuffer, largestBuffer)
-	var in []int // slots of the next buffer
+	var in []part // of the next buffer
 	var end uint64
 	flush := func() error {
 		b, mem, err := o.buffer(end)
@@ -90,32 +112,25 @@ func (d *Device) slots(o *owned, t *table.Table, scope table.Scope, at []place) 
 			return err
 		}
 		buffers, size = append(buffers, b), size+end
-		for _, i := range in {
-			at[i].buffer = b
-			at[i].mem = mem[at[i].offset:][:t.Slots[i].Size:t.Slots[i].Size]
+		for _, p := range in {
+			to := &at[p.slot]
+			to.buffer, to.mem = b, mem[to.offset:][:p.size:p.size]
 		}
 		in, end = nil, 0
 		return nil
 	}
-	for i := range t.Slots {
-		s := &t.Slots[i]
-		if s.Scope != scope || at[i].buffer != 0 {
-			continue
-		}
-		n := (s.Size + align - 1) &^ (align - 1)
-		if s.Size > limit || n > limit {
-			return nil, 0, fmt.Errorf("metal: slots of the %v: slot %s: %d bytes are more than a buffer's %d", scope, s.Name, s.Size, limit)
+	for _, p := range parts {
+		n := (p.size + align - 1) &^ (align - 1)
+		if p.size > limit || n > limit {
+			return nil, 0, fmt.Errorf("slot %s: %d bytes are more than a buffer's %d", t.Slots[p.slot].Name, p.size, limit)
 		}
 		if end+n > limit {
 			if err := flush(); err != nil {
-				return nil, 0, fmt.Errorf("metal: slots of the %v: %w", scope, err)
+				return nil, 0, err
 			}
 		}
-		at[i].offset = end
-		in, end = append(in, i), end+n
+		at[p.slot].offset = end
+		in, end = append(in, p), end+n
 	}
-	if err := flush(); err != nil {
-		return nil, 0, fmt.Errorf("metal: slots of the %v: %w", scope, err)
-	}
-	return buffers, size, nil
+	return buffers, size, flush()
 }

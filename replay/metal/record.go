@@ -32,14 +32,14 @@ func (d *Device) record(s *session, blocks []driver.Buffer) error {
 		return fmt.Errorf("metal: %d commands are more than the %d of an indirect command buffer", len(s.cmds), maxRecorded)
 	}
 	var err error
-	if s.read, err = array[driver.Object](&s.own, len(d.weights)+1); err != nil {
+	if s.read, err = array[driver.Object](&s.made, len(d.weights)+1); err != nil {
 		return err
 	}
 	copy(s.read, d.weights)
 	s.read[len(d.weights)] = d.params
 	s.patches = make([]uint32, len(t.Programs))
 	for flight := range flights {
-		written, err := array[driver.Object](&s.own, len(blocks)+len(d.scratch)+1)
+		written, err := array[driver.Object](&s.made, len(blocks)+len(d.scratch)+1)
 		if err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (d *Device) record(s *session, blocks []driver.Buffer) error {
 		if err != nil {
 			return fmt.Errorf("metal: recording of %d commands: %w", len(s.cmds), err)
 		}
-		s.own.add(r)
+		s.made.add(r)
 		s.recordings[flight] = r
 		bound := &driver.Bound{Params: d.params, Second: d.seconds[flight], Step: s.step.buffer, StepOffset: s.step.offset}
 		if err := d.drv.Record(r, 0, s.cmds[:len(t.Cmds)], bound); err != nil {

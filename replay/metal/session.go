@@ -1,6 +1,8 @@
 package metal
 
 import (
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -33,14 +35,32 @@ type session struct {
 	mem  []place // by slot
 	step place
 
-	cmds []driver.Command // by command of the table; of mode record, then the patches
+	cmds   []driver.Command // by command of the table; of mode record, then the patches
+	blocks []driver.Buffer  // of the slots that stay where they are
+	grown
+
+	progress progress
+}
+
+// grown is what Grow makes anew.
+type grown struct {
+	room int    // positions of the caches
+	kv   owned  // their buffers
+	size uint64 // of these
+
 	// Of mode record.
+	made       owned
 	recordings [flights]driver.Recording
 	patches    []uint32 // by program, the first of its patches
 	written    [flights][]driver.Object
 	read       []driver.Object
+}
 
-	progress progress
+// free gives everything back that a session has.
+func (s *session) free() {
+	s.made.free()
+	s.kv.free()
+	s.own.free()
 }
 
 // backend is the device as package device calls it.
@@ -55,27 +75,36 @@ func (d backend) Open() (s *session, size uint64, err error) {
 
 // Free frees a session.
 func (backend) Free(s *session) error {
-	s.own.free()
+	s.free()
 	return nil
 }
 
-func (backend) Write(s *session, slot uint32, offset uint64, p []byte) error {
-	copy(s.mem[slot].mem[offset:], p)
+func (d backend) Write(s *session, slot uint32, offset uint64, p []byte) error {
+	return d.move(s, slot, offset, len(p), func(mem []byte, part device.Part) { copy(mem, p[part.From:part.To]) })
+}
+
+func (d backend) Read(s *session, slot uint32, offset uint64, p []byte) error {
+	return d.move(s, slot, offset, len(p), func(mem []byte, part device.Part) { copy(p[part.From:part.To], mem) })
+}
+
+// move calls f with where n bytes of a slot are.
+func (d *Device) move(s *session, slot uint32, offset uint64, n int, f func(mem []byte, part device.Part)) error {
+	err := d.caches.Parts(slot, s.room, offset, n, func(part device.Part) error {
+		f(s.mem[slot].mem[part.Offset:], part)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("metal: %w", err)
+	}
 	return nil
 }
 
-func (backend) Read(s *session, slot uint32, offset uint64, p []byte) error {
-	copy(p, s.mem[slot].mem[offset:])
-	return nil
-}
-
-// fill gives a session its memory, its commands and what its mode needs, and
-// returns what its slots take.
+// fill gives a session the slots that stay where they are and its commands, and
+// returns what the slots take. Without rows in the caches nothing is encoded.
 func (d *Device) fill(s *session) (size uint64, err error) {
 	t := d.table
 	s.mem = append([]place{}, d.model...)
-	blocks, size, err := d.slots(&s.own, t, table.ScopeSession, s.mem)
-	if err != nil {
+	if s.blocks, size, err = d.slots(&s.own, t, table.ScopeSession, s.mem); err != nil {
 		return 0, err
 	}
 	_, step, _ := t.Slot(table.SlotStep) // Load made sure that there is one
@@ -85,9 +114,6 @@ func (d *Device) fill(s *session) (size uint64, err error) {
 	}
 	for i := range t.Cmds {
 		d.command(s, &s.cmds[i], i)
-	}
-	if d.o.Mode == modeRecord {
-		return size, d.record(s, blocks)
 	}
 	return size, nil
 }
@@ -99,6 +125,9 @@ func (d *Device) command(s *session, to *driver.Command, i int) {
 		Pipeline: k.pipeline.Handle, Params: k.params, SecondAt: uint64(i) * decl.SecondBytes, Label: k.label,
 		Groups: c.Grid, Threads: c.Threadgroup, ThreadgroupMemory: k.memory, Barrier: c.Barrier,
 		Patch: uint8(c.Patch.Kind()), PatchOffset: c.PatchOffset,
+	}
+	if k.sized != nil && s.room > 0 {
+		to.Params = k.sized[slices.Index(d.caches.Capacities(), s.room)]
 	}
 	if c.Patch&table.PatchRows != 0 {
 		to.Rows = 1

@@ -68,7 +68,9 @@ type Span struct {
 // flight. The buffer is the device's and holds other slots too. It is there
 // until the session is closed, or for slots of the model until the device is;
 // retained, it lasts longer, but not the bytes of weights that stay in their
-// file. Weights must not be written to.
+// file. A KV cache moves when it grows, which Reserve keeps a submission from; it has
+// the rows that there is room for, of each head, and none before the first submission
+// or Reserve. Weights must not be written to.
 func (d *Device) Span(id table.SessionID, slot uint32) (at Span, err error) {
 	err = d.queue.View(id, func(s *session) error {
 		if uint64(slot) >= uint64(len(s.mem)) {
@@ -78,7 +80,7 @@ func (d *Device) Span(id table.SessionID, slot uint32) (at Span, err error) {
 		if p.buffer == 0 {
 			return fmt.Errorf("metal: slot %s has no bytes", d.table.Slots[slot].Name)
 		}
-		at = Span{Buffer: p.buffer.Pointer(), Offset: p.offset, Size: d.table.Slots[slot].Size}
+		at = Span{Buffer: p.buffer.Pointer(), Offset: p.offset, Size: uint64(len(p.mem))}
 		return nil
 	})
 	return at, err

@@ -85,6 +85,26 @@ func (d *Device) NewSession() (table.SessionID, error) {
 	return d.next, nil
 }
 
+// Reserve implements replay.Device. There are no KV caches here.
+func (d *Device) Reserve(table.SessionID, int) error { return nil }
+
+// Fork implements replay.Device.
+func (d *Device) Fork(id table.SessionID, _ int) (table.SessionID, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	from, ok := d.sessions[id]
+	if !ok {
+		return 0, fmt.Errorf("null: no session %d", id)
+	}
+	slots := map[uint32][]byte{}
+	for i, b := range from {
+		slots[i] = slices.Clone(b)
+	}
+	d.next++
+	d.sessions[d.next] = slots
+	return d.next, nil
+}
+
 // CloseSession implements replay.Device.
 func (d *Device) CloseSession(id table.SessionID) error {
 	d.mu.Lock()

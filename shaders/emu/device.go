@@ -255,6 +255,35 @@ func (d *Device) NewSession() (table.SessionID, error) {
 	return s.id, nil
 }
 
+// Reserve has nothing to do: the KV caches are there for the whole context.
+func (d *Device) Reserve(table.SessionID, int) error { return nil }
+
+// Fork makes a session with the contents of an idle one's slots.
+func (d *Device) Fork(id table.SessionID, _ int) (table.SessionID, error) {
+	to, err := d.NewSession()
+	if err != nil {
+		return 0, err
+	}
+	d.mu.Lock()
+	s, fork := d.sessions[id], d.sessions[to]
+	switch {
+	case s == nil:
+		err = ErrSession
+	case s.job != nil:
+		err = ErrBusy
+	}
+	for i := range d.t.Slots {
+		if err == nil && s.own[i] {
+			copy(fork.mem[i], s.mem[i])
+		}
+	}
+	d.mu.Unlock()
+	if err != nil {
+		return 0, errors.Join(err, d.CloseSession(to))
+	}
+	return to, nil
+}
+
 // CloseSession waits for the session's submission and frees its slots.
 func (d *Device) CloseSession(id table.SessionID) error {
 	d.mu.Lock()

@@ -206,6 +206,11 @@ func (d *Driver) MemcpyDtoHAsync(dst []byte, src Ptr, s Stream) error {
 	return d.hot(cuMemcpyDtoHAsync, uintptr(unsafe.Pointer(unsafe.SliceData(dst))), uintptr(src), uintptr(len(dst)), uintptr(s))
 }
 
+// MemcpyDtoDAsync copies n bytes of the device to others of it.
+func (d *Driver) MemcpyDtoDAsync(dst, src Ptr, n uint64, s Stream) error {
+	return d.hot(cuMemcpyDtoDAsync, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
+}
+
 // StreamCreate makes a stream that does not wait for the default one.
 func (d *Driver) StreamCreate() (Stream, error) {
 	const nonBlocking = 1

@@ -25,6 +25,7 @@ const (
 	cuMemsetD8Async
 	cuMemcpyHtoDAsync
 	cuMemcpyDtoHAsync
+	cuMemcpyDtoDAsync
 	cuStreamCreate
 	cuStreamDestroy
 	cuStreamSynchronize
@@ -76,6 +77,7 @@ var symbolNames = [symbols]string{
 	cuMemsetD8Async:           "cuMemsetD8Async",
 	cuMemcpyHtoDAsync:         "cuMemcpyHtoDAsync_v2",
 	cuMemcpyDtoHAsync:         "cuMemcpyDtoHAsync_v2",
+	cuMemcpyDtoDAsync:         "cuMemcpyDtoDAsync_v2",
 	cuStreamCreate:            "cuStreamCreate",
 	cuStreamDestroy:           "cuStreamDestroy_v2",
 	cuStreamSynchronize:       "cuStreamSynchronize",

@@ -335,6 +335,19 @@ int cuMemcpyHtoDAsync_v2(dptr dst, const void *src, size_t n, object *s) {
 }
 
 // To pageable memory the copy is done before the call returns.
+int cuMemcpyDtoDAsync_v2(dptr dst, dptr src, size_t n, object *s) {
+    int e = enter("cuMemcpyDtoDAsync", 2);
+    if (!e && (!host(dst, n) || !host(src, n))) e = complain("cuMemcpyDtoDAsync", "outside of device memory");
+    if (!e && dst < src + n && src < dst + n) e = complain("cuMemcpyDtoDAsync", "ranges overlap");
+    if (!e) {
+        op *o = op_new(s, OP_MOVE);
+        if (!o) return leave(complain("cuMemcpyDtoDAsync", "no such stream"));
+        o->dst = dst, o->from = src, o->n = n;
+        submit(s);
+    }
+    return leave(e);
+}
+
 int cuMemcpyDtoHAsync_v2(void *dst, dptr src, size_t n, object *s) {
     int e = enter("cuMemcpyDtoHAsync", 2);
     if (!e && !host(src, n)) e = complain("cuMemcpyDtoHAsync", "outside of device memory");

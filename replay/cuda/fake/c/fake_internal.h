@@ -12,7 +12,7 @@ enum { ZONE = 64, POISON = 0xff }; // float32 and float16 NaN
 
 typedef struct object object;
 
-enum what { OP_SET, OP_TO_DEVICE, OP_TO_HOST, OP_RECORD, OP_WAIT, OP_LAUNCH, OP_GRAPH };
+enum what { OP_SET, OP_TO_DEVICE, OP_TO_HOST, OP_MOVE, OP_RECORD, OP_WAIT, OP_LAUNCH, OP_GRAPH };
 
 // A kernel launch, of a stream or a node.
 typedef struct {
@@ -29,7 +29,7 @@ typedef struct {
 typedef struct op {
     struct op *next;
     enum what what;
-    dptr dst;
+    dptr dst, from;
     uint64_t n;
     int value;
     const void *src;

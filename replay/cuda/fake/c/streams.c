@@ -148,6 +148,9 @@ static void execute(op *o) {
     case OP_TO_HOST:
         if ((p = host(o->dst, o->n)) && !F.sticky) memcpy(o->out, p, o->n);
         break;
+    case OP_MOVE:
+        if ((p = host(o->dst, o->n)) && host(o->from, o->n)) memcpy(p, host(o->from, o->n), o->n);
+        break;
     case OP_RECORD:
         if (object_find(o->event, EVENT)) {
             o->event->when = now();

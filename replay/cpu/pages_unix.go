@@ -1,0 +1,19 @@
+//go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd || solaris
+
+package cpu
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// reserve returns n zeroed bytes, n > 0, whose pages take memory when they are
+// written, and what gives them back.
+func reserve(n int) (b []byte, release func() error, err error) {
+	if b, err = unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|noReserve); err != nil {
+		return nil, nil, fmt.Errorf("%d bytes of address space: %w", n, err)
+	}
+	smallPages(b)
+	return b, func() error { return unix.Munmap(b) }, nil
+}

@@ -1,0 +1,85 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// Grow gives a session larger caches, with the rows that it has, and makes anew what
+// the mode has made of their addresses.
+func (d backend) Grow(s *session, positions int) (room device.Room, err error) {
+	if err := d.enter(); err != nil {
+		return room, err
+	}
+	defer d.leave(&err)
+	old, mem := s.grown, slices.Clone(s.mem)
+	s.grown = grown{room: d.caches.Capacity(positions), kv: owned{drv: d.drv}, made: owned{drv: d.drv}}
+	err = d.moveCaches(s, mem, old.room)
+	if err == nil {
+		for _, c := range d.caches.Cmds {
+			d.bind(s, c)
+		}
+		err = d.mode.prepare(d.Device, s)
+	}
+	if err != nil {
+		err = errors.Join(err, s.made.free(), s.kv.free())
+		s.grown, s.mem = old, mem
+		for _, c := range d.caches.Cmds {
+			d.bind(s, c)
+		}
+		return room, err
+	}
+	room = device.Room{Positions: s.room, Bytes: s.size + s.arrays}
+	room.Most = room.Bytes + old.size + old.arrays
+	return room, errors.Join(old.made.free(), old.kv.free())
+}
+
+// moveCaches allocates a session's caches and copies the rows that it has.
+func (d *Device) moveCaches(s *session, old []driver.Ptr, room int) error {
+	s.size = d.caches.Place(s.room, align, func(slot int, at uint64) { s.mem[slot] = driver.Ptr(at) })
+	base, err := d.zeroed(&s.kv, s.size)
+	if err != nil {
+		return fmt.Errorf("cuda: KV caches for %d positions: %w", s.room, err)
+	}
+	d.caches.Place(s.room, align, func(slot int, at uint64) { s.mem[slot] = base + driver.Ptr(at) })
+	if room == 0 {
+		return nil
+	}
+	return d.moveRows(s.mem, old, s.room, room, room)
+}
+
+// moveRows copies the rows of so many positions from caches to others, of sessions
+// with room for some, and waits.
+func (d *Device) moveRows(to, from []driver.Ptr, toRoom, fromRoom, positions int) error {
+	err := d.caches.Move(toRoom, fromRoom, positions, func(slot int, dst, src, n uint64) error {
+		return d.drv.MemcpyDtoDAsync(to[slot]+driver.Ptr(dst), from[slot]+driver.Ptr(src), n, d.transfer)
+	})
+	if e := d.drv.StreamSynchronize(d.transfer); err == nil {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("cuda: copying KV caches: %w", err)
+	}
+	return nil
+}
+
+// Copy copies the slots of a session, of caches the rows in use.
+func (d backend) Copy(to, from *session, positions int) (err error) {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave(&err)
+	for i := range d.table.Slots {
+		if s := &d.table.Slots[i]; d.fixed(d.table, i, table.ScopeSession) {
+			if err := d.drv.MemcpyDtoDAsync(to.mem[i], from.mem[i], s.Size, d.transfer); err != nil {
+				return fmt.Errorf("cuda: slot %s: %w", s.Name, err)
+			}
+		}
+	}
+	return d.moveRows(to.mem, from.mem, to.room, from.room, positions)
+}

@@ -1,0 +1,96 @@
+package cuda
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola/replay/cuda/fake"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// TestGrow writes rows of caches, of which there are more with each step up to the
+// context: they stay, fewer bytes are taken than for the context, and the session
+// decodes the tokens that others do. A fork has what was written, and no more.
+func TestGrow(t *testing.T) {
+	m := tiny(t, "llama")
+	caches := m.t.KVCaches()
+	if len(caches) == 0 {
+		t.Fatal("the model has no caches that grow")
+	}
+	for _, mode := range Modes() {
+		drv := fake.New(t)
+		d := load(t, drv, mode, m)
+		want := chains(t, d, begun(t, d), 60, 7)
+		id := begun(t, d)
+		row := func(c *table.KVCache, head uint32, p int) []byte {
+			return bytes.Repeat([]byte{byte(int(c.Slot)*31 + int(head)*7 + p)}, int(c.RowSize))
+		}
+		check := func(id table.SessionID, positions int) {
+			t.Helper()
+			for i := range caches {
+				c := &caches[i]
+				for head := range c.Heads {
+					at, n := c.Span(head, 0, uint32(positions))
+					got := make([]byte, n)
+					if err := d.Read(id, c.Slot, at, got); err != nil {
+						t.Fatal(err)
+					}
+					for p := range positions {
+						if !bytes.Equal(got[p*int(c.RowSize):][:c.RowSize], row(c, head, p)) {
+							t.Fatalf("%s: slot %d, head %d, row %d of %d", mode, c.Slot, head, p, positions)
+						}
+					}
+				}
+			}
+		}
+		var written int
+		for _, positions := range []int{10, 256, 257, 300, int(m.t.Header.Context)} {
+			if err := d.Reserve(id, positions); err != nil {
+				t.Fatal(err)
+			}
+			check(id, written)
+			for i := range caches {
+				for head := range caches[i].Heads {
+					for p := written; p < positions; p++ {
+						at, _ := caches[i].Span(head, uint32(p), uint32(p+1))
+						if err := d.Write(id, caches[i].Slot, at, row(&caches[i], head, p)); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+			written = positions
+			if mem := d.Memory(); int(mem.Weights+mem.Sessions+mem.Executor) != drv.Used() || mem.Kinds[table.SlotKV].Peak < mem.Kinds[table.SlotKV].Active {
+				t.Errorf("%s: %+v, the driver has %d", mode, mem, drv.Used())
+			}
+			if written == 300 {
+				fork, err := d.Fork(id, 280)
+				if err != nil {
+					t.Fatal(err)
+				}
+				check(fork, 280)
+				if err := d.CloseSession(fork); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		check(id, written)
+		if got := chains(t, d, id, 60, 7); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", mode, got, want)
+		}
+		small := begun(t, d)
+		if err := d.Write(small, caches[0].Slot, 0, []byte{1}); err == nil {
+			t.Errorf("%s: a row of a new session was written", mode)
+		}
+		if err := d.Reserve(small, 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Write(small, caches[0].Slot, 0, []byte{1}); err != nil {
+			t.Errorf("%s: a row: %v", mode, err)
+		}
+		if at, _ := caches[0].Span(0, 400, 401); d.Write(small, caches[0].Slot, at, []byte{1}) == nil {
+			t.Errorf("%s: a row that is not there was written", mode)
+		}
+	}
+}

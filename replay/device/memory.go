@@ -1,0 +1,65 @@
+package device
+
+import "github.com/pianola-engine/pianola/table"
+
+// loadedMemory begins the account with what a backend says of what it has loaded.
+// q.mu must be held.
+func (q *Queue[S]) loadedMemory(m table.Memory) {
+	q.memory = m
+	q.use(table.SlotWeight, m.Weights+m.Mapped, 0)
+	q.use(table.SlotScratch, q.slots(table.ScopeExecutor, table.SlotScratch), 0)
+}
+
+// slots returns the bytes of the table's slots of a scope and kind.
+func (q *Queue[S]) slots(scope table.Scope, kind table.SlotKind) (size uint64) {
+	for i := range q.table.Slots {
+		if s := &q.table.Slots[i]; s.Scope == scope && s.Kind == kind {
+			size += s.Size
+		}
+	}
+	return size
+}
+
+// use adds to what a kind of slots takes, and takes away. q.mu must be held.
+func (q *Queue[S]) use(kind table.SlotKind, more, less uint64) {
+	u := &q.memory.Kinds[kind]
+	u.Active += more - less
+	u.Peak = max(u.Peak, u.Active)
+}
+
+// account notes what a session takes now: its KV caches, which took most
+// meanwhile, and the rest; 0 and 0 once it is freed.
+func (q *Queue[S]) account(s *session[S], fixed, kv, most uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if most > kv {
+		q.use(table.SlotKV, most, s.kv)
+		s.kv, q.memory.Sessions = most, q.memory.Sessions+most-s.kv
+	}
+	q.use(table.SlotKV, kv, s.kv)
+	// The rest is there or not: a slot of each other kind.
+	if (fixed > 0) != (s.fixed > 0) {
+		for kind := range q.memory.Kinds {
+			if k := table.SlotKind(kind); k != table.SlotKV {
+				if n := q.slots(table.ScopeSession, k); fixed > 0 {
+					q.use(k, n, 0)
+				} else {
+					q.use(k, 0, n)
+				}
+			}
+		}
+	}
+	q.memory.Sessions += fixed + kv - s.fixed - s.kv
+	s.fixed, s.kv = fixed, kv
+}
+
+// Memory says what the device holds.
+func (b Base[S]) Memory() table.Memory {
+	q := b.q
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.loaded || q.closed {
+		return table.Memory{}
+	}
+	return q.memory
+}

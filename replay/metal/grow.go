@@ -1,0 +1,77 @@
+package metal
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/replay/metal/driver"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// Grow gives a session larger caches, with the rows that it has, and binds and records
+// its commands anew.
+func (d backend) Grow(s *session, positions int) (room device.Room, err error) {
+	old, mem := s.grown, slices.Clone(s.mem)
+	s.grown = grown{room: d.caches.Capacity(positions), kv: owned{drv: d.drv}, made: owned{drv: d.drv}}
+	blocks, err := d.moveCaches(s, mem, old.room)
+	if err == nil {
+		d.bindCaches(s)
+		if d.o.Mode == modeRecord {
+			err = d.record(s, append(blocks, s.blocks...))
+		}
+	}
+	if err != nil {
+		s.made.free()
+		s.kv.free()
+		s.grown, s.mem = old, mem
+		d.bindCaches(s)
+		return room, err
+	}
+	old.made.free()
+	old.kv.free()
+	return device.Room{Positions: s.room, Bytes: s.size, Most: s.size + old.size}, nil
+}
+
+// bindCaches binds the commands that have caches to where these are now.
+func (d *Device) bindCaches(s *session) {
+	for _, c := range d.caches.Cmds {
+		d.command(s, &s.cmds[c], c)
+	}
+}
+
+// moveCaches allocates a session's caches, copies the rows that it has and returns
+// their buffers.
+func (d *Device) moveCaches(s *session, old []place, room int) (blocks []driver.Buffer, err error) {
+	var parts []part
+	d.caches.Each(s.room, func(own table.KVCache) {
+		s.mem[own.Slot] = place{}
+		parts = append(parts, part{int(own.Slot), own.Size()})
+	})
+	if blocks, s.size, err = d.fit(&s.kv, d.table, parts, s.mem); err != nil {
+		return nil, fmt.Errorf("metal: KV caches for %d positions: %w", s.room, err)
+	}
+	if room > 0 {
+		err = d.moveRows(s.mem, old, s.room, room, room)
+	}
+	return blocks, err
+}
+
+// moveRows copies the rows of so many positions from caches to others, of sessions
+// with room for some. The host does it: the memory is its own, too.
+func (d *Device) moveRows(to, from []place, toRoom, fromRoom, positions int) error {
+	return d.caches.Move(toRoom, fromRoom, positions, func(slot int, dst, src, n uint64) error {
+		copy(to[slot].mem[dst:][:n], from[slot].mem[src:])
+		return nil
+	})
+}
+
+// Copy copies the slots of a session, of caches the rows in use.
+func (d backend) Copy(to, from *session, positions int) error {
+	for i := range d.table.Slots {
+		if d.table.Slots[i].Scope == table.ScopeSession && !d.caches.Has(i) {
+			copy(to.mem[i].mem, from.mem[i].mem)
+		}
+	}
+	return d.moveRows(to.mem, from.mem, to.room, from.room, positions)
+}

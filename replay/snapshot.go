@@ -1,0 +1,287 @@
+package replay
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// A snapshot is a session's context on disk. All integers are little-endian.
+//
+//	 0  magic      "PIANOLS\x1a"
+//	 8  version    u32, SnapshotVersion
+//	12  flags      u32: 1: a token is pending
+//	16  model      [32]u8, the table's fingerprint of the model
+//	48  table      [32]u8, fingerprint of the table
+//	80  context    u32, the table's
+//	84  positions  u32, in the KV caches
+//	88  written    u32, positions that a rotating cache has seen
+//	92  vocab      u32, the table's
+//	96  tokens     u32 each: of all positions, then the pending one
+//	    logits     [vocab] float32 that the pending token was chosen from, if there is one
+//	    rows       of the KV caches, those that are in use
+//	    checksum   SHA-256 of all bytes before it
+//
+// Rows come in blocks of snapshotRows, so that who restores needs memory for no
+// more than has come: of each block the rows of every cache in the order of slots, of
+// each head in turn. They are as the table's slots have them, so that any device goes
+// on from them that replays the table. A session whose table has caches that cannot be
+// told apart in rows has them in whole.
+const (
+	snapshotMagic  = "PIANOLS\x1a"
+	snapshotHeader = 96
+	snapshotRows   = 256
+
+	flagPending = 1
+)
+
+// SnapshotVersion is the version of the format that Snapshot writes and Restore
+// reads.
+const SnapshotVersion = 1
+
+// Why a snapshot is refused. Errors of Restore wrap one of them, or are the
+// reader's, the device's or ErrClosed.
+var (
+	ErrNotSnapshot     = errors.New("replay: not a snapshot of a session")
+	ErrSnapshotVersion = errors.New("replay: unknown version of the snapshot format")
+	ErrSnapshotModel   = errors.New("replay: the snapshot is of another model")
+	ErrSnapshotTable   = errors.New("replay: the snapshot is of another table of this model")
+	ErrSnapshotDamaged = errors.New("replay: the snapshot is damaged")
+)
+
+// Snapshot writes the context to w: its tokens, the logits of the pending one, and
+// what is in use of the KV caches. Stop ids and other options are not part of it.
+func (s *Session) Snapshot(w io.Writer) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	sum := sha256.New()
+	out := bufio.NewWriterSize(w, 1<<18)
+	if err := s.snapshot(io.MultiWriter(out, sum)); err != nil {
+		return s.closedOr(err)
+	}
+	if _, err := out.Write(sum.Sum(nil)); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+func (s *Session) snapshot(w io.Writer) error {
+	fingerprint, err := s.m.fingerprint()
+	if err != nil {
+		return err
+	}
+	h := &s.m.t.Header
+	b := append(make([]byte, 0, snapshotHeader), snapshotMagic...)
+	flags := uint32(0)
+	if s.pending {
+		flags = flagPending
+	}
+	le := binary.LittleEndian
+	b = le.AppendUint32(b, SnapshotVersion)
+	b = le.AppendUint32(b, flags)
+	b = append(b, h.ModelFP[:]...)
+	b = append(b, fingerprint[:]...)
+	for _, v := range []uint32{h.Context, uint32(s.n), uint32(s.high), h.Vocab} {
+		b = le.AppendUint32(b, v)
+	}
+	if _, err := w.Write(b); err != nil {
+		return err
+	}
+	return s.eachPart(func(slot uint32, offset uint64, p []byte, _ int) error {
+		if err := s.m.dev.Read(s.id, slot, offset, p); err != nil {
+			return err
+		}
+		_, err := w.Write(p)
+		return err
+	})
+}
+
+// eachPart calls f with each part of the session's slots that a snapshot has, in
+// order: where it is, room for its bytes, and the positions that the KV caches must
+// have room for.
+func (s *Session) eachPart(f func(slot uint32, offset uint64, p []byte, positions int) error) error {
+	tokens := s.n
+	if s.pending {
+		tokens++
+	}
+	if tokens > 0 {
+		if err := f(s.m.tokens, 0, s.bytes[:4*tokens], 0); err != nil {
+			return err
+		}
+	}
+	if s.pending {
+		if err := f(s.m.logits, 0, make([]byte, 4*s.m.t.Header.Vocab), 0); err != nil {
+			return err
+		}
+	}
+	if s.n == 0 {
+		return nil
+	}
+	if s.m.caches == nil {
+		return s.eachSlot(f)
+	}
+	var buf []byte
+	for from := 0; from < s.n; from += snapshotRows {
+		positions := min(from+snapshotRows, s.n)
+		for i := range s.m.caches {
+			c := &s.m.caches[i]
+			first, end := c.Used(from), c.Used(positions)
+			for head := range c.Heads {
+				offset, size := c.Span(head, first, end)
+				if size == 0 {
+					continue
+				}
+				if uint64(len(buf)) < size {
+					buf = make([]byte, size)
+				}
+				if err := f(c.Slot, offset, buf[:size], positions); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// eachSlot calls f with the KV caches in whole.
+func (s *Session) eachSlot(f func(slot uint32, offset uint64, p []byte, positions int) error) error {
+	buf := make([]byte, 1<<18)
+	for i := range s.m.t.Slots {
+		slot := &s.m.t.Slots[i]
+		if slot.Kind != table.SlotKV {
+			continue
+		}
+		for at := uint64(0); at < slot.Size; at += uint64(len(buf)) {
+			p := buf[:min(uint64(len(buf)), slot.Size-at)]
+			if err := f(uint32(i), at, p, int(s.m.t.Header.Context)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Restore returns a session with the context of a snapshot, which must be of this
+// table; the device may be another one than wrote it. It reads no byte behind the
+// snapshot. Memory is allocated as rows come, so that a file cannot ask for more than
+// it has.
+func (m *Model) Restore(r io.Reader, o SessionOptions) (*Session, error) {
+	s, err := m.NewSession(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.restore(r); err != nil {
+		return nil, errors.Join(s.closedOr(err), s.Close())
+	}
+	return s, nil
+}
+
+func (s *Session) restore(r io.Reader) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	in := &snapshotReader{r: r, sum: sha256.New()}
+	to, err := s.m.readHeader(in)
+	if err != nil {
+		return err
+	}
+	s.place = to
+	vocab := s.m.t.Header.Vocab
+	err = s.eachPart(func(slot uint32, offset uint64, p []byte, positions int) error {
+		if err := in.read(p); err != nil {
+			return err
+		}
+		for i := 0; slot == s.m.tokens && i < len(p); i += 4 {
+			if id := binary.LittleEndian.Uint32(p[i:]); id >= vocab {
+				return fmt.Errorf("%w: token %d: id %d is not in 0..%d", ErrSnapshotDamaged, i/4, id, vocab-1)
+			}
+		}
+		if positions > 0 {
+			if err := s.m.dev.Reserve(s.id, positions); err != nil {
+				return err
+			}
+		}
+		return s.m.dev.Write(s.id, slot, offset, p)
+	})
+	if err != nil {
+		return err
+	}
+	want := in.sum.Sum(nil)
+	var got [sha256.Size]byte
+	if err := in.read(got[:]); err != nil {
+		return err
+	}
+	if !bytes.Equal(got[:], want) {
+		return fmt.Errorf("%w: its checksum does not match", ErrSnapshotDamaged)
+	}
+	return nil
+}
+
+// snapshotReader reads a snapshot and sums it up.
+type snapshotReader struct {
+	r   io.Reader
+	at  uint64
+	sum hash.Hash
+}
+
+// read fills p.
+func (r *snapshotReader) read(p []byte) error {
+	n, err := io.ReadFull(r.r, p)
+	r.at += uint64(n)
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return fmt.Errorf("%w: it ends at byte %d", ErrSnapshotDamaged, r.at)
+	}
+	r.sum.Write(p)
+	return err
+}
+
+// readHeader reads what a snapshot begins with and checks that it is of the table.
+func (m *Model) readHeader(in *snapshotReader) (to place, err error) {
+	fingerprint, err := m.fingerprint()
+	if err != nil {
+		return to, err
+	}
+	var b [snapshotHeader]byte
+	if err := in.read(b[:len(snapshotMagic)+4]); err != nil {
+		if errors.Is(err, ErrSnapshotDamaged) {
+			err = ErrNotSnapshot
+		}
+		return to, err
+	}
+	u32 := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
+	if string(b[:len(snapshotMagic)]) != snapshotMagic {
+		return to, ErrNotSnapshot
+	}
+	if v := u32(8); v != SnapshotVersion {
+		return to, fmt.Errorf("%w: %d, this program reads %d", ErrSnapshotVersion, v, SnapshotVersion)
+	}
+	if err := in.read(b[12:]); err != nil {
+		return to, err
+	}
+	h := &m.t.Header
+	flags, n, high := u32(12), u32(84), u32(88)
+	switch {
+	case [32]byte(b[16:48]) != h.ModelFP:
+		return to, ErrSnapshotModel
+	case [32]byte(b[48:80]) != fingerprint:
+		return to, ErrSnapshotTable
+	case u32(80) != h.Context || u32(92) != h.Vocab:
+		return to, fmt.Errorf("%w: a context of %d and a vocabulary of %d are not the table's", ErrSnapshotDamaged, u32(80), u32(92))
+	case flags&^flagPending != 0:
+		return to, fmt.Errorf("%w: flags %#x", ErrSnapshotDamaged, flags)
+	case n > high || high > h.Context:
+		return to, fmt.Errorf("%w: %d of %d positions in a context of %d", ErrSnapshotDamaged, n, high, h.Context)
+	}
+	to = place{n: int(n), high: int(high), pending: flags&flagPending != 0}
+	return to, nil
+}

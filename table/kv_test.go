@@ -1,0 +1,103 @@
+package table
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// within returns the table as it is for a session whose caches have rows for so many
+// positions: with a context of as many.
+func (t *Table) within(positions int) *Table {
+	own := *t
+	own.Header.Context = uint32(positions)
+	own.Slots, own.Cmds = slices.Clone(t.Slots), slices.Clone(t.Cmds)
+	for i := range own.Cmds {
+		c := &own.Cmds[i]
+		if at, ok := c.CapacityParam(); ok {
+			c.putU32(at, min(c.u32(at), uint32(positions)))
+		}
+		if k, ok := decl.Lookup(c.Kernel); ok {
+			if at, _, ok := k.Param("ring"); ok {
+				c.putU32(at, uint32(positions+1))
+			}
+		}
+	}
+	for i := range own.Slots {
+		if own.Slots[i].Kind == SlotTokens {
+			own.Slots[i].Size = (uint64(positions) + 1) * 4
+		}
+	}
+	for _, c := range t.KVCaches() {
+		small := c.Within(positions)
+		own.Slots[c.Slot].Size = small.Size()
+	}
+	return &own
+}
+
+// TestWithin validates a table for every number of positions that a session's caches
+// may have rows for.
+func TestWithin(t *testing.T) {
+	tab := smallTable()
+	caches := tab.KVCaches()
+	if len(caches) == 0 {
+		t.Fatal("the table has no caches")
+	}
+	for n := int(tab.Header.Chunk); n <= int(tab.Header.Context); n++ { // before, a full chunk does not fit
+		if faults := tab.within(n).Validate(); len(faults) > 0 {
+			t.Fatalf("%d positions: %v", n, faults[0])
+		}
+	}
+	// The test sees what does not fit.
+	bad := tab.within(3)
+	bad.Slots[caches[0].Slot].Size--
+	if !slices.ContainsFunc(bad.Validate(), func(err error) bool {
+		return strings.Contains(err.Error(), "past the end of slot "+bad.Slots[caches[0].Slot].Name)
+	}) {
+		t.Error("a cache that is a byte too small was taken")
+	}
+}
+
+func TestKVCaches(t *testing.T) {
+	tab := smallTable()
+	for _, c := range tab.KVCaches() {
+		s := tab.Slots[c.Slot]
+		if c.Size() != s.Size || c.Heads != smallKVHeads || c.Rows != smallContext || c.RowSize != 2*smallHeadDim {
+			t.Errorf("slot %s of %d bytes: %+v", s.Name, s.Size, c)
+		}
+		if at, n := c.Span(1, 2, 5); at != uint64(smallContext+2)*c.RowSize || n != 3*c.RowSize {
+			t.Errorf("rows 2 to 4 of head 1: %d bytes at %d", n, at)
+		}
+		if c.Used(-1) != 0 || c.Used(3) != 3 || c.Used(1<<20) != smallContext || c.Within(0).Rows != 1 || c.Within(1<<20).Rows != smallContext {
+			t.Errorf("%+v: rows in use", c)
+		}
+	}
+	if got := tab.KVSlack(); got != smallContext {
+		t.Errorf("%d positions can be taken back, want all %d", got, smallContext)
+	}
+	// What commands do not agree on, or what is not rows of float16, stays in whole.
+	for name, change := range map[string]func(t *Table, cmd int){
+		"rows":   func(t *Table, cmd int) { at, _ := t.Cmds[cmd].CapacityParam(); t.Cmds[cmd].putU32(at, 1) },
+		"offset": func(t *Table, cmd int) { t.Cmds[cmd].Bind[cacheBinding(t, cmd)].Offset = 256 },
+		"size":   func(t *Table, cmd int) { t.Slots[t.Cmds[cmd].Bind[cacheBinding(t, cmd)].Slot].Size++ },
+		"unused": func(t *Table, _ int) {
+			t.Slots = append(t.Slots, Slot{Name: "kv.9.k", Kind: SlotKV, Scope: ScopeSession, Size: 64})
+		},
+	} {
+		tab := smallTable()
+		cmd := slices.IndexFunc(tab.Cmds, func(c Cmd) bool { _, ok := c.CapacityParam(); return ok })
+		change(tab, cmd)
+		if got := tab.KVCaches(); got != nil {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// cacheBinding returns a command's first binding of a cache.
+func cacheBinding(t *Table, cmd int) int {
+	return slices.IndexFunc(t.Cmds[cmd].Bind[:], func(b Binding) bool {
+		return b.Slot != NoSlot && t.Slots[b.Slot].Kind == SlotKV
+	})
+}
