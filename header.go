@@ -73,6 +73,9 @@ type CompileOptions struct {
 	NoRepack  bool
 	AllLogits bool
 	Sampler   string // the order of the sampler's stages, see Options
+	KV        string // what the KV cache has: "f16" or "", "q8_0"
+
+	KVSinks, KVWindow int // see Options
 }
 
 // Compile returns the model's table for a chip, which need not be here. It
@@ -105,7 +108,7 @@ func compilerInput(cfg *arch.Config, dir *weights.Directory, o CompileOptions) (
 func inputFor(cfg *arch.Config, dir *weights.Directory, c *chip.Chip, o CompileOptions) compiler.Input {
 	return compiler.Input{
 		Config: cfg, Tensors: dir, Chip: c,
-		Options: compiler.Options{Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Sampler: o.Sampler},
+		Options: compiler.Options{Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Sampler: o.Sampler, KV: o.KV, KVSinks: o.KVSinks, KVWindow: o.KVWindow},
 	}
 }
 

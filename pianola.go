@@ -70,9 +70,19 @@ type Options struct {
 	// sessions touched. Nothing is changed beyond the model.
 	RealTime bool
 
+	// KV is what the KV cache has: "f16" or "", or "q8_0", int8 with a float16
+	// scale for each 32, which is 17/32 of the memory. It needs heads whose size is a
+	// multiple of 32.
+	KV string
+	// With KVWindow, layers that see all positions see, and keep, the first KVSinks
+	// and the last KVWindow alone, at the distances that they have in the cache. The
+	// context may then be up to compiler.MaxEndless, whatever the model's is, in the
+	// memory of the window. A session with a Rollover goes on past that too.
+	KVSinks, KVWindow int
+
 	// Roll is a compiled table (see Compile) to replay instead of compiling
-	// one. It must be of this model and this chip. Context, NoFuse, AllLogits and
-	// Sampler are then the roll's.
+	// one. It must be of this model and this chip. Context, NoFuse, AllLogits,
+	// Sampler, KV, KVSinks and KVWindow are then the roll's.
 	Roll []byte
 	// AnyChip accepts a roll of another chip, which the CPU device can replay.
 	AnyChip bool
@@ -168,6 +178,7 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	} else {
 		m.t, err = compiler.Compile(inputFor(m.cfg, m.dir, on.chip, CompileOptions{
 			Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Sampler: o.Sampler,
+			KV: o.KV, KVSinks: o.KVSinks, KVWindow: o.KVWindow,
 		}))
 	}
 	if err != nil {

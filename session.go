@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"sync"
 	"time"
 
@@ -29,10 +30,14 @@ type SessionOptions struct {
 	// NoReuse prefills whole prompts (GenerateOptions.Whole) from their first token,
 	// whatever the context has in common with them.
 	NoReuse bool
+	// Rollover lets a full context go on with its first tokens and its last ones,
+	// so that a generation may be endless. The zero value ends it with
+	// ErrContextFull.
+	Rollover replay.Rollover
 }
 
 func (m *Model) replayOptions(o SessionOptions) replay.SessionOptions {
-	ro := replay.SessionOptions{Chain: o.Chain, ChainTime: o.ChainTime, Reserve: o.Reserve}
+	ro := replay.SessionOptions{Chain: o.Chain, ChainTime: o.ChainTime, Reserve: o.Reserve, Rollover: o.Rollover}
 	if o.ChainTime == 0 && m.realTime {
 		ro.ChainTime = RealTimeChain
 	}
@@ -52,7 +57,8 @@ type Session struct {
 	s  *replay.Session
 	mu sync.Mutex // held by the call in progress
 
-	reuse bool
+	reuse   bool
+	endless bool // a full context rolls over
 
 	statsMu sync.Mutex
 	stats   GenerateStats
@@ -64,7 +70,7 @@ func (m *Model) NewSession(o SessionOptions) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Session{m: m, s: s, reuse: !o.NoReuse}, nil
+	return &Session{m: m, s: s, reuse: !o.NoReuse, endless: o.Rollover != replay.Rollover{}}, nil
 }
 
 // Replay returns the session of package replay below this one: prompts and
@@ -85,14 +91,15 @@ func (s *Session) Len() int { return s.s.Len() }
 // Token is one generated token.
 type Token struct {
 	ID       int32
-	Position int    // in the context
+	Position int    // in the context; where that has rolled over, in the new one
 	Text     string // what it adds to the text; whole UTF-8 sequences, so that it may be empty
 	Stop     bool   // it is a stop id, or ends a stop string; no token follows
 }
 
 // GenerateOptions say how to generate.
 type GenerateOptions struct {
-	// MaxTokens bounds the tokens; 0 goes on to the end of the context.
+	// MaxTokens bounds the tokens; 0 goes on to the end of the context, without
+	// end if it rolls over.
 	MaxTokens int
 	// Sampling chooses tokens; the zero value is greedy.
 	Sampling Sampling
@@ -199,6 +206,9 @@ func (s *Session) generate(ctx context.Context, ids []int32, dec *tokenizer.Deco
 	g := &generation{s: s, dec: dec, stops: stops, yield: yield, start: time.Now(), limit: o.MaxTokens}
 	if g.limit == 0 {
 		g.limit = s.s.Context() // the context ends it first
+		if s.endless {
+			g.limit = math.MaxInt
+		}
 	}
 	before := s.s.Stats()
 	s.count(func(st *GenerateStats) { *st = GenerateStats{PromptTokens: len(ids)} })

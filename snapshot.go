@@ -32,7 +32,7 @@ func (s *Session) Fork() (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Session{m: s.m, s: f, reuse: s.reuse}, nil
+	return &Session{m: s.m, s: f, reuse: s.reuse, endless: s.endless}, nil
 }
 
 // Snapshot writes the context to w, so that Restore goes on from it: tokens, the
@@ -67,7 +67,7 @@ func (m *Model) Restore(r io.Reader, o SessionOptions) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Session{m: m, s: s, reuse: !o.NoReuse}, nil
+	return &Session{m: m, s: s, reuse: !o.NoReuse, endless: o.Rollover != replay.Rollover{}}, nil
 }
 
 // RestoreFile is Restore of a file.

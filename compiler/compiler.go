@@ -15,6 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
 	"github.com/pianola-engine/pianola/weights"
 )
 
@@ -26,10 +27,15 @@ type Tensors interface {
 
 // Options are the choices that change a table.
 type Options struct {
-	Context   int  // positions; 0: the smaller of 4096 and the model's
-	NoFuse    bool // one command for each operation
-	NoRepack  bool // matrices stay as the file has them
-	AllLogits bool // add a program that computes the logits of every prompt row
+	Context   int    // positions; 0: the smaller of 4096 and the model's
+	NoFuse    bool   // one command for each operation
+	NoRepack  bool   // matrices stay as the file has them
+	AllLogits bool   // add a program that computes the logits of every prompt row
+	KV        string // what the KV cache has: "f16" or "", "q8_0"
+
+	// Layers that see all positions see the first KVSinks and the last KVWindow;
+	// 0: all. The context may then be longer than the model's.
+	KVSinks, KVWindow int
 
 	// Sampler is the order of the sampler's stages, a preset's name or a list;
 	// see ParseSampler. "" is the first preset, "none" leaves the programs that
@@ -51,7 +57,35 @@ func (o Options) names() string {
 	if o.Sampler != "" {
 		names = append(names, "sampler="+o.Sampler)
 	}
+	if kind, _ := o.kv(); kind != decl.KVF16 {
+		names = append(names, "kv="+o.KV)
+	}
+	if o.KVWindow > 0 {
+		names = append(names, fmt.Sprintf("kv-sinks=%d kv-window=%d", o.KVSinks, o.KVWindow))
+	}
 	return strings.Join(names, " ")
+}
+
+// kv returns the constant that KV names.
+func (o Options) kv() (kind uint32, ok bool) {
+	if o.KV == "" {
+		return decl.KVF16, true
+	}
+	return decl.KVKind(o.KV)
+}
+
+// KVError says that a model cannot have a kind of KV cache.
+type KVError struct {
+	Kind    string
+	HeadDim int // 0: there is no such kind
+}
+
+// Error implements error.
+func (e *KVError) Error() string {
+	if e.HeadDim == 0 {
+		return fmt.Sprintf("compiler: there is no KV cache of kind %q; the kinds are %s", e.Kind, strings.Join(decl.KVKinds(), " and "))
+	}
+	return fmt.Sprintf("compiler: a KV cache of kind %s has blocks of %d elements, and the model's heads have %d", e.Kind, decl.KVBlock, e.HeadDim)
 }
 
 // DefaultContext is the context where none is asked for, if the model has as
@@ -109,6 +143,18 @@ func DumpAfter(in Input, pass string, w io.Writer) error {
 	return fmt.Errorf("compiler: no pass %q; the passes are %v", pass, PassNames())
 }
 
+// SinksError says that positions at the start and a window do not fit the model.
+type SinksError struct{ Sinks, Window, Max int }
+
+// Error implements error.
+func (e *SinksError) Error() string {
+	return fmt.Sprintf("compiler: the first %d positions and a window of %d are not at least 0 and 1, or more than the %d that the model has", e.Sinks, e.Window, e.Max)
+}
+
+// MaxEndless is the longest context of a table whose layers all have windows: an
+// angle is off by at most 0.016 there.
+const MaxEndless = 1 << 18
+
 // ContextError says that a context does not fit the model.
 type ContextError struct{ Asked, Max int }
 
@@ -124,14 +170,28 @@ func newState(in Input) (*state, error) {
 	if ctx == 0 {
 		ctx = min(DefaultContext, cfg.Context)
 	}
-	if ctx < 1 || ctx > cfg.Context || ctx > table.MaxContext {
-		return nil, &ContextError{ctx, min(cfg.Context, table.MaxContext)}
+	longest := min(cfg.Context, table.MaxContext)
+	if o := in.Options; o.KVWindow != 0 || o.KVSinks != 0 {
+		if o.KVSinks < 0 || o.KVWindow < 1 || o.KVSinks >= longest || o.KVWindow > longest-o.KVSinks {
+			return nil, &SinksError{o.KVSinks, o.KVWindow, longest}
+		}
+		longest = max(longest, MaxEndless)
 	}
-	s := &state{in: in, cfg: cfg, byName: map[string]*weight{}}
+	if ctx < 1 || ctx > longest {
+		return nil, &ContextError{ctx, longest}
+	}
+	kind, ok := in.Options.kv()
+	switch {
+	case !ok:
+		return nil, &KVError{Kind: in.Options.KV}
+	case kind == decl.KVQ8 && cfg.HeadDim%decl.KVBlock != 0:
+		return nil, &KVError{in.Options.KV, cfg.HeadDim}
+	}
 	stages, err := ParseSampler(in.Options.Sampler)
 	if err != nil {
 		return nil, err
 	}
+	s := &state{in: in, cfg: cfg, kv: kind, byName: map[string]*weight{}}
 	s.in.Options.Context = ctx
 	h := table.Header{
 		Arch: cfg.Arch, Model: cfg.Name, Chip: in.Chip.Name, Device: in.Chip.Device,

@@ -395,6 +395,76 @@ func TestWindows(t *testing.T) {
 	}
 }
 
+// TestRotatingMemory checks that layers that see a window take memory by the
+// window, and those between them, as Gemma has, by the context.
+func TestRotatingMemory(t *testing.T) {
+	for _, kv := range []string{"f16", "q8_0"} {
+		size := func(context int) (windowed, full uint64) {
+			in := input(t, filepath.Join("..", "testdata", "tiny", "llama"), "cpu", Options{Context: context, KV: kv})
+			cfg, c := *in.Config, *in.Chip
+			c.PrefillChunk, cfg.Context = 64, 1<<16
+			cfg.Layer = slices.Clone(cfg.Layer)
+			cfg.Layer[0].Window = 32
+			in.Config, in.Chip = &cfg, &c
+			for _, s := range mustCompile(t, in).Slots {
+				switch {
+				case strings.HasPrefix(s.Name, "kv.0."):
+					windowed += s.Size
+				case s.Kind == table.SlotKV:
+					full += s.Size
+				}
+			}
+			return windowed, full
+		}
+		row := uint64(2 * 2 * 64 * 2) // K and V of two heads
+		if kv == "q8_0" {
+			row = 2 * 2 * (64 + 4)
+		}
+		for _, context := range []int{1024, 1 << 16} {
+			windowed, full := size(context)
+			if windowed != (32+64)*row || full != uint64(context)*row {
+				t.Errorf("%s, context %d: %d bytes of the layer with a window, want %d; %d of the other, want %d", kv, context, windowed, (32+64)*row, full, uint64(context)*row)
+			}
+		}
+	}
+}
+
+// TestKVKinds checks what the kind of cache changes, and what is refused.
+func TestKVKinds(t *testing.T) {
+	path := filepath.Join("..", "testdata", "tiny", "qwen3")
+	for _, name := range chips {
+		plain, tab := mustCompile(t, input(t, path, name, Options{KV: "f16"})), mustCompile(t, input(t, path, name, Options{KV: "q8_0"}))
+		if got := plain.Header.Options; got != "" {
+			t.Errorf("%s: options %q of a cache of float16", name, got)
+		}
+		if got := tab.Header.Options; got != "kv=q8_0" {
+			t.Errorf("%s: options %q", name, got)
+		}
+		for i, s := range plain.Slots {
+			if s.Kind == table.SlotKV && tab.Slots[i].Size != s.Size/32*17 {
+				t.Errorf("%s: slot %s has %d bytes, %d of float16", name, s.Name, tab.Slots[i].Size, s.Size)
+			}
+		}
+		for _, s := range tab.Specs {
+			k, _ := decl.Lookup(s.Kernel)
+			if i, ok := k.Spec("kv"); ok && s.Values[i] != decl.KVQ8 {
+				t.Errorf("%s: %s has a cache of kind %d", name, k.Name, s.Values[i])
+			}
+		}
+	}
+	in := input(t, path, "cpu", Options{KV: "q8_0"})
+	cfg := *in.Config
+	cfg.HeadDim = 80
+	in.Config = &cfg
+	var bad *KVError
+	if _, err := Compile(in); !errors.As(err, &bad) || bad.HeadDim != 80 {
+		t.Errorf("heads of 80 elements: %v", err)
+	}
+	if _, err := Compile(input(t, path, "cpu", Options{KV: "int3"})); !errors.As(err, &bad) || bad.Kind != "int3" || !strings.Contains(err.Error(), "f16 and q8_0") {
+		t.Errorf("an unknown kind: %v", err)
+	}
+}
+
 // TestPrefillOnGPU checks how a chunk's products and attention are divided on
 // NVIDIA GPUs: 64 KiB of shared memory have room for two SIMD groups' Q.
 func TestPrefillOnGPU(t *testing.T) {

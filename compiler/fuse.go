@@ -174,12 +174,13 @@ func (s *state) fuseRopeKV() error {
 }
 
 // fuseRopeAttn joins QK norm, RoPE and KV write with the attention after it, in
-// programs of one row: with more, a row would read what another writes.
+// programs of one row: with more, a row would read what another writes. Not where
+// positions at the start are seen: it has no binding left for their angles.
 func (s *state) fuseRopeAttn() error {
 	for _, p := range s.programs {
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelQKRoPEKV || p.rows != 1 || b.kernel != table.KernelAttn || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
+			if a.kernel != table.KernelQKRoPEKV || p.rows != 1 || b.kernel != table.KernelAttn || b.layer.sinks > 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
 				continue
 			}
 			b.kernel, b.half, b.eps, b.w = table.KernelRoPEAttn, a.half, a.eps, a.w
@@ -339,7 +340,7 @@ func (s *state) splitAttention() error {
 	for _, p := range s.programs {
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
-			if n.kernel != table.KernelAttn && n.kernel != table.KernelRoPEAttn || p.wide || n.layer.cap <= limit {
+			if n.kernel != table.KernelAttn && n.kernel != table.KernelRoPEAttn || p.wide || n.layer.cap <= limit || n.layer.sinks > 0 {
 				continue
 			}
 			splits := s.splits(n)

@@ -8,6 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/dtype"
 	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // graph makes the programs, one node for each operation.
@@ -63,15 +64,19 @@ func (s *state) newProgram(name string, rows int, wide bool) *program {
 }
 
 // planKV makes the cache slots. A layer that sees a window keeps the window and
-// a chunk, so that a chunk can be written before its first row attends.
+// a chunk, so that a chunk can be written before its first row attends; one that
+// sees the positions at the start keeps those too.
 func (s *state) planKV() {
 	ctx, chunk := int(s.t.Header.Context), int(s.t.Header.Chunk)
 	for i := range s.cfg.Layers {
 		l := &layerPlan{index: i, cap: ctx, config: s.cfg.Layer[i]}
-		if w := l.config.Window; w > 0 {
-			l.cap = min(ctx, w+chunk)
+		if l.window = l.config.Window; l.window == 0 {
+			l.window, l.sinks = s.in.Options.KVWindow, s.in.Options.KVSinks
 		}
-		size := uint64(s.cfg.KVHeads) * uint64(l.cap) * uint64(s.cfg.HeadDim) * 2
+		if l.window > 0 {
+			l.cap = min(ctx, l.sinks+l.window+chunk)
+		}
+		size := uint64(s.cfg.KVHeads) * uint64(l.cap) * decl.KVRowBytes(s.kv, s.cfg.HeadDim)
 		l.k = s.slot(fmt.Sprintf("kv.%d.k", i), table.SlotKV, table.ScopeSession, size)
 		l.v = s.slot(fmt.Sprintf("kv.%d.v", i), table.SlotKV, table.ScopeSession, size)
 		s.layers = append(s.layers, l)
@@ -99,14 +104,21 @@ func (s *state) body(p *program) (*value, error) {
 	x := p.value("x", s.cfg.Width)
 	p.emit(&node{kernel: table.KernelEmbed, label: "embed", region: "x", in: []operand{s.tokens.all()}, out: []operand{x.all()}, w: embed, scale: 1})
 
-	angles := make([]*value, len(s.cfg.Ropes))
+	angles, turn := make([]*value, len(s.cfg.Ropes)), make([]*value, len(s.cfg.Ropes))
 	for i := range s.cfg.Ropes {
-		if angles[i], err = s.angles(p, i); err != nil {
+		if angles[i], err = s.angles(p, i, 0); err != nil {
 			return nil, err
 		}
 	}
 	for _, l := range s.layers {
-		if err := s.attention(p, l, x, angles[l.config.Rope]); err != nil {
+		if i := l.config.Rope; l.sinks > 0 && turn[i] == nil {
+			if turn[i], err = s.angles(p, i, l.sinks+l.window); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, l := range s.layers {
+		if err := s.attention(p, l, x, angles[l.config.Rope], turn[l.config.Rope]); err != nil {
 			return nil, err
 		}
 		if err := s.feedForward(p, l, x); err != nil {
@@ -117,8 +129,9 @@ func (s *state) body(p *program) (*value, error) {
 }
 
 // angles emits the cosines and sines of one RoPE set-up for the rows'
-// positions, which all its layers share.
-func (s *state) angles(p *program, i int) (*value, error) {
+// positions, which all its layers share: those that turn Q back for the positions
+// at the start if still is not 0, which is how many see each other as they are.
+func (s *state) angles(p *program, i, still int) (*value, error) {
 	r := &s.cfg.Ropes[i]
 	name := "rope"
 	if len(s.cfg.Ropes) > 1 {
@@ -129,7 +142,7 @@ func (s *state) angles(p *program, i int) (*value, error) {
 		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(f))
 	}
 	n := &node{
-		kernel: table.KernelRoPEAngles, label: name, region: name, half: r.Dim / 2, scale: r.AttnFactor,
+		kernel: table.KernelRoPEAngles, label: name, region: name, half: r.Dim / 2, scale: r.AttnFactor, still: still,
 		w: s.share(&weight{name: name + ".inv_freq", rows: 1, cols: r.Dim / 2, typ: dtype.F32, parts: []part{{data: data}}}),
 	}
 	if r.Factors != "" {
@@ -143,6 +156,10 @@ func (s *state) angles(p *program, i int) (*value, error) {
 		}
 	}
 	out := p.value(name+".angles", r.Dim)
+	if still > 0 {
+		// Q has the factor already.
+		n.label, n.region, n.scale, out.name = name+".turn", name+".turn", 1, name+".turn"
+	}
 	n.out = []operand{out.all()}
 	p.emit(n)
 	return out, nil
@@ -150,7 +167,7 @@ func (s *state) angles(p *program, i int) (*value, error) {
 
 // attention emits a layer's attention block: norm, Q, K, V, QK norm, RoPE, KV
 // write, attention, output projection, residual.
-func (s *state) attention(p *program, l *layerPlan, x, angles *value) error {
+func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) error {
 	c := s.cfg
 	pre := fmt.Sprintf("layer.%d.attn.", l.index)
 	y, err := s.norm(p, pre+"norm", x, arch.AttnNorm, l.index)
@@ -188,10 +205,13 @@ func (s *state) attention(p *program, l *layerPlan, x, angles *value) error {
 	p.emit(&node{kernel: table.KernelRoPE, label: pre + "k_rope", in: []operand{angles.all()}, out: []operand{k.all()}, heads: c.KVHeads, half: half, layer: l})
 	p.emit(&node{kernel: table.KernelKVWrite, label: pre + "kv_write", in: []operand{k.all(), v.all()}, out: []operand{l.k.all(), l.v.all()}, kvHeads: c.KVHeads, layer: l})
 	a := p.value(pre+"out", c.Heads*c.HeadDim)
+	in := []operand{q.all(), l.k.all(), l.v.all()}
+	if l.sinks > 0 {
+		in = append(in, turn.all())
+	}
 	p.emit(&node{
-		kernel: table.KernelAttn, label: pre + "attention", region: a.name,
-		in: []operand{q.all(), l.k.all(), l.v.all()}, out: []operand{a.all()},
-		heads: c.Heads, kvHeads: c.KVHeads, window: l.config.Window, splits: 1, layer: l,
+		kernel: table.KernelAttn, label: pre + "attention", region: a.name, in: in, out: []operand{a.all()},
+		heads: c.Heads, kvHeads: c.KVHeads, window: l.window, splits: 1, half: half, layer: l,
 		scale: float32(1 / math.Sqrt(float64(c.HeadDim))),
 	})
 	o, err := s.linear(p, pre+"o", a, arch.O, l.index)

@@ -84,6 +84,7 @@ type node struct {
 	layer    *layerPlan
 	eps      float32
 	scale    float32
+	still    int // positions that angles do not turn back
 	window   int
 	splits   int  // of attention, parts of argmax; 0 is as 1
 	rowPatch bool // reads rows from step.Row on
@@ -102,6 +103,8 @@ type program struct {
 type layerPlan struct {
 	index  int
 	cap    int // rows of the KV cache
+	window int // positions that are seen, 0: all
+	sinks  int // and of those at the start
 	k, v   *value
 	config arch.Layer
 }
@@ -110,6 +113,7 @@ type layerPlan struct {
 type state struct {
 	in     Input
 	cfg    *arch.Config
+	kv     uint32 // kind of the KV cache
 	layers []*layerPlan
 
 	programs []*program

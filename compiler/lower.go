@@ -117,7 +117,7 @@ func (l *lowering) arguments() {
 		l.bindWeight(table.RoPEAnglesBindFactors, n.extra)
 		l.bind(table.RoPEAnglesBindOut, n.out[0])
 		l.spec.Values[table.RoPEAnglesSpecFactors] = one(n.extra != nil)
-		table.RoPEAnglesParams{Half: uint32(n.half), AttnFactor: n.scale}.Put(&l.cmd)
+		table.RoPEAnglesParams{Half: uint32(n.half), AttnFactor: n.scale, Still: uint32(n.still)}.Put(&l.cmd)
 		l.patch(table.PatchPosition, decl.SecondIndex)
 	case table.KernelRMSNorm:
 		l.bind(table.RMSNormBindX, n.in[0])
@@ -174,7 +174,8 @@ func (l *lowering) arguments() {
 		l.bind(table.KVWriteBindKCache, n.out[0])
 		l.bind(table.KVWriteBindVCache, n.out[1])
 		l.spec.Values[table.KVWriteSpecHeadDim] = headDim
-		table.KVWriteParams{KVHeads: uint32(n.kvHeads), KStride: stride(n.in[0]), VStride: stride(n.in[1]), Cap: uint32(n.layer.cap)}.Put(&l.cmd)
+		l.spec.Values[table.KVWriteSpecKV] = l.s.kv
+		table.KVWriteParams{KVHeads: uint32(n.kvHeads), KStride: stride(n.in[0]), VStride: stride(n.in[1]), Cap: uint32(n.layer.cap), First: uint32(n.layer.sinks)}.Put(&l.cmd)
 		l.patch(table.PatchKVLen, decl.SecondKVLen)
 	case table.KernelQKRoPEKV:
 		l.ropeKV()
@@ -345,10 +346,11 @@ func (l *lowering) ropeKV() {
 	l.spec.Values[table.QKRoPEKVSpecHeadDim] = uint32(l.s.cfg.HeadDim)
 	l.spec.Values[table.QKRoPEKVSpecLayout] = l.layout()
 	l.spec.Values[table.QKRoPEKVSpecQKNorm] = one(n.w != nil)
+	l.spec.Values[table.QKRoPEKVSpecKV] = l.s.kv
 	table.QKRoPEKVParams{
 		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads),
 		QStride: stride(n.in[0]), KStride: stride(n.in[1]), VStride: stride(n.in[2]),
-		Half: uint32(n.half), Cap: uint32(n.layer.cap), Eps: n.eps,
+		Half: uint32(n.half), Cap: uint32(n.layer.cap), Eps: n.eps, First: uint32(n.layer.sinks),
 	}.Put(&l.cmd)
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
@@ -370,12 +372,20 @@ func (l *lowering) attn() {
 	l.spec.Values[table.AttnSpecHeadDim] = uint32(l.s.cfg.HeadDim)
 	l.spec.Values[table.AttnSpecWindowed] = one(n.window > 0)
 	l.spec.Values[table.AttnSpecSplit] = one(n.splits > 1)
+	l.spec.Values[table.AttnSpecKV] = l.s.kv
 	heads, rows := l.attnGroup()
 	l.spec.Values[table.AttnSpecTile] = one(rows > 1)
+	half := 0
+	if n.layer.sinks > 0 {
+		l.bind(table.AttnBindTurn, n.in[3])
+		l.spec.Values[table.AttnSpecSinks] = 1
+		l.spec.Values[table.AttnSpecLayout] = l.layout()
+		half = n.half
+	}
 	table.AttnParams{
 		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
 		Window: uint32(n.window), Span: l.span(), Splits: uint32(n.splits), Scale: n.scale,
-		HeadGroup: uint32(heads), RowGroup: uint32(rows),
+		HeadGroup: uint32(heads), RowGroup: uint32(rows), First: uint32(n.layer.sinks), Half: uint32(half),
 	}.Put(&l.cmd)
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
@@ -395,6 +405,7 @@ func (l *lowering) ropeAttn() {
 	l.spec.Values[table.RoPEAttnSpecSplit] = one(n.splits > 1)
 	l.spec.Values[table.RoPEAttnSpecLayout] = l.layout()
 	l.spec.Values[table.RoPEAttnSpecQKNorm] = one(n.w != nil)
+	l.spec.Values[table.RoPEAttnSpecKV] = l.s.kv
 	heads, _ := l.attnGroup()
 	table.RoPEAttnParams{
 		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads), Half: uint32(n.half), Cap: uint32(n.layer.cap),
@@ -421,7 +432,7 @@ func (l *lowering) attnGroup() (heads, rows int) {
 	shared := l.n.heads / l.n.kvHeads
 	groups := (shared + attnHeads - 1) / attnHeads
 	heads = (shared + groups - 1) / groups
-	if d := l.s.cfg.HeadDim; !l.p.wide || c.Device != chip.CUDA || d%16 != 0 || d > 128 {
+	if d := l.s.cfg.HeadDim; !l.p.wide || l.n.layer.sinks > 0 || c.Device != chip.CUDA || d%16 != 0 || d > 128 {
 		return heads, 1
 	}
 	return heads, attnTileRows * max(1, c.AttnThreads/32/heads)

@@ -38,6 +38,7 @@ var sessionTests = []struct {
 	{"RepromptRotating", testRepromptRotating},
 	{"Fork", testFork},
 	{"Snapshot", testSnapshot},
+	{"KVKinds", testKVKinds},
 	{"CloseModel", testCloseModel},
 }
 

@@ -133,6 +133,8 @@ type SessionOptions struct {
 	// gives. Others get it between submissions, as prompts and chains come to them, which
 	// takes time on GPUs.
 	Reserve int
+	// Rollover lets a full context go on.
+	Rollover Rollover
 }
 
 // DefaultChainTime bounds a chain where nothing else is asked for.
@@ -152,6 +154,9 @@ func (m *Model) newSession(o SessionOptions, open func() (table.SessionID, error
 	}
 	if o.ChainTime == 0 {
 		o.ChainTime = DefaultChainTime
+	}
+	if err := o.Rollover.check(int(h.Context)); err != nil {
+		return nil, err
 	}
 	if len(o.StopIDs) > int(h.MaxStops) {
 		return nil, fmt.Errorf("replay: %d stop ids are more than the %d that the table has room for", len(o.StopIDs), h.MaxStops)

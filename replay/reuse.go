@@ -29,6 +29,9 @@ func (s *Session) Reprompt(ctx context.Context, ids []int32) (next int32, stoppe
 	if s.n, s.pending = keep, false; keep == 0 {
 		s.empty()
 	}
+	if err := s.setRolls(0); err != nil {
+		return 0, false, s.closedOr(err)
+	}
 	if next, stopped, err = s.prompt(ctx, ids[keep:]); err == nil {
 		s.stats.Reused += keep
 	}

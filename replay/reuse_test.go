@@ -136,8 +136,10 @@ func testReprompt(t *testing.T, loaded loader) {
 
 // testRepromptRotating goes back in a cache that rotates: as far as it keeps rows they
 // are reused, and otherwise all is prefilled.
-func testRepromptRotating(t *testing.T, loaded loader) {
-	m := loaded(t, "mistral", 32, compiler.Options{})
+func testRepromptRotating(t *testing.T, loaded loader) { repromptRotating(t, loaded, "mistral") }
+
+func repromptRotating(t *testing.T, loaded loader, name string) {
+	m := loaded(t, name, 32, compiler.Options{})
 	slack, rows := m.Table().KVSlack(), m.Table().KVCapacity()
 	if slack != 32 || rows >= 120 {
 		t.Fatalf("the cache has %d rows and a slack of %d", rows, slack)
@@ -167,8 +169,10 @@ func testRepromptRotating(t *testing.T, loaded loader) {
 
 // testFork forks a session in the middle: all go on as sessions do that came there
 // alone, and none sees what another does.
-func testFork(t *testing.T, loaded loader) {
-	for _, name := range []string{"llama", "mistral"} {
+func testFork(t *testing.T, loaded loader) { fork(t, loaded, "llama", "mistral") }
+
+func fork(t *testing.T, loaded loader, names ...string) {
+	for _, name := range names {
 		m := loaded(t, name, 32, compiler.Options{})
 		s := session(t, m, replay.SessionOptions{Chain: 7})
 		first := generate(t, s, prompt(90), 30)
@@ -209,8 +213,10 @@ func testFork(t *testing.T, loaded loader) {
 
 // testSnapshot writes a context and goes on from it in another session, with the
 // logits and tokens of the first.
-func testSnapshot(t *testing.T, loaded loader) {
-	for _, name := range []string{"llama", "mistral"} {
+func testSnapshot(t *testing.T, loaded loader) { snapshot(t, loaded, "llama", "mistral") }
+
+func snapshot(t *testing.T, loaded loader, names ...string) {
+	for _, name := range names {
 		m := loaded(t, name, 32, compiler.Options{})
 		s := session(t, m, replay.SessionOptions{Chain: 7})
 		var empty bytes.Buffer

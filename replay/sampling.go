@@ -54,8 +54,9 @@ type Sampling struct {
 	// table.MaxBias.
 	LogitBias map[int32]float64
 
-	// Seed and a token's place in the context fix its draw: the same seed gives
-	// the same tokens, whatever the chains and the mode.
+	// Seed and a token's place in the context fix its draw, with how often that has
+	// rolled over: the same seed gives the same tokens, whatever the chains and the
+	// mode.
 	Seed uint64
 }
 
@@ -199,6 +200,7 @@ func (s *Session) SetSampling(o Sampling) error {
 	if err != nil {
 		return err
 	}
+	set.Seed = s.drawsFrom(o.Seed)
 	var head [table.SamplerWords * 4]byte
 	set.Put(&head)
 	b := head[:]
@@ -212,8 +214,27 @@ func (s *Session) SetSampling(o Sampling) error {
 	if err := s.m.dev.Write(s.id, s.m.sampler, 0, b); err != nil {
 		return err
 	}
-	s.sampled = true
+	s.sampled, s.seed = true, o.Seed
 	return nil
+}
+
+// drawsFrom returns the seed that the device draws from: another for each time that
+// the context has rolled over, since its positions, which fix draws too, begin anew.
+func (s *Session) drawsFrom(seed uint64) uint64 {
+	return seed + uint64(s.rolls)*0x9e3779b97f4a7c15 // 2^64 over the golden ratio, odd
+}
+
+// setRolls says how often the context has rolled over.
+func (s *Session) setRolls(n uint32) error {
+	if s.rolls == n {
+		return nil
+	}
+	s.rolls = n
+	if !s.sampled {
+		return nil
+	}
+	// A sampler slot begins with the seed.
+	return s.m.dev.Write(s.id, s.m.sampler, 0, binary.LittleEndian.AppendUint64(nil, s.drawsFrom(s.seed)))
 }
 
 // choosers returns the programs that choose a token: of a chain, and of a prompt.

@@ -49,6 +49,8 @@ type place struct {
 	high     int  // that have been written, if only in part: those past n were taken back
 	pending  bool // tokens[n] is chosen
 	sampled  bool // tokens are chosen as the sampler slot says
+	seed     uint64
+	rolls    uint32 // how often the context has rolled over
 	perToken time.Duration
 }
 
@@ -59,8 +61,8 @@ type Stats struct {
 	DeviceTime         time.Duration
 	Calls              uint64 // of the system, where the device is a CallCounter; other sessions' in between too
 
-	// Tokens of prompts that were prefilled, a pending token among them, and that
-	// Reprompt found in the context.
+	// Tokens that were prefilled, of prompts, a pending one and those that stay where a
+	// context rolls over; and tokens of prompts that Reprompt found in the context.
 	Prefilled, Reused int
 }
 
@@ -91,7 +93,7 @@ func (s *Session) Reset() error {
 	}
 	defer s.mu.Unlock()
 	s.empty()
-	return nil
+	return s.closedOr(s.setRolls(0))
 }
 
 // empty empties the context.
@@ -247,6 +249,10 @@ func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped 
 
 // prompt is Prompt for a call that has the session.
 func (s *Session) prompt(ctx context.Context, ids []int32) (next int32, stopped bool, err error) {
+	defer s.watch(ctx)()
+	if err := s.makeRoom(ctx, 1+len(ids)); err != nil {
+		return 0, false, err
+	}
 	if err := s.feed(ids); err != nil {
 		return 0, false, err
 	}
@@ -254,17 +260,7 @@ func (s *Session) prompt(ctx context.Context, ids []int32) (next int32, stopped 
 	if s.pending {
 		total++
 	}
-	chunk := int(s.m.t.Header.Chunk)
-	s.sub.Runs = s.sub.Runs[:0]
-	for at := start; at < start+total; at += chunk {
-		rows := min(chunk, start+total-at)
-		s.add(s.m.programs.prefill, 1, at, rows, 0)
-		if at+rows == start+total {
-			s.addHead(at, rows)
-		}
-	}
-	defer s.watch(ctx)()
-	s.wrote(start + total)
+	s.prefill(start, total)
 	res, err := s.submit()
 	if err == nil && res.Count != 1 {
 		err = cmp.Or(s.interrupted(ctx), errCut)
@@ -279,6 +275,21 @@ func (s *Session) prompt(ctx context.Context, ids []int32) (next int32, stopped 
 	s.n, s.pending = start+total, true
 	s.stats.Prefilled += total
 	return s.ids[0], res.Stopped, nil
+}
+
+// prefill makes a submission of total positions from start on, in chunks, and the
+// head behind the last.
+func (s *Session) prefill(start, total int) {
+	chunk := int(s.m.t.Header.Chunk)
+	s.sub.Runs = s.sub.Runs[:0]
+	for at := start; at < start+total; at += chunk {
+		rows := min(chunk, start+total-at)
+		s.add(s.m.programs.prefill, 1, at, rows, 0)
+		if at+rows == start+total {
+			s.addHead(at, rows)
+		}
+	}
+	s.wrote(start + total)
 }
 
 // errCut says that the head has not run, although nothing interrupted it.
@@ -363,8 +374,8 @@ func (s *Session) readTokens(at, n int) error {
 
 // Chain decodes up to limit tokens in one submission and returns them; the
 // slice is valid until the next call. Fewer come back where the chain length,
-// the end of the context, a stop id (the last token, stopped is then true) or
-// ctx end it. With an error the tokens up to it come back too.
+// the end of the context, a stop id (the last token, stopped is then true) or ctx
+// end it. Where the context is full and rolls over, it does so first. With an error the tokens up to it come back too.
 //
 // It allocates nothing if ctx cannot be cancelled.
 func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped bool, err error) {
@@ -375,6 +386,10 @@ func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped
 	if !s.pending {
 		return nil, false, ErrNothingPending
 	}
+	defer s.watch(ctx)()
+	if err := s.makeRoom(ctx, 1); err != nil {
+		return nil, false, err
+	}
 	n, err := s.chainLength(limit)
 	if err != nil {
 		return nil, false, err
@@ -382,7 +397,6 @@ func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped
 	s.sub.Runs = s.sub.Runs[:0]
 	chain, _ := s.choosers()
 	s.add(chain, n, s.n, 1, 0)
-	defer s.watch(ctx)()
 	res, err := s.submit()
 	if err != nil {
 		s.wrote(s.n + n)

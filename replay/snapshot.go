@@ -24,19 +24,21 @@ import (
 //	84  positions  u32, in the KV caches
 //	88  written    u32, positions that a rotating cache has seen
 //	92  vocab      u32, the table's
-//	96  tokens     u32 each: of all positions, then the pending one
+//	96  rolls      u32, how often the context has rolled over
+//	100 tokens     u32 each: of all positions, then the pending one
 //	    logits     [vocab] float32 that the pending token was chosen from, if there is one
 //	    rows       of the KV caches, those that are in use
 //	    checksum   SHA-256 of all bytes before it
 //
 // Rows come in blocks of snapshotRows, so that who restores needs memory for no
 // more than has come: of each block the rows of every cache in the order of slots, of
-// each head in turn. They are as the table's slots have them, so that any device goes
-// on from them that replays the table. A session whose table has caches that cannot be
-// told apart in rows has them in whole.
+// each head in turn, then the scales of each head if the cache has scales. They are as
+// the table's slots have them, so that any device goes on from them that replays the
+// table. A session whose table has caches that cannot be told apart in rows has them in
+// whole.
 const (
 	snapshotMagic  = "PIANOLS\x1a"
-	snapshotHeader = 96
+	snapshotHeader = 100
 	snapshotRows   = 256
 
 	flagPending = 1
@@ -90,7 +92,7 @@ func (s *Session) snapshot(w io.Writer) error {
 	b = le.AppendUint32(b, flags)
 	b = append(b, h.ModelFP[:]...)
 	b = append(b, fingerprint[:]...)
-	for _, v := range []uint32{h.Context, uint32(s.n), uint32(s.high), h.Vocab} {
+	for _, v := range []uint32{h.Context, uint32(s.n), uint32(s.high), h.Vocab, s.rolls} {
 		b = le.AppendUint32(b, v)
 	}
 	if _, err := w.Write(b); err != nil {
@@ -135,8 +137,8 @@ func (s *Session) eachPart(f func(slot uint32, offset uint64, p []byte, position
 		for i := range s.m.caches {
 			c := &s.m.caches[i]
 			first, end := c.Used(from), c.Used(positions)
-			for head := range c.Heads {
-				offset, size := c.Span(head, first, end)
+			for part := range c.Parts() {
+				offset, size := c.Span(part, first, end)
 				if size == 0 {
 					continue
 				}
@@ -282,6 +284,6 @@ func (m *Model) readHeader(in *snapshotReader) (to place, err error) {
 	case n > high || high > h.Context:
 		return to, fmt.Errorf("%w: %d of %d positions in a context of %d", ErrSnapshotDamaged, n, high, h.Context)
 	}
-	to = place{n: int(n), high: int(high), pending: flags&flagPending != 0}
+	to = place{n: int(n), high: int(high), pending: flags&flagPending != 0, rolls: u32(96)}
 	return to, nil
 }

@@ -60,7 +60,7 @@ func TestRestoreRefuses(t *testing.T) {
 		{"positions past the written", put(84, 41), replay.ErrSnapshotDamaged},
 		{"written past the context", put(88, 513), replay.ErrSnapshotDamaged},
 		{"vocabulary", put(92, 7), replay.ErrSnapshotDamaged},
-		{"token", put(96+4*13, 512), replay.ErrSnapshotDamaged},
+		{"token", put(100+4*13, 512), replay.ErrSnapshotDamaged},
 		{"more positions", func(b []byte) []byte { return put(84, 512)(put(88, 512)(b)) }, replay.ErrSnapshotDamaged},
 		{"fewer positions", put(84, 39), replay.ErrSnapshotDamaged},
 		{"row", func(b []byte) []byte { b[len(b)-40] ^= 1; return b }, replay.ErrSnapshotDamaged},
@@ -175,7 +175,7 @@ func FuzzRestore(f *testing.F) {
 // fixed returns a snapshot with the fingerprints and the checksum that get it past the
 // first checks.
 func fixed(b, good []byte) []byte {
-	if len(b) < 96+sha256.Size {
+	if len(b) < 100+sha256.Size {
 		return nil
 	}
 	b = slices.Clone(b)

@@ -2,6 +2,7 @@
 #ifndef PIANOLA_ATTN_H
 #define PIANOLA_ATTN_H
 
+#include "cache.h"
 #include "merge.h"
 
 // Loops over private arrays must be unrolled, or they are in memory.
@@ -14,8 +15,9 @@
 // attn_part is some heads of a row that share K and V, over some positions.
 // Scores are in units of log 2: scale has the factor.
 struct attn_part {
-    device const half *k;  // [cap, d]
-    device const half *v;  // [cap, d]
+    kv_rows k;             // [cap, d]
+    kv_rows v;             // [cap, d]
+    uint kind;             // of the cache
     device float *out;     // of the first head
     uint stride;           // elements of out from one head to the next
     device float *states;  // of the first head, if split: maximum and weight
@@ -23,15 +25,18 @@ struct attn_part {
     uint d;                // elements of a head
     uint heads;            // at least 1
     uint begin, end;       // positions
-    uint cap;              // rows of the cache
-    uint wrap;             // the position in row 0, if positions wrap: see cache_from
+    uint cap;              // rows of the cache that positions take in turn
+    uint wrap;             // the position in the first of them, if positions wrap: see cache_from
+    uint base;             // rows before them
+    uint sinks;            // positions in these that are seen
+    threadgroup const float *turned; // Q for them: [heads, d]
     bool split;            // write the states too, and do not divide
     float scale;           // factor of Q·K
     // The newest position, if it is seen and not in the cache: [d] each. It is
     // not among begin to end-1, of which there may then be none, 0 to 0.
     bool fresh;
-    threadgroup const half *new_k;
-    threadgroup const half *new_v;
+    threadgroup const float *new_k;
+    threadgroup const float *new_v;
 };
 
 // cache_from returns which position is in row 0 where positions from begin on
@@ -39,21 +44,21 @@ struct attn_part {
 // are in the first rows again.
 static inline uint cache_from(uint begin, uint cap, bool windowed) { return windowed ? begin - begin % cap : 0; }
 
-// cache_at returns the first element of a position's row in k and v. Positions
-// that are not there are replaced by one that is.
+// cache_at returns a position's row in k and v. Positions that are not there are
+// replaced by one that is.
 static inline ulong cache_at(thread const attn_part &a, uint position) {
     const uint row = clamp(position, a.begin, a.end - 1) - a.wrap;
-    return ulong(row < a.cap ? row : row - a.cap) * a.d;
+    return a.base + (row < a.cap ? row : row - a.cap);
 }
 
-// half8 widens 8 halves that were loaded as 16 bytes.
-static inline void half8(uint4 words, thread float *x) {
-    PIANOLA_UNROLL
-    for (uint i = 0; i < 4; i++) {
-        const float2 pair = float2(as_type<half2>(words[i]));
-        x[2 * i] = pair.x;
-        x[2 * i + 1] = pair.y;
-    }
+// sinks_of returns the part that is the positions at the start.
+static inline attn_part sinks_of(thread const attn_part &a) {
+    attn_part s = a;
+    s.begin = 0;
+    s.end = a.sinks;
+    s.wrap = 0;
+    s.base = 0;
+    return s;
 }
 
 // attn_place sets where the part of split number i of a row goes, from a head

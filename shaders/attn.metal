@@ -1,18 +1,31 @@
-// Softmax attention over the KV cache: [kv_heads, cap, head_dim] float16,
-// position p in row p mod cap.
+// Softmax attention over the KV cache, see cache.h.
 #include "attn_row.h"
 #include "attn_tile.h"
+
+// turn_heads turns heads of a row, one after another from h on.
+static inline void turn_heads(threadgroup float *to, head_turn h, uint heads, uint tid, uint threads) {
+    const uint twos = turned_twos(h.d);
+    for (uint i = tid; i < heads * twos; i += threads) {
+        head_turn one = h;
+        one.x = h.x + i / twos * h.d;
+        const uint2 at = turned_at(one, i % twos);
+        const float2 value = turned(one, i % twos, at);
+        to[i / twos * h.d + at.x] = value.x;
+        to[i / twos * h.d + at.y] = value.y;
+    }
+}
 
 // A threadgroup does some heads that share K and V of a row, or of row_group
 // rows, over a split's positions.
 //
-// threadgroup memory: (1-tile)*div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+tile*(2560+128*div(head_dim,64)*(128+threads)) bytes
+// threadgroup memory: (1-tile)*div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+sinks*head_group*head_dim*4+tile*(2560+128*div(head_dim,64)*(128+4*kv+threads)) bytes
 [[max_total_threads_per_threadgroup(512)]]
 kernel void attn(
         device const float *q          [[buffer(0)]],
-        device const half *k_cache     [[buffer(1)]],
-        device const half *v_cache     [[buffer(2)]],
+        device const uchar *k_cache    [[buffer(1)]],
+        device const uchar *v_cache    [[buffer(2)]],
         device float *out              [[buffer(3)]],
+        device const float *turn       [[buffer(4)]],
         constant pianola_attn_params &p [[buffer(8)]],
         constant pianola_second &s     [[buffer(9)]],
         device pianola_step *step      [[buffer(10)]],
@@ -41,23 +54,35 @@ kernel void attn(
     device const float *from = q + ulong(row) * p.q_stride + ulong(head) * HEAD_DIM;
     attn_part a;
     a.d = HEAD_DIM;
-    a.k = k_cache + ulong(kv_head) * p.cap * HEAD_DIM;
-    a.v = v_cache + ulong(kv_head) * p.cap * HEAD_DIM;
+    a.kind = KV;
+    a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head);
+    a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head);
     a.heads = min(p.head_group, shared - first);
     a.split = SPLIT != 0;
     a.splits = p.splits;
     attn_place(a, out, row, p.heads, head, group.y);
     a.scale = p.scale * M_LOG2E_F;
     a.fresh = false;
-    a.cap = p.cap;
+    a.base = SINKS != 0 ? p.first : 0;
+    a.cap = p.cap - a.base;
+    a.sinks = 0;
+    a.turned = (threadgroup const float *)tg;
     const uint len = max(s.kv_len, 1u) + row;
     const uint window = WINDOWED != 0 ? p.window : len + rows;
     a.begin = len - min(len, window);
     a.end = len + rows - 1;
+    if (SINKS != 0) {
+        // Positions of the start are apart; there may be no others.
+        a.sinks = min(p.first, len);
+        a.begin = min(max(a.begin, p.first), a.end);
+        a.turned = (threadgroup const float *)tg + simds * min(p.head_group, 4u) * (min(HEAD_DIM, 256u) + 4);
+        turn_heads((threadgroup float *)a.turned, {from, from, turn + ulong(row) * p.half_ * 2, HEAD_DIM, p.half_, LAYOUT, false, 1.0f}, a.heads, tid, simds * 32);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
     if (a.split && !attn_limit(a, p.span, group.y)) {
         return;
     }
-    a.wrap = cache_from(a.begin, p.cap, WINDOWED != 0);
+    a.wrap = a.base + cache_from(a.begin - a.base, a.cap, WINDOWED != 0);
     if (TILE != 0) {
         attn_rows t;
         t.q = from;

@@ -5,7 +5,7 @@
 #include "attn.h"
 #include "heads.h"
 
-// kv_block is 8 elements of K and of V of U positions.
+// kv_block is 8 elements of K and of V of U positions, as kv_eight has them.
 template <uint U>
 struct kv_block {
     uint4 k[U];
@@ -18,9 +18,9 @@ template <uint W, uint U>
 static inline void load_block(thread kv_block<U> &b, thread const attn_part &a, uint position, uint at) {
     PIANOLA_UNROLL
     for (uint u = 0; u < U; u++) {
-        const ulong row = cache_at(a, position + u * (32 / W)) + at;
-        b.k[u] = *(device const uint4 *)(a.k + row);
-        b.v[u] = *(device const uint4 *)(a.v + row);
+        const ulong row = cache_at(a, position + u * (32 / W));
+        b.k[u] = kv_eight(a.k, a.kind, a.d, row, at);
+        b.v[u] = kv_eight(a.v, a.kind, a.d, row, at);
     }
 }
 
@@ -91,15 +91,16 @@ struct made_q {
     uint heads;
     bool fresh;            // K and V are wanted too
     bool writes;           // they go to the cache
-    device half *k_cache;  // where: [d]
-    device half *v_cache;  // [d]
-    threadgroup float *to; // [heads, d], then K and V
+    uint kind;             // of the cache
+    kv_rows_to k_cache;    // where: [d]
+    kv_rows_to v_cache;    // [d]
+    threadgroup float *to; // [heads, d], then K and V as they are in the cache
     threadgroup const float *at; // from a head of it on
     head_twos first; // share of the head that the SIMD group makes next
 };
 
 // new_k returns where K is made; V is behind it.
-static inline threadgroup half *new_k(thread const made_q &q) { return (threadgroup half *)(q.to + q.heads * q.turn.d); }
+static inline threadgroup float *new_k(thread const made_q &q) { return q.to + q.heads * q.turn.d; }
 
 // head_of returns what head i is, of those of Q, K and V.
 static inline head_turn head_of(thread const made_q &q, uint i) {
@@ -124,8 +125,8 @@ static inline void make_head(thread const made_q &q, thread const head_turn &h, 
     const bool is_q = i < q.heads;
     const bool is_v = i > q.heads;
     threadgroup float *to = q.to + i * h.d;
-    threadgroup half *own = new_k(q) + (is_v ? h.d : 0);
-    device half *cache = is_v ? q.v_cache : q.k_cache;
+    const bool halves = !is_q && q.kind == PIANOLA_KV_F16;
+    device half *cache = (device half *)(is_v ? q.v_cache.values : q.k_cache.values);
     head_twos t = q.first;
     float scale = 1.0f;
     if (h.norm) {
@@ -150,19 +151,32 @@ static inline void make_head(thread const made_q &q, thread const head_turn &h, 
                     value = value * scale * t.w[j];
                     value = two < h.pairs ? rotate(value, t.turn[j]) : value;
                 }
-                if (is_q) {
-                    to[at.x] = value.x;
-                    to[at.y] = value.y;
-                } else {
+                if (halves) {
                     const half2 rounded = half2(value);
-                    own[at.x] = rounded.x;
-                    own[at.y] = rounded.y;
+                    value = float2(rounded);
                     if (q.writes) {
                         cache[at.x] = rounded.x;
                         cache[at.y] = rounded.y;
                     }
                 }
+                to[at.x] = value.x;
+                to[at.y] = value.y;
             }
+        }
+    }
+}
+
+// round_head makes of K or V in threadgroup memory what the cache of kind q8_0 has.
+static inline void round_head(thread const made_q &q, uint i, uint lane) {
+    const uint d = q.turn.d;
+    threadgroup float *to = q.to + i * d;
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint at = 0; at < d; at += 128) {
+        const uint from = min(at + 4 * lane, d - 4);
+        threadgroup float4 *own = (threadgroup float4 *)(to + from);
+        const float4 v = kv_quantise(at + 4 * lane < d ? *own : float4(0.0f), i > q.heads ? q.v_cache : q.k_cache, q.writes, d, at, lane);
+        if (at + 4 * lane < d) {
+            *own = v;
         }
     }
 }
@@ -176,19 +190,23 @@ static inline void make_q(thread made_q &q, uint lane, uint simd, uint simds) {
             load_twos(q.first, h, 0, lane);
         }
         make_head(q, h, i, lane);
+        if (i >= q.heads && q.kind == PIANOLA_KV_Q8_0) {
+            round_head(q, i, lane);
+        }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
 // score_of returns the product of a position that W lanes have, 8 elements
-// each.
+// each, which are k times scale.
 template <uint W>
-static inline float score_of(thread const float *q, thread const float *k) {
+static inline float score_of(thread const float *q, thread const float *k, float scale) {
     float s = q[0] * k[0];
     PIANOLA_UNROLL
     for (uint i = 1; i < 8; i++) {
         s += q[i] * k[i];
     }
+    s *= scale;
     PIANOLA_UNROLL
     for (uint w = W / 2; w > 0; w /= 2) {
         s += simd_shuffle_xor(s, ushort(w));
@@ -231,11 +249,11 @@ static inline void add_block(thread attn_lane<G> &l, thread const attn_part &a, 
     PIANOLA_UNROLL
     for (uint u = 0; u < U; u++) {
         float x[8];
-        half8(b.k[u], x);
+        const float scale = kv_widen(b.k[u], a.kind, x);
         seen[u] = position + u * (32 / W) < a.end;
         PIANOLA_UNROLL
         for (uint g = 0; g < G; g++) {
-            const float s = score_of<W>(l.q[g], x);
+            const float s = score_of<W>(l.q[g], x, scale);
             score[u][g] = seen[u] ? s : PIANOLA_LOWEST;
         }
     }
@@ -262,12 +280,13 @@ static inline void add_block(thread attn_lane<G> &l, thread const attn_part &a, 
     PIANOLA_UNROLL
     for (uint u = 0; u < U; u++) {
         float x[8];
-        half8(b.v[u], x);
+        const float scale = kv_widen(b.v[u], a.kind, x);
         PIANOLA_UNROLL
         for (uint g = 0; g < G; g++) {
+            const float weight = score[u][g] * scale;
             PIANOLA_UNROLL
             for (uint i = 0; i < 8; i++) {
-                l.acc[g][i] += score[u][g] * x[i];
+                l.acc[g][i] += weight * x[i];
             }
         }
     }
@@ -293,6 +312,20 @@ static inline void load_ahead(thread kv_ahead<U, P> &ahead, thread const attn_pa
     }
 }
 
+// load_heads loads a lane's elements of Q of G heads, times scale: 0 for a lane
+// that has none.
+template <uint G, typename At>
+static inline void load_heads(thread attn_lane<G> &l, thread const attn_part &a, At from, uint at, bool own) {
+    PIANOLA_UNROLL
+    for (uint g = 0; g < G; g++) {
+        load_q8(from + min(g, a.heads - 1) * a.d + at, l.q[g]);
+        PIANOLA_UNROLL
+        for (uint i = 0; i < 8; i++) {
+            l.q[g][i] = own ? l.q[g][i] * a.scale : 0.0f;
+        }
+    }
+}
+
 // attend sums up G heads of a row in threadgroup memory; the last may not be
 // there. W lanes read a position, 8 elements each; a SIMD group takes blocks of
 // U times 32/W positions in turn, which follow from the positions alone. d is a
@@ -308,25 +341,33 @@ static inline void attend(thread const attn_part &a, thread kv_ahead<U, P> &ahea
     attn_lane<G> l;
     PIANOLA_UNROLL
     for (uint g = 0; g < G; g++) {
-        load_q8(q_of.at + min(g, a.heads - 1) * a.d + at, l.q[g]);
         l.top[g] = PIANOLA_LOWEST;
         l.sum[g] = 0.0f;
         PIANOLA_UNROLL
         for (uint i = 0; i < 8; i++) {
-            l.q[g][i] = own ? l.q[g][i] * a.scale : 0.0f;
             l.acc[g][i] = 0.0f;
         }
     }
+    if (a.sinks > 0) {
+        const attn_part s = sinks_of(a);
+        load_heads<G>(l, a, a.turned, at, own);
+        for (uint p = simd * (32 / W * U); p < s.end; p += step) {
+            kv_block<U> b;
+            load_block<W, U>(b, s, p + lane / W, at);
+            add_block<W, G, U>(l, s, b, p + lane / W);
+        }
+    }
+    load_heads<G>(l, a, q_of.at, at, own);
     // The newest position is the last SIMD group's, which has the fewest others:
     // its first lanes begin with it.
     if (a.fresh && simd == simds - 1) {
         float x[8];
         float y[8];
-        half8(*(threadgroup const uint4 *)(a.new_k + at), x);
-        half8(*(threadgroup const uint4 *)(a.new_v + at), y);
+        load_q8(a.new_k + at, x);
+        load_q8(a.new_v + at, y);
         PIANOLA_UNROLL
         for (uint g = 0; g < G; g++) {
-            const float s = score_of<W>(l.q[g], x);
+            const float s = score_of<W>(l.q[g], x, 1.0f);
             l.top[g] = lane < W ? s : PIANOLA_LOWEST;
             l.sum[g] = lane < W ? 1.0f : 0.0f;
             PIANOLA_UNROLL
@@ -391,6 +432,7 @@ static inline void attend_heads(thread attn_part &a, thread Q &q, threadgroup fl
         if (h > 0) {
             threadgroup_barrier(mem_flags::mem_threadgroup);
             q.at += 4 * a.d;
+            a.turned += 4 * a.d;
             a.out += 4 * a.stride;
             a.states += 4 * 2 * a.splits;
             load_ahead<W>(ahead, a, at, lane, simd, simds);
@@ -424,21 +466,23 @@ static inline void attend_any(thread const attn_part &a, thread Q &q, threadgrou
         if (a.fresh && simd == simds - 1) {
             float score = 0.0f;
             for (uint i = lane; i < a.d; i += 32) {
-                score += q.at[q_from + i] * a.scale * float(a.new_k[i]);
+                score += q.at[q_from + i] * a.scale * a.new_k[i];
             }
             top = simd_sum(score);
             sum = 1.0f;
             PIANOLA_UNROLL
             for (uint j = 0; j < 8; j++) {
                 const uint i = lane + 32 * j;
-                acc[j] = i < n ? float(a.new_v[from + i]) : 0.0f;
+                acc[j] = i < n ? a.new_v[from + i] : 0.0f;
             }
         }
-        for (uint p = a.begin + simd; p < a.end; p += simds) {
-            const ulong row = cache_at(a, p);
+        const uint seen = a.sinks + (a.end - a.begin);
+        for (uint m = simd; m < seen; m += simds) {
+            const bool sink = m < a.sinks;
+            const ulong row = sink ? m : cache_at(a, a.begin + m - a.sinks);
             float score = 0.0f;
             for (uint i = lane; i < a.d; i += 32) {
-                score += q.at[q_from + i] * a.scale * float(a.k[row + i]);
+                score += (sink ? a.turned[q_from + i] : q.at[q_from + i]) * a.scale * kv_one(a.k, a.kind, a.d, row, i);
             }
             score = simd_sum(score);
             const float most = max(top, score);
@@ -449,7 +493,7 @@ static inline void attend_any(thread const attn_part &a, thread Q &q, threadgrou
             PIANOLA_UNROLL
             for (uint j = 0; j < 8; j++) {
                 const uint i = lane + 32 * j;
-                acc[j] = acc[j] * shrink + (i < n ? weight * float(a.v[row + from + i]) : 0.0f);
+                acc[j] = acc[j] * shrink + (i < n ? weight * kv_one(a.v, a.kind, a.d, row, from + i) : 0.0f);
             }
         }
         if (unit > 0) {

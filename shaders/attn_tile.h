@@ -1,6 +1,7 @@
 // Attention of many rows: their heads share K and V, tile by tile, in
 // threadgroup memory, and the products are matrix products of halves. K and V
-// are halves; Q and the weights are sums of two.
+// are halves, or int8 whose scales come to the products' other side; Q and the
+// weights are sums of two.
 #ifndef PIANOLA_ATTN_TILE_H
 #define PIANOLA_ATTN_TILE_H
 
@@ -13,6 +14,11 @@
 // The largest score of a row before its first, above that of positions which
 // are not seen, so that their weight is 0.
 #define PIANOLA_UNSEEN (0.5f * PIANOLA_LOWEST)
+
+// What the weights of V are multiplied with besides its scales, of kind q8_0, so
+// that what they lack as halves is none of the smallest: enough for V of 0.1, and
+// little enough for V of 30,000.
+#define PIANOLA_V_UNIT 256.0f
 
 // attn_rows is what a threadgroup does in tiles. The part is that of the first
 // row, but for begin and end, which bound the positions of all rows.
@@ -32,17 +38,51 @@ static inline uint2 attn_sees(thread const attn_part &a, thread const attn_rows 
     return uint2(max(a.begin, end - min(end, t.window)), min(a.end, end));
 }
 
+// tile_halves returns four int8 as halves, which are exact.
+static inline uint2 tile_halves(uint q) {
+    const uint above = q ^ PIANOLA_BYTES(128); // 128 more, as bytes of 1024 + q
+    const half2 zero = half2(half(1152.0f), half(1152.0f));
+    return uint2(as_type<uint>(as_type<half2>(permute(above, PIANOLA_BYTES(0x64), 0x4140)) - zero),
+                 as_type<uint>(as_type<half2>(permute(above, PIANOLA_BYTES(0x64), 0x4342)) - zero));
+}
+
+// tile_four returns four elements of a row as halves, without their scale, and
+// tile_eight eight of them.
+static inline uint2 tile_four(kv_rows rows, uint kind, uint d, ulong row, uint at) {
+    if (kind == PIANOLA_KV_Q8_0) {
+        return tile_halves(*(device const uint *)(rows.values + row * d + at));
+    }
+    return *(device const uint2 *)(rows.values + 2 * (row * d + at));
+}
+static inline uint4 tile_eight(kv_rows rows, uint kind, uint d, ulong row, uint at) {
+    if (kind == PIANOLA_KV_Q8_0) {
+        const uint2 q = *(device const uint2 *)(rows.values + row * d + at);
+        return uint4(tile_halves(q.x), tile_halves(q.y));
+    }
+    return *(device const uint4 *)(rows.values + 2 * (row * d + at));
+}
+
 // Layouts of a tile in threadgroup memory. K: position after position, of D
 // elements and 16 more. V: for 4 positions after the other D elements and 4
 // more, of each element the 4 positions' halves.
+// Scales of a cache of kind q8_0: of each 32 elements, those of all positions.
 template <uint D>
-static inline void load_tile(thread const attn_part &a, uint tile, threadgroup half *k, threadgroup uint2 *v, uint tid, uint threads) {
+static inline void load_tile(thread const attn_part &a, uint tile, threadgroup half *k, threadgroup uint2 *v, threadgroup half *scales, uint tid, uint threads) {
+    if (a.kind == PIANOLA_KV_Q8_0) {
+        for (uint i = tid; i < PIANOLA_TILE * (D / 32); i += threads) {
+            const uint block = i / PIANOLA_TILE;
+            const bool there = block < a.d / 32;
+            const ulong at = cache_at(a, tile * PIANOLA_TILE + i % PIANOLA_TILE) * (a.d / 32) + (there ? block : 0);
+            scales[i] = there ? a.k.scales[at] : half(0.0f);
+            scales[PIANOLA_TILE * (D / 32) + i] = there ? a.v.scales[at] : half(0.0f);
+        }
+    }
     for (uint i = tid; i < PIANOLA_TILE * (D / 8); i += threads) {
         const uint position = i / (D / 8);
         const uint at = i % (D / 8) * 8;
         uint4 words = uint4(0);
         if (at < a.d) {
-            words = *(device const uint4 *)(a.k + cache_at(a, tile * PIANOLA_TILE + position) + at);
+            words = tile_eight(a.k, a.kind, a.d, cache_at(a, tile * PIANOLA_TILE + position), at);
         }
         *(threadgroup uint4 *)(k + position * (D + 16) + at) = words;
     }
@@ -55,10 +95,10 @@ static inline void load_tile(thread const attn_part &a, uint tile, threadgroup h
         uint2 z = uint2(0);
         uint2 w = uint2(0);
         if (at < a.d) {
-            x = *(device const uint2 *)(a.v + cache_at(a, position) + at);
-            y = *(device const uint2 *)(a.v + cache_at(a, position + 1) + at);
-            z = *(device const uint2 *)(a.v + cache_at(a, position + 2) + at);
-            w = *(device const uint2 *)(a.v + cache_at(a, position + 3) + at);
+            x = tile_four(a.v, a.kind, a.d, cache_at(a, position), at);
+            y = tile_four(a.v, a.kind, a.d, cache_at(a, position + 1), at);
+            z = tile_four(a.v, a.kind, a.d, cache_at(a, position + 2), at);
+            w = tile_four(a.v, a.kind, a.d, cache_at(a, position + 3), at);
         }
         threadgroup uint4 *to = (threadgroup uint4 *)(v + four * (D + 4) + at);
         to[0] = uint4((x.x & 0xffff) | (y.x << 16), (z.x & 0xffff) | (w.x << 16), (x.x >> 16) | (y.x & 0xffff0000), (z.x >> 16) | (w.x & 0xffff0000));
@@ -72,6 +112,23 @@ static inline uint2 halves_of(float x, float y) {
     return uint2(as_type<uint>(v), as_type<uint>(half2(float2(x, y) - float2(v))));
 }
 
+// tile_weights is the weights of 16 positions as a product wants them, and what
+// they lack as halves.
+struct tile_weights {
+    uint4 value;
+    uint4 rest;
+};
+
+// weights_of returns those of 4 positions of two rows: low has the first two of
+// each, high the others.
+static inline tile_weights weights_of(float4 low, float4 high) {
+    const uint2 x = halves_of(low.x, low.y);
+    const uint2 y = halves_of(low.z, low.w);
+    const uint2 z = halves_of(high.x, high.y);
+    const uint2 w = halves_of(high.z, high.w);
+    return {uint4(x.x, y.x, z.x, w.x), uint4(x.y, y.y, z.y, w.y)};
+}
+
 // attend_tile does heads of up to D elements, a multiple of 16, of some rows.
 // A SIMD group takes 16 rows of a head at a time. Lanes hold elements as
 // mma_16x8x16 wants them, but for the order of the 16 that are summed up,
@@ -80,8 +137,11 @@ template <uint D>
 static inline void attend_tile(thread const attn_part &a, thread const attn_rows &t, threadgroup uchar *tg, uint tid, uint lane, uint simd, uint simds) {
     threadgroup half *k = (threadgroup half *)tg;
     threadgroup uint2 *v = (threadgroup uint2 *)(tg + PIANOLA_TILE * (D + 16) * 2);
+    const bool q8 = a.kind == PIANOLA_KV_Q8_0;
     // A lane's own elements of q: read and written by no other.
     threadgroup uint4 *q = (threadgroup uint4 *)(tg + PIANOLA_TILE * (D + 16) * 2 + PIANOLA_TILE * (D + 4) * 2) + simd * (D / 8) * 32 + lane;
+    // Behind those of all SIMD groups: the scales of K, then those of V.
+    threadgroup half *scales = (threadgroup half *)(tg + PIANOLA_TILE * (D + 16) * 2 + PIANOLA_TILE * (D + 4) * 2 + simds * (D / 8) * 512);
     const uint g = lane / 4;
     const uint j = lane % 4;
     const uint blocks = (t.rows + 15) / 16;
@@ -125,7 +185,7 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
         float2 sum = float2(0.0f);           // of the lane's positions
         for (uint tile = a.begin / PIANOLA_TILE; tile * PIANOLA_TILE < a.end; tile++) {
             threadgroup_barrier(mem_flags::mem_threadgroup);
-            load_tile<D>(a, tile, k, v, tid, simds * 32);
+            load_tile<D>(a, tile, k, v, scales, tid, simds * 32);
             threadgroup_barrier(mem_flags::mem_threadgroup);
             for (uint half_tile = 0; half_tile < PIANOLA_TILE; half_tile += 32) {
                 const uint from = tile * PIANOLA_TILE + half_tile;
@@ -135,9 +195,11 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
                 // Column c of products 2i and 2i+1 is the position that the
                 // second product wants there: 16i + 4(c/2) + c%2, and 2 more.
                 float4 score[4];
+                float4 scaled[4]; // of kind q8_0
                 PIANOLA_UNROLL
                 for (uint n = 0; n < 4; n++) {
                     score[n] = float4(0.0f);
+                    scaled[n] = float4(0.0f);
                 }
                 threadgroup const half *rows = k + (half_tile + g / 2 * 4 + g % 2) * (D + 16) + 4 * j;
                 PIANOLA_UNROLL
@@ -153,6 +215,21 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
                     PIANOLA_UNROLL
                     for (uint n = 0; n < 4; n++) {
                         score[n] = mma_16x8x16(rest, y[n], score[n], lane);
+                    }
+                    if (q8 && i % 2 == 1) {
+                        // The sums so far are of 32 elements that share a scale.
+                        PIANOLA_UNROLL
+                        for (uint n = 0; n < 4; n++) {
+                            const float2 by = float2(*(threadgroup const half2 *)(scales + i / 2 * PIANOLA_TILE + half_tile + n / 2 * 16 + n % 2 * 2 + 4 * j));
+                            scaled[n] += score[n] * float4(by.x, by.y, by.x, by.y);
+                            score[n] = float4(0.0f);
+                        }
+                    }
+                }
+                if (q8) {
+                    PIANOLA_UNROLL
+                    for (uint n = 0; n < 4; n++) {
+                        score[n] = scaled[n];
                     }
                 }
                 if (from < all.x || from + 32 > all.y) {
@@ -186,23 +263,30 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
                 }
                 PIANOLA_UNROLL
                 for (uint i = 0; i < 2; i++) {
-                    const uint2 x = halves_of(score[2 * i].x, score[2 * i].y);
-                    const uint2 y = halves_of(score[2 * i].z, score[2 * i].w);
-                    const uint2 z = halves_of(score[2 * i + 1].x, score[2 * i + 1].y);
-                    const uint2 w = halves_of(score[2 * i + 1].z, score[2 * i + 1].w);
                     threadgroup const uint2 *columns = v + (half_tile / 4 + 4 * i + j) * (D + 4) + g;
+                    float4 low = score[2 * i];
+                    float4 high = score[2 * i + 1];
+                    tile_weights w = weights_of(low, high);
                     PIANOLA_UNROLL
                     for (uint n = 0; n < D / 8; n++) {
+                        if (q8 && n % 4 == 0) {
+                            // The next 32 elements have scales of their own.
+                            threadgroup const half2 *by = (threadgroup const half2 *)(scales + (D / 32 + n / 4) * PIANOLA_TILE + half_tile + 16 * i + 4 * j);
+                            const float2 first = float2(by[0]) * PIANOLA_V_UNIT;
+                            const float2 second = float2(by[1]) * PIANOLA_V_UNIT;
+                            w = weights_of(low * float4(first.x, first.y, first.x, first.y), high * float4(second.x, second.y, second.x, second.y));
+                        }
                         const uint2 column = columns[8 * n];
-                        acc[n] = mma_16x8x16(uint4(x.y, y.y, z.y, w.y), column, acc[n], lane);
-                        acc[n] = mma_16x8x16(uint4(x.x, y.x, z.x, w.x), column, acc[n], lane);
+                        acc[n] = mma_16x8x16(w.rest, column, acc[n], lane);
+                        acc[n] = mma_16x8x16(w.value, column, acc[n], lane);
                     }
                 }
             }
         }
         sum += simd_shuffle_xor(sum, ushort(1));
         sum += simd_shuffle_xor(sum, ushort(2));
-        const float2 scale = float2(sum.x == 0.0f ? 1.0f : 1.0f / sum.x, sum.y == 0.0f ? 1.0f : 1.0f / sum.y);
+        const float one = q8 ? 1.0f / PIANOLA_V_UNIT : 1.0f;
+        const float2 scale = float2(sum.x == 0.0f ? 1.0f : one / sum.x, sum.y == 0.0f ? 1.0f : one / sum.y);
         device float *out = a.out + head * a.stride;
         const bool write0 = unit < units && block + g < t.rows;
         const bool write1 = unit < units && block + g + 8 < t.rows;

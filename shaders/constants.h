@@ -25,5 +25,7 @@ constant uint STAGE1 [[function_constant(PIANOLA_FC_STAGE1)]]; // the sampler's 
 constant uint STAGE2 [[function_constant(PIANOLA_FC_STAGE2)]]; // its second
 constant uint STAGE3 [[function_constant(PIANOLA_FC_STAGE3)]]; // its third
 constant uint STAGE4 [[function_constant(PIANOLA_FC_STAGE4)]]; // its fourth
+constant uint KV [[function_constant(PIANOLA_FC_KV)]]; // what the KV cache has
+constant uint SINKS [[function_constant(PIANOLA_FC_SINKS)]]; // 1 if positions at the start are seen too
 
 #endif

@@ -46,11 +46,11 @@ static inline float2 turned(thread const head_turn &h, uint i, uint2 at) {
     return value;
 }
 
-// cache_row returns the first element of a head's row for row r of a chunk
-// whose first row sees kv_len positions.
-static inline ulong cache_row(uint head, uint r, uint kv_len, uint cap, uint head_dim) {
-    const uint row = (max(kv_len, 1u) - 1 + r) % cap;
-    return (ulong(head) * cap + row) * head_dim;
+// cache_row returns the cache's row for row r of a chunk whose first row sees
+// kv_len positions; the rows of the positions before first stay.
+static inline ulong cache_row(uint r, uint kv_len, uint cap, uint first) {
+    const uint position = max(kv_len, 1u) - 1 + r;
+    return position < first ? position : first + (position - first) % (cap - first);
 }
 
 #endif

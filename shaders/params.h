@@ -55,6 +55,8 @@
 #define PIANOLA_FC_STAGE2 15
 #define PIANOLA_FC_STAGE3 16
 #define PIANOLA_FC_STAGE4 17
+#define PIANOLA_FC_KV 18
+#define PIANOLA_FC_SINKS 19
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_INPUT_PLAIN 0
@@ -87,6 +89,8 @@
 #define PIANOLA_STAGE4_TOP_K 2
 #define PIANOLA_STAGE4_TOP_P 3
 #define PIANOLA_STAGE4_MIN_P 4
+#define PIANOLA_KV_F16 0
+#define PIANOLA_KV_Q8_0 1
 #define PIANOLA_WTYPE_F32 1
 #define PIANOLA_WTYPE_F16 2
 #define PIANOLA_WTYPE_BF16 3
@@ -119,12 +123,13 @@ typedef struct pianola_embed_params {
 } pianola_embed_params;
 PIANOLA_ASSERT_SIZE(pianola_embed_params, 16);
 
-// out[r, i] = (cos, sin)(float32(pos + r) * inv_freq[i] / factors[i]) * attn_factor; the product is float32, cosine and sine are precise.
+// out[r, i] = (cos, sin)(float32(pos + r) * inv_freq[i] / factors[i]) * attn_factor; the product is float32, cosine and sine are precise. If still is not 0, min(0, still - 1 - pos - r) is the position.
 typedef struct pianola_rope_angles_params {
     uint32_t half_; // rotated pairs of a head
     float attn_factor; // YaRN's factor of cosine and sine
+    uint32_t still; // positions that are not turned back, 0 if none is
 } pianola_rope_angles_params;
-PIANOLA_ASSERT_SIZE(pianola_rope_angles_params, 8);
+PIANOLA_ASSERT_SIZE(pianola_rope_angles_params, 12);
 
 // out[r] = x[row + r] / sqrt(mean(x[row + r]^2) + eps) * w; rows are clamped to x_rows.
 typedef struct pianola_rmsnorm_params {
@@ -201,16 +206,17 @@ typedef struct pianola_rope_params {
 } pianola_rope_params;
 PIANOLA_ASSERT_SIZE(pianola_rope_params, 12);
 
-// Writes K and V of row r, rounded to float16, at cache row (kv_len - 1 + r) mod cap.
+// Writes K and V of row r, rounded as the cache has them, at the cache row of position p = kv_len - 1 + r: p if it is below first, else first + (p - first) mod (cap - first). Kind q8_0: each 32 elements x are d*q, d = max|x| / 127 and q = x/d rounded to nearest; the scale that is kept is d rounded to float16.
 typedef struct pianola_kv_write_params {
     uint32_t kv_heads; // K and V heads
     uint32_t k_stride; // elements from one row of k to the next
     uint32_t v_stride; // elements from one row of v to the next
     uint32_t cap; // rows of the cache
+    uint32_t first; // positions at the start whose rows stay
 } pianola_kv_write_params;
-PIANOLA_ASSERT_SIZE(pianola_kv_write_params, 16);
+PIANOLA_ASSERT_SIZE(pianola_kv_write_params, 20);
 
-// QK norm, RoPE and KV write in one: q_out[r] = rope(norm(q[r])); K = rope(norm(k[r])) and V = v[r] go to cache row (kv_len - 1 + r) mod cap.
+// QK norm, RoPE and KV write in one: q_out[r] = rope(norm(q[r])); K = rope(norm(k[r])) and V = v[r] go to the cache row that kv_write has.
 typedef struct pianola_qk_rope_kv_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -220,10 +226,11 @@ typedef struct pianola_qk_rope_kv_params {
     uint32_t half_; // rotated pairs of a head, at most head_dim/2
     uint32_t cap; // rows of the cache
     float eps; // added to the mean square
+    uint32_t first; // positions at the start whose rows stay
 } pianola_qk_rope_kv_params;
-PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 32);
+PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 36);
 
-// Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees n of them from the s*n-th on, n = max(span, P/2^i rounded up to a multiple of 16), P all that the row sees, 2^i at most splits, and writes its sum, its maximum and its weight; one without positions writes nothing. A threadgroup takes head_group heads that share K and V, and row_group rows.
+// Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees n of them from the s*n-th on, n = max(span, P/2^i rounded up to a multiple of 16), P all that the row sees, 2^i at most splits, and writes its sum, its maximum and its weight; one without positions writes nothing. With sinks, row r sees positions 0 to first - 1 too, whose cache rows are theirs alone, with its Q turned by its angles of turn; the others are in the rows behind them. A threadgroup takes head_group heads that share K and V, and row_group rows.
 typedef struct pianola_attn_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -235,8 +242,10 @@ typedef struct pianola_attn_params {
     float scale; // factor of Q·K
     uint32_t head_group; // Q heads that a threadgroup takes
     uint32_t row_group; // rows that a threadgroup takes, 1 without tile
+    uint32_t first; // positions at the start that are seen too, if the constant sinks is 1
+    uint32_t half_; // rotated pairs of a head, if the constant sinks is 1
 } pianola_attn_params;
-PIANOLA_ASSERT_SIZE(pianola_attn_params, 40);
+PIANOLA_ASSERT_SIZE(pianola_attn_params, 48);
 
 // Merges the splits of attn or rope_attn of each row and head in order, those that saw a position: out = sum(values * exp(max_s - max)) / sum(weight * exp(max_s - max)).
 typedef struct pianola_attn_merge_params {
@@ -262,7 +271,7 @@ typedef struct pianola_argmax_params {
 } pianola_argmax_params;
 PIANOLA_ASSERT_SIZE(pianola_argmax_params, 12);
 
-// qk_rope_kv and attn of one row in one. K and V of the newest position, kv_len - 1, go to cache row (kv_len - 1) mod cap, rounded to float16; who needs them makes them for itself, since they are not in the cache before the command has ended.
+// qk_rope_kv and attn of one row in one. K and V of the newest position, kv_len - 1, go to cache row (kv_len - 1) mod cap, rounded as the cache has them; who needs them makes them for itself, since they are not in the cache before the command has ended.
 typedef struct pianola_rope_attn_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads

@@ -3,6 +3,7 @@
 #define PIANOLA_PRODUCT_H
 
 #include "merge.h"
+#include "quantise.h"
 #include "silu.h"
 
 // product is y = W * input + b, or what is added to y, for the rows of x from
@@ -98,23 +99,6 @@ static inline float unit_of(float m) { return as_type<float>(max(as_type<uint>(m
 
 // halves4 returns four float16; larger values are the largest.
 static inline uint2 halves4(float4 v) { return as_type<uint2>(clamp(half4(v), half4(-65504.0h), half4(65504.0h))); }
-
-// quantise_block makes four int8 of each lane's part of a block of 32, which
-// eight lanes have, and returns the block's scale. Integers are those of every
-// other device.
-static inline float quantise_block(thread int &q, float4 v) {
-    float most = max(max(abs(v.x), abs(v.y)), max(abs(v.z), abs(v.w)));
-    most = max(most, simd_shuffle_xor(most, ushort(1)));
-    most = max(most, simd_shuffle_xor(most, ushort(2)));
-    most = max(most, simd_shuffle_xor(most, ushort(4)));
-    // most/127 as a division has it, but for what is 0 here: the remainder of
-    // the first guess corrects it.
-    const float guess = most * (1.0f / 127.0f);
-    const float scale = fma(fma(-127.0f, guess, most), 1.0f / 127.0f, guess);
-    const bool small = scale < FLT_MIN;
-    q = round_bytes(v * (small ? 0.0f : reciprocal(scale)));
-    return small ? 0.0f : scale;
-}
 
 // PIANOLA_INPUT_READS is how many vectors of the input a lane reads before it
 // needs the first.

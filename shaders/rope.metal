@@ -22,7 +22,8 @@ kernel void rope_angles(
     if (group.x >= s.rows) {
         return;
     }
-    const float pos = float(s.index + group.x);
+    const uint position = s.index + group.x;
+    const float pos = p.still == 0 ? float(position) : position < p.still ? 0.0f : -float(position - (p.still - 1));
     device float *row = out + ulong(group.x) * p.half_ * 2;
     for (uint i = tid; i < p.half_; i += simds * 32) {
         float a = pos * inv_freq[i];

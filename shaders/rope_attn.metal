@@ -6,7 +6,7 @@
 // makes Q of its heads, and K and V of the newest position if it sees that; the
 // first that does writes them. Nobody reads them from the cache.
 //
-// threadgroup memory: div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+(head_group+1)*head_dim*4 bytes
+// threadgroup memory: div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+(head_group+2)*head_dim*4 bytes
 [[max_total_threads_per_threadgroup(512)]]
 kernel void rope_attn(
         device const float *q               [[buffer(0)]],
@@ -14,8 +14,8 @@ kernel void rope_attn(
         device const float *v               [[buffer(2)]],
         device const float *angles          [[buffer(3)]],
         device const float *norm            [[buffer(4)]],
-        device half *k_cache                [[buffer(5)]],
-        device half *v_cache                [[buffer(6)]],
+        device uchar *k_cache               [[buffer(5)]],
+        device uchar *v_cache               [[buffer(6)]],
         device float *out                   [[buffer(7)]],
         constant pianola_rope_attn_params &p [[buffer(8)]],
         constant pianola_second &s          [[buffer(9)]],
@@ -46,14 +46,18 @@ kernel void rope_attn(
     load_q(m, lane, simd);
     attn_part a;
     a.d = HEAD_DIM;
-    a.k = k_cache + ulong(kv_head) * p.cap * HEAD_DIM;
-    a.v = v_cache + ulong(kv_head) * p.cap * HEAD_DIM;
+    a.kind = KV;
+    a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head);
+    a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head);
     a.heads = m.heads;
     a.split = SPLIT != 0;
     a.splits = p.splits;
     attn_place(a, out, 0, p.heads, head, group.y);
     a.scale = p.scale * M_LOG2E_F;
     a.cap = p.cap;
+    a.base = 0;
+    a.sinks = 0;
+    a.turned = sums;
     const uint len = max(s.kv_len, 1u);
     a.begin = len - min(len, WINDOWED != 0 ? p.window : len);
     a.end = len;
@@ -63,12 +67,13 @@ kernel void rope_attn(
     a.wrap = cache_from(a.begin, p.cap, WINDOWED != 0);
     a.fresh = a.end == len;
     const uint newest = len - 1 - a.wrap;
-    const ulong row = ulong(min(newest < p.cap ? newest : newest - p.cap, p.cap - 1)) * HEAD_DIM;
+    const ulong row = ulong(min(newest < p.cap ? newest : newest - p.cap, p.cap - 1));
     a.end -= a.fresh ? 1 : 0;
     m.fresh = a.fresh;
     m.writes = a.fresh && first == 0;
-    m.k_cache = k_cache + ulong(kv_head) * p.cap * HEAD_DIM + row;
-    m.v_cache = v_cache + ulong(kv_head) * p.cap * HEAD_DIM + row;
+    m.kind = KV;
+    m.k_cache = kv_row_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head, row);
+    m.v_cache = kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head, row);
     a.new_k = new_k(m);
     a.new_v = a.new_k + HEAD_DIM;
     attend_row(a, m, HEAD_DIM, sums, tid, lane, simd, simds);

@@ -367,6 +367,7 @@ func viewConstants(k *decl.Kernel, s *Spec) namedValues {
 			v.Value, v.number = weightType(n), false
 		case uint64(n) < uint64(len(con.Values)):
 			v.Value, v.number = con.Values[n], false
+			v.quiet = n == 0 && slices.Contains(k.Optional, con.Name)
 		case con.Flag:
 			v.quiet = n == 0
 		}

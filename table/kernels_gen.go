@@ -86,6 +86,7 @@ const (
 type RoPEAnglesParams struct {
 	Half       uint32  // rotated pairs of a head
 	AttnFactor float32 // YaRN's factor of cosine and sine
+	Still      uint32  // positions that are not turned back, 0 if none is
 }
 
 // RoPEAnglesParams decodes the parameter bytes as those of rope_angles.
@@ -93,6 +94,7 @@ func (c *Cmd) RoPEAnglesParams() RoPEAnglesParams {
 	return RoPEAnglesParams{
 		Half:       c.u32(0),
 		AttnFactor: c.f32(4),
+		Still:      c.u32(8),
 	}
 }
 
@@ -100,7 +102,8 @@ func (c *Cmd) RoPEAnglesParams() RoPEAnglesParams {
 func (p RoPEAnglesParams) Put(c *Cmd) {
 	c.putU32(0, p.Half)
 	c.putF32(4, p.AttnFactor)
-	c.ParamSize = 8
+	c.putU32(8, p.Still)
+	c.ParamSize = 12
 }
 
 // Bindings of rmsnorm.
@@ -414,13 +417,14 @@ func (p RoPEParams) Put(c *Cmd) {
 const (
 	KVWriteBindK      = 0 // r, [rows, kv_heads, head_dim] float32, rows k_stride apart
 	KVWriteBindV      = 1 // r, [rows, kv_heads, head_dim] float32, rows v_stride apart
-	KVWriteBindKCache = 2 // w, [kv_heads, cap, head_dim] float16
-	KVWriteBindVCache = 3 // w, [kv_heads, cap, head_dim] float16
+	KVWriteBindKCache = 2 // w, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
+	KVWriteBindVCache = 3 // w, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
 )
 
 // Specialisation constants of kv_write.
 const (
 	KVWriteSpecHeadDim = 0 // elements of a head
+	KVWriteSpecKV      = 1 // what the KV cache has
 )
 
 // KVWriteParams are the parameters of kv_write.
@@ -429,6 +433,7 @@ type KVWriteParams struct {
 	KStride uint32 // elements from one row of k to the next
 	VStride uint32 // elements from one row of v to the next
 	Cap     uint32 // rows of the cache
+	First   uint32 // positions at the start whose rows stay
 }
 
 // KVWriteParams decodes the parameter bytes as those of kv_write.
@@ -438,6 +443,7 @@ func (c *Cmd) KVWriteParams() KVWriteParams {
 		KStride: c.u32(4),
 		VStride: c.u32(8),
 		Cap:     c.u32(12),
+		First:   c.u32(16),
 	}
 }
 
@@ -447,7 +453,8 @@ func (p KVWriteParams) Put(c *Cmd) {
 	c.putU32(4, p.KStride)
 	c.putU32(8, p.VStride)
 	c.putU32(12, p.Cap)
-	c.ParamSize = 16
+	c.putU32(16, p.First)
+	c.ParamSize = 20
 }
 
 // Bindings of qk_rope_kv.
@@ -458,8 +465,8 @@ const (
 	QKRoPEKVBindAngles = 3 // r, [rows, half, 2] float32
 	QKRoPEKVBindNorm   = 4 // r, [2, head_dim] float32: of Q, of K
 	QKRoPEKVBindQOut   = 5 // w, [rows, heads, head_dim] float32
-	QKRoPEKVBindKCache = 6 // w, [kv_heads, cap, head_dim] float16
-	QKRoPEKVBindVCache = 7 // w, [kv_heads, cap, head_dim] float16
+	QKRoPEKVBindKCache = 6 // w, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
+	QKRoPEKVBindVCache = 7 // w, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
 )
 
 // Specialisation constants of qk_rope_kv.
@@ -467,6 +474,7 @@ const (
 	QKRoPEKVSpecHeadDim = 0 // elements of a head
 	QKRoPEKVSpecLayout  = 1 // which pairs RoPE rotates
 	QKRoPEKVSpecQKNorm  = 2 // 1 if Q and K heads are normalised
+	QKRoPEKVSpecKV      = 3 // what the KV cache has
 )
 
 // QKRoPEKVParams are the parameters of qk_rope_kv.
@@ -479,6 +487,7 @@ type QKRoPEKVParams struct {
 	Half    uint32  // rotated pairs of a head, at most head_dim/2
 	Cap     uint32  // rows of the cache
 	Eps     float32 // added to the mean square
+	First   uint32  // positions at the start whose rows stay
 }
 
 // QKRoPEKVParams decodes the parameter bytes as those of qk_rope_kv.
@@ -492,6 +501,7 @@ func (c *Cmd) QKRoPEKVParams() QKRoPEKVParams {
 		Half:    c.u32(20),
 		Cap:     c.u32(24),
 		Eps:     c.f32(28),
+		First:   c.u32(32),
 	}
 }
 
@@ -505,15 +515,17 @@ func (p QKRoPEKVParams) Put(c *Cmd) {
 	c.putU32(20, p.Half)
 	c.putU32(24, p.Cap)
 	c.putF32(28, p.Eps)
-	c.ParamSize = 32
+	c.putU32(32, p.First)
+	c.ParamSize = 36
 }
 
 // Bindings of attn.
 const (
 	AttnBindQ      = 0 // r, [rows, heads, head_dim] float32, rows q_stride apart
-	AttnBindKCache = 1 // r, [kv_heads, cap, head_dim] float16
-	AttnBindVCache = 2 // r, [kv_heads, cap, head_dim] float16
+	AttnBindKCache = 1 // r, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
+	AttnBindVCache = 2 // r, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
 	AttnBindOut    = 3 // w, [rows, heads, head_dim] float32; split: of each row [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight
+	AttnBindTurn   = 4 // r, [rows, half, 2] float32: cosine, sine
 )
 
 // Specialisation constants of attn.
@@ -522,6 +534,9 @@ const (
 	AttnSpecWindowed = 1 // 1 if only the last positions are seen
 	AttnSpecSplit    = 2 // 1 if a row's positions are split over threadgroups
 	AttnSpecTile     = 3 // 1 if a threadgroup takes a tile of rows
+	AttnSpecKV       = 4 // what the KV cache has
+	AttnSpecSinks    = 5 // 1 if positions at the start are seen too
+	AttnSpecLayout   = 6 // which pairs RoPE rotates
 )
 
 // AttnParams are the parameters of attn.
@@ -536,6 +551,8 @@ type AttnParams struct {
 	Scale     float32 // factor of Q·K
 	HeadGroup uint32  // Q heads that a threadgroup takes
 	RowGroup  uint32  // rows that a threadgroup takes, 1 without tile
+	First     uint32  // positions at the start that are seen too, if the constant sinks is 1
+	Half      uint32  // rotated pairs of a head, if the constant sinks is 1
 }
 
 // AttnParams decodes the parameter bytes as those of attn.
@@ -551,6 +568,8 @@ func (c *Cmd) AttnParams() AttnParams {
 		Scale:     c.f32(28),
 		HeadGroup: c.u32(32),
 		RowGroup:  c.u32(36),
+		First:     c.u32(40),
+		Half:      c.u32(44),
 	}
 }
 
@@ -566,7 +585,9 @@ func (p AttnParams) Put(c *Cmd) {
 	c.putF32(28, p.Scale)
 	c.putU32(32, p.HeadGroup)
 	c.putU32(36, p.RowGroup)
-	c.ParamSize = 40
+	c.putU32(40, p.First)
+	c.putU32(44, p.Half)
+	c.ParamSize = 48
 }
 
 // Bindings of attn_merge.
@@ -678,8 +699,8 @@ const (
 	RoPEAttnBindV      = 2 // r, [kv_heads, head_dim] float32
 	RoPEAttnBindAngles = 3 // r, [half, 2] float32
 	RoPEAttnBindNorm   = 4 // r, [2, head_dim] float32: of Q, of K
-	RoPEAttnBindKCache = 5 // rw, [kv_heads, cap, head_dim] float16
-	RoPEAttnBindVCache = 6 // rw, [kv_heads, cap, head_dim] float16
+	RoPEAttnBindKCache = 5 // rw, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
+	RoPEAttnBindVCache = 6 // rw, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
 	RoPEAttnBindOut    = 7 // w, [heads, head_dim] float32; split: [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight
 )
 
@@ -690,6 +711,7 @@ const (
 	RoPEAttnSpecSplit    = 2 // 1 if a row's positions are split over threadgroups
 	RoPEAttnSpecLayout   = 3 // which pairs RoPE rotates
 	RoPEAttnSpecQKNorm   = 4 // 1 if Q and K heads are normalised
+	RoPEAttnSpecKV       = 5 // what the KV cache has
 )
 
 // RoPEAttnParams are the parameters of rope_attn.

@@ -64,10 +64,10 @@ func TestKVCaches(t *testing.T) {
 	tab := smallTable()
 	for _, c := range tab.KVCaches() {
 		s := tab.Slots[c.Slot]
-		if c.Size() != s.Size || c.Heads != smallKVHeads || c.Rows != smallContext || c.RowSize != 2*smallHeadDim {
+		if c.Size() != s.Size || c.Heads != smallKVHeads || c.Rows != smallContext || c.Planes != [2]uint64{2 * smallHeadDim} || c.Parts() != smallKVHeads {
 			t.Errorf("slot %s of %d bytes: %+v", s.Name, s.Size, c)
 		}
-		if at, n := c.Span(1, 2, 5); at != uint64(smallContext+2)*c.RowSize || n != 3*c.RowSize {
+		if at, n := c.Span(1, 2, 5); at != uint64(smallContext+2)*c.RowSize() || n != 3*c.RowSize() {
 			t.Errorf("rows 2 to 4 of head 1: %d bytes at %d", n, at)
 		}
 		if c.Used(-1) != 0 || c.Used(3) != 3 || c.Used(1<<20) != smallContext || c.Within(0).Rows != 1 || c.Within(1<<20).Rows != smallContext {
@@ -77,11 +77,18 @@ func TestKVCaches(t *testing.T) {
 	if got := tab.KVSlack(); got != smallContext {
 		t.Errorf("%d positions can be taken back, want all %d", got, smallContext)
 	}
-	// What commands do not agree on, or what is not rows of float16, stays in whole.
+	// What commands do not agree on stays in whole.
 	for name, change := range map[string]func(t *Table, cmd int){
 		"rows":   func(t *Table, cmd int) { at, _ := t.Cmds[cmd].CapacityParam(); t.Cmds[cmd].putU32(at, 1) },
 		"offset": func(t *Table, cmd int) { t.Cmds[cmd].Bind[cacheBinding(t, cmd)].Offset = 256 },
-		"size":   func(t *Table, cmd int) { t.Slots[t.Cmds[cmd].Bind[cacheBinding(t, cmd)].Slot].Size++ },
+		"kind": func(t *Table, _ int) {
+			for i := range t.Specs {
+				if t.Specs[i].Kernel == KernelAttn {
+					t.Specs[i].Values[AttnSpecKV] = decl.KVQ8
+				}
+			}
+		},
+		"size": func(t *Table, cmd int) { t.Slots[t.Cmds[cmd].Bind[cacheBinding(t, cmd)].Slot].Size++ },
 		"unused": func(t *Table, _ int) {
 			t.Slots = append(t.Slots, Slot{Name: "kv.9.k", Kind: SlotKV, Scope: ScopeSession, Size: 64})
 		},
@@ -92,6 +99,90 @@ func TestKVCaches(t *testing.T) {
 		if got := tab.KVCaches(); got != nil {
 			t.Errorf("%s: %+v", name, got)
 		}
+	}
+}
+
+// TestKVCachesQ8 has caches of int8: the scales of all rows are a plane of their own
+// behind them.
+func TestKVCachesQ8(t *testing.T) {
+	const dim, row = 64, 64 + 2*2
+	tab := smallTable()
+	for i := range tab.Specs {
+		if k, ok := decl.Lookup(tab.Specs[i].Kernel); ok {
+			kind, has := k.Spec("kv")
+			if at, _ := k.Spec("head_dim"); has {
+				tab.Specs[i].Values[at], tab.Specs[i].Values[kind] = dim, decl.KVQ8
+			}
+		}
+	}
+	for i := range tab.Slots {
+		if tab.Slots[i].Kind == SlotKV {
+			tab.Slots[i].Size = smallKVHeads * smallContext * row
+		}
+	}
+	caches := tab.KVCaches()
+	if len(caches) == 0 {
+		t.Fatal("the table has no caches")
+	}
+	for _, c := range caches {
+		if c.RowSize() != row || c.Size() != tab.Slots[c.Slot].Size || c.Parts() != 2*smallKVHeads {
+			t.Errorf("%+v", c)
+		}
+		if at, n := c.Span(smallKVHeads+1, 3, 5); at != smallKVHeads*smallContext*dim+(smallContext+3)*4 || n != 8 {
+			t.Errorf("scales of rows 3 and 4 of head 1: %d bytes at %d", n, at)
+		}
+		// Parts and rows follow each other without a gap, and every byte is found.
+		next := uint64(0)
+		for part := range c.Parts() {
+			for r := range c.Rows {
+				at, n := c.Span(part, r, r+1)
+				if at != next {
+					t.Fatalf("part %d, row %d: at %d, want %d", part, r, at, next)
+				}
+				for i := range n {
+					if p, of, skip := c.Part(at + i); p != part || of != r || skip != i {
+						t.Fatalf("byte %d: part %d, row %d, byte %d; want %d, %d, %d", at+i, p, of, skip, part, r, i)
+					}
+				}
+				next += n
+			}
+		}
+		if next != c.Size() {
+			t.Errorf("parts end at %d of %d", next, c.Size())
+		}
+	}
+}
+
+// TestKVSinks has caches whose first rows stay: however few positions there are, a row
+// is left for others, and what they see cannot be taken back.
+func TestKVSinks(t *testing.T) {
+	tab := smallTable()
+	for i := range tab.Cmds {
+		c := &tab.Cmds[i]
+		if k, ok := decl.Lookup(c.Kernel); ok {
+			for name, v := range map[string]uint32{"cap": smallContext - 8, "first": 5, "window": 20} {
+				if at, _, has := k.Param(name); has {
+					c.putU32(at, v)
+				}
+			}
+		}
+	}
+	for i := range tab.Slots {
+		if tab.Slots[i].Kind == SlotKV {
+			tab.Slots[i].Size = smallKVHeads * (smallContext - 8) * 2 * smallHeadDim
+		}
+	}
+	caches := tab.KVCaches()
+	if len(caches) == 0 || caches[0].First != 5 {
+		t.Fatalf("%+v", caches)
+	}
+	for positions, want := range map[int]uint32{0: 6, 5: 6, 6: 6, 7: 7, 1000: smallContext - 8} {
+		if got := caches[0].Within(positions).Rows; got != want {
+			t.Errorf("%d rows for %d positions, want %d", got, positions, want)
+		}
+	}
+	if got := tab.KVSlack(); got != smallContext-8-25 {
+		t.Errorf("%d positions can be taken back, want %d", got, smallContext-8-25)
 	}
 }
 

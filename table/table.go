@@ -19,7 +19,7 @@ type SlotKind uint8
 // The kinds of slots.
 const (
 	SlotWeight  SlotKind = iota // uploaded once, read only
-	SlotKV                      // one layer's K or V, [kvHeads, capacity, headDim] float16
+	SlotKV                      // one layer's K or V, [kvHeads, capacity, headDim] as the kernels' constant kv says
 	SlotScratch                 // the arena of activations
 	SlotTokens                  // the token ring, [context + 1] uint32
 	SlotLogits                  // [rows, vocab] float32

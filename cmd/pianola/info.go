@@ -13,11 +13,12 @@ import (
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
 	"github.com/pianola-engine/pianola/weights"
 )
 
 func newInfo() *cobra.Command {
-	asJSON := false
+	asJSON, kv := false, ""
 	cmd := &cobra.Command{
 		Use:   "info MODEL",
 		Short: "Say what a model is: sizes, types, tokenizer, context",
@@ -26,7 +27,10 @@ said of a model that this program cannot run too, and why it cannot.`,
 		Example: "  pianola info testdata/gopher-q8_0.gguf",
 		Args:    exactly(1, "info needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			res, err := inspect(args[0])
+			if _, ok := decl.KVKind(kv); kv != "" && !ok {
+				return usage(cmd, "--kv %s: the kinds are %s", kv, strings.Join(decl.KVKinds(), " and "))
+			}
+			res, err := inspect(args[0], kv)
 			if err != nil {
 				return err
 			}
@@ -36,6 +40,7 @@ said of a model that this program cannot run too, and why it cannot.`,
 			return res.write(cmd.OutOrStdout())
 		},
 	}
+	cmd.Flags().StringVar(&kv, "kv", "", kvUsage)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
 }
@@ -98,7 +103,7 @@ type infoModel struct {
 	RopeLayout string     `json:"rope_layout"`
 	Ropes      []infoRope `json:"ropes"`
 	Windows    []int      `json:"windows"`             // of each layer, 0: all positions
-	KVBytes    uint64     `json:"kv_bytes"`            // a position, all layers
+	KVBytes    uint64     `json:"kv_bytes"`            // a position, all layers, of the kind asked for
 	StopIDs    []token    `json:"stop_ids"`            // with a text where the tokenizer has one
 	Commands   int        `json:"commands"`            // a token, on the CPU
 	TableWhy   string     `json:"table_why,omitempty"` // there is no table
@@ -112,7 +117,7 @@ type infoRope struct {
 
 // inspect reads a model's headers. A model of an unknown architecture is no
 // error, a broken one is.
-func inspect(path string) (*infoResult, error) {
+func inspect(path, kv string) (*infoResult, error) {
 	dir, err := weights.OpenDirectory(path)
 	if err != nil {
 		return nil, err
@@ -158,11 +163,11 @@ func inspect(path string) (*infoResult, error) {
 	}
 	c := h.Config()
 	res.Supported, res.Architecture, res.Name = true, c.Arch, c.Name
-	res.Model = describe(c)
+	res.Model = describe(c, kv)
 	for _, id := range h.StopIDs() {
 		res.Model.StopIDs = append(res.Model.StopIDs, text(id))
 	}
-	if t, err := h.Compile(pianola.CompileOptions{}); err != nil {
+	if t, err := h.Compile(pianola.CompileOptions{KV: kv}); err != nil {
 		res.Model.TableWhy = oneLine(err.Error())
 	} else if p, _, ok := t.Program(table.ProgramDecode); ok {
 		res.Model.Commands = int(p.Count)
@@ -217,12 +222,13 @@ func metaString(dir *weights.Directory, keys ...string) string {
 	return ""
 }
 
-func describe(c *arch.Config) *infoModel {
+func describe(c *arch.Config, kv string) *infoModel {
+	kind, _ := decl.KVKind(kv)
 	m := &infoModel{
 		Layers: c.Layers, Width: c.Width, FF: c.FF, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
 		Vocab: c.Vocab, Context: c.Context, Eps: c.Eps, Activation: c.Activation.String(),
 		TiedHead: c.TiedHead, QKNorm: c.QKNorm, RopeLayout: c.RopeLayout.String(),
-		KVBytes: 2 * 2 * uint64(c.Layers) * uint64(c.KVHeads) * uint64(c.HeadDim),
+		KVBytes: 2 * uint64(c.Layers) * uint64(c.KVHeads) * decl.KVRowBytes(kind, c.HeadDim),
 		Biases:  []string{}, StopIDs: []token{},
 	}
 	for _, r := range []arch.Role{arch.Q, arch.K, arch.V, arch.O, arch.Gate, arch.Up, arch.Down} {

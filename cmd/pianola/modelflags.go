@@ -26,6 +26,9 @@ type modelFlags struct {
 	noRepack     bool
 	sampler      string
 	realTime     bool
+	kv           string
+	sinks        int
+	window       int
 }
 
 // register adds the flags to a command, --chain apart.
@@ -39,12 +42,24 @@ func (f *modelFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.anyChip, "any-chip", false, "accept a roll that was compiled for another chip")
 	fs.BoolVar(&f.noFuse, "no-fuse", false, "one command for each operation")
 	fs.BoolVar(&f.realTime, "real-time", false, "keep latencies: chains of 5 ms, threads that nothing else uses (docs/LATENCY.md)")
+	fs.StringVar(&f.kv, "kv", "", kvUsage)
+	fs.IntVar(&f.window, "kv-window", 0, windowUsage)
+	fs.IntVar(&f.sinks, "kv-sinks", 0, sinksUsage)
 	fs.BoolVar(&f.noRepack, "no-repack", false, "read weights as the file has them")
 	fs.StringVar(&f.sampler, "sampler-order", "", "stages of sampling: "+samplerOrders)
 }
 
 // samplerOrders are the values of --sampler-order.
 const samplerOrders = "llama.cpp (default), mlx, edgerunner, none, or a list such as penalties,top_k,top_p,min_p,temperature"
+
+// kvUsage describes the flag --kv.
+const kvUsage = "what the KV cache has: f16 or q8_0 (default: f16)"
+
+// What describes --kv-window and --kv-sinks.
+const (
+	windowUsage = "see the last `POSITIONS` alone where a layer sees all, and keep no others (default: all)"
+	sinksUsage  = "with --kv-window, see the first `POSITIONS` too"
+)
 
 // registerChain adds --chain for commands that take one length.
 func (f *modelFlags) registerChain(cmd *cobra.Command) {
@@ -71,6 +86,7 @@ func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
 		Device: f.device, Mode: f.mode, Threads: f.threads, Context: f.context,
 		NoFuse: f.noFuse, NoRepack: f.noRepack, AnyChip: f.anyChip, Sampler: f.sampler,
 		RealTime: f.realTime,
+		KV:       f.kv, KVSinks: f.sinks, KVWindow: f.window,
 	}
 	if f.roll != "" {
 		var err error
@@ -106,6 +122,10 @@ func (f *modelFlags) check(cmd *cobra.Command) error {
 		return usage(cmd, "--no-fuse does not go with --roll: the table is compiled already")
 	case f.roll != "" && f.sampler != "":
 		return usage(cmd, "--sampler-order does not go with --roll: the table is compiled already")
+	case f.roll != "" && f.kv != "":
+		return usage(cmd, "--kv does not go with --roll: the table is compiled already")
+	case f.roll != "" && (f.sinks != 0 || f.window != 0):
+		return usage(cmd, "--kv-sinks and --kv-window do not go with --roll: the table is compiled already")
 	case f.roll == "" && f.anyChip:
 		return usage(cmd, "--any-chip goes with --roll only")
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -26,6 +27,7 @@ type runFlags struct {
 	bias     []string
 	stop     []string
 	json     bool
+	rollover replay.Rollover
 }
 
 func newRun() *cobra.Command {
@@ -49,6 +51,8 @@ again. It is of this model, this chip and these options only, and has the text.`
 	fs.StringVarP(&f.prompt, "prompt", "p", "", "the text to continue")
 	fs.StringVarP(&f.file, "file", "f", "", "read the text from `FILE`, or from standard input if it is -")
 	fs.IntVarP(&f.tokens, "tokens", "n", 128, "tokens to add; 0: to the end of the context")
+	fs.IntVar(&f.rollover.Window, "rollover", 0, "where the context is full, go on with its last `TOKENS` and its first (default: stop)")
+	fs.IntVar(&f.rollover.Sinks, "sinks", 4, "how many of the first tokens --rollover keeps")
 	fs.Float64Var(&f.sampling.Temperature, "temp", 0, "temperature; 0: the likeliest token")
 	fs.IntVar(&f.sampling.TopK, "top-k", 0, "choose from the k likeliest; 0: all")
 	fs.Float64Var(&f.sampling.TopP, "top-p", 1, "choose from the likeliest that have this probability together; 1: all")
@@ -142,6 +146,19 @@ func (f *runFlags) check(cmd *cobra.Command) error {
 	}
 	if cmd.Flags().Changed("repeat-last-n") && f.sampling.RepeatLastN == 0 { // as llama.cpp's 0, which is none
 		f.sampling.RepeatPenalty, f.sampling.PresencePenalty, f.sampling.FrequencyPenalty = 1, 0, 0
+	}
+	if err := atLeast(cmd, 0, "sinks", f.rollover.Sinks); err != nil {
+		return err
+	}
+	if err := atLeast(cmd, 1, "rollover", f.rollover.Window); err != nil {
+		return err
+	}
+	switch {
+	case cmd.Flags().Changed("rollover"):
+	case cmd.Flags().Changed("sinks"):
+		return usage(cmd, "--sinks goes with --rollover only")
+	default:
+		f.rollover = replay.Rollover{}
 	}
 	return atLeast(cmd, 0, "tokens", f.tokens)
 }

@@ -19,6 +19,9 @@ type tableSource struct {
 	noFuse    bool
 	allLogits bool
 	sampler   string
+	kv        string
+	sinks     int
+	window    int
 	suffix    string // of the flags' names, where a command has two sources
 }
 
@@ -33,12 +36,18 @@ func (s *tableSource) register(cmd *cobra.Command, suffix string) {
 	fs.StringVar(&s.chip, "chip"+suffix, "cpu", of+"chip to compile for, such as m4-pro")
 	fs.IntVar(&s.context, "ctx"+suffix, 0, of+"positions of context (default: the smaller of 4096 and the model's)")
 	fs.BoolVar(&s.noFuse, "no-fuse"+suffix, false, of+"one command for each operation")
+	fs.StringVar(&s.kv, "kv"+suffix, "", of+kvUsage)
+	fs.IntVar(&s.window, "kv-window"+suffix, 0, of+windowUsage)
+	fs.IntVar(&s.sinks, "kv-sinks"+suffix, 0, of+sinksUsage)
 	fs.BoolVar(&s.allLogits, "all-logits"+suffix, false, of+"add the program for the logits of every row")
 	fs.StringVar(&s.sampler, "sampler-order"+suffix, "", of+"stages of sampling: "+samplerOrders)
 }
 
 func (s *tableSource) options() pianola.CompileOptions {
-	return pianola.CompileOptions{Chip: s.chip, Context: s.context, NoFuse: s.noFuse, AllLogits: s.allLogits, Sampler: s.sampler}
+	return pianola.CompileOptions{
+		Chip: s.chip, Context: s.context, NoFuse: s.noFuse, AllLogits: s.allLogits, Sampler: s.sampler,
+		KV: s.kv, KVSinks: s.sinks, KVWindow: s.window,
+	}
 }
 
 func (s *tableSource) check(cmd *cobra.Command) error {
@@ -57,7 +66,7 @@ func (s *tableSource) table(cmd *cobra.Command, path string) (*table.Table, erro
 			if err != nil {
 				return nil, err
 			}
-			for _, name := range []string{"chip", "ctx", "no-fuse", "all-logits", "sampler-order"} {
+			for _, name := range []string{"chip", "ctx", "no-fuse", "all-logits", "sampler-order", "kv", "kv-sinks", "kv-window"} {
 				if cmd.Flags().Changed(name + s.suffix) {
 					return nil, usage(cmd, "--%s%s is for models, and %s is a roll, compiled already", name, s.suffix, path)
 				}

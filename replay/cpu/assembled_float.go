@@ -76,7 +76,7 @@ func scaledAssembled(loops []scaledLoop) func(acc []float32, n int, v []byte, m 
 }
 
 // take returns how many of the rows that are left the largest loop takes.
-func take[T floatLoop | scaledLoop](loops []T, left int) int {
+func take[T floatLoop | scaledLoop | dotQ8Loop | scaledQ8Loop](loops []T, left int) int {
 	for n := min(left, len(loops)-1); ; n-- {
 		if loops[n] != nil {
 			return n

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pianola-engine/pianola/dtype"
 	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // attnBlock is the number of absolute positions whose scores are taken
@@ -30,7 +31,7 @@ var ones = func() (x [attnBlock]float32) {
 // those of one split.
 type attn struct {
 	ops   *ops
-	float floatFunc // the product of rows of K and Q
+	float floatFunc // the product of rows of K and Q, of float16
 
 	heads, headDim, qStride int
 	perKV                   int // Q heads that share a K and V head
@@ -40,6 +41,7 @@ type attn struct {
 	scale                   float32
 
 	q              []float32 // [rows, heads, headDim]
+	sinks          *sinks    // nil: only the window is seen, if there is one
 	newest         *newest   // nil: Q is as it is, and K and V are all in the cache
 	kCache, vCache kvCache
 	out            []float32 // [rows, heads, headDim], or parts
@@ -47,24 +49,34 @@ type attn struct {
 
 func newAttn(b *binder) (kernel, error) {
 	p := b.cmd.AttnParams()
-	d := int(b.spec(table.AttnSpecHeadDim))
+	d, kind := b.spec(table.AttnSpecHeadDim), b.spec(table.AttnSpecKV)
 	b.need(p.KVHeads > 0 && p.Heads%max(p.KVHeads, 1) == 0, "%d heads cannot share %d K and V heads", p.Heads, p.KVHeads)
-	b.need(p.Cap > 0, "the cache has no rows")
 	b.need(p.Splits > 0, "there are no splits")
 	k := &attn{
 		ops: b.ops, float: b.ops.float[dtype.F16],
-		heads: int(p.Heads), headDim: d, qStride: int(p.QStride), perKV: int(p.Heads / max(p.KVHeads, 1)),
+		heads: int(p.Heads), headDim: int(d), qStride: int(p.QStride), perKV: int(p.Heads / max(p.KVHeads, 1)),
 		span: int(p.Span), splits: int(p.Splits), split: b.spec(table.AttnSpecSplit) != 0, scale: p.Scale,
 		q:      b.f32(table.AttnBindQ),
-		kCache: kvCache{b.bytes(table.AttnBindKCache), int(p.Cap), d},
-		vCache: kvCache{b.bytes(table.AttnBindVCache), int(p.Cap), d},
+		kCache: b.kvCache(table.AttnBindKCache, p.KVHeads, p.Cap, p.First, d, kind),
+		vCache: b.kvCache(table.AttnBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
 		out:    b.f32(table.AttnBindOut),
 	}
 	if b.spec(table.AttnSpecWindowed) != 0 {
 		b.need(p.Window > 0, "the window is 0")
 		k.window = int(p.Window)
 	}
+	if b.spec(table.AttnSpecSinks) != 0 {
+		b.need(!k.split, "positions at the start are not split")
+		k.sinks = &sinks{first: int(p.First), half: int(p.Half), layout: b.spec(table.AttnSpecLayout), turn: b.f32(table.AttnBindTurn)}
+	}
 	return k, b.err
+}
+
+// sinks are positions at the start that every row sees, with Q turned for them.
+type sinks struct {
+	first, half int
+	layout      uint32
+	turn        []float32 // [rows, half, 2]
 }
 
 // together returns how many rows of a chunk are taken together: as many as
@@ -110,12 +122,14 @@ type attnGroup struct {
 	head, heads int
 	q, acc      []float32 // [rows, heads, headDim]
 	scores      []float32 // [rows, heads, attnBlock]
+	scales      []float32 // [attnBlock, headDim/32], of rows of int8
 	top, sum    [attnRows]float32
+	atStart     bool // the positions are those of sinks
 
 	// The position that is not in the cache, past all others if there is none,
 	// and its K and V.
 	fresh      int
-	newK, newV []byte // [headDim] float16
+	newK, newV kvRows // a row each
 }
 
 // group computes heads h to h+n-1, which share K and V, of rows r to r+rows-1
@@ -123,6 +137,9 @@ type attnGroup struct {
 func (k *attn) group(w *worker, r, rows, s, h, n int) {
 	mem, size := float32s(w.scratch), rows*n*k.headDim
 	g := attnGroup{row: r, rows: rows, head: h, heads: n, q: mem[:size], acc: mem[size:][:size], scores: mem[2*size:][:rows*n*attnBlock], fresh: math.MaxInt}
+	if k.kCache.scaleSize > 0 {
+		g.scales = float32s(w.scratch[4*attnRows*(2*k.headDim+attnBlock):])[:attnBlock*k.headDim/decl.KVBlock]
+	}
 	clear(g.acc)
 	if k.newest != nil {
 		k.makeHeads(w, &g, s)
@@ -134,16 +151,51 @@ func (k *attn) group(w *worker, r, rows, s, h, n int) {
 	for i := range rows * n {
 		g.top[i] = minusInf
 	}
-	begin, _ := k.seen(w, r, s)
-	_, end := k.seen(w, r+rows-1, s)
-	for at := begin; at < end; {
-		next := min(at-at%attnBlock+attnBlock, end)
-		k.block(w, &g, s, at, next)
-		at = next
+	if k.sinks != nil {
+		plain := g.q
+		g.q, g.atStart = k.turned(w, &g), true
+		k.blocks(w, &g, s)
+		g.q, g.atStart = plain, false
 	}
+	k.blocks(w, &g, s)
 	for i := range rows * n {
 		k.finish(w, &g, s, i)
 	}
+}
+
+// blocks adds what the rows see, block by block.
+func (k *attn) blocks(w *worker, g *attnGroup, s int) {
+	begin, _ := k.sees(w, g, g.row, s)
+	_, end := k.sees(w, g, g.row+g.rows-1, s)
+	for at := begin; at < end; {
+		next := min(at-at%attnBlock+attnBlock, end)
+		k.block(w, g, s, at, next)
+		at = next
+	}
+}
+
+// turned returns Q of the group for the positions at the start.
+func (k *attn) turned(w *worker, g *attnGroup) []float32 {
+	d, t := k.headDim, k.sinks
+	q := float32s(w.scratch[4*(attnRows*(2*d+attnBlock)+len(g.scales)):])[:len(g.q)]
+	copy(q, g.q)
+	for i := range g.rows * g.heads {
+		k.ops.rotate(q[i*d:][:d], t.turn[2*(g.row+i/g.heads)*t.half:][:2*t.half], t.layout)
+	}
+	return q
+}
+
+// sees returns which of the positions that the group is at row r sees.
+func (k *attn) sees(w *worker, g *attnGroup, r, s int) (begin, end int) {
+	begin, end = k.seen(w, r, s)
+	switch {
+	case k.sinks == nil:
+	case g.atStart:
+		begin, end = 0, min(k.sinks.first, end)
+	default:
+		begin = min(max(begin, k.sinks.first), end)
+	}
+	return begin, end
 }
 
 // seen returns the positions that row r sees in split s: from begin to end-1.
@@ -171,7 +223,7 @@ func splitEach(visible, splits, span int) int {
 
 // seenOf returns what row r of the group sees of positions at to next-1.
 func (k *attn) seenOf(w *worker, g *attnGroup, r, s, at, next int) (begin, end int) {
-	begin, end = k.seen(w, g.row+r, s)
+	begin, end = k.sees(w, g, g.row+r, s)
 	begin = min(max(begin, at), next)
 	return begin, max(begin, min(end, next))
 }
@@ -208,7 +260,11 @@ func (k *attn) score(w *worker, g *attnGroup, at, next int) {
 	x.x, x.in, x.stride, x.rows = g.q, k.headDim, k.headDim, g.rows*g.heads
 	for p := at; p < next; {
 		n, rows := g.run(&k.kCache, g.newK, g.head/k.perKV, p, next-p)
-		k.float(g.scores[p-at:], attnBlock, rows, n, x)
+		if len(rows.scales) == 0 {
+			k.float(g.scores[p-at:], attnBlock, rows.values, n, x)
+		} else {
+			k.ops.dotQ8(g.scores[p-at:], attnBlock, rows.values, k.widen(g, rows), n, x)
+		}
 		p += n
 	}
 }
@@ -236,9 +292,21 @@ func (k *attn) weigh(g *attnGroup, i, n, at, begin, end int) {
 	acc := g.acc[i*k.headDim:][:n*k.headDim]
 	for p := begin; p < end; {
 		m, rows := g.run(&k.vCache, g.newV, g.head/k.perKV, p, end-p)
-		k.ops.addScaledF16(acc, k.headDim, rows, m, g.scores[i*attnBlock+p-at:], attnBlock)
+		weights := g.scores[i*attnBlock+p-at:]
+		if len(rows.scales) == 0 {
+			k.ops.addScaledF16(acc, k.headDim, rows.values, m, weights, attnBlock)
+		} else {
+			k.ops.addScaledQ8(acc, k.headDim, rows.values, k.widen(g, rows), m, weights, attnBlock)
+		}
 		p += m
 	}
+}
+
+// widen returns the scales of rows as float32.
+func (k *attn) widen(g *attnGroup, rows kvRows) []float32 {
+	scales := g.scales[:len(rows.scales)/2]
+	k.ops.f16ToF32(scales, rows.scales)
+	return scales
 }
 
 // finish writes row and head j.

@@ -130,24 +130,53 @@ const attnSpan = 20
 type attnCase struct {
 	heads, kvHeads, d, capacity, window, splits, kvLen, rows int
 	scale                                                    float64 // of the values
+	kv                                                       uint32  // kind of the cache
+}
+
+// random fills a cache.
+func (c attnCase) random(t *testing.T, r *rand.Rand, cache []byte, scale float64) {
+	t.Helper()
+	if c.kv == decl.KVF16 {
+		copy(cache, randomBytes(t, r, dtype.F16, c.kvHeads*c.capacity*c.d, scale))
+		return
+	}
+	n := c.kvHeads * c.capacity * c.d
+	for i := range n {
+		cache[i] = byte(r.IntN(255) - 127)
+	}
+	copy(cache[n:], randomBytes(t, r, dtype.F16, n/32, scale/64))
+}
+
+// values returns what a cache stands for.
+func (c attnCase) values(t *testing.T, cache []byte) []float64 {
+	t.Helper()
+	if c.kv == decl.KVF16 {
+		return dequantized(t, dtype.F16, cache)
+	}
+	n := c.kvHeads * c.capacity * c.d
+	x, scales := make([]float64, n), dequantized(t, dtype.F16, cache[n:])
+	for i := range x {
+		x[i] = float64(int8(cache[i])) * scales[i/32]
+	}
+	return x
 }
 
 func (c attnCase) solo(t *testing.T, r *rand.Rand) *solo {
 	t.Helper()
 	qStride := c.heads*c.d + 1
-	s := newSolo(t, table.KernelAttn, []uint32{uint32(c.d), uint32(min(c.window, 1)), uint32(min(c.splits-1, 1))}, table.AttnParams{
+	s := newSolo(t, table.KernelAttn, []uint32{uint32(c.d), uint32(min(c.window, 1)), uint32(min(c.splits-1, 1)), 0, c.kv}, table.AttnParams{
 		Heads: uint32(c.heads), KVHeads: uint32(c.kvHeads), QStride: uint32(qStride), Cap: uint32(c.capacity), Window: uint32(c.window),
 		Span: attnSpan, Splits: uint32(c.splits), Scale: float32(1 / math.Sqrt(float64(c.d))), HeadGroup: 1, RowGroup: 1,
-	}, second(0, c.kvLen, c.rows))
+	}, second(0, c.kvLen, c.rows), "turn")
 	s.fill("q", random(r, (c.rows-1)*qStride+c.heads*c.d, c.scale))
-	copy(s.bytes("k_cache"), randomBytes(t, r, dtype.F16, c.kvHeads*c.capacity*c.d, c.scale))
-	copy(s.bytes("v_cache"), randomBytes(t, r, dtype.F16, c.kvHeads*c.capacity*c.d, 1))
+	c.random(t, r, s.bytes("k_cache"), c.scale)
+	c.random(t, r, s.bytes("v_cache"), 1)
 	return s
 }
 
 // reference computes the attention in float64.
 func (c attnCase) reference(t *testing.T, s *solo) []float64 {
-	k, v := dequantized(t, dtype.F16, s.bytes("k_cache")), dequantized(t, dtype.F16, s.bytes("v_cache"))
+	k, v := c.values(t, s.bytes("k_cache")), c.values(t, s.bytes("v_cache"))
 	q := widen(s.f32("q"))
 	var out []float64
 	for r := range c.rows {
@@ -185,25 +214,37 @@ func (c attnCase) reference(t *testing.T, s *solo) []float64 {
 	return out
 }
 
+// bothKinds returns the cases with a cache of float16, and with one of int8 where
+// heads are whole blocks.
+func bothKinds(list []attnCase) []attnCase {
+	for _, c := range list {
+		if c.d%decl.KVBlock == 0 {
+			c.kv = decl.KVQ8
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
 func TestAttn(t *testing.T) {
 	r := rand.New(rand.NewPCG(33, 1))
-	for _, c := range []attnCase{
-		{1, 1, 8, 1024, 0, 1, 1, 1, 1},
-		{4, 2, 64, 1024, 0, 1, 200, 3, 1},
-		{6, 2, 80, 1024, 0, 1, 129, 2, 2},
-		{3, 1, 20, 1024, 0, 1, 63, 4, 1},
-		{2, 2, 128, 1024, 0, 1, 1000, 1, 3},
-		{4, 2, 32, 70, 50, 1, 300, 5, 1}, // wraps around in the middle of a block
-		{4, 2, 32, 70, 50, 1, 20, 5, 1},  // the window is longer than what is there
-		{4, 2, 64, 1024, 0, 4, 700, 3, 1},
-		{4, 1, 48, 1024, 0, 8, 5, 2, 1}, // most splits are empty
-		{2, 1, 32, 200, 130, 4, 500, 3, 1},
-		{4, 2, 40, 90, 60, 3, 300, 20, 1}, // two of three splits are used
-		{4, 2, 64, 1024, 0, 8, 158, 5, 1}, // rows whose splits differ
-		{4, 2, 48, 70, 5, 1, 50, 30, 1},
-		{6, 1, 32, 200, 100, 1, 155, 70, 1},
-		{40, 2, 16, 1024, 0, 1, 60, 9, 1},
-	} {
+	for _, c := range bothKinds([]attnCase{
+		{1, 1, 8, 1024, 0, 1, 1, 1, 1, 0},
+		{4, 2, 64, 1024, 0, 1, 200, 3, 1, 0},
+		{6, 2, 80, 1024, 0, 1, 129, 2, 2, 0},
+		{3, 1, 20, 1024, 0, 1, 63, 4, 1, 0},
+		{2, 2, 128, 1024, 0, 1, 1000, 1, 3, 0},
+		{4, 2, 32, 70, 50, 1, 300, 5, 1, 0}, // wraps around in the middle of a block
+		{4, 2, 32, 70, 50, 1, 20, 5, 1, 0},  // the window is longer than what is there
+		{4, 2, 64, 1024, 0, 4, 700, 3, 1, 0},
+		{4, 1, 48, 1024, 0, 8, 5, 2, 1, 0}, // most splits are empty
+		{2, 1, 32, 200, 130, 4, 500, 3, 1, 0},
+		{4, 2, 40, 90, 60, 3, 300, 20, 1, 0}, // two of three splits are used
+		{4, 2, 64, 1024, 0, 8, 158, 5, 1, 0}, // rows whose splits differ
+		{4, 2, 48, 70, 5, 1, 50, 30, 1, 0},
+		{6, 1, 32, 200, 100, 1, 155, 70, 1, 0},
+		{40, 2, 16, 1024, 0, 1, 60, 9, 1, 0},
+	}) {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			s := c.solo(t, r)
 			got := s.everywhere("out", nil)
@@ -223,16 +264,16 @@ func TestAttn(t *testing.T) {
 // TestAttnRows checks that a row's result does not depend on the chunk.
 func TestAttnRows(t *testing.T) {
 	r := rand.New(rand.NewPCG(34, 1))
-	for _, c := range []attnCase{
-		{4, 2, 64, 1024, 0, 1, 120, 20, 1},
-		{4, 2, 40, 90, 60, 1, 300, 20, 1},
-		{4, 2, 48, 70, 5, 1, 50, 30, 1}, // rows that see nothing in common
-		{6, 1, 32, 200, 100, 1, 155, 70, 1},
-		{2, 2, 64, 1024, 0, 1, 1, 150, 1},
-		{40, 2, 16, 1024, 0, 1, 60, 9, 1}, // more heads than are taken together
-		{4, 2, 32, 150, 90, 5, 300, 50, 1},
-		{4, 2, 64, 1024, 0, 5, 250, 9, 1},
-	} {
+	for _, c := range bothKinds([]attnCase{
+		{4, 2, 64, 1024, 0, 1, 120, 20, 1, 0},
+		{4, 2, 40, 90, 60, 1, 300, 20, 1, 0},
+		{4, 2, 48, 70, 5, 1, 50, 30, 1, 0}, // rows that see nothing in common
+		{6, 1, 32, 200, 100, 1, 155, 70, 1, 0},
+		{2, 2, 64, 1024, 0, 1, 1, 150, 1, 0},
+		{40, 2, 16, 1024, 0, 1, 60, 9, 1, 0}, // more heads than are taken together
+		{4, 2, 32, 150, 90, 5, 300, 50, 1, 0},
+		{4, 2, 64, 1024, 0, 5, 250, 9, 1, 0},
+	}) {
 		s := c.solo(t, r)
 		got := s.everywhere("out", nil)
 		size := len(got) / c.rows
@@ -248,6 +289,70 @@ func TestAttnRows(t *testing.T) {
 			copy(o.bytes("k_cache"), s.bytes("k_cache"))
 			copy(o.bytes("v_cache"), s.bytes("v_cache"))
 			same(t, fmt.Sprintf("%v, row %d", c, row), o.everywhere("out", nil), got[row*size:][:size])
+		}
+	}
+}
+
+// TestKVQ8 writes K and V as int8: each element is within half a step, zeros are
+// zeros, nothing else is written, and the fused kernel writes the same.
+func TestKVQ8(t *testing.T) {
+	r := rand.New(rand.NewPCG(35, 1))
+	const heads, kvHeads, d, rows, capacity, kvLen = 4, 2, 96, 5, 7, 12
+	const stride = (heads+2*kvHeads)*d + 3
+	qkv := random(r, rows*stride, 3)
+	part := func(from, n int) []float32 { return qkv[from*d:][:(rows-1)*stride+n*d] }
+	k, v := part(heads, kvHeads), part(heads+kvHeads, kvHeads)
+	clear(v[stride+d+32:][:32]) // a block of zeros
+	s := newSolo(t, table.KernelKVWrite, []uint32{d, decl.KVQ8}, table.KVWriteParams{KVHeads: kvHeads, KStride: stride, VStride: stride, Cap: capacity}, second(0, kvLen, rows))
+	s.fill("k", k)
+	s.fill("v", v)
+	for _, o := range implementations() {
+		clear(s.bytes("k_cache"))
+		clear(s.bytes("v_cache"))
+		s.run(o, 2)
+		c := attnCase{kvHeads: kvHeads, d: d, capacity: capacity, kv: decl.KVQ8}
+		for name, x := range map[string][]float32{"k_cache": k, "v_cache": v} {
+			got := c.values(t, s.bytes(name))
+			for h := range kvHeads {
+				for at := range capacity {
+					row := (at - (kvLen - 1) + 10*capacity) % capacity
+					for i := range d {
+						g := got[(h*capacity+at)*d+i]
+						if row >= rows {
+							if g != 0 {
+								t.Fatalf("%s: head %d, cache row %d is written", name, h, at)
+							}
+							continue
+						}
+						head := x[row*stride+h*d:][:d]
+						var most float64
+						for _, e := range head[i/32*32:][:32] {
+							most = max(most, math.Abs(float64(e)))
+						}
+						if e := math.Abs(g - float64(head[i])); e > most*(0.5/127+1.0/2048) {
+							t.Fatalf("%s: head %d, cache row %d, element %d: %v, want %v", name, h, at, i, g, head[i])
+						}
+					}
+				}
+			}
+		}
+	}
+	const half = d / 2
+	angles := make([]float32, rows*half*2)
+	for i := range rows * half {
+		angles[2*i] = 1 // nothing turns
+	}
+	fused := newSolo(t, table.KernelQKRoPEKV, []uint32{d, decl.LayoutHalf, 0, decl.KVQ8},
+		table.QKRoPEKVParams{Heads: heads, KVHeads: kvHeads, QStride: stride, KStride: stride, VStride: stride, Half: half, Cap: capacity, Eps: 1e-5},
+		second(0, kvLen, rows), "norm")
+	fused.fill("q", part(0, heads))
+	fused.fill("k", k)
+	fused.fill("v", v)
+	fused.fill("angles", angles)
+	fused.run(fastest(), 3)
+	for _, cache := range []string{"k_cache", "v_cache"} {
+		if !bytes.Equal(fused.bytes(cache), s.bytes(cache)) {
+			t.Errorf("%s differs where it is fused", cache)
 		}
 	}
 }

@@ -1,4 +1,5 @@
 #include "textflag.h"
+#include "avx512_fold_amd64.h"
 
 // Products of rows of float weights with one, two, four or six rows of
 // activations, in the arithmetic of doc.go: a register is the 16 sums of one row
@@ -15,24 +16,6 @@
 //
 // Where fewer than four rows of weights are left, the last one takes the place
 // of those that are not there.
-
-DATA transposed<>+0(SB)/4, $0
-DATA transposed<>+4(SB)/4, $4
-DATA transposed<>+8(SB)/4, $8
-DATA transposed<>+12(SB)/4, $12
-DATA transposed<>+16(SB)/4, $1
-DATA transposed<>+20(SB)/4, $5
-DATA transposed<>+24(SB)/4, $9
-DATA transposed<>+28(SB)/4, $13
-DATA transposed<>+32(SB)/4, $2
-DATA transposed<>+36(SB)/4, $6
-DATA transposed<>+40(SB)/4, $10
-DATA transposed<>+44(SB)/4, $14
-DATA transposed<>+48(SB)/4, $3
-DATA transposed<>+52(SB)/4, $7
-DATA transposed<>+56(SB)/4, $11
-DATA transposed<>+60(SB)/4, $15
-GLOBL transposed<>(SB), RODATA|NOPTR, $64
 
 // GETF32, GETF16 and GETBF16 load 16 weights; what ends in TAIL does so for the
 // columns in K1.
@@ -75,40 +58,6 @@ GLOBL transposed<>(SB), RODATA|NOPTR, $64
 	VFMADD231PS Z28, Z25, K1, B \
 	VFMADD231PS Z28, Z26, K1, C \
 	VFMADD231PS Z28, Z27, K1, D
-
-// FOLD adds up lanes l and l+8, then l and l+4 of the sums A to D, of four rows
-// of weights. Each becomes a quarter of A.
-#define FOLD(A, B, C, D) \
-	VSHUFF64X2 $0x44, B, A, Z24     \
-	VSHUFF64X2 $0xee, B, A, Z25     \
-	VSHUFF64X2 $0x44, D, C, Z26     \
-	VSHUFF64X2 $0xee, D, C, Z27     \
-	VADDPS     Z25, Z24, Z24        \
-	VADDPS     Z27, Z26, Z26        \
-	VSHUFF64X2 $0x88, Z26, Z24, Z25 \
-	VSHUFF64X2 $0xdd, Z26, Z24, Z27 \
-	VADDPS     Z27, Z25, A
-
-// TURN adds up lanes l and l+2, then l and l+1 of what FOLD has left of up to
-// four rows of activations. Each becomes a quarter of A, of one sum for each row
-// of weights.
-#define TURN(A, B, C, D) \
-	VSHUFPS $0x44, B, A, Z24     \
-	VSHUFPS $0xee, B, A, Z25     \
-	VSHUFPS $0x44, D, C, Z26     \
-	VSHUFPS $0xee, D, C, Z27     \
-	VADDPS  Z25, Z24, Z24        \
-	VADDPS  Z27, Z26, Z26        \
-	VSHUFPS $0x88, Z26, Z24, Z25 \
-	VSHUFPS $0xdd, Z26, Z24, Z27 \
-	VADDPS  Z27, Z25, Z25        \
-	VPERMPS Z25, Z31, A
-
-#define ZERO4(A, B, C, D) \
-	VPXORD A, A, A \
-	VPXORD B, B, B \
-	VPXORD C, C, C \
-	VPXORD D, D, D
 
 // What ends in 1, 2, 4 or 6 is for as many rows of activations.
 #define ZERO1 \
@@ -230,13 +179,6 @@ label: \
 	WROW2(shift, GET, w5, Z5, Z13) \
 	WROW2(shift, GET, w6, Z6, Z14) \
 	WROW2(shift, GET, w7, Z7, Z15)
-
-#define STORE16 \
-	FOLD(Z0, Z1, Z2, Z3)      \
-	FOLD(Z4, Z5, Z6, Z7)      \
-	FOLD(Z8, Z9, Z10, Z11)    \
-	FOLD(Z12, Z13, Z14, Z15)  \
-	TURN(Z0, Z4, Z8, Z12)
 
 #define STOREWIDE1 \
 	STORE16                   \

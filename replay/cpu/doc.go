@@ -47,5 +47,7 @@
 //     blocks before, the sums are rescaled once by exp(old - new); then weights
 //     exp(score - maximum) are added, those of a block as the dot product with
 //     ones, and weighted V rows in the order of positions, by fused operations.
-//     The division by the weights' sum comes last.
+//     The division by the weights' sum comes last. Of a cache of kind q8_0, K and
+//     V are int8 times scale, which is exact, then as those of float16; they are
+//     quantised as activations are, and the scale is rounded to float16 after.
 package cpu

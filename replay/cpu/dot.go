@@ -97,3 +97,47 @@ func addScaledF16(acc []float32, n int, v []byte, m int, w []float32, wStride in
 		}
 	}
 }
+
+// kvQ8 converts a row of int8 with a scale for each block of 32, which is exact:
+// a float16 has 11 bits.
+func kvQ8(dst []float32, q []int8, scales []float32) {
+	for i := range dst {
+		dst[i] = float32(float32(q[i]) * scales[i/blockElems])
+	}
+}
+
+// dotQ8 computes y[j*yStride+i] = dot(row i of w, row j of x) for n rows of int8
+// that lie one after another, with a scale for each block of 32.
+func dotQ8(y []float32, yStride int, w []byte, scales []float32, n int, x *floatInput) {
+	q, blocks := int8s(w), x.in/blockElems
+	for j := 0; j < x.rows; j += len(x.sums) {
+		sums := x.sums[:min(len(x.sums), x.rows-j)]
+		for i := range n {
+			clear(sums)
+			for at := 0; at < x.in; at += len(x.buf) {
+				buf := x.buf[:min(len(x.buf), x.in-at)]
+				kvQ8(buf, q[i*x.in+at:], scales[i*blocks+at/blockElems:])
+				for k := range sums {
+					accumulate(&sums[k], buf, x.row(j + k)[at:])
+				}
+			}
+			for k := range sums {
+				y[(j+k)*yStride+i] = reduce16(&sums[k])
+			}
+		}
+	}
+}
+
+// addScaledQ8 is addScaledF16 of rows of int8 with a scale for each block of 32.
+func addScaledQ8(acc []float32, n int, v []byte, scales []float32, m int, w []float32, wStride int) {
+	q := int8s(v)
+	for i := 0; (i+1)*n <= len(acc) && n > 0; i++ {
+		acc, w := acc[i*n:][:n], w[i*wStride:][:m]
+		for j, s := range w {
+			row, scales := q[j*n:][:n], scales[j*n/blockElems:]
+			for i := range acc {
+				acc[i] = fma32(s, float32(float32(row[i])*scales[i/blockElems]), acc[i])
+			}
+		}
+	}
+}

@@ -143,6 +143,54 @@ func TestAddScaled(t *testing.T) {
 	}
 }
 
+// TestQ8Agrees compares the loops over caches of int8 with dot products and fused
+// sums of what the cache stands for.
+func TestQ8Agrees(t *testing.T) {
+	r := rand.New(rand.NewPCG(66, 1))
+	for name, o := range implementations() {
+		t.Run(name, func(t *testing.T) {
+			for range 300 {
+				d, m, rows := 32*(1+r.IntN(9)), 1+r.IntN(66), 1+r.IntN(10)
+				q, scales := guarded(t, uint64(d*m)), guardedFloats(t, random(r, d*m/32, extremes[r.IntN(5)]))
+				for i := range q {
+					q[i] = byte(r.Uint32())
+				}
+				for i := range scales { // as many bits as a float16 has
+					scales[i] = math.Float32frombits(math.Float32bits(scales[i]) &^ 0x1fff)
+				}
+				f := make([]float32, d*m)
+				for i := range f {
+					f[i] = float32(int8(q[i])) * scales[i/32]
+				}
+				what := fmt.Sprintf("%d rows of %d, %d of x", m, d, rows)
+
+				x := &floatInput{in: d, stride: d + r.IntN(3), rows: rows}
+				x.x = guardedFloats(t, random(r, (rows-1)*x.stride+d, 1))
+				stride := m + r.IntN(3)
+				y := guardedFloats(t, random(r, (rows-1)*stride+m, 1))
+				o.dotQ8(y, stride, q, scales, m, x)
+				for j := range rows {
+					want := make([]float32, m)
+					for i := range want {
+						want[i] = dot(f[i*d:][:d], x.row(j))
+					}
+					same(t, "products of "+what, y[j*stride:][:m], want)
+				}
+
+				w, got := guardedFloats(t, random(r, (rows-1)*stride+m, 1)), guardedFloats(t, random(r, rows*d, 1))
+				want := bytesF(got)
+				for i := range want {
+					for j := range m {
+						want[i] = fma32(w[i/d*stride+j], f[j*d+i%d], want[i])
+					}
+				}
+				o.addScaledQ8(got, d, q, scales, m, w, stride)
+				same(t, "sums of "+what, got, want)
+			}
+		})
+	}
+}
+
 func TestScaleMax(t *testing.T) {
 	r := rand.New(rand.NewPCG(63, 1))
 	zero, nan := float32(math.Copysign(0, -1)), float32(math.NaN())

@@ -1,31 +1,91 @@
 package cpu
 
-import "github.com/pianola-engine/pianola/table"
+import (
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
 
-// kvCache is one layer's K or V: [kvHeads, cap, headDim] float16.
+// kvCache is one layer's K or V: [kvHeads, cap, headDim] float16, or as many int8
+// with [kvHeads, cap, headDim/32] float16 of scales.
 type kvCache struct {
-	data         []byte
-	cap, headDim int
+	values, scales []byte
+	cap, headDim   int
+	first          int // rows that the first positions have to themselves
+	size           int // bytes of a row's values
+	scaleSize      int // and of its scales, 0 without
 }
 
-// row returns the bytes of a head's row.
-func (c *kvCache) row(head, row int) []byte {
-	return c.data[2*(head*c.cap+row)*c.headDim:][:2*c.headDim]
+// kvRows are rows of a head that lie one after another.
+type kvRows struct{ values, scales []byte }
+
+// kvCache returns the cache that is bound to binding i.
+func (b *binder) kvCache(i int, kvHeads, capacity, first, headDim, kind uint32) kvCache {
+	c := kvCache{values: b.bytes(i), cap: int(capacity), first: int(first), headDim: int(headDim), size: 2 * int(headDim)}
+	b.need(capacity > first, "the cache has no rows for the positions after the first %d", first)
+	if kind == decl.KVQ8 {
+		b.need(headDim%decl.KVBlock == 0, "heads of %d elements are no whole blocks", headDim)
+		c.size, c.scaleSize = int(headDim), 2*int(headDim)/decl.KVBlock
+		if c.values != nil && b.err == nil {
+			all := int(kvHeads) * c.cap * c.size
+			c.values, c.scales = c.values[:all], c.values[all:]
+		}
+	}
+	return c
+}
+
+// rows returns n rows of a head from one on.
+func (c *kvCache) rows(head, first, n int) kvRows {
+	at := head*c.cap + first
+	r := kvRows{values: c.values[at*c.size:][:n*c.size]}
+	if c.scaleSize > 0 {
+		r.scales = c.scales[at*c.scaleSize:][:n*c.scaleSize]
+	}
+	return r
+}
+
+// own returns a row in memory that is none of the cache's.
+func (c *kvCache) own(mem []byte) kvRows {
+	return kvRows{mem[:c.size], mem[c.size:][:c.scaleSize]}
+}
+
+// copy copies rows, as many.
+func (r kvRows) copy(from kvRows) {
+	copy(r.values, from.values)
+	copy(r.scales, from.scales)
+}
+
+// put writes x to a row, rounded as the cache has it. mem is for the row's scales.
+func (c *kvCache) put(o *ops, to kvRows, x, mem []float32) {
+	if c.scaleSize == 0 {
+		o.f32ToF16(to.values, x)
+		return
+	}
+	d := mem[:c.scaleSize/2]
+	o.quantize(int8s(to.values), d, x)
+	o.f32ToF16(to.scales, d)
 }
 
 // run returns the rows of positions p, p+1, ... of a head that lie one after
 // another, at most n of them, and how many they are.
-func (c *kvCache) run(head, p, n int) (int, []byte) {
-	first := p % c.cap
-	n = min(n, c.cap-first)
-	return n, c.data[2*(head*c.cap+first)*c.headDim:][:2*n*c.headDim]
+func (c *kvCache) run(head, p, n int) (int, kvRows) {
+	row := c.row(p)
+	if row < c.first {
+		n = min(n, c.first-row)
+	}
+	n = min(n, c.cap-row)
+	return n, c.rows(head, row, n)
 }
 
-// cacheRow returns the cache row of row r of a chunk whose first row sees
-// kvLen positions.
-func (w *worker) cacheRow(r, capacity int) int {
-	return (max(int(w.kvLen), 1) - 1 + r) % capacity
+// row returns the row of a position.
+func (c *kvCache) row(p int) int {
+	if p < c.first {
+		return p
+	}
+	return c.first + (p-c.first)%(c.cap-c.first)
 }
+
+// position returns the position of row r of a chunk whose first row sees kvLen.
+func (w *worker) position(r int) int { return max(int(w.kvLen), 1) - 1 + r }
 
 // kvWrite writes K and V rows to the cache.
 type kvWrite struct {
@@ -37,24 +97,24 @@ type kvWrite struct {
 
 func newKVWrite(b *binder) (kernel, error) {
 	p := b.cmd.KVWriteParams()
-	d := int(b.spec(table.KVWriteSpecHeadDim))
-	b.need(p.Cap > 0, "the cache has no rows")
+	d, kind := b.spec(table.KVWriteSpecHeadDim), b.spec(table.KVWriteSpecKV)
 	return &kvWrite{
-		ops: b.ops, kvHeads: int(p.KVHeads), headDim: d, kStride: int(p.KStride), vStride: int(p.VStride),
+		ops: b.ops, kvHeads: int(p.KVHeads), headDim: int(d), kStride: int(p.KStride), vStride: int(p.VStride),
 		k: b.f32(table.KVWriteBindK), v: b.f32(table.KVWriteBindV),
-		kCache: kvCache{b.bytes(table.KVWriteBindKCache), int(p.Cap), d},
-		vCache: kvCache{b.bytes(table.KVWriteBindVCache), int(p.Cap), d},
+		kCache: b.kvCache(table.KVWriteBindKCache, p.KVHeads, p.Cap, p.First, d, kind),
+		vCache: b.kvCache(table.KVWriteBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
 	}, b.err
 }
 
 func (k *kvWrite) units(w *worker) int { return w.rows * k.kvHeads }
 
 func (k *kvWrite) run(w *worker, lo, hi int) {
+	mem := float32s(w.scratch)
 	for u := lo; u < hi; u++ {
 		r, h := u/k.kvHeads, u%k.kvHeads
-		at := w.cacheRow(r, k.kCache.cap)
-		k.ops.f32ToF16(k.kCache.row(h, at), k.k[r*k.kStride+h*k.headDim:][:k.headDim])
-		k.ops.f32ToF16(k.vCache.row(h, at), k.v[r*k.vStride+h*k.headDim:][:k.headDim])
+		at := k.kCache.row(w.position(r))
+		k.kCache.put(k.ops, k.kCache.rows(h, at, 1), k.k[r*k.kStride+h*k.headDim:][:k.headDim], mem)
+		k.vCache.put(k.ops, k.vCache.rows(h, at, 1), k.v[r*k.vStride+h*k.headDim:][:k.headDim], mem)
 	}
 }
 
@@ -72,16 +132,15 @@ type qkRoPEKV struct {
 
 func newQKRoPEKV(b *binder) (kernel, error) {
 	p := b.cmd.QKRoPEKVParams()
-	d := int(b.spec(table.QKRoPEKVSpecHeadDim))
-	b.need(p.Cap > 0, "the cache has no rows")
+	d, kind := b.spec(table.QKRoPEKVSpecHeadDim), b.spec(table.QKRoPEKVSpecKV)
 	return &qkRoPEKV{
-		headTurn: newHeadTurn(b, d, int(p.Half), p.Eps, b.spec(table.QKRoPEKVSpecLayout), table.QKRoPEKVBindAngles, table.QKRoPEKVBindNorm),
+		headTurn: newHeadTurn(b, int(d), int(p.Half), p.Eps, b.spec(table.QKRoPEKVSpecLayout), table.QKRoPEKVBindAngles, table.QKRoPEKVBindNorm),
 		heads:    int(p.Heads), kvHeads: int(p.KVHeads),
 		qStride: int(p.QStride), kStride: int(p.KStride), vStride: int(p.VStride),
 		q: b.f32(table.QKRoPEKVBindQ), k: b.f32(table.QKRoPEKVBindK), v: b.f32(table.QKRoPEKVBindV),
 		qOut:   b.f32(table.QKRoPEKVBindQOut),
-		kCache: kvCache{b.bytes(table.QKRoPEKVBindKCache), int(p.Cap), d},
-		vCache: kvCache{b.bytes(table.QKRoPEKVBindVCache), int(p.Cap), d},
+		kCache: b.kvCache(table.QKRoPEKVBindKCache, p.KVHeads, p.Cap, p.First, d, kind),
+		vCache: b.kvCache(table.QKRoPEKVBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
 	}, b.err
 }
 
@@ -96,11 +155,12 @@ func (k *qkRoPEKV) run(w *worker, lo, hi int) {
 			continue
 		}
 		h -= k.heads
-		at := w.cacheRow(r, k.kCache.cap)
-		head := float32s(w.scratch[:4*k.headDim])
+		at := k.kCache.row(w.position(r))
+		mem := float32s(w.scratch)
+		head, mem := mem[:k.headDim], mem[k.headDim:]
 		k.turn(head, k.k[r*k.kStride+h*k.headDim:][:k.headDim], k.kNorm, r)
-		k.ops.f32ToF16(k.kCache.row(h, at), head)
-		k.ops.f32ToF16(k.vCache.row(h, at), k.v[r*k.vStride+h*k.headDim:][:k.headDim])
+		k.kCache.put(k.ops, k.kCache.rows(h, at, 1), head, mem)
+		k.vCache.put(k.ops, k.vCache.rows(h, at, 1), k.v[r*k.vStride+h*k.headDim:][:k.headDim], mem)
 	}
 }
 

@@ -55,6 +55,10 @@ type ops struct {
 	// addScaledF16 adds m rows of v, n float16 each, to the accumulators of acc, n
 	// elements each, in order: those of accumulator i times w[i*wStride:][:m].
 	addScaledF16 func(acc []float32, n int, v []byte, m int, w []float32, wStride int)
+	// dotQ8 and addScaledQ8 are the product of F16 and addScaledF16 for rows of int8
+	// of whole blocks of 32, with a scale for each.
+	dotQ8       func(y []float32, yStride int, w []byte, scales []float32, n int, x *floatInput)
+	addScaledQ8 func(acc []float32, n int, v []byte, scales []float32, m int, w []float32, wStride int)
 	// f16ToF32 and f32ToF16 convert len(dst), or len(src), elements.
 	f16ToF32 func(dst []float32, src []byte)
 	f32ToF16 func(dst []byte, src []float32)
@@ -79,6 +83,8 @@ func portable() *ops {
 		expSub:       expSub,
 		scaleMax:     scaleMax,
 		addScaledF16: addScaledF16,
+		dotQ8:        dotQ8,
+		addScaledQ8:  addScaledQ8,
 		f16ToF32:     f16ToF32,
 		f32ToF16:     f32ToF16,
 	}

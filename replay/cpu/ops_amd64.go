@@ -28,6 +28,7 @@ func fastest() *ops {
 		o.features = append(o.features, "avx512", "vnni")
 		maps.Copy(o.tiled, tiledAVX512())
 		floatAVX512(o)
+		kvAVX512(o)
 	}
 	return o
 }
@@ -45,6 +46,7 @@ func avx2() *ops {
 	}
 	maps.Copy(o.tiled, tiledAVX2())
 	floatAVX2(o)
+	kvAVX2(o)
 	o.quantize = quantizeVector
 	o.sumHalves = sumHalvesVector
 	o.addTo = addToVector

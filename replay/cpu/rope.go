@@ -40,6 +40,7 @@ func rotatePairs(x, angles []float32) {
 type ropeAngles struct {
 	half   int
 	factor float32
+	still  uint32 // positions that are not turned back, 0: none is
 
 	invFreq []float32 // [half]
 	factors []float32 // [half], or nil
@@ -49,7 +50,7 @@ type ropeAngles struct {
 func newRoPEAngles(b *binder) (kernel, error) {
 	p := b.cmd.RoPEAnglesParams()
 	k := &ropeAngles{
-		half: int(p.Half), factor: p.AttnFactor,
+		half: int(p.Half), factor: p.AttnFactor, still: p.Still,
 		invFreq: b.f32(table.RoPEAnglesBindInvFreq), out: b.f32(table.RoPEAnglesBindOut),
 	}
 	if b.spec(table.RoPEAnglesSpecFactors) != 0 {
@@ -62,7 +63,11 @@ func (k *ropeAngles) units(w *worker) int { return w.rows }
 
 func (k *ropeAngles) run(w *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
-		pos := float32(w.index + uint32(r))
+		at := w.index + uint32(r)
+		pos := float32(at)
+		if k.still > 0 {
+			pos = -float32(at - min(at, k.still-1))
+		}
 		out := k.out[2*r*k.half:][:2*k.half]
 		for i := range k.half {
 			a := float32(pos * k.invFreq[i])

@@ -17,21 +17,20 @@ type newest struct {
 
 func newRoPEAttn(b *binder) (kernel, error) {
 	p := b.cmd.RoPEAttnParams()
-	d := int(b.spec(table.RoPEAttnSpecHeadDim))
+	d, kind := b.spec(table.RoPEAttnSpecHeadDim), b.spec(table.RoPEAttnSpecKV)
 	b.need(p.KVHeads > 0 && p.Heads%max(p.KVHeads, 1) == 0, "%d heads cannot share %d K and V heads", p.Heads, p.KVHeads)
-	b.need(p.Cap > 0, "the cache has no rows")
 	b.need(p.Splits > 0, "there are no splits")
 	k := &ropeAttn{attn{
 		ops: b.ops, float: b.ops.float[dtype.F16],
-		heads: int(p.Heads), headDim: d, perKV: int(p.Heads / max(p.KVHeads, 1)),
+		heads: int(p.Heads), headDim: int(d), perKV: int(p.Heads / max(p.KVHeads, 1)),
 		span: int(p.Span), splits: int(p.Splits), split: b.spec(table.RoPEAttnSpecSplit) != 0, scale: p.Scale,
 		q: b.f32(table.RoPEAttnBindQ),
 		newest: &newest{
-			headTurn: newHeadTurn(b, d, int(p.Half), p.Eps, b.spec(table.RoPEAttnSpecLayout), table.RoPEAttnBindAngles, table.RoPEAttnBindNorm),
+			headTurn: newHeadTurn(b, int(d), int(p.Half), p.Eps, b.spec(table.RoPEAttnSpecLayout), table.RoPEAttnBindAngles, table.RoPEAttnBindNorm),
 			k:        b.f32(table.RoPEAttnBindK), v: b.f32(table.RoPEAttnBindV),
 		},
-		kCache: kvCache{b.bytes(table.RoPEAttnBindKCache), int(p.Cap), d},
-		vCache: kvCache{b.bytes(table.RoPEAttnBindVCache), int(p.Cap), d},
+		kCache: b.kvCache(table.RoPEAttnBindKCache, p.KVHeads, p.Cap, 0, d, kind),
+		vCache: b.kvCache(table.RoPEAttnBindVCache, p.KVHeads, p.Cap, 0, d, kind),
 		out:    b.f32(table.RoPEAttnBindOut),
 	}}
 	if b.spec(table.RoPEAttnSpecWindowed) != 0 {
@@ -65,23 +64,23 @@ func (k *attn) makeHeads(w *worker, g *attnGroup, s int) {
 	if last < begin || last >= end {
 		return
 	}
-	mem := w.scratch[4*attnRows*(2*d+attnBlock):][:8*d]
-	g.fresh, g.newK, g.newV = last, mem[4*d:][:2*d], mem[6*d:]
+	mem := w.scratch[4*(attnRows*(2*d+attnBlock)+len(g.scales)):][:8*d]
+	g.fresh, g.newK, g.newV = last, k.kCache.own(mem[4*d:]), k.vCache.own(mem[6*d:])
 	kv := g.head / k.perKV
 	head := float32s(mem[:4*d])
 	from.turn(head, from.k[kv*d:][:d], from.kNorm, 0)
-	k.ops.f32ToF16(g.newK, head)
-	k.ops.f32ToF16(g.newV, from.v[kv*d:][:d])
+	k.kCache.put(k.ops, g.newK, head, g.scales)
+	k.vCache.put(k.ops, g.newV, from.v[kv*d:][:d], g.scales)
 	if g.head%k.perKV == 0 {
-		at := w.cacheRow(0, k.kCache.cap)
-		copy(k.kCache.row(kv, at), g.newK)
-		copy(k.vCache.row(kv, at), g.newV)
+		at := k.kCache.row(last)
+		k.kCache.rows(kv, at, 1).copy(g.newK)
+		k.vCache.rows(kv, at, 1).copy(g.newV)
 	}
 }
 
 // run returns the rows of positions p, p+1, ... that lie one after another, at
 // most n of them, and how many they are: the newest's own, or of the cache.
-func (g *attnGroup) run(c *kvCache, own []byte, head, p, n int) (int, []byte) {
+func (g *attnGroup) run(c *kvCache, own kvRows, head, p, n int) (int, kvRows) {
 	if p == g.fresh {
 		return 1, own
 	}

@@ -102,8 +102,8 @@ func (d backend) Grow(_ *session, positions int) (room device.Room, _ error) {
 	room.Positions = min((positions+growth-1)&^(growth-1), int(d.table.Header.Context))
 	for i := range d.caches {
 		c, end := &d.caches[i], uint64(0) // of the pages that are counted
-		for h := range c.Heads {
-			at, n := c.Span(h, 0, c.Used(room.Positions))
+		for part := range c.Parts() {
+			at, n := c.Span(part, 0, c.Used(room.Positions))
 			from, to := max(at&^(page-1), end), (at+n+page-1)&^(page-1)
 			room.Bytes += to - from
 			end = to
@@ -137,8 +137,8 @@ func (d backend) eachRows(positions int, f func(slot uint32, at, n uint64)) {
 	}
 	for i := range d.caches {
 		c := &d.caches[i]
-		for h := range c.Heads {
-			at, n := c.Span(h, 0, c.Used(positions))
+		for part := range c.Parts() {
+			at, n := c.Span(part, 0, c.Used(positions))
 			f(c.Slot, at, n)
 		}
 	}

@@ -5,15 +5,22 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/replay/cuda/fake"
 	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // TestGrow writes rows of caches, of which there are more with each step up to the
 // context: they stay, fewer bytes are taken than for the context, and the session
 // decodes the tokens that others do. A fork has what was written, and no more.
 func TestGrow(t *testing.T) {
-	m := tiny(t, "llama")
+	for _, kind := range decl.KVKinds() {
+		t.Run(kind, func(t *testing.T) { grow(t, tinyWith(t, "llama", compiler.Options{KV: kind})) })
+	}
+}
+
+func grow(t *testing.T, m model) {
 	caches := m.t.KVCaches()
 	if len(caches) == 0 {
 		t.Fatal("the model has no caches that grow")
@@ -23,22 +30,24 @@ func TestGrow(t *testing.T) {
 		d := load(t, drv, mode, m)
 		want := chains(t, d, begun(t, d), 60, 7)
 		id := begun(t, d)
-		row := func(c *table.KVCache, head uint32, p int) []byte {
-			return bytes.Repeat([]byte{byte(int(c.Slot)*31 + int(head)*7 + p)}, int(c.RowSize))
+		// row returns a row of a part, and where the table's slot has it.
+		row := func(c *table.KVCache, part uint32, p int) (uint64, []byte) {
+			at, n := c.Span(part, uint32(p), uint32(p+1))
+			return at, bytes.Repeat([]byte{byte(int(c.Slot)*31 + int(part)*7 + p)}, int(n))
 		}
 		check := func(id table.SessionID, positions int) {
 			t.Helper()
 			for i := range caches {
 				c := &caches[i]
-				for head := range c.Heads {
-					at, n := c.Span(head, 0, uint32(positions))
+				for part := range c.Parts() {
+					at, n := c.Span(part, 0, uint32(positions))
 					got := make([]byte, n)
 					if err := d.Read(id, c.Slot, at, got); err != nil {
 						t.Fatal(err)
 					}
 					for p := range positions {
-						if !bytes.Equal(got[p*int(c.RowSize):][:c.RowSize], row(c, head, p)) {
-							t.Fatalf("%s: slot %d, head %d, row %d of %d", mode, c.Slot, head, p, positions)
+						if from, want := row(c, part, p); !bytes.Equal(got[from-at:][:len(want)], want) {
+							t.Fatalf("%s: slot %d, part %d, row %d of %d", mode, c.Slot, part, p, positions)
 						}
 					}
 				}
@@ -51,10 +60,10 @@ func TestGrow(t *testing.T) {
 			}
 			check(id, written)
 			for i := range caches {
-				for head := range caches[i].Heads {
+				for part := range caches[i].Parts() {
 					for p := written; p < positions; p++ {
-						at, _ := caches[i].Span(head, uint32(p), uint32(p+1))
-						if err := d.Write(id, caches[i].Slot, at, row(&caches[i], head, p)); err != nil {
+						at, bytes := row(&caches[i], part, p)
+						if err := d.Write(id, caches[i].Slot, at, bytes); err != nil {
 							t.Fatal(err)
 						}
 					}

@@ -33,6 +33,12 @@ type model struct {
 
 func tiny(tb testing.TB, name string) model {
 	tb.Helper()
+	return tinyWith(tb, name, compiler.Options{AllLogits: true})
+}
+
+// tinyWith is tiny with other options of the table.
+func tinyWith(tb testing.TB, name string, o compiler.Options) model {
+	tb.Helper()
 	dir, err := weights.OpenDirectory(filepath.Join("..", "..", "testdata", "tiny", name))
 	if err != nil {
 		tb.Fatal(err)
@@ -46,7 +52,7 @@ func tiny(tb testing.TB, name string) model {
 		tb.Fatal(err)
 	}
 	c.PrefillChunk = 16
-	t, err := compiler.Compile(compiler.Input{Config: cfg, Tensors: dir, Chip: c, Options: compiler.Options{AllLogits: true}})
+	t, err := compiler.Compile(compiler.Input{Config: cfg, Tensors: dir, Chip: c, Options: o})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -361,7 +361,7 @@ func TestChoose(t *testing.T) {
 	}
 	tab := &table.Table{Specs: []table.Spec{{Kernel: table.KernelAttn, Values: values(64, 1)}}}
 	_, err := m.instance(tab, &table.Cmd{Kernel: table.KernelAttn})
-	if err == nil || err.Error() != "there is no kernel attn for head_dim=64 windowed=1 split=0 tile=0" {
+	if err == nil || err.Error() != "there is no kernel attn for head_dim=64 windowed=1 split=0 tile=0 kv=0 sinks=0 layout=0" {
 		t.Errorf("%v", err)
 	}
 }

@@ -85,9 +85,15 @@ func (c *Caches) Place(positions int, align uint64, use func(slot int, at uint64
 func (c *Caches) Params(cmd, positions int) [decl.ParamBytes]byte {
 	of := &c.t.Cmds[cmd]
 	p := of.Param
-	if at, ok := of.CapacityParam(); ok && len(c.caches) > 0 {
-		rows := binary.LittleEndian.Uint32(p[at:])
-		binary.LittleEndian.PutUint32(p[at:], min(rows, uint32(max(positions, 1))))
+	at, ok := of.CapacityParam()
+	if !ok || len(c.caches) == 0 {
+		return p
+	}
+	for _, b := range of.Bind[:of.Bindings] {
+		if b.Slot != table.NoSlot && c.Has(int(b.Slot)) {
+			own := c.caches[c.bySlot[b.Slot]].Within(positions)
+			binary.LittleEndian.PutUint32(p[at:], own.Rows)
+		}
 	}
 	return p
 }
@@ -101,9 +107,9 @@ func (c *Caches) Move(to, from, positions int, f func(slot int, dst, src, size u
 		if used == 0 {
 			continue
 		}
-		for h := range dst.Heads {
-			at, size := dst.Span(h, 0, used)
-			old, _ := src.Span(h, 0, used)
+		for part := range dst.Parts() {
+			at, size := dst.Span(part, 0, used)
+			old, _ := src.Span(part, 0, used)
 			if err := f(int(dst.Slot), at, old, size); err != nil {
 				return err
 			}
@@ -130,14 +136,14 @@ func (c *Caches) Parts(slot uint32, positions int, offset uint64, n int, f func(
 	if positions == 0 {
 		own.Rows = 0
 	}
-	size := uint64(own.Rows) * own.RowSize // of a head
 	for done := 0; done < n; {
-		at, stride := offset+uint64(done), uint64(whole.Rows)*whole.RowSize
-		if at%stride >= size {
-			return fmt.Errorf("slot %s: row %d of a cache with %d", c.t.Slots[slot].Name, at%stride/whole.RowSize, own.Rows)
+		part, row, skip := whole.Part(offset + uint64(done))
+		if row >= own.Rows {
+			return fmt.Errorf("slot %s: row %d of a cache with %d", c.t.Slots[slot].Name, row, own.Rows)
 		}
-		to := min(n, done+int(min(size-at%stride, uint64(n))))
-		if err := f(Part{at/stride*size + at%stride, done, to}); err != nil {
+		at, size := own.Span(part, row, own.Rows)
+		to := min(n, done+int(min(size-skip, uint64(n))))
+		if err := f(Part{at + skip, done, to}); err != nil {
 			return err
 		}
 		done = to

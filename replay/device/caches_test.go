@@ -7,18 +7,25 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// twoCaches are caches of 2 heads with 512 rows of 6 bytes, and of 3 heads with 300 rows
-// that rotate, of 4 bytes.
-func twoCaches() *Caches {
+// someCaches are caches of 2 heads with 512 rows of 6 bytes; of 3 heads with 300 rows
+// that rotate, of 4 bytes; of 2 heads with 512 rows of 32 bytes and 2 of scales; and of
+// one head with 270 rows, of which the first 260 stay.
+func someCaches() *Caches {
 	return &Caches{
-		t:      &table.Table{Header: table.Header{Context: 512}, Slots: []table.Slot{{Name: "tokens"}, {Name: "k", Size: 6144}, {Name: "v", Size: 3600}}},
-		caches: []table.KVCache{{Slot: 1, Heads: 2, Rows: 512, RowSize: 6}, {Slot: 2, Heads: 3, Rows: 300, RowSize: 4}},
-		bySlot: []int{-1, 0, 1},
+		t: &table.Table{
+			Header: table.Header{Context: 512},
+			Slots:  []table.Slot{{Name: "tokens"}, {Name: "k", Size: 6144}, {Name: "v", Size: 3600}, {Name: "q", Size: 34816}, {Name: "s", Size: 9180}},
+		},
+		caches: []table.KVCache{
+			{Slot: 1, Heads: 2, Rows: 512, Planes: [2]uint64{6}}, {Slot: 2, Heads: 3, Rows: 300, Planes: [2]uint64{4}},
+			{Slot: 3, Heads: 2, Rows: 512, Planes: [2]uint64{32, 2}}, {Slot: 4, Heads: 1, Rows: 270, First: 260, Planes: [2]uint64{32, 2}},
+		},
+		bySlot: []int{-1, 0, 1, 2, 3},
 	}
 }
 
 func TestCapacities(t *testing.T) {
-	c := twoCaches()
+	c := someCaches()
 	if got := c.Capacities(); !slices.Equal(got, []int{256, 512}) {
 		t.Errorf("%v", got)
 	}
@@ -34,7 +41,7 @@ func TestCapacities(t *testing.T) {
 
 // TestMove keeps every row in use at its place when caches become larger.
 func TestMove(t *testing.T) {
-	c := twoCaches()
+	c := someCaches()
 	for _, positions := range []int{0, 1, 256} {
 		old, grown := filled(c, 256, positions), filled(c, 512, 0)
 		if err := c.Move(512, 256, positions, func(slot int, dst, src, n uint64) error {
@@ -51,18 +58,18 @@ func TestMove(t *testing.T) {
 
 // filled returns the slots of a session, with marks in the rows of some positions.
 func filled(c *Caches, room, positions int) [][]byte {
-	mem := make([][]byte, 3)
+	mem := make([][]byte, 5)
 	at := map[int]uint64{}
-	if c.Place(room, 64, func(slot int, offset uint64) { at[slot] = offset }); at[1] != 0 || at[2]%64 != 0 {
+	if c.Place(room, 64, func(slot int, offset uint64) { at[slot] = offset }); at[1] != 0 || at[2]%64 != 0 || at[3]%64 != 0 || at[4] <= at[3] {
 		panic(at)
 	}
 	c.Each(room, func(own table.KVCache) {
 		mem[own.Slot] = make([]byte, own.Size())
-		for h := range own.Heads {
+		for part := range own.Parts() {
 			for r := range own.Used(positions) {
-				offset, n := own.Span(h, r, r+1)
+				offset, n := own.Span(part, r, r+1)
 				for i := range n {
-					mem[own.Slot][offset+i] = byte(1 + 7*h + 3*r + uint32(i))
+					mem[own.Slot][offset+i] = byte(1 + 7*part + 3*r + uint32(i))
 				}
 			}
 		}
@@ -72,15 +79,15 @@ func filled(c *Caches, room, positions int) [][]byte {
 
 // TestParts reads ranges of the table's slots from sessions with fewer rows.
 func TestParts(t *testing.T) {
-	c := twoCaches()
+	c := someCaches()
 	whole := filled(c, 512, 200)
 	for _, room := range []int{256, 512} {
 		own := filled(c, room, 200)
-		for slot := uint32(1); slot <= 2; slot++ {
+		for slot := uint32(1); slot <= 4; slot++ {
 			cache := c.caches[slot-1]
-			for h := range cache.Heads {
+			for part := range cache.Parts() {
 				for _, span := range [][2]uint32{{0, 200}, {199, 256}, {0, 1}, {17, 80}} {
-					at, n := cache.Span(h, span[0], span[1])
+					at, n := cache.Span(part, span[0], span[1])
 					got := make([]byte, n-1)
 					if err := c.Parts(slot, room, at+1, len(got), func(p Part) error {
 						copy(got[p.From:p.To], own[slot][p.Offset:])
@@ -89,7 +96,7 @@ func TestParts(t *testing.T) {
 						t.Fatal(err)
 					}
 					if !slices.Equal(got, whole[slot][at+1:][:n-1]) {
-						t.Errorf("room for %d, slot %d, head %d, rows %v", room, slot, h, span)
+						t.Errorf("room for %d, slot %d, part %d, rows %v", room, slot, part, span)
 					}
 				}
 			}
@@ -105,8 +112,18 @@ func TestParts(t *testing.T) {
 			t.Errorf("%+v: taken", bad)
 		}
 	}
-	if err := c.Parts(1, 512, 0, 6144, none); err != nil {
-		t.Errorf("all of a slot: %v", err)
+	for slot := uint32(1); slot <= 4; slot++ {
+		if err := c.Parts(slot, 512, 0, int(c.t.Slots[slot].Size), none); err != nil {
+			t.Errorf("all of slot %d: %v", slot, err)
+		}
+	}
+	// The bytes between the elements of the last row and the scales of the first.
+	var parts []Part
+	if err := c.Parts(3, 300, 2*512*32-512*32, 32, func(p Part) error { parts = append(parts, p); return nil }); err != nil || !slices.Equal(parts, []Part{{300 * 32, 0, 32}}) {
+		t.Errorf("row 0 of head 1: %+v, %v", parts, err)
+	}
+	if err := c.Parts(3, 300, 2*512*32-1, 1, none); err == nil {
+		t.Error("the last row of elements, of a session with fewer: taken")
 	}
 	if err := c.Parts(0, 0, 3, 5, func(p Part) error {
 		if p != (Part{3, 0, 5}) {

@@ -26,6 +26,10 @@ type attention struct {
 	tile                     bool
 	gap                      int // elements between rows of q
 	scale                    float64
+	q8                       bool // a cache of int8
+	first                    int  // positions at the start that are seen besides the window
+	half                     int  // pairs of Q that are turned for them
+	interleaved              bool
 }
 
 func (a attention) String() string {
@@ -36,9 +40,42 @@ func (a attention) String() string {
 // capacity is the rows of the cache: the least that is allowed.
 func (a attention) capacity() int {
 	if a.window > 0 {
-		return min(a.context, a.window+a.rows-1)
+		return min(a.context, a.first+a.window+a.rows-1)
 	}
 	return a.context
+}
+
+// row returns a position's row in the cache.
+func (a attention) row(p int) int {
+	if p < a.first {
+		return p
+	}
+	return a.first + (p-a.first)%(a.capacity()-a.first)
+}
+
+// seen returns the positions that row r sees.
+func (a attention) seen(r int) []int {
+	var list []int
+	for p := range a.kvLen + r {
+		if a.window == 0 || p < a.first || p >= a.kvLen+r-a.window {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// turnedHead returns a head of row r of Q as it is for the positions at the start.
+func (a attention) turnedHead(q, turn []float64, r int) []float64 {
+	q = slices.Clone(q)
+	for i := range a.half {
+		x, y := i, i+a.half
+		if a.interleaved {
+			x, y = 2*i, 2*i+1
+		}
+		cos, sin := turn[2*(r*a.half+i)], turn[2*(r*a.half+i)+1]
+		q[x], q[y] = q[x]*cos-q[y]*sin, q[y]*cos+q[x]*sin
+	}
+	return q
 }
 
 // size is the elements of one output: of a split the values, maximum and weight.
@@ -85,64 +122,118 @@ func halfs(r *rand.Rand, n int, scale float64) []byte {
 	return b
 }
 
+// rows are the parts of a cache that a row is.
+func (a attention) cacheRow(cache []byte, head, row int) [][]byte {
+	d, at, all := a.headDim, head*a.capacity()+row, a.kvHeads*a.capacity()*a.headDim
+	if !a.q8 {
+		return [][]byte{cache[2*at*d:][:2*d]}
+	}
+	return [][]byte{cache[at*d:][:d], cache[all+at*d/16:][:d/16]}
+}
+
+// setRow sets a row of a cache to random values.
+func (a attention) setRow(cache []byte, head, row int, r *rand.Rand, scale float64) {
+	to := a.cacheRow(cache, head, row)
+	if !a.q8 {
+		copy(to[0], halfs(r, a.headDim, scale))
+		return
+	}
+	for i := range to[0] {
+		to[0][i] = byte(r.Uint32())
+		if to[0][i] == 0x80 {
+			to[0][i] = 0x81 // 127 is the most
+		}
+	}
+	copy(to[1], halfs(r, a.headDim/32, scale/64))
+}
+
+// values returns what a cache stands for.
+func (a attention) values(cache []byte) []float64 {
+	if !a.q8 {
+		return halves(cache)
+	}
+	n := a.kvHeads * a.capacity() * a.headDim
+	x, scales := make([]float64, n), halves(cache[n:])
+	for i := range x {
+		x[i] = float64(int8(cache[i])) * scales[i/32]
+	}
+	return x
+}
+
 // command returns the command with random contents. Rows of the cache that no
 // row of q may see are NaN.
 func (a attention) command(r *rand.Rand) command {
 	d, heads, capacity := a.headDim, a.kvHeads*a.shared, a.capacity()
 	stride := heads*d + a.gap
 	cache := func(scale float64) []byte {
-		b := bytes.Repeat([]byte{0xff}, 2*a.kvHeads*capacity*d)
-		end := a.kvLen + a.rows - 1
-		begin := 0
-		if a.window > 0 {
-			begin = max(0, a.kvLen-a.window)
+		size := 2 * d
+		if a.q8 {
+			size = d + d/16 // NaN are the scales
 		}
+		b := bytes.Repeat([]byte{0xff}, a.kvHeads*capacity*size)
 		for h := range a.kvHeads {
-			for p := begin; p < end; p++ {
-				copy(b[2*(h*capacity+p%capacity)*d:], halfs(r, d, scale))
+			for row := range a.rows {
+				for _, p := range a.seen(row) {
+					a.setRow(b, h, a.row(p), r, scale)
+				}
 			}
 		}
 		return b
 	}
-	return command{
+	turn := make([]float32, 2*a.rows*a.half)
+	for i := range a.rows * a.half {
+		sin, cos := math.Sincos(r.Float64() * 100)
+		turn[2*i], turn[2*i+1] = float32(cos), float32(sin)
+	}
+	c := command{
 		kernel: table.KernelAttn, context: uint32(a.context),
-		specs: []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.tile)},
+		specs: []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.tile), one(a.q8), one(a.first > 0), one(a.interleaved)},
 		params: table.AttnParams{
 			Heads: uint32(heads), KVHeads: uint32(a.kvHeads), QStride: uint32(stride), Cap: uint32(capacity), Window: uint32(a.window),
 			Span: uint32(max(a.span, 0)), Splits: uint32(max(a.splits, 1)), Scale: float32(1 / math.Sqrt(float64(d))),
-			HeadGroup: uint32(a.headGroup), RowGroup: uint32(a.rowGroup),
+			HeadGroup: uint32(a.headGroup), RowGroup: uint32(a.rowGroup), First: uint32(a.first), Half: uint32(a.half),
 		},
 		second: pianolaSecond{kvLen: uint32(a.kvLen), rows: uint32(a.rows)},
 		input: map[string][]byte{
-			"q": f32(normal(r, (a.rows-1)*stride+heads*d, a.scale)), "k_cache": cache(1), "v_cache": cache(1),
+			"q": f32(normal(r, (a.rows-1)*stride+heads*d, a.scale)), "k_cache": cache(1), "v_cache": cache(1), "turn": f32(turn),
 		},
 	}
+	if a.first == 0 {
+		c.absent = []string{"turn"}
+		delete(c.input, "turn")
+	}
+	return c
 }
 
 // exact returns the output in float64. With splits a part without positions is
 // all NaN but for its weight.
 func (a attention) exact(c command) []float64 {
 	d, heads, capacity := a.headDim, a.kvHeads*a.shared, a.capacity()
-	q, k, v := floats(c.input["q"]), halves(c.input["k_cache"]), halves(c.input["v_cache"])
+	q, k, v := floats(c.input["q"]), a.values(c.input["k_cache"]), a.values(c.input["v_cache"])
 	var out []float64
 	for r := range a.rows {
 		for h := range heads {
 			for s := range max(a.splits, 1) {
-				end := a.kvLen + r
-				begin := 0
-				if a.window > 0 {
-					begin = max(0, end-a.window)
-				}
+				list := a.seen(r)
 				if a.splits > 0 {
-					begin, end = a.split(s, begin, end)
+					begin, end := a.split(s, list[0], a.kvLen+r)
+					list = list[min(begin-list[0], len(list)) : max(min(begin, a.kvLen+r), end)-list[0]]
 				}
 				one := make([]float64, a.size())
 				top, sum := math.Inf(-1), 0.0
-				scores := make([]float64, max(0, end-begin))
-				for i := range scores {
-					row := (h/a.shared*capacity + (begin+i)%capacity) * d
+				scores := make([]float64, len(list))
+				head := q[r*(heads*d+a.gap)+h*d:][:d]
+				turned := head
+				if a.first > 0 {
+					turned = a.turnedHead(head, floats(c.input["turn"]), r)
+				}
+				for i, p := range list {
+					x, row := head, (h/a.shared*capacity+a.row(p))*d
+					if p < a.first {
+						x = turned
+					}
 					for j := range d {
-						scores[i] += q[r*(heads*d+a.gap)+h*d+j] * k[row+j]
+						scores[i] += x[j] * k[row+j]
 					}
 					scores[i] *= float64(float32(1 / math.Sqrt(float64(d))))
 					top = max(top, scores[i])
@@ -151,7 +242,7 @@ func (a attention) exact(c command) []float64 {
 					w := math.Exp(score - top)
 					sum += w
 					for j := range d {
-						one[j] += w * v[(h/a.shared*capacity+(begin+i)%capacity)*d+j]
+						one[j] += w * v[(h/a.shared*capacity+a.row(list[i]))*d+j]
 					}
 				}
 				for j := range d {
@@ -211,7 +302,28 @@ func randomAttention(r *rand.Rand, limit int) attention {
 			a.context = a.kvLen + a.rows - 1 + r.IntN(300)
 		}
 	}
+	if r.IntN(2) == 0 {
+		a.quantise(r)
+	}
+	if a.window > 0 && a.splits == 0 && r.IntN(3) > 0 {
+		a.first, a.half, a.interleaved = 1+r.IntN(9), pick(r, 1, a.headDim/4, a.headDim/2), r.IntN(2) == 0
+		a.context = max(a.context, a.first+1)
+	}
 	return a
+}
+
+// withoutSinks is the shape without positions at the start.
+func (a attention) withoutSinks() attention {
+	a.first, a.half = 0, 0
+	return a
+}
+
+// quantise makes the cache one of int8.
+func (a *attention) quantise(r *rand.Rand) {
+	a.q8 = true
+	if a.headDim%32 != 0 {
+		a.headDim = pick(r, 32, 64, 128, 288)
+	}
 }
 
 // TestAttention runs what reads and writes exactly what is there.
@@ -251,10 +363,14 @@ func testAttnTile(t *testing.T, p *emu.Program, first, end uint64) {
 	for seed := first; seed < end; seed++ {
 		r := rand.New(rand.NewPCG(seed, 6))
 		a := randomAttention(r, 400)
+		a = a.withoutSinks()
 		a.tile, a.headDim, a.rows = true, pick(r, 16, 48, 64, 64, 80, 96, 112, 128, 128), pick(r, 1, 3, 16, 17, 40)
 		a.rowGroup = pick(r, 1, 5, 16, 32, 48)
 		a.context = a.kvLen + a.rows - 1 + r.IntN(100)
 		a.span, a.splits = 0, 0
+		if a.q8 {
+			a.headDim = pick(r, 32, 64, 96, 128)
+		}
 		checkAttn(t, p, a, r, seed, 1e-5)
 	}
 }
@@ -307,6 +423,9 @@ func testAttnRows(t *testing.T, p *emu.Program) {
 			d.second.kvLen, d.second.rows = uint32(alone.kvLen), 1
 			width := 4 * a.kvHeads * a.shared * a.headDim
 			d.input = map[string][]byte{"q": c.input["q"][row*width:][:width], "k_cache": c.input["k_cache"], "v_cache": c.input["v_cache"]}
+			if a.first > 0 {
+				d.input["turn"] = c.input["turn"][row*a.half*8:][:a.half*8]
+			}
 			tab, slots := d.tableOf(t)
 			one := d.emulated(t, p, tab, d.contents(t, tab, slots, r), launch{threads: 128}).bindings[table.AttnBindOut]
 			// Compare what is there: parts without positions hold noise.
@@ -330,6 +449,7 @@ func testAttnLong(t *testing.T, p *emu.Program) {
 		{headDim: 64, kvHeads: 2, shared: 3, rows: 2, kvLen: 3001, context: 3002, splits: 3, span: 64, headGroup: 2, rowGroup: 1, scale: 8},
 		{headDim: 80, kvHeads: 1, shared: 2, rows: 1, kvLen: 4097, window: 2500, context: 9000, splits: 18, span: 16, headGroup: 2, rowGroup: 1, scale: 1},
 		{headDim: 128, kvHeads: 1, shared: 1, rows: 1, kvLen: 3000, context: 3000, headGroup: 1, rowGroup: 1, scale: 60},
+		{headDim: 128, kvHeads: 1, shared: 4, rows: 1, kvLen: 4100, context: 5000, splits: 8, span: 32, headGroup: 4, rowGroup: 1, scale: 1, q8: true},
 	} {
 		r := rand.New(rand.NewPCG(uint64(seed), 3))
 		c := a.command(r)

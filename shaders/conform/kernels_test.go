@@ -139,11 +139,16 @@ var subjects = []subject{
 	}},
 	{table.KernelKVWrite, func(r *rand.Rand) (command, map[string]tolerance) {
 		d, heads, rows := pick(r, 1, 48, 64, 128), 1+r.IntN(4), 1+r.IntN(4)
-		ks, vs, capacity := d*heads+r.IntN(9), d*heads+r.IntN(9), rows+r.IntN(9)
+		kind := uint32(r.IntN(2))
+		if kind == decl.KVQ8 {
+			d = pick(r, 32, 64, 96, 128, 256)
+		}
+		first := pick(r, 0, r.IntN(5))
+		ks, vs, capacity := d*heads+r.IntN(9), d*heads+r.IntN(9), first+rows+r.IntN(9)
 		return command{
-			specs:  []uint32{uint32(d)},
-			params: table.KVWriteParams{KVHeads: uint32(heads), KStride: uint32(ks), VStride: uint32(vs), Cap: uint32(capacity)},
-			second: pianolaSecond{kvLen: uint32(1 + r.IntN(100)), rows: uint32(rows)},
+			specs:  []uint32{uint32(d), kind},
+			params: table.KVWriteParams{KVHeads: uint32(heads), KStride: uint32(ks), VStride: uint32(vs), Cap: uint32(capacity), First: uint32(first)},
+			second: pianolaSecond{kvLen: uint32(1 + r.IntN(pick(r, 5, 100))), rows: uint32(rows)},
 			input: map[string][]byte{
 				"k": f32(normal(r, (rows-1)*ks+heads*d, pick(r, 1, 1e-6, 2e4))), "v": f32(normal(r, (rows-1)*vs+heads*d, pick(r, 1, 1e-7, 1e5))),
 			},

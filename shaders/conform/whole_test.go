@@ -43,6 +43,9 @@ func (w *whole) String() string {
 	if w.options.NoFuse {
 		s += "/no-fuse"
 	}
+	if w.options.KV != "" {
+		s += "/" + w.options.KV
+	}
 	return s
 }
 
@@ -185,6 +188,14 @@ func wholes() []whole {
 			file.model, file.prompts = file.model+"/model.gguf", []int{1}
 			list = append(list, file)
 		}
+	}
+	// A cache of int8: where K is between two integers, devices may choose either.
+	for i, kv := range []whole{
+		{model: "tiny/llama", chip: "m4-pro"}, {model: "tiny/qwen3", chip: "h200"}, {model: "tiny/mistral", chip: "h200", options: compiler.Options{NoFuse: true}},
+	} {
+		kv.golden, kv.change, kv.changed, kv.options.KV = kv.model+"/golden.json", small, "small", "q8_0"
+		kv.prompts, kv.tokens, kv.order, kv.limit, kv.reference = []int{2}, 8, emu.Order(i), 1e-2, 2e-2
+		list = append(list, kv)
 	}
 	for _, file := range []struct {
 		path      string

@@ -84,8 +84,10 @@ var instances = []compiled{
 	{kernel: "gemm", fixed: append(rows, tiled...)},
 	{kernel: "gemm_halves", fixed: fix("wtype", uint32(dtype.F16), uint32(dtype.BF16))},
 	{kernel: "embed", fixed: append(fix("wtype", append(floats, quantised...)...).and("weights", uint32(dtype.Rows)), fix("wtype", quantised...).and("weights", uint32(dtype.Tiled16))...)},
-	{kernel: "attn", fixed: slices.Concat(fix("tile", 0, 1), fix("head_dim", 64, 80, 96, 128).and("tile", 0, 1), fix("head_dim", 256).and("tile", 0))},
-	{kernel: "rope_attn", generic: true, fixed: fix("head_dim", 64, 80, 96, 128, 256)},
+	{kernel: "attn", fixed: append(slices.Concat(fix("tile", 0, 1).and("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128).and("tile", 0, 1).and("kv", decl.KVF16),
+		fix("head_dim", 64, 128).and("tile", 0, 1).and("kv", decl.KVQ8), fix("head_dim", 256).and("tile", 0).and("kv", decl.KVF16, decl.KVQ8)).and("sinks", 0),
+		fix("tile", 0).and("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...)},
+	{kernel: "rope_attn", generic: true, fixed: slices.Concat(fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8))},
 }
 
 // entries returns the entries of a kernel, the generic one first.

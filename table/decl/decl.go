@@ -95,7 +95,7 @@ type Kernel struct {
 	Worker   string     // bytes of private memory a worker of the CPU team needs, "" for none
 	TGMem    string     // bytes of threadgroup memory on a GPU, threads likewise
 	Step     bool       // writes the step block (stop flag, count)
-	Optional []string   // parameters and secondary fields that dumps for people leave out where they are 0
+	Optional []string   // parameters, secondary fields and constants that dumps for people leave out where they are 0
 
 	worker  Expr
 	tgMem   Expr

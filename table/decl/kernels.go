@@ -14,9 +14,10 @@ var (
 	layoutValues = []string{"half", "interleaved"}
 	matrixValues = []string{"rows", "tiled16"} // dtype.Layout
 	stageValues  = []string{"none", "temperature", "top_k", "top_p", "min_p"}
+	kvValues     = []string{"f16", "q8_0"}
 )
 
-// Values of the constants act, input, output and layout.
+// Values of the constants act, input, output, layout and kv.
 const (
 	ActF32 = 0 // activations are multiplied as float32
 	ActQ8  = 1 // activations are quantised to int8 in blocks of 32, one float32 scale each
@@ -31,6 +32,46 @@ const (
 
 	LayoutHalf        = 0 // RoPE rotates pairs (i, i + half)
 	LayoutInterleaved = 1 // RoPE rotates pairs (2i, 2i + 1)
+
+	KVF16 = 0 // the cache has float16
+	KVQ8  = 1 // it has int8 in blocks of 32, one float16 scale each
+)
+
+// KVBlock is the elements of a head that share a scale in a cache of KVQ8.
+const KVBlock = 32
+
+// KVKind returns the value of the constant kv by its name.
+func KVKind(name string) (kind uint32, ok bool) {
+	i := slices.Index(kvValues, name)
+	return uint32(max(i, 0)), i >= 0
+}
+
+// KVKinds returns the names of the kinds of caches.
+func KVKinds() []string { return slices.Clone(kvValues) }
+
+// KVRowBytes returns the bytes of a head of K, or of V, in a cache: of headDim
+// elements, whole blocks.
+func KVRowBytes(kind uint32, headDim int) uint64 {
+	planes := KVRowPlanes(kind, headDim)
+	return planes[0] + planes[1]
+}
+
+// KVRowPlanes returns what of them are elements and what scales, which the cache
+// has behind the elements of all rows.
+func KVRowPlanes(kind uint32, headDim int) [2]uint64 {
+	if kind == KVQ8 {
+		return [2]uint64{uint64(headDim), uint64(headDim) / KVBlock * 2}
+	}
+	return [2]uint64{2 * uint64(headDim)}
+}
+
+// What a cache is, K's and V's alike. Quants come before all scales, so that rows
+// of both are aligned as vectors want them, wherever a row is: those of quants to
+// 32 bytes, those of scales to 2 for each 32 elements.
+const (
+	kvExtent = "kv_heads*cap*(head_dim*(2-kv)+2*kv*div(head_dim,32))"
+	kvDoc    = "[kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them"
+	kvWhole  = "kv*32*div(head_dim,32) <= head_dim" // no block is cut
 )
 
 // Values of the constants stage1 to stage4. The temperature is here for its
@@ -65,6 +106,8 @@ var (
 	constStage2  = Constant{Name: "stage2", Values: stageValues, Doc: "its second"}
 	constStage3  = Constant{Name: "stage3", Values: stageValues, Doc: "its third"}
 	constStage4  = Constant{Name: "stage4", Values: stageValues, Doc: "its fourth"}
+	constSinks   = Constant{Name: "sinks", Flag: true, Doc: "1 if positions at the start are seen too"}
+	constKV      = Constant{Name: "kv", Values: kvValues, Doc: "what the KV cache has"}
 )
 
 // Constants lists the specialisation constants of all kernels: an index is
@@ -72,6 +115,7 @@ var (
 var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constTile, constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
+	constKV, constSinks,
 }
 
 var (
@@ -131,7 +175,7 @@ func matmul(name, doc, tgMem string, second []Second, require ...string) Kernel 
 // attnRequire is what attn and rope_attn want of their arguments.
 var attnRequire = []string{
 	"1 <= head_dim", "1 <= kv_heads", "div(heads,kv_heads)*kv_heads <= heads", "1 <= heads", "1 <= splits", "splits <= 1+split*1023", "split <= span", "span <= 65536",
-	"windowed <= window", "(1-windowed)*context <= cap", "1 <= cap", "1 <= head_group", "head_group <= div(heads,kv_heads)",
+	"windowed <= window", "(1-windowed)*context <= cap", "1 <= cap", kvWhole, "1 <= head_group", "head_group <= div(heads,kv_heads)",
 }
 
 // Kernels is the list of kernels; an id is an index in it. Append only: ids
@@ -159,7 +203,7 @@ var Kernels = []Kernel{
 	},
 	{
 		Name:    "rope_angles",
-		Doc:     "out[r, i] = (cos, sin)(float32(pos + r) * inv_freq[i] / factors[i]) * attn_factor; the product is float32, cosine and sine are precise.",
+		Doc:     "out[r, i] = (cos, sin)(float32(pos + r) * inv_freq[i] / factors[i]) * attn_factor; the product is float32, cosine and sine are precise. If still is not 0, min(0, still - 1 - pos - r) is the position.",
 		Grid:    [3]string{"rows", "1", "1"},
 		Require: []string{"1 <= half"},
 		Bindings: []Binding{
@@ -170,9 +214,11 @@ var Kernels = []Kernel{
 		Params: []Field{
 			{"half", U32, "rotated pairs of a head"},
 			{"attn_factor", F32, "YaRN's factor of cosine and sine"},
+			{"still", U32, "positions that are not turned back, 0 if none is"},
 		},
-		Second: []Second{secondPos, secondRows},
-		Specs:  []Constant{constFactors},
+		Optional: []string{"still"},
+		Second:   []Second{secondPos, secondRows},
+		Specs:    []Constant{constFactors},
 	},
 	{
 		Name:    "rmsnorm",
@@ -266,29 +312,32 @@ var Kernels = []Kernel{
 	},
 	{
 		Name:    "kv_write",
-		Doc:     "Writes K and V of row r, rounded to float16, at cache row (kv_len - 1 + r) mod cap.",
+		Doc:     "Writes K and V of row r, rounded as the cache has them, at the cache row of position p = kv_len - 1 + r: p if it is below first, else first + (p - first) mod (cap - first). Kind q8_0: each 32 elements x are d*q, d = max|x| / 127 and q = x/d rounded to nearest; the scale that is kept is d rounded to float16.",
 		Grid:    [3]string{"kv_heads", "rows", "1"},
-		Require: []string{"1 <= kv_heads", "1 <= cap", "1 <= kv_len", "rows <= cap"},
+		Require: []string{"1 <= kv_heads", "1 <= cap", "1 <= kv_len", "first+rows <= cap", kvWhole},
 		Bindings: []Binding{
 			{Name: "k", Role: Read, Extent: "((rows-1)*k_stride+kv_heads*head_dim)*4", Doc: "[rows, kv_heads, head_dim] float32, rows k_stride apart"},
 			{Name: "v", Role: Read, Extent: "((rows-1)*v_stride+kv_heads*head_dim)*4", Doc: "[rows, kv_heads, head_dim] float32, rows v_stride apart"},
-			{Name: "k_cache", Role: Write, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
-			{Name: "v_cache", Role: Write, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
+			{Name: "k_cache", Role: Write, Extent: kvExtent, Doc: kvDoc},
+			{Name: "v_cache", Role: Write, Extent: kvExtent, Doc: kvDoc},
 		},
 		Params: []Field{
 			{"kv_heads", U32, "K and V heads"},
 			{"k_stride", U32, "elements from one row of k to the next"},
 			{"v_stride", U32, "elements from one row of v to the next"},
 			{"cap", U32, "rows of the cache"},
+			{"first", U32, "positions at the start whose rows stay"},
 		},
-		Second: []Second{secondKVLen, secondRows},
-		Specs:  []Constant{constHeadDim},
+		Second:   []Second{secondKVLen, secondRows},
+		Specs:    []Constant{constHeadDim, constKV},
+		Optional: []string{"kv", "first"},
+		Worker:   "kv*div(head_dim,32)*4", // a row's scales as float32
 	},
 	{
 		Name:    "qk_rope_kv",
-		Doc:     "QK norm, RoPE and KV write in one: q_out[r] = rope(norm(q[r])); K = rope(norm(k[r])) and V = v[r] go to cache row (kv_len - 1 + r) mod cap.",
+		Doc:     "QK norm, RoPE and KV write in one: q_out[r] = rope(norm(q[r])); K = rope(norm(k[r])) and V = v[r] go to the cache row that kv_write has.",
 		Grid:    [3]string{"heads+kv_heads", "rows", "1"},
-		Require: []string{"1 <= kv_heads", "1 <= heads", "2*half <= head_dim", "1 <= cap", "1 <= kv_len", "rows <= cap"},
+		Require: []string{"1 <= kv_heads", "1 <= heads", "2*half <= head_dim", "1 <= cap", "1 <= kv_len", "first+rows <= cap", kvWhole},
 		Bindings: []Binding{
 			{Name: "q", Role: Read, Extent: "((rows-1)*q_stride+heads*head_dim)*4", Doc: "[rows, heads, head_dim] float32, rows q_stride apart"},
 			{Name: "k", Role: Read, Extent: "((rows-1)*k_stride+kv_heads*head_dim)*4", Doc: "[rows, kv_heads, head_dim] float32, rows k_stride apart"},
@@ -296,8 +345,8 @@ var Kernels = []Kernel{
 			{Name: "angles", Role: Read, Extent: "rows*half*8", Doc: "[rows, half, 2] float32"},
 			{Name: "norm", Role: Read, Extent: "2*head_dim*4", If: "qk_norm", Doc: "[2, head_dim] float32: of Q, of K"},
 			{Name: "q_out", Role: Write, Extent: "rows*heads*head_dim*4", Doc: "[rows, heads, head_dim] float32"},
-			{Name: "k_cache", Role: Write, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
-			{Name: "v_cache", Role: Write, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
+			{Name: "k_cache", Role: Write, Extent: kvExtent, Doc: kvDoc},
+			{Name: "v_cache", Role: Write, Extent: kvExtent, Doc: kvDoc},
 		},
 		Params: []Field{
 			{"heads", U32, "Q heads"},
@@ -308,22 +357,25 @@ var Kernels = []Kernel{
 			{"half", U32, "rotated pairs of a head, at most head_dim/2"},
 			{"cap", U32, "rows of the cache"},
 			{"eps", F32, "added to the mean square"},
+			{"first", U32, "positions at the start whose rows stay"},
 		},
-		Second: []Second{secondKVLen, secondRows},
-		Specs:  []Constant{constHeadDim, constLayout, constQKNorm},
-		Worker: "head_dim*4",
-		TGMem:  "div(threads,32)*4",
+		Second:   []Second{secondKVLen, secondRows},
+		Specs:    []Constant{constHeadDim, constLayout, constQKNorm, constKV},
+		Optional: []string{"kv", "first"},
+		Worker:   "head_dim*4+kv*div(head_dim,32)*4", // a head, and what kv_write has
+		TGMem:    "div(threads,32)*4+kv*head_dim*4",
 	},
 	{
 		Name:    "attn",
-		Doc:     "Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees n of them from the s*n-th on, n = max(span, P/2^i rounded up to a multiple of 16), P all that the row sees, 2^i at most splits, and writes its sum, its maximum and its weight; one without positions writes nothing. A threadgroup takes head_group heads that share K and V, and row_group rows.",
+		Doc:     "Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees n of them from the s*n-th on, n = max(span, P/2^i rounded up to a multiple of 16), P all that the row sees, 2^i at most splits, and writes its sum, its maximum and its weight; one without positions writes nothing. With sinks, row r sees positions 0 to first - 1 too, whose cache rows are theirs alone, with its Q turned by its angles of turn; the others are in the rows behind them. A threadgroup takes head_group heads that share K and V, and row_group rows.",
 		Grid:    [3]string{"kv_heads*div(div(heads,kv_heads),head_group)", "splits", "div(rows,row_group)"},
-		Require: slices.Concat(attnRequire, []string{"windowed*min(context,window+rows-1) <= cap", "1 <= row_group", "row_group <= 1+tile*row_group", "split+tile <= 1", "tile*head_dim <= 128", "tile*16*div(head_dim,16) <= head_dim"}),
+		Require: slices.Concat(attnRequire, []string{"windowed*min(context,first+window+rows-1) <= cap", "sinks <= windowed", "sinks <= first", "first <= sinks*65536", "sinks+split+tile <= 1+(1-sinks)", "sinks*2*half <= head_dim", "first+1 <= cap", "1 <= row_group", "row_group <= 1+tile*row_group", "split+tile <= 1", "tile*head_dim <= 128", "tile*16*div(head_dim,16) <= head_dim"}),
 		Bindings: []Binding{
 			{Name: "q", Role: Read, Extent: "((rows-1)*q_stride+heads*head_dim)*4", Doc: "[rows, heads, head_dim] float32, rows q_stride apart"},
-			{Name: "k_cache", Role: Read, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
-			{Name: "v_cache", Role: Read, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
+			{Name: "k_cache", Role: Read, Extent: kvExtent, Doc: kvDoc},
+			{Name: "v_cache", Role: Read, Extent: kvExtent, Doc: kvDoc},
 			{Name: "out", Role: Write, Extent: "rows*heads*splits*(head_dim+2*split)*4", Doc: "[rows, heads, head_dim] float32; split: of each row [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight"},
+			{Name: "turn", Role: Read, Extent: "rows*half*8", If: "sinks", Doc: "[rows, half, 2] float32: cosine, sine"},
 		},
 		Params: []Field{
 			{"heads", U32, "Q heads"},
@@ -336,11 +388,14 @@ var Kernels = []Kernel{
 			{"scale", F32, "factor of Q·K"},
 			{"head_group", U32, "Q heads that a threadgroup takes"},
 			{"row_group", U32, "rows that a threadgroup takes, 1 without tile"},
+			{"first", U32, "positions at the start that are seen too, if the constant sinks is 1"},
+			{"half", U32, "rotated pairs of a head, if the constant sinks is 1"},
 		},
-		Second: []Second{secondKVLen, secondRows},
-		Specs:  []Constant{constHeadDim, constWindow, constSplit, constTile},
-		Worker: "16*(head_dim*8+256)", // 16 rows of Q, of sums and of scores
-		TGMem:  "(1-tile)*div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+tile*(2560+128*div(head_dim,64)*(128+threads))",
+		Second:   []Second{secondKVLen, secondRows},
+		Specs:    []Constant{constHeadDim, constWindow, constSplit, constTile, constKV, constSinks, constLayout},
+		Optional: []string{"kv", "first", "half", "layout"},
+		Worker:   "16*(head_dim*8+256)+kv*8*head_dim+sinks*64*head_dim", // 16 rows of Q, of sums and of scores; the scales of 64 positions; Q turned
+		TGMem:    "(1-tile)*div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+sinks*head_group*head_dim*4+tile*(2560+128*div(head_dim,64)*(128+4*kv+threads))",
 	},
 	{
 		Name:    "attn_merge",
@@ -399,7 +454,7 @@ var Kernels = []Kernel{
 	},
 	{
 		Name:    "rope_attn",
-		Doc:     "qk_rope_kv and attn of one row in one. K and V of the newest position, kv_len - 1, go to cache row (kv_len - 1) mod cap, rounded to float16; who needs them makes them for itself, since they are not in the cache before the command has ended.",
+		Doc:     "qk_rope_kv and attn of one row in one. K and V of the newest position, kv_len - 1, go to cache row (kv_len - 1) mod cap, rounded as the cache has them; who needs them makes them for itself, since they are not in the cache before the command has ended.",
 		Grid:    [3]string{"kv_heads", "splits", "div(shared,head_group)"},
 		Require: slices.Concat(attnRequire, []string{"windowed*min(context,window) <= cap", "1 <= half", "2*half <= head_dim", "1 <= kv_len", "kv_heads*shared <= heads", "heads <= kv_heads*shared"}),
 		Bindings: []Binding{
@@ -408,8 +463,8 @@ var Kernels = []Kernel{
 			{Name: "v", Role: Read, Extent: "kv_heads*head_dim*4", Doc: "[kv_heads, head_dim] float32"},
 			{Name: "angles", Role: Read, Extent: "half*8", Doc: "[half, 2] float32"},
 			{Name: "norm", Role: Read, Extent: "2*head_dim*4", If: "qk_norm", Doc: "[2, head_dim] float32: of Q, of K"},
-			{Name: "k_cache", Role: ReadWrite, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
-			{Name: "v_cache", Role: ReadWrite, Extent: "kv_heads*cap*head_dim*2", Doc: "[kv_heads, cap, head_dim] float16"},
+			{Name: "k_cache", Role: ReadWrite, Extent: kvExtent, Doc: kvDoc},
+			{Name: "v_cache", Role: ReadWrite, Extent: kvExtent, Doc: kvDoc},
 			{Name: "out", Role: Write, Extent: "heads*splits*(head_dim+2*split)*4", Doc: "[heads, head_dim] float32; split: [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight"},
 		},
 		Params: []Field{
@@ -425,10 +480,11 @@ var Kernels = []Kernel{
 			{"eps", F32, "added to the mean square"},
 			{"shared", U32, "Q heads that share K and V: heads/kv_heads"},
 		},
-		Second: []Second{secondKVLen},
-		Specs:  []Constant{constHeadDim, constWindow, constSplit, constLayout, constQKNorm},
-		Worker: "16*(head_dim*8+256)+head_dim*8", // as attn, and a head as float32 and K and V as float16
-		TGMem:  "div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+(head_group+1)*head_dim*4",
+		Second:   []Second{secondKVLen},
+		Specs:    []Constant{constHeadDim, constWindow, constSplit, constLayout, constQKNorm, constKV},
+		Optional: []string{"kv"},
+		Worker:   "16*(head_dim*8+256)+kv*8*head_dim+head_dim*8", // as attn, a head as float32, and K and V as the cache has them
+		TGMem:    "div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+(head_group+2)*head_dim*4",
 	},
 	{
 		Name:    "argmax_part",

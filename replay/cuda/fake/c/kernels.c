@@ -45,7 +45,8 @@ static void rope_angles(const launch *l) {
     PARAMS(rope_angles);
     for (uint32_t r = 0; r < rows(l); r++)
         for (uint32_t i = 0; i < p->half_; i++) {
-            float a = (float)(second(l, 0) + r) * F(0)[i];
+            uint32_t pos = second(l, 0) + r;
+            float a = (p->still ? -(float)(pos - least(pos, p->still - 1)) : (float)pos) * F(0)[i];
             if (l->specs[0]) a /= F(1)[i];
             F(2)[2 * (r * p->half_ + i)] = cosf(a) * p->attn_factor;
             F(2)[2 * (r * p->half_ + i) + 1] = sinf(a) * p->attn_factor;
@@ -152,19 +153,53 @@ static void rope(const launch *l) {
         for (uint32_t h = 0; h < p->heads; h++) rotate(F(0) + (uint64_t)r * p->stride + h * l->specs[0], F(1) + (uint64_t)r * p->half_ * 2, p->half_, l->specs[1]);
 }
 
-static void cache(uint8_t *to, const float *x, uint32_t head, uint32_t row, uint32_t cap, uint32_t n) {
-    _Float16 *out = (_Float16 *)to + ((uint64_t)head * cap + row) * n;
-    for (uint32_t i = 0; i < n; i++) out[i] = (_Float16)x[i];
+// kv_cache is a layer's K or V: [heads, cap, d] _Float16, or as many int8 and behind
+// them [heads, cap, d/32] _Float16, their scales. The first positions have rows of
+// their own.
+typedef struct {
+    uint8_t *mem;
+    uint32_t q8, heads, cap, d, first;
+} kv_cache;
+
+// element returns the index of the first element of a position.
+static uint64_t element(kv_cache c, uint32_t head, uint32_t pos) {
+    uint32_t row = pos < c.first ? pos : c.first + (pos - c.first) % (c.cap - c.first);
+    return ((uint64_t)head * c.cap + row) * c.d;
+}
+
+static _Float16 *scales(kv_cache c, uint64_t at) { return (_Float16 *)(c.mem + (uint64_t)c.heads * c.cap * c.d) + at / 32; }
+
+static void cache(kv_cache c, const float *x, uint32_t head, uint32_t pos) {
+    uint64_t at = element(c, head, pos);
+    for (uint32_t i = 0; i < c.d && !c.q8; i++) ((_Float16 *)c.mem)[at + i] = (_Float16)x[i];
+    for (uint32_t b = 0; b < c.d && c.q8; b += 32) {
+        float most = 0;
+        for (uint32_t i = b; i < b + 32; i++) most = fmaxf(most, fabsf(x[i]));
+        float scale = most / 127;
+        *scales(c, at + b) = (_Float16)scale;
+        for (uint32_t i = b; i < b + 32; i++) ((int8_t *)c.mem)[at + i] = (int8_t)(scale > 0 ? nearbyintf(x[i] / scale) : 0);
+    }
+}
+
+// cached sets x to a position's elements.
+static void cached(float *x, kv_cache c, uint32_t head, uint32_t pos) {
+    uint64_t at = element(c, head, pos);
+    for (uint32_t i = 0; i < c.d && !c.q8; i++) x[i] = (float)((_Float16 *)c.mem)[at + i];
+    for (uint32_t b = 0; b < c.d && c.q8; b += 32) {
+        float scale = (float)*scales(c, at + b);
+        for (uint32_t i = b; i < b + 32; i++) x[i] = (float)((int8_t *)c.mem)[at + i] * scale;
+    }
 }
 
 static void kv_write(const launch *l) {
     PARAMS(kv_write);
     uint32_t d = l->specs[0];
+    kv_cache k = {l->bind[2], l->specs[1], p->kv_heads, p->cap, d, p->first}, v = k;
+    v.mem = l->bind[3];
     for (uint32_t r = 0; r < rows(l); r++)
         for (uint32_t h = 0; h < p->kv_heads; h++) {
-            uint32_t row = (second(l, 4) - 1 + r) % p->cap;
-            cache(l->bind[2], F(0) + (uint64_t)r * p->k_stride + h * d, h, row, p->cap, d);
-            cache(l->bind[3], F(1) + (uint64_t)r * p->v_stride + h * d, h, row, p->cap, d);
+            cache(k, F(0) + (uint64_t)r * p->k_stride + h * d, h, second(l, 4) - 1 + r);
+            cache(v, F(1) + (uint64_t)r * p->v_stride + h * d, h, second(l, 4) - 1 + r);
         }
 }
 
@@ -172,9 +207,11 @@ static void qk_rope_kv(const launch *l) {
     PARAMS(qk_rope_kv);
     uint32_t d = l->specs[0];
     float x[1024];
+    kv_cache k = {l->bind[6], l->specs[3], p->kv_heads, p->cap, d, p->first}, v = k;
+    v.mem = l->bind[7];
     for (uint32_t r = 0; r < rows(l); r++) {
         const float *angles = F(3) + (uint64_t)r * p->half_ * 2;
-        uint32_t row = (second(l, 4) - 1 + r) % p->cap;
+        uint32_t pos = second(l, 4) - 1 + r;
         for (uint32_t h = 0; h < p->heads + p->kv_heads; h++) {
             uint32_t is_k = h >= p->heads, kh = h - p->heads;
             const float *in = is_k ? F(1) + (uint64_t)r * p->k_stride + kh * d : F(0) + (uint64_t)r * p->q_stride + h * d;
@@ -182,8 +219,8 @@ static void qk_rope_kv(const launch *l) {
             if (l->specs[2]) norm(x, in, F(4) + is_k * d, d, p->eps);
             rotate(x, angles, p->half_, l->specs[1]);
             if (is_k) {
-                cache(l->bind[6], x, kh, row, p->cap, d);
-                cache(l->bind[7], F(2) + (uint64_t)r * p->v_stride + kh * d, kh, row, p->cap, d);
+                cache(k, x, kh, pos);
+                cache(v, F(2) + (uint64_t)r * p->v_stride + kh * d, kh, pos);
             } else
                 memcpy(F(5) + ((uint64_t)r * p->heads + h) * d, x, d * 4);
         }
@@ -193,11 +230,11 @@ static void qk_rope_kv(const launch *l) {
 // positions is the part of a row's positions that a threadgroup of attention
 // takes, and attend does it for one head.
 typedef struct {
-    uint32_t begin, end, cap, split;
+    uint32_t begin, end, split;
 } positions;
 
-static positions part(uint32_t end, uint32_t windowed, uint32_t window, uint32_t split, uint32_t s, uint32_t splits, uint32_t span, uint32_t cap) {
-    positions a = {windowed && end > window ? end - window : 0, end, cap, split};
+static positions part(uint32_t end, uint32_t windowed, uint32_t window, uint32_t split, uint32_t s, uint32_t splits, uint32_t span) {
+    positions a = {windowed && end > window ? end - window : 0, end, split};
     if (split) {
         uint32_t each = split_each(a.end - a.begin, splits, span);
         a.begin += s * each;
@@ -206,17 +243,22 @@ static positions part(uint32_t end, uint32_t windowed, uint32_t window, uint32_t
     return a;
 }
 
-static void attend(float *out, float *state, const float *q, const uint8_t *keys, const uint8_t *values, uint64_t head, positions a, uint32_t d, float scale) {
+// attend takes the positions of a, with q, and those before first, with turned.
+static void attend(float *out, float *state, const float *q, const float *turned, uint32_t first, kv_cache k, kv_cache v, uint32_t head, positions a, float scale) {
     double acc[1024] = {0}, m = -1e300, sum = 0;
+    const uint32_t d = k.d;
     if (a.split && a.begin >= a.end) return;
-    for (uint32_t pos = a.begin; pos < a.end; pos++) {
-        const uint64_t at = (head * a.cap + pos % a.cap) * d;
-        const _Float16 *k = (const _Float16 *)keys + at, *v = (const _Float16 *)values + at;
+    for (uint32_t pos = first ? 0 : a.begin; pos < a.end; pos++) {
+        if (pos >= first && pos < a.begin) continue;
+        const float *with = pos < first ? turned : q;
+        float x[1024];
         double score = 0;
-        for (uint32_t i = 0; i < d; i++) score += (double)q[i] * (double)k[i];
+        cached(x, k, head, pos);
+        for (uint32_t i = 0; i < d; i++) score += (double)with[i] * (double)x[i];
         score *= scale;
         double top = score > m ? score : m, shrink = exp(m - top), w = exp(score - top);
-        for (uint32_t i = 0; i < d; i++) acc[i] = acc[i] * shrink + w * (double)v[i];
+        cached(x, v, head, pos);
+        for (uint32_t i = 0; i < d; i++) acc[i] = acc[i] * shrink + w * (double)x[i];
         sum = sum * shrink + w;
         m = top;
     }
@@ -226,27 +268,36 @@ static void attend(float *out, float *state, const float *q, const uint8_t *keys
 
 static void attn(const launch *l) {
     PARAMS(attn);
-    uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits;
+    uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, sinks = l->specs[5];
+    kv_cache k = {l->bind[1], l->specs[4], p->kv_heads, p->cap, d, p->first}, v = k;
+    v.mem = l->bind[2];
+    float turned[1024];
     for (uint32_t r = 0; r < rows(l); r++)
-        for (uint32_t h = 0; h < p->heads; h++)
+        for (uint32_t h = 0; h < p->heads; h++) {
+            const float *q = F(0) + (uint64_t)r * p->q_stride + h * d;
+            memcpy(turned, q, d * 4);
+            if (sinks) rotate(turned, F(4) + (uint64_t)r * p->half_ * 2, p->half_, l->specs[6]);
             for (uint32_t s = 0; s < p->splits; s++) {
                 float *out = F(3) + (uint64_t)r * parts * (d + 2 * split);
                 uint32_t i = h * p->splits + s;
-                attend(out + i * d, out + parts * d + 2 * i, F(0) + (uint64_t)r * p->q_stride + h * d, l->bind[1], l->bind[2], h / (p->heads / p->kv_heads),
-                       part(second(l, 4) + r, l->specs[1], p->window, split, s, p->splits, p->span, p->cap), d, p->scale);
+                attend(out + i * d, out + parts * d + 2 * i, q, turned, sinks ? p->first : 0, k, v, h / (p->heads / p->kv_heads),
+                       part(second(l, 4) + r, l->specs[1], p->window, split, s, p->splits, p->span), p->scale);
             }
+        }
 }
 
 static void rope_attn(const launch *l) {
     PARAMS(rope_attn);
-    uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, len = second(l, 4), row = (len - 1) % p->cap;
+    uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, len = second(l, 4);
+    kv_cache k = {l->bind[5], l->specs[5], p->kv_heads, p->cap, d, 0}, v = k;
+    v.mem = l->bind[6];
     float x[1024];
     for (uint32_t h = 0; h < p->kv_heads; h++) {
         memcpy(x, F(1) + h * d, d * 4);
         if (l->specs[4]) norm(x, F(1) + h * d, F(4) + d, d, p->eps);
         rotate(x, F(3), p->half_, l->specs[3]);
-        cache(l->bind[5], x, h, row, p->cap, d);
-        cache(l->bind[6], F(2) + h * d, h, row, p->cap, d);
+        cache(k, x, h, len - 1);
+        cache(v, F(2) + h * d, h, len - 1);
     }
     for (uint32_t h = 0; h < p->heads; h++) {
         memcpy(x, F(0) + h * d, d * 4);
@@ -254,8 +305,8 @@ static void rope_attn(const launch *l) {
         rotate(x, F(3), p->half_, l->specs[3]);
         for (uint32_t s = 0; s < p->splits; s++) {
             uint32_t i = h * p->splits + s;
-            attend(F(7) + i * d, F(7) + parts * d + 2 * i, x, l->bind[5], l->bind[6], h / (p->heads / p->kv_heads),
-                   part(len, l->specs[1], p->window, split, s, p->splits, p->span, p->cap), d, p->scale);
+            attend(F(7) + i * d, F(7) + parts * d + 2 * i, x, x, 0, k, v, h / (p->heads / p->kv_heads),
+                   part(len, l->specs[1], p->window, split, s, p->splits, p->span), p->scale);
         }
     }
 }

@@ -1,0 +1,53 @@
+//go:build amd64 || arm64
+
+package cpu
+
+// dotQ8Loop multiplies n rows of int8 of in columns, whole blocks, with some rows
+// of activations. Strides are in bytes.
+type dotQ8Loop func(y *float32, yStride int, w *byte, scales *float32, n, in int, x *float32, xStride int)
+
+// scaledQ8Loop adds m rows of v, of n columns, whole blocks, weighted, to some
+// accumulators that lie one after another. wStride is in bytes.
+type scaledQ8Loop func(acc *float32, n int, v *byte, scales *float32, m int, w *float32, wStride int)
+
+// dotQ8Assembled returns dotQ8 by loops, of which loops[i] takes i rows of
+// activations.
+func dotQ8Assembled(loops []dotQ8Loop) func(y []float32, yStride int, w []byte, scales []float32, n int, x *floatInput) {
+	return func(y []float32, yStride int, w []byte, scales []float32, n int, x *floatInput) {
+		if n <= 0 || x.rows <= 0 {
+			return
+		}
+		if x.in <= 0 || x.in%blockElems != 0 {
+			dotQ8(y, yStride, w, scales, n, x)
+			return
+		}
+		f := x.x[:(x.rows-1)*x.stride+x.in]
+		y, w, scales = y[:(x.rows-1)*yStride+n], w[:n*x.in], scales[:n*x.in/blockElems]
+		for j := 0; j < x.rows; {
+			rows := take(loops, x.rows-j)
+			loops[rows](&y[j*yStride], 4*yStride, &w[0], &scales[0], n, x.in, &f[j*x.stride], 4*x.stride)
+			j += rows
+		}
+	}
+}
+
+// scaledQ8Assembled returns addScaledQ8 by loops, of which loops[i] takes i
+// accumulators.
+func scaledQ8Assembled(loops []scaledQ8Loop) func(acc []float32, n int, v []byte, scales []float32, m int, w []float32, wStride int) {
+	return func(acc []float32, n int, v []byte, scales []float32, m int, w []float32, wStride int) {
+		if n <= 0 || m <= 0 || len(acc) < n {
+			return
+		}
+		if n%blockElems != 0 {
+			addScaledQ8(acc, n, v, scales, m, w, wStride)
+			return
+		}
+		rows := len(acc) / n
+		v, scales, w = v[:n*m], scales[:n*m/blockElems], w[:(rows-1)*wStride+m]
+		for i := 0; i < rows; {
+			n1 := take(loops, rows-i)
+			loops[n1](&acc[i*n], n, &v[0], &scales[0], m, &w[i*wStride], 4*wStride)
+			i += n1
+		}
+	}
+}

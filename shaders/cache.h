@@ -1,0 +1,112 @@
+// The KV cache of a layer, K or V: position p in row p mod cap. Kind f16 is
+// [kv_heads, cap, d] float16, kind q8_0 as many int8, and behind all of them
+// [kv_heads, cap, d/32] float16, the scale of each 32.
+#ifndef PIANOLA_CACHE_H
+#define PIANOLA_CACHE_H
+
+#include "quantise.h"
+#include "quants.h"
+
+// kv_rows is the rows of a head, from one on.
+template <typename Values, typename Scales>
+struct kv_rows_at {
+    Values values; // of a row d halves, or d int8
+    Scales scales; // of a row d/32, if the kind is q8_0
+};
+typedef kv_rows_at<device const uchar *, device const half *> kv_rows;
+typedef kv_rows_at<device uchar *, device half *> kv_rows_to;
+
+// kv_rows_from returns a head's rows from one on, row 0 being the first.
+template <typename Values, typename Scales>
+static inline kv_rows_at<Values, Scales> kv_rows_from(Values cache, Scales, uint kind, uint heads, uint cap, uint d, uint head, ulong row) {
+    const ulong at = ulong(head) * cap + row;
+    if (kind == PIANOLA_KV_Q8_0) {
+        return {cache + at * d, (Scales)(cache + ulong(heads) * cap * d) + at * (d / 32)};
+    }
+    return {cache + 2 * at * d, (Scales)cache};
+}
+static inline kv_rows kv_rows_of(device const uchar *cache, uint kind, uint heads, uint cap, uint d, uint head) {
+    return kv_rows_from(cache, (device const half *)cache, kind, heads, cap, d, head, 0);
+}
+static inline kv_rows_to kv_row_of(device uchar *cache, uint kind, uint heads, uint cap, uint d, uint head, ulong row) {
+    return kv_rows_from(cache, (device half *)cache, kind, heads, cap, d, head, row);
+}
+
+// kv_eight is 8 elements of a row as they are in the cache: 8 halves; or 8 int8
+// and a scale's bits.
+static inline uint4 kv_eight(kv_rows rows, uint kind, uint d, ulong row, uint at) {
+    if (kind == PIANOLA_KV_Q8_0) {
+        const uint2 q = *(device const uint2 *)(rows.values + row * d + at);
+        return uint4(q.x, q.y, *(device const ushort *)(rows.scales + row * (d / 32) + at / 32), 0);
+    }
+    return *(device const uint4 *)(rows.values + 2 * (row * d + at));
+}
+
+// kv_widen sets x to the elements of kv_eight but for their scale, which it
+// returns.
+static inline float kv_widen(uint4 words, uint kind, thread float *x) {
+    if (kind == PIANOLA_KV_Q8_0) {
+        _Pragma("clang loop unroll(full)")
+        for (uint i = 0; i < 2; i++) {
+            const float4 v = signed4(words[i]);
+            x[4 * i] = v.x;
+            x[4 * i + 1] = v.y;
+            x[4 * i + 2] = v.z;
+            x[4 * i + 3] = v.w;
+        }
+        return half_bits(ushort(words.z));
+    }
+    _Pragma("clang loop unroll(full)")
+    for (uint i = 0; i < 4; i++) {
+        const float2 pair = float2(as_type<half2>(words[i]));
+        x[2 * i] = pair.x;
+        x[2 * i + 1] = pair.y;
+    }
+    return 1.0f;
+}
+
+// kv_one returns an element of a row.
+static inline float kv_one(kv_rows rows, uint kind, uint d, ulong row, uint at) {
+    if (kind == PIANOLA_KV_Q8_0) {
+        return float(((device const char *)rows.values)[row * d + at]) * float(rows.scales[row * (d / 32) + at / 32]);
+    }
+    return float(((device const half *)rows.values)[row * d + at]);
+}
+
+// kv_quantise makes 128 elements of a head, from element at on, or as many as
+// are left, of what values says: a lane has four. It returns them as they are in
+// the cache, and writes them there if told to. All lanes of a SIMD group call it.
+static inline float4 kv_quantise(float4 v, kv_rows_to to, bool writes, uint d, uint at, uint lane) {
+    int q;
+    const half scale = half(quantise_block(q, v));
+    const uint from = at + 4 * lane;
+    if (writes && from < d) {
+        *(device int *)(to.values + from) = q;
+        if (lane % 8 == 0) {
+            to.scales[from / 32] = scale;
+        }
+    }
+    return signed4(as_type<uint>(q)) * float(scale);
+}
+
+// kv_put writes a head that is in memory to a row. simd of simds SIMD groups does
+// its part.
+template <typename From>
+static inline void kv_put(kv_rows_to to, From x, uint kind, uint d, uint lane, uint simd, uint simds) {
+    if (kind == PIANOLA_KV_Q8_0) {
+        for (uint at = simd * 128; at < d; at += simds * 128) {
+            const uint from = at + 4 * lane;
+            float4 v = float4(0.0f);
+            if (from < d) {
+                v = float4(x[from], x[from + 1], x[from + 2], x[from + 3]);
+            }
+            kv_quantise(v, to, true, d, at, lane);
+        }
+        return;
+    }
+    for (uint i = simd * 32 + lane; i < d; i += simds * 32) {
+        ((device half *)to.values)[i] = half(x[i]);
+    }
+}
+
+#endif

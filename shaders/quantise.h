@@ -1,0 +1,24 @@
+// Quantising to int8 in blocks of 32, of activations and of the KV cache.
+#ifndef PIANOLA_QUANTISE_H
+#define PIANOLA_QUANTISE_H
+
+#include "pianola.h"
+
+// quantise_block makes four int8 of each lane's part of a block of 32, which
+// eight lanes have, and returns the block's scale. Integers are those of every
+// other device.
+static inline float quantise_block(thread int &q, float4 v) {
+    float most = max(max(abs(v.x), abs(v.y)), max(abs(v.z), abs(v.w)));
+    most = max(most, simd_shuffle_xor(most, ushort(1)));
+    most = max(most, simd_shuffle_xor(most, ushort(2)));
+    most = max(most, simd_shuffle_xor(most, ushort(4)));
+    // most/127 as a division has it, but for what is 0 here: the remainder of
+    // the first guess corrects it.
+    const float guess = most * (1.0f / 127.0f);
+    const float scale = fma(fma(-127.0f, guess, most), 1.0f / 127.0f, guess);
+    const bool small = scale < FLT_MIN;
+    q = round_bytes(v * (small ? 0.0f : reciprocal(scale)));
+    return small ? 0.0f : scale;
+}
+
+#endif
