@@ -42,6 +42,13 @@ func TestMetal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if o.Device == "metal" {
+			p, err := Plan(path, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			asPlanned(t, m, p, 256<<10) // the parameters of the commands come to it
+		}
 		for tok, err := range s.GenerateIDs(ctx, []int32{5, 6, 7}, GenerateOptions{MaxTokens: 10}) {
 			if err != nil {
 				t.Fatal(err)

@@ -27,7 +27,6 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/arch"
-	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/table"
@@ -92,29 +91,20 @@ type Options struct {
 	// Architectures adds architecture descriptors, *.json, to the built-in
 	// ones.
 	Architectures fs.FS
-	// Progress is told of the stages of loading; may be nil. It is called from
-	// one goroutine at a time.
-	Progress func(Progress)
+	// MemoryBudget bounds the bytes of the device's memory that the model may take with
+	// BudgetSessions sessions, each with its whole context; 0: no bound. Open refuses a
+	// model that takes more with a *BudgetError before it reads weights; see Plan.
+	MemoryBudget   uint64
+	BudgetSessions int // 0: 1
+
+	// Events is told how far opening is; may be nil. It is called from one goroutine
+	// at a time, not after Open has returned, and opening waits for it.
+	Events func(Event)
 }
 
 // RealTimeChain bounds a submission where RealTime is set and nothing else is
 // asked for. It is below the 10 ms after which Go's scheduler preempts.
 const RealTimeChain = 5 * time.Millisecond
-
-// Stage is a part of loading.
-type Stage string
-
-// The stages, in order.
-const (
-	StageTouch  Stage = "touch"  // reads one byte of each page of the weights that stay where they are
-	StageUpload Stage = "upload" // executes the upload section, which reads the others
-)
-
-// Progress is how far a stage has come, in bytes.
-type Progress struct {
-	Stage       Stage
-	Done, Total uint64
-}
 
 // LoadTimes are the times of the parts of Open.
 type LoadTimes struct {
@@ -136,20 +126,26 @@ type Model struct {
 	mode   string
 
 	realTime bool
+	life     *lifecycle
 }
 
 // Open maps a model, compiles its table and loads it on a device. path is a
-// .gguf file, a .safetensors file or a Hugging Face directory.
+// .gguf file, a .safetensors file or a Hugging Face directory. A context that ends
+// before the model is ready ends Open with its cause, and leaves nothing.
 func Open(ctx context.Context, path string, o Options) (*Model, error) {
 	start := time.Now()
+	life := newLifecycle(o.Events)
+	if err := life.enter(ctx, StateOpening, ""); err != nil {
+		return nil, life.fail(err)
+	}
 	h, err := OpenHeader(path, o.Architectures)
 	if err != nil {
-		return nil, err
+		return nil, life.fail(err)
 	}
-	m := &Model{dir: h.dir, cfg: h.cfg}
+	m := &Model{dir: h.dir, cfg: h.cfg, life: life}
 	m.times.Header = time.Since(start)
 	if err := m.open(ctx, o); err != nil {
-		return nil, errors.Join(err, m.Close())
+		return nil, life.fail(errors.Join(err, m.Close()))
 	}
 	m.times.Total = time.Since(start)
 	return m, nil
@@ -167,21 +163,22 @@ func (m *Model) open(ctx context.Context, o Options) error {
 func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	m.dev, m.mode, m.realTime = on.dev, on.mode, o.RealTime
 
+	if err := m.life.enter(ctx, StateLoading, StageTokenizer); err != nil {
+		return err
+	}
 	start := time.Now()
 	m.tok, m.tokErr = LoadTokenizer(m.dir)
 	m.times.Tokenizer = time.Since(start)
 	m.stops = stopIDs(m.cfg, m.tok)
 
-	start = time.Now()
-	if o.Roll != nil {
-		m.t, err = loadRoll(o, m.cfg, m.dir, on.chip)
-	} else {
-		m.t, err = compiler.Compile(inputFor(m.cfg, m.dir, on.chip, CompileOptions{
-			Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Sampler: o.Sampler,
-			KV: o.KV, KVSinks: o.KVSinks, KVWindow: o.KVWindow,
-		}))
+	if err := m.life.begin(ctx, StageCompile); err != nil {
+		return err
 	}
-	if err != nil {
+	start = time.Now()
+	if m.t, err = tableFor(m.cfg, m.dir, on, o); err != nil {
+		return err
+	}
+	if err := m.withinBudget(on, o); err != nil {
 		return err
 	}
 	m.times.Compile = time.Since(start)
@@ -191,16 +188,26 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	}
 	start = time.Now()
 	if on.stays {
-		if _, err := m.mapped.TouchTensors(ctx, m.stays(), runtime.GOMAXPROCS(0), o.stage(StageTouch)); err != nil {
+		touched, err := m.mapped.TouchTensors(ctx, m.stays(), runtime.GOMAXPROCS(0), m.life.stage(StageTouch))
+		if err != nil {
 			return err
+		}
+		if touched.Skipped {
+			m.life.untouched(touched.Reason)
 		}
 	}
 	m.times.Touch = time.Since(start)
 
 	start = time.Now()
-	m.m, err = replay.Load(ctx, m.dev, m.t, m.mapped, table.LoadOptions{Progress: o.stage(StageUpload)})
+	m.m, err = replay.Load(ctx, m.dev, m.t, m.mapped, table.LoadOptions{
+		Progress: m.life.stage(StageUpload),
+		Loaded:   func() error { return m.life.enter(ctx, StateLoaded, StageWarm) },
+	})
 	m.times.Upload = time.Since(start)
-	return err
+	if err != nil {
+		return err
+	}
+	return m.life.enter(ctx, StateReady, "")
 }
 
 // stays returns which tensors a device may use where the file has them; the
@@ -213,14 +220,6 @@ func (m *Model) stays() func(name string) bool {
 		}
 	}
 	return func(name string) bool { return names[name] }
-}
-
-// stage returns a progress function for a stage, nil if nobody listens.
-func (o *Options) stage(s Stage) func(done, total uint64) {
-	if o.Progress == nil {
-		return nil
-	}
-	return func(done, total uint64) { o.Progress(Progress{s, done, total}) }
 }
 
 // stopIDs returns the ids that end a generation: what the files say, and the

@@ -20,7 +20,7 @@ var ranks = map[string]int{
 	"replay": 4, "shaders/conform": 4, "replay/metal/kernels": 4, "replay/metal/kernels/gen": 5,
 	"":      5,
 	"bench": 6, "synth": 6, "replay/metal/darwinkit": 6,
-	"cmd/pianola": 7, "bench/peer": 7,
+	"cmd/pianola": 7, "bench/peer": 7, "examples/service": 7,
 }
 
 // TestRanks reads every package's imports, on every system that is built for.

@@ -118,30 +118,6 @@ type GenerateOptions struct {
 	ContinueText bool
 }
 
-// GenerateStats are the figures of a call of Generate.
-type GenerateStats struct {
-	PromptTokens, Tokens int           // Tokens counts generated ones, the first included
-	Prefilled, Reused    int           // tokens prefilled, a pending one among them, and found in the context
-	FirstToken           time.Duration // from the call to the first token
-	Prefill              time.Duration // of it, the prompt's submission
-	Decode               time.Duration // from the first token to the last
-	Submissions, Waits   int
-}
-
-// Stats returns the figures of the last call of Generate, so far if it is in
-// progress.
-func (s *Session) Stats() GenerateStats {
-	s.statsMu.Lock()
-	defer s.statsMu.Unlock()
-	return s.stats
-}
-
-func (s *Session) count(f func(st *GenerateStats)) {
-	s.statsMu.Lock()
-	defer s.statsMu.Unlock()
-	f(&s.stats)
-}
-
 // Generate appends a prompt to the context and streams what follows. The
 // sequence ends with the last token, or with an error as its last element: that
 // of ctx if it was cancelled, ErrContextFull if the context ended it before
@@ -149,6 +125,7 @@ func (s *Session) count(f func(st *GenerateStats)) {
 // received.
 func (s *Session) Generate(ctx context.Context, prompt string, o GenerateOptions) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
+		start := time.Now()
 		tok, err := s.m.Tokenizer()
 		if err != nil {
 			yield(Token{}, err)
@@ -161,7 +138,7 @@ func (s *Session) Generate(ctx context.Context, prompt string, o GenerateOptions
 			yield(Token{}, err)
 			return
 		}
-		s.generate(ctx, ids, tok.NewContinuation(), o, yield)
+		s.generate(ctx, ids, tok.NewContinuation(), o, start, yield)
 	}
 }
 
@@ -169,11 +146,12 @@ func (s *Session) Generate(ctx context.Context, prompt string, o GenerateOptions
 // has no tokenizer.
 func (s *Session) GenerateIDs(ctx context.Context, ids []int32, o GenerateOptions) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
+		start := time.Now()
 		var dec *tokenizer.Decoder
 		if tok, err := s.m.Tokenizer(); err == nil {
 			dec = tok.NewContinuation()
 		}
-		s.generate(ctx, ids, dec, o, yield)
+		s.generate(ctx, ids, dec, o, start, yield)
 	}
 }
 
@@ -186,9 +164,11 @@ type generation struct {
 	start time.Time
 	first time.Time
 	limit int // tokens still wanted
+
+	before replay.Stats // of the session, when the call began
 }
 
-func (s *Session) generate(ctx context.Context, ids []int32, dec *tokenizer.Decoder, o GenerateOptions, yield func(Token, error) bool) {
+func (s *Session) generate(ctx context.Context, ids []int32, dec *tokenizer.Decoder, o GenerateOptions, start time.Time, yield func(Token, error) bool) {
 	if !s.mu.TryLock() {
 		yield(Token{}, ErrBusy)
 		return
@@ -203,22 +183,16 @@ func (s *Session) generate(ctx context.Context, ids []int32, dec *tokenizer.Deco
 		yield(Token{}, err)
 		return
 	}
-	g := &generation{s: s, dec: dec, stops: stops, yield: yield, start: time.Now(), limit: o.MaxTokens}
+	g := &generation{s: s, dec: dec, stops: stops, yield: yield, start: start, limit: o.MaxTokens}
 	if g.limit == 0 {
 		g.limit = s.s.Context() // the context ends it first
 		if s.endless {
 			g.limit = math.MaxInt
 		}
 	}
-	before := s.s.Stats()
+	g.before = s.s.Stats()
 	s.count(func(st *GenerateStats) { *st = GenerateStats{PromptTokens: len(ids)} })
-	defer func() {
-		after := s.s.Stats()
-		s.count(func(st *GenerateStats) {
-			st.Submissions, st.Waits = after.Submissions-before.Submissions, after.Waits-before.Waits
-			st.Prefilled, st.Reused = after.Prefilled-before.Prefilled, after.Reused-before.Reused
-		})
-	}()
+	defer g.tally()
 	if err := s.s.SetSampling(o.Sampling); err != nil {
 		yield(Token{}, err)
 		return
@@ -228,9 +202,7 @@ func (s *Session) generate(ctx context.Context, ids []int32, dec *tokenizer.Deco
 		yield(Token{}, err)
 		return
 	}
-	took := time.Since(g.start)
-	s.count(func(st *GenerateStats) { st.Prefill, st.FirstToken = took, took })
-	g.first = time.Now()
+	g.prefilled()
 	if !g.emit(next, s.s.Len(), stopped) || stopped || g.limit == 0 {
 		return
 	}
@@ -255,6 +227,7 @@ func (g *generation) chains(ctx context.Context) {
 	s := g.s.s
 	for g.limit > 0 {
 		tokens, stopped, err := s.Chain(ctx, g.limit)
+		g.tally()
 		base := s.Len() - len(tokens) // the position of the token before the first of them
 		for i, id := range tokens {
 			last := stopped && i == len(tokens)-1

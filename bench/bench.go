@@ -304,7 +304,7 @@ func Dry(s *replay.Session, n, chain int) (time.Duration, error) {
 // result joins what the runs measured with what follows from the table.
 func (r *runner) result(m *pianola.Model, name string) (*Result, error) {
 	t, info := m.Table(), m.Device()
-	reads, err := DecodeReads(t)
+	reads, err := t.Reads(table.ProgramDecode)
 	if err != nil {
 		return nil, err
 	}

@@ -153,7 +153,7 @@ func TestCancel(t *testing.T) {
 // TestReads counts by hand what gopher's commands read.
 func TestReads(t *testing.T) {
 	m := open(t, gopher, pianola.Options{Context: 128})
-	reads, err := bench.DecodeReads(m.Table())
+	reads, err := m.Table().Reads(table.ProgramDecode)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,13 +190,13 @@ func TestReads(t *testing.T) {
 // layers, and no head.
 func TestReadsOfPrefill(t *testing.T) {
 	m := open(t, gopher, pianola.Options{Context: 128})
-	total := map[string]bench.Reads{}
+	total := map[string]table.Reads{}
 	for _, name := range []string{table.ProgramDecode, table.ProgramPrefill, table.ProgramHead} {
-		reads, err := bench.ProgramReads(m.Table(), name)
+		reads, err := m.Table().Reads(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var sum bench.Reads
+		var sum table.Reads
 		for _, r := range reads {
 			sum.Weights += r.Weights
 			sum.KVRow += r.KVRow
@@ -210,14 +210,14 @@ func TestReadsOfPrefill(t *testing.T) {
 	if prefill.Weights+head.Weights != decode.Weights {
 		t.Errorf("%d bytes of weights in decode, %d in prefill, %d in the head", decode.Weights, prefill.Weights, head.Weights)
 	}
-	if _, err := bench.ProgramReads(m.Table(), "lunch"); err == nil || !strings.Contains(err.Error(), "lunch") {
+	if _, err := m.Table().Reads("lunch"); err == nil || !strings.Contains(err.Error(), "lunch") {
 		t.Errorf("a program that is not there: %v", err)
 	}
 }
 
 func TestReadsOfAWindow(t *testing.T) {
 	m := open(t, mistral, pianola.Options{Context: 64})
-	reads, err := bench.DecodeReads(m.Table())
+	reads, err := m.Table().Reads(table.ProgramDecode)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,14 +237,14 @@ func TestReadsOfAWindow(t *testing.T) {
 }
 
 func TestReadsOfNoTable(t *testing.T) {
-	if _, err := bench.DecodeReads(&table.Table{}); err == nil {
+	if _, err := (&table.Table{}).Reads(table.ProgramDecode); err == nil {
 		t.Error("a table without programs has reads")
 	}
 	tab := &table.Table{
 		Programs: []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: 1}},
 		Cmds:     []table.Cmd{{Kernel: 9999}}, Labels: []string{"x"},
 	}
-	if _, err := bench.DecodeReads(tab); err == nil || !strings.Contains(err.Error(), "command 0 (x)") {
+	if _, err := tab.Reads(table.ProgramDecode); err == nil || !strings.Contains(err.Error(), "command 0 (x)") {
 		t.Errorf("%v", err)
 	}
 }

@@ -59,6 +59,17 @@ type Device interface {
 	Close() error
 }
 
+// Planner is a Device that says what a table takes before it is loaded.
+type Planner interface {
+	// Plan returns what Memory says once the table, which is valid, is loaded, and what
+	// each session with room for so many positions adds to that. where says where
+	// tensors begin in their files, which are mapped whole. Nothing is read and nothing allocated.
+	Plan(t *table.Table, where func(tensor string) (offset uint64, ok bool), positions int) (loaded, session table.Memory, err error)
+}
+
+// Tapper is a Device that says whether submissions may have a Tap.
+type Tapper interface{ Taps() bool }
+
 // CallCounter is a Device that counts what it calls of the system to replay.
 type CallCounter interface {
 	// Calls counts since the device was made.

@@ -44,6 +44,7 @@ type Model struct {
 	dev      Device
 	t        *table.Table
 	programs programs
+	traffic  traffic
 	kvRows   int // of the smallest KV cache
 	kvSlack  int // positions that a rotating cache can take back
 	caches   []table.KVCache
@@ -67,7 +68,7 @@ type Model struct {
 type programs struct{ decode, prefill, head, logits, sample, sampleHead int }
 
 // Load checks a table and loads it on a device.
-func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o table.LoadOptions) (*Model, error) {
+func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o table.LoadOptions) (_ *Model, err error) {
 	if faults := t.Validate(); len(faults) > 0 {
 		return nil, fmt.Errorf("replay: %w", faults[0])
 	}
@@ -93,6 +94,9 @@ func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o t
 		}
 		*p.index = i
 	}
+	if m.traffic, err = newTraffic(t, m.programs); err != nil {
+		return nil, err
+	}
 	_, m.tokens, _ = t.Slot(table.SlotTokens)
 	_, m.logits, _ = t.Slot(table.SlotLogits)
 	_, m.stops, _ = t.Slot(table.SlotStops)
@@ -100,7 +104,7 @@ func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o t
 	if _, m.sampler, samples = t.Slot(table.SlotSampler); samples && m.programs.sampleHead >= 0 {
 		m.stages = stages(t)
 	}
-	if err := dev.Load(ctx, t, src, o); err != nil {
+	if err = dev.Load(ctx, t, src, o); err != nil {
 		return nil, err
 	}
 	return m, nil

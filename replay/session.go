@@ -58,7 +58,9 @@ type place struct {
 type Stats struct {
 	Submissions, Waits int
 	WaitTime           time.Duration // host time spent waiting
+	QueueTime          time.Duration // of it, behind submissions of other sessions
 	DeviceTime         time.Duration
+	BytesRead          uint64 // of weights and KV caches, by what the table's commands declare
 	Calls              uint64 // of the system, where the device is a CallCounter; other sessions' in between too
 
 	// Tokens that were prefilled, of prompts, a pending one and those that stay where a
@@ -217,7 +219,11 @@ func (s *Session) submitBehind(runs func(own bool)) (table.Result, error) {
 	s.ticket.Store(0)
 	s.stats.Waits++
 	s.stats.WaitTime += time.Since(start)
+	s.stats.QueueTime += res.Queued
 	s.stats.DeviceTime += res.Elapsed
+	if err == nil {
+		s.stats.BytesRead += s.m.traffic.of(&s.sub, res.Count)
+	}
 	s.stats.Calls += s.m.calls() - calls
 	return res, s.closedOr(err)
 }

@@ -35,6 +35,9 @@ type Pager interface {
 // LoadOptions are a device's settings for one table.
 type LoadOptions struct {
 	Progress func(done, total uint64) // bytes of the upload section; may be nil
+	// Loaded, if not nil, is called when the weights are where they are used, before
+	// anything is replayed. Its error ends the load.
+	Loaded func() error
 }
 
 // SessionID names a session's slots on a device.
@@ -65,7 +68,25 @@ type Submission struct {
 	// Timings, if not nil, gets the time of each command of the last run,
 	// with a barrier after every command; len must be the program's count.
 	Timings []time.Duration
+	// Tap, if not nil, is shown what commands write. A device that cannot do that
+	// refuses the submission.
+	Tap *Tap
 }
+
+// Tap looks at slots between commands.
+type Tap struct {
+	// Cmds says after which commands, by their index in the table: with a barrier
+	// before and after Show.
+	Cmds []bool
+	// Show is called when a command has ended, for a step that patched it, and may call
+	// read for any slot that the command has bound. It is called by the device, which
+	// waits for it, and must not use the session. An error ends the submission, and
+	// Wait returns it.
+	Show func(cmd int, step *Step, read Reader) error
+}
+
+// Reader copies from a slot, at an offset, to p. It is valid during a call of Show.
+type Reader func(slot uint32, offset uint64, p []byte) error
 
 // CheckRun returns what is wrong with a run: the commands' extents are proved
 // for positions within the context only. Every device asks before it runs.
@@ -86,6 +107,14 @@ func (t *Table) CheckRun(r *Run) error {
 		return fmt.Errorf("token %d + %d is past the context of %d", r.Step.TokenIndex, all, context)
 	case r.Step.KVLen == 0 || uint64(r.Step.KVLen)-1+all > context:
 		return fmt.Errorf("KV length %d with %d rows is not within 1 to the context of %d", r.Step.KVLen, all, context)
+	}
+	return nil
+}
+
+// CheckTap returns what is wrong with a submission's tap.
+func (t *Table) CheckTap(sub *Submission) error {
+	if sub.Tap != nil && (len(sub.Tap.Cmds) != len(t.Cmds) || sub.Tap.Show == nil) {
+		return fmt.Errorf("a tap of %d commands, the table has %d", len(sub.Tap.Cmds), len(t.Cmds))
 	}
 	return nil
 }
@@ -114,6 +143,7 @@ type Result struct {
 	Count   int           // tokens written to the ring
 	Stopped bool          // a stop id was written
 	Elapsed time.Duration // on the device
+	Queued  time.Duration // before that, behind submissions of other sessions
 }
 
 // Info says what a device is.

@@ -167,7 +167,7 @@ func readRoll(path string) ([]byte, error) {
 func openModel(cmd *cobra.Command, path string, o pianola.Options) (*pianola.Model, error) {
 	p := newProgress(cmd.ErrOrStderr(), "loading", true)
 	defer p.finish()
-	o.Progress = func(s pianola.Progress) { p.set(string(s.Stage), s.Done, s.Total) }
+	o.Events = func(e pianola.Event) { p.set(string(e.Stage), e.Done, e.Total) }
 	m, err := pianola.Open(cmd.Context(), path, o)
 	if err == nil && o.RealTime {
 		// The process is this command's alone.

@@ -144,7 +144,7 @@ func (f *profileFlags) measure(cmd *cobra.Command, m *pianola.Model, s *pianola.
 	if !ok {
 		return nil, fmt.Errorf("profile: the table has no program %s", table.ProgramDecode)
 	}
-	reads, err := bench.DecodeReads(t)
+	reads, err := t.Reads(table.ProgramDecode)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (f *profileFlags) measurePrompt(cmd *cobra.Command, m *pianola.Model, s *pi
 		return nil, fmt.Errorf("profile: a prompt of %d tokens after %d needs %d positions and the context has %d", f.prompt, f.depth, need, have)
 	}
 	var programs [2]*table.Program
-	var reads [2][]bench.Reads
+	var reads [2][]table.Reads
 	var times [2][]time.Duration
 	for i, name := range []string{table.ProgramPrefill, table.ProgramHead} {
 		p, _, ok := t.Program(name)
@@ -196,7 +196,7 @@ func (f *profileFlags) measurePrompt(cmd *cobra.Command, m *pianola.Model, s *pi
 			return nil, fmt.Errorf("profile: the table has no program %s", name)
 		}
 		var err error
-		if reads[i], err = bench.ProgramReads(t, name); err != nil {
+		if reads[i], err = t.Reads(name); err != nil {
 			return nil, err
 		}
 		programs[i], times[i] = p, make([]time.Duration, p.Count)

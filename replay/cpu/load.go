@@ -59,7 +59,7 @@ func upload(ctx context.Context, t *table.Table, src table.Source, o table.LoadO
 		return m, err
 	}
 	if err := u.InPlace(func(up *table.Upload, src []byte) (bool, error) {
-		if !usable(t, up, src) {
+		if t.Slots[up.Slot].Kind != table.SlotWeight || !aligned(src, unitOf(up)) {
 			return false, nil
 		}
 		mem[up.Slot] = src
@@ -74,16 +74,16 @@ func upload(ctx context.Context, t *table.Table, src table.Source, o table.LoadO
 	return m, u.Fill(ctx, func(slot uint32) []byte { return mem[slot] })
 }
 
-// usable reports whether kernels can use a source's bytes where they are.
-func usable(t *table.Table, up *table.Upload, src []byte) bool {
-	var unit uintptr = 1
+// unitOf returns what a source's bytes must be aligned to for kernels to use them
+// where they are.
+func unitOf(up *table.Upload) uintptr {
 	switch up.Type {
 	case dtype.F32:
-		unit = 4
+		return 4
 	case dtype.F16, dtype.BF16:
-		unit = 2
+		return 2
 	}
-	return t.Slots[up.Slot].Kind == table.SlotWeight && aligned(src, unit)
+	return 1
 }
 
 // allocateWeights gives the slots of model scope that have no memory yet some of

@@ -14,7 +14,7 @@ import (
 type job = device.Job[*session]
 
 // ends reports whether what is left of a job does nothing.
-func ends(j *job) bool { return j.Cancelled() || j.Session.step.Stop != 0 }
+func ends(j *job) bool { return j.Cancelled() || j.Session.step.Stop != 0 || j.Session.refused != nil }
 
 // session is the slots of session scope and the commands bound to them.
 type session struct {
@@ -22,6 +22,7 @@ type session struct {
 	release func() error
 	step    *table.Step
 	cmds    []command
+	refused error // of the tap of the submission that runs
 }
 
 // backend is the device as package device calls it.
@@ -97,11 +98,16 @@ func (d backend) reserve(s *session) (size uint64, err error) {
 const growth = 64
 
 // Grow counts the pages of more rows, which are there once they are written.
-func (d backend) Grow(_ *session, positions int) (room device.Room, _ error) {
+func (d backend) Grow(_ *session, positions int) (device.Room, error) {
+	return roomOf(d.table, d.caches, positions), nil
+}
+
+// roomOf returns what the caches of a session with so many positions take.
+func roomOf(t *table.Table, caches []table.KVCache, positions int) (room device.Room) {
 	page := uint64(os.Getpagesize())
-	room.Positions = min((positions+growth-1)&^(growth-1), int(d.table.Header.Context))
-	for i := range d.caches {
-		c, end := &d.caches[i], uint64(0) // of the pages that are counted
+	room.Positions = min((positions+growth-1)&^(growth-1), int(t.Header.Context))
+	for i := range caches {
+		c, end := &caches[i], uint64(0) // of the pages that are counted
 		for part := range c.Parts() {
 			at, n := c.Span(part, 0, c.Used(room.Positions))
 			from, to := max(at&^(page-1), end), (at+n+page-1)&^(page-1)
@@ -109,7 +115,7 @@ func (d backend) Grow(_ *session, positions int) (room device.Room, _ error) {
 			end = to
 		}
 	}
-	return room, nil
+	return room
 }
 
 // Copy copies the slots, of KV caches the rows that are in use.

@@ -157,6 +157,9 @@ func (t *team) lead(w *worker, j *job) {
 		err = failed
 		t.dev.queue.Lose(err)
 	}
+	if err == nil {
+		err = j.Session.refused
+	}
 	step := j.Session.step
 	j.Finish(table.Result{Count: int(step.Count), Stopped: step.Stop != 0, Elapsed: time.Since(start)}, err)
 }
@@ -169,6 +172,7 @@ func begin(j *job) {
 	}
 	step.Count = 0
 	*j.Session.step = step
+	j.Session.refused = nil
 }
 
 // TraceRegion is the type of the region (runtime/trace) in which each worker is
@@ -229,6 +233,9 @@ func (w *worker) replay(j *job, program uint32, timed bool) (ends bool) {
 			if ends {
 				return true
 			}
+		}
+		if tap := j.Submission.Tap; tap != nil && tap.Cmds[w.at] && w.tap(j, tap) {
+			return true
 		}
 	}
 	return false

@@ -124,17 +124,24 @@ type program struct {
 	patchedEnds [2]int     // the first of them, and the one behind the last
 }
 
+// patches returns the seconds and behind them each program's patch list, and where
+// these begin.
+func patches(t *table.Table) (b []byte, at []int) {
+	b = seconds(t)
+	for i := range t.Programs {
+		at = append(at, len(b))
+		b = device.AppendPatches(b, t, &t.Programs[i])
+	}
+	return b, at
+}
+
 // tables puts the seconds and the patch lists on the GPU, and returns what they
 // take.
 func (d *Device) tables(t *table.Table) (size uint64, err error) {
-	b := seconds(t)
-	var at []int
+	b, at := patches(t)
 	d.programs = make([]program, len(t.Programs))
 	for i := range t.Programs {
-		p := &t.Programs[i]
-		at = append(at, len(b))
-		b = device.AppendPatches(b, t, p)
-		prog := &d.programs[i]
+		p, prog := &t.Programs[i], &d.programs[i]
 		for c := range t.ProgramCmds(p) {
 			if t.Cmds[int(p.First)+c].Patch != table.PatchNone {
 				prog.patched = append(prog.patched, int(p.First)+c)

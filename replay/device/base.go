@@ -53,6 +53,11 @@ func (b Base[S]) load(ctx context.Context, t *table.Table, src table.Source, o t
 	q.table, q.loaded = t, true
 	q.loadedMemory(memory)
 	q.mu.Unlock()
+	if o.Loaded != nil {
+		if err := o.Loaded(); err != nil {
+			return err
+		}
+	}
 	var id table.SessionID
 	err = q.backend.Warm(func(runs ...table.Run) error {
 		var err error
@@ -87,8 +92,11 @@ func (b Base[S]) Submit(sub *table.Submission) (table.Ticket, error) {
 		}
 		positions = max(positions, sub.Runs[i].Positions())
 	}
-	if err := q.table.CheckTimings(sub); err != nil {
+	if err := errors.Join(q.table.CheckTimings(sub), q.table.CheckTap(sub)); err != nil {
 		return 0, q.place(err)
+	}
+	if sub.Tap != nil && !q.taps() {
+		return 0, q.place(ErrTap)
 	}
 	q.life.RLock()
 	defer q.life.RUnlock()
@@ -120,7 +128,14 @@ func (b Base[S]) Submit(sub *table.Submission) (table.Ticket, error) {
 	return s.ticket(), nil
 }
 
-// Cancel makes what is left of a submission do nothing.
+// taps reports whether the backend shows what commands write.
+func (q *Queue[S]) taps() bool {
+	b, ok := q.backend.(interface{ Taps() bool })
+	return ok && b.Taps()
+}
+
+// Cancel makes what is left of a submission do nothing. One that has not begun ends at
+// once, whatever is before it in the queue.
 func (b Base[S]) Cancel(t table.Ticket) {
 	s := b.q.lookup(t)
 	if s == nil {
@@ -128,8 +143,12 @@ func (b Base[S]) Cancel(t table.Ticket) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ticket() == t {
-		s.cancel()
+	if s.ticket() != t || s.state != queued {
+		return
+	}
+	s.cancel()
+	if waited, ok := b.q.withdraw(&s.job); ok {
+		s.end(table.Result{Queued: waited}, b.q.check())
 	}
 }
 

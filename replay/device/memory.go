@@ -63,3 +63,15 @@ func (b Base[S]) Memory() table.Memory {
 	}
 	return q.memory
 }
+
+// Planned returns what Memory says of a table when a backend says of it what Load
+// would, and what each session adds that takes so much without the KV caches and for
+// them.
+func Planned(t *table.Table, m table.Memory, fixed, kv uint64) (loaded, each table.Memory) {
+	q := &Queue[struct{}]{table: t}
+	q.loadedMemory(m)
+	loaded = q.memory
+	q.memory = table.Memory{}
+	q.account(&session[struct{}]{}, fixed, kv, 0)
+	return loaded, q.memory
+}

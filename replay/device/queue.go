@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pianola-engine/pianola/table"
 )
@@ -97,6 +98,8 @@ type Job[S any] struct {
 	of        *session[S]
 	next      *Job[S] // in the queue
 	cancelled atomic.Bool
+	pushed    time.Time     // guarded by the queue's mu
+	queued    time.Duration // set by Next
 
 	// The session's mu guards these.
 	interrupt func()
@@ -124,12 +127,11 @@ func (j *Job[S]) Finish(r table.Result, err error) {
 	if err == nil && j.Cancelled() {
 		err = j.queue.check()
 	}
+	r.Queued = j.queued
 	s := j.of
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	j.result, j.err, j.Submission, j.interrupt = r, err, nil, nil
-	s.state = done
-	s.changed.Broadcast()
+	s.end(r, err)
 }
 
 // Go starts a goroutine of the executor. It must end when Next has returned nil.
@@ -151,7 +153,7 @@ func (q *Queue[S]) Next() *Job[S] {
 		if q.first = j.next; q.first == nil {
 			q.tail = nil
 		}
-		j.next = nil
+		j.next, j.queued = nil, time.Since(j.pushed)
 		err := q.usable()
 		q.mu.Unlock()
 		if err == nil && !j.Cancelled() {
@@ -168,6 +170,7 @@ func (q *Queue[S]) push(j *Job[S]) error {
 	if err := q.usable(); err != nil {
 		return err
 	}
+	j.pushed = time.Now()
 	if q.tail == nil {
 		q.first = j
 	} else {
@@ -176,6 +179,30 @@ func (q *Queue[S]) push(j *Job[S]) error {
 	q.tail = j
 	q.work.Signal()
 	return nil
+}
+
+// withdraw takes a job out of the queue, if no executor has taken it, and returns how
+// long it was there.
+func (q *Queue[S]) withdraw(j *Job[S]) (waited time.Duration, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var before *Job[S]
+	for at := q.first; at != nil; before, at = at, at.next {
+		if at != j {
+			continue
+		}
+		if before == nil {
+			q.first = j.next
+		} else {
+			before.next = j.next
+		}
+		if q.tail == j {
+			q.tail = before
+		}
+		j.next = nil
+		return time.Since(j.pushed), true
+	}
+	return 0, false
 }
 
 // Lose notes what lost the device; every later call returns it.

@@ -36,6 +36,36 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestCancelQueued cancels submissions behind one that does not end: they end at once,
+// wherever they are in the queue, and those that are left run in their order.
+func TestCancelQueued(t *testing.T) {
+	d := loaded(t)
+	first := session(t, d)
+	gate := hold(t, d, first)
+	ids, tickets := []table.SessionID{first}, []table.Ticket{submit(t, d, tokens(first, 1))}
+	<-gate // it runs
+	for range 5 {
+		id := session(t, d)
+		ids, tickets = append(ids, id), append(tickets, submit(t, d, tokens(id, 2)))
+	}
+	for _, i := range []int{3, 1, 5} { // in the middle, at the front, at the end
+		d.Cancel(tickets[i])
+		if res, err := d.Wait(tickets[i]); err != nil || res.Count != 0 || res.Queued <= 0 {
+			t.Errorf("submission %d: %+v, %v", i, res, err)
+		}
+	}
+	last := submit(t, d, tokens(ids[5], 3)) // the session goes on
+	gate <- true
+	for _, ticket := range []table.Ticket{tickets[0], tickets[2], tickets[4], last} {
+		if res, err := d.Wait(ticket); err != nil || res.Count == 0 {
+			t.Errorf("%+v, %v", res, err)
+		}
+	}
+	if want := []table.SessionID{first, ids[2], ids[4], ids[5]}; !slices.Equal(d.ran, want) {
+		t.Errorf("sessions %v ran, want %v", d.ran, want)
+	}
+}
+
 // TestCancel cancels what runs, what is queued, what is over and what is not
 // there.
 func TestCancel(t *testing.T) {
@@ -53,7 +83,7 @@ func TestCancel(t *testing.T) {
 	if res, err := d.Wait(running); err != nil || res.Count != 2 {
 		t.Errorf("running: %+v, %v", res, err)
 	}
-	if res, err := d.Wait(waiting); err != nil || res != (table.Result{}) {
+	if res, err := d.Wait(waiting); err != nil || res != (table.Result{Queued: res.Queued}) {
 		t.Errorf("queued: %+v, %v", res, err)
 	}
 	if !slices.Equal(d.ran, []table.SessionID{a}) {

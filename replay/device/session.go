@@ -42,6 +42,15 @@ func (s *session[S]) ticket() table.Ticket {
 	return table.Ticket(uint64(s.id)<<32 | uint64(s.serial))
 }
 
+// end notes what a submission gave. s.mu must be held, and nobody else may have the
+// job.
+func (s *session[S]) end(r table.Result, err error) {
+	j := &s.job
+	j.result, j.err, j.Submission, j.interrupt = r, err, nil, nil
+	s.state = done
+	s.changed.Broadcast()
+}
+
 // ready returns why the session cannot be used, or nil. s.mu must be held.
 func (s *session[S]) ready() error {
 	switch {

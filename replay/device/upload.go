@@ -52,7 +52,7 @@ type Piece struct {
 func NewUpload(ctx context.Context, device string, t *table.Table, src table.Source, o table.LoadOptions) (*Upload, error) {
 	u := &Upload{device: device, t: t, src: src, o: o, bytes: make([][]byte, len(t.Uploads))}
 	for i := range t.Uploads {
-		if err := ctx.Err(); err != nil {
+		if err := context.Cause(ctx); err != nil {
 			return nil, u.place(err)
 		}
 		b, err := u.source(&t.Uploads[i])
@@ -240,7 +240,7 @@ func (u *Upload) report(n uint64) {
 
 // Cancelled returns why the upload is to end, or nil.
 func (u *Upload) Cancelled(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return u.place(err)
 	}
 	return nil

@@ -99,6 +99,15 @@ type part struct {
 	size uint64
 }
 
+// room returns what a slot takes of a buffer.
+func room(t *table.Table, p part, limit uint64) (uint64, error) {
+	n := (p.size + align - 1) &^ (align - 1)
+	if p.size > limit || n > limit {
+		return 0, fmt.Errorf("slot %s: %d bytes are more than a buffer's %d", t.Slots[p.slot].Name, p.size, limit)
+	}
+	return n, nil
+}
+
 // fit allocates slots, several in a buffer, and returns the buffers and their
 // bytes. A slot is never cut.
 func (d *Device) fit(o *owned, t *table.Table, parts []part, at []place) (buffers []driver.Buffer, size uint64, err error) {
@@ -120,9 +129,9 @@ func (d *Device) fit(o *owned, t *table.Table, parts []part, at []place) (buffer
 		return nil
 	}
 	for _, p := range parts {
-		n := (p.size + align - 1) &^ (align - 1)
-		if p.size > limit || n > limit {
-			return nil, 0, fmt.Errorf("slot %s: %d bytes are more than a buffer's %d", t.Slots[p.slot].Name, p.size, limit)
+		n, err := room(t, p, limit)
+		if err != nil {
+			return nil, 0, err
 		}
 		if end+n > limit {
 			if err := flush(); err != nil {

@@ -7,7 +7,10 @@
 // read it directly. It knows no device and no model.
 package decl
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Limits of a command's layout.
 const (
@@ -47,6 +50,9 @@ type Binding struct {
 
 	extent Expr
 }
+
+// Floats reports whether all elements are float32.
+func (b *Binding) Floats() bool { return strings.Contains(b.Doc, "] float32") }
 
 // Type is a parameter's type.
 type Type uint8

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/table"
+)
+
+func newPlan() *cobra.Command {
+	var f modelFlags
+	var budget string
+	sessions, asJSON := 1, false
+	cmd := &cobra.Command{
+		Use:   "plan MODEL",
+		Short: "Say what a model takes of a device's memory, before it is loaded",
+		Long: `Plan reads the header of a model and none of its weights. It says what the model
+and its sessions take of the device's memory, by kind of slot, with every session's
+context full. With --budget it fails where that is more, and names the longest
+context that would fit.`,
+		Example: "  pianola plan testdata/gopher-q8_0.gguf --sessions 8 --ctx 1024 --budget 64M",
+		Args:    exactly(1, "plan needs a MODEL"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := atLeast(cmd, 1, "sessions", sessions); err != nil {
+				return err
+			}
+			o, err := f.options(cmd)
+			if err != nil {
+				return err
+			}
+			if o.BudgetSessions = sessions; budget != "" {
+				if o.MemoryBudget, err = parseBytes(budget); err != nil {
+					return fmt.Errorf("--budget %q: %w", budget, err)
+				}
+			}
+			p, err := pianola.Plan(args[0], o)
+			var over *pianola.BudgetError
+			if err != nil && !errors.As(err, &over) {
+				return err
+			}
+			res := newPlanResult(p, sessions)
+			if over != nil {
+				res.Fits, res.Longest = false, over.Longest
+			}
+			show := res.write
+			if asJSON {
+				show = func(w io.Writer) error { return writeJSON(w, res) }
+			}
+			return errors.Join(show(cmd.OutOrStdout()), err)
+		},
+	}
+	f.register(cmd)
+	fs := cmd.Flags()
+	fs.IntVar(&sessions, "sessions", 1, "sessions, each with its whole context")
+	fs.StringVar(&budget, "budget", "", "`BYTES` that may be taken, such as 1500M or 24G (powers of 1024)")
+	fs.BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
+}
+
+// parseBytes reads a number of bytes, with K, M, G or T behind it for powers of 1024.
+func parseBytes(s string) (uint64, error) {
+	shift := 0
+	if i := strings.IndexByte("KMGT", s[len(s)-1]); i >= 0 {
+		shift, s = 10*(i+1), s[:len(s)-1]
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil || n == 0 || n<<shift>>shift != n {
+		return 0, errors.New("not a number of bytes")
+	}
+	return n << shift, nil
+}
+
+// planResult is what a model takes, in bytes.
+type planResult struct {
+	Device   string     `json:"device"`
+	Mode     string     `json:"mode"`
+	Context  int        `json:"context"`
+	Sessions int        `json:"sessions"`
+	Weights  uint64     `json:"weights"` // copied or repacked
+	Mapped   uint64     `json:"mapped"`  // weights that are used where the file has them
+	Executor uint64     `json:"executor"`
+	Session  uint64     `json:"session"` // each, with its whole context
+	Total    uint64     `json:"total"`
+	Free     uint64     `json:"free,omitempty"` // on the device now, if known
+	Kinds    []planKind `json:"kinds"`
+	Fits     bool       `json:"fits"`
+	Longest  int        `json:"longest,omitempty"` // context that would fit
+}
+
+// planKind is the slots of one kind.
+type planKind struct {
+	Kind    string `json:"kind"`
+	Model   uint64 `json:"model"`   // for all sessions
+	Session uint64 `json:"session"` // for each
+	Total   uint64 `json:"total"`
+}
+
+func newPlanResult(p *pianola.MemoryPlan, sessions int) *planResult {
+	r := &planResult{
+		Device: p.Device.Device, Mode: p.Mode, Context: p.Context, Sessions: sessions,
+		Weights: p.Loaded.Weights, Mapped: p.Loaded.Mapped, Executor: p.Loaded.Executor, Session: p.Session.Sessions,
+		Total: p.Total(sessions), Free: p.Free, Kinds: []planKind{}, Fits: true,
+	}
+	for k := range p.Loaded.Kinds {
+		kind := table.SlotKind(k)
+		if n := p.Kind(kind, sessions); n > 0 {
+			each := p.Session.Kinds[k].Active
+			r.Kinds = append(r.Kinds, planKind{kind.String(), p.Kind(kind, 0), each, n})
+		}
+	}
+	return r
+}
+
+func (r *planResult) write(w io.Writer) error {
+	fmt.Fprintf(w, "%s, mode %s, %d sessions of %d positions\n\n", r.Device, r.Mode, r.Sessions, r.Context)
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "slots\tmodel\ta session\ttotal")
+	left := planKind{Model: r.Weights + r.Mapped + r.Executor, Session: r.Session, Total: r.Total}
+	for _, k := range r.Kinds {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", k.Kind, byteSize(k.Model), byteSize(k.Session), byteSize(k.Total))
+		left.Model, left.Session, left.Total = left.Model-k.Model, left.Session-k.Session, left.Total-k.Total
+	}
+	// What is in no slot: the workers' own memory, and what is between slots.
+	fmt.Fprintf(tw, "other\t%s\t%s\t%s\n", byteSize(left.Model), byteSize(left.Session), byteSize(left.Total))
+	fmt.Fprintf(tw, "all\t%s\t%s\t%s\n", byteSize(r.Weights+r.Mapped+r.Executor), byteSize(r.Session), byteSize(r.Total))
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\nweights   %s copied or repacked, %s where the file is mapped\n", byteSize(r.Weights), byteSize(r.Mapped))
+	if err == nil && r.Free > 0 {
+		_, err = fmt.Fprintf(w, "free      %s\n", byteSize(r.Free))
+	}
+	return err
+}

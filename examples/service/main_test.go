@@ -1,0 +1,270 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola"
+)
+
+var (
+	// -load is how long TestLoad sends requests, for soaking:
+	//
+	//	go test ./examples/service -run TestLoad -load 10m -timeout 15m
+	loadTime = flag.Duration("load", 3*time.Second, "length of TestLoad")
+	// -client makes the test binary TestLoad's second process.
+	clientOf = flag.String("client", "", "send requests to a `URL` for -load, say what came of them as JSON, and do nothing else")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *clientOf != "" {
+		if err := json.NewEncoder(os.Stdout).Encode(load(*clientOf, *loadTime)); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// start serves gopher and returns the service's URL. Nothing is left of it after the
+// test: all sessions are free, all places are, and no goroutine runs.
+func start(t *testing.T, sessions, queue int) (url string, s *server) {
+	before := runtime.NumGoroutine()
+	// One processor is left to HTTP and to the other process.
+	m, err := pianola.Open(context.Background(), "../../testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", Threads: max(1, runtime.GOMAXPROCS(0)-1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = newServer(m, sessions, queue); err != nil {
+		t.Fatal(err)
+	}
+	h := httptest.NewUnstartedServer(s)
+	h.Config.ReadTimeout, h.Config.WriteTimeout = 5*time.Second, 2*time.Minute // as in main
+	h.Start()
+	t.Cleanup(func() {
+		h.Close() // waits for answers in progress
+		if len(s.free) != sessions || len(s.room) != 0 {
+			t.Errorf("%d of %d sessions are free, %d requests have a place", len(s.free), sessions, len(s.room))
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d goroutines, before %d", runtime.NumGoroutine(), before)
+			}
+		}
+	})
+	return h.URL, s
+}
+
+// outcome is what came of one request.
+type outcome struct {
+	status int
+	text   string
+	end    string // of the last line, "" if there is none
+	late   time.Duration
+	err    error
+}
+
+// ask sends a request and reads the answer.
+func ask(ctx context.Context, url string, q request) (o outcome) {
+	body, err := json.Marshal(q)
+	if err != nil {
+		return outcome{err: err}
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return outcome{err: err}
+	}
+	deadline := time.Now().Add(time.Duration(q.DeadlineMS) * time.Millisecond)
+	defer func() { o.late = time.Since(deadline) }()
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return outcome{err: err}
+	}
+	defer resp.Body.Close()
+	if o.status = resp.StatusCode; o.status != http.StatusOK {
+		b, err := io.ReadAll(resp.Body)
+		return outcome{status: o.status, end: strings.TrimSpace(string(b)), err: err}
+	}
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		var a answer
+		if err := json.Unmarshal(lines.Bytes(), &a); err != nil || o.end != "" {
+			o.err = fmt.Errorf("line %q after the end %q: %w", lines.Bytes(), o.end, err)
+			return o
+		}
+		o.text, o.end = o.text+a.Text, a.End
+	}
+	return o
+}
+
+// TestAnswers asks for what can be had and what cannot.
+func TestAnswers(t *testing.T) {
+	url, s := start(t, 1, 1)
+	ctx := context.Background()
+	whole := ask(ctx, url, request{"func main() {", 12, 20_000})
+	if whole.status != 200 || whole.end != "done" || whole.text == "" || whole.err != nil {
+		t.Errorf("%+v", whole)
+	}
+	if again := ask(ctx, url, request{"func main() {", 12, 20_000}); again.text != whole.text {
+		t.Errorf("%q, then %q", whole.text, again.text)
+	}
+	if o := ask(ctx, url, request{"func main() {", 100_000, 50}); o.status != 200 || o.end != context.DeadlineExceeded.Error() && !strings.Contains(o.end, "full") {
+		t.Errorf("past the deadline: %+v", o)
+	}
+	for _, q := range []request{{"x", 0, 100}, {"x", 5, -1}, {"x", 5, 100_000}, {strings.Repeat("x", 2<<20), 5, 100}} {
+		if o := ask(ctx, url, q); o.status != http.StatusBadRequest {
+			t.Errorf("%.40q, %d tokens in %d ms: %+v", q.Prompt, q.MaxTokens, q.DeadlineMS, o)
+		}
+	}
+	one := <-s.free // nobody answers
+	if o := ask(ctx, url, request{"x", 5, 30}); o.status != http.StatusServiceUnavailable || !strings.Contains(o.end, "in time") {
+		t.Errorf("without a session: %+v", o)
+	}
+	s.room <- struct{}{}
+	s.room <- struct{}{}
+	if o := ask(ctx, url, request{"x", 5, 20_000}); o.status != http.StatusServiceUnavailable || !strings.Contains(o.end, "full") {
+		t.Errorf("without a place: %+v", o)
+	}
+	<-s.room
+	<-s.room
+	s.free <- one
+}
+
+// report is what a client has seen.
+type report struct {
+	Requests, Done, Cut, Refused, Left int // left by the client itself
+	Lost                               []string
+	LateMS                             float64 // the latest end of an answer after its deadline
+	ProbeMS                            float64 // the longest that a request took which needs no model
+}
+
+// load sends requests of all kinds at once and says what came of them.
+func load(url string, length time.Duration) (rep report) {
+	const clients = 16
+	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = clients + 1
+	var mu sync.Mutex
+	texts := map[string]string{} // the longest, by prompt
+	lost := func(format string, args ...any) {
+		if rep.Lost = append(rep.Lost, fmt.Sprintf(format, args...)); len(rep.Lost) > 10 {
+			rep.Lost = rep.Lost[:10]
+		}
+	}
+	note := func(q request, o outcome, left bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		rep.Requests++
+		switch {
+		case left:
+			rep.Left++
+			return
+		case o.err != nil:
+			lost("%+v: %v", q, o.err)
+		case o.status == http.StatusServiceUnavailable && o.end != "":
+			rep.Refused++
+		case o.status != http.StatusOK:
+			lost("%+v: status %d: %s", q, o.status, o.end)
+		case o.end == "done":
+			rep.Done++
+		case o.end == context.DeadlineExceeded.Error():
+			rep.Cut++
+		default:
+			lost("%+v: ended with %q", q, o.end)
+		}
+		if o.status == http.StatusOK {
+			// Each text is the beginning of the longest.
+			short, long := o.text, texts[q.Prompt]
+			if len(short) > len(long) {
+				short, long = long, short
+			}
+			if texts[q.Prompt] = long; !strings.HasPrefix(long, short) {
+				lost("%.40q: %q, and %q", q.Prompt, short, long)
+			}
+		}
+		rep.LateMS = max(rep.LateMS, o.late.Seconds()*1e3)
+	}
+	var wg sync.WaitGroup
+	end := time.Now().Add(length)
+	for c := range clients {
+		r := rand.New(rand.NewPCG(uint64(c), 1))
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				q := request{fmt.Sprintf("// Package p%d\n%s", r.IntN(6), strings.Repeat("func main() {}\n", r.IntN(3)*20)), 1 + r.IntN(60), 20 + r.IntN(400)}
+				ctx, cancel := context.WithCancel(context.Background())
+				left := r.IntN(8) == 0
+				if left {
+					time.AfterFunc(time.Duration(r.IntN(60))*time.Millisecond, cancel)
+				}
+				o := ask(ctx, url, q)
+				note(q, o, ctx.Err() != nil)
+				cancel()
+				if o.status == http.StatusServiceUnavailable {
+					time.Sleep(time.Duration(5+r.IntN(10)) * time.Millisecond)
+				}
+			}
+		})
+	}
+	// What the machine itself adds: a request that the service refuses at once.
+	wg.Go(func() {
+		for time.Now().Before(end) {
+			began := time.Now()
+			if o := ask(context.Background(), url, request{}); o.status != http.StatusBadRequest {
+				mu.Lock()
+				lost("a probe: %+v", o)
+				mu.Unlock()
+			}
+			mu.Lock()
+			rep.ProbeMS = max(rep.ProbeMS, time.Since(began).Seconds()*1e3)
+			mu.Unlock()
+			time.Sleep(2 * time.Millisecond)
+		}
+	})
+	wg.Wait()
+	return rep
+}
+
+// TestLoad has another process send more than the service can answer, with deadlines,
+// and leave some of its requests. None is lost: each is answered in whole, cut at its
+// deadline or refused. Each answer ends at most a chain after its deadline, and four
+// times what a request takes at most that needs no model: from a deadline to the end of
+// an answer there are as many more wake-ups (timer, cancellation, team, session, client).
+func TestLoad(t *testing.T) {
+	url, _ := start(t, 4, 8)
+	cmd := exec.Command(os.Args[0], "-client", url, "-load", loadTime.String())
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	var rep report
+	if err == nil {
+		err = json.Unmarshal(out, &rep)
+	}
+	if err != nil {
+		t.Fatalf("the client: %v: %s", err, out)
+	}
+	t.Logf("%+v", rep)
+	for _, lost := range rep.Lost {
+		t.Error(lost)
+	}
+	if rep.Requests != rep.Done+rep.Cut+rep.Refused+rep.Left || rep.Done == 0 || rep.Cut == 0 || rep.Refused == 0 || rep.Left == 0 {
+		t.Errorf("of %d requests %d were answered, %d cut, %d refused, %d left", rep.Requests, rep.Done, rep.Cut, rep.Refused, rep.Left)
+	}
+	if bound := chainTime.Seconds()*1e3 + 4*max(rep.ProbeMS, 10); rep.LateMS > bound {
+		t.Errorf("an answer ended %.1f ms after its deadline, the bound is %.1f ms", rep.LateMS, bound)
+	}
+}

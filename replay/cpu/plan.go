@@ -1,0 +1,43 @@
+package cpu
+
+import (
+	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// Plan says what a table takes.
+func (d *Device) Plan(t *table.Table, where func(tensor string) (offset uint64, ok bool), positions int) (loaded, session table.Memory, err error) {
+	var m table.Memory
+	mapped := make([]bool, len(t.Slots))
+	for i, stays := range t.InPlace() {
+		up := &t.Uploads[i]
+		at, ok := where(up.Tensor)
+		if stays && ok && up.SrcSize > 0 && t.Slots[up.Slot].Kind == table.SlotWeight && (at+up.SrcOffset)%uint64(unitOf(up)) == 0 {
+			mapped[up.Slot] = true
+			m.Mapped += up.SrcSize
+		}
+	}
+	scratch, err := workerBytes(t)
+	if err != nil {
+		return loaded, session, err
+	}
+	m.Executor = scratch * uint64(d.threads)
+	caches, fixed := t.KVCaches(), uint64(0)
+	for i := range t.Slots {
+		switch s := &t.Slots[i]; s.Scope {
+		case table.ScopeModel:
+			if !mapped[i] {
+				m.Weights += s.Size
+			}
+		case table.ScopeExecutor:
+			m.Executor += s.Size
+		case table.ScopeSession:
+			fixed += s.Size
+		}
+	}
+	for i := range caches {
+		fixed -= caches[i].Size()
+	}
+	loaded, session = device.Planned(t, m, fixed, roomOf(t, caches, positions).Bytes)
+	return loaded, session, nil
+}

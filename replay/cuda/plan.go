@@ -1,0 +1,26 @@
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// Plan says what a table takes, without what the mode makes of it for each session:
+// graphs of the driver's, or the command arrays of mode resident.
+func (d *Device) Plan(t *table.Table, _ func(tensor string) (offset uint64, ok bool), positions int) (loaded, session table.Memory, err error) {
+	plan := &Device{caches: device.NewCaches(t)}
+	var m table.Memory
+	var fixed uint64
+	for scope, to := range []*uint64{table.ScopeModel: &m.Weights, table.ScopeSession: &fixed, table.ScopeExecutor: &m.Executor} {
+		if *to, err = plan.place(t, table.Scope(scope), func(int, uint64) {}); err != nil {
+			return loaded, session, fmt.Errorf("cuda: %w", err)
+		}
+	}
+	b, _ := patches(t)
+	m.Executor += uint64(len(b)) + device.PatchSize
+	kv := plan.caches.Place(plan.caches.Capacity(positions), align, func(int, uint64) {})
+	loaded, session = device.Planned(t, m, fixed, kv)
+	return loaded, session, nil
+}

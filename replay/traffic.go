@@ -1,0 +1,67 @@
+package replay
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// traffic is what each program of a table reads, by its index.
+type traffic []programTraffic
+
+type programTraffic struct {
+	weights uint64        // bytes a replay
+	kv      []table.Reads // of caches, those that see as many positions in one
+	chooses bool          // it writes a token
+}
+
+func newTraffic(t *table.Table, p programs) (traffic, error) {
+	all := make(traffic, len(t.Programs))
+	for i := range t.Programs {
+		reads, err := t.Reads(t.Programs[i].Name)
+		if err != nil {
+			return nil, fmt.Errorf("replay: %w", err)
+		}
+		to := &all[i]
+		to.chooses = slices.Contains([]int{p.decode, p.head, p.sample, p.sampleHead}, i)
+		for _, r := range reads {
+			to.weights += r.Weights
+			if r.KVRow == 0 {
+				continue
+			}
+			at := slices.IndexFunc(to.kv, func(known table.Reads) bool { return known.Seen == r.Seen })
+			if at < 0 {
+				at = len(to.kv)
+				to.kv = append(to.kv, table.Reads{Seen: r.Seen})
+			}
+			to.kv[at].KVRow += r.KVRow
+		}
+	}
+	return all, nil
+}
+
+// of returns the bytes that a submission has read which chose so many tokens: of
+// programs that choose one, the replays that did.
+func (a traffic) of(sub *table.Submission, tokens int) (bytes uint64) {
+	if sub.Dry {
+		return 0
+	}
+	for i := range sub.Runs {
+		run := &sub.Runs[i]
+		p, n := &a[run.Program], int(run.Count)
+		if p.chooses {
+			n = min(n, tokens)
+			tokens -= n
+		}
+		sees := int(run.Step.KVLen) + int(run.Step.Rows) - 1
+		for range n {
+			bytes += p.weights
+			for _, kv := range p.kv {
+				bytes += kv.Bytes(sees)
+			}
+			sees += int(run.Step.Rows)
+		}
+	}
+	return bytes
+}

@@ -1,0 +1,314 @@
+package pianola
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"path"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// Taps show what commands write while a session works: activations and attention
+// weights. Commands are named by their labels, as the dump of the model's table has
+// them (pianola dump), in patterns of path.Match: "layer.3.*" is all of layer 3,
+// "layer.*.attn.out" one command of each. What a fused command does not write cannot
+// be shown; Options.NoFuse makes a command of each operation.
+type Taps struct {
+	// Activations are patterns of the commands whose results are shown: what they write
+	// of float32 to scratch, or as logits.
+	Activations []string
+	// Attention are patterns of the commands "attn" whose weights are shown. They are
+	// computed by the host, from the command's Q and the K cache, in float64.
+	Attention []string
+	// Show is called once for each binding that a command writes, and for each row of
+	// attention weights, in the order in which the commands ran; other sessions
+	// wait meanwhile, and this one must not be used. An error of it ends the call in
+	// progress, which returns it.
+	Show func(Activation) error
+}
+
+// Activation is what a command has written, or the attention weights of one row.
+type Activation struct {
+	Program string // "prefill", "decode", "head", "sample", ...
+	Command int    // index in the table
+	Label   string
+	Name    string // of the binding: "out", "y", "x"; WeightsName for attention weights
+
+	Position int // of the first row
+	// Shape is [rows, columns], of attention weights [heads, positions]: those from 0 to
+	// Position, 0 where a window hides them.
+	Shape  [2]int
+	Values []float32 // row after row; valid during the call
+}
+
+// WeightsName is the name of attention weights.
+const WeightsName = "weights"
+
+// ErrNoTaps says that the model's device cannot look at what commands write. The CPU
+// device can.
+var ErrNoTaps = replay.ErrNoTaps
+
+// TapError says that a pattern of Taps is none, or what it names cannot be shown.
+type TapError struct {
+	Pattern string
+	Label   string // of the command, "" if it is not about one
+	Why     string
+	Err     error // path.ErrBadPattern, or nil
+}
+
+// Error implements error.
+func (e *TapError) Error() string {
+	if e.Label != "" {
+		return fmt.Sprintf("pianola: tap %.60q: command %s: %s", e.Pattern, e.Label, e.Why)
+	}
+	return fmt.Sprintf("pianola: tap %.60q: %s", e.Pattern, e.Why)
+}
+
+// Unwrap returns the pattern's error.
+func (e *TapError) Unwrap() error { return e.Err }
+
+// SetTaps makes what the session does from the next call on shown, or no more if taps is
+// nil. Results are the same bits with taps as without; a session without them pays
+// nothing. Forks have none. Errors are ErrNoTaps, a *TapError, ErrBusy and ErrClosed.
+func (s *Session) SetTaps(taps *Taps) error {
+	if !s.mu.TryLock() {
+		return ErrBusy
+	}
+	defer s.mu.Unlock()
+	if taps == nil {
+		return s.s.SetTap(nil)
+	}
+	t := s.m.t
+	p := &tapped{t: t, of: *taps, attention: make([]bool, len(t.Cmds)), program: make([]*table.Program, len(t.Cmds))}
+	p.tap.Cmds, p.tap.Show = make([]bool, len(t.Cmds)), p.show
+	p.activations = make([]bool, len(t.Cmds))
+	for i := range t.Programs {
+		for c := range t.ProgramCmds(&t.Programs[i]) {
+			p.program[int(t.Programs[i].First)+c] = &t.Programs[i]
+		}
+	}
+	if taps.Show == nil {
+		return &TapError{Why: "there is nobody to show anything to"}
+	}
+	err := errors.Join(
+		p.match(taps.Activations, p.activations, p.writes),
+		p.match(taps.Attention, p.attention, p.attends),
+	)
+	if err != nil {
+		return err
+	}
+	return s.s.SetTap(&p.tap)
+}
+
+// tapped is the taps of a session.
+type tapped struct {
+	t                      *table.Table
+	of                     Taps
+	tap                    table.Tap
+	activations, attention []bool           // by command
+	program                []*table.Program // of each command
+
+	bytes  []byte
+	values []float32
+}
+
+// match notes the commands that patterns name and that can be shown; each must name one.
+func (p *tapped) match(patterns []string, to []bool, can func(cmd int) error) error {
+	for _, pattern := range patterns {
+		found := false
+		var last error
+		for i := range p.t.Cmds {
+			label := p.t.Label(i)
+			ok, err := path.Match(pattern, label)
+			if err != nil {
+				return &TapError{Pattern: pattern, Why: "not a pattern", Err: err}
+			}
+			if !ok || p.program[i] == nil {
+				continue
+			}
+			if err := can(i); err != nil {
+				last = &TapError{Pattern: pattern, Label: label, Why: err.Error()}
+				continue
+			}
+			found, to[i], p.tap.Cmds[i] = true, true, true
+		}
+		if !found && last != nil {
+			return last
+		}
+		if !found {
+			return &TapError{Pattern: pattern, Why: "the table has no such command"}
+		}
+	}
+	return nil
+}
+
+// writes returns why a command has no results that can be shown.
+func (p *tapped) writes(cmd int) error {
+	all, err := p.t.Written(cmd, p.program[cmd], &table.Step{KVLen: 1, Rows: 1})
+	if err == nil && len(all) == 0 {
+		err = errors.New("it writes no activations")
+	}
+	return err
+}
+
+// attends returns why the attention weights of a command cannot be shown.
+func (p *tapped) attends(cmd int) error {
+	k, ok := decl.Lookup(p.t.Cmds[cmd].Kernel)
+	switch {
+	case ok && k.Name == "rope_attn":
+		return errors.New("its Q is in no slot; Options.NoFuse makes commands of it")
+	case !ok || k.Name != "attn":
+		return errors.New("it does not attend")
+	}
+	env, err := p.t.EnvAt(cmd, p.program[cmd], &table.Step{KVLen: 1, Rows: 1})
+	if err != nil {
+		return err
+	}
+	// Constants of caches and windows of other kinds than are computed here.
+	for _, name := range []string{"kv", "sinks"} {
+		if v, ok := env.Value(name); ok && v != 0 {
+			return fmt.Errorf("weights are not computed where %s is %d", name, v)
+		}
+	}
+	return nil
+}
+
+// show is table.Tap's.
+func (p *tapped) show(cmd int, step *table.Step, read table.Reader) error {
+	a := Activation{
+		Program: p.program[cmd].Name, Command: cmd, Label: p.t.Label(cmd), Position: int(step.Position),
+	}
+	if a.Program == table.ProgramLogits { // whose step is the chunk's
+		a.Position += int(step.Row)
+	}
+	if p.activations[cmd] {
+		all, err := p.t.Written(cmd, p.program[cmd], step)
+		if err != nil {
+			return err
+		}
+		for _, w := range all {
+			if err := p.read(&w, read); err != nil {
+				return err
+			}
+			a.Name, a.Shape, a.Values = w.Name, [2]int{w.Rows, w.Cols}, p.values
+			if err := p.of.Show(a); err != nil {
+				return err
+			}
+		}
+	}
+	if p.attention[cmd] {
+		return p.showWeights(cmd, step, a, read)
+	}
+	return nil
+}
+
+// read sets p.values to what a command has written, [rows, cols].
+func (p *tapped) read(w *table.Written, read table.Reader) error {
+	p.bytes = resized(p.bytes, int(w.Size()))
+	if err := read(w.Slot, w.Offset, p.bytes); err != nil {
+		return err
+	}
+	p.values = resized(p.values, w.Rows*w.Cols)
+	for r := range w.Rows {
+		decodeF32(p.values[r*w.Cols:][:w.Cols], p.bytes[uint64(r)*w.Stride:])
+	}
+	return nil
+}
+
+// showWeights computes and shows the attention weights of a command, row by row.
+func (p *tapped) showWeights(cmd int, step *table.Step, a Activation, read table.Reader) error {
+	c := &p.t.Cmds[cmd]
+	env, err := p.t.EnvAt(cmd, p.program[cmd], step)
+	if err != nil {
+		return err
+	}
+	args, spec := c.AttnParams(), &p.t.Specs[c.Spec]
+	dim, heads, shared := int(spec.Values[table.AttnSpecHeadDim]), int(args.Heads), int(args.Heads/max(args.KVHeads, 1))
+	rows := 1
+	if n, ok := env.Value("rows"); ok {
+		rows = int(n)
+	}
+	window := math.MaxInt
+	if spec.Values[table.AttnSpecWindowed] != 0 {
+		window = int(args.Window)
+	}
+	q, err := p.floats(c.Bind[table.AttnBindQ], ((rows-1)*int(args.QStride)+heads*dim)*4, read)
+	if err != nil {
+		return err
+	}
+	p.bytes = resized(p.bytes, int(args.KVHeads)*int(args.Cap)*dim*2)
+	if err := read(c.Bind[table.AttnBindKCache].Slot, c.Bind[table.AttnBindKCache].Offset, p.bytes); err != nil {
+		return err
+	}
+	a.Name = WeightsName
+	for r := range rows {
+		seen := int(step.KVLen) + r
+		a.Position, a.Shape = seen-1, [2]int{heads, seen}
+		p.values = resized(p.values, heads*seen)
+		clear(p.values)
+		for h := range heads {
+			k := p.bytes[h/shared*int(args.Cap)*dim*2:]
+			key := func(position, i int) float64 {
+				at := (position%int(args.Cap)*dim + i) * 2
+				return float64(dtype.F16ToF32(binary.LittleEndian.Uint16(k[at:])))
+			}
+			weigh(p.values[h*seen:][:seen], q[r*int(args.QStride)+h*dim:][:dim], max(0, seen-window), float64(args.Scale), key)
+		}
+		a.Values = p.values
+		if err := p.of.Show(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// weigh sets w to the softmax of scale * q·k over the positions from first on.
+func weigh(w, q []float32, first int, scale float64, key func(position, i int) float64) {
+	scores, most := make([]float64, len(w)), math.Inf(-1)
+	for pos := first; pos < len(w); pos++ {
+		for i, x := range q {
+			scores[pos] += float64(x) * key(pos, i)
+		}
+		scores[pos] *= scale
+		most = max(most, scores[pos])
+	}
+	sum := 0.0
+	for pos := first; pos < len(w); pos++ {
+		scores[pos] = math.Exp(scores[pos] - most)
+		sum += scores[pos]
+	}
+	for pos := first; pos < len(w); pos++ {
+		w[pos] = float32(scores[pos] / sum)
+	}
+}
+
+// floats reads n bytes of float32.
+func (p *tapped) floats(b table.Binding, n int, read table.Reader) ([]float32, error) {
+	p.bytes = resized(p.bytes, n)
+	if err := read(b.Slot, b.Offset, p.bytes); err != nil {
+		return nil, err
+	}
+	x := make([]float32, n/4)
+	decodeF32(x, p.bytes)
+	return x, nil
+}
+
+// decodeF32 decodes float32.
+func decodeF32(dst []float32, src []byte) {
+	for i := range dst {
+		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+	}
+}
+
+// resized returns a slice of n elements, s if it has room for them.
+func resized[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}
