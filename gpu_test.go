@@ -161,10 +161,17 @@ func TestGPURepeats(t *testing.T) {
 // tokens are those of caches that have room from the start. It says what growing takes.
 func TestGPUGrowth(t *testing.T) {
 	onGPU(t)
+	for _, kind := range []pianola.Options{{}, {KV: "q8_0"}, {KV: "q8_0", KVSinks: 4, KVWindow: 300}} {
+		gpuGrowth(t, kind)
+	}
+}
+
+func gpuGrowth(t *testing.T, kind pianola.Options) {
 	const path, n = "testdata/gopher-q8_0.gguf", 1200
 	prompt := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
 	for _, mode := range cuda.Modes() {
-		m := open(t, path, pianola.Options{Device: "cuda", Mode: mode})
+		kind.Device, kind.Mode = "cuda", mode
+		m := open(t, path, kind)
 		o := pianola.GenerateOptions{MaxTokens: n}
 		want := ids(t, newSession(t, m, pianola.SessionOptions{IgnoreStops: true, Reserve: 2048}), prompt, o)
 		s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true, Reserve: 1})
@@ -197,6 +204,44 @@ func TestGPUGrowth(t *testing.T) {
 			t.Logf("mode %s: a session with room for %d positions: %v", mode, room, time.Since(start))
 			if err := g.Close(); err != nil {
 				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestGPUKVKinds replays models with every kind of cache: they agree with the CPU
+// device, and modes with each other to the bit.
+func TestGPUKVKinds(t *testing.T) {
+	onGPU(t)
+	for _, path := range []string{"testdata/gopher", "testdata/tiny/qwen3", "testdata/tiny/mistral"} {
+		for _, o := range []pianola.Options{{KV: "q8_0"}, {KV: "q8_0", NoFuse: true}, {KVSinks: 4, KVWindow: 60}, {KV: "q8_0", KVSinks: 4, KVWindow: 60}} {
+			o.Device = "cpu"
+			host := open(t, path, o)
+			ids := make([]int32, 200)
+			for i := range ids {
+				ids[i] = int32(i*37%(host.Config().Vocab-3) + 3)
+			}
+			want, _ := greedy(t, host, 1, ids, 1)
+			ref := make([]float64, len(want))
+			for i, v := range want {
+				ref[i] = float64(v)
+			}
+			var first []float32
+			var tokens []int32
+			o.Device = "cuda"
+			for _, o.Mode = range cuda.Modes() {
+				logits, got := greedy(t, open(t, path, o), 16, ids, 100)
+				if first == nil {
+					first, tokens = logits, got
+					// Where K or V is between two integers, devices may choose either.
+					a := golden.Compare(1e-2, logits, nil, ref, nil, nil)
+					if t.Logf("%s, %+v: relative error %.1e", path, o, a.Relative); a.Fault != nil {
+						t.Errorf("%s, %+v: beside the CPU: %v", path, o, a.Fault)
+					}
+				}
+				if !slices.Equal(logits, first) || !slices.Equal(got, tokens) {
+					t.Errorf("%s, %+v: other results than in mode %s", path, o, cuda.Modes()[0])
+				}
 			}
 		}
 	}

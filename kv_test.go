@@ -120,6 +120,29 @@ func TestKVQ8(t *testing.T) {
 	}
 }
 
+// likely returns the perplexity of the tokens behind the first of ids, in contexts of
+// size each that begin anew.
+func likely(t *testing.T, m *pianola.Model, ids []int32, size, first int) float64 {
+	t.Helper()
+	s, sum, at := newSession(t, m, pianola.SessionOptions{}).Replay(), 0.0, 0
+	for part := range slices.Chunk(ids, size) {
+		if err := s.Reset(); err != nil {
+			t.Fatal(err)
+		}
+		err := s.AllLogits(t.Context(), part, func(row int, logits []float32) error {
+			if next := at + row + 1; next < len(ids) && next > first {
+				sum += minusLogP(logits, ids[next])
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at += len(part)
+	}
+	return math.Exp(sum / float64(len(ids)-1-first))
+}
+
 // TestKVSinks goes far past what the model was trained for, in the memory of a
 // window: perplexity stays, chains compute what prompts do, and nothing else of the
 // options is allowed.
@@ -127,33 +150,12 @@ func TestKVSinks(t *testing.T) {
 	ctx := context.Background()
 	const length = 3000
 	o := pianola.Options{Device: "cpu", Context: length, AllLogits: true, KVSinks: 4, KVWindow: 252}
-	var ids []int32
-	// second returns the perplexity of the second half, in contexts of size each.
-	second := func(m *pianola.Model, size int) float64 {
-		ids = heldout(t, m, length)
-		s, sum, at := newSession(t, m, pianola.SessionOptions{}).Replay(), 0.0, 0
-		for part := range slices.Chunk(ids, size) {
-			if err := s.Reset(); err != nil {
-				t.Fatal(err)
-			}
-			err := s.AllLogits(ctx, part, func(row int, logits []float32) error {
-				if next := at + row + 1; next < length && next > length/2 {
-					sum += minusLogP(logits, ids[next])
-				}
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			at += len(part)
-		}
-		return math.Exp(sum / (length/2 - 1))
-	}
-	anew := second(open(t, gopher, pianola.Options{Device: "cpu", Context: 256, AllLogits: true}), 256)
+	ids := heldout(t, open(t, gopher, pianola.Options{Device: "cpu"}), length)
+	anew := likely(t, open(t, gopher, pianola.Options{Device: "cpu", Context: 256, AllLogits: true}), ids, 256, length/2)
 	for _, kv := range []string{"f16", "q8_0"} {
 		o.KV = kv
 		m := open(t, gopher, o)
-		got := second(m, length)
+		got := likely(t, m, ids, length, length/2)
 		t.Logf("%s: perplexity %.3f, %.3f in contexts that begin anew", kv, got, anew)
 		if !(got < anew) {
 			t.Errorf("%s: perplexity %v, %v in contexts that begin anew", kv, got, anew)
@@ -206,35 +208,31 @@ func TestRollover(t *testing.T) {
 	const size, length = 256, 6 * 256
 	m := open(t, gopher, pianola.Options{Device: "cpu", Context: size})
 	ids := heldout(t, m, length)
-	likely := func(roll replay.Rollover, again int) float64 {
-		s := newSession(t, m, pianola.SessionOptions{Rollover: roll}).Replay()
-		logits, sum := make([]float32, m.Config().Vocab), 0.0
-		for i := range length - 1 {
-			var err error
-			if i%again == 0 {
-				if err = s.Reset(); err == nil {
-					_, _, err = s.Prompt(ctx, ids[i:i+1])
-				}
-			} else {
-				_, _, err = s.Chain(ctx, 1)
-			}
-			if err == nil {
-				err = s.Logits(logits)
-			}
-			if err == nil {
-				sum += minusLogP(logits, ids[i+1])
-				err = s.SetNext(ids[i+1])
-			}
-			if err != nil {
-				t.Fatalf("token %d: %v", i, err)
-			}
+	anew := likely(t, open(t, gopher, pianola.Options{Device: "cpu", Context: size, AllLogits: true}), ids, size, 0)
+	s := newSession(t, m, pianola.SessionOptions{Rollover: replay.Rollover{Sinks: 4, Window: size / 2}}).Replay()
+	logits, sum := make([]float32, m.Config().Vocab), 0.0
+	for i := range length - 1 {
+		var err error
+		if i == 0 {
+			_, _, err = s.Prompt(ctx, ids[:1])
+		} else {
+			_, _, err = s.Chain(ctx, 1)
 		}
-		if s.Len() > size {
-			t.Errorf("%d positions in a context of %d", s.Len(), size)
+		if err == nil {
+			err = s.Logits(logits)
 		}
-		return math.Exp(sum / (length - 1))
+		if err == nil {
+			sum += minusLogP(logits, ids[i+1])
+			err = s.SetNext(ids[i+1])
+		}
+		if err != nil {
+			t.Fatalf("token %d: %v", i, err)
+		}
 	}
-	anew, rolled := likely(replay.Rollover{}, size), likely(replay.Rollover{Sinks: 4, Window: size / 2}, length)
+	if s.Len() > size {
+		t.Errorf("%d positions in a context of %d", s.Len(), size)
+	}
+	rolled := math.Exp(sum / (length - 1))
 	t.Logf("perplexity %.3f in contexts of %d, %.3f where they roll over", anew, size, rolled)
 	if !(rolled < 1.05*anew) {
 		t.Errorf("perplexity %v where contexts roll over, %v where they begin anew", rolled, anew)
@@ -244,7 +242,7 @@ func TestRollover(t *testing.T) {
 		s := newSession(t, m, pianola.SessionOptions{Rollover: roll, IgnoreStops: true})
 		n := 0
 		var last error
-		for tok, err := range s.GenerateIDs(ctx, ids[:20], pianola.GenerateOptions{MaxTokens: 5 * size}) {
+		for tok, err := range s.GenerateIDs(ctx, ids[:20], pianola.GenerateOptions{MaxTokens: 3 * size}) {
 			if last = err; err != nil {
 				break
 			}
@@ -257,7 +255,7 @@ func TestRollover(t *testing.T) {
 			if !errors.Is(last, pianola.ErrContextFull) || n != size-20+1 {
 				t.Errorf("without a rollover: %d tokens, %v", n, last)
 			}
-		case last != nil || n != 5*size:
+		case last != nil || n != 3*size:
 			t.Errorf("%+v: %d tokens, %v", roll, n, last)
 		}
 	}
@@ -265,7 +263,7 @@ func TestRollover(t *testing.T) {
 		t.Error("a rollover that leaves no room was taken")
 	}
 	// A prompt makes room too, and one that cannot have it is an error.
-	s := newSession(t, m, pianola.SessionOptions{Rollover: replay.Rollover{Sinks: 4, Window: 100}}).Replay()
+	s = newSession(t, m, pianola.SessionOptions{Rollover: replay.Rollover{Sinks: 4, Window: 100}}).Replay()
 	for _, n := range []int{200, 100, 151} {
 		if _, _, err := s.Prompt(ctx, ids[:n]); err != nil {
 			t.Errorf("a prompt of %d behind %d positions: %v", n, s.Len(), err)

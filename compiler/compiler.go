@@ -31,6 +31,7 @@ type Options struct {
 	NoFuse    bool   // one command for each operation
 	NoRepack  bool   // matrices stay as the file has them
 	AllLogits bool   // add a program that computes the logits of every prompt row
+	Hidden    bool   // add a program that keeps the last hidden state of every prompt row
 	KV        string // what the KV cache has: "f16" or "", "q8_0"
 
 	// Layers that see all positions see the first KVSinks and the last KVWindow;
@@ -49,7 +50,7 @@ func (o Options) names() string {
 	for _, n := range []struct {
 		on   bool
 		name string
-	}{{o.AllLogits, "all-logits"}, {o.NoFuse, "no-fuse"}, {o.NoRepack, "no-repack"}} {
+	}{{o.AllLogits, "all-logits"}, {o.Hidden, "hidden"}, {o.NoFuse, "no-fuse"}, {o.NoRepack, "no-repack"}} {
 		if n.on {
 			names = append(names, n.name)
 		}
@@ -210,6 +211,10 @@ func newState(in Input) (*state, error) {
 	s.logits.width, s.logits.rows = cfg.Vocab, logitsRows
 	s.stops = s.slot("stops", table.SlotStops, table.ScopeSession, uint64(1+MaxStops)*4)
 	s.slot("step", table.SlotStep, table.ScopeSession, table.StepSize)
+	if in.Options.Hidden {
+		s.hidden = s.slot("hidden", table.SlotHidden, table.ScopeSession, uint64(h.Chunk)*uint64(cfg.Width)*4)
+		s.hidden.width, s.hidden.rows = cfg.Width, int(h.Chunk)
+	}
 	if stages != nil {
 		s.stages = stages[1:] // the penalties come first
 		s.sampler = s.slot("sampler", table.SlotSampler, table.ScopeSession, table.SamplerSize)

@@ -88,7 +88,7 @@ func mustCompile(t testing.TB, in Input) *table.Table {
 func TestPasses(t *testing.T) {
 	for _, path := range tiny(t) {
 		for _, c := range chips {
-			for _, o := range []Options{{}, {NoFuse: true}, {AllLogits: true}, {Context: 1}, {Context: 37, AllLogits: true}} {
+			for _, o := range []Options{{}, {NoFuse: true}, {AllLogits: true}, {Context: 1}, {Context: 37, AllLogits: true, Hidden: true}} {
 				s, err := newState(input(t, path, c, o))
 				if err != nil {
 					t.Fatal(err)

@@ -44,6 +44,11 @@ func (s *state) graph() error {
 			return err
 		}
 	}
+	if s.hidden != nil {
+		if err := s.keepHidden(s.newProgram(table.ProgramHidden, chunk, true), x); err != nil {
+			return err
+		}
+	}
 	if s.sampler == nil {
 		return nil
 	}
@@ -264,6 +269,18 @@ func (s *state) head(p *program, x *value, rowPatch bool, choose func(*program))
 		return err
 	}
 	choose(p)
+	return nil
+}
+
+// keepHidden emits the last norm of a chunk's rows, into their slot.
+func (s *state) keepHidden(p *program, x *value) error {
+	w, err := s.normWeight("out.norm", arch.OutNorm, 0, s.cfg.Width)
+	if err != nil {
+		return err
+	}
+	p.emit(&node{
+		kernel: table.KernelRMSNorm, label: "out.norm", in: []operand{x.all()}, out: []operand{s.hidden.all()}, w: w, eps: s.cfg.Eps, rowPatch: true,
+	})
 	return nil
 }
 

@@ -26,6 +26,7 @@ var sessionTests = []struct {
 	{"Chunks", testChunks},
 	{"DecodeIsPrefill", testDecodeIsPrefill},
 	{"AllLogits", testAllLogits},
+	{"RepromptRows", testRepromptRows},
 	{"Stop", testStop},
 	{"Allocations", testAllocations},
 	{"Cancel", testCancel},

@@ -53,7 +53,7 @@ type Model struct {
 
 	stages []uint32 // of the sampler, nil where there is none
 
-	tokens, logits, stops, sampler uint32 // slots
+	tokens, logits, stops, sampler, hidden uint32 // slots
 
 	mu    sync.Mutex // held where a submission is queued
 	order uint64     // how many were
@@ -65,7 +65,7 @@ type Model struct {
 }
 
 // programs are the indices of the table's programs, -1 where there is none.
-type programs struct{ decode, prefill, head, logits, sample, sampleHead int }
+type programs struct{ decode, prefill, head, logits, hidden, sample, sampleHead int }
 
 // Load checks a table and loads it on a device.
 func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o table.LoadOptions) (_ *Model, err error) {
@@ -83,6 +83,7 @@ func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o t
 		{table.ProgramPrefill, &m.programs.prefill, true},
 		{table.ProgramHead, &m.programs.head, true},
 		{table.ProgramLogits, &m.programs.logits, false},
+		{table.ProgramHidden, &m.programs.hidden, false},
 		{table.ProgramSample, &m.programs.sample, false},
 		{table.ProgramSampleHead, &m.programs.sampleHead, false},
 	} {
@@ -100,6 +101,7 @@ func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o t
 	_, m.tokens, _ = t.Slot(table.SlotTokens)
 	_, m.logits, _ = t.Slot(table.SlotLogits)
 	_, m.stops, _ = t.Slot(table.SlotStops)
+	_, m.hidden, _ = t.Slot(table.SlotHidden)
 	var samples bool
 	if _, m.sampler, samples = t.Slot(table.SlotSampler); samples && m.programs.sampleHead >= 0 {
 		m.stages = stages(t)

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -244,7 +243,7 @@ func (s *Session) interrupted(ctx context.Context) error {
 // and one wait. stopped says that the token is a stop id.
 //
 // If it fails, the context is as it was, unless a rotating cache has lost rows
-// that it needs; it is then empty, and Len says so.
+// that it needs, or it was rolling over; it is then empty, and Len says so.
 func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped bool, err error) {
 	if err := s.enter(ctx); err != nil {
 		return 0, false, err
@@ -495,18 +494,7 @@ func (s *Session) Logits(dst []float32) error {
 	if want := int(s.m.t.Header.Vocab); len(dst) != want {
 		return fmt.Errorf("replay: room for %d logits, the vocabulary has %d", len(dst), want)
 	}
-	return s.readFloats(dst, make([]byte, 4*len(dst)))
-}
-
-// readFloats reads the logits slot from its start, through buf.
-func (s *Session) readFloats(dst []float32, buf []byte) error {
-	if err := s.m.dev.Read(s.id, s.m.logits, 0, buf[:4*len(dst)]); err != nil {
-		return err
-	}
-	for i := range dst {
-		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(buf[4*i:]))
-	}
-	return nil
+	return s.readSlot(s.m.logits, dst, make([]byte, 4*len(dst)))
 }
 
 // IsStop reports whether id is a stop id of the session.

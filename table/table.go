@@ -26,6 +26,7 @@ const (
 	SlotStops                   // stop ids: uint32 count, then the ids
 	SlotStep                    // the step block
 	SlotSampler                 // how tokens are chosen: a Sampler, then [MaxBias, 2] ids and biases
+	SlotHidden                  // the last hidden states of a chunk, [chunk, width] float32
 	slotKinds
 )
 
@@ -34,7 +35,7 @@ func (k SlotKind) String() string {
 	if k >= slotKinds {
 		return "invalid"
 	}
-	return [...]string{"weight", "kv", "scratch", "tokens", "logits", "stops", "step", "sampler"}[k]
+	return [...]string{"weight", "kv", "scratch", "tokens", "logits", "stops", "step", "sampler", "hidden"}[k]
 }
 
 // Scope says who owns a slot's memory.
@@ -85,6 +86,7 @@ const (
 	ProgramPrefill = "prefill" // a chunk of the prompt, up to the last residual
 	ProgramHead    = "head"    // the chunk's last row: norm, logits, argmax
 	ProgramLogits  = "logits"  // a block of the chunk's rows: norm, logits
+	ProgramHidden  = "hidden"  // the chunk's rows: norm, into the hidden slot
 
 	ProgramSample     = "sample"      // decode, with the token chosen as the sampler slot says
 	ProgramSampleHead = "sample_head" // head, likewise

@@ -111,7 +111,7 @@ func (v *validator) header() {
 var scopeOf = [slotKinds]Scope{
 	SlotWeight: ScopeModel, SlotKV: ScopeSession, SlotScratch: ScopeExecutor, SlotTokens: ScopeSession,
 	SlotLogits: ScopeSession, SlotStops: ScopeSession, SlotStep: ScopeSession,
-	SlotSampler: ScopeSession,
+	SlotSampler: ScopeSession, SlotHidden: ScopeSession,
 }
 
 func (v *validator) slots() {
@@ -144,6 +144,8 @@ func (v *validator) slots() {
 			want = StepSize
 		case SlotSampler:
 			want = SamplerSize
+		case SlotHidden:
+			want = uint64(h.Chunk) * uint64(h.Width) * 4
 		case SlotLogits:
 			want = uint64(max(h.LogitsRows, 1)) * uint64(h.Vocab) * 4
 		}
@@ -159,8 +161,10 @@ func (v *validator) slots() {
 	if seen[SlotScratch] > 1 {
 		v.add(-1, "%d scratch slots, want one arena", seen[SlotScratch])
 	}
-	if seen[SlotSampler] > 1 {
-		v.add(-1, "%d slots of kind %s, want at most 1", seen[SlotSampler], SlotSampler)
+	for _, k := range []SlotKind{SlotSampler, SlotHidden} {
+		if seen[k] > 1 {
+			v.add(-1, "%d slots of kind %s, want at most 1", seen[k], k)
+		}
 	}
 }
 

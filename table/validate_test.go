@@ -167,7 +167,7 @@ func TestHazards(t *testing.T) {
 		write  bool
 	}
 	rng := rand.New(rand.NewPCG(3, 4))
-	for _, o := range []compiler.Options{{AllLogits: true}, {NoFuse: true, AllLogits: true, Context: 70}} {
+	for _, o := range []compiler.Options{{AllLogits: true, Hidden: true}, {NoFuse: true, AllLogits: true, Context: 70}} {
 		tab := compiled(t, o)
 		_, step, _ := tab.Slot(table.SlotStep)
 		acc := make([][]access, len(tab.Cmds))

@@ -156,7 +156,7 @@ func TestExamples(t *testing.T) {
 			if args[0] != "pianola" {
 				t.Errorf("%s: the example %q runs something else", c.Name(), line)
 			}
-			o := runCommand(t, args[1:]...)
+			o := runWith(t, t.Context(), "sort a slice\n", args[1:]...) // which chat reads
 			want := 0
 			if args[1] == "diff" {
 				want = statusDifferent

@@ -60,7 +60,7 @@ for every token. MODEL is a .gguf file or a Hugging Face directory.`,
 		return &usageError{cmd.CommandPath(), err.Error()}
 	})
 	root.AddCommand(
-		newRun(), newEval(), newBench(), newPPL(), newInfo(), newPlan(), newCompile(), newDump(),
+		newRun(), newChat(), newEval(), newBench(), newPPL(), newInfo(), newPlan(), newCompile(), newDump(),
 		newDiff(), newCheck(), newProfile(), newSynth(), newDevices(),
 	)
 	root.SetHelpCommand(newHelp(root))

@@ -18,6 +18,7 @@ type tableSource struct {
 	context   int
 	noFuse    bool
 	allLogits bool
+	hidden    bool
 	sampler   string
 	kv        string
 	sinks     int
@@ -36,6 +37,7 @@ func (s *tableSource) register(cmd *cobra.Command, suffix string) {
 	fs.StringVar(&s.chip, "chip"+suffix, "cpu", of+"chip to compile for, such as m4-pro")
 	fs.IntVar(&s.context, "ctx"+suffix, 0, of+"positions of context (default: the smaller of 4096 and the model's)")
 	fs.BoolVar(&s.noFuse, "no-fuse"+suffix, false, of+"one command for each operation")
+	fs.BoolVar(&s.hidden, "hidden"+suffix, false, of+"add the program that keeps the last hidden state of every row")
 	fs.StringVar(&s.kv, "kv"+suffix, "", of+kvUsage)
 	fs.IntVar(&s.window, "kv-window"+suffix, 0, of+windowUsage)
 	fs.IntVar(&s.sinks, "kv-sinks"+suffix, 0, of+sinksUsage)
@@ -45,7 +47,7 @@ func (s *tableSource) register(cmd *cobra.Command, suffix string) {
 
 func (s *tableSource) options() pianola.CompileOptions {
 	return pianola.CompileOptions{
-		Chip: s.chip, Context: s.context, NoFuse: s.noFuse, AllLogits: s.allLogits, Sampler: s.sampler,
+		Chip: s.chip, Context: s.context, NoFuse: s.noFuse, AllLogits: s.allLogits, Hidden: s.hidden, Sampler: s.sampler,
 		KV: s.kv, KVSinks: s.sinks, KVWindow: s.window,
 	}
 }
@@ -66,7 +68,7 @@ func (s *tableSource) table(cmd *cobra.Command, path string) (*table.Table, erro
 			if err != nil {
 				return nil, err
 			}
-			for _, name := range []string{"chip", "ctx", "no-fuse", "all-logits", "sampler-order", "kv", "kv-sinks", "kv-window"} {
+			for _, name := range []string{"chip", "ctx", "no-fuse", "all-logits", "hidden", "sampler-order", "kv", "kv-sinks", "kv-window"} {
 				if cmd.Flags().Changed(name + s.suffix) {
 					return nil, usage(cmd, "--%s%s is for models, and %s is a roll, compiled already", name, s.suffix, path)
 				}

@@ -1,0 +1,82 @@
+// Package jinja renders the part of Jinja2 that chat templates of models use, as
+// transformers sets it up: trim_blocks, lstrip_blocks, loop controls, the
+// generation tag, a sandbox.
+//
+// A template comes from a model's file and is hostile: it reads no file and calls no
+// Go code but this package's, every step and every byte that it makes is counted
+// against a budget, and neither a template nor its values can nest deeply enough to
+// exhaust the stack. It knows text and values; it must not know models.
+//
+// What Jinja2 has and this has not is an *Error when the template is parsed:
+// inheritance, inclusion and imports, {% call %}, {% with %}, {% do %}, recursive loops,
+// line statements, filters for web pages. Text is not formatted with % and format.
+package jinja
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Limits of a template.
+const (
+	MaxSource = 1 << 20 // bytes of a template
+	maxDepth  = 100     // of nested expressions, blocks and values
+	maxCalls  = 50      // of macros within macros
+	maxRange  = 100_000 // elements of a range, as in Jinja2's sandbox
+)
+
+// DefaultBudget is how many steps a render may take where nothing else is asked for;
+// one step is one node or 32 bytes of text.
+const DefaultBudget = 2 << 20
+
+// ErrBudget says that a template has used up its budget.
+var ErrBudget = errors.New("jinja: the template takes too long or makes too much text")
+
+// Error is a fault of a template, found when it is parsed or rendered.
+type Error struct {
+	Line int // from 1
+	Err  error
+}
+
+// Error implements error.
+func (e *Error) Error() string { return fmt.Sprintf("jinja: line %d: %v", e.Line, e.Err) }
+
+// Unwrap returns the reason.
+func (e *Error) Unwrap() error { return e.Err }
+
+// RaisedError is what a template says with raise_exception.
+type RaisedError struct{ Message string }
+
+// Error implements error.
+func (e *RaisedError) Error() string { return e.Message }
+
+// failure is an error on its way to Parse or Render, the only ones that recover.
+type failure struct{ err error }
+
+func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...)}) }
+
+// at adds the line to a failure on its way.
+func at(line int) {
+	switch f := recover().(type) {
+	case nil:
+	case failure:
+		var e *Error
+		if !errors.As(f.err, &e) && !errors.Is(f.err, ErrBudget) {
+			f.err = &Error{line, f.err}
+		}
+		panic(f)
+	default:
+		panic(f)
+	}
+}
+
+// catch ends a failure's way.
+func catch(err *error) {
+	switch f := recover().(type) {
+	case nil:
+	case failure:
+		*err = f.err
+	default:
+		panic(f)
+	}
+}

@@ -1,0 +1,459 @@
+package jinja
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// filter is what follows |.
+type filter func(r *render, v any, a args) any
+
+// filterOf returns a filter, nil if there is none. It is a function since filters
+// such as map look others up.
+func filterOf(name string) filter { return filters()[name] }
+
+func filters() map[string]filter {
+	return map[string]filter{
+		"tojson":     toJSON,
+		"trim":       func(r *render, v any, a args) any { return strip(r, r.str(v), a.get(0, "chars", nil), true, true) },
+		"length":     count,
+		"count":      count,
+		"upper":      onText(strings.ToUpper),
+		"lower":      onText(strings.ToLower),
+		"title":      onText(title),
+		"capitalize": onText(capitalize),
+		"string":     onText(func(s string) string { return s }),
+		"safe":       onText(func(s string) string { return s }),
+		"escape":     onText(escape),
+		"e":          onText(escape),
+		"join":       join,
+		"first":      func(r *render, v any, _ args) any { return end(r.items(v), true) },
+		"last":       func(r *render, v any, _ args) any { return end(r.items(v), false) },
+		"list":       func(r *render, v any, _ args) any { return r.copied(r.items(v)) },
+		"int":        toInt,
+		"float":      toFloat,
+		"abs":        absolute,
+		"round":      round,
+		"default":    defaultTo,
+		"d":          defaultTo,
+		"replace": func(r *render, v any, a args) any {
+			return replaced(r, r.str(v), a)
+		},
+		"reverse": reverse,
+		"sort":    sorted,
+		"unique":  unique,
+		"max": func(r *render, v any, a args) any {
+			return extreme(r, v, a, func(x, y any) bool { return r.less(y, x) })
+		},
+		"min": func(r *render, v any, a args) any {
+			return extreme(r, v, a, func(x, y any) bool { return r.less(x, y) })
+		},
+		"sum":        sum,
+		"map":        mapped,
+		"select":     func(r *render, v any, a args) any { return chosen(r, v, a, false, true) },
+		"reject":     func(r *render, v any, a args) any { return chosen(r, v, a, false, false) },
+		"selectattr": func(r *render, v any, a args) any { return chosen(r, v, a, true, true) },
+		"rejectattr": func(r *render, v any, a args) any { return chosen(r, v, a, true, false) },
+		"items":      func(r *render, v any, _ args) any { return pairs(r, v) },
+		"dictsort":   dictSort,
+		"indent":     indent,
+		"attr":       func(r *render, v any, a args) any { return r.attr(v, text(a.get(0, "name", nil), "a name")) },
+	}
+}
+
+func onText(f func(string) string) filter {
+	return func(r *render, v any, _ args) any {
+		s := r.str(v)
+		r.spend(len(s) / 16)
+		return f(s)
+	}
+}
+
+// copied returns a list of its own.
+func (r *render) copied(items []any) *List {
+	r.spend(len(items))
+	return &List{Items: slices.Clone(items)}
+}
+
+func end(items []any, first bool) any {
+	switch {
+	case len(items) == 0:
+		return undefined{"an element of nothing"}
+	case first:
+		return items[0]
+	}
+	return items[len(items)-1]
+}
+
+func count(_ *render, v any, _ args) any {
+	n, ok := length(v)
+	if !ok {
+		fail("%s has no length", typeName(v))
+	}
+	return n
+}
+
+// maxIndent bounds what is put in front of lines.
+const maxIndent = 64
+
+// toJSON is transformers' tojson: json.dumps, without escapes for HTML.
+func toJSON(r *render, v any, a args) any {
+	s := jsonStyle{indent: -1, item: ", ", key: ": ", ascii: truth(a.get(0, "ensure_ascii", false))}
+	if n := a.get(1, "indent", nil); n != nil {
+		s.indent, s.item = max(0, integer(n, "indent")), ","
+		if s.indent > maxIndent {
+			fail("an indent of %d is more than %d", s.indent, maxIndent)
+		}
+	}
+	if sep := a.get(2, "separators", nil); sep != nil {
+		two := r.items(sep)
+		if len(two) != 2 {
+			fail("separators are two texts")
+		}
+		s.item, s.key = text(two[0], "a separator"), text(two[1], "a separator")
+	}
+	s.sort = truth(a.get(3, "sort_keys", false))
+	b := &builder{r: r}
+	b.json(v, &s, 0)
+	return b.String()
+}
+
+// strip takes characters off a text's ends, white space if chars is none.
+func strip(r *render, s string, chars any, left, right bool) string {
+	r.spend(len(s) / 32)
+	in := unicode.IsSpace
+	if chars != nil {
+		set := text(chars, "what is stripped")
+		r.spend(len(s) * len(set) / 32)
+		in = func(c rune) bool { return strings.ContainsRune(set, c) }
+	}
+	if left {
+		s = strings.TrimLeftFunc(s, in)
+	}
+	if right {
+		s = strings.TrimRightFunc(s, in)
+	}
+	return s
+}
+
+func title(s string) string {
+	inWord := false
+	return strings.Map(func(c rune) rune {
+		was := inWord
+		inWord = unicode.IsLetter(c)
+		if inWord && !was {
+			return unicode.ToUpper(c)
+		}
+		return unicode.ToLower(c)
+	}, s)
+}
+
+func capitalize(s string) string {
+	_, n := utf8.DecodeRuneInString(s)
+	return strings.ToUpper(s[:n]) + strings.ToLower(s[n:])
+}
+
+func escape(s string) string {
+	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;").Replace(s)
+}
+
+func join(r *render, v any, a args) any {
+	items := r.items(v)
+	parts := make([]string, len(items))
+	attr := a.get(1, "attribute", nil)
+	for i, item := range items {
+		if attr != nil {
+			item = r.path(item, attr)
+		}
+		parts[i] = r.str(item)
+	}
+	return r.join(r.str(a.get(0, "d", "")), parts...)
+}
+
+// path is an attribute's value; its name may have dots.
+func (r *render) path(v, name any) any {
+	s, ok := name.(string)
+	if !ok {
+		return r.item(v, name)
+	}
+	for _, part := range strings.Split(s, ".") {
+		r.spend(1)
+		if i, err := strconv.Atoi(part); err == nil {
+			v = r.item(v, i)
+		} else {
+			v = r.item(v, part)
+		}
+	}
+	return v
+}
+
+func toInt(r *render, v any, a args) any {
+	f, _, ok := number(v)
+	if s, isText := v.(string); isText {
+		var err error
+		f, err = strconv.ParseFloat(strings.TrimSpace(s), 64)
+		ok = err == nil
+	}
+	if !ok || math.IsNaN(f) || math.Abs(f) > 1<<53 {
+		return a.get(0, "default", 0)
+	}
+	return int(f)
+}
+
+func toFloat(r *render, v any, a args) any {
+	f, _, ok := number(v)
+	if s, isText := v.(string); isText {
+		var err error
+		f, err = strconv.ParseFloat(strings.TrimSpace(s), 64)
+		ok = err == nil
+	}
+	if !ok {
+		return a.get(0, "default", 0.0)
+	}
+	return f
+}
+
+func absolute(_ *render, v any, _ args) any {
+	f, whole, ok := number(v)
+	if !ok {
+		fail("%s has no absolute value", typeName(v))
+	}
+	if f = math.Abs(f); whole {
+		return wholeNumber(f)
+	}
+	return f
+}
+
+func round(_ *render, v any, a args) any {
+	f, _, ok := number(v)
+	if !ok {
+		fail("%s cannot be rounded", typeName(v))
+	}
+	scale := math.Pow(10, float64(max(-300, min(300, integer(a.get(0, "precision", 0), "the precision")))))
+	switch a.get(1, "method", "common") {
+	case "ceil":
+		return math.Ceil(f*scale) / scale
+	case "floor":
+		return math.Floor(f*scale) / scale
+	}
+	return math.RoundToEven(f*scale) / scale
+}
+
+func defaultTo(_ *render, v any, a args) any {
+	_, missing := v.(undefined)
+	if missing || truth(a.get(1, "boolean", false)) && !truth(v) {
+		return a.get(0, "default_value", "")
+	}
+	return v
+}
+
+// replaced is s with one text in another's place.
+func replaced(r *render, s string, a args) any {
+	from, to := text(a.get(0, "old", nil), "what is replaced"), text(a.get(1, "new", nil), "what replaces it")
+	most := -1
+	if n := a.get(2, "count", nil); n != nil {
+		most = integer(n, "the count")
+	}
+	n := strings.Count(s, from)
+	if most >= 0 {
+		n = min(n, most)
+	}
+	r.spend(len(s) / 32)
+	if len(to) > 0 && n > 32*r.budget/len(to) {
+		r.spend(-1)
+	}
+	r.spend(n * len(to) / 32)
+	return strings.Replace(s, from, to, most)
+}
+
+func reverse(r *render, v any, _ args) any {
+	l := r.copied(r.items(v))
+	slices.Reverse(l.Items)
+	if _, ok := v.(string); ok {
+		return join(r, l, args{})
+	}
+	return l
+}
+
+// order returns elements by what key says of them, equal ones as they were.
+func (r *render) order(items []any, a args, key func(any) any, reverse bool) []any {
+	same := func(v any) any {
+		if s, ok := v.(string); ok && !truth(a.named["case_sensitive"]) {
+			r.spend(len(s) / 16)
+			return strings.ToLower(s)
+		}
+		return v
+	}
+	return slices.SortedStableFunc(slices.Values(items), func(x, y any) int {
+		r.spend(4)
+		x, y = same(key(x)), same(key(y))
+		if reverse {
+			x, y = y, x
+		}
+		switch {
+		case r.less(x, y):
+			return -1
+		case r.less(y, x):
+			return 1
+		}
+		return 0
+	})
+}
+
+func (r *render) byAttribute(name any) func(any) any {
+	return func(v any) any {
+		if name == nil {
+			return v
+		}
+		return r.path(v, name)
+	}
+}
+
+func sorted(r *render, v any, a args) any {
+	return &List{Items: r.order(r.items(v), a, r.byAttribute(a.get(2, "attribute", nil)), truth(a.get(0, "reverse", false)))}
+}
+
+func unique(r *render, v any, a args) any {
+	out := &List{}
+	by := r.byAttribute(a.get(1, "attribute", nil))
+	var seen List
+	for _, item := range r.items(v) {
+		k := by(item)
+		if s, ok := k.(string); ok && !truth(a.get(0, "case_sensitive", false)) {
+			k = strings.ToLower(s)
+		}
+		if !r.contains(&seen, k) {
+			seen.Items = append(seen.Items, k)
+			out.Items = append(out.Items, item)
+		}
+	}
+	return out
+}
+
+func extreme(r *render, v any, a args, better func(x, y any) bool) any {
+	var best any = undefined{"an element of nothing"}
+	by := r.byAttribute(a.get(1, "attribute", nil))
+	for i, item := range r.items(v) {
+		if i == 0 || better(by(item), by(best)) {
+			best = item
+		}
+	}
+	return best
+}
+
+func sum(r *render, v any, a args) any {
+	total := a.get(1, "start", 0)
+	by := r.byAttribute(a.get(0, "attribute", nil))
+	for _, item := range r.items(v) {
+		total = r.arithmetic("+", total, by(item))
+	}
+	return total
+}
+
+func mapped(r *render, v any, a args) any {
+	out := &List{}
+	attr, byAttr := a.named["attribute"]
+	var f filter
+	if !byAttr {
+		name := text(a.get(0, "", nil), "a filter's name")
+		if f = filterOf(name); f == nil {
+			fail("there is no filter %q", name)
+		}
+	}
+	for _, item := range r.items(v) {
+		r.spend(1)
+		if byAttr {
+			item = r.path(item, attr)
+			if _, missing := item.(undefined); missing {
+				item = a.get(9, "default", item)
+			}
+		} else {
+			item = f(r, item, args{list: a.list[1:], named: a.named})
+		}
+		out.Items = append(out.Items, item)
+	}
+	return out
+}
+
+// chosen returns the elements, or those with an attribute, for which a test holds.
+func chosen(r *render, v any, a args, byAttr, want bool) any {
+	out := &List{}
+	rest := a.list
+	var attr any
+	if byAttr {
+		if len(rest) == 0 {
+			fail("there is no attribute's name")
+		}
+		attr, rest = rest[0], rest[1:]
+	}
+	holds := func(v any) bool { return truth(v) }
+	if len(rest) > 0 {
+		name := text(rest[0], "a test's name")
+		t := tests[name]
+		if t == nil {
+			fail("there is no test %q", name)
+		}
+		holds = func(v any) bool { return t(r, v, args{list: rest[1:], named: a.named}) }
+	}
+	for _, item := range r.items(v) {
+		r.spend(1)
+		x := item
+		if byAttr {
+			x = r.path(item, attr)
+		}
+		if holds(x) == want {
+			out.Items = append(out.Items, item)
+		}
+	}
+	return out
+}
+
+// pairs returns a mapping's keys and values.
+func pairs(r *render, v any) *List {
+	out := &List{}
+	switch d := v.(type) {
+	case *Dict:
+		r.spend(2 * len(d.keys))
+		for _, k := range d.keys {
+			out.Items = append(out.Items, &List{[]any{k, d.values[k]}, true})
+		}
+	case undefined:
+	default:
+		fail("%s is no mapping", typeName(v))
+	}
+	return out
+}
+
+func dictSort(r *render, v any, a args) any {
+	i := 0
+	if a.get(1, "by", "key") == "value" {
+		i = 1
+	}
+	key := func(pair any) any { return pair.(*List).Items[i] }
+	return &List{Items: r.order(pairs(r, v).Items, a, key, truth(a.get(2, "reverse", false)))}
+}
+
+func indent(r *render, v any, a args) any {
+	s := r.str(v)
+	with, ok := a.get(0, "width", 4).(string)
+	if !ok {
+		n := integer(a.get(0, "width", 4), "the width")
+		if n < 0 || n > maxIndent {
+			fail("an indent of %d is not in 0..%d", n, maxIndent)
+		}
+		with = strings.Repeat(" ", n)
+	}
+	lines := strings.Split(s, "\n")
+	r.spend(len(lines) * (1 + len(with)/32))
+	for i, line := range lines {
+		if i == 0 && !truth(a.get(1, "first", false)) || line == "" && !truth(a.get(2, "blank", false)) {
+			continue
+		}
+		lines[i] = with + line
+	}
+	return r.join("\n", lines...)
+}

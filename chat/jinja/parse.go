@@ -1,0 +1,580 @@
+package jinja
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Template is a parsed template. It may be used by several goroutines at once.
+type Template struct{ body []stmt }
+
+// Parse reads a template. The error is an *Error.
+func Parse(src string) (t *Template, err error) {
+	defer catch(&err)
+	if len(src) > MaxSource {
+		return nil, &Error{1, fmt.Errorf("a template of %d bytes is longer than %d", len(src), MaxSource)}
+	}
+	p := &parser{toks: lex(src)}
+	defer func() { // the line of what was being read
+		if f := recover(); f != nil {
+			func() { defer at(p.line()); panic(f) }()
+		}
+	}()
+	t = &Template{p.block()}
+	if p.peek().kind != tokEnd {
+		fail("unexpected %s", p.peek())
+	}
+	return t, nil
+}
+
+type parser struct {
+	toks  []token
+	pos   int
+	depth int
+	loops int // that are around, within the macro
+}
+
+func (p *parser) peek() token { return p.toks[p.pos] }
+func (p *parser) line() int   { return p.peek().line }
+
+// String returns the token as messages show it.
+func (t token) String() string {
+	switch t.kind {
+	case tokEnd:
+		return "the template's end"
+	case tokBlockEnd, tokVarEnd:
+		return "the tag's end"
+	}
+	return strconv.Quote(t.text)
+}
+
+func (p *parser) next() token {
+	t := p.peek()
+	if t.kind != tokEnd {
+		p.pos++
+	}
+	return t
+}
+
+// is reports whether the next token is this operator or name.
+func (p *parser) is(kind tokenKind, texts ...string) bool {
+	t := p.peek()
+	return t.kind == kind && slices.Contains(texts, t.text)
+}
+
+// skip takes the next token if it is this one.
+func (p *parser) skip(kind tokenKind, text string) bool {
+	if !p.is(kind, text) {
+		return false
+	}
+	p.pos++
+	return true
+}
+
+func (p *parser) expect(kind tokenKind, text string) token {
+	t := p.next()
+	if t.kind != kind || text != "" && t.text != text {
+		fail("unexpected %s, not %q", t, text)
+	}
+	return t
+}
+
+func (p *parser) name() string {
+	t := p.next()
+	if t.kind != tokName {
+		fail("unexpected %s, not a name", t)
+	}
+	return t.text
+}
+
+// enter bounds how deep things nest; call what it returns to leave.
+func (p *parser) enter() func() {
+	if p.depth++; p.depth > maxDepth {
+		fail("more than %d things nest", maxDepth)
+	}
+	return func() { p.depth-- }
+}
+
+// block reads statements up to one of the tags, which stays: the tag's name is
+// then the next token.
+func (p *parser) block(ends ...string) []stmt {
+	defer p.enter()()
+	var list []stmt
+	for {
+		t := p.peek()
+		switch t.kind {
+		case tokEnd:
+			if len(ends) > 0 {
+				fail("the template ends without %s", strings.Join(ends, " or "))
+			}
+			return list
+		case tokData:
+			p.next()
+			list = append(list, &textStmt{t.text})
+		case tokVarBegin:
+			p.next()
+			list = append(list, &outStmt{p.tuple(), t.line})
+			p.expect(tokVarEnd, "")
+		case tokBlockBegin:
+			p.next()
+			if len(ends) > 0 && p.is(tokName, ends...) {
+				return list
+			}
+			list = append(list, p.statement())
+		default:
+			fail("unexpected %s", t)
+		}
+	}
+}
+
+// end takes a tag's name and its end.
+func (p *parser) end(name string) {
+	p.expect(tokName, name)
+	p.expect(tokBlockEnd, "")
+}
+
+func (p *parser) statement() stmt {
+	line := p.line()
+	switch tag := p.name(); tag {
+	case "if":
+		return p.ifStmt(line)
+	case "for":
+		return p.forStmt(line)
+	case "set":
+		return p.setStmt(line)
+	case "macro":
+		return p.macro()
+	case "break", "continue":
+		if p.loops == 0 {
+			fail("%s is not in a loop", tag)
+		}
+		p.expect(tokBlockEnd, "")
+		return &jumpStmt{tag}
+	case "generation": // of transformers: what the assistant says
+		p.expect(tokBlockEnd, "")
+		body := p.block("endgeneration")
+		p.end("endgeneration")
+		return &groupStmt{body}
+	case "filter":
+		s := &filterStmt{line: line, e: &captured{}}
+		s.filter = p.filters(s.e, p.name())
+		p.expect(tokBlockEnd, "")
+		s.body = p.block("endfilter")
+		p.end("endfilter")
+		return s
+	default:
+		fail("the tag %q is not supported", tag)
+		return nil
+	}
+}
+
+func (p *parser) ifStmt(line int) stmt {
+	s := &ifStmt{line: line, cond: p.tuple()}
+	p.expect(tokBlockEnd, "")
+	s.then = p.block("elif", "else", "endif")
+	switch l := p.line(); p.name() {
+	case "elif":
+		defer p.enter()()
+		s.els = []stmt{p.ifStmt(l)}
+		return s
+	case "else":
+		p.expect(tokBlockEnd, "")
+		s.els = p.block("endif")
+		p.name()
+	}
+	p.expect(tokBlockEnd, "")
+	return s
+}
+
+func (p *parser) forStmt(line int) stmt {
+	s := &forStmt{line: line, target: p.targets()}
+	p.expect(tokName, "in")
+	s.over = p.tupleOf(p.or) // an if that follows is the loop's filter
+	if p.skip(tokName, "if") {
+		s.cond = p.expr()
+	}
+	if p.is(tokName, "recursive") {
+		fail("recursive loops are not supported")
+	}
+	p.expect(tokBlockEnd, "")
+	p.loops++
+	s.body = p.block("else", "endfor")
+	p.loops--
+	if p.skip(tokName, "else") {
+		p.expect(tokBlockEnd, "")
+		s.els = p.block("endfor")
+	}
+	p.end("endfor")
+	return s
+}
+
+// targets reads names that are assigned to.
+func (p *parser) targets() []string {
+	paren := p.skip(tokOp, "(")
+	names := []string{p.name()}
+	for p.skip(tokOp, ",") {
+		names = append(names, p.name())
+	}
+	if paren {
+		p.expect(tokOp, ")")
+	}
+	return names
+}
+
+func (p *parser) setStmt(line int) stmt {
+	s := &setStmt{line: line, target: p.targets()}
+	if len(s.target) == 1 && p.skip(tokOp, ".") {
+		s.attr = p.name()
+	}
+	if p.skip(tokOp, "=") {
+		s.value = p.tuple()
+		p.expect(tokBlockEnd, "")
+		return s
+	}
+	inner := &captured{}
+	s.captured, s.value = inner, inner
+	if p.skip(tokOp, "|") {
+		s.value = p.filters(inner, p.name())
+	}
+	p.expect(tokBlockEnd, "")
+	s.body = p.block("endset")
+	p.end("endset")
+	return s
+}
+
+func (p *parser) macro() stmt {
+	s := &macroStmt{name: p.name()}
+	p.expect(tokOp, "(")
+	for !p.skip(tokOp, ")") {
+		if len(s.params) > 0 {
+			p.expect(tokOp, ",")
+		}
+		a := param{name: p.name()}
+		if p.skip(tokOp, "=") {
+			a.def = p.expr()
+		}
+		s.params = append(s.params, a)
+	}
+	p.expect(tokBlockEnd, "")
+	loops := p.loops
+	p.loops = 0
+	s.body = p.block("endmacro")
+	p.loops = loops
+	p.end("endmacro")
+	return s
+}
+
+// tuple reads an expression, or several with commas between.
+func (p *parser) tuple() expr { return p.tupleOf(p.expr) }
+
+func (p *parser) tupleOf(one func() expr) expr {
+	first := one()
+	if !p.is(tokOp, ",") {
+		return first
+	}
+	list := &listExpr{items: []expr{first}, tuple: true}
+	for p.skip(tokOp, ",") {
+		if t := p.peek(); t.kind == tokVarEnd || t.kind == tokBlockEnd || p.is(tokOp, ")") {
+			break
+		}
+		list.items = append(list.items, one())
+	}
+	return list
+}
+
+// expr reads a conditional expression.
+func (p *parser) expr() expr {
+	defer p.enter()()
+	e := p.or()
+	for line := p.line(); p.skip(tokName, "if"); line = p.line() {
+		c := &condExpr{line: line, then: e, cond: p.or()}
+		if p.skip(tokName, "else") {
+			c.els = p.expr()
+		}
+		e = c
+	}
+	return e
+}
+
+// chain reads left-associative operators; next reads what is between.
+func (p *parser) chain(next func() expr, kind tokenKind, ops ...string) expr {
+	e := next()
+	n := 0
+	for p.is(kind, ops...) {
+		if n++; n > 10*maxDepth {
+			fail("more than %d operators in a row", 10*maxDepth)
+		}
+		t := p.next()
+		e = &binExpr{t.text, e, next(), t.line}
+	}
+	return e
+}
+
+func (p *parser) or() expr  { return p.chain(p.and, tokName, "or") }
+func (p *parser) and() expr { return p.chain(p.not, tokName, "and") }
+
+func (p *parser) not() expr {
+	if p.skip(tokName, "not") {
+		defer p.enter()()
+		return &notExpr{p.not()}
+	}
+	return p.compare()
+}
+
+func (p *parser) compare() expr {
+	line := p.line()
+	first := p.sum()
+	c := &compareExpr{line: line, first: first}
+	for {
+		op := p.peek().text
+		switch {
+		case p.is(tokOp, "==", "!=", "<", "<=", ">", ">="), p.is(tokName, "in"):
+			p.next()
+		case p.is(tokName, "not") && p.toks[p.pos+1].kind == tokName && p.toks[p.pos+1].text == "in":
+			p.next()
+			p.next()
+			op = "not in"
+		default:
+			if len(c.rest) == 0 {
+				return first
+			}
+			return c
+		}
+		c.rest = append(c.rest, compared{op, p.sum()})
+	}
+}
+
+func (p *parser) sum() expr    { return p.chain(p.concat, tokOp, "+", "-") }
+func (p *parser) concat() expr { return p.chain(p.product, tokOp, "~") }
+func (p *parser) product() expr {
+	return p.chain(p.power, tokOp, "*", "/", "//", "%")
+}
+
+func (p *parser) power() expr { return p.chain(func() expr { return p.unary(true) }, tokOp, "**") }
+
+func (p *parser) unary(filters bool) expr {
+	var e expr
+	if line := p.line(); p.is(tokOp, "-", "+") {
+		defer p.enter()()
+		e = &signExpr{p.next().text == "-", p.unary(false), line}
+	} else {
+		e = p.primary()
+	}
+	e = p.postfix(e)
+	if filters {
+		e = p.filterOrTest(e)
+	}
+	return e
+}
+
+func (p *parser) primary() expr {
+	t := p.next()
+	switch t.kind {
+	case tokName:
+		switch t.text {
+		case "true", "True":
+			return &constExpr{true}
+		case "false", "False":
+			return &constExpr{false}
+		case "none", "None":
+			return &constExpr{nil}
+		}
+		return &nameExpr{t.text, t.line}
+	case tokString:
+		text := t.text
+		for p.peek().kind == tokString { // neighbours are one
+			text += p.next().text
+		}
+		return &constExpr{text}
+	case tokInt:
+		n, err := strconv.Atoi(t.text)
+		if err != nil {
+			fail("the number %s is too large", t.text)
+		}
+		return &constExpr{n}
+	case tokFloat:
+		f, err := strconv.ParseFloat(t.text, 64)
+		if err != nil {
+			fail("the number %s is too large", t.text)
+		}
+		return &constExpr{f}
+	case tokOp:
+		switch t.text {
+		case "(":
+			if p.skip(tokOp, ")") {
+				return &listExpr{tuple: true}
+			}
+			e := p.tuple()
+			p.expect(tokOp, ")")
+			return e
+		case "[":
+			return &listExpr{items: p.list("]")}
+		case "{":
+			return p.dict()
+		}
+	}
+	p.pos = max(0, p.pos-1)
+	fail("unexpected %s", t)
+	return nil
+}
+
+// list reads expressions up to a bracket.
+func (p *parser) list(end string) (items []expr) {
+	for !p.skip(tokOp, end) {
+		if len(items) > 0 {
+			p.expect(tokOp, ",")
+			if p.skip(tokOp, end) {
+				break
+			}
+		}
+		items = append(items, p.expr())
+	}
+	return items
+}
+
+func (p *parser) dict() expr {
+	d := &dictExpr{line: p.line()}
+	for !p.skip(tokOp, "}") {
+		if len(d.keys) > 0 {
+			p.expect(tokOp, ",")
+			if p.skip(tokOp, "}") {
+				break
+			}
+		}
+		d.keys = append(d.keys, p.expr())
+		p.expect(tokOp, ":")
+		d.values = append(d.values, p.expr())
+	}
+	return d
+}
+
+func (p *parser) postfix(e expr) expr {
+	for n := 0; ; n++ {
+		if n > maxDepth {
+			fail("more than %d look-ups in a row", maxDepth)
+		}
+		t := p.peek()
+		switch {
+		case p.skip(tokOp, "."):
+			switch t := p.next(); t.kind {
+			case tokName:
+				e = &attrExpr{e, t.text, t.line}
+			case tokInt:
+				i, _ := strconv.Atoi(t.text)
+				e = &itemExpr{e, &constExpr{i}, t.line}
+			default:
+				fail("unexpected %s, not a name", t)
+			}
+		case p.skip(tokOp, "["):
+			e = p.subscript(e, t.line)
+		case p.skip(tokOp, "("):
+			e = &callExpr{fn: e, args: p.args(), line: t.line}
+		default:
+			return e
+		}
+	}
+}
+
+func (p *parser) subscript(e expr, line int) expr {
+	var bounds [3]expr
+	n, slice := 0, false
+	for !p.skip(tokOp, "]") {
+		if p.skip(tokOp, ":") {
+			slice = true
+			if n++; n > 2 {
+				fail("a slice has at most three parts")
+			}
+			continue
+		}
+		if bounds[n] != nil {
+			fail("unexpected %s", p.peek())
+		}
+		bounds[n] = p.expr()
+	}
+	if slice {
+		return &sliceExpr{e, bounds, line}
+	}
+	if bounds[0] == nil {
+		fail("a subscript is empty")
+	}
+	return &itemExpr{e, bounds[0], line}
+}
+
+// args reads arguments behind their parenthesis.
+func (p *parser) args() (a arguments) {
+	for n := 0; !p.skip(tokOp, ")"); n++ {
+		if n > 0 {
+			p.expect(tokOp, ",")
+			if p.skip(tokOp, ")") {
+				break
+			}
+		}
+		if p.peek().kind == tokName && p.toks[p.pos+1].kind == tokOp && p.toks[p.pos+1].text == "=" {
+			name := p.name()
+			p.next()
+			a.names = append(a.names, name)
+			a.named = append(a.named, p.expr())
+			continue
+		}
+		if len(a.names) > 0 {
+			fail("an argument without a name follows one with a name")
+		}
+		a.list = append(a.list, p.expr())
+	}
+	return a
+}
+
+// filterOrTest reads filters, tests and calls of what they give.
+func (p *parser) filterOrTest(e expr) expr {
+	for n := 0; ; n++ {
+		if n > maxDepth {
+			fail("more than %d filters in a row", maxDepth)
+		}
+		line := p.line()
+		switch {
+		case p.skip(tokOp, "|"):
+			e = p.filter(e, p.name())
+		case p.skip(tokName, "is"):
+			t := &testExpr{e: e, not: p.skip(tokName, "not"), line: line}
+			t.name = p.name()
+			if t.fn = tests[t.name]; t.fn == nil {
+				fail("there is no test %q", t.name)
+			}
+			next := p.peek()
+			switch {
+			case p.skip(tokOp, "("):
+				t.args = p.args()
+			case next.kind == tokString, next.kind == tokInt, next.kind == tokFloat, p.is(tokOp, "[", "{"),
+				next.kind == tokName && !slices.Contains([]string{"else", "or", "and", "is", "if", "in", "not"}, next.text):
+				t.args.list = []expr{p.postfix(p.primary())}
+			}
+			e = t
+		case p.skip(tokOp, "("):
+			e = &callExpr{fn: e, args: p.args(), line: line}
+		default:
+			return e
+		}
+	}
+}
+
+// filters reads a filter, whose name has been read, and those that follow.
+func (p *parser) filters(e expr, name string) expr {
+	e = p.filter(e, name)
+	for p.skip(tokOp, "|") {
+		e = p.filter(e, p.name())
+	}
+	return e
+}
+
+func (p *parser) filter(e expr, name string) expr {
+	f := &filterExpr{e: e, name: name, line: p.line()}
+	if f.fn = filterOf(name); f.fn == nil {
+		fail("there is no filter %q", name)
+	}
+	if p.skip(tokOp, "(") {
+		f.args = p.args()
+	}
+	return f
+}

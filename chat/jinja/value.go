@@ -1,0 +1,582 @@
+package jinja
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// A value is nil (none), bool, int, float64, string, *List, *Dict, undefined,
+// function, *namespace or loop. Values that templates see do not change, but for
+// namespaces.
+
+// List is a Python list or tuple.
+type List struct {
+	Items []any
+	tuple bool
+}
+
+// Dict is a Python dictionary: its keys keep their order.
+type Dict struct {
+	keys   []any
+	values map[any]any
+}
+
+// NewDict returns a dictionary of keys and values in turn.
+func NewDict(pairs ...any) *Dict {
+	d := &Dict{values: map[any]any{}}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		d.Set(pairs[i], pairs[i+1])
+	}
+	return d
+}
+
+// Set adds a key, or gives it another value. The key is nil, a bool, an int, a
+// float64 or a string.
+func (d *Dict) Set(key, value any) {
+	if _, ok := d.values[key]; !ok {
+		d.keys = append(d.keys, key)
+	}
+	d.values[key] = value
+}
+
+// Get returns a key's value.
+func (d *Dict) Get(key any) (any, bool) {
+	v, ok := d.values[key]
+	return v, ok
+}
+
+// FromJSON returns a JSON text as a value; objects keep the order of their keys.
+func FromJSON(data []byte) (any, error) {
+	dec := json.NewDecoder(strings.NewReader(string(data)))
+	dec.UseNumber()
+	v, err := decodeJSON(dec, 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("jinja: something follows the JSON value")
+	}
+	return v, nil
+}
+
+func decodeJSON(dec *json.Decoder, depth int) (any, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("jinja: more than %d JSON values nest", maxDepth)
+	}
+	t, err := dec.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch t := t.(type) {
+	case json.Number:
+		if n, err := strconv.Atoi(t.String()); err == nil {
+			return n, nil
+		}
+		return t.Float64()
+	case json.Delim:
+		list, dict := &List{}, NewDict()
+		for dec.More() {
+			var key any
+			if t == '{' {
+				if key, err = dec.Token(); err != nil {
+					return nil, err
+				}
+			}
+			v, err := decodeJSON(dec, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			if t == '{' {
+				dict.Set(key, v)
+			} else {
+				list.Items = append(list.Items, v)
+			}
+		}
+		if _, err := dec.Token(); err != nil {
+			return nil, err
+		}
+		if t == '{' {
+			return dict, nil
+		}
+		return list, nil
+	}
+	return t, nil
+}
+
+// undefined is what has no value; it knows its name.
+type undefined struct{ name string }
+
+// function is what can be called.
+type function func(r *render, a args) any
+
+// namespace is what {% set ns.x = ... %} changes.
+type namespace struct{ fields *Dict }
+
+// loop is the variable of that name within a loop.
+type loop struct {
+	index, length int
+	items         []any
+}
+
+func (l *loop) attr(name string) any {
+	near := func(i int) any {
+		if i < 0 || i >= l.length {
+			return undefined{"loop." + name}
+		}
+		return l.items[i]
+	}
+	switch name {
+	case "index":
+		return l.index + 1
+	case "index0":
+		return l.index
+	case "revindex":
+		return l.length - l.index
+	case "revindex0":
+		return l.length - l.index - 1
+	case "first":
+		return l.index == 0
+	case "last":
+		return l.index == l.length-1
+	case "length":
+		return l.length
+	case "previtem":
+		return near(l.index - 1)
+	case "nextitem":
+		return near(l.index + 1)
+	case "cycle":
+		return function(func(_ *render, a args) any {
+			if len(a.list) == 0 {
+				fail("cycle has nothing to choose from")
+			}
+			return a.list[l.index%len(a.list)]
+		})
+	}
+	return undefined{"loop." + name}
+}
+
+func truth(v any) bool {
+	switch v := v.(type) {
+	case nil, undefined:
+		return false
+	case bool:
+		return v
+	case int:
+		return v != 0
+	case float64:
+		return v != 0
+	case string:
+		return v != ""
+	case *List:
+		return len(v.Items) > 0
+	case *Dict:
+		return len(v.keys) > 0
+	}
+	return true
+}
+
+// typeName is what messages call a value.
+func typeName(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "none"
+	case bool:
+		return "a boolean"
+	case int, float64:
+		return "a number"
+	case string:
+		return "a string"
+	case *List:
+		return "a list"
+	case *Dict:
+		return "a mapping"
+	case undefined:
+		return strconv.Quote(v.name) + ", which is undefined,"
+	case function:
+		return "a function"
+	}
+	return "an object"
+}
+
+// number returns a number as float64; bools are numbers, as in Python.
+func number(v any) (f float64, whole bool, ok bool) {
+	switch v := v.(type) {
+	case bool:
+		if v {
+			return 1, true, true
+		}
+		return 0, true, true
+	case int:
+		return float64(v), true, true
+	case float64:
+		return v, false, true
+	}
+	return 0, false, false
+}
+
+// integer returns a whole number.
+func integer(v any, what string) int {
+	switch v := v.(type) {
+	case int:
+		return v
+	case bool:
+		if v {
+			return 1
+		}
+		return 0
+	}
+	fail("%s is %s, not an integer", what, typeName(v))
+	return 0
+}
+
+func text(v any, what string) string {
+	s, ok := v.(string)
+	if !ok {
+		fail("%s is %s, not a string", what, typeName(v))
+	}
+	return s
+}
+
+// equal is ==.
+func (r *render) equal(a, b any, depth int) bool {
+	r.nested(depth)
+	x, _, okX := number(a)
+	y, _, okY := number(b)
+	if okX || okY {
+		if i, ok := a.(int); ok {
+			if j, ok := b.(int); ok {
+				return i == j
+			}
+		}
+		return okX && okY && x == y
+	}
+	switch a := a.(type) {
+	case string:
+		b, ok := b.(string)
+		if ok && len(a) == len(b) {
+			r.spend(len(a) / 32)
+		}
+		return ok && a == b
+	case undefined:
+		_, ok := b.(undefined)
+		return ok
+	case *List:
+		b, ok := b.(*List)
+		if !ok || len(a.Items) != len(b.Items) || a.tuple != b.tuple {
+			return false
+		}
+		for i := range a.Items {
+			if !r.equal(a.Items[i], b.Items[i], depth+1) {
+				return false
+			}
+		}
+		return true
+	case *Dict:
+		b, ok := b.(*Dict)
+		if !ok || len(a.keys) != len(b.keys) {
+			return false
+		}
+		for _, k := range a.keys {
+			v, ok := b.values[k]
+			if !ok || !r.equal(a.values[k], v, depth+1) {
+				return false
+			}
+		}
+		return true
+	case function:
+		return false
+	case nil:
+		return b == nil
+	}
+	return a == b
+}
+
+// nested counts a step into a value and bounds how deep that goes: values that
+// templates make may nest without end.
+func (r *render) nested(depth int) {
+	if r.spend(1); depth > maxDepth {
+		fail("more than %d values nest", maxDepth)
+	}
+}
+
+// less is <.
+func (r *render) less(a, b any) bool {
+	x, _, okX := number(a)
+	y, _, okY := number(b)
+	if okX && okY {
+		return x < y
+	}
+	s, okS := a.(string)
+	t, okT := b.(string)
+	if !okS || !okT {
+		fail("%s and %s have no order", typeName(a), typeName(b))
+	}
+	r.spend(min(len(s), len(t)) / 32)
+	return s < t
+}
+
+// items returns what a loop over v sees.
+func (r *render) items(v any) []any {
+	switch v := v.(type) {
+	case *List:
+		return v.Items
+	case *Dict:
+		return v.keys
+	case string:
+		r.spend(len(v))
+		list := make([]any, 0, utf8.RuneCountInString(v))
+		for _, c := range v {
+			list = append(list, string(c))
+		}
+		return list
+	case undefined:
+		return nil
+	}
+	fail("%s cannot be looped over", typeName(v))
+	return nil
+}
+
+// length is what len says.
+func length(v any) (int, bool) {
+	switch v := v.(type) {
+	case string:
+		return utf8.RuneCountInString(v), true
+	case *List:
+		return len(v.Items), true
+	case *Dict:
+		return len(v.keys), true
+	case undefined:
+		return 0, true
+	}
+	return 0, false
+}
+
+// str returns a value as text, as Python's str does.
+func (r *render) str(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case undefined:
+		return ""
+	}
+	b := &builder{r: r}
+	b.repr(v, 0)
+	return b.String()
+}
+
+// builder makes text within the budget.
+type builder struct {
+	strings.Builder
+	r *render
+}
+
+func (b *builder) add(s string) {
+	b.r.spend(1 + len(s)/32)
+	b.WriteString(s)
+}
+
+// repr writes a value as Python's repr does.
+func (b *builder) repr(v any, depth int) {
+	b.r.nested(depth)
+	switch v := v.(type) {
+	case nil:
+		b.add("None")
+	case bool:
+		if v {
+			b.add("True")
+		} else {
+			b.add("False")
+		}
+	case int:
+		b.add(strconv.Itoa(v))
+	case float64:
+		b.add(formatFloat(v))
+	case string:
+		b.add(quote(v))
+	case undefined:
+		b.add("Undefined")
+	case *List:
+		open, end := "[", "]"
+		if v.tuple {
+			open, end = "(", ")"
+			if len(v.Items) == 1 {
+				end = ",)"
+			}
+		}
+		b.add(open)
+		for i, item := range v.Items {
+			if i > 0 {
+				b.add(", ")
+			}
+			b.repr(item, depth+1)
+		}
+		b.add(end)
+	case *Dict:
+		b.add("{")
+		for i, k := range v.keys {
+			if i > 0 {
+				b.add(", ")
+			}
+			b.repr(k, depth+1)
+			b.add(": ")
+			b.repr(v.values[k], depth+1)
+		}
+		b.add("}")
+	default:
+		b.add("<" + strings.TrimPrefix(typeName(v), "a ") + ">")
+	}
+}
+
+// formatFloat writes a number as Python's repr does: the shortest text that reads
+// back, with an exponent outside of 1e-4 to 1e16.
+func formatFloat(f float64) string {
+	if f == math.Trunc(f) && math.Abs(f) < 1e16 {
+		return strconv.FormatFloat(f, 'f', 1, 64)
+	}
+	if a := math.Abs(f); a >= 1e-4 && a < 1e16 {
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	return strings.ToLower(strings.TrimPrefix(strconv.FormatFloat(f, 'g', -1, 64), "+"))
+}
+
+// quote writes a string as Python's repr does.
+func quote(s string) string {
+	q := '\''
+	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
+		q = '"'
+	}
+	var b strings.Builder
+	b.WriteRune(q)
+	for _, c := range s {
+		switch {
+		case c == q || c == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(c)
+		case c == '\n':
+			b.WriteString(`\n`)
+		case c == '\r':
+			b.WriteString(`\r`)
+		case c == '\t':
+			b.WriteString(`\t`)
+		case unicode.IsPrint(c):
+			b.WriteRune(c)
+		case c < 0x100:
+			fmt.Fprintf(&b, `\x%02x`, c)
+		case c < 0x10000:
+			fmt.Fprintf(&b, `\u%04x`, c)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, c)
+		}
+	}
+	b.WriteRune(q)
+	return b.String()
+}
+
+// jsonStyle is how tojson writes.
+type jsonStyle struct {
+	indent    int // -1: on one line
+	item, key string
+	ascii     bool
+	sort      bool
+}
+
+// json writes a value as Python's json.dumps does.
+func (b *builder) json(v any, s *jsonStyle, depth int) {
+	b.r.nested(depth)
+	line := func(depth int) {
+		if s.indent >= 0 {
+			b.add("\n" + strings.Repeat(" ", s.indent*depth))
+		}
+	}
+	switch v := v.(type) {
+	case nil:
+		b.add("null")
+	case bool:
+		b.add(strconv.FormatBool(v))
+	case int:
+		b.add(strconv.Itoa(v))
+	case float64:
+		b.add(formatFloat(v))
+	case string:
+		b.add(jsonString(v, s.ascii))
+	case *List:
+		b.add("[")
+		for i, item := range v.Items {
+			if i > 0 {
+				b.add(s.item)
+			}
+			line(depth + 1)
+			b.json(item, s, depth+1)
+		}
+		if len(v.Items) > 0 {
+			line(depth)
+		}
+		b.add("]")
+	case *Dict:
+		keys := v.keys
+		if s.sort {
+			b.r.spend(8 * len(keys))
+			keys = slices.SortedStableFunc(slices.Values(keys), func(x, y any) int { return strings.Compare(b.r.str(x), b.r.str(y)) })
+		}
+		b.add("{")
+		for i, k := range keys {
+			if i > 0 {
+				b.add(s.item)
+			}
+			line(depth + 1)
+			name, ok := k.(string)
+			if !ok {
+				inner := &builder{r: b.r}
+				inner.json(k, s, depth+1)
+				name = inner.String()
+			}
+			b.add(jsonString(name, s.ascii))
+			b.add(s.key)
+			b.json(v.values[k], s, depth+1)
+		}
+		if len(keys) > 0 {
+			line(depth)
+		}
+		b.add("}")
+	default:
+		fail("%s has no JSON form", typeName(v))
+	}
+}
+
+func jsonString(s string, ascii bool) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, c := range s {
+		switch {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(c)
+		case c == '\n':
+			b.WriteString(`\n`)
+		case c == '\r':
+			b.WriteString(`\r`)
+		case c == '\t':
+			b.WriteString(`\t`)
+		case c == '\b':
+			b.WriteString(`\b`)
+		case c == '\f':
+			b.WriteString(`\f`)
+		case c < 0x20 || ascii && c >= 0x7f && c < 0x10000:
+			fmt.Fprintf(&b, `\u%04x`, c)
+		case ascii && c >= 0x10000:
+			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+(c-0x10000)>>10, 0xdc00+(c-0x10000)&0x3ff)
+		default:
+			b.WriteRune(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}

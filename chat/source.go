@@ -1,0 +1,109 @@
+package chat
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// ErrNoTemplate says that a model has no chat template, or none of a name.
+var ErrNoTemplate = errors.New("chat: the model has no such chat template")
+
+// Names of templates that models with several have.
+const (
+	Default = "default"
+	ToolUse = "tool_use" // for conversations with tools
+)
+
+// Sources are a model's templates by name, not yet parsed.
+type Sources map[string]string
+
+// Meta is the metadata of a GGUF file.
+type Meta interface {
+	Meta(key string) (any, bool)
+}
+
+// FromGGUF returns the templates of GGUF metadata: tokenizer.chat_template, and those
+// that tokenizer.chat_templates names.
+func FromGGUF(m Meta) Sources {
+	s := Sources{}
+	add := func(name, key string) {
+		if v, ok := m.Meta(key); ok {
+			if text, ok := v.(string); ok {
+				s[name] = text
+			}
+		}
+	}
+	add(Default, "tokenizer.chat_template")
+	if v, ok := m.Meta("tokenizer.chat_templates"); ok {
+		names, _ := v.([]string)
+		for _, n := range names[:min(len(names), maxTemplates)] {
+			add(n, "tokenizer.chat_template."+n)
+		}
+	}
+	return s
+}
+
+// maxTemplates is how many templates a model may have.
+const maxTemplates = 32
+
+// FromConfig returns the templates of a Hugging Face tokenizer_config.json, whose
+// chat_template is a text, or a list of templates with names.
+func FromConfig(config []byte) (Sources, error) {
+	var c struct {
+		Template json.RawMessage `json:"chat_template"`
+	}
+	s := Sources{}
+	if err := json.Unmarshal(config, &c); err != nil {
+		return nil, fmt.Errorf("chat: tokenizer_config.json: %w", err)
+	}
+	var text string
+	var list []struct{ Name, Template string }
+	switch {
+	case len(c.Template) == 0 || string(c.Template) == "null":
+	case json.Unmarshal(c.Template, &text) == nil:
+		s[Default] = text
+	case json.Unmarshal(c.Template, &list) == nil && len(list) <= maxTemplates:
+		for _, t := range list {
+			s[t.Name] = t.Template
+		}
+	default:
+		return nil, errors.New("chat: tokenizer_config.json: chat_template is neither a text nor a list of them")
+	}
+	return s, nil
+}
+
+// Parse reads the template of a name; "" is that for tools, if tools is true and there
+// is one, else the default. The error wraps ErrNoTemplate where there is none.
+func (s Sources) Parse(name string, tools bool) (*Template, error) {
+	if name == "" {
+		name = Default
+		if _, ok := s[ToolUse]; ok && tools {
+			name = ToolUse
+		}
+	}
+	source, ok := s[name]
+	if !ok {
+		if len(s) == 0 {
+			return nil, ErrNoTemplate
+		}
+		return nil, fmt.Errorf("%w: %q is not among %s", ErrNoTemplate, name, strings.Join(s.Names(), ", "))
+	}
+	t, err := Parse(source)
+	if err != nil {
+		return nil, fmt.Errorf("chat: template %s: %w", name, err)
+	}
+	return t, nil
+}
+
+// Names returns the templates' names in order.
+func (s Sources) Names() []string {
+	var names []string
+	for n := range s {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
