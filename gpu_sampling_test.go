@@ -1,6 +1,7 @@
 package pianola_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -66,6 +67,49 @@ func TestGPUSampling(t *testing.T) {
 		}
 		if mode == cuda.Modes()[0] {
 			t.Logf("beside the CPU: %.1f of %d tokens equal on average", float64(equal)/seeds, n)
+		}
+	}
+}
+
+// TestGPULogProbs: chains of 1 and of 128 leave the same log-probabilities in every
+// mode, and the CPU's nearly, for the tokens that are the same.
+func TestGPULogProbs(t *testing.T) {
+	onGPU(t)
+	const path, n = "testdata/gopher-q8_0.gguf", 129
+	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
+	ranked := func(m *pianola.Model, chain int) []pianola.Token {
+		s := newSession(t, m, pianola.SessionOptions{Chain: chain, IgnoreStops: true})
+		var out []pianola.Token
+		for tok, err := range s.GenerateIDs(t.Context(), ids, pianola.GenerateOptions{MaxTokens: n, Sampling: pianola.Sampling{LogProbs: 5}}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, tok)
+		}
+		return out
+	}
+	host := ranked(open(t, path, pianola.Options{Device: "cpu", LogProbs: true}), 128)
+	var want []pianola.Token
+	for _, mode := range cuda.Modes() {
+		m := open(t, path, pianola.Options{Device: "cuda", Mode: mode, LogProbs: true})
+		for _, chain := range []int{1, 128} {
+			got := ranked(m, chain)
+			if want == nil {
+				want = got
+			}
+			for i, tok := range got {
+				if tok.ID != want[i].ID || tok.LogProb != want[i].LogProb || !slices.Equal(tok.Top, want[i].Top) {
+					t.Fatalf("mode %s, chain %d, token %d: %+v, want %+v", mode, chain, i, tok, want[i])
+				}
+			}
+		}
+	}
+	for i, tok := range want {
+		if tok.ID != host[i].ID {
+			break
+		}
+		if d := math.Abs(float64(tok.LogProb - host[i].LogProb)); d > 0.05 {
+			t.Errorf("token %d: %v, on the CPU %v", i, tok.LogProb, host[i].LogProb)
 		}
 	}
 }

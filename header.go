@@ -73,6 +73,7 @@ type CompileOptions struct {
 	NoRepack  bool
 	AllLogits bool
 	Hidden    bool
+	LogProbs  bool
 	Sampler   string // the order of the sampler's stages, see Options
 	KV        string // what the KV cache has: "f16" or "", "q8_0"
 
@@ -109,7 +110,10 @@ func compilerInput(cfg *arch.Config, dir *weights.Directory, o CompileOptions) (
 func inputFor(cfg *arch.Config, dir *weights.Directory, c *chip.Chip, o CompileOptions) compiler.Input {
 	return compiler.Input{
 		Config: cfg, Tensors: dir, Chip: c,
-		Options: compiler.Options{Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Hidden: o.Hidden, Sampler: o.Sampler, KV: o.KV, KVSinks: o.KVSinks, KVWindow: o.KVWindow},
+		Options: compiler.Options{
+			Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Hidden: o.Hidden, LogProbs: o.LogProbs,
+			Sampler: o.Sampler, KV: o.KV, KVSinks: o.KVSinks, KVWindow: o.KVWindow,
+		},
 	}
 }
 
@@ -147,6 +151,9 @@ func loadRoll(o Options, cfg *arch.Config, dir *weights.Directory, c *chip.Chip)
 	}
 	if _, _, ok := t.Program(table.ProgramHidden); o.Hidden && !ok {
 		return nil, &RollError{"it was compiled without the program for the hidden states of every row"}
+	}
+	if _, _, ok := t.Program(table.ProgramRanked); o.LogProbs && !ok {
+		return nil, &RollError{"it was compiled without the programs for log-probabilities"}
 	}
 	return t, nil
 }

@@ -57,6 +57,7 @@ type Options struct {
 	NoRepack  bool // read weights as the file has them
 	AllLogits bool // make Session.Logits and Classify possible
 	Hidden    bool // make Session.Embed possible
+	LogProbs  bool // make Sampling.LogProbs possible
 	// Sampler is the order of the sampler's stages: a preset, "llama.cpp" (also
 	// ""), "mlx" or "edgerunner", or a list such as
 	// "penalties,top_k,top_p,min_p,temperature". "none" leaves sampling out.
@@ -82,7 +83,7 @@ type Options struct {
 
 	// Roll is a compiled table (see Compile) to replay instead of compiling
 	// one. It must be of this model and this chip. Context, NoFuse, AllLogits, Hidden,
-	// Sampler, KV, KVSinks and KVWindow are then the roll's.
+	// LogProbs, Sampler, KV, KVSinks and KVWindow are then the roll's.
 	Roll []byte
 	// AnyChip accepts a roll of another chip, which the CPU device can replay.
 	AnyChip bool

@@ -122,7 +122,7 @@ func TestPlanResident(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, gopher, pianola.Options{Device: "cpu", Threads: 1}) // what the process makes once
-	runtime.GC() // twice: what has a finaliser goes then
+	runtime.GC()                                                // twice: what has a finaliser goes then
 	debug.FreeOSMemory()
 	before := resident(t)
 	if before == 0 {

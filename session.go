@@ -94,6 +94,11 @@ type Token struct {
 	Position int    // in the context; where that has rolled over, in the new one
 	Text     string // what it adds to the text; whole UTF-8 sequences, so that it may be empty
 	Stop     bool   // it is a stop id, or ends a stop string; no token follows
+
+	// LogProb is the natural logarithm of its probability, Top those of the likeliest
+	// tokens in its place, the likeliest first; where Sampling.LogProbs asks for them.
+	LogProb float32
+	Top     []LogProb
 }
 
 // GenerateOptions say how to generate.
@@ -203,7 +208,7 @@ func (s *Session) generate(ctx context.Context, ids []int32, dec *tokenizer.Deco
 		return
 	}
 	g.prefilled()
-	if !g.emit(next, s.s.Len(), stopped) || stopped || g.limit == 0 {
+	if !g.emit(0, next, s.s.Len(), stopped) || stopped || g.limit == 0 {
 		return
 	}
 	g.chains(ctx)
@@ -231,7 +236,7 @@ func (g *generation) chains(ctx context.Context) {
 		base := s.Len() - len(tokens) // the position of the token before the first of them
 		for i, id := range tokens {
 			last := stopped && i == len(tokens)-1
-			if !g.emit(id, base+i+1, last) {
+			if !g.emit(i, id, base+i+1, last) {
 				if i < len(tokens)-1 {
 					// What the caller did not see is not part of the context.
 					if err := s.Rewind(base + i + 1); err != nil {
@@ -251,9 +256,12 @@ func (g *generation) chains(ctx context.Context) {
 	}
 }
 
-// emit hands one token over and reports whether to go on.
-func (g *generation) emit(id int32, position int, stop bool) bool {
+// emit hands token i of a chain over and reports whether to go on.
+func (g *generation) emit(i int, id int32, position int, stop bool) bool {
 	t := Token{ID: id, Position: position, Stop: stop}
+	if of, top, ok := g.s.s.LogProbs(i, nil); ok {
+		t.LogProb, t.Top = of.LogProb, top
+	}
 	g.limit--
 	if g.dec != nil {
 		if !stop {

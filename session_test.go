@@ -242,6 +242,33 @@ func TestSampling(t *testing.T) {
 	}
 }
 
+// TestTokenLogProbs: tokens come with those that were asked for, and the text is the
+// same.
+func TestTokenLogProbs(t *testing.T) {
+	m := open(t, gopher, pianola.Options{LogProbs: true})
+	text, ids := collect(t, newSession(t, m, pianola.SessionOptions{}), "func main() {", pianola.GenerateOptions{MaxTokens: 20})
+	s := newSession(t, m, pianola.SessionOptions{})
+	got, n := "", 0
+	for tok, err := range s.Generate(t.Context(), "func main() {", pianola.GenerateOptions{MaxTokens: 20, Sampling: pianola.Sampling{LogProbs: 3}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(tok.Top) != 3 || tok.Top[0] != (pianola.LogProb{ID: ids[n], LogProb: tok.LogProb}) || tok.Top[2].LogProb > tok.Top[1].LogProb || tok.LogProb > 0 {
+			t.Errorf("token %d: %+v", n, tok)
+		}
+		got += tok.Text
+		n++
+	}
+	if got != text || n != len(ids) {
+		t.Errorf("%q, without log-probabilities %q", got, text)
+	}
+	for _, err := range newSession(t, open(t, gopher, pianola.Options{}), pianola.SessionOptions{}).Generate(t.Context(), "x", pianola.GenerateOptions{Sampling: pianola.Sampling{LogProbs: 1}}) {
+		if !errors.Is(err, pianola.ErrNoLogProbs) {
+			t.Errorf("a model without the programs: %v", err)
+		}
+	}
+}
+
 // TestStops checks the union of the files' stop ids and the family's tokens.
 func TestStops(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})

@@ -17,14 +17,14 @@ type interval struct {
 	first, last int
 }
 
-// groups returns the programs that share activations: decode and sample have
+// groups returns the programs that share activations: those that decode have
 // their own, the others read the chunk that prefill leaves. Groups overlay one
 // another.
 func (s *state) groups() [][]*program {
 	var alone [][]*program
 	var chunked []*program
 	for _, p := range s.programs {
-		if p.name == table.ProgramDecode || p.name == table.ProgramSample {
+		if p.name == table.ProgramDecode || p.name == table.ProgramSample || p.name == table.ProgramRanked {
 			alone = append(alone, []*program{p})
 		} else {
 			chunked = append(chunked, p)

@@ -32,6 +32,7 @@ type Options struct {
 	NoRepack  bool   // matrices stay as the file has them
 	AllLogits bool   // add a program that computes the logits of every prompt row
 	Hidden    bool   // add a program that keeps the last hidden state of every prompt row
+	LogProbs  bool   // add the programs that leave log-probabilities of tokens
 	KV        string // what the KV cache has: "f16" or "", "q8_0"
 
 	// Layers that see all positions see the first KVSinks and the last KVWindow;
@@ -50,7 +51,7 @@ func (o Options) names() string {
 	for _, n := range []struct {
 		on   bool
 		name string
-	}{{o.AllLogits, "all-logits"}, {o.Hidden, "hidden"}, {o.NoFuse, "no-fuse"}, {o.NoRepack, "no-repack"}} {
+	}{{o.AllLogits, "all-logits"}, {o.Hidden, "hidden"}, {o.LogProbs, "log-probs"}, {o.NoFuse, "no-fuse"}, {o.NoRepack, "no-repack"}} {
 		if n.on {
 			names = append(names, n.name)
 		}
@@ -218,6 +219,12 @@ func newState(in Input) (*state, error) {
 	if stages != nil {
 		s.stages = stages[1:] // the penalties come first
 		s.sampler = s.slot("sampler", table.SlotSampler, table.ScopeSession, table.SamplerSize)
+	}
+	if in.Options.LogProbs {
+		if stages == nil {
+			return nil, &SamplerError{in.Options.Sampler, "log-probabilities need a sampler"}
+		}
+		s.ranks = s.slot("ranks", table.SlotRanks, table.ScopeSession, table.RanksSize)
 	}
 	return s, nil
 }

@@ -52,14 +52,24 @@ func (s *state) graph() error {
 	if s.sampler == nil {
 		return nil
 	}
-	sample := s.newProgram(table.ProgramSample, 1, false)
-	if x, err = s.body(sample); err != nil {
+	if err := s.choosing(table.ProgramSample, table.ProgramSampleHead, last, s.sample); err != nil || s.ranks == nil {
 		return err
 	}
-	if err := s.head(sample, x, false, s.sample); err != nil {
+	return s.choosing(table.ProgramRanked, table.ProgramRankedHead, last, s.ranked)
+}
+
+// choosing adds a program that decodes and one that is the head of last, the chunk
+// that prefill leaves, both of which end with choose.
+func (s *state) choosing(decode, head string, last *value, choose func(p *program)) error {
+	p := s.newProgram(decode, 1, false)
+	x, err := s.body(p)
+	if err != nil {
 		return err
 	}
-	return s.head(s.newProgram(table.ProgramSampleHead, 1, false), last, true, s.sample)
+	if err := s.head(p, x, false, choose); err != nil {
+		return err
+	}
+	return s.head(s.newProgram(head, 1, false), last, true, choose)
 }
 
 func (s *state) newProgram(name string, rows int, wide bool) *program {

@@ -124,6 +124,7 @@ type state struct {
 
 	stages  []uint32 // of the sampler after the penalties, decl.Stage; none without one
 	sampler *value
+	ranks   *value // nil unless log-probabilities are asked for
 	hidden  *value // nil where nothing asks for it
 
 	t *table.Table // grows slots early, commands at pass lower

@@ -209,7 +209,7 @@ func (l *lowering) arguments() {
 		l.bind(table.ArgmaxPartBindLogits, n.in[0])
 		l.bind(table.ArgmaxPartBindOut, n.out[0])
 		table.ArgmaxPartParams{N: uint32(n.in[0].width), Part: uint32(l.s.in.Chip.ArgmaxPart)}.Put(&l.cmd)
-	case table.KernelSampleAdjust, table.KernelSampleFilter, table.KernelSampleDraw:
+	case table.KernelSampleAdjust, table.KernelSampleFilter, table.KernelSampleDraw, table.KernelRankPart, table.KernelRank:
 		l.sampling()
 	}
 }

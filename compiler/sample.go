@@ -88,21 +88,65 @@ func (s *state) samplePart() int {
 	return samplePart
 }
 
+// drawPart is how many keys a worker draws from at once, likewise: the more, the
+// fewer logarithms it takes.
+const drawPart = 1024
+
+func (s *state) drawPart() int {
+	if s.in.Chip.ArgmaxPart > 0 {
+		return s.samplePart()
+	}
+	return drawPart
+}
+
+// rankPart is how many logits a worker ranks at once, likewise.
+const rankPart = 2048
+
+func (s *state) rankPart() int {
+	if n := s.in.Chip.ArgmaxPart; n > 0 {
+		return min(n, rankPart)
+	}
+	return rankPart
+}
+
 // sample emits the choice of a token as the sampler slot says.
-func (s *state) sample(p *program) {
+func (s *state) sample(p *program) { s.choose(p, s.draw(p)) }
+
+// ranked is sample that leaves log-probabilities. They come before the choice, which
+// may set the stop flag.
+func (s *state) ranked(p *program) {
+	n := s.cfg.Vocab
+	logits := operand{v: s.logits, width: n}
+	best := p.value("rank.best", ceil(n, s.rankPart())*table.RankWords)
+	p.emit(&node{kernel: table.KernelRankPart, label: "rank.part", region: best.name,
+		in: []operand{logits, s.sampler.all()}, out: []operand{best.all()}})
+	drawn := s.draw(p)
+	p.emit(&node{kernel: table.KernelRank, label: "rank.entry", splits: drawn.width / 2,
+		in: []operand{logits, best.all(), drawn.all(), s.sampler.all()}, out: []operand{s.ranks.all()}})
+	s.choose(p, drawn)
+}
+
+// choose emits the choice of what draw has left.
+func (s *state) choose(p *program, drawn *value) {
+	p.emit(&node{kernel: table.KernelArgmax, label: "sample.choose", splits: drawn.width / 2,
+		in: []operand{drawn.all(), s.stops.all()}, out: []operand{s.tokens.all()}})
+}
+
+// draw emits what comes before the choice and returns the best tokens of each part.
+func (s *state) draw(p *program) *value {
 	n := s.cfg.Vocab
 	parts := ceil(n, s.samplePart())
 	keys, largest := p.value("sample.keys", n), p.value("sample.largest", parts)
-	limit, drawn := p.value("sample.limit", 4), p.value("sample.drawn", 2*parts)
+	draws := ceil(n, s.drawPart())
+	limit, drawn := p.value("sample.limit", 4), p.value("sample.drawn", 2*draws)
 	logits := operand{v: s.logits, width: n}
 	p.emit(&node{kernel: table.KernelSampleAdjust, label: "sample.adjust", region: keys.name, splits: parts,
 		in: []operand{logits, s.tokens.all(), s.sampler.all()}, out: []operand{keys.all(), largest.all()}})
 	p.emit(&node{kernel: table.KernelSampleFilter, label: "sample.filter", region: limit.name, splits: parts,
 		in: []operand{keys.all(), largest.all(), s.sampler.all()}, out: []operand{limit.all()}})
-	p.emit(&node{kernel: table.KernelSampleDraw, label: "sample.draw", region: drawn.name, splits: parts,
+	p.emit(&node{kernel: table.KernelSampleDraw, label: "sample.draw", region: drawn.name, splits: draws,
 		in: []operand{keys.all(), limit.all(), s.sampler.all()}, out: []operand{drawn.all()}})
-	p.emit(&node{kernel: table.KernelArgmax, label: "sample.choose", splits: parts,
-		in: []operand{drawn.all(), s.stops.all()}, out: []operand{s.tokens.all()}})
+	return drawn
 }
 
 // sampling fills the arguments of the sampler's kernels.
@@ -130,7 +174,20 @@ func (l *lowering) sampling() {
 		l.bind(table.SampleDrawBindLimit, n.in[1])
 		l.bind(table.SampleDrawBindSettings, n.in[2])
 		l.bind(table.SampleDrawBindOut, n.out[0])
-		table.SampleDrawParams{N: h.Vocab, Part: part}.Put(&l.cmd)
+		table.SampleDrawParams{N: h.Vocab, Part: uint32(l.s.drawPart())}.Put(&l.cmd)
+		l.patch(table.PatchToken, decl.SecondIndex)
+	case table.KernelRankPart:
+		l.bind(table.RankPartBindLogits, n.in[0])
+		l.bind(table.RankPartBindSettings, n.in[1])
+		l.bind(table.RankPartBindOut, n.out[0])
+		table.RankPartParams{N: h.Vocab, Part: uint32(l.s.rankPart())}.Put(&l.cmd)
+	case table.KernelRank:
+		l.bind(table.RankBindLogits, n.in[0])
+		l.bind(table.RankBindParts, n.in[1])
+		l.bind(table.RankBindDrawn, n.in[2])
+		l.bind(table.RankBindSettings, n.in[3])
+		l.bind(table.RankBindRanks, n.out[0])
+		table.RankParams{N: h.Vocab, Part: uint32(l.s.rankPart()), Pairs: uint32(n.splits), Entries: table.RankEntries}.Put(&l.cmd)
 		l.patch(table.PatchToken, decl.SecondIndex)
 	}
 }

@@ -29,6 +29,7 @@ var sessionTests = []struct {
 	{"RepromptRows", testRepromptRows},
 	{"Stop", testStop},
 	{"Allocations", testAllocations},
+	{"LogProbs", testLogProbs},
 	{"Cancel", testCancel},
 	{"CancelledPrompt", testCancelledPrompt},
 	{"ConcurrentSessions", testConcurrentSessions},
@@ -246,8 +247,15 @@ func testStop(t *testing.T, loaded loader) {
 
 // testAllocations decodes chains of 64 tokens: not one byte is allocated.
 func testAllocations(t *testing.T, loaded loader) {
-	m := loaded(t, "qwen3", 64, compiler.Options{})
+	allocations(t, loaded(t, "qwen3", 64, compiler.Options{}), replay.Sampling{})
+}
+
+func allocations(t *testing.T, m *replay.Model, o replay.Sampling) {
+	t.Helper()
 	s := session(t, m, replay.SessionOptions{Chain: 64})
+	if err := s.SetSampling(o); err != nil {
+		t.Fatal(err)
+	}
 	generate(t, s, prompt(5), 70)
 	ctx := context.Background()
 	var before, after runtime.MemStats
@@ -268,7 +276,7 @@ func testAllocations(t *testing.T, loaded loader) {
 		}
 	}
 	if best != 0 {
-		t.Errorf("a chain of 64 tokens allocated: %d", best)
+		t.Errorf("%+v: a chain of 64 tokens allocated: %d", o, best)
 	}
 }
 

@@ -33,6 +33,9 @@ func fakeCUDA(t testing.TB, mode string) *cuda.Device {
 func TestCUDA(t *testing.T) {
 	for _, mode := range cuda.Modes() {
 		for _, c := range sessionTests {
+			if c.name == "LogProbs" {
+				continue // the driver's kernels do not sample
+			}
 			t.Run(mode+"/"+c.name, func(t *testing.T) {
 				if c.name == "Allocations" && fake.Race() {
 					t.Skip("the race detector makes pools forget what they hold")

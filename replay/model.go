@@ -53,7 +53,7 @@ type Model struct {
 
 	stages []uint32 // of the sampler, nil where there is none
 
-	tokens, logits, stops, sampler, hidden uint32 // slots
+	tokens, logits, stops, sampler, hidden, ranks uint32 // slots
 
 	mu    sync.Mutex // held where a submission is queued
 	order uint64     // how many were
@@ -65,7 +65,10 @@ type Model struct {
 }
 
 // programs are the indices of the table's programs, -1 where there is none.
-type programs struct{ decode, prefill, head, logits, hidden, sample, sampleHead int }
+type programs struct {
+	decode, prefill, head, logits, hidden  int
+	sample, sampleHead, ranked, rankedHead int
+}
 
 // Load checks a table and loads it on a device.
 func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o table.LoadOptions) (_ *Model, err error) {
@@ -86,6 +89,8 @@ func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o t
 		{table.ProgramHidden, &m.programs.hidden, false},
 		{table.ProgramSample, &m.programs.sample, false},
 		{table.ProgramSampleHead, &m.programs.sampleHead, false},
+		{table.ProgramRanked, &m.programs.ranked, false},
+		{table.ProgramRankedHead, &m.programs.rankedHead, false},
 	} {
 		_, i, ok := t.Program(p.name)
 		if !ok {
@@ -105,6 +110,10 @@ func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o t
 	var samples bool
 	if _, m.sampler, samples = t.Slot(table.SlotSampler); samples && m.programs.sampleHead >= 0 {
 		m.stages = stages(t)
+	}
+	var ranks bool
+	if _, m.ranks, ranks = t.Slot(table.SlotRanks); !ranks || m.stages == nil || m.programs.ranked < 0 {
+		m.programs.rankedHead = -1
 	}
 	if err = dev.Load(ctx, t, src, o); err != nil {
 		return nil, err

@@ -71,5 +71,6 @@ func (s *Session) Fork() (*Session, error) {
 		return nil, s.closedOr(err)
 	}
 	f.place = s.place
+	f.keepRanks()
 	return f, nil
 }

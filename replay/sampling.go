@@ -12,9 +12,14 @@ import (
 	"github.com/pianola-engine/pianola/table/decl"
 )
 
-// ErrNoSampler says that the table was compiled without the programs that
-// sample.
-var ErrNoSampler = errors.New("replay: the table has no programs that sample")
+var (
+	// ErrNoSampler says that the table was compiled without the programs that
+	// sample.
+	ErrNoSampler = errors.New("replay: the table has no programs that sample")
+	// ErrNoLogProbs says that the table was compiled without the programs that leave
+	// log-probabilities, compiler.Options.LogProbs.
+	ErrNoLogProbs = errors.New("replay: the table has no programs for log-probabilities")
+)
 
 // SamplingError says which field of Sampling cannot be used.
 type SamplingError struct {
@@ -53,6 +58,12 @@ type Sampling struct {
 	// LogitBias is added to tokens' logits; minus infinity bans a token. At most
 	// table.MaxBias.
 	LogitBias map[int32]float64
+
+	// LogProbs asks for the log-probabilities of each token and of as many of the
+	// likeliest, at most table.MaxRanked: natural logarithms of the softmax of the
+	// model's logits, before bias, penalties, filters and temperature. They cost a
+	// greedy chain the commands that sample. 0: none.
+	LogProbs int
 
 	// Seed and a token's place in the context fix its draw, with how often that has
 	// rolled over: the same seed gives the same tokens, whatever the chains and the
@@ -100,6 +111,8 @@ func (o *Sampling) Check() error {
 		return &SamplingError{"top-k", o.TopK, fmt.Sprintf("is not in 0..%d", math.MaxInt32)}
 	case o.RepeatLastN < -1 || int64(o.RepeatLastN) > math.MaxInt32:
 		return &SamplingError{"repeat-last-n", o.RepeatLastN, fmt.Sprintf("is not in -1..%d", math.MaxInt32)}
+	case o.LogProbs < 0 || o.LogProbs > table.MaxRanked:
+		return &SamplingError{"log-probabilities", o.LogProbs, fmt.Sprintf("are not in 0..%d", table.MaxRanked)}
 	case len(o.LogitBias) > table.MaxBias:
 		return &SamplingError{"logit bias", len(o.LogitBias), fmt.Sprintf("are more than %d", table.MaxBias)}
 	}
@@ -155,6 +168,7 @@ func (o *Sampling) sampler(order []uint32, context int) (table.Sampler, error) {
 	s := table.Sampler{
 		Seed: o.Seed, TopK: uint32(o.TopK), TopPScale: float32(math.Log2E / temperature(decl.StageTopP)), MinPDrop: table.SamplerFar,
 		Repetition: 1, Presence: float32(o.PresencePenalty), Frequency: float32(o.FrequencyPenalty), Biases: uint32(len(o.LogitBias)),
+		Ranked: uint32(o.LogProbs),
 	}
 	if o.hot() {
 		s.InvTemperature = float32(1 / o.Temperature)
@@ -180,7 +194,8 @@ func (o *Sampling) sampler(order []uint32, context int) (table.Sampler, error) {
 }
 
 // SetSampling says how the tokens of the following prompts and chains are chosen.
-// The error is a *SamplingError or ErrNoSampler, and nothing has changed then.
+// The error is a *SamplingError, ErrNoSampler or ErrNoLogProbs, and nothing has changed
+// then.
 func (s *Session) SetSampling(o Sampling) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -189,11 +204,13 @@ func (s *Session) SetSampling(o Sampling) error {
 	if err := o.Check(); err != nil {
 		return err
 	}
-	if o.Greedy() {
-		s.sampled = false
+	switch {
+	case o.LogProbs > 0 && s.m.programs.rankedHead < 0:
+		return ErrNoLogProbs
+	case o.LogProbs == 0 && o.Greedy():
+		s.sampled, s.ranked = false, 0
 		return nil
-	}
-	if s.m.stages == nil {
+	case s.m.stages == nil:
 		return ErrNoSampler
 	}
 	set, err := o.sampler(s.m.stages, s.Context())
@@ -214,7 +231,8 @@ func (s *Session) SetSampling(o Sampling) error {
 	if err := s.m.dev.Write(s.id, s.m.sampler, 0, b); err != nil {
 		return err
 	}
-	s.sampled, s.seed = true, o.Seed
+	s.sampled, s.seed, s.ranked = true, o.Seed, o.LogProbs
+	s.keepRanks()
 	return nil
 }
 
@@ -239,7 +257,10 @@ func (s *Session) setRolls(n uint32) error {
 
 // choosers returns the programs that choose a token: of a chain, and of a prompt.
 func (s *Session) choosers() (chain, head int) {
-	if s.sampled {
+	switch {
+	case s.ranked > 0:
+		return s.m.programs.ranked, s.m.programs.rankedHead
+	case s.sampled:
 		return s.m.programs.sample, s.m.programs.sampleHead
 	}
 	return s.m.programs.decode, s.m.programs.head

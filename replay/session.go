@@ -40,6 +40,9 @@ type Session struct {
 	ids   []int32 // [context+1], a chain's tokens
 	bytes []byte  // the same, as the device has them
 	stats Stats
+
+	entries []byte // of the ranks slot, the last call's tokens
+	entered int    // how many
 }
 
 // place is where a session is in its context: what a fork has too.
@@ -48,6 +51,7 @@ type place struct {
 	high     int  // that have been written, if only in part: those past n were taken back
 	pending  bool // tokens[n] is chosen
 	sampled  bool // tokens are chosen as the sampler slot says
+	ranked   int  // likeliest tokens whose log-probabilities are kept, 0: none
 	seed     uint64
 	rolls    uint32 // how often the context has rolled over
 	perToken time.Duration
@@ -271,7 +275,7 @@ func (s *Session) prompt(ctx context.Context, ids []int32) (next int32, stopped 
 		err = cmp.Or(s.interrupted(ctx), errCut)
 	}
 	if err == nil {
-		err = s.readTokens(start+total, 1)
+		err = s.readChosen(start+total, 1)
 	}
 	if err != nil {
 		s.lost()
@@ -366,6 +370,14 @@ func (s *Session) check(ids []int32, at int) error {
 	return nil
 }
 
+// readChosen reads n tokens that were chosen, with their log-probabilities.
+func (s *Session) readChosen(at, n int) error {
+	if err := s.readTokens(at, n); err != nil {
+		return err
+	}
+	return s.readRanks(at, n)
+}
+
 // readTokens reads n tokens of the ring into s.ids.
 func (s *Session) readTokens(at, n int) error {
 	if err := s.m.dev.Read(s.id, s.m.tokens, uint64(at)*4, s.bytes[:4*n]); err != nil {
@@ -409,7 +421,7 @@ func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped
 		return nil, false, err
 	}
 	s.wrote(s.n + min(n, res.Count+1)) // a token that was cut short has written, too
-	if err := s.readTokens(s.n+1, res.Count); err != nil {
+	if err := s.readChosen(s.n+1, res.Count); err != nil {
 		s.lost()
 		return nil, false, s.closedOr(err)
 	}
@@ -439,6 +451,9 @@ func (s *Session) chainLength(limit int) (int, error) {
 	}
 	if s.rotates() {
 		n = min(n, s.m.kvSlack) // so that Rewind can take a chain back
+	}
+	if s.ranked > 0 {
+		n = min(n, table.RankEntries)
 	}
 	return max(1, min(n, limit, room)), nil
 }

@@ -35,6 +35,8 @@
 #define PIANOLA_KERNEL_SAMPLE_ADJUST 19
 #define PIANOLA_KERNEL_SAMPLE_FILTER 20
 #define PIANOLA_KERNEL_SAMPLE_DRAW 21
+#define PIANOLA_KERNEL_RANK_PART 22
+#define PIANOLA_KERNEL_RANK 23
 
 // Numbers of function constants, and the values that have names.
 #define PIANOLA_FC_WTYPE 0
@@ -333,6 +335,22 @@ typedef struct pianola_sample_draw_params {
     uint32_t part; // keys of a part
 } pianola_sample_draw_params;
 PIANOLA_ASSERT_SIZE(pianola_sample_draw_params, 8);
+
+// out[p] = the likeliest tokens of part p, of the model's logits, as many as settings.ranked and at least 1, and the sum of 2^39 e^(logit - the part's largest) as a whole number, what is below 1 left out. Key 0 has no token.
+typedef struct pianola_rank_part_params {
+    uint32_t n; // vocabulary
+    uint32_t part; // logits of a part
+} pianola_rank_part_params;
+PIANOLA_ASSERT_SIZE(pianola_rank_part_params, 8);
+
+// ranks[(token + 1) mod entries] = the token that argmax will choose of drawn, and the likeliest tokens, each with ln of its softmax of the model's logits.
+typedef struct pianola_rank_params {
+    uint32_t n; // vocabulary
+    uint32_t part; // logits of a part of parts
+    uint32_t pairs; // of drawn
+    uint32_t entries; // of ranks
+} pianola_rank_params;
+PIANOLA_ASSERT_SIZE(pianola_rank_params, 16);
 
 typedef struct pianola_binding {
     uint32_t slot;

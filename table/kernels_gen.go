@@ -28,6 +28,8 @@ const (
 	KernelSampleAdjust decl.ID = 19
 	KernelSampleFilter decl.ID = 20
 	KernelSampleDraw   decl.ID = 21
+	KernelRankPart     decl.ID = 22
+	KernelRank         decl.ID = 23
 )
 
 // Bindings of embed.
@@ -966,4 +968,68 @@ func (p SampleDrawParams) Put(c *Cmd) {
 	c.putU32(0, p.N)
 	c.putU32(4, p.Part)
 	c.ParamSize = 8
+}
+
+// Bindings of rank_part.
+const (
+	RankPartBindLogits   = 0 // r, [n] float32
+	RankPartBindSettings = 1 // r, table.Sampler
+	RankPartBindOut      = 2 // w, [parts] of 42 uint32: the sum, low and high; [20, 2]: table.OrderKey, id, the largest first
+)
+
+// RankPartParams are the parameters of rank_part.
+type RankPartParams struct {
+	N    uint32 // vocabulary
+	Part uint32 // logits of a part
+}
+
+// RankPartParams decodes the parameter bytes as those of rank_part.
+func (c *Cmd) RankPartParams() RankPartParams {
+	return RankPartParams{
+		N:    c.u32(0),
+		Part: c.u32(4),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p RankPartParams) Put(c *Cmd) {
+	c.putU32(0, p.N)
+	c.putU32(4, p.Part)
+	c.ParamSize = 8
+}
+
+// Bindings of rank.
+const (
+	RankBindLogits   = 0 // r, [n] float32
+	RankBindParts    = 1 // r, [parts] of 42 uint32, of rank_part
+	RankBindDrawn    = 2 // r, [pairs, 2]: a float32 and its index, a uint32
+	RankBindSettings = 3 // r, table.Sampler
+	RankBindRanks    = 4 // rw, [entries] of 42 uint32: id, float32; [20, 2]: id, float32, the likeliest first; 0 where there is no token
+)
+
+// RankParams are the parameters of rank.
+type RankParams struct {
+	N       uint32 // vocabulary
+	Part    uint32 // logits of a part of parts
+	Pairs   uint32 // of drawn
+	Entries uint32 // of ranks
+}
+
+// RankParams decodes the parameter bytes as those of rank.
+func (c *Cmd) RankParams() RankParams {
+	return RankParams{
+		N:       c.u32(0),
+		Part:    c.u32(4),
+		Pairs:   c.u32(8),
+		Entries: c.u32(12),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p RankParams) Put(c *Cmd) {
+	c.putU32(0, p.N)
+	c.putU32(4, p.Part)
+	c.putU32(8, p.Pairs)
+	c.putU32(12, p.Entries)
+	c.ParamSize = 16
 }

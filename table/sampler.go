@@ -22,7 +22,7 @@ type Sampler struct {
 	Frequency      float32 // what they lose for each time that they are there
 	Window         uint32  // tokens; 0: no penalties
 	Biases         uint32  // pairs that follow
-	Ranked         uint32  // tokens whose log-probabilities are recorded beside the chosen one's, and 1; 0: none
+	Ranked         uint32  // likeliest tokens whose log-probabilities are kept beside the chosen one's
 	_              [3]uint32
 }
 
@@ -33,6 +33,16 @@ const (
 	SamplerSize  = SamplerWords*4 + MaxBias*8 // bytes
 	SamplerFar   = float32(1<<63) * (1 << 37) // 2^100: further than two logits can be
 	SamplerLimit = float32(1<<63) * (1 << 36) // 2^99: logits are clamped to plus and minus it
+)
+
+// The ranks slot: the token at index i of the ring has entry i mod RankEntries, of
+// RankWords words: its id and its log-probability, a float32, then MaxRanked pairs of
+// the likeliest tokens' ids and log-probabilities, as many as were asked for.
+const (
+	MaxRanked   = 20
+	RankEntries = 512
+	RankWords   = 2 + 2*MaxRanked
+	RanksSize   = RankEntries * RankWords * 4 // bytes
 )
 
 // Put encodes s as the words of a sampler slot's head.

@@ -27,6 +27,7 @@ const (
 	SlotStep                    // the step block
 	SlotSampler                 // how tokens are chosen: a Sampler, then [MaxBias, 2] ids and biases
 	SlotHidden                  // the last hidden states of a chunk, [chunk, width] float32
+	SlotRanks                   // log-probabilities of the last tokens, [RankEntries] of RankWords words
 	slotKinds
 )
 
@@ -35,7 +36,7 @@ func (k SlotKind) String() string {
 	if k >= slotKinds {
 		return "invalid"
 	}
-	return [...]string{"weight", "kv", "scratch", "tokens", "logits", "stops", "step", "sampler", "hidden"}[k]
+	return [...]string{"weight", "kv", "scratch", "tokens", "logits", "stops", "step", "sampler", "hidden", "ranks"}[k]
 }
 
 // Scope says who owns a slot's memory.
@@ -90,6 +91,8 @@ const (
 
 	ProgramSample     = "sample"      // decode, with the token chosen as the sampler slot says
 	ProgramSampleHead = "sample_head" // head, likewise
+	ProgramRanked     = "ranked"      // sample, with log-probabilities left in the ranks slot
+	ProgramRankedHead = "ranked_head" // sample_head, likewise
 )
 
 // UploadOp says how a source becomes a slot's bytes.

@@ -111,7 +111,7 @@ func (v *validator) header() {
 var scopeOf = [slotKinds]Scope{
 	SlotWeight: ScopeModel, SlotKV: ScopeSession, SlotScratch: ScopeExecutor, SlotTokens: ScopeSession,
 	SlotLogits: ScopeSession, SlotStops: ScopeSession, SlotStep: ScopeSession,
-	SlotSampler: ScopeSession, SlotHidden: ScopeSession,
+	SlotSampler: ScopeSession, SlotHidden: ScopeSession, SlotRanks: ScopeSession,
 }
 
 func (v *validator) slots() {
@@ -146,6 +146,8 @@ func (v *validator) slots() {
 			want = SamplerSize
 		case SlotHidden:
 			want = uint64(h.Chunk) * uint64(h.Width) * 4
+		case SlotRanks:
+			want = RanksSize
 		case SlotLogits:
 			want = uint64(max(h.LogitsRows, 1)) * uint64(h.Vocab) * 4
 		}
@@ -161,7 +163,7 @@ func (v *validator) slots() {
 	if seen[SlotScratch] > 1 {
 		v.add(-1, "%d scratch slots, want one arena", seen[SlotScratch])
 	}
-	for _, k := range []SlotKind{SlotSampler, SlotHidden} {
+	for _, k := range []SlotKind{SlotSampler, SlotHidden, SlotRanks} {
 		if seen[k] > 1 {
 			v.add(-1, "%d slots of kind %s, want at most 1", seen[k], k)
 		}

@@ -250,6 +250,42 @@ func TestRunSampling(t *testing.T) {
 	}
 }
 
+// TestRunLogProbs prints tokens as lines and as JSON.
+func TestRunLogProbs(t *testing.T) {
+	const n = 6
+	o := succeed(t, "run", gopher, "-p", "func main() {", "-n", "6", "--logprobs", "2")
+	lines := strings.Split(strings.TrimSuffix(o.stdout, "\n"), "\n")
+	js := succeed(t, "run", gopher, "-p", "func main() {", "-n", "6", "--logprobs", "2", "--json")
+	type token struct {
+		ID      int32    `json:"id"`
+		Text    string   `json:"text"`
+		LogProb *float64 `json:"logprob"`
+	}
+	res := decode[struct {
+		IDs      []int32 `json:"ids"`
+		LogProbs []struct {
+			token
+			Top []token `json:"top"`
+		} `json:"logprobs"`
+	}](t, js.stdout)
+	if len(lines) != n || len(res.LogProbs) != n || len(res.IDs) != n {
+		t.Fatalf("%q and %d objects, want %d", lines, len(res.LogProbs), n)
+	}
+	for i, tok := range res.LogProbs {
+		if tok.ID != res.IDs[i] || len(tok.Top) != 2 || tok.LogProb == nil || *tok.Top[0].LogProb != *tok.LogProb || tok.Top[0].Text != tok.Text {
+			t.Errorf("token %d: %+v", i, tok)
+		}
+		if want := fmt.Sprintf("%.4f %6d %q", *tok.LogProb, tok.ID, tok.Text); !strings.Contains(lines[i], want) {
+			t.Errorf("line %q has no %q", lines[i], want)
+		}
+	}
+	for _, bad := range []string{"-1", "21"} {
+		if o := runCommand(t, "run", gopher, "-p", "x", "--logprobs", bad); o.status == 0 || !strings.Contains(o.stderr, "must be in 0..20") {
+			t.Errorf("--logprobs %s: %+v", bad, o)
+		}
+	}
+}
+
 func TestRunToTheEndOfTheContext(t *testing.T) {
 	o := succeed(t, "run", gopher, "-p", "func", "-n", "0", "--ctx", "16", "--json")
 	res := decode[struct{ IDs []int32 }](t, o.stdout)
@@ -259,6 +295,14 @@ func TestRunToTheEndOfTheContext(t *testing.T) {
 	full := runCommand(t, "run", gopher, "-p", "func", "-n", "100", "--ctx", "16")
 	if full.status != statusFailed || !strings.HasPrefix(full.stdout, "func") || full.stderr != "pianola: replay: the context is full: all 16 positions are taken\n" {
 		t.Errorf("%+v", full)
+	}
+	// A session of a file rolls over too.
+	file := filepath.Join(t.TempDir(), "session")
+	for _, args := range [][]string{{"-p", "func"}, {"-p", "func", "--session", file}, {"-p", "x", "--session", file}} {
+		o := succeed(t, append([]string{"run", gopher, "-n", "40", "--ctx", "16", "--rollover", "8", "--sinks", "2", "--kv", "q8_0", "--json"}, args...)...)
+		if n := len(decode[struct{ IDs []int32 }](t, o.stdout).IDs); n != 40 {
+			t.Errorf("%v: %d ids where the context rolls over", args, n)
+		}
 	}
 }
 

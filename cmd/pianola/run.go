@@ -64,6 +64,7 @@ again. It is of this model, this chip and these options only, and has the text.`
 	fs.StringSliceVar(&f.bias, "logit-bias", nil, "adds to a token's logit, `ID=VALUE`; -inf bans it")
 	fs.Uint64Var(&f.sampling.Seed, "seed", 0, "of the choices (default: another one each time)")
 	fs.StringArrayVar(&f.stop, "stop", nil, "end before this `TEXT`; may be repeated")
+	fs.IntVar(&f.sampling.LogProbs, "logprobs", 0, "print tokens with their log-probabilities and those of the N likeliest, a token a line; 0: print the text")
 	fs.StringVar(&f.session, "session", "", "go on from the session in `FILE`, if it is there, and save it")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object at the end")
 	f.model.registerChain(cmd)
@@ -92,6 +93,7 @@ func (f *runFlags) run(cmd *cobra.Command, path string) (err error) {
 	if err != nil {
 		return err
 	}
+	o.LogProbs = f.sampling.LogProbs > 0
 	m, err := openModel(cmd, path, o)
 	if err != nil {
 		return err
@@ -114,7 +116,7 @@ func (f *runFlags) run(cmd *cobra.Command, path string) (err error) {
 
 // open returns the session that there is a file of, or a new one.
 func (f *runFlags) open(m *pianola.Model) (*pianola.Session, error) {
-	o := pianola.SessionOptions{Chain: f.model.chain, ChainTime: f.model.chainTime()}
+	o := pianola.SessionOptions{Chain: f.model.chain, ChainTime: f.model.chainTime(), Rollover: f.rollover}
 	if f.session != "" {
 		s, err := m.RestoreFile(f.session, o)
 		if !errors.Is(err, os.ErrNotExist) {
@@ -140,6 +142,9 @@ func (f *runFlags) check(cmd *cobra.Command) error {
 	}
 	if err := atLeast(cmd, 0, "top-k", f.sampling.TopK); err != nil {
 		return err
+	}
+	if n := f.sampling.LogProbs; n < 0 || n > pianola.MaxLogProbs {
+		return fmt.Errorf("--logprobs %d: must be in 0..%d", n, pianola.MaxLogProbs)
 	}
 	if err := atLeast(cmd, -1, "repeat-last-n", f.sampling.RepeatLastN); err != nil {
 		return err
@@ -225,6 +230,14 @@ func (f *runFlags) generate(cmd *cobra.Command, m *pianola.Model, s *pianola.Ses
 		show = out
 	}
 	ids := []int32{}
+	var list rankedList
+	if f.sampling.LogProbs > 0 {
+		tok, err := m.Tokenizer()
+		if err != nil {
+			return err
+		}
+		list.tok = tok
+	}
 	var failed error
 	for tok, err := range s.Generate(cmd.Context(), prompt, pianola.GenerateOptions{
 		MaxTokens: f.tokens, Sampling: f.sampling, Stop: f.stop,
@@ -233,11 +246,19 @@ func (f *runFlags) generate(cmd *cobra.Command, m *pianola.Model, s *pianola.Ses
 			failed = err
 			break
 		}
-		if len(ids) == 0 && !f.json {
+		lines := list.tok != nil && !f.json
+		if len(ids) == 0 && !f.json && !lines {
 			fmt.Fprint(out, prompt) // only now, lest a prompt that fails leaves half a result
 		}
 		ids = append(ids, tok.ID)
-		if _, err := fmt.Fprint(show, tok.Text); err != nil {
+		if list.tok != nil {
+			list.add(tok)
+		}
+		text := tok.Text
+		if lines {
+			text = list.last().String() + "\n"
+		}
+		if _, err := fmt.Fprint(show, text); err != nil {
 			return err
 		}
 	}
@@ -249,9 +270,9 @@ func (f *runFlags) generate(cmd *cobra.Command, m *pianola.Model, s *pianola.Ses
 		if failed != nil {
 			return failed
 		}
-		return writeJSON(out, runResult{Prompt: prompt, Text: text.String(), IDs: ids, Figures: fig})
+		return writeJSON(out, runResult{Prompt: prompt, Text: text.String(), IDs: ids, LogProbs: list.tokens, Figures: fig})
 	}
-	if len(ids) > 0 {
+	if len(ids) > 0 && list.tok == nil {
 		fmt.Fprintln(out)
 	}
 	if failed == nil || cmd.Context().Err() != nil {
@@ -265,6 +286,8 @@ type runResult struct {
 	Text    string     `json:"text"` // without the prompt
 	IDs     []int32    `json:"ids"`
 	Figures runFigures `json:"figures"`
+
+	LogProbs []rankedToken `json:"logprobs,omitempty"`
 }
 
 // runFigures say how fast a text came.
@@ -288,7 +311,10 @@ func (f *runFlags) figures(m *pianola.Model, s *pianola.Session) runFigures {
 		Tokens: st.Tokens, DecodeTokS: rate(st.Tokens-1, st.Decode), Submissions: st.Submissions,
 	}
 	program := table.ProgramDecode
-	if !f.sampling.Greedy() {
+	switch {
+	case f.sampling.LogProbs > 0:
+		program = table.ProgramRanked
+	case !f.sampling.Greedy():
 		program = table.ProgramSample
 	}
 	if p, _, ok := m.Table().Program(program); ok {

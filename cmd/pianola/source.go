@@ -19,6 +19,7 @@ type tableSource struct {
 	noFuse    bool
 	allLogits bool
 	hidden    bool
+	logProbs  bool
 	sampler   string
 	kv        string
 	sinks     int
@@ -42,12 +43,13 @@ func (s *tableSource) register(cmd *cobra.Command, suffix string) {
 	fs.IntVar(&s.window, "kv-window"+suffix, 0, of+windowUsage)
 	fs.IntVar(&s.sinks, "kv-sinks"+suffix, 0, of+sinksUsage)
 	fs.BoolVar(&s.allLogits, "all-logits"+suffix, false, of+"add the program for the logits of every row")
+	fs.BoolVar(&s.logProbs, "logprobs"+suffix, false, of+"add the programs that leave log-probabilities")
 	fs.StringVar(&s.sampler, "sampler-order"+suffix, "", of+"stages of sampling: "+samplerOrders)
 }
 
 func (s *tableSource) options() pianola.CompileOptions {
 	return pianola.CompileOptions{
-		Chip: s.chip, Context: s.context, NoFuse: s.noFuse, AllLogits: s.allLogits, Hidden: s.hidden, Sampler: s.sampler,
+		Chip: s.chip, Context: s.context, NoFuse: s.noFuse, AllLogits: s.allLogits, Hidden: s.hidden, LogProbs: s.logProbs, Sampler: s.sampler,
 		KV: s.kv, KVSinks: s.sinks, KVWindow: s.window,
 	}
 }
@@ -68,7 +70,7 @@ func (s *tableSource) table(cmd *cobra.Command, path string) (*table.Table, erro
 			if err != nil {
 				return nil, err
 			}
-			for _, name := range []string{"chip", "ctx", "no-fuse", "all-logits", "hidden", "sampler-order", "kv", "kv-sinks", "kv-window"} {
+			for _, name := range []string{"chip", "ctx", "no-fuse", "all-logits", "hidden", "logprobs", "sampler-order", "kv", "kv-sinks", "kv-window"} {
 				if cmd.Flags().Changed(name + s.suffix) {
 					return nil, usage(cmd, "--%s%s is for models, and %s is a roll, compiled already", name, s.suffix, path)
 				}

@@ -11,6 +11,7 @@ import (
 
 // sampleFilter finds the last token that the sampler's filters keep.
 type sampleFilter struct {
+	ops     *ops
 	part    int
 	stages  [decl.SamplerStages]uint32
 	keys    []uint32 // [n]
@@ -23,7 +24,7 @@ func newSampleFilter(b *binder) (kernel, error) {
 	p := b.cmd.SampleFilterParams()
 	b.need(p.Part > 0, "the part is 0")
 	k := &sampleFilter{
-		part: int(p.Part), keys: b.u32(table.SampleFilterBindKeys), largest: b.u32(table.SampleFilterBindLargest),
+		ops: b.ops, part: int(p.Part), keys: b.u32(table.SampleFilterBindKeys), largest: b.u32(table.SampleFilterBindLargest),
 		sampler: b.u32(table.SampleFilterBindSettings), limit: b.u32(table.SampleFilterBindLimit),
 	}
 	for i := range k.stages {
@@ -36,12 +37,17 @@ func (k *sampleFilter) units(w *worker) int { return min(w.rows, 1) }
 
 func (k *sampleFilter) run(w *worker, _, _ int) {
 	set := table.SamplerOf(k.sampler)
-	f := filtering{set: &set, part: k.part, keys: k.keys, largest: k.largest, most: slices.Max(k.largest), limit: 1, id: math.MaxUint32}
+	f := filtering{ops: k.ops, set: set, part: k.part, keys: k.keys, largest: k.largest, most: slices.Max(k.largest), limit: 1, id: math.MaxUint32}
 	f.list = uint64s(w.scratch)[:0:len(k.keys)]
-	f.bins = uint64s(w.scratch)[len(k.keys):][:2*filterBins]
+	rest := uint64s(w.scratch)[len(k.keys):]
+	f.bins, f.weights = rest[:2*filterBins], uint32s(w.scratch)[2*(len(k.keys)+2*filterBins):][:len(k.keys)]
 	if set.InvTemperature != 0 && f.most != 0 {
 		f.value = table.KeyValue(f.most)
-		for _, s := range k.stages {
+		for i, s := range k.stages {
+			f.again = false
+			for _, s := range k.stages[i+1:] {
+				f.again = f.again || s == decl.StageTopK && set.TopK > 0 || s == decl.StageTopP && set.TopP > 0
+			}
 			f.stage(s)
 		}
 	}
@@ -62,7 +68,8 @@ const shortlist = 2048
 // filtering is one run of the filters. What they keep are the tokens up to
 // (limit, id) in the order key descending, id ascending.
 type filtering struct {
-	set     *table.Sampler
+	ops     *ops
+	set     table.Sampler
 	part    int
 	keys    []uint32
 	largest []uint32 // of each part
@@ -71,9 +78,11 @@ type filtering struct {
 
 	limit, id uint32
 
-	list   []uint64 // entries of all that are kept, in order, once listed
-	listed bool
-	bins   []uint64 // [filterBins] counts, [filterBins] sums of weights
+	list    []uint64 // entries of all that are kept, in order, once listed
+	listed  bool
+	again   bool     // a later stage wants a list
+	weights []uint32 // [n], of top-p, as far as it has looked
+	bins    []uint64 // [filterBins] counts, [filterBins] sums of weights
 }
 
 // An entry orders as tokens do: the complement of the key, then the id.
@@ -138,6 +147,59 @@ func (f *filtering) target(total uint64, weighted bool) uint64 {
 	return max(t, 1)
 }
 
+// atLeast returns which of the first 64 keys are at least floor.
+func atLeast(keys []uint32, floor uint32) (mask uint64) {
+	for i, key := range keys[:min(len(keys), 64)] {
+		if key >= floor {
+			mask |= 1 << i
+		}
+	}
+	return mask
+}
+
+// weigh sets the weights of the keys that are at least least and returns their sum.
+func weigh(weights, keys []uint32, least uint32, value, scale float32) (sum uint64) {
+	for i, key := range keys {
+		if key >= least {
+			weights[i] = weight(value-table.KeyValue(key), scale)
+			sum += uint64(weights[i])
+		}
+	}
+	return sum
+}
+
+// walk gives the kept tokens with keys from floor on and below ceiling, in order of
+// their ids, until it is told to stop.
+func (f *filtering) walk(floor, ceiling uint32, yield func(key uint32, id int) bool) {
+	floor = max(floor, f.limit)
+	for p, largest := range f.largest {
+		if largest < floor {
+			continue
+		}
+		last := min((p+1)*f.part, len(f.keys))
+		for first := p * f.part; first < last; first += 64 {
+			keys := f.keys[first:min(first+64, last)]
+			mask := f.ops.atLeast(keys, floor)
+			if ceiling != noCeiling && mask != 0 {
+				mask &^= f.ops.atLeast(keys, ceiling)
+			}
+			for ; mask != 0; mask &= mask - 1 {
+				i := bits.TrailingZeros64(mask)
+				if f.kept(keys[i], first+i) && !yield(keys[i], first+i) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// noCeiling is above all keys.
+const noCeiling = math.MaxUint32
+
+// nearest are how far below the largest the tokens are, in powers of 2 of their
+// weights, among which top-p is looked for first. From 32 on they weigh nothing.
+var nearest = [...]float32{3, 6, 10, 15, 33}
+
 // prefix keeps the first tokens that reach the target, weighted for top-p and
 // counted for top-k.
 func (f *filtering) prefix(weighted bool) {
@@ -149,84 +211,113 @@ func (f *filtering) prefix(weighted bool) {
 		f.cut(f.list, 0, f.target(total, weighted), weighted)
 		return
 	}
-	floor := f.limit
-	if !weighted {
-		if reached := f.reached(int(f.set.TopK)); reached > 0 {
-			floor = max(floor, reached)
-			if f.gather(floor, 0, filterBins, shortlist) {
-				f.listed = true
-				f.cut(f.list, 0, f.target(0, false), false)
-				return
-			}
-		}
-	}
-	clear(f.bins)
-	counts, weights := f.bins[:filterBins], f.bins[filterBins:]
-	for p, largest := range f.largest {
-		if largest < floor {
-			continue
-		}
-		first := p * f.part
-		for i, key := range f.keys[first:min(first+f.part, len(f.keys))] {
-			if key < floor || !f.kept(key, first+i) {
-				continue
-			}
-			b := f.bin(key)
-			counts[b]++
-			if weighted {
-				weights[b] += f.weight(key)
-			}
-		}
-	}
-	sums := counts
 	if weighted {
-		sums = weights
+		f.weigh()
+		return
 	}
+	floor := f.limit
+	if reached := f.reached(int(f.set.TopK)); reached > 0 {
+		floor = max(floor, reached)
+		if f.gather(floor, 0, filterBins-1, shortlist) {
+			f.listed = true
+			f.cut(f.list, 0, f.target(0, false), false)
+			return
+		}
+	}
+	counts := f.bins[:filterBins]
+	clear(counts)
 	total := uint64(0)
-	for _, s := range sums {
-		total += s
+	f.walk(floor, noCeiling, func(key uint32, _ int) bool {
+		counts[f.bin(key)]++
+		total++
+		return true
+	})
+	if target := f.target(total, false); total >= target { // else it keeps them all
+		f.end(floor, counts, counts, target, false)
 	}
-	target := f.target(total, weighted)
-	if total < target {
-		return // it keeps them all
+}
+
+// weigh is prefix for top-p. All tokens count for the sum, and only those near the
+// largest, as far as the target is, go to the histogram.
+func (f *filtering) weigh() {
+	total := uint64(0)
+	for p, largest := range f.largest {
+		if largest >= f.limit {
+			first, last := p*f.part, min((p+1)*f.part, len(f.keys))
+			total += f.ops.weigh(f.weights[first:last], f.keys[first:last], f.limit, f.value, f.set.TopPScale)
+		}
 	}
+	if f.id != math.MaxUint32 { // of tokens with the key of the limit, those with larger ids are not kept
+		for id, key := range f.keys {
+			if key == f.limit && uint32(id) > f.id {
+				total -= f.weight(key)
+			}
+		}
+	}
+	target := f.target(total, true)
+	counts, sums := f.bins[:filterBins], f.bins[filterBins:]
+	clear(f.bins)
+	sum, ceiling := uint64(0), uint32(noCeiling)
+	for _, far := range nearest {
+		floor := table.OrderKey(f.value - far/f.set.TopPScale)
+		f.walk(floor, ceiling, func(key uint32, id int) bool {
+			b, w := f.bin(key), uint64(f.weights[id])
+			counts[b]++
+			sums[b] += w
+			sum += w
+			return true
+		})
+		if ceiling = floor; sum >= target {
+			break
+		}
+	}
+	f.end(f.limit, counts, sums, target, true)
+}
+
+// end is cut for tokens that are in a histogram, of counts and of sums of what cut adds
+// up, the last of which reach the target.
+func (f *filtering) end(floor uint32, counts, sums []uint64, target uint64, weighted bool) {
 	before, number, at := uint64(0), uint64(0), 0
-	for before+sums[at] < target {
+	for at < filterBins-1 && before+sums[at] < target {
 		before += sums[at]
 		number += counts[at]
 		at++
 	}
-	// All up to the bin where the target is, or its own alone if they are many.
+	// All up to the bin where the target is if a later stage wants them and they are not
+	// many, or its own alone.
 	from := at
-	if number += counts[at]; number <= shortlist {
+	if f.listed = f.again && number+counts[at] <= shortlist; f.listed {
 		from, before = 0, 0
 	}
 	f.gather(floor, from, at, len(f.keys))
-	f.listed = number <= shortlist
 	f.cut(f.list, before, target, weighted)
+	if !f.listed {
+		f.list = f.list[:0]
+	}
 }
 
 // gather lists the kept tokens of bins from to at, of keys from floor on, in
 // order. It reports whether they are at most most; otherwise the list is of no use.
 func (f *filtering) gather(floor uint32, from, at, most int) bool {
 	f.list = f.list[:0]
-	for p, largest := range f.largest {
-		if largest < floor || largest == 0 || f.bin(largest) > at {
-			continue
+	fits, ceiling := true, uint32(noCeiling)
+	if at < filterBins-1 { // what is in later bins is below this
+		floor = max(floor, table.OrderKey(f.value-float32(at+2)/filterPerOne))
+	}
+	if from > 0 { // and in earlier ones what is not
+		ceiling = table.OrderKey(f.value - float32(from-1)/filterPerOne)
+	}
+	f.walk(floor, ceiling, func(key uint32, id int) bool {
+		if b := f.bin(key); b < from || b > at {
+			return true
 		}
-		first := p * f.part
-		for i, key := range f.keys[first:min(first+f.part, len(f.keys))] {
-			if key < floor || !f.kept(key, first+i) {
-				continue
-			}
-			if b := f.bin(key); b < from || b > at {
-				continue
-			}
-			if len(f.list) == most {
-				return false
-			}
-			f.list = append(f.list, entry(key, first+i))
+		if fits = len(f.list) < most; fits {
+			f.list = append(f.list, entry(key, id))
 		}
+		return fits
+	})
+	if !fits {
+		return false
 	}
 	slices.Sort(f.list)
 	return true

@@ -63,6 +63,8 @@ var constructors = [...]func(b *binder) (kernel, error){
 	table.KernelSampleAdjust: newSampleAdjust,
 	table.KernelSampleFilter: newSampleFilter,
 	table.KernelSampleDraw:   newSampleDraw,
+	table.KernelRankPart:     newRankPart,
+	table.KernelRank:         newRank,
 }
 
 // binder gives a constructor the memory of one command's bindings. The first

@@ -62,6 +62,18 @@ type ops struct {
 	// f16ToF32 and f32ToF16 convert len(dst), or len(src), elements.
 	f16ToF32 func(dst []float32, src []byte)
 	f32ToF16 func(dst []byte, src []float32)
+
+	// orderKeys sets keys to table.OrderKey of logits, which are as many, and
+	// returns the largest.
+	orderKeys func(keys []uint32, logits []float32) (most uint32)
+	// atLeast returns which of the first 64 keys are at least floor, the first as the
+	// lowest bit.
+	atLeast func(keys []uint32, floor uint32) uint64
+	// weigh returns the sum of weight(value - logit, scale) over the keys that are at
+	// least least, which is at least 1, and sets their weights.
+	weigh func(weights, keys []uint32, least uint32, value, scale float32) uint64
+	// draw enters the kept tokens of keys, the first of which has id first.
+	draw func(c race, keys []uint32, first int, o draws) race
 }
 
 // portable returns the loops in Go, which run anywhere and are the reference.
@@ -87,6 +99,10 @@ func portable() *ops {
 		addScaledQ8:  addScaledQ8,
 		f16ToF32:     f16ToF32,
 		f32ToF16:     f32ToF16,
+		orderKeys:    orderKeys,
+		atLeast:      atLeast,
+		weigh:        weigh,
+		draw:         drawPortable,
 	}
 	for t, expand := range map[dtype.Type]expandFunc{
 		dtype.Q4_1: expandQ4_1, dtype.Q5_0: expandQ5_0, dtype.Q5_1: expandQ5_1,

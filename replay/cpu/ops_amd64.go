@@ -28,6 +28,7 @@ func fastest() *ops {
 		o.features = append(o.features, "avx512", "vnni")
 		maps.Copy(o.tiled, tiledAVX512())
 		floatAVX512(o)
+		o.weigh, o.draw = weigh512, draw512
 		kvAVX512(o)
 	}
 	return o
@@ -56,6 +57,7 @@ func avx2() *ops {
 	o.largest = largestVector
 	o.siluMul = siluMulVector
 	o.expSub = expSubVector
+	o.orderKeys, o.atLeast, o.weigh, o.draw = orderKeysVector, atLeastVector, weighVector, drawVector
 	return o
 }
 

@@ -9,6 +9,7 @@ import (
 
 // sampleAdjust makes keys of logits, with bias and penalties.
 type sampleAdjust struct {
+	ops           *ops
 	part, maxBias int
 	logits        []float32 // [n]
 	tokens        []uint32  // [ring]
@@ -21,7 +22,7 @@ func newSampleAdjust(b *binder) (kernel, error) {
 	p := b.cmd.SampleAdjustParams()
 	b.need(p.Part > 0 && p.Ring > 0, "the part or the ring is 0")
 	return &sampleAdjust{
-		part: int(p.Part), maxBias: int(p.MaxBias), logits: b.f32(table.SampleAdjustBindLogits), tokens: b.u32(table.SampleAdjustBindTokens),
+		ops: b.ops, part: int(p.Part), maxBias: int(p.MaxBias), logits: b.f32(table.SampleAdjustBindLogits), tokens: b.u32(table.SampleAdjustBindTokens),
 		sampler: b.u32(table.SampleAdjustBindSettings), keys: b.u32(table.SampleAdjustBindKeys), largest: b.u32(table.SampleAdjustBindLargest),
 	}, b.err
 }
@@ -35,22 +36,43 @@ func (k *sampleAdjust) run(w *worker, lo, hi int) {
 	biases := k.sampler[table.SamplerWords:]
 	biases = biases[:2*min(int(set.Biases), k.maxBias)]
 	first, last := lo*k.part, min(hi*k.part, len(k.logits))
-	k.adjust(uint32s(w.scratch), &set, window, biases, first, last)
 	for i := lo; i < hi; i++ {
-		k.largest[i] = slices.Max(k.keys[i*k.part : min((i+1)*k.part, last)])
+		from, to := i*k.part, min((i+1)*k.part, last)
+		k.largest[i] = k.ops.orderKeys(k.keys[from:to], k.logits[from:to])
+	}
+	if len(biases) > 0 || len(window) > 0 {
+		k.adjust(uint32s(w.scratch), &set, window, biases, first, last)
 	}
 }
 
-// adjust makes the keys of tokens first to last-1. counts has room for as many.
-func (k *sampleAdjust) adjust(counts []uint32, set *table.Sampler, window, biases []uint32, first, last int) {
-	logits, keys := k.logits[first:last], k.keys[first:last]
+// orderKeys sets keys to table.OrderKey of logits and returns the largest.
+func orderKeys(keys []uint32, logits []float32) (most uint32) {
+	keys = keys[:len(logits)]
 	for i, v := range logits {
 		keys[i] = table.OrderKey(v)
+		most = max(most, keys[i])
 	}
+	return most
+}
+
+// adjust changes the keys of tokens first to last-1, and the largest of parts.
+// counts has room for as many.
+func (k *sampleAdjust) adjust(counts []uint32, set *table.Sampler, window, biases []uint32, first, last int) {
+	keys := k.keys[first:last]
 	n := uint32(last - first)
+	change := func(id uint32, v float32) {
+		old, part := keys[id], (first+int(id))/k.part
+		keys[id] = table.OrderKey(v)
+		switch {
+		case keys[id] >= k.largest[part]:
+			k.largest[part] = keys[id]
+		case old == k.largest[part]: // it may have been the only one
+			k.largest[part] = slices.Max(k.keys[part*k.part : min((part+1)*k.part, last)])
+		}
+	}
 	for i := 0; i+1 < len(biases); i += 2 {
 		if id := biases[i] - uint32(first); id < n && keys[id] != 0 {
-			keys[id] = table.OrderKey(table.KeyValue(keys[id]) + math.Float32frombits(biases[i+1]))
+			change(id, table.KeyValue(keys[id])+math.Float32frombits(biases[i+1]))
 		}
 	}
 	for _, t := range window {
@@ -69,7 +91,7 @@ func (k *sampleAdjust) adjust(counts []uint32, set *table.Sampler, window, biase
 			continue
 		}
 		if keys[id] != 0 {
-			keys[id] = table.OrderKey(penalised(table.KeyValue(keys[id]), counts[id], set))
+			change(id, penalised(table.KeyValue(keys[id]), counts[id], set))
 		}
 		counts[id] = 0 // it is done
 	}
@@ -86,6 +108,7 @@ func penalised(v float32, count uint32, set *table.Sampler) float32 {
 
 // sampleDraw draws a token of each part.
 type sampleDraw struct {
+	ops     *ops
 	part    int
 	keys    []uint32 // [n]
 	limit   []uint32 // key, id, largest key
@@ -97,7 +120,7 @@ func newSampleDraw(b *binder) (kernel, error) {
 	p := b.cmd.SampleDrawParams()
 	b.need(p.Part > 0, "the part is 0")
 	return &sampleDraw{
-		part: int(p.Part), keys: b.u32(table.SampleDrawBindKeys), limit: b.u32(table.SampleDrawBindLimit),
+		ops: b.ops, part: int(p.Part), keys: b.u32(table.SampleDrawBindKeys), limit: b.u32(table.SampleDrawBindLimit),
 		sampler: b.u32(table.SampleDrawBindSettings), out: b.u32(table.SampleDrawBindOut),
 	}, b.err
 }
@@ -153,27 +176,44 @@ func (c *race) enter(key, id uint32, r uint64) {
 
 // draw returns the bits of the largest score of a part and its id.
 func (k *sampleDraw) draw(set *table.Sampler, first, last int, token uint32) (score, id uint32) {
-	limit, limitID := k.limit[0], k.limit[1]
 	c := race{largest: table.KeyValue(k.limit[2]), factor: set.InvTemperature, id: uint32(first)}
+	c = k.ops.draw(c, k.keys[first:last], first, draws{seed: set.Seed, token: token, limit: k.limit[0], limitID: k.limit[1]})
+	if !c.found {
+		return math.Float32bits(float32(math.NaN())), c.id
+	}
+	return math.Float32bits(c.best), c.id
+}
+
+// draws says which tokens are drawn from, and with what numbers.
+type draws struct {
+	seed           uint64
+	token          uint32 // index of the new one
+	limit, limitID uint32 // the last that is kept
+}
+
+// keeps reports whether filters have kept a token.
+func (o *draws) keeps(key, id uint32) bool {
+	return (key > o.limit || key == o.limit && id <= o.limitID) && key != 0
+}
+
+// drawPortable enters tokens in pairs.
+func drawPortable(c race, keys []uint32, first int, o draws) race {
 	var waiting, waitingID uint32 // a token that waits for another
-	for i, key := range k.keys[first:last] {
+	for i, key := range keys {
 		at := uint32(first + i)
 		switch {
-		case key < limit || key == limit && at > limitID || key == 0:
+		case !o.keeps(key, at):
 		case waiting == 0:
 			waiting, waitingID = key, at
 		default:
-			r, s := philoxPair(set.Seed, waitingID, at, token)
+			r, s := philoxPair(o.seed, waitingID, at, o.token)
 			c.enter(waiting, waitingID, r)
 			c.enter(key, at, s)
 			waiting = 0
 		}
 	}
 	if waiting != 0 {
-		c.enter(waiting, waitingID, philox(set.Seed, waitingID, token))
+		c.enter(waiting, waitingID, philox(o.seed, waitingID, o.token))
 	}
-	if !c.found {
-		return math.Float32bits(float32(math.NaN())), c.id
-	}
-	return math.Float32bits(c.best), c.id
+	return c
 }

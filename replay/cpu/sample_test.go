@@ -84,6 +84,7 @@ func TestWeight(t *testing.T) {
 
 // sampling runs the sampler's commands one after another.
 type sampling struct {
+	ops                  *ops
 	adjust, filter, draw *solo
 	n                    int
 }
@@ -91,9 +92,10 @@ type sampling struct {
 func newSampling(tb testing.TB, n, part, ring, place int, stages ...uint32) *sampling {
 	at := second(place, 0, 1)
 	return &sampling{
+		ops:    fastest(),
 		adjust: newSolo(tb, table.KernelSampleAdjust, nil, table.SampleAdjustParams{N: uint32(n), Part: uint32(part), Ring: uint32(ring), MaxBias: 16}, at),
 		filter: newSolo(tb, table.KernelSampleFilter, stages, table.SampleFilterParams{N: uint32(n), Part: uint32(part)}, at),
-		draw:   newSolo(tb, table.KernelSampleDraw, nil, table.SampleDrawParams{N: uint32(n), Part: uint32(part)}, at),
+		draw:   newSolo(tb, table.KernelSampleDraw, nil, table.SampleDrawParams{N: uint32(n), Part: uint32(8 * part)}, at),
 		n:      n,
 	}
 }
@@ -105,7 +107,7 @@ func (s *sampling) run(set table.Sampler, parts int) int {
 	for _, k := range []*solo{s.adjust, s.filter, s.draw} {
 		copy(k.bytes("settings"), head[:])
 	}
-	s.adjust.run(portable(), parts)
+	s.adjust.run(s.ops, parts)
 	s.filterAndDraw(set, parts)
 	return int(largestPart(uint32s(s.draw.bytes("out"))))
 }
@@ -113,10 +115,10 @@ func (s *sampling) run(set table.Sampler, parts int) int {
 func (s *sampling) filterAndDraw(set table.Sampler, parts int) {
 	copy(s.filter.bytes("keys"), s.adjust.bytes("keys"))
 	copy(s.filter.bytes("largest"), s.adjust.bytes("largest"))
-	s.filter.run(portable(), parts)
+	s.filter.run(s.ops, parts)
 	copy(s.draw.bytes("keys"), s.adjust.bytes("keys"))
 	copy(s.draw.bytes("limit"), s.filter.bytes("limit"))
-	s.draw.run(portable(), parts)
+	s.draw.run(s.ops, parts)
 }
 
 // off is a sampler that leaves everything as it is.

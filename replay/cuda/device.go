@@ -128,6 +128,9 @@ type mode interface {
 	// prepare makes what a session needs of its launches as they are. What it
 	// allocates is the session's made.
 	prepare(d *Device, s *session) error
+	// ready does that for a program, unless it is done: prepare does it for those that
+	// every session runs (early), and a submission for the others.
+	ready(d *Device, s *session, program int) error
 	// run gives a run to the executor's stream, as far as the job is not
 	// cancelled. first says that the step block holds the run's step.
 	run(e *executor, j *job, r *table.Run, first bool) error

@@ -136,6 +136,11 @@ func (e *executor) submission(j *job) (res table.Result, err error) {
 
 // give gives a submission to the stream.
 func (e *executor) give(j *job) error {
+	for i := range j.Submission.Runs { // before the time is taken
+		if err := e.d.mode.ready(e.d, j.Session, int(j.Submission.Runs[i].Program)); err != nil {
+			return e.runError(j, i, err)
+		}
+	}
 	if err := e.begins(j); err != nil {
 		return e.runError(j, 0, err)
 	}
@@ -301,10 +306,11 @@ func (e *executor) sendSeconds(program uint32, step *table.Step) error {
 // encode is the mode in which the host walks the table for each token.
 type encode struct{}
 
-func (encode) name() string                    { return "encode" }
-func (encode) overlaps() bool                  { return false }
-func (encode) load(*loader) error              { return nil }
-func (encode) prepare(*Device, *session) error { return nil }
+func (encode) name() string                       { return "encode" }
+func (encode) overlaps() bool                     { return false }
+func (encode) load(*loader) error                 { return nil }
+func (encode) prepare(*Device, *session) error    { return nil }
+func (encode) ready(*Device, *session, int) error { return nil }
 func (encode) run(e *executor, j *job, r *table.Run, _ bool) error {
 	step := r.Step
 	for range r.Count {

@@ -103,3 +103,58 @@ func grow(t *testing.T, m model) {
 		}
 	}
 }
+
+// TestFirstUse: what modes make of a program that few sessions run is made by the first
+// submission that runs it, once, and again where the caches have moved. One that
+// cannot be made leaves the session as it was.
+func TestFirstUse(t *testing.T) {
+	m := tiny(t, "llama")
+	_, sample, ok := m.t.Program(table.ProgramSample)
+	if !ok {
+		t.Fatal("the table does not sample")
+	}
+	for mode, objects := range map[string]int{"record": len(graphTokens()), "resident": 0, "encode": 0} {
+		drv := fake.New(t)
+		d := load(t, drv, mode, m)
+		id := begun(t, d)
+		at := 0
+		run := func(program int) error {
+			sub := decode(d, id, at, 9)
+			sub.Runs[0].Program = uint32(program)
+			_, err := submit(d, sub)
+			if err == nil {
+				at += 9
+			}
+			return err
+		}
+		if err := run(0); err != nil {
+			t.Fatal(err)
+		}
+		before := drv.Live()
+		if mode != "encode" {
+			drv.FailAt(2, 2)
+			if err := run(sample); err == nil {
+				t.Errorf("%s: no error where it cannot be made", mode)
+			}
+			if err := run(0); err != nil {
+				t.Fatalf("%s: after that: %v", mode, err)
+			}
+		}
+		for _, positions := range []int{1, 300} {
+			if err := d.Reserve(id, positions); err != nil {
+				t.Fatal(err)
+			}
+			if got := drv.Live() - before; got != 0 {
+				t.Errorf("%s: %d objects more when there is room for %d", mode, got, positions)
+			}
+			for range 2 {
+				if err := run(sample); err != nil {
+					t.Fatal(err)
+				}
+				if got := drv.Live() - before; got != objects {
+					t.Errorf("%s: %d objects for the program, want %d", mode, got, objects)
+				}
+			}
+		}
+	}
+}

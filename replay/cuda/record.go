@@ -31,19 +31,44 @@ type graph struct {
 // overlaps reports whether kernels wait for the one ahead themselves.
 func (record) overlaps() bool { return true }
 
-// prepare records the session's graphs.
-func (record) prepare(d *Device, s *session) error {
+// prepare records the graphs that every session needs.
+func (m record) prepare(d *Device, s *session) error {
 	s.graphs = make([][]graph, len(d.table.Programs))
 	for i := range s.graphs {
-		if err := d.record(s, i); err != nil {
-			return fmt.Errorf("cuda: graphs of program %s: %w", d.table.Programs[i].Name, err)
+		if !d.early(i) {
+			continue
 		}
+		if err := m.ready(d, s, i); err != nil {
+			return fmt.Errorf("cuda: %w", err)
+		}
+	}
+	return nil
+}
+
+// early reports whether a program is made ready when a session has got its caches.
+// Those that sample, give log-probabilities or the logits of all rows are made ready
+// when a session first asks for them: most never do.
+func (d *Device) early(program int) bool {
+	switch d.table.Programs[program].Name {
+	case table.ProgramDecode, table.ProgramPrefill, table.ProgramHead:
+		return true
+	}
+	return false
+}
+
+func (record) ready(d *Device, s *session, program int) error {
+	if s.graphs[program] != nil {
+		return nil
+	}
+	if err := d.record(s, program); err != nil {
+		return fmt.Errorf("graphs of program %s: %w", d.table.Programs[program].Name, err)
 	}
 	return nil
 }
 
 // record makes the graphs of a program, one of a token if it has several rows.
 func (d *Device) record(s *session, program int) error {
+	var graphs []graph
 	for _, tokens := range d.graphTokens {
 		if tokens > 1 && d.table.Programs[program].MaxRows > 1 {
 			continue
@@ -52,8 +77,9 @@ func (d *Device) record(s *session, program int) error {
 		if err != nil {
 			return err
 		}
-		s.graphs[program] = append(s.graphs[program], graph{tokens, exec})
+		graphs = append(graphs, graph{tokens, exec})
 	}
+	s.graphs[program] = graphs
 	return nil
 }
 

@@ -140,48 +140,74 @@ func (l *loader) interpreter(p *table.Program) (*interpreter, error) {
 type walk struct {
 	args    arguments
 	launch  driver.Cooperative
+	base    driver.Ptr
+	filled  bool
 	counter driver.Ptr
 	trace   driver.Ptr // a count of cycles for each record
 }
 
-// prepare makes the command arrays, and graphs for the other programs.
-func (resident) prepare(d *Device, s *session) error {
+// prepare makes room for all command arrays and fills in those that every session
+// needs, and makes graphs for the other programs.
+func (m resident) prepare(d *Device, s *session) error {
 	s.walks = make([]*walk, len(d.table.Programs))
 	s.graphs = make([][]graph, len(d.table.Programs))
 	for i := range d.table.Programs {
-		var err error
-		if d.interpreters[i] == nil {
-			err = d.record(s, i)
-		} else {
-			s.walks[i], err = d.walk(s, i)
+		if d.interpreters[i] != nil {
+			_, _, size := d.walkPlaces(i)
+			base, err := s.made.memory(size)
+			if err != nil {
+				return fmt.Errorf("cuda: program %s: %w", d.table.Programs[i].Name, err)
+			}
+			s.arrays += size
+			s.walks[i] = &walk{base: base}
 		}
-		if err != nil {
-			return fmt.Errorf("cuda: program %s: %w", d.table.Programs[i].Name, err)
+		if !d.early(i) {
+			continue
+		}
+		if err := m.ready(d, s, i); err != nil {
+			return fmt.Errorf("cuda: %w", err)
 		}
 	}
 	return nil
 }
 
-func (d *Device) walk(s *session, program int) (*walk, error) {
+func (m resident) ready(d *Device, s *session, program int) error {
+	w := s.walks[program]
+	switch {
+	case w == nil:
+		return m.record.ready(d, s, program)
+	case w.filled:
+		return nil
+	}
+	if err := d.walk(s, program, w); err != nil {
+		return fmt.Errorf("program %s: %w", d.table.Programs[program].Name, err)
+	}
+	return nil
+}
+
+// walkPlaces returns where the counter and the trace are in a program's command array,
+// behind the records, and its size.
+func (d *Device) walkPlaces(program int) (counter, trace driver.Ptr, size uint64) {
+	n := uint64(len(d.table.ProgramCmds(&d.table.Programs[program]))) + 1 // with patch
+	counter = driver.Ptr(ptx.RecordBytes * n)
+	trace = counter + align
+	return counter, trace, uint64(trace) + 8*n
+}
+
+// walk fills in a command array.
+func (d *Device) walk(s *session, program int, w *walk) error {
 	p, in := &d.table.Programs[program], d.interpreters[program]
 	n := len(d.table.ProgramCmds(p))
 	records, err := d.records(s, program)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	// The counter and the trace are behind the records.
-	counter := driver.Ptr(len(records))
-	trace := counter + align
-	size := uint64(trace) + uint64(8*(n+1))
-	base, err := s.made.memory(size)
-	if err != nil {
-		return nil, err
+	if err := d.send(w.base, records); err != nil {
+		return err
 	}
-	if err := d.send(base, records); err != nil {
-		return nil, err
-	}
-	w := &walk{counter: base + counter, trace: base + trace}
-	w.args.bindings[0] = base
+	counter, trace, _ := d.walkPlaces(program)
+	w.counter, w.trace = w.base+counter, w.base+trace
+	w.args.bindings[0] = w.base
 	w.args.bindings[1] = d.seconds + driver.Ptr(decl.SecondBytes*p.First)
 	w.args.bindings[2] = w.counter
 	w.args.step = s.step
@@ -192,8 +218,8 @@ func (d *Device) walk(s *session, program int) (*walk, error) {
 		offsets[i] = ptx.ParamOffset(i)
 	}
 	w.launch.Init(in.f, in.grid, in.block, in.shared, d.exec.stream, w.args.bytes(), offsets)
-	s.arrays += size
-	return w, nil
+	w.filled = true
+	return nil
 }
 
 // records returns the command array of a program, patch first.

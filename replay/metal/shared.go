@@ -80,7 +80,10 @@ func (d *Device) Span(id table.SessionID, slot uint32) (at Span, err error) {
 		if p.buffer == 0 {
 			return fmt.Errorf("metal: slot %s has no bytes", d.table.Slots[slot].Name)
 		}
-		at = Span{Buffer: p.buffer.Pointer(), Offset: p.offset, Size: uint64(len(p.mem))}
+		at = Span{Buffer: p.buffer.Pointer(), Offset: p.offset, Size: d.table.Slots[slot].Size}
+		if d.caches.Has(int(slot)) {
+			at.Size = uint64(len(p.mem))
+		}
 		return nil
 	})
 	return at, err

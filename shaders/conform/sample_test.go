@@ -119,6 +119,57 @@ var sampleSubjects = []subject{
 			},
 		}, nil
 	}},
+	{table.KernelRankPart, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, part := pick(r, 1, 5, 31, 1000, 4099, 20_000), pick(r, 4, 64, 1000, 2048)
+		return command{
+			params: table.RankPartParams{N: uint32(n), Part: uint32(part)}, second: pianolaSecond{rows: 1},
+			input: map[string][]byte{"logits": f32(choiceLogits(r, n)), "settings": headOf(rankedOf(r))},
+		}, nil
+	}},
+	{table.KernelRank, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, part, pairs := pick(r, 1, 5, 31, 1000, 4099, 20_000), pick(r, 4, 64, 1000, 2048), pick(r, 1, 7, 300)
+		logits := choiceLogits(r, n)
+		var drawn []uint32
+		for range pairs {
+			drawn = append(drawn, math.Float32bits(pick(r, float32(r.NormFloat64()), 1, float32(math.NaN()))), r.Uint32N(uint32(n)))
+		}
+		return command{
+			params: table.RankParams{N: uint32(n), Part: uint32(part), Pairs: uint32(pairs), Entries: 5},
+			second: pianolaSecond{index: r.Uint32N(contextRows), rows: 1},
+			input: map[string][]byte{
+				"logits": f32(logits), "parts": u32(rankedParts(r, logits, part)...), "drawn": u32(drawn...), "settings": headOf(rankedOf(r)),
+			},
+		}, nil
+	}},
+}
+
+// rankedOf returns settings that ask for log-probabilities.
+func rankedOf(r *rand.Rand) table.Sampler {
+	return table.Sampler{Ranked: pick(r, uint32(0), 1, 2, 5, table.MaxRanked, math.MaxUint32)}
+}
+
+// rankedParts returns what rank_part leaves, with any sums.
+func rankedParts(r *rand.Rand, logits []float32, part int) []uint32 {
+	var out []uint32
+	for first := 0; first < len(logits); first += part {
+		entries := make([]uint64, 0, part)
+		for i, v := range logits[first:min(first+part, len(logits))] {
+			if key := table.OrderKey(v); key != 0 {
+				entries = append(entries, uint64(^key)<<32|uint64(first+i))
+			}
+		}
+		slices.Sort(entries)
+		e := make([]uint32, table.RankWords)
+		for i, v := range entries[:min(len(entries), table.MaxRanked)] {
+			e[2+2*i], e[3+2*i] = ^uint32(v>>32), uint32(v)
+		}
+		if len(entries) > 0 {
+			sum := 1<<39 + r.Uint64N(uint64(len(entries))<<39-1<<39+1)
+			e[0], e[1] = uint32(sum), uint32(sum>>32)
+		}
+		out = append(out, e...)
+	}
+	return out
 }
 
 // TestSampler compares the sampler's commands with the CPU's.

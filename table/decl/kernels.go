@@ -584,7 +584,7 @@ var Kernels = []Kernel{
 		},
 		Second: []Second{secondRows},
 		Specs:  []Constant{constStage1, constStage2, constStage3, constStage4},
-		Worker: "n*8+2048*16", // a list of candidates and a histogram
+		Worker: "n*8+2048*16+n*4", // a list of candidates, a histogram and weights
 		TGMem:  "25600",
 	},
 	{
@@ -601,6 +601,44 @@ var Kernels = []Kernel{
 		Params: []Field{
 			{"n", U32, "vocabulary"},
 			{"part", U32, "keys of a part"},
+		},
+		Second: []Second{secondLast, secondRows},
+		TGMem:  "div(threads,32)*8",
+	},
+	{
+		Name:    "rank_part",
+		Doc:     "out[p] = the likeliest tokens of part p, of the model's logits, as many as settings.ranked and at least 1, and the sum of 2^39 e^(logit - the part's largest) as a whole number, what is below 1 left out. Key 0 has no token.",
+		Grid:    [3]string{"div(n,part)", "1", "1"},
+		Require: []string{"1 <= n", "1 <= part", "part <= 2048", "rows <= 1"},
+		Bindings: []Binding{
+			{Name: "logits", Role: Read, Extent: "n*4", Doc: "[n] float32"},
+			{Name: "settings", Role: Read, Extent: "64", Doc: "table.Sampler"},
+			{Name: "out", Role: Write, Extent: "div(n,part)*168", Doc: "[parts] of 42 uint32: the sum, low and high; [20, 2]: table.OrderKey, id, the largest first"},
+		},
+		Params: []Field{
+			{"n", U32, "vocabulary"},
+			{"part", U32, "logits of a part"},
+		},
+		Second: []Second{secondRows},
+		TGMem:  "div(threads,32)*8",
+	},
+	{
+		Name:    "rank",
+		Doc:     "ranks[(token + 1) mod entries] = the token that argmax will choose of drawn, and the likeliest tokens, each with ln of its softmax of the model's logits.",
+		Grid:    [3]string{"1", "1", "1"},
+		Require: []string{"1 <= n", "1 <= part", "part <= 2048", "1 <= pairs", "1 <= entries", "rows <= 1"},
+		Bindings: []Binding{
+			{Name: "logits", Role: Read, Extent: "n*4", Doc: "[n] float32"},
+			{Name: "parts", Role: Read, Extent: "div(n,part)*168", Doc: "[parts] of 42 uint32, of rank_part"},
+			{Name: "drawn", Role: Read, Extent: "pairs*8", Doc: "[pairs, 2]: a float32 and its index, a uint32"},
+			{Name: "settings", Role: Read, Extent: "64", Doc: "table.Sampler"},
+			{Name: "ranks", Role: ReadWrite, Extent: "entries*168", Doc: "[entries] of 42 uint32: id, float32; [20, 2]: id, float32, the likeliest first; 0 where there is no token"},
+		},
+		Params: []Field{
+			{"n", U32, "vocabulary"},
+			{"part", U32, "logits of a part of parts"},
+			{"pairs", U32, "of drawn"},
+			{"entries", U32, "of ranks"},
 		},
 		Second: []Second{secondLast, secondRows},
 		TGMem:  "div(threads,32)*8",

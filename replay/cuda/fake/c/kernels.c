@@ -425,9 +425,11 @@ static void patch(const launch *l) {
 static void sample_adjust(const launch *l) { (void)l; }
 static void sample_filter(const launch *l) { (void)l; }
 static void sample_draw(const launch *l) { (void)l; }
+static void rank_part(const launch *l) { (void)l; }
+static void rank(const launch *l) { (void)l; }
 
 // Every kernel looks at the stop flag first.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(sample_adjust) X(sample_filter) X(sample_draw) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
 #define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)
 

@@ -1,0 +1,169 @@
+package cpu
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// rankPart ranks the tokens of each part.
+type rankPart struct {
+	part    int
+	logits  []float32 // [n]
+	sampler []uint32
+	out     []uint32 // [parts, table.RankWords]
+}
+
+func newRankPart(b *binder) (kernel, error) {
+	p := b.cmd.RankPartParams()
+	b.need(p.Part > 0, "the part is 0")
+	return &rankPart{
+		part: int(p.Part), logits: b.f32(table.RankPartBindLogits), sampler: b.u32(table.RankPartBindSettings), out: b.u32(table.RankPartBindOut),
+	}, b.err
+}
+
+func (k *rankPart) units(w *worker) int { return min(w.rows, 1) * len(k.out) / table.RankWords }
+
+func (k *rankPart) run(_ *worker, lo, hi int) {
+	n := rankedTokens(k.sampler)
+	for i := lo; i < hi; i++ {
+		first := i * k.part
+		logits := k.logits[first:min(first+k.part, len(k.logits))]
+		out := k.out[i*table.RankWords:][:table.RankWords]
+		clear(out)
+		top := ranking{pairs: out[2:][:2*n]}
+		for j, v := range logits {
+			if key := table.OrderKey(v); key > top.least {
+				top.add(key, uint32(first+j))
+			}
+		}
+		most := top.pairs[0]
+		if most == 0 {
+			continue
+		}
+		largest, sum := table.KeyValue(most), uint64(0)
+		for _, v := range logits {
+			if key := table.OrderKey(v); key != 0 {
+				mantissa, exponent := share(largest - table.KeyValue(key))
+				sum += uint64(mantissa) << 8 >> exponent
+			}
+		}
+		out[0], out[1] = uint32(sum), uint32(sum>>32)
+	}
+}
+
+// rankedTokens returns how many likeliest tokens are asked for, 1 at least.
+func rankedTokens(sampler []uint32) int {
+	return int(max(1, min(table.SamplerOf(sampler).Ranked, table.MaxRanked)))
+}
+
+// ranking is the tokens with the largest keys, in order, first of equals first.
+type ranking struct {
+	pairs []uint32 // [n, 2]: key, id; key 0 where there is none
+	n     int      // how many there are
+	least uint32   // a key must be above it to get in
+}
+
+// add takes a token whose key is above least, and whose id is above those of
+// its equals.
+func (r *ranking) add(key, id uint32) {
+	if 2*r.n < len(r.pairs) {
+		r.n++
+	}
+	i := 2 * (r.n - 1)
+	for ; i > 0 && r.pairs[i-2] < key; i -= 2 {
+		r.pairs[i], r.pairs[i+1] = r.pairs[i-2], r.pairs[i-1]
+	}
+	r.pairs[i], r.pairs[i+1] = key, id
+	if 2*r.n == len(r.pairs) {
+		r.least = r.pairs[len(r.pairs)-2]
+	}
+}
+
+// Shares of less than 2^-shareBits of the largest are nothing: the sum of 2^24 of
+// 2^shareBits each fits into 64 bits.
+const shareBits = 39
+
+// share returns e^-d as mantissa * 2^-31 * 2^-exponent, d at least 0. From the
+// product with log2(e) on it is of integers, as in weight.
+func share(d float32) (mantissa, exponent uint32) {
+	y := float32(d * math.Log2E)
+	if y >= shareBits {
+		return 0, shareBits
+	}
+	q := uint32(y * (1 << 26))
+	f := uint64(q << 6) // of 2^32
+	p := uint64(weightTerms[0])
+	for _, c := range weightTerms[1:] {
+		p = uint64(c) - p*f>>32
+	}
+	return 1<<31 - uint32(p*f>>33), q >> 26
+}
+
+// shared returns a part's sum, from 2^39 to 2^50, times a share.
+func shared(sum uint64, mantissa, exponent uint32) uint64 {
+	if exponent >= shareBits || sum == 0 {
+		return 0
+	}
+	zeros := uint32(bits.LeadingZeros64(sum))
+	return sum << zeros >> 32 * uint64(mantissa) >> (zeros - 1 + exponent)
+}
+
+// rank writes the log-probabilities of the token that is chosen and of the
+// likeliest.
+type rank struct {
+	logits  []float32 // [n]
+	parts   []uint32  // [parts, table.RankWords]
+	drawn   []uint32  // [pairs, 2]
+	sampler []uint32
+	ranks   []uint32 // [entries, table.RankWords]
+}
+
+func newRank(b *binder) (kernel, error) {
+	p := b.cmd.RankParams()
+	b.need(p.Part > 0 && p.Entries > 0, "the part or the entries are 0")
+	return &rank{
+		logits: b.f32(table.RankBindLogits), parts: b.u32(table.RankBindParts), drawn: b.u32(table.RankBindDrawn),
+		sampler: b.u32(table.RankBindSettings), ranks: b.u32(table.RankBindRanks),
+	}, b.err
+}
+
+func (k *rank) units(w *worker) int { return min(w.rows, 1) }
+
+func (k *rank) run(w *worker, _, _ int) {
+	n := rankedTokens(k.sampler)
+	entries := uint32(len(k.ranks) / table.RankWords)
+	out := k.ranks[(w.index+1)%entries*table.RankWords:][:table.RankWords]
+	clear(out)
+	top := ranking{pairs: out[2:][:2*n]}
+	for p := k.parts; len(p) >= table.RankWords; p = p[table.RankWords:] {
+		for i := 2; i < 2+2*n && p[i] > top.least; i += 2 {
+			top.add(p[i], p[i+1])
+		}
+	}
+	most := top.pairs[0]
+	largest, total := table.KeyValue(most), uint64(0)
+	for p := k.parts; len(p) >= table.RankWords; p = p[table.RankWords:] {
+		if p[2] != 0 {
+			mantissa, exponent := share(largest - table.KeyValue(p[2]))
+			total += shared(uint64(p[1])<<32|uint64(p[0]), mantissa, exponent)
+		}
+	}
+	ln := float32(0)
+	if total != 0 {
+		zeros := bits.LeadingZeros64(total)
+		ln = log(math.Float32frombits(uint32(127+63-shareBits-zeros)<<23 | uint32(total<<zeros>>40)&0x7fffff))
+	}
+	of := func(key uint32) uint32 {
+		if key == 0 || most == 0 {
+			return math.Float32bits(minusInf)
+		}
+		return math.Float32bits(float32(table.KeyValue(key)-largest) - ln)
+	}
+	for i := 0; i < 2*n; i += 2 {
+		top.pairs[i], top.pairs[i+1] = top.pairs[i+1], of(top.pairs[i])
+	}
+	out[0] = largestPart(k.drawn)
+	out[1] = of(table.OrderKey(k.logits[min(int(out[0]), len(k.logits)-1)]))
+}

@@ -1,0 +1,159 @@
+package cpu
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+//go:noescape
+func orderKeysAVX2(keys *uint32, logits *float32, steps int, c *sampleConstants) (most uint32)
+
+//go:noescape
+func atLeastAVX2(keys *uint32, steps int, floor uint32) (mask uint64)
+
+//go:noescape
+func weighAVX2(weights, keys *uint32, steps int, least uint32, value, scale float32, c *sampleConstants) (sum uint64)
+
+//go:noescape
+func contestAVX2(words *[128]uint32, keys *uint32, steps int, d *contest) (mask uint64)
+
+//go:noescape
+func weighAVX512(weights, keys *uint32, steps int, least uint32, value, scale float32, c *sampleConstants) (sum uint64)
+
+//go:noescape
+func contestAVX512(words *[128]uint32, keys *uint32, steps int, d *contest) (mask uint64)
+
+// sampleConstants are those of avx2_sample_amd64.s, each in all lanes.
+type sampleConstants struct {
+	words [10][8]uint32
+	terms [9][4]uint64
+}
+
+var sampleTable = func() *sampleConstants {
+	c := &sampleConstants{}
+	for i, v := range []uint32{
+		1<<31 - 1, 0xff << 23, math.Float32bits(table.SamplerLimit), 0xff<<23 | 1<<31, 1 << 31,
+		math.Float32bits(32), math.Float32bits(16), math.Float32bits(1 << 27), math.Float32bits(1 << 26),
+	} {
+		c.words[i] = lanesOf(v)
+	}
+	c.words[9] = [8]uint32{0: math.MaxUint32, 2: math.MaxUint32, 4: math.MaxUint32, 6: math.MaxUint32}
+	for i, v := range weightTerms {
+		c.terms[i] = [4]uint64{uint64(v), uint64(v), uint64(v), uint64(v)}
+	}
+	c.terms[8] = [4]uint64{1 << 31, 1 << 31, 1 << 31, 1 << 31}
+	return c
+}()
+
+func lanesOf(v uint32) [8]uint32 { return [8]uint32{v, v, v, v, v, v, v, v} }
+
+func wideLanesOf(v uint32) [4]uint64 {
+	return [4]uint64{uint64(v), uint64(v), uint64(v), uint64(v)}
+}
+
+func orderKeysVector(keys []uint32, logits []float32) (most uint32) {
+	keys = keys[:len(logits)]
+	whole := len(logits) &^ 7
+	if whole > 0 {
+		most = orderKeysAVX2(&keys[0], &logits[0], whole/8, sampleTable)
+	}
+	return max(most, orderKeys(keys[whole:], logits[whole:]))
+}
+
+func atLeastVector(keys []uint32, floor uint32) (mask uint64) {
+	keys = keys[:min(len(keys), 64)]
+	whole := len(keys) &^ 7
+	if whole > 0 {
+		mask = atLeastAVX2(&keys[0], whole/8, floor)
+	}
+	return mask | atLeast(keys[whole:], floor)<<(whole&63)
+}
+
+func weighVector(weights, keys []uint32, least uint32, value, scale float32) (sum uint64) {
+	weights = weights[:len(keys)]
+	whole := len(keys) &^ 7
+	if whole > 0 {
+		sum = weighAVX2(&weights[0], &keys[0], whole/8, least, value, scale, sampleTable)
+	}
+	return sum + weigh(weights[whole:], keys[whole:], least, value, scale)
+}
+
+func weigh512(weights, keys []uint32, least uint32, value, scale float32) (sum uint64) {
+	weights = weights[:len(keys)]
+	whole := len(keys) &^ 15
+	if whole > 0 {
+		sum = weighAVX512(&weights[0], &keys[0], whole/16, least, value, scale, sampleTable)
+	}
+	return sum + weigh(weights[whole:], keys[whole:], least, value, scale)
+}
+
+// contest is what contestAVX2 needs of a draw: Philox's state before ids come in, and
+// what a score is compared with.
+type contest struct {
+	ids                                                 [8]uint64
+	eight, m0, m1                                       [4]uint64
+	keys                                                [10][2][4]uint64
+	high, c3                                            [4]uint64
+	limit, largest, factor, best, slope, base, signBits [8]uint32
+}
+
+// The bound of -ln(v) from the bits b of float32(v * 2^31) is a line in them:
+// log2(1 + m) is at least m.
+const (
+	boundSlope = -math.Ln2 / (1 << 23)
+	boundBase  = math.Ln2*(127+31) + 1e-3
+)
+
+func drawVector(c race, keys []uint32, first int, o draws) race {
+	return drawBounded(c, keys, first, o, 8)
+}
+
+func draw512(c race, keys []uint32, first int, o draws) race {
+	return drawBounded(c, keys, first, o, 16)
+}
+
+// drawBounded is drawPortable, 8 or 16 tokens at a time: logarithms are taken of those
+// only whose bound reaches the best so far.
+func drawBounded(c race, keys []uint32, first int, o draws, width int) race {
+	const m0, m1, w0, w1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
+	var d contest
+	var words [128]uint32
+	d.eight, d.m0, d.m1 = wideLanesOf(8), wideLanesOf(m0), wideLanesOf(m1)
+	k0, k1 := uint32(o.seed), uint32(o.seed>>32)
+	hi, lo := bits.Mul32(m0, o.token^k0) // of word 0 after the first round
+	d.high, d.c3 = wideLanesOf(hi), wideLanesOf(lo)
+	for i := range d.keys {
+		d.keys[i][0], d.keys[i][1] = wideLanesOf(k0), wideLanesOf(k1)
+		k0, k1 = k0+w0, k1+w1
+	}
+	d.limit, d.largest, d.factor = lanesOf(max(o.limit, 1)), lanesOf(math.Float32bits(c.largest)), lanesOf(math.Float32bits(c.factor))
+	d.slope, d.base, d.signBits = lanesOf(math.Float32bits(boundSlope)), lanesOf(math.Float32bits(boundBase)), lanesOf(1<<31)
+	size := width // the first few tokens alone: there is nothing yet that they must reach
+	for len(keys) >= width {
+		block := keys[:min(len(keys)&-width, size)]
+		size = 64
+		for i := range d.ids {
+			d.ids[i] = uint64(first + i)
+		}
+		d.best = lanesOf(math.Float32bits(minusInf))
+		if c.found {
+			d.best = lanesOf(math.Float32bits(c.best))
+		}
+		var mask uint64
+		if width == 16 {
+			mask = contestAVX512(&words, &block[0], len(block)/16, &d)
+		} else {
+			mask = contestAVX2(&words, &block[0], len(block)/8, &d)
+		}
+		for ; mask != 0; mask &= mask - 1 {
+			i := bits.TrailingZeros64(mask)
+			if id := uint32(first + i); o.keeps(block[i], id) {
+				c.enter(block[i], id, uint64(words[i])<<32|uint64(words[64+i]))
+			}
+		}
+		keys, first = keys[len(block):], first+len(block)
+	}
+	return drawPortable(c, keys, first, o)
+}
