@@ -75,6 +75,7 @@ type CompileOptions struct {
 	Hidden    bool
 	LogProbs  bool
 	Sampler   string // the order of the sampler's stages, see Options
+	Draft     int    // tokens of a draft, see Options
 	KV        string // what the KV cache has: "f16" or "", "q8_0"
 
 	KVSinks, KVWindow int // see Options
@@ -112,7 +113,7 @@ func inputFor(cfg *arch.Config, dir *weights.Directory, c *chip.Chip, o CompileO
 		Config: cfg, Tensors: dir, Chip: c,
 		Options: compiler.Options{
 			Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Hidden: o.Hidden, LogProbs: o.LogProbs,
-			Sampler: o.Sampler, KV: o.KV, KVSinks: o.KVSinks, KVWindow: o.KVWindow,
+			Sampler: o.Sampler, Draft: o.Draft, KV: o.KV, KVSinks: o.KVSinks, KVWindow: o.KVWindow,
 		},
 	}
 }
@@ -154,6 +155,13 @@ func loadRoll(o Options, cfg *arch.Config, dir *weights.Directory, c *chip.Chip)
 	}
 	if _, _, ok := t.Program(table.ProgramRanked); o.LogProbs && !ok {
 		return nil, &RollError{"it was compiled without the programs for log-probabilities"}
+	}
+	draft := 0
+	if p, _, ok := t.Program(table.ProgramVerify); ok {
+		draft = int(p.MaxRows) - 1
+	}
+	if o.Draft != 0 && o.Draft != draft {
+		return nil, &RollError{fmt.Sprintf("it was compiled for drafts of %d tokens, not %d", draft, o.Draft)}
 	}
 	return t, nil
 }

@@ -40,6 +40,9 @@ var (
 	ErrEmptyPrompt = replay.ErrEmptyPrompt
 	ErrBusy        = replay.ErrBusy
 	ErrClosed      = replay.ErrClosed
+
+	ErrNoVerify         = replay.ErrNoVerify
+	ErrSpeculateSampled = replay.ErrSpeculateSampled
 )
 
 // ErrNoTokenizer says that text was asked of a model that has no tokenizer.
@@ -62,6 +65,9 @@ type Options struct {
 	// ""), "mlx" or "edgerunner", or a list such as
 	// "penalties,top_k,top_p,min_p,temperature". "none" leaves sampling out.
 	Sampler string
+	// Draft is how many tokens are drafted at a time where a generation speculates
+	// (GenerateOptions.Speculate), at most table.MaxDraft; 0 leaves that out.
+	Draft int
 
 	// RealTime is the setting for latencies that must be kept, which
 	// docs/LATENCY.md describes with what it gives and costs. Sessions have chains
@@ -83,7 +89,7 @@ type Options struct {
 
 	// Roll is a compiled table (see Compile) to replay instead of compiling
 	// one. It must be of this model and this chip. Context, NoFuse, AllLogits, Hidden,
-	// LogProbs, Sampler, KV, KVSinks and KVWindow are then the roll's.
+	// LogProbs, Sampler, Draft, KV, KVSinks and KVWindow are then the roll's.
 	Roll []byte
 	// AnyChip accepts a roll of another chip, which the CPU device can replay.
 	AnyChip bool

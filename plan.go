@@ -106,7 +106,7 @@ func tableFor(cfg *arch.Config, dir *weights.Directory, on *target, o Options) (
 		return loadRoll(o, cfg, dir, on.chip)
 	}
 	return compiler.Compile(inputFor(cfg, dir, on.chip, CompileOptions{
-		Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Hidden: o.Hidden, LogProbs: o.LogProbs, Sampler: o.Sampler,
+		Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Hidden: o.Hidden, LogProbs: o.LogProbs, Sampler: o.Sampler, Draft: o.Draft,
 		KV: o.KV, KVSinks: o.KVSinks, KVWindow: o.KVWindow,
 	}))
 }

@@ -108,6 +108,11 @@ type GenerateOptions struct {
 	MaxTokens int
 	// Sampling chooses tokens; the zero value is greedy.
 	Sampling Sampling
+	// Speculate drafts tokens by looking in the context for what followed the last ones
+	// before, and verifies several at once (Options.Draft). The tokens are the same;
+	// text that repeats itself comes faster. It is for greedy decoding: the error is
+	// ErrSpeculateSampled for any other, and ErrNoVerify without drafts.
+	Speculate bool
 	// Stop are texts that end the generation. Neither they nor what follows is in
 	// Text; a text that may become one is withheld until it is known, so that a
 	// token's Text may be that of tokens before it.
@@ -199,6 +204,14 @@ func (s *Session) generate(ctx context.Context, ids []int32, dec *tokenizer.Deco
 	s.count(func(st *GenerateStats) { *st = GenerateStats{PromptTokens: len(ids)} })
 	defer g.tally()
 	if err := s.s.SetSampling(o.Sampling); err != nil {
+		yield(Token{}, err)
+		return
+	}
+	if o.Speculate && !o.Sampling.Greedy() {
+		yield(Token{}, ErrSpeculateSampled)
+		return
+	}
+	if err := s.s.SetSpeculation(o.Speculate); err != nil {
 		yield(Token{}, err)
 		return
 	}

@@ -59,6 +59,7 @@ func (g *generation) tally() {
 		st.Submissions, st.Waits = after.Submissions-before.Submissions, after.Waits-before.Waits
 		st.Prefilled, st.Reused = after.Prefilled-before.Prefilled, after.Reused-before.Reused
 		st.Queue, st.Device = after.QueueTime-before.QueueTime, after.DeviceTime-before.DeviceTime
+		st.Drafted, st.Accepted = after.Drafted-before.Drafted, after.Accepted-before.Accepted
 		st.BytesRead = after.BytesRead - before.BytesRead
 		st.Memory = memory
 	})

@@ -24,9 +24,10 @@ func (s *state) groups() [][]*program {
 	var alone [][]*program
 	var chunked []*program
 	for _, p := range s.programs {
-		if p.name == table.ProgramDecode || p.name == table.ProgramSample || p.name == table.ProgramRanked {
+		switch p.name {
+		case table.ProgramDecode, table.ProgramSample, table.ProgramRanked, table.ProgramVerify:
 			alone = append(alone, []*program{p})
-		} else {
+		default:
 			chunked = append(chunked, p)
 		}
 	}

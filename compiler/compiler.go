@@ -43,6 +43,10 @@ type Options struct {
 	// see ParseSampler. "" is the first preset, "none" leaves the programs that
 	// sample out.
 	Sampler string
+
+	// Draft adds the program verify, for drafts of so many tokens; see
+	// table.MaxDraft.
+	Draft int
 }
 
 // names returns the options that change the commands, for the table's header.
@@ -58,6 +62,9 @@ func (o Options) names() string {
 	}
 	if o.Sampler != "" {
 		names = append(names, "sampler="+o.Sampler)
+	}
+	if o.Draft > 0 {
+		names = append(names, fmt.Sprintf("draft=%d", o.Draft))
 	}
 	if kind, _ := o.kv(); kind != decl.KVF16 {
 		names = append(names, "kv="+o.KV)
@@ -165,6 +172,14 @@ func (e *ContextError) Error() string {
 	return fmt.Sprintf("compiler: a context of %d is not in 1..%d, what the model has", e.Asked, e.Max)
 }
 
+// DraftError says that a draft's length cannot be compiled for.
+type DraftError struct{ Asked, Max int }
+
+// Error implements error.
+func (e *DraftError) Error() string {
+	return fmt.Sprintf("compiler: drafts of %d tokens are not within 0 to %d, what the context has room for", e.Asked, e.Max)
+}
+
 // newState checks the options and makes the slots that every table has.
 func newState(in Input) (*state, error) {
 	cfg := in.Config
@@ -189,6 +204,9 @@ func newState(in Input) (*state, error) {
 	case kind == decl.KVQ8 && cfg.HeadDim%decl.KVBlock != 0:
 		return nil, &KVError{in.Options.KV, cfg.HeadDim}
 	}
+	if most := min(table.MaxDraft, ctx-1); in.Options.Draft < 0 || in.Options.Draft > most {
+		return nil, &DraftError{in.Options.Draft, most}
+	}
 	stages, err := ParseSampler(in.Options.Sampler)
 	if err != nil {
 		return nil, err
@@ -206,7 +224,7 @@ func newState(in Input) (*state, error) {
 	}
 	h.Options = in.Options.names()
 	s.t = &table.Table{Header: h}
-	logitsRows := max(int(h.LogitsRows), 1)
+	logitsRows := max(int(h.LogitsRows), 1+in.Options.Draft)
 	s.tokens = s.slot("tokens", table.SlotTokens, table.ScopeSession, uint64(ctx+1)*4)
 	s.logits = s.slot("logits", table.SlotLogits, table.ScopeSession, uint64(logitsRows)*uint64(cfg.Vocab)*4)
 	s.logits.width, s.logits.rows = cfg.Vocab, logitsRows

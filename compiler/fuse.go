@@ -174,13 +174,14 @@ func (s *state) fuseRopeKV() error {
 }
 
 // fuseRopeAttn joins QK norm, RoPE and KV write with the attention after it, in
-// programs of one row: with more, a row would read what another writes. Not where
-// positions at the start are seen: it has no binding left for their angles.
+// programs of a few rows, for each of which pass split-rows makes a command: a row
+// reads what the one before writes. Not where positions at the start are seen: it
+// has no binding left for their angles.
 func (s *state) fuseRopeAttn() error {
 	for _, p := range s.programs {
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelQKRoPEKV || p.rows != 1 || b.kernel != table.KernelAttn || b.layer.sinks > 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
+			if a.kernel != table.KernelQKRoPEKV || p.wide || b.kernel != table.KernelAttn || b.layer.sinks > 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
 				continue
 			}
 			b.kernel, b.half, b.eps, b.w = table.KernelRoPEAttn, a.half, a.eps, a.w
@@ -257,12 +258,12 @@ func splittable(w *weight) bool {
 func halvesWidth(n int) int { return roundUp(n, 64) + 4 }
 
 // fuseProductAdd makes x += delta a part of the product that delta is, in
-// programs of one row.
+// programs of a few rows.
 func (s *state) fuseProductAdd() error {
 	for _, p := range s.programs {
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelGEMV || p.rows != 1 || b.kernel != table.KernelAdd || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
+			if a.kernel != table.KernelGEMV || p.wide || b.kernel != table.KernelAdd || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
 				continue
 			}
 			a.out, a.add = b.out, true
@@ -273,12 +274,12 @@ func (s *state) fuseProductAdd() error {
 }
 
 // fuseNormProduct makes a norm a part of the products that alone read it, in
-// programs of one row: each normalises x for itself.
+// programs of a few rows: each normalises x for itself.
 func (s *state) fuseNormProduct() error {
 	for _, p := range s.programs {
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
-			if n.kernel != table.KernelRMSNorm || p.rows != 1 || n.rowPatch {
+			if n.kernel != table.KernelRMSNorm || p.wide || n.rowPatch {
 				continue
 			}
 			readers := p.normReaders(i)
@@ -361,13 +362,13 @@ func (s *state) splitAttention() error {
 }
 
 // fuseMergeProduct moves the merging of attention's splits into the product that
-// alone reads it, in programs of one row: each of its threadgroups merges them.
+// alone reads it, in programs of a few rows: each of its threadgroups merges them.
 func (s *state) fuseMergeProduct() error {
 	d := s.cfg.HeadDim
 	for _, p := range s.programs {
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelAttnMerge || p.rows != 1 || b.kernel != table.KernelGEMV || b.input != decl.InputPlain || b.in[0] != a.out[0] ||
+			if a.kernel != table.KernelAttnMerge || p.wide || b.kernel != table.KernelGEMV || b.input != decl.InputPlain || b.in[0] != a.out[0] ||
 				p.uses(a.out[0].v) != 2 || d%4 != 0 {
 				continue
 			}
@@ -414,7 +415,7 @@ func (s *state) splitArgmax() error {
 				continue
 			}
 			best := p.value("out.parts", 2*parts)
-			p.splice(i, 0, &node{kernel: table.KernelArgmaxPart, label: "out.argmax_part", region: best.name, in: []operand{n.in[0]}, out: []operand{best.all()}})
+			p.splice(i, 0, &node{kernel: table.KernelArgmaxPart, label: "out.argmax_part", region: best.name, in: []operand{n.in[0]}, out: []operand{best.all()}, part: part})
 			n.in[0], n.splits = best.all(), parts
 			break
 		}

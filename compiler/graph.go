@@ -49,6 +49,11 @@ func (s *state) graph() error {
 			return err
 		}
 	}
+	if s.in.Options.Draft > 0 {
+		if err := s.verify(); err != nil {
+			return err
+		}
+	}
 	if s.sampler == nil {
 		return nil
 	}
@@ -78,9 +83,9 @@ func (s *state) newProgram(name string, rows int, wide bool) *program {
 	return p
 }
 
-// planKV makes the cache slots. A layer that sees a window keeps the window and
-// a chunk, so that a chunk can be written before its first row attends; one that
-// sees the positions at the start keeps those too.
+// planKV makes the cache slots. A layer that sees a window keeps the window, a
+// chunk and a draft, so that a chunk can be written before its first row attends; one
+// that sees the positions at the start keeps those too.
 func (s *state) planKV() {
 	ctx, chunk := int(s.t.Header.Context), int(s.t.Header.Chunk)
 	for i := range s.cfg.Layers {
@@ -89,7 +94,7 @@ func (s *state) planKV() {
 			l.window, l.sinks = s.in.Options.KVWindow, s.in.Options.KVSinks
 		}
 		if l.window > 0 {
-			l.cap = min(ctx, l.sinks+l.window+chunk)
+			l.cap = min(ctx, l.sinks+l.window+chunk+s.draftRows())
 		}
 		size := uint64(s.cfg.KVHeads) * uint64(l.cap) * decl.KVRowBytes(s.kv, s.cfg.HeadDim)
 		l.k = s.slot(fmt.Sprintf("kv.%d.k", i), table.SlotKV, table.ScopeSession, size)

@@ -39,6 +39,7 @@ type operand struct {
 	v     *value
 	off   int
 	width int
+	row   int // where a command has one row of several
 }
 
 // all returns the operand that is a whole value.
@@ -87,8 +88,11 @@ type node struct {
 	still    int // positions that angles do not turn back
 	window   int
 	splits   int  // of attention, parts of argmax; 0 is as 1
+	part     int  // logits of a part of argmax
 	rowPatch bool // reads rows from step.Row on
 	biasFrom int  // of a part of a product, the first of bias
+	single   bool // one row of a program of several
+	behind   int  // which, from the first on
 }
 
 // program is a list of nodes that becomes a range of commands.
@@ -187,6 +191,9 @@ func (o operand) String() string {
 	name := o.v.name
 	if o.v.place == inArena {
 		name += fmt.Sprintf("@%d", o.v.offset)
+	}
+	if o.row > 0 {
+		name += fmt.Sprintf(".%d", o.row)
 	}
 	if o.off == 0 && o.width == o.v.width {
 		return name

@@ -52,7 +52,7 @@ type lowering struct {
 
 // bind sets binding i to an operand.
 func (l *lowering) bind(i int, o operand) {
-	l.cmd.Bind[i] = table.Binding{Slot: o.v.slot, Offset: o.v.offset + uint64(o.off)*4}
+	l.cmd.Bind[i] = table.Binding{Slot: o.v.slot, Offset: o.v.offset + uint64(o.row*o.v.width+o.off)*4}
 }
 
 // bindWeight sets binding i to a weight, if there is one.
@@ -71,11 +71,14 @@ func (l *lowering) patch(kind table.Patch, offset uint8) {
 	}
 	l.cmd.Patch = kind
 	k, _ := decl.Lookup(l.n.kernel)
+	if l.n.behind > 0 {
+		l.cmd.PutSecond(decl.SecondBehind, uint32(l.n.behind))
+	}
 	if !k.HasSecond(decl.SecondRows) {
 		return
 	}
 	l.cmd.PutSecond(decl.SecondRows, 1)
-	if l.p.rows > 1 {
+	if l.p.rows > 1 && !l.n.single {
 		l.cmd.Patch |= table.PatchRows
 	}
 }
@@ -208,7 +211,9 @@ func (l *lowering) arguments() {
 	case table.KernelArgmaxPart:
 		l.bind(table.ArgmaxPartBindLogits, n.in[0])
 		l.bind(table.ArgmaxPartBindOut, n.out[0])
-		table.ArgmaxPartParams{N: uint32(n.in[0].width), Part: uint32(l.s.in.Chip.ArgmaxPart)}.Put(&l.cmd)
+		table.ArgmaxPartParams{N: uint32(n.in[0].width), Part: uint32(n.part)}.Put(&l.cmd)
+	case table.KernelAccept, table.KernelDraft:
+		l.verifying()
 	case table.KernelSampleAdjust, table.KernelSampleFilter, table.KernelSampleDraw, table.KernelRankPart, table.KernelRank:
 		l.sampling()
 	}
@@ -297,15 +302,24 @@ func (l *lowering) matmulGroup() (group, rows int) {
 	case c.Device == chip.CPU:
 		return c.GEMVRows, l.p.rows
 	case !l.p.wide && c.Device == chip.CUDA:
-		return max(c.GEMVRows, roundUp(ceil(out, gemvWave*max(c.Cores, 1)), gemvUnit)), 1
+		return max(c.GEMVRows, roundUp(ceil(out, gemvWave*max(c.Cores, 1)), gemvUnit)), l.fewRows()
 	case !l.p.wide:
-		return c.GEMVRows, 1
+		return c.GEMVRows, l.fewRows()
 	}
 	group = roundUp(min(gemmThreads, out), gemmUnit)
 	for group > 2*gemmUnit && ceil(out, group)*ceil(l.p.rows, gemmRows) < c.Cores {
 		group = roundUp(group/2, gemmUnit)
 	}
 	return group, gemmRows
+}
+
+// fewRows returns the rows of a program that is not for chunks: a threadgroup takes
+// all, so that weights come from memory once.
+func (l *lowering) fewRows() int {
+	if l.n.single {
+		return 1
+	}
+	return l.p.rows
 }
 
 // halvesThreads is how many threads a threadgroup of gemm_halves has.

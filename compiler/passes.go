@@ -23,19 +23,21 @@ var passes = []pass{
 		on: func(s *state) bool { return s.in.Chip.Fuse.GateUp && !s.in.Options.NoFuse }},
 	{name: "fuse-rope-kv", doc: "QK norm, RoPE and KV write become one command", run: (*state).fuseRopeKV,
 		on: func(s *state) bool { return s.in.Chip.Fuse.RopeKV && !s.in.Options.NoFuse }},
-	{name: "fuse-rope-attn", doc: "that command and attention become one, in programs of one row", run: (*state).fuseRopeAttn,
+	{name: "fuse-rope-attn", doc: "that command and attention become one, in programs of a few rows", run: (*state).fuseRopeAttn,
 		on: func(s *state) bool { return s.in.Chip.Fuse.RopeAttn && !s.in.Options.NoFuse }},
 	{name: "fuse-silu-down", doc: "silu(gate) * up becomes the input of the down projection", run: (*state).fuseSiLUDown,
 		on: func(s *state) bool { return s.in.Chip.Fuse.SiLUDown && !s.in.Options.NoFuse }},
-	{name: "fuse-product-add", doc: "a residual addition becomes a part of the product before it, in programs of one row", run: (*state).fuseProductAdd,
+	{name: "fuse-product-add", doc: "a residual addition becomes a part of the product before it, in programs of a few rows", run: (*state).fuseProductAdd,
 		on: func(s *state) bool { return s.in.Chip.Fuse.ProductAdd && !s.in.Options.NoFuse }},
-	{name: "fuse-norm-product", doc: "a norm becomes the input of the products after it, in programs of one row", run: (*state).fuseNormProduct,
+	{name: "fuse-norm-product", doc: "a norm becomes the input of the products after it, in programs of a few rows", run: (*state).fuseNormProduct,
 		on: func(s *state) bool { return s.in.Chip.Fuse.NormProduct && !s.in.Options.NoFuse }},
 	{name: "fuse-residual-norm", doc: "a residual addition and the norm after it become one command", run: (*state).fuseResidualNorm,
 		on: func(s *state) bool { return s.in.Chip.Fuse.ResidualNorm && !s.in.Options.NoFuse }},
 	{name: "split-attention", doc: "attention over a long cache is split over threadgroups and merged", run: (*state).splitAttention},
-	{name: "fuse-merge-product", doc: "merging the splits becomes the input of the product after it, in programs of one row", run: (*state).fuseMergeProduct,
+	{name: "fuse-merge-product", doc: "merging the splits becomes the input of the product after it, in programs of a few rows", run: (*state).fuseMergeProduct,
 		on: func(s *state) bool { return s.in.Chip.Fuse.MergeProduct && !s.in.Options.NoFuse }},
+	{name: "split-rows", doc: "what takes one row alone becomes a command for each, in programs of a few", run: (*state).splitRows,
+		on: func(s *state) bool { return s.in.Options.Draft > 0 }},
 	{name: "split-argmax", doc: "the largest logit is found among those of parts of the vocabulary", run: (*state).splitArgmax,
 		on: func(s *state) bool { return s.in.Chip.ArgmaxPart > 0 && !s.in.Options.NoFuse }},
 	{name: "split-input", doc: "the input of products of a chunk becomes float16 once, before them", run: (*state).splitInput,
@@ -66,6 +68,10 @@ var order = [][2]string{
 	{"split-attention", "arena"},                // adds values
 	{"split-attention", "fuse-merge-product"},   // takes its command
 	{"fuse-merge-product", "arena"},             // removes values
+	{"fuse-merge-product", "split-rows"},        // its products take one row
+	{"fuse-rope-attn", "split-rows"},            // so does this
+	{"split-rows", "split-weights"},             // parts are as what they are of
+	{"split-rows", "arena"},                     // values are alive as long as their rows
 	{"fuse-qkv", "split-input"},                 // its output is the input of fewer products
 	{"fuse-gate-up", "split-input"},             // likewise
 	{"fuse-silu-down", "split-input"},           // takes what is left

@@ -81,6 +81,7 @@ func ParseSampler(order string) ([]uint32, error) {
 // has no parts.
 const samplePart = 64
 
+// samplePart is how many it takes: of the sampler, and to verify drafts.
 func (s *state) samplePart() int {
 	if n := s.in.Chip.ArgmaxPart; n > 0 {
 		return min(n, 2048) // what sample_adjust has room for

@@ -40,6 +40,11 @@ var sessionTests = []struct {
 	{"RepromptRotating", testRepromptRotating},
 	{"Fork", testFork},
 	{"Snapshot", testSnapshot},
+	{"Speculate", testSpeculate},
+	{"SpeculateLogits", testSpeculateLogits},
+	{"SpeculateState", testSpeculateState},
+	{"SpeculateStop", testSpeculateStop},
+	{"SpeculateCancel", testSpeculateCancel},
 	{"KVKinds", testKVKinds},
 	{"CloseModel", testCloseModel},
 }

@@ -40,6 +40,8 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 		return s.interrupted(ctx)
 	}
 	s.n++
+	s.row = 0
+	s.speculation.forget(s.n)
 	return nil
 }
 
@@ -70,7 +72,7 @@ func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head 
 		s.lost()
 		return err
 	}
-	s.n, s.pending = end, true
+	s.n, s.pending, s.row = end, true, 0
 	return nil
 }
 

@@ -60,7 +60,7 @@ func testLogProbs(t *testing.T, loaded loader) {
 	}
 	logits := make([]float32, m.Table().Header.Vocab)
 	for _, o := range []replay.Sampling{{}, samplings[0], samplings[3]} {
-		const n = 20
+		const n = 10
 		o.Seed = 3
 		plain := sampled(t, m, 16, n, o)
 		o.LogProbs = 5
@@ -68,7 +68,7 @@ func testLogProbs(t *testing.T, loaded loader) {
 		if err := one.SetSampling(o); err != nil {
 			t.Fatal(err)
 		}
-		s := session(t, m, replay.SessionOptions{Chain: 16})
+		s := session(t, m, replay.SessionOptions{Chain: 4})
 		if err := s.SetSampling(o); err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func testLogProbs(t *testing.T, loaded loader) {
 				first.of, first.top, _ = one.LogProbs(0, nil)
 			}
 			if !equalRanked(first, want) {
-				t.Fatalf("token %d: %+v in a chain of 1, %+v of 16", i, first, want)
+				t.Fatalf("token %d: %+v in a chain of 1, %+v of 4", i, first, want)
 			}
 			if want.of.ID != plain[i] || len(want.top) != o.LogProbs {
 				t.Fatalf("token %d: %d with %d likeliest, want %d", i, want.of.ID, len(want.top), plain[i])

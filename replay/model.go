@@ -51,6 +51,9 @@ type Model struct {
 
 	fingerprint func() ([32]byte, error) // the table's
 
+	verifyRows int  // of the program verify, 0 without one
+	moves      bool // the device can replay it several times in a run
+
 	stages []uint32 // of the sampler, nil where there is none
 
 	tokens, logits, stops, sampler, hidden, ranks uint32 // slots
@@ -66,8 +69,8 @@ type Model struct {
 
 // programs are the indices of the table's programs, -1 where there is none.
 type programs struct {
-	decode, prefill, head, logits, hidden  int
-	sample, sampleHead, ranked, rankedHead int
+	decode, prefill, head, logits, hidden, verify int
+	sample, sampleHead, ranked, rankedHead        int
 }
 
 // Load checks a table and loads it on a device.
@@ -91,6 +94,7 @@ func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o t
 		{table.ProgramSampleHead, &m.programs.sampleHead, false},
 		{table.ProgramRanked, &m.programs.ranked, false},
 		{table.ProgramRankedHead, &m.programs.rankedHead, false},
+		{table.ProgramVerify, &m.programs.verify, false},
 	} {
 		_, i, ok := t.Program(p.name)
 		if !ok {
@@ -99,6 +103,9 @@ func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o t
 			}
 		}
 		*p.index = i
+	}
+	if i := m.programs.verify; i >= 0 {
+		m.verifyRows, m.moves = int(t.Programs[i].MaxRows), dev.Info().Moves
 	}
 	if m.traffic, err = newTraffic(t, m.programs); err != nil {
 		return nil, err

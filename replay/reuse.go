@@ -72,5 +72,8 @@ func (s *Session) Fork() (*Session, error) {
 	}
 	f.place = s.place
 	f.keepRanks()
+	if s.speculation.on {
+		return f, f.setSpeculation(true)
+	}
 	return f, nil
 }

@@ -97,7 +97,7 @@ func (s *Session) repromptRows(ctx context.Context, p rowProgram, missing error,
 	if err != nil {
 		return err
 	}
-	s.n += len(ids) - keep
+	s.n, s.row = s.n+len(ids)-keep, 0
 	s.stats.Prefilled += len(ids) - keep
 	s.stats.Reused += keep
 	return nil
@@ -151,7 +151,7 @@ func (s *Session) rows(ctx context.Context, p rowProgram, ids []int32, from int,
 			if err := s.interrupted(ctx); err != nil {
 				return err
 			}
-			if err := s.readSlot(p.slot, values[:n*p.width], buf); err != nil {
+			if err := s.readSlot(p.slot, 0, values[:n*p.width], buf); err != nil {
 				return err
 			}
 			for i := range n {
@@ -185,13 +185,13 @@ func (s *Session) choose(ctx context.Context, n int) error {
 		s.lost()
 		return err
 	}
-	s.n, s.pending = s.n+n, true
+	s.n, s.pending, s.row = s.n+n, true, 0
 	return nil
 }
 
-// readSlot reads float32 values from a slot's start, through buf.
-func (s *Session) readSlot(slot uint32, dst []float32, buf []byte) error {
-	if err := s.m.dev.Read(s.id, slot, 0, buf[:4*len(dst)]); err != nil {
+// readSlot reads a row of float32 values of a slot, through buf.
+func (s *Session) readSlot(slot uint32, row int, dst []float32, buf []byte) error {
+	if err := s.m.dev.Read(s.id, slot, uint64(4*row*len(dst)), buf[:4*len(dst)]); err != nil {
 		return s.closedOr(err)
 	}
 	for i := range dst {

@@ -36,6 +36,8 @@ type Session struct {
 	order  uint64 // of the last submission among the model's
 	place
 
+	speculation speculation
+
 	sub   table.Submission
 	ids   []int32 // [context+1], a chain's tokens
 	bytes []byte  // the same, as the device has them
@@ -50,6 +52,7 @@ type place struct {
 	n        int  // positions in the KV cache
 	high     int  // that have been written, if only in part: those past n were taken back
 	pending  bool // tokens[n] is chosen
+	row      int  // of the logits that the pending token was chosen from
 	sampled  bool // tokens are chosen as the sampler slot says
 	ranked   int  // likeliest tokens whose log-probabilities are kept, 0: none
 	seed     uint64
@@ -69,6 +72,9 @@ type Stats struct {
 	// Tokens that were prefilled, of prompts, a pending one and those that stay where a
 	// context rolls over; and tokens of prompts that Reprompt found in the context.
 	Prefilled, Reused int
+
+	// Tokens of drafts that were verified, and of them those that decoding chose.
+	Drafted, Accepted int
 }
 
 // Stats returns the counts since the session was made.
@@ -102,7 +108,10 @@ func (s *Session) Reset() error {
 }
 
 // empty empties the context.
-func (s *Session) empty() { s.n, s.high, s.pending = 0, 0, false }
+func (s *Session) empty() {
+	s.n, s.high, s.pending, s.row = 0, 0, false, 0
+	s.speculation.forget(0)
+}
 
 // Close frees the session's memory. A call in progress ends early, with
 // ErrClosed. Twice is harmless.
@@ -281,7 +290,7 @@ func (s *Session) prompt(ctx context.Context, ids []int32) (next int32, stopped 
 		s.lost()
 		return 0, false, err
 	}
-	s.n, s.pending = start+total, true
+	s.n, s.pending, s.row = start+total, true, 0
 	s.stats.Prefilled += total
 	return s.ids[0], res.Stopped, nil
 }
@@ -350,7 +359,11 @@ func (s *Session) feed(ids []int32) error {
 	for i, id := range ids {
 		binary.LittleEndian.PutUint32(s.bytes[4*i:], uint32(id))
 	}
-	return s.closedOr(s.m.dev.Write(s.id, s.m.tokens, uint64(at)*4, s.bytes[:4*len(ids)]))
+	if err := s.m.dev.Write(s.id, s.m.tokens, uint64(at)*4, s.bytes[:4*len(ids)]); err != nil {
+		return s.closedOr(err)
+	}
+	s.speculation.remember(at, s.bytes[:4*len(ids)])
+	return nil
 }
 
 // check returns what is wrong with ids as positions from at on.
@@ -383,6 +396,7 @@ func (s *Session) readTokens(at, n int) error {
 	if err := s.m.dev.Read(s.id, s.m.tokens, uint64(at)*4, s.bytes[:4*n]); err != nil {
 		return err
 	}
+	s.speculation.remember(at, s.bytes[:4*n])
 	for i := range n {
 		s.ids[i] = int32(binary.LittleEndian.Uint32(s.bytes[4*i:]))
 	}
@@ -391,8 +405,8 @@ func (s *Session) readTokens(at, n int) error {
 
 // Chain decodes up to limit tokens in one submission and returns them; the
 // slice is valid until the next call. Fewer come back where the chain length,
-// the end of the context, a stop id (the last token, stopped is then true) or ctx
-// end it. Where the context is full and rolls over, it does so first. With an error the tokens up to it come back too.
+// a draft that was wrong, the end of the context, a stop id (the last token, stopped
+// is then true) or ctx end it. Where the context is full and rolls over, it does so first. With an error the tokens up to it come back too.
 //
 // It allocates nothing if ctx cannot be cancelled.
 func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped bool, err error) {
@@ -411,6 +425,15 @@ func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped
 	if err != nil {
 		return nil, false, err
 	}
+	if s.speculation.on {
+		return s.speculate(ctx, n)
+	}
+	return s.chain(ctx, n)
+}
+
+// chain is Chain for a call that has the session, for n tokens, which there is room
+// for.
+func (s *Session) chain(ctx context.Context, n int) (tokens []int32, stopped bool, err error) {
 	s.sub.Runs = s.sub.Runs[:0]
 	chain, _ := s.choosers()
 	s.add(chain, n, s.n, 1, 0)
@@ -426,6 +449,7 @@ func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped
 		return nil, false, s.closedOr(err)
 	}
 	s.n += res.Count
+	s.row = 0
 	if res.Count > 0 {
 		s.perToken = res.Elapsed / time.Duration(res.Count)
 	}
@@ -493,7 +517,11 @@ func (s *Session) SetNext(id int32) error {
 		return &TokenError{0, id, vocab}
 	}
 	binary.LittleEndian.PutUint32(s.bytes, uint32(id))
-	return s.m.dev.Write(s.id, s.m.tokens, uint64(s.n)*4, s.bytes[:4])
+	if err := s.m.dev.Write(s.id, s.m.tokens, uint64(s.n)*4, s.bytes[:4]); err != nil {
+		return err
+	}
+	s.speculation.remember(s.n, s.bytes[:4])
+	return nil
 }
 
 // Logits copies the logits that the pending token was chosen from to dst,
@@ -509,7 +537,7 @@ func (s *Session) Logits(dst []float32) error {
 	if want := int(s.m.t.Header.Vocab); len(dst) != want {
 		return fmt.Errorf("replay: room for %d logits, the vocabulary has %d", len(dst), want)
 	}
-	return s.readSlot(s.m.logits, dst, make([]byte, 4*len(dst)))
+	return s.readSlot(s.m.logits, s.row, dst, make([]byte, 4*len(dst)))
 }
 
 // IsStop reports whether id is a stop id of the session.

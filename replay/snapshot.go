@@ -121,7 +121,7 @@ func (s *Session) eachPart(f func(slot uint32, offset uint64, p []byte, position
 		}
 	}
 	if s.pending {
-		if err := f(s.m.logits, 0, make([]byte, 4*s.m.t.Header.Vocab), 0); err != nil {
+		if err := f(s.m.logits, uint64(s.row)*uint64(s.m.t.Header.Vocab)*4, make([]byte, 4*s.m.t.Header.Vocab), 0); err != nil {
 			return err
 		}
 	}

@@ -24,7 +24,7 @@ func newTraffic(t *table.Table, p programs) (traffic, error) {
 			return nil, fmt.Errorf("replay: %w", err)
 		}
 		to := &all[i]
-		to.chooses = slices.Contains([]int{p.decode, p.head, p.sample, p.sampleHead}, i)
+		to.chooses = slices.Contains([]int{p.decode, p.head, p.sample, p.sampleHead, p.ranked, p.rankedHead, p.verify}, i)
 		for _, r := range reads {
 			to.weights += r.Weights
 			if r.KVRow == 0 {

@@ -3,18 +3,19 @@
 
 // best_of returns the thread's best of logits first to last-1, an index that
 // is a multiple of 4 and the one past the last. All NaN is index first: nothing
-// is above the lowest key.
-static inline Best best_of(device const uint *logits, uint first, uint last, uint tid, uint threads) {
+// is above the lowest key. Logits that are not aligned are read one by one.
+static inline Best best_of(device const uint *logits, bool aligned, uint first, uint last, uint tid, uint threads) {
     Best best = {int(0x80000000u), first};
     device const uint4 *logits4 = (device const uint4 *)logits;
-    for (uint i = first / 4 + tid; i < last / 4; i += threads) {
+    const uint fours = aligned ? last / 4 : first / 4;
+    for (uint i = first / 4 + tid; i < fours; i += threads) {
         const uint4 v = logits4[i];
         consider(best, v.x, 4 * i);
         consider(best, v.y, 4 * i + 1);
         consider(best, v.z, 4 * i + 2);
         consider(best, v.w, 4 * i + 3);
     }
-    for (uint i = last / 4 * 4 + tid; i < last; i += threads) {
+    for (uint i = fours * 4 + tid; i < last; i += threads) {
         consider(best, logits[i], i);
     }
     return best;
@@ -45,7 +46,7 @@ kernel void argmax(
             consider(best, logits[2 * i], logits[2 * i + 1]);
         }
     } else {
-        best = best_of(logits, 0, p.n, tid, simds * 32);
+        best = best_of(logits, true, 0, p.n, tid, simds * 32);
     }
     best = threadgroup_best(best, tg, lane, simd, simds);
     if (simd != 0) {
@@ -65,7 +66,7 @@ kernel void argmax(
     }
 }
 
-// A threadgroup finds the best of a part.
+// A threadgroup finds the best of a part of a row.
 //
 // threadgroup memory: div(threads,32)*8 bytes
 [[max_total_threads_per_threadgroup(1024)]]
@@ -84,13 +85,16 @@ kernel void argmax_part(
     if (!begins(step)) {
         return;
     }
-    if (s.rows == 0) {
+    if (group.y >= s.rows) {
         return;
     }
     const uint first = group.x * p.part;
-    const Best best = threadgroup_best(best_of(logits, first, min(first + p.part, p.n), tid, simds * 32), tg, lane, simd, simds);
+    const ulong row = ulong(group.y) * p.n;
+    device const uint *from = logits + row;
+    const Best best = threadgroup_best(best_of(from, row % 4 == 0, first, min(first + p.part, p.n), tid, simds * 32), tg, lane, simd, simds);
     if (tid == 0) {
-        out[2 * group.x] = logits[best.index];
-        out[2 * group.x + 1] = best.index;
+        device uint *to = out + 2 * (ulong(group.y) * ((p.n + p.part - 1) / p.part) + group.x);
+        to[0] = from[best.index];
+        to[1] = best.index;
     }
 }

@@ -18,7 +18,7 @@ static inline uint last_row(thread product &p, device const pianola_step *step, 
     if (!begins(step)) {
         return 0;
     }
-    split_sees(p.parts, second.kv_len);
+    split_sees(p.parts, second.kv_len + second.behind);
     return min(p.last, second.rows);
 }
 

@@ -37,6 +37,8 @@
 #define PIANOLA_KERNEL_SAMPLE_DRAW 21
 #define PIANOLA_KERNEL_RANK_PART 22
 #define PIANOLA_KERNEL_RANK 23
+#define PIANOLA_KERNEL_ACCEPT 24
+#define PIANOLA_KERNEL_DRAFT 25
 
 // Numbers of function constants, and the values that have names.
 #define PIANOLA_FC_WTYPE 0
@@ -289,7 +291,7 @@ typedef struct pianola_rope_attn_params {
 } pianola_rope_attn_params;
 PIANOLA_ASSERT_SIZE(pianola_rope_attn_params, 44);
 
-// out[i] = the largest of logits i*part to (i+1)*part - 1 and its index, the first of equals; NaN only if all are.
+// out[r, i] = the largest of logits i*part to (i+1)*part - 1 of a row and its index, the first of equals; NaN only if all are.
 typedef struct pianola_argmax_part_params {
     uint32_t n; // vocabulary
     uint32_t part; // logits of a part
@@ -352,6 +354,24 @@ typedef struct pianola_rank_params {
 } pianola_rank_params;
 PIANOLA_ASSERT_SIZE(pianola_rank_params, 16);
 
+// Compares a draft, tokens[token + 1] and on, with what its rows chose: row r's token, the one with its largest logit, becomes tokens[token + 1 + r] as long as the rows before it have chosen what was drafted and no stop id. Counts them in the step block, and moves it to the last of them; its row is the row that chose it. The ring index is clamped.
+typedef struct pianola_accept_params {
+    uint32_t parts; // parts of the vocabulary
+    uint32_t ring; // entries of the token ring
+    uint32_t max_stops; // stop ids that fit
+    uint32_t max_rows; // rows at most
+} pianola_accept_params;
+PIANOLA_ASSERT_SIZE(pianola_accept_params, 16);
+
+// Drafts what may follow the last token of the ring, that at the step block's token index: what followed the last place before it where the ring has the same most tokens as at its end, or the most that are the same, at least least of them; with tokens of the draft where that comes to the end. The step block's rows become 1 + draft; 1 if there is no such place. table.Draft is the same.
+typedef struct pianola_draft_params {
+    uint32_t ring; // entries of the token ring
+    uint32_t draft; // tokens of a draft
+    uint32_t most; // tokens that are compared
+    uint32_t least; // tokens that must be the same
+} pianola_draft_params;
+PIANOLA_ASSERT_SIZE(pianola_draft_params, 16);
+
 typedef struct pianola_binding {
     uint32_t slot;
     uint32_t reserved;
@@ -382,7 +402,7 @@ typedef struct pianola_cmd {
 typedef struct pianola_second {
     uint32_t index;
     uint32_t kv_len;
-    uint32_t reserved;
+    uint32_t behind;
     uint32_t rows;
 } pianola_second;
 
@@ -397,7 +417,9 @@ typedef struct pianola_step {
     uint32_t stop;
     uint32_t count;
     uint32_t cancel;
-    uint32_t reserved[5];
+    uint32_t drafted;
+    uint32_t accepted;
+    uint32_t reserved[3];
 } pianola_step;
 
 // The head of a sampler slot; table.Sampler says what the fields are.

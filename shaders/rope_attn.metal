@@ -58,7 +58,7 @@ kernel void rope_attn(
     a.base = 0;
     a.sinks = 0;
     a.turned = sums;
-    const uint len = max(s.kv_len, 1u);
+    const uint len = max(s.kv_len, 1u) + s.behind;
     a.begin = len - min(len, WINDOWED != 0 ? p.window : len);
     a.end = len;
     if (a.split && !attn_limit(a, p.span, group.y)) {

@@ -93,12 +93,14 @@ type Step struct {
 	KVRow      uint32 // KV cache row of the first row, before mod capacity
 	KVLen      uint32 // positions that the first row sees, itself included
 	TokenIndex uint32 // of the first row, in the token ring
-	Row        uint32 // first row of the chunk that the program reads
+	Row        uint32 // first row of the chunk that the program reads; of verify, the one that chose the last token
 	Rows       uint32 // rows that are there
 	Stop       uint32 // not 0: kernels do nothing
 	Count      uint32 // tokens written since the submission began
 	Cancel     uint32 // set from outside at any time: the next token becomes a stop
-	_          [5]uint32
+	Drafted    uint32 // tokens that were drafted since the submission began
+	Accepted   uint32 // of them, those that were chosen
+	_          [3]uint32
 }
 
 // StepSize is the size of a Step in bytes.

@@ -30,6 +30,8 @@ const (
 	KernelSampleDraw   decl.ID = 21
 	KernelRankPart     decl.ID = 22
 	KernelRank         decl.ID = 23
+	KernelAccept       decl.ID = 24
+	KernelDraft        decl.ID = 25
 )
 
 // Bindings of embed.
@@ -766,8 +768,8 @@ func (p RoPEAttnParams) Put(c *Cmd) {
 
 // Bindings of argmax_part.
 const (
-	ArgmaxPartBindLogits = 0 // r, [n] float32
-	ArgmaxPartBindOut    = 1 // w, [parts, 2]: a float32 and its index, a uint32
+	ArgmaxPartBindLogits = 0 // r, [rows, n] float32
+	ArgmaxPartBindOut    = 1 // w, [rows, parts, 2]: a float32 and its index, a uint32
 )
 
 // ArgmaxPartParams are the parameters of argmax_part.
@@ -1031,5 +1033,71 @@ func (p RankParams) Put(c *Cmd) {
 	c.putU32(4, p.Part)
 	c.putU32(8, p.Pairs)
 	c.putU32(12, p.Entries)
+	c.ParamSize = 16
+}
+
+// Bindings of accept.
+const (
+	AcceptBindBest   = 0 // r, [rows, parts, 2], of argmax_part
+	AcceptBindStops  = 1 // r, uint32 count, then [max_stops] uint32 ids
+	AcceptBindTokens = 2 // rw, [ring] uint32
+)
+
+// AcceptParams are the parameters of accept.
+type AcceptParams struct {
+	Parts    uint32 // parts of the vocabulary
+	Ring     uint32 // entries of the token ring
+	MaxStops uint32 // stop ids that fit
+	MaxRows  uint32 // rows at most
+}
+
+// AcceptParams decodes the parameter bytes as those of accept.
+func (c *Cmd) AcceptParams() AcceptParams {
+	return AcceptParams{
+		Parts:    c.u32(0),
+		Ring:     c.u32(4),
+		MaxStops: c.u32(8),
+		MaxRows:  c.u32(12),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p AcceptParams) Put(c *Cmd) {
+	c.putU32(0, p.Parts)
+	c.putU32(4, p.Ring)
+	c.putU32(8, p.MaxStops)
+	c.putU32(12, p.MaxRows)
+	c.ParamSize = 16
+}
+
+// Bindings of draft.
+const (
+	DraftBindTokens = 0 // rw, [ring] uint32
+)
+
+// DraftParams are the parameters of draft.
+type DraftParams struct {
+	Ring  uint32 // entries of the token ring
+	Draft uint32 // tokens of a draft
+	Most  uint32 // tokens that are compared
+	Least uint32 // tokens that must be the same
+}
+
+// DraftParams decodes the parameter bytes as those of draft.
+func (c *Cmd) DraftParams() DraftParams {
+	return DraftParams{
+		Ring:  c.u32(0),
+		Draft: c.u32(4),
+		Most:  c.u32(8),
+		Least: c.u32(12),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p DraftParams) Put(c *Cmd) {
+	c.putU32(0, p.Ring)
+	c.putU32(4, p.Draft)
+	c.putU32(8, p.Most)
+	c.putU32(12, p.Least)
 	c.ParamSize = 16
 }

@@ -122,8 +122,8 @@ func (b *builder) cmd(label string, id decl.ID, constants []uint32, params inter
 	copy(c.Bind[:], binds)
 	params.Put(&c)
 	for _, f := range k.Second {
-		if f.Name == "kv_len" && id == KernelGEMV {
-			continue // of the input merge
+		if f.Name == "kv_len" && id == KernelGEMV || f.Name == "behind" {
+			continue // of the input merge, and of programs with a command for each row
 		}
 		kind := map[string]Patch{"token": PatchToken, "pos": PatchPosition, "kv_len": PatchKVLen}[f.Name]
 		if id == KernelArgmax {

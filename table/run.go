@@ -98,6 +98,9 @@ func (t *Table) CheckRun(r *Run) error {
 	if rows == 0 || rows > most {
 		return fmt.Errorf("%d rows are not within 1 to %d", rows, most)
 	}
+	if p := &t.Programs[r.Program]; p.Moves() && rows != most {
+		return fmt.Errorf("%d rows, program %s has %d", rows, p.Name, most)
+	}
 	context := uint64(t.Header.Context)
 	all := uint64(rows) * uint64(r.Count)
 	switch {
@@ -144,6 +147,10 @@ type Result struct {
 	Stopped bool          // a stop id was written
 	Elapsed time.Duration // on the device
 	Queued  time.Duration // before that, behind submissions of other sessions
+
+	// Of runs of the program verify: tokens that were drafted, of them those that were
+	// chosen, and the row of the logits that chose the last token.
+	Drafted, Accepted, Row int
 }
 
 // Info says what a device is.
@@ -152,6 +159,10 @@ type Info struct {
 	Name   string   // of the chip or the processor
 	Modes  []string // replay modes it can do
 	Detail string   // features, threads
+
+	// Moves says that programs which say themselves how far they have come can be
+	// replayed more than once in a run.
+	Moves bool
 }
 
 // Memory is what a device holds, in bytes.

@@ -93,6 +93,10 @@ const (
 	ProgramSampleHead = "sample_head" // head, likewise
 	ProgramRanked     = "ranked"      // sample, with log-probabilities left in the ranks slot
 	ProgramRankedHead = "ranked_head" // sample_head, likewise
+
+	// ProgramVerify is decode for the pending token and a draft of those that
+	// follow it, a row each. It says itself how far it has come.
+	ProgramVerify = "verify"
 )
 
 // UploadOp says how a source becomes a slot's bytes.
@@ -233,6 +237,10 @@ func (t *Table) Program(name string) (*Program, int, bool) {
 	}
 	return nil, 0, false
 }
+
+// Moves reports whether the program says itself how far it has come: the step
+// block then says where the next replay is.
+func (p *Program) Moves() bool { return p.Name == ProgramVerify }
 
 // Slot returns the first slot of a kind and its index.
 func (t *Table) Slot(k SlotKind) (*Slot, uint32, bool) {

@@ -149,7 +149,11 @@ func (v *validator) slots() {
 		case SlotRanks:
 			want = RanksSize
 		case SlotLogits:
-			want = uint64(max(h.LogitsRows, 1)) * uint64(h.Vocab) * 4
+			rows := max(h.LogitsRows, 1)
+			if p, _, ok := v.t.Program(ProgramVerify); ok {
+				rows = max(rows, p.MaxRows)
+			}
+			want = uint64(rows) * uint64(h.Vocab) * 4
 		}
 		if want != 0 && s.Size != want {
 			v.add(-1, "slot %d (%s): size %d, want %d", i, s.Name, s.Size, want)
@@ -204,8 +208,12 @@ func (v *validator) programs() {
 			return
 		}
 		next = p.First + p.Count
-		if p.MaxRows == 0 || p.MaxRows > max(v.t.Header.Chunk, v.t.Header.LogitsRows, 1) {
-			v.add(-1, "program %d (%s): %d rows are not in 1..%d", i, p.Name, p.MaxRows, v.t.Header.Chunk)
+		most := max(v.t.Header.Chunk, v.t.Header.LogitsRows, 1)
+		if p.Moves() {
+			most = min(1+MaxDraft, v.t.Header.Context)
+		}
+		if p.MaxRows == 0 || p.MaxRows > most {
+			v.add(-1, "program %d (%s): %d rows are not in 1..%d", i, p.Name, p.MaxRows, most)
 		}
 		if names[p.Name] {
 			v.add(-1, "program %d: the name %s is there twice", i, p.Name)
@@ -263,6 +271,10 @@ func (v *validator) command(i int, p *Program) {
 		return
 	}
 	k := env.Kernel()
+	if (c.Kernel == KernelAccept || c.Kernel == KernelDraft) && !p.Moves() {
+		v.add(i, "kernel %s is not in program %s", k.Name, ProgramVerify)
+		return
+	}
 	if t.Specs[c.Spec].Kernel != c.Kernel {
 		v.add(i, "spec %d is not one of kernel %s", c.Spec, k.Name)
 		return

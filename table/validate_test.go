@@ -1,6 +1,7 @@
 package table_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -251,6 +252,45 @@ func TestPatch(t *testing.T) {
 		}
 		if c.patch.String() != c.name {
 			t.Errorf("%s, want %s", c.patch, c.name)
+		}
+	}
+}
+
+// TestVerifyRuns checks what is asked of the program verify and of its commands.
+func TestVerifyRuns(t *testing.T) {
+	tab := compiled(t, compiler.Options{Draft: 3, Context: 64})
+	_, verify, _ := tab.Program(table.ProgramVerify)
+	for _, c := range []struct {
+		count, rows uint32
+		want        string
+	}{{1, 4, ""}, {16, 4, ""}, {17, 4, "past the context"}, {1, 3, "3 rows, program verify has 4"}, {1, 5, "5 rows are not within 1 to 4"}} {
+		err := tab.CheckRun(&table.Run{Program: uint32(verify), Count: c.count, Step: table.Step{KVLen: 1, Rows: c.rows}})
+		if got := fmt.Sprint(err); (err == nil) != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%d of %d rows: %v, want %q", c.count, c.rows, err, c.want)
+		}
+	}
+	find := func(tab *table.Table, label string) *table.Cmd { return &tab.Cmds[command(t, tab, label)] }
+	for want, brk := range map[string]func(tab *table.Table){
+		"draft+1 <= rows": func(tab *table.Table) {
+			p := find(tab, "verify.draft").DraftParams()
+			p.Draft = 4
+			p.Put(find(tab, "verify.draft"))
+		},
+		"rows <= max_rows": func(tab *table.Table) {
+			p := find(tab, "verify.accept").AcceptParams()
+			p.MaxRows = 3
+			p.Put(find(tab, "verify.accept"))
+		},
+		"is not in program verify": func(tab *table.Table) {
+			_, logits, _ := tab.Slot(table.SlotLogits)
+			tab.Programs[verify].Name, tab.Slots[logits].Size = "other", tab.Slots[logits].Size/4
+		},
+		"rows are not in 1..32": func(tab *table.Table) { tab.Programs[verify].MaxRows = 33 },
+	} {
+		tab := compiled(t, compiler.Options{Draft: 3, Context: 64})
+		brk(tab)
+		if got := fmt.Sprint(tab.Validate()); !strings.Contains(got, want) {
+			t.Errorf("%q is not among %.300s", want, got)
 		}
 	}
 }

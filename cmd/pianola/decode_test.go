@@ -185,6 +185,9 @@ func TestRun(t *testing.T) {
 	if got := runWith(t, t.Context(), c.Prompt, "run", gopher, "-f", "-", "-n", "40").stdout; got != o.stdout {
 		t.Errorf("from standard input: %q", got)
 	}
+	if got := succeed(t, "run", gopher, "-f", file, "-n", "40", "--speculate", "3"); got.stdout != o.stdout || !strings.Contains(got.stderr, " drafted") {
+		t.Errorf("speculating: %q, %q", got.stdout, got.stderr)
+	}
 }
 
 // TestRunSession goes on from a file in a second run: the text is that of one run, and

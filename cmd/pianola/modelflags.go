@@ -25,6 +25,7 @@ type modelFlags struct {
 	noFuse       bool
 	noRepack     bool
 	sampler      string
+	draft        int
 	realTime     bool
 	kv           string
 	sinks        int
@@ -84,7 +85,7 @@ func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
 	}
 	o := pianola.Options{
 		Device: f.device, Mode: f.mode, Threads: f.threads, Context: f.context,
-		NoFuse: f.noFuse, NoRepack: f.noRepack, AnyChip: f.anyChip, Sampler: f.sampler,
+		NoFuse: f.noFuse, NoRepack: f.noRepack, AnyChip: f.anyChip, Sampler: f.sampler, Draft: f.draft,
 		RealTime: f.realTime,
 		KV:       f.kv, KVSinks: f.sinks, KVWindow: f.window,
 	}

@@ -67,6 +67,7 @@ again. It is of this model, this chip and these options only, and has the text.`
 	fs.IntVar(&f.sampling.LogProbs, "logprobs", 0, "print tokens with their log-probabilities and those of the N likeliest, a token a line; 0: print the text")
 	fs.StringVar(&f.session, "session", "", "go on from the session in `FILE`, if it is there, and save it")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object at the end")
+	fs.IntVar(&f.model.draft, "speculate", 0, "draft `N` tokens at a time from what the text has had before, and verify them at once (docs/SPECULATION.md)")
 	f.model.registerChain(cmd)
 	f.model.register(cmd)
 	return cmd
@@ -151,6 +152,9 @@ func (f *runFlags) check(cmd *cobra.Command) error {
 	}
 	if cmd.Flags().Changed("repeat-last-n") && f.sampling.RepeatLastN == 0 { // as llama.cpp's 0, which is none
 		f.sampling.RepeatPenalty, f.sampling.PresencePenalty, f.sampling.FrequencyPenalty = 1, 0, 0
+	}
+	if err := atLeast(cmd, 0, "speculate", f.model.draft); err != nil {
+		return err
 	}
 	if err := atLeast(cmd, 0, "sinks", f.rollover.Sinks); err != nil {
 		return err
@@ -240,7 +244,7 @@ func (f *runFlags) generate(cmd *cobra.Command, m *pianola.Model, s *pianola.Ses
 	}
 	var failed error
 	for tok, err := range s.Generate(cmd.Context(), prompt, pianola.GenerateOptions{
-		MaxTokens: f.tokens, Sampling: f.sampling, Stop: f.stop,
+		MaxTokens: f.tokens, Sampling: f.sampling, Stop: f.stop, Speculate: f.model.draft > 0,
 	}) {
 		if err != nil {
 			failed = err
@@ -300,7 +304,11 @@ type runFigures struct {
 	DecodeTokS       float64 `json:"tg_tok_s"` // 0 if only one token came
 	CommandsPerToken int     `json:"commands_per_token"`
 	Submissions      int     `json:"submissions"`
+	Drafted          int     `json:"drafted,omitempty"`
+	Accepted         int     `json:"accepted,omitempty"`
 	Seed             *uint64 `json:"seed,omitempty"` // where choices were random
+
+	speculated bool
 }
 
 func (f *runFlags) figures(m *pianola.Model, s *pianola.Session) runFigures {
@@ -309,6 +317,7 @@ func (f *runFlags) figures(m *pianola.Model, s *pianola.Session) runFigures {
 		LoadMS: milliseconds(m.LoadTimes().Total), FirstTokenMS: milliseconds(st.FirstToken),
 		PromptTokens: st.PromptTokens, PrefillTokS: rate(st.PromptTokens, st.Prefill),
 		Tokens: st.Tokens, DecodeTokS: rate(st.Tokens-1, st.Decode), Submissions: st.Submissions,
+		Drafted: st.Drafted, Accepted: st.Accepted, speculated: f.model.draft > 0,
 	}
 	program := table.ProgramDecode
 	switch {
@@ -334,6 +343,9 @@ func (f runFigures) String() string {
 		s += fmt.Sprintf(" at %s tok/s", figure(f.DecodeTokS))
 	}
 	s += fmt.Sprintf(", %d commands per token", f.CommandsPerToken)
+	if f.speculated {
+		s += fmt.Sprintf(", accepted %d of %d drafted", f.Accepted, f.Drafted)
+	}
 	if f.Seed != nil {
 		s += fmt.Sprintf(", seed %d", *f.Seed)
 	}

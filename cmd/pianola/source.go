@@ -21,6 +21,7 @@ type tableSource struct {
 	hidden    bool
 	logProbs  bool
 	sampler   string
+	draft     int
 	kv        string
 	sinks     int
 	window    int
@@ -45,17 +46,18 @@ func (s *tableSource) register(cmd *cobra.Command, suffix string) {
 	fs.BoolVar(&s.allLogits, "all-logits"+suffix, false, of+"add the program for the logits of every row")
 	fs.BoolVar(&s.logProbs, "logprobs"+suffix, false, of+"add the programs that leave log-probabilities")
 	fs.StringVar(&s.sampler, "sampler-order"+suffix, "", of+"stages of sampling: "+samplerOrders)
+	fs.IntVar(&s.draft, "draft"+suffix, 0, of+"add the program that verifies drafts of `N` tokens")
 }
 
 func (s *tableSource) options() pianola.CompileOptions {
 	return pianola.CompileOptions{
-		Chip: s.chip, Context: s.context, NoFuse: s.noFuse, AllLogits: s.allLogits, Hidden: s.hidden, LogProbs: s.logProbs, Sampler: s.sampler,
+		Chip: s.chip, Context: s.context, NoFuse: s.noFuse, AllLogits: s.allLogits, Hidden: s.hidden, LogProbs: s.logProbs, Sampler: s.sampler, Draft: s.draft,
 		KV: s.kv, KVSinks: s.sinks, KVWindow: s.window,
 	}
 }
 
 func (s *tableSource) check(cmd *cobra.Command) error {
-	return atLeast(cmd, 1, "ctx"+s.suffix, s.context)
+	return errors.Join(atLeast(cmd, 1, "ctx"+s.suffix, s.context), atLeast(cmd, 0, "draft"+s.suffix, s.draft))
 }
 
 // table returns the table of a model or a roll, which are told apart by their
@@ -70,7 +72,7 @@ func (s *tableSource) table(cmd *cobra.Command, path string) (*table.Table, erro
 			if err != nil {
 				return nil, err
 			}
-			for _, name := range []string{"chip", "ctx", "no-fuse", "all-logits", "hidden", "logprobs", "sampler-order", "kv", "kv-sinks", "kv-window"} {
+			for _, name := range []string{"chip", "ctx", "no-fuse", "all-logits", "hidden", "logprobs", "sampler-order", "draft", "kv", "kv-sinks", "kv-window"} {
 				if cmd.Flags().Changed(name + s.suffix) {
 					return nil, usage(cmd, "--%s%s is for models, and %s is a roll, compiled already", name, s.suffix, path)
 				}

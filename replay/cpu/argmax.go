@@ -63,27 +63,31 @@ func largestPart(parts []uint32) uint32 {
 	return id
 }
 
-// argmaxPart finds the largest logit of each part.
+// argmaxPart finds the largest logit of each part of each row.
 type argmaxPart struct {
 	ops    *ops
 	part   int
-	logits []float32 // [n]
-	out    []uint32  // [parts, 2]
+	n      int       // logits of a row
+	logits []float32 // [rows, n]
+	out    []uint32  // [rows, parts, 2]
 }
 
 func newArgmaxPart(b *binder) (kernel, error) {
 	p := b.cmd.ArgmaxPartParams()
 	b.need(p.Part > 0, "the part is 0")
-	return &argmaxPart{ops: b.ops, part: int(p.Part), logits: b.f32(table.ArgmaxPartBindLogits), out: b.u32(table.ArgmaxPartBindOut)}, b.err
+	return &argmaxPart{ops: b.ops, part: int(p.Part), n: int(p.N), logits: b.f32(table.ArgmaxPartBindLogits), out: b.u32(table.ArgmaxPartBindOut)}, b.err
 }
 
-func (k *argmaxPart) units(w *worker) int { return min(w.rows, 1) * len(k.out) / 2 }
+func (k *argmaxPart) units(w *worker) int { return w.rows * k.parts() }
+
+func (k *argmaxPart) parts() int { return (k.n + k.part - 1) / k.part }
 
 func (k *argmaxPart) run(_ *worker, lo, hi int) {
 	for i := lo; i < hi; i++ {
-		first := i * k.part
-		at := first + k.ops.largest(k.logits[first:min(first+k.part, len(k.logits))])
-		k.out[2*i], k.out[2*i+1] = math.Float32bits(k.logits[at]), uint32(at)
+		row := k.logits[i/k.parts()*k.n:][:k.n]
+		first := i % k.parts() * k.part
+		at := first + k.ops.largest(row[first:min(first+k.part, k.n)])
+		k.out[2*i], k.out[2*i+1] = math.Float32bits(row[at]), uint32(at)
 	}
 }
 

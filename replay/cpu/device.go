@@ -43,6 +43,7 @@ type Device struct {
 	caches []table.KVCache // nil if they do not grow
 	model  [][]byte        // by slot, of model and executor scope
 	team   *team
+	moves  []bool // by program: the step block says how far it has come
 }
 
 // New returns a device. It has no threads and no memory before Load.
@@ -98,6 +99,7 @@ func (d *Device) Info() table.Info {
 		Name:   machineName(),
 		Modes:  []string{"encode"},
 		Detail: fmt.Sprintf("%s, %s", d.threadsText(), strings.Join(d.ops.features, " ")),
+		Moves:  true,
 	}
 }
 

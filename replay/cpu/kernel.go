@@ -65,6 +65,8 @@ var constructors = [...]func(b *binder) (kernel, error){
 	table.KernelSampleDraw:   newSampleDraw,
 	table.KernelRankPart:     newRankPart,
 	table.KernelRank:         newRank,
+	table.KernelAccept:       newAccept,
+	table.KernelDraft:        newDraft,
 }
 
 // binder gives a constructor the memory of one command's bindings. The first

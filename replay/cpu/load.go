@@ -48,6 +48,10 @@ func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o t
 		return none, err
 	}
 	d.table, d.caches, d.model = t, t.KVCaches(), mem
+	d.moves = make([]bool, len(t.Programs))
+	for i := range t.Programs {
+		d.moves[i] = t.Programs[i].Moves()
+	}
 	d.team, err = newTeam(d.Device, d.threads, scratch, d.cpus)
 	return memory, err
 }

@@ -161,7 +161,10 @@ func (t *team) lead(w *worker, j *job) {
 		err = j.Session.refused
 	}
 	step := j.Session.step
-	j.Finish(table.Result{Count: int(step.Count), Stopped: step.Stop != 0, Elapsed: time.Since(start)}, err)
+	j.Finish(table.Result{
+		Count: int(step.Count), Stopped: step.Stop != 0, Elapsed: time.Since(start),
+		Drafted: int(step.Drafted), Accepted: int(step.Accepted), Row: int(step.Row),
+	}, err)
 }
 
 // begin makes the first run's step the session's.
@@ -170,7 +173,7 @@ func begin(j *job) {
 	if runs := j.Submission.Runs; len(runs) > 0 {
 		step = runs[0].Step
 	}
-	step.Count = 0
+	step.Count, step.Drafted, step.Accepted = 0, 0, 0
 	*j.Session.step = step
 	j.Session.refused = nil
 }
@@ -199,7 +202,15 @@ func (w *worker) run(j *job) {
 			if w.replay(j, run.Program, timed) {
 				return
 			}
-			device.Advance(&w.step, 1)
+			if !w.team.dev.moves[run.Program] {
+				device.Advance(&w.step, 1)
+				continue
+			}
+			// The last command has said how far it has come.
+			if w.meet(j) {
+				return
+			}
+			w.step = *j.Session.step
 		}
 	}
 }
@@ -246,7 +257,7 @@ func (w *worker) patch(c *table.Cmd) {
 	second := c.Second
 	c.Apply(&w.step, &second)
 	w.index = table.Field(&second, decl.SecondIndex)
-	w.kvLen = table.Field(&second, decl.SecondKVLen)
+	w.kvLen = table.Field(&second, decl.SecondKVLen) + table.Field(&second, decl.SecondBehind)
 	w.rows = int(table.Field(&second, decl.SecondRows))
 }
 

@@ -113,7 +113,7 @@ func (d *Device) FreeMemory() (free uint64, err error) {
 
 // Info says what the device is.
 func (d *Device) Info() table.Info {
-	return table.Info{Device: "cuda", Name: d.gpu.Name, Modes: Modes(), Detail: d.gpu.detail()}
+	return table.Info{Device: "cuda", Name: d.gpu.Name, Modes: Modes(), Detail: d.gpu.detail(), Moves: d.mode.name() != encode{}.name()}
 }
 
 // mode is a way to replay: who patches, and what the host gives to the stream

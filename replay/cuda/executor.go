@@ -222,8 +222,7 @@ func (e *executor) wait(j *job, given bool, res *table.Result) error {
 	if err != nil {
 		return e.runError(j, 0, err)
 	}
-	count, stop := device.Result(e.result)
-	res.Count, res.Stopped = count, stop&device.StopID != 0
+	*res, _ = device.Result(e.result)
 	res.Elapsed = milliseconds(e.ms)
 	return nil
 }

@@ -76,7 +76,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o t
 func (d backend) Warm(replay func(runs ...table.Run) error) error {
 	var runs []table.Run
 	for i := range d.table.Programs {
-		runs = append(runs, table.Run{Program: uint32(i), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}})
+		runs = append(runs, device.WarmRun(d.table, i))
 	}
 	return replay(runs...)
 }

@@ -227,8 +227,8 @@ func TestStep(t *testing.T) {
 		t.Error("a step's place is longer than StepPlace")
 	}
 	device.PutStep(b, &s)
-	if n, stop := device.Result(b); n != 9 || stop != 8 || b[len(b)-1] != 0 {
-		t.Errorf("%d tokens, stop %d: %v", n, stop, b)
+	if r, stop := device.Result(b); r.Count != 9 || stop != 8 || b[len(b)-1] != 0 {
+		t.Errorf("%+v, stop %d: %v", r, stop, b)
 	}
 	device.Advance(&s, 3)
 	if s.Position != 23 || s.KVRow != 24 || s.KVLen != 25 || s.TokenIndex != 26 || s.Row != 6 {

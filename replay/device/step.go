@@ -11,6 +11,9 @@ const (
 	StepPlace = 32 // bytes at its start that say where a token is
 	StepStop  = 32
 	StepCount = 36
+
+	stepRow     = 24
+	stepDrafted = 44
 )
 
 // Values of the stop flag. A kernel looks only whether it is 0.
@@ -34,10 +37,16 @@ func PutStep(b []byte, s *table.Step) {
 	clear(b[StepCount+4 : table.StepSize])
 }
 
-// Result returns what a step block says at the end of a submission: how many
-// tokens were written, and the stop flag.
-func Result(b []byte) (count int, stop uint32) {
-	return int(binary.LittleEndian.Uint32(b[StepCount:])), binary.LittleEndian.Uint32(b[StepStop:])
+// Result returns what a step block says at the end of a submission, and its stop
+// flag.
+func Result(b []byte) (r table.Result, stop uint32) {
+	word := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
+	stop = word(StepStop)
+	r = table.Result{
+		Count: int(word(StepCount)), Stopped: stop&StopID != 0,
+		Drafted: int(word(stepDrafted)), Accepted: int(word(stepDrafted + 4)), Row: int(word(stepRow)),
+	}
+	return r, stop
 }
 
 // Advance moves a step some tokens on, as the kernel patch does for each.
@@ -47,6 +56,16 @@ func Advance(s *table.Step, tokens uint32) {
 	s.KVRow += n
 	s.KVLen += n
 	s.TokenIndex += n
+}
+
+// WarmRun returns a run of a program on as few rows of an empty context as it can
+// have.
+func WarmRun(t *table.Table, program int) table.Run {
+	r := table.Run{Program: uint32(program), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}
+	if p := &t.Programs[program]; p.Moves() {
+		r.Step.Rows = p.MaxRows
+	}
+	return r
 }
 
 // PatchSize is what a patch takes in a list.

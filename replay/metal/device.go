@@ -134,7 +134,7 @@ func (d *Device) Calls() uint64 { return d.calls.Load() }
 
 // Info says what the device is.
 func (d *Device) Info() table.Info {
-	return table.Info{Device: "metal", Name: d.properties.Name, Modes: Modes(), Detail: Detail(d.properties)}
+	return table.Info{Device: "metal", Name: d.properties.Name, Modes: Modes(), Detail: Detail(d.properties), Moves: d.o.Mode == modeRecord}
 }
 
 // Close cancels what is in flight, waits for it and frees everything.

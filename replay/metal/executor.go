@@ -115,7 +115,7 @@ func (e *executor) submission(j *job) {
 	p.cut.Store(false)
 	e.awake.begin()
 	e.mu.Lock()
-	p.flying, p.encoded, p.count, p.stop, p.took, p.start, p.err = 0, false, 0, 0, 0, time.Now(), nil
+	p.flying, p.encoded, p.result, p.stop, p.took, p.start, p.err = 0, false, table.Result{}, 0, 0, time.Now(), nil
 	e.mu.Unlock()
 	var err error
 	func() {
@@ -147,7 +147,8 @@ func (e *executor) ended(j *job) {
 		j.Finish(table.Result{}, p.err)
 		return
 	}
-	r := table.Result{Count: p.count, Stopped: p.stop&device.StopID != 0, Elapsed: max(1, time.Duration(p.took*1e9))}
+	r := p.result
+	r.Elapsed = max(1, time.Duration(p.took*1e9))
 	if j.Submission.Dry {
 		r.Elapsed = max(1, time.Since(p.start))
 	}
@@ -330,7 +331,7 @@ func (e *executor) land(f *flight) {
 	if err == nil {
 		took := max(f.chain.End-f.chain.Start, 1e-9)
 		p.took += took
-		p.count, p.stop = device.Result(f.result)
+		p.result, p.stop = device.Result(f.result)
 		if p.stop == 0 {
 			e.learn(f, took)
 		}
@@ -427,6 +428,6 @@ func (e *executor) timed(j *job, run int, r *table.Run, times []time.Duration) e
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p.count, p.stop = device.Result(j.Session.step.mem)
+	p.result, p.stop = device.Result(j.Session.step.mem)
 	return nil
 }

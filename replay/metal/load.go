@@ -78,7 +78,7 @@ func (d backend) Warm(replay func(runs ...table.Run) error) error {
 		return fmt.Errorf("metal: warm-up: %w", err)
 	}
 	for i := range d.table.Programs {
-		run := table.Run{Program: uint32(i), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}
+		run := device.WarmRun(d.table, i)
 		if err := replay(run); err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ type progress struct {
 	// Guarded by the executor's mu.
 	flying  int  // command buffers
 	encoded bool // all that will be
-	count   int
+	result  table.Result
 	stop    uint32
 	took    float64 // seconds on the GPU
 	start   time.Time

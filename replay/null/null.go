@@ -51,7 +51,7 @@ var errClosed = errors.New("null: the device is closed")
 
 // Info implements replay.Device.
 func (d *Device) Info() table.Info {
-	return table.Info{Device: "null", Name: "null", Modes: []string{"encode"}, Detail: "records, computes nothing"}
+	return table.Info{Device: "null", Name: "null", Modes: []string{"encode"}, Detail: "records, computes nothing", Moves: true}
 }
 
 // Load implements replay.Device. It reads no tensor.
@@ -164,6 +164,14 @@ func (d *Device) Submit(s *table.Submission) (table.Ticket, error) {
 			continue
 		}
 		step := r.Step
+		if p := &d.t.Programs[r.Program]; p.Moves() {
+			for range r.Count {
+				if err := d.verify(s.Session, &step, &res, int(p.MaxRows)-1); err != nil {
+					return 0, err
+				}
+			}
+			continue
+		}
 		for range r.Count {
 			if err := d.write(s.Session, int(step.TokenIndex+step.Rows)); err != nil {
 				return 0, err
@@ -179,7 +187,42 @@ func (d *Device) Submit(s *table.Submission) (table.Ticket, error) {
 
 // chooses reports whether a program writes a token.
 func (d *Device) chooses(p *table.Program) bool {
-	return slices.ContainsFunc(d.t.ProgramCmds(p), func(c table.Cmd) bool { return c.Patch.Kind() == table.PatchArgmax })
+	return p.Moves() || slices.ContainsFunc(d.t.ProgramCmds(p), func(c table.Cmd) bool { return c.Patch.Kind() == table.PatchArgmax })
+}
+
+// verify does what the program verify does to the ring and to the step: it takes of
+// a draft what the script says, and drafts again.
+func (d *Device) verify(id table.SessionID, step *table.Step, res *table.Result, draft int) error {
+	at, n := int(step.TokenIndex), 0
+	_, tokens, _ := d.t.Slot(table.SlotTokens)
+	ring, err := d.slot(id, tokens, 0, int(d.t.Slots[tokens].Size))
+	if err != nil {
+		return err
+	}
+	word := func(i int) uint32 { return binary.LittleEndian.Uint32(ring[4*i:]) }
+	for right := true; right && n < int(step.Rows); n++ {
+		drafted := word(at + n + 1)
+		if err := d.write(id, at+n+1); err != nil {
+			return err
+		}
+		right = word(at+n+1) == drafted
+	}
+	res.Count += n
+	res.Drafted += int(step.Rows) - 1
+	res.Accepted += n - 1
+	step.TokenIndex += uint32(n)
+	history := make([]uint32, at+n+1)
+	for i := range history {
+		history[i] = word(i)
+	}
+	next := make([]uint32, draft)
+	if step.Rows = 1; table.Draft(next, history, table.DraftMost, table.DraftLeast) {
+		step.Rows += uint32(draft)
+		for i, v := range next[:min(draft, len(ring)/4-len(history))] {
+			binary.LittleEndian.PutUint32(ring[4*(len(history)+i):], v)
+		}
+	}
+	return nil
 }
 
 func (d *Device) write(id table.SessionID, index int) error {

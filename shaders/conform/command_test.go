@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/replay/cpu"
+	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/shaders"
 	"github.com/pianola-engine/pianola/shaders/emu"
 	"github.com/pianola-engine/pianola/table"
@@ -28,6 +29,7 @@ type command struct {
 	specs   []uint32
 	params  interface{ Put(*table.Cmd) }
 	second  pianolaSecond
+	step    table.Step        // where the token is, of commands that move it
 	context uint32            // 0: contextRows
 	threads uint32            // 0: 32
 	absent  []string          // bindings that are not there
@@ -35,13 +37,14 @@ type command struct {
 }
 
 // pianolaSecond are the secondary fields.
-type pianolaSecond struct{ index, kvLen, rows uint32 }
+type pianolaSecond struct{ index, kvLen, behind, rows uint32 }
 
 // outcome is what a command left.
 type outcome struct {
 	bindings [decl.MaxBindings][]byte
 	count    uint32
 	stopped  bool
+	step     []byte // the step block, of commands that move it
 }
 
 // tableOf returns a table of the one command, with a slot for each binding
@@ -64,11 +67,16 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	c.params.Put(&cmd)
 	cmd.PutSecond(decl.SecondIndex, c.second.index)
 	cmd.PutSecond(decl.SecondKVLen, c.second.kvLen)
+	cmd.PutSecond(decl.SecondBehind, c.second.behind)
 	cmd.PutSecond(decl.SecondRows, c.second.rows)
 	spec := table.Spec{Kernel: c.kernel}
 	copy(spec.Values[:], c.specs)
 	t.Specs = []table.Spec{spec}
 	t.Programs = []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: 64}}
+	if c.moves() {
+		t.Programs[0] = table.Program{Name: table.ProgramVerify, Count: 1, MaxRows: c.step.Rows}
+		t.Slots[1].Size *= uint64(c.step.Rows) // the logits
+	}
 	env, err := t.NewEnv(&cmd, &t.Programs[0])
 	if err != nil {
 		tb.Fatal(err)
@@ -91,7 +99,25 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	}
 	cmd.Grid = [3]uint32{uint32(grid[0]), uint32(grid[1]), uint32(grid[2])}
 	t.Cmds, t.Labels = []table.Cmd{cmd}, []string{k.Name}
+	if c.moves() { // a table has decode, too
+		add := table.Cmd{Kernel: table.KernelAdd, Bindings: 2, PatchOffset: cmd.PatchOffset, Threadgroup: cmd.Threadgroup, Grid: [3]uint32{1, 1, 1}}
+		table.AddParams{N: 1}.Put(&add)
+		add.PutSecond(decl.SecondRows, 1)
+		for i := range add.Bind {
+			add.Bind[i].Slot = table.NoSlot
+		}
+		add.Bind[0].Slot, add.Bind[1].Slot = slot("x", table.SlotKV, 4), slot("delta", table.SlotKV, 4)
+		add.Spec = 1
+		t.Specs = append(t.Specs, table.Spec{Kernel: table.KernelAdd})
+		t.Programs = append(t.Programs, table.Program{Name: table.ProgramDecode, First: 1, Count: 1, MaxRows: 1})
+		t.Cmds, t.Labels = append(t.Cmds, add), append(t.Labels, "add")
+	}
 	return t, slots
+}
+
+// moves reports whether the command moves the step block on.
+func (c *command) moves() bool {
+	return c.kernel == table.KernelAccept || c.kernel == table.KernelDraft
 }
 
 // contents returns what the bindings hold at first.
@@ -140,11 +166,19 @@ func (c *command) onCPU(tb testing.TB, t *table.Table, slots [decl.MaxBindings]u
 		}
 	}
 	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}}
+	if c.moves() {
+		sub.Runs[0].Step = c.step
+	}
 	ticket, err := dev.Submit(sub)
 	fatal(err)
 	result, err := dev.Wait(ticket)
 	fatal(err)
 	out.count, out.stopped = uint32(result.Count), result.Stopped
+	if c.moves() {
+		out.step = make([]byte, table.StepSize)
+		_, step, _ := t.Slot(table.SlotStep)
+		fatal(dev.Read(id, step, 0, out.step))
+	}
 	for i, s := range slots {
 		if s != table.NoSlot {
 			out.bindings[i] = make([]byte, len(contents[i]))
@@ -199,11 +233,18 @@ func (c *command) emulated(tb testing.TB, p *emu.Program, t *table.Table, conten
 	for i, b := range contents {
 		d.Buffers[i] = slices.Clone(b)
 	}
+	if c.moves() {
+		device.PutStep(d.Step[:], &c.step)
+	}
 	binary.LittleEndian.PutUint32(d.Step[32:], l.stop)
 	if err := p.Run(d); err != nil {
 		tb.Fatal(err)
 	}
-	return &outcome{bindings: d.Buffers, count: binary.LittleEndian.Uint32(d.Step[36:]), stopped: binary.LittleEndian.Uint32(d.Step[32:]) != 0}
+	out := &outcome{bindings: d.Buffers, count: binary.LittleEndian.Uint32(d.Step[36:]), stopped: binary.LittleEndian.Uint32(d.Step[32:]) != 0}
+	if c.moves() {
+		out.step = d.Step[:]
+	}
+	return out
 }
 
 func f32(x []float32) []byte {

@@ -233,11 +233,15 @@ var subjects = []subject{
 		}, nil
 	}},
 	{table.KernelArgmaxPart, func(r *rand.Rand) (command, map[string]tolerance) {
-		n := pick(r, 1, 5, 31, 1000, 4099, 32_000)
+		n, rows := pick(r, 1, 5, 31, 1000, 4099, 32_000), pick(r, 1, 1, 4)
+		var logits []float32
+		for range rows {
+			logits = append(logits, specialLogits(r, n)...)
+		}
 		return command{
 			params: table.ArgmaxPartParams{N: uint32(n), Part: pick(r, uint32(4), 64, 1000, 2048)},
-			second: pianolaSecond{rows: 1},
-			input:  map[string][]byte{"logits": f32(specialLogits(r, n))},
+			second: pianolaSecond{rows: uint32(rows)},
+			input:  map[string][]byte{"logits": f32(logits)},
 		}, nil
 	}},
 }
@@ -290,6 +294,9 @@ func testSubject(t *testing.T, p *emu.Program, s subject, rounds uint64) {
 func compare(k *decl.Kernel, got, want *outcome, tol map[string]tolerance) error {
 	if got.count != want.count || got.stopped != want.stopped {
 		return fmt.Errorf("count %d, stopped %t; want %d, %t", got.count, got.stopped, want.count, want.stopped)
+	}
+	if got.step != nil && want.step != nil && !bytes.Equal(got.step, want.step) {
+		return fmt.Errorf("step %v, want %v", got.step, want.step)
 	}
 	for i := range k.Bindings {
 		name := k.Bindings[i].Name

@@ -139,6 +139,8 @@ func testRopeAttn(t *testing.T, p *emu.Program, first, end uint64, limit int) {
 		a := ropeAttention{attention: randomAttention(r, limit).withoutSinks(), interleaved: r.IntN(2) == 0, norm: r.IntN(2) == 0}
 		a.rows, a.gap, a.half = 1, 0, pick(r, a.headDim/2, a.headDim/4)
 		c := a.command(r)
+		c.second.behind = uint32(r.IntN(min(a.kvLen, 8)))
+		c.second.kvLen -= c.second.behind
 		tab, slots := c.tableOf(t)
 		contents := c.contents(t, tab, slots, r)
 		cpu := c.onCPU(t, tab, slots, contents)

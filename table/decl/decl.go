@@ -83,9 +83,10 @@ type Second struct {
 // Offsets of the secondary fields. They are the same in every kernel that has
 // the field, so that one kernel serves decode and prefill.
 const (
-	SecondIndex = 0  // token index, position or first row
-	SecondKVLen = 4  // KV length that the first row sees
-	SecondRows  = 12 // rows that are there
+	SecondIndex  = 0  // token index, position or first row
+	SecondKVLen  = 4  // KV length that the first row sees
+	SecondBehind = 8  // rows that the command's is behind the first, of one that has a single row; not patched
+	SecondRows   = 12 // rows that are there
 )
 
 // Kernel declares one kernel. Its id is its index in Kernels.

@@ -125,6 +125,8 @@ var (
 	secondRow   = Second{"row", SecondIndex, "first row of x"}
 	secondKVLen = Second{"kv_len", SecondKVLen, "positions that the first row sees, itself included; row r sees r more"}
 	secondRows  = Second{"rows", SecondRows, "rows that are there"}
+
+	secondBehind = Second{"behind", SecondBehind, "added to kv_len: the command's row is so many behind the program's first"}
 )
 
 // matmul declares gemv and gemm: y = W·input (+ bias), row by row. Both have
@@ -163,7 +165,7 @@ func matmul(name, doc, tgMem string, second []Second, require ...string) Kernel 
 		},
 		Second:   append(second, secondRows),
 		Specs:    []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput},
-		Optional: []string{"ahead", "stage", "heads", "head_dim", "splits", "span", "window", "kv_len"},
+		Optional: []string{"ahead", "stage", "heads", "head_dim", "splits", "span", "window", "kv_len", "behind"},
 		// The input of every row as float32 or as int8 with a scale a block,
 		// rounded up to 64 bytes: never more than float32. Then 256 elements of
 		// the product, if it is added.
@@ -269,7 +271,7 @@ var Kernels = []Kernel{
 		Second: []Second{secondRows},
 	},
 	matmul("gemv", "y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few; for one if its input is a merge, which reads the splits that saw a position.",
-		"2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,stage+2048*(1-min(stage,1)))*4+div(threads,32)*ahead+16*min(ahead,1)", []Second{secondKVLen},
+		"2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,stage+2048*(1-min(stage,1)))*4+div(threads,32)*ahead+16*min(ahead,1)", []Second{secondKVLen, secondBehind},
 		"(input-min(input,2))*rows <= 1", "(input-min(input,2))*heads*head_dim <= in", "(input-min(input,2))*in <= heads*head_dim",
 		"(input-min(input,2))*4*div(head_dim,4) <= head_dim", "(input-min(input,2))*in <= 1048576", "input-min(input,2) <= splits", "input-min(input,2) <= span",
 		"(input-min(input,2))*splits <= 8", "(input-min(input,2))*span <= 65536"),
@@ -480,20 +482,20 @@ var Kernels = []Kernel{
 			{"eps", F32, "added to the mean square"},
 			{"shared", U32, "Q heads that share K and V: heads/kv_heads"},
 		},
-		Second:   []Second{secondKVLen},
+		Second:   []Second{secondKVLen, secondBehind},
 		Specs:    []Constant{constHeadDim, constWindow, constSplit, constLayout, constQKNorm, constKV},
-		Optional: []string{"kv"},
+		Optional: []string{"kv", "behind"},
 		Worker:   "16*(head_dim*8+256)+kv*8*head_dim+head_dim*8", // as attn, a head as float32, and K and V as the cache has them
 		TGMem:    "div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+(head_group+2)*head_dim*4",
 	},
 	{
 		Name:    "argmax_part",
-		Doc:     "out[i] = the largest of logits i*part to (i+1)*part - 1 and its index, the first of equals; NaN only if all are.",
-		Grid:    [3]string{"div(n,part)", "1", "1"},
-		Require: []string{"1 <= n", "1 <= part", "4*div(part,4) <= part", "rows <= 1"},
+		Doc:     "out[r, i] = the largest of logits i*part to (i+1)*part - 1 of a row and its index, the first of equals; NaN only if all are.",
+		Grid:    [3]string{"div(n,part)", "rows", "1"},
+		Require: []string{"1 <= n", "1 <= part", "4*div(part,4) <= part"},
 		Bindings: []Binding{
-			{Name: "logits", Role: Read, Extent: "n*4", Doc: "[n] float32"},
-			{Name: "out", Role: Write, Extent: "div(n,part)*8", Doc: "[parts, 2]: a float32 and its index, a uint32"},
+			{Name: "logits", Role: Read, Extent: "rows*n*4", Doc: "[rows, n] float32"},
+			{Name: "out", Role: Write, Extent: "rows*div(n,part)*8", Doc: "[rows, parts, 2]: a float32 and its index, a uint32"},
 		},
 		Params: []Field{
 			{"n", U32, "vocabulary"},
@@ -642,6 +644,46 @@ var Kernels = []Kernel{
 		},
 		Second: []Second{secondLast, secondRows},
 		TGMem:  "div(threads,32)*8",
+	},
+	{
+		Name: "accept",
+		Doc: "Compares a draft, tokens[token + 1] and on, with what its rows chose: row r's token, the one with its largest logit, becomes tokens[token + 1 + r] as long as the rows before it have chosen what was drafted and no stop id. " +
+			"Counts them in the step block, and moves it to the last of them; its row is the row that chose it. The ring index is clamped.",
+		Grid:    [3]string{"1", "1", "1"},
+		Require: []string{"1 <= parts", "1 <= ring", "1 <= rows", "rows <= max_rows", "max_rows <= 1024"},
+		Bindings: []Binding{
+			{Name: "best", Role: Read, Extent: "rows*parts*8", Doc: "[rows, parts, 2], of argmax_part"},
+			{Name: "stops", Role: Read, Extent: "(1+max_stops)*4", Doc: "uint32 count, then [max_stops] uint32 ids"},
+			{Name: "tokens", Role: ReadWrite, Extent: "ring*4", Doc: "[ring] uint32"},
+		},
+		Params: []Field{
+			{"parts", U32, "parts of the vocabulary"},
+			{"ring", U32, "entries of the token ring"},
+			{"max_stops", U32, "stop ids that fit"},
+			{"max_rows", U32, "rows at most"},
+		},
+		Second: []Second{secondToken, secondRows},
+		Step:   true,
+		TGMem:  "max_rows*8",
+	},
+	{
+		Name: "draft",
+		Doc: "Drafts what may follow the last token of the ring, that at the step block's token index: what followed the last place before it where the ring has the same most tokens as at its end, or the most that are the same, at least least of them; " +
+			"with tokens of the draft where that comes to the end. The step block's rows become 1 + draft; 1 if there is no such place. table.Draft is the same.",
+		Grid:    [3]string{"1", "1", "1"},
+		Require: []string{"1 <= ring", "ring <= 268435457", "draft+1 <= rows", "1 <= least", "least <= most", "most <= 15"},
+		Bindings: []Binding{
+			{Name: "tokens", Role: ReadWrite, Extent: "ring*4", Doc: "[ring] uint32"},
+		},
+		Params: []Field{
+			{"ring", U32, "entries of the token ring"},
+			{"draft", U32, "tokens of a draft"},
+			{"most", U32, "tokens that are compared"},
+			{"least", U32, "tokens that must be the same"},
+		},
+		Second: []Second{secondRows},
+		Step:   true,
+		TGMem:  "div(threads,32)*4",
 	},
 }
 

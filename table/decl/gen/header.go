@@ -43,7 +43,7 @@ typedef struct pianola_cmd {
 typedef struct pianola_second {
     uint32_t index;
     uint32_t kv_len;
-    uint32_t reserved;
+    uint32_t behind;
     uint32_t rows;
 } pianola_second;
 
@@ -58,7 +58,9 @@ typedef struct pianola_step {
     uint32_t stop;
     uint32_t count;
     uint32_t cancel;
-    uint32_t reserved[5];
+    uint32_t drafted;
+    uint32_t accepted;
+    uint32_t reserved[3];
 } pianola_step;
 
 // The head of a sampler slot; table.Sampler says what the fields are.

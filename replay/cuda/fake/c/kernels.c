@@ -120,7 +120,7 @@ static void gemv(const launch *l) {
         for (uint32_t i = 0; i < p->in; i++) x[i] = l->specs[2] == SILU ? silu(in[i]) * F(1)[(uint64_t)r * p->x_stride + i] : in[i];
         if (l->specs[2] == NORM) norm(x, in, F(1), p->in, p->eps);
         for (uint32_t h = 0; l->specs[2] == MERGE && h < p->heads; h++)
-            merge(x + h * p->head_dim, F(0) + h * p->splits * p->head_dim, F(1) + 2 * h * p->splits, p->splits, p->span, p->window, second(l, 4), p->head_dim);
+            merge(x + h * p->head_dim, F(0) + h * p->splits * p->head_dim, F(1) + 2 * h * p->splits, p->splits, p->span, p->window, second(l, 4) + second(l, 8), p->head_dim);
         for (uint32_t o = 0; o < p->out; o++) {
             float *y = F(4) + (uint64_t)r * p->y_stride + o;
             *y = dot(l->bind[2], l->specs[0], (uint64_t)o * p->in, x, p->in) + (l->specs[3] ? F(3)[o] : 0) + (l->specs[5] ? *y : 0);
@@ -288,7 +288,7 @@ static void attn(const launch *l) {
 
 static void rope_attn(const launch *l) {
     PARAMS(rope_attn);
-    uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, len = second(l, 4);
+    uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, len = second(l, 4) + second(l, 8);
     kv_cache k = {l->bind[5], l->specs[5], p->kv_heads, p->cap, d, 0}, v = k;
     v.mem = l->bind[6];
     float x[1024];
@@ -368,13 +368,59 @@ static void gemm_halves(const launch *l) {
 
 static void argmax_part(const launch *l) {
     PARAMS(argmax_part);
-    for (uint32_t first = 0, u = 0; first < p->n; first += p->part, u++) {
-        uint32_t best = first;
-        for (uint32_t i = first; i < least(p->n, first + p->part); i++)
-            if (F(0)[i] > F(0)[best]) best = i;
-        F(1)[2 * u] = F(0)[best];
-        ((uint32_t *)l->bind[1])[2 * u + 1] = best;
+    uint32_t u = 0;
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t first = 0; first < p->n; first += p->part, u++) {
+            const float *row = F(0) + (uint64_t)r * p->n;
+            uint32_t best = first;
+            for (uint32_t i = first; i < least(p->n, first + p->part); i++)
+                if (row[i] > row[best]) best = i;
+            F(1)[2 * u] = row[best];
+            ((uint32_t *)l->bind[1])[2 * u + 1] = best;
+        }
+}
+
+static void accept(const launch *l) {
+    PARAMS(accept);
+    const uint32_t *stops = (const uint32_t *)l->bind[1];
+    uint32_t *tokens = (uint32_t *)l->bind[2], n = 0, goes_on = 1;
+    pianola_step *s = step(l);
+    while (goes_on && n < rows(l)) {
+        const uint32_t *row = (const uint32_t *)l->bind[0] + 2 * (uint64_t)n * p->parts;
+        uint32_t best = 0;
+        float top = -INFINITY;
+        for (uint32_t i = 0; i < p->parts; i++) {
+            float v;
+            memcpy(&v, row + 2 * i, 4);
+            if (v > top) top = v, best = row[2 * i + 1];
+        }
+        uint32_t *to = tokens + least(second(l, 0) + ++n, p->ring - 1);
+        goes_on = *to == best;
+        *to = best;
+        for (uint32_t i = 0; i < least(stops[0], p->max_stops); i++)
+            if (stops[1 + i] == best) s->stop = 1, goes_on = 0;
     }
+    uint32_t moved = second(l, 0) + n - s->token_index;
+    s->position += moved;
+    s->kv_row += moved;
+    s->kv_len += moved;
+    s->token_index += moved;
+    s->row = n - 1;
+    s->count += n;
+    s->drafted += rows(l) - 1;
+    s->accepted += n - 1;
+}
+
+static void draft(const launch *l) {
+    PARAMS(draft);
+    uint32_t *tokens = (uint32_t *)l->bind[0], last = least(step(l)->token_index, p->ring - 1), best = p->least - 1, from = 0;
+    for (uint32_t place = last; place > 0 && best < p->most; place--) {
+        uint32_t n = 0;
+        while (n < least(p->most, place) && tokens[place - 1 - n] == tokens[last - n]) n++;
+        if (n > best) best = n, from = place;
+    }
+    step(l)->rows = from ? 1 + p->draft : 1;
+    for (uint32_t i = 0; from && i < p->draft && last + 1 + i < p->ring; i++) tokens[last + 1 + i] = tokens[from + i];
 }
 
 static void argmax(const launch *l) {
@@ -429,7 +475,7 @@ static void rank_part(const launch *l) { (void)l; }
 static void rank(const launch *l) { (void)l; }
 
 // Every kernel looks at the stop flag first.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
 #define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)
 

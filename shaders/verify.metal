@@ -1,0 +1,131 @@
+// How far a draft was right, and the next draft.
+#include "best.h"
+
+// One threadgroup: a SIMD group takes a row, the first what follows from all.
+//
+// threadgroup memory: max_rows*8 bytes
+[[max_total_threads_per_threadgroup(1024)]]
+kernel void accept(
+        device const uint *best          [[buffer(0)]],
+        device const uint *stops         [[buffer(1)]],
+        device uint *tokens              [[buffer(2)]],
+        constant pianola_accept_params &p [[buffer(8)]],
+        constant pianola_second &s       [[buffer(9)]],
+        device pianola_step *step        [[buffer(10)]],
+        threadgroup uchar *tg            [[threadgroup(0)]],
+        uint lane                        [[thread_index_in_simdgroup]],
+        uint simd                        [[simdgroup_index_in_threadgroup]],
+        uint simds                       [[simdgroups_per_threadgroup]]) {
+    if (!begins(step)) {
+        return;
+    }
+    threadgroup uint *chosen = (threadgroup uint *)tg;
+    threadgroup uint *drafted = chosen + p.max_rows;
+    for (uint r = simd; r < s.rows; r += simds) {
+        device const uint *row = best + ulong(r) * p.parts * 2;
+        Best most = {int(0x80000000u), 0u};
+        for (uint i = lane; i < p.parts; i += 32) {
+            consider(most, row[2 * i], row[2 * i + 1]);
+        }
+        most = simd_best(most);
+        if (lane == 0) {
+            chosen[r] = most.index;
+            drafted[r] = tokens[min(s.index + 1 + r, p.ring - 1)];
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (simd != 0) {
+        return;
+    }
+    const uint stop_ids = min(stops[0], p.max_stops);
+    uint count = 0;
+    bool stop = false;
+    bool goes_on = true;
+    while (goes_on && count < s.rows) {
+        const uint id = chosen[count];
+        for (uint i = lane; i < stop_ids; i += 32) {
+            stop = stop || stops[1 + i] == id;
+        }
+        stop = simd_any(stop);
+        if (lane == 0) {
+            tokens[min(s.index + 1 + count, p.ring - 1)] = id;
+        }
+        goes_on = !stop && drafted[count] == id;
+        count++;
+    }
+    if (lane == 0) {
+        // Who patches on the device has moved the step by all rows, a host not at all.
+        const uint moved = s.index + count - step->token_index;
+        step->position += moved;
+        step->kv_row += moved;
+        step->kv_len += moved;
+        step->token_index += moved;
+        step->row = count - 1;
+        step->count += count;
+        step->drafted += s.rows - 1;
+        step->accepted += count - 1;
+        if (stop) {
+            step->stop = 1;
+        }
+    }
+}
+
+// A place's key is how many tokens it has in common with the end, then where it
+// is: the largest is the newest of the longest.
+#define PIANOLA_PLACE_BITS 28
+
+// One threadgroup looks at all places.
+//
+// threadgroup memory: div(threads,32)*4 bytes
+[[max_total_threads_per_threadgroup(1024)]]
+kernel void draft(
+        device uint *tokens              [[buffer(0)]],
+        constant pianola_draft_params &p [[buffer(8)]],
+        constant pianola_second &s       [[buffer(9)]],
+        device pianola_step *step        [[buffer(10)]],
+        threadgroup uchar *tg            [[threadgroup(0)]],
+        uint tid                         [[thread_index_in_threadgroup]],
+        uint lane                        [[thread_index_in_simdgroup]],
+        uint simd                        [[simdgroup_index_in_threadgroup]],
+        uint simds                       [[simdgroups_per_threadgroup]]) {
+    if (!begins(step)) {
+        return;
+    }
+    (void)s; // rows are for the declaration's bounds
+    const uint last = min(step->token_index, p.ring - 1);
+    const uint end = tokens[last];
+    uint key = 0;
+    for (uint place = 1 + tid; place <= last; place += simds * 32) {
+        if (tokens[place - 1] == end) {
+            const uint most = min(p.most, place);
+            uint same = 1;
+            while (same < most && tokens[place - 1 - same] == tokens[last - same]) {
+                same++;
+            }
+            if (same >= p.least) {
+                key = max(key, same << PIANOLA_PLACE_BITS | place);
+            }
+        }
+    }
+    threadgroup uint *keys = (threadgroup uint *)tg;
+    key = simd_max(key);
+    if (lane == 0) {
+        keys[simd] = key;
+    }
+    // All have read the tokens, too, before some are written.
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    key = simd_max(keys[min(lane, simds - 1)]);
+    if (tid == 0) {
+        step->rows = key == 0 ? 1 : 1 + p.draft;
+    }
+    if (key == 0) {
+        return;
+    }
+    const uint place = key & ((1u << PIANOLA_PLACE_BITS) - 1);
+    const uint period = last + 1 - place;
+    for (uint i = tid; i < p.draft; i += simds * 32) {
+        if (last + 1 + i < p.ring) {
+            tokens[last + 1 + i] = tokens[place + i % period];
+        }
+    }
+}
