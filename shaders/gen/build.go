@@ -259,7 +259,18 @@ func (p *project) host(out string, shared, sanitize bool) error {
 // compare returns an error for each output that is not what is committed, and
 // for each file of PTX that nothing makes.
 func (p *project) compare(outputs []output) error {
-	var errs []error
+	errs := p.differ(outputs)
+	for _, path := range p.stale(outputs) {
+		errs = append(errs, fmt.Errorf("%s is made by no source", path))
+	}
+	if made, err := shaders.Made(); len(errs) > 0 && err == nil && made.Compiler != p.version {
+		errs = append(errs, fmt.Errorf("the committed files are made by %s, this is %s", made.Compiler, p.version))
+	}
+	return errors.Join(errs...)
+}
+
+// differ returns an error for each output that is not what is committed.
+func (p *project) differ(outputs []output) (errs []error) {
 	for _, o := range outputs {
 		got, err := os.ReadFile(filepath.Join(p.root, o.path))
 		if err == nil && strings.HasSuffix(o.path, ".gz") {
@@ -270,13 +281,7 @@ func (p *project) compare(outputs []output) error {
 			errs = append(errs, fmt.Errorf("%s is not what the sources give: go run ./shaders/gen writes it", o.path))
 		}
 	}
-	for _, path := range p.stale(outputs) {
-		errs = append(errs, fmt.Errorf("%s is made by no source", path))
-	}
-	if made, err := shaders.Made(); len(errs) > 0 && err == nil && made.Compiler != p.version {
-		errs = append(errs, fmt.Errorf("the committed files are made by %s, this is %s", made.Compiler, p.version))
-	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // stale returns the files of PTX that are not among the outputs.
