@@ -21,7 +21,7 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C tools tool -n $(1))
 
-.PHONY: check test test-arm64 softmetal darwinkit metallib golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
+.PHONY: check test test-arm64 softmetal softmetal-device softmetal-sessions darwinkit metallib golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
 
 check: fmt vet lint ranks generated api-check cross test-arm64 softmetal darwinkit
 
@@ -54,7 +54,10 @@ api:
 cross:
 	@for t in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64; do \
 		echo "build $$t"; \
-		GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 go build -o /dev/null ./cmd/pianola && \
+		GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 go build -o /dev/null ./cmd/pianola || exit 1; \
+	done
+	@for t in linux/arm64 darwin/arm64 windows/amd64; do \
+		echo "vet $$t"; \
 		GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 go vet ./... || exit 1; \
 	done
 
@@ -74,7 +77,13 @@ softmetal:
 		command -v "$${need%:*}" >/dev/null || ls $${need%:*} >/dev/null 2>&1 || missing="$$missing $${need##*:}"; \
 	done; test -z "$$missing" || { echo "softmetal: missing, as Debian names its packages:$$missing"; exit 1; }
 	$(SOFTMETAL) vet -tags softmetal ./...
+	$(MAKE) --no-print-directory -j2 softmetal-device softmetal-sessions
+
+# Each is one thread, which emulates the GPU.
+softmetal-device:
 	$(SOFTMETAL) test -tags softmetal ./replay/metal/...
+
+softmetal-sessions:
 	$(SOFTMETAL) test -tags softmetal -run TestMetal . ./replay ./cmd/pianola
 
 metallib:

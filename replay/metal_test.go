@@ -33,11 +33,8 @@ func TestMetal(t *testing.T) {
 			if c.name == "Cancel" {
 				continue // its bound is for hardware; package metal cancels in both modes
 			}
-			if slices.Contains([]string{"Speculate", "SpeculateState", "SpeculateStop", "SpeculateCancel"}, c.name) {
-				continue // minutes of the emulator; SpeculateLogits is the same on fewer tokens
-			}
-			if c.name == "KVKinds" {
-				continue // minutes; package metal grows and forks every kind
+			if slices.Contains(long, c.name) || mode != "record" && slices.Contains(recordOnly, c.name) || mode == "record" && !slices.Contains(append(recordOnly, recordToo...), c.name) {
+				continue
 			}
 			t.Run(mode+"/"+c.name, func(t *testing.T) {
 				objects, bytes := soft.Live()
@@ -61,6 +58,19 @@ func TestMetal(t *testing.T) {
 		}
 	}
 }
+
+// The emulator takes minutes for all tests in all modes. Kernels and bindings of
+// the modes are the same; a recording is another for submissions that end early, memory
+// that moves and sessions beside others.
+var (
+	long = []string{
+		"Speculate", "SpeculateState", "SpeculateStop", "SpeculateCancel", // SpeculateLogits is the same on fewer tokens
+		"KVKinds",          // package metal grows and forks every kind
+		"RepromptRotating", // Reprompt has all that a device does for it
+	}
+	recordOnly = []string{"ConcurrentSessions", "Growth", "Fork"}
+	recordToo  = []string{"Stop", "Allocations", "CancelledPrompt", "Profile", "SpeculateLogits", "CloseModel"}
+)
 
 // quicker is a device that makes tables quick for the emulator.
 type quicker struct{ replay.Device }

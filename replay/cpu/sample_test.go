@@ -323,7 +323,7 @@ func TestFilters(t *testing.T) {
 	tried := 0
 	for kind := range 8 {
 		for _, n := range []int{1, 5, 1000, 4096, 150_001} {
-			if testing.Short() && n > 10_000 && kind > 1 {
+			if testing.Short() && n > 10_000 && kind > 0 {
 				continue
 			}
 			logits := filterLogits(r, n, kind)
@@ -422,7 +422,7 @@ func TestDraws(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 1))
 	draws := 100_000
 	if testing.Short() {
-		draws = 20_000
+		draws = 4_000
 	}
 	for i, c := range []struct {
 		n           int
