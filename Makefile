@@ -21,7 +21,7 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C tools tool -n $(1))
 
-.PHONY: check test test-arm64 softmetal softmetal-device softmetal-sessions darwinkit metallib golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
+.PHONY: check test test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
 
 check: fmt vet lint ranks generated api-check cross test-arm64 softmetal darwinkit
 
@@ -72,18 +72,19 @@ test-arm64:
 
 # Metal's own declarations are checked by go test ./replay/metal/driver.
 SOFTMETAL = CGO_ENABLED=1 CC=clang-19 go
-softmetal:
+# Two threads that emulate the GPU: make -j2 runs both.
+softmetal: softmetal-device softmetal-sessions
+
+softmetal-vet:
 	@for need in clang-19:clang-19 /usr/include/Block.h:libblocksruntime-dev /usr/lib/gcc/*/*/libobjc.so:gobjc; do \
 		command -v "$${need%:*}" >/dev/null || ls $${need%:*} >/dev/null 2>&1 || missing="$$missing $${need##*:}"; \
 	done; test -z "$$missing" || { echo "softmetal: missing, as Debian names its packages:$$missing"; exit 1; }
 	$(SOFTMETAL) vet -tags softmetal ./...
-	$(MAKE) --no-print-directory -j2 softmetal-device softmetal-sessions
 
-# Each is one thread, which emulates the GPU.
-softmetal-device:
+softmetal-device: softmetal-vet
 	$(SOFTMETAL) test -tags softmetal ./replay/metal/...
 
-softmetal-sessions:
+softmetal-sessions: softmetal-vet
 	$(SOFTMETAL) test -tags softmetal -run TestMetal . ./replay ./cmd/pianola
 
 metallib:
