@@ -4,9 +4,14 @@ package metal_test
 
 import (
 	"bytes"
+	"errors"
+	"flag"
 	"math"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -192,32 +197,87 @@ func TestBarriers(t *testing.T) {
 			if m.t.Cmds[i].Barrier == 0 || first && mode == "record" {
 				continue
 			}
-			// What the filter reads says where it writes: too early, it may be anywhere.
+			barriers++
+			// What the filter reads says where it writes, which may be anywhere if it
+			// reads too early: another process may end there.
 			if m.t.Cmds[i].Kernel == table.KernelSampleFilter {
+				if !apart(t, mode, i) {
+					t.Errorf("%s: command %d (%s): without its barrier nothing changes in a process of its own", mode, i, m.t.Label(i))
+				}
 				continue
 			}
-			barriers++
-			damaged := *m.t
-			damaged.Cmds = slices.Clone(m.t.Cmds)
-			damaged.Cmds[i].Barrier = 0
-			d := load(t, o, model{&damaged, m.src})
-			seen := false
-			for seed := uint64(1); seed <= 40 && !seen; seed++ {
-				soft.SetRandomOrder(seed)
-				seen = !bytes.Equal(again(t, d), want)
-				seeds++
-			}
+			n, seen := without(t, o, m, want, i, 40)
+			seeds += n
 			if !seen {
 				t.Errorf("%s: command %d (%s): without its barrier nothing changes", mode, i, m.t.Label(i))
 			}
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
+		}
+		if apart(t, mode, -1) {
+			t.Errorf("%s: another process changes something with all barriers", mode)
 		}
 		t.Logf("%s: %d barriers, %d seeds", mode, barriers, seeds)
 		if barriers < 10 {
 			t.Errorf("%s: %d barriers", mode, barriers)
 		}
+	}
+}
+
+// without replays the medley in the orders of so many seeds, until it leaves other
+// activations; without the barrier of a command, -1 for none.
+func without(t *testing.T, o metal.Options, m model, want []byte, cmd, most int) (seeds int, seen bool) {
+	t.Helper()
+	damaged := *m.t
+	damaged.Cmds = slices.Clone(m.t.Cmds)
+	if cmd >= 0 {
+		damaged.Cmds[cmd].Barrier = 0
+	}
+	d := load(t, o, model{&damaged, m.src})
+	for seeds < most && !seen {
+		seeds++
+		soft.SetRandomOrder(uint64(seeds))
+		seen = !bytes.Equal(again(t, d), want)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	return seeds, seen
+}
+
+// Of the process that apart starts.
+var (
+	withoutBarrier = flag.Int("without-barrier", -1, "the command that TestApart takes the barrier of; -1: none")
+	apartMode      = flag.String("apart-mode", "", "the mode of TestApart")
+)
+
+// apart is without in a process of its own: it reports whether that found other
+// activations or did not come to its end.
+func apart(t *testing.T, mode string, cmd int) bool {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(self, "-test.run", "^TestApart$", "-without-barrier", strconv.Itoa(cmd), "-apart-mode", mode).CombinedOutput()
+	var end *exec.ExitError
+	if err != nil && !errors.As(err, &end) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return err != nil
+}
+
+// TestApart is what apart runs.
+func TestApart(t *testing.T) {
+	if *apartMode == "" {
+		t.Skip("TestBarriers runs it in a process of its own")
+	}
+	m := single(t, false)
+	want := left(t, whole(t, "encode"), m)
+	seeds := 40
+	if *withoutBarrier < 0 {
+		seeds = 3 // of which none is to show anything
+	}
+	if n, seen := without(t, whole(t, *apartMode).ForTest(0, true, true), m, want, *withoutBarrier, seeds); seen {
+		t.Errorf("other activations in the order of seed %d", n)
 	}
 }
 
