@@ -75,7 +75,8 @@ func TestGPUSampling(t *testing.T) {
 // mode, and the CPU's nearly, for the tokens that are the same.
 func TestGPULogProbs(t *testing.T) {
 	onGPU(t)
-	const path, n = "testdata/gopher-q8_0.gguf", 129
+	// Of float weights: devices differ by a tenth in the logits of quantised ones.
+	const path, n = "testdata/gopher", 129
 	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
 	ranked := func(m *pianola.Model, chain int) []pianola.Token {
 		s := newSession(t, m, pianola.SessionOptions{Chain: chain, IgnoreStops: true})
@@ -108,7 +109,7 @@ func TestGPULogProbs(t *testing.T) {
 		if tok.ID != host[i].ID {
 			break
 		}
-		if d := math.Abs(float64(tok.LogProb - host[i].LogProb)); d > 0.05 {
+		if d := math.Abs(float64(tok.LogProb - host[i].LogProb)); d > 1e-2 {
 			t.Errorf("token %d: %v, on the CPU %v", i, tok.LogProb, host[i].LogProb)
 		}
 	}

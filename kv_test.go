@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/golden"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/tokenizer"
 )
@@ -276,5 +278,30 @@ func TestRollover(t *testing.T) {
 	cancel()
 	if _, _, err := s.Chain(gone, 5); !errors.Is(err, context.Canceled) || s.Len() != size {
 		t.Errorf("cancelled before it began: %d positions, %v", s.Len(), err)
+	}
+}
+
+// TestKVSinksChunk: a context of one chunk has room for what stays beside the chunk's
+// rows, on every chip, and a window that nothing leaves changes nothing.
+func TestKVSinksChunk(t *testing.T) {
+	const path = "testdata/tiny/qwen3"
+	h := header(t, path)
+	for _, chip := range chip.Names() {
+		if _, err := h.Compile(pianola.CompileOptions{Chip: chip, Context: 512, KVSinks: 4, KVWindow: 60}); err != nil {
+			t.Errorf("%s: %v", chip, err)
+		}
+	}
+	ids := make([]int32, 500)
+	for i := range ids {
+		ids[i] = int32(i*37%500 + 3)
+	}
+	plain, want := greedy(t, open(t, path, pianola.Options{Device: "cpu", Context: 512}), 4, ids, 12)
+	logits, got := greedy(t, open(t, path, pianola.Options{Device: "cpu", Context: 512, KVSinks: 4, KVWindow: 508}), 4, ids, 12)
+	ref := make([]float64, len(plain))
+	for i, v := range plain {
+		ref[i] = float64(v)
+	}
+	if a := golden.Compare(1e-4, logits, nil, ref, nil, nil); a.Fault != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, tokens %v, want %v", a.Fault, got, want)
 	}
 }

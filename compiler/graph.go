@@ -95,6 +95,8 @@ func (s *state) planKV() {
 		}
 		if l.window > 0 {
 			l.cap = min(ctx, l.sinks+l.window+chunk+s.draftRows())
+			// A chunk's rows are apart from those that stay.
+			l.cap = max(l.cap, l.sinks+max(chunk, s.draftRows()))
 		}
 		size := uint64(s.cfg.KVHeads) * uint64(l.cap) * decl.KVRowBytes(s.kv, s.cfg.HeadDim)
 		l.k = s.slot(fmt.Sprintf("kv.%d.k", i), table.SlotKV, table.ScopeSession, size)

@@ -15,6 +15,7 @@ type executor struct {
 	d          *Device
 	stream     driver.Stream
 	ring       ring
+	flight     ring         // graphs on their way, without memory
 	result     []byte       // pinned, the step block as a submission left it
 	begin, end driver.Event // around a submission
 	times      []driver.Event
@@ -52,6 +53,11 @@ func (r *ring) send(to driver.Ptr, b []byte, stream driver.Stream) error {
 	if err := r.drv.MemcpyHtoDAsync(to, b, stream); err != nil {
 		return err
 	}
+	return r.mark(stream)
+}
+
+// mark makes next wait, a turn later, for what the stream has been given.
+func (r *ring) mark(stream driver.Stream) error {
 	s := &r.slots[r.at]
 	s.used = true
 	return r.drv.EventRecord(s.event, stream)
@@ -60,7 +66,7 @@ func (r *ring) send(to driver.Ptr, b []byte, stream driver.Stream) error {
 // newExecutor allocates what replaying needs; the device owns it.
 func newExecutor(d *Device, t *table.Table) (*executor, error) {
 	e := &executor{d: d, static: seconds(t)}
-	e.ring.drv = d.drv
+	e.ring.drv, e.flight.drv = d.drv, d.drv
 	largest, most := table.StepSize, 0
 	for i := range t.Programs {
 		most = max(most, int(t.Programs[i].Count))
@@ -81,6 +87,7 @@ func newExecutor(d *Device, t *table.Table) (*executor, error) {
 		s := &e.ring.slots[i]
 		try(func() (err error) { s.mem, err = o.pinned(largest); return })
 		try(func() (err error) { s.event, err = o.event(false); return })
+		try(func() (err error) { e.flight.slots[i].event, err = o.event(false); return })
 	}
 	for range most + 1 {
 		try(func() error {

@@ -156,7 +156,8 @@ func (d *Device) patchLaunch(s *session, program int) *driver.Launch {
 
 // run launches the program's graphs, the largest that fit. The step block of a
 // run that is not the first is set before it, all but its stop flag and its
-// count.
+// count. Few graphs are on their way at a time: a launch that waits for room in the
+// driver's queue would keep Cancel's copy waiting too.
 func (record) run(e *executor, j *job, r *table.Run, first bool) error {
 	s := j.Session
 	if !first {
@@ -170,7 +171,13 @@ func (record) run(e *executor, j *job, r *table.Run, first bool) error {
 			if j.Cancelled() {
 				return nil
 			}
+			if _, err := e.flight.next(); err != nil {
+				return err
+			}
 			if err := e.d.drv.GraphLaunch(g.exec, e.stream); err != nil {
+				return err
+			}
+			if err := e.flight.mark(e.stream); err != nil {
 				return err
 			}
 		}
