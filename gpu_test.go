@@ -2,6 +2,7 @@ package pianola_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"os"
@@ -153,6 +154,36 @@ func TestGPURepeats(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Fatalf("mode %s: another output", mode)
 			}
+		}
+	}
+}
+
+// TestGPUCancel: a chain of any length ends soon after it is cancelled.
+func TestGPUCancel(t *testing.T) {
+	onGPU(t)
+	const path, n, after, most = "testdata/gopher-q8_0.gguf", 1900, 40 * time.Millisecond, 25 * time.Millisecond
+	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
+	for _, mode := range cuda.Modes() {
+		s := newSession(t, open(t, path, pianola.Options{Device: "cuda", Mode: mode}), pianola.SessionOptions{Chain: n, IgnoreStops: true})
+		for range 3 {
+			if err := s.Reset(); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := s.Replay().Prompt(t.Context(), ids); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var at time.Time
+			time.AfterFunc(after, func() {
+				at = time.Now()
+				cancel()
+			})
+			tokens, _, err := s.Replay().Chain(ctx, n)
+			took := time.Since(at)
+			if !errors.Is(err, context.Canceled) || len(tokens) == 0 || len(tokens) == n || took > most {
+				t.Errorf("mode %s: %d tokens, %v after the cancellation, %v", mode, len(tokens), took, err)
+			}
+			t.Logf("mode %s: %d tokens, %v after the cancellation", mode, len(tokens), took)
 		}
 	}
 }

@@ -28,12 +28,20 @@ type executor struct {
 type ring struct {
 	drv   *driver.Driver
 	at    int
-	slots [8]struct {
-		mem   []byte
-		event driver.Event
-		used  bool
-	}
+	slots []ringSlot
 }
+
+type ringSlot struct {
+	mem   []byte
+	event driver.Event
+	used  bool
+}
+
+// The lengths of the executor's rings.
+const (
+	copiesAhead = 8
+	graphsAhead = 3
+)
 
 // next returns the oldest buffer, when the GPU has read it.
 func (r *ring) next() ([]byte, error) {
@@ -65,8 +73,11 @@ func (r *ring) mark(stream driver.Stream) error {
 
 // newExecutor allocates what replaying needs; the device owns it.
 func newExecutor(d *Device, t *table.Table) (*executor, error) {
-	e := &executor{d: d, static: seconds(t)}
-	e.ring.drv, e.flight.drv = d.drv, d.drv
+	e := &executor{
+		d: d, static: seconds(t),
+		ring:   ring{drv: d.drv, slots: make([]ringSlot, copiesAhead)},
+		flight: ring{drv: d.drv, slots: make([]ringSlot, graphsAhead)},
+	}
 	largest, most := table.StepSize, 0
 	for i := range t.Programs {
 		most = max(most, int(t.Programs[i].Count))
@@ -87,7 +98,10 @@ func newExecutor(d *Device, t *table.Table) (*executor, error) {
 		s := &e.ring.slots[i]
 		try(func() (err error) { s.mem, err = o.pinned(largest); return })
 		try(func() (err error) { s.event, err = o.event(false); return })
-		try(func() (err error) { e.flight.slots[i].event, err = o.event(false); return })
+	}
+	for i := range e.flight.slots {
+		s := &e.flight.slots[i]
+		try(func() (err error) { s.event, err = o.event(false); return })
 	}
 	for range most + 1 {
 		try(func() error {

@@ -69,7 +69,7 @@ func TestCancel(t *testing.T) {
 				if err != nil || res.Stopped || res.Count > n {
 					t.Fatalf("%s: %+v, %v", mode, res, err)
 				}
-				if took := time.Since(before); took > 5*time.Second {
+				if took := time.Since(before); took > 30*time.Second {
 					t.Errorf("%s: cancelling took %v", mode, took)
 				}
 				if res.Count > 0 && res.Count < n {
@@ -254,7 +254,7 @@ func TestClose(t *testing.T) {
 			t.Error(err)
 		}
 		wg.Wait()
-		if took := time.Since(before); took > 5*time.Second {
+		if took := time.Since(before); took > 30*time.Second {
 			t.Errorf("%s: closing took %v", mode, took)
 		}
 		drv.Check()
