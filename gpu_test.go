@@ -52,7 +52,7 @@ func gpuModels(t *testing.T) (models []struct {
 		}
 		for _, d := range dirs {
 			g := filepath.Join(d, "golden.json")
-			add(d, g, 2e-3)
+			add(d, g, variantLimit(d))
 			if gguf := filepath.Join(d, "model.gguf"); exists(gguf) {
 				add(gguf, g, 2e-3)
 			}
@@ -80,7 +80,8 @@ func TestGPUModels(t *testing.T) {
 	onGPU(t)
 	for _, md := range gpuModels(t) {
 		t.Run(md.path, func(t *testing.T) {
-			host := open(t, md.path, pianola.Options{Device: "cpu"})
+			context := roomy(t, md.path)
+			host := open(t, md.path, pianola.Options{Device: "cpu", Context: context})
 			ids := make([]int32, 40)
 			for i := range ids {
 				ids[i] = int32(i*37%(host.Config().Vocab-3) + 3)
@@ -89,7 +90,7 @@ func TestGPUModels(t *testing.T) {
 			var logits []float32
 			var tokens []int32
 			for _, mode := range cuda.Modes() {
-				m, err := pianola.Open(t.Context(), md.path, pianola.Options{Device: "cuda", Mode: mode})
+				m, err := pianola.Open(t.Context(), md.path, pianola.Options{Device: "cuda", Mode: mode, Context: context})
 				if err != nil {
 					t.Fatal(err)
 				}

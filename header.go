@@ -68,7 +68,7 @@ func (h *Header) StopIDs() []int32 {
 // CompileOptions say what a table is compiled for.
 type CompileOptions struct {
 	Chip      string // "" is "cpu"; see chip.Names
-	Context   int    // positions; 0: the smaller of 4096 and the model's
+	Context   int    // positions; 0: the smaller of 4096 and the model's, or LongRoPE's short one
 	NoFuse    bool
 	NoRepack  bool
 	AllLogits bool

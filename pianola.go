@@ -54,7 +54,7 @@ type Options struct {
 	Device  string // "auto" or "", "cpu", "metal", "cuda"
 	Mode    string // "encode", "record", "resident"; "": the device's fastest
 	Threads int    // of the CPU device; 0: all that Go may use
-	Context int    // positions; 0: the smaller of 4096 and the model's
+	Context int    // positions; 0: the smaller of 4096 and the model's, or LongRoPE's short one
 
 	NoFuse    bool // one command for each operation
 	NoRepack  bool // read weights as the file has them

@@ -8,12 +8,16 @@ type Activation uint8
 
 // The activations.
 const (
-	SiLU Activation = iota // x * sigmoid(x)
+	SiLU     Activation = iota // x * sigmoid(x)
+	GELUTanh                   // GELU's approximation by a hyperbolic tangent
+	GELU                       // x * Phi(x), of the normal distribution
 )
 
 // activations are the names that config.json has for each, the usual one first.
 var activations = [...][]string{
-	SiLU: {"silu", "swish"},
+	SiLU:     {"silu", "swish"},
+	GELUTanh: {"gelu_pytorch_tanh", "gelu_new", "gelu_fast"},
+	GELU:     {"gelu", "gelu_python"},
 }
 
 // String returns the activation's name, such as "silu".
@@ -75,6 +79,19 @@ type Config struct {
 	QKNorm     bool // RMS norm over each head of Q and K, before RoPE
 	Bias       Bias
 
+	NormPlusOne  bool    `json:",omitzero"` // the source has w where norms multiply with 1 + w
+	EmbedScale   float32 `json:",omitzero"` // factor of the embedding, 0: none
+	AttnScale    float32 `json:",omitzero"` // factor of Q·K, 0: 1/sqrt(HeadDim)
+	AttnSoftCap  float32 `json:",omitzero"` // c of c*tanh(s/c) for scores s, 0: none
+	LogitSoftCap float32 `json:",omitzero"` // likewise for the logits
+
+	LayerNorm  bool `json:",omitzero"` // norms but those of Q and K subtract the mean and add a bias
+	WideQKNorm bool `json:",omitzero"` // with QKNorm: over all heads of Q, and of K, at once
+	Ungated    bool `json:",omitzero"` // the feed-forward block has no gate: down(activation(up(x)))
+
+	ResidualScale float32 `json:",omitzero"` // factor of what a block adds to the residual stream, 0 if there is none
+	LogitScale    float32 `json:",omitzero"` // factor of the logits, likewise
+
 	RopeLayout RopeLayout
 	Ropes      []Rope  // distinct set-ups, nearly always one
 	Layer      []Layer // [Layers]
@@ -125,22 +142,37 @@ type Layer struct {
 	// Window is 0 for full attention; a position otherwise sees the last
 	// Window positions, itself included.
 	Window int
-	Rope   int // index in Config.Ropes
+	Rope   int  // index in Config.Ropes
+	NoRope bool `json:",omitzero"` // Q and K are not rotated
 }
 
 // Rope is one set-up of rotary position embedding: at position p, pair i turns
 // by the angle p*InvFreq[i].
 type Rope struct {
-	Kind string  // "default", "linear", "llama3" or "yarn"
+	Kind string  // "default", "linear", "llama3", "yarn" or "longrope"
 	Dim  int     // elements of a head that are rotated, from its first on; even
 	Base float64 // theta
 	// InvFreq are the inverse frequencies with scaling applied, [Dim/2]; all
 	// are positive and finite.
 	InvFreq []float32
 	// AttnFactor multiplies cosines and sines. It is 1 unless Kind is "yarn" or
-	// a GGUF file has a rope.scaling.attn_factor.
+	// "longrope", or a GGUF file has a rope.scaling.attn_factor.
 	AttnFactor float32
 	// Factors names a float32 tensor [Dim/2] whose elements divide those of
 	// InvFreq, or is "".
 	Factors string
+
+	// LongFrom is the longest context that InvFreq and Factors are for, 0 if they
+	// are for all. In a longer one these take their place.
+	LongFrom    int       `json:",omitzero"`
+	LongInvFreq []float32 `json:",omitempty"`
+	LongFactors string    `json:",omitzero"`
+}
+
+// For returns the set-up for a context of so many positions.
+func (r *Rope) For(context int) (invFreq []float32, factors string) {
+	if r.LongFrom > 0 && context > r.LongFrom {
+		return r.LongInvFreq, r.LongFactors
+	}
+	return r.InvFreq, r.Factors
 }

@@ -19,6 +19,11 @@ type descriptor struct {
 	Name       string          `json:"name"`
 	Activation *activationName `json:"activation"` // what a model has that does not say
 	QKNorm     bool            `json:"qk_norm"`
+	WideQKNorm bool            `json:"wide_qk_norm"` // over all heads at once
+	LayerNorm  bool            `json:"layer_norm"`   // norms subtract the mean and add a bias
+	Ungated    bool            `json:"ungated"`      // the feed-forward block has no gate
+	EmbedScale embedScale      `json:"embed_scale"`
+	SoftCaps   softCaps        `json:"soft_caps"`
 	StopTokens []string        `json:"stop_tokens"`
 	HF         *hfForm         `json:"hf"`
 	GGUF       *ggufForm       `json:"gguf"`
@@ -31,12 +36,17 @@ type form struct {
 	Architectures []string            `json:"architectures"`
 	RopeLayout    *layoutName         `json:"rope_layout"`
 	Tensors       map[roleName]string `json:"tensors"`
+	// NormPlusOne says that norms multiply with 1 + w, w being what the form has.
+	NormPlusOne bool `json:"norm_plus_one"`
 	// Keys renames settings that the family calls otherwise than most do. In
 	// GGUF both names go without the architecture's prefix.
 	Keys map[string]string `json:"keys"`
 	// Refuse lists settings that would change the arithmetic in a way that is
 	// not implemented, so that they have to be absent, null, false or 0.
 	Refuse []string `json:"refuse"`
+	// Scales names the settings that multiply activations.
+	Scales *scaleRule  `json:"scales"`
+	NoRope *noRopeRule `json:"no_rope"`
 }
 
 // hfForm is a family as a Hugging Face directory.
@@ -46,13 +56,18 @@ type hfForm struct {
 	// ByTensors lets the tensors' names decide for this family where the
 	// metadata names none.
 	ByTensors bool `json:"by_tensors"`
-	// Prefixes are tried before the tensors' names, after "".
+	// Prefixes are tried before the tensors' names, after "". One that begins as
+	// the embedding's name does, as model.language_model., is instead of its first
+	// part.
 	Prefixes []string `json:"prefixes"`
 	// Defaults stand in for keys that config.json lacks (but not for nulls), as
 	// the family's configuration class in transformers has them.
 	Defaults map[string]any        `json:"defaults"`
 	Bias     map[roleName]biasRule `json:"bias"`
 	Window   *windowRule           `json:"window"`
+	// QueryScalar is the key of the number whose root Q·K is divided by; "" is
+	// head_dim.
+	QueryScalar string `json:"query_scalar"`
 }
 
 // ggufForm is a family as a GGUF file. Its biases follow from its tensors.
@@ -60,6 +75,17 @@ type ggufForm struct {
 	form
 	// RopeFactors names the optional tensor that divides the inverse frequencies.
 	RopeFactors string `json:"rope_factors"`
+	// ShortFactors and LongFactors are two of those, for contexts up to the
+	// original one and beyond it.
+	ShortFactors string `json:"short_factors"`
+	LongFactors  string `json:"long_factors"`
+	// Defaults stand in for keys that a file lacks, named without the
+	// architecture's prefix.
+	Defaults map[string]any `json:"defaults"`
+	Window   *ggufWindow    `json:"window"`
+	// WidthScale lists the layer counts of the models that divide Q·K by the root
+	// of width/heads and not of the heads' size, of which a file says nothing.
+	WidthScale []int `json:"width_scale"`
 }
 
 // windowRule names config.json's keys for sliding windows.
@@ -68,6 +94,14 @@ type windowRule struct {
 	Enable     string `json:"enable"`      // a flag; without it Size alone decides
 	LayerTypes string `json:"layer_types"` // a list of "full_attention" and "sliding_attention"
 	From       string `json:"from"`        // without a list, the first layer with a window
+	NoRope     bool   `json:"no_rope"`     // without a list, layers without RoPE alone have one
+	// Period is the other rule without a list: of so many layers all but the last
+	// have a window. PeriodKeys may give another.
+	Period     int      `json:"period"`
+	PeriodKeys []string `json:"period_keys"`
+	// Theta is the key of RoPE's base in layers with a window, whose frequencies
+	// nothing scales then; "": they are as in the others.
+	Theta string `json:"rope_theta"`
 }
 
 // biasRule says whether a projection has a bias: always, never, or as a flag in
@@ -158,12 +192,14 @@ func (d *descriptor) validate() error {
 		return errors.New("activation: missing")
 	case d.HF == nil && d.GGUF == nil:
 		return errors.New("neither hf nor gguf is there")
+	case d.WideQKNorm && !d.QKNorm:
+		return errors.New("wide_qk_norm: there is no qk_norm")
 	}
 	if d.HF != nil {
 		if len(d.HF.ModelTypes) == 0 {
 			return errors.New("hf.model_types: missing")
 		}
-		if err := d.HF.form.validate("hf", hfKeys, d.QKNorm); err != nil {
+		if err := d.HF.form.validate("hf", hfKeys, d); err != nil {
 			return err
 		}
 		if err := d.HF.validate(); err != nil {
@@ -171,14 +207,17 @@ func (d *descriptor) validate() error {
 		}
 	}
 	if d.GGUF != nil {
-		if err := d.GGUF.form.validate("gguf", ggufKeys, d.QKNorm); err != nil {
+		if err := d.GGUF.form.validate("gguf", ggufKeys, d); err != nil {
+			return err
+		}
+		if err := d.GGUF.validate(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (f *form) validate(where string, keys []string, qkNorm bool) error {
+func (f *form) validate(where string, keys []string, d *descriptor) error {
 	if len(f.Architectures) == 0 {
 		return fmt.Errorf("%s.architectures: missing", where)
 	}
@@ -187,7 +226,10 @@ func (f *form) validate(where string, keys []string, qkNorm bool) error {
 	}
 	for r := range roleCount {
 		stem, ok := f.Tensors[roleName(r)]
-		optional := !qkNorm && (r == QNorm || r == KNorm)
+		_, attnPost := f.Tensors[roleName(AttnPostNorm)]
+		_, ffnPost := f.Tensors[roleName(FFNPostNorm)]
+		optional := !d.QKNorm && (r == QNorm || r == KNorm) || r == AttnPostNorm || r == FFNPostNorm ||
+			r == AttnNorm && attnPost || r == FFNNorm && ffnPost || r == Gate && d.Ungated
 		want := 0
 		if r.perLayer() {
 			want = 1
@@ -205,13 +247,19 @@ func (f *form) validate(where string, keys []string, qkNorm bool) error {
 			return fmt.Errorf("%s.keys: %q is not one of %s", where, key, strings.Join(keys, ", "))
 		}
 	}
-	return nil
+	if err := f.fused(where); err != nil {
+		return err
+	}
+	return f.NoRope.validate(where)
 }
 
 // validate looks for defaults that nothing reads, which are misspelt.
 func (h *hfForm) validate() error {
 	if h.Window != nil && h.Window.Size == "" {
 		return errors.New("hf.window.size: missing")
+	}
+	if h.Window != nil && (h.Window.Period < 0 || h.Window.Period == 0 && len(h.Window.PeriodKeys) > 0) {
+		return errors.New("hf.window.period: below 1")
 	}
 	for _, prefix := range h.Prefixes {
 		if strings.Contains(prefix, "%") {
@@ -247,8 +295,11 @@ func (h *hfForm) reads(key string) bool {
 			return true
 		}
 	}
+	if h.Scales.reads(key) || h.NoRope.reads(key) || key != "" && key == h.QueryScalar || key == attnSoftCap || key == logitSoftCap {
+		return true
+	}
 	w := h.Window
-	return w != nil && key != "" && (key == w.Size || key == w.Enable || key == w.LayerTypes || key == w.From)
+	return w != nil && key != "" && (key == w.Size || key == w.Enable || key == w.LayerTypes || key == w.From || key == w.Theta)
 }
 
 // claims returns what d answers to in metadata, each with the kind of name.
@@ -269,11 +320,22 @@ func (d *descriptor) claims() []string {
 	return out
 }
 
-// names returns the form's tensor names with prefix before them.
+// names returns the form's tensor names with prefix before them, or instead of
+// the first part that the embedding's name and prefix share.
 func (f *form) names(prefix string) tensorNames {
+	root, _, _ := strings.Cut(f.Tensors[roleName(Embed)], ".")
+	instead := prefix != "" && strings.HasPrefix(prefix, root+".")
 	var t tensorNames
 	for role, stem := range f.Tensors {
-		t[role] = prefix + stem
+		rest, found := strings.CutPrefix(stem, root+".")
+		switch {
+		case !instead:
+			t[role] = prefix + stem
+		case found:
+			t[role] = prefix + rest
+		default:
+			t[role] = stem
+		}
 	}
 	return t
 }

@@ -47,7 +47,7 @@ func TestReadErrorsHF(t *testing.T) {
 		{"rms_norm_eps", j("-1e-6"), "arch: rms_norm_eps: -1e-6 is not in 0..0.1"},
 		{"rms_norm_eps", j("1e300"), "arch: rms_norm_eps: 1e300 is not in 0..0.1"},
 		{"rms_norm_eps", j(`"x"`), `arch: rms_norm_eps: "x" is not a number`},
-		{"hidden_act", j(`"gelu"`), `arch: hidden_act: "gelu" is not supported (known: silu, swish)`},
+		{"hidden_act", j(`"softsign"`), `arch: hidden_act: "softsign" is not supported (known: ` + strings.Join(activationNames(), ", ") + ")"},
 		{"hidden_act", j(`3`), "arch: hidden_act: 3 is not a string"},
 		{"tie_word_embeddings", j(`1`), "arch: tie_word_embeddings: 1 is not true or false"},
 		{"quantization_config", j(`{"bits": 4}`), "arch: quantization_config: an object is not supported"},
@@ -63,8 +63,8 @@ func TestReadErrorsHF(t *testing.T) {
 		{"partial_rotary_factor", j("0"), "arch: partial_rotary_factor: 0 of head_dim 64 are 0, not an even number of elements"},
 		{"partial_rotary_factor", j("2"), "arch: partial_rotary_factor: 2 is not in 0..1"},
 		{"rope_scaling", j(`"linear"`), `arch: rope_scaling: "linear" is not an object`},
-		{"rope_scaling", j(`{"type": "dynamic", "factor": 2}`), `arch: rope_scaling.type: "dynamic" is not supported (known: default, linear, llama3, yarn)`},
-		{"rope_parameters", j(`{"rope_type": "longrope"}`), `arch: rope_parameters.rope_type: "longrope" is not supported (known: default, linear, llama3, yarn)`},
+		{"rope_scaling", j(`{"type": "dynamic", "factor": 2}`), `arch: rope_scaling.type: "dynamic" is not supported (known: default, linear, llama3, yarn, longrope)`},
+		{"rope_parameters", j(`{"rope_type": "longrope"}`), `arch: rope_parameters.short_factor: missing`},
 		{"rope_scaling", j(`{"type": "linear"}`), "arch: rope_scaling.factor: missing"},
 		{"rope_scaling", j(`{"type": "linear", "factor": 0}`), "arch: rope_scaling.factor: 0 is not in 0.001..1e+06"},
 		{"rope_scaling", j(`{"type": "linear", "factor": 1e-300}`), "arch: rope_scaling.factor: 1e-300 is not in 0.001..1e+06"},
@@ -117,7 +117,7 @@ func TestReadErrorsGGUF(t *testing.T) {
 	}{
 		{"general.architecture", absent, "arch: general.architecture: missing"},
 		{"general.architecture", uint32(1), "arch: general.architecture: 1 is not a string"},
-		{"general.architecture", "gpt2", `arch: architecture "gpt2" is not supported (known: llama, mistral, qwen2, qwen3)`},
+		{"general.architecture", "gpt2", `arch: architecture "gpt2" is not supported (known: ` + strings.Join(Builtin().Names(), ", ") + ")"},
 		{"llama.attention.head_count", absent, "arch: llama.attention.head_count: missing"},
 		{"llama.attention.head_count", uint64(math.MaxUint64), "arch: llama.attention.head_count: 18446744073709551615 is not in 1..1024"},
 		{"llama.attention.head_count", int64(-3), "arch: llama.attention.head_count: -3 is not in 1..1024"},
@@ -137,7 +137,7 @@ func TestReadErrorsGGUF(t *testing.T) {
 		{"llama.rope.dimension_count", uint32(33), "arch: llama.rope.dimension_count: 33 is odd"},
 		{"llama.rope.freq_base", float32(math.Inf(1)), "arch: llama.rope.freq_base: +Inf is not in 2..1e+15"},
 		{"llama.rope.scaling.factor", float32(1e-30), "arch: llama.rope.scaling.factor: 1.0000000031710769e-30 is not in 0.001..1e+06"},
-		{"llama.rope.scaling.type", "longrope", `arch: llama.rope.scaling.type: "longrope" is not supported (known: none, linear, yarn)`},
+		{"llama.rope.scaling.type", "su", `arch: llama.rope.scaling.type: "su" is not supported (known: none, linear, yarn, longrope)`},
 		{"tokenizer.ggml.eos_token_id", "x", `arch: tokenizer.ggml.eos_token_id: "x" is not a token id`},
 	} {
 		t.Run(test.key, func(t *testing.T) {

@@ -11,6 +11,7 @@ var ggufKeys = []string{
 	"block_count", "embedding_length", "attention.head_count", "attention.head_count_kv",
 	"attention.key_length", "attention.value_length", "feed_forward_length", "vocab_size", "context_length",
 	"attention.layer_norm_rms_epsilon", "attention.sliding_window", "rope.dimension_count", "rope.freq_base",
+	"rope.freq_base_swa", attnSoftCap, logitSoftCap,
 }
 
 // readGGUF reads a GGUF file.
@@ -32,20 +33,30 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	}
 	d, g := s.list[at], s.list[at].GGUF
 	f := &fields{
-		get:    func(key string) (any, bool) { return src.Meta(name + "." + key) },
+		get: func(key string) (any, bool) {
+			if v, ok := src.Meta(name + "." + key); ok {
+				return v, true
+			}
+			v, ok := g.Defaults[key]
+			return v, ok
+		},
 		prefix: name + ".",
 		rename: g.Keys,
 	}
 	f.refuse(g.Refuse)
 
 	c := &Config{
-		Arch:       d.Name,
-		Name:       title,
-		Activation: Activation(*d.Activation),
-		QKNorm:     d.QKNorm,
-		RopeLayout: RopeLayout(*g.RopeLayout),
-		StopTokens: slices.Clone(d.StopTokens),
-		names:      g.names(""),
+		Arch:        d.Name,
+		Name:        title,
+		Activation:  Activation(*d.Activation),
+		QKNorm:      d.QKNorm,
+		WideQKNorm:  d.WideQKNorm,
+		LayerNorm:   d.LayerNorm,
+		Ungated:     d.Ungated,
+		NormPlusOne: g.NormPlusOne,
+		RopeLayout:  RopeLayout(*g.RopeLayout),
+		StopTokens:  slices.Clone(d.StopTokens),
+		names:       g.names(""),
 
 		Layers:  f.need("block_count", 1, maxLayers),
 		Width:   f.need("embedding_length", 1, maxWidth),
@@ -68,8 +79,13 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 			*p = has(src, c.names.bias(r, 0))
 		}
 	}
+	d.scales(f, c)
+	if slices.Contains(g.WidthScale, c.Layers) {
+		c.AttnScale = invRoot(float64(c.Width / c.Heads))
+	}
 	rope := g.readRope(f, src, c)
-	window := f.opt("attention.sliding_window", 0, maxContext, 0)
+	c.readScales(f, g.Scales)
+	g.readWindows(f, src, c, rope)
 	for _, key := range []string{"eos", "eot", "eom"} {
 		c.StopIDs = meta.stopIDs(c.StopIDs, "tokenizer.ggml."+key+"_token_id", c.Vocab)
 	}
@@ -77,9 +93,8 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	c.Ropes = []Rope{rope.rope()}
-	c.Layer = slices.Repeat([]Layer{{Window: window}}, c.Layers)
-	return c, nil
+	g.NoRope.mark(f, c)
+	return c, f.err
 }
 
 // readVocab takes the vocabulary's size from the metadata, else from the
@@ -134,7 +149,7 @@ func (g *ggufForm) readRope(f *fields, src Source, c *Config) ropeSpec {
 	}
 	switch kind := f.string("rope.scaling.type", ropeLinear); kind {
 	case "none":
-	case ropeLinear:
+	case ropeLinear, ropeLong: // it is its tensors that make it that
 		if s.factor != 1 {
 			s.kind = ropeLinear
 		}
@@ -155,9 +170,13 @@ func (g *ggufForm) readRope(f *fields, src Source, c *Config) ropeSpec {
 		}
 	default:
 		f.fail(&UnsupportedValueError{
-			Key: f.name("rope.scaling.type"), Value: clip(kind), Known: []string{"none", ropeLinear, ropeYarn},
+			Key: f.name("rope.scaling.type"), Value: clip(kind), Known: []string{"none", ropeLinear, ropeYarn, ropeLong},
 		})
 	}
 	s.attnFactor *= f.float("rope.scaling.attn_factor", minRopeFactor, maxRopeFactor, 1)
+	if has(src, g.ShortFactors) || has(src, g.LongFactors) {
+		s.kind, s.factors, s.longFactors = ropeLong, g.ShortFactors, g.LongFactors
+		s.origContext = f.opt("rope.scaling.original_context_length", 1, maxContext, c.Context)
+	}
 	return s
 }

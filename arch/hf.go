@@ -8,7 +8,7 @@ import "slices"
 var hfKeys = []string{
 	"num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
 	"intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act",
-	"tie_word_embeddings", "rope_theta", "partial_rotary_factor",
+	"tie_word_embeddings", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings",
 }
 
 // The layer types of config.json.
@@ -29,11 +29,15 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	f.refuse(h.Refuse)
 
 	c := &Config{
-		Arch:       d.Name,
-		QKNorm:     d.QKNorm,
-		RopeLayout: RopeLayout(*h.RopeLayout),
-		StopTokens: slices.Clone(d.StopTokens),
-		names:      h.names(prefix),
+		Arch:        d.Name,
+		QKNorm:      d.QKNorm,
+		WideQKNorm:  d.WideQKNorm,
+		LayerNorm:   d.LayerNorm,
+		Ungated:     d.Ungated,
+		NormPlusOne: h.NormPlusOne,
+		RopeLayout:  RopeLayout(*h.RopeLayout),
+		StopTokens:  slices.Clone(d.StopTokens),
+		names:       h.names(prefix),
 
 		Layers:  f.need("num_hidden_layers", 1, maxLayers),
 		Width:   f.need("hidden_size", 1, maxWidth),
@@ -46,14 +50,27 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	}
 	c.readHeads(f, src, "num_attention_heads", "num_key_value_heads", "head_dim")
 	c.Activation = f.activation("hidden_act", Activation(*d.Activation))
+	d.scales(f, c)
+	if h.QueryScalar != "" {
+		if x := f.float(h.QueryScalar, minScale, maxScale, 0); x != 0 {
+			c.AttnScale = invRoot(x)
+		}
+	}
 	for role, rule := range h.Bias {
 		*c.Bias.field(Role(role)) = rule.value(f)
 	}
 	if f.err != nil {
 		return nil, f.err
 	}
+	c.readScales(f, h.Scales)
+	c.Layer = make([]Layer, c.Layers)
+	h.NoRope.mark(f, c)
 	types := h.readWindows(f, c)
-	readHFRopes(f, c, types)
+	theta := ""
+	if h.Window != nil {
+		theta = h.Window.Theta
+	}
+	readHFRopes(f, c, types, theta)
 	c.StopIDs = f.stopIDs(nil, "eos_token_id", c.Vocab)
 	if generation := (&fields{get: src.Meta}).object("generation_config"); generation != nil {
 		c.StopIDs = generation.stopIDs(c.StopIDs, "eos_token_id", c.Vocab)
@@ -168,7 +185,6 @@ func (b biasRule) value(f *fields) bool {
 
 // readWindows fills c.Layer's windows and returns each layer's type.
 func (h *hfForm) readWindows(f *fields, c *Config) (types []string) {
-	c.Layer = make([]Layer, c.Layers)
 	types = slices.Repeat([]string{fullAttention}, c.Layers)
 	w := h.Window
 	if w == nil {
@@ -192,8 +208,12 @@ func (h *hfForm) readWindows(f *fields, c *Config) (types []string) {
 	case w.From != "":
 		from = f.opt(w.From, 0, maxContext, 0)
 	}
+	period := w.Period
+	for _, key := range w.PeriodKeys {
+		period = f.opt(key, 1, maxLayers, period)
+	}
 	for i := range c.Layer {
-		sliding := size > 0 && i >= from
+		sliding := size > 0 && i >= from && (period == 0 || (i+1)%period != 0) && (c.Layer[i].NoRope || !w.NoRope)
 		if list != nil {
 			switch list[i] {
 			case fullAttention:
@@ -223,14 +243,16 @@ func (h *hfForm) readWindows(f *fields, c *Config) (types []string) {
 // readHFRopes fills c.Ropes and the layers' indices. The settings are in
 // rope_parameters (transformers 5) or in rope_scaling and rope_theta (4), where
 // an empty or absent object means the default; rope_parameters may have an
-// object for each layer type.
-func readHFRopes(f *fields, c *Config, types []string) {
+// object for each layer type. local is the key of the base that layers with a
+// window have, or "".
+func readHFRopes(f *fields, c *Config, types []string, local string) {
 	p := f.object("rope_scaling")
 	if p == nil {
 		p = f.object("rope_parameters")
 	}
+	none := &fields{get: func(string) (any, bool) { return nil, false }}
 	if p == nil {
-		p = &fields{get: func(string) (any, bool) { return nil, false }}
+		p = none
 	}
 	if f.err != nil {
 		return
@@ -245,15 +267,23 @@ func readHFRopes(f *fields, c *Config, types []string) {
 	for i, layerType := range types {
 		at, done := index[layerType]
 		if !done {
-			sub := p
+			sub, theta := p, "rope_theta"
+			if local != "" && layerType == slidingAttention {
+				sub, theta = none, local
+			}
 			if nested {
-				if sub = p.object(layerType); sub == nil {
+				switch object := p.object(layerType); {
+				case object != nil:
+					sub = object
+				case local == "":
 					p.failf(layerType, "missing")
 					f.fail(p.err)
 					return
+				default:
+					sub = none
 				}
 			}
-			spec := hfRope(f, sub, c)
+			spec := hfRope(f, sub, c, theta)
 			f.fail(sub.err)
 			if f.err != nil {
 				return
@@ -266,13 +296,14 @@ func readHFRopes(f *fields, c *Config, types []string) {
 }
 
 // hfRope reads one RoPE set-up from p; what it lacks is in f, the whole of
-// config.json. The rules are those of transformers 5 (modeling_rope_utils.py).
-func hfRope(f, p *fields, c *Config) ropeSpec {
+// config.json, the base under the key theta. The rules are those of transformers 5
+// (modeling_rope_utils.py).
+func hfRope(f, p *fields, c *Config, theta string) ropeSpec {
 	kind := p.string("type", ropeDefault)
-	kind = p.string("rope_type", kind)
+	kind = longRopeName(p.string("rope_type", kind), p)
 	s := ropeSpec{
 		kind:       kind,
-		base:       p.float("rope_theta", minBase, maxBase, f.float("rope_theta", minBase, maxBase, 10000)),
+		base:       p.float("rope_theta", minBase, maxBase, f.float(theta, minBase, maxBase, 10000)),
 		attnFactor: 1,
 	}
 	partial := f.float("partial_rotary_factor", 0, 1, 1)
@@ -304,6 +335,9 @@ func hfRope(f, p *fields, c *Config) ropeSpec {
 		stretched := float64(c.Context) / float64(max(s.origContext, 1))
 		s.factor = p.float("factor", minRopeFactor, maxRopeFactor, stretched)
 		hfYarn(p, &s)
+	case ropeLong:
+		s.origContext = original()
+		hfLongRope(p, &s, c)
 	default:
 		key := "rope_type"
 		if _, ok := p.value(key); !ok {
@@ -311,7 +345,7 @@ func hfRope(f, p *fields, c *Config) ropeSpec {
 		}
 		p.fail(&UnsupportedValueError{
 			Key: p.name(key), Value: clip(kind),
-			Known: []string{ropeDefault, ropeLinear, ropeLlama3, ropeYarn},
+			Known: []string{ropeDefault, ropeLinear, ropeLlama3, ropeYarn, ropeLong},
 		})
 	}
 	return s

@@ -2,8 +2,10 @@ package arch
 
 import (
 	"errors"
+	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -107,13 +109,20 @@ func TestReadHF(t *testing.T) {
 // The two forms of one model have to give the same configuration, apart from
 // what only one of them says.
 func TestReadTiny(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "qwen3"} {
+	for _, name := range []string{"llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"} {
 		t.Run(name, func(t *testing.T) {
 			hf := readChecked(t, Builtin(), tinyHF(t, "tiny/"+name))
 			src := tinyGGUF(t, "tiny/"+name+"/model.gguf")
 			gguf := readChecked(t, Builtin(), src)
 			got, want := plain(gguf), plain(hf)
 			got.Name, got.RopeLayout = "", want.RopeLayout
+			if got.NormPlusOne || want.NormPlusOne != strings.HasPrefix(name, "gemma") {
+				t.Errorf("1 + w: GGUF %v, HF %v", got.NormPlusOne, want.NormPlusOne)
+			}
+			if scale := 1 / math.Sqrt(float64(want.HeadDim)); want.NormPlusOne && want.AttnScale != float32(scale) {
+				t.Errorf("scale %v, want %v", want.AttnScale, scale)
+			}
+			want.NormPlusOne, want.AttnScale = false, 0
 			want.StopIDs = nil // the GGUF files have no tokenizer
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("GGUF %+v\nHF   %+v", got, want)
@@ -196,7 +205,7 @@ func TestSelectHF(t *testing.T) {
 			_, err := Builtin().Read(hfSource(t, "{"+test.head+rest+"}", nil))
 			var unsupported *UnsupportedError
 			if !errors.As(err, &unsupported) || unsupported.Name != test.want ||
-				!slices.Equal(unsupported.Known, []string{"llama", "mistral", "qwen2", "qwen3"}) {
+				!slices.Equal(unsupported.Known, Builtin().Names()) {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -11,6 +11,7 @@ const (
 	ropeLinear  = "linear"
 	ropeLlama3  = "llama3"
 	ropeYarn    = "yarn"
+	ropeLong    = "longrope"
 )
 
 // ropeSpec is a RoPE set-up as metadata has it. Which fields count depends on
@@ -20,7 +21,7 @@ type ropeSpec struct {
 	dim    int
 	base   float64
 	factor float64 // by which scaling stretches the context; all kinds but default
-	// origContext is the context before it was stretched; llama3 and yarn.
+	// origContext is the context before it was stretched; llama3, yarn and longrope.
 	origContext int
 
 	lowFreq, highFreq float64 // llama3
@@ -29,8 +30,11 @@ type ropeSpec struct {
 	extrapolation      float64 // yarn: share of extrapolation where it applies, nearly always 1
 	keepFraction       bool    // yarn: the correction range is not rounded to whole dimensions
 
-	attnFactor float64
-	factors    string
+	short, long []float64 // longrope: divisors of the frequencies, [dim/2], or none
+
+	attnFactor  float64
+	factors     string
+	longFactors string
 }
 
 // rope computes the inverse frequencies base^(-2i/dim) and scales them.
@@ -53,10 +57,14 @@ func (s ropeSpec) rope() Rope {
 	case ropeYarn:
 		s.yarn(inv)
 	}
-	return Rope{
+	r := Rope{
 		Kind: s.kind, Dim: s.dim, Base: s.base,
 		InvFreq: inv, AttnFactor: float32(s.attnFactor), Factors: s.factors,
 	}
+	if s.kind == ropeLong {
+		s.longRope(&r)
+	}
+	return r
 }
 
 // period returns base^(2i/dim).
@@ -142,5 +150,6 @@ func addRope(ropes []Rope, r Rope) ([]Rope, int) {
 
 func equalRopes(a, b *Rope) bool {
 	return a.Kind == b.Kind && a.Dim == b.Dim && a.Base == b.Base && a.AttnFactor == b.AttnFactor &&
-		a.Factors == b.Factors && slices.Equal(a.InvFreq, b.InvFreq)
+		a.Factors == b.Factors && slices.Equal(a.InvFreq, b.InvFreq) &&
+		a.LongFrom == b.LongFrom && a.LongFactors == b.LongFactors && slices.Equal(a.LongInvFreq, b.LongInvFreq)
 }

@@ -113,7 +113,7 @@ func TestRopeByLayerType(t *testing.T) {
 		"sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}}`
 	shapes := size{3, 64, 4, 2, 16, 128, 100, true, true, ""}.hfShapes()
 	c := readChecked(t, Builtin(), hfSource(t, config, shapes))
-	if want := []Layer{{16, 0}, {0, 1}, {16, 0}}; len(c.Ropes) != 2 || c.Layer[0] != want[0] || c.Layer[1] != want[1] || c.Layer[2] != want[2] {
+	if want := []Layer{{Window: 16}, {Rope: 1}, {Window: 16}}; len(c.Ropes) != 2 || c.Layer[0] != want[0] || c.Layer[1] != want[1] || c.Layer[2] != want[2] {
 		t.Fatalf("layers %v, RoPE %+v", c.Layer, c.Ropes)
 	}
 	if local, global := c.Ropes[0], c.Ropes[1]; local.Dim != 8 || len(local.InvFreq) != 4 || local.Base != 1e4 ||

@@ -32,7 +32,15 @@ func (c *Config) inferHeadDim(f *fields, src Source, headsKey string) {
 	name := c.names.weight(Q, 0)
 	heads := uint64(c.Heads)
 	rows := uint64(c.Width)
-	if shape, ok := src.Shape(name); ok {
+	shape, ok := src.Shape(name)
+	if ok && len(shape) == 2 && c.names.weight(K, 0) == name {
+		// Q, K and V are one matrix.
+		all := heads + 2*uint64(c.KVHeads)
+		if shape[0]%all == 0 {
+			shape = []uint64{shape[0] / all * heads, shape[1]}
+		}
+	}
+	if ok {
 		if len(shape) != 2 || shape[0] == 0 || shape[0]%heads != 0 || shape[0]/heads > maxHeadDim {
 			f.fail(&FieldError{
 				Key:    "tensor " + name,

@@ -11,26 +11,28 @@ type Role uint8
 
 // The roles, with the shapes of their weights.
 const (
-	Embed    Role = iota // [vocab, width]
-	OutNorm              // [width]
-	Head                 // [vocab, width]
-	AttnNorm             // [width], as all that follow once a layer
-	Q                    // [heads*headDim, width]
-	K                    // [kvHeads*headDim, width]
-	V                    // [kvHeads*headDim, width]
-	O                    // [width, heads*headDim]
-	QNorm                // [headDim]
-	KNorm                // [headDim]
-	FFNNorm              // [width]
-	Gate                 // [ff, width]
-	Up                   // [ff, width]
-	Down                 // [width, ff]
+	Embed        Role = iota // [vocab, width]
+	OutNorm                  // [width]
+	Head                     // [vocab, width]
+	AttnNorm                 // [width], as all that follow once a layer
+	Q                        // [heads*headDim, width]
+	K                        // [kvHeads*headDim, width]
+	V                        // [kvHeads*headDim, width]
+	O                        // [width, heads*headDim]
+	QNorm                    // [headDim], or [heads*headDim]
+	KNorm                    // [headDim], or [kvHeads*headDim]
+	FFNNorm                  // [width]
+	Gate                     // [ff, width]
+	Up                       // [ff, width]
+	Down                     // [width, ff]
+	AttnPostNorm             // [width], of what attention adds to the residual stream
+	FFNPostNorm              // [width], of what the feed-forward block adds
 	roleCount
 )
 
 var roleNames = [roleCount]string{
 	"embed", "out_norm", "head", "attn_norm", "q", "k", "v", "o",
-	"q_norm", "k_norm", "ffn_norm", "gate", "up", "down",
+	"q_norm", "k_norm", "ffn_norm", "gate", "up", "down", "attn_post_norm", "ffn_post_norm",
 }
 
 // String returns the role's name in descriptors, such as "attn_norm".
@@ -46,6 +48,11 @@ func (r Role) perLayer() bool { return r >= AttnNorm && r < roleCount }
 
 // projection reports whether the role is a matrix that may have a bias.
 func (r Role) projection() bool { return new(Bias).field(r) != nil }
+
+// norm reports whether the role is the weights of a norm of the residual stream.
+func (r Role) norm() bool {
+	return r == OutNorm || r == AttnNorm || r == FFNNorm || r == AttnPostNorm || r == FFNPostNorm
+}
 
 // layerVerb stands for the layer in tensor names.
 const layerVerb = "%d"
@@ -74,9 +81,9 @@ func (t *tensorNames) bias(r Role, layer int) string {
 	return ""
 }
 
-// Tensor returns the name of r's weight in the source that c was read from. A
-// tied Head is the embedding. The layer does not matter for Embed, OutNorm and
-// Head.
+// Tensor returns the name of r's weight in the source that c was read from, ""
+// if the family has none. A tied Head is the embedding. The layer does not matter
+// for Embed, OutNorm and Head.
 func (c *Config) Tensor(r Role, layer int) string {
 	if r == Head && c.TiedHead {
 		r = Embed
@@ -85,8 +92,13 @@ func (c *Config) Tensor(r Role, layer int) string {
 }
 
 // BiasTensor returns the name of r's bias, which the model has where
-// c.Bias.Has(r), or "" for roles that cannot have one.
-func (c *Config) BiasTensor(r Role, layer int) string { return c.names.bias(r, layer) }
+// c.Bias.Has(r), and a norm with c.LayerNorm, or "" for roles that cannot have one.
+func (c *Config) BiasTensor(r Role, layer int) string {
+	if stem := c.names.stem(r, layer); c.LayerNorm && r.norm() && stem != "" {
+		return stem + ".bias"
+	}
+	return c.names.bias(r, layer)
+}
 
 // WantShape returns the shape that r's weight must have, outermost dimension
 // first: [heads*headDim, width] for Q. A bias has the first dimension alone.
@@ -96,9 +108,15 @@ func (c *Config) WantShape(r Role) []uint64 {
 	switch r {
 	case Embed, Head:
 		return []uint64{vocab, width}
-	case OutNorm, AttnNorm, FFNNorm:
+	case OutNorm, AttnNorm, FFNNorm, AttnPostNorm, FFNPostNorm:
 		return []uint64{width}
 	case QNorm, KNorm:
+		switch {
+		case c.WideQKNorm && r == QNorm:
+			return []uint64{q}
+		case c.WideQKNorm:
+			return []uint64{kv}
+		}
 		return []uint64{head}
 	case Q:
 		return []uint64{q, width}
@@ -130,18 +148,20 @@ func (c *Config) Check(src Source) error {
 		}
 	}
 	for _, rope := range c.Ropes {
-		if rope.Factors == "" {
-			continue
-		}
-		if err := checkTensor(src, rope.Factors, []uint64{uint64(rope.Dim / 2)}); err != nil {
-			return err
+		for _, name := range []string{rope.Factors, rope.LongFactors} {
+			if name == "" {
+				continue
+			}
+			if err := checkTensor(src, name, []uint64{uint64(rope.Dim / 2)}); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
 func (c *Config) checkRole(src Source, r Role, layer int) error {
-	want := c.WantShape(r)
+	want := c.sourceShape(r)
 	weight := want
 	if (r == QNorm || r == KNorm) && !c.QKNorm {
 		weight = nil
@@ -150,7 +170,7 @@ func (c *Config) checkRole(src Source, r Role, layer int) error {
 		return err
 	}
 	var bias []uint64
-	if c.Bias.Has(r) {
+	if c.Bias.Has(r) || c.LayerNorm && r.norm() {
 		bias = want[:1]
 	}
 	return checkTensor(src, c.BiasTensor(r, layer), bias)

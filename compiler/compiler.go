@@ -27,7 +27,7 @@ type Tensors interface {
 
 // Options are the choices that change a table.
 type Options struct {
-	Context   int    // positions; 0: the smaller of 4096 and the model's
+	Context   int    // positions; 0: the smaller of 4096 and the model's, or LongRoPE's short one
 	NoFuse    bool   // one command for each operation
 	NoRepack  bool   // matrices stay as the file has them
 	AllLogits bool   // add a program that computes the logits of every prompt row
@@ -185,7 +185,7 @@ func newState(in Input) (*state, error) {
 	cfg := in.Config
 	ctx := in.Options.Context
 	if ctx == 0 {
-		ctx = min(DefaultContext, cfg.Context)
+		ctx = cfg.DefaultContext(DefaultContext)
 	}
 	longest := min(cfg.Context, table.MaxContext)
 	if o := in.Options; o.KVWindow != 0 || o.KVSinks != 0 {

@@ -142,7 +142,7 @@ func (s *state) fuseRopeKV() error {
 		for i := 0; i < len(p.nodes); i++ {
 			var q, k *weight
 			n := p.run(i, ".attn.q_norm", ".attn.k_norm", ".attn.q_rope", ".attn.k_rope", ".attn.kv_write")
-			if n != nil {
+			if n != nil && n[0].w.cols == s.cfg.HeadDim && n[1].w.cols == s.cfg.HeadDim { // not over all heads at once
 				q, k = n[0].w, n[1].w
 			} else if n = p.run(i, ".attn.q_rope", ".attn.k_rope", ".attn.kv_write"); n == nil {
 				continue
@@ -192,6 +192,9 @@ func (s *state) fuseRopeAttn() error {
 	return nil
 }
 
+// inProducts reports whether products have the activation of a silu_mul.
+func inProducts(n *node) bool { return n.activation <= decl.ActivationGELUTanh }
+
 // fuseSiLUDown moves silu(gate) * up into the product that alone reads it. On a
 // GPU not for a chunk: every threadgroup of gemm would compute all of it.
 func (s *state) fuseSiLUDown() error {
@@ -201,11 +204,11 @@ func (s *state) fuseSiLUDown() error {
 		}
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelSiLUMul || !b.isMatmul() || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 ||
+			if a.kernel != table.KernelSiLUMul || !inProducts(a) || !b.isMatmul() || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 ||
 				a.in[0].v.width != a.in[1].v.width { // the kernel has one stride for both
 				continue
 			}
-			b.in, b.input = a.in, decl.InputSiLUMul
+			b.in, b.input, b.activation = a.in, decl.InputSiLUMul, a.activation
 			p.splice(i, 1)
 		}
 	}
@@ -233,9 +236,9 @@ func (s *state) splitInput() error {
 				from = n.in[0]
 				out := p.value(n.label+".halves", halvesWidth(n.w.cols))
 				made = &node{kernel: table.KernelHalves, label: n.label + ".halves", region: out.name, in: n.in, out: []operand{out.all()}}
-				if a := p.nodes[max(i-1, 0)]; fuse && a.kernel == table.KernelSiLUMul && a.out[0] == from && p.uses(from.v) == 2 &&
+				if a := p.nodes[max(i-1, 0)]; fuse && a.kernel == table.KernelSiLUMul && inProducts(a) && a.out[0] == from && p.uses(from.v) == 2 &&
 					a.in[0].v.width == a.in[1].v.width { // the kernel has one stride for both
-					made.in, made.input = a.in, decl.InputSiLUMul
+					made.in, made.input, made.activation = a.in, decl.InputSiLUMul, a.activation
 					p.splice(i-1, 1, made)
 				} else {
 					p.splice(i, 0, made)
@@ -263,7 +266,7 @@ func (s *state) fuseProductAdd() error {
 	for _, p := range s.programs {
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelGEMV || p.wide || b.kernel != table.KernelAdd || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
+			if a.kernel != table.KernelGEMV || p.wide || b.kernel != table.KernelAdd || b.delta != 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
 				continue
 			}
 			a.out, a.add = b.out, true
@@ -279,7 +282,7 @@ func (s *state) fuseNormProduct() error {
 	for _, p := range s.programs {
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
-			if n.kernel != table.KernelRMSNorm || p.wide || n.rowPatch {
+			if n.kernel != table.KernelRMSNorm || p.wide || n.rowPatch || n.scale != 0 {
 				continue
 			}
 			readers := p.normReaders(i)
@@ -315,15 +318,28 @@ func (p *program) normReaders(i int) []*node {
 	return list
 }
 
-// fuseResidualNorm joins x += delta with the norm of x after it.
+// fuseResidualNorm joins x += delta with the norm of x after it, and with that of
+// delta before it.
 func (s *state) fuseResidualNorm() error {
 	for _, p := range s.programs {
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelAdd || b.kernel != table.KernelRMSNorm || b.in[0] != a.out[0] || b.rowPatch {
+			if a.kernel != table.KernelRMSNorm || a.rowPatch || b.kernel != table.KernelAdd || b.delta != 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
 				continue
 			}
-			b.kernel, b.in, b.out = table.KernelAddRMSNorm, a.in, []operand{a.out[0], b.out[0]}
+			b.kernel, b.in, b.w, b.eps = table.KernelNormAdd, a.in, a.w, a.eps
+			p.splice(i, 1)
+		}
+		for i := 0; i+1 < len(p.nodes); i++ {
+			a, b := p.nodes[i], p.nodes[i+1]
+			if a.kernel != table.KernelAdd && a.kernel != table.KernelNormAdd || b.kernel != table.KernelRMSNorm || b.in[0] != a.out[0] || b.rowPatch || a.kernel == table.KernelNormAdd && b.scale != 0 {
+				continue
+			}
+			b.kernel = table.KernelAddRMSNorm
+			if a.kernel == table.KernelNormAdd {
+				b.kernel, b.extra, b.w = a.kernel, b.w, a.w
+			}
+			b.in, b.out, b.delta = a.in, []operand{a.out[0], b.out[0]}, a.delta
 			p.splice(i, 1)
 		}
 	}

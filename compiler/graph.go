@@ -1,6 +1,7 @@
 package compiler
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -124,7 +125,7 @@ func (s *state) body(p *program) (*value, error) {
 		return nil, err
 	}
 	x := p.value("x", s.cfg.Width)
-	p.emit(&node{kernel: table.KernelEmbed, label: "embed", region: "x", in: []operand{s.tokens.all()}, out: []operand{x.all()}, w: embed, scale: 1})
+	p.emit(&node{kernel: table.KernelEmbed, label: "embed", region: "x", in: []operand{s.tokens.all()}, out: []operand{x.all()}, w: embed, scale: cmp.Or(s.cfg.EmbedScale, 1)})
 
 	angles, turn := make([]*value, len(s.cfg.Ropes)), make([]*value, len(s.cfg.Ropes))
 	for i := range s.cfg.Ropes {
@@ -159,18 +160,19 @@ func (s *state) angles(p *program, i, still int) (*value, error) {
 	if len(s.cfg.Ropes) > 1 {
 		name = fmt.Sprintf("rope.%d", i)
 	}
-	data := make([]byte, 0, 4*len(r.InvFreq))
-	for _, f := range r.InvFreq {
+	invFreq, factors := r.For(int(s.t.Header.Context))
+	data := make([]byte, 0, 4*len(invFreq))
+	for _, f := range invFreq {
 		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(f))
 	}
 	n := &node{
 		kernel: table.KernelRoPEAngles, label: name, region: name, half: r.Dim / 2, scale: r.AttnFactor, still: still,
 		w: s.share(&weight{name: name + ".inv_freq", rows: 1, cols: r.Dim / 2, typ: dtype.F32, parts: []part{{data: data}}}),
 	}
-	if r.Factors != "" {
-		t, ok := s.in.Tensors.Tensor(r.Factors)
+	if factors != "" {
+		t, ok := s.in.Tensors.Tensor(factors)
 		if !ok {
-			return nil, &TensorError{r.Factors, "missing"}
+			return nil, &TensorError{factors, "missing"}
 		}
 		var err error
 		if n.extra, err = s.vector(name+".factors", t, r.Dim/2); err != nil {
@@ -215,16 +217,24 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 			role  arch.Role
 			heads int
 		}{{"q_norm", q, arch.QNorm, c.Heads}, {"k_norm", k, arch.KNorm, c.KVHeads}} {
-			w, err := s.normWeight(pre+h.name, h.role, l.index, c.HeadDim)
+			n, heads := c.HeadDim, h.heads
+			if c.WideQKNorm {
+				n, heads = n*heads, 1 // all heads as if they were one
+			}
+			w, err := s.normWeight(pre+h.name, h.role, l.index, n)
 			if err != nil {
 				return err
 			}
-			p.emit(&node{kernel: table.KernelHeadNorm, label: pre + h.name, out: []operand{h.v.all()}, w: w, heads: h.heads, eps: c.Eps, layer: l})
+			p.emit(&node{kernel: table.KernelHeadNorm, label: pre + h.name, out: []operand{h.v.all()}, w: w, heads: heads, eps: c.Eps, layer: l})
 		}
 	}
 	half := c.Ropes[l.config.Rope].Dim / 2
-	p.emit(&node{kernel: table.KernelRoPE, label: pre + "q_rope", in: []operand{angles.all()}, out: []operand{q.all()}, heads: c.Heads, half: half, layer: l})
-	p.emit(&node{kernel: table.KernelRoPE, label: pre + "k_rope", in: []operand{angles.all()}, out: []operand{k.all()}, heads: c.KVHeads, half: half, layer: l})
+	if l.config.NoRope {
+		half = 0
+	} else {
+		p.emit(&node{kernel: table.KernelRoPE, label: pre + "q_rope", in: []operand{angles.all()}, out: []operand{q.all()}, heads: c.Heads, half: half, layer: l})
+		p.emit(&node{kernel: table.KernelRoPE, label: pre + "k_rope", in: []operand{angles.all()}, out: []operand{k.all()}, heads: c.KVHeads, half: half, layer: l})
+	}
 	p.emit(&node{kernel: table.KernelKVWrite, label: pre + "kv_write", in: []operand{k.all(), v.all()}, out: []operand{l.k.all(), l.v.all()}, kvHeads: c.KVHeads, layer: l})
 	a := p.value(pre+"out", c.Heads*c.HeadDim)
 	in := []operand{q.all(), l.k.all(), l.v.all()}
@@ -234,44 +244,77 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 	p.emit(&node{
 		kernel: table.KernelAttn, label: pre + "attention", region: a.name, in: in, out: []operand{a.all()},
 		heads: c.Heads, kvHeads: c.KVHeads, window: l.window, splits: 1, half: half, layer: l,
-		scale: float32(1 / math.Sqrt(float64(c.HeadDim))),
+		scale: cmp.Or(c.AttnScale, float32(1/math.Sqrt(float64(c.HeadDim)))), softCap: c.AttnSoftCap,
 	})
 	o, err := s.linear(p, pre+"o", a, arch.O, l.index)
 	if err != nil {
+		return err
+	}
+	if o, err = s.norm(p, pre+"post_norm", o, arch.AttnPostNorm, l.index); err != nil {
 		return err
 	}
 	s.residual(p, pre+"residual", x, o)
 	return nil
 }
 
-// feedForward emits a layer's gated feed-forward block.
+// feedForward emits a layer's feed-forward block.
 func (s *state) feedForward(p *program, l *layerPlan, x *value) error {
 	pre := fmt.Sprintf("layer.%d.ffn.", l.index)
 	y, err := s.norm(p, pre+"norm", x, arch.FFNNorm, l.index)
 	if err != nil {
 		return err
 	}
-	gate, err := s.linear(p, pre+"gate", y, arch.Gate, l.index)
+	act, err := s.activated(p, pre, y, l)
 	if err != nil {
 		return err
 	}
-	up, err := s.linear(p, pre+"up", y, arch.Up, l.index)
-	if err != nil {
-		return err
-	}
-	act := p.value(pre+"act", s.cfg.FF)
-	p.emit(&node{kernel: table.KernelSiLUMul, label: pre + "silu_mul", region: act.name, in: []operand{gate.all(), up.all()}, out: []operand{act.all()}})
 	down, err := s.linear(p, pre+"down", act, arch.Down, l.index)
 	if err != nil {
+		return err
+	}
+	if down, err = s.norm(p, pre+"post_norm", down, arch.FFNPostNorm, l.index); err != nil {
 		return err
 	}
 	s.residual(p, pre+"residual", x, down)
 	return nil
 }
 
-// residual emits x += delta.
+// activated emits what the down projection reads of y: the activation of the gate
+// times up, or of up.
+func (s *state) activated(p *program, pre string, y *value, l *layerPlan) (*value, error) {
+	if s.cfg.Ungated {
+		return s.ungated(p, pre, y, l)
+	}
+	gate, err := s.linear(p, pre+"gate", y, arch.Gate, l.index)
+	if err != nil {
+		return nil, err
+	}
+	up, err := s.linear(p, pre+"up", y, arch.Up, l.index)
+	if err != nil {
+		return nil, err
+	}
+	act := p.value(pre+"act", s.cfg.FF)
+	p.emit(&node{
+		kernel: table.KernelSiLUMul, label: pre + "silu_mul", region: act.name, in: []operand{gate.all(), up.all()}, out: []operand{act.all()},
+		activation: activation(s.cfg.Activation),
+	})
+	return act, nil
+}
+
+// activation returns the declaration's value of an activation.
+func activation(a arch.Activation) uint32 {
+	switch a {
+	case arch.GELUTanh:
+		return decl.ActivationGELUTanh
+	case arch.GELU:
+		return decl.ActivationGELU
+	}
+	return decl.ActivationSiLU
+}
+
+// residual emits x += delta, by the configuration's factor.
 func (s *state) residual(p *program, label string, x, delta *value) {
-	p.emit(&node{kernel: table.KernelAdd, label: label, in: []operand{delta.all()}, out: []operand{x.all()}})
+	p.emit(&node{kernel: table.KernelAdd, label: label, in: []operand{delta.all()}, out: []operand{x.all()}, delta: s.cfg.ResidualScale})
 }
 
 // head emits what turns the residual stream into the next token, which choose
@@ -291,12 +334,12 @@ func (s *state) head(p *program, x *value, rowPatch bool, choose func(*program))
 
 // keepHidden emits the last norm of a chunk's rows, into their slot.
 func (s *state) keepHidden(p *program, x *value) error {
-	w, err := s.normWeight("out.norm", arch.OutNorm, 0, s.cfg.Width)
+	kernel, w, err := s.normKind("out.norm", arch.OutNorm, 0)
 	if err != nil {
 		return err
 	}
 	p.emit(&node{
-		kernel: table.KernelRMSNorm, label: "out.norm", in: []operand{x.all()}, out: []operand{s.hidden.all()}, w: w, eps: s.cfg.Eps, rowPatch: true,
+		kernel: kernel, label: "out.norm", in: []operand{x.all()}, out: []operand{s.hidden.all()}, w: w, eps: s.cfg.Eps, rowPatch: true,
 	})
 	return nil
 }
@@ -314,7 +357,12 @@ func (s *state) outNorm(p *program, x *value, rowPatch bool) (*value, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.nodes[len(p.nodes)-1].rowPatch = rowPatch
+	n := p.nodes[len(p.nodes)-1]
+	n.rowPatch = rowPatch
+	// What divides the logits divides their product's input.
+	if n.scale = s.cfg.LogitScale; n.scale != 0 && n.kernel != table.KernelRMSNorm {
+		return nil, fmt.Errorf("compiler: a factor of the logits behind a norm that subtracts the mean is not supported")
+	}
 	return y, nil
 }
 
@@ -328,17 +376,24 @@ func (s *state) outLogits(p *program, y *value) error {
 		return err
 	}
 	p.emit(&node{kernel: p.matmul(), label: "out.logits", in: []operand{y.all()}, out: []operand{s.logits.all()}, w: w})
+	if limit := s.cfg.LogitSoftCap; limit > 0 {
+		p.emit(&node{kernel: table.KernelSoftCap, label: "out.soft_cap", out: []operand{s.logits.all()}, softCap: limit})
+	}
 	return nil
 }
 
-// norm emits y = rmsnorm(x) * w and returns y.
+// norm emits y = norm(x) * w and returns y; x itself if the family has no norm
+// there.
 func (s *state) norm(p *program, label string, x *value, role arch.Role, layer int) (*value, error) {
-	w, err := s.normWeight(label, role, layer, s.cfg.Width)
+	if s.cfg.Tensor(role, layer) == "" {
+		return x, nil
+	}
+	kernel, w, err := s.normKind(label, role, layer)
 	if err != nil {
 		return nil, err
 	}
 	y := p.value(label, s.cfg.Width)
-	p.emit(&node{kernel: table.KernelRMSNorm, label: label, region: y.name, in: []operand{x.all()}, out: []operand{y.all()}, w: w, eps: s.cfg.Eps})
+	p.emit(&node{kernel: kernel, label: label, region: y.name, in: []operand{x.all()}, out: []operand{y.all()}, w: w, eps: s.cfg.Eps})
 	return y, nil
 }
 
@@ -354,7 +409,8 @@ func (s *state) linear(p *program, label string, x *value, role arch.Role, layer
 		if err != nil {
 			return nil, err
 		}
-		if n.bias, err = s.vector(label+".bias", t, w.rows); err != nil {
+		first, count, total := s.cfg.Rows(role)
+		if n.bias, err = s.vectorOf(label+".bias", t, first, count, total); err != nil {
 			return nil, err
 		}
 	}

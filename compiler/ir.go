@@ -51,6 +51,8 @@ type part struct {
 	data   []byte // constants; tensor is then unused
 
 	first, rows int // of the tensor; rows 0: all of it
+
+	plusOne bool // 1 is added to each element
 }
 
 // weight is a matrix or vector that the upload section fills: the rows of its
@@ -75,7 +77,10 @@ type node struct {
 	out   []operand // written, and read where the kernel says so
 	w     *weight   // matrix, or norm weights
 	bias  *weight
-	extra *weight // divisors of RoPE's frequencies, or weights of the norm of a product's input
+	extra *weight // divisors of RoPE's frequencies, or weights of the norm of a product's input, or of the norm after another
+
+	activation uint32 // of a product of silu_mul; see decl
+	softCap    float32
 
 	input    uint32 // what a product's input is: silu(in[0]) * in[1], in[0] normalised, or merged of in; see decl
 	add      bool   // the product is added to out[0]
@@ -85,7 +90,8 @@ type node struct {
 	layer    *layerPlan
 	eps      float32
 	scale    float32
-	still    int // positions that angles do not turn back
+	delta    float32 // factor of what is added to the residual stream, 0 is as 1
+	still    int     // positions that angles do not turn back
 	window   int
 	splits   int  // of attention, parts of argmax; 0 is as 1
 	part     int  // logits of a part of argmax
@@ -173,6 +179,9 @@ func (n *node) String() string {
 		b.WriteString(" norm")
 	case decl.InputMerge:
 		b.WriteString(" merge")
+	}
+	if n.activation != decl.ActivationSiLU {
+		fmt.Fprintf(&b, " activation=%d", n.activation)
 	}
 	if n.add {
 		b.WriteString(" add")

@@ -126,7 +126,7 @@ func (l *lowering) arguments() {
 		l.bind(table.RMSNormBindX, n.in[0])
 		l.bindWeight(table.RMSNormBindW, n.w)
 		l.bind(table.RMSNormBindOut, n.out[0])
-		table.RMSNormParams{N: uint32(n.w.cols), XRows: uint32(n.in[0].v.rows), Eps: n.eps}.Put(&l.cmd)
+		table.RMSNormParams{N: uint32(n.w.cols), XRows: uint32(n.in[0].v.rows), Eps: n.eps, Scale: n.scale}.Put(&l.cmd)
 		if n.rowPatch {
 			l.patch(table.PatchRow, decl.SecondIndex)
 		}
@@ -135,11 +135,13 @@ func (l *lowering) arguments() {
 		l.bind(table.AddRMSNormBindDelta, n.in[0])
 		l.bindWeight(table.AddRMSNormBindW, n.w)
 		l.bind(table.AddRMSNormBindOut, n.out[1])
-		table.AddRMSNormParams{N: uint32(n.w.cols), Eps: n.eps}.Put(&l.cmd)
+		table.AddRMSNormParams{N: uint32(n.w.cols), Eps: n.eps, Scale: n.scale, DeltaScale: n.delta}.Put(&l.cmd)
 	case table.KernelAdd:
 		l.bind(table.AddBindX, n.out[0])
 		l.bind(table.AddBindDelta, n.in[0])
-		table.AddParams{N: uint32(n.out[0].width)}.Put(&l.cmd)
+		table.AddParams{N: uint32(n.out[0].width), DeltaScale: n.delta}.Put(&l.cmd)
+	case table.KernelLayerNorm, table.KernelActivate:
+		l.dense()
 	case table.KernelGEMV, table.KernelGEMM:
 		l.matmul()
 	case table.KernelHalves:
@@ -149,6 +151,7 @@ func (l *lowering) arguments() {
 		}
 		l.bind(table.HalvesBindOut, n.out[0])
 		l.spec.Values[table.HalvesSpecInput] = n.input
+		l.spec.Values[table.HalvesSpecActivation] = n.activation
 		table.HalvesParams{In: uint32(n.in[0].width), XStride: stride(n.in[0])}.Put(&l.cmd)
 	case table.KernelGEMMHalves:
 		l.bind(table.GEMMHalvesBindX, n.in[0])
@@ -163,7 +166,7 @@ func (l *lowering) arguments() {
 	case table.KernelHeadNorm:
 		l.bind(table.HeadNormBindX, n.out[0])
 		l.bindWeight(table.HeadNormBindW, n.w)
-		l.spec.Values[table.HeadNormSpecHeadDim] = headDim
+		l.spec.Values[table.HeadNormSpecHeadDim] = uint32(n.w.cols) // that of a head, or of all
 		table.HeadNormParams{Heads: uint32(n.heads), Stride: stride(n.out[0]), Eps: n.eps}.Put(&l.cmd)
 	case table.KernelRoPE:
 		l.bind(table.RoPEBindX, n.out[0])
@@ -196,6 +199,7 @@ func (l *lowering) arguments() {
 		l.bind(table.SiLUMulBindGate, n.in[0])
 		l.bind(table.SiLUMulBindUp, n.in[1])
 		l.bind(table.SiLUMulBindOut, n.out[0])
+		l.spec.Values[table.SiLUMulSpecActivation] = n.activation
 		table.SiLUMulParams{N: uint32(n.out[0].width), Stride: stride(n.in[0])}.Put(&l.cmd)
 	case table.KernelArgmax:
 		l.bind(table.ArgmaxBindLogits, n.in[0])
@@ -212,6 +216,19 @@ func (l *lowering) arguments() {
 		l.bind(table.ArgmaxPartBindLogits, n.in[0])
 		l.bind(table.ArgmaxPartBindOut, n.out[0])
 		table.ArgmaxPartParams{N: uint32(n.in[0].width), Part: uint32(n.part)}.Put(&l.cmd)
+	case table.KernelNormAdd:
+		l.bind(table.NormAddBindX, n.out[0])
+		l.bind(table.NormAddBindDelta, n.in[0])
+		l.bindWeight(table.NormAddBindPost, n.w)
+		l.bindWeight(table.NormAddBindW, n.extra)
+		if n.extra != nil {
+			l.bind(table.NormAddBindOut, n.out[1])
+		}
+		l.spec.Values[table.NormAddSpecNorm] = one(n.extra != nil)
+		table.NormAddParams{N: uint32(n.w.cols), Eps: n.eps}.Put(&l.cmd)
+	case table.KernelSoftCap:
+		l.bind(table.SoftCapBindX, n.out[0])
+		table.SoftCapParams{N: uint32(n.out[0].width), Part: uint32(l.s.drawPart()), Cap: n.softCap}.Put(&l.cmd)
 	case table.KernelAccept, table.KernelDraft:
 		l.verifying()
 	case table.KernelSampleAdjust, table.KernelSampleFilter, table.KernelSampleDraw, table.KernelRankPart, table.KernelRank:
@@ -236,6 +253,7 @@ func (l *lowering) matmul() {
 	l.spec.Values[table.GEMVSpecWType] = uint32(n.w.typ)
 	l.spec.Values[table.GEMVSpecWeights] = uint32(n.w.layout)
 	l.spec.Values[table.GEMVSpecInput] = n.input
+	l.spec.Values[table.GEMVSpecActivation] = n.activation
 	l.spec.Values[table.GEMVSpecBias] = one(n.bias != nil)
 	if n.add {
 		l.spec.Values[table.GEMVSpecOutput] = decl.OutputAdd
@@ -399,7 +417,7 @@ func (l *lowering) attn() {
 	table.AttnParams{
 		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
 		Window: uint32(n.window), Span: l.span(), Splits: uint32(n.splits), Scale: n.scale,
-		HeadGroup: uint32(heads), RowGroup: uint32(rows), First: uint32(n.layer.sinks), Half: uint32(half),
+		HeadGroup: uint32(heads), RowGroup: uint32(rows), First: uint32(n.layer.sinks), Half: uint32(half), SoftCap: n.softCap,
 	}.Put(&l.cmd)
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
@@ -424,7 +442,7 @@ func (l *lowering) ropeAttn() {
 	table.RoPEAttnParams{
 		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads), Half: uint32(n.half), Cap: uint32(n.layer.cap),
 		Window: uint32(n.window), Span: l.span(), Splits: uint32(n.splits), Scale: n.scale, HeadGroup: uint32(heads), Eps: n.eps,
-		Shared: uint32(n.heads / n.kvHeads),
+		Shared: uint32(n.heads / n.kvHeads), SoftCap: n.softCap,
 	}.Put(&l.cmd)
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
@@ -446,7 +464,7 @@ func (l *lowering) attnGroup() (heads, rows int) {
 	shared := l.n.heads / l.n.kvHeads
 	groups := (shared + attnHeads - 1) / attnHeads
 	heads = (shared + groups - 1) / groups
-	if d := l.s.cfg.HeadDim; !l.p.wide || l.n.layer.sinks > 0 || c.Device != chip.CUDA || d%16 != 0 || d > 128 {
+	if d := l.s.cfg.HeadDim; !l.p.wide || l.n.layer.sinks > 0 || l.n.softCap > 0 || c.Device != chip.CUDA || d%16 != 0 || d > 128 {
 		return heads, 1
 	}
 	return heads, attnTileRows * max(1, c.AttnThreads/32/heads)

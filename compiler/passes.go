@@ -31,7 +31,7 @@ var passes = []pass{
 		on: func(s *state) bool { return s.in.Chip.Fuse.ProductAdd && !s.in.Options.NoFuse }},
 	{name: "fuse-norm-product", doc: "a norm becomes the input of the products after it, in programs of a few rows", run: (*state).fuseNormProduct,
 		on: func(s *state) bool { return s.in.Chip.Fuse.NormProduct && !s.in.Options.NoFuse }},
-	{name: "fuse-residual-norm", doc: "a residual addition and the norm after it become one command", run: (*state).fuseResidualNorm,
+	{name: "fuse-residual-norm", doc: "a residual addition and the norms before and after it become one command", run: (*state).fuseResidualNorm,
 		on: func(s *state) bool { return s.in.Chip.Fuse.ResidualNorm && !s.in.Options.NoFuse }},
 	{name: "split-attention", doc: "attention over a long cache is split over threadgroups and merged", run: (*state).splitAttention},
 	{name: "fuse-merge-product", doc: "merging the splits becomes the input of the product after it, in programs of a few rows", run: (*state).fuseMergeProduct,

@@ -123,7 +123,11 @@ func (p *part) source(w *weight) (offset, size uint64) {
 	if p.rows == 0 {
 		return 0, p.tensor.Size
 	}
-	row, _ := dtype.Type.Bytes(p.tensor.Type, uint64(w.cols)) // whole blocks, checked by matrix
+	cols := uint64(w.cols)
+	if len(p.tensor.Shape) == 1 {
+		cols = 1 // elements of a vector
+	}
+	row, _ := dtype.Type.Bytes(p.tensor.Type, cols) // whole blocks, checked by matrix
 	return uint64(p.first) * row, uint64(p.rows) * row
 }
 

@@ -56,7 +56,8 @@ func (s *state) matrix(name string, role arch.Role, layer int) (*weight, error) 
 		return nil, err
 	}
 	want := s.cfg.WantShape(role)
-	if !slices.Equal(t.Shape, want) {
+	first, count, total := s.cfg.Rows(role)
+	if want[0] = total; !slices.Equal(t.Shape, want) {
 		return nil, &TensorError{t.Name, fmt.Sprintf("shape %v, want %v", t.Shape, want)}
 	}
 	if !floating(t.Type) && !t.Type.Quantized() {
@@ -65,18 +66,12 @@ func (s *state) matrix(name string, role arch.Role, layer int) (*weight, error) 
 	if _, ok := t.Type.Bytes(want[1]); !ok {
 		return nil, &TensorError{t.Name, fmt.Sprintf("rows of %d elements are not whole blocks of %s", want[1], t.Type)}
 	}
-	return s.share(&weight{name: name, rows: int(want[0]), cols: int(want[1]), typ: t.Type, parts: []part{{tensor: t}}}), nil
+	return s.share(&weight{name: name, rows: int(count), cols: int(want[1]), typ: t.Type, parts: []part{partOf(t, first, count, total)}}), nil
 }
 
 // vector returns a weight of n elements that kernels read as float32.
 func (s *state) vector(name string, t weights.Tensor, n int) (*weight, error) {
-	if !slices.Equal(t.Shape, []uint64{uint64(n)}) {
-		return nil, &TensorError{t.Name, fmt.Sprintf("shape %v, want [%d]", t.Shape, n)}
-	}
-	if !floating(t.Type) {
-		return nil, &TensorError{t.Name, fmt.Sprintf("type %s, want F32, F16 or BF16", t.Type)}
-	}
-	return s.share(&weight{name: name, rows: 1, cols: n, typ: dtype.F32, parts: []part{{tensor: t}}}), nil
+	return s.vectorOf(name, t, 0, uint64(n), uint64(n))
 }
 
 func (s *state) normWeight(name string, role arch.Role, layer, n int) (*weight, error) {
@@ -84,7 +79,11 @@ func (s *state) normWeight(name string, role arch.Role, layer, n int) (*weight, 
 	if err != nil {
 		return nil, err
 	}
-	return s.vector(name, t, n)
+	w, err := s.vector(name, t, n)
+	if err == nil {
+		w.parts[0].plusOne = s.cfg.NormPlusOne
+	}
+	return w, err
 }
 
 func floating(t dtype.Type) bool { return t == dtype.F32 || t == dtype.F16 || t == dtype.BF16 }
@@ -94,7 +93,9 @@ func (s *state) concat(name string, list ...*weight) *weight {
 	w := &weight{name: name, cols: list[0].cols, typ: list[0].typ}
 	for _, l := range list {
 		w.rows += l.rows
-		w.parts = append(w.parts, l.parts...)
+		for _, p := range l.parts {
+			w.append(p)
+		}
 	}
 	return s.share(w)
 }
@@ -119,7 +120,7 @@ func (s *state) quantised(w *weight) bool {
 
 func tileable(w *weight) bool {
 	for _, p := range w.parts {
-		if p.data != nil || !dtype.Tiled16.Has(w.typ, p.tensor.Shape[0], uint64(w.cols)) {
+		if p.data != nil || !dtype.Tiled16.Has(w.typ, uint64(p.count()), uint64(w.cols)) {
 			return false
 		}
 	}
@@ -159,6 +160,8 @@ func (s *state) upload(w *weight) error {
 		case p.data != nil:
 			u.Op, u.SrcOffset, u.SrcSize = table.UploadConst, uint64(len(s.t.Const)), uint64(len(p.data))
 			s.t.Const = append(s.t.Const, p.data...)
+		case p.plusOne:
+			u.Op, u.Type = table.UploadPlusOne, p.tensor.Type
 		case p.tensor.Type != w.typ:
 			u.Op, u.Type = table.UploadToF32, p.tensor.Type
 		case w.layout == dtype.Tiled16:

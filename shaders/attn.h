@@ -32,12 +32,16 @@ struct attn_part {
     threadgroup const float *turned; // Q for them: [heads, d]
     bool split;            // write the states too, and do not divide
     float scale;           // factor of Q·K
+    float soft_cap;        // c of c*tanh(s/c) in place of a score s, in its units; 0: none
     // The newest position, if it is seen and not in the cache: [d] each. It is
     // not among begin to end-1, of which there may then be none, 0 to 0.
     bool fresh;
     threadgroup const float *new_k;
     threadgroup const float *new_v;
 };
+
+// capped returns a score under a soft cap that is not 0.
+static inline float capped(float score, float cap) { return cap - fast::divide(2.0f * cap, 1.0f + exp(min(2.0f * score / cap, 88.0f))); }
 
 // cache_from returns which position is in row 0 where positions from begin on
 // are read, of which there are at most cap: those that are cap past it or more

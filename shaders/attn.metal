@@ -62,6 +62,7 @@ kernel void attn(
     a.splits = p.splits;
     attn_place(a, out, row, p.heads, head, group.y);
     a.scale = p.scale * M_LOG2E_F;
+    a.soft_cap = p.soft_cap * M_LOG2E_F;
     a.fresh = false;
     a.base = SINKS != 0 ? p.first : 0;
     a.cap = p.cap - a.base;

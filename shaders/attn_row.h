@@ -257,6 +257,15 @@ static inline void add_block(thread attn_lane<G> &l, thread const attn_part &a, 
             score[u][g] = seen[u] ? s : PIANOLA_LOWEST;
         }
     }
+    if (a.soft_cap > 0.0f) {
+        PIANOLA_UNROLL
+        for (uint u = 0; u < U; u++) {
+            PIANOLA_UNROLL
+            for (uint g = 0; g < G; g++) {
+                score[u][g] = seen[u] ? capped(score[u][g], a.soft_cap) : PIANOLA_LOWEST;
+            }
+        }
+    }
     PIANOLA_UNROLL
     for (uint g = 0; g < G; g++) {
         float most = l.top[g];
@@ -367,7 +376,8 @@ static inline void attend(thread const attn_part &a, thread kv_ahead<U, P> &ahea
         load_q8(a.new_v + at, y);
         PIANOLA_UNROLL
         for (uint g = 0; g < G; g++) {
-            const float s = score_of<W>(l.q[g], x, 1.0f);
+            float s = score_of<W>(l.q[g], x, 1.0f);
+            s = a.soft_cap > 0.0f ? capped(s, a.soft_cap) : s;
             l.top[g] = lane < W ? s : PIANOLA_LOWEST;
             l.sum[g] = lane < W ? 1.0f : 0.0f;
             PIANOLA_UNROLL
@@ -469,6 +479,7 @@ static inline void attend_any(thread const attn_part &a, thread Q &q, threadgrou
                 score += q.at[q_from + i] * a.scale * a.new_k[i];
             }
             top = simd_sum(score);
+            top = a.soft_cap > 0.0f ? capped(top, a.soft_cap) : top;
             sum = 1.0f;
             PIANOLA_UNROLL
             for (uint j = 0; j < 8; j++) {
@@ -485,6 +496,7 @@ static inline void attend_any(thread const attn_part &a, thread Q &q, threadgrou
                 score += (sink ? a.turned[q_from + i] : q.at[q_from + i]) * a.scale * kv_one(a.k, a.kind, a.d, row, i);
             }
             score = simd_sum(score);
+            score = a.soft_cap > 0.0f ? capped(score, a.soft_cap) : score;
             const float most = max(top, score);
             const float shrink = exp2(top - most);
             const float weight = exp2(score - most);

@@ -27,5 +27,7 @@ constant uint STAGE3 [[function_constant(PIANOLA_FC_STAGE3)]]; // its third
 constant uint STAGE4 [[function_constant(PIANOLA_FC_STAGE4)]]; // its fourth
 constant uint KV [[function_constant(PIANOLA_FC_KV)]]; // what the KV cache has
 constant uint SINKS [[function_constant(PIANOLA_FC_SINKS)]]; // 1 if positions at the start are seen too
+constant uint ACTIVATION [[function_constant(PIANOLA_FC_ACTIVATION)]]; // the activation; of silu_mul, what it has in silu's place
+constant uint NORM [[function_constant(PIANOLA_FC_NORM)]]; // 1 if the sum is normalised
 
 #endif

@@ -664,7 +664,7 @@ kernel void gemm(
         return;
     }
     const product a = {x, x2, w, b, y, p.in, p.out, p.x_stride, p.y_stride, p.group, group.y * p.row_group, min((group.y + 1) * p.row_group, s.rows),
-                       INPUT == PIANOLA_INPUT_SILU_MUL, BIAS != 0, false, false, 0.0f, false, {}};
+                       INPUT == PIANOLA_INPUT_SILU_MUL, BIAS != 0, ACTIVATION, false, false, 0.0f, false, {}};
     if (ACT == PIANOLA_ACT_Q8 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: gemm_of<PIANOLA_WTYPE_##type, true>(a, tg, group.x, lane, simd, simds); break;

@@ -441,7 +441,7 @@ kernel void gemv(
         uint simd                        [[simdgroup_index_in_threadgroup]],
         uint simds                       [[simdgroups_per_threadgroup]]) {
     product a = {x, x2, w, b, y, p.in, p.out, p.x_stride, p.y_stride, p.group, group.y * p.row_group, (group.y + 1) * p.row_group,
-                       INPUT == PIANOLA_INPUT_SILU_MUL, BIAS != 0, INPUT == PIANOLA_INPUT_NORM, OUTPUT == PIANOLA_OUTPUT_ADD, p.eps, INPUT == PIANOLA_INPUT_MERGE,
+                       INPUT == PIANOLA_INPUT_SILU_MUL, BIAS != 0, ACTIVATION, INPUT == PIANOLA_INPUT_NORM, OUTPUT == PIANOLA_OUTPUT_ADD, p.eps, INPUT == PIANOLA_INPUT_MERGE,
                  {x, x2, p.heads, p.head_dim, p.splits, p.span, p.window, 0, 0}};
     if (ACT == PIANOLA_ACT_Q8 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type) \

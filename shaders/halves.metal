@@ -48,7 +48,7 @@ static inline void read_vectors(thread vectors &v, thread const product &p, ulon
     _Pragma("clang loop unroll(full)")
     for (uint k = 0; k < PIANOLA_VECTORS; k++) {
         if (Silu) {
-            v.of[k] = float4(silu(v.of[k].x), silu(v.of[k].y), silu(v.of[k].z), silu(v.of[k].w)) * up[k];
+            v.of[k] = gated4(p.activation, v.of[k]) * up[k];
         }
         v.of[k] = first + k * step < count ? v.of[k] : float4(0.0f);
     }
@@ -122,6 +122,7 @@ kernel void halves(
     a.x2 = x2;
     a.in = p.in;
     a.x_stride = p.x_stride;
+    a.activation = ACTIVATION;
     const bool aligned = p.x_stride % 4 == 0;
     if (INPUT == PIANOLA_INPUT_SILU_MUL && aligned) {
         make_halves<true, true>(out, a, group.x, tg, lane, simd, simds);

@@ -33,18 +33,21 @@ static inline void scale_mul(device float *out, device const float *x, device co
     }
 }
 
-// add_to adds the thread's part of delta to x.
-static inline void add_to(device float *x, device const float *delta, uint n, uint tid, uint threads) {
+// or_one returns a factor of which 0 stands for 1.
+static inline float or_one(float scale) { return scale == 0.0f ? 1.0f : scale; }
+
+// add_to adds the thread's part of delta times scale to x.
+static inline void add_to(device float *x, device const float *delta, float scale, uint n, uint tid, uint threads) {
     if (n % 4 == 0) {
         device float4 *x4 = (device float4 *)x;
         device const float4 *d4 = (device const float4 *)delta;
         for (uint i = tid; i < n / 4; i += threads) {
-            x4[i] += d4[i];
+            x4[i] += d4[i] * scale;
         }
         return;
     }
     for (uint i = tid; i < n; i += threads) {
-        x[i] += delta[i];
+        x[i] += delta[i] * scale;
     }
 }
 
@@ -72,7 +75,7 @@ kernel void rmsnorm(
     const uint row = min(s.index + group.x, p.x_rows - 1);
     device const float *from = x + ulong(row) * p.n;
     const float sum = threadgroup_sum(square_sum(from, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
-    scale_mul(out + ulong(group.x) * p.n, from, w, precise::rsqrt(sum / float(p.n) + p.eps), p.n, tid, simds * 32);
+    scale_mul(out + ulong(group.x) * p.n, from, w, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), p.n, tid, simds * 32);
 }
 
 // threadgroup memory: div(threads,32)*4 bytes
@@ -99,9 +102,9 @@ kernel void add_rmsnorm(
     }
     const ulong row = ulong(group.x) * p.n;
     // A thread reads back what it wrote itself, so that no barrier is needed.
-    add_to(x + row, delta + row, p.n, tid, simds * 32);
+    add_to(x + row, delta + row, or_one(p.delta_scale), p.n, tid, simds * 32);
     const float sum = threadgroup_sum(square_sum(x + row, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
-    scale_mul(out + row, x + row, w, precise::rsqrt(sum / float(p.n) + p.eps), p.n, tid, simds * 32);
+    scale_mul(out + row, x + row, w, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), p.n, tid, simds * 32);
 }
 
 [[max_total_threads_per_threadgroup(1024)]]
@@ -121,7 +124,58 @@ kernel void add(
         return;
     }
     const ulong row = ulong(group.x) * p.n;
-    add_to(x + row, delta + row, p.n, tid, simds * 32);
+    add_to(x + row, delta + row, or_one(p.delta_scale), p.n, tid, simds * 32);
+}
+
+// add_scaled adds the thread's part of (delta * scale) * w to x.
+static inline void add_scaled(device float *x, device const float *delta, device const float *w, float scale, uint n, uint tid, uint threads) {
+    if (n % 4 == 0) {
+        device float4 *x4 = (device float4 *)x;
+        device const float4 *d4 = (device const float4 *)delta;
+        device const float4 *w4 = (device const float4 *)w;
+        for (uint i = tid; i < n / 4; i += threads) {
+            x4[i] += d4[i] * scale * w4[i];
+        }
+        return;
+    }
+    for (uint i = tid; i < n; i += threads) {
+        x[i] += delta[i] * scale * w[i];
+    }
+}
+
+// threadgroup memory: div(threads,32)*4 bytes
+[[max_total_threads_per_threadgroup(1024)]]
+kernel void norm_add(
+        device float *x                    [[buffer(0)]],
+        device const float *delta          [[buffer(1)]],
+        device const float *post           [[buffer(2)]],
+        device const float *w              [[buffer(3)]],
+        device float *out                  [[buffer(4)]],
+        constant pianola_norm_add_params &p [[buffer(8)]],
+        constant pianola_second &s         [[buffer(9)]],
+        device pianola_step *step          [[buffer(10)]],
+        threadgroup uchar *tg              [[threadgroup(0)]],
+        uint3 group                        [[threadgroup_position_in_grid]],
+        uint tid                           [[thread_index_in_threadgroup]],
+        uint lane                          [[thread_index_in_simdgroup]],
+        uint simd                          [[simdgroup_index_in_threadgroup]],
+        uint simds                         [[simdgroups_per_threadgroup]]) {
+    if (!begins(step)) {
+        return;
+    }
+    if (group.x >= s.rows) {
+        return;
+    }
+    const ulong row = ulong(group.x) * p.n;
+    float sum = threadgroup_sum(square_sum(delta + row, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
+    add_scaled(x + row, delta + row, post, precise::rsqrt(sum / float(p.n) + p.eps), p.n, tid, simds * 32);
+    if (NORM == 0) {
+        return;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup); // the sums are written again
+    // A thread reads back what it wrote itself.
+    sum = threadgroup_sum(square_sum(x + row, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
+    scale_mul(out + row, x + row, w, precise::rsqrt(sum / float(p.n) + p.eps), p.n, tid, simds * 32);
 }
 
 // threadgroup memory: div(threads,32)*4 bytes

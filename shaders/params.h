@@ -39,6 +39,10 @@
 #define PIANOLA_KERNEL_RANK 23
 #define PIANOLA_KERNEL_ACCEPT 24
 #define PIANOLA_KERNEL_DRAFT 25
+#define PIANOLA_KERNEL_SOFT_CAP 26
+#define PIANOLA_KERNEL_NORM_ADD 27
+#define PIANOLA_KERNEL_LAYERNORM 28
+#define PIANOLA_KERNEL_ACTIVATE 29
 
 // Numbers of function constants, and the values that have names.
 #define PIANOLA_FC_WTYPE 0
@@ -61,6 +65,8 @@
 #define PIANOLA_FC_STAGE4 17
 #define PIANOLA_FC_KV 18
 #define PIANOLA_FC_SINKS 19
+#define PIANOLA_FC_ACTIVATION 20
+#define PIANOLA_FC_NORM 21
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_INPUT_PLAIN 0
@@ -95,6 +101,9 @@
 #define PIANOLA_STAGE4_MIN_P 4
 #define PIANOLA_KV_F16 0
 #define PIANOLA_KV_Q8_0 1
+#define PIANOLA_ACTIVATION_SILU 0
+#define PIANOLA_ACTIVATION_GELU_TANH 1
+#define PIANOLA_ACTIVATION_GELU 2
 #define PIANOLA_WTYPE_F32 1
 #define PIANOLA_WTYPE_F16 2
 #define PIANOLA_WTYPE_BF16 3
@@ -140,21 +149,25 @@ typedef struct pianola_rmsnorm_params {
     uint32_t n; // width
     uint32_t x_rows; // rows of x
     float eps; // added to the mean square
+    float scale; // factor of what is normalised; 0: 1
 } pianola_rmsnorm_params;
-PIANOLA_ASSERT_SIZE(pianola_rmsnorm_params, 12);
+PIANOLA_ASSERT_SIZE(pianola_rmsnorm_params, 16);
 
-// x[r] += delta[r]; out[r] = rmsnorm(x[r]) * w.
+// x[r] += delta_scale * delta[r]; out[r] = rmsnorm(x[r]) * w.
 typedef struct pianola_add_rmsnorm_params {
     uint32_t n; // width
     float eps; // added to the mean square
+    float scale; // factor of what is normalised; 0: 1
+    float delta_scale; // factor of delta; 0: 1
 } pianola_add_rmsnorm_params;
-PIANOLA_ASSERT_SIZE(pianola_add_rmsnorm_params, 8);
+PIANOLA_ASSERT_SIZE(pianola_add_rmsnorm_params, 16);
 
-// x[r] += delta[r].
+// x[r] += delta_scale * delta[r].
 typedef struct pianola_add_params {
     uint32_t n; // width
+    float delta_scale; // factor of delta; 0: 1
 } pianola_add_params;
-PIANOLA_ASSERT_SIZE(pianola_add_params, 4);
+PIANOLA_ASSERT_SIZE(pianola_add_params, 8);
 
 // y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few; for one if its input is a merge, which reads the splits that saw a position.
 typedef struct pianola_gemv_params {
@@ -248,8 +261,9 @@ typedef struct pianola_attn_params {
     uint32_t row_group; // rows that a threadgroup takes, 1 without tile
     uint32_t first; // positions at the start that are seen too, if the constant sinks is 1
     uint32_t half_; // rotated pairs of a head, if the constant sinks is 1
+    float soft_cap; // c of c*tanh(s/c) in place of a score s, 0: none; none with tile
 } pianola_attn_params;
-PIANOLA_ASSERT_SIZE(pianola_attn_params, 48);
+PIANOLA_ASSERT_SIZE(pianola_attn_params, 52);
 
 // Merges the splits of attn or rope_attn of each row and head in order, those that saw a position: out = sum(values * exp(max_s - max)) / sum(weight * exp(max_s - max)).
 typedef struct pianola_attn_merge_params {
@@ -260,7 +274,7 @@ typedef struct pianola_attn_merge_params {
 } pianola_attn_merge_params;
 PIANOLA_ASSERT_SIZE(pianola_attn_merge_params, 16);
 
-// out[r] = silu(gate[r]) * up[r].
+// out[r] = silu(gate[r]) * up[r], or what activation says in silu's place.
 typedef struct pianola_silu_mul_params {
     uint32_t n; // width
     uint32_t stride; // elements from one row of gate, and of up, to the next
@@ -288,8 +302,9 @@ typedef struct pianola_rope_attn_params {
     uint32_t head_group; // Q heads that a threadgroup takes
     float eps; // added to the mean square
     uint32_t shared; // Q heads that share K and V: heads/kv_heads
+    float soft_cap; // c of c*tanh(s/c) in place of a score s, 0: none
 } pianola_rope_attn_params;
-PIANOLA_ASSERT_SIZE(pianola_rope_attn_params, 44);
+PIANOLA_ASSERT_SIZE(pianola_rope_attn_params, 48);
 
 // out[r, i] = the largest of logits i*part to (i+1)*part - 1 of a row and its index, the first of equals; NaN only if all are.
 typedef struct pianola_argmax_part_params {
@@ -371,6 +386,36 @@ typedef struct pianola_draft_params {
     uint32_t least; // tokens that must be the same
 } pianola_draft_params;
 PIANOLA_ASSERT_SIZE(pianola_draft_params, 16);
+
+// x[r] = cap * tanh(x[r] / cap).
+typedef struct pianola_soft_cap_params {
+    uint32_t n; // width
+    uint32_t part; // elements of a row that a threadgroup does
+    float cap; // the bound
+} pianola_soft_cap_params;
+PIANOLA_ASSERT_SIZE(pianola_soft_cap_params, 12);
+
+// x[r] += rmsnorm(delta[r]) * post; norm: out[r] = rmsnorm(x[r]) * w.
+typedef struct pianola_norm_add_params {
+    uint32_t n; // width
+    float eps; // added to the mean square
+} pianola_norm_add_params;
+PIANOLA_ASSERT_SIZE(pianola_norm_add_params, 8);
+
+// out[r] = (x[row + r] - mean) / sqrt(variance + eps) * w[0] + w[1]; rows are clamped to x_rows.
+typedef struct pianola_layernorm_params {
+    uint32_t n; // width
+    uint32_t x_rows; // rows of x
+    float eps; // added to the variance
+} pianola_layernorm_params;
+PIANOLA_ASSERT_SIZE(pianola_layernorm_params, 12);
+
+// x[r] = activation(x[r]), of a feed-forward block without a gate.
+typedef struct pianola_activate_params {
+    uint32_t n; // width
+    uint32_t group; // elements of a row that a threadgroup computes
+} pianola_activate_params;
+PIANOLA_ASSERT_SIZE(pianola_activate_params, 8);
 
 typedef struct pianola_binding {
     uint32_t slot;

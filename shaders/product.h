@@ -19,6 +19,7 @@ struct product {
     uint group;       // rows of W that a threadgroup computes
     uint first, last; // rows of x
     bool silu, bias;
+    uint activation; // in silu's place
     bool norm; // the input is normalised; gemm has none
     bool add;  // to y; gemm stores
     float eps;
@@ -36,20 +37,20 @@ static inline float4 input4(thread const product &p, uint row, uint i) {
         if (Plain || !p.silu) {
             return v;
         }
-        return float4(silu(v.x), silu(v.y), silu(v.z), silu(v.w)) * *(device const float4 *)(p.x2 + (x - p.x));
+        return gated4(p.activation, v) * *(device const float4 *)(p.x2 + (x - p.x));
     }
     const float4 v = float4(x[0], x[1], x[2], x[3]);
     if (!p.silu) {
         return v;
     }
     device const float *f = p.x2 + (x - p.x);
-    return float4(silu(v.x), silu(v.y), silu(v.z), silu(v.w)) * float4(f[0], f[1], f[2], f[3]);
+    return gated4(p.activation, v) * float4(f[0], f[1], f[2], f[3]);
 }
 
 // input1 returns element i.
 static inline float input1(thread const product &p, uint row, uint i) {
     const ulong at = ulong(row) * p.x_stride + i;
-    return p.silu ? silu(p.x[at]) * p.x2[at] : p.x[at];
+    return p.silu ? gated(p.activation, p.x[at]) * p.x2[at] : p.x[at];
 }
 
 // norm_scale returns the factor of a row whose squares the threads have summed
@@ -169,7 +170,7 @@ static inline float4 made_input(thread const input_part &part, thread const prod
     if (p.norm) {
         return v * norm * part.x2[k];
     }
-    return p.silu ? float4(silu(v.x), silu(v.y), silu(v.z), silu(v.w)) * part.x2[k] : v;
+    return p.silu ? gated4(p.activation, v) * part.x2[k] : v;
 }
 
 // put_input writes vector i of the input, of which there are count, to stage, or

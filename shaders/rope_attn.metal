@@ -54,6 +54,7 @@ kernel void rope_attn(
     a.splits = p.splits;
     attn_place(a, out, 0, p.heads, head, group.y);
     a.scale = p.scale * M_LOG2E_F;
+    a.soft_cap = p.soft_cap * M_LOG2E_F;
     a.cap = p.cap;
     a.base = 0;
     a.sinks = 0;

@@ -7,4 +7,14 @@
 // no infinity: below -88 the result is x * 1e-38 and not 0.
 static inline float silu(float x) { return fast::divide(x, 1.0f + exp(min(-x, 88.0f))); }
 
+// gelu returns GELU by a hyperbolic tangent, x / (1 + exp(-z)), z = x * (a + b x^2).
+static inline float gelu(float x) { return fast::divide(x, 1.0f + exp(min(-x * (1.59576912160573f + 0.0713548162726009f * x * x), 88.0f))); }
+
+// gated returns an activation of x that products have.
+static inline float gated(uint activation, float x) { return activation == PIANOLA_ACTIVATION_GELU_TANH ? gelu(x) : silu(x); }
+
+static inline float4 gated4(uint activation, float4 v) {
+    return float4(gated(activation, v.x), gated(activation, v.y), gated(activation, v.z), gated(activation, v.w));
+}
+
 #endif

@@ -133,7 +133,7 @@ func TestDiff(t *testing.T) {
 		{"kernel", func(b *Table) {
 			b.Cmds[norm].Kernel, b.Cmds[norm].Spec = KernelAdd, uint16(len(b.Specs))
 			b.Specs = append(b.Specs, Spec{Kernel: KernelAdd})
-		}, []string{"~ " + label("attn.norm") + ": kernel add_rmsnorm -> add, binding w blk.0.attn_norm.weight -> -, param eps 1e-06 -> -, binding out scratch+0x500 -> -"}},
+		}, []string{"~ " + label("attn.norm") + ": kernel add_rmsnorm -> add, binding w blk.0.attn_norm.weight -> -, param eps 1e-06 -> -, param scale 0 -> -, param delta_scale 0 -> 1e-06, binding out scratch+0x500 -> -"}},
 		{"region", func(b *Table) { b.Regions[1].Last = 2 },
 			[]string{"~ regions: 1 x at scratch+0x100[1024], commands 0 to 11 -> x at scratch+0x100[1024], commands 0 to 2"}},
 		{"spec that no command has", func(b *Table) { b.Specs = append(b.Specs, Spec{}) }, []string{"~ specs: numbering 13 specs -> 14 specs"}},

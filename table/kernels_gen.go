@@ -32,6 +32,10 @@ const (
 	KernelRank         decl.ID = 23
 	KernelAccept       decl.ID = 24
 	KernelDraft        decl.ID = 25
+	KernelSoftCap      decl.ID = 26
+	KernelNormAdd      decl.ID = 27
+	KernelLayerNorm    decl.ID = 28
+	KernelActivate     decl.ID = 29
 )
 
 // Bindings of embed.
@@ -122,6 +126,7 @@ type RMSNormParams struct {
 	N     uint32  // width
 	XRows uint32  // rows of x
 	Eps   float32 // added to the mean square
+	Scale float32 // factor of what is normalised; 0: 1
 }
 
 // RMSNormParams decodes the parameter bytes as those of rmsnorm.
@@ -130,6 +135,7 @@ func (c *Cmd) RMSNormParams() RMSNormParams {
 		N:     c.u32(0),
 		XRows: c.u32(4),
 		Eps:   c.f32(8),
+		Scale: c.f32(12),
 	}
 }
 
@@ -138,7 +144,8 @@ func (p RMSNormParams) Put(c *Cmd) {
 	c.putU32(0, p.N)
 	c.putU32(4, p.XRows)
 	c.putF32(8, p.Eps)
-	c.ParamSize = 12
+	c.putF32(12, p.Scale)
+	c.ParamSize = 16
 }
 
 // Bindings of add_rmsnorm.
@@ -151,15 +158,19 @@ const (
 
 // AddRMSNormParams are the parameters of add_rmsnorm.
 type AddRMSNormParams struct {
-	N   uint32  // width
-	Eps float32 // added to the mean square
+	N          uint32  // width
+	Eps        float32 // added to the mean square
+	Scale      float32 // factor of what is normalised; 0: 1
+	DeltaScale float32 // factor of delta; 0: 1
 }
 
 // AddRMSNormParams decodes the parameter bytes as those of add_rmsnorm.
 func (c *Cmd) AddRMSNormParams() AddRMSNormParams {
 	return AddRMSNormParams{
-		N:   c.u32(0),
-		Eps: c.f32(4),
+		N:          c.u32(0),
+		Eps:        c.f32(4),
+		Scale:      c.f32(8),
+		DeltaScale: c.f32(12),
 	}
 }
 
@@ -167,7 +178,9 @@ func (c *Cmd) AddRMSNormParams() AddRMSNormParams {
 func (p AddRMSNormParams) Put(c *Cmd) {
 	c.putU32(0, p.N)
 	c.putF32(4, p.Eps)
-	c.ParamSize = 8
+	c.putF32(8, p.Scale)
+	c.putF32(12, p.DeltaScale)
+	c.ParamSize = 16
 }
 
 // Bindings of add.
@@ -178,20 +191,23 @@ const (
 
 // AddParams are the parameters of add.
 type AddParams struct {
-	N uint32 // width
+	N          uint32  // width
+	DeltaScale float32 // factor of delta; 0: 1
 }
 
 // AddParams decodes the parameter bytes as those of add.
 func (c *Cmd) AddParams() AddParams {
 	return AddParams{
-		N: c.u32(0),
+		N:          c.u32(0),
+		DeltaScale: c.f32(4),
 	}
 }
 
 // Put encodes p as the parameter bytes of c.
 func (p AddParams) Put(c *Cmd) {
 	c.putU32(0, p.N)
-	c.ParamSize = 4
+	c.putF32(4, p.DeltaScale)
+	c.ParamSize = 8
 }
 
 // Bindings of gemv.
@@ -205,12 +221,13 @@ const (
 
 // Specialisation constants of gemv.
 const (
-	GEMVSpecWType   = 0 // weight type, a dtype.Type
-	GEMVSpecAct     = 1 // activation type of the product
-	GEMVSpecInput   = 2 // what the input is
-	GEMVSpecBias    = 3 // 1 if a bias is added
-	GEMVSpecWeights = 4 // layout of the weights, a dtype.Layout
-	GEMVSpecOutput  = 5 // what becomes of the product
+	GEMVSpecWType      = 0 // weight type, a dtype.Type
+	GEMVSpecAct        = 1 // activation type of the product
+	GEMVSpecInput      = 2 // what the input is
+	GEMVSpecBias       = 3 // 1 if a bias is added
+	GEMVSpecWeights    = 4 // layout of the weights, a dtype.Layout
+	GEMVSpecOutput     = 5 // what becomes of the product
+	GEMVSpecActivation = 6 // the activation; of silu_mul, what it has in silu's place
 )
 
 // GEMVParams are the parameters of gemv.
@@ -281,12 +298,13 @@ const (
 
 // Specialisation constants of gemm.
 const (
-	GEMMSpecWType   = 0 // weight type, a dtype.Type
-	GEMMSpecAct     = 1 // activation type of the product
-	GEMMSpecInput   = 2 // what the input is
-	GEMMSpecBias    = 3 // 1 if a bias is added
-	GEMMSpecWeights = 4 // layout of the weights, a dtype.Layout
-	GEMMSpecOutput  = 5 // what becomes of the product
+	GEMMSpecWType      = 0 // weight type, a dtype.Type
+	GEMMSpecAct        = 1 // activation type of the product
+	GEMMSpecInput      = 2 // what the input is
+	GEMMSpecBias       = 3 // 1 if a bias is added
+	GEMMSpecWeights    = 4 // layout of the weights, a dtype.Layout
+	GEMMSpecOutput     = 5 // what becomes of the product
+	GEMMSpecActivation = 6 // the activation; of silu_mul, what it has in silu's place
 )
 
 // GEMMParams are the parameters of gemm.
@@ -557,6 +575,7 @@ type AttnParams struct {
 	RowGroup  uint32  // rows that a threadgroup takes, 1 without tile
 	First     uint32  // positions at the start that are seen too, if the constant sinks is 1
 	Half      uint32  // rotated pairs of a head, if the constant sinks is 1
+	SoftCap   float32 // c of c*tanh(s/c) in place of a score s, 0: none; none with tile
 }
 
 // AttnParams decodes the parameter bytes as those of attn.
@@ -574,6 +593,7 @@ func (c *Cmd) AttnParams() AttnParams {
 		RowGroup:  c.u32(36),
 		First:     c.u32(40),
 		Half:      c.u32(44),
+		SoftCap:   c.f32(48),
 	}
 }
 
@@ -591,7 +611,8 @@ func (p AttnParams) Put(c *Cmd) {
 	c.putU32(36, p.RowGroup)
 	c.putU32(40, p.First)
 	c.putU32(44, p.Half)
-	c.ParamSize = 48
+	c.putF32(48, p.SoftCap)
+	c.ParamSize = 52
 }
 
 // Bindings of attn_merge.
@@ -637,6 +658,11 @@ const (
 	SiLUMulBindGate = 0 // r, [rows, n] float32, rows stride apart
 	SiLUMulBindUp   = 1 // r, [rows, n] float32, rows stride apart
 	SiLUMulBindOut  = 2 // w, [rows, n] float32
+)
+
+// Specialisation constants of silu_mul.
+const (
+	SiLUMulSpecActivation = 0 // the activation; of silu_mul, what it has in silu's place
 )
 
 // SiLUMulParams are the parameters of silu_mul.
@@ -731,6 +757,7 @@ type RoPEAttnParams struct {
 	HeadGroup uint32  // Q heads that a threadgroup takes
 	Eps       float32 // added to the mean square
 	Shared    uint32  // Q heads that share K and V: heads/kv_heads
+	SoftCap   float32 // c of c*tanh(s/c) in place of a score s, 0: none
 }
 
 // RoPEAttnParams decodes the parameter bytes as those of rope_attn.
@@ -747,6 +774,7 @@ func (c *Cmd) RoPEAttnParams() RoPEAttnParams {
 		HeadGroup: c.u32(32),
 		Eps:       c.f32(36),
 		Shared:    c.u32(40),
+		SoftCap:   c.f32(44),
 	}
 }
 
@@ -763,7 +791,8 @@ func (p RoPEAttnParams) Put(c *Cmd) {
 	c.putU32(32, p.HeadGroup)
 	c.putF32(36, p.Eps)
 	c.putU32(40, p.Shared)
-	c.ParamSize = 44
+	c.putF32(44, p.SoftCap)
+	c.ParamSize = 48
 }
 
 // Bindings of argmax_part.
@@ -802,7 +831,8 @@ const (
 
 // Specialisation constants of halves.
 const (
-	HalvesSpecInput = 0 // what the input is
+	HalvesSpecInput      = 0 // what the input is
+	HalvesSpecActivation = 1 // the activation; of silu_mul, what it has in silu's place
 )
 
 // HalvesParams are the parameters of halves.
@@ -1100,4 +1130,130 @@ func (p DraftParams) Put(c *Cmd) {
 	c.putU32(8, p.Most)
 	c.putU32(12, p.Least)
 	c.ParamSize = 16
+}
+
+// Bindings of soft_cap.
+const (
+	SoftCapBindX = 0 // rw, [rows, n] float32
+)
+
+// SoftCapParams are the parameters of soft_cap.
+type SoftCapParams struct {
+	N    uint32  // width
+	Part uint32  // elements of a row that a threadgroup does
+	Cap  float32 // the bound
+}
+
+// SoftCapParams decodes the parameter bytes as those of soft_cap.
+func (c *Cmd) SoftCapParams() SoftCapParams {
+	return SoftCapParams{
+		N:    c.u32(0),
+		Part: c.u32(4),
+		Cap:  c.f32(8),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p SoftCapParams) Put(c *Cmd) {
+	c.putU32(0, p.N)
+	c.putU32(4, p.Part)
+	c.putF32(8, p.Cap)
+	c.ParamSize = 12
+}
+
+// Bindings of norm_add.
+const (
+	NormAddBindX     = 0 // rw, [rows, n] float32, the residual stream
+	NormAddBindDelta = 1 // r, [rows, n] float32
+	NormAddBindPost  = 2 // r, [n] float32
+	NormAddBindW     = 3 // r, [n] float32
+	NormAddBindOut   = 4 // w, [rows, n] float32
+)
+
+// Specialisation constants of norm_add.
+const (
+	NormAddSpecNorm = 0 // 1 if the sum is normalised
+)
+
+// NormAddParams are the parameters of norm_add.
+type NormAddParams struct {
+	N   uint32  // width
+	Eps float32 // added to the mean square
+}
+
+// NormAddParams decodes the parameter bytes as those of norm_add.
+func (c *Cmd) NormAddParams() NormAddParams {
+	return NormAddParams{
+		N:   c.u32(0),
+		Eps: c.f32(4),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p NormAddParams) Put(c *Cmd) {
+	c.putU32(0, p.N)
+	c.putF32(4, p.Eps)
+	c.ParamSize = 8
+}
+
+// Bindings of layernorm.
+const (
+	LayerNormBindX   = 0 // r, [x_rows, n] float32
+	LayerNormBindW   = 1 // r, [2, n] float32: weights, biases
+	LayerNormBindOut = 2 // w, [rows, n] float32
+)
+
+// LayerNormParams are the parameters of layernorm.
+type LayerNormParams struct {
+	N     uint32  // width
+	XRows uint32  // rows of x
+	Eps   float32 // added to the variance
+}
+
+// LayerNormParams decodes the parameter bytes as those of layernorm.
+func (c *Cmd) LayerNormParams() LayerNormParams {
+	return LayerNormParams{
+		N:     c.u32(0),
+		XRows: c.u32(4),
+		Eps:   c.f32(8),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p LayerNormParams) Put(c *Cmd) {
+	c.putU32(0, p.N)
+	c.putU32(4, p.XRows)
+	c.putF32(8, p.Eps)
+	c.ParamSize = 12
+}
+
+// Bindings of activate.
+const (
+	ActivateBindX = 0 // rw, [rows, n] float32
+)
+
+// Specialisation constants of activate.
+const (
+	ActivateSpecActivation = 0 // the activation; of silu_mul, what it has in silu's place
+)
+
+// ActivateParams are the parameters of activate.
+type ActivateParams struct {
+	N     uint32 // width
+	Group uint32 // elements of a row that a threadgroup computes
+}
+
+// ActivateParams decodes the parameter bytes as those of activate.
+func (c *Cmd) ActivateParams() ActivateParams {
+	return ActivateParams{
+		N:     c.u32(0),
+		Group: c.u32(4),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p ActivateParams) Put(c *Cmd) {
+	c.putU32(0, p.N)
+	c.putU32(4, p.Group)
+	c.ParamSize = 8
 }

@@ -104,10 +104,11 @@ type UploadOp uint8
 
 // The upload operations.
 const (
-	UploadCopy  UploadOp = iota // bytes as they are
-	UploadToF32                 // F16, BF16 or F32 elements to float32
-	UploadConst                 // bytes of the table's own constants
-	UploadTile                  // rows of blocks, rearranged to dtype.Tiled16
+	UploadCopy    UploadOp = iota // bytes as they are
+	UploadToF32                   // F16, BF16 or F32 elements to float32
+	UploadConst                   // bytes of the table's own constants
+	UploadTile                    // rows of blocks, rearranged to dtype.Tiled16
+	UploadPlusOne                 // F16, BF16 or F32 elements to float32, and 1 added
 	uploadOps
 )
 
@@ -116,7 +117,7 @@ func (o UploadOp) String() string {
 	if o >= uploadOps {
 		return "invalid"
 	}
-	return [...]string{"copy", "f32", "const", "tile"}[o]
+	return [...]string{"copy", "f32", "const", "tile", "1+f32"}[o]
 }
 
 // Upload is one step of the upload section, executed once at load: bytes
@@ -145,7 +146,7 @@ func (u *Upload) Rows() (rows uint64, ok bool) {
 // DstSize returns how many bytes the upload writes.
 func (u *Upload) DstSize() (uint64, bool) {
 	switch u.Op {
-	case UploadToF32:
+	case UploadToF32, UploadPlusOne:
 	case UploadTile:
 		rows, ok := u.Rows()
 		if !ok {

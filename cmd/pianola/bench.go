@@ -63,6 +63,8 @@ func (f *benchFlags) run(cmd *cobra.Command, path string) (err error) {
 	f.o.ChainTime = f.model.chainTime()
 	if need := f.positions(); o.Context == 0 && o.Roll == nil && need > compiler.DefaultContext {
 		o.Context = need
+	} else if err := enough(path, &o, need); err != nil {
+		return err
 	}
 	m, err := openModel(cmd, path, o)
 	if err != nil {

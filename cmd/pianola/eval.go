@@ -59,6 +59,9 @@ func (f *evalFlags) run(cmd *cobra.Command, path string) (err error) {
 		return err
 	}
 	o.AllLogits = f.allLogits
+	if err := enough(path, &o, len(ids)+f.tokens); err != nil {
+		return err
+	}
 	m, err := openModel(cmd, path, o)
 	if err != nil {
 		return err

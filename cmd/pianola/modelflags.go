@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -162,6 +163,22 @@ func readRoll(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %d bytes are more than a roll can have", path, st.Size())
 	}
 	return os.ReadFile(path)
+}
+
+// enough sets the context of a model whose frequencies depend on it, where none is
+// asked for, to the longer default if need positions do not fit in the shorter one.
+func enough(path string, o *pianola.Options, need int) error {
+	if o.Context != 0 || o.Roll != nil {
+		return nil
+	}
+	h, err := pianola.OpenHeader(path, o.Architectures)
+	if err != nil {
+		return err
+	}
+	if c := h.Config(); need > c.DefaultContext(compiler.DefaultContext) {
+		o.Context = min(compiler.DefaultContext, c.Context)
+	}
+	return nil
 }
 
 // openModel loads a model and shows how far it is.

@@ -39,6 +39,7 @@ type attn struct {
 	span, splits            int
 	split                   bool
 	scale                   float32
+	softCap                 float32 // 0: none
 
 	q              []float32 // [rows, heads, headDim]
 	sinks          *sinks    // nil: only the window is seen, if there is one
@@ -55,7 +56,7 @@ func newAttn(b *binder) (kernel, error) {
 	k := &attn{
 		ops: b.ops, float: b.ops.float[dtype.F16],
 		heads: int(p.Heads), headDim: int(d), qStride: int(p.QStride), perKV: int(p.Heads / max(p.KVHeads, 1)),
-		span: int(p.Span), splits: int(p.Splits), split: b.spec(table.AttnSpecSplit) != 0, scale: p.Scale,
+		span: int(p.Span), splits: int(p.Splits), split: b.spec(table.AttnSpecSplit) != 0, scale: p.Scale, softCap: p.SoftCap,
 		q:      b.f32(table.AttnBindQ),
 		kCache: b.kvCache(table.AttnBindKCache, p.KVHeads, p.Cap, p.First, d, kind),
 		vCache: b.kvCache(table.AttnBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
@@ -272,7 +273,12 @@ func (k *attn) score(w *worker, g *attnGroup, at, next int) {
 // soften makes weights of scores begin to end-1 of row and head j.
 func (k *attn) soften(g *attnGroup, j, begin, end int) {
 	scores := g.scores[j*attnBlock:][begin:end]
-	if top := k.ops.scaleMax(scores, k.scale); top > g.top[j] {
+	top := k.ops.scaleMax(scores, k.scale)
+	if k.softCap > 0 {
+		k.ops.softCap(scores, k.softCap)
+		top = k.ops.scaleMax(scores, 1)
+	}
+	if top > g.top[j] {
 		shrink := exp(g.top[j] - top)
 		acc := g.acc[j*k.headDim:][:k.headDim]
 		for i := range acc {

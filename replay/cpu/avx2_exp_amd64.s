@@ -110,3 +110,42 @@ silustep:
 siludone:
 	VZEROUPPER
 	RET
+
+// func geluMulAVX2(dst, gate, up *float32, steps int, c *[14]float32, cubic, linear float32)
+//
+// A step is 8 elements.
+TEXT ·geluMulAVX2(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), DI
+	MOVQ gate+8(FP), SI
+	MOVQ up+16(FP), DX
+	MOVQ steps+24(FP), CX
+	MOVQ c+32(FP), R8
+	VBROADCASTSS cubic+40(FP), Y13
+	VBROADCASTSS linear+44(FP), Y12
+	VPCMPEQD Y15, Y15, Y15
+	VPSLLD   $31, Y15, Y15 // the sign
+
+gelustep:
+	TESTQ CX, CX
+	JLE  geludone
+	VMOVUPS (SI), Y14
+	VMULPS Y14, Y14, Y0
+	VMULPS Y13, Y0, Y0
+	VADDPS Y12, Y0, Y0
+	VMULPS Y14, Y0, Y0
+	VXORPS Y15, Y0, Y0
+	EXP
+	VBROADCASTSS 48(R8), Y1
+	VADDPS Y1, Y0, Y0
+	VDIVPS Y0, Y14, Y0
+	VMULPS (DX), Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ $32, SI
+	ADDQ $32, DX
+	ADDQ $32, DI
+	DECQ CX
+	JMP  gelustep
+
+geludone:
+	VZEROUPPER
+	RET

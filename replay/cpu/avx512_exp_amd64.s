@@ -97,6 +97,24 @@ done:
 	ADDQ      $64, DX        \
 	ADDQ      $64, DI
 
+// GELUMUL is SILUMUL with an exponent of its own.
+#define GELUMUL \
+	VMOVUPS.Z (SI), K1, Z14  \
+	VMOVUPS.Z (DX), K1, Z13  \
+	VMULPS    Z14, Z14, Z0   \
+	VMULPS    Z12, Z0, Z0    \
+	VADDPS    Z11, Z0, Z0    \
+	VMULPS    Z14, Z0, Z0    \
+	VPXORD    Z15, Z0, Z0    \
+	EXP                      \
+	VADDPS    Z28, Z0, Z0    \
+	VDIVPS    Z0, Z14, Z0    \
+	VMULPS    Z13, Z0, Z0    \
+	VMOVUPS   Z0, K1, (DI)   \
+	ADDQ      $64, SI        \
+	ADDQ      $64, DX        \
+	ADDQ      $64, DI
+
 // SCALEMAX keeps the maximum so far where an element is not a number: VMAXPS
 // gives its first operand then.
 #define SCALEMAX \
@@ -128,6 +146,22 @@ TEXT ·siluMulAVX512(SB), NOSPLIT, $0-40
 	MOVL $0x80000000, AX // the sign
 	VPBROADCASTD AX, Z15
 	EACH16(SILUMUL)
+	VZEROUPPER
+	RET
+
+// func geluMulAVX512(dst, gate, up *float32, n int, c *[14]float32, cubic, linear float32)
+TEXT ·geluMulAVX512(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), DI
+	MOVQ gate+8(FP), SI
+	MOVQ up+16(FP), DX
+	MOVQ n+24(FP), CX
+	MOVQ c+32(FP), R8
+	TABLE
+	VBROADCASTSS cubic+40(FP), Z12
+	VBROADCASTSS linear+44(FP), Z11
+	MOVL $0x80000000, AX // the sign
+	VPBROADCASTD AX, Z15
+	EACH16(GELUMUL)
 	VZEROUPPER
 	RET
 

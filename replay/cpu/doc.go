@@ -40,7 +40,9 @@
 //   - exp: n = round(x * log2 e), r = x - n*ln 2 in two steps, a polynomial of
 //     degree 7 in r (Cephes expf), times 2^n in two exact factors. It is 0
 //     below -87.33654, infinite above 88.72283, and within 2 units in the last place
-//     between. silu(x) = x / (1 + exp(-x)).
+//     between. silu(x) = x / (1 + exp(-x)), gelu(x) by a hyperbolic tangent
+//     x / (1 + exp(-x*(a + b*x^2))), a soft cap c*tanh(x/c) is
+//     c - 2c / (1 + exp(2x/c)).
 //   - RMS norm: s = 1 / sqrt(sum/n + eps), out = (x*s) * w.
 //   - Attention: online softmax over blocks of 64 absolute positions. A block's
 //     scores are dot products times scale; if its maximum is above that of the

@@ -1,6 +1,10 @@
 package cpu
 
-import "math"
+import (
+	"math"
+
+	"github.com/pianola-engine/pianola/table/decl"
+)
 
 // Bounds of exp: below, the result would not be a normal number, and is 0;
 // above, it is infinite.
@@ -62,5 +66,73 @@ func siluMul(dst, gate, up []float32) {
 	up, dst = up[:len(gate)], dst[:len(gate)]
 	for i, g := range gate {
 		dst[i] = float32(g / (1 + exp(-g)) * up[i])
+	}
+}
+
+// Constants of GELU by a hyperbolic tangent, which is g / (1 + exp(-z)) with
+// z = g * (geluLinear + geluCubic*g^2).
+const (
+	geluLinear = 1.5957691216057308 // 2 sqrt(2/pi)
+	geluCubic  = 0.044715 * geluLinear
+)
+
+// geluMul sets dst to gelu(gate) * up, by a hyperbolic tangent.
+func geluMul(dst, gate, up []float32) {
+	up, dst = up[:len(gate)], dst[:len(gate)]
+	for i, g := range gate {
+		z := float32(float32(g*g)*geluCubic) + geluLinear
+		z = float32(g * z)
+		dst[i] = float32(g / (1 + exp(-z)) * up[i])
+	}
+}
+
+// Constants of the normal distribution: a polynomial in 1/(1 + erfP*x/sqrt 2)
+// (Abramowitz and Stegun, 7.1.26), off by 1.5e-7 at most.
+const (
+	erfP = 0.3275911 / math.Sqrt2
+	erf1 = 0.254829592
+	erf2 = -0.284496736
+	erf3 = 1.421413741
+	erf4 = -1.453152027
+	erf5 = 1.061405429
+)
+
+// geluErfMul sets dst to gelu(gate) * up, by the normal distribution.
+func geluErfMul(dst, gate, up []float32) {
+	up, dst = up[:len(gate)], dst[:len(gate)]
+	for i, g := range gate {
+		t := 1 / (1 + float32(max(g, -g)*erfP))
+		y := float32(t*erf5) + erf4
+		y = float32(y*t) + erf3
+		y = float32(y*t) + erf2
+		y = float32(y*t) + erf1
+		phi := float32(float32(y*t)*exp(float32(float32(g*g)*-0.5))) * 0.5
+		if g > 0 {
+			phi = 1 - phi
+		}
+		dst[i] = float32(float32(g*phi) * up[i])
+	}
+}
+
+// gated returns the function that sets dst to a(gate) * up, a being an
+// activation.
+func (o *ops) gated(activation uint32) (f func(dst, gate, up []float32), ok bool) {
+	switch activation {
+	case decl.ActivationSiLU:
+		return o.siluMul, true
+	case decl.ActivationGELUTanh:
+		return o.geluMul, true
+	case decl.ActivationGELU:
+		return geluErfMul, true
+	}
+	return nil, false
+}
+
+// softCap sets x to limit * tanh(x/limit), which is limit - 2*limit / (1 + exp(2x/limit)).
+func (o *ops) softCap(x []float32, limit float32) {
+	o.scaleMax(x, 2/limit)
+	o.expSub(x, 0)
+	for i, e := range x {
+		x[i] = limit - 2*limit/(1+e)
 	}
 }

@@ -93,6 +93,9 @@ func expSubAVX512(s *float32, m float32, n int, c *[14]float32)
 func siluMulAVX512(dst, gate, up *float32, n int, c *[14]float32)
 
 //go:noescape
+func geluMulAVX512(dst, gate, up *float32, n int, c *[14]float32, cubic, linear float32)
+
+//go:noescape
 func scaleMaxAVX512(s *float32, scale float32, n int) float32
 
 //go:noescape
@@ -138,7 +141,7 @@ func floatAVX512(o *ops) {
 	for t, stream := range map[dtype.Type]streamLoop{dtype.F32: streamF32AVX512, dtype.F16: streamF16AVX512, dtype.BF16: streamBF16AVX512} {
 		o.float[t] = streamed(t, stream, o.float[t])
 	}
-	o.expSub, o.siluMul, o.scaleMax = expSub512, siluMul512, scaleMax512
+	o.expSub, o.siluMul, o.geluMul, o.scaleMax = expSub512, siluMul512, geluMul512, scaleMax512
 	scaled := []scaledLoop{1: addScaledF16x1AVX512, 2: addScaledF16x2AVX512, 4: addScaledF16x4AVX512, 6: addScaledF16x6AVX512}
 	pairs, all := scaledAssembled(scaled[:3]), scaledAssembled(scaled)
 	o.addScaledF16 = func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
@@ -202,5 +205,12 @@ func siluMul512(dst, gate, up []float32) {
 	if len(gate) > 0 {
 		dst, up = dst[:len(gate)], up[:len(gate)]
 		siluMulAVX512(&dst[0], &gate[0], &up[0], len(gate), &expTable)
+	}
+}
+
+func geluMul512(dst, gate, up []float32) {
+	if len(gate) > 0 {
+		dst, up = dst[:len(gate)], up[:len(gate)]
+		geluMulAVX512(&dst[0], &gate[0], &up[0], len(gate), &expTable, geluCubic, geluLinear)
 	}
 }

@@ -68,7 +68,7 @@ func (h halvesRow) get(x []float32) {
 
 // halves makes rows of halves.
 type halves struct {
-	ops         *ops
+	gated       func(dst, gate, up []float32)
 	in, xStride int
 	x, x2       []float32 // [rows, in]; x2 is nil if the input is x
 	out         []byte    // rows of halves
@@ -76,9 +76,9 @@ type halves struct {
 
 func newHalves(b *binder) (kernel, error) {
 	p := b.cmd.HalvesParams()
-	k := &halves{ops: b.ops, in: int(p.In), xStride: int(p.XStride), x: b.f32(table.HalvesBindX), out: b.words(table.HalvesBindOut)}
+	k := &halves{in: int(p.In), xStride: int(p.XStride), x: b.f32(table.HalvesBindX), out: b.words(table.HalvesBindOut)}
 	if b.spec(table.HalvesSpecInput) == decl.InputSiLUMul {
-		k.x2 = b.f32(table.HalvesBindX2)
+		k.x2, k.gated = b.f32(table.HalvesBindX2), b.gated(table.HalvesSpecActivation)
 	}
 	return k, b.err
 }
@@ -90,7 +90,7 @@ func (k *halves) run(w *worker, lo, hi int) {
 		x := k.x[r*k.xStride:][:k.in]
 		if k.x2 != nil {
 			y := float32s(w.scratch[:4*k.in])
-			k.ops.siluMul(y, x, k.x2[r*k.xStride:][:k.in])
+			k.gated(y, x, k.x2[r*k.xStride:][:k.in])
 			x = y
 		}
 		halvesOf(k.out, k.in, r).put(x)

@@ -67,6 +67,11 @@ var constructors = [...]func(b *binder) (kernel, error){
 	table.KernelRank:         newRank,
 	table.KernelAccept:       newAccept,
 	table.KernelDraft:        newDraft,
+
+	table.KernelSoftCap:   newSoftCap,
+	table.KernelNormAdd:   newNormAdd,
+	table.KernelLayerNorm: newLayerNorm,
+	table.KernelActivate:  newActivate,
 }
 
 // binder gives a constructor the memory of one command's bindings. The first
@@ -123,6 +128,13 @@ func (b *binder) f32(i int) []float32 { return float32s(b.words(i)) }
 
 // u32 returns binding i as uint32.
 func (b *binder) u32(i int) []uint32 { return uint32s(b.words(i)) }
+
+// gated returns the function of the activation that constant i says.
+func (b *binder) gated(i int) func(dst, gate, up []float32) {
+	f, ok := b.ops.gated(b.spec(i))
+	b.need(ok, "activation %d is unknown", b.spec(i))
+	return f
+}
 
 // need adds an error unless ok.
 func (b *binder) need(ok bool, format string, args ...any) {

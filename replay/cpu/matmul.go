@@ -23,10 +23,11 @@ type matmul struct {
 	tiled tiledFunc   // for quantised ones and weights in tiles; rows is then nil
 	quant bool        // activations are quantised
 	mins  bool        // their sums are needed
-	norm  bool        // the input is rmsnorm(x) * x2, not silu(x) * x2
+	norm  bool        // the input is rmsnorm(x) * x2, not that of gated
 	add   bool        // the product is added to y
 	eps   float32     // of the norm
 	merge *splitMerge // the input is merged of the parts x, whose states are x2; else nil
+	gated func(dst, gate, up []float32)
 
 	in, out, group   int
 	xStride, yStride int
@@ -83,7 +84,7 @@ func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
 		k.w = b.words(table.GEMVBindW)
 	}
 	if input := b.spec(table.GEMVSpecInput); input != decl.InputPlain {
-		k.x2, k.norm = b.f32(table.GEMVBindX2), input == decl.InputNorm
+		k.x2, k.norm, k.gated = b.f32(table.GEMVBindX2), input == decl.InputNorm, b.gated(table.GEMVSpecActivation)
 		if input == decl.InputMerge {
 			b.need(p.HeadDim > 0 && uint64(p.Heads)*uint64(p.HeadDim) == uint64(p.In), "%d columns are not %d heads of %d", p.In, p.Heads, p.HeadDim)
 			b.need(p.Splits > 0, "there are no splits")
@@ -246,7 +247,7 @@ func (k *matmul) combine(w *worker, dst, x []float32, r, at int, scale float32) 
 		k.ops.scaleMul(dst, x, k.x2[at:][:len(x)], scale)
 		return
 	}
-	k.ops.siluMul(dst, x, k.x2[r*k.xStride+at:][:len(x)])
+	k.gated(dst, x, k.x2[r*k.xStride+at:][:len(x)])
 }
 
 // input points the worker's input at row r of quantised input, which is

@@ -173,6 +173,187 @@ l3:
 l4:
 	RET
 
+// func geluMulNEON(dst, gate, up *float32, n int, c *[14]float32, by *[2]float32)
+TEXT ·geluMulNEON(SB), NOSPLIT, $0-48
+	MOVD dst+0(FP), R20
+	MOVD gate+8(FP), R21
+	MOVD up+16(FP), R22
+	MOVD n+24(FP), R23
+	MOVD c+32(FP), R24
+	MOVD by+40(FP), R25
+	WORD $0xf10012ff // cmp x23, #0x4
+	WORD $0x54000a6b // b.lt l1
+	WORD $0x4f03f600 // fmov v0.4s, #1.00000000
+
+l0:
+	WORD $0x3cc106a1 // ldr q1, [x21], #0x10
+	WORD $0xbd400323 // ldr s3, [x25]
+	WORD $0x91001328 // add x8, x25, #0x4
+	WORD $0x2d421f06 // ldp s6, s7, [x24, #0x10]
+	WORD $0x6e21dc22 // fmul v2.4s, v1.4s, v1.4s
+	WORD $0xbd400308 // ldr s8, [x24]
+	WORD $0xf1001eff // cmp x23, #0x7
+	WORD $0x4e040508 // dup v8.4s, v8.s[0]
+	WORD $0x4f839042 // fmul v2.4s, v2.4s, v3.s[0]
+	WORD $0x4d40c903 // ld1r { v3.4s }, [x8]
+	WORD $0x91003308 // add x8, x24, #0xc
+	WORD $0x4d40c904 // ld1r { v4.4s }, [x8]
+	WORD $0x91007308 // add x8, x24, #0x1c
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6ea0f823 // fneg v3.4s, v1.4s
+	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
+	WORD $0xbd400b03 // ldr s3, [x24, #0x8]
+	WORD $0x4f839043 // fmul v3.4s, v2.4s, v3.s[0]
+	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
+	WORD $0x4ea4d465 // fsub v5.4s, v3.4s, v4.4s
+	WORD $0x6ea48463 // sub v3.4s, v3.4s, v4.4s
+	WORD $0x4f3f0464 // sshr v4.4s, v3.4s, #0x1
+	WORD $0x4f8690a6 // fmul v6.4s, v5.4s, v6.s[0]
+	WORD $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
+	WORD $0x4d40c907 // ld1r { v7.4s }, [x8]
+	WORD $0x91008308 // add x8, x24, #0x20
+	WORD $0x6ea48463 // sub v3.4s, v3.4s, v4.4s
+	WORD $0x4ea6d446 // fsub v6.4s, v2.4s, v6.4s
+	WORD $0x4f375463 // shl v3.4s, v3.4s, #0x17
+	WORD $0x4ea5d4c5 // fsub v5.4s, v6.4s, v5.4s
+	WORD $0xbd401b06 // ldr s6, [x24, #0x18]
+	WORD $0x4ea08463 // add v3.4s, v3.4s, v0.4s
+	WORD $0x4f8690a6 // fmul v6.4s, v5.4s, v6.s[0]
+	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
+	WORD $0x4d40c907 // ld1r { v7.4s }, [x8]
+	WORD $0x91009308 // add x8, x24, #0x24
+	WORD $0x6e26dca6 // fmul v6.4s, v5.4s, v6.4s
+	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
+	WORD $0x4d40c907 // ld1r { v7.4s }, [x8]
+	WORD $0x9100a308 // add x8, x24, #0x28
+	WORD $0x6e26dca6 // fmul v6.4s, v5.4s, v6.4s
+	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
+	WORD $0x4d40c907 // ld1r { v7.4s }, [x8]
+	WORD $0x9100b308 // add x8, x24, #0x2c
+	WORD $0x6e26dca6 // fmul v6.4s, v5.4s, v6.4s
+	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
+	WORD $0x4d40c907 // ld1r { v7.4s }, [x8]
+	WORD $0x9100c308 // add x8, x24, #0x30
+	WORD $0x6e26dca6 // fmul v6.4s, v5.4s, v6.4s
+	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
+	WORD $0x6e25dca7 // fmul v7.4s, v5.4s, v5.4s
+	WORD $0x6e26dce6 // fmul v6.4s, v7.4s, v6.4s
+	WORD $0x4f375487 // shl v7.4s, v4.4s, #0x17
+	WORD $0x4ea084e7 // add v7.4s, v7.4s, v0.4s
+	WORD $0x4e26d4a5 // fadd v5.4s, v5.4s, v6.4s
+	WORD $0x4d40c906 // ld1r { v6.4s }, [x8]
+	WORD $0x91001308 // add x8, x24, #0x4
+	WORD $0x4d40c904 // ld1r { v4.4s }, [x8]
+	WORD $0x9100d308 // add x8, x24, #0x34
+	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
+	WORD $0x6ea4e444 // fcmgt v4.4s, v2.4s, v4.4s
+	WORD $0x6ea2e502 // fcmgt v2.4s, v8.4s, v2.4s
+	WORD $0x6e27dca5 // fmul v5.4s, v5.4s, v7.4s
+	WORD $0x6e205887 // mvn v7.16b, v4.16b
+	WORD $0x4e621ce2 // bic v2.16b, v7.16b, v2.16b
+	WORD $0x6e23dca3 // fmul v3.4s, v5.4s, v3.4s
+	WORD $0x4d40c905 // ld1r { v5.4s }, [x8]
+	WORD $0xd10012e8 // sub x8, x23, #0x4
+	WORD $0xaa0803f7 // mov x23, x8
+	WORD $0x4e241ca4 // and v4.16b, v5.16b, v4.16b
+	WORD $0x4e221c62 // and v2.16b, v3.16b, v2.16b
+	WORD $0x4ea41c42 // orr v2.16b, v2.16b, v4.16b
+	WORD $0x4e22d4c2 // fadd v2.4s, v6.4s, v2.4s
+	WORD $0x6e22fc21 // fdiv v1.4s, v1.4s, v2.4s
+	WORD $0x3cc106c2 // ldr q2, [x22], #0x10
+	WORD $0x6e21dc41 // fmul v1.4s, v2.4s, v1.4s
+	WORD $0x3c810681 // str q1, [x20], #0x10
+	WORD $0x54fff668 // b.hi l0
+	WORD $0xf100051f // cmp x8, #0x1
+	WORD $0x540000aa // b.ge l2
+	WORD $0x1400004e // b l4
+
+l1:
+	WORD $0xaa1703e8 // mov x8, x23
+	WORD $0xf100051f // cmp x8, #0x1
+	WORD $0x5400096b // b.lt l4
+
+l2:
+	WORD $0x4f03f600 // fmov v0.4s, #1.00000000
+
+l3:
+	WORD $0xbc4046a1 // ldr s1, [x21], #0x4
+	WORD $0x91007309 // add x9, x24, #0x1c
+	WORD $0x2d401323 // ldp s3, s4, [x25]
+	WORD $0xf1000508 // subs x8, x8, #0x1
+	WORD $0x1e210822 // fmul s2, s1, s1
+	WORD $0x2d421f06 // ldp s6, s7, [x24, #0x10]
+	WORD $0x1e230842 // fmul s2, s2, s3
+	WORD $0x1e242842 // fadd s2, s2, s4
+	WORD $0x2d411303 // ldp s3, s4, [x24, #0x8]
+	WORD $0x1e220822 // fmul s2, s1, s2
+	WORD $0x1e230843 // fmul s3, s2, s3
+	WORD $0x4e040442 // dup v2.4s, v2.s[0]
+	WORD $0x6ea0f842 // fneg v2.4s, v2.4s
+	WORD $0x1e233883 // fsub s3, s4, s3
+	WORD $0x4e040484 // dup v4.4s, v4.s[0]
+	WORD $0x4e040463 // dup v3.4s, v3.s[0]
+	WORD $0x4ea4d465 // fsub v5.4s, v3.4s, v4.4s
+	WORD $0x6ea48463 // sub v3.4s, v3.4s, v4.4s
+	WORD $0x4f3f0464 // sshr v4.4s, v3.4s, #0x1
+	WORD $0x4f8690a6 // fmul v6.4s, v5.4s, v6.s[0]
+	WORD $0x4f8790a5 // fmul v5.4s, v5.4s, v7.s[0]
+	WORD $0x4d40c927 // ld1r { v7.4s }, [x9]
+	WORD $0x91008309 // add x9, x24, #0x20
+	WORD $0x4f375489 // shl v9.4s, v4.4s, #0x17
+	WORD $0x6ea48463 // sub v3.4s, v3.4s, v4.4s
+	WORD $0x4ea6d446 // fsub v6.4s, v2.4s, v6.4s
+	WORD $0x4ea08529 // add v9.4s, v9.4s, v0.4s
+	WORD $0x4f375463 // shl v3.4s, v3.4s, #0x17
+	WORD $0x4ea5d4c5 // fsub v5.4s, v6.4s, v5.4s
+	WORD $0xbd401b06 // ldr s6, [x24, #0x18]
+	WORD $0x4ea08463 // add v3.4s, v3.4s, v0.4s
+	WORD $0x4f8690a6 // fmul v6.4s, v5.4s, v6.s[0]
+	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
+	WORD $0x4d40c927 // ld1r { v7.4s }, [x9]
+	WORD $0x91009309 // add x9, x24, #0x24
+	WORD $0x6e26dca6 // fmul v6.4s, v5.4s, v6.4s
+	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
+	WORD $0x4d40c927 // ld1r { v7.4s }, [x9]
+	WORD $0x9100a309 // add x9, x24, #0x28
+	WORD $0x6e26dca6 // fmul v6.4s, v5.4s, v6.4s
+	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
+	WORD $0x4d40c927 // ld1r { v7.4s }, [x9]
+	WORD $0x9100b309 // add x9, x24, #0x2c
+	WORD $0x6e26dca6 // fmul v6.4s, v5.4s, v6.4s
+	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
+	WORD $0x4d40c927 // ld1r { v7.4s }, [x9]
+	WORD $0x91001309 // add x9, x24, #0x4
+	WORD $0x4d40c924 // ld1r { v4.4s }, [x9]
+	WORD $0x6e26dca6 // fmul v6.4s, v5.4s, v6.4s
+	WORD $0x6ea4e444 // fcmgt v4.4s, v2.4s, v4.4s
+	WORD $0x4e26d4e6 // fadd v6.4s, v7.4s, v6.4s
+	WORD $0x6e25dca7 // fmul v7.4s, v5.4s, v5.4s
+	WORD $0x6e26dce6 // fmul v6.4s, v7.4s, v6.4s
+	WORD $0x4e26d4a5 // fadd v5.4s, v5.4s, v6.4s
+	WORD $0x2d461b07 // ldp s7, s6, [x24, #0x30]
+	WORD $0x4e0404e8 // dup v8.4s, v7.s[0]
+	WORD $0x4e25d505 // fadd v5.4s, v8.4s, v5.4s
+	WORD $0xbd400308 // ldr s8, [x24]
+	WORD $0x4e040508 // dup v8.4s, v8.s[0]
+	WORD $0x6e29dca5 // fmul v5.4s, v5.4s, v9.4s
+	WORD $0x6ea2e502 // fcmgt v2.4s, v8.4s, v2.4s
+	WORD $0x6e205888 // mvn v8.16b, v4.16b
+	WORD $0x4e241cc4 // and v4.16b, v6.16b, v4.16b
+	WORD $0x6e23dca3 // fmul v3.4s, v5.4s, v3.4s
+	WORD $0x4e621d02 // bic v2.16b, v8.16b, v2.16b
+	WORD $0x4e221c62 // and v2.16b, v3.16b, v2.16b
+	WORD $0x4ea41c42 // orr v2.16b, v2.16b, v4.16b
+	WORD $0x4e22d4e2 // fadd v2.4s, v7.4s, v2.4s
+	WORD $0x1e221821 // fdiv s1, s1, s2
+	WORD $0xbc4046c2 // ldr s2, [x22], #0x4
+	WORD $0x1e210841 // fmul s1, s2, s1
+	WORD $0xbc004681 // str s1, [x20], #0x4
+	WORD $0x54fff708 // b.hi l3
+
+l4:
+	RET
+
 // func siluMulNEON(dst, gate, up *float32, n int, c *[14]float32)
 TEXT ·siluMulNEON(SB), NOSPLIT, $0-40
 	MOVD dst+0(FP), R20

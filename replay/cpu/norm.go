@@ -7,8 +7,31 @@ import (
 )
 
 // rmsNorm sets out to x / sqrt(mean(x^2) + eps) * w. out may be x.
-func (o *ops) rmsNorm(out, x, w []float32, eps float32) {
-	o.scaleMul(out[:len(x)], x, w[:len(x)], o.normScale(x, eps))
+func (o *ops) rmsNorm(out, x, w []float32, eps float32) { o.rmsNormScaled(out, x, w, eps, 1) }
+
+// rmsNormScaled sets out to that times scale.
+func (o *ops) rmsNormScaled(out, x, w []float32, eps, scale float32) {
+	o.scaleMul(out[:len(x)], x, w[:len(x)], float32(o.normScale(x, eps)*scale))
+}
+
+// orOne returns a factor of which 0 stands for 1.
+func orOne(scale float32) float32 {
+	if scale == 0 {
+		return 1
+	}
+	return scale
+}
+
+// addScaled adds delta times scale to x. A factor is seldom there.
+func (o *ops) addScaled(x, delta []float32, scale float32) {
+	if scale == 1 {
+		o.addTo(x, delta)
+		return
+	}
+	delta = delta[:len(x)]
+	for i, v := range delta {
+		x[i] += float32(v * scale)
+	}
 }
 
 // normScale returns 1 / sqrt(mean(x^2) + eps).
@@ -38,6 +61,7 @@ type rmsNorm struct {
 	ops      *ops
 	n, xRows int
 	eps      float32
+	scale    float32
 
 	x   []float32 // [xRows, n]
 	w   []float32 // [n]
@@ -48,7 +72,7 @@ func newRMSNorm(b *binder) (kernel, error) {
 	p := b.cmd.RMSNormParams()
 	b.need(p.XRows > 0, "x has no rows")
 	return &rmsNorm{
-		ops: b.ops, n: int(p.N), xRows: int(p.XRows), eps: p.Eps,
+		ops: b.ops, n: int(p.N), xRows: int(p.XRows), eps: p.Eps, scale: orOne(p.Scale),
 		x: b.f32(table.RMSNormBindX), w: b.f32(table.RMSNormBindW), out: b.f32(table.RMSNormBindOut),
 	}, b.err
 }
@@ -58,15 +82,17 @@ func (k *rmsNorm) units(w *worker) int { return w.rows }
 func (k *rmsNorm) run(w *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
 		at := min(int(w.index)+r, k.xRows-1)
-		k.ops.rmsNorm(k.out[r*k.n:][:k.n], k.x[at*k.n:][:k.n], k.w, k.eps)
+		k.ops.rmsNormScaled(k.out[r*k.n:][:k.n], k.x[at*k.n:][:k.n], k.w, k.eps, k.scale)
 	}
 }
 
 // addRMSNorm adds to the residual stream and normalises it.
 type addRMSNorm struct {
-	ops *ops
-	n   int
-	eps float32
+	ops        *ops
+	n          int
+	eps        float32
+	scale      float32
+	deltaScale float32
 
 	x, delta []float32 // [rows, n]
 	w        []float32 // [n]
@@ -76,7 +102,7 @@ type addRMSNorm struct {
 func newAddRMSNorm(b *binder) (kernel, error) {
 	p := b.cmd.AddRMSNormParams()
 	return &addRMSNorm{
-		ops: b.ops, n: int(p.N), eps: p.Eps,
+		ops: b.ops, n: int(p.N), eps: p.Eps, scale: orOne(p.Scale), deltaScale: orOne(p.DeltaScale),
 		x: b.f32(table.AddRMSNormBindX), delta: b.f32(table.AddRMSNormBindDelta),
 		w: b.f32(table.AddRMSNormBindW), out: b.f32(table.AddRMSNormBindOut),
 	}, b.err
@@ -87,26 +113,29 @@ func (k *addRMSNorm) units(w *worker) int { return w.rows }
 func (k *addRMSNorm) run(_ *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
 		x := k.x[r*k.n:][:k.n]
-		k.ops.addTo(x, k.delta[r*k.n:][:k.n])
-		k.ops.rmsNorm(k.out[r*k.n:][:k.n], x, k.w, k.eps)
+		k.ops.addScaled(x, k.delta[r*k.n:][:k.n], k.deltaScale)
+		k.ops.rmsNormScaled(k.out[r*k.n:][:k.n], x, k.w, k.eps, k.scale)
 	}
 }
 
 // add adds to the residual stream.
 type add struct {
-	ops      *ops
-	n        int
-	x, delta []float32 // [rows, n]
+	ops        *ops
+	n          int
+	deltaScale float32
+	x, delta   []float32 // [rows, n]
 }
 
 func newAdd(b *binder) (kernel, error) {
 	p := b.cmd.AddParams()
-	return &add{ops: b.ops, n: int(p.N), x: b.f32(table.AddBindX), delta: b.f32(table.AddBindDelta)}, b.err
+	return &add{ops: b.ops, n: int(p.N), deltaScale: orOne(p.DeltaScale), x: b.f32(table.AddBindX), delta: b.f32(table.AddBindDelta)}, b.err
 }
 
 func (k *add) units(w *worker) int { return w.rows }
 
-func (k *add) run(_ *worker, lo, hi int) { k.ops.addTo(k.x[lo*k.n:hi*k.n], k.delta[lo*k.n:hi*k.n]) }
+func (k *add) run(_ *worker, lo, hi int) {
+	k.ops.addScaled(k.x[lo*k.n:hi*k.n], k.delta[lo*k.n:hi*k.n], k.deltaScale)
+}
 
 // headNorm normalises heads in place.
 type headNorm struct {
@@ -137,7 +166,7 @@ func (k *headNorm) run(_ *worker, lo, hi int) {
 
 // siluMulRows is silu_mul.
 type siluMulRows struct {
-	ops       *ops
+	gated     func(dst, gate, up []float32)
 	n, stride int
 	gate, up  []float32 // [rows, n], rows stride apart
 	out       []float32 // [rows, n]
@@ -146,7 +175,7 @@ type siluMulRows struct {
 func newSiLUMul(b *binder) (kernel, error) {
 	p := b.cmd.SiLUMulParams()
 	return &siluMulRows{
-		ops: b.ops, n: int(p.N), stride: int(p.Stride),
+		gated: b.gated(table.SiLUMulSpecActivation), n: int(p.N), stride: int(p.Stride),
 		gate: b.f32(table.SiLUMulBindGate), up: b.f32(table.SiLUMulBindUp), out: b.f32(table.SiLUMulBindOut),
 	}, b.err
 }
@@ -155,6 +184,66 @@ func (k *siluMulRows) units(w *worker) int { return w.rows }
 
 func (k *siluMulRows) run(_ *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
-		k.ops.siluMul(k.out[r*k.n:][:k.n], k.gate[r*k.stride:][:k.n], k.up[r*k.stride:][:k.n])
+		k.gated(k.out[r*k.n:][:k.n], k.gate[r*k.stride:][:k.n], k.up[r*k.stride:][:k.n])
+	}
+}
+
+// normAdd adds what it normalises to the residual stream, and may normalise that.
+type normAdd struct {
+	ops *ops
+	n   int
+	eps float32
+
+	x, delta []float32 // [rows, n]
+	post, w  []float32 // [n]; w is nil if the sum is not normalised
+	out      []float32 // [rows, n], or nil
+}
+
+func newNormAdd(b *binder) (kernel, error) {
+	p := b.cmd.NormAddParams()
+	return &normAdd{
+		ops: b.ops, n: int(p.N), eps: p.Eps,
+		x: b.f32(table.NormAddBindX), delta: b.f32(table.NormAddBindDelta), post: b.f32(table.NormAddBindPost),
+		w: b.f32(table.NormAddBindW), out: b.f32(table.NormAddBindOut),
+	}, b.err
+}
+
+func (k *normAdd) units(w *worker) int { return w.rows }
+
+func (k *normAdd) run(w *worker, lo, hi int) {
+	delta := float32s(w.scratch[:4*k.n])
+	for r := lo; r < hi; r++ {
+		x := k.x[r*k.n:][:k.n]
+		k.ops.rmsNorm(delta, k.delta[r*k.n:][:k.n], k.post, k.eps)
+		k.ops.addTo(x, delta)
+		if k.w != nil {
+			k.ops.rmsNorm(k.out[r*k.n:][:k.n], x, k.w, k.eps)
+		}
+	}
+}
+
+// softCap bounds rows.
+type softCap struct {
+	ops     *ops
+	n, part int
+	cap     float32
+	x       []float32 // [rows, n]
+}
+
+func newSoftCap(b *binder) (kernel, error) {
+	p := b.cmd.SoftCapParams()
+	b.need(p.Part > 0, "the part is 0")
+	b.need(p.Cap > 0, "the bound %v is not above 0", p.Cap)
+	return &softCap{ops: b.ops, n: int(p.N), part: int(p.Part), cap: p.Cap, x: b.f32(table.SoftCapBindX)}, b.err
+}
+
+func (k *softCap) parts() int { return (k.n + k.part - 1) / k.part }
+
+func (k *softCap) units(w *worker) int { return w.rows * k.parts() }
+
+func (k *softCap) run(_ *worker, lo, hi int) {
+	for u := lo; u < hi; u++ {
+		first := u % k.parts() * k.part
+		k.ops.softCap(k.x[u/k.parts()*k.n:][first:min(first+k.part, k.n)], k.cap)
 	}
 }

@@ -48,6 +48,8 @@ type ops struct {
 	largest func(x []float32) int
 	// siluMul sets dst to silu(gate) * up.
 	siluMul func(dst, gate, up []float32)
+	// geluMul sets dst to gelu(gate) * up, by a hyperbolic tangent.
+	geluMul func(dst, gate, up []float32)
 	// expSub sets s to exp(s - m).
 	expSub func(s []float32, m float32)
 	// scaleMax multiplies s by scale and returns its maximum, ignoring NaN.
@@ -92,6 +94,7 @@ func portable() *ops {
 		rotatePairs:  rotatePairs,
 		largest:      largest,
 		siluMul:      siluMul,
+		geluMul:      geluMul,
 		expSub:       expSub,
 		scaleMax:     scaleMax,
 		addScaledF16: addScaledF16,

@@ -56,6 +56,7 @@ func avx2() *ops {
 	o.rotatePairs = rotatePairsVector
 	o.largest = largestVector
 	o.siluMul = siluMulVector
+	o.geluMul = geluMulVector
 	o.expSub = expSubVector
 	o.orderKeys, o.atLeast, o.weigh, o.draw = orderKeysVector, atLeastVector, weighVector, drawVector
 	return o
@@ -116,6 +117,9 @@ func expSubAVX2(s *float32, m float32, steps int, c *[14]float32)
 func siluMulAVX2(dst, gate, up *float32, steps int, c *[14]float32)
 
 //go:noescape
+func geluMulAVX2(dst, gate, up *float32, steps int, c *[14]float32, cubic, linear float32)
+
+//go:noescape
 func f16ToF32AVX2(dst *float32, src *byte, steps int)
 
 //go:noescape
@@ -161,6 +165,15 @@ func siluMulVector(dst, gate, up []float32) {
 		siluMulAVX2(&dst[0], &gate[0], &up[0], whole/8, &expTable)
 	}
 	siluMul(dst[whole:], gate[whole:], up[whole:])
+}
+
+func geluMulVector(dst, gate, up []float32) {
+	dst, up = dst[:len(gate)], up[:len(gate)]
+	whole := len(gate) &^ 7
+	if whole > 0 {
+		geluMulAVX2(&dst[0], &gate[0], &up[0], whole/8, &expTable, geluCubic, geluLinear)
+	}
+	geluMul(dst[whole:], gate[whole:], up[whole:])
 }
 
 func f16ToF32Vector(dst []float32, src []byte) {

@@ -23,6 +23,7 @@ func fastest() *ops {
 	o.rotatePairs = rotatePairsVector
 	o.largest = largestVector
 	o.siluMul = siluMulVector
+	o.geluMul = geluMulVector
 	o.expSub = expSubVector
 	floatNEON(o)
 	if cpu.ARM64.HasASIMDDP {
@@ -90,6 +91,9 @@ func expSubNEON(s *float32, n int, m *float32, c *[14]float32)
 //go:noescape
 func siluMulNEON(dst, gate, up *float32, n int, c *[14]float32)
 
+//go:noescape
+func geluMulNEON(dst, gate, up *float32, n int, c *[14]float32, by *[2]float32)
+
 // expTable is the constants of exp in the order of neon/exp.c.
 var expTable = [14]float32{
 	expMin, expMax, log2e, roundMagic, ln2Hi, ln2Lo,
@@ -123,5 +127,15 @@ func siluMulVector(dst, gate, up []float32) {
 	if len(gate) > 0 {
 		dst, up = dst[:len(gate)], up[:len(gate)]
 		siluMulNEON(&dst[0], &gate[0], &up[0], len(gate), &expTable)
+	}
+}
+
+// geluFactors are what geluMulNEON wants of the exponent.
+var geluFactors = [2]float32{geluCubic, geluLinear}
+
+func geluMulVector(dst, gate, up []float32) {
+	if len(gate) > 0 {
+		dst, up = dst[:len(gate)], up[:len(gate)]
+		geluMulNEON(&dst[0], &gate[0], &up[0], len(gate), &expTable, &geluFactors)
 	}
 }

@@ -359,6 +359,9 @@ func testExpAgrees(t *testing.T, r *rand.Rand, fast *ops) {
 		siluMul(want, x, up)
 		fast.siluMul(got, x, up)
 		same(t, "silu", got, want)
+		geluMul(want, x, up)
+		fast.geluMul(got, x, up)
+		same(t, "gelu", got, want)
 	}
 }
 
@@ -371,6 +374,48 @@ func TestSiLU(t *testing.T) {
 		want := 2 * float64(x) / (1 + math.Exp(-float64(x)))
 		if math.Abs(float64(got[0])-want) > 4e-7*math.Abs(want)+1e-36 {
 			t.Fatalf("silu(%v)*2 = %v, want %v", x, got[0], want)
+		}
+	}
+}
+
+// TestGELU compares both with float64, the one by a hyperbolic tangent with its
+// formula, the other with the normal distribution.
+func TestGELU(t *testing.T) {
+	for x := float32(-100); x < 100; x += 1.0 / 64 {
+		v := float64(x)
+		for _, c := range []struct {
+			name  string
+			f     func(dst, gate, up []float32)
+			want  float64
+			error float64 // beside the largest of 1 and |x|
+		}{
+			{"tanh", geluMul, v * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v))), 4e-7},
+			{"erf", geluErfMul, v * math.Erfc(-v/math.Sqrt2), 4e-7},
+		} {
+			var got [1]float32
+			c.f(got[:], []float32{x}, []float32{2})
+			if !(math.Abs(float64(got[0])-c.want) <= c.error*max(1, math.Abs(v))) {
+				t.Fatalf("%s: gelu(%v)*2 = %v, want %v", c.name, x, got[0], c.want)
+			}
+		}
+	}
+}
+
+// TestSoftCap compares with float64, far beyond the bound too.
+func TestSoftCap(t *testing.T) {
+	for name, o := range map[string]*ops{"portable": portable(), "fastest": fastest()} {
+		for _, limit := range []float32{0.5, 30, 50} {
+			var x, want []float32
+			for v := -20 * limit; v <= 20*limit; v += limit / 64 {
+				x = append(x, v)
+				want = append(want, float32(float64(limit)*math.Tanh(float64(v)/float64(limit))))
+			}
+			o.softCap(x, limit)
+			for i, v := range x {
+				if !(math.Abs(float64(v-want[i])) <= 3e-7*float64(limit)) {
+					t.Fatalf("%s: %v of bound %v, want %v", name, v, limit, want[i])
+				}
+			}
 		}
 	}
 }

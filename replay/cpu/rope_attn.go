@@ -23,7 +23,7 @@ func newRoPEAttn(b *binder) (kernel, error) {
 	k := &ropeAttn{attn{
 		ops: b.ops, float: b.ops.float[dtype.F16],
 		heads: int(p.Heads), headDim: int(d), perKV: int(p.Heads / max(p.KVHeads, 1)),
-		span: int(p.Span), splits: int(p.Splits), split: b.spec(table.RoPEAttnSpecSplit) != 0, scale: p.Scale,
+		span: int(p.Span), splits: int(p.Splits), split: b.spec(table.RoPEAttnSpecSplit) != 0, scale: p.Scale, softCap: p.SoftCap,
 		q: b.f32(table.RoPEAttnBindQ),
 		newest: &newest{
 			headTurn: newHeadTurn(b, int(d), int(p.Half), p.Eps, b.spec(table.RoPEAttnSpecLayout), table.RoPEAttnBindAngles, table.RoPEAttnBindNorm),

@@ -101,9 +101,9 @@ func (u *Upload) check(up *table.Upload) error {
 		return fmt.Errorf("%d bytes of %v are no rows of %d elements that can be tiled", up.SrcSize, up.Type, up.Cols)
 	case !ok:
 		return fmt.Errorf("%d bytes of %v do not convert to float32", up.SrcSize, up.Type)
-	case up.Op == table.UploadToF32 && up.Type != dtype.F32 && up.Type != dtype.F16 && up.Type != dtype.BF16:
+	case toFloat(up.Op) && up.Type != dtype.F32 && up.Type != dtype.F16 && up.Type != dtype.BF16:
 		return fmt.Errorf("type %v does not convert to float32", up.Type)
-	case up.Op == table.UploadToF32 && up.DstOffset%4 != 0:
+	case toFloat(up.Op) && up.DstOffset%4 != 0:
 		return fmt.Errorf("float32 at offset %d is not aligned", up.DstOffset)
 	case uint64(up.Slot) >= uint64(len(u.t.Slots)) || u.t.Slots[up.Slot].Scope != table.ScopeModel:
 		return fmt.Errorf("slot %d is not one of the model", up.Slot)
@@ -113,6 +113,9 @@ func (u *Upload) check(up *table.Upload) error {
 	}
 	return nil
 }
+
+// toFloat reports whether an operation makes float32 of elements.
+func toFloat(op table.UploadOp) bool { return op == table.UploadToF32 || op == table.UploadPlusOne }
 
 // InPlace offers the sources that are a slot's bytes as they are. Those that use
 // takes are not converted.
@@ -198,6 +201,11 @@ func (p *Piece) convert(dst []byte) error {
 	switch p.op {
 	case table.UploadToF32:
 		toF32(p.t, dst, p.src)
+	case table.UploadPlusOne:
+		toF32(p.t, dst, p.src)
+		for i := range float32s(dst) {
+			float32s(dst)[i]++
+		}
 	case table.UploadTile:
 		row, _ := p.t.Bytes(uint64(p.cols))
 		return dtype.Tile(p.t, dst, p.src, len(p.src)/int(row), p.cols)

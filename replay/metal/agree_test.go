@@ -104,7 +104,8 @@ func TestAgrees(t *testing.T) {
 	for i, c := range []struct {
 		path                 string
 		positions, n, length int
-	}{{"tiny/llama", 20, 12, 5}, {"tiny/mistral", 20, 12, 5}, {"tiny/qwen2", 20, 12, 5}, {"tiny/qwen3", 20, 12, 5}, {"gopher", 0, 3, 2},
+	}{{"tiny/llama", 20, 12, 5}, {"tiny/mistral", 20, 12, 5}, {"tiny/qwen2", 20, 12, 5}, {"tiny/qwen3", 20, 12, 5}, {"tiny/gemma2", 20, 6, 5},
+		{"tiny/gemma3_text", 20, 6, 5}, {"gopher", 0, 3, 2},
 		{"gopher-q8_0.gguf", 0, 2, 2}, {"gopher/gopher-q4_0.gguf", 0, 2, 1}} {
 		checked(t)
 		m := compiled(t, c.path, 96, compiler.Options{AllLogits: true})

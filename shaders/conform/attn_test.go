@@ -26,9 +26,10 @@ type attention struct {
 	tile                     bool
 	gap                      int // elements between rows of q
 	scale                    float64
-	q8                       bool // a cache of int8
-	first                    int  // positions at the start that are seen besides the window
-	half                     int  // pairs of Q that are turned for them
+	q8                       bool    // a cache of int8
+	first                    int     // positions at the start that are seen besides the window
+	half                     int     // pairs of Q that are turned for them
+	softCap                  float64 // 0: none
 	interleaved              bool
 }
 
@@ -191,7 +192,7 @@ func (a attention) command(r *rand.Rand) command {
 		params: table.AttnParams{
 			Heads: uint32(heads), KVHeads: uint32(a.kvHeads), QStride: uint32(stride), Cap: uint32(capacity), Window: uint32(a.window),
 			Span: uint32(max(a.span, 0)), Splits: uint32(max(a.splits, 1)), Scale: float32(1 / math.Sqrt(float64(d))),
-			HeadGroup: uint32(a.headGroup), RowGroup: uint32(a.rowGroup), First: uint32(a.first), Half: uint32(a.half),
+			HeadGroup: uint32(a.headGroup), RowGroup: uint32(a.rowGroup), First: uint32(a.first), Half: uint32(a.half), SoftCap: float32(a.softCap),
 		},
 		second: pianolaSecond{kvLen: uint32(a.kvLen), rows: uint32(a.rows)},
 		input: map[string][]byte{
@@ -236,6 +237,9 @@ func (a attention) exact(c command) []float64 {
 						scores[i] += x[j] * k[row+j]
 					}
 					scores[i] *= float64(float32(1 / math.Sqrt(float64(d))))
+					if a.softCap > 0 {
+						scores[i] = a.softCap * math.Tanh(scores[i]/a.softCap)
+					}
 					top = max(top, scores[i])
 				}
 				for i, score := range scores {
@@ -309,6 +313,7 @@ func randomAttention(r *rand.Rand, limit int) attention {
 		a.first, a.half, a.interleaved = 1+r.IntN(9), pick(r, 1, a.headDim/4, a.headDim/2), r.IntN(2) == 0
 		a.context = max(a.context, a.first+1)
 	}
+	a.softCap = pick(r, 0, 0.5, 3, 50)
 	return a
 }
 
@@ -367,7 +372,7 @@ func testAttnTile(t *testing.T, p *emu.Program, first, end uint64) {
 		a.tile, a.headDim, a.rows = true, pick(r, 16, 48, 64, 64, 80, 96, 112, 128, 128), pick(r, 1, 3, 16, 17, 40)
 		a.rowGroup = pick(r, 1, 5, 16, 32, 48)
 		a.context = a.kvLen + a.rows - 1 + r.IntN(100)
-		a.span, a.splits = 0, 0
+		a.span, a.splits, a.softCap = 0, 0, 0 // tiles have no soft cap
 		if a.q8 {
 			a.headDim = pick(r, 32, 64, 96, 128)
 		}

@@ -63,6 +63,7 @@ func TestHalves(t *testing.T) {
 		rows, in := pick(r, 1, 3, 7), 8*pick(r, 1, 7, 8, 9, 32, 130, 140)
 		stride := in + pick(r, 0, 0, 4, 3)
 		silu := r.IntN(2)
+		activation := uint32(silu * r.IntN(2))
 		scale := pick(r, 1, 1, 1e-30, 1e-9, 1e9, 1e30)
 		if silu == 1 {
 			scale = pick(r, 1, 1e-9, 1e9)
@@ -72,7 +73,7 @@ func TestHalves(t *testing.T) {
 			clear(x)
 		}
 		c := command{
-			kernel: table.KernelHalves, specs: []uint32{uint32(silu)}, params: table.HalvesParams{In: uint32(in), XStride: uint32(stride)},
+			kernel: table.KernelHalves, specs: []uint32{uint32(silu), activation}, params: table.HalvesParams{In: uint32(in), XStride: uint32(stride)},
 			second: pianolaSecond{rows: uint32(rows)}, input: map[string][]byte{"x": f32(x), "x2": f32(x2)},
 		}
 		if silu == 0 {
@@ -97,7 +98,7 @@ func TestHalves(t *testing.T) {
 				for i := range in {
 					want[i] = float64(x[row*stride+i])
 					if silu == 1 {
-						want[i] = want[i] / (1 + math.Exp(-want[i])) * float64(x2[row*stride+i])
+						want[i] = gatedOf(activation, want[i]) * float64(x2[row*stride+i])
 					}
 					most = max(most, math.Abs(want[i]))
 				}

@@ -202,13 +202,42 @@ var subjects = []subject{
 	{table.KernelSiLUMul, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows := width(r), 1+r.IntN(4)
 		stride := n + pick(r, 0, 1, 4, n)
+		activation, tol := uint32(r.IntN(3)), 1e-6
+		if activation != decl.ActivationSiLU {
+			tol = 1e-4 // of exponentials of what has been rounded
+		}
 		return command{
+			specs:  []uint32{activation},
 			params: table.SiLUMulParams{N: uint32(n), Stride: uint32(stride)},
 			second: pianolaSecond{rows: uint32(rows)},
 			input: map[string][]byte{
 				"gate": f32(normal(r, (rows-1)*stride+n, pick(r, 1, 10, 60, 1e4))), "up": f32(normal(r, (rows-1)*stride+n, 1)),
 			},
-		}, map[string]tolerance{"out": {1, 1e-6, false}}
+		}, map[string]tolerance{"out": {1, tol, false}}
+	}},
+	{table.KernelSoftCap, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, rows := width(r), 1+r.IntN(4)
+		return command{
+			params: table.SoftCapParams{N: uint32(n), Part: pick(r, uint32(4), 64, 1024), Cap: pick(r, float32(0.5), 30, 50)},
+			second: pianolaSecond{rows: uint32(rows)},
+			input:  map[string][]byte{"x": f32(normal(r, n*rows, pick(r, 1.0, 10, 1000)))},
+		}, map[string]tolerance{"x": {n * rows, 1e-4, false}}
+	}},
+	{table.KernelNormAdd, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, rows, sc, norm := width(r), 1+r.IntN(4), scale(r), r.IntN(2) == 1
+		c := command{
+			specs:  []uint32{one(norm)},
+			params: table.NormAddParams{N: uint32(n), Eps: 1e-6},
+			second: pianolaSecond{rows: uint32(rows)},
+			input: map[string][]byte{
+				"x": f32(normal(r, n*rows, 1)), "delta": f32(normal(r, n*rows, sc)), "post": f32(normal(r, n, 1)), "w": f32(normal(r, n, 1)),
+			},
+		}
+		if !norm {
+			c.absent = []string{"w", "out"}
+			delete(c.input, "w")
+		}
+		return c, map[string]tolerance{"x": {n, 4e-6, false}, "out": {n, 8e-6, false}}
 	}},
 	{table.KernelArgmax, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, ring, stops := pick(r, 1, 5, 31, 1000, 4099, 32_000), 1+r.IntN(5), r.IntN(70)

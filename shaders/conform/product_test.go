@@ -62,6 +62,7 @@ type productOf struct {
 	ahead    uint32
 	rowGroup int
 	silu     bool
+	gelu     bool // in silu's place
 	norm     bool // gemv alone has it, and add
 	bias     bool
 	add      bool
@@ -97,7 +98,7 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 	}
 	c := command{
 		kernel: p.kernel,
-		specs:  []uint32{uint32(p.t), p.act, input, one(p.bias), uint32(p.layout), one(p.add)},
+		specs:  []uint32{uint32(p.t), p.act, input, one(p.bias), uint32(p.layout), one(p.add), one(p.gelu)},
 		params: table.GEMVParams{
 			In: uint32(p.in), Out: uint32(p.out), XStride: uint32(xs), YStride: uint32(ys), Group: uint32(p.group), RowGroup: uint32(p.rowGroup),
 			Eps: 1e-6, Ahead: p.ahead, Heads: uint32(p.merge.kvHeads), HeadDim: uint32(p.merge.headDim), Splits: uint32(p.merge.splits), Span: uint32(p.merge.span),
@@ -132,7 +133,7 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 				v := float64(x[row*xs+i])
 				switch input {
 				case decl.InputSiLUMul:
-					v = v / (1 + math.Exp(-v)) * float64(x2[row*xs+i])
+					v = gatedOf(one(p.gelu), v) * float64(x2[row*xs+i])
 				case decl.InputNorm:
 					v *= norm * float64(x2[i])
 				}
@@ -187,10 +188,10 @@ func (p *productOf) check(t *testing.T, e *emu.Program, seed uint64, threads int
 
 // kindOf sets what the input is and what becomes of the product.
 func (p *productOf) kindOf(r *rand.Rand) {
-	p.silu, p.norm, p.bias, p.add = false, false, r.IntN(2) == 1, r.IntN(3) == 0
+	p.silu, p.gelu, p.norm, p.bias, p.add = false, false, false, r.IntN(2) == 1, r.IntN(3) == 0
 	switch r.IntN(5) {
 	case 0:
-		p.silu = true
+		p.silu, p.gelu = true, r.IntN(2) == 1
 	case 1, 2:
 		p.norm = true
 	case 3:
@@ -337,6 +338,7 @@ func TestGEMM(t *testing.T) {
 					if layout == dtype.Tiled16 {
 						p.act, p.out, p.group = decl.ActQ8, (p.out+15)/16*16, (p.group+7)/8*8
 						device, exact = 4e-6, 3e-2
+						p.gelu = p.silu && r.IntN(2) == 1
 						if p.silu {
 							device, exact = 1e-2, 8e-2
 						}
@@ -394,4 +396,12 @@ func TestEmbedTypes(t *testing.T) {
 			})
 		}
 	}
+}
+
+// gatedOf returns an activation of x, of decl, in float64.
+func gatedOf(activation uint32, x float64) float64 {
+	if activation == decl.ActivationGELUTanh {
+		return x / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
+	}
+	return x / (1 + math.Exp(-x))
 }

@@ -69,7 +69,7 @@ func (a ropeAttention) command(r *rand.Rand) command {
 	c.specs = []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.interleaved), one(a.norm), one(a.q8)}
 	c.params = table.RoPEAttnParams{
 		Heads: p.Heads, KVHeads: p.KVHeads, Half: uint32(a.half), Cap: p.Cap, Window: p.Window, Span: p.Span, Splits: p.Splits, Scale: p.Scale,
-		HeadGroup: p.HeadGroup, Eps: 1e-6, Shared: uint32(a.shared),
+		HeadGroup: p.HeadGroup, Eps: 1e-6, Shared: uint32(a.shared), SoftCap: p.SoftCap,
 	}
 	angles := make([]float32, 2*a.half)
 	for i := range a.half {

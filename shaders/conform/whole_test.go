@@ -189,6 +189,19 @@ func wholes() []whole {
 			list = append(list, file)
 		}
 	}
+	// Soft caps, norms behind blocks, GELU, and windows and RoPE by layer.
+	for i, w := range []whole{
+		{model: "variants/gemma", chip: "h200", prompts: []int{2}},
+		{model: "tiny/gemma2", chip: "m4-pro", prompts: []int{2}, fast: true},
+		{model: "variants/gemma2_caps", chip: "m4-pro", change: small, changed: "small", prompts: []int{1}},
+		{model: "variants/gemma2_caps", chip: "h200", change: small, changed: "small", options: compiler.Options{NoFuse: true}, prompts: []int{2}},
+		{model: "tiny/gemma3_text", chip: "m4-pro", change: small, changed: "small", prompts: []int{2}},
+		{model: "variants/gemma3_linear", chip: "h200", change: small, changed: "small", prompts: []int{2}},
+	} {
+		w.golden, w.tokens, w.order, w.limit, w.reference = w.model+"/golden.json", 10, emu.Order(i%3), 3e-3, 3e-3
+		list = append(list, w)
+	}
+	list = append(list, denseWholes()...)
 	// A cache of int8: where K is between two integers, devices may choose either.
 	for i, kv := range []whole{
 		{model: "tiny/llama", chip: "m4-pro"}, {model: "tiny/qwen3", chip: "h200"}, {model: "tiny/mistral", chip: "h200", options: compiler.Options{NoFuse: true}},

@@ -55,12 +55,15 @@ func uploadOne(t *table.Table, u *table.Upload, src table.Source, mem [][]byte) 
 	}
 	to = to[u.DstOffset:][:size]
 	switch u.Op {
-	case table.UploadToF32:
+	case table.UploadToF32, table.UploadPlusOne:
 		x := make([]float32, len(to)/4)
 		if err := dtype.Dequantize(u.Type, x, from); err != nil {
 			return err
 		}
 		for i, v := range x {
+			if u.Op == table.UploadPlusOne {
+				v++
+			}
 			binary.LittleEndian.PutUint32(to[4*i:], math.Float32bits(v))
 		}
 	case table.UploadTile:

@@ -15,6 +15,8 @@ var (
 	matrixValues = []string{"rows", "tiled16"} // dtype.Layout
 	stageValues  = []string{"none", "temperature", "top_k", "top_p", "min_p"}
 	kvValues     = []string{"f16", "q8_0"}
+
+	activationValues = []string{"silu", "gelu_tanh", "gelu"}
 )
 
 // Values of the constants act, input, output, layout and kv.
@@ -23,7 +25,7 @@ const (
 	ActQ8  = 1 // activations are quantised to int8 in blocks of 32, one float32 scale each
 
 	InputPlain   = 0 // the input is x
-	InputSiLUMul = 1 // the input is silu(x) * x2
+	InputSiLUMul = 1 // the input is silu(x) * x2, or what activation says in silu's place
 	InputNorm    = 2 // the input is rmsnorm(x) * x2
 	InputMerge   = 3 // the input is what attn_merge makes of x and x2
 
@@ -35,6 +37,14 @@ const (
 
 	KVF16 = 0 // the cache has float16
 	KVQ8  = 1 // it has int8 in blocks of 32, one float16 scale each
+)
+
+// Values of the constant activation. With z = 2 sqrt(2/pi) (x + 0.044715 x^3),
+// GELU by a hyperbolic tangent is x / (1 + exp(-z)).
+const (
+	ActivationSiLU     = 0 // x / (1 + exp(-x))
+	ActivationGELUTanh = 1
+	ActivationGELU     = 2 // x * Phi(x), of the normal distribution
 )
 
 // KVBlock is the elements of a head that share a scale in a cache of KVQ8.
@@ -108,6 +118,9 @@ var (
 	constStage4  = Constant{Name: "stage4", Values: stageValues, Doc: "its fourth"}
 	constSinks   = Constant{Name: "sinks", Flag: true, Doc: "1 if positions at the start are seen too"}
 	constKV      = Constant{Name: "kv", Values: kvValues, Doc: "what the KV cache has"}
+
+	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation; of silu_mul, what it has in silu's place"}
+	constNorm       = Constant{Name: "norm", Flag: true, Doc: "1 if the sum is normalised"}
 )
 
 // Constants lists the specialisation constants of all kernels: an index is
@@ -115,7 +128,7 @@ var (
 var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constTile, constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
-	constKV, constSinks,
+	constKV, constSinks, constActivation, constNorm,
 }
 
 var (
@@ -138,7 +151,7 @@ func matmul(name, doc, tgMem string, second []Second, require ...string) Kernel 
 		Name: name,
 		Doc:  doc,
 		Grid: [3]string{"div(out,group)", "div(rows,row_group)", "1"},
-		Require: append([]string{"1 <= in", "1 <= out", "1 <= group", "1 <= row_group", "in <= x_stride", "out <= y_stride", "weights*8*div(group,8) <= group", "weights <= act", "256*div(stage,256) <= stage", "16*div(ahead,16) <= ahead", "ahead <= 65536"},
+		Require: append([]string{"1 <= in", "1 <= out", "1 <= group", "1 <= row_group", "in <= x_stride", "out <= y_stride", "weights*8*div(group,8) <= group", "weights <= act", "256*div(stage,256) <= stage", "16*div(ahead,16) <= ahead", "ahead <= 65536", "activation <= 1"},
 			require...),
 		Bindings: []Binding{
 			{Name: "x", Role: Read, Extent: "((rows-1)*x_stride+in*(1-(input-min(input,2)))+(input-min(input,2))*in*splits)*4", Doc: "[rows, in] float32, rows x_stride apart; merge: [heads, splits, head_dim] float32"},
@@ -164,8 +177,8 @@ func matmul(name, doc, tgMem string, second []Second, require ...string) Kernel 
 			{"window", U32, "positions seen, 0 if all are"},
 		},
 		Second:   append(second, secondRows),
-		Specs:    []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput},
-		Optional: []string{"ahead", "stage", "heads", "head_dim", "splits", "span", "window", "kv_len", "behind"},
+		Specs:    []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput, constActivation},
+		Optional: []string{"ahead", "stage", "heads", "head_dim", "splits", "span", "window", "kv_len", "behind", "activation"},
 		// The input of every row as float32 or as int8 with a scale a block,
 		// rounded up to 64 bytes: never more than float32. Then 256 elements of
 		// the product, if it is added.
@@ -236,13 +249,15 @@ var Kernels = []Kernel{
 			{"n", U32, "width"},
 			{"x_rows", U32, "rows of x"},
 			{"eps", F32, "added to the mean square"},
+			{"scale", F32, "factor of what is normalised; 0: 1"},
 		},
-		Second: []Second{secondRow, secondRows},
-		TGMem:  "div(threads,32)*4",
+		Second:   []Second{secondRow, secondRows},
+		Optional: []string{"scale"},
+		TGMem:    "div(threads,32)*4",
 	},
 	{
 		Name:    "add_rmsnorm",
-		Doc:     "x[r] += delta[r]; out[r] = rmsnorm(x[r]) * w.",
+		Doc:     "x[r] += delta_scale * delta[r]; out[r] = rmsnorm(x[r]) * w.",
 		Grid:    [3]string{"rows", "1", "1"},
 		Require: []string{"1 <= n"},
 		Bindings: []Binding{
@@ -254,21 +269,28 @@ var Kernels = []Kernel{
 		Params: []Field{
 			{"n", U32, "width"},
 			{"eps", F32, "added to the mean square"},
+			{"scale", F32, "factor of what is normalised; 0: 1"},
+			{"delta_scale", F32, "factor of delta; 0: 1"},
 		},
-		Second: []Second{secondRows},
-		TGMem:  "div(threads,32)*4",
+		Second:   []Second{secondRows},
+		Optional: []string{"scale", "delta_scale"},
+		TGMem:    "div(threads,32)*4",
 	},
 	{
 		Name:    "add",
-		Doc:     "x[r] += delta[r].",
+		Doc:     "x[r] += delta_scale * delta[r].",
 		Grid:    [3]string{"rows", "1", "1"},
 		Require: []string{"1 <= n"},
 		Bindings: []Binding{
 			{Name: "x", Role: ReadWrite, Extent: "rows*n*4", Doc: "[rows, n] float32"},
 			{Name: "delta", Role: Read, Extent: "rows*n*4", Doc: "[rows, n] float32"},
 		},
-		Params: []Field{{"n", U32, "width"}},
-		Second: []Second{secondRows},
+		Params: []Field{
+			{"n", U32, "width"},
+			{"delta_scale", F32, "factor of delta; 0: 1"},
+		},
+		Second:   []Second{secondRows},
+		Optional: []string{"delta_scale"},
 	},
 	matmul("gemv", "y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few; for one if its input is a merge, which reads the splits that saw a position.",
 		"2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,stage+2048*(1-min(stage,1)))*4+div(threads,32)*ahead+16*min(ahead,1)", []Second{secondKVLen, secondBehind},
@@ -392,10 +414,11 @@ var Kernels = []Kernel{
 			{"row_group", U32, "rows that a threadgroup takes, 1 without tile"},
 			{"first", U32, "positions at the start that are seen too, if the constant sinks is 1"},
 			{"half", U32, "rotated pairs of a head, if the constant sinks is 1"},
+			{"soft_cap", F32, "c of c*tanh(s/c) in place of a score s, 0: none; none with tile"},
 		},
 		Second:   []Second{secondKVLen, secondRows},
 		Specs:    []Constant{constHeadDim, constWindow, constSplit, constTile, constKV, constSinks, constLayout},
-		Optional: []string{"kv", "first", "half", "layout"},
+		Optional: []string{"kv", "first", "half", "layout", "soft_cap"},
 		Worker:   "16*(head_dim*8+256)+kv*8*head_dim+sinks*64*head_dim", // 16 rows of Q, of sums and of scores; the scales of 64 positions; Q turned
 		TGMem:    "(1-tile)*div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+sinks*head_group*head_dim*4+tile*(2560+128*div(head_dim,64)*(128+4*kv+threads))",
 	},
@@ -420,9 +443,9 @@ var Kernels = []Kernel{
 	},
 	{
 		Name:    "silu_mul",
-		Doc:     "out[r] = silu(gate[r]) * up[r].",
+		Doc:     "out[r] = silu(gate[r]) * up[r], or what activation says in silu's place.",
 		Grid:    [3]string{"rows", "1", "1"},
-		Require: []string{"1 <= n"},
+		Require: []string{"1 <= n", "activation <= 2"},
 		Bindings: []Binding{
 			{Name: "gate", Role: Read, Extent: "((rows-1)*stride+n)*4", Doc: "[rows, n] float32, rows stride apart"},
 			{Name: "up", Role: Read, Extent: "((rows-1)*stride+n)*4", Doc: "[rows, n] float32, rows stride apart"},
@@ -432,7 +455,9 @@ var Kernels = []Kernel{
 			{"n", U32, "width"},
 			{"stride", U32, "elements from one row of gate, and of up, to the next"},
 		},
-		Second: []Second{secondRows},
+		Second:   []Second{secondRows},
+		Specs:    []Constant{constActivation},
+		Optional: []string{"activation"},
 	},
 	{
 		Name:    "argmax",
@@ -481,10 +506,11 @@ var Kernels = []Kernel{
 			{"head_group", U32, "Q heads that a threadgroup takes"},
 			{"eps", F32, "added to the mean square"},
 			{"shared", U32, "Q heads that share K and V: heads/kv_heads"},
+			{"soft_cap", F32, "c of c*tanh(s/c) in place of a score s, 0: none"},
 		},
 		Second:   []Second{secondKVLen, secondBehind},
 		Specs:    []Constant{constHeadDim, constWindow, constSplit, constLayout, constQKNorm, constKV},
-		Optional: []string{"kv", "behind"},
+		Optional: []string{"kv", "behind", "soft_cap"},
 		Worker:   "16*(head_dim*8+256)+kv*8*head_dim+head_dim*8", // as attn, a head as float32, and K and V as the cache has them
 		TGMem:    "div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+(head_group+2)*head_dim*4",
 	},
@@ -508,7 +534,7 @@ var Kernels = []Kernel{
 		Name:    "halves",
 		Doc:     "Makes pairs of float16 of the rows of an input, for gemm_halves: input[r] = unit[r] * (most[r] + rest[r]), to 2^-22 of the row's largest element, whose size is from 1024 to 2048 units, a power of two.",
 		Grid:    [3]string{"rows", "1", "1"},
-		Require: []string{"1 <= in", "8*div(in,8) <= in", "in <= x_stride", "input <= 1"},
+		Require: []string{"1 <= in", "8*div(in,8) <= in", "in <= x_stride", "input <= 1", "activation <= 1"},
 		Bindings: []Binding{
 			{Name: "x", Role: Read, Extent: "((rows-1)*x_stride+in)*4", Doc: "[rows, in] float32, rows x_stride apart"},
 			{Name: "x2", Role: Read, Extent: "((rows-1)*x_stride+in)*4", If: "input", Doc: "silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x)"},
@@ -518,10 +544,11 @@ var Kernels = []Kernel{
 			{"in", U32, "columns"},
 			{"x_stride", U32, "elements from one row of x to the next"},
 		},
-		Second: []Second{secondRows},
-		Specs:  []Constant{constInput},
-		Worker: "in*4", // a row of silu_mul
-		TGMem:  "div(threads,32)*4",
+		Second:   []Second{secondRows},
+		Specs:    []Constant{constInput, constActivation},
+		Optional: []string{"activation"},
+		Worker:   "in*4", // a row of silu_mul
+		TGMem:    "div(threads,32)*4",
 	},
 	{
 		Name: "gemm_halves",
@@ -684,6 +711,75 @@ var Kernels = []Kernel{
 		Second: []Second{secondRows},
 		Step:   true,
 		TGMem:  "div(threads,32)*4",
+	},
+	{
+		Name:    "soft_cap",
+		Doc:     "x[r] = cap * tanh(x[r] / cap).",
+		Grid:    [3]string{"div(n,part)", "rows", "1"},
+		Require: []string{"1 <= n", "1 <= part", "4*div(part,4) <= part"},
+		Bindings: []Binding{
+			{Name: "x", Role: ReadWrite, Extent: "rows*n*4", Doc: "[rows, n] float32"},
+		},
+		Params: []Field{
+			{"n", U32, "width"},
+			{"part", U32, "elements of a row that a threadgroup does"},
+			{"cap", F32, "the bound"},
+		},
+		Second: []Second{secondRows},
+	},
+	{
+		Name:    "norm_add",
+		Doc:     "x[r] += rmsnorm(delta[r]) * post; norm: out[r] = rmsnorm(x[r]) * w.",
+		Grid:    [3]string{"rows", "1", "1"},
+		Require: []string{"1 <= n"},
+		Bindings: []Binding{
+			{Name: "x", Role: ReadWrite, Extent: "rows*n*4", Doc: "[rows, n] float32, the residual stream"},
+			{Name: "delta", Role: Read, Extent: "rows*n*4", Doc: "[rows, n] float32"},
+			{Name: "post", Role: Read, Extent: "n*4", Doc: "[n] float32"},
+			{Name: "w", Role: Read, Extent: "n*4", If: "norm", Doc: "[n] float32"},
+			{Name: "out", Role: Write, Extent: "rows*n*4", If: "norm", Doc: "[rows, n] float32"},
+		},
+		Params: []Field{
+			{"n", U32, "width"},
+			{"eps", F32, "added to the mean square"},
+		},
+		Second: []Second{secondRows},
+		Specs:  []Constant{constNorm},
+		Worker: "n*4", // the normalised delta
+		TGMem:  "div(threads,32)*4",
+	},
+	{
+		Name:    "layernorm",
+		Doc:     "out[r] = (x[row + r] - mean) / sqrt(variance + eps) * w[0] + w[1]; rows are clamped to x_rows.",
+		Grid:    [3]string{"rows", "1", "1"},
+		Require: []string{"1 <= n", "1 <= x_rows"},
+		Bindings: []Binding{
+			{Name: "x", Role: Read, Extent: "x_rows*n*4", Doc: "[x_rows, n] float32"},
+			{Name: "w", Role: Read, Extent: "2*n*4", Doc: "[2, n] float32: weights, biases"},
+			{Name: "out", Role: Write, Extent: "rows*n*4", Doc: "[rows, n] float32"},
+		},
+		Params: []Field{
+			{"n", U32, "width"},
+			{"x_rows", U32, "rows of x"},
+			{"eps", F32, "added to the variance"},
+		},
+		Second: []Second{secondRow, secondRows},
+		TGMem:  "div(threads,32)*4",
+	},
+	{
+		Name:    "activate",
+		Doc:     "x[r] = activation(x[r]), of a feed-forward block without a gate.",
+		Grid:    [3]string{"div(n,group)", "rows", "1"},
+		Require: []string{"1 <= n", "1 <= group", "activation <= 2"},
+		Bindings: []Binding{
+			{Name: "x", Role: ReadWrite, Extent: "rows*n*4", Doc: "[rows, n] float32"},
+		},
+		Params: []Field{
+			{"n", U32, "width"},
+			{"group", U32, "elements of a row that a threadgroup computes"},
+		},
+		Second: []Second{secondRows},
+		Specs:  []Constant{constActivation},
 	},
 }
 

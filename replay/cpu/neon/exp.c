@@ -45,6 +45,21 @@ INLINE float32x4_t silu4(float32x4_t gate, float32x4_t up, const table *c) {
 	return vmulq_f32(vdivq_f32(gate, e), up);
 }
 
+// gelu4 returns gelu(gate) * up: by[0] and by[1] are the cubic and the linear factor.
+INLINE float32x4_t gelu4(float32x4_t gate, float32x4_t up, const float *by, const table *c) {
+	float32x4_t z = vaddq_f32(vmulq_n_f32(vmulq_f32(gate, gate), by[0]), vdupq_n_f32(by[1]));
+	float32x4_t e = vaddq_f32(vdupq_n_f32(c->one), exp4(vnegq_f32(vmulq_f32(gate, z)), c));
+	return vmulq_f32(vdivq_f32(gate, e), up);
+}
+
+// geluMulNEON sets n of dst to gelu(gate) * up.
+void geluMulNEON(float *dst, float *gate, float *up, int64_t n, float *c, float *by) {
+	for (; n >= 4; n -= 4, dst += 4, gate += 4, up += 4) {
+		vst1q_f32(dst, gelu4(vld1q_f32(gate), vld1q_f32(up), by, (table *)c));
+	}
+	for (; n > 0; n--, dst++) vst1q_lane_f32(dst, gelu4(vld1q_dup_f32(gate++), vld1q_dup_f32(up++), by, (table *)c), 0);
+}
+
 // siluMulNEON sets n of dst to silu(gate) * up.
 void siluMulNEON(float *dst, float *gate, float *up, int64_t n, float *c) {
 	for (; n >= 4; n -= 4, dst += 4, gate += 4, up += 4) {

@@ -4,7 +4,7 @@ import "strings"
 
 // initialisms are written in capitals in Go names.
 var initialisms = map[string]string{
-	"gemv": "GEMV", "gemm": "GEMM", "rmsnorm": "RMSNorm", "qk": "QK", "kv": "KV",
+	"gemv": "GEMV", "gemm": "GEMM", "rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "qk": "QK", "kv": "KV",
 	"silu": "SiLU", "wtype": "WType", "rope": "RoPE",
 }
 

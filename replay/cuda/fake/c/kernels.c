@@ -76,7 +76,27 @@ static void add(const launch *l) {
     for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += F(1)[i];
 }
 
-static float silu(float x) { return x / (1 + expf(-x)); }
+static float gated(uint32_t activation, float x) {
+    if (activation == PIANOLA_ACTIVATION_GELU_TANH) return x / 2 * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    if (activation == PIANOLA_ACTIVATION_GELU) return x / 2 * (1 + erff(x * 0.70710678f));
+    return x / (1 + expf(-x));
+}
+
+static void soft_cap(const launch *l) {
+    PARAMS(soft_cap);
+    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] = p->cap * tanhf(F(0)[i] / p->cap);
+}
+
+static void norm_add(const launch *l) {
+    PARAMS(norm_add);
+    float *delta = malloc(p->n * sizeof *delta);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        norm(delta, F(1) + r * p->n, F(2), p->n, p->eps);
+        for (uint32_t i = 0; i < p->n; i++) F(0)[r * p->n + i] += delta[i];
+        if (l->specs[0]) norm(F(4) + r * p->n, F(0) + r * p->n, F(3), p->n, p->eps);
+    }
+    free(delta);
+}
 
 // dot is the product of n weights from element at on with x, in 16 sums.
 static float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n) {
@@ -117,7 +137,7 @@ static void gemv(const launch *l) {
     float *x = malloc(p->in * sizeof *x);
     for (uint32_t r = 0; r < rows(l); r++) {
         const float *in = F(0) + (uint64_t)r * p->x_stride;
-        for (uint32_t i = 0; i < p->in; i++) x[i] = l->specs[2] == SILU ? silu(in[i]) * F(1)[(uint64_t)r * p->x_stride + i] : in[i];
+        for (uint32_t i = 0; i < p->in; i++) x[i] = l->specs[2] == SILU ? gated(l->specs[6], in[i]) * F(1)[(uint64_t)r * p->x_stride + i] : in[i];
         if (l->specs[2] == NORM) norm(x, in, F(1), p->in, p->eps);
         for (uint32_t h = 0; l->specs[2] == MERGE && h < p->heads; h++)
             merge(x + h * p->head_dim, F(0) + h * p->splits * p->head_dim, F(1) + 2 * h * p->splits, p->splits, p->span, p->window, second(l, 4) + second(l, 8), p->head_dim);
@@ -244,7 +264,7 @@ static positions part(uint32_t end, uint32_t windowed, uint32_t window, uint32_t
 }
 
 // attend takes the positions of a, with q, and those before first, with turned.
-static void attend(float *out, float *state, const float *q, const float *turned, uint32_t first, kv_cache k, kv_cache v, uint32_t head, positions a, float scale) {
+static void attend(float *out, float *state, const float *q, const float *turned, uint32_t first, kv_cache k, kv_cache v, uint32_t head, positions a, float scale, float cap) {
     double acc[1024] = {0}, m = -1e300, sum = 0;
     const uint32_t d = k.d;
     if (a.split && a.begin >= a.end) return;
@@ -256,6 +276,7 @@ static void attend(float *out, float *state, const float *q, const float *turned
         cached(x, k, head, pos);
         for (uint32_t i = 0; i < d; i++) score += (double)with[i] * (double)x[i];
         score *= scale;
+        if (cap > 0) score = cap * tanhf(score / cap);
         double top = score > m ? score : m, shrink = exp(m - top), w = exp(score - top);
         cached(x, v, head, pos);
         for (uint32_t i = 0; i < d; i++) acc[i] = acc[i] * shrink + w * (double)x[i];
@@ -281,7 +302,7 @@ static void attn(const launch *l) {
                 float *out = F(3) + (uint64_t)r * parts * (d + 2 * split);
                 uint32_t i = h * p->splits + s;
                 attend(out + i * d, out + parts * d + 2 * i, q, turned, sinks ? p->first : 0, k, v, h / (p->heads / p->kv_heads),
-                       part(second(l, 4) + r, l->specs[1], p->window, split, s, p->splits, p->span), p->scale);
+                       part(second(l, 4) + r, l->specs[1], p->window, split, s, p->splits, p->span), p->scale, p->soft_cap);
             }
         }
 }
@@ -306,7 +327,7 @@ static void rope_attn(const launch *l) {
         for (uint32_t s = 0; s < p->splits; s++) {
             uint32_t i = h * p->splits + s;
             attend(F(7) + i * d, F(7) + parts * d + 2 * i, x, x, 0, k, v, h / (p->heads / p->kv_heads),
-                   part(len, l->specs[1], p->window, split, s, p->splits, p->span), p->scale);
+                   part(len, l->specs[1], p->window, split, s, p->splits, p->span), p->scale, p->soft_cap);
         }
     }
 }
@@ -325,7 +346,7 @@ static void attn_merge(const launch *l) {
 static void silu_mul(const launch *l) {
     PARAMS(silu_mul);
     for (uint32_t r = 0; r < rows(l); r++)
-        for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = silu(F(0)[(uint64_t)r * p->stride + i]) * F(1)[(uint64_t)r * p->stride + i];
+        for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = gated(l->specs[0], F(0)[(uint64_t)r * p->stride + i]) * F(1)[(uint64_t)r * p->stride + i];
 }
 
 // A row of halves: most and rest, n float16 each, and the unit.
@@ -342,7 +363,7 @@ static void halves(const launch *l) {
             float unit = ldexpf(1, ilogbf(most) - 10);
             for (uint32_t i = 0; i < n; i++) {
                 uint64_t at = (uint64_t)r * p->x_stride + i;
-                float v = i >= p->in ? 0 : l->specs[0] ? silu(F(0)[at]) * F(1)[at] : F(0)[at];
+                float v = i >= p->in ? 0 : l->specs[0] ? gated(l->specs[1], F(0)[at]) * F(1)[at] : F(0)[at];
                 if (fabsf(v) > most) most = fabsf(v);
                 to[i] = (_Float16)(v / unit);
                 to[n + i] = (_Float16)(v / unit - (float)to[i]);
@@ -475,7 +496,7 @@ static void rank_part(const launch *l) { (void)l; }
 static void rank(const launch *l) { (void)l; }
 
 // Every kernel looks at the stop flag first.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
 #define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)
 

@@ -1,0 +1,82 @@
+package arch
+
+import "math"
+
+// longRopeName returns the kind of a set-up in p, whose older names are "su" and,
+// with factors of both lengths, "yarn".
+func longRopeName(kind string, p *fields) string {
+	if kind == "su" {
+		return ropeLong
+	}
+	if kind == ropeYarn {
+		_, short := p.value("short_factor")
+		_, long := p.value("long_factor")
+		if short && long {
+			return ropeLong
+		}
+	}
+	return kind
+}
+
+// hfLongRope reads what only LongRoPE has (arXiv:2402.13753): a divisor of each
+// frequency for contexts up to the original one, and another beyond it.
+func hfLongRope(p *fields, s *ropeSpec, c *Config) {
+	s.short, s.long = p.factors("short_factor", s.dim/2), p.factors("long_factor", s.dim/2)
+	stretched := float64(c.Context) / float64(max(s.origContext, 1))
+	factor := p.float("factor", minRopeFactor, maxRopeFactor, stretched)
+	s.attnFactor = 1
+	if factor > 1 && s.origContext > 1 {
+		s.attnFactor = math.Sqrt(1 + math.Log(factor)/math.Log(float64(s.origContext)))
+	}
+	s.attnFactor = p.float("attention_factor", minRopeFactor, maxRopeFactor, s.attnFactor)
+}
+
+// factors returns a list of n divisors of frequencies.
+func (f *fields) factors(key string, n int) []float64 {
+	list := f.list(key)
+	switch {
+	case f.err != nil:
+		return nil
+	case list == nil:
+		f.failf(key, "missing")
+		return nil
+	case len(list) != n:
+		f.failf(key, "%d entries for %d frequencies", len(list), n)
+		return nil
+	}
+	out := make([]float64, n)
+	for i, v := range list {
+		x, ok := toFloat(v)
+		if !ok || !(x >= minRopeFactor && x <= maxRopeFactor) {
+			f.failf(key, "%s is not a number in %v..%v", clip(v), minRopeFactor, maxRopeFactor)
+			return nil
+		}
+		out[i] = x
+	}
+	return out
+}
+
+// longRope sets r's frequencies for contexts up to the original one and for
+// longer ones. Divisors that are tensors are left to be applied.
+func (s ropeSpec) longRope(r *Rope) {
+	r.LongFrom, r.LongFactors = s.origContext, s.longFactors
+	r.LongInvFreq = make([]float32, len(r.InvFreq))
+	copy(r.LongInvFreq, r.InvFreq)
+	for i := range s.short {
+		r.InvFreq[i] = 1 / float32(float32(s.short[i])*s.period(i))
+		r.LongInvFreq[i] = 1 / float32(float32(s.long[i])*s.period(i))
+	}
+}
+
+// DefaultContext returns the context where none is asked for: most, or the model's
+// if that is less, or where frequencies depend on the context the longest that has
+// those of short ones.
+func (c *Config) DefaultContext(most int) int {
+	most = min(most, c.Context)
+	for i := range c.Ropes {
+		if from := c.Ropes[i].LongFrom; from > 0 {
+			most = min(most, from)
+		}
+	}
+	return most
+}

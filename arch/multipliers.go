@@ -1,0 +1,97 @@
+package arch
+
+import "fmt"
+
+// scaleRule names the settings that multiply activations; "" is none.
+type scaleRule struct {
+	Embed    string `json:"embed"`    // multiplies the embedding
+	Attn     string `json:"attn"`     // multiplies Q·K, in the place of 1/sqrt(head size)
+	Residual string `json:"residual"` // multiplies what a block adds to the residual stream
+	Logits   string `json:"logits"`   // divides the logits
+}
+
+func (r *scaleRule) reads(key string) bool {
+	return r != nil && key != "" && (key == r.Embed || key == r.Attn || key == r.Residual || key == r.Logits)
+}
+
+// readScales fills c's factors of activations.
+func (c *Config) readScales(f *fields, r *scaleRule) {
+	if r == nil {
+		return
+	}
+	if x := f.scale(r.Embed, 1); x != 1 {
+		c.EmbedScale = float32(x)
+	}
+	c.AttnScale = float32(f.scale(r.Attn, float64(c.AttnScale)))
+	if x := f.scale(r.Residual, 1); x != 1 {
+		c.ResidualScale = float32(x)
+	}
+	if x := f.scale(r.Logits, 1); x != 1 {
+		c.LogitScale = float32(1 / x)
+	}
+}
+
+// scale returns a factor, or absent if there is none; 0 is none in GGUF files.
+func (f *fields) scale(key string, absent float64) float64 {
+	if key == "" {
+		return absent
+	}
+	x := f.float(key, 0, maxScale, absent)
+	switch {
+	case f.err != nil || x == 0:
+		return absent
+	case x < minScale:
+		f.failf(key, "%v is not in %v..%v", x, minScale, maxScale)
+		return absent
+	}
+	return x
+}
+
+// noRopeRule says which layers do not rotate Q and K: those whose entry in a
+// list is 0, without one every so many.
+type noRopeRule struct {
+	Layers   string `json:"layers"`   // the key of a list: 1 for layers with RoPE, 0 for those without
+	Interval string `json:"interval"` // the key of how many layers there are to one without
+	Every    int    `json:"every"`    // or their number
+}
+
+func (r *noRopeRule) reads(key string) bool {
+	return r != nil && key != "" && (key == r.Layers || key == r.Interval)
+}
+
+func (r *noRopeRule) validate(where string) error {
+	if r != nil && (r.Every < 0 || r.Interval != "" && r.Every != 0) {
+		return fmt.Errorf("%s.no_rope: %d layers and the key %q", where, r.Every, r.Interval)
+	}
+	return nil
+}
+
+// mark sets the layers' NoRope.
+func (r *noRopeRule) mark(f *fields, c *Config) {
+	if r == nil || f.err != nil {
+		return
+	}
+	var list []any
+	if r.Layers != "" {
+		if list = f.list(r.Layers); list != nil && len(list) < c.Layers {
+			f.failf(r.Layers, "%d entries for %d layers", len(list), c.Layers)
+			return
+		}
+	}
+	every := r.Every
+	if list == nil && r.Interval != "" {
+		every = f.opt(r.Interval, 1, maxLayers, 0)
+	}
+	for i := range c.Layer {
+		if list == nil {
+			c.Layer[i].NoRope = every > 0 && (i+1)%every == 0
+			continue
+		}
+		n, ok := toInt(list[i])
+		if !ok || n < 0 || n > 1 {
+			f.failf(r.Layers, "%s is not 0 or 1", clip(list[i]))
+			return
+		}
+		c.Layer[i].NoRope = n == 0
+	}
+}

@@ -1,0 +1,55 @@
+package arch
+
+// ggufWindow says which layers of a family's GGUF files have a sliding window,
+// of attention.sliding_window positions: all without this rule.
+type ggufWindow struct {
+	// Period is the layers of which all but the last have a window;
+	// attention.sliding_window_pattern may give another, or a flag for each layer.
+	Period int `json:"period"`
+	// Theta is RoPE's base in these layers without rope.freq_base_swa, and says
+	// that nothing scales their frequencies. 0: they are as in the others.
+	Theta float64 `json:"rope_theta"`
+}
+
+// readWindows fills c.Layer and c.Ropes; full is the set-up of layers without a
+// window.
+func (g *ggufForm) readWindows(f *fields, src Source, c *Config, full ropeSpec) {
+	c.Layer = make([]Layer, c.Layers)
+	size := f.opt("attention.sliding_window", 0, maxContext, 0)
+	slides := func(layer int) bool { return true }
+	local := full
+	if w := g.Window; w != nil && size > 0 {
+		slides = w.slides(f, c.Layers)
+		if w.Theta != 0 {
+			local = ropeSpec{kind: ropeDefault, dim: full.dim, base: w.Theta, attnFactor: 1}
+		}
+		local.base = f.float("rope.freq_base_swa", minBase, maxBase, local.base)
+	}
+	if f.err != nil {
+		return
+	}
+	for i := range c.Layer {
+		spec := full
+		if size > 0 && slides(i) {
+			c.Layer[i].Window, spec = size, local
+		}
+		c.Ropes, c.Layer[i].Rope = addRope(c.Ropes, spec.rope())
+	}
+}
+
+// slides returns which layers have a window.
+func (w *ggufWindow) slides(f *fields, layers int) func(layer int) bool {
+	const key = "attention.sliding_window_pattern"
+	period := w.Period
+	if v, ok := f.value(key); ok {
+		if flags, ok := v.([]bool); ok {
+			if len(flags) != layers {
+				f.failf(key, "%d entries for %d layers", len(flags), layers)
+				return nil
+			}
+			return func(layer int) bool { return flags[layer] }
+		}
+		period = f.integer(key, v, 0, maxLayers)
+	}
+	return func(layer int) bool { return period == 0 || (layer+1)%period != 0 }
+}

@@ -1,0 +1,58 @@
+package cpu
+
+import "github.com/pianola-engine/pianola/table"
+
+// layerNorm sets out to (x - mean(x)) / sqrt(variance(x) + eps) * w + b. The
+// variance is that of the differences, not of a difference of sums.
+func (o *ops) layerNorm(out, x, w, b []float32, eps float32) {
+	out = out[:len(x)]
+	mean := sum(x) / float32(len(x))
+	for i, v := range x {
+		out[i] = v - mean
+	}
+	o.rmsNorm(out, out, w, eps)
+	o.addTo(out, b)
+}
+
+// sum returns the sum of x, by eight sums of every eighth element.
+func sum(x []float32) float32 {
+	var s [8]float32
+	for ; len(x) >= 8; x = x[8:] {
+		for i := range s {
+			s[i] += x[i]
+		}
+	}
+	for i, v := range x {
+		s[i] += v
+	}
+	return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
+}
+
+// layerNormRows is layernorm.
+type layerNormRows struct {
+	ops      *ops
+	n, xRows int
+	eps      float32
+
+	x   []float32 // [xRows, n]
+	w   []float32 // [2, n]: weights, biases
+	out []float32 // [rows, n]
+}
+
+func newLayerNorm(b *binder) (kernel, error) {
+	p := b.cmd.LayerNormParams()
+	b.need(p.XRows > 0, "x has no rows")
+	return &layerNormRows{
+		ops: b.ops, n: int(p.N), xRows: int(p.XRows), eps: p.Eps,
+		x: b.f32(table.LayerNormBindX), w: b.f32(table.LayerNormBindW), out: b.f32(table.LayerNormBindOut),
+	}, b.err
+}
+
+func (k *layerNormRows) units(w *worker) int { return w.rows }
+
+func (k *layerNormRows) run(w *worker, lo, hi int) {
+	for r := lo; r < hi; r++ {
+		at := min(int(w.index)+r, k.xRows-1)
+		k.ops.layerNorm(k.out[r*k.n:][:k.n], k.x[at*k.n:][:k.n], k.w[:k.n], k.w[k.n:], k.eps)
+	}
+}
