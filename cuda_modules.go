@@ -42,7 +42,7 @@ func makeModules() (*cuda.Modules, error) {
 				if at < 0 {
 					return nil, fmt.Errorf("pianola: kernel %s has no constant %s", k.Name, f.Name)
 				}
-				in.Fixed = append(in.Fixed, cuda.Fixed{Spec: at, Value: f.Value})
+				in.Fixed = append(in.Fixed, cuda.Fixed{Spec: at, Value: f.Value, Mask: f.Mask})
 			}
 			if k.TGMem != "" {
 				in.TGMem = func(env decl.Env, threads int) (uint64, error) { return k.ThreadgroupBytes(env, threads) }

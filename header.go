@@ -41,6 +41,9 @@ func OpenHeader(path string, architectures fs.FS) (*Header, error) {
 	if err != nil {
 		return nil, err
 	}
+	if bad := dir.Unsupported(); len(bad) > 0 {
+		return nil, bad[0]
+	}
 	if err := cfg.Check(dir); err != nil {
 		return nil, err
 	}

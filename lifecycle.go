@@ -27,6 +27,7 @@ type Stage string
 const (
 	StageTokenizer Stage = "tokenizer"
 	StageCompile   Stage = "compile" // makes the table, or decodes a roll
+	StageCheck     Stage = "check"   // in bytes, if Options.CheckWeights: reads all tensors
 	StageTouch     Stage = "touch"   // in bytes: reads one of each page of the weights that stay where they are
 	StageUpload    Stage = "upload"  // in bytes: executes the upload section, which reads the others
 	StageWarm      Stage = "warm"    // on GPUs: replays every program once

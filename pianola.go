@@ -96,6 +96,11 @@ type Options struct {
 
 	Metal MetalOptions // of the Metal device alone
 
+	// CheckWeights reads every tensor of the files before the model is loaded, and
+	// refuses one with NaN or infinities, scales included, with a
+	// *weights.NotFiniteError that names the tensors.
+	CheckWeights bool
+
 	// Architectures adds architecture descriptors, *.json, to the built-in
 	// ones.
 	Architectures fs.FS
@@ -177,6 +182,11 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	start := time.Now()
 	m.tok, m.tokErr = LoadTokenizer(m.dir)
 	m.times.Tokenizer = time.Since(start)
+	if m.tokErr == nil {
+		if err := checkTokenizer(m.tok, m.cfg.Vocab); err != nil {
+			return err
+		}
+	}
 	m.stops = stopIDs(m.cfg, m.tok)
 
 	if err := m.life.begin(ctx, StageCompile); err != nil {
@@ -192,6 +202,9 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	m.times.Compile = time.Since(start)
 
 	if m.mapped, err = m.dir.Map(); err != nil {
+		return err
+	}
+	if err := m.checkWeights(ctx, o); err != nil {
 		return err
 	}
 	start = time.Now()

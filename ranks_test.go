@@ -11,7 +11,7 @@ import (
 
 // ranks orders the packages: each imports only packages of lower rank.
 var ranks = map[string]int{
-	"internal/golden": -2, "internal/replacefile": -2, "internal/sparse": -2, "internal/exectrace": -2, "dtype": -2, "table/decl": -1,
+	"internal/golden": -2, "internal/packed": -2, "internal/replacefile": -2, "internal/sparse": -2, "internal/exectrace": -2, "dtype": -2, "table/decl": -1,
 	"weights/gguf": 0, "weights/safetensors": 0, "arch": 0, "chip": 0, "table": 0, "table/decl/gen": 0, "replay/cpu/neon/gen": 0,
 	"weights": 1, "tokenizer": 1, "chat/jinja": 0, "chat": 1, "shaders": 1, "replay/cuda/ptx": 1, "replay/metal/soft": 1, "replay/device": 1,
 	"compiler": 2, "shaders/gen": 2, "shaders/emu": 2,

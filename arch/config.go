@@ -11,6 +11,9 @@ const (
 	SiLU     Activation = iota // x * sigmoid(x)
 	GELUTanh                   // GELU's approximation by a hyperbolic tangent
 	GELU                       // x * Phi(x), of the normal distribution
+	// ClampedSwiGLU is gate*sigmoid(1.702*gate) * (up + 1), gate at most a limit and
+	// up within it on both sides.
+	ClampedSwiGLU
 )
 
 // activations are the names that config.json has for each, the usual one first.
@@ -18,6 +21,8 @@ var activations = [...][]string{
 	SiLU:     {"silu", "swish"},
 	GELUTanh: {"gelu_pytorch_tanh", "gelu_new", "gelu_fast"},
 	GELU:     {"gelu", "gelu_python"},
+
+	ClampedSwiGLU: {"clamped_swiglu"},
 }
 
 // String returns the activation's name, such as "silu".
@@ -75,8 +80,11 @@ type Config struct {
 
 	Eps        float32 // RMS norms' epsilon
 	Activation Activation
-	TiedHead   bool // the output matrix is the embedding
-	QKNorm     bool // RMS norm over each head of Q and K, before RoPE
+	TiedHead   bool    // the output matrix is the embedding
+	QKNorm     bool    // RMS norm over each head of Q and K, before RoPE
+	AttnSinks  bool    `json:",omitempty"` // each head has a logit that takes part in its softmax and has no value
+	Experts    Experts `json:",omitzero"`
+	ActLimit   float32 `json:",omitempty"` // of ClampedSwiGLU
 	Bias       Bias
 
 	NormPlusOne  bool    `json:",omitzero"` // the source has w where norms multiply with 1 + w
@@ -108,7 +116,10 @@ type Config struct {
 }
 
 // Bias says which projections add a bias.
-type Bias struct{ Q, K, V, O, Gate, Up, Down bool }
+type Bias struct {
+	Q, K, V, O, Gate, Up, Down bool
+	Router                     bool `json:",omitempty"`
+}
 
 // Has reports whether the projection of role r adds a bias.
 func (b Bias) Has(r Role) bool {
@@ -133,6 +144,8 @@ func (b *Bias) field(r Role) *bool {
 		return &b.Up
 	case Down:
 		return &b.Down
+	case Router:
+		return &b.Router
 	}
 	return nil
 }
@@ -143,7 +156,8 @@ type Layer struct {
 	// Window positions, itself included.
 	Window int
 	Rope   int  // index in Config.Ropes
-	NoRope bool `json:",omitzero"` // Q and K are not rotated
+	NoRope bool `json:",omitzero"`  // Q and K are not rotated
+	Sparse bool `json:",omitempty"` // experts stand in place of the feed-forward block
 }
 
 // Rope is one set-up of rotary position embedding: at position p, pair i turns

@@ -22,11 +22,14 @@ type descriptor struct {
 	WideQKNorm bool            `json:"wide_qk_norm"` // over all heads at once
 	LayerNorm  bool            `json:"layer_norm"`   // norms subtract the mean and add a bias
 	Ungated    bool            `json:"ungated"`      // the feed-forward block has no gate
-	EmbedScale embedScale      `json:"embed_scale"`
-	SoftCaps   softCaps        `json:"soft_caps"`
-	StopTokens []string        `json:"stop_tokens"`
-	HF         *hfForm         `json:"hf"`
-	GGUF       *ggufForm       `json:"gguf"`
+	// FixedActivation says that a model's own word for the activation does not
+	// count.
+	FixedActivation bool       `json:"fixed_activation"`
+	EmbedScale      embedScale `json:"embed_scale"`
+	SoftCaps        softCaps   `json:"soft_caps"`
+	StopTokens      []string   `json:"stop_tokens"`
+	HF              *hfForm    `json:"hf"`
+	GGUF            *ggufForm  `json:"gguf"`
 }
 
 // form is what the two file forms of a family have in common.
@@ -40,7 +43,8 @@ type form struct {
 	NormPlusOne bool `json:"norm_plus_one"`
 	// Keys renames settings that the family calls otherwise than most do. In
 	// GGUF both names go without the architecture's prefix.
-	Keys map[string]string `json:"keys"`
+	Keys    map[string]string `json:"keys"`
+	Experts *expertRule       `json:"experts"`
 	// Refuse lists settings that would change the arithmetic in a way that is
 	// not implemented, so that they have to be absent, null, false or 0.
 	Refuse []string `json:"refuse"`
@@ -79,6 +83,9 @@ type ggufForm struct {
 	// original one and beyond it.
 	ShortFactors string `json:"short_factors"`
 	LongFactors  string `json:"long_factors"`
+	// YarnFraction says that YaRN's correction range is not rounded to whole
+	// dimensions, as the family's own configuration has it.
+	YarnFraction bool `json:"yarn_fraction"`
 	// Defaults stand in for keys that a file lacks, named without the
 	// architecture's prefix.
 	Defaults map[string]any `json:"defaults"`
@@ -226,10 +233,7 @@ func (f *form) validate(where string, keys []string, d *descriptor) error {
 	}
 	for r := range roleCount {
 		stem, ok := f.Tensors[roleName(r)]
-		_, attnPost := f.Tensors[roleName(AttnPostNorm)]
-		_, ffnPost := f.Tensors[roleName(FFNPostNorm)]
-		optional := !d.QKNorm && (r == QNorm || r == KNorm) || r == AttnPostNorm || r == FFNPostNorm ||
-			r == AttnNorm && attnPost || r == FFNNorm && ffnPost || r == Gate && d.Ungated
+		optional := f.optional(r, d)
 		want := 0
 		if r.perLayer() {
 			want = 1
@@ -250,7 +254,35 @@ func (f *form) validate(where string, keys []string, d *descriptor) error {
 	if err := f.fused(where); err != nil {
 		return err
 	}
+	if f.Experts != nil {
+		if err := f.Experts.validate(); err != nil {
+			return fmt.Errorf("%s.experts: %w", where, err)
+		}
+	}
 	return f.NoRope.validate(where)
+}
+
+// optional reports whether a family may have no tensor of role r.
+func (f *form) optional(r Role, d *descriptor) bool {
+	switch r {
+	case QNorm, KNorm:
+		return !d.QKNorm
+	case AttnNorm:
+		_, post := f.Tensors[roleName(AttnPostNorm)]
+		return post
+	case FFNNorm:
+		_, post := f.Tensors[roleName(FFNPostNorm)]
+		return post
+	case AttnPostNorm, FFNPostNorm, AttnSinks:
+		return true
+	case Gate:
+		return d.Ungated || f.Experts != nil
+	case Up, Down:
+		return f.Experts != nil
+	case Router:
+		return f.Experts == nil
+	}
+	return false
 }
 
 // validate looks for defaults that nothing reads, which are misspelt.
@@ -295,7 +327,10 @@ func (h *hfForm) reads(key string) bool {
 			return true
 		}
 	}
-	if h.Scales.reads(key) || h.NoRope.reads(key) || key != "" && key == h.QueryScalar || key == attnSoftCap || key == logitSoftCap {
+	if e := h.Experts; e != nil && (slices.Contains(e.Count, key) || slices.Contains([]string{e.Used, e.FF, e.Norm, e.Step, e.Dense}, key)) {
+		return true
+	}
+	if h.Scales.reads(key) || h.NoRope.reads(key) || key != "" && key == h.QueryScalar || key == attnSoftCap || key == logitSoftCap || key == keyLimit {
 		return true
 	}
 	w := h.Window
@@ -320,22 +355,24 @@ func (d *descriptor) claims() []string {
 	return out
 }
 
-// names returns the form's tensor names with prefix before them, or instead of
-// the first part that the embedding's name and prefix share.
+// names returns the form's tensor names with prefix before them.
 func (f *form) names(prefix string) tensorNames {
-	root, _, _ := strings.Cut(f.Tensors[roleName(Embed)], ".")
-	instead := prefix != "" && strings.HasPrefix(prefix, root+".")
 	var t tensorNames
 	for role, stem := range f.Tensors {
-		rest, found := strings.CutPrefix(stem, root+".")
-		switch {
-		case !instead:
-			t[role] = prefix + stem
-		case found:
-			t[role] = prefix + rest
-		default:
-			t[role] = stem
-		}
+		t[role] = f.prefixed(stem, prefix)
 	}
 	return t
+}
+
+// prefixed returns a name with prefix before it, or instead of the first part
+// that the embedding's name and prefix share.
+func (f *form) prefixed(stem, prefix string) string {
+	root, _, _ := strings.Cut(f.Tensors[roleName(Embed)], ".")
+	if prefix == "" || !strings.HasPrefix(prefix, root+".") {
+		return prefix + stem
+	}
+	if rest, found := strings.CutPrefix(stem, root+"."); found {
+		return prefix + rest
+	}
+	return stem
 }

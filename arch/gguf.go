@@ -79,6 +79,8 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 			*p = has(src, c.names.bias(r, 0))
 		}
 	}
+	c.AttnSinks = has(src, c.names.weight(AttnSinks, 0))
+	c.readLimit(f)
 	d.scales(f, c)
 	if slices.Contains(g.WidthScale, c.Layers) {
 		c.AttnScale = invRoot(float64(c.Width / c.Heads))
@@ -90,6 +92,10 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 		c.StopIDs = meta.stopIDs(c.StopIDs, "tokenizer.ggml."+key+"_token_id", c.Vocab)
 	}
 	f.fail(meta.err)
+	if f.err != nil {
+		return nil, f.err
+	}
+	c.readExperts(f, src, g.Experts, &g.form, "")
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -154,7 +160,7 @@ func (g *ggufForm) readRope(f *fields, src Source, c *Config) ropeSpec {
 			s.kind = ropeLinear
 		}
 	case ropeYarn:
-		s.kind = ropeYarn
+		s.kind, s.keepFraction = ropeYarn, g.YarnFraction
 		s.origContext = f.opt("rope.scaling.original_context_length", 1, maxContext, c.Context)
 		s.betaFast = f.float("rope.scaling.yarn_beta_fast", minRopeFactor, maxRopeFactor, 32)
 		s.betaSlow = f.float("rope.scaling.yarn_beta_slow", minRopeFactor, maxRopeFactor, 1)

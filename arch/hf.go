@@ -49,7 +49,11 @@ func (s *Set) readHF(src Source) (*Config, error) {
 		TiedHead: f.bool("tie_word_embeddings", false),
 	}
 	c.readHeads(f, src, "num_attention_heads", "num_key_value_heads", "head_dim")
-	c.Activation = f.activation("hidden_act", Activation(*d.Activation))
+	c.Activation, c.AttnSinks = Activation(*d.Activation), c.names[AttnSinks] != ""
+	if !d.FixedActivation {
+		c.Activation = f.activation("hidden_act", c.Activation)
+	}
+	c.readLimit(f)
 	d.scales(f, c)
 	if h.QueryScalar != "" {
 		if x := f.float(h.QueryScalar, minScale, maxScale, 0); x != 0 {
@@ -66,6 +70,7 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	c.Layer = make([]Layer, c.Layers)
 	h.NoRope.mark(f, c)
 	types := h.readWindows(f, c)
+	c.readExperts(f, src, h.Experts, &h.form, prefix)
 	theta := ""
 	if h.Window != nil {
 		theta = h.Window.Theta

@@ -57,6 +57,16 @@ func (c *Config) inferHeadDim(f *fields, src Source, headsKey string) {
 	c.HeadDim = int(rows / heads)
 }
 
+// keyLimit is the key of ClampedSwiGLU's limit.
+const keyLimit = "swiglu_limit"
+
+// readLimit reads it; models that do not say it have 7.
+func (c *Config) readLimit(f *fields) {
+	if c.Activation == ClampedSwiGLU {
+		c.ActLimit = float32(f.float(keyLimit, 0, 1e6, 7))
+	}
+}
+
 // eps returns a norm's epsilon. Zero is none that a norm can work with.
 func (f *fields) eps(key string) float32 {
 	x := f.needFloat(key, 0, maxEps)

@@ -27,12 +27,14 @@ const (
 	Down                     // [width, ff]
 	AttnPostNorm             // [width], of what attention adds to the residual stream
 	FFNPostNorm              // [width], of what the feed-forward block adds
+	Router                   // [experts, width], of sparse layers, which have no gate, up and down
+	AttnSinks                // [heads]
 	roleCount
 )
 
 var roleNames = [roleCount]string{
 	"embed", "out_norm", "head", "attn_norm", "q", "k", "v", "o",
-	"q_norm", "k_norm", "ffn_norm", "gate", "up", "down", "attn_post_norm", "ffn_post_norm",
+	"q_norm", "k_norm", "ffn_norm", "gate", "up", "down", "attn_post_norm", "ffn_post_norm", "router", "attn_sinks",
 }
 
 // String returns the role's name in descriptors, such as "attn_norm".
@@ -57,6 +59,9 @@ func (r Role) norm() bool {
 // layerVerb stands for the layer in tensor names.
 const layerVerb = "%d"
 
+// exactName ends names that are whole: ".weight" does not follow.
+const exactName = "!"
+
 // tensorNames are tensor names without ".weight" and ".bias"; "" is none.
 type tensorNames [roleCount]string
 
@@ -68,10 +73,14 @@ func (t *tensorNames) stem(r Role, layer int) string {
 }
 
 func (t *tensorNames) weight(r Role, layer int) string {
-	if stem := t.stem(r, layer); stem != "" {
-		return stem + ".weight"
+	stem := t.stem(r, layer)
+	if stem == "" {
+		return ""
 	}
-	return ""
+	if name, exact := strings.CutSuffix(stem, exactName); exact {
+		return name
+	}
+	return stem + ".weight"
 }
 
 func (t *tensorNames) bias(r Role, layer int) string {
@@ -128,8 +137,27 @@ func (c *Config) WantShape(r Role) []uint64 {
 		return []uint64{ff, width}
 	case Down:
 		return []uint64{width, ff}
+	case Router:
+		return []uint64{uint64(c.Experts.Count), width}
+	case AttnSinks:
+		return []uint64{uint64(c.Heads)}
 	}
 	return nil
+}
+
+// Has reports whether a layer has a tensor of role r.
+func (c *Config) Has(r Role, layer int) bool {
+	switch r {
+	case QNorm, KNorm:
+		return c.QKNorm
+	case Gate, Up, Down:
+		return !c.Layer[layer].Sparse
+	case Router:
+		return c.Layer[layer].Sparse
+	case AttnSinks:
+		return c.AttnSinks
+	}
+	return true
 }
 
 // Check verifies that src has every tensor that the configuration calls for,
@@ -145,6 +173,14 @@ func (c *Config) Check(src Source) error {
 			if err := c.checkRole(src, r, layer); err != nil {
 				return err
 			}
+		}
+	}
+	for layer := range c.Layers {
+		if !c.Layer[layer].Sparse {
+			continue
+		}
+		if err := c.checkExperts(src, layer); err != nil {
+			return err
 		}
 	}
 	for _, rope := range c.Ropes {
@@ -163,14 +199,15 @@ func (c *Config) Check(src Source) error {
 func (c *Config) checkRole(src Source, r Role, layer int) error {
 	want := c.sourceShape(r)
 	weight := want
-	if (r == QNorm || r == KNorm) && !c.QKNorm {
+	has := c.Has(r, layer)
+	if !has {
 		weight = nil
 	}
 	if err := checkTensor(src, c.Tensor(r, layer), weight); err != nil {
 		return err
 	}
 	var bias []uint64
-	if c.Bias.Has(r) || c.LayerNorm && r.norm() {
+	if c.Bias.Has(r) && has || c.LayerNorm && r.norm() {
 		bias = want[:1]
 	}
 	return checkTensor(src, c.BiasTensor(r, layer), bias)

@@ -185,6 +185,16 @@ func (s *state) fuseRopeAttn() error {
 				continue
 			}
 			b.kernel, b.half, b.eps, b.w = table.KernelRoPEAttn, a.half, a.eps, a.w
+			b.norm = a.w != nil
+			if b.extra != nil {
+				// The kernel has one binding for what heads have of their own.
+				list := []*weight{b.extra}
+				if b.norm {
+					list = []*weight{a.w, b.extra}
+				}
+				b.w, b.extra = s.concatVectors(strings.TrimSuffix(b.label, "attention")+"heads", list), nil
+				b.learned = true
+			}
 			b.in, b.out = a.in, []operand{a.out[1], a.out[2], b.out[0]}
 			p.splice(i, 1)
 		}
@@ -266,7 +276,7 @@ func (s *state) fuseProductAdd() error {
 	for _, p := range s.programs {
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelGEMV || p.wide || b.kernel != table.KernelAdd || b.delta != 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
+			if a.kernel != table.KernelGEMV && a.kernel != table.KernelExpertSum || p.wide || b.kernel != table.KernelAdd || b.delta != 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
 				continue
 			}
 			a.out, a.add = b.out, true

@@ -241,8 +241,12 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 	if l.sinks > 0 {
 		in = append(in, turn.all())
 	}
+	learned, err := s.attnSinks(pre+"sinks", l.index)
+	if err != nil {
+		return err
+	}
 	p.emit(&node{
-		kernel: table.KernelAttn, label: pre + "attention", region: a.name, in: in, out: []operand{a.all()},
+		kernel: table.KernelAttn, label: pre + "attention", region: a.name, in: in, out: []operand{a.all()}, extra: learned,
 		heads: c.Heads, kvHeads: c.KVHeads, window: l.window, splits: 1, half: half, layer: l,
 		scale: cmp.Or(c.AttnScale, float32(1/math.Sqrt(float64(c.HeadDim)))), softCap: c.AttnSoftCap,
 	})
@@ -257,12 +261,33 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 	return nil
 }
 
-// feedForward emits a layer's feed-forward block.
+// attnSinks returns the weight that has the heads' logits without a position, nil
+// if there are none.
+func (s *state) attnSinks(name string, layer int) (*weight, error) {
+	if !s.cfg.AttnSinks {
+		return nil, nil
+	}
+	t, err := s.tensor(s.cfg.Tensor(arch.AttnSinks, layer))
+	if err != nil {
+		return nil, err
+	}
+	return s.vector(name, t, s.cfg.Heads)
+}
+
+// feedForward emits a layer's feed-forward block, or its experts.
 func (s *state) feedForward(p *program, l *layerPlan, x *value) error {
 	pre := fmt.Sprintf("layer.%d.ffn.", l.index)
 	y, err := s.norm(p, pre+"norm", x, arch.FFNNorm, l.index)
 	if err != nil {
 		return err
+	}
+	if l.config.Sparse {
+		sum, err := s.experts(p, l, y)
+		if err != nil {
+			return err
+		}
+		s.residual(p, pre+"residual", x, sum)
+		return nil
 	}
 	act, err := s.activated(p, pre, y, l)
 	if err != nil {
@@ -308,6 +333,8 @@ func activation(a arch.Activation) uint32 {
 		return decl.ActivationGELUTanh
 	case arch.GELU:
 		return decl.ActivationGELU
+	case arch.ClampedSwiGLU:
+		return decl.ActivationClampedSwiGLU
 	}
 	return decl.ActivationSiLU
 }

@@ -53,6 +53,12 @@ type part struct {
 	first, rows int // of the tensor; rows 0: all of it
 
 	plusOne bool // 1 is added to each element
+
+	// Of a part whose rows do not follow each other: they are row first and every
+	// step-th after it of the stack rows of block, or columns, if transposed. Step
+	// is 0 for all others.
+	step, stack, block int
+	transposed         bool
 }
 
 // weight is a matrix or vector that the upload section fills: the rows of its
@@ -99,6 +105,9 @@ type node struct {
 	biasFrom int  // of a part of a product, the first of bias
 	single   bool // one row of a program of several
 	behind   int  // which, from the first on
+	norm     bool // rope_attn normalises heads: w has that first
+	learned  bool // and the heads' logits behind it
+	share    int  // products of experts with the same row of input
 }
 
 // program is a list of nodes that becomes a range of commands.

@@ -200,7 +200,7 @@ func (l *lowering) arguments() {
 		l.bind(table.SiLUMulBindUp, n.in[1])
 		l.bind(table.SiLUMulBindOut, n.out[0])
 		l.spec.Values[table.SiLUMulSpecActivation] = n.activation
-		table.SiLUMulParams{N: uint32(n.out[0].width), Stride: stride(n.in[0])}.Put(&l.cmd)
+		table.SiLUMulParams{N: uint32(n.out[0].width), Stride: stride(n.in[0]), Limit: l.limit()}.Put(&l.cmd)
 	case table.KernelArgmax:
 		l.bind(table.ArgmaxBindLogits, n.in[0])
 		l.bind(table.ArgmaxBindStops, n.in[1])
@@ -216,6 +216,8 @@ func (l *lowering) arguments() {
 		l.bind(table.ArgmaxPartBindLogits, n.in[0])
 		l.bind(table.ArgmaxPartBindOut, n.out[0])
 		table.ArgmaxPartParams{N: uint32(n.in[0].width), Part: uint32(n.part)}.Put(&l.cmd)
+	case table.KernelRoute, table.KernelExpertGEMV, table.KernelExpertSum:
+		l.expertArguments()
 	case table.KernelNormAdd:
 		l.bind(table.NormAddBindX, n.out[0])
 		l.bind(table.NormAddBindDelta, n.in[0])
@@ -279,7 +281,7 @@ func (l *lowering) matmul() {
 // threadgroup has at once: what a fourth of its memory holds.
 func (l *lowering) stage() uint32 {
 	c := l.s.in.Chip
-	if c.Device == chip.CPU || l.n.kernel != table.KernelGEMV {
+	if c.Device == chip.CPU || l.n.kernel != table.KernelGEMV && l.n.kernel != table.KernelExpertGEMV {
 		return 0
 	}
 	return uint32(max(c.ThreadgroupMemory/16, 256) / 256 * 256)
@@ -289,7 +291,7 @@ func (l *lowering) stage() uint32 {
 // are on their way, where the layout has such a path.
 func (l *lowering) ahead() uint32 {
 	w, c := l.n.w, l.s.in.Chip
-	if l.n.kernel != table.KernelGEMV || l.p.wide || w.layout != dtype.Tiled16 && w.typ.Quantized() {
+	if l.n.kernel != table.KernelGEMV && l.n.kernel != table.KernelExpertGEMV || l.p.wide || w.layout != dtype.Tiled16 && w.typ.Quantized() {
 		return 0
 	}
 	// The input needs room too.
@@ -407,6 +409,8 @@ func (l *lowering) attn() {
 	l.spec.Values[table.AttnSpecKV] = l.s.kv
 	heads, rows := l.attnGroup()
 	l.spec.Values[table.AttnSpecTile] = one(rows > 1)
+	l.bindWeight(table.AttnBindLogits, n.extra)
+	l.spec.Values[table.AttnSpecLearned] = one(n.extra != nil)
 	half := 0
 	if n.layer.sinks > 0 {
 		l.bind(table.AttnBindTurn, n.in[3])
@@ -436,7 +440,8 @@ func (l *lowering) ropeAttn() {
 	l.spec.Values[table.RoPEAttnSpecWindowed] = one(n.window > 0)
 	l.spec.Values[table.RoPEAttnSpecSplit] = one(n.splits > 1)
 	l.spec.Values[table.RoPEAttnSpecLayout] = l.layout()
-	l.spec.Values[table.RoPEAttnSpecQKNorm] = one(n.w != nil)
+	l.spec.Values[table.RoPEAttnSpecQKNorm] = one(n.norm)
+	l.spec.Values[table.RoPEAttnSpecLearned] = one(n.learned)
 	l.spec.Values[table.RoPEAttnSpecKV] = l.s.kv
 	heads, _ := l.attnGroup()
 	table.RoPEAttnParams{
@@ -486,8 +491,10 @@ func (l *lowering) threads() int {
 		return c.GEMVThreads
 	case table.KernelGEMMHalves:
 		return halvesThreads
-	case table.KernelGEMV:
+	case table.KernelGEMV, table.KernelExpertGEMV:
 		return c.GEMVThreads
+	case table.KernelRoute:
+		return c.SIMDWidth
 	case table.KernelAttn, table.KernelRoPEAttn:
 		return c.AttnThreads
 	case table.KernelSampleFilter:

@@ -27,6 +27,8 @@ var passes = []pass{
 		on: func(s *state) bool { return s.in.Chip.Fuse.RopeAttn && !s.in.Options.NoFuse }},
 	{name: "fuse-silu-down", doc: "silu(gate) * up becomes the input of the down projection", run: (*state).fuseSiLUDown,
 		on: func(s *state) bool { return s.in.Chip.Fuse.SiLUDown && !s.in.Options.NoFuse }},
+	{name: "fuse-experts", doc: "gate and up of each expert become one matrix, silu(gate) * up the input of the down projection", run: (*state).fuseExperts,
+		on: func(s *state) bool { return s.in.Chip.Fuse.GateUp && s.in.Chip.Fuse.SiLUDown && !s.in.Options.NoFuse }},
 	{name: "fuse-product-add", doc: "a residual addition becomes a part of the product before it, in programs of a few rows", run: (*state).fuseProductAdd,
 		on: func(s *state) bool { return s.in.Chip.Fuse.ProductAdd && !s.in.Options.NoFuse }},
 	{name: "fuse-norm-product", doc: "a norm becomes the input of the products after it, in programs of a few rows", run: (*state).fuseNormProduct,
@@ -56,6 +58,9 @@ var passes = []pass{
 var order = [][2]string{
 	{"graph", "fuse-qkv"},
 	{"graph", "fuse-gate-up"},
+	{"graph", "fuse-experts"},
+	{"fuse-experts", "tile-weights"},   // a strip of rows lies in one matrix
+	{"fuse-experts", "arena"},          // removes values
 	{"fuse-qkv", "fuse-rope-kv"},       // strides follow from the fused matrix
 	{"fuse-gate-up", "fuse-silu-down"}, // likewise
 	{"fuse-qkv", "fuse-norm-product"},  // fewer products that normalise

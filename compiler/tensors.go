@@ -105,7 +105,7 @@ func (s *state) concat(name string, list ...*weight) *weight {
 func (s *state) tileWeights() error {
 	for _, p := range s.programs {
 		for _, n := range p.nodes {
-			if n.isMatmul() && s.quantised(n.w) && tileable(n.w) {
+			if (n.isMatmul() || n.kernel == table.KernelExpertGEMV && n.w.rows/s.cfg.Experts.Count%dtype.TileRows == 0) && s.quantised(n.w) && tileable(n.w) {
 				n.w.layout = dtype.Tiled16
 			}
 		}
@@ -115,7 +115,7 @@ func (s *state) tileWeights() error {
 
 // quantised reports whether products with w quantise the activations.
 func (s *state) quantised(w *weight) bool {
-	return s.in.Chip.ActQ8 && w.typ.Quantized() && w.cols%32 == 0
+	return s.in.Chip.ActQ8 && w.typ.Integers() && w.cols%32 == 0
 }
 
 func tileable(w *weight) bool {
@@ -160,12 +160,20 @@ func (s *state) upload(w *weight) error {
 		case p.data != nil:
 			u.Op, u.SrcOffset, u.SrcSize = table.UploadConst, uint64(len(s.t.Const)), uint64(len(p.data))
 			s.t.Const = append(s.t.Const, p.data...)
+		case p.step > 0:
+			u.SrcOffset, u.SrcSize = p.stepSource(w.cols)
+			u.Op, u.Step, u.Phase, u.Type, u.Cols = table.UploadTranspose, uint8(p.step), uint8(p.first), p.tensor.Type, uint32(w.cols)
+			if !p.transposed {
+				u.Op, u.Cols = table.UploadToF32, 0
+			}
 		case p.plusOne:
 			u.Op, u.Type = table.UploadPlusOne, p.tensor.Type
 		case p.tensor.Type != w.typ:
 			u.Op, u.Type = table.UploadToF32, p.tensor.Type
 		case w.layout == dtype.Tiled16:
 			u.Op, u.Cols = table.UploadTile, uint32(w.cols)
+		case p.tensor.Joined:
+			u.Op, u.Cols = table.UploadJoin, uint32(w.cols)
 		}
 		s.t.Uploads = append(s.t.Uploads, u)
 		n, ok := u.DstSize()

@@ -79,6 +79,18 @@ func verifyNode(n *node, written map[*value]bool) error {
 					elems += len(p.data) / 4
 					continue
 				}
+				if p.rows > 0 {
+					all := 1
+					for _, d := range p.tensor.Shape {
+						all *= int(d)
+					}
+					step := max(p.step, 1)
+					if last := p.first + (p.rows-1)*step; p.first < 0 || step > 1 && last >= p.stack || (p.block*p.stack+last+1)*w.cols > all {
+						return fmt.Errorf("weight %s: rows %d to %d of block %d of %s", w.name, p.first, last, p.block, p.tensor.Name)
+					}
+					elems += p.rows * w.cols
+					continue
+				}
 				n := 1
 				for _, d := range p.tensor.Shape[1:] {
 					n *= int(d)

@@ -77,7 +77,8 @@ func TestKnownAnswers(t *testing.T) {
 		}
 	}
 	for _, typ := range dtype.All() {
-		if typ.Quantized() && !decoded[typ] {
+		// Those of families have tests of their own.
+		if typ.Quantized() && typ < dtype.MLX2 && !decoded[typ] {
 			t.Errorf("%s has no known answer for Dequantize", typ)
 		}
 		if typ.Quantized() && typ.CanQuantize() && !encoded[typ] {

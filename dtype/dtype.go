@@ -40,7 +40,6 @@ const (
 	I64
 	F64
 	U8
-	count
 )
 
 // block is the layout of a type: elems elements are stored in bytes bytes.
@@ -78,19 +77,19 @@ var blocks = [count]block{
 
 // String returns the type's name, such as "Q4_0".
 func (t Type) String() string {
-	if t >= count {
+	if t != Invalid && !t.Valid() {
 		return fmt.Sprintf("type(%d)", uint8(t))
 	}
 	return blocks[t].name
 }
 
 // Valid reports whether t is a known type.
-func (t Type) Valid() bool { return t > Invalid && t < count }
+func (t Type) Valid() bool { return t > Invalid && t < count && blocks[t].elems > 0 }
 
 // Block returns how many elements a block has and how many bytes it takes.
 // For plain types a block is one element.
 func (t Type) Block() (elems, bytes int) {
-	if t >= count {
+	if !t.Valid() {
 		return 1, 0
 	}
 	return int(blocks[t].elems), int(blocks[t].bytes)
@@ -119,7 +118,7 @@ func (t Type) Bytes(n uint64) (size uint64, ok bool) {
 // Parse returns the type of a name such as "Q4_0", in either case.
 func Parse(name string) (Type, error) {
 	for t := F32; t < count; t++ {
-		if strings.EqualFold(blocks[t].name, name) {
+		if t.Valid() && strings.EqualFold(blocks[t].name, name) {
 			return t, nil
 		}
 	}
@@ -130,7 +129,9 @@ func Parse(name string) (Type, error) {
 func All() []Type {
 	all := make([]Type, 0, count-1)
 	for t := F32; t < count; t++ {
-		all = append(all, t)
+		if t.Valid() {
+			all = append(all, t)
+		}
 	}
 	return all
 }

@@ -51,6 +51,13 @@ const (
 	//	        bytes); nibbles, pairs (32 is zero)
 	//	IQ4_XS  16 scales (signed bytes, -32 to 31); nibbles, which name
 	//	        levels; 1.5 %
+	//
+	// In MLX's affine types a block of the strip is one group: 16 scales and 16
+	// biases, float16 or bfloat16 as the type has it, and the quants of its tiles:
+	//
+	//	2 bits  pairs           5 bits  nibbles, bits
+	//	3 bits  pairs, bits     6 bits  nibbles, pairs
+	//	4 bits  nibbles         8 bits  bytes (unsigned)
 	Tiled16
 	layouts
 )

@@ -31,6 +31,12 @@ kernel void silu_mul(
     device const float *g = gate + ulong(group.x) * p.stride;
     device const float *u = up + ulong(group.x) * p.stride;
     device float *to = out + ulong(group.x) * p.n;
+    if (ACTIVATION == PIANOLA_ACTIVATION_CLAMPED_SWIGLU) {
+        for (uint i = tid; i < p.n; i += simds * 32) {
+            to[i] = swiglu(g[i], u[i], p.limit);
+        }
+        return;
+    }
     if (ACTIVATION == PIANOLA_ACTIVATION_GELU) {
         for (uint i = tid; i < p.n; i += simds * 32) {
             to[i] = gelu_erf(g[i]) * u[i];

@@ -31,6 +31,8 @@ struct attn_part {
     uint sinks;            // positions in these that are seen
     threadgroup const float *turned; // Q for them: [heads, d]
     bool split;            // write the states too, and do not divide
+    bool learned;          // each head has a further score, which has no value
+    device const float *logits; // it, of the first head
     float scale;           // factor of Q·K
     float soft_cap;        // c of c*tanh(s/c) in place of a score s, in its units; 0: none
     // The newest position, if it is seen and not in the cache: [d] each. It is
@@ -111,8 +113,8 @@ static inline void attn_gather(thread const attn_part &a, uint head, uint heads,
         const uint i = (e - h * each) * (sizeof(T) / sizeof(float));
         threadgroup const float *from = attn_partial(tg, h * simds, n);
         T value = T(0.0f);
-        float weight = 0.0f;
-        float top = PIANOLA_LOWEST;
+        float weight = a.learned ? 1.0f : 0.0f;
+        float top = a.learned ? a.logits[head + h] * M_LOG2E_F : PIANOLA_LOWEST;
         for (uint s = 0; s < simds; s += 8) {
             T x[8];
             float2 state[8];

@@ -26,6 +26,7 @@ kernel void attn(
         device const uchar *v_cache    [[buffer(2)]],
         device float *out              [[buffer(3)]],
         device const float *turn       [[buffer(4)]],
+        device const float *logits     [[buffer(5)]],
         constant pianola_attn_params &p [[buffer(8)]],
         constant pianola_second &s     [[buffer(9)]],
         device pianola_step *step      [[buffer(10)]],
@@ -62,6 +63,8 @@ kernel void attn(
     a.splits = p.splits;
     attn_place(a, out, row, p.heads, head, group.y);
     a.scale = p.scale * M_LOG2E_F;
+    a.learned = LEARNED != 0 && group.y == 0;
+    a.logits = logits + head;
     a.soft_cap = p.soft_cap * M_LOG2E_F;
     a.fresh = false;
     a.base = SINKS != 0 ? p.first : 0;

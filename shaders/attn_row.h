@@ -445,6 +445,7 @@ static inline void attend_heads(thread attn_part &a, thread Q &q, threadgroup fl
             a.turned += 4 * a.d;
             a.out += 4 * a.stride;
             a.states += 4 * 2 * a.splits;
+            a.logits += 4;
             load_ahead<W>(ahead, a, at, lane, simd, simds);
         }
         a.heads = min(all - h, 4u);

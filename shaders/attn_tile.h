@@ -285,8 +285,15 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
         }
         sum += simd_shuffle_xor(sum, ushort(1));
         sum += simd_shuffle_xor(sum, ushort(2));
-        const float one = q8 ? 1.0f / PIANOLA_V_UNIT : 1.0f;
-        const float2 scale = float2(sum.x == 0.0f ? 1.0f : one / sum.x, sum.y == 0.0f ? 1.0f : one / sum.y);
+        float2 ones = float2(q8 ? 1.0f / PIANOLA_V_UNIT : 1.0f);
+        if (a.learned) {
+            const float2 logit = float2(a.logits[head] * M_LOG2E_F);
+            const float2 most = max(top, logit);
+            const float2 shrink = exp2(top - most);
+            sum = sum * shrink + exp2(logit - most);
+            ones *= shrink;
+        }
+        const float2 scale = float2(sum.x == 0.0f ? 1.0f : ones.x / sum.x, sum.y == 0.0f ? 1.0f : ones.y / sum.y);
         device float *out = a.out + head * a.stride;
         const bool write0 = unit < units && block + g < t.rows;
         const bool write1 = unit < units && block + g + 8 < t.rows;

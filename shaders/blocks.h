@@ -23,8 +23,21 @@ static inline uint block_bytes(uint type) {
     return 18; // Q4_0, IQ4_NL
 }
 
+// group_bytes returns the size of a block of a type of a family.
+static inline uint group_bytes(uint type, uint wtype) {
+    if (type == PIANOLA_WTYPE_FP8) {
+        return 4 + (32u << group_shift(wtype));
+    }
+    return (has_float(wtype) ? 8 : 4) + (4 * mlx_bits(type) << group_shift(wtype));
+}
+
 // row_bytes returns the size of so many columns, whole blocks.
-static inline ulong row_bytes(uint type, uint columns) { return ulong(columns / (is_k(type) ? 256 : 32)) * block_bytes(type); }
+static inline ulong row_bytes(uint type, uint columns, uint wtype) {
+    if (type >= PIANOLA_FAMILIES) {
+        return ulong(columns >> (5 + group_shift(wtype))) * group_bytes(type, wtype);
+    }
+    return ulong(columns / (is_k(type) ? 256 : 32)) * block_bytes(type);
+}
 
 // A piece is 16 elements of a row, which lie in the same 8 bytes or in 16 that
 // follow each other: 8 columns, and 8 more. Pieces of a row are numbered.
@@ -34,7 +47,14 @@ static inline uint2 piece_columns(uint type, uint piece) {
     const uint k = piece / 16 * 256;
     const uint p = piece % 16;
     switch (type) {
-    case PIANOLA_WTYPE_Q8_0: return uint2(16 * piece, 16 * piece + 8);
+    case PIANOLA_WTYPE_Q8_0:
+    case PIANOLA_WTYPE_MLX2:
+    case PIANOLA_WTYPE_MLX3:
+    case PIANOLA_WTYPE_MLX4:
+    case PIANOLA_WTYPE_MLX5:
+    case PIANOLA_WTYPE_MLX6:
+    case PIANOLA_WTYPE_MLX8:
+    case PIANOLA_WTYPE_FP8: return uint2(16 * piece, 16 * piece + 8);
     case PIANOLA_WTYPE_Q2_K:
     case PIANOLA_WTYPE_Q3_K:
     case PIANOLA_WTYPE_Q4_K:
@@ -199,9 +219,64 @@ static inline block_piece load_piece256(device const uchar *row, uint piece) {
     return r;
 }
 
+// mlx_quants returns four quants of a stream of bits, from element i on.
+template <uint Bits>
+static inline uint mlx_quants(thread const uint *w, uint i) {
+    uint q = 0;
+    _Pragma("clang loop unroll(full)")
+    for (uint k = 0; k < 4; k++) {
+        const uint at = (i + k) * Bits;
+        uint v = w[at / 32] >> (at % 32);
+        if (at % 32 + Bits > 32) {
+            v |= w[at / 32 + 1] << (32 - at % 32);
+        }
+        q |= (v & ((1u << Bits) - 1)) << (8 * k);
+    }
+    return q;
+}
+
+// load_group reads a piece of a type of a family: 16 quants that follow each other.
+// Bytes of MLX are signed, and what that takes off is added to the bias.
+template <uint T>
+static inline block_piece load_group(device const uchar *row, uint piece, uint wtype) {
+    const uint shift = 1 + group_shift(wtype);
+    device const uchar *b = row + ulong(piece >> shift) * group_bytes(T, wtype);
+    const uint at = piece & ((1u << shift) - 1);
+    block_piece r;
+    r.m = float2(0.0f);
+    if (T == PIANOLA_WTYPE_FP8) {
+        device const uint *q = (device const uint *)(b + 4 + 16 * at);
+        r.d = float2(*(device const float *)b);
+        r.q = uint4(q[0], q[1], q[2], q[3]);
+        return r;
+    }
+    const uint size = has_float(wtype) ? 4 : 2;
+    r.d = float2(scale_at<T>(b, wtype));
+    r.m = float2(scale_at<T>(b + size, wtype));
+    device const ushort *p = (device const ushort *)(b + 2 * size) + at * mlx_bits(T);
+    uint w[5] = {0, 0, 0, 0, 0};
+    _Pragma("clang loop unroll(full)")
+    for (uint i = 0; i < 8; i++) {
+        if (i < mlx_bits(T)) {
+            w[i / 2] |= uint(p[i]) << (i % 2 * 16);
+        }
+    }
+    // mlx_bits, as a constant expression of any type.
+    const uint bits = T == PIANOLA_WTYPE_MLX8 ? 8 : T < PIANOLA_WTYPE_MLX2 ? 2 : 2 + (T - PIANOLA_WTYPE_MLX2) / 16;
+    r.q = uint4(mlx_quants<bits>(w, 0), mlx_quants<bits>(w, 4), mlx_quants<bits>(w, 8), mlx_quants<bits>(w, 12));
+    if (T == PIANOLA_WTYPE_MLX8) {
+        r.q ^= PIANOLA_BYTES(128);
+        r.m += 128.0f * r.d;
+    }
+    return r;
+}
+
 // load_piece reads a piece of a row.
 template <uint T>
-static inline block_piece load_piece(device const uchar *row, uint piece) {
+static inline block_piece load_piece(device const uchar *row, uint piece, uint wtype) {
+    if (T >= PIANOLA_FAMILIES) {
+        return load_group<T>(row, piece, wtype);
+    }
     if (is_k(T)) {
         return load_piece256<T>(row, piece);
     }

@@ -29,5 +29,10 @@ constant uint KV [[function_constant(PIANOLA_FC_KV)]]; // what the KV cache has
 constant uint SINKS [[function_constant(PIANOLA_FC_SINKS)]]; // 1 if positions at the start are seen too
 constant uint ACTIVATION [[function_constant(PIANOLA_FC_ACTIVATION)]]; // the activation; of silu_mul, what it has in silu's place
 constant uint NORM [[function_constant(PIANOLA_FC_NORM)]]; // 1 if the sum is normalised
+constant uint LEARNED [[function_constant(PIANOLA_FC_LEARNED)]]; // 1 if each head has a logit that takes part in its softmax and has no value
+constant uint OVER [[function_constant(PIANOLA_FC_OVER)]]; // what the softmax of a router is over
+
+// The weight type, or its family where it has one.
+constant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;
 
 #endif

@@ -22,14 +22,14 @@ static inline void copy_floats(device float *to, device const uchar *w, ulong fr
 // lose a zero's sign.
 template <uint T>
 static inline float4 value(float d, uint q, float m) {
-    return has_minimum(T) ? d * signed4(q) + m : d * signed4(q);
+    return has_minimum(T) ? d * quants4<T>(q) + m : d * quants4<T>(q);
 }
 
 // copy_blocks writes a row of blocks.
 template <uint T>
-static inline void copy_blocks(device float *to, device const uchar *row, uint n, float scale, uint tid, uint threads) {
+static inline void copy_blocks(device float *to, device const uchar *row, uint n, float scale, uint tid, uint threads, uint wtype) {
     for (uint i = tid; i < n / 16; i += threads) {
-        const block_piece p = load_piece<T>(row, i);
+        const block_piece p = load_piece<T>(row, i, wtype);
         const uint2 c = piece_columns(T, i);
         device float4 *a = (device float4 *)(to + c.x);
         device float4 *b = (device float4 *)(to + c.y);
@@ -42,9 +42,9 @@ static inline void copy_blocks(device float *to, device const uchar *row, uint n
 
 // copy_tiles writes row r of a strip.
 template <uint T>
-static inline void copy_tiles(device float *to, device const uchar *strip, uint r, uint n, float scale, uint tid, uint threads) {
+static inline void copy_tiles(device float *to, device const uchar *strip, uint r, uint n, float scale, uint tid, uint threads, uint wtype) {
     for (uint i = tid; i < n / 8; i += threads) {
-        const tile_words w = load_words<T>(strip, i / 4, i % 4, r);
+        const tile_words w = load_words<T>(strip, i / 4, i % 4, r, wtype);
         device float4 *at = (device float4 *)to + i / 4 * 8 + i % 4;
         at[0] = value<T>(w.d * float(w.scale.x), w.q.x, w.m * float(w.least.x)) * scale;
         at[4] = value<T>(w.d * float(w.scale.y), w.q.y, w.m * float(w.least.y)) * scale;
@@ -74,21 +74,22 @@ kernel void embed(
     if (WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type)                                                                                        \
     case PIANOLA_WTYPE_##type:                                                                                    \
-        copy_tiles<PIANOLA_WTYPE_##type>(to, w + ulong(id / 16) * strip_bytes(PIANOLA_WTYPE_##type, p.n), id % 16, p.n, p.scale, tid, threads); \
+        copy_tiles<PIANOLA_WTYPE_##type>(to, w + ulong(id / 16) * strip_bytes(PIANOLA_WTYPE_##type, p.n, WTYPE), id % 16, p.n, p.scale, tid, threads, WTYPE); \
         break;
-        switch (WTYPE) {
+        switch (WTYPE_FAMILY) {
             PIANOLA_QUANTISED(PIANOLA_CASE)
         default: break;
         }
 #undef PIANOLA_CASE
         return;
     }
-    switch (WTYPE) {
+    switch (WTYPE_FAMILY) {
 #define PIANOLA_CASE(type)                                                                                        \
     case PIANOLA_WTYPE_##type:                                                                                    \
-        copy_blocks<PIANOLA_WTYPE_##type>(to, w + id * row_bytes(PIANOLA_WTYPE_##type, p.n), p.n, p.scale, tid, threads); \
+        copy_blocks<PIANOLA_WTYPE_##type>(to, w + id * row_bytes(PIANOLA_WTYPE_##type, p.n, WTYPE), p.n, p.scale, tid, threads, WTYPE); \
         break;
         PIANOLA_QUANTISED(PIANOLA_CASE)
+        PIANOLA_BLOCKS_ALONE(PIANOLA_CASE)
 #undef PIANOLA_CASE
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: copy_floats<PIANOLA_WTYPE_##type>(to, w, ulong(id) * p.n, p.n, p.scale, tid, threads); break;

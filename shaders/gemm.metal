@@ -145,9 +145,9 @@ struct strip_row {
 };
 
 template <uint T>
-static inline strip_row strip_row_of(device const uchar *strip, uint tile, uint g, uint r) {
+static inline strip_row strip_row_of(device const uchar *strip, uint tile, uint g, uint r, uint wtype) {
     const bool two = T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K || T == PIANOLA_WTYPE_Q6_K;
-    const tile_words w = load_words<T>(strip, tile, g, r);
+    const tile_words w = load_words<T>(strip, tile, g, r, wtype);
     // One scale joins d; the product is the one that the integers would have.
     return {w.q, two ? w.d : w.d * float(w.scale.x), w.scale, w.m * float2(w.least)};
 }
@@ -163,9 +163,9 @@ template <uint T>
 static inline void load_strips(thread strip_rows &a, thread const product &p, part at, uint tile, uint lane) {
     _Pragma("clang loop unroll(full)")
     for (uint s = 0; s < PIANOLA_STRIPS; s++) {
-        device const uchar *strip = p.w + ulong(min(at.first / 16 + s, p.out / 16 - 1)) * strip_bytes(T, p.in);
-        a.of[2 * s] = strip_row_of<T>(strip, tile, lane % 4, lane / 4);
-        a.of[2 * s + 1] = strip_row_of<T>(strip, tile, lane % 4, lane / 4 + 8);
+        device const uchar *strip = p.w + ulong(min(at.first / 16 + s, p.out / 16 - 1)) * strip_bytes(T, p.in, p.wtype);
+        a.of[2 * s] = strip_row_of<T>(strip, tile, lane % 4, lane / 4, p.wtype);
+        a.of[2 * s + 1] = strip_row_of<T>(strip, tile, lane % 4, lane / 4 + 8, p.wtype);
     }
 }
 
@@ -396,14 +396,14 @@ static inline uint4 halves8(device const uchar *row, uint c, uint n, bool aligne
 
 // piece_of returns a piece of a row of n columns; what is past them is 0.
 template <uint T>
-static inline row_piece piece_of(device const uchar *row, uint piece, uint n, bool aligned) {
+static inline row_piece piece_of(device const uchar *row, uint piece, uint n, bool aligned, uint wtype) {
     const uint c = 16 * piece;
     row_piece r = {uint4(0), uint4(0), uint4(0), uint4(0)};
     if (c >= n) {
         return r;
     }
     if (!is_float(T)) {
-        const block_piece p = load_piece<T>(row, piece);
+        const block_piece p = load_piece<T>(row, piece, wtype);
         r.a = p.q;
         r.b = as_type<uint4>(float4(p.d, has_minimum(T) ? p.m : float2(0.0f)));
     } else if (!is_split(T)) {
@@ -451,10 +451,10 @@ struct row_pieces {
 };
 
 template <uint T>
-static inline void load_pieces(thread row_pieces &a, weight_rows w, uint piece, uint n, bool aligned) {
+static inline void load_pieces(thread row_pieces &a, weight_rows w, uint piece, uint n, bool aligned, uint wtype) {
     _Pragma("clang loop unroll(full)")
     for (uint r = 0; r < 2 * PIANOLA_STRIPS; r++) {
-        a.of[r] = piece_of<T>(w.row[r], piece, n, aligned);
+        a.of[r] = piece_of<T>(w.row[r], piece, n, aligned, wtype);
     }
 }
 
@@ -477,8 +477,8 @@ static inline eight_halves halves_of(thread const row_piece &p) {
         const uint2 q = Second ? p.a.zw : p.a.xy;
         const float d = as_type<float>(Second ? p.b.y : p.b.x);
         const float m = as_type<float>(Second ? p.b.w : p.b.z);
-        u = two_halves(d * signed4(q.x) + m);
-        v = two_halves(d * signed4(q.y) + m);
+        u = two_halves(d * quants4<T>(q.x) + m);
+        v = two_halves(d * quants4<T>(q.y) + m);
     }
     return {uint4(u.xy, v.xy), uint4(u.zw, v.zw)};
 }
@@ -558,12 +558,12 @@ static inline void gemm_halves(thread const product &p, threadgroup uchar *tg, p
     for (uint i = 0; i < 4; i++) {
         // A row past the last is the last, and not written.
         const uint row = min(at.first + 8 * i + lane / 4, p.out - 1);
-        w.row[i] = p.w + (is_float(T) ? ulong(row) * p.in * element_bytes(T) : row * row_bytes(T, p.in));
+        w.row[i] = p.w + (is_float(T) ? ulong(row) * p.in * element_bytes(T) : row * row_bytes(T, p.in, p.wtype));
     }
     sums<N> c;
     clear(c);
     row_pieces a;
-    load_pieces<T>(a, w, lane % 4, p.in, aligned);
+    load_pieces<T>(a, w, lane % 4, p.in, aligned, p.wtype);
     const bool plain = is_plain(p);
     const uint row = 2 * simd + lane / 16;
     const uint step = 2 * simds;
@@ -593,7 +593,7 @@ static inline void gemm_halves(thread const product &p, threadgroup uchar *tg, p
         // Four lanes have 64 columns of a row.
         const uint piece = column / 16 + lane % 4;
         row_pieces b;
-        load_pieces<T>(b, w, piece + 4, p.in, aligned);
+        load_pieces<T>(b, w, piece + 4, p.in, aligned, p.wtype);
         const uint2 words = words_of<T>(piece) + (8 * at.block + lane / 4) * PIANOLA_HALF_WORDS;
         multiply_pieces<T, false>(c, a, x, words.x, lane);
         multiply_pieces<T, true>(c, a, x, words.y, lane);
@@ -664,11 +664,11 @@ kernel void gemm(
         return;
     }
     const product a = {x, x2, w, b, y, p.in, p.out, p.x_stride, p.y_stride, p.group, group.y * p.row_group, min((group.y + 1) * p.row_group, s.rows),
-                       INPUT == PIANOLA_INPUT_SILU_MUL, BIAS != 0, ACTIVATION, false, false, 0.0f, false, {}};
+                       INPUT == PIANOLA_INPUT_SILU_MUL, BIAS != 0, ACTIVATION, false, false, 0.0f, false, {}, 0.0f, WTYPE};
     if (ACT == PIANOLA_ACT_Q8 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: gemm_of<PIANOLA_WTYPE_##type, true>(a, tg, group.x, lane, simd, simds); break;
-        switch (WTYPE) {
+        switch (WTYPE_FAMILY) {
             PIANOLA_QUANTISED(PIANOLA_CASE)
         default: break;
         }
@@ -676,9 +676,10 @@ kernel void gemm(
     } else if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS) {
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: gemm_of<PIANOLA_WTYPE_##type, false>(a, tg, group.x, lane, simd, simds); break;
-        switch (WTYPE) {
+        switch (WTYPE_FAMILY) {
             PIANOLA_FLOATS(PIANOLA_CASE)
             PIANOLA_QUANTISED(PIANOLA_CASE)
+            PIANOLA_BLOCKS_ALONE(PIANOLA_CASE)
         default: break;
         }
 #undef PIANOLA_CASE

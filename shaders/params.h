@@ -43,6 +43,9 @@
 #define PIANOLA_KERNEL_NORM_ADD 27
 #define PIANOLA_KERNEL_LAYERNORM 28
 #define PIANOLA_KERNEL_ACTIVATE 29
+#define PIANOLA_KERNEL_ROUTE 30
+#define PIANOLA_KERNEL_EXPERT_GEMV 31
+#define PIANOLA_KERNEL_EXPERT_SUM 32
 
 // Numbers of function constants, and the values that have names.
 #define PIANOLA_FC_WTYPE 0
@@ -67,6 +70,8 @@
 #define PIANOLA_FC_SINKS 19
 #define PIANOLA_FC_ACTIVATION 20
 #define PIANOLA_FC_NORM 21
+#define PIANOLA_FC_LEARNED 22
+#define PIANOLA_FC_OVER 23
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_INPUT_PLAIN 0
@@ -104,6 +109,9 @@
 #define PIANOLA_ACTIVATION_SILU 0
 #define PIANOLA_ACTIVATION_GELU_TANH 1
 #define PIANOLA_ACTIVATION_GELU 2
+#define PIANOLA_ACTIVATION_CLAMPED_SWIGLU 3
+#define PIANOLA_OVER_CHOSEN 0
+#define PIANOLA_OVER_ALL 1
 #define PIANOLA_WTYPE_F32 1
 #define PIANOLA_WTYPE_F16 2
 #define PIANOLA_WTYPE_BF16 3
@@ -126,6 +134,74 @@
 #define PIANOLA_WTYPE_I64 20
 #define PIANOLA_WTYPE_F64 21
 #define PIANOLA_WTYPE_U8 22
+#define PIANOLA_WTYPE_MLX2_32_F16 64
+#define PIANOLA_WTYPE_MLX2_32_BF16 65
+#define PIANOLA_WTYPE_MLX2_32_F32 66
+#define PIANOLA_WTYPE_MLX2_64_F16 68
+#define PIANOLA_WTYPE_MLX2_64_BF16 69
+#define PIANOLA_WTYPE_MLX2_64_F32 70
+#define PIANOLA_WTYPE_MLX2_128_F16 72
+#define PIANOLA_WTYPE_MLX2_128_BF16 73
+#define PIANOLA_WTYPE_MLX2_128_F32 74
+#define PIANOLA_WTYPE_MLX3_32_F16 80
+#define PIANOLA_WTYPE_MLX3_32_BF16 81
+#define PIANOLA_WTYPE_MLX3_32_F32 82
+#define PIANOLA_WTYPE_MLX3_64_F16 84
+#define PIANOLA_WTYPE_MLX3_64_BF16 85
+#define PIANOLA_WTYPE_MLX3_64_F32 86
+#define PIANOLA_WTYPE_MLX3_128_F16 88
+#define PIANOLA_WTYPE_MLX3_128_BF16 89
+#define PIANOLA_WTYPE_MLX3_128_F32 90
+#define PIANOLA_WTYPE_MLX4_32_F16 96
+#define PIANOLA_WTYPE_MLX4_32_BF16 97
+#define PIANOLA_WTYPE_MLX4_32_F32 98
+#define PIANOLA_WTYPE_MLX4_64_F16 100
+#define PIANOLA_WTYPE_MLX4_64_BF16 101
+#define PIANOLA_WTYPE_MLX4_64_F32 102
+#define PIANOLA_WTYPE_MLX4_128_F16 104
+#define PIANOLA_WTYPE_MLX4_128_BF16 105
+#define PIANOLA_WTYPE_MLX4_128_F32 106
+#define PIANOLA_WTYPE_MLX5_32_F16 112
+#define PIANOLA_WTYPE_MLX5_32_BF16 113
+#define PIANOLA_WTYPE_MLX5_32_F32 114
+#define PIANOLA_WTYPE_MLX5_64_F16 116
+#define PIANOLA_WTYPE_MLX5_64_BF16 117
+#define PIANOLA_WTYPE_MLX5_64_F32 118
+#define PIANOLA_WTYPE_MLX5_128_F16 120
+#define PIANOLA_WTYPE_MLX5_128_BF16 121
+#define PIANOLA_WTYPE_MLX5_128_F32 122
+#define PIANOLA_WTYPE_MLX6_32_F16 128
+#define PIANOLA_WTYPE_MLX6_32_BF16 129
+#define PIANOLA_WTYPE_MLX6_32_F32 130
+#define PIANOLA_WTYPE_MLX6_64_F16 132
+#define PIANOLA_WTYPE_MLX6_64_BF16 133
+#define PIANOLA_WTYPE_MLX6_64_F32 134
+#define PIANOLA_WTYPE_MLX6_128_F16 136
+#define PIANOLA_WTYPE_MLX6_128_BF16 137
+#define PIANOLA_WTYPE_MLX6_128_F32 138
+#define PIANOLA_WTYPE_MLX8_32_F16 144
+#define PIANOLA_WTYPE_MLX8_32_BF16 145
+#define PIANOLA_WTYPE_MLX8_32_F32 146
+#define PIANOLA_WTYPE_MLX8_64_F16 148
+#define PIANOLA_WTYPE_MLX8_64_BF16 149
+#define PIANOLA_WTYPE_MLX8_64_F32 150
+#define PIANOLA_WTYPE_MLX8_128_F16 152
+#define PIANOLA_WTYPE_MLX8_128_BF16 153
+#define PIANOLA_WTYPE_MLX8_128_F32 154
+#define PIANOLA_WTYPE_FP8_32 160
+#define PIANOLA_WTYPE_FP8_64 164
+#define PIANOLA_WTYPE_FP8_128 168
+
+// Families: types with the same quants, and what is left of a type of one.
+#define PIANOLA_WTYPE_MLX2 64
+#define PIANOLA_WTYPE_MLX3 80
+#define PIANOLA_WTYPE_MLX4 96
+#define PIANOLA_WTYPE_MLX5 112
+#define PIANOLA_WTYPE_MLX6 128
+#define PIANOLA_WTYPE_MLX8 144
+#define PIANOLA_WTYPE_FP8 160
+#define PIANOLA_FAMILIES 64
+#define PIANOLA_FAMILY_MASK 240
 
 // out[r] = scale * W[tokens[token + r]]; indices are clamped to the ring and to the vocabulary.
 typedef struct pianola_embed_params {
@@ -247,7 +323,7 @@ typedef struct pianola_qk_rope_kv_params {
 } pianola_qk_rope_kv_params;
 PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 36);
 
-// Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees n of them from the s*n-th on, n = max(span, P/2^i rounded up to a multiple of 16), P all that the row sees, 2^i at most splits, and writes its sum, its maximum and its weight; one without positions writes nothing. With sinks, row r sees positions 0 to first - 1 too, whose cache rows are theirs alone, with its Q turned by its angles of turn; the others are in the rows behind them. A threadgroup takes head_group heads that share K and V, and row_group rows.
+// Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees n of them from the s*n-th on, n = max(span, P/2^i rounded up to a multiple of 16), P all that the row sees, 2^i at most splits, and writes its sum, its maximum and its weight; one without positions writes nothing. With learned, the first split has a further score, the head's logit, that has no value. With sinks, row r sees positions 0 to first - 1 too, whose cache rows are theirs alone, with its Q turned by its angles of turn; the others are in the rows behind them. A threadgroup takes head_group heads that share K and V, and row_group rows.
 typedef struct pianola_attn_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -274,12 +350,13 @@ typedef struct pianola_attn_merge_params {
 } pianola_attn_merge_params;
 PIANOLA_ASSERT_SIZE(pianola_attn_merge_params, 16);
 
-// out[r] = silu(gate[r]) * up[r], or what activation says in silu's place.
+// out[r] = silu(gate[r]) * up[r], or what activation says in silu's place; clamped_swiglu: sigmoid(1.702*g) * g * (u + 1), g = min(gate[r], limit), u = up[r] clamped to -limit and limit.
 typedef struct pianola_silu_mul_params {
     uint32_t n; // width
     uint32_t stride; // elements from one row of gate, and of up, to the next
+    float limit; // of gate and up, if the activation is clamped_swiglu
 } pianola_silu_mul_params;
-PIANOLA_ASSERT_SIZE(pianola_silu_mul_params, 8);
+PIANOLA_ASSERT_SIZE(pianola_silu_mul_params, 12);
 
 // tokens[token] = index of the largest logit, the first of equals, NaN never; counts it in the step block and sets its stop flag if it is one of the stop ids. The ring index is clamped.
 typedef struct pianola_argmax_params {
@@ -416,6 +493,36 @@ typedef struct pianola_activate_params {
     uint32_t group; // elements of a row that a threadgroup computes
 } pianola_activate_params;
 PIANOLA_ASSERT_SIZE(pianola_activate_params, 8);
+
+// Chooses the used experts with the largest logits of a row, the first of equals, and their weights, in that order: the softmax of their logits, or their part of that of all. NaN is never chosen before a number.
+typedef struct pianola_route_params {
+    uint32_t experts; // experts of the layer
+    uint32_t used; // experts that a row chooses
+} pianola_route_params;
+PIANOLA_ASSERT_SIZE(pianola_route_params, 8);
+
+// y[r, i] = W[ids[r, i]] · input (+ b[ids[r, i]]), the input that of row (used*r + i)/share of x; ids are clamped to the experts.
+typedef struct pianola_expert_gemv_params {
+    uint32_t in; // columns of W
+    uint32_t out; // rows of W
+    uint32_t x_stride; // elements from one row of x to the next
+    uint32_t y_stride; // elements from one row of y to the next
+    uint32_t group; // rows of W a threadgroup computes
+    uint32_t ahead; // bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers
+    uint32_t stage; // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
+    uint32_t experts; // experts of the layer
+    uint32_t used; // experts that a row has chosen
+    uint32_t share; // products that share a row of x: used, or 1
+    float limit; // of gate and up, if the activation is clamped_swiglu
+} pianola_expert_gemv_params;
+PIANOLA_ASSERT_SIZE(pianola_expert_gemv_params, 44);
+
+// out[r] = the sum of weights[r, i] * x[r, i], in the order of i, or out[r] += it.
+typedef struct pianola_expert_sum_params {
+    uint32_t n; // width
+    uint32_t used; // experts that a row has chosen
+} pianola_expert_sum_params;
+PIANOLA_ASSERT_SIZE(pianola_expert_sum_params, 8);
 
 typedef struct pianola_binding {
     uint32_t slot;

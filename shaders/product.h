@@ -25,7 +25,21 @@ struct product {
     float eps;
     bool merge; // the input is merged of parts; gemm's is not
     split_row parts;
+    float limit; // of the clamped activation
+    uint wtype; // a template's T is its family
 };
+
+// product1 returns the product of the activation of gate and up, product4 four of
+// them.
+static inline float product1(thread const product &p, float gate, float up) {
+    return p.activation == PIANOLA_ACTIVATION_CLAMPED_SWIGLU ? swiglu(gate, up, p.limit) : gated(p.activation, gate) * up;
+}
+static inline float4 product4(thread const product &p, float4 gate, float4 up) {
+    if (p.activation == PIANOLA_ACTIVATION_CLAMPED_SWIGLU) {
+        return float4(swiglu(gate.x, up.x, p.limit), swiglu(gate.y, up.y, p.limit), swiglu(gate.z, up.z, p.limit), swiglu(gate.w, up.w, p.limit));
+    }
+    return gated4(p.activation, gate) * up;
+}
 
 // input4 returns elements 4i to 4i+3 of a row of the input, or of x if it is to
 // be normalised. Plain says that it is x and that vectors of it are aligned.
@@ -37,20 +51,20 @@ static inline float4 input4(thread const product &p, uint row, uint i) {
         if (Plain || !p.silu) {
             return v;
         }
-        return gated4(p.activation, v) * *(device const float4 *)(p.x2 + (x - p.x));
+        return product4(p, v, *(device const float4 *)(p.x2 + (x - p.x)));
     }
     const float4 v = float4(x[0], x[1], x[2], x[3]);
     if (!p.silu) {
         return v;
     }
     device const float *f = p.x2 + (x - p.x);
-    return gated4(p.activation, v) * float4(f[0], f[1], f[2], f[3]);
+    return product4(p, v, float4(f[0], f[1], f[2], f[3]));
 }
 
 // input1 returns element i.
 static inline float input1(thread const product &p, uint row, uint i) {
     const ulong at = ulong(row) * p.x_stride + i;
-    return p.silu ? gated(p.activation, p.x[at]) * p.x2[at] : p.x[at];
+    return p.silu ? product1(p, p.x[at], p.x2[at]) : p.x[at];
 }
 
 // norm_scale returns the factor of a row whose squares the threads have summed
@@ -170,7 +184,7 @@ static inline float4 made_input(thread const input_part &part, thread const prod
     if (p.norm) {
         return v * norm * part.x2[k];
     }
-    return p.silu ? gated4(p.activation, v) * part.x2[k] : v;
+    return p.silu ? product4(p, v, part.x2[k]) : v;
 }
 
 // put_input writes vector i of the input, of which there are count, to stage, or

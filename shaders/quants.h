@@ -22,24 +22,56 @@ static inline uint permute(uint a, uint b, uint s) {
 // PIANOLA_FLOATS is X of each type that is a float.
 #define PIANOLA_FLOATS(X) X(F32) X(F16) X(BF16)
 
-// PIANOLA_QUANTISED is X of each type whose blocks have a scale.
+// PIANOLA_QUANTISED is X of each type whose blocks have a scale, and of families of
+// such types. What is a template of a family gets the type beside it.
 #define PIANOLA_QUANTISED(X) \
-    X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4)
+    X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4) \
+    X(MLX2) X(MLX3) X(MLX4) X(MLX5) X(MLX6) X(MLX8)
+
+// PIANOLA_BLOCKS_ALONE is X of each type with a scale whose quants are no integers:
+// it has no tiles.
+#define PIANOLA_BLOCKS_ALONE(X) X(FP8)
 
 // has_levels says whether a type's nibbles name levels.
 static inline bool has_levels(uint type) {
     return type == PIANOLA_WTYPE_IQ4_NL || type == PIANOLA_WTYPE_IQ4_XS || type == PIANOLA_WTYPE_MXFP4;
 }
 
+// is_mlx says whether a family is of MLX's affine types.
+static inline bool is_mlx(uint type) { return type >= PIANOLA_WTYPE_MLX2 && type <= PIANOLA_WTYPE_MLX8; }
+
+// mlx_bits returns the bits of a quant of a family.
+static inline uint mlx_bits(uint type) {
+    return type == PIANOLA_WTYPE_MLX8 ? 8 : 2 + (type - PIANOLA_WTYPE_MLX2) / 16;
+}
+
+// group_shift returns how many tiles of 32 columns a group of a type has, as a power
+// of two, of MLX's affine types and of FP8.
+static inline uint group_shift(uint wtype) { return wtype >> 2 & 3; }
+
+// has_bfloat and has_float say whether scales of MLX's affine types are so: else they
+// are float16.
+static inline bool has_bfloat(uint wtype) { return (wtype & 3) == 1; }
+static inline bool has_float(uint wtype) { return (wtype & 3) == 2; }
+
+// has_fives says whether quants are nibbles and a bit more, has_sixes whether they
+// are nibbles and two, has_threes whether they are two bits and one.
+static inline bool has_fives(uint type) {
+    return type == PIANOLA_WTYPE_Q5_0 || type == PIANOLA_WTYPE_Q5_1 || type == PIANOLA_WTYPE_Q5_K || type == PIANOLA_WTYPE_MLX5;
+}
+static inline bool has_sixes(uint type) { return type == PIANOLA_WTYPE_Q6_K || type == PIANOLA_WTYPE_MLX6; }
+static inline bool has_threes(uint type) { return type == PIANOLA_WTYPE_Q3_K || type == PIANOLA_WTYPE_MLX3; }
+
 // has_minimum says whether a type's blocks have a minimum.
 static inline bool has_minimum(uint type) {
     return type == PIANOLA_WTYPE_Q4_1 || type == PIANOLA_WTYPE_Q5_1 || type == PIANOLA_WTYPE_Q2_K || type == PIANOLA_WTYPE_Q4_K ||
-           type == PIANOLA_WTYPE_Q5_K;
+           type == PIANOLA_WTYPE_Q5_K || is_mlx(type);
 }
 
-// zero_of returns what is subtracted from a type's quants.
+// zero_of returns what is subtracted from a type's quants. Bytes of MLX become
+// signed first.
 static inline int zero_of(uint type) {
-    return type == PIANOLA_WTYPE_Q4_0 ? 8 : type == PIANOLA_WTYPE_Q5_0 ? 16 : type == PIANOLA_WTYPE_Q3_K ? 4 : type == PIANOLA_WTYPE_Q6_K ? 32 : 0;
+    return type == PIANOLA_WTYPE_Q4_0 ? 8 : type == PIANOLA_WTYPE_Q5_0 ? 16 : type == PIANOLA_WTYPE_Q3_K ? 4 : type == PIANOLA_WTYPE_Q6_K ? 32 : type == PIANOLA_WTYPE_MLX8 ? -128 : 0;
 }
 
 // is_k says whether a type's blocks have 256 elements.
@@ -86,5 +118,42 @@ static inline W less(W q, int zero) { return ((q | PIANOLA_BYTES(128)) - PIANOLA
 
 // signed4 returns four int8.
 static inline float4 signed4(uint w) { return float4(as_type<char4>(w)); }
+
+// halves_e4m3 returns two E4M3 bytes, the low ones of two words of 16 bits, as
+// float16 divided by 256: exponents have 4 bits of 5. Bytes of ones alone are NaN.
+static inline float2 halves_e4m3(uint w) {
+    const uint nan = ((w & 0x007f007fu) + 0x00010001u) >> 7 & 0x00010001u;
+    return float2(as_type<half2>((w & 0x007f007fu) << 7 | (w & 0x00800080u) << 8 | nan * 0x7c00u));
+}
+
+// quants4 returns four quants of a type.
+template <uint T>
+static inline float4 quants4(uint w) {
+    if (T == PIANOLA_WTYPE_FP8) {
+        const float2 even = halves_e4m3(w) * 256.0f;
+        const float2 odd = halves_e4m3(w >> 8) * 256.0f;
+        return float4(even.x, odd.x, even.y, odd.y);
+    }
+    return signed4(w);
+}
+
+// scales4 returns four scales of 16 bits.
+template <uint T>
+static inline float4 scales4(uint2 w, uint wtype) {
+    if (is_mlx(T) && has_bfloat(wtype)) {
+        return as_type<float4>(uint4(w.x << 16, w.x & 0xffff0000u, w.y << 16, w.y & 0xffff0000u));
+    }
+    return float4(as_type<half4>(w));
+}
+
+// scale_at reads one scale, of 16 bits but for MLX's affine types.
+template <uint T>
+static inline float scale_at(device const uchar *p, uint wtype) {
+    if (is_mlx(T) && has_float(wtype)) {
+        return *(device const float *)p;
+    }
+    const ushort bits = *(device const ushort *)p;
+    return is_mlx(T) && has_bfloat(wtype) ? bf16_to_f32(bits) : half_bits(bits);
+}
 
 #endif

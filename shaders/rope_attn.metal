@@ -54,6 +54,8 @@ kernel void rope_attn(
     a.splits = p.splits;
     attn_place(a, out, 0, p.heads, head, group.y);
     a.scale = p.scale * M_LOG2E_F;
+    a.learned = LEARNED != 0 && group.y == 0;
+    a.logits = norm + (QK_NORM != 0 ? 2 * HEAD_DIM : 0) + head;
     a.soft_cap = p.soft_cap * M_LOG2E_F;
     a.cap = p.cap;
     a.base = 0;

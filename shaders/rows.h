@@ -29,12 +29,12 @@ static inline uint element_bytes(uint type) { return type == PIANOLA_WTYPE_F32 ?
 
 // rows_of returns four rows from column c on; rows past the last are the last.
 template <uint T>
-static inline weight_rows rows_of(device const uchar *w, uint in, uint out, uint first, uint c) {
+static inline weight_rows rows_of(device const uchar *w, uint in, uint out, uint first, uint c, uint wtype) {
     weight_rows rows;
     _Pragma("clang loop unroll(full)")
     for (uint r = 0; r < 4; r++) {
         const uint row = min(first + r, out - 1);
-        rows.row[r] = w + (is_float(T) ? (ulong(row) * in + c) * element_bytes(T) : row * row_bytes(T, in) + row_bytes(T, c));
+        rows.row[r] = w + (is_float(T) ? (ulong(row) * in + c) * element_bytes(T) : row * row_bytes(T, in, wtype) + row_bytes(T, c, wtype));
     }
     return rows;
 }
@@ -135,12 +135,12 @@ static inline float sum4(float4 v) { return (v.x + v.y) + (v.z + v.w); }
 // multiply_blocks is multiply_rows of blocks: a lane takes pieces of 16
 // columns.
 template <uint T, typename X>
-static inline void multiply_blocks(thread float4 &sum, weight_rows w, X x, lane_share at) {
+static inline void multiply_blocks(thread float4 &sum, weight_rows w, X x, lane_share at, uint wtype) {
     for (uint i = at.first; i < at.end; i += 32) {
         block_piece p[4];
         _Pragma("clang loop unroll(full)")
         for (uint r = 0; r < 4; r++) {
-            p[r] = load_piece<T>(w.row[r], i);
+            p[r] = load_piece<T>(w.row[r], i, wtype);
         }
         const uint2 c = piece_columns(T, i);
         float4 v[4];
@@ -150,8 +150,8 @@ static inline void multiply_blocks(thread float4 &sum, weight_rows w, X x, lane_
         }
         _Pragma("clang loop unroll(full)")
         for (uint r = 0; r < 4; r++) {
-            sum[r] += p[r].d.x * (dot(signed4(p[r].q.x), v[0]) + dot(signed4(p[r].q.y), v[1]));
-            sum[r] += p[r].d.y * (dot(signed4(p[r].q.z), v[2]) + dot(signed4(p[r].q.w), v[3]));
+            sum[r] += p[r].d.x * (dot(quants4<T>(p[r].q.x), v[0]) + dot(quants4<T>(p[r].q.y), v[1]));
+            sum[r] += p[r].d.y * (dot(quants4<T>(p[r].q.z), v[2]) + dot(quants4<T>(p[r].q.w), v[3]));
             if (has_minimum(T)) {
                 sum[r] += p[r].m.x * sum4(v[0] + v[1]) + p[r].m.y * sum4(v[2] + v[3]);
             }
@@ -163,11 +163,11 @@ static inline void multiply_blocks(thread float4 &sum, weight_rows w, X x, lane_
 // sums of four rows. x4 is x, which is aligned to 16 bytes; aligned says
 // whether rows of floats are: then a piece of them is 8 columns, else one.
 template <uint T, typename X, typename X4>
-static inline void multiply_rows(thread float4 &sum, weight_rows w, X x, X4 x4, bool aligned, lane_share at) {
+static inline void multiply_rows(thread float4 &sum, weight_rows w, X x, X4 x4, bool aligned, lane_share at, uint wtype) {
     if (is_float(T)) {
         multiply_floats<T>(sum, w, x, x4, aligned, at);
     } else {
-        multiply_blocks<T>(sum, w, x4, at);
+        multiply_blocks<T>(sum, w, x4, at, wtype);
     }
 }
 

@@ -74,6 +74,12 @@ type Entry struct {
 type Fixed struct {
 	Name  string `json:"name"`
 	Value uint32 `json:"value"`
+	Mask  uint32 `json:"mask,omitempty"` // which bits of the value are fixed; 0: all
+}
+
+// Fits reports whether the constant may have a value.
+func (f Fixed) Fits(value uint32) bool {
+	return value == f.Value || f.Mask != 0 && value&f.Mask == f.Value
 }
 
 var manifest = sync.OnceValues(func() (*Manifest, error) {
@@ -109,7 +115,7 @@ func (k *Kernel) Entry(specs []uint32) (*Entry, bool) {
 		e := &k.Entries[i]
 		fits := !slices.ContainsFunc(e.Fixed, func(f Fixed) bool {
 			at := slices.IndexFunc(k.Constants, func(c Constant) bool { return c.Name == f.Name })
-			return at < 0 || at >= len(specs) || specs[at] != f.Value
+			return at < 0 || at >= len(specs) || !f.Fits(specs[at])
 		})
 		if fits && (best == nil || len(e.Fixed) > len(best.Fixed)) {
 			best = e

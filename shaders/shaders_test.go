@@ -84,10 +84,10 @@ func TestEntry(t *testing.T) {
 	k := &Kernel{
 		Constants: []Constant{{Name: "a"}, {Name: "b"}, {Name: "c"}},
 		Entries: []Entry{
-			{Name: "b1", Fixed: []Fixed{{"b", 1}}},
-			{Name: "b1c2", Fixed: []Fixed{{"b", 1}, {"c", 2}}},
-			{Name: "a7", Fixed: []Fixed{{"a", 7}}},
-			{Name: "d0", Fixed: []Fixed{{"d", 0}}},
+			{Name: "b1", Fixed: []Fixed{{Name: "b", Value: 1}}},
+			{Name: "b1c2", Fixed: []Fixed{{Name: "b", Value: 1}, {Name: "c", Value: 2}}},
+			{Name: "a7", Fixed: []Fixed{{Name: "a", Value: 7}}},
+			{Name: "d0", Fixed: []Fixed{{Name: "d", Value: 0}}},
 		},
 	}
 	for _, tt := range []struct {

@@ -7,6 +7,12 @@
 // no infinity: below -88 the result is x * 1e-38 and not 0.
 static inline float silu(float x) { return fast::divide(x, 1.0f + exp(min(-x, 88.0f))); }
 
+// swiglu returns sigmoid(1.702 * gate) * gate * (up + 1) of what is within a limit.
+static inline float swiglu(float gate, float up, float limit) {
+    const float g = min(gate, limit);
+    return fast::divide(g, 1.0f + exp(min(-1.702f * g, 88.0f))) * (clamp(up, -limit, limit) + 1.0f);
+}
+
 // gelu returns GELU by a hyperbolic tangent, x / (1 + exp(-z)), z = x * (a + b x^2).
 static inline float gelu(float x) { return fast::divide(x, 1.0f + exp(min(-x * (1.59576912160573f + 0.0713548162726009f * x * x), 88.0f))); }
 

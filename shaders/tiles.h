@@ -31,15 +31,40 @@ static inline tile_form tile_form_of(uint type) {
     case PIANOLA_WTYPE_Q4_K: return {4, 8, 2368, 96, 288, 0, 64, 288, 0, 32};
     case PIANOLA_WTYPE_Q5_K: return {4, 8, 2880, 320, 320, 256, 64, 32, 0, 32};
     case PIANOLA_WTYPE_Q6_K: return {4, 8, 3360, 64, 416, 256, 32, 416, 0, 0};
+    // A block is as many tiles as a group has, which strip_bytes and block_of say.
+    case PIANOLA_WTYPE_MLX2: return {2, 1, 0, 64, 128, 0, 0, 0, 0, 32};
+    case PIANOLA_WTYPE_MLX3: return {2, 1, 0, 64, 192, 128, 0, 0, 0, 32};
+    case PIANOLA_WTYPE_MLX4: return {4, 1, 0, 64, 256, 0, 0, 0, 0, 32};
+    case PIANOLA_WTYPE_MLX5: return {4, 1, 0, 64, 320, 256, 0, 0, 0, 32};
+    case PIANOLA_WTYPE_MLX6: return {4, 1, 0, 64, 384, 256, 0, 0, 0, 32};
+    case PIANOLA_WTYPE_MLX8: return {8, 1, 0, 64, 512, 0, 0, 0, 0, 32};
     case PIANOLA_WTYPE_IQ4_XS: return {4, 8, 2208, 160, 256, 0, 32, 16, 0, 0};
     }
     return {4, 1, 288, 0, 0, 0, 0, 0, 256, 0}; // Q4_0, IQ4_NL
 }
 
 // strip_bytes returns the size of a strip of 16 rows.
-static inline ulong strip_bytes(uint type, uint columns) {
+static inline ulong strip_bytes(uint type, uint columns, uint wtype) {
     const tile_form f = tile_form_of(type);
+    if (is_mlx(type)) {
+        return ulong(columns / 32) * f.quants_step + ulong(columns >> (5 + group_shift(wtype))) * 64;
+    }
     return ulong(columns / (32 * f.tiles)) * f.bytes;
+}
+
+// block_place is where the block of a tile begins, and which of its tiles it is.
+struct block_place {
+    ulong at;
+    uint tile;
+};
+
+static inline block_place block_of(uint type, uint tile, uint wtype) {
+    const tile_form f = tile_form_of(type);
+    if (is_mlx(type)) {
+        const uint shift = group_shift(wtype);
+        return {ulong(tile >> shift) * (64 + (f.quants_step << shift)), tile & ((1u << shift) - 1)};
+    }
+    return {ulong(tile / f.tiles) * f.bytes, tile % f.tiles};
 }
 
 // tile_lane is a lane's place in the tiles that its SIMD group reads at once:
@@ -75,7 +100,7 @@ struct quad_form {
 
 static inline quad_form quad_form_of(uint type) {
     const tile_form f = tile_form_of(type);
-    const uint high = type == PIANOLA_WTYPE_Q6_K ? 2 : f.high != 0 ? 1 : 0;
+    const uint high = has_sixes(type) ? 2 : f.high != 0 ? 1 : 0;
     if (type == PIANOLA_WTYPE_MXFP4) {
         return {f.parts, 0, 1};
     }
@@ -89,10 +114,11 @@ static inline void take_word(thread tile_quad &t, uint i, device const uchar *p)
 
 // load_quad reads four rows of a tile to where there are functions take for.
 template <uint T, typename To>
-static inline void load_quad(thread To &to, device const uchar *strip, uint tile, uint quad) {
+static inline void load_quad(thread To &to, device const uchar *strip, uint tile, uint quad, uint wtype) {
     const tile_form f = tile_form_of(T);
-    device const uchar *block = strip + ulong(tile / f.tiles) * f.bytes;
-    device const uchar *quants = block + f.quants + tile % f.tiles * f.quants_step + 16 * quad;
+    const block_place b = block_of(T, tile, wtype);
+    device const uchar *block = strip + b.at;
+    device const uchar *quants = block + f.quants + b.tile * f.quants_step + 16 * quad;
     _Pragma("clang loop unroll(full)")
     for (uint i = 0; i < 8; i++) {
         if (i < f.parts) {
@@ -102,7 +128,7 @@ static inline void load_quad(thread To &to, device const uchar *strip, uint tile
     if (f.high != 0) {
         take_vector(to, f.parts, quants + f.high);
     }
-    if (T == PIANOLA_WTYPE_Q6_K) {
+    if (has_sixes(T)) {
         take_vector(to, f.parts + 1, quants + f.high + 64);
     }
     if (T == PIANOLA_WTYPE_MXFP4) {
@@ -114,7 +140,7 @@ static inline void load_quad(thread To &to, device const uchar *strip, uint tile
         take_pair(to, 1, block + f.m + 8 * quad);
     }
     if (is_k(T)) {
-        device const uchar *scales = block + f.scales + tile % f.tiles * f.scales_step + 4 * quad;
+        device const uchar *scales = block + f.scales + b.tile * f.scales_step + 4 * quad;
         take_word(to, 0, scales);
         if (T != PIANOLA_WTYPE_IQ4_XS) {
             take_word(to, 1, scales + 16);
@@ -130,10 +156,10 @@ static inline uint2 part_words(uint q, uint high, uint part) {
         return look_up(levels_of(T), q);
     }
     uint2 w = uint2(q & PIANOLA_BYTES(15), q >> 4 & PIANOLA_BYTES(15));
-    if (T == PIANOLA_WTYPE_Q6_K) {
+    if (has_sixes(T)) {
         const uint pairs = high >> (part % 2 * 4);
         w |= uint2((pairs & PIANOLA_BYTES(3)) << 4, (pairs & PIANOLA_BYTES(12)) << 2);
-    } else if (T == PIANOLA_WTYPE_Q5_0 || T == PIANOLA_WTYPE_Q5_1 || T == PIANOLA_WTYPE_Q5_K) {
+    } else if (has_fives(T)) {
         const uint bits = high >> part;
         w |= uint2((bits & PIANOLA_BYTES(1)) << 4, bits & PIANOLA_BYTES(16));
     }
@@ -146,6 +172,9 @@ template <uint T>
 static inline int2 part_products(uint q, uint high, uint part, int4 x, int4 y, int2 sum) {
     const uint parts = tile_form_of(T).parts;
     if (parts == 8) {
+        if (T == PIANOLA_WTYPE_MLX8) {
+            q ^= PIANOLA_BYTES(128);
+        }
         return part < 4 ? int2(dot4(int(q), x[part % 4], sum.x), sum.y) : int2(sum.x, dot4(int(q), y[part % 4], sum.y));
     }
     if (parts == 4) {
@@ -153,7 +182,7 @@ static inline int2 part_products(uint q, uint high, uint part, int4 x, int4 y, i
         return int2(dot4(int(w.x), x[part], sum.x), dot4(int(w.y), y[part], sum.y));
     }
     uint4 w = uint4(q, q >> 4, q >> 2, q >> 6) & PIANOLA_BYTES(3);
-    if (T == PIANOLA_WTYPE_Q3_K) {
+    if (has_threes(T)) {
         const uint bits = high >> (2 * part);
         w |= uint4((bits & PIANOLA_BYTES(1)) << 2, (bits & PIANOLA_BYTES(2)) << 1, (bits & PIANOLA_BYTES(16)) >> 2, (bits & PIANOLA_BYTES(32)) >> 3);
     }
@@ -170,7 +199,7 @@ static inline int sum_of(int4 x) {
 // multiply_quad adds the products of four rows of a tile to their sums: with
 // activations of columns 0 to 15, and 16 to 31, which have the scale dx.
 template <uint T>
-static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, int4 x, int4 y, float dx) {
+static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, int4 x, int4 y, float dx, uint wtype) {
     const uint parts = tile_form_of(T).parts;
     const bool two = T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K || T == PIANOLA_WTYPE_Q6_K;
     int2 of_x = int2(0);
@@ -182,12 +211,12 @@ static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, 
         const uint e = t.words[0];
         d = float4(half_e8m0(e & 255), half_e8m0(e >> 8 & 255), half_e8m0(e >> 16 & 255), half_e8m0(e >> 24));
     } else {
-        d = float4(as_type<half4>(t.pairs[0]));
+        d = scales4<T>(t.pairs[0], wtype);
     }
     d *= dx;
     float4 m = float4(0.0f);
     if (has_minimum(T)) {
-        m = float4(as_type<half4>(t.pairs[1])) * (is_k(T) ? -dx : dx);
+        m = scales4<T>(t.pairs[1], wtype) * (is_k(T) ? -dx : dx);
     }
     _Pragma("clang loop unroll(full)")
     for (uint r = 0; r < 4; r++) {
@@ -196,7 +225,7 @@ static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, 
         _Pragma("clang loop unroll(full)")
         for (uint i = 0; i < 8; i++) {
             if (i < parts) {
-                const uint high = tile_form_of(T).high != 0 ? t.vectors[parts + (T == PIANOLA_WTYPE_Q6_K ? i / 2 % 2 : 0)][r] : 0;
+                const uint high = tile_form_of(T).high != 0 ? t.vectors[parts + (has_sixes(T) ? i / 2 % 2 : 0)][r] : 0;
                 p = part_products<T>(t.vectors[i][r], high, i, x, y, p);
             }
         }
@@ -230,10 +259,11 @@ struct tile_words {
 };
 
 template <uint T>
-static inline tile_words load_words(device const uchar *strip, uint tile, uint g, uint r) {
+static inline tile_words load_words(device const uchar *strip, uint tile, uint g, uint r, uint wtype) {
     const tile_form f = tile_form_of(T);
-    device const uchar *block = strip + ulong(tile / f.tiles) * f.bytes;
-    device const uchar *quants = block + f.quants + tile % f.tiles * f.quants_step + 4 * r;
+    const block_place b = block_of(T, tile, wtype);
+    device const uchar *block = strip + b.at;
+    device const uchar *quants = block + f.quants + b.tile * f.quants_step + 4 * r;
     tile_words w;
     if (f.parts == 8) {
         w.q = uint2(*(device const uint *)(quants + 64 * g), *(device const uint *)(quants + 256 + 64 * g));
@@ -244,22 +274,26 @@ static inline tile_words load_words(device const uchar *strip, uint tile, uint g
         const uint q = *(device const uint *)(quants + g / 2 * 64) >> (g % 2 * 4);
         w.q = uint2(q, q >> 2) & PIANOLA_BYTES(3);
     }
-    if (T == PIANOLA_WTYPE_Q6_K) {
+    if (has_sixes(T)) {
         const uint q = *(device const uint *)(quants + f.high + g / 2 * 64) >> (g % 2 * 4);
         w.q |= (uint2(q, q >> 2) & PIANOLA_BYTES(3)) << 4;
     } else if (f.high != 0) {
         const uint q = *(device const uint *)(quants + f.high) >> g;
-        w.q |= (uint2(q, q >> 4) & PIANOLA_BYTES(1)) << (T == PIANOLA_WTYPE_Q3_K ? 2u : 4u);
+        w.q |= (uint2(q, q >> 4) & PIANOLA_BYTES(1)) << (has_threes(T) ? 2u : 4u);
     }
-    if (zero_of(T) != 0) {
+    if (zero_of(T) > 0) {
         w.q = less(w.q, zero_of(T));
     }
-    w.d = T == PIANOLA_WTYPE_MXFP4 ? half_e8m0(block[f.d + r]) : half_at(block + f.d + 2 * r);
-    w.m = has_minimum(T) ? half_at(block + f.m + 2 * r) * (is_k(T) ? -1.0f : 1.0f) : 0.0f;
+    w.d = T == PIANOLA_WTYPE_MXFP4 ? half_e8m0(block[f.d + r]) : scale_at<T>(block + f.d + 2 * r, wtype);
+    w.m = has_minimum(T) ? scale_at<T>(block + f.m + 2 * r, wtype) * (is_k(T) ? -1.0f : 1.0f) : 0.0f;
+    if (T == PIANOLA_WTYPE_MLX8) {
+        w.q ^= PIANOLA_BYTES(128);
+        w.m += 128.0f * w.d;
+    }
     w.scale = int2(1);
     w.least = int2(1);
     if (is_k(T)) {
-        device const uchar *scales = block + f.scales + tile % f.tiles * f.scales_step + r;
+        device const uchar *scales = block + f.scales + b.tile * f.scales_step + r;
         if (T == PIANOLA_WTYPE_Q2_K) {
             w.scale = int2(scales[0] & 15, scales[16] & 15);
             w.least = int2(scales[0] >> 4, scales[16] >> 4);

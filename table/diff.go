@@ -280,6 +280,8 @@ func (t *Table) uploadItems() []item {
 			{name: "source_offset", value: num(v.SrcOffset)},
 			{name: "source_size", value: num(v.SrcSize)},
 			{name: "columns", value: num(u.Cols)},
+			{name: "step", value: num(u.Step)},
+			{name: "phase", value: num(u.Phase)},
 		}}
 	}
 	return items

@@ -117,6 +117,9 @@ func (t *Table) dumpUploads(b *bufio.Writer) {
 			source = "constants"
 		}
 		sources[i] = place(source, u.SrcOffset) + "[" + exactSize(u.SrcSize) + "]"
+		if u.Step > 1 {
+			sources[i] += fmt.Sprintf("%%%d=%d", u.Step, u.Phase)
+		}
 	}
 	fmt.Fprintf(b, "\nuploads: %d, %s; constants %d B\n", len(t.Uploads), humanSize(total), len(t.Const))
 	width := columnWidth(sources, 56)

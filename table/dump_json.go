@@ -100,6 +100,8 @@ type uploadView struct {
 	Type      string `json:"type"`
 	Tensor    string `json:"tensor,omitempty"`
 	Cols      uint32 `json:"columns,omitempty"`
+	Step      uint8  `json:"step,omitempty"`
+	Phase     uint8  `json:"phase,omitempty"`
 	SrcOffset uint64 `json:"source_offset"`
 	SrcSize   uint64 `json:"source_size"`
 	Slot      string `json:"slot"`
@@ -271,7 +273,7 @@ func (t *Table) viewUpload(i int) uploadView {
 	u := &t.Uploads[i]
 	size, _ := u.DstSize()
 	return uploadView{
-		Index: i, Op: u.Op.String(), Type: u.Type.String(), Tensor: u.Tensor, Cols: u.Cols, SrcOffset: u.SrcOffset, SrcSize: u.SrcSize,
+		Index: i, Op: u.Op.String(), Type: u.Type.String(), Tensor: u.Tensor, Cols: u.Cols, Step: u.Step, Phase: u.Phase, SrcOffset: u.SrcOffset, SrcSize: u.SrcSize,
 		Slot: t.slotName(u.Slot), DstOffset: u.DstOffset, DstSize: size,
 	}
 }

@@ -36,6 +36,9 @@ const (
 	KernelNormAdd      decl.ID = 27
 	KernelLayerNorm    decl.ID = 28
 	KernelActivate     decl.ID = 29
+	KernelRoute        decl.ID = 30
+	KernelExpertGEMV   decl.ID = 31
+	KernelExpertSum    decl.ID = 32
 )
 
 // Bindings of embed.
@@ -548,6 +551,7 @@ const (
 	AttnBindVCache = 2 // r, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
 	AttnBindOut    = 3 // w, [rows, heads, head_dim] float32; split: of each row [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight
 	AttnBindTurn   = 4 // r, [rows, half, 2] float32: cosine, sine
+	AttnBindLogits = 5 // r, [heads] float32
 )
 
 // Specialisation constants of attn.
@@ -559,6 +563,7 @@ const (
 	AttnSpecKV       = 4 // what the KV cache has
 	AttnSpecSinks    = 5 // 1 if positions at the start are seen too
 	AttnSpecLayout   = 6 // which pairs RoPE rotates
+	AttnSpecLearned  = 7 // 1 if each head has a logit that takes part in its softmax and has no value
 )
 
 // AttnParams are the parameters of attn.
@@ -667,8 +672,9 @@ const (
 
 // SiLUMulParams are the parameters of silu_mul.
 type SiLUMulParams struct {
-	N      uint32 // width
-	Stride uint32 // elements from one row of gate, and of up, to the next
+	N      uint32  // width
+	Stride uint32  // elements from one row of gate, and of up, to the next
+	Limit  float32 // of gate and up, if the activation is clamped_swiglu
 }
 
 // SiLUMulParams decodes the parameter bytes as those of silu_mul.
@@ -676,6 +682,7 @@ func (c *Cmd) SiLUMulParams() SiLUMulParams {
 	return SiLUMulParams{
 		N:      c.u32(0),
 		Stride: c.u32(4),
+		Limit:  c.f32(8),
 	}
 }
 
@@ -683,7 +690,8 @@ func (c *Cmd) SiLUMulParams() SiLUMulParams {
 func (p SiLUMulParams) Put(c *Cmd) {
 	c.putU32(0, p.N)
 	c.putU32(4, p.Stride)
-	c.ParamSize = 8
+	c.putF32(8, p.Limit)
+	c.ParamSize = 12
 }
 
 // Bindings of argmax.
@@ -728,7 +736,7 @@ const (
 	RoPEAttnBindK      = 1 // r, [kv_heads, head_dim] float32
 	RoPEAttnBindV      = 2 // r, [kv_heads, head_dim] float32
 	RoPEAttnBindAngles = 3 // r, [half, 2] float32
-	RoPEAttnBindNorm   = 4 // r, [2, head_dim] float32: of Q, of K
+	RoPEAttnBindNorm   = 4 // r, qk_norm: [2, head_dim] float32: of Q, of K; then, learned: [heads] float32, the logits
 	RoPEAttnBindKCache = 5 // rw, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
 	RoPEAttnBindVCache = 6 // rw, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
 	RoPEAttnBindOut    = 7 // w, [heads, head_dim] float32; split: [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight
@@ -742,6 +750,7 @@ const (
 	RoPEAttnSpecLayout   = 3 // which pairs RoPE rotates
 	RoPEAttnSpecQKNorm   = 4 // 1 if Q and K heads are normalised
 	RoPEAttnSpecKV       = 5 // what the KV cache has
+	RoPEAttnSpecLearned  = 6 // 1 if each head has a logit that takes part in its softmax and has no value
 )
 
 // RoPEAttnParams are the parameters of rope_attn.
@@ -1255,5 +1264,139 @@ func (c *Cmd) ActivateParams() ActivateParams {
 func (p ActivateParams) Put(c *Cmd) {
 	c.putU32(0, p.N)
 	c.putU32(4, p.Group)
+	c.ParamSize = 8
+}
+
+// Bindings of route.
+const (
+	RouteBindLogits  = 0 // r, [rows, experts] float32
+	RouteBindIDs     = 1 // w, [rows, used] uint32
+	RouteBindWeights = 2 // w, [rows, used] float32
+)
+
+// Specialisation constants of route.
+const (
+	RouteSpecOver = 0 // what the softmax of a router is over
+)
+
+// RouteParams are the parameters of route.
+type RouteParams struct {
+	Experts uint32 // experts of the layer
+	Used    uint32 // experts that a row chooses
+}
+
+// RouteParams decodes the parameter bytes as those of route.
+func (c *Cmd) RouteParams() RouteParams {
+	return RouteParams{
+		Experts: c.u32(0),
+		Used:    c.u32(4),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p RouteParams) Put(c *Cmd) {
+	c.putU32(0, p.Experts)
+	c.putU32(4, p.Used)
+	c.ParamSize = 8
+}
+
+// Bindings of expert_gemv.
+const (
+	ExpertGEMVBindX   = 0 // r, [rows, used/share, in] float32, rows x_stride apart
+	ExpertGEMVBindX2  = 1 // r, likewise, the factor of silu(x), or what activation says in its place
+	ExpertGEMVBindW   = 2 // r, [experts, out, in] wtype, each in the layout weights
+	ExpertGEMVBindB   = 3 // r, [experts, out] float32
+	ExpertGEMVBindIDs = 4 // r, [rows, used] uint32
+	ExpertGEMVBindY   = 5 // w, [rows, used, out] float32, rows y_stride apart
+)
+
+// Specialisation constants of expert_gemv.
+const (
+	ExpertGEMVSpecWType      = 0 // weight type, a dtype.Type
+	ExpertGEMVSpecAct        = 1 // activation type of the product
+	ExpertGEMVSpecInput      = 2 // what the input is
+	ExpertGEMVSpecBias       = 3 // 1 if a bias is added
+	ExpertGEMVSpecWeights    = 4 // layout of the weights, a dtype.Layout
+	ExpertGEMVSpecActivation = 5 // the activation; of silu_mul, what it has in silu's place
+)
+
+// ExpertGEMVParams are the parameters of expert_gemv.
+type ExpertGEMVParams struct {
+	In      uint32  // columns of W
+	Out     uint32  // rows of W
+	XStride uint32  // elements from one row of x to the next
+	YStride uint32  // elements from one row of y to the next
+	Group   uint32  // rows of W a threadgroup computes
+	Ahead   uint32  // bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers
+	Stage   uint32  // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
+	Experts uint32  // experts of the layer
+	Used    uint32  // experts that a row has chosen
+	Share   uint32  // products that share a row of x: used, or 1
+	Limit   float32 // of gate and up, if the activation is clamped_swiglu
+}
+
+// ExpertGEMVParams decodes the parameter bytes as those of expert_gemv.
+func (c *Cmd) ExpertGEMVParams() ExpertGEMVParams {
+	return ExpertGEMVParams{
+		In:      c.u32(0),
+		Out:     c.u32(4),
+		XStride: c.u32(8),
+		YStride: c.u32(12),
+		Group:   c.u32(16),
+		Ahead:   c.u32(20),
+		Stage:   c.u32(24),
+		Experts: c.u32(28),
+		Used:    c.u32(32),
+		Share:   c.u32(36),
+		Limit:   c.f32(40),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p ExpertGEMVParams) Put(c *Cmd) {
+	c.putU32(0, p.In)
+	c.putU32(4, p.Out)
+	c.putU32(8, p.XStride)
+	c.putU32(12, p.YStride)
+	c.putU32(16, p.Group)
+	c.putU32(20, p.Ahead)
+	c.putU32(24, p.Stage)
+	c.putU32(28, p.Experts)
+	c.putU32(32, p.Used)
+	c.putU32(36, p.Share)
+	c.putF32(40, p.Limit)
+	c.ParamSize = 44
+}
+
+// Bindings of expert_sum.
+const (
+	ExpertSumBindX       = 0 // r, [rows, used, n] float32
+	ExpertSumBindWeights = 1 // r, [rows, used] float32
+	ExpertSumBindOut     = 2 // w, [rows, n] float32; output add: read too
+)
+
+// Specialisation constants of expert_sum.
+const (
+	ExpertSumSpecOutput = 0 // what becomes of the product
+)
+
+// ExpertSumParams are the parameters of expert_sum.
+type ExpertSumParams struct {
+	N    uint32 // width
+	Used uint32 // experts that a row has chosen
+}
+
+// ExpertSumParams decodes the parameter bytes as those of expert_sum.
+func (c *Cmd) ExpertSumParams() ExpertSumParams {
+	return ExpertSumParams{
+		N:    c.u32(0),
+		Used: c.u32(4),
+	}
+}
+
+// Put encodes p as the parameter bytes of c.
+func (p ExpertSumParams) Put(c *Cmd) {
+	c.putU32(0, p.N)
+	c.putU32(4, p.Used)
 	c.ParamSize = 8
 }

@@ -277,7 +277,7 @@ func (e *rollEncoder) uploads(uploads []Upload) []byte {
 	b := make([]byte, 0, len(uploads)*uploadSize)
 	for i := range uploads {
 		u := &uploads[i]
-		b = append(b, byte(u.Op), byte(u.Type), 0, 0)
+		b = append(b, byte(u.Op), byte(u.Type), u.Step, u.Phase)
 		b = appendU32s(b, u.Slot)
 		b = e.str(b, u.Tensor)
 		b = appendU32s(b, u.Cols)

@@ -296,7 +296,7 @@ func (d *rollDecoder) cmds(t *Table) (err error) {
 func (d *rollDecoder) uploads(t *Table) (err error) {
 	t.Uploads, err = decodeRecords(d, sectionUploads, uploadSize, func(r *record, u *Upload) {
 		u.Op, u.Type = UploadOp(r.u8()), dtype.Type(r.u8())
-		r.reserved(2)
+		u.Step, u.Phase = r.u8(), r.u8()
 		u.Slot = r.u32()
 		u.Tensor = r.str()
 		u.Cols = r.u32()

@@ -179,7 +179,7 @@ func (b *builder) program(name string, rows uint32) {
 		b.scratch(smallAngles), none, b.scratch(smallQ), b.at("kv.0.k", 0), b.at("kv.0.v", 0))
 	b.cmd("layer.0.attn.mix", KernelAttn, []uint32{smallHeadDim},
 		AttnParams{Heads: smallHeads, KVHeads: smallKVHeads, QStride: smallWidth, Cap: smallContext, Span: smallContext, Splits: 1, Scale: 0.25, HeadGroup: 1, RowGroup: 1},
-		b.scratch(smallQ), b.at("kv.0.k", 0), b.at("kv.0.v", 0), b.scratch(smallAttn), none)
+		b.scratch(smallQ), b.at("kv.0.k", 0), b.at("kv.0.v", 0), b.scratch(smallAttn), none, none)
 	b.cmd("layer.0.attn.output", matmul, q80, GEMVParams{In: smallWidth, Out: smallWidth, XStride: smallWidth, YStride: smallWidth, Group: 8, RowGroup: 1},
 		b.scratch(smallAttn), none, b.at("blk.0.attn_output.weight", 0), none, b.scratch(smallDelta))
 	b.cmd("layer.0.ffn.norm", KernelAddRMSNorm, nil, AddRMSNormParams{N: smallWidth, Eps: 1e-6},
@@ -252,7 +252,7 @@ func randomTable(r *rand.Rand) *Table {
 		t.Labels = append(t.Labels, str())
 	}
 	for range r.IntN(4) {
-		t.Uploads = append(t.Uploads, Upload{UploadOp(r.Uint32()), dtype.Type(r.Uint32()), r.Uint32(), str(), r.Uint32(), r.Uint64(), r.Uint64(), r.Uint64()})
+		t.Uploads = append(t.Uploads, Upload{UploadOp(r.Uint32()), dtype.Type(r.Uint32()), r.Uint32(), str(), r.Uint32(), uint8(r.Uint32()), uint8(r.Uint32()), r.Uint64(), r.Uint64(), r.Uint64()})
 	}
 	for range r.IntN(20) {
 		t.Const = append(t.Const, byte(r.Uint32()))

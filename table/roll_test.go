@@ -163,7 +163,6 @@ func TestRollErrors(t *testing.T) {
 		{"command reserved", func(b []byte) []byte { rollSection(b, sectionCmds)[CmdSize+11] = 1; return sealed(b) }, ErrFormat, "commands: record 1: reserved"},
 		{"binding reserved", func(b []byte) []byte { rollSection(b, sectionCmds)[40+4] = 1; return sealed(b) }, ErrFormat, "commands: record 0: reserved"},
 		{"command end", func(b []byte) []byte { rollSection(b, sectionCmds)[CmdSize-1] = 1; return sealed(b) }, ErrFormat, "commands: record 0: reserved"},
-		{"upload reserved", func(b []byte) []byte { rollSection(b, sectionUploads)[2] = 1; return sealed(b) }, ErrFormat, "uploads: record 0: reserved"},
 		{"region reserved", func(b []byte) []byte { rollSection(b, sectionRegions)[20] = 1; return sealed(b) }, ErrFormat, "regions: record 0: reserved"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

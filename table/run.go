@@ -17,6 +17,16 @@ type Source interface {
 	Tensor(name string) ([]byte, error)
 }
 
+// Joiner is a Source of which some matrices are several tensors, quants and their
+// scales: they have no bytes of their own until they are joined.
+type Joiner interface {
+	// Joined returns the size of such a matrix in blocks of its type.
+	Joined(name string) (size uint64, ok bool)
+	// ReadJoined writes whole rows of it, from byte offset on. It may be called from
+	// several goroutines.
+	ReadJoined(name string, offset uint64, dst []byte) error
+}
+
 // Releaser is a Source that can do without the memory of bytes that it gave,
 // once they are copied.
 type Releaser interface {

@@ -104,11 +104,13 @@ type UploadOp uint8
 
 // The upload operations.
 const (
-	UploadCopy    UploadOp = iota // bytes as they are
-	UploadToF32                   // F16, BF16 or F32 elements to float32
-	UploadConst                   // bytes of the table's own constants
-	UploadTile                    // rows of blocks, rearranged to dtype.Tiled16
-	UploadPlusOne                 // F16, BF16 or F32 elements to float32, and 1 added
+	UploadCopy      UploadOp = iota // bytes as they are
+	UploadToF32                     // F16, BF16 or F32 elements to float32
+	UploadConst                     // bytes of the table's own constants
+	UploadTile                      // rows of blocks, rearranged to dtype.Tiled16
+	UploadPlusOne                   // F16, BF16 or F32 elements to float32, and 1 added
+	UploadTranspose                 // elements of a matrix with Cols rows, which become columns
+	UploadJoin                      // rows of blocks as they are, of a source that is several tensors
 	uploadOps
 )
 
@@ -117,24 +119,27 @@ func (o UploadOp) String() string {
 	if o >= uploadOps {
 		return "invalid"
 	}
-	return [...]string{"copy", "f32", "const", "tile", "1+f32"}[o]
+	return [...]string{"copy", "f32", "const", "tile", "1+f32", "transpose", "join"}[o]
 }
 
 // Upload is one step of the upload section, executed once at load: bytes
 // [SrcOffset, SrcOffset + SrcSize) of a tensor, or of the table's constants,
 // become bytes of a slot.
 type Upload struct {
-	Op        UploadOp
-	Type      dtype.Type // of the source's elements
-	Slot      uint32
-	Tensor    string // "" for UploadConst
-	Cols      uint32 // elements of a row, for UploadTile; 0 otherwise
-	SrcOffset uint64
-	SrcSize   uint64
-	DstOffset uint64
+	Op     UploadOp
+	Type   dtype.Type // of the source's elements
+	Slot   uint32
+	Tensor string // "" for UploadConst
+	Cols   uint32 // elements of a row there, for UploadTile, UploadJoin and UploadTranspose; 0 otherwise
+	// Of UploadToF32's elements, and of UploadTranspose's columns, each Step-th from
+	// Phase on is taken; 0 is all.
+	Step, Phase uint8
+	SrcOffset   uint64
+	SrcSize     uint64
+	DstOffset   uint64
 }
 
-// Rows returns the rows of the source of an UploadTile.
+// Rows returns the rows of the source of an UploadTile or UploadJoin.
 func (u *Upload) Rows() (rows uint64, ok bool) {
 	row, ok := u.Type.Bytes(uint64(u.Cols))
 	if !ok || row == 0 || u.SrcSize%row != 0 {
@@ -146,13 +151,16 @@ func (u *Upload) Rows() (rows uint64, ok bool) {
 // DstSize returns how many bytes the upload writes.
 func (u *Upload) DstSize() (uint64, bool) {
 	switch u.Op {
-	case UploadToF32, UploadPlusOne:
+	case UploadToF32, UploadPlusOne, UploadTranspose:
 	case UploadTile:
 		rows, ok := u.Rows()
 		if !ok {
 			return 0, false
 		}
 		return dtype.Tiled16.Bytes(u.Type, rows, uint64(u.Cols))
+	case UploadJoin:
+		_, ok := u.Rows()
+		return u.SrcSize, ok
 	default:
 		return u.SrcSize, true
 	}
@@ -160,7 +168,19 @@ func (u *Upload) DstSize() (uint64, bool) {
 	if elems != 1 || size == 0 || u.SrcSize%uint64(size) != 0 || u.SrcSize > 1<<60 {
 		return 0, false
 	}
-	return u.SrcSize / uint64(size) * 4, true
+	// Steps that pieces of an upload are whole multiples of.
+	step, n := uint64(max(u.Step, 1)), u.SrcSize/uint64(size)
+	if step > 2 || n%step != 0 || uint64(u.Phase) >= step {
+		return 0, false
+	}
+	if u.Op == UploadTranspose {
+		cols := uint64(u.Cols)
+		if cols == 0 || n%cols != 0 || n/cols%step != 0 {
+			return 0, false
+		}
+		return n / step * uint64(size), true
+	}
+	return n / step * 4, true
 }
 
 // InPlace reports, for each upload, whether a device may use the source's bytes

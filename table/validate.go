@@ -243,7 +243,10 @@ func (v *validator) uploads() {
 			v.add(-1, "upload %d (%s): source range %d + %d does not fit its type %s", i, u.Tensor, u.SrcOffset, u.SrcSize, u.Type)
 			continue
 		}
-		if u.Op != UploadTile && u.Cols != 0 {
+		if (u.Step != 0 || u.Phase != 0) && u.Op != UploadToF32 && u.Op != UploadTranspose {
+			v.add(-1, "upload %d (%s): steps of %d from %d on are not used", i, u.Tensor, u.Step, u.Phase)
+		}
+		if u.Op != UploadTile && u.Op != UploadJoin && u.Op != UploadTranspose && u.Cols != 0 {
 			v.add(-1, "upload %d (%s): columns %d are not used", i, u.Tensor, u.Cols)
 		}
 		if u.Op == UploadConst && u.SrcOffset+u.SrcSize > uint64(len(v.t.Const)) {
@@ -383,11 +386,7 @@ func (v *validator) bindings(i int, c *Cmd, env *Env) {
 			continue
 		}
 		d := &k.Bindings[b]
-		there := true
-		if d.If != "" {
-			n, _ := env.Value(d.If)
-			there = n != 0
-		}
+		there := d.There(env)
 		if there != (bind.Slot != NoSlot) {
 			v.add(i, "binding %s: bound is %t, its kernel's constants say %t", d.Name, !there, there)
 			continue

@@ -118,6 +118,9 @@ func (m *Mapped) Tensor(name string) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("weights: %s: no tensor %s", m.dir.path, printable(name))
 	}
+	if m.dir.joined[name] != nil {
+		return nil, fmt.Errorf("weights: %s: tensor %s is several: its rows must be joined", m.dir.path, printable(name))
+	}
 	end := t.Offset + t.Size
 	return m.files[t.File].data[t.Offset:end:end], nil
 }

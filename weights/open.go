@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/pianola-engine/pianola/weights/gguf"
 	"github.com/pianola-engine/pianola/weights/safetensors"
 )
 
@@ -22,7 +21,7 @@ const (
 )
 
 // OpenDirectory reads the headers of a model and none of its weights. The path
-// is that of a GGUF file, a .safetensors file, a .safetensors.index.json file,
+// is that of a GGUF file, or of any part of a split one, a .safetensors file, a .safetensors.index.json file,
 // or a Hugging Face directory: config.json with model.safetensors, an index and
 // its shards, or one .safetensors file of another name.
 //
@@ -60,6 +59,7 @@ func OpenDirectory(path string) (*Directory, error) {
 	if err := d.sort(); err != nil {
 		return nil, err
 	}
+	d.join()
 	return d, nil
 }
 
@@ -104,31 +104,6 @@ func (d *Directory) openHuggingFace() error {
 	return &MissingFileError{Dir: d.path, Name: singleName}
 }
 
-func (d *Directory) addGGUF(path string) error {
-	var f *gguf.File
-	n, err := d.addFile(path, func(r io.ReaderAt, size int64) (err error) {
-		f, err = gguf.Decode(r, size)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for _, kv := range f.Metadata {
-		d.meta[kv.Key] = kv.Value
-	}
-	if count, _ := f.Meta("split.count"); count != nil {
-		if n, ok := count.(uint16); !ok || n > 1 {
-			return fmt.Errorf("weights: %s: is one of %v parts of a split model: join them with llama-gguf-split --merge", path, count)
-		}
-	}
-	for _, t := range f.Tensors {
-		if err := d.add(Tensor{t.Name, t.Type, t.TypeName, t.Shape, n, t.Offset, t.Size}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // addSafetensors adds the tensors of a file, or those of them that want has,
 // by their names in the file. It takes them off want.
 func (d *Directory) addSafetensors(path string, want map[string]bool) error {
@@ -147,7 +122,13 @@ func (d *Directory) addSafetensors(path string, want map[string]bool) error {
 			}
 			delete(want, t.Name)
 		}
-		if err := d.add(Tensor{textName(t.Name), t.Type, t.TypeName, t.Shape, n, t.Offset, t.Size}); err != nil {
+		if text := textName(t.Name); text != t.Name {
+			if d.names == nil {
+				d.names = map[string]string{}
+			}
+			d.names[text] = t.Name
+		}
+		if err := d.add(Tensor{textName(t.Name), t.Type, t.TypeName, t.Shape, n, t.Offset, t.Size, false}); err != nil {
 			return err
 		}
 	}

@@ -83,7 +83,7 @@ func (m *Mapped) pages(pageSize uint64, want func(name string) bool) (spans []sp
 			total += e - s
 		}
 	}
-	for _, t := range m.dir.tensors { // by file and offset
+	for _, t := range m.dir.raw { // by file and offset
 		if want != nil && !want(t.Name) {
 			continue
 		}

@@ -3,9 +3,10 @@
 // maps their bytes into memory.
 //
 // A [Directory] comes from headers alone, so that a table can be compiled
-// without reading weights; a [Mapped] has the bytes too. The package knows no
-// architecture: it interprets neither metadata nor names, and converts no
-// element.
+// without reading weights; a [Mapped] has the bytes too. A matrix that
+// safetensors files have as several tensors, quants and their scales, is one of a
+// type with blocks. The package knows no architecture, and of metadata and names
+// interprets only what says that; it converts no element.
 package weights
 
 import (
@@ -42,7 +43,9 @@ func (f Format) String() string {
 	return fmt.Sprintf("format(%d)", uint8(f))
 }
 
-// Tensor is what a tensor is and where it lies.
+// Tensor is what a tensor is and where it lies. Of one that the files have as
+// several, quants and their scales, File and Offset are those of the quants and
+// Size is that of its blocks; [Mapped.ReadJoined] reads it.
 type Tensor struct {
 	Name     string
 	Type     dtype.Type // dtype.Invalid for types that are known by name alone
@@ -51,6 +54,7 @@ type Tensor struct {
 	File     int        // index in Directory.Files
 	Offset   uint64     // bytes from the start of the file; not aligned in safetensors files
 	Size     uint64     // bytes
+	Joined   bool       // the files have it as several
 }
 
 // File is a file that tensors lie in.
@@ -71,6 +75,20 @@ type Directory struct {
 	tensors []Tensor    // by file, then by offset
 	index   map[string]int
 	meta    map[string]any
+
+	raw         []Tensor           // as tensors, before those that are one matrix were joined
+	joined      map[string]*joined // by name
+	names       map[string]string  // in the file, of tensors that lost a part of theirs
+	unsupported []error
+}
+
+// Unsupported returns what the files have that is not supported, each an
+// [*UnsupportedError]. Types of tensors are not among it.
+func (d *Directory) Unsupported() []error { return slices.Clone(d.unsupported) }
+
+// original returns what the file calls a module.
+func (d *Directory) original(module string) string {
+	return strings.TrimSuffix(d.names[module+".weight"], ".weight")
 }
 
 // Path returns the path that the directory was opened with.
@@ -160,6 +178,11 @@ func (d *Directory) sort() error {
 	slices.SortStableFunc(d.tensors, func(a, b Tensor) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Offset, b.Offset))
 	})
+	return d.reindex()
+}
+
+// reindex fills the index.
+func (d *Directory) reindex() error {
 	d.index = make(map[string]int, len(d.tensors))
 	for i, t := range d.tensors {
 		if j, dup := d.index[t.Name]; dup {

@@ -130,7 +130,7 @@ func TestGGUF(t *testing.T) {
 	if diff := cmp.Diff([]File{{path, 192}}, d.Files()); diff != "" {
 		t.Error(diff)
 	}
-	want := Tensor{"x", dtype.F32, "F32", []uint64{16}, 0, 128, 64}
+	want := Tensor{"x", dtype.F32, "F32", []uint64{16}, 0, 128, 64, false}
 	if got, ok := d.Tensor("x"); !ok || !cmp.Equal(got, want) {
 		t.Errorf("tensor %+v, want %+v", got, want)
 	}

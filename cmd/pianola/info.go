@@ -18,7 +18,7 @@ import (
 )
 
 func newInfo() *cobra.Command {
-	asJSON, kv := false, ""
+	asJSON, kv, check := false, "", false
 	cmd := &cobra.Command{
 		Use:   "info MODEL",
 		Short: "Say what a model is: sizes, types, tokenizer, context",
@@ -34,15 +34,43 @@ said of a model that this program cannot run too, and why it cannot.`,
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), res)
+			if check {
+				if res.NotFinite, err = checkFile(cmd, args[0]); err != nil {
+					return err
+				}
 			}
-			return res.write(cmd.OutOrStdout())
+			if asJSON {
+				err = writeJSON(cmd.OutOrStdout(), res)
+			} else {
+				err = res.write(cmd.OutOrStdout())
+			}
+			if err == nil && len(res.NotFinite) > 0 {
+				err = &weights.NotFiniteError{Path: args[0], Tensors: res.NotFinite}
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&kv, "kv", "", kvUsage)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	cmd.Flags().BoolVar(&check, "check-weights", false, checkUsage)
 	return cmd
+}
+
+// checkFile reads the weights of a model and returns the tensors that are not
+// finite.
+func checkFile(cmd *cobra.Command, path string) ([]weights.NotFinite, error) {
+	dir, err := weights.OpenDirectory(path)
+	if err != nil {
+		return nil, err
+	}
+	m, err := dir.Map()
+	if err != nil {
+		return nil, err
+	}
+	p := newProgress(cmd.ErrOrStderr(), "checking", true)
+	bad, err := m.Check(cmd.Context(), 0, func(done, total uint64) { p.set("checking", done, total) })
+	p.finish()
+	return bad, errors.Join(err, m.Close())
 }
 
 // infoResult is what the headers of a model say.
@@ -54,12 +82,15 @@ type infoResult struct {
 	Name         string        `json:"name"`
 	Architecture string        `json:"architecture"`
 	Supported    bool          `json:"supported"`
-	Why          string        `json:"why,omitempty"` // not supported
+	Why          string        `json:"why,omitempty"`         // not supported
+	Unsupported  []string      `json:"unsupported,omitempty"` // keys and tensors
 	Parameters   uint64        `json:"parameters"`
 	Tensors      int           `json:"tensors"`
 	Types        []infoType    `json:"types"` // the one with the most bytes first
 	Tokenizer    infoTokenizer `json:"tokenizer"`
 	Model        *infoModel    `json:"model,omitempty"` // of a supported architecture
+
+	NotFinite []weights.NotFinite `json:"not_finite,omitempty"` // with --check-weights
 }
 
 // infoType is the tensors of one type.
@@ -151,10 +182,19 @@ func inspect(path, kv string) (*infoResult, error) {
 		}
 	}
 	h, err := pianola.OpenHeader(path, nil)
+	for _, err := range dir.Unsupported() {
+		res.Unsupported = append(res.Unsupported, oneLine(err.Error()))
+	}
+	for _, t := range dir.Tensors() {
+		if !t.Type.Valid() && !strings.HasPrefix(t.TypeName, "U") {
+			res.Unsupported = append(res.Unsupported, fmt.Sprintf("tensor %s: type %s", oneLine(t.Name), oneLine(t.TypeName)))
+		}
+	}
 	var noArch *arch.UnsupportedError
+	var noFormat *weights.UnsupportedError
 	var noValue *arch.UnsupportedValueError
 	switch {
-	case errors.As(err, &noArch), errors.As(err, &noValue):
+	case errors.As(err, &noArch), errors.As(err, &noValue), errors.As(err, &noFormat):
 		res.Why = oneLine(err.Error())
 		res.Architecture, res.Name = metaString(dir, "general.architecture", "model_type"), metaString(dir, "general.name", "_name_or_path")
 		return res, nil
@@ -245,6 +285,9 @@ func describe(c *arch.Config, kv string) *infoModel {
 	return m
 }
 
+// mostUnsupported is how many of a list a person is shown.
+const mostUnsupported = 8
+
 func (r *infoResult) write(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) {
@@ -258,6 +301,16 @@ func (r *infoResult) write(w io.Writer) error {
 		row("architecture", "%s", r.Architecture)
 	} else {
 		row("architecture", "%s (not supported: %s)", r.Architecture, r.Why)
+	}
+	for i, what := range r.Unsupported {
+		if i == mostUnsupported {
+			row("not supported", "and %d more", len(r.Unsupported)-i)
+			break
+		}
+		row("not supported", "%s", what)
+	}
+	for _, t := range r.NotFinite {
+		row("not finite", "tensor %s (%s): %d from element %d on", t.Tensor, t.Type, t.Count, t.First)
 	}
 	row("parameters", "%s, %d tensors", count(r.Parameters), r.Tensors)
 	if r.Model != nil {

@@ -31,6 +31,7 @@ type modelFlags struct {
 	kv           string
 	sinks        int
 	window       int
+	checkWeights bool
 }
 
 // register adds the flags to a command, --chain apart.
@@ -48,11 +49,15 @@ func (f *modelFlags) register(cmd *cobra.Command) {
 	fs.IntVar(&f.window, "kv-window", 0, windowUsage)
 	fs.IntVar(&f.sinks, "kv-sinks", 0, sinksUsage)
 	fs.BoolVar(&f.noRepack, "no-repack", false, "read weights as the file has them")
+	fs.BoolVar(&f.checkWeights, "check-weights", false, checkUsage)
 	fs.StringVar(&f.sampler, "sampler-order", "", "stages of sampling: "+samplerOrders)
 }
 
 // samplerOrders are the values of --sampler-order.
 const samplerOrders = "llama.cpp (default), mlx, edgerunner, none, or a list such as penalties,top_k,top_p,min_p,temperature"
+
+// checkUsage describes the flag --check-weights.
+const checkUsage = "read every tensor first, and name those with NaN or infinities"
 
 // kvUsage describes the flag --kv.
 const kvUsage = "what the KV cache has: f16 or q8_0 (default: f16)"
@@ -87,8 +92,9 @@ func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
 	o := pianola.Options{
 		Device: f.device, Mode: f.mode, Threads: f.threads, Context: f.context,
 		NoFuse: f.noFuse, NoRepack: f.noRepack, AnyChip: f.anyChip, Sampler: f.sampler, Draft: f.draft,
-		RealTime: f.realTime,
-		KV:       f.kv, KVSinks: f.sinks, KVWindow: f.window,
+		RealTime:     f.realTime,
+		CheckWeights: f.checkWeights,
+		KV:           f.kv, KVSinks: f.sinks, KVWindow: f.window,
 	}
 	if f.roll != "" {
 		var err error

@@ -43,6 +43,7 @@ type attn struct {
 
 	q              []float32 // [rows, heads, headDim]
 	sinks          *sinks    // nil: only the window is seen, if there is one
+	learned        []float32 // [heads], logits that have no position; nil: there are none
 	newest         *newest   // nil: Q is as it is, and K and V are all in the cache
 	kCache, vCache kvCache
 	out            []float32 // [rows, heads, headDim], or parts
@@ -69,6 +70,9 @@ func newAttn(b *binder) (kernel, error) {
 	if b.spec(table.AttnSpecSinks) != 0 {
 		b.need(!k.split, "positions at the start are not split")
 		k.sinks = &sinks{first: int(p.First), half: int(p.Half), layout: b.spec(table.AttnSpecLayout), turn: b.f32(table.AttnBindTurn)}
+	}
+	if b.spec(table.AttnSpecLearned) != 0 {
+		k.learned = b.f32(table.AttnBindLogits)
 	}
 	return k, b.err
 }
@@ -151,6 +155,9 @@ func (k *attn) group(w *worker, r, rows, s, h, n int) {
 	}
 	for i := range rows * n {
 		g.top[i] = minusInf
+		if k.learned != nil && s == 0 {
+			g.top[i], g.sum[i] = k.learned[h+i%n], 1
+		}
 	}
 	if k.sinks != nil {
 		plain := g.q

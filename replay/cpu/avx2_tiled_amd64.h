@@ -206,3 +206,53 @@
 	LEAQ half(SI), R8 \
 	ADDQ $size, SI    \
 	MOVL $8, R12
+
+// MLXHEAD begins a block of MLX's affine types, 16 scales and 16 biases before its
+// TILES tiles: as float32 they are from 512(SP) on.
+#define MLXHEAD(TILES, BF16) \
+	MOVQ      TILES, R12    \
+	CMPQ      BF16, $0      \
+	JNE       bf16          \
+	VCVTPH2PS (SI), Y0      \
+	VCVTPH2PS 16(SI), Y1    \
+	VCVTPH2PS 32(SI), Y2    \
+	VCVTPH2PS 48(SI), Y3    \
+	JMP       head          \
+bf16: \
+	VPMOVZXWD (SI), Y0      \
+	VPMOVZXWD 16(SI), Y1    \
+	VPMOVZXWD 32(SI), Y2    \
+	VPMOVZXWD 48(SI), Y3    \
+	VPSLLD    $16, Y0, Y0   \
+	VPSLLD    $16, Y1, Y1   \
+	VPSLLD    $16, Y2, Y2   \
+	VPSLLD    $16, Y3, Y3   \
+head: \
+	VMOVUPS   Y0, 512(SP)   \
+	VMOVUPS   Y1, 544(SP)   \
+	VMOVUPS   Y2, 576(SP)   \
+	VMOVUPS   Y3, 608(SP)   \
+	ADDQ      $64, SI
+
+// MLX is a function but for its START, for one row of x or four.
+#define MLX(size, TILES, BF16, ZERO, TILE, ADDROWS, MINROWS, ENDMINS, END) \
+block: \
+	MLXHEAD(TILES, BF16)  \
+tile: \
+	ZERO                          \
+	TILE                          \
+	VMOVUPS 512(SP), Y0           \
+	VMOVUPS 544(SP), Y1           \
+	ADDROWS                       \
+	WORDS1(Y2)                    \
+	WORDS1(Y3)                    \
+	VMOVUPS 576(SP), Y10          \
+	VMOVUPS 608(SP), Y11          \
+	MINROWS                       \
+	NEXT(size)                    \
+	DECQ    R12                   \
+	JNZ     tile                  \
+	DECQ    CX                    \
+	JNZ     block                 \
+	ENDMINS(VADDPS)               \
+	END

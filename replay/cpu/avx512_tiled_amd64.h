@@ -255,3 +255,56 @@ done: \
 	VPANDD    Z31, Z16, Z16      \
 	DOT(g, Z17)                  \
 	DOT(g+4, Z16)
+
+// MLX is TILED for MLX's affine types: a block is 16 scales, 16 biases and as many
+// tiles as the arguments say. SI is back bytes before the tile.
+#define MLX(back, size, ZERO, TILE, STORE) \
+	MOVQ y+0(FP), DI         \
+	MOVQ w+16(FP), SI        \
+	SUBQ $back, SI           \
+	MOVQ strips+24(FP), R9   \
+	MOVQ blocks+32(FP), R10  \
+	MOVQ x+40(FP), R11       \
+	MOVQ xStride+48(FP), R12 \
+	LEAQ (R12)(R12*2), R13   \
+strip: \
+	TESTQ R9, R9           \
+	JLE   done             \
+	MOVQ  in+56(FP), R14   \
+	SHRQ  $3, R14          \
+	MOVQ  R11, AX          \
+	LEAQ  (R11)(R14*8), DX \
+	LEAQ  (DX)(R14*1), BX  \
+	MOVQ  R10, CX          \
+	ZERO                   \
+block: \
+	MOVQ      tiles+64(FP), R14      \
+	CMPQ      bf16+72(FP), $0        \
+	JNE       bf16                   \
+	VCVTPH2PS (back)(SI), Z24        \
+	VCVTPH2PS (back+32)(SI), Z25     \
+	ADDQ      $64, SI                \
+	JMP       tile                   \
+bf16: \
+	VPMOVZXWD (back)(SI), Z24        \
+	VPMOVZXWD (back+32)(SI), Z25     \
+	VPSLLD    $16, Z24, Z24          \
+	VPSLLD    $16, Z25, Z25          \
+	ADDQ      $64, SI                \
+tile: \
+	TILE            \
+	ADDQ  $size, SI \
+	ADDQ  $32, AX   \
+	ADDQ  $4, DX    \
+	ADDQ  $4, BX    \
+	DECQ  R14       \
+	JNZ   tile      \
+	DECQ  CX        \
+	JNZ   block     \
+	STORE           \
+	ADDQ  $64, DI   \
+	DECQ  R9        \
+	JMP   strip     \
+done: \
+	VZEROUPPER \
+	RET

@@ -202,3 +202,92 @@ TEXT ·tiledQ6_Kx1AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledQ6_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q6KCONSTANTS
 	TILED(32, 8, 416, ZERO4, HEAD, Q6KTILE4, STORE4)
+
+// The products of MLX's affine types: quants are unsigned, and their biases'
+// integer is 1. Z29 is words of 1.
+
+#define MLX4TILE(LESS, DOT, ADD, MIN) \
+	PREFETCH4(0)       \
+	LESS               \
+	NIBBLES(0, 0, DOT) \
+	NIBBLES(0, 1, DOT) \
+	NIBBLES(0, 2, DOT) \
+	NIBBLES(0, 3, DOT) \
+	ADD                \
+	MIN(VADDPS, Z29)
+#define MLX4TILE1 MLX4TILE(NOLESS1, DOT1, ADD1, MIN1)
+#define MLX4TILE4 MLX4TILE(NOLESS4, DOT4, ADD4, MIN4)
+
+#define MLX4CONSTANTS \
+	FILL32(0x0f0f0f0f, Z31) \
+	FILL32(0x00010001, Z29)
+
+// MLX6TILE has its nibbles where Q6_K has them, 32 bytes on.
+#define MLX6TILE(LESS, DOT, ADD, MIN) \
+	PREFETCH4(0)               \
+	PREFETCHT0 (AHEAD+256)(SI) \
+	PREFETCHT0 (AHEAD+320)(SI) \
+	LESS                       \
+	Q6KGROUPS(0, DOT, DOT)     \
+	Q6KGROUPS(1, DOT, DOT)     \
+	ADD                        \
+	MIN(VADDPS, Z29)
+#define MLX6TILE1 MLX6TILE(NOLESS1, DOT1, ADD1, MIN1)
+#define MLX6TILE4 MLX6TILE(NOLESS4, DOT4, ADD4, MIN4)
+
+#define MLX6CONSTANTS \
+	MLX4CONSTANTS \
+	FILL32(0x30303030, Z30)
+
+#define BYTES(g, DOT) \
+	VMOVDQU64 (64*g)(SI), Z16 \
+	DOT(g, Z16)
+#define MLX8TILE(LESS, DOT, ADD, MIN) \
+	PREFETCH4(0)     \
+	PREFETCH4(256)   \
+	LESS             \
+	BYTES(0, DOT)    \
+	BYTES(1, DOT)    \
+	BYTES(2, DOT)    \
+	BYTES(3, DOT)    \
+	BYTES(4, DOT)    \
+	BYTES(5, DOT)    \
+	BYTES(6, DOT)    \
+	BYTES(7, DOT)    \
+	ADD              \
+	MIN(VADDPS, Z29)
+#define MLX8TILE1 MLX8TILE(NOLESS1, DOT1, ADD1, MIN1)
+#define MLX8TILE4 MLX8TILE(NOLESS4, DOT4, ADD4, MIN4)
+
+#define MLX8CONSTANTS \
+	FILL32(0x00010001, Z29)
+
+// func mlx4x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
+TEXT ·mlx4x1AVX512(SB), NOSPLIT, $0-80
+	MLX4CONSTANTS
+	MLX(0, 256, ZERO1, MLX4TILE1, STOREMIN1)
+
+// func mlx4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
+TEXT ·mlx4x4AVX512(SB), NOSPLIT, $0-80
+	MLX4CONSTANTS
+	MLX(0, 256, ZERO4, MLX4TILE4, STOREMIN4)
+
+// func mlx6x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
+TEXT ·mlx6x1AVX512(SB), NOSPLIT, $0-80
+	MLX6CONSTANTS
+	MLX(32, 384, ZERO1, MLX6TILE1, STOREMIN1)
+
+// func mlx6x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
+TEXT ·mlx6x4AVX512(SB), NOSPLIT, $0-80
+	MLX6CONSTANTS
+	MLX(32, 384, ZERO4, MLX6TILE4, STOREMIN4)
+
+// func mlx8x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
+TEXT ·mlx8x1AVX512(SB), NOSPLIT, $0-80
+	MLX8CONSTANTS
+	MLX(0, 512, ZERO1, MLX8TILE1, STOREMIN1)
+
+// func mlx8x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
+TEXT ·mlx8x4AVX512(SB), NOSPLIT, $0-80
+	MLX8CONSTANTS
+	MLX(0, 512, ZERO4, MLX8TILE4, STOREMIN4)

@@ -221,3 +221,80 @@ TEXT ·tiledQ3_Kx1AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledQ3_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q3KCONSTANTS
 	TILED(288, 8, 192, ZERO4, HEADSCALES, Q3KTILE4, STORE4)
+
+// The products of MLX's affine types: quants are unsigned, and their biases'
+// integer is 1. Z29 is words of 1.
+
+#define MLX2TILE(LESS, DOT, ADD, MIN) \
+	PREFETCHT0 AHEAD(SI)      \
+	PREFETCHT0 (AHEAD+64)(SI) \
+	LESS                      \
+	TWOS(0, DOT, DOT)         \
+	TWOS(1, DOT, DOT)         \
+	ADD                       \
+	MIN(VADDPS, Z29)
+#define MLX2TILE1 MLX2TILE(NOLESS1, DOT1, ADD1, MIN1)
+#define MLX2TILE4 MLX2TILE(NOLESS4, DOT4, ADD4, MIN4)
+
+#define MLX2CONSTANTS \
+	FILL32(0x03030303, Z31) \
+	FILL32(0x00010001, Z29)
+
+#define MLX3TILE(LESS, DOT, ADD, MIN) \
+	PREFETCHT0 AHEAD(SI)                      \
+	PREFETCHT0 (AHEAD+64)(SI)                 \
+	PREFETCHT0 (AHEAD+128)(SI)                \
+	VMOVDQU64  128(SI), Z21                   \
+	LESS                                      \
+	THREES(0, VPSLLW, 2, VPSLLW, 1, DOT, DOT) \
+	THREES(1, VPSRLW, 0, VPSRLW, 1, DOT, DOT) \
+	ADD                                       \
+	MIN(VADDPS, Z29)
+#define MLX3TILE1 MLX3TILE(NOLESS1, DOT1, ADD1, MIN1)
+#define MLX3TILE4 MLX3TILE(NOLESS4, DOT4, ADD4, MIN4)
+
+#define MLX3CONSTANTS \
+	MLX2CONSTANTS \
+	FILL32(0x04040404, Z30)
+
+#define MLX5TILE(LESS, DOT, ADD, MIN) \
+	LESS             \
+	ALLFIVES(DOT)    \
+	ADD              \
+	MIN(VADDPS, Z29)
+#define MLX5TILE1 MLX5TILE(NOLESS1, DOT1, ADD1, MIN1)
+#define MLX5TILE4 MLX5TILE(NOLESS4, DOT4, ADD4, MIN4)
+
+#define MLX5CONSTANTS \
+	FIVECONSTANTS \
+	FILL32(0x00010001, Z29)
+
+// func mlx2x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
+TEXT ·mlx2x1AVX512(SB), NOSPLIT, $0-80
+	MLX2CONSTANTS
+	MLX(0, 128, ZERO1, MLX2TILE1, STOREMIN1)
+
+// func mlx2x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
+TEXT ·mlx2x4AVX512(SB), NOSPLIT, $0-80
+	MLX2CONSTANTS
+	MLX(0, 128, ZERO4, MLX2TILE4, STOREMIN4)
+
+// func mlx3x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
+TEXT ·mlx3x1AVX512(SB), NOSPLIT, $0-80
+	MLX3CONSTANTS
+	MLX(0, 192, ZERO1, MLX3TILE1, STOREMIN1)
+
+// func mlx3x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
+TEXT ·mlx3x4AVX512(SB), NOSPLIT, $0-80
+	MLX3CONSTANTS
+	MLX(0, 192, ZERO4, MLX3TILE4, STOREMIN4)
+
+// func mlx5x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
+TEXT ·mlx5x1AVX512(SB), NOSPLIT, $0-80
+	MLX5CONSTANTS
+	MLX(0, 320, ZERO1, MLX5TILE1, STOREMIN1)
+
+// func mlx5x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
+TEXT ·mlx5x4AVX512(SB), NOSPLIT, $0-80
+	MLX5CONSTANTS
+	MLX(0, 320, ZERO4, MLX5TILE4, STOREMIN4)

@@ -61,7 +61,8 @@ func hasMinimum(t dtype.Type) bool {
 	case dtype.Q4_1, dtype.Q5_1, dtype.Q2_K, dtype.Q4_K, dtype.Q5_K:
 		return true
 	}
-	return false
+	_, _, _, mlx := t.MLX()
+	return mlx
 }
 
 // sumHalves sets s to the sums of half blocks of q, 16 elements each.

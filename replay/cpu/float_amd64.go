@@ -109,6 +109,7 @@ func floatAVX2(o *ops) {
 	o.accumulate, o.dot, o.scaleMax = accumulateVector, dotVector, scaleMaxVector
 	o.f16ToF32, o.f32ToF16 = f16ToF32Vector, f32ToF16Vector
 	o.decodeFloats()
+	fp8AVX2(o)
 	for t, loops := range map[dtype.Type][]floatLoop{
 		dtype.F32:  {1: floatF32x1AVX2, 2: floatF32x2AVX2, 3: floatF32x3AVX2},
 		dtype.F16:  {1: floatF16x1AVX2, 2: floatF16x2AVX2, 3: floatF16x3AVX2},

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -272,6 +273,36 @@ func TestHalves(t *testing.T) {
 		for i, x := range near {
 			if !bytes.Equal(a[2*i:2*i+2], b[2*i:2*i+2]) {
 				t.Fatalf("%s: %v is %x, portable %x", name, x, b[2*i:2*i+2], a[2*i:2*i+2])
+			}
+		}
+	}
+}
+
+// TestFP8 converts every byte as the reference does, NaN included.
+func TestFP8(t *testing.T) {
+	typ, _ := dtype.FP8Type(128)
+	for _, scale := range []float32{1, -0.0371, 1e-40, 3e38} {
+		for half := range 2 {
+			block := binary.LittleEndian.AppendUint32(nil, math.Float32bits(scale))
+			for i := range 128 {
+				block = append(block, byte(128*half+i))
+			}
+			for i := range 128 {
+				one := make([]float32, 128)
+				one[i] = 1
+				x := &floatInput{x: one, in: 128, stride: 128, rows: 1}
+				want, got := make([]float32, 1), make([]float32, 1)
+				clean := bytes.Clone(block)
+				for k := range clean[4:] {
+					if k != i {
+						clean[4+k] = 0
+					}
+				}
+				portable().float[typ](want, 1, clean, 1, x)
+				fastest().float[typ](got, 1, clean, 1, x)
+				if math.Float32bits(got[0]) != math.Float32bits(want[0]) && !(got[0] != got[0] && want[0] != want[0]) {
+					t.Fatalf("byte %#x times %v is %v, want %v", 128*half+i, scale, got[0], want[0])
+				}
 			}
 		}
 	}

@@ -67,6 +67,9 @@ var constructors = [...]func(b *binder) (kernel, error){
 	table.KernelRank:         newRank,
 	table.KernelAccept:       newAccept,
 	table.KernelDraft:        newDraft,
+	table.KernelRoute:        newRoute,
+	table.KernelExpertGEMV:   newExpertGEMV,
+	table.KernelExpertSum:    newExpertSum,
 
 	table.KernelSoftCap:   newSoftCap,
 	table.KernelNormAdd:   newNormAdd,

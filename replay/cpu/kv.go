@@ -134,7 +134,7 @@ func newQKRoPEKV(b *binder) (kernel, error) {
 	p := b.cmd.QKRoPEKVParams()
 	d, kind := b.spec(table.QKRoPEKVSpecHeadDim), b.spec(table.QKRoPEKVSpecKV)
 	return &qkRoPEKV{
-		headTurn: newHeadTurn(b, int(d), int(p.Half), p.Eps, b.spec(table.QKRoPEKVSpecLayout), table.QKRoPEKVBindAngles, table.QKRoPEKVBindNorm),
+		headTurn: newHeadTurn(b, int(d), int(p.Half), p.Eps, b.spec(table.QKRoPEKVSpecLayout), table.QKRoPEKVBindAngles, table.QKRoPEKVBindNorm, table.QKRoPEKVSpecQKNorm),
 		heads:    int(p.Heads), kvHeads: int(p.KVHeads),
 		qStride: int(p.QStride), kStride: int(p.KStride), vStride: int(p.VStride),
 		q: b.f32(table.QKRoPEKVBindQ), k: b.f32(table.QKRoPEKVBindK), v: b.f32(table.QKRoPEKVBindV),
@@ -177,10 +177,10 @@ type headTurn struct {
 
 // newHeadTurn takes angles and the norms' weights from two bindings, of which
 // the latter may not be there.
-func newHeadTurn(b *binder, headDim, half int, eps float32, layout uint32, angles, norm int) headTurn {
+func newHeadTurn(b *binder, headDim, half int, eps float32, layout uint32, angles, norm, qkNorm int) headTurn {
 	t := headTurn{ops: b.ops, headDim: headDim, half: half, eps: eps, layout: layout, angles: b.f32(angles)}
-	if n := b.f32(norm); len(n) == 2*headDim {
-		t.qNorm, t.kNorm = n[:headDim], n[headDim:]
+	if n := b.f32(norm); b.spec(qkNorm) != 0 && len(n) >= 2*headDim {
+		t.qNorm, t.kNorm = n[:headDim], n[headDim:2*headDim]
 	}
 	return t
 }

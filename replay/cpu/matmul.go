@@ -44,45 +44,15 @@ func newGEMV(b *binder) (kernel, error) { return newMatmul(b, table.GEMVParams(b
 func newGEMM(b *binder) (kernel, error) { return newMatmul(b, table.GEMVParams(b.cmd.GEMMParams())) }
 
 func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
-	t, act := dtype.Type(b.spec(table.GEMVSpecWType)), b.spec(table.GEMVSpecAct)
-	float, known := b.ops.float[t]
-	rows, ok := b.ops.rows[t]
-	if act != decl.ActQ8 {
-		rows, ok = nil, known
-	}
-	var tiled tiledFunc
-	if dtype.Layout(b.spec(table.GEMVSpecWeights)) == dtype.Tiled16 {
-		rows, tiled = nil, b.ops.tiled[t]
-		ok = tiled != nil && act == decl.ActQ8
-	}
-	if !ok {
-		err := &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
-		if known {
-			err.Act = "q8"
-		}
+	k, err := newProduct(b, productShape{
+		in: p.In, out: p.Out, group: p.Group, xStride: p.XStride, yStride: p.YStride,
+		wtype: dtype.Type(b.spec(table.GEMVSpecWType)), act: b.spec(table.GEMVSpecAct), layout: dtype.Layout(b.spec(table.GEMVSpecWeights)),
+	})
+	if err != nil {
 		return nil, err
 	}
-	size, ok := t.Bytes(uint64(p.In))
-	b.need(ok && size > 0, "%d columns are not a whole number of blocks of %v", p.In, t)
-	b.need(act != decl.ActQ8 || p.In%blockElems == 0, "%d columns are not a whole number of blocks of quantised activations", p.In)
-	b.need(p.Group > 0, "the group is 0")
-	group := int(p.Group)
-	if tiled != nil {
-		strip, ok := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(p.In))
-		b.need(ok && p.Out%dtype.TileRows == 0, "[%d, %d] has no tiles", p.Out, p.In)
-		size = strip / dtype.TileRows
-		// GPUs take half strips too.
-		group = (group + dtype.TileRows - 1) / dtype.TileRows * dtype.TileRows
-	}
-	k := &matmul{
-		ops: b.ops, float: float, rows: rows, tiled: tiled, quant: act == decl.ActQ8, mins: tiled != nil || act == decl.ActQ8 && hasMinimum(t),
-		in: int(p.In), out: int(p.Out), group: group, xStride: int(p.XStride), yStride: int(p.YStride),
-		rowBytes: int(size), add: b.spec(table.GEMVSpecOutput) == decl.OutputAdd, eps: p.Eps,
-		x: b.f32(table.GEMVBindX), w: b.bytes(table.GEMVBindW), y: b.f32(table.GEMVBindY),
-	}
-	if t == dtype.F32 {
-		k.w = b.words(table.GEMVBindW)
-	}
+	k.add, k.eps = b.spec(table.GEMVSpecOutput) == decl.OutputAdd, p.Eps
+	k.x, k.w, k.y = b.f32(table.GEMVBindX), b.weights(table.GEMVBindW, table.GEMVSpecWType), b.f32(table.GEMVBindY)
 	if input := b.spec(table.GEMVSpecInput); input != decl.InputPlain {
 		k.x2, k.norm, k.gated = b.f32(table.GEMVBindX2), input == decl.InputNorm, b.gated(table.GEMVSpecActivation)
 		if input == decl.InputMerge {
@@ -93,6 +63,62 @@ func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
 	}
 	if b.spec(table.GEMVSpecBias) != 0 {
 		k.b = b.f32(table.GEMVBindB)
+	}
+	return k, b.err
+}
+
+// weights returns binding i as a matrix of the type that constant wtype has.
+func (b *binder) weights(i, wtype int) []byte {
+	if dtype.Type(b.spec(wtype)) == dtype.F32 {
+		return b.words(i)
+	}
+	return b.bytes(i)
+}
+
+// productShape is what products of all kernels have.
+type productShape struct {
+	in, out, group, xStride, yStride uint32
+
+	wtype  dtype.Type
+	act    uint32
+	layout dtype.Layout
+}
+
+// newProduct returns the product of a matrix, without its operands.
+func newProduct(b *binder, p productShape) (*matmul, error) {
+	t, act := p.wtype, p.act
+	float, known := b.ops.float[t]
+	rows, ok := b.ops.rows[t]
+	if act != decl.ActQ8 {
+		rows, ok = nil, known
+	}
+	var tiled tiledFunc
+	if p.layout == dtype.Tiled16 {
+		rows, tiled = nil, b.ops.tiled[t]
+		ok = tiled != nil && act == decl.ActQ8
+	}
+	if !ok {
+		err := &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
+		if known {
+			err.Act = "q8"
+		}
+		return nil, err
+	}
+	size, ok := t.Bytes(uint64(p.in))
+	b.need(ok && size > 0, "%d columns are not a whole number of blocks of %v", p.in, t)
+	b.need(act != decl.ActQ8 || p.in%blockElems == 0, "%d columns are not a whole number of blocks of quantised activations", p.in)
+	b.need(p.group > 0, "the group is 0")
+	group := int(p.group)
+	if tiled != nil {
+		strip, ok := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(p.in))
+		b.need(ok && p.out%dtype.TileRows == 0, "[%d, %d] has no tiles", p.out, p.in)
+		size = strip / dtype.TileRows
+		// GPUs take half strips too.
+		group = (group + dtype.TileRows - 1) / dtype.TileRows * dtype.TileRows
+	}
+	k := &matmul{
+		ops: b.ops, float: float, rows: rows, tiled: tiled, quant: act == decl.ActQ8, mins: tiled != nil || act == decl.ActQ8 && hasMinimum(t),
+		in: int(p.in), out: int(p.out), group: group, xStride: int(p.xStride), yStride: int(p.yStride), rowBytes: int(size),
 	}
 	if b.err == nil {
 		k.panel = max(4, panelBytes/k.rowBytes&^3)
@@ -124,14 +150,14 @@ func (k *matmul) run(w *worker, lo, hi int) {
 func (k *matmul) more(w *worker, lo, hi int) {
 	first, last := lo*k.group, min(hi*k.group, k.out)
 	if !k.add {
-		k.product(w, first, last, k.y[first:], k.yStride)
+		k.product(w, k.w, k.b, first, last, k.y[first:], k.yStride)
 		return
 	}
 	// By pieces, so that the product fits in private memory.
 	for o := first; o < last; o += addPiece {
 		end := min(o+addPiece, last)
 		y := float32s(w.scratch[w.rows*k.inputBytes():][:4*w.rows*addPiece])
-		k.product(w, o, end, y, addPiece)
+		k.product(w, k.w, k.b, o, end, y, addPiece)
 		for r := range w.rows {
 			k.ops.addTo(k.y[r*k.yStride+o:][:end-o], y[r*addPiece:][:end-o])
 		}
@@ -142,62 +168,62 @@ func (k *matmul) more(w *worker, lo, hi int) {
 // to y, whole strips.
 const addPiece = 256
 
-// product sets y to rows first to last-1 of W times the input, and the bias.
-// Rows of y are stride apart.
-func (k *matmul) product(w *worker, first, last int, y []float32, stride int) {
+// product sets y to rows first to last-1 of a matrix times the input, and the
+// bias, if there is one. Rows of y are stride apart.
+func (k *matmul) product(w *worker, matrix []byte, bias []float32, first, last int, y []float32, stride int) {
 	switch {
 	case !k.quant:
-		k.runFloat(w, first, last, y, stride)
+		k.runFloat(w, matrix, first, last, y, stride)
 	case k.tiled != nil:
-		k.runTiled(w, first, last, y, stride)
+		k.runTiled(w, matrix, first, last, y, stride)
 	default:
-		k.runRows(w, first, last, y, stride)
+		k.runRows(w, matrix, first, last, y, stride)
 	}
-	if k.b == nil {
+	if bias == nil {
 		return
 	}
 	for r := range w.rows {
 		y := y[r*stride:][:last-first]
-		for i, b := range k.b[first:last] {
+		for i, b := range bias[first:last] {
 			y[i] += b
 		}
 	}
 }
 
-// runTiled computes rows first to last-1 of W, whole strips. A strip is
+// runTiled computes rows first to last-1 of a matrix, whole strips. A strip is
 // multiplied with every row of activations while it is in the cache.
-func (k *matmul) runTiled(w *worker, first, last int, y []float32, stride int) {
+func (k *matmul) runTiled(w *worker, matrix []byte, first, last int, y []float32, stride int) {
 	x := &w.tiles
 	*x = tiledInput{mem: w.scratch, stride: k.inputBytes(), in: k.in, rows: w.rows}
 	strip := k.rowBytes * dtype.TileRows
 	if w.rows == 1 {
-		k.tiled(y[:last-first], stride, k.w[first/dtype.TileRows*strip:], (last-first)/dtype.TileRows, x)
+		k.tiled(y[:last-first], stride, matrix[first/dtype.TileRows*strip:], (last-first)/dtype.TileRows, x)
 		return
 	}
 	for o := first; o < last; o += dtype.TileRows {
-		k.tiled(y[o-first:], stride, k.w[o/dtype.TileRows*strip:], 1, x)
+		k.tiled(y[o-first:], stride, matrix[o/dtype.TileRows*strip:], 1, x)
 	}
 }
 
-// runFloat computes rows first to last-1 of W.
-func (k *matmul) runFloat(w *worker, first, last int, y []float32, stride int) {
+// runFloat computes rows first to last-1 of a matrix.
+func (k *matmul) runFloat(w *worker, matrix []byte, first, last int, y []float32, stride int) {
 	x := &w.float
 	x.x, x.stride, x.in, x.rows = k.x, k.xStride, k.in, w.rows
 	if k.x2 != nil || k.x == nil {
 		x.x, x.stride = float32s(w.scratch), roundUp(4*k.in)/4
 	}
-	k.float(y, stride, k.w[first*k.rowBytes:][:(last-first)*k.rowBytes], last-first, x)
+	k.float(y, stride, matrix[first*k.rowBytes:][:(last-first)*k.rowBytes], last-first, x)
 }
 
-// runRows computes rows first to last-1 of W.
-func (k *matmul) runRows(w *worker, first, last int, y []float32, stride int) {
+// runRows computes rows first to last-1 of a matrix.
+func (k *matmul) runRows(w *worker, matrix []byte, first, last int, y []float32, stride int) {
 	panel := k.panel
 	if w.rows == 1 {
 		panel = last - first
 	}
 	for o := first; o < last; o += panel {
 		n := min(panel, last-o)
-		weights := k.w[o*k.rowBytes:][:n*k.rowBytes]
+		weights := matrix[o*k.rowBytes:][:n*k.rowBytes]
 		for r := range w.rows {
 			k.input(w, r)
 			k.rows(y[r*stride+o-first:][:n], weights, &w.input)

@@ -175,7 +175,7 @@ type siluMulRows struct {
 func newSiLUMul(b *binder) (kernel, error) {
 	p := b.cmd.SiLUMulParams()
 	return &siluMulRows{
-		gated: b.gated(table.SiLUMulSpecActivation), n: int(p.N), stride: int(p.Stride),
+		gated: b.gatedWithin(table.SiLUMulSpecActivation, p.Limit), n: int(p.N), stride: int(p.Stride),
 		gate: b.f32(table.SiLUMulBindGate), up: b.f32(table.SiLUMulBindUp), out: b.f32(table.SiLUMulBindOut),
 	}, b.err
 }

@@ -114,6 +114,11 @@ func portable() *ops {
 	} {
 		o.rows[t] = rowsBlocks(t, expand)
 	}
+	for _, t := range dtype.All() {
+		if bits, group, scale, ok := t.MLX(); ok {
+			o.rows[t] = rowsBlocks(t, expandMLX(bits, group, scale))
+		}
+	}
 	o.decodeFloats()
 	return o
 }
@@ -129,5 +134,11 @@ func (o *ops) decodeFloats() {
 	for t := range o.rows {
 		elems, size := t.Block()
 		o.float[t] = floatDecoded(decodeWith(t), elems, size, o.accumulate)
+	}
+	for _, t := range dtype.All() {
+		if t.Family() == dtype.FP8 {
+			elems, size := t.Block()
+			o.float[t] = floatDecoded(decodeWith(t), elems, size, o.accumulate)
+		}
 	}
 }

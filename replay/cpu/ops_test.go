@@ -18,14 +18,27 @@ var extremes = []float64{1e-44, 1e-39, 1e-30, 1e-3, 1, 1e4, 1e15}
 
 // weightTypes are the types that rows of weights can have, and halves where
 // their blocks have numbers in half precision.
-var weightTypes = []struct {
-	t      dtype.Type
-	halves []int
-}{
+var weightTypes = append([]weightType{
 	{dtype.F32, nil}, {dtype.F16, []int{0}}, {dtype.BF16, nil}, {dtype.Q8_0, []int{0}},
 	{dtype.Q4_0, []int{0}}, {dtype.Q4_1, []int{0, 2}}, {dtype.Q5_0, []int{0}}, {dtype.Q5_1, []int{0, 2}},
 	{dtype.Q2_K, []int{80, 82}}, {dtype.Q3_K, []int{108}}, {dtype.Q4_K, []int{0, 2}}, {dtype.Q5_K, []int{0, 2}}, {dtype.Q6_K, []int{208}},
 	{dtype.IQ4_NL, []int{0}}, {dtype.IQ4_XS, []int{0}}, {dtype.MXFP4, nil},
+	{dtype.FP8, nil}, {dtype.FP8 + 8, nil}, // groups of 32 and 128
+}, mlxRows()...)
+
+type weightType struct {
+	t      dtype.Type
+	halves []int
+}
+
+// mlxRows is a type of MLX's for each number of bits.
+func mlxRows() (list []weightType) {
+	for i, tt := range mlxTypes() {
+		if i%2 == i/2%2 {
+			list = append(list, weightType{tt.t, []int{0, 2}})
+		}
+	}
+	return list
 }
 
 // product names a product of rows of weights.
@@ -39,7 +52,7 @@ var products = func() []product {
 	var all []product
 	for _, w := range weightTypes {
 		all = append(all, product{w.t, decl.ActF32})
-		if w.t.Quantized() {
+		if w.t.Integers() {
 			all = append(all, product{w.t, decl.ActQ8})
 		}
 	}
@@ -94,7 +107,14 @@ func hostileWeights(tb testing.TB, r *rand.Rand, t dtype.Type, n int) []byte {
 func finite(t dtype.Type, b []byte) []byte {
 	_, block := t.Block()
 	for at := 0; at < len(b); at += block {
-		switch t {
+		switch t.Family() {
+		case dtype.FP8:
+			b[at+3] &= 0xbf
+			for i := at + 4; i < at+block; i++ {
+				if b[i]&0x7f == 0x7f {
+					b[i] &= 0xf0
+				}
+			}
 		case dtype.F32, dtype.BF16:
 			b[at+block-1] &= 0xbf // below 2: no infinity, no NaN
 		case dtype.MXFP4:

@@ -26,7 +26,7 @@ func newRoPEAttn(b *binder) (kernel, error) {
 		span: int(p.Span), splits: int(p.Splits), split: b.spec(table.RoPEAttnSpecSplit) != 0, scale: p.Scale, softCap: p.SoftCap,
 		q: b.f32(table.RoPEAttnBindQ),
 		newest: &newest{
-			headTurn: newHeadTurn(b, int(d), int(p.Half), p.Eps, b.spec(table.RoPEAttnSpecLayout), table.RoPEAttnBindAngles, table.RoPEAttnBindNorm),
+			headTurn: newHeadTurn(b, int(d), int(p.Half), p.Eps, b.spec(table.RoPEAttnSpecLayout), table.RoPEAttnBindAngles, table.RoPEAttnBindNorm, table.RoPEAttnSpecQKNorm),
 			k:        b.f32(table.RoPEAttnBindK), v: b.f32(table.RoPEAttnBindV),
 		},
 		kCache: b.kvCache(table.RoPEAttnBindKCache, p.KVHeads, p.Cap, 0, d, kind),
@@ -36,6 +36,11 @@ func newRoPEAttn(b *binder) (kernel, error) {
 	if b.spec(table.RoPEAttnSpecWindowed) != 0 {
 		b.need(p.Window > 0, "the window is 0")
 		k.window = int(p.Window)
+	}
+	if b.spec(table.RoPEAttnSpecLearned) != 0 {
+		if all := b.f32(table.RoPEAttnBindNorm); len(all) >= int(p.Heads) {
+			k.learned = all[len(all)-int(p.Heads):]
+		}
 	}
 	return k, b.err
 }

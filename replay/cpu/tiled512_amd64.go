@@ -17,7 +17,7 @@ func hasAVX512() bool {
 
 // tiledAVX512 returns the tiled products for a processor that hasAVX512.
 func tiledAVX512() map[dtype.Type]tiledFunc {
-	return map[dtype.Type]tiledFunc{
+	products := map[dtype.Type]tiledFunc{
 		dtype.Q8_0:   tiledAssembled512(dtype.Q8_0, tiledQ8_0x1AVX512, tiledQ8_0x4AVX512),
 		dtype.Q4_0:   tiledAssembled512(dtype.Q4_0, tiledQ4_0x1AVX512, tiledQ4_0x4AVX512),
 		dtype.Q4_1:   tiledAssembled512(dtype.Q4_1, tiledQ4_1x1AVX512, tiledQ4_1x4AVX512),
@@ -32,6 +32,8 @@ func tiledAVX512() map[dtype.Type]tiledFunc {
 		dtype.IQ4_XS: tiledAssembled512(dtype.IQ4_XS, tiledIQ4_XSx1AVX512, tiledIQ4_XSx4AVX512),
 		dtype.MXFP4:  tiledAssembled512(dtype.MXFP4, tiledMXFP4x1AVX512, tiledMXFP4x4AVX512),
 	}
+	mlxAVX512(products)
+	return products
 }
 
 // tiledLoop computes strips of 16 outputs for one row of activations or four.

@@ -114,7 +114,8 @@ func check512(t *testing.T, typ dtype.Type, w []byte, strips int, x *tiledInput)
 func TestTiled512(t *testing.T) {
 	needAVX512(t)
 	r := rand.New(rand.NewPCG(40, 1))
-	for typ := range tiledAVX512() {
+	for _, tt := range tiledTypes {
+		typ := tt.t
 		t.Run(typ.String(), func(t *testing.T) {
 			elems, _ := typ.Block()
 			size := blockSize512(t, typ)
@@ -144,7 +145,8 @@ func TestTiled512(t *testing.T) {
 func TestTiled512Chunks(t *testing.T) {
 	needAVX512(t)
 	r := rand.New(rand.NewPCG(41, 1))
-	for typ := range tiledAVX512() {
+	for _, tt := range tiledTypes {
+		typ := tt.t
 		elems, _ := typ.Block()
 		size := blockSize512(t, typ)
 		blocks := 2048 / elems
@@ -162,7 +164,8 @@ func TestTiled512Chunks(t *testing.T) {
 // of one value, with the largest activations of both signs: the largest sums.
 func TestTiled512EveryByte(t *testing.T) {
 	needAVX512(t)
-	for typ := range tiledAVX512() {
+	for _, tt := range tiledTypes {
+		typ := tt.t
 		t.Run(typ.String(), func(t *testing.T) {
 			elems, _ := typ.Block()
 			size := blockSize512(t, typ)

@@ -5,7 +5,7 @@ import "github.com/pianola-engine/pianola/dtype"
 // tiledAVX2 returns the products in layout dtype.Tiled16 that are in assembly.
 // They need AVX2 and F16C.
 func tiledAVX2() map[dtype.Type]tiledFunc {
-	return map[dtype.Type]tiledFunc{
+	products := map[dtype.Type]tiledFunc{
 		dtype.Q8_0:   tiledAssembled(dtype.Q8_0, tiledQ8_0AVX2, tiledFourQ8_0AVX2),
 		dtype.Q4_0:   tiledAssembled(dtype.Q4_0, tiledQ4_0AVX2, tiledFourQ4_0AVX2),
 		dtype.Q4_1:   tiledAssembled(dtype.Q4_1, tiledQ4_1AVX2, tiledFourQ4_1AVX2),
@@ -20,6 +20,8 @@ func tiledAVX2() map[dtype.Type]tiledFunc {
 		dtype.IQ4_XS: tiledAssembled(dtype.IQ4_XS, tiledIQ4_XSAVX2, tiledFourIQ4_XSAVX2),
 		dtype.MXFP4:  tiledAssembled(dtype.MXFP4, tiledMXFP4AVX2, tiledFourMXFP4AVX2),
 	}
+	mlxAVX2(products)
+	return products
 }
 
 // stripFunc multiplies one strip of blocks with one row of activations, whose

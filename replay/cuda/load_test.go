@@ -311,12 +311,12 @@ func TestChoose(t *testing.T) {
 			{Name: "c", Arch: 90, Exact: true}, {Name: "c", Arch: 90}, {Name: "c", Arch: 100, Exact: true}, {Name: "c", Arch: 80}},
 		Instances: []Instance{
 			{Kernel: "gemv", Entry: "generic"},
-			{Kernel: "gemv", Entry: "f16", Fixed: []Fixed{{0, uint32(dtype.F16)}}},
-			{Kernel: "gemv", Entry: "f16_silu", Fixed: []Fixed{{0, uint32(dtype.F16)}, {2, 1}}},
-			{Kernel: "gemv", Entry: "f32_silu", Fixed: []Fixed{{0, uint32(dtype.F32)}, {2, 1}}},
-			{Kernel: "gemv", Entry: "f16_bias", Fixed: []Fixed{{0, uint32(dtype.F16)}, {3, 1}}},
-			{Kernel: "gemv", Entry: "bad", Fixed: []Fixed{{9, 0}, {-1, 0}, {3, 0}}},
-			{Kernel: "attn", Entry: "only128", Fixed: []Fixed{{0, 128}}},
+			{Kernel: "gemv", Entry: "f16", Fixed: []Fixed{{Spec: 0, Value: uint32(dtype.F16)}}},
+			{Kernel: "gemv", Entry: "f16_silu", Fixed: []Fixed{{Spec: 0, Value: uint32(dtype.F16)}, {Spec: 2, Value: 1}}},
+			{Kernel: "gemv", Entry: "f32_silu", Fixed: []Fixed{{Spec: 0, Value: uint32(dtype.F32)}, {Spec: 2, Value: 1}}},
+			{Kernel: "gemv", Entry: "f16_bias", Fixed: []Fixed{{Spec: 0, Value: uint32(dtype.F16)}, {Spec: 3, Value: 1}}},
+			{Kernel: "gemv", Entry: "bad", Fixed: []Fixed{{Spec: 9, Value: 0}, {Spec: -1, Value: 0}, {Spec: 3, Value: 0}}},
+			{Kernel: "attn", Entry: "only128", Fixed: []Fixed{{Spec: 0, Value: 128}}},
 		},
 	}
 	values := func(v ...uint32) (all [decl.MaxSpecs]uint32) { copy(all[:], v); return all }
@@ -361,7 +361,7 @@ func TestChoose(t *testing.T) {
 	}
 	tab := &table.Table{Specs: []table.Spec{{Kernel: table.KernelAttn, Values: values(64, 1)}}}
 	_, err := m.instance(tab, &table.Cmd{Kernel: table.KernelAttn})
-	if err == nil || err.Error() != "there is no kernel attn for head_dim=64 windowed=1 split=0 tile=0 kv=0 sinks=0 layout=0" {
+	if err == nil || err.Error() != "there is no kernel attn for head_dim=64 windowed=1 split=0 tile=0 kv=0 sinks=0 layout=0 learned=0" {
 		t.Errorf("%v", err)
 	}
 }

@@ -44,6 +44,11 @@ type Instance struct {
 type Fixed struct {
 	Spec  int // index in the kernel's declaration
 	Value uint32
+	Mask  uint32 // which bits of the value are fixed; 0: all
+}
+
+func (f Fixed) fits(value uint32) bool {
+	return value == f.Value || f.Mask != 0 && value&f.Mask == f.Value
 }
 
 // kernelPatch is the name of the kernel that writes the seconds; see patch.go.
@@ -97,7 +102,7 @@ func (m *Modules) choose(kernel string, values [decl.MaxSpecs]uint32) (*Instance
 
 func (in *Instance) fits(values [decl.MaxSpecs]uint32) bool {
 	for _, f := range in.Fixed {
-		if f.Spec < 0 || f.Spec >= len(values) || values[f.Spec] != f.Value {
+		if f.Spec < 0 || f.Spec >= len(values) || !f.fits(values[f.Spec]) {
 			return false
 		}
 	}

@@ -27,7 +27,8 @@ type Upload struct {
 	src    table.Source
 	o      table.LoadOptions
 
-	bytes  [][]byte // by upload; nil: used where they are
+	bytes  [][]byte // by upload; nil: used where they are, or joined
+	joins  []bool   // by upload: the source is several tensors
 	pieces []Piece
 	next   atomic.Int64
 
@@ -44,26 +45,37 @@ type Piece struct {
 
 	op   table.UploadOp
 	t    dtype.Type
-	cols int // of a row, for UploadTile
+	cols int // of a row there, for UploadTile and UploadTranspose
 	src  []byte
+
+	tensor string // that several are; src is nil
+	from   uint64 // in it
+	length int    // bytes of the source that count as converted
+
+	step, phase int
+	row         int // of what is transposed, the first there
 }
 
 // NewUpload finds the bytes of every upload and checks where they go.
 func NewUpload(ctx context.Context, device string, t *table.Table, src table.Source, o table.LoadOptions) (*Upload, error) {
-	u := &Upload{device: device, t: t, src: src, o: o, bytes: make([][]byte, len(t.Uploads))}
+	u := &Upload{device: device, t: t, src: src, o: o, bytes: make([][]byte, len(t.Uploads)), joins: make([]bool, len(t.Uploads))}
 	for i := range t.Uploads {
 		if err := context.Cause(ctx); err != nil {
 			return nil, u.place(err)
 		}
-		b, err := u.source(&t.Uploads[i])
+		joins, err := u.joined(&t.Uploads[i])
+		var b []byte
+		if err == nil && !joins {
+			b, err = u.source(&t.Uploads[i])
+		}
 		if err == nil {
 			err = u.check(&t.Uploads[i])
 		}
 		if err != nil {
 			return nil, u.placeAt(i, err)
 		}
-		u.bytes[i] = b
-		u.total += uint64(len(b))
+		u.bytes[i], u.joins[i] = b, joins
+		u.total += t.Uploads[i].SrcSize
 	}
 	return u, nil
 }
@@ -93,12 +105,37 @@ func (u *Upload) source(up *table.Upload) ([]byte, error) {
 	return b[up.SrcOffset:][:up.SrcSize:up.SrcSize], nil
 }
 
+// joined reports whether an upload's source is several tensors, and checks its
+// range: whole rows.
+func (u *Upload) joined(up *table.Upload) (bool, error) {
+	j, ok := u.src.(table.Joiner)
+	if !ok || up.Op == table.UploadConst {
+		return false, nil
+	}
+	n, ok := j.Joined(up.Tensor)
+	if !ok {
+		return false, nil
+	}
+	row, _ := up.Type.Bytes(uint64(up.Cols))
+	switch {
+	case up.Op != table.UploadTile && up.Op != table.UploadJoin:
+		return true, fmt.Errorf("a matrix of %v is several tensors: operation %v does not join them", up.Type, up.Op)
+	case up.SrcOffset > n || up.SrcSize > n-up.SrcOffset:
+		return true, fmt.Errorf("offset %d + %d bytes is past the source's %d", up.SrcOffset, up.SrcSize, n)
+	case row == 0 || up.SrcOffset%row != 0 || up.SrcSize%row != 0:
+		return true, fmt.Errorf("offset %d + %d bytes are not rows of %d elements of %v", up.SrcOffset, up.SrcSize, up.Cols, up.Type)
+	}
+	return true, nil
+}
+
 // check returns why an upload cannot be converted, or does not fit its slot.
 func (u *Upload) check(up *table.Upload) error {
 	n, ok := up.DstSize()
 	switch {
 	case !ok && up.Op == table.UploadTile:
 		return fmt.Errorf("%d bytes of %v are no rows of %d elements that can be tiled", up.SrcSize, up.Type, up.Cols)
+	case !ok && up.Op == table.UploadTranspose:
+		return fmt.Errorf("%d bytes of %v are no %d rows that can be transposed, each %d-th column", up.SrcSize, up.Type, up.Cols, max(up.Step, 1))
 	case !ok:
 		return fmt.Errorf("%d bytes of %v do not convert to float32", up.SrcSize, up.Type)
 	case toFloat(up.Op) && up.Type != dtype.F32 && up.Type != dtype.F16 && up.Type != dtype.BF16:
@@ -143,16 +180,30 @@ func (u *Upload) Cut() (count, largest int) {
 	for i, src := range u.bytes {
 		up := &u.t.Uploads[i]
 		all, _ := up.DstSize() // checked
+		if up.Op == table.UploadTranspose {
+			largest = max(largest, u.cutRows(up, src, all))
+			continue
+		}
 		step := pieceBytes
-		if up.Op == table.UploadTile {
+		if up.Op == table.UploadTile || up.Op == table.UploadJoin {
 			row, _ := up.Type.Bytes(uint64(up.Cols))
 			strip := dtype.TileRows * int(row)
 			step = max(1, pieceBytes/strip) * strip
 		}
-		for at := 0; at < len(src); {
-			end := min(at+step, len(src))
+		length := len(src)
+		if u.joins[i] {
+			length = int(up.SrcSize)
+		}
+		for at := 0; at < length; {
+			end := min(at+step, length)
 			from, to := scale(uint64(at), all, up.SrcSize), scale(uint64(end), all, up.SrcSize)
-			p := Piece{Slot: up.Slot, Offset: up.DstOffset + from, Size: int(to - from), op: up.Op, t: up.Type, cols: int(up.Cols), src: src[at:end]}
+			p := Piece{Slot: up.Slot, Offset: up.DstOffset + from, Size: int(to - from), op: up.Op, t: up.Type, cols: int(up.Cols), length: end - at,
+				step: int(max(up.Step, 1)), phase: int(up.Phase)}
+			if u.joins[i] {
+				p.tensor, p.from = up.Tensor, up.SrcOffset+uint64(at)
+			} else {
+				p.src = src[at:end]
+			}
 			u.pieces = append(u.pieces, p)
 			largest = max(largest, p.Size)
 			at = end
@@ -188,11 +239,33 @@ func (u *Upload) Convert(p *Piece, dst []byte) (err error) {
 			err = u.place(&PanicError{v})
 		}
 	}()
+	if p.tensor != "" {
+		return u.convertJoined(p, dst)
+	}
 	if err := p.convert(dst); err != nil {
 		return u.place(err)
 	}
-	if r, ok := u.src.(table.Releaser); ok && p.op != table.UploadConst {
+	// What is transposed is read by several pieces.
+	if r, ok := u.src.(table.Releaser); ok && p.op != table.UploadConst && p.op != table.UploadTranspose {
 		r.Release(p.src)
+	}
+	return nil
+}
+
+// convertJoined is Convert of a source that is several tensors.
+func (u *Upload) convertJoined(p *Piece, dst []byte) error {
+	rows := dst
+	if p.op == table.UploadTile {
+		rows = make([]byte, p.length)
+	}
+	err := u.src.(table.Joiner).ReadJoined(p.tensor, p.from, rows) // joined has seen that it is one
+	if err == nil && p.op == table.UploadTile {
+		of := *p
+		of.src = rows
+		err = of.convert(dst)
+	}
+	if err != nil {
+		return u.place(err)
 	}
 	return nil
 }
@@ -200,9 +273,11 @@ func (u *Upload) Convert(p *Piece, dst []byte) (err error) {
 func (p *Piece) convert(dst []byte) error {
 	switch p.op {
 	case table.UploadToF32:
-		toF32(p.t, dst, p.src)
+		toF32(p.t, dst, p.src, p.step, p.phase)
+	case table.UploadTranspose:
+		p.transpose(dst)
 	case table.UploadPlusOne:
-		toF32(p.t, dst, p.src)
+		toF32(p.t, dst, p.src, 0, 0)
 		for i := range float32s(dst) {
 			float32s(dst)[i]++
 		}
@@ -218,8 +293,11 @@ func (p *Piece) convert(dst []byte) error {
 // toF32 converts elements of F16, BF16 or F32. A loop for each type takes a half
 // to a seventh of the time of dtype.Dequantize, which calls a function for each
 // element of these.
-func toF32(t dtype.Type, dst, src []byte) {
+func toF32(t dtype.Type, dst, src []byte, step, phase int) {
 	x := float32s(dst)
+	if step > 1 {
+		src = everyNth(t, src, step, phase)
+	}
 	switch t {
 	case dtype.F16:
 		for i := range x {
@@ -235,7 +313,7 @@ func toF32(t dtype.Type, dst, src []byte) {
 }
 
 // Done reports that a piece is where it goes.
-func (u *Upload) Done(p *Piece) { u.report(uint64(len(p.src))) }
+func (u *Upload) Done(p *Piece) { u.report(uint64(p.length)) }
 
 func (u *Upload) report(n uint64) {
 	u.mu.Lock()

@@ -31,6 +31,7 @@ type attention struct {
 	half                     int     // pairs of Q that are turned for them
 	softCap                  float64 // 0: none
 	interleaved              bool
+	learned                  bool // heads have a further score, which has no value
 }
 
 func (a attention) String() string {
@@ -188,7 +189,7 @@ func (a attention) command(r *rand.Rand) command {
 	}
 	c := command{
 		kernel: table.KernelAttn, context: uint32(a.context),
-		specs: []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.tile), one(a.q8), one(a.first > 0), one(a.interleaved)},
+		specs: []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.tile), one(a.q8), one(a.first > 0), one(a.interleaved), one(a.learned)},
 		params: table.AttnParams{
 			Heads: uint32(heads), KVHeads: uint32(a.kvHeads), QStride: uint32(stride), Cap: uint32(capacity), Window: uint32(a.window),
 			Span: uint32(max(a.span, 0)), Splits: uint32(max(a.splits, 1)), Scale: float32(1 / math.Sqrt(float64(d))),
@@ -202,6 +203,11 @@ func (a attention) command(r *rand.Rand) command {
 	if a.first == 0 {
 		c.absent = []string{"turn"}
 		delete(c.input, "turn")
+	}
+	if a.learned {
+		c.input["logits"] = f32(normal(r, heads, 3))
+	} else {
+		c.absent = append(c.absent, "logits")
 	}
 	return c
 }
@@ -241,6 +247,11 @@ func (a attention) exact(c command) []float64 {
 						scores[i] = a.softCap * math.Tanh(scores[i]/a.softCap)
 					}
 					top = max(top, scores[i])
+				}
+				if a.learned && s == 0 {
+					logit := floats(c.input["logits"])[h]
+					top = max(top, logit)
+					sum = math.Exp(logit - top)
 				}
 				for i, score := range scores {
 					w := math.Exp(score - top)
@@ -293,7 +304,7 @@ func randomAttention(r *rand.Rand, limit int) attention {
 		headDim: pick(r, 8, 20, 36, 48, 64, 64, 80, 96, 128, 128, 192, 256, 300), kvHeads: 1 + r.IntN(2), shared: pick(r, 1, 2, 3, 4, 6, 7),
 		rows: pick(r, 1, 1, 1, 2, 5), kvLen: 1 + r.IntN(pick(r, 3, 70, limit)), rowGroup: 1, gap: r.IntN(9), scale: pick(r, 1, 1, 1e-3, 20),
 	}
-	a.headGroup = 1 + r.IntN(a.shared)
+	a.headGroup, a.learned = 1+r.IntN(a.shared), r.IntN(4) == 0
 	a.context = a.kvLen + a.rows - 1 + r.IntN(300)
 	if r.IntN(3) == 0 {
 		a.window = 1 + r.IntN(2*a.kvLen)

@@ -11,6 +11,44 @@ import (
 	"github.com/pianola-engine/pianola/table/decl"
 )
 
+// types are all types that matrices have, but of families, whose types differ in the
+// group and in the scale, those of sampled.
+func types() (list []dtype.Type) {
+	for _, t := range dtype.All() {
+		if t.Family() == t && t <= dtype.BF16 || t.Quantized() && t < dtype.MLX2 {
+			list = append(list, t)
+		}
+	}
+	return append(list, sampled()...)
+}
+
+// sampled are types of families with every group and every type of scale.
+func sampled() (list []dtype.Type) {
+	for _, c := range []struct {
+		bits, group int
+		scale       dtype.Type
+	}{
+		{2, 128, dtype.F16}, {3, 32, dtype.BF16}, {4, 64, dtype.BF16}, {4, 32, dtype.F32}, {5, 128, dtype.BF16}, {6, 64, dtype.F16}, {8, 32, dtype.BF16},
+		{3, 128, dtype.F32}, {8, 128, dtype.F16},
+	} {
+		t, _ := dtype.MLXType(c.bits, c.group, c.scale)
+		list = append(list, t)
+	}
+	for _, group := range []int{32, 128} {
+		t, _ := dtype.FP8Type(group)
+		list = append(list, t)
+	}
+	return list
+}
+
+// seeds is how many products of a type are tried.
+func seeds(t dtype.Type, most uint64) uint64 {
+	if t >= dtype.MLX2 {
+		return most / 2
+	}
+	return most
+}
+
 // matrix is a random matrix of a type.
 type matrix struct {
 	t        dtype.Type
@@ -256,13 +294,13 @@ func (a attention) merged(values, states []float32) []float32 {
 // an integer may be the next one.
 func TestTiledGEMV(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: true})
-	for _, typ := range dtype.All() {
+	for _, typ := range types() {
 		elems, _ := typ.Block()
 		if !dtype.Tiled16.Has(typ, dtype.TileRows, uint64(elems)) {
 			continue
 		}
 		t.Run(typ.String(), func(t *testing.T) {
-			for seed := range uint64(16) {
+			for seed := range seeds(typ, 16) {
 				r := rand.New(rand.NewPCG(seed, 1))
 				p := productOf{
 					kernel: table.KernelGEMV, t: typ, act: decl.ActQ8, layout: dtype.Tiled16,
@@ -285,13 +323,10 @@ func TestTiledGEMV(t *testing.T) {
 // order of sums is another.
 func TestRowsGEMV(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: true})
-	for _, typ := range dtype.All() {
-		if !typ.Quantized() && typ > dtype.BF16 {
-			continue
-		}
+	for _, typ := range types() {
 		t.Run(typ.String(), func(t *testing.T) {
 			elems, _ := typ.Block()
-			for seed := range uint64(16) {
+			for seed := range seeds(typ, 16) {
 				r := rand.New(rand.NewPCG(seed, 2))
 				p := productOf{
 					kernel: table.KernelGEMV, t: typ, act: decl.ActF32, layout: dtype.Rows,
@@ -313,17 +348,14 @@ func TestRowsGEMV(t *testing.T) {
 // the CPU device, those of rows are made of pairs of float16.
 func TestGEMM(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: true})
-	for _, typ := range dtype.All() {
+	for _, typ := range types() {
 		elems, _ := typ.Block()
-		if !typ.Quantized() && typ > dtype.BF16 {
-			continue
-		}
 		for _, layout := range []dtype.Layout{dtype.Rows, dtype.Tiled16} {
 			if !layout.Has(typ, dtype.TileRows, uint64(elems)) {
 				continue
 			}
 			t.Run(typ.String()+"/"+layout.String(), func(t *testing.T) {
-				for seed := range uint64(4) {
+				for seed := range seeds(typ, 4) {
 					r := rand.New(rand.NewPCG(seed, 3))
 					p := productOf{
 						kernel: table.KernelGEMM, t: typ, act: decl.ActF32, layout: layout,
@@ -355,14 +387,14 @@ func TestGEMM(t *testing.T) {
 func TestEmbedTypes(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: true})
 	k, _ := decl.Lookup(table.KernelEmbed)
-	for _, typ := range dtype.All() {
+	for _, typ := range types() {
 		elems, _ := typ.Block()
 		for _, layout := range []dtype.Layout{dtype.Rows, dtype.Tiled16} {
-			if !typ.Quantized() && (typ > dtype.BF16 || layout == dtype.Tiled16) {
+			if !layout.Has(typ, dtype.TileRows, uint64(elems)) {
 				continue
 			}
 			t.Run(typ.String()+"/"+layout.String(), func(t *testing.T) {
-				for seed := range uint64(4) {
+				for seed := range seeds(typ, 4) {
 					r := rand.New(rand.NewPCG(seed, uint64(typ)))
 					n, vocab, ring, rows := elems*pick(r, 1, 2, 3, 5), 16*(1+r.IntN(3)), 1+r.IntN(9), 1+r.IntN(4)
 					if layout == dtype.Rows {
@@ -384,6 +416,9 @@ func TestEmbedTypes(t *testing.T) {
 					var tol map[string]tolerance
 					switch typ {
 					case dtype.Q4_1, dtype.Q5_1, dtype.Q2_K, dtype.Q4_K, dtype.Q5_K:
+						tol = map[string]tolerance{"out": {n, 1e-6, false}}
+					}
+					if typ.Family() != typ || typ >= dtype.MLX2 && typ.Integers() {
 						tol = map[string]tolerance{"out": {n, 1e-6, false}}
 					}
 					for _, o := range []emu.Order{emu.Forward, emu.Random} {

@@ -66,7 +66,7 @@ func (a ropeAttention) command(r *rand.Rand) command {
 	}
 	p := c.params.(table.AttnParams)
 	c.kernel = table.KernelRoPEAttn
-	c.specs = []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.interleaved), one(a.norm), one(a.q8)}
+	c.specs = []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.interleaved), one(a.norm), one(a.q8), one(a.learned)}
 	c.params = table.RoPEAttnParams{
 		Heads: p.Heads, KVHeads: p.KVHeads, Half: uint32(a.half), Cap: p.Cap, Window: p.Window, Span: p.Span, Splits: p.Splits, Scale: p.Scale,
 		HeadGroup: p.HeadGroup, Eps: 1e-6, Shared: uint32(a.shared), SoftCap: p.SoftCap,
@@ -79,9 +79,14 @@ func (a ropeAttention) command(r *rand.Rand) command {
 	c.input["q"], c.input["k"], c.input["v"] = f32(normal(r, heads*d, a.scale)), f32(normal(r, a.kvHeads*d, 1)), f32(normal(r, a.kvHeads*d, 1))
 	c.absent = nil
 	c.input["angles"], c.input["norm"] = f32(angles), f32(normal(r, 2*d, 1))
-	if !a.norm {
+	switch {
+	case !a.norm && !a.learned:
 		c.absent = []string{"norm"}
 		delete(c.input, "norm")
+	case !a.norm:
+		c.input["norm"] = c.input["logits"]
+	default:
+		c.input["norm"] = append(c.input["norm"], c.input["logits"]...)
 	}
 	return c
 }
@@ -124,6 +129,7 @@ func (a ropeAttention) check(c command, got *outcome, tol float64) error {
 		"q":       f32(a.turned(c)),
 		"k_cache": got.bindings[table.RoPEAttnBindKCache],
 		"v_cache": got.bindings[table.RoPEAttnBindVCache],
+		"logits":  c.input["logits"],
 	}
 	plain := a.attention
 	plain.gap = 0

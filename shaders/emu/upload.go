@@ -55,7 +55,10 @@ func uploadOne(t *table.Table, u *table.Upload, src table.Source, mem [][]byte) 
 	}
 	to = to[u.DstOffset:][:size]
 	switch u.Op {
+	case table.UploadTranspose:
+		transpose(u, to, from)
 	case table.UploadToF32, table.UploadPlusOne:
+		from = stepped(u, from)
 		x := make([]float32, len(to)/4)
 		if err := dtype.Dequantize(u.Type, x, from); err != nil {
 			return err
@@ -73,4 +76,27 @@ func uploadOne(t *table.Table, u *table.Upload, src table.Source, mem [][]byte) 
 		copy(to, from)
 	}
 	return nil
+}
+
+// transpose makes rows of every Step-th column.
+func transpose(u *table.Upload, to, from []byte) {
+	_, size := u.Type.Block()
+	cols, step := int(u.Cols), int(max(u.Step, 1))
+	columns := len(from) / size / cols
+	for i := range len(to) / size {
+		row, col := i/cols, i%cols
+		copy(to[i*size:][:size], from[(col*columns+row*step+int(u.Phase))*size:])
+	}
+}
+
+// stepped returns every Step-th element.
+func stepped(u *table.Upload, from []byte) (out []byte) {
+	if u.Step < 2 {
+		return from
+	}
+	_, size := u.Type.Block()
+	for at := int(u.Phase) * size; at < len(from); at += int(u.Step) * size {
+		out = append(out, from[at:][:size]...)
+	}
+	return out
 }

@@ -19,11 +19,24 @@ func constantsHeader() string {
 	for _, c := range decl.Constants {
 		fmt.Fprintf(&b, "    uint %s;\n", c.Name)
 	}
-	b.WriteString("};\n")
+	b.WriteString("    uint " + family + ";\n};\n")
+	fmt.Fprintf(&b, "#define %s (uint(pianola_fc.%s))\n", strings.ToUpper(family), family)
 	for _, c := range decl.Constants {
 		fmt.Fprintf(&b, "#define %s (uint(pianola_fc.%s))\n", strings.ToUpper(c.Name), c.Name)
 	}
 	return b.String()
+}
+
+// family is the constant that follows from another, wtype: its family where it has
+// one. An entry may fix that alone.
+const (
+	family = "wtype_family"
+	wtype  = "wtype"
+)
+
+// familyOf returns the family of an expression's value.
+func familyOf(t string) string {
+	return fmt.Sprintf("(%s < PIANOLA_FAMILIES ? %s : %s & PIANOLA_FAMILY_MASK)", t, t, t)
 }
 
 // constantsStruct declares fc, the constants of an entry. Fixed ones are
@@ -33,7 +46,11 @@ func constantsStruct(kernel string, fixed []shaders.Fixed) string {
 	var values []string
 	b.WriteString("    struct constants {\n")
 	for _, c := range decl.Constants {
-		if i := slices.IndexFunc(fixed, func(f shaders.Fixed) bool { return f.Name == c.Name }); i >= 0 {
+		i := slices.IndexFunc(fixed, func(f shaders.Fixed) bool { return f.Name == c.Name })
+		if c.Name == wtype && i >= 0 {
+			fmt.Fprintf(&b, "        enum : uint { %s = %s };\n", family, familyOf(fmt.Sprintf("%du", fixed[i].Value)))
+		}
+		if i >= 0 && fixed[i].Mask == 0 {
 			fmt.Fprintf(&b, "        enum : uint { %s = %du };\n", c.Name, fixed[i].Value)
 			continue
 		}
@@ -41,6 +58,14 @@ func constantsStruct(kernel string, fixed []shaders.Fixed) string {
 		v := "0u"
 		if i := slices.IndexFunc(constantsOf(kernel), func(o shaders.Constant) bool { return o.Name == c.Name }); i >= 0 {
 			v = fmt.Sprintf("specs.values[%d]", i)
+		}
+		values = append(values, v)
+	}
+	if !slices.ContainsFunc(fixed, func(f shaders.Fixed) bool { return f.Name == wtype }) {
+		fmt.Fprintf(&b, "        uint %s;\n", family)
+		v := "0u"
+		if i := slices.IndexFunc(constantsOf(kernel), func(o shaders.Constant) bool { return o.Name == wtype }); i >= 0 {
+			v = familyOf(fmt.Sprintf("specs.values[%d]", i))
 		}
 		values = append(values, v)
 	}
@@ -63,6 +88,11 @@ func constantValues(kernel, specs string, fixed []shaders.Fixed) string {
 		}
 		values = append(values, v)
 	}
+	v := "0u"
+	if i := slices.IndexFunc(own, func(o shaders.Constant) bool { return o.Name == wtype }); i >= 0 {
+		v = familyOf(fmt.Sprintf("%s[%d]", specs, i))
+	}
+	values = append(values, v)
 	return "{" + strings.Join(values, ", ") + "}"
 }
 

@@ -58,11 +58,24 @@ func (s sets) and(name string, values ...uint32) sets {
 	var out sets
 	for _, set := range s {
 		for _, v := range values {
-			out = append(out, append(slices.Clone(set), shaders.Fixed{Name: name, Value: v}))
+			out = append(out, append(slices.Clip(set), shaders.Fixed{Name: name, Value: v}))
 		}
 	}
 	return out
 }
+
+// families returns a set for each family, of which an entry has the quants: groups and
+// scales are as the constant says at run time.
+func families(list ...dtype.Type) sets {
+	var out sets
+	for _, t := range list {
+		out = append(out, []shaders.Fixed{{Name: wtype, Value: uint32(t), Mask: dtype.FamilyMask}})
+	}
+	return out
+}
+
+// mlx are MLX's affine types.
+var mlx = families(dtype.MLX2, dtype.MLX3, dtype.MLX4, dtype.MLX5, dtype.MLX6, dtype.MLX8)
 
 // quantised are the types whose weights have a scale for each block.
 var quantised = []uint32{
@@ -74,16 +87,18 @@ var quantised = []uint32{
 var floats = []uint32{uint32(dtype.F32), uint32(dtype.F16), uint32(dtype.BF16)}
 
 // tiled are the products of quantised activations and weights in tiles.
-var tiled = fix("wtype", quantised...).and("act", decl.ActQ8).and("weights", uint32(dtype.Tiled16))
+var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).and("weights", uint32(dtype.Tiled16))
 
 // rows are those of activations as they are and weights as the file has them.
-var rows = fix("wtype", append(floats, quantised...)...).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
+var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
 
 var instances = []compiled{
 	{kernel: "gemv", fixed: append(rows, tiled...)},
 	{kernel: "gemm", fixed: append(rows, tiled...)},
+	{kernel: "expert_gemv", fixed: append(slices.Clone(rows), tiled...)},
 	{kernel: "gemm_halves", fixed: fix("wtype", uint32(dtype.F16), uint32(dtype.BF16))},
-	{kernel: "embed", fixed: append(fix("wtype", append(floats, quantised...)...).and("weights", uint32(dtype.Rows)), fix("wtype", quantised...).and("weights", uint32(dtype.Tiled16))...)},
+	{kernel: "embed", fixed: append(slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)),
+		append(fix("wtype", quantised...), mlx...).and("weights", uint32(dtype.Tiled16))...)},
 	{kernel: "attn", fixed: append(slices.Concat(fix("tile", 0, 1).and("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128).and("tile", 0, 1).and("kv", decl.KVF16),
 		fix("head_dim", 64, 128).and("tile", 0, 1).and("kv", decl.KVQ8), fix("head_dim", 256).and("tile", 0).and("kv", decl.KVF16, decl.KVQ8)).and("sinks", 0),
 		fix("tile", 0).and("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...)},

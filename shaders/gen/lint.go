@@ -171,7 +171,7 @@ func isWord(s string) bool { return word.MatchString(s) }
 // functions must get them as arguments.
 func (s *source) lintConstants() {
 	for _, t := range s.tokens {
-		if !slices.ContainsFunc(decl.Constants, func(c decl.Constant) bool { return strings.ToUpper(c.Name) == t.s }) {
+		if !slices.ContainsFunc(decl.Constants, func(c decl.Constant) bool { return strings.ToUpper(c.Name) == t.s }) && t.s != strings.ToUpper(family) {
 			continue
 		}
 		within := func(k kernel) bool {

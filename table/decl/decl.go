@@ -44,11 +44,29 @@ type Binding struct {
 	Name   string
 	Role   Role
 	Extent string // bytes from the binding's offset that the kernel may touch, see Expr
-	If     string // the specialisation constant that must not be 0 for the binding to be there
+	If     string // the specialisation constants, divided by |, of which one must not be 0 for the binding to be there
 	ReadIf string // of a binding with role Write: the constant that makes it ReadWrite, unless it is 0
 	Doc    string // shape and element type
 
 	extent Expr
+}
+
+// Needs returns the constants of If.
+func (b *Binding) Needs() []string {
+	if b.If == "" {
+		return nil
+	}
+	return strings.Split(b.If, "|")
+}
+
+// There reports whether the binding is there.
+func (b *Binding) There(env Env) bool {
+	for _, name := range b.Needs() {
+		if n, _ := env.Value(name); n != 0 {
+			return true
+		}
+	}
+	return b.If == ""
 }
 
 // Floats reports whether all elements are float32.

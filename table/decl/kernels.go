@@ -15,8 +15,9 @@ var (
 	matrixValues = []string{"rows", "tiled16"} // dtype.Layout
 	stageValues  = []string{"none", "temperature", "top_k", "top_p", "min_p"}
 	kvValues     = []string{"f16", "q8_0"}
+	overValues   = []string{"chosen", "all"}
 
-	activationValues = []string{"silu", "gelu_tanh", "gelu"}
+	activationValues = []string{"silu", "gelu_tanh", "gelu", "clamped_swiglu"}
 )
 
 // Values of the constants act, input, output, layout and kv.
@@ -45,6 +46,9 @@ const (
 	ActivationSiLU     = 0 // x / (1 + exp(-x))
 	ActivationGELUTanh = 1
 	ActivationGELU     = 2 // x * Phi(x), of the normal distribution
+
+	// ActivationClampedSwiGLU is a product of its own, of gate and up within a limit.
+	ActivationClampedSwiGLU = 3
 )
 
 // KVBlock is the elements of a head that share a scale in a cache of KVQ8.
@@ -117,6 +121,8 @@ var (
 	constStage3  = Constant{Name: "stage3", Values: stageValues, Doc: "its third"}
 	constStage4  = Constant{Name: "stage4", Values: stageValues, Doc: "its fourth"}
 	constSinks   = Constant{Name: "sinks", Flag: true, Doc: "1 if positions at the start are seen too"}
+	constLearned = Constant{Name: "learned", Flag: true, Doc: "1 if each head has a logit that takes part in its softmax and has no value"}
+	constOver    = Constant{Name: "over", Values: overValues, Doc: "what the softmax of a router is over"}
 	constKV      = Constant{Name: "kv", Values: kvValues, Doc: "what the KV cache has"}
 
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation; of silu_mul, what it has in silu's place"}
@@ -128,7 +134,7 @@ var (
 var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constTile, constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
-	constKV, constSinks, constActivation, constNorm,
+	constKV, constSinks, constActivation, constNorm, constLearned, constOver,
 }
 
 var (
@@ -391,7 +397,7 @@ var Kernels = []Kernel{
 	},
 	{
 		Name:    "attn",
-		Doc:     "Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees n of them from the s*n-th on, n = max(span, P/2^i rounded up to a multiple of 16), P all that the row sees, 2^i at most splits, and writes its sum, its maximum and its weight; one without positions writes nothing. With sinks, row r sees positions 0 to first - 1 too, whose cache rows are theirs alone, with its Q turned by its angles of turn; the others are in the rows behind them. A threadgroup takes head_group heads that share K and V, and row_group rows.",
+		Doc:     "Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees n of them from the s*n-th on, n = max(span, P/2^i rounded up to a multiple of 16), P all that the row sees, 2^i at most splits, and writes its sum, its maximum and its weight; one without positions writes nothing. With learned, the first split has a further score, the head's logit, that has no value. With sinks, row r sees positions 0 to first - 1 too, whose cache rows are theirs alone, with its Q turned by its angles of turn; the others are in the rows behind them. A threadgroup takes head_group heads that share K and V, and row_group rows.",
 		Grid:    [3]string{"kv_heads*div(div(heads,kv_heads),head_group)", "splits", "div(rows,row_group)"},
 		Require: slices.Concat(attnRequire, []string{"windowed*min(context,first+window+rows-1) <= cap", "sinks <= windowed", "sinks <= first", "first <= sinks*65536", "sinks+split+tile <= 1+(1-sinks)", "sinks*2*half <= head_dim", "first+1 <= cap", "1 <= row_group", "row_group <= 1+tile*row_group", "split+tile <= 1", "tile*head_dim <= 128", "tile*16*div(head_dim,16) <= head_dim"}),
 		Bindings: []Binding{
@@ -400,6 +406,7 @@ var Kernels = []Kernel{
 			{Name: "v_cache", Role: Read, Extent: kvExtent, Doc: kvDoc},
 			{Name: "out", Role: Write, Extent: "rows*heads*splits*(head_dim+2*split)*4", Doc: "[rows, heads, head_dim] float32; split: of each row [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight"},
 			{Name: "turn", Role: Read, Extent: "rows*half*8", If: "sinks", Doc: "[rows, half, 2] float32: cosine, sine"},
+			{Name: "logits", Role: Read, Extent: "heads*4", If: "learned", Doc: "[heads] float32"},
 		},
 		Params: []Field{
 			{"heads", U32, "Q heads"},
@@ -417,8 +424,8 @@ var Kernels = []Kernel{
 			{"soft_cap", F32, "c of c*tanh(s/c) in place of a score s, 0: none; none with tile"},
 		},
 		Second:   []Second{secondKVLen, secondRows},
-		Specs:    []Constant{constHeadDim, constWindow, constSplit, constTile, constKV, constSinks, constLayout},
-		Optional: []string{"kv", "first", "half", "layout", "soft_cap"},
+		Specs:    []Constant{constHeadDim, constWindow, constSplit, constTile, constKV, constSinks, constLayout, constLearned},
+		Optional: []string{"kv", "first", "half", "layout", "soft_cap", "learned"},
 		Worker:   "16*(head_dim*8+256)+kv*8*head_dim+sinks*64*head_dim", // 16 rows of Q, of sums and of scores; the scales of 64 positions; Q turned
 		TGMem:    "(1-tile)*div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+sinks*head_group*head_dim*4+tile*(2560+128*div(head_dim,64)*(128+4*kv+threads))",
 	},
@@ -443,9 +450,9 @@ var Kernels = []Kernel{
 	},
 	{
 		Name:    "silu_mul",
-		Doc:     "out[r] = silu(gate[r]) * up[r], or what activation says in silu's place.",
+		Doc:     "out[r] = silu(gate[r]) * up[r], or what activation says in silu's place; clamped_swiglu: sigmoid(1.702*g) * g * (u + 1), g = min(gate[r], limit), u = up[r] clamped to -limit and limit.",
 		Grid:    [3]string{"rows", "1", "1"},
-		Require: []string{"1 <= n", "activation <= 2"},
+		Require: []string{"1 <= n", "activation <= 3"},
 		Bindings: []Binding{
 			{Name: "gate", Role: Read, Extent: "((rows-1)*stride+n)*4", Doc: "[rows, n] float32, rows stride apart"},
 			{Name: "up", Role: Read, Extent: "((rows-1)*stride+n)*4", Doc: "[rows, n] float32, rows stride apart"},
@@ -454,10 +461,11 @@ var Kernels = []Kernel{
 		Params: []Field{
 			{"n", U32, "width"},
 			{"stride", U32, "elements from one row of gate, and of up, to the next"},
+			{"limit", F32, "of gate and up, if the activation is clamped_swiglu"},
 		},
 		Second:   []Second{secondRows},
 		Specs:    []Constant{constActivation},
-		Optional: []string{"activation"},
+		Optional: []string{"activation", "limit"},
 	},
 	{
 		Name:    "argmax",
@@ -489,7 +497,7 @@ var Kernels = []Kernel{
 			{Name: "k", Role: Read, Extent: "kv_heads*head_dim*4", Doc: "[kv_heads, head_dim] float32"},
 			{Name: "v", Role: Read, Extent: "kv_heads*head_dim*4", Doc: "[kv_heads, head_dim] float32"},
 			{Name: "angles", Role: Read, Extent: "half*8", Doc: "[half, 2] float32"},
-			{Name: "norm", Role: Read, Extent: "2*head_dim*4", If: "qk_norm", Doc: "[2, head_dim] float32: of Q, of K"},
+			{Name: "norm", Role: Read, Extent: "(qk_norm*2*head_dim+learned*heads)*4", If: "qk_norm|learned", Doc: "qk_norm: [2, head_dim] float32: of Q, of K; then, learned: [heads] float32, the logits"},
 			{Name: "k_cache", Role: ReadWrite, Extent: kvExtent, Doc: kvDoc},
 			{Name: "v_cache", Role: ReadWrite, Extent: kvExtent, Doc: kvDoc},
 			{Name: "out", Role: Write, Extent: "heads*splits*(head_dim+2*split)*4", Doc: "[heads, head_dim] float32; split: [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight"},
@@ -509,8 +517,8 @@ var Kernels = []Kernel{
 			{"soft_cap", F32, "c of c*tanh(s/c) in place of a score s, 0: none"},
 		},
 		Second:   []Second{secondKVLen, secondBehind},
-		Specs:    []Constant{constHeadDim, constWindow, constSplit, constLayout, constQKNorm, constKV},
-		Optional: []string{"kv", "behind", "soft_cap"},
+		Specs:    []Constant{constHeadDim, constWindow, constSplit, constLayout, constQKNorm, constKV, constLearned},
+		Optional: []string{"kv", "behind", "soft_cap", "learned"},
 		Worker:   "16*(head_dim*8+256)+kv*8*head_dim+head_dim*8", // as attn, a head as float32, and K and V as the cache has them
 		TGMem:    "div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+(head_group+2)*head_dim*4",
 	},
@@ -712,75 +720,8 @@ var Kernels = []Kernel{
 		Step:   true,
 		TGMem:  "div(threads,32)*4",
 	},
-	{
-		Name:    "soft_cap",
-		Doc:     "x[r] = cap * tanh(x[r] / cap).",
-		Grid:    [3]string{"div(n,part)", "rows", "1"},
-		Require: []string{"1 <= n", "1 <= part", "4*div(part,4) <= part"},
-		Bindings: []Binding{
-			{Name: "x", Role: ReadWrite, Extent: "rows*n*4", Doc: "[rows, n] float32"},
-		},
-		Params: []Field{
-			{"n", U32, "width"},
-			{"part", U32, "elements of a row that a threadgroup does"},
-			{"cap", F32, "the bound"},
-		},
-		Second: []Second{secondRows},
-	},
-	{
-		Name:    "norm_add",
-		Doc:     "x[r] += rmsnorm(delta[r]) * post; norm: out[r] = rmsnorm(x[r]) * w.",
-		Grid:    [3]string{"rows", "1", "1"},
-		Require: []string{"1 <= n"},
-		Bindings: []Binding{
-			{Name: "x", Role: ReadWrite, Extent: "rows*n*4", Doc: "[rows, n] float32, the residual stream"},
-			{Name: "delta", Role: Read, Extent: "rows*n*4", Doc: "[rows, n] float32"},
-			{Name: "post", Role: Read, Extent: "n*4", Doc: "[n] float32"},
-			{Name: "w", Role: Read, Extent: "n*4", If: "norm", Doc: "[n] float32"},
-			{Name: "out", Role: Write, Extent: "rows*n*4", If: "norm", Doc: "[rows, n] float32"},
-		},
-		Params: []Field{
-			{"n", U32, "width"},
-			{"eps", F32, "added to the mean square"},
-		},
-		Second: []Second{secondRows},
-		Specs:  []Constant{constNorm},
-		Worker: "n*4", // the normalised delta
-		TGMem:  "div(threads,32)*4",
-	},
-	{
-		Name:    "layernorm",
-		Doc:     "out[r] = (x[row + r] - mean) / sqrt(variance + eps) * w[0] + w[1]; rows are clamped to x_rows.",
-		Grid:    [3]string{"rows", "1", "1"},
-		Require: []string{"1 <= n", "1 <= x_rows"},
-		Bindings: []Binding{
-			{Name: "x", Role: Read, Extent: "x_rows*n*4", Doc: "[x_rows, n] float32"},
-			{Name: "w", Role: Read, Extent: "2*n*4", Doc: "[2, n] float32: weights, biases"},
-			{Name: "out", Role: Write, Extent: "rows*n*4", Doc: "[rows, n] float32"},
-		},
-		Params: []Field{
-			{"n", U32, "width"},
-			{"x_rows", U32, "rows of x"},
-			{"eps", F32, "added to the variance"},
-		},
-		Second: []Second{secondRow, secondRows},
-		TGMem:  "div(threads,32)*4",
-	},
-	{
-		Name:    "activate",
-		Doc:     "x[r] = activation(x[r]), of a feed-forward block without a gate.",
-		Grid:    [3]string{"div(n,group)", "rows", "1"},
-		Require: []string{"1 <= n", "1 <= group", "activation <= 2"},
-		Bindings: []Binding{
-			{Name: "x", Role: ReadWrite, Extent: "rows*n*4", Doc: "[rows, n] float32"},
-		},
-		Params: []Field{
-			{"n", U32, "width"},
-			{"group", U32, "elements of a row that a threadgroup computes"},
-		},
-		Second: []Second{secondRows},
-		Specs:  []Constant{constActivation},
-	},
+	softCap, normAdd, layerNorm, activate,
+	route, expertGEMV, expertSum,
 }
 
 // halvesRow is the size of a row of halves, halvesDoc what it is.
@@ -862,7 +803,7 @@ func (k *Kernel) compile() error {
 		if b.extent, err = parse(b.Extent); err != nil {
 			return err
 		}
-		for _, name := range []string{b.If, b.ReadIf} {
+		for _, name := range append(b.Needs(), b.ReadIf) {
 			if _, ok := k.Spec(name); name != "" && !ok {
 				return fmt.Errorf("decl: %s.%s: unknown constant %s", k.Name, b.Name, name)
 			}

@@ -26,7 +26,7 @@ static void run_command(SoftEncoder *e, const soft_dispatch *d) {
     const soft_kernel *k = d->pipeline->kernel;
     void *buffers[8] = {0};
     for (uint32_t i = 0; i < k->bindings; i++) {
-        if (k->only_if[i] < 0 || d->pipeline->specs[k->only_if[i]]) buffers[i] = address(&d->bound[i]);
+        if (soft_there(k, d->pipeline->specs, i)) buffers[i] = address(&d->bound[i]);
     }
     const char *error = NULL;
     const uint32_t threads = d->threads[0] * d->threads[1] * d->threads[2];

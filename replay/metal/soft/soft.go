@@ -144,9 +144,17 @@ func add(k *kernel) error {
 		if c.only_if[i] = -1; b.Role != "r" {
 			c.writes[i] = 1
 		}
-		if i < len(declared.Bindings) && declared.Bindings[i].If != "" {
-			name := declared.Bindings[i].If
-			c.only_if[i] = C.int32_t(slices.IndexFunc(k.Constants, func(n constant) bool { return n.Name == name }))
+		c.or_if[i] = -1
+		if i >= len(declared.Bindings) {
+			continue
+		}
+		for j, name := range declared.Bindings[i].Needs() {
+			at := C.int32_t(slices.IndexFunc(k.Constants, func(n constant) bool { return n.Name == name }))
+			if j == 0 {
+				c.only_if[i] = at
+			} else {
+				c.or_if[i] = at
+			}
 		}
 	}
 	C.soft_add_kernel(&c)

@@ -10,8 +10,14 @@ typedef struct soft_kernel {
     uint32_t max_threads, bindings, constants, threadgroup_memory; // the last: 1 if it has some
     uint8_t writes[soft_max_bindings];
     int32_t only_if[soft_max_bindings]; // index in numbers of the constant that a binding depends on, -1: always there
+    int32_t or_if[soft_max_bindings];   // of another that will do too, -1: none
     uint32_t numbers[soft_max_constants]; // of its function constants, in the order of specialisation values
 } soft_kernel;
+
+// soft_there says whether a kernel has a binding with these constants.
+static inline int soft_there(const soft_kernel *k, const uint32_t *specs, uint32_t i) {
+    return k->only_if[i] < 0 || specs[k->only_if[i]] != 0 || (k->or_if[i] >= 0 && specs[k->or_if[i]] != 0);
+}
 
 // soft_load opens the emulator, a shared library. It returns why it cannot, or null.
 const char *soft_load(const char *path);

@@ -114,6 +114,12 @@ func header(kernels []decl.Kernel) ([]byte, error) {
 	for _, t := range dtype.All() {
 		fmt.Fprintf(&b, "#define PIANOLA_WTYPE_%s %d\n", strings.ToUpper(t.String()), t)
 	}
+	b.WriteString("\n// Families: types with the same quants, and what is left of a type of one.\n")
+	for _, t := range dtype.Families() {
+		name, _, _ := strings.Cut(t.String(), "_")
+		fmt.Fprintf(&b, "#define PIANOLA_WTYPE_%s %d\n", name, t)
+	}
+	fmt.Fprintf(&b, "#define PIANOLA_FAMILIES %d\n#define PIANOLA_FAMILY_MASK %d\n", dtype.Families()[0], dtype.FamilyMask)
 	for _, k := range kernels {
 		fmt.Fprintf(&b, "\n// %s\ntypedef struct pianola_%s_params {\n", k.Doc, k.Name)
 		for _, f := range k.Params {
@@ -145,6 +151,7 @@ func constants([]decl.Kernel) ([]byte, error) {
 		name := strings.ToUpper(c.Name)
 		fmt.Fprintf(&b, "constant uint %s [[function_constant(PIANOLA_FC_%s)]]; // %s\n", name, name, c.Doc)
 	}
+	b.WriteString("\n// The weight type, or its family where it has one.\nconstant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;\n")
 	b.WriteString("\n#endif\n")
 	return b.Bytes(), nil
 }

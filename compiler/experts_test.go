@@ -1,0 +1,88 @@
+package compiler
+
+import (
+	"math/rand/v2"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// expertModels returns the paths of models with experts.
+func expertModels() (paths []string) {
+	for _, name := range []string{"qwen3_moe", "qwen3_moe/model.gguf", "gpt_oss", "gpt_oss/model.gguf", "mixtral_window", "qwen3_moe_sparse"} {
+		paths = append(paths, filepath.Join("..", "testdata", "variants", filepath.FromSlash(name)))
+	}
+	return paths
+}
+
+// TestExpertPasses compiles models with experts pass by pass, by any of the
+// fusions, and verifies each stage.
+func TestExpertPasses(t *testing.T) {
+	for _, path := range expertModels() {
+		for _, name := range chips {
+			for _, o := range []Options{{}, {NoFuse: true}, {Context: 37, Draft: 3}} {
+				r := rand.New(rand.NewPCG(1, 2))
+				for range 12 {
+					in := input(t, path, name, o)
+					c := *in.Chip
+					for i := range reflect.TypeFor[chip.Fuse]().NumField() {
+						reflect.ValueOf(&c.Fuse).Elem().Field(i).SetBool(r.IntN(4) > 0)
+					}
+					in.Chip = &c
+					s, err := newState(in)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, p := range passes {
+						if err := p.apply(s); err != nil {
+							t.Fatalf("%s, %s, %+v: %s: %v", path, name, o, p.name, err)
+						}
+						if err := verify(s, p.name); err != nil {
+							t.Fatalf("%s, %s, %+v: %v", path, name, o, err)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestExpertCommands holds a sparse layer's feed-forward block to five commands
+// on a GPU, besides the norm that the router and the experts read, and says what
+// a token reads: of each expert's weights those that are used.
+func TestExpertCommands(t *testing.T) {
+	in := input(t, expertModels()[0], "m4-pro", Options{})
+	tab := mustCompile(t, in)
+	p, _, _ := tab.Program(table.ProgramDecode)
+	var got []string
+	for i := range tab.ProgramCmds(p) {
+		k, _ := decl.Lookup(tab.Cmds[i].Kernel)
+		got = append(got, k.Name)
+	}
+	want := []string{"embed", "rope_angles"}
+	for range in.Config.Layers {
+		want = append(want, "gemv", "rope_attn", "gemv", "rmsnorm", "gemv", "route", "expert_gemv", "expert_gemv", "expert_sum")
+	}
+	want = append(want, "gemv", "argmax")
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	e := &in.Config.Experts
+	for name, used := range map[string]int{table.ProgramDecode: e.Used, table.ProgramPrefill: e.Count} {
+		reads, err := tab.Reads(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, _, _ := tab.Program(name)
+		for i, r := range reads {
+			if tab.Label(int(p.First)+i) == "layer.0.ffn.experts.gate_up" && r.Weights != uint64(used*2*e.FF*in.Config.Width*2) {
+				t.Errorf("%s reads %d bytes of gate and up", name, r.Weights)
+			}
+		}
+	}
+}

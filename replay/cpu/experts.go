@@ -1,0 +1,270 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
+)
+
+// route chooses the experts of each row.
+type route struct {
+	ops           *ops
+	experts, used int
+	overAll       bool
+	logits        []float32 // [rows, experts]
+	ids           []uint32  // [rows, used]
+	weights       []float32 // [rows, used]
+}
+
+func newRoute(b *binder) (kernel, error) {
+	p := b.cmd.RouteParams()
+	return &route{
+		ops: b.ops, experts: int(p.Experts), used: int(p.Used), overAll: b.spec(table.RouteSpecOver) == decl.OverAll,
+		logits: b.f32(table.RouteBindLogits), ids: b.u32(table.RouteBindIDs), weights: b.f32(table.RouteBindWeights),
+	}, b.err
+}
+
+func (k *route) units(w *worker) int { return w.rows }
+
+func (k *route) run(_ *worker, lo, hi int) {
+	for r := lo; r < hi; r++ {
+		k.row(k.logits[r*k.experts:][:k.experts], k.ids[r*k.used:][:k.used], k.weights[r*k.used:][:k.used])
+	}
+}
+
+// row chooses by insertion: there are few, and of equals the first comes first.
+func (k *route) row(logits []float32, ids []uint32, weights []float32) {
+	n := 0
+	for e, v := range logits {
+		at := n
+		for at > 0 && beats(v, weights[at-1]) {
+			at--
+		}
+		if at == len(ids) {
+			continue
+		}
+		n = min(n+1, len(ids))
+		copy(ids[at+1:n], ids[at:])
+		copy(weights[at+1:n], weights[at:])
+		ids[at], weights[at] = uint32(e), v
+	}
+	top := weights[0]
+	var sum float32
+	if k.overAll {
+		for _, v := range logits {
+			sum += exp(v - top)
+		}
+	}
+	for i, v := range weights {
+		weights[i] = exp(v - top)
+		if !k.overAll {
+			sum += weights[i]
+		}
+	}
+	for i := range weights {
+		weights[i] /= sum
+	}
+}
+
+// beats reports whether a comes before b, which is of an expert before it: NaN
+// comes last.
+func beats(a, b float32) bool { return a > b || math.IsNaN(float64(b)) && !math.IsNaN(float64(a)) }
+
+// expertSum adds up what the experts of each row give.
+type expertSum struct {
+	n, used    int
+	add        bool
+	x, weights []float32 // [rows, used, n], [rows, used]
+	out        []float32 // [rows, n]
+}
+
+func newExpertSum(b *binder) (kernel, error) {
+	p := b.cmd.ExpertSumParams()
+	return &expertSum{
+		n: int(p.N), used: int(p.Used), add: b.spec(table.ExpertSumSpecOutput) == decl.OutputAdd,
+		x: b.f32(table.ExpertSumBindX), weights: b.f32(table.ExpertSumBindWeights), out: b.f32(table.ExpertSumBindOut),
+	}, b.err
+}
+
+func (k *expertSum) units(w *worker) int { return w.rows * sumParts }
+
+// sumParts is how many workers may share a row.
+const sumParts = 4
+
+func (k *expertSum) run(_ *worker, lo, hi int) {
+	for u := lo; u < hi; u++ {
+		r, part := u/sumParts, u%sumParts
+		from, to := k.n*part/sumParts, k.n*(part+1)/sumParts
+		out := k.out[r*k.n+from : r*k.n+to]
+		weights := k.weights[r*k.used:][:k.used]
+		for i := range out {
+			var sum float32
+			for j, weight := range weights {
+				sum += float32(weight * k.x[(r*k.used+j)*k.n+from+i])
+			}
+			if k.add {
+				sum += out[i]
+			}
+			out[i] = sum
+		}
+	}
+}
+
+// expertGEMV multiplies with the matrices of the experts that rows have chosen.
+// The rows that have chosen an expert are gathered, so that its weights are read
+// once a chunk; what a row computes does not depend on the others.
+type expertGEMV struct {
+	matmul
+	gate         func(dst, gate, up []float32)
+	count, used  int
+	share        int      // products that have the same input
+	matrixBytes  int      // of an expert
+	ids          []uint32 // [rows, used]
+	x, x2        []float32
+	w            []byte
+	bias         []float32 // [experts, out], or nil
+	y            []float32 // [rows, used, out], rows yStride apart
+	inputsOfRows int       // inputs that a row has: used/share
+}
+
+func newExpertGEMV(b *binder) (kernel, error) {
+	p := b.cmd.ExpertGEMVParams()
+	m, err := newProduct(b, productShape{
+		in: p.In, out: p.Out, group: p.Group, xStride: p.XStride, yStride: p.YStride,
+		wtype: dtype.Type(b.spec(table.ExpertGEMVSpecWType)), act: b.spec(table.ExpertGEMVSpecAct), layout: dtype.Layout(b.spec(table.ExpertGEMVSpecWeights)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.need(p.Used > 0 && p.Share > 0 && p.Experts > 0, "there are no experts, or none is used")
+	k := &expertGEMV{
+		matmul: *m, count: int(p.Experts), used: int(p.Used), share: int(p.Share),
+		ids: b.u32(table.ExpertGEMVBindIDs), x: b.f32(table.ExpertGEMVBindX), w: b.weights(table.ExpertGEMVBindW, table.ExpertGEMVSpecWType), y: b.f32(table.ExpertGEMVBindY),
+	}
+	if b.spec(table.ExpertGEMVSpecInput) != decl.InputPlain {
+		k.x2 = b.f32(table.ExpertGEMVBindX2)
+	}
+	if b.spec(table.ExpertGEMVSpecBias) != 0 {
+		k.bias = b.f32(table.ExpertGEMVBindB)
+	}
+	k.gate = b.gatedWithin(table.ExpertGEMVSpecActivation, p.Limit)
+	k.matrixBytes = int(p.Out) * k.rowBytes
+	if p.Share > 0 {
+		k.inputsOfRows = int(p.Used) / int(p.Share)
+	}
+	return k, b.err
+}
+
+func (k *expertGEMV) units(*worker) int { return (k.out + k.group - 1) / k.group }
+
+func (k *expertGEMV) run(w *worker, lo, hi int) {
+	first, last := lo*k.group, min(hi*k.group, k.out)
+	if w.rows == 1 {
+		k.runRow(w, first, last)
+		return
+	}
+	// A worker's memory: the inputs of all rows, then those of the rows that have
+	// chosen an expert and their products.
+	rows, scratch := w.rows, w.scratch
+	inputs, size := rows*k.inputsOfRows, k.inputBytes()
+	for i := range inputs {
+		k.makeInput(w, i, i)
+	}
+	gathered := scratch[inputs*size:]
+	for e := range k.count {
+		n := 0
+		for s, id := range k.ids[:rows*k.used] {
+			if k.expert(id) == e {
+				copy(gathered[n*size:][:size], scratch[s/k.share*size:][:size])
+				n++
+			}
+		}
+		if n == 0 {
+			continue
+		}
+		w.rows, w.scratch = n, gathered
+		y := float32s(gathered[n*size:][:4*n*addPiece])
+		for o := first; o < last; o += addPiece {
+			end := min(o+addPiece, last)
+			k.product(w, k.matrixOf(e), k.biasOf(e), o, end, y, addPiece)
+			i := 0
+			for s, id := range k.ids[:rows*k.used] {
+				if k.expert(id) == e {
+					copy(k.y[s*k.yStride+o:][:end-o], y[i*addPiece:])
+					i++
+				}
+			}
+		}
+		w.rows, w.scratch = rows, scratch
+	}
+}
+
+// runRow does the products of one row, each into its place.
+func (k *expertGEMV) runRow(w *worker, first, last int) {
+	for s, id := range k.ids[:k.used] {
+		if s%k.share == 0 {
+			k.makeInput(w, s/k.share, 0)
+		}
+		e := k.expert(id)
+		k.product(w, k.matrixOf(e), k.biasOf(e), first, last, k.y[s*k.yStride+first:], k.yStride)
+	}
+}
+
+// expert returns an id that is one of the experts.
+func (k *expertGEMV) expert(id uint32) int { return min(int(id), k.count-1) }
+
+func (k *expertGEMV) matrixOf(e int) []byte { return k.w[e*k.matrixBytes:][:k.matrixBytes] }
+
+func (k *expertGEMV) biasOf(e int) []float32 {
+	if k.bias == nil {
+		return nil
+	}
+	return k.bias[e*k.out:][:k.out]
+}
+
+// makeInput makes input i in the worker's private memory, as row to of it.
+func (k *expertGEMV) makeInput(w *worker, i, to int) {
+	x := k.x[i*k.xStride:][:k.in]
+	if !k.quant {
+		dst := float32s(w.scratch[to*k.inputBytes():][:4*k.in])
+		if k.x2 == nil {
+			copy(dst, x)
+		} else {
+			k.gate(dst, x, k.x2[i*k.xStride:][:k.in])
+		}
+		return
+	}
+	k.input(w, to)
+	if k.x2 == nil {
+		k.ops.quantize(w.input.q, w.input.d, x)
+	}
+	for at := 0; at < k.in && k.x2 != nil; at += inputChunk {
+		end := min(at+inputChunk, k.in)
+		buf := w.chunk[:end-at]
+		k.gate(buf, x[at:end], k.x2[i*k.xStride+at:][:end-at])
+		k.ops.quantize(w.input.q[at:end], w.input.d[at/blockElems:end/blockElems], buf)
+	}
+	if k.mins {
+		k.ops.sumHalves(w.input.s, w.input.q)
+	}
+}
+
+// swigluAlpha is the factor within the sigmoid of the clamped activation.
+const swigluAlpha = 1.702
+
+// gatedWithin is gated for kernels that have the clamped activation too.
+func (b *binder) gatedWithin(i int, limit float32) func(dst, gate, up []float32) {
+	if b.spec(i) != decl.ActivationClampedSwiGLU {
+		return b.gated(i)
+	}
+	return func(dst, gate, up []float32) {
+		up = up[:len(gate)]
+		for i, v := range gate {
+			v = min(v, limit)
+			u := min(max(up[i], -limit), limit)
+			dst[i] = float32(v/(1+exp(-float32(swigluAlpha*v)))) * (u + 1)
+		}
+	}
+}

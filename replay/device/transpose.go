@@ -1,0 +1,59 @@
+package device
+
+import (
+	"slices"
+
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// transposeBlock is how many columns of a source become rows at a time, a cache
+// line of it.
+const transposeBlock = 32
+
+// cutRows makes the pieces of an upload that transposes: rows there of about
+// pieceBytes. It returns the largest one's size.
+func (u *Upload) cutRows(up *table.Upload, src []byte, all uint64) (largest int) {
+	_, elem := up.Type.Block()
+	row := int(up.Cols) * elem
+	rows := int(all) / row
+	each := max(pieceBytes/row/transposeBlock, 1) * transposeBlock
+	done := 0
+	for at := 0; at < rows; at += each {
+		n := min(each, rows-at)
+		upTo := int(scale(uint64(at+n), uint64(len(src)), uint64(rows)))
+		u.pieces = append(u.pieces, Piece{
+			Slot: up.Slot, Offset: up.DstOffset + uint64(at*row), Size: n * row, op: up.Op, t: up.Type, cols: int(up.Cols), src: src,
+			step: int(max(up.Step, 1)), phase: int(up.Phase), row: at, length: upTo - done,
+		})
+		done = upTo
+		largest = max(largest, n*row)
+	}
+	return largest
+}
+
+// transpose writes the piece's rows, columns of the source.
+func (p *Piece) transpose(dst []byte) {
+	_, elem := p.t.Block()
+	columns := len(p.src) / elem / p.cols
+	rows := len(dst) / elem / p.cols
+	for from := 0; from < rows; from += transposeBlock {
+		n := min(transposeBlock, rows-from)
+		for c := range p.cols {
+			line := p.src[c*columns*elem:][:columns*elem]
+			for r := from; r < from+n; r++ {
+				copy(dst[(r*p.cols+c)*elem:][:elem], line[((p.row+r)*p.step+p.phase)*elem:])
+			}
+		}
+	}
+}
+
+// everyNth returns each step-th element from phase on.
+func everyNth(t dtype.Type, src []byte, step, phase int) []byte {
+	_, elem := t.Block()
+	out := make([]byte, 0, len(src)/step)
+	for at := phase * elem; at < len(src); at += step * elem {
+		out = append(out, src[at:at+elem]...)
+	}
+	return slices.Clip(out)
+}

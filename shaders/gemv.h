@@ -1,0 +1,428 @@
+// Products of a matrix and one row, or a few: limited by the reading of W.
+//
+// A threadgroup computes a group of rows of W, unit by unit. The steps of all
+// its units, one after another, are divided evenly among its SIMD groups: where
+// one's share ends within a unit, its sums are a part of the unit's, and the
+// parts meet in threadgroup memory in their order, so that a result does not
+// depend on which comes first.
+#ifndef PIANOLA_GEMV_H
+#define PIANOLA_GEMV_H
+
+#include "product.h"
+#include "ahead.h"
+
+// PIANOLA_STAGE is how many columns of the input are in threadgroup memory at
+// once if the command does not say it.
+#define PIANOLA_STAGE 2048
+
+// last_row returns where the rows of x end, once what earlier commands wrote can
+// be read: there are none if the chain has stopped.
+static inline uint last_row(thread product &p, device const pianola_step *step, constant pianola_second &second) {
+    if (!begins(step)) {
+        return 0;
+    }
+    split_sees(p.parts, second.kv_len + second.behind);
+    return min(p.last, second.rows);
+}
+
+// share is how a threadgroup divides its rows among its SIMD groups.
+struct share {
+    uint first; // row of W
+    uint count; // rows
+    uint shift; // a unit has 1 << shift rows
+    uint steps; // of a unit
+    uint each;  // steps of a SIMD group, of the last fewer or none
+    uint total; // steps of all units
+};
+
+// quotient returns a/b. Most divisors here are powers of two, and a division is
+// many instructions.
+static inline uint quotient(uint a, uint b) {
+    if ((b & (b - 1)) == 0) {
+        return a >> (31 - clz(b));
+    }
+    return a / b;
+}
+
+static inline share share_of(thread const product &p, uint group, uint shift, uint steps, uint simds) {
+    const uint first = group * p.group;
+    const uint count = min(p.group, p.out - first);
+    const uint total = ((count + (1u << shift) - 1) >> shift) * steps;
+    return {first, count, shift, steps, quotient(total + simds - 1, simds), total};
+}
+
+// cursor is where a SIMD group is in its share.
+struct cursor {
+    uint unit, step;
+    uint left; // steps
+};
+
+static inline cursor cursor_of(share s, uint simd) {
+    const uint from = min(simd * s.each, s.total);
+    const uint unit = quotient(from, s.steps);
+    return {unit, from - unit * s.steps, min(s.each, s.total - from)};
+}
+
+// end_of returns where the share ends in the cursor's unit.
+static inline uint end_of(share s, cursor c) { return min(s.steps, c.step + c.left); }
+
+// advance moves the cursor by n steps, or to the next unit.
+static inline void advance(thread cursor &c, share s, uint n) {
+    const uint done = min(n, end_of(s, c) - c.step);
+    c.step += done;
+    c.left -= done;
+    if (c.step == s.steps) {
+        c.step = 0;
+        c.unit++;
+    }
+}
+
+// A SIMD group's part of a unit is in slot simd + unit of threadgroup memory:
+// no two have the same, since both only grow.
+static inline threadgroup float *slot_of(threadgroup float *tg, share s, uint simd, uint unit) { return tg + ((simd + unit) << s.shift); }
+
+// add_up adds the parts of each row to y; if they are the first columns', to the
+// bias, and to y only if the product is added. before is what the thread's first
+// element of y is then.
+static inline void add_up(threadgroup float *tg, thread const product &p, share s, uint row, bool first, float before, uint tid, uint simds) {
+    for (uint i = tid; i < s.count; i += simds * 32) {
+        const uint unit = i >> s.shift;
+        device float *y = p.y + ulong(row) * p.y_stride + s.first + i;
+        const float bias = first && p.bias ? p.b[s.first + i] : 0.0f;
+        if (!first || (p.add && i != tid)) {
+            before = *y;
+        }
+        float sum = 0.0f;
+        const uint from = unit * s.steps;
+        threadgroup const float *part = tg + i;
+        uint begin = 0;
+        _Pragma("clang loop unroll_count(4)")
+        for (uint k = 0; k < simds; k++) {
+            if (begin < from + s.steps && begin + s.each > from) {
+                sum += *part;
+            }
+            begin += s.each;
+            part += 1u << s.shift;
+        }
+        *y = sum + bias + before;
+    }
+}
+
+// steps_of returns how many steps a SIMD group reads to registers before it
+// needs the first. Where there are copies it is what tables for other devices
+// get, and short.
+static inline uint steps_of(uint type) {
+#if defined(PIANOLA_COPIES) && !defined(PIANOLA_HOST)
+    (void)type;
+    return 1;
+#else
+    return is_float(type) && type != PIANOLA_WTYPE_F32 ? 4 : 2;
+#endif
+}
+
+// PIANOLA_STEPS is the most that steps_of returns.
+#define PIANOLA_STEPS 4
+
+// batch is a lane's part of some steps.
+struct batch {
+    tile_quad quads[PIANOLA_STEPS];
+};
+
+// lane_of returns a lane's place among the pieces of a step: tiles, or 8 columns
+// of floats.
+template <uint T>
+static inline tile_lane lane_of(uint lane, bool halved) {
+    if (is_float(T)) {
+        return {0, lane, 5};
+    }
+    return place_of(lane, halved);
+}
+
+// load_floats reads 8 columns of four rows; rows past the last are the last.
+template <uint T, typename To>
+static inline void load_floats(thread To &to, device const uchar *w, uint in, uint out, uint first, uint piece) {
+    const uint size = element_bytes(T);
+    _Pragma("clang loop unroll(full)")
+    for (uint r = 0; r < 4; r++) {
+        device const uchar *p = w + (ulong(min(first + r, out - 1)) * in + 8 * piece) * size;
+        take_vector(to, r, p);
+        if (T == PIANOLA_WTYPE_F32) {
+            take_vector(to, 4 + r, p + 16);
+        }
+    }
+}
+
+// load_step reads the cursor's step. Tiles or pieces that the matrix has not are
+// the last once more.
+template <uint T, typename To>
+static inline void load_step(thread To &to, thread const product &p, share s, cursor c, tile_lane at, uint pieces) {
+    const uint first = s.first + (c.unit << s.shift);
+    const uint piece = min((c.step << at.shift) + at.piece, pieces - 1);
+    if (is_float(T)) {
+        load_floats<T>(to, p.w, p.in, p.out, first, piece);
+    } else {
+        load_quad<T>(to, p.w + first / 16 * strip_bytes(T, p.in, p.wtype), piece, at.quad + first % 16 / 4, p.wtype);
+    }
+}
+
+// multiply_step multiplies it with the input, which is x, or q and d.
+template <uint T>
+static inline void multiply_step(thread float4 &sum, thread const tile_quad &t, threadgroup const float4 *x, threadgroup const int4 *q, threadgroup const float *d, cursor c, tile_lane at, uint pieces, uint wtype) {
+    const uint piece = (c.step << at.shift) + at.piece;
+    const bool there = piece < pieces;
+    const uint k = 2 * (there ? piece : 0);
+    if (is_float(T)) {
+        const float4 zero = float4(0.0f);
+        const float4 low = there ? x[k / 2] : zero;
+        const float4 high = there ? x[pieces + k / 2] : zero;
+        _Pragma("clang loop unroll(full)")
+        for (uint r = 0; r < 4; r++) {
+            sum[r] += dot_eight<T>({t.vectors[r], t.vectors[4 + r]}, low, high);
+        }
+    } else {
+        multiply_quad<T>(sum, t, q[k], q[k + 1], there ? d[k / 2] : 0.0f, wtype);
+    }
+}
+
+// after returns the cursor n steps on, within its unit.
+static inline cursor after(cursor c, uint n) { return {c.unit, c.step + n, c.left - n}; }
+
+// load_batch reads the cursor's next steps, those that are left in its unit.
+template <uint T>
+static inline void load_batch(thread batch &b, thread const product &p, share s, cursor c, tile_lane at, uint pieces) {
+    const uint n = end_of(s, c) - c.step;
+    _Pragma("clang loop unroll(full)")
+    for (uint i = 0; i < steps_of(T); i++) {
+        if (i < n) {
+            load_step<T>(b.quads[i], p, s, after(c, i), at, pieces);
+        }
+    }
+}
+
+// finish_unit adds up what lanes with the same rows have of other columns, and
+// leaves it in the SIMD group's slot.
+template <uint T>
+static inline void finish_unit(thread float4 &sum, threadgroup float *slot, share s, uint lane) {
+    sum += simd_shuffle_xor(sum, ushort(16));
+    sum += simd_shuffle_xor(sum, ushort(8));
+    sum += simd_shuffle_xor(sum, ushort(4));
+    if (s.shift < 4) {
+        sum += simd_shuffle_xor(sum, ushort(2));
+    }
+    if (is_float(T)) {
+        sum += simd_shuffle_xor(sum, ushort(1));
+    }
+    if (4 * lane < 1u << s.shift) {
+        *(threadgroup float4 *)(slot + 4 * lane) = sum;
+    }
+    sum = float4(0.0f);
+}
+
+// input_rows is where the input is in threadgroup memory: floats, or their 8-bit
+// form.
+struct input_rows {
+    threadgroup float4 *x;
+    threadgroup int *q;
+    threadgroup float *d;
+};
+
+// gemv_batches does a threadgroup's rows of W for a row of the input. The first
+// weights are in b.
+template <uint T>
+static inline void gemv_batches(thread batch &b, thread const product &p, share s, cursor c, tile_lane at, uint pieces, input_rows in, threadgroup float *slots, uint lane, uint simd) {
+    float4 sum = float4(0.0f);
+    while (c.left > 0) {
+        const uint n = end_of(s, c) - c.step;
+        _Pragma("clang loop unroll(full)")
+        for (uint i = 0; i < steps_of(T); i++) {
+            if (i < n) {
+                multiply_step<T>(sum, b.quads[i], in.x, (threadgroup const int4 *)in.q, in.d, after(c, i), at, pieces, p.wtype);
+            }
+        }
+        const uint unit = c.unit;
+        advance(c, s, steps_of(T));
+        if (c.left > 0) {
+            load_batch<T>(b, p, s, c, at, pieces);
+        }
+        if (n <= steps_of(T)) {
+            finish_unit<T>(sum, slot_of(slots, s, simd, unit), s, lane);
+        }
+    }
+}
+
+#ifdef PIANOLA_COPIES
+
+// copy_step has the cursor's step copied to a slot, and moves on.
+template <uint T>
+static inline void copy_step(thread copies &to, thread const product &p, share s, thread cursor &c, tile_lane at, uint pieces) {
+    if (c.left > 0) {
+        load_step<T>(to, p, s, c, at, pieces);
+        advance(c, s, 1);
+    }
+    metal::shim::commit_copies();
+}
+
+// copy_first has the first steps copied.
+template <uint T>
+static inline void copy_first(threadgroup uchar *ring, thread const product &p, share s, thread cursor &c, tile_lane at, uint pieces, uint lane) {
+    copies to = {ring, lane, step_form(T)};
+    for (uint i = 0; i < slots_of(T); i++) {
+        copy_step<T>(to, p, s, c, at, pieces);
+        to.at += slot_bytes(T);
+    }
+}
+
+// gemv_bytes returns the size of what is in threadgroup memory before the ring.
+static inline uint gemv_bytes(thread const product &p, bool floats, uint simds) {
+    const uint input = floats ? 4 * p.in : p.in + p.in / 8;
+    return (64 * simds + (p.group + 3) / 4 * 16 + input + 15) / 16 * 16;
+}
+
+// gemv_copies is gemv_batches whose weights are in a ring, which ahead is a few
+// steps before c.
+template <uint T>
+static inline void gemv_copies(threadgroup uchar *ring, thread cursor &ahead, thread const product &p, share s, cursor c, tile_lane at, uint pieces, input_rows in, threadgroup float *slots, uint lane, uint simd) {
+    float4 sum = float4(0.0f);
+    copies slot = {ring, lane, step_form(T)};
+    while (c.left > 0) {
+        wait_copies<T>();
+        const tile_quad t = copied(slot);
+        copy_step<T>(slot, p, s, ahead, at, pieces);
+        slot.at = slot.at == ring + (slots_of(T) - 1) * slot_bytes(T) ? ring : slot.at + slot_bytes(T);
+        multiply_step<T>(sum, t, in.x, (threadgroup const int4 *)in.q, in.d, c, at, pieces, p.wtype);
+        const uint unit = c.unit;
+        const bool ends = c.step + 1 == end_of(s, c);
+        advance(c, s, 1);
+        if (ends) {
+            finish_unit<T>(sum, slot_of(slots, s, simd, unit), s, lane);
+        }
+    }
+}
+
+#endif
+
+// gemv_steps multiplies weights in tiles with quantised activations, or floats
+// with floats that are all in threadgroup memory. Of tiles a unit is a strip, or
+// half of one, and a step as many as a SIMD group reads at once; of floats it is
+// 4 rows, and a step 256 columns.
+template <uint T>
+static inline void gemv_steps(thread product &p, uint room, device const pianola_step *step, constant pianola_second &second, threadgroup uchar *tg, uint group, uint first_lane, uint first_simd, uint simds) {
+    uint lane = first_lane;
+    uint simd = first_simd;
+    threadgroup float *slots = (threadgroup float *)tg;
+    input_rows in;
+    in.x = (threadgroup float4 *)(slots + 16 * simds + (p.group + 3) / 4 * 4);
+    in.q = (threadgroup int *)in.x;
+    in.d = (threadgroup float *)in.x + p.in / 4;
+    const uint pieces = is_float(T) ? p.in / 8 : p.in / 32;
+    const bool halved = p.group % 16 != 0;
+    const tile_lane at = lane_of<T>(lane, halved);
+    const share s = share_of(p, group, is_float(T) ? 2 : halved ? 3 : 4, (pieces + (1u << at.shift) - 1) >> at.shift, simds);
+    const cursor begin = cursor_of(s, simd);
+    // The first weights are on their way while the input is made, but for the
+    // registers that it takes where there are copies.
+    batch b;
+#ifdef PIANOLA_COPIES
+    const bool copying = room >= slots_of(T) * slot_bytes(T);
+    threadgroup uchar *ring = tg + gemv_bytes(p, is_float(T), simds) + simd * room;
+    cursor ahead = begin;
+    if (copying) {
+        copy_first<T>(ring, p, s, ahead, at, pieces, lane);
+    }
+#else
+    (void)room;
+    load_batch<T>(b, p, s, begin, at, pieces);
+#endif
+    const uint last = last_row(p, step, second);
+    for (uint row = p.first; row < last; row++) {
+        // There is one row, mostly.
+        lane = opaque(lane);
+        simd = opaque(simd);
+        if (row != p.first) {
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+#ifdef PIANOLA_COPIES
+            if (copying) {
+                ahead = begin;
+                copy_first<T>(ring, p, s, ahead, at, pieces, lane);
+            }
+#else
+            load_batch<T>(b, p, s, begin, at, pieces);
+#endif
+        }
+        // The thread's first element of y is on its way too.
+        const uint first = simd * 32 + lane;
+        const float before = p.add && first < s.count ? p.y[ulong(row) * p.y_stride + s.first + first] : 0.0f;
+        make_input<!is_float_type<T>::value>(in.x, in.q, in.d, slots, p, row, lane, simd, simds);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+#ifdef PIANOLA_COPIES
+        if (copying) {
+            gemv_copies<T>(ring, ahead, p, s, begin, at, pieces, in, slots, lane, simd);
+        } else {
+            load_batch<T>(b, p, s, begin, at, pieces);
+            gemv_batches<T>(b, p, s, begin, at, pieces, in, slots, lane, simd);
+        }
+#else
+        gemv_batches<T>(b, p, s, begin, at, pieces, in, slots, lane, simd);
+#endif
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        add_up(slots, p, s, row, true, before, first, simds);
+    }
+#ifdef PIANOLA_COPIES
+    // If there was no row, nobody has waited for the first steps.
+    metal::shim::wait_copies<0>();
+#endif
+}
+
+// gemv_rows multiplies weights in rows with activations as they are. A unit is
+// 4 rows; those that are not there are the last, and not written. A step is a
+// piece of each for every lane.
+template <uint T>
+static inline void gemv_rows(thread product &p, device const pianola_step *step, constant pianola_second &second, uint stage_columns, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
+    threadgroup float *slots = (threadgroup float *)tg;
+    threadgroup float *stage = slots + 16 * simds + (p.group + 3) / 4 * 4;
+    // Rows of floats are aligned to 16 bytes, or none but the first is. Rows of x
+    // that are not are read from threadgroup memory.
+    const bool aligned = p.in % 8 == 0;
+    const bool staged = p.silu || p.norm || p.merge || p.x_stride % 4 != 0;
+    const uint columns = staged ? min(p.in, stage_columns) : p.in;
+    const uint piece = is_float(T) ? aligned ? 8 : 1 : 16;
+    const uint last = last_row(p, step, second);
+    for (uint row = p.first; row < last; row++) {
+        device const float *x = p.x + ulong(row) * p.x_stride;
+        float scale = 1.0f;
+        for (uint c = 0; c < p.in; c += columns) {
+            const uint n = min(columns, p.in - c);
+            const share s = share_of(p, group, 2, quotient(n + 32 * piece - 1, 32 * piece), simds);
+            if (row != p.first || c != 0) {
+                threadgroup_barrier(mem_flags::mem_threadgroup);
+            }
+            if (p.norm && c == 0) {
+                scale = norm_scale(p, square_sum1(p, row, simd * 32 + lane, simds * 32), slots, lane, simd, simds);
+            }
+            if (staged) {
+                stage_input(stage, p, row, c, n, scale, simd * 32 + lane, simds * 32);
+                threadgroup_barrier(mem_flags::mem_threadgroup);
+            }
+            for (cursor at = cursor_of(s, simd); at.left > 0; advance(at, s, s.steps)) {
+                const weight_rows w = rows_of<T>(p.w, p.in, p.out, s.first + at.unit * 4, c, p.wtype);
+                const lane_share mine = {at.step * 32 + lane, min(end_of(s, at) * 32, n / piece)};
+                float4 sum = float4(0.0f);
+                if (staged) {
+                    multiply_rows<T>(sum, w, (threadgroup const float *)stage, (threadgroup const float4 *)stage, aligned, mine, p.wtype);
+                } else {
+                    multiply_rows<T>(sum, w, x + c, (device const float4 *)(x + c), aligned, mine, p.wtype);
+                }
+                sum = float4(simd_sum(sum.x), simd_sum(sum.y), simd_sum(sum.z), simd_sum(sum.w));
+                if (lane == 0) {
+                    *(threadgroup float4 *)slot_of(slots, s, simd, at.unit) = sum;
+                }
+            }
+            const uint first = simd * 32 + lane;
+            const float before = p.add && first < s.count ? p.y[ulong(row) * p.y_stride + s.first + first] : 0.0f;
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            add_up(slots, p, s, row, c == 0, before, first, simds);
+        }
+    }
+}
+
+#endif

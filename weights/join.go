@@ -1,0 +1,287 @@
+package weights
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/pianola-engine/pianola/dtype"
+)
+
+// joined is a matrix whose quants, scales and biases are tensors of their own,
+// which is read as blocks of its type.
+type joined struct {
+	t              dtype.Type
+	rows, cols     uint64 // with all dimensions but the last as rows
+	quants, scales Tensor
+	biases         Tensor // of MLX's affine types
+	block          [2]uint64
+	across         uint64 // scales of a row of blocks
+}
+
+// join puts together the matrices whose scales are tensors of their own. What it
+// cannot put together stays as it is, and unsupported says why.
+func (d *Directory) join() {
+	d.raw = d.tensors
+	if d.format != Safetensors {
+		return
+	}
+	q, bad := readQuantization(d.meta)
+	if bad != nil {
+		d.unsupported = append(d.unsupported, &UnsupportedError{Path: d.path, Key: bad.key, What: bad.what})
+		return
+	}
+	d.joined = map[string]*joined{}
+	parts := map[string]bool{}
+	list := make([]Tensor, 0, len(d.raw))
+	for _, t := range d.raw {
+		module, ok := strings.CutSuffix(t.Name, ".weight")
+		if !ok || t.TypeName != "U32" && t.TypeName != "F8_E4M3" {
+			continue
+		}
+		var j *joined
+		var names []string
+		var what string
+		if t.TypeName == "U32" {
+			j, names, what = d.joinMLX(&q, module, t)
+		} else {
+			j, names, what = d.joinFP8(&q, module, t)
+		}
+		if what != "" {
+			d.unsupported = append(d.unsupported, &UnsupportedError{Path: d.path, Tensor: t.Name, What: what})
+		}
+		if j == nil {
+			continue
+		}
+		if _, ok := dtype.Rows.Bytes(j.t, j.rows, j.cols); !ok {
+			d.unsupported = append(d.unsupported, &UnsupportedError{Path: d.path, Tensor: t.Name, What: fmt.Sprintf("[%d, %d] of %s is too large", j.rows, j.cols, j.t)})
+			continue
+		}
+		d.joined[t.Name] = j
+		for _, n := range names {
+			parts[n] = true
+		}
+	}
+	if len(d.joined) == 0 {
+		return
+	}
+	for _, t := range d.raw {
+		if parts[t.Name] {
+			continue
+		}
+		if j := d.joined[t.Name]; j != nil {
+			t.Joined, t.Type, t.TypeName = true, j.t, j.t.String()
+			t.Shape = append(slices.Clone(t.Shape[:len(t.Shape)-1]), j.cols)
+			t.Size, _ = dtype.Rows.Bytes(j.t, j.rows, j.cols)
+		}
+		list = append(list, t)
+	}
+	d.tensors = list
+	_ = d.reindex() // names are fewer than before
+}
+
+// rowsOf returns the product of all dimensions but the last, and the last.
+func rowsOf(shape []uint64) (rows, last uint64, ok bool) {
+	if len(shape) < 2 {
+		return 0, 0, false
+	}
+	rows = 1
+	for _, n := range shape[:len(shape)-1] {
+		hi, lo := bits.Mul64(rows, n)
+		if hi != 0 {
+			return 0, 0, false
+		}
+		rows = lo
+	}
+	return rows, shape[len(shape)-1], rows > 0 && rows <= 1<<32
+}
+
+// joinMLX returns the matrix of a module of MLX's, and the names of what belongs to
+// it, or what is wrong with it. One without scales is nothing of MLX's.
+func (d *Directory) joinMLX(q *quantization, module string, t Tensor) (j *joined, names []string, what string) {
+	scales, ok := d.Tensor(module + ".scales")
+	if !ok {
+		return nil, nil, ""
+	}
+	s, ok := q.of(module, d.original(module))
+	if !ok {
+		return nil, nil, "has scales, and " + configName + " has no quantization"
+	}
+	rows, words, ok := rowsOf(t.Shape)
+	_, groups, ok2 := rowsOf(scales.Shape)
+	if !ok || !ok2 || !slices.Equal(t.Shape[:len(t.Shape)-1], scales.Shape[:len(scales.Shape)-1]) || groups == 0 || groups > 1<<24 || words > 1<<26 {
+		return nil, nil, fmt.Sprintf("shape %v, with scales of shape %v", t.Shape, scales.Shape)
+	}
+	j = &joined{rows: rows, cols: groups * uint64(s.group), quants: t, scales: scales, across: groups}
+	names = []string{scales.Name}
+	if s.mode == "mxfp4" {
+		j.t, ok = dtype.MXFP4, s.bits == 4 && s.group == 32 && scales.TypeName == "U8"
+	} else {
+		j.t, ok = dtype.MLXType(s.bits, s.group, scales.Type)
+	}
+	if !ok {
+		return nil, nil, fmt.Sprintf("%d bits in groups of %d with scales of %s, mode %s, are not supported", s.bits, s.group, scales.TypeName, s.mode)
+	}
+	if words*32 != j.cols*uint64(s.bits) {
+		return nil, nil, fmt.Sprintf("shape %v and scales of shape %v do not go with %d bits in groups of %d", t.Shape, scales.Shape, s.bits, s.group)
+	}
+	if s.mode == "affine" {
+		if j.biases, ok = d.Tensor(module + ".biases"); !ok {
+			return nil, nil, "has scales and no biases"
+		}
+		if j.biases.Type != scales.Type || !slices.Equal(j.biases.Shape, scales.Shape) {
+			return nil, nil, fmt.Sprintf("biases of %s %v, and scales of %s %v", j.biases.TypeName, j.biases.Shape, scales.TypeName, scales.Shape)
+		}
+		names = append(names, j.biases.Name)
+	}
+	return j, names, ""
+}
+
+// joinFP8 does so for E4M3, whose scale is one for all, one for each row, or one for
+// each block.
+func (d *Directory) joinFP8(q *quantization, module string, t Tensor) (j *joined, names []string, what string) {
+	var scale Tensor
+	ok := false
+	for _, suffix := range []string{".weight_scale_inv", ".weight_scale"} {
+		if scale, ok = d.Tensor(module + suffix); ok {
+			break
+		}
+	}
+	if !ok {
+		return nil, nil, "E4M3 without weight_scale or weight_scale_inv"
+	}
+	if len(t.Shape) != 2 {
+		return nil, nil, fmt.Sprintf("E4M3 of shape %v", t.Shape)
+	}
+	if scale.Type != dtype.F32 && scale.Type != dtype.F16 && scale.Type != dtype.BF16 {
+		return nil, nil, fmt.Sprintf("scales of %s", scale.TypeName)
+	}
+	j = &joined{rows: t.Shape[0], cols: t.Shape[1], quants: t, scales: scale, across: 1}
+	n := uint64(1)
+	for _, dim := range scale.Shape {
+		if n *= min(dim, 1<<24); n > 1<<32 {
+			break
+		}
+	}
+	up := func(a, b uint64) uint64 { return a/b + min(1, a%b) }
+	whole := uint64(fp8Block)
+	switch {
+	case n == 1:
+		j.block = [2]uint64{max(j.rows, 1), max(j.cols, 1)}
+	case n == j.rows && scale.Shape[0] == n:
+		j.block = [2]uint64{1, max(j.cols, 1)}
+	case len(scale.Shape) == 2 && scale.Shape[0] == up(j.rows, q.block[0]) && scale.Shape[1] == up(j.cols, q.block[1]):
+		j.block, j.across, whole = q.block, scale.Shape[1], q.block[1]
+	default:
+		return nil, nil, fmt.Sprintf("E4M3 of shape %v, with scales of shape %v: neither one, nor one a row, nor one for each block of %v", t.Shape, scale.Shape, q.block)
+	}
+	for _, group := range []uint64{128, 64, 32} {
+		if whole%group == 0 && j.cols%group == 0 {
+			j.t, _ = dtype.FP8Type(int(group))
+			return j, []string{scale.Name}, ""
+		}
+	}
+	return nil, nil, fmt.Sprintf("E4M3 with rows of %d elements and scales for %d columns: not whole blocks of 32", j.cols, whole)
+}
+
+// read writes whole rows from row first on to dst as blocks. data returns a
+// tensor's bytes.
+func (j *joined) read(dst []byte, first uint64, data func(Tensor) []byte) {
+	size, _ := j.t.Bytes(j.cols)
+	quants, scales := data(j.quants), data(j.scales)
+	for r := first; len(dst) > 0; r++ {
+		row := dst[:size]
+		dst = dst[size:]
+		switch {
+		case j.t.Family() == dtype.FP8:
+			j.rowFP8(row, quants[r*j.cols:][:j.cols], scales, r)
+		case j.t == dtype.MXFP4:
+			j.rowMXFP4(row, quants[r*j.across*16:], scales[r*j.across:][:j.across])
+		default:
+			j.rowMLX(row, quants, scales, data(j.biases), r)
+		}
+	}
+}
+
+func (j *joined) rowMLX(row, quants, scales, biases []byte, r uint64) {
+	_, size := j.scales.Type.Block()
+	at := int(r*j.across) * size
+	scales, biases = scales[at:], biases[at:]
+	_, block := j.t.Block()
+	n := block - 2*size
+	quants = quants[int(r*j.across)*n:]
+	for g := range int(j.across) {
+		copy(row, scales[g*size:][:size])
+		copy(row[size:], biases[g*size:][:size])
+		copy(row[2*size:], quants[g*n:][:n])
+		row = row[block:]
+	}
+}
+
+func (j *joined) rowFP8(row, quants, scales []byte, r uint64) {
+	group, block := j.t.Block()
+	_, size := j.scales.Type.Block()
+	from := r / j.block[0] * j.across
+	for c := 0; c < len(quants); c += group {
+		at := int(from+uint64(c)/j.block[1]) * size
+		binary.LittleEndian.PutUint32(row, math.Float32bits(float(j.scales.Type, scales[at:])))
+		copy(row[4:], quants[c:][:group])
+		row = row[block:]
+	}
+}
+
+// rowMXFP4 makes of nibbles in order those of a block, where columns i and i+16 are
+// in byte i.
+func (j *joined) rowMXFP4(row, quants, scales []byte) {
+	for _, e := range scales {
+		row[0] = e
+		for i := range 8 {
+			low, high := quants[i], quants[8+i]
+			row[1+2*i], row[2+2*i] = low&15|high<<4, low>>4|high&0xf0
+		}
+		row, quants = row[17:], quants[16:]
+	}
+}
+
+// float reads an element of F32, F16 or BF16.
+func float(t dtype.Type, b []byte) float32 {
+	switch t {
+	case dtype.F16:
+		return dtype.F16ToF32(binary.LittleEndian.Uint16(b))
+	case dtype.BF16:
+		return dtype.BF16ToF32(binary.LittleEndian.Uint16(b))
+	}
+	return math.Float32frombits(binary.LittleEndian.Uint32(b))
+}
+
+// Joined returns the size of a matrix that several tensors are, as Tensor's Size
+// says it too.
+func (m *Mapped) Joined(name string) (size uint64, ok bool) {
+	if m.dir.joined[name] == nil {
+		return 0, false
+	}
+	t, ok := m.dir.Tensor(name)
+	return t.Size, ok
+}
+
+// ReadJoined writes whole rows of such a matrix to dst, from byte offset on.
+func (m *Mapped) ReadJoined(name string, offset uint64, dst []byte) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.files == nil {
+		return ErrClosed
+	}
+	j := m.dir.joined[name]
+	if j == nil {
+		return fmt.Errorf("weights: %s: tensor %s is not several", m.dir.path, printable(name))
+	}
+	row, _ := j.t.Bytes(j.cols)
+	if n := uint64(len(dst)); row == 0 || offset%row != 0 || n%row != 0 || offset/row > j.rows || n/row > j.rows-offset/row {
+		return fmt.Errorf("weights: %s: tensor %s: bytes %d + %d are not rows of it", m.dir.path, printable(name), offset, n)
+	}
+	j.read(dst, offset/row, func(t Tensor) []byte { return m.files[t.File].data[t.Offset:][:t.Size] })
+	return nil
+}

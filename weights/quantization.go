@@ -1,0 +1,225 @@
+package weights
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// UnsupportedError says what a model's files have that is not supported: a key of
+// config.json, or a tensor.
+type UnsupportedError struct {
+	Path   string // of the model
+	Key    string // "quantization_config.quant_method"; "" for a tensor
+	Tensor string
+	What   string
+}
+
+// Error implements error.
+func (e *UnsupportedError) Error() string {
+	if e.Key != "" {
+		return fmt.Sprintf("weights: %s: %s: %s: %s", e.Path, configName, e.Key, e.What)
+	}
+	return fmt.Sprintf("weights: %s: tensor %s: %s", e.Path, printable(e.Tensor), e.What)
+}
+
+// setting is how MLX has packed a matrix.
+type setting struct {
+	bits, group int
+	mode        string // "affine" or "mxfp4"
+}
+
+// quantization is what config.json says of weights whose scales are tensors of
+// their own.
+type quantization struct {
+	key   string             // of MLX's default
+	mlx   *setting           // nil: there is none
+	named map[string]setting // by module, where they differ
+	// block is how many rows and columns share a scale of E4M3.
+	block [2]uint64
+}
+
+// of returns the setting of a module, of which names are what it is called.
+func (q *quantization) of(names ...string) (s setting, ok bool) {
+	for _, n := range names {
+		if s, ok := q.named[n]; ok {
+			return s, true
+		}
+	}
+	if q.mlx == nil {
+		return setting{}, false
+	}
+	return *q.mlx, true
+}
+
+// fault is what is wrong with a key.
+type fault struct{ key, what string }
+
+// object is one of config.json with the key that it has there.
+type object struct {
+	key   string
+	value map[string]any
+}
+
+func (o object) path(key string) string { return o.key + "." + key }
+
+// text returns a string, "" if it is not there.
+func (o object) text(key string) string {
+	s, _ := o.value[key].(string)
+	return s
+}
+
+// number returns an integer of at most limit.
+func (o object) number(key string, limit int64) (int, *fault) {
+	n, ok := o.value[key].(json.Number)
+	v, err := n.Int64()
+	if !ok || err != nil || v < 0 || v > limit {
+		return 0, &fault{o.path(key), fmt.Sprintf("is %.40v, want an integer of at most %d", o.value[key], limit)}
+	}
+	return int(v), nil
+}
+
+// within returns the object of a key.
+func (o object) within(key string) (object, bool) {
+	v, ok := o.value[key].(map[string]any)
+	return object{strings.TrimPrefix(o.path(key), "."), v}, ok
+}
+
+// E4M3's blocks where nothing says how large they are.
+const fp8Block = 128
+
+// readQuantization reads the keys of config.json that say how weights are packed.
+func readQuantization(meta map[string]any) (q quantization, err *fault) {
+	q.block = [2]uint64{fp8Block, fp8Block}
+	root := object{"", meta}
+	for _, key := range []string{"quantization", "quantization_config"} {
+		o, ok := root.within(key)
+		if !ok {
+			if v := meta[key]; v != nil {
+				return q, &fault{key, fmt.Sprintf("is %.40v, want an object", v)}
+			}
+			continue
+		}
+		method, named := o.value["quant_method"]
+		_, group := o.value["group_size"]
+		if !named && group {
+			return q, q.readMLX(o)
+		}
+		if named || key == "quantization_config" {
+			return q, q.readMethod(o, fmt.Sprint(method))
+		}
+		return q, &fault{o.path("group_size"), "missing"}
+	}
+	return q, nil
+}
+
+// readMLX reads MLX's object: a default, and what is different by module.
+func (q *quantization) readMLX(o object) *fault {
+	q.key = o.key
+	s, err := mlxSetting(o, setting{mode: "affine"})
+	if err != nil {
+		return err
+	}
+	q.mlx, q.named = &s, map[string]setting{}
+	for _, name := range slices.Sorted(maps.Keys(o.value)) {
+		if own, ok := o.within(name); ok {
+			if q.named[name], err = mlxSetting(own, s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// mlxSetting reads an object, of which what is not there is as in def.
+func mlxSetting(o object, def setting) (s setting, err *fault) {
+	s = def
+	for _, n := range []struct {
+		key string
+		to  *int
+	}{{"group_size", &s.group}, {"bits", &s.bits}} {
+		if o.value[n.key] == nil && *n.to != 0 {
+			continue
+		}
+		if *n.to, err = o.number(n.key, 1<<16); err != nil {
+			return s, err
+		}
+	}
+	if mode, there := o.value["mode"]; there {
+		s.mode, _ = mode.(string)
+		if s.mode != "affine" && s.mode != "mxfp4" {
+			return s, &fault{o.path("mode"), fmt.Sprintf("%.40q is not supported: affine and mxfp4 are", fmt.Sprint(mode))}
+		}
+	}
+	return s, nil
+}
+
+// supported is what an error about a method ends with.
+const supported = "is not supported: fp8, fbgemm_fp8, and E4M3 weights of compressed-tensors and modelopt are, MLX's affine and mxfp4 quantisation, and mxfp4 of gpt-oss"
+
+// readMethod reads an object that names a method.
+func (q *quantization) readMethod(o object, method string) *fault {
+	switch method {
+	case "fp8", "fbgemm_fp8":
+		if f := o.text("fmt"); f != "" && f != "e4m3" {
+			return &fault{o.path("fmt"), fmt.Sprintf("%.40q %s", f, supported)}
+		}
+		return q.readBlock(o, "weight_block_size")
+	case "compressed-tensors":
+		groups, _ := o.within("config_groups")
+		for _, name := range slices.Sorted(maps.Keys(groups.value)) {
+			group, _ := groups.within(name)
+			w, ok := group.within("weights")
+			if !ok {
+				return &fault{groups.path(name), "says nothing of weights"}
+			}
+			if bits, err := w.number("num_bits", 1<<16); err != nil {
+				return err
+			} else if bits != 8 || w.text("type") != "float" {
+				return &fault{w.key, fmt.Sprintf("%d bits of type %.40q %s", bits, w.text("type"), supported)}
+			}
+			if err := q.readBlock(w, "block_structure"); err != nil {
+				return err
+			}
+		}
+		if len(groups.value) == 0 {
+			return &fault{o.path("config_groups"), "missing"}
+		}
+		return nil
+	case "modelopt":
+		if a := o.text("quant_algo"); a != "FP8" {
+			return &fault{o.path("quant_algo"), fmt.Sprintf("%.40q %s", a, supported)}
+		}
+		return nil
+	case "mxfp4":
+		return nil
+	}
+	if o.value["quant_method"] == nil {
+		return &fault{o.path("quant_method"), "missing"}
+	}
+	return &fault{o.path("quant_method"), fmt.Sprintf("%.40q %s", method, supported)}
+}
+
+// readBlock reads how many rows and columns share a scale.
+func (q *quantization) readBlock(o object, key string) *fault {
+	v := o.value[key]
+	if v == nil {
+		return nil
+	}
+	if list, ok := v.([]any); ok && len(list) == 2 {
+		for i := range list {
+			n, _ := list[i].(json.Number)
+			if size, err := n.Int64(); err == nil && size > 0 && size <= 1<<20 {
+				q.block[i] = uint64(size)
+			} else {
+				ok = false
+			}
+		}
+		if ok {
+			return nil
+		}
+	}
+	return &fault{o.path(key), fmt.Sprintf("is %.40v, want two sizes", v)}
+}
