@@ -16,12 +16,13 @@
 # bench    measures decoding of the shipped model
 # bench-peer  measures it beside llama.cpp, in alternation; MODELS are the files,
 #          PEER is where the npm package of llama.cpp's library goes
+# peer-quantize  has llama.cpp read what quantize and convert write
 
 FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C tools tool -n $(1))
 
-.PHONY: check test test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden gen api fuzz bench bench-peer fmt vet lint ranks generated api-check cross
+.PHONY: check test test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden gen api fuzz bench bench-peer peer-quantize fmt vet lint ranks generated api-check cross
 
 check: fmt vet lint ranks generated api-check cross test-arm64 softmetal darwinkit
 
@@ -114,11 +115,18 @@ PEER ?= $(HOME)/.cache/llama-peer
 MODELS ?= testdata/gopher-q8_0.gguf
 PEERFLAGS ?=
 
-bench-peer:
+LLAMAPEER = $(PEER)/llamapeer $(PEER)/node_modules/@node-llama-cpp/linux-x64/bins/linux-x64
+
+$(PEER)/llamapeer: bench/peer/llama/llamapeer.c
 	npm install --silent --prefix $(PEER) --ignore-scripts @node-llama-cpp/linux-x64@3.22.1
-	cc -O3 -o $(PEER)/llamapeer bench/peer/llama/llamapeer.c -ldl -lm
+	cc -O3 -o $@ $< -ldl -lm
+
+bench-peer: $(PEER)/llamapeer
 	go build -o $(PEER)/pianola ./cmd/pianola
-	go run ./bench/peer -pianola $(PEER)/pianola -peer "$(PEER)/llamapeer $(PEER)/node_modules/@node-llama-cpp/linux-x64/bins/linux-x64" $(PEERFLAGS) $(MODELS)
+	go run ./bench/peer -pianola $(PEER)/pianola -peer "$(LLAMAPEER)" $(PEERFLAGS) $(MODELS)
+
+peer-quantize: $(PEER)/llamapeer
+	go test -count=1 -timeout 60m -v -run TestPeer ./cmd/pianola -peer "$(LLAMAPEER)"
 
 bench:
 	go run ./cmd/pianola bench testdata/gopher-q8_0.gguf

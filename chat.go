@@ -2,9 +2,7 @@ package pianola
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -133,48 +131,7 @@ func chatTemplates(dir *weights.Directory) (chat.Sources, error) {
 	if st, err := os.Stat(root); err == nil && !st.IsDir() {
 		root = filepath.Dir(root)
 	}
-	all := chat.Sources{}
-	for _, name := range []string{"tokenizer_config.json", "chat_template.json"} { // what comes later counts
-		config, err := readBounded(filepath.Join(root, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		sources, err := chat.FromConfig(config)
-		if err != nil {
-			return nil, err
-		}
-		for name, source := range sources {
-			all[name] = source
-		}
-	}
-	more, err := os.ReadDir(filepath.Join(root, "additional_chat_templates"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	var files []string
-	for _, f := range more {
-		if strings.HasSuffix(f.Name(), ".jinja") {
-			files = append(files, filepath.Join(root, "additional_chat_templates", f.Name()))
-		}
-	}
-	for _, path := range append(files, filepath.Join(root, "chat_template.jinja")) {
-		source, err := readBounded(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		name := strings.TrimSuffix(filepath.Base(path), ".jinja")
-		if name == "chat_template" {
-			name = chat.Default
-		}
-		all[name] = string(source)
-	}
-	return all, nil
+	return chat.FromDirectory(root, readBounded)
 }
 
 // findEnd finds how the template ends the assistant's turn: by a token, or by text.

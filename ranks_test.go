@@ -13,8 +13,8 @@ import (
 var ranks = map[string]int{
 	"internal/golden": -2, "internal/packed": -2, "internal/replacefile": -2, "internal/sparse": -2, "internal/exectrace": -2, "dtype": -2, "table/decl": -1,
 	"weights/gguf": 0, "weights/safetensors": 0, "arch": 0, "chip": 0, "table": 0, "table/decl/gen": 0, "replay/cpu/neon/gen": 0,
-	"weights": 1, "tokenizer": 1, "chat/jinja": 0, "chat": 1, "shaders": 1, "replay/cuda/ptx": 1, "replay/metal/soft": 1, "replay/device": 1,
-	"compiler": 2, "shaders/gen": 2, "shaders/emu": 2,
+	"quantize": 0, "weights": 1, "tokenizer": 1, "chat/jinja": 0, "chat": 1, "shaders": 1, "replay/cuda/ptx": 1, "replay/metal/soft": 1, "replay/device": 1,
+	"convert": 2, "compiler": 2, "shaders/gen": 2, "shaders/emu": 2,
 	"replay/metal/driver": 2, "replay/cuda/driver": 2, "replay/cuda/fake": 2,
 	"replay/cpu": 3, "replay/cuda": 3, "replay/metal": 3, "replay/null": 3,
 	"replay": 4, "shaders/conform": 4, "replay/metal/kernels": 4, "replay/metal/kernels/gen": 5,

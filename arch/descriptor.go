@@ -24,12 +24,13 @@ type descriptor struct {
 	Ungated    bool            `json:"ungated"`      // the feed-forward block has no gate
 	// FixedActivation says that a model's own word for the activation does not
 	// count.
-	FixedActivation bool       `json:"fixed_activation"`
-	EmbedScale      embedScale `json:"embed_scale"`
-	SoftCaps        softCaps   `json:"soft_caps"`
-	StopTokens      []string   `json:"stop_tokens"`
-	HF              *hfForm    `json:"hf"`
-	GGUF            *ggufForm  `json:"gguf"`
+	FixedActivation bool         `json:"fixed_activation"`
+	EmbedScale      embedScale   `json:"embed_scale"`
+	SoftCaps        softCaps     `json:"soft_caps"`
+	StopTokens      []string     `json:"stop_tokens"`
+	HF              *hfForm      `json:"hf"`
+	GGUF            *ggufForm    `json:"gguf"`
+	Convert         *convertRule `json:"convert"`
 }
 
 // form is what the two file forms of a family have in common.
@@ -210,6 +211,11 @@ func (d *descriptor) validate() error {
 			return err
 		}
 		if err := d.HF.validate(); err != nil {
+			return err
+		}
+	}
+	if d.Convert != nil {
+		if err := d.Convert.validate(); err != nil {
 			return err
 		}
 	}

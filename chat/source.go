@@ -4,6 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -73,6 +77,52 @@ func FromConfig(config []byte) (Sources, error) {
 		return nil, errors.New("chat: tokenizer_config.json: chat_template is neither a text nor a list of them")
 	}
 	return s, nil
+}
+
+// FromDirectory returns the templates of a Hugging Face directory: of
+// chat_template.jinja, additional_chat_templates, chat_template.json and
+// tokenizer_config.json. read reads a file.
+func FromDirectory(root string, read func(path string) ([]byte, error)) (Sources, error) {
+	all := Sources{}
+	for _, name := range []string{"tokenizer_config.json", "chat_template.json"} { // what comes later counts
+		config, err := read(filepath.Join(root, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		sources, err := FromConfig(config)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(all, sources)
+	}
+	more, err := os.ReadDir(filepath.Join(root, "additional_chat_templates"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var files []string
+	for _, f := range more {
+		if strings.HasSuffix(f.Name(), ".jinja") {
+			files = append(files, filepath.Join(root, "additional_chat_templates", f.Name()))
+		}
+	}
+	for _, path := range append(files, filepath.Join(root, "chat_template.jinja")) {
+		source, err := read(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		name := strings.TrimSuffix(filepath.Base(path), ".jinja")
+		if name == "chat_template" {
+			name = Default
+		}
+		all[name] = string(source)
+	}
+	return all, nil
 }
 
 // Parse reads the template of a name; "" is that for tools, if tools is true and there

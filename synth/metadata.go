@@ -1,13 +1,13 @@
 package synth
 
-import "github.com/pianola-engine/pianola/weights/gguf"
-
-// quantizationVersion is ggml's GGML_QNT_VERSION.
-const quantizationVersion = 2
+import (
+	"github.com/pianola-engine/pianola/quantize"
+	"github.com/pianola-engine/pianola/weights/gguf"
+)
 
 // metadata returns the entries of a model's header, in the order of llama.cpp's
 // converter.
-func metadata(s Shape, m *mix) ([]gguf.KV, error) {
+func metadata(s Shape, m *quantize.Mix) ([]gguf.KV, error) {
 	has := architectures[s.Arch]
 	entries := []gguf.KV{
 		{Key: "general.architecture", Value: s.Arch},
@@ -39,8 +39,8 @@ func metadata(s Shape, m *mix) ([]gguf.KV, error) {
 		add("rope.dimension_count", s.HeadDim)
 	}
 	entries = append(entries,
-		gguf.KV{Key: "general.file_type", Value: m.fileType},
-		gguf.KV{Key: "general.quantization_version", Value: uint32(quantizationVersion)})
+		gguf.KV{Key: "general.file_type", Value: m.FileType},
+		gguf.KV{Key: "general.quantization_version", Value: uint32(quantize.Version)})
 	vocabulary, err := s.vocabulary.metadata(s.Vocab)
 	return append(entries, vocabulary...), err
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/quantize"
 )
 
 // Tensor is a tensor of a synthetic model.
@@ -32,16 +33,16 @@ const (
 )
 
 // Tensors returns the tensors of a shape in the order of the file, which is that
-// of llama.cpp's converter. A name that is no mix gives a [*QuantError].
+// of llama.cpp's converter. A name that is no mix gives a [*quantize.MixError].
 func Tensors(s Shape, quant string) ([]Tensor, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	m, err := findMix(quant)
+	m, err := quantize.FindMix(quant)
 	if err != nil {
 		return nil, err
 	}
-	l := lister{mix: m, place: place{layers: int(s.Layers), queriesPerKV: int(s.Heads / s.KVHeads)}}
+	var l lister
 	has := architectures[s.Arch]
 	hidden, ffn, headDim := uint64(s.Hidden), uint64(s.FFN), uint64(s.HeadDim)
 	q, kv := uint64(s.Heads)*headDim, uint64(s.KVHeads)*headDim
@@ -54,49 +55,47 @@ func Tensors(s Shape, quant string) ([]Tensor, error) {
 	if has.scaledEmbedding {
 		embedded = scaledEmbedding
 	}
-	if s.Tied {
-		l.typed("token_embd.weight", vocab, hidden, m.output(hidden), embedded)
-	} else {
-		l.typed("output.weight", vocab, hidden, m.output(hidden), embedding)
-		l.typed("token_embd.weight", vocab, hidden, m.embedding(hidden), embedded)
+	if !s.Tied {
+		l.matrix("output.weight", vocab, hidden, embedding)
 	}
-	for l.place.layer = range int(s.Layers) {
-		blk := fmt.Sprintf("blk.%d.", l.place.layer)
+	l.matrix("token_embd.weight", vocab, hidden, embedded)
+	for layer := range s.Layers {
+		blk := fmt.Sprintf("blk.%d.", layer)
 		down := ffnOutput
-		if l.place.layer == 0 {
+		if layer == 0 {
 			down = firstFFNOutput
 		}
 		l.vector(blk+"attn_norm.weight", hidden, norm)
-		l.matrix(blk+"ffn_down.weight", hidden, ffn, down, m.ffnDown)
-		l.matrix(blk+"ffn_gate.weight", ffn, hidden, matrix, nil)
-		l.matrix(blk+"ffn_up.weight", ffn, hidden, matrix, nil)
+		l.matrix(blk+"ffn_down.weight", hidden, ffn, down)
+		l.matrix(blk+"ffn_gate.weight", ffn, hidden, matrix)
+		l.matrix(blk+"ffn_up.weight", ffn, hidden, matrix)
 		if has.postNorms {
 			l.vector(blk+"post_attention_norm.weight", hidden, norm)
 			l.vector(blk+"post_ffw_norm.weight", hidden, norm)
 		}
 		l.vector(blk+"ffn_norm.weight", hidden, norm)
-		l.projection(blk+"attn_k", kv, hidden, headDim, has, nil)
-		l.matrix(blk+"attn_output.weight", hidden, q, attentionOutput, m.attnOutput)
-		l.projection(blk+"attn_q", q, hidden, headDim, has, nil)
-		l.projection(blk+"attn_v", kv, hidden, 0, has, m.attnV)
+		l.projection(blk+"attn_k", kv, hidden, headDim, has)
+		l.matrix(blk+"attn_output.weight", hidden, q, attentionOutput)
+		l.projection(blk+"attn_q", q, hidden, headDim, has)
+		l.projection(blk+"attn_v", kv, hidden, 0, has)
 	}
 	l.vector("output_norm.weight", hidden, norm)
+	list := make([]quantize.Tensor, len(l.tensors))
+	for i, t := range l.tensors {
+		list[i] = quantize.Tensor{Name: t.Name, Shape: t.Shape, Type: t.Type}
+	}
+	model := quantize.Model{Layers: int(s.Layers), QueriesPerKV: int(s.Heads / s.KVHeads)}
+	for i, t := range m.Types(model, list, quantize.Options{}) {
+		l.tensors[i].Type = t
+	}
 	return l.tensors, nil
 }
 
 // lister collects the tensors of a model.
-type lister struct {
-	mix     *mix
-	place   place
-	tensors []Tensor
-}
+type lister struct{ tensors []Tensor }
 
-func (l *lister) typed(name string, rows, columns uint64, t dtype.Type, c content) {
-	l.tensors = append(l.tensors, Tensor{Name: name, Type: t, Shape: []uint64{rows, columns}, content: c})
-}
-
-func (l *lister) matrix(name string, rows, columns uint64, c content, upgrade func(place) dtype.Type) {
-	l.typed(name, rows, columns, l.mix.matrix(upgrade, l.place, columns), c)
+func (l *lister) matrix(name string, rows, columns uint64, c content) {
+	l.tensors = append(l.tensors, Tensor{Name: name, Type: dtype.F32, Shape: []uint64{rows, columns}, content: c})
 }
 
 func (l *lister) vector(name string, elems uint64, c content) {
@@ -105,14 +104,14 @@ func (l *lister) vector(name string, elems uint64, c content) {
 
 // projection lists the matrix of Q, K or V with its norm (normDim 0: it has
 // none) and its bias.
-func (l *lister) projection(name string, rows, columns, normDim uint64, has traits, upgrade func(place) dtype.Type) {
+func (l *lister) projection(name string, rows, columns, normDim uint64, has traits) {
 	if has.qkNorm && normDim > 0 {
 		l.vector(name+"_norm.weight", normDim, norm)
 	}
 	if has.attentionBias {
 		l.vector(name+".bias", rows, bias)
 	}
-	l.matrix(name+".weight", rows, columns, matrix, upgrade)
+	l.matrix(name+".weight", rows, columns, matrix)
 }
 
 // size returns the bytes of a row and the number of rows. Rows are whole blocks:

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pianola-engine/pianola/quantize"
 	"github.com/pianola-engine/pianola/weights/gguf"
 )
 
@@ -45,6 +46,15 @@ func reshaped(t *testing.T, change func(*Shape)) Shape {
 	}
 	change(&s)
 	return s
+}
+
+func f16(t *testing.T) *quantize.Mix {
+	t.Helper()
+	m, err := quantize.FindMix("F16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // TestSizes compares with the sizes of the files that llama-quantize (llama.cpp
@@ -136,7 +146,7 @@ func TestEveryShapeInEveryMix(t *testing.T) {
 		} else if err := w.Close(); err == nil {
 			t.Errorf("%s: the writer misses no data", s.Name)
 		}
-		for _, quant := range Quants() {
+		for _, quant := range quantize.Mixes() {
 			tensors, err := Tensors(s, strings.ToLower(quant))
 			if err != nil {
 				t.Errorf("%s in %s: %v", s.Name, quant, err)
@@ -148,7 +158,7 @@ func TestEveryShapeInEveryMix(t *testing.T) {
 			}
 		}
 	}
-	var unknown *QuantError
+	var unknown *quantize.MixError
 	if _, err := Size(Shapes()[0], "Q7_K"); !errors.As(err, &unknown) || !strings.Contains(err.Error(), "Q4_K_M") {
 		t.Errorf("Q7_K: got %v", err)
 	}
@@ -186,7 +196,7 @@ func TestLikeConverter(t *testing.T) {
 					test.shape, i, got.Name, got.Type, got.Shape, want.Name, want.Type, want.Shape)
 			}
 		}
-		entries, err := metadata(s, &mixes[1])
+		entries, err := metadata(s, f16(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,7 +245,7 @@ func TestGemma3Layer(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	entries, err := metadata(s, &mixes[1])
+	entries, err := metadata(s, f16(t))
 	if err != nil {
 		t.Fatal(err)
 	}

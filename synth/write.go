@@ -11,6 +11,7 @@ import (
 	"runtime"
 
 	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/quantize"
 	"github.com/pianola-engine/pianola/weights/gguf"
 )
 
@@ -63,7 +64,7 @@ func WriteFile(ctx context.Context, path string, s Shape, quant string, seed uin
 	return nil
 }
 
-// Write writes a model of a shape, in one of the mixes that [Quants] names, with
+// Write writes a model of a shape, in one of the mixes that [quantize.Mixes] names, with
 // random weights: normal where [dtype.Quantize] has the type, random valid blocks
 // of about the same deviation otherwise; norms about one. Magnitudes are such that
 // activations stay finite at any depth and that greedy decoding hangs on all of
@@ -71,7 +72,7 @@ func WriteFile(ctx context.Context, path string, s Shape, quant string, seed uin
 // on every machine, whatever its number of processors.
 //
 // progress, if not nil, is called from this goroutine with bytes of tensor data.
-// A name that is no mix gives a [*QuantError]; a cancelled context ends the
+// A name that is no mix gives a [*quantize.MixError]; a cancelled context ends the
 // work with its error.
 func Write(ctx context.Context, w io.Writer, s Shape, quant string, seed uint64, progress func(done, total uint64)) error {
 	file, tensors, err := declare(w, s, quant)
@@ -104,7 +105,7 @@ func Write(ctx context.Context, w io.Writer, s Shape, quant string, seed uint64,
 
 // declare returns a Writer that has the header of a model, and its tensors.
 func declare(w io.Writer, s Shape, quant string) (*gguf.Writer, []Tensor, error) {
-	m, err := findMix(quant)
+	m, err := quantize.FindMix(quant)
 	if err != nil {
 		return nil, nil, err
 	}

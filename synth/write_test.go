@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/quantize"
 	"github.com/pianola-engine/pianola/synth"
 	"github.com/pianola-engine/pianola/weights/gguf"
 )
@@ -48,7 +49,7 @@ func write(t *testing.T, s synth.Shape, quant string, seed uint64) []byte {
 // TestWrite reads models back: what the header says, that all weights are
 // finite and as large as they should be, and that no two rows are alike.
 func TestWrite(t *testing.T) {
-	for _, quant := range synth.Quants() {
+	for _, quant := range quantize.Mixes() {
 		s := shape(t, "gopher")
 		s.Layers = 2
 		data := write(t, s, quant, 1)

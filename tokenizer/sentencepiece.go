@@ -38,7 +38,9 @@ type pieceModel struct {
 	pieces []protoPiece
 	norm   pieceNormalizer
 	typ    uint64 // TrainerSpec.ModelType
-	ids    struct{ unk, bos, eos, pad int32 }
+	// charsMap is the normalizer's, as the file has it.
+	charsMap []byte
+	ids      struct{ unk, bos, eos, pad int32 }
 }
 
 type protoPiece struct {
@@ -292,6 +294,7 @@ func (m *pieceModel) normalizerSpec(data []byte) error {
 		switch num {
 		case 2:
 			if len(f.bytes) > 0 {
+				m.charsMap = f.bytes
 				m.norm.charsMap, err = newCharsMap(f.bytes)
 			}
 		case 3:

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/quantize"
 	"github.com/pianola-engine/pianola/synth"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -205,7 +206,7 @@ func TestSynth(t *testing.T) {
 	}
 	succeed(t, "run", a, "-p", "func", "-n", "4")
 	list := succeed(t, "synth", "--list").stdout
-	for _, q := range synth.Quants() {
+	for _, q := range quantize.Mixes() {
 		if !strings.Contains(list, q) {
 			t.Errorf("no %s in\n%s", q, list)
 		}

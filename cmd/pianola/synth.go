@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pianola-engine/pianola/quantize"
 	"github.com/pianola-engine/pianola/synth"
 )
 
@@ -88,6 +89,6 @@ func listShapes(cmd *cobra.Command) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "\ntypes: %s\n", strings.Join(synth.Quants(), ", "))
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "\ntypes: %s\n", strings.Join(quantize.Mixes(), ", "))
 	return err
 }

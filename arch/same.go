@@ -1,0 +1,111 @@
+package arch
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+)
+
+// formFields are the fields of Config that say how a model is written down, or
+// what it is called, and not what it computes.
+var formFields = []string{"Arch", "Name", "RopeLayout", "NormPlusOne", "Ropes", "Layer", "StopIDs", "StopTokens"}
+
+// Same verifies that another configuration, read from another form of the model,
+// computes what c does. factors returns the elements of a tensor that Rope.Factors
+// names. The error is a *FieldError that names the first difference.
+func (c *Config) Same(other *Config, factors func(name string) []float32) error {
+	a, b := reflect.ValueOf(c.scaled()).Elem(), reflect.ValueOf(other.scaled()).Elem()
+	for i := range a.NumField() {
+		field := a.Type().Field(i)
+		if !field.IsExported() || slices.Contains(formFields, field.Name) {
+			continue
+		}
+		if x, y := a.Field(i), b.Field(i); !near(x, y) {
+			return &FieldError{Key: field.Name, Reason: fmt.Sprintf("%v came back as %v", x, y)}
+		}
+	}
+	for i := range c.Layer {
+		x, y := reflect.ValueOf(c.Layer[i]), reflect.ValueOf(other.Layer[i])
+		for j := range x.NumField() {
+			if name := x.Type().Field(j).Name; name != "Rope" && !near(x.Field(j), y.Field(j)) {
+				return &FieldError{Key: fmt.Sprintf("Layer[%d].%s", i, name), Reason: fmt.Sprintf("%v came back as %v", x.Field(j), y.Field(j))}
+			}
+		}
+		r, s := &c.Ropes[c.Layer[i].Rope], &other.Ropes[other.Layer[i].Rope]
+		if err := r.same(s, factors); err != nil {
+			return &FieldError{Key: fmt.Sprintf("RoPE of layer %d", i), Reason: err.Error()}
+		}
+	}
+	return nil
+}
+
+// scaled returns c with a factor of Q·K where it has the usual one.
+func (c *Config) scaled() *Config {
+	s := *c
+	if s.AttnScale == 0 {
+		s.AttnScale = invRoot(float64(s.HeadDim))
+	}
+	return &s
+}
+
+// near compares values of fields, numbers with a fraction to six digits.
+func near(x, y reflect.Value) bool {
+	switch {
+	case x.CanFloat():
+		return close6(x.Float(), y.Float())
+	case x.Kind() == reflect.Struct:
+		for i := range x.NumField() {
+			if x.Type().Field(i).IsExported() && !near(x.Field(i), y.Field(i)) {
+				return false
+			}
+		}
+		return true
+	}
+	return reflect.DeepEqual(x.Interface(), y.Interface())
+}
+
+func close6(x, y float64) bool { return math.Abs(x-y) <= 1e-6*max(math.Abs(x), math.Abs(y)) }
+
+func (r *Rope) same(s *Rope, factors func(name string) []float32) error {
+	if r.Dim != s.Dim || r.LongFrom != s.LongFrom || !close6(float64(r.AttnFactor), float64(s.AttnFactor)) {
+		return fmt.Errorf("%d elements, factor %v, long from %d came back as %d, %v, %d", r.Dim, r.AttnFactor, r.LongFrom, s.Dim, s.AttnFactor, s.LongFrom)
+	}
+	for _, context := range []int{0, math.MaxInt} {
+		x, err := r.frequencies(context, factors)
+		if err != nil {
+			return err
+		}
+		y, err := s.frequencies(context, factors)
+		if err != nil {
+			return err
+		}
+		for i := range x {
+			if !close6(x[i], y[i]) {
+				return fmt.Errorf("inverse frequency %d, %v, came back as %v", i, x[i], y[i])
+			}
+		}
+	}
+	return nil
+}
+
+// frequencies returns the inverse frequencies for a context, divided by the
+// factors that a tensor has.
+func (r *Rope) frequencies(context int, factors func(name string) []float32) ([]float64, error) {
+	inv, name := r.For(context)
+	out := make([]float64, len(inv))
+	for i, f := range inv {
+		out[i] = float64(f)
+	}
+	if name == "" {
+		return out, nil
+	}
+	divisors := factors(name)
+	if len(divisors) != len(out) {
+		return nil, fmt.Errorf("%d elements of %s for %d frequencies", len(divisors), name, len(out))
+	}
+	for i, d := range divisors {
+		out[i] /= float64(d)
+	}
+	return out, nil
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pianola-engine/pianola/convert"
+	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/replacefile"
+	"github.com/pianola-engine/pianola/quantize"
+)
+
+// writeFlags are those of the commands that write a model.
+type writeFlags struct {
+	typ, out string
+	threads  int
+}
+
+func (f *writeFlags) register(cmd *cobra.Command, typ, usage string) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.typ, "type", typ, usage)
+	fs.StringVarP(&f.out, "output", "o", "", "write the model to `FILE`")
+	fs.IntVarP(&f.threads, "threads", "t", 0, "threads; 0: one for each processor")
+}
+
+func (f *writeFlags) check(cmd *cobra.Command) error {
+	if f.out == "" {
+		return usage(cmd, "%s needs -o", cmd.Name())
+	}
+	return atLeast(cmd, 0, "threads", f.threads)
+}
+
+// write writes the model with progress, and says what it wrote. The file is there
+// in whole or not at all.
+func (f *writeFlags) write(cmd *cobra.Command, m *convert.Model, types []dtype.Type, fileType uint32, what string) error {
+	if m.Reads(f.out) {
+		return fmt.Errorf("%s: %s is what the model is read from", cmd.Name(), f.out)
+	}
+	size, err := m.Size(types)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	p := newProgress(cmd.ErrOrStderr(), "writing", true)
+	defer p.finish()
+	err = replacefile.Write(f.out, 0o644, func(w io.Writer) error {
+		return m.Write(cmd.Context(), w, types, convert.WriteOptions{
+			FileType: fileType, Threads: f.threads,
+			Progress: func(done, total uint64) { p.set("writing", done, total) },
+		})
+	})
+	if err != nil {
+		return err
+	}
+	p.finish()
+	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s, %s, %.1f s\n", oneLine(f.out), what, byteSize(size), time.Since(start).Seconds())
+	return err
+}
+
+// plainTypes are those that convert writes.
+var plainTypes = []string{"F32", "F16", "BF16"}
+
+func newConvert() *cobra.Command {
+	f := &writeFlags{}
+	cmd := &cobra.Command{
+		Use:   "convert DIR -o FILE.gguf",
+		Short: "Write a Hugging Face directory as a GGUF file",
+		Long: `Convert writes a model as a GGUF file that llama.cpp reads too: its tensors by
+their names there, its settings and its tokenizer. Matrices stay in the type that
+they have unless --type says another; norms and biases become F32. What the
+model's family cannot say in GGUF is an error, as are tensors without a place.`,
+		Example: `  pianola convert testdata/gopher -o gopher.gguf
+  pianola convert testdata/gopher --type BF16 -o gopher-bf16.gguf`,
+		Args: exactly(1, "convert needs a DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.convert(cmd, args[0]) },
+	}
+	f.register(cmd, "", "type of the matrices, "+strings.Join(plainTypes, ", ")+"; as stored if not given")
+	return cmd
+}
+
+func (f *writeFlags) convert(cmd *cobra.Command, path string) (err error) {
+	if err := f.check(cmd); err != nil {
+		return err
+	}
+	mix, err := quantize.FindMix(f.typ)
+	if f.typ != "" && (err != nil || mix.Base.Quantized()) {
+		return usage(cmd, "--type %s: the types are %s; quantize writes others", f.typ, strings.Join(plainTypes, ", "))
+	}
+	m, err := convert.Open(path)
+	if err != nil {
+		return err
+	}
+	defer closeAfter(&err, m)
+	if !m.Converted() {
+		return fmt.Errorf("convert: %s: is a GGUF file already; quantize writes it in other types", path)
+	}
+	types, what := m.Stored(), "types as stored"
+	fileType := m.FileType(types)
+	if mix != nil {
+		if types, err = m.Types(mix, quantize.Options{}, false); err != nil {
+			return err
+		}
+		fileType, what = mix.FileType, mix.Name
+	}
+	return f.write(cmd, m, types, fileType, what)
+}

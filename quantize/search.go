@@ -1,0 +1,239 @@
+package quantize
+
+// symmetric returns the scale by which x is best written as scale*q with q in
+// -limit..limit-1, errors weighted by x^2: of 19 scales that put the extreme
+// element near -limit, the one whose quants have the best least-squares fit.
+func symmetric(x []float32, limit int32) float32 {
+	top := extreme(x)
+	if abs(top) < tiny {
+		return 0
+	}
+	fit := func(inverse float32) (xq, qq float32) {
+		for _, v := range x {
+			q := float32(clamp(inverse*v, -limit, limit-1))
+			w := v * v
+			xq += float32(float32(w*v) * q)
+			qq += float32(float32(w*q) * q)
+		}
+		return xq, qq
+	}
+	xq, qq := fit(-float32(limit) / top)
+	var scale float32
+	if qq != 0 {
+		scale = xq / qq
+	}
+	best := scale * xq
+	for step := -9; step <= 9; step++ {
+		if step == 0 {
+			continue
+		}
+		xq, qq := fit(-(float32(limit) + float32(0.1*float32(step))) / top)
+		if qq > 0 && float32(xq*xq) > float32(best*qq) {
+			scale = xq / qq
+			best = scale * xq
+		}
+	}
+	return scale
+}
+
+// descend returns such a scale for few levels: from the plain quants, each is
+// moved to where it suits the others best, until none moves.
+func descend(x []float32, limit int32) float32 {
+	top := extreme(x)
+	if abs(top) < tiny {
+		return 0
+	}
+	var quants [16]int32
+	q := quants[:len(x)]
+	inverse := -float32(limit) / top
+	var xq, qq float32
+	for i, v := range x {
+		q[i] = clamp(inverse*v, -limit, limit-1)
+		w, l := v*v, float32(q[i])
+		xq += float32(float32(w*v) * l)
+		qq += float32(float32(w*l) * l)
+	}
+	for range 5 {
+		changed := false
+		for i, v := range x {
+			w, l := v*v, float32(q[i])
+			others := xq - float32(float32(w*v)*l)
+			if others <= 0 {
+				continue
+			}
+			squares := qq - float32(float32(w*l)*l)
+			next := clamp(float32(v*squares)/others, -limit, limit-1)
+			if next == q[i] {
+				continue
+			}
+			l = float32(next)
+			others += float32(float32(w*v) * l)
+			squares += float32(float32(w*l) * l)
+			if squares > 0 && float32(float32(others*others)*qq) > float32(float32(xq*xq)*squares) {
+				q[i], xq, qq, changed = next, others, squares, true
+			}
+		}
+		if !changed {
+			break
+		}
+	}
+	if qq > 0 {
+		return xq / qq
+	}
+	return 0
+}
+
+// grid says which scales affine tries: those that spread the elements over
+// top+first, top+first+step, ... levels, as many as steps and one more.
+type grid struct {
+	top         int32 // the highest quant
+	first, step float32
+	steps       int
+	absolute    bool // the error is the sum of magnitudes, not of squares
+}
+
+// affine returns the scale and the minimum, as a magnitude to subtract, by which
+// x is best written as scale*q - minimum with q in 0..top. Each trial spreads
+// the elements over the range found so far and fits a line through the
+// quants by weighted least squares.
+func (g *grid) affine(x, weights []float32) (scale, minimum float32) {
+	lo, hi := x[0], x[0]
+	sumW := weights[0]
+	sumX := sumW * x[0]
+	for i, v := range x[1:] {
+		lo, hi = min(lo, v), max(hi, v)
+		w := weights[i+1]
+		sumW += w
+		sumX += float32(w * v)
+	}
+	if lo > 0 {
+		lo = 0
+	}
+	if hi == lo {
+		return 0, -lo
+	}
+	var quants [32]float32
+	q := quants[:len(x)]
+	weights = weights[:len(x)]
+	top := float32(g.top)
+	inverse := top / (hi - lo)
+	scale = 1 / inverse
+	for i, v := range x {
+		q[i] = float32(clamp(inverse*(v-lo), 0, g.top))
+	}
+	best := g.err(x, weights, q, scale, lo, -1)
+	for n := 0; n <= g.steps; n++ {
+		inverse = (g.first + float32(g.step*float32(n)) + top) / (hi - lo)
+		var sumQ, sumQQ, sumXQ float32
+		for i, v := range x {
+			l := float32(clamp(inverse*(v-lo), 0, g.top))
+			q[i] = l
+			wl := weights[i] * l
+			sumQ += wl
+			sumQQ += float32(wl * l)
+			sumXQ += float32(wl * v)
+		}
+		d := float32(sumW*sumQQ) - float32(sumQ*sumQ)
+		if d <= 0 {
+			continue
+		}
+		s := (float32(sumW*sumXQ) - float32(sumX*sumQ)) / d
+		m := (float32(sumQQ*sumX) - float32(sumQ*sumXQ)) / d
+		if m > 0 {
+			s, m = sumXQ/sumQQ, 0
+		}
+		if err := g.err(x, weights, q, s, m, best); err < best {
+			best, scale, lo = err, s, m
+		}
+	}
+	return scale, -lo
+}
+
+// err returns the weighted error of scale*q + lo for x, or something not below
+// enough, unless that is negative, where it is known to be so.
+func (g *grid) err(x, weights, q []float32, scale, lo, enough float32) float32 {
+	var sum float32
+	q, weights = q[:len(x)], weights[:len(x)]
+	if g.absolute {
+		for i, v := range x {
+			diff := float32(scale*q[i]) + lo - v
+			sum += float32(weights[i] * abs(diff))
+		}
+		return sum
+	}
+	for i, v := range x {
+		diff := float32(scale*q[i]) + lo - v
+		sum += float32(weights[i] * float32(diff*diff))
+		if i&7 == 7 && sum >= enough && enough >= 0 { // terms are not negative
+			return sum
+		}
+	}
+	return sum
+}
+
+// levelIndex finds the nearest of a sorted list of whole numbers.
+type levelIndex struct {
+	values [16]float32
+	below  []uint8 // by the whole part from the least value on: the last value not above it
+}
+
+func newLevelIndex(values [16]float32) *levelIndex {
+	x := &levelIndex{values: values}
+	at := 0
+	for v := values[0]; v < values[15]; v++ {
+		if v == values[at+1] {
+			at++
+		}
+		x.below = append(x.below, uint8(at))
+	}
+	return x
+}
+
+// find returns the index of the value nearest to f, the upper one of equals.
+func (x *levelIndex) find(f float32) uint8 {
+	switch {
+	case !(f > x.values[0]): // NaN too
+		return 0
+	case f >= x.values[15]:
+		return 15
+	}
+	i := x.below[min(int(f-x.values[0]), len(x.below)-1)] // the difference may round up
+	if f-x.values[i] < x.values[i+1]-f {
+		return i
+	}
+	return i + 1
+}
+
+// levels are the 16 levels of IQ4_NL and IQ4_XS, of unequal distances.
+var levels = newLevelIndex([16]float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113})
+
+// scaleOfLevels returns the scale by which x is best written as scale*level,
+// errors weighted by x^2: the extreme element is put on the lowest level, or
+// near it, with either sign.
+func scaleOfLevels(x []float32) float32 {
+	top := extreme(x)
+	if abs(top) < tiny {
+		return 0
+	}
+	fit := func(inverse float32) (xq, qq float32) {
+		for _, v := range x {
+			q := levels.values[levels.find(inverse*v)]
+			wq := float32(v*v) * q
+			xq += float32(wq * v)
+			qq += float32(wq * q)
+		}
+		return xq, qq
+	}
+	lowest := levels.values[0]
+	xq, qq := fit(1 / (-top / lowest))
+	scale := xq / qq
+	best := scale * xq
+	for try := -7; try <= 7; try++ {
+		xq, qq := fit((float32(try) + lowest) / top)
+		if qq > 0 && float32(xq*xq) > float32(best*qq) {
+			scale = xq / qq
+			best = scale * xq
+		}
+	}
+	return scale
+}

@@ -1,0 +1,389 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Entry is an entry of GGUF metadata.
+type Entry struct {
+	Key   string
+	Value any // string, bool, uint32, []string, []int32, []float32 or []uint8
+}
+
+// Files are a Hugging Face tokenizer's files; nil is a file that is not there.
+type Files struct {
+	JSON          []byte // tokenizer.json
+	SentencePiece []byte // tokenizer.model
+	Config        []byte // tokenizer_config.json
+}
+
+// ToGGUF returns the tokenizer.ggml entries that say what the files say, for a
+// model with an embedding of so many rows. Rows without a token get unused ones.
+//
+// It returns [ErrNone] without a tokenizer. What GGUF cannot say is an
+// [*UnsupportedError]: WordPiece, unigram in tokenizer.json, and text that no
+// pre-tokenizer that GGUF has a name for cuts in the same way. As in llama.cpp's
+// converter, normalizers are left out where GGUF has no place for them, and
+// whether a BOS is added is left to the pre-tokenizer's name where the files do
+// not say.
+func ToGGUF(files Files, rows int) ([]Entry, error) {
+	w, err := newGGUFWriter(files)
+	if err != nil {
+		return nil, err
+	}
+	if w.t.Size() > rows {
+		return nil, fmt.Errorf("tokenizer: %d tokens for an embedding of %d rows", w.t.Size(), rows)
+	}
+	entries, err := w.entries(rows)
+	if err != nil {
+		return nil, err
+	}
+	return entries, w.verify(entries)
+}
+
+// ggufWriter is a tokenizer on its way into GGUF metadata.
+type ggufWriter struct {
+	t      *Tokenizer
+	file   *tokenizerFile // of tokenizer.json
+	pieces *pieceModel    // of tokenizer.model
+	config configFile
+	pad    configToken
+	unk    configToken
+	eot    configToken
+}
+
+func newGGUFWriter(files Files) (*ggufWriter, error) {
+	w := &ggufWriter{}
+	if files.Config != nil {
+		var more struct {
+			Pad configToken `json:"pad_token"`
+			Unk configToken `json:"unk_token"`
+			EOT configToken `json:"eot_token"`
+		}
+		if err := errors.Join(json.Unmarshal(files.Config, &w.config), json.Unmarshal(files.Config, &more)); err != nil {
+			return nil, fmt.Errorf("tokenizer: tokenizer_config.json: %w", err)
+		}
+		w.pad, w.unk, w.eot = more.Pad, more.Unk, more.EOT
+	}
+	var err error
+	switch {
+	case files.SentencePiece != nil: // has scores, which tokenizer.json lacks
+		if w.pieces, err = parsePieceModel(files.SentencePiece); err != nil {
+			return nil, fmt.Errorf("tokenizer: tokenizer.model: %w", err)
+		}
+		w.t, err = FromSentencePiece(files.SentencePiece, files.Config)
+	case files.JSON != nil:
+		w.file = new(tokenizerFile)
+		if err := json.Unmarshal(files.JSON, w.file); err != nil {
+			return nil, fmt.Errorf("tokenizer: tokenizer.json: %w", err)
+		}
+		w.t, err = FromJSON(files.JSON, files.Config)
+	default:
+		err = ErrNone
+	}
+	return w, err
+}
+
+func (w *ggufWriter) entries(rows int) ([]Entry, error) {
+	var own []Entry
+	var err error
+	model := "llama"
+	switch m := w.t.model.(type) {
+	case *byteBPE:
+		model = "gpt2"
+		own, err = w.byteBPE(m)
+	case *charBPE:
+		own, err = w.charBPE()
+	case *unigram:
+		model = "t5"
+		own, err = w.unigram()
+	default:
+		err = &UnsupportedError{"model for GGUF", "WordPiece"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if model != "gpt2" {
+		own = append([]Entry{{"tokenizer.ggml.pre", "default"}}, own...)
+	}
+	tokens, types := make([]string, rows), make([]int32, rows)
+	for id := range tokens {
+		tokens[id], types[id] = w.token(id)
+	}
+	entries := []Entry{{"tokenizer.ggml.model", model}, {"tokenizer.ggml.tokens", tokens}, {"tokenizer.ggml.token_type", types}}
+	for i := range own { // scores have to be as many as tokens
+		if scores, ok := own[i].Value.([]float32); ok {
+			own[i].Value = append(scores, slices.Repeat([]float32{unusedScore}, rows-len(scores))...)
+		}
+	}
+	return append(append(entries, own...), w.specials()...), nil
+}
+
+// unusedScore is that of tokens that do not come of merging, as llama.cpp's
+// converter has it.
+const unusedScore = -10000
+
+// token returns a token's text and type.
+func (w *ggufWriter) token(id int) (string, int32) {
+	if id >= w.t.Size() || w.t.kinds[id] == absent {
+		return fmt.Sprintf("[PAD%d]", id), ggufUnused
+	}
+	text := w.t.tokens[id]
+	switch w.t.kinds[id] {
+	case special:
+		if w.pieces != nil && id < len(w.pieces.pieces) && w.pieces.pieces[id].kind == typeUnknown || text == string(w.unk) && w.sentencePiece() {
+			return text, ggufUnknown
+		}
+		return text, ggufControl
+	case userDefined:
+		return text, ggufUserDefined
+	case unused:
+		return text, ggufUnused
+	case byteToken:
+		return text, ggufByte
+	}
+	if _, ok := byteOf(text); ok && w.sentencePiece() {
+		return text, ggufByte
+	}
+	return text, ggufNormal
+}
+
+// sentencePiece reports whether tokens are SentencePiece's, not the byte alphabet's.
+func (w *ggufWriter) sentencePiece() bool {
+	_, ok := w.t.model.(*byteBPE)
+	return !ok
+}
+
+// byteBPE returns the merges and the name of the pre-tokenizer.
+func (w *ggufWriter) byteBPE(m *byteBPE) ([]Entry, error) {
+	pre, err := w.preTokenizer(m)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := w.mergeRules()
+	if err != nil {
+		return nil, err
+	}
+	list := make([]string, len(rules))
+	for i, r := range rules {
+		if strings.Contains(r[0], " ") || strings.Contains(r[1], " ") {
+			return nil, &UnsupportedError{"merge for GGUF", r[0] + " " + r[1]}
+		}
+		list[i] = r[0] + " " + r[1]
+	}
+	return []Entry{{"tokenizer.ggml.pre", pre}, {"tokenizer.ggml.merges", list}}, nil
+}
+
+func (w *ggufWriter) mergeRules() (rules [][2]string, err error) {
+	c := jsonCursor{text: string(w.file.Model.Merges)}
+	if !c.take('[') {
+		return nil, errors.New("tokenizer: tokenizer.json: model.merges: is not a list")
+	}
+	for !c.take(']') { // what FromJSON has read, so that it ends
+		rule, err := c.mergeRule()
+		if err != nil {
+			return nil, fmt.Errorf("tokenizer: tokenizer.json: model.merges: %w", err)
+		}
+		rules = append(rules, rule)
+		c.take(',')
+	}
+	return rules, nil
+}
+
+// preNames are the pre-tokenizers that are tried, of those that cut text alike the
+// one that the most versions of llama.cpp know.
+var preNames = []string{
+	"llama-bpe", "dbrx", "qwen2", "gpt-2", "starcoder", "gpt-4o", "tekken", "qwen35", "falcon", "deepseek-coder",
+	"deepseek-v3", "seed-coder", "minicpm5", "bloom", "viking", "default",
+}
+
+// preTokenizer returns the name under which GGUF has the tokenizer's own stages.
+func (w *ggufWriter) preTokenizer(m *byteBPE) (string, error) {
+	want, err := cuts(w.t.stages, probe)
+	if err != nil {
+		return "", err
+	}
+	harmless := w.merging(m)
+	classes := newClassTable()
+	for _, name := range preNames {
+		pre, ok := ggufPreTokenizer(classes, name)
+		if !ok || pre.ignoreMerges != (m.words != nil) && !harmless {
+			continue
+		}
+		if got, err := cuts(pre.stages, probe); err == nil && slices.Equal(got, want) {
+			return name, nil
+		}
+	}
+	return "", &UnsupportedError{"pre-tokenizer for GGUF", "none cuts text as this one does"}
+}
+
+// merging reports whether every token comes of merging its own bytes, so that it
+// does not matter whether words that are tokens are taken whole.
+func (w *ggufWriter) merging(m *byteBPE) bool {
+	plain := *m
+	plain.words = nil
+	letters := newAlphabet()
+	e := &encoder{Tokenizer: w.t}
+	for id, token := range w.t.tokens {
+		if w.t.kinds[id] != normal {
+			continue
+		}
+		bytes, ok := letters.decode(token)
+		if !ok || bytes == "" {
+			continue
+		}
+		e.ids = e.ids[:0]
+		if plain.encode(e, bytes) != nil || len(e.ids) != 1 || e.ids[0] != int32(id) {
+			return false
+		}
+	}
+	return true
+}
+
+// probe has what pre-tokenizers differ in: contractions in both cases, runs of
+// digits, marks, cases, spaces, line ends and punctuation together, scripts.
+const probe = "I'm sure WE'LL don't they'd I'VE it's 'tis O'Neil's 1 12 123 1234 12345678 3.14159 v2.0 0x7f " +
+	"camelCase HTTPServer XMLHttpRequest snake_case_name __init__ a-b a_b #!/bin/sh $x += y[0]; /* c */ //d\n\n\n\t\tif (a==b) {\r\n  return;\r\n}  \n \n" +
+	"  two  spaces   three    four tab\tend\u00a0nbsp\u3000wide … — “quotes” ‘single’ «» !!! ??? ... ,,, @user #tag a@b.c http://x.y/z?q=1&r=2\n" +
+	"naïve café Ärger Straße ŒUVRE ǅ ſ İstanbul ДОМ дом Ελλάδα العربية ١٢٣ हिन्दी का १२३ ไทย 日本語テスト 中文字符，标点。한국어 \U0001F600\U0001F468\u200d\U0001F469 ½ ² Ⅻ e\u0301\n\n  x\n "
+
+// cuts returns the ends of the words that stages make of text.
+func cuts(stages []stage, text string) ([]string, error) {
+	var words recorder
+	e := &encoder{Tokenizer: &Tokenizer{model: &words}}
+	err := e.split(stages, text, true)
+	return words, err
+}
+
+// recorder is a model that keeps the words.
+type recorder []string
+
+func (r *recorder) encode(_ *encoder, s string) error {
+	*r = append(*r, s)
+	return nil
+}
+
+// charBPE returns the scores of a SentencePiece vocabulary: tokenizer.model's, or
+// such that merging by scores is merging by rules.
+func (w *ggufWriter) charBPE() ([]Entry, error) {
+	if w.pieces != nil {
+		return []Entry{
+			{"tokenizer.ggml.scores", w.scores()},
+			{"tokenizer.ggml.add_space_prefix", w.pieces.norm.dummy},
+		}, nil
+	}
+	rules, err := w.mergeRules()
+	if err != nil {
+		return nil, err
+	}
+	scores := make([]float32, w.t.Size())
+	for i := range scores {
+		scores[i] = unusedScore
+	}
+	ranked := make([]bool, len(scores))
+	last, rank := int32(noID), float32(0)
+	for _, r := range rules {
+		id := w.t.ids[r[0]+r[1]]
+		if id == last {
+			continue
+		}
+		if ranked[id] { // not how SentencePiece's scores order merges
+			return nil, &UnsupportedError{"merges for GGUF", "rules of " + w.t.tokens[id] + " are apart"}
+		}
+		ranked[id], scores[id], last = true, -rank, id
+		rank++
+	}
+	dummy := false
+	if ids, err := w.t.Encode("a", EncodeOptions{}); err == nil && len(ids) > 0 {
+		dummy = strings.HasPrefix(w.t.tokens[ids[0]], spaceMark)
+	}
+	return []Entry{{"tokenizer.ggml.scores", scores}, {"tokenizer.ggml.add_space_prefix", dummy}}, nil
+}
+
+func (w *ggufWriter) unigram() ([]Entry, error) {
+	if w.pieces == nil {
+		return nil, &UnsupportedError{"model for GGUF", "Unigram without tokenizer.model"}
+	}
+	entries := []Entry{
+		{"tokenizer.ggml.scores", w.scores()},
+		{"tokenizer.ggml.add_space_prefix", w.pieces.norm.dummy},
+		{"tokenizer.ggml.remove_extra_whitespaces", w.pieces.norm.squeeze},
+	}
+	if len(w.pieces.charsMap) > 0 {
+		entries = append(entries, Entry{"tokenizer.ggml.precompiled_charsmap", w.pieces.charsMap})
+	}
+	return entries, nil
+}
+
+// scores returns tokenizer.model's.
+func (w *ggufWriter) scores() []float32 {
+	scores := make([]float32, len(w.pieces.pieces))
+	for i, p := range w.pieces.pieces {
+		scores[i] = p.score
+	}
+	return scores
+}
+
+// specials returns the special tokens and what is put around a text.
+func (w *ggufWriter) specials() []Entry {
+	var out []Entry
+	id := func(key string, id int32) {
+		if id != noID {
+			out = append(out, Entry{"tokenizer.ggml." + key, uint32(id)})
+		}
+	}
+	named := func(key string, token configToken) {
+		if n, ok := w.t.ids[string(token)]; ok && token != "" {
+			id(key, n)
+		}
+	}
+	id("bos_token_id", w.t.bos)
+	id("eos_token_id", w.t.eos)
+	named("unknown_token_id", w.unk)
+	named("padding_token_id", w.pad)
+	named("eot_token_id", w.eot)
+	begins := w.t.AddBOS()
+	if begins || w.config.AddBOS != nil || w.pieces != nil {
+		out = append(out, Entry{"tokenizer.ggml.add_bos_token", begins})
+	}
+	n := len(w.t.suffix)
+	ends := n > 0 && w.t.suffix[n-1] == w.t.eos && w.t.eos != noID
+	if ends || w.config.AddEOS != nil || w.pieces != nil {
+		out = append(out, Entry{"tokenizer.ggml.add_eos_token", ends})
+	}
+	return out
+}
+
+// entryMeta is entries as a file has them.
+type entryMeta []Entry
+
+func (m entryMeta) Meta(key string) (any, bool) {
+	i := slices.IndexFunc(m, func(e Entry) bool { return e.Key == key })
+	if i < 0 {
+		return nil, false
+	}
+	return m[i].Value, true
+}
+
+// verify compares what a tokenizer of the entries makes of a text with the
+// original's.
+func (w *ggufWriter) verify(entries []Entry) error {
+	back, err := FromGGUF(entryMeta(entries))
+	if err != nil {
+		return fmt.Errorf("read back from GGUF: %w", err)
+	}
+	// Normal forms are what GGUF does not say, and with most tokenizers the only
+	// thing: the text has them already.
+	for line := range strings.Lines(strings.ReplaceAll(probe, "e\u0301", "")) {
+		want, err1 := w.t.Encode(line, EncodeOptions{})
+		got, err2 := back.Encode(line, EncodeOptions{})
+		if (err1 == nil) != (err2 == nil) || !slices.Equal(got, want) {
+			return &UnsupportedError{"tokenizer for GGUF", "it would make other tokens of " + quote(line)}
+		}
+	}
+	return nil
+}
