@@ -26,7 +26,7 @@ func (s *state) verify() error {
 		return err
 	}
 	return s.head(p, x, false, func(p *program) {
-		part := s.samplePart()
+		part := s.drawPart()
 		parts := ceil(s.cfg.Vocab, part)
 		best := p.value("out.parts", 2*parts)
 		logits := operand{v: s.logits, width: s.cfg.Vocab}

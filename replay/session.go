@@ -234,7 +234,7 @@ func (s *Session) submitBehind(runs func(own bool)) (table.Result, error) {
 	s.stats.QueueTime += res.Queued
 	s.stats.DeviceTime += res.Elapsed
 	if err == nil {
-		s.stats.BytesRead += s.m.traffic.of(&s.sub, res.Count)
+		s.stats.BytesRead += s.m.traffic.of(&s.sub, res.Count-res.Accepted)
 	}
 	s.stats.Calls += s.m.calls() - calls
 	return res, s.closedOr(err)

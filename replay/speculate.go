@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"time"
 
 	"github.com/pianola-engine/pianola/table"
 )
@@ -18,31 +19,26 @@ var (
 	ErrSpeculateSampled = errors.New("replay: only greedy decoding can be speculated")
 )
 
-// speculation is what a session knows to decide where drafts are worth their
-// verification, which costs more than a token's decoding and gives one token at
-// least. That changes how fast tokens come, and not which.
+// speculation is what a session knows to draft tokens, whose verification costs more
+// than a token's decoding and gives one token at least. It changes how fast tokens come,
+// and not which.
 type speculation struct {
 	on    bool
 	ring  []uint32 // [context+1], the token ring
 	known int      // entries of it that are as the device has them
 	draft []uint32
 	bytes []byte
-
-	right    float32 // share of drafts that was right, the last half of it
-	verifies int     // replays of the next chain that verifies
-	pause    int     // tokens of the next chain that does not
+	trust table.Trust
+	each  int // tokens of a replay in the last chain, rounded down
+	pause int // tokens of the next chain that drafts nothing, where each draft is a chain
 }
 
-// Tokens between two looks for a draft, where none is trusted: at first, and at most
-// when drafts go on failing. A short chain costs a wait, a long one comes late
-// where a text begins to repeat itself.
+// Tokens between two looks for a draft, where the device does not draft by itself: at
+// first, and at most when nothing is found.
 const (
 	pauseLeast = 4
 	pauseMost  = 32
 )
-
-// maxVerifies bounds the replays of a chain, since it goes on when drafts begin to fail.
-const maxVerifies = 16
 
 // SetSpeculation says whether the following chains draft tokens by looking in the
 // context for what followed the last ones before, and verify several at once. The
@@ -66,7 +62,7 @@ func (s *Session) setSpeculation(on bool) error {
 		p.draft = make([]uint32, s.m.verifyRows-1)
 		p.bytes = make([]byte, 4*len(p.draft))
 	}
-	p.right, p.verifies, p.pause = 0, 1, pauseLeast
+	p.trust, p.each, p.pause = 0, 1, pauseLeast
 	return nil
 }
 
@@ -84,25 +80,6 @@ func (p *speculation) remember(at int, tokens []byte) {
 
 // forget notes that entries of the ring from one on may have changed.
 func (p *speculation) forget(at int) { p.known = min(p.known, at) }
-
-// trusted reports whether drafts are worth it: half of them was right.
-func (p *speculation) trusted() bool { return p.right >= 0.5 }
-
-// judge learns how much of drafts was right, which a chain has verified or only
-// looked at.
-func (p *speculation) judge(drafted, right int, verified bool) {
-	share := float32(0)
-	if drafted > 0 {
-		share = float32(right) / float32(drafted)
-	}
-	p.right = (p.right + share) / 2
-	switch {
-	case verified && share >= 0.5:
-		p.verifies, p.pause = min(2*p.verifies, maxVerifies), pauseLeast
-	case verified || share < 0.5:
-		p.verifies, p.pause = 1, min(2*p.pause, pauseMost)
-	}
-}
 
 // history returns the tokens of the context, the pending one included.
 func (s *Session) history() ([]uint32, error) {
@@ -126,62 +103,45 @@ func (s *Session) speculate(ctx context.Context, limit int) (tokens []int32, sto
 	if err != nil {
 		return nil, false, s.closedOr(err)
 	}
-	if !p.trusted() {
-		p.look(history)
+	draft := p.draft[:min(len(p.draft), limit-1)]
+	draft = draft[:table.Draft(draft, history, table.DraftMost, table.DraftLeast, p.trust)]
+	if !s.m.moves && len(draft) == 0 {
+		p.pause = min(2*p.pause, pauseMost)
+		return s.chain(ctx, min(limit, p.pause/2))
 	}
-	if rows := s.m.verifyRows; p.trusted() && limit >= rows {
-		if table.Draft(p.draft, history, table.DraftMost, table.DraftLeast) {
-			return s.verify(ctx, limit/rows)
-		}
-		p.judge(0, 0, false)
-	}
-	return s.chain(ctx, min(limit, p.pause))
+	return s.verify(ctx, limit, draft)
 }
 
-// look judges the draft that there would have been for the last tokens of a
-// history.
-func (p *speculation) look(history []uint32) {
-	n := max(len(history)-len(p.draft), 0)
-	drafted, right := 0, 0
-	if n > 0 && table.Draft(p.draft, history[:n], table.DraftMost, table.DraftLeast) {
-		drafted = len(p.draft)
-		for right < drafted && p.draft[right] == history[n+right] {
-			right++
-		}
-	}
-	p.judge(drafted, right, false)
-}
-
-// verify replays the program verify at most so many times, on the draft that there
-// is.
-func (s *Session) verify(ctx context.Context, most int) (tokens []int32, stopped bool, err error) {
-	p, rows := &s.speculation, s.m.verifyRows
-	n := min(most, p.verifies)
+// verify replays the program verify, on a draft at first, until it has given a number
+// of tokens, or as often as they took lately.
+func (s *Session) verify(ctx context.Context, tokens int, draft []uint32) (_ []int32, stopped bool, err error) {
+	p := &s.speculation
+	n := (tokens + p.each - 1) / p.each
 	if !s.m.moves {
-		n = 1
+		n, tokens = 1, 1+len(draft)
 	}
-	if s.rotates() { // so that Rewind can take a chain back
-		n = max(1, min(n, (s.m.kvSlack-rows)/rows))
-	}
-	for i, id := range p.draft {
-		binary.LittleEndian.PutUint32(p.bytes[4*i:], id)
-	}
-	p.forget(s.n + 1)
-	if err := s.m.dev.Write(s.id, s.m.tokens, uint64(s.n+1)*4, p.bytes); err != nil {
-		return nil, false, s.closedOr(err)
+	if len(draft) > 0 {
+		for i, id := range draft {
+			binary.LittleEndian.PutUint32(p.bytes[4*i:], id)
+		}
+		p.forget(s.n + 1)
+		if err := s.m.dev.Write(s.id, s.m.tokens, uint64(s.n+1)*4, p.bytes[:4*len(draft)]); err != nil {
+			return nil, false, s.closedOr(err)
+		}
 	}
 	s.sub.Runs = s.sub.Runs[:0]
-	s.add(s.m.programs.verify, n, s.n, rows, 0)
+	s.add(s.m.programs.verify, n, s.n, 1+len(draft), 0)
+	s.sub.Runs[0].Step.Trust, s.sub.Runs[0].Step.Until = p.trust, uint32(s.n+tokens)
 	defer s.watch(ctx)()
 	res, err := s.submit()
 	if err != nil {
-		s.wrote(s.n + n*rows)
+		s.wrote(s.n + tokens)
 		s.lost()
 		return nil, false, err
 	}
 	// The last replay began at the last token but one at most; one that was cut short
 	// at the last.
-	s.wrote(s.n + min(n*rows, res.Count+rows))
+	s.wrote(s.n + min(tokens, res.Count+s.m.verifyRows))
 	if err := s.readTokens(s.n+1, res.Count); err != nil {
 		s.lost()
 		return nil, false, s.closedOr(err)
@@ -190,7 +150,13 @@ func (s *Session) verify(ctx context.Context, most int) (tokens []int32, stopped
 	s.row = res.Row
 	s.stats.Drafted += res.Drafted
 	s.stats.Accepted += res.Accepted
-	p.judge(res.Drafted, res.Accepted, true)
+	if res.Count > 0 {
+		s.perToken = res.Elapsed / time.Duration(res.Count)
+	}
+	p.trust, p.pause, p.each = res.Trust, pauseLeast, 1
+	if n := res.Count - res.Accepted; n > 0 {
+		p.each = res.Count / n
+	}
 	if !res.Stopped {
 		err = s.interrupted(ctx)
 	}

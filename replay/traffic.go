@@ -41,9 +41,9 @@ func newTraffic(t *table.Table, p programs) (traffic, error) {
 	return all, nil
 }
 
-// of returns the bytes that a submission has read which chose so many tokens: of
-// programs that choose one, the replays that did.
-func (a traffic) of(sub *table.Submission, tokens int) (bytes uint64) {
+// of returns the bytes that a submission has read: of programs that choose tokens, so
+// many replays.
+func (a traffic) of(sub *table.Submission, replays int) (bytes uint64) {
 	if sub.Dry {
 		return 0
 	}
@@ -51,8 +51,8 @@ func (a traffic) of(sub *table.Submission, tokens int) (bytes uint64) {
 		run := &sub.Runs[i]
 		p, n := &a[run.Program], int(run.Count)
 		if p.chooses {
-			n = min(n, tokens)
-			tokens -= n
+			n = min(n, replays)
+			replays -= n
 		}
 		sees := int(run.Step.KVLen) + int(run.Step.Rows) - 1
 		for range n {

@@ -446,7 +446,7 @@ typedef struct pianola_rank_params {
 } pianola_rank_params;
 PIANOLA_ASSERT_SIZE(pianola_rank_params, 16);
 
-// Compares a draft, tokens[token + 1] and on, with what its rows chose: row r's token, the one with its largest logit, becomes tokens[token + 1 + r] as long as the rows before it have chosen what was drafted and no stop id. Counts them in the step block, and moves it to the last of them; its row is the row that chose it. The ring index is clamped.
+// Compares a draft, tokens[token + 1] and on, with what its rows chose: row r's token, the one with its largest logit, becomes tokens[token + 1 + r] as long as the rows before it have chosen what was drafted and no stop id. Counts them in the step block, and moves it to the last of them; its row is the row that chose it, its trust table.Trust's Judge of them. At the step block's until it stops. The ring index is clamped.
 typedef struct pianola_accept_params {
     uint32_t parts; // parts of the vocabulary
     uint32_t ring; // entries of the token ring
@@ -455,10 +455,10 @@ typedef struct pianola_accept_params {
 } pianola_accept_params;
 PIANOLA_ASSERT_SIZE(pianola_accept_params, 16);
 
-// Drafts what may follow the last token of the ring, that at the step block's token index: what followed the last place before it where the ring has the same most tokens as at its end, or the most that are the same, at least least of them; with tokens of the draft where that comes to the end. The step block's rows become 1 + draft; 1 if there is no such place. table.Draft is the same.
+// Drafts what may follow the last token of the ring, that at the step block's token index: what followed the last place before it where the ring has the same most tokens as at its end, or the most that are the same, at least least of them, or 2 more where the step block's trust has failed; with tokens of the draft where that comes to the end. As many as trust has earned, draft at most, and none past the step block's until. The step block's rows become 1 more; 1 if there is no such place. table.Draft is the same.
 typedef struct pianola_draft_params {
     uint32_t ring; // entries of the token ring
-    uint32_t draft; // tokens of a draft
+    uint32_t draft; // tokens of a draft at most
     uint32_t most; // tokens that are compared
     uint32_t least; // tokens that must be the same
 } pianola_draft_params;
@@ -571,7 +571,9 @@ typedef struct pianola_step {
     uint32_t cancel;
     uint32_t drafted;
     uint32_t accepted;
-    uint32_t reserved[3];
+    uint32_t trust; // in the drafts that come: table.Trust
+    uint32_t until; // token index at which verification ends, or 0
+    uint32_t reserved;
 } pianola_step;
 
 // The head of a sampler slot; table.Sampler says what the fields are.

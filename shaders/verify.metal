@@ -1,6 +1,27 @@
 // How far a draft was right, and the next draft.
 #include "best.h"
 
+// PIANOLA_STOP_UNTIL in the stop flag: verification has come to its end.
+#define PIANOLA_STOP_UNTIL 512
+
+// PIANOLA_TRUST_FAILED in a trust: the last draft was wrong. The rest is how many were
+// right in a row. Package table says what the numbers are for.
+#define PIANOLA_TRUST_MOST 12u
+#define PIANOLA_TRUST_FAILED 16u
+#define PIANOLA_TRUST_EACH 4
+#define PIANOLA_TRUST_MORE 2
+
+// judged returns the trust after a draft, of which some tokens were right.
+static inline uint judged(uint trust, uint drafted, uint right) {
+    if (drafted == 0) {
+        return trust;
+    }
+    if (right == drafted) {
+        return min((trust & ~PIANOLA_TRUST_FAILED) + 1, PIANOLA_TRUST_MOST);
+    }
+    return 2 * right >= drafted ? 0 : PIANOLA_TRUST_FAILED;
+}
+
 // One threadgroup: a SIMD group takes a row, the first what follows from all.
 //
 // threadgroup memory: max_rows*8 bytes
@@ -64,8 +85,11 @@ kernel void accept(
         step->count += count;
         step->drafted += s.rows - 1;
         step->accepted += count - 1;
+        step->trust = judged(step->trust, s.rows - 1, count - 1);
         if (stop) {
             step->stop = 1;
+        } else if (step->until != 0 && step->token_index >= step->until) {
+            step->stop = PIANOLA_STOP_UNTIL;
         }
     }
 }
@@ -94,6 +118,10 @@ kernel void draft(
     (void)s; // rows are for the declaration's bounds
     const uint last = min(step->token_index, p.ring - 1);
     const uint end = tokens[last];
+    const uint trust = step->trust;
+    const uint least = (trust & PIANOLA_TRUST_FAILED) != 0 ? min(p.least + PIANOLA_TRUST_MORE, p.most) : p.least;
+    const uint bound = step->until == 0 ? p.ring : max(last + 1, min(p.ring, step->until));
+    const uint drafts = min(min((4u << min((trust & ~PIANOLA_TRUST_FAILED) / PIANOLA_TRUST_EACH, 15u)) - 1, p.draft), bound - 1 - last);
     uint key = 0;
     for (uint place = 1 + tid; place <= last; place += simds * 32) {
         if (tokens[place - 1] == end) {
@@ -102,7 +130,7 @@ kernel void draft(
             while (same < most && tokens[place - 1 - same] == tokens[last - same]) {
                 same++;
             }
-            if (same >= p.least) {
+            if (same >= least) {
                 key = max(key, same << PIANOLA_PLACE_BITS | place);
             }
         }
@@ -116,16 +144,14 @@ kernel void draft(
     threadgroup_barrier(mem_flags::mem_threadgroup);
     key = simd_max(keys[min(lane, simds - 1)]);
     if (tid == 0) {
-        step->rows = key == 0 ? 1 : 1 + p.draft;
+        step->rows = key == 0 ? 1 : 1 + drafts;
     }
     if (key == 0) {
         return;
     }
     const uint place = key & ((1u << PIANOLA_PLACE_BITS) - 1);
     const uint period = last + 1 - place;
-    for (uint i = tid; i < p.draft; i += simds * 32) {
-        if (last + 1 + i < p.ring) {
-            tokens[last + 1 + i] = tokens[place + i % period];
-        }
+    for (uint i = tid; i < drafts; i += simds * 32) {
+        tokens[last + 1 + i] = tokens[place + i % period];
     }
 }

@@ -100,8 +100,13 @@ type Step struct {
 	Cancel     uint32 // set from outside at any time: the next token becomes a stop
 	Drafted    uint32 // tokens that were drafted since the submission began
 	Accepted   uint32 // of them, those that were chosen
-	_          [3]uint32
+	Trust      Trust  // in the drafts that come
+	Until      uint32 // token index at which verification ends, 0: where it is told to
+	_          uint32
 }
+
+// StopUntil is the stop flag of verification that has come to Until.
+const StopUntil = 512
 
 // StepSize is the size of a Step in bytes.
 const StepSize = 64

@@ -1117,7 +1117,7 @@ const (
 // DraftParams are the parameters of draft.
 type DraftParams struct {
 	Ring  uint32 // entries of the token ring
-	Draft uint32 // tokens of a draft
+	Draft uint32 // tokens of a draft at most
 	Most  uint32 // tokens that are compared
 	Least uint32 // tokens that must be the same
 }

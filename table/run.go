@@ -63,7 +63,12 @@ type Run struct {
 
 // Positions returns how many positions have K and V when the run has ended.
 // CheckRun has passed it.
-func (r *Run) Positions() int { return int(r.Step.KVLen) - 1 + int(r.Step.Rows)*int(r.Count) }
+func (r *Run) Positions() int {
+	if r.Step.Until > 0 {
+		return int(r.Step.KVLen) - 1 + int(r.Step.Until-r.Step.TokenIndex)
+	}
+	return int(r.Step.KVLen) - 1 + int(r.Step.Rows)*int(r.Count)
+}
 
 // Submission is what a device executes without asking the host: a list of
 // runs, one after the other. Once a stop flag is set or Cancel is called the
@@ -108,11 +113,19 @@ func (t *Table) CheckRun(r *Run) error {
 	if rows == 0 || rows > most {
 		return fmt.Errorf("%d rows are not within 1 to %d", rows, most)
 	}
-	if p := &t.Programs[r.Program]; p.Moves() && rows != most {
-		return fmt.Errorf("%d rows, program %s has %d", rows, p.Name, most)
-	}
 	context := uint64(t.Header.Context)
 	all := uint64(rows) * uint64(r.Count)
+	switch until := r.Step.Until; {
+	case until == 0 && t.Programs[r.Program].Moves():
+		all = uint64(most) * uint64(r.Count) // replays after the first may have as many
+	case until != 0 && !t.Programs[r.Program].Moves():
+		return fmt.Errorf("program %s has no end of its own", t.Programs[r.Program].Name)
+	case until != 0:
+		if until <= r.Step.TokenIndex || until-r.Step.TokenIndex < rows {
+			return fmt.Errorf("%d rows from token %d are past the end at %d", rows, r.Step.TokenIndex, until)
+		}
+		all = uint64(until - r.Step.TokenIndex)
+	}
 	switch {
 	case uint64(r.Step.Position)+all > context:
 		return fmt.Errorf("position %d + %d rows is past the context of %d", r.Step.Position, all, context)
@@ -161,6 +174,7 @@ type Result struct {
 	// Of runs of the program verify: tokens that were drafted, of them those that were
 	// chosen, and the row of the logits that chose the last token.
 	Drafted, Accepted, Row int
+	Trust                  Trust // in the next draft
 }
 
 // Info says what a device is.

@@ -261,13 +261,25 @@ func TestVerifyRuns(t *testing.T) {
 	tab := compiled(t, compiler.Options{Draft: 3, Context: 64})
 	_, verify, _ := tab.Program(table.ProgramVerify)
 	for _, c := range []struct {
-		count, rows uint32
-		want        string
-	}{{1, 4, ""}, {16, 4, ""}, {17, 4, "past the context"}, {1, 3, "3 rows, program verify has 4"}, {1, 5, "5 rows are not within 1 to 4"}} {
-		err := tab.CheckRun(&table.Run{Program: uint32(verify), Count: c.count, Step: table.Step{KVLen: 1, Rows: c.rows}})
-		if got := fmt.Sprint(err); (err == nil) != (c.want == "") || !strings.Contains(got, c.want) {
-			t.Errorf("%d of %d rows: %v, want %q", c.count, c.rows, err, c.want)
+		count, rows, until uint32
+		want               string
+	}{
+		{1, 4, 0, ""}, {16, 4, 0, ""}, {17, 4, 0, "past the context"}, {1, 1, 0, ""}, {17, 1, 0, "past the context"},
+		{1, 5, 0, "5 rows are not within 1 to 4"},
+		{99, 4, 64, ""}, {1, 4, 4, ""}, {1, 4, 3, "past the end at 3"}, {1, 1, 65, "past the context"},
+	} {
+		run := table.Run{Program: uint32(verify), Count: c.count, Step: table.Step{KVLen: 1, Rows: c.rows, Until: c.until}}
+		err := tab.CheckRun(&run)
+		if got := run.Positions(); c.until > 0 && got != int(c.until) {
+			t.Errorf("until %d: %d positions", c.until, got)
 		}
+		if got := fmt.Sprint(err); (err == nil) != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%d of %d rows until %d: %v, want %q", c.count, c.rows, c.until, err, c.want)
+		}
+	}
+	_, decode, _ := tab.Program(table.ProgramDecode)
+	if err := tab.CheckRun(&table.Run{Program: uint32(decode), Count: 1, Step: table.Step{KVLen: 1, Rows: 1, Until: 9}}); err == nil {
+		t.Error("decode has an end of its own")
 	}
 	find := func(tab *table.Table, label string) *table.Cmd { return &tab.Cmds[command(t, tab, label)] }
 	for want, brk := range map[string]func(tab *table.Table){

@@ -54,11 +54,15 @@ func (k *accept) run(w *worker, _, _ int) {
 	s.Count += uint32(n)
 	s.Drafted += uint32(w.rows - 1)
 	s.Accepted += uint32(n - 1)
+	s.Trust = s.Trust.Judge(w.rows-1, n-1)
+	if s.Until != 0 && s.TokenIndex >= s.Until && s.Stop == 0 {
+		s.Stop = table.StopUntil
+	}
 }
 
 // draft looks in the ring for what may follow.
 type draft struct {
-	n, most, least int
+	n, most, least int      // n tokens at most
 	tokens         []uint32 // [ring]
 	step           *table.Step
 }
@@ -74,8 +78,10 @@ func (k *draft) units(*worker) int { return 1 }
 
 func (k *draft) run(*worker, int, int) {
 	end := min(int(k.step.TokenIndex)+1, len(k.tokens))
-	k.step.Rows = 1
-	if table.Draft(k.tokens[end:min(end+k.n, len(k.tokens))], k.tokens[:end], k.most, k.least) {
-		k.step.Rows += uint32(k.n)
+	last := min(end+k.n, len(k.tokens))
+	if until := int(k.step.Until); until != 0 {
+		last = max(end, min(last, until))
 	}
+	n := table.Draft(k.tokens[end:last], k.tokens[:end], k.most, k.least, k.step.Trust)
+	k.step.Rows = 1 + uint32(n)
 }

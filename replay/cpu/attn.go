@@ -88,6 +88,9 @@ type sinks struct {
 // leave each worker several pieces.
 func (k *attn) together(w *worker) int {
 	n := min(w.rows, max(1, attnRows/k.perKV))
+	if groups, team := k.splits*k.heads/k.perKV, len(w.team.workers); w.rows == n && groups%team == 0 {
+		return n // the heads alone divide evenly, and each K and V is read once
+	}
 	for n > 1 && k.pieces(w, n) < 4*len(w.team.workers) {
 		n /= 2
 	}
@@ -128,8 +131,8 @@ type attnGroup struct {
 	q, acc      []float32 // [rows, heads, headDim]
 	scores      []float32 // [rows, heads, attnBlock]
 	scales      []float32 // [attnBlock, headDim/32], of rows of int8
-	top, sum    [attnRows]float32
-	atStart     bool // the positions are those of sinks
+	top, sum    []float32 // [rows, heads]
+	atStart     bool      // the positions are those of sinks
 
 	// The position that is not in the cache, past all others if there is none,
 	// and its K and V.
@@ -142,6 +145,8 @@ type attnGroup struct {
 func (k *attn) group(w *worker, r, rows, s, h, n int) {
 	mem, size := float32s(w.scratch), rows*n*k.headDim
 	g := attnGroup{row: r, rows: rows, head: h, heads: n, q: mem[:size], acc: mem[size:][:size], scores: mem[2*size:][:rows*n*attnBlock], fresh: math.MaxInt}
+	g.top, g.sum = w.top[:rows*n], w.sum[:rows*n]
+	clear(g.sum)
 	if k.kCache.scaleSize > 0 {
 		g.scales = float32s(w.scratch[4*attnRows*(2*k.headDim+attnBlock):])[:attnBlock*k.headDim/decl.KVBlock]
 	}
@@ -244,8 +249,14 @@ func (k *attn) block(w *worker, g *attnGroup, s, at, next int) {
 	for i := range g.rows {
 		begin, end := k.seenOf(w, g, i, s, at, next)
 		first, last = max(first, begin), min(last, end)
-		for j := i * g.heads; j < (i+1)*g.heads && begin < end; j++ {
-			k.soften(g, j, begin-at, end-at)
+		if begin < end {
+			j, n := i*g.heads, g.heads
+			scores, scale := g.scores[j*attnBlock+begin-at:], k.scale
+			if k.softCap > 0 {
+				k.bound(scores, n, end-begin)
+				scale = 1
+			}
+			k.ops.soften(scores, end-begin, scale, g.top[j:][:n], g.sum[j:][:n], g.acc[j*k.headDim:], k.headDim)
 		}
 	}
 	last = max(first, last)
@@ -277,25 +288,38 @@ func (k *attn) score(w *worker, g *attnGroup, at, next int) {
 	}
 }
 
-// soften makes weights of scores begin to end-1 of row and head j.
-func (k *attn) soften(g *attnGroup, j, begin, end int) {
-	scores := g.scores[j*attnBlock:][begin:end]
-	top := k.ops.scaleMax(scores, k.scale)
-	if k.softCap > 0 {
-		k.ops.softCap(scores, k.softCap)
-		top = k.ops.scaleMax(scores, 1)
+// bound scales n scores of each of heads, and bounds them softly.
+func (k *attn) bound(scores []float32, heads, n int) {
+	for j := range heads {
+		of := scores[j*attnBlock:][:n]
+		k.ops.scaleMax(of, k.scale)
+		k.ops.softCap(of, k.softCap)
 	}
-	if top > g.top[j] {
-		shrink := exp(g.top[j] - top)
-		acc := g.acc[j*k.headDim:][:k.headDim]
-		for i := range acc {
-			acc[i] = float32(acc[i] * shrink)
+}
+
+// softenFunc makes weights of n scores of each of len(top) heads, which are attnBlock
+// after those of the one before: exp(scale*score - top). top becomes the largest
+// so far, as which the weights in sum and the values in acc, [heads, d], are scaled
+// down; sum gets the weights.
+type softenFunc func(scores []float32, n int, scale float32, top, sum, acc []float32, d int)
+
+// softenAny returns soften by other loops.
+func (o *ops) softenAny() softenFunc {
+	return func(scores []float32, n int, scale float32, top, sum, acc []float32, d int) {
+		for j := range top {
+			scores, acc := scores[j*attnBlock:][:n], acc[j*d:][:d]
+			if t := o.scaleMax(scores, scale); t > top[j] {
+				shrink := exp(top[j] - t)
+				for i := range acc {
+					acc[i] = float32(acc[i] * shrink)
+				}
+				sum[j] = float32(sum[j] * shrink)
+				top[j] = t
+			}
+			o.expSub(scores, top[j])
+			sum[j] += o.dot(scores, ones[:n])
 		}
-		g.sum[j] = float32(g.sum[j] * shrink)
-		g.top[j] = top
 	}
-	k.ops.expSub(scores, g.top[j])
-	g.sum[j] += k.ops.dot(scores, ones[:len(scores)])
 }
 
 // weigh adds the V rows of positions begin to end-1, times their weights, to the

@@ -99,6 +99,90 @@ leastdone:
 	VZEROUPPER
 	RET
 
+// func countAVX2(keys *uint32, steps int, floor uint32) (n int)
+//
+// A step is 8 keys.
+TEXT ·countAVX2(SB), NOSPLIT, $0-32
+	MOVQ         keys+0(FP), SI
+	MOVQ         steps+8(FP), CX
+	MOVL         floor+16(FP), AX
+	VMOVD        AX, X15
+	VPBROADCASTD X15, Y15
+	VPXOR        Y9, Y9, Y9
+
+countstep:
+	TESTQ    CX, CX
+	JLE      countdone
+	VMOVDQU  (SI), Y0
+	VPMAXUD  Y0, Y15, Y1
+	VPCMPEQD Y0, Y1, Y1
+	VPSUBD   Y1, Y9, Y9
+	ADDQ     $32, SI
+	DECQ     CX
+	JMP      countstep
+
+countdone:
+	VEXTRACTI128 $1, Y9, X0
+	VPADDD       X0, X9, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDD       X1, X0, X0
+	VPSHUFD      $0xb1, X0, X1
+	VPADDD       X1, X0, X0
+	VMOVD        X0, AX
+	MOVQ         AX, n+24(FP)
+	VZEROUPPER
+	RET
+
+// func tallyAVX2(keys, weights *uint32, steps int, floor uint32) (n int, sum uint64)
+//
+// A step is 8 keys.
+TEXT ·tallyAVX2(SB), NOSPLIT, $0-48
+	MOVQ         keys+0(FP), SI
+	MOVQ         weights+8(FP), DI
+	MOVQ         steps+16(FP), CX
+	MOVL         floor+24(FP), AX
+	VMOVD        AX, X15
+	VPBROADCASTD X15, Y15
+	VPXOR        Y9, Y9, Y9
+	VPXOR        Y8, Y8, Y8
+	VPCMPEQD     Y14, Y14, Y14
+	VPSRLQ       $32, Y14, Y14 // the low halves
+
+tallystep:
+	TESTQ    CX, CX
+	JLE      tallydone
+	VMOVDQU  (SI), Y0
+	VPMAXUD  Y0, Y15, Y1
+	VPCMPEQD Y0, Y1, Y1
+	VPSUBD   Y1, Y9, Y9
+	VPAND    (DI), Y1, Y1
+	VPSRLQ   $32, Y1, Y2
+	VPAND    Y14, Y1, Y1
+	VPADDQ   Y1, Y8, Y8
+	VPADDQ   Y2, Y8, Y8
+	ADDQ     $32, SI
+	ADDQ     $32, DI
+	DECQ     CX
+	JMP      tallystep
+
+tallydone:
+	VEXTRACTI128 $1, Y9, X0
+	VPADDD       X0, X9, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDD       X1, X0, X0
+	VPSHUFD      $0xb1, X0, X1
+	VPADDD       X1, X0, X0
+	VMOVD        X0, AX
+	MOVQ         AX, n+32(FP)
+	VEXTRACTI128 $1, Y8, X0
+	VPADDQ       X0, X8, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPADDQ       X1, X0, X0
+	VMOVQ        X0, AX
+	MOVQ         AX, sum+40(FP)
+	VZEROUPPER
+	RET
+
 // TERM takes a further term of the polynomials in Y4 and Y5, of Y2 and Y3.
 #define TERM(at) \
 	VPMULUDQ Y2, Y4, Y4      \

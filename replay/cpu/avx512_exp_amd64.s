@@ -184,3 +184,116 @@ TEXT ·scaleMaxAVX512(SB), NOSPLIT, $0-28
 	VMOVSS X1, ret+24(FP)
 	VZEROUPPER
 	RET
+
+// SOFTEN makes weights of 16 scores, in S and at (DI) of which mask has those that are
+// there, less the maximum in Z11, and adds them to the sums in Z12.
+#define SOFTEN(at, mask, S) \
+	VSUBPS    Z11, S, Z0        \
+	EXP                         \
+	VMOVUPS   Z0, mask, at(DI)  \
+	VADDPS    Z0, Z12, mask, Z12
+
+// func softenAVX512(scores *float32, stride, n int, scale float32, top, sum *float32, heads int, acc *float32, d int, c *[14]float32)
+//
+// There are 64 scores at most, of a head stride bytes after those of the one before;
+// d is whole steps of 16.
+TEXT ·softenAVX512(SB), NOSPLIT, $0-80
+	MOVQ         scores+0(FP), DI
+	MOVQ         stride+8(FP), R9
+	MOVQ         n+16(FP), R10
+	VBROADCASTSS scale+24(FP), Z15
+	MOVQ         top+32(FP), SI
+	MOVQ         sum+40(FP), DX
+	MOVQ         heads+48(FP), R11
+	MOVQ         acc+56(FP), R12
+	MOVQ         d+64(FP), R13
+	MOVQ         c+72(FP), R8
+	TABLE
+	MOVQ         $64, CX
+	SUBQ         R10, CX
+	MOVQ         $-1, AX
+	SHRQ         CX, AX
+	KMOVW        AX, K1
+	SHRQ         $16, AX
+	KMOVW        AX, K2
+	SHRQ         $16, AX
+	KMOVW        AX, K3
+	SHRQ         $16, AX
+	KMOVW        AX, K4
+
+head:
+	TESTQ        R11, R11
+	JLE          softened
+	VMULPS.Z     (DI), Z15, K1, Z4
+	VMULPS.Z     64(DI), Z15, K2, Z5
+	VMULPS.Z     128(DI), Z15, K3, Z6
+	VMULPS.Z     192(DI), Z15, K4, Z7
+	MOVL         $0xff800000, AX // minus infinity
+	VPBROADCASTD AX, Z1
+	VMAXPS       Z1, Z4, K1, Z1
+	VMAXPS       Z1, Z5, K2, Z1
+	VMAXPS       Z1, Z6, K3, Z1
+	VMAXPS       Z1, Z7, K4, Z1
+	VEXTRACTF64X4 $1, Z1, Y2
+	VMAXPS       Y2, Y1, Y1
+	VEXTRACTF128 $1, Y1, X2
+	VMAXPS       X2, X1, X1
+	VMOVHLPS     X1, X1, X2
+	VMAXPS       X2, X1, X1
+	VMOVSHDUP    X1, X2
+	VMAXPS       X2, X1, X1
+	VXORPS       X2, X2, X2
+	VADDSS       X2, X1, X9
+	VMOVSS       (SI), X8
+	VUCOMISS     X8, X9
+	JLS          top
+	VSUBSS       X9, X8, X0
+	EXP
+	VBROADCASTSS X0, Z10
+	VMOVSS       X9, (SI)
+	VMULSS       (DX), X0, X2
+	VMOVSS       X2, (DX)
+	XORQ         CX, CX
+
+shrink:
+	VMULPS  (R12)(CX*4), Z10, Z0
+	VMOVUPS Z0, (R12)(CX*4)
+	ADDQ    $16, CX
+	CMPQ    CX, R13
+	JLT     shrink
+
+top:
+	VBROADCASTSS  (SI), Z11
+	VPXORD        Z12, Z12, Z12
+	SOFTEN(0, K1, Z4)
+	CMPQ          R10, $16
+	JLE           sum
+	SOFTEN(64, K2, Z5)
+	CMPQ          R10, $32
+	JLE           sum
+	SOFTEN(128, K3, Z6)
+	CMPQ          R10, $48
+	JLE           sum
+	SOFTEN(192, K4, Z7)
+
+sum:
+	VEXTRACTF64X4 $1, Z12, Y0
+	VADDPS        Y0, Y12, Y0
+	VEXTRACTF128  $1, Y0, X1
+	VADDPS        X1, X0, X0
+	VMOVHLPS      X0, X0, X1
+	VADDPS        X1, X0, X0
+	VMOVSHDUP     X0, X1
+	VADDSS        X1, X0, X0
+	VADDSS        (DX), X0, X0
+	VMOVSS        X0, (DX)
+	ADDQ          R9, DI
+	ADDQ          $4, SI
+	ADDQ          $4, DX
+	LEAQ          (R12)(R13*4), R12
+	DECQ          R11
+	JMP           head
+
+softened:
+	VZEROUPPER
+	RET

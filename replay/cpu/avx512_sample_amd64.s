@@ -104,6 +104,76 @@ weighdone:
 	VZEROUPPER
 	RET
 
+// func countAVX512(keys *uint32, steps int, floor uint32) (n int)
+//
+// A step is 16 keys.
+TEXT ·countAVX512(SB), NOSPLIT, $0-32
+	MOVQ         keys+0(FP), SI
+	MOVQ         steps+8(FP), CX
+	MOVL         floor+16(FP), AX
+	VPBROADCASTD AX, Z15
+	XORQ         BX, BX
+
+countstep:
+	TESTQ   CX, CX
+	JLE     countdone
+	VPCMPUD $2, (SI), Z15, K1 // the floor is at most the key
+	KMOVW   K1, AX
+	POPCNTL AX, AX
+	ADDQ    AX, BX
+	ADDQ    $64, SI
+	DECQ    CX
+	JMP     countstep
+
+countdone:
+	MOVQ BX, n+24(FP)
+	VZEROUPPER
+	RET
+
+// func tallyAVX512(keys, weights *uint32, steps int, floor uint32) (n int, sum uint64)
+//
+// A step is 16 keys.
+TEXT ·tallyAVX512(SB), NOSPLIT, $0-48
+	MOVQ         keys+0(FP), SI
+	MOVQ         weights+8(FP), DI
+	MOVQ         steps+16(FP), CX
+	MOVL         floor+24(FP), AX
+	VPBROADCASTD AX, Z15
+	XORQ         BX, BX
+	VPXORQ       Z9, Z9, Z9
+	VPTERNLOGD   $0xff, Z14, Z14, Z14
+	VPSRLQ       $32, Z14, Z14        // the low halves
+
+tallystep:
+	TESTQ       CX, CX
+	JLE         tallydone
+	VPCMPUD     $2, (SI), Z15, K1
+	VMOVDQU32.Z (DI), K1, Z0
+	KMOVW       K1, AX
+	POPCNTL     AX, AX
+	ADDQ        AX, BX
+	VPSRLQ      $32, Z0, Z1
+	VPANDQ      Z14, Z0, Z0
+	VPADDQ      Z0, Z9, Z9
+	VPADDQ      Z1, Z9, Z9
+	ADDQ        $64, SI
+	ADDQ        $64, DI
+	DECQ        CX
+	JMP         tallystep
+
+tallydone:
+	MOVQ          BX, n+32(FP)
+	VEXTRACTI64X4 $1, Z9, Y0
+	VPADDQ        Y0, Y9, Y0
+	VEXTRACTI128  $1, Y0, X1
+	VPADDQ        X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPADDQ        X1, X0, X0
+	VMOVQ         X0, AX
+	MOVQ          AX, sum+40(FP)
+	VZEROUPPER
+	RET
+
 // Fields of contest.
 #define dIDs     0
 #define dEight   64

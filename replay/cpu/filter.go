@@ -38,9 +38,11 @@ func (k *sampleFilter) units(w *worker) int { return min(w.rows, 1) }
 func (k *sampleFilter) run(w *worker, _, _ int) {
 	set := table.SamplerOf(k.sampler)
 	f := filtering{ops: k.ops, set: set, part: k.part, keys: k.keys, largest: k.largest, most: slices.Max(k.largest), limit: 1, id: math.MaxUint32}
-	f.list = uint64s(w.scratch)[:0:len(k.keys)]
-	rest := uint64s(w.scratch)[len(k.keys):]
-	f.bins, f.weights = rest[:2*filterBins], uint32s(w.scratch)[2*(len(k.keys)+2*filterBins):][:len(k.keys)]
+	words := uint32s(w.scratch)
+	f.weights, words = words[:len(k.keys)], words[len(k.keys):]
+	for _, a := range []*[]uint32{&f.list.keys, &f.list.ids, &f.list.weights} {
+		*a, words = words[:0:shortlist+listStep], words[shortlist+listStep:]
+	}
 	if set.InvTemperature != 0 && f.most != 0 {
 		f.value = table.KeyValue(f.most)
 		for i, s := range k.stages {
@@ -54,19 +56,19 @@ func (k *sampleFilter) run(w *worker, _, _ int) {
 	k.limit[0], k.limit[1], k.limit[2], k.limit[3] = f.limit, f.id, f.most, 0
 }
 
-// Bins of the histogram: logits below the largest by 1/32 each; the last has all
-// that are further.
+// shortlist is how many candidates are listed at most, and listStep what lists are
+// rounded up to, so that loops over them have no tail.
 const (
-	filterBins   = 2048
-	filterPerOne = 32
+	shortlist = 2048
+	listStep  = 16
 )
-
-// shortlist is how many candidates are put in order at most, for all stages that
-// follow.
-const shortlist = 2048
 
 // filtering is one run of the filters. What they keep are the tokens up to
 // (limit, id) in the order key descending, id ascending.
+//
+// A stage looks for the largest key that enough tokens reach, by bisection: each step
+// adds up the tokens that reach a key, which processors do many at a time, and
+// nothing is put in order.
 type filtering struct {
 	ops     *ops
 	set     table.Sampler
@@ -78,15 +80,25 @@ type filtering struct {
 
 	limit, id uint32
 
-	list    []uint64 // entries of all that are kept, in order, once listed
-	listed  bool
+	list    candidates
+	listed  bool     // list has all that are kept, and no others
 	again   bool     // a later stage wants a list
-	weights []uint32 // [n], of top-p, as far as it has looked
-	bins    []uint64 // [filterBins] counts, [filterBins] sums of weights
+	weights []uint32 // [n], of top-p
 }
 
-// An entry orders as tokens do: the complement of the key, then the id.
-func entry(key uint32, id int) uint64 { return uint64(^key)<<32 | uint64(uint32(id)) }
+// candidates are tokens in the order of their ids, and keys of 0 up to a whole step.
+type candidates struct {
+	keys, ids, weights []uint32
+	n                  int
+}
+
+// level is a key and what the tokens that reach it are: how many, and the sum of
+// what a stage adds up.
+type level struct {
+	key uint32
+	n   int
+	sum uint64
+}
 
 func (f *filtering) stage(s uint32) {
 	switch s {
@@ -99,39 +111,43 @@ func (f *filtering) stage(s uint32) {
 			f.prefix(true)
 		}
 	case decl.StageMinP:
-		key := table.OrderKey(f.value - f.set.MinPDrop)
-		if key > f.limit {
-			f.limit, f.id = key, math.MaxUint32
-			n, _ := slices.BinarySearch(f.list, entry(key-1, 0))
-			f.list = f.list[:n]
+		if key := table.OrderKey(f.value - f.set.MinPDrop); key > f.limit {
+			f.end(key, math.MaxUint32)
 		}
 	}
 }
 
-// kept reports whether no filter so far has dropped a token.
-func (f *filtering) kept(key uint32, id int) bool {
-	return key > f.limit || key == f.limit && uint32(id) <= f.id
+// end makes a token the last that is kept.
+func (f *filtering) end(limit, id uint32) {
+	f.limit, f.id = limit, id
+	if !f.listed {
+		return
+	}
+	l, n := &f.list, 0
+	for i, key := range l.keys[:l.n] {
+		if f.kept(key, l.ids[i]) {
+			l.keys[n], l.ids[n] = key, l.ids[i]
+			n++
+		}
+	}
+	l.close(n)
 }
 
-// bin returns the histogram's bin of a kept key.
-func (f *filtering) bin(key uint32) int {
-	d := f.value - table.KeyValue(key)
-	if d >= filterBins/filterPerOne {
-		return filterBins - 1
-	}
-	return int(float32(d * filterPerOne))
+// close ends a list of n candidates.
+func (l *candidates) close(n int) {
+	l.n = n
+	end := (n + listStep - 1) &^ (listStep - 1)
+	l.keys = l.keys[:end]
+	clear(l.keys[n:])
+}
+
+// kept reports whether no filter so far has dropped a token.
+func (f *filtering) kept(key, id uint32) bool {
+	return key > f.limit || key == f.limit && id <= f.id
 }
 
 func (f *filtering) weight(key uint32) uint64 {
 	return uint64(weight(f.value-table.KeyValue(key), f.set.TopPScale))
-}
-
-// measure is what prefix adds up: 1 for each token, or its weight.
-func (f *filtering) measure(key uint32, weighted bool) uint64 {
-	if weighted {
-		return f.weight(key)
-	}
-	return 1
 }
 
 // target returns how much the tokens that are kept must have together, of total.
@@ -168,85 +184,98 @@ func weigh(weights, keys []uint32, least uint32, value, scale float32) (sum uint
 	return sum
 }
 
+// tally returns how many keys are at least floor and, unless weights is nil, the sum
+// of their weights.
+func tally(keys, weights []uint32, floor uint32) (n int, sum uint64) {
+	for i, key := range keys {
+		if key >= floor {
+			n++
+			if weights != nil {
+				sum += uint64(weights[i])
+			}
+		}
+	}
+	return n, sum
+}
+
+// runs calls yield with the tokens first to last-1 of each run of parts that have a
+// key from floor on, until it returns false.
+func (f *filtering) runs(floor uint32, yield func(first, last int) bool) {
+	for p := 0; p < len(f.largest); p++ {
+		if f.largest[p] < floor {
+			continue
+		}
+		from := p
+		for p++; p < len(f.largest) && f.largest[p] >= floor; p++ {
+		}
+		if !yield(from*f.part, min(p*f.part, len(f.keys))) {
+			return
+		}
+	}
+}
+
 // walk gives the kept tokens with keys from floor on and below ceiling, in order of
 // their ids, until it is told to stop.
 func (f *filtering) walk(floor, ceiling uint32, yield func(key uint32, id int) bool) {
 	floor = max(floor, f.limit)
-	for p, largest := range f.largest {
-		if largest < floor {
-			continue
-		}
-		last := min((p+1)*f.part, len(f.keys))
-		for first := p * f.part; first < last; first += 64 {
+	f.runs(floor, func(first, last int) bool {
+		for ; first < last; first += 64 {
 			keys := f.keys[first:min(first+64, last)]
-			mask := f.ops.atLeast(keys, floor)
-			if ceiling != noCeiling && mask != 0 {
-				mask &^= f.ops.atLeast(keys, ceiling)
-			}
-			for ; mask != 0; mask &= mask - 1 {
+			for mask := f.ops.atLeast(keys, floor); mask != 0; mask &= mask - 1 {
 				i := bits.TrailingZeros64(mask)
-				if f.kept(keys[i], first+i) && !yield(keys[i], first+i) {
-					return
+				if key := keys[i]; key < ceiling && f.kept(key, uint32(first+i)) && !yield(key, first+i) {
+					return false
 				}
 			}
 		}
-	}
-}
-
-// noCeiling is above all keys.
-const noCeiling = math.MaxUint32
-
-// nearest are how far below the largest the tokens are, in powers of 2 of their
-// weights, among which top-p is looked for first. From 32 on they weigh nothing.
-var nearest = [...]float32{3, 6, 10, 15, 33}
-
-// prefix keeps the first tokens that reach the target, weighted for top-p and
-// counted for top-k.
-func (f *filtering) prefix(weighted bool) {
-	if f.listed {
-		total := uint64(0)
-		for _, e := range f.list {
-			total += f.measure(^uint32(e>>32), weighted)
-		}
-		f.cut(f.list, 0, f.target(total, weighted), weighted)
-		return
-	}
-	if weighted {
-		f.weigh()
-		return
-	}
-	floor := f.limit
-	if reached := f.reached(int(f.set.TopK)); reached > 0 {
-		floor = max(floor, reached)
-		if f.gather(floor, 0, filterBins-1, shortlist) {
-			f.listed = true
-			f.cut(f.list, 0, f.target(0, false), false)
-			return
-		}
-	}
-	counts := f.bins[:filterBins]
-	clear(counts)
-	total := uint64(0)
-	f.walk(floor, noCeiling, func(key uint32, _ int) bool {
-		counts[f.bin(key)]++
-		total++
 		return true
 	})
-	if target := f.target(total, false); total >= target { // else it keeps them all
-		f.end(floor, counts, counts, target, false)
-	}
 }
 
-// weigh is prefix for top-p. All tokens count for the sum, and only those near the
-// largest, as far as the target is, go to the histogram.
-func (f *filtering) weigh() {
-	total := uint64(0)
-	for p, largest := range f.largest {
-		if largest >= f.limit {
-			first, last := p*f.part, min((p+1)*f.part, len(f.keys))
-			total += f.ops.weigh(f.weights[first:last], f.keys[first:last], f.limit, f.value, f.set.TopPScale)
-		}
+// reach returns the level of a key.
+func (f *filtering) reach(key uint32, weighted bool) level {
+	if f.listed {
+		return f.list.reach(f.ops, key, weighted)
 	}
+	at := level{key: key}
+	f.runs(key, func(first, last int) bool {
+		var weights []uint32
+		if weighted {
+			weights = f.weights[first:last]
+		}
+		n, sum := f.ops.tally(f.keys[first:last], weights, key)
+		at.n += n
+		at.sum += sum
+		return true
+	})
+	if !weighted {
+		at.sum = uint64(at.n)
+	}
+	return at
+}
+
+// reach returns the level of a key among candidates.
+func (l *candidates) reach(o *ops, key uint32, weighted bool) level {
+	if weighted {
+		n, sum := o.tally(l.keys, l.weights, key)
+		return level{key, n, sum}
+	}
+	n, _ := o.tally(l.keys, nil, key)
+	return level{key, n, uint64(n)}
+}
+
+// weigh sets the weights of the tokens that are kept and returns their sum.
+func (f *filtering) weigh() (total uint64) {
+	l := &f.list
+	if f.listed {
+		l.weights = l.weights[:len(l.keys)]
+		clear(l.weights)
+		return f.ops.weigh(l.weights, l.keys, 1, f.value, f.set.TopPScale)
+	}
+	f.runs(f.limit, func(first, last int) bool {
+		total += f.ops.weigh(f.weights[first:last], f.keys[first:last], f.limit, f.value, f.set.TopPScale)
+		return true
+	})
 	if f.id != math.MaxUint32 { // of tokens with the key of the limit, those with larger ids are not kept
 		for id, key := range f.keys {
 			if key == f.limit && uint32(id) > f.id {
@@ -254,124 +283,187 @@ func (f *filtering) weigh() {
 			}
 		}
 	}
-	target := f.target(total, true)
-	counts, sums := f.bins[:filterBins], f.bins[filterBins:]
-	clear(f.bins)
-	sum, ceiling := uint64(0), uint32(noCeiling)
-	for _, far := range nearest {
-		floor := table.OrderKey(f.value - far/f.set.TopPScale)
-		f.walk(floor, ceiling, func(key uint32, id int) bool {
-			b, w := f.bin(key), uint64(f.weights[id])
-			counts[b]++
-			sums[b] += w
-			sum += w
-			return true
-		})
-		if ceiling = floor; sum >= target {
-			break
-		}
-	}
-	f.end(f.limit, counts, sums, target, true)
+	return total
 }
 
-// end is cut for tokens that are in a histogram, of counts and of sums of what cut adds
-// up, the last of which reach the target.
-func (f *filtering) end(floor uint32, counts, sums []uint64, target uint64, weighted bool) {
-	before, number, at := uint64(0), uint64(0), 0
-	for at < filterBins-1 && before+sums[at] < target {
-		before += sums[at]
-		number += counts[at]
-		at++
+// Bisection ends where at most so many tokens are in question; so many in all are
+// listed without more of it.
+const (
+	fewBetween = 64
+	fewInAll   = 192
+)
+
+// prefix keeps the first tokens that reach the target, weighted for top-p and
+// counted for top-k.
+func (f *filtering) prefix(weighted bool) {
+	total := uint64(0)
+	if weighted {
+		total = f.weigh()
 	}
-	// All up to the bin where the target is if a later stage wants them and they are not
-	// many, or its own alone.
-	from := at
-	if f.listed = f.again && number+counts[at] <= shortlist; f.listed {
-		from, before = 0, 0
+	target := f.target(total, weighted)
+	floor := f.limit
+	if !weighted && !f.listed {
+		floor = max(floor, f.reached(f.set.TopK))
 	}
-	f.gather(floor, from, at, len(f.keys))
-	f.cut(f.list, before, target, weighted)
+	reach := func(key uint32) level { return f.reach(key, weighted) }
+	lo, hi := reach(floor), level{key: f.most + 1}
+	if lo.sum < target {
+		return // it keeps them all
+	}
+	base := uint64(0)
 	if !f.listed {
-		f.list = f.list[:0]
-	}
-}
-
-// gather lists the kept tokens of bins from to at, of keys from floor on, in
-// order. It reports whether they are at most most; otherwise the list is of no use.
-func (f *filtering) gather(floor uint32, from, at, most int) bool {
-	f.list = f.list[:0]
-	fits, ceiling := true, uint32(noCeiling)
-	if at < filterBins-1 { // what is in later bins is below this
-		floor = max(floor, table.OrderKey(f.value-float32(at+2)/filterPerOne))
-	}
-	if from > 0 { // and in earlier ones what is not
-		ceiling = table.OrderKey(f.value - float32(from-1)/filterPerOne)
-	}
-	f.walk(floor, ceiling, func(key uint32, id int) bool {
-		if b := f.bin(key); b < from || b > at {
-			return true
+		if lo.n > fewInAll {
+			scale := float32(1)
+			if weighted {
+				scale = f.set.TopPScale
+			}
+			lo, hi = f.descend(lo, hi, target, scale, reach)
+			lo, hi = f.bisect(lo, hi, target, fewBetween, reach)
 		}
-		if fits = len(f.list) < most; fits {
-			f.list = append(f.list, entry(key, id))
+		// All that reach lo if a later stage wants them or they are few, or those in
+		// question alone.
+		all := lo.n <= shortlist && (f.again || lo.n <= fewInAll)
+		ceiling := uint32(math.MaxUint32)
+		if !all {
+			base, ceiling = hi.sum, hi.key
+			if lo.n-hi.n > shortlist { // which have the same key
+				f.cut(lo.key, f.last(lo.key, target-base, weighted))
+				return
+			}
 		}
-		return fits
-	})
-	if !fits {
-		return false
-	}
-	slices.Sort(f.list)
-	return true
-}
-
-// fewParts is how many parts' largest keys are sorted rather than counted.
-const fewParts = 256
-
-// reached returns a key that at least k tokens reach, or 0: the k-th of the parts'
-// largest.
-func (f *filtering) reached(k int) uint32 {
-	if k > len(f.largest) {
-		return 0
-	}
-	if len(f.largest) <= fewParts {
-		some := f.list[:0]
-		for _, key := range f.largest {
-			some = append(some, uint64(key))
-		}
-		slices.Sort(some)
-		return uint32(some[len(some)-k])
-	}
-	// A histogram of the distances finds the bin of the k-th, and its end is below.
-	counts := f.bins[:filterBins]
-	clear(counts)
-	for _, key := range f.largest {
-		if key != 0 {
-			counts[f.bin(key)]++
+		if f.gather(lo.key, ceiling, weighted); all {
+			f.listed = true
 		}
 	}
-	sum, at := uint64(0), 0
-	for ; at < filterBins && sum < uint64(k); at++ {
-		sum += counts[at]
-	}
-	if sum < uint64(k) {
-		return 0
-	}
-	least := f.most
-	for _, key := range f.largest {
-		if key != 0 && f.bin(key) < at {
-			least = min(least, key)
-		}
-	}
-	return least
-}
-
-// cut ends what is kept where the entries' measures, added to before, reach the
-// target.
-func (f *filtering) cut(list []uint64, before, target uint64, weighted bool) {
-	for i, e := range list {
-		if before += f.measure(^uint32(e>>32), weighted); before >= target {
-			f.limit, f.id = ^uint32(e>>32), uint32(e)
-			f.list = list[:i+1]
+	// The list has what is in question: base is what is before it.
+	reach = func(key uint32) level { return f.list.reach(f.ops, key, weighted) }
+	lo, hi = f.bisect(reach(lo.key), reach(hi.key), target-base, 1, reach)
+	for i, key := range f.list.keys[:f.list.n] {
+		if key >= lo.key && key < hi.key { // it is the only one, or all have this key
+			f.cut(key, f.lastListed(i, target-base-hi.sum, weighted))
 			return
 		}
 	}
+}
+
+// cut ends what is kept with a token.
+func (f *filtering) cut(limit, id uint32) {
+	f.end(limit, id)
+	if !f.listed {
+		f.list.close(0)
+	}
+}
+
+// equals returns how many tokens with a key it takes to reach a target.
+func (f *filtering) equals(key uint32, target uint64, weighted bool) uint64 {
+	if w := f.weight(key); weighted && w > 0 {
+		return (target + w - 1) / w
+	}
+	return target
+}
+
+// last returns the id of the last of the tokens with a key, and with smaller ids, that
+// it takes to reach a target.
+func (f *filtering) last(key uint32, target uint64, weighted bool) (last uint32) {
+	left := f.equals(key, target, weighted)
+	f.walk(key, key+1, func(_ uint32, id int) bool {
+		last = uint32(id)
+		left--
+		return left > 0
+	})
+	return last
+}
+
+// lastListed is last for the key of the list's token i, which is the first with it.
+func (f *filtering) lastListed(i int, target uint64, weighted bool) (last uint32) {
+	l := &f.list
+	key := l.keys[i]
+	left := f.equals(key, target, weighted)
+	for ; i < l.n && left > 0; i++ {
+		if l.keys[i] == key {
+			last = l.ids[i]
+			left--
+		}
+	}
+	return last
+}
+
+// reached returns a key that at least k tokens reach, since as many parts' largest do, or
+// 0.
+func (f *filtering) reached(k uint32) uint32 {
+	reach := func(key uint32) level {
+		n, _ := f.ops.tally(f.largest, nil, key)
+		return level{key, n, uint64(n)}
+	}
+	lo, hi := reach(f.limit), level{key: f.most + 1}
+	if lo.n < int(k) {
+		return 0
+	}
+	lo, hi = f.descend(lo, hi, uint64(k), 1, reach)
+	lo, _ = f.bisect(lo, hi, uint64(k), int(k)/4+1, reach)
+	return lo.key
+}
+
+// farthest is how many times the distance from the largest is doubled in search of
+// enough tokens.
+const farthest = 6
+
+// descend looks for lo near the largest: a few tokens there are enough mostly, and
+// parts that have none cost nothing. Distances begin with 2/scale.
+func (f *filtering) descend(lo, hi level, target uint64, scale float32, reach func(key uint32) level) (level, level) {
+	far := 2 / scale
+	for range farthest {
+		key := table.OrderKey(f.value - far)
+		if key <= lo.key {
+			break
+		}
+		at := reach(key)
+		if at.sum >= target {
+			return at, hi
+		}
+		hi = at
+		far *= 2
+	}
+	return lo, hi
+}
+
+// byValue is how many steps of a bisection halve the distance of the logits; further
+// ones halve that of the keys, which ends sooner where logits are far apart.
+const byValue = 16
+
+// bisect moves lo, which reaches the target, and hi, which does not, together until
+// few tokens are between, or none could be.
+func (f *filtering) bisect(lo, hi level, target uint64, few int, reach func(key uint32) level) (level, level) {
+	for i := 0; hi.key-lo.key > 1 && lo.n-hi.n > few; i++ {
+		key := lo.key + (hi.key-lo.key)/2
+		if i < byValue && hi.key <= f.most {
+			if k := table.OrderKey(table.KeyValue(lo.key)/2 + table.KeyValue(hi.key)/2); k > lo.key && k < hi.key {
+				key = k
+			}
+		}
+		if at := reach(key); at.sum >= target {
+			lo = at
+		} else {
+			hi = at
+		}
+	}
+	return lo, hi
+}
+
+// gather lists the kept tokens with keys from floor on and below ceiling.
+func (f *filtering) gather(floor, ceiling uint32, weighted bool) {
+	l := &f.list
+	keys, ids, weights, n := l.keys[:shortlist], l.ids[:shortlist], l.weights[:shortlist+listStep], 0
+	f.walk(floor, ceiling, func(key uint32, id int) bool {
+		keys[n], ids[n] = key, uint32(id)
+		if weighted {
+			weights[n] = f.weights[id]
+		}
+		n++
+		return n < shortlist
+	})
+	l.ids = ids
+	l.close(n)
+	l.weights = weights[:len(l.keys)]
+	clear(l.weights[n:])
 }

@@ -99,6 +99,9 @@ func geluMulAVX512(dst, gate, up *float32, n int, c *[14]float32, cubic, linear 
 func scaleMaxAVX512(s *float32, scale float32, n int) float32
 
 //go:noescape
+func softenAVX512(scores *float32, stride, n int, scale float32, top, sum *float32, heads int, acc *float32, d int, c *[14]float32)
+
+//go:noescape
 func accumulateAVX2(acc *[lanes]float32, a, b *float32, steps int)
 
 //go:noescape
@@ -143,6 +146,7 @@ func floatAVX512(o *ops) {
 		o.float[t] = streamed(t, stream, o.float[t])
 	}
 	o.expSub, o.siluMul, o.geluMul, o.scaleMax = expSub512, siluMul512, geluMul512, scaleMax512
+	o.soften = o.soften512()
 	scaled := []scaledLoop{1: addScaledF16x1AVX512, 2: addScaledF16x2AVX512, 4: addScaledF16x4AVX512, 6: addScaledF16x6AVX512}
 	pairs, all := scaledAssembled(scaled[:3]), scaledAssembled(scaled)
 	o.addScaledF16 = func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
@@ -194,6 +198,20 @@ func scaleMax512(s []float32, scale float32) float32 {
 		return minusInf
 	}
 	return scaleMaxAVX512(&s[0], scale, len(s)) + 0
+}
+
+// soften512 returns soften for a processor that hasAVX512.
+func (o *ops) soften512() softenFunc {
+	others := o.softenAny()
+	return func(scores []float32, n int, scale float32, top, sum, acc []float32, d int) {
+		if n == 0 || n > attnBlock || d == 0 || d%16 != 0 || len(top) == 0 {
+			others(scores, n, scale, top, sum, acc, d)
+			return
+		}
+		heads := len(top)
+		scores, sum, acc = scores[:(heads-1)*attnBlock+n], sum[:heads], acc[:heads*d]
+		softenAVX512(&scores[0], 4*attnBlock, n, scale, &top[0], &sum[0], heads, &acc[0], d, &expTable)
+	}
 }
 
 func expSub512(s []float32, m float32) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pianola-engine/pianola/replay/device"
 	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // kernel is a command's kernel with its memory and parameters: what is left is
@@ -164,12 +165,21 @@ type command struct {
 // command that is in no program is left out.
 func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step, workers int) ([]command, error) {
 	cmds := make([]command, len(t.Cmds))
+	// Whether all commands since the last meeting are worker 0's, and the last one
+	// writes the step block.
+	alone, steps := false, false
 	err := device.EachCmd(name, t, func(i int, p *table.Program, cmd *table.Cmd) error {
 		k, err := bindOne(o, t, p, cmd, mem, step)
 		if err != nil {
 			return err
 		}
-		cmds[i] = command{kernel: k, cmd: cmd, tiles: cmd.Tiles(), barrier: cmd.Barrier != 0}
+		about, _ := decl.Lookup(cmd.Kernel)
+		first, one := uint32(i) == p.First, cmd.Tiles() == 1
+		// What one worker does is in order without a meeting. Before the step block
+		// changes, there is one, since others read it behind the last.
+		meets := cmd.Barrier != 0 && (first || !alone || !one || about.Step && !steps)
+		alone, steps = one && (meets || alone && !first), about.Step
+		cmds[i] = command{kernel: k, cmd: cmd, tiles: cmd.Tiles(), barrier: meets}
 		if _, ok := k.(divisible); ok {
 			cmds[i].claims = &claims{seen: make([]uint64, workers)}
 		}

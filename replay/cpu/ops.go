@@ -54,6 +54,8 @@ type ops struct {
 	expSub func(s []float32, m float32)
 	// scaleMax multiplies s by scale and returns its maximum, ignoring NaN.
 	scaleMax func(s []float32, scale float32) float32
+	// soften makes weights of the scores of heads.
+	soften softenFunc
 	// addScaledF16 adds m rows of v, n float16 each, to the accumulators of acc, n
 	// elements each, in order: those of accumulator i times w[i*wStride:][:m].
 	addScaledF16 func(acc []float32, n int, v []byte, m int, w []float32, wStride int)
@@ -74,6 +76,9 @@ type ops struct {
 	// weigh returns the sum of weight(value - logit, scale) over the keys that are at
 	// least least, which is at least 1, and sets their weights.
 	weigh func(weights, keys []uint32, least uint32, value, scale float32) uint64
+	// tally returns how many keys are at least floor and, unless weights is nil, the
+	// sum of their weights.
+	tally func(keys, weights []uint32, floor uint32) (n int, sum uint64)
 	// draw enters the kept tokens of keys, the first of which has id first.
 	draw func(c race, keys []uint32, first int, o draws) race
 }
@@ -105,6 +110,7 @@ func portable() *ops {
 		orderKeys:    orderKeys,
 		atLeast:      atLeast,
 		weigh:        weigh,
+		tally:        tally,
 		draw:         drawPortable,
 	}
 	for t, expand := range map[dtype.Type]expandFunc{
@@ -120,6 +126,7 @@ func portable() *ops {
 		}
 	}
 	o.decodeFloats()
+	o.soften = o.softenAny()
 	return o
 }
 

@@ -28,7 +28,7 @@ func fastest() *ops {
 		o.features = append(o.features, "avx512", "vnni")
 		maps.Copy(o.tiled, tiledAVX512())
 		floatAVX512(o)
-		o.weigh, o.draw = weigh512, draw512
+		o.weigh, o.tally, o.draw = weigh512, tally512, draw512
 		kvAVX512(o)
 	}
 	return o
@@ -58,7 +58,7 @@ func avx2() *ops {
 	o.siluMul = siluMulVector
 	o.geluMul = geluMulVector
 	o.expSub = expSubVector
-	o.orderKeys, o.atLeast, o.weigh, o.draw = orderKeysVector, atLeastVector, weighVector, drawVector
+	o.orderKeys, o.atLeast, o.weigh, o.tally, o.draw = orderKeysVector, atLeastVector, weighVector, tallyVector, drawVector
 	return o
 }
 

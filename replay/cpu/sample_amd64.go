@@ -20,7 +20,19 @@ func weighAVX2(weights, keys *uint32, steps int, least uint32, value, scale floa
 func contestAVX2(words *[128]uint32, keys *uint32, steps int, d *contest) (mask uint64)
 
 //go:noescape
+func countAVX2(keys *uint32, steps int, floor uint32) (n int)
+
+//go:noescape
+func tallyAVX2(keys, weights *uint32, steps int, floor uint32) (n int, sum uint64)
+
+//go:noescape
 func weighAVX512(weights, keys *uint32, steps int, least uint32, value, scale float32, c *sampleConstants) (sum uint64)
+
+//go:noescape
+func countAVX512(keys *uint32, steps int, floor uint32) (n int)
+
+//go:noescape
+func tallyAVX512(keys, weights *uint32, steps int, floor uint32) (n int, sum uint64)
 
 //go:noescape
 func contestAVX512(words *[128]uint32, keys *uint32, steps int, d *contest) (mask uint64)
@@ -89,6 +101,32 @@ func weigh512(weights, keys []uint32, least uint32, value, scale float32) (sum u
 	return sum + weigh(weights[whole:], keys[whole:], least, value, scale)
 }
 
+func tallyVector(keys, weights []uint32, floor uint32) (n int, sum uint64) {
+	return tallied(keys, weights, floor, 8, countAVX2, tallyAVX2)
+}
+
+func tally512(keys, weights []uint32, floor uint32) (n int, sum uint64) {
+	return tallied(keys, weights, floor, 16, countAVX512, tallyAVX512)
+}
+
+// tallied is tally by loops of so many keys a step.
+func tallied(keys, weights []uint32, floor uint32, width int, count func(keys *uint32, steps int, floor uint32) int, both func(keys, weights *uint32, steps int, floor uint32) (int, uint64)) (n int, sum uint64) {
+	whole := len(keys) &^ (width - 1)
+	if weights == nil {
+		if whole > 0 {
+			n = count(&keys[0], whole/width, floor)
+		}
+		more, _ := tally(keys[whole:], nil, floor)
+		return n + more, 0
+	}
+	weights = weights[:len(keys)]
+	if whole > 0 {
+		n, sum = both(&keys[0], &weights[0], whole/width, floor)
+	}
+	more, rest := tally(keys[whole:], weights[whole:], floor)
+	return n + more, sum + rest
+}
+
 // contest is what contestAVX2 needs of a draw: Philox's state before ids come in, and
 // what a score is compared with.
 type contest struct {
@@ -97,6 +135,8 @@ type contest struct {
 	keys                                                [10][2][4]uint64
 	high, c3                                            [4]uint64
 	limit, largest, factor, best, slope, base, signBits [8]uint32
+
+	words [128]uint32 // what comes out: words 0 of a block's tokens, then words 1
 }
 
 // The bound of -ln(v) from the bits b of float32(v * 2^31) is a line in them:
@@ -105,6 +145,10 @@ const (
 	boundSlope = -math.Ln2 / (1 << 23)
 	boundBase  = math.Ln2*(127+31) + 1e-3
 )
+
+// scattered is how many of 64 tokens may be kept for a draw to take them one by one:
+// filters leave a few, which are in few places.
+const scattered = 6
 
 func drawVector(c race, keys []uint32, first int, o draws) race {
 	return drawBounded(c, keys, first, o, 8)
@@ -117,9 +161,32 @@ func draw512(c race, keys []uint32, first int, o draws) race {
 // drawBounded is drawPortable, 8 or 16 tokens at a time: logarithms are taken of those
 // only whose bound reaches the best so far.
 func drawBounded(c race, keys []uint32, first int, o draws, width int) race {
-	const m0, m1, w0, w1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 	var d contest
-	var words [128]uint32
+	ready := false
+	size := width // the first few tokens alone: there is nothing yet that they must reach
+	for len(keys) >= width {
+		block := keys[:min(len(keys)&-width, size)]
+		at := first
+		keys, first, size = keys[len(block):], first+len(block), 64
+		if o.limit > 1 {
+			mask := atLeastVector(block, o.limit)
+			if bits.OnesCount64(mask) <= scattered {
+				c = drawSome(c, block, mask, at, o)
+				continue
+			}
+		}
+		if !ready {
+			d.begin(&c, &o)
+			ready = true
+		}
+		c = d.draw(c, block, at, &o, width)
+	}
+	return drawPortable(c, keys, first, o)
+}
+
+// begin sets what all blocks of a draw have in common.
+func (d *contest) begin(c *race, o *draws) {
+	const m0, m1, w0, w1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 	d.eight, d.m0, d.m1 = wideLanesOf(8), wideLanesOf(m0), wideLanesOf(m1)
 	k0, k1 := uint32(o.seed), uint32(o.seed>>32)
 	hi, lo := bits.Mul32(m0, o.token^k0) // of word 0 after the first round
@@ -130,30 +197,49 @@ func drawBounded(c race, keys []uint32, first int, o draws, width int) race {
 	}
 	d.limit, d.largest, d.factor = lanesOf(max(o.limit, 1)), lanesOf(math.Float32bits(c.largest)), lanesOf(math.Float32bits(c.factor))
 	d.slope, d.base, d.signBits = lanesOf(math.Float32bits(boundSlope)), lanesOf(math.Float32bits(boundBase)), lanesOf(1<<31)
-	size := width // the first few tokens alone: there is nothing yet that they must reach
-	for len(keys) >= width {
-		block := keys[:min(len(keys)&-width, size)]
-		size = 64
-		for i := range d.ids {
-			d.ids[i] = uint64(first + i)
-		}
-		d.best = lanesOf(math.Float32bits(minusInf))
-		if c.found {
-			d.best = lanesOf(math.Float32bits(c.best))
-		}
-		var mask uint64
-		if width == 16 {
-			mask = contestAVX512(&words, &block[0], len(block)/16, &d)
-		} else {
-			mask = contestAVX2(&words, &block[0], len(block)/8, &d)
-		}
-		for ; mask != 0; mask &= mask - 1 {
-			i := bits.TrailingZeros64(mask)
-			if id := uint32(first + i); o.keeps(block[i], id) {
-				c.enter(block[i], id, uint64(words[i])<<32|uint64(words[64+i]))
-			}
-		}
-		keys, first = keys[len(block):], first+len(block)
+}
+
+// draw enters the tokens of a block, which is whole steps and 64 tokens at most.
+func (d *contest) draw(c race, block []uint32, first int, o *draws, width int) race {
+	for i := range d.ids {
+		d.ids[i] = uint64(first + i)
 	}
-	return drawPortable(c, keys, first, o)
+	d.best = lanesOf(math.Float32bits(minusInf))
+	if c.found {
+		d.best = lanesOf(math.Float32bits(c.best))
+	}
+	var mask uint64
+	if width == 16 {
+		mask = contestAVX512(&d.words, &block[0], len(block)/16, d)
+	} else {
+		mask = contestAVX2(&d.words, &block[0], len(block)/8, d)
+	}
+	for ; mask != 0; mask &= mask - 1 {
+		i := bits.TrailingZeros64(mask)
+		if id := uint32(first + i); o.keeps(block[i], id) {
+			c.enter(block[i], id, uint64(d.words[i])<<32|uint64(d.words[64+i]))
+		}
+	}
+	return c
+}
+
+// drawSome is drawPortable for the tokens of a block that a mask names.
+func drawSome(c race, block []uint32, mask uint64, first int, o draws) race {
+	for mask != 0 {
+		i := bits.TrailingZeros64(mask)
+		mask &= mask - 1
+		j := i
+		if mask != 0 {
+			j = bits.TrailingZeros64(mask)
+			mask &= mask - 1
+		}
+		r, s := philoxPair(o.seed, uint32(first+i), uint32(first+j), o.token)
+		if o.keeps(block[i], uint32(first+i)) {
+			c.enter(block[i], uint32(first+i), r)
+		}
+		if j != i && o.keeps(block[j], uint32(first+j)) {
+			c.enter(block[j], uint32(first+j), s)
+		}
+	}
+	return c
 }

@@ -48,6 +48,12 @@ func TestSampleLoops(t *testing.T) {
 			if got, want := o.weigh(weights, keys, least, value, scale), reference.weigh(wantWeights, keys, least, value, scale); got != want || !slices.Equal(weights, wantWeights) {
 				t.Fatalf("%s: %x with scale %v weigh %d, %d; want %d, %d", name, keys, scale, weights, got, wantWeights, want)
 			}
+			for _, weights := range [][]uint32{nil, weights} {
+				got, sum := o.tally(keys, weights, floor)
+				if n, want := reference.tally(keys, weights, floor); got != n || sum != want {
+					t.Fatalf("%s: %d of %x reach %x, of weights %d; want %d, %d", name, got, keys, floor, sum, n, want)
+				}
+			}
 			d := draws{seed: r.Uint64(), token: r.Uint32(), limit: least, limitID: []uint32{math.MaxUint32, uint32(r.IntN(200))}[r.IntN(2)]}
 			a := race{largest: value, factor: []float32{1, 1, 0.01, 3, 1e6}[r.IntN(5)]}
 			first := r.IntN(1 << 20)

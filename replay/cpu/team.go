@@ -37,6 +37,8 @@ type worker struct {
 	tiles   tiledInput // the input of a tiled product; here, since it escapes
 	float   floatInput
 	chunk   [inputChunk]float32
+	top     [attnRows]float32 // of attention: the maxima so far, and the sums of weights
+	sum     [attnRows]float32
 	_       pad
 }
 
@@ -162,8 +164,8 @@ func (t *team) lead(w *worker, j *job) {
 	}
 	step := j.Session.step
 	j.Finish(table.Result{
-		Count: int(step.Count), Stopped: step.Stop != 0, Elapsed: time.Since(start),
-		Drafted: int(step.Drafted), Accepted: int(step.Accepted), Row: int(step.Row),
+		Count: int(step.Count), Stopped: step.Stop&device.StopID != 0, Elapsed: time.Since(start),
+		Drafted: int(step.Drafted), Accepted: int(step.Accepted), Row: int(step.Row), Trust: step.Trust,
 	}, err)
 }
 
@@ -194,14 +196,16 @@ func (w *worker) run(j *job) {
 	}()
 	defer trace.StartRegion(context.Background(), TraceRegion).End()
 	s := j.Submission
+	met := false // nothing has run since the team has met
 	for i := range s.Runs {
 		run := &s.Runs[i]
 		w.step = run.Step
 		for range run.Count {
 			timed := s.Timings != nil && i == len(s.Runs)-1
-			if w.replay(j, run.Program, timed) {
+			if w.replay(j, run.Program, timed, met) {
 				return
 			}
+			met = false
 			if !w.team.dev.moves[run.Program] {
 				device.Advance(&w.step, 1)
 				continue
@@ -210,13 +214,14 @@ func (w *worker) run(j *job) {
 			if w.meet(j) {
 				return
 			}
-			w.step = *j.Session.step
+			w.step, met = *j.Session.step, true
 		}
 	}
 }
 
-// replay walks a program once. It reports whether the submission ends here.
-func (w *worker) replay(j *job, program uint32, timed bool) (ends bool) {
+// replay walks a program once, before which the team may have met. It reports whether
+// the submission ends here.
+func (w *worker) replay(j *job, program uint32, timed, met bool) (ends bool) {
 	p := &w.team.dev.table.Programs[program]
 	cmds := j.Session.cmds[p.First : p.First+p.Count]
 	if timed && w.meet(j) {
@@ -225,7 +230,7 @@ func (w *worker) replay(j *job, program uint32, timed bool) (ends bool) {
 	for i := range cmds {
 		c := &cmds[i]
 		w.at = int(p.First) + i
-		if c.barrier && w.meet(j) {
+		if c.barrier && (i > 0 || !met) && w.meet(j) {
 			return true
 		}
 		var start time.Time

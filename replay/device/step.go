@@ -14,6 +14,8 @@ const (
 
 	stepRow     = 24
 	stepDrafted = 44
+	stepTrust   = 52
+	stepUntil   = 56
 )
 
 // Values of the stop flag. A kernel looks only whether it is 0.
@@ -35,6 +37,8 @@ func PutStep(b []byte, s *table.Step) {
 	le.PutUint32(b[StepStop:], s.Stop)
 	le.PutUint32(b[StepCount:], s.Count)
 	clear(b[StepCount+4 : table.StepSize])
+	le.PutUint32(b[stepTrust:], uint32(s.Trust))
+	le.PutUint32(b[stepUntil:], s.Until)
 }
 
 // Result returns what a step block says at the end of a submission, and its stop
@@ -45,6 +49,7 @@ func Result(b []byte) (r table.Result, stop uint32) {
 	r = table.Result{
 		Count: int(word(StepCount)), Stopped: stop&StopID != 0,
 		Drafted: int(word(stepDrafted)), Accepted: int(word(stepDrafted + 4)), Row: int(word(stepRow)),
+		Trust: table.Trust(word(stepTrust)),
 	}
 	return r, stop
 }

@@ -166,6 +166,9 @@ func (d *Device) Submit(s *table.Submission) (table.Ticket, error) {
 		step := r.Step
 		if p := &d.t.Programs[r.Program]; p.Moves() {
 			for range r.Count {
+				if r.Step.Until != 0 && step.TokenIndex >= r.Step.Until {
+					break
+				}
 				if err := d.verify(s.Session, &step, &res, int(p.MaxRows)-1); err != nil {
 					return 0, err
 				}
@@ -215,12 +218,16 @@ func (d *Device) verify(id table.SessionID, step *table.Step, res *table.Result,
 	for i := range history {
 		history[i] = word(i)
 	}
-	next := make([]uint32, draft)
-	if step.Rows = 1; table.Draft(next, history, table.DraftMost, table.DraftLeast) {
-		step.Rows += uint32(draft)
-		for i, v := range next[:min(draft, len(ring)/4-len(history))] {
-			binary.LittleEndian.PutUint32(ring[4*(len(history)+i):], v)
-		}
+	step.Trust = step.Trust.Judge(int(step.Rows)-1, n-1)
+	room := len(ring)/4 - len(history)
+	if step.Until != 0 {
+		room = max(0, min(room, int(step.Until)-len(history)))
+	}
+	next := make([]uint32, min(draft, room))
+	next = next[:table.Draft(next, history, table.DraftMost, table.DraftLeast, step.Trust)]
+	step.Rows, res.Trust = 1+uint32(len(next)), step.Trust
+	for i, v := range next {
+		binary.LittleEndian.PutUint32(ring[4*(len(history)+i):], v)
 	}
 	return nil
 }

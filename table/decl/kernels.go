@@ -621,7 +621,7 @@ var Kernels = []Kernel{
 		},
 		Second: []Second{secondRows},
 		Specs:  []Constant{constStage1, constStage2, constStage3, constStage4},
-		Worker: "n*8+2048*16+n*4", // a list of candidates, a histogram and weights
+		Worker: "n*4+2064*12", // weights, and a list of candidates
 		TGMem:  "25600",
 	},
 	{
@@ -683,7 +683,7 @@ var Kernels = []Kernel{
 	{
 		Name: "accept",
 		Doc: "Compares a draft, tokens[token + 1] and on, with what its rows chose: row r's token, the one with its largest logit, becomes tokens[token + 1 + r] as long as the rows before it have chosen what was drafted and no stop id. " +
-			"Counts them in the step block, and moves it to the last of them; its row is the row that chose it. The ring index is clamped.",
+			"Counts them in the step block, and moves it to the last of them; its row is the row that chose it, its trust table.Trust's Judge of them. At the step block's until it stops. The ring index is clamped.",
 		Grid:    [3]string{"1", "1", "1"},
 		Require: []string{"1 <= parts", "1 <= ring", "1 <= rows", "rows <= max_rows", "max_rows <= 1024"},
 		Bindings: []Binding{
@@ -703,8 +703,8 @@ var Kernels = []Kernel{
 	},
 	{
 		Name: "draft",
-		Doc: "Drafts what may follow the last token of the ring, that at the step block's token index: what followed the last place before it where the ring has the same most tokens as at its end, or the most that are the same, at least least of them; " +
-			"with tokens of the draft where that comes to the end. The step block's rows become 1 + draft; 1 if there is no such place. table.Draft is the same.",
+		Doc: "Drafts what may follow the last token of the ring, that at the step block's token index: what followed the last place before it where the ring has the same most tokens as at its end, or the most that are the same, at least least of them, or 2 more where the step block's trust has failed; " +
+			"with tokens of the draft where that comes to the end. As many as trust has earned, draft at most, and none past the step block's until. The step block's rows become 1 more; 1 if there is no such place. table.Draft is the same.",
 		Grid:    [3]string{"1", "1", "1"},
 		Require: []string{"1 <= ring", "ring <= 268435457", "draft+1 <= rows", "1 <= least", "least <= most", "most <= 15"},
 		Bindings: []Binding{
@@ -712,7 +712,7 @@ var Kernels = []Kernel{
 		},
 		Params: []Field{
 			{"ring", U32, "entries of the token ring"},
-			{"draft", U32, "tokens of a draft"},
+			{"draft", U32, "tokens of a draft at most"},
 			{"most", U32, "tokens that are compared"},
 			{"least", U32, "tokens that must be the same"},
 		},

@@ -60,7 +60,9 @@ typedef struct pianola_step {
     uint32_t cancel;
     uint32_t drafted;
     uint32_t accepted;
-    uint32_t reserved[3];
+    uint32_t trust; // in the drafts that come: table.Trust
+    uint32_t until; // token index at which verification ends, or 0
+    uint32_t reserved;
 } pianola_step;
 
 // The head of a sampler slot; table.Sampler says what the fields are.
