@@ -76,7 +76,7 @@ type Chat struct {
 	text string
 	ids  []int32
 
-	end     int32 // ends a turn; -1: none beside the model's stop ids
+	ends    []int32 // end a turn, beside the model's stop ids
 	endText string
 }
 
@@ -92,7 +92,7 @@ func (s *Session) NewChat(o ChatOptions, messages ...ChatMessage) (*Chat, error)
 	if err != nil {
 		return nil, err
 	}
-	c := &Chat{s: s, tok: tok, t: t, o: o, first: slices.Clone(messages), messages: slices.Clone(messages), end: -1}
+	c := &Chat{s: s, tok: tok, t: t, o: o, first: slices.Clone(messages), messages: slices.Clone(messages)}
 	now := time.Now
 	if o.Now != nil {
 		now = o.Now
@@ -134,8 +134,16 @@ func chatTemplates(dir *weights.Directory) (chat.Sources, error) {
 	return chat.FromDirectory(root, readBounded)
 }
 
+// callEnds are the tokens by which Llama 3 and gpt-oss end a turn that asks for a tool.
+var callEnds = []string{"<|eom_id|>", "<|call|>"}
+
 // findEnd finds how the template ends the assistant's turn: by a token, or by text.
 func (c *Chat) findEnd() error {
+	for _, name := range callEnds {
+		if id, ok := c.tok.ID(name); ok && c.tok.Special(id) {
+			c.ends = append(c.ends, id)
+		}
+	}
 	end := strings.TrimSpace(c.t.EndOfTurn(context.Background(), c.in))
 	if end == "" {
 		return nil
@@ -145,7 +153,7 @@ func (c *Chat) findEnd() error {
 		return err
 	}
 	if len(ids) > 0 && c.tok.Special(ids[0]) {
-		c.end = ids[0]
+		c.ends = append(c.ends, ids[0])
 		return nil
 	}
 	c.endText, _, _ = strings.Cut(end, "\n")
@@ -156,7 +164,7 @@ func (c *Chat) findEnd() error {
 func (c *Chat) Messages() []ChatMessage { return c.messages }
 
 // Amend replaces the last message, for callers that find more in the assistant's text
-// than a text: tool calls, reasoning. Special tokens' names are not looked for in it.
+// than Send does. Special tokens' names are not looked for in it.
 func (c *Chat) Amend(m ChatMessage) {
 	if n := len(c.messages); n > 0 {
 		c.messages[n-1] = m
@@ -170,8 +178,12 @@ func (c *Chat) Reset() {
 }
 
 // Send adds messages to the conversation and streams the assistant's answer, which
-// becomes a message, too, as far as it has come, when the sequence ends. Of o count
-// MaxTokens, Sampling and Stop.
+// becomes a message, too, as far as it has come, when the sequence ends: the last of
+// Messages. In it are apart what the model thought (Reasoning), what it says (Content)
+// and, if the chat has Tools, what it asks of them (ToolCalls), as models of Llama 3, Qwen,
+// Mistral, Gemma 3, Phi 4 and gpt-oss write that; see chat.Template.Answer. Calls
+// that the model gave no ID get one. The next Send takes the tools' answers, messages
+// of role "tool". Of o count MaxTokens, Sampling and Stop.
 //
 // The sequence ends as Generate's. If an error comes before the first token, the
 // conversation is as it was: a *SpecialTextError, a *jinja.Error of the template or of
@@ -197,7 +209,7 @@ func (c *Chat) Send(ctx context.Context, o GenerateOptions, messages ...ChatMess
 				c.cut(before)
 				return
 			}
-			c.messages = append(c.messages, ChatMessage{Role: "assistant", Content: a.text.String()})
+			c.messages = append(c.messages, c.answer(&a))
 			c.checked = len(c.messages)
 			c.remember(text, ids, &a)
 		}()
@@ -206,8 +218,8 @@ func (c *Chat) Send(ctx context.Context, o GenerateOptions, messages ...ChatMess
 				yield(Token{}, err)
 				return
 			}
-			t.Stop = t.Stop || t.ID == c.end
-			a.add(t)
+			t.Stop = t.Stop || slices.Contains(c.ends, t.ID)
+			a.add(t, c.tok)
 			if !yield(t, nil) || t.Stop {
 				return
 			}
@@ -224,14 +236,40 @@ func (c *Chat) cut(n int) {
 // answer is what the assistant says in a turn.
 type answer struct {
 	text strings.Builder
+	raw  strings.Builder // with special tokens by their names
 	ids  []int32
 	stop bool
 }
 
-func (a *answer) add(t Token) {
+func (a *answer) add(t Token, tok *tokenizer.Tokenizer) {
 	a.text.WriteString(t.Text)
+	a.raw.WriteString(t.Text)
+	if tok.Special(t.ID) && !t.Stop {
+		name, _ := tok.Token(t.ID)
+		a.raw.WriteString(name)
+	}
 	a.ids = append(a.ids, t.ID)
 	a.stop = t.Stop
+}
+
+// answer returns what the assistant said, taken apart.
+func (c *Chat) answer(a *answer) ChatMessage {
+	m := c.t.Answer(a.raw.String(), c.o.Tools)
+	for _, id := range a.ids { // names that are left would be tokens again
+		if name, _ := c.tok.Token(id); name != "" && c.tok.Special(id) {
+			m.Content, m.Reasoning = strings.ReplaceAll(m.Content, name, ""), strings.ReplaceAll(m.Reasoning, name, "")
+		}
+	}
+	n := 0
+	for i := range c.messages {
+		n += len(c.messages[i].ToolCalls)
+	}
+	for i := range m.ToolCalls {
+		if n++; m.ToolCalls[i].ID == "" {
+			m.ToolCalls[i].ID = fmt.Sprintf("call%05d", n) // Mistral wants nine letters or digits
+		}
+	}
+	return m
 }
 
 // prompt returns the conversation's text and its tokens. The tokens that the last
@@ -264,7 +302,7 @@ func (c *Chat) prompt(ctx context.Context) (string, []int32, error) {
 func (c *Chat) remember(text string, ids []int32, a *answer) {
 	c.text, c.ids = "", nil
 	said := a.ids
-	if a.stop && (c.s.s.IsStop(said[len(said)-1]) || said[len(said)-1] == c.end) {
+	if a.stop && (c.s.s.IsStop(said[len(said)-1]) || slices.Contains(c.ends, said[len(said)-1])) {
 		said = said[:len(said)-1]
 	}
 	dec := c.tok.NewContinuation()

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pianola-engine/pianola/chat/jinja"
@@ -58,7 +59,15 @@ type Input struct {
 }
 
 // Template is a parsed chat template. It may be used by several goroutines at once.
-type Template struct{ t *jinja.Template }
+type Template struct {
+	t      *jinja.Template
+	format answerFormat
+	thinks bool // <think>
+
+	mu                sync.Mutex
+	asked, askedCalls bool // what known has
+	known             style
+}
 
 // Parse reads a template. The error is a *jinja.Error.
 func Parse(source string) (*Template, error) {
@@ -66,14 +75,18 @@ func Parse(source string) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Template{t}, nil
+	return &Template{t: t, format: formatOf(source), thinks: strings.Contains(source, "</think>")}, nil
 }
 
 // Render returns the conversation's text. The error is a *jinja.Error where the
 // template is at fault or says that the conversation is (*jinja.RaisedError), or is of
 // JSON in the input.
+//
+// Contents are strings, a call's arguments are objects, as transformers wants them.
+// Templates that fail with these, or leave calls out, get lists of parts for contents,
+// arguments as JSON text, none for the content of a message of calls alone.
 func (t *Template) Render(ctx context.Context, in Input) (string, error) {
-	vars, err := in.vars()
+	vars, err := in.vars(t.style(ctx, &in))
 	if err != nil {
 		return "", err
 	}
@@ -85,7 +98,7 @@ func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 }
 
 // vars returns the variables as transformers names them.
-func (in *Input) vars() (map[string]any, error) {
+func (in *Input) vars(s style) (map[string]any, error) {
 	vars := map[string]any{
 		"bos_token": in.BOS, "eos_token": in.EOS, "add_generation_prompt": in.Generate, "tools": nil, "documents": nil,
 	}
@@ -105,7 +118,7 @@ func (in *Input) vars() (map[string]any, error) {
 	}
 	messages := &jinja.List{}
 	for i := range in.Messages {
-		m, err := in.Messages[i].value()
+		m, err := in.Messages[i].value(s)
 		if err != nil {
 			return nil, fmt.Errorf("chat: message %d: %w", i, err)
 		}
@@ -128,8 +141,15 @@ func (in *Input) vars() (map[string]any, error) {
 }
 
 // value returns the message as templates see it.
-func (m *Message) value() (*jinja.Dict, error) {
-	d := jinja.NewDict("role", m.Role, "content", m.Content)
+func (m *Message) value(s style) (*jinja.Dict, error) {
+	var content any = m.Content
+	switch {
+	case s.noContent && m.Content == "" && len(m.ToolCalls) > 0:
+		content = nil
+	case s.parts:
+		content = &jinja.List{Items: []any{jinja.NewDict("type", "text", "text", m.Content)}}
+	}
+	d := jinja.NewDict("role", m.Role, "content", content)
 	if m.Reasoning != "" {
 		d.Set("reasoning_content", m.Reasoning)
 		d.Set("thinking", m.Reasoning) // as gpt-oss calls it
@@ -146,6 +166,12 @@ func (m *Message) value() (*jinja.Dict, error) {
 			arguments, err := object(c.Arguments)
 			if err != nil {
 				return nil, fmt.Errorf("arguments of tool %s: %w", c.Name, err)
+			}
+			if s.jsonText {
+				arguments = string(c.Arguments)
+				if len(c.Arguments) == 0 {
+					arguments = "{}"
+				}
 			}
 			call := jinja.NewDict("type", "function", "function", jinja.NewDict("name", c.Name, "arguments", arguments))
 			if c.ID != "" {

@@ -34,8 +34,9 @@ func parseFile(t *testing.T, name string) *Template {
 	return tmpl
 }
 
-// TestFamilies renders conversations with templates as families of models have them
-// and compares with what Jinja2 gives, which testdata/reference.py has written.
+// TestFamilies renders conversations with templates of families and compares with what
+// Jinja2 gives for the shipped ones, which testdata/reference.py has written
+// (testdata/README.md).
 func TestFamilies(t *testing.T) {
 	data, err := os.ReadFile("testdata/conversations.json")
 	if err != nil {
@@ -45,7 +46,7 @@ func TestFamilies(t *testing.T) {
 	if err := json.Unmarshal(data, &list); err != nil {
 		t.Fatal(err)
 	}
-	for _, family := range []string{"llama3", "qwen3", "gemma3", "phi3", "mistral", "gpt-oss"} {
+	for _, family := range []string{"llama3", "qwen3", "gemma3", "phi3", "mistral", "mistral-nemo", "gpt-oss"} {
 		tmpl := parseFile(t, family)
 		want, err := os.ReadFile(filepath.Join("testdata", family+".txt"))
 		if err != nil {
@@ -75,7 +76,7 @@ func TestFamilies(t *testing.T) {
 
 func TestEndOfTurn(t *testing.T) {
 	for family, want := range map[string]string{
-		"llama3": "<|eot_id|>", "qwen3": "<|im_end|>\n", "gemma3": "<end_of_turn>\n", "phi3": "<|end|>\n</s>", "mistral": "</s>", "gpt-oss": "<|return|>",
+		"llama3": "<|eot_id|>", "qwen3": "<|im_end|>\n", "gemma3": "<end_of_turn>\n", "phi3": "<|end|>\n</s>", "mistral": "</s>", "mistral-nemo": "</s>", "gpt-oss": "<|return|>",
 	} {
 		if got := parseFile(t, family).EndOfTurn(context.Background(), Input{BOS: "<s>", EOS: "</s>"}); got != want {
 			t.Errorf("%s: %q, want %q", family, got, want)

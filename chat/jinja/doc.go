@@ -7,9 +7,10 @@
 // against a budget, and neither a template nor its values can nest deeply enough to
 // exhaust the stack. It knows text and values; it must not know models.
 //
-// What Jinja2 has and this has not is an *Error when the template is parsed:
-// inheritance, inclusion and imports, {% call %}, {% with %}, {% do %}, recursive loops,
-// line statements, filters for web pages. Text is not formatted with % and format.
+// What Jinja2 has and this has not is an *Error, where it is not within an if when the
+// template is parsed: inheritance, inclusion and imports, {% do %}, {% autoescape %},
+// line statements, filters for web pages. Text has no mark of being escaped; lists and
+// dictionaries never change, as in transformers' sandbox.
 package jinja
 
 import (

@@ -3,6 +3,7 @@ package jinja
 import (
 	"context"
 	"math"
+	"math/bits"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -152,7 +153,7 @@ func (e *dictExpr) eval(r *render) any {
 // key returns a value that can be a key.
 func key(v any) any {
 	switch v := v.(type) {
-	case nil, bool, int, string:
+	case nil, bool, int, digits, string:
 		return v
 	case float64:
 		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
@@ -331,8 +332,17 @@ func (r *render) repeat(s string, n int) string {
 }
 
 func (r *render) arithmetic(op string, a, b any) any {
+	if n, ok := a.(int); ok && op == "*" { // 3 * 'x'
+		switch b.(type) {
+		case string, *List:
+			a, b = b, n
+		}
+	}
 	switch x := a.(type) {
 	case string:
+		if op == "%" {
+			return r.printf(x, b)
+		}
 		switch y := b.(type) {
 		case string:
 			if op == "+" {
@@ -348,7 +358,7 @@ func (r *render) arithmetic(op string, a, b any) any {
 		case *List:
 			if op == "+" && x.tuple == y.tuple {
 				r.spend(len(x.Items) + len(y.Items))
-				return &List{append(append([]any(nil), x.Items...), y.Items...), x.tuple}
+				return &List{Items: append(append([]any(nil), x.Items...), y.Items...), tuple: x.tuple}
 			}
 		case int:
 			if op == "*" {
@@ -362,6 +372,13 @@ func (r *render) arithmetic(op string, a, b any) any {
 					l.Items = append(l.Items, x.Items...)
 				}
 				return l
+			}
+		}
+	}
+	if x, ok := a.(int); ok {
+		if y, ok := b.(int); ok {
+			if n, exact := exactly(op, x, y); exact {
+				return n
 			}
 		}
 	}
@@ -397,6 +414,36 @@ func (r *render) arithmetic(op string, a, b any) any {
 		return wholeNumber(f)
 	}
 	return f
+}
+
+// exactly adds and multiplies integers beyond those that float64 has exactly.
+func exactly(op string, x, y int) (n int, ok bool) {
+	switch op {
+	case "+":
+		n = x + y
+		return n, (n > x) == (y > 0)
+	case "-":
+		n = x - y
+		return n, (n < x) == (y > 0)
+	case "*":
+		if high, low := bits.Mul64(uint64(max(x, -x)), uint64(max(y, -y))); high != 0 || low > math.MaxInt64 {
+			return 0, false
+		}
+		return x * y, true
+	case "//", "%":
+		if y == 0 || y == -1 {
+			return 0, false
+		}
+		q, rest := x/y, x%y
+		if rest != 0 && (rest < 0) != (y < 0) {
+			q, rest = q-1, rest+y
+		}
+		if op == "%" {
+			return rest, true
+		}
+		return q, true
+	}
+	return 0, false
 }
 
 type attrExpr struct {
@@ -436,6 +483,16 @@ func (r *render) attr(v any, name string) any {
 	case *List:
 		if m, ok := listMethods[name]; ok {
 			return function(func(r *render, a args) any { return m(r, v, a) })
+		}
+		switch {
+		case v.group && name == "grouper":
+			return v.Items[0]
+		case v.group && name == "list":
+			return v.Items[1]
+		}
+	case *macro:
+		if name == "name" {
+			return v.s.name
 		}
 	}
 	return undefined{name}
@@ -526,7 +583,7 @@ func (e *sliceExpr) eval(r *render) any {
 	}
 	switch v := v.(type) {
 	case *List:
-		return &List{out, v.tuple}
+		return &List{Items: out, tuple: v.tuple}
 	case string:
 		var s strings.Builder
 		for _, c := range out {
@@ -568,9 +625,10 @@ func sliceBounds(b [3]*int, n int) (from, to, step int) {
 
 // arguments are those of a call, as the template has them; args are their values.
 type arguments struct {
-	list  []expr
-	names []string
-	named []expr
+	list        []expr
+	names       []string
+	named       []expr
+	more, pairs expr // *more and **pairs
 }
 
 type args struct {
@@ -589,6 +647,24 @@ func (r *render) args(a *arguments) (out args) {
 		}
 		out.named[name] = r.eval(a.named[i])
 		out.order = append(out.order, name)
+	}
+	if a.more != nil {
+		items := r.items(r.eval(a.more))
+		r.spend(len(items))
+		out.list = append(out.list, items...)
+	}
+	if a.pairs != nil {
+		for _, pair := range pairs(r, r.eval(a.pairs)).Items {
+			name := text(pair.(*List).Items[0], "an argument's name")
+			if out.named == nil {
+				out.named = map[string]any{}
+			}
+			if _, twice := out.named[name]; twice {
+				fail("argument %s is given twice", name)
+			}
+			out.named[name] = pair.(*List).Items[1]
+			out.order = append(out.order, name)
+		}
 	}
 	return out
 }
@@ -612,12 +688,23 @@ type callExpr struct {
 
 func (e *callExpr) eval(r *render) any {
 	defer at(e.line)
-	v := r.eval(e.fn)
-	f, ok := v.(function)
-	if !ok {
-		fail("%s cannot be called", typeName(v))
+	return r.call(r.eval(e.fn), r.args(&e.args))
+}
+
+func (r *render) call(v any, a args) any {
+	switch f := v.(type) {
+	case function:
+		return f(r, a)
+	case *macro:
+		return f.call(r, a)
+	case *loop:
+		if f.again == nil {
+			fail("the loop is not recursive")
+		}
+		return f.again(a.get(0, "iterable", nil))
 	}
-	return f(r, r.args(&e.args))
+	fail("%s cannot be called", typeName(v))
+	return nil
 }
 
 type filterExpr struct {
@@ -630,6 +717,9 @@ type filterExpr struct {
 
 func (e *filterExpr) eval(r *render) any {
 	defer at(e.line)
+	if e.fn == nil {
+		fail("there is no filter %q", e.name)
+	}
 	return e.fn(r, r.eval(e.e), r.args(&e.args))
 }
 
@@ -644,5 +734,8 @@ type testExpr struct {
 
 func (e *testExpr) eval(r *render) any {
 	defer at(e.line)
+	if e.fn == nil {
+		fail("there is no test %q", e.name)
+	}
 	return e.fn(r, r.eval(e.e), r.args(&e.args)) != e.not
 }

@@ -1,12 +1,12 @@
 package jinja
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
 // filter is what follows |.
@@ -17,14 +17,14 @@ type filter func(r *render, v any, a args) any
 func filterOf(name string) filter { return filters()[name] }
 
 func filters() map[string]filter {
-	return map[string]filter{
+	all := map[string]filter{
 		"tojson":     toJSON,
 		"trim":       func(r *render, v any, a args) any { return strip(r, r.str(v), a.get(0, "chars", nil), true, true) },
 		"length":     count,
 		"count":      count,
-		"upper":      onText(strings.ToUpper),
-		"lower":      onText(strings.ToLower),
-		"title":      onText(title),
+		"upper":      onText(upper),
+		"lower":      onText(lower),
+		"title":      onText(titleWords),
 		"capitalize": onText(capitalize),
 		"string":     onText(func(s string) string { return s }),
 		"safe":       onText(func(s string) string { return s }),
@@ -61,8 +61,19 @@ func filters() map[string]filter {
 		"items":      func(r *render, v any, _ args) any { return pairs(r, v) },
 		"dictsort":   dictSort,
 		"indent":     indent,
-		"attr":       func(r *render, v any, a args) any { return r.attr(v, text(a.get(0, "name", nil), "a name")) },
+		"attr":       attribute,
 	}
+	maps.Copy(all, moreFilters())
+	return all
+}
+
+// attribute is v.name where that is no element of a mapping.
+func attribute(r *render, v any, a args) any {
+	name := text(a.get(0, "name", nil), "a name")
+	if _, ok := v.(*Dict); ok && dictMethods[name] == nil {
+		return undefined{name}
+	}
+	return r.attr(v, name)
 }
 
 func onText(f func(string) string) filter {
@@ -102,12 +113,17 @@ const maxIndent = 64
 
 // toJSON is transformers' tojson: json.dumps, without escapes for HTML.
 func toJSON(r *render, v any, a args) any {
-	s := jsonStyle{indent: -1, item: ", ", key: ": ", ascii: truth(a.get(0, "ensure_ascii", false))}
+	s := jsonStyle{item: ", ", key: ": ", ascii: truth(a.get(0, "ensure_ascii", false))}
 	if n := a.get(1, "indent", nil); n != nil {
-		s.indent, s.item = max(0, integer(n, "indent")), ","
-		if s.indent > maxIndent {
-			fail("an indent of %d is more than %d", s.indent, maxIndent)
+		with, isText := n.(string)
+		if !isText {
+			n := max(0, integer(n, "indent"))
+			if n > maxIndent {
+				fail("an indent of %d is more than %d", n, maxIndent)
+			}
+			with = strings.Repeat(" ", n)
 		}
+		s.lines, s.indent, s.item = true, with, ","
 	}
 	if sep := a.get(2, "separators", nil); sep != nil {
 		two := r.items(sep)
@@ -138,23 +154,6 @@ func strip(r *render, s string, chars any, left, right bool) string {
 		s = strings.TrimRightFunc(s, in)
 	}
 	return s
-}
-
-func title(s string) string {
-	inWord := false
-	return strings.Map(func(c rune) rune {
-		was := inWord
-		inWord = unicode.IsLetter(c)
-		if inWord && !was {
-			return unicode.ToUpper(c)
-		}
-		return unicode.ToLower(c)
-	}, s)
-}
-
-func capitalize(s string) string {
-	_, n := utf8.DecodeRuneInString(s)
-	return strings.ToUpper(s[:n]) + strings.ToLower(s[n:])
 }
 
 func escape(s string) string {
@@ -192,19 +191,35 @@ func (r *render) path(v, name any) any {
 }
 
 func toInt(r *render, v any, a args) any {
-	f, _, ok := number(v)
-	if s, isText := v.(string); isText {
-		var err error
-		f, err = strconv.ParseFloat(strings.TrimSpace(s), 64)
-		ok = err == nil
+	defined(v)
+	if s, ok := v.(string); ok {
+		base := integer(a.get(1, "base", 10), "a base")
+		s = strings.ToLower(strings.TrimSpace(s))
+		if prefix := map[int]string{2: "0b", 8: "0o", 16: "0x"}[base]; prefix != "" {
+			s = strings.TrimPrefix(s, prefix)
+		}
+		if base >= 2 && base <= 36 {
+			if n, err := strconv.ParseInt(s, base, 64); err == nil {
+				return int(n)
+			}
+		}
 	}
-	if !ok || math.IsNaN(f) || math.Abs(f) > 1<<53 {
-		return a.get(0, "default", 0)
+	f := toFloat(r, v, args{list: []any{nil}})
+	if f, ok := f.(float64); ok && !math.IsNaN(f) && math.Abs(f) <= 1<<53 {
+		return int(f)
 	}
-	return int(f)
+	return a.get(0, "default", 0)
 }
 
-func toFloat(r *render, v any, a args) any {
+// defined fails for what is not.
+func defined(v any) {
+	if u, ok := v.(undefined); ok {
+		fail("%q is undefined", u.name)
+	}
+}
+
+func toFloat(_ *render, v any, a args) any {
+	defined(v)
 	f, _, ok := number(v)
 	if s, isText := v.(string); isText {
 		var err error
@@ -229,16 +244,27 @@ func absolute(_ *render, v any, _ args) any {
 }
 
 func round(_ *render, v any, a args) any {
-	f, _, ok := number(v)
+	f, whole, ok := number(v)
 	if !ok {
 		fail("%s cannot be rounded", typeName(v))
 	}
-	scale := math.Pow(10, float64(max(-300, min(300, integer(a.get(0, "precision", 0), "the precision")))))
+	precision := max(-300, min(300, integer(a.get(0, "precision", 0), "the precision")))
+	scale := math.Pow(10, float64(precision))
 	switch a.get(1, "method", "common") {
 	case "ceil":
 		return math.Ceil(f*scale) / scale
 	case "floor":
 		return math.Floor(f*scale) / scale
+	}
+	if whole {
+		if precision >= 0 {
+			return v
+		}
+		return wholeNumber(math.RoundToEven(f*scale) / scale)
+	}
+	if precision >= 0 { // as the shortest text that is near has it, like Python
+		f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
+		return f
 	}
 	return math.RoundToEven(f*scale) / scale
 }
@@ -279,18 +305,31 @@ func reverse(r *render, v any, _ args) any {
 	return l
 }
 
-// order returns elements by what key says of them, equal ones as they were.
-func (r *render) order(items []any, a args, key func(any) any, reverse bool) []any {
-	same := func(v any) any {
-		if s, ok := v.(string); ok && !truth(a.named["case_sensitive"]) {
-			r.spend(len(s) / 16)
-			return strings.ToLower(s)
+// folded is a value as sort and its like see it: text in small letters.
+func (r *render) folded(v any, cased bool) any {
+	switch v := v.(type) {
+	case string:
+		if !cased {
+			r.spend(len(v) / 16)
+			return lower(v)
 		}
-		return v
+	case *List:
+		if v.keys { // of several attributes
+			l := &List{Items: make([]any, len(v.Items))}
+			for i, item := range v.Items {
+				l.Items[i] = r.folded(item, cased)
+			}
+			return l
+		}
 	}
+	return v
+}
+
+// order returns elements by what key says of them, equal ones as they were.
+func (r *render) order(items []any, cased, reverse bool, key func(any) any) []any {
 	return slices.SortedStableFunc(slices.Values(items), func(x, y any) int {
 		r.spend(4)
-		x, y = same(key(x)), same(key(y))
+		x, y = r.folded(key(x), cased), r.folded(key(y), cased)
 		if reverse {
 			x, y = y, x
 		}
@@ -314,7 +353,19 @@ func (r *render) byAttribute(name any) func(any) any {
 }
 
 func sorted(r *render, v any, a args) any {
-	return &List{Items: r.order(r.items(v), a, r.byAttribute(a.get(2, "attribute", nil)), truth(a.get(0, "reverse", false)))}
+	attr := a.get(2, "attribute", nil)
+	by := r.byAttribute(attr)
+	if s, ok := attr.(string); ok && strings.Contains(s, ",") {
+		names := strings.Split(s, ",")
+		by = func(v any) any {
+			l := &List{keys: true}
+			for _, n := range names {
+				l.Items = append(l.Items, r.path(v, n))
+			}
+			return l
+		}
+	}
+	return &List{Items: r.order(r.items(v), truth(a.get(1, "case_sensitive", false)), truth(a.get(0, "reverse", false)), by)}
 }
 
 func unique(r *render, v any, a args) any {
@@ -336,7 +387,8 @@ func unique(r *render, v any, a args) any {
 
 func extreme(r *render, v any, a args, better func(x, y any) bool) any {
 	var best any = undefined{"an element of nothing"}
-	by := r.byAttribute(a.get(1, "attribute", nil))
+	attribute, cased := r.byAttribute(a.get(1, "attribute", nil)), truth(a.get(0, "case_sensitive", false))
+	by := func(v any) any { return r.folded(attribute(v), cased) }
 	for i, item := range r.items(v) {
 		if i == 0 || better(by(item), by(best)) {
 			best = item
@@ -354,6 +406,14 @@ func sum(r *render, v any, a args) any {
 	return total
 }
 
+// some returns the elements of what select and map take: nothing has none.
+func (r *render) some(v any) []any {
+	if !truth(v) {
+		return nil
+	}
+	return r.items(v)
+}
+
 func mapped(r *render, v any, a args) any {
 	out := &List{}
 	attr, byAttr := a.named["attribute"]
@@ -364,7 +424,7 @@ func mapped(r *render, v any, a args) any {
 			fail("there is no filter %q", name)
 		}
 	}
-	for _, item := range r.items(v) {
+	for _, item := range r.some(v) {
 		r.spend(1)
 		if byAttr {
 			item = r.path(item, attr)
@@ -399,7 +459,7 @@ func chosen(r *render, v any, a args, byAttr, want bool) any {
 		}
 		holds = func(v any) bool { return t(r, v, args{list: rest[1:], named: a.named}) }
 	}
-	for _, item := range r.items(v) {
+	for _, item := range r.some(v) {
 		r.spend(1)
 		x := item
 		if byAttr {
@@ -419,7 +479,7 @@ func pairs(r *render, v any) *List {
 	case *Dict:
 		r.spend(2 * len(d.keys))
 		for _, k := range d.keys {
-			out.Items = append(out.Items, &List{[]any{k, d.values[k]}, true})
+			out.Items = append(out.Items, &List{Items: []any{k, d.values[k]}, tuple: true})
 		}
 	case undefined:
 	default:
@@ -434,7 +494,7 @@ func dictSort(r *render, v any, a args) any {
 		i = 1
 	}
 	key := func(pair any) any { return pair.(*List).Items[i] }
-	return &List{Items: r.order(pairs(r, v).Items, a, key, truth(a.get(2, "reverse", false)))}
+	return &List{Items: r.order(pairs(r, v).Items, truth(a.get(0, "case_sensitive", false)), truth(a.get(2, "reverse", false)), key)}
 }
 
 func indent(r *render, v any, a args) any {

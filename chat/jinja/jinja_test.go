@@ -143,7 +143,7 @@ func TestErrorsSayWhere(t *testing.T) {
 func TestFromJSONKeepsOrder(t *testing.T) {
 	const text = `{"z": 1, "a": {"y": [1.5, null, true], "b": "x"}, "10": 12345678901234567890}`
 	got, err := renderText("{{ v | tojson }}", map[string]any{"v": mustJSON(t, text)})
-	if want := strings.Replace(text, "12345678901234567890", "1.2345678901234567e+19", 1); err != nil || got != want {
+	if err != nil || got != text {
 		t.Errorf("%s, %v", got, err)
 	}
 	for _, bad := range []string{"", "{", "[1,]", "1 2", strings.Repeat("[", 1000) + strings.Repeat("]", 1000)} {

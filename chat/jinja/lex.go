@@ -248,7 +248,7 @@ func (l *lexer) str(quote byte) {
 
 // simpleEscapes are those of one letter.
 var simpleEscapes = map[byte]string{
-	'n': "\n", 't': "\t", 'r': "\r", '\\': "\\", '\'': "'", '"': "\"", 'a': "\a", 'b': "\b", 'f': "\f", 'v': "\v", '\n': "", '0': "\x00",
+	'n': "\n", 't': "\t", 'r': "\r", '\\': "\\", '\'': "'", '"': "\"", 'a': "\a", 'b': "\b", 'f': "\f", 'v': "\v", '\n': "",
 }
 
 func unescape(s string) string {
@@ -264,6 +264,16 @@ func unescape(s string) string {
 		i++
 		if text, ok := simpleEscapes[s[i]]; ok {
 			b.WriteString(text)
+			continue
+		}
+		if s[i] >= '0' && s[i] <= '7' {
+			n := 1
+			for n < 3 && i+n < len(s) && s[i+n] >= '0' && s[i+n] <= '7' {
+				n++
+			}
+			c, _ := strconv.ParseUint(s[i:i+n], 8, 32)
+			b.WriteRune(rune(c))
+			i += n - 1
 			continue
 		}
 		if digits := map[byte]int{'x': 2, 'u': 4, 'U': 8}[s[i]]; digits > 0 && i+digits < len(s) {

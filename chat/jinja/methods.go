@@ -1,9 +1,9 @@
 package jinja
 
 import (
+	"maps"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
 // test is what follows is.
@@ -43,7 +43,7 @@ func init() {
 		"boolean":   kind("a boolean"),
 		"mapping":   kind("a mapping"),
 		"callable":  kind("a function"),
-		"integer":   is(func(v any) bool { _, ok := v.(int); return ok }),
+		"integer":   is(isInteger),
 		"float":     is(func(v any) bool { _, ok := v.(float64); return ok }),
 		"true":      is(func(v any) bool { return v == any(true) }),
 		"false":     is(func(v any) bool { return v == any(false) }),
@@ -71,6 +71,14 @@ func init() {
 	}
 }
 
+func isInteger(v any) bool {
+	switch v.(type) {
+	case int, digits:
+		return true
+	}
+	return false
+}
+
 // same is is of Python, for what templates test: none, booleans, one object.
 func (r *render) same(a, b any) bool {
 	switch a.(type) {
@@ -92,9 +100,18 @@ func isCase(s string, is, other func(rune) bool) bool {
 // newDict is dict(...): of a dictionary, and of named arguments.
 func newDict(a args) *Dict {
 	d := NewDict()
-	if from, ok := a.get(0, "", nil).(*Dict); ok {
+	switch from := a.get(0, "", nil).(type) {
+	case *Dict:
 		for _, k := range from.keys {
 			d.Set(k, from.values[k])
+		}
+	case *List:
+		for _, item := range from.Items {
+			pair, ok := item.(*List)
+			if !ok || len(pair.Items) != 2 {
+				fail("an element of a mapping's list is no pair")
+			}
+			d.Set(key(pair.Items[0]), pair.Items[1])
 		}
 	}
 	names := make(map[string]bool, len(a.named))
@@ -146,6 +163,16 @@ func init() {
 		},
 		"namespace": func(_ *render, a args) any { return &namespace{newDict(a)} },
 		"dict":      func(_ *render, a args) any { return newDict(a) },
+		"joiner": func(_ *render, a args) any {
+			sep, used := a.get(0, "sep", ", "), false
+			return function(func(*render, args) any {
+				if !used {
+					used = true
+					return ""
+				}
+				return sep
+			})
+		},
 		"raise_exception": func(r *render, a args) any {
 			panic(failure{&RaisedError{r.str(a.get(0, "message", ""))}})
 		},
@@ -187,6 +214,7 @@ func init() {
 			fail("the element is not in the list")
 			return nil
 		},
+		"copy": func(r *render, l *List, _ args) any { return r.copied(l.Items) },
 		"count": func(r *render, l *List, a args) any {
 			n := 0
 			for _, item := range l.Items {
@@ -211,37 +239,36 @@ func init() {
 		"removesuffix": func(r *render, s string, a args) any {
 			return strings.TrimSuffix(s, text(a.get(0, "", nil), "a suffix"))
 		},
-		"upper":      method(strings.ToUpper),
-		"lower":      method(strings.ToLower),
+		"upper":      method(upper),
+		"lower":      method(lower),
 		"title":      method(title),
 		"capitalize": method(capitalize),
 		"replace":    func(r *render, s string, a args) any { return replaced(r, s, a) },
-		"find":       func(r *render, s string, a args) any { return find(r, s, a, strings.Index) },
-		"rfind":      func(r *render, s string, a args) any { return find(r, s, a, strings.LastIndex) },
+		"find":       func(r *render, s string, a args) any { return findIn(r, s, a, strings.Index) },
+		"rfind":      func(r *render, s string, a args) any { return findIn(r, s, a, strings.LastIndex) },
 		"count": func(r *render, s string, a args) any {
 			r.spend(len(s) / 32)
+			s, _ = part(r, s, a, 1)
 			return strings.Count(s, text(a.get(0, "", nil), "what is counted"))
 		},
 		"join": func(r *render, s string, a args) any {
-			return join(r, a.get(0, "", nil), args{list: []any{s}})
-		},
-		"splitlines": func(r *render, s string, _ args) any {
-			r.spend(len(s))
-			out := &List{}
-			for line := range strings.Lines(s) {
-				out.Items = append(out.Items, strings.TrimRight(line, "\r\n"))
+			items := r.items(a.get(0, "", nil))
+			for _, item := range items {
+				text(item, "what is joined")
 			}
-			return out
+			return join(r, &List{Items: items}, args{list: []any{s}})
 		},
-		"isdigit": func(r *render, s string, _ args) any { return all(r, s, unicode.IsDigit) },
-		"isalpha": func(r *render, s string, _ args) any { return all(r, s, unicode.IsLetter) },
-		"isspace": func(r *render, s string, _ args) any { return all(r, s, unicode.IsSpace) },
+		"splitlines": splitLines,
+		"isdigit":    func(r *render, s string, _ args) any { return all(r, s, unicode.IsDigit) },
+		"isalpha":    func(r *render, s string, _ args) any { return all(r, s, unicode.IsLetter) },
+		"isspace":    func(r *render, s string, _ args) any { return all(r, s, unicode.IsSpace) },
 		"isalnum": func(r *render, s string, _ args) any {
 			return all(r, s, func(c rune) bool { return unicode.IsLetter(c) || unicode.IsDigit(c) })
 		},
 		"isupper": func(_ *render, s string, _ args) any { return isCase(s, unicode.IsUpper, unicode.IsLower) },
 		"islower": func(_ *render, s string, _ args) any { return isCase(s, unicode.IsLower, unicode.IsUpper) },
 	}
+	maps.Copy(stringMethods, textMethods())
 }
 
 func method(f func(string) string) func(r *render, s string, a args) any {
@@ -253,13 +280,14 @@ func method(f func(string) string) func(r *render, s string, a args) any {
 
 func all(r *render, s string, is func(rune) bool) bool {
 	r.spend(len(s) / 16)
-	return s != "" && !strings.ContainsFunc(s, func(c rune) bool { return !is(c) })
+	return every(s, is)
 }
 
 // affix tests a prefix or a suffix, or several of a tuple.
 func affix(r *render, s string, a args, has func(s, x string) bool) bool {
+	s, _ = part(r, s, a, 1)
 	arg := a.get(0, "", nil)
-	if l, ok := arg.(*List); ok {
+	if l, ok := arg.(*List); ok && l.tuple {
 		for _, x := range l.Items {
 			if r.spend(1); has(s, text(x, "what is looked for")) {
 				return true
@@ -268,15 +296,6 @@ func affix(r *render, s string, a args, has func(s, x string) bool) bool {
 		return false
 	}
 	return has(s, text(arg, "what is looked for"))
-}
-
-func find(r *render, s string, a args, index func(s, x string) int) int {
-	r.spend(len(s) / 16)
-	i := index(s, text(a.get(0, "", nil), "what is looked for"))
-	if i < 0 {
-		return -1
-	}
-	return utf8.RuneCountInString(s[:i])
 }
 
 // split is Python's split and rsplit.

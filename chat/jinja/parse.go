@@ -33,7 +33,9 @@ type parser struct {
 	toks  []token
 	pos   int
 	depth int
-	loops int // that are around, within the macro
+	loops int             // that are around, within the macro
+	ifs   int             // that are around
+	uses  map[string]bool // names that the macro around reads; nil: none is around
 }
 
 func (p *parser) peek() token { return p.toks[p.pos] }
@@ -145,7 +147,11 @@ func (p *parser) statement() stmt {
 	case "set":
 		return p.setStmt(line)
 	case "macro":
-		return p.macro()
+		return p.macro(&macroStmt{name: p.name()}, "endmacro")
+	case "call":
+		return p.callStmt(line)
+	case "with":
+		return p.withStmt(line)
 	case "break", "continue":
 		if p.loops == 0 {
 			fail("%s is not in a loop", tag)
@@ -173,6 +179,8 @@ func (p *parser) statement() stmt {
 func (p *parser) ifStmt(line int) stmt {
 	s := &ifStmt{line: line, cond: p.tuple()}
 	p.expect(tokBlockEnd, "")
+	p.ifs++
+	defer func() { p.ifs-- }()
 	s.then = p.block("elif", "else", "endif")
 	switch l := p.line(); p.name() {
 	case "elif":
@@ -195,9 +203,7 @@ func (p *parser) forStmt(line int) stmt {
 	if p.skip(tokName, "if") {
 		s.cond = p.expr()
 	}
-	if p.is(tokName, "recursive") {
-		fail("recursive loops are not supported")
-	}
+	s.recursive = p.skip(tokName, "recursive")
 	p.expect(tokBlockEnd, "")
 	p.loops++
 	s.body = p.block("else", "endfor")
@@ -210,22 +216,32 @@ func (p *parser) forStmt(line int) stmt {
 	return s
 }
 
-// targets reads names that are assigned to.
-func (p *parser) targets() []string {
-	paren := p.skip(tokOp, "(")
-	names := []string{p.name()}
-	for p.skip(tokOp, ",") {
-		names = append(names, p.name())
+// targets reads names that are assigned to: a, or (a, b), or a, (b, c).
+func (p *parser) targets() target {
+	t := p.target()
+	if !p.is(tokOp, ",") {
+		return t
 	}
-	if paren {
-		p.expect(tokOp, ")")
+	t = target{parts: []target{t}}
+	for p.skip(tokOp, ",") && !p.is(tokOp, ")", "=") && !p.is(tokName, "in") {
+		t.parts = append(t.parts, p.target())
 	}
-	return names
+	return t
+}
+
+func (p *parser) target() target {
+	if !p.skip(tokOp, "(") {
+		return target{name: p.name()}
+	}
+	defer p.enter()()
+	t := p.targets()
+	p.expect(tokOp, ")")
+	return t
 }
 
 func (p *parser) setStmt(line int) stmt {
 	s := &setStmt{line: line, target: p.targets()}
-	if len(s.target) == 1 && p.skip(tokOp, ".") {
+	if s.target.parts == nil && p.skip(tokOp, ".") {
 		s.attr = p.name()
 	}
 	if p.skip(tokOp, "=") {
@@ -244,25 +260,69 @@ func (p *parser) setStmt(line int) stmt {
 	return s
 }
 
-func (p *parser) macro() stmt {
-	s := &macroStmt{name: p.name()}
+// macro reads arguments and body of a macro, or of a call's block.
+func (p *parser) macro(s *macroStmt, end string) *macroStmt {
+	if end == "endmacro" || p.is(tokOp, "(") {
+		s.params = p.params()
+	}
+	if end == "endmacro" {
+		p.expect(tokBlockEnd, "")
+		s.body, s.uses = p.macroBody(end)
+	}
+	return s
+}
+
+func (p *parser) params() (list []param) {
 	p.expect(tokOp, "(")
 	for !p.skip(tokOp, ")") {
-		if len(s.params) > 0 {
+		if len(list) > 0 {
 			p.expect(tokOp, ",")
+			if p.skip(tokOp, ")") {
+				break
+			}
 		}
 		a := param{name: p.name()}
 		if p.skip(tokOp, "=") {
 			a.def = p.expr()
 		}
-		s.params = append(s.params, a)
+		list = append(list, a)
+	}
+	return list
+}
+
+func (p *parser) macroBody(end string) ([]stmt, map[string]bool) {
+	loops, uses := p.loops, p.uses
+	p.loops, p.uses = 0, map[string]bool{}
+	body, used := p.block(end), p.uses
+	p.loops, p.uses = loops, uses
+	p.end(end)
+	return body, used
+}
+
+func (p *parser) callStmt(line int) stmt {
+	body := p.macro(&macroStmt{name: "caller"}, "endcall")
+	e, ok := p.expr().(*callExpr)
+	if !ok {
+		fail("what a call calls is no call")
 	}
 	p.expect(tokBlockEnd, "")
-	loops := p.loops
-	p.loops = 0
-	s.body = p.block("endmacro")
-	p.loops = loops
-	p.end("endmacro")
+	body.body, body.uses = p.macroBody("endcall")
+	return &callStmt{line, e, body}
+}
+
+func (p *parser) withStmt(line int) stmt {
+	s := &withStmt{line: line}
+	for n := 0; p.peek().kind != tokBlockEnd; n++ {
+		if n > 0 {
+			p.expect(tokOp, ",")
+		}
+		s.targets = append(s.targets, p.target())
+		p.expect(tokOp, "=")
+		s.values = append(s.values, p.expr())
+	}
+	p.expect(tokBlockEnd, "")
+	s.body = p.block("endwith")
+	p.end("endwith")
 	return s
 }
 
@@ -381,6 +441,9 @@ func (p *parser) primary() expr {
 		case "none", "None":
 			return &constExpr{nil}
 		}
+		if p.uses != nil {
+			p.uses[t.text] = true
+		}
 		return &nameExpr{t.text, t.line}
 	case tokString:
 		text := t.text
@@ -389,9 +452,9 @@ func (p *parser) primary() expr {
 		}
 		return &constExpr{text}
 	case tokInt:
-		n, err := strconv.Atoi(t.text)
-		if err != nil {
-			fail("the number %s is too large", t.text)
+		n, err := wholeOrFloat(t.text)
+		if err != nil || len(t.text) > maxDigits {
+			fail("a number of %d digits is too large", len(t.text))
 		}
 		return &constExpr{n}
 	case tokFloat:
@@ -511,6 +574,14 @@ func (p *parser) args() (a arguments) {
 				break
 			}
 		}
+		switch {
+		case a.pairs == nil && p.skip(tokOp, "**"):
+			a.pairs = p.expr()
+			continue
+		case a.pairs == nil && a.more == nil && p.skip(tokOp, "*"):
+			a.more = p.expr()
+			continue
+		}
 		if p.peek().kind == tokName && p.toks[p.pos+1].kind == tokOp && p.toks[p.pos+1].text == "=" {
 			name := p.name()
 			p.next()
@@ -518,7 +589,7 @@ func (p *parser) args() (a arguments) {
 			a.named = append(a.named, p.expr())
 			continue
 		}
-		if len(a.names) > 0 {
+		if len(a.names) > 0 || a.more != nil || a.pairs != nil {
 			fail("an argument without a name follows one with a name")
 		}
 		a.list = append(a.list, p.expr())
@@ -539,7 +610,7 @@ func (p *parser) filterOrTest(e expr) expr {
 		case p.skip(tokName, "is"):
 			t := &testExpr{e: e, not: p.skip(tokName, "not"), line: line}
 			t.name = p.name()
-			if t.fn = tests[t.name]; t.fn == nil {
+			if t.fn = tests[t.name]; t.fn == nil && p.ifs == 0 {
 				fail("there is no test %q", t.name)
 			}
 			next := p.peek()
@@ -570,7 +641,7 @@ func (p *parser) filters(e expr, name string) expr {
 
 func (p *parser) filter(e expr, name string) expr {
 	f := &filterExpr{e: e, name: name, line: p.line()}
-	if f.fn = filterOf(name); f.fn == nil {
+	if f.fn = filterOf(name); f.fn == nil && p.ifs == 0 {
 		fail("there is no filter %q", name)
 	}
 	if p.skip(tokOp, "(") {

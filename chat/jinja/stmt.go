@@ -67,19 +67,43 @@ func (s *ifStmt) holds(r *render) bool {
 
 type forStmt struct {
 	line      int
-	target    []string
+	recursive bool
+	target    target
 	over      expr
 	cond      expr
 	body, els []stmt
 }
 
 func (s *forStmt) run(r *render) {
-	items := s.items(r)
+	var over any
+	func() {
+		defer at(s.line)
+		over = r.eval(s.over)
+	}()
+	s.loop(r, over, 0)
+}
+
+// loop runs over elements; within a recursive loop it is what loop(...) does.
+func (s *forStmt) loop(r *render, over any, depth int) {
+	items := s.items(r, over)
 	if len(items) == 0 {
 		r.within(func() { r.block(s.els) })
 		return
 	}
-	l := &loop{items: items, length: len(items)}
+	l := &loop{items: items, length: len(items), depth: depth}
+	if s.recursive {
+		where := r.scope
+		l.again = func(v any) any {
+			if depth >= maxCalls {
+				fail("more than %d loops are within one another", maxCalls)
+			}
+			outer := r.scope
+			r.scope = where
+			text := r.capture(func() { s.loop(r, v, depth+1) })
+			r.scope = outer
+			return text
+		}
+	}
 	for i, item := range items {
 		r.spend(1)
 		l.index = i
@@ -96,9 +120,9 @@ func (s *forStmt) run(r *render) {
 }
 
 // items returns the elements that the loop's filter leaves.
-func (s *forStmt) items(r *render) (items []any) {
+func (s *forStmt) items(r *render, over any) (items []any) {
 	defer at(s.line)
-	all := r.items(r.eval(s.over))
+	all := r.items(over)
 	if s.cond == nil {
 		return all
 	}
@@ -118,18 +142,25 @@ func (s *forStmt) assign(r *render, v any) {
 	r.assign(s.target, v)
 }
 
-// assign gives names a value, or each an element of it.
-func (r *render) assign(names []string, v any) {
-	if len(names) == 1 {
-		r.scope.vars[names[0]] = v
+// target is what is assigned to: a name, or several that each get an element.
+type target struct {
+	name  string
+	parts []target
+}
+
+// assign gives a target's names their values.
+func (r *render) assign(t target, v any) {
+	if t.parts == nil {
+		r.scope.vars[t.name] = v
 		return
 	}
+	r.spend(1)
 	items := r.items(v)
-	if len(items) != len(names) {
-		fail("%d values for %d names", len(items), len(names))
+	if len(items) != len(t.parts) {
+		fail("%d values for %d names", len(items), len(t.parts))
 	}
-	for i, name := range names {
-		r.scope.vars[name] = items[i]
+	for i, part := range t.parts {
+		r.assign(part, items[i])
 	}
 }
 
@@ -146,7 +177,7 @@ const capturedName = "{% block %}"
 
 type setStmt struct {
 	line     int
-	target   []string
+	target   target
 	attr     string
 	value    expr
 	captured *captured
@@ -172,9 +203,9 @@ func (s *setStmt) run(r *render) {
 		r.assign(s.target, v)
 		return
 	}
-	ns, ok := r.lookup(s.target[0]).(*namespace)
+	ns, ok := r.lookup(s.target.name).(*namespace)
 	if !ok {
-		fail("%s is no namespace", s.target[0])
+		fail("%s is no namespace", s.target.name)
 	}
 	ns.fields.Set(s.attr, v)
 }
@@ -204,41 +235,117 @@ type macroStmt struct {
 	name   string
 	params []param
 	body   []stmt
+	// uses are the names of what a macro gets besides: varargs, kwargs, caller.
+	uses map[string]bool
 }
 
-func (s *macroStmt) run(r *render) {
-	where := r.scope
-	r.scope.vars[s.name] = function(func(r *render, a args) any { return s.call(r, where, a) })
+// macro is one that has been defined, with the variables of that place.
+type macro struct {
+	s     *macroStmt
+	where *scope
 }
 
-func (s *macroStmt) call(r *render, where *scope, a args) any {
+func (s *macroStmt) run(r *render) { r.scope.vars[s.name] = &macro{s, r.scope} }
+
+func (m *macro) call(r *render, a args) any {
+	s := m.s
 	if r.calls++; r.calls > maxCalls {
 		fail("more than %d macros are within one another", maxCalls)
 	}
-	if len(a.list) > len(s.params) {
+	if len(a.list) > len(s.params) && !s.uses["varargs"] {
 		fail("macro %s takes %d arguments, not %d", s.name, len(s.params), len(a.list))
 	}
 	outer := r.scope
-	r.scope = &scope{vars: map[string]any{}, up: where}
+	r.scope = &scope{vars: map[string]any{}, up: m.where}
+	vars := r.scope.vars
 	for i, p := range s.params {
 		switch v, named := a.named[p.name]; {
 		case i < len(a.list):
-			r.scope.vars[p.name] = a.list[i]
+			if named {
+				fail("macro %s gets %s twice", s.name, p.name)
+			}
+			vars[p.name] = a.list[i]
 		case named:
-			r.scope.vars[p.name] = v
+			vars[p.name] = v
 		case p.def != nil:
-			r.scope.vars[p.name] = r.eval(p.def)
+			vars[p.name] = r.eval(p.def)
 		default:
-			r.scope.vars[p.name] = undefined{p.name}
+			vars[p.name] = undefined{p.name}
 		}
 	}
-	for name := range a.named {
-		if _, ok := r.scope.vars[name]; !ok {
+	others := NewDict()
+	for _, name := range a.order {
+		if _, ok := vars[name]; ok {
+			continue
+		}
+		switch {
+		case name == "caller" && s.uses["caller"]:
+			vars[name] = a.named[name]
+		case s.uses["kwargs"]:
+			others.Set(name, a.named[name])
+		default:
 			fail("macro %s has no argument %s", s.name, name)
 		}
+	}
+	if s.uses["varargs"] {
+		vars["varargs"] = &List{Items: a.list[min(len(a.list), len(s.params)):], tuple: true}
+	}
+	if s.uses["kwargs"] {
+		vars["kwargs"] = others
+	}
+	if _, ok := vars["caller"]; !ok && s.uses["caller"] {
+		vars["caller"] = undefined{"caller"}
 	}
 	text := r.capture(func() { r.block(s.body) })
 	r.scope = outer
 	r.calls--
 	return text
+}
+
+// callStmt is {% call %}: a macro gets the block as one that it may call.
+type callStmt struct {
+	line int
+	call *callExpr
+	body *macroStmt
+}
+
+func (s *callStmt) run(r *render) {
+	defer at(s.line)
+	a := r.args(&s.call.args)
+	if a.named == nil {
+		a.named = map[string]any{}
+	}
+	if _, twice := a.named["caller"]; twice {
+		fail("the argument caller is given twice")
+	}
+	a.named["caller"] = &macro{s.body, r.scope}
+	a.order = append(a.order, "caller")
+	r.out.add(r.str(r.call(r.eval(s.call.fn), a)))
+}
+
+// withStmt is {% with %}: variables of a block, whose values know nothing of one another.
+type withStmt struct {
+	line    int
+	targets []target
+	values  []expr
+	body    []stmt
+}
+
+func (s *withStmt) run(r *render) {
+	values := make([]any, len(s.values))
+	func() {
+		defer at(s.line)
+		for i, e := range s.values {
+			values[i] = r.eval(e)
+		}
+	}()
+	r.within(func() {
+		func() {
+			defer at(s.line)
+			for i, t := range s.targets {
+				r.assign(t, values[i])
+			}
+		}()
+		r.block(s.body)
+	})
 }

@@ -10,7 +10,7 @@ import (
 func strftime(t time.Time, format string) string {
 	layouts := map[byte]string{
 		'a': "Mon", 'A': "Monday", 'b': "Jan", 'B': "January", 'd': "02", 'm': "01", 'y': "06", 'Y': "2006", 'H': "15", 'I': "03",
-		'M': "04", 'S': "05", 'p': "PM", 'z': "-0700", 'Z': "MST", 'F': "2006-01-02", 'T': "15:04:05", 'D': "01/02/06", 'e': "_2", 'h': "Jan",
+		'M': "04", 'S': "05", 'p': "PM", 'F': "2006-01-02", 'T': "15:04:05", 'D': "01/02/06", 'e': "_2", 'h': "Jan",
 		'R': "15:04", 'x': "01/02/06", 'X': "15:04:05", 'c': "Mon Jan _2 15:04:05 2006",
 	}
 	var b strings.Builder
@@ -37,6 +37,18 @@ func strftime(t time.Time, format string) string {
 			s = fmt.Sprint(t.Unix())
 		case c == 'w':
 			s = fmt.Sprint(int(t.Weekday()))
+		case c == 'u':
+			s = fmt.Sprint((int(t.Weekday())+6)%7 + 1)
+		case c == 'U': // weeks from Sundays and from Mondays on
+			s = fmt.Sprintf("%02d", (t.YearDay()+6-int(t.Weekday()))/7)
+		case c == 'W':
+			s = fmt.Sprintf("%02d", (t.YearDay()+6-(int(t.Weekday())+6)%7)/7)
+		case c == 'G' || c == 'V':
+			year, week := t.ISOWeek()
+			if s = fmt.Sprint(year); c == 'V' {
+				s = fmt.Sprintf("%02d", week)
+			}
+		case c == 'z' || c == 'Z': // of a time without a zone, as transformers has it
 		case c == '%':
 			s = "%"
 		default:

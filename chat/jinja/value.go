@@ -13,14 +13,16 @@ import (
 	"unicode/utf8"
 )
 
-// A value is nil (none), bool, int, float64, string, *List, *Dict, undefined,
-// function, *namespace or loop. Values that templates see do not change, but for
+// A value is nil (none), bool, int, digits, float64, string, *List, *Dict, undefined,
+// function, *macro, *namespace or *loop. Values that templates see do not change, but for
 // namespaces.
 
 // List is a Python list or tuple.
 type List struct {
 	Items []any
 	tuple bool
+	group bool // of groupby: what an attribute is, and the list of those that have it
+	keys  bool // several attributes to sort by
 }
 
 // Dict is a Python dictionary: its keys keep their order.
@@ -77,10 +79,7 @@ func decodeJSON(dec *json.Decoder, depth int) (any, error) {
 	}
 	switch t := t.(type) {
 	case json.Number:
-		if n, err := strconv.Atoi(t.String()); err == nil {
-			return n, nil
-		}
-		return t.Float64()
+		return wholeOrFloat(t.String())
 	case json.Delim:
 		list, dict := &List{}, NewDict()
 		for dec.More() {
@@ -111,6 +110,22 @@ func decodeJSON(dec *json.Decoder, depth int) (any, error) {
 	return t, nil
 }
 
+// digits is an integer that int is too small for. It is text again, as it was.
+type digits string
+
+// maxDigits is how long an integer may be, as Python has it.
+const maxDigits = 4300
+
+func wholeOrFloat(s string) (any, error) {
+	if n, err := strconv.Atoi(s); err == nil {
+		return n, nil
+	}
+	if !strings.ContainsAny(s, ".eE") && len(s) <= maxDigits {
+		return digits(s), nil
+	}
+	return strconv.ParseFloat(s, 64)
+}
+
 // undefined is what has no value; it knows its name.
 type undefined struct{ name string }
 
@@ -124,6 +139,9 @@ type namespace struct{ fields *Dict }
 type loop struct {
 	index, length int
 	items         []any
+	depth         int             // from 0
+	again         func(v any) any // of recursive loops: the loop over others
+	changed       []any           // what it was last asked about
 }
 
 func (l *loop) attr(name string) any {
@@ -152,6 +170,18 @@ func (l *loop) attr(name string) any {
 		return near(l.index - 1)
 	case "nextitem":
 		return near(l.index + 1)
+	case "depth":
+		return l.depth + 1
+	case "depth0":
+		return l.depth
+	case "changed":
+		return function(func(r *render, a args) any {
+			if l.changed != nil && r.equal(&List{Items: l.changed}, &List{Items: a.list}, 0) {
+				return false
+			}
+			l.changed = append([]any{}, a.list...)
+			return true
+		})
 	case "cycle":
 		return function(func(_ *render, a args) any {
 			if len(a.list) == 0 {
@@ -190,7 +220,7 @@ func typeName(v any) string {
 		return "none"
 	case bool:
 		return "a boolean"
-	case int, float64:
+	case int, digits, float64:
 		return "a number"
 	case string:
 		return "a string"
@@ -200,7 +230,7 @@ func typeName(v any) string {
 		return "a mapping"
 	case undefined:
 		return strconv.Quote(v.name) + ", which is undefined,"
-	case function:
+	case function, *macro:
 		return "a function"
 	}
 	return "an object"
@@ -216,6 +246,9 @@ func number(v any) (f float64, whole bool, ok bool) {
 		return 0, true, true
 	case int:
 		return float64(v), true, true
+	case digits:
+		f, _ = strconv.ParseFloat(string(v), 64)
+		return f, true, true
 	case float64:
 		return v, false, true
 	}
@@ -253,6 +286,11 @@ func (r *render) equal(a, b any, depth int) bool {
 	if okX || okY {
 		if i, ok := a.(int); ok {
 			if j, ok := b.(int); ok {
+				return i == j
+			}
+		}
+		if i, ok := a.(digits); ok {
+			if j, ok := b.(digits); ok {
 				return i == j
 			}
 		}
@@ -309,6 +347,16 @@ func (r *render) nested(depth int) {
 
 // less is <.
 func (r *render) less(a, b any) bool {
+	if x, ok := a.(int); ok {
+		if y, ok := b.(int); ok {
+			return x < y
+		}
+	}
+	if x, ok := a.(*List); ok {
+		if y, ok := b.(*List); ok && x.tuple == y.tuple {
+			return r.lessList(x, y)
+		}
+	}
 	x, _, okX := number(a)
 	y, _, okY := number(b)
 	if okX && okY {
@@ -321,6 +369,18 @@ func (r *render) less(a, b any) bool {
 	}
 	r.spend(min(len(s), len(t)) / 32)
 	return s < t
+}
+
+// lessList orders lists by their first elements that differ.
+func (r *render) lessList(a, b *List) bool {
+	defer func() { r.depth-- }()
+	r.deeper()
+	for i := range min(len(a.Items), len(b.Items)) {
+		if !r.equal(a.Items[i], b.Items[i], 0) {
+			return r.less(a.Items[i], b.Items[i])
+		}
+	}
+	return len(a.Items) < len(b.Items)
 }
 
 // items returns what a loop over v sees.
@@ -397,10 +457,18 @@ func (b *builder) repr(v any, depth int) {
 		}
 	case int:
 		b.add(strconv.Itoa(v))
+	case digits:
+		b.add(string(v))
 	case float64:
 		b.add(formatFloat(v))
 	case string:
 		b.add(quote(v))
+	case *macro:
+		b.add("<Macro " + quote(v.s.name) + ">")
+	case *namespace:
+		b.add("<Namespace ")
+		b.repr(v.fields, depth+1)
+		b.add(">")
 	case undefined:
 		b.add("Undefined")
 	case *List:
@@ -482,7 +550,8 @@ func quote(s string) string {
 
 // jsonStyle is how tojson writes.
 type jsonStyle struct {
-	indent    int // -1: on one line
+	lines     bool   // an element on each
+	indent    string // of each level
 	item, key string
 	ascii     bool
 	sort      bool
@@ -492,8 +561,8 @@ type jsonStyle struct {
 func (b *builder) json(v any, s *jsonStyle, depth int) {
 	b.r.nested(depth)
 	line := func(depth int) {
-		if s.indent >= 0 {
-			b.add("\n" + strings.Repeat(" ", s.indent*depth))
+		if s.lines {
+			b.add("\n" + b.r.repeat(s.indent, depth))
 		}
 	}
 	switch v := v.(type) {
@@ -503,6 +572,8 @@ func (b *builder) json(v any, s *jsonStyle, depth int) {
 		b.add(strconv.FormatBool(v))
 	case int:
 		b.add(strconv.Itoa(v))
+	case digits:
+		b.add(string(v))
 	case float64:
 		b.add(formatFloat(v))
 	case string:

@@ -1,6 +1,7 @@
 # Renders conversations.json with each template by Jinja2, set up as transformers does, into
-# NAME.txt: python3 reference.py
-import datetime, glob, json
+# NAME.txt: python3 reference.py. With a directory of the shipped templates, under the same
+# names, it says where those render something else: python3 reference.py DIRECTORY
+import datetime, glob, json, os, sys
 import jinja2
 from jinja2 import ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -20,20 +21,33 @@ env.globals["strftime_now"] = lambda f: datetime.datetime(2026, 3, 7, 8, 9, 5).s
 
 def message(m):
     m = dict(m)
+    if "reasoning_content" in m:
+        m["thinking"] = m["reasoning_content"]
     if "tool_calls" in m:
         m["tool_calls"] = [
             {"type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}, "id": c["id"]} for c in m["tool_calls"]]
     return m
 
 
-for path in sorted(glob.glob("*.jinja")):
+def render(path):
     template = env.from_string(open(path).read())
-    with open(path.replace(".jinja", ".txt"), "w") as out:
-        for c in json.load(open("conversations.json")):
-            tools = [{"type": "function", "function": t} for t in c.get("tools", [])] or None
-            try:
-                text = template.render(messages=[message(m) for m in c["messages"]], tools=tools, documents=None, bos_token="<s>",
-                                       eos_token="</s>", add_generation_prompt=c.get("generate", False), **c.get("vars", {}))
-            except jinja2.exceptions.TemplateError as e:
-                text = "error: " + str(e)
-            out.write("==== " + c["name"] + "\n" + text + "\n")
+    texts = ""
+    for c in json.load(open("conversations.json")):
+        tools = [{"type": "function", "function": t} for t in c.get("tools", [])] or None
+        try:
+            text = template.render(messages=[message(m) for m in c["messages"]], tools=tools, documents=None, bos_token="<s>",
+                                   eos_token="</s>", add_generation_prompt=c.get("generate", False), **c.get("vars", {}))
+        except jinja2.exceptions.TemplateError as e:
+            text = "error: " + str(e)
+        texts += "==== " + c["name"] + "\n" + text + "\n"
+    return texts
+
+
+for path in sorted(glob.glob("*.jinja")):
+    texts = render(path)
+    if len(sys.argv) < 2:
+        open(path.replace(".jinja", ".txt"), "w").write(texts)
+    elif not os.path.exists(os.path.join(sys.argv[1], path)):
+        print(path, "has no original")
+    elif render(os.path.join(sys.argv[1], path)) != texts:
+        print(path, "differs")

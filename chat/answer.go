@@ -1,0 +1,342 @@
+package chat
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"unicode"
+)
+
+// answerFormat is how a family writes tool calls and thoughts.
+type answerFormat uint8
+
+const (
+	plainAnswers   answerFormat = iota
+	taggedAnswers               // <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Qwen, Hermes
+	mistralAnswers              // [TOOL_CALLS][{"name": ..., "arguments": {...}}]
+	bareAnswers                 // {"name": ..., "parameters": {...}} and nothing else: Llama 3
+	bracketAnswers              // <|tool_call|>[{...}]<|/tool_call|>: Phi 4 mini
+	harmonyAnswers              // channels: gpt-oss
+	fencedAnswers               // [f(x=1)] or JSON, fenced or not, as the prompt asked for: Gemma 3
+)
+
+// formatOf tells a template's family by what it writes.
+func formatOf(source string) answerFormat {
+	for _, f := range []struct {
+		mark   string
+		format answerFormat
+	}{
+		{"<|channel|>", harmonyAnswers}, {"[TOOL_CALLS]", mistralAnswers}, {"<tool_call>", taggedAnswers}, {"<|tool_call|>", bracketAnswers},
+		{"<|tool|>", bracketAnswers}, {"<|start_header_id|>", bareAnswers}, {"<start_of_turn>", fencedAnswers},
+	} {
+		if strings.Contains(source, f.mark) {
+			return f.format
+		}
+	}
+	return plainAnswers
+}
+
+// Answer takes apart what a model of the template's family has written: what it
+// thought, what it says, the tools that it asks for. In the text special tokens stand
+// by their names ("<|channel|>final<|message|>Hi"). Calls are looked for if there are
+// tools; Llama 3 and Gemma 3, which do not mark calls, have to name one of them.
+// What is no whole call stays text. Models that do not number their calls leave IDs empty.
+func (t *Template) Answer(text string, tools []Tool) Message {
+	if t.format == harmonyAnswers {
+		return harmony(text, len(tools) > 0)
+	}
+	m := Message{Role: "assistant", Content: text}
+	if t.thinks {
+		m.Reasoning, m.Content = thoughts(text)
+	}
+	if len(tools) == 0 {
+		return m
+	}
+	content := m.Content
+	var calls []ToolCall
+	switch t.format {
+	case taggedAnswers:
+		content, calls = marked(content, "<tool_call>", "</tool_call>", taggedCall)
+	case bracketAnswers:
+		content, calls = marked(content, "<|tool_call|>", "<|/tool_call|>", jsonCalls)
+	case mistralAnswers:
+		content, calls = mistral(content)
+	case bareAnswers:
+		if calls = jsonCalls(strings.TrimPrefix(strings.TrimSpace(content), "<|python_tag|>")); named(calls, tools) {
+			content = ""
+		}
+	case fencedAnswers:
+		inner := unfenced(content)
+		if calls = jsonCalls(inner); calls == nil {
+			calls = pythonCalls(inner)
+		}
+		if named(calls, tools) {
+			content = ""
+		}
+	}
+	unmarked := t.format == bareAnswers || t.format == fencedAnswers
+	if len(calls) == 0 || unmarked && !named(calls, tools) {
+		return m
+	}
+	m.Content, m.ToolCalls = strings.TrimSpace(content), calls
+	return m
+}
+
+// thoughts cuts what ends with </think> off a text. The beginning may be in the prompt.
+func thoughts(text string) (reasoning, content string) {
+	before, after, ok := strings.Cut(text, "</think>")
+	if !ok {
+		return "", text
+	}
+	return strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(before), "<think>")), strings.TrimLeft(after, "\n")
+}
+
+// marked takes calls out of a text, each within marks; the last end may be missing.
+func marked(text, begin, end string, parse func(string) []ToolCall) (string, []ToolCall) {
+	var said strings.Builder
+	var calls []ToolCall
+	for {
+		before, rest, ok := strings.Cut(text, begin)
+		said.WriteString(before)
+		if !ok {
+			return said.String(), calls
+		}
+		inner, after, _ := strings.Cut(rest, end)
+		if more := parse(inner); more != nil {
+			calls = append(calls, more...)
+		} else {
+			said.WriteString(text[len(before) : len(text)-len(after)])
+		}
+		text = after
+	}
+}
+
+// jsonCalls reads calls as JSON: one object, a list of them, or several with ; or
+// white space between. nil: it is something else.
+func jsonCalls(text string) (calls []ToolCall) {
+	text = strings.TrimSpace(text)
+	if strings.HasPrefix(text, "[") {
+		var list []json.RawMessage
+		if json.Unmarshal([]byte(text), &list) != nil {
+			return nil
+		}
+		for _, raw := range list {
+			c, ok := jsonCall(raw)
+			if !ok {
+				return nil
+			}
+			calls = append(calls, c)
+		}
+		return calls
+	}
+	for text != "" {
+		var raw json.RawMessage
+		dec := json.NewDecoder(strings.NewReader(text))
+		if dec.Decode(&raw) != nil {
+			return nil
+		}
+		c, ok := jsonCall(raw)
+		if !ok {
+			return nil
+		}
+		calls = append(calls, c)
+		text = strings.TrimLeft(text[dec.InputOffset():], "; \t\n")
+	}
+	return calls
+}
+
+// jsonCall reads one call; its arguments may be JSON within a string.
+func jsonCall(raw json.RawMessage) (ToolCall, bool) {
+	var c struct {
+		ID                    string
+		Name                  string
+		Arguments, Parameters json.RawMessage
+		Function              json.RawMessage
+	}
+	if json.Unmarshal(raw, &c) != nil {
+		return ToolCall{}, false
+	}
+	if c.Name == "" && len(c.Function) > 0 && json.Unmarshal(c.Function, &c.Name) != nil {
+		inner, ok := jsonCall(c.Function)
+		inner.ID = c.ID
+		return inner, ok
+	}
+	arguments := c.Arguments
+	if arguments == nil {
+		arguments = c.Parameters
+	}
+	object, ok := jsonObject(arguments)
+	return ToolCall{ID: c.ID, Name: c.Name, Arguments: object}, ok && c.Name != ""
+}
+
+// jsonObject returns an object as it is, that within a string, or {} for nothing.
+func jsonObject(raw json.RawMessage) (json.RawMessage, bool) {
+	raw = bytes.TrimSpace(raw)
+	var text string
+	if len(raw) > 0 && raw[0] == '"' && json.Unmarshal(raw, &text) == nil {
+		raw = bytes.TrimSpace([]byte(text))
+	}
+	if len(raw) == 0 || string(raw) == "null" {
+		return json.RawMessage("{}"), true
+	}
+	return raw, raw[0] == '{' && json.Valid(raw)
+}
+
+// taggedCall reads what Qwen writes between its tags: JSON, or Qwen3-Coder's
+// <function=f><parameter=x>1</parameter></function>.
+func taggedCall(text string) []ToolCall {
+	if calls := jsonCalls(text); len(calls) == 1 {
+		return calls
+	}
+	name, rest, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(text), "<function="), ">")
+	if name = strings.TrimSpace(name); !ok || !isName(name) || !strings.HasPrefix(strings.TrimSpace(text), "<function=") {
+		return nil
+	}
+	var o objectWriter
+	for {
+		_, after, found := strings.Cut(rest, "<parameter=")
+		if !found {
+			return []ToolCall{{Name: name, Arguments: o.object()}}
+		}
+		key, value, ok := strings.Cut(after, ">")
+		if !ok {
+			return nil
+		}
+		value, rest, _ = strings.Cut(value, "</parameter>")
+		value = strings.TrimSuffix(strings.TrimPrefix(value, "\n"), "\n")
+		if trimmed := strings.TrimSpace(value); json.Valid([]byte(trimmed)) && !strings.HasPrefix(trimmed, `"`) {
+			o.set(key, json.RawMessage(trimmed))
+		} else {
+			o.setText(key, value)
+		}
+	}
+}
+
+// objectWriter makes a JSON object whose keys keep their order.
+type objectWriter struct{ b bytes.Buffer }
+
+func (o *objectWriter) set(key string, value json.RawMessage) {
+	if o.b.Len() > 0 {
+		o.b.WriteString(", ")
+	}
+	o.b.Write(jsonText(key))
+	o.b.WriteString(": ")
+	o.b.Write(value)
+}
+
+func (o *objectWriter) setText(key, value string) { o.set(key, jsonText(value)) }
+
+func (o *objectWriter) object() json.RawMessage { return json.RawMessage("{" + o.b.String() + "}") }
+
+// jsonText is a string as JSON without escapes for HTML.
+func jsonText(s string) json.RawMessage {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(s) // a string has no error
+	return bytes.TrimSpace(b.Bytes())
+}
+
+// mistral reads [TOOL_CALLS] and JSON, or, as later models write it, [TOOL_CALLS]name[ARGS]{...}.
+func mistral(text string) (string, []ToolCall) {
+	said, rest, ok := strings.Cut(text, "[TOOL_CALLS]")
+	if !ok {
+		return text, nil
+	}
+	if calls := jsonCalls(rest); calls != nil {
+		return said, calls
+	}
+	var calls []ToolCall
+	for one := range strings.SplitSeq(rest, "[TOOL_CALLS]") {
+		name, arguments, ok := strings.Cut(one, "[ARGS]")
+		if i := strings.IndexByte(one, '{'); !ok && i > 0 {
+			name, arguments = one[:i], one[i:]
+		}
+		name, id, _ := strings.Cut(name, "[CALL_ID]")
+		object, ok := jsonObject(json.RawMessage(arguments))
+		if name = strings.TrimSpace(name); !ok || arguments == "" || !isName(name) {
+			return text, nil
+		}
+		calls = append(calls, ToolCall{ID: strings.TrimSpace(id), Name: name, Arguments: object})
+	}
+	return said, calls
+}
+
+// named reports whether there are calls, all of them of these tools.
+func named(calls []ToolCall, tools []Tool) bool {
+	for _, c := range calls {
+		known := false
+		for _, t := range tools {
+			known = known || t.Name == c.Name
+		}
+		if !known {
+			return false
+		}
+	}
+	return len(calls) > 0
+}
+
+func isName(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(c rune) bool {
+		return !unicode.IsLetter(c) && !unicode.IsDigit(c) && !strings.ContainsRune("_-.:", c)
+	})
+}
+
+// unfenced takes a block's fence off: ```json, ```tool_code.
+func unfenced(text string) string {
+	text = strings.TrimSpace(text)
+	if rest, ok := strings.CutPrefix(text, "```"); ok {
+		if _, inner, ok := strings.Cut(rest, "\n"); ok {
+			return strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(inner), "```"))
+		}
+	}
+	return text
+}
+
+// harmony reads gpt-oss's messages: each has a channel, and a recipient if it is a call.
+func harmony(text string, tools bool) Message {
+	m := Message{Role: "assistant"}
+	var said, thought []string
+	for text != "" {
+		header, rest, ok := strings.Cut(text, "<|message|>")
+		if !ok { // a header that has not ended, or text without any
+			if !strings.Contains(header, "<|") {
+				said = append(said, header)
+			}
+			break
+		}
+		end := len(rest)
+		next := end
+		for _, mark := range []string{"<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"} {
+			if i := strings.Index(rest[:end], mark); i >= 0 {
+				if end, next = i, i; mark != "<|start|>" && mark != "<|channel|>" {
+					next = i + len(mark)
+				}
+			}
+		}
+		body := rest[:end]
+		text = rest[next:]
+		channel := word(header, "<|channel|>")
+		name, isCall := strings.CutPrefix(word(header, "to="), "functions.")
+		object, isObject := jsonObject(json.RawMessage(body))
+		switch {
+		case tools && isCall && isObject && isName(name):
+			m.ToolCalls = append(m.ToolCalls, ToolCall{Name: name, Arguments: object})
+		case channel == "analysis" && !isCall:
+			thought = append(thought, body)
+		default:
+			said = append(said, body)
+		}
+	}
+	m.Content, m.Reasoning = strings.Join(said, "\n"), strings.Join(thought, "\n")
+	return m
+}
+
+// word returns what follows a mark in a message's header.
+func word(header, mark string) string {
+	_, after, _ := strings.Cut(header, mark)
+	if i := strings.IndexAny(after, " \n<"); i >= 0 {
+		after = after[:i]
+	}
+	return after
+}

@@ -1,0 +1,96 @@
+package chat
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/pianola-engine/pianola/chat/jinja"
+)
+
+// style is how a template wants what other templates want otherwise. The zero style is
+// what transformers' manual says; templates of which nothing else is known get it.
+type style struct {
+	parts     bool // contents are lists of {"type": "text", "text": ...}
+	noContent bool // a message of tool calls alone has none for its content, not ""
+	jsonText  bool // a call's arguments are JSON text, not an object
+}
+
+// Texts by which a probe's parts are found again.
+const (
+	probeSystem = "pianola-probe-system"
+	probeUser   = "pianola-probe-user"
+	probeTool   = "pianola_probe_tool"
+	probeKey    = "pianola_probe_key"
+	probeValue  = "pianola-probe-value"
+	probeResult = "pianola-probe-result"
+)
+
+// style asks the template, by conversations that it renders or not, once for contents
+// and once for tool calls.
+func (t *Template) style(ctx context.Context, in *Input) style {
+	calls := false
+	for i := range in.Messages {
+		calls = calls || len(in.Messages[i].ToolCalls) > 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.asked {
+		t.asked, t.known.parts = true, t.wantsParts(ctx, in)
+	}
+	if calls && !t.askedCalls {
+		s := t.callStyle(ctx, in)
+		t.askedCalls, t.known.noContent, t.known.jsonText = true, s.noContent, s.jsonText
+	}
+	return t.known
+}
+
+// probe renders messages in a style; "" is an error.
+func (t *Template) probe(ctx context.Context, in *Input, s style, messages ...Message) string {
+	p := Input{Messages: messages, Tools: in.Tools, BOS: in.BOS, EOS: in.EOS, Vars: in.Vars, Now: time.Unix(0, 0)}
+	vars, err := p.vars(s)
+	if err != nil {
+		return ""
+	}
+	text, err := t.t.Render(ctx, vars, jinja.Options{Now: func() time.Time { return p.Now }})
+	if err != nil {
+		return ""
+	}
+	return text
+}
+
+func (t *Template) wantsParts(ctx context.Context, in *Input) bool {
+	user := Message{Role: "user", Content: probeUser}
+	for _, messages := range [][]Message{{{Role: "system", Content: probeSystem}, user}, {user}} {
+		has := func(s style) bool {
+			text := t.probe(ctx, in, s, messages...)
+			return strings.Contains(text, probeUser) && (len(messages) == 1 || strings.Contains(text, probeSystem))
+		}
+		if has(style{}) {
+			return false
+		}
+		if s := (style{parts: true}); has(s) && !strings.Contains(t.probe(ctx, in, s, messages...), "'text': ") {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *Template) callStyle(ctx context.Context, in *Input) style {
+	arguments, _ := json.Marshal(map[string]string{probeKey: probeValue})
+	messages := []Message{
+		{Role: "user", Content: probeUser},
+		{Role: "assistant", ToolCalls: []ToolCall{{ID: "pianola01", Name: probeTool, Arguments: arguments}}},
+		{Role: "tool", Content: probeResult, Name: probeTool, ToolCallID: "pianola01"},
+	}
+	for _, s := range []style{{}, {noContent: true}, {jsonText: true}, {noContent: true, jsonText: true}} {
+		s.parts = t.known.parts
+		text := t.probe(ctx, in, s, messages...)
+		if strings.Contains(text, probeTool) && strings.Contains(text, probeValue) && strings.Contains(text, probeResult) &&
+			!strings.Contains(text, "{'"+probeKey) && !strings.Contains(text, `\"`+probeKey) {
+			return s
+		}
+	}
+	return style{}
+}
