@@ -23,7 +23,6 @@ type ggufForm struct {
 	names     map[arch.Role]string // other than most families have them
 	permuted  bool                 // the rows of Q and K are in the order of interleaved pairs
 	eps       string               // the key of the norms' epsilon
-	keys      map[string]any       // what most files do not have
 	longLists bool                 // LongRoPE's divisors are tensors
 }
 

@@ -60,7 +60,12 @@ func TestMLX(t *testing.T) {
 				packedDir, plain := written(t, a, b, err)
 				o := pianola.Options{Device: "cpu", Context: 64, Sampler: "none"}
 				want, _ := greedy(t, open(t, plain, o), 4, shortPrompt, 1)
-				got, _ := greedy(t, open(t, packedDir, o), 4, shortPrompt, 1)
+				m := open(t, packedDir, o)
+				got, _ := greedy(t, m, 4, shortPrompt, 1)
+				// What is read is what the files have, but for pages and norms.
+				if st, err := os.Stat(filepath.Join(packedDir, "model.safetensors")); err != nil || m.Memory().Weights > uint64(st.Size())+16<<10 {
+					t.Errorf("%d bytes of weights from a file of %v, %v", m.Memory().Weights, st.Size(), err)
+				}
 				o.NoRepack = true
 				rows, _ := greedy(t, open(t, packedDir, o), 4, shortPrompt, 1)
 				t.Logf("relative error %.2e, in rows %.2e, between them %.2e", relative(got, want), relative(rows, want), relative(got, rows))

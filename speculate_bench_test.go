@@ -14,17 +14,17 @@ import (
 
 var (
 	speculateModel   = flag.String("speculate-model", gopher, "the model of BenchmarkSpeculation")
-	speculateDraft   = flag.Int("speculate-draft", 3, "the draft length of BenchmarkSpeculation")
-	speculateThreads = flag.Int("speculate-threads", 1, "the threads of BenchmarkSpeculation")
+	speculateDraft   = flag.Int("speculate-draft", 7, "the draft length of BenchmarkSpeculation")
+	speculateThreads = flag.Int("speculate-threads", 0, "the threads of BenchmarkSpeculation, 0: all")
 )
 
 // BenchmarkSpeculation compares plain with speculating generation of 300 tokens,
 // which take turns, by the medians of their times. The contexts are 64 tokens of a text and the 300 that
-// follow them, from several places; half of a text and its first quarter again; and
-// one in which nothing repeats itself, where what speculating costs shows.
+// follow them, from several places; the text's beginning, and the same with a part of it again; and
+// some in which the model repeats nothing, where what speculating costs shows.
 func BenchmarkSpeculation(b *testing.B) {
 	const tokens = 300
-	m := open(b, *speculateModel, pianola.Options{Device: "cpu", Threads: *speculateThreads, Context: 1024, Draft: *speculateDraft})
+	m := open(b, *speculateModel, pianola.Options{Device: "cpu", Threads: *speculateThreads, Context: 2048, Draft: *speculateDraft})
 	text, err := os.ReadFile("testdata/gopher/heldout.txt")
 	if err != nil {
 		b.Fatal(err)
@@ -51,7 +51,10 @@ func BenchmarkSpeculation(b *testing.B) {
 		name   string
 		prompt []int32
 	}
-	places := []place{{"again", append(slices.Clone(ids[:400]), ids[:200]...)}, {"other", slices.Clone(ids[25_000:25_064])}}
+	places := []place{
+		{"again", append(slices.Clone(ids[:400]), ids[:200]...)}, {"twice", append(slices.Clone(ids[5000:5500]), ids[5000:5200]...)}, {"begun", ids[:700]},
+		{"other.1", ids[30_000:30_064]}, {"other.2", ids[:1500]}, {"other.3", ids[len(ids)/2-1500 : len(ids)/2]},
+	}
 	for _, at := range []int{10_000, 15_000, 20_000, 30_000, 40_000} {
 		prompt := ids[at : at+64 : at+64]
 		follow, _ := generate(prompt, false)

@@ -257,7 +257,7 @@ func (p *tapped) showWeights(cmd int, step *table.Step, a Activation, read table
 				at := (position%int(args.Cap)*dim + i) * 2
 				return float64(dtype.F16ToF32(binary.LittleEndian.Uint16(k[at:])))
 			}
-			weigh(p.values[h*seen:][:seen], q[r*int(args.QStride)+h*dim:][:dim], max(0, seen-window), float64(args.Scale), key)
+			weigh(p.values[h*seen:][:seen], q[r*int(args.QStride)+h*dim:][:dim], max(0, seen-window), float64(args.Scale), float64(args.SoftCap), key)
 		}
 		a.Values = p.values
 		if err := p.of.Show(a); err != nil {
@@ -267,14 +267,18 @@ func (p *tapped) showWeights(cmd int, step *table.Step, a Activation, read table
 	return nil
 }
 
-// weigh sets w to the softmax of scale * q·k over the positions from first on.
-func weigh(w, q []float32, first int, scale float64, key func(position, i int) float64) {
+// weigh sets w to the softmax of scale * q·k, under softCap unless it is 0, over the
+// positions from first on.
+func weigh(w, q []float32, first int, scale, softCap float64, key func(position, i int) float64) {
 	scores, most := make([]float64, len(w)), math.Inf(-1)
 	for pos := first; pos < len(w); pos++ {
 		for i, x := range q {
 			scores[pos] += float64(x) * key(pos, i)
 		}
 		scores[pos] *= scale
+		if softCap > 0 {
+			scores[pos] = softCap * math.Tanh(scores[pos]/softCap)
+		}
 		most = max(most, scores[pos])
 	}
 	sum := 0.0

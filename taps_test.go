@@ -44,10 +44,13 @@ func TestTaps(t *testing.T) {
 		heads, kvHeads, dim int
 		window              int
 		prompt              int
+		logits              string
 	}{
-		{gopher, "layer.2", 4, 2, 64, 0, 5},
-		{"testdata/tiny/mistral", "layer.1", 0, 0, 0, 16, 40}, // sizes: the configuration's
+		{gopher, "layer.2", 4, 2, 64, 0, 5, "out.logits y"},
+		{"testdata/tiny/mistral", "layer.1", 0, 0, 0, 16, 40, "out.logits y"}, // sizes: the configuration's
+		{"testdata/variants/gemma2_caps", "layer.1", 0, 0, 0, 0, 20, "out.soft_cap x"},
 	} {
+		logitsLabel, _, _ := strings.Cut(c.logits, " ")
 		m := open(t, c.path, pianola.Options{Device: "cpu", Context: 128})
 		if cfg := m.Config(); c.heads == 0 {
 			c.heads, c.kvHeads, c.dim = cfg.Heads, cfg.KVHeads, cfg.HeadDim
@@ -59,7 +62,7 @@ func TestTaps(t *testing.T) {
 		plain := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})
 		want := ids(t, plain, prompt, pianola.GenerateOptions{MaxTokens: 4})
 		s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true, Chain: 3})
-		shown, got := tapsOf(t, s, pianola.Taps{Activations: []string{c.layer + ".*", "out.logits"}, Attention: []string{c.layer + ".attn.attention"}}, prompt, 4)
+		shown, got := tapsOf(t, s, pianola.Taps{Activations: []string{c.layer + ".*", logitsLabel}, Attention: []string{c.layer + ".attn.attention"}}, prompt, 4)
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %v with taps, %v without", c.path, got, want)
 		}
@@ -68,11 +71,11 @@ func TestTaps(t *testing.T) {
 		if err := s.Replay().Logits(logits); err != nil {
 			t.Fatal(err)
 		}
-		of := shown["decode out.logits y"]
+		of := shown["decode "+c.logits]
 		if len(of) != 3 || !slices.Equal(of[2].Values, logits) || of[2].Position != c.prompt+2 {
 			t.Errorf("%s: %d logits were shown, the last at %d", c.path, len(of), of[len(of)-1].Position)
 		}
-		if of := shown["head out.logits y"]; len(of) != 1 || of[0].Position != c.prompt-1 || of[0].Shape != [2]int{1, len(logits)} {
+		if of := shown["head "+c.logits]; len(of) != 1 || of[0].Position != c.prompt-1 || of[0].Shape != [2]int{1, len(logits)} {
 			t.Errorf("%s: %d logits of the prompt", c.path, len(of))
 		}
 
@@ -126,9 +129,9 @@ func TestTaps(t *testing.T) {
 		if err := s.SetTaps(nil); err != nil {
 			t.Fatal(err)
 		}
-		before := len(shown["decode out.logits y"])
+		before := len(shown["decode "+c.logits])
 		ids(t, s, []int32{5}, pianola.GenerateOptions{MaxTokens: 3})
-		if len(shown["decode out.logits y"]) != before {
+		if len(shown["decode "+c.logits]) != before {
 			t.Error("taps that are off were shown something")
 		}
 	}

@@ -71,25 +71,39 @@ type Converted struct {
 	PlusOne bool
 }
 
-// ConvertedRows are rows of a source's tensor; the elements of a vector are rows.
+// ConvertedRows are rows of a source's tensor; the elements of a vector are rows
+// of one column.
 type ConvertedRows struct {
-	Tensor string
-	Rows   uint64
+	Tensor        string
+	Rows, Columns uint64
+	// Row i is row First + i*Step of the tensor, whose rows follow one another
+	// whatever its dimensions are; Step 0 is 1.
+	First, Step uint64
+
 	// Of each head of so many rows, the first Rotary are reordered from halves to
 	// pairs; 0: none are.
 	Head, Rotary uint64
+
+	// With Stack above 0, the tensor has matrices of [Columns, Stack], and these
+	// rows are columns of the one of number Matrix, from First on.
+	Stack, Matrix uint64
 }
 
 // Row returns which row of the tensor comes at place i.
 func (r *ConvertedRows) Row(i uint64) uint64 {
 	if r.Rotary == 0 {
-		return i
+		return r.First + i*max(r.Step, 1)
 	}
 	head, at := i/r.Head*r.Head, i%r.Head
 	if at >= r.Rotary {
 		return i
 	}
 	return head + at%2*(r.Rotary/2) + at/2
+}
+
+// InOrder reports whether the rows follow one another in the tensor.
+func (r *ConvertedRows) InOrder() bool {
+	return r.Rotary == 0 && r.Step <= 1 && r.Stack == 0
 }
 
 // Convert returns how a model in Hugging Face's form is written as a GGUF file of
@@ -199,6 +213,7 @@ func (v *conversion) settings() {
 			v.number(r.Logits, 1/c.LogitScale)
 		}
 	}
+	v.expertSettings()
 	v.windows()
 }
 
@@ -373,6 +388,9 @@ func (v *conversion) tensors() error {
 				return err
 			}
 		}
+		if err := v.experts(layer); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -381,16 +399,22 @@ func (v *conversion) tensors() error {
 func (v *conversion) role(r Role, layer int) error {
 	names := v.form.names("")
 	c := v.Config
-	to := names.stem(r, layer)
-	for _, of := range []struct{ from, suffix string }{{c.names.weight(r, layer), ".weight"}, {c.BiasTensor(r, layer), ".bias"}} {
+	bias := ""
+	if stem := names.stem(r, layer); stem != "" {
+		bias = stem + ".bias"
+	}
+	for _, of := range []struct{ from, to string }{{c.names.weight(r, layer), names.weight(r, layer)}, {c.BiasTensor(r, layer), bias}} {
 		shape, ok := v.src.Shape(of.from)
 		if of.from == "" || !ok {
 			continue
 		}
-		if to == "" {
+		if of.to == "" {
 			return fmt.Errorf("arch: tensor %s has no name in GGUF files of %s", of.from, v.form.Architectures[0])
 		}
-		rows := ConvertedRows{Tensor: of.from, Rows: shape[0]}
+		rows := ConvertedRows{Tensor: of.from, Rows: shape[0], Columns: 1}
+		if len(shape) == 2 {
+			rows.Columns = shape[1]
+		}
 		pairs := r == Q || r == K || r == QNorm || r == KNorm
 		if pairs && c.RopeLayout == Half && RopeLayout(*v.form.RopeLayout) == Interleaved {
 			rows.Head, rows.Rotary = uint64(c.HeadDim), uint64(c.Ropes[c.Layer[layer].Rope].Dim)
@@ -398,11 +422,11 @@ func (v *conversion) role(r Role, layer int) error {
 				return fmt.Errorf("arch: tensor %s: its rows are not Q's or K's alone, which is not supported", of.from)
 			}
 		}
-		if err := v.add(to+of.suffix, shape, rows); err != nil {
+		if err := v.add(of.to, shape, rows); err != nil {
 			return err
 		}
-		if of.suffix == ".weight" && c.NormPlusOne && !v.form.NormPlusOne && (r.norm() || r == QNorm || r == KNorm) {
-			v.Tensors[v.index[to+of.suffix]].PlusOne = true
+		if of.to != bias && c.NormPlusOne && !v.form.NormPlusOne && (r.norm() || r == QNorm || r == KNorm) {
+			v.Tensors[v.index[of.to]].PlusOne = true
 		}
 	}
 	return nil

@@ -21,15 +21,17 @@ func (c *Config) Same(other *Config, factors func(name string) []float32) error 
 		if !field.IsExported() || slices.Contains(formFields, field.Name) {
 			continue
 		}
-		if x, y := a.Field(i), b.Field(i); !near(x, y) {
-			return &FieldError{Key: field.Name, Reason: fmt.Sprintf("%v came back as %v", x, y)}
+		if err := differs(field.Name, a.Field(i), b.Field(i)); err != nil {
+			return err
 		}
 	}
 	for i := range c.Layer {
 		x, y := reflect.ValueOf(c.Layer[i]), reflect.ValueOf(other.Layer[i])
 		for j := range x.NumField() {
-			if name := x.Type().Field(j).Name; name != "Rope" && !near(x.Field(j), y.Field(j)) {
-				return &FieldError{Key: fmt.Sprintf("Layer[%d].%s", i, name), Reason: fmt.Sprintf("%v came back as %v", x.Field(j), y.Field(j))}
+			if name := x.Type().Field(j).Name; name != "Rope" {
+				if err := differs(fmt.Sprintf("Layer[%d].%s", i, name), x.Field(j), y.Field(j)); err != nil {
+					return err
+				}
 			}
 		}
 		r, s := &c.Ropes[c.Layer[i].Rope], &other.Ropes[other.Layer[i].Rope]
@@ -49,20 +51,29 @@ func (c *Config) scaled() *Config {
 	return &s
 }
 
-// near compares values of fields, numbers with a fraction to six digits.
-func near(x, y reflect.Value) bool {
+// differs returns an error that names the first field in which values differ,
+// numbers with a fraction in the first six digits.
+func differs(name string, x, y reflect.Value) error {
+	same := false
 	switch {
-	case x.CanFloat():
-		return close6(x.Float(), y.Float())
 	case x.Kind() == reflect.Struct:
 		for i := range x.NumField() {
-			if x.Type().Field(i).IsExported() && !near(x.Field(i), y.Field(i)) {
-				return false
+			if field := x.Type().Field(i); field.IsExported() {
+				if err := differs(name+"."+field.Name, x.Field(i), y.Field(i)); err != nil {
+					return err
+				}
 			}
 		}
-		return true
+		return nil
+	case x.CanFloat():
+		same = close6(x.Float(), y.Float())
+	default:
+		same = reflect.DeepEqual(x.Interface(), y.Interface())
 	}
-	return reflect.DeepEqual(x.Interface(), y.Interface())
+	if same {
+		return nil
+	}
+	return &FieldError{Key: name, Reason: fmt.Sprintf("%v came back as %v", x, y)}
 }
 
 func close6(x, y float64) bool { return math.Abs(x-y) <= 1e-6*max(math.Abs(x), math.Abs(y)) }

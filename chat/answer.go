@@ -40,7 +40,8 @@ func formatOf(source string) answerFormat {
 // thought, what it says, the tools that it asks for. In the text special tokens stand
 // by their names ("<|channel|>final<|message|>Hi"). Calls are looked for if there are
 // tools; Llama 3 and Gemma 3, which do not mark calls, have to name one of them.
-// What is no whole call stays text. Models that do not number their calls leave IDs empty.
+// What is no whole call stays text; what gpt-oss says before a call that it has thought
+// about counts as thought, since its template has one place for both. Models that do not number their calls leave IDs empty.
 func (t *Template) Answer(text string, tools []Tool) Message {
 	if t.format == harmonyAnswers {
 		return harmony(text, len(tools) > 0)
@@ -327,6 +328,9 @@ func harmony(text string, tools bool) Message {
 		default:
 			said = append(said, body)
 		}
+	}
+	if len(m.ToolCalls) > 0 && len(thought) > 0 { // the template has one place for both
+		thought, said = append(thought, said...), nil
 	}
 	m.Content, m.Reasoning = strings.Join(said, "\n"), strings.Join(thought, "\n")
 	return m

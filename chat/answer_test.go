@@ -56,6 +56,8 @@ func TestAnswer(t *testing.T) {
 		{"gpt-oss", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\":\"x\"}", "", "Hm.",
 			[]ToolCall{call("weather", `{"city":"x"}`)}},
 		{"gpt-oss", "<|channel|>commentary<|message|>First.<|end|><|start|>assistant to=functions.now<|channel|>commentary json<|message|>{}<|call|>", "First.", "", []ToolCall{call("now", "{}")}},
+		{"gpt-oss", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>First.<|end|><|start|>assistant to=functions.now<|channel|>commentary json<|message|>{}<|call|>", "", "Hm.\nFirst.",
+			[]ToolCall{call("now", "{}")}},
 		{"gpt-oss", "<|channel|>analysis<|message|>cut", "", "cut", nil},
 		{"gpt-oss", "<|channel|>ana", "", "", nil},
 		{"gpt-oss", "Hi", "Hi", "", nil},
@@ -130,12 +132,14 @@ func TestStyles(t *testing.T) {
 		{"{% for m in messages %}[{{ m.content }}{% for t in m.tool_calls or [] %}{{ t.function.name }} {{ t.function.arguments }}{% endfor %}]{% endfor %}",
 			`[S][U][f {"b": 1, "a": "é"}][R]`},
 		{"{{ messages[0].content }}", "S"},
+		{"{% for m in messages[:1] %}{{ m.content }}{% if 'tools' in messages[0] %}<|tool|>{{ m.tools }}{% endif %}{% endfor %}{# 'tools' in message #}",
+			`S<|tool|>[{"name": "weather", "description": "d", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}, {"name": "now", "description": "", "parameters": {}}]`},
 	} {
 		tmpl, err := Parse(c.source)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := tmpl.Render(context.Background(), Input{Messages: messages})
+		got, err := tmpl.Render(context.Background(), Input{Messages: messages, Tools: weatherTools})
 		if err != nil || got != c.want {
 			t.Errorf("%s: %q, %v, want %q", c.source, got, err, c.want)
 		}

@@ -64,6 +64,8 @@ type Template struct {
 	format answerFormat
 	thinks bool // <think>
 
+	toolsInMessage bool // the template looks for tools in messages
+
 	mu                sync.Mutex
 	asked, askedCalls bool // what known has
 	known             style
@@ -75,7 +77,9 @@ func Parse(source string) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Template{t: t, format: formatOf(source), thinks: strings.Contains(source, "</think>")}, nil
+	return &Template{
+		t: t, format: formatOf(source), thinks: strings.Contains(source, "</think>"), toolsInMessage: strings.Contains(source, "'tools' in message"),
+	}, nil
 }
 
 // Render returns the conversation's text. The error is a *jinja.Error where the
@@ -84,7 +88,8 @@ func Parse(source string) (*Template, error) {
 //
 // Contents are strings, a call's arguments are objects, as transformers wants them.
 // Templates that fail with these, or leave calls out, get lists of parts for contents,
-// arguments as JSON text, none for the content of a message of calls alone.
+// arguments as JSON text, none for the content of a message of calls alone. Phi 4 mini's
+// gets tools in the system message.
 func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 	vars, err := in.vars(t.style(ctx, &in))
 	if err != nil {
@@ -136,6 +141,11 @@ func (in *Input) vars(s style) (map[string]any, error) {
 				jinja.NewDict("name", t.Name, "description", t.Description, "parameters", parameters)))
 		}
 		vars["tools"] = tools
+		if s.inSystem {
+			if err := toolsToSystem(messages, tools); err != nil {
+				return nil, fmt.Errorf("chat: tools: %w", err)
+			}
+		}
 	}
 	return vars, nil
 }

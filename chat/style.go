@@ -3,6 +3,7 @@ package chat
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ type style struct {
 	parts     bool // contents are lists of {"type": "text", "text": ...}
 	noContent bool // a message of tool calls alone has none for its content, not ""
 	jsonText  bool // a call's arguments are JSON text, not an object
+	inSystem  bool // tools are JSON text in the system message, as Phi 4 mini has them
 }
 
 // Texts by which a probe's parts are found again.
@@ -36,6 +38,7 @@ func (t *Template) style(ctx context.Context, in *Input) style {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.known.inSystem = t.format == bracketAnswers && t.toolsInMessage
 	if !t.asked {
 		t.asked, t.known.parts = true, t.wantsParts(ctx, in)
 	}
@@ -58,6 +61,33 @@ func (t *Template) probe(ctx context.Context, in *Input, s style, messages ...Me
 		return ""
 	}
 	return text
+}
+
+// functionsJSON writes tools as Phi 4 mini's system message has them.
+var functionsJSON = func() *jinja.Template {
+	t, err := jinja.Parse("{{ tools | map(attribute='function') | list | tojson }}")
+	if err != nil {
+		panic(err)
+	}
+	return t
+}()
+
+// toolsToSystem puts tools into the system message, before all others if there is none.
+func toolsToSystem(messages, tools *jinja.List) error {
+	text, err := functionsJSON.Render(context.Background(), map[string]any{"tools": tools}, jinja.Options{})
+	if err != nil {
+		return err
+	}
+	for _, m := range messages.Items {
+		if m, ok := m.(*jinja.Dict); ok {
+			if role, _ := m.Get("role"); role == "system" {
+				m.Set("tools", text)
+				return nil
+			}
+		}
+	}
+	messages.Items = slices.Insert(messages.Items, 0, any(jinja.NewDict("role", "system", "content", "", "tools", text)))
+	return nil
 }
 
 func (t *Template) wantsParts(ctx context.Context, in *Input) bool {
@@ -85,7 +115,7 @@ func (t *Template) callStyle(ctx context.Context, in *Input) style {
 		{Role: "tool", Content: probeResult, Name: probeTool, ToolCallID: "pianola01"},
 	}
 	for _, s := range []style{{}, {noContent: true}, {jsonText: true}, {noContent: true, jsonText: true}} {
-		s.parts = t.known.parts
+		s.parts, s.inSystem = t.known.parts, t.known.inSystem
 		text := t.probe(ctx, in, s, messages...)
 		if strings.Contains(text, probeTool) && strings.Contains(text, probeValue) && strings.Contains(text, probeResult) &&
 			!strings.Contains(text, "{'"+probeKey) && !strings.Contains(text, `\"`+probeKey) {

@@ -163,8 +163,14 @@ func (s *state) upload(w *weight) error {
 		case p.step > 0:
 			u.SrcOffset, u.SrcSize = p.stepSource(w.cols)
 			u.Op, u.Step, u.Phase, u.Type, u.Cols = table.UploadTranspose, uint8(p.step), uint8(p.first), p.tensor.Type, uint32(w.cols)
-			if !p.transposed {
+			switch {
+			case p.transposed:
+			case w.cols == 1:
 				u.Op, u.Cols = table.UploadToF32, 0
+			case w.layout == dtype.Tiled16:
+				u.Op = table.UploadTile
+			default:
+				u.Op = table.UploadJoin
 			}
 		case p.plusOne:
 			u.Op, u.Type = table.UploadPlusOne, p.tensor.Type

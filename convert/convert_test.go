@@ -25,18 +25,19 @@ import (
 // were, or are refused: convert reads what it is about to write and compares.
 func TestVariants(t *testing.T) {
 	refused := map[string]string{
-		"qwen2_windows": "Layer[0].Window: 0 came back as 9", // GGUF has one window for all layers
-		"qwen3_layers":  "Layer[1].Window: 0 came back as 5",
-		"gemma2_caps":   "AttnScale: 0.1 came back as", // and no query scale of gemma's own
-		"gemma2_g":      "AttnScale: 0.20412415 came back as",
-		"gemma3_linear": "AttnScale: 0.14142136 came back as",
-		"smollm3":       "Layer[1].NoRope: true came back as false", // and every fourth layer without RoPE
+		"qwen2_windows":    "Layer[0].Window: 0 came back as 9", // GGUF has one window for all layers
+		"qwen3_layers":     "Layer[1].Window: 0 came back as 5",
+		"gemma2_caps":      "AttnScale: 0.1 came back as", // and no query scale of gemma's own
+		"gemma2_g":         "AttnScale: 0.20412415 came back as",
+		"gemma3_linear":    "AttnScale: 0.14142136 came back as",
+		"smollm3":          "Layer[1].NoRope: true came back as false", // and every fourth layer without RoPE
+		"qwen3_moe_sparse": "Experts.OverAll: true came back as false", // and weights that add up to one
 	}
 	for _, name := range []string{
 		"llama_bias_f32", "llama_hd80", "llama_mqa_linear", "llama_yarn", "llama_yarn_mscale", "mistral_full_tied",
 		"mistral_w7", "qwen2_windows", "qwen2_yarn_tied", "qwen3_hd40_bias", "qwen3_layers", "qwen3_wide",
 		"gemma", "gemma2_caps", "gemma2_g", "gemma3_linear", "granite", "granite_bias", "olmo2", "olmo2_mha", "phi3_long", "phi3_short",
-		"smollm3", "starcoder2", "starcoder2_nobias",
+		"smollm3", "starcoder2", "starcoder2_nobias", "mixtral", "mixtral_window", "qwen3_moe_sparse",
 	} {
 		m, err := convert.Open(filepath.Join("../testdata/variants", name))
 		if want := refused[name]; want != "" {

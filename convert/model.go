@@ -27,7 +27,9 @@ type Model struct {
 
 	path      string
 	files     []source
-	converted bool // not a GGUF file yet
+	mapped    *weights.Mapped // where tensors are joined
+	joined    bool            // some are
+	converted bool            // not a GGUF file yet
 }
 
 // source is a file that tensors lie in.
@@ -54,8 +56,12 @@ type part struct {
 	file   int
 	offset uint64 // in the file
 	size   uint64 // bytes
+	joined bool   // the files have it as several tensors
 	rows   arch.ConvertedRows
 }
+
+// inOrder reports whether any run of elements can be read at once.
+func (p *part) inOrder() bool { return !p.joined && p.rows.InOrder() }
 
 // Open opens a model, a GGUF file or a Hugging Face directory, and reads headers
 // alone.
@@ -96,7 +102,12 @@ func (m *Model) open(dir *weights.Directory) error {
 			return fmt.Errorf("convert: %s: has changed since its header was read (%d bytes, was %d)", f.Path, info.Size(), f.Size)
 		}
 	}
-	return nil
+	if !m.joined {
+		return nil
+	}
+	var err error
+	m.mapped, err = dir.Map()
+	return err
 }
 
 // Close closes the files.
@@ -105,7 +116,10 @@ func (m *Model) Close() error {
 	for _, f := range m.files {
 		errs = append(errs, f.Close())
 	}
-	m.files = nil
+	if m.mapped != nil {
+		errs = append(errs, m.mapped.Close())
+	}
+	m.files, m.mapped = nil, nil
 	return errors.Join(errs...)
 }
 
@@ -137,7 +151,7 @@ func (m *Model) readGGUF(dir *weights.Directory) error {
 		if len(t.Shape) == 0 {
 			return fmt.Errorf("convert: %s: tensor %s has no dimension", m.path, t.Name)
 		}
-		if err := m.add(dir, t.Name, t.Shape, []arch.ConvertedRows{{Tensor: t.Name, Rows: t.Shape[0]}}); err != nil {
+		if err := m.add(dir, t.Name, t.Shape, []arch.ConvertedRows{{Tensor: t.Name, Rows: t.Shape[0], Columns: elements(t.Shape[1:])}}); err != nil {
 			return err
 		}
 	}
@@ -152,26 +166,27 @@ func (m *Model) add(dir *weights.Directory, name string, shape []uint64, rows []
 		if !ok {
 			return fmt.Errorf("convert: %s: no tensor %s", m.path, r.Tensor)
 		}
-		if _, err := dequantizable(from); err != nil {
+		if err := dequantizable(from); err != nil {
 			return fmt.Errorf("convert: %s: %w", m.path, err)
 		}
 		if i > 0 && from.Type != t.Type {
 			return fmt.Errorf("convert: %s: tensor %s is of %s, what goes before it in %s of %s", m.path, r.Tensor, from.TypeName, name, t.Type)
 		}
 		t.Type = from.Type
-		t.parts = append(t.parts, part{file: from.File, offset: from.Offset, size: from.Size, rows: r})
+		t.parts = append(t.parts, part{from.File, from.Offset, from.Size, from.Joined, r})
+		m.joined = m.joined || from.Joined
 	}
 	m.Tensors = append(m.Tensors, t)
 	return nil
 }
 
-// dequantizable returns the tensor's type, of which elements can be had.
-func dequantizable(t weights.Tensor) (dtype.Type, error) {
+// dequantizable reports an error for a tensor of which elements cannot be had.
+func dequantizable(t weights.Tensor) error {
 	elems, size := t.Type.Block()
 	if !t.Type.Valid() || dtype.Dequantize(t.Type, make([]float32, elems), make([]byte, size)) != nil {
-		return dtype.Invalid, fmt.Errorf("tensor %s is of %s, which is not supported", t.Name, t.TypeName)
+		return fmt.Errorf("tensor %s is of %s, which is not supported", t.Name, t.TypeName)
 	}
-	return t.Type, nil
+	return nil
 }
 
 // Meta returns a value of the metadata.
@@ -217,7 +232,7 @@ func integer(v any) int {
 func (m *Model) Types(mix *quantize.Mix, o quantize.Options, again bool) ([]dtype.Type, error) {
 	types := mix.Types(m.facts(), m.list(), o)
 	for i, t := range m.Tensors {
-		if t.Type.Quantized() && types[i] != t.Type && !again {
+		if t.Type.Quantized() && t.Type.Family() != dtype.FP8 && types[i] != t.Type && !again {
 			return nil, fmt.Errorf("convert: %s: tensor %s is quantised already, as %s", m.path, t.Name, t.Type)
 		}
 	}
@@ -240,8 +255,11 @@ func (m *Model) list() []quantize.Tensor {
 	list := make([]quantize.Tensor, len(m.Tensors))
 	for i, t := range m.Tensors {
 		list[i] = quantize.Tensor{Name: t.Name, Shape: t.Shape, Type: t.Type}
-		if m.converted && (!quantize.Quantizes(&list[i]) || t.Type == dtype.F64) {
+		switch {
+		case m.converted && (!quantize.Quantizes(&list[i]) || t.Type == dtype.F64):
 			list[i].Type = dtype.F32
+		case !gguf.Has(t.Type): // as finely as the elements of such types need it
+			list[i].Type = dtype.F16
 		}
 	}
 	return list
@@ -267,8 +285,11 @@ func (m *Model) FileType(types []dtype.Type) uint32 {
 	return 1
 }
 
-// readAt reads from the source of a part.
+// readAt reads bytes of a part's tensor, whole rows where it is joined.
 func (m *Model) readAt(p *part, b []byte, at uint64) error {
+	if p.joined {
+		return m.mapped.ReadJoined(p.rows.Tensor, at, b)
+	}
 	f := &m.files[p.file]
 	if at+uint64(len(b)) > p.size {
 		return fmt.Errorf("%s: bytes %d to %d of %d", f.path, at, at+uint64(len(b)), p.size)

@@ -128,8 +128,11 @@ func at(lines []string, i int) string {
 // TestTiny: converting a model gives the tensors of the file that llama.cpp's converter made, and
 // its metadata, but for what says nothing of the model.
 func TestTiny(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"} {
+	for _, name := range []string{"llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "qwen3_moe", "gpt_oss"} {
 		dir := filepath.Join("../testdata/tiny", name)
+		if _, err := os.Stat(dir); err != nil {
+			dir = filepath.Join("../testdata/variants", name)
+		}
 		want, err := os.ReadFile(filepath.Join(dir, "model.gguf"))
 		if err != nil {
 			t.Fatal(err)

@@ -210,8 +210,8 @@ func (p *pipeline) step() (job, bool) {
 				continue
 			}
 			size := uint64(chunkElems)
-			if t.values == nil && t.parts[p.next.part].rows.Rotary > 0 {
-				row := elements(t.Shape[1:])
+			if t.values == nil && !t.parts[p.next.part].inOrder() {
+				row := t.parts[p.next.part].rows.Columns
 				size = max(1, chunkElems/row) * row
 			}
 			j := p.next
@@ -236,7 +236,7 @@ func (t *Tensor) elems(part int) uint64 {
 	if t.values != nil {
 		return uint64(len(t.values))
 	}
-	return t.parts[part].rows.Rows * elements(t.Shape[1:])
+	return t.parts[part].rows.Rows * t.parts[part].rows.Columns
 }
 
 // fill makes a chunk.
@@ -271,51 +271,6 @@ func (m *Model) fill(c *chunk, to dtype.Type) error {
 	c.out = b.out
 	if err := quantize.Encode(to, b.out, b.values); err != nil {
 		return fmt.Errorf("convert: tensor %s, from element %d on: %w", t.Name, c.first, err)
-	}
-	return nil
-}
-
-// read reads the bytes of a chunk as they are stored.
-func (m *Model) read(t *Tensor, c *chunk) error {
-	p := &t.parts[c.part]
-	size, ok := t.Type.Bytes(c.elems)
-	at, whole := t.Type.Bytes(c.first)
-	if !ok || !whole {
-		return fmt.Errorf("elements %d to %d are no whole blocks of %s", c.first, c.first+c.elems, t.Type)
-	}
-	c.buffers.raw = grow(c.buffers.raw, size)
-	if p.rows.Rotary == 0 {
-		return m.readAt(p, c.buffers.raw, at)
-	}
-	columns := elements(t.Shape[1:])
-	row, ok := t.Type.Bytes(columns)
-	if !ok {
-		return fmt.Errorf("rows of %d elements are no whole blocks of %s", columns, t.Type)
-	}
-	if len(t.Shape) == 1 { // of bytes: element by element would be slow
-		return m.readVector(p, c, row)
-	}
-	first := c.first / columns
-	for i := range c.elems / columns {
-		if err := m.readAt(p, c.buffers.raw[i*row:][:row], p.rows.Row(first+i)*row); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// readVector reads a reordered vector, which is no longer than a row.
-func (m *Model) readVector(p *part, c *chunk, size uint64) error {
-	all := make([]byte, p.size)
-	if err := m.readAt(p, all, 0); err != nil {
-		return err
-	}
-	for i := range c.elems {
-		at := p.rows.Row(c.first+i) * size
-		if at+size > p.size {
-			return fmt.Errorf("element %d of %d", at/size, p.size/size)
-		}
-		copy(c.buffers.raw[i*size:][:size], all[at:])
 	}
 	return nil
 }

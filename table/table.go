@@ -131,8 +131,8 @@ type Upload struct {
 	Slot   uint32
 	Tensor string // "" for UploadConst
 	Cols   uint32 // elements of a row there, for UploadTile, UploadJoin and UploadTranspose; 0 otherwise
-	// Of UploadToF32's elements, and of UploadTranspose's columns, each Step-th from
-	// Phase on is taken; 0 is all.
+	// Of UploadToF32's elements, UploadTranspose's columns, and the rows of
+	// UploadTile and UploadJoin, each Step-th from Phase on is taken; 0 is all.
 	Step, Phase uint8
 	SrcOffset   uint64
 	SrcSize     uint64
@@ -148,19 +148,29 @@ func (u *Upload) Rows() (rows uint64, ok bool) {
 	return u.SrcSize / row, true
 }
 
+// stepped returns how many of them are taken.
+func (u *Upload) stepped() (rows uint64, ok bool) {
+	rows, ok = u.Rows()
+	step := uint64(max(u.Step, 1))
+	return rows / step, ok && step <= maxStep && rows%step == 0 && uint64(u.Phase) < step
+}
+
+// maxStep is the largest step: pieces of an upload are whole multiples of it.
+const maxStep = 2
+
 // DstSize returns how many bytes the upload writes.
 func (u *Upload) DstSize() (uint64, bool) {
 	switch u.Op {
 	case UploadToF32, UploadPlusOne, UploadTranspose:
 	case UploadTile:
-		rows, ok := u.Rows()
+		rows, ok := u.stepped()
 		if !ok {
 			return 0, false
 		}
 		return dtype.Tiled16.Bytes(u.Type, rows, uint64(u.Cols))
 	case UploadJoin:
-		_, ok := u.Rows()
-		return u.SrcSize, ok
+		_, ok := u.stepped()
+		return u.SrcSize / uint64(max(u.Step, 1)), ok
 	default:
 		return u.SrcSize, true
 	}
@@ -168,9 +178,8 @@ func (u *Upload) DstSize() (uint64, bool) {
 	if elems != 1 || size == 0 || u.SrcSize%uint64(size) != 0 || u.SrcSize > 1<<60 {
 		return 0, false
 	}
-	// Steps that pieces of an upload are whole multiples of.
 	step, n := uint64(max(u.Step, 1)), u.SrcSize/uint64(size)
-	if step > 2 || n%step != 0 || uint64(u.Phase) >= step {
+	if step > maxStep || n%step != 0 || uint64(u.Phase) >= step {
 		return 0, false
 	}
 	if u.Op == UploadTranspose {

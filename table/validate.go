@@ -243,7 +243,7 @@ func (v *validator) uploads() {
 			v.add(-1, "upload %d (%s): source range %d + %d does not fit its type %s", i, u.Tensor, u.SrcOffset, u.SrcSize, u.Type)
 			continue
 		}
-		if (u.Step != 0 || u.Phase != 0) && u.Op != UploadToF32 && u.Op != UploadTranspose {
+		if (u.Step != 0 || u.Phase != 0) && u.Op != UploadToF32 && u.Op != UploadTranspose && u.Op != UploadTile && u.Op != UploadJoin {
 			v.add(-1, "upload %d (%s): steps of %d from %d on are not used", i, u.Tensor, u.Step, u.Phase)
 		}
 		if u.Op != UploadTile && u.Op != UploadJoin && u.Op != UploadTranspose && u.Cols != 0 {

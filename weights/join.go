@@ -38,16 +38,13 @@ func (d *Directory) join() {
 	parts := map[string]bool{}
 	list := make([]Tensor, 0, len(d.raw))
 	for _, t := range d.raw {
+		j, names, what := d.joinBlocks(t)
 		module, ok := strings.CutSuffix(t.Name, ".weight")
-		if !ok || t.TypeName != "U32" && t.TypeName != "F8_E4M3" {
-			continue
-		}
-		var j *joined
-		var names []string
-		var what string
-		if t.TypeName == "U32" {
+		switch {
+		case j != nil || what != "":
+		case ok && t.TypeName == "U32":
 			j, names, what = d.joinMLX(&q, module, t)
-		} else {
+		case ok && t.TypeName == "F8_E4M3":
 			j, names, what = d.joinFP8(&q, module, t)
 		}
 		if what != "" {
@@ -74,7 +71,7 @@ func (d *Directory) join() {
 		}
 		if j := d.joined[t.Name]; j != nil {
 			t.Joined, t.Type, t.TypeName = true, j.t, j.t.String()
-			t.Shape = append(slices.Clone(t.Shape[:len(t.Shape)-1]), j.cols)
+			t.Shape = append(slices.Clone(j.quants.Shape[:len(j.quants.Shape)-1]), j.cols)
 			t.Size, _ = dtype.Rows.Bytes(j.t, j.rows, j.cols)
 		}
 		list = append(list, t)
@@ -282,6 +279,13 @@ func (m *Mapped) ReadJoined(name string, offset uint64, dst []byte) error {
 	if n := uint64(len(dst)); row == 0 || offset%row != 0 || n%row != 0 || offset/row > j.rows || n/row > j.rows-offset/row {
 		return fmt.Errorf("weights: %s: tensor %s: bytes %d + %d are not rows of it", m.dir.path, printable(name), offset, n)
 	}
-	j.read(dst, offset/row, func(t Tensor) []byte { return m.files[t.File].data[t.Offset:][:t.Size] })
+	if len(dst) == 0 {
+		return nil
+	}
+	first, n := offset/row, uint64(len(dst))/row
+	data := func(t Tensor) []byte { return m.files[t.File].data[t.Offset:][:t.Size] }
+	j.read(dst, first, data)
+	of := j.quants.Size / j.rows // whole rows, as join has seen
+	m.letGo(data(j.quants)[first*of:][:n*of])
 	return nil
 }

@@ -78,6 +78,11 @@ func (m *Mapped) Directory() *Directory { return m.dir }
 func (m *Mapped) Release(b []byte) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
+	m.letGo(b)
+}
+
+// letGo is Release for who holds the lock.
+func (m *Mapped) letGo(b []byte) {
 	page := uint64(os.Getpagesize())
 	for _, f := range m.files {
 		at, ok := offsetIn(f.data, b)

@@ -272,6 +272,9 @@ func (r *render) contains(in, v any) bool {
 		}
 		return false
 	case *Dict:
+		if _, missing := v.(undefined); missing {
+			return false
+		}
 		_, ok := in.values[key(v)]
 		return ok
 	case undefined:
@@ -332,10 +335,15 @@ func (r *render) repeat(s string, n int) string {
 }
 
 func (r *render) arithmetic(op string, a, b any) any {
-	if n, ok := a.(int); ok && op == "*" { // 3 * 'x'
+	if op == "*" { // 3 * 'x'
 		switch b.(type) {
 		case string, *List:
-			a, b = b, n
+			a, b = b, a
+		}
+		if yes, ok := b.(bool); ok {
+			if b = 0; yes {
+				b = 1
+			}
 		}
 	}
 	switch x := a.(type) {
@@ -560,10 +568,8 @@ type sliceExpr struct {
 func (e *sliceExpr) eval(r *render) any {
 	defer at(e.line)
 	v := r.eval(e.e)
-	n, ok := length(v)
-	if _, isDict := v.(*Dict); !ok || isDict {
-		fail("%s has no parts", typeName(v))
-	}
+	defined(v)
+	n, _ := length(v)
 	var b [3]*int
 	for i, bound := range e.bounds {
 		if bound == nil {
@@ -573,6 +579,11 @@ func (e *sliceExpr) eval(r *render) any {
 			at := integer(x, "a slice's bound")
 			b[i] = &at
 		}
+	}
+	switch v.(type) {
+	case string, *List:
+	default:
+		fail("%s has no parts", typeName(v))
 	}
 	var out []any
 	items := r.items(v)
@@ -591,7 +602,7 @@ func (e *sliceExpr) eval(r *render) any {
 		}
 		return s.String()
 	}
-	return &List{}
+	return nil
 }
 
 // sliceBounds are Python's rules for v[a:b:c] of n elements.

@@ -243,7 +243,7 @@ func absolute(_ *render, v any, _ args) any {
 	return f
 }
 
-func round(_ *render, v any, a args) any {
+func round(r *render, v any, a args) any {
 	f, whole, ok := number(v)
 	if !ok {
 		fail("%s cannot be rounded", typeName(v))
@@ -258,7 +258,7 @@ func round(_ *render, v any, a args) any {
 	}
 	if whole {
 		if precision >= 0 {
-			return v
+			return r.arithmetic("+", v, 0)
 		}
 		return wholeNumber(math.RoundToEven(f*scale) / scale)
 	}
@@ -355,8 +355,14 @@ func (r *render) byAttribute(name any) func(any) any {
 func sorted(r *render, v any, a args) any {
 	attr := a.get(2, "attribute", nil)
 	by := r.byAttribute(attr)
-	if s, ok := attr.(string); ok && strings.Contains(s, ",") {
-		names := strings.Split(s, ",")
+	if attr != nil {
+		names := []any{attr}
+		if s, ok := attr.(string); ok {
+			names = names[:0]
+			for name := range strings.SplitSeq(s, ",") {
+				names = append(names, name)
+			}
+		}
 		by = func(v any) any {
 			l := &List{keys: true}
 			for _, n := range names {
@@ -489,6 +495,7 @@ func pairs(r *render, v any) *List {
 }
 
 func dictSort(r *render, v any, a args) any {
+	defined(v)
 	i := 0
 	if a.get(1, "by", "key") == "value" {
 		i = 1

@@ -80,7 +80,8 @@ func (r *render) printf(format string, v any) string {
 		}
 		b.add(r.verb(byte(min(verb, utf8.RuneSelf)), flags, width, precision, value))
 	}
-	if used < len(values) && !keyed && (isTuple || !isDict) {
+	_, missing := v.(undefined)
+	if used < len(values) && !keyed && (isTuple || list == nil && !isDict && !missing) {
 		fail("a format has fewer places than values")
 	}
 	return b.String()

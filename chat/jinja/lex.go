@@ -40,7 +40,7 @@ type lexer struct {
 var (
 	nameRE   = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_]*`)
 	numberRE = regexp.MustCompile(`^[0-9](_?[0-9])*((\.[0-9](_?[0-9])*)?[eE][+-]?[0-9](_?[0-9])*|\.[0-9](_?[0-9])*)?`)
-	rawEndRE = regexp.MustCompile(`\{%(-?)\+?\s*endraw\s*(-?)\+?%\}`)
+	rawEndRE = regexp.MustCompile(`\{%(-?)\+?\s*endraw\s*(-?)(\+?)%\}`)
 )
 
 // operators, those first that others begin.
@@ -148,7 +148,7 @@ func (l *lexer) raw(begin []string) {
 	}
 	l.text(text)
 	l.advance(end[1])
-	l.after(strings.HasSuffix(tag, "-%}"), true)
+	l.after(strings.HasSuffix(tag, "-%}"), end[7] == end[6])
 }
 
 func (l *lexer) text(s string) {

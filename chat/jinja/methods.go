@@ -28,38 +28,31 @@ func init() {
 	}
 	is := func(f func(any) bool) test { return func(_ *render, v any, _ args) bool { return f(v) } }
 	missing := func(v any) bool { _, ok := v.(undefined); return ok }
-	modulo := func(v any, n, rest int) bool {
-		if n == 0 {
-			fail("division by zero")
-		}
-		return (integer(v, "what is tested")%n+n)%n == rest
-	}
+	modulo := func(r *render, v, n any, rest int) bool { return r.equal(r.arithmetic("%", v, n), rest, 0) }
 	tests = map[string]test{
-		"defined":   is(func(v any) bool { return !missing(v) }),
-		"undefined": is(missing),
-		"none":      is(func(v any) bool { return v == nil }),
-		"string":    kind("a string"),
-		"number":    kind("a number", "a boolean"),
-		"boolean":   kind("a boolean"),
-		"mapping":   kind("a mapping"),
-		"callable":  kind("a function"),
-		"integer":   is(isInteger),
-		"float":     is(func(v any) bool { _, ok := v.(float64); return ok }),
-		"true":      is(func(v any) bool { return v == any(true) }),
-		"false":     is(func(v any) bool { return v == any(false) }),
-		"iterable":  is(func(v any) bool { _, ok := length(v); return ok }),
-		"sequence":  is(func(v any) bool { _, ok := length(v); return ok }),
-		"odd":       is(func(v any) bool { return modulo(v, 2, 1) }),
-		"even":      is(func(v any) bool { return modulo(v, 2, 0) }),
-		"divisibleby": func(_ *render, v any, a args) bool {
-			return modulo(v, integer(a.get(0, "num", nil), "a divisor"), 0)
-		},
-		"lower":  func(r *render, v any, _ args) bool { return isCase(r.str(v), unicode.IsLower, unicode.IsUpper) },
-		"upper":  func(r *render, v any, _ args) bool { return isCase(r.str(v), unicode.IsUpper, unicode.IsLower) },
-		"sameas": func(r *render, v any, a args) bool { return r.same(v, a.get(0, "other", nil)) },
-		"in":     func(r *render, v any, a args) bool { return r.contains(a.get(0, "seq", nil), v) },
-		"filter": func(r *render, v any, _ args) bool { return filterOf(r.str(v)) != nil },
-		"test":   func(r *render, v any, _ args) bool { return tests[r.str(v)] != nil },
+		"defined":     is(func(v any) bool { return !missing(v) }),
+		"undefined":   is(missing),
+		"none":        is(func(v any) bool { return v == nil }),
+		"string":      kind("a string"),
+		"number":      kind("a number", "a boolean"),
+		"boolean":     kind("a boolean"),
+		"mapping":     kind("a mapping"),
+		"callable":    is(func(v any) bool { return missing(v) || typeName(v) == "a function" }),
+		"integer":     is(isInteger),
+		"float":       is(func(v any) bool { _, ok := v.(float64); return ok }),
+		"true":        is(func(v any) bool { return v == any(true) }),
+		"false":       is(func(v any) bool { return v == any(false) }),
+		"iterable":    is(func(v any) bool { _, ok := length(v); return ok }),
+		"sequence":    is(func(v any) bool { _, ok := length(v); return ok }),
+		"odd":         func(r *render, v any, _ args) bool { return modulo(r, v, 2, 1) },
+		"even":        func(r *render, v any, _ args) bool { return modulo(r, v, 2, 0) },
+		"divisibleby": func(r *render, v any, a args) bool { return modulo(r, v, a.get(0, "num", nil), 0) },
+		"lower":       func(r *render, v any, _ args) bool { return isCase(r.str(v), unicode.IsLower, unicode.IsUpper) },
+		"upper":       func(r *render, v any, _ args) bool { return isCase(r.str(v), unicode.IsUpper, unicode.IsLower) },
+		"sameas":      func(r *render, v any, a args) bool { return r.same(v, a.get(0, "other", nil)) },
+		"in":          func(r *render, v any, a args) bool { return r.contains(a.get(0, "seq", nil), v) },
+		"filter":      func(r *render, v any, _ args) bool { return filterOf(r.str(v)) != nil },
+		"test":        func(r *render, v any, _ args) bool { return tests[r.str(v)] != nil },
 	}
 	for op, names := range map[string][]string{
 		"==": {"==", "eq", "equalto"}, "!=": {"!=", "ne"}, "<": {"<", "lt", "lessthan"},

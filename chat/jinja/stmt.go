@@ -86,10 +86,6 @@ func (s *forStmt) run(r *render) {
 // loop runs over elements; within a recursive loop it is what loop(...) does.
 func (s *forStmt) loop(r *render, over any, depth int) {
 	items := s.items(r, over)
-	if len(items) == 0 {
-		r.within(func() { r.block(s.els) })
-		return
-	}
 	l := &loop{items: items, length: len(items), depth: depth}
 	if s.recursive {
 		where := r.scope
@@ -104,6 +100,7 @@ func (s *forStmt) loop(r *render, over any, depth int) {
 			return text
 		}
 	}
+	whole := false // a round has come to its end: with continue and break alone the else comes, too
 	for i, item := range items {
 		r.spend(1)
 		l.index = i
@@ -113,9 +110,13 @@ func (s *forStmt) loop(r *render, over any, depth int) {
 			r.block(s.body)
 		})
 		jump := r.jump
+		whole = whole || jump == ""
 		if r.jump = ""; jump == "break" {
-			return
+			break
 		}
+	}
+	if !whole {
+		r.within(func() { r.block(s.els) })
 	}
 }
 

@@ -116,17 +116,16 @@ func (k *expertSum) run(_ *worker, lo, hi int) {
 // The rows that have chosen an expert are gathered, so that its weights are read
 // once a chunk; what a row computes does not depend on the others.
 type expertGEMV struct {
-	matmul
-	gate         func(dst, gate, up []float32)
-	count, used  int
-	share        int      // products that have the same input
-	matrixBytes  int      // of an expert
-	ids          []uint32 // [rows, used]
-	x, x2        []float32
-	w            []byte
-	bias         []float32 // [experts, out], or nil
-	y            []float32 // [rows, used, out], rows yStride apart
-	inputsOfRows int       // inputs that a row has: used/share
+	m           *matmul // without operands; not embedded, since a pool of units would lack the ids
+	gate        func(dst, gate, up []float32)
+	count, used int
+	share       int      // products that have the same input
+	matrixBytes int      // of an expert
+	ids         []uint32 // [rows, used]
+	x, x2       []float32
+	w           []byte
+	bias        []float32 // [experts, out], or nil
+	y           []float32 // [rows, used, out], rows yStride apart
 }
 
 func newExpertGEMV(b *binder) (kernel, error) {
@@ -140,7 +139,7 @@ func newExpertGEMV(b *binder) (kernel, error) {
 	}
 	b.need(p.Used > 0 && p.Share > 0 && p.Experts > 0, "there are no experts, or none is used")
 	k := &expertGEMV{
-		matmul: *m, count: int(p.Experts), used: int(p.Used), share: int(p.Share),
+		m: m, count: int(p.Experts), used: int(p.Used), share: int(p.Share),
 		ids: b.u32(table.ExpertGEMVBindIDs), x: b.f32(table.ExpertGEMVBindX), w: b.weights(table.ExpertGEMVBindW, table.ExpertGEMVSpecWType), y: b.f32(table.ExpertGEMVBindY),
 	}
 	if b.spec(table.ExpertGEMVSpecInput) != decl.InputPlain {
@@ -150,55 +149,71 @@ func newExpertGEMV(b *binder) (kernel, error) {
 		k.bias = b.f32(table.ExpertGEMVBindB)
 	}
 	k.gate = b.gatedWithin(table.ExpertGEMVSpecActivation, p.Limit)
-	k.matrixBytes = int(p.Out) * k.rowBytes
-	if p.Share > 0 {
-		k.inputsOfRows = int(p.Used) / int(p.Share)
-	}
+	k.matrixBytes = int(p.Out) * k.m.rowBytes
 	return k, b.err
 }
 
-func (k *expertGEMV) units(*worker) int { return (k.out + k.group - 1) / k.group }
+func (k *expertGEMV) units(*worker) int { return (k.m.out + k.m.group - 1) / k.m.group }
 
 func (k *expertGEMV) run(w *worker, lo, hi int) {
-	first, last := lo*k.group, min(hi*k.group, k.out)
+	first, last := lo*k.m.group, min(hi*k.m.group, k.m.out)
 	if w.rows == 1 {
 		k.runRow(w, first, last)
 		return
 	}
-	// A worker's memory: the inputs of all rows, then those of the rows that have
-	// chosen an expert and their products.
-	rows, scratch := w.rows, w.scratch
-	inputs, size := rows*k.inputsOfRows, k.inputBytes()
-	for i := range inputs {
-		k.makeInput(w, i, i)
-	}
-	gathered := scratch[inputs*size:]
-	for e := range k.count {
-		n := 0
-		for s, id := range k.ids[:rows*k.used] {
-			if k.expert(id) == e {
-				copy(gathered[n*size:][:size], scratch[s/k.share*size:][:size])
-				n++
-			}
+	// A worker's memory: the inputs that several products share, then those of the
+	// rows that have chosen an expert, and their products.
+	scratch, size, inputs := w.scratch, k.m.inputBytes(), 0
+	if k.share > 1 {
+		inputs = w.rows * k.used / k.share
+		for i := range inputs {
+			k.makeInput(w, i, i)
 		}
-		if n == 0 {
+	}
+	for e := range k.count {
+		for s := 0; s >= 0; {
+			s = k.gathered(w, scratch, inputs*size, e, s, first, last)
+		}
+	}
+}
+
+// gathered does the products with expert e of its next slots, from s on, as many as
+// there are rows. It returns where the others begin, or -1.
+func (k *expertGEMV) gathered(w *worker, scratch []byte, at, e, s, first, last int) (next int) {
+	rows, size, from, n := w.rows, k.m.inputBytes(), s, 0
+	slots := k.ids[:rows*k.used]
+	w.scratch = scratch[at:]
+	for ; s < len(slots) && n < rows; s++ {
+		if k.expert(slots[s]) != e {
 			continue
 		}
-		w.rows, w.scratch = n, gathered
-		y := float32s(gathered[n*size:][:4*n*addPiece])
+		if k.share > 1 {
+			copy(w.scratch[n*size:][:size], scratch[s/k.share*size:][:size])
+		} else {
+			k.makeInput(w, s, n)
+		}
+		n++
+	}
+	if n > 0 {
+		w.rows = n
+		y := float32s(scratch[at+rows*size:][:4*n*addPiece])
 		for o := first; o < last; o += addPiece {
 			end := min(o+addPiece, last)
-			k.product(w, k.matrixOf(e), k.biasOf(e), o, end, y, addPiece)
+			k.m.product(w, k.matrixOf(e), k.biasOf(e), o, end, y, addPiece)
 			i := 0
-			for s, id := range k.ids[:rows*k.used] {
+			for s, id := range slots[from:s] {
 				if k.expert(id) == e {
-					copy(k.y[s*k.yStride+o:][:end-o], y[i*addPiece:])
+					copy(k.y[(from+s)*k.m.yStride+o:][:end-o], y[i*addPiece:])
 					i++
 				}
 			}
 		}
-		w.rows, w.scratch = rows, scratch
 	}
+	w.rows, w.scratch = rows, scratch
+	if s == len(slots) {
+		return -1
+	}
+	return s
 }
 
 // runRow does the products of one row, each into its place.
@@ -208,7 +223,7 @@ func (k *expertGEMV) runRow(w *worker, first, last int) {
 			k.makeInput(w, s/k.share, 0)
 		}
 		e := k.expert(id)
-		k.product(w, k.matrixOf(e), k.biasOf(e), first, last, k.y[s*k.yStride+first:], k.yStride)
+		k.m.product(w, k.matrixOf(e), k.biasOf(e), first, last, k.y[s*k.m.yStride+first:], k.m.yStride)
 	}
 }
 
@@ -221,33 +236,33 @@ func (k *expertGEMV) biasOf(e int) []float32 {
 	if k.bias == nil {
 		return nil
 	}
-	return k.bias[e*k.out:][:k.out]
+	return k.bias[e*k.m.out:][:k.m.out]
 }
 
 // makeInput makes input i in the worker's private memory, as row to of it.
 func (k *expertGEMV) makeInput(w *worker, i, to int) {
-	x := k.x[i*k.xStride:][:k.in]
-	if !k.quant {
-		dst := float32s(w.scratch[to*k.inputBytes():][:4*k.in])
+	x := k.x[i*k.m.xStride:][:k.m.in]
+	if !k.m.quant {
+		dst := float32s(w.scratch[to*k.m.inputBytes():][:4*k.m.in])
 		if k.x2 == nil {
 			copy(dst, x)
 		} else {
-			k.gate(dst, x, k.x2[i*k.xStride:][:k.in])
+			k.gate(dst, x, k.x2[i*k.m.xStride:][:k.m.in])
 		}
 		return
 	}
-	k.input(w, to)
+	k.m.input(w, to)
 	if k.x2 == nil {
-		k.ops.quantize(w.input.q, w.input.d, x)
+		k.m.ops.quantize(w.input.q, w.input.d, x)
 	}
-	for at := 0; at < k.in && k.x2 != nil; at += inputChunk {
-		end := min(at+inputChunk, k.in)
+	for at := 0; at < k.m.in && k.x2 != nil; at += inputChunk {
+		end := min(at+inputChunk, k.m.in)
 		buf := w.chunk[:end-at]
-		k.gate(buf, x[at:end], k.x2[i*k.xStride+at:][:end-at])
-		k.ops.quantize(w.input.q[at:end], w.input.d[at/blockElems:end/blockElems], buf)
+		k.gate(buf, x[at:end], k.x2[i*k.m.xStride+at:][:end-at])
+		k.m.ops.quantize(w.input.q[at:end], w.input.d[at/blockElems:end/blockElems], buf)
 	}
-	if k.mins {
-		k.ops.sumHalves(w.input.s, w.input.q)
+	if k.m.mins {
+		k.m.ops.sumHalves(w.input.s, w.input.q)
 	}
 }
 

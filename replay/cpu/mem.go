@@ -62,14 +62,6 @@ func uint32s(b []byte) []uint32 {
 	return unsafe.Slice((*uint32)(unsafe.Pointer(&b[0])), len(b)/4)
 }
 
-// uint64s returns b as [len(b)/8] uint64. b must be aligned to 8.
-func uint64s(b []byte) []uint64 {
-	if len(b) < 8 {
-		return nil
-	}
-	return unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), len(b)/8)
-}
-
 // int8s returns b as [len(b)] int8.
 func int8s(b []byte) []int8 {
 	if len(b) == 0 {

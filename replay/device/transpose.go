@@ -1,9 +1,6 @@
 package device
 
 import (
-	"slices"
-
-	"github.com/pianola-engine/pianola/dtype"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -48,12 +45,21 @@ func (p *Piece) transpose(dst []byte) {
 	}
 }
 
-// everyNth returns each step-th element from phase on.
-func everyNth(t dtype.Type, src []byte, step, phase int) []byte {
-	_, elem := t.Block()
+// everyNth returns each step-th of elements, or rows, of so many bytes, from phase
+// on.
+func everyNth(src []byte, size, step, phase int) []byte {
 	out := make([]byte, 0, len(src)/step)
-	for at := phase * elem; at < len(src); at += step * elem {
-		out = append(out, src[at:at+elem]...)
+	for at := phase * size; at < len(src); at += step * size {
+		out = append(out, src[at:at+size]...)
 	}
-	return slices.Clip(out)
+	return out
+}
+
+// rows returns the source's rows that are taken.
+func (p *Piece) rows() []byte {
+	if p.step < 2 {
+		return p.src
+	}
+	row, _ := p.t.Bytes(uint64(p.cols)) // whole rows, checked
+	return everyNth(p.src, int(row), p.step, p.phase)
 }

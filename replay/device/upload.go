@@ -187,7 +187,7 @@ func (u *Upload) Cut() (count, largest int) {
 		step := pieceBytes
 		if up.Op == table.UploadTile || up.Op == table.UploadJoin {
 			row, _ := up.Type.Bytes(uint64(up.Cols))
-			strip := dtype.TileRows * int(row)
+			strip := dtype.TileRows * int(row) * int(max(up.Step, 1))
 			step = max(1, pieceBytes/strip) * strip
 		}
 		length := len(src)
@@ -255,11 +255,12 @@ func (u *Upload) Convert(p *Piece, dst []byte) (err error) {
 // convertJoined is Convert of a source that is several tensors.
 func (u *Upload) convertJoined(p *Piece, dst []byte) error {
 	rows := dst
-	if p.op == table.UploadTile {
+	whole := p.op == table.UploadJoin && p.step == 1
+	if !whole {
 		rows = make([]byte, p.length)
 	}
 	err := u.src.(table.Joiner).ReadJoined(p.tensor, p.from, rows) // joined has seen that it is one
-	if err == nil && p.op == table.UploadTile {
+	if err == nil && !whole {
 		of := *p
 		of.src = rows
 		err = of.convert(dst)
@@ -283,9 +284,10 @@ func (p *Piece) convert(dst []byte) error {
 		}
 	case table.UploadTile:
 		row, _ := p.t.Bytes(uint64(p.cols))
-		return dtype.Tile(p.t, dst, p.src, len(p.src)/int(row), p.cols)
+		src := p.rows()
+		return dtype.Tile(p.t, dst, src, len(src)/int(row), p.cols)
 	default:
-		copy(dst, p.src)
+		copy(dst, p.rows())
 	}
 	return nil
 }
@@ -296,7 +298,8 @@ func (p *Piece) convert(dst []byte) error {
 func toF32(t dtype.Type, dst, src []byte, step, phase int) {
 	x := float32s(dst)
 	if step > 1 {
-		src = everyNth(t, src, step, phase)
+		_, elem := t.Block()
+		src = everyNth(src, elem, step, phase)
 	}
 	switch t {
 	case dtype.F16:

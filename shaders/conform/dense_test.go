@@ -65,8 +65,9 @@ var denseSubjects = []subject{
 // and of logits, and without a gate.
 func denseWholes() (list []whole) {
 	for i, w := range []whole{
-		{model: "variants/phi3_long", chip: "m4-pro", prompts: []int{0}},
-		{model: "variants/phi3_short", chip: "h200", change: small, changed: "small", prompts: []int{1}},
+		// One element of K between two float16 moves the sixth token's logits by 2.1e-4.
+		{model: "variants/phi3_long", chip: "h200", change: small, changed: "small", prompts: []int{0}, alone: 4e-4},
+		{model: "variants/phi3_short", chip: "m4-pro", prompts: []int{1}},
 		{model: "variants/olmo2", chip: "m4-pro", prompts: []int{1}},
 		{model: "variants/olmo2_mha", chip: "h200", change: small, changed: "small", options: compiler.Options{NoFuse: true}, prompts: []int{1}},
 		{model: "variants/smollm3", chip: "h200", change: small, changed: "small", prompts: []int{1}},
@@ -75,7 +76,7 @@ func denseWholes() (list []whole) {
 		{model: "variants/starcoder2", chip: "m4-pro", prompts: []int{1}},
 		{model: "variants/starcoder2_nobias", chip: "h200", change: small, changed: "small", prompts: []int{2}},
 	} {
-		w.golden, w.tokens, w.order, w.limit, w.reference, w.fast = w.model+"/golden.json", 8, emu.Order(i%3), 3e-3, 3e-3, i%2 == 0
+		w.golden, w.tokens, w.order, w.limit, w.reference, w.fast = w.model+"/golden.json", 8, emu.Order(i%3), 3e-3, 3e-3, w.model != "variants/starcoder2"
 		list = append(list, w)
 	}
 	return list

@@ -33,9 +33,28 @@ func upload(ctx context.Context, t *table.Table, src table.Source, mem [][]byte,
 	return nil
 }
 
+// joined returns the rows of a source that is several tensors; it is not ok if it is
+// one.
+func joined(u *table.Upload, src table.Source) (rows []byte, ok bool, err error) {
+	j, ok := src.(table.Joiner)
+	if !ok || u.Op == table.UploadConst {
+		return nil, false, nil
+	}
+	if size, ok := j.Joined(u.Tensor); !ok || u.SrcSize > size {
+		return nil, false, nil
+	}
+	rows = make([]byte, u.SrcSize)
+	return rows, true, j.ReadJoined(u.Tensor, u.SrcOffset, rows)
+}
+
 func uploadOne(t *table.Table, u *table.Upload, src table.Source, mem [][]byte) error {
 	from := t.Const
-	if u.Op != table.UploadConst {
+	if rows, ok, err := joined(u, src); ok || err != nil {
+		if err != nil {
+			return err
+		}
+		from, u = rows, &table.Upload{Op: u.Op, Type: u.Type, Slot: u.Slot, Cols: u.Cols, SrcSize: u.SrcSize, DstOffset: u.DstOffset}
+	} else if u.Op != table.UploadConst {
 		if src == nil {
 			return errors.New("there is no source")
 		}

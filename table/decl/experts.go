@@ -57,9 +57,10 @@ var expertGEMV = Kernel{
 	Second:   []Second{secondRows},
 	Specs:    []Constant{constWType, constAct, constInput, constBias, constMatrix, constActivation},
 	Optional: []string{"ahead", "stage", "limit", "activation"},
-	// The input of every row, that of the rows of one expert, and 256 elements of
-	// their products; see matmul.
-	Worker: "rows*used*(in*4+64)+rows*used*(in*4+64)+rows*used*1024",
+	// Inputs that are shared, those of as many rows for one expert, and 256 elements
+	// of their products. An input is float32, or int8 with a scale and two sums a
+	// block, rounded up to 64 bytes.
+	Worker: "(min(share-1,1)*rows*div(used,share)+rows)*(in*4*(1-act)+act*(in+div(in,4))+64)+rows*1024",
 	TGMem:  "2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,stage+2048*(1-min(stage,1)))*4+div(threads,32)*ahead+16*min(ahead,1)",
 }
 

@@ -119,6 +119,12 @@ func lookupType(id uint32) ggmlType {
 	return t
 }
 
+// Has reports whether GGUF files have tensors of a type.
+func Has(t dtype.Type) bool {
+	_, ok := typeID(t)
+	return ok
+}
+
 // typeID returns the ggml type id of t. It is not ok for types that ggml does
 // not have (U8).
 func typeID(t dtype.Type) (id uint32, ok bool) {

@@ -1,0 +1,69 @@
+package arch
+
+import "fmt"
+
+// experts adds the experts of a sparse layer, stacked, as the first of the
+// family's GGUF forms names them.
+func (v *conversion) experts(layer int) error {
+	c := v.Config
+	if !c.Layer[layer].Sparse {
+		return nil
+	}
+	if v.form.Experts == nil {
+		return fmt.Errorf("arch: GGUF files of %s have no experts", v.form.Architectures[0])
+	}
+	to := v.form.Experts.Forms[0]
+	for part, names := range [...]struct{ weight, bias string }{
+		ExpertGate: {to.Gate, to.GateBias}, ExpertUp: {to.Up, to.UpBias}, ExpertDown: {to.Down, to.DownBias},
+	} {
+		rows, columns := uint64(c.Experts.FF), uint64(c.Width)
+		if ExpertPart(part) == ExpertDown {
+			rows, columns = columns, rows
+		}
+		count := uint64(c.Experts.Count)
+		weight := Converted{Name: to.name(names.weight, layer, 0), Shape: []uint64{count, rows, columns}}
+		bias := Converted{Name: to.name(names.bias, layer, 0), Shape: []uint64{count, rows}}
+		if weight.Name == "" || c.Experts.Bias && bias.Name == "" {
+			return fmt.Errorf("arch: GGUF files of %s have no name for the experts' tensors of layer %d", v.form.Architectures[0], layer)
+		}
+		for e := range count {
+			t := c.Expert(ExpertPart(part), layer, int(e))
+			r := ConvertedRows{Tensor: t.Name, Rows: rows, Columns: columns, First: uint64(t.First), Step: uint64(t.Step)}
+			at := e
+			if t.Each {
+				at = 0
+			}
+			b := ConvertedRows{Tensor: t.Bias, Rows: rows, Columns: 1, First: uint64(t.First) + at*uint64(t.Stack), Step: uint64(t.Step)}
+			if t.Transposed {
+				r.Stack, r.Matrix = uint64(t.Stack), at
+			} else {
+				r.First += at * uint64(t.Stack)
+			}
+			weight.Parts = append(weight.Parts, r)
+			if t.Bias != "" {
+				bias.Parts = append(bias.Parts, b)
+			}
+		}
+		v.Tensors = append(v.Tensors, weight)
+		if len(bias.Parts) > 0 {
+			v.Tensors = append(v.Tensors, bias)
+		}
+	}
+	return nil
+}
+
+// expertSettings adds the keys of a model with experts.
+func (v *conversion) expertSettings() {
+	e, r := &v.Config.Experts, v.form.Experts
+	if e.Count == 0 || r == nil {
+		return
+	}
+	v.set(r.Count[0], uint32(e.Count))
+	v.set(r.Used, uint32(e.Used))
+	if r.FF != "" {
+		v.set(r.FF, uint32(e.FF))
+	}
+	if r.Norm != "" {
+		v.set(r.Norm, !e.OverAll)
+	}
+}
