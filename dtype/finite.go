@@ -19,7 +19,7 @@ func NotFinite(t Type, b []byte) (n, first int) {
 	if size == 0 {
 		return 0, 0
 	}
-	bad := func(b []byte) bool { return false }
+	var bad func(b []byte) bool
 	word16 := func(exponent uint16) func(b []byte) bool {
 		return func(b []byte) bool { return binary.LittleEndian.Uint16(b)&exponent == exponent }
 	}

@@ -132,6 +132,9 @@ func TestPeer(t *testing.T) {
 	} {
 		for _, args := range [][]string{{"convert"}, {"quantize", "--type", "Q4_K_M"}} {
 			out, model := filepath.Join(dir, "model.gguf"), filepath.Join("../../testdata", name)
+			if args[0] == "quantize" && (strings.HasSuffix(name, "moe") || strings.HasSuffix(name, "mixtral")) {
+				continue // rounding chooses other experts, all of them random
+			}
 			succeed(t, append(args, model, "-o", out)...)
 			t.Logf("%s %v: %s", name, args, againstPeer(t, out, filepath.Join(model, "golden.json")))
 		}
@@ -163,9 +166,7 @@ func TestPeerPerplexity(t *testing.T) {
 // part, the logits have to be near each other's, which makes it a near tie.
 func againstPeer(t *testing.T, model, prompts string) string {
 	t.Helper()
-	// Both round activations to eight bits, in blocks of their own: each is up to 7 % from
-	// exact arithmetic, two bits a weight more.
-	const limit = 0.2
+	const limit = 0.1 // both round activations to eight bits, each in blocks of its own: up to 7 % from exact arithmetic
 	ref, err := reference.Read(prompts)
 	if err != nil {
 		t.Fatal(err)

@@ -240,7 +240,7 @@ func (c *command) emulated(tb testing.TB, p *emu.Program, t *table.Table, conten
 	if err := p.Run(d); err != nil {
 		tb.Fatal(err)
 	}
-	out := &outcome{bindings: d.Buffers, count: binary.LittleEndian.Uint32(d.Step[36:]), stopped: binary.LittleEndian.Uint32(d.Step[32:]) != 0}
+	out := &outcome{bindings: d.Buffers, count: binary.LittleEndian.Uint32(d.Step[36:]), stopped: binary.LittleEndian.Uint32(d.Step[32:])&device.StopID != 0}
 	if c.moves() {
 		out.step = d.Step[:]
 	}

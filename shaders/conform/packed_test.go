@@ -57,7 +57,7 @@ func TestPacked(t *testing.T) {
 			s := packed.Setting{Bits: bits, Group: group, Scale: scales[(i+j)%3]}
 			list = append(list, one{fmt.Sprintf("%d bits/%d/%s", bits, group, s.Scale), func() (a, b *packed.Model, err error) {
 				return packed.MLX(model, vocab, s, nil)
-			}, s.Scale != "F32" && (i+j)%2 == 0})
+			}, s.Scale == "BF16"})
 		}
 	}
 	list = append(list,
@@ -90,7 +90,7 @@ func TestPacked(t *testing.T) {
 			if c.tiles {
 				change, limit, device = integers, 7e-2, 3e-2
 			}
-			prompt := []int32{1, 17, 9, 30, 4}
+			prompt := []int32{1, 17, 9}
 			var outs [3]generated
 			for i, dir := range []string{plainDir, packedDir, packedDir} {
 				tab, src := tableOf(t, dir, change)
@@ -99,9 +99,9 @@ func TestPacked(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					outs[i] = generate(t, load(t, host, tab, src), prompt, 3)
+					outs[i] = generate(t, load(t, host, tab, src), prompt, 2)
 				} else {
-					outs[i] = generate(t, load(t, emu.NewDevice(p, emu.DeviceOptions{Order: emu.Random, Seed: 1}), tab, src), prompt, 3)
+					outs[i] = generate(t, load(t, emu.NewDevice(p, emu.DeviceOptions{Order: emu.Random, Seed: 1}), tab, src), prompt, 2)
 				}
 			}
 			beside := golden.Compare(device, outs[2].first, nil, float64s(outs[1].first), nil, nil)
@@ -109,7 +109,7 @@ func TestPacked(t *testing.T) {
 			if beside.Fault != nil || reference.Fault != nil {
 				t.Errorf("beside the CPU device: %v; beside float32: %v", beside.Fault, reference.Fault)
 			}
-			if outs[1].ids[0] == outs[2].ids[0] && outs[1].ids[1] == outs[2].ids[1] {
+			if outs[1].ids[0] == outs[2].ids[0] {
 				if last := golden.Compare(device, outs[2].last, nil, float64s(outs[1].last), nil, nil); last.Fault != nil {
 					t.Errorf("the last token: %v", last.Fault)
 				}

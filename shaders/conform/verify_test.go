@@ -43,7 +43,7 @@ var verifySubjects = []subject{
 		return command{
 			params: table.AcceptParams{Parts: uint32(parts), Ring: ring, MaxStops: 3, MaxRows: uint32(rows)},
 			second: pianolaSecond{index: token, rows: uint32(rows)},
-			step:   table.Step{Position: token, KVRow: token, KVLen: token + 1, TokenIndex: token, Rows: uint32(rows), Trust: pick(r, table.Trust(0), 1, 11, table.TrustMost, table.TrustFailed), Until: pick(r, 0, 1, token+1, token+uint32(rows))},
+			step:   table.Step{Position: token, KVRow: token, KVLen: token + 1, TokenIndex: token, Rows: uint32(rows), Trust: pick(r, table.Trust(0), 1, 11, table.TrustMost, table.TrustFailed), Until: pick(r, 0, token+uint32(rows))},
 			input:  map[string][]byte{"best": u32(best...), "tokens": u32(tokens...), "stops": u32(r.Uint32N(3), 4, 3, 0)},
 		}, nil
 	}},
@@ -58,7 +58,7 @@ var verifySubjects = []subject{
 		return command{
 			params: table.DraftParams{Ring: ring, Draft: draft, Most: pick(r, uint32(2), 4, 15), Least: pick(r, uint32(1), 2)},
 			second: pianolaSecond{rows: draft + 1},
-			step:   table.Step{Position: token, KVRow: token, KVLen: token + 1, TokenIndex: token, Rows: draft + 1, Trust: pick(r, 0, 3, 4, table.TrustMost, table.TrustFailed, table.Trust(r.Uint32())), Until: pick(r, 0, 1, token, token+1, token+3, ring+9)},
+			step:   table.Step{Position: token, KVRow: token, KVLen: token + 1, TokenIndex: token, Rows: 1, Trust: pick(r, 0, 3, 4, table.TrustMost, table.TrustFailed, table.Trust(r.Uint32())), Until: pick(r, 0, token+1, token+1+min(2, draft), token+1+draft)},
 			input:  map[string][]byte{"tokens": u32(tokens...)},
 		}, nil
 	}},

@@ -187,14 +187,33 @@ func TestEntries(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Errorf("got %v, want %v", names, want)
 	}
-	// Every type in rows, and those that have a scale in tiles.
-	if list, err := entries("embed"); err != nil || len(list) != 16+13 {
+	// Every type in rows, and those that have a scale in tiles; one for all of a family.
+	if list, err := entries("embed"); err != nil || len(list) != 16+13+7+6 {
 		t.Errorf("%d entries of embed, %v", len(list), err)
 	}
 	if list, err := entries("rope"); err != nil || len(list) != 1 || list[0].Name != "rope" || list[0].Fixed != nil {
 		t.Errorf("rope: %v, %v", list, err)
 	}
-	if got := constantValues("attn", "v", []shaders.Fixed{{Name: "head_dim", Value: 128}}); got != "{0u, 0u, 0u, 0u, 0u, 128u, v[6], 0u, 0u, v[2], v[1], v[3], 0u, 0u, 0u, 0u, 0u, 0u, v[4], v[5]}" {
+	if got := constantValues("attn", "v", []shaders.Fixed{{Name: "head_dim", Value: 128}}); got != "{0u, 0u, 0u, 0u, 0u, 128u, v[6], 0u, 0u, v[2], v[1], v[3], 0u, 0u, 0u, 0u, 0u, 0u, v[4], v[5], 0u}" {
+		t.Error(got)
+	}
+}
+
+// TestFamilies fixes a family's bits of a type: the others are read.
+func TestFamilies(t *testing.T) {
+	mlx4 := shaders.Fixed{Name: "wtype", Value: 0x60, Mask: 0xf0}
+	for v, want := range map[uint32]bool{0x60: true, 0x65: true, 0x6a: true, 0x70: false, 0x20: false, 6: false} {
+		if mlx4.Fits(v) != want {
+			t.Errorf("%#x fits: %v", v, !want)
+		}
+	}
+	got := constantsStruct("embed", []shaders.Fixed{mlx4, {Name: "weights", Value: 1}})
+	for _, want := range []string{"enum : uint { wtype_family = (96u <", "        uint wtype;\n", "enum : uint { weights = 1u };", "specs.values[0]"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s\nwant %q", got, want)
+		}
+	}
+	if got := constantsStruct("embed", []shaders.Fixed{{Name: "wtype", Value: 4}}); !strings.Contains(got, "enum : uint { wtype = 4u };") || strings.Contains(got, "uint wtype_family;") {
 		t.Error(got)
 	}
 }

@@ -430,18 +430,24 @@ static void accept(const launch *l) {
     s->count += n;
     s->drafted += rows(l) - 1;
     s->accepted += n - 1;
+    uint32_t drafted = rows(l) - 1, right = n - 1;
+    if (drafted) s->trust = right == drafted ? least((s->trust & ~16u) + 1, 12) : 2 * right >= drafted ? 0 : 16;
+    if (s->until && s->token_index >= s->until && !s->stop) s->stop = 512;
 }
 
 static void draft(const launch *l) {
     PARAMS(draft);
-    uint32_t *tokens = (uint32_t *)l->bind[0], last = least(step(l)->token_index, p->ring - 1), best = p->least - 1, from = 0;
+    uint32_t *tokens = (uint32_t *)l->bind[0], last = least(step(l)->token_index, p->ring - 1), from = 0;
+    const uint32_t trust = step(l)->trust, need = trust & 16 ? least(p->least + 2, p->most) : p->least;
+    uint32_t drafts = least(least((4u << least((trust & ~16u) / 4, 15)) - 1, p->draft), p->ring - 1 - last), best = need - 1;
+    if (step(l)->until) drafts = least(drafts, step(l)->until > last ? step(l)->until - 1 - last : 0);
     for (uint32_t place = last; place > 0 && best < p->most; place--) {
         uint32_t n = 0;
         while (n < least(p->most, place) && tokens[place - 1 - n] == tokens[last - n]) n++;
         if (n > best) best = n, from = place;
     }
-    step(l)->rows = from ? 1 + p->draft : 1;
-    for (uint32_t i = 0; from && i < p->draft && last + 1 + i < p->ring; i++) tokens[last + 1 + i] = tokens[from + i];
+    step(l)->rows = from ? 1 + drafts : 1;
+    for (uint32_t i = 0; from && i < drafts; i++) tokens[last + 1 + i] = tokens[from + i];
 }
 
 static void argmax(const launch *l) {
