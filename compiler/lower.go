@@ -494,7 +494,8 @@ func (l *lowering) threads() int {
 	case table.KernelGEMV, table.KernelExpertGEMV:
 		return c.GEMVThreads
 	case table.KernelRoute:
-		return c.SIMDWidth
+		// One SIMD group works; a kernel that stays wants two.
+		return min(c.NormThreads, 2*c.SIMDWidth)
 	case table.KernelAttn, table.KernelRoPEAttn:
 		return c.AttnThreads
 	case table.KernelSampleFilter:

@@ -103,6 +103,16 @@ func (s *Session) speculate(ctx context.Context, limit int) (tokens []int32, sto
 	if err != nil {
 		return nil, false, s.closedOr(err)
 	}
+	// Rows that are not there may be written too, behind the others.
+	behind := s.m.verifyRows - 1
+	room := s.Context() - s.n - behind
+	if s.rotates() {
+		room = min(room, s.m.kvSlack-behind)
+	}
+	if room < 1 {
+		return s.chain(ctx, limit)
+	}
+	limit = min(limit, room)
 	draft := p.draft[:min(len(p.draft), limit-1)]
 	draft = draft[:table.Draft(draft, history, table.DraftMost, table.DraftLeast, p.trust)]
 	if !s.m.moves && len(draft) == 0 {
@@ -135,13 +145,13 @@ func (s *Session) verify(ctx context.Context, tokens int, draft []uint32) (_ []i
 	defer s.watch(ctx)()
 	res, err := s.submit()
 	if err != nil {
-		s.wrote(s.n + tokens)
+		s.wrote(s.n + tokens + s.m.verifyRows - 1)
 		s.lost()
 		return nil, false, err
 	}
 	// The last replay began at the last token but one at most; one that was cut short
 	// at the last.
-	s.wrote(s.n + min(tokens, res.Count+s.m.verifyRows))
+	s.wrote(s.n + min(tokens, res.Count+s.m.verifyRows) + s.m.verifyRows - 1)
 	if err := s.readTokens(s.n+1, res.Count); err != nil {
 		s.lost()
 		return nil, false, s.closedOr(err)

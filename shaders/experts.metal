@@ -8,8 +8,8 @@ static inline float2 better_expert(float2 a, float2 b) { return b.x > a.x || (b.
 // PIANOLA_EXPERTS is how many experts a layer has at most, 32 for each lane.
 #define PIANOLA_EXPERTS 1024
 
-// A SIMD group chooses a row's experts, one after another.
-[[max_total_threads_per_threadgroup(32)]]
+// A SIMD group, the first, chooses a row's experts, one after another.
+[[max_total_threads_per_threadgroup(1024)]]
 kernel void route(
         device const float *logits          [[buffer(0)]],
         device uint *ids                    [[buffer(1)]],
@@ -18,11 +18,12 @@ kernel void route(
         constant pianola_second &s          [[buffer(9)]],
         device pianola_step *step           [[buffer(10)]],
         uint3 group                         [[threadgroup_position_in_grid]],
-        uint lane                           [[thread_index_in_simdgroup]]) {
+        uint lane                           [[thread_index_in_simdgroup]],
+        uint simd                           [[simdgroup_index_in_threadgroup]]) {
     if (!begins(step)) {
         return;
     }
-    if (group.x >= s.rows) {
+    if (group.x >= s.rows || simd != 0) {
         return;
     }
     device const float *row = logits + ulong(group.x) * p.experts;

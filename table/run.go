@@ -61,11 +61,12 @@ type Run struct {
 	Step    Step
 }
 
-// Positions returns how many positions have K and V when the run has ended.
+// Positions returns how many positions have K and V when the run has ended, at most; of
+// verification, with those of rows that are not there.
 // CheckRun has passed it.
 func (r *Run) Positions() int {
 	if r.Step.Until > 0 {
-		return int(r.Step.KVLen) - 1 + int(r.Step.Until-r.Step.TokenIndex)
+		return int(r.Step.KVLen) - 1 + int(r.Step.Until-r.Step.TokenIndex) + MaxDraft
 	}
 	return int(r.Step.KVLen) - 1 + int(r.Step.Rows)*int(r.Count)
 }
@@ -124,7 +125,8 @@ func (t *Table) CheckRun(r *Run) error {
 		if until <= r.Step.TokenIndex || until-r.Step.TokenIndex < rows {
 			return fmt.Errorf("%d rows from token %d are past the end at %d", rows, r.Step.TokenIndex, until)
 		}
-		all = uint64(until - r.Step.TokenIndex)
+		// Commands of one row each write K and V of rows that are not there, too.
+		all = uint64(until-r.Step.TokenIndex) + uint64(most) - 1
 	}
 	switch {
 	case uint64(r.Step.Position)+all > context:

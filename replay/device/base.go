@@ -90,7 +90,7 @@ func (b Base[S]) Submit(sub *table.Submission) (table.Ticket, error) {
 		if err := q.table.CheckRun(&sub.Runs[i]); err != nil {
 			return 0, NewRunError(q.name, q.table, sub, i, err)
 		}
-		positions = max(positions, sub.Runs[i].Positions())
+		positions = max(positions, min(sub.Runs[i].Positions(), int(q.table.Header.Context)))
 	}
 	if err := errors.Join(q.table.CheckTimings(sub), q.table.CheckTap(sub)); err != nil {
 		return 0, q.place(err)

@@ -84,7 +84,7 @@ func testRoute(t *testing.T, e *emu.Program) {
 				weights = append(weights, math.Exp(float64(row[v])-float64(row[order[0]]))/sum)
 			}
 		}
-		cpu, got := both(t, e, c, r, seed, 32)
+		cpu, got := both(t, e, c, r, seed, pick(r, 32, 64, 96))
 		for _, o := range []*outcome{cpu, got} {
 			if !slices.Equal(o.bindings[table.RouteBindIDs], u32(ids...)) {
 				t.Fatalf("seed %d: %d of %d experts: %v, want %v", seed, used, experts, o.bindings[table.RouteBindIDs], ids)
