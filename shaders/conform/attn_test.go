@@ -442,6 +442,9 @@ func testAttnRows(t *testing.T, p *emu.Program) {
 			if a.first > 0 {
 				d.input["turn"] = c.input["turn"][row*a.half*8:][:a.half*8]
 			}
+			if a.learned {
+				d.input["logits"] = c.input["logits"]
+			}
 			tab, slots := d.tableOf(t)
 			one := d.emulated(t, p, tab, d.contents(t, tab, slots, r), launch{threads: 128}).bindings[table.AttnBindOut]
 			// Compare what is there: parts without positions hold noise.
