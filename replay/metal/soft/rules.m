@@ -21,10 +21,17 @@ struct bench {
 
 static const MTLResourceOptions untracked = MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked;
 
-static id<MTLComputePipelineState> pipeline(struct bench *t, const char *name, BOOL indirect) {
+// constants are those of the kernels here, all 0.
+static MTLFunctionConstantValues *constants(void) {
     MTLFunctionConstantValues *values = [[MTLFunctionConstantValues new] autorelease];
     const uint32_t zero = 0;
     [values setConstantValue:&zero type:MTLDataTypeUInt atIndex:13]; // parts of argmax
+    [values setConstantValue:&zero type:MTLDataTypeUInt atIndex:20]; // activation of silu_mul
+    return values;
+}
+
+static id<MTLComputePipelineState> pipeline(struct bench *t, const char *name, BOOL indirect) {
+    MTLFunctionConstantValues *values = constants();
     MTLComputePipelineDescriptor *d = [[MTLComputePipelineDescriptor new] autorelease];
     id<MTLFunction> f = [t->library newFunctionWithName:[NSString stringWithUTF8String:name] constantValues:values error:NULL];
     d.computeFunction = f;
@@ -448,7 +455,7 @@ static void no_debug_group(struct bench *t) {
     run(t);
 }
 static void pipeline_out_of_no_archive(struct bench *t) {
-    MTLFunctionConstantValues *values = [[MTLFunctionConstantValues new] autorelease];
+    MTLFunctionConstantValues *values = constants();
     MTLComputePipelineDescriptor *d = [[MTLComputePipelineDescriptor new] autorelease];
     id<MTLFunction> f = [t->library newFunctionWithName:[NSString stringWithUTF8String:"silu_mul"] constantValues:values error:NULL];
     d.computeFunction = f;
