@@ -13,10 +13,11 @@ type waits struct {
 }
 
 // sharing suits a team whose processors are everybody's. At a barrier a worker
-// waits for 20 microseconds: who shares processors is correct, merely slower.
+// waits for some 40 microseconds, longer than what one worker does alone, such as a
+// sampler's filter: who shares processors is correct, merely slower.
 // For a job it waits for 30, since waking a parked thread takes longer than the
 // pause of a host that submits token after token.
-var sharing = waits{meet: 1 << 14, idle: 1 << 15}
+var sharing = waits{meet: 1 << 16, idle: 1 << 15}
 
 // owning suits a team that has processors for itself. At a barrier it waits for
 // some 100 ms, longer than any submission of real time takes: so that a process
