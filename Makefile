@@ -83,10 +83,10 @@ softmetal-vet:
 	$(SOFTMETAL) vet -tags softmetal ./...
 
 softmetal-device: softmetal-vet
-	$(SOFTMETAL) test -tags softmetal ./replay/metal/...
+	$(SOFTMETAL) test -timeout 20m -tags softmetal ./replay/metal/...
 
 softmetal-sessions: softmetal-vet
-	$(SOFTMETAL) test -tags softmetal -run TestMetal . ./replay ./cmd/pianola
+	$(SOFTMETAL) test -timeout 20m -tags softmetal -run TestMetal . ./replay ./cmd/pianola
 
 metallib:
 	go run ./replay/metal/kernels/gen
