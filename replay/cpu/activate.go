@@ -13,11 +13,8 @@ type activate struct {
 
 func newActivate(b *binder) (kernel, error) {
 	p := b.cmd.ActivateParams()
-	activation := b.spec(table.ActivateSpecActivation)
-	mul, ok := b.ops.gated(activation)
-	b.need(ok, "there is no activation %d", activation)
 	b.need(p.Group > 0, "the group is 0")
-	k := &activate{mul: mul, n: int(p.N), group: int(min(p.Group, p.N)), x: b.f32(table.ActivateBindX)}
+	k := &activate{mul: b.gated(table.ActivateSpecActivation), n: int(p.N), group: int(min(p.Group, p.N)), x: b.f32(table.ActivateBindX)}
 	if b.err == nil {
 		k.ones = make([]float32, k.group)
 		for i := range k.ones {
