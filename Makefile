@@ -20,7 +20,7 @@
 
 FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
-TOOL = $$(go -C tools tool -n $(1))
+TOOL = $$(go -C internal/tools tool -n $(1))
 
 .PHONY: check test test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden gen api fuzz bench bench-peer peer-quantize fmt vet lint ranks generated api-check cross
 
@@ -39,9 +39,9 @@ ranks:
 	go test -count=1 -run 'TestRanks' .
 
 generated:
-	go run ./table/decl/gen -check
-	go run ./replay/cpu/neon/gen -check
-	go run ./shaders/gen -check
+	go run ./internal/decl/gen -check
+	go run ./internal/neongen -check
+	go run ./internal/shadergen -check
 
 # Any change of the API is an error here until make api accepts it, so that it
 # shows in the commit.
@@ -68,10 +68,10 @@ test:
 # Under qemu tests take several times as long: short ones, and two small models.
 test-arm64:
 	@command -v qemu-aarch64 >/dev/null || { echo "qemu-aarch64 is missing, which Debian's package qemu-user has"; exit 1; }
-	GOARCH=arm64 CGO_ENABLED=0 go test -short -exec "qemu-aarch64 -cpu max" ./dtype ./replay/cpu
+	GOARCH=arm64 CGO_ENABLED=0 go test -short -exec "qemu-aarch64 -cpu max" ./internal/dtype ./replay/cpu
 	GOARCH=arm64 CGO_ENABLED=0 go test -tags nocuda -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' .
 
-# Metal's own declarations are checked by go test ./replay/metal/driver.
+# Metal's own declarations are checked by go test ./internal/metal/driver.
 SOFTMETAL = CGO_ENABLED=1 CC=clang-19 go
 # Two threads that emulate the GPU: make -j2 runs both.
 softmetal: softmetal-device softmetal-sessions
@@ -89,7 +89,7 @@ softmetal-sessions: softmetal-vet
 	$(SOFTMETAL) test -timeout 20m -tags softmetal -run TestMetal . ./replay ./cmd/pianola
 
 metallib:
-	go run ./replay/metal/kernels/gen
+	go run ./internal/metal/kernels/gen
 
 darwinkit:
 	@test -n "$$(ls /usr/include/ffi.h /usr/include/*/ffi.h 2>/dev/null)" || { echo "darwinkit: missing, as Debian names its packages: libffi-dev"; exit 1; }
@@ -99,9 +99,9 @@ golden:
 	go test ./compiler ./table ./cmd/pianola -update
 
 gen:
-	go run ./table/decl/gen
-	go run ./replay/cpu/neon/gen
-	go run ./shaders/gen
+	go run ./internal/decl/gen
+	go run ./internal/neongen
+	go run ./internal/shadergen
 
 fuzz:
 	@for pkg in $$(go list ./...); do \

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/pianola-engine/pianola/chat"
+	"github.com/pianola-engine/pianola/internal/chat"
 )
 
 // TestChatAnswer takes an answer apart whose special tokens are the tokenizer's, and

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pianola-engine/pianola/chat"
-	"github.com/pianola-engine/pianola/tokenizer"
+	"github.com/pianola-engine/pianola/internal/chat"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/weights"
 )
 

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/chat/jinja"
-	"github.com/pianola-engine/pianola/tokenizer"
+	"github.com/pianola-engine/pianola/internal/chat/jinja"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 )
 
 // turns is a template in the manner of ChatML, with a token that the model has.

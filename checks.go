@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/pianola-engine/pianola/tokenizer"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/weights"
 )
 

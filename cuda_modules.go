@@ -7,9 +7,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/replay/cuda"
 	"github.com/pianola-engine/pianola/shaders"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // cudaModules returns the embedded kernels for NVIDIA GPUs, which are shared and

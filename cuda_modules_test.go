@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/pianola-engine/pianola/replay/cuda/ptx"
+	"github.com/pianola-engine/pianola/internal/cuda/ptx"
 )
 
 // TestModules makes sure that every embedded kernel reaches the device, for

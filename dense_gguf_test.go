@@ -13,9 +13,9 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/arch"
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/gguf"
 	"github.com/pianola-engine/pianola/weights"
-	"github.com/pianola-engine/pianola/weights/gguf"
 )
 
 // ggufForm is what llama.cpp's converter makes of a family's Hugging Face form.

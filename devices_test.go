@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/internal/cuda/fake"
 	"github.com/pianola-engine/pianola/replay/cuda"
-	"github.com/pianola-engine/pianola/replay/cuda/fake"
 )
 
 // fakeCUDA returns the options of an NVIDIA device without a GPU.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/tokenizer"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 )
 
 func dot(a, b []float32) (sum float64) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/golden"
-	"github.com/pianola-engine/pianola/replay/metal/soft"
+	"github.com/pianola-engine/pianola/internal/metal/soft"
 )
 
 // TestMetalExperts decodes with experts on Metal in software, in chains of 1 and

@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/synth"
+	"github.com/pianola-engine/pianola/internal/synth"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/tokenizer"
 )
 
 const tiny = "testdata/tiny/llama"

@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/gguf"
 	"github.com/pianola-engine/pianola/internal/packed"
 	"github.com/pianola-engine/pianola/weights"
-	"github.com/pianola-engine/pianola/weights/gguf"
 )
 
 // relative returns the norm of got - want over that of want.

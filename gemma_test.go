@@ -12,7 +12,7 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/golden"
-	"github.com/pianola-engine/pianola/synth"
+	"github.com/pianola-engine/pianola/internal/synth"
 )
 
 // TestQuantisedGemma replays gemma 3 of quantised weights over a context that passes

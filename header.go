@@ -12,8 +12,8 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/tokenizer"
 	"github.com/pianola-engine/pianola/weights"
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/synth"
+	"github.com/pianola-engine/pianola/internal/synth"
 )
 
 // TestCompileLargeHeader compiles an 8B model for a Mac from its header: the

@@ -13,8 +13,8 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/golden"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/tokenizer"
 )
 
 // heldout returns the first n tokens of gopher's held-out text.

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"iter"
 
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/tokenizer"
 )
 
 // Programs that a model is opened with only where Options ask for them.

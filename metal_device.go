@@ -12,9 +12,9 @@ import (
 	"unsafe"
 
 	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/internal/metal/driver"
+	"github.com/pianola-engine/pianola/internal/metal/kernels"
 	"github.com/pianola-engine/pianola/replay/metal"
-	"github.com/pianola-engine/pianola/replay/metal/driver"
-	"github.com/pianola-engine/pianola/replay/metal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 

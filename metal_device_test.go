@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pianola-engine/pianola/internal/metal/driver"
+	"github.com/pianola-engine/pianola/internal/metal/kernels"
 	"github.com/pianola-engine/pianola/replay/metal"
-	"github.com/pianola-engine/pianola/replay/metal/driver"
-	"github.com/pianola-engine/pianola/replay/metal/kernels"
 )
 
 // TestMetalChip takes the limits that a GPU has, where they are smaller.

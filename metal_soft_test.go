@@ -14,9 +14,9 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/internal/metal/driver"
+	"github.com/pianola-engine/pianola/internal/metal/soft"
 	"github.com/pianola-engine/pianola/replay/metal"
-	"github.com/pianola-engine/pianola/replay/metal/driver"
-	"github.com/pianola-engine/pianola/replay/metal/soft"
 )
 
 // TestMetal opens a model on Metal in software and generates the tokens that the

@@ -27,10 +27,10 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/tokenizer"
 	"github.com/pianola-engine/pianola/weights"
 )
 

@@ -11,15 +11,15 @@ import (
 
 // ranks orders the packages: each imports only packages of lower rank.
 var ranks = map[string]int{
-	"internal/golden": -2, "internal/packed": -2, "internal/replacefile": -2, "internal/sparse": -2, "internal/exectrace": -2, "dtype": -2, "table/decl": -1,
-	"weights/gguf": 0, "weights/safetensors": 0, "arch": 0, "chip": 0, "table": 0, "table/decl/gen": 0, "replay/cpu/neon/gen": 0,
-	"quantize": 0, "weights": 1, "tokenizer": 1, "chat/jinja": 0, "chat": 1, "shaders": 1, "replay/cuda/ptx": 1, "replay/metal/soft": 1, "replay/device": 1,
-	"convert": 2, "compiler": 2, "shaders/gen": 2, "shaders/emu": 2,
-	"replay/metal/driver": 2, "replay/cuda/driver": 2, "replay/cuda/fake": 2,
+	"internal/golden": -2, "internal/packed": -2, "internal/replacefile": -2, "internal/sparse": -2, "internal/exectrace": -2, "internal/dtype": -2, "internal/decl": -1,
+	"internal/gguf": 0, "internal/safetensors": 0, "arch": 0, "chip": 0, "table": 0, "internal/decl/gen": 0, "internal/neongen": 0,
+	"internal/quantize": 0, "weights": 1, "internal/tokenizer": 1, "internal/chat/jinja": 0, "internal/chat": 1, "shaders": 1, "internal/cuda/ptx": 1, "internal/metal/soft": 1, "internal/device": 1,
+	"internal/convert": 2, "compiler": 2, "internal/shadergen": 2, "internal/emu": 2,
+	"internal/metal/driver": 2, "internal/cuda/driver": 2, "internal/cuda/fake": 2,
 	"replay/cpu": 3, "replay/cuda": 3, "replay/metal": 3, "replay/null": 3,
-	"replay": 4, "shaders/conform": 4, "replay/metal/kernels": 4, "replay/metal/kernels/gen": 5,
+	"replay": 4, "internal/conform": 4, "internal/metal/kernels": 4, "internal/metal/kernels/gen": 5,
 	"":      5,
-	"bench": 6, "synth": 6, "replay/metal/darwinkit": 6,
+	"bench": 6, "internal/synth": 6, "replay/metal/darwinkit": 6,
 	"cmd/pianola": 7, "bench/peer": 7, "examples/service": 7,
 }
 

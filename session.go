@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/tokenizer"
 )
 
 // SessionOptions are a session's settings.

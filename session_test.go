@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/tokenizer"
 )
 
 const gopher = "testdata/gopher-q8_0.gguf"

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/tokenizer"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 )
 
 var (

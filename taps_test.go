@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // tapsOf generates with taps and returns what was shown, by program and label, and the

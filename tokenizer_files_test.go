@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	pianola "github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/tokenizer"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/weights"
 )
 

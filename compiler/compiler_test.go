@@ -16,9 +16,9 @@ import (
 
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 	"github.com/pianola-engine/pianola/weights"
 )
 

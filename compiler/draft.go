@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // draftRows returns the rows of the program verify, 0 without one.

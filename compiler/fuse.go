@@ -5,9 +5,9 @@ import (
 	"strings"
 
 	"github.com/pianola-engine/pianola/chip"
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // isMatmul reports whether a node is a matrix product.

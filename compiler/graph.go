@@ -7,9 +7,9 @@ import (
 	"math"
 
 	"github.com/pianola-engine/pianola/arch"
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // graph makes the programs, one node for each operation.

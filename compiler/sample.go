@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // samplerPresets are the orders of other engines, the default first. Bias comes

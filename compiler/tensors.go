@@ -5,9 +5,9 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/arch"
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 	"github.com/pianola-engine/pianola/weights"
 )
 

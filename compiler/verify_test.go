@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // verify checks what must hold after every pass: operands lie within their

@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/cuda/fake"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/replay/cuda"
-	"github.com/pianola-engine/pianola/replay/cuda/fake"
 )
 
 // fakeCUDA returns the NVIDIA device on a fake driver, whose kernels are plain

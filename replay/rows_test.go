@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/compiler"
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/replay"
 )
 

@@ -8,8 +8,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 var (

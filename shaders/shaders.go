@@ -15,7 +15,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
 )
 
 //go:embed *.metal *.h

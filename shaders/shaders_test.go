@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
 )
 
 // TestMade: the manifest names what is embedded, as it is declared.

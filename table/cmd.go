@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
 )
 
 // NoSlot is the slot of a binding that is not there.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pianola-engine/pianola/dtype"
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 func diffText(t *testing.T, a, b *Table) string {

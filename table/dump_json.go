@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pianola-engine/pianola/dtype"
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // DumpJSON writes the content of Dump as one JSON object on one line. Options

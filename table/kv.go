@@ -3,7 +3,7 @@ package table
 import (
 	"math"
 
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
 )
 
 // KVCache says where the rows of one layer's K or V are in its slot, which is planes

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
 )
 
 // within returns the table as it is for a session whose caches have rows for so many

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/pianola-engine/pianola/dtype"
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // Sizes of the small model that smallTable compiles by hand.

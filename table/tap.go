@@ -3,7 +3,7 @@ package table
 import (
 	"fmt"
 
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
 )
 
 // Written is what a command writes to one binding: Rows rows of Cols elements of

@@ -5,8 +5,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/pianola-engine/pianola/dtype"
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // Limits of a table. They are far above what models need and keep every sum

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // NotFinite is a tensor that has NaN or infinities.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // joined is a matrix whose quants, scales and biases are tensors of their own,

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // The tensors of a matrix of MXFP4 as gpt-oss stores it.

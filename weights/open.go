@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/pianola-engine/pianola/weights/safetensors"
+	"github.com/pianola-engine/pianola/internal/safetensors"
 )
 
 const (

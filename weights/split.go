@@ -9,7 +9,7 @@ import (
 	"regexp"
 	"strconv"
 
-	"github.com/pianola-engine/pianola/weights/gguf"
+	"github.com/pianola-engine/pianola/internal/gguf"
 )
 
 // Keys by which the parts of a split GGUF model know each other.

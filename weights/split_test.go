@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pianola-engine/pianola/dtype"
-	"github.com/pianola-engine/pianola/weights/gguf"
+	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/gguf"
 )
 
 // partFile returns a part of a split model that has a tensor of each name.

@@ -20,7 +20,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // Format is the file format of a model.

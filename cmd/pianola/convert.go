@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pianola-engine/pianola/convert"
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/convert"
+	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/quantize"
 	"github.com/pianola-engine/pianola/internal/replacefile"
-	"github.com/pianola-engine/pianola/quantize"
 )
 
 // writeFlags are those of the commands that write a model.

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/tokenizer"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 )
 
 // golden is a reference result, made by transformers in float32 arithmetic.

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/tokenizer"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 )
 
 // rankedToken is a token with its log-probability, and the likeliest in its place.

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/quantize"
-	"github.com/pianola-engine/pianola/synth"
+	"github.com/pianola-engine/pianola/internal/quantize"
+	"github.com/pianola-engine/pianola/internal/synth"
 	"github.com/pianola-engine/pianola/table"
 )
 

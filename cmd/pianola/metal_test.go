@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pianola-engine/pianola/replay/metal/soft"
+	"github.com/pianola-engine/pianola/internal/metal/soft"
 )
 
 // TestMetal measures and profiles on Metal in software.

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/tokenizer"
 	"github.com/pianola-engine/pianola/weights"
 )
 

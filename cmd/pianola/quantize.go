@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pianola-engine/pianola/convert"
-	"github.com/pianola-engine/pianola/dtype"
-	"github.com/pianola-engine/pianola/quantize"
+	"github.com/pianola-engine/pianola/internal/convert"
+	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/quantize"
 )
 
 type quantizeFlags struct {

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	reference "github.com/pianola-engine/pianola/internal/golden"
-	"github.com/pianola-engine/pianola/quantize"
+	"github.com/pianola-engine/pianola/internal/quantize"
 )
 
 func TestQuantize(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pianola-engine/pianola/quantize"
-	"github.com/pianola-engine/pianola/synth"
+	"github.com/pianola-engine/pianola/internal/quantize"
+	"github.com/pianola-engine/pianola/internal/synth"
 )
 
 type synthFlags struct {

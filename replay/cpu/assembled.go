@@ -2,7 +2,7 @@
 
 package cpu
 
-import "github.com/pianola-engine/pianola/dtype"
+import "github.com/pianola-engine/pianola/internal/dtype"
 
 // blocksFunc computes len(y) rows of blocks of a type. q, d and s are those of
 // [input]; s may be nil if the type has no minimum.

@@ -2,7 +2,7 @@
 
 package cpu
 
-import "github.com/pianola-engine/pianola/dtype"
+import "github.com/pianola-engine/pianola/internal/dtype"
 
 // floatLoop multiplies n rows of weights of in columns, at least one of each,
 // with some rows of activations. Strides are in bytes.

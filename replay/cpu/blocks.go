@@ -1,6 +1,6 @@
 package cpu
 
-import "github.com/pianola-engine/pianola/dtype"
+import "github.com/pianola-engine/pianola/internal/dtype"
 
 // superElems is how many elements share a scale in float16 in the types whose
 // names end in _K, and in IQ4_XS.

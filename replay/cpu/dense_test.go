@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 func TestLayerNorm(t *testing.T) {

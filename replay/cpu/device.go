@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/table"
 )
 

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // Sizes of the chain model: embed, norm, matrix, argmax.

@@ -3,7 +3,7 @@ package cpu
 import (
 	"fmt"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // WeightTypeError says that a kernel has no implementation for a weight type.

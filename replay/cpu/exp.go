@@ -3,7 +3,7 @@ package cpu
 import (
 	"math"
 
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
 )
 
 // Bounds of exp: below, the result would not be a normal number, and is 0;

@@ -1,6 +1,6 @@
 package cpu
 
-import "github.com/pianola-engine/pianola/dtype"
+import "github.com/pianola-engine/pianola/internal/dtype"
 
 //go:noescape
 func floatF32x1NEON(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)

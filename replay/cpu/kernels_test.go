@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // second returns the static secondary fields of a solo command.

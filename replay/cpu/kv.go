@@ -1,8 +1,8 @@
 package cpu
 
 import (
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // kvCache is one layer's K or V: [kvHeads, cap, headDim] float16, or as many int8

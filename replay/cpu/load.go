@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/pianola-engine/pianola/dtype"
-	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
 )
 

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pianola-engine/pianola/dtype"
-	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // tryLoad loads a table on a new device.

@@ -3,7 +3,7 @@ package cpu
 import (
 	"unsafe"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // mlxLoop is [tiledLoop] for MLX's affine types, whose blocks have so many tiles,

@@ -7,9 +7,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // shape is a transformer's sizes.

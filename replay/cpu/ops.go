@@ -1,6 +1,6 @@
 package cpu
 
-import "github.com/pianola-engine/pianola/dtype"
+import "github.com/pianola-engine/pianola/internal/dtype"
 
 // blockElems is the block of quantised activations, and of the weights that
 // are multiplied with them.

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/pianola-engine/pianola/dtype"
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // extremes are scales that reach subnormal numbers and large ones, without

@@ -3,8 +3,8 @@ package cpu
 import (
 	"math"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // rotate rotates the first 2*half elements of a head in place. angles is

@@ -1,7 +1,7 @@
 package cpu
 
 import (
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
 )
 

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // TestPhilox compares with the known answers of the authors' library Random123.

@@ -6,7 +6,7 @@ import (
 	"math/bits"
 	"os"
 
-	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/table"
 )
 

@@ -1,6 +1,6 @@
 package cpu
 
-import "github.com/pianola-engine/pianola/dtype"
+import "github.com/pianola-engine/pianola/internal/dtype"
 
 // streamLoop multiplies 2*half rows of weights of steps times [streamStep]
 // columns, at least one of each, with one row of activations.

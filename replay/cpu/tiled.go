@@ -1,7 +1,7 @@
 package cpu
 
 import (
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // tiledInput is rows of quantised activations in a worker's private memory.

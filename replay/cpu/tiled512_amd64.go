@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/cpu"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // hasAVX512 reports whether the processor has the AVX-512 instructions that

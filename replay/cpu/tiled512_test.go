@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 func needAVX512(tb testing.TB) {

@@ -1,6 +1,6 @@
 package cpu
 
-import "github.com/pianola-engine/pianola/dtype"
+import "github.com/pianola-engine/pianola/internal/dtype"
 
 // tiledAVX2 returns the products in layout dtype.Tiled16 that are in assembly.
 // They need AVX2 and F16C.

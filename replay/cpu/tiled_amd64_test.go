@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/cpu"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // needAVX2 skips a test of the assembly where it cannot run.

@@ -1,7 +1,7 @@
 package cpu
 
 import (
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // tiledNEON returns the products in layout dtype.Tiled16. They need the dot

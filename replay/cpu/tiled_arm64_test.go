@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/cpu"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // tiledSets are the products in assembly that this processor can run.

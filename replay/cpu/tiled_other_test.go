@@ -5,7 +5,7 @@ package cpu
 import (
 	"testing"
 
-	"github.com/pianola-engine/pianola/dtype"
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // tiledSets are the products in assembly: there are none here.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/pianola-engine/pianola/replay/cuda/fake"
+	"github.com/pianola-engine/pianola/internal/cuda/fake"
 	"github.com/pianola-engine/pianola/table"
 )
 

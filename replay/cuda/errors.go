@@ -3,7 +3,7 @@ package cuda
 import (
 	"errors"
 
-	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/internal/cuda/driver"
 )
 
 // Errors of the driver, which errors.Is finds.

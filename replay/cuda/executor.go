@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pianola-engine/pianola/replay/cuda/driver"
-	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/internal/cuda/driver"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // executor gives submissions to the GPU, one after the other, from one thread.

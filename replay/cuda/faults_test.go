@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pianola-engine/pianola/replay/cuda/fake"
-	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/internal/cuda/fake"
+	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/table"
 )
 

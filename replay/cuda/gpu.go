@@ -3,7 +3,7 @@ package cuda
 import (
 	"fmt"
 
-	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/internal/cuda/driver"
 )
 
 // GPU is what the driver says of a GPU.

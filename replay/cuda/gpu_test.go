@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // gpuPTX is stand-ins for two kernels, and patch; see testdata/gpu.c.

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/compiler"
-	"github.com/pianola-engine/pianola/replay/cuda/fake"
+	"github.com/pianola-engine/pianola/internal/cuda/fake"
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // TestGrow writes rows of caches, of which there are more with each step up to the

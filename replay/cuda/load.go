@@ -7,11 +7,11 @@ import (
 	"math"
 	"slices"
 
-	"github.com/pianola-engine/pianola/replay/cuda/driver"
-	"github.com/pianola-engine/pianola/replay/cuda/ptx"
-	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/internal/cuda/driver"
+	"github.com/pianola-engine/pianola/internal/cuda/ptx"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // Load assembles the table's kernels, executes the upload section and starts the

@@ -13,12 +13,12 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/pianola-engine/pianola/dtype"
-	"github.com/pianola-engine/pianola/replay/cuda/driver"
-	"github.com/pianola-engine/pianola/replay/cuda/fake"
-	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/internal/cuda/driver"
+	"github.com/pianola-engine/pianola/internal/cuda/fake"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // source is tensors in memory. It notes what it may forget.

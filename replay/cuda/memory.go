@@ -6,7 +6,7 @@ import (
 	"math"
 	"runtime"
 
-	"github.com/pianola-engine/pianola/replay/cuda/driver"
+	"github.com/pianola-engine/pianola/internal/cuda/driver"
 	"github.com/pianola-engine/pianola/table"
 )
 

@@ -3,7 +3,7 @@ package cuda
 import (
 	"fmt"
 
-	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/table"
 )
 

@@ -6,11 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pianola-engine/pianola/replay/cuda/driver"
-	"github.com/pianola-engine/pianola/replay/cuda/ptx"
-	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/internal/cuda/driver"
+	"github.com/pianola-engine/pianola/internal/cuda/ptx"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // resident is the mode in which one launch is a chain: a kernel that stays walks

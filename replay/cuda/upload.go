@@ -7,8 +7,8 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/pianola-engine/pianola/replay/cuda/driver"
-	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/internal/cuda/driver"
+	"github.com/pianola-engine/pianola/internal/device"
 )
 
 // staging is a pinned buffer that holds a converted piece until the GPU has it.

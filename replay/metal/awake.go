@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pianola-engine/pianola/replay/metal/driver"
+	"github.com/pianola-engine/pianola/internal/metal/driver"
 )
 
 // touchBytes is how much of the weights goes through a buffer at a time.

@@ -5,8 +5,8 @@ package metal_test
 import (
 	"testing"
 
+	"github.com/pianola-engine/pianola/internal/metal/soft"
 	"github.com/pianola-engine/pianola/replay/metal"
-	"github.com/pianola-engine/pianola/replay/metal/soft"
 	"github.com/pianola-engine/pianola/table"
 )
 

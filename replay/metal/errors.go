@@ -3,7 +3,7 @@ package metal
 import (
 	"errors"
 
-	"github.com/pianola-engine/pianola/replay/metal/driver"
+	"github.com/pianola-engine/pianola/internal/metal/driver"
 )
 
 // Errors of the driver, which errors.Is finds.

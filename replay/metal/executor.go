@@ -8,8 +8,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/pianola-engine/pianola/replay/device"
-	"github.com/pianola-engine/pianola/replay/metal/driver"
+	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/metal/driver"
 	"github.com/pianola-engine/pianola/table"
 )
 

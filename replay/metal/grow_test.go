@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // TestGrowKinds writes the rows of caches of every kind, of which there are more with

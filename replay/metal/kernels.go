@@ -3,7 +3,7 @@ package metal
 import (
 	"slices"
 
-	"github.com/pianola-engine/pianola/table/decl"
+	"github.com/pianola-engine/pianola/internal/decl"
 )
 
 // Kernels are the kernels that a device makes pipelines of. One of Data and

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/pianola-engine/pianola/replay/metal/driver"
+	"github.com/pianola-engine/pianola/internal/metal/driver"
 )
 
 // Libraries are the libraries of Kernels that loaded devices have, so that each

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/pianola-engine/pianola/replay/device"
-	"github.com/pianola-engine/pianola/replay/metal/driver"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/metal/driver"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/table/decl"
 )
 
 // Load compiles the table's kernels, executes the upload section and starts the

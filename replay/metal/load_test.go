@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pianola-engine/pianola/internal/metal/soft"
 	"github.com/pianola-engine/pianola/replay/metal"
-	"github.com/pianola-engine/pianola/replay/metal/soft"
 	"github.com/pianola-engine/pianola/table"
 )
 

@@ -3,7 +3,7 @@ package metal
 import (
 	"fmt"
 
-	"github.com/pianola-engine/pianola/replay/metal/driver"
+	"github.com/pianola-engine/pianola/internal/metal/driver"
 )
 
 // maxRecorded is how many commands an indirect command buffer may have.

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/pianola-engine/pianola/replay/device"
-	"github.com/pianola-engine/pianola/replay/metal/driver"
+	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/metal/driver"
 	"github.com/pianola-engine/pianola/table"
 )
 

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pianola-engine/pianola/replay/device"
+	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/metal/soft"
 	"github.com/pianola-engine/pianola/replay/metal"
-	"github.com/pianola-engine/pianola/replay/metal/soft"
 	"github.com/pianola-engine/pianola/table"
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/progrium/darwinkit/objc"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/metal/driver"
 	replay "github.com/pianola-engine/pianola/replay/metal"
-	"github.com/pianola-engine/pianola/replay/metal/driver"
 	"github.com/pianola-engine/pianola/table"
 )
 

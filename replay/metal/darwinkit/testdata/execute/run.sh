@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs package darwinkit on Linux: darwinkit's own Go code, its reflection and
 # libffi, over GCC's Objective-C runtime, sends messages to the software Metal of
-# replay/metal/soft. Of darwinkit's C files those stay out that need Foundation;
+# internal/metal/soft. Of darwinkit's C files those stay out that need Foundation;
 # nothing here has strings or collections. Needs clang-19, gobjc,
 # libblocksruntime-dev and libffi-dev.
 #

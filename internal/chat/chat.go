@@ -1,0 +1,227 @@
+// Package chat turns conversations into the texts that models were trained on, with
+// the chat templates that come with them.
+//
+// It knows messages, tools and where files keep templates; package jinja renders them.
+// It must not know tokens or models.
+package chat
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pianola-engine/pianola/internal/chat/jinja"
+)
+
+// Message is one message of a conversation.
+type Message struct {
+	Role    string `json:"role"` // "system", "user", "assistant", "tool" and what else the template knows
+	Content string `json:"content"`
+	// Reasoning is what the assistant thought before it answered, for templates that
+	// have a place for it.
+	Reasoning  string     `json:"reasoning_content,omitempty"`
+	Name       string     `json:"name,omitempty"` // of the tool that answers
+	ToolCalls  []ToolCall `json:"tool_calls,omitempty"`
+	ToolCallID string     `json:"tool_call_id,omitempty"`
+}
+
+// ToolCall is what the assistant asks of a tool.
+type ToolCall struct {
+	ID        string          `json:"id,omitempty"`
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"` // an object; its keys keep their order
+}
+
+// Tool is a function that the assistant may ask for.
+type Tool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"` // a JSON schema; its keys keep their order
+}
+
+// Input is what a template renders.
+type Input struct {
+	Messages []Message
+	Tools    []Tool
+	// Generate ends the text where the assistant's next message begins
+	// (add_generation_prompt).
+	Generate bool
+	// BOS and EOS are the tokens that templates call bos_token and eos_token.
+	BOS, EOS string
+	// Vars are further variables of the template, such as "enable_thinking": bool, int,
+	// float64, string, nil or json.RawMessage.
+	Vars map[string]any
+	Now  time.Time // of strftime_now; zero: the time of the call
+}
+
+// Template is a parsed chat template. It may be used by several goroutines at once.
+type Template struct {
+	t      *jinja.Template
+	format answerFormat
+	thinks bool // <think>
+
+	toolsInMessage bool // the template looks for tools in messages
+
+	mu                sync.Mutex
+	asked, askedCalls bool // what known has
+	known             style
+}
+
+// Parse reads a template. The error is a *jinja.Error.
+func Parse(source string) (*Template, error) {
+	t, err := jinja.Parse(source)
+	if err != nil {
+		return nil, err
+	}
+	return &Template{
+		t: t, format: formatOf(source), thinks: strings.Contains(source, "</think>"), toolsInMessage: strings.Contains(source, "'tools' in message"),
+	}, nil
+}
+
+// Render returns the conversation's text. The error is a *jinja.Error where the
+// template is at fault or says that the conversation is (*jinja.RaisedError), or is of
+// JSON in the input.
+//
+// Contents are strings, a call's arguments are objects, as transformers wants them.
+// Templates that fail with these, or leave calls out, get lists of parts for contents,
+// arguments as JSON text, none for the content of a message of calls alone. Phi 4 mini's
+// gets tools in the system message.
+func (t *Template) Render(ctx context.Context, in Input) (string, error) {
+	vars, err := in.vars(t.style(ctx, &in))
+	if err != nil {
+		return "", err
+	}
+	now := time.Now
+	if !in.Now.IsZero() {
+		now = func() time.Time { return in.Now }
+	}
+	return t.t.Render(ctx, vars, jinja.Options{Now: now})
+}
+
+// vars returns the variables as transformers names them.
+func (in *Input) vars(s style) (map[string]any, error) {
+	vars := map[string]any{
+		"bos_token": in.BOS, "eos_token": in.EOS, "add_generation_prompt": in.Generate, "tools": nil, "documents": nil,
+	}
+	for name, v := range in.Vars {
+		if raw, ok := v.(json.RawMessage); ok {
+			var err error
+			if v, err = jinja.FromJSON(raw); err != nil {
+				return nil, fmt.Errorf("chat: variable %s: %w", name, err)
+			}
+		}
+		switch v.(type) {
+		case nil, bool, int, float64, string, *jinja.List, *jinja.Dict:
+			vars[name] = v
+		default:
+			return nil, fmt.Errorf("chat: variable %s is a %T", name, v)
+		}
+	}
+	messages := &jinja.List{}
+	for i := range in.Messages {
+		m, err := in.Messages[i].value(s)
+		if err != nil {
+			return nil, fmt.Errorf("chat: message %d: %w", i, err)
+		}
+		messages.Items = append(messages.Items, m)
+	}
+	vars["messages"] = messages
+	if len(in.Tools) > 0 {
+		tools := &jinja.List{}
+		for _, t := range in.Tools {
+			parameters, err := object(t.Parameters)
+			if err != nil {
+				return nil, fmt.Errorf("chat: parameters of tool %s: %w", t.Name, err)
+			}
+			tools.Items = append(tools.Items, jinja.NewDict("type", "function", "function",
+				jinja.NewDict("name", t.Name, "description", t.Description, "parameters", parameters)))
+		}
+		vars["tools"] = tools
+		if s.inSystem {
+			if err := toolsToSystem(messages, tools); err != nil {
+				return nil, fmt.Errorf("chat: tools: %w", err)
+			}
+		}
+	}
+	return vars, nil
+}
+
+// value returns the message as templates see it.
+func (m *Message) value(s style) (*jinja.Dict, error) {
+	var content any = m.Content
+	switch {
+	case s.noContent && m.Content == "" && len(m.ToolCalls) > 0:
+		content = nil
+	case s.parts:
+		content = &jinja.List{Items: []any{jinja.NewDict("type", "text", "text", m.Content)}}
+	}
+	d := jinja.NewDict("role", m.Role, "content", content)
+	if m.Reasoning != "" {
+		d.Set("reasoning_content", m.Reasoning)
+		d.Set("thinking", m.Reasoning) // as gpt-oss calls it
+	}
+	if m.Name != "" {
+		d.Set("name", m.Name)
+	}
+	if m.ToolCallID != "" {
+		d.Set("tool_call_id", m.ToolCallID)
+	}
+	if len(m.ToolCalls) > 0 {
+		calls := &jinja.List{}
+		for _, c := range m.ToolCalls {
+			arguments, err := object(c.Arguments)
+			if err != nil {
+				return nil, fmt.Errorf("arguments of tool %s: %w", c.Name, err)
+			}
+			if s.jsonText {
+				arguments = string(c.Arguments)
+				if len(c.Arguments) == 0 {
+					arguments = "{}"
+				}
+			}
+			call := jinja.NewDict("type", "function", "function", jinja.NewDict("name", c.Name, "arguments", arguments))
+			if c.ID != "" {
+				call.Set("id", c.ID)
+			}
+			calls.Items = append(calls.Items, call)
+		}
+		d.Set("tool_calls", calls)
+	}
+	return d, nil
+}
+
+// object returns a JSON object as a value; nothing is an empty one.
+func object(raw json.RawMessage) (any, error) {
+	if len(raw) == 0 {
+		return jinja.NewDict(), nil
+	}
+	v, err := jinja.FromJSON(raw)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := v.(*jinja.Dict); !ok {
+		return nil, errors.New("want a JSON object")
+	}
+	return v, nil
+}
+
+// endMark is a message that EndOfTurn finds again.
+const endMark = "pianola-end-of-turn"
+
+// EndOfTurn returns what follows an assistant's message, with which a model ends its
+// turn: "<|im_end|>\n". It is "" where the template does not say: it has no such
+// place, or refuses the question.
+func (t *Template) EndOfTurn(ctx context.Context, in Input) string {
+	in.Messages = []Message{{Role: "user", Content: "x"}, {Role: "assistant", Content: endMark}}
+	in.Tools, in.Generate = nil, false
+	text, err := t.Render(ctx, in)
+	if err != nil {
+		return ""
+	}
+	_, end, _ := strings.Cut(text, endMark)
+	return end
+}

@@ -1,0 +1,309 @@
+package conform
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/replay/cpu"
+	"github.com/pianola-engine/pianola/shaders"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// contextRows is the context of the tests' tables, unless a command says
+// another.
+const contextRows = 1 << 18
+
+// command is one kernel with its arguments.
+type command struct {
+	kernel  decl.ID
+	specs   []uint32
+	params  interface{ Put(*table.Cmd) }
+	second  pianolaSecond
+	step    table.Step        // where the token is, of commands that move it
+	context uint32            // 0: contextRows
+	threads uint32            // 0: 32
+	absent  []string          // bindings that are not there
+	input   map[string][]byte // what bindings hold; others hold noise
+}
+
+// pianolaSecond are the secondary fields.
+type pianolaSecond struct{ index, kvLen, behind, rows uint32 }
+
+// outcome is what a command left.
+type outcome struct {
+	bindings [decl.MaxBindings][]byte
+	count    uint32
+	stopped  bool
+	step     []byte // the step block, of commands that move it
+}
+
+// tableOf returns a table of the one command, with a slot for each binding
+// that is exactly as long as its extent, and the slots' indexes.
+func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32) {
+	tb.Helper()
+	k, _ := decl.Lookup(c.kernel)
+	context := cmp.Or(c.context, contextRows)
+	t := &table.Table{Header: table.Header{Vocab: 1, Width: 1, Layers: 1, Context: context, Chunk: 64}}
+	slot := func(name string, kind table.SlotKind, size uint64) uint32 {
+		t.Slots = append(t.Slots, table.Slot{Name: name, Kind: kind, Scope: table.ScopeSession, Size: size})
+		return uint32(len(t.Slots) - 1)
+	}
+	slot("tokens", table.SlotTokens, 4*(uint64(context)+1))
+	slot("logits", table.SlotLogits, 4)
+	slot("stops", table.SlotStops, 4)
+	slot("step", table.SlotStep, table.StepSize)
+
+	cmd := table.Cmd{Kernel: c.kernel, Bindings: uint8(len(k.Bindings)), PatchOffset: [2]uint8{table.NoPatch, table.NoPatch}, Threadgroup: [3]uint32{cmp.Or(c.threads, 32), 1, 1}}
+	c.params.Put(&cmd)
+	cmd.PutSecond(decl.SecondIndex, c.second.index)
+	cmd.PutSecond(decl.SecondKVLen, c.second.kvLen)
+	cmd.PutSecond(decl.SecondBehind, c.second.behind)
+	cmd.PutSecond(decl.SecondRows, c.second.rows)
+	spec := table.Spec{Kernel: c.kernel}
+	copy(spec.Values[:], c.specs)
+	t.Specs = []table.Spec{spec}
+	t.Programs = []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: 64}}
+	if c.moves() {
+		t.Programs[0] = table.Program{Name: table.ProgramVerify, Count: 1, MaxRows: c.step.Rows}
+		t.Slots[1].Size *= uint64(c.step.Rows) // the logits
+	}
+	env, err := t.NewEnv(&cmd, &t.Programs[0])
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var slots [decl.MaxBindings]uint32
+	for i := range cmd.Bind {
+		slots[i] = table.NoSlot
+		if i < len(k.Bindings) && !slices.Contains(c.absent, k.Bindings[i].Name) {
+			n, err := env.Extent(i)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			slots[i] = slot("binding."+k.Bindings[i].Name, table.SlotKV, n)
+		}
+		cmd.Bind[i].Slot = slots[i]
+	}
+	grid, err := k.GridSize(env)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cmd.Grid = [3]uint32{uint32(grid[0]), uint32(grid[1]), uint32(grid[2])}
+	t.Cmds, t.Labels = []table.Cmd{cmd}, []string{k.Name}
+	if c.moves() { // a table has decode, too
+		add := table.Cmd{Kernel: table.KernelAdd, Bindings: 2, PatchOffset: cmd.PatchOffset, Threadgroup: cmd.Threadgroup, Grid: [3]uint32{1, 1, 1}}
+		table.AddParams{N: 1}.Put(&add)
+		add.PutSecond(decl.SecondRows, 1)
+		for i := range add.Bind {
+			add.Bind[i].Slot = table.NoSlot
+		}
+		add.Bind[0].Slot, add.Bind[1].Slot = slot("x", table.SlotKV, 4), slot("delta", table.SlotKV, 4)
+		add.Spec = 1
+		t.Specs = append(t.Specs, table.Spec{Kernel: table.KernelAdd})
+		t.Programs = append(t.Programs, table.Program{Name: table.ProgramDecode, First: 1, Count: 1, MaxRows: 1})
+		t.Cmds, t.Labels = append(t.Cmds, add), append(t.Labels, "add")
+	}
+	return t, slots
+}
+
+// moves reports whether the command moves the step block on.
+func (c *command) moves() bool {
+	return c.kernel == table.KernelAccept || c.kernel == table.KernelDraft
+}
+
+// contents returns what the bindings hold at first.
+func (c *command) contents(tb testing.TB, t *table.Table, slots [decl.MaxBindings]uint32, r *rand.Rand) [decl.MaxBindings][]byte {
+	tb.Helper()
+	k, _ := decl.Lookup(c.kernel)
+	var all [decl.MaxBindings][]byte
+	for i, s := range slots {
+		if s == table.NoSlot {
+			continue
+		}
+		all[i] = make([]byte, t.Slots[s].Size)
+		if in, ok := c.input[k.Bindings[i].Name]; ok {
+			if copy(all[i], in) != len(in) || len(in) != len(all[i]) {
+				tb.Fatalf("%s has %d bytes, want %d", k.Bindings[i].Name, len(in), len(all[i]))
+			}
+			continue
+		}
+		for j := range all[i] {
+			all[i][j] = byte(r.Uint32())
+		}
+	}
+	return all
+}
+
+// onCPU runs the command on the CPU device.
+func (c *command) onCPU(tb testing.TB, t *table.Table, slots [decl.MaxBindings]uint32, contents [decl.MaxBindings][]byte) *outcome {
+	tb.Helper()
+	fatal := func(err error) {
+		if err != nil {
+			tb.Helper()
+			tb.Fatal(err)
+		}
+	}
+	dev, err := cpu.New(cpu.Options{Threads: 1, Portable: true})
+	fatal(err)
+	defer dev.Close()
+	fatal(t.PlaceBarriers())
+	fatal(dev.Load(context.Background(), t, nil, table.LoadOptions{}))
+	id, err := dev.NewSession()
+	fatal(err)
+	out := &outcome{bindings: contents}
+	for i, s := range slots {
+		if s != table.NoSlot {
+			fatal(dev.Write(id, s, 0, contents[i]))
+		}
+	}
+	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}}
+	if c.moves() {
+		sub.Runs[0].Step = c.step
+	}
+	ticket, err := dev.Submit(sub)
+	fatal(err)
+	result, err := dev.Wait(ticket)
+	fatal(err)
+	out.count, out.stopped = uint32(result.Count), result.Stopped
+	if c.moves() {
+		out.step = make([]byte, table.StepSize)
+		_, step, _ := t.Slot(table.SlotStep)
+		fatal(dev.Read(id, step, 0, out.step))
+	}
+	for i, s := range slots {
+		if s != table.NoSlot {
+			out.bindings[i] = make([]byte, len(contents[i]))
+			fatal(dev.Read(id, s, 0, out.bindings[i]))
+		}
+	}
+	return out
+}
+
+// launch is how a command is emulated.
+type launch struct {
+	threads int
+	extra   uint32 // threadgroups of rows that are not there
+	order   emu.Order
+	seed    uint64
+	stop    uint32
+}
+
+// emulated runs the command on the emulator.
+func (c *command) emulated(tb testing.TB, p *emu.Program, t *table.Table, contents [decl.MaxBindings][]byte, l launch) *outcome {
+	tb.Helper()
+	cmd := &t.Cmds[0]
+	k, _ := decl.Lookup(c.kernel)
+	made, err := shaders.Made()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m, ok := made.Kernel(k.Name)
+	if !ok {
+		tb.Fatalf("no kernel %s in the manifest", k.Name)
+	}
+	if _, ok := m.Entry(t.Specs[0].Values[:]); !ok {
+		tb.Fatalf("no entry of %s for %v", k.Name, t.Specs[0].Values)
+	}
+	env, err := t.NewEnv(cmd, &t.Programs[0])
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tgmem, err := m.ThreadgroupBytes(env, l.threads)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	d := &emu.Dispatch{
+		Kernel: k.Name, Grid: cmd.Grid, Threads: uint32(l.threads), TGMem: uint32(tgmem), Order: l.order, Seed: l.seed,
+		Specs: t.Specs[0].Values, Params: cmd.Param, Second: cmd.Second,
+	}
+	for i, g := range k.Grid {
+		if strings.Contains(g, "rows") {
+			d.Grid[i] += l.extra
+		}
+	}
+	for i, b := range contents {
+		d.Buffers[i] = slices.Clone(b)
+	}
+	if c.moves() {
+		device.PutStep(d.Step[:], &c.step)
+	}
+	binary.LittleEndian.PutUint32(d.Step[32:], l.stop)
+	if err := p.Run(d); err != nil {
+		tb.Fatal(err)
+	}
+	out := &outcome{bindings: d.Buffers, count: binary.LittleEndian.Uint32(d.Step[36:]), stopped: binary.LittleEndian.Uint32(d.Step[32:])&device.StopID != 0}
+	if c.moves() {
+		out.step = d.Step[:]
+	}
+	return out
+}
+
+func f32(x []float32) []byte {
+	b := make([]byte, 0, 4*len(x))
+	for _, v := range x {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return b
+}
+
+func u32(x ...uint32) []byte {
+	b := make([]byte, 0, 4*len(x))
+	for _, v := range x {
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
+	return b
+}
+
+func floats(b []byte) []float64 {
+	x := make([]float64, len(b)/4)
+	for i := range x {
+		x[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
+	}
+	return x
+}
+
+// normal returns n normal values times scale.
+func normal(r *rand.Rand, n int, scale float64) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(r.NormFloat64() * scale)
+	}
+	return x
+}
+
+// tiny is what counts as 0: fast functions flush what is below float32's
+// normal numbers, or bound an exponent before it.
+const tiny = 1e-30
+
+// near returns what is wrong with got, unless each element is within tol of
+// want, relative to the larger of the element and the norm per element of
+// the width elements around it: a row, or a head.
+func near(got, want []float64, width int, tol float64) error {
+	for from := 0; from < len(want); from += width {
+		row := want[from:min(from+width, len(want))]
+		var norm float64
+		for _, v := range row {
+			norm += v * v
+		}
+		norm = math.Sqrt(norm / float64(len(row)))
+		for i, w := range row {
+			g := got[from+i]
+			if g == w || math.IsNaN(g) && math.IsNaN(w) {
+				continue
+			}
+			if d := math.Abs(g - w); !(d <= max(tol*max(norm, math.Abs(w)), tiny)) {
+				return fmt.Errorf("element %d: %v, want %v (norm %v)", from+i, g, w, norm)
+			}
+		}
+	}
+	return nil
+}

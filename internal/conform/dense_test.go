@@ -1,0 +1,85 @@
+package conform
+
+import (
+	"math/rand/v2"
+
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// denseSubjects are the kernels and parameters of dense families that llama has
+// not.
+var denseSubjects = []subject{
+	{table.KernelLayerNorm, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, rows, xRows := width(r), 1+r.IntN(4), 1+r.IntN(6)
+		x := normal(r, n*xRows, scale(r))
+		for i, mean := 0, pick(r, 0, 0, 5*x[0]); i < len(x); i++ {
+			x[i] += mean
+		}
+		return command{
+			params: table.LayerNormParams{N: uint32(n), XRows: uint32(xRows), Eps: 1e-5},
+			second: pianolaSecond{index: uint32(r.IntN(5)), rows: uint32(rows)},
+			input:  map[string][]byte{"x": f32(x), "w": f32(normal(r, 2*n, 1))},
+		}, map[string]tolerance{"out": {n, 1e-5, false}}
+	}},
+	{table.KernelActivate, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, rows := width(r), 1+r.IntN(4)
+		return command{
+			specs:  []uint32{uint32(r.IntN(3))},
+			params: table.ActivateParams{N: uint32(n), Group: pick(r, uint32(1), 7, 64, 512, 5000)},
+			second: pianolaSecond{rows: uint32(rows)},
+			input:  map[string][]byte{"x": f32(normal(r, rows*n, pick(r, 1, 1e-4, 4, 12, 1e4)))},
+		}, map[string]tolerance{"x": {n, 2e-6, false}}
+	}},
+	{table.KernelRMSNorm, func(r *rand.Rand) (command, map[string]tolerance) {
+		n := width(r)
+		return command{
+			params: table.RMSNormParams{N: uint32(n), XRows: 1, Eps: 1e-6, Scale: 1.0 / 3},
+			second: pianolaSecond{rows: 1},
+			input:  map[string][]byte{"x": f32(normal(r, n, scale(r))), "w": f32(normal(r, n, 1))},
+		}, map[string]tolerance{"out": {n, 4e-6, false}}
+	}},
+	{table.KernelAddRMSNorm, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, rows, sc := width(r), 1+r.IntN(4), scale(r)
+		return command{
+			params: table.AddRMSNormParams{N: uint32(n), Eps: 1e-5, Scale: pick(r, float32(0), 0.125), DeltaScale: 0.22},
+			second: pianolaSecond{rows: uint32(rows)},
+			input: map[string][]byte{
+				"x": f32(normal(r, n*rows, sc)), "delta": f32(normal(r, n*rows, sc)), "w": f32(normal(r, n, 1)),
+			},
+		}, map[string]tolerance{"x": {n, 1e-6, false}, "out": {n, 4e-6, false}}
+	}},
+	{table.KernelAdd, func(r *rand.Rand) (command, map[string]tolerance) {
+		n, rows := width(r), 1+r.IntN(4)
+		return command{
+			params: table.AddParams{N: uint32(n), DeltaScale: 0.22},
+			second: pianolaSecond{rows: uint32(rows)},
+			input:  map[string][]byte{"x": f32(normal(r, n*rows, scale(r))), "delta": f32(normal(r, n*rows, 1))},
+		}, map[string]tolerance{"x": {n, 1e-6, false}}
+	}},
+}
+
+// denseWholes are tables with fused tensors and LongRoPE's two ranges, norms over
+// all heads and behind blocks, layers without RoPE, factors of the residual stream
+// and of logits, and without a gate.
+func denseWholes() (list []whole) {
+	for i, w := range []whole{
+		// One element of K between two float16 moves the sixth token's logits by 2.1e-4.
+		{model: "variants/phi3_long", chip: "h200", change: small, changed: "small", prompts: []int{0}, alone: 4e-4},
+		{model: "variants/phi3_short", chip: "m4-pro", prompts: []int{1}},
+		{model: "variants/olmo2", chip: "m4-pro", prompts: []int{1}},
+		{model: "variants/olmo2_mha", chip: "h200", change: small, changed: "small", options: compiler.Options{NoFuse: true}, prompts: []int{1}},
+		{model: "variants/smollm3", chip: "h200", change: small, changed: "small", prompts: []int{1}},
+		{model: "variants/granite", chip: "m4-pro", change: small, changed: "small", prompts: []int{1}},
+		{model: "variants/granite_bias", chip: "h200", options: compiler.Options{NoFuse: true}, prompts: []int{1}},
+		{model: "variants/starcoder2", chip: "m4-pro", prompts: []int{1}},
+		{model: "variants/starcoder2_nobias", chip: "h200", change: small, changed: "small", prompts: []int{2}},
+	} {
+		w.golden, w.tokens, w.order, w.limit, w.reference, w.fast = w.model+"/golden.json", 8, emu.Order(i%3), 3e-3, 3e-3, w.model != "variants/starcoder2"
+		list = append(list, w)
+	}
+	return list
+}
+
+func init() { subjects = append(subjects, denseSubjects...) }

@@ -1,0 +1,74 @@
+package conform
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// verifySubjects are the commands that end the program verify: drafts that are right
+// for none, some or all of their tokens, with stop ids among them; histories that
+// repeat themselves, and that do not.
+var verifySubjects = []subject{
+	{table.KernelAccept, func(r *rand.Rand) (command, map[string]tolerance) {
+		rows, parts := pick(r, 1, 2, 4, 9, 32), pick(r, 1, 3, 40, 500)
+		ring := uint32(40)
+		token := r.Uint32N(ring - uint32(rows))
+		var best []uint32
+		tokens := make([]uint32, ring)
+		for i := range tokens {
+			tokens[i] = r.Uint32N(5)
+		}
+		for row := range rows {
+			at := r.IntN(parts)
+			id := r.Uint32N(5)
+			if r.IntN(4) > 0 {
+				id = tokens[int(token)+1+row]
+			}
+			for i := range parts {
+				v := float32(r.NormFloat64())
+				switch {
+				case i == at:
+					v = 100
+				case r.IntN(9) == 0:
+					v = float32(math.NaN())
+				}
+				best = append(best, math.Float32bits(v), id+uint32(i-at))
+			}
+		}
+		return command{
+			params: table.AcceptParams{Parts: uint32(parts), Ring: ring, MaxStops: 3, MaxRows: uint32(rows)},
+			second: pianolaSecond{index: token, rows: uint32(rows)},
+			step:   table.Step{Position: token, KVRow: token, KVLen: token + 1, TokenIndex: token, Rows: uint32(rows), Trust: pick(r, table.Trust(0), 1, 11, table.TrustMost, table.TrustFailed), Until: pick(r, 0, token+uint32(rows))},
+			input:  map[string][]byte{"best": u32(best...), "tokens": u32(tokens...), "stops": u32(r.Uint32N(3), 4, 3, 0)},
+		}, nil
+	}},
+	{table.KernelDraft, func(r *rand.Rand) (command, map[string]tolerance) {
+		ring, draft := uint32(pick(r, 40, 300, 3000)), uint32(pick(r, 0, 1, 7, 31))
+		token := r.Uint32N(ring - draft - 1)
+		tokens := make([]uint32, ring)
+		ids := pick(r, uint32(1), 3, 10, 10_000)
+		for i := range tokens {
+			tokens[i] = r.Uint32N(ids)
+		}
+		return command{
+			params: table.DraftParams{Ring: ring, Draft: draft, Most: pick(r, uint32(2), 4, 15), Least: pick(r, uint32(1), 2)},
+			second: pianolaSecond{rows: draft + 1},
+			step:   table.Step{Position: token, KVRow: token, KVLen: token + 1, TokenIndex: token, Rows: 1, Trust: pick(r, 0, 3, 4, table.TrustMost, table.TrustFailed, table.Trust(r.Uint32())), Until: pick(r, 0, token+1, token+1+min(2, draft), token+1+draft)},
+			input:  map[string][]byte{"tokens": u32(tokens...)},
+		}, nil
+	}},
+}
+
+// TestVerify compares them with the CPU's, the step block too.
+func TestVerify(t *testing.T) {
+	p := builds.Get(t, emu.Options{Sanitize: true})
+	for _, s := range verifySubjects {
+		k, _ := decl.Lookup(s.kernel)
+		t.Run(k.Name, func(t *testing.T) { testSubject(t, p, s, 2*rounds) })
+	}
+}

@@ -1,0 +1,110 @@
+package convert
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/gguf"
+	"github.com/pianola-engine/pianola/weights"
+)
+
+// leftOut are parts of tensors' names of which a text model's GGUF file has
+// nothing: what is computed, and other modalities.
+var leftOut = []string{".rotary_emb.inv_freq", "vision_tower.", "multi_modal_projector.", "visual.", "audio_tower."}
+
+// readHF makes the model of a Hugging Face directory.
+func (m *Model) readHF(dir *weights.Directory) error {
+	v, err := arch.Builtin().Convert(dir)
+	if err != nil {
+		return err
+	}
+	used := map[string]bool{}
+	for _, t := range v.Tensors {
+		if t.Values != nil {
+			m.Tensors = append(m.Tensors, Tensor{Name: t.Name, Shape: t.Shape, Type: dtype.F32, values: t.Values})
+			continue
+		}
+		for _, r := range t.Parts {
+			used[r.Tensor] = true
+		}
+		if err := m.add(dir, t.Name, t.Shape, t.Parts); err != nil {
+			return err
+		}
+		m.Tensors[len(m.Tensors)-1].plusOne = t.PlusOne
+	}
+	for _, t := range dir.Tensors() {
+		tied := v.Config.TiedHead && strings.HasSuffix(t.Name, "lm_head.weight")
+		if !used[t.Name] && !tied && !slices.ContainsFunc(leftOut, func(part string) bool { return strings.Contains(t.Name, part) }) {
+			return fmt.Errorf("convert: %s: tensor %s has no place in a GGUF file of %s", m.path, t.Name, v.Config.Arch)
+		}
+	}
+	for i, s := range v.Settings {
+		m.Metadata = append(m.Metadata, gguf.KV{Key: s.Key, Value: s.Value})
+		if i == 1 { // after what it is
+			m.Metadata = append(m.Metadata, gguf.KV{Key: "general.name", Value: m.name()})
+		}
+	}
+	entries, err := vocabulary(dir, v.Config)
+	if err != nil {
+		return err
+	}
+	m.Metadata = append(m.Metadata, entries...)
+	return m.verify(v.Config)
+}
+
+// name returns what the model is called: what its directory is.
+func (m *Model) name() string {
+	path, err := filepath.Abs(m.path)
+	if err != nil {
+		path = m.path
+	}
+	if strings.HasSuffix(path, ".json") || strings.HasSuffix(path, ".safetensors") {
+		path = filepath.Dir(path)
+	}
+	return strings.ToValidUTF8(filepath.Base(path), "?")
+}
+
+// verify reads the model back as the GGUF file that it will be: what its family's
+// GGUF form cannot say would be lost without a word.
+func (m *Model) verify(c *arch.Config) error {
+	src := asGGUF{m, map[string]*Tensor{}}
+	for i := range m.Tensors {
+		src.tensors[m.Tensors[i].Name] = &m.Tensors[i]
+	}
+	back, err := arch.Builtin().Read(src)
+	if err == nil {
+		err = back.Check(src)
+	}
+	if err == nil {
+		err = c.Same(back, func(name string) []float32 {
+			if t, ok := src.tensors[name]; ok {
+				return t.values
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("convert: %s: GGUF does not hold this model of %s: %w", m.path, c.Arch, err)
+	}
+	return nil
+}
+
+// asGGUF is a model as arch reads it from a file.
+type asGGUF struct {
+	*Model
+	tensors map[string]*Tensor
+}
+
+func (asGGUF) Kind() string { return weights.GGUF.String() }
+
+func (m asGGUF) Shape(name string) ([]uint64, bool) {
+	t, ok := m.tensors[name]
+	if !ok {
+		return nil, false
+	}
+	return t.Shape, true
+}

@@ -1,0 +1,284 @@
+package convert
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+
+	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/gguf"
+	"github.com/pianola-engine/pianola/internal/quantize"
+)
+
+// chunkElems is how many elements a goroutine converts at a time; it is a multiple
+// of every block.
+const chunkElems = 1 << 19
+
+// WriteOptions say how a model is written.
+type WriteOptions struct {
+	FileType uint32 // llama.cpp's number of the mix
+	Threads  int    // below 1: one for each processor
+	// Progress, unless nil, is called from Write's goroutine with bytes of tensor
+	// data.
+	Progress func(done, total uint64)
+}
+
+// Write writes the model, each tensor in the type that types has for it. A
+// cancelled context ends the work with its error.
+func (m *Model) Write(ctx context.Context, w io.Writer, types []dtype.Type, o WriteOptions) error {
+	if o.Threads < 1 {
+		o.Threads = runtime.GOMAXPROCS(0)
+	}
+	if o.Progress == nil {
+		o.Progress = func(_, _ uint64) {}
+	}
+	out := bufio.NewWriterSize(w, 1<<20)
+	file, total, err := m.declare(out, types, o.FileType)
+	if err != nil {
+		return err
+	}
+	p := newPipeline(ctx, m, types, o.Threads)
+	defer p.stop()
+	done := uint64(0)
+	o.Progress(0, total)
+	for i := range m.Tensors {
+		err := file.WriteTensor(m.Tensors[i].Name, func(w io.Writer) error {
+			return p.drain(i, func(b []byte) error {
+				if _, err := w.Write(b); err != nil {
+					return err
+				}
+				done += uint64(len(b))
+				o.Progress(done, total)
+				return nil
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// Size returns the bytes of the file that Write makes.
+func (m *Model) Size(types []dtype.Type) (uint64, error) {
+	file, _, err := m.declare(io.Discard, types, 0)
+	if err != nil {
+		return 0, err
+	}
+	return file.Size(), nil
+}
+
+// declare returns a Writer that has the header, and the bytes of tensor data.
+func (m *Model) declare(w io.Writer, types []dtype.Type, fileType uint32) (*gguf.Writer, uint64, error) {
+	file := gguf.NewWriter(w)
+	for _, kv := range m.Metadata {
+		if err := file.Set(kv.Key, kv.Value); err != nil {
+			return nil, 0, err
+		}
+	}
+	if err := file.Set("general.file_type", fileType); err != nil {
+		return nil, 0, err
+	}
+	if err := file.Set("general.quantization_version", uint32(quantize.Version)); err != nil {
+		return nil, 0, err
+	}
+	total := uint64(0)
+	for i, t := range m.Tensors {
+		if err := file.AddTensor(t.Name, t.Shape, types[i]); err != nil {
+			return nil, 0, err
+		}
+		n, _ := types[i].Bytes(elements(t.Shape)) // AddTensor has checked it
+		total += n
+	}
+	return file, total, nil
+}
+
+func elements(shape []uint64) uint64 {
+	n := uint64(1)
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}
+
+// job is a run of elements of a part of a tensor, whole rows where these are
+// reordered.
+type job struct {
+	tensor, part int
+	first, elems uint64
+}
+
+// chunk is a job in the making.
+type chunk struct {
+	job
+	buffers *buffers
+	out     []byte
+	err     error
+	done    chan struct{} // closed when out or err is there
+}
+
+// buffers are what a chunk is made in; they grow to what the largest takes.
+type buffers struct {
+	raw, out []byte
+	values   []float32
+}
+
+// pipeline makes chunks in order, as many at a time as there are threads.
+type pipeline struct {
+	m       *Model
+	ctx     context.Context
+	types   []dtype.Type
+	jobs    chan *chunk
+	pending []*chunk // in order
+	free    []*buffers
+	next    job // the one to begin
+	limit   int
+}
+
+func newPipeline(ctx context.Context, m *Model, types []dtype.Type, threads int) *pipeline {
+	p := &pipeline{m: m, ctx: ctx, types: types, jobs: make(chan *chunk, threads+1), limit: threads + 1} // one more, to have one ready
+	for range threads {
+		go func() {
+			for c := range p.jobs {
+				if c.err = ctx.Err(); c.err == nil {
+					c.err = p.m.fill(c, p.types[c.tensor])
+				}
+				close(c.done)
+			}
+		}()
+	}
+	return p
+}
+
+// stop ends the workers, after what they are at.
+func (p *pipeline) stop() {
+	close(p.jobs)
+	for _, c := range p.pending {
+		<-c.done
+	}
+}
+
+// drain hands on the bytes of a tensor, in order, as they are made.
+func (p *pipeline) drain(tensor int, use func([]byte) error) error {
+	for {
+		p.begin()
+		if len(p.pending) == 0 || p.pending[0].tensor != tensor {
+			return nil
+		}
+		c := p.pending[0]
+		<-c.done
+		p.pending = p.pending[1:]
+		if c.err != nil {
+			return c.err
+		}
+		if err := use(c.out); err != nil {
+			return err
+		}
+		p.free = append(p.free, c.buffers)
+	}
+}
+
+// begin hands jobs to the workers, up to the limit.
+func (p *pipeline) begin() {
+	for len(p.pending) < p.limit {
+		j, ok := p.step()
+		if !ok {
+			return
+		}
+		if len(p.free) == 0 {
+			p.free = append(p.free, &buffers{})
+		}
+		c := &chunk{job: j, buffers: p.free[len(p.free)-1], done: make(chan struct{})}
+		p.free = p.free[:len(p.free)-1]
+		p.pending = append(p.pending, c)
+		p.jobs <- c
+	}
+}
+
+// step returns the next job.
+func (p *pipeline) step() (job, bool) {
+	for ; p.next.tensor < len(p.m.Tensors); p.next = (job{tensor: p.next.tensor + 1}) {
+		t := &p.m.Tensors[p.next.tensor]
+		for ; p.next.part < t.pieces(); p.next = (job{tensor: p.next.tensor, part: p.next.part + 1}) {
+			left := t.elems(p.next.part) - p.next.first
+			if left == 0 {
+				continue
+			}
+			size := uint64(chunkElems)
+			if t.values == nil && !t.parts[p.next.part].inOrder() {
+				row := t.parts[p.next.part].rows.Columns
+				size = max(1, chunkElems/row) * row
+			}
+			j := p.next
+			j.elems = min(left, size)
+			p.next.first += j.elems
+			return j, true
+		}
+	}
+	return job{}, false
+}
+
+// pieces returns the number of parts, of which values are one.
+func (t *Tensor) pieces() int {
+	if t.values != nil {
+		return 1
+	}
+	return len(t.parts)
+}
+
+// elems returns the elements of a part.
+func (t *Tensor) elems(part int) uint64 {
+	if t.values != nil {
+		return uint64(len(t.values))
+	}
+	return t.parts[part].rows.Rows * t.parts[part].rows.Columns
+}
+
+// fill makes a chunk.
+func (m *Model) fill(c *chunk, to dtype.Type) error {
+	t := &m.Tensors[c.tensor]
+	b := c.buffers
+	if t.values != nil {
+		b.values = append(b.values[:0], t.values[c.first:][:c.elems]...)
+	} else {
+		if err := m.read(t, c); err != nil {
+			return fmt.Errorf("convert: tensor %s: %w", t.parts[c.part].rows.Tensor, err)
+		}
+		if t.Type == to && !t.plusOne {
+			c.out = b.raw
+			return nil
+		}
+		b.values = grow(b.values, c.elems)
+		if err := dtype.Dequantize(t.Type, b.values, b.raw); err != nil {
+			return fmt.Errorf("convert: tensor %s: %w", t.Name, err)
+		}
+		if t.plusOne {
+			for i := range b.values {
+				b.values[i]++
+			}
+		}
+	}
+	size, ok := to.Bytes(c.elems)
+	if !ok {
+		return fmt.Errorf("convert: tensor %s: %d elements are no whole blocks of %s", t.Name, c.elems, to)
+	}
+	b.out = grow(b.out, size)
+	c.out = b.out
+	if err := quantize.Encode(to, b.out, b.values); err != nil {
+		return fmt.Errorf("convert: tensor %s, from element %d on: %w", t.Name, c.first, err)
+	}
+	return nil
+}
+
+// grow returns b with n elements, whatever they are.
+func grow[T any](b []T, n uint64) []T {
+	if uint64(cap(b)) < n {
+		return make([]T, n)
+	}
+	return b[:n]
+}

@@ -1,0 +1,515 @@
+// The kernels of the fake driver: the declarations of internal/decl in plain C,
+// one thread, weights of float32, float16 and bfloat16.
+#include "fake.h"
+
+#include "params.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { F32 = 1, F16 = 2, BF16 = 3 }; // dtype.Type
+
+#define PARAMS(name) const pianola_##name##_params *p = (const void *)l->params
+#define F(i) ((float *)l->bind[i])
+
+static uint32_t second(const launch *l, int offset) {
+    uint32_t v;
+    memcpy(&v, l->second + offset, 4);
+    return v;
+}
+
+static uint32_t rows(const launch *l) { return second(l, 12); }
+static pianola_step *step(const launch *l) { return (pianola_step *)l->step; }
+
+static float weight(const uint8_t *w, uint32_t type, uint64_t i) {
+    if (type == F32) return ((const float *)w)[i];
+    if (type == F16) return (float)((const _Float16 *)w)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)w)[i] << 16;
+    float v;
+    memcpy(&v, &bits, 4);
+    return v;
+}
+
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+static void embed(const launch *l) {
+    PARAMS(embed);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        uint32_t id = ((uint32_t *)l->bind[0])[least(second(l, 0) + r, p->ring - 1)];
+        for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = p->scale * weight(l->bind[1], l->specs[0], (uint64_t)least(id, p->vocab - 1) * p->n + i);
+    }
+}
+
+static void rope_angles(const launch *l) {
+    PARAMS(rope_angles);
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t i = 0; i < p->half_; i++) {
+            uint32_t pos = second(l, 0) + r;
+            float a = (p->still ? -(float)(pos - least(pos, p->still - 1)) : (float)pos) * F(0)[i];
+            if (l->specs[0]) a /= F(1)[i];
+            F(2)[2 * (r * p->half_ + i)] = cosf(a) * p->attn_factor;
+            F(2)[2 * (r * p->half_ + i) + 1] = sinf(a) * p->attn_factor;
+        }
+}
+
+static void norm(float *out, const float *x, const float *w, uint32_t n, float eps) {
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    float s = (float)(1 / sqrt(sum / n + eps));
+    for (uint32_t i = 0; i < n; i++) out[i] = x[i] * s * w[i];
+}
+
+static void rmsnorm(const launch *l) {
+    PARAMS(rmsnorm);
+    for (uint32_t r = 0; r < rows(l); r++) norm(F(2) + r * p->n, F(0) + (uint64_t)least(second(l, 0) + r, p->x_rows - 1) * p->n, F(1), p->n, p->eps);
+}
+
+static void add_rmsnorm(const launch *l) {
+    PARAMS(add_rmsnorm);
+    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += F(1)[i];
+    for (uint32_t r = 0; r < rows(l); r++) norm(F(3) + r * p->n, F(0) + r * p->n, F(2), p->n, p->eps);
+}
+
+static void add(const launch *l) {
+    PARAMS(add);
+    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] += F(1)[i];
+}
+
+static float gated(uint32_t activation, float x) {
+    if (activation == PIANOLA_ACTIVATION_GELU_TANH) return x / 2 * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    if (activation == PIANOLA_ACTIVATION_GELU) return x / 2 * (1 + erff(x * 0.70710678f));
+    return x / (1 + expf(-x));
+}
+
+static void soft_cap(const launch *l) {
+    PARAMS(soft_cap);
+    for (uint32_t i = 0; i < rows(l) * p->n; i++) F(0)[i] = p->cap * tanhf(F(0)[i] / p->cap);
+}
+
+static void norm_add(const launch *l) {
+    PARAMS(norm_add);
+    float *delta = malloc(p->n * sizeof *delta);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        norm(delta, F(1) + r * p->n, F(2), p->n, p->eps);
+        for (uint32_t i = 0; i < p->n; i++) F(0)[r * p->n + i] += delta[i];
+        if (l->specs[0]) norm(F(4) + r * p->n, F(0) + r * p->n, F(3), p->n, p->eps);
+    }
+    free(delta);
+}
+
+// dot is the product of n weights from element at on with x, in 16 sums.
+static float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n) {
+    float sum[16] = {0}, all = 0;
+    uint32_t i = 0;
+    if (type == F16) // the type of the test models
+        for (const _Float16 *v = (const _Float16 *)w + at; i + 16 <= n; i += 16)
+            for (int j = 0; j < 16; j++) sum[j] += (float)v[i + j] * x[i + j];
+    for (; i < n; i++) sum[i % 16] += weight(w, type, at + i) * x[i];
+    for (int j = 0; j < 16; j++) all += sum[j];
+    return all;
+}
+
+// The splits of attention: how many positions each has, and merging a head's.
+static uint32_t split_each(uint32_t visible, uint32_t splits, uint32_t span) {
+    uint32_t n = 1;
+    while (2 * n <= splits) n *= 2;
+    uint32_t each = ((visible + n - 1) / n + 15) / 16 * 16;
+    return each > span ? each : span;
+}
+
+static void merge(float *out, const float *values, const float *states, uint32_t splits, uint32_t span, uint32_t window, uint32_t len, uint32_t d) {
+    uint32_t visible = window ? least(len, window) : len, each = split_each(visible, splits, span);
+    double acc[1024] = {0}, m = -1e300, sum = 0;
+    for (uint32_t s = 0; s < splits && s * each < visible; s++)
+        if (states[2 * s] > m) m = states[2 * s];
+    for (uint32_t s = 0; s < splits && s * each < visible; s++) {
+        double f = exp(states[2 * s] - m);
+        for (uint32_t i = 0; i < d; i++) acc[i] += values[s * d + i] * f;
+        sum += states[2 * s + 1] * f;
+    }
+    for (uint32_t i = 0; i < d; i++) out[i] = sum > 0 ? (float)(acc[i] / sum) : 0;
+}
+
+static void gemv(const launch *l) {
+    PARAMS(gemv);
+    enum { PLAIN, SILU, NORM, MERGE };
+    float *x = malloc(p->in * sizeof *x);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        const float *in = F(0) + (uint64_t)r * p->x_stride;
+        for (uint32_t i = 0; i < p->in; i++) x[i] = l->specs[2] == SILU ? gated(l->specs[6], in[i]) * F(1)[(uint64_t)r * p->x_stride + i] : in[i];
+        if (l->specs[2] == NORM) norm(x, in, F(1), p->in, p->eps);
+        for (uint32_t h = 0; l->specs[2] == MERGE && h < p->heads; h++)
+            merge(x + h * p->head_dim, F(0) + h * p->splits * p->head_dim, F(1) + 2 * h * p->splits, p->splits, p->span, p->window, second(l, 4) + second(l, 8), p->head_dim);
+        for (uint32_t o = 0; o < p->out; o++) {
+            float *y = F(4) + (uint64_t)r * p->y_stride + o;
+            *y = dot(l->bind[2], l->specs[0], (uint64_t)o * p->in, x, p->in) + (l->specs[3] ? F(3)[o] : 0) + (l->specs[5] ? *y : 0);
+        }
+    }
+    free(x);
+}
+
+static void head_norm(const launch *l) {
+    PARAMS(head_norm);
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t h = 0; h < p->heads; h++) {
+            float *x = F(0) + (uint64_t)r * p->stride + h * l->specs[0];
+            norm(x, x, F(1), l->specs[0], p->eps);
+        }
+}
+
+static void rotate(float *x, const float *angles, uint32_t half, uint32_t layout) {
+    for (uint32_t i = 0; i < half; i++) {
+        float *a = x + (layout ? 2 * i : i), *b = x + (layout ? 2 * i + 1 : i + half);
+        float c = angles[2 * i], s = angles[2 * i + 1], u = *a, v = *b;
+        *a = u * c - v * s;
+        *b = u * s + v * c;
+    }
+}
+
+static void rope(const launch *l) {
+    PARAMS(rope);
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t h = 0; h < p->heads; h++) rotate(F(0) + (uint64_t)r * p->stride + h * l->specs[0], F(1) + (uint64_t)r * p->half_ * 2, p->half_, l->specs[1]);
+}
+
+// kv_cache is a layer's K or V: [heads, cap, d] _Float16, or as many int8 and behind
+// them [heads, cap, d/32] _Float16, their scales. The first positions have rows of
+// their own.
+typedef struct {
+    uint8_t *mem;
+    uint32_t q8, heads, cap, d, first;
+} kv_cache;
+
+// element returns the index of the first element of a position.
+static uint64_t element(kv_cache c, uint32_t head, uint32_t pos) {
+    uint32_t row = pos < c.first ? pos : c.first + (pos - c.first) % (c.cap - c.first);
+    return ((uint64_t)head * c.cap + row) * c.d;
+}
+
+static _Float16 *scales(kv_cache c, uint64_t at) { return (_Float16 *)(c.mem + (uint64_t)c.heads * c.cap * c.d) + at / 32; }
+
+static void cache(kv_cache c, const float *x, uint32_t head, uint32_t pos) {
+    uint64_t at = element(c, head, pos);
+    for (uint32_t i = 0; i < c.d && !c.q8; i++) ((_Float16 *)c.mem)[at + i] = (_Float16)x[i];
+    for (uint32_t b = 0; b < c.d && c.q8; b += 32) {
+        float most = 0;
+        for (uint32_t i = b; i < b + 32; i++) most = fmaxf(most, fabsf(x[i]));
+        float scale = most / 127;
+        *scales(c, at + b) = (_Float16)scale;
+        for (uint32_t i = b; i < b + 32; i++) ((int8_t *)c.mem)[at + i] = (int8_t)(scale > 0 ? nearbyintf(x[i] / scale) : 0);
+    }
+}
+
+// cached sets x to a position's elements.
+static void cached(float *x, kv_cache c, uint32_t head, uint32_t pos) {
+    uint64_t at = element(c, head, pos);
+    for (uint32_t i = 0; i < c.d && !c.q8; i++) x[i] = (float)((_Float16 *)c.mem)[at + i];
+    for (uint32_t b = 0; b < c.d && c.q8; b += 32) {
+        float scale = (float)*scales(c, at + b);
+        for (uint32_t i = b; i < b + 32; i++) x[i] = (float)((int8_t *)c.mem)[at + i] * scale;
+    }
+}
+
+static void kv_write(const launch *l) {
+    PARAMS(kv_write);
+    uint32_t d = l->specs[0];
+    kv_cache k = {l->bind[2], l->specs[1], p->kv_heads, p->cap, d, p->first}, v = k;
+    v.mem = l->bind[3];
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t h = 0; h < p->kv_heads; h++) {
+            cache(k, F(0) + (uint64_t)r * p->k_stride + h * d, h, second(l, 4) - 1 + r);
+            cache(v, F(1) + (uint64_t)r * p->v_stride + h * d, h, second(l, 4) - 1 + r);
+        }
+}
+
+static void qk_rope_kv(const launch *l) {
+    PARAMS(qk_rope_kv);
+    uint32_t d = l->specs[0];
+    float x[1024];
+    kv_cache k = {l->bind[6], l->specs[3], p->kv_heads, p->cap, d, p->first}, v = k;
+    v.mem = l->bind[7];
+    for (uint32_t r = 0; r < rows(l); r++) {
+        const float *angles = F(3) + (uint64_t)r * p->half_ * 2;
+        uint32_t pos = second(l, 4) - 1 + r;
+        for (uint32_t h = 0; h < p->heads + p->kv_heads; h++) {
+            uint32_t is_k = h >= p->heads, kh = h - p->heads;
+            const float *in = is_k ? F(1) + (uint64_t)r * p->k_stride + kh * d : F(0) + (uint64_t)r * p->q_stride + h * d;
+            memcpy(x, in, d * 4);
+            if (l->specs[2]) norm(x, in, F(4) + is_k * d, d, p->eps);
+            rotate(x, angles, p->half_, l->specs[1]);
+            if (is_k) {
+                cache(k, x, kh, pos);
+                cache(v, F(2) + (uint64_t)r * p->v_stride + kh * d, kh, pos);
+            } else
+                memcpy(F(5) + ((uint64_t)r * p->heads + h) * d, x, d * 4);
+        }
+    }
+}
+
+// positions is the part of a row's positions that a threadgroup of attention
+// takes, and attend does it for one head.
+typedef struct {
+    uint32_t begin, end, split;
+} positions;
+
+static positions part(uint32_t end, uint32_t windowed, uint32_t window, uint32_t split, uint32_t s, uint32_t splits, uint32_t span) {
+    positions a = {windowed && end > window ? end - window : 0, end, split};
+    if (split) {
+        uint32_t each = split_each(a.end - a.begin, splits, span);
+        a.begin += s * each;
+        a.end = least(a.end, a.begin + each);
+    }
+    return a;
+}
+
+// attend takes the positions of a, with q, and those before first, with turned.
+static void attend(float *out, float *state, const float *q, const float *turned, uint32_t first, kv_cache k, kv_cache v, uint32_t head, positions a, float scale, float cap) {
+    double acc[1024] = {0}, m = -1e300, sum = 0;
+    const uint32_t d = k.d;
+    if (a.split && a.begin >= a.end) return;
+    for (uint32_t pos = first ? 0 : a.begin; pos < a.end; pos++) {
+        if (pos >= first && pos < a.begin) continue;
+        const float *with = pos < first ? turned : q;
+        float x[1024];
+        double score = 0;
+        cached(x, k, head, pos);
+        for (uint32_t i = 0; i < d; i++) score += (double)with[i] * (double)x[i];
+        score *= scale;
+        if (cap > 0) score = cap * tanhf(score / cap);
+        double top = score > m ? score : m, shrink = exp(m - top), w = exp(score - top);
+        cached(x, v, head, pos);
+        for (uint32_t i = 0; i < d; i++) acc[i] = acc[i] * shrink + w * (double)x[i];
+        sum = sum * shrink + w;
+        m = top;
+    }
+    for (uint32_t i = 0; i < d; i++) out[i] = (float)(a.split || sum == 0 ? acc[i] : acc[i] / sum);
+    if (a.split) state[0] = (float)m, state[1] = (float)sum;
+}
+
+static void attn(const launch *l) {
+    PARAMS(attn);
+    uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, sinks = l->specs[5];
+    kv_cache k = {l->bind[1], l->specs[4], p->kv_heads, p->cap, d, p->first}, v = k;
+    v.mem = l->bind[2];
+    float turned[1024];
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t h = 0; h < p->heads; h++) {
+            const float *q = F(0) + (uint64_t)r * p->q_stride + h * d;
+            memcpy(turned, q, d * 4);
+            if (sinks) rotate(turned, F(4) + (uint64_t)r * p->half_ * 2, p->half_, l->specs[6]);
+            for (uint32_t s = 0; s < p->splits; s++) {
+                float *out = F(3) + (uint64_t)r * parts * (d + 2 * split);
+                uint32_t i = h * p->splits + s;
+                attend(out + i * d, out + parts * d + 2 * i, q, turned, sinks ? p->first : 0, k, v, h / (p->heads / p->kv_heads),
+                       part(second(l, 4) + r, l->specs[1], p->window, split, s, p->splits, p->span), p->scale, p->soft_cap);
+            }
+        }
+}
+
+static void rope_attn(const launch *l) {
+    PARAMS(rope_attn);
+    uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, len = second(l, 4) + second(l, 8);
+    kv_cache k = {l->bind[5], l->specs[5], p->kv_heads, p->cap, d, 0}, v = k;
+    v.mem = l->bind[6];
+    float x[1024];
+    for (uint32_t h = 0; h < p->kv_heads; h++) {
+        memcpy(x, F(1) + h * d, d * 4);
+        if (l->specs[4]) norm(x, F(1) + h * d, F(4) + d, d, p->eps);
+        rotate(x, F(3), p->half_, l->specs[3]);
+        cache(k, x, h, len - 1);
+        cache(v, F(2) + h * d, h, len - 1);
+    }
+    for (uint32_t h = 0; h < p->heads; h++) {
+        memcpy(x, F(0) + h * d, d * 4);
+        if (l->specs[4]) norm(x, F(0) + h * d, F(4), d, p->eps);
+        rotate(x, F(3), p->half_, l->specs[3]);
+        for (uint32_t s = 0; s < p->splits; s++) {
+            uint32_t i = h * p->splits + s;
+            attend(F(7) + i * d, F(7) + parts * d + 2 * i, x, x, 0, k, v, h / (p->heads / p->kv_heads),
+                   part(len, l->specs[1], p->window, split, s, p->splits, p->span), p->scale, p->soft_cap);
+        }
+    }
+}
+
+static void attn_merge(const launch *l) {
+    PARAMS(attn_merge);
+    uint32_t d = l->specs[0], parts = p->heads * p->splits;
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t h = 0; h < p->heads; h++) {
+            const float *part = F(0) + (uint64_t)r * parts * (d + 2);
+            merge(F(1) + ((uint64_t)r * p->heads + h) * d, part + h * p->splits * d, part + parts * d + 2 * h * p->splits, p->splits, p->span, p->window,
+                  second(l, 4) + r, d);
+        }
+}
+
+static void silu_mul(const launch *l) {
+    PARAMS(silu_mul);
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = gated(l->specs[0], F(0)[(uint64_t)r * p->stride + i]) * F(1)[(uint64_t)r * p->stride + i];
+}
+
+// A row of halves: most and rest, n float16 each, and the unit.
+static uint32_t halves_columns(uint32_t in) { return (in + 63) / 64 * 64; }
+static uint8_t *halves_row(uint8_t *b, uint32_t in, uint32_t r) { return b + (uint64_t)r * (4 * halves_columns(in) + 16); }
+
+static void halves(const launch *l) {
+    PARAMS(halves);
+    uint32_t n = halves_columns(p->in);
+    for (uint32_t r = 0; r < rows(l); r++) {
+        _Float16 *to = (_Float16 *)halves_row(l->bind[2], p->in, r);
+        float most = 0x1p-95f;
+        for (int pass = 0; pass < 2; pass++) {
+            float unit = ldexpf(1, ilogbf(most) - 10);
+            for (uint32_t i = 0; i < n; i++) {
+                uint64_t at = (uint64_t)r * p->x_stride + i;
+                float v = i >= p->in ? 0 : l->specs[0] ? gated(l->specs[1], F(0)[at]) * F(1)[at] : F(0)[at];
+                if (fabsf(v) > most) most = fabsf(v);
+                to[i] = (_Float16)(v / unit);
+                to[n + i] = (_Float16)(v / unit - (float)to[i]);
+            }
+            memcpy(to + 2 * n, &unit, 4);
+        }
+    }
+}
+
+static void gemm_halves(const launch *l) {
+    PARAMS(gemm_halves);
+    uint32_t n = halves_columns(p->in);
+    float *x = malloc(p->in * sizeof *x), unit;
+    for (uint32_t r = 0; r < rows(l); r++) {
+        const _Float16 *from = (const _Float16 *)halves_row(l->bind[0], p->in, r);
+        memcpy(&unit, from + 2 * n, 4);
+        for (uint32_t i = 0; i < p->in; i++) x[i] = ((float)from[i] + (float)from[n + i]) * unit;
+        for (uint32_t o = 0; o < p->out; o++)
+            F(3)[(uint64_t)r * p->y_stride + o] = dot(l->bind[1], l->specs[0], (uint64_t)o * p->in, x, p->in) + (l->specs[1] ? F(2)[o] : 0);
+    }
+    free(x);
+}
+
+static void argmax_part(const launch *l) {
+    PARAMS(argmax_part);
+    uint32_t u = 0;
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t first = 0; first < p->n; first += p->part, u++) {
+            const float *row = F(0) + (uint64_t)r * p->n;
+            uint32_t best = first;
+            for (uint32_t i = first; i < least(p->n, first + p->part); i++)
+                if (row[i] > row[best]) best = i;
+            F(1)[2 * u] = row[best];
+            ((uint32_t *)l->bind[1])[2 * u + 1] = best;
+        }
+}
+
+static void accept(const launch *l) {
+    PARAMS(accept);
+    const uint32_t *stops = (const uint32_t *)l->bind[1];
+    uint32_t *tokens = (uint32_t *)l->bind[2], n = 0, goes_on = 1;
+    pianola_step *s = step(l);
+    while (goes_on && n < rows(l)) {
+        const uint32_t *row = (const uint32_t *)l->bind[0] + 2 * (uint64_t)n * p->parts;
+        uint32_t best = 0;
+        float top = -INFINITY;
+        for (uint32_t i = 0; i < p->parts; i++) {
+            float v;
+            memcpy(&v, row + 2 * i, 4);
+            if (v > top) top = v, best = row[2 * i + 1];
+        }
+        uint32_t *to = tokens + least(second(l, 0) + ++n, p->ring - 1);
+        goes_on = *to == best;
+        *to = best;
+        for (uint32_t i = 0; i < least(stops[0], p->max_stops); i++)
+            if (stops[1 + i] == best) s->stop = 1, goes_on = 0;
+    }
+    uint32_t moved = second(l, 0) + n - s->token_index;
+    s->position += moved;
+    s->kv_row += moved;
+    s->kv_len += moved;
+    s->token_index += moved;
+    s->row = n - 1;
+    s->count += n;
+    s->drafted += rows(l) - 1;
+    s->accepted += n - 1;
+    uint32_t drafted = rows(l) - 1, right = n - 1;
+    if (drafted) s->trust = right == drafted ? least((s->trust & ~16u) + 1, 12) : 2 * right >= drafted ? 0 : 16;
+    if (s->until && s->token_index >= s->until && !s->stop) s->stop = 512;
+}
+
+static void draft(const launch *l) {
+    PARAMS(draft);
+    uint32_t *tokens = (uint32_t *)l->bind[0], last = least(step(l)->token_index, p->ring - 1), from = 0;
+    const uint32_t trust = step(l)->trust, need = trust & 16 ? least(p->least + 2, p->most) : p->least;
+    uint32_t drafts = least(least((4u << least((trust & ~16u) / 4, 15)) - 1, p->draft), p->ring - 1 - last), best = need - 1;
+    if (step(l)->until) drafts = least(drafts, step(l)->until > last ? step(l)->until - 1 - last : 0);
+    for (uint32_t place = last; place > 0 && best < p->most; place--) {
+        uint32_t n = 0;
+        while (n < least(p->most, place) && tokens[place - 1 - n] == tokens[last - n]) n++;
+        if (n > best) best = n, from = place;
+    }
+    step(l)->rows = from ? 1 + drafts : 1;
+    for (uint32_t i = 0; from && i < drafts; i++) tokens[last + 1 + i] = tokens[from + i];
+}
+
+static void argmax(const launch *l) {
+    PARAMS(argmax);
+    const uint32_t *stops = (const uint32_t *)l->bind[1];
+    uint32_t best = 0;
+    float top = -INFINITY;
+    for (uint32_t i = 0; i < p->n; i++) {
+        uint32_t index = l->specs[0] ? ((uint32_t *)l->bind[0])[2 * i + 1] : i; // of a part, or a logit
+        float v = F(0)[l->specs[0] ? 2 * i : i];
+        if (v > top) top = v, best = index;
+    }
+    ((uint32_t *)l->bind[2])[least(second(l, 0), p->ring - 1)] = best;
+    step(l)->count++;
+    for (uint32_t i = 0; i < least(stops[0], p->max_stops); i++)
+        if (stops[1 + i] == best) step(l)->stop = 1;
+}
+
+// patch: see replay/cuda/patch.go.
+static void patch(const launch *l) {
+    typedef struct {
+        uint32_t second;
+        uint8_t kind, rows, offset[2];
+    } entry;
+    const uint32_t *p = (const uint32_t *)l->params; // count, seconds
+    pianola_step *s = step(l);
+    if (s->cancel) {
+        s->stop = 256;
+        return;
+    }
+    for (uint32_t i = 0; i < p[0]; i++) {
+        const entry *e = (const entry *)l->bind[0] + i;
+        if (e->second >= p[1]) continue;
+        uint8_t *to = l->bind[1] + 16 * (uint64_t)e->second;
+        const uint32_t first[] = {0, s->token_index, s->position, s->kv_len, s->position, s->token_index + s->rows, s->row};
+        if (e->kind && e->offset[0] <= 12) memcpy(to + e->offset[0], &first[e->kind], 4);
+        if (e->kind == 4 && e->offset[1] <= 12) memcpy(to + e->offset[1], &s->kv_len, 4);
+        if (e->rows) memcpy(to + 12, &s->rows, 4);
+    }
+    s->position += s->rows;
+    s->kv_row += s->rows;
+    s->kv_len += s->rows;
+    s->token_index += s->rows;
+}
+
+// The sampler's kernels are there to be loaded: what they compute is package
+// internal/conform's to test.
+static void sample_adjust(const launch *l) { (void)l; }
+static void sample_filter(const launch *l) { (void)l; }
+static void sample_draw(const launch *l) { (void)l; }
+static void rank_part(const launch *l) { (void)l; }
+static void rank(const launch *l) { (void)l; }
+
+// Every kernel looks at the stop flag first.
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
+#define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
+KERNELS(GUARD)
+
+kernel fake_kernel(const char *name) {
+#define ENTRY(n) {#n, run_##n},
+    static const struct { const char *name; kernel run; } list[] = {KERNELS(ENTRY){"gemm", run_gemv}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (!strcmp(list[i].name, name)) return list[i].run;
+    return NULL;
+}

@@ -1,0 +1,210 @@
+// Package ptx takes PTX texts apart into their entries and puts entries
+// together again: those that a table needs, or all of a token in one kernel.
+//
+// It knows the form in which package internal/shadergen writes texts, and nothing of
+// the driver or of tables.
+package ptx
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// InputsReady is the line of a body before which it reads nothing that another
+// command writes.
+const InputsReady = "// pianola: inputs ready"
+
+// overlapped is what stands there if the kernel begins before the one ahead of it
+// has ended: it waits for that, then lets the next begin.
+const overlapped = "\tgriddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;"
+
+// Text is a PTX text in parts.
+type Text struct {
+	head    []string // directives of the module, in order, without its version, target and address size
+	Version string   // "7.8"
+	Target  string   // "sm_90"
+	entries []Entry
+}
+
+// Entry is a kernel of a text.
+type Entry struct {
+	Name   string
+	params []param
+	attrs  []string // directives between the parameters and the body, ".maxntid 512, 1, 1"
+	body   []string // lines between the braces
+}
+
+// param is a parameter: its name, and its place in the parameters' memory.
+type param struct {
+	name, decl string
+	offset     int
+}
+
+// Error says what a text has that this package does not know.
+type Error struct {
+	Line int // counts from 1
+	What string
+}
+
+// Error implements error.
+func (e *Error) Error() string { return fmt.Sprintf("ptx: line %d: %s", e.Line, e.What) }
+
+// Parse takes a text apart. A zero byte at its end is not part of it.
+func Parse(text []byte) (*Text, error) {
+	text = bytes.TrimSuffix(text, []byte{0})
+	t := new(Text)
+	var e *Entry
+	inParams, inBody := false, false
+	for i, l := range strings.Split(string(text), "\n") {
+		fault := func(what string) error { return &Error{i + 1, what} }
+		if inBody && strings.TrimSpace(l) == InputsReady {
+			e.body = append(e.body, InputsReady)
+			continue
+		}
+		if c := strings.Index(l, "//"); c >= 0 {
+			l = l[:c]
+		}
+		l = strings.TrimRight(l, " \t\r")
+		word := strings.TrimSpace(l)
+		switch {
+		case word == "":
+		case inBody && l == "}":
+			t.entries = append(t.entries, *e)
+			e, inBody = nil, false
+		case inBody:
+			e.body = append(e.body, l)
+		case e != nil && inParams && word == ")":
+			inParams = false
+		case e != nil && inParams:
+			if err := e.addParam(strings.TrimSuffix(word, ",")); err != nil {
+				return nil, fault(err.Error())
+			}
+		case e != nil && word == "{":
+			inBody = true
+		case e != nil:
+			e.attrs = append(e.attrs, word)
+		case strings.HasPrefix(word, ".visible .entry "):
+			name, rest, ok := strings.Cut(strings.TrimPrefix(word, ".visible .entry "), "(")
+			if !ok || rest != "" {
+				return nil, fault("an entry whose parameters do not begin on the next line")
+			}
+			e, inParams = &Entry{Name: name}, true
+		case strings.HasPrefix(word, ".version "):
+			t.Version = strings.TrimPrefix(word, ".version ")
+		case strings.HasPrefix(word, ".target "):
+			t.Target = strings.TrimPrefix(word, ".target ")
+		case word == ".address_size 64":
+		case strings.HasPrefix(word, ".") && strings.HasSuffix(word, ";"):
+			t.head = append(t.head, word)
+		default:
+			return nil, fault(fmt.Sprintf("%.60q outside of an entry", word))
+		}
+	}
+	if e != nil {
+		return nil, &Error{strings.Count(string(text), "\n") + 1, "entry " + e.Name + " does not end"}
+	}
+	if t.Version == "" || t.Target == "" {
+		return nil, &Error{1, "no version or no target"}
+	}
+	return t, nil
+}
+
+// addParam adds a parameter at its place: ".param .u64 NAME" or ".param .align 16 .b8 NAME[64]".
+func (e *Entry) addParam(decl string) error {
+	offset := 0
+	if n := len(e.params); n > 0 {
+		last := e.params[n-1]
+		size, _, _ := extent(last.decl)
+		offset = last.offset + size
+	}
+	size, align, name := extent(decl)
+	if size == 0 {
+		return fmt.Errorf("parameter %.60q", decl)
+	}
+	e.params = append(e.params, param{name, decl, (offset + align - 1) / align * align})
+	return nil
+}
+
+// extent returns a parameter's size, alignment and name, or 0.
+func extent(decl string) (size, align int, name string) {
+	fields := strings.Fields(decl)
+	switch {
+	case len(fields) == 3 && fields[0] == ".param" && fields[1] == ".u64":
+		return 8, 8, fields[2]
+	case len(fields) == 5 && fields[0] == ".param" && fields[1] == ".align" && fields[3] == ".b8":
+		name, rest, _ := strings.Cut(fields[4], "[")
+		if _, err := fmt.Sscanf(fields[2]+" "+rest, "%d %d]", &align, &size); err != nil || align <= 0 || size < 0 {
+			return 0, 0, ""
+		}
+		return size, align, name
+	}
+	return 0, 0, ""
+}
+
+// Entry returns an entry by name.
+func (t *Text) Entry(name string) (*Entry, bool) {
+	i := slices.IndexFunc(t.entries, func(e Entry) bool { return e.Name == name })
+	if i < 0 {
+		return nil, false
+	}
+	return &t.entries[i], true
+}
+
+// CanOverlap reports whether the text's processors can begin a kernel before the
+// one ahead of it has ended (sm_90, PTX 7.8).
+func (t *Text) CanOverlap() bool {
+	var major, minor, sm int
+	fmt.Sscanf(t.Version, "%d.%d", &major, &minor)
+	fmt.Sscanf(t.Target, "sm_%d", &sm)
+	return sm >= 90 && (major > 7 || major == 7 && minor >= 8)
+}
+
+// Select returns the text of some of the entries, which ends in a zero byte.
+// Names of which there is no entry are left out. With overlap, each waits where
+// its inputs must be ready (see CanOverlap).
+func (t *Text) Select(names []string, overlap bool) []byte {
+	var b bytes.Buffer
+	t.writeHead(&b)
+	for i := range t.entries {
+		if e := &t.entries[i]; slices.Contains(names, e.Name) {
+			e.write(&b, overlap)
+		}
+	}
+	b.WriteByte(0)
+	return b.Bytes()
+}
+
+func (t *Text) writeHead(b *bytes.Buffer) {
+	fmt.Fprintf(b, ".version %s\n.target %s\n.address_size 64\n", t.Version, t.Target)
+	for _, l := range t.head {
+		fmt.Fprintln(b, l)
+	}
+}
+
+func (e *Entry) write(b *bytes.Buffer, overlap bool) {
+	fmt.Fprintf(b, ".visible .entry %s(\n", e.Name)
+	for i, p := range e.params {
+		comma := ","
+		if i == len(e.params)-1 {
+			comma = ""
+		}
+		fmt.Fprintf(b, "\t%s%s\n", p.decl, comma)
+	}
+	b.WriteString(")\n")
+	for _, a := range e.attrs {
+		fmt.Fprintln(b, a)
+	}
+	b.WriteString("{\n")
+	for _, l := range e.body {
+		if overlap && l == InputsReady {
+			l = overlapped
+		} else if overlap {
+			// The one ahead still writes what this kernel will read.
+			l = strings.ReplaceAll(l, "ld.global.nc.", "ld.global.")
+		}
+		fmt.Fprintln(b, l)
+	}
+	b.WriteString("}\n")
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
+)
+
+// cmdStruct is the layout of table.Cmd and its parts; TestLayout compares it
+// with the Go side through a C compiler. Names must not be words of Metal.
+const cmdStruct = `
+typedef struct pianola_binding {
+    uint32_t slot;
+    uint32_t reserved;
+    uint64_t offset;
+} pianola_binding;
+
+typedef struct pianola_cmd {
+    uint16_t kernel_id;
+    uint16_t spec;
+    uint8_t bindings;
+    uint8_t param_size;
+    uint8_t second_size;
+    uint8_t patch;
+    uint8_t patch_offset[2];
+    uint8_t barrier;
+    uint8_t reserved0;
+    uint32_t threadgroup_memory;
+    uint32_t grid[3];
+    uint32_t threads[3];
+    pianola_binding binding[8];
+    uint8_t param[64];
+    uint8_t second[16];
+    uint8_t reserved1[8];
+} pianola_cmd;
+
+// The secondary bytes as kernels read them; index is the token index, the
+// position or the first row, as the kernel has it.
+typedef struct pianola_second {
+    uint32_t index;
+    uint32_t kv_len;
+    uint32_t behind;
+    uint32_t rows;
+} pianola_second;
+
+typedef struct pianola_step {
+    uint64_t rng;
+    uint32_t position;
+    uint32_t kv_row;
+    uint32_t kv_len;
+    uint32_t token_index;
+    uint32_t row;
+    uint32_t rows;
+    uint32_t stop;
+    uint32_t count;
+    uint32_t cancel;
+    uint32_t drafted;
+    uint32_t accepted;
+    uint32_t trust; // in the drafts that come: table.Trust
+    uint32_t until; // token index at which verification ends, or 0
+    uint32_t reserved;
+} pianola_step;
+
+// The head of a sampler slot; table.Sampler says what the fields are.
+typedef struct pianola_sampler {
+    uint32_t seed[2];
+    float inv_temperature;
+    uint32_t top_k;
+    uint32_t top_p;
+    float top_p_scale;
+    float min_p_drop;
+    float repetition;
+    float presence;
+    float frequency;
+    uint32_t window;
+    uint32_t biases;
+    uint32_t ranked;
+    uint32_t reserved[3];
+} pianola_sampler;
+`
+
+func header(kernels []decl.Kernel) ([]byte, error) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "// %s\n", notice)
+	b.WriteString(`
+// Parameter structs, kernel ids and the layout of a command, for C and Metal.
+#ifndef PIANOLA_PARAMS_H
+#define PIANOLA_PARAMS_H
+
+#ifdef __METAL_VERSION__
+#include <metal_stdlib>
+#define PIANOLA_ASSERT_SIZE(type, size)
+#else
+#include <stdint.h>
+#define PIANOLA_ASSERT_SIZE(type, size) \
+    typedef char type##_size[sizeof(type) == (size) ? 1 : -1]
+#endif
+
+`)
+	for i, k := range kernels {
+		fmt.Fprintf(&b, "#define PIANOLA_KERNEL_%s %d\n", strings.ToUpper(k.Name), i)
+	}
+	b.WriteString("\n// Numbers of function constants, and the values that have names.\n")
+	for i, c := range decl.Constants {
+		fmt.Fprintf(&b, "#define PIANOLA_FC_%s %d\n", strings.ToUpper(c.Name), i)
+	}
+	for _, c := range decl.Constants {
+		for i, v := range c.Values {
+			fmt.Fprintf(&b, "#define PIANOLA_%s_%s %d\n", strings.ToUpper(c.Name), strings.ToUpper(v), i)
+		}
+	}
+	for _, t := range dtype.All() {
+		fmt.Fprintf(&b, "#define PIANOLA_WTYPE_%s %d\n", strings.ToUpper(t.String()), t)
+	}
+	b.WriteString("\n// Families: types with the same quants, and what is left of a type of one.\n")
+	for _, t := range dtype.Families() {
+		name, _, _ := strings.Cut(t.String(), "_")
+		fmt.Fprintf(&b, "#define PIANOLA_WTYPE_%s %d\n", name, t)
+	}
+	fmt.Fprintf(&b, "#define PIANOLA_FAMILIES %d\n#define PIANOLA_FAMILY_MASK %d\n", dtype.Families()[0], dtype.FamilyMask)
+	for _, k := range kernels {
+		fmt.Fprintf(&b, "\n// %s\ntypedef struct pianola_%s_params {\n", k.Doc, k.Name)
+		for _, f := range k.Params {
+			fmt.Fprintf(&b, "    %s %s; // %s\n", map[decl.Type]string{decl.U32: "uint32_t", decl.F32: "float"}[f.Type], member(f.Name), f.Doc)
+		}
+		fmt.Fprintf(&b, "} pianola_%s_params;\nPIANOLA_ASSERT_SIZE(pianola_%s_params, %d);\n", k.Name, k.Name, 4*len(k.Params))
+	}
+	b.WriteString(cmdStruct)
+	b.WriteString("PIANOLA_ASSERT_SIZE(pianola_cmd, 256);\nPIANOLA_ASSERT_SIZE(pianola_second, 16);\nPIANOLA_ASSERT_SIZE(pianola_step, 64);\nPIANOLA_ASSERT_SIZE(pianola_sampler, 64);\n\n#endif\n")
+	return b.Bytes(), nil
+}
+
+// member returns a parameter's name in C and Metal, where a word of Metal's
+// language gets an underscore.
+func member(name string) string {
+	switch name {
+	case "half", "kernel", "device", "constant", "threadgroup", "thread", "vertex", "fragment":
+		return name + "_"
+	}
+	return name
+}
+
+// constants writes the header that declares the function constants to Metal.
+func constants([]decl.Kernel) ([]byte, error) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "// %s\n\n// The specialisation constants as function constants. Kernels name them; what\n// kernels call gets them as arguments.\n", notice)
+	b.WriteString("#ifndef PIANOLA_CONSTANTS_H\n#define PIANOLA_CONSTANTS_H\n\n#include \"params.h\"\n\n")
+	for _, c := range decl.Constants {
+		name := strings.ToUpper(c.Name)
+		fmt.Fprintf(&b, "constant uint %s [[function_constant(PIANOLA_FC_%s)]]; // %s\n", name, name, c.Doc)
+	}
+	b.WriteString("\n// The weight type, or its family where it has one.\nconstant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;\n")
+	b.WriteString("\n#endif\n")
+	return b.Bytes(), nil
+}
+
+type manifestKernel struct {
+	ID       int               `json:"id"`
+	Name     string            `json:"name"`
+	Doc      string            `json:"doc"`
+	Bindings []manifestBinding `json:"bindings"`
+	Params   []manifestField   `json:"params"`
+	Second   []manifestField   `json:"second"`
+	Specs    []string          `json:"specs"`
+	Grid     [3]string         `json:"grid"`
+	Require  []string          `json:"require"`
+	Step     bool              `json:"writes_step"`
+}
+
+type manifestBinding struct {
+	Name   string `json:"name"`
+	Role   string `json:"role"`
+	Extent string `json:"extent"`
+	If     string `json:"if,omitempty"`
+	ReadIf string `json:"read_if,omitempty"`
+	Doc    string `json:"doc"`
+}
+
+type manifestField struct {
+	Name   string `json:"name"`
+	Type   string `json:"type"`
+	Offset int    `json:"offset"`
+	Doc    string `json:"doc"`
+}
+
+func manifest(kernels []decl.Kernel) ([]byte, error) {
+	var list []manifestKernel
+	for i, k := range kernels {
+		m := manifestKernel{ID: i, Name: k.Name, Doc: k.Doc, Step: k.Step, Grid: k.Grid, Require: k.Require, Specs: []string{}, Second: []manifestField{}}
+		for _, b := range k.Bindings {
+			m.Bindings = append(m.Bindings, manifestBinding{b.Name, b.Role.String(), b.Extent, b.If, b.ReadIf, b.Doc})
+		}
+		for j, f := range k.Params {
+			m.Params = append(m.Params, manifestField{f.Name, f.Type.String(), 4 * j, f.Doc})
+		}
+		for _, s := range k.Second {
+			m.Second = append(m.Second, manifestField{s.Name, decl.U32.String(), s.Offset, s.Doc})
+		}
+		for _, c := range k.Specs {
+			m.Specs = append(m.Specs, c.Name)
+		}
+		list = append(list, m)
+	}
+	out, err := json.MarshalIndent(list, "", "  ")
+	return append(out, '\n'), err
+}

@@ -1,0 +1,212 @@
+package device_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/table"
+)
+
+var bg = context.Background()
+
+// own is what the fake device has of a session.
+type own struct {
+	slot   []byte
+	freed  int
+	room   int // positions
+	copied int
+	held   chan bool // if not nil, what each token of a job says and then waits for
+}
+
+type job = device.Job[*own]
+
+// fake is a device in memory: its executor writes down whose job runs, and counts
+// the tokens of a job.
+type fake struct {
+	device.Base[*own]
+	queue   *device.Queue[*own]
+	execute func(j *job) (table.Result, error) // in place of count
+	warm    []table.Run
+
+	loadErr, warmErr, openErr, freeErr, growErr, copyErr error
+
+	mu     sync.Mutex
+	ran    []table.SessionID
+	open   []*own
+	closes int // of Unload
+	left   int // sessions that Unload got
+}
+
+type backend struct{ *fake }
+
+func newFake() *fake {
+	d := &fake{}
+	d.queue = device.New("fake", backend{d})
+	d.Base = d.queue.Base()
+	return d
+}
+
+// loaded returns a device with a table, which is closed with the test.
+func loaded(tb testing.TB) *fake {
+	tb.Helper()
+	d := newFake()
+	if err := d.Load(bg, small(), nil, table.LoadOptions{}); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return d
+}
+
+// small is a table with a program of two commands and one with rows.
+func small() *table.Table {
+	return &table.Table{
+		Header: table.Header{Context: 64, Device: "fake", Chip: "fake"},
+		Slots: []table.Slot{
+			{Name: "tokens", Kind: table.SlotTokens, Scope: table.ScopeSession, Size: 16},
+			{Name: "w", Kind: table.SlotWeight, Scope: table.ScopeModel, Size: 16},
+		},
+		Cmds:     make([]table.Cmd, 3),
+		Labels:   []string{"a", "b", "c"},
+		Programs: []table.Program{{Name: "decode", Count: 2, MaxRows: 1}, {Name: "prefill", First: 2, Count: 1, MaxRows: 8}},
+	}
+}
+
+func (d backend) Load(context.Context, *table.Table, table.Source, table.LoadOptions) (table.Memory, error) {
+	if d.loadErr != nil {
+		return table.Memory{}, d.loadErr
+	}
+	d.queue.Go(func() {
+		for j := d.queue.Next(); j != nil; j = d.queue.Next() {
+			d.mu.Lock()
+			d.ran = append(d.ran, j.Submission.Session)
+			d.mu.Unlock()
+			if d.execute != nil {
+				j.Finish(d.execute(j))
+			} else {
+				j.Finish(count(j))
+			}
+		}
+	})
+	return table.Memory{Weights: 100, Mapped: 20, Executor: 3}, nil
+}
+
+// count executes a job: a token at a time, until it is cancelled.
+func count(j *job) (r table.Result, err error) {
+	for _, run := range j.Submission.Runs {
+		for range run.Count {
+			if j.Cancelled() {
+				return r, nil
+			}
+			r.Count++
+			if held := j.Session.held; held != nil {
+				held <- true
+				<-held
+			}
+		}
+	}
+	return r, nil
+}
+
+func (d backend) Warm(replay func(...table.Run) error) error {
+	if len(d.warm) > 0 {
+		if err := replay(d.warm...); err != nil {
+			return err
+		}
+		if err := replay(); err != nil {
+			return err
+		}
+	}
+	return d.warmErr
+}
+
+func (d backend) Unload(left []*own) error {
+	d.closes++
+	d.left = len(left)
+	for _, s := range left {
+		s.freed++
+	}
+	return nil
+}
+
+func (d backend) Open() (*own, uint64, error) {
+	s := &own{slot: make([]byte, 16)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open = append(d.open, s)
+	return s, 16, d.openErr
+}
+
+func (d backend) Free(s *own) error {
+	if d.freeErr == nil {
+		s.freed++
+	}
+	return d.freeErr
+}
+
+// Grow gives room for multiples of 8 positions, of 10 bytes each, and 5 of each
+// of the old ones meanwhile.
+func (d backend) Grow(s *own, positions int) (device.Room, error) {
+	if d.growErr != nil {
+		return device.Room{}, d.growErr
+	}
+	old := s.room
+	s.room = (positions + 7) &^ 7
+	return device.Room{Positions: s.room, Bytes: uint64(10 * s.room), Most: uint64(10*s.room + 5*old)}, nil
+}
+
+func (d backend) Copy(to, from *own, positions int) error {
+	copy(to.slot, from.slot)
+	to.copied = positions
+	return d.copyErr
+}
+
+func (backend) Write(s *own, _ uint32, offset uint64, p []byte) error {
+	copy(s.slot[offset:], p)
+	return nil
+}
+
+func (backend) Read(s *own, _ uint32, offset uint64, p []byte) error {
+	copy(p, s.slot[offset:])
+	return nil
+}
+
+func session(tb testing.TB, d *fake) table.SessionID {
+	tb.Helper()
+	id, err := d.NewSession()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return id
+}
+
+// hold makes each token of a session's jobs say so and wait.
+func hold(tb testing.TB, d *fake, id table.SessionID) chan bool {
+	tb.Helper()
+	gate := make(chan bool)
+	if err := d.queue.Hold(id, func(s *own) error { s.held = gate; return nil }); err != nil {
+		tb.Fatal(err)
+	}
+	return gate
+}
+
+// tokens is a submission of n tokens.
+func tokens(id table.SessionID, n int) *table.Submission {
+	return &table.Submission{Session: id, Runs: []table.Run{{Count: uint32(n), Step: table.Step{KVLen: 1, Rows: 1}}}}
+}
+
+func submit(tb testing.TB, d *fake, sub *table.Submission) table.Ticket {
+	tb.Helper()
+	t, err := d.Submit(sub)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return t
+}
+
+func second[T any](_ T, err error) error { return err }

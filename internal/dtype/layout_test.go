@@ -1,0 +1,124 @@
+package dtype_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/dtype"
+)
+
+// tiledTypes are the types that have tiles: all that are quantised, but for those
+// whose scales are float32.
+var tiledTypes = slices.DeleteFunc(dtype.All(), func(t dtype.Type) bool {
+	_, _, scale, _ := t.MLX()
+	return !t.Integers() || scale == dtype.F32
+})
+
+// TestTile rearranges matrices of any bytes and takes every row back.
+func TestTile(t *testing.T) {
+	for _, typ := range tiledTypes {
+		r := rand.New(rand.NewPCG(7, uint64(typ)))
+		for _, shape := range [][2]int{{16, 256}, {48, 512}, {32, 1024}, {0, 256}, {16, 0}} {
+			rows, cols := shape[0], shape[1]
+			size, ok := typ.Bytes(uint64(cols))
+			if !ok {
+				t.Fatal(typ)
+			}
+			src := make([]byte, rows*int(size))
+			for i := range src {
+				src[i] = byte(r.Uint32())
+			}
+			untileAll(t, typ, src, rows, cols)
+		}
+	}
+}
+
+// untileAll rearranges src and fails if a row comes back as another.
+func untileAll(t *testing.T, typ dtype.Type, src []byte, rows, cols int) {
+	t.Helper()
+	n, ok := dtype.Tiled16.Bytes(typ, uint64(rows), uint64(cols))
+	if !ok {
+		t.Fatalf("%s [%d, %d] is not tiled", typ, rows, cols)
+	}
+	if have := uint64(len(src)); n < have || n > have+have/25 {
+		t.Errorf("%s: %d bytes became %d", typ, have, n)
+	}
+	// What was there before must not show.
+	tiled := bytes.Repeat([]byte{0xa5}, int(n))
+	if err := dtype.Tile(typ, tiled, src, rows, cols); err != nil {
+		t.Fatal(err)
+	}
+	size, _ := typ.Bytes(uint64(cols))
+	row := bytes.Repeat([]byte{0x5a}, int(size))
+	for r := range rows {
+		if err := dtype.UntileRow(typ, row, tiled, r, cols); err != nil {
+			t.Fatal(err)
+		}
+		if want := src[r*int(size):][:size]; !bytes.Equal(row, want) {
+			t.Fatalf("%s [%d, %d]: row %d came back as\n%x, was\n%x", typ, rows, cols, r, row, want)
+		}
+	}
+}
+
+// FuzzTile: any block survives, in any row of a strip of others.
+func FuzzTile(f *testing.F) {
+	for _, typ := range tiledTypes {
+		_, size := typ.Block()
+		f.Add(uint8(typ), uint8(5), bytes.Repeat([]byte{0x96}, size))
+	}
+	f.Fuzz(func(t *testing.T, id, row uint8, block []byte) {
+		typ := dtype.Type(id)
+		elems, size := typ.Block()
+		if !slices.Contains(tiledTypes, typ) || len(block) < size {
+			return
+		}
+		src := make([]byte, dtype.TileRows*size)
+		for r := range dtype.TileRows {
+			copy(src[r*size:], block[min(r, len(block)-size):][:size])
+		}
+		copy(src[int(row)%dtype.TileRows*size:], block[:size])
+		untileAll(t, typ, src, dtype.TileRows, elems)
+	})
+}
+
+func TestTileErrors(t *testing.T) {
+	for _, c := range []struct {
+		t          dtype.Type
+		rows, cols uint64
+	}{{dtype.F16, 16, 32}, {dtype.Q8_0, 15, 32}, {dtype.Q8_0, 16, 33}, {dtype.Q4_K, 16, 128}, {dtype.Q8_0, 1 << 33, 32}} {
+		if dtype.Tiled16.Has(c.t, c.rows, c.cols) {
+			t.Errorf("%s [%d, %d] is said to have tiles", c.t, c.rows, c.cols)
+		}
+	}
+	if err := dtype.Tile(dtype.Q8_0, make([]byte, 544), make([]byte, 543), 16, 32); err == nil {
+		t.Error("a source of another size was taken")
+	}
+	for _, r := range []int{-1, 16, 1 << 62} {
+		if err := dtype.UntileRow(dtype.Q8_0, make([]byte, 34), make([]byte, 544), r, 32); err == nil {
+			t.Errorf("row %d of 16 was taken", r)
+		}
+	}
+	if err := dtype.UntileRow(dtype.F16, make([]byte, 64), make([]byte, 1024), 0, 32); err == nil {
+		t.Error("a type without tiles was taken")
+	}
+}
+
+func BenchmarkTile(b *testing.B) {
+	for _, typ := range tiledTypes {
+		b.Run(typ.String(), func(b *testing.B) {
+			const rows, cols = 1024, 1024
+			n, _ := typ.Bytes(cols)
+			src := make([]byte, rows*n)
+			size, _ := dtype.Tiled16.Bytes(typ, rows, cols)
+			dst := make([]byte, size)
+			b.SetBytes(int64(len(src)))
+			for b.Loop() {
+				if err := dtype.Tile(typ, dst, src, rows, cols); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

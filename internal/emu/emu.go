@@ -1,0 +1,298 @@
+// Package emu runs the GPU kernels on the processor, for tests: every thread
+// of a threadgroup is emulated, in an order that the test chooses.
+//
+// The emulator is a process, built from the Metal sources by package gen
+// beside it: what a kernel does wrong ends the process, not the test. It
+// needs Linux on x86-64 and clang 19.
+package emu
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// Order is the order in which threadgroups, SIMD groups and lanes run between
+// two barriers.
+type Order uint32
+
+// The orders. What a kernel computes must be the same in all of them.
+const (
+	Forward Order = iota
+	Reverse
+	Random // by the dispatch's seed
+)
+
+// Dispatch is one command.
+type Dispatch struct {
+	Kernel  string
+	Grid    [3]uint32 // in threadgroups
+	Threads uint32    // of a threadgroup, a multiple of 32
+	TGMem   uint32    // bytes of threadgroup memory, which starts as NaN
+	Order   Order
+	Specs   [decl.MaxSpecs]uint32 // specialisation values in the declaration's order
+	Seed    uint64
+
+	// Buffers are the bindings, each exactly as long as the kernel may touch;
+	// nil is one that is not there. Run replaces what they hold.
+	Buffers [decl.MaxBindings][]byte
+	Params  [decl.ParamBytes]byte
+	Second  [decl.SecondBytes]byte
+	Step    [table.StepSize]byte // replaced by Run
+}
+
+// Program is a built emulator. Its methods may be called from several
+// goroutines; dispatches run one after another.
+type Program struct {
+	path string
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Reader
+	stderr bytes.Buffer
+}
+
+// Options are the settings of a build.
+type Options struct {
+	Sanitize bool   // report accesses outside of buffers and threadgroup memory, and misaligned ones
+	Sources  string // a folder of kernels that are not declared, from the repository's root; "" for the real ones
+}
+
+// Build builds the emulator in a folder of the test's, and ends its process with the test. It
+// skips the test where it cannot be built.
+func Build(tb testing.TB, o Options) *Program {
+	tb.Helper()
+	p := build(tb, o, tb.TempDir())
+	tb.Cleanup(p.stop)
+	return p
+}
+
+// Builds are emulators that the tests of a package share. Its zero value has
+// none.
+type Builds struct {
+	mu    sync.Mutex
+	dir   string
+	built map[Options]*Program
+}
+
+// Get builds an emulator, or returns the one that it has built. It skips the
+// test where it cannot be built.
+func (b *Builds) Get(tb testing.TB, o Options) *Program {
+	tb.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.built[o]; p != nil {
+		return p
+	}
+	if b.built == nil {
+		b.built = make(map[Options]*Program)
+	}
+	var err error
+	if b.dir == "" {
+		if b.dir, err = os.MkdirTemp("", "pianola-emulators-"); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	dir, err := os.MkdirTemp(b.dir, "")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p := build(tb, o, dir)
+	b.built[o] = p
+	return p
+}
+
+// Close ends the processes and removes the programs; TestMain calls it.
+func (b *Builds) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.built {
+		p.stop()
+	}
+	if b.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(b.dir)
+}
+
+func build(tb testing.TB, o Options, dir string) *Program {
+	tb.Helper()
+	root := canBuild(tb)
+	p := &Program{path: filepath.Join(dir, "emulator")}
+	args := []string{"run", "./internal/shadergen", "-program", p.path}
+	if o.Sources != "" {
+		args = append(args, "-undeclared", "-sources", o.Sources)
+	}
+	if o.Sanitize {
+		args = append(args, "-sanitize")
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		tb.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return p
+}
+
+const compiler = "clang-19"
+
+// canBuild returns the root of the repository that the test runs in, or skips
+// the test where the emulator cannot be built.
+func canBuild(tb testing.TB) string {
+	tb.Helper()
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		tb.Skip("the emulator of kernels runs on Linux on x86-64 only")
+	}
+	if _, err := exec.LookPath(compiler); err != nil {
+		tb.Skip(compiler + " is not there, which compiles the kernels for the emulator")
+	}
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		tb.Fatalf("go env GOMOD: %v", err)
+	}
+	root := filepath.Dir(strings.TrimSpace(string(out)))
+	if err := touch(filepath.Join(root, "shaders")); err != nil {
+		tb.Fatal(err)
+	}
+	return root
+}
+
+// touch opens every file of the kernels, so that go test knows that a result
+// it has kept depends on them: it does not see what another process reads.
+func touch(dir string) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	})
+}
+
+// start starts the process if there is none. p.mu is held.
+func (p *Program) start() error {
+	if p.cmd != nil {
+		return nil
+	}
+	cmd := exec.Command(p.path)
+	options := "detect_leaks=0"
+	if path, err := exec.LookPath("llvm-symbolizer-19"); err == nil {
+		options += ":external_symbolizer_path=" + path
+	}
+	cmd.Env = append(os.Environ(), "ASAN_OPTIONS="+options)
+	p.stderr.Reset()
+	cmd.Stderr = &p.stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	p.cmd, p.in, p.out = cmd, in, bufio.NewReader(out)
+	return nil
+}
+
+func (p *Program) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return
+	}
+	p.in.Close()
+	p.cmd.Wait()
+	p.cmd = nil
+}
+
+// Run runs a command. Buffers and Step then hold what the kernel left. An
+// error is a kernel's fault: lanes that do not meet, or what a sanitizer said.
+func (p *Program) Run(d *Dispatch) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.start(); err != nil {
+		return err
+	}
+	var refused *RefusedError
+	err := p.exchange(d)
+	if err == nil || errors.As(err, &refused) {
+		return err
+	}
+	// The process has ended, or is not to be understood any more.
+	p.in.Close()
+	p.cmd.Process.Kill()
+	p.cmd.Wait()
+	p.cmd = nil
+	return fmt.Errorf("emu: %s: the process ended (%w): %s", d.Kernel, err, p.stderr.Bytes())
+}
+
+// RefusedError is what the emulator found.
+type RefusedError struct{ Text string }
+
+// Error implements error.
+func (e *RefusedError) Error() string { return "emu: " + e.Text }
+
+// exchange writes the request and reads the answer; host/server.cc has their
+// layout.
+func (p *Program) exchange(d *Dispatch) error {
+	var head bytes.Buffer
+	sizes := [decl.MaxBindings]uint64{}
+	for i, b := range d.Buffers {
+		sizes[i] = uint64(len(b))
+		if b == nil {
+			sizes[i] = ^uint64(0)
+		}
+	}
+	for _, v := range []any{uint32(len(d.Kernel)), []byte(d.Kernel), d.Grid, d.Threads, d.TGMem, uint32(d.Order), d.Specs, d.Seed, sizes, d.Params, d.Second, d.Step} {
+		if err := binary.Write(&head, binary.LittleEndian, v); err != nil {
+			return err
+		}
+	}
+	w := bufio.NewWriter(p.in)
+	w.Write(head.Bytes())
+	for _, b := range d.Buffers {
+		w.Write(b)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	var n uint32
+	if err := binary.Read(p.out, binary.LittleEndian, &n); err != nil {
+		return err
+	}
+	if n > 0 {
+		text := make([]byte, n)
+		if _, err := io.ReadFull(p.out, text); err != nil {
+			return err
+		}
+		return &RefusedError{string(text)}
+	}
+	for _, b := range d.Buffers {
+		if _, err := io.ReadFull(p.out, b); err != nil {
+			return err
+		}
+	}
+	_, err := io.ReadFull(p.out, d.Step[:])
+	return err
+}

@@ -1,0 +1,224 @@
+package driver
+
+import (
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// strict compiles Objective-C for macOS, against the headers of package soft.
+func strict(t *testing.T, file string) (string, error) {
+	t.Helper()
+	compiler, err := exec.LookPath("clang-19")
+	if err != nil {
+		t.Skip("clang-19 is not there, which checks the Objective-C file (Debian's package clang-19)")
+	}
+	out, err := exec.Command(compiler, "-target", "arm64-apple-macos14", "-fsyntax-only", "-Wall", "-Wextra", "-Wunguarded-availability", "-Werror", "-ffreestanding",
+		"-isystem", "../soft/stub", "-isystem", "../soft/stub/libc", "-I", ".", file).CombinedOutput()
+	return string(out), err
+}
+
+// TestStrict holds the Objective-C files against Apple's declarations, and sees
+// that changed copies do not pass.
+func TestStrict(t *testing.T) {
+	files, err := filepath.Glob("*.m")
+	if err != nil || len(files) < 4 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		if out, err := strict(t, file); err != nil {
+			t.Errorf("%s: %v\n%s", file, err, out)
+		}
+	}
+	for _, c := range []struct{ file, what, old, with, want string }{
+		{"metal.m", "a wrong selector", "setBufferOffset:offset atIndex:index", "setBufferOffset:offset index:index", "instance method '-setBufferOffset:index:' not found"},
+		{"metal.m", "a wrong argument", "[blit waitForFence:d->fence]", "[blit waitForFence:d->queue]", "incompatible"},
+		{"metal.m", "a wrong argument", "setBytes:second length:sizeof second", "setBytes:second length:second", "incompatible pointer to integer"},
+		{"metal.m", "a missing argument", "withRange:NSMakeRange(r->first, r->count)]", "]", "not found"},
+		{"metal.m", "a wrong property", "d->descriptor.retainedReferences = NO", "d->descriptor.retainReferences = NO", "property 'retainReferences' not found"},
+		{"metal.m", "a wrong object", "[(id<MTLCommandQueue>)queue retain]", "[(id<MTLDevice>)queue retain]", "incompatible"},
+		{"metal.m", "a wrong type", "id<MTLCommandBuffer> buffer = [d->queue", "id<MTLEvent> buffer = [d->queue", "MTLEvent"},
+		{"metal.m", "a wrong object", "[(id<MTLCommandQueue>)queue retain]", "[(id<MTLDevice>)queue retain]", "incompatible"},
+		{"library.m", "no nil", "newLibraryWithSource:text options", "newLibraryWithSource:nil options", "null passed"},
+		{"library.m", "a wrong argument", "serializeToURL:url", "serializeToURL:path", "incompatible pointer"},
+		{"residency.m", "what macOS 14 has not", "if (@available(macOS 15.0, *))", "if (@available(macOS 14.0, *))", "only available on macOS 15.0"},
+		{"residency.m", "nothing, with the SDK of macOS 14", "#ifdef __MAC_15_0", "#ifdef __MAC_99_0", ""},
+	} {
+		source, err := os.ReadFile(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(source)
+		if strings.Count(text, c.old) == 0 {
+			t.Errorf("%s: %s has no %s", c.what, c.file, c.old)
+			continue
+		}
+		file := filepath.Join(t.TempDir(), c.file)
+		if err := os.WriteFile(file, []byte(strings.Replace(text, c.old, c.with, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := strict(t, file); (err == nil) != (c.want == "") || !strings.Contains(out, c.want) {
+			t.Errorf("%s: %v, want %q\n%s", c.what, err, c.want, out)
+		}
+	}
+}
+
+// darwin is every package of the module as a build with cgo for macOS has it,
+// with what they import.
+type darwin struct {
+	fset  *token.FileSet
+	ours  []goPackage
+	known map[string]*types.Package // that are not ours
+}
+
+// goPackage is a package as go list has it.
+type goPackage struct {
+	ImportPath, Dir                 string
+	GoFiles, CgoFiles, XTestGoFiles []string
+	ImportMap                       map[string]string
+}
+
+// loadDarwin reads the module and checks what it imports, without Apple's tools:
+// C is taken for granted.
+func loadDarwin(t *testing.T) *darwin {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-e", "-deps", "-json=ImportPath,Dir,GoFiles,CgoFiles,XTestGoFiles,ImportMap", "./...")
+	cmd.Dir = "../../.."
+	cmd.Env = append(os.Environ(), "GOOS=darwin", "GOARCH=arm64", "CGO_ENABLED=1")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &darwin{fset: token.NewFileSet(), known: map[string]*types.Package{}}
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; { // dependencies come first
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return d
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case strings.HasPrefix(p.ImportPath, "github.com/pianola-engine/"):
+			d.ours = append(d.ours, p)
+		case p.ImportPath != "unsafe": // C that is faked makes a few errors there
+			d.known[p.ImportPath], _ = d.types(&p, append(p.GoFiles, p.CgoFiles...), nil, d.known, true)
+		}
+	}
+}
+
+// types checks files of a package; changed has the text of those that are
+// checked in another form.
+func (d *darwin) types(p *goPackage, names []string, changed map[string]string, done map[string]*types.Package, ignoreBodies bool) (made *types.Package, faults []error) {
+	var files []*ast.File
+	for _, name := range names {
+		path := filepath.Join(p.Dir, name)
+		var source any
+		for suffix, text := range changed {
+			if strings.HasSuffix(path, suffix) {
+				source = text
+			}
+		}
+		f, err := parser.ParseFile(d.fset, path, source, parser.SkipObjectResolution)
+		if err != nil {
+			faults = append(faults, err)
+		}
+		files = append(files, f)
+	}
+	conf := types.Config{
+		FakeImportC: true, IgnoreFuncBodies: ignoreBodies, Importer: imported{done, p.ImportMap}, Sizes: types.SizesFor("gc", "arm64"),
+		Error: func(err error) { faults = append(faults, err) },
+	}
+	made, _ = conf.Check(p.ImportPath, d.fset, files, nil)
+	return made, faults
+}
+
+// check type-checks the module's packages, and the examples of package
+// darwinkit.
+func (d *darwin) check(changed map[string]string) (seen []string, faults []error) {
+	done := maps.Clone(d.known)
+	for i := range d.ours {
+		p := &d.ours[i]
+		files := append(p.GoFiles, p.CgoFiles...)
+		made, f := d.types(p, files, changed, done, false)
+		done[p.ImportPath], faults = made, append(faults, f...)
+		if strings.HasSuffix(p.ImportPath, "/darwinkit") {
+			_, f := d.types(p, p.XTestGoFiles, changed, done, false)
+			files, faults = append(files, p.XTestGoFiles...), append(faults, f...)
+		}
+		for _, name := range files {
+			seen = append(seen, filepath.Join(p.Dir, name))
+		}
+	}
+	return seen, faults
+}
+
+type imported struct {
+	done    map[string]*types.Package
+	renamed map[string]string
+}
+
+func (i imported) Import(path string) (*types.Package, error) {
+	if other, ok := i.renamed[path]; ok {
+		path = other
+	}
+	if path == "unsafe" {
+		return types.Unsafe, nil
+	}
+	if i.done[path] == nil {
+		return nil, errors.New("not loaded: " + path)
+	}
+	return i.done[path], nil
+}
+
+// TestDarwin type-checks what macOS compiles, package darwinkit with the module
+// that it is the border to, and sees that changed copies do not pass.
+func TestDarwin(t *testing.T) {
+	d := loadDarwin(t)
+	seen, faults := d.check(nil)
+	for _, err := range faults {
+		t.Error(err)
+	}
+	const border = "replay/metal/darwinkit/"
+	for file, changes := range map[string][][2]string{
+		"internal/metal/driver/open_cgo.go": {
+			{"ThreadgroupMemory: uint64(p", "ThreadMemory: uint64(p"}, {"first(source)", "frist(source)"}, {"return c.failed()", "return c.failed"},
+		},
+		"internal/metal/driver/shared_cgo.go": {{"Queue: o.queue", "Qeue: o.queue"}},
+		border + "darwinkit.go": {
+			{".ComputeCommandEncoderWithDispatchType(", ".ComputeEncoderWithDispatchType("}, // a wrong method
+			{"(metal.DispatchTypeSerial)", "(metal.ResourceUsageRead)"},                     // a wrong argument
+			{"s.Buffer, s.Offset, index)", "s.Buffer, index)"},                              // none
+			{"SetBuffer(encoder, s.Buffer", "SetBuffer(encoder, s"},                         // another object
+			{"CommandQueueObject{Object: objc", "DeviceObject{Object: objc"},
+		},
+		border + "example_test.go": {{"logits.Bind(e, 0)", "logits.Bind(0, e)"}, {"darwinkit.Compute(buffer, ", "darwinkit.Compute("}},
+	} {
+		if !strings.Contains(strings.Join(seen, "\n"), file) {
+			t.Errorf("%s is not among the %d files", file, len(seen))
+			continue
+		}
+		source, err := os.ReadFile(filepath.Join("../../..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range changes {
+			text := strings.Replace(string(source), c[0], c[1], 1)
+			if text == string(source) {
+				t.Errorf("%s has no %s", file, c[0])
+			}
+			if _, faults := d.check(map[string]string{file: text}); len(faults) == 0 {
+				t.Errorf("%s: with %s for %s all is well", file, c[1], c[0])
+			}
+		}
+	}
+}

@@ -1,0 +1,81 @@
+// Gen compiles the embedded GPU kernels with Apple's compiler, on a Mac, into the
+// folder that package kernels embeds.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/pianola-engine/pianola/internal/metal/kernels"
+)
+
+func main() {
+	out := flag.String("o", "internal/metal/kernels/metallib", "the folder to write to")
+	flag.Parse()
+	if err := compile(*out); err != nil {
+		fmt.Fprintln(os.Stderr, "metallib:", err)
+		os.Exit(1)
+	}
+}
+
+// needs is said where Apple's compiler is not there.
+const needs = "this needs a Mac with Xcode and its Metal toolchain (xcodebuild -downloadComponent MetalToolchain)"
+
+// compile writes the library and what it is of.
+func compile(folder string) error {
+	k, err := kernels.Embedded()
+	if err != nil {
+		return err
+	}
+	source, err := k.Source()
+	if err != nil {
+		return err
+	}
+	version, err := metal("--version")
+	if err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "metallib-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	text, library := filepath.Join(work, "kernels.metal"), filepath.Join(work, kernels.Floor+".metallib")
+	if err := os.WriteFile(text, source, 0o600); err != nil {
+		return err
+	}
+	// As the device compiles the text: fast math is the compiler's default.
+	if _, err := metal("-std=metal3.1", "-mmacosx-version-min="+strings.TrimPrefix(kernels.Floor, "macos")+".0", "-O2", "-o", library, text); err != nil {
+		return err
+	}
+	made, err := os.ReadFile(library)
+	if err != nil {
+		return err
+	}
+	first, _, _ := strings.Cut(version, "\n")
+	record, err := json.MarshalIndent(kernels.Compiled{Source: kernels.Hash(source), Library: kernels.Hash(made), Compiler: first}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(folder, kernels.Floor+".metallib"), made, 0o644),
+		os.WriteFile(filepath.Join(folder, kernels.Floor+".json"), append(record, '\n'), 0o644))
+}
+
+// metal runs Apple's compiler.
+func metal(args ...string) (string, error) {
+	out, err := exec.Command("xcrun", append([]string{"-sdk", "macosx", "metal"}, args...)...).CombinedOutput()
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return "", fmt.Errorf("%w: %s", err, needs)
+	case err != nil:
+		return "", fmt.Errorf("xcrun metal %s: %w: %s\n%s", strings.Join(args, " "), err, needs, out)
+	}
+	return string(out), nil
+}

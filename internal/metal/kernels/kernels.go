@@ -1,0 +1,95 @@
+// Package kernels gives the Metal device the embedded GPU kernels: their sources
+// as one text, what Apple's compiler made of it if that is there, and what the
+// manifest says of them.
+package kernels
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"sync"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/replay/metal"
+	"github.com/pianola-engine/pianola/shaders"
+)
+
+// Embedded returns the kernels, which are shared and must not be changed.
+func Embedded() (*metal.Kernels, error) { return embedded() }
+
+var embedded = sync.OnceValues(fit)
+
+func fit() (*metal.Kernels, error) {
+	m, err := shaders.Made()
+	if err != nil {
+		return nil, err
+	}
+	kernels := &metal.Kernels{BindingAlign: uint64(m.BindingAlign), Shared: new(metal.Libraries)}
+	var files []string
+	for i := range m.Kernels {
+		k := &m.Kernels[i]
+		if !slices.Contains(files, k.File) {
+			files = append(files, k.File)
+		}
+		kernel := metal.Kernel{Name: k.Name, MaxThreads: k.MaxThreads}
+		for _, c := range k.Constants {
+			kernel.Constants = append(kernel.Constants, uint32(c.Number))
+		}
+		if k.TGMem != "" {
+			kernel.TGMem = func(env decl.Env, threads int) (uint64, error) { return k.ThreadgroupBytes(env, threads) }
+		}
+		kernels.List = append(kernels.List, kernel)
+	}
+	kernels.Source = sync.OnceValues(func() ([]byte, error) { return source(files) })
+	text, err := kernels.Source()
+	if err != nil {
+		return nil, err
+	}
+	folder, err := fs.Sub(made, "metallib")
+	if err != nil {
+		return nil, err
+	}
+	kernels.Data = compiled(folder, text)
+	return kernels, nil
+}
+
+var include = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"[^\n]*\n?`)
+
+// source joins source files to one text, with each header where it is
+// included first: Metal's compiler has no folder to find them in.
+func source(files []string) ([]byte, error) {
+	var b bytes.Buffer
+	seen := map[string]bool{}
+	var add func(file string) error
+	add = func(file string) error {
+		if seen[file] {
+			return nil
+		}
+		seen[file] = true
+		text, err := shaders.Source(file)
+		if err != nil {
+			return err
+		}
+		at, line := 0, 1
+		fmt.Fprintf(&b, "#line 1 %q\n", file)
+		for _, m := range include.FindAllSubmatchIndex(text, -1) {
+			b.Write(text[at:m[0]])
+			line += bytes.Count(text[at:m[1]], []byte("\n"))
+			at = m[1]
+			if err := add(string(text[m[2]:m[3]])); err != nil {
+				return fmt.Errorf("%s: %w", file, err)
+			}
+			fmt.Fprintf(&b, "#line %d %q\n", line, file)
+		}
+		b.Write(text[at:])
+		return nil
+	}
+	for _, file := range files {
+		if err := add(file); err != nil {
+			return nil, fmt.Errorf("kernels: source: %w", err)
+		}
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,124 @@
+// Package quantize encodes tensors in blocks, with searches for the scales that
+// lose least, and says which type each tensor of a model gets in a mix such as
+// Q4_K_M.
+//
+// Without an importance matrix there is no telling which columns matter, so
+// errors are weighted by what the elements themselves say. The searches take the
+// steps that ggml's quantize_row_*_ref functions take, in the same order and
+// each rounded to float32, so that a file is what llama-quantize makes of the
+// same weights, on every machine. The package reads and writes no file.
+package quantize
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/pianola-engine/pianola/internal/dtype"
+)
+
+// Version is ggml's GGML_QNT_VERSION, for general.quantization_version.
+const Version = 2
+
+// encoders encode one block each, in the layouts of package dtype's decoders.
+// The types that they lack take no search and are dtype's own.
+var encoders = map[dtype.Type]func(b []byte, x []float32){
+	dtype.Q2_K:   encodeQ2_K,
+	dtype.Q3_K:   encodeQ3_K,
+	dtype.Q4_K:   encodeQ4_K,
+	dtype.Q5_K:   encodeQ5_K,
+	dtype.Q6_K:   encodeQ6_K,
+	dtype.IQ4_NL: encodeIQ4_NL,
+	dtype.IQ4_XS: encodeIQ4_XS,
+	dtype.MXFP4:  encodeMXFP4,
+}
+
+// Can reports whether [Encode] has the type.
+func Can(t dtype.Type) bool { return encoders[t] != nil || t.CanQuantize() }
+
+// halves are where the blocks of a type hold float16.
+var halves = map[dtype.Type][]int{
+	dtype.F16: {0}, dtype.Q8_0: {0}, dtype.Q4_0: {0}, dtype.Q4_1: {0, 2}, dtype.Q5_0: {0}, dtype.Q5_1: {0, 2},
+	dtype.Q2_K: {80, 82}, dtype.Q3_K: {108}, dtype.Q4_K: {0, 2}, dtype.Q5_K: {0, 2}, dtype.Q6_K: {208},
+	dtype.IQ4_NL: {0}, dtype.IQ4_XS: {0},
+}
+
+// largest is above what any type with float16 scales holds, and low enough that
+// no sum of squares in a block overflows.
+const largest = 1e9
+
+// Encode encodes src, whole blocks of t, in dst, which has exactly the bytes that
+// they take. For quantised types an element that is not finite is an error, and
+// for those and F16 one that is too large for float16, or its scale; types and
+// lengths give the errors of [dtype.Quantize].
+func Encode(t dtype.Type, dst []byte, src []float32) error {
+	if err := encode(t, dst, src); err != nil {
+		return err
+	}
+	elems, size := t.Block()
+	for _, at := range halves[t] {
+		for b := 0; b < len(dst); b += size {
+			if dst[b+at+1]&0x7c == 0x7c { // an infinity
+				return fmt.Errorf("quantize: %s: elements %d to %d have no scale in float16: the largest is %v",
+					t, b/size*elems, (b/size+1)*elems-1, extreme(src[b/size*elems:][:elems]))
+			}
+		}
+	}
+	return nil
+}
+
+func encode(t dtype.Type, dst []byte, src []float32) error {
+	encode := encoders[t]
+	if encode == nil {
+		return dtype.Quantize(t, dst, src)
+	}
+	elems, size := t.Block()
+	if len(src)%elems != 0 || len(dst) != len(src)/elems*size {
+		return &dtype.SizeError{Op: "quantize", Type: t, Elems: len(src), Bytes: len(dst)}
+	}
+	for i, v := range src {
+		if !(abs(v) <= largest) && t != dtype.MXFP4 || math.Float32bits(v)&0x7f800000 == 0x7f800000 {
+			return fmt.Errorf("quantize: %s: element %d is %v", t, i, v)
+		}
+	}
+	for len(src) > 0 {
+		encode(dst[:size:size], src[:elems:elems])
+		dst, src = dst[size:], src[elems:]
+	}
+	return nil
+}
+
+// tiny is the magnitude below which a group of elements counts as zero.
+const tiny = 1e-15
+
+// nearest rounds to the nearest integer, ties to even, for magnitudes below
+// 2^22: added to 1.5*2^23, a float32 keeps no fraction.
+func nearest(f float32) int32 {
+	const shift = 3 << 22
+	return int32(math.Float32bits(f+shift)&(1<<23-1)) - 1<<22
+}
+
+// clamp rounds f to an integer in lo..hi.
+func clamp(f float32, lo, hi int32) int32 { return min(max(nearest(f), lo), hi) }
+
+func abs(f float32) float32 { return math.Float32frombits(math.Float32bits(f) &^ (1 << 31)) }
+
+func sqrt(f float32) float32 { return float32(math.Sqrt(float64(f))) }
+
+// putHalf writes f as float16 and returns what was written.
+func putHalf(b []byte, f float32) float32 {
+	h := dtype.F32ToF16(f)
+	b[0], b[1] = byte(h), byte(h>>8)
+	return dtype.F16ToF32(h)
+}
+
+// extreme returns the element of the largest magnitude, the first of equals,
+// with its sign.
+func extreme(x []float32) float32 {
+	var most, magnitude float32
+	for _, v := range x {
+		if a := abs(v); a > magnitude {
+			most, magnitude = v, a
+		}
+	}
+	return most
+}

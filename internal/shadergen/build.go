@@ -1,0 +1,324 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/pianola-engine/pianola/shaders"
+)
+
+// bindingAlign is the alignment of bindings that kernels rely on.
+const bindingAlign = 16
+
+// output is a generated file: its path from the root, and what is in it.
+type output struct {
+	path string
+	text []byte
+}
+
+// project is the sources and the tools.
+type project struct {
+	toolchain
+	version string
+	kernels []*source // .metal files, by name
+	headers []*source // what they include, but for generated ones
+}
+
+// generated headers are not linted: they are another generator's.
+var generated = []string{"params.h", "constants.h"}
+
+// open reads and checks the kernels of a folder and the headers of shaders,
+// and prepares them for the targets. The caller removes the build folder.
+// Kernels that are tests need no declaration.
+func open(root, folder string, declared bool) (*project, error) {
+	p := &project{toolchain: toolchain{root: root}}
+	var err error
+	if p.version, err = version(); err != nil {
+		return nil, err
+	}
+	if p.build, err = os.MkdirTemp("", "pianola-shaders-"); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(p.read("shaders", ".h", declared), p.read(folder, ".metal", declared)); err != nil {
+		os.RemoveAll(p.build)
+		return nil, err
+	}
+	return p, nil
+}
+
+// read reads the files of a folder with an extension.
+func (p *project) read(folder, ext string, declared bool) error {
+	files, err := os.ReadDir(filepath.Join(p.root, folder))
+	if err != nil {
+		return err
+	}
+	var faults []error
+	for _, f := range files {
+		if filepath.Ext(f.Name()) != ext {
+			continue
+		}
+		path := folder + "/" + f.Name()
+		b, err := os.ReadFile(filepath.Join(p.root, path))
+		if err != nil {
+			return err
+		}
+		s := parseSource(path, string(b))
+		switch {
+		case slices.Contains(generated, f.Name()):
+			s = &source{path: path, text: string(b)}
+		case ext == ".h":
+			s.lintConstants()
+			p.headers = append(p.headers, s)
+		default:
+			if declared {
+				s.checkABI()
+			}
+			p.kernels = append(p.kernels, s)
+		}
+		faults = append(faults, s.faults...)
+		text := s.preprocessed()
+		if f.Name() == "constants.h" {
+			text = constantsHeader()
+		}
+		if err := p.put(f.Name(), text); err != nil {
+			return err
+		}
+	}
+	faults = append(faults, p.twice()...)
+	return errors.Join(faults...)
+}
+
+// twice returns a fault for each kernel that two files have.
+func (p *project) twice() []error {
+	var faults []error
+	var names []string
+	for _, s := range p.kernels {
+		for _, k := range s.kernels {
+			if slices.Contains(names, k.name) {
+				faults = append(faults, &fault{s.path, 1, "kernel " + k.name + " is there twice"})
+			}
+			names = append(names, k.name)
+		}
+	}
+	return faults
+}
+
+// put writes a file of the build folder.
+func (p *project) put(name, text string) error {
+	return os.WriteFile(filepath.Join(p.build, name), []byte(text), 0o600)
+}
+
+// each runs jobs on all processors and joins their errors in order.
+func each(jobs []func() error) error {
+	errs := make([]error, len(jobs))
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for i := range next {
+				errs[i] = jobs[i]()
+			}
+		})
+	}
+	for i := range jobs {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// check runs the strict passes on every source.
+func (p *project) check() error {
+	var jobs []func() error
+	for _, s := range p.kernels {
+		jobs = append(jobs, func() error {
+			if err := p.toolchain.check(s.path); err != nil {
+				return err
+			}
+			return p.checkTree(s.path)
+		})
+	}
+	return each(jobs)
+}
+
+// make returns the generated files: PTX for each source and architecture, and
+// the manifest.
+func (p *project) make() ([]output, error) {
+	var jobs []func() error
+	var outputs []output
+	for _, s := range p.kernels {
+		text, err := s.ptxSource()
+		if err != nil {
+			return nil, err
+		}
+		name := strings.TrimSuffix(s.base(), ".metal") + ".ptx.cc"
+		if err := p.put(name, text); err != nil {
+			return nil, err
+		}
+		for _, a := range architectures {
+			if a.file != "" && a.file != s.base() {
+				continue
+			}
+			i, path := len(outputs), "shaders/ptx/"+shaders.PTXName(s.base(), a.name)
+			outputs = append(outputs, output{path: path})
+			jobs = append(jobs, func() error {
+				text, err := p.ptx(name, &a)
+				if err != nil {
+					return err
+				}
+				if err := checkBegins(text, path); err != nil {
+					return err
+				}
+				outputs[i].text, err = finishPTX(text, s, path)
+				return err
+			})
+		}
+	}
+	if err := each(jobs); err != nil {
+		return nil, err
+	}
+	m, err := p.manifest()
+	return append(outputs, output{"shaders/manifest.json", m}), err
+}
+
+func (p *project) manifest() ([]byte, error) {
+	m := shaders.Manifest{Compiler: p.version, BindingAlign: bindingAlign, Kernels: []shaders.Kernel{}}
+	for _, a := range architectures {
+		if a.file == "" {
+			m.Architectures = append(m.Architectures, a.name)
+		} else if slices.ContainsFunc(p.kernels, func(s *source) bool { return s.base() == a.file }) {
+			m.Exact = append(m.Exact, shaders.Exact{File: a.file, Architecture: a.name})
+		}
+	}
+	for _, s := range p.kernels {
+		for i := range s.kernels {
+			k := &s.kernels[i]
+			list, err := entries(k.name)
+			if err != nil {
+				return nil, err
+			}
+			bindings, err := bindingsOf(k)
+			if err != nil {
+				return nil, err
+			}
+			out := shaders.Kernel{Name: k.name, File: s.base(), MaxThreads: k.maxThreads, TGMem: k.tgmem, Constants: constantsOf(k.name), Entries: list}
+			for _, b := range bindings {
+				out.Bindings = append(out.Bindings, shaders.Binding{Name: b.Name, Role: b.Role.String()})
+			}
+			m.Kernels = append(m.Kernels, out)
+		}
+	}
+	b, err := json.MarshalIndent(m, "", "  ")
+	return append(b, '\n'), err
+}
+
+// host builds the emulator with every kernel: a shared library, or the
+// program that package emu speaks to.
+func (p *project) host(out string, shared, sanitize bool) error {
+	out, err := filepath.Abs(out)
+	if err != nil {
+		return err
+	}
+	var jobs []func() error
+	var objects []string
+	add := func(compile func(file, out string, sanitize bool) error, file string) {
+		o := filepath.Join(p.build, filepath.Base(file)+".o")
+		objects = append(objects, o)
+		jobs = append(jobs, func() error { return compile(file, o, sanitize) })
+	}
+	for _, s := range p.kernels {
+		name := strings.TrimSuffix(s.base(), ".metal") + ".host.cc"
+		if err := p.put(name, s.hostSource()); err != nil {
+			return err
+		}
+		add(p.object, name)
+	}
+	if err := p.put("kernels.cc", hostList(p.kernels)); err != nil {
+		return err
+	}
+	add(p.native, filepath.Join(p.build, "kernels.cc"))
+	add(p.native, "shaders/host/emulator.cc")
+	if !shared {
+		add(p.native, "shaders/host/server.cc")
+	}
+	if err := each(jobs); err != nil {
+		return err
+	}
+	return p.link(out, shared, sanitize, objects)
+}
+
+// compare returns an error for each output that is not what is committed, and
+// for each file of PTX that nothing makes.
+func (p *project) compare(outputs []output) error {
+	errs := p.differ(outputs)
+	for _, path := range p.stale(outputs) {
+		errs = append(errs, fmt.Errorf("%s is made by no source", path))
+	}
+	if made, err := shaders.Made(); len(errs) > 0 && err == nil && made.Compiler != p.version {
+		errs = append(errs, fmt.Errorf("the committed files are made by %s, this is %s", made.Compiler, p.version))
+	}
+	return errors.Join(errs...)
+}
+
+// differ returns an error for each output that is not what is committed.
+func (p *project) differ(outputs []output) (errs []error) {
+	for _, o := range outputs {
+		got, err := os.ReadFile(filepath.Join(p.root, o.path))
+		if err == nil && strings.HasSuffix(o.path, ".gz") {
+			// The text counts: compressors of other versions give other bytes.
+			got, err = shaders.Unpack(got)
+		}
+		if err != nil || !bytes.Equal(got, o.text) {
+			errs = append(errs, fmt.Errorf("%s is not what the sources give: go run ./internal/shadergen writes it", o.path))
+		}
+	}
+	return errs
+}
+
+// stale returns the files of PTX that are not among the outputs.
+func (p *project) stale(outputs []output) []string {
+	files, _ := filepath.Glob(filepath.Join(p.root, "shaders", "ptx", "*"))
+	var list []string
+	for _, f := range files {
+		path := "shaders/ptx/" + filepath.Base(f)
+		if !slices.ContainsFunc(outputs, func(o output) bool { return o.path == path }) {
+			list = append(list, path)
+		}
+	}
+	return list
+}
+
+// write writes the outputs and removes PTX that nothing makes any more.
+func (p *project) write(outputs []output) error {
+	for _, path := range p.stale(outputs) {
+		if err := os.Remove(filepath.Join(p.root, path)); err != nil {
+			return err
+		}
+	}
+	for _, o := range outputs {
+		path := filepath.Join(p.root, o.path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		text := o.text
+		if strings.HasSuffix(path, ".gz") {
+			var err error
+			if text, err = shaders.Pack(text); err != nil {
+				return err
+			}
+		}
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/shaders"
+)
+
+// constantsHeader takes the place of constants.h: the constants are members
+// of each kernel's last parameter, whose values the entries give. What an
+// entry fixes is folded after inlining.
+func constantsHeader() string {
+	var b strings.Builder
+	b.WriteString("#pragma once\n#include \"params.h\"\nstruct pianola_constants {\n")
+	for _, c := range decl.Constants {
+		fmt.Fprintf(&b, "    uint %s;\n", c.Name)
+	}
+	b.WriteString("    uint " + family + ";\n};\n")
+	fmt.Fprintf(&b, "#define %s (uint(pianola_fc.%s))\n", strings.ToUpper(family), family)
+	for _, c := range decl.Constants {
+		fmt.Fprintf(&b, "#define %s (uint(pianola_fc.%s))\n", strings.ToUpper(c.Name), c.Name)
+	}
+	return b.String()
+}
+
+// family is the constant that follows from another, wtype: its family where it has
+// one. An entry may fix that alone.
+const (
+	family = "wtype_family"
+	wtype  = "wtype"
+)
+
+// familyOf returns the family of an expression's value.
+func familyOf(t string) string {
+	return fmt.Sprintf("(%s < PIANOLA_FAMILIES ? %s : %s & PIANOLA_FAMILY_MASK)", t, t, t)
+}
+
+// constantsStruct declares fc, the constants of an entry. Fixed ones are
+// constant expressions, and branches that they rule out are never compiled.
+func constantsStruct(kernel string, fixed []shaders.Fixed) string {
+	var b strings.Builder
+	var values []string
+	b.WriteString("    struct constants {\n")
+	for _, c := range decl.Constants {
+		i := slices.IndexFunc(fixed, func(f shaders.Fixed) bool { return f.Name == c.Name })
+		if c.Name == wtype && i >= 0 {
+			fmt.Fprintf(&b, "        enum : uint { %s = %s };\n", family, familyOf(fmt.Sprintf("%du", fixed[i].Value)))
+		}
+		if i >= 0 && fixed[i].Mask == 0 {
+			fmt.Fprintf(&b, "        enum : uint { %s = %du };\n", c.Name, fixed[i].Value)
+			continue
+		}
+		fmt.Fprintf(&b, "        uint %s;\n", c.Name)
+		v := "0u"
+		if i := slices.IndexFunc(constantsOf(kernel), func(o shaders.Constant) bool { return o.Name == c.Name }); i >= 0 {
+			v = fmt.Sprintf("specs.values[%d]", i)
+		}
+		values = append(values, v)
+	}
+	if !slices.ContainsFunc(fixed, func(f shaders.Fixed) bool { return f.Name == wtype }) {
+		fmt.Fprintf(&b, "        uint %s;\n", family)
+		v := "0u"
+		if i := slices.IndexFunc(constantsOf(kernel), func(o shaders.Constant) bool { return o.Name == wtype }); i >= 0 {
+			v = familyOf(fmt.Sprintf("specs.values[%d]", i))
+		}
+		values = append(values, v)
+	}
+	fmt.Fprintf(&b, "    };\n    const constants fc = {%s};\n", strings.Join(values, ", "))
+	return b.String()
+}
+
+// constantValues initialises a pianola_constants: fixed values, values of the
+// array specs, or 0 for constants that the kernel has not.
+func constantValues(kernel, specs string, fixed []shaders.Fixed) string {
+	own := constantsOf(kernel)
+	var values []string
+	for _, c := range decl.Constants {
+		v := "0u"
+		if i := slices.IndexFunc(own, func(o shaders.Constant) bool { return o.Name == c.Name }); i >= 0 {
+			v = fmt.Sprintf("%s[%d]", specs, i)
+		}
+		if i := slices.IndexFunc(fixed, func(f shaders.Fixed) bool { return f.Name == c.Name }); i >= 0 {
+			v = fmt.Sprintf("%du", fixed[i].Value)
+		}
+		values = append(values, v)
+	}
+	v := "0u"
+	if i := slices.IndexFunc(own, func(o shaders.Constant) bool { return o.Name == wtype }); i >= 0 {
+		v = familyOf(fmt.Sprintf("%s[%d]", specs, i))
+	}
+	values = append(values, v)
+	return "{" + strings.Join(values, ", ") + "}"
+}
+
+// positionArgument converts a position to the type of a parameter.
+func positionArgument(p *parameter, value string, scalar bool) string {
+	m := vectorPosition.FindStringSubmatch(p.typ)
+	switch {
+	case scalar || m == nil:
+		return fmt.Sprintf("(%s)%s", p.typ, value)
+	case m[2] == "":
+		return fmt.Sprintf("(%s)%s.x", p.typ, value)
+	case m[2] == "2":
+		return fmt.Sprintf("%s(%s.xy)", p.typ, value)
+	}
+	return fmt.Sprintf("%s(%s)", p.typ, value)
+}
+
+// arguments returns a call's arguments: what is the target's expression for
+// each parameter that is no position.
+func arguments(k *kernel, positionOn func(*position) string, what func(*parameter) string) string {
+	var args []string
+	for i := range k.params {
+		p := &k.params[i]
+		if at, ok := positionOf(p.attr); ok {
+			args = append(args, positionArgument(p, positionOn(at), at.scalar))
+			continue
+		}
+		args = append(args, what(p))
+	}
+	return strings.Join(append(args, "fc"), ", ")
+}
+
+// ptxSource is what is compiled to PTX: the file and an entry for each
+// instance of each kernel. All entries have the same parameters: 8 pointers,
+// 64 bytes, the secondary bytes, the step block, 8 specialisation values. Only
+// what may be read ahead is __restrict: loads through such pointers may be
+// moved to the front of the kernel.
+func (s *source) ptxSource() (string, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "#include \"constants.h\"\n#include %q\n#include <metal/entry.h>\n", s.base())
+	for i := range s.kernels {
+		k := &s.kernels[i]
+		list, err := entries(k.name)
+		if err != nil {
+			return "", err
+		}
+		if slices.ContainsFunc(k.params, func(p parameter) bool { return p.attr == "buffer" && p.index == bufferParams }) {
+			fmt.Fprintf(&b, "static_assert(sizeof(pianola_%s_params) <= sizeof(pianola_param_bytes), \"%s: parameters of more than %d bytes\");\n", k.name, k.name, decl.ParamBytes)
+		}
+		var params []string
+		for n := range decl.MaxBindings {
+			typ := "device uchar *"
+			if j := slices.IndexFunc(k.params, func(p parameter) bool { return p.attr == "buffer" && p.index == n }); j >= 0 {
+				typ = k.params[j].typ
+				if !k.params[j].writable() && slices.Contains(k.ahead, k.params[j].name) {
+					typ += "__restrict "
+				}
+			}
+			params = append(params, fmt.Sprintf("%sb%d", typ, n))
+		}
+		params = append(params, "const pianola_param_bytes params", "device const pianola_second *second", "device pianola_step *step", "const pianola_spec_values specs")
+		call := arguments(k, func(at *position) string { return at.ptx }, func(p *parameter) string {
+			switch {
+			case p.attr == "threadgroup":
+				return fmt.Sprintf("(%s)pianola_tg", p.typ)
+			case p.index == bufferParams:
+				return fmt.Sprintf("(%s)params", p.typ)
+			case p.index == bufferSecond:
+				return fmt.Sprintf("(%s)*second", p.typ)
+			case p.index == bufferStep:
+				return "step"
+			}
+			return fmt.Sprintf("b%d", p.index)
+		})
+		for _, e := range list {
+			signature := fmt.Sprintf("entry_%s(%s)", e.Name, strings.Join(params, ", "))
+			fmt.Fprintf(&b, "extern \"C\" __attribute__((nvptx_kernel)) void %s __asm__(%q);\nvoid %s {\n", signature, e.Name, signature)
+			b.WriteString(constantsStruct(k.name, e.Fixed))
+			fmt.Fprintf(&b, "    ::%s(%s);\n}\n", k.name, call)
+		}
+	}
+	return b.String(), nil
+}
+
+// hostSource is what is compiled for the emulator.
+func (s *source) hostSource() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "#include \"constants.h\"\n#include %q\n", s.base())
+	for i := range s.kernels {
+		k := &s.kernels[i]
+		call := arguments(k, func(at *position) string { return at.host }, func(p *parameter) string {
+			value := fmt.Sprintf("a->buffers[%d]", p.index)
+			switch {
+			case p.attr == "threadgroup":
+				value = "a->tg"
+			case p.index == bufferParams:
+				value = "a->params"
+			case p.index == bufferSecond:
+				value = "a->second"
+			case p.index == bufferStep:
+				value = "a->step"
+			}
+			if typ, ok := strings.CutSuffix(p.typ, "&"); ok {
+				return fmt.Sprintf("*(%s*)%s", typ, value)
+			}
+			return fmt.Sprintf("(%s)%s", p.typ, value)
+		})
+		fmt.Fprintf(&b, "extern \"C\" void pianola_run_%s(const pianola_arguments *a, const pianola_position *at) {\n", k.name)
+		fmt.Fprintf(&b, "    const pianola_constants fc = %s;\n    ::%s(%s);\n}\n", constantValues(k.name, "a->specs", nil), k.name, call)
+	}
+	return b.String()
+}
+
+// hostList is the list of all kernels for the emulator.
+func hostList(files []*source) string {
+	var b strings.Builder
+	b.WriteString("#include \"emulator.h\"\nextern \"C\" {\n")
+	for _, s := range files {
+		for _, k := range s.kernels {
+			fmt.Fprintf(&b, "void pianola_run_%s(const pianola_arguments *, const pianola_position *);\n", k.name)
+		}
+	}
+	b.WriteString("extern const pianola_kernel pianola_kernels[] = {\n")
+	for _, s := range files {
+		for _, k := range s.kernels {
+			fmt.Fprintf(&b, "    {%q, %d, pianola_run_%s},\n", k.name, cmp.Or(k.maxThreads, 1024), k.name)
+		}
+	}
+	b.WriteString("    {nullptr, 0, nullptr},\n};\n}\n")
+	return b.String()
+}

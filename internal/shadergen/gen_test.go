@@ -1,0 +1,253 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/cuda/ptx"
+	"github.com/pianola-engine/pianola/shaders"
+)
+
+// TestCommitted is what -check does: the sources pass, and the committed files
+// are what they give.
+func TestCommitted(t *testing.T) {
+	p, err := open(tools(t).root, "shaders", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(p.build)
+	if err := p.check(); err != nil {
+		t.Error(err)
+	}
+	// The manifest is of all kernels. Compiling them takes minutes, which make
+	// generated does: here it is those that are quick.
+	m, err := p.manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(p.differ([]output{{"shaders/manifest.json", m}})...); err != nil {
+		t.Error(err)
+	}
+	quick := []string{"act.metal", "argmax.metal", "norm.metal", "patch.metal"}
+	p.kernels = slices.DeleteFunc(p.kernels, func(s *source) bool { return !slices.Contains(quick, s.base()) })
+	outputs, err := p.make()
+	if err != nil || len(outputs) < len(quick)*3 {
+		t.Fatalf("%d outputs: %v", len(outputs), err)
+	}
+	outputs = outputs[:len(outputs)-1]
+	if err := errors.Join(p.differ(outputs)...); err != nil {
+		t.Error(err)
+	}
+	for _, o := range outputs {
+		if strings.Contains(string(o.text), p.build) || strings.Contains(string(o.text), p.root) {
+			t.Errorf("%s names a path of this machine", o.path)
+		}
+	}
+	outputs[0].text = append(outputs[0].text, '\n')
+	err = p.compare(outputs)
+	for _, want := range []string{outputs[0].path + " is not what", "shaders/ptx/gemv.sm_90.ptx.gz is made by no source"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a file that differs and others too many give %v", err)
+		}
+	}
+}
+
+// good is a kernel that keeps the rules; cases of TestABI break one each.
+const good = `
+// Some words.
+//
+// threadgroup memory: div(threads,32)*4 bytes
+[[max_total_threads_per_threadgroup(256)]]
+kernel void rmsnorm(
+        device const float *x [[buffer(0)]],
+        device const float *w [[buffer(1)]],
+        device float *out [[buffer(2)]],
+        constant pianola_rmsnorm_params &p [[buffer(8)]],
+        constant pianola_second &s [[buffer(9)]],
+        device pianola_step *step [[buffer(10)]],
+        threadgroup uchar *tg [[threadgroup(0)]],
+        uint tid [[thread_index_in_threadgroup]]) {
+    if (!begins(step)) {
+        return;
+    }
+    out[tid] = x[tid] * w[tid];
+}
+`
+
+func TestABI(t *testing.T) {
+	for _, tt := range []struct{ old, with, want string }{
+		{"", "", ""},
+		{"kernel void rmsnorm(", "kernel void rmsnorn(", "x.metal:6: kernel rmsnorn is not declared"},
+		{"[[max_total_threads_per_threadgroup(256)]]", "", "has no max_total_threads"},
+		{"!begins(step)", "begins(step)", "must begin with"},
+		{"device const float *x", "device float *x", "x.metal:7: kernel rmsnorm: x is declared r"},
+		{"device float *out", "device const float *out", "out is declared w"},
+		{"float *w [[buffer(1)]]", "float *w [[buffer(3)]]", "binding 1 (w) is missing"},
+		{"float *w [[buffer(1)]]", "float *w [[buffer(3)]]", "buffer 3 is not declared"},
+		{"float *w [[", "float *weights [[", "binding 1 is w, not weights"},
+		{"device float *out", "constant float *out", "out must be a device pointer"},
+		{"constant pianola_rmsnorm_params &p", "constant pianola_add_params &p", "buffer 8 must be constant pianola_rmsnorm_params &"},
+		{"pianola_second &s [[buffer(9)]]", "pianola_second &s [[buffer(11)]]", "buffer 9 must be"},
+		{"device pianola_step *step", "device const pianola_step *step", "buffer 10 must be"},
+		{"threadgroup uchar *tg", "threadgroup float *tg", "must be threadgroup uchar *"},
+		{"[[threadgroup(0)]]", "[[threadgroup(1)]]", "must be threadgroup uchar *"},
+		{"// threadgroup memory: div(threads,32)*4 bytes", "", "must say how much"},
+		{"div(threads,32)*4", "div(threads,32", "must say how much"},
+		{"div(threads,32)*4", "head_dim*4", "head_dim is no parameter"},
+		{"        threadgroup uchar *tg [[threadgroup(0)]],\n", "", "but a rule for it"},
+	} {
+		if !strings.Contains(good, tt.old) {
+			t.Fatalf("%q is not there", tt.old)
+		}
+		s := parseSource("x.metal", strings.Replace(good, tt.old, tt.with, 1))
+		s.checkABI()
+		err := errors.Join(s.faults...)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%q for %q: got %v, want %q", tt.with, tt.old, err, tt.want)
+		}
+	}
+}
+
+// TestLines: what other compilers see has its tokens on the lines of the source.
+func TestLines(t *testing.T) {
+	s := parseSource("x.metal", good)
+	got := strings.Split(s.preprocessed(), "\n")
+	want := strings.Split(good, "\n")
+	if got[0] != `#line 1 "x.metal"` || len(got) != len(want)+1 {
+		t.Fatalf("%d lines of %d, the first is %s", len(got), len(want), got[0])
+	}
+	for i, l := range want {
+		head, _, _ := strings.Cut(l, " [[")
+		if strings.HasPrefix(l, "[[") {
+			head = ""
+		}
+		line := strings.TrimPrefix(got[i+1], "template <typename pianola_constants_of> ")
+		if !strings.HasPrefix(line, head) || strings.Contains(line, "[[") {
+			t.Errorf("line %d: %q, want %q", i+1, got[i+1], l)
+		}
+	}
+}
+
+func TestFinishPTX(t *testing.T) {
+	s := parseSource("x.metal", good)
+	const head = ".version 7.8\n.visible .entry rmsnorm__n4(\n\t.param .u64 p\n)\n{\n"
+	if err := checkBegins([]byte(head+"\tret;\n}\n"), "x.ptx"); err == nil || err.Error() != "x.ptx:7: entry rmsnorm__n4 never calls begins" {
+		t.Errorf("without begins: %v", err)
+	}
+	if err := checkBegins([]byte(head+"\t"+ptx.InputsReady+"\n\tret;\n}\n"), "x.ptx"); err != nil {
+		t.Error(err)
+	}
+	got, err := finishPTX([]byte(head+"\tld.global.f32 %f1, [%rd1];\n\tret;\n}\n"), s, "x.ptx")
+	if err != nil || !strings.Contains(string(got), ")\n.maxntid 256, 1, 1\n.minnctapersm 1\n{\n") {
+		t.Errorf("%v\n%s", err, got)
+	}
+	for line, want := range map[string]string{
+		"\tld.f32 %f1, [%rd1];":                 "x.ptx:6: an access to memory of unknown kind",
+		"\t@%p1 st.v4.f32 [%rd1], {%f1};":       "an access to memory of unknown kind",
+		"\tatom.add.u32 %r1, [%rd1], 1;":        "an access to memory of unknown kind",
+		"\tld.local.u32 %r1, [%rd1];":           "memory of the thread's own",
+		"\t.local .align 4 .b8 depot[16];":      "memory of the thread's own",
+		"\tcall.uni (r), f, (p);":               "a call that is not inlined",
+		".func f":                               "a call that is not inlined",
+		"\tadd.f64 %fd1, %fd2, %fd3;":           "double precision",
+		".visible .entry other(":                "entry other is no kernel's",
+		"\tld.volatile.global.u32 %r1, [%rd1];": "",
+		"\tst.shared.v2.f32 [%rd1], {%f1};":     "",
+		"\tld.param.v2.u32 {%r1, %r2}, [%rd1];": "",
+	} {
+		_, err := finishPTX([]byte(head+line+"\n}\n"), s, "x.ptx")
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: got %v, want %q", line, err, want)
+		}
+	}
+}
+
+func TestEntries(t *testing.T) {
+	list, err := entries("attn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range list {
+		names = append(names, e.Name)
+	}
+	want := []string{"attn__tile0_kv0_sinks0", "attn__tile0_kv1_sinks0", "attn__tile1_kv0_sinks0", "attn__tile1_kv1_sinks0"}
+	for _, d := range []int{64, 80, 96, 128} {
+		want = append(want, fmt.Sprintf("attn__head_dim%d_tile0_kv0_sinks0", d), fmt.Sprintf("attn__head_dim%d_tile1_kv0_sinks0", d))
+	}
+	for _, d := range []int{64, 128} {
+		want = append(want, fmt.Sprintf("attn__head_dim%d_tile0_kv1_sinks0", d), fmt.Sprintf("attn__head_dim%d_tile1_kv1_sinks0", d))
+	}
+	want = append(want, "attn__head_dim256_tile0_kv0_sinks0", "attn__head_dim256_tile0_kv1_sinks0", "attn__tile0_kv0_sinks1", "attn__tile0_kv1_sinks1")
+	if !slices.Equal(names, want) {
+		t.Errorf("got %v, want %v", names, want)
+	}
+	// Every type in rows, and those that have a scale in tiles; one for all of a family.
+	if list, err := entries("embed"); err != nil || len(list) != 16+13+7+6 {
+		t.Errorf("%d entries of embed, %v", len(list), err)
+	}
+	if list, err := entries("rope"); err != nil || len(list) != 1 || list[0].Name != "rope" || list[0].Fixed != nil {
+		t.Errorf("rope: %v, %v", list, err)
+	}
+	if got := constantValues("attn", "v", []shaders.Fixed{{Name: "head_dim", Value: 128}}); got != "{0u, 0u, 0u, 0u, 0u, 128u, v[6], 0u, 0u, v[2], v[1], v[3], 0u, 0u, 0u, 0u, 0u, 0u, v[4], v[5], 0u, 0u, v[7], 0u, 0u}" {
+		t.Error(got)
+	}
+}
+
+// TestFamilies fixes a family's bits of a type: the others are read.
+func TestFamilies(t *testing.T) {
+	mlx4 := shaders.Fixed{Name: "wtype", Value: 0x60, Mask: 0xf0}
+	for v, want := range map[uint32]bool{0x60: true, 0x65: true, 0x6a: true, 0x70: false, 0x20: false, 6: false} {
+		if mlx4.Fits(v) != want {
+			t.Errorf("%#x fits: %v", v, !want)
+		}
+	}
+	got := constantsStruct("embed", []shaders.Fixed{mlx4, {Name: "weights", Value: 1}})
+	for _, want := range []string{"enum : uint { wtype_family = (96u <", "        uint wtype;\n", "enum : uint { weights = 1u };", "specs.values[0]"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s\nwant %q", got, want)
+		}
+	}
+	if got := constantsStruct("embed", []shaders.Fixed{{Name: "wtype", Value: 4}}); !strings.Contains(got, "enum : uint { wtype = 4u };") || strings.Contains(got, "uint wtype_family;") {
+		t.Error(got)
+	}
+}
+
+func TestSaid(t *testing.T) {
+	err := said("In file included from a.cc:1:\nshaders/a.metal:3:7: error: no\nshaders/shim/x.h:9:1: error: inner\nshaders/shim/x.h:8:1: note: here\nshaders/a.metal:12:3: note: in instantiation\n2 errors generated.\n")
+	if want := "shaders/a.metal:3: no\nshaders/a.metal:12: inner"; err.Error() != want {
+		t.Errorf("got %q, want %q", err, want)
+	}
+	if err := said("clang: unknown option\n"); err.Error() != "clang: unknown option" {
+		t.Error(err)
+	}
+}
+
+func TestNoCompiler(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	if _, err := open(".", "shaders", true); err == nil || !strings.Contains(err.Error(), "apt-get install "+packages) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestTwice: two files with one kernel are an error.
+func TestTwice(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "shaders"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a.metal", "b.metal"} {
+		if err := os.WriteFile(filepath.Join(root, "shaders", name), []byte(good), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tools(t)
+	if _, err := open(root, "shaders", true); err == nil || !strings.Contains(err.Error(), "shaders/b.metal:1: kernel rmsnorm is there twice") {
+		t.Errorf("got %v", err)
+	}
+}

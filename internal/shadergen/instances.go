@@ -1,0 +1,149 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/shaders"
+)
+
+// architecture is a target of PTX.
+type architecture struct {
+	name, isa string
+	number    int
+	file      string // of the only source it is for, "" for all
+	defines   []string
+}
+
+// architectures are the targets of PTX, with the version of the language: the
+// driver compiles each for the processors from that one on, those that are for
+// one source for that processor alone.
+var architectures = []architecture{
+	{name: "sm_70", isa: "+ptx63", number: 70},
+	{name: "sm_80", isa: "+ptx78", number: 80},
+	{name: "sm_90", isa: "+ptx78", number: 90},
+	{name: "sm_90a", isa: "+ptx80", number: 90, file: "halves.metal", defines: []string{"PIANOLA_WARPGROUPS=1"}},
+}
+
+// helper is a kernel that devices need and tables do not have: it has no
+// declaration. Its parameter struct, pianola_<name>_params, is its header's.
+type helper struct {
+	name     string
+	bindings []decl.Binding
+}
+
+var helpers = []helper{
+	{name: "patch", bindings: []decl.Binding{{Name: "patches", Role: decl.Read}, {Name: "seconds", Role: decl.ReadWrite}}},
+}
+
+// compiled says which entries a kernel gets. One that is not listed gets the
+// generic entry alone, which reads every constant at run time.
+type compiled struct {
+	kernel  string
+	generic bool // the generic entry is there too, for values that no other serves
+	fixed   sets // an entry for each
+}
+
+// sets are lists of constants with their values.
+type sets [][]shaders.Fixed
+
+// fix returns a set for each value of a constant.
+func fix(name string, values ...uint32) sets { return sets{nil}.and(name, values...) }
+
+// and returns every set with every value of a further constant.
+func (s sets) and(name string, values ...uint32) sets {
+	var out sets
+	for _, set := range s {
+		for _, v := range values {
+			out = append(out, append(slices.Clip(set), shaders.Fixed{Name: name, Value: v}))
+		}
+	}
+	return out
+}
+
+// families returns a set for each family, of which an entry has the quants: groups and
+// scales are as the constant says at run time.
+func families(list ...dtype.Type) sets {
+	var out sets
+	for _, t := range list {
+		out = append(out, []shaders.Fixed{{Name: wtype, Value: uint32(t), Mask: dtype.FamilyMask}})
+	}
+	return out
+}
+
+// mlx are MLX's affine types.
+var mlx = families(dtype.MLX2, dtype.MLX3, dtype.MLX4, dtype.MLX5, dtype.MLX6, dtype.MLX8)
+
+// quantised are the types whose weights have a scale for each block.
+var quantised = []uint32{
+	uint32(dtype.Q8_0), uint32(dtype.Q4_0), uint32(dtype.Q4_1), uint32(dtype.Q5_0), uint32(dtype.Q5_1), uint32(dtype.Q2_K), uint32(dtype.Q3_K),
+	uint32(dtype.Q4_K), uint32(dtype.Q5_K), uint32(dtype.Q6_K), uint32(dtype.IQ4_NL), uint32(dtype.IQ4_XS), uint32(dtype.MXFP4),
+}
+
+// floats are the others.
+var floats = []uint32{uint32(dtype.F32), uint32(dtype.F16), uint32(dtype.BF16)}
+
+// tiled are the products of quantised activations and weights in tiles.
+var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).and("weights", uint32(dtype.Tiled16))
+
+// rows are those of activations as they are and weights as the file has them.
+var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
+
+var instances = []compiled{
+	{kernel: "gemv", fixed: append(rows, tiled...)},
+	{kernel: "gemm", fixed: append(rows, tiled...)},
+	{kernel: "expert_gemv", fixed: append(slices.Clone(rows), tiled...)},
+	{kernel: "gemm_halves", fixed: fix("wtype", uint32(dtype.F16), uint32(dtype.BF16))},
+	{kernel: "embed", fixed: append(slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)),
+		append(fix("wtype", quantised...), mlx...).and("weights", uint32(dtype.Tiled16))...)},
+	{kernel: "attn", fixed: append(slices.Concat(fix("tile", 0, 1).and("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128).and("tile", 0, 1).and("kv", decl.KVF16),
+		fix("head_dim", 64, 128).and("tile", 0, 1).and("kv", decl.KVQ8), fix("head_dim", 256).and("tile", 0).and("kv", decl.KVF16, decl.KVQ8)).and("sinks", 0),
+		fix("tile", 0).and("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...)},
+	{kernel: "rope_attn", generic: true, fixed: slices.Concat(fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8))},
+}
+
+// entries returns the entries of a kernel, the generic one first.
+func entries(name string) ([]shaders.Entry, error) {
+	i := slices.IndexFunc(instances, func(c compiled) bool { return c.kernel == name })
+	if i < 0 {
+		return []shaders.Entry{{Name: name}}, nil
+	}
+	var list []shaders.Entry
+	if instances[i].generic {
+		list = append(list, shaders.Entry{Name: name})
+	}
+	constants := constantsOf(name)
+	for _, fixed := range instances[i].fixed {
+		var parts []string
+		for _, f := range fixed {
+			if !slices.ContainsFunc(constants, func(c shaders.Constant) bool { return c.Name == f.Name }) {
+				return nil, fmt.Errorf("instances of %s: it has no constant %s", name, f.Name)
+			}
+			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))
+		}
+		e := shaders.Entry{Name: name + "__" + strings.Join(parts, "_"), Fixed: fixed}
+		if slices.ContainsFunc(list, func(o shaders.Entry) bool { return o.Name == e.Name }) {
+			return nil, fmt.Errorf("instances of %s: %s is there twice", name, e.Name)
+		}
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// constantsOf returns the constants of a kernel in the declaration's order.
+func constantsOf(name string) []shaders.Constant {
+	list := []shaders.Constant{}
+	id, ok := decl.ByName(name)
+	if !ok {
+		return list
+	}
+	d, _ := decl.Lookup(id)
+	for _, c := range d.Specs {
+		n, _ := decl.FunctionConstant(c.Name)
+		list = append(list, shaders.Constant{Name: c.Name, Number: n})
+	}
+	return list
+}

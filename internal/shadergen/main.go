@@ -1,0 +1,59 @@
+// Command gen checks the kernels of shaders/*.metal and makes of them what is
+// committed, PTX and the manifest, and what tests run, the emulator.
+//
+//	go run ./internal/shadergen                     from the repository's root: checks, rewrites
+//	go run ./internal/shadergen -check              fails if a committed file is not what it would write
+//	go run ./internal/shadergen -lint               the checks alone
+//	go run ./internal/shadergen -host FILE.so       builds the emulator as a shared library
+//	go run ./internal/shadergen -program FILE       builds it as the program of package emu
+//	go run ./internal/shadergen -sanitize -program FILE
+//
+// It needs clang 19 and installs nothing.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+)
+
+func main() {
+	check := flag.Bool("check", false, "compare with the files instead of writing them")
+	lint := flag.Bool("lint", false, "check the sources alone")
+	host := flag.String("host", "", "build the emulator as this shared library")
+	program := flag.String("program", "", "build the emulator as this program")
+	sanitize := flag.Bool("sanitize", false, "build the emulator with the sanitizers of addresses, alignment and bounds")
+	root := flag.String("root", ".", "the repository's root")
+	sources := flag.String("sources", "shaders", "the folder of the kernels, from the root")
+	undeclared := flag.Bool("undeclared", false, "take kernels that are not declared, which tests have")
+	flag.Parse()
+	if err := run(*root, *sources, !*undeclared, *check, *lint, *host, *program, *sanitize); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(root, sources string, declared, check, lint bool, host, program string, sanitize bool) error {
+	p, err := open(root, sources, declared)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(p.build)
+	switch {
+	case host != "":
+		return p.host(host, true, sanitize)
+	case program != "":
+		return p.host(program, false, sanitize)
+	}
+	if err := p.check(); err != nil || lint {
+		return err
+	}
+	outputs, err := p.make()
+	if err != nil {
+		return err
+	}
+	if check {
+		return p.compare(outputs)
+	}
+	return p.write(outputs)
+}

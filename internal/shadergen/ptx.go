@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/pianola-engine/pianola/internal/cuda/ptx"
+)
+
+var (
+	ptxEntry  = regexp.MustCompile(`^\.visible \.entry (\w+)\(`)
+	ptxMemory = []string{"ld", "ldu", "st", "atom", "red"}
+	ptxSpaces = []string{"global", "shared", "param", "const"}
+)
+
+// finishPTX limits the threads of each entry, so that the assembler knows how
+// many registers there are for one, and checks that everything is inlined and
+// every access names its memory. path is what errors call the text.
+func finishPTX(text []byte, files *source, path string) ([]byte, error) {
+	var out bytes.Buffer
+	threads := 0
+	for i, line := range strings.Split(strings.TrimRight(string(text), "\n"), "\n") {
+		bad := func(format string, args ...any) error {
+			return &fault{path, i + 1, fmt.Sprintf(format, args...)}
+		}
+		if m := ptxEntry.FindStringSubmatch(line); m != nil {
+			name, _, _ := strings.Cut(m[1], "__")
+			j := slices.IndexFunc(files.kernels, func(k kernel) bool { return k.name == name })
+			if j < 0 {
+				return nil, bad("entry %s is no kernel's", m[1])
+			}
+			threads = files.kernels[j].maxThreads
+		}
+		fields := strings.Fields(line)
+		if threads > 0 && line == "{" {
+			if threads > 0 {
+				fmt.Fprintf(&out, ".maxntid %d, 1, 1\n.minnctapersm 1\n", threads)
+			}
+			threads = 0
+		}
+		if len(fields) > 0 {
+			word := fields[0]
+			if strings.HasPrefix(word, "@") && len(fields) > 1 {
+				word = fields[1]
+			}
+			parts := strings.Split(strings.TrimSuffix(word, ";"), ".")
+			switch {
+			case parts[0] == "call" || slices.Contains(fields, ".func"):
+				return nil, bad("a call that is not inlined: %s", strings.TrimSpace(line))
+			case strings.HasPrefix(word, ".local") || slices.Contains(parts, "local"):
+				return nil, bad("memory of the thread's own; loops over private arrays must be unrolled: %s", strings.TrimSpace(line))
+			case slices.Contains(ptxMemory, parts[0]) && !slices.ContainsFunc(parts, func(p string) bool { return slices.Contains(ptxSpaces, p) }):
+				return nil, bad("an access to memory of unknown kind: %s", strings.TrimSpace(line))
+			case parts[0] == "" && len(parts) > 1 && parts[1] == "file", slices.Contains(fields, "f64"):
+				return nil, bad("not expected: %s", strings.TrimSpace(line))
+			}
+			if slices.Contains(parts, "f64") {
+				return nil, bad("double precision: %s", strings.TrimSpace(line))
+			}
+		}
+		out.WriteString(line + "\n")
+	}
+	return out.Bytes(), nil
+}
+
+// checkBegins checks that each entry has a place where its inputs are ready, for
+// devices that begin it early.
+func checkBegins(text []byte, path string) error {
+	entry, begins := "", true
+	for i, line := range strings.Split(string(text), "\n") {
+		if m := ptxEntry.FindStringSubmatch(line); m != nil {
+			entry, begins = m[1], false
+		}
+		begins = begins || strings.TrimSpace(line) == ptx.InputsReady
+		if line == "}" && !begins {
+			return &fault{path, i + 1, fmt.Sprintf("entry %s never calls begins", entry)}
+		}
+	}
+	return nil
+}
