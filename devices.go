@@ -10,7 +10,6 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/replay/cuda"
-	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
 
@@ -148,7 +147,7 @@ func isH200(g cuda.GPU, c *chip.Chip) bool {
 
 // DeviceStatus is a device, or why it is not there.
 type DeviceStatus struct {
-	table.Info
+	replay.Info
 	Available bool
 	Why       string // if not available
 	Memory    uint64 // bytes that are free for it, 0 if unknown
@@ -163,7 +162,7 @@ func Devices() []DeviceStatus {
 func cpuStatus() DeviceStatus {
 	d, err := cpu.New(cpu.Options{})
 	if err != nil {
-		return DeviceStatus{Info: table.Info{Device: "cpu"}, Why: err.Error()}
+		return DeviceStatus{Info: replay.Info{Device: "cpu"}, Why: err.Error()}
 	}
 	free, _ := weights.AvailableMemory()
 	return DeviceStatus{
@@ -175,7 +174,7 @@ func cpuStatus() DeviceStatus {
 func cudaStatus(o cuda.Options) DeviceStatus {
 	d, err := cuda.New(o)
 	if err != nil {
-		return DeviceStatus{Info: table.Info{Device: "cuda"}, Why: err.Error()}
+		return DeviceStatus{Info: replay.Info{Device: "cuda"}, Why: err.Error()}
 	}
 	free, err := d.FreeMemory()
 	if err != nil {

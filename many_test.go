@@ -18,6 +18,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -50,7 +51,7 @@ func TestManySessions(t *testing.T) {
 				t.Fatalf("the caches have %d rows", m.Table().KVCapacity())
 			}
 			known := manyAlone(t, m)
-			settle := func() (table.Memory, uint64, int) {
+			settle := func() (replay.Memory, uint64, int) {
 				runtime.GC()
 				var s runtime.MemStats
 				runtime.ReadMemStats(&s)

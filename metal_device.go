@@ -14,6 +14,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 	"github.com/pianola-engine/pianola/internal/metal/kernels"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -87,7 +88,7 @@ func metalChip(p driver.Properties) (*chip.Chip, string, error) {
 func metalStatus() DeviceStatus {
 	native, err := driver.SystemDevice()
 	if err != nil {
-		return DeviceStatus{Info: table.Info{Device: "metal"}, Why: "metal: " + err.Error()}
+		return DeviceStatus{Info: replay.Info{Device: "metal"}, Why: "metal: " + err.Error()}
 	}
 	defer driver.Release(native)
 	return MetalStatus(native)
@@ -96,10 +97,10 @@ func metalStatus() DeviceStatus {
 // MetalStatus describes a GPU of the program's, an id<MTLDevice>, as Devices
 // describes the system's.
 func MetalStatus(native unsafe.Pointer) DeviceStatus {
-	info := table.Info{Device: "metal", Modes: metal.Modes()}
+	info := replay.Info{Device: "metal", Modes: metal.Modes()}
 	p, err := driver.Describe(native)
 	if err != nil {
-		return DeviceStatus{Info: table.Info{Device: "metal"}, Why: "metal: " + err.Error()}
+		return DeviceStatus{Info: replay.Info{Device: "metal"}, Why: "metal: " + err.Error()}
 	}
 	info.Name, info.Detail = p.Name, metal.Detail(p)
 	c, note, err := metalChip(p)

@@ -220,7 +220,7 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	m.times.Touch = time.Since(start)
 
 	start = time.Now()
-	m.m, err = replay.Load(ctx, m.dev, m.t, m.mapped, table.LoadOptions{
+	m.m, err = replay.Load(ctx, m.dev, m.t, m.mapped, replay.LoadOptions{
 		Progress: m.life.stage(StageUpload),
 		Loaded:   func() error { return m.life.enter(ctx, StateLoaded, StageWarm) },
 	})
@@ -287,7 +287,7 @@ func (m *Model) Directory() *weights.Directory { return m.dir }
 func (m *Model) Table() *table.Table { return m.t }
 
 // Device says what the model runs on.
-func (m *Model) Device() table.Info { return m.dev.Info() }
+func (m *Model) Device() replay.Info { return m.dev.Info() }
 
 // Mode returns the replay mode.
 func (m *Model) Mode() string { return m.mode }
@@ -305,7 +305,7 @@ func (m *Model) Threads() int {
 }
 
 // Memory says what the device holds.
-func (m *Model) Memory() table.Memory { return m.dev.Memory() }
+func (m *Model) Memory() replay.Memory { return m.dev.Memory() }
 
 // LoadTimes returns the times of the parts of Open.
 func (m *Model) LoadTimes() LoadTimes { return m.times }

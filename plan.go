@@ -15,18 +15,18 @@ import (
 
 // MemoryPlan is what a model takes of a device's memory.
 type MemoryPlan struct {
-	Device  table.Info
+	Device  replay.Info
 	Mode    string
 	Context int // positions of a session
 
 	// Loaded is what Model.Memory says once the model is open: weights, copied or where
 	// the files are mapped, and what sessions take turns on.
-	Loaded table.Memory
+	Loaded replay.Memory
 	// Session is what each session adds that has come to its whole context. Before, it
 	// has the KV caches of the positions that it has come to. Where a device must move
 	// caches to make room, those before are there too for a moment; with
 	// SessionOptions.Reserve they never are.
-	Session table.Memory
+	Session replay.Memory
 
 	Free uint64 // bytes that are free for the device now, 0 if that is not known
 }

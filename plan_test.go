@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // active is what a device holds, without the peaks.
-func active(m table.Memory) table.Memory {
+func active(m replay.Memory) replay.Memory {
 	for i := range m.Kinds {
 		m.Kinds[i].Peak = 0
 	}

@@ -11,16 +11,17 @@ import (
 
 // ranks orders the packages: each imports only packages of lower rank.
 var ranks = map[string]int{
-	"internal/golden": -2, "internal/packed": -2, "internal/replacefile": -2, "internal/sparse": -2, "internal/exectrace": -2, "internal/dtype": -2, "internal/decl": -1,
-	"internal/gguf": 0, "internal/safetensors": 0, "arch": 0, "chip": 0, "table": 0, "internal/decl/gen": 0, "internal/neongen": 0,
-	"internal/quantize": 0, "weights": 1, "internal/tokenizer": 1, "internal/chat/jinja": 0, "internal/chat": 1, "shaders": 1, "internal/cuda/ptx": 1, "internal/metal/soft": 1, "internal/device": 1,
-	"internal/convert": 2, "compiler": 2, "internal/shadergen": 2, "internal/emu": 2,
-	"internal/metal/driver": 2, "internal/cuda/driver": 2, "internal/cuda/fake": 2,
-	"replay/cpu": 3, "replay/cuda": 3, "replay/metal": 3, "replay/null": 3,
-	"replay": 4, "internal/conform": 4, "internal/metal/kernels": 4, "internal/metal/kernels/gen": 5,
-	"":      5,
-	"bench": 6, "internal/synth": 6, "replay/metal/darwinkit": 6,
-	"cmd/pianola": 7, "bench/peer": 7, "examples/service": 7,
+	"internal/golden": 0, "internal/packed": 0, "internal/replacefile": 0, "internal/sparse": 0, "internal/exectrace": 0, "internal/dtype": 0,
+	"internal/speculate": 0, "internal/sampler": 0, "internal/chat/jinja": 0, "internal/neongen": 0,
+	"internal/decl": 1, "internal/gguf": 1, "internal/safetensors": 1, "arch": 1, "chip": 1, "internal/quantize": 1, "internal/tokenizer": 1, "internal/chat": 1, "internal/metal/soft": 1,
+	"table": 2, "internal/decl/gen": 2, "weights": 2, "shaders": 2, "internal/cuda/ptx": 2, "internal/metal/driver": 2, "internal/cuda/driver": 2, "internal/cuda/fake": 2,
+	"internal/kernels": 3, "replay": 4, "internal/convert": 3, "internal/shadergen": 3, "internal/synth": 3,
+	"compiler": 4, "internal/device": 5, "internal/emu": 5,
+	"replay/cpu": 6, "replay/cuda": 6, "replay/metal": 6, "replay/null": 6,
+	"internal/metal/kernels": 7, "internal/metal/kernels/gen": 8,
+	"":      9,
+	"bench": 10, "internal/conform": 10, "replay/metal/darwinkit": 10,
+	"cmd/pianola": 11, "bench/peer": 11, "examples/service": 11,
 }
 
 // TestRanks reads every package's imports, on every system that is built for.

@@ -17,7 +17,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 func header(t testing.TB, path string) *pianola.Header {
@@ -169,7 +169,7 @@ func TestFusions(t *testing.T) {
 				for _, c := range tab.Cmds {
 					used[c.Kernel] = true
 				}
-				if used[table.KernelRoPEAttn] == noFuse || used[table.KernelArgmaxPart] == noFuse {
+				if used[kernels.RoPEAttn] == noFuse || used[kernels.ArgmaxPart] == noFuse {
 					t.Errorf("%s, no fusion %t: the kernels are %v", path, noFuse, used)
 				}
 				b, err := tab.Encode()

@@ -1,8 +1,8 @@
 package pianola
 
 import (
+	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/table"
 )
 
 // Sampling says how tokens are chosen; the zero value is greedy. The order of
@@ -21,7 +21,7 @@ var ErrNoSampler = replay.ErrNoSampler
 var ErrNoLogProbs = replay.ErrNoLogProbs
 
 // MaxLogProbs is how many likeliest tokens come with a token at most.
-const MaxLogProbs = table.MaxRanked
+const MaxLogProbs = sampler.MaxRanked
 
 // LogProb is a token with the natural logarithm of its probability.
 type LogProb = replay.LogProb

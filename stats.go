@@ -3,7 +3,7 @@ package pianola
 import (
 	"time"
 
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/replay"
 )
 
 // GenerateStats are the figures of a call of Generate.
@@ -27,7 +27,7 @@ type GenerateStats struct {
 
 	// Memory is what the device held when the call ended, or last had a chain: of all
 	// sessions of the model, by kind of slot, now and at most since it was opened.
-	Memory table.Memory
+	Memory replay.Memory
 }
 
 // Stats returns the figures of the last call of Generate, so far if it is in

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -109,7 +110,7 @@ func (s *Session) SetTaps(taps *Taps) error {
 type tapped struct {
 	t                      *table.Table
 	of                     Taps
-	tap                    table.Tap
+	tap                    replay.Tap
 	activations, attention []bool           // by command
 	program                []*table.Program // of each command
 
@@ -178,8 +179,8 @@ func (p *tapped) attends(cmd int) error {
 	return nil
 }
 
-// show is table.Tap's.
-func (p *tapped) show(cmd int, step *table.Step, read table.Reader) error {
+// show is replay.Tap's.
+func (p *tapped) show(cmd int, step *table.Step, read replay.Reader) error {
 	a := Activation{
 		Program: p.program[cmd].Name, Command: cmd, Label: p.t.Label(cmd), Position: int(step.Position),
 	}
@@ -208,7 +209,7 @@ func (p *tapped) show(cmd int, step *table.Step, read table.Reader) error {
 }
 
 // read sets p.values to what a command has written, [rows, cols].
-func (p *tapped) read(w *table.Written, read table.Reader) error {
+func (p *tapped) read(w *table.Written, read replay.Reader) error {
 	p.bytes = resized(p.bytes, int(w.Size()))
 	if err := read(w.Slot, w.Offset, p.bytes); err != nil {
 		return err
@@ -221,28 +222,28 @@ func (p *tapped) read(w *table.Written, read table.Reader) error {
 }
 
 // showWeights computes and shows the attention weights of a command, row by row.
-func (p *tapped) showWeights(cmd int, step *table.Step, a Activation, read table.Reader) error {
+func (p *tapped) showWeights(cmd int, step *table.Step, a Activation, read replay.Reader) error {
 	c := &p.t.Cmds[cmd]
 	env, err := p.t.EnvAt(cmd, p.program[cmd], step)
 	if err != nil {
 		return err
 	}
-	args, spec := c.AttnParams(), &p.t.Specs[c.Spec]
-	dim, heads, shared := int(spec.Values[table.AttnSpecHeadDim]), int(args.Heads), int(args.Heads/max(args.KVHeads, 1))
+	args, spec := kernels.AttnParamsOf(c), &p.t.Specs[c.Spec]
+	dim, heads, shared := int(spec.Values[kernels.AttnSpecHeadDim]), int(args.Heads), int(args.Heads/max(args.KVHeads, 1))
 	rows := 1
 	if n, ok := env.Value("rows"); ok {
 		rows = int(n)
 	}
 	window := math.MaxInt
-	if spec.Values[table.AttnSpecWindowed] != 0 {
+	if spec.Values[kernels.AttnSpecWindowed] != 0 {
 		window = int(args.Window)
 	}
-	q, err := p.floats(c.Bind[table.AttnBindQ], ((rows-1)*int(args.QStride)+heads*dim)*4, read)
+	q, err := p.floats(c.Bind[kernels.AttnBindQ], ((rows-1)*int(args.QStride)+heads*dim)*4, read)
 	if err != nil {
 		return err
 	}
 	p.bytes = resized(p.bytes, int(args.KVHeads)*int(args.Cap)*dim*2)
-	if err := read(c.Bind[table.AttnBindKCache].Slot, c.Bind[table.AttnBindKCache].Offset, p.bytes); err != nil {
+	if err := read(c.Bind[kernels.AttnBindKCache].Slot, c.Bind[kernels.AttnBindKCache].Offset, p.bytes); err != nil {
 		return err
 	}
 	a.Name = WeightsName
@@ -292,7 +293,7 @@ func weigh(w, q []float32, first int, scale, softCap float64, key func(position,
 }
 
 // floats reads n bytes of float32.
-func (p *tapped) floats(b table.Binding, n int, read table.Reader) ([]float32, error) {
+func (p *tapped) floats(b table.Binding, n int, read replay.Reader) ([]float32, error) {
 	p.bytes = resized(p.bytes, n)
 	if err := read(b.Slot, b.Offset, p.bytes); err != nil {
 		return nil, err

@@ -46,7 +46,7 @@ func TestLoadTokenizerFiles(t *testing.T) {
 		t.Errorf("without a tokenizer: error %v", err)
 	}
 
-	f, err := os.Open(filepath.Join("tokenizer", "testdata", "reference", "llama.model.gz"))
+	f, err := os.Open(filepath.Join("internal", "tokenizer", "testdata", "reference", "llama.model.gz"))
 	if err != nil {
 		t.Fatal(err)
 	}

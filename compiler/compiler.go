@@ -15,6 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -236,13 +237,13 @@ func newState(in Input) (*state, error) {
 	}
 	if stages != nil {
 		s.stages = stages[1:] // the penalties come first
-		s.sampler = s.slot("sampler", table.SlotSampler, table.ScopeSession, table.SamplerSize)
+		s.sampler = s.slot("sampler", table.SlotSampler, table.ScopeSession, sampler.Size)
 	}
 	if in.Options.LogProbs {
 		if stages == nil {
 			return nil, &SamplerError{in.Options.Sampler, "log-probabilities need a sampler"}
 		}
-		s.ranks = s.slot("ranks", table.SlotRanks, table.ScopeSession, table.RanksSize)
+		s.ranks = s.slot("ranks", table.SlotRanks, table.ScopeSession, sampler.RanksSize)
 	}
 	return s, nil
 }

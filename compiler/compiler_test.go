@@ -18,6 +18,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -498,17 +499,17 @@ func TestPrefillOnGPU(t *testing.T) {
 				t.Errorf("%s: %d bytes of threadgroup memory", name, c.TGMem)
 			}
 			switch c.Kernel {
-			case table.KernelAttn:
+			case kernels.Attn:
 				if c.Threadgroup[0] != threads {
 					t.Errorf("%s: attention of %d threads, want %d", name, c.Threadgroup[0], threads)
 				}
-			case table.KernelGEMMHalves:
+			case kernels.GEMMHalves:
 				products++
 				// Waves of threadgroups of 128 rows of W and 64 of x are never more.
-				if g := c.GEMMHalvesParams(); g.Group != 128 || g.RowGroup != 64 || c.Threadgroup[0] != 256 {
+				if g := kernels.GEMMHalvesParamsOf(&c); g.Group != 128 || g.RowGroup != 64 || c.Threadgroup[0] != 256 {
 					t.Errorf("%s: a product of %d threads: %+v", name, c.Threadgroup[0], g)
 				}
-			case table.KernelGEMM:
+			case kernels.GEMM:
 				products++
 				// 4 x 8 or 16 x 8 threadgroups: a SIMD group for 32 rows of W and 16 of x.
 				if c.Grid[1] != 8 || c.Threadgroup[0] != 256 {
@@ -534,7 +535,7 @@ func TestSiLUDown(t *testing.T) {
 		for i, program := range []string{table.ProgramDecode, table.ProgramPrefill} {
 			p, _, _ := tab.Program(program)
 			for _, c := range tab.Cmds[p.First : p.First+p.Count] {
-				if c.Kernel == table.KernelSiLUMul {
+				if c.Kernel == kernels.SiLUMul {
 					got[i]++
 				}
 			}
@@ -563,17 +564,17 @@ func TestSplitInput(t *testing.T) {
 		made := map[table.Binding]bool{}
 		for _, c := range tab.Cmds[p.First : p.First+p.Count] {
 			switch c.Kernel {
-			case table.KernelHalves:
+			case kernels.Halves:
 				halves++
-				silu += int(tab.Specs[c.Spec].Values[table.HalvesSpecInput])
-				made[c.Bind[table.HalvesBindOut]] = true
-			case table.KernelSiLUMul:
+				silu += int(tab.Specs[c.Spec].Values[kernels.HalvesSpecInput])
+				made[c.Bind[kernels.HalvesBindOut]] = true
+			case kernels.SiLUMul:
 				mul++
-			case table.KernelGEMMHalves:
-				if !made[c.Bind[table.GEMMHalvesBindX]] {
+			case kernels.GEMMHalves:
+				if !made[c.Bind[kernels.GEMMHalvesBindX]] {
 					t.Errorf("%+v: a product reads what no command makes", test.options)
 				}
-			case table.KernelGEMM:
+			case kernels.GEMM:
 				t.Errorf("%+v: a product makes float16 for itself", test.options)
 			}
 		}
@@ -585,7 +586,7 @@ func TestSplitInput(t *testing.T) {
 	in := input(t, path, "h200", Options{})
 	in.Chip.GEMMHalves = false
 	for _, c := range mustCompile(t, in).Cmds {
-		if c.Kernel == table.KernelHalves {
+		if c.Kernel == kernels.Halves {
 			t.Fatal("a chip that does not want it has it")
 		}
 	}

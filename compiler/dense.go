@@ -7,6 +7,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -17,7 +18,7 @@ func (s *state) normKind(label string, role arch.Role, layer int) (decl.ID, *wei
 	n := s.cfg.Width
 	if !s.cfg.LayerNorm {
 		w, err := s.normWeight(label, role, layer, n)
-		return table.KernelRMSNorm, w, err
+		return kernels.RMSNorm, w, err
 	}
 	w, err := s.normWeight(label+".weight", role, layer, n)
 	if err != nil {
@@ -31,7 +32,7 @@ func (s *state) normKind(label string, role arch.Role, layer int) (decl.ID, *wei
 	if err != nil {
 		return 0, nil, err
 	}
-	return table.KernelLayerNorm, s.concatVectors(label, []*weight{w, bias}), nil
+	return kernels.LayerNorm, s.concatVectors(label, []*weight{w, bias}), nil
 }
 
 // ungated emits the activation of up and returns it.
@@ -40,7 +41,7 @@ func (s *state) ungated(p *program, pre string, y *value, l *layerPlan) (*value,
 	if err != nil {
 		return nil, err
 	}
-	p.emit(&node{kernel: table.KernelActivate, label: pre + "act", out: []operand{up.all()}, activation: activation(s.cfg.Activation)})
+	p.emit(&node{kernel: kernels.Activate, label: pre + "act", out: []operand{up.all()}, activation: activation(s.cfg.Activation)})
 	return up, nil
 }
 
@@ -85,17 +86,17 @@ const activateGroup = 512
 // dense lowers the kernels of dense families.
 func (l *lowering) dense() {
 	switch n := l.n; n.kernel {
-	case table.KernelLayerNorm:
-		l.bind(table.LayerNormBindX, n.in[0])
-		l.bindWeight(table.LayerNormBindW, n.w)
-		l.bind(table.LayerNormBindOut, n.out[0])
-		table.LayerNormParams{N: uint32(n.out[0].width), XRows: uint32(n.in[0].v.rows), Eps: n.eps}.Put(&l.cmd)
+	case kernels.LayerNorm:
+		l.bind(kernels.LayerNormBindX, n.in[0])
+		l.bindWeight(kernels.LayerNormBindW, n.w)
+		l.bind(kernels.LayerNormBindOut, n.out[0])
+		kernels.LayerNormParams{N: uint32(n.out[0].width), XRows: uint32(n.in[0].v.rows), Eps: n.eps}.Put(&l.cmd)
 		if n.rowPatch {
 			l.patch(table.PatchRow, decl.SecondIndex)
 		}
-	case table.KernelActivate:
-		l.bind(table.ActivateBindX, n.out[0])
-		l.spec.Values[table.ActivateSpecActivation] = n.activation
-		table.ActivateParams{N: uint32(n.out[0].width), Group: activateGroup}.Put(&l.cmd)
+	case kernels.Activate:
+		l.bind(kernels.ActivateBindX, n.out[0])
+		l.spec.Values[kernels.ActivateSpecActivation] = n.activation
+		kernels.ActivateParams{N: uint32(n.out[0].width), Group: activateGroup}.Put(&l.cmd)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/speculate"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -30,9 +32,9 @@ func (s *state) verify() error {
 		parts := ceil(s.cfg.Vocab, part)
 		best := p.value("out.parts", 2*parts)
 		logits := operand{v: s.logits, width: s.cfg.Vocab}
-		p.emit(&node{kernel: table.KernelArgmaxPart, label: "out.argmax_part", region: best.name, in: []operand{logits}, out: []operand{best.all()}, part: part})
-		p.emit(&node{kernel: table.KernelAccept, label: "verify.accept", in: []operand{best.all(), s.stops.all()}, out: []operand{s.tokens.all()}, splits: parts})
-		p.emit(&node{kernel: table.KernelDraft, label: "verify.draft", out: []operand{s.tokens.all()}})
+		p.emit(&node{kernel: kernels.ArgmaxPart, label: "out.argmax_part", region: best.name, in: []operand{logits}, out: []operand{best.all()}, part: part})
+		p.emit(&node{kernel: kernels.Accept, label: "verify.accept", in: []operand{best.all(), s.stops.all()}, out: []operand{s.tokens.all()}, splits: parts})
+		p.emit(&node{kernel: kernels.Draft, label: "verify.draft", out: []operand{s.tokens.all()}})
 	})
 }
 
@@ -40,16 +42,16 @@ func (s *state) verify() error {
 func (l *lowering) verifying() {
 	n, h := l.n, &l.s.t.Header
 	switch n.kernel {
-	case table.KernelAccept:
-		l.bind(table.AcceptBindBest, n.in[0])
-		l.bind(table.AcceptBindStops, n.in[1])
-		l.bind(table.AcceptBindTokens, n.out[0])
-		table.AcceptParams{Parts: uint32(n.splits), Ring: h.Context + 1, MaxStops: h.MaxStops, MaxRows: uint32(l.p.rows)}.Put(&l.cmd)
+	case kernels.Accept:
+		l.bind(kernels.AcceptBindBest, n.in[0])
+		l.bind(kernels.AcceptBindStops, n.in[1])
+		l.bind(kernels.AcceptBindTokens, n.out[0])
+		kernels.AcceptParams{Parts: uint32(n.splits), Ring: h.Context + 1, MaxStops: h.MaxStops, MaxRows: uint32(l.p.rows)}.Put(&l.cmd)
 		l.patch(table.PatchToken, decl.SecondIndex)
-	case table.KernelDraft:
-		l.bind(table.DraftBindTokens, n.out[0])
-		table.DraftParams{
-			Ring: h.Context + 1, Draft: uint32(l.s.in.Options.Draft), Most: table.DraftMost, Least: table.DraftLeast,
+	case kernels.Draft:
+		l.bind(kernels.DraftBindTokens, n.out[0])
+		kernels.DraftParams{
+			Ring: h.Context + 1, Draft: uint32(l.s.in.Options.Draft), Most: speculate.DraftMost, Least: speculate.DraftLeast,
 		}.Put(&l.cmd)
 	}
 }
@@ -64,7 +66,7 @@ func (s *state) splitRows() error {
 		}
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
-			if n.kernel != table.KernelRoPEAttn && n.input != decl.InputMerge {
+			if n.kernel != kernels.RoPEAttn && n.input != decl.InputMerge {
 				continue
 			}
 			rows := make([]*node, p.rows)

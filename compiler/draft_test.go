@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -39,7 +40,7 @@ func TestVerifyProgram(t *testing.T) {
 				}
 				for _, cmd := range s.t.ProgramCmds(p) {
 					switch cmd.Kernel {
-					case table.KernelArgmax, table.KernelArgmaxPart, table.KernelAccept, table.KernelDraft:
+					case kernels.Argmax, kernels.ArgmaxPart, kernels.Accept, kernels.Draft:
 						continue
 					}
 					if a := (arithmetic{s.t.Specs[cmd.Spec], cmd.Threadgroup[0]}); !slices.Contains(list, a) {

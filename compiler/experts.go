@@ -9,7 +9,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // experts emits what stands in place of a sparse layer's gate, up and down: the
@@ -23,7 +23,7 @@ func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
 		return nil, err
 	}
 	ids, chosen := p.value(pre+"experts.ids", e.Used), p.value(pre+"experts.weights", e.Used)
-	p.emit(&node{kernel: table.KernelRoute, label: pre + "route", region: ids.name, in: []operand{logits.all()}, out: []operand{ids.all(), chosen.all()}})
+	p.emit(&node{kernel: kernels.Route, label: pre + "route", region: ids.name, in: []operand{logits.all()}, out: []operand{ids.all(), chosen.all()}})
 
 	pre += "experts."
 	gate, err := s.expertProduct(p, l, pre+"gate", arch.ExpertGate, y, ids, e.Used)
@@ -35,13 +35,13 @@ func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
 		return nil, err
 	}
 	act := p.value(pre+"act", e.Used*e.FF)
-	p.emit(&node{kernel: table.KernelSiLUMul, label: pre + "silu_mul", region: act.name, in: []operand{gate.all(), up.all()}, out: []operand{act.all()}, activation: activation(s.cfg.Activation)})
+	p.emit(&node{kernel: kernels.SiLUMul, label: pre + "silu_mul", region: act.name, in: []operand{gate.all(), up.all()}, out: []operand{act.all()}, activation: activation(s.cfg.Activation)})
 	down, err := s.expertProduct(p, l, pre+"down", arch.ExpertDown, act, ids, 1)
 	if err != nil {
 		return nil, err
 	}
 	out := p.value(pre+"sum", s.cfg.Width)
-	p.emit(&node{kernel: table.KernelExpertSum, label: pre + "sum", region: out.name, in: []operand{down.all(), chosen.all()}, out: []operand{out.all()}})
+	p.emit(&node{kernel: kernels.ExpertSum, label: pre + "sum", region: out.name, in: []operand{down.all(), chosen.all()}, out: []operand{out.all()}})
 	return out, nil
 }
 
@@ -53,7 +53,7 @@ func (s *state) expertProduct(p *program, l *layerPlan, label string, part arch.
 	if err != nil {
 		return nil, err
 	}
-	n := &node{kernel: table.KernelExpertGEMV, label: label, region: label, in: []operand{x.all(), ids.all()}, w: w, share: share}
+	n := &node{kernel: kernels.ExpertGEMV, label: label, region: label, in: []operand{x.all(), ids.all()}, w: w, share: share}
 	if e.Bias {
 		if n.bias, err = s.expertBias(label+".bias", part, l.index); err != nil {
 			return nil, err
@@ -222,43 +222,43 @@ func (l *lowering) expertGroup(out int) int {
 func (l *lowering) expertArguments() {
 	n, c, e := l.n, l.s.in.Chip, &l.s.cfg.Experts
 	switch n.kernel {
-	case table.KernelRoute:
-		l.bind(table.RouteBindLogits, n.in[0])
-		l.bind(table.RouteBindIDs, n.out[0])
-		l.bind(table.RouteBindWeights, n.out[1])
-		l.spec.Values[table.RouteSpecOver] = decl.OverChosen
+	case kernels.Route:
+		l.bind(kernels.RouteBindLogits, n.in[0])
+		l.bind(kernels.RouteBindIDs, n.out[0])
+		l.bind(kernels.RouteBindWeights, n.out[1])
+		l.spec.Values[kernels.RouteSpecOver] = decl.OverChosen
 		if e.OverAll {
-			l.spec.Values[table.RouteSpecOver] = decl.OverAll
+			l.spec.Values[kernels.RouteSpecOver] = decl.OverAll
 		}
-		table.RouteParams{Experts: uint32(e.Count), Used: uint32(e.Used)}.Put(&l.cmd)
-	case table.KernelExpertSum:
-		l.bind(table.ExpertSumBindX, n.in[0])
-		l.bind(table.ExpertSumBindWeights, n.in[1])
-		l.bind(table.ExpertSumBindOut, n.out[0])
-		l.spec.Values[table.ExpertSumSpecOutput] = decl.OutputStore
+		kernels.RouteParams{Experts: uint32(e.Count), Used: uint32(e.Used)}.Put(&l.cmd)
+	case kernels.ExpertSum:
+		l.bind(kernels.ExpertSumBindX, n.in[0])
+		l.bind(kernels.ExpertSumBindWeights, n.in[1])
+		l.bind(kernels.ExpertSumBindOut, n.out[0])
+		l.spec.Values[kernels.ExpertSumSpecOutput] = decl.OutputStore
 		if n.add {
-			l.spec.Values[table.ExpertSumSpecOutput] = decl.OutputAdd
+			l.spec.Values[kernels.ExpertSumSpecOutput] = decl.OutputAdd
 		}
-		table.ExpertSumParams{N: uint32(n.out[0].width), Used: uint32(e.Used)}.Put(&l.cmd)
-	case table.KernelExpertGEMV:
+		kernels.ExpertSumParams{N: uint32(n.out[0].width), Used: uint32(e.Used)}.Put(&l.cmd)
+	case kernels.ExpertGEMV:
 		out := n.w.rows / e.Count
-		l.bind(table.ExpertGEMVBindX, n.in[0])
-		l.bind(table.ExpertGEMVBindIDs, n.in[1])
+		l.bind(kernels.ExpertGEMVBindX, n.in[0])
+		l.bind(kernels.ExpertGEMVBindIDs, n.in[1])
 		if n.input == decl.InputSiLUMul {
-			l.bind(table.ExpertGEMVBindX2, n.in[2])
-			l.spec.Values[table.ExpertGEMVSpecActivation] = n.activation
+			l.bind(kernels.ExpertGEMVBindX2, n.in[2])
+			l.spec.Values[kernels.ExpertGEMVSpecActivation] = n.activation
 		}
-		l.bindWeight(table.ExpertGEMVBindW, n.w)
-		l.bindWeight(table.ExpertGEMVBindB, n.bias)
-		l.bind(table.ExpertGEMVBindY, n.out[0])
-		l.spec.Values[table.ExpertGEMVSpecWType] = uint32(n.w.typ)
-		l.spec.Values[table.ExpertGEMVSpecWeights] = uint32(n.w.layout)
-		l.spec.Values[table.ExpertGEMVSpecInput] = n.input
-		l.spec.Values[table.ExpertGEMVSpecBias] = one(n.bias != nil)
+		l.bindWeight(kernels.ExpertGEMVBindW, n.w)
+		l.bindWeight(kernels.ExpertGEMVBindB, n.bias)
+		l.bind(kernels.ExpertGEMVBindY, n.out[0])
+		l.spec.Values[kernels.ExpertGEMVSpecWType] = uint32(n.w.typ)
+		l.spec.Values[kernels.ExpertGEMVSpecWeights] = uint32(n.w.layout)
+		l.spec.Values[kernels.ExpertGEMVSpecInput] = n.input
+		l.spec.Values[kernels.ExpertGEMVSpecBias] = one(n.bias != nil)
 		if l.s.quantised(n.w) && (c.Device == chip.CPU || n.w.layout == dtype.Tiled16) {
-			l.spec.Values[table.ExpertGEMVSpecAct] = decl.ActQ8
+			l.spec.Values[kernels.ExpertGEMVSpecAct] = decl.ActQ8
 		}
-		table.ExpertGEMVParams{
+		kernels.ExpertGEMVParams{
 			In: uint32(n.w.cols), Out: uint32(out), XStride: uint32(n.in[0].v.width / (e.Used / n.share)), YStride: uint32(n.out[0].v.width / e.Used),
 			Group: uint32(l.expertGroup(out)), Ahead: l.ahead(), Stage: l.stage(), Experts: uint32(e.Count), Used: uint32(e.Used), Share: uint32(n.share),
 			Limit: l.limit(),

@@ -7,12 +7,12 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // isMatmul reports whether a node is a matrix product.
 func (n *node) isMatmul() bool {
-	return n.kernel == table.KernelGEMV || n.kernel == table.KernelGEMM
+	return n.kernel == kernels.GEMV || n.kernel == kernels.GEMM
 }
 
 // run returns the nodes from i on if their labels end in suffixes, in order.
@@ -152,7 +152,7 @@ func (s *state) fuseRopeKV() error {
 			oldQ := qRope.out[0]
 			newQ := p.value(pre+"q_rope", oldQ.width)
 			fused := &node{
-				kernel: table.KernelQKRoPEKV, label: pre + "rope_kv", region: newQ.name,
+				kernel: kernels.QKRoPEKV, label: pre + "rope_kv", region: newQ.name,
 				in:    []operand{oldQ, write.in[0], write.in[1], qRope.in[0]},
 				out:   append([]operand{newQ.all()}, write.out...),
 				heads: qRope.heads, kvHeads: write.kvHeads, half: qRope.half, layer: qRope.layer, eps: s.cfg.Eps,
@@ -181,10 +181,10 @@ func (s *state) fuseRopeAttn() error {
 	for _, p := range s.programs {
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelQKRoPEKV || p.wide || b.kernel != table.KernelAttn || b.layer.sinks > 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
+			if a.kernel != kernels.QKRoPEKV || p.wide || b.kernel != kernels.Attn || b.layer.sinks > 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
 				continue
 			}
-			b.kernel, b.half, b.eps, b.w = table.KernelRoPEAttn, a.half, a.eps, a.w
+			b.kernel, b.half, b.eps, b.w = kernels.RoPEAttn, a.half, a.eps, a.w
 			b.norm = a.w != nil
 			if b.extra != nil {
 				// The kernel has one binding for what heads have of their own.
@@ -214,7 +214,7 @@ func (s *state) fuseSiLUDown() error {
 		}
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelSiLUMul || !inProducts(a) || !b.isMatmul() || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 ||
+			if a.kernel != kernels.SiLUMul || !inProducts(a) || !b.isMatmul() || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 ||
 				a.in[0].v.width != a.in[1].v.width { // the kernel has one stride for both
 				continue
 			}
@@ -238,15 +238,15 @@ func (s *state) splitInput() error {
 		var from operand
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
-			if n.kernel != table.KernelGEMM || !splittable(n.w) {
+			if n.kernel != kernels.GEMM || !splittable(n.w) {
 				made = nil
 				continue
 			}
 			if made == nil || from != n.in[0] {
 				from = n.in[0]
 				out := p.value(n.label+".halves", halvesWidth(n.w.cols))
-				made = &node{kernel: table.KernelHalves, label: n.label + ".halves", region: out.name, in: n.in, out: []operand{out.all()}}
-				if a := p.nodes[max(i-1, 0)]; fuse && a.kernel == table.KernelSiLUMul && inProducts(a) && a.out[0] == from && p.uses(from.v) == 2 &&
+				made = &node{kernel: kernels.Halves, label: n.label + ".halves", region: out.name, in: n.in, out: []operand{out.all()}}
+				if a := p.nodes[max(i-1, 0)]; fuse && a.kernel == kernels.SiLUMul && inProducts(a) && a.out[0] == from && p.uses(from.v) == 2 &&
 					a.in[0].v.width == a.in[1].v.width { // the kernel has one stride for both
 					made.in, made.input, made.activation = a.in, decl.InputSiLUMul, a.activation
 					p.splice(i-1, 1, made)
@@ -255,7 +255,7 @@ func (s *state) splitInput() error {
 					i++
 				}
 			}
-			n.kernel, n.in = table.KernelGEMMHalves, made.out
+			n.kernel, n.in = kernels.GEMMHalves, made.out
 		}
 	}
 	return nil
@@ -276,7 +276,7 @@ func (s *state) fuseProductAdd() error {
 	for _, p := range s.programs {
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelGEMV && a.kernel != table.KernelExpertSum || p.wide || b.kernel != table.KernelAdd || b.delta != 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
+			if a.kernel != kernels.GEMV && a.kernel != kernels.ExpertSum || p.wide || b.kernel != kernels.Add || b.delta != 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
 				continue
 			}
 			a.out, a.add = b.out, true
@@ -292,7 +292,7 @@ func (s *state) fuseNormProduct() error {
 	for _, p := range s.programs {
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
-			if n.kernel != table.KernelRMSNorm || p.wide || n.rowPatch || n.scale != 0 {
+			if n.kernel != kernels.RMSNorm || p.wide || n.rowPatch || n.scale != 0 {
 				continue
 			}
 			readers := p.normReaders(i)
@@ -314,7 +314,7 @@ func (p *program) normReaders(i int) []*node {
 	out := p.nodes[i].out[0]
 	var list []*node
 	for _, n := range p.nodes[i+1:] {
-		if n.kernel != table.KernelGEMV || n.input != decl.InputPlain || n.in[0] != out {
+		if n.kernel != kernels.GEMV || n.input != decl.InputPlain || n.in[0] != out {
 			break
 		}
 		list = append(list, n)
@@ -334,19 +334,19 @@ func (s *state) fuseResidualNorm() error {
 	for _, p := range s.programs {
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelRMSNorm || a.rowPatch || b.kernel != table.KernelAdd || b.delta != 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
+			if a.kernel != kernels.RMSNorm || a.rowPatch || b.kernel != kernels.Add || b.delta != 0 || b.in[0] != a.out[0] || p.uses(a.out[0].v) != 2 {
 				continue
 			}
-			b.kernel, b.in, b.w, b.eps = table.KernelNormAdd, a.in, a.w, a.eps
+			b.kernel, b.in, b.w, b.eps = kernels.NormAdd, a.in, a.w, a.eps
 			p.splice(i, 1)
 		}
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelAdd && a.kernel != table.KernelNormAdd || b.kernel != table.KernelRMSNorm || b.in[0] != a.out[0] || b.rowPatch || a.kernel == table.KernelNormAdd && b.scale != 0 {
+			if a.kernel != kernels.Add && a.kernel != kernels.NormAdd || b.kernel != kernels.RMSNorm || b.in[0] != a.out[0] || b.rowPatch || a.kernel == kernels.NormAdd && b.scale != 0 {
 				continue
 			}
-			b.kernel = table.KernelAddRMSNorm
-			if a.kernel == table.KernelNormAdd {
+			b.kernel = kernels.AddRMSNorm
+			if a.kernel == kernels.NormAdd {
 				b.kernel, b.extra, b.w = a.kernel, b.w, a.w
 			}
 			b.in, b.out, b.delta = a.in, []operand{a.out[0], b.out[0]}, a.delta
@@ -367,7 +367,7 @@ func (s *state) splitAttention() error {
 	for _, p := range s.programs {
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
-			if n.kernel != table.KernelAttn && n.kernel != table.KernelRoPEAttn || p.wide || n.layer.cap <= limit || n.layer.sinks > 0 {
+			if n.kernel != kernels.Attn && n.kernel != kernels.RoPEAttn || p.wide || n.layer.cap <= limit || n.layer.sinks > 0 {
 				continue
 			}
 			splits := s.splits(n)
@@ -377,7 +377,7 @@ func (s *state) splitAttention() error {
 			pre := strings.TrimSuffix(n.label, "attention")
 			part := p.value(pre+"parts", n.heads*splits*(s.cfg.HeadDim+2))
 			last := len(n.out) - 1
-			merge := &node{kernel: table.KernelAttnMerge, label: pre + "merge", region: n.region,
+			merge := &node{kernel: kernels.AttnMerge, label: pre + "merge", region: n.region,
 				in: []operand{part.all()}, out: []operand{n.out[last]}, heads: n.heads, window: n.window, splits: splits, layer: n.layer}
 			n.splits, n.out[last], n.region = splits, part.all(), part.name
 			p.splice(i+1, 0, merge)
@@ -394,7 +394,7 @@ func (s *state) fuseMergeProduct() error {
 	for _, p := range s.programs {
 		for i := 0; i+1 < len(p.nodes); i++ {
 			a, b := p.nodes[i], p.nodes[i+1]
-			if a.kernel != table.KernelAttnMerge || p.wide || b.kernel != table.KernelGEMV || b.input != decl.InputPlain || b.in[0] != a.out[0] ||
+			if a.kernel != kernels.AttnMerge || p.wide || b.kernel != kernels.GEMV || b.input != decl.InputPlain || b.in[0] != a.out[0] ||
 				p.uses(a.out[0].v) != 2 || d%4 != 0 {
 				continue
 			}
@@ -437,11 +437,11 @@ func (s *state) splitArgmax() error {
 	parts := ceil(s.cfg.Vocab, part)
 	for _, p := range s.programs {
 		for i, n := range p.nodes {
-			if n.kernel != table.KernelArgmax || n.splits > 0 {
+			if n.kernel != kernels.Argmax || n.splits > 0 {
 				continue
 			}
 			best := p.value("out.parts", 2*parts)
-			p.splice(i, 0, &node{kernel: table.KernelArgmaxPart, label: "out.argmax_part", region: best.name, in: []operand{n.in[0]}, out: []operand{best.all()}, part: part})
+			p.splice(i, 0, &node{kernel: kernels.ArgmaxPart, label: "out.argmax_part", region: best.name, in: []operand{n.in[0]}, out: []operand{best.all()}, part: part})
 			n.in[0], n.splits = best.all(), parts
 			break
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -125,7 +126,7 @@ func (s *state) body(p *program) (*value, error) {
 		return nil, err
 	}
 	x := p.value("x", s.cfg.Width)
-	p.emit(&node{kernel: table.KernelEmbed, label: "embed", region: "x", in: []operand{s.tokens.all()}, out: []operand{x.all()}, w: embed, scale: cmp.Or(s.cfg.EmbedScale, 1)})
+	p.emit(&node{kernel: kernels.Embed, label: "embed", region: "x", in: []operand{s.tokens.all()}, out: []operand{x.all()}, w: embed, scale: cmp.Or(s.cfg.EmbedScale, 1)})
 
 	angles, turn := make([]*value, len(s.cfg.Ropes)), make([]*value, len(s.cfg.Ropes))
 	for i := range s.cfg.Ropes {
@@ -166,7 +167,7 @@ func (s *state) angles(p *program, i, still int) (*value, error) {
 		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(f))
 	}
 	n := &node{
-		kernel: table.KernelRoPEAngles, label: name, region: name, half: r.Dim / 2, scale: r.AttnFactor, still: still,
+		kernel: kernels.RoPEAngles, label: name, region: name, half: r.Dim / 2, scale: r.AttnFactor, still: still,
 		w: s.share(&weight{name: name + ".inv_freq", rows: 1, cols: r.Dim / 2, typ: dtype.F32, parts: []part{{data: data}}}),
 	}
 	if factors != "" {
@@ -225,17 +226,17 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 			if err != nil {
 				return err
 			}
-			p.emit(&node{kernel: table.KernelHeadNorm, label: pre + h.name, out: []operand{h.v.all()}, w: w, heads: heads, eps: c.Eps, layer: l})
+			p.emit(&node{kernel: kernels.HeadNorm, label: pre + h.name, out: []operand{h.v.all()}, w: w, heads: heads, eps: c.Eps, layer: l})
 		}
 	}
 	half := c.Ropes[l.config.Rope].Dim / 2
 	if l.config.NoRope {
 		half = 0
 	} else {
-		p.emit(&node{kernel: table.KernelRoPE, label: pre + "q_rope", in: []operand{angles.all()}, out: []operand{q.all()}, heads: c.Heads, half: half, layer: l})
-		p.emit(&node{kernel: table.KernelRoPE, label: pre + "k_rope", in: []operand{angles.all()}, out: []operand{k.all()}, heads: c.KVHeads, half: half, layer: l})
+		p.emit(&node{kernel: kernels.RoPE, label: pre + "q_rope", in: []operand{angles.all()}, out: []operand{q.all()}, heads: c.Heads, half: half, layer: l})
+		p.emit(&node{kernel: kernels.RoPE, label: pre + "k_rope", in: []operand{angles.all()}, out: []operand{k.all()}, heads: c.KVHeads, half: half, layer: l})
 	}
-	p.emit(&node{kernel: table.KernelKVWrite, label: pre + "kv_write", in: []operand{k.all(), v.all()}, out: []operand{l.k.all(), l.v.all()}, kvHeads: c.KVHeads, layer: l})
+	p.emit(&node{kernel: kernels.KVWrite, label: pre + "kv_write", in: []operand{k.all(), v.all()}, out: []operand{l.k.all(), l.v.all()}, kvHeads: c.KVHeads, layer: l})
 	a := p.value(pre+"out", c.Heads*c.HeadDim)
 	in := []operand{q.all(), l.k.all(), l.v.all()}
 	if l.sinks > 0 {
@@ -246,7 +247,7 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 		return err
 	}
 	p.emit(&node{
-		kernel: table.KernelAttn, label: pre + "attention", region: a.name, in: in, out: []operand{a.all()}, extra: learned,
+		kernel: kernels.Attn, label: pre + "attention", region: a.name, in: in, out: []operand{a.all()}, extra: learned,
 		heads: c.Heads, kvHeads: c.KVHeads, window: l.window, splits: 1, half: half, layer: l,
 		scale: cmp.Or(c.AttnScale, float32(1/math.Sqrt(float64(c.HeadDim)))), softCap: c.AttnSoftCap,
 	})
@@ -320,7 +321,7 @@ func (s *state) activated(p *program, pre string, y *value, l *layerPlan) (*valu
 	}
 	act := p.value(pre+"act", s.cfg.FF)
 	p.emit(&node{
-		kernel: table.KernelSiLUMul, label: pre + "silu_mul", region: act.name, in: []operand{gate.all(), up.all()}, out: []operand{act.all()},
+		kernel: kernels.SiLUMul, label: pre + "silu_mul", region: act.name, in: []operand{gate.all(), up.all()}, out: []operand{act.all()},
 		activation: activation(s.cfg.Activation),
 	})
 	return act, nil
@@ -341,7 +342,7 @@ func activation(a arch.Activation) uint32 {
 
 // residual emits x += delta, by the configuration's factor.
 func (s *state) residual(p *program, label string, x, delta *value) {
-	p.emit(&node{kernel: table.KernelAdd, label: label, in: []operand{delta.all()}, out: []operand{x.all()}, delta: s.cfg.ResidualScale})
+	p.emit(&node{kernel: kernels.Add, label: label, in: []operand{delta.all()}, out: []operand{x.all()}, delta: s.cfg.ResidualScale})
 }
 
 // head emits what turns the residual stream into the next token, which choose
@@ -374,7 +375,7 @@ func (s *state) keepHidden(p *program, x *value) error {
 // argmax emits the choice of the likeliest token.
 func (s *state) argmax(p *program) {
 	p.emit(&node{
-		kernel: table.KernelArgmax, label: "out.argmax",
+		kernel: kernels.Argmax, label: "out.argmax",
 		in: []operand{{v: s.logits, width: s.cfg.Vocab}, s.stops.all()}, out: []operand{s.tokens.all()},
 	})
 }
@@ -387,7 +388,7 @@ func (s *state) outNorm(p *program, x *value, rowPatch bool) (*value, error) {
 	n := p.nodes[len(p.nodes)-1]
 	n.rowPatch = rowPatch
 	// What divides the logits divides their product's input.
-	if n.scale = s.cfg.LogitScale; n.scale != 0 && n.kernel != table.KernelRMSNorm {
+	if n.scale = s.cfg.LogitScale; n.scale != 0 && n.kernel != kernels.RMSNorm {
 		return nil, fmt.Errorf("compiler: a factor of the logits behind a norm that subtracts the mean is not supported")
 	}
 	return y, nil
@@ -404,7 +405,7 @@ func (s *state) outLogits(p *program, y *value) error {
 	}
 	p.emit(&node{kernel: p.matmul(), label: "out.logits", in: []operand{y.all()}, out: []operand{s.logits.all()}, w: w})
 	if limit := s.cfg.LogitSoftCap; limit > 0 {
-		p.emit(&node{kernel: table.KernelSoftCap, label: "out.soft_cap", out: []operand{s.logits.all()}, softCap: limit})
+		p.emit(&node{kernel: kernels.SoftCap, label: "out.soft_cap", out: []operand{s.logits.all()}, softCap: limit})
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -107,165 +108,165 @@ func (l *lowering) arguments() {
 	l.patch(table.PatchNone, 0)
 	headDim := uint32(l.s.cfg.HeadDim)
 	switch n.kernel {
-	case table.KernelEmbed:
-		l.bind(table.EmbedBindTokens, n.in[0])
-		l.bindWeight(table.EmbedBindW, n.w)
-		l.bind(table.EmbedBindOut, n.out[0])
-		l.spec.Values[table.EmbedSpecWType] = uint32(n.w.typ)
-		l.spec.Values[table.EmbedSpecWeights] = uint32(n.w.layout)
-		table.EmbedParams{N: uint32(n.w.cols), Vocab: uint32(n.w.rows), Ring: h.Context + 1, Scale: n.scale}.Put(&l.cmd)
+	case kernels.Embed:
+		l.bind(kernels.EmbedBindTokens, n.in[0])
+		l.bindWeight(kernels.EmbedBindW, n.w)
+		l.bind(kernels.EmbedBindOut, n.out[0])
+		l.spec.Values[kernels.EmbedSpecWType] = uint32(n.w.typ)
+		l.spec.Values[kernels.EmbedSpecWeights] = uint32(n.w.layout)
+		kernels.EmbedParams{N: uint32(n.w.cols), Vocab: uint32(n.w.rows), Ring: h.Context + 1, Scale: n.scale}.Put(&l.cmd)
 		l.patch(table.PatchToken, decl.SecondIndex)
-	case table.KernelRoPEAngles:
-		l.bindWeight(table.RoPEAnglesBindInvFreq, n.w)
-		l.bindWeight(table.RoPEAnglesBindFactors, n.extra)
-		l.bind(table.RoPEAnglesBindOut, n.out[0])
-		l.spec.Values[table.RoPEAnglesSpecFactors] = one(n.extra != nil)
-		table.RoPEAnglesParams{Half: uint32(n.half), AttnFactor: n.scale, Still: uint32(n.still)}.Put(&l.cmd)
+	case kernels.RoPEAngles:
+		l.bindWeight(kernels.RoPEAnglesBindInvFreq, n.w)
+		l.bindWeight(kernels.RoPEAnglesBindFactors, n.extra)
+		l.bind(kernels.RoPEAnglesBindOut, n.out[0])
+		l.spec.Values[kernels.RoPEAnglesSpecFactors] = one(n.extra != nil)
+		kernels.RoPEAnglesParams{Half: uint32(n.half), AttnFactor: n.scale, Still: uint32(n.still)}.Put(&l.cmd)
 		l.patch(table.PatchPosition, decl.SecondIndex)
-	case table.KernelRMSNorm:
-		l.bind(table.RMSNormBindX, n.in[0])
-		l.bindWeight(table.RMSNormBindW, n.w)
-		l.bind(table.RMSNormBindOut, n.out[0])
-		table.RMSNormParams{N: uint32(n.w.cols), XRows: uint32(n.in[0].v.rows), Eps: n.eps, Scale: n.scale}.Put(&l.cmd)
+	case kernels.RMSNorm:
+		l.bind(kernels.RMSNormBindX, n.in[0])
+		l.bindWeight(kernels.RMSNormBindW, n.w)
+		l.bind(kernels.RMSNormBindOut, n.out[0])
+		kernels.RMSNormParams{N: uint32(n.w.cols), XRows: uint32(n.in[0].v.rows), Eps: n.eps, Scale: n.scale}.Put(&l.cmd)
 		if n.rowPatch {
 			l.patch(table.PatchRow, decl.SecondIndex)
 		}
-	case table.KernelAddRMSNorm:
-		l.bind(table.AddRMSNormBindX, n.out[0])
-		l.bind(table.AddRMSNormBindDelta, n.in[0])
-		l.bindWeight(table.AddRMSNormBindW, n.w)
-		l.bind(table.AddRMSNormBindOut, n.out[1])
-		table.AddRMSNormParams{N: uint32(n.w.cols), Eps: n.eps, Scale: n.scale, DeltaScale: n.delta}.Put(&l.cmd)
-	case table.KernelAdd:
-		l.bind(table.AddBindX, n.out[0])
-		l.bind(table.AddBindDelta, n.in[0])
-		table.AddParams{N: uint32(n.out[0].width), DeltaScale: n.delta}.Put(&l.cmd)
-	case table.KernelLayerNorm, table.KernelActivate:
+	case kernels.AddRMSNorm:
+		l.bind(kernels.AddRMSNormBindX, n.out[0])
+		l.bind(kernels.AddRMSNormBindDelta, n.in[0])
+		l.bindWeight(kernels.AddRMSNormBindW, n.w)
+		l.bind(kernels.AddRMSNormBindOut, n.out[1])
+		kernels.AddRMSNormParams{N: uint32(n.w.cols), Eps: n.eps, Scale: n.scale, DeltaScale: n.delta}.Put(&l.cmd)
+	case kernels.Add:
+		l.bind(kernels.AddBindX, n.out[0])
+		l.bind(kernels.AddBindDelta, n.in[0])
+		kernels.AddParams{N: uint32(n.out[0].width), DeltaScale: n.delta}.Put(&l.cmd)
+	case kernels.LayerNorm, kernels.Activate:
 		l.dense()
-	case table.KernelGEMV, table.KernelGEMM:
+	case kernels.GEMV, kernels.GEMM:
 		l.matmul()
-	case table.KernelHalves:
-		l.bind(table.HalvesBindX, n.in[0])
+	case kernels.Halves:
+		l.bind(kernels.HalvesBindX, n.in[0])
 		if n.input == decl.InputSiLUMul {
-			l.bind(table.HalvesBindX2, n.in[1])
+			l.bind(kernels.HalvesBindX2, n.in[1])
 		}
-		l.bind(table.HalvesBindOut, n.out[0])
-		l.spec.Values[table.HalvesSpecInput] = n.input
-		l.spec.Values[table.HalvesSpecActivation] = n.activation
-		table.HalvesParams{In: uint32(n.in[0].width), XStride: stride(n.in[0])}.Put(&l.cmd)
-	case table.KernelGEMMHalves:
-		l.bind(table.GEMMHalvesBindX, n.in[0])
-		l.bindWeight(table.GEMMHalvesBindW, n.w)
-		l.bindWeight(table.GEMMHalvesBindB, n.bias)
-		l.bind(table.GEMMHalvesBindY, n.out[0])
-		l.spec.Values[table.GEMMHalvesSpecWType] = uint32(n.w.typ)
-		l.spec.Values[table.GEMMHalvesSpecBias] = one(n.bias != nil)
-		table.GEMMHalvesParams{
+		l.bind(kernels.HalvesBindOut, n.out[0])
+		l.spec.Values[kernels.HalvesSpecInput] = n.input
+		l.spec.Values[kernels.HalvesSpecActivation] = n.activation
+		kernels.HalvesParams{In: uint32(n.in[0].width), XStride: stride(n.in[0])}.Put(&l.cmd)
+	case kernels.GEMMHalves:
+		l.bind(kernels.GEMMHalvesBindX, n.in[0])
+		l.bindWeight(kernels.GEMMHalvesBindW, n.w)
+		l.bindWeight(kernels.GEMMHalvesBindB, n.bias)
+		l.bind(kernels.GEMMHalvesBindY, n.out[0])
+		l.spec.Values[kernels.GEMMHalvesSpecWType] = uint32(n.w.typ)
+		l.spec.Values[kernels.GEMMHalvesSpecBias] = one(n.bias != nil)
+		kernels.GEMMHalvesParams{
 			In: uint32(n.w.cols), Out: uint32(n.w.rows), YStride: stride(n.out[0]), Group: halvesGroup, RowGroup: uint32(l.halvesRows()),
 		}.Put(&l.cmd)
-	case table.KernelHeadNorm:
-		l.bind(table.HeadNormBindX, n.out[0])
-		l.bindWeight(table.HeadNormBindW, n.w)
-		l.spec.Values[table.HeadNormSpecHeadDim] = uint32(n.w.cols) // that of a head, or of all
-		table.HeadNormParams{Heads: uint32(n.heads), Stride: stride(n.out[0]), Eps: n.eps}.Put(&l.cmd)
-	case table.KernelRoPE:
-		l.bind(table.RoPEBindX, n.out[0])
-		l.bind(table.RoPEBindAngles, n.in[0])
-		l.spec.Values[table.RoPESpecHeadDim] = headDim
-		l.spec.Values[table.RoPESpecLayout] = l.layout()
-		table.RoPEParams{Heads: uint32(n.heads), Stride: stride(n.out[0]), Half: uint32(n.half)}.Put(&l.cmd)
-	case table.KernelKVWrite:
-		l.bind(table.KVWriteBindK, n.in[0])
-		l.bind(table.KVWriteBindV, n.in[1])
-		l.bind(table.KVWriteBindKCache, n.out[0])
-		l.bind(table.KVWriteBindVCache, n.out[1])
-		l.spec.Values[table.KVWriteSpecHeadDim] = headDim
-		l.spec.Values[table.KVWriteSpecKV] = l.s.kv
-		table.KVWriteParams{KVHeads: uint32(n.kvHeads), KStride: stride(n.in[0]), VStride: stride(n.in[1]), Cap: uint32(n.layer.cap), First: uint32(n.layer.sinks)}.Put(&l.cmd)
+	case kernels.HeadNorm:
+		l.bind(kernels.HeadNormBindX, n.out[0])
+		l.bindWeight(kernels.HeadNormBindW, n.w)
+		l.spec.Values[kernels.HeadNormSpecHeadDim] = uint32(n.w.cols) // that of a head, or of all
+		kernels.HeadNormParams{Heads: uint32(n.heads), Stride: stride(n.out[0]), Eps: n.eps}.Put(&l.cmd)
+	case kernels.RoPE:
+		l.bind(kernels.RoPEBindX, n.out[0])
+		l.bind(kernels.RoPEBindAngles, n.in[0])
+		l.spec.Values[kernels.RoPESpecHeadDim] = headDim
+		l.spec.Values[kernels.RoPESpecLayout] = l.layout()
+		kernels.RoPEParams{Heads: uint32(n.heads), Stride: stride(n.out[0]), Half: uint32(n.half)}.Put(&l.cmd)
+	case kernels.KVWrite:
+		l.bind(kernels.KVWriteBindK, n.in[0])
+		l.bind(kernels.KVWriteBindV, n.in[1])
+		l.bind(kernels.KVWriteBindKCache, n.out[0])
+		l.bind(kernels.KVWriteBindVCache, n.out[1])
+		l.spec.Values[kernels.KVWriteSpecHeadDim] = headDim
+		l.spec.Values[kernels.KVWriteSpecKV] = l.s.kv
+		kernels.KVWriteParams{KVHeads: uint32(n.kvHeads), KStride: stride(n.in[0]), VStride: stride(n.in[1]), Cap: uint32(n.layer.cap), First: uint32(n.layer.sinks)}.Put(&l.cmd)
 		l.patch(table.PatchKVLen, decl.SecondKVLen)
-	case table.KernelQKRoPEKV:
+	case kernels.QKRoPEKV:
 		l.ropeKV()
-	case table.KernelAttn:
+	case kernels.Attn:
 		l.attn()
-	case table.KernelRoPEAttn:
+	case kernels.RoPEAttn:
 		l.ropeAttn()
-	case table.KernelAttnMerge:
-		l.bind(table.AttnMergeBindPart, n.in[0])
-		l.bind(table.AttnMergeBindOut, n.out[0])
-		l.spec.Values[table.AttnMergeSpecHeadDim] = headDim
-		table.AttnMergeParams{Heads: uint32(n.heads), Splits: uint32(n.splits), Span: l.span(), Window: uint32(n.window)}.Put(&l.cmd)
+	case kernels.AttnMerge:
+		l.bind(kernels.AttnMergeBindPart, n.in[0])
+		l.bind(kernels.AttnMergeBindOut, n.out[0])
+		l.spec.Values[kernels.AttnMergeSpecHeadDim] = headDim
+		kernels.AttnMergeParams{Heads: uint32(n.heads), Splits: uint32(n.splits), Span: l.span(), Window: uint32(n.window)}.Put(&l.cmd)
 		l.patch(table.PatchKVLen, decl.SecondKVLen)
-	case table.KernelSiLUMul:
-		l.bind(table.SiLUMulBindGate, n.in[0])
-		l.bind(table.SiLUMulBindUp, n.in[1])
-		l.bind(table.SiLUMulBindOut, n.out[0])
-		l.spec.Values[table.SiLUMulSpecActivation] = n.activation
-		table.SiLUMulParams{N: uint32(n.out[0].width), Stride: stride(n.in[0]), Limit: l.limit()}.Put(&l.cmd)
-	case table.KernelArgmax:
-		l.bind(table.ArgmaxBindLogits, n.in[0])
-		l.bind(table.ArgmaxBindStops, n.in[1])
-		l.bind(table.ArgmaxBindTokens, n.out[0])
+	case kernels.SiLUMul:
+		l.bind(kernels.SiLUMulBindGate, n.in[0])
+		l.bind(kernels.SiLUMulBindUp, n.in[1])
+		l.bind(kernels.SiLUMulBindOut, n.out[0])
+		l.spec.Values[kernels.SiLUMulSpecActivation] = n.activation
+		kernels.SiLUMulParams{N: uint32(n.out[0].width), Stride: stride(n.in[0]), Limit: l.limit()}.Put(&l.cmd)
+	case kernels.Argmax:
+		l.bind(kernels.ArgmaxBindLogits, n.in[0])
+		l.bind(kernels.ArgmaxBindStops, n.in[1])
+		l.bind(kernels.ArgmaxBindTokens, n.out[0])
 		count := n.in[0].width
 		if n.splits > 0 {
 			count = n.splits
-			l.spec.Values[table.ArgmaxSpecParts] = 1
+			l.spec.Values[kernels.ArgmaxSpecParts] = 1
 		}
-		table.ArgmaxParams{N: uint32(count), Ring: h.Context + 1, MaxStops: h.MaxStops}.Put(&l.cmd)
+		kernels.ArgmaxParams{N: uint32(count), Ring: h.Context + 1, MaxStops: h.MaxStops}.Put(&l.cmd)
 		l.patch(table.PatchArgmax, decl.SecondIndex)
-	case table.KernelArgmaxPart:
-		l.bind(table.ArgmaxPartBindLogits, n.in[0])
-		l.bind(table.ArgmaxPartBindOut, n.out[0])
-		table.ArgmaxPartParams{N: uint32(n.in[0].width), Part: uint32(n.part)}.Put(&l.cmd)
-	case table.KernelRoute, table.KernelExpertGEMV, table.KernelExpertSum:
+	case kernels.ArgmaxPart:
+		l.bind(kernels.ArgmaxPartBindLogits, n.in[0])
+		l.bind(kernels.ArgmaxPartBindOut, n.out[0])
+		kernels.ArgmaxPartParams{N: uint32(n.in[0].width), Part: uint32(n.part)}.Put(&l.cmd)
+	case kernels.Route, kernels.ExpertGEMV, kernels.ExpertSum:
 		l.expertArguments()
-	case table.KernelNormAdd:
-		l.bind(table.NormAddBindX, n.out[0])
-		l.bind(table.NormAddBindDelta, n.in[0])
-		l.bindWeight(table.NormAddBindPost, n.w)
-		l.bindWeight(table.NormAddBindW, n.extra)
+	case kernels.NormAdd:
+		l.bind(kernels.NormAddBindX, n.out[0])
+		l.bind(kernels.NormAddBindDelta, n.in[0])
+		l.bindWeight(kernels.NormAddBindPost, n.w)
+		l.bindWeight(kernels.NormAddBindW, n.extra)
 		if n.extra != nil {
-			l.bind(table.NormAddBindOut, n.out[1])
+			l.bind(kernels.NormAddBindOut, n.out[1])
 		}
-		l.spec.Values[table.NormAddSpecNorm] = one(n.extra != nil)
-		table.NormAddParams{N: uint32(n.w.cols), Eps: n.eps}.Put(&l.cmd)
-	case table.KernelSoftCap:
-		l.bind(table.SoftCapBindX, n.out[0])
-		table.SoftCapParams{N: uint32(n.out[0].width), Part: uint32(l.s.drawPart()), Cap: n.softCap}.Put(&l.cmd)
-	case table.KernelAccept, table.KernelDraft:
+		l.spec.Values[kernels.NormAddSpecNorm] = one(n.extra != nil)
+		kernels.NormAddParams{N: uint32(n.w.cols), Eps: n.eps}.Put(&l.cmd)
+	case kernels.SoftCap:
+		l.bind(kernels.SoftCapBindX, n.out[0])
+		kernels.SoftCapParams{N: uint32(n.out[0].width), Part: uint32(l.s.drawPart()), Cap: n.softCap}.Put(&l.cmd)
+	case kernels.Accept, kernels.Draft:
 		l.verifying()
-	case table.KernelSampleAdjust, table.KernelSampleFilter, table.KernelSampleDraw, table.KernelRankPart, table.KernelRank:
+	case kernels.SampleAdjust, kernels.SampleFilter, kernels.SampleDraw, kernels.RankPart, kernels.Rank:
 		l.sampling()
 	}
 }
 
 func (l *lowering) matmul() {
 	n, c := l.n, l.s.in.Chip
-	l.bind(table.GEMVBindX, n.in[0])
+	l.bind(kernels.GEMVBindX, n.in[0])
 	switch n.input {
 	case decl.InputSiLUMul, decl.InputMerge:
-		l.bind(table.GEMVBindX2, n.in[1])
+		l.bind(kernels.GEMVBindX2, n.in[1])
 	case decl.InputNorm:
-		l.bindWeight(table.GEMVBindX2, n.extra)
+		l.bindWeight(kernels.GEMVBindX2, n.extra)
 	}
-	l.bindWeight(table.GEMVBindW, n.w)
+	l.bindWeight(kernels.GEMVBindW, n.w)
 	if n.bias != nil {
-		l.cmd.Bind[table.GEMVBindB] = table.Binding{Slot: n.bias.slot, Offset: uint64(n.biasFrom) * 4}
+		l.cmd.Bind[kernels.GEMVBindB] = table.Binding{Slot: n.bias.slot, Offset: uint64(n.biasFrom) * 4}
 	}
-	l.bind(table.GEMVBindY, n.out[0])
-	l.spec.Values[table.GEMVSpecWType] = uint32(n.w.typ)
-	l.spec.Values[table.GEMVSpecWeights] = uint32(n.w.layout)
-	l.spec.Values[table.GEMVSpecInput] = n.input
-	l.spec.Values[table.GEMVSpecActivation] = n.activation
-	l.spec.Values[table.GEMVSpecBias] = one(n.bias != nil)
+	l.bind(kernels.GEMVBindY, n.out[0])
+	l.spec.Values[kernels.GEMVSpecWType] = uint32(n.w.typ)
+	l.spec.Values[kernels.GEMVSpecWeights] = uint32(n.w.layout)
+	l.spec.Values[kernels.GEMVSpecInput] = n.input
+	l.spec.Values[kernels.GEMVSpecActivation] = n.activation
+	l.spec.Values[kernels.GEMVSpecBias] = one(n.bias != nil)
 	if n.add {
-		l.spec.Values[table.GEMVSpecOutput] = decl.OutputAdd
+		l.spec.Values[kernels.GEMVSpecOutput] = decl.OutputAdd
 	}
 	// GPUs multiply quantised activations with tiles alone.
 	if l.s.quantised(n.w) && (c.Device == chip.CPU || n.w.layout == dtype.Tiled16) {
-		l.spec.Values[table.GEMVSpecAct] = decl.ActQ8
+		l.spec.Values[kernels.GEMVSpecAct] = decl.ActQ8
 	}
 	group, rows := l.matmulGroup()
-	params := table.GEMVParams{
+	params := kernels.GEMVParams{
 		In: uint32(n.w.cols), Out: uint32(n.w.rows), XStride: stride(n.in[0]), YStride: stride(n.out[0]), Group: uint32(group), RowGroup: uint32(rows),
 		Eps: n.eps, Ahead: l.ahead(), Stage: l.stage(),
 	}
@@ -281,7 +282,7 @@ func (l *lowering) matmul() {
 // threadgroup has at once: what a fourth of its memory holds.
 func (l *lowering) stage() uint32 {
 	c := l.s.in.Chip
-	if c.Device == chip.CPU || l.n.kernel != table.KernelGEMV && l.n.kernel != table.KernelExpertGEMV {
+	if c.Device == chip.CPU || l.n.kernel != kernels.GEMV && l.n.kernel != kernels.ExpertGEMV {
 		return 0
 	}
 	return uint32(max(c.ThreadgroupMemory/16, 256) / 256 * 256)
@@ -291,7 +292,7 @@ func (l *lowering) stage() uint32 {
 // are on their way, where the layout has such a path.
 func (l *lowering) ahead() uint32 {
 	w, c := l.n.w, l.s.in.Chip
-	if l.n.kernel != table.KernelGEMV && l.n.kernel != table.KernelExpertGEMV || l.p.wide || w.layout != dtype.Tiled16 && w.typ.Quantized() {
+	if l.n.kernel != kernels.GEMV && l.n.kernel != kernels.ExpertGEMV || l.p.wide || w.layout != dtype.Tiled16 && w.typ.Quantized() {
 		return 0
 	}
 	// The input needs room too.
@@ -369,19 +370,19 @@ func roundUp(a, b int) int { return ceil(a, b) * b }
 
 func (l *lowering) ropeKV() {
 	n := l.n
-	l.bind(table.QKRoPEKVBindQ, n.in[0])
-	l.bind(table.QKRoPEKVBindK, n.in[1])
-	l.bind(table.QKRoPEKVBindV, n.in[2])
-	l.bind(table.QKRoPEKVBindAngles, n.in[3])
-	l.bindWeight(table.QKRoPEKVBindNorm, n.w)
-	l.bind(table.QKRoPEKVBindQOut, n.out[0])
-	l.bind(table.QKRoPEKVBindKCache, n.out[1])
-	l.bind(table.QKRoPEKVBindVCache, n.out[2])
-	l.spec.Values[table.QKRoPEKVSpecHeadDim] = uint32(l.s.cfg.HeadDim)
-	l.spec.Values[table.QKRoPEKVSpecLayout] = l.layout()
-	l.spec.Values[table.QKRoPEKVSpecQKNorm] = one(n.w != nil)
-	l.spec.Values[table.QKRoPEKVSpecKV] = l.s.kv
-	table.QKRoPEKVParams{
+	l.bind(kernels.QKRoPEKVBindQ, n.in[0])
+	l.bind(kernels.QKRoPEKVBindK, n.in[1])
+	l.bind(kernels.QKRoPEKVBindV, n.in[2])
+	l.bind(kernels.QKRoPEKVBindAngles, n.in[3])
+	l.bindWeight(kernels.QKRoPEKVBindNorm, n.w)
+	l.bind(kernels.QKRoPEKVBindQOut, n.out[0])
+	l.bind(kernels.QKRoPEKVBindKCache, n.out[1])
+	l.bind(kernels.QKRoPEKVBindVCache, n.out[2])
+	l.spec.Values[kernels.QKRoPEKVSpecHeadDim] = uint32(l.s.cfg.HeadDim)
+	l.spec.Values[kernels.QKRoPEKVSpecLayout] = l.layout()
+	l.spec.Values[kernels.QKRoPEKVSpecQKNorm] = one(n.w != nil)
+	l.spec.Values[kernels.QKRoPEKVSpecKV] = l.s.kv
+	kernels.QKRoPEKVParams{
 		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads),
 		QStride: stride(n.in[0]), KStride: stride(n.in[1]), VStride: stride(n.in[2]),
 		Half: uint32(n.half), Cap: uint32(n.layer.cap), Eps: n.eps, First: uint32(n.layer.sinks),
@@ -399,26 +400,26 @@ func (l *lowering) span() uint32 {
 
 func (l *lowering) attn() {
 	n := l.n
-	l.bind(table.AttnBindQ, n.in[0])
-	l.bind(table.AttnBindKCache, n.in[1])
-	l.bind(table.AttnBindVCache, n.in[2])
-	l.bind(table.AttnBindOut, n.out[0])
-	l.spec.Values[table.AttnSpecHeadDim] = uint32(l.s.cfg.HeadDim)
-	l.spec.Values[table.AttnSpecWindowed] = one(n.window > 0)
-	l.spec.Values[table.AttnSpecSplit] = one(n.splits > 1)
-	l.spec.Values[table.AttnSpecKV] = l.s.kv
+	l.bind(kernels.AttnBindQ, n.in[0])
+	l.bind(kernels.AttnBindKCache, n.in[1])
+	l.bind(kernels.AttnBindVCache, n.in[2])
+	l.bind(kernels.AttnBindOut, n.out[0])
+	l.spec.Values[kernels.AttnSpecHeadDim] = uint32(l.s.cfg.HeadDim)
+	l.spec.Values[kernels.AttnSpecWindowed] = one(n.window > 0)
+	l.spec.Values[kernels.AttnSpecSplit] = one(n.splits > 1)
+	l.spec.Values[kernels.AttnSpecKV] = l.s.kv
 	heads, rows := l.attnGroup()
-	l.spec.Values[table.AttnSpecTile] = one(rows > 1)
-	l.bindWeight(table.AttnBindLogits, n.extra)
-	l.spec.Values[table.AttnSpecLearned] = one(n.extra != nil)
+	l.spec.Values[kernels.AttnSpecTile] = one(rows > 1)
+	l.bindWeight(kernels.AttnBindLogits, n.extra)
+	l.spec.Values[kernels.AttnSpecLearned] = one(n.extra != nil)
 	half := 0
 	if n.layer.sinks > 0 {
-		l.bind(table.AttnBindTurn, n.in[3])
-		l.spec.Values[table.AttnSpecSinks] = 1
-		l.spec.Values[table.AttnSpecLayout] = l.layout()
+		l.bind(kernels.AttnBindTurn, n.in[3])
+		l.spec.Values[kernels.AttnSpecSinks] = 1
+		l.spec.Values[kernels.AttnSpecLayout] = l.layout()
 		half = n.half
 	}
-	table.AttnParams{
+	kernels.AttnParams{
 		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
 		Window: uint32(n.window), Span: l.span(), Splits: uint32(n.splits), Scale: n.scale,
 		HeadGroup: uint32(heads), RowGroup: uint32(rows), First: uint32(n.layer.sinks), Half: uint32(half), SoftCap: n.softCap,
@@ -428,23 +429,23 @@ func (l *lowering) attn() {
 
 func (l *lowering) ropeAttn() {
 	n := l.n
-	l.bind(table.RoPEAttnBindQ, n.in[0])
-	l.bind(table.RoPEAttnBindK, n.in[1])
-	l.bind(table.RoPEAttnBindV, n.in[2])
-	l.bind(table.RoPEAttnBindAngles, n.in[3])
-	l.bindWeight(table.RoPEAttnBindNorm, n.w)
-	l.bind(table.RoPEAttnBindKCache, n.out[0])
-	l.bind(table.RoPEAttnBindVCache, n.out[1])
-	l.bind(table.RoPEAttnBindOut, n.out[2])
-	l.spec.Values[table.RoPEAttnSpecHeadDim] = uint32(l.s.cfg.HeadDim)
-	l.spec.Values[table.RoPEAttnSpecWindowed] = one(n.window > 0)
-	l.spec.Values[table.RoPEAttnSpecSplit] = one(n.splits > 1)
-	l.spec.Values[table.RoPEAttnSpecLayout] = l.layout()
-	l.spec.Values[table.RoPEAttnSpecQKNorm] = one(n.norm)
-	l.spec.Values[table.RoPEAttnSpecLearned] = one(n.learned)
-	l.spec.Values[table.RoPEAttnSpecKV] = l.s.kv
+	l.bind(kernels.RoPEAttnBindQ, n.in[0])
+	l.bind(kernels.RoPEAttnBindK, n.in[1])
+	l.bind(kernels.RoPEAttnBindV, n.in[2])
+	l.bind(kernels.RoPEAttnBindAngles, n.in[3])
+	l.bindWeight(kernels.RoPEAttnBindNorm, n.w)
+	l.bind(kernels.RoPEAttnBindKCache, n.out[0])
+	l.bind(kernels.RoPEAttnBindVCache, n.out[1])
+	l.bind(kernels.RoPEAttnBindOut, n.out[2])
+	l.spec.Values[kernels.RoPEAttnSpecHeadDim] = uint32(l.s.cfg.HeadDim)
+	l.spec.Values[kernels.RoPEAttnSpecWindowed] = one(n.window > 0)
+	l.spec.Values[kernels.RoPEAttnSpecSplit] = one(n.splits > 1)
+	l.spec.Values[kernels.RoPEAttnSpecLayout] = l.layout()
+	l.spec.Values[kernels.RoPEAttnSpecQKNorm] = one(n.norm)
+	l.spec.Values[kernels.RoPEAttnSpecLearned] = one(n.learned)
+	l.spec.Values[kernels.RoPEAttnSpecKV] = l.s.kv
 	heads, _ := l.attnGroup()
-	table.RoPEAttnParams{
+	kernels.RoPEAttnParams{
 		Heads: uint32(n.heads), KVHeads: uint32(n.kvHeads), Half: uint32(n.half), Cap: uint32(n.layer.cap),
 		Window: uint32(n.window), Span: l.span(), Splits: uint32(n.splits), Scale: n.scale, HeadGroup: uint32(heads), Eps: n.eps,
 		Shared: uint32(n.heads / n.kvHeads), SoftCap: n.softCap,
@@ -479,7 +480,7 @@ func (l *lowering) attnGroup() (heads, rows int) {
 func (l *lowering) threads() int {
 	c := l.s.in.Chip
 	switch l.n.kernel {
-	case table.KernelGEMM:
+	case kernels.GEMM:
 		if c.Device != chip.CPU {
 			// A SIMD group for each 32 rows of W, or four, which divide the rows of x.
 			group, _ := l.matmulGroup()
@@ -489,22 +490,22 @@ func (l *lowering) threads() int {
 			return group
 		}
 		return c.GEMVThreads
-	case table.KernelGEMMHalves:
+	case kernels.GEMMHalves:
 		return halvesThreads
-	case table.KernelGEMV, table.KernelExpertGEMV:
+	case kernels.GEMV, kernels.ExpertGEMV:
 		return c.GEMVThreads
-	case table.KernelRoute:
+	case kernels.Route:
 		// One SIMD group works; a kernel that stays wants two.
 		return min(c.NormThreads, 2*c.SIMDWidth)
-	case table.KernelAttn, table.KernelRoPEAttn:
+	case kernels.Attn, kernels.RoPEAttn:
 		return c.AttnThreads
-	case table.KernelSampleFilter:
+	case kernels.SampleFilter:
 		// There is one threadgroup. A kernel that stays has as many threads as
 		// its largest command, which then have fewer registers.
 		if c.Device != chip.CUDA {
 			return c.MaxThreads
 		}
-	case table.KernelQKRoPEKV:
+	case kernels.QKRoPEKV:
 		// A thread for each pair: a chunk has many heads.
 		if l.p.wide && c.Device == chip.CUDA {
 			return min(c.NormThreads, roundUp(ceil(l.s.cfg.HeadDim, 2), c.SIMDWidth))
@@ -566,7 +567,7 @@ func (s *state) grid(i int) error {
 		}
 		mem, err := need()
 		// Attention takes as many threads as have room for their rows of Q.
-		for err == nil && mem > s.in.Chip.ThreadgroupMemory && c.Kernel == table.KernelAttn && c.Threadgroup[0] > 32 {
+		for err == nil && mem > s.in.Chip.ThreadgroupMemory && c.Kernel == kernels.Attn && c.Threadgroup[0] > 32 {
 			c.Threadgroup[0] = c.Threadgroup[0] / 64 * 32
 			mem, err = need()
 		}

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -118,18 +120,18 @@ func (s *state) sample(p *program) { s.choose(p, s.draw(p)) }
 func (s *state) ranked(p *program) {
 	n := s.cfg.Vocab
 	logits := operand{v: s.logits, width: n}
-	best := p.value("rank.best", ceil(n, s.rankPart())*table.RankWords)
-	p.emit(&node{kernel: table.KernelRankPart, label: "rank.part", region: best.name,
+	best := p.value("rank.best", ceil(n, s.rankPart())*sampler.RankWords)
+	p.emit(&node{kernel: kernels.RankPart, label: "rank.part", region: best.name,
 		in: []operand{logits, s.sampler.all()}, out: []operand{best.all()}})
 	drawn := s.draw(p)
-	p.emit(&node{kernel: table.KernelRank, label: "rank.entry", splits: drawn.width / 2,
+	p.emit(&node{kernel: kernels.Rank, label: "rank.entry", splits: drawn.width / 2,
 		in: []operand{logits, best.all(), drawn.all(), s.sampler.all()}, out: []operand{s.ranks.all()}})
 	s.choose(p, drawn)
 }
 
 // choose emits the choice of what draw has left.
 func (s *state) choose(p *program, drawn *value) {
-	p.emit(&node{kernel: table.KernelArgmax, label: "sample.choose", splits: drawn.width / 2,
+	p.emit(&node{kernel: kernels.Argmax, label: "sample.choose", splits: drawn.width / 2,
 		in: []operand{drawn.all(), s.stops.all()}, out: []operand{s.tokens.all()}})
 }
 
@@ -141,11 +143,11 @@ func (s *state) draw(p *program) *value {
 	draws := ceil(n, s.drawPart())
 	limit, drawn := p.value("sample.limit", 4), p.value("sample.drawn", 2*draws)
 	logits := operand{v: s.logits, width: n}
-	p.emit(&node{kernel: table.KernelSampleAdjust, label: "sample.adjust", region: keys.name, splits: parts,
+	p.emit(&node{kernel: kernels.SampleAdjust, label: "sample.adjust", region: keys.name, splits: parts,
 		in: []operand{logits, s.tokens.all(), s.sampler.all()}, out: []operand{keys.all(), largest.all()}})
-	p.emit(&node{kernel: table.KernelSampleFilter, label: "sample.filter", region: limit.name, splits: parts,
+	p.emit(&node{kernel: kernels.SampleFilter, label: "sample.filter", region: limit.name, splits: parts,
 		in: []operand{keys.all(), largest.all(), s.sampler.all()}, out: []operand{limit.all()}})
-	p.emit(&node{kernel: table.KernelSampleDraw, label: "sample.draw", region: drawn.name, splits: draws,
+	p.emit(&node{kernel: kernels.SampleDraw, label: "sample.draw", region: drawn.name, splits: draws,
 		in: []operand{keys.all(), limit.all(), s.sampler.all()}, out: []operand{drawn.all()}})
 	return drawn
 }
@@ -155,40 +157,40 @@ func (l *lowering) sampling() {
 	n, h := l.n, &l.s.t.Header
 	part := uint32(l.s.samplePart())
 	switch n.kernel {
-	case table.KernelSampleAdjust:
-		l.bind(table.SampleAdjustBindLogits, n.in[0])
-		l.bind(table.SampleAdjustBindTokens, n.in[1])
-		l.bind(table.SampleAdjustBindSettings, n.in[2])
-		l.bind(table.SampleAdjustBindKeys, n.out[0])
-		l.bind(table.SampleAdjustBindLargest, n.out[1])
-		table.SampleAdjustParams{N: h.Vocab, Part: part, Ring: h.Context + 1, MaxBias: table.MaxBias}.Put(&l.cmd)
+	case kernels.SampleAdjust:
+		l.bind(kernels.SampleAdjustBindLogits, n.in[0])
+		l.bind(kernels.SampleAdjustBindTokens, n.in[1])
+		l.bind(kernels.SampleAdjustBindSettings, n.in[2])
+		l.bind(kernels.SampleAdjustBindKeys, n.out[0])
+		l.bind(kernels.SampleAdjustBindLargest, n.out[1])
+		kernels.SampleAdjustParams{N: h.Vocab, Part: part, Ring: h.Context + 1, MaxBias: sampler.MaxBias}.Put(&l.cmd)
 		l.patch(table.PatchToken, decl.SecondIndex)
-	case table.KernelSampleFilter:
-		l.bind(table.SampleFilterBindKeys, n.in[0])
-		l.bind(table.SampleFilterBindLargest, n.in[1])
-		l.bind(table.SampleFilterBindSettings, n.in[2])
-		l.bind(table.SampleFilterBindLimit, n.out[0])
-		copy(l.spec.Values[table.SampleFilterSpecStage1:], l.s.stages)
-		table.SampleFilterParams{N: h.Vocab, Part: part}.Put(&l.cmd)
-	case table.KernelSampleDraw:
-		l.bind(table.SampleDrawBindKeys, n.in[0])
-		l.bind(table.SampleDrawBindLimit, n.in[1])
-		l.bind(table.SampleDrawBindSettings, n.in[2])
-		l.bind(table.SampleDrawBindOut, n.out[0])
-		table.SampleDrawParams{N: h.Vocab, Part: uint32(l.s.drawPart())}.Put(&l.cmd)
+	case kernels.SampleFilter:
+		l.bind(kernels.SampleFilterBindKeys, n.in[0])
+		l.bind(kernels.SampleFilterBindLargest, n.in[1])
+		l.bind(kernels.SampleFilterBindSettings, n.in[2])
+		l.bind(kernels.SampleFilterBindLimit, n.out[0])
+		copy(l.spec.Values[kernels.SampleFilterSpecStage1:], l.s.stages)
+		kernels.SampleFilterParams{N: h.Vocab, Part: part}.Put(&l.cmd)
+	case kernels.SampleDraw:
+		l.bind(kernels.SampleDrawBindKeys, n.in[0])
+		l.bind(kernels.SampleDrawBindLimit, n.in[1])
+		l.bind(kernels.SampleDrawBindSettings, n.in[2])
+		l.bind(kernels.SampleDrawBindOut, n.out[0])
+		kernels.SampleDrawParams{N: h.Vocab, Part: uint32(l.s.drawPart())}.Put(&l.cmd)
 		l.patch(table.PatchToken, decl.SecondIndex)
-	case table.KernelRankPart:
-		l.bind(table.RankPartBindLogits, n.in[0])
-		l.bind(table.RankPartBindSettings, n.in[1])
-		l.bind(table.RankPartBindOut, n.out[0])
-		table.RankPartParams{N: h.Vocab, Part: uint32(l.s.rankPart())}.Put(&l.cmd)
-	case table.KernelRank:
-		l.bind(table.RankBindLogits, n.in[0])
-		l.bind(table.RankBindParts, n.in[1])
-		l.bind(table.RankBindDrawn, n.in[2])
-		l.bind(table.RankBindSettings, n.in[3])
-		l.bind(table.RankBindRanks, n.out[0])
-		table.RankParams{N: h.Vocab, Part: uint32(l.s.rankPart()), Pairs: uint32(n.splits), Entries: table.RankEntries}.Put(&l.cmd)
+	case kernels.RankPart:
+		l.bind(kernels.RankPartBindLogits, n.in[0])
+		l.bind(kernels.RankPartBindSettings, n.in[1])
+		l.bind(kernels.RankPartBindOut, n.out[0])
+		kernels.RankPartParams{N: h.Vocab, Part: uint32(l.s.rankPart())}.Put(&l.cmd)
+	case kernels.Rank:
+		l.bind(kernels.RankBindLogits, n.in[0])
+		l.bind(kernels.RankBindParts, n.in[1])
+		l.bind(kernels.RankBindDrawn, n.in[2])
+		l.bind(kernels.RankBindSettings, n.in[3])
+		l.bind(kernels.RankBindRanks, n.out[0])
+		kernels.RankParams{N: h.Vocab, Part: uint32(l.s.rankPart()), Pairs: uint32(n.splits), Entries: sampler.RankEntries}.Put(&l.cmd)
 		l.patch(table.PatchToken, decl.SecondIndex)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -67,7 +68,7 @@ func (s *state) splitWeights() error {
 func (s *state) sharesEmbedding(w *weight) bool {
 	for _, p := range s.programs {
 		for _, n := range p.nodes {
-			if n.kernel == table.KernelEmbed && n.w == w {
+			if n.kernel == kernels.Embed && n.w == w {
 				return true
 			}
 		}

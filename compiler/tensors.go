@@ -7,6 +7,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -22,9 +23,9 @@ func (e *TensorError) Error() string {
 // matmul returns the kernel of p's matrix products.
 func (p *program) matmul() decl.ID {
 	if p.wide {
-		return table.KernelGEMM
+		return kernels.GEMM
 	}
-	return table.KernelGEMV
+	return kernels.GEMV
 }
 
 // tensor looks a tensor up.
@@ -105,7 +106,7 @@ func (s *state) concat(name string, list ...*weight) *weight {
 func (s *state) tileWeights() error {
 	for _, p := range s.programs {
 		for _, n := range p.nodes {
-			if (n.isMatmul() || n.kernel == table.KernelExpertGEMV && n.w.rows/s.cfg.Experts.Count%dtype.TileRows == 0) && s.quantised(n.w) && tileable(n.w) {
+			if (n.isMatmul() || n.kernel == kernels.ExpertGEMV && n.w.rows/s.cfg.Experts.Count%dtype.TileRows == 0) && s.quantised(n.w) && tileable(n.w) {
 				n.w.layout = dtype.Tiled16
 			}
 		}

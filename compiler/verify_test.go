@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // verify checks what must hold after every pass: operands lie within their
@@ -129,7 +129,7 @@ func verifyNode(n *node, written map[*value]bool) error {
 		written[o.v] = true
 	}
 	switch n.kernel {
-	case table.KernelGEMV, table.KernelGEMM:
+	case kernels.GEMV, kernels.GEMM:
 		if (n.input == decl.InputNorm) != (n.extra != nil) || n.extra != nil && n.extra.cols != n.w.cols {
 			return fmt.Errorf("the norm's weights %v do not fit input %d", n.extra, n.input)
 		}

@@ -78,7 +78,7 @@ func loadedOn(t testing.TB, dev replay.Device, chipName, name string, chunk int,
 			t.Error(err)
 		}
 	})
-	m, err := replay.Load(context.Background(), dev, tab, mapped, table.LoadOptions{})
+	m, err := replay.Load(context.Background(), dev, tab, mapped, replay.LoadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,42 +17,42 @@ import (
 // Load is called once, before everything else. After it, methods may be called
 // from several goroutines; submissions of all sessions run one after another.
 type Device interface {
-	Info() table.Info
+	Info() Info
 
 	// Load takes a table that it has checked with table.Validate, executes
 	// the upload section and makes ready whatever replaying needs.
-	Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error
+	Load(ctx context.Context, t *table.Table, src Source, o LoadOptions) error
 
 	// NewSession allocates the slots of session scope, zeroed. KV caches get memory
 	// as submissions write them, within the context.
-	NewSession() (table.SessionID, error)
+	NewSession() (SessionID, error)
 	// Reserve makes room in a session's KV caches for so many positions, so that
 	// submissions within them need none. The session must have nothing in flight.
-	Reserve(id table.SessionID, positions int) error
+	Reserve(id SessionID, positions int) error
 	// Fork makes a session with the contents of another's slots, of KV caches the
 	// rows of so many positions, which have been written or reserved. The session
 	// must have nothing in flight.
-	Fork(id table.SessionID, positions int) (table.SessionID, error)
+	Fork(id SessionID, positions int) (SessionID, error)
 	// CloseSession frees them. It waits for the session's submission in flight.
-	CloseSession(id table.SessionID) error
+	CloseSession(id SessionID) error
 
 	// Write and Read copy to and from a slot of session scope. The range must
 	// be within the slot, of a KV cache in rows that have been written or reserved,
 	// and the session must have nothing in flight.
-	Write(id table.SessionID, slot uint32, offset uint64, p []byte) error
-	Read(id table.SessionID, slot uint32, offset uint64, p []byte) error
+	Write(id SessionID, slot uint32, offset uint64, p []byte) error
+	Read(id SessionID, slot uint32, offset uint64, p []byte) error
 
 	// Submit starts a submission and returns at once, when there is room in the KV
 	// caches for it. s must stay as it is until Wait has returned. A session has one submission in flight.
-	Submit(s *table.Submission) (table.Ticket, error)
+	Submit(s *Submission) (Ticket, error)
 	// Cancel makes what is left of a submission do nothing; safe at any time.
-	Cancel(t table.Ticket)
+	Cancel(t Ticket)
 	// Wait returns when the submission has ended. Each ticket is waited for
 	// once.
-	Wait(t table.Ticket) (table.Result, error)
+	Wait(t Ticket) (Result, error)
 
 	// Memory says what the device holds.
-	Memory() table.Memory
+	Memory() Memory
 
 	// Close cancels what is in flight, which Wait returns an error for, and frees
 	// everything. Twice is harmless.
@@ -64,7 +64,7 @@ type Planner interface {
 	// Plan returns what Memory says once the table, which is valid, is loaded, and what
 	// each session with room for so many positions adds to that. where says where
 	// tensors begin in their files, which are mapped whole. Nothing is read and nothing allocated.
-	Plan(t *table.Table, where func(tensor string) (offset uint64, ok bool), positions int) (loaded, session table.Memory, err error)
+	Plan(t *table.Table, where func(tensor string) (offset uint64, ok bool), positions int) (loaded, session Memory, err error)
 }
 
 // Tapper is a Device that says whether submissions may have a Tap.

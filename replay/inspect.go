@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/pianola-engine/pianola/table"
 )
 
 // Profile decodes one token with a barrier after each command and adds the
@@ -114,7 +112,7 @@ func (s *Session) checkTimes(program int, times []time.Duration) error {
 }
 
 // timed runs the submission and adds the times of its last run's commands.
-func (s *Session) timed(times []time.Duration) (table.Result, error) {
+func (s *Session) timed(times []time.Duration) (Result, error) {
 	one := make([]time.Duration, len(times))
 	s.sub.Timings = one
 	defer func() { s.sub.Timings = nil }()
@@ -149,4 +147,4 @@ func (s *Session) Dry(n int) (time.Duration, error) {
 }
 
 // Memory says what the session's device holds.
-func (m *Model) Memory() table.Memory { return m.dev.Memory() }
+func (m *Model) Memory() Memory { return m.dev.Memory() }

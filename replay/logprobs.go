@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
 // LogProb is a token with the natural logarithm of its probability, minus infinity
@@ -23,7 +23,7 @@ func (s *Session) LogProbs(i int, top []LogProb) (of LogProb, _ []LogProb, ok bo
 	if i < 0 || i >= s.entered {
 		return LogProb{}, top, false
 	}
-	e := s.entries[i*table.RankWords*4:][:table.RankWords*4]
+	e := s.entries[i*sampler.RankWords*4:][:sampler.RankWords*4]
 	pair := func(at int) LogProb {
 		b := e[8*at:]
 		return LogProb{int32(binary.LittleEndian.Uint32(b)), math.Float32frombits(binary.LittleEndian.Uint32(b[4:]))}
@@ -37,7 +37,7 @@ func (s *Session) LogProbs(i int, top []LogProb) (of LogProb, _ []LogProb, ok bo
 // keepRanks makes room for what readRanks reads.
 func (s *Session) keepRanks() {
 	if s.ranked > 0 && s.entries == nil {
-		s.entries = make([]byte, table.RanksSize)
+		s.entries = make([]byte, sampler.RanksSize)
 	}
 }
 
@@ -47,10 +47,10 @@ func (s *Session) readRanks(at, n int) error {
 	if s.ranked == 0 {
 		return nil
 	}
-	const size = table.RankWords * 4
+	const size = sampler.RankWords * 4
 	for done := 0; done < n; {
-		entry := (at + done) % table.RankEntries
-		some := min(n-done, table.RankEntries-entry)
+		entry := (at + done) % sampler.RankEntries
+		some := min(n-done, sampler.RankEntries-entry)
 		if err := s.m.dev.Read(s.id, s.m.ranks, uint64(entry)*size, s.entries[done*size:(done+some)*size]); err != nil {
 			return err
 		}

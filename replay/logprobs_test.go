@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/table"
 )
 
 // rankedToken is a token with its log-probabilities.
@@ -109,7 +109,7 @@ func testLogProbs(t *testing.T, loaded loader) {
 // TestLogProbsOfLongChains goes round the ring of entries.
 func TestLogProbsOfLongChains(t *testing.T) {
 	m := loadedOnCPU(t, "llama", 64, compiler.Options{LogProbs: true})
-	n := min(m.Table().Header.Context-9, 2*table.RankEntries+100)
+	n := min(m.Table().Header.Context-9, 2*sampler.RankEntries+100)
 	var want []rankedToken
 	for _, chain := range []int{100_000, 100} {
 		s := session(t, m, replay.SessionOptions{Chain: chain})
@@ -129,7 +129,7 @@ func TestLogProbsOfLongChains(t *testing.T) {
 // TestLogProbsRefused: counts that cannot be, and tables without the programs.
 func TestLogProbsRefused(t *testing.T) {
 	s := session(t, loadedOnCPU(t, "llama", 64, compiler.Options{}), replay.SessionOptions{})
-	for _, n := range []int{-1, table.MaxRanked + 1, math.MaxInt} {
+	for _, n := range []int{-1, sampler.MaxRanked + 1, math.MaxInt} {
 		var refused *replay.SamplingError
 		if err := s.SetSampling(replay.Sampling{LogProbs: n}); !errors.As(err, &refused) || refused.Value != n {
 			t.Errorf("%d: %v", n, err)

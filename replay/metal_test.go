@@ -75,7 +75,7 @@ var (
 // quicker is a device that makes tables quick for the emulator.
 type quicker struct{ replay.Device }
 
-func (q quicker) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error {
+func (q quicker) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) error {
 	if err := soft.Quicken(t); err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ type programs struct {
 }
 
 // Load checks a table and loads it on a device.
-func Load(ctx context.Context, dev Device, t *table.Table, src table.Source, o table.LoadOptions) (_ *Model, err error) {
+func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOptions) (_ *Model, err error) {
 	if faults := t.Validate(); len(faults) > 0 {
 		return nil, fmt.Errorf("replay: %w", faults[0])
 	}
@@ -169,7 +169,7 @@ func (m *Model) NewSession(o SessionOptions) (*Session, error) {
 }
 
 // newSession makes a session of what open gives.
-func (m *Model) newSession(o SessionOptions, open func() (table.SessionID, error)) (*Session, error) {
+func (m *Model) newSession(o SessionOptions, open func() (SessionID, error)) (*Session, error) {
 	h := &m.t.Header
 	if o.Chain < 0 || o.ChainTime < 0 {
 		return nil, fmt.Errorf("replay: a chain of %d tokens or %v", o.Chain, o.ChainTime)
@@ -202,7 +202,7 @@ func (m *Model) newSession(o SessionOptions, open func() (table.SessionID, error
 }
 
 // open makes the session on the device.
-func (s *Session) open(open func() (table.SessionID, error)) error {
+func (s *Session) open(open func() (SessionID, error)) error {
 	if err := s.begin(); err != nil {
 		return err
 	}

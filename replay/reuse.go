@@ -2,8 +2,6 @@ package replay
 
 import (
 	"context"
-
-	"github.com/pianola-engine/pianola/table"
 )
 
 // Reprompt makes ids the context, whatever it holds, and returns the token that
@@ -64,7 +62,7 @@ func (s *Session) Fork() (*Session, error) {
 		return nil, err
 	}
 	defer s.mu.Unlock()
-	f, err := s.m.newSession(s.o, func() (id table.SessionID, err error) {
+	f, err := s.m.newSession(s.o, func() (id SessionID, err error) {
 		return s.m.dev.Fork(s.id, s.n)
 	})
 	if err != nil {

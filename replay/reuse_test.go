@@ -305,7 +305,7 @@ func testCloseModel(t *testing.T, loaded loader) {
 	if _, err := m.NewSession(replay.SessionOptions{}); err != replay.ErrClosed {
 		t.Errorf("a new session: %v", err)
 	}
-	if m.Memory() != (table.Memory{}) {
+	if m.Memory() != (replay.Memory{}) {
 		t.Errorf("%+v is left", m.Memory())
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -56,11 +58,11 @@ type Sampling struct {
 	RepeatLastN int
 
 	// LogitBias is added to tokens' logits; minus infinity bans a token. At most
-	// table.MaxBias.
+	// sampler.MaxBias.
 	LogitBias map[int32]float64
 
 	// LogProbs asks for the log-probabilities of each token and of as many of the
-	// likeliest, at most table.MaxRanked: natural logarithms of the softmax of the
+	// likeliest, at most sampler.MaxRanked: natural logarithms of the softmax of the
 	// model's logits, before bias, penalties, filters and temperature. They cost a
 	// greedy chain the commands that sample. 0: none.
 	LogProbs int
@@ -111,10 +113,10 @@ func (o *Sampling) Check() error {
 		return &SamplingError{"top-k", o.TopK, fmt.Sprintf("is not in 0..%d", math.MaxInt32)}
 	case o.RepeatLastN < -1 || int64(o.RepeatLastN) > math.MaxInt32:
 		return &SamplingError{"repeat-last-n", o.RepeatLastN, fmt.Sprintf("is not in -1..%d", math.MaxInt32)}
-	case o.LogProbs < 0 || o.LogProbs > table.MaxRanked:
-		return &SamplingError{"log-probabilities", o.LogProbs, fmt.Sprintf("are not in 0..%d", table.MaxRanked)}
-	case len(o.LogitBias) > table.MaxBias:
-		return &SamplingError{"logit bias", len(o.LogitBias), fmt.Sprintf("are more than %d", table.MaxBias)}
+	case o.LogProbs < 0 || o.LogProbs > sampler.MaxRanked:
+		return &SamplingError{"log-probabilities", o.LogProbs, fmt.Sprintf("are not in 0..%d", sampler.MaxRanked)}
+	case len(o.LogitBias) > sampler.MaxBias:
+		return &SamplingError{"logit bias", len(o.LogitBias), fmt.Sprintf("are more than %d", sampler.MaxBias)}
 	}
 	for id, v := range o.LogitBias {
 		if math.IsNaN(v) || v > maxBias || v < -maxBias && !math.IsInf(v, -1) {
@@ -135,15 +137,15 @@ func stages(t *table.Table) []uint32 {
 		return nil
 	}
 	for _, c := range t.ProgramCmds(p) {
-		if c.Kernel == table.KernelSampleFilter {
-			return slices.Clone(t.Specs[c.Spec].Values[table.SampleFilterSpecStage1:][:decl.SamplerStages])
+		if c.Kernel == kernels.SampleFilter {
+			return slices.Clone(t.Specs[c.Spec].Values[kernels.SampleFilterSpecStage1:][:decl.SamplerStages])
 		}
 	}
 	return nil
 }
 
 // sampler returns o as the sampler slot has it, for an order of stages.
-func (o *Sampling) sampler(order []uint32, context int) (table.Sampler, error) {
+func (o *Sampling) sampler(order []uint32, context int) (sampler.Settings, error) {
 	at := func(stage uint32) int { return slices.Index(order, stage) }
 	for _, f := range []struct {
 		stage uint32
@@ -155,7 +157,7 @@ func (o *Sampling) sampler(order []uint32, context int) (table.Sampler, error) {
 		{decl.StageTopP, o.TopP > 0 && o.TopP < 1, "top-p", o.TopP}, {decl.StageMinP, o.MinP > 0, "min-p", o.MinP},
 	} {
 		if f.on && o.hot() && at(f.stage) < 0 {
-			return table.Sampler{}, &SamplingError{f.name, f.value, "has no stage in the table's sampler"}
+			return sampler.Settings{}, &SamplingError{f.name, f.value, "has no stage in the table's sampler"}
 		}
 	}
 	// The temperature that a stage sees.
@@ -165,8 +167,8 @@ func (o *Sampling) sampler(order []uint32, context int) (table.Sampler, error) {
 		}
 		return 1
 	}
-	s := table.Sampler{
-		Seed: o.Seed, TopK: uint32(o.TopK), TopPScale: float32(math.Log2E / temperature(decl.StageTopP)), MinPDrop: table.SamplerFar,
+	s := sampler.Settings{
+		Seed: o.Seed, TopK: uint32(o.TopK), TopPScale: float32(math.Log2E / temperature(decl.StageTopP)), MinPDrop: sampler.Far,
 		Repetition: 1, Presence: float32(o.PresencePenalty), Frequency: float32(o.FrequencyPenalty), Biases: uint32(len(o.LogitBias)),
 		Ranked: uint32(o.LogProbs),
 	}
@@ -218,7 +220,7 @@ func (s *Session) SetSampling(o Sampling) error {
 		return err
 	}
 	set.Seed = s.drawsFrom(o.Seed)
-	var head [table.SamplerWords * 4]byte
+	var head [sampler.Words * 4]byte
 	set.Put(&head)
 	b := head[:]
 	for _, id := range slices.Sorted(maps.Keys(o.LogitBias)) {

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/table"
 )
 
 // samplings are settings of all kinds.
@@ -70,7 +70,7 @@ func TestSetSampling(t *testing.T) {
 		{LogitBias: map[int32]float64{1: nan}}, {LogitBias: map[int32]float64{1: inf}}, {LogitBias: map[int32]float64{-1: 1}}, {LogitBias: map[int32]float64{512: 1}},
 		{LogitBias: func() map[int32]float64 {
 			b := map[int32]float64{}
-			for i := range int32(table.MaxBias + 1) {
+			for i := range int32(sampler.MaxBias + 1) {
 				b[i] = 1
 			}
 			return b

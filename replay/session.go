@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -23,7 +24,7 @@ import (
 // prompt begins with it.
 type Session struct {
 	m  *Model
-	id table.SessionID
+	id SessionID
 	o  SessionOptions
 
 	mu      sync.Mutex // held by the call in progress
@@ -38,7 +39,7 @@ type Session struct {
 
 	speculation speculation
 
-	sub   table.Submission
+	sub   Submission
 	ids   []int32 // [context+1], a chain's tokens
 	bytes []byte  // the same, as the device has them
 	stats Stats
@@ -81,7 +82,7 @@ type Stats struct {
 func (s *Session) Stats() Stats { return s.stats }
 
 // ID returns the session's number on its device.
-func (s *Session) ID() table.SessionID { return s.id }
+func (s *Session) ID() SessionID { return s.id }
 
 // Len returns how many positions the context holds.
 func (s *Session) Len() int { return s.n }
@@ -172,7 +173,7 @@ func (s *Session) enter(ctx context.Context) error {
 func (s *Session) cancel() {
 	s.halt.Store(true)
 	if t := s.ticket.Load(); t != 0 {
-		s.m.dev.Cancel(table.Ticket(t))
+		s.m.dev.Cancel(Ticket(t))
 	}
 }
 
@@ -202,13 +203,13 @@ func (s *Session) watch(ctx context.Context) (stop func()) {
 func noWatch() {}
 
 // submit runs the submission and waits for it.
-func (s *Session) submit() (table.Result, error) {
+func (s *Session) submit() (Result, error) {
 	return s.submitBehind(func(bool) {})
 }
 
 // submitBehind submits what runs adds to the submission. own says that the
 // device's last submission was the session's, so that scratch is as that left it.
-func (s *Session) submitBehind(runs func(own bool)) (table.Result, error) {
+func (s *Session) submitBehind(runs func(own bool)) (Result, error) {
 	calls := s.m.calls()
 	s.m.mu.Lock()
 	runs(s.order != 0 && s.order == s.m.order)
@@ -219,7 +220,7 @@ func (s *Session) submitBehind(runs func(own bool)) (table.Result, error) {
 	}
 	s.m.mu.Unlock()
 	if err != nil {
-		return table.Result{}, s.closedOr(err)
+		return Result{}, s.closedOr(err)
 	}
 	s.stats.Submissions++
 	s.ticket.Store(uint64(ticket))
@@ -332,7 +333,7 @@ func (s *Session) lost() {
 
 // add appends a run that starts at a position.
 func (s *Session) add(program, count, pos, rows, row int) {
-	s.sub.Runs = append(s.sub.Runs, table.Run{
+	s.sub.Runs = append(s.sub.Runs, Run{
 		Program: uint32(program), Count: uint32(count),
 		Step: table.Step{
 			Position: uint32(pos), KVRow: uint32(pos), KVLen: uint32(pos + 1), TokenIndex: uint32(pos),
@@ -477,7 +478,7 @@ func (s *Session) chainLength(limit int) (int, error) {
 		n = min(n, s.m.kvSlack) // so that Rewind can take a chain back
 	}
 	if s.ranked > 0 {
-		n = min(n, table.RankEntries)
+		n = min(n, sampler.RankEntries)
 	}
 	return max(1, min(n, limit, room)), nil
 }

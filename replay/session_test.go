@@ -63,7 +63,7 @@ func recorded(t testing.TB, name string, chunk int, co compiler.Options, so repl
 	t.Helper()
 	tab, _ := compiled(t, name, chunk, co)
 	dev := &null.Device{Script: func(p int) uint32 { return uint32(p + 100) }}
-	m, err := replay.Load(context.Background(), dev, tab, nil, table.LoadOptions{})
+	m, err := replay.Load(context.Background(), dev, tab, nil, replay.LoadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestBadPrompts(t *testing.T) {
 
 func TestSessionOptions(t *testing.T) {
 	tab, _ := compiled(t, "llama", 64, compiler.Options{})
-	m, err := replay.Load(context.Background(), &null.Device{}, tab, nil, table.LoadOptions{})
+	m, err := replay.Load(context.Background(), &null.Device{}, tab, nil, replay.LoadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestSessionOptions(t *testing.T) {
 func TestLoadRefuses(t *testing.T) {
 	tab, _ := compiled(t, "llama", 64, compiler.Options{})
 	tab.Cmds[3].Barrier = 0
-	if _, err := replay.Load(context.Background(), &null.Device{}, tab, nil, table.LoadOptions{}); err == nil {
+	if _, err := replay.Load(context.Background(), &null.Device{}, tab, nil, replay.LoadOptions{}); err == nil {
 		t.Error("a table without a barrier was loaded")
 	}
 }
@@ -259,12 +259,12 @@ type slowCancel struct {
 	gate    chan struct{} // Cancel ends when it is closed
 }
 
-func (d *slowCancel) Wait(t table.Ticket) (table.Result, error) {
+func (d *slowCancel) Wait(t replay.Ticket) (replay.Result, error) {
 	d.waiting()
 	return d.Device.Wait(t)
 }
 
-func (d *slowCancel) Cancel(table.Ticket) {
+func (d *slowCancel) Cancel(replay.Ticket) {
 	close(d.entered)
 	<-d.gate
 }
@@ -279,7 +279,7 @@ func TestCancelEndsWithItsCall(t *testing.T) {
 		cancel()
 		<-dev.entered
 	}
-	m, err := replay.Load(context.Background(), dev, tab, nil, table.LoadOptions{})
+	m, err := replay.Load(context.Background(), dev, tab, nil, replay.LoadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/speculate"
 )
 
 // Errors of speculating.
@@ -28,7 +28,7 @@ type speculation struct {
 	known int      // entries of it that are as the device has them
 	draft []uint32
 	bytes []byte
-	trust table.Trust
+	trust speculate.Trust
 	each  int // tokens of a replay in the last chain, rounded down
 	pause int // tokens of the next chain that drafts nothing, where each draft is a chain
 }
@@ -114,7 +114,7 @@ func (s *Session) speculate(ctx context.Context, limit int) (tokens []int32, sto
 	}
 	limit = min(limit, room)
 	draft := p.draft[:min(len(p.draft), limit-1)]
-	draft = draft[:table.Draft(draft, history, table.DraftMost, table.DraftLeast, p.trust)]
+	draft = draft[:speculate.Draft(draft, history, speculate.DraftMost, speculate.DraftLeast, p.trust)]
 	if !s.m.moves && len(draft) == 0 {
 		p.pause = min(2*p.pause, pauseMost)
 		return s.chain(ctx, min(limit, p.pause/2))
@@ -141,7 +141,7 @@ func (s *Session) verify(ctx context.Context, tokens int, draft []uint32) (_ []i
 	}
 	s.sub.Runs = s.sub.Runs[:0]
 	s.add(s.m.programs.verify, n, s.n, 1+len(draft), 0)
-	s.sub.Runs[0].Step.Trust, s.sub.Runs[0].Step.Until = p.trust, uint32(s.n+tokens)
+	s.sub.Runs[0].Step.Trust, s.sub.Runs[0].Step.Until = uint32(p.trust), uint32(s.n+tokens)
 	defer s.watch(ctx)()
 	res, err := s.submit()
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *Session) verify(ctx context.Context, tokens int, draft []uint32) (_ []i
 	if res.Count > 0 {
 		s.perToken = res.Elapsed / time.Duration(res.Count)
 	}
-	p.trust, p.pause, p.each = res.Trust, pauseLeast, 1
+	p.trust, p.pause, p.each = speculate.Trust(res.Trust), pauseLeast, 1
 	if n := res.Count - res.Accepted; n > 0 {
 		p.each = res.Count / n
 	}

@@ -59,7 +59,7 @@ func limitedLogits(t *testing.T, path string, slot uint64) (logits []float32, ne
 			t.Error(err)
 		}
 	})
-	m, err := replay.Load(context.Background(), dev, tab, mapped, table.LoadOptions{})
+	m, err := replay.Load(context.Background(), dev, tab, mapped, replay.LoadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

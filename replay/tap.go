@@ -2,8 +2,6 @@ package replay
 
 import (
 	"errors"
-
-	"github.com/pianola-engine/pianola/table"
 )
 
 // ErrNoTaps says that a device cannot look at slots between commands.
@@ -11,7 +9,7 @@ var ErrNoTaps = errors.New("replay: the device has no taps")
 
 // SetTap makes all submissions from the next call on show what commands write, or no
 // more if tap is nil. The error is ErrNoTaps where the device cannot.
-func (s *Session) SetTap(tap *table.Tap) error {
+func (s *Session) SetTap(tap *Tap) error {
 	if err := s.begin(); err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func newTraffic(t *table.Table, p programs) (traffic, error) {
 
 // of returns the bytes that a submission has read: of programs that choose tokens, so
 // many replays.
-func (a traffic) of(sub *table.Submission, replays int) (bytes uint64) {
+func (a traffic) of(sub *Submission, replays int) (bytes uint64) {
 	if sub.Dry {
 		return 0
 	}

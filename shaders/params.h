@@ -407,7 +407,7 @@ typedef struct pianola_gemm_halves_params {
 } pianola_gemm_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 20);
 
-// keys[i] = table.OrderKey of logit i with the sampler's bias and its penalties for the last tokens of the ring, up to token, prompt included; largest[p] = the largest key of part p. The logits stay as they are.
+// keys[i] = sampler.OrderKey of logit i with the sampler's bias and its penalties for the last tokens of the ring, up to token, prompt included; largest[p] = the largest key of part p. The logits stay as they are.
 typedef struct pianola_sample_adjust_params {
     uint32_t n; // vocabulary
     uint32_t part; // logits of a part
@@ -446,7 +446,7 @@ typedef struct pianola_rank_params {
 } pianola_rank_params;
 PIANOLA_ASSERT_SIZE(pianola_rank_params, 16);
 
-// Compares a draft, tokens[token + 1] and on, with what its rows chose: row r's token, the one with its largest logit, becomes tokens[token + 1 + r] as long as the rows before it have chosen what was drafted and no stop id. Counts them in the step block, and moves it to the last of them; its row is the row that chose it, its trust table.Trust's Judge of them. At the step block's until it stops. The ring index is clamped.
+// Compares a draft, tokens[token + 1] and on, with what its rows chose: row r's token, the one with its largest logit, becomes tokens[token + 1 + r] as long as the rows before it have chosen what was drafted and no stop id. Counts them in the step block, and moves it to the last of them; its row is the row that chose it, its trust speculate.Trust's Judge of them. At the step block's until it stops. The ring index is clamped.
 typedef struct pianola_accept_params {
     uint32_t parts; // parts of the vocabulary
     uint32_t ring; // entries of the token ring
@@ -455,7 +455,7 @@ typedef struct pianola_accept_params {
 } pianola_accept_params;
 PIANOLA_ASSERT_SIZE(pianola_accept_params, 16);
 
-// Drafts what may follow the last token of the ring, that at the step block's token index: what followed the last place before it where the ring has the same most tokens as at its end, or the most that are the same, at least least of them, or 2 more where the step block's trust has failed; with tokens of the draft where that comes to the end. As many as trust has earned, draft at most, and none past the step block's until. The step block's rows become 1 more; 1 if there is no such place. table.Draft is the same.
+// Drafts what may follow the last token of the ring, that at the step block's token index: what followed the last place before it where the ring has the same most tokens as at its end, or the most that are the same, at least least of them, or 2 more where the step block's trust has failed; with tokens of the draft where that comes to the end. As many as trust has earned, draft at most, and none past the step block's until. The step block's rows become 1 more; 1 if there is no such place. speculate.Draft is the same.
 typedef struct pianola_draft_params {
     uint32_t ring; // entries of the token ring
     uint32_t draft; // tokens of a draft at most
@@ -571,12 +571,12 @@ typedef struct pianola_step {
     uint32_t cancel;
     uint32_t drafted;
     uint32_t accepted;
-    uint32_t trust; // in the drafts that come: table.Trust
+    uint32_t trust; // in the drafts that come: speculate.Trust
     uint32_t until; // token index at which verification ends, or 0
     uint32_t reserved;
 } pianola_step;
 
-// The head of a sampler slot; table.Sampler says what the fields are.
+// The head of a sampler slot; sampler.Settings says what the fields are.
 typedef struct pianola_sampler {
     uint32_t seed[2];
     float inv_temperature;

@@ -2,7 +2,6 @@ package table
 
 import (
 	"encoding/binary"
-	"math"
 
 	"github.com/pianola-engine/pianola/internal/decl"
 )
@@ -100,10 +99,13 @@ type Step struct {
 	Cancel     uint32 // set from outside at any time: the next token becomes a stop
 	Drafted    uint32 // tokens that were drafted since the submission began
 	Accepted   uint32 // of them, those that were chosen
-	Trust      Trust  // in the drafts that come
+	Trust      uint32 // a speculate.Trust: in the drafts that come
 	Until      uint32 // token index at which verification ends, 0: where it is told to
 	_          uint32
 }
+
+// MaxDraft is the largest number of tokens that a draft may have.
+const MaxDraft = 31
 
 // StopUntil is the stop flag of verification that has come to Until.
 const StopUntil = 512
@@ -160,13 +162,6 @@ func (c *Cmd) Tiles() int {
 }
 
 func (c *Cmd) u32(off int) uint32  { return binary.LittleEndian.Uint32(c.Param[off:]) }
-func (c *Cmd) f32(off int) float32 { return math.Float32frombits(c.u32(off)) }
-
-func (c *Cmd) putU32(off int, v uint32) { binary.LittleEndian.PutUint32(c.Param[off:], v) }
-func (c *Cmd) putF32(off int, v float32) {
-	binary.LittleEndian.PutUint32(c.Param[off:], math.Float32bits(v))
-}
-
 // PutSecond sets a secondary field's static value.
 func (c *Cmd) PutSecond(off int, v uint32) {
 	binary.LittleEndian.PutUint32(c.Second[off:], v)

@@ -240,7 +240,7 @@ func (t *Table) slotItems() []item {
 		s := &t.Slots[i]
 		v := t.viewSlot(i)
 		items[i] = item{"slot " + plain(v.Name), []field{
-			{name: "kind", value: numbered(v.Kind, uint8(s.Kind), s.Kind < slotKinds)},
+			{name: "kind", value: numbered(v.Kind, uint8(s.Kind), s.Kind < SlotKinds)},
 			{name: "scope", value: numbered(v.Scope, uint8(s.Scope), s.Scope < scopes)},
 			{name: "size", value: num(v.Size)},
 		}}

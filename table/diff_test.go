@@ -1,4 +1,4 @@
-package table
+package table_test
 
 import (
 	"bytes"
@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pianola-engine/pianola/internal/kernels"
+	. "github.com/pianola-engine/pianola/table"
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
@@ -90,17 +93,17 @@ func TestDiff(t *testing.T) {
 		{"upload", func(b *Table) { b.Uploads[2].Type, b.Uploads[2].SrcOffset = dtype.BF16, 64 },
 			[]string{"~ upload to blk.0.attn_norm.weight: type F16 -> BF16, source_offset 0 -> 64"}},
 		{"constants", func(b *Table) { b.Const[3]++ }, []string{"~ header: constants 32 bytes "}},
-		{"constant", func(b *Table) { b.Specs[b.Cmds[rope].Spec].Values[QKRoPEKVSpecLayout] = decl.LayoutHalf }, []string{
+		{"constant", func(b *Table) { b.Specs[b.Cmds[rope].Spec].Values[kernels.QKRoPEKVSpecLayout] = decl.LayoutHalf }, []string{
 			"~ " + label("attn.rope_kv") + ": constant layout interleaved -> half",
 			"~ prefill: layer.0.attn.rope_kv: constant layout interleaved -> half",
 		}},
-		{"weight type", func(b *Table) { b.Specs[b.Cmds[0].Spec].Values[EmbedSpecWType] = uint32(dtype.F16) }, []string{
+		{"weight type", func(b *Table) { b.Specs[b.Cmds[0].Spec].Values[kernels.EmbedSpecWType] = uint32(dtype.F16) }, []string{
 			"~ header: arithmetic activations float32 (gemv), q8 blocks of 32 (gemm, gemv); weights Q8_0, Q4_0 -> activations float32 (gemv), q8 blocks of 32 (gemm, gemv); weights F16, Q8_0, Q4_0",
 			"~ decode: embed: constant wtype Q8_0 -> F16",
 			"~ prefill: embed: constant wtype Q8_0 -> F16",
 		}},
 		{"parameters", func(b *Table) {
-			p := b.Cmds[norm].AddRMSNormParams()
+			p := kernels.AddRMSNormParamsOf(&b.Cmds[norm])
 			p.N, p.Eps = 32, 1e-5
 			p.Put(&b.Cmds[norm])
 		}, []string{"~ " + label("attn.norm") + ": param n 64 -> 32, param eps 1e-06 -> 1e-05"}},
@@ -112,15 +115,18 @@ func TestDiff(t *testing.T) {
 		{"patch offset", func(b *Table) { b.Cmds[mix].PatchOffset[0] = 8 }, []string{"~ " + label("attn.mix") + ": patch kv_len -> kv_len(second[8])"}},
 		{"secondary field", func(b *Table) { b.Cmds[mix].PutSecond(decl.SecondRows, 3) }, []string{"~ " + label("attn.mix") + ": second rows 1 -> 3"}},
 		{"barrier", func(b *Table) { b.Cmds[qkv].Barrier = 0 }, []string{"~ " + label("attn.qkv") + ": barrier true -> false"}},
-		{"moved", func(b *Table) { b.Cmds[qkv].Bind[GEMVBindX].Offset = 0; b.Cmds[qkv].Bind[GEMVBindY].Offset = 0xa00 },
+		{"moved", func(b *Table) {
+			b.Cmds[qkv].Bind[kernels.GEMVBindX].Offset = 0
+			b.Cmds[qkv].Bind[kernels.GEMVBindY].Offset = 0xa00
+		},
 			[]string{"> " + label("attn.qkv") + ": x +0x500 -> +0x0, y +0x900 -> +0xa00"}},
-		{"moved and changed", func(b *Table) { b.Cmds[qkv].Bind[GEMVBindX].Offset = 0; b.Cmds[qkv].Grid[0] = 8 },
+		{"moved and changed", func(b *Table) { b.Cmds[qkv].Bind[kernels.GEMVBindX].Offset = 0; b.Cmds[qkv].Grid[0] = 8 },
 			[]string{"~ " + label("attn.qkv") + ": grid 16 -> 8, binding x scratch+0x500 -> scratch"}},
-		{"moved to another slot", func(b *Table) { b.Cmds[qkv].Bind[GEMVBindY] = Binding{Slot: 1} },
+		{"moved to another slot", func(b *Table) { b.Cmds[qkv].Bind[kernels.GEMVBindY] = Binding{Slot: 1} },
 			[]string{"~ " + label("attn.qkv") + ": binding y scratch+0x900 -> logits"}},
-		{"moved in weights", func(b *Table) { b.Cmds[qkv].Bind[GEMVBindW].Offset = 34 },
+		{"moved in weights", func(b *Table) { b.Cmds[qkv].Bind[kernels.GEMVBindW].Offset = 34 },
 			[]string{"~ " + label("attn.qkv") + ": binding w blk.0.attn_qkv.weight -> blk.0.attn_qkv.weight+0x22"}},
-		{"binding added", func(b *Table) { b.Cmds[qkv].Bind[GEMVBindB] = Binding{Slot: 9} },
+		{"binding added", func(b *Table) { b.Cmds[qkv].Bind[kernels.GEMVBindB] = Binding{Slot: 9} },
 			[]string{"~ " + label("attn.qkv") + ": binding b - -> blk.0.attn_norm.weight"}},
 		{"moves last", func(b *Table) { b.Cmds[1].Bind[2].Offset = 4; b.Cmds[qkv].Barrier = 0 },
 			[]string{"~ " + label("attn.qkv") + ": barrier true -> false", "> decode: rope_angles: out +0x0 -> +0x4"}},
@@ -131,8 +137,8 @@ func TestDiff(t *testing.T) {
 		{"order", func(b *Table) { swap(b, norm, qkv) },
 			[]string{"~ decode: order " + label("attn.norm") + " before " + label("attn.qkv") + " -> " + label("attn.qkv") + " before " + label("attn.norm")}},
 		{"kernel", func(b *Table) {
-			b.Cmds[norm].Kernel, b.Cmds[norm].Spec = KernelAdd, uint16(len(b.Specs))
-			b.Specs = append(b.Specs, Spec{Kernel: KernelAdd})
+			b.Cmds[norm].Kernel, b.Cmds[norm].Spec = kernels.Add, uint16(len(b.Specs))
+			b.Specs = append(b.Specs, Spec{Kernel: kernels.Add})
 		}, []string{"~ " + label("attn.norm") + ": kernel add_rmsnorm -> add, binding w blk.0.attn_norm.weight -> -, param eps 1e-06 -> -, param scale 0 -> -, param delta_scale 0 -> 1e-06, binding out scratch+0x500 -> -"}},
 		{"region", func(b *Table) { b.Regions[1].Last = 2 },
 			[]string{"~ regions: 1 x at scratch+0x100[1024], commands 0 to 11 -> x at scratch+0x100[1024], commands 0 to 2"}},
@@ -176,7 +182,7 @@ func TestDiffSeesEverything(t *testing.T) {
 	decoded := 0
 	tried := 0
 	// In steps of 5, which meet every byte of records with a size of a power of 2.
-	for i := rollPrefix + sectionCount*rollEntry; i < len(raw)-rollHashLen; i += 5 {
+	for i := RollPrefix + SectionCount*RollEntry; i < len(raw)-RollHashLen; i += 5 {
 		tried++
 		in := bytes.Clone(raw)
 		in[i] ^= 1
@@ -229,17 +235,17 @@ func TestDifferenceKindString(t *testing.T) {
 // exampleTable returns a table with one command: x += delta for n elements.
 func exampleTable(n uint32) *Table {
 	c := Cmd{
-		Kernel: KernelAdd, Bindings: 2, Barrier: 1, PatchOffset: [2]uint8{NoPatch, NoPatch},
+		Kernel: kernels.Add, Bindings: 2, Barrier: 1, PatchOffset: [2]uint8{NoPatch, NoPatch},
 		Grid: [3]uint32{1, 1, 1}, Threadgroup: [3]uint32{32, 1, 1},
 	}
-	c.Bind[AddBindX] = Binding{Slot: 0, Offset: 0}
-	c.Bind[AddBindDelta] = Binding{Slot: 0, Offset: 4096}
-	AddParams{N: n}.Put(&c)
+	c.Bind[kernels.AddBindX] = Binding{Slot: 0, Offset: 0}
+	c.Bind[kernels.AddBindDelta] = Binding{Slot: 0, Offset: 4096}
+	kernels.AddParams{N: n}.Put(&c)
 	c.PutSecond(decl.SecondRows, 1)
 	return &Table{
 		Header:   Header{Context: 1, Chunk: 1},
 		Slots:    []Slot{{"scratch", SlotScratch, ScopeExecutor, 8192}},
-		Specs:    []Spec{{Kernel: KernelAdd}},
+		Specs:    []Spec{{Kernel: kernels.Add}},
 		Programs: []Program{{ProgramDecode, 0, 1, 1}},
 		Cmds:     []Cmd{c},
 		Labels:   []string{"layer.0.residual"},

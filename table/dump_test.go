@@ -1,4 +1,4 @@
-package table
+package table_test
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	. "github.com/pianola-engine/pianola/table"
 
 	"github.com/pianola-engine/pianola/internal/decl"
 )
@@ -237,11 +239,11 @@ func TestSizes(t *testing.T) {
 		{123 << 27, "15.4 GiB", "15744M"},
 		{math.MaxUint64, "16777216 TiB", "18446744073709551615"},
 	} {
-		if got := humanSize(tt.n); got != tt.human {
-			t.Errorf("humanSize(%d) = %q, want %q", tt.n, got, tt.human)
+		if got := HumanSize(tt.n); got != tt.human {
+			t.Errorf("HumanSize(%d) = %q, want %q", tt.n, got, tt.human)
 		}
-		if got := exactSize(tt.n); got != tt.exact {
-			t.Errorf("exactSize(%d) = %q, want %q", tt.n, got, tt.exact)
+		if got := ExactSize(tt.n); got != tt.exact {
+			t.Errorf("ExactSize(%d) = %q, want %q", tt.n, got, tt.exact)
 		}
 	}
 }

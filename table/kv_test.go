@@ -1,27 +1,30 @@
-package table
+package table_test
 
 import (
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/pianola-engine/pianola/internal/kernels"
+	. "github.com/pianola-engine/pianola/table"
+
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
 // within returns the table as it is for a session whose caches have rows for so many
 // positions: with a context of as many.
-func (t *Table) within(positions int) *Table {
+func within(t *Table, positions int) *Table {
 	own := *t
 	own.Header.Context = uint32(positions)
 	own.Slots, own.Cmds = slices.Clone(t.Slots), slices.Clone(t.Cmds)
 	for i := range own.Cmds {
 		c := &own.Cmds[i]
 		if at, ok := c.CapacityParam(); ok {
-			c.putU32(at, min(c.u32(at), uint32(positions)))
+			c.PutU32(at, min(c.U32(at), uint32(positions)))
 		}
 		if k, ok := decl.Lookup(c.Kernel); ok {
 			if at, _, ok := k.Param("ring"); ok {
-				c.putU32(at, uint32(positions+1))
+				c.PutU32(at, uint32(positions+1))
 			}
 		}
 	}
@@ -46,12 +49,12 @@ func TestWithin(t *testing.T) {
 		t.Fatal("the table has no caches")
 	}
 	for n := int(tab.Header.Chunk); n <= int(tab.Header.Context); n++ { // before, a full chunk does not fit
-		if faults := tab.within(n).Validate(); len(faults) > 0 {
+		if faults := within(tab, n).Validate(); len(faults) > 0 {
 			t.Fatalf("%d positions: %v", n, faults[0])
 		}
 	}
 	// The test sees what does not fit.
-	bad := tab.within(3)
+	bad := within(tab, 3)
 	bad.Slots[caches[0].Slot].Size--
 	if !slices.ContainsFunc(bad.Validate(), func(err error) bool {
 		return strings.Contains(err.Error(), "past the end of slot "+bad.Slots[caches[0].Slot].Name)
@@ -79,12 +82,12 @@ func TestKVCaches(t *testing.T) {
 	}
 	// What commands do not agree on stays in whole.
 	for name, change := range map[string]func(t *Table, cmd int){
-		"rows":   func(t *Table, cmd int) { at, _ := t.Cmds[cmd].CapacityParam(); t.Cmds[cmd].putU32(at, 1) },
+		"rows":   func(t *Table, cmd int) { at, _ := t.Cmds[cmd].CapacityParam(); t.Cmds[cmd].PutU32(at, 1) },
 		"offset": func(t *Table, cmd int) { t.Cmds[cmd].Bind[cacheBinding(t, cmd)].Offset = 256 },
 		"kind": func(t *Table, _ int) {
 			for i := range t.Specs {
-				if t.Specs[i].Kernel == KernelAttn {
-					t.Specs[i].Values[AttnSpecKV] = decl.KVQ8
+				if t.Specs[i].Kernel == kernels.Attn {
+					t.Specs[i].Values[kernels.AttnSpecKV] = decl.KVQ8
 				}
 			}
 		},
@@ -162,7 +165,7 @@ func TestKVSinks(t *testing.T) {
 		if k, ok := decl.Lookup(c.Kernel); ok {
 			for name, v := range map[string]uint32{"cap": smallContext - 8, "first": 5, "window": 20} {
 				if at, _, has := k.Param(name); has {
-					c.putU32(at, v)
+					c.PutU32(at, v)
 				}
 			}
 		}

@@ -1,4 +1,4 @@
-package table
+package table_test
 
 import (
 	"os"
@@ -8,7 +8,10 @@ import (
 	"testing"
 	"unsafe"
 
+	. "github.com/pianola-engine/pianola/table"
+
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
 // TestLayout compares the layout of commands with the C header's, field by
@@ -16,7 +19,7 @@ import (
 func TestLayout(t *testing.T) {
 	var c Cmd
 	var s Step
-	var p Sampler
+	var p sampler.Settings
 	if unsafe.Sizeof(c) != CmdSize || unsafe.Sizeof(s) != StepSize {
 		t.Fatalf("Cmd is %d bytes and Step %d", unsafe.Sizeof(c), unsafe.Sizeof(s))
 	}

@@ -50,15 +50,11 @@ func (t *Table) commandReads(c *Cmd, p *Program) (r Reads, err error) {
 		}
 		switch t.Slots[slot].Kind {
 		case SlotWeight:
-			if rows, ok := env.Value("vocab"); ok && c.Kernel == KernelEmbed && rows > 0 {
-				extent /= rows
+			read, err := env.Kernel().ReadBytes(i, env)
+			if err != nil {
+				return r, err
 			}
-			if experts, ok := env.Value("experts"); ok && c.Kernel == KernelExpertGEMV && experts > 0 {
-				// As many as rows can choose, and no more than there are.
-				used, _ := env.Value("used")
-				extent = extent / experts * min(used*uint64(p.MaxRows), experts)
-			}
-			r.Weights += extent
+			r.Weights += read
 		case SlotKV:
 			capacity, ok := env.Value("cap")
 			if !ok || capacity == 0 {

@@ -1,10 +1,13 @@
-package table
+package table_test
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/pianola-engine/pianola/internal/kernels"
+	. "github.com/pianola-engine/pianola/table"
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
@@ -59,7 +62,7 @@ func smallTable() *Table {
 
 func (b *builder) slots() {
 	add := func(name string, kind SlotKind, size uint64) {
-		b.t.Slots = append(b.t.Slots, Slot{name, kind, scopeOf[kind], size})
+		b.t.Slots = append(b.t.Slots, Slot{name, kind, ScopeOf[kind], size})
 	}
 	weight := func(name string, op UploadOp, typ dtype.Type, elems uint64) {
 		size, _ := typ.Bytes(elems)
@@ -122,11 +125,11 @@ func (b *builder) cmd(label string, id decl.ID, constants []uint32, params inter
 	copy(c.Bind[:], binds)
 	params.Put(&c)
 	for _, f := range k.Second {
-		if f.Name == "kv_len" && id == KernelGEMV || f.Name == "behind" {
+		if f.Name == "kv_len" && id == kernels.GEMV || f.Name == "behind" {
 			continue // of the input merge, and of programs with a command for each row
 		}
 		kind := map[string]Patch{"token": PatchToken, "pos": PatchPosition, "kv_len": PatchKVLen}[f.Name]
-		if id == KernelArgmax {
+		if id == kernels.Argmax {
 			kind = PatchArgmax
 		}
 		c.SecondSize = decl.SecondBytes
@@ -159,39 +162,39 @@ func (b *builder) program(name string, rows uint32) {
 	first := uint32(len(t.Cmds))
 	b.row = rows
 	none := Binding{Slot: NoSlot}
-	matmul, q8 := KernelGEMV, uint32(decl.ActQ8)
+	matmul, q8 := kernels.GEMV, uint32(decl.ActQ8)
 	if rows > 1 {
-		matmul = KernelGEMM
+		matmul = kernels.GEMM
 	}
 	q80 := []uint32{uint32(dtype.Q8_0), q8}
 	const qkv = (smallHeads + 2*smallKVHeads) * smallHeadDim
-	b.cmd("embed", KernelEmbed, q80[:1], EmbedParams{N: smallWidth, Vocab: smallVocab, Ring: smallContext + 1, Scale: 1},
+	b.cmd("embed", kernels.Embed, q80[:1], kernels.EmbedParams{N: smallWidth, Vocab: smallVocab, Ring: smallContext + 1, Scale: 1},
 		b.at("tokens", 0), b.at("token_embd.weight", 0), b.scratch(smallX))
-	b.cmd("rope_angles", KernelRoPEAngles, nil, RoPEAnglesParams{Half: smallHeadDim / 2, AttnFactor: 1},
+	b.cmd("rope_angles", kernels.RoPEAngles, nil, kernels.RoPEAnglesParams{Half: smallHeadDim / 2, AttnFactor: 1},
 		b.at("rope.inv_freq", 0), none, b.scratch(smallAngles))
-	b.cmd("layer.0.attn.norm", KernelAddRMSNorm, nil, AddRMSNormParams{N: smallWidth, Eps: 1e-6},
+	b.cmd("layer.0.attn.norm", kernels.AddRMSNorm, nil, kernels.AddRMSNormParams{N: smallWidth, Eps: 1e-6},
 		b.scratch(smallX), b.scratch(smallDelta), b.at("blk.0.attn_norm.weight", 0), b.scratch(smallNormed))
-	b.cmd("layer.0.attn.qkv", matmul, q80, GEMVParams{In: smallWidth, Out: qkv, XStride: smallWidth, YStride: qkv, Group: 8, RowGroup: 1},
+	b.cmd("layer.0.attn.qkv", matmul, q80, kernels.GEMVParams{In: smallWidth, Out: qkv, XStride: smallWidth, YStride: qkv, Group: 8, RowGroup: 1},
 		b.scratch(smallNormed), none, b.at("blk.0.attn_qkv.weight", 0), none, b.scratch(smallQKV))
-	b.cmd("layer.0.attn.rope_kv", KernelQKRoPEKV, []uint32{smallHeadDim, decl.LayoutInterleaved},
-		QKRoPEKVParams{Heads: smallHeads, KVHeads: smallKVHeads, QStride: qkv, KStride: qkv, VStride: qkv, Half: smallHeadDim / 2, Cap: smallContext, Eps: 1e-6},
+	b.cmd("layer.0.attn.rope_kv", kernels.QKRoPEKV, []uint32{smallHeadDim, decl.LayoutInterleaved},
+		kernels.QKRoPEKVParams{Heads: smallHeads, KVHeads: smallKVHeads, QStride: qkv, KStride: qkv, VStride: qkv, Half: smallHeadDim / 2, Cap: smallContext, Eps: 1e-6},
 		b.scratch(smallQKV), b.scratch(smallQKV+smallHeads*smallHeadDim*4), b.scratch(smallQKV+(smallHeads+smallKVHeads)*smallHeadDim*4),
 		b.scratch(smallAngles), none, b.scratch(smallQ), b.at("kv.0.k", 0), b.at("kv.0.v", 0))
-	b.cmd("layer.0.attn.mix", KernelAttn, []uint32{smallHeadDim},
-		AttnParams{Heads: smallHeads, KVHeads: smallKVHeads, QStride: smallWidth, Cap: smallContext, Span: smallContext, Splits: 1, Scale: 0.25, HeadGroup: 1, RowGroup: 1},
+	b.cmd("layer.0.attn.mix", kernels.Attn, []uint32{smallHeadDim},
+		kernels.AttnParams{Heads: smallHeads, KVHeads: smallKVHeads, QStride: smallWidth, Cap: smallContext, Span: smallContext, Splits: 1, Scale: 0.25, HeadGroup: 1, RowGroup: 1},
 		b.scratch(smallQ), b.at("kv.0.k", 0), b.at("kv.0.v", 0), b.scratch(smallAttn), none, none)
-	b.cmd("layer.0.attn.output", matmul, q80, GEMVParams{In: smallWidth, Out: smallWidth, XStride: smallWidth, YStride: smallWidth, Group: 8, RowGroup: 1},
+	b.cmd("layer.0.attn.output", matmul, q80, kernels.GEMVParams{In: smallWidth, Out: smallWidth, XStride: smallWidth, YStride: smallWidth, Group: 8, RowGroup: 1},
 		b.scratch(smallAttn), none, b.at("blk.0.attn_output.weight", 0), none, b.scratch(smallDelta))
-	b.cmd("layer.0.ffn.norm", KernelAddRMSNorm, nil, AddRMSNormParams{N: smallWidth, Eps: 1e-6},
+	b.cmd("layer.0.ffn.norm", kernels.AddRMSNorm, nil, kernels.AddRMSNormParams{N: smallWidth, Eps: 1e-6},
 		b.scratch(smallX), b.scratch(smallDelta), b.at("blk.0.ffn_norm.weight", 0), b.scratch(smallNormed))
-	b.cmd("layer.0.ffn.gate_up", matmul, []uint32{uint32(dtype.Q4_0), q8}, GEMVParams{In: smallWidth, Out: 2 * smallHidden, XStride: smallWidth, YStride: 2 * smallHidden, Group: 8, RowGroup: 1},
+	b.cmd("layer.0.ffn.gate_up", matmul, []uint32{uint32(dtype.Q4_0), q8}, kernels.GEMVParams{In: smallWidth, Out: 2 * smallHidden, XStride: smallWidth, YStride: 2 * smallHidden, Group: 8, RowGroup: 1},
 		b.scratch(smallNormed), none, b.at("blk.0.ffn_gate_up.weight", 0), none, b.scratch(smallGateUp))
-	b.cmd("layer.0.ffn.down", matmul, []uint32{uint32(dtype.Q8_0), q8, decl.InputSiLUMul}, GEMVParams{In: smallHidden, Out: smallWidth, XStride: 2 * smallHidden, YStride: smallWidth, Group: 8, RowGroup: 1},
+	b.cmd("layer.0.ffn.down", matmul, []uint32{uint32(dtype.Q8_0), q8, decl.InputSiLUMul}, kernels.GEMVParams{In: smallHidden, Out: smallWidth, XStride: 2 * smallHidden, YStride: smallWidth, Group: 8, RowGroup: 1},
 		b.scratch(smallGateUp), b.scratch(smallGateUp+smallHidden*4), b.at("blk.0.ffn_down.weight", 0), none, b.scratch(smallDelta))
 	if rows == 1 {
-		b.cmd("logits", KernelGEMV, []uint32{uint32(dtype.Q8_0), decl.ActF32}, GEMVParams{In: smallWidth, Out: smallVocab, XStride: smallWidth, YStride: smallVocab, Group: 16, RowGroup: 1},
+		b.cmd("logits", kernels.GEMV, []uint32{uint32(dtype.Q8_0), decl.ActF32}, kernels.GEMVParams{In: smallWidth, Out: smallVocab, XStride: smallWidth, YStride: smallVocab, Group: 16, RowGroup: 1},
 			b.scratch(smallNormed), none, b.at("token_embd.weight", 0), none, b.at("logits", 0))
-		b.cmd("argmax", KernelArgmax, nil, ArgmaxParams{N: smallVocab, Ring: smallContext + 1, MaxStops: 8},
+		b.cmd("argmax", kernels.Argmax, nil, kernels.ArgmaxParams{N: smallVocab, Ring: smallContext + 1, MaxStops: 8},
 			b.at("logits", 0), b.at("stops", 0), b.at("tokens", 0))
 	}
 	end := uint32(len(t.Cmds)) - 1

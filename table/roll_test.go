@@ -1,4 +1,4 @@
-package table
+package table_test
 
 import (
 	"bytes"
@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	. "github.com/pianola-engine/pianola/table"
 )
 
 func mustEncode(t testing.TB, table *Table) []byte {
@@ -26,7 +28,7 @@ func mustEncode(t testing.TB, table *Table) []byte {
 
 // sealed returns b with a checksum that matches.
 func sealed(b []byte) []byte {
-	n := len(b) - rollHashLen
+	n := len(b) - RollHashLen
 	sum := sha256.Sum256(b[:n])
 	return append(b[:n:n], sum[:]...)
 }
@@ -75,7 +77,7 @@ func TestRollCommandLayout(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 50 {
 		c := randomCmd(r)
-		got := appendCmd(nil, &c)
+		got := AppendCmd(nil, &c)
 		want := unsafe.Slice((*byte)(unsafe.Pointer(&c)), CmdSize)
 		if !bytes.Equal(got, want) {
 			t.Fatalf("got  %x\nwant %x", got, want)
@@ -113,15 +115,14 @@ func TestRollRefusesEveryTruncation(t *testing.T) {
 }
 
 // rollSection returns a section's bytes within b.
-func rollSection(b []byte, id section) []byte {
-	e := b[rollPrefix+int(id-1)*rollEntry:]
+func rollSection(b []byte, id Section) []byte {
+	e := b[RollPrefix+int(id-1)*RollEntry:]
 	at := binary.LittleEndian.Uint64(e[8:])
 	return b[at : at+binary.LittleEndian.Uint64(e[16:])]
 }
 
 func TestRollErrors(t *testing.T) {
-	le := binary.LittleEndian
-	entry := func(b []byte, id section) []byte { return b[rollPrefix+int(id-1)*rollEntry:] }
+	entry := func(b []byte, id Section) []byte { return b[RollPrefix+int(id-1)*RollEntry:] }
 	for _, tt := range []struct {
 		name string
 		edit func(b []byte) []byte
@@ -132,38 +133,53 @@ func TestRollErrors(t *testing.T) {
 		{"line ends converted", func(b []byte) []byte { b[7] = '\n'; return b }, ErrMagic, ""},
 		{"empty", func(b []byte) []byte { return nil }, ErrTruncated, "0 bytes"},
 		{"version", func(b []byte) []byte { b[8]++; return sealed(b) }, ErrVersion, "2"},
-		{"sections", func(b []byte) []byte { le.PutUint32(b[12:], math.MaxUint32); return sealed(b) }, ErrFormat, "4294967295 sections"},
-		{"length", func(b []byte) []byte { le.PutUint64(b[16:], math.MaxUint64); return sealed(b) }, ErrFormat, "18446744073709551615"},
-		{"short length", func(b []byte) []byte { le.PutUint64(b[16:], 31); return sealed(b) }, ErrFormat, "a length of 31"},
-		{"longer", func(b []byte) []byte { le.PutUint64(b[16:], uint64(len(b)+8)); return sealed(b) }, ErrTruncated, ""},
+		{"sections", func(b []byte) []byte { binary.LittleEndian.PutUint32(b[12:], math.MaxUint32); return sealed(b) }, ErrFormat, "4294967295 sections"},
+		{"length", func(b []byte) []byte { binary.LittleEndian.PutUint64(b[16:], math.MaxUint64); return sealed(b) }, ErrFormat, "18446744073709551615"},
+		{"short length", func(b []byte) []byte { binary.LittleEndian.PutUint64(b[16:], 31); return sealed(b) }, ErrFormat, "a length of 31"},
+		{"longer", func(b []byte) []byte { binary.LittleEndian.PutUint64(b[16:], uint64(len(b)+8)); return sealed(b) }, ErrTruncated, ""},
 		{"more bytes", func(b []byte) []byte { return append(b, 0) }, ErrFormat, "1 bytes after"},
 		{"checksum", func(b []byte) []byte { b[len(b)-1]++; return b }, ErrChecksum, ""},
-		{"section id", func(b []byte) []byte { entry(b, sectionSlots)[0] = 77; return sealed(b) }, ErrFormat, "entry 1 is section 77"},
-		{"directory reserved", func(b []byte) []byte { entry(b, sectionSlots)[4] = 1; return sealed(b) }, ErrFormat, "slots: reserved"},
-		{"section offset", func(b []byte) []byte { le.PutUint64(entry(b, sectionCmds)[8:], math.MaxUint64-7); return sealed(b) }, ErrFormat, "commands: offset"},
-		{"section length", func(b []byte) []byte { le.PutUint64(entry(b, sectionCmds)[16:], 1<<63); return sealed(b) }, ErrFormat, "past the end"},
+		{"section id", func(b []byte) []byte { entry(b, SectionSlots)[0] = 77; return sealed(b) }, ErrFormat, "entry 1 is section 77"},
+		{"directory reserved", func(b []byte) []byte { entry(b, SectionSlots)[4] = 1; return sealed(b) }, ErrFormat, "slots: reserved"},
+		{"section offset", func(b []byte) []byte {
+			binary.LittleEndian.PutUint64(entry(b, SectionCmds)[8:], math.MaxUint64-7)
+			return sealed(b)
+		}, ErrFormat, "commands: offset"},
+		{"section length", func(b []byte) []byte {
+			binary.LittleEndian.PutUint64(entry(b, SectionCmds)[16:], 1<<63)
+			return sealed(b)
+		}, ErrFormat, "past the end"},
 		{"last section short", func(b []byte) []byte {
-			e := entry(b, sectionStrings)
-			le.PutUint64(e[16:], le.Uint64(e[16:])-16)
+			e := entry(b, SectionStrings)
+			binary.LittleEndian.PutUint64(e[16:], binary.LittleEndian.Uint64(e[16:])-16)
 			return sealed(b)
 		}, ErrFormat, "after the last section"},
-		{"padding", func(b []byte) []byte { b[len(b)-rollHashLen-1] = 1; return sealed(b) }, ErrFormat, ""},
-		{"string index", func(b []byte) []byte { le.PutUint32(rollSection(b, sectionSlots), 1<<31); return sealed(b) }, ErrFormat, "slots: record 0: string 2147483648 of"},
-		{"string order", func(b []byte) []byte { le.PutUint32(rollSection(b, sectionHeader), 1); return sealed(b) }, ErrFormat, "used before string 0"},
-		{"string length", func(b []byte) []byte { le.PutUint32(rollSection(b, sectionStrings), math.MaxUint32); return sealed(b) }, ErrFormat, "string 0 has 4294967295 bytes"},
+		{"padding", func(b []byte) []byte { b[len(b)-RollHashLen-1] = 1; return sealed(b) }, ErrFormat, ""},
+		{"string index", func(b []byte) []byte {
+			binary.LittleEndian.PutUint32(rollSection(b, SectionSlots), 1<<31)
+			return sealed(b)
+		}, ErrFormat, "slots: record 0: string 2147483648 of"},
+		{"string order", func(b []byte) []byte {
+			binary.LittleEndian.PutUint32(rollSection(b, SectionHeader), 1)
+			return sealed(b)
+		}, ErrFormat, "used before string 0"},
+		{"string length", func(b []byte) []byte {
+			binary.LittleEndian.PutUint32(rollSection(b, SectionStrings), math.MaxUint32)
+			return sealed(b)
+		}, ErrFormat, "string 0 has 4294967295 bytes"},
 		{"string twice", func(b []byte) []byte {
-			s := rollSection(b, sectionStrings)
+			s := rollSection(b, SectionStrings)
 			// The slots kv.0.k and kv.0.v have names of one length.
 			i := bytes.Index(s, []byte("kv.0.v"))
 			copy(s[i:], "kv.0.k")
 			return sealed(b)
 		}, ErrFormat, "there twice"},
-		{"slot reserved", func(b []byte) []byte { rollSection(b, sectionSlots)[slotSize+6] = 1; return sealed(b) }, ErrFormat, "slots: record 1: reserved"},
-		{"spec reserved", func(b []byte) []byte { rollSection(b, sectionSpecs)[2] = 1; return sealed(b) }, ErrFormat, "specs: record 0: reserved"},
-		{"command reserved", func(b []byte) []byte { rollSection(b, sectionCmds)[CmdSize+11] = 1; return sealed(b) }, ErrFormat, "commands: record 1: reserved"},
-		{"binding reserved", func(b []byte) []byte { rollSection(b, sectionCmds)[40+4] = 1; return sealed(b) }, ErrFormat, "commands: record 0: reserved"},
-		{"command end", func(b []byte) []byte { rollSection(b, sectionCmds)[CmdSize-1] = 1; return sealed(b) }, ErrFormat, "commands: record 0: reserved"},
-		{"region reserved", func(b []byte) []byte { rollSection(b, sectionRegions)[20] = 1; return sealed(b) }, ErrFormat, "regions: record 0: reserved"},
+		{"slot reserved", func(b []byte) []byte { rollSection(b, SectionSlots)[SlotSize+6] = 1; return sealed(b) }, ErrFormat, "slots: record 1: reserved"},
+		{"spec reserved", func(b []byte) []byte { rollSection(b, SectionSpecs)[2] = 1; return sealed(b) }, ErrFormat, "specs: record 0: reserved"},
+		{"command reserved", func(b []byte) []byte { rollSection(b, SectionCmds)[CmdSize+11] = 1; return sealed(b) }, ErrFormat, "commands: record 1: reserved"},
+		{"binding reserved", func(b []byte) []byte { rollSection(b, SectionCmds)[40+4] = 1; return sealed(b) }, ErrFormat, "commands: record 0: reserved"},
+		{"command end", func(b []byte) []byte { rollSection(b, SectionCmds)[CmdSize-1] = 1; return sealed(b) }, ErrFormat, "commands: record 0: reserved"},
+		{"region reserved", func(b []byte) []byte { rollSection(b, SectionRegions)[20] = 1; return sealed(b) }, ErrFormat, "regions: record 0: reserved"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Decode(tt.edit(mustEncode(t, smallTable())))
@@ -181,32 +197,32 @@ func TestRollErrors(t *testing.T) {
 func TestRollSections(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		edit func(s *[sectionCount][]byte)
+		edit func(s *[SectionCount][]byte)
 		want string
 	}{
-		{"no header", func(s *[sectionCount][]byte) { s[sectionHeader-1] = nil }, "header: 0 records"},
-		{"two headers", func(s *[sectionCount][]byte) {
-			s[sectionHeader-1] = append(s[sectionHeader-1], s[sectionHeader-1]...)
+		{"no header", func(s *[SectionCount][]byte) { s[SectionHeader-1] = nil }, "header: 0 records"},
+		{"two headers", func(s *[SectionCount][]byte) {
+			s[SectionHeader-1] = append(s[SectionHeader-1], s[SectionHeader-1]...)
 		}, "header: 2 records"},
-		{"half a slot", func(s *[sectionCount][]byte) { s[sectionSlots-1] = s[sectionSlots-1][:slotSize*3/2] }, "slots: 24 bytes are no multiple of 16"},
-		{"half a command", func(s *[sectionCount][]byte) { s[sectionCmds-1] = s[sectionCmds-1][:128] }, "commands: 128 bytes are no multiple of 256"},
-		{"half a label", func(s *[sectionCount][]byte) { s[sectionLabels-1] = s[sectionLabels-1][:2] }, "labels: 2 bytes are no multiple of 4"},
-		{"no labels", func(s *[sectionCount][]byte) { s[sectionLabels-1] = nil }, "labels: 0 for 22 commands"},
-		{"no strings", func(s *[sectionCount][]byte) { s[sectionStrings-1] = nil }, "string 0 of 0"},
-		{"half a length", func(s *[sectionCount][]byte) { s[sectionStrings-1] = append(s[sectionStrings-1], 0, 0) }, "strings: 2 bytes for the length"},
+		{"half a slot", func(s *[SectionCount][]byte) { s[SectionSlots-1] = s[SectionSlots-1][:SlotSize*3/2] }, "slots: 24 bytes are no multiple of 16"},
+		{"half a command", func(s *[SectionCount][]byte) { s[SectionCmds-1] = s[SectionCmds-1][:128] }, "commands: 128 bytes are no multiple of 256"},
+		{"half a label", func(s *[SectionCount][]byte) { s[SectionLabels-1] = s[SectionLabels-1][:2] }, "labels: 2 bytes are no multiple of 4"},
+		{"no labels", func(s *[SectionCount][]byte) { s[SectionLabels-1] = nil }, "labels: 0 for 22 commands"},
+		{"no strings", func(s *[SectionCount][]byte) { s[SectionStrings-1] = nil }, "string 0 of 0"},
+		{"half a length", func(s *[SectionCount][]byte) { s[SectionStrings-1] = append(s[SectionStrings-1], 0, 0) }, "strings: 2 bytes for the length"},
 		// A string that nothing uses would be a second encoding of one table.
-		{"unused string", func(s *[sectionCount][]byte) { s[sectionStrings-1] = append(s[sectionStrings-1], 1, 0, 0, 0, '!') }, "is not used"},
+		{"unused string", func(s *[SectionCount][]byte) { s[SectionStrings-1] = append(s[SectionStrings-1], 1, 0, 0, 0, '!') }, "is not used"},
 	} {
 		b := mustEncode(t, smallTable())
-		var s [sectionCount][]byte
+		var s [SectionCount][]byte
 		for i := range s {
-			s[i] = bytes.Clone(rollSection(b, section(i+1)))
+			s[i] = bytes.Clone(rollSection(b, Section(i+1)))
 		}
-		if again, err := assembleRoll(&s); err != nil || !bytes.Equal(again, b) {
+		if again, err := AssembleRoll(&s); err != nil || !bytes.Equal(again, b) {
 			t.Fatalf("the sections make another roll: %v", err)
 		}
 		tt.edit(&s)
-		b, err := assembleRoll(&s)
+		b, err := AssembleRoll(&s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -289,10 +305,10 @@ func TestRollFile(t *testing.T) {
 // TestReadRollReadsNoMore gives an endless file that is no roll.
 func TestReadRollReadsNoMore(t *testing.T) {
 	r := &countReader{}
-	if _, err := readRoll(r); !errors.Is(err, ErrMagic) {
+	if _, err := ReadRoll(r); !errors.Is(err, ErrMagic) {
 		t.Fatal(err)
 	}
-	if r.n > rollPrefix {
+	if r.n > RollPrefix {
 		t.Errorf("%d bytes read of a file that is no roll", r.n)
 	}
 }
@@ -313,10 +329,10 @@ func FuzzDecodeRoll(f *testing.F) {
 	for range 8 {
 		f.Add(mustEncode(f, randomTable(r)))
 	}
-	f.Add([]byte(rollMagic))
+	f.Add([]byte(RollMagic))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		inputs := [][]byte{b}
-		if len(b) >= rollPrefix+rollHashLen {
+		if len(b) >= RollPrefix+RollHashLen {
 			s := sealed(b)
 			binary.LittleEndian.PutUint64(s[16:], uint64(len(s)))
 			inputs = append(inputs, sealed(s))

@@ -28,12 +28,12 @@ const (
 	SlotSampler                 // how tokens are chosen: a Sampler, then [MaxBias, 2] ids and biases
 	SlotHidden                  // the last hidden states of a chunk, [chunk, width] float32
 	SlotRanks                   // log-probabilities of the last tokens, [RankEntries] of RankWords words
-	slotKinds
+	SlotKinds
 )
 
 // String returns the kind's name.
 func (k SlotKind) String() string {
-	if k >= slotKinds {
+	if k >= SlotKinds {
 		return "invalid"
 	}
 	return [...]string{"weight", "kv", "scratch", "tokens", "logits", "stops", "step", "sampler", "hidden", "ranks"}[k]

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
 // Limits of a table. They are far above what models need and keep every sum
@@ -108,7 +109,7 @@ func (v *validator) header() {
 }
 
 // scopeOf is the scope that a kind of slot has.
-var scopeOf = [slotKinds]Scope{
+var scopeOf = [SlotKinds]Scope{
 	SlotWeight: ScopeModel, SlotKV: ScopeSession, SlotScratch: ScopeExecutor, SlotTokens: ScopeSession,
 	SlotLogits: ScopeSession, SlotStops: ScopeSession, SlotStep: ScopeSession,
 	SlotSampler: ScopeSession, SlotHidden: ScopeSession, SlotRanks: ScopeSession,
@@ -116,10 +117,10 @@ var scopeOf = [slotKinds]Scope{
 
 func (v *validator) slots() {
 	h := &v.t.Header
-	var seen [slotKinds]int
+	var seen [SlotKinds]int
 	names := make(map[string]bool, len(v.t.Slots))
 	for i, s := range v.t.Slots {
-		if s.Kind >= slotKinds {
+		if s.Kind >= SlotKinds {
 			v.add(-1, "slot %d (%s): kind %d is unknown", i, s.Name, s.Kind)
 			continue
 		}
@@ -143,11 +144,11 @@ func (v *validator) slots() {
 		case SlotStep:
 			want = StepSize
 		case SlotSampler:
-			want = SamplerSize
+			want = sampler.Size
 		case SlotHidden:
 			want = uint64(h.Chunk) * uint64(h.Width) * 4
 		case SlotRanks:
-			want = RanksSize
+			want = sampler.RanksSize
 		case SlotLogits:
 			rows := max(h.LogitsRows, 1)
 			if p, _, ok := v.t.Program(ProgramVerify); ok {
@@ -274,7 +275,7 @@ func (v *validator) command(i int, p *Program) {
 		return
 	}
 	k := env.Kernel()
-	if (c.Kernel == KernelAccept || c.Kernel == KernelDraft) && !p.Moves() {
+	if k.Advances && !p.Moves() {
 		v.add(i, "kernel %s is not in program %s", k.Name, ProgramVerify)
 		return
 	}

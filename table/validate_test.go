@@ -12,6 +12,8 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -61,13 +63,13 @@ func TestValidateFinds(t *testing.T) {
 		want  string // in the fault
 	}{
 		{"binding past its slot", qkv, func(tab *table.Table, c *table.Cmd) {
-			c.Bind[table.GEMVBindY].Offset = tab.Slots[c.Bind[table.GEMVBindY].Slot].Size - 8
+			c.Bind[kernels.GEMVBindY].Offset = tab.Slots[c.Bind[kernels.GEMVBindY].Slot].Size - 8
 		}, "past the end of slot scratch"},
-		{"binding offset that wraps", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[table.GEMVBindY].Offset = ^uint64(0) - 3 }, "past the end"},
-		{"extent through a parameter", qkv, func(_ *table.Table, c *table.Cmd) { p := c.GEMVParams(); p.In *= 2; p.XStride *= 2; p.Put(c) }, "past the end"},
+		{"binding offset that wraps", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[kernels.GEMVBindY].Offset = ^uint64(0) - 3 }, "past the end"},
+		{"extent through a parameter", qkv, func(_ *table.Table, c *table.Cmd) { p := kernels.GEMVParamsOf(c); p.In *= 2; p.XStride *= 2; p.Put(c) }, "past the end"},
 		{"slot that is not there", qkv, func(tab *table.Table, c *table.Cmd) { c.Bind[0].Slot = uint32(len(tab.Slots)) }, "binding x: slot"},
-		{"binding that must be there", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[table.GEMVBindW].Slot = table.NoSlot }, "binding w: bound is false"},
-		{"binding that must not be there", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[table.GEMVBindB].Slot = 0 }, "binding b: bound is true"},
+		{"binding that must be there", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[kernels.GEMVBindW].Slot = table.NoSlot }, "binding w: bound is false"},
+		{"binding that must not be there", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[kernels.GEMVBindB].Slot = 0 }, "binding b: bound is true"},
 		{"binding the kernel has not", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[7].Slot = 0 }, "binding 7 is set"},
 		{"misaligned binding", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[0].Offset += 2 }, "multiple of 4"},
 		{"patch past the secondary bytes", rope, func(_ *table.Table, c *table.Cmd) { c.PatchOffset[0] = 13 }, "past the 16 secondary bytes"},
@@ -77,9 +79,9 @@ func TestValidateFinds(t *testing.T) {
 		{"patch offset that is not used", qkv, func(_ *table.Table, c *table.Cmd) { c.PatchOffset[1] = 4 }, "is not used"},
 		{"missing barrier", attn, func(_ *table.Table, c *table.Cmd) { c.Barrier = 0 }, "a barrier is missing"},
 		{"missing barrier between tokens", "embed", func(_ *table.Table, c *table.Cmd) { c.Barrier = 0 }, "a barrier is missing"},
-		{"alias of a read-only binding", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[table.GEMVBindY] = c.Bind[table.GEMVBindX] }, "which another of its bindings touches"},
+		{"alias of a read-only binding", qkv, func(_ *table.Table, c *table.Cmd) { c.Bind[kernels.GEMVBindY] = c.Bind[kernels.GEMVBindX] }, "which another of its bindings touches"},
 		{"write to weights", qkv, func(tab *table.Table, c *table.Cmd) {
-			c.Bind[table.GEMVBindY] = table.Binding{Slot: slot(tab, "layer.1.attn.qkv")}
+			c.Bind[kernels.GEMVBindY] = table.Binding{Slot: slot(tab, "layer.1.attn.qkv")}
 		}, "holds weights"},
 		{"unknown kernel", qkv, func(tab *table.Table, c *table.Cmd) { c.Kernel = 500 }, "kernel 500 is unknown"},
 		{"unknown kernel in a spec", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Kernel = 500 }, "kernel 500 is unknown"},
@@ -90,11 +92,11 @@ func TestValidateFinds(t *testing.T) {
 		{"binding count", qkv, func(_ *table.Table, c *table.Cmd) { c.Bindings = 3 }, "3 bindings, kernel gemv has 5"},
 		{"grid", qkv, func(_ *table.Table, c *table.Cmd) { c.Grid[0]++ }, "grid"},
 		{"threadgroup", qkv, func(_ *table.Table, c *table.Cmd) { c.Threadgroup[1] = 2000 }, "threadgroup"},
-		{"rows of y that overlap", qkv, func(_ *table.Table, c *table.Cmd) { p := c.GEMVParams(); p.YStride = 1; p.Put(c) }, "out <= y_stride does not hold"},
-		{"a cache shorter than the context", attn, func(_ *table.Table, c *table.Cmd) { p := c.AttnParams(); p.Cap--; p.Put(c) }, "(1-windowed)*context <= cap does not hold"},
-		{"no KV heads", attn, func(_ *table.Table, c *table.Cmd) { p := c.AttnParams(); p.KVHeads = 0; p.Put(c) }, "1 <= kv_heads does not hold"},
-		{"weight type", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Values[table.GEMVSpecWType] = 255 }, "weight type 255"},
-		{"constant without meaning", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Values[table.GEMVSpecInput] = 9 }, "input is 9"},
+		{"rows of y that overlap", qkv, func(_ *table.Table, c *table.Cmd) { p := kernels.GEMVParamsOf(c); p.YStride = 1; p.Put(c) }, "out <= y_stride does not hold"},
+		{"a cache shorter than the context", attn, func(_ *table.Table, c *table.Cmd) { p := kernels.AttnParamsOf(c); p.Cap--; p.Put(c) }, "(1-windowed)*context <= cap does not hold"},
+		{"no KV heads", attn, func(_ *table.Table, c *table.Cmd) { p := kernels.AttnParamsOf(c); p.KVHeads = 0; p.Put(c) }, "1 <= kv_heads does not hold"},
+		{"weight type", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Values[kernels.GEMVSpecWType] = 255 }, "weight type 255"},
+		{"constant without meaning", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Values[kernels.GEMVSpecInput] = 9 }, "input is 9"},
 		{"context of 0", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Header.Context = 0 }, "context 0"},
 		{"program past the end", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Programs[len(tab.Programs)-1].Count++ }, "program 4"},
 		{"program rows", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Programs[1].MaxRows++ }, "rows are not in"},
@@ -268,8 +270,8 @@ func TestVerifyRuns(t *testing.T) {
 		{1, 5, 0, "5 rows are not within 1 to 4"},
 		{99, 4, 61, ""}, {1, 4, 62, "past the context"}, {1, 4, 4, ""}, {1, 4, 3, "past the end at 3"}, {1, 1, 65, "past the context"},
 	} {
-		run := table.Run{Program: uint32(verify), Count: c.count, Step: table.Step{KVLen: 1, Rows: c.rows, Until: c.until}}
-		err := tab.CheckRun(&run)
+		run := replay.Run{Program: uint32(verify), Count: c.count, Step: table.Step{KVLen: 1, Rows: c.rows, Until: c.until}}
+		err := replay.CheckRun(tab, &run)
 		if got := run.Positions(); c.until > 0 && got != int(c.until)+table.MaxDraft {
 			t.Errorf("until %d: %d positions", c.until, got)
 		}
@@ -278,18 +280,18 @@ func TestVerifyRuns(t *testing.T) {
 		}
 	}
 	_, decode, _ := tab.Program(table.ProgramDecode)
-	if err := tab.CheckRun(&table.Run{Program: uint32(decode), Count: 1, Step: table.Step{KVLen: 1, Rows: 1, Until: 9}}); err == nil {
+	if err := replay.CheckRun(tab, &replay.Run{Program: uint32(decode), Count: 1, Step: table.Step{KVLen: 1, Rows: 1, Until: 9}}); err == nil {
 		t.Error("decode has an end of its own")
 	}
 	find := func(tab *table.Table, label string) *table.Cmd { return &tab.Cmds[command(t, tab, label)] }
 	for want, brk := range map[string]func(tab *table.Table){
 		"draft+1 <= rows": func(tab *table.Table) {
-			p := find(tab, "verify.draft").DraftParams()
+			p := kernels.DraftParamsOf(find(tab, "verify.draft"))
 			p.Draft = 4
 			p.Put(find(tab, "verify.draft"))
 		},
 		"rows <= max_rows": func(tab *table.Table) {
-			p := find(tab, "verify.accept").AcceptParams()
+			p := kernels.AcceptParamsOf(find(tab, "verify.accept"))
 			p.MaxRows = 3
 			p.Put(find(tab, "verify.accept"))
 		},

@@ -12,6 +12,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -188,9 +189,9 @@ func (a attention) command(r *rand.Rand) command {
 		turn[2*i], turn[2*i+1] = float32(cos), float32(sin)
 	}
 	c := command{
-		kernel: table.KernelAttn, context: uint32(a.context),
+		kernel: kernels.Attn, context: uint32(a.context),
 		specs: []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.tile), one(a.q8), one(a.first > 0), one(a.interleaved), one(a.learned)},
-		params: table.AttnParams{
+		params: kernels.AttnParams{
 			Heads: uint32(heads), KVHeads: uint32(a.kvHeads), QStride: uint32(stride), Cap: uint32(capacity), Window: uint32(a.window),
 			Span: uint32(max(a.span, 0)), Splits: uint32(max(a.splits, 1)), Scale: float32(1 / math.Sqrt(float64(d))),
 			HeadGroup: uint32(a.headGroup), RowGroup: uint32(a.rowGroup), First: uint32(a.first), Half: uint32(a.half), SoftCap: float32(a.softCap),
@@ -398,7 +399,7 @@ func checkAttn(t *testing.T, p *emu.Program, a attention, r *rand.Rand, seed uin
 	tab, slots := c.tableOf(t)
 	contents := c.contents(t, tab, slots, r)
 	want := a.exact(c)
-	if err := a.compare(c.onCPU(t, tab, slots, contents).bindings[table.AttnBindOut], want, 2e-5*max(1, a.scale)); err != nil {
+	if err := a.compare(c.onCPU(t, tab, slots, contents).bindings[kernels.AttnBindOut], want, 2e-5*max(1, a.scale)); err != nil {
 		t.Fatalf("seed %d: %v: the CPU device: %v", seed, a, err)
 	}
 	k, _ := decl.Lookup(c.kernel)
@@ -406,7 +407,7 @@ func checkAttn(t *testing.T, p *emu.Program, a attention, r *rand.Rand, seed uin
 	threads := pick(r, 32, 64, 128, 256, 512)
 	for _, o := range []emu.Order{emu.Forward, emu.Reverse, emu.Random} {
 		got := c.emulated(t, p, tab, contents, launch{threads: threads, extra: uint32(r.IntN(2)), order: o, seed: seed})
-		if err := a.compare(got.bindings[table.AttnBindOut], want, tol*max(1, a.scale)); err != nil {
+		if err := a.compare(got.bindings[kernels.AttnBindOut], want, tol*max(1, a.scale)); err != nil {
 			t.Fatalf("seed %d: %v, %d threads: %v", seed, a, threads, err)
 		}
 		if first == nil {
@@ -430,7 +431,7 @@ func testAttnRows(t *testing.T, p *emu.Program) {
 		a.rows, a.gap = 4, 0
 		c := a.command(r)
 		tab, slots := c.tableOf(t)
-		all := c.emulated(t, p, tab, c.contents(t, tab, slots, r), launch{threads: 128}).bindings[table.AttnBindOut]
+		all := c.emulated(t, p, tab, c.contents(t, tab, slots, r), launch{threads: 128}).bindings[kernels.AttnBindOut]
 		alone := a
 		alone.rows = 1
 		for row := range a.rows {
@@ -446,7 +447,7 @@ func testAttnRows(t *testing.T, p *emu.Program) {
 				d.input["logits"] = c.input["logits"]
 			}
 			tab, slots := d.tableOf(t)
-			one := d.emulated(t, p, tab, d.contents(t, tab, slots, r), launch{threads: 128}).bindings[table.AttnBindOut]
+			one := d.emulated(t, p, tab, d.contents(t, tab, slots, r), launch{threads: 128}).bindings[kernels.AttnBindOut]
 			// Compare what is there: parts without positions hold noise.
 			x, y, want := alone.parts(all[row*len(one):][:len(one)]), alone.parts(one), alone.exact(d)
 			for at := 0; at < len(y); at += a.size() {
@@ -473,19 +474,19 @@ func testAttnLong(t *testing.T, p *emu.Program) {
 		r := rand.New(rand.NewPCG(uint64(seed), 3))
 		c := a.command(r)
 		tab, slots := c.tableOf(t)
-		part := c.emulated(t, p, tab, c.contents(t, tab, slots, r), launch{threads: 256}).bindings[table.AttnBindOut]
+		part := c.emulated(t, p, tab, c.contents(t, tab, slots, r), launch{threads: 256}).bindings[kernels.AttnBindOut]
 		whole := a
 		whole.splits = 0
 		want := whole.exact(c)
 		got := part
 		if a.splits > 0 {
 			m := command{
-				kernel: table.KernelAttnMerge, specs: []uint32{uint32(a.headDim)}, second: pianolaSecond{kvLen: uint32(a.kvLen), rows: uint32(a.rows)},
-				params: table.AttnMergeParams{Heads: uint32(a.kvHeads * a.shared), Splits: uint32(a.splits), Span: uint32(a.span), Window: uint32(a.window)},
+				kernel: kernels.AttnMerge, specs: []uint32{uint32(a.headDim)}, second: pianolaSecond{kvLen: uint32(a.kvLen), rows: uint32(a.rows)},
+				params: kernels.AttnMergeParams{Heads: uint32(a.kvHeads * a.shared), Splits: uint32(a.splits), Span: uint32(a.span), Window: uint32(a.window)},
 				input:  map[string][]byte{"part": part},
 			}
 			tab, slots := m.tableOf(t)
-			got = m.emulated(t, p, tab, m.contents(t, tab, slots, r), launch{threads: 256}).bindings[table.AttnMergeBindOut]
+			got = m.emulated(t, p, tab, m.contents(t, tab, slots, r), launch{threads: 256}).bindings[kernels.AttnMergeBindOut]
 		}
 		if err := whole.compare(got, want, 2e-5*a.scale); err != nil {
 			t.Errorf("%v: %v", a, err)
@@ -528,8 +529,8 @@ func testAttnMerge(t *testing.T, p *emu.Program) {
 			window: pick(r, 0, 0, 1+r.IntN(500)),
 		}
 		c := command{
-			kernel: table.KernelAttnMerge, specs: []uint32{uint32(d)}, second: pianolaSecond{kvLen: uint32(a.kvLen), rows: uint32(rows)},
-			params: table.AttnMergeParams{Heads: uint32(heads), Splits: uint32(splits), Span: uint32(a.span), Window: uint32(a.window)},
+			kernel: kernels.AttnMerge, specs: []uint32{uint32(d)}, second: pianolaSecond{kvLen: uint32(a.kvLen), rows: uint32(rows)},
+			params: kernels.AttnMergeParams{Heads: uint32(heads), Splits: uint32(splits), Span: uint32(a.span), Window: uint32(a.window)},
 			input:  map[string][]byte{"part": f32(a.randomParts(r))},
 		}
 		tab, slots := c.tableOf(t)

@@ -14,6 +14,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/shaders"
 	"github.com/pianola-engine/pianola/table"
@@ -100,15 +102,15 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	cmd.Grid = [3]uint32{uint32(grid[0]), uint32(grid[1]), uint32(grid[2])}
 	t.Cmds, t.Labels = []table.Cmd{cmd}, []string{k.Name}
 	if c.moves() { // a table has decode, too
-		add := table.Cmd{Kernel: table.KernelAdd, Bindings: 2, PatchOffset: cmd.PatchOffset, Threadgroup: cmd.Threadgroup, Grid: [3]uint32{1, 1, 1}}
-		table.AddParams{N: 1}.Put(&add)
+		add := table.Cmd{Kernel: kernels.Add, Bindings: 2, PatchOffset: cmd.PatchOffset, Threadgroup: cmd.Threadgroup, Grid: [3]uint32{1, 1, 1}}
+		kernels.AddParams{N: 1}.Put(&add)
 		add.PutSecond(decl.SecondRows, 1)
 		for i := range add.Bind {
 			add.Bind[i].Slot = table.NoSlot
 		}
 		add.Bind[0].Slot, add.Bind[1].Slot = slot("x", table.SlotKV, 4), slot("delta", table.SlotKV, 4)
 		add.Spec = 1
-		t.Specs = append(t.Specs, table.Spec{Kernel: table.KernelAdd})
+		t.Specs = append(t.Specs, table.Spec{Kernel: kernels.Add})
 		t.Programs = append(t.Programs, table.Program{Name: table.ProgramDecode, First: 1, Count: 1, MaxRows: 1})
 		t.Cmds, t.Labels = append(t.Cmds, add), append(t.Labels, "add")
 	}
@@ -117,7 +119,7 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 
 // moves reports whether the command moves the step block on.
 func (c *command) moves() bool {
-	return c.kernel == table.KernelAccept || c.kernel == table.KernelDraft
+	return c.kernel == kernels.Accept || c.kernel == kernels.Draft
 }
 
 // contents returns what the bindings hold at first.
@@ -156,7 +158,7 @@ func (c *command) onCPU(tb testing.TB, t *table.Table, slots [decl.MaxBindings]u
 	fatal(err)
 	defer dev.Close()
 	fatal(t.PlaceBarriers())
-	fatal(dev.Load(context.Background(), t, nil, table.LoadOptions{}))
+	fatal(dev.Load(context.Background(), t, nil, replay.LoadOptions{}))
 	id, err := dev.NewSession()
 	fatal(err)
 	out := &outcome{bindings: contents}
@@ -165,7 +167,7 @@ func (c *command) onCPU(tb testing.TB, t *table.Table, slots [decl.MaxBindings]u
 			fatal(dev.Write(id, s, 0, contents[i]))
 		}
 	}
-	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}}
+	sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}}
 	if c.moves() {
 		sub.Runs[0].Step = c.step
 	}

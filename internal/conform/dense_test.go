@@ -5,55 +5,55 @@ import (
 
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/emu"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // denseSubjects are the kernels and parameters of dense families that llama has
 // not.
 var denseSubjects = []subject{
-	{table.KernelLayerNorm, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.LayerNorm, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows, xRows := width(r), 1+r.IntN(4), 1+r.IntN(6)
 		x := normal(r, n*xRows, scale(r))
 		for i, mean := 0, pick(r, 0, 0, 5*x[0]); i < len(x); i++ {
 			x[i] += mean
 		}
 		return command{
-			params: table.LayerNormParams{N: uint32(n), XRows: uint32(xRows), Eps: 1e-5},
+			params: kernels.LayerNormParams{N: uint32(n), XRows: uint32(xRows), Eps: 1e-5},
 			second: pianolaSecond{index: uint32(r.IntN(5)), rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(x), "w": f32(normal(r, 2*n, 1))},
 		}, map[string]tolerance{"out": {n, 1e-5, false}}
 	}},
-	{table.KernelActivate, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.Activate, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows := width(r), 1+r.IntN(4)
 		return command{
 			specs:  []uint32{uint32(r.IntN(3))},
-			params: table.ActivateParams{N: uint32(n), Group: pick(r, uint32(1), 7, 64, 512, 5000)},
+			params: kernels.ActivateParams{N: uint32(n), Group: pick(r, uint32(1), 7, 64, 512, 5000)},
 			second: pianolaSecond{rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(normal(r, rows*n, pick(r, 1, 1e-4, 4, 12, 1e4)))},
 		}, map[string]tolerance{"x": {n, 2e-6, false}}
 	}},
-	{table.KernelRMSNorm, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.RMSNorm, func(r *rand.Rand) (command, map[string]tolerance) {
 		n := width(r)
 		return command{
-			params: table.RMSNormParams{N: uint32(n), XRows: 1, Eps: 1e-6, Scale: 1.0 / 3},
+			params: kernels.RMSNormParams{N: uint32(n), XRows: 1, Eps: 1e-6, Scale: 1.0 / 3},
 			second: pianolaSecond{rows: 1},
 			input:  map[string][]byte{"x": f32(normal(r, n, scale(r))), "w": f32(normal(r, n, 1))},
 		}, map[string]tolerance{"out": {n, 4e-6, false}}
 	}},
-	{table.KernelAddRMSNorm, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.AddRMSNorm, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows, sc := width(r), 1+r.IntN(4), scale(r)
 		return command{
-			params: table.AddRMSNormParams{N: uint32(n), Eps: 1e-5, Scale: pick(r, float32(0), 0.125), DeltaScale: 0.22},
+			params: kernels.AddRMSNormParams{N: uint32(n), Eps: 1e-5, Scale: pick(r, float32(0), 0.125), DeltaScale: 0.22},
 			second: pianolaSecond{rows: uint32(rows)},
 			input: map[string][]byte{
 				"x": f32(normal(r, n*rows, sc)), "delta": f32(normal(r, n*rows, sc)), "w": f32(normal(r, n, 1)),
 			},
 		}, map[string]tolerance{"x": {n, 1e-6, false}, "out": {n, 4e-6, false}}
 	}},
-	{table.KernelAdd, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.Add, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows := width(r), 1+r.IntN(4)
 		return command{
-			params: table.AddParams{N: uint32(n), DeltaScale: 0.22},
+			params: kernels.AddParams{N: uint32(n), DeltaScale: 0.22},
 			second: pianolaSecond{rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(normal(r, n*rows, scale(r))), "delta": f32(normal(r, n*rows, 1))},
 		}, map[string]tolerance{"x": {n, 1e-6, false}}

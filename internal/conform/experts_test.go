@@ -9,7 +9,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/emu"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // both runs a command on the CPU device and, in three orders, emulated: all
@@ -54,7 +54,7 @@ func testRoute(t *testing.T, e *emu.Program) {
 			}
 		}
 		c := command{
-			kernel: table.KernelRoute, specs: []uint32{over}, params: table.RouteParams{Experts: uint32(experts), Used: uint32(used)},
+			kernel: kernels.Route, specs: []uint32{over}, params: kernels.RouteParams{Experts: uint32(experts), Used: uint32(used)},
 			second: pianolaSecond{rows: uint32(rows)}, input: map[string][]byte{"logits": f32(logits)},
 		}
 		var ids []uint32
@@ -86,10 +86,10 @@ func testRoute(t *testing.T, e *emu.Program) {
 		}
 		cpu, got := both(t, e, c, r, seed, pick(r, 32, 64, 96))
 		for _, o := range []*outcome{cpu, got} {
-			if !slices.Equal(o.bindings[table.RouteBindIDs], u32(ids...)) {
-				t.Fatalf("seed %d: %d of %d experts: %v, want %v", seed, used, experts, o.bindings[table.RouteBindIDs], ids)
+			if !slices.Equal(o.bindings[kernels.RouteBindIDs], u32(ids...)) {
+				t.Fatalf("seed %d: %d of %d experts: %v, want %v", seed, used, experts, o.bindings[kernels.RouteBindIDs], ids)
 			}
-			if err := near(floats(o.bindings[table.RouteBindWeights]), weights, used, 2e-6); err != nil {
+			if err := near(floats(o.bindings[kernels.RouteBindWeights]), weights, used, 2e-6); err != nil {
 				t.Fatalf("seed %d: %d of %d experts: weights: %v", seed, used, experts, err)
 			}
 		}
@@ -171,8 +171,8 @@ func (p *expertProduct) check(t *testing.T, e *emu.Program, r *rand.Rand, seed u
 		act = decl.ActQ8
 	}
 	c := command{
-		kernel: table.KernelExpertGEMV, specs: []uint32{uint32(p.t), act, one(p.gated), one(p.bias), uint32(p.layout), decl.ActivationClampedSwiGLU * one(p.clamped)},
-		params: table.ExpertGEMVParams{
+		kernel: kernels.ExpertGEMV, specs: []uint32{uint32(p.t), act, one(p.gated), one(p.bias), uint32(p.layout), decl.ActivationClampedSwiGLU * one(p.clamped)},
+		params: kernels.ExpertGEMVParams{
 			In: uint32(p.in), Out: uint32(p.out), XStride: uint32(xs), YStride: uint32(ys), Group: uint32(p.group), Ahead: uint32(pick(r, 0, 10240)),
 			Experts: uint32(p.experts), Used: uint32(p.used), Share: uint32(share), Limit: expertLimit,
 		},
@@ -216,7 +216,7 @@ func (p *expertProduct) check(t *testing.T, e *emu.Program, r *rand.Rand, seed u
 		exact = 8e-2
 	}
 	for _, o := range []*outcome{cpu, got} {
-		if err := near(floats(o.bindings[table.ExpertGEMVBindY]), want, ys, exact); err != nil {
+		if err := near(floats(o.bindings[kernels.ExpertGEMVBindY]), want, ys, exact); err != nil {
 			t.Fatalf("seed %d, %+v: beside float64: %v", seed, *p, err)
 		}
 	}
@@ -236,7 +236,7 @@ func testExpertSum(t *testing.T, e *emu.Program) {
 		n, used, rows, add := width(r), 1+r.IntN(9), 1+r.IntN(3), r.IntN(2) == 0
 		x, weights, out := normal(r, rows*used*n, 1), normal(r, rows*used, 1), normal(r, rows*n, 1)
 		c := command{
-			kernel: table.KernelExpertSum, specs: []uint32{one(add)}, params: table.ExpertSumParams{N: uint32(n), Used: uint32(used)},
+			kernel: kernels.ExpertSum, specs: []uint32{one(add)}, params: kernels.ExpertSumParams{N: uint32(n), Used: uint32(used)},
 			second: pianolaSecond{rows: uint32(rows)}, input: map[string][]byte{"x": f32(x), "weights": f32(weights), "out": f32(out)},
 		}
 		want := make([]float64, rows*n)
@@ -251,7 +251,7 @@ func testExpertSum(t *testing.T, e *emu.Program) {
 		}
 		cpu, got := both(t, e, c, r, seed, pick(r, 32, 64, 256))
 		for _, o := range []*outcome{cpu, got} {
-			if err := near(floats(o.bindings[table.ExpertSumBindOut]), want, n, 2e-6); err != nil {
+			if err := near(floats(o.bindings[kernels.ExpertSumBindOut]), want, n, 2e-6); err != nil {
 				t.Fatalf("seed %d, %d of width %d: %v", seed, used, n, err)
 			}
 		}
@@ -265,7 +265,7 @@ func testClamped(t *testing.T, e *emu.Program) {
 		n, rows := width(r), 1+r.IntN(3)
 		gate, up := normal(r, rows*n, 3), normal(r, rows*n, 3)
 		c := command{
-			kernel: table.KernelSiLUMul, specs: []uint32{decl.ActivationClampedSwiGLU}, params: table.SiLUMulParams{N: uint32(n), Stride: uint32(n), Limit: expertLimit},
+			kernel: kernels.SiLUMul, specs: []uint32{decl.ActivationClampedSwiGLU}, params: kernels.SiLUMulParams{N: uint32(n), Stride: uint32(n), Limit: expertLimit},
 			second: pianolaSecond{rows: uint32(rows)}, input: map[string][]byte{"gate": f32(gate), "up": f32(up)},
 		}
 		want := make([]float64, rows*n)
@@ -274,7 +274,7 @@ func testClamped(t *testing.T, e *emu.Program) {
 		}
 		cpu, got := both(t, e, c, r, seed, 64)
 		for _, o := range []*outcome{cpu, got} {
-			if err := near(floats(o.bindings[table.SiLUMulBindOut]), want, n, 2e-6); err != nil {
+			if err := near(floats(o.bindings[kernels.SiLUMulBindOut]), want, n, 2e-6); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 		}

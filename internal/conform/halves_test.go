@@ -9,7 +9,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/emu"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // halvesWidth returns the columns of a row of halves.
@@ -73,7 +73,7 @@ func TestHalves(t *testing.T) {
 			clear(x)
 		}
 		c := command{
-			kernel: table.KernelHalves, specs: []uint32{uint32(silu), activation}, params: table.HalvesParams{In: uint32(in), XStride: uint32(stride)},
+			kernel: kernels.Halves, specs: []uint32{uint32(silu), activation}, params: kernels.HalvesParams{In: uint32(in), XStride: uint32(stride)},
 			second: pianolaSecond{rows: uint32(rows)}, input: map[string][]byte{"x": f32(x), "x2": f32(x2)},
 		}
 		if silu == 0 {
@@ -82,10 +82,10 @@ func TestHalves(t *testing.T) {
 		}
 		tab, slots := c.tableOf(t)
 		contents := c.contents(t, tab, slots, r)
-		cpu := halvesUsed(c.onCPU(t, tab, slots, contents).bindings[table.HalvesBindOut], in)
+		cpu := halvesUsed(c.onCPU(t, tab, slots, contents).bindings[kernels.HalvesBindOut], in)
 		for _, o := range []emu.Order{emu.Forward, emu.Random} {
 			got := c.emulated(t, e, tab, contents, launch{threads: pick(r, 32, 96, 256), extra: 2, order: o, seed: seed})
-			out := halvesUsed(got.bindings[table.HalvesBindOut], in)
+			out := halvesUsed(got.bindings[kernels.HalvesBindOut], in)
 			if silu == 0 && string(out) != string(cpu) {
 				t.Fatalf("seed %d, %d columns: not the CPU device's bits", seed, in)
 			}
@@ -117,7 +117,7 @@ func TestHalves(t *testing.T) {
 // device and with float64, and a row with itself among other rows.
 func TestGEMMHalves(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: true})
-	k, _ := decl.Lookup(table.KernelGEMMHalves)
+	k, _ := decl.Lookup(kernels.GEMMHalves)
 	for seed, p := range []struct {
 		t               dtype.Type
 		rows, in, out   int
@@ -140,8 +140,8 @@ func TestGEMMHalves(t *testing.T) {
 		m := newMatrix(r, typ, out, in)
 		x, b := normal(r, rows*in, scale), normal(r, out, scale)
 		c := command{
-			kernel: table.KernelGEMMHalves, threads: 256, specs: []uint32{uint32(typ), one(bias)},
-			params: table.GEMMHalvesParams{In: uint32(in), Out: uint32(out), YStride: uint32(stride), Group: uint32(group), RowGroup: uint32(rowGroup)},
+			kernel: kernels.GEMMHalves, threads: 256, specs: []uint32{uint32(typ), one(bias)},
+			params: kernels.GEMMHalvesParams{In: uint32(in), Out: uint32(out), YStride: uint32(stride), Group: uint32(group), RowGroup: uint32(rowGroup)},
 			second: pianolaSecond{rows: uint32(rows)}, input: map[string][]byte{"x": halvesOf(x, in), "w": m.rows, "b": f32(b), "y": f32(normal(r, (rows-1)*stride+out, scale))},
 		}
 		if !bias {
@@ -151,7 +151,7 @@ func TestGEMMHalves(t *testing.T) {
 		tab, slots := c.tableOf(t)
 		contents := c.contents(t, tab, slots, r)
 		cpu := c.onCPU(t, tab, slots, contents)
-		want := floats(contents[table.GEMMHalvesBindY])
+		want := floats(contents[kernels.GEMMHalvesBindY])
 		for row := range rows {
 			for o := range out {
 				var sum float64
@@ -177,7 +177,7 @@ func TestGEMMHalves(t *testing.T) {
 			if err := compare(k, got, cpu, map[string]tolerance{"y": {out, 1e-5, false}}); err != nil {
 				t.Fatalf("seed %d, %s %+v, %d rows: beside the CPU device: %v", seed, typ, c.params, rows, err)
 			}
-			if err := near(floats(got.bindings[table.GEMMHalvesBindY]), want, len(want), 1e-5); err != nil {
+			if err := near(floats(got.bindings[kernels.GEMMHalvesBindY]), want, len(want), 1e-5); err != nil {
 				t.Fatalf("seed %d, %s %+v, %d rows: beside float64: %v", seed, typ, c.params, rows, err)
 			}
 		}
@@ -191,7 +191,7 @@ func TestGEMMHalves(t *testing.T) {
 		}
 		tab, slots = alone.tableOf(t)
 		got := alone.emulated(t, e, tab, alone.contents(t, tab, slots, r), launch{threads: 256, order: emu.Forward, seed: seed})
-		if string(got.bindings[table.GEMMHalvesBindY]) != string(first.bindings[table.GEMMHalvesBindY][4*(rows-1)*stride:]) {
+		if string(got.bindings[kernels.GEMMHalvesBindY]) != string(first.bindings[kernels.GEMMHalvesBindY][4*(rows-1)*stride:]) {
 			t.Fatalf("seed %d, %s: a row depends on the others", seed, typ)
 		}
 	}

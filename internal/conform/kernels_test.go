@@ -10,7 +10,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/emu"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // tolerance says how a binding may differ: relative to rows of width
@@ -67,43 +67,43 @@ func specialLogits(r *rand.Rand, n int) []float32 {
 }
 
 var subjects = []subject{
-	{table.KernelRMSNorm, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.RMSNorm, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows, xRows := width(r), 1+r.IntN(4), 1+r.IntN(6)
 		return command{
-			params: table.RMSNormParams{N: uint32(n), XRows: uint32(xRows), Eps: 1e-6},
+			params: kernels.RMSNormParams{N: uint32(n), XRows: uint32(xRows), Eps: 1e-6},
 			second: pianolaSecond{index: uint32(r.IntN(5)), rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(normal(r, n*xRows, scale(r))), "w": f32(normal(r, n, 1))},
 		}, map[string]tolerance{"out": {n, 4e-6, false}}
 	}},
-	{table.KernelAddRMSNorm, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.AddRMSNorm, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows, sc := width(r), 1+r.IntN(4), scale(r)
 		return command{
-			params: table.AddRMSNormParams{N: uint32(n), Eps: 1e-5},
+			params: kernels.AddRMSNormParams{N: uint32(n), Eps: 1e-5},
 			second: pianolaSecond{rows: uint32(rows)},
 			input: map[string][]byte{
 				"x": f32(normal(r, n*rows, sc)), "delta": f32(normal(r, n*rows, sc)), "w": f32(normal(r, n, 1)),
 			},
 		}, map[string]tolerance{"out": {n, 4e-6, false}}
 	}},
-	{table.KernelAdd, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.Add, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows := width(r), 1+r.IntN(4)
 		return command{
-			params: table.AddParams{N: uint32(n)},
+			params: kernels.AddParams{N: uint32(n)},
 			second: pianolaSecond{rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(normal(r, n*rows, scale(r))), "delta": f32(normal(r, n*rows, 1))},
 		}, nil
 	}},
-	{table.KernelHeadNorm, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.HeadNorm, func(r *rand.Rand) (command, map[string]tolerance) {
 		d, heads, rows := pick(r, 1, 48, 64, 80, 128, 256), 1+r.IntN(5), 1+r.IntN(4)
 		stride := d*heads + r.IntN(9)
 		return command{
 			specs:  []uint32{uint32(d)},
-			params: table.HeadNormParams{Heads: uint32(heads), Stride: uint32(stride), Eps: 1e-6},
+			params: kernels.HeadNormParams{Heads: uint32(heads), Stride: uint32(stride), Eps: 1e-6},
 			second: pianolaSecond{rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(normal(r, (rows-1)*stride+heads*d, scale(r))), "w": f32(normal(r, d, 1))},
 		}, map[string]tolerance{"x": {1, 4e-6, false}}
 	}},
-	{table.KernelRoPEAngles, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.RoPEAngles, func(r *rand.Rand) (command, map[string]tolerance) {
 		half, rows := pick(r, 1, 24, 32, 64, 128), 1+r.IntN(4)
 		factors := r.IntN(2) == 1
 		freq := make([]float32, half)
@@ -116,7 +116,7 @@ var subjects = []subject{
 		}
 		c := command{
 			specs:  []uint32{one(factors)},
-			params: table.RoPEAnglesParams{Half: uint32(half), AttnFactor: pick(r, float32(1), 1.2)},
+			params: kernels.RoPEAnglesParams{Half: uint32(half), AttnFactor: pick(r, float32(1), 1.2)},
 			second: pianolaSecond{index: pick(r, 0, 1, 4095, 131_071-uint32(rows), contextRows-uint32(rows)), rows: uint32(rows)},
 			input:  map[string][]byte{"inv_freq": f32(freq), "factors": f32(f)},
 		}
@@ -126,18 +126,18 @@ var subjects = []subject{
 		}
 		return c, map[string]tolerance{"out": {half * 2, 3e-7, false}}
 	}},
-	{table.KernelRoPE, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.RoPE, func(r *rand.Rand) (command, map[string]tolerance) {
 		d, heads, rows := pick(r, 2, 48, 64, 80, 128), 1+r.IntN(5), 1+r.IntN(4)
 		half := pick(r, d/2, max(d/4, 1), 1)
 		stride := d*heads + r.IntN(9)
 		return command{
 			specs:  []uint32{uint32(d), uint32(r.IntN(2))},
-			params: table.RoPEParams{Heads: uint32(heads), Stride: uint32(stride), Half: uint32(half)},
+			params: kernels.RoPEParams{Heads: uint32(heads), Stride: uint32(stride), Half: uint32(half)},
 			second: pianolaSecond{rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(normal(r, (rows-1)*stride+heads*d, scale(r))), "angles": f32(normal(r, rows*half*2, 1))},
 		}, map[string]tolerance{"x": {stride, 1e-6, false}}
 	}},
-	{table.KernelKVWrite, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.KVWrite, func(r *rand.Rand) (command, map[string]tolerance) {
 		d, heads, rows := pick(r, 1, 48, 64, 128), 1+r.IntN(4), 1+r.IntN(4)
 		kind := uint32(r.IntN(2))
 		if kind == decl.KVQ8 {
@@ -147,14 +147,14 @@ var subjects = []subject{
 		ks, vs, capacity := d*heads+r.IntN(9), d*heads+r.IntN(9), first+rows+r.IntN(9)
 		return command{
 			specs:  []uint32{uint32(d), kind},
-			params: table.KVWriteParams{KVHeads: uint32(heads), KStride: uint32(ks), VStride: uint32(vs), Cap: uint32(capacity), First: uint32(first)},
+			params: kernels.KVWriteParams{KVHeads: uint32(heads), KStride: uint32(ks), VStride: uint32(vs), Cap: uint32(capacity), First: uint32(first)},
 			second: pianolaSecond{kvLen: uint32(1 + r.IntN(pick(r, 5, 100))), rows: uint32(rows)},
 			input: map[string][]byte{
 				"k": f32(normal(r, (rows-1)*ks+heads*d, pick(r, 1, 1e-6, 2e4))), "v": f32(normal(r, (rows-1)*vs+heads*d, pick(r, 1, 1e-7, 1e5))),
 			},
 		}, nil
 	}},
-	{table.KernelQKRoPEKV, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.QKRoPEKV, func(r *rand.Rand) (command, map[string]tolerance) {
 		d, kvHeads, rows := pick(r, 2, 48, 64, 80, 128), 1+r.IntN(3), 1+r.IntN(4)
 		heads := kvHeads * (1 + r.IntN(3))
 		half := pick(r, d/2, max(d/4, 1), 1)
@@ -162,7 +162,7 @@ var subjects = []subject{
 		norm := r.IntN(2) == 1
 		c := command{
 			specs: []uint32{uint32(d), uint32(r.IntN(2)), one(norm)},
-			params: table.QKRoPEKVParams{
+			params: kernels.QKRoPEKVParams{
 				Heads: uint32(heads), KVHeads: uint32(kvHeads), QStride: uint32(qs), KStride: uint32(ks), VStride: uint32(vs),
 				Half: uint32(half), Cap: uint32(capacity), Eps: 1e-6,
 			},
@@ -180,7 +180,7 @@ var subjects = []subject{
 		}
 		return c, map[string]tolerance{"q_out": {d, 4e-6, false}, "k_cache": {d, 1e-3, true}}
 	}},
-	{table.KernelEmbed, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.Embed, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, vocab, ring, rows := width(r), 1+r.IntN(9), 1+r.IntN(9), 1+r.IntN(4)
 		typ := pick(r, dtype.F32, dtype.F16, dtype.BF16)
 		size, _ := typ.Bytes(uint64(n * vocab))
@@ -194,12 +194,12 @@ var subjects = []subject{
 		}
 		return command{
 			specs:  []uint32{uint32(typ), uint32(dtype.Rows)},
-			params: table.EmbedParams{N: uint32(n), Vocab: uint32(vocab), Ring: uint32(ring), Scale: pick(r, float32(1), 33.9)},
+			params: kernels.EmbedParams{N: uint32(n), Vocab: uint32(vocab), Ring: uint32(ring), Scale: pick(r, float32(1), 33.9)},
 			second: pianolaSecond{index: uint32(r.IntN(ring + 2)), rows: uint32(rows)},
 			input:  map[string][]byte{"w": w, "tokens": u32(tokens...)},
 		}, nil
 	}},
-	{table.KernelSiLUMul, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.SiLUMul, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows := width(r), 1+r.IntN(4)
 		stride := n + pick(r, 0, 1, 4, n)
 		activation, tol := uint32(r.IntN(3)), 1e-6
@@ -208,26 +208,26 @@ var subjects = []subject{
 		}
 		return command{
 			specs:  []uint32{activation},
-			params: table.SiLUMulParams{N: uint32(n), Stride: uint32(stride)},
+			params: kernels.SiLUMulParams{N: uint32(n), Stride: uint32(stride)},
 			second: pianolaSecond{rows: uint32(rows)},
 			input: map[string][]byte{
 				"gate": f32(normal(r, (rows-1)*stride+n, pick(r, 1, 10, 60, 1e4))), "up": f32(normal(r, (rows-1)*stride+n, 1)),
 			},
 		}, map[string]tolerance{"out": {1, tol, false}}
 	}},
-	{table.KernelSoftCap, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.SoftCap, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows := width(r), 1+r.IntN(4)
 		return command{
-			params: table.SoftCapParams{N: uint32(n), Part: pick(r, uint32(4), 64, 1024), Cap: pick(r, float32(0.5), 30, 50)},
+			params: kernels.SoftCapParams{N: uint32(n), Part: pick(r, uint32(4), 64, 1024), Cap: pick(r, float32(0.5), 30, 50)},
 			second: pianolaSecond{rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(normal(r, n*rows, pick(r, 1.0, 10, 1000)))},
 		}, map[string]tolerance{"x": {n * rows, 1e-4, false}}
 	}},
-	{table.KernelNormAdd, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.NormAdd, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows, sc, norm := width(r), 1+r.IntN(4), scale(r), r.IntN(2) == 1
 		c := command{
 			specs:  []uint32{one(norm)},
-			params: table.NormAddParams{N: uint32(n), Eps: 1e-6},
+			params: kernels.NormAddParams{N: uint32(n), Eps: 1e-6},
 			second: pianolaSecond{rows: uint32(rows)},
 			input: map[string][]byte{
 				"x": f32(normal(r, n*rows, 1)), "delta": f32(normal(r, n*rows, sc)), "post": f32(normal(r, n, 1)), "w": f32(normal(r, n, 1)),
@@ -239,7 +239,7 @@ var subjects = []subject{
 		}
 		return c, map[string]tolerance{"x": {n, 4e-6, false}, "out": {n, 8e-6, false}}
 	}},
-	{table.KernelArgmax, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.Argmax, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, ring, stops := pick(r, 1, 5, 31, 1000, 4099, 32_000), 1+r.IntN(5), r.IntN(70)
 		logits := specialLogits(r, n)
 		list := make([]uint32, 1+stops)
@@ -256,19 +256,19 @@ var subjects = []subject{
 		}
 		return command{
 			specs:  []uint32{one(parts)},
-			params: table.ArgmaxParams{N: uint32(n), Ring: uint32(ring), MaxStops: uint32(stops)},
+			params: kernels.ArgmaxParams{N: uint32(n), Ring: uint32(ring), MaxStops: uint32(stops)},
 			second: pianolaSecond{index: uint32(r.IntN(ring + 2)), rows: 1},
 			input:  map[string][]byte{"logits": input, "stops": u32(list...)},
 		}, nil
 	}},
-	{table.KernelArgmaxPart, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.ArgmaxPart, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows := pick(r, 1, 5, 31, 1000, 4099, 32_000), pick(r, 1, 1, 4)
 		var logits []float32
 		for range rows {
 			logits = append(logits, specialLogits(r, n)...)
 		}
 		return command{
-			params: table.ArgmaxPartParams{N: uint32(n), Part: pick(r, uint32(4), 64, 1000, 2048)},
+			params: kernels.ArgmaxPartParams{N: uint32(n), Part: pick(r, uint32(4), 64, 1000, 2048)},
 			second: pianolaSecond{rows: uint32(rows)},
 			input:  map[string][]byte{"logits": f32(logits)},
 		}, nil
@@ -378,8 +378,8 @@ func testAngles(t *testing.T, p *emu.Program) {
 			freq[i] = float32(math.Pow(1e4, -float64(i)/half))
 		}
 		c := command{
-			kernel: table.KernelRoPEAngles, specs: []uint32{0}, absent: []string{"factors"},
-			params: table.RoPEAnglesParams{Half: half, AttnFactor: 1},
+			kernel: kernels.RoPEAngles, specs: []uint32{0}, absent: []string{"factors"},
+			params: kernels.RoPEAnglesParams{Half: half, AttnFactor: 1},
 			second: pianolaSecond{index: pos, rows: rows},
 			input:  map[string][]byte{"inv_freq": f32(freq)},
 		}
@@ -410,7 +410,7 @@ func testVocabulary(t *testing.T, p *emu.Program) {
 		logits := normal(r, n, 1)
 		logits[at], logits[n-1] = 100, 100
 		c := command{
-			kernel: table.KernelArgmax, params: table.ArgmaxParams{N: n, Ring: 3, MaxStops: 1}, second: pianolaSecond{index: 1, rows: 1},
+			kernel: kernels.Argmax, params: kernels.ArgmaxParams{N: n, Ring: 3, MaxStops: 1}, second: pianolaSecond{index: 1, rows: 1},
 			input: map[string][]byte{"logits": f32(logits), "stops": u32(1, uint32(at)), "tokens": u32(7, 8, 9)},
 		}
 		tab, slots := c.tableOf(t)
@@ -418,10 +418,10 @@ func testVocabulary(t *testing.T, p *emu.Program) {
 		if want := u32(7, uint32(at), 9); !bytes.Equal(got.bindings[2], want) || got.count != 1 || !got.stopped {
 			t.Errorf("%d: tokens %v, count %d, stopped %t", at, got.bindings[2], got.count, got.stopped)
 		}
-		part := command{kernel: table.KernelArgmaxPart, params: table.ArgmaxPartParams{N: n, Part: 2048}, second: pianolaSecond{rows: 1}, input: map[string][]byte{"logits": f32(logits)}}
+		part := command{kernel: kernels.ArgmaxPart, params: kernels.ArgmaxPartParams{N: n, Part: 2048}, second: pianolaSecond{rows: 1}, input: map[string][]byte{"logits": f32(logits)}}
 		tab, slots = part.tableOf(t)
 		best := part.emulated(t, p, tab, part.contents(t, tab, slots, r), launch{threads: 256, order: emu.Random}).bindings[1]
-		c.specs, c.params = []uint32{1}, table.ArgmaxParams{N: uint32(len(best) / 8), Ring: 3, MaxStops: 1}
+		c.specs, c.params = []uint32{1}, kernels.ArgmaxParams{N: uint32(len(best) / 8), Ring: 3, MaxStops: 1}
 		c.input["logits"] = best
 		tab, slots = c.tableOf(t)
 		got = c.emulated(t, p, tab, c.contents(t, tab, slots, r), launch{threads: 256, order: emu.Random})

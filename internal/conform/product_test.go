@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/emu"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // types are all types that matrices have, but of families, whose types differ in the
@@ -137,7 +137,7 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 	c := command{
 		kernel: p.kernel,
 		specs:  []uint32{uint32(p.t), p.act, input, one(p.bias), uint32(p.layout), one(p.add), one(p.gelu)},
-		params: table.GEMVParams{
+		params: kernels.GEMVParams{
 			In: uint32(p.in), Out: uint32(p.out), XStride: uint32(xs), YStride: uint32(ys), Group: uint32(p.group), RowGroup: uint32(p.rowGroup),
 			Eps: 1e-6, Ahead: p.ahead, Heads: uint32(p.merge.kvHeads), HeadDim: uint32(p.merge.headDim), Splits: uint32(p.merge.splits), Span: uint32(p.merge.span),
 			Window: uint32(p.merge.window),
@@ -188,7 +188,7 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 
 // withGroup returns the command with another group.
 func (c command) withGroup(group int) command {
-	p := c.params.(table.GEMVParams)
+	p := c.params.(kernels.GEMVParams)
 	p.Group = uint32(group)
 	c.params = p
 	return c
@@ -215,7 +215,7 @@ func (p *productOf) check(t *testing.T, e *emu.Program, seed uint64, threads int
 			if err := compare(k, got, cpu, map[string]tolerance{"y": {p.out, device, false}}); err != nil {
 				t.Fatalf("seed %d, %d threads, %+v: beside the CPU device: %v", seed, threads, *p, err)
 			}
-			if err := near(floats(got.bindings[table.GEMVBindY]), want, len(want), exact); err != nil {
+			if err := near(floats(got.bindings[kernels.GEMVBindY]), want, len(want), exact); err != nil {
 				t.Fatalf("seed %d, %d threads, %+v: beside float64: %v", seed, threads, *p, err)
 			}
 		} else if err := compare(k, got, first, nil); err != nil {
@@ -303,7 +303,7 @@ func TestTiledGEMV(t *testing.T) {
 			for seed := range seeds(typ, 16) {
 				r := rand.New(rand.NewPCG(seed, 1))
 				p := productOf{
-					kernel: table.KernelGEMV, t: typ, act: decl.ActQ8, layout: dtype.Tiled16,
+					kernel: kernels.GEMV, t: typ, act: decl.ActQ8, layout: dtype.Tiled16,
 					out: 16 * (1 + r.IntN(5)), in: elems * pick(r, 1, 2, 3, 5, 16/(elems/32)+1, 1024/elems),
 					rows: pick(r, 1, 1, 3), rowGroup: pick(r, 1, 2), group: pick(r, 8, 16, 24, 32, 48), ahead: uint32(pick(r, 0, 10240)),
 					scale: pick(r, 1, 1, 1e-3, 1e4),
@@ -329,7 +329,7 @@ func TestRowsGEMV(t *testing.T) {
 			for seed := range seeds(typ, 16) {
 				r := rand.New(rand.NewPCG(seed, 2))
 				p := productOf{
-					kernel: table.KernelGEMV, t: typ, act: decl.ActF32, layout: dtype.Rows,
+					kernel: kernels.GEMV, t: typ, act: decl.ActF32, layout: dtype.Rows,
 					out: 1 + r.IntN(70), in: elems * pick(r, 1, 2, 3, 9, 5000/elems),
 					rows: pick(r, 1, 1, 3), rowGroup: pick(r, 1, 2), group: pick(r, 1, 2, 4, 7, 8, 16, 32), ahead: uint32(pick(r, 0, 10240)),
 					scale: pick(r, 1, 1, 1e-3, 1e4),
@@ -358,7 +358,7 @@ func TestGEMM(t *testing.T) {
 				for seed := range seeds(typ, 4) {
 					r := rand.New(rand.NewPCG(seed, 3))
 					p := productOf{
-						kernel: table.KernelGEMM, t: typ, act: decl.ActF32, layout: layout,
+						kernel: kernels.GEMM, t: typ, act: decl.ActF32, layout: layout,
 						out: 1 + r.IntN(100), in: elems * pick(r, 1, 2, 3, 5),
 						rows: pick(r, 1, 5, 16, 70), rowGroup: pick(r, 7, 32, 64, 128), group: pick(r, 16, 33, 64, 128),
 						silu: r.IntN(4) == 0, bias: r.IntN(2) == 1, scale: pick(r, 1, 1, 1e-9, 1e9),
@@ -386,7 +386,7 @@ func TestGEMM(t *testing.T) {
 // minimum have one product and one scale, so that not a bit may differ.
 func TestEmbedTypes(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: true})
-	k, _ := decl.Lookup(table.KernelEmbed)
+	k, _ := decl.Lookup(kernels.Embed)
 	for _, typ := range types() {
 		elems, _ := typ.Block()
 		for _, layout := range []dtype.Layout{dtype.Rows, dtype.Tiled16} {
@@ -405,8 +405,8 @@ func TestEmbedTypes(t *testing.T) {
 						tokens[i] = pick(r, uint32(r.IntN(vocab)), uint32(r.IntN(vocab)), uint32(vocab), math.MaxUint32)
 					}
 					c := command{
-						kernel: table.KernelEmbed, specs: []uint32{uint32(typ), uint32(layout)},
-						params: table.EmbedParams{N: uint32(n), Vocab: uint32(vocab), Ring: uint32(ring), Scale: pick(r, float32(1), 33.9)},
+						kernel: kernels.Embed, specs: []uint32{uint32(typ), uint32(layout)},
+						params: kernels.EmbedParams{N: uint32(n), Vocab: uint32(vocab), Ring: uint32(ring), Scale: pick(r, float32(1), 33.9)},
 						second: pianolaSecond{index: uint32(r.IntN(ring + 2)), rows: uint32(rows)},
 						input:  map[string][]byte{"w": newMatrix(r, typ, vocab, n).bytes(layout), "tokens": u32(tokens...)},
 					}

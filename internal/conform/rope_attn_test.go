@@ -11,7 +11,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/emu"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // ropeAttention is the shape of a rope_attn command.
@@ -64,10 +64,10 @@ func (a ropeAttention) command(r *rand.Rand) command {
 			}
 		}
 	}
-	p := c.params.(table.AttnParams)
-	c.kernel = table.KernelRoPEAttn
+	p := c.params.(kernels.AttnParams)
+	c.kernel = kernels.RoPEAttn
 	c.specs = []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.interleaved), one(a.norm), one(a.q8), one(a.learned)}
-	c.params = table.RoPEAttnParams{
+	c.params = kernels.RoPEAttnParams{
 		Heads: p.Heads, KVHeads: p.KVHeads, Half: uint32(a.half), Cap: p.Cap, Window: p.Window, Span: p.Span, Splits: p.Splits, Scale: p.Scale,
 		HeadGroup: p.HeadGroup, Eps: 1e-6, Shared: uint32(a.shared), SoftCap: p.SoftCap,
 	}
@@ -127,19 +127,19 @@ func (a ropeAttention) check(c command, got *outcome, tol float64) error {
 	after := c
 	after.input = map[string][]byte{
 		"q":       f32(a.turned(c)),
-		"k_cache": got.bindings[table.RoPEAttnBindKCache],
-		"v_cache": got.bindings[table.RoPEAttnBindVCache],
+		"k_cache": got.bindings[kernels.RoPEAttnBindKCache],
+		"v_cache": got.bindings[kernels.RoPEAttnBindVCache],
 		"logits":  c.input["logits"],
 	}
 	plain := a.attention
 	plain.gap = 0
-	return plain.compare(got.bindings[table.RoPEAttnBindOut], plain.exact(after), tol*max(1, a.scale))
+	return plain.compare(got.bindings[kernels.RoPEAttnBindOut], plain.exact(after), tol*max(1, a.scale))
 }
 
 // testRopeAttn compares random shapes of less than limit positions with the CPU
 // device and with float64, in three orders.
 func testRopeAttn(t *testing.T, p *emu.Program, first, end uint64, limit int) {
-	k, _ := decl.Lookup(table.KernelRoPEAttn)
+	k, _ := decl.Lookup(kernels.RoPEAttn)
 	for seed := first; seed < end; seed++ {
 		r := rand.New(rand.NewPCG(seed, 7))
 		a := ropeAttention{attention: randomAttention(r, limit).withoutSinks(), interleaved: r.IntN(2) == 0, norm: r.IntN(2) == 0}
@@ -154,7 +154,7 @@ func testRopeAttn(t *testing.T, p *emu.Program, first, end uint64, limit int) {
 		if err := a.check(c, cpu, 2e-5); err != nil {
 			t.Fatalf("%s: the CPU device: %v", where, err)
 		}
-		for i, name := range map[int]string{table.RoPEAttnBindKCache: "k_cache", table.RoPEAttnBindVCache: "v_cache"} {
+		for i, name := range map[int]string{kernels.RoPEAttnBindKCache: "k_cache", kernels.RoPEAttnBindVCache: "v_cache"} {
 			left := slices.Clone(cpu.bindings[i])
 			for h := range a.kvHeads {
 				for i, part := range a.newest(left, h) {
@@ -175,9 +175,9 @@ func testRopeAttn(t *testing.T, p *emu.Program, first, end uint64, limit int) {
 			if first == nil {
 				first = got
 				same := *got
-				same.bindings[table.RoPEAttnBindOut] = cpu.bindings[table.RoPEAttnBindOut]
-				same.bindings[table.RoPEAttnBindKCache] = cpu.bindings[table.RoPEAttnBindKCache]
-				err := a.sameCache(got.bindings[table.RoPEAttnBindKCache], cpu.bindings[table.RoPEAttnBindKCache])
+				same.bindings[kernels.RoPEAttnBindOut] = cpu.bindings[kernels.RoPEAttnBindOut]
+				same.bindings[kernels.RoPEAttnBindKCache] = cpu.bindings[kernels.RoPEAttnBindKCache]
+				err := a.sameCache(got.bindings[kernels.RoPEAttnBindKCache], cpu.bindings[kernels.RoPEAttnBindKCache])
 				if err := cmp.Or(err, compare(k, &same, cpu, nil)); err != nil {
 					t.Fatalf("%s, %d threads: %v", where, threads, err)
 				}

@@ -11,7 +11,8 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/emu"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
 // words returns the words of a buffer.
@@ -24,19 +25,19 @@ func words(b []byte) []uint32 {
 }
 
 // samplerOf returns random settings of a sampler.
-func samplerOf(r *rand.Rand, n int) table.Sampler {
-	s := table.Sampler{
+func samplerOf(r *rand.Rand, n int) sampler.Settings {
+	s := sampler.Settings{
 		Seed: r.Uint64(), InvTemperature: pick(r, float32(0), 1, 1, 1, 1.25, 0.3, 1<<20), TopK: pick(r, uint32(0), 0, 1, 40, 3000, uint32(n), uint32(n)+1),
 		TopP: pick(r, uint32(0), 0, 1, 1<<31, 4080218931, math.MaxUint32), TopPScale: pick(r, float32(math.Log2E), 2, 0.2),
-		MinPDrop: pick(r, table.SamplerFar, table.SamplerFar, 0, 3, 20), Repetition: pick(r, float32(1), 1.1, 0.7), Presence: pick(r, float32(0), 0.5, -3),
+		MinPDrop: pick(r, sampler.Far, sampler.Far, 0, 3, 20), Repetition: pick(r, float32(1), 1.1, 0.7), Presence: pick(r, float32(0), 0.5, -3),
 		Frequency: pick(r, float32(0), 0.25), Window: pick(r, uint32(0), 1, 64, math.MaxUint32), Biases: pick(r, uint32(0), 3, math.MaxUint32),
 	}
 	return s
 }
 
 // headOf returns the settings as kernels have them.
-func headOf(s table.Sampler) []byte {
-	var b [table.SamplerWords * 4]byte
+func headOf(s sampler.Settings) []byte {
+	var b [sampler.Words * 4]byte
 	s.Put(&b)
 	return b[:]
 }
@@ -69,7 +70,7 @@ func keysOf(logits []float32, part int) (keys, largest []uint32) {
 		if i%part == 0 {
 			largest = append(largest, 0)
 		}
-		key := table.OrderKey(v)
+		key := sampler.OrderKey(v)
 		keys, largest[len(largest)-1] = append(keys, key), max(largest[len(largest)-1], key)
 	}
 	return keys, largest
@@ -77,7 +78,7 @@ func keysOf(logits []float32, part int) (keys, largest []uint32) {
 
 // sampleSubjects are the sampler's commands. All have the CPU's bits.
 var sampleSubjects = []subject{
-	{table.KernelSampleAdjust, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.SampleAdjust, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, ring := pick(r, 1, 5, 31, 1000, 4099, 20_000), 1+r.IntN(200)
 		tokens := make([]uint32, ring)
 		for i := range tokens {
@@ -90,43 +91,43 @@ var sampleSubjects = []subject{
 			settings = append(append(settings, u32(uint32(i*n/most)|uint32(one(n < most))*uint32(i)<<20)...), f32([]float32{bias})...)
 		}
 		return command{
-			params: table.SampleAdjustParams{N: uint32(n), Part: pick(r, uint32(4), 64, 1000, 2048), Ring: uint32(ring), MaxBias: most},
+			params: kernels.SampleAdjustParams{N: uint32(n), Part: pick(r, uint32(4), 64, 1000, 2048), Ring: uint32(ring), MaxBias: most},
 			second: pianolaSecond{index: uint32(r.IntN(ring + 2)), rows: 1},
 			input:  map[string][]byte{"logits": f32(specialLogits(r, n)), "tokens": u32(tokens...), "settings": settings},
 		}, nil
 	}},
-	{table.KernelSampleFilter, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.SampleFilter, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, part := pick(r, 1, 5, 31, 1000, 4099, 20_000), pick(r, 4, 64, 1000, 2048)
 		keys, largest := keysOf(choiceLogits(r, n), part)
 		order := []uint32{decl.StageTemperature, decl.StageTopK, decl.StageTopP, decl.StageMinP}
 		r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		return command{
 			specs:  append(order[:r.IntN(5)], make([]uint32, 4)...)[:4],
-			params: table.SampleFilterParams{N: uint32(n), Part: uint32(part)},
+			params: kernels.SampleFilterParams{N: uint32(n), Part: uint32(part)},
 			second: pianolaSecond{rows: 1},
 			input:  map[string][]byte{"keys": u32(keys...), "largest": u32(largest...), "settings": headOf(samplerOf(r, n))},
 		}, nil
 	}},
-	{table.KernelSampleDraw, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.SampleDraw, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, part := pick(r, 1, 5, 31, 1000, 4099, 20_000), pick(r, 4, 64, 1000, 2048)
 		keys, largest := keysOf(choiceLogits(r, n), part)
 		limit := pick(r, 1, keys[r.IntN(n)], slices.Max(largest))
 		return command{
-			params: table.SampleDrawParams{N: uint32(n), Part: uint32(part)},
+			params: kernels.SampleDrawParams{N: uint32(n), Part: uint32(part)},
 			second: pianolaSecond{index: r.Uint32N(contextRows), rows: 1},
 			input: map[string][]byte{
 				"keys": u32(keys...), "limit": u32(limit, pick(r, uint32(r.IntN(n)), math.MaxUint32), slices.Max(largest), 0), "settings": headOf(samplerOf(r, n)),
 			},
 		}, nil
 	}},
-	{table.KernelRankPart, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.RankPart, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, part := pick(r, 1, 5, 31, 1000, 4099, 20_000), pick(r, 4, 64, 1000, 2048)
 		return command{
-			params: table.RankPartParams{N: uint32(n), Part: uint32(part)}, second: pianolaSecond{rows: 1},
+			params: kernels.RankPartParams{N: uint32(n), Part: uint32(part)}, second: pianolaSecond{rows: 1},
 			input: map[string][]byte{"logits": f32(choiceLogits(r, n)), "settings": headOf(rankedOf(r))},
 		}, nil
 	}},
-	{table.KernelRank, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.Rank, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, part, pairs := pick(r, 1, 5, 31, 1000, 4099, 20_000), pick(r, 4, 64, 1000, 2048), pick(r, 1, 7, 300)
 		logits := choiceLogits(r, n)
 		var drawn []uint32
@@ -134,7 +135,7 @@ var sampleSubjects = []subject{
 			drawn = append(drawn, math.Float32bits(pick(r, float32(r.NormFloat64()), 1, float32(math.NaN()))), r.Uint32N(uint32(n)))
 		}
 		return command{
-			params: table.RankParams{N: uint32(n), Part: uint32(part), Pairs: uint32(pairs), Entries: 5},
+			params: kernels.RankParams{N: uint32(n), Part: uint32(part), Pairs: uint32(pairs), Entries: 5},
 			second: pianolaSecond{index: r.Uint32N(contextRows), rows: 1},
 			input: map[string][]byte{
 				"logits": f32(logits), "parts": u32(rankedParts(r, logits, part)...), "drawn": u32(drawn...), "settings": headOf(rankedOf(r)),
@@ -144,8 +145,8 @@ var sampleSubjects = []subject{
 }
 
 // rankedOf returns settings that ask for log-probabilities.
-func rankedOf(r *rand.Rand) table.Sampler {
-	return table.Sampler{Ranked: pick(r, uint32(0), 1, 2, 5, table.MaxRanked, math.MaxUint32)}
+func rankedOf(r *rand.Rand) sampler.Settings {
+	return sampler.Settings{Ranked: pick(r, uint32(0), 1, 2, 5, sampler.MaxRanked, math.MaxUint32)}
 }
 
 // rankedParts returns what rank_part leaves, with any sums.
@@ -154,13 +155,13 @@ func rankedParts(r *rand.Rand, logits []float32, part int) []uint32 {
 	for first := 0; first < len(logits); first += part {
 		entries := make([]uint64, 0, part)
 		for i, v := range logits[first:min(first+part, len(logits))] {
-			if key := table.OrderKey(v); key != 0 {
+			if key := sampler.OrderKey(v); key != 0 {
 				entries = append(entries, uint64(^key)<<32|uint64(first+i))
 			}
 		}
 		slices.Sort(entries)
-		e := make([]uint32, table.RankWords)
-		for i, v := range entries[:min(len(entries), table.MaxRanked)] {
+		e := make([]uint32, sampler.RankWords)
+		for i, v := range entries[:min(len(entries), sampler.MaxRanked)] {
 			e[2+2*i], e[3+2*i] = ^uint32(v>>32), uint32(v)
 		}
 		if len(entries) > 0 {
@@ -187,21 +188,21 @@ type choices struct {
 	n                    int
 }
 
-func newChoices(logits []float32, set table.Sampler, order ...uint32) *choices {
+func newChoices(logits []float32, set sampler.Settings, order ...uint32) *choices {
 	const part = 1024
 	n := len(logits)
 	return &choices{
 		n: n,
 		adjust: command{
-			kernel: table.KernelSampleAdjust, params: table.SampleAdjustParams{N: uint32(n), Part: part, Ring: 1, MaxBias: 0},
+			kernel: kernels.SampleAdjust, params: kernels.SampleAdjustParams{N: uint32(n), Part: part, Ring: 1, MaxBias: 0},
 			second: pianolaSecond{rows: 1}, input: map[string][]byte{"logits": f32(logits), "settings": headOf(set)},
 		},
 		filter: command{
-			kernel: table.KernelSampleFilter, specs: append(order, make([]uint32, 4)...)[:4], params: table.SampleFilterParams{N: uint32(n), Part: part},
+			kernel: kernels.SampleFilter, specs: append(order, make([]uint32, 4)...)[:4], params: kernels.SampleFilterParams{N: uint32(n), Part: part},
 			second: pianolaSecond{rows: 1}, input: map[string][]byte{"settings": headOf(set)},
 		},
 		draw: command{
-			kernel: table.KernelSampleDraw, params: table.SampleDrawParams{N: uint32(n), Part: part},
+			kernel: kernels.SampleDraw, params: kernels.SampleDrawParams{N: uint32(n), Part: part},
 			second: pianolaSecond{rows: 1}, input: map[string][]byte{"settings": headOf(set)},
 		},
 	}
@@ -240,13 +241,13 @@ func testLargeSampler(t *testing.T, p *emu.Program) {
 		k     uint32
 		p     float64
 	}{{3, 40, 0.95}, {3, 0, 0.95}, {1e-4, 0, 0.5}, {0, 70_000, 0.5}, {1, 5000, 0.9}} {
-		set := table.Sampler{Seed: uint64(i), InvTemperature: 1, TopPScale: math.Log2E, MinPDrop: table.SamplerFar, Repetition: 1, TopK: c.k, TopP: uint32(c.p * (1 << 32))}
+		set := sampler.Settings{Seed: uint64(i), InvTemperature: 1, TopPScale: math.Log2E, MinPDrop: sampler.Far, Repetition: 1, TopK: c.k, TopP: uint32(c.p * (1 << 32))}
 		s := newChoices(normal(rand.New(rand.NewPCG(uint64(i), 7)), n, c.scale), set, decl.StageTopK, decl.StageTopP)
 		limit := words(s.limit(t, p))
 		tab, slots := s.draw.tableOf(t)
 		contents := s.draw.contents(t, tab, slots, rand.New(rand.NewPCG(1, 1)))
 		got := s.draw.emulated(t, p, tab, contents, launch{threads: 256, order: emu.Random})
-		if err := compare(mustLookup(table.KernelSampleDraw), got, s.draw.onCPU(t, tab, slots, contents), nil); err != nil {
+		if err := compare(mustLookup(kernels.SampleDraw), got, s.draw.onCPU(t, tab, slots, contents), nil); err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}
 		t.Logf("%+v: the last that is kept is %d", c, limit[1])
@@ -268,8 +269,8 @@ func TestDraws(t *testing.T) {
 		draws := *emulatedDraws
 		r := rand.New(rand.NewPCG(uint64(i), 9))
 		logits := normal(r, n, 2)
-		set := table.Sampler{
-			Seed: uint64(i) + 77, InvTemperature: float32(1 / c.temperature), TopPScale: math.Log2E, MinPDrop: table.SamplerFar, Repetition: 1,
+		set := sampler.Settings{
+			Seed: uint64(i) + 77, InvTemperature: float32(1 / c.temperature), TopPScale: math.Log2E, MinPDrop: sampler.Far, Repetition: 1,
 			TopK: c.k, TopP: uint32(c.p * (1 << 32)),
 		}
 		s := newChoices(logits, set, decl.StageTopK, decl.StageTopP, decl.StageMinP, decl.StageTemperature)
@@ -285,7 +286,7 @@ func TestDraws(t *testing.T) {
 		}
 		want, sum := make([]float64, n), 0.0
 		for id, v := range logits {
-			if key := table.OrderKey(v); key > limit[0] || key == limit[0] && uint32(id) <= limit[1] {
+			if key := sampler.OrderKey(v); key > limit[0] || key == limit[0] && uint32(id) <= limit[1] {
 				want[id] = math.Exp(float64(v) / c.temperature)
 				sum += want[id]
 			}

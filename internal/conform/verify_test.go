@@ -7,6 +7,8 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/speculate"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -14,7 +16,7 @@ import (
 // for none, some or all of their tokens, with stop ids among them; histories that
 // repeat themselves, and that do not.
 var verifySubjects = []subject{
-	{table.KernelAccept, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.Accept, func(r *rand.Rand) (command, map[string]tolerance) {
 		rows, parts := pick(r, 1, 2, 4, 9, 32), pick(r, 1, 3, 40, 500)
 		ring := uint32(40)
 		token := r.Uint32N(ring - uint32(rows))
@@ -41,13 +43,13 @@ var verifySubjects = []subject{
 			}
 		}
 		return command{
-			params: table.AcceptParams{Parts: uint32(parts), Ring: ring, MaxStops: 3, MaxRows: uint32(rows)},
+			params: kernels.AcceptParams{Parts: uint32(parts), Ring: ring, MaxStops: 3, MaxRows: uint32(rows)},
 			second: pianolaSecond{index: token, rows: uint32(rows)},
-			step:   table.Step{Position: token, KVRow: token, KVLen: token + 1, TokenIndex: token, Rows: uint32(rows), Trust: pick(r, table.Trust(0), 1, 11, table.TrustMost, table.TrustFailed), Until: pick(r, 0, token+uint32(rows))},
+			step:   table.Step{Position: token, KVRow: token, KVLen: token + 1, TokenIndex: token, Rows: uint32(rows), Trust: uint32(pick(r, speculate.Trust(0), 1, 11, speculate.TrustMost, speculate.TrustFailed)), Until: pick(r, 0, token+uint32(rows))},
 			input:  map[string][]byte{"best": u32(best...), "tokens": u32(tokens...), "stops": u32(r.Uint32N(3), 4, 3, 0)},
 		}, nil
 	}},
-	{table.KernelDraft, func(r *rand.Rand) (command, map[string]tolerance) {
+	{kernels.Draft, func(r *rand.Rand) (command, map[string]tolerance) {
 		ring, draft := uint32(pick(r, 40, 300, 3000)), uint32(pick(r, 0, 1, 7, 31))
 		token := r.Uint32N(ring - draft - 1)
 		tokens := make([]uint32, ring)
@@ -56,9 +58,9 @@ var verifySubjects = []subject{
 			tokens[i] = r.Uint32N(ids)
 		}
 		return command{
-			params: table.DraftParams{Ring: ring, Draft: draft, Most: pick(r, uint32(2), 4, 15), Least: pick(r, uint32(1), 2)},
+			params: kernels.DraftParams{Ring: ring, Draft: draft, Most: pick(r, uint32(2), 4, 15), Least: pick(r, uint32(1), 2)},
 			second: pianolaSecond{rows: draft + 1},
-			step:   table.Step{Position: token, KVRow: token, KVLen: token + 1, TokenIndex: token, Rows: 1, Trust: pick(r, 0, 3, 4, table.TrustMost, table.TrustFailed, table.Trust(r.Uint32())), Until: pick(r, 0, token+1, token+1+min(2, draft), token+1+draft)},
+			step:   table.Step{Position: token, KVRow: token, KVLen: token + 1, TokenIndex: token, Rows: 1, Trust: uint32(pick(r, 0, 3, 4, speculate.TrustMost, speculate.TrustFailed, speculate.Trust(r.Uint32()))), Until: pick(r, 0, token+1, token+1+min(2, draft), token+1+draft)},
 			input:  map[string][]byte{"tokens": u32(tokens...)},
 		}, nil
 	}},

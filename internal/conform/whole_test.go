@@ -95,9 +95,9 @@ func (w *whole) compile(tb testing.TB) (*table.Table, *weights.Mapped) {
 }
 
 // load loads a table on a device, which the test closes.
-func load(tb testing.TB, dev replay.Device, t *table.Table, src table.Source) *replay.Model {
+func load(tb testing.TB, dev replay.Device, t *table.Table, src replay.Source) *replay.Model {
 	tb.Helper()
-	m, err := replay.Load(context.Background(), dev, t, src, table.LoadOptions{})
+	m, err := replay.Load(context.Background(), dev, t, src, replay.LoadOptions{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -411,7 +411,7 @@ func decode(dev replay.Device, t *table.Table, n uint32) ([][]byte, error) {
 		return nil, err
 	}
 	_, program, _ := t.Program(table.ProgramDecode)
-	ticket, err := dev.Submit(&table.Submission{Session: id, Runs: []table.Run{{Program: uint32(program), Count: n, Step: table.Step{KVLen: 1, Rows: 1}}}})
+	ticket, err := dev.Submit(&replay.Submission{Session: id, Runs: []replay.Run{{Program: uint32(program), Count: n, Step: table.Step{KVLen: 1, Rows: 1}}}})
 	if err != nil {
 		return nil, err
 	}
@@ -440,7 +440,7 @@ func TestWholeFaults(t *testing.T) {
 	run := func(tab *table.Table, order emu.Order) ([]byte, error) {
 		dev := emu.NewDevice(p, emu.DeviceOptions{Order: order, Unchecked: true})
 		defer dev.Close()
-		if err := dev.Load(context.Background(), tab, src, table.LoadOptions{}); err != nil {
+		if err := dev.Load(context.Background(), tab, src, replay.LoadOptions{}); err != nil {
 			return nil, err
 		}
 		slots, err := decode(dev, tab, 3)

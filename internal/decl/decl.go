@@ -46,9 +46,10 @@ type Binding struct {
 	Extent string // bytes from the binding's offset that the kernel may touch, see Expr
 	If     string // the specialisation constants, divided by |, of which one must not be 0 for the binding to be there
 	ReadIf string // of a binding with role Write: the constant that makes it ReadWrite, unless it is 0
+	Reads  string // bytes that one command reads of the binding, where that is less than the extent, see Expr
 	Doc    string // shape and element type
 
-	extent Expr
+	extent, reads Expr
 }
 
 // Needs returns the constants of If.
@@ -120,6 +121,7 @@ type Kernel struct {
 	Worker   string     // bytes of private memory a worker of the CPU team needs, "" for none
 	TGMem    string     // bytes of threadgroup memory on a GPU, threads likewise
 	Step     bool       // writes the step block (stop flag, count)
+	Advances bool       // moves the step record on; only programs that advance themselves have such commands
 	Optional []string   // parameters, secondary fields and constants that dumps for people leave out where they are 0
 
 	worker  Expr
@@ -200,6 +202,20 @@ func (k *Kernel) Role(i int, env Env) Role {
 func (k *Kernel) Extent(i int, env Env) (uint64, error) {
 	b := &k.Bindings[i]
 	n, err := b.extent.Eval(env)
+	if err != nil {
+		return 0, fmt.Errorf("%s.%s: %w", k.Name, b.Name, err)
+	}
+	return n, nil
+}
+
+// ReadBytes returns how many bytes of binding i a command reads: the extent, unless
+// the declaration says that it is less.
+func (k *Kernel) ReadBytes(i int, env Env) (uint64, error) {
+	b := &k.Bindings[i]
+	if b.Reads == "" {
+		return k.Extent(i, env)
+	}
+	n, err := b.reads.Eval(env)
 	if err != nil {
 		return 0, fmt.Errorf("%s.%s: %w", k.Name, b.Name, err)
 	}

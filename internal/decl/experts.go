@@ -36,8 +36,8 @@ var expertGEMV = Kernel{
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Extent: "((rows*div(used,share)-1)*x_stride+in)*4", Doc: "[rows, used/share, in] float32, rows x_stride apart"},
 		{Name: "x2", Role: Read, Extent: "((rows*div(used,share)-1)*x_stride+in)*4", If: "input", Doc: "likewise, the factor of silu(x), or what activation says in its place"},
-		{Name: "w", Role: Read, Extent: "experts*mat(weights,wtype,out,in)", Doc: "[experts, out, in] wtype, each in the layout weights"},
-		{Name: "b", Role: Read, Extent: "experts*out*4", If: "bias", Doc: "[experts, out] float32"},
+		{Name: "w", Role: Read, Extent: "experts*mat(weights,wtype,out,in)", Reads: "mat(weights,wtype,out,in)*min(used*rows,experts)", Doc: "[experts, out, in] wtype, each in the layout weights"},
+		{Name: "b", Role: Read, Extent: "experts*out*4", Reads: "out*4*min(used*rows,experts)", If: "bias", Doc: "[experts, out] float32"},
 		{Name: "ids", Role: Read, Extent: "rows*used*4", Doc: "[rows, used] uint32"},
 		{Name: "y", Role: Write, Extent: "((rows*used-1)*y_stride+out)*4", Doc: "[rows, used, out] float32, rows y_stride apart"},
 	},

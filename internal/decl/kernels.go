@@ -209,7 +209,7 @@ var Kernels = []Kernel{
 		Require: []string{"1 <= n", "1 <= vocab", "1 <= ring"},
 		Bindings: []Binding{
 			{Name: "tokens", Role: Read, Extent: "ring*4", Doc: "[ring] uint32"},
-			{Name: "w", Role: Read, Extent: "mat(weights,wtype,vocab,n)", Doc: "[vocab, n] wtype, in the layout weights"},
+			{Name: "w", Role: Read, Extent: "mat(weights,wtype,vocab,n)", Reads: "div(mat(weights,wtype,vocab,n),vocab)", Doc: "[vocab, n] wtype, in the layout weights"},
 			{Name: "out", Role: Write, Extent: "rows*n*4", Doc: "[rows, n] float32"},
 		},
 		Params: []Field{
@@ -584,13 +584,13 @@ var Kernels = []Kernel{
 	},
 	{
 		Name:    "sample_adjust",
-		Doc:     "keys[i] = table.OrderKey of logit i with the sampler's bias and its penalties for the last tokens of the ring, up to token, prompt included; largest[p] = the largest key of part p. The logits stay as they are.",
+		Doc:     "keys[i] = sampler.OrderKey of logit i with the sampler's bias and its penalties for the last tokens of the ring, up to token, prompt included; largest[p] = the largest key of part p. The logits stay as they are.",
 		Grid:    [3]string{"div(n,part)", "1", "1"},
 		Require: []string{"1 <= n", "1 <= part", "part <= 2048", "4*div(part,4) <= part", "1 <= ring", "rows <= 1"},
 		Bindings: []Binding{
 			{Name: "logits", Role: Read, Extent: "n*4", Doc: "[n] float32"},
 			{Name: "tokens", Role: Read, Extent: "ring*4", Doc: "[ring] uint32"},
-			{Name: "settings", Role: Read, Extent: "64+max_bias*8", Doc: "table.Sampler, then [max_bias, 2]: a token id, its bias as float32; an id is there once"},
+			{Name: "settings", Role: Read, Extent: "64+max_bias*8", Doc: "sampler.Settings, then [max_bias, 2]: a token id, its bias as float32; an id is there once"},
 			{Name: "keys", Role: Write, Extent: "n*4", Doc: "[n] uint32"},
 			{Name: "largest", Role: Write, Extent: "div(n,part)*4", Doc: "[parts] uint32"},
 		},
@@ -612,7 +612,7 @@ var Kernels = []Kernel{
 		Bindings: []Binding{
 			{Name: "keys", Role: Read, Extent: "n*4", Doc: "[n] uint32, of sample_adjust"},
 			{Name: "largest", Role: Read, Extent: "div(n,part)*4", Doc: "[parts] uint32, likewise"},
-			{Name: "settings", Role: Read, Extent: "64", Doc: "table.Sampler"},
+			{Name: "settings", Role: Read, Extent: "64", Doc: "sampler.Settings"},
 			{Name: "limit", Role: Write, Extent: "16", Doc: "[4] uint32: key and id of the last token that is kept, largest key, 0"},
 		},
 		Params: []Field{
@@ -632,7 +632,7 @@ var Kernels = []Kernel{
 		Bindings: []Binding{
 			{Name: "keys", Role: Read, Extent: "n*4", Doc: "[n] uint32, of sample_adjust"},
 			{Name: "limit", Role: Read, Extent: "16", Doc: "[4] uint32, of sample_filter"},
-			{Name: "settings", Role: Read, Extent: "64", Doc: "table.Sampler"},
+			{Name: "settings", Role: Read, Extent: "64", Doc: "sampler.Settings"},
 			{Name: "out", Role: Write, Extent: "div(n,part)*8", Doc: "[parts, 2]: a float32 and its index, a uint32"},
 		},
 		Params: []Field{
@@ -649,8 +649,8 @@ var Kernels = []Kernel{
 		Require: []string{"1 <= n", "1 <= part", "part <= 2048", "rows <= 1"},
 		Bindings: []Binding{
 			{Name: "logits", Role: Read, Extent: "n*4", Doc: "[n] float32"},
-			{Name: "settings", Role: Read, Extent: "64", Doc: "table.Sampler"},
-			{Name: "out", Role: Write, Extent: "div(n,part)*168", Doc: "[parts] of 42 uint32: the sum, low and high; [20, 2]: table.OrderKey, id, the largest first"},
+			{Name: "settings", Role: Read, Extent: "64", Doc: "sampler.Settings"},
+			{Name: "out", Role: Write, Extent: "div(n,part)*168", Doc: "[parts] of 42 uint32: the sum, low and high; [20, 2]: sampler.OrderKey, id, the largest first"},
 		},
 		Params: []Field{
 			{"n", U32, "vocabulary"},
@@ -668,7 +668,7 @@ var Kernels = []Kernel{
 			{Name: "logits", Role: Read, Extent: "n*4", Doc: "[n] float32"},
 			{Name: "parts", Role: Read, Extent: "div(n,part)*168", Doc: "[parts] of 42 uint32, of rank_part"},
 			{Name: "drawn", Role: Read, Extent: "pairs*8", Doc: "[pairs, 2]: a float32 and its index, a uint32"},
-			{Name: "settings", Role: Read, Extent: "64", Doc: "table.Sampler"},
+			{Name: "settings", Role: Read, Extent: "64", Doc: "sampler.Settings"},
 			{Name: "ranks", Role: ReadWrite, Extent: "entries*168", Doc: "[entries] of 42 uint32: id, float32; [20, 2]: id, float32, the likeliest first; 0 where there is no token"},
 		},
 		Params: []Field{
@@ -683,7 +683,7 @@ var Kernels = []Kernel{
 	{
 		Name: "accept",
 		Doc: "Compares a draft, tokens[token + 1] and on, with what its rows chose: row r's token, the one with its largest logit, becomes tokens[token + 1 + r] as long as the rows before it have chosen what was drafted and no stop id. " +
-			"Counts them in the step block, and moves it to the last of them; its row is the row that chose it, its trust table.Trust's Judge of them. At the step block's until it stops. The ring index is clamped.",
+			"Counts them in the step block, and moves it to the last of them; its row is the row that chose it, its trust speculate.Trust's Judge of them. At the step block's until it stops. The ring index is clamped.",
 		Grid:    [3]string{"1", "1", "1"},
 		Require: []string{"1 <= parts", "1 <= ring", "1 <= rows", "rows <= max_rows", "max_rows <= 1024"},
 		Bindings: []Binding{
@@ -698,13 +698,13 @@ var Kernels = []Kernel{
 			{"max_rows", U32, "rows at most"},
 		},
 		Second: []Second{secondToken, secondRows},
-		Step:   true,
-		TGMem:  "max_rows*8",
+		Step:   true, Advances: true,
+		TGMem: "max_rows*8",
 	},
 	{
 		Name: "draft",
 		Doc: "Drafts what may follow the last token of the ring, that at the step block's token index: what followed the last place before it where the ring has the same most tokens as at its end, or the most that are the same, at least least of them, or 2 more where the step block's trust has failed; " +
-			"with tokens of the draft where that comes to the end. As many as trust has earned, draft at most, and none past the step block's until. The step block's rows become 1 more; 1 if there is no such place. table.Draft is the same.",
+			"with tokens of the draft where that comes to the end. As many as trust has earned, draft at most, and none past the step block's until. The step block's rows become 1 more; 1 if there is no such place. speculate.Draft is the same.",
 		Grid:    [3]string{"1", "1", "1"},
 		Require: []string{"1 <= ring", "ring <= 268435457", "draft+1 <= rows", "1 <= least", "least <= most", "most <= 15"},
 		Bindings: []Binding{
@@ -717,8 +717,8 @@ var Kernels = []Kernel{
 			{"least", U32, "tokens that must be the same"},
 		},
 		Second: []Second{secondRows},
-		Step:   true,
-		TGMem:  "div(threads,32)*4",
+		Step:   true, Advances: true,
+		TGMem: "div(threads,32)*4",
 	},
 	softCap, normAdd, layerNorm, activate,
 	route, expertGEMV, expertSum,
@@ -801,6 +801,9 @@ func (k *Kernel) compile() error {
 	for i := range k.Bindings {
 		b := &k.Bindings[i]
 		if b.extent, err = parse(b.Extent); err != nil {
+			return err
+		}
+		if b.reads, err = parse(b.Reads); err != nil {
 			return err
 		}
 		for _, name := range append(b.Needs(), b.ReadIf) {

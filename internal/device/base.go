@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -14,7 +15,7 @@ type Base[S any] struct{ q *Queue[S] }
 
 // Load takes a table. If it fails nothing is left, and another one may be
 // loaded.
-func (b Base[S]) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error {
+func (b Base[S]) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) error {
 	q := b.q
 	q.mu.Lock()
 	var err error
@@ -43,7 +44,7 @@ func (b Base[S]) Load(ctx context.Context, t *table.Table, src table.Source, o t
 	return err
 }
 
-func (b Base[S]) load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error {
+func (b Base[S]) load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) error {
 	q := b.q
 	memory, err := q.backend.Load(ctx, t, src, o)
 	if err != nil {
@@ -58,15 +59,15 @@ func (b Base[S]) load(ctx context.Context, t *table.Table, src table.Source, o t
 			return err
 		}
 	}
-	var id table.SessionID
-	err = q.backend.Warm(func(runs ...table.Run) error {
+	var id replay.SessionID
+	err = q.backend.Warm(func(runs ...replay.Run) error {
 		var err error
 		if id == 0 {
 			if id, err = b.NewSession(); err != nil {
 				return err
 			}
 		}
-		ticket, err := b.Submit(&table.Submission{Session: id, Runs: runs})
+		ticket, err := b.Submit(&replay.Submission{Session: id, Runs: runs})
 		if err == nil {
 			_, err = b.Wait(ticket)
 		}
@@ -79,7 +80,7 @@ func (b Base[S]) load(ctx context.Context, t *table.Table, src table.Source, o t
 }
 
 // Submit queues a submission. The session's KV caches get room for it.
-func (b Base[S]) Submit(sub *table.Submission) (table.Ticket, error) {
+func (b Base[S]) Submit(sub *replay.Submission) (replay.Ticket, error) {
 	q := b.q
 	s, err := q.session(sub.Session)
 	if err != nil {
@@ -87,12 +88,12 @@ func (b Base[S]) Submit(sub *table.Submission) (table.Ticket, error) {
 	}
 	positions := 1
 	for i := range sub.Runs {
-		if err := q.table.CheckRun(&sub.Runs[i]); err != nil {
+		if err := replay.CheckRun(q.table, &sub.Runs[i]); err != nil {
 			return 0, NewRunError(q.name, q.table, sub, i, err)
 		}
 		positions = max(positions, min(sub.Runs[i].Positions(), int(q.table.Header.Context)))
 	}
-	if err := errors.Join(q.table.CheckTimings(sub), q.table.CheckTap(sub)); err != nil {
+	if err := errors.Join(replay.CheckTimings(q.table, sub), replay.CheckTap(q.table, sub)); err != nil {
 		return 0, q.place(err)
 	}
 	if sub.Tap != nil && !q.taps() {
@@ -116,7 +117,7 @@ func (b Base[S]) Submit(sub *table.Submission) (table.Ticket, error) {
 	// The queue is the last step: a submission that the device refuses has
 	// changed nothing that counts.
 	j := &s.job
-	j.Submission, j.next, j.interrupt, j.result, j.err = sub, nil, nil, table.Result{}, nil
+	j.Submission, j.next, j.interrupt, j.result, j.err = sub, nil, nil, replay.Result{}, nil
 	j.cancelled.Store(false)
 	clear(sub.Timings)
 	s.state = queued
@@ -136,7 +137,7 @@ func (q *Queue[S]) taps() bool {
 
 // Cancel makes what is left of a submission do nothing. One that has not begun ends at
 // once, whatever is before it in the queue.
-func (b Base[S]) Cancel(t table.Ticket) {
+func (b Base[S]) Cancel(t replay.Ticket) {
 	s := b.q.lookup(t)
 	if s == nil {
 		return
@@ -148,15 +149,15 @@ func (b Base[S]) Cancel(t table.Ticket) {
 	}
 	s.cancel()
 	if waited, ok := b.q.withdraw(&s.job); ok {
-		s.end(table.Result{Queued: waited}, b.q.check())
+		s.end(replay.Result{Queued: waited}, b.q.check())
 	}
 }
 
 // Wait returns a submission's result when it has ended.
-func (b Base[S]) Wait(t table.Ticket) (table.Result, error) {
+func (b Base[S]) Wait(t replay.Ticket) (replay.Result, error) {
 	s := b.q.lookup(t)
 	if s == nil {
-		return table.Result{}, b.q.place(ErrTicket)
+		return replay.Result{}, b.q.place(ErrTicket)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +165,7 @@ func (b Base[S]) Wait(t table.Ticket) (table.Result, error) {
 		s.changed.Wait()
 	}
 	if s.ticket() != t || s.state != done {
-		return table.Result{}, b.q.place(ErrTicket)
+		return replay.Result{}, b.q.place(ErrTicket)
 	}
 	s.state = idle
 	return s.job.result, s.job.err
@@ -216,7 +217,7 @@ func (q *Queue[S]) unload() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.loaded, q.ending = false, false
-	q.memory = table.Memory{}
+	q.memory = replay.Memory{}
 	return err
 }
 

@@ -8,20 +8,21 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // TestStates calls methods before Load and after Close.
 func TestStates(t *testing.T) {
 	d := newFake()
-	load := func() error { return d.Load(bg, small(), nil, table.LoadOptions{}) }
+	load := func() error { return d.Load(bg, small(), nil, replay.LoadOptions{}) }
 	if _, err := d.NewSession(); !errors.Is(err, device.ErrNotLoaded) || err.Error() != "fake: no table is loaded" {
 		t.Errorf("NewSession before Load: %v", err)
 	}
-	if _, err := d.Submit(&table.Submission{}); !errors.Is(err, device.ErrSession) {
+	if _, err := d.Submit(&replay.Submission{}); !errors.Is(err, device.ErrSession) {
 		t.Errorf("Submit before Load: %v", err)
 	}
-	if d.Memory() != (table.Memory{}) {
+	if d.Memory() != (replay.Memory{}) {
 		t.Errorf("%+v before Load", d.Memory())
 	}
 	if err := load(); err != nil {
@@ -32,9 +33,9 @@ func TestStates(t *testing.T) {
 	}
 	id := session(t, d)
 	session(t, d)
-	want := table.Memory{Weights: 100, Mapped: 20, Sessions: 32, Executor: 3}
-	want.Kinds[table.SlotWeight] = table.Usage{Active: 120, Peak: 120}
-	want.Kinds[table.SlotTokens] = table.Usage{Active: 32, Peak: 32}
+	want := replay.Memory{Weights: 100, Mapped: 20, Sessions: 32, Executor: 3}
+	want.Kinds[table.SlotWeight] = replay.Usage{Active: 120, Peak: 120}
+	want.Kinds[table.SlotTokens] = replay.Usage{Active: 32, Peak: 32}
 	if d.Memory() != want {
 		t.Errorf("%+v, want %+v", d.Memory(), want)
 	}
@@ -49,7 +50,7 @@ func TestStates(t *testing.T) {
 			t.Errorf("%s after Close: %v", what, err)
 		}
 	}
-	if d.Memory() != (table.Memory{}) || d.closes != 1 || d.left != 2 {
+	if d.Memory() != (replay.Memory{}) || d.closes != 1 || d.left != 2 {
 		t.Errorf("%+v after Close, %d times, %d sessions left", d.Memory(), d.closes, d.left)
 	}
 }
@@ -59,10 +60,10 @@ func TestStates(t *testing.T) {
 func TestLoadFails(t *testing.T) {
 	d := newFake()
 	fault := errors.New("fault")
-	d.warm = []table.Run{{Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}
+	d.warm = []replay.Run{{Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}}
 	for i, f := range []*error{&d.loadErr, &d.warmErr, &d.openErr} {
 		*f = fault
-		if err := d.Load(bg, small(), nil, table.LoadOptions{}); err != fault {
+		if err := d.Load(bg, small(), nil, replay.LoadOptions{}); err != fault {
 			t.Errorf("case %d: %v", i, err)
 		}
 		*f = nil
@@ -75,12 +76,12 @@ func TestLoadFails(t *testing.T) {
 	}
 	// The session of warming up cannot be closed.
 	d.freeErr = fault
-	if err := d.Load(bg, small(), nil, table.LoadOptions{}); err != fault || d.left != 1 {
+	if err := d.Load(bg, small(), nil, replay.LoadOptions{}); err != fault || d.left != 1 {
 		t.Errorf("%v, %d sessions left", err, d.left)
 	}
 	d.freeErr = nil
 	d.ran = nil
-	if err := d.Load(bg, small(), nil, table.LoadOptions{}); err != nil {
+	if err := d.Load(bg, small(), nil, replay.LoadOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if len(d.ran) != 2 || d.ran[0] != d.ran[1] || d.Memory().Sessions != 0 {
@@ -102,7 +103,7 @@ type closing struct {
 	t *testing.T
 }
 
-func (c closing) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) (table.Memory, error) {
+func (c closing) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) (replay.Memory, error) {
 	if err := c.Base.Close(); err == nil || err.Error() != "fake: Close during Load" {
 		c.t.Errorf("Close during Load: %v", err)
 	}
@@ -116,7 +117,7 @@ func TestCloseDuringLoad(t *testing.T) {
 	d := &fake{}
 	d.queue = device.New("fake", closing{backend{d}, t})
 	d.Base = d.queue.Base()
-	if err := errors.Join(d.Load(bg, small(), nil, table.LoadOptions{}), d.Close()); err != nil {
+	if err := errors.Join(d.Load(bg, small(), nil, replay.LoadOptions{}), d.Close()); err != nil {
 		t.Error(err)
 	}
 }
@@ -168,7 +169,7 @@ func TestCloseSession(t *testing.T) {
 func TestErrors(t *testing.T) {
 	tab := small()
 	inner := errors.New("inner")
-	sub := &table.Submission{Runs: make([]table.Run, 2)}
+	sub := &replay.Submission{Runs: make([]replay.Run, 2)}
 	part := device.NewRunError("fake", tab, sub, 1, inner)
 	part.First, part.End = 3, 5
 	for want, err := range map[string]error{

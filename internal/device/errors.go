@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -47,7 +48,7 @@ type RunError struct {
 }
 
 // NewRunError returns an error of a run, and of all its tokens.
-func NewRunError(device string, t *table.Table, sub *table.Submission, run int, err error) *RunError {
+func NewRunError(device string, t *table.Table, sub *replay.Submission, run int, err error) *RunError {
 	e := &RunError{Device: device, Run: run, Err: err}
 	if run < len(sub.Runs) {
 		if i := sub.Runs[run].Program; uint64(i) < uint64(len(t.Programs)) {

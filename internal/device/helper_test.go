@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -27,13 +28,13 @@ type job = device.Job[*own]
 type fake struct {
 	device.Base[*own]
 	queue   *device.Queue[*own]
-	execute func(j *job) (table.Result, error) // in place of count
-	warm    []table.Run
+	execute func(j *job) (replay.Result, error) // in place of count
+	warm    []replay.Run
 
 	loadErr, warmErr, openErr, freeErr, growErr, copyErr error
 
 	mu     sync.Mutex
-	ran    []table.SessionID
+	ran    []replay.SessionID
 	open   []*own
 	closes int // of Unload
 	left   int // sessions that Unload got
@@ -52,7 +53,7 @@ func newFake() *fake {
 func loaded(tb testing.TB) *fake {
 	tb.Helper()
 	d := newFake()
-	if err := d.Load(bg, small(), nil, table.LoadOptions{}); err != nil {
+	if err := d.Load(bg, small(), nil, replay.LoadOptions{}); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
@@ -77,9 +78,9 @@ func small() *table.Table {
 	}
 }
 
-func (d backend) Load(context.Context, *table.Table, table.Source, table.LoadOptions) (table.Memory, error) {
+func (d backend) Load(context.Context, *table.Table, replay.Source, replay.LoadOptions) (replay.Memory, error) {
 	if d.loadErr != nil {
-		return table.Memory{}, d.loadErr
+		return replay.Memory{}, d.loadErr
 	}
 	d.queue.Go(func() {
 		for j := d.queue.Next(); j != nil; j = d.queue.Next() {
@@ -93,11 +94,11 @@ func (d backend) Load(context.Context, *table.Table, table.Source, table.LoadOpt
 			}
 		}
 	})
-	return table.Memory{Weights: 100, Mapped: 20, Executor: 3}, nil
+	return replay.Memory{Weights: 100, Mapped: 20, Executor: 3}, nil
 }
 
 // count executes a job: a token at a time, until it is cancelled.
-func count(j *job) (r table.Result, err error) {
+func count(j *job) (r replay.Result, err error) {
 	for _, run := range j.Submission.Runs {
 		for range run.Count {
 			if j.Cancelled() {
@@ -113,12 +114,12 @@ func count(j *job) (r table.Result, err error) {
 	return r, nil
 }
 
-func (d backend) Warm(replay func(...table.Run) error) error {
+func (d backend) Warm(run func(...replay.Run) error) error {
 	if len(d.warm) > 0 {
-		if err := replay(d.warm...); err != nil {
+		if err := run(d.warm...); err != nil {
 			return err
 		}
-		if err := replay(); err != nil {
+		if err := run(); err != nil {
 			return err
 		}
 	}
@@ -176,7 +177,7 @@ func (backend) Read(s *own, _ uint32, offset uint64, p []byte) error {
 	return nil
 }
 
-func session(tb testing.TB, d *fake) table.SessionID {
+func session(tb testing.TB, d *fake) replay.SessionID {
 	tb.Helper()
 	id, err := d.NewSession()
 	if err != nil {
@@ -186,7 +187,7 @@ func session(tb testing.TB, d *fake) table.SessionID {
 }
 
 // hold makes each token of a session's jobs say so and wait.
-func hold(tb testing.TB, d *fake, id table.SessionID) chan bool {
+func hold(tb testing.TB, d *fake, id replay.SessionID) chan bool {
 	tb.Helper()
 	gate := make(chan bool)
 	if err := d.queue.Hold(id, func(s *own) error { s.held = gate; return nil }); err != nil {
@@ -196,11 +197,11 @@ func hold(tb testing.TB, d *fake, id table.SessionID) chan bool {
 }
 
 // tokens is a submission of n tokens.
-func tokens(id table.SessionID, n int) *table.Submission {
-	return &table.Submission{Session: id, Runs: []table.Run{{Count: uint32(n), Step: table.Step{KVLen: 1, Rows: 1}}}}
+func tokens(id replay.SessionID, n int) *replay.Submission {
+	return &replay.Submission{Session: id, Runs: []replay.Run{{Count: uint32(n), Step: table.Step{KVLen: 1, Rows: 1}}}}
 }
 
-func submit(tb testing.TB, d *fake, sub *table.Submission) table.Ticket {
+func submit(tb testing.TB, d *fake, sub *replay.Submission) replay.Ticket {
 	tb.Helper()
 	t, err := d.Submit(sub)
 	if err != nil {

@@ -1,10 +1,14 @@
 package device
 
-import "github.com/pianola-engine/pianola/table"
+import (
+	"github.com/pianola-engine/pianola/table"
+
+	"github.com/pianola-engine/pianola/replay"
+)
 
 // loadedMemory begins the account with what a backend says of what it has loaded.
 // q.mu must be held.
-func (q *Queue[S]) loadedMemory(m table.Memory) {
+func (q *Queue[S]) loadedMemory(m replay.Memory) {
 	q.memory = m
 	q.use(table.SlotWeight, m.Weights+m.Mapped, 0)
 	q.use(table.SlotScratch, q.slots(table.ScopeExecutor, table.SlotScratch), 0)
@@ -54,12 +58,12 @@ func (q *Queue[S]) account(s *session[S], fixed, kv, most uint64) {
 }
 
 // Memory says what the device holds.
-func (b Base[S]) Memory() table.Memory {
+func (b Base[S]) Memory() replay.Memory {
 	q := b.q
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.loaded || q.closed {
-		return table.Memory{}
+		return replay.Memory{}
 	}
 	return q.memory
 }
@@ -67,11 +71,11 @@ func (b Base[S]) Memory() table.Memory {
 // Planned returns what Memory says of a table when a backend says of it what Load
 // would, and what each session adds that takes so much without the KV caches and for
 // them.
-func Planned(t *table.Table, m table.Memory, fixed, kv uint64) (loaded, each table.Memory) {
+func Planned(t *table.Table, m replay.Memory, fixed, kv uint64) (loaded, each replay.Memory) {
 	q := &Queue[struct{}]{table: t}
 	q.loadedMemory(m)
 	loaded = q.memory
-	q.memory = table.Memory{}
+	q.memory = replay.Memory{}
 	q.account(&session[struct{}]{}, fixed, kv, 0)
 	return loaded, q.memory
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -15,10 +16,10 @@ type Backend[S any] interface {
 	// Load makes ready what sessions share, starts the executor with Queue.Go and
 	// says what it holds of memory. It begins with CheckTable. If it fails,
 	// Unload is called.
-	Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) (table.Memory, error)
+	Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) (replay.Memory, error)
 	// Warm replays what makes the first submission as fast as others, in a session
 	// of its own. It follows Load.
-	Warm(replay func(runs ...table.Run) error) error
+	Warm(run func(runs ...replay.Run) error) error
 	// Unload frees what Load has made, as far as it came, and sessions that are
 	// left. The executor has ended.
 	Unload(left []S) error
@@ -68,20 +69,20 @@ type Queue[S any] struct {
 	mu          sync.Mutex
 	work        sync.Cond // there is a job, or the executor ends
 	table       *table.Table
-	memory      table.Memory
+	memory      replay.Memory
 	loading     bool
 	loaded      bool
 	closed      bool
 	ending      bool  // the executor ends
 	failed      error // what lost the device
-	sessions    map[table.SessionID]*session[S]
-	lastID      table.SessionID
+	sessions    map[replay.SessionID]*session[S]
+	lastID      replay.SessionID
 	first, tail *Job[S]
 }
 
 // New returns the queue of a device without a table. Errors begin with name.
 func New[S any](name string, b Backend[S]) *Queue[S] {
-	q := &Queue[S]{name: name, backend: b, sessions: map[table.SessionID]*session[S]{}}
+	q := &Queue[S]{name: name, backend: b, sessions: map[replay.SessionID]*session[S]{}}
 	q.work.L = &q.mu
 	return q
 }
@@ -92,7 +93,7 @@ func (q *Queue[S]) Base() Base[S] { return Base[S]{q} }
 // Job is a session's submission. Each session has one, which is used again.
 type Job[S any] struct {
 	Session    S
-	Submission *table.Submission
+	Submission *replay.Submission
 
 	queue     *Queue[S]
 	of        *session[S]
@@ -103,12 +104,12 @@ type Job[S any] struct {
 
 	// The session's mu guards these.
 	interrupt func()
-	result    table.Result
+	result    replay.Result
 	err       error
 }
 
 // ID returns the session's number.
-func (j *Job[S]) ID() table.SessionID { return j.of.id }
+func (j *Job[S]) ID() replay.SessionID { return j.of.id }
 
 // Cancelled reports whether what is left of the job is to do nothing.
 func (j *Job[S]) Cancelled() bool { return j.cancelled.Load() }
@@ -123,7 +124,7 @@ func (j *Job[S]) OnCancel(f func()) {
 
 // Finish hands the result to whoever waits. A job that Close has cut short gets
 // ErrClosed.
-func (j *Job[S]) Finish(r table.Result, err error) {
+func (j *Job[S]) Finish(r replay.Result, err error) {
 	if err == nil && j.Cancelled() {
 		err = j.queue.check()
 	}
@@ -159,7 +160,7 @@ func (q *Queue[S]) Next() *Job[S] {
 		if err == nil && !j.Cancelled() {
 			return j
 		}
-		j.Finish(table.Result{}, err)
+		j.Finish(replay.Result{}, err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -19,7 +20,7 @@ func TestOrder(t *testing.T) {
 	d := loaded(t)
 	first := session(t, d)
 	gate := hold(t, d, first)
-	ids, tickets := []table.SessionID{first}, []table.Ticket{submit(t, d, tokens(first, 1))}
+	ids, tickets := []replay.SessionID{first}, []replay.Ticket{submit(t, d, tokens(first, 1))}
 	for i := range 5 {
 		id := session(t, d)
 		ids, tickets = append(ids, id), append(tickets, submit(t, d, tokens(id, i+2)))
@@ -42,7 +43,7 @@ func TestCancelQueued(t *testing.T) {
 	d := loaded(t)
 	first := session(t, d)
 	gate := hold(t, d, first)
-	ids, tickets := []table.SessionID{first}, []table.Ticket{submit(t, d, tokens(first, 1))}
+	ids, tickets := []replay.SessionID{first}, []replay.Ticket{submit(t, d, tokens(first, 1))}
 	<-gate // it runs
 	for range 5 {
 		id := session(t, d)
@@ -56,12 +57,12 @@ func TestCancelQueued(t *testing.T) {
 	}
 	last := submit(t, d, tokens(ids[5], 3)) // the session goes on
 	gate <- true
-	for _, ticket := range []table.Ticket{tickets[0], tickets[2], tickets[4], last} {
+	for _, ticket := range []replay.Ticket{tickets[0], tickets[2], tickets[4], last} {
 		if res, err := d.Wait(ticket); err != nil || res.Count == 0 {
 			t.Errorf("%+v, %v", res, err)
 		}
 	}
-	if want := []table.SessionID{first, ids[2], ids[4], ids[5]}; !slices.Equal(d.ran, want) {
+	if want := []replay.SessionID{first, ids[2], ids[4], ids[5]}; !slices.Equal(d.ran, want) {
 		t.Errorf("sessions %v ran, want %v", d.ran, want)
 	}
 }
@@ -76,17 +77,17 @@ func TestCancel(t *testing.T) {
 	<-gate
 	gate <- true
 	<-gate
-	for _, ticket := range []table.Ticket{0, running + 1, running + 1<<40, waiting, running} {
+	for _, ticket := range []replay.Ticket{0, running + 1, running + 1<<40, waiting, running} {
 		d.Cancel(ticket)
 	}
 	gate <- true
 	if res, err := d.Wait(running); err != nil || res.Count != 2 {
 		t.Errorf("running: %+v, %v", res, err)
 	}
-	if res, err := d.Wait(waiting); err != nil || res != (table.Result{Queued: res.Queued}) {
+	if res, err := d.Wait(waiting); err != nil || res != (replay.Result{Queued: res.Queued}) {
 		t.Errorf("queued: %+v, %v", res, err)
 	}
-	if !slices.Equal(d.ran, []table.SessionID{a}) {
+	if !slices.Equal(d.ran, []replay.SessionID{a}) {
 		t.Errorf("sessions %v ran, want %d alone", d.ran, a)
 	}
 	d.Cancel(waiting) // over
@@ -101,7 +102,7 @@ func TestOnCancel(t *testing.T) {
 	d := newFake()
 	begun, end := make(chan bool), make(chan bool)
 	calls := 0
-	d.execute = func(j *job) (table.Result, error) {
+	d.execute = func(j *job) (replay.Result, error) {
 		if j.Cancelled() {
 			t.Error("a job begins cancelled")
 		}
@@ -115,9 +116,9 @@ func TestOnCancel(t *testing.T) {
 		})
 		begun <- true
 		<-end
-		return table.Result{}, nil
+		return replay.Result{}, nil
 	}
-	if err := d.Load(bg, small(), nil, table.LoadOptions{}); err != nil {
+	if err := d.Load(bg, small(), nil, replay.LoadOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	id := session(t, d)
@@ -163,7 +164,7 @@ func TestTickets(t *testing.T) {
 	}
 	<-gate
 	gate <- true
-	for _, other := range []table.Ticket{0, ticket + 1, ticket - 1, ticket + 1<<32} {
+	for _, other := range []replay.Ticket{0, ticket + 1, ticket - 1, ticket + 1<<32} {
 		if _, err := d.Wait(other); !errors.Is(err, device.ErrTicket) {
 			t.Errorf("ticket %#x: %v", other, err)
 		}
@@ -174,7 +175,7 @@ func TestTickets(t *testing.T) {
 	if _, err := d.Wait(ticket); !errors.Is(err, device.ErrTicket) {
 		t.Errorf("a second Wait: %v", err)
 	}
-	if res, err := d.Wait(submit(t, d, &table.Submission{Session: id})); err != nil || res.Count != 0 {
+	if res, err := d.Wait(submit(t, d, &replay.Submission{Session: id})); err != nil || res.Count != 0 {
 		t.Errorf("an empty submission: %+v, %v", res, err)
 	}
 }
@@ -184,21 +185,21 @@ func TestTickets(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	d := loaded(t)
 	id := session(t, d)
-	good := table.Run{Program: 1, Count: 2, Step: table.Step{KVLen: 1, Rows: 8}}
-	for what, change := range map[string]func(r *table.Run){
-		"run 1: program 2 of 2":                                                     func(r *table.Run) { r.Program = 2 },
-		"run 1: program 2147483648 of 2":                                            func(r *table.Run) { r.Program = 1 << 31 },
-		"run 1 (prefill): 0 rows are not within 1 to 8":                             func(r *table.Run) { r.Step.Rows = 0 },
-		"run 1 (decode): 8 rows are not within 1 to 1":                              func(r *table.Run) { r.Program = 0 },
-		"run 1 (prefill): position 0 + 72 rows is past the context of 64":           func(r *table.Run) { r.Count = 9 },
-		"run 1 (prefill): position 4294967295 + 34359738360 rows":                   func(r *table.Run) { r.Step.Position, r.Count = 1<<32-1, 1<<32-1 },
-		"run 1 (prefill): token 49 + 16 is past":                                    func(r *table.Run) { r.Step.TokenIndex = 49 },
-		"run 1 (prefill): KV length 0 with 16 rows":                                 func(r *table.Run) { r.Step.KVLen = 0 },
-		"run 1 (prefill): KV length 50 with 16 rows is not within 1 to the context": func(r *table.Run) { r.Step.KVLen = 50 },
+	good := replay.Run{Program: 1, Count: 2, Step: table.Step{KVLen: 1, Rows: 8}}
+	for what, change := range map[string]func(r *replay.Run){
+		"run 1: program 2 of 2":                                                     func(r *replay.Run) { r.Program = 2 },
+		"run 1: program 2147483648 of 2":                                            func(r *replay.Run) { r.Program = 1 << 31 },
+		"run 1 (prefill): 0 rows are not within 1 to 8":                             func(r *replay.Run) { r.Step.Rows = 0 },
+		"run 1 (decode): 8 rows are not within 1 to 1":                              func(r *replay.Run) { r.Program = 0 },
+		"run 1 (prefill): position 0 + 72 rows is past the context of 64":           func(r *replay.Run) { r.Count = 9 },
+		"run 1 (prefill): position 4294967295 + 34359738360 rows":                   func(r *replay.Run) { r.Step.Position, r.Count = 1<<32-1, 1<<32-1 },
+		"run 1 (prefill): token 49 + 16 is past":                                    func(r *replay.Run) { r.Step.TokenIndex = 49 },
+		"run 1 (prefill): KV length 0 with 16 rows":                                 func(r *replay.Run) { r.Step.KVLen = 0 },
+		"run 1 (prefill): KV length 50 with 16 rows is not within 1 to the context": func(r *replay.Run) { r.Step.KVLen = 50 },
 	} {
 		r := good
 		change(&r)
-		_, err := d.Submit(&table.Submission{Session: id, Runs: []table.Run{good, r}})
+		_, err := d.Submit(&replay.Submission{Session: id, Runs: []replay.Run{good, r}})
 		var run *device.RunError
 		if !errors.As(err, &run) || run.Run != 1 || !strings.HasPrefix(err.Error(), "fake: "+what) {
 			t.Errorf("%v, want %s", err, what)
@@ -206,7 +207,7 @@ func TestRefusals(t *testing.T) {
 	}
 	edge := good
 	edge.Step.Position, edge.Step.TokenIndex, edge.Step.KVLen = 48, 48, 49
-	if _, err := d.Wait(submit(t, d, &table.Submission{Session: id, Runs: []table.Run{edge}})); err != nil {
+	if _, err := d.Wait(submit(t, d, &replay.Submission{Session: id, Runs: []replay.Run{edge}})); err != nil {
 		t.Errorf("to the end of the context: %v", err)
 	}
 	b := make([]byte, 8)
@@ -221,7 +222,7 @@ func TestRefusals(t *testing.T) {
 		"fake: slot tokens: offset 18446744073709551612 + 8 bytes is past its 16": d.Read(id, 0, 1<<64-4, b),
 		"fake: no such session":                                                   d.Read(id+1, 0, 0, b),
 		"fake: timings of 1 commands, program decode has 2":                       second(d.Submit(timed)),
-		"fake: timings without a run":                                             second(d.Submit(&table.Submission{Session: id, Timings: timed.Timings})),
+		"fake: timings without a run":                                             second(d.Submit(&replay.Submission{Session: id, Timings: timed.Timings})),
 		"fake: no such ticket, or it has been waited for":                         second(d.Wait(7)),
 	} {
 		if err == nil || err.Error() != want {
@@ -256,13 +257,13 @@ func TestLose(t *testing.T) {
 	d := newFake()
 	lost := errors.New("fake: lost")
 	gate := make(chan bool)
-	d.execute = func(*job) (table.Result, error) {
+	d.execute = func(*job) (replay.Result, error) {
 		<-gate
 		d.queue.Lose(lost)
 		d.queue.Lose(errors.New("later"))
-		return table.Result{}, lost
+		return replay.Result{}, lost
 	}
-	if err := d.Load(bg, small(), nil, table.LoadOptions{}); err != nil {
+	if err := d.Load(bg, small(), nil, replay.LoadOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	a, b := session(t, d), session(t, d)
@@ -307,13 +308,13 @@ func TestClose(t *testing.T) {
 		runtime.Gosched()
 	}
 	gate <- true
-	for what, ticket := range map[string]table.Ticket{"running": running, "queued": waiting} {
+	for what, ticket := range map[string]replay.Ticket{"running": running, "queued": waiting} {
 		if res, err := d.Wait(ticket); !errors.Is(err, device.ErrClosed) || res.Count > 1 {
 			t.Errorf("%s: %+v, %v", what, res, err)
 		}
 	}
 	closing.Wait()
-	if !slices.Equal(d.ran, []table.SessionID{a}) || d.left != 2 {
+	if !slices.Equal(d.ran, []replay.SessionID{a}) || d.left != 2 {
 		t.Errorf("sessions %v ran, %d were left", d.ran, d.left)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -22,7 +23,7 @@ const (
 // session is a session's number and state. What the device has of it is its
 // job's.
 type session[S any] struct {
-	id table.SessionID
+	id replay.SessionID
 
 	// Guarded by the queue's mu.
 	kv, fixed uint64 // bytes of the KV caches, and of all else
@@ -38,13 +39,13 @@ type session[S any] struct {
 }
 
 // ticket names the session's last submission. s.mu must be held.
-func (s *session[S]) ticket() table.Ticket {
-	return table.Ticket(uint64(s.id)<<32 | uint64(s.serial))
+func (s *session[S]) ticket() replay.Ticket {
+	return replay.Ticket(uint64(s.id)<<32 | uint64(s.serial))
 }
 
 // end notes what a submission gave. s.mu must be held, and nobody else may have the
 // job.
-func (s *session[S]) end(r table.Result, err error) {
+func (s *session[S]) end(r replay.Result, err error) {
 	j := &s.job
 	j.result, j.err, j.Submission, j.interrupt = r, err, nil, nil
 	s.state = done
@@ -76,7 +77,7 @@ func (s *session[S]) cancel() {
 
 // NewSession allocates the slots of session scope, zeroed; the KV caches have no
 // rows yet.
-func (b Base[S]) NewSession() (table.SessionID, error) {
+func (b Base[S]) NewSession() (replay.SessionID, error) {
 	q := b.q
 	q.life.RLock()
 	defer q.life.RUnlock()
@@ -85,7 +86,7 @@ func (b Base[S]) NewSession() (table.SessionID, error) {
 
 // open makes a session and calls fill with it before others can find it. q.life
 // must be held.
-func (q *Queue[S]) open(fill func(s *session[S]) error) (table.SessionID, error) {
+func (q *Queue[S]) open(fill func(s *session[S]) error) (replay.SessionID, error) {
 	if err := q.check(); err != nil {
 		return 0, err
 	}
@@ -143,14 +144,14 @@ func (q *Queue[S]) grow(s *session[S], positions int) error {
 }
 
 // Reserve makes room in a session's KV caches for so many positions.
-func (b Base[S]) Reserve(id table.SessionID, positions int) error {
+func (b Base[S]) Reserve(id replay.SessionID, positions int) error {
 	return b.q.hold(id, func(s *session[S]) error { return b.q.grow(s, positions) })
 }
 
 // Fork makes a session of another's contents: all slots, of KV caches the rows of
 // so many positions.
-func (b Base[S]) Fork(id table.SessionID, positions int) (table.SessionID, error) {
-	var fork table.SessionID
+func (b Base[S]) Fork(id replay.SessionID, positions int) (replay.SessionID, error) {
+	var fork replay.SessionID
 	err := b.q.hold(id, func(from *session[S]) error {
 		if positions < 0 || positions > from.room {
 			return b.q.place(fmt.Errorf("%d positions of a session with room for %d", positions, from.room))
@@ -168,7 +169,7 @@ func (b Base[S]) Fork(id table.SessionID, positions int) (table.SessionID, error
 }
 
 // session returns an open session.
-func (q *Queue[S]) session(id table.SessionID) (*session[S], error) {
+func (q *Queue[S]) session(id replay.SessionID) (*session[S], error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s := q.sessions[id]
@@ -182,10 +183,10 @@ func (q *Queue[S]) session(id table.SessionID) (*session[S], error) {
 }
 
 // lookup returns the session of a ticket, or nil.
-func (q *Queue[S]) lookup(t table.Ticket) *session[S] {
+func (q *Queue[S]) lookup(t replay.Ticket) *session[S] {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.sessions[table.SessionID(t>>32)]
+	return q.sessions[replay.SessionID(t>>32)]
 }
 
 func (q *Queue[S]) all() []*session[S] {
@@ -195,7 +196,7 @@ func (q *Queue[S]) all() []*session[S] {
 }
 
 // CloseSession frees a session's slots, after its submission in flight.
-func (b Base[S]) CloseSession(id table.SessionID) error {
+func (b Base[S]) CloseSession(id replay.SessionID) error {
 	q := b.q
 	s, err := q.session(id)
 	if err != nil {
@@ -228,11 +229,11 @@ func (b Base[S]) CloseSession(id table.SessionID) error {
 
 // Hold calls f with a session that has nothing in flight, and keeps it so
 // meanwhile.
-func (q *Queue[S]) Hold(id table.SessionID, f func(s S) error) error {
+func (q *Queue[S]) Hold(id replay.SessionID, f func(s S) error) error {
 	return q.hold(id, func(s *session[S]) error { return f(s.job.Session) })
 }
 
-func (q *Queue[S]) hold(id table.SessionID, f func(s *session[S]) error) error {
+func (q *Queue[S]) hold(id replay.SessionID, f func(s *session[S]) error) error {
 	s, err := q.session(id)
 	if err != nil {
 		return err
@@ -252,7 +253,7 @@ func (q *Queue[S]) hold(id table.SessionID, f func(s *session[S]) error) error {
 
 // View calls f with an open session, whatever is in flight, and keeps it open
 // meanwhile.
-func (q *Queue[S]) View(id table.SessionID, f func(s S) error) error {
+func (q *Queue[S]) View(id replay.SessionID, f func(s S) error) error {
 	s, err := q.session(id)
 	if err != nil {
 		return err
@@ -268,7 +269,7 @@ func (q *Queue[S]) View(id table.SessionID, f func(s S) error) error {
 }
 
 // Write copies p to a slot of session scope.
-func (b Base[S]) Write(id table.SessionID, slot uint32, offset uint64, p []byte) error {
+func (b Base[S]) Write(id replay.SessionID, slot uint32, offset uint64, p []byte) error {
 	return b.q.Hold(id, func(s S) error {
 		if err := b.q.inSlot(slot, offset, p); err != nil || len(p) == 0 {
 			return err
@@ -278,7 +279,7 @@ func (b Base[S]) Write(id table.SessionID, slot uint32, offset uint64, p []byte)
 }
 
 // Read copies from a slot of session scope to p.
-func (b Base[S]) Read(id table.SessionID, slot uint32, offset uint64, p []byte) error {
+func (b Base[S]) Read(id replay.SessionID, slot uint32, offset uint64, p []byte) error {
 	return b.q.Hold(id, func(s S) error {
 		if err := b.q.inSlot(slot, offset, p); err != nil || len(p) == 0 {
 			return err

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -14,8 +15,8 @@ import (
 func TestGrow(t *testing.T) {
 	d := loaded(t)
 	id := session(t, d)
-	kv := func() table.Usage { return d.Memory().Kinds[table.SlotKV] }
-	at := func(position int) *table.Submission {
+	kv := func() replay.Usage { return d.Memory().Kinds[table.SlotKV] }
+	at := func(position int) *replay.Submission {
 		s := tokens(id, 2)
 		s.Runs[0].Step.Position, s.Runs[0].Step.KVLen = uint32(position), uint32(position+1)
 		return s
@@ -27,7 +28,7 @@ func TestGrow(t *testing.T) {
 		if _, err := d.Wait(submit(t, d, at(c.position))); err != nil {
 			t.Fatal(err)
 		}
-		if got := kv(); got != (table.Usage{Active: c.active, Peak: c.peak}) || d.Memory().Sessions != 16+c.active {
+		if got := kv(); got != (replay.Usage{Active: c.active, Peak: c.peak}) || d.Memory().Sessions != 16+c.active {
 			t.Errorf("position %d: %+v, %d of sessions, want %d and a peak of %d", c.position, got, d.Memory().Sessions, c.active, c.peak)
 		}
 	}
@@ -103,7 +104,7 @@ func TestFork(t *testing.T) {
 func TestForkClose(t *testing.T) {
 	for range 20 {
 		d := newFake()
-		if err := d.Load(bg, small(), nil, table.LoadOptions{}); err != nil {
+		if err := d.Load(bg, small(), nil, replay.LoadOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		id := session(t, d)
@@ -129,7 +130,7 @@ func TestForkClose(t *testing.T) {
 				t.Errorf("session %d was freed %d times", i, s.freed)
 			}
 		}
-		if d.Memory() != (table.Memory{}) {
+		if d.Memory() != (replay.Memory{}) {
 			t.Errorf("%+v", d.Memory())
 		}
 	}

@@ -3,6 +3,7 @@ package device
 import (
 	"encoding/binary"
 
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -43,13 +44,13 @@ func PutStep(b []byte, s *table.Step) {
 
 // Result returns what a step block says at the end of a submission, and its stop
 // flag.
-func Result(b []byte) (r table.Result, stop uint32) {
+func Result(b []byte) (r replay.Result, stop uint32) {
 	word := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
 	stop = word(StepStop)
-	r = table.Result{
+	r = replay.Result{
 		Count: int(word(StepCount)), Stopped: stop&StopID != 0,
 		Drafted: int(word(stepDrafted)), Accepted: int(word(stepDrafted + 4)), Row: int(word(stepRow)),
-		Trust: table.Trust(word(stepTrust)),
+		Trust: word(stepTrust),
 	}
 	return r, stop
 }
@@ -65,8 +66,8 @@ func Advance(s *table.Step, tokens uint32) {
 
 // WarmRun returns a run of a program on as few rows of an empty context as it can
 // have.
-func WarmRun(t *table.Table, program int) table.Run {
-	r := table.Run{Program: uint32(program), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}
+func WarmRun(t *table.Table, program int) replay.Run {
+	r := replay.Run{Program: uint32(program), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}
 	if p := &t.Programs[program]; p.Moves() {
 		r.Step.Rows = p.MaxRows
 	}

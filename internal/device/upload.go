@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -24,8 +25,8 @@ const pieceBytes = 4 << 20
 type Upload struct {
 	device string
 	t      *table.Table
-	src    table.Source
-	o      table.LoadOptions
+	src    replay.Source
+	o      replay.LoadOptions
 
 	bytes  [][]byte // by upload; nil: used where they are, or joined
 	joins  []bool   // by upload: the source is several tensors
@@ -57,7 +58,7 @@ type Piece struct {
 }
 
 // NewUpload finds the bytes of every upload and checks where they go.
-func NewUpload(ctx context.Context, device string, t *table.Table, src table.Source, o table.LoadOptions) (*Upload, error) {
+func NewUpload(ctx context.Context, device string, t *table.Table, src replay.Source, o replay.LoadOptions) (*Upload, error) {
 	u := &Upload{device: device, t: t, src: src, o: o, bytes: make([][]byte, len(t.Uploads)), joins: make([]bool, len(t.Uploads))}
 	for i := range t.Uploads {
 		if err := context.Cause(ctx); err != nil {
@@ -108,7 +109,7 @@ func (u *Upload) source(up *table.Upload) ([]byte, error) {
 // joined reports whether an upload's source is several tensors, and checks its
 // range: whole rows.
 func (u *Upload) joined(up *table.Upload) (bool, error) {
-	j, ok := u.src.(table.Joiner)
+	j, ok := u.src.(replay.Joiner)
 	if !ok || up.Op == table.UploadConst {
 		return false, nil
 	}
@@ -246,7 +247,7 @@ func (u *Upload) Convert(p *Piece, dst []byte) (err error) {
 		return u.place(err)
 	}
 	// What is transposed is read by several pieces.
-	if r, ok := u.src.(table.Releaser); ok && p.op != table.UploadConst && p.op != table.UploadTranspose {
+	if r, ok := u.src.(replay.Releaser); ok && p.op != table.UploadConst && p.op != table.UploadTranspose {
 		r.Release(p.src)
 	}
 	return nil
@@ -259,7 +260,7 @@ func (u *Upload) convertJoined(p *Piece, dst []byte) error {
 	if !whole {
 		rows = make([]byte, p.length)
 	}
-	err := u.src.(table.Joiner).ReadJoined(p.tensor, p.from, rows) // joined has seen that it is one
+	err := u.src.(replay.Joiner).ReadJoined(p.tensor, p.from, rows) // joined has seen that it is one
 	if err == nil && !whole {
 		of := *p
 		of.src = rows

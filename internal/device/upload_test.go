@@ -15,6 +15,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -99,7 +100,7 @@ func TestUpload(t *testing.T) {
 		tab, src := uploads(t)
 		var seen []uint64
 		var total, sum uint64
-		u, err := device.NewUpload(bg, "fake", tab, src, table.LoadOptions{Progress: func(done, all uint64) { seen, total = append(seen, done), all }})
+		u, err := device.NewUpload(bg, "fake", tab, src, replay.LoadOptions{Progress: func(done, all uint64) { seen, total = append(seen, done), all }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +144,7 @@ func TestUpload(t *testing.T) {
 // TestCut gives each piece its own part of the slots.
 func TestCut(t *testing.T) {
 	tab, src := uploads(t)
-	u, err := device.NewUpload(bg, "fake", tab, src, table.LoadOptions{})
+	u, err := device.NewUpload(bg, "fake", tab, src, replay.LoadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,18 +190,18 @@ func TestUploadErrors(t *testing.T) {
 	} {
 		tab, src := uploads(t)
 		change(tab, src)
-		if _, err := device.NewUpload(bg, "fake", tab, src, table.LoadOptions{}); err == nil || !strings.HasPrefix(err.Error(), "fake: "+want) {
+		if _, err := device.NewUpload(bg, "fake", tab, src, replay.LoadOptions{}); err == nil || !strings.HasPrefix(err.Error(), "fake: "+want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
 	tab, src := uploads(t)
-	if _, err := device.NewUpload(over, "fake", tab, src, table.LoadOptions{}); !errors.Is(err, context.Canceled) || err.Error() != "fake: load: context canceled" {
+	if _, err := device.NewUpload(over, "fake", tab, src, replay.LoadOptions{}); !errors.Is(err, context.Canceled) || err.Error() != "fake: load: context canceled" {
 		t.Errorf("%v", err)
 	}
-	if _, err := device.NewUpload(bg, "fake", tab, nil, table.LoadOptions{}); err == nil || err.Error() != "fake: upload 0 (plain): there is no source" {
+	if _, err := device.NewUpload(bg, "fake", tab, nil, replay.LoadOptions{}); err == nil || err.Error() != "fake: upload 0 (plain): there is no source" {
 		t.Errorf("%v", err)
 	}
-	u, err := device.NewUpload(bg, "fake", tab, src, table.LoadOptions{})
+	u, err := device.NewUpload(bg, "fake", tab, src, replay.LoadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +219,7 @@ func TestFillEnds(t *testing.T) {
 		tab, src := uploads(t)
 		src.panics = what == "panic"
 		var last, total uint64
-		u, err := device.NewUpload(ctx, "fake", tab, src, table.LoadOptions{Progress: func(done, all uint64) {
+		u, err := device.NewUpload(ctx, "fake", tab, src, replay.LoadOptions{Progress: func(done, all uint64) {
 			if last, total = done, all; done > all/4 && what == "cancel" {
 				cancel()
 			}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/shaders"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -47,8 +48,8 @@ type Device struct {
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
-	sessions map[table.SessionID]*deviceSession
-	jobs     map[table.Ticket]*job
+	sessions map[replay.SessionID]*deviceSession
+	jobs     map[replay.Ticket]*job
 	last     uint64 // number of a session or a ticket
 }
 
@@ -65,7 +66,7 @@ type cut struct {
 }
 
 type deviceSession struct {
-	id  table.SessionID
+	id  replay.SessionID
 	mem [][]byte // by slot, those of model and executor scope included
 	own []bool   // by slot
 	job *job     // not waited for
@@ -73,10 +74,10 @@ type deviceSession struct {
 
 type job struct {
 	session   *deviceSession
-	sub       *table.Submission
+	sub       *replay.Submission
 	cancelled atomic.Bool
 	done      chan struct{} // closed when what follows is set
-	result    table.Result
+	result    replay.Result
 	err       error
 }
 
@@ -108,17 +109,17 @@ func (e *CommandError) Unwrap() error { return e.Err }
 func NewDevice(p *Program, o DeviceOptions) *Device {
 	return &Device{
 		p: &Program{path: p.path}, o: o, random: rand.New(rand.NewPCG(o.Seed, 0)),
-		sessions: map[table.SessionID]*deviceSession{}, jobs: map[table.Ticket]*job{},
+		sessions: map[replay.SessionID]*deviceSession{}, jobs: map[replay.Ticket]*job{},
 	}
 }
 
 // Info says what the device is.
-func (d *Device) Info() table.Info {
-	return table.Info{Device: "emulator", Name: "emulator of Metal kernels", Modes: []string{"encode"}}
+func (d *Device) Info() replay.Info {
+	return replay.Info{Device: "emulator", Name: "emulator of Metal kernels", Modes: []string{"encode"}}
 }
 
 // Load takes a table of any chip.
-func (d *Device) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) error {
+func (d *Device) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) error {
 	if faults := t.Validate(); len(faults) > 0 && !d.o.Unchecked {
 		return fmt.Errorf("emu: %w", faults[0])
 	}
@@ -208,10 +209,10 @@ func launchOf(m *shaders.Manifest, t *table.Table, p *table.Program, c *table.Cm
 }
 
 // Memory says what the device holds.
-func (d *Device) Memory() table.Memory {
+func (d *Device) Memory() replay.Memory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m := table.Memory{Weights: d.weights, Executor: d.executor}
+	m := replay.Memory{Weights: d.weights, Executor: d.executor}
 	for _, s := range d.sessions {
 		for i, own := range s.own {
 			if own {
@@ -237,7 +238,7 @@ func (d *Device) Close() error {
 }
 
 // NewSession allocates the slots of session scope.
-func (d *Device) NewSession() (table.SessionID, error) {
+func (d *Device) NewSession() (replay.SessionID, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed || d.t == nil {
@@ -250,16 +251,16 @@ func (d *Device) NewSession() (table.SessionID, error) {
 		}
 	}
 	d.last++
-	s.id = table.SessionID(d.last)
+	s.id = replay.SessionID(d.last)
 	d.sessions[s.id] = s
 	return s.id, nil
 }
 
 // Reserve has nothing to do: the KV caches are there for the whole context.
-func (d *Device) Reserve(table.SessionID, int) error { return nil }
+func (d *Device) Reserve(replay.SessionID, int) error { return nil }
 
 // Fork makes a session with the contents of an idle one's slots.
-func (d *Device) Fork(id table.SessionID, _ int) (table.SessionID, error) {
+func (d *Device) Fork(id replay.SessionID, _ int) (replay.SessionID, error) {
 	to, err := d.NewSession()
 	if err != nil {
 		return 0, err
@@ -285,7 +286,7 @@ func (d *Device) Fork(id table.SessionID, _ int) (table.SessionID, error) {
 }
 
 // CloseSession waits for the session's submission and frees its slots.
-func (d *Device) CloseSession(id table.SessionID) error {
+func (d *Device) CloseSession(id replay.SessionID) error {
 	d.mu.Lock()
 	s := d.sessions[id]
 	if s == nil {
@@ -302,21 +303,21 @@ func (d *Device) CloseSession(id table.SessionID) error {
 }
 
 // Write copies p to a slot.
-func (d *Device) Write(id table.SessionID, slot uint32, offset uint64, p []byte) error {
+func (d *Device) Write(id replay.SessionID, slot uint32, offset uint64, p []byte) error {
 	b, err := d.bytes(id, slot, offset, len(p))
 	copy(b, p)
 	return err
 }
 
 // Read copies from a slot to p.
-func (d *Device) Read(id table.SessionID, slot uint32, offset uint64, p []byte) error {
+func (d *Device) Read(id replay.SessionID, slot uint32, offset uint64, p []byte) error {
 	b, err := d.bytes(id, slot, offset, len(p))
 	copy(p, b)
 	return err
 }
 
 // bytes returns n bytes of a slot of an idle session.
-func (d *Device) bytes(id table.SessionID, slot uint32, offset uint64, n int) ([]byte, error) {
+func (d *Device) bytes(id replay.SessionID, slot uint32, offset uint64, n int) ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.sessions[id]
@@ -334,7 +335,7 @@ func (d *Device) bytes(id table.SessionID, slot uint32, offset uint64, n int) ([
 }
 
 // Submit starts a submission.
-func (d *Device) Submit(sub *table.Submission) (table.Ticket, error) {
+func (d *Device) Submit(sub *replay.Submission) (replay.Ticket, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.sessions[sub.Session]
@@ -347,17 +348,17 @@ func (d *Device) Submit(sub *table.Submission) (table.Ticket, error) {
 		return 0, ErrBusy
 	}
 	for i := range sub.Runs {
-		if err := d.t.CheckRun(&sub.Runs[i]); err != nil {
+		if err := replay.CheckRun(d.t, &sub.Runs[i]); err != nil {
 			return 0, fmt.Errorf("emu: run %d: %w", i, err)
 		}
 	}
-	if err := d.t.CheckTimings(sub); err != nil {
+	if err := replay.CheckTimings(d.t, sub); err != nil {
 		return 0, fmt.Errorf("emu: %w", err)
 	}
 	j := &job{session: s, sub: sub, done: make(chan struct{})}
 	s.job = j
 	d.last++
-	ticket := table.Ticket(d.last)
+	ticket := replay.Ticket(d.last)
 	d.jobs[ticket] = j
 	go func() {
 		defer close(j.done)
@@ -371,7 +372,7 @@ func (d *Device) Submit(sub *table.Submission) (table.Ticket, error) {
 }
 
 // Cancel makes what is left of a submission do nothing.
-func (d *Device) Cancel(t table.Ticket) {
+func (d *Device) Cancel(t replay.Ticket) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if j := d.jobs[t]; j != nil {
@@ -380,13 +381,13 @@ func (d *Device) Cancel(t table.Ticket) {
 }
 
 // Wait returns a submission's result when it has ended.
-func (d *Device) Wait(t table.Ticket) (table.Result, error) {
+func (d *Device) Wait(t replay.Ticket) (replay.Result, error) {
 	d.mu.Lock()
 	j := d.jobs[t]
 	delete(d.jobs, t)
 	d.mu.Unlock()
 	if j == nil {
-		return table.Result{}, ErrTicket
+		return replay.Result{}, ErrTicket
 	}
 	<-j.done
 	d.mu.Lock()
@@ -407,7 +408,7 @@ func putStep(b []byte, s *table.Step) {
 }
 
 // run replays a submission. d.turn is held.
-func (d *Device) run(j *job) (table.Result, error) {
+func (d *Device) run(j *job) (replay.Result, error) {
 	_, slot, _ := d.t.Slot(table.SlotStep)
 	block := j.session.mem[slot]
 	clear(block)
@@ -422,7 +423,7 @@ func (d *Device) run(j *job) (table.Result, error) {
 			// What follows a stop is dispatched too: kernels look at the flag.
 			putStep(block, &step)
 			if err := d.replay(j, &d.t.Programs[r.Program], &step, block, timings); err != nil {
-				return table.Result{}, err
+				return replay.Result{}, err
 			}
 			step.Position += step.Rows
 			step.KVRow += step.Rows
@@ -430,7 +431,7 @@ func (d *Device) run(j *job) (table.Result, error) {
 			step.TokenIndex += step.Rows
 		}
 	}
-	return table.Result{
+	return replay.Result{
 		Count:   int(binary.LittleEndian.Uint32(block[stepCount:])),
 		Stopped: binary.LittleEndian.Uint32(block[stepStop:]) != 0,
 	}, nil

@@ -13,6 +13,8 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -45,14 +47,14 @@ func addTable(tb testing.TB) *table.Table {
 			{Name: "x", Kind: table.SlotKV, Scope: table.ScopeSession, Size: 256},
 			{Name: "w", Kind: table.SlotWeight, Scope: table.ScopeModel, Size: 256},
 		},
-		Specs: []table.Spec{{Kernel: table.KernelAdd}, {Kernel: table.KernelSiLUMul}},
+		Specs: []table.Spec{{Kernel: kernels.Add}, {Kernel: kernels.SiLUMul}},
 		Programs: []table.Program{
 			{Name: table.ProgramDecode, Count: 1, MaxRows: 1}, {Name: "past", First: 1, Count: 1, MaxRows: 1},
 		},
 		Uploads: []table.Upload{{Op: table.UploadToF32, Type: dtype.F16, Slot: slotW, Tensor: "w", SrcSize: 128}},
 		Labels:  []string{"add", "reads past"},
 	}
-	for i, kernel := range []decl.ID{table.KernelAdd, table.KernelSiLUMul} {
+	for i, kernel := range []decl.ID{kernels.Add, kernels.SiLUMul} {
 		k, _ := decl.Lookup(kernel)
 		c := table.Cmd{
 			Kernel: kernel, Spec: uint16(i), Bindings: uint8(len(k.Bindings)), ParamSize: uint8(4 * len(k.Params)), PatchOffset: [2]uint8{table.NoPatch, table.NoPatch},
@@ -64,9 +66,9 @@ func addTable(tb testing.TB) *table.Table {
 		}
 		t.Cmds = append(t.Cmds, c)
 	}
-	table.AddParams{N: 32}.Put(&t.Cmds[0])
+	kernels.AddParams{N: 32}.Put(&t.Cmds[0])
 	t.Cmds[0].Bind[0].Slot, t.Cmds[0].Bind[1].Slot = slotX, slotW
-	table.SiLUMulParams{N: 32, Stride: 32}.Put(&t.Cmds[1])
+	kernels.SiLUMulParams{N: 32, Stride: 32}.Put(&t.Cmds[1])
 	t.Cmds[1].Bind[0].Slot, t.Cmds[1].Bind[1].Slot, t.Cmds[1].Bind[2].Slot = slotW, slotW, slotX
 	if err := t.PlaceBarriers(); err != nil {
 		tb.Fatal(err)
@@ -78,8 +80,8 @@ func addTable(tb testing.TB) *table.Table {
 func source() tensors { return tensors{"w": bytes.Repeat([]byte{0, 0x40}, 64)} }
 
 // times is a submission that replays a program.
-func times(id table.SessionID, program, n uint32) *table.Submission {
-	return &table.Submission{Session: id, Runs: []table.Run{{Program: program, Count: n, Step: table.Step{KVLen: 1, Rows: 1}}}}
+func times(id replay.SessionID, program, n uint32) *replay.Submission {
+	return &replay.Submission{Session: id, Runs: []replay.Run{{Program: program, Count: n, Step: table.Step{KVLen: 1, Rows: 1}}}}
 }
 
 func TestDevice(t *testing.T) {
@@ -93,12 +95,12 @@ func TestDevice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fatal(d.Load(context.Background(), addTable(t), source(), table.LoadOptions{}))
+	fatal(d.Load(context.Background(), addTable(t), source(), replay.LoadOptions{}))
 	id, err := d.NewSession()
 	fatal(err)
 	other, err := d.NewSession()
 	fatal(err)
-	check := func(id table.SessionID, added float32) {
+	check := func(id replay.SessionID, added float32) {
 		t.Helper()
 		b := make([]byte, 256)
 		fatal(d.Read(id, slotX, 0, b))
@@ -112,13 +114,13 @@ func TestDevice(t *testing.T) {
 			}
 		}
 	}
-	submit := func(sub *table.Submission) (table.Result, error) {
+	submit := func(sub *replay.Submission) (replay.Result, error) {
 		t.Helper()
 		ticket, err := d.Submit(sub)
 		fatal(err)
 		return d.Wait(ticket)
 	}
-	for _, s := range []table.SessionID{id, other} {
+	for _, s := range []replay.SessionID{id, other} {
 		fatal(d.Write(s, slotX, 0, floats(64)))
 	}
 	if r, err := submit(times(id, 0, 3)); err != nil || r.Count != 3 || r.Stopped || r.Elapsed <= 0 {
@@ -172,9 +174,9 @@ func TestDevice(t *testing.T) {
 
 	long := times(id, 0, 1)
 	long.Runs[0].Step.Position = 64
-	for name, bad := range map[string]*table.Submission{
+	for name, bad := range map[string]*replay.Submission{
 		"no session": times(99, 0, 1), "no program": times(id, 2, 1), "past the context": times(id, 0, 65), "a position past it": long,
-		"no rows": {Session: id, Runs: []table.Run{{Count: 1, Step: table.Step{KVLen: 1}}}}, "timings": {Session: id, Timings: make([]time.Duration, 3)},
+		"no rows": {Session: id, Runs: []replay.Run{{Count: 1, Step: table.Step{KVLen: 1}}}}, "timings": {Session: id, Timings: make([]time.Duration, 3)},
 	} {
 		if _, err := d.Submit(bad); err == nil {
 			t.Errorf("%s: taken", name)
@@ -207,7 +209,7 @@ func TestDevice(t *testing.T) {
 func TestDeviceLoad(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change    func(*table.Table)
-		src       table.Source
+		src       replay.Source
 		unchecked bool
 		want      string
 	}{
@@ -225,7 +227,7 @@ func TestDeviceLoad(t *testing.T) {
 	} {
 		tab := addTable(t)
 		tt.change(tab)
-		err := NewDevice(&Program{}, DeviceOptions{Unchecked: tt.unchecked}).Load(context.Background(), tab, tt.src, table.LoadOptions{})
+		err := NewDevice(&Program{}, DeviceOptions{Unchecked: tt.unchecked}).Load(context.Background(), tab, tt.src, replay.LoadOptions{})
 		if tt.want == "" != (err == nil) || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}

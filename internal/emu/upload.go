@@ -8,11 +8,12 @@ import (
 	"math"
 
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // upload executes a table's upload section into slots' memory.
-func upload(ctx context.Context, t *table.Table, src table.Source, mem [][]byte, progress func(done, total uint64)) error {
+func upload(ctx context.Context, t *table.Table, src replay.Source, mem [][]byte, progress func(done, total uint64)) error {
 	var done, total uint64
 	for i := range t.Uploads {
 		total += t.Uploads[i].SrcSize
@@ -35,8 +36,8 @@ func upload(ctx context.Context, t *table.Table, src table.Source, mem [][]byte,
 
 // joined returns the rows of a source that is several tensors; it is not ok if it is
 // one.
-func joined(u *table.Upload, src table.Source) (rows []byte, ok bool, err error) {
-	j, ok := src.(table.Joiner)
+func joined(u *table.Upload, src replay.Source) (rows []byte, ok bool, err error) {
+	j, ok := src.(replay.Joiner)
 	if !ok || u.Op == table.UploadConst {
 		return nil, false, nil
 	}
@@ -47,7 +48,7 @@ func joined(u *table.Upload, src table.Source) (rows []byte, ok bool, err error)
 	return rows, true, j.ReadJoined(u.Tensor, u.SrcOffset, rows)
 }
 
-func uploadOne(t *table.Table, u *table.Upload, src table.Source, mem [][]byte) error {
+func uploadOne(t *table.Table, u *table.Upload, src replay.Source, mem [][]byte) error {
 	from := t.Const
 	if rows, ok, err := joined(u, src); ok || err != nil {
 		if err != nil {

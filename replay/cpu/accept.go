@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/speculate"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -18,12 +20,12 @@ type accept struct {
 }
 
 func newAccept(b *binder) (kernel, error) {
-	p := b.cmd.AcceptParams()
+	p := kernels.AcceptParamsOf(b.cmd)
 	b.need(p.Ring > 0, "the ring is empty")
 	b.need(p.Parts > 0, "the vocabulary has no parts")
 	return &accept{
 		maxStops: int(p.MaxStops), parts: int(p.Parts), step: b.step,
-		best: b.u32(table.AcceptBindBest), stops: b.u32(table.AcceptBindStops), tokens: b.u32(table.AcceptBindTokens),
+		best: b.u32(kernels.AcceptBindBest), stops: b.u32(kernels.AcceptBindStops), tokens: b.u32(kernels.AcceptBindTokens),
 	}, b.err
 }
 
@@ -54,7 +56,7 @@ func (k *accept) run(w *worker, _, _ int) {
 	s.Count += uint32(n)
 	s.Drafted += uint32(w.rows - 1)
 	s.Accepted += uint32(n - 1)
-	s.Trust = s.Trust.Judge(w.rows-1, n-1)
+	s.Trust = uint32(speculate.Trust(s.Trust).Judge(w.rows-1, n-1))
 	if s.Until != 0 && s.TokenIndex >= s.Until && s.Stop == 0 {
 		s.Stop = table.StopUntil
 	}
@@ -68,10 +70,10 @@ type draft struct {
 }
 
 func newDraft(b *binder) (kernel, error) {
-	p := b.cmd.DraftParams()
+	p := kernels.DraftParamsOf(b.cmd)
 	b.need(p.Ring > 0, "the ring is empty")
 	b.need(p.Least > 0, "no token must be the same")
-	return &draft{n: int(p.Draft), most: int(p.Most), least: int(p.Least), tokens: b.u32(table.DraftBindTokens), step: b.step}, b.err
+	return &draft{n: int(p.Draft), most: int(p.Most), least: int(p.Least), tokens: b.u32(kernels.DraftBindTokens), step: b.step}, b.err
 }
 
 func (k *draft) units(*worker) int { return 1 }
@@ -82,6 +84,6 @@ func (k *draft) run(*worker, int, int) {
 	if until := int(k.step.Until); until != 0 {
 		last = max(end, min(last, until))
 	}
-	n := table.Draft(k.tokens[end:last], k.tokens[:end], k.most, k.least, k.step.Trust)
+	n := speculate.Draft(k.tokens[end:last], k.tokens[:end], k.most, k.least, speculate.Trust(k.step.Trust))
 	k.step.Rows = 1 + uint32(n)
 }

@@ -1,6 +1,8 @@
 package cpu
 
-import "github.com/pianola-engine/pianola/table"
+import (
+	"github.com/pianola-engine/pianola/internal/kernels"
+)
 
 // activate applies an activation in place.
 type activate struct {
@@ -12,9 +14,9 @@ type activate struct {
 }
 
 func newActivate(b *binder) (kernel, error) {
-	p := b.cmd.ActivateParams()
+	p := kernels.ActivateParamsOf(b.cmd)
 	b.need(p.Group > 0, "the group is 0")
-	k := &activate{mul: b.gated(table.ActivateSpecActivation), n: int(p.N), group: int(min(p.Group, p.N)), x: b.f32(table.ActivateBindX)}
+	k := &activate{mul: b.gated(kernels.ActivateSpecActivation), n: int(p.N), group: int(min(p.Group, p.N)), x: b.f32(kernels.ActivateBindX)}
 	if b.err == nil {
 		k.ones = make([]float32, k.group)
 		for i := range k.ones {

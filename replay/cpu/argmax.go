@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -19,16 +20,16 @@ type argmax struct {
 }
 
 func newArgmax(b *binder) (kernel, error) {
-	p := b.cmd.ArgmaxParams()
+	p := kernels.ArgmaxParamsOf(b.cmd)
 	b.need(p.Ring > 0, "the ring is empty")
 	k := &argmax{
 		ops: b.ops, maxStops: int(p.MaxStops),
-		stops: b.u32(table.ArgmaxBindStops), tokens: b.u32(table.ArgmaxBindTokens), step: b.step,
+		stops: b.u32(kernels.ArgmaxBindStops), tokens: b.u32(kernels.ArgmaxBindTokens), step: b.step,
 	}
-	if b.spec(table.ArgmaxSpecParts) != 0 {
-		k.parts = b.u32(table.ArgmaxBindLogits)
+	if b.spec(kernels.ArgmaxSpecParts) != 0 {
+		k.parts = b.u32(kernels.ArgmaxBindLogits)
 	} else {
-		k.logits = b.f32(table.ArgmaxBindLogits)
+		k.logits = b.f32(kernels.ArgmaxBindLogits)
 	}
 	return k, b.err
 }
@@ -73,9 +74,9 @@ type argmaxPart struct {
 }
 
 func newArgmaxPart(b *binder) (kernel, error) {
-	p := b.cmd.ArgmaxPartParams()
+	p := kernels.ArgmaxPartParamsOf(b.cmd)
 	b.need(p.Part > 0, "the part is 0")
-	return &argmaxPart{ops: b.ops, part: int(p.Part), n: int(p.N), logits: b.f32(table.ArgmaxPartBindLogits), out: b.u32(table.ArgmaxPartBindOut)}, b.err
+	return &argmaxPart{ops: b.ops, part: int(p.Part), n: int(p.N), logits: b.f32(kernels.ArgmaxPartBindLogits), out: b.u32(kernels.ArgmaxPartBindOut)}, b.err
 }
 
 func (k *argmaxPart) units(w *worker) int { return w.rows * k.parts() }

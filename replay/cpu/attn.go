@@ -6,7 +6,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // attnBlock is the number of absolute positions whose scores are taken
@@ -50,29 +50,29 @@ type attn struct {
 }
 
 func newAttn(b *binder) (kernel, error) {
-	p := b.cmd.AttnParams()
-	d, kind := b.spec(table.AttnSpecHeadDim), b.spec(table.AttnSpecKV)
+	p := kernels.AttnParamsOf(b.cmd)
+	d, kind := b.spec(kernels.AttnSpecHeadDim), b.spec(kernels.AttnSpecKV)
 	b.need(p.KVHeads > 0 && p.Heads%max(p.KVHeads, 1) == 0, "%d heads cannot share %d K and V heads", p.Heads, p.KVHeads)
 	b.need(p.Splits > 0, "there are no splits")
 	k := &attn{
 		ops: b.ops, float: b.ops.float[dtype.F16],
 		heads: int(p.Heads), headDim: int(d), qStride: int(p.QStride), perKV: int(p.Heads / max(p.KVHeads, 1)),
-		span: int(p.Span), splits: int(p.Splits), split: b.spec(table.AttnSpecSplit) != 0, scale: p.Scale, softCap: p.SoftCap,
-		q:      b.f32(table.AttnBindQ),
-		kCache: b.kvCache(table.AttnBindKCache, p.KVHeads, p.Cap, p.First, d, kind),
-		vCache: b.kvCache(table.AttnBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
-		out:    b.f32(table.AttnBindOut),
+		span: int(p.Span), splits: int(p.Splits), split: b.spec(kernels.AttnSpecSplit) != 0, scale: p.Scale, softCap: p.SoftCap,
+		q:      b.f32(kernels.AttnBindQ),
+		kCache: b.kvCache(kernels.AttnBindKCache, p.KVHeads, p.Cap, p.First, d, kind),
+		vCache: b.kvCache(kernels.AttnBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
+		out:    b.f32(kernels.AttnBindOut),
 	}
-	if b.spec(table.AttnSpecWindowed) != 0 {
+	if b.spec(kernels.AttnSpecWindowed) != 0 {
 		b.need(p.Window > 0, "the window is 0")
 		k.window = int(p.Window)
 	}
-	if b.spec(table.AttnSpecSinks) != 0 {
+	if b.spec(kernels.AttnSpecSinks) != 0 {
 		b.need(!k.split, "positions at the start are not split")
-		k.sinks = &sinks{first: int(p.First), half: int(p.Half), layout: b.spec(table.AttnSpecLayout), turn: b.f32(table.AttnBindTurn)}
+		k.sinks = &sinks{first: int(p.First), half: int(p.Half), layout: b.spec(kernels.AttnSpecLayout), turn: b.f32(kernels.AttnBindTurn)}
 	}
-	if b.spec(table.AttnSpecLearned) != 0 {
-		k.learned = b.f32(table.AttnBindLogits)
+	if b.spec(kernels.AttnSpecLearned) != 0 {
+		k.learned = b.f32(kernels.AttnBindLogits)
 	}
 	return k, b.err
 }
@@ -457,11 +457,11 @@ type attnMerge struct {
 }
 
 func newAttnMerge(b *binder) (kernel, error) {
-	p := b.cmd.AttnMergeParams()
+	p := kernels.AttnMergeParamsOf(b.cmd)
 	b.need(p.Splits > 0, "there are no splits")
 	return &attnMerge{
-		splitMerge: splitMerge{heads: int(p.Heads), headDim: int(b.spec(table.AttnMergeSpecHeadDim)), splits: int(p.Splits), span: int(p.Span), window: int(p.Window)},
-		part:       b.f32(table.AttnMergeBindPart), out: b.f32(table.AttnMergeBindOut),
+		splitMerge: splitMerge{heads: int(p.Heads), headDim: int(b.spec(kernels.AttnMergeSpecHeadDim)), splits: int(p.Splits), span: int(p.Span), window: int(p.Window)},
+		part:       b.f32(kernels.AttnMergeBindPart), out: b.f32(kernels.AttnMergeBindOut),
 	}, b.err
 }
 

@@ -10,14 +10,14 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 func TestRoPE(t *testing.T) {
 	r := rand.New(rand.NewPCG(30, 1))
 	for _, layout := range []uint32{decl.LayoutHalf, decl.LayoutInterleaved} {
 		const heads, headDim, half, rows, stride = 3, 20, 7, 2, 67
-		s := newSolo(t, table.KernelRoPE, []uint32{headDim, layout}, table.RoPEParams{Heads: heads, Stride: stride, Half: half}, second(0, 0, rows))
+		s := newSolo(t, kernels.RoPE, []uint32{headDim, layout}, kernels.RoPEParams{Heads: heads, Stride: stride, Half: half}, second(0, 0, rows))
 		x, angles := random(r, (rows-1)*stride+heads*headDim, 1), random(r, rows*half*2, 1)
 		s.fill("angles", angles)
 		want := widen(x)
@@ -43,7 +43,7 @@ func TestHeadNorm(t *testing.T) {
 	for _, d := range []int{8, 50, 64} {
 		const heads, rows = 3, 2
 		stride := heads*d + 5
-		s := newSolo(t, table.KernelHeadNorm, []uint32{uint32(d)}, table.HeadNormParams{Heads: heads, Stride: uint32(stride), Eps: 1e-6}, second(0, 0, rows))
+		s := newSolo(t, kernels.HeadNorm, []uint32{uint32(d)}, kernels.HeadNormParams{Heads: heads, Stride: uint32(stride), Eps: 1e-6}, second(0, 0, rows))
 		x, w := random(r, (rows-1)*stride+heads*d, 1), random(r, d, 1)
 		s.fill("w", w)
 		want := widen(x)
@@ -68,8 +68,8 @@ func TestQKRoPEKV(t *testing.T) {
 			qkv := random(r, rows*stride, 1)
 			part := func(from, n int) []float32 { return qkv[from*d:][:(rows-1)*stride+n*d] }
 			angles, norms := random(r, rows*half*2, 1), random(r, 2*d, 1)
-			fused := newSolo(t, table.KernelQKRoPEKV, []uint32{d, layout, norm},
-				table.QKRoPEKVParams{Heads: heads, KVHeads: kvHeads, QStride: stride, KStride: stride, VStride: stride, Half: half, Cap: capacity, Eps: 1e-5},
+			fused := newSolo(t, kernels.QKRoPEKV, []uint32{d, layout, norm},
+				kernels.QKRoPEKVParams{Heads: heads, KVHeads: kvHeads, QStride: stride, KStride: stride, VStride: stride, Half: half, Cap: capacity, Eps: 1e-5},
 				second(0, kvLen, rows), []string{"norm"}[:1-norm]...)
 			fused.fill("q", part(0, heads))
 			fused.fill("k", part(heads, kvHeads))
@@ -82,11 +82,11 @@ func TestQKRoPEKV(t *testing.T) {
 
 			turned := func(x []float32, n int, w []float32) []float32 {
 				if norm == 1 {
-					s := newSolo(t, table.KernelHeadNorm, []uint32{d}, table.HeadNormParams{Heads: uint32(n), Stride: stride, Eps: 1e-5}, second(0, 0, rows))
+					s := newSolo(t, kernels.HeadNorm, []uint32{d}, kernels.HeadNormParams{Heads: uint32(n), Stride: stride, Eps: 1e-5}, second(0, 0, rows))
 					s.fill("w", w)
 					x = s.everywhere("x", x)
 				}
-				s := newSolo(t, table.KernelRoPE, []uint32{d, layout}, table.RoPEParams{Heads: uint32(n), Stride: stride, Half: half}, second(0, 0, rows))
+				s := newSolo(t, kernels.RoPE, []uint32{d, layout}, kernels.RoPEParams{Heads: uint32(n), Stride: stride, Half: half}, second(0, 0, rows))
 				s.fill("angles", angles)
 				return s.everywhere("x", x)
 			}
@@ -94,7 +94,7 @@ func TestQKRoPEKV(t *testing.T) {
 			for row := range rows {
 				same(t, fmt.Sprintf("row %d", row), got[row*heads*d:][:heads*d], q[row*stride:][:heads*d])
 			}
-			write := newSolo(t, table.KernelKVWrite, []uint32{d}, table.KVWriteParams{KVHeads: kvHeads, KStride: stride, VStride: stride, Cap: capacity}, second(0, kvLen, rows))
+			write := newSolo(t, kernels.KVWrite, []uint32{d}, kernels.KVWriteParams{KVHeads: kvHeads, KStride: stride, VStride: stride, Cap: capacity}, second(0, kvLen, rows))
 			write.fill("k", turned(part(heads, kvHeads), kvHeads, norms[d:]))
 			write.fill("v", part(heads+kvHeads, kvHeads))
 			write.run(portable(), 2)
@@ -164,7 +164,7 @@ func (c attnCase) values(t *testing.T, cache []byte) []float64 {
 func (c attnCase) solo(t *testing.T, r *rand.Rand) *solo {
 	t.Helper()
 	qStride := c.heads*c.d + 1
-	s := newSolo(t, table.KernelAttn, []uint32{uint32(c.d), uint32(min(c.window, 1)), uint32(min(c.splits-1, 1)), 0, c.kv}, table.AttnParams{
+	s := newSolo(t, kernels.Attn, []uint32{uint32(c.d), uint32(min(c.window, 1)), uint32(min(c.splits-1, 1)), 0, c.kv}, kernels.AttnParams{
 		Heads: uint32(c.heads), KVHeads: uint32(c.kvHeads), QStride: uint32(qStride), Cap: uint32(c.capacity), Window: uint32(c.window),
 		Span: attnSpan, Splits: uint32(c.splits), Scale: float32(1 / math.Sqrt(float64(c.d))), HeadGroup: 1, RowGroup: 1,
 	}, second(0, c.kvLen, c.rows), "turn")
@@ -250,7 +250,7 @@ func TestAttn(t *testing.T) {
 			got := s.everywhere("out", nil)
 			tol := 4e-6
 			if c.splits > 1 {
-				m := newSolo(t, table.KernelAttnMerge, []uint32{uint32(c.d)}, table.AttnMergeParams{
+				m := newSolo(t, kernels.AttnMerge, []uint32{uint32(c.d)}, kernels.AttnMergeParams{
 					Heads: uint32(c.heads), Splits: uint32(c.splits), Span: attnSpan, Window: uint32(c.window),
 				}, second(0, c.kvLen, c.rows))
 				m.fill("part", got)
@@ -303,7 +303,7 @@ func TestKVQ8(t *testing.T) {
 	part := func(from, n int) []float32 { return qkv[from*d:][:(rows-1)*stride+n*d] }
 	k, v := part(heads, kvHeads), part(heads+kvHeads, kvHeads)
 	clear(v[stride+d+32:][:32]) // a block of zeros
-	s := newSolo(t, table.KernelKVWrite, []uint32{d, decl.KVQ8}, table.KVWriteParams{KVHeads: kvHeads, KStride: stride, VStride: stride, Cap: capacity}, second(0, kvLen, rows))
+	s := newSolo(t, kernels.KVWrite, []uint32{d, decl.KVQ8}, kernels.KVWriteParams{KVHeads: kvHeads, KStride: stride, VStride: stride, Cap: capacity}, second(0, kvLen, rows))
 	s.fill("k", k)
 	s.fill("v", v)
 	for _, o := range implementations() {
@@ -342,8 +342,8 @@ func TestKVQ8(t *testing.T) {
 	for i := range rows * half {
 		angles[2*i] = 1 // nothing turns
 	}
-	fused := newSolo(t, table.KernelQKRoPEKV, []uint32{d, decl.LayoutHalf, 0, decl.KVQ8},
-		table.QKRoPEKVParams{Heads: heads, KVHeads: kvHeads, QStride: stride, KStride: stride, VStride: stride, Half: half, Cap: capacity, Eps: 1e-5},
+	fused := newSolo(t, kernels.QKRoPEKV, []uint32{d, decl.LayoutHalf, 0, decl.KVQ8},
+		kernels.QKRoPEKVParams{Heads: heads, KVHeads: kvHeads, QStride: stride, KStride: stride, VStride: stride, Half: half, Cap: capacity, Eps: 1e-5},
 		second(0, kvLen, rows), "norm")
 	fused.fill("q", part(0, heads))
 	fused.fill("k", k)

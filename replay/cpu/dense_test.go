@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 func TestLayerNorm(t *testing.T) {
@@ -16,7 +16,7 @@ func TestLayerNorm(t *testing.T) {
 		for _, mean := range []float32{0, 3, -200} {
 			const xRows, rows, first = 6, 4, 3 // the last row is clamped
 			const eps = 1e-5
-			s := newSolo(t, table.KernelLayerNorm, nil, table.LayerNormParams{N: uint32(n), XRows: xRows, Eps: eps}, second(first, 0, rows))
+			s := newSolo(t, kernels.LayerNorm, nil, kernels.LayerNormParams{N: uint32(n), XRows: xRows, Eps: eps}, second(first, 0, rows))
 			x, w := random(r, xRows*n, 1), random(r, 2*n, 1)
 			for i := range x {
 				x[i] += mean
@@ -53,7 +53,7 @@ func TestActivate(t *testing.T) {
 			const rows = 3
 			x := random(r, rows*n, 4)
 			copy(x, []float32{0, 40, -40, 1e15, -1e15})
-			s := newSolo(t, table.KernelActivate, []uint32{uint32(activation)}, table.ActivateParams{N: uint32(n), Group: 100}, second(0, 0, rows))
+			s := newSolo(t, kernels.Activate, []uint32{uint32(activation)}, kernels.ActivateParams{N: uint32(n), Group: 100}, second(0, 0, rows))
 			for i, got := range s.everywhere("x", x) {
 				want := f(float64(x[i]))
 				if d := math.Abs(float64(got) - want); !(d <= 1e-6*max(math.Abs(want), 0.5)) {
@@ -70,16 +70,16 @@ func TestScaledResidual(t *testing.T) {
 	for _, n := range []int{3, 64, 100} {
 		const rows, delta, scale = 3, 0.22, 1.0 / 3
 		x, d, w := random(r, rows*n, 1), random(r, rows*n, 1), random(r, n, 1)
-		s := newSolo(t, table.KernelAddRMSNorm, nil, table.AddRMSNormParams{N: uint32(n), Eps: 1e-6, Scale: scale, DeltaScale: delta}, second(0, 0, rows))
+		s := newSolo(t, kernels.AddRMSNorm, nil, kernels.AddRMSNormParams{N: uint32(n), Eps: 1e-6, Scale: scale, DeltaScale: delta}, second(0, 0, rows))
 		s.fill("delta", d)
 		s.fill("w", w)
 		sum := s.everywhere("x", x)
 		out := slices.Clone(s.f32("out"))
 
-		a := newSolo(t, table.KernelAdd, nil, table.AddParams{N: uint32(n), DeltaScale: delta}, second(0, 0, rows))
+		a := newSolo(t, kernels.Add, nil, kernels.AddParams{N: uint32(n), DeltaScale: delta}, second(0, 0, rows))
 		a.fill("delta", d)
 		same(t, "sum", sum, a.everywhere("x", x))
-		nm := newSolo(t, table.KernelRMSNorm, nil, table.RMSNormParams{N: uint32(n), XRows: rows, Eps: 1e-6, Scale: scale}, second(0, 0, rows))
+		nm := newSolo(t, kernels.RMSNorm, nil, kernels.RMSNormParams{N: uint32(n), XRows: rows, Eps: 1e-6, Scale: scale}, second(0, 0, rows))
 		nm.fill("x", sum)
 		nm.fill("w", w)
 		same(t, "norm", out, nm.everywhere("out", nil))

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -93,8 +94,8 @@ func (d *Device) Threads() int { return d.threads }
 func Features() []string { return fastest().features }
 
 // Info says what the device is.
-func (d *Device) Info() table.Info {
-	return table.Info{
+func (d *Device) Info() replay.Info {
+	return replay.Info{
 		Device: "cpu",
 		Name:   machineName(),
 		Modes:  []string{"encode"},

@@ -9,6 +9,8 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -30,18 +32,18 @@ func chainModel(tb testing.TB) *builder {
 	b.slot("scratch", table.SlotScratch, table.ScopeExecutor, 8*8*chainWidth)
 	b.program(table.ProgramDecode, 1)
 	row := map[int]uint32{decl.SecondRows: 1}
-	embed := table.EmbedParams{N: chainWidth, Vocab: chainVocab, Ring: chainCtx + 1, Scale: 1}
-	b.cmd(table.KernelEmbed, []uint32{uint32(dtype.Q8_0)}, embed, table.PatchToken, row,
+	embed := kernels.EmbedParams{N: chainWidth, Vocab: chainVocab, Ring: chainCtx + 1, Scale: 1}
+	b.cmd(kernels.Embed, []uint32{uint32(dtype.Q8_0)}, embed, table.PatchToken, row,
 		at{"tokens", 0}, at{"embd", 0}, at{"scratch", 0})
-	b.cmd(table.KernelRMSNorm, nil, table.RMSNormParams{N: chainWidth, XRows: 1, Eps: 1e-5}, table.PatchNone, row,
+	b.cmd(kernels.RMSNorm, nil, kernels.RMSNormParams{N: chainWidth, XRows: 1, Eps: 1e-5}, table.PatchNone, row,
 		at{"scratch", 0}, at{"norm", 0}, at{"scratch", 4 * chainWidth})
-	b.cmd(table.KernelGEMV, []uint32{uint32(dtype.Q8_0), decl.ActQ8},
-		table.GEMVParams{In: chainWidth, Out: chainVocab, XStride: chainWidth, YStride: chainVocab, Group: 4, RowGroup: 1}, table.PatchNone, row,
+	b.cmd(kernels.GEMV, []uint32{uint32(dtype.Q8_0), decl.ActQ8},
+		kernels.GEMVParams{In: chainWidth, Out: chainVocab, XStride: chainWidth, YStride: chainVocab, Group: 4, RowGroup: 1}, table.PatchNone, row,
 		at{"scratch", 4 * chainWidth}, at{}, at{"head", 0}, at{}, at{"logits", 0})
-	b.cmd(table.KernelArgmax, nil, table.ArgmaxParams{N: chainVocab, Ring: chainCtx + 1, MaxStops: 4}, table.PatchArgmax, nil,
+	b.cmd(kernels.Argmax, nil, kernels.ArgmaxParams{N: chainVocab, Ring: chainCtx + 1, MaxStops: 4}, table.PatchArgmax, nil,
 		at{"logits", 0}, at{"stops", 0}, at{"tokens", 0})
 	b.program(table.ProgramPrefill, 8)
-	b.cmd(table.KernelEmbed, []uint32{uint32(dtype.Q8_0)}, embed, table.PatchToken|table.PatchRows, map[int]uint32{decl.SecondRows: 8},
+	b.cmd(kernels.Embed, []uint32{uint32(dtype.Q8_0)}, embed, table.PatchToken|table.PatchRows, map[int]uint32{decl.SecondRows: 8},
 		at{"tokens", 0}, at{"embd", 0}, at{"scratch", 0})
 	return b
 }
@@ -50,14 +52,14 @@ func chainModel(tb testing.TB) *builder {
 func chainStep() table.Step { return table.Step{KVLen: 1, Rows: 1} }
 
 // decode runs a chain and returns the ring.
-func decode(tb testing.TB, d *Device, id table.SessionID, n int) (table.Result, []uint32) {
+func decode(tb testing.TB, d *Device, id replay.SessionID, n int) (replay.Result, []uint32) {
 	tb.Helper()
-	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: uint32(n), Step: chainStep()}}}
+	sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: uint32(n), Step: chainStep()}}}
 	res := submit(tb, d, sub)
 	return res, ring(tb, d, id, n+1)
 }
 
-func submit(tb testing.TB, d *Device, sub *table.Submission) table.Result {
+func submit(tb testing.TB, d *Device, sub *replay.Submission) replay.Result {
 	tb.Helper()
 	ticket, err := d.Submit(sub)
 	if err != nil {
@@ -70,7 +72,7 @@ func submit(tb testing.TB, d *Device, sub *table.Submission) table.Result {
 	return res
 }
 
-func ring(tb testing.TB, d *Device, id table.SessionID, n int) []uint32 {
+func ring(tb testing.TB, d *Device, id replay.SessionID, n int) []uint32 {
 	tb.Helper()
 	_, slot, _ := d.table.Slot(table.SlotTokens)
 	buf := make([]byte, 4*n)
@@ -84,7 +86,7 @@ func ring(tb testing.TB, d *Device, id table.SessionID, n int) []uint32 {
 	return out
 }
 
-func newSession(tb testing.TB, d *Device, first uint32) table.SessionID {
+func newSession(tb testing.TB, d *Device, first uint32) replay.SessionID {
 	tb.Helper()
 	id, err := d.NewSession()
 	if err != nil {

@@ -2,7 +2,7 @@ package cpu
 
 import (
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // embed looks up the rows of tokens.
@@ -21,8 +21,8 @@ type embed struct {
 }
 
 func newEmbed(b *binder) (kernel, error) {
-	p := b.cmd.EmbedParams()
-	t := dtype.Type(b.spec(table.EmbedSpecWType))
+	p := kernels.EmbedParamsOf(b.cmd)
+	t := dtype.Type(b.spec(kernels.EmbedSpecWType))
 	if _, ok := b.ops.float[t]; !ok {
 		return nil, &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
 	}
@@ -30,8 +30,8 @@ func newEmbed(b *binder) (kernel, error) {
 	b.need(ok, "%d columns are not a whole number of blocks of %v", p.N, t)
 	b.need(p.Vocab > 0 && p.Ring > 0, "the vocabulary or the ring is empty")
 	return &embed{
-		ops: b.ops, t: t, tiled: dtype.Layout(b.spec(table.EmbedSpecWeights)) == dtype.Tiled16, n: int(p.N), vocab: int(p.Vocab), scale: p.Scale, rowBytes: int(size),
-		tokens: b.u32(table.EmbedBindTokens), w: b.bytes(table.EmbedBindW), out: b.f32(table.EmbedBindOut),
+		ops: b.ops, t: t, tiled: dtype.Layout(b.spec(kernels.EmbedSpecWeights)) == dtype.Tiled16, n: int(p.N), vocab: int(p.Vocab), scale: p.Scale, rowBytes: int(size),
+		tokens: b.u32(kernels.EmbedBindTokens), w: b.bytes(kernels.EmbedBindW), out: b.f32(kernels.EmbedBindOut),
 	}, b.err
 }
 

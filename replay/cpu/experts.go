@@ -5,7 +5,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // route chooses the experts of each row.
@@ -19,10 +19,10 @@ type route struct {
 }
 
 func newRoute(b *binder) (kernel, error) {
-	p := b.cmd.RouteParams()
+	p := kernels.RouteParamsOf(b.cmd)
 	return &route{
-		ops: b.ops, experts: int(p.Experts), used: int(p.Used), overAll: b.spec(table.RouteSpecOver) == decl.OverAll,
-		logits: b.f32(table.RouteBindLogits), ids: b.u32(table.RouteBindIDs), weights: b.f32(table.RouteBindWeights),
+		ops: b.ops, experts: int(p.Experts), used: int(p.Used), overAll: b.spec(kernels.RouteSpecOver) == decl.OverAll,
+		logits: b.f32(kernels.RouteBindLogits), ids: b.u32(kernels.RouteBindIDs), weights: b.f32(kernels.RouteBindWeights),
 	}, b.err
 }
 
@@ -81,10 +81,10 @@ type expertSum struct {
 }
 
 func newExpertSum(b *binder) (kernel, error) {
-	p := b.cmd.ExpertSumParams()
+	p := kernels.ExpertSumParamsOf(b.cmd)
 	return &expertSum{
-		n: int(p.N), used: int(p.Used), add: b.spec(table.ExpertSumSpecOutput) == decl.OutputAdd,
-		x: b.f32(table.ExpertSumBindX), weights: b.f32(table.ExpertSumBindWeights), out: b.f32(table.ExpertSumBindOut),
+		n: int(p.N), used: int(p.Used), add: b.spec(kernels.ExpertSumSpecOutput) == decl.OutputAdd,
+		x: b.f32(kernels.ExpertSumBindX), weights: b.f32(kernels.ExpertSumBindWeights), out: b.f32(kernels.ExpertSumBindOut),
 	}, b.err
 }
 
@@ -129,10 +129,10 @@ type expertGEMV struct {
 }
 
 func newExpertGEMV(b *binder) (kernel, error) {
-	p := b.cmd.ExpertGEMVParams()
+	p := kernels.ExpertGEMVParamsOf(b.cmd)
 	m, err := newProduct(b, productShape{
 		in: p.In, out: p.Out, group: p.Group, xStride: p.XStride, yStride: p.YStride,
-		wtype: dtype.Type(b.spec(table.ExpertGEMVSpecWType)), act: b.spec(table.ExpertGEMVSpecAct), layout: dtype.Layout(b.spec(table.ExpertGEMVSpecWeights)),
+		wtype: dtype.Type(b.spec(kernels.ExpertGEMVSpecWType)), act: b.spec(kernels.ExpertGEMVSpecAct), layout: dtype.Layout(b.spec(kernels.ExpertGEMVSpecWeights)),
 	})
 	if err != nil {
 		return nil, err
@@ -140,15 +140,15 @@ func newExpertGEMV(b *binder) (kernel, error) {
 	b.need(p.Used > 0 && p.Share > 0 && p.Experts > 0, "there are no experts, or none is used")
 	k := &expertGEMV{
 		m: m, count: int(p.Experts), used: int(p.Used), share: int(p.Share),
-		ids: b.u32(table.ExpertGEMVBindIDs), x: b.f32(table.ExpertGEMVBindX), w: b.weights(table.ExpertGEMVBindW, table.ExpertGEMVSpecWType), y: b.f32(table.ExpertGEMVBindY),
+		ids: b.u32(kernels.ExpertGEMVBindIDs), x: b.f32(kernels.ExpertGEMVBindX), w: b.weights(kernels.ExpertGEMVBindW, kernels.ExpertGEMVSpecWType), y: b.f32(kernels.ExpertGEMVBindY),
 	}
-	if b.spec(table.ExpertGEMVSpecInput) != decl.InputPlain {
-		k.x2 = b.f32(table.ExpertGEMVBindX2)
+	if b.spec(kernels.ExpertGEMVSpecInput) != decl.InputPlain {
+		k.x2 = b.f32(kernels.ExpertGEMVBindX2)
 	}
-	if b.spec(table.ExpertGEMVSpecBias) != 0 {
-		k.bias = b.f32(table.ExpertGEMVBindB)
+	if b.spec(kernels.ExpertGEMVSpecBias) != 0 {
+		k.bias = b.f32(kernels.ExpertGEMVBindB)
 	}
-	k.gate = b.gatedWithin(table.ExpertGEMVSpecActivation, p.Limit)
+	k.gate = b.gatedWithin(kernels.ExpertGEMVSpecActivation, p.Limit)
 	k.matrixBytes = int(p.Out) * k.m.rowBytes
 	return k, b.err
 }

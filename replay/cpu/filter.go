@@ -6,7 +6,8 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
 // sampleFilter finds the last token that the sampler's filters keep.
@@ -21,14 +22,14 @@ type sampleFilter struct {
 }
 
 func newSampleFilter(b *binder) (kernel, error) {
-	p := b.cmd.SampleFilterParams()
+	p := kernels.SampleFilterParamsOf(b.cmd)
 	b.need(p.Part > 0, "the part is 0")
 	k := &sampleFilter{
-		ops: b.ops, part: int(p.Part), keys: b.u32(table.SampleFilterBindKeys), largest: b.u32(table.SampleFilterBindLargest),
-		sampler: b.u32(table.SampleFilterBindSettings), limit: b.u32(table.SampleFilterBindLimit),
+		ops: b.ops, part: int(p.Part), keys: b.u32(kernels.SampleFilterBindKeys), largest: b.u32(kernels.SampleFilterBindLargest),
+		sampler: b.u32(kernels.SampleFilterBindSettings), limit: b.u32(kernels.SampleFilterBindLimit),
 	}
 	for i := range k.stages {
-		k.stages[i] = b.spec(table.SampleFilterSpecStage1 + i)
+		k.stages[i] = b.spec(kernels.SampleFilterSpecStage1 + i)
 	}
 	return k, b.err
 }
@@ -36,7 +37,7 @@ func newSampleFilter(b *binder) (kernel, error) {
 func (k *sampleFilter) units(w *worker) int { return min(w.rows, 1) }
 
 func (k *sampleFilter) run(w *worker, _, _ int) {
-	set := table.SamplerOf(k.sampler)
+	set := sampler.Parse(k.sampler)
 	f := filtering{ops: k.ops, set: set, part: k.part, keys: k.keys, largest: k.largest, most: slices.Max(k.largest), limit: 1, id: math.MaxUint32}
 	words := uint32s(w.scratch)
 	f.weights, words = words[:len(k.keys)], words[len(k.keys):]
@@ -44,7 +45,7 @@ func (k *sampleFilter) run(w *worker, _, _ int) {
 		*a, words = words[:0:shortlist+listStep], words[shortlist+listStep:]
 	}
 	if set.InvTemperature != 0 && f.most != 0 {
-		f.value = table.KeyValue(f.most)
+		f.value = sampler.KeyValue(f.most)
 		for i, s := range k.stages {
 			f.again = false
 			for _, s := range k.stages[i+1:] {
@@ -71,7 +72,7 @@ const (
 // nothing is put in order.
 type filtering struct {
 	ops     *ops
-	set     table.Sampler
+	set     sampler.Settings
 	part    int
 	keys    []uint32
 	largest []uint32 // of each part
@@ -111,7 +112,7 @@ func (f *filtering) stage(s uint32) {
 			f.prefix(true)
 		}
 	case decl.StageMinP:
-		if key := table.OrderKey(f.value - f.set.MinPDrop); key > f.limit {
+		if key := sampler.OrderKey(f.value - f.set.MinPDrop); key > f.limit {
 			f.end(key, math.MaxUint32)
 		}
 	}
@@ -147,7 +148,7 @@ func (f *filtering) kept(key, id uint32) bool {
 }
 
 func (f *filtering) weight(key uint32) uint64 {
-	return uint64(weight(f.value-table.KeyValue(key), f.set.TopPScale))
+	return uint64(weight(f.value-sampler.KeyValue(key), f.set.TopPScale))
 }
 
 // target returns how much the tokens that are kept must have together, of total.
@@ -177,7 +178,7 @@ func atLeast(keys []uint32, floor uint32) (mask uint64) {
 func weigh(weights, keys []uint32, least uint32, value, scale float32) (sum uint64) {
 	for i, key := range keys {
 		if key >= least {
-			weights[i] = weight(value-table.KeyValue(key), scale)
+			weights[i] = weight(value-sampler.KeyValue(key), scale)
 			sum += uint64(weights[i])
 		}
 	}
@@ -413,7 +414,7 @@ const farthest = 6
 func (f *filtering) descend(lo, hi level, target uint64, scale float32, reach func(key uint32) level) (level, level) {
 	far := 2 / scale
 	for range farthest {
-		key := table.OrderKey(f.value - far)
+		key := sampler.OrderKey(f.value - far)
 		if key <= lo.key {
 			break
 		}
@@ -437,7 +438,7 @@ func (f *filtering) bisect(lo, hi level, target uint64, few int, reach func(key 
 	for i := 0; hi.key-lo.key > 1 && lo.n-hi.n > few; i++ {
 		key := lo.key + (hi.key-lo.key)/2
 		if i < byValue && hi.key <= f.most {
-			if k := table.OrderKey(table.KeyValue(lo.key)/2 + table.KeyValue(hi.key)/2); k > lo.key && k < hi.key {
+			if k := sampler.OrderKey(sampler.KeyValue(lo.key)/2 + sampler.KeyValue(hi.key)/2); k > lo.key && k < hi.key {
 				key = k
 			}
 		}

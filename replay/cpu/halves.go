@@ -6,7 +6,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // halvesChunk is what a row of halves is rounded up to, in columns.
@@ -75,10 +75,10 @@ type halves struct {
 }
 
 func newHalves(b *binder) (kernel, error) {
-	p := b.cmd.HalvesParams()
-	k := &halves{in: int(p.In), xStride: int(p.XStride), x: b.f32(table.HalvesBindX), out: b.words(table.HalvesBindOut)}
-	if b.spec(table.HalvesSpecInput) == decl.InputSiLUMul {
-		k.x2, k.gated = b.f32(table.HalvesBindX2), b.gated(table.HalvesSpecActivation)
+	p := kernels.HalvesParamsOf(b.cmd)
+	k := &halves{in: int(p.In), xStride: int(p.XStride), x: b.f32(kernels.HalvesBindX), out: b.words(kernels.HalvesBindOut)}
+	if b.spec(kernels.HalvesSpecInput) == decl.InputSiLUMul {
+		k.x2, k.gated = b.f32(kernels.HalvesBindX2), b.gated(kernels.HalvesSpecActivation)
 	}
 	return k, b.err
 }
@@ -104,8 +104,8 @@ type gemmHalves struct {
 }
 
 func newGEMMHalves(b *binder) (kernel, error) {
-	p := b.cmd.GEMMHalvesParams()
-	t := dtype.Type(b.spec(table.GEMMHalvesSpecWType))
+	p := kernels.GEMMHalvesParamsOf(b.cmd)
+	t := dtype.Type(b.spec(kernels.GEMMHalvesSpecWType))
 	float, ok := b.ops.float[t]
 	if !ok || t != dtype.F16 && t != dtype.BF16 {
 		return nil, &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
@@ -114,13 +114,13 @@ func newGEMMHalves(b *binder) (kernel, error) {
 	k := &gemmHalves{
 		matmul: matmul{
 			ops: b.ops, float: float, in: int(p.In), out: int(p.Out), group: int(p.Group), yStride: int(p.YStride),
-			rowBytes: int(size), w: b.bytes(table.GEMMHalvesBindW), y: b.f32(table.GEMMHalvesBindY),
+			rowBytes: int(size), w: b.bytes(kernels.GEMMHalvesBindW), y: b.f32(kernels.GEMMHalvesBindY),
 		},
-		halves: b.words(table.GEMMHalvesBindX),
+		halves: b.words(kernels.GEMMHalvesBindX),
 	}
 	b.need(p.Group > 0, "the group is 0")
-	if b.spec(table.GEMMHalvesSpecBias) != 0 {
-		k.b = b.f32(table.GEMMHalvesBindB)
+	if b.spec(kernels.GEMMHalvesSpecBias) != 0 {
+		k.b = b.f32(kernels.GEMMHalvesBindB)
 	}
 	return k, b.err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -21,7 +22,7 @@ func halvesBytes(t *testing.T, x, x2 []float32, in, stride, rows int) []byte {
 	}
 	var first []byte
 	for name, o := range implementations() {
-		s := newSolo(t, table.KernelHalves, specs, table.HalvesParams{In: uint32(in), XStride: uint32(stride)}, second(0, 0, rows), missing...)
+		s := newSolo(t, kernels.Halves, specs, kernels.HalvesParams{In: uint32(in), XStride: uint32(stride)}, second(0, 0, rows), missing...)
 		s.fill("x", x)
 		if x2 != nil {
 			s.fill("x2", x2)
@@ -97,11 +98,11 @@ func TestGEMMHalves(t *testing.T) {
 			const rows, in, out = 3, 136, 21
 			x, b, w := random(r, rows*in, 2), random(r, out, 1), randomBytes(t, r, typ, out*in, 1)
 			missing := []string{"b"}[:1-bias]
-			s := newSolo(t, table.KernelGEMMHalves, []uint32{uint32(typ), bias},
-				table.GEMMHalvesParams{In: in, Out: out, YStride: out, Group: 8, RowGroup: 64}, second(0, 0, rows), missing...)
+			s := newSolo(t, kernels.GEMMHalves, []uint32{uint32(typ), bias},
+				kernels.GEMMHalvesParams{In: in, Out: out, YStride: out, Group: 8, RowGroup: 64}, second(0, 0, rows), missing...)
 			copy(s.bytes("x"), halvesBytes(t, x, nil, in, in, rows))
-			plain := newSolo(t, table.KernelGEMM, []uint32{uint32(typ), decl.ActF32, decl.InputPlain, bias},
-				table.GEMMParams{In: in, Out: out, XStride: in, YStride: out, Group: 8, RowGroup: 64}, second(0, 0, rows), append(missing, "x2")...)
+			plain := newSolo(t, kernels.GEMM, []uint32{uint32(typ), decl.ActF32, decl.InputPlain, bias},
+				kernels.GEMMParams{In: in, Out: out, XStride: in, YStride: out, Group: 8, RowGroup: 64}, second(0, 0, rows), append(missing, "x2")...)
 			plain.fill("x", x)
 			for _, s := range []*solo{s, plain} {
 				copy(s.bytes("w"), w)
@@ -117,8 +118,8 @@ func TestGEMMHalves(t *testing.T) {
 			}
 		}
 	}
-	s := newSolo(t, table.KernelGEMMHalves, []uint32{uint32(dtype.F16), 0}, table.GEMMHalvesParams{In: 8, Out: 1, YStride: 1, Group: 1, RowGroup: 64}, second(0, 0, 1), "b")
-	s.b.t.Specs[0].Values[table.GEMMHalvesSpecWType] = uint32(dtype.F32)
+	s := newSolo(t, kernels.GEMMHalves, []uint32{uint32(dtype.F16), 0}, kernels.GEMMHalvesParams{In: 8, Out: 1, YStride: 1, Group: 1, RowGroup: 64}, second(0, 0, 1), "b")
+	s.b.t.Specs[0].Values[kernels.GEMMHalvesSpecWType] = uint32(dtype.F32)
 	if _, err := bind(portable(), s.b.t, s.mem, &table.Step{}, 1); err == nil {
 		t.Error("float32 weights are taken")
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -78,7 +80,7 @@ func (b *builder) cmd(id decl.ID, specs []uint32, p params, patch table.Patch, s
 	k, _ := decl.Lookup(id)
 	c := table.Cmd{Kernel: id, Bindings: uint8(len(k.Bindings)), Patch: patch,
 		PatchOffset: [2]uint8{table.NoPatch, table.NoPatch}, Threadgroup: [3]uint32{32, 1, 1}}
-	if id == table.KernelGEMMHalves {
+	if id == kernels.GEMMHalves {
 		c.Threadgroup[0] = 256 // no other is declared
 	}
 	p.Put(&c)
@@ -135,7 +137,7 @@ func (b *builder) load(o Options) *Device {
 		b.tb.Fatal(err)
 	}
 	b.tb.Cleanup(func() { d.Close() })
-	if err := d.Load(context.Background(), b.t, b.tensors, table.LoadOptions{}); err != nil {
+	if err := d.Load(context.Background(), b.t, b.tensors, replay.LoadOptions{}); err != nil {
 		b.tb.Fatal(err)
 	}
 	return d

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -41,41 +42,41 @@ type claims struct {
 
 // constructors make a kernel of a command, by kernel id.
 var constructors = [...]func(b *binder) (kernel, error){
-	table.KernelEmbed:      newEmbed,
-	table.KernelRoPEAngles: newRoPEAngles,
-	table.KernelRMSNorm:    newRMSNorm,
-	table.KernelAddRMSNorm: newAddRMSNorm,
-	table.KernelAdd:        newAdd,
-	table.KernelGEMV:       newGEMV,
-	table.KernelGEMM:       newGEMM,
-	table.KernelHeadNorm:   newHeadNorm,
-	table.KernelRoPE:       newRoPE,
-	table.KernelKVWrite:    newKVWrite,
-	table.KernelQKRoPEKV:   newQKRoPEKV,
-	table.KernelAttn:       newAttn,
-	table.KernelAttnMerge:  newAttnMerge,
-	table.KernelSiLUMul:    newSiLUMul,
-	table.KernelArgmax:     newArgmax,
-	table.KernelRoPEAttn:   newRoPEAttn,
-	table.KernelArgmaxPart: newArgmaxPart,
-	table.KernelHalves:     newHalves,
-	table.KernelGEMMHalves: newGEMMHalves,
+	kernels.Embed:      newEmbed,
+	kernels.RoPEAngles: newRoPEAngles,
+	kernels.RMSNorm:    newRMSNorm,
+	kernels.AddRMSNorm: newAddRMSNorm,
+	kernels.Add:        newAdd,
+	kernels.GEMV:       newGEMV,
+	kernels.GEMM:       newGEMM,
+	kernels.HeadNorm:   newHeadNorm,
+	kernels.RoPE:       newRoPE,
+	kernels.KVWrite:    newKVWrite,
+	kernels.QKRoPEKV:   newQKRoPEKV,
+	kernels.Attn:       newAttn,
+	kernels.AttnMerge:  newAttnMerge,
+	kernels.SiLUMul:    newSiLUMul,
+	kernels.Argmax:     newArgmax,
+	kernels.RoPEAttn:   newRoPEAttn,
+	kernels.ArgmaxPart: newArgmaxPart,
+	kernels.Halves:     newHalves,
+	kernels.GEMMHalves: newGEMMHalves,
 
-	table.KernelSampleAdjust: newSampleAdjust,
-	table.KernelSampleFilter: newSampleFilter,
-	table.KernelSampleDraw:   newSampleDraw,
-	table.KernelRankPart:     newRankPart,
-	table.KernelRank:         newRank,
-	table.KernelAccept:       newAccept,
-	table.KernelDraft:        newDraft,
-	table.KernelRoute:        newRoute,
-	table.KernelExpertGEMV:   newExpertGEMV,
-	table.KernelExpertSum:    newExpertSum,
+	kernels.SampleAdjust: newSampleAdjust,
+	kernels.SampleFilter: newSampleFilter,
+	kernels.SampleDraw:   newSampleDraw,
+	kernels.RankPart:     newRankPart,
+	kernels.Rank:         newRank,
+	kernels.Accept:       newAccept,
+	kernels.Draft:        newDraft,
+	kernels.Route:        newRoute,
+	kernels.ExpertGEMV:   newExpertGEMV,
+	kernels.ExpertSum:    newExpertSum,
 
-	table.KernelSoftCap:   newSoftCap,
-	table.KernelNormAdd:   newNormAdd,
-	table.KernelLayerNorm: newLayerNorm,
-	table.KernelActivate:  newActivate,
+	kernels.SoftCap:   newSoftCap,
+	kernels.NormAdd:   newNormAdd,
+	kernels.LayerNorm: newLayerNorm,
+	kernels.Activate:  newActivate,
 }
 
 // binder gives a constructor the memory of one command's bindings. The first

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // second returns the static secondary fields of a solo command.
@@ -65,7 +65,7 @@ func TestEmbed(t *testing.T) {
 		if elems, _ := typ.Block(); elems > blockElems {
 			n = 2 * elems
 		}
-		s := newSolo(t, table.KernelEmbed, []uint32{uint32(typ)}, table.EmbedParams{N: uint32(n), Vocab: vocab, Ring: ringLen, Scale: 1.5}, second(3, 0, rows))
+		s := newSolo(t, kernels.Embed, []uint32{uint32(typ)}, kernels.EmbedParams{N: uint32(n), Vocab: vocab, Ring: ringLen, Scale: 1.5}, second(3, 0, rows))
 		copy(s.bytes("w"), randomBytes(t, r, typ, vocab*n, 1))
 		// The last row is past the ring and reads its last entry; ids past
 		// the vocabulary are the last.
@@ -86,7 +86,7 @@ func TestRoPEAngles(t *testing.T) {
 	for _, factors := range []uint32{0, 1} {
 		const half, rows, pos = 33, 3, 700
 		missing := []string{"factors"}[:1-factors]
-		s := newSolo(t, table.KernelRoPEAngles, []uint32{factors}, table.RoPEAnglesParams{Half: half, AttnFactor: 1.25}, second(pos, 0, rows), missing...)
+		s := newSolo(t, kernels.RoPEAngles, []uint32{factors}, kernels.RoPEAnglesParams{Half: half, AttnFactor: 1.25}, second(pos, 0, rows), missing...)
 		freq, by := random(r, half, 1), make([]float32, half)
 		for i := range by {
 			by[i] = 1 + r.Float32()*8
@@ -114,7 +114,7 @@ func TestRMSNorm(t *testing.T) {
 	for _, n := range []int{1, 5, 32, 77, 256} {
 		for _, scale := range []float64{1e-6, 1, 1e6} {
 			const xRows, rows, first = 6, 4, 3 // the last row is clamped
-			s := newSolo(t, table.KernelRMSNorm, nil, table.RMSNormParams{N: uint32(n), XRows: xRows, Eps: 1e-5}, second(first, 0, rows))
+			s := newSolo(t, kernels.RMSNorm, nil, kernels.RMSNormParams{N: uint32(n), XRows: xRows, Eps: 1e-5}, second(first, 0, rows))
 			x, w := random(r, xRows*n, scale), random(r, n, 1)
 			s.fill("x", x)
 			s.fill("w", w)
@@ -132,16 +132,16 @@ func TestAddRMSNorm(t *testing.T) {
 	for _, n := range []int{3, 64, 100} {
 		const rows = 3
 		x, delta, w := random(r, rows*n, 1), random(r, rows*n, 1), random(r, n, 1)
-		s := newSolo(t, table.KernelAddRMSNorm, nil, table.AddRMSNormParams{N: uint32(n), Eps: 1e-6}, second(0, 0, rows))
+		s := newSolo(t, kernels.AddRMSNorm, nil, kernels.AddRMSNormParams{N: uint32(n), Eps: 1e-6}, second(0, 0, rows))
 		s.fill("delta", delta)
 		s.fill("w", w)
 		sum := s.everywhere("x", x)
 		out := slices.Clone(s.f32("out"))
 
-		a := newSolo(t, table.KernelAdd, nil, table.AddParams{N: uint32(n)}, second(0, 0, rows))
+		a := newSolo(t, kernels.Add, nil, kernels.AddParams{N: uint32(n)}, second(0, 0, rows))
 		a.fill("delta", delta)
 		same(t, "sum", sum, a.everywhere("x", x))
-		nm := newSolo(t, table.KernelRMSNorm, nil, table.RMSNormParams{N: uint32(n), XRows: rows, Eps: 1e-6}, second(0, 0, rows))
+		nm := newSolo(t, kernels.RMSNorm, nil, kernels.RMSNormParams{N: uint32(n), XRows: rows, Eps: 1e-6}, second(0, 0, rows))
 		nm.fill("x", sum)
 		nm.fill("w", w)
 		same(t, "norm", out, nm.everywhere("out", nil))
@@ -178,7 +178,7 @@ func testMatmul(t *testing.T, r *rand.Rand, p product, input, bias uint32, out, 
 		in = blocks*17 + 1
 	}
 	xStride, yStride := in+3, out+2
-	params := table.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(xStride), YStride: uint32(yStride), Group: uint32(group), RowGroup: 1}
+	params := kernels.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(xStride), YStride: uint32(yStride), Group: uint32(group), RowGroup: 1}
 	var missing []string
 	if input == decl.InputPlain {
 		missing = append(missing, "x2")
@@ -187,7 +187,7 @@ func testMatmul(t *testing.T, r *rand.Rand, p product, input, bias uint32, out, 
 		missing = append(missing, "b")
 	}
 	specs := []uint32{uint32(p.weight), p.act, input, bias}
-	s := newSolo(t, table.KernelGEMM, specs, table.GEMMParams(params), second(0, 0, rows), missing...)
+	s := newSolo(t, kernels.GEMM, specs, kernels.GEMMParams(params), second(0, 0, rows), missing...)
 	w := randomBytes(t, r, p.weight, out*in, 1)
 	copy(s.bytes("w"), w)
 	n := (rows-1)*xStride + in
@@ -243,7 +243,7 @@ func testMatmul(t *testing.T, r *rand.Rand, p product, input, bias uint32, out, 
 
 	// Row by row with gemv.
 	for row := range rows {
-		one := newSolo(t, table.KernelGEMV, specs, params, second(0, 0, 1), missing...)
+		one := newSolo(t, kernels.GEMV, specs, params, second(0, 0, 1), missing...)
 		copy(one.bytes("w"), w)
 		one.fill("x", x[row*xStride:][:in])
 		if input != decl.InputPlain {
@@ -268,16 +268,16 @@ func TestSiLUMulFused(t *testing.T) {
 		}
 		gate, up := random(r, rows*in, 3), random(r, rows*in, 1)
 		w := randomBytes(t, r, p.weight, out*in, 1)
-		mp := table.GEMMParams{In: uint32(in), Out: out, XStride: uint32(in), YStride: out, Group: 8, RowGroup: 1}
-		fused := newSolo(t, table.KernelGEMM, []uint32{uint32(p.weight), p.act, decl.InputSiLUMul, 0}, mp, second(0, 0, rows), "b")
+		mp := kernels.GEMMParams{In: uint32(in), Out: out, XStride: uint32(in), YStride: out, Group: 8, RowGroup: 1}
+		fused := newSolo(t, kernels.GEMM, []uint32{uint32(p.weight), p.act, decl.InputSiLUMul, 0}, mp, second(0, 0, rows), "b")
 		copy(fused.bytes("w"), w)
 		fused.fill("x", gate)
 		fused.fill("x2", up)
 
-		act := newSolo(t, table.KernelSiLUMul, nil, table.SiLUMulParams{N: uint32(in), Stride: uint32(in)}, second(0, 0, rows))
+		act := newSolo(t, kernels.SiLUMul, nil, kernels.SiLUMulParams{N: uint32(in), Stride: uint32(in)}, second(0, 0, rows))
 		act.fill("gate", gate)
 		act.fill("up", up)
-		plain := newSolo(t, table.KernelGEMM, []uint32{uint32(p.weight), p.act, decl.InputPlain, 0}, mp, second(0, 0, rows), "x2", "b")
+		plain := newSolo(t, kernels.GEMM, []uint32{uint32(p.weight), p.act, decl.InputPlain, 0}, mp, second(0, 0, rows), "x2", "b")
 		copy(plain.bytes("w"), w)
 		plain.fill("x", act.everywhere("out", nil))
 		same(t, p.String(), fused.everywhere("y", nil), plain.everywhere("y", nil))
@@ -297,21 +297,21 @@ func TestNormProductAdd(t *testing.T) {
 			}
 			x, factors, b, y := random(r, rows*in, 3), random(r, in, 1), random(r, out, 1), random(r, rows*out, 2)
 			w := randomBytes(t, r, p.weight, out*in, 1)
-			gp := table.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(in), YStride: uint32(out), Group: 8, RowGroup: 1, Eps: 1e-5}
-			fused := newSolo(t, table.KernelGEMV, []uint32{uint32(p.weight), p.act, decl.InputNorm, 1, 0, decl.OutputAdd}, gp, second(0, 0, rows))
+			gp := kernels.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(in), YStride: uint32(out), Group: 8, RowGroup: 1, Eps: 1e-5}
+			fused := newSolo(t, kernels.GEMV, []uint32{uint32(p.weight), p.act, decl.InputNorm, 1, 0, decl.OutputAdd}, gp, second(0, 0, rows))
 			copy(fused.bytes("w"), w)
 			fused.fill("x", x)
 			fused.fill("x2", factors)
 			fused.fill("b", b)
 
-			norm := newSolo(t, table.KernelRMSNorm, nil, table.RMSNormParams{N: uint32(in), XRows: rows, Eps: 1e-5}, second(0, 0, rows))
+			norm := newSolo(t, kernels.RMSNorm, nil, kernels.RMSNormParams{N: uint32(in), XRows: rows, Eps: 1e-5}, second(0, 0, rows))
 			norm.fill("x", x)
 			norm.fill("w", factors)
-			plain := newSolo(t, table.KernelGEMV, []uint32{uint32(p.weight), p.act, decl.InputPlain, 1}, gp, second(0, 0, rows), "x2")
+			plain := newSolo(t, kernels.GEMV, []uint32{uint32(p.weight), p.act, decl.InputPlain, 1}, gp, second(0, 0, rows), "x2")
 			copy(plain.bytes("w"), w)
 			plain.fill("x", norm.everywhere("out", nil))
 			plain.fill("b", b)
-			sum := newSolo(t, table.KernelAdd, nil, table.AddParams{N: uint32(out)}, second(0, 0, rows))
+			sum := newSolo(t, kernels.Add, nil, kernels.AddParams{N: uint32(out)}, second(0, 0, rows))
 			sum.fill("delta", plain.everywhere("y", nil))
 			same(t, fmt.Sprintf("%v, %d rows of W", p, out), fused.everywhere("y", y), sum.everywhere("x", y))
 		}
@@ -333,21 +333,21 @@ func TestMergeProduct(t *testing.T) {
 				part[parts*c.headDim+2*i+1] = 1 + r.Float32()
 			}
 			w, y := randomBytes(t, r, p.weight, out*in, 1), random(r, out, 2)
-			gp := table.GEMVParams{
+			gp := kernels.GEMVParams{
 				In: uint32(in), Out: out, XStride: uint32(len(part)), YStride: out, Group: 8, RowGroup: 1,
 				Heads: uint32(c.heads), HeadDim: uint32(c.headDim), Splits: uint32(c.splits), Span: span, Window: uint32(c.window),
 			}
-			fused := newSolo(t, table.KernelGEMV, []uint32{uint32(p.weight), p.act, decl.InputMerge, 0, 0, decl.OutputAdd}, gp, second(0, c.kvLen, 1), "b")
+			fused := newSolo(t, kernels.GEMV, []uint32{uint32(p.weight), p.act, decl.InputMerge, 0, 0, decl.OutputAdd}, gp, second(0, c.kvLen, 1), "b")
 			copy(fused.bytes("w"), w)
 			fused.fill("x", part[:parts*c.headDim])
 			fused.fill("x2", part[parts*c.headDim:])
 
-			merge := newSolo(t, table.KernelAttnMerge, []uint32{uint32(c.headDim)}, table.AttnMergeParams{
+			merge := newSolo(t, kernels.AttnMerge, []uint32{uint32(c.headDim)}, kernels.AttnMergeParams{
 				Heads: uint32(c.heads), Splits: uint32(c.splits), Span: span, Window: uint32(c.window),
 			}, second(0, c.kvLen, 1))
 			merge.fill("part", part)
 			gp.XStride = uint32(in)
-			plain := newSolo(t, table.KernelGEMV, []uint32{uint32(p.weight), p.act, decl.InputPlain, 0, 0, decl.OutputAdd}, gp, second(0, 0, 1), "x2", "b")
+			plain := newSolo(t, kernels.GEMV, []uint32{uint32(p.weight), p.act, decl.InputPlain, 0, 0, decl.OutputAdd}, gp, second(0, 0, 1), "x2", "b")
 			copy(plain.bytes("w"), w)
 			plain.fill("x", merge.everywhere("out", nil))
 			same(t, fmt.Sprintf("%v, %+v", p, c), fused.everywhere("y", y), plain.everywhere("y", y))
@@ -358,7 +358,7 @@ func TestMergeProduct(t *testing.T) {
 func TestSiLUMulStride(t *testing.T) {
 	r := rand.New(rand.NewPCG(26, 1))
 	const n, stride, rows = 13, 29, 3
-	s := newSolo(t, table.KernelSiLUMul, nil, table.SiLUMulParams{N: n, Stride: stride}, second(0, 0, rows))
+	s := newSolo(t, kernels.SiLUMul, nil, kernels.SiLUMulParams{N: n, Stride: stride}, second(0, 0, rows))
 	g, u := random(r, (rows-1)*stride+n, 4), random(r, (rows-1)*stride+n, 1)
 	s.fill("gate", g)
 	s.fill("up", u)
@@ -393,7 +393,7 @@ func TestArgmax(t *testing.T) {
 		{[]float32{-2, -1, -2, -3, -1, -1, -1, -1, -4, -1}, 1, 0},
 	} {
 		for _, at := range []int{2, 50} { // past the ring: its last entry
-			s := newSolo(t, table.KernelArgmax, nil, table.ArgmaxParams{N: uint32(len(c.logits)), Ring: ringLen, MaxStops: 2}, second(at, 0, 0))
+			s := newSolo(t, kernels.Argmax, nil, kernels.ArgmaxParams{N: uint32(len(c.logits)), Ring: ringLen, MaxStops: 2}, second(at, 0, 0))
 			s.fill("logits", c.logits)
 			putU32s(s.bytes("stops"), math.MaxUint32, 4, 77) // a count past the end is clamped
 			step := s.run(fastest(), 3)
@@ -402,11 +402,11 @@ func TestArgmax(t *testing.T) {
 			}
 
 			// The same by parts of 4.
-			part := newSolo(t, table.KernelArgmaxPart, nil, table.ArgmaxPartParams{N: uint32(len(c.logits)), Part: 4}, second(0, 0, 1))
+			part := newSolo(t, kernels.ArgmaxPart, nil, kernels.ArgmaxPartParams{N: uint32(len(c.logits)), Part: 4}, second(0, 0, 1))
 			part.fill("logits", c.logits)
 			part.run(fastest(), 2)
 			parts := len(part.f32("out")) / 2
-			s = newSolo(t, table.KernelArgmax, []uint32{1}, table.ArgmaxParams{N: uint32(parts), Ring: ringLen, MaxStops: 2}, second(at, 0, 0))
+			s = newSolo(t, kernels.Argmax, []uint32{1}, kernels.ArgmaxParams{N: uint32(parts), Ring: ringLen, MaxStops: 2}, second(at, 0, 0))
 			copy(s.bytes("logits"), part.bytes("out"))
 			putU32s(s.bytes("stops"), 1, 4, 77)
 			step = s.run(fastest(), 3)

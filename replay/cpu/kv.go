@@ -2,7 +2,7 @@ package cpu
 
 import (
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // kvCache is one layer's K or V: [kvHeads, cap, headDim] float16, or as many int8
@@ -96,13 +96,13 @@ type kvWrite struct {
 }
 
 func newKVWrite(b *binder) (kernel, error) {
-	p := b.cmd.KVWriteParams()
-	d, kind := b.spec(table.KVWriteSpecHeadDim), b.spec(table.KVWriteSpecKV)
+	p := kernels.KVWriteParamsOf(b.cmd)
+	d, kind := b.spec(kernels.KVWriteSpecHeadDim), b.spec(kernels.KVWriteSpecKV)
 	return &kvWrite{
 		ops: b.ops, kvHeads: int(p.KVHeads), headDim: int(d), kStride: int(p.KStride), vStride: int(p.VStride),
-		k: b.f32(table.KVWriteBindK), v: b.f32(table.KVWriteBindV),
-		kCache: b.kvCache(table.KVWriteBindKCache, p.KVHeads, p.Cap, p.First, d, kind),
-		vCache: b.kvCache(table.KVWriteBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
+		k: b.f32(kernels.KVWriteBindK), v: b.f32(kernels.KVWriteBindV),
+		kCache: b.kvCache(kernels.KVWriteBindKCache, p.KVHeads, p.Cap, p.First, d, kind),
+		vCache: b.kvCache(kernels.KVWriteBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
 	}, b.err
 }
 
@@ -131,16 +131,16 @@ type qkRoPEKV struct {
 }
 
 func newQKRoPEKV(b *binder) (kernel, error) {
-	p := b.cmd.QKRoPEKVParams()
-	d, kind := b.spec(table.QKRoPEKVSpecHeadDim), b.spec(table.QKRoPEKVSpecKV)
+	p := kernels.QKRoPEKVParamsOf(b.cmd)
+	d, kind := b.spec(kernels.QKRoPEKVSpecHeadDim), b.spec(kernels.QKRoPEKVSpecKV)
 	return &qkRoPEKV{
-		headTurn: newHeadTurn(b, int(d), int(p.Half), p.Eps, b.spec(table.QKRoPEKVSpecLayout), table.QKRoPEKVBindAngles, table.QKRoPEKVBindNorm, table.QKRoPEKVSpecQKNorm),
+		headTurn: newHeadTurn(b, int(d), int(p.Half), p.Eps, b.spec(kernels.QKRoPEKVSpecLayout), kernels.QKRoPEKVBindAngles, kernels.QKRoPEKVBindNorm, kernels.QKRoPEKVSpecQKNorm),
 		heads:    int(p.Heads), kvHeads: int(p.KVHeads),
 		qStride: int(p.QStride), kStride: int(p.KStride), vStride: int(p.VStride),
-		q: b.f32(table.QKRoPEKVBindQ), k: b.f32(table.QKRoPEKVBindK), v: b.f32(table.QKRoPEKVBindV),
-		qOut:   b.f32(table.QKRoPEKVBindQOut),
-		kCache: b.kvCache(table.QKRoPEKVBindKCache, p.KVHeads, p.Cap, p.First, d, kind),
-		vCache: b.kvCache(table.QKRoPEKVBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
+		q: b.f32(kernels.QKRoPEKVBindQ), k: b.f32(kernels.QKRoPEKVBindK), v: b.f32(kernels.QKRoPEKVBindV),
+		qOut:   b.f32(kernels.QKRoPEKVBindQOut),
+		kCache: b.kvCache(kernels.QKRoPEKVBindKCache, p.KVHeads, p.Cap, p.First, d, kind),
+		vCache: b.kvCache(kernels.QKRoPEKVBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
 	}, b.err
 }
 

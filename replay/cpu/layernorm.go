@@ -1,6 +1,8 @@
 package cpu
 
-import "github.com/pianola-engine/pianola/table"
+import (
+	"github.com/pianola-engine/pianola/internal/kernels"
+)
 
 // layerNorm sets out to (x - mean(x)) / sqrt(variance(x) + eps) * w + b. The
 // variance is that of the differences, not of a difference of sums.
@@ -40,11 +42,11 @@ type layerNormRows struct {
 }
 
 func newLayerNorm(b *binder) (kernel, error) {
-	p := b.cmd.LayerNormParams()
+	p := kernels.LayerNormParamsOf(b.cmd)
 	b.need(p.XRows > 0, "x has no rows")
 	return &layerNormRows{
 		ops: b.ops, n: int(p.N), xRows: int(p.XRows), eps: p.Eps,
-		x: b.f32(table.LayerNormBindX), w: b.f32(table.LayerNormBindW), out: b.f32(table.LayerNormBindOut),
+		x: b.f32(kernels.LayerNormBindX), w: b.f32(kernels.LayerNormBindW), out: b.f32(kernels.LayerNormBindOut),
 	}, b.err
 }
 

@@ -7,13 +7,14 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // Load checks that every command has a kernel, executes the upload section and
 // starts the team.
-func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) (table.Memory, error) {
-	none := table.Memory{}
+func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) (replay.Memory, error) {
+	none := replay.Memory{}
 	if err := device.CheckTable(name, t); err != nil {
 		return none, err
 	}
@@ -57,7 +58,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o t
 }
 
 // upload gives every slot of model scope its memory and its bytes.
-func upload(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions, mem [][]byte) (m table.Memory, err error) {
+func upload(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions, mem [][]byte) (m replay.Memory, err error) {
 	u, err := device.NewUpload(ctx, name, t, src, o)
 	if err != nil {
 		return m, err

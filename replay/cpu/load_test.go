@@ -14,11 +14,13 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // tryLoad loads a table on a new device.
-func tryLoad(t *testing.T, b *builder, o table.LoadOptions) (*Device, error) {
+func tryLoad(t *testing.T, b *builder, o replay.LoadOptions) (*Device, error) {
 	t.Helper()
 	if err := b.t.PlaceBarriers(); err != nil {
 		t.Fatal(err)
@@ -76,12 +78,12 @@ func TestUnsupportedWeight(t *testing.T) {
 		b.slot("scratch", table.SlotScratch, table.ScopeExecutor, 4096)
 		b.program(table.ProgramDecode, 1)
 		row := map[int]uint32{decl.SecondRows: 1}
-		b.cmd(table.KernelAdd, nil, table.AddParams{N: 8}, 0, row, at{"scratch", 0}, at{"scratch", 64})
-		b.cmd(table.KernelAdd, nil, table.AddParams{N: 8}, 0, row, at{"scratch", 0}, at{"scratch", 64})
-		b.cmd(table.KernelGEMV, []uint32{uint32(c.t), c.act}, table.GEMVParams{In: 256, Out: 8, XStride: 256, YStride: 8, Group: 1, RowGroup: 1}, 0, row,
+		b.cmd(kernels.Add, nil, kernels.AddParams{N: 8}, 0, row, at{"scratch", 0}, at{"scratch", 64})
+		b.cmd(kernels.Add, nil, kernels.AddParams{N: 8}, 0, row, at{"scratch", 0}, at{"scratch", 64})
+		b.cmd(kernels.GEMV, []uint32{uint32(c.t), c.act}, kernels.GEMVParams{In: 256, Out: 8, XStride: 256, YStride: 8, Group: 1, RowGroup: 1}, 0, row,
 			at{"scratch", 0}, at{}, at{"w", 0}, at{}, at{"logits", 0})
 		b.t.Labels[2] = "layer.0.ffn.down"
-		_, err := tryLoad(t, b, table.LoadOptions{})
+		_, err := tryLoad(t, b, replay.LoadOptions{})
 		var typed *WeightTypeError
 		if !errors.As(err, &typed) || typed.Type != c.t || err.Error() != c.want {
 			t.Errorf("error %v, want %s", err, c.want)
@@ -106,7 +108,7 @@ func uploads(t *testing.T) *builder {
 	)
 	b.slot("scratch", table.SlotScratch, table.ScopeExecutor, 256)
 	b.program(table.ProgramDecode, 1)
-	b.cmd(table.KernelRMSNorm, nil, table.RMSNormParams{N: 8, XRows: 1}, 0, map[int]uint32{decl.SecondRows: 1},
+	b.cmd(kernels.RMSNorm, nil, kernels.RMSNormParams{N: 8, XRows: 1}, 0, map[int]uint32{decl.SecondRows: 1},
 		at{"plain", 0}, at{"made", 0}, at{"logits", 0})
 	return b
 }
@@ -115,7 +117,7 @@ func TestUploads(t *testing.T) {
 	b := uploads(t)
 	var seen []uint64
 	var total uint64
-	d, err := tryLoad(t, b, table.LoadOptions{Progress: func(done, all uint64) { seen, total = append(seen, done), all }})
+	d, err := tryLoad(t, b, replay.LoadOptions{Progress: func(done, all uint64) { seen, total = append(seen, done), all }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +144,7 @@ func TestUploads(t *testing.T) {
 	if m := d.Memory(); m.Sessions != 36+32+4+64 {
 		t.Errorf("%+v", m)
 	}
-	if err := d.Load(context.Background(), b.t, b.tensors, table.LoadOptions{}); !errors.Is(err, device.ErrLoaded) {
+	if err := d.Load(context.Background(), b.t, b.tensors, replay.LoadOptions{}); !errors.Is(err, device.ErrLoaded) {
 		t.Errorf("a second Load: %v", err)
 	}
 }
@@ -157,7 +159,7 @@ func TestUnaligned(t *testing.T) {
 	odd := mem[1:][:32]
 	copy(odd, b.tensors["plain"])
 	b.tensors["plain"] = odd
-	d, err := tryLoad(t, b, table.LoadOptions{})
+	d, err := tryLoad(t, b, replay.LoadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +195,7 @@ func TestLoadErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer d.Close()
-			if err := d.Load(context.Background(), b.t, b.tensors, table.LoadOptions{}); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := d.Load(context.Background(), b.t, b.tensors, replay.LoadOptions{}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want %s", err, c.want)
 			}
 			if _, err := d.NewSession(); !errors.Is(err, device.ErrNotLoaded) {
@@ -215,7 +217,7 @@ func TestLoadCancelled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := table.LoadOptions{Progress: func(uint64, uint64) { cancel() }}
+		o := replay.LoadOptions{Progress: func(uint64, uint64) { cancel() }}
 		if when == "before" {
 			o.Progress = nil
 			done, stop := context.WithCancel(ctx)
@@ -236,8 +238,8 @@ func TestEdge(t *testing.T) {
 	d := chainModel(t).load(Options{})
 	id := newSession(t, d, 3)
 	step := table.Step{Position: chainCtx - 16, TokenIndex: chainCtx - 16, KVLen: chainCtx - 15, Rows: 8}
-	for _, runs := range [][]table.Run{{{Program: 1, Count: 2, Step: step}}, {{Program: 1, Step: step}}, nil} {
-		if res := submit(t, d, &table.Submission{Session: id, Runs: runs}); res.Count != 0 || res.Stopped {
+	for _, runs := range [][]replay.Run{{{Program: 1, Count: 2, Step: step}}, {{Program: 1, Step: step}}, nil} {
+		if res := submit(t, d, &replay.Submission{Session: id, Runs: runs}); res.Count != 0 || res.Stopped {
 			t.Errorf("%v: %+v", runs, res)
 		}
 	}
@@ -253,12 +255,12 @@ func TestSourceError(t *testing.T) {
 	if err := b.t.PlaceBarriers(); err != nil {
 		t.Fatal(err)
 	}
-	for _, src := range []table.Source{failing{}, nil} {
+	for _, src := range []replay.Source{failing{}, nil} {
 		d, err := New(Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = d.Load(context.Background(), b.t, src, table.LoadOptions{})
+		err = d.Load(context.Background(), b.t, src, replay.LoadOptions{})
 		if err == nil || src != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("source %v: %v", src, err)
 		}

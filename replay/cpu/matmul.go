@@ -3,7 +3,7 @@ package cpu
 import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // panelBytes is how much of W is multiplied with every row of activations
@@ -40,29 +40,33 @@ type matmul struct {
 	y     []float32 // [rows, out]
 }
 
-func newGEMV(b *binder) (kernel, error) { return newMatmul(b, table.GEMVParams(b.cmd.GEMVParams())) }
-func newGEMM(b *binder) (kernel, error) { return newMatmul(b, table.GEMVParams(b.cmd.GEMMParams())) }
+func newGEMV(b *binder) (kernel, error) {
+	return newMatmul(b, kernels.GEMVParams(kernels.GEMVParamsOf(b.cmd)))
+}
+func newGEMM(b *binder) (kernel, error) {
+	return newMatmul(b, kernels.GEMVParams(kernels.GEMMParamsOf(b.cmd)))
+}
 
-func newMatmul(b *binder, p table.GEMVParams) (kernel, error) {
+func newMatmul(b *binder, p kernels.GEMVParams) (kernel, error) {
 	k, err := newProduct(b, productShape{
 		in: p.In, out: p.Out, group: p.Group, xStride: p.XStride, yStride: p.YStride,
-		wtype: dtype.Type(b.spec(table.GEMVSpecWType)), act: b.spec(table.GEMVSpecAct), layout: dtype.Layout(b.spec(table.GEMVSpecWeights)),
+		wtype: dtype.Type(b.spec(kernels.GEMVSpecWType)), act: b.spec(kernels.GEMVSpecAct), layout: dtype.Layout(b.spec(kernels.GEMVSpecWeights)),
 	})
 	if err != nil {
 		return nil, err
 	}
-	k.add, k.eps = b.spec(table.GEMVSpecOutput) == decl.OutputAdd, p.Eps
-	k.x, k.w, k.y = b.f32(table.GEMVBindX), b.weights(table.GEMVBindW, table.GEMVSpecWType), b.f32(table.GEMVBindY)
-	if input := b.spec(table.GEMVSpecInput); input != decl.InputPlain {
-		k.x2, k.norm, k.gated = b.f32(table.GEMVBindX2), input == decl.InputNorm, b.gated(table.GEMVSpecActivation)
+	k.add, k.eps = b.spec(kernels.GEMVSpecOutput) == decl.OutputAdd, p.Eps
+	k.x, k.w, k.y = b.f32(kernels.GEMVBindX), b.weights(kernels.GEMVBindW, kernels.GEMVSpecWType), b.f32(kernels.GEMVBindY)
+	if input := b.spec(kernels.GEMVSpecInput); input != decl.InputPlain {
+		k.x2, k.norm, k.gated = b.f32(kernels.GEMVBindX2), input == decl.InputNorm, b.gated(kernels.GEMVSpecActivation)
 		if input == decl.InputMerge {
 			b.need(p.HeadDim > 0 && uint64(p.Heads)*uint64(p.HeadDim) == uint64(p.In), "%d columns are not %d heads of %d", p.In, p.Heads, p.HeadDim)
 			b.need(p.Splits > 0, "there are no splits")
 			k.merge = &splitMerge{heads: int(p.Heads), headDim: int(p.HeadDim), splits: int(p.Splits), span: int(p.Span), window: int(p.Window)}
 		}
 	}
-	if b.spec(table.GEMVSpecBias) != 0 {
-		k.b = b.f32(table.GEMVBindB)
+	if b.spec(kernels.GEMVSpecBias) != 0 {
+		k.b = b.f32(kernels.GEMVBindB)
 	}
 	return k, b.err
 }

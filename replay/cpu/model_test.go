@@ -9,6 +9,8 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -107,12 +109,12 @@ func (s shape) head(b *builder, x, h at, xRows int) {
 	if xRows == 1 {
 		patch = table.PatchNone
 	}
-	b.cmd(table.KernelRMSNorm, nil, table.RMSNormParams{N: uint32(s.width), XRows: uint32(xRows), Eps: 1e-5}, patch, row,
+	b.cmd(kernels.RMSNorm, nil, kernels.RMSNormParams{N: uint32(s.width), XRows: uint32(xRows), Eps: 1e-5}, patch, row,
 		x, at{"output_norm", 0}, h)
-	b.cmd(table.KernelGEMV, []uint32{uint32(s.weight), s.act},
-		table.GEMVParams{In: uint32(s.width), Out: uint32(s.vocab), XStride: uint32(s.width), YStride: uint32(s.vocab), Group: 8, RowGroup: 1}, table.PatchNone, row,
+	b.cmd(kernels.GEMV, []uint32{uint32(s.weight), s.act},
+		kernels.GEMVParams{In: uint32(s.width), Out: uint32(s.vocab), XStride: uint32(s.width), YStride: uint32(s.vocab), Group: 8, RowGroup: 1}, table.PatchNone, row,
 		h, at{}, at{"embd", 0}, at{}, at{"logits", 0})
-	b.cmd(table.KernelArgmax, nil, table.ArgmaxParams{N: uint32(s.vocab), Ring: uint32(s.ctx + 1), MaxStops: 4}, table.PatchArgmax, nil,
+	b.cmd(kernels.Argmax, nil, kernels.ArgmaxParams{N: uint32(s.vocab), Ring: uint32(s.ctx + 1), MaxStops: 4}, table.PatchArgmax, nil,
 		at{"logits", 0}, at{"stops", 0}, at{"tokens", 0})
 }
 
@@ -126,77 +128,77 @@ func (s shape) forward(b *builder, rows, capacity int, x, h, ang, qkvAt, q, att,
 		return p
 	}
 	matmul := func(w string, in, out, xStride int, x, x2, y at, input uint32) {
-		p := table.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(xStride), YStride: uint32(out), Group: 8, RowGroup: 1}
+		p := kernels.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(xStride), YStride: uint32(out), Group: 8, RowGroup: 1}
 		spec := []uint32{uint32(s.weight), s.act, input}
 		if rows > 1 {
-			b.cmd(table.KernelGEMM, spec, table.GEMMParams(p), table.PatchRows, second, x, x2, at{w, 0}, at{}, y)
+			b.cmd(kernels.GEMM, spec, kernels.GEMMParams(p), table.PatchRows, second, x, x2, at{w, 0}, at{}, y)
 		} else {
-			b.cmd(table.KernelGEMV, spec, p, table.PatchNone, second, x, x2, at{w, 0}, at{}, y)
+			b.cmd(kernels.GEMV, spec, p, table.PatchNone, second, x, x2, at{w, 0}, at{}, y)
 		}
 	}
-	b.cmd(table.KernelEmbed, []uint32{uint32(s.weight)}, table.EmbedParams{N: uint32(s.width), Vocab: uint32(s.vocab), Ring: uint32(s.ctx + 1), Scale: 1},
+	b.cmd(kernels.Embed, []uint32{uint32(s.weight)}, kernels.EmbedParams{N: uint32(s.width), Vocab: uint32(s.vocab), Ring: uint32(s.ctx + 1), Scale: 1},
 		withRows(table.PatchToken), second, at{"tokens", 0}, at{"embd", 0}, x)
-	b.cmd(table.KernelRoPEAngles, nil, table.RoPEAnglesParams{Half: uint32(half), AttnFactor: 1}, withRows(table.PatchPosition), second,
+	b.cmd(kernels.RoPEAngles, nil, kernels.RoPEAnglesParams{Half: uint32(half), AttnFactor: 1}, withRows(table.PatchPosition), second,
 		at{"freq", 0}, at{}, ang)
 	addNorm := func(delta at, w string) {
 		if s.fused {
-			b.cmd(table.KernelAddRMSNorm, nil, table.AddRMSNormParams{N: uint32(s.width), Eps: 1e-5}, withRows(0), second, x, delta, at{w, 0}, h)
+			b.cmd(kernels.AddRMSNorm, nil, kernels.AddRMSNormParams{N: uint32(s.width), Eps: 1e-5}, withRows(0), second, x, delta, at{w, 0}, h)
 			return
 		}
-		b.cmd(table.KernelAdd, nil, table.AddParams{N: uint32(s.width)}, withRows(0), second, x, delta)
-		b.cmd(table.KernelRMSNorm, nil, table.RMSNormParams{N: uint32(s.width), XRows: uint32(rows), Eps: 1e-5}, withRows(0), second, x, at{w, 0}, h)
+		b.cmd(kernels.Add, nil, kernels.AddParams{N: uint32(s.width)}, withRows(0), second, x, delta)
+		b.cmd(kernels.RMSNorm, nil, kernels.RMSNormParams{N: uint32(s.width), XRows: uint32(rows), Eps: 1e-5}, withRows(0), second, x, at{w, 0}, h)
 	}
 	kAt, vAt := at{"scratch", qkvAt.offset + 4*s.heads*s.headDim}, at{"scratch", qkvAt.offset + 4*(s.heads+s.kvHeads)*s.headDim}
 	for l := range s.layers {
 		p := fmt.Sprintf("l%d.", l)
 		if l == 0 {
-			b.cmd(table.KernelRMSNorm, nil, table.RMSNormParams{N: uint32(s.width), XRows: uint32(rows), Eps: 1e-5}, withRows(0), second, x, at{p + "attn_norm", 0}, h)
+			b.cmd(kernels.RMSNorm, nil, kernels.RMSNormParams{N: uint32(s.width), XRows: uint32(rows), Eps: 1e-5}, withRows(0), second, x, at{p + "attn_norm", 0}, h)
 		} else {
 			addNorm(mul, p+"attn_norm")
 		}
 		matmul(p+"qkv", s.width, qkv, s.width, h, at{}, qkvAt, 0)
 		qFrom, qStride := q, s.heads*s.headDim
 		if s.fused {
-			b.cmd(table.KernelQKRoPEKV, []uint32{uint32(s.headDim), decl.LayoutHalf, 1},
-				table.QKRoPEKVParams{Heads: uint32(s.heads), KVHeads: uint32(s.kvHeads), QStride: uint32(qkv), KStride: uint32(qkv), VStride: uint32(qkv), Half: uint32(half), Cap: uint32(capacity), Eps: 1e-5},
+			b.cmd(kernels.QKRoPEKV, []uint32{uint32(s.headDim), decl.LayoutHalf, 1},
+				kernels.QKRoPEKVParams{Heads: uint32(s.heads), KVHeads: uint32(s.kvHeads), QStride: uint32(qkv), KStride: uint32(qkv), VStride: uint32(qkv), Half: uint32(half), Cap: uint32(capacity), Eps: 1e-5},
 				withRows(table.PatchKVLen), second, qkvAt, kAt, vAt, ang, at{p + "qk_norm", 0}, q, at{p + "k", 0}, at{p + "v", 0})
 		} else {
 			qFrom, qStride = qkvAt, qkv
 			for i, heads := range []int{s.heads, s.kvHeads} {
 				from := []at{qkvAt, kAt}[i]
-				b.cmd(table.KernelHeadNorm, []uint32{uint32(s.headDim)}, table.HeadNormParams{Heads: uint32(heads), Stride: uint32(qkv), Eps: 1e-5}, withRows(0), second,
+				b.cmd(kernels.HeadNorm, []uint32{uint32(s.headDim)}, kernels.HeadNormParams{Heads: uint32(heads), Stride: uint32(qkv), Eps: 1e-5}, withRows(0), second,
 					from, at{p + "qk_norm", 4 * i * s.headDim})
-				b.cmd(table.KernelRoPE, []uint32{uint32(s.headDim), decl.LayoutHalf}, table.RoPEParams{Heads: uint32(heads), Stride: uint32(qkv), Half: uint32(half)}, withRows(0), second,
+				b.cmd(kernels.RoPE, []uint32{uint32(s.headDim), decl.LayoutHalf}, kernels.RoPEParams{Heads: uint32(heads), Stride: uint32(qkv), Half: uint32(half)}, withRows(0), second,
 					from, ang)
 			}
-			b.cmd(table.KernelKVWrite, []uint32{uint32(s.headDim)}, table.KVWriteParams{KVHeads: uint32(s.kvHeads), KStride: uint32(qkv), VStride: uint32(qkv), Cap: uint32(capacity)},
+			b.cmd(kernels.KVWrite, []uint32{uint32(s.headDim)}, kernels.KVWriteParams{KVHeads: uint32(s.kvHeads), KStride: uint32(qkv), VStride: uint32(qkv), Cap: uint32(capacity)},
 				withRows(table.PatchKVLen), second, kAt, vAt, at{p + "k", 0}, at{p + "v", 0})
 		}
-		ap := table.AttnParams{Heads: uint32(s.heads), KVHeads: uint32(s.kvHeads), QStride: uint32(qStride), Cap: uint32(capacity),
+		ap := kernels.AttnParams{Heads: uint32(s.heads), KVHeads: uint32(s.kvHeads), QStride: uint32(qStride), Cap: uint32(capacity),
 			Window: uint32(s.window), Span: uint32((s.ctx + 63) / 64 * 64), Splits: 1, Scale: float32(1 / math.Sqrt(float64(s.headDim))), HeadGroup: 1, RowGroup: 1}
 		windowed := uint32(min(s.window, 1))
 		if s.splits > 0 {
 			ap.Splits, ap.Span = uint32(s.splits), 16
-			b.cmd(table.KernelAttn, []uint32{uint32(s.headDim), windowed, 1}, ap, withRows(table.PatchKVLen), second, qFrom, at{p + "k", 0}, at{p + "v", 0}, parts)
-			b.cmd(table.KernelAttnMerge, []uint32{uint32(s.headDim)}, table.AttnMergeParams{Heads: uint32(s.heads), Splits: uint32(s.splits), Span: 16, Window: uint32(s.window)},
+			b.cmd(kernels.Attn, []uint32{uint32(s.headDim), windowed, 1}, ap, withRows(table.PatchKVLen), second, qFrom, at{p + "k", 0}, at{p + "v", 0}, parts)
+			b.cmd(kernels.AttnMerge, []uint32{uint32(s.headDim)}, kernels.AttnMergeParams{Heads: uint32(s.heads), Splits: uint32(s.splits), Span: 16, Window: uint32(s.window)},
 				withRows(table.PatchKVLen), second, parts, att)
 		} else {
-			b.cmd(table.KernelAttn, []uint32{uint32(s.headDim), windowed, 0}, ap, withRows(table.PatchKVLen), second, qFrom, at{p + "k", 0}, at{p + "v", 0}, att)
+			b.cmd(kernels.Attn, []uint32{uint32(s.headDim), windowed, 0}, ap, withRows(table.PatchKVLen), second, qFrom, at{p + "k", 0}, at{p + "v", 0}, att)
 		}
 		matmul(p+"o", s.heads*s.headDim, s.width, s.heads*s.headDim, att, at{}, h, 0)
 		// The product's output is h's place, which the norm then overwrites.
-		b.cmd(table.KernelAdd, nil, table.AddParams{N: uint32(s.width)}, withRows(0), second, x, h)
-		b.cmd(table.KernelRMSNorm, nil, table.RMSNormParams{N: uint32(s.width), XRows: uint32(rows), Eps: 1e-5}, withRows(0), second, x, at{p + "ffn_norm", 0}, h)
+		b.cmd(kernels.Add, nil, kernels.AddParams{N: uint32(s.width)}, withRows(0), second, x, h)
+		b.cmd(kernels.RMSNorm, nil, kernels.RMSNormParams{N: uint32(s.width), XRows: uint32(rows), Eps: 1e-5}, withRows(0), second, x, at{p + "ffn_norm", 0}, h)
 		matmul(p+"gate_up", s.width, 2*s.ffn, s.width, h, at{}, ff, 0)
 		up := at{"scratch", ff.offset + 4*s.ffn}
 		if s.fused {
 			matmul(p+"down", s.ffn, s.width, 2*s.ffn, ff, up, mul, decl.InputSiLUMul)
 		} else {
-			b.cmd(table.KernelSiLUMul, nil, table.SiLUMulParams{N: uint32(s.ffn), Stride: uint32(2 * s.ffn)}, withRows(0), second, ff, up, parts)
+			b.cmd(kernels.SiLUMul, nil, kernels.SiLUMulParams{N: uint32(s.ffn), Stride: uint32(2 * s.ffn)}, withRows(0), second, ff, up, parts)
 			matmul(p+"down", s.ffn, s.width, s.ffn, parts, at{}, mul, 0)
 		}
 	}
-	b.cmd(table.KernelAdd, nil, table.AddParams{N: uint32(s.width)}, withRows(0), second, x, mul)
+	b.cmd(kernels.Add, nil, kernels.AddParams{N: uint32(s.width)}, withRows(0), second, x, mul)
 }
 
 // generate prefills a prompt in chunks, decodes n tokens and returns the ring
@@ -211,18 +213,18 @@ func generate(tb testing.TB, d *Device, s shape, prompt, n, chunk int) ([]uint32
 			tb.Fatal(err)
 		}
 	}
-	sub := &table.Submission{Session: id}
+	sub := &replay.Submission{Session: id}
 	for at := 0; at < prompt; at += chunk {
 		rows := uint32(min(chunk, prompt-at))
 		step := table.Step{Position: uint32(at), KVRow: uint32(at), KVLen: uint32(at) + 1, TokenIndex: uint32(at), Rows: rows}
-		sub.Runs = append(sub.Runs, table.Run{Program: 1, Count: 1, Step: step})
+		sub.Runs = append(sub.Runs, replay.Run{Program: 1, Count: 1, Step: step})
 		if at+chunk >= prompt {
 			step.Row, step.TokenIndex, step.Rows = rows-1, uint32(prompt-1), 1
-			sub.Runs = append(sub.Runs, table.Run{Program: 2, Count: 1, Step: step})
+			sub.Runs = append(sub.Runs, replay.Run{Program: 2, Count: 1, Step: step})
 		}
 	}
 	p := uint32(prompt)
-	sub.Runs = append(sub.Runs, table.Run{Count: uint32(n), Step: table.Step{Position: p, KVRow: p, KVLen: p + 1, TokenIndex: p, Rows: 1}})
+	sub.Runs = append(sub.Runs, replay.Run{Count: uint32(n), Step: table.Step{Position: p, KVRow: p, KVLen: p + 1, TokenIndex: p, Rows: 1}})
 	if res := submit(tb, d, sub); res.Count != n+1 {
 		tb.Fatalf("%d tokens, want %d", res.Count, n+1)
 	}
@@ -245,7 +247,7 @@ func BenchmarkDecode(b *testing.B) {
 			b.Run(fmt.Sprintf("%v/portable=%t", t, portable), func(b *testing.B) {
 				d := transformer(b, s).load(Options{Portable: portable})
 				id := newSession(b, d, 5)
-				sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 32, Step: table.Step{KVLen: 1, Rows: 1}}}}
+				sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: 32, Step: table.Step{KVLen: 1, Rows: 1}}}}
 				for b.Loop() {
 					submit(b, d, sub)
 				}
@@ -266,7 +268,7 @@ func BenchmarkPrefill(b *testing.B) {
 			d := transformer(b, s).load(Options{})
 			id := newSession(b, d, 5)
 			rows := uint32(s.chunk)
-			sub := &table.Submission{Session: id, Runs: []table.Run{{Program: 1, Count: 1, Step: table.Step{KVLen: 1, Rows: rows}}}}
+			sub := &replay.Submission{Session: id, Runs: []replay.Run{{Program: 1, Count: 1, Step: table.Step{KVLen: 1, Rows: rows}}}}
 			for b.Loop() {
 				submit(b, d, sub)
 			}

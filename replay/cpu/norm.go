@@ -3,7 +3,7 @@ package cpu
 import (
 	"math"
 
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // rmsNorm sets out to x / sqrt(mean(x^2) + eps) * w. out may be x.
@@ -69,11 +69,11 @@ type rmsNorm struct {
 }
 
 func newRMSNorm(b *binder) (kernel, error) {
-	p := b.cmd.RMSNormParams()
+	p := kernels.RMSNormParamsOf(b.cmd)
 	b.need(p.XRows > 0, "x has no rows")
 	return &rmsNorm{
 		ops: b.ops, n: int(p.N), xRows: int(p.XRows), eps: p.Eps, scale: orOne(p.Scale),
-		x: b.f32(table.RMSNormBindX), w: b.f32(table.RMSNormBindW), out: b.f32(table.RMSNormBindOut),
+		x: b.f32(kernels.RMSNormBindX), w: b.f32(kernels.RMSNormBindW), out: b.f32(kernels.RMSNormBindOut),
 	}, b.err
 }
 
@@ -100,11 +100,11 @@ type addRMSNorm struct {
 }
 
 func newAddRMSNorm(b *binder) (kernel, error) {
-	p := b.cmd.AddRMSNormParams()
+	p := kernels.AddRMSNormParamsOf(b.cmd)
 	return &addRMSNorm{
 		ops: b.ops, n: int(p.N), eps: p.Eps, scale: orOne(p.Scale), deltaScale: orOne(p.DeltaScale),
-		x: b.f32(table.AddRMSNormBindX), delta: b.f32(table.AddRMSNormBindDelta),
-		w: b.f32(table.AddRMSNormBindW), out: b.f32(table.AddRMSNormBindOut),
+		x: b.f32(kernels.AddRMSNormBindX), delta: b.f32(kernels.AddRMSNormBindDelta),
+		w: b.f32(kernels.AddRMSNormBindW), out: b.f32(kernels.AddRMSNormBindOut),
 	}, b.err
 }
 
@@ -127,8 +127,8 @@ type add struct {
 }
 
 func newAdd(b *binder) (kernel, error) {
-	p := b.cmd.AddParams()
-	return &add{ops: b.ops, n: int(p.N), deltaScale: orOne(p.DeltaScale), x: b.f32(table.AddBindX), delta: b.f32(table.AddBindDelta)}, b.err
+	p := kernels.AddParamsOf(b.cmd)
+	return &add{ops: b.ops, n: int(p.N), deltaScale: orOne(p.DeltaScale), x: b.f32(kernels.AddBindX), delta: b.f32(kernels.AddBindDelta)}, b.err
 }
 
 func (k *add) units(w *worker) int { return w.rows }
@@ -148,10 +148,10 @@ type headNorm struct {
 }
 
 func newHeadNorm(b *binder) (kernel, error) {
-	p := b.cmd.HeadNormParams()
+	p := kernels.HeadNormParamsOf(b.cmd)
 	return &headNorm{
-		ops: b.ops, heads: int(p.Heads), headDim: int(b.spec(table.HeadNormSpecHeadDim)), stride: int(p.Stride), eps: p.Eps,
-		x: b.f32(table.HeadNormBindX), w: b.f32(table.HeadNormBindW),
+		ops: b.ops, heads: int(p.Heads), headDim: int(b.spec(kernels.HeadNormSpecHeadDim)), stride: int(p.Stride), eps: p.Eps,
+		x: b.f32(kernels.HeadNormBindX), w: b.f32(kernels.HeadNormBindW),
 	}, b.err
 }
 
@@ -173,10 +173,10 @@ type siluMulRows struct {
 }
 
 func newSiLUMul(b *binder) (kernel, error) {
-	p := b.cmd.SiLUMulParams()
+	p := kernels.SiLUMulParamsOf(b.cmd)
 	return &siluMulRows{
-		gated: b.gatedWithin(table.SiLUMulSpecActivation, p.Limit), n: int(p.N), stride: int(p.Stride),
-		gate: b.f32(table.SiLUMulBindGate), up: b.f32(table.SiLUMulBindUp), out: b.f32(table.SiLUMulBindOut),
+		gated: b.gatedWithin(kernels.SiLUMulSpecActivation, p.Limit), n: int(p.N), stride: int(p.Stride),
+		gate: b.f32(kernels.SiLUMulBindGate), up: b.f32(kernels.SiLUMulBindUp), out: b.f32(kernels.SiLUMulBindOut),
 	}, b.err
 }
 
@@ -200,11 +200,11 @@ type normAdd struct {
 }
 
 func newNormAdd(b *binder) (kernel, error) {
-	p := b.cmd.NormAddParams()
+	p := kernels.NormAddParamsOf(b.cmd)
 	return &normAdd{
 		ops: b.ops, n: int(p.N), eps: p.Eps,
-		x: b.f32(table.NormAddBindX), delta: b.f32(table.NormAddBindDelta), post: b.f32(table.NormAddBindPost),
-		w: b.f32(table.NormAddBindW), out: b.f32(table.NormAddBindOut),
+		x: b.f32(kernels.NormAddBindX), delta: b.f32(kernels.NormAddBindDelta), post: b.f32(kernels.NormAddBindPost),
+		w: b.f32(kernels.NormAddBindW), out: b.f32(kernels.NormAddBindOut),
 	}, b.err
 }
 
@@ -231,10 +231,10 @@ type softCap struct {
 }
 
 func newSoftCap(b *binder) (kernel, error) {
-	p := b.cmd.SoftCapParams()
+	p := kernels.SoftCapParamsOf(b.cmd)
 	b.need(p.Part > 0, "the part is 0")
 	b.need(p.Cap > 0, "the bound %v is not above 0", p.Cap)
-	return &softCap{ops: b.ops, n: int(p.N), part: int(p.Part), cap: p.Cap, x: b.f32(table.SoftCapBindX)}, b.err
+	return &softCap{ops: b.ops, n: int(p.N), part: int(p.Part), cap: p.Cap, x: b.f32(kernels.SoftCapBindX)}, b.err
 }
 
 func (k *softCap) parts() int { return (k.n + k.part - 1) / k.part }

@@ -1,6 +1,8 @@
 package cpu
 
-import "github.com/pianola-engine/pianola/internal/dtype"
+import (
+	"github.com/pianola-engine/pianola/internal/dtype"
+)
 
 // blockElems is the block of quantised activations, and of the weights that
 // are multiplied with them.
@@ -67,7 +69,7 @@ type ops struct {
 	f16ToF32 func(dst []float32, src []byte)
 	f32ToF16 func(dst []byte, src []float32)
 
-	// orderKeys sets keys to table.OrderKey of logits, which are as many, and
+	// orderKeys sets keys to sampler.OrderKey of logits, which are as many, and
 	// returns the largest.
 	orderKeys func(keys []uint32, logits []float32) (most uint32)
 	// atLeast returns which of the first 64 keys are at least floor, the first as the

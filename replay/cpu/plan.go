@@ -2,12 +2,13 @@ package cpu
 
 import (
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // Plan says what a table takes.
-func (d *Device) Plan(t *table.Table, where func(tensor string) (offset uint64, ok bool), positions int) (loaded, session table.Memory, err error) {
-	var m table.Memory
+func (d *Device) Plan(t *table.Table, where func(tensor string) (offset uint64, ok bool), positions int) (loaded, session replay.Memory, err error) {
+	var m replay.Memory
 	mapped := make([]bool, len(t.Slots))
 	for i, stays := range t.InPlace() {
 		up := &t.Uploads[i]

@@ -4,7 +4,8 @@ import (
 	"math"
 	"math/bits"
 
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
 // rankPart ranks the tokens of each part.
@@ -12,29 +13,29 @@ type rankPart struct {
 	part    int
 	logits  []float32 // [n]
 	sampler []uint32
-	out     []uint32 // [parts, table.RankWords]
+	out     []uint32 // [parts, sampler.RankWords]
 }
 
 func newRankPart(b *binder) (kernel, error) {
-	p := b.cmd.RankPartParams()
+	p := kernels.RankPartParamsOf(b.cmd)
 	b.need(p.Part > 0, "the part is 0")
 	return &rankPart{
-		part: int(p.Part), logits: b.f32(table.RankPartBindLogits), sampler: b.u32(table.RankPartBindSettings), out: b.u32(table.RankPartBindOut),
+		part: int(p.Part), logits: b.f32(kernels.RankPartBindLogits), sampler: b.u32(kernels.RankPartBindSettings), out: b.u32(kernels.RankPartBindOut),
 	}, b.err
 }
 
-func (k *rankPart) units(w *worker) int { return min(w.rows, 1) * len(k.out) / table.RankWords }
+func (k *rankPart) units(w *worker) int { return min(w.rows, 1) * len(k.out) / sampler.RankWords }
 
 func (k *rankPart) run(_ *worker, lo, hi int) {
 	n := rankedTokens(k.sampler)
 	for i := lo; i < hi; i++ {
 		first := i * k.part
 		logits := k.logits[first:min(first+k.part, len(k.logits))]
-		out := k.out[i*table.RankWords:][:table.RankWords]
+		out := k.out[i*sampler.RankWords:][:sampler.RankWords]
 		clear(out)
 		top := ranking{pairs: out[2:][:2*n]}
 		for j, v := range logits {
-			if key := table.OrderKey(v); key > top.least {
+			if key := sampler.OrderKey(v); key > top.least {
 				top.add(key, uint32(first+j))
 			}
 		}
@@ -42,10 +43,10 @@ func (k *rankPart) run(_ *worker, lo, hi int) {
 		if most == 0 {
 			continue
 		}
-		largest, sum := table.KeyValue(most), uint64(0)
+		largest, sum := sampler.KeyValue(most), uint64(0)
 		for _, v := range logits {
-			if key := table.OrderKey(v); key != 0 {
-				mantissa, exponent := share(largest - table.KeyValue(key))
+			if key := sampler.OrderKey(v); key != 0 {
+				mantissa, exponent := share(largest - sampler.KeyValue(key))
 				sum += uint64(mantissa) << 8 >> exponent
 			}
 		}
@@ -54,8 +55,8 @@ func (k *rankPart) run(_ *worker, lo, hi int) {
 }
 
 // rankedTokens returns how many likeliest tokens are asked for, 1 at least.
-func rankedTokens(sampler []uint32) int {
-	return int(max(1, min(table.SamplerOf(sampler).Ranked, table.MaxRanked)))
+func rankedTokens(settings []uint32) int {
+	return int(max(1, min(sampler.Parse(settings).Ranked, sampler.MaxRanked)))
 }
 
 // ranking is the tokens with the largest keys, in order, first of equals first.
@@ -114,18 +115,18 @@ func shared(sum uint64, mantissa, exponent uint32) uint64 {
 // likeliest.
 type rank struct {
 	logits  []float32 // [n]
-	parts   []uint32  // [parts, table.RankWords]
+	parts   []uint32  // [parts, sampler.RankWords]
 	drawn   []uint32  // [pairs, 2]
 	sampler []uint32
-	ranks   []uint32 // [entries, table.RankWords]
+	ranks   []uint32 // [entries, sampler.RankWords]
 }
 
 func newRank(b *binder) (kernel, error) {
-	p := b.cmd.RankParams()
+	p := kernels.RankParamsOf(b.cmd)
 	b.need(p.Part > 0 && p.Entries > 0, "the part or the entries are 0")
 	return &rank{
-		logits: b.f32(table.RankBindLogits), parts: b.u32(table.RankBindParts), drawn: b.u32(table.RankBindDrawn),
-		sampler: b.u32(table.RankBindSettings), ranks: b.u32(table.RankBindRanks),
+		logits: b.f32(kernels.RankBindLogits), parts: b.u32(kernels.RankBindParts), drawn: b.u32(kernels.RankBindDrawn),
+		sampler: b.u32(kernels.RankBindSettings), ranks: b.u32(kernels.RankBindRanks),
 	}, b.err
 }
 
@@ -133,20 +134,20 @@ func (k *rank) units(w *worker) int { return min(w.rows, 1) }
 
 func (k *rank) run(w *worker, _, _ int) {
 	n := rankedTokens(k.sampler)
-	entries := uint32(len(k.ranks) / table.RankWords)
-	out := k.ranks[(w.index+1)%entries*table.RankWords:][:table.RankWords]
+	entries := uint32(len(k.ranks) / sampler.RankWords)
+	out := k.ranks[(w.index+1)%entries*sampler.RankWords:][:sampler.RankWords]
 	clear(out)
 	top := ranking{pairs: out[2:][:2*n]}
-	for p := k.parts; len(p) >= table.RankWords; p = p[table.RankWords:] {
+	for p := k.parts; len(p) >= sampler.RankWords; p = p[sampler.RankWords:] {
 		for i := 2; i < 2+2*n && p[i] > top.least; i += 2 {
 			top.add(p[i], p[i+1])
 		}
 	}
 	most := top.pairs[0]
-	largest, total := table.KeyValue(most), uint64(0)
-	for p := k.parts; len(p) >= table.RankWords; p = p[table.RankWords:] {
+	largest, total := sampler.KeyValue(most), uint64(0)
+	for p := k.parts; len(p) >= sampler.RankWords; p = p[sampler.RankWords:] {
 		if p[2] != 0 {
-			mantissa, exponent := share(largest - table.KeyValue(p[2]))
+			mantissa, exponent := share(largest - sampler.KeyValue(p[2]))
 			total += shared(uint64(p[1])<<32|uint64(p[0]), mantissa, exponent)
 		}
 	}
@@ -159,11 +160,11 @@ func (k *rank) run(w *worker, _, _ int) {
 		if key == 0 || most == 0 {
 			return math.Float32bits(minusInf)
 		}
-		return math.Float32bits(float32(table.KeyValue(key)-largest) - ln)
+		return math.Float32bits(float32(sampler.KeyValue(key)-largest) - ln)
 	}
 	for i := 0; i < 2*n; i += 2 {
 		top.pairs[i], top.pairs[i+1] = top.pairs[i+1], of(top.pairs[i])
 	}
 	out[0] = largestPart(k.drawn)
-	out[1] = of(table.OrderKey(k.logits[min(int(out[0]), len(k.logits)-1)]))
+	out[1] = of(sampler.OrderKey(k.logits[min(int(out[0]), len(k.logits)-1)]))
 }

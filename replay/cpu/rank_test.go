@@ -6,7 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
 // ranked runs the two commands with a team of parts and returns the entry.
@@ -14,21 +15,21 @@ func ranked(tb testing.TB, logits []float32, part, parts int, chosen, ranked uin
 	n := len(logits)
 	set := off()
 	set.Ranked = ranked
-	var head [table.SamplerWords * 4]byte
+	var head [sampler.Words * 4]byte
 	set.Put(&head)
-	a := newSolo(tb, table.KernelRankPart, nil, table.RankPartParams{N: uint32(n), Part: uint32(part)}, second(0, 0, 1))
+	a := newSolo(tb, kernels.RankPart, nil, kernels.RankPartParams{N: uint32(n), Part: uint32(part)}, second(0, 0, 1))
 	a.fill("logits", logits)
 	copy(a.bytes("settings"), head[:])
 	a.run(portable(), parts)
 	const place, entries = 7, 3
-	b := newSolo(tb, table.KernelRank, nil, table.RankParams{N: uint32(n), Part: uint32(part), Pairs: 2, Entries: entries}, second(place, 0, 1))
+	b := newSolo(tb, kernels.Rank, nil, kernels.RankParams{N: uint32(n), Part: uint32(part), Pairs: 2, Entries: entries}, second(place, 0, 1))
 	b.fill("logits", logits)
 	copy(b.bytes("settings"), head[:])
 	copy(b.bytes("parts"), a.bytes("out"))
 	drawn := uint32s(b.bytes("drawn"))
 	drawn[0], drawn[2], drawn[3] = math.Float32bits(float32(math.NaN())), math.Float32bits(-3), chosen
 	b.run(portable(), parts)
-	return uint32s(b.bytes("ranks"))[(place+1)%entries*table.RankWords:][:table.RankWords]
+	return uint32s(b.bytes("ranks"))[(place+1)%entries*sampler.RankWords:][:sampler.RankWords]
 }
 
 // TestLogProbs compares with float64 over 151,936 logits of all kinds.
@@ -45,12 +46,12 @@ func TestLogProbs(t *testing.T) {
 			}
 			keys := make([]uint32, n)
 			for i, v := range logits {
-				keys[i] = table.OrderKey(v)
+				keys[i] = sampler.OrderKey(v)
 			}
 			ref := newReference(keys) // ids in order, without those that are excluded
 			most, sum := 0.0, 0.0
 			for i, id := range ref.ids {
-				v := float64(table.KeyValue(keys[id]))
+				v := float64(sampler.KeyValue(keys[id]))
 				if i == 0 {
 					most = v
 				}
@@ -60,7 +61,7 @@ func TestLogProbs(t *testing.T) {
 				if keys[id] == 0 || len(ref.ids) == 0 {
 					return math.Inf(-1)
 				}
-				return float64(table.KeyValue(keys[id])) - most - math.Log(sum)
+				return float64(sampler.KeyValue(keys[id])) - most - math.Log(sum)
 			}
 			check := func(what string, id int, bits uint32) {
 				got, want := float64(math.Float32frombits(bits)), want(id)
@@ -73,12 +74,12 @@ func TestLogProbs(t *testing.T) {
 				}
 			}
 			chosen := r.IntN(n)
-			entry := ranked(t, logits, 2048, 1, uint32(chosen), table.MaxRanked)
+			entry := ranked(t, logits, 2048, 1, uint32(chosen), sampler.MaxRanked)
 			if entry[0] != uint32(chosen) {
 				t.Errorf("kind %d, %d logits: the chosen token is %d, want %d", kind, n, entry[0], chosen)
 			}
 			check("chosen", chosen, entry[1])
-			for i := range table.MaxRanked {
+			for i := range sampler.MaxRanked {
 				id, bits := entry[2+2*i], entry[3+2*i]
 				switch {
 				case i >= len(ref.ids):
@@ -94,7 +95,7 @@ func TestLogProbs(t *testing.T) {
 			for _, few := range []uint32{0, 1, 5} {
 				some := ranked(t, logits, 2048, 3, uint32(chosen), few)
 				if few = max(few, 1); !slices.Equal(some[:2+2*few], entry[:2+2*few]) || slices.Max(append(some[2+2*few:], 0)) != 0 {
-					t.Errorf("kind %d, %d logits: %d of the likeliest are others than of %d", kind, n, few, table.MaxRanked)
+					t.Errorf("kind %d, %d logits: %d of the likeliest are others than of %d", kind, n, few, sampler.MaxRanked)
 				}
 			}
 		}

@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // rotate rotates the first 2*half elements of a head in place. angles is
@@ -48,13 +48,13 @@ type ropeAngles struct {
 }
 
 func newRoPEAngles(b *binder) (kernel, error) {
-	p := b.cmd.RoPEAnglesParams()
+	p := kernels.RoPEAnglesParamsOf(b.cmd)
 	k := &ropeAngles{
 		half: int(p.Half), factor: p.AttnFactor, still: p.Still,
-		invFreq: b.f32(table.RoPEAnglesBindInvFreq), out: b.f32(table.RoPEAnglesBindOut),
+		invFreq: b.f32(kernels.RoPEAnglesBindInvFreq), out: b.f32(kernels.RoPEAnglesBindOut),
 	}
-	if b.spec(table.RoPEAnglesSpecFactors) != 0 {
-		k.factors = b.f32(table.RoPEAnglesBindFactors)
+	if b.spec(kernels.RoPEAnglesSpecFactors) != 0 {
+		k.factors = b.f32(kernels.RoPEAnglesBindFactors)
 	}
 	return k, b.err
 }
@@ -92,11 +92,11 @@ type rope struct {
 }
 
 func newRoPE(b *binder) (kernel, error) {
-	p := b.cmd.RoPEParams()
+	p := kernels.RoPEParamsOf(b.cmd)
 	return &rope{
-		ops: b.ops, heads: int(p.Heads), headDim: int(b.spec(table.RoPESpecHeadDim)), stride: int(p.Stride), half: int(p.Half),
-		layout: b.spec(table.RoPESpecLayout),
-		x:      b.f32(table.RoPEBindX), angles: b.f32(table.RoPEBindAngles),
+		ops: b.ops, heads: int(p.Heads), headDim: int(b.spec(kernels.RoPESpecHeadDim)), stride: int(p.Stride), half: int(p.Half),
+		layout: b.spec(kernels.RoPESpecLayout),
+		x:      b.f32(kernels.RoPEBindX), angles: b.f32(kernels.RoPEBindAngles),
 	}, b.err
 }
 

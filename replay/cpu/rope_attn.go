@@ -2,7 +2,7 @@ package cpu
 
 import (
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // ropeAttn is qk_rope_kv and attn of one row in one.
@@ -16,29 +16,29 @@ type newest struct {
 }
 
 func newRoPEAttn(b *binder) (kernel, error) {
-	p := b.cmd.RoPEAttnParams()
-	d, kind := b.spec(table.RoPEAttnSpecHeadDim), b.spec(table.RoPEAttnSpecKV)
+	p := kernels.RoPEAttnParamsOf(b.cmd)
+	d, kind := b.spec(kernels.RoPEAttnSpecHeadDim), b.spec(kernels.RoPEAttnSpecKV)
 	b.need(p.KVHeads > 0 && p.Heads%max(p.KVHeads, 1) == 0, "%d heads cannot share %d K and V heads", p.Heads, p.KVHeads)
 	b.need(p.Splits > 0, "there are no splits")
 	k := &ropeAttn{attn{
 		ops: b.ops, float: b.ops.float[dtype.F16],
 		heads: int(p.Heads), headDim: int(d), perKV: int(p.Heads / max(p.KVHeads, 1)),
-		span: int(p.Span), splits: int(p.Splits), split: b.spec(table.RoPEAttnSpecSplit) != 0, scale: p.Scale, softCap: p.SoftCap,
-		q: b.f32(table.RoPEAttnBindQ),
+		span: int(p.Span), splits: int(p.Splits), split: b.spec(kernels.RoPEAttnSpecSplit) != 0, scale: p.Scale, softCap: p.SoftCap,
+		q: b.f32(kernels.RoPEAttnBindQ),
 		newest: &newest{
-			headTurn: newHeadTurn(b, int(d), int(p.Half), p.Eps, b.spec(table.RoPEAttnSpecLayout), table.RoPEAttnBindAngles, table.RoPEAttnBindNorm, table.RoPEAttnSpecQKNorm),
-			k:        b.f32(table.RoPEAttnBindK), v: b.f32(table.RoPEAttnBindV),
+			headTurn: newHeadTurn(b, int(d), int(p.Half), p.Eps, b.spec(kernels.RoPEAttnSpecLayout), kernels.RoPEAttnBindAngles, kernels.RoPEAttnBindNorm, kernels.RoPEAttnSpecQKNorm),
+			k:        b.f32(kernels.RoPEAttnBindK), v: b.f32(kernels.RoPEAttnBindV),
 		},
-		kCache: b.kvCache(table.RoPEAttnBindKCache, p.KVHeads, p.Cap, 0, d, kind),
-		vCache: b.kvCache(table.RoPEAttnBindVCache, p.KVHeads, p.Cap, 0, d, kind),
-		out:    b.f32(table.RoPEAttnBindOut),
+		kCache: b.kvCache(kernels.RoPEAttnBindKCache, p.KVHeads, p.Cap, 0, d, kind),
+		vCache: b.kvCache(kernels.RoPEAttnBindVCache, p.KVHeads, p.Cap, 0, d, kind),
+		out:    b.f32(kernels.RoPEAttnBindOut),
 	}}
-	if b.spec(table.RoPEAttnSpecWindowed) != 0 {
+	if b.spec(kernels.RoPEAttnSpecWindowed) != 0 {
 		b.need(p.Window > 0, "the window is 0")
 		k.window = int(p.Window)
 	}
-	if b.spec(table.RoPEAttnSpecLearned) != 0 {
-		if all := b.f32(table.RoPEAttnBindNorm); len(all) >= int(p.Heads) {
+	if b.spec(kernels.RoPEAttnSpecLearned) != 0 {
+		if all := b.f32(kernels.RoPEAttnBindNorm); len(all) >= int(p.Heads) {
 			k.learned = all[len(all)-int(p.Heads):]
 		}
 	}

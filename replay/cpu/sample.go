@@ -4,7 +4,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
 // sampleAdjust makes keys of logits, with bias and penalties.
@@ -13,27 +14,27 @@ type sampleAdjust struct {
 	part, maxBias int
 	logits        []float32 // [n]
 	tokens        []uint32  // [ring]
-	sampler       []uint32  // table.Sampler, then pairs
+	sampler       []uint32  // sampler.Settings, then pairs
 	keys          []uint32  // [n]
 	largest       []uint32  // [parts]
 }
 
 func newSampleAdjust(b *binder) (kernel, error) {
-	p := b.cmd.SampleAdjustParams()
+	p := kernels.SampleAdjustParamsOf(b.cmd)
 	b.need(p.Part > 0 && p.Ring > 0, "the part or the ring is 0")
 	return &sampleAdjust{
-		ops: b.ops, part: int(p.Part), maxBias: int(p.MaxBias), logits: b.f32(table.SampleAdjustBindLogits), tokens: b.u32(table.SampleAdjustBindTokens),
-		sampler: b.u32(table.SampleAdjustBindSettings), keys: b.u32(table.SampleAdjustBindKeys), largest: b.u32(table.SampleAdjustBindLargest),
+		ops: b.ops, part: int(p.Part), maxBias: int(p.MaxBias), logits: b.f32(kernels.SampleAdjustBindLogits), tokens: b.u32(kernels.SampleAdjustBindTokens),
+		sampler: b.u32(kernels.SampleAdjustBindSettings), keys: b.u32(kernels.SampleAdjustBindKeys), largest: b.u32(kernels.SampleAdjustBindLargest),
 	}, b.err
 }
 
 func (k *sampleAdjust) units(w *worker) int { return min(w.rows, 1) * len(k.largest) }
 
 func (k *sampleAdjust) run(w *worker, lo, hi int) {
-	set := table.SamplerOf(k.sampler)
+	set := sampler.Parse(k.sampler)
 	end := min(int(w.index)+1, len(k.tokens))
 	window := k.tokens[end-min(int(set.Window), end) : end]
-	biases := k.sampler[table.SamplerWords:]
+	biases := k.sampler[sampler.Words:]
 	biases = biases[:2*min(int(set.Biases), k.maxBias)]
 	first, last := lo*k.part, min(hi*k.part, len(k.logits))
 	for i := lo; i < hi; i++ {
@@ -45,11 +46,11 @@ func (k *sampleAdjust) run(w *worker, lo, hi int) {
 	}
 }
 
-// orderKeys sets keys to table.OrderKey of logits and returns the largest.
+// orderKeys sets keys to sampler.OrderKey of logits and returns the largest.
 func orderKeys(keys []uint32, logits []float32) (most uint32) {
 	keys = keys[:len(logits)]
 	for i, v := range logits {
-		keys[i] = table.OrderKey(v)
+		keys[i] = sampler.OrderKey(v)
 		most = max(most, keys[i])
 	}
 	return most
@@ -57,12 +58,12 @@ func orderKeys(keys []uint32, logits []float32) (most uint32) {
 
 // adjust changes the keys of tokens first to last-1, and the largest of parts.
 // counts has room for as many.
-func (k *sampleAdjust) adjust(counts []uint32, set *table.Sampler, window, biases []uint32, first, last int) {
+func (k *sampleAdjust) adjust(counts []uint32, set *sampler.Settings, window, biases []uint32, first, last int) {
 	keys := k.keys[first:last]
 	n := uint32(last - first)
 	change := func(id uint32, v float32) {
 		old, part := keys[id], (first+int(id))/k.part
-		keys[id] = table.OrderKey(v)
+		keys[id] = sampler.OrderKey(v)
 		switch {
 		case keys[id] >= k.largest[part]:
 			k.largest[part] = keys[id]
@@ -72,7 +73,7 @@ func (k *sampleAdjust) adjust(counts []uint32, set *table.Sampler, window, biase
 	}
 	for i := 0; i+1 < len(biases); i += 2 {
 		if id := biases[i] - uint32(first); id < n && keys[id] != 0 {
-			change(id, table.KeyValue(keys[id])+math.Float32frombits(biases[i+1]))
+			change(id, sampler.KeyValue(keys[id])+math.Float32frombits(biases[i+1]))
 		}
 	}
 	for _, t := range window {
@@ -91,14 +92,14 @@ func (k *sampleAdjust) adjust(counts []uint32, set *table.Sampler, window, biase
 			continue
 		}
 		if keys[id] != 0 {
-			change(id, penalised(table.KeyValue(keys[id]), counts[id], set))
+			change(id, penalised(sampler.KeyValue(keys[id]), counts[id], set))
 		}
 		counts[id] = 0 // it is done
 	}
 }
 
 // penalised returns the logit of a token that is count times in the window.
-func penalised(v float32, count uint32, set *table.Sampler) float32 {
+func penalised(v float32, count uint32, set *sampler.Settings) float32 {
 	less := fma32(float32(count), set.Frequency, set.Presence)
 	if v > 0 {
 		return v/set.Repetition - less
@@ -117,18 +118,18 @@ type sampleDraw struct {
 }
 
 func newSampleDraw(b *binder) (kernel, error) {
-	p := b.cmd.SampleDrawParams()
+	p := kernels.SampleDrawParamsOf(b.cmd)
 	b.need(p.Part > 0, "the part is 0")
 	return &sampleDraw{
-		ops: b.ops, part: int(p.Part), keys: b.u32(table.SampleDrawBindKeys), limit: b.u32(table.SampleDrawBindLimit),
-		sampler: b.u32(table.SampleDrawBindSettings), out: b.u32(table.SampleDrawBindOut),
+		ops: b.ops, part: int(p.Part), keys: b.u32(kernels.SampleDrawBindKeys), limit: b.u32(kernels.SampleDrawBindLimit),
+		sampler: b.u32(kernels.SampleDrawBindSettings), out: b.u32(kernels.SampleDrawBindOut),
 	}, b.err
 }
 
 func (k *sampleDraw) units(w *worker) int { return min(w.rows, 1) * len(k.out) / 2 }
 
 func (k *sampleDraw) run(w *worker, lo, hi int) {
-	set := table.SamplerOf(k.sampler)
+	set := sampler.Parse(k.sampler)
 	for i := lo; i < hi; i++ {
 		first := i * k.part
 		last := min(first+k.part, len(k.keys))
@@ -152,7 +153,7 @@ func largestKey(keys []uint32, first int) (value, id uint32) {
 	if most == 0 {
 		return math.Float32bits(minusInf), id
 	}
-	return math.Float32bits(table.KeyValue(most)), id
+	return math.Float32bits(sampler.KeyValue(most)), id
 }
 
 // race is a draw so far.
@@ -165,7 +166,7 @@ type race struct {
 
 // enter takes a token with its 64 bits.
 func (c *race) enter(key, id uint32, r uint64) {
-	d := c.largest - table.KeyValue(key)
+	d := c.largest - sampler.KeyValue(key)
 	if c.found && fma32(-d, c.factor, gumbelBound(r)) < c.best {
 		return // it cannot win, and logarithms take long
 	}
@@ -175,8 +176,8 @@ func (c *race) enter(key, id uint32, r uint64) {
 }
 
 // draw returns the bits of the largest score of a part and its id.
-func (k *sampleDraw) draw(set *table.Sampler, first, last int, token uint32) (score, id uint32) {
-	c := race{largest: table.KeyValue(k.limit[2]), factor: set.InvTemperature, id: uint32(first)}
+func (k *sampleDraw) draw(set *sampler.Settings, first, last int, token uint32) (score, id uint32) {
+	c := race{largest: sampler.KeyValue(k.limit[2]), factor: set.InvTemperature, id: uint32(first)}
 	c = k.ops.draw(c, k.keys[first:last], first, draws{seed: set.Seed, token: token, limit: k.limit[0], limitID: k.limit[1]})
 	if !c.found {
 		return math.Float32bits(float32(math.NaN())), c.id

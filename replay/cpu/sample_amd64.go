@@ -4,7 +4,7 @@ import (
 	"math"
 	"math/bits"
 
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
 //go:noescape
@@ -46,7 +46,7 @@ type sampleConstants struct {
 var sampleTable = func() *sampleConstants {
 	c := &sampleConstants{}
 	for i, v := range []uint32{
-		1<<31 - 1, 0xff << 23, math.Float32bits(table.SamplerLimit), 0xff<<23 | 1<<31, 1 << 31,
+		1<<31 - 1, 0xff << 23, math.Float32bits(sampler.Limit), 0xff<<23 | 1<<31, 1 << 31,
 		math.Float32bits(32), math.Float32bits(16), math.Float32bits(1 << 27), math.Float32bits(1 << 26),
 	} {
 		c.words[i] = lanesOf(v)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
 // TestSampleLoops compares what processors do with keys with the portable loops, for
@@ -36,7 +36,7 @@ func TestSampleLoops(t *testing.T) {
 			if got, want := o.atLeast(keys, floor), reference.atLeast(keys, floor); got != want {
 				t.Fatalf("%s: at least %x of %x: %#x, want %#x", name, floor, keys, got, want)
 			}
-			value, scale := table.KeyValue(most), []float32{math.Log2E, 0.2, 1e-3, 1e6, 0}[r.IntN(5)]
+			value, scale := sampler.KeyValue(most), []float32{math.Log2E, 0.2, 1e-3, 1e6, 0}[r.IntN(5)]
 			least := max(floor, 1)
 			weights, wantWeights := uint32s(guarded(t, uint64(4*n))), make([]uint32, n)
 			clear(weights)
@@ -71,15 +71,15 @@ func TestContestBound(t *testing.T) {
 		n := 1 + r.IntN(700)
 		keys := make([]uint32, n)
 		for i, v := range random(r, n, 2) {
-			keys[i] = table.OrderKey(v)
+			keys[i] = sampler.OrderKey(v)
 		}
 		d := draws{seed: r.Uint64(), token: r.Uint32(), limit: 1, limitID: math.MaxUint32}
 		for name, o := range implementations() {
-			c := race{largest: table.KeyValue(slices.Max(keys)), factor: 0.5 + r.Float32()}
+			c := race{largest: sampler.KeyValue(slices.Max(keys)), factor: 0.5 + r.Float32()}
 			c = o.draw(c, keys, 5, d)
 			best, id := minusInf, uint32(0)
 			for i, key := range keys {
-				if s := fma32(-(c.largest - table.KeyValue(key)), c.factor, gumbel(philox(d.seed, uint32(5+i), d.token))); s > best {
+				if s := fma32(-(c.largest - sampler.KeyValue(key)), c.factor, gumbel(philox(d.seed, uint32(5+i), d.token))); s > best {
 					best, id = s, uint32(5+i)
 				}
 			}

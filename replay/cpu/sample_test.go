@@ -10,7 +10,8 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
 // TestPhilox compares with the known answers of the authors' library Random123.
@@ -72,7 +73,7 @@ func TestWeight(t *testing.T) {
 			t.Fatalf("%v: %v, want %v", d, got, want)
 		}
 	}
-	for _, far := range []float32{40, 1e10, 2 * table.SamplerLimit} {
+	for _, far := range []float32{40, 1e10, 2 * sampler.Limit} {
 		if weight(far, 1e6) != 0 {
 			t.Errorf("%v weighs something", far)
 		}
@@ -93,16 +94,16 @@ func newSampling(tb testing.TB, n, part, ring, place int, stages ...uint32) *sam
 	at := second(place, 0, 1)
 	return &sampling{
 		ops:    fastest(),
-		adjust: newSolo(tb, table.KernelSampleAdjust, nil, table.SampleAdjustParams{N: uint32(n), Part: uint32(part), Ring: uint32(ring), MaxBias: 16}, at),
-		filter: newSolo(tb, table.KernelSampleFilter, stages, table.SampleFilterParams{N: uint32(n), Part: uint32(part)}, at),
-		draw:   newSolo(tb, table.KernelSampleDraw, nil, table.SampleDrawParams{N: uint32(n), Part: uint32(8 * part)}, at),
+		adjust: newSolo(tb, kernels.SampleAdjust, nil, kernels.SampleAdjustParams{N: uint32(n), Part: uint32(part), Ring: uint32(ring), MaxBias: 16}, at),
+		filter: newSolo(tb, kernels.SampleFilter, stages, kernels.SampleFilterParams{N: uint32(n), Part: uint32(part)}, at),
+		draw:   newSolo(tb, kernels.SampleDraw, nil, kernels.SampleDrawParams{N: uint32(n), Part: uint32(8 * part)}, at),
 		n:      n,
 	}
 }
 
 // run returns the id that is chosen, with a team of parts.
-func (s *sampling) run(set table.Sampler, parts int) int {
-	var head [table.SamplerWords * 4]byte
+func (s *sampling) run(set sampler.Settings, parts int) int {
+	var head [sampler.Words * 4]byte
 	set.Put(&head)
 	for _, k := range []*solo{s.adjust, s.filter, s.draw} {
 		copy(k.bytes("settings"), head[:])
@@ -112,7 +113,7 @@ func (s *sampling) run(set table.Sampler, parts int) int {
 	return int(largestPart(uint32s(s.draw.bytes("out"))))
 }
 
-func (s *sampling) filterAndDraw(set table.Sampler, parts int) {
+func (s *sampling) filterAndDraw(set sampler.Settings, parts int) {
 	copy(s.filter.bytes("keys"), s.adjust.bytes("keys"))
 	copy(s.filter.bytes("largest"), s.adjust.bytes("largest"))
 	s.filter.run(s.ops, parts)
@@ -122,8 +123,8 @@ func (s *sampling) filterAndDraw(set table.Sampler, parts int) {
 }
 
 // off is a sampler that leaves everything as it is.
-func off() table.Sampler {
-	return table.Sampler{InvTemperature: 1, TopPScale: math.Log2E, MinPDrop: table.SamplerFar, Repetition: 1}
+func off() sampler.Settings {
+	return sampler.Settings{InvTemperature: 1, TopPScale: math.Log2E, MinPDrop: sampler.Far, Repetition: 1}
 }
 
 // TestPenalties compares bias and penalties with float64, over a window that
@@ -145,7 +146,7 @@ func TestPenalties(t *testing.T) {
 		set.Repetition, set.Presence, set.Frequency, set.Window, set.Biases = 1.3, 0.25, 0.125, uint32(c.window), 3
 		ban := c.n - 1
 		bias := []uint32{2, math.Float32bits(3.5), uint32(ban), math.Float32bits(minusInf), math.MaxUint32, 7}
-		putU32s(s.adjust.bytes("settings")[4*table.SamplerWords:], bias...)
+		putU32s(s.adjust.bytes("settings")[4*sampler.Words:], bias...)
 		s.run(set, 3)
 		first := max(0, c.place+1-c.window)
 		count := map[uint32]float64{}
@@ -175,7 +176,7 @@ func TestPenalties(t *testing.T) {
 				}
 				continue
 			}
-			if got := float64(table.KeyValue(key)); math.Abs(got-want[i]) > 2e-6*max(1, math.Abs(want[i])) {
+			if got := float64(sampler.KeyValue(key)); math.Abs(got-want[i]) > 2e-6*max(1, math.Abs(want[i])) {
 				t.Fatalf("%+v: token %d: %v, want %v", c, i, got, want[i])
 			}
 		}
@@ -196,7 +197,7 @@ func newReference(keys []uint32) *reference {
 			r.logit[i] = math.Inf(-1)
 			continue
 		}
-		r.logit[i] = float64(table.KeyValue(key))
+		r.logit[i] = float64(sampler.KeyValue(key))
 		r.ids = append(r.ids, i)
 	}
 	slices.SortStableFunc(r.ids, func(a, b int) int { return cmp.Compare(r.logit[b], r.logit[a]) })
@@ -218,7 +219,7 @@ func (r *reference) probabilities(temperature float64) []float64 {
 
 // stage applies a stage and returns how far the number of candidates may be from
 // what a sampler with other rounding keeps.
-func (r *reference) stage(s uint32, set table.Sampler, temperature float64) (least, most int) {
+func (r *reference) stage(s uint32, set sampler.Settings, temperature float64) (least, most int) {
 	n := len(r.ids)
 	least, most = n, n
 	switch s {
@@ -357,7 +358,7 @@ func TestFilters(t *testing.T) {
 	t.Logf("%d settings", tried)
 }
 
-func checkFilters(s *sampling, set table.Sampler, order []uint32, temperature float64) error {
+func checkFilters(s *sampling, set sampler.Settings, order []uint32, temperature float64) error {
 	id := s.run(set, 2)
 	keys, limit := uint32s(s.adjust.bytes("keys")), uint32s(s.filter.bytes("limit"))
 	ref := newReference(keys)
@@ -409,7 +410,7 @@ func TestGreedySampler(t *testing.T) {
 		got := s.run(set, 3)
 		want := largest(logits)
 		if kind == 3 { // clamped
-			want = slices.IndexFunc(logits, func(v float32) bool { return v >= table.SamplerLimit })
+			want = slices.IndexFunc(logits, func(v float32) bool { return v >= sampler.Limit })
 		}
 		if got != want {
 			t.Errorf("kind %d: %d, want %d", kind, got, want)
@@ -482,12 +483,12 @@ func BenchmarkSampler(b *testing.B) {
 	for _, n := range []int{4096, 151_936} {
 		for _, c := range []struct {
 			name string
-			set  func(*table.Sampler)
+			set  func(*sampler.Settings)
 		}{
-			{"default", func(s *table.Sampler) { s.TopK, s.TopP, s.MinPDrop = 40, 4080218931, 3 }},
-			{"top-p", func(s *table.Sampler) { s.TopP = 4080218931 }},
-			{"free", func(*table.Sampler) {}},
-			{"greedy", func(s *table.Sampler) { s.InvTemperature = 0 }},
+			{"default", func(s *sampler.Settings) { s.TopK, s.TopP, s.MinPDrop = 40, 4080218931, 3 }},
+			{"top-p", func(s *sampler.Settings) { s.TopP = 4080218931 }},
+			{"free", func(*sampler.Settings) {}},
+			{"greedy", func(s *sampler.Settings) { s.InvTemperature = 0 }},
 		} {
 			b.Run(fmt.Sprintf("%d/%s", n, c.name), func(b *testing.B) {
 				s := newSampling(b, n, 64, 4, 0, orders[0]...)

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -29,7 +30,7 @@ type session struct {
 type backend struct{ *Device }
 
 // Warm has nothing to do: the team is there.
-func (backend) Warm(func(...table.Run) error) error { return nil }
+func (backend) Warm(func(...replay.Run) error) error { return nil }
 
 // Open reserves the slots of session scope, the KV caches for the whole context:
 // what is not written takes no memory, and no address changes as a session grows.

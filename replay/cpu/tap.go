@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/pianola-engine/pianola/internal/device"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/replay"
 )
 
 // Taps says that submissions may have a tap.
@@ -12,7 +12,7 @@ func (d *Device) Taps() bool { return true }
 
 // tap shows what the command that has run wrote. It reports whether the submission
 // ends here.
-func (w *worker) tap(j *job, tap *table.Tap) (ends bool) {
+func (w *worker) tap(j *job, tap *replay.Tap) (ends bool) {
 	if w.meet(j) {
 		return true
 	}
@@ -24,7 +24,7 @@ func (w *worker) tap(j *job, tap *table.Tap) (ends bool) {
 }
 
 // show calls the tap. Its panic is an error, not the device's end.
-func (w *worker) show(j *job, tap *table.Tap) (err error) {
+func (w *worker) show(j *job, tap *replay.Tap) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = device.NewCommandError(name, w.team.dev.table, w.at, &device.PanicError{Value: v})

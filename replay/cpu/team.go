@@ -12,6 +12,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -139,7 +140,7 @@ func (w *worker) main() {
 func (t *team) lead(w *worker, j *job) {
 	begin(j)
 	if ends(j) {
-		j.Finish(table.Result{Stopped: true}, nil)
+		j.Finish(replay.Result{Stopped: true}, nil)
 		return
 	}
 	start := time.Now()
@@ -163,7 +164,7 @@ func (t *team) lead(w *worker, j *job) {
 		err = j.Session.refused
 	}
 	step := j.Session.step
-	j.Finish(table.Result{
+	j.Finish(replay.Result{
 		Count: int(step.Count), Stopped: step.Stop&device.StopID != 0, Elapsed: time.Since(start),
 		Drafted: int(step.Drafted), Accepted: int(step.Accepted), Row: int(step.Row), Trust: step.Trust,
 	}, err)

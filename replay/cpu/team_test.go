@@ -15,6 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -25,7 +26,7 @@ func (k testKernel) units(w *worker) int     { return len(w.team.workers) }
 func (k testKernel) run(w *worker, _, _ int) { k(w) }
 
 // replace puts a kernel in the place of a session's command.
-func replace(tb testing.TB, d *Device, id table.SessionID, cmd int, k kernel) {
+func replace(tb testing.TB, d *Device, id replay.SessionID, cmd int, k kernel) {
 	tb.Helper()
 	if err := d.queue.Hold(id, func(s *session) error {
 		s.cmds[cmd].kernel, s.cmds[cmd].tiles = k, len(d.team.workers)
@@ -71,9 +72,9 @@ func TestRunsFollow(t *testing.T) {
 	id := newSession(t, d, 3)
 	_, want := decode(t, d, id, 20)
 	id = newSession(t, d, 3)
-	sub := &table.Submission{Session: id}
+	sub := &replay.Submission{Session: id}
 	for at := uint32(0); at < 20; at += 5 {
-		sub.Runs = append(sub.Runs, table.Run{Count: 5, Step: table.Step{Position: at, KVLen: at + 1, TokenIndex: at, Rows: 1}})
+		sub.Runs = append(sub.Runs, replay.Run{Count: 5, Step: table.Step{Position: at, KVLen: at + 1, TokenIndex: at, Rows: 1}})
 	}
 	if res := submit(t, d, sub); res.Count != 20 {
 		t.Errorf("%+v", res)
@@ -93,7 +94,7 @@ func TestCancel(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}))
-	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 200, Step: chainStep()}}}
+	sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: 200, Step: chainStep()}}}
 	ticket, err := d.Submit(sub)
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +108,7 @@ func TestCancel(t *testing.T) {
 		t.Errorf("%+v, %v", res, err)
 	}
 	d.Cancel(ticket) // over
-	if res := submit(t, d, &table.Submission{Session: id, Runs: []table.Run{{Count: 2, Step: chainStep()}}}); res.Count != 2 {
+	if res := submit(t, d, &replay.Submission{Session: id, Runs: []replay.Run{{Count: 2, Step: chainStep()}}}); res.Count != 2 {
 		t.Errorf("after a cancel: %+v", res)
 	}
 	// One that waits behind another does nothing at all.
@@ -116,13 +117,13 @@ func TestCancel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := d.Submit(&table.Submission{Session: other, Runs: []table.Run{{Count: 200, Step: chainStep()}}})
+	second, err := d.Submit(&replay.Submission{Session: other, Runs: []replay.Run{{Count: 200, Step: chainStep()}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.Cancel(second)
 	d.Cancel(first)
-	for _, ticket := range []table.Ticket{second, first} {
+	for _, ticket := range []replay.Ticket{second, first} {
 		if res, err := d.Wait(ticket); err != nil || res.Count == 200 {
 			t.Errorf("%+v, %v", res, err)
 		}
@@ -156,9 +157,9 @@ func TestSessions(t *testing.T) {
 
 // checkBroken expects that a submission fails at command 1, and that the
 // device then refuses more.
-func checkBroken(t *testing.T, d *Device, id table.SessionID) {
+func checkBroken(t *testing.T, d *Device, id replay.SessionID) {
 	t.Helper()
-	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 50, Step: chainStep()}}}
+	sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: 50, Step: chainStep()}}}
 	ticket, err := d.Submit(sub)
 	if err != nil {
 		t.Fatal(err)
@@ -198,9 +199,9 @@ func TestClose(t *testing.T) {
 	d := chainModel(t).load(Options{})
 	id, other := newSession(t, d, 3), newSession(t, d, 3)
 	replace(t, d, id, 1, testKernel(func(*worker) { time.Sleep(time.Millisecond) }))
-	var tickets []table.Ticket
-	for _, id := range []table.SessionID{id, other} {
-		ticket, err := d.Submit(&table.Submission{Session: id, Runs: []table.Run{{Count: 250, Step: chainStep()}}})
+	var tickets []replay.Ticket
+	for _, id := range []replay.SessionID{id, other} {
+		ticket, err := d.Submit(&replay.Submission{Session: id, Runs: []replay.Run{{Count: 250, Step: chainStep()}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +232,7 @@ func TestMany(t *testing.T) {
 	}
 	d := chainModel(t).load(Options{})
 	id := newSession(t, d, 3)
-	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 1, Step: chainStep()}}}
+	sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: 1, Step: chainStep()}}}
 	for i := range n {
 		sub.Dry = i%3 == 0
 		if res := submit(t, d, sub); res.Count != 1 && !sub.Dry {
@@ -243,7 +244,7 @@ func TestMany(t *testing.T) {
 func TestAllocations(t *testing.T) {
 	d := chainModel(t).load(Options{})
 	id := newSession(t, d, 3)
-	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 4, Step: chainStep()}}}
+	sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: 4, Step: chainStep()}}}
 	// The runtime itself allocates at times, as when it starts a thread. What
 	// a submission allocates, it allocates in each of the rounds.
 	least := ^uint64(0)
@@ -267,7 +268,7 @@ func TestTimings(t *testing.T) {
 	id := newSession(t, d, 3)
 	_, want := decode(t, d, id, 10)
 	id = newSession(t, d, 3)
-	sub := &table.Submission{Session: id, Runs: []table.Run{{Count: 10, Step: chainStep()}}, Timings: make([]time.Duration, 4)}
+	sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: 10, Step: chainStep()}}, Timings: make([]time.Duration, 4)}
 	res := submit(t, d, sub)
 	if got := ring(t, d, id, 11); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -287,7 +288,7 @@ func TestTimings(t *testing.T) {
 func TestDry(t *testing.T) {
 	d := chainModel(t).load(Options{})
 	id := newSession(t, d, 3)
-	res := submit(t, d, &table.Submission{Session: id, Dry: true, Runs: []table.Run{{Count: 10, Step: chainStep()}}})
+	res := submit(t, d, &replay.Submission{Session: id, Dry: true, Runs: []replay.Run{{Count: 10, Step: chainStep()}}})
 	if res.Count != 0 || res.Elapsed <= 0 {
 		t.Errorf("%+v", res)
 	}

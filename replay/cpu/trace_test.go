@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/exectrace"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/replay"
 )
 
 // traced replays a chain n times under an execution trace and returns what
 // happened to each worker in each.
-func traced(t *testing.T, d *Device, sub *table.Submission, n int) []exectrace.Region {
+func traced(t *testing.T, d *Device, sub *replay.Submission, n int) []exectrace.Region {
 	t.Helper()
 	submit(t, d, sub)
 	var b bytes.Buffer
@@ -49,7 +49,7 @@ func ownProcs(t *testing.T, n int) {
 }
 
 // realTime returns a device in real time, and a chain on it.
-func realTime(t *testing.T, b *builder, tokens uint32, threads int) (*Device, *table.Submission) {
+func realTime(t *testing.T, b *builder, tokens uint32, threads int) (*Device, *replay.Submission) {
 	t.Helper()
 	ownProcs(t, threads)
 	d := b.load(Options{RealTime: true, Threads: threads})
@@ -57,7 +57,7 @@ func realTime(t *testing.T, b *builder, tokens uint32, threads int) (*Device, *t
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d, &table.Submission{Session: id, Runs: []table.Run{{Count: tokens, Step: chainStep()}}}
+	return d, &replay.Submission{Session: id, Runs: []replay.Run{{Count: tokens, Step: chainStep()}}}
 }
 
 func gopherModel(tb testing.TB) *builder { return transformer(tb, gopherShape) }

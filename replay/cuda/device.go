@@ -10,6 +10,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -112,8 +113,8 @@ func (d *Device) FreeMemory() (free uint64, err error) {
 }
 
 // Info says what the device is.
-func (d *Device) Info() table.Info {
-	return table.Info{Device: "cuda", Name: d.gpu.Name, Modes: Modes(), Detail: d.gpu.detail(), Moves: d.mode.name() != encode{}.name()}
+func (d *Device) Info() replay.Info {
+	return replay.Info{Device: "cuda", Name: d.gpu.Name, Modes: Modes(), Detail: d.gpu.detail(), Moves: d.mode.name() != encode{}.name()}
 }
 
 // mode is a way to replay: who patches, and what the host gives to the stream
@@ -133,10 +134,10 @@ type mode interface {
 	ready(d *Device, s *session, program int) error
 	// run gives a run to the executor's stream, as far as the job is not
 	// cancelled. first says that the step block holds the run's step.
-	run(e *executor, j *job, r *table.Run, first bool) error
+	run(e *executor, j *job, r *replay.Run, first bool) error
 	// timed does the same for a submission's last run, and adds the commands'
 	// times to times. It may do so in another mode.
-	timed(e *executor, j *job, r *table.Run, times []time.Duration) error
+	timed(e *executor, j *job, r *replay.Run, times []time.Duration) error
 }
 
 // modes are the modes there are, the fastest first, as measured on an H200

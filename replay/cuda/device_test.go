@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/cuda/fake"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/replay"
 )
 
 // TestChains decodes in every mode, with streams that are late and ones that
@@ -74,7 +74,7 @@ func TestStandIns(t *testing.T) {
 	tab, src := gpuTable(t, 3, 64)
 	drv := fake.New(t)
 	d := open(t, drv, "")
-	if err := d.Load(context.Background(), tab, src, table.LoadOptions{}); err != nil {
+	if err := d.Load(context.Background(), tab, src, replay.LoadOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	chains(t, d, begun(t, d), 10, 5)

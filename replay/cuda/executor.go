@@ -7,6 +7,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -135,7 +136,7 @@ func (e *executor) start() error {
 
 // submission runs a job. A panic, which is a fault of this package, ends the
 // device's use but not the process.
-func (e *executor) submission(j *job) (res table.Result, err error) {
+func (e *executor) submission(j *job) (res replay.Result, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("cuda: %w", &device.PanicError{Value: v})
@@ -150,7 +151,7 @@ func (e *executor) submission(j *job) (res table.Result, err error) {
 		err = e
 	}
 	if err != nil {
-		return table.Result{}, err
+		return replay.Result{}, err
 	}
 	return res, nil
 }
@@ -221,7 +222,7 @@ func (e *executor) begins(j *job) error {
 
 // wait waits for the stream. Of a submission that was given to it in whole it
 // reads the step block back.
-func (e *executor) wait(j *job, given bool, res *table.Result) error {
+func (e *executor) wait(j *job, given bool, res *replay.Result) error {
 	drv := e.d.drv
 	var err error
 	if given {
@@ -254,7 +255,7 @@ func milliseconds(ms float32) time.Duration {
 }
 
 // timed replays a run with an event after each command.
-func (encode) timed(e *executor, j *job, r *table.Run, times []time.Duration) error {
+func (encode) timed(e *executor, j *job, r *replay.Run, times []time.Duration) error {
 	drv, step := e.d.drv, r.Step
 	for range r.Count {
 		if j.Cancelled() {
@@ -331,7 +332,7 @@ func (encode) overlaps() bool                     { return false }
 func (encode) load(*loader) error                 { return nil }
 func (encode) prepare(*Device, *session) error    { return nil }
 func (encode) ready(*Device, *session, int) error { return nil }
-func (encode) run(e *executor, j *job, r *table.Run, _ bool) error {
+func (encode) run(e *executor, j *job, r *replay.Run, _ bool) error {
 	step := r.Step
 	for range r.Count {
 		if j.Cancelled() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/cuda/fake"
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -25,7 +26,7 @@ func use(drv *fake.Driver, mode string, m model) error {
 }
 
 func useDevice(d *Device, m model) error {
-	if err := d.Load(context.Background(), m.t, m.src, table.LoadOptions{}); err != nil {
+	if err := d.Load(context.Background(), m.t, m.src, replay.LoadOptions{}); err != nil {
 		return err
 	}
 	id, err := start(d)
@@ -37,7 +38,7 @@ func useDevice(d *Device, m model) error {
 	}
 	_, prefill, _ := d.table.Program(table.ProgramPrefill)
 	_, head, _ := d.table.Program(table.ProgramHead)
-	prompt := &table.Submission{Session: id, Runs: []table.Run{
+	prompt := &replay.Submission{Session: id, Runs: []replay.Run{
 		{Program: uint32(prefill), Count: 1, Step: table.Step{KVLen: 1, Rows: 3}},
 		{Program: uint32(head), Count: 1, Step: table.Step{Position: 2, KVRow: 2, KVLen: 3, TokenIndex: 2, Row: 2, Rows: 1}},
 	}}
@@ -196,7 +197,7 @@ func TestLost(t *testing.T) {
 	for _, mode := range Modes() {
 		drv := fake.New(t)
 		d := open(t, drv, mode)
-		if err := d.Load(context.Background(), m.t, m.src, table.LoadOptions{}); err != nil {
+		if err := d.Load(context.Background(), m.t, m.src, replay.LoadOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		a, b := begun(t, d), begun(t, d)

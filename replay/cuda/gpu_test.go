@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -72,12 +74,12 @@ func gpuTable(t *testing.T, pairs, context int) (*table.Table, *source) {
 		tab.Cmds = append(tab.Cmds, c)
 		tab.Labels = append(tab.Labels, fmt.Sprintf("cmd.%d", len(tab.Cmds)))
 	}
-	norm := table.RMSNormParams{N: n, XRows: 1}
+	norm := kernels.RMSNormParams{N: n, XRows: 1}
 	for range pairs {
-		add(table.KernelRMSNorm, norm, 0, seed, seed, scratch)
-		add(table.KernelRMSNorm, norm, 0, scratch, seed, logits)
+		add(kernels.RMSNorm, norm, 0, seed, seed, scratch)
+		add(kernels.RMSNorm, norm, 0, scratch, seed, logits)
 	}
-	add(table.KernelArgmax, table.ArgmaxParams{N: n, Ring: uint32(context + 1), MaxStops: 1}, table.PatchArgmax, logits, stops, tokens)
+	add(kernels.Argmax, kernels.ArgmaxParams{N: n, Ring: uint32(context + 1), MaxStops: 1}, table.PatchArgmax, logits, stops, tokens)
 	tab.Programs = []table.Program{{Name: table.ProgramDecode, Count: uint32(len(tab.Cmds)), MaxRows: 1}}
 	if err := tab.PlaceBarriers(); err != nil {
 		t.Fatal(err)
@@ -110,7 +112,7 @@ func TestGPU(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		if err := d.Load(context.Background(), tab, src, table.LoadOptions{}); err != nil {
+		if err := d.Load(context.Background(), tab, src, replay.LoadOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		loaded := time.Since(start)
@@ -153,7 +155,7 @@ func TestGPU(t *testing.T) {
 	}
 	tab, src := gpuTable(t, 1, 8)
 	var de *DriverError
-	if err := d.Load(context.Background(), tab, src, table.LoadOptions{}); !errors.As(err, &de) || de.Log == "" {
+	if err := d.Load(context.Background(), tab, src, replay.LoadOptions{}); !errors.As(err, &de) || de.Log == "" {
 		t.Errorf("PTX that is none: %v", err)
 	} else {
 		t.Log(err)

@@ -8,6 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/cuda/fake"
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -35,7 +36,7 @@ func grow(t *testing.T, m model) {
 			at, n := c.Span(part, uint32(p), uint32(p+1))
 			return at, bytes.Repeat([]byte{byte(int(c.Slot)*31 + int(part)*7 + p)}, int(n))
 		}
-		check := func(id table.SessionID, positions int) {
+		check := func(id replay.SessionID, positions int) {
 			t.Helper()
 			for i := range caches {
 				c := &caches[i]

@@ -11,6 +11,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/cuda/fake"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -89,14 +90,14 @@ func load(tb testing.TB, drv *fake.Driver, mode string, m model) *Device {
 		}
 		drv.Check()
 	})
-	if err := d.Load(context.Background(), m.t, m.src, table.LoadOptions{}); err != nil {
+	if err := d.Load(context.Background(), m.t, m.src, replay.LoadOptions{}); err != nil {
 		tb.Fatal(err)
 	}
 	return d
 }
 
 // begun returns a session whose ring begins with a token, without stop ids.
-func begun(tb testing.TB, d *Device, stops ...uint32) table.SessionID {
+func begun(tb testing.TB, d *Device, stops ...uint32) replay.SessionID {
 	tb.Helper()
 	id, err := start(d, stops...)
 	if err != nil {
@@ -105,7 +106,7 @@ func begun(tb testing.TB, d *Device, stops ...uint32) table.SessionID {
 	return id
 }
 
-func start(d *Device, stops ...uint32) (table.SessionID, error) {
+func start(d *Device, stops ...uint32) (replay.SessionID, error) {
 	id, err := d.NewSession()
 	if err != nil {
 		return 0, err
@@ -120,23 +121,23 @@ func start(d *Device, stops ...uint32) (table.SessionID, error) {
 }
 
 // decode is a submission of n tokens from position at on.
-func decode(d *Device, id table.SessionID, at, n int) *table.Submission {
+func decode(d *Device, id replay.SessionID, at, n int) *replay.Submission {
 	_, p, _ := d.table.Program(table.ProgramDecode)
-	return &table.Submission{Session: id, Runs: []table.Run{{Program: uint32(p), Count: uint32(n), Step: table.Step{
+	return &replay.Submission{Session: id, Runs: []replay.Run{{Program: uint32(p), Count: uint32(n), Step: table.Step{
 		Position: uint32(at), KVRow: uint32(at), KVLen: uint32(at + 1), TokenIndex: uint32(at), Rows: 1,
 	}}}}
 }
 
-func submit(d *Device, sub *table.Submission) (table.Result, error) {
+func submit(d *Device, sub *replay.Submission) (replay.Result, error) {
 	t, err := d.Submit(sub)
 	if err != nil {
-		return table.Result{}, err
+		return replay.Result{}, err
 	}
 	return d.Wait(t)
 }
 
 // ring returns the first n tokens.
-func tokens(d *Device, id table.SessionID, n int) ([]uint32, error) {
+func tokens(d *Device, id replay.SessionID, n int) ([]uint32, error) {
 	_, slot, _ := d.table.Slot(table.SlotTokens)
 	b := make([]byte, 4*n)
 	err := d.Read(id, slot, 0, b)
@@ -148,7 +149,7 @@ func tokens(d *Device, id table.SessionID, n int) ([]uint32, error) {
 }
 
 // chains decodes n tokens in chains of some length and returns the ring.
-func chains(tb testing.TB, d *Device, id table.SessionID, n, length int) []uint32 {
+func chains(tb testing.TB, d *Device, id replay.SessionID, n, length int) []uint32 {
 	tb.Helper()
 	for at := 0; at < n; {
 		res, err := submit(d, decode(d, id, at, min(length, n-at)))

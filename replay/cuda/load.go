@@ -11,12 +11,13 @@ import (
 	"github.com/pianola-engine/pianola/internal/cuda/ptx"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // Load assembles the table's kernels, executes the upload section and starts the
 // executor.
-func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) (m table.Memory, err error) {
+func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) (m replay.Memory, err error) {
 	if err := device.CheckTable(name, t); err != nil {
 		return m, err
 	}
@@ -73,12 +74,12 @@ func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o t
 }
 
 // Warm replays every program once.
-func (d backend) Warm(replay func(runs ...table.Run) error) error {
-	var runs []table.Run
+func (d backend) Warm(run func(runs ...replay.Run) error) error {
+	var runs []replay.Run
 	for i := range d.table.Programs {
 		runs = append(runs, device.WarmRun(d.table, i))
 	}
-	return replay(runs...)
+	return run(runs...)
 }
 
 // Unload frees everything and gives the context back.

@@ -18,6 +18,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -88,16 +90,16 @@ func uploads(t *testing.T, rows int) (*table.Table, *source) {
 	tiled := slot("tiled", table.SlotWeight, table.ScopeModel, int(tiles))
 	add(table.UploadTile, dtype.Q8_0, tiled, "q8", upCols, 0, len(src.tensors["q8"]), 0)
 
-	c := table.Cmd{Kernel: table.KernelRMSNorm, Bindings: 3, PatchOffset: [2]uint8{table.NoPatch, table.NoPatch},
+	c := table.Cmd{Kernel: kernels.RMSNorm, Bindings: 3, PatchOffset: [2]uint8{table.NoPatch, table.NoPatch},
 		Grid: [3]uint32{1, 1, 1}, Threadgroup: [3]uint32{32, 1, 1}}
-	table.RMSNormParams{N: 8, XRows: 1}.Put(&c)
+	kernels.RMSNormParams{N: 8, XRows: 1}.Put(&c)
 	c.PutSecond(decl.SecondRows, 1)
 	for i := range c.Bind {
 		c.Bind[i].Slot = table.NoSlot
 	}
 	c.Bind[0].Slot, c.Bind[1].Slot, c.Bind[2].Slot = plain, made, logits
 	tab.Cmds, tab.Labels = []table.Cmd{c}, []string{"the.norm"}
-	tab.Specs = []table.Spec{{Kernel: table.KernelRMSNorm}}
+	tab.Specs = []table.Spec{{Kernel: kernels.RMSNorm}}
 	tab.Programs = []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: 1}}
 	if err := tab.PlaceBarriers(); err != nil {
 		t.Fatal(err)
@@ -112,7 +114,7 @@ func TestUploads(t *testing.T) {
 	d := open(t, drv, "")
 	var seen []uint64
 	var total uint64
-	if err := d.Load(context.Background(), tab, src, table.LoadOptions{Progress: func(done, all uint64) { seen, total = append(seen, done), all }}); err != nil {
+	if err := d.Load(context.Background(), tab, src, replay.LoadOptions{Progress: func(done, all uint64) { seen, total = append(seen, done), all }}); err != nil {
 		t.Fatal(err)
 	}
 	var sum uint64
@@ -221,13 +223,13 @@ func TestLoadErrors(t *testing.T) {
 		if ctx == nil {
 			ctx = context.Background()
 		}
-		if err := d.Load(ctx, tab, src, table.LoadOptions{}); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+		if err := d.Load(ctx, tab, src, replay.LoadOptions{}); err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %s", name, err, c.want)
 		}
 		drv.Check()
 		if name == "cancelled" || name == "no tensor" {
 			tab, src = uploads(t, 16)
-			if err := d.Load(context.Background(), tab, src, table.LoadOptions{}); err != nil {
+			if err := d.Load(context.Background(), tab, src, replay.LoadOptions{}); err != nil {
 				t.Errorf("%s: a second time: %v", name, err)
 			}
 		}
@@ -245,7 +247,7 @@ func TestCancelLoad(t *testing.T) {
 	d := open(t, drv, "")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	err := d.Load(ctx, tab, src, table.LoadOptions{Progress: func(done, total uint64) {
+	err := d.Load(ctx, tab, src, replay.LoadOptions{Progress: func(done, total uint64) {
 		if done > total/2 {
 			cancel()
 		}
@@ -272,7 +274,7 @@ func TestPanic(t *testing.T) {
 	drv := fake.New(t)
 	d := open(t, drv, "")
 	var p *device.PanicError
-	err := d.Load(context.Background(), tab, &shrunk{*src}, table.LoadOptions{})
+	err := d.Load(context.Background(), tab, &shrunk{*src}, replay.LoadOptions{})
 	if !errors.As(err, &p) || err.Error() != "cuda: load: panic: the file has shrunk" {
 		t.Errorf("%v", err)
 	}
@@ -297,7 +299,7 @@ func TestThreadgroupMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(d.Load(context.Background(), tab, src, table.LoadOptions{}), d.Close()); err != nil {
+		if err := errors.Join(d.Load(context.Background(), tab, src, replay.LoadOptions{}), d.Close()); err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}
 		drv.Check()
@@ -359,8 +361,8 @@ func TestChoose(t *testing.T) {
 	if got := m.text("c", 90, driver.Oldest); got == nil || got.Exact {
 		t.Errorf("a driver that does not know the language: %+v", got)
 	}
-	tab := &table.Table{Specs: []table.Spec{{Kernel: table.KernelAttn, Values: values(64, 1)}}}
-	_, err := m.instance(tab, &table.Cmd{Kernel: table.KernelAttn})
+	tab := &table.Table{Specs: []table.Spec{{Kernel: kernels.Attn, Values: values(64, 1)}}}
+	_, err := m.instance(tab, &table.Cmd{Kernel: kernels.Attn})
 	if err == nil || err.Error() != "there is no kernel attn for head_dim=64 windowed=1 split=0 tile=0 kv=0 sinks=0 layout=0 learned=0" {
 		t.Errorf("%v", err)
 	}

@@ -4,14 +4,15 @@ import (
 	"fmt"
 
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // Plan says what a table takes, without what the mode makes of it for each session:
 // graphs of the driver's, or the command arrays of mode resident.
-func (d *Device) Plan(t *table.Table, _ func(tensor string) (offset uint64, ok bool), positions int) (loaded, session table.Memory, err error) {
+func (d *Device) Plan(t *table.Table, _ func(tensor string) (offset uint64, ok bool), positions int) (loaded, session replay.Memory, err error) {
 	plan := &Device{caches: device.NewCaches(t)}
-	var m table.Memory
+	var m replay.Memory
 	var fixed uint64
 	for scope, to := range []*uint64{table.ScopeModel: &m.Weights, table.ScopeSession: &fixed, table.ScopeExecutor: &m.Executor} {
 		if *to, err = plan.place(t, table.Scope(scope), func(int, uint64) {}); err != nil {

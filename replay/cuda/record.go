@@ -7,6 +7,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -158,7 +159,7 @@ func (d *Device) patchLaunch(s *session, program int) *driver.Launch {
 // run that is not the first is set before it, all but its stop flag and its
 // count. Few of the longest graphs are on their way at a time: what is launched is gone
 // through when a chain is cancelled or has stopped, if without work, 1.2 us a kernel.
-func (record) run(e *executor, j *job, r *table.Run, first bool) error {
+func (record) run(e *executor, j *job, r *replay.Run, first bool) error {
 	s := j.Session
 	if !first {
 		if err := e.sendStep(s, &r.Step); err != nil {

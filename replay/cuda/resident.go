@@ -10,6 +10,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/cuda/ptx"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -273,20 +275,20 @@ func (d *Device) records(s *session, program int) ([]byte, error) {
 
 // weightsOf returns the weights that a command reads from end to end.
 func (d *Device) weightsOf(s *session, p *table.Program, c *table.Cmd) (driver.Ptr, uint64, error) {
-	if c.Kernel != table.KernelGEMV {
+	if c.Kernel != kernels.GEMV {
 		return 0, 0, nil
 	}
 	env, err := d.table.NewEnv(c, p)
 	if err != nil {
 		return 0, 0, err
 	}
-	size, err := env.Extent(table.GEMVBindW)
-	b := c.Bind[table.GEMVBindW]
+	size, err := env.Extent(kernels.GEMVBindW)
+	b := c.Bind[kernels.GEMVBindW]
 	return s.mem[b.Slot] + driver.Ptr(b.Offset), size, err
 }
 
 // run launches the program's kernel once.
-func (m resident) run(e *executor, j *job, r *table.Run, first bool) error {
+func (m resident) run(e *executor, j *job, r *replay.Run, first bool) error {
 	s := j.Session
 	w := s.walks[r.Program]
 	if w == nil {
@@ -314,7 +316,7 @@ func (e *executor) stay(w *walk, tokens int) error {
 }
 
 // timed lets the kernel count a multiprocessor's cycles from barrier to barrier.
-func (m resident) timed(e *executor, j *job, r *table.Run, times []time.Duration) error {
+func (m resident) timed(e *executor, j *job, r *replay.Run, times []time.Duration) error {
 	w, drv := j.Session.walks[r.Program], e.d.drv
 	if w == nil {
 		return m.record.timed(e, j, r, times)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/cuda/fake"
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -99,7 +100,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-func mustTokens(t *testing.T, d *Device, id table.SessionID, n int) []uint32 {
+func mustTokens(t *testing.T, d *Device, id replay.SessionID, n int) []uint32 {
 	t.Helper()
 	out, err := tokens(d, id, n)
 	if err != nil {
@@ -181,7 +182,7 @@ func TestTimings(t *testing.T) {
 		if got := mustTokens(t, d, id, 7); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", mode, got, want)
 		}
-		if res, err := submit(d, &table.Submission{Session: id}); err != nil || res.Count != 0 {
+		if res, err := submit(d, &replay.Submission{Session: id}); err != nil || res.Count != 0 {
 			t.Errorf("%s: an empty submission: %+v, %v", mode, res, err)
 		}
 	}
@@ -212,7 +213,7 @@ func TestClose(t *testing.T) {
 	for _, mode := range Modes() {
 		drv := fake.New(t)
 		d := open(t, drv, mode)
-		if err := d.Load(context.Background(), m.t, m.src, table.LoadOptions{}); err != nil {
+		if err := d.Load(context.Background(), m.t, m.src, replay.LoadOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		drv.SetDelay(20)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
@@ -23,7 +24,7 @@ type outcome struct {
 	logits [2][]float32 // after the prompt, after the last token
 }
 
-func logits(tb testing.TB, d replayer, t *table.Table, id table.SessionID) []float32 {
+func logits(tb testing.TB, d replayer, t *table.Table, id replay.SessionID) []float32 {
 	tb.Helper()
 	_, slot, _ := t.Slot(table.SlotLogits)
 	b := make([]byte, 4*t.Header.Vocab)
@@ -87,7 +88,7 @@ func onCPU(t *testing.T, m model, positions, n, length int) outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := host.Load(bg, m.t, m.src, table.LoadOptions{}); err != nil {
+	if err := host.Load(bg, m.t, m.src, replay.LoadOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

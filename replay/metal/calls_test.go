@@ -7,13 +7,14 @@ import (
 
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // counted returns the calls of Metal that a submission takes, by the software's
 // count and by the device's own.
-func counted(t *testing.T, d *metal.Device, sub *table.Submission) (calls map[string]int, all, own int) {
+func counted(t *testing.T, d *metal.Device, sub *replay.Submission) (calls map[string]int, all, own int) {
 	t.Helper()
 	before, ours := soft.Calls(), d.Calls()
 	if _, err := submit(d, sub); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -82,7 +83,7 @@ type Device struct {
 	seconds  [flights]driver.Buffer // of mode record: a record for each command, and the execution ranges
 	ranges   [flights][]byte        // the execution ranges
 	exec     *executor
-	memory   table.Memory
+	memory   replay.Memory
 }
 
 // New opens the system's GPU and returns it as a device. It uses little memory
@@ -133,8 +134,8 @@ func (d *Device) Properties() driver.Properties { return d.properties }
 func (d *Device) Calls() uint64 { return d.calls.Load() }
 
 // Info says what the device is.
-func (d *Device) Info() table.Info {
-	return table.Info{Device: "metal", Name: d.properties.Name, Modes: Modes(), Detail: Detail(d.properties), Moves: d.o.Mode == modeRecord}
+func (d *Device) Info() replay.Info {
+	return replay.Info{Device: "metal", Name: d.properties.Name, Modes: Modes(), Detail: Detail(d.properties), Moves: d.o.Mode == modeRecord}
 }
 
 // Close cancels what is in flight, waits for it and frees everything.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -21,7 +22,7 @@ func encodeNS(tb testing.TB, m model, submissions int) (float64, error) {
 		return 0, err
 	}
 	defer d.Close()
-	if err := d.Load(bg, m.t, m.src, table.LoadOptions{}); err != nil {
+	if err := d.Load(bg, m.t, m.src, replay.LoadOptions{}); err != nil {
 		return 0, err
 	}
 	id, err := d.NewSession()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -115,7 +116,7 @@ func (e *executor) submission(j *job) {
 	p.cut.Store(false)
 	e.awake.begin()
 	e.mu.Lock()
-	p.flying, p.encoded, p.result, p.stop, p.took, p.start, p.err = 0, false, table.Result{}, 0, 0, time.Now(), nil
+	p.flying, p.encoded, p.result, p.stop, p.took, p.start, p.err = 0, false, replay.Result{}, 0, 0, time.Now(), nil
 	e.mu.Unlock()
 	var err error
 	func() {
@@ -144,7 +145,7 @@ func (e *executor) ended(j *job) {
 	e.awake.finish()
 	p := &j.Session.progress
 	if p.err != nil {
-		j.Finish(table.Result{}, p.err)
+		j.Finish(replay.Result{}, p.err)
 		return
 	}
 	r := p.result
@@ -206,7 +207,7 @@ func (e *executor) encode(j *job) error {
 }
 
 // stepOf returns a run's step as the step block has it.
-func (e *executor) stepOf(r *table.Run) table.Step {
+func (e *executor) stepOf(r *replay.Run) table.Step {
 	step := r.Step
 	if e.d.programs[r.Program].ranged {
 		step.Row = e.d.table.Programs[r.Program].Count // see patch.go
@@ -385,7 +386,7 @@ func (e *executor) fault(f *flight, err error) error {
 
 // timed replays a run command by command, when all before it has ended, and adds
 // the commands' times to times.
-func (e *executor) timed(j *job, run int, r *table.Run, times []time.Duration) error {
+func (e *executor) timed(j *job, run int, r *replay.Run, times []time.Duration) error {
 	f, other := <-e.free, <-e.free // nothing is in flight
 	defer func() {
 		e.free <- f

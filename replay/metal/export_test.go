@@ -1,6 +1,10 @@
 package metal
 
-import "github.com/pianola-engine/pianola/table"
+import (
+	"github.com/pianola-engine/pianola/table"
+
+	"github.com/pianola-engine/pianola/replay"
+)
 
 // ForTest changes settings that only tests have.
 func (o Options) ForTest(tokens int, unchecked, cold bool) Options {
@@ -23,7 +27,7 @@ func (d *Device) Scratch() (b []byte) {
 
 // SlotBytes returns a session's memory of a slot, to use whatever is in flight
 // then.
-func (d *Device) SlotBytes(id table.SessionID, slot uint32) (b []byte, err error) {
+func (d *Device) SlotBytes(id replay.SessionID, slot uint32) (b []byte, err error) {
 	err = d.queue.Hold(id, func(s *session) error {
 		b = s.mem[slot].mem
 		return nil

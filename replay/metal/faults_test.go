@@ -13,8 +13,10 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -30,7 +32,7 @@ func use(o metal.Options, m model) error {
 }
 
 func useDevice(d *metal.Device, m model) error {
-	if err := d.Load(bg, m.t, m.src, table.LoadOptions{}); err != nil {
+	if err := d.Load(bg, m.t, m.src, replay.LoadOptions{}); err != nil {
 		return err
 	}
 	id, err := begin(d, m.t)
@@ -318,16 +320,16 @@ func norm(t *testing.T) model {
 	for _, s := range []uint32{weight, x} {
 		tab.Uploads = append(tab.Uploads, table.Upload{Op: table.UploadConst, Type: 1, Slot: s, SrcSize: 32})
 	}
-	c := table.Cmd{Kernel: table.KernelRMSNorm, Bindings: 3, PatchOffset: [2]uint8{table.NoPatch, table.NoPatch},
+	c := table.Cmd{Kernel: kernels.RMSNorm, Bindings: 3, PatchOffset: [2]uint8{table.NoPatch, table.NoPatch},
 		Grid: [3]uint32{1, 1, 1}, Threadgroup: [3]uint32{32, 1, 1}, TGMem: 4}
-	table.RMSNormParams{N: 8, XRows: 1, Eps: 1e-5}.Put(&c)
+	kernels.RMSNormParams{N: 8, XRows: 1, Eps: 1e-5}.Put(&c)
 	c.PutSecond(decl.SecondRows, 1)
 	for i := range c.Bind {
 		c.Bind[i].Slot = table.NoSlot
 	}
 	c.Bind[0].Slot, c.Bind[1].Slot, c.Bind[2].Slot = x, weight, logits
 	tab.Cmds, tab.Labels = []table.Cmd{c}, []string{"the.norm"}
-	tab.Specs = []table.Spec{{Kernel: table.KernelRMSNorm}}
+	tab.Specs = []table.Spec{{Kernel: kernels.RMSNorm}}
 	tab.Programs = []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: 1}}
 	if err := tab.PlaceBarriers(); err != nil {
 		t.Fatal(err)
@@ -344,7 +346,7 @@ func TestCycles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Load(bg, m.t, nil, table.LoadOptions{}); err != nil {
+		if err := d.Load(bg, m.t, nil, replay.LoadOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		id, err := d.NewSession()

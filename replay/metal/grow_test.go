@@ -9,6 +9,7 @@ import (
 
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -30,7 +31,7 @@ func TestGrowKinds(t *testing.T) {
 					at, n := c.Span(part, uint32(p), uint32(p+1))
 					return at, bytes.Repeat([]byte{byte(int(c.Slot)*31 + int(part)*7 + p)}, int(n))
 				}
-				check := func(id table.SessionID, positions int) {
+				check := func(id replay.SessionID, positions int) {
 					t.Helper()
 					for i := range caches {
 						for part := range caches[i].Parts() {
@@ -77,7 +78,7 @@ func TestGrowKinds(t *testing.T) {
 }
 
 // tokens returns those that follow a session's first, a few.
-func tokens(t *testing.T, d *metal.Device, id table.SessionID) []byte {
+func tokens(t *testing.T, d *metal.Device, id replay.SessionID) []byte {
 	t.Helper()
 	const n = 3
 	if _, err := submit(d, decode(d.Table(), id, 0, n)); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/metal/kernels"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
@@ -125,7 +126,7 @@ func load(tb testing.TB, o metal.Options, m model) *metal.Device {
 			tb.Error(err)
 		}
 	})
-	if err := d.Load(context.Background(), m.t, m.src, table.LoadOptions{}); err != nil {
+	if err := d.Load(context.Background(), m.t, m.src, replay.LoadOptions{}); err != nil {
 		tb.Fatal(err)
 	}
 	return d
@@ -133,16 +134,16 @@ func load(tb testing.TB, o metal.Options, m model) *metal.Device {
 
 // replayer is what the helpers need of a device.
 type replayer interface {
-	NewSession() (table.SessionID, error)
-	Reserve(id table.SessionID, positions int) error
-	Write(id table.SessionID, slot uint32, offset uint64, p []byte) error
-	Read(id table.SessionID, slot uint32, offset uint64, p []byte) error
-	Submit(s *table.Submission) (table.Ticket, error)
-	Wait(t table.Ticket) (table.Result, error)
+	NewSession() (replay.SessionID, error)
+	Reserve(id replay.SessionID, positions int) error
+	Write(id replay.SessionID, slot uint32, offset uint64, p []byte) error
+	Read(id replay.SessionID, slot uint32, offset uint64, p []byte) error
+	Submit(s *replay.Submission) (replay.Ticket, error)
+	Wait(t replay.Ticket) (replay.Result, error)
 }
 
 // begin returns a session whose ring begins with a token.
-func begin(d replayer, t *table.Table, stops ...uint32) (table.SessionID, error) {
+func begin(d replayer, t *table.Table, stops ...uint32) (replay.SessionID, error) {
 	id, err := d.NewSession()
 	if err != nil {
 		return 0, err
@@ -159,7 +160,7 @@ func begin(d replayer, t *table.Table, stops ...uint32) (table.SessionID, error)
 	return id, errors.Join(d.Write(id, tokens, 0, []byte{7, 0, 0, 0}), d.Write(id, ids, 0, b))
 }
 
-func begun(tb testing.TB, d *metal.Device, stops ...uint32) table.SessionID {
+func begun(tb testing.TB, d *metal.Device, stops ...uint32) replay.SessionID {
 	tb.Helper()
 	id, err := begin(d, d.Table(), stops...)
 	if err != nil {
@@ -169,26 +170,26 @@ func begun(tb testing.TB, d *metal.Device, stops ...uint32) table.SessionID {
 }
 
 // decode is a submission of n tokens from position at on.
-func decode(t *table.Table, id table.SessionID, at, n int) *table.Submission {
+func decode(t *table.Table, id replay.SessionID, at, n int) *replay.Submission {
 	_, p, _ := t.Program(table.ProgramDecode)
-	return &table.Submission{Session: id, Runs: []table.Run{{Program: uint32(p), Count: uint32(n), Step: table.Step{
+	return &replay.Submission{Session: id, Runs: []replay.Run{{Program: uint32(p), Count: uint32(n), Step: table.Step{
 		Position: uint32(at), KVRow: uint32(at), KVLen: uint32(at + 1), TokenIndex: uint32(at), Rows: 1,
 	}}}}
 }
 
 // prompt is a submission of n positions in chunks, and the head.
-func prompt(t *table.Table, id table.SessionID, n int) *table.Submission {
+func prompt(t *table.Table, id replay.SessionID, n int) *replay.Submission {
 	_, prefill, _ := t.Program(table.ProgramPrefill)
 	_, head, _ := t.Program(table.ProgramHead)
-	s := &table.Submission{Session: id}
+	s := &replay.Submission{Session: id}
 	chunk := int(t.Header.Chunk)
 	for at := 0; at < n; at += chunk {
 		rows := min(chunk, n-at)
 		step := table.Step{Position: uint32(at), KVRow: uint32(at), KVLen: uint32(at + 1), TokenIndex: uint32(at), Rows: uint32(rows)}
-		s.Runs = append(s.Runs, table.Run{Program: uint32(prefill), Count: 1, Step: step})
+		s.Runs = append(s.Runs, replay.Run{Program: uint32(prefill), Count: 1, Step: step})
 		if at+rows == n {
 			last := uint32(n - 1)
-			s.Runs = append(s.Runs, table.Run{Program: uint32(head), Count: 1, Step: table.Step{
+			s.Runs = append(s.Runs, replay.Run{Program: uint32(head), Count: 1, Step: table.Step{
 				Position: last, KVRow: last, KVLen: last + 1, TokenIndex: last, Row: uint32(rows - 1), Rows: 1,
 			}})
 		}
@@ -196,16 +197,16 @@ func prompt(t *table.Table, id table.SessionID, n int) *table.Submission {
 	return s
 }
 
-func submit(d replayer, sub *table.Submission) (table.Result, error) {
+func submit(d replayer, sub *replay.Submission) (replay.Result, error) {
 	t, err := d.Submit(sub)
 	if err != nil {
-		return table.Result{}, err
+		return replay.Result{}, err
 	}
 	return d.Wait(t)
 }
 
 // ring returns the first n tokens.
-func ring(tb testing.TB, d replayer, t *table.Table, id table.SessionID, n int) []uint32 {
+func ring(tb testing.TB, d replayer, t *table.Table, id replay.SessionID, n int) []uint32 {
 	tb.Helper()
 	_, slot, _ := t.Slot(table.SlotTokens)
 	b := make([]byte, 4*n)
@@ -220,7 +221,7 @@ func ring(tb testing.TB, d replayer, t *table.Table, id table.SessionID, n int) 
 }
 
 // chains decodes n tokens in chains of some length and returns the ring.
-func chains(tb testing.TB, d replayer, t *table.Table, id table.SessionID, n, length int) []uint32 {
+func chains(tb testing.TB, d replayer, t *table.Table, id replay.SessionID, n, length int) []uint32 {
 	tb.Helper()
 	for at := 0; at < n; {
 		res, err := submit(d, decode(t, id, at, min(length, n-at)))
@@ -239,7 +240,7 @@ func chains(tb testing.TB, d replayer, t *table.Table, id table.SessionID, n, le
 
 // activations returns what a session's slots and scratch hold, but the step
 // block.
-func activations(tb testing.TB, d *metal.Device, id table.SessionID) []byte {
+func activations(tb testing.TB, d *metal.Device, id replay.SessionID) []byte {
 	tb.Helper()
 	t := d.Table()
 	var all bytes.Buffer

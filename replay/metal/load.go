@@ -10,12 +10,13 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // Load compiles the table's kernels, executes the upload section and starts the
 // executor.
-func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o table.LoadOptions) (m table.Memory, err error) {
+func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) (m replay.Memory, err error) {
 	if !d.o.unchecked {
 		if err := device.CheckTable(name, t); err != nil {
 			return m, err
@@ -69,7 +70,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src table.Source, o t
 
 // Warm makes the GPU read all weights and replays every program, those of one
 // row twice: the second time is measured. Others are measured as they are used.
-func (d backend) Warm(replay func(runs ...table.Run) error) error {
+func (d backend) Warm(run func(runs ...replay.Run) error) error {
 	defer d.warm.Store(true)
 	if d.o.cold {
 		return nil
@@ -78,15 +79,15 @@ func (d backend) Warm(replay func(runs ...table.Run) error) error {
 		return fmt.Errorf("metal: warm-up: %w", err)
 	}
 	for i := range d.table.Programs {
-		run := device.WarmRun(d.table, i)
-		if err := replay(run); err != nil {
+		warm := device.WarmRun(d.table, i)
+		if err := run(warm); err != nil {
 			return err
 		}
 		if d.table.Programs[i].MaxRows > 1 {
 			continue
 		}
 		d.exec.forget(i)
-		if err := replay(run); err != nil {
+		if err := run(warm); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -59,7 +60,7 @@ func TestLoadErrors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = d.Load(c.ctx, m.t, nil, table.LoadOptions{})
+		err = d.Load(c.ctx, m.t, nil, replay.LoadOptions{})
 		if c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
 			t.Errorf("%s: error %v, want %s", name, err, c.want)
 		}
@@ -67,7 +68,7 @@ func TestLoadErrors(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 		if name == "cancelled" {
-			if err := d.Load(bg, m.t, nil, table.LoadOptions{}); err != nil {
+			if err := d.Load(bg, m.t, nil, replay.LoadOptions{}); err != nil {
 				t.Errorf("a second time: %v", err)
 			}
 		}
@@ -81,7 +82,7 @@ func TestLoadErrors(t *testing.T) {
 }
 
 // copied is a source whose files are not mapped.
-type copied struct{ src table.Source }
+type copied struct{ src replay.Source }
 
 func (c copied) Tensor(name string) ([]byte, error) { return c.src.Tensor(name) }
 
@@ -90,13 +91,13 @@ func TestInPlace(t *testing.T) {
 	checked(t)
 	m := tiny(t, "llama/model.gguf")
 	var want string
-	for _, src := range []table.Source{m.src, copied{m.src}} {
+	for _, src := range []replay.Source{m.src, copied{m.src}} {
 		d, err := metal.New(options(t, "record"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var seen []uint64
-		o := table.LoadOptions{Progress: func(done, total uint64) {
+		o := replay.LoadOptions{Progress: func(done, total uint64) {
 			if done > total {
 				t.Errorf("%d of %d bytes", done, total)
 			}
@@ -106,7 +107,7 @@ func TestInPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 		mem := d.Memory()
-		if _, mapped := src.(table.Pager); mapped != (mem.Mapped > 0) || mem.Mapped+mem.Weights == 0 {
+		if _, mapped := src.(replay.Pager); mapped != (mem.Mapped > 0) || mem.Mapped+mem.Weights == 0 {
 			t.Errorf("mapped %t: %+v", mapped, mem)
 		}
 		if len(seen) == 0 || !slices.IsSorted(seen) {

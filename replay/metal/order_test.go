@@ -18,7 +18,10 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/internal/sampler"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
@@ -60,7 +63,7 @@ func single(tb testing.TB, noFuse bool) model {
 }
 
 // medley is submissions of all programs, each behind several others.
-func medley(t *table.Table, id table.SessionID) (list []*table.Submission) {
+func medley(t *table.Table, id replay.SessionID) (list []*replay.Submission) {
 	at := uint32(0)
 	for _, names := range [][]string{
 		{table.ProgramPrefill, table.ProgramHead, table.ProgramDecode, table.ProgramDecode},
@@ -70,7 +73,7 @@ func medley(t *table.Table, id table.SessionID) (list []*table.Submission) {
 		{table.ProgramLogits, table.ProgramDecode},
 		{table.ProgramPrefill, table.ProgramSampleHead, table.ProgramSample, table.ProgramDecode, table.ProgramSample},
 	} {
-		s := &table.Submission{Session: id}
+		s := &replay.Submission{Session: id}
 		for _, name := range names {
 			_, p, _ := t.Program(name)
 			moves := name == table.ProgramPrefill || name == table.ProgramDecode || name == table.ProgramSample
@@ -78,7 +81,7 @@ func medley(t *table.Table, id table.SessionID) (list []*table.Submission) {
 			if !moves {
 				pos = at - 1
 			}
-			s.Runs = append(s.Runs, table.Run{Program: uint32(p), Count: 1, Step: table.Step{
+			s.Runs = append(s.Runs, replay.Run{Program: uint32(p), Count: 1, Step: table.Step{
 				Position: pos, KVRow: pos, KVLen: pos + 1, TokenIndex: pos, Rows: 1,
 			}})
 			if moves {
@@ -110,7 +113,7 @@ func left(tb testing.TB, o metal.Options, m model) []byte {
 			tb.Error(err)
 		}
 	}()
-	if err := d.Load(bg, m.t, m.src, table.LoadOptions{}); err != nil {
+	if err := d.Load(bg, m.t, m.src, replay.LoadOptions{}); err != nil {
 		tb.Fatal(err)
 	}
 	return again(tb, d)
@@ -122,11 +125,11 @@ func again(tb testing.TB, d *metal.Device) (all []byte) {
 	tb.Helper()
 	id := begun(tb, d)
 	// Draws with each stage on, so that all of their commands do something.
-	settings := table.Sampler{
+	settings := sampler.Settings{
 		Seed: 5, InvTemperature: 1, TopK: 60, TopP: 0xe0000000, TopPScale: math.Log2E, MinPDrop: 6,
 		Repetition: 1.2, Presence: 0.1, Frequency: 0.1, Window: 16,
 	}
-	var words [table.SamplerWords * 4]byte
+	var words [sampler.Words * 4]byte
 	settings.Put(&words)
 	_, sampler, _ := d.Table().Slot(table.SlotSampler)
 	if err := d.Write(id, sampler, 0, words[:]); err != nil {
@@ -200,7 +203,7 @@ func TestBarriers(t *testing.T) {
 			barriers++
 			// What the filter reads says where it writes, which may be anywhere if it
 			// reads too early: another process may end there.
-			if m.t.Cmds[i].Kernel == table.KernelSampleFilter {
+			if m.t.Cmds[i].Kernel == kernels.SampleFilter {
 				if !apart(t, mode, i) {
 					t.Errorf("%s: command %d (%s): without its barrier nothing changes in a process of its own", mode, i, m.t.Label(i))
 				}
@@ -300,7 +303,7 @@ func TestFences(t *testing.T) {
 		soft.SetRandomOrder(seed)
 		d, err := metal.New(o)
 		if err == nil {
-			err = d.Load(bg, m.t, m.src, table.LoadOptions{})
+			err = d.Load(bg, m.t, m.src, replay.LoadOptions{})
 		}
 		if err != nil {
 			t.Fatal(err)

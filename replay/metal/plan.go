@@ -4,12 +4,13 @@ import (
 	"fmt"
 
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // Plan says what a table takes, without the parameters of its commands and what the
 // mode records of them.
-func (d *Device) Plan(t *table.Table, where func(tensor string) (offset uint64, ok bool), positions int) (loaded, session table.Memory, err error) {
+func (d *Device) Plan(t *table.Table, where func(tensor string) (offset uint64, ok bool), positions int) (loaded, session replay.Memory, err error) {
 	limit, caches := min(d.properties.MaxBuffer, largestBuffer), device.NewCaches(t)
 	mapped := d.mapped(t, where, limit)
 	var sizes [3]uint64 // by scope
@@ -31,7 +32,7 @@ func (d *Device) Plan(t *table.Table, where func(tensor string) (offset uint64, 
 			err = fmt.Errorf("metal: KV caches for %d positions: %w", positions, e)
 		}
 	})
-	m := table.Memory{Weights: sizes[table.ScopeModel], Executor: sizes[table.ScopeExecutor]}
+	m := replay.Memory{Weights: sizes[table.ScopeModel], Executor: sizes[table.ScopeExecutor]}
 	for _, n := range mapped {
 		m.Mapped += n
 	}

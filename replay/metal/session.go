@@ -9,6 +9,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -22,7 +23,7 @@ type progress struct {
 	// Guarded by the executor's mu.
 	flying  int  // command buffers
 	encoded bool // all that will be
-	result  table.Result
+	result  replay.Result
 	stop    uint32
 	took    float64 // seconds on the GPU
 	start   time.Time

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -178,7 +179,7 @@ func TestArchiveFaults(t *testing.T) {
 			soft.FailAt(n, 2)
 			d, err := metal.New(o)
 			if err == nil {
-				err = d.Load(bg, m.t, nil, table.LoadOptions{})
+				err = d.Load(bg, m.t, nil, replay.LoadOptions{})
 				if closed := d.Close(); closed != nil {
 					t.Error(closed)
 				}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/replay"
 )
 
 // Shared is a GPU that the program has already, with a queue of it on which
@@ -38,7 +38,7 @@ type Shared struct {
 type Pass struct {
 	CommandBuffer unsafe.Pointer // id<MTLCommandBuffer>
 	Fence         unsafe.Pointer // id<MTLFence>: encoders that touch the device's buffers wait for it and update it
-	Session       table.SessionID
+	Session       replay.SessionID
 	Program       string // of the last tokens that the command buffer replays
 	Position      uint32 // of the last row of the last of them: Logits are of it where the program computes them
 	Tokens        int    // that it replays, of all programs
@@ -71,7 +71,7 @@ type Span struct {
 // file. A KV cache moves when it grows, which Reserve keeps a submission from; it has
 // the rows that there is room for, of each head, and none before the first submission
 // or Reserve. Weights must not be written to.
-func (d *Device) Span(id table.SessionID, slot uint32) (at Span, err error) {
+func (d *Device) Span(id replay.SessionID, slot uint32) (at Span, err error) {
 	err = d.queue.View(id, func(s *session) error {
 		if uint64(slot) >= uint64(len(s.mem)) {
 			return fmt.Errorf("metal: slot %d of %d", slot, len(s.mem))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -59,7 +60,7 @@ func slotOf(t *testing.T, tab *table.Table, kind table.SlotKind) uint32 {
 	return i
 }
 
-func span(t *testing.T, d *metal.Device, id table.SessionID, slot uint32) metal.Span {
+func span(t *testing.T, d *metal.Device, id replay.SessionID, slot uint32) metal.Span {
 	t.Helper()
 	s, err := d.Span(id, slot)
 	if err != nil {
@@ -335,7 +336,7 @@ func TestQueueRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	soft.FailAt(3, 0)
-	if err := d.Load(context.Background(), m.t, m.src, table.LoadOptions{}); err == nil {
+	if err := d.Load(context.Background(), m.t, m.src, replay.LoadOptions{}); err == nil {
 		t.Error("loaded in spite of a fault")
 	}
 	if err := d.Close(); err != nil {

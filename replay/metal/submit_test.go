@@ -13,6 +13,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -175,7 +176,7 @@ func TestTimings(t *testing.T) {
 			if got := ring(t, d, m.t, id, 9); !slices.Equal(got, want) {
 				t.Errorf("%s: %v, want %v", mode, got, want)
 			}
-			if res, err := submit(d, &table.Submission{Session: id}); err != nil || res.Count != 0 {
+			if res, err := submit(d, &replay.Submission{Session: id}); err != nil || res.Count != 0 {
 				t.Errorf("%s: an empty submission: %+v, %v", mode, res, err)
 			}
 		}

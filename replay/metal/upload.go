@@ -5,6 +5,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -20,10 +21,10 @@ type mapping struct {
 
 // inPlace makes buffers of mapped files, for the slots that are a source's
 // bytes as they are.
-func (l *loader) inPlace(u *device.Upload, src table.Source) error {
+func (l *loader) inPlace(u *device.Upload, src replay.Source) error {
 	d := l.d
 	d.weights = nil
-	pager, ok := src.(table.Pager)
+	pager, ok := src.(replay.Pager)
 	if !ok {
 		return nil
 	}
@@ -70,7 +71,7 @@ func (l *loader) inPlace(u *device.Upload, src table.Source) error {
 }
 
 // usable returns the mapping that src is in, if the GPU can use src there.
-func (d *Device) usable(pager table.Pager, src []byte) (whole []byte, ok bool) {
+func (d *Device) usable(pager replay.Pager, src []byte) (whole []byte, ok bool) {
 	if whole, ok = pager.Mapping(src); !ok {
 		return nil, false
 	}

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/pianola-engine/pianola/internal/speculate"
+	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -23,10 +25,10 @@ type Device struct {
 
 	mu       sync.Mutex
 	t        *table.Table
-	sessions map[table.SessionID]map[uint32][]byte
-	next     table.SessionID
-	ticket   table.Ticket
-	results  map[table.Ticket]table.Result
+	sessions map[replay.SessionID]map[uint32][]byte
+	next     replay.SessionID
+	ticket   replay.Ticket
+	results  map[replay.Ticket]replay.Result
 	closed   bool
 
 	submissions []Record
@@ -35,8 +37,8 @@ type Device struct {
 
 // Record is one submission as it came.
 type Record struct {
-	Session table.SessionID
-	Runs    []table.Run
+	Session replay.SessionID
+	Runs    []replay.Run
 	Dry     bool
 }
 
@@ -50,25 +52,25 @@ type Counts struct {
 var errClosed = errors.New("null: the device is closed")
 
 // Info implements replay.Device.
-func (d *Device) Info() table.Info {
-	return table.Info{Device: "null", Name: "null", Modes: []string{"encode"}, Detail: "records, computes nothing", Moves: true}
+func (d *Device) Info() replay.Info {
+	return replay.Info{Device: "null", Name: "null", Modes: []string{"encode"}, Detail: "records, computes nothing", Moves: true}
 }
 
 // Load implements replay.Device. It reads no tensor.
-func (d *Device) Load(_ context.Context, t *table.Table, _ table.Source, _ table.LoadOptions) error {
+func (d *Device) Load(_ context.Context, t *table.Table, _ replay.Source, _ replay.LoadOptions) error {
 	if faults := t.Validate(); len(faults) > 0 {
 		return fmt.Errorf("null: %w", faults[0])
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.t = t
-	d.sessions = map[table.SessionID]map[uint32][]byte{}
-	d.results = map[table.Ticket]table.Result{}
+	d.sessions = map[replay.SessionID]map[uint32][]byte{}
+	d.results = map[replay.Ticket]replay.Result{}
 	return nil
 }
 
 // NewSession implements replay.Device.
-func (d *Device) NewSession() (table.SessionID, error) {
+func (d *Device) NewSession() (replay.SessionID, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed || d.t == nil {
@@ -86,10 +88,10 @@ func (d *Device) NewSession() (table.SessionID, error) {
 }
 
 // Reserve implements replay.Device. There are no KV caches here.
-func (d *Device) Reserve(table.SessionID, int) error { return nil }
+func (d *Device) Reserve(replay.SessionID, int) error { return nil }
 
 // Fork implements replay.Device.
-func (d *Device) Fork(id table.SessionID, _ int) (table.SessionID, error) {
+func (d *Device) Fork(id replay.SessionID, _ int) (replay.SessionID, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	from, ok := d.sessions[id]
@@ -106,7 +108,7 @@ func (d *Device) Fork(id table.SessionID, _ int) (table.SessionID, error) {
 }
 
 // CloseSession implements replay.Device.
-func (d *Device) CloseSession(id table.SessionID) error {
+func (d *Device) CloseSession(id replay.SessionID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.sessions, id)
@@ -114,7 +116,7 @@ func (d *Device) CloseSession(id table.SessionID) error {
 }
 
 // slot returns the bytes [offset, offset+n) of a session's slot.
-func (d *Device) slot(id table.SessionID, slot uint32, offset uint64, n int) ([]byte, error) {
+func (d *Device) slot(id replay.SessionID, slot uint32, offset uint64, n int) ([]byte, error) {
 	b, ok := d.sessions[id][slot]
 	if !ok {
 		return nil, fmt.Errorf("null: session %d has no slot %d", id, slot)
@@ -126,7 +128,7 @@ func (d *Device) slot(id table.SessionID, slot uint32, offset uint64, n int) ([]
 }
 
 // Write implements replay.Device.
-func (d *Device) Write(id table.SessionID, slot uint32, offset uint64, p []byte) error {
+func (d *Device) Write(id replay.SessionID, slot uint32, offset uint64, p []byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b, err := d.slot(id, slot, offset, len(p))
@@ -135,7 +137,7 @@ func (d *Device) Write(id table.SessionID, slot uint32, offset uint64, p []byte)
 }
 
 // Read implements replay.Device.
-func (d *Device) Read(id table.SessionID, slot uint32, offset uint64, p []byte) error {
+func (d *Device) Read(id replay.SessionID, slot uint32, offset uint64, p []byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b, err := d.slot(id, slot, offset, len(p))
@@ -145,7 +147,7 @@ func (d *Device) Read(id table.SessionID, slot uint32, offset uint64, p []byte) 
 
 // Submit implements replay.Device. The programs that end in a token (those
 // with a patch of kind argmax) write the script's to the ring.
-func (d *Device) Submit(s *table.Submission) (table.Ticket, error) {
+func (d *Device) Submit(s *replay.Submission) (replay.Ticket, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -155,7 +157,7 @@ func (d *Device) Submit(s *table.Submission) (table.Ticket, error) {
 		return 0, fmt.Errorf("null: no session %d", s.Session)
 	}
 	d.submissions = append(d.submissions, Record{s.Session, slices.Clone(s.Runs), s.Dry})
-	var res table.Result
+	var res replay.Result
 	for _, r := range s.Runs {
 		if int(r.Program) >= len(d.t.Programs) {
 			return 0, fmt.Errorf("null: no program %d", r.Program)
@@ -195,7 +197,7 @@ func (d *Device) chooses(p *table.Program) bool {
 
 // verify does what the program verify does to the ring and to the step: it takes of
 // a draft what the script says, and drafts again.
-func (d *Device) verify(id table.SessionID, step *table.Step, res *table.Result, draft int) error {
+func (d *Device) verify(id replay.SessionID, step *table.Step, res *replay.Result, draft int) error {
 	at, n := int(step.TokenIndex), 0
 	_, tokens, _ := d.t.Slot(table.SlotTokens)
 	ring, err := d.slot(id, tokens, 0, int(d.t.Slots[tokens].Size))
@@ -218,13 +220,13 @@ func (d *Device) verify(id table.SessionID, step *table.Step, res *table.Result,
 	for i := range history {
 		history[i] = word(i)
 	}
-	step.Trust = step.Trust.Judge(int(step.Rows)-1, n-1)
+	step.Trust = uint32(speculate.Trust(step.Trust).Judge(int(step.Rows)-1, n-1))
 	room := len(ring)/4 - len(history)
 	if step.Until != 0 {
 		room = max(0, min(room, int(step.Until)-len(history)))
 	}
 	next := make([]uint32, min(draft, room))
-	next = next[:table.Draft(next, history, table.DraftMost, table.DraftLeast, step.Trust)]
+	next = next[:speculate.Draft(next, history, speculate.DraftMost, speculate.DraftLeast, speculate.Trust(step.Trust))]
 	step.Rows, res.Trust = 1+uint32(len(next)), step.Trust
 	for i, v := range next {
 		binary.LittleEndian.PutUint32(ring[4*(len(history)+i):], v)
@@ -232,7 +234,7 @@ func (d *Device) verify(id table.SessionID, step *table.Step, res *table.Result,
 	return nil
 }
 
-func (d *Device) write(id table.SessionID, index int) error {
+func (d *Device) write(id replay.SessionID, index int) error {
 	_, tokens, _ := d.t.Slot(table.SlotTokens)
 	b, err := d.slot(id, tokens, uint64(index)*4, 4)
 	if err != nil {
@@ -247,10 +249,10 @@ func (d *Device) write(id table.SessionID, index int) error {
 }
 
 // Cancel implements replay.Device; a submission has ended before it returns.
-func (d *Device) Cancel(table.Ticket) {}
+func (d *Device) Cancel(replay.Ticket) {}
 
 // Wait implements replay.Device.
-func (d *Device) Wait(t table.Ticket) (table.Result, error) {
+func (d *Device) Wait(t replay.Ticket) (replay.Result, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.waits++
@@ -263,7 +265,7 @@ func (d *Device) Wait(t table.Ticket) (table.Result, error) {
 }
 
 // Memory implements replay.Device.
-func (d *Device) Memory() table.Memory { return table.Memory{} }
+func (d *Device) Memory() replay.Memory { return replay.Memory{} }
 
 // Close implements replay.Device.
 func (d *Device) Close() error {

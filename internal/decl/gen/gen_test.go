@@ -18,7 +18,7 @@ func TestCommitted(t *testing.T) {
 		path string
 		make func([]decl.Kernel) ([]byte, error)
 	}{
-		{"table/kernels_gen.go", goSource},
+		{"internal/kernels/kernels.go", goSource},
 		{"shaders/params.h", header},
 		{"shaders/constants.h", constants},
 		{"shaders/kernels.json", manifest},
@@ -55,11 +55,11 @@ func TestGoSource(t *testing.T) {
 	}
 	for _, want := range []string{
 		"// " + notice + "\n",
-		"KernelQKRoPE decl.ID = 0\n",
+		"QKRoPE decl.ID = 0\n",
 		"QKRoPEBindKCache = 0 // rw, shape\n",
 		"QKRoPESpecWType = 0 // type\n",
 		"KVHeads uint32  // heads\n",
-		"c.putF32(4, p.Eps)\n\tc.ParamSize = 8\n",
+		"putF32(c, 4, p.Eps)\n\tc.ParamSize = 8\n",
 	} {
 		if !strings.Contains(string(src), want) {
 			t.Errorf("no %q in\n%s", want, src)

@@ -60,12 +60,12 @@ typedef struct pianola_step {
     uint32_t cancel;
     uint32_t drafted;
     uint32_t accepted;
-    uint32_t trust; // in the drafts that come: table.Trust
+    uint32_t trust; // in the drafts that come: speculate.Trust
     uint32_t until; // token index at which verification ends, or 0
     uint32_t reserved;
 } pianola_step;
 
-// The head of a sampler slot; table.Sampler says what the fields are.
+// The head of a sampler slot; sampler.Settings says what the fields are.
 typedef struct pianola_sampler {
     uint32_t seed[2];
     float inv_temperature;

@@ -1,5 +1,5 @@
 // Command gen writes what is derived from the kernel declarations: the Go
-// constants and parameter structs of package table, the C and Metal header and
+// constants and parameter structs of package kernels, the C and Metal header and
 // the manifest.
 //
 //	go run ./internal/decl/gen          from the repository's root
@@ -14,6 +14,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/pianola-engine/pianola/internal/decl"
 )
@@ -30,7 +31,7 @@ func main() {
 		path string
 		make func([]decl.Kernel) ([]byte, error)
 	}{
-		{"table/kernels_gen.go", goSource},
+		{"internal/kernels/kernels.go", goSource},
 		{"shaders/params.h", header},
 		{"shaders/constants.h", constants},
 		{"shaders/kernels.json", manifest},
@@ -56,12 +57,34 @@ func main() {
 	}
 }
 
+// goHeader begins the generated Go file.
+const goHeader = `// Package kernels names the kernels, their bindings and their specialisation
+// constants, and encodes their parameters. It is generated from the declarations of
+// package decl; a program never parses a parameter by hand.
+package kernels
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/table"
+)
+
+func u32(c *table.Cmd, off int) uint32       { return binary.LittleEndian.Uint32(c.Param[off:]) }
+func f32(c *table.Cmd, off int) float32      { return math.Float32frombits(u32(c, off)) }
+func putU32(c *table.Cmd, off int, v uint32) { binary.LittleEndian.PutUint32(c.Param[off:], v) }
+func putF32(c *table.Cmd, off int, v float32) {
+	putU32(c, off, math.Float32bits(v))
+}
+`
+
 func goSource(kernels []decl.Kernel) ([]byte, error) {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "// %s\n\npackage table\n\nimport \"github.com/pianola-engine/pianola/internal/decl\"\n\n", notice)
+	fmt.Fprintf(&b, "// %s\n\n%s\n", notice, goHeader)
 	b.WriteString("// Kernel ids.\nconst (\n")
 	for i, k := range kernels {
-		fmt.Fprintf(&b, "Kernel%s decl.ID = %d\n", camel(k.Name), i)
+		fmt.Fprintf(&b, "%s decl.ID = %d\n", camel(k.Name), i)
 	}
 	b.WriteString(")\n")
 	for _, k := range kernels {
@@ -93,14 +116,14 @@ func goKernel(b *bytes.Buffer, k *decl.Kernel) {
 		fmt.Fprintf(b, "%s %s // %s\n", camel(f.Name), goType(f.Type), f.Doc)
 	}
 	b.WriteString("}\n")
-	fmt.Fprintf(b, "\n// %sParams decodes the parameter bytes as those of %s.\nfunc (c *Cmd) %sParams() %sParams {\nreturn %sParams{\n", name, k.Name, name, name, name)
+	fmt.Fprintf(b, "\n// %sParamsOf decodes the parameters of c, a command of kernel %s.\nfunc %sParamsOf(c *table.Cmd) %sParams {\nreturn %sParams{\n", name, k.Name, name, name, name)
 	for i, f := range k.Params {
-		fmt.Fprintf(b, "%s: c.%s(%d),\n", camel(f.Name), map[decl.Type]string{decl.U32: "u32", decl.F32: "f32"}[f.Type], 4*i)
+		fmt.Fprintf(b, "%s: %s(c, %d),\n", camel(f.Name), f.Type, 4*i)
 	}
 	b.WriteString("}\n}\n")
-	fmt.Fprintf(b, "\n// Put encodes p as the parameter bytes of c.\nfunc (p %sParams) Put(c *Cmd) {\n", name)
+	fmt.Fprintf(b, "\n// Put encodes p as the parameters of c.\nfunc (p %sParams) Put(c *table.Cmd) {\n", name)
 	for i, f := range k.Params {
-		fmt.Fprintf(b, "c.put%s(%d, p.%s)\n", map[decl.Type]string{decl.U32: "U32", decl.F32: "F32"}[f.Type], 4*i, camel(f.Name))
+		fmt.Fprintf(b, "put%s(c, %d, p.%s)\n", strings.ToUpper(f.Type.String()), 4*i, camel(f.Name))
 	}
 	fmt.Fprintf(b, "c.ParamSize = %d\n}\n", 4*len(k.Params))
 }

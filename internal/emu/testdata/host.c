@@ -1,5 +1,5 @@
 // Uses the emulator as a shared library: x += delta by the kernel add.
-#include "../../host/emulator.h"
+#include "../../../shaders/host/emulator.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -18,17 +19,17 @@ func Quicken(t *table.Table) error {
 		p := &t.Programs[i]
 		for j := range t.ProgramCmds(p) {
 			c := &t.Cmds[int(p.First)+j]
-			if c.Kernel != table.KernelGEMM {
+			if c.Kernel != kernels.GEMM {
 				continue
 			}
 			spec := t.Specs[c.Spec]
-			spec.Kernel = table.KernelGEMV
+			spec.Kernel = kernels.GEMV
 			at := slices.Index(t.Specs, spec)
 			if at < 0 {
 				at = len(t.Specs)
 				t.Specs = append(t.Specs, spec)
 			}
-			c.Kernel, c.Spec = table.KernelGEMV, uint16(at)
+			c.Kernel, c.Spec = kernels.GEMV, uint16(at)
 			out := binary.LittleEndian.Uint32(c.Param[4:])
 			binary.LittleEndian.PutUint32(c.Param[16:], group)
 			binary.LittleEndian.PutUint32(c.Param[20:], 1)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
+	"github.com/pianola-engine/pianola/replay"
 	replay "github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -31,10 +32,10 @@ type Passes struct {
 type Pass struct {
 	CommandBuffer metal.CommandBufferObject
 	Fence         metal.FenceObject
-	Session       table.SessionID // of replay.Session's ID
-	Program       string          // of the last tokens in it: "decode", "prefill", "head"
-	Position      uint32          // of the last row of them; behind "decode" and "head", of the logits
-	Tokens        int             // that it replays
+	Session       replay.SessionID // of replay.Session's ID
+	Program       string           // of the last tokens in it: "decode", "prefill", "head"
+	Position      uint32           // of the last row of them; behind "decode" and "head", of the logits
+	Tokens        int              // that it replays
 }
 
 // Compute encodes kernels of the program into the command buffer, ordered with

@@ -1,10 +1,10 @@
-package table_test
+package speculate_test
 
 import (
 	"slices"
 	"testing"
 
-	"github.com/pianola-engine/pianola/table"
+	"github.com/pianola-engine/pianola/internal/speculate"
 )
 
 // TestDraft checks which place a draft comes from, and how it goes on.
@@ -25,7 +25,7 @@ func TestDraft(t *testing.T) {
 		{"none", nil, 4, 1, nil},
 	} {
 		draft := make([]uint32, 5)
-		draft = draft[:table.Draft(draft, c.history, c.most, c.least, 4)]
+		draft = draft[:speculate.Draft(draft, c.history, c.most, c.least, 4)]
 		if !slices.Equal(draft, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, draft, c.want)
 		}
@@ -36,7 +36,7 @@ func TestDraft(t *testing.T) {
 func TestTrust(t *testing.T) {
 	history := make([]uint32, 20) // all the same: as many in common as are asked for
 	draft := make([]uint32, 40)
-	var trust table.Trust
+	var trust speculate.Trust
 	for i, c := range []struct{ drafted, right, want int }{
 		{0, 0, 3}, {3, 3, 3}, {3, 3, 3}, {3, 3, 3}, {3, 3, 7}, {7, 7, 7}, {7, 7, 7}, {7, 7, 7}, {7, 7, 15}, // as long as they are right
 		{0, 0, 15},                       // none is no failure
@@ -44,18 +44,18 @@ func TestTrust(t *testing.T) {
 		{3, 3, 3}, {3, 3, 3}, {3, 3, 7}, {7, 0, 3},
 	} {
 		trust = trust.Judge(c.drafted, c.right)
-		if got := table.Draft(draft, history, table.DraftMost, table.DraftLeast, trust); got != c.want {
+		if got := speculate.Draft(draft, history, speculate.DraftMost, speculate.DraftLeast, trust); got != c.want {
 			t.Fatalf("%d: %d of %d were right, %d are drafted, want %d", i, c.right, c.drafted, got, c.want)
 		}
 	}
 	few := []uint32{1, 2, 3, 4, 9, 1, 2, 3, 4}
-	if n := table.Draft(draft, few, 15, 4, 0); n != 3 {
+	if n := speculate.Draft(draft, few, 15, 4, 0); n != 3 {
 		t.Errorf("%d tokens are drafted where four are the same", n)
 	}
-	if n := table.Draft(draft, few, 15, 4, table.TrustFailed); n != 0 {
+	if n := speculate.Draft(draft, few, 15, 4, speculate.TrustFailed); n != 0 {
 		t.Errorf("%d tokens are drafted after a failure", n)
 	}
-	if n := table.Draft(draft, history, 8, 4, ^table.Trust(0)); n > len(draft) || n < 0 {
+	if n := speculate.Draft(draft, history, 8, 4, ^speculate.Trust(0)); n > len(draft) || n < 0 {
 		t.Errorf("%d tokens are drafted", n)
 	}
 }

@@ -1,14 +1,12 @@
-package table
+package replay
 
 import (
 	"errors"
 	"fmt"
 	"time"
-)
 
-// The types of this file are what a session and a device say to each other;
-// package replay has the interface itself. They are here so that a device
-// needs to know the table alone.
+	"github.com/pianola-engine/pianola/table"
+)
 
 // Source gives the bytes of a model's tensors.
 type Source interface {
@@ -58,7 +56,7 @@ type SessionID uint32
 type Run struct {
 	Program uint32 // index in Table.Programs
 	Count   uint32
-	Step    Step
+	Step    table.Step
 }
 
 // Positions returns how many positions have K and V when the run has ended, at most; of
@@ -66,7 +64,7 @@ type Run struct {
 // CheckRun has passed it.
 func (r *Run) Positions() int {
 	if r.Step.Until > 0 {
-		return int(r.Step.KVLen) - 1 + int(r.Step.Until-r.Step.TokenIndex) + MaxDraft
+		return int(r.Step.KVLen) - 1 + int(r.Step.Until-r.Step.TokenIndex) + table.MaxDraft
 	}
 	return int(r.Step.KVLen) - 1 + int(r.Step.Rows)*int(r.Count)
 }
@@ -98,7 +96,7 @@ type Tap struct {
 	// read for any slot that the command has bound. It is called by the device, which
 	// waits for it, and must not use the session. An error ends the submission, and
 	// Wait returns it.
-	Show func(cmd int, step *Step, read Reader) error
+	Show func(cmd int, step *table.Step, read Reader) error
 }
 
 // Reader copies from a slot, at an offset, to p. It is valid during a call of Show.
@@ -106,7 +104,7 @@ type Reader func(slot uint32, offset uint64, p []byte) error
 
 // CheckRun returns what is wrong with a run: the commands' extents are proved
 // for positions within the context only. Every device asks before it runs.
-func (t *Table) CheckRun(r *Run) error {
+func CheckRun(t *table.Table, r *Run) error {
 	if int64(r.Program) >= int64(len(t.Programs)) {
 		return fmt.Errorf("program %d of %d", r.Program, len(t.Programs))
 	}
@@ -140,7 +138,7 @@ func (t *Table) CheckRun(r *Run) error {
 }
 
 // CheckTap returns what is wrong with a submission's tap.
-func (t *Table) CheckTap(sub *Submission) error {
+func CheckTap(t *table.Table, sub *Submission) error {
 	if sub.Tap != nil && (len(sub.Tap.Cmds) != len(t.Cmds) || sub.Tap.Show == nil) {
 		return fmt.Errorf("a tap of %d commands, the table has %d", len(sub.Tap.Cmds), len(t.Cmds))
 	}
@@ -149,7 +147,7 @@ func (t *Table) CheckTap(sub *Submission) error {
 
 // CheckTimings returns what is wrong with a submission's timings. CheckRun has
 // passed its runs.
-func (t *Table) CheckTimings(sub *Submission) error {
+func CheckTimings(t *table.Table, sub *Submission) error {
 	if sub.Timings == nil {
 		return nil
 	}
@@ -176,7 +174,7 @@ type Result struct {
 	// Of runs of the program verify: tokens that were drafted, of them those that were
 	// chosen, and the row of the logits that chose the last token.
 	Drafted, Accepted, Row int
-	Trust                  Trust // in the next draft
+	Trust                  uint32 // in the next draft
 }
 
 // Info says what a device is.
@@ -200,7 +198,7 @@ type Memory struct {
 
 	// Kinds says what the slots of each kind take: of KV caches, what is there for
 	// the positions that sessions have come to.
-	Kinds [slotKinds]Usage
+	Kinds [table.SlotKinds]Usage
 }
 
 // Usage is bytes of memory, now and at most since the table was loaded.

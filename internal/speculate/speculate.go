@@ -1,4 +1,7 @@
-package table
+// Package speculate drafts tokens for speculative decoding by prompt look-up, and
+// tracks how far drafts can be trusted. The host, the CPU device and the null device
+// share it, so that they draft the same tokens. It must not know a table or a device.
+package speculate
 
 // Of a draft: the tokens that are compared to find it at most, and those that must
 // be the same.
@@ -6,9 +9,6 @@ const (
 	DraftMost  = 15
 	DraftLeast = 4
 )
-
-// MaxDraft is how many tokens a draft may have.
-const MaxDraft = 31
 
 // Match returns where in a history what followed is likely to follow its last token
 // too, and how many tokens before it are those at the end: the newest of the places

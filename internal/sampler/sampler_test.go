@@ -1,4 +1,4 @@
-package table
+package sampler
 
 import (
 	"cmp"
@@ -10,7 +10,7 @@ import (
 // TestOrderKey compares keys of all kinds of floats with their order.
 func TestOrderKey(t *testing.T) {
 	inf := float32(math.Inf(1))
-	list := []float32{-SamplerLimit, -1e10, -1, -1e-40, 0, 1e-45, 1e-40, 0.5, 1, math.Nextafter32(1, 2), 1e20, SamplerLimit}
+	list := []float32{-Limit, -1e10, -1, -1e-40, 0, 1e-45, 1e-40, 0.5, 1, math.Nextafter32(1, 2), 1e20, Limit}
 	for i, a := range list {
 		if got := KeyValue(OrderKey(a)); got != a {
 			t.Errorf("%v comes back as %v", a, got)
@@ -25,7 +25,7 @@ func TestOrderKey(t *testing.T) {
 		v    float32
 		want uint32
 	}{
-		{inf, OrderKey(SamplerLimit)}, {math.MaxFloat32, OrderKey(SamplerLimit)}, {-math.MaxFloat32, OrderKey(-SamplerLimit)},
+		{inf, OrderKey(Limit)}, {math.MaxFloat32, OrderKey(Limit)}, {-math.MaxFloat32, OrderKey(-Limit)},
 		{-inf, 0}, {float32(math.NaN()), 0}, {float32(math.Copysign(math.NaN(), -1)), 0}, {float32(math.Copysign(0, -1)), OrderKey(0)},
 	} {
 		if got := OrderKey(c.v); got != c.want {
@@ -36,17 +36,17 @@ func TestOrderKey(t *testing.T) {
 
 // TestSampler encodes every field and decodes it.
 func TestSampler(t *testing.T) {
-	want := Sampler{Seed: 1<<40 + 7, InvTemperature: 0.5, TopK: 3, TopP: 4, TopPScale: 5, MinPDrop: 6, Repetition: 7, Presence: 8, Frequency: 9, Window: 10, Biases: 11, Ranked: 12}
-	var b [SamplerWords * 4]byte
+	want := Settings{Seed: 1<<40 + 7, InvTemperature: 0.5, TopK: 3, TopP: 4, TopPScale: 5, MinPDrop: 6, Repetition: 7, Presence: 8, Frequency: 9, Window: 10, Biases: 11, Ranked: 12}
+	var b [Words * 4]byte
 	want.Put(&b)
-	var words [SamplerWords]uint32
+	var words [Words]uint32
 	for i := range words {
 		words[i] = uint32(b[4*i]) | uint32(b[4*i+1])<<8 | uint32(b[4*i+2])<<16 | uint32(b[4*i+3])<<24
 	}
-	if got := SamplerOf(words[:]); got != want {
+	if got := Parse(words[:]); got != want {
 		t.Errorf("%+v comes back as %+v", want, got)
 	}
-	if got := unsafe.Sizeof(want); got != SamplerWords*4 {
+	if got := unsafe.Sizeof(want); got != Words*4 {
 		t.Errorf("%d bytes", got)
 	}
 }
