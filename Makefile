@@ -69,7 +69,7 @@ test:
 test-arm64:
 	@command -v qemu-aarch64 >/dev/null || { echo "qemu-aarch64 is missing, which Debian's package qemu-user has"; exit 1; }
 	GOARCH=arm64 CGO_ENABLED=0 go test -short -exec "qemu-aarch64 -cpu max" ./internal/dtype ./replay/cpu
-	GOARCH=arm64 CGO_ENABLED=0 go test -tags nocuda -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' .
+	GOARCH=arm64 CGO_ENABLED=0 go test -tags nocuda -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' ./internal/e2e
 
 # Metal's own declarations are checked by go test ./internal/metal/driver.
 SOFTMETAL = CGO_ENABLED=1 CC=clang-19 go

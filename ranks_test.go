@@ -20,7 +20,7 @@ var ranks = map[string]int{
 	"replay/cpu": 6, "replay/cuda": 6, "replay/metal": 6, "replay/null": 6,
 	"internal/metal/kernels": 7, "internal/metal/kernels/gen": 8,
 	"":      9,
-	"bench": 10, "internal/conform": 10, "replay/metal/darwinkit": 10,
+	"bench": 10, "internal/conform": 10, "internal/e2e": 10, "replay/metal/darwinkit": 10,
 	"cmd/pianola": 11, "bench/peer": 11, "examples/service": 11,
 }
 

@@ -1,0 +1,185 @@
+package e2e_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/golden"
+)
+
+func readGolden(t *testing.T, path string) *golden.Reference {
+	t.Helper()
+	g, err := golden.Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func open(t testing.TB, path string, o pianola.Options) *pianola.Model {
+	t.Helper()
+	m, err := pianola.Open(context.Background(), path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// greedy returns the logits after a prompt and n greedy tokens.
+func greedy(t testing.TB, m *pianola.Model, chain int, ids []int32, n int) ([]float32, []int32) {
+	t.Helper()
+	s, err := m.NewSession(pianola.SessionOptions{Chain: chain, IgnoreStops: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx := context.Background()
+	next, _, err := s.Replay().Prompt(ctx, ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logits := make([]float32, m.Config().Vocab)
+	if err := s.Replay().Logits(logits); err != nil {
+		t.Fatal(err)
+	}
+	out := []int32{next}
+	for len(out) < n {
+		tokens, _, err := s.Replay().Chain(ctx, n-len(out))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, tokens...)
+	}
+	return logits, out
+}
+
+// agree compares a result with the reference, as golden.Compare does. It
+// returns the relative error of the logits.
+func agree(t *testing.T, limit float64, logits []float32, ids []int32, ref []float64, refIDs []int32, gap []float64) float64 {
+	t.Helper()
+	a := golden.Compare(limit, logits, ids[:len(refIDs)], ref, refIDs, gap)
+	if a.Fault != nil {
+		t.Error(a.Fault)
+	}
+	return a.Relative
+}
+
+func TestGoldens(t *testing.T) {
+	type model struct {
+		path, golden string
+		limit        float64
+	}
+	var models []model
+	dirs, err := filepath.Glob("testdata/tiny/*")
+	if err != nil || len(dirs) == 0 {
+		t.Fatal("no tiny models", err)
+	}
+	for _, d := range dirs {
+		g := filepath.Join(d, "golden.json")
+		models = append(models, model{d, g, 2e-3})
+		if gguf := filepath.Join(d, "model.gguf"); exists(gguf) {
+			models = append(models, model{gguf, g, 2e-3})
+		}
+	}
+	variants, err := filepath.Glob("testdata/variants/*")
+	if err != nil || len(variants) == 0 {
+		t.Fatal("no variants", err)
+	}
+	for _, d := range variants {
+		models = append(models, model{d, filepath.Join(d, "golden.json"), variantLimit(d)})
+	}
+	const g = "testdata/gopher/golden.json"
+	models = append(models,
+		model{"testdata/gopher", g, 2e-3},
+		model{"testdata/gopher-q8_0.gguf", g, 7e-2},
+	)
+	for _, md := range models {
+		t.Run(md.path, func(t *testing.T) {
+			g := readGolden(t, md.golden)
+			m := open(t, md.path, pianola.Options{Device: "cpu", Context: roomy(t, md.path)})
+			for i, c := range g.Cases {
+				logits, ids := greedy(t, m, 16, c.PromptIDs, len(c.GreedyIDs))
+				rel := agree(t, md.limit, logits, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap)
+				same := 0
+				for same < len(ids) && ids[same] == c.GreedyIDs[same] {
+					same++
+				}
+				t.Logf("case %d: relative error %.1e, %d of %d tokens equal", i, rel, same, len(ids))
+			}
+		})
+	}
+}
+
+// roomy returns the context that a model is opened with: its default, unless a
+// golden's prompt and tokens do not fit in that.
+func roomy(t testing.TB, path string) int {
+	t.Helper()
+	h, err := pianola.OpenHeader(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const need = 40 + 129
+	if c := h.Config(); c.DefaultContext(c.Context) < need {
+		return min(2*need, c.Context)
+	}
+	return 0
+}
+
+// variantLimit returns how far a variant's logits may be off. granite_bias has
+// scores so large that the rounding of K and V to float16 alone makes 2.06e-3 of
+// them, with all else exact.
+func variantLimit(dir string) float64 {
+	if filepath.Base(dir) == "granite_bias" {
+		return 2.5e-3
+	}
+	return 2e-3
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// TestSameTokens checks that chain length, fusion, threads and chunking change
+// no bit.
+func TestSameTokens(t *testing.T) {
+	for _, path := range []string{"testdata/tiny/qwen3", "testdata/tiny/mistral", "testdata/tiny/qwen2/model.gguf", "testdata/gopher-q8_0.gguf", "testdata/variants/gemma2_caps", "testdata/tiny/gemma3_text/model.gguf"} {
+		t.Run(path, func(t *testing.T) {
+			ids := make([]int32, 40)
+			for i := range ids {
+				ids[i] = int32(i*37%500 + 3)
+			}
+			const n = 130
+			wantLogits, want := greedy(t, open(t, path, pianola.Options{Device: "cpu"}), 1, ids, n)
+			for _, o := range []struct {
+				pianola.Options
+				chains []int
+			}{
+				{pianola.Options{Device: "cpu"}, []int{2, 7, 64, 128, 0}},
+				{pianola.Options{Device: "cpu", NoFuse: true}, []int{64}},
+				{pianola.Options{Device: "cpu", Threads: 1}, []int{64}},
+				{pianola.Options{Device: "cpu", NoFuse: true, Threads: 1}, []int{7}},
+			} {
+				m := open(t, path, o.Options)
+				for _, chain := range o.chains {
+					logits, got := greedy(t, m, chain, ids, n)
+					if !slices.Equal(logits, wantLogits) {
+						t.Errorf("%+v, chain %d: other logits", o, chain)
+					}
+					if !slices.Equal(got, want) {
+						t.Errorf("%+v, chain %d: other tokens", o, chain)
+					}
+				}
+			}
+		})
+	}
+}

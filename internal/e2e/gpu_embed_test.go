@@ -1,0 +1,42 @@
+package e2e_test
+
+import (
+	"testing"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/replay/cuda"
+)
+
+// TestGPUEmbed compares vectors and scores of the GPU with the CPU's, in every mode.
+func TestGPUEmbed(t *testing.T) {
+	onGPU(t)
+	texts, labels := []string{"func main() {", "package main\n\nimport \"fmt\"\n"}, []string{"\n", "x"}
+	on := func(o pianola.Options) ([][]float32, [][]pianola.LabelScore) {
+		t.Helper()
+		o.Hidden, o.AllLogits = true, true
+		s := newSession(t, open(t, gopher, o), pianola.SessionOptions{})
+		vectors, err := s.Embed(t.Context(), texts, pianola.EmbedOptions{Normalize: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		scores, err := s.Classify(t.Context(), texts, labels)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return vectors, scores
+	}
+	wantVectors, wantScores := on(pianola.Options{Device: "cpu"})
+	for _, mode := range cuda.Modes() {
+		vectors, scores := on(pianola.Options{Device: "cuda", Mode: mode})
+		for i := range texts {
+			if cos := dot(vectors[i], wantVectors[i]); cos < 0.99 {
+				t.Errorf("mode %s: the cosine of vector %d and the CPU's is %v", mode, i, cos)
+			}
+			for j := range labels {
+				if d := scores[i][j].LogLikelihood - wantScores[i][j].LogLikelihood; d > 0.3 || d < -0.3 {
+					t.Errorf("mode %s: text %d, label %d: %+v, on the CPU %+v", mode, i, j, scores[i][j], wantScores[i][j])
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,332 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/golden"
+	"github.com/pianola-engine/pianola/replay/cuda"
+)
+
+var (
+	gophers = flag.String("gophers", "", "a folder with more of gopher's GGUF files, for the GPU's tests")
+	repeats = flag.Int("repeats", 3, "how often the GPU's tests repeat a generation")
+
+	firstModel = flag.String("first-model", "testdata/gopher-q8_0.gguf", "the model whose first token the GPU's tests time")
+)
+
+// onGPU skips the test if there is no NVIDIA GPU.
+func onGPU(t *testing.T) {
+	t.Helper()
+	if _, err := cuda.FindGPU("", 0); err != nil {
+		t.Skipf("no GPU to run on: %v", err)
+	}
+}
+
+// gpuModels returns models with their reference results, and how well they must
+// agree.
+func gpuModels(t *testing.T) (models []struct {
+	path, golden string
+	limit        float64
+}) {
+	t.Helper()
+	add := func(path, golden string, limit float64) {
+		models = append(models, struct {
+			path, golden string
+			limit        float64
+		}{path, golden, limit})
+	}
+	for _, pattern := range []string{"testdata/tiny/*", "testdata/variants/*"} {
+		dirs, err := filepath.Glob(pattern)
+		if err != nil || len(dirs) == 0 {
+			t.Fatal("no models", pattern, err)
+		}
+		for _, d := range dirs {
+			g := filepath.Join(d, "golden.json")
+			add(d, g, variantLimit(d))
+			if gguf := filepath.Join(d, "model.gguf"); exists(gguf) {
+				add(gguf, g, 2e-3)
+			}
+		}
+	}
+	const g = "testdata/gopher/golden.json"
+	add("testdata/gopher", g, 2e-3)
+	add("testdata/gopher-q8_0.gguf", g, 7e-2)
+	if *gophers != "" {
+		files, err := filepath.Glob(filepath.Join(*gophers, "*.gguf"))
+		if err != nil || len(files) == 0 {
+			t.Fatal("no models in", *gophers, err)
+		}
+		for _, f := range files {
+			add(f, "", 0)
+		}
+	}
+	return models
+}
+
+// TestGPUModels replays models on the GPU in every mode: they agree with the
+// references, with the CPU device, and with each other to the bit, whatever the
+// length of chains.
+func TestGPUModels(t *testing.T) {
+	onGPU(t)
+	for _, md := range gpuModels(t) {
+		t.Run(md.path, func(t *testing.T) {
+			context := roomy(t, md.path)
+			host := open(t, md.path, pianola.Options{Device: "cpu", Context: context})
+			ids := make([]int32, 40)
+			for i := range ids {
+				ids[i] = int32(i*37%(host.Config().Vocab-3) + 3)
+			}
+			const n = 129
+			var logits []float32
+			var tokens []int32
+			for _, mode := range cuda.Modes() {
+				m, err := pianola.Open(t.Context(), md.path, pianola.Options{Device: "cuda", Mode: mode, Context: context})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if md.golden != "" {
+					for i, c := range readGolden(t, md.golden).Cases {
+						l, ids := greedy(t, m, 16, c.PromptIDs, len(c.GreedyIDs))
+						rel := agree(t, md.limit, l, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap)
+						t.Logf("%s: case %d: relative error %.1e", mode, i, rel)
+					}
+				}
+				for _, chain := range []int{1, 16, 128} {
+					l, got := greedy(t, m, chain, ids, n)
+					if logits == nil {
+						logits, tokens = l, got
+					}
+					if !slices.Equal(l, logits) || !slices.Equal(got, tokens) {
+						t.Errorf("mode %s, chain %d: other results than in mode %s", mode, chain, cuda.Modes()[0])
+					}
+				}
+				if err := m.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			want, wantIDs := greedy(t, host, 128, ids, n)
+			quantised := strings.HasSuffix(md.path, ".gguf") && strings.Contains(md.path, "gopher") && !strings.Contains(md.path, "f16") && !strings.Contains(md.path, "bf16")
+			limit := 2e-3
+			if quantised {
+				// Differences of 1e-6 are a step of 8 bits for some activations,
+				// which gopher's few large ones make visible.
+				limit = 3e-2
+			}
+			ref := make([]float64, len(want))
+			for i, v := range want {
+				ref[i] = float64(v)
+			}
+			if a := golden.Compare(limit, logits, nil, ref, nil, nil); a.Fault != nil {
+				t.Errorf("beside the CPU: %v", a.Fault)
+			} else {
+				same := 0
+				for same < n && tokens[same] == wantIDs[same] {
+					same++
+				}
+				t.Logf("beside the CPU: relative error %.1e, %d of %d tokens equal", a.Relative, same, n)
+			}
+		})
+	}
+}
+
+// TestGPURepeats: one generation gives one output, however often it is repeated.
+func TestGPURepeats(t *testing.T) {
+	onGPU(t)
+	const path, n = "testdata/gopher-q8_0.gguf", 512
+	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
+	for _, mode := range cuda.Modes() {
+		m := open(t, path, pianola.Options{Device: "cuda", Mode: mode})
+		var want []int32
+		for range *repeats {
+			_, got := greedy(t, m, 128, ids, n)
+			if want == nil {
+				want = got
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("mode %s: another output", mode)
+			}
+		}
+	}
+}
+
+// TestGPUCancel: a chain of any length ends soon after it is cancelled.
+func TestGPUCancel(t *testing.T) {
+	onGPU(t)
+	const path, n, after, most = "testdata/gopher-q8_0.gguf", 1900, 40 * time.Millisecond, 25 * time.Millisecond
+	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
+	for _, mode := range cuda.Modes() {
+		s := newSession(t, open(t, path, pianola.Options{Device: "cuda", Mode: mode}), pianola.SessionOptions{Chain: n, IgnoreStops: true})
+		for range 3 {
+			if err := s.Reset(); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := s.Replay().Prompt(t.Context(), ids); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var at time.Time
+			time.AfterFunc(after, func() {
+				at = time.Now()
+				cancel()
+			})
+			tokens, _, err := s.Replay().Chain(ctx, n)
+			took := time.Since(at)
+			if !errors.Is(err, context.Canceled) || len(tokens) == 0 || len(tokens) == n || took > most {
+				t.Errorf("mode %s: %d tokens, %v after the cancellation, %v", mode, len(tokens), took, err)
+			}
+			t.Logf("mode %s: %d tokens, %v after the cancellation", mode, len(tokens), took)
+		}
+	}
+}
+
+// TestGPUGrowth generates over the borders at which caches grow, forks there and restores:
+// tokens are those of caches that have room from the start. It says what growing takes.
+func TestGPUGrowth(t *testing.T) {
+	onGPU(t)
+	for _, kind := range []pianola.Options{{}, {KV: "q8_0"}, {KV: "q8_0", KVSinks: 4, KVWindow: 300}} {
+		gpuGrowth(t, kind)
+	}
+}
+
+func gpuGrowth(t *testing.T, kind pianola.Options) {
+	const path, n = "testdata/gopher-q8_0.gguf", 1200
+	prompt := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
+	for _, mode := range cuda.Modes() {
+		kind.Device, kind.Mode = "cuda", mode
+		m := open(t, path, kind)
+		o := pianola.GenerateOptions{MaxTokens: n}
+		want := ids(t, newSession(t, m, pianola.SessionOptions{IgnoreStops: true, Reserve: 2048}), prompt, o)
+		s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true, Reserve: 1})
+		if got := ids(t, s, prompt, o); !slices.Equal(got, want) {
+			t.Errorf("mode %s: another output", mode)
+		}
+		f, err := s.Fork()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := f.Snapshot(&b); err != nil {
+			t.Fatal(err)
+		}
+		r, err := m.Restore(&b, pianola.SessionOptions{IgnoreStops: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.MaxTokens = 100
+		a, again, restored := ids(t, s, prompt, o), ids(t, f, prompt, o), ids(t, r, prompt, o)
+		if !slices.Equal(a, again) || !slices.Equal(a, restored) {
+			t.Errorf("mode %s: %v, in the fork %v, restored %v", mode, a, again, restored)
+		}
+		if err := errors.Join(f.Close(), r.Close()); err != nil {
+			t.Error(err)
+		}
+		for _, room := range []int{256, 512, 1024, 2048} {
+			start := time.Now()
+			g := newSession(t, m, pianola.SessionOptions{Reserve: room})
+			t.Logf("mode %s: a session with room for %d positions: %v", mode, room, time.Since(start))
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestGPUKVKinds replays models with every kind of cache: they agree with the CPU
+// device, and modes with each other to the bit.
+func TestGPUKVKinds(t *testing.T) {
+	onGPU(t)
+	for _, path := range []string{"testdata/gopher", "testdata/tiny/qwen3", "testdata/tiny/mistral"} {
+		for _, o := range []pianola.Options{{KV: "q8_0"}, {KV: "q8_0", NoFuse: true}, {KVSinks: 4, KVWindow: 60}, {KV: "q8_0", KVSinks: 4, KVWindow: 60}} {
+			o.Device = "cpu"
+			host := open(t, path, o)
+			ids := make([]int32, 200)
+			for i := range ids {
+				ids[i] = int32(i*37%(host.Config().Vocab-3) + 3)
+			}
+			want, _ := greedy(t, host, 1, ids, 1)
+			ref := make([]float64, len(want))
+			for i, v := range want {
+				ref[i] = float64(v)
+			}
+			var first []float32
+			var tokens []int32
+			o.Device = "cuda"
+			for _, o.Mode = range cuda.Modes() {
+				logits, got := greedy(t, open(t, path, o), 16, ids, 100)
+				if first == nil {
+					first, tokens = logits, got
+					// Where K or V is between two integers, devices may choose either.
+					a := golden.Compare(1e-2, logits, nil, ref, nil, nil)
+					if t.Logf("%s, %+v: relative error %.1e", path, o, a.Relative); a.Fault != nil {
+						t.Errorf("%s, %+v: beside the CPU: %v", path, o, a.Fault)
+					}
+				}
+				if !slices.Equal(logits, first) || !slices.Equal(got, tokens) {
+					t.Errorf("%s, %+v: other results than in mode %s", path, o, cuda.Modes()[0])
+				}
+			}
+		}
+	}
+}
+
+// TestGPUFirstToken: the first request's time to its first token is within 1.1
+// times that of the tenth, as medians of several times that a model is opened.
+// What a session's graphs take is in neither.
+func TestGPUFirstToken(t *testing.T) {
+	onGPU(t)
+	const opens, requests = 9, 10
+	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
+	for _, mode := range cuda.Modes() {
+		var first, last []time.Duration
+		for range opens {
+			m := open(t, *firstModel, pianola.Options{Device: "cuda", Mode: mode})
+			var took time.Duration
+			for i := range requests {
+				s, err := m.NewSession(pianola.SessionOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				from := time.Now()
+				if _, _, err := s.Replay().Prompt(t.Context(), ids); err != nil {
+					t.Fatal(err)
+				}
+				took = time.Since(from)
+				if i == 0 {
+					first = append(first, took)
+				}
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			last = append(last, took)
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		slices.Sort(first)
+		slices.Sort(last)
+		a, b := first[opens/2], last[opens/2]
+		t.Logf("mode %s: first %v, tenth %v, ratio %.2f", mode, a, b, float64(a)/float64(b))
+		if float64(a) > 1.1*float64(b) {
+			t.Errorf("mode %s: the first request takes %v, the tenth %v", mode, a, b)
+		}
+	}
+}
+
+// TestGPUMissingFile: a file that is not there is that error, with a GPU too.
+func TestGPUMissingFile(t *testing.T) {
+	onGPU(t)
+	if _, err := pianola.Open(t.Context(), "testdata/none.gguf", pianola.Options{Device: "cuda"}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,269 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+	"testing/fstest"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+)
+
+func header(t testing.TB, path string) *pianola.Header {
+	t.Helper()
+	h, err := pianola.OpenHeader(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func roll(t testing.TB, path string, o pianola.CompileOptions) []byte {
+	t.Helper()
+	tab, err := header(t, path).Compile(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := tab.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+var somePrompt = []int32{1, 17, 300, 42, 7, 99, 256, 31}
+
+// TestRoll replays a compiled roll and refuses those of other models, chips and
+// contexts.
+func TestRoll(t *testing.T) {
+	const path = "testdata/tiny/llama"
+	wantLogits, want := greedy(t, open(t, path, pianola.Options{}), 8, somePrompt, 20)
+	logits, got := greedy(t, open(t, path, pianola.Options{Roll: roll(t, path, pianola.CompileOptions{})}), 8, somePrompt, 20)
+	if !slices.Equal(got, want) || !slices.Equal(logits, wantLogits) {
+		t.Error("the roll gives other results than compiling")
+	}
+	flipped := roll(t, path, pianola.CompileOptions{})
+	flipped[len(flipped)/2] ^= 1
+	for _, c := range []struct {
+		name    string
+		roll    []byte
+		context int
+		refused bool // by a RollError
+	}{
+		{"another model", roll(t, "testdata/tiny/qwen2", pianola.CompileOptions{}), 0, true},
+		{"the same weights in another form", roll(t, path+"/model.gguf", pianola.CompileOptions{}), 0, true},
+		{"another chip", roll(t, path, pianola.CompileOptions{Chip: "m4-pro"}), 0, true},
+		{"another context", roll(t, path, pianola.CompileOptions{Context: 100}), 200, true},
+		{"a flipped bit", flipped, 0, false},
+		{"nothing", []byte{}, 0, false},
+	} {
+		m, err := pianola.Open(context.Background(), path, pianola.Options{Roll: c.roll, Context: c.context})
+		if err == nil {
+			t.Errorf("%s: taken", c.name)
+			m.Close()
+			continue
+		}
+		if re := (*pianola.RollError)(nil); errors.As(err, &re) != c.refused {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if _, err := pianola.Open(context.Background(), path, pianola.Options{Roll: roll(t, path, pianola.CompileOptions{}), AllLogits: true}); err == nil {
+		t.Error("a roll without all logits was taken for all logits")
+	}
+}
+
+// TestOtherChips replays the tables of other chips on the CPU, split attention
+// among them.
+func TestOtherChips(t *testing.T) {
+	for _, name := range []string{"llama", "mistral", "qwen2", "qwen3"} {
+		path := filepath.Join("testdata", "tiny", name)
+		g := readGolden(t, filepath.Join(path, "golden.json"))
+		split := splitRoll(t, path)
+		for label, r := range map[string][]byte{
+			"m4-pro": roll(t, path, pianola.CompileOptions{Chip: "m4-pro"}),
+			"h200":   roll(t, path, pianola.CompileOptions{Chip: "h200"}),
+			"split":  split,
+		} {
+			m := open(t, path, pianola.Options{Roll: r, AnyChip: true})
+			for _, c := range g.Cases {
+				logits, ids := greedy(t, m, 16, c.PromptIDs, len(c.GreedyIDs))
+				t.Run(name+"/"+label, func(t *testing.T) { agree(t, 2e-3, logits, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap) })
+			}
+		}
+	}
+	// Weights with blocks, multiplied as float32.
+	const gopher = "testdata/gopher-q8_0.gguf"
+	g := readGolden(t, "testdata/gopher/golden.json")
+	m := open(t, gopher, pianola.Options{Roll: roll(t, gopher, pianola.CompileOptions{Chip: "m4-pro"}), AnyChip: true})
+	logits, ids := greedy(t, m, 16, g.Cases[0].PromptIDs, 16)
+	c := g.Cases[0]
+	rel := agree(t, 7e-2, logits, ids, c.LastPromptLogits, c.GreedyIDs[:16], c.Top2Gap)
+	t.Logf("gopher Q8_0 with float32 activations: relative error %.1e", rel)
+}
+
+// TestLayouts compares the two layouts of weights. They sum in another order,
+// which shows in the last bits; once that turns the rounding of an activation
+// to 8 bits, logits differ by a share of what quantising does.
+func TestLayouts(t *testing.T) {
+	long := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
+	for _, path := range []string{gopher, "testdata/gopher/gopher-q4_0.gguf"} {
+		a, b := open(t, path, pianola.Options{}), open(t, path, pianola.Options{NoRepack: true})
+		for _, c := range []struct {
+			ids   []int32
+			limit float64
+		}{{[]int32{0}, 1e-5}, {[]int32{5}, 1e-5}, {long, 5e-2}} {
+			tiled, _ := greedy(t, a, 8, c.ids, 1)
+			rows, _ := greedy(t, b, 8, c.ids, 1)
+			if slices.Equal(tiled, rows) {
+				t.Errorf("%s: both layouts give the same bits; is one of them used for both?", path)
+			}
+			var diff, norm float64
+			for i, v := range rows {
+				d := float64(tiled[i]) - float64(v)
+				diff += d * d
+				norm += float64(v) * float64(v)
+			}
+			if rel := math.Sqrt(diff / norm); !(rel <= c.limit) {
+				t.Errorf("%s, %d tokens: the layouts differ by %.1e, want at most %.0e", path, len(c.ids), rel, c.limit)
+			}
+		}
+	}
+}
+
+// TestFusions compares tables with every fusion and with none: both give the
+// same bits.
+func TestFusions(t *testing.T) {
+	for _, path := range []string{"testdata/tiny/llama", "testdata/tiny/mistral", "testdata/tiny/qwen2", "testdata/tiny/qwen3", gopher} {
+		for _, split := range []int{0, 64} {
+			h := header(t, path)
+			var results [2]struct {
+				logits []float32
+				ids    []int32
+			}
+			for i, noFuse := range []bool{true, false} {
+				c, err := chip.Lookup("cpu")
+				if err != nil {
+					t.Fatal(err)
+				}
+				fuse := reflect.ValueOf(&c.Fuse).Elem()
+				for f := range fuse.NumField() {
+					fuse.Field(f).SetBool(true)
+				}
+				c.SplitContext, c.SplitSpan, c.ArgmaxPart = split, split, 64
+				tab, err := compiler.Compile(compiler.Input{Config: h.Config(), Tensors: h.Directory(), Chip: c, Options: compiler.Options{NoFuse: noFuse}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				used := map[decl.ID]bool{}
+				for _, c := range tab.Cmds {
+					used[c.Kernel] = true
+				}
+				if used[kernels.RoPEAttn] == noFuse || used[kernels.ArgmaxPart] == noFuse {
+					t.Errorf("%s, no fusion %t: the kernels are %v", path, noFuse, used)
+				}
+				b, err := tab.Encode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				results[i].logits, results[i].ids = decoded(t, open(t, path, pianola.Options{Roll: b, AnyChip: true}), somePrompt, 100)
+			}
+			if !slices.Equal(results[0].ids, results[1].ids) || !slices.Equal(results[0].logits, results[1].logits) {
+				t.Errorf("%s, split %d: fused commands give other results than single ones", path, split)
+			}
+		}
+	}
+}
+
+// decoded returns the logits after a prompt and n greedy tokens, and the tokens.
+func decoded(t *testing.T, m *pianola.Model, ids []int32, n int) ([]float32, []int32) {
+	t.Helper()
+	s, err := m.NewSession(pianola.SessionOptions{Chain: 8, IgnoreStops: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	next, _, err := s.Replay().Prompt(t.Context(), ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := []int32{next}
+	for len(out) < n {
+		tokens, _, err := s.Replay().Chain(t.Context(), n-len(out))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, tokens...)
+	}
+	logits := make([]float32, m.Config().Vocab)
+	if err := s.Replay().Logits(logits); err != nil {
+		t.Fatal(err)
+	}
+	return logits, out
+}
+
+// splitRoll compiles for a chip that splits attention into spans of 64, so that
+// the tiny models' context has several.
+func splitRoll(t *testing.T, path string) []byte {
+	t.Helper()
+	h := header(t, path)
+	c, err := chip.Lookup("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SplitContext, c.SplitSpan = 63, 64
+	tab, err := compiler.Compile(compiler.Input{Config: h.Config(), Tensors: h.Directory(), Chip: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(tab.Labels, "layer.0.attn.merge") && h.Config().Layer[0].Window == 0 {
+		t.Fatal("attention is not split")
+	}
+	b, err := tab.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestArchitectureByData adds an architecture of a known shape by one data file
+// and runs a model of it.
+func TestArchitectureByData(t *testing.T) {
+	base, err := os.ReadFile("arch/data/llama.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, f := range []string{"config.json", "model.safetensors"} {
+		b, err := os.ReadFile(filepath.Join("testdata/tiny/llama", f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f == "config.json" {
+			b = replaceAll(b, `"llama"`, `"alpaca"`, "LlamaForCausalLM", "AlpacaForCausalLM")
+		}
+		if err := os.WriteFile(filepath.Join(dir, f), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := pianola.OpenHeader(dir, nil); err == nil {
+		t.Fatal("an unknown architecture was taken")
+	} else if ue := (*arch.UnsupportedError)(nil); !errors.As(err, &ue) || ue.Name != "alpaca" {
+		t.Fatalf("got %v, want an UnsupportedError for alpaca", err)
+	}
+	added := fstest.MapFS{"alpaca.json": {Data: replaceAll(base, `"llama"`, `"alpaca"`, "LlamaForCausalLM", "AlpacaForCausalLM")}}
+	_, want := greedy(t, open(t, "testdata/tiny/llama", pianola.Options{}), 8, somePrompt, 20)
+	_, got := greedy(t, open(t, dir, pianola.Options{Architectures: added}), 8, somePrompt, 20)
+	if !slices.Equal(got, want) {
+		t.Error("the added architecture gives other tokens")
+	}
+}

@@ -1,0 +1,83 @@
+package e2e_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/tokenizer"
+)
+
+var (
+	speculateModel   = flag.String("speculate-model", gopher, "the model of BenchmarkSpeculation")
+	speculateDraft   = flag.Int("speculate-draft", 7, "the draft length of BenchmarkSpeculation")
+	speculateThreads = flag.Int("speculate-threads", 0, "the threads of BenchmarkSpeculation, 0: all")
+)
+
+// BenchmarkSpeculation compares plain with speculating generation of 300 tokens,
+// which take turns, by the medians of their times. The contexts are 64 tokens of a text and the 300 that
+// follow them, from several places; the text's beginning, and the same with a part of it again; and
+// some in which the model repeats nothing, where what speculating costs shows.
+func BenchmarkSpeculation(b *testing.B) {
+	const tokens = 300
+	m := open(b, *speculateModel, pianola.Options{Device: "cpu", Threads: *speculateThreads, Context: 2048, Draft: *speculateDraft})
+	text, err := os.ReadFile("testdata/gopher/heldout.txt")
+	if err != nil {
+		b.Fatal(err)
+	}
+	tok, err := m.Tokenizer()
+	if err != nil {
+		b.Fatal(err)
+	}
+	ids, err := tok.Encode(string(text), tokenizer.EncodeOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := newSession(b, m, pianola.SessionOptions{IgnoreStops: true})
+	generate := func(prompt []int32, speculate bool) (out []int32, st pianola.GenerateStats) {
+		for tok, err := range s.GenerateIDs(b.Context(), prompt, pianola.GenerateOptions{MaxTokens: tokens, Whole: true, Speculate: speculate}) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			out = append(out, tok.ID)
+		}
+		return out, s.Stats()
+	}
+	type place struct {
+		name   string
+		prompt []int32
+	}
+	places := []place{
+		{"again", append(slices.Clone(ids[:400]), ids[:200]...)}, {"twice", append(slices.Clone(ids[5000:5500]), ids[5000:5200]...)}, {"begun", ids[:700]},
+		{"other.1", ids[30_000:30_064]}, {"other.2", ids[:1500]}, {"other.3", ids[len(ids)/2-1500 : len(ids)/2]},
+	}
+	for _, at := range []int{10_000, 15_000, 20_000, 30_000, 40_000} {
+		prompt := ids[at : at+64 : at+64]
+		follow, _ := generate(prompt, false)
+		places = append(places, place{fmt.Sprint(at), append(prompt, follow...)})
+	}
+	for _, p := range places {
+		b.Run(p.name, func(b *testing.B) {
+			var times [2][]time.Duration
+			var st pianola.GenerateStats
+			for b.Loop() {
+				for i := range times {
+					_, st = generate(p.prompt, i == 1)
+					times[i] = append(times[i], st.Decode)
+				}
+			}
+			for i := range times {
+				slices.Sort(times[i])
+			}
+			plain, fast := times[0][len(times[0])/2], times[1][len(times[1])/2]
+			b.ReportMetric(float64(plain.Microseconds())/1e3, "ms/plain")
+			b.ReportMetric(float64(plain)/float64(fast), "x")
+			b.ReportMetric(float64(st.Accepted), "accepted")
+			b.ReportMetric(float64(st.Drafted), "drafted")
+		})
+	}
+}

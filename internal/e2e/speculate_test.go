@@ -1,0 +1,73 @@
+package e2e_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/replay/cuda"
+)
+
+// speculated returns the tokens that follow ids, and the figures.
+func speculated(t *testing.T, m *pianola.Model, ids []int32, n int, speculate bool) ([]int32, pianola.GenerateStats) {
+	t.Helper()
+	s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})
+	var out []int32
+	for tok, err := range s.GenerateIDs(t.Context(), ids, pianola.GenerateOptions{MaxTokens: n, Speculate: speculate}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, tok.ID)
+	}
+	return out, s.Stats()
+}
+
+// testSpeculation compares with plain decoding and wants drafts that were right.
+func testSpeculation(t *testing.T, m *pianola.Model, n int) {
+	t.Helper()
+	accepted := 0
+	for _, c := range readGolden(t, "testdata/gopher/golden.json").Cases {
+		want, plain := speculated(t, m, c.PromptIDs, n, false)
+		got, st := speculated(t, m, c.PromptIDs, n, true)
+		if !slices.Equal(got, want) {
+			t.Errorf("%d tokens of prompt: speculated %v, decoded %v", len(c.PromptIDs), got, want)
+		}
+		if st.Accepted > st.Drafted || plain.Drafted != 0 {
+			t.Errorf("accepted %d of %d, without speculation of %d", st.Accepted, st.Drafted, plain.Drafted)
+		}
+		accepted += st.Accepted
+	}
+	if accepted == 0 {
+		t.Error("no draft was right")
+	}
+}
+
+// TestSpeculation: gopher's text repeats itself after a while.
+func TestSpeculation(t *testing.T) {
+	m := open(t, gopher, pianola.Options{Device: "cpu", Draft: 3})
+	testSpeculation(t, m, 200)
+
+	s := newSession(t, m, pianola.SessionOptions{})
+	for _, err := range s.Generate(t.Context(), "func ", pianola.GenerateOptions{Speculate: true, Sampling: pianola.DefaultSampling()}) {
+		if !errors.Is(err, pianola.ErrSpeculateSampled) {
+			t.Errorf("sampled: %v", err)
+		}
+	}
+	s = newSession(t, open(t, gopher, pianola.Options{Device: "cpu"}), pianola.SessionOptions{})
+	for _, err := range s.Generate(t.Context(), "func ", pianola.GenerateOptions{Speculate: true}) {
+		if !errors.Is(err, pianola.ErrNoVerify) {
+			t.Errorf("without drafts: %v", err)
+		}
+	}
+}
+
+// TestGPUSpeculation is it in every mode.
+func TestGPUSpeculation(t *testing.T) {
+	onGPU(t)
+	for _, mode := range cuda.Modes() {
+		for _, draft := range []int{3, 7} {
+			testSpeculation(t, open(t, gopher, pianola.Options{Device: "cuda", Mode: mode, Draft: draft}), 400)
+		}
+	}
+}

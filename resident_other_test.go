@@ -1,8 +1,0 @@
-//go:build !linux
-
-package pianola_test
-
-import "testing"
-
-// resident returns 0: how much memory a process has is not asked for here.
-func resident(testing.TB) int64 { return 0 }
