@@ -161,7 +161,8 @@ func (c *Cmd) Tiles() int {
 	return int(uint64(c.Grid[0]) * uint64(c.Grid[1]) * uint64(c.Grid[2]))
 }
 
-func (c *Cmd) u32(off int) uint32  { return binary.LittleEndian.Uint32(c.Param[off:]) }
+func (c *Cmd) u32(off int) uint32 { return binary.LittleEndian.Uint32(c.Param[off:]) }
+
 // PutSecond sets a secondary field's static value.
 func (c *Cmd) PutSecond(off int, v uint32) {
 	binary.LittleEndian.PutUint32(c.Second[off:], v)
