@@ -6,7 +6,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// NoSlot is the slot of a binding that is not there.
+// NoSlot is the slot index of an absent binding.
 const NoSlot = ^uint32(0)
 
 // Binding is a buffer argument: a slot and a byte offset in it.
@@ -16,18 +16,18 @@ type Binding struct {
 	Offset uint64
 }
 
-// Cmd is one kernel dispatch: plain old data, 256 bytes, the same layout in C
-// (shaders/params.h). Which bindings, parameters and secondary fields it has
-// follows from its kernel's declaration.
+// Cmd is one kernel dispatch: plain old data, 256 bytes, with the same layout in C
+// (shaders/params.h). The kernel's declaration determines which bindings, parameters and
+// secondary fields a command has.
 type Cmd struct {
 	Kernel      decl.ID
 	Spec        uint16 // index in Table.Specs
-	Bindings    uint8  // how many, absent ones in between included
+	Bindings    uint8  // number of bindings, absent ones included
 	ParamSize   uint8
 	SecondSize  uint8 // 0 or 16
 	Patch       Patch
-	PatchOffset [2]uint8 // in Second, of the patch kind's first and second value; NoPatch if unused
-	Barrier     uint8    // 1: all commands before must have finished
+	PatchOffset [2]uint8 // offsets in Second that the patch kind's first and second value are written to; NoPatch if unused
+	Barrier     uint8    // 1: wait until all earlier commands have finished
 	_           uint8
 	TGMem       uint32    // bytes of threadgroup memory
 	Grid        [3]uint32 // in threadgroups
@@ -41,27 +41,27 @@ type Cmd struct {
 // CmdSize is the size of a Cmd in bytes, in memory and in a roll.
 const CmdSize = 256
 
-// NoPatch marks a patch offset that is not used.
+// NoPatch marks an unused patch offset.
 const NoPatch = 0xff
 
-// Patch says which of a command's secondary bytes change from token to token:
-// a kind, and PatchRows if the number of rows changes too. Patches write
-// 32-bit values from a step record into Second, never into Param.
+// Patch selects which of a command's secondary bytes change from token to token: one of the kinds
+// below, plus PatchRows if the number of rows changes too. A patch copies 32-bit values from the
+// step record to Second. It never writes Param.
 type Patch uint8
 
-// Patch kinds. The first value goes to PatchOffset[0], the second to
+// Patch kinds. The kind's first value is written to PatchOffset[0], its second value to
 // PatchOffset[1].
 const (
 	PatchNone     Patch = iota
-	PatchToken          // token index
-	PatchPosition       // position
-	PatchKVLen          // KV length
+	PatchToken          // index in the token ring of the first row's token
+	PatchPosition       // position of the first row
+	PatchKVLen          // KV length of the first row
 	PatchPosKV          // position, and KV length
-	PatchArgmax         // token index + rows: where the next token goes
-	PatchRow            // first row, of programs that read some rows of a chunk
+	PatchArgmax         // token index + rows: where the next token is written
+	PatchRow            // first row that the program reads of a chunk
 	patchKinds
 
-	PatchRows Patch = 0x80 // added to a kind: rows go to decl.SecondRows
+	PatchRows Patch = 0x80 // added to a kind: the number of active rows is written to decl.SecondRows
 )
 
 // Kind returns the kind without PatchRows.
@@ -83,37 +83,37 @@ func (p Patch) String() string {
 	return names[k] + "+rows"
 }
 
-// Step is a row record of the step block: where a token is. The block is an
-// array of them, one now. A device keeps it in memory that kernels can read;
-// the layout is the same in C (shaders/params.h).
+// Step is the step record: it holds the current position of a session. The step block is an array
+// of step records, of which there is one now. A device keeps it in memory that kernels can read.
+// The layout is the same in C (shaders/params.h).
 type Step struct {
 	RNG        uint64 // counter of the random generator
 	Position   uint32 // of the first row
-	KVRow      uint32 // KV cache row of the first row, before mod capacity
-	KVLen      uint32 // positions that the first row sees, itself included
-	TokenIndex uint32 // of the first row, in the token ring
-	Row        uint32 // first row of the chunk that the program reads; of verify, the one that chose the last token
-	Rows       uint32 // rows that are there
-	Stop       uint32 // not 0: kernels do nothing
+	KVRow      uint32 // KV cache row of the first row, before the modulo by the cache's capacity
+	KVLen      uint32 // positions visible to the first row, its own included
+	TokenIndex uint32 // index of the first row's token in the token ring
+	Row        uint32 // first row of the chunk that the program reads; after verify, the row that chose the last token
+	Rows       uint32 // active rows
+	Stop       uint32 // nonzero: kernels return without doing anything
 	Count      uint32 // tokens written since the submission began
-	Cancel     uint32 // set from outside at any time: the next token becomes a stop
-	Drafted    uint32 // tokens that were drafted since the submission began
-	Accepted   uint32 // of them, those that were chosen
-	Trust      uint32 // a speculate.Trust: in the drafts that come
-	Until      uint32 // token index at which verification ends, 0: where it is told to
+	Cancel     uint32 // set by the host at any time: the next token becomes a stop
+	Drafted    uint32 // tokens drafted since the submission began
+	Accepted   uint32 // drafted tokens that were accepted since the submission began
+	Trust      uint32 // a speculate.Trust: how far to trust the next drafts
+	Until      uint32 // token index at which verification ends; 0: at the submission's limit
 	_          uint32
 }
 
-// MaxDraft is the largest number of tokens that a draft may have.
+// MaxDraft is the largest number of tokens in a draft.
 const MaxDraft = 31
 
-// StopUntil is the stop flag of verification that has come to Until.
+// StopUntil is the stop flag that verify sets when it has reached Until.
 const StopUntil = 512
 
 // StepSize is the size of a Step in bytes.
 const StepSize = 64
 
-// value returns what a patch kind writes first.
+// value returns the first value that a patch of kind k writes.
 func (s *Step) value(k Patch) uint32 {
 	switch k {
 	case PatchToken:
@@ -130,8 +130,7 @@ func (s *Step) value(k Patch) uint32 {
 	return 0
 }
 
-// Apply writes the patched values of c for step s to second, which must hold
-// a copy of c.Second.
+// Apply writes the patched values of c for step s to second, which must hold a copy of c.Second.
 func (c *Cmd) Apply(s *Step, second *[decl.SecondBytes]byte) {
 	if c.Patch == PatchNone {
 		return
@@ -148,8 +147,7 @@ func (c *Cmd) Apply(s *Step, second *[decl.SecondBytes]byte) {
 	}
 }
 
-// putAt writes v at an offset that Validate bounded; one past the end is
-// ignored rather than trusted.
+// putAt writes v at offset, which Validate has bounded. It ignores an offset past the end.
 func putAt(second *[decl.SecondBytes]byte, offset uint8, v uint32) {
 	if int(offset)+4 <= len(second) {
 		binary.LittleEndian.PutUint32(second[offset:], v)
@@ -169,7 +167,7 @@ func (c *Cmd) PutSecond(off int, v uint32) {
 	c.SecondSize = decl.SecondBytes
 }
 
-// Field returns the secondary field at off of patched secondary bytes.
+// Field returns the secondary field at offset off of patched secondary bytes.
 func Field(second *[decl.SecondBytes]byte, off int) uint32 {
 	return binary.LittleEndian.Uint32(second[off : off+4])
 }

@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-// DifferenceKind says how two tables differ at one place.
+// DifferenceKind classifies one difference between two tables.
 type DifferenceKind uint8
 
 // The kinds of differences.
 const (
-	OnlyA   DifferenceKind = iota // only the first table has it
-	OnlyB                         // only the second table has it
-	Changed                       // both have it, with other values
-	Moved                         // a command's bindings lie elsewhere in the scratch arena, and nothing else changed
+	OnlyA   DifferenceKind = iota // present only in the first table
+	OnlyB                         // present only in the second table
+	Changed                       // present in both tables, with different values
+	Moved                         // only the offsets of a command's bindings in the scratch arena differ
 )
 
 // String returns "only in A", "only in B", "changed" or "moved".
@@ -31,7 +31,7 @@ func (k DifferenceKind) String() string {
 	return [...]string{"only in A", "only in B", "changed", "moved"}[k]
 }
 
-// Change is a value that differs. A or B is "" where that side has none.
+// Change is one value that differs. A or B is "" if that table has no such value.
 type Change struct {
 	Field string // such as "kernel", "constant act", "param eps", "binding x", "grid"
 	A, B  string
@@ -41,14 +41,13 @@ type Change struct {
 type Difference struct {
 	Where string // such as "decode: layer.3.attn.qkv", "slot scratch", "header"
 	Kind  DifferenceKind
-	What  []Change // of Changed, and of Moved with offsets as values
+	What  []Change // the values that differ, for Changed; the scratch offsets that differ, for Moved
 }
 
-// Diff compares two tables: their headers, slots, programs, uploads and
-// constants, and their commands program by program. Commands are matched by
-// label, slots and programs by name, uploads by destination, and slots and
-// specs are compared by what they are and not by their index. The result is
-// nil exactly if both tables have the same encoding.
+// Diff compares two tables: their headers, slots, programs, uploads and constants, and their
+// commands program by program. It matches commands by label, slots and programs by name, and
+// uploads by destination. It compares slots and specs by their content, not by their index. The
+// result is nil if and only if both tables have the same encoding.
 func Diff(a, b *Table) []Difference {
 	diffs := diffItems(a.headerItems(), b.headerItems(), "header")
 	diffs = append(diffs, diffItems(a.slotItems(), b.slotItems(), "slots")...)
@@ -61,9 +60,9 @@ func Diff(a, b *Table) []Difference {
 	return diffNumbering(a, b)
 }
 
-// WriteDiff writes differences as text, one a line: "-" for what only A has,
-// "+" for what only B has, "~" for what changed, and at the end ">" for
-// commands that only moved in the scratch arena.
+// WriteDiff writes differences as text, one per line. A line begins with "-" for an item only A
+// has, "+" for an item only B has, and "~" for a changed item. Commands that only moved in the
+// scratch arena come last and begin with ">".
 func WriteDiff(w io.Writer, diffs []Difference) error {
 	b := bufio.NewWriter(w) // keeps the first error for Flush
 	for _, moved := range []bool{false, true} {
@@ -100,8 +99,8 @@ func orDash(s string) string {
 	return s
 }
 
-// item is something that two tables may both have: a key to find it by, and
-// its values by field.
+// item is a part of a table that the other table may have too: a key that identifies it and its
+// values by field.
 type item struct {
 	key    string
 	fields []field
@@ -109,12 +108,12 @@ type item struct {
 
 type field struct {
 	name, value string
-	scratch     string // the slot, if the value is a place in the scratch arena
-	offset      uint64 // in it
+	scratch     string // name of the scratch slot, if the value is an address in the scratch arena
+	offset      uint64 // offset in scratch
 }
 
-// diffItems compares items with the same key, and the order of those that both
-// sides have, which is reported for the list as a whole.
+// diffItems compares items with the same key. It also compares the order of the items that both
+// tables have, and reports a different order once, for the whole list.
 func diffItems(a, b []item, list string) []Difference {
 	numberKeys(a)
 	numberKeys(b)
@@ -158,7 +157,7 @@ func diffItems(a, b []item, list string) []Difference {
 	return diffs
 }
 
-// numberKeys makes keys unique: labels and names are, in a valid table.
+// numberKeys makes keys unique. In a valid table labels and names are unique already.
 func numberKeys(items []item) {
 	seen := make(map[string]int, len(items))
 	for i := range items {
@@ -169,8 +168,8 @@ func numberKeys(items []item) {
 	}
 }
 
-// diffFields compares by name: the fields of a in order, then those that only
-// b has. Scratch places come last.
+// diffFields compares fields by name: the fields of a in order, then the fields that only b has.
+// Addresses in the scratch arena come last.
 func diffFields(a, b []field) []Change {
 	var changes, places []Change
 	add := func(f field, c Change) {
@@ -203,8 +202,7 @@ func findField(fields []field, name string) (field, bool) {
 	return field{}, false
 }
 
-// onlyMoves returns the changes as offsets if all are places within the
-// scratch arena.
+// onlyMoves returns the changes as offsets if all of them are addresses in the scratch arena.
 func onlyMoves(a, b []field, changes []Change) ([]Change, bool) {
 	var moves []Change
 	for _, c := range changes {
@@ -248,8 +246,8 @@ func (t *Table) slotItems() []item {
 	return items
 }
 
-// numbered returns the name of a value, with its number if it is not known, so
-// that unknown ones differ.
+// numbered returns the name of a value. If the value is unknown it appends its number, so that
+// different unknown values have different names.
 func numbered(name string, n uint8, known bool) string {
 	if known {
 		return name
@@ -300,15 +298,14 @@ func diffCmds(a, b *Table) []Difference {
 	for _, p := range orderA {
 		x, inA := itemsA[p]
 		y, inB := itemsB[p]
-		if inA && inB { // else the program is reported
+		if inA && inB { // otherwise the missing program is reported
 			diffs = append(diffs, diffItems(x, y, p)...)
 		}
 	}
 	return diffs
 }
 
-// cmdItems returns the commands by program, and the programs in the order of
-// their commands.
+// cmdItems returns the commands of each program, and the programs in the order of their commands.
 func (t *Table) cmdItems() (map[string][]item, []string) {
 	items := map[string][]item{}
 	var order []string
@@ -359,8 +356,8 @@ func (v *cmdView) fields() []field {
 	)
 }
 
-// diffNumbering compares what is left where all values are equal: regions, the
-// numbers of slots and specs, and bytes that no declaration has.
+// diffNumbering reports differences between tables whose values are all equal: regions, the
+// numbering of slots and specs, and bytes that no declaration names.
 func diffNumbering(a, b *Table) []Difference {
 	x, errA := a.Encode()
 	y, errB := b.Encode()

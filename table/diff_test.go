@@ -158,7 +158,7 @@ func TestDiff(t *testing.T) {
 					t.Errorf("got\n%s\nwant\n%s", got[i], tt.want[i])
 				}
 			}
-			// The other way round: as many, with the sides exchanged.
+			// In the other direction there must be as many differences, with the sides exchanged.
 			back := Diff(b, a)
 			if forth := Diff(a, b); len(back) != len(forth) {
 				t.Errorf("%d differences, %d the other way round", len(forth), len(back))
@@ -174,14 +174,14 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestDiffSeesEverything changes a byte of a roll: whatever still decodes is
-// another table, and Diff must say so.
-func TestDiffSeesEverything(t *testing.T) {
+// TestDiffReportsEveryByte changes one byte of a roll at a time. If the roll still decodes, Diff
+// must report a difference.
+func TestDiffReportsEveryByte(t *testing.T) {
 	a := smallTable()
 	raw := mustEncode(t, a)
 	decoded := 0
 	tried := 0
-	// In steps of 5, which meet every byte of records with a size of a power of 2.
+	// Steps of 5 meet every byte position of records whose size is a power of 2.
 	for i := RollPrefix + SectionCount*RollEntry; i < len(raw)-RollHashLen; i += 5 {
 		tried++
 		in := bytes.Clone(raw)
@@ -200,7 +200,7 @@ func TestDiffSeesEverything(t *testing.T) {
 	}
 }
 
-func TestDiffOfAnything(t *testing.T) {
+func TestDiffUnvalidatedTables(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	for range 300 {
 		a, b := randomTable(r), randomTable(r)

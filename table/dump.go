@@ -10,27 +10,34 @@ import (
 	"unicode/utf8"
 )
 
-// DumpOptions restrict a dump to some commands.
+// DumpOptions restrict a dump to some of the commands.
 type DumpOptions struct {
-	First, Last int    // commands First to Last - 1; 0, 0 for all
-	Grep        string // only commands whose line of text contains it
+	First, Last int    // commands First to Last - 1; both 0: all commands
+	Grep        string // only commands whose line of text contains Grep
 }
 
 func (o DumpOptions) restricted() bool { return o.First != 0 || o.Last != 0 || o.Grep != "" }
 
-// Dump writes the table as text: header, slots, programs and uploads, then one
-// line a command under a heading for each program. If options restrict it,
-// there are only the commands asked for and the headings of their programs.
+// Dump writes the table as text: header, slots, programs and uploads, then one line per command
+// under a heading for each program. If the options restrict the commands, Dump writes only the
+// selected commands and the headings of their programs.
 //
-// A command's line has, in this order: its index; | if it is a barrier, so
-// that it waits for all commands before it; its label; its kernel with the
-// specialisation constants, without flags that are 0; its bindings as
-// name=slot+offset:region[bytes], the extent, where +offset is left out at 0,
-// a region is there if the offset lies in one (region+offset inside it) and
-// [bytes] is left out if it is the whole slot (K and M are 1024 and 1024*1024);
-// its parameters; its secondary fields that are not patched; grid and
-// threadgroup, without 1s at the end; threadgroup memory if there is some; and
-// the patch kind, with the fields it writes where their names differ.
+// A command's line has these fields, in this order:
+//
+// - its index
+// - | if the command has a barrier: it waits for all commands before it
+// - its label
+// - its kernel with the specialisation constants; flags that are 0 are left out
+// - its bindings, as name=slot+offset:region[bytes]
+// - its parameters
+// - its secondary fields, except those that a patch writes
+// - grid and threadgroup, without trailing 1s
+// - threadgroup memory, if it uses any
+// - the patch kind, followed by the patched fields if their names differ from the kind's
+//
+// In a binding, +offset is left out if it is 0. The region is the one that contains the offset
+// (region+offset if the offset is inside it). The extent, [bytes], is left out if the binding
+// covers the whole slot; its units K and M are 1024 and 1024*1024.
 func (t *Table) Dump(w io.Writer, o DumpOptions) error {
 	d, err := newDumper(t, o)
 	if err != nil {
@@ -47,7 +54,7 @@ func (t *Table) Dump(w io.Writer, o DumpOptions) error {
 	if !o.restricted() {
 		gap = "\n"
 	}
-	last := -2 // -1 stands for no program
+	last := -2 // -1 means no program
 	err = d.each(func(_ *cmdView, program int, line string) error {
 		if program != last {
 			last = program
@@ -143,8 +150,8 @@ type dumper struct {
 	o           DumpOptions
 	first, last int
 	owner       []int // program of each command, or -1
-	// Widths of the columns, from all commands of the range, so that a
-	// command has the same line with and without Grep.
+	// Column widths, from all commands of the range, so that a command's line is the same with
+	// and without Grep.
 	label, kernel int
 }
 
@@ -154,7 +161,7 @@ func newDumper(t *Table, o DumpOptions) (*dumper, error) {
 		d.last = len(t.Cmds)
 	}
 	if d.first < 0 || d.last < d.first {
-		return nil, fmt.Errorf("table: dump: commands %d:%d are no range", o.First, o.Last)
+		return nil, fmt.Errorf("table: dump: commands %d:%d are not a valid range", o.First, o.Last)
 	}
 	d.last = min(d.last, len(t.Cmds))
 	for i := d.first; i < d.last; i++ {
@@ -166,8 +173,8 @@ func newDumper(t *Table, o DumpOptions) (*dumper, error) {
 	return d, nil
 }
 
-// owners returns the program of each command, -1 for none. Where programs
-// overlap, which Validate refuses, it is the one that starts last.
+// owners returns the index of each command's program, or -1 if no program has it. If programs
+// overlap, which Validate rejects, it is the one that starts last.
 func (t *Table) owners() []int {
 	order := make([]int, len(t.Programs))
 	for i := range order {
@@ -190,8 +197,7 @@ func (t *Table) owners() []int {
 	return owner
 }
 
-// each calls f for every command that the options ask for, with its program
-// and its line of text.
+// each calls f with every command that the options select, its program and its line of text.
 func (d *dumper) each(f func(c *cmdView, program int, line string) error) error {
 	live := newLiveRegions(d.t)
 	for i := d.first; i < d.last; i++ {
@@ -207,7 +213,7 @@ func (d *dumper) each(f func(c *cmdView, program int, line string) error) error 
 	return nil
 }
 
-// liveRegions finds the regions that live at a command, for commands in
+// liveRegions finds the regions that are live at a command. Commands must be asked for in
 // ascending order.
 type liveRegions struct {
 	pending []*Region // by first command
@@ -255,7 +261,7 @@ func (d *dumper) line(v *cmdView) string {
 	return s.String()
 }
 
-// text returns the kernel with its constants: gemv{wtype=Q8_0 act=q8}.
+// text returns the kernel and its constants, such as gemv{wtype=Q8_0 act=q8}.
 func (k *kernelView) text() string {
 	if c := k.Constants.text(); c != "" {
 		return k.Kernel + "{" + c[1:] + "}"
@@ -263,7 +269,7 @@ func (k *kernelView) text() string {
 	return k.Kernel
 }
 
-// text returns the values that are not quiet, a space before each.
+// text returns the values that are not quiet, each after a space.
 func (n namedValues) text() string {
 	var s strings.Builder
 	for _, v := range n {
@@ -274,7 +280,7 @@ func (n namedValues) text() string {
 	return s.String()
 }
 
-// place returns a name and an offset, without an offset of 0.
+// place returns a name and an offset, or only the name if the offset is 0.
 func place(name string, offset uint64) string {
 	if offset == 0 {
 		return plain(name)
@@ -296,8 +302,8 @@ func (b *bindingView) text() string {
 	return s
 }
 
-// patchText returns the patch kind, and in parentheses the fields it writes
-// unless the kind is named after them; "" for none.
+// patchText returns the patch kind, followed by the patched fields in parentheses unless the kind
+// is named after them. It returns "" if there is no patch.
 func (v *cmdView) patchText() string {
 	if len(v.PatchFields) == 0 || strings.Join(v.PatchFields, "+") == v.Patch {
 		return strings.TrimSuffix(v.Patch, PatchNone.String())
@@ -305,7 +311,7 @@ func (v *cmdView) patchText() string {
 	return v.Patch + "(" + strings.Join(v.PatchFields, ",") + ")"
 }
 
-// dimensions returns a size in up to three dimensions, without 1s at its end.
+// dimensions formats a size in up to three dimensions, without trailing 1s.
 func dimensions(d [3]uint32) string {
 	switch {
 	case d[2] != 1:
@@ -316,8 +322,8 @@ func dimensions(d [3]uint32) string {
 	return strconv.FormatUint(uint64(d[0]), 10)
 }
 
-// plain returns a name as it is if it prints as one word, else quoted, so that
-// a file's names cannot disturb columns or a terminal.
+// plain returns a name unchanged if it prints as one word, and quoted otherwise, so that names
+// from a file cannot disturb columns or a terminal.
 func plain(s string) string {
 	ok := s != ""
 	for _, r := range s {
@@ -329,7 +335,7 @@ func plain(s string) string {
 	return strconv.Quote(s)
 }
 
-// columnWidth returns the width of a column, at most limit.
+// columnWidth returns the width of the longest word, at most limit.
 func columnWidth(words []string, limit int) int {
 	n := 0
 	for _, w := range words {
@@ -342,7 +348,8 @@ func pad(s string, width int) string {
 	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
 }
 
-// exactSize returns a number of bytes, in K or M of 1024 if it is a whole one.
+// exactSize formats a number of bytes, in K or M (1024, 1024*1024) if it is a whole number of
+// them.
 func exactSize(n uint64) string {
 	switch {
 	case n >= 1<<20 && n%(1<<20) == 0:
@@ -353,7 +360,7 @@ func exactSize(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// humanSize returns a number of bytes to three digits, such as "1.25 MiB".
+// humanSize formats a number of bytes with three digits, such as "1.25 MiB".
 func humanSize(n uint64) string {
 	if n < 1<<10 {
 		return fmt.Sprintf("%d B", n)
@@ -368,7 +375,7 @@ func humanSize(n uint64) string {
 	return strconv.FormatFloat(x, 'f', decimals(x), 64) + " TiB"
 }
 
-// decimals returns how many decimals give x three digits.
+// decimals returns the number of decimals that gives x three digits.
 func decimals(x float64) int {
 	switch {
 	case x < 9.995:

@@ -14,9 +14,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// DumpJSON writes the content of Dump as one JSON object on one line. Options
-// restrict its commands as they restrict Dump's lines; then header, slots and
-// uploads are left out.
+// DumpJSON writes the content of Dump as one JSON object on one line. The options restrict the
+// commands as in Dump. If they do, header, slots and uploads are left out.
 func (t *Table) DumpJSON(w io.Writer, o DumpOptions) error {
 	d, err := newDumper(t, o)
 	if err != nil {
@@ -49,8 +48,8 @@ func (t *Table) DumpJSON(w io.Writer, o DumpOptions) error {
 	return enc.Encode(&out)
 }
 
-// The views hold what a dump says, with indices resolved to names. The text
-// dump prints them and Diff compares them, so that all three say the same.
+// The views hold the content of a dump, with indices resolved to names. The text dump prints
+// them, DumpJSON marshals them and Diff compares them, so that all three agree.
 
 type tableView struct {
 	Header   *headerView   `json:"header,omitempty"`
@@ -106,7 +105,7 @@ type uploadView struct {
 	SrcSize   uint64 `json:"source_size"`
 	Slot      string `json:"slot"`
 	DstOffset uint64 `json:"offset"`
-	DstSize   uint64 `json:"size"` // 0 if the source's size does not fit its type
+	DstSize   uint64 `json:"size"` // 0 if the source's size is not a multiple of its element's
 }
 
 type cmdView struct {
@@ -135,23 +134,23 @@ type bindingView struct {
 	Role         string  `json:"role"`
 	Slot         string  `json:"slot"`
 	Offset       uint64  `json:"offset"`
-	Extent       *uint64 `json:"extent"` // null if the parameters give none
+	Extent       *uint64 `json:"extent"` // null if it cannot be computed from the parameters
 	Region       string  `json:"region,omitempty"`
 	RegionOffset uint64  `json:"region_offset,omitempty"`
 
-	whole bool // the extent is all of the slot
+	whole bool // the extent is the whole slot
 	arena bool // the slot is the scratch arena
 }
 
-// namedValue is a constant, a parameter or a secondary field.
+// namedValue is a specialisation constant, a parameter or a secondary field.
 type namedValue struct {
 	Name   string
 	Value  string
 	number bool // Value is a JSON number
-	quiet  bool // the text dump leaves it out: a flag that is 0, a field that is patched
+	quiet  bool // left out of the text dump: a flag that is 0 or a field that is patched
 }
 
-// namedValues is a JSON object in the order of the declaration.
+// namedValues marshals as a JSON object in the order of the declaration.
 type namedValues []namedValue
 
 // MarshalJSON implements json.Marshaler.
@@ -161,7 +160,7 @@ func (n namedValues) MarshalJSON() ([]byte, error) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = strconv.AppendQuote(b, v.Name) // names are declared: plain ASCII
+		b = strconv.AppendQuote(b, v.Name) // names come from declarations: plain ASCII
 		b = append(b, ':')
 		if v.number {
 			b = append(b, v.Value...)
@@ -184,15 +183,15 @@ func (t *Table) viewHeader() headerView {
 	}
 }
 
-// Names of constants that say what arithmetic a kernel does.
+// Names of the constants that select the arithmetic of a kernel.
 const (
 	constNameWType = "wtype"
 	constNameAct   = "act"
 )
 
-// arithmetic says what the commands multiply, from the constants of the specs
-// they use: the types of activations, each with its kernels where there are
-// several, and the types of weights.
+// arithmetic summarizes the types that the commands multiply, from the specialisation constants
+// they use: the activation types, each with its kernels if there are several, and the weight
+// types.
 func (t *Table) arithmetic() string {
 	kernels := map[uint32][]string{} // by value of act
 	weights := map[uint32]bool{}
@@ -278,8 +277,8 @@ func (t *Table) viewUpload(i int) uploadView {
 	}
 }
 
-// undeclared stands for the declaration of a kernel that is not known: all
-// bindings and bytes under names of their own.
+// undeclared replaces the declaration of an unknown kernel. It gives all bindings and bytes names
+// of their own.
 var undeclared = func() *decl.Kernel {
 	k := &decl.Kernel{}
 	for i := range decl.MaxBindings {
@@ -294,8 +293,8 @@ var undeclared = func() *decl.Kernel {
 	return k
 }()
 
-// viewCmd resolves command i of a program, -1 for none, with the regions that
-// live at that command. It makes sense of any command that Decode lets pass.
+// viewCmd resolves command i of a program (-1: of none), with the regions that are live at that
+// command. It accepts every command that Decode accepts.
 func (t *Table) viewCmd(i, program int, live []*Region) cmdView {
 	c := &t.Cmds[i]
 	v := cmdView{
@@ -335,8 +334,8 @@ func (t *Table) viewCmd(i, program int, live []*Region) cmdView {
 	return v
 }
 
-// viewKernel returns a command's declaration, undeclared for a kernel that is
-// not known, and its name and constants.
+// viewKernel returns a command's declaration, and its kernel's name and constants. The
+// declaration is undeclared if the kernel is unknown.
 func (t *Table) viewKernel(c *Cmd) (*decl.Kernel, kernelView) {
 	k, known := decl.Lookup(c.Kernel)
 	if !known {
@@ -400,11 +399,11 @@ func viewParam(f decl.Field, bits uint32) namedValue {
 	return namedValue{
 		Name:   f.Name,
 		Value:  strconv.FormatFloat(x, 'g', -1, 32),
-		number: !math.IsNaN(x) && !math.IsInf(x, 0), // JSON has no others
+		number: !math.IsNaN(x) && !math.IsInf(x, 0), // JSON has no NaN or infinity
 	}
 }
 
-// viewSecond sets the secondary fields and those that the patch writes.
+// viewSecond sets the secondary fields and the names of those that the patch writes.
 func (v *cmdView) viewSecond(c *Cmd, k *decl.Kernel) {
 	var offsets []int
 	kind := c.Patch.Kind()

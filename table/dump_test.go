@@ -35,7 +35,7 @@ func golden(t *testing.T, name string, got []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A checkout may have CRLF line ends.
+	// A checkout may have CRLF line endings.
 	want = bytes.ReplaceAll(want, []byte("\r\n"), []byte("\n"))
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s differs; go test -update rewrites it.\ngot:\n%s", path, got)
@@ -61,7 +61,7 @@ func TestDumpGolden(t *testing.T) {
 	golden(t, "small.json", b.Bytes())
 }
 
-// TestDumpJSONAgrees compares what both dumps say of each command.
+// TestDumpJSONAgrees compares the text and the JSON dump of each command.
 func TestDumpJSONAgrees(t *testing.T) {
 	table := smallTable()
 	var b bytes.Buffer
@@ -163,8 +163,7 @@ func TestDumpRestricted(t *testing.T) {
 				case l != "":
 					commands++
 				}
-				// A grep keeps the whole dump's lines; a range may have
-				// narrower columns.
+				// A grep keeps the lines of the full dump; a range may have narrower columns.
 				if tt.o.Last == 0 && !all[l] {
 					t.Errorf("the whole dump does not have the line %q", l)
 				}
@@ -199,9 +198,9 @@ func TestDumpRestricted(t *testing.T) {
 	}
 }
 
-// TestDumpOfAnything dumps tables that no validation has seen: they come out
+// TestDumpUnvalidatedTables dumps tables that Validate has not accepted: each must come out
 // as one printable line a command and as JSON.
-func TestDumpOfAnything(t *testing.T) {
+func TestDumpUnvalidatedTables(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		table := randomTable(r)

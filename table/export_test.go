@@ -21,20 +21,20 @@ const (
 // Section is the id of a section of a roll.
 type Section = section
 
-// HumanSize is how dumps write a number of bytes.
+// HumanSize formats a number of bytes as dumps do.
 var HumanSize = humanSize
 
-// ExactSize is how dumps write an extent.
+// ExactSize formats an extent as dumps do.
 var ExactSize = exactSize
 
-// ScopeOf is the scope of each kind of slot.
+// ScopeOf is the required scope of each kind of slot.
 var ScopeOf = scopeOf
 
 // PutU32 writes a parameter by its offset, U32 reads one.
 func (c *Cmd) PutU32(off int, v uint32) { binary.LittleEndian.PutUint32(c.Param[off:], v) }
 func (c *Cmd) U32(off int) uint32       { return binary.LittleEndian.Uint32(c.Param[off:]) }
 
-// The pieces that rolls are encoded with.
+// Parts of the encoding of rolls.
 const SlotSize = slotSize
 
 var (

@@ -14,8 +14,8 @@ func (a access) conflicts(b access) bool {
 	return a.slot == b.slot && (a.write || b.write) && a.lo < b.hi && b.lo < a.hi
 }
 
-// accesses returns what a command of program p touches. Every command reads
-// the step block; kernels declared so write it.
+// accesses returns the byte ranges that a command of program p reads and writes. Every command
+// reads the step block; kernels declared with Step also write it.
 func (t *Table) accesses(c *Cmd, p *Program) ([]access, error) {
 	env, err := t.NewEnv(c, p)
 	if err != nil {
@@ -42,8 +42,8 @@ func (t *Table) accesses(c *Cmd, p *Program) ([]access, error) {
 
 // hazards walks the programs with the accesses of all their commands.
 //
-// Replay is cyclic: any program may follow any other, itself included, so that
-// a program begins with everything pending that some program may leave behind.
+// Replay is cyclic: any program may follow any other, itself included. So each program starts
+// with every access pending that some program may leave behind.
 type hazards struct {
 	t    *Table
 	accs [][]access // of each command
@@ -64,9 +64,9 @@ func newHazards(t *Table) (*hazards, error) {
 	return h, nil
 }
 
-// walk replays a program on top of pending accesses. barrier says whether a
-// command has one, given whether it conflicts with what is pending; walk
-// returns what is pending at the end.
+// walk replays a program, starting with the pending accesses. It calls barrier for each command
+// to learn whether the command has a barrier; conflict reports whether the command conflicts with
+// a pending access. walk returns the accesses that are pending at the end.
 func (h *hazards) walk(p *Program, pending []access, barrier func(cmd int, conflict bool) bool) []access {
 	pending = slices.Clone(pending)
 	for i := int(p.First); i < int(p.First+p.Count); i++ {
@@ -85,13 +85,13 @@ func (h *hazards) walk(p *Program, pending []access, barrier func(cmd int, confl
 	return pending
 }
 
-// rounds bounds the search for a fixed point. Barriers only move accesses
-// from the end of one program to the start of the next, so that two rounds
-// settle every table that has a barrier in each program.
+// rounds bounds the search for a fixed point. Barriers only carry accesses from the end of one
+// program to the start of the next, so two rounds are enough for every table with a barrier in
+// each program.
 const rounds = 8
 
-// fixpoint walks all programs, each on top of what any of them leaves, until
-// what they leave no longer changes.
+// fixpoint walks all programs, each starting with the accesses that any of them leaves pending,
+// until those no longer change.
 func (h *hazards) fixpoint(barrier func(cmd int, conflict bool) bool) (settled bool) {
 	var entry []access
 	for range rounds {
@@ -111,9 +111,9 @@ func (h *hazards) fixpoint(barrier func(cmd int, conflict bool) bool) (settled b
 	return false
 }
 
-// PlaceBarriers sets the barrier flag of exactly those commands that touch
-// what an earlier command without a barrier in between writes, or that write
-// what one touches.
+// PlaceBarriers sets the barrier flag of exactly the commands that conflict with an earlier
+// command with no barrier in between: commands that access a range the earlier one writes, or
+// write a range it accesses.
 func (t *Table) PlaceBarriers() error {
 	h, err := newHazards(t)
 	if err != nil {
@@ -125,8 +125,7 @@ func (t *Table) PlaceBarriers() error {
 		return conflict
 	})
 	if !settled {
-		// A barrier at the start of each program cuts every dependence
-		// between programs.
+		// A barrier at the start of each program removes every dependence between programs.
 		h.fixpoint(func(cmd int, conflict bool) bool {
 			flags[cmd] = conflict || h.first(cmd)
 			return flags[cmd]
@@ -145,8 +144,8 @@ func (h *hazards) first(cmd int) bool {
 	return slices.ContainsFunc(h.t.Programs, func(p Program) bool { return int(p.First) == cmd })
 }
 
-// missingBarriers returns the commands that conflict with an earlier one and
-// have no barrier.
+// missingBarriers returns the commands that conflict with an earlier command and have no barrier
+// in between.
 func (t *Table) missingBarriers() ([]int, error) {
 	h, err := newHazards(t)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestHiddenSlot breaks the slot that keeps hidden states.
+// TestHiddenSlot damages the slot of the hidden states.
 func TestHiddenSlot(t *testing.T) {
 	for _, c := range []struct {
 		want string

@@ -6,33 +6,33 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// KVCache says where the rows of one layer's K or V are in its slot, which is planes
-// of [Heads, Rows] pieces of a row, one behind the other. Position p is in row p of
-// every head and plane if p < First, and else in row First + (p - First) mod
-// (Rows - First).
+// KVCache is the layout of one layer's K or V in its slot. The slot holds one or two planes of
+// [Heads, Rows] rows. The first plane has the elements, the second the scales of a quantized
+// cache. Row p of every head and plane holds position p if p < First. Later positions share the
+// other rows as a ring: position p is in row First + (p - First) mod (Rows - First).
 type KVCache struct {
 	Slot   uint32
 	Heads  uint32
 	Rows   uint32
-	First  uint32    // rows that the first positions have to themselves, fewer than Rows
-	Planes [2]uint64 // bytes of one head's row: its elements; its scales, 0 where there are none
+	First  uint32    // rows reserved for the first positions (attention sinks); less than Rows
+	Planes [2]uint64 // bytes of one head's row in each plane: its elements, and its scales (0 without a second plane)
 }
 
-// RowSize returns the bytes of one head's row, of all planes.
+// RowSize returns the bytes of one head's row in all planes.
 func (c *KVCache) RowSize() uint64 { return c.Planes[0] + c.Planes[1] }
 
 // Size returns the bytes of the cache.
 func (c *KVCache) Size() uint64 { return uint64(c.Heads) * uint64(c.Rows) * c.RowSize() }
 
-// Within returns the cache of a session that holds so many positions: fewer rows,
-// where the table's are for more.
+// Within returns the cache of a session that holds at most so many positions. It has fewer rows
+// than the table's if the session is shorter than the table's context.
 func (c KVCache) Within(positions int) KVCache {
 	c.Rows = min(c.Rows, uint32(max(positions, int(c.First)+1)))
 	return c
 }
 
-// Parts returns how many parts the slot has, which follow each other: one head's
-// rows of one plane each.
+// Parts returns the number of parts of the slot. A part is the rows of one head in one plane; the
+// parts follow each other.
 func (c *KVCache) Parts() uint32 {
 	if c.Planes[1] == 0 {
 		return c.Heads
@@ -40,8 +40,7 @@ func (c *KVCache) Parts() uint32 {
 	return 2 * c.Heads
 }
 
-// Span returns where the rows of a part from one to another, which it does not
-// have, are: bytes of the slot.
+// Span returns the byte range in the slot of rows [from, to) of a part.
 func (c *KVCache) Span(part, from, to uint32) (offset, size uint64) {
 	rows, row := uint64(c.Rows), c.Planes[0]
 	if part >= c.Heads {
@@ -50,8 +49,8 @@ func (c *KVCache) Span(part, from, to uint32) (offset, size uint64) {
 	return offset + (uint64(part)*rows+uint64(from))*row, uint64(to-from) * row
 }
 
-// Part returns which part a byte of the slot is in, and where: in which row, and
-// how far from its start.
+// Part returns the part and the row that contain a byte of the slot, and the byte's offset in
+// that row.
 func (c *KVCache) Part(offset uint64) (part, row uint32, at uint64) {
 	size := c.Planes[0]
 	if plane := uint64(c.Heads) * uint64(c.Rows) * size; offset >= plane {
@@ -61,13 +60,12 @@ func (c *KVCache) Part(offset uint64) (part, row uint32, at uint64) {
 	return part + uint32(n/uint64(c.Rows)), uint32(n % uint64(c.Rows)), offset % size
 }
 
-// Used returns how many rows, from the first on, have been written when so many
-// positions have.
+// Used returns how many rows, counted from the first, are written once so many positions are.
 func (c *KVCache) Used(positions int) uint32 { return min(c.Rows, uint32(max(positions, 0))) }
 
-// KVCaches returns the caches in the order of their slots, if a session may have all
-// of them with fewer rows: every command that binds one says the same of it. Otherwise
-// it returns nil, and they are always there in whole.
+// KVCaches returns the layout of the caches in the order of their slots. It returns nil if the
+// caches cannot be allocated with fewer rows than the table's, because the commands that bind a
+// slot do not agree on its layout; then a session always allocates them whole.
 func (t *Table) KVCaches() []KVCache {
 	caches := make([]KVCache, len(t.Slots))
 	for i := range t.Cmds {
@@ -90,7 +88,7 @@ func (t *Table) KVCaches() []KVCache {
 	for i := range t.Slots {
 		switch {
 		case t.Slots[i].Kind != SlotKV:
-		case caches[i].Heads == 0: // no command has it
+		case caches[i].Heads == 0: // no command binds it
 			return nil
 		default:
 			all = append(all, caches[i])
@@ -99,7 +97,7 @@ func (t *Table) KVCaches() []KVCache {
 	return all
 }
 
-// cacheOf returns the shape of the caches that a command binds.
+// cacheOf returns the layout of the caches that a command binds.
 func (t *Table) cacheOf(c *Cmd) (cache KVCache, ok bool) {
 	k, known := decl.Lookup(c.Kernel)
 	if !known || uint64(c.Spec) >= uint64(len(t.Specs)) {
@@ -128,8 +126,8 @@ func (t *Table) cacheOf(c *Cmd) (cache KVCache, ok bool) {
 	return cache, n <= maxSlot/cache.RowSize()
 }
 
-// CapacityParam returns where a command's parameters have the rows of the caches
-// that it binds.
+// CapacityParam returns the offset in Param of the number of rows of the caches that the command
+// binds.
 func (c *Cmd) CapacityParam() (offset int, ok bool) {
 	k, known := decl.Lookup(c.Kernel)
 	if !known {
@@ -139,9 +137,9 @@ func (c *Cmd) CapacityParam() (offset int, ok bool) {
 	return offset, ok
 }
 
-// KVSlack returns how many positions can be taken back whatever has been written:
-// the rows that the smallest rotating cache has beside what is seen. It is the
-// context where no cache rotates.
+// KVSlack returns how many of the last positions a session can always take back (rewind): the
+// rows that the smallest ring has in addition to its attention window. It is the context if no
+// cache is a ring.
 func (t *Table) KVSlack() int {
 	slack := t.Header.Context
 	for i := range t.Cmds {

@@ -11,8 +11,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// within returns the table as it is for a session whose caches have rows for so many
-// positions: with a context of as many.
+// within returns the table as a session with KV caches for so many positions sees it: with a
+// context of that length.
 func within(t *Table, positions int) *Table {
 	own := *t
 	own.Header.Context = uint32(positions)
@@ -40,20 +40,20 @@ func within(t *Table, positions int) *Table {
 	return &own
 }
 
-// TestWithin validates a table for every number of positions that a session's caches
-// may have rows for.
-func TestWithin(t *testing.T) {
+// TestKVCacheWithin validates a table for every number of positions that a session's caches may
+// hold.
+func TestKVCacheWithin(t *testing.T) {
 	tab := smallTable()
 	caches := tab.KVCaches()
 	if len(caches) == 0 {
 		t.Fatal("the table has no caches")
 	}
-	for n := int(tab.Header.Chunk); n <= int(tab.Header.Context); n++ { // before, a full chunk does not fit
+	for n := int(tab.Header.Chunk); n <= int(tab.Header.Context); n++ { // with fewer positions a full chunk does not fit
 		if faults := within(tab, n).Validate(); len(faults) > 0 {
 			t.Fatalf("%d positions: %v", n, faults[0])
 		}
 	}
-	// The test sees what does not fit.
+	// A cache that is one byte too small must be a fault.
 	bad := within(tab, 3)
 	bad.Slots[caches[0].Slot].Size--
 	if !slices.ContainsFunc(bad.Validate(), func(err error) bool {
@@ -80,7 +80,7 @@ func TestKVCaches(t *testing.T) {
 	if got := tab.KVSlack(); got != smallContext {
 		t.Errorf("%d positions can be taken back, want all %d", got, smallContext)
 	}
-	// What commands do not agree on stays in whole.
+	// If commands disagree on a cache's layout, it must stay whole.
 	for name, change := range map[string]func(t *Table, cmd int){
 		"rows":   func(t *Table, cmd int) { at, _ := t.Cmds[cmd].CapacityParam(); t.Cmds[cmd].PutU32(at, 1) },
 		"offset": func(t *Table, cmd int) { t.Cmds[cmd].Bind[cacheBinding(t, cmd)].Offset = 256 },
@@ -105,8 +105,7 @@ func TestKVCaches(t *testing.T) {
 	}
 }
 
-// TestKVCachesQ8 has caches of int8: the scales of all rows are a plane of their own
-// behind them.
+// TestKVCachesQ8 uses int8 caches: the scales of all rows are a second plane after the elements.
 func TestKVCachesQ8(t *testing.T) {
 	const dim, row = 64, 64 + 2*2
 	tab := smallTable()
@@ -134,7 +133,7 @@ func TestKVCachesQ8(t *testing.T) {
 		if at, n := c.Span(smallKVHeads+1, 3, 5); at != smallKVHeads*smallContext*dim+(smallContext+3)*4 || n != 8 {
 			t.Errorf("scales of rows 3 and 4 of head 1: %d bytes at %d", n, at)
 		}
-		// Parts and rows follow each other without a gap, and every byte is found.
+		// Parts and rows follow each other without a gap, and Part finds every byte.
 		next := uint64(0)
 		for part := range c.Parts() {
 			for r := range c.Rows {
@@ -156,8 +155,9 @@ func TestKVCachesQ8(t *testing.T) {
 	}
 }
 
-// TestKVSinks has caches whose first rows stay: however few positions there are, a row
-// is left for others, and what they see cannot be taken back.
+// TestKVSinks uses caches whose first rows are reserved for attention sinks. Even the smallest
+// cache has a row for other positions. Positions that the sinks and the window cover cannot be
+// taken back.
 func TestKVSinks(t *testing.T) {
 	tab := smallTable()
 	for i := range tab.Cmds {
@@ -189,7 +189,7 @@ func TestKVSinks(t *testing.T) {
 	}
 }
 
-// cacheBinding returns a command's first binding of a cache.
+// cacheBinding returns the index of a command's first binding of a KV cache.
 func cacheBinding(t *Table, cmd int) int {
 	return slices.IndexFunc(t.Cmds[cmd].Bind[:], func(b Binding) bool {
 		return b.Slot != NoSlot && t.Slots[b.Slot].Kind == SlotKV

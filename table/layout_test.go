@@ -60,7 +60,7 @@ func TestLayout(t *testing.T) {
 	check("pianola_sampler", "window", unsafe.Offsetof(p.Window))
 	check("pianola_sampler", "biases", unsafe.Offsetof(p.Biases))
 	check("pianola_sampler", "ranked", unsafe.Offsetof(p.Ranked))
-	// Opened, so that go test knows that the result depends on it.
+	// Read the file, so that go test's cache depends on it.
 	if _, err := os.ReadFile(filepath.Join("..", "shaders", "params.h")); err != nil {
 		t.Fatal(err)
 	}

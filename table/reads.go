@@ -2,23 +2,21 @@ package table
 
 import "fmt"
 
-// Reads are the bytes that one command of a program reads of memory
-// that lasts from token to token. Activations are left out: they stay in a
-// cache.
+// Reads counts the bytes that one command reads from memory that outlives a token: weights and KV
+// caches. It excludes activations, which stay in a processor's cache.
 type Reads struct {
-	Weights uint64 // once a use; of an embedding, one row
-	KVRow   uint64 // of the KV caches, for each position that it sees
-	Seen    uint64 // positions that it sees at most: the window or the cache's capacity
+	Weights uint64 // read once per command; one row of an embedding
+	KVRow   uint64 // bytes of the KV cache per visible position
+	Seen    uint64 // visible positions at most: the attention window or the cache's capacity
 }
 
-// Bytes returns the bytes that the command reads where the token, or the last
-// of a chunk, sees kvLen positions, itself included.
+// Bytes returns the bytes that the command reads if kvLen positions are visible to its row, that
+// row's own included. For a chunk, it is the last row that counts.
 func (r Reads) Bytes(kvLen int) uint64 {
 	return r.Weights + r.KVRow*min(uint64(kvLen), r.Seen)
 }
 
-// Reads returns what each command of a program reads, from the extents
-// of its bindings.
+// Reads returns what each command of a program reads, computed from the extents of its bindings.
 func (t *Table) Reads(name string) ([]Reads, error) {
 	p, _, ok := t.Program(name)
 	if !ok {
@@ -58,7 +56,7 @@ func (t *Table) commandReads(c *Cmd, p *Program) (r Reads, err error) {
 		case SlotKV:
 			capacity, ok := env.Value("cap")
 			if !ok || capacity == 0 {
-				return r, fmt.Errorf("binding %s is a KV cache of unknown capacity", b.Name)
+				return r, fmt.Errorf("binding %s is a KV cache, but the kernel has no parameter cap", b.Name)
 			}
 			r.KVRow += extent / capacity
 			r.Seen = capacity

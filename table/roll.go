@@ -7,38 +7,40 @@ import (
 	"fmt"
 )
 
-// A roll is a table on disk. All integers are little-endian, whatever the
-// machine; offsets are in bytes from the start of the file.
+// A roll is a table on disk. All integers are little-endian on every machine. Offsets are in
+// bytes from the start of the file.
 //
-//	 0  magic     "PIANOLA\x1a"
-//	 8  version   u32, RollVersion
-//	12  sections  u32, how many: all of them, in the order of their ids
-//	16  length    u64, of the whole file, checksum included
-//	24  directory, a section: id u32, reserved u32, offset u64, length u64
-//	    sections, each at a multiple of 8 with zeros before it
-//	    checksum  SHA-256 of all bytes before it
+//	0  magic     "PIANOLA\x1a"
+//	8  version   u32, RollVersion
 //
-// A section is an array of records without gaps; how many follows from its
-// length. Reserved bytes are zero, str is an index in the section of strings.
+// 12  sections  u32, number of sections: all of them, in the order of their ids 16  length
+// u64, of the whole file, checksum included 24  directory, one entry per section: id u32,
+// reserved u32, offset u64, length u64
 //
-//	 1 header    one record of 112: arch, model, chip, device str; vocab,
-//	             width, layers, context, chunk, logits rows, max stops u32;
-//	             options str; fingerprints of the model and the chip 2 * [32]u8
-//	 2 slots     16: name str; kind, scope u8; reserved u16; size u64
-//	 3 specs     40: kernel u16; reserved [6]u8; values [8]u32
-//	 4 programs  16: name str; first, count, max rows u32
-//	 5 commands  256: pianola_cmd of shaders/params.h
-//	 6 uploads   40: op, type u8; reserved u16; slot u32; tensor str;
-//	             reserved u32; source offset, source size, destination offset u64
-//	 7 constants bytes
-//	 8 labels    4: str, one a command
-//	 9 regions   40: name str; slot, program, first, last, reserved u32;
-//	             offset, size u64
-//	10 strings   length u32, then as many bytes
+//	sections, each at a multiple of 8 with zeros before it
+//	checksum  SHA-256 of all bytes before it
 //
-// Each string is there once, numbered by its first use in sections 1 to 9. So
-// a table has one encoding only, and Encode gives back the bytes that Decode
-// took.
+// A section is an array of records without gaps; its length determines their number. Reserved
+// bytes are zero. A str is an index in the section of strings.
+//
+//	1 header    one record of 112: arch, model, chip, device str; vocab,
+//	            width, layers, context, chunk, logits rows, max stops u32;
+//	            options str; fingerprints of the model and the chip 2 * [32]u8
+//	2 slots     16: name str; kind, scope u8; reserved u16; size u64
+//	3 specs     40: kernel u16; reserved [6]u8; values [8]u32
+//	4 programs  16: name str; first, count, max rows u32
+//	5 commands  256: pianola_cmd of shaders/params.h
+//	6 uploads   40: op, type u8; reserved u16; slot u32; tensor str;
+//	            reserved u32; source offset, source size, destination offset u64
+//	7 constants bytes
+//	8 labels    4: str, one per command
+//	9 regions   40: name str; slot, program, first, last, reserved u32;
+//	            offset, size u64
+//
+// 10 strings   length u32, then as many bytes
+//
+// Each string is stored once; strings are numbered by their first use in sections 1 to 9. So a
+// table has exactly one encoding, and encoding a decoded roll returns the same bytes.
 const (
 	rollMagic   = "PIANOLA\x1a"
 	rollPrefix  = 24 // magic, version, sections, length
@@ -47,17 +49,15 @@ const (
 	rollHashLen = sha256.Size
 )
 
-// RollVersion is the version of the format that Encode writes and Decode
-// reads. It changes with the format, and with the meaning of a kernel's
-// declaration.
+// RollVersion is the version of the roll format that Encode writes and Decode reads. It changes
+// with the format and with the meaning of a kernel's declaration.
 const RollVersion = 1
 
-// MaxRollSize bounds a roll in bytes: MaxCmds commands fit. A table of a
-// hundred layers takes about a MiB.
+// MaxRollSize is the largest size of a roll in bytes; MaxCmds commands fit. The roll of a model
+// with a hundred layers takes about 1 MiB.
 const MaxRollSize = 512 << 20
 
-// What can be wrong with a roll. Errors of Decode and ReadFile wrap one of
-// them.
+// Errors of Decode and ReadFile. Every error they return for a bad roll wraps one of these.
 var (
 	ErrMagic     = errors.New("not a roll")
 	ErrVersion   = errors.New("unknown version of the roll format")
@@ -103,9 +103,9 @@ func (s section) String() string {
 
 func alignRoll(n uint64) uint64 { return (n + rollAlign - 1) &^ (rollAlign - 1) }
 
-// Encode returns the table as a roll. Equal tables give equal bytes. It fails
-// if the labels are not one a command, or if the roll would be larger than
-// MaxRollSize; it does not validate.
+// Encode returns the table as a roll. Equal tables have equal rolls. Encode does not validate the
+// table. It fails if the number of labels differs from the number of commands or if the roll
+// would exceed MaxRollSize.
 func (t *Table) Encode() ([]byte, error) {
 	if len(t.Labels) != len(t.Cmds) {
 		return nil, fmt.Errorf("table: encode: %d labels for %d commands", len(t.Labels), len(t.Cmds))
@@ -150,7 +150,7 @@ func assembleRoll(sections *[sectionCount][]byte) ([]byte, error) {
 	end = alignRoll(end)
 	total := end + rollHashLen
 	if total > MaxRollSize {
-		return nil, fmt.Errorf("a roll of %d bytes is over the limit of %d", total, MaxRollSize)
+		return nil, fmt.Errorf("roll size %d exceeds the limit of %d bytes", total, MaxRollSize)
 	}
 
 	le := binary.LittleEndian
@@ -174,8 +174,8 @@ func assembleRoll(sections *[sectionCount][]byte) ([]byte, error) {
 	return append(b, sum[:]...), nil
 }
 
-// rollEncoder numbers strings in the order of their first use; its methods
-// must be called in the order of the sections.
+// rollEncoder numbers strings in the order of their first use. Its methods must be called in the
+// order of the sections.
 type rollEncoder struct {
 	index   map[string]uint32
 	strings []byte

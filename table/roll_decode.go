@@ -10,11 +10,10 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// Decode returns the table of a roll, which keeps no reference to b. It
-// guarantees the structure: every byte is accounted for, labels are one a
-// command, and Encode gives b back. What the table says is for Validate to
-// judge. Errors wrap ErrMagic, ErrVersion, ErrTruncated, ErrChecksum or
-// ErrFormat.
+// Decode returns the table that roll b encodes. The table keeps no reference to b. Decode checks
+// the structure only: every byte belongs to a record, every command has one label, and Encode
+// returns b again. Use Validate to check the content. Errors wrap ErrMagic, ErrVersion,
+// ErrTruncated, ErrChecksum or ErrFormat.
 func Decode(b []byte) (*Table, error) {
 	t, err := decodeRoll(b)
 	if err != nil {
@@ -29,7 +28,7 @@ func decodeRoll(b []byte) (*Table, error) {
 		return nil, err
 	}
 	if uint64(len(b)) < total {
-		return nil, fmt.Errorf("%w: %d bytes of %d", ErrTruncated, len(b), total)
+		return nil, fmt.Errorf("%w: got %d of %d bytes", ErrTruncated, len(b), total)
 	}
 	if uint64(len(b)) > total {
 		return nil, fmt.Errorf("%w: %d bytes after the end", ErrFormat, uint64(len(b))-total)
@@ -53,25 +52,25 @@ func decodeRoll(b []byte) (*Table, error) {
 	return t, nil
 }
 
-// rollLength checks magic and version and returns the length that the file
-// says it has, between that of an empty roll and MaxRollSize.
+// rollLength checks magic and version and returns the length in the prefix, which is at least
+// that of an empty roll and at most MaxRollSize.
 func rollLength(prefix []byte) (uint64, error) {
 	if n := min(len(prefix), len(rollMagic)); string(prefix[:n]) != rollMagic[:n] {
 		return 0, ErrMagic
 	}
 	if len(prefix) < rollPrefix {
-		return 0, fmt.Errorf("%w: %d bytes of %d", ErrTruncated, len(prefix), rollPrefix)
+		return 0, fmt.Errorf("%w: got %d of %d bytes", ErrTruncated, len(prefix), rollPrefix)
 	}
 	le := binary.LittleEndian
 	if v := le.Uint32(prefix[8:]); v != RollVersion {
-		return 0, fmt.Errorf("%w: %d, this program reads %d", ErrVersion, v, RollVersion)
+		return 0, fmt.Errorf("%w: version %d, want %d (compile the model again)", ErrVersion, v, RollVersion)
 	}
 	if n := le.Uint32(prefix[12:]); n != uint32(sectionCount) {
-		return 0, fmt.Errorf("%w: %d sections, version %d has %d", ErrFormat, n, RollVersion, sectionCount)
+		return 0, fmt.Errorf("%w: %d sections, but version %d has %d", ErrFormat, n, RollVersion, sectionCount)
 	}
 	total := le.Uint64(prefix[16:])
 	if total < uint64(rollPrefix+sectionCount*rollEntry+rollHashLen) || total > MaxRollSize {
-		return 0, fmt.Errorf("%w: a length of %d bytes", ErrFormat, total)
+		return 0, fmt.Errorf("%w: length %d out of range", ErrFormat, total)
 	}
 	return total, nil
 }
@@ -79,11 +78,11 @@ func rollLength(prefix []byte) (uint64, error) {
 type rollDecoder struct {
 	sections [sectionCount][]byte
 	strings  []string
-	used     uint32 // strings used, a prefix of strings
+	used     uint32 // strings used so far: a prefix of strings
 }
 
-// directory finds the sections of body, the roll without its checksum, and
-// checks that they fill it in order.
+// directory finds the sections of body, the roll without its checksum, and checks that they fill
+// it in order.
 func (d *rollDecoder) directory(body []byte) error {
 	le := binary.LittleEndian
 	end := uint64(rollPrefix + sectionCount*rollEntry)
@@ -97,9 +96,9 @@ func (d *rollDecoder) directory(body []byte) error {
 		case le.Uint32(entry[4:]) != 0:
 			return fmt.Errorf("%w: directory: %s: reserved bytes are not 0", ErrFormat, id)
 		case offset != alignRoll(end) || offset > uint64(len(body)):
-			return fmt.Errorf("%w: %s: offset %d, after a section that ends at %d", ErrFormat, id, offset, end)
+			return fmt.Errorf("%w: %s: offset %d, but the previous section ends at %d", ErrFormat, id, offset, end)
 		case length > uint64(len(body))-offset:
-			return fmt.Errorf("%w: %s: offset %d + %d bytes is past the end at %d", ErrFormat, id, offset, length, len(body))
+			return fmt.Errorf("%w: %s: offset %d + %d bytes exceeds the size %d", ErrFormat, id, offset, length, len(body))
 		case !allZero(body[end:offset]):
 			return fmt.Errorf("%w: bytes before %s are not 0", ErrFormat, id)
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/replacefile"
 )
 
-// WriteFile writes the table as a roll. The file is written beside its place
-// and renamed, so that a reader sees the old roll or the whole new one.
+// WriteFile writes the table as a roll. It writes a temporary file in the same directory and
+// renames it, so that a reader sees either the old roll or the complete new one.
 func (t *Table) WriteFile(path string) error {
 	b, err := t.Encode()
 	if err != nil {
@@ -24,9 +24,8 @@ func (t *Table) WriteFile(path string) error {
 	return nil
 }
 
-// ReadFile returns the table of a roll, as Decode does. It reads no more of
-// a file than a roll's first bytes before it knows that it is one, and never
-// more than MaxRollSize.
+// ReadFile reads a roll and returns its table, as Decode does. It reads only the first bytes of a
+// file that is not a roll, and never more than MaxRollSize.
 func ReadFile(path string) (*Table, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -49,7 +48,7 @@ func readRoll(r io.Reader) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	// One byte more than there should be, for Decode to see it.
+	// Read one more byte than the length, so that Decode detects a longer file.
 	rest, err := io.ReadAll(io.LimitReader(r, int64(total)-rollPrefix+1))
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// Sizes of the small model that smallTable compiles by hand.
+// Sizes of the small model that smallTable builds by hand.
 const (
 	smallVocab   = 320
 	smallWidth   = 64
@@ -25,7 +25,7 @@ const (
 	smallChunk   = 4
 )
 
-// The arena of the small model; each row has smallChunk rows.
+// The scratch arena of the small model. Each activation has smallChunk rows.
 const (
 	smallAngles = 0
 	smallX      = smallAngles + smallChunk*smallHeadDim*4
@@ -94,7 +94,7 @@ func (b *builder) slots() {
 	weight("blk.0.ffn_down.weight", UploadCopy, dtype.Q8_0, smallWidth*smallHidden)
 }
 
-// at returns a binding by the slot's name.
+// at returns a binding of the named slot.
 func (b *builder) at(slot string, offset uint64) Binding {
 	for i := range b.t.Slots {
 		if b.t.Slots[i].Name == slot {
@@ -106,8 +106,8 @@ func (b *builder) at(slot string, offset uint64) Binding {
 
 func (b *builder) scratch(offset uint64) Binding { return b.at("scratch", offset) }
 
-// cmd appends a command: kernel from put's parameters, patches from the
-// kernel's fields.
+// cmd appends a command of kernel id: parameters from put, patches from the kernel's secondary
+// fields.
 func (b *builder) cmd(label string, id decl.ID, constants []uint32, params interface{ Put(*Cmd) }, binds ...Binding) {
 	t, k := b.t, &decl.Kernels[id]
 	c := Cmd{Kernel: id, Bindings: uint8(len(binds)), PatchOffset: [2]uint8{NoPatch, NoPatch}, Threadgroup: [3]uint32{32, 1, 1}}
@@ -126,7 +126,7 @@ func (b *builder) cmd(label string, id decl.ID, constants []uint32, params inter
 	params.Put(&c)
 	for _, f := range k.Second {
 		if f.Name == "kv_len" && id == kernels.GEMV || f.Name == "behind" {
-			continue // of the input merge, and of programs with a command for each row
+			continue // it belongs to the input merge or to programs with a command per row
 		}
 		kind := map[string]Patch{"token": PatchToken, "pos": PatchPosition, "kv_len": PatchKVLen}[f.Name]
 		if id == kernels.Argmax {
@@ -220,8 +220,8 @@ func TestSmallTableIsValid(t *testing.T) {
 	}
 }
 
-// randomTable returns a table of random content, mostly senseless: of any
-// structure that the format holds.
+// randomTable returns a table of random content that only has to fit the roll format; most of it
+// is meaningless.
 func randomTable(r *rand.Rand) *Table {
 	str := func() string {
 		words := []string{"", "a", "layer.3.attn.qkv", "naïve", "\x00\xff", "scratch", "two words"}

@@ -26,7 +26,7 @@ func mustEncode(t testing.TB, table *Table) []byte {
 	return b
 }
 
-// sealed returns b with a checksum that matches.
+// sealed returns b with a correct checksum.
 func sealed(b []byte) []byte {
 	n := len(b) - RollHashLen
 	sum := sha256.Sum256(b[:n])
@@ -54,8 +54,8 @@ func TestRollRoundTrip(t *testing.T) {
 	}
 }
 
-// TestRollKeepsNothing changes the bytes after decoding.
-func TestRollKeepsNothing(t *testing.T) {
+// TestDecodeKeepsNoReference changes the bytes after decoding: the table must not change.
+func TestDecodeKeepsNoReference(t *testing.T) {
 	b := mustEncode(t, smallTable())
 	got, err := Decode(b)
 	if err != nil {
@@ -67,8 +67,8 @@ func TestRollKeepsNothing(t *testing.T) {
 	}
 }
 
-// TestRollCommandLayout compares a command's record with its memory, which on
-// a little-endian machine is what C sees.
+// TestRollCommandLayout compares a command's record with its memory. On a little-endian machine
+// that is the layout that C sees.
 func TestRollCommandLayout(t *testing.T) {
 	one := uint16(1)
 	if *(*byte)(unsafe.Pointer(&one)) != 1 {
@@ -131,11 +131,11 @@ func TestRollErrors(t *testing.T) {
 	}{
 		{"gguf", func(b []byte) []byte { return append([]byte("GGUF"), b...) }, ErrMagic, ""},
 		{"line ends converted", func(b []byte) []byte { b[7] = '\n'; return b }, ErrMagic, ""},
-		{"empty", func(b []byte) []byte { return nil }, ErrTruncated, "0 bytes"},
+		{"empty", func(b []byte) []byte { return nil }, ErrTruncated, "got 0 of 24 bytes"},
 		{"version", func(b []byte) []byte { b[8]++; return sealed(b) }, ErrVersion, "2"},
 		{"sections", func(b []byte) []byte { binary.LittleEndian.PutUint32(b[12:], math.MaxUint32); return sealed(b) }, ErrFormat, "4294967295 sections"},
 		{"length", func(b []byte) []byte { binary.LittleEndian.PutUint64(b[16:], math.MaxUint64); return sealed(b) }, ErrFormat, "18446744073709551615"},
-		{"short length", func(b []byte) []byte { binary.LittleEndian.PutUint64(b[16:], 31); return sealed(b) }, ErrFormat, "a length of 31"},
+		{"short length", func(b []byte) []byte { binary.LittleEndian.PutUint64(b[16:], 31); return sealed(b) }, ErrFormat, "length 31 out of range"},
 		{"longer", func(b []byte) []byte { binary.LittleEndian.PutUint64(b[16:], uint64(len(b)+8)); return sealed(b) }, ErrTruncated, ""},
 		{"more bytes", func(b []byte) []byte { return append(b, 0) }, ErrFormat, "1 bytes after"},
 		{"checksum", func(b []byte) []byte { b[len(b)-1]++; return b }, ErrChecksum, ""},
@@ -148,7 +148,7 @@ func TestRollErrors(t *testing.T) {
 		{"section length", func(b []byte) []byte {
 			binary.LittleEndian.PutUint64(entry(b, SectionCmds)[16:], 1<<63)
 			return sealed(b)
-		}, ErrFormat, "past the end"},
+		}, ErrFormat, "exceeds the size"},
 		{"last section short", func(b []byte) []byte {
 			e := entry(b, SectionStrings)
 			binary.LittleEndian.PutUint64(e[16:], binary.LittleEndian.Uint64(e[16:])-16)
@@ -169,7 +169,7 @@ func TestRollErrors(t *testing.T) {
 		}, ErrFormat, "string 0 has 4294967295 bytes"},
 		{"string twice", func(b []byte) []byte {
 			s := rollSection(b, SectionStrings)
-			// The slots kv.0.k and kv.0.v have names of one length.
+			// The names of slots kv.0.k and kv.0.v have the same length.
 			i := bytes.Index(s, []byte("kv.0.v"))
 			copy(s[i:], "kv.0.k")
 			return sealed(b)
@@ -193,7 +193,7 @@ func TestRollErrors(t *testing.T) {
 	}
 }
 
-// TestRollSections puts whole sections out of line, each roll sealed.
+// TestRollSections damages whole sections and seals each roll again.
 func TestRollSections(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -210,7 +210,7 @@ func TestRollSections(t *testing.T) {
 		{"no labels", func(s *[SectionCount][]byte) { s[SectionLabels-1] = nil }, "labels: 0 for 22 commands"},
 		{"no strings", func(s *[SectionCount][]byte) { s[SectionStrings-1] = nil }, "string 0 of 0"},
 		{"half a length", func(s *[SectionCount][]byte) { s[SectionStrings-1] = append(s[SectionStrings-1], 0, 0) }, "strings: 2 bytes for the length"},
-		// A string that nothing uses would be a second encoding of one table.
+		// A string that nothing uses would give one table a second encoding.
 		{"unused string", func(s *[SectionCount][]byte) { s[SectionStrings-1] = append(s[SectionStrings-1], 1, 0, 0, 0, '!') }, "is not used"},
 	} {
 		b := mustEncode(t, smallTable())
@@ -250,7 +250,7 @@ func TestRollFile(t *testing.T) {
 	if err := (&Table{}).WriteFile(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := smallTable().WriteFile(path); err != nil { // over the old one
+	if err := smallTable().WriteFile(path); err != nil { // replaces the old file
 		t.Fatal(err)
 	}
 	got, err := ReadFile(path)
@@ -289,7 +289,7 @@ func TestRollFile(t *testing.T) {
 	if err := smallTable().WriteFile(filepath.Join(dir, "none", "x.roll")); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
-	// The folder keeps no temporary file if the rename fails.
+	// A failed rename must leave no temporary file in the directory.
 	if err := os.MkdirAll(filepath.Join(dir, "busy", "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestRollFile(t *testing.T) {
 	}
 }
 
-// TestReadRollReadsNoMore gives an endless file that is no roll.
+// TestReadRollReadsNoMore reads an endless file that is not a roll.
 func TestReadRollReadsNoMore(t *testing.T) {
 	r := &countReader{}
 	if _, err := ReadRoll(r); !errors.Is(err, ErrMagic) {
@@ -321,7 +321,7 @@ func (r *countReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// FuzzDecodeRoll also seals its input, so that it comes past the checksum.
+// FuzzDecodeRoll also gives its input a correct checksum, so that Decode sees what is behind it.
 func FuzzDecodeRoll(f *testing.F) {
 	f.Add(mustEncode(f, &Table{}))
 	f.Add(mustEncode(f, smallTable()))

@@ -1,9 +1,8 @@
-// Package table is the dispatch table: commands, slots, programs and the upload
-// section, with their validation, their text and JSON dumps, their form on
-// disk (the roll) and their comparison.
+// Package table defines the dispatch table: commands, slots, programs and the upload section. It
+// validates, dumps (as text and JSON), compares and stores tables; a stored table is a roll.
 //
-// A table is plain data. It knows kernels by their declarations (package
-// decl), and no device, no model file and no architecture.
+// A table is plain data. The package knows kernels by their declarations (package decl). It must
+// not know devices, model files or architectures.
 package table
 
 import (
@@ -13,21 +12,21 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// SlotKind says what a slot holds.
+// SlotKind classifies the content of a slot.
 type SlotKind uint8
 
 // The kinds of slots.
 const (
 	SlotWeight  SlotKind = iota // uploaded once, read only
-	SlotKV                      // one layer's K or V, [kvHeads, capacity, headDim] as the kernels' constant kv says
+	SlotKV                      // one layer's K or V, [kvHeads, capacity, headDim]; the kernels' constant kv selects the element type
 	SlotScratch                 // the arena of activations
 	SlotTokens                  // the token ring, [context + 1] uint32
 	SlotLogits                  // [rows, vocab] float32
-	SlotStops                   // stop ids: uint32 count, then the ids
-	SlotStep                    // the step block
-	SlotSampler                 // how tokens are chosen: a Sampler, then [MaxBias, 2] ids and biases
-	SlotHidden                  // the last hidden states of a chunk, [chunk, width] float32
-	SlotRanks                   // log-probabilities of the last tokens, [RankEntries] of RankWords words
+	SlotStops                   // token ids that stop a generation: a uint32 count, then the ids
+	SlotStep                    // the step block: an array of Step
+	SlotSampler                 // sampling options: a sampler.Sampler, then [MaxBias, 2] ids and biases
+	SlotHidden                  // final hidden states of a chunk, [chunk, width] float32
+	SlotRanks                   // log-probabilities of the last tokens: RankEntries entries of RankWords 32-bit words
 	SlotKinds
 )
 
@@ -39,14 +38,14 @@ func (k SlotKind) String() string {
 	return [...]string{"weight", "kv", "scratch", "tokens", "logits", "stops", "step", "sampler", "hidden", "ranks"}[k]
 }
 
-// Scope says who owns a slot's memory.
+// Scope is the owner of a slot's memory.
 type Scope uint8
 
 // The scopes.
 const (
-	ScopeModel    Scope = iota // one for all sessions
-	ScopeSession               // one a session
-	ScopeExecutor              // one a team or queue; sessions take turns by submission
+	ScopeModel    Scope = iota // shared by all sessions of a model
+	ScopeSession               // one per session
+	ScopeExecutor              // one per executor (a team of threads or a queue); sessions use it in turn, one submission at a time
 	scopes
 )
 
@@ -58,7 +57,7 @@ func (s Scope) String() string {
 	return [...]string{"model", "session", "executor"}[s]
 }
 
-// Slot is a named buffer of the plan.
+// Slot is a named buffer of the table's plan.
 type Slot struct {
 	Name  string
 	Kind  SlotKind
@@ -66,8 +65,7 @@ type Slot struct {
 	Size  uint64 // bytes
 }
 
-// Spec is one kernel's specialisation constants, in the order of its
-// declaration.
+// Spec holds the specialisation constants of a kernel, in the order of its declaration.
 type Spec struct {
 	Kernel decl.ID
 	Values [decl.MaxSpecs]uint32
@@ -78,39 +76,40 @@ type Program struct {
 	Name    string
 	First   uint32 // first command
 	Count   uint32
-	MaxRows uint32 // rows that the program is compiled for
+	MaxRows uint32 // largest number of rows the program is compiled for
 }
 
 // Names of the programs.
 const (
 	ProgramDecode  = "decode"  // one token: embedding to argmax
-	ProgramPrefill = "prefill" // a chunk of the prompt, up to the last residual
-	ProgramHead    = "head"    // the chunk's last row: norm, logits, argmax
-	ProgramLogits  = "logits"  // a block of the chunk's rows: norm, logits
-	ProgramHidden  = "hidden"  // the chunk's rows: norm, into the hidden slot
+	ProgramPrefill = "prefill" // a chunk of the prompt: embedding to the last residual
+	ProgramHead    = "head"    // last row of a chunk: norm, logits, argmax
+	ProgramLogits  = "logits"  // a block of a chunk's rows: norm, logits
+	ProgramHidden  = "hidden"  // all rows of a chunk: norm, stored in the hidden slot
 
-	ProgramSample     = "sample"      // decode, with the token chosen as the sampler slot says
-	ProgramSampleHead = "sample_head" // head, likewise
-	ProgramRanked     = "ranked"      // sample, with log-probabilities left in the ranks slot
-	ProgramRankedHead = "ranked_head" // sample_head, likewise
+	ProgramSample     = "sample"      // decode with the sampler slot's choice of the token instead of argmax
+	ProgramSampleHead = "sample_head" // head with the sampler slot's choice of the token instead of argmax
+	ProgramRanked     = "ranked"      // sample, and store log-probabilities in the ranks slot
+	ProgramRankedHead = "ranked_head" // sample_head, and store log-probabilities in the ranks slot
 
-	// ProgramVerify is decode for the pending token and a draft of those that
-	// follow it, a row each. It says itself how far it has come.
+	// ProgramVerify is the verify step of speculative decoding. It decodes the pending token and
+	// the draft tokens after it, one row each, and accepts the longest correct prefix of the
+	// draft. It is self-advancing: it updates the step record itself.
 	ProgramVerify = "verify"
 )
 
-// UploadOp says how a source becomes a slot's bytes.
+// UploadOp selects the conversion of an upload.
 type UploadOp uint8
 
 // The upload operations.
 const (
-	UploadCopy      UploadOp = iota // bytes as they are
-	UploadToF32                     // F16, BF16 or F32 elements to float32
-	UploadConst                     // bytes of the table's own constants
-	UploadTile                      // rows of blocks, rearranged to dtype.Tiled16
-	UploadPlusOne                   // F16, BF16 or F32 elements to float32, and 1 added
-	UploadTranspose                 // elements of a matrix with Cols rows, which become columns
-	UploadJoin                      // rows of blocks as they are, of a source that is several tensors
+	UploadCopy      UploadOp = iota // copies bytes unchanged
+	UploadToF32                     // converts F16, BF16 or F32 elements to float32
+	UploadConst                     // copies bytes of the table's constants
+	UploadTile                      // rearranges rows of quantization blocks to the layout dtype.Tiled16
+	UploadPlusOne                   // converts F16, BF16 or F32 elements to float32 and adds 1
+	UploadTranspose                 // transposes a matrix with rows of Cols elements
+	UploadJoin                      // copies rows of quantization blocks from a source of several tensors
 	uploadOps
 )
 
@@ -122,24 +121,24 @@ func (o UploadOp) String() string {
 	return [...]string{"copy", "f32", "const", "tile", "1+f32", "transpose", "join"}[o]
 }
 
-// Upload is one step of the upload section, executed once at load: bytes
-// [SrcOffset, SrcOffset + SrcSize) of a tensor, or of the table's constants,
-// become bytes of a slot.
+// Upload is one step of the upload section, which a device executes once when it loads the table.
+// It converts bytes [SrcOffset, SrcOffset + SrcSize) of a tensor or of the table's constants and
+// writes them to a weight slot.
 type Upload struct {
 	Op     UploadOp
-	Type   dtype.Type // of the source's elements
+	Type   dtype.Type // element type of the source
 	Slot   uint32
 	Tensor string // "" for UploadConst
-	Cols   uint32 // elements of a row there, for UploadTile, UploadJoin and UploadTranspose; 0 otherwise
-	// Of UploadToF32's elements, UploadTranspose's columns, and the rows of
-	// UploadTile and UploadJoin, each Step-th from Phase on is taken; 0 is all.
+	Cols   uint32 // elements per row of the source, for UploadTile, UploadJoin and UploadTranspose; 0 otherwise
+	// Step and Phase select every Step-th item from item Phase on: elements for UploadToF32,
+	// columns for UploadTranspose, rows for UploadTile and UploadJoin. Step 0 selects all.
 	Step, Phase uint8
 	SrcOffset   uint64
 	SrcSize     uint64
 	DstOffset   uint64
 }
 
-// Rows returns the rows of the source of an UploadTile or UploadJoin.
+// Rows returns the number of rows of the source of an UploadTile or UploadJoin.
 func (u *Upload) Rows() (rows uint64, ok bool) {
 	row, ok := u.Type.Bytes(uint64(u.Cols))
 	if !ok || row == 0 || u.SrcSize%row != 0 {
@@ -148,17 +147,17 @@ func (u *Upload) Rows() (rows uint64, ok bool) {
 	return u.SrcSize / row, true
 }
 
-// stepped returns how many of them are taken.
+// stepped returns the number of those rows that Step and Phase select.
 func (u *Upload) stepped() (rows uint64, ok bool) {
 	rows, ok = u.Rows()
 	step := uint64(max(u.Step, 1))
 	return rows / step, ok && step <= maxStep && rows%step == 0 && uint64(u.Phase) < step
 }
 
-// maxStep is the largest step: pieces of an upload are whole multiples of it.
+// maxStep is the largest Step. The pieces of an upload are multiples of maxStep.
 const maxStep = 2
 
-// DstSize returns how many bytes the upload writes.
+// DstSize returns the number of bytes that the upload writes.
 func (u *Upload) DstSize() (uint64, bool) {
 	switch u.Op {
 	case UploadToF32, UploadPlusOne, UploadTranspose:
@@ -192,8 +191,8 @@ func (u *Upload) DstSize() (uint64, bool) {
 	return n / step * 4, true
 }
 
-// InPlace reports, for each upload, whether a device may use the source's bytes
-// where they are: it is a copy that alone fills its slot.
+// InPlace reports for each upload whether a device may use the bytes of the source without
+// copying them: whether the upload is a plain copy that fills the whole slot.
 func (t *Table) InPlace() []bool {
 	parts := make([]int, len(t.Slots))
 	for i := range t.Uploads {
@@ -210,41 +209,40 @@ func (t *Table) InPlace() []bool {
 	return inPlace
 }
 
-// Region names a part of a slot during a range of a program's commands: what
-// the arena holds when. It serves dumps and inspection; replay does not read
-// it.
+// Region names a part of a slot during a range of commands, such as one activation in the scratch
+// arena. Dumps and inspection use regions; replay does not.
 type Region struct {
 	Name    string
 	Slot    uint32
 	Offset  uint64
 	Size    uint64
 	Program uint32 // index in Programs
-	First   uint32 // commands, from the start of the table, first and last included
+	First   uint32 // first and last command, both included, counted from the start of the table
 	Last    uint32
 }
 
-// Header says what the table was compiled from and for.
+// Header describes the model that the table was compiled from and the chip it was compiled for.
 type Header struct {
-	Arch   string // architecture
-	Model  string // the model's own name
+	Arch   string // name of the architecture
+	Model  string // the model's name from its file
 	Chip   string
-	Device string // kind of device the chip is
+	Device string // kind of device that the chip belongs to
 
 	Vocab      uint32
 	Width      uint32
 	Layers     uint32
-	Context    uint32 // positions the table is compiled for
+	Context    uint32 // positions that the table is compiled for
 	Chunk      uint32 // rows of the prefill program
-	LogitsRows uint32 // rows of the logits program, 0 without one
-	MaxStops   uint32 // stop ids that fit
+	LogitsRows uint32 // rows of the logits program; 0 if there is none
+	MaxStops   uint32 // capacity of the stops slot
 
 	Options string   // compile options that change the commands, for the dump
 	ModelFP [32]byte // fingerprint of the tensor directory
 	ChipFP  [32]byte // fingerprint of the chip's data
 }
 
-// Table is a compiled model: what a device loads and a session replays. It is
-// immutable after compiling or loading.
+// Table is a compiled model: a device loads it and a session replays it. A table is immutable
+// once compiled or decoded.
 type Table struct {
 	Header   Header
 	Slots    []Slot
@@ -252,13 +250,13 @@ type Table struct {
 	Programs []Program
 	Cmds     []Cmd
 	Uploads  []Upload
-	Const    []byte // constants that uploads copy from
+	Const    []byte // constants that UploadConst copies
 
-	Labels  []string // one a command, apart from the commands
+	Labels  []string // one per command
 	Regions []Region
 }
 
-// Program returns a program and its index.
+// Program returns the program with the given name and its index.
 func (t *Table) Program(name string) (*Program, int, bool) {
 	for i := range t.Programs {
 		if t.Programs[i].Name == name {
@@ -268,8 +266,8 @@ func (t *Table) Program(name string) (*Program, int, bool) {
 	return nil, 0, false
 }
 
-// Moves reports whether the program says itself how far it has come: the step
-// block then says where the next replay is.
+// Moves reports whether the program is self-advancing: it updates the step record itself, so that
+// the step record holds the current position for the next replay.
 func (p *Program) Moves() bool { return p.Name == ProgramVerify }
 
 // Slot returns the first slot of a kind and its index.
@@ -290,8 +288,8 @@ func (t *Table) Label(cmd int) string {
 	return t.Labels[cmd]
 }
 
-// KVCapacity returns the rows of the smallest KV cache: the context, unless
-// some layer sees a window and its cache rotates.
+// KVCapacity returns the number of rows of the smallest KV cache. It is the context unless a
+// layer has an attention window and a ring of fewer rows.
 func (t *Table) KVCapacity() int {
 	rows := t.Header.Context
 	for i := range t.Cmds {
@@ -306,14 +304,14 @@ func (t *Table) KVCapacity() int {
 	return int(rows)
 }
 
-// ProgramCmds returns the commands of a program that Validate has bounded.
+// ProgramCmds returns the commands of a program. Validate must have accepted the program's range.
 func (t *Table) ProgramCmds(p *Program) []Cmd {
 	return t.Cmds[p.First : p.First+p.Count]
 }
 
-// Env evaluates a declaration's expressions for one command: static parameters
-// as they are, patched secondary fields at the largest value that the program
-// and the context allow.
+// Env evaluates the expressions of a kernel's declaration for one command. Parameters have their
+// static values. Patched secondary fields have the largest value that the program and the context
+// allow.
 type Env struct {
 	t      *Table
 	c      *Cmd
@@ -322,15 +320,15 @@ type Env struct {
 	second [decl.SecondBytes]byte
 }
 
-// NewEnv returns the environment of a command of program p. The kernel and the
-// spec must be ones the table has.
+// NewEnv returns the environment of a command of program p. It fails if the kernel is unknown or
+// the table has no such spec.
 func (t *Table) NewEnv(c *Cmd, p *Program) (*Env, error) {
 	k, ok := decl.Lookup(c.Kernel)
 	if !ok {
 		return nil, fmt.Errorf("kernel %d is unknown", c.Kernel)
 	}
 	if int(c.Spec) >= len(t.Specs) {
-		return nil, fmt.Errorf("spec %d of %d", c.Spec, len(t.Specs))
+		return nil, fmt.Errorf("spec %d: the table has %d specs", c.Spec, len(t.Specs))
 	}
 	e := &Env{t: t, c: c, k: k, s: &t.Specs[c.Spec], second: c.Second}
 	last := t.Header.Context
@@ -366,14 +364,13 @@ func (e *Env) Value(name string) (uint64, bool) {
 	return 0, false
 }
 
-// Extent returns how many bytes from its offset binding i may touch.
+// Extent returns the number of bytes, from its offset on, that binding i may access.
 func (e *Env) Extent(i int) (uint64, error) { return e.k.Extent(i, e) }
 
-// ThreadgroupBytes returns the threadgroup memory that the command needs on a
-// GPU.
+// ThreadgroupBytes returns the threadgroup memory that the command needs on a GPU.
 func (e *Env) ThreadgroupBytes() (uint64, error) {
 	return e.k.ThreadgroupBytes(e, int(e.c.Threadgroup[0]))
 }
 
-// WorkerBytes returns the private memory that one worker of a CPU team needs.
+// WorkerBytes returns the private memory that each worker of a CPU team needs.
 func (e *Env) WorkerBytes() (uint64, error) { return e.k.WorkerBytes(e) }

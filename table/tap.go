@@ -6,8 +6,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// Written is what a command writes to one binding: Rows rows of Cols elements of
-// float32, Stride bytes apart.
+// Written is the float32 output of a command through one binding: Rows rows of Cols elements,
+// Stride bytes apart.
 type Written struct {
 	Binding    int
 	Name       string
@@ -17,11 +17,11 @@ type Written struct {
 	Stride     uint64
 }
 
-// Size returns the bytes from the first row's beginning to the last one's end.
+// Size returns the bytes from the start of the first row to the end of the last.
 func (w *Written) Size() uint64 { return uint64(w.Rows-1)*w.Stride + 4*uint64(w.Cols) }
 
-// Written returns what a command of a program writes of float32 to scratch and to
-// logits when a step patches it. CheckRun has passed the step.
+// Written returns the float32 output that a command of a program writes to the scratch and logits
+// slots when step patches it. The step must have passed replay.CheckRun.
 func (t *Table) Written(cmd int, p *Program, step *Step) ([]Written, error) {
 	env, err := t.EnvAt(cmd, p, step)
 	if err != nil {
@@ -41,7 +41,7 @@ func (t *Table) Written(cmd int, p *Program, step *Step) ([]Written, error) {
 		if k := t.Slots[b.Slot].Kind; k != SlotScratch && k != SlotLogits {
 			continue
 		}
-		// What a row adds says how far rows are apart.
+		// The extent of one more row is the distance between rows.
 		one, err := env.withRows(1).Extent(i)
 		if err != nil {
 			return nil, err
@@ -55,14 +55,14 @@ func (t *Table) Written(cmd int, p *Program, step *Step) ([]Written, error) {
 			w.Rows = 1
 		}
 		if size := t.Slots[b.Slot].Size; b.Offset > size || w.Size() > size-b.Offset {
-			return nil, fmt.Errorf("%s is past the end of slot %s", w.Name, t.Slots[b.Slot].Name)
+			return nil, fmt.Errorf("binding %s exceeds slot %s", w.Name, t.Slots[b.Slot].Name)
 		}
 		all = append(all, w)
 	}
 	return all, nil
 }
 
-// EnvAt returns the environment of a command of a program, as a step patches it.
+// EnvAt returns the environment of a command of a program, patched with step.
 func (t *Table) EnvAt(cmd int, p *Program, step *Step) (*Env, error) {
 	e, err := t.NewEnv(&t.Cmds[cmd], p)
 	if err != nil {
@@ -73,7 +73,7 @@ func (t *Table) EnvAt(cmd int, p *Program, step *Step) (*Env, error) {
 	return e, nil
 }
 
-// withRows returns the environment of so many rows, where a kernel has rows.
+// withRows returns the environment with n active rows, if the kernel has a field rows.
 func (e *Env) withRows(n uint32) *Env {
 	with := *e
 	for _, s := range e.k.Second {

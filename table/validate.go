@@ -10,8 +10,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
-// Limits of a table. They are far above what models need and keep every sum
-// in 64 bits.
+// Limits of a table. They far exceed what models need and keep every sum within 64 bits.
 const (
 	MaxContext = 1 << 28
 	MaxChunk   = 1 << 16
@@ -22,9 +21,9 @@ const (
 	maxTiles   = math.MaxInt32
 )
 
-// Fault is one violation of an invariant.
+// Fault is one violated invariant of a table.
 type Fault struct {
-	Cmd   int    // the command, or -1
+	Cmd   int    // index of the command, or -1 if the fault is not a command's
 	Label string // the command's label
 	What  string
 }
@@ -54,11 +53,14 @@ func (v *validator) add(cmd int, format string, args ...any) {
 	v.faults = append(v.faults, v.t.fault(cmd, format, args...))
 }
 
-// Validate returns every fault of the table, or nil: each command's kernel,
-// bindings, parameters and patch match the kernel's declaration; each binding
-// is within its slot for every patched value up to the context; nothing that a
-// command reads aliases what it writes; weights are not written; the uploads
-// fill every weight slot; and every barrier that the hazards need is there.
+// Validate returns every fault of the table, or nil if there is none. It checks that
+//
+// - each command's kernel, bindings, parameters and patch match the kernel's declaration
+// - each binding is within its slot for every patched value up to the context
+// - no command reads memory that it also writes
+// - no command writes weights
+// - the uploads fill every weight slot
+// - the commands have all barriers that their hazards need
 func (t *Table) Validate() []error {
 	v := &validator{t: t}
 	v.header()
@@ -67,7 +69,7 @@ func (t *Table) Validate() []error {
 	v.programs()
 	v.uploads()
 	if len(v.faults) > 0 {
-		return v.faults // what follows relies on these
+		return v.faults // the checks below rely on these
 	}
 	for i := range t.Programs {
 		p := &t.Programs[i]
@@ -108,7 +110,7 @@ func (v *validator) header() {
 	}
 }
 
-// scopeOf is the scope that a kind of slot has.
+// scopeOf is the required scope of each kind of slot.
 var scopeOf = [SlotKinds]Scope{
 	SlotWeight: ScopeModel, SlotKV: ScopeSession, SlotScratch: ScopeExecutor, SlotTokens: ScopeSession,
 	SlotLogits: ScopeSession, SlotStops: ScopeSession, SlotStep: ScopeSession,
@@ -229,8 +231,8 @@ func (v *validator) programs() {
 	}
 }
 
-// uploads checks that sources and destinations are well-formed and that the
-// parts of each weight slot follow one another without a gap.
+// uploads checks that sources and destinations are well-formed, and that the parts of each weight
+// slot follow one another without a gap.
 func (v *validator) uploads() {
 	filled := make([]uint64, len(v.t.Slots))
 	for i := range v.t.Uploads {
@@ -310,7 +312,7 @@ func (v *validator) command(i int, p *Program) {
 	v.bindings(i, c, env)
 }
 
-// patchFields are the secondary fields that a kind writes.
+// patchFields names the secondary fields that each patch kind writes.
 var patchFields = [patchKinds][]string{
 	PatchToken: {"token"}, PatchPosition: {"pos"}, PatchKVLen: {"kv_len"},
 	PatchPosKV: {"pos", "kv_len"}, PatchArgmax: {"token"}, PatchRow: {"row"},

@@ -40,7 +40,7 @@ func compiled(t testing.TB, o compiler.Options) *table.Table {
 	return tab
 }
 
-// command returns the index of a label's first command.
+// command returns the index of the first command with a label.
 func command(t testing.TB, tab *table.Table, label string) int {
 	t.Helper()
 	i := slices.Index(tab.Labels, label)
@@ -50,17 +50,17 @@ func command(t testing.TB, tab *table.Table, label string) int {
 	return i
 }
 
-// TestValidateFinds breaks a valid table in one way at a time.
-func TestValidateFinds(t *testing.T) {
+// TestValidateFaults damages a valid table in one way at a time.
+func TestValidateFaults(t *testing.T) {
 	const qkv, rope, attn = "layer.0.attn.qkv", "layer.0.attn.rope_kv", "layer.1.attn.attention"
 	slot := func(tab *table.Table, name string) uint32 {
 		return uint32(slices.IndexFunc(tab.Slots, func(s table.Slot) bool { return s.Name == name }))
 	}
 	for _, c := range []struct {
 		name  string
-		label string // whose command is broken
+		label string // label of the damaged command
 		brk   func(tab *table.Table, c *table.Cmd)
-		want  string // in the fault
+		want  string // part of the expected fault
 	}{
 		{"binding past its slot", qkv, func(tab *table.Table, c *table.Cmd) {
 			c.Bind[kernels.GEMVBindY].Offset = tab.Slots[c.Bind[kernels.GEMVBindY].Slot].Size - 8
@@ -123,8 +123,8 @@ func TestValidateFinds(t *testing.T) {
 	}
 }
 
-// TestValidateRandom flips bytes of commands, slots and specs: whatever comes
-// of it, Validate must return.
+// TestValidateRandom flips bytes of commands, slots and specs: whatever the
+// bytes, Validate must return.
 func TestValidateRandom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	base, err := compiled(t, compiler.Options{Context: 64, AllLogits: true}).Encode()
@@ -161,8 +161,7 @@ func TestValidateRandom(t *testing.T) {
 	}
 }
 
-// TestHazards compares the barriers with a check of all pairs of commands over
-// random sequences of programs.
+// TestHazards checks the barriers against all pairs of commands in random sequences of programs.
 func TestHazards(t *testing.T) {
 	type access struct {
 		slot   uint32
@@ -258,7 +257,7 @@ func TestPatch(t *testing.T) {
 	}
 }
 
-// TestVerifyRuns checks what is asked of the program verify and of its commands.
+// TestVerifyRuns checks the limits of verify runs and of the program's commands.
 func TestVerifyRuns(t *testing.T) {
 	tab := compiled(t, compiler.Options{Draft: 3, Context: 64})
 	_, verify, _ := tab.Program(table.ProgramVerify)
