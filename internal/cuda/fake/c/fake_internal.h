@@ -35,7 +35,8 @@ typedef struct op {
     const void *src;
     void *copy, *out;
     object *event;
-    long serial; // of the event's record
+    long serial;    // of the event's record
+    object *source; // of an OP_WAIT: the stream of that record
     object *exec;
     dispatch d;
 } op;
@@ -50,9 +51,11 @@ struct object {
     uint8_t *raw;
     // streams
     op *first, *last;
-    int length, busy;
-    // events: the last record that was asked for, the last that happened
+    long id, submitted, done; // the last two count operations
+    int busy;                 // a thread executes the first operation
+    // events: the last record that was submitted, its stream, and the last that happened
     long recorded, happened;
+    object *source;
     int timing;
     double when;
     // modules

@@ -28,8 +28,7 @@ static void free_parts(object *whole, enum kind kind) {
     }
 }
 
-// op_new appends an operation to a stream, NULL if it is none. A stream that is
-// full executes its first ones.
+// op_new appends an operation to a stream. It returns NULL if s is not a stream.
 op *op_new(object *s, enum what what) {
     if (!object_find(s, STREAM)) return NULL;
     op *o = calloc(1, sizeof *o);
@@ -37,7 +36,7 @@ op *op_new(object *s, enum what what) {
     if (s->last && s->first) s->last->next = o;
     else s->first = o;
     s->last = o;
-    s->length++;
+    s->submitted++;
     return o;
 }
 
@@ -134,8 +133,13 @@ static void run_as(const dispatch *d, kernel run) {
     pthread_mutex_lock(&lock);
 }
 
-static void drain_until(object *s, object *event, long serial);
+// pending reports whether an operation waits for a record that has not happened.
+static int pending(const op *o) {
+    return o->what == OP_WAIT && object_find(o->event, EVENT) && o->event->happened < o->serial;
+}
 
+// execute runs one operation. It never blocks: an OP_WAIT is only executed when
+// its event has happened.
 static void execute(op *o) {
     uint8_t *p;
     switch (o->what) {
@@ -158,8 +162,6 @@ static void execute(op *o) {
         }
         break;
     case OP_WAIT:
-        for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
-            if (streams[i] && object_find(o->event, EVENT) && o->event->happened < o->serial) drain_until(streams[i], o->event, o->serial);
         break;
     case OP_LAUNCH:
         run_kernel(&o->d);
@@ -175,8 +177,14 @@ static void execute(op *o) {
     free(o->copy);
 }
 
-// one executes a stream's first operation, or waits while another thread does.
-static void one(object *s) {
+// advance executes one operation of s, or one that the first operation of s waits
+// for: a stream whose first operation waits for an event depends on the stream
+// that records it. The dependencies form no cycle, because an event can only be
+// waited for after its record was submitted. If the stream that has to advance
+// is busy, another thread executes its first operation, and advance waits for
+// that; since execute never blocks, the other thread finishes.
+static void advance(object *s) {
+    while (!s->busy && pending(s->first)) s = s->first->source;
     if (s->busy) {
         pthread_cond_wait(&changed, &lock);
         return;
@@ -185,21 +193,21 @@ static void one(object *s) {
     s->busy = 1;
     execute(o);
     s->first = o->next;
-    s->length--;
+    s->done++;
     free(o);
     s->busy = 0;
     pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock); // lets others in between
+    pthread_mutex_unlock(&lock); // lets other threads in between
     sched_yield();
     pthread_mutex_lock(&lock);
 }
 
+// drain executes what s was given before the call. Another thread may destroy s
+// meanwhile, and a new stream may have the same address.
 void drain(object *s) {
-    while (object_find(s, STREAM) && s->first) one(s);
-}
-
-static void drain_until(object *s, object *event, long serial) {
-    while (object_find(s, STREAM) && s->first && event->happened < serial) one(s);
+    if (!object_find(s, STREAM)) return;
+    long id = s->id, until = s->submitted;
+    while (object_find(s, STREAM) && s->id == id && s->done < until) advance(s);
 }
 
 void drain_all(void) {
@@ -209,19 +217,19 @@ void drain_all(void) {
 
 void submit(object *s) {
     if (F.eager) drain(s);
-    while (s->length > MOST_OPS) one(s);
+    while (s->submitted - s->done > MOST_OPS) advance(s);
 }
 
 int cuStreamCreate(object **s, unsigned flags) {
     int e = enter("cuStreamCreate", 2);
     if (!e && flags != 1) e = complain("cuStreamCreate", "a stream that waits for the default one");
     if (!e) {
-        *s = object_new(STREAM);
-        for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
-            if (!object_find(streams[i], STREAM)) {
-                streams[i] = *s;
-                break;
-            }
+        static long created;
+        size_t i = 0;
+        while (i < sizeof streams / sizeof *streams && object_find(streams[i], STREAM)) i++;
+        if (i == sizeof streams / sizeof *streams) return leave(complain("cuStreamCreate", "more streams than the fake driver supports"));
+        *s = streams[i] = object_new(STREAM);
+        (*s)->id = ++created;
     }
     return leave(e);
 }
@@ -255,7 +263,7 @@ int cuStreamWaitEvent(object *s, object *event, unsigned flags) {
     if (!e && (!object_find(s, STREAM) || !object_find(event, EVENT))) e = complain("cuStreamWaitEvent", "no such stream or event");
     if (!e) {
         op *o = op_new(s, OP_WAIT);
-        o->event = event, o->serial = event->recorded;
+        o->event = event, o->serial = event->recorded, o->source = event->source;
         submit(s);
     }
     return leave(e);
@@ -287,6 +295,7 @@ int cuEventRecord(object *event, object *s) {
     if (!e) {
         op *o = op_new(s, OP_RECORD);
         o->event = event, o->serial = ++event->recorded;
+        event->source = s;
         submit(s);
     }
     return leave(e);
@@ -297,8 +306,8 @@ int cuEventSynchronize(object *event) {
     if (!e && !object_find(event, EVENT)) e = complain("cuEventSynchronize", "no such event");
     if (!e) {
         long serial = event->recorded;
-        for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
-            if (streams[i]) drain_until(streams[i], event, serial);
+        object *s = event->source;
+        while (object_find(event, EVENT) && event->happened < serial && object_find(s, STREAM)) advance(s);
         e = F.sticky;
     }
     return leave(e);

@@ -1,0 +1,243 @@
+package fake_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/internal/cuda/driver"
+	"github.com/pianola-engine/pianola/internal/cuda/fake"
+)
+
+// gpu is the fake driver with a context.
+type gpu struct {
+	*driver.Driver
+	fake *fake.Driver
+	ctx  driver.Context
+}
+
+func newGPU(t *testing.T) *gpu {
+	t.Helper()
+	f := fake.New(t)
+	d, err := driver.Open(f.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gpu{Driver: d, fake: f}
+	if g.ctx, err = d.PrimaryCtxRetain(0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			return // a thread may still be in the driver
+		}
+		if err := d.PrimaryCtxRelease(0); err != nil {
+			t.Error(err)
+		}
+		f.Check()
+	})
+	return g
+}
+
+// within calls f with the context current, on a thread of its own, and fails the
+// test if f takes longer than a minute.
+func (g *gpu) within(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		g.current(t, f)
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatal("the fake driver hangs")
+	}
+}
+
+// current calls f with the context current.
+func (g *gpu) current(t *testing.T, f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := g.CtxPush(g.ctx); err != nil {
+		t.Error(err)
+		return
+	}
+	defer func() {
+		if err := g.CtxPop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	f()
+}
+
+// must fails the test on an error, from any goroutine.
+func must[T any](t *testing.T) func(T, error) T {
+	return func(v T, err error) T {
+		if err != nil {
+			t.Error(err)
+		}
+		return v
+	}
+}
+
+func ok(t *testing.T, errs ...error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A stream that waits for a record of another stream does not hold up the
+// others, whichever was created first and whichever is synchronised.
+func TestWait(t *testing.T) {
+	for name, order := range map[string][3]int{"waiter first": {0, 1, 2}, "waiter second": {1, 0, 2}, "waiter last": {2, 1, 0}} {
+		for sync := range 4 {
+			t.Run(name+"/"+[]string{"first", "second", "third", "event"}[sync], func(t *testing.T) {
+				g := newGPU(t)
+				g.within(t, func() {
+					var created [3]driver.Stream
+					for i := range created {
+						created[i] = must[driver.Stream](t)(g.StreamCreate())
+					}
+					// b waits for a, and c waits for b.
+					a, b, c := created[order[0]], created[order[1]], created[order[2]]
+					mem := must[driver.Ptr](t)(g.MemAlloc(4))
+					fromA, fromB := must[driver.Event](t)(g.EventCreate(false)), must[driver.Event](t)(g.EventCreate(false))
+					ok(t,
+						g.MemsetD8Async(mem, 1, 2, a),
+						g.EventRecord(fromA, a),
+						g.StreamWaitEvent(b, fromA),
+						g.MemsetD8Async(mem+1, 2, 2, b),
+						g.EventRecord(fromB, b),
+						g.StreamWaitEvent(c, fromB),
+						g.MemsetD8Async(mem+2, 3, 2, c),
+					)
+					want := []byte{1, 2, 3, 3}
+					switch sync {
+					case 3:
+						ok(t, g.EventSynchronize(fromB))
+					default:
+						ok(t, g.StreamSynchronize(created[sync]))
+					}
+					got := make([]byte, 4)
+					ok(t, g.MemcpyDtoHAsync(got, mem, c))
+					if !bytes.Equal(got, want) {
+						t.Errorf("memory is %v, not %v", got, want)
+					}
+					ok(t, g.MemFree(mem), g.EventDestroy(fromA), g.EventDestroy(fromB), g.StreamDestroy(a), g.StreamDestroy(b), g.StreamDestroy(c))
+				})
+			})
+		}
+	}
+}
+
+// A stream advances past a wait without the streams that wait for it: the first
+// operation of w waits for an event that a records after its own wait.
+func TestWaitForBlockedStream(t *testing.T) {
+	g := newGPU(t)
+	g.within(t, func() {
+		stream, event := must[driver.Stream](t), must[driver.Event](t)
+		w, a, c := stream(g.StreamCreate()), stream(g.StreamCreate()), stream(g.StreamCreate())
+		fromA, fromC := event(g.EventCreate(false)), event(g.EventCreate(false))
+		ok(t,
+			g.EventRecord(fromC, c),
+			g.StreamWaitEvent(a, fromC),
+			g.EventRecord(fromA, a),
+			g.StreamWaitEvent(w, fromA),
+			g.StreamSynchronize(a),
+			g.StreamSynchronize(w),
+			g.EventDestroy(fromA), g.EventDestroy(fromC), g.StreamDestroy(w), g.StreamDestroy(a), g.StreamDestroy(c),
+		)
+	})
+}
+
+// A stream executes what it was given only when that is waited for: neither an
+// event of another stream nor a wait of one makes it do more.
+func TestLate(t *testing.T) {
+	g := newGPU(t)
+	g.within(t, func() {
+		stream, event := must[driver.Stream](t), must[driver.Event](t)
+		a, b := stream(g.StreamCreate()), stream(g.StreamCreate())
+		e := event(g.EventCreate(false))
+		mem, pinned := must[driver.Ptr](t)(g.MemAlloc(1)), must[[]byte](t)(g.MemHostAlloc(3))
+		copy(pinned, []byte{1, 7, 7})
+		ok(t,
+			g.MemcpyHtoDAsync(mem, pinned[:1], a),
+			g.MemcpyDtoHAsync(pinned[1:2], mem, a),
+			g.EventRecord(e, a),
+			g.MemcpyDtoHAsync(pinned[2:3], mem, a), // after the record
+			g.StreamWaitEvent(b, e),
+		)
+		if !bytes.Equal(pinned, []byte{1, 7, 7}) {
+			t.Errorf("a stream has done something before it was waited for: %v", pinned)
+		}
+		ok(t, g.StreamSynchronize(b))
+		if !bytes.Equal(pinned, []byte{1, 1, 7}) {
+			t.Errorf("a wait for an event gives %v, not what precedes its record alone", pinned)
+		}
+		ok(t, g.StreamSynchronize(a))
+		if !bytes.Equal(pinned, []byte{1, 1, 1}) {
+			t.Errorf("a stream that was synchronised gives %v", pinned)
+		}
+		ok(t, g.MemFree(mem), g.MemFreeHost(pinned), g.EventDestroy(e), g.StreamDestroy(a), g.StreamDestroy(b))
+	})
+}
+
+// Threads submit to streams of their own, wait for events of each other, and
+// synchronise, allocate and free in any order.
+func TestStreamsConcurrently(t *testing.T) {
+	const threads, rounds = 6, 200
+	g := newGPU(t)
+	g.fake.SetDelay(1)
+	var streams [threads]driver.Stream
+	var events [threads]driver.Event
+	g.within(t, func() {
+		for i := range streams {
+			streams[i] = must[driver.Stream](t)(g.StreamCreate())
+			events[i] = must[driver.Event](t)(g.EventCreate(false))
+		}
+	})
+	g.within(t, func() {
+		var wg sync.WaitGroup
+		for i := range streams {
+			wg.Go(func() {
+				g.current(t, func() {
+					r := rand.New(rand.NewPCG(1, uint64(i)))
+					mem := must[driver.Ptr](t)(g.MemAlloc(8))
+					for range rounds {
+						switch r.IntN(6) {
+						case 0, 1:
+							ok(t, g.StreamWaitEvent(streams[i], events[r.IntN(threads)]))
+						case 2:
+							ok(t, g.EventSynchronize(events[r.IntN(threads)]))
+						case 3:
+							ok(t, g.StreamSynchronize(streams[i]))
+						case 4:
+							ok(t, g.MemFree(mem))
+							mem = must[driver.Ptr](t)(g.MemAlloc(8))
+						}
+						value := byte(r.Uint32())
+						got := make([]byte, 8)
+						ok(t, g.MemsetD8Async(mem, value, 8, streams[i]), g.EventRecord(events[i], streams[i]), g.MemcpyDtoHAsync(got, mem, streams[i]))
+						if !bytes.Equal(got, bytes.Repeat([]byte{value}, 8)) {
+							t.Errorf("stream %d read %v, not %d", i, got, value)
+						}
+					}
+					ok(t, g.MemFree(mem))
+				})
+			})
+		}
+		wg.Wait()
+	})
+	g.within(t, func() {
+		for i := range streams {
+			ok(t, g.EventDestroy(events[i]), g.StreamDestroy(streams[i]))
+		}
+	})
+}
