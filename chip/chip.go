@@ -39,6 +39,7 @@ type Chip struct {
 	SIMDWidth         int     `json:"simd_width"`         // lanes of a SIMD group; 1 on the CPU, where a threadgroup is one worker
 	MaxThreads        int     `json:"max_threads"`        // a threadgroup's limit
 	ThreadgroupMemory uint64  `json:"threadgroup_memory"` // a threadgroup's limit, bytes
+	WorkerMemory      bool    `json:"worker_memory"`      // ThreadgroupMemory bounds a CPU worker's scratch, not a GPU threadgroup's memory
 	Cores             int     `json:"cores"`              // GPU cores or multiprocessors; 0: the team of workers decides
 	BandwidthGBs      float64 `json:"bandwidth_gbs"`      // memory's, 10^9 bytes a second
 	MaxBufferBytes    uint64  `json:"max_buffer_bytes"`   // of one buffer
@@ -48,24 +49,60 @@ type Chip struct {
 	Variants []Variant `json:"variants"`
 
 	// ActQ8 makes kernels for integer weights quantise their activations to 8
-	// bits in blocks of 32.
-	ActQ8 bool `json:"act_q8"`
+	// bits in blocks of 32. ActQ8Rows reports whether they do so for every matrix;
+	// without it, only for matrices in the tiled layout.
+	ActQ8     bool `json:"act_q8"`
+	ActQ8Rows bool `json:"act_q8_rows"`
 	// TileWeights repacks matrices of such products to dtype.Tiled16 at load,
 	// where their type and shape allow.
 	TileWeights bool `json:"tile_weights"`
 
-	GEMVRows     int `json:"gemv_rows"`     // output rows that a threadgroup computes for few columns
-	GEMMRows     int `json:"gemm_rows"`     // output rows that a threadgroup computes for a chunk
-	GEMVThreads  int `json:"gemv_threads"`  // a threadgroup's, as the next two
-	NormThreads  int `json:"norm_threads"`  //
-	AttnThreads  int `json:"attn_threads"`  //
+	// Threads of a threadgroup: of gemv, of attention, of the kernel that filters
+	// tokens for sampling (MaxThreads if that is less), and of most other kernels.
+	GEMVThreads   int `json:"gemv_threads"`
+	NormThreads   int `json:"norm_threads"`
+	AttnThreads   int `json:"attn_threads"`
+	SampleThreads int `json:"sample_threads"`
+	// RopePairThreads gives a threadgroup of qk_rope_kv one thread for each rotated
+	// pair of a chunk's heads, NormThreads at most, in place of NormThreads.
+	RopePairThreads bool `json:"rope_pair_threads"`
+
 	PrefillChunk int `json:"prefill_chunk"` // rows of the prefill program
 	LogitsRows   int `json:"logits_rows"`   // rows of a block of the all-rows logits program
 
+	// Products of a chunk (gemm). GEMMRows is the number of output rows of a
+	// threadgroup. If GEMMUnit is not 0, it is the largest such number: threadgroups
+	// take fewer rows, multiples of GEMMUnit, as long as there are fewer of them
+	// than cores. GEMMUnit is the number of output rows of one SIMD group.
+	GEMMRows int `json:"gemm_rows"`
+	GEMMUnit int `json:"gemm_unit"`
+	// GEMMTileRows is the number of rows of the chunk that a threadgroup of gemm
+	// multiplies; 0: all. GEMMShare is the number of SIMD groups that divide these
+	// rows where a threadgroup then has at most GEMMRows threads.
+	GEMMTileRows int `json:"gemm_tile_rows"`
+	GEMMShare    int `json:"gemm_share"`
+
+	// Products of few rows (gemv). GEMVRows is the number of output rows of a
+	// threadgroup. If GEMVWave is not 0, it is the smallest such number: output
+	// rows are divided evenly among GEMVWave threadgroups for each core.
+	GEMVRows int `json:"gemv_rows"`
+	GEMVWave int `json:"gemv_wave"`
+	// GEMVStage is the divisor of ThreadgroupMemory that gives the bytes in which a
+	// gemv threadgroup stages a float32 input; 0: the input is not staged.
+	GEMVStage int `json:"gemv_stage"`
 	// GEMVAhead is how many bytes of threadgroup memory each SIMD group of a
 	// gemv threadgroup has for weights that are on their way there; 0 where they
 	// are loaded to registers alone. Kernels use up to 10,240.
 	GEMVAhead int `json:"gemv_ahead"`
+
+	// AttnHeads is the largest number of heads, all with the same K and V, that a
+	// threadgroup of attention computes.
+	AttnHeads int `json:"attn_heads"`
+	// AttnTileRows is the number of a chunk's rows that a SIMD group of attention
+	// computes at once with matrix instructions, for heads of at most AttnTileDim
+	// elements. Both are 0 on a device without such a kernel.
+	AttnTileRows int `json:"attn_tile_rows"`
+	AttnTileDim  int `json:"attn_tile_dim"`
 
 	// Where the KV capacity is above SplitContext, the positions of a row are
 	// divided evenly among as many threadgroups as the cores can use, SplitSpan
@@ -98,19 +135,19 @@ type Variant struct {
 	BandwidthGBs float64 `json:"bandwidth_gbs"`
 }
 
-// Fuse says which commands the compiler makes one of.
+// Fuse selects the commands that the compiler joins.
 type Fuse struct {
-	QKV          bool `json:"qkv"`           // the three projections of attention
-	GateUp       bool `json:"gate_up"`       // the two projections that widen
-	ResidualNorm bool `json:"residual_norm"` // adding to the residual stream and the norm after it
-	RopeKV       bool `json:"rope_kv"`       // RoPE of Q and K and the KV cache's writes
-	SiLUDown     bool `json:"silu_down"`     // the activation and the projection that narrows
-	// In programs of one row:
-	RopeAttn    bool `json:"rope_attn"`    // what rope_kv makes one, and attention
-	ProductAdd  bool `json:"product_add"`  // a product and adding it to the residual stream
-	NormProduct bool `json:"norm_product"` // a norm and each of the products that read it
-
-	MergeProduct bool `json:"merge_product"` // merging the splits of attention and the product that reads it
+	QKV           bool `json:"qkv"`             // the Q, K and V projections
+	GateUp        bool `json:"gate_up"`         // the gate and up projections
+	ResidualNorm  bool `json:"residual_norm"`   // a residual addition and the norm after it
+	RopeKV        bool `json:"rope_kv"`         // RoPE of Q and K and the KV cache's writes
+	SiLUDown      bool `json:"silu_down"`       // the activation and the down projection
+	SiLUDownChunk bool `json:"silu_down_chunk"` // SiLUDown in programs of a chunk, too
+	// In programs of few rows:
+	RopeAttn     bool `json:"rope_attn"`     // the command that RopeKV makes, and attention
+	ProductAdd   bool `json:"product_add"`   // a product and the residual addition after it
+	NormProduct  bool `json:"norm_product"`  // a norm and each of the products that read it
+	MergeProduct bool `json:"merge_product"` // merging the splits of attention, and the product after it
 }
 
 //go:embed data/*.json
@@ -247,7 +284,13 @@ func (c *Chip) Validate() error {
 }
 
 const (
+	maxThreads = 1024 // of a threadgroup; table.Validate has the same limit
+
 	maxRows   = 1 << 16
+	maxHeads  = 1 << 16
+	maxWave   = 1 << 10
+	maxStage  = 1 << 10
+	maxShare  = 32
 	maxAhead  = 1 << 16
 	maxCores  = 1 << 16
 	maxMemory = 1 << 50
@@ -258,71 +301,146 @@ const (
 	halvesMemory  = 197632
 )
 
+// check returns the first value of the chip that is not possible.
 func (c *Chip) check() error {
-	if c.Name == "" || c.Title == "" {
+	for _, check := range []func(*Chip) error{
+		(*Chip).checkDevice, (*Chip).checkNumbers, (*Chip).checkProducts, (*Chip).checkAttention, (*Chip).checkMemory, (*Chip).checkRates,
+	} {
+		if err := check(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkDevice checks the names and what follows from the kind of device.
+func (c *Chip) checkDevice() error {
+	switch {
+	case c.Name == "" || c.Title == "":
 		return errors.New("name or title: missing")
-	}
-	if !slices.Contains([]string{CPU, Metal, CUDA}, c.Device) {
+	case !slices.Contains([]string{CPU, Metal, CUDA}, c.Device):
 		return fmt.Errorf("device: %q is not %s, %s or %s", c.Device, CPU, Metal, CUDA)
+	case c.Device == CPU && (c.SIMDWidth != 1 || c.MaxThreads != 1):
+		return errors.New("simd_width and max_threads: a worker of the CPU is one thread")
+	case c.WorkerMemory != (c.Device == CPU):
+		return fmt.Errorf("worker_memory: %t on a %s device; only workers of the CPU have memory of their own", c.WorkerMemory, c.Device)
+	case c.Family < 0 || c.Family > maxFamily || c.Device != Metal && c.Family != 0:
+		return fmt.Errorf("family: %d is none of Apple's GPUs", c.Family)
+	case c.Serial && c.Device != Metal:
+		return fmt.Errorf("serial: %s devices have no such mode", c.Device)
 	}
+	return nil
+}
+
+// bound is the range of a number of the data files. Zero is allowed beside the
+// range if zero is set, and numbers are powers of two unless any is set.
+type bound struct {
+	name      string
+	v, lo, hi int
+	zero, any bool
+}
+
+// check returns an error if the number is not within its range.
+func (b *bound) check() error {
+	if b.zero && b.v == 0 {
+		return nil
+	}
+	if b.v < b.lo || b.v > b.hi {
+		or := ""
+		if b.zero {
+			or = "0 or "
+		}
+		return fmt.Errorf("%s: %d is not %sin %d..%d", b.name, b.v, or, b.lo, b.hi)
+	}
+	// Rows and threads are halved in reductions and tilings.
+	if !b.any && b.v&(b.v-1) != 0 {
+		return fmt.Errorf("%s: %d is not a power of two", b.name, b.v)
+	}
+	return nil
+}
+
+// checkNumbers checks the range of each number by itself.
+func (c *Chip) checkNumbers() error {
 	minCores := 1
 	if c.Device == CPU {
 		minCores = 0
-		if c.SIMDWidth != 1 || c.MaxThreads != 1 {
-			return errors.New("simd_width and max_threads: a worker of the CPU is one thread")
-		}
 	}
-	for _, f := range []struct {
-		name      string
-		v, lo, hi int
-	}{
-		{"simd_width", c.SIMDWidth, 1, 128},
-		{"max_threads", c.MaxThreads, c.SIMDWidth, 1024},
-		{"cores", c.Cores, minCores, maxCores},
-		{"gemv_rows", c.GEMVRows, 1, maxRows},
-		{"gemm_rows", c.GEMMRows, 1, maxRows},
-		{"gemv_threads", c.GEMVThreads, c.SIMDWidth, c.MaxThreads},
-		{"norm_threads", c.NormThreads, c.SIMDWidth, c.MaxThreads},
-		{"attn_threads", c.AttnThreads, c.SIMDWidth, c.MaxThreads},
-		{"prefill_chunk", c.PrefillChunk, 1, maxRows},
-		{"logits_rows", c.LogitsRows, 1, maxRows},
+	for _, b := range []bound{
+		{name: "simd_width", v: c.SIMDWidth, lo: 1, hi: 128},
+		{name: "max_threads", v: c.MaxThreads, lo: c.SIMDWidth, hi: maxThreads},
+		{name: "cores", v: c.Cores, lo: minCores, hi: maxCores, any: true},
+		{name: "gemv_rows", v: c.GEMVRows, lo: 1, hi: maxRows},
+		{name: "gemv_wave", v: c.GEMVWave, lo: 1, hi: maxWave, zero: true, any: true},
+		{name: "gemv_stage", v: c.GEMVStage, lo: 1, hi: maxStage, zero: true},
+		{name: "gemm_rows", v: c.GEMMRows, lo: 1, hi: maxRows},
+		{name: "gemm_unit", v: c.GEMMUnit, lo: 1, hi: c.GEMMRows, zero: true},
+		{name: "gemm_tile_rows", v: c.GEMMTileRows, lo: 1, hi: maxRows, zero: true},
+		{name: "gemm_share", v: c.GEMMShare, lo: 1, hi: maxShare},
+		{name: "gemv_threads", v: c.GEMVThreads, lo: c.SIMDWidth, hi: c.MaxThreads},
+		{name: "norm_threads", v: c.NormThreads, lo: c.SIMDWidth, hi: c.MaxThreads},
+		{name: "attn_threads", v: c.AttnThreads, lo: c.SIMDWidth, hi: c.MaxThreads},
+		{name: "sample_threads", v: c.SampleThreads, lo: c.SIMDWidth, hi: maxThreads},
+		{name: "attn_heads", v: c.AttnHeads, lo: 1, hi: maxHeads},
+		{name: "attn_tile_rows", v: c.AttnTileRows, lo: 1, hi: maxRows, zero: true},
+		{name: "attn_tile_dim", v: c.AttnTileDim, lo: 1, hi: maxRows, zero: true},
+		{name: "prefill_chunk", v: c.PrefillChunk, lo: 1, hi: maxRows},
+		{name: "logits_rows", v: c.LogitsRows, lo: 1, hi: maxRows},
+		{name: "split_span", v: c.SplitSpan, lo: 1, hi: maxRows, zero: c.SplitContext == 0},
+		{name: "argmax_part", v: c.ArgmaxPart, lo: 4, hi: maxRows, zero: true},
 	} {
-		if f.v < f.lo || f.v > f.hi {
-			return fmt.Errorf("%s: %d is not in %d..%d", f.name, f.v, f.lo, f.hi)
-		}
-		// Rows and threads are halved in reductions and tilings; cores are not.
-		if f.name != "cores" && f.v&(f.v-1) != 0 {
-			return fmt.Errorf("%s: %d is not a power of two", f.name, f.v)
+		if err := b.check(); err != nil {
+			return err
 		}
 	}
-	if c.SplitContext != 0 || c.SplitSpan != 0 {
-		if c.SplitSpan < 1 || c.SplitSpan > maxRows || c.SplitSpan&(c.SplitSpan-1) != 0 {
-			return fmt.Errorf("split_span: %d is not a power of two up to %d", c.SplitSpan, maxRows)
-		}
-		if c.SplitContext < c.SplitSpan {
-			return fmt.Errorf("split_context: %d is less than split_span %d", c.SplitContext, c.SplitSpan)
-		}
+	return nil
+}
+
+// checkProducts checks what the numbers of products must be to one another.
+func (c *Chip) checkProducts() error {
+	switch {
+	case (c.GEMMUnit == 0) != (c.GEMMTileRows == 0):
+		return fmt.Errorf("gemm_unit and gemm_tile_rows: %d and %d, where both are 0 or neither", c.GEMMUnit, c.GEMMTileRows)
+	case c.GEMMUnit != 0 && (c.GEMMUnit%c.SIMDWidth != 0 || c.GEMMRows > c.MaxThreads):
+		return fmt.Errorf("gemm_unit: %d rows of %d are not whole SIMD groups of %d threads within %d", c.GEMMUnit, c.GEMMRows, c.SIMDWidth, c.MaxThreads)
+	case c.ActQ8Rows && !c.ActQ8:
+		return errors.New("act_q8_rows: needs act_q8")
+	case c.Fuse.SiLUDownChunk && !c.Fuse.SiLUDown:
+		return errors.New("fuse: silu_down_chunk: needs silu_down")
+	case c.GEMMHalves && (c.Device != CUDA || c.ThreadgroupMemory < halvesMemory || c.MaxThreads < halvesThreads):
+		return fmt.Errorf("gemm_halves: not a %s device that has %d threads and %d bytes of threadgroup memory", CUDA, halvesThreads, halvesMemory)
 	}
 	if n := c.GEMVAhead; n < 0 || n > maxAhead || n%16 != 0 {
 		return fmt.Errorf("gemv_ahead: %d is not a multiple of 16 up to %d", n, maxAhead)
 	}
-	if n := c.ArgmaxPart; n != 0 && (n < 4 || n > maxRows || n&(n-1) != 0) {
-		return fmt.Errorf("argmax_part: %d is not a power of two from 4 to %d", n, maxRows)
+	return nil
+}
+
+// checkAttention checks what the numbers of attention must be to one another.
+func (c *Chip) checkAttention() error {
+	if (c.AttnTileRows == 0) != (c.AttnTileDim == 0) {
+		return fmt.Errorf("attn_tile_rows and attn_tile_dim: %d and %d, where both are 0 or neither", c.AttnTileRows, c.AttnTileDim)
 	}
-	if c.GEMMHalves && (c.Device != CUDA || c.ThreadgroupMemory < halvesMemory || c.MaxThreads < halvesThreads) {
-		return fmt.Errorf("gemm_halves: not a %s device that has %d threads and %d bytes of threadgroup memory", CUDA, halvesThreads, halvesMemory)
+	if c.SplitContext < c.SplitSpan || c.SplitContext < 0 {
+		return fmt.Errorf("split_context: %d is less than split_span %d", c.SplitContext, c.SplitSpan)
 	}
+	return nil
+}
+
+// checkMemory checks the sizes in bytes.
+func (c *Chip) checkMemory() error {
 	if c.ThreadgroupMemory == 0 || c.ThreadgroupMemory > maxMemory {
 		return fmt.Errorf("threadgroup_memory: %d is not in 1..%d", c.ThreadgroupMemory, uint64(maxMemory))
 	}
 	if c.MaxBufferBytes == 0 || c.MaxBufferBytes > maxMemory {
 		return fmt.Errorf("max_buffer_bytes: %d is not in 1..%d", c.MaxBufferBytes, uint64(maxMemory))
 	}
+	return nil
+}
+
+// checkRates checks the bandwidth, the variants and the chain's length.
+func (c *Chip) checkRates() error {
 	if !(c.BandwidthGBs > 0) || math.IsInf(c.BandwidthGBs, 0) {
 		return fmt.Errorf("bandwidth_gbs: %v is not positive", c.BandwidthGBs)
-	}
-	if c.Family < 0 || c.Family > maxFamily || c.Device != Metal && c.Family != 0 {
-		return fmt.Errorf("family: %d is none of Apple's GPUs", c.Family)
 	}
 	for i, v := range c.Variants {
 		if v.Cores < 1 || v.Cores >= c.Cores || i > 0 && v.Cores <= c.Variants[i-1].Cores || !(v.BandwidthGBs > 0) || v.BandwidthGBs > c.BandwidthGBs {
@@ -331,9 +449,6 @@ func (c *Chip) check() error {
 	}
 	if !(c.ChainMS > 0) || math.IsInf(c.ChainMS, 0) {
 		return fmt.Errorf("chain_ms: %v is not positive", c.ChainMS)
-	}
-	if c.Serial && c.Device != Metal {
-		return fmt.Errorf("serial: %s devices have no such mode", c.Device)
 	}
 	return nil
 }
@@ -362,21 +477,25 @@ func (c *Chip) LargestSlot() uint64 {
 // whether it is serial, which others look at, and the longest buffer only as
 // LargestSlot has it, so that a table serves Macs with more and less memory.
 func (c *Chip) Fingerprint() [32]byte {
-	b := []byte("pianola chip 1\x00")
+	b := []byte("pianola chip 2\x00")
 	for _, s := range []string{c.Name, c.Device} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(s)))
 		b = append(b, s...)
 	}
 	for _, n := range []uint64{
 		uint64(c.SIMDWidth), uint64(c.MaxThreads), c.ThreadgroupMemory, uint64(c.Cores), c.LargestSlot(),
-		uint64(c.GEMVRows), uint64(c.GEMMRows), uint64(c.GEMVThreads), uint64(c.NormThreads), uint64(c.AttnThreads),
-		uint64(c.PrefillChunk), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan), uint64(c.ArgmaxPart), uint64(c.GEMVAhead),
+		uint64(c.GEMVRows), uint64(c.GEMVWave), uint64(c.GEMVStage), uint64(c.GEMVAhead),
+		uint64(c.GEMMRows), uint64(c.GEMMUnit), uint64(c.GEMMTileRows), uint64(c.GEMMShare),
+		uint64(c.GEMVThreads), uint64(c.NormThreads), uint64(c.AttnThreads), uint64(c.SampleThreads),
+		uint64(c.AttnHeads), uint64(c.AttnTileRows), uint64(c.AttnTileDim),
+		uint64(c.PrefillChunk), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan), uint64(c.ArgmaxPart),
 	} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
+	f := &c.Fuse
 	for _, flag := range []bool{
-		c.ActQ8, c.TileWeights, c.Fuse.QKV, c.Fuse.GateUp, c.Fuse.ResidualNorm, c.Fuse.RopeKV, c.Fuse.SiLUDown, c.Fuse.RopeAttn,
-		c.Fuse.ProductAdd, c.Fuse.NormProduct, c.Fuse.MergeProduct, c.GEMMHalves,
+		c.WorkerMemory, c.ActQ8, c.ActQ8Rows, c.TileWeights, c.RopePairThreads, c.GEMMHalves,
+		f.QKV, f.GateUp, f.ResidualNorm, f.RopeKV, f.SiLUDown, f.SiLUDownChunk, f.RopeAttn, f.ProductAdd, f.NormProduct, f.MergeProduct,
 	} {
 		bit := byte(0)
 		if flag {

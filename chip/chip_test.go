@@ -158,10 +158,28 @@ func TestDecodeErrors(t *testing.T) {
 		{`"gemv_threads": 64`, `"gemv_threads": 16`, "gemv_threads: 16 is not in 32..1024"},
 		{`"gemv_rows": 8`, `"gemv_rows": -8`, "gemv_rows: -8 is not in 1..65536"},
 		{`"prefill_chunk": 512`, `"prefill_chunk": 500`, "prefill_chunk: 500 is not a power of two"},
-		{`"split_span": 256`, `"split_span": 0`, "split_span: 0 is not a power of two"},
+		{`"split_span": 256`, `"split_span": 0`, "split_span: 0 is not in 1..65536"},
+		{`"split_span": 256`, `"split_span": 100`, "split_span: 100 is not a power of two"},
+		{`"split_context": 1024`, `"split_context": 0`, "split_context: 0 is less than split_span 256"},
+		{`"split_context": 1024`, `"split_context": -1`, "split_context: -1 is less than split_span 256"},
+		{`"act_q8_rows": false`, `"act_q8_rows": true`, "act_q8_rows: needs act_q8"},
+		{`"worker_memory": false`, `"worker_memory": true`, "worker_memory: true on a metal device"},
+		{`"sample_threads": 1024`, `"sample_threads": 16`, "sample_threads: 16 is not in 32..1024"},
+		{`"gemv_wave": 0`, `"gemv_wave": -1`, "gemv_wave: -1 is not 0 or in 1..1024"},
+		{`"gemv_stage": 4`, `"gemv_stage": 3`, "gemv_stage: 3 is not a power of two"},
+		{`"gemm_unit": 32`, `"gemm_unit": 0`, "gemm_unit and gemm_tile_rows: 0 and 64, where both are 0 or neither"},
+		{`"gemm_unit": 32`, `"gemm_unit": 512`, "gemm_unit: 512 is not 0 or in 1..256"},
+		{`"gemm_unit": 32`, `"gemm_unit": 16`, "gemm_unit: 16 rows of 256 are not whole SIMD groups of 32 threads within 1024"},
+		{`"gemm_rows": 256`, `"gemm_rows": 2048`, "gemm_unit: 32 rows of 2048 are not whole SIMD groups of 32 threads within 1024"},
+		{`"gemm_tile_rows": 64`, `"gemm_tile_rows": 65`, "gemm_tile_rows: 65 is not a power of two"},
+		{`"gemm_share": 1`, `"gemm_share": 0`, "gemm_share: 0 is not in 1..32"},
+		{`"attn_heads": 4`, `"attn_heads": 0`, "attn_heads: 0 is not in 1..65536"},
+		{`"attn_tile_rows": 0`, `"attn_tile_rows": 16`, "attn_tile_rows and attn_tile_dim: 16 and 0, where both are 0 or neither"},
+		{`"silu_down": true`, `"silu_down": false`, ""},
+		{`"silu_down_chunk": false`, `"silu_down_chunk": true`, ""},
 		{`"split_context": 1024`, `"split_context": 128`, "split_context: 128 is less than split_span 256"},
 		{`"gemm_halves": false`, `"gemm_halves": true`, "gemm_halves: not a cuda device that has 256 threads and 197632 bytes of threadgroup memory"},
-		{`"argmax_part": 2048`, `"argmax_part": 2`, "argmax_part: 2 is not a power of two from 4 to 65536"},
+		{`"argmax_part": 2048`, `"argmax_part": 2`, "argmax_part: 2 is not 0 or in 4..65536"},
 		{`"threadgroup_memory": 32768`, `"threadgroup_memory": 0`, "threadgroup_memory: 0 is not in 1"},
 		{`"max_buffer_bytes": 34359738368`, `"max_buffer_bytes": 18446744073709551615`, "max_buffer_bytes: 18446744073709551615 is not in 1"},
 		{`"bandwidth_gbs": 273`, `"bandwidth_gbs": 0`, "bandwidth_gbs: 0 is not positive"},
@@ -173,7 +191,12 @@ func TestDecodeErrors(t *testing.T) {
 			t.Errorf("%s is not in the file", test.old)
 			continue
 		}
-		if _, err := decode(edited); err == nil || !strings.Contains(err.Error(), test.want) {
+		switch _, err := decode(edited); {
+		case test.want == "":
+			if err != nil {
+				t.Errorf("%s: %v", test.replacement, err)
+			}
+		case err == nil || !strings.Contains(err.Error(), test.want):
 			t.Errorf("%s: got %v, want %s", test.replacement, err, test.want)
 		}
 	}
@@ -181,6 +204,11 @@ func TestDecodeErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.Fuse.SiLUDownChunk, c.Fuse.SiLUDown = true, false
+	if err := c.Validate(); err == nil || err.Error() != "chip: m4-pro: fuse: silu_down_chunk: needs silu_down" {
+		t.Errorf("silu_down_chunk: %v", err)
+	}
+	c.Fuse = Fuse{}
 	c.BandwidthGBs = math.NaN()
 	if err := c.Validate(); err == nil || err.Error() != "chip: m4-pro: bandwidth_gbs: NaN is not positive" {
 		t.Errorf("NaN: %v", err)

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/pianola-engine/pianola/arch"
-	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
@@ -207,20 +206,24 @@ func (s *state) joinExperts(name string, a, b *weight) *weight {
 	return s.share(w)
 }
 
+// expertRows is the largest number of rows of an expert's matrix that a
+// threadgroup takes where GEMVWave divides them.
+const expertRows = 64
+
 // expertGroup returns how many rows of an expert's matrix a threadgroup takes.
 func (l *lowering) expertGroup(out int) int {
 	c := l.s.in.Chip
-	if c.Device != chip.CUDA {
+	if c.GEMVWave == 0 {
 		return c.GEMVRows
 	}
 	// One wave of threadgroups, or short ones.
-	wave := ceil(out*l.s.cfg.Experts.Used*l.p.rows, gemvWave*max(c.Cores, 1))
-	return max(c.GEMVRows, min(roundUp(wave, gemvUnit), 64))
+	wave := ceil(out*l.s.cfg.Experts.Used*l.p.rows, c.GEMVWave*max(c.Cores, 1))
+	return max(c.GEMVRows, min(roundUp(wave, gemvUnit), expertRows))
 }
 
 // expertArguments fills the arguments of the kernels of experts.
 func (l *lowering) expertArguments() {
-	n, c, e := l.n, l.s.in.Chip, &l.s.cfg.Experts
+	n, e := l.n, &l.s.cfg.Experts
 	switch n.kernel {
 	case kernels.Route:
 		l.bind(kernels.RouteBindLogits, n.in[0])
@@ -255,7 +258,7 @@ func (l *lowering) expertArguments() {
 		l.spec.Values[kernels.ExpertGEMVSpecWeights] = uint32(n.w.layout)
 		l.spec.Values[kernels.ExpertGEMVSpecInput] = n.input
 		l.spec.Values[kernels.ExpertGEMVSpecBias] = one(n.bias != nil)
-		if l.s.quantised(n.w) && (c.Device == chip.CPU || n.w.layout == dtype.Tiled16) {
+		if l.s.quantises(n.w) {
 			l.spec.Values[kernels.ExpertGEMVSpecAct] = decl.ActQ8
 		}
 		kernels.ExpertGEMVParams{

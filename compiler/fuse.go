@@ -4,7 +4,6 @@ import (
 	"math/bits"
 	"strings"
 
-	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
@@ -205,11 +204,12 @@ func (s *state) fuseRopeAttn() error {
 // inProducts reports whether products have the activation of a silu_mul.
 func inProducts(n *node) bool { return n.activation <= decl.ActivationGELUTanh }
 
-// fuseSiLUDown moves silu(gate) * up into the product that alone reads it. On a
-// GPU not for a chunk: every threadgroup of gemm would compute all of it.
+// fuseSiLUDown moves silu(gate) * up into the product that alone reads it. In a
+// program of a chunk it does so only where the chip wants that: every threadgroup
+// of gemm computes the activation again.
 func (s *state) fuseSiLUDown() error {
 	for _, p := range s.programs {
-		if p.wide && s.in.Chip.Device != chip.CPU {
+		if p.wide && !s.in.Chip.Fuse.SiLUDownChunk {
 			continue
 		}
 		for i := 0; i+1 < len(p.nodes); i++ {
@@ -419,10 +419,7 @@ const splitThreads = 512
 // a power of two: as many as there are cores for, and as there can be spans.
 func (s *state) splits(n *node) int {
 	c := s.in.Chip
-	groups := n.kvHeads
-	if c.Device != chip.CPU {
-		groups *= ceil(n.heads/n.kvHeads, attnHeads)
-	}
+	groups := n.kvHeads * ceil(n.heads/n.kvHeads, c.AttnHeads)
 	most := min(ceil(int(s.t.Header.Context), c.SplitSpan), max(c.Cores, 1)*max(1, splitThreads/c.AttnThreads)/groups, maxSplits)
 	return 1 << bits.Len(uint(max(most, 1))) >> 1
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/arch"
-	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
@@ -240,7 +239,7 @@ func (l *lowering) arguments() {
 }
 
 func (l *lowering) matmul() {
-	n, c := l.n, l.s.in.Chip
+	n := l.n
 	l.bind(kernels.GEMVBindX, n.in[0])
 	switch n.input {
 	case decl.InputSiLUMul, decl.InputMerge:
@@ -261,8 +260,7 @@ func (l *lowering) matmul() {
 	if n.add {
 		l.spec.Values[kernels.GEMVSpecOutput] = decl.OutputAdd
 	}
-	// GPUs multiply quantised activations with tiles alone.
-	if l.s.quantised(n.w) && (c.Device == chip.CPU || n.w.layout == dtype.Tiled16) {
+	if l.s.quantises(n.w) {
 		l.spec.Values[kernels.GEMVSpecAct] = decl.ActQ8
 	}
 	group, rows := l.matmulGroup()
@@ -278,14 +276,14 @@ func (l *lowering) matmul() {
 	params.Put(&l.cmd)
 }
 
-// stage returns how many columns of an input that is not quantised a GPU's
-// threadgroup has at once: what a fourth of its memory holds.
+// stage returns how many columns of an input that is not quantised a threadgroup
+// has in its memory at once; 0: none.
 func (l *lowering) stage() uint32 {
 	c := l.s.in.Chip
-	if c.Device == chip.CPU || l.n.kernel != kernels.GEMV && l.n.kernel != kernels.ExpertGEMV {
+	if c.GEMVStage == 0 || l.n.kernel != kernels.GEMV && l.n.kernel != kernels.ExpertGEMV {
 		return 0
 	}
-	return uint32(max(c.ThreadgroupMemory/16, 256) / 256 * 256)
+	return uint32(max(c.ThreadgroupMemory/uint64(4*c.GEMVStage), stageUnit) / stageUnit * stageUnit)
 }
 
 // ahead returns how much threadgroup memory a SIMD group has for weights that
@@ -302,36 +300,29 @@ func (l *lowering) ahead() uint32 {
 	return uint32(c.GEMVAhead)
 }
 
-// How a GPU divides products.
 const (
-	gemvUnit = 8  // rows of W, half a strip
-	gemvWave = 1  // threadgroups of gemv that run on a core at once
-	gemmUnit = 32 // rows of W that a SIMD group of gemm computes
-	gemmRows = 64 // rows of x that it computes them for
-
-	gemmThreads = 256 // of a threadgroup at most, one for each row of W
+	gemvUnit  = 8   // rows of W, half a strip of tiles
+	stageUnit = 256 // columns of an input
 )
 
-// matmulGroup returns how many rows of W and of x a threadgroup takes. On a GPU
-// whose memory is fast, gemv has one wave of threadgroups, since each makes
-// its input ready; gemm has as few as keep the cores busy.
+// matmulGroup returns how many rows of W and of x a threadgroup takes.
 func (l *lowering) matmulGroup() (group, rows int) {
 	c, out := l.s.in.Chip, l.n.w.rows
 	switch {
-	case c.Device == chip.CPU && l.p.wide:
-		return c.GEMMRows, l.p.rows
-	case c.Device == chip.CPU:
-		return c.GEMVRows, l.p.rows
-	case !l.p.wide && c.Device == chip.CUDA:
-		return max(c.GEMVRows, roundUp(ceil(out, gemvWave*max(c.Cores, 1)), gemvUnit)), l.fewRows()
+	case !l.p.wide && c.GEMVWave > 0:
+		// Each threadgroup makes its input ready, so there is one wave of them.
+		return max(c.GEMVRows, roundUp(ceil(out, c.GEMVWave*max(c.Cores, 1)), gemvUnit)), l.fewRows()
 	case !l.p.wide:
 		return c.GEMVRows, l.fewRows()
+	case c.GEMMUnit == 0:
+		return c.GEMMRows, l.p.rows
 	}
-	group = roundUp(min(gemmThreads, out), gemmUnit)
-	for group > 2*gemmUnit && ceil(out, group)*ceil(l.p.rows, gemmRows) < c.Cores {
-		group = roundUp(group/2, gemmUnit)
+	// As few threadgroups as keep the cores busy.
+	group = roundUp(min(c.GEMMRows, out), c.GEMMUnit)
+	for group > 2*c.GEMMUnit && ceil(out, group)*ceil(l.p.rows, c.GEMMTileRows) < c.Cores {
+		group = roundUp(group/2, c.GEMMUnit)
 	}
-	return group, gemmRows
+	return group, c.GEMMTileRows
 }
 
 // fewRows returns the rows of a program that is not for chunks: a threadgroup takes
@@ -453,27 +444,19 @@ func (l *lowering) ropeAttn() {
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
 
-// Attention's groups on a GPU: a threadgroup takes at most so many heads, and
-// in tiles a SIMD group takes so many rows of one of them.
-const (
-	attnHeads    = 4
-	attnTileRows = 16
-)
+// attnTileUnit is the number that a head's size is a multiple of in tiles.
+const attnTileUnit = 16
 
 // attnGroup returns how many heads and rows a threadgroup takes. Heads that
 // share K and V are divided evenly.
 func (l *lowering) attnGroup() (heads, rows int) {
 	c := l.s.in.Chip
-	if c.Device == chip.CPU {
-		return 1, 1
-	}
 	shared := l.n.heads / l.n.kvHeads
-	groups := (shared + attnHeads - 1) / attnHeads
-	heads = (shared + groups - 1) / groups
-	if d := l.s.cfg.HeadDim; !l.p.wide || l.n.layer.sinks > 0 || l.n.softCap > 0 || c.Device != chip.CUDA || d%16 != 0 || d > 128 {
+	heads = ceil(shared, ceil(shared, c.AttnHeads))
+	if d := l.s.cfg.HeadDim; !l.p.wide || l.n.layer.sinks > 0 || l.n.softCap > 0 || d%attnTileUnit != 0 || d > c.AttnTileDim {
 		return heads, 1
 	}
-	return heads, attnTileRows * max(1, c.AttnThreads/32/heads)
+	return heads, c.AttnTileRows * max(1, c.AttnThreads/c.SIMDWidth/heads)
 }
 
 // threads returns the threadgroup's size on the chip.
@@ -481,15 +464,15 @@ func (l *lowering) threads() int {
 	c := l.s.in.Chip
 	switch l.n.kernel {
 	case kernels.GEMM:
-		if c.Device != chip.CPU {
-			// A SIMD group for each 32 rows of W, or four, which divide the rows of x.
-			group, _ := l.matmulGroup()
-			if c.Device == chip.CUDA && 4*group <= gemmThreads {
-				return 4 * group
-			}
-			return group
+		if c.GEMMUnit == 0 {
+			return c.GEMVThreads
 		}
-		return c.GEMVThreads
+		// One thread for each row of W, or GEMMShare of them, which divide the rows of x.
+		group, _ := l.matmulGroup()
+		if c.GEMMShare*group <= c.GEMMRows {
+			return c.GEMMShare * group
+		}
+		return group
 	case kernels.GEMMHalves:
 		return halvesThreads
 	case kernels.GEMV, kernels.ExpertGEMV:
@@ -500,14 +483,10 @@ func (l *lowering) threads() int {
 	case kernels.Attn, kernels.RoPEAttn:
 		return c.AttnThreads
 	case kernels.SampleFilter:
-		// There is one threadgroup. A kernel that stays has as many threads as
-		// its largest command, which then have fewer registers.
-		if c.Device != chip.CUDA {
-			return c.MaxThreads
-		}
+		return min(c.SampleThreads, c.MaxThreads)
 	case kernels.QKRoPEKV:
-		// A thread for each pair: a chunk has many heads.
-		if l.p.wide && c.Device == chip.CUDA {
+		// A chunk has many heads.
+		if l.p.wide && c.RopePairThreads {
 			return min(c.NormThreads, roundUp(ceil(l.s.cfg.HeadDim, 2), c.SIMDWidth))
 		}
 	}
@@ -562,7 +541,7 @@ func (s *state) grid(i int) error {
 			c.Grid[d] = uint32(n)
 		}
 		need := env.WorkerBytes
-		if s.in.Chip.Device != chip.CPU {
+		if !s.in.Chip.WorkerMemory {
 			need = env.ThreadgroupBytes
 		}
 		mem, err := need()

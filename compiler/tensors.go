@@ -114,9 +114,16 @@ func (s *state) tileWeights() error {
 	return nil
 }
 
-// quantised reports whether products with w quantise the activations.
+// quantised reports whether products with w quantise the activations in one of
+// the layouts that w may have.
 func (s *state) quantised(w *weight) bool {
 	return s.in.Chip.ActQ8 && w.typ.Integers() && w.cols%32 == 0
+}
+
+// quantises reports whether products with w, in its final layout, quantise the
+// activations.
+func (s *state) quantises(w *weight) bool {
+	return s.quantised(w) && (s.in.Chip.ActQ8Rows || w.layout == dtype.Tiled16)
 }
 
 func tileable(w *weight) bool {
