@@ -8,6 +8,8 @@
 # darwinkit  the border to darwinkit, executed with darwinkit's own code on Metal in
 #          software; needs libffi too
 # golden   rewrites the golden files of the tests
+# goldens-bundle  fills build/goldens with what transformers needs to make the reference
+#          results of the small models; the target prints the commands to run there
 # gen      rewrites what is generated from the kernel declarations, the NEON
 #          assembly from its C files and the PTX from the GPU kernels; the latter
 #          two need clang 19
@@ -22,7 +24,7 @@ FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C internal/tools tool -n $(1))
 
-.PHONY: check test test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden gen api fuzz bench bench-peer peer-quantize fmt vet lint ranks generated api-check cross
+.PHONY: check test test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden goldens-bundle gen api fuzz bench bench-peer peer-quantize fmt vet lint ranks generated api-check cross
 
 check: fmt vet lint ranks generated api-check cross test-arm64 softmetal darwinkit
 
@@ -97,6 +99,17 @@ darwinkit:
 
 golden:
 	go test ./compiler ./table ./cmd/pianola -update
+
+BUNDLE := build/goldens
+goldens-bundle:
+	rm -rf $(BUNDLE)
+	mkdir -p $(BUNDLE)/testdata $(BUNDLE)/known/gopher
+	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -ldflags='-s -w' -o $(BUNDLE)/tinymodels ./internal/tinymodels/cmd
+	tar -C testdata --exclude='*.safetensors' --exclude='*.gguf' -cf - tiny variants | tar -C $(BUNDLE)/testdata -xf -
+	cp testdata/gopher/config.json testdata/gopher/golden.json testdata/gopher/model.safetensors $(BUNDLE)/known/gopher
+	cp internal/tinymodels/goldens.py $(BUNDLE)
+	@du -sh $(BUNDLE)
+	@echo 'cd $(BUNDLE) && ./tinymodels -o /tmp/models && python3 goldens.py /tmp/models OUT --known known'
 
 gen:
 	go run ./internal/decl/gen
