@@ -48,32 +48,16 @@ type block struct {
 	elems, bytes uint32
 }
 
-// Sizes from ggml's ggml-common.h block structs.
-var blocks = [count]block{
-	Invalid: {"invalid", 1, 0},
-	F32:     {"F32", 1, 4},
-	F16:     {"F16", 1, 2},
-	BF16:    {"BF16", 1, 2},
-	Q8_0:    {"Q8_0", 32, 34},
-	Q4_0:    {"Q4_0", 32, 18},
-	Q4_1:    {"Q4_1", 32, 20},
-	Q5_0:    {"Q5_0", 32, 22},
-	Q5_1:    {"Q5_1", 32, 24},
-	Q2_K:    {"Q2_K", 256, 84},
-	Q3_K:    {"Q3_K", 256, 110},
-	Q4_K:    {"Q4_K", 256, 144},
-	Q5_K:    {"Q5_K", 256, 176},
-	Q6_K:    {"Q6_K", 256, 210},
-	IQ4_NL:  {"IQ4_NL", 32, 18},
-	IQ4_XS:  {"IQ4_XS", 256, 136},
-	MXFP4:   {"MXFP4", 32, 17},
-	I8:      {"I8", 1, 1},
-	I16:     {"I16", 1, 2},
-	I32:     {"I32", 1, 4},
-	I64:     {"I64", 1, 8},
-	F64:     {"F64", 1, 8},
-	U8:      {"U8", 1, 1},
-}
+// blocks are those of ggml's types, and of MLX's and FP8 when those are added.
+var blocks = func() (b [count]block) {
+	b[Invalid] = block{"invalid", 1, 0}
+	for _, f := range formOf {
+		if f != nil {
+			b[f.Type] = block{f.Name, uint32(f.Elems), uint32(f.Bytes)}
+		}
+	}
+	return b
+}()
 
 // String returns the type's name, such as "Q4_0".
 func (t Type) String() string {

@@ -5,12 +5,6 @@ import (
 	"math"
 )
 
-// scaleHalves are where the blocks of a type have numbers in half precision.
-var scaleHalves = [count][]int{
-	Q8_0: {0}, Q4_0: {0}, Q4_1: {0, 2}, Q5_0: {0}, Q5_1: {0, 2}, Q2_K: {80, 82}, Q3_K: {108}, Q4_K: {0, 2}, Q5_K: {0, 2}, Q6_K: {208},
-	IQ4_NL: {0}, IQ4_XS: {0},
-}
-
 // NotFinite counts the numbers of b, whole blocks of a type, that are NaN or
 // infinite: elements, or scales of blocks, which stand for all of their elements. It
 // returns the first element too. Integers are finite.
@@ -37,11 +31,8 @@ func NotFinite(t Type, b []byte) (n, first int) {
 			v := math.Float64frombits(binary.LittleEndian.Uint64(b))
 			return math.IsInf(v, 0) || v != v
 		}
-	case t == MXFP4:
-		bad = func(b []byte) bool { return b[0] == 0xff }
-	case len(scaleHalves[t]) > 0:
-		at := scaleHalves[t]
-		bad = func(b []byte) bool { return f16(b[at[0]:]) || len(at) > 1 && f16(b[at[1]:]) }
+	case t.Form() != nil && elems > 1:
+		bad = t.Form().notFinite
 	default:
 		return 0, 0
 	}
@@ -54,4 +45,24 @@ func NotFinite(t Type, b []byte) (n, first int) {
 		}
 	}
 	return n, first
+}
+
+// notFinite reports whether a scale of a block is NaN or infinite.
+func (f *Form) notFinite(b []byte) bool {
+	for _, at := range f.Offsets() {
+		if binary.LittleEndian.Uint16(b[at:])&0x7c00 == 0x7c00 {
+			return true
+		}
+	}
+	if f.D == HalfE8M0 && b[f.DAt] == 0xff {
+		return true
+	}
+	if f.ScaleType == HalfUE4M3 {
+		for _, at := range f.scales[0].at {
+			if b[at]&0x7f == 0x7f {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -81,21 +81,15 @@ type tiling struct {
 }
 
 // tilings are those of the types that have tiles.
-var tilings = [count]tiling{
-	Q8_0:   (&tiles32{quants: 2, groups: 8, halves: 1}).tiling(),
-	Q4_0:   (&tiles32{quants: 2, groups: 4, halves: 1}).tiling(),
-	Q4_1:   (&tiles32{quants: 4, groups: 4, halves: 2}).tiling(),
-	Q5_0:   (&tiles32{quants: 6, groups: 4, fifth: 2, halves: 1}).tiling(),
-	Q5_1:   (&tiles32{quants: 8, groups: 4, fifth: 4, halves: 2}).tiling(),
-	IQ4_NL: (&tiles32{quants: 2, groups: 4, halves: 1}).tiling(),
-	MXFP4:  (&tiles32{quants: 1, groups: 4}).tiling(),
-	Q2_K:   {64 + 8*(32+128), tileQ2_K, untileQ2_K},
-	Q3_K:   {32 + 8*(32+192), tileQ3_K, untileQ3_K},
-	Q4_K:   {64 + 8*(32+256), tileQ4_K, untileQ4_K},
-	Q5_K:   {64 + 8*(32+320), tileQ5_K, untileQ5_K},
-	Q6_K:   {32 + 8*(32+384), tileQ6_K, untileQ6_K},
-	IQ4_XS: {32 + 8*(16+256), tileIQ4_XS, untileIQ4_XS},
-}
+var tilings = func() (of [count]tiling) {
+	for _, f := range formOf {
+		if f != nil && f.Elems > 1 {
+			size, _, _ := f.strip()
+			of[f.Type] = tiling{size, f.tile, f.untile}
+		}
+	}
+	return of
+}()
 
 // tilingOf returns the tiling of any value of Type.
 func tilingOf(t Type) tiling {

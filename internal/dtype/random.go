@@ -48,39 +48,55 @@ type randomizer struct {
 	scale     func(b []byte, d float32, r *splitMix)
 }
 
-// Deviations are the root mean squares of: q-8 or q-16 over all q, which are
-// not quite symmetric; the steps of 0..2^n-1 about their middle, where a minimum
-// is subtracted, times that of the sub-block scales where a type has those.
-var randomizers = [count]randomizer{
-	Q8_0:   {73.9, func(b []byte, d float32, _ *splitMix) { putHalf(b, d) }},
-	Q4_0:   {4.637, func(b []byte, d float32, r *splitMix) { putHalf(b, r.sign(d)) }},
-	Q4_1:   {4.610, func(b []byte, d float32, _ *splitMix) { putHalf(b, d); putHalf(b[2:], -7.5*d) }},
-	Q5_0:   {9.247, func(b []byte, d float32, r *splitMix) { putHalf(b, r.sign(d)) }},
-	Q5_1:   {9.233, func(b []byte, d float32, _ *splitMix) { putHalf(b, d); putHalf(b[2:], -15.5*d) }},
-	Q2_K:   {1.118 * 11.73, scaleRandomQ2_K},
-	Q3_K:   {2.345 * 18.48, func(b []byte, d float32, _ *splitMix) { putHalf(b[108:], d) }},
-	Q4_K:   {4.610 * 48.39, func(b []byte, d float32, _ *splitMix) { scaleRandomK4(b, d, 7.5) }},
-	Q5_K:   {9.233 * 48.39, func(b []byte, d float32, _ *splitMix) { scaleRandomK4(b, d, 15.5) }},
-	Q6_K:   {18.48 * 73.9, func(b []byte, d float32, _ *splitMix) { putHalf(b[208:], d) }},
-	IQ4_NL: {67.44, func(b []byte, d float32, r *splitMix) { putHalf(b, r.sign(d)) }},
-	IQ4_XS: {67.44 * 18.48, func(b []byte, d float32, _ *splitMix) { putHalf(b, d) }},
-	MXFP4:  {5.852, scaleRandomMXFP4},
+// randomizers are made of the declarations.
+var randomizers = func() (of [count]randomizer) {
+	for _, f := range formOf {
+		if f != nil && f.Elems > 1 {
+			of[f.Type] = randomizer{f.Deviation, f.random}
+		}
+	}
+	return of
+}()
+
+// random writes the scales and minimums of a block of random bytes.
+func (f *Form) random(b []byte, d float32, r *splitMix) {
+	bits := 0
+	for _, q := range f.Quants {
+		bits += q.Bits
+	}
+	middle := float32(int(1)<<bits-1) / 2
+	switch {
+	case f.D == HalfE8M0:
+		b[f.DAt] = randomE8M0(d, r)
+	case f.Minimum && f.PackedTile:
+		f.randomScales(b, d, middle)
+	case f.Minimum && f.Sub > 0:
+		randomK4(b, d, middle)
+	case f.Minimum:
+		putHalf(b[f.DAt:], d)
+		putHalf(b[f.MAt:], -middle*d)
+	case f.Signed || f.Sub > 0:
+		putHalf(b[f.DAt:], d)
+	default:
+		putHalf(b[f.DAt:], r.sign(d))
+	}
 }
 
-// scaleRandomQ2_K gives each sub-block a scale of 8 to 15 and the same minimum,
-// and the block the ratio that centres 0..3.
-func scaleRandomQ2_K(b []byte, d float32, _ *splitMix) {
-	for i, s := range b[:16] {
+// randomScales gives each part a scale of 8 to 15 and the same minimum, and the block
+// the ratio that centres the quants.
+func (f *Form) randomScales(b []byte, d, middle float32) {
+	parts := f.Parts()
+	for i, s := range b[:parts] {
 		s = s&7 | 8
 		b[i] = s | s<<4
 	}
-	putHalf(b[80:], d)
-	putHalf(b[82:], 1.5*d)
+	putHalf(b[f.DAt:], d)
+	putHalf(b[f.MAt:], middle*d)
 }
 
-// scaleRandomK4 does so for Q4_K and Q5_K: scales and minima of 32 to 63, equal
-// in pairs, packed as scaleMinK4 unpacks them.
-func scaleRandomK4(b []byte, d, middle float32) {
+// randomK4 does so for scales and minimums in packedK4: those of 32 to 63, equal in
+// pairs.
+func randomK4(b []byte, d, middle float32) {
 	putHalf(b, d)
 	putHalf(b[2:], middle*d)
 	scales := b[4:16]
@@ -93,14 +109,14 @@ func scaleRandomK4(b []byte, d, middle float32) {
 	}
 }
 
-// scaleRandomMXFP4 picks one of the two powers of two around d, so that the mean
-// of the squares is d squared.
-func scaleRandomMXFP4(b []byte, d float32, r *splitMix) {
+// randomE8M0 picks one of the two powers of two around d, so that the mean of the
+// squares is d squared.
+func randomE8M0(d float32, r *splitMix) byte {
 	frac, exp := math.Frexp(float64(d)) // d = frac * 2^exp, frac in [0.5, 1)
 	if upper := (float64(4*frac*frac) - 1) / 3; r.unit() >= float32(upper) {
 		exp--
 	}
-	b[0] = byte(min(max(exp+128, 0), 254))
+	return byte(min(max(exp+128, 0), 254))
 }
 
 // jitterDeviation is the root mean square of splitMix.jitter, which is uniform

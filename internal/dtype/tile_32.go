@@ -10,51 +10,6 @@ func putWord(b []byte, w uint32) { binary.LittleEndian.PutUint32(b, w) }
 func tileHalf(strip []byte, r int, block []byte)   { *(*[2]byte)(strip[2*r:]) = [2]byte(block) }
 func untileHalf(block []byte, strip []byte, r int) { *(*[2]byte)(block) = [2]byte(strip[2*r:]) }
 
-// tiles32 says where a block of 32 has what its tile has.
-type tiles32 struct {
-	quants, groups int // of 4 bytes each
-	fifth          int // of 4 bytes; 0 for none
-	halves         int // float16 at the beginning of the block; 0 for one byte
-}
-
-func (f *tiles32) tiling() tiling {
-	size := 64*f.groups + TileRows*max(1, 2*f.halves)
-	if f.fifth != 0 {
-		size += 64
-	}
-	return tiling{size, f.tile, f.untile}
-}
-
-func (f *tiles32) tile(strip []byte, r int, block []byte) {
-	tileGroups(strip, r, block[f.quants:][:4*f.groups])
-	strip = strip[64*f.groups:]
-	if f.fifth != 0 {
-		putWord(strip[4*r:], groupBits(word(block[f.fifth:])))
-		strip = strip[64:]
-	}
-	if f.halves == 0 {
-		strip[r] = block[0]
-	}
-	for s := range f.halves {
-		tileHalf(strip[32*s:], r, block[2*s:])
-	}
-}
-
-func (f *tiles32) untile(block, strip []byte, r int) {
-	untileGroups(block[f.quants:][:4*f.groups], strip, r)
-	strip = strip[64*f.groups:]
-	if f.fifth != 0 {
-		putWord(block[f.fifth:], columnBits(word(strip[4*r:])))
-		strip = strip[64:]
-	}
-	if f.halves == 0 {
-		block[0] = strip[r]
-	}
-	for s := range f.halves {
-		untileHalf(block[2*s:], strip[32*s:], r)
-	}
-}
-
 // tileGroups copies groups of 4 bytes. Nibbles need no more: a block of 32 has
 // columns i and i+16 in byte i, as a tile does.
 func tileGroups(strip []byte, r int, quants []byte) {

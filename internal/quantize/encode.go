@@ -35,13 +35,6 @@ var encoders = map[dtype.Type]func(b []byte, x []float32){
 // Can reports whether [Encode] has the type.
 func Can(t dtype.Type) bool { return encoders[t] != nil || t.CanQuantize() }
 
-// halves are where the blocks of a type hold float16.
-var halves = map[dtype.Type][]int{
-	dtype.F16: {0}, dtype.Q8_0: {0}, dtype.Q4_0: {0}, dtype.Q4_1: {0, 2}, dtype.Q5_0: {0}, dtype.Q5_1: {0, 2},
-	dtype.Q2_K: {80, 82}, dtype.Q3_K: {108}, dtype.Q4_K: {0, 2}, dtype.Q5_K: {0, 2}, dtype.Q6_K: {208},
-	dtype.IQ4_NL: {0}, dtype.IQ4_XS: {0},
-}
-
 // largest is above what any type with float16 scales holds, and low enough that
 // no sum of squares in a block overflows.
 const largest = 1e9
@@ -54,8 +47,12 @@ func Encode(t dtype.Type, dst []byte, src []float32) error {
 	if err := encode(t, dst, src); err != nil {
 		return err
 	}
+	form := t.Form()
+	if form == nil {
+		return nil
+	}
 	elems, size := t.Block()
-	for _, at := range halves[t] {
+	for _, at := range form.Offsets() {
 		for b := 0; b < len(dst); b += size {
 			if dst[b+at+1]&0x7c == 0x7c { // an infinity
 				return fmt.Errorf("quantize: %s: elements %d to %d have no scale in float16: the largest is %v",
@@ -76,7 +73,7 @@ func encode(t dtype.Type, dst []byte, src []float32) error {
 		return &dtype.SizeError{Op: "quantize", Type: t, Elems: len(src), Bytes: len(dst)}
 	}
 	for i, v := range src {
-		if !(abs(v) <= largest) && t != dtype.MXFP4 || math.Float32bits(v)&0x7f800000 == 0x7f800000 {
+		if !(abs(v) <= largest) && t.Form().D == dtype.Half || math.Float32bits(v)&0x7f800000 == 0x7f800000 {
 			return fmt.Errorf("quantize: %s: element %d is %v", t, i, v)
 		}
 	}

@@ -19,7 +19,7 @@ func mlxScale(t dtype.Type) func(b []byte) float32 {
 }
 
 // loadMLX returns the function of tiledLoads for a type of MLX's.
-func loadMLX(bits int, scale dtype.Type) func(b *tiledBlock, tile []byte, j, r int) {
+func loadMLX(bits int, scale dtype.Type) tiledLoad {
 	float := mlxScale(scale)
 	return func(b *tiledBlock, tile []byte, j, r int) {
 		b.d, b.m = float(tile[2*r:]), float(tile[32+2*r:])
@@ -52,15 +52,15 @@ func expandMLX(bits, elems int, scale dtype.Type) expandFunc {
 	float := mlxScale(scale)
 	_, size := scale.Block()
 	return func(g *group, b []byte) {
-		g.d, g.m = float(b), float(b[size:])
+		g.D, g.M = float(b), float(b[size:])
 		for s := range elems / 16 {
-			g.scale[s], g.min[s] = 1, 1
+			g.Scale[s], g.Min[s] = 1, 1
 		}
 		b = b[2*size:]
 		if bits == 8 {
-			g.m += float32(128 * g.d)
-			for i := range g.q[:elems] {
-				g.q[i] = int8(b[i] ^ 0x80)
+			g.M += float32(128 * g.D)
+			for i := range g.Q[:elems] {
+				g.Q[i] = int8(b[i] ^ 0x80)
 			}
 			return
 		}
@@ -70,7 +70,7 @@ func expandMLX(bits, elems int, scale dtype.Type) expandFunc {
 				v |= uint64(c) << (8 * k)
 			}
 			for k := range 8 {
-				g.q[i+k] = int8(v >> (bits * k) & (1<<bits - 1))
+				g.Q[i+k] = int8(v >> (bits * k) & (1<<bits - 1))
 			}
 		}
 	}

@@ -115,12 +115,10 @@ func portable() *ops {
 		tally:        tally,
 		draw:         drawPortable,
 	}
-	for t, expand := range map[dtype.Type]expandFunc{
-		dtype.Q4_1: expandQ4_1, dtype.Q5_0: expandQ5_0, dtype.Q5_1: expandQ5_1,
-		dtype.Q2_K: expandQ2_K, dtype.Q3_K: expandQ3_K, dtype.Q4_K: expandQ4_K, dtype.Q5_K: expandQ5_K, dtype.Q6_K: expandQ6_K,
-		dtype.IQ4_NL: expandIQ4_NL, dtype.IQ4_XS: expandIQ4_XS, dtype.MXFP4: expandMXFP4,
-	} {
-		o.rows[t] = rowsBlocks(t, expand)
+	for _, f := range dtype.Forms() {
+		if t := f.Type; t.Quantized() && o.rows[t] == nil {
+			o.rows[t] = rowsBlocks(t, expandForm(f))
+		}
 	}
 	for _, t := range dtype.All() {
 		if bits, group, scale, ok := t.MLX(); ok {

@@ -43,21 +43,17 @@ type tiledBlock struct {
 
 // tiledLoads decode sub-block j of row r of a tile, or of a block of tiles.
 // What they do not set is 1 in integer scales and minimums.
-var tiledLoads = map[dtype.Type]func(b *tiledBlock, tile []byte, j, r int){
-	dtype.Q8_0:   loadQ8_0,
-	dtype.Q4_0:   loadQ4_0,
-	dtype.Q4_1:   loadQ4_1,
-	dtype.Q5_0:   loadQ5_0,
-	dtype.Q5_1:   loadQ5_1,
-	dtype.Q2_K:   loadQ2_K,
-	dtype.Q3_K:   loadQ3_K,
-	dtype.Q4_K:   loadQ4_K,
-	dtype.Q5_K:   loadQ5_K,
-	dtype.Q6_K:   loadQ6_K,
-	dtype.IQ4_NL: loadIQ4_NL,
-	dtype.IQ4_XS: loadIQ4_XS,
-	dtype.MXFP4:  loadMXFP4,
-}
+var tiledLoads = func() map[dtype.Type]tiledLoad {
+	loads := map[dtype.Type]tiledLoad{}
+	for _, f := range dtype.Forms() {
+		if f.Type.Quantized() {
+			loads[f.Type] = loadForm(f)
+		}
+	}
+	return loads
+}()
+
+type tiledLoad func(b *tiledBlock, tile []byte, j, r int)
 
 // tiledPortables returns the products of all types that have tiles.
 func tiledPortables() map[dtype.Type]tiledFunc {
@@ -90,7 +86,9 @@ func tiledPortable(t dtype.Type) tiledFunc {
 						for j := range n {
 							q, d, sums := x.row(first + j)
 							part := b.products(q[i*blockElems:])
-							sum[j] += float32(float32(b.d*d[i]) * float32(part[0]*b.scale[0]+part[1]*b.scale[1]))
+							// The sum has up to 33 bits in types with scales of UE4M3.
+							integer := int64(part[0])*int64(b.scale[0]) + int64(part[1])*int64(b.scale[1])
+							sum[j] += float32(float32(b.d*d[i]) * float32(integer))
 							if mins {
 								least[j] += float32(float32(b.m*d[i]) * float32(b.min[0]*int32(sums[2*i])+b.min[1]*int32(sums[2*i+1])))
 							}
@@ -125,14 +123,6 @@ func (b *tiledBlock) nibbles(p []byte, r int, zero int32) {
 	}
 }
 
-// levels sets them to the levels that the nibbles name.
-func (b *tiledBlock) levels(p []byte, r int, levels *[16]int8) {
-	b.nibbles(p, r, 0)
-	for c, q := range b.q {
-		b.q[c] = int32(levels[q])
-	}
-}
-
 // addPairs adds 128 bytes of pairs of bits, times unit.
 func (b *tiledBlock) addPairs(p []byte, r int, unit int32) {
 	for c := range b.q {
@@ -155,94 +145,79 @@ func (b *tiledBlock) fill(v int32) {
 	}
 }
 
-func loadQ8_0(b *tiledBlock, tile []byte, _, r int) {
-	b.d = tiledHalf(tile[512:], r)
-	for c := range b.q {
-		b.q[c] = int32(int8(tile[64*(c/4)+4*r+c%4]))
+// loadForm returns the function of tiledLoads for a declared type.
+func loadForm(f *dtype.Form) tiledLoad {
+	t, zero := f.Tile(), int32(f.Zero)
+	high := 0 // bits of the further part of a quant
+	if len(f.Quants) > 1 {
+		high = f.Quants[1].Bits
+	}
+	return func(b *tiledBlock, tile []byte, j, r int) {
+		tile = tile[j/t.Tiles*t.Bytes:]
+		j %= t.Tiles
+		b.loadFloats(f, &t, tile, r)
+		quants := tile[t.Quants+j*t.QuantsStep:]
+		switch t.Parts {
+		case 8:
+			for c := range b.q {
+				b.q[c] = int32(int8(quants[64*(c/4)+4*r+c%4]))
+			}
+		case 4:
+			b.nibbles(quants, r, zero)
+		case 2:
+			b.fill(-zero)
+			b.addPairs(quants, r, 1)
+		}
+		switch {
+		case f.Levels != nil:
+			for c, q := range b.q {
+				b.q[c] = int32(f.Levels[q])
+			}
+		case high == 1:
+			b.addBits(quants[t.High:], r, 1<<t.Parts)
+		case high == 2:
+			b.addPairs(quants[t.High:], r, 1<<t.Parts)
+		}
+		if f.Parts() > 0 {
+			b.loadScales(f, tile[t.Scales+j*t.ScalesStep+r:])
+		}
 	}
 }
 
-func loadQ4_0(b *tiledBlock, tile []byte, _, r int) {
-	b.d = tiledHalf(tile[256:], r)
-	b.nibbles(tile, r, 8)
+// loadFloats sets d and m to those of row r.
+func (b *tiledBlock) loadFloats(f *dtype.Form, t *dtype.TileForm, tile []byte, r int) {
+	switch f.D {
+	case dtype.Half:
+		b.d = tiledHalf(tile[t.D:], r)
+	case dtype.HalfE8M0:
+		b.d = dtype.E8M0Half(tile[t.D+r])
+	case dtype.Constant:
+		b.d = dtype.ConstantScale
+	}
+	if f.Minimum {
+		if b.m = tiledHalf(tile[t.M:], r); f.Parts() > 0 {
+			b.m = -b.m
+		}
+	}
 }
 
-func loadQ4_1(b *tiledBlock, tile []byte, _, r int) {
-	b.d, b.m = tiledHalf(tile[256:], r), tiledHalf(tile[288:], r)
-	b.nibbles(tile, r, 0)
-}
-
-func loadQ5_0(b *tiledBlock, tile []byte, _, r int) {
-	b.d = tiledHalf(tile[320:], r)
-	b.nibbles(tile, r, 16)
-	b.addBits(tile[256:], r, 16)
-}
-
-func loadQ5_1(b *tiledBlock, tile []byte, _, r int) {
-	b.d, b.m = tiledHalf(tile[320:], r), tiledHalf(tile[352:], r)
-	b.nibbles(tile, r, 0)
-	b.addBits(tile[256:], r, 16)
-}
-
-func loadIQ4_NL(b *tiledBlock, tile []byte, _, r int) {
-	b.d = tiledHalf(tile[256:], r)
-	b.levels(tile, r, &levelsIQ4)
-}
-
-func loadMXFP4(b *tiledBlock, tile []byte, _, r int) {
-	b.d = halfE8M0(tile[256+r])
-	b.levels(tile, r, &levelsMXFP4)
-}
-
-func loadQ2_K(b *tiledBlock, tile []byte, j, r int) {
-	b.d, b.m = tiledHalf(tile, r), -tiledHalf(tile[32:], r)
-	low, high := tile[64+32*j+r], tile[64+32*j+16+r]
-	b.scale, b.min = [2]int32{int32(low & 15), int32(high & 15)}, [2]int32{int32(low >> 4), int32(high >> 4)}
-	b.fill(0)
-	b.addPairs(tile[320+128*j:], r, 1)
-}
-
-func loadQ3_K(b *tiledBlock, tile []byte, j, r int) {
-	b.d = tiledHalf(tile, r)
-	b.scale = [2]int32{int32(int8(tile[32+32*j+r])), int32(int8(tile[32+32*j+16+r]))}
-	quants := tile[288+192*j:]
-	b.fill(-4)
-	b.addPairs(quants, r, 1)
-	b.addBits(quants[128:], r, 4)
-}
-
-func loadQ4_K(b *tiledBlock, tile []byte, j, r int) {
-	b.d, b.m = tiledHalf(tile, r), -tiledHalf(tile[32:], r)
-	tile = tile[64+288*j:]
-	b.scaleMin(tile, r)
-	b.nibbles(tile[32:], r, 0)
-}
-
-func loadQ5_K(b *tiledBlock, tile []byte, j, r int) {
-	b.d, b.m = tiledHalf(tile, r), -tiledHalf(tile[32:], r)
-	b.scaleMin(tile[64+32*j:], r)
-	quants := tile[320+320*j:]
-	b.nibbles(quants, r, 0)
-	b.addBits(quants[256:], r, 16)
-}
-
-// scaleMin sets scale and minimum, of all 32 columns, to bytes r and 16+r.
-func (b *tiledBlock) scaleMin(p []byte, r int) {
-	scale, min := int32(p[r]), int32(p[16+r])
-	b.scale, b.min = [2]int32{scale, scale}, [2]int32{min, min}
-}
-
-func loadQ6_K(b *tiledBlock, tile []byte, j, r int) {
-	b.d = tiledHalf(tile, r)
-	tile = tile[32+416*j:]
-	b.scale = [2]int32{int32(int8(tile[r])), int32(int8(tile[16+r]))}
-	b.nibbles(tile[32:], r, 32)
-	b.addPairs(tile[288:], r, 16)
-}
-
-func loadIQ4_XS(b *tiledBlock, tile []byte, j, r int) {
-	b.d = tiledHalf(tile, r)
-	scale := int32(int8(tile[32+16*j+r]))
-	b.scale = [2]int32{scale, scale}
-	b.levels(tile[160+256*j:], r, &levelsIQ4)
+// loadScales sets integer scales and minimums to those at the start of p: a byte for
+// columns 0 to 15 or all 32, and 16 bytes on one for the others, or the minimum.
+func (b *tiledBlock) loadScales(f *dtype.Form, p []byte) {
+	first, second := p[0], p[0]
+	if f.Sub == 16 {
+		second = p[dtype.TileRows]
+	}
+	switch {
+	case f.PackedTile:
+		b.scale = [2]int32{int32(first & 15), int32(second & 15)}
+		b.min = [2]int32{int32(first >> 4), int32(second >> 4)}
+	case f.Minimum:
+		min := int32(p[dtype.TileRows])
+		b.scale, b.min = [2]int32{int32(first), int32(first)}, [2]int32{min, min}
+	case f.ScaleType == dtype.HalfUE4M3:
+		b.scale = [2]int32{dtype.UE4M3Half(first), dtype.UE4M3Half(second)}
+	default:
+		b.scale = [2]int32{int32(int8(first)), int32(int8(second))}
+	}
 }

@@ -1,0 +1,292 @@
+package dtype
+
+// TileForm is where a type's blocks of 16 rows in layout Tiled16 have what. Offsets
+// are from the block, in bytes.
+type TileForm struct {
+	Parts      int // runs of 64 bytes that a tile's quants are, without further bits
+	Tiles      int // of a block
+	Bytes      int // of a block
+	Quants     int // the first tile's
+	QuantsStep int // from one tile to the next
+	High       int // from a tile's quants to their further bits
+	Scales     int // the first tile's integer scales
+	ScalesStep int // from one tile to the next
+	D, M       int // float16, or E8M0
+}
+
+// Tile returns the form of the type's tiles.
+func (f *Form) Tile() TileForm { return f.tiles }
+
+// tileForm derives the form. In types without a scale of several tiles a tile is a
+// block: its quants, then its scales.
+func (f *Form) tileForm() TileForm {
+	t := TileForm{Parts: f.Quants[0].Bits, Tiles: 1}
+	if t.Parts == 0 {
+		t.Parts = 2 // digits of base 3 are pairs in tiles
+	}
+	quants := 64 * t.Parts
+	if len(f.Quants) > 1 {
+		t.High = quants
+		quants += 64 * f.Quants[1].Bits
+	}
+	scales := 0
+	if len(f.Scales) > 0 {
+		if scales = TileRows * 32 / f.Sub; f.Minimum && !f.PackedTile {
+			scales *= 2
+		}
+	}
+	head := map[ScaleType]int{Half: 2 * TileRows, HalfE8M0: TileRows}[f.D]
+	if f.Minimum {
+		t.M = head
+		head *= 2
+	}
+	switch {
+	case f.Elems == 32 || f.D == Constant:
+		t.D, t.Scales = quants, quants+head
+		if f.Minimum {
+			t.M += quants
+		}
+		t.Bytes = quants + head + scales
+		if scales == 0 {
+			t.Scales = 0
+		}
+		if f.D == Constant {
+			t.D = 0
+		}
+		return t
+	case f.Interleaved:
+		t.Scales, t.ScalesStep = head, scales+quants
+		t.Quants, t.QuantsStep = head+scales, scales+quants
+	default:
+		t.Scales, t.ScalesStep = head, scales
+		t.Quants, t.QuantsStep = head+f.Elems/32*scales, quants
+	}
+	if scales == 0 {
+		t.Scales = 0
+	}
+	t.Tiles = f.Elems / 32
+	t.Bytes = head + t.Tiles*(scales+quants)
+	return t
+}
+
+// strip returns the bytes of 16 rows of one block of a file, and how far apart the
+// scales and the quants of its tiles are.
+func (f *Form) strip() (size, scalesStep, quantsStep int) {
+	t := &f.tiles
+	size = f.Elems / 32 / t.Tiles * t.Bytes
+	if t.Tiles == 1 {
+		return size, t.Bytes, t.Bytes
+	}
+	return size, t.ScalesStep, t.QuantsStep
+}
+
+// tile puts a block in row r of a strip.
+func (f *Form) tile(strip []byte, r int, block []byte) {
+	t := &f.tiles
+	switch f.D {
+	case Half:
+		tileHalf(strip[t.D:], r, block[f.DAt:])
+	case HalfE8M0:
+		strip[t.D+r] = block[f.DAt]
+	}
+	if f.Minimum {
+		tileHalf(strip[t.M:], r, block[f.MAt:])
+	}
+	_, scalesStep, step := f.strip()
+	if parts := f.Parts(); parts > 0 {
+		var n [32]uint8
+		readFields(n[:len(f.scales[0].at)], f.scales, block)
+		for p := range parts {
+			at := strip[t.Scales+p*f.Sub/32*scalesStep+TileRows*(p%(32/f.Sub))+r:]
+			switch {
+			case f.PackedTile:
+				at[0] = n[p] | n[parts+p]<<4
+			case f.Minimum:
+				at[0], at[TileRows] = n[p], n[parts+p]
+			default:
+				at[0] = n[p] - uint8(f.ScaleZero)
+			}
+		}
+	}
+	var pairs [64]byte
+	for i, q := range f.Quants {
+		to := strip[t.Quants:]
+		if i > 0 {
+			to = strip[t.Quants+t.High:]
+		}
+		from := block[q.At:]
+		if q.Bits == 0 {
+			pairsOfTrits(&pairs, block)
+			q, from = Field{Bits: 2, Run: 32}, pairs[:]
+		}
+		q.tile(to, step, r, from, f.Elems/32)
+	}
+}
+
+// untile undoes tile.
+func (f *Form) untile(block, strip []byte, r int) {
+	t := &f.tiles
+	clear(block)
+	switch f.D {
+	case Half:
+		untileHalf(block[f.DAt:], strip[t.D:], r)
+	case HalfE8M0:
+		block[f.DAt] = strip[t.D+r]
+	}
+	if f.Minimum {
+		untileHalf(block[f.MAt:], strip[t.M:], r)
+	}
+	_, scalesStep, step := f.strip()
+	if parts := f.Parts(); parts > 0 {
+		var n [32]uint8
+		for p := range parts {
+			at := strip[t.Scales+p*f.Sub/32*scalesStep+TileRows*(p%(32/f.Sub))+r:]
+			switch {
+			case f.PackedTile:
+				n[p], n[parts+p] = at[0]&15, at[0]>>4
+			case f.Minimum:
+				n[p], n[parts+p] = at[0], at[TileRows]
+			default:
+				n[p] = at[0] + uint8(f.ScaleZero)
+			}
+		}
+		writeFields(block, f.scales, n[:len(f.scales[0].at)])
+	}
+	var pairs [64]byte
+	for i, q := range f.Quants {
+		from := strip[t.Quants:]
+		if i > 0 {
+			from = strip[t.Quants+t.High:]
+		}
+		if q.Bits == 0 {
+			Field{Bits: 2, Run: 32}.untile(pairs[:], from, step, r, f.Elems/32)
+			tritsOfPairs(block, &pairs)
+			continue
+		}
+		q.untile(block[q.At:], from, step, r, f.Elems/32)
+	}
+}
+
+// tile makes a field of quants, which begins at quants, a piece of each of a number of
+// tiles, the first at strip[0] and each step bytes after the one before.
+func (f Field) tile(strip []byte, step, r int, quants []byte, tiles int) {
+	switch {
+	case f.Bits == 8:
+		for j := range tiles {
+			tileGroups(strip[step*j:], r, quants[32*j:][:32])
+		}
+	case f.Bits == 4 && f.Run == 16:
+		for j := range tiles {
+			tileGroups(strip[step*j:], r, quants[16*j:][:16])
+		}
+	case f.Bits == 4 && f.Run == 8:
+		for j := range tiles {
+			tileEights(strip[step*j:], r, quants[16*j:][:16])
+		}
+	case f.Bits == 4:
+		n := f.Run / 32 // tiles from the low nibbles of a run to the high ones
+		for j := range tiles / 2 {
+			at := j/n*2*n + j%n
+			tileNibbles(strip[step*at:], strip[step*(at+n):], r, quants[32*j:])
+		}
+	case f.Bits == 2:
+		for j := range tiles / 4 {
+			tilePairs(strip[4*step*j:], step, r, quants[32*j:])
+		}
+	case f.Run == 1:
+		for j := range tiles {
+			putWord(strip[step*j+4*r:], groupBits(word(quants[4*j:])))
+		}
+	default:
+		tileBits(strip, step, r, quants)
+	}
+}
+
+// untile undoes tile.
+func (f Field) untile(quants, strip []byte, step, r, tiles int) {
+	switch {
+	case f.Bits == 8:
+		for j := range tiles {
+			untileGroups(quants[32*j:][:32], strip[step*j:], r)
+		}
+	case f.Bits == 4 && f.Run == 16:
+		for j := range tiles {
+			untileGroups(quants[16*j:][:16], strip[step*j:], r)
+		}
+	case f.Bits == 4 && f.Run == 8:
+		for j := range tiles {
+			untileEights(quants[16*j:][:16], strip[step*j:], r)
+		}
+	case f.Bits == 4:
+		n := f.Run / 32
+		for j := range tiles / 2 {
+			at := j/n*2*n + j%n
+			untileNibbles(quants[32*j:], strip[step*at:], strip[step*(at+n):], r)
+		}
+	case f.Bits == 2:
+		for j := range tiles / 4 {
+			untilePairs(quants[32*j:], strip[4*step*j:], step, r)
+		}
+	case f.Run == 1:
+		for j := range tiles {
+			putWord(quants[4*j:], columnBits(word(strip[step*j+4*r:])))
+		}
+	default:
+		untileBits(quants, strip, step, r)
+	}
+}
+
+// tileEights makes 16 bytes the nibbles of a tile: bytes 0 to 7 are columns 0 to 15,
+// low nibbles first, and the others the rest.
+func tileEights(strip []byte, r int, quants []byte) {
+	for g := range 2 {
+		a, b := word(quants[4*g:]), word(quants[8+4*g:])
+		putWord(strip[64*g+4*r:], a&lowNibbles|b&lowNibbles<<4)
+		putWord(strip[64*(g+2)+4*r:], a>>4&lowNibbles|b&^lowNibbles)
+	}
+}
+
+func untileEights(quants, strip []byte, r int) {
+	for g := range 2 {
+		a, b := word(strip[64*g+4*r:]), word(strip[64*(g+2)+4*r:])
+		putWord(quants[4*g:], a&lowNibbles|b&lowNibbles<<4)
+		putWord(quants[8+4*g:], a>>4&lowNibbles|b&^lowNibbles)
+	}
+}
+
+// pairsOfTrits makes the 256 digits of base 3 of a block pairs of bits in 64 bytes.
+func pairsOfTrits(pairs *[64]byte, block []byte) {
+	clear(pairs[:])
+	i := 0
+	for _, run := range trits.Runs {
+		for _, b := range block[run.At:][:run.Len] {
+			pairs[i/128*32+i%32] |= trit(b, uint8(run.Shift)) << (i / 32 % 4 * 2)
+			i++
+		}
+	}
+}
+
+// tritsOfPairs undoes pairsOfTrits. Bytes that no encoder writes become those that
+// decode alike.
+func tritsOfPairs(block []byte, pairs *[64]byte) {
+	var digits [256]uint8
+	for i := range digits {
+		digits[i] = min(pairs[i/128*32+i%32]>>(i/32%4*2)&3, 2)
+	}
+	PutTrits(block, &digits)
+}
+
+// PutTrits writes 256 digits of base 3 as TQ1_0 packs them.
+func PutTrits(block []byte, digits *[256]uint8) {
+	var sums [52]uint16
+	i := 0
+	for _, run := range trits.Runs {
+		for j := range run.Len {
+			sums[run.At+j] += uint16(digits[i]) * [...]uint16{81, 27, 9, 3, 1}[run.Shift]
+			i++
+		}
+	}
+	for j, n := range sums {
+		block[j] = byte((n*256 + 242) / 243)
+	}
+}
