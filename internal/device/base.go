@@ -9,12 +9,11 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Base is the part of a device that sessions call, to embed. Its methods are
-// those of replay.Device, and are described there.
+// Base is the part of a device that sessions call. A device embeds it. Its methods implement
+// replay.Device and are documented there.
 type Base[S any] struct{ q *Queue[S] }
 
-// Load takes a table. If it fails nothing is left, and another one may be
-// loaded.
+// Load loads a table. If it fails it frees everything, and another table may be loaded.
 func (b Base[S]) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) error {
 	q := b.q
 	q.mu.Lock()
@@ -79,7 +78,8 @@ func (b Base[S]) load(ctx context.Context, t *table.Table, src replay.Source, o 
 	return err
 }
 
-// Submit queues a submission. The session's KV caches get room for it.
+// Submit queues a submission, after it has grown the session's KV caches to the positions that
+// the submission reaches.
 func (b Base[S]) Submit(sub *replay.Submission) (replay.Ticket, error) {
 	q := b.q
 	s, err := q.session(sub.Session)
@@ -114,8 +114,8 @@ func (b Base[S]) Submit(sub *replay.Submission) (replay.Ticket, error) {
 			return 0, err
 		}
 	}
-	// The queue is the last step: a submission that the device refuses has
-	// changed nothing that counts.
+	// Queue the job last, so that a submission that the device refuses has not changed the
+	// session, except that its KV caches may have grown.
 	j := &s.job
 	j.Submission, j.next, j.interrupt, j.result, j.err = sub, nil, nil, replay.Result{}, nil
 	j.cancelled.Store(false)
@@ -129,14 +129,14 @@ func (b Base[S]) Submit(sub *replay.Submission) (replay.Ticket, error) {
 	return s.ticket(), nil
 }
 
-// taps reports whether the backend shows what commands write.
+// taps reports whether the backend can show the output of commands (replay.Tap).
 func (q *Queue[S]) taps() bool {
 	b, ok := q.backend.(interface{ Taps() bool })
 	return ok && b.Taps()
 }
 
-// Cancel makes what is left of a submission do nothing. One that has not begun ends at
-// once, whatever is before it in the queue.
+// Cancel cancels the rest of a submission. A submission that has not begun ends at once, wherever
+// it is in the queue.
 func (b Base[S]) Cancel(t replay.Ticket) {
 	s := b.q.lookup(t)
 	if s == nil {
@@ -153,7 +153,7 @@ func (b Base[S]) Cancel(t replay.Ticket) {
 	}
 }
 
-// Wait returns a submission's result when it has ended.
+// Wait waits for a submission to end and returns its result.
 func (b Base[S]) Wait(t replay.Ticket) (replay.Result, error) {
 	s := b.q.lookup(t)
 	if s == nil {
@@ -171,7 +171,7 @@ func (b Base[S]) Wait(t replay.Ticket) (replay.Result, error) {
 	return s.job.result, s.job.err
 }
 
-// Close cancels what is in flight, waits for it and frees everything.
+// Close cancels the submissions in flight, waits for them and frees everything.
 func (b Base[S]) Close() error {
 	q := b.q
 	q.mu.Lock()
@@ -195,7 +195,7 @@ func (b Base[S]) Close() error {
 	return q.unload()
 }
 
-// unload ends the executor and frees what the backend has made.
+// unload ends the executor and frees everything that the backend has allocated.
 func (q *Queue[S]) unload() error {
 	q.mu.Lock()
 	q.ending = true
@@ -221,7 +221,7 @@ func (q *Queue[S]) unload() error {
 	return err
 }
 
-// join joins two errors, and returns one as it is.
+// join joins two errors. If only one is not nil it returns that one itself.
 func join(err, other error) error {
 	switch {
 	case other == nil:

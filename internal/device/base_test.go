@@ -55,8 +55,8 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestLoadFails fails in Load and while warming up: what there is is freed, and
-// another table can be loaded.
+// TestLoadFails fails in Load and in Warm: everything must be freed, and another table can be
+// loaded.
 func TestLoadFails(t *testing.T) {
 	d := newFake()
 	fault := errors.New("fault")
@@ -74,7 +74,7 @@ func TestLoadFails(t *testing.T) {
 			t.Errorf("case %d: NewSession: %v", i, err)
 		}
 	}
-	// The session of warming up cannot be closed.
+	// The session that Warm used cannot be freed.
 	d.freeErr = fault
 	if err := d.Load(bg, small(), nil, replay.LoadOptions{}); err != fault || d.left != 1 {
 		t.Errorf("%v, %d sessions left", err, d.left)
@@ -97,7 +97,7 @@ func TestLoadFails(t *testing.T) {
 	}
 }
 
-// closing is a backend that uses the device while it loads.
+// closing is a backend that calls methods of the device during Load.
 type closing struct {
 	backend
 	t *testing.T
@@ -122,8 +122,9 @@ func TestCloseDuringLoad(t *testing.T) {
 	}
 }
 
-// TestCloseSession waits for what is in flight, tells apart what is closed, and
-// leaves to Unload what could not be freed.
+// TestCloseSession checks that closing a session waits for the submission in flight, that calls
+// on closed sessions get the right errors, and that Unload frees a session that could not be
+// freed before.
 func TestCloseSession(t *testing.T) {
 	d := loaded(t)
 	id := session(t, d)
@@ -165,7 +166,7 @@ func TestCloseSession(t *testing.T) {
 	}
 }
 
-// TestErrors checks the texts, and what they wrap.
+// TestErrors checks the texts of errors and what they wrap.
 func TestErrors(t *testing.T) {
 	tab := small()
 	inner := errors.New("inner")
@@ -201,7 +202,7 @@ func TestErrors(t *testing.T) {
 	if err := device.CheckChip("fake", tab); err != nil {
 		t.Error(err)
 	}
-	if err := device.CheckChip("other", tab); err == nil || err.Error() != "other: the table is for chip fake, a fake device" {
+	if err := device.CheckChip("other", tab); err == nil || err.Error() != "other: the table was compiled for chip fake of device fake" {
 		t.Errorf("%v", err)
 	}
 	var invalid *device.InvalidTableError
@@ -214,7 +215,7 @@ func TestErrors(t *testing.T) {
 	if err := errors.Join(device.CheckAlign(c, 0), device.CheckAlign(c, 8)); err != nil {
 		t.Error(err)
 	}
-	if err := device.CheckAlign(c, 16); err == nil || err.Error() != "binding 1 is at offset 24 of its slot, which is no multiple of 16" {
+	if err := device.CheckAlign(c, 16); err == nil || err.Error() != "binding 1: offset 24 is not a multiple of 16" {
 		t.Errorf("%v", err)
 	}
 }

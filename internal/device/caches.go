@@ -8,15 +8,15 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Caches are a table's KV caches, for devices that give a session caches with fewer
-// rows than the table's and larger ones as it grows. What Validate has proved of the
-// table holds of such a session: extents are proportional to the rows, and no
-// submission reaches a position that there is no row for.
+// Caches describes a table's KV caches for devices that start a session with caches of fewer rows
+// than the table's and grow them. Everything that Validate has proved of the table holds for
+// smaller caches too: extents are proportional to the rows, and a submission never reaches a
+// position without a row.
 type Caches struct {
 	t      *table.Table
 	caches []table.KVCache
-	bySlot []int // index in caches, -1 for other slots
-	Cmds   []int // that have the rows among their parameters
+	bySlot []int // index in caches; -1 for other slots
+	Cmds   []int // commands that have the number of rows among their parameters
 }
 
 // NewCaches returns the caches of a table.
@@ -36,15 +36,15 @@ func NewCaches(t *table.Table) *Caches {
 	return c
 }
 
-// Has reports whether a slot is one of them.
+// Has reports whether a slot is one of the caches.
 func (c *Caches) Has(slot int) bool { return c.bySlot[slot] >= 0 }
 
-// leastCapacity is the positions of the smallest caches.
+// leastCapacity is the number of positions in the smallest caches.
 const leastCapacity = 256
 
-// Capacity returns how many positions to have rows for where some are needed: a
-// power of two, so that what is copied is at most what is written, within the
-// context.
+// Capacity returns the number of positions to allocate rows for when the given number is needed:
+// a power of two, at most the context. Doubling keeps the bytes copied while growing below the
+// bytes written.
 func (c *Caches) Capacity(positions int) int {
 	n := leastCapacity
 	for n < positions {
@@ -53,7 +53,7 @@ func (c *Caches) Capacity(positions int) int {
 	return min(n, int(c.t.Header.Context))
 }
 
-// Capacities returns what Capacity may return, in order.
+// Capacities returns all values that Capacity may return, in ascending order.
 func (c *Caches) Capacities() (all []int) {
 	for n := 1; ; n = all[len(all)-1] + 1 {
 		if all = append(all, c.Capacity(n)); all[len(all)-1] == int(c.t.Header.Context) {
@@ -62,15 +62,15 @@ func (c *Caches) Capacities() (all []int) {
 	}
 }
 
-// Each calls f with each cache as a session for so many positions has it.
+// Each calls f with the layout of each cache in a session for so many positions.
 func (c *Caches) Each(positions int, f func(own table.KVCache)) {
 	for i := range c.caches {
 		f(c.caches[i].Within(positions))
 	}
 }
 
-// Place gives each cache its offset in a block for so many positions, and returns
-// the block's size. Offsets are multiples of align, a power of two.
+// Place gives each cache its offset in one block for so many positions, and returns the size of
+// the block. Offsets are multiples of align, a power of two.
 func (c *Caches) Place(positions int, align uint64, use func(slot int, at uint64)) (size uint64) {
 	for i := range c.caches {
 		own := c.caches[i].Within(positions)
@@ -80,8 +80,7 @@ func (c *Caches) Place(positions int, align uint64, use func(slot int, at uint64
 	return size
 }
 
-// Params returns the parameters of a command whose caches are for so many
-// positions.
+// Params returns the parameters of a command in a session whose caches are for so many positions.
 func (c *Caches) Params(cmd, positions int) [decl.ParamBytes]byte {
 	of := &c.t.Cmds[cmd]
 	p := of.Param
@@ -98,8 +97,8 @@ func (c *Caches) Params(cmd, positions int) [decl.ParamBytes]byte {
 	return p
 }
 
-// Move calls f with what to copy from caches of one size to those of another, so
-// that the rows of some positions, which both have, are kept.
+// Move calls f with the copies that preserve the rows of the first positions when caches of
+// capacity from are replaced with caches of capacity to. Both capacities must hold the positions.
 func (c *Caches) Move(to, from, positions int, f func(slot int, dst, src, size uint64) error) error {
 	for i := range c.caches {
 		dst, src := c.caches[i].Within(to), c.caches[i].Within(from)
@@ -118,15 +117,16 @@ func (c *Caches) Move(to, from, positions int, f func(slot int, dst, src, size u
 	return nil
 }
 
-// Part is bytes of a slot: where they are in a session's own cache, and in what
-// was asked for.
+// Part is a contiguous byte range of a slot: its place in a session's own cache, and its place in
+// the range that the caller asked for.
 type Part struct {
 	Offset   uint64
 	From, To int
 }
 
-// Parts calls f with the parts that n bytes of a slot, at an offset of the table's,
-// are in a session's with so many positions. Rows that it does not have are an error.
+// Parts maps n bytes at an offset of the table's slot to the session's own cache, which has rows
+// for so many positions, and calls f with each contiguous part. It fails if the session's cache
+// lacks one of the rows.
 func (c *Caches) Parts(slot uint32, positions int, offset uint64, n int, f func(p Part) error) error {
 	i := c.bySlot[slot]
 	if i < 0 {
@@ -139,7 +139,7 @@ func (c *Caches) Parts(slot uint32, positions int, offset uint64, n int, f func(
 	for done := 0; done < n; {
 		part, row, skip := whole.Part(offset + uint64(done))
 		if row >= own.Rows {
-			return fmt.Errorf("slot %s: row %d of a cache with %d", c.t.Slots[slot].Name, row, own.Rows)
+			return fmt.Errorf("slot %s: row %d is out of range: the session's cache has %d rows", c.t.Slots[slot].Name, row, own.Rows)
 		}
 		at, size := own.Span(part, row, own.Rows)
 		to := min(n, done+int(min(size-skip, uint64(n))))

@@ -7,9 +7,9 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// someCaches are caches of 2 heads with 512 rows of 6 bytes; of 3 heads with 300 rows
-// that rotate, of 4 bytes; of 2 heads with 512 rows of 32 bytes and 2 of scales; and of
-// one head with 270 rows, of which the first 260 stay.
+// someCaches has four caches: 2 heads with 512 rows of 6 bytes; 3 heads with 300 rows of 4 bytes,
+// a ring; 2 heads with 512 rows of 32 bytes and 2 bytes of scales; and 1 head with 270 rows, of
+// which the first 260 are reserved.
 func someCaches() *Caches {
 	return &Caches{
 		t: &table.Table{
@@ -39,7 +39,7 @@ func TestCapacities(t *testing.T) {
 	}
 }
 
-// TestMove keeps every row in use at its place when caches become larger.
+// TestMove checks that every used row keeps its content when caches grow.
 func TestMove(t *testing.T) {
 	c := someCaches()
 	for _, positions := range []int{0, 1, 256} {
@@ -56,7 +56,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// filled returns the slots of a session, with marks in the rows of some positions.
+// filled returns the slots of a session, with marks in the rows of the first positions.
 func filled(c *Caches, room, positions int) [][]byte {
 	mem := make([][]byte, 5)
 	at := map[int]uint64{}
@@ -117,7 +117,7 @@ func TestParts(t *testing.T) {
 			t.Errorf("all of slot %d: %v", slot, err)
 		}
 	}
-	// The bytes between the elements of the last row and the scales of the first.
+	// The range from the elements of one row to the scales of another spans two planes.
 	var parts []Part
 	if err := c.Parts(3, 300, 2*512*32-512*32, 32, func(p Part) error { parts = append(parts, p); return nil }); err != nil || !slices.Equal(parts, []Part{{300 * 32, 0, 32}}) {
 		t.Errorf("row 0 of head 1: %+v, %v", parts, err)

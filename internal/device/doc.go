@@ -1,10 +1,8 @@
-// Package device is what every device does alike: the queue of submissions and
-// the sessions that they belong to, the checks of what is asked, the upload
-// section as a plan, and the errors.
+// Package device implements what all devices have in common: the submission queue, sessions, the
+// checks of requests, the upload section as a plan of conversions, and errors.
 //
-// A device embeds Base, which has the methods of replay.Device, and implements
-// Backend, which is what is its own: allocating, copying, executing. Its
-// executor takes jobs from Queue.
+// A device embeds Base, which provides the methods of replay.Device, and implements Backend,
+// which allocates, copies and executes. The device's executor takes jobs from Queue.
 //
-// It knows tables and element types. It must not know a device.
+// The package knows tables and element types. It must not know any particular device.
 package device

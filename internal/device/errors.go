@@ -8,7 +8,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Errors of a device's state, which errors.Is finds; their text has the device.
+// Errors that report the state of a device or session; test for them with errors.Is. Their texts
+// are prefixed with the device's name.
 var (
 	ErrNotLoaded = errors.New("no table is loaded")
 	ErrLoaded    = errors.New("a table is loaded already")
@@ -19,7 +20,7 @@ var (
 	ErrTicket    = errors.New("no such ticket, or it has been waited for")
 )
 
-// CommandError is an error of one command of the table.
+// CommandError is an error caused by one command of the table.
 type CommandError struct {
 	Device  string
 	Command int // index in the table
@@ -32,22 +33,22 @@ func (e *CommandError) Error() string {
 	return fmt.Sprintf("%s: command %d (%s): %v", e.Device, e.Command, e.Label, e.Err)
 }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the underlying error.
 func (e *CommandError) Unwrap() error { return e.Err }
 
-// RunError is an error of one run of a submission. One that shows only when work
-// is waited for names the first run in that work, and the tokens of that run
-// where they are known.
+// RunError is an error caused by one run of a submission. If the error only becomes visible when
+// several runs have ended together, Run is the first of them. First and Last are the failing
+// tokens, if they are known.
 type RunError struct {
 	Device  string
 	Run     int    // index in Submission.Runs
-	Program string // "" if there is no such program
-	First   int    // token of the run, and the one behind the last; 0, 0: all
+	Program string // "" if the program does not exist
+	First   int    // tokens [First, Last) of the run; both 0: all of them
 	End     int
 	Err     error
 }
 
-// NewRunError returns an error of a run, and of all its tokens.
+// NewRunError returns a RunError for all tokens of a run.
 func NewRunError(device string, t *table.Table, sub *replay.Submission, run int, err error) *RunError {
 	e := &RunError{Device: device, Run: run, Err: err}
 	if run < len(sub.Runs) {
@@ -69,14 +70,14 @@ func (e *RunError) Error() string {
 	return fmt.Sprintf("%s: run %d (%s), tokens %d to %d: %v", e.Device, e.Run, e.Program, e.First, e.End-1, e.Err)
 }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the underlying error.
 func (e *RunError) Unwrap() error { return e.Err }
 
-// KernelError says that there is no kernel of a name, or none for a command's
-// constants.
+// KernelError reports that a kernel does not exist, or does not exist for a command's
+// specialisation constants.
 type KernelError struct {
 	Kernel    string
-	Constants string // "wtype=12 act=0"
+	Constants string // such as "wtype=12 act=0"
 }
 
 // Error implements error.
@@ -104,9 +105,8 @@ func (e *InvalidTableError) Error() string {
 // Unwrap returns the faults.
 func (e *InvalidTableError) Unwrap() []error { return e.Faults }
 
-// PanicError is a panic, caught: of a kernel, of a conversion whose source's file
-// shrank, or of a fault of a device's package. What a device replayed then is of
-// no use after it.
+// PanicError is a recovered panic: in a kernel, in a conversion whose source file shrank, or in
+// the device package itself. The results of the replay that panicked are not valid.
 type PanicError struct {
 	Value any
 }
@@ -114,7 +114,7 @@ type PanicError struct {
 // Error implements error.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// Unwrap returns the panic's value if it is an error, as a memory fault is.
+// Unwrap returns the panic's value if it is an error, such as a memory fault.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err

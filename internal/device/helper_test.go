@@ -12,23 +12,22 @@ import (
 
 var bg = context.Background()
 
-// own is what the fake device has of a session.
+// own is the fake device's state of a session.
 type own struct {
 	slot   []byte
 	freed  int
-	room   int // positions
+	room   int // positions with rows
 	copied int
-	held   chan bool // if not nil, what each token of a job says and then waits for
+	held   chan bool // if not nil, each token of a job sends to it and then waits to receive
 }
 
 type job = device.Job[*own]
 
-// fake is a device in memory: its executor writes down whose job runs, and counts
-// the tokens of a job.
+// fake is a device in memory. Its executor records whose job runs and counts the job's tokens.
 type fake struct {
 	device.Base[*own]
 	queue   *device.Queue[*own]
-	execute func(j *job) (replay.Result, error) // in place of count
+	execute func(j *job) (replay.Result, error) // replaces count
 	warm    []replay.Run
 
 	loadErr, warmErr, openErr, freeErr, growErr, copyErr error
@@ -36,8 +35,8 @@ type fake struct {
 	mu     sync.Mutex
 	ran    []replay.SessionID
 	open   []*own
-	closes int // of Unload
-	left   int // sessions that Unload got
+	closes int // calls of Unload
+	left   int // sessions passed to Unload
 }
 
 type backend struct{ *fake }
@@ -49,7 +48,7 @@ func newFake() *fake {
 	return d
 }
 
-// loaded returns a device with a table, which is closed with the test.
+// loaded returns a device with a table; the device is closed when the test ends.
 func loaded(tb testing.TB) *fake {
 	tb.Helper()
 	d := newFake()
@@ -64,7 +63,7 @@ func loaded(tb testing.TB) *fake {
 	return d
 }
 
-// small is a table with a program of two commands and one with rows.
+// small returns a table with one program of two commands and one program with several rows.
 func small() *table.Table {
 	return &table.Table{
 		Header: table.Header{Context: 64, Device: "fake", Chip: "fake"},
@@ -97,7 +96,7 @@ func (d backend) Load(context.Context, *table.Table, replay.Source, replay.LoadO
 	return replay.Memory{Weights: 100, Mapped: 20, Executor: 3}, nil
 }
 
-// count executes a job: a token at a time, until it is cancelled.
+// count executes a job, one token at a time, until it is cancelled.
 func count(j *job) (r replay.Result, err error) {
 	for _, run := range j.Submission.Runs {
 		for range run.Count {
@@ -150,8 +149,8 @@ func (d backend) Free(s *own) error {
 	return d.freeErr
 }
 
-// Grow gives room for multiples of 8 positions, of 10 bytes each, and 5 of each
-// of the old ones meanwhile.
+// Grow allocates multiples of 8 positions, 10 bytes each; while it grows, 5 more bytes for each
+// old position.
 func (d backend) Grow(s *own, positions int) (device.Room, error) {
 	if d.growErr != nil {
 		return device.Room{}, d.growErr
@@ -186,7 +185,7 @@ func session(tb testing.TB, d *fake) replay.SessionID {
 	return id
 }
 
-// hold makes each token of a session's jobs say so and wait.
+// hold makes each token of a session's jobs announce itself and wait.
 func hold(tb testing.TB, d *fake, id replay.SessionID) chan bool {
 	tb.Helper()
 	gate := make(chan bool)
@@ -196,7 +195,7 @@ func hold(tb testing.TB, d *fake, id replay.SessionID) chan bool {
 	return gate
 }
 
-// tokens is a submission of n tokens.
+// tokens returns a submission of n tokens.
 func tokens(id replay.SessionID, n int) *replay.Submission {
 	return &replay.Submission{Session: id, Runs: []replay.Run{{Count: uint32(n), Step: table.Step{KVLen: 1, Rows: 1}}}}
 }

@@ -6,15 +6,15 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 )
 
-// loadedMemory begins the account with what a backend says of what it has loaded.
-// q.mu must be held.
+// loadedMemory starts the account with the memory that a backend allocated in Load. q.mu must be
+// held.
 func (q *Queue[S]) loadedMemory(m replay.Memory) {
 	q.memory = m
 	q.use(table.SlotWeight, m.Weights+m.Mapped, 0)
 	q.use(table.SlotScratch, q.slots(table.ScopeExecutor, table.SlotScratch), 0)
 }
 
-// slots returns the bytes of the table's slots of a scope and kind.
+// slots returns the total size of the table's slots of a scope and kind.
 func (q *Queue[S]) slots(scope table.Scope, kind table.SlotKind) (size uint64) {
 	for i := range q.table.Slots {
 		if s := &q.table.Slots[i]; s.Scope == scope && s.Kind == kind {
@@ -24,15 +24,16 @@ func (q *Queue[S]) slots(scope table.Scope, kind table.SlotKind) (size uint64) {
 	return size
 }
 
-// use adds to what a kind of slots takes, and takes away. q.mu must be held.
+// use adds more bytes to a kind of slots in the account, and subtracts less. q.mu must be held.
 func (q *Queue[S]) use(kind table.SlotKind, more, less uint64) {
 	u := &q.memory.Kinds[kind]
 	u.Active += more - less
 	u.Peak = max(u.Peak, u.Active)
 }
 
-// account notes what a session takes now: its KV caches, which took most
-// meanwhile, and the rest; 0 and 0 once it is freed.
+// account records a session's memory: kv bytes of KV caches, at most most bytes while they grew,
+// and fixed bytes of other slots. fixed and kv are 0 once the session is freed. q.mu must not be
+// held.
 func (q *Queue[S]) account(s *session[S], fixed, kv, most uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -41,7 +42,7 @@ func (q *Queue[S]) account(s *session[S], fixed, kv, most uint64) {
 		s.kv, q.memory.Sessions = most, q.memory.Sessions+most-s.kv
 	}
 	q.use(table.SlotKV, kv, s.kv)
-	// The rest is there or not: a slot of each other kind.
+	// A session has all of its other slots or none of them.
 	if (fixed > 0) != (s.fixed > 0) {
 		for kind := range q.memory.Kinds {
 			if k := table.SlotKind(kind); k != table.SlotKV {
@@ -57,7 +58,7 @@ func (q *Queue[S]) account(s *session[S], fixed, kv, most uint64) {
 	s.fixed, s.kv = fixed, kv
 }
 
-// Memory says what the device holds.
+// Memory returns the device's memory account.
 func (b Base[S]) Memory() replay.Memory {
 	q := b.q
 	q.mu.Lock()
@@ -68,9 +69,9 @@ func (b Base[S]) Memory() replay.Memory {
 	return q.memory
 }
 
-// Planned returns what Memory says of a table when a backend says of it what Load
-// would, and what each session adds that takes so much without the KV caches and for
-// them.
+// Planned predicts Memory without loading a table. m is the memory that a backend's Load would
+// report; fixed and kv are the bytes of one session without and for the KV caches. It returns the
+// account after Load and the amount that each session adds.
 func Planned(t *table.Table, m replay.Memory, fixed, kv uint64) (loaded, each replay.Memory) {
 	q := &Queue[struct{}]{table: t}
 	q.loadedMemory(m)

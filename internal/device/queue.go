@@ -11,76 +11,73 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Backend is what a device does itself. S is what it has of a session.
+// Backend is the part that each device implements. S is the device's own state of a session.
 type Backend[S any] interface {
-	// Load makes ready what sessions share, starts the executor with Queue.Go and
-	// says what it holds of memory. It begins with CheckTable. If it fails,
-	// Unload is called.
+	// Load prepares everything that sessions share, starts the executor with Queue.Go and returns
+	// the memory it has allocated. It must call CheckTable first. If it fails, Unload is called.
 	Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) (replay.Memory, error)
-	// Warm replays what makes the first submission as fast as others, in a session
-	// of its own. It follows Load.
+	// Warm replays programs in a session of its own, so that the first submission is as fast as
+	// later ones. It is called after Load.
 	Warm(run func(runs ...replay.Run) error) error
-	// Unload frees what Load has made, as far as it came, and sessions that are
-	// left. The executor has ended.
+	// Unload frees everything that Load has allocated, even if Load failed halfway, and the
+	// sessions left. The executor has ended before.
 	Unload(left []S) error
 
-	// Open allocates the slots of session scope, zeroed, and says what they take
-	// without the KV caches, which need no rows before Grow. If it fails, Free is
-	// called for what there is of the session.
+	// Open allocates the slots of session scope, zeroed, and returns their size without the KV
+	// caches, which need no rows before Grow. If it fails, Free is called for the partial
+	// session.
 	Open() (s S, size uint64, err error)
-	// Grow makes room in a session's KV caches for so many positions at least, which
-	// are within the context and more than there is room for. Rows that are there stay,
-	// others are zeroed. The session has nothing in flight. If it fails, the session is
-	// as it was.
+	// Grow enlarges a session's KV caches to at least so many positions, which is more than they
+	// have and at most the context. It preserves existing rows and zeroes new ones. The session
+	// has nothing in flight. If it fails, the session is unchanged.
 	Grow(s S, positions int) (Room, error)
-	// Copy copies the slots of session scope from one session to another, of KV caches
-	// the rows of so many positions, which both have room for. Neither has anything in
-	// flight.
+	// Copy copies the slots of session scope between two sessions. Of the KV caches it copies the
+	// rows of so many positions; both sessions have room for them and nothing in flight.
 	Copy(to, from S, positions int) error
-	// Free frees a session, which has nothing in flight. If it fails it is called
-	// again, by Unload at the latest.
+	// Free frees a session that has nothing in flight. If it fails it is called again, by Unload
+	// at the latest.
 	Free(s S) error
-	// Write and Read copy bytes to and from a slot of a session that has nothing
-	// in flight. There are some, and they are within the slot.
+	// Write and Read copy bytes to and from a slot of a session that has nothing in flight. p is
+	// not empty, and the range is within the slot.
 	Write(s S, slot uint32, offset uint64, p []byte) error
 	Read(s S, slot uint32, offset uint64, p []byte) error
 }
 
-// Room is what Grow has made of a session's KV caches.
+// Room describes a session's KV caches after Grow.
 type Room struct {
-	Positions int    // that they have rows for
-	Bytes     uint64 // that they take
-	Most      uint64 // that they took meanwhile, if that was more
+	Positions int    // positions that the caches have rows for
+	Bytes     uint64 // their size
+	Most      uint64 // bytes allocated while they grew, if that was more
 }
 
-// Queue is the submissions of all sessions, one after the other, and the state
-// of the device. Its methods are for the device and its executor.
+// Queue holds the submissions of all sessions in order, and the state of the device. Its methods
+// are for the device and its executor.
 type Queue[S any] struct {
 	name     string
 	backend  Backend[S]
-	executor sync.WaitGroup // its goroutines
+	executor sync.WaitGroup // the executor's goroutines
 
 	// closing is held by Close, so that a second call waits for the first.
 	closing sync.Mutex
-	// life is held for reading while the backend does something for a session, so
-	// that unloading does not take away what it uses.
+	// life is held for reading while the backend works for a session, so that unloading does not
+	// free what it uses.
 	life sync.RWMutex
 
 	mu          sync.Mutex
-	work        sync.Cond // there is a job, or the executor ends
+	work        sync.Cond // signals a new job, or the end of the executor
 	table       *table.Table
 	memory      replay.Memory
 	loading     bool
 	loaded      bool
 	closed      bool
-	ending      bool  // the executor ends
-	failed      error // what lost the device
+	ending      bool  // the executor is to end
+	failed      error // the error that lost the device
 	sessions    map[replay.SessionID]*session[S]
 	lastID      replay.SessionID
 	first, tail *Job[S]
 }
 
-// New returns the queue of a device without a table. Errors begin with name.
+// New returns the queue of a device without a table. The device's errors begin with name.
 func New[S any](name string, b Backend[S]) *Queue[S] {
 	q := &Queue[S]{name: name, backend: b, sessions: map[replay.SessionID]*session[S]{}}
 	q.work.L = &q.mu
@@ -90,39 +87,39 @@ func New[S any](name string, b Backend[S]) *Queue[S] {
 // Base returns the methods of the device that sessions call.
 func (q *Queue[S]) Base() Base[S] { return Base[S]{q} }
 
-// Job is a session's submission. Each session has one, which is used again.
+// Job is a session's submission. Each session has one Job and reuses it.
 type Job[S any] struct {
 	Session    S
 	Submission *replay.Submission
 
 	queue     *Queue[S]
 	of        *session[S]
-	next      *Job[S] // in the queue
+	next      *Job[S] // next job in the queue
 	cancelled atomic.Bool
 	pushed    time.Time     // guarded by the queue's mu
-	queued    time.Duration // set by Next
+	queued    time.Duration // time spent in the queue; set by Next
 
-	// The session's mu guards these.
+	// Guarded by the session's mu.
 	interrupt func()
 	result    replay.Result
 	err       error
 }
 
-// ID returns the session's number.
+// ID returns the session's ID.
 func (j *Job[S]) ID() replay.SessionID { return j.of.id }
 
-// Cancelled reports whether what is left of the job is to do nothing.
+// Cancelled reports whether the rest of the job is cancelled.
 func (j *Job[S]) Cancelled() bool { return j.cancelled.Load() }
 
-// OnCancel makes Cancel call f, once the job is cancelled, until it is finished,
-// which waits for f. If it is cancelled already, f is not called.
+// OnCancel makes Cancel call f if it cancels the job before Finish. Finish waits for f to return.
+// If the job is already cancelled, f is not called.
 func (j *Job[S]) OnCancel(f func()) {
 	j.of.mu.Lock()
 	defer j.of.mu.Unlock()
 	j.interrupt = f
 }
 
-// Finish hands the result to whoever waits. A job that Close has cut short gets
+// Finish ends the job and gives the result to Wait. A job that Close has cancelled gets
 // ErrClosed.
 func (j *Job[S]) Finish(r replay.Result, err error) {
 	if err == nil && j.Cancelled() {
@@ -135,11 +132,11 @@ func (j *Job[S]) Finish(r replay.Result, err error) {
 	s.end(r, err)
 }
 
-// Go starts a goroutine of the executor. It must end when Next has returned nil.
+// Go starts a goroutine of the executor. It must return once Next returns nil.
 func (q *Queue[S]) Go(f func()) { q.executor.Go(f) }
 
-// Next waits for a job. It returns nil if the executor is to end; jobs that are
-// queued then are finished without having run, as are cancelled ones.
+// Next waits for a job. It returns nil if the executor is to end. Cancelled jobs, and jobs still
+// queued when the executor ends, are finished without being executed.
 func (q *Queue[S]) Next() *Job[S] {
 	for {
 		q.mu.Lock()
@@ -164,7 +161,7 @@ func (q *Queue[S]) Next() *Job[S] {
 	}
 }
 
-// push queues a job, unless the device cannot be used.
+// push queues a job, unless the device is unusable.
 func (q *Queue[S]) push(j *Job[S]) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -182,8 +179,8 @@ func (q *Queue[S]) push(j *Job[S]) error {
 	return nil
 }
 
-// withdraw takes a job out of the queue, if no executor has taken it, and returns how
-// long it was there.
+// withdraw removes a job from the queue if the executor has not taken it, and returns how long it
+// was queued.
 func (q *Queue[S]) withdraw(j *Job[S]) (waited time.Duration, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -206,7 +203,7 @@ func (q *Queue[S]) withdraw(j *Job[S]) (waited time.Duration, ok bool) {
 	return 0, false
 }
 
-// Lose notes what lost the device; every later call returns it.
+// Lose records the error that lost the device. Every later call returns it.
 func (q *Queue[S]) Lose(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -215,7 +212,7 @@ func (q *Queue[S]) Lose(err error) {
 	}
 }
 
-// usable returns why the device cannot be used, or nil. q.mu must be held.
+// usable returns nil, or the reason why the device is unusable. q.mu must be held.
 func (q *Queue[S]) usable() error {
 	switch {
 	case q.closed:
@@ -232,5 +229,5 @@ func (q *Queue[S]) check() error {
 	return q.usable()
 }
 
-// place says which device an error is of.
+// place prefixes an error with the device's name.
 func (q *Queue[S]) place(err error) error { return fmt.Errorf("%s: %w", q.name, err) }

@@ -14,8 +14,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestOrder submits of several sessions while one is held: they run in the order
-// in which they came, and each Wait gets its own result.
+// TestOrder submits from several sessions while one job is held: jobs must run in order of
+// submission, and each Wait must return its own result.
 func TestOrder(t *testing.T) {
 	d := loaded(t)
 	first := session(t, d)
@@ -37,14 +37,14 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestCancelQueued cancels submissions behind one that does not end: they end at once,
-// wherever they are in the queue, and those that are left run in their order.
+// TestCancelQueued cancels jobs behind one that does not end: they must end at once, wherever
+// they are in the queue, and the others must run in order.
 func TestCancelQueued(t *testing.T) {
 	d := loaded(t)
 	first := session(t, d)
 	gate := hold(t, d, first)
 	ids, tickets := []replay.SessionID{first}, []replay.Ticket{submit(t, d, tokens(first, 1))}
-	<-gate // it runs
+	<-gate // it is running
 	for range 5 {
 		id := session(t, d)
 		ids, tickets = append(ids, id), append(tickets, submit(t, d, tokens(id, 2)))
@@ -55,7 +55,7 @@ func TestCancelQueued(t *testing.T) {
 			t.Errorf("submission %d: %+v, %v", i, res, err)
 		}
 	}
-	last := submit(t, d, tokens(ids[5], 3)) // the session goes on
+	last := submit(t, d, tokens(ids[5], 3)) // the session is still usable
 	gate <- true
 	for _, ticket := range []replay.Ticket{tickets[0], tickets[2], tickets[4], last} {
 		if res, err := d.Wait(ticket); err != nil || res.Count == 0 {
@@ -67,8 +67,7 @@ func TestCancelQueued(t *testing.T) {
 	}
 }
 
-// TestCancel cancels what runs, what is queued, what is over and what is not
-// there.
+// TestCancel cancels running, queued, ended and unknown submissions.
 func TestCancel(t *testing.T) {
 	d := loaded(t)
 	a, b := session(t, d), session(t, d)
@@ -90,14 +89,14 @@ func TestCancel(t *testing.T) {
 	if !slices.Equal(d.ran, []replay.SessionID{a}) {
 		t.Errorf("sessions %v ran, want %d alone", d.ran, a)
 	}
-	d.Cancel(waiting) // over
+	d.Cancel(waiting) // it has ended
 	if res, err := d.Wait(submit(t, d, tokens(b, 10))); err != nil || res.Count != 10 {
 		t.Errorf("after a cancellation: %+v, %v", res, err)
 	}
 }
 
-// TestOnCancel has a function called by Cancel: while the job runs, not before
-// and not after.
+// TestOnCancel checks that Cancel calls the function while the job runs, and neither before nor
+// after.
 func TestOnCancel(t *testing.T) {
 	d := newFake()
 	begun, end := make(chan bool), make(chan bool)
@@ -147,7 +146,8 @@ func TestOnCancel(t *testing.T) {
 	}
 }
 
-// TestTickets waits for what is not there, twice, and while in flight.
+// TestTickets waits for unknown tickets, twice for one ticket, and for tickets of sessions in
+// flight.
 func TestTickets(t *testing.T) {
 	d := loaded(t)
 	id := session(t, d)
@@ -180,8 +180,7 @@ func TestTickets(t *testing.T) {
 	}
 }
 
-// TestRefusals are submissions and transfers that are refused, and change
-// nothing.
+// TestRefusals checks that invalid submissions and transfers are refused and change nothing.
 func TestRefusals(t *testing.T) {
 	d := loaded(t)
 	id := session(t, d)
@@ -251,8 +250,7 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// TestLose loses the device in the middle: what is queued behind fails, and all
-// that follows.
+// TestLose loses the device while a job runs: queued jobs and later calls must fail.
 func TestLose(t *testing.T) {
 	d := newFake()
 	lost := errors.New("fake: lost")
@@ -285,8 +283,8 @@ func TestLose(t *testing.T) {
 	}
 }
 
-// TestClose closes a device with one submission running and one queued, twice at
-// once: both end with ErrClosed, and no Close returns before.
+// TestClose closes a device twice at once, with one submission running and one queued. Both must
+// end with ErrClosed before either Close returns.
 func TestClose(t *testing.T) {
 	d := loaded(t)
 	a, b := session(t, d), session(t, d)

@@ -2,8 +2,7 @@ package device
 
 import "testing"
 
-// TestScale places pieces of tensors whose products with their slots have more
-// than 64 bits.
+// TestScale scales progress counts whose products need more than 64 bits.
 func TestScale(t *testing.T) {
 	const big = 5 << 32
 	for _, c := range []struct{ n, all, of, want uint64 }{

@@ -11,40 +11,38 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// state is where a session's submission is.
+// state is the state of a session's submission.
 type state uint8
 
 const (
 	idle   state = iota
-	queued       // or running
-	done         // not waited for
+	queued       // queued or running
+	done         // ended, but Wait has not been called
 )
 
-// session is a session's number and state. What the device has of it is its
-// job's.
+// session is the ID and state of a session. The backend's own state of it is job.Session.
 type session[S any] struct {
 	id replay.SessionID
 
 	// Guarded by the queue's mu.
-	kv, fixed uint64 // bytes of the KV caches, and of all else
+	kv, fixed uint64 // bytes of the KV caches, and of all other slots
 
-	mu      sync.Mutex // guards what follows, and the slots against submissions
+	mu      sync.Mutex // guards the fields below, and keeps submissions away while slots are accessed
 	changed sync.Cond
 	state   state
-	serial  uint32 // of the last ticket
+	serial  uint32 // number of the last ticket
 	closed  bool
 	freed   bool
 	room    int // positions that the KV caches have rows for
 	job     Job[S]
 }
 
-// ticket names the session's last submission. s.mu must be held.
+// ticket returns the ticket of the session's last submission. s.mu must be held.
 func (s *session[S]) ticket() replay.Ticket {
 	return replay.Ticket(uint64(s.id)<<32 | uint64(s.serial))
 }
 
-// end notes what a submission gave. s.mu must be held, and nobody else may have the
-// job.
+// end records the result of a submission. s.mu must be held, and no one else may use the job.
 func (s *session[S]) end(r replay.Result, err error) {
 	j := &s.job
 	j.result, j.err, j.Submission, j.interrupt = r, err, nil, nil
@@ -52,7 +50,7 @@ func (s *session[S]) end(r replay.Result, err error) {
 	s.changed.Broadcast()
 }
 
-// ready returns why the session cannot be used, or nil. s.mu must be held.
+// ready returns nil, or the reason why the session cannot be used. s.mu must be held.
 func (s *session[S]) ready() error {
 	switch {
 	case s.closed:
@@ -63,7 +61,7 @@ func (s *session[S]) ready() error {
 	return nil
 }
 
-// cancel cancels what is in flight. s.mu must be held, which keeps it from
+// cancel cancels the submission in flight. s.mu must be held; it keeps the submission from
 // ending.
 func (s *session[S]) cancel() {
 	if s.state != queued {
@@ -75,8 +73,7 @@ func (s *session[S]) cancel() {
 	}
 }
 
-// NewSession allocates the slots of session scope, zeroed; the KV caches have no
-// rows yet.
+// NewSession allocates the slots of session scope, zeroed. The KV caches have no rows yet.
 func (b Base[S]) NewSession() (replay.SessionID, error) {
 	q := b.q
 	q.life.RLock()
@@ -84,8 +81,7 @@ func (b Base[S]) NewSession() (replay.SessionID, error) {
 	return q.open(func(*session[S]) error { return nil })
 }
 
-// open makes a session and calls fill with it before others can find it. q.life
-// must be held.
+// open creates a session and calls fill with it before it is registered. q.life must be held.
 func (q *Queue[S]) open(fill func(s *session[S]) error) (replay.SessionID, error) {
 	if err := q.check(); err != nil {
 		return 0, err
@@ -109,7 +105,7 @@ func (q *Queue[S]) open(fill func(s *session[S]) error) (replay.SessionID, error
 	return s.id, nil
 }
 
-// register gives a session its number.
+// register gives a session its ID.
 func (q *Queue[S]) register(s *session[S]) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -117,7 +113,7 @@ func (q *Queue[S]) register(s *session[S]) error {
 		return err
 	}
 	if q.lastID+1 == 0 {
-		return q.place(errors.New("the numbers of sessions are used up"))
+		return q.place(errors.New("no session IDs are left"))
 	}
 	q.lastID++
 	s.id = q.lastID
@@ -125,8 +121,8 @@ func (q *Queue[S]) register(s *session[S]) error {
 	return nil
 }
 
-// grow makes room for positions in a session's KV caches. q.life and, where others
-// can find the session, s.mu must be held.
+// grow enlarges a session's KV caches to so many positions. q.life must be held, and s.mu too
+// once the session is registered.
 func (q *Queue[S]) grow(s *session[S], positions int) error {
 	if positions <= s.room {
 		return nil
@@ -143,18 +139,18 @@ func (q *Queue[S]) grow(s *session[S], positions int) error {
 	return nil
 }
 
-// Reserve makes room in a session's KV caches for so many positions.
+// Reserve enlarges a session's KV caches to so many positions.
 func (b Base[S]) Reserve(id replay.SessionID, positions int) error {
 	return b.q.hold(id, func(s *session[S]) error { return b.q.grow(s, positions) })
 }
 
-// Fork makes a session of another's contents: all slots, of KV caches the rows of
+// Fork creates a session with a copy of another's slots. Of the KV caches it copies the rows of
 // so many positions.
 func (b Base[S]) Fork(id replay.SessionID, positions int) (replay.SessionID, error) {
 	var fork replay.SessionID
 	err := b.q.hold(id, func(from *session[S]) error {
 		if positions < 0 || positions > from.room {
-			return b.q.place(fmt.Errorf("%d positions of a session with room for %d", positions, from.room))
+			return b.q.place(fmt.Errorf("cannot fork %d positions: the session has rows for %d", positions, from.room))
 		}
 		var err error
 		fork, err = b.q.open(func(s *session[S]) error {
@@ -195,7 +191,7 @@ func (q *Queue[S]) all() []*session[S] {
 	return slices.Collect(maps.Values(q.sessions))
 }
 
-// CloseSession frees a session's slots, after its submission in flight.
+// CloseSession waits for the session's submission in flight and frees its slots.
 func (b Base[S]) CloseSession(id replay.SessionID) error {
 	q := b.q
 	s, err := q.session(id)
@@ -206,14 +202,14 @@ func (b Base[S]) CloseSession(id replay.SessionID) error {
 	for s.state == queued {
 		s.changed.Wait()
 	}
-	// Nothing is submitted any more. Who reads or writes now ends first.
+	// No more submissions are accepted. Wait for calls that read or write.
 	s.closed = true
 	s.mu.Unlock()
 	q.life.RLock()
 	defer q.life.RUnlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.freed { // with the device, or by another call
+	if s.freed { // the device was closed, or another call freed it
 		return nil
 	}
 	if err := q.backend.Free(s.job.Session); err != nil {
@@ -227,8 +223,8 @@ func (b Base[S]) CloseSession(id replay.SessionID) error {
 	return nil
 }
 
-// Hold calls f with a session that has nothing in flight, and keeps it so
-// meanwhile.
+// Hold calls f with a session that has nothing in flight, and keeps submissions away until f
+// returns.
 func (q *Queue[S]) Hold(id replay.SessionID, f func(s S) error) error {
 	return q.hold(id, func(s *session[S]) error { return f(s.job.Session) })
 }
@@ -251,8 +247,8 @@ func (q *Queue[S]) hold(id replay.SessionID, f func(s *session[S]) error) error 
 	return f(s)
 }
 
-// View calls f with an open session, whatever is in flight, and keeps it open
-// meanwhile.
+// View calls f with an open session, even if a submission is in flight, and keeps the session
+// open until f returns.
 func (q *Queue[S]) View(id replay.SessionID, f func(s S) error) error {
 	s, err := q.session(id)
 	if err != nil {
@@ -288,7 +284,7 @@ func (b Base[S]) Read(id replay.SessionID, slot uint32, offset uint64, p []byte)
 	})
 }
 
-// inSlot returns why p is not a part of a session's slot, or nil.
+// inSlot returns an error unless the range of p is within a slot of session scope.
 func (q *Queue[S]) inSlot(slot uint32, offset uint64, p []byte) error {
 	t := q.table
 	if uint64(slot) >= uint64(len(t.Slots)) {

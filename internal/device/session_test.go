@@ -10,8 +10,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestGrow submits further and further on: the caches have got room for each
-// submission before it is queued, and the account says so.
+// TestGrow submits at growing positions: the caches must have grown before the submission is
+// queued, and the memory account must agree.
 func TestGrow(t *testing.T) {
 	d := loaded(t)
 	id := session(t, d)
@@ -51,7 +51,8 @@ func TestGrow(t *testing.T) {
 	}
 }
 
-// TestFork copies a session, and none that is in use or closed or has no such rows.
+// TestFork forks a session, and checks that sessions in use, closed, or with too few rows cannot
+// be forked.
 func TestFork(t *testing.T) {
 	d := loaded(t)
 	id := session(t, d)
@@ -100,7 +101,7 @@ func TestFork(t *testing.T) {
 	}
 }
 
-// TestForkClose forks while the device is closed: each fork is freed once.
+// TestForkClose forks while the device is closed: each fork must be freed once.
 func TestForkClose(t *testing.T) {
 	for range 20 {
 		d := newFake()

@@ -7,9 +7,9 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Offsets of the step block, as shaders/params.h has them.
+// Layout of the step block; it matches shaders/params.h.
 const (
-	StepPlace = 32 // bytes at its start that say where a token is
+	StepPlace = 32 // number of leading bytes that hold the current position
 	StepStop  = 32
 	StepCount = 36
 
@@ -19,13 +19,13 @@ const (
 	stepUntil   = 56
 )
 
-// Values of the stop flag. A kernel looks only whether it is 0.
+// Values of the stop flag. Kernels only test whether it is 0.
 const (
-	StopID  = 0xff    // mask of what argmax writes
-	StopDry = 1 << 16 // set from the start: replaying without kernels
+	StopID  = 0xff    // mask of the values that argmax writes
+	StopDry = 1 << 16 // set from the start: replay without executing kernels
 )
 
-// PutStep encodes a step block, or its first StepPlace bytes if b has no more.
+// PutStep encodes a step block, or only its first StepPlace bytes if b is not longer.
 func PutStep(b []byte, s *table.Step) {
 	le := binary.LittleEndian
 	le.PutUint64(b, s.RNG)
@@ -42,7 +42,7 @@ func PutStep(b []byte, s *table.Step) {
 	le.PutUint32(b[stepUntil:], s.Until)
 }
 
-// Result returns what a step block says at the end of a submission, and its stop
+// Result decodes the step block at the end of a submission and returns its result and its stop
 // flag.
 func Result(b []byte) (r replay.Result, stop uint32) {
 	word := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
@@ -55,7 +55,7 @@ func Result(b []byte) (r replay.Result, stop uint32) {
 	return r, stop
 }
 
-// Advance moves a step some tokens on, as the kernel patch does for each.
+// Advance moves a step on by a number of tokens, as the kernel patch does after each token.
 func Advance(s *table.Step, tokens uint32) {
 	n := s.Rows * tokens
 	s.Position += n
@@ -64,8 +64,7 @@ func Advance(s *table.Step, tokens uint32) {
 	s.TokenIndex += n
 }
 
-// WarmRun returns a run of a program on as few rows of an empty context as it can
-// have.
+// WarmRun returns a run of a program on an empty context with as few rows as the program allows.
 func WarmRun(t *table.Table, program int) replay.Run {
 	r := replay.Run{Program: uint32(program), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}
 	if p := &t.Programs[program]; p.Moves() {
@@ -74,12 +73,12 @@ func WarmRun(t *table.Table, program int) replay.Run {
 	return r
 }
 
-// PatchSize is what a patch takes in a list.
+// PatchSize is the size in bytes of a patch in a patch list.
 const PatchSize = 8
 
-// AppendPatch appends a patch to a list, as the kernel patch reads it: the record
-// of secondary bytes that it writes to, its kind without the flag rows, whether
-// the rows go to byte 12, and where its first and second value go.
+// AppendPatch appends a patch to a list in the form that the kernel patch reads: the record of
+// secondary bytes to write to, the patch kind without PatchRows, whether the rows are written to
+// byte 12, and the offsets of the first and the second value.
 func AppendPatch(b []byte, record uint32, kind table.Patch, rows bool, offsets [2]uint8) []byte {
 	flag := byte(0)
 	if rows {
@@ -89,7 +88,7 @@ func AppendPatch(b []byte, record uint32, kind table.Patch, rows bool, offsets [
 	return append(b, byte(kind), flag, offsets[0], offsets[1])
 }
 
-// AppendPatches appends the patches of a program.
+// AppendPatches appends the patches of all commands of a program.
 func AppendPatches(b []byte, t *table.Table, p *table.Program) []byte {
 	for i := range t.ProgramCmds(p) {
 		if c := &t.Cmds[int(p.First)+i]; c.Patch != table.PatchNone {

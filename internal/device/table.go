@@ -6,8 +6,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// CheckTable returns why no device can load a table: InvalidTableError, or that
-// it has no step slot.
+// CheckTable returns an error if no device can load the table: InvalidTableError if Validate
+// finds faults, or an error if the table has no step slot of session scope.
 func CheckTable(device string, t *table.Table) error {
 	if faults := t.Validate(); len(faults) > 0 {
 		return &InvalidTableError{Device: device, Faults: faults}
@@ -19,16 +19,16 @@ func CheckTable(device string, t *table.Table) error {
 	return nil
 }
 
-// CheckChip returns why a table is not for a device's kernels, or nil.
+// CheckChip returns an error if the table was not compiled for a chip of the device.
 func CheckChip(device string, t *table.Table) error {
 	if t.Header.Device != device {
-		return fmt.Errorf("%s: the table is for chip %s, a %s device", device, t.Header.Chip, t.Header.Device)
+		return fmt.Errorf("%s: the table was compiled for chip %s of device %s", device, t.Header.Chip, t.Header.Device)
 	}
 	return nil
 }
 
-// EachCmd calls f with the commands of all programs, and makes a CommandError of
-// the first error. Commands that are in no program are left out.
+// EachCmd calls f with the commands of all programs. It returns the first error as a
+// CommandError. It skips commands that belong to no program.
 func EachCmd(device string, t *table.Table, f func(i int, p *table.Program, c *table.Cmd) error) error {
 	for pi := range t.Programs {
 		p := &t.Programs[pi]
@@ -47,12 +47,12 @@ func NewCommandError(device string, t *table.Table, cmd int, err error) *Command
 	return &CommandError{Device: device, Command: cmd, Label: t.Label(cmd), Err: err}
 }
 
-// CheckAlign returns an error if a binding is not at a multiple of align, where
-// kernels can use it; 0 is anywhere. Slots begin at multiples of 256.
+// CheckAlign returns an error if a binding's offset is not a multiple of align, which kernels
+// require. If align is 0, any offset is accepted. Slots begin at multiples of 256.
 func CheckAlign(c *table.Cmd, align uint64) error {
 	for i, b := range c.Bind[:min(int(c.Bindings), len(c.Bind))] {
 		if b.Slot != table.NoSlot && align > 0 && b.Offset%align != 0 {
-			return fmt.Errorf("binding %d is at offset %d of its slot, which is no multiple of %d", i, b.Offset, align)
+			return fmt.Errorf("binding %d: offset %d is not a multiple of %d", i, b.Offset, align)
 		}
 	}
 	return nil

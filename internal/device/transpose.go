@@ -4,12 +4,12 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// transposeBlock is how many columns of a source become rows at a time, a cache
-// line of it.
+// transposeBlock is the number of source columns that are transposed at a time: one cache line of
+// the source.
 const transposeBlock = 32
 
-// cutRows makes the pieces of an upload that transposes: rows there of about
-// pieceBytes. It returns the largest one's size.
+// cutRows cuts a transposing upload into pieces, each about pieceBytes of destination rows. It
+// returns the size of the largest piece.
 func (u *Upload) cutRows(up *table.Upload, src []byte, all uint64) (largest int) {
 	_, elem := up.Type.Block()
 	row := int(up.Cols) * elem
@@ -29,7 +29,7 @@ func (u *Upload) cutRows(up *table.Upload, src []byte, all uint64) (largest int)
 	return largest
 }
 
-// transpose writes the piece's rows, columns of the source.
+// transpose writes the rows of the piece, which are columns of the source.
 func (p *Piece) transpose(dst []byte) {
 	_, elem := p.t.Block()
 	columns := len(p.src) / elem / p.cols
@@ -45,8 +45,7 @@ func (p *Piece) transpose(dst []byte) {
 	}
 }
 
-// everyNth returns each step-th of elements, or rows, of so many bytes, from phase
-// on.
+// everyNth returns every step-th element or row of size bytes, starting with number phase.
 func everyNth(src []byte, size, step, phase int) []byte {
 	out := make([]byte, 0, len(src)/step)
 	for at := phase * size; at < len(src); at += step * size {
@@ -55,11 +54,11 @@ func everyNth(src []byte, size, step, phase int) []byte {
 	return out
 }
 
-// rows returns the source's rows that are taken.
+// rows returns the source rows that Step and Phase select.
 func (p *Piece) rows() []byte {
 	if p.step < 2 {
 		return p.src
 	}
-	row, _ := p.t.Bytes(uint64(p.cols)) // whole rows, checked
+	row, _ := p.t.Bytes(uint64(p.cols)) // whole rows: NewUpload has checked it
 	return everyNth(p.src, int(row), p.step, p.phase)
 }

@@ -16,48 +16,48 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// pieceBytes is about how many source bytes are converted at a time, between two
-// looks at the context. It is a multiple of every element's size.
+// pieceBytes is the approximate number of source bytes converted between two checks of the
+// context. It is a multiple of every element's size.
 const pieceBytes = 4 << 20
 
-// Upload is a table's upload section with its sources, checked: what is used
-// where it is, and the pieces that are converted.
+// Upload is a table's upload section with its checked sources: those that are used in place, and
+// the pieces of those that are converted.
 type Upload struct {
 	device string
 	t      *table.Table
 	src    replay.Source
 	o      replay.LoadOptions
 
-	bytes  [][]byte // by upload; nil: used where they are, or joined
-	joins  []bool   // by upload: the source is several tensors
+	bytes  [][]byte // source of each upload; nil if it is used in place or joined
+	joins  []bool   // for each upload: the source consists of several tensors
 	pieces []Piece
 	next   atomic.Int64
 
-	mu    sync.Mutex // guards done, and reports
-	done  uint64     // of the sources
+	mu    sync.Mutex // guards done, and calls of Progress
+	done  uint64     // converted source bytes
 	total uint64
 }
 
-// Piece is a part of an upload: bytes of a source, and where they go.
+// Piece is a part of an upload: a range of the source and its destination.
 type Piece struct {
 	Slot   uint32
 	Offset uint64 // in the slot
-	Size   int    // bytes there
+	Size   int    // bytes in the slot
 
 	op   table.UploadOp
 	t    dtype.Type
-	cols int // of a row there, for UploadTile and UploadTranspose
+	cols int // elements per row of the destination, for UploadTile and UploadTranspose
 	src  []byte
 
-	tensor string // that several are; src is nil
-	from   uint64 // in it
-	length int    // bytes of the source that count as converted
+	tensor string // name of a source that consists of several tensors; src is nil
+	from   uint64 // offset in that source
+	length int    // source bytes that the piece counts for in the progress
 
 	step, phase int
-	row         int // of what is transposed, the first there
+	row         int // first destination row, of a transposing upload
 }
 
-// NewUpload finds the bytes of every upload and checks where they go.
+// NewUpload looks up the source of every upload and checks its destination.
 func NewUpload(ctx context.Context, device string, t *table.Table, src replay.Source, o replay.LoadOptions) (*Upload, error) {
 	u := &Upload{device: device, t: t, src: src, o: o, bytes: make([][]byte, len(t.Uploads)), joins: make([]bool, len(t.Uploads))}
 	for i := range t.Uploads {
@@ -87,7 +87,7 @@ func (u *Upload) placeAt(i int, err error) error {
 	return fmt.Errorf("%s: upload %d (%s): %w", u.device, i, u.t.Uploads[i].Tensor, err)
 }
 
-// source returns an upload's source bytes, checked against what is there.
+// source returns an upload's source bytes. It checks that the source is long enough.
 func (u *Upload) source(up *table.Upload) ([]byte, error) {
 	b := u.t.Const
 	if up.Op != table.UploadConst {
@@ -101,13 +101,13 @@ func (u *Upload) source(up *table.Upload) ([]byte, error) {
 	}
 	n := uint64(len(b))
 	if up.SrcOffset > n || up.SrcSize > n-up.SrcOffset {
-		return nil, fmt.Errorf("offset %d + %d bytes is past the source's %d", up.SrcOffset, up.SrcSize, n)
+		return nil, fmt.Errorf("offset %d + %d bytes exceeds the source's %d bytes", up.SrcOffset, up.SrcSize, n)
 	}
 	return b[up.SrcOffset:][:up.SrcSize:up.SrcSize], nil
 }
 
-// joined reports whether an upload's source is several tensors, and checks its
-// range: whole rows.
+// joined reports whether an upload's source consists of several tensors. If so, it checks that
+// the range is whole rows within the source.
 func (u *Upload) joined(up *table.Upload) (bool, error) {
 	j, ok := u.src.(replay.Joiner)
 	if !ok || up.Op == table.UploadConst {
@@ -120,43 +120,43 @@ func (u *Upload) joined(up *table.Upload) (bool, error) {
 	row, _ := up.Type.Bytes(uint64(up.Cols))
 	switch {
 	case up.Op != table.UploadTile && up.Op != table.UploadJoin:
-		return true, fmt.Errorf("a matrix of %v is several tensors: operation %v does not join them", up.Type, up.Op)
+		return true, fmt.Errorf("a %v matrix consists of several tensors, which operation %v cannot join", up.Type, up.Op)
 	case up.SrcOffset > n || up.SrcSize > n-up.SrcOffset:
-		return true, fmt.Errorf("offset %d + %d bytes is past the source's %d", up.SrcOffset, up.SrcSize, n)
+		return true, fmt.Errorf("offset %d + %d bytes exceeds the source's %d bytes", up.SrcOffset, up.SrcSize, n)
 	case row == 0 || up.SrcOffset%row != 0 || up.SrcSize%row != 0:
-		return true, fmt.Errorf("offset %d + %d bytes are not rows of %d elements of %v", up.SrcOffset, up.SrcSize, up.Cols, up.Type)
+		return true, fmt.Errorf("offset %d + %d bytes are not whole rows of %d %v elements", up.SrcOffset, up.SrcSize, up.Cols, up.Type)
 	}
 	return true, nil
 }
 
-// check returns why an upload cannot be converted, or does not fit its slot.
+// check returns an error if an upload cannot be converted or does not fit its slot.
 func (u *Upload) check(up *table.Upload) error {
 	n, ok := up.DstSize()
 	switch {
 	case !ok && up.Op == table.UploadTile:
-		return fmt.Errorf("%d bytes of %v are no rows of %d elements that can be tiled", up.SrcSize, up.Type, up.Cols)
+		return fmt.Errorf("%d bytes of %v are not rows of %d elements that can be tiled", up.SrcSize, up.Type, up.Cols)
 	case !ok && up.Op == table.UploadTranspose:
-		return fmt.Errorf("%d bytes of %v are no %d rows that can be transposed, each %d-th column", up.SrcSize, up.Type, up.Cols, max(up.Step, 1))
+		return fmt.Errorf("%d bytes of %v are not %d rows that can be transposed taking every %d-th column", up.SrcSize, up.Type, up.Cols, max(up.Step, 1))
 	case !ok:
-		return fmt.Errorf("%d bytes of %v do not convert to float32", up.SrcSize, up.Type)
+		return fmt.Errorf("%d bytes of %v cannot be converted to float32", up.SrcSize, up.Type)
 	case toFloat(up.Op) && up.Type != dtype.F32 && up.Type != dtype.F16 && up.Type != dtype.BF16:
-		return fmt.Errorf("type %v does not convert to float32", up.Type)
+		return fmt.Errorf("type %v cannot be converted to float32", up.Type)
 	case toFloat(up.Op) && up.DstOffset%4 != 0:
 		return fmt.Errorf("float32 at offset %d is not aligned", up.DstOffset)
 	case uint64(up.Slot) >= uint64(len(u.t.Slots)) || u.t.Slots[up.Slot].Scope != table.ScopeModel:
-		return fmt.Errorf("slot %d is not one of the model", up.Slot)
+		return fmt.Errorf("slot %d does not have model scope", up.Slot)
 	}
 	if size := u.t.Slots[up.Slot].Size; up.DstOffset > size || n > size-up.DstOffset {
-		return fmt.Errorf("offset %d + %d bytes is past the slot's %d", up.DstOffset, n, size)
+		return fmt.Errorf("offset %d + %d bytes exceeds the slot's %d bytes", up.DstOffset, n, size)
 	}
 	return nil
 }
 
-// toFloat reports whether an operation makes float32 of elements.
+// toFloat reports whether an operation converts elements to float32.
 func toFloat(op table.UploadOp) bool { return op == table.UploadToF32 || op == table.UploadPlusOne }
 
-// InPlace offers the sources that are a slot's bytes as they are. Those that use
-// takes are not converted.
+// InPlace calls use with each source that a slot could use in place. If use takes it, it is not
+// converted.
 func (u *Upload) InPlace(use func(up *table.Upload, src []byte) (taken bool, err error)) error {
 	for i, stays := range u.t.InPlace() {
 		if !stays || len(u.bytes[i]) == 0 {
@@ -174,13 +174,13 @@ func (u *Upload) InPlace(use func(up *table.Upload, src []byte) (taken bool, err
 	return nil
 }
 
-// Cut makes the pieces, whole strips of rows where they are tiled, and reports
-// that the upload begins. It returns how many they are, and the largest one's
-// size in its slot.
+// Cut cuts the uploads into pieces and reports the start of the upload. A piece of a tiled upload
+// is a number of whole strips of rows. Cut returns the number of pieces and the size in its slot
+// of the largest.
 func (u *Upload) Cut() (count, largest int) {
 	for i, src := range u.bytes {
 		up := &u.t.Uploads[i]
-		all, _ := up.DstSize() // checked
+		all, _ := up.DstSize() // checked by NewUpload
 		if up.Op == table.UploadTranspose {
 			largest = max(largest, u.cutRows(up, src, all))
 			continue
@@ -214,14 +214,14 @@ func (u *Upload) Cut() (count, largest int) {
 	return len(u.pieces), largest
 }
 
-// scale returns n*all/of for n up to of. The product may have more than 64 bits.
+// scale returns n*all/of for n up to of. The product may need more than 64 bits.
 func scale(n, all, of uint64) uint64 {
 	hi, lo := bits.Mul64(n, all)
 	q, _ := bits.Div64(hi, lo, of)
 	return q
 }
 
-// Next returns a piece that nobody has, or nil.
+// Next returns a piece that no other call has returned, or nil if there is none.
 func (u *Upload) Next() *Piece {
 	if i := u.next.Add(1) - 1; i < int64(len(u.pieces)) {
 		return &u.pieces[i]
@@ -229,11 +229,11 @@ func (u *Upload) Next() *Piece {
 	return nil
 }
 
-// Convert writes a piece as the slot has it to dst, of its size and aligned to
-// 4, and lets go of the source. A panic, as when the source's file has shrunk,
-// is an error.
+// Convert converts a piece to dst, which has the piece's size and is aligned to 4 bytes, and then
+// releases the source. It returns a panic, such as a memory fault because the source's file has
+// shrunk, as an error.
 func (u *Upload) Convert(p *Piece, dst []byte) (err error) {
-	// A fault of mapped memory becomes a panic.
+	// Turn a fault of mapped memory into a panic.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if v := recover(); v != nil {
@@ -246,21 +246,21 @@ func (u *Upload) Convert(p *Piece, dst []byte) (err error) {
 	if err := p.convert(dst); err != nil {
 		return u.place(err)
 	}
-	// What is transposed is read by several pieces.
+	// Several pieces read the source of a transposing upload, so it is not released.
 	if r, ok := u.src.(replay.Releaser); ok && p.op != table.UploadConst && p.op != table.UploadTranspose {
 		r.Release(p.src)
 	}
 	return nil
 }
 
-// convertJoined is Convert of a source that is several tensors.
+// convertJoined converts a piece of a source that consists of several tensors.
 func (u *Upload) convertJoined(p *Piece, dst []byte) error {
 	rows := dst
 	whole := p.op == table.UploadJoin && p.step == 1
 	if !whole {
 		rows = make([]byte, p.length)
 	}
-	err := u.src.(replay.Joiner).ReadJoined(p.tensor, p.from, rows) // joined has seen that it is one
+	err := u.src.(replay.Joiner).ReadJoined(p.tensor, p.from, rows) // joined has checked that it is a Joiner
 	if err == nil && !whole {
 		of := *p
 		of.src = rows
@@ -293,9 +293,8 @@ func (p *Piece) convert(dst []byte) error {
 	return nil
 }
 
-// toF32 converts elements of F16, BF16 or F32. A loop for each type takes a half
-// to a seventh of the time of dtype.Dequantize, which calls a function for each
-// element of these.
+// toF32 converts F16, BF16 or F32 elements to float32. A loop per type takes between a seventh
+// and half of the time of dtype.Dequantize, which calls a function per element for these types.
 func toF32(t dtype.Type, dst, src []byte, step, phase int) {
 	x := float32s(dst)
 	if step > 1 {
@@ -312,11 +311,11 @@ func toF32(t dtype.Type, dst, src []byte, step, phase int) {
 			x[i] = dtype.BF16ToF32(binary.LittleEndian.Uint16(src[2*i:]))
 		}
 	default:
-		copy(dst, src) // little-endian, as every device is
+		copy(dst, src) // little-endian, like every device
 	}
 }
 
-// Done reports that a piece is where it goes.
+// Done reports that a piece has been stored in its slot.
 func (u *Upload) Done(p *Piece) { u.report(uint64(p.length)) }
 
 func (u *Upload) report(n uint64) {
@@ -328,7 +327,7 @@ func (u *Upload) report(n uint64) {
 	}
 }
 
-// Cancelled returns why the upload is to end, or nil.
+// Cancelled returns the reason why the upload is to end, or nil.
 func (u *Upload) Cancelled(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return u.place(err)
@@ -336,8 +335,8 @@ func (u *Upload) Cancelled(ctx context.Context) error {
 	return nil
 }
 
-// Fill converts everything in parallel, to the memory of the slots, until ctx is
-// done.
+// Fill converts all pieces in parallel and stores them in the memory of the slots. It stops when
+// ctx is done.
 func (u *Upload) Fill(ctx context.Context, slot func(i uint32) []byte) error {
 	count, _ := u.Cut()
 	var failed atomic.Pointer[error]

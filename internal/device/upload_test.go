@@ -19,7 +19,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// source is tensors in memory. It notes what it may forget.
+// source holds tensors in memory. It records the bytes that were released.
 type source struct {
 	tensors map[string][]byte
 	mu      sync.Mutex
@@ -43,14 +43,14 @@ func (s *source) Release(b []byte) {
 	s.forgot += len(b)
 }
 
-// Rows and columns of what is tiled: several pieces, with a tail.
+// Rows and columns of the tiled matrix: several pieces and a tail.
 const (
 	upCols = 4096
 	upRows = 16 * 71
 )
 
-// uploads is a table whose weights come by every way: slot 0 as it is, slot 1
-// made of three tensors and constants, slot 2 tiled.
+// uploads returns a table with every kind of upload: slot 0 is copied, slot 1 is converted from
+// three tensors and constants, slot 2 is tiled.
 func uploads(tb testing.TB) (*table.Table, *source) {
 	tb.Helper()
 	const n = 3 << 19
@@ -78,7 +78,7 @@ func uploads(tb testing.TB) (*table.Table, *source) {
 	return t, src
 }
 
-// memory is what the slots should be.
+// memory returns the expected content of the slots.
 func memory(tb testing.TB, t *table.Table, src *source) [][]byte {
 	tb.Helper()
 	var made []byte
@@ -94,7 +94,7 @@ func memory(tb testing.TB, t *table.Table, src *source) [][]byte {
 	return [][]byte{src.tensors["plain"], append(made, t.Const[2:6]...), tiled}
 }
 
-// TestUpload converts everything, with what can stay taken and not.
+// TestUpload converts everything, both with uploads in place and without.
 func TestUpload(t *testing.T) {
 	for _, stays := range []bool{false, true} {
 		tab, src := uploads(t)
@@ -141,7 +141,7 @@ func TestUpload(t *testing.T) {
 	}
 }
 
-// TestCut gives each piece its own part of the slots.
+// TestCut checks that pieces cover the slots without overlap.
 func TestCut(t *testing.T) {
 	tab, src := uploads(t)
 	u, err := device.NewUpload(bg, "fake", tab, src, replay.LoadOptions{})
@@ -168,25 +168,25 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestUploadErrors has sources and tables that do not fit.
+// TestUploadErrors uses sources and tables that do not match.
 func TestUploadErrors(t *testing.T) {
 	over, cancel := context.WithCancel(bg)
 	cancel()
 	for want, change := range map[string]func(tab *table.Table, src *source){
 		"upload 1 (half): no tensor half": func(_ *table.Table, src *source) { delete(src.tensors, "half") },
-		"upload 2 (brain): offset 0 + 3145728 bytes is past the source's 8": func(_ *table.Table, src *source) {
+		"upload 2 (brain): offset 0 + 3145728 bytes exceeds the source's 8 bytes": func(_ *table.Table, src *source) {
 			src.tensors["brain"] = src.tensors["brain"][:8]
 		},
-		"upload 0 (plain): offset 18446744073709551615 + ":          func(tab *table.Table, _ *source) { tab.Uploads[0].SrcOffset = 1<<64 - 1 },
-		"upload 3 (): offset 6 + 4 bytes is past the source's 8":    func(tab *table.Table, _ *source) { tab.Uploads[3].SrcOffset = 6 },
-		"upload 1 (half): type I16 does not convert to float32":     func(tab *table.Table, _ *source) { tab.Uploads[1].Type = dtype.I16 },
-		"upload 1 (half): float32 at offset 2 is not aligned":       func(tab *table.Table, _ *source) { tab.Uploads[1].DstOffset = 2 },
-		"upload 0 (plain): slot 2147483648 is not one of the model": func(tab *table.Table, _ *source) { tab.Uploads[0].Slot = 1 << 31 },
-		"upload 0 (plain): slot 3 is not one of the model":          func(tab *table.Table, _ *source) { tab.Uploads[0].Slot = 3 },
-		"upload 0 (plain): offset 1 + 6291456 bytes is past the slot's 6291456": func(tab *table.Table, _ *source) {
+		"upload 0 (plain): offset 18446744073709551615 + ":             func(tab *table.Table, _ *source) { tab.Uploads[0].SrcOffset = 1<<64 - 1 },
+		"upload 3 (): offset 6 + 4 bytes exceeds the source's 8 bytes": func(tab *table.Table, _ *source) { tab.Uploads[3].SrcOffset = 6 },
+		"upload 1 (half): type I16 cannot be converted to float32":     func(tab *table.Table, _ *source) { tab.Uploads[1].Type = dtype.I16 },
+		"upload 1 (half): float32 at offset 2 is not aligned":          func(tab *table.Table, _ *source) { tab.Uploads[1].DstOffset = 2 },
+		"upload 0 (plain): slot 2147483648 does not have model scope":  func(tab *table.Table, _ *source) { tab.Uploads[0].Slot = 1 << 31 },
+		"upload 0 (plain): slot 3 does not have model scope":           func(tab *table.Table, _ *source) { tab.Uploads[0].Slot = 3 },
+		"upload 0 (plain): offset 1 + 6291456 bytes exceeds the slot's 6291456 bytes": func(tab *table.Table, _ *source) {
 			tab.Uploads[0].DstOffset = 1
 		},
-		"upload 4 (q8): 4943872 bytes of Q8_0 are no rows of 0 elements that can be tiled": func(tab *table.Table, _ *source) { tab.Uploads[4].Cols = 0 },
+		"upload 4 (q8): 4943872 bytes of Q8_0 are not rows of 0 elements that can be tiled": func(tab *table.Table, _ *source) { tab.Uploads[4].Cols = 0 },
 	} {
 		tab, src := uploads(t)
 		change(tab, src)
@@ -210,8 +210,7 @@ func TestUploadErrors(t *testing.T) {
 	}
 }
 
-// TestFillEnds cancels in the middle, and panics as a source does whose file has
-// shrunk.
+// TestFillEnds cancels in the middle, and panics as a source does if its file has shrunk.
 func TestFillEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(bg)
 	defer cancel()

@@ -201,7 +201,7 @@ func launchOf(m *shaders.Manifest, t *table.Table, p *table.Program, c *table.Cm
 		case b.Offset > t.Slots[b.Slot].Size || n > t.Slots[b.Slot].Size-b.Offset:
 			return launch{}, fmt.Errorf("binding %s: %d + %d bytes are past the end of slot %s", k.Bindings[i].Name, b.Offset, n, t.Slots[b.Slot].Name)
 		case b.Offset%uint64(m.BindingAlign) != 0:
-			return launch{}, fmt.Errorf("binding %s: offset %d is no multiple of %d", k.Bindings[i].Name, b.Offset, m.BindingAlign)
+			return launch{}, fmt.Errorf("binding %s: offset %d is not a multiple of %d", k.Bindings[i].Name, b.Offset, m.BindingAlign)
 		}
 		l.bindings[i].from, l.bindings[i].to = b.Offset, b.Offset+n
 	}

@@ -219,10 +219,10 @@ func TestDeviceLoad(t *testing.T) {
 		"kernel":       {func(t *table.Table) { t.Cmds[0].Kernel = 999 }, source(), true, "command 0 (add)"},
 		"slot":         {func(t *table.Table) { t.Cmds[0].Bind[1].Slot = 6 }, source(), true, "command 0 (add): binding delta"},
 		"offset":       {func(t *table.Table) { t.Cmds[0].Bind[1].Offset = 144 }, source(), true, "past the end of slot w"},
-		"alignment":    {func(t *table.Table) { t.Cmds[0].Bind[1].Offset = 4 }, source(), true, "no multiple of 16"},
+		"alignment":    {func(t *table.Table) { t.Cmds[0].Bind[1].Offset = 4 }, source(), true, "not a multiple of 16"},
 		"no source":    {func(*table.Table) {}, nil, false, "upload 0 (w): there is no source"},
 		"no tensor":    {func(*table.Table) {}, tensors{}, false, "upload 0 (w): no tensor w"},
-		"short tensor": {func(*table.Table) {}, tensors{"w": make([]byte, 127)}, false, "past the source's 127"},
+		"short tensor": {func(*table.Table) {}, tensors{"w": make([]byte, 127)}, false, "exceeds the source's 127 bytes"},
 		"destination":  {func(t *table.Table) { t.Uploads[0].DstOffset = 4 }, source(), true, "past the slot's 256"},
 	} {
 		tab := addTable(t)

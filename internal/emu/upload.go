@@ -65,7 +65,7 @@ func uploadOne(t *table.Table, u *table.Upload, src replay.Source, mem [][]byte)
 		}
 	}
 	if u.SrcOffset > uint64(len(from)) || u.SrcSize > uint64(len(from))-u.SrcOffset {
-		return fmt.Errorf("%d + %d bytes are past the source's %d", u.SrcOffset, u.SrcSize, len(from))
+		return fmt.Errorf("offset %d + %d bytes exceeds the source's %d bytes", u.SrcOffset, u.SrcSize, len(from))
 	}
 	from = from[u.SrcOffset:][:u.SrcSize]
 	size, ok := u.DstSize()

@@ -174,7 +174,7 @@ func TestLoadErrors(t *testing.T) {
 		want   string
 	}{
 		"no tensor":   {func(b *builder) { delete(b.tensors, "half") }, "(half): no tensor half"},
-		"short":       {func(b *builder) { b.tensors["brain"] = b.tensors["brain"][:15] }, "(brain): offset 0 + 16 bytes is past the source's 15"},
+		"short":       {func(b *builder) { b.tensors["brain"] = b.tensors["brain"][:15] }, "(brain): offset 0 + 16 bytes exceeds the source's 15 bytes"},
 		"invalid":     {func(b *builder) { b.t.Cmds[0].Grid[1] = 7 }, "not valid"},
 		"quantised":   {func(b *builder) { b.t.Uploads[1].Type = dtype.I16 }, "not "},
 		"huge":        {func(b *builder) { b.t.Slots[b.slots["scratch"]].Size = 1 << 46 }, "slot scratch"},

@@ -177,7 +177,7 @@ func TestLoadErrors(t *testing.T) {
 		"no tensor":   {func(_ *table.Table, src *source, _ *Options) { delete(src.tensors, "half") }, nil, "cuda: upload 1 (half): no tensor half"},
 		"short":       {func(_ *table.Table, src *source, _ *Options) { src.tensors["brain"] = src.tensors["brain"][:8] }, nil, "cuda: upload 2 (brain): offset 0 + "},
 		"invalid":     {func(tab *table.Table, _ *source, _ *Options) { tab.Cmds[0].Grid[1] = 7 }, nil, "cuda: the table is not valid: "},
-		"chip":        {func(tab *table.Table, _ *source, _ *Options) { tab.Header.Device, tab.Header.Chip = "cpu", "cpu" }, nil, "cuda: the table is for chip cpu, a cpu device"},
+		"chip":        {func(tab *table.Table, _ *source, _ *Options) { tab.Header.Device, tab.Header.Chip = "cpu", "cpu" }, nil, "cuda: the table was compiled for chip cpu of device cpu"},
 		"quantised":   {func(tab *table.Table, _ *source, _ *Options) { tab.Uploads[1].Type = dtype.I16 }, nil, ""},
 		"threads":     {func(tab *table.Table, _ *source, _ *Options) { tab.Cmds[0].Threadgroup[0] = 1024 }, nil, "cuda: command 0 (the.norm): threadgroups of 1024 threads are more than the 512 of entry rmsnorm"},
 		"odd threads": {func(tab *table.Table, _ *source, _ *Options) { tab.Cmds[0].Threadgroup[0] = 33 }, nil, "cuda: command 0 (the.norm): threadgroups of 33 threads are no multiple of 32"},
@@ -185,7 +185,7 @@ func TestLoadErrors(t *testing.T) {
 		"alignment": {func(tab *table.Table, _ *source, o *Options) {
 			tab.Cmds[0].Bind[1].Offset, o.Modules.BindingAlign = 8, 16
 		}, nil,
-			"cuda: command 0 (the.norm): binding 1 is at offset 8 of its slot, which is no multiple of 16"},
+			"cuda: command 0 (the.norm): binding 1: offset 8 is not a multiple of 16"},
 		"no kernel": {func(_ *table.Table, _ *source, o *Options) {
 			o.Modules.Instances = slices.DeleteFunc(o.Modules.Instances, func(in Instance) bool { return in.Kernel == "rmsnorm" })
 		}, nil, "cuda: command 0 (the.norm): there is no kernel rmsnorm"},

@@ -29,7 +29,7 @@ func TestLoadErrors(t *testing.T) {
 		want   string
 	}{
 		"invalid":     {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].Grid[1] = 7 }, bg, "metal: the table is not valid: "},
-		"chip":        {func(tab *table.Table, _ *metal.Kernels) { tab.Header.Device, tab.Header.Chip = "cpu", "cpu" }, bg, "metal: the table is for chip cpu, a cpu device"},
+		"chip":        {func(tab *table.Table, _ *metal.Kernels) { tab.Header.Device, tab.Header.Chip = "cpu", "cpu" }, bg, "metal: the table was compiled for chip cpu of device cpu"},
 		"threads":     {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].Threadgroup[0] = 2048 }, bg, ""},
 		"odd threads": {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].Threadgroup[0] = 33 }, bg, "metal: command 0 (the.norm): threadgroups of 33 threads are no multiple of 32"},
 		"memory":      {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].TGMem = 1 << 20 }, bg, "metal: command 0 (the.norm): 1048576 bytes of threadgroup memory are more than the GPU's 32768"},

@@ -1,8 +1,8 @@
-// Package null is a device that computes nothing: it records what it was told,
-// and its argmax writes a script. It runs anywhere and counts what a session
-// asks of its device.
+// Package null implements a device that computes nothing. It records the submissions it receives
+// and counts what a session asks of its device; in place of the argmax it writes the tokens of a
+// script. It runs on any machine.
 //
-// It knows the table alone.
+// The package must know only the table and the device protocol (package replay).
 package null
 
 import (
@@ -20,7 +20,8 @@ import (
 
 // Device records submissions. The zero value is ready for Load.
 type Device struct {
-	// Script gives the token that follows a position; nil gives 0.
+	// Script returns the token that follows the token at a position. A nil Script always returns
+	// 0.
 	Script func(position int) uint32
 
 	mu       sync.Mutex
@@ -35,18 +36,18 @@ type Device struct {
 	waits       int
 }
 
-// Record is one submission as it came.
+// Record is one submission as the device received it.
 type Record struct {
 	Session replay.SessionID
 	Runs    []replay.Run
 	Dry     bool
 }
 
-// Counts are what the device was asked.
+// Counts are totals over all submissions.
 type Counts struct {
 	Submissions, Waits int
-	Commands           int // that the submissions would have dispatched
-	Tokens             int // that argmax would have written
+	Commands           int // commands that the submissions would have dispatched
+	Tokens             int // tokens that their argmax commands would have written
 }
 
 var errClosed = errors.New("null: the device is closed")
@@ -56,7 +57,7 @@ func (d *Device) Info() replay.Info {
 	return replay.Info{Device: "null", Name: "null", Modes: []string{"encode"}, Detail: "records, computes nothing", Moves: true}
 }
 
-// Load implements replay.Device. It reads no tensor.
+// Load implements replay.Device. It does not read tensors.
 func (d *Device) Load(_ context.Context, t *table.Table, _ replay.Source, _ replay.LoadOptions) error {
 	if faults := t.Validate(); len(faults) > 0 {
 		return fmt.Errorf("null: %w", faults[0])
@@ -87,7 +88,7 @@ func (d *Device) NewSession() (replay.SessionID, error) {
 	return d.next, nil
 }
 
-// Reserve implements replay.Device. There are no KV caches here.
+// Reserve implements replay.Device. The null device has no KV caches.
 func (d *Device) Reserve(replay.SessionID, int) error { return nil }
 
 // Fork implements replay.Device.
@@ -145,8 +146,8 @@ func (d *Device) Read(id replay.SessionID, slot uint32, offset uint64, p []byte)
 	return err
 }
 
-// Submit implements replay.Device. The programs that end in a token (those
-// with a patch of kind argmax) write the script's to the ring.
+// Submit implements replay.Device. For each run of a program that ends in a token (one with a
+// patch of kind argmax) it writes the script's token to the token ring.
 func (d *Device) Submit(s *replay.Submission) (replay.Ticket, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -195,8 +196,8 @@ func (d *Device) chooses(p *table.Program) bool {
 	return p.Moves() || slices.ContainsFunc(d.t.ProgramCmds(p), func(c table.Cmd) bool { return c.Patch.Kind() == table.PatchArgmax })
 }
 
-// verify does what the program verify does to the ring and to the step: it takes of
-// a draft what the script says, and drafts again.
+// verify does to the token ring and the step what the program verify does: it accepts the draft
+// tokens that equal the script's, and drafts the next ones.
 func (d *Device) verify(id replay.SessionID, step *table.Step, res *replay.Result, draft int) error {
 	at, n := int(step.TokenIndex), 0
 	_, tokens, _ := d.t.Slot(table.SlotTokens)
@@ -248,7 +249,7 @@ func (d *Device) write(id replay.SessionID, index int) error {
 	return nil
 }
 
-// Cancel implements replay.Device; a submission has ended before it returns.
+// Cancel implements replay.Device. It does nothing: Submit executes the whole submission.
 func (d *Device) Cancel(replay.Ticket) {}
 
 // Wait implements replay.Device.
@@ -276,14 +277,14 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// Submissions returns what was submitted, in order.
+// Submissions returns the recorded submissions in order.
 func (d *Device) Submissions() []Record {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.submissions)
 }
 
-// Counts sums up what the device was asked.
+// Counts returns the totals over all submissions.
 func (d *Device) Counts() Counts {
 	d.mu.Lock()
 	defer d.mu.Unlock()
