@@ -9,10 +9,11 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// accept takes the tokens that the rows of a draft have chosen.
+// accept implements accept: it compares the tokens chosen by each row of a draft with the draft,
+// stores the accepted tokens and advances the step record.
 type accept struct {
 	maxStops int
-	best     []uint32 // [rows, parts, 2]: bits of a float32, its index
+	best     []uint32 // [rows, parts, 2]: the largest logit as float32 bits, and its index
 	parts    int
 	stops    []uint32 // count, then ids
 	tokens   []uint32 // [ring]
@@ -62,9 +63,10 @@ func (k *accept) run(w *worker, _, _ int) {
 	}
 }
 
-// draft looks in the ring for what may follow.
+// draft implements draft: it looks up the last tokens earlier in the token ring and drafts their
+// continuation.
 type draft struct {
-	n, most, least int      // n tokens at most
+	n, most, least int      // at most n tokens
 	tokens         []uint32 // [ring]
 	step           *table.Step
 }

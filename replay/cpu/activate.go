@@ -4,13 +4,13 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// activate applies an activation in place.
+// activate applies an activation function in place.
 type activate struct {
 	mul      func(dst, gate, up []float32)
 	n, group int
 
 	x    []float32 // [rows, n]
-	ones []float32 // [group], what the activation is multiplied by
+	ones []float32 // [group], ones that the activated values are multiplied by
 }
 
 func newActivate(b *binder) (kernel, error) {

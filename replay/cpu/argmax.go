@@ -8,12 +8,12 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// argmax chooses the next token.
+// argmax chooses the next token: the one with the largest logit.
 type argmax struct {
 	ops      *ops
 	maxStops int
 	logits   []float32 // [n], or nil
-	parts    []uint32  // [n, 2]: bits of a float32, its index; or nil
+	parts    []uint32  // [n, 2]: the largest logit of each part as float32 bits, and its index; or nil
 	stops    []uint32  // count, then ids
 	tokens   []uint32  // [ring]
 	step     *table.Step
@@ -51,8 +51,8 @@ func (k *argmax) run(w *worker, _, _ int) {
 	}
 }
 
-// largestPart returns the index of the largest of parts, as largest would of
-// all logits.
+// largestPart returns the index of the largest logit of all parts; it gives the same result as
+// largest on all logits.
 func largestPart(parts []uint32) uint32 {
 	id, best, found := uint32(0), float32(0), false
 	for ; len(parts) >= 2; parts = parts[2:] {
@@ -68,7 +68,7 @@ func largestPart(parts []uint32) uint32 {
 type argmaxPart struct {
 	ops    *ops
 	part   int
-	n      int       // logits of a row
+	n      int       // logits per row
 	logits []float32 // [rows, n]
 	out    []uint32  // [rows, parts, 2]
 }
@@ -92,11 +92,11 @@ func (k *argmaxPart) run(_ *worker, lo, hi int) {
 	}
 }
 
-// largest returns the index of the largest element, the first of equals. NaN
-// never wins; if all are NaN, it is 0.
+// largest returns the index of the largest element, or the first of them if there are several.
+// NaN never wins; if all elements are NaN it returns 0.
 func largest(x []float32) int {
-	// Four maxima at a time: each comparison rarely succeeds, so that the
-	// loop runs at the speed of the branches that are predicted.
+	// Keep four maxima at a time. A comparison rarely succeeds, so the branches are well
+	// predicted and the loop runs at their speed.
 	m0, m1, m2, m3 := minusInf, minusInf, minusInf, minusInf
 	rest := x
 	for len(rest) >= 4 {
@@ -116,7 +116,7 @@ func largest(x []float32) int {
 		rest = rest[4:]
 	}
 	m := max(m0, m1, m2, m3, maxOf(rest))
-	return max(0, slices.Index(x, m)) // not there if all are NaN
+	return max(0, slices.Index(x, m)) // -1 if all are NaN
 }
 
 // maxOf returns the largest element, ignoring NaN.

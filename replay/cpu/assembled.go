@@ -4,12 +4,11 @@ package cpu
 
 import "github.com/pianola-engine/pianola/internal/dtype"
 
-// blocksFunc computes len(y) rows of blocks of a type. q, d and s are those of
-// [input]; s may be nil if the type has no minimum.
+// blocksFunc computes len(y) dot products of rows of blocks of one type. q, d and s are the
+// fields of [input]; s may be nil if the type has no minimum.
 type blocksFunc func(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
 
-// rowsAssembled returns the product of a type's blocks and quantised
-// activations.
+// rowsAssembled returns the rowsFunc of a type that computes with the assembly function rows.
 func rowsAssembled(t dtype.Type, rows blocksFunc) rowsFunc {
 	elems, size := t.Block()
 	mins := hasMinimum(t)
@@ -28,13 +27,12 @@ func rowsAssembled(t dtype.Type, rows blocksFunc) rowsFunc {
 	}
 }
 
-// tiledRun is a product whose lengths are checked: y, w and the memory of x are
-// as long as the assembly goes, and there are blocks, strips of strip bytes
-// and rows.
+// tiledRun computes a tiled product whose lengths have been checked: y, w and the memory of x are
+// long enough for the assembly, and the numbers of blocks, strips and rows are not 0. A strip has
+// strip bytes.
 type tiledRun func(y []float32, yStride int, w []byte, strips, strip, blocks int, x *tiledInput)
 
-// tiledChecked returns the product of a type that checks the lengths that run
-// relies on.
+// tiledChecked returns the tiledFunc of a type that checks the lengths and then calls run.
 func tiledChecked(t dtype.Type, run tiledRun) tiledFunc {
 	elems, _ := t.Block()
 	size, _ := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(elems))

@@ -4,20 +4,20 @@ package cpu
 
 import "github.com/pianola-engine/pianola/internal/dtype"
 
-// floatLoop multiplies n rows of weights of in columns, at least one of each,
-// with some rows of activations. Strides are in bytes.
+// floatLoop multiplies n rows of weights with in columns, both at least 1, by a fixed number of
+// rows of activations. Strides are in bytes.
 type floatLoop func(y *float32, yStride int, w *byte, n, in int, x *float32, xStride int)
 
-// scaledLoop adds m rows of v, weighted, to some accumulators of n elements that
-// lie one after another. m and n are not 0; wStride is in bytes.
+// scaledLoop adds m rows of v, each times its weight, to a fixed number of accumulators of n
+// elements, stored one after another. m and n are not 0; wStride is in bytes.
 type scaledLoop func(acc *float32, n int, v *byte, m int, w *float32, wStride int)
 
-// floatChunk is how many bytes of weights all rows of activations are multiplied
-// with before the next: they stay in the second cache.
+// floatChunk is the number of bytes of weights that are multiplied by all rows of activations
+// before the next ones, so that they stay in the second-level cache.
 const floatChunk = 128 << 10
 
-// floatAssembled returns the product of a type without blocks. loops[i] takes i
-// rows of activations, and is nil where there is none.
+// floatAssembled returns the product of a type without blocks. loops[i] takes i rows of
+// activations; it is nil if there is no such loop.
 func floatAssembled(t dtype.Type, loops []floatLoop) floatFunc {
 	_, size := t.Block()
 	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {
@@ -46,8 +46,8 @@ func floatAssembled(t dtype.Type, loops []floatLoop) floatFunc {
 	}
 }
 
-// floatWhole returns the product that whole computes of rows that are whole
-// steps of lanes, and rest of others.
+// floatWhole returns a product that uses whole if rows are a multiple of lanes columns, and rest
+// otherwise.
 func floatWhole(whole, rest floatFunc) floatFunc {
 	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {
 		if x.in%lanes == 0 {
@@ -58,8 +58,7 @@ func floatWhole(whole, rest floatFunc) floatFunc {
 	}
 }
 
-// scaledAssembled returns addScaledF16 by loops, of which loops[i] takes i
-// accumulators.
+// scaledAssembled returns an addScaledF16 that uses loops. loops[i] takes i accumulators.
 func scaledAssembled(loops []scaledLoop) func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
 	return func(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
 		if n <= 0 || m <= 0 || len(acc) < n {
@@ -75,7 +74,7 @@ func scaledAssembled(loops []scaledLoop) func(acc []float32, n int, v []byte, m 
 	}
 }
 
-// take returns how many of the rows that are left the largest loop takes.
+// take returns the number of rows, at most left, that the largest suitable loop takes.
 func take[T floatLoop | scaledLoop | dotQ8Loop | scaledQ8Loop](loops []T, left int) int {
 	for n := min(left, len(loops)-1); ; n-- {
 		if loops[n] != nil {

@@ -2,16 +2,15 @@
 
 package cpu
 
-// dotQ8Loop multiplies n rows of int8 of in columns, whole blocks, with some rows
-// of activations. Strides are in bytes.
+// dotQ8Loop multiplies n rows of int8 with in columns, whole blocks, by a fixed number of rows of
+// activations. Strides are in bytes.
 type dotQ8Loop func(y *float32, yStride int, w *byte, scales *float32, n, in int, x *float32, xStride int)
 
-// scaledQ8Loop adds m rows of v, of n columns, whole blocks, weighted, to some
-// accumulators that lie one after another. wStride is in bytes.
+// scaledQ8Loop adds m rows of v with n columns, whole blocks, each times its weight, to a fixed
+// number of accumulators stored one after another. wStride is in bytes.
 type scaledQ8Loop func(acc *float32, n int, v *byte, scales *float32, m int, w *float32, wStride int)
 
-// dotQ8Assembled returns dotQ8 by loops, of which loops[i] takes i rows of
-// activations.
+// dotQ8Assembled returns a dotQ8 that uses loops. loops[i] takes i rows of activations.
 func dotQ8Assembled(loops []dotQ8Loop) func(y []float32, yStride int, w []byte, scales []float32, n int, x *floatInput) {
 	return func(y []float32, yStride int, w []byte, scales []float32, n int, x *floatInput) {
 		if n <= 0 || x.rows <= 0 {
@@ -31,8 +30,7 @@ func dotQ8Assembled(loops []dotQ8Loop) func(y []float32, yStride int, w []byte, 
 	}
 }
 
-// scaledQ8Assembled returns addScaledQ8 by loops, of which loops[i] takes i
-// accumulators.
+// scaledQ8Assembled returns an addScaledQ8 that uses loops. loops[i] takes i accumulators.
 func scaledQ8Assembled(loops []scaledQ8Loop) func(acc []float32, n int, v []byte, scales []float32, m int, w []float32, wStride int) {
 	return func(acc []float32, n int, v []byte, scales []float32, m int, w []float32, wStride int) {
 		if n <= 0 || m <= 0 || len(acc) < n {

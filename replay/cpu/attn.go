@@ -9,17 +9,17 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// attnBlock is the number of absolute positions whose scores are taken
-// together.
+// attnBlock is the number of positions whose scores are computed together. Blocks begin at
+// absolute positions that are multiples of it.
 const attnBlock = 64
 
 var minusInf = float32(math.Inf(-1))
 
-// attnRows is how many rows of Q that share K and V are taken together: heads
-// of one row, and those of the rows next to it.
+// attnRows is the number of rows of Q that are computed together because they share a K and V
+// head: heads of one row, and heads of the neighbouring rows.
 const attnRows = 16
 
-// ones are weights that make a dot product a sum.
+// ones are weights that turn a dot product into a sum.
 var ones = func() (x [attnBlock]float32) {
 	for i := range x {
 		x[i] = 1
@@ -27,14 +27,14 @@ var ones = func() (x [attnBlock]float32) {
 	return x
 }()
 
-// attn is softmax attention of one row and head over its positions, or over
-// those of one split.
+// attn is softmax attention of each row and head over its visible positions, or over those of one
+// split.
 type attn struct {
 	ops   *ops
-	float floatFunc // the product of rows of K and Q, of float16
+	float floatFunc // product of rows of K and Q, for a float16 cache
 
 	heads, headDim, qStride int
-	perKV                   int // Q heads that share a K and V head
+	perKV                   int // Q heads per K and V head
 	window                  int // 0: all positions
 	span, splits            int
 	split                   bool
@@ -42,11 +42,11 @@ type attn struct {
 	softCap                 float32 // 0: none
 
 	q              []float32 // [rows, heads, headDim]
-	sinks          *sinks    // nil: only the window is seen, if there is one
-	learned        []float32 // [heads], logits that have no position; nil: there are none
-	newest         *newest   // nil: Q is as it is, and K and V are all in the cache
+	sinks          *sinks    // position of the attention sinks; nil: rows see only the window, if there is one
+	learned        []float32 // [heads], learned sink logits without a position; nil: none
+	newest         *newest   // set by rope_attn; nil: Q is already rotated and all K and V are in the cache
 	kCache, vCache kvCache
-	out            []float32 // [rows, heads, headDim], or parts
+	out            []float32 // [rows, heads, headDim], or the parts of splits (see splitRow)
 }
 
 func newAttn(b *binder) (kernel, error) {
@@ -77,19 +77,19 @@ func newAttn(b *binder) (kernel, error) {
 	return k, b.err
 }
 
-// sinks are positions at the start that every row sees, with Q turned for them.
+// sinks are the first positions, which every row sees. turn rotates Q to their distance.
 type sinks struct {
 	first, half int
 	layout      uint32
 	turn        []float32 // [rows, half, 2]
 }
 
-// together returns how many rows of a chunk are taken together: as many as
-// leave each worker several pieces.
+// together returns the number of rows of a chunk that are computed together: as many as leave
+// each worker several pieces.
 func (k *attn) together(w *worker) int {
 	n := min(w.rows, max(1, attnRows/k.perKV))
 	if groups, team := k.splits*k.heads/k.perKV, len(w.team.workers); w.rows == n && groups%team == 0 {
-		return n // the heads alone divide evenly, and each K and V is read once
+		return n // the heads alone divide evenly, and each row of K and V is read once
 	}
 	for n > 1 && k.pieces(w, n) < 4*len(w.team.workers) {
 		n /= 2
@@ -97,7 +97,7 @@ func (k *attn) together(w *worker) int {
 	return n
 }
 
-// pieces returns how many pieces there are with n rows together.
+// pieces returns the number of pieces when n rows are computed together.
 func (k *attn) pieces(w *worker, n int) int { return (w.rows + n - 1) / n * k.splits * k.heads }
 
 func (k *attn) units(w *worker) int { return k.pieces(w, k.together(w)) }
@@ -114,8 +114,8 @@ func (k *attn) run(w *worker, lo, hi int) {
 	}
 }
 
-// fairRow returns the row of piece i of a chunk: rows from both ends in turn,
-// because later rows see more positions and workers get contiguous pieces.
+// fairRow returns the row of piece i of a chunk. It takes rows from both ends alternately: later
+// rows see more positions and each worker gets contiguous pieces, so this balances the work.
 func fairRow(i, rows int) int {
 	if i%2 == 0 {
 		return i / 2
@@ -123,25 +123,25 @@ func fairRow(i, rows int) int {
 	return rows - 1 - i/2
 }
 
-// attnGroup is the heads and rows that are taken together, in the worker's
+// attnGroup is a group of heads and rows that are computed together. Its memory is the worker's
 // private memory.
 type attnGroup struct {
-	row, rows   int // the first row, and how many
+	row, rows   int // the first row, and the number of rows
 	head, heads int
 	q, acc      []float32 // [rows, heads, headDim]
 	scores      []float32 // [rows, heads, attnBlock]
-	scales      []float32 // [attnBlock, headDim/32], of rows of int8
-	top, sum    []float32 // [rows, heads]
-	atStart     bool      // the positions are those of sinks
+	scales      []float32 // [attnBlock, headDim/32], scales of the rows of an int8 cache
+	top, sum    []float32 // [rows, heads]: the maximum so far, and the sum of weights
+	atStart     bool      // the positions are those of the sinks
 
-	// The position that is not in the cache, past all others if there is none,
-	// and its K and V.
+	// The position whose K and V are not yet in the cache, or a position after all others if
+	// there is none; and its K and V.
 	fresh      int
-	newK, newV kvRows // a row each
+	newK, newV kvRows // one row each
 }
 
-// group computes heads h to h+n-1, which share K and V, of rows r to r+rows-1
-// and split s. What a row and head computes does not depend on the others.
+// group computes heads h to h+n-1, which share K and V, of rows r to r+rows-1 and split s. The
+// result of a row and head does not depend on the others in the group.
 func (k *attn) group(w *worker, r, rows, s, h, n int) {
 	mem, size := float32s(w.scratch), rows*n*k.headDim
 	g := attnGroup{row: r, rows: rows, head: h, heads: n, q: mem[:size], acc: mem[size:][:size], scores: mem[2*size:][:rows*n*attnBlock], fresh: math.MaxInt}
@@ -176,7 +176,7 @@ func (k *attn) group(w *worker, r, rows, s, h, n int) {
 	}
 }
 
-// blocks adds what the rows see, block by block.
+// blocks processes the positions that the rows see, block by block.
 func (k *attn) blocks(w *worker, g *attnGroup, s int) {
 	begin, _ := k.sees(w, g, g.row, s)
 	_, end := k.sees(w, g, g.row+g.rows-1, s)
@@ -187,7 +187,7 @@ func (k *attn) blocks(w *worker, g *attnGroup, s int) {
 	}
 }
 
-// turned returns Q of the group for the positions at the start.
+// turned returns the group's Q, rotated to the distance of the sinks.
 func (k *attn) turned(w *worker, g *attnGroup) []float32 {
 	d, t := k.headDim, k.sinks
 	q := float32s(w.scratch[4*(attnRows*(2*d+attnBlock)+len(g.scales)):])[:len(g.q)]
@@ -198,7 +198,8 @@ func (k *attn) turned(w *worker, g *attnGroup) []float32 {
 	return q
 }
 
-// sees returns which of the positions that the group is at row r sees.
+// sees returns the range of visible positions of row r, among the sinks or the others, whichever
+// the group is processing.
 func (k *attn) sees(w *worker, g *attnGroup, r, s int) (begin, end int) {
 	begin, end = k.seen(w, r, s)
 	switch {
@@ -211,7 +212,7 @@ func (k *attn) sees(w *worker, g *attnGroup, r, s int) (begin, end int) {
 	return begin, end
 }
 
-// seen returns the positions that row r sees in split s: from begin to end-1.
+// seen returns the positions [begin, end) that row r sees in split s.
 func (k *attn) seen(w *worker, r, s int) (begin, end int) {
 	end = int(w.kvLen) + r
 	if k.window > 0 {
@@ -225,26 +226,27 @@ func (k *attn) seen(w *worker, r, s int) (begin, end int) {
 	return begin, end
 }
 
-// splitEach returns how many positions each split has of those that a row
-// sees: as few as 2^n splits, no more than there are, divide them into, at least
-// span. The last that has any has fewer, the others after it none.
+// splitEach returns the number of positions per split of a row that sees visible positions:
+// visible divided by the largest power of two that is at most splits, rounded up to a multiple of
+// 16, and at least span. The last split in use may have fewer positions; splits after it have
+// none.
 func splitEach(visible, splits, span int) int {
 	shift := bits.Len(uint(splits)) - 1
 	even := (visible + 1<<shift - 1) >> shift
 	return max(span, (even+15)&^15)
 }
 
-// seenOf returns what row r of the group sees of positions at to next-1.
+// seenOf returns the part of positions [at, next) that row r of the group sees.
 func (k *attn) seenOf(w *worker, g *attnGroup, r, s, at, next int) (begin, end int) {
 	begin, end = k.sees(w, g, g.row+r, s)
 	begin = min(max(begin, at), next)
 	return begin, max(begin, min(end, next))
 }
 
-// block adds what the rows see of positions at to next-1, which are of one block.
+// block processes positions [at, next), which belong to one block.
 func (k *attn) block(w *worker, g *attnGroup, s, at, next int) {
 	k.score(w, g, at, next)
-	// All rows see what is from first to last-1.
+	// All rows see positions [first, last).
 	first, last := at, next
 	for i := range g.rows {
 		begin, end := k.seenOf(w, g, i, s, at, next)
@@ -260,7 +262,8 @@ func (k *attn) block(w *worker, g *attnGroup, s, at, next int) {
 		}
 	}
 	last = max(first, last)
-	// A row's positions in order: before those that all see, these, and after.
+	// Each row must process its positions in order: those before the common ones, the common
+	// ones, those after.
 	for i := range g.rows {
 		begin, end := k.seenOf(w, g, i, s, at, next)
 		k.weigh(g, i, 1, at, begin, min(first, end))
@@ -272,8 +275,7 @@ func (k *attn) block(w *worker, g *attnGroup, s, at, next int) {
 	}
 }
 
-// score sets the scores to the products of Q with the K rows of positions at to
-// next-1.
+// score sets the scores to the products of Q and the K rows of positions [at, next).
 func (k *attn) score(w *worker, g *attnGroup, at, next int) {
 	x := &w.float
 	x.x, x.in, x.stride, x.rows = g.q, k.headDim, k.headDim, g.rows*g.heads
@@ -288,7 +290,7 @@ func (k *attn) score(w *worker, g *attnGroup, at, next int) {
 	}
 }
 
-// bound scales n scores of each of heads, and bounds them softly.
+// bound scales n scores of each of heads and applies the soft cap.
 func (k *attn) bound(scores []float32, heads, n int) {
 	for j := range heads {
 		of := scores[j*attnBlock:][:n]
@@ -297,13 +299,12 @@ func (k *attn) bound(scores []float32, heads, n int) {
 	}
 }
 
-// softenFunc makes weights of n scores of each of len(top) heads, which are attnBlock
-// after those of the one before: exp(scale*score - top). top becomes the largest
-// so far, as which the weights in sum and the values in acc, [heads, d], are scaled
-// down; sum gets the weights.
+// softenFunc turns scores into softmax weights, for n scores of each of len(top) heads, stored
+// attnBlock apart: exp(scale*score - top). It raises top to the new maximum and rescales sum and
+// the accumulated values acc, [heads, d], to it; then it adds the weights to sum.
 type softenFunc func(scores []float32, n int, scale float32, top, sum, acc []float32, d int)
 
-// softenAny returns soften by other loops.
+// softenAny returns a softenFunc that uses the other loops of o.
 func (o *ops) softenAny() softenFunc {
 	return func(scores []float32, n int, scale float32, top, sum, acc []float32, d int) {
 		for j := range top {
@@ -322,8 +323,8 @@ func (o *ops) softenAny() softenFunc {
 	}
 }
 
-// weigh adds the V rows of positions begin to end-1, times their weights, to the
-// heads of rows i to i+n-1. The scores begin with position at.
+// weigh adds the V rows of positions [begin, end), times their weights, to the heads of rows i to
+// i+n-1. The scores begin with position at.
 func (k *attn) weigh(g *attnGroup, i, n, at, begin, end int) {
 	i, n = i*g.heads, n*g.heads
 	acc := g.acc[i*k.headDim:][:n*k.headDim]
@@ -346,7 +347,7 @@ func (k *attn) widen(g *attnGroup, rows kvRows) []float32 {
 	return scales
 }
 
-// finish writes row and head j.
+// finish writes the result of row and head j.
 func (k *attn) finish(w *worker, g *attnGroup, s, j int) {
 	head := g.head + j%g.heads
 	acc := g.acc[j*k.headDim:][:k.headDim]
@@ -371,8 +372,8 @@ func (k *attn) finish(w *worker, g *attnGroup, s, j int) {
 	}
 }
 
-// splitRow returns the parts of row r: the values, [heads, splits, d], and the
-// states, [heads, splits, 2], which are maximum and weight.
+// splitRow returns the two arrays that the splits of row r leave: the values, [heads, splits, d],
+// and the states, [heads, splits, 2], each a maximum and a sum of weights.
 func splitRow(parts []float32, r, heads, splits, d int) (values, states []float32) {
 	row := parts[r*heads*splits*(d+2):][:heads*splits*(d+2)]
 	return row[:heads*splits*d], row[heads*splits*d:]
@@ -388,16 +389,16 @@ func scaleMax(s []float32, scale float32) float32 {
 			m = v
 		}
 	}
-	return m + 0 // which zero depends on the order
+	return m + 0 // + 0 turns -0 into 0; otherwise the sign would depend on the order
 }
 
-// splitMerge is how the splits of attention are merged.
+// splitMerge merges the splits of attention.
 type splitMerge struct {
 	heads, headDim, splits, span int
 	window                       int // 0: all positions
 }
 
-// active returns how many splits of row r saw a position.
+// active returns the number of splits of row r that have a visible position.
 func (m *splitMerge) active(w *worker, r int) int {
 	visible := max(int(w.kvLen), 1) + r
 	if m.window > 0 {
@@ -407,8 +408,8 @@ func (m *splitMerge) active(w *worker, r int) int {
 	return min(m.splits, (visible+each-1)/each)
 }
 
-// merge sets out to elements of a head from one on, merged from the head's
-// splits, of which n are active: values is [splits, headDim], states [splits, 2].
+// merge sets out to elements of a head, beginning with element from, merged from the first n of
+// the head's splits. values is [splits, headDim], states is [splits, 2].
 func (m *splitMerge) merge(out, values, states []float32, from, n int) {
 	clear(out)
 	top := minusInf
@@ -433,12 +434,12 @@ func (m *splitMerge) merge(out, values, states []float32, from, n int) {
 	}
 }
 
-// head returns what the splits left of a head.
+// head returns the values and states of the splits of head h.
 func (m *splitMerge) head(values, states []float32, h int) (v, s []float32) {
 	return values[h*m.splits*m.headDim:][:m.splits*m.headDim], states[2*h*m.splits:][:2*m.splits]
 }
 
-// row sets dst to elements of a row of heads from element at on.
+// row sets dst to elements of a row of heads, beginning with element at.
 func (m *splitMerge) row(w *worker, dst, values, states []float32, at int) {
 	for n := m.active(w, 0); len(dst) > 0; {
 		from := at % m.headDim
@@ -449,7 +450,7 @@ func (m *splitMerge) row(w *worker, dst, values, states []float32, at int) {
 	}
 }
 
-// attnMerge merges the splits of attn.
+// attnMerge implements attn_merge: it merges the splits of attention.
 type attnMerge struct {
 	splitMerge
 	part []float32 // [rows], see splitRow

@@ -57,8 +57,8 @@ func TestHeadNorm(t *testing.T) {
 	}
 }
 
-// TestQKRoPEKV compares the fused kernel with head_norm, rope and kv_write,
-// over a cache that wraps around.
+// TestQKRoPEKV compares the fused kernel with head_norm, rope and kv_write, on a cache that wraps
+// around.
 func TestQKRoPEKV(t *testing.T) {
 	r := rand.New(rand.NewPCG(32, 1))
 	for _, norm := range []uint32{0, 1} {
@@ -103,7 +103,7 @@ func TestQKRoPEKV(t *testing.T) {
 					t.Errorf("%s differs", cache)
 				}
 			}
-			// V of row r is at (kvLen-1+r) mod capacity, and nowhere else.
+			// V of row r must be at (kvLen-1+r) mod capacity, and nowhere else.
 			for h := range kvHeads {
 				for at := range capacity {
 					row := (at - (kvLen - 1) + 10*capacity) % capacity
@@ -123,17 +123,17 @@ func TestQKRoPEKV(t *testing.T) {
 	}
 }
 
-// attnSpan is the least positions of a split.
+// attnSpan is the smallest number of positions per split.
 const attnSpan = 20
 
 // attnCase is one command of attention.
 type attnCase struct {
 	heads, kvHeads, d, capacity, window, splits, kvLen, rows int
-	scale                                                    float64 // of the values
-	kv                                                       uint32  // kind of the cache
+	scale                                                    float64 // of the cached values
+	kv                                                       uint32  // element type of the cache
 }
 
-// random fills a cache.
+// random fills a cache with random values.
 func (c attnCase) random(t *testing.T, r *rand.Rand, cache []byte, scale float64) {
 	t.Helper()
 	if c.kv == decl.KVF16 {
@@ -147,7 +147,7 @@ func (c attnCase) random(t *testing.T, r *rand.Rand, cache []byte, scale float64
 	copy(cache[n:], randomBytes(t, r, dtype.F16, n/32, scale/64))
 }
 
-// values returns what a cache stands for.
+// values returns the content of a cache as numbers.
 func (c attnCase) values(t *testing.T, cache []byte) []float64 {
 	t.Helper()
 	if c.kv == decl.KVF16 {
@@ -214,8 +214,8 @@ func (c attnCase) reference(t *testing.T, s *solo) []float64 {
 	return out
 }
 
-// bothKinds returns the cases with a cache of float16, and with one of int8 where
-// heads are whole blocks.
+// bothKinds returns the cases with a float16 cache, and those whose heads are whole blocks with
+// an int8 cache too.
 func bothKinds(list []attnCase) []attnCase {
 	for _, c := range list {
 		if c.d%decl.KVBlock == 0 {
@@ -235,7 +235,7 @@ func TestAttn(t *testing.T) {
 		{3, 1, 20, 1024, 0, 1, 63, 4, 1, 0},
 		{2, 2, 128, 1024, 0, 1, 1000, 1, 3, 0},
 		{4, 2, 32, 70, 50, 1, 300, 5, 1, 0}, // wraps around in the middle of a block
-		{4, 2, 32, 70, 50, 1, 20, 5, 1, 0},  // the window is longer than what is there
+		{4, 2, 32, 70, 50, 1, 20, 5, 1, 0},  // the window is longer than the context so far
 		{4, 2, 64, 1024, 0, 4, 700, 3, 1, 0},
 		{4, 1, 48, 1024, 0, 8, 5, 2, 1, 0}, // most splits are empty
 		{2, 1, 32, 200, 130, 4, 500, 3, 1, 0},
@@ -267,10 +267,10 @@ func TestAttnRows(t *testing.T) {
 	for _, c := range bothKinds([]attnCase{
 		{4, 2, 64, 1024, 0, 1, 120, 20, 1, 0},
 		{4, 2, 40, 90, 60, 1, 300, 20, 1, 0},
-		{4, 2, 48, 70, 5, 1, 50, 30, 1, 0}, // rows that see nothing in common
+		{4, 2, 48, 70, 5, 1, 50, 30, 1, 0}, // rows without common visible positions
 		{6, 1, 32, 200, 100, 1, 155, 70, 1, 0},
 		{2, 2, 64, 1024, 0, 1, 1, 150, 1, 0},
-		{40, 2, 16, 1024, 0, 1, 60, 9, 1, 0}, // more heads than are taken together
+		{40, 2, 16, 1024, 0, 1, 60, 9, 1, 0}, // more heads than are computed together
 		{4, 2, 32, 150, 90, 5, 300, 50, 1, 0},
 		{4, 2, 64, 1024, 0, 5, 250, 9, 1, 0},
 	}) {
@@ -293,8 +293,8 @@ func TestAttnRows(t *testing.T) {
 	}
 }
 
-// TestKVQ8 writes K and V as int8: each element is within half a step, zeros are
-// zeros, nothing else is written, and the fused kernel writes the same.
+// TestKVQ8 writes K and V as int8. Each element must be within half a step, zeros must stay zero,
+// nothing else may be written, and the fused kernel must write the same.
 func TestKVQ8(t *testing.T) {
 	r := rand.New(rand.NewPCG(35, 1))
 	const heads, kvHeads, d, rows, capacity, kvLen = 4, 2, 96, 5, 7, 12
@@ -340,7 +340,7 @@ func TestKVQ8(t *testing.T) {
 	const half = d / 2
 	angles := make([]float32, rows*half*2)
 	for i := range rows * half {
-		angles[2*i] = 1 // nothing turns
+		angles[2*i] = 1 // a rotation by 0
 	}
 	fused := newSolo(t, kernels.QKRoPEKV, []uint32{d, decl.LayoutHalf, 0, decl.KVQ8},
 		kernels.QKRoPEKVParams{Heads: heads, KVHeads: kvHeads, QStride: stride, KStride: stride, VStride: stride, Half: half, Cap: capacity, Eps: 1e-5},

@@ -5,14 +5,14 @@ import (
 	"sync/atomic"
 )
 
-// poisoned is the word of a barrier that nobody may wait at.
+// poisoned is the word of a barrier that no longer works; see poison.
 const poisoned = ^uint64(0)
 
 type pad [align]byte
 
-// barrier is where the team meets. word is the generation in the upper 63 bits
-// and, in the lowest, the decision of the last to arrive that the submission
-// ends here: all see the same one.
+// barrier is where the workers of a team meet. The upper 63 bits of word are a generation number.
+// The lowest bit is the decision, made by the last worker to arrive, whether the submission ends
+// here; so all workers see the same decision.
 type barrier struct {
 	_       pad
 	arrived atomic.Int32
@@ -21,10 +21,10 @@ type barrier struct {
 	_       pad
 }
 
-// wait returns when all n workers have called it. last is the word that this
-// worker saw before, and gets the new one. The last to arrive, who sees
-// everything that the others did before, asks the job whether it ends; the
-// answer is everybody's. Who has looked spins times lets others run.
+// wait returns when all n workers have called it, and reports whether the submission ends here.
+// last is the word that this worker saw before; wait updates it. The last worker to arrive sees
+// all writes of the others, asks the job whether it ends, and publishes the answer. The others
+// spin; after spins looks they yield to other goroutines.
 func (b *barrier) wait(n int32, spins int, last *uint64, j *job) bool {
 	if b.arrived.Add(1) == n {
 		b.arrived.Store(0)
@@ -47,6 +47,6 @@ func (b *barrier) wait(n int32, spins int, last *uint64, j *job) bool {
 	}
 }
 
-// poison ends every wait, now and later. The caller must not have arrived at
-// the barrier that the others wait at, which therefore never completes.
+// poison ends all waits, present and future. The caller must not have arrived at the barrier that
+// the others wait at, so that it can never complete.
 func (b *barrier) poison() { b.word.Store(poisoned) }

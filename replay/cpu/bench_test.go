@@ -8,9 +8,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// BenchmarkRows multiplies a matrix of 64 MiB, which no cache holds, with one
-// row of activations on one core. What it reads a second is to be compared with
-// what the memory gives.
+// BenchmarkRows multiplies a matrix of 64 MiB, larger than any cache, with one row of activations
+// on one core. Compare its bytes per second with the memory bandwidth.
 func BenchmarkRows(b *testing.B) {
 	const columns, bytes = 1024, 64 << 20
 	r := rand.New(rand.NewPCG(30, 1))

@@ -6,11 +6,11 @@ import "github.com/pianola-engine/pianola/internal/dtype"
 // two scales and minimums.
 type group = dtype.Integers
 
-// expandFunc sets g to one block.
+// expandFunc decodes one block to g.
 type expandFunc func(g *group, block []byte)
 
-// rowsBlocks returns the product of a type's rows, whose blocks expand makes
-// integers of, and quantised activations.
+// rowsBlocks returns the product of rows of a type, whose blocks expand decodes, and quantised
+// activations.
 func rowsBlocks(t dtype.Type, expand expandFunc) rowsFunc {
 	elems, size := t.Block()
 	per, mins := elems/blockElems, hasMinimum(t)
@@ -45,8 +45,8 @@ func rowsBlocks(t dtype.Type, expand expandFunc) rowsFunc {
 	}
 }
 
-// hasMinimum reports whether blocks of the type have a minimum, so that their
-// product needs the sums of the activations.
+// hasMinimum reports whether blocks of the type have a minimum. Their product needs the sums of
+// the activations.
 func hasMinimum(t dtype.Type) bool {
 	if f := t.Form(); f != nil {
 		return f.Minimum
@@ -55,7 +55,7 @@ func hasMinimum(t dtype.Type) bool {
 	return mlx
 }
 
-// sumHalves sets s to the sums of half blocks of q, 16 elements each.
+// sumHalves sets s to the sums of the half blocks of q, 16 elements each.
 func sumHalves(s []int16, q []int8) {
 	for i := range s {
 		var sum int16

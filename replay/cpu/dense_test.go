@@ -64,7 +64,7 @@ func TestActivate(t *testing.T) {
 	}
 }
 
-// A factor of what is added and one of what is normalised, fused or not.
+// A factor for the added row and one for the normalised row, fused or not.
 func TestScaledResidual(t *testing.T) {
 	r := rand.New(rand.NewPCG(42, 1))
 	for _, n := range []int{3, 64, 100} {

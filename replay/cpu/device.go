@@ -13,55 +13,54 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// name begins the errors of this package.
+// name is the prefix of this package's errors.
 const name = "cpu"
 
-// Options are the settings of a device. The zero value is what most want.
+// Options are the settings of a device. The zero value suits most uses.
 type Options struct {
-	Threads  int  // workers, 1 to GOMAXPROCS; 0: GOMAXPROCS, in real time one less
-	Portable bool // kernels in Go alone, the reference that all others equal
-	Pin      bool // bind each worker to a processor, where the system can
+	Threads  int  // number of workers, 1 to GOMAXPROCS; 0: GOMAXPROCS, or one less with RealTime
+	Portable bool // use only kernels in Go, the reference that all others equal bit for bit
+	Pin      bool // bind each worker to a processor, if the system supports it
 
-	// RealTime keeps the scheduler out of submissions of up to 5 ms: workers are
-	// bound to processors where the system can, wait for one another without
-	// giving their threads up, and find the memory of sessions touched.
+	// RealTime keeps the scheduler from interrupting submissions of up to 5 ms. Workers are bound
+	// to processors if the system supports it, they do not yield their threads while they wait
+	// for each other, and the memory of sessions is touched in advance.
 	RealTime bool
 }
 
-// Device is the processor as a device that replays tables. Its methods are
-// those of replay.Device, and are described there.
+// Device is the CPU as a device that replays tables. Its methods implement replay.Device and are
+// documented there.
 type Device struct {
 	device.Base[*session]
 	queue   *device.Queue[*session]
 	ops     *ops
 	threads int
-	cpus    []int // to bind workers to, or nil
+	cpus    []int // processors to bind workers to, or nil
 	waits   waits
-	touch   bool // write to a session's memory before it is used
+	touch   bool // write to all of a session's memory when it is opened
 
-	// Set by Load, and not changed after.
+	// Set by Load and constant afterwards.
 	table  *table.Table
-	caches []table.KVCache // nil if they do not grow
-	model  [][]byte        // by slot, of model and executor scope
+	caches []table.KVCache // nil if caches do not grow
+	model  [][]byte        // memory of each slot of model and executor scope
 	team   *team
-	moves  []bool // by program: the step block says how far it has come
+	moves  []bool // for each program: it is self-advancing
 }
 
-// New returns a device. It has no threads and no memory before Load.
+// New returns a device. Before Load it has no threads and no memory.
 func New(o Options) (*Device, error) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		return nil, errors.New("cpu: big-endian machines are not supported: tables and weights are little-endian")
 	}
 	most := runtime.GOMAXPROCS(0)
 	if o.Threads < 0 || o.Threads > most {
-		// Workers spin: more of them than run at once would wait for each
-		// other's preemption.
-		return nil, fmt.Errorf("cpu: %d threads are not within 1 to GOMAXPROCS, which is %d", o.Threads, most)
+		// Workers spin. More workers than run at once would wait for each other's preemption.
+		return nil, fmt.Errorf("cpu: %d threads: want 1 to %d (GOMAXPROCS)", o.Threads, most)
 	}
 	if o.Threads == 0 {
 		o.Threads = most
 		if o.RealTime && o.Threads > 1 {
-			o.Threads-- // for everything else that the process and the system do
+			o.Threads-- // leave a processor for the rest of the process and the system
 		}
 	}
 	d := &Device{ops: fastest(), threads: o.Threads, waits: sharing, touch: o.RealTime}
@@ -79,21 +78,21 @@ func New(o Options) (*Device, error) {
 			return nil, err
 		}
 		if o.RealTime {
-			slices.Reverse(cpus) // the first ones serve most interrupts
+			slices.Reverse(cpus) // the first processors serve most interrupts
 		}
 		d.cpus = cpus
 	}
 	return d, nil
 }
 
-// Threads returns how many workers the device has.
+// Threads returns the number of workers.
 func (d *Device) Threads() int { return d.threads }
 
-// Features returns the processor's features that kernels use, or "portable" if
-// they are in Go alone.
+// Features returns the processor features that the kernels use, or "portable" if they are written
+// in Go only.
 func Features() []string { return fastest().features }
 
-// Info says what the device is.
+// Info describes the device.
 func (d *Device) Info() replay.Info {
 	return replay.Info{
 		Device: "cpu",
@@ -104,7 +103,7 @@ func (d *Device) Info() replay.Info {
 	}
 }
 
-// threadsText says how the team is made up.
+// threadsText describes the team.
 func (d *Device) threadsText() string {
 	s := fmt.Sprintf("%d threads", d.threads)
 	if d.waits == owning {

@@ -21,8 +21,8 @@ const (
 	chainCtx   = 256
 )
 
-// chainModel is a table whose decode program turns a token into the next one,
-// and whose prefill program has rows.
+// chainModel is a table whose decode program turns a token into the next one, and whose prefill
+// program has several rows.
 func chainModel(tb testing.TB) *builder {
 	b := newBuilder(tb, chainVocab, chainWidth, chainCtx, 8, 4)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -48,10 +48,10 @@ func chainModel(tb testing.TB) *builder {
 	return b
 }
 
-// chainStep is the step of a chain's first token.
+// chainStep is the step of the first token of a chain.
 func chainStep() table.Step { return table.Step{KVLen: 1, Rows: 1} }
 
-// decode runs a chain and returns the ring.
+// decode runs a chain and returns the token ring.
 func decode(tb testing.TB, d *Device, id replay.SessionID, n int) (replay.Result, []uint32) {
 	tb.Helper()
 	sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: uint32(n), Step: chainStep()}}}

@@ -10,21 +10,21 @@ import (
 // lanes is the number of sums of a float dot product.
 const lanes = 16
 
-// accumulate adds the products of a and b to the sums. What is before them in
-// their rows is a whole number of steps of lanes.
+// accumulate adds the products of a and b to the sums. a and b begin at a multiple of lanes in
+// their rows.
 func accumulate(acc *[lanes]float32, a, b []float32) {
 	b = b[:len(a)]
 	for l, v := range a {
 		c := &acc[l&(lanes-1)]
 		if s := float64(float64(v)*float64(b[l])) + float64(*c); !twiceRounded(s) {
-			*c = float32(s) // fma32, whose calls would take most of the time
+			*c = float32(s) // fma32, inlined because calls would take most of the time
 		} else {
 			*c = fma32Odd(v, b[l], *c)
 		}
 	}
 }
 
-// reduce16 adds up the sums of a float dot product.
+// reduce16 reduces the sums of a float dot product.
 func reduce16(acc *[lanes]float32) float32 {
 	var v [8]float32
 	for l := range v {
@@ -33,7 +33,7 @@ func reduce16(acc *[lanes]float32) float32 {
 	return reduce8(&v)
 }
 
-// reduce8 adds up eight lanes as the vector instructions do.
+// reduce8 reduces eight lanes in the order of the vector instructions.
 func reduce8(v *[8]float32) float32 {
 	a, b, c, d := v[0]+v[4], v[1]+v[5], v[2]+v[6], v[3]+v[7]
 	return (a + c) + (b + d)
@@ -60,11 +60,11 @@ func decodeBF16(dst []float32, src []byte) {
 	}
 }
 
-// decodeWith returns the conversion of a quantised type by its reference.
+// decodeWith returns the conversion of a quantised type by its reference, dtype.Dequantize.
 func decodeWith(t dtype.Type) func(dst []float32, src []byte) {
 	return func(dst []float32, src []byte) {
 		size, _ := t.Bytes(uint64(len(dst)))
-		// The lengths match by construction and the type has a decoder.
+		// The lengths match by construction, and the type has a decoder.
 		_ = dtype.Dequantize(t, dst, src[:size])
 	}
 }
@@ -83,9 +83,9 @@ func f32ToF16(dst []byte, src []float32) {
 	}
 }
 
-// addScaledF16 adds weighted rows of v to accumulators: acc[i] += w[i][j] * v[j]
-// with fused operations, in the order of j. acc is [len(acc)/n, n], v is [m, n]
-// float16, and a row of w is m elements, wStride after the one before.
+// addScaledF16 adds weighted rows of v to accumulators: acc[i] += w[i][j] * v[j] with fused
+// operations, in the order of j. acc is [len(acc)/n, n], v is [m, n] float16, and each row of w
+// has m elements; rows are wStride apart.
 func addScaledF16(acc []float32, n int, v []byte, m int, w []float32, wStride int) {
 	for i := 0; (i+1)*n <= len(acc) && n > 0; i++ {
 		acc, w := acc[i*n:][:n], w[i*wStride:][:m]
@@ -98,16 +98,16 @@ func addScaledF16(acc []float32, n int, v []byte, m int, w []float32, wStride in
 	}
 }
 
-// kvQ8 converts a row of int8 with a scale for each block of 32, which is exact:
-// a float16 has 11 bits.
+// kvQ8 converts a row of int8 with a scale per block of 32. The conversion is exact because a
+// float16 has 11 bits.
 func kvQ8(dst []float32, q []int8, scales []float32) {
 	for i := range dst {
 		dst[i] = float32(float32(q[i]) * scales[i/blockElems])
 	}
 }
 
-// dotQ8 computes y[j*yStride+i] = dot(row i of w, row j of x) for n rows of int8
-// that lie one after another, with a scale for each block of 32.
+// dotQ8 computes y[j*yStride+i] = dot(row i of w, row j of x) for n consecutive rows of int8 with
+// a scale per block of 32.
 func dotQ8(y []float32, yStride int, w []byte, scales []float32, n int, x *floatInput) {
 	q, blocks := int8s(w), x.in/blockElems
 	for j := 0; j < x.rows; j += len(x.sums) {
@@ -128,7 +128,7 @@ func dotQ8(y []float32, yStride int, w []byte, scales []float32, n int, x *float
 	}
 }
 
-// addScaledQ8 is addScaledF16 of rows of int8 with a scale for each block of 32.
+// addScaledQ8 is addScaledF16 for rows of int8 with a scale per block of 32.
 func addScaledQ8(acc []float32, n int, v []byte, scales []float32, m int, w []float32, wStride int) {
 	q := int8s(v)
 	for i := 0; (i+1)*n <= len(acc) && n > 0; i++ {

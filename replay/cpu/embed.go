@@ -5,7 +5,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// embed looks up the rows of tokens.
+// embed looks up the embedding rows of tokens.
 type embed struct {
 	ops      *ops
 	t        dtype.Type
@@ -44,7 +44,7 @@ func (k *embed) run(w *worker, lo, hi int) {
 		out := k.out[r*k.n:][:k.n]
 		var row []byte
 		if k.tiled {
-			// newEmbed and Validate have bounded the row and its size.
+			// newEmbed and Validate have checked the row and its size.
 			row = w.scratch[:k.rowBytes]
 			_ = dtype.UntileRow(k.t, row, k.w, id, k.n)
 		} else {
@@ -58,7 +58,7 @@ func (k *embed) run(w *worker, lo, hi int) {
 		case dtype.F32:
 			decodeF32(out, row)
 		default:
-			// newEmbed let through only types and sizes that convert.
+			// newEmbed accepts only types and sizes that convert.
 			_ = dtype.Dequantize(k.t, out, row)
 		}
 		if k.scale != 1 {

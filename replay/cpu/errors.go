@@ -6,11 +6,11 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// WeightTypeError says that a kernel has no implementation for a weight type.
+// WeightTypeError reports that a kernel has no implementation for a weight type.
 type WeightTypeError struct {
 	Kernel string
 	Type   dtype.Type
-	Act    string // activation type that it is missing for, "" if none is there
+	Act    string // activation type for which the implementation is missing; "" if it is missing for all
 }
 
 func (e *WeightTypeError) Error() string {

@@ -6,15 +6,15 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// Bounds of exp: below, the result would not be a normal number, and is 0;
-// above, it is infinite.
+// Bounds of exp. Below expMin the result would not be a normal number and is 0; above expMax it
+// is infinite.
 const (
 	expMin = -87.33654
 	expMax = 88.72283
 )
 
-// Constants of exp, from Cephes' expf: ln 2 in two parts, of which the first
-// has so few bits that its product with n is exact, and the polynomial.
+// Constants of exp, from Cephes' expf: ln 2 in two parts, the first short enough that its product
+// with n is exact, and the coefficients of the polynomial.
 const (
 	log2e = 1.44269504088896341
 	ln2Hi = 0.693359375
@@ -47,7 +47,7 @@ func exp(x float32) float32 {
 	y = float32(y*r) + expP5
 	y = float32(y*float32(r*r)) + r
 	y += 1
-	// 2^n with n from -126 to 128 in two factors, since 2^128 is none.
+	// Multiply by 2^n, with n from -126 to 128, in two factors, since 2^128 is not a float32.
 	i := int32(math.Float32bits(t)) - int32(math.Float32bits(roundMagic))
 	half := i >> 1
 	y *= math.Float32frombits(uint32(half+127) << 23)
@@ -69,14 +69,14 @@ func siluMul(dst, gate, up []float32) {
 	}
 }
 
-// Constants of GELU by a hyperbolic tangent, which is g / (1 + exp(-z)) with
-// z = g * (geluLinear + geluCubic*g^2).
+// Constants of the tanh approximation of GELU: g / (1 + exp(-z)) with z = g * (geluLinear +
+// geluCubic*g^2).
 const (
 	geluLinear = 1.5957691216057308 // 2 sqrt(2/pi)
 	geluCubic  = 0.044715 * geluLinear
 )
 
-// geluMul sets dst to gelu(gate) * up, by a hyperbolic tangent.
+// geluMul sets dst to gelu(gate) * up, with the tanh approximation of GELU.
 func geluMul(dst, gate, up []float32) {
 	up, dst = up[:len(gate)], dst[:len(gate)]
 	for i, g := range gate {
@@ -86,8 +86,8 @@ func geluMul(dst, gate, up []float32) {
 	}
 }
 
-// Constants of the normal distribution: a polynomial in 1/(1 + erfP*x/sqrt 2)
-// (Abramowitz and Stegun, 7.1.26), off by 1.5e-7 at most.
+// Constants of the normal distribution: a polynomial in 1/(1 + erfP*x/sqrt 2) (Abramowitz and
+// Stegun, 7.1.26) with an error of at most 1.5e-7.
 const (
 	erfP = 0.3275911 / math.Sqrt2
 	erf1 = 0.254829592
@@ -97,7 +97,7 @@ const (
 	erf5 = 1.061405429
 )
 
-// geluErfMul sets dst to gelu(gate) * up, by the normal distribution.
+// geluErfMul sets dst to gelu(gate) * up, with GELU defined by the normal distribution.
 func geluErfMul(dst, gate, up []float32) {
 	up, dst = up[:len(gate)], dst[:len(gate)]
 	for i, g := range gate {
@@ -114,8 +114,7 @@ func geluErfMul(dst, gate, up []float32) {
 	}
 }
 
-// gated returns the function that sets dst to a(gate) * up, a being an
-// activation.
+// gated returns the function that sets dst to a(gate) * up for the given activation a.
 func (o *ops) gated(activation uint32) (f func(dst, gate, up []float32), ok bool) {
 	switch activation {
 	case decl.ActivationSiLU:

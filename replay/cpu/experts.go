@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// route chooses the experts of each row.
+// route selects the experts of each row.
 type route struct {
 	ops           *ops
 	experts, used int
@@ -34,7 +34,7 @@ func (k *route) run(_ *worker, lo, hi int) {
 	}
 }
 
-// row chooses by insertion: there are few, and of equals the first comes first.
+// row selects by insertion sort, since few experts are used. Of equal logits the first wins.
 func (k *route) row(logits []float32, ids []uint32, weights []float32) {
 	n := 0
 	for e, v := range logits {
@@ -68,11 +68,11 @@ func (k *route) row(logits []float32, ids []uint32, weights []float32) {
 	}
 }
 
-// beats reports whether a comes before b, which is of an expert before it: NaN
-// comes last.
+// beats reports whether expert logit a is sorted before b, which belongs to an earlier expert.
+// NaN comes last.
 func beats(a, b float32) bool { return a > b || math.IsNaN(float64(b)) && !math.IsNaN(float64(a)) }
 
-// expertSum adds up what the experts of each row give.
+// expertSum adds the weighted outputs of each row's experts.
 type expertSum struct {
 	n, used    int
 	add        bool
@@ -90,7 +90,7 @@ func newExpertSum(b *binder) (kernel, error) {
 
 func (k *expertSum) units(w *worker) int { return w.rows * sumParts }
 
-// sumParts is how many workers may share a row.
+// sumParts is the largest number of workers that share a row.
 const sumParts = 4
 
 func (k *expertSum) run(_ *worker, lo, hi int) {
@@ -112,20 +112,20 @@ func (k *expertSum) run(_ *worker, lo, hi int) {
 	}
 }
 
-// expertGEMV multiplies with the matrices of the experts that rows have chosen.
-// The rows that have chosen an expert are gathered, so that its weights are read
-// once a chunk; what a row computes does not depend on the others.
+// expertGEMV multiplies each row by the matrices of its selected experts. It gathers the rows
+// that selected the same expert, so that an expert's weights are read once per chunk. The result
+// of a row does not depend on the others.
 type expertGEMV struct {
-	m           *matmul // without operands; not embedded, since a pool of units would lack the ids
+	m           *matmul // without operands; not embedded, because the pool of units would not have the ids
 	gate        func(dst, gate, up []float32)
 	count, used int
-	share       int      // products that have the same input
-	matrixBytes int      // of an expert
+	share       int      // number of products with the same input
+	matrixBytes int      // size of one expert's matrix
 	ids         []uint32 // [rows, used]
 	x, x2       []float32
 	w           []byte
 	bias        []float32 // [experts, out], or nil
-	y           []float32 // [rows, used, out], rows yStride apart
+	y           []float32 // [rows, used, out]; rows are yStride apart
 }
 
 func newExpertGEMV(b *binder) (kernel, error) {
@@ -161,8 +161,8 @@ func (k *expertGEMV) run(w *worker, lo, hi int) {
 		k.runRow(w, first, last)
 		return
 	}
-	// A worker's memory: the inputs that several products share, then those of the
-	// rows that have chosen an expert, and their products.
+	// The worker's private memory holds the inputs that several products share, then the inputs
+	// of the rows that selected an expert, and their products.
 	scratch, size, inputs := w.scratch, k.m.inputBytes(), 0
 	if k.share > 1 {
 		inputs = w.rows * k.used / k.share
@@ -177,8 +177,8 @@ func (k *expertGEMV) run(w *worker, lo, hi int) {
 	}
 }
 
-// gathered does the products with expert e of its next slots, from s on, as many as
-// there are rows. It returns where the others begin, or -1.
+// gathered computes the products with expert e of its next rows, beginning with slot s, as many
+// as fit. It returns the first slot that is left, or -1 if there is none.
 func (k *expertGEMV) gathered(w *worker, scratch []byte, at, e, s, first, last int) (next int) {
 	rows, size, from, n := w.rows, k.m.inputBytes(), s, 0
 	slots := k.ids[:rows*k.used]
@@ -216,7 +216,7 @@ func (k *expertGEMV) gathered(w *worker, scratch []byte, at, e, s, first, last i
 	return s
 }
 
-// runRow does the products of one row, each into its place.
+// runRow computes the products of one row, each at its place in y.
 func (k *expertGEMV) runRow(w *worker, first, last int) {
 	for s, id := range k.ids[:k.used] {
 		if s%k.share == 0 {
@@ -227,7 +227,7 @@ func (k *expertGEMV) runRow(w *worker, first, last int) {
 	}
 }
 
-// expert returns an id that is one of the experts.
+// expert returns an id limited to the existing experts.
 func (k *expertGEMV) expert(id uint32) int { return min(int(id), k.count-1) }
 
 func (k *expertGEMV) matrixOf(e int) []byte { return k.w[e*k.matrixBytes:][:k.matrixBytes] }
@@ -239,7 +239,7 @@ func (k *expertGEMV) biasOf(e int) []float32 {
 	return k.bias[e*k.m.out:][:k.m.out]
 }
 
-// makeInput makes input i in the worker's private memory, as row to of it.
+// makeInput prepares input i in the worker's private memory, as its row to.
 func (k *expertGEMV) makeInput(w *worker, i, to int) {
 	x := k.x[i*k.m.xStride:][:k.m.in]
 	if !k.m.quant {
@@ -266,10 +266,10 @@ func (k *expertGEMV) makeInput(w *worker, i, to int) {
 	}
 }
 
-// swigluAlpha is the factor within the sigmoid of the clamped activation.
+// swigluAlpha is the factor inside the sigmoid of the clamped activation.
 const swigluAlpha = 1.702
 
-// gatedWithin is gated for kernels that have the clamped activation too.
+// gatedWithin is gated for kernels that also support the clamped activation.
 func (b *binder) gatedWithin(i int, limit float32) func(dst, gate, up []float32) {
 	if b.spec(i) != decl.ActivationClampedSwiGLU {
 		return b.gated(i)

@@ -10,7 +10,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
-// sampleFilter finds the last token that the sampler's filters keep.
+// sampleFilter implements sample_filter: it finds the last token that top-k, top-p and min-p
+// keep.
 type sampleFilter struct {
 	ops     *ops
 	part    int
@@ -57,44 +58,44 @@ func (k *sampleFilter) run(w *worker, _, _ int) {
 	k.limit[0], k.limit[1], k.limit[2], k.limit[3] = f.limit, f.id, f.most, 0
 }
 
-// shortlist is how many candidates are listed at most, and listStep what lists are
-// rounded up to, so that loops over them have no tail.
+// shortlist is the largest number of candidates in a list. The lengths of lists are rounded up to
+// listStep, so that loops over them have no tail.
 const (
 	shortlist = 2048
 	listStep  = 16
 )
 
-// filtering is one run of the filters. What they keep are the tokens up to
-// (limit, id) in the order key descending, id ascending.
+// filtering is one run of the filters. They keep the tokens up to (limit, id), in the order of
+// descending keys and, for equal keys, ascending ids.
 //
-// A stage looks for the largest key that enough tokens reach, by bisection: each step
-// adds up the tokens that reach a key, which processors do many at a time, and
-// nothing is put in order.
+// A stage searches for the largest key that enough tokens reach, by bisection: each step sums up
+// the tokens that reach a key, which vector instructions do many at a time. Nothing is sorted.
 type filtering struct {
 	ops     *ops
 	set     sampler.Settings
 	part    int
 	keys    []uint32
-	largest []uint32 // of each part
-	most    uint32   // the largest key
-	value   float32  // its logit
+	largest []uint32 // largest key of each part
+	most    uint32   // largest key of all tokens
+	value   float32  // logit of most
 
 	limit, id uint32
 
 	list    candidates
-	listed  bool     // list has all that are kept, and no others
-	again   bool     // a later stage wants a list
-	weights []uint32 // [n], of top-p
+	listed  bool     // list contains exactly the kept tokens
+	again   bool     // a later stage needs a list
+	weights []uint32 // [n], weights of top-p
 }
 
-// candidates are tokens in the order of their ids, and keys of 0 up to a whole step.
+// candidates lists tokens in the order of their ids, padded with keys of 0 to a multiple of
+// listStep.
 type candidates struct {
 	keys, ids, weights []uint32
 	n                  int
 }
 
-// level is a key and what the tokens that reach it are: how many, and the sum of
-// what a stage adds up.
+// level describes the tokens that reach a key: their number, and the sum of the quantity that the
+// stage adds up.
 type level struct {
 	key uint32
 	n   int
@@ -118,7 +119,7 @@ func (f *filtering) stage(s uint32) {
 	}
 }
 
-// end makes a token the last that is kept.
+// end makes a token the last one that is kept.
 func (f *filtering) end(limit, id uint32) {
 	f.limit, f.id = limit, id
 	if !f.listed {
@@ -142,7 +143,7 @@ func (l *candidates) close(n int) {
 	clear(l.keys[n:])
 }
 
-// kept reports whether no filter so far has dropped a token.
+// kept reports whether all filters so far have kept a token.
 func (f *filtering) kept(key, id uint32) bool {
 	return key > f.limit || key == f.limit && id <= f.id
 }
@@ -151,7 +152,7 @@ func (f *filtering) weight(key uint32) uint64 {
 	return uint64(weight(f.value-sampler.KeyValue(key), f.set.TopPScale))
 }
 
-// target returns how much the tokens that are kept must have together, of total.
+// target returns the sum that the kept tokens must reach, out of total.
 func (f *filtering) target(total uint64, weighted bool) uint64 {
 	if !weighted {
 		return uint64(f.set.TopK)
@@ -164,7 +165,7 @@ func (f *filtering) target(total uint64, weighted bool) uint64 {
 	return max(t, 1)
 }
 
-// atLeast returns which of the first 64 keys are at least floor.
+// atLeast returns a mask of those of the first 64 keys that are at least floor.
 func atLeast(keys []uint32, floor uint32) (mask uint64) {
 	for i, key := range keys[:min(len(keys), 64)] {
 		if key >= floor {
@@ -174,7 +175,7 @@ func atLeast(keys []uint32, floor uint32) (mask uint64) {
 	return mask
 }
 
-// weigh sets the weights of the keys that are at least least and returns their sum.
+// weigh sets the weights of the keys that are at least least, and returns their sum.
 func weigh(weights, keys []uint32, least uint32, value, scale float32) (sum uint64) {
 	for i, key := range keys {
 		if key >= least {
@@ -185,8 +186,8 @@ func weigh(weights, keys []uint32, least uint32, value, scale float32) (sum uint
 	return sum
 }
 
-// tally returns how many keys are at least floor and, unless weights is nil, the sum
-// of their weights.
+// tally returns the number of keys that are at least floor and, unless weights is nil, the sum of
+// their weights.
 func tally(keys, weights []uint32, floor uint32) (n int, sum uint64) {
 	for i, key := range keys {
 		if key >= floor {
@@ -199,8 +200,8 @@ func tally(keys, weights []uint32, floor uint32) (n int, sum uint64) {
 	return n, sum
 }
 
-// runs calls yield with the tokens first to last-1 of each run of parts that have a
-// key from floor on, until it returns false.
+// runs calls yield with the token ranges [first, last) of consecutive parts that have a key of at
+// least floor, until yield returns false.
 func (f *filtering) runs(floor uint32, yield func(first, last int) bool) {
 	for p := 0; p < len(f.largest); p++ {
 		if f.largest[p] < floor {
@@ -215,8 +216,8 @@ func (f *filtering) runs(floor uint32, yield func(first, last int) bool) {
 	}
 }
 
-// walk gives the kept tokens with keys from floor on and below ceiling, in order of
-// their ids, until it is told to stop.
+// walk calls yield with the kept tokens whose keys are in [floor, ceiling), in the order of their
+// ids, until yield returns false.
 func (f *filtering) walk(floor, ceiling uint32, yield func(key uint32, id int) bool) {
 	floor = max(floor, f.limit)
 	f.runs(floor, func(first, last int) bool {
@@ -255,7 +256,7 @@ func (f *filtering) reach(key uint32, weighted bool) level {
 	return at
 }
 
-// reach returns the level of a key among candidates.
+// reach returns the level of a key among the candidates.
 func (l *candidates) reach(o *ops, key uint32, weighted bool) level {
 	if weighted {
 		n, sum := o.tally(l.keys, l.weights, key)
@@ -265,7 +266,7 @@ func (l *candidates) reach(o *ops, key uint32, weighted bool) level {
 	return level{key, n, uint64(n)}
 }
 
-// weigh sets the weights of the tokens that are kept and returns their sum.
+// weigh sets the weights of the kept tokens and returns their sum.
 func (f *filtering) weigh() (total uint64) {
 	l := &f.list
 	if f.listed {
@@ -277,7 +278,7 @@ func (f *filtering) weigh() (total uint64) {
 		total += f.ops.weigh(f.weights[first:last], f.keys[first:last], f.limit, f.value, f.set.TopPScale)
 		return true
 	})
-	if f.id != math.MaxUint32 { // of tokens with the key of the limit, those with larger ids are not kept
+	if f.id != math.MaxUint32 { // among tokens with key limit, drop those with larger ids
 		for id, key := range f.keys {
 			if key == f.limit && uint32(id) > f.id {
 				total -= f.weight(key)
@@ -287,15 +288,15 @@ func (f *filtering) weigh() (total uint64) {
 	return total
 }
 
-// Bisection ends where at most so many tokens are in question; so many in all are
-// listed without more of it.
+// Bisection ends when at most fewBetween tokens lie between its bounds. If at most fewInAll
+// tokens remain in all, they are listed without bisection.
 const (
 	fewBetween = 64
 	fewInAll   = 192
 )
 
-// prefix keeps the first tokens that reach the target, weighted for top-p and
-// counted for top-k.
+// prefix keeps the shortest prefix of tokens that reaches the target: by weight for top-p, by
+// count for top-k.
 func (f *filtering) prefix(weighted bool) {
 	total := uint64(0)
 	if weighted {
@@ -309,7 +310,7 @@ func (f *filtering) prefix(weighted bool) {
 	reach := func(key uint32) level { return f.reach(key, weighted) }
 	lo, hi := reach(floor), level{key: f.most + 1}
 	if lo.sum < target {
-		return // it keeps them all
+		return // it keeps all of them
 	}
 	base := uint64(0)
 	if !f.listed {
@@ -321,13 +322,13 @@ func (f *filtering) prefix(weighted bool) {
 			lo, hi = f.descend(lo, hi, target, scale, reach)
 			lo, hi = f.bisect(lo, hi, target, fewBetween, reach)
 		}
-		// All that reach lo if a later stage wants them or they are few, or those in
-		// question alone.
+		// List all tokens that reach lo if a later stage needs them or they are few; otherwise
+		// only those between the bounds.
 		all := lo.n <= shortlist && (f.again || lo.n <= fewInAll)
 		ceiling := uint32(math.MaxUint32)
 		if !all {
 			base, ceiling = hi.sum, hi.key
-			if lo.n-hi.n > shortlist { // which have the same key
+			if lo.n-hi.n > shortlist { // these have the same key
 				f.cut(lo.key, f.last(lo.key, target-base, weighted))
 				return
 			}
@@ -336,18 +337,19 @@ func (f *filtering) prefix(weighted bool) {
 			f.listed = true
 		}
 	}
-	// The list has what is in question: base is what is before it.
+	// The list holds the tokens between the bounds; base is the sum of the tokens above them.
 	reach = func(key uint32) level { return f.list.reach(f.ops, key, weighted) }
 	lo, hi = f.bisect(reach(lo.key), reach(hi.key), target-base, 1, reach)
 	for i, key := range f.list.keys[:f.list.n] {
-		if key >= lo.key && key < hi.key { // it is the only one, or all have this key
+		if key >= lo.key && key < hi.key { // it is the only token, or all have this key
 			f.cut(key, f.lastListed(i, target-base-hi.sum, weighted))
 			return
 		}
 	}
 }
 
-// cut ends what is kept with a token.
+// cut makes a token the last one that is kept and drops a list that does not contain exactly the
+// kept tokens.
 func (f *filtering) cut(limit, id uint32) {
 	f.end(limit, id)
 	if !f.listed {
@@ -355,7 +357,7 @@ func (f *filtering) cut(limit, id uint32) {
 	}
 }
 
-// equals returns how many tokens with a key it takes to reach a target.
+// equals returns the number of tokens with a key that are needed to reach a target.
 func (f *filtering) equals(key uint32, target uint64, weighted bool) uint64 {
 	if w := f.weight(key); weighted && w > 0 {
 		return (target + w - 1) / w
@@ -363,8 +365,8 @@ func (f *filtering) equals(key uint32, target uint64, weighted bool) uint64 {
 	return target
 }
 
-// last returns the id of the last of the tokens with a key, and with smaller ids, that
-// it takes to reach a target.
+// last returns the id of the last token with the given key that is needed to reach a target,
+// counting from the smallest id.
 func (f *filtering) last(key uint32, target uint64, weighted bool) (last uint32) {
 	left := f.equals(key, target, weighted)
 	f.walk(key, key+1, func(_ uint32, id int) bool {
@@ -375,7 +377,7 @@ func (f *filtering) last(key uint32, target uint64, weighted bool) (last uint32)
 	return last
 }
 
-// lastListed is last for the key of the list's token i, which is the first with it.
+// lastListed is last for the key of list entry i, which is the first entry with it.
 func (f *filtering) lastListed(i int, target uint64, weighted bool) (last uint32) {
 	l := &f.list
 	key := l.keys[i]
@@ -389,8 +391,8 @@ func (f *filtering) lastListed(i int, target uint64, weighted bool) (last uint32
 	return last
 }
 
-// reached returns a key that at least k tokens reach, since as many parts' largest do, or
-// 0.
+// reached returns a key that at least k tokens reach, because the largest keys of k parts reach
+// it; or 0.
 func (f *filtering) reached(k uint32) uint32 {
 	reach := func(key uint32) level {
 		n, _ := f.ops.tally(f.largest, nil, key)
@@ -405,12 +407,12 @@ func (f *filtering) reached(k uint32) uint32 {
 	return lo.key
 }
 
-// farthest is how many times the distance from the largest is doubled in search of
+// farthest is how many times descend doubles the distance from the largest key in search of
 // enough tokens.
 const farthest = 6
 
-// descend looks for lo near the largest: a few tokens there are enough mostly, and
-// parts that have none cost nothing. Distances begin with 2/scale.
+// descend searches lo near the largest key: usually a few tokens there are enough, and parts
+// without any cost nothing. The first distance is 2/scale.
 func (f *filtering) descend(lo, hi level, target uint64, scale float32, reach func(key uint32) level) (level, level) {
 	far := 2 / scale
 	for range farthest {
@@ -428,12 +430,12 @@ func (f *filtering) descend(lo, hi level, target uint64, scale float32, reach fu
 	return lo, hi
 }
 
-// byValue is how many steps of a bisection halve the distance of the logits; further
-// ones halve that of the keys, which ends sooner where logits are far apart.
+// byValue is the number of bisection steps that halve the distance of the logits. Later steps
+// halve the distance of the keys, which ends sooner if logits are far apart.
 const byValue = 16
 
-// bisect moves lo, which reaches the target, and hi, which does not, together until
-// few tokens are between, or none could be.
+// bisect narrows lo, which reaches the target, and hi, which does not, until at most few tokens
+// lie between them or the keys are adjacent.
 func (f *filtering) bisect(lo, hi level, target uint64, few int, reach func(key uint32) level) (level, level) {
 	for i := 0; hi.key-lo.key > 1 && lo.n-hi.n > few; i++ {
 		key := lo.key + (hi.key-lo.key)/2
@@ -451,7 +453,7 @@ func (f *filtering) bisect(lo, hi level, target uint64, few int, reach func(key 
 	return lo, hi
 }
 
-// gather lists the kept tokens with keys from floor on and below ceiling.
+// gather lists the kept tokens whose keys are in [floor, ceiling).
 func (f *filtering) gather(floor, ceiling uint32, weighted bool) {
 	l := &f.list
 	keys, ids, weights, n := l.keys[:shortlist], l.ids[:shortlist], l.weights[:shortlist+listStep], 0

@@ -1,7 +1,7 @@
 package cpu
 
-// floatInput is rows of float activations, of in columns each, stride after the
-// one before: x is [rows, stride].
+// floatInput holds rows of float activations with in columns each, stride elements apart: x is
+// [rows, stride].
 type floatInput struct {
 	x                []float32
 	in, stride, rows int
@@ -13,12 +13,12 @@ type floatInput struct {
 // row returns row j.
 func (x *floatInput) row(j int) []float32 { return x.x[j*x.stride:][:x.in] }
 
-// floatFunc computes y[j*yStride+i] = dot(row i of w, row j of x) for n rows of
-// weights that lie one after another in w.
+// floatFunc computes y[j*yStride+i] = dot(row i of w, row j of x) for n consecutive rows of
+// weights.
 type floatFunc func(y []float32, yStride int, w []byte, n int, x *floatInput)
 
-// floatDecoded returns the product of weights that decode converts to float32,
-// with size bytes for a block of elems elements.
+// floatDecoded returns the product of weights that decode converts to float32. A block of elems
+// elements has size bytes.
 func floatDecoded(decode func(dst []float32, src []byte), elems, size int, accumulate func(acc *[lanes]float32, a, b []float32)) floatFunc {
 	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {
 		row := x.in / elems * size

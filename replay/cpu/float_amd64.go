@@ -158,12 +158,12 @@ func floatAVX512(o *ops) {
 	}
 }
 
-// few is how many rows of activations, or accumulators, are taken in pairs where
-// rows of K and V come from memory: pairs read them from end to end.
+// few is the largest number of rows of activations or accumulators that are processed in pairs
+// when rows of K and V come from memory: pairs read them sequentially.
 const few = 4
 
-// inOrder returns the product that pairs computes of a few rows of activations
-// and short rows of weights, and all of the rest.
+// inOrder returns a product that uses pairs for few rows of activations and short rows of
+// weights, and all otherwise.
 func inOrder(t dtype.Type, pairs, all floatFunc) floatFunc {
 	_, size := t.Block()
 	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {

@@ -50,7 +50,7 @@ func f16ToF32NEON(dst *float32, src *byte, n int)
 //go:noescape
 func f32ToF16NEON(dst *byte, src *float32, n int)
 
-// floatNEON sets the float loops, which every processor can run.
+// floatNEON sets the float loops. Every arm64 processor can run them.
 func floatNEON(o *ops) {
 	o.accumulate, o.dot, o.scaleMax = accumulateVector, dotVector, scaleMaxVector
 	o.f16ToF32, o.f32ToF16 = f16ToF32Vector, f32ToF16Vector

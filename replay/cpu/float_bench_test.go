@@ -8,8 +8,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// BenchmarkFloat multiplies a matrix with a chunk of rows of activations on one
-// core, as prefill does.
+// BenchmarkFloat multiplies a matrix with a chunk of rows of activations on one core, as prefill
+// does.
 func BenchmarkFloat(b *testing.B) {
 	r := rand.New(rand.NewPCG(64, 1))
 	const rows = 256
@@ -33,8 +33,8 @@ func BenchmarkFloat(b *testing.B) {
 	}
 }
 
-// BenchmarkAttn attends to 512 positions, in the second cache, with the heads
-// that share K and V.
+// BenchmarkAttn attends to 512 positions in the second-level cache, with the heads that share K
+// and V.
 func BenchmarkAttn(b *testing.B) {
 	r := rand.New(rand.NewPCG(65, 1))
 	for name, o := range implementations() {
@@ -77,7 +77,7 @@ func BenchmarkAttn(b *testing.B) {
 	})
 }
 
-// reportMACs reports how many products of n a run are added up a second.
+// reportMACs reports the multiply-adds per second, given n of them per iteration.
 func reportMACs(b *testing.B, n int) {
 	b.ReportMetric(float64(b.N)*float64(n)/b.Elapsed().Seconds()/1e9, "GMAC/s")
 }

@@ -11,22 +11,21 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// untouched is what products must leave between the rows of y.
+// untouched marks the gaps between rows of y, which products must not write.
 const untouched = 12345.5
 
 var floatTypes = []dtype.Type{dtype.F32, dtype.F16, dtype.BF16}
 
-// guardedFloats returns values in memory that ends at a page that nobody may
-// touch.
+// guardedFloats returns values in memory that ends at an inaccessible page.
 func guardedFloats(tb testing.TB, values []float32) []float32 {
 	x := float32s(guarded(tb, uint64(4*len(values))))
 	copy(x, values)
 	return x
 }
 
-// TestFloatAgrees compares the products of several rows of activations with the
-// dot products of each pair of rows, with strides and tails of all kinds. Rows of
-// two bytes an element begin anywhere.
+// TestFloatAgrees compares the products of several rows of activations with the dot products of
+// each pair of rows, with various strides and tails. Rows of two-byte elements begin at any
+// address.
 func TestFloatAgrees(t *testing.T) {
 	r := rand.New(rand.NewPCG(61, 1))
 	for name, o := range implementations() {
@@ -37,7 +36,7 @@ func TestFloatAgrees(t *testing.T) {
 					switch r.IntN(4) {
 					case 0, 1:
 						in = in &^ 15
-					case 2: // long rows, and one of activations
+					case 2: // long rows, and one row of activations
 						in, rows = 64*(1+r.IntN(9)), 1
 					}
 					x := &floatInput{in: in, stride: in + r.IntN(3), rows: rows}
@@ -72,7 +71,7 @@ func TestFloatAgrees(t *testing.T) {
 	}
 }
 
-// TestFloatChunks has more weights than are taken at a time.
+// TestFloatChunks uses more weights than are processed at a time.
 func TestFloatChunks(t *testing.T) {
 	r := rand.New(rand.NewPCG(62, 1))
 	const n, in, rows = 301, 1040, 9
@@ -89,7 +88,7 @@ func TestFloatChunks(t *testing.T) {
 	}
 }
 
-// TestDot compares with the order of doc.go written out, and with float64.
+// TestDot compares dot with the order of sums in doc.go, written out, and with float64.
 func TestDot(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 1))
 	for n := range 200 {
@@ -144,8 +143,8 @@ func TestAddScaled(t *testing.T) {
 	}
 }
 
-// TestQ8Agrees compares the loops over caches of int8 with dot products and fused
-// sums of what the cache stands for.
+// TestQ8Agrees compares the loops over int8 caches with dot products and fused sums of the
+// converted cache.
 func TestQ8Agrees(t *testing.T) {
 	r := rand.New(rand.NewPCG(66, 1))
 	for name, o := range implementations() {
@@ -223,14 +222,14 @@ func TestScaleMax(t *testing.T) {
 	}
 }
 
-// TestHalves converts all numbers of float16, and to float16 all of them, what
-// is in the middle of two, and the float32 next to these.
+// TestHalves converts all float16 values, and converts to float16 all of them, the midpoints
+// between them, and the float32 values next to those.
 func TestHalves(t *testing.T) {
 	var src []byte
 	var near []float32
 	for h := range 1 << 16 {
 		if h&0x7c00 == 0x7c00 && h&0x3ff != 0 {
-			continue // NaN's bits are nobody's business
+			continue // the bits of a NaN are not specified
 		}
 		src = append(src, byte(h), byte(h>>8))
 		v := dtype.F16ToF32(uint16(h))
@@ -278,7 +277,7 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// TestFP8 converts every byte as the reference does, NaN included.
+// TestFP8 compares the conversion of every byte, NaN included, with the reference.
 func TestFP8(t *testing.T) {
 	typ, _ := dtype.FP8Type(128)
 	for _, scale := range []float32{1, -0.0371, 1e-40, 3e38} {

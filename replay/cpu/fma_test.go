@@ -13,7 +13,7 @@ func bigFMA(a, b, c float32) float32 {
 	p := new(big.Float).SetPrec(1000).Mul(exact(a), exact(b))
 	s := new(big.Float).SetPrec(1000).Add(p, exact(c))
 	if s.Sign() == 0 {
-		// The sum of zeros of one sign has it; all other zeros are positive.
+		// The sum of zeros of the same sign has that sign; all other zeros are positive.
 		if p.Sign() == 0 && c == 0 && p.Signbit() == math.Signbit(float64(c)) {
 			return c
 		}
@@ -62,15 +62,15 @@ func TestFMA(t *testing.T) {
 	}
 	for range n {
 		checkFMA(t, any(), any(), any())
-		// Exponents that are close, so that all bits of the sum count.
+		// Use similar exponents, so that all bits of the sum count.
 		scale := float32(math.Ldexp(1, r.IntN(130)-100))
 		a, b := sign(1+r.Float32()), sign(scale*(1+r.Float32()))
 		checkFMA(t, a, b, sign(scale*float32(math.Ldexp(1+r.Float64(), r.IntN(60)-30))))
-		// What the sum must cancel but for a rest.
+		// A sum that cancels the product except for its rounding error.
 		checkFMA(t, a, b, -float32(a*b))
-		// A sum just above or below the middle of two float32, by less than
-		// float64 shows: c is odd at its last bit or even, and the product is
-		// half a unit of it and a little.
+		// A sum just above or below the midpoint of two float32 values, by less than float64
+		// resolves: the last bit of c is odd or even, and the product is a little more than half
+		// a unit of it.
 		c := math.Float32frombits(uint32(100+r.IntN(100))<<23 | r.Uint32()&(1<<23-1))
 		ulp := math.Nextafter32(c, float32(math.Inf(1))) - c
 		for _, by := range []float32{1, 1 - 0x1p-24, 1 + 0x1p-23, 1 - 0x1p-12, 1 + 0x1p-12} {

@@ -10,7 +10,7 @@ import (
 //go:noescape
 func fp8ToF32AVX2(dst *float32, src *byte, steps int, scale float32)
 
-// fp8AVX2 sets the float products of E4M3 in groups, whose blocks are converted in
+// fp8AVX2 sets the float products of the grouped E4M3 types, whose blocks are converted in
 // assembly.
 func fp8AVX2(o *ops) {
 	for _, t := range dtype.All() {

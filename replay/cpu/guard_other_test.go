@@ -4,7 +4,7 @@ package cpu
 
 import "testing"
 
-// guarded returns n zeroed bytes, without a guard here.
+// guarded returns n zeroed bytes. There is no guard page on this system.
 func guarded(tb testing.TB, n uint64) []byte {
 	tb.Helper()
 	b, err := allocate(n)

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// guarded returns n zeroed bytes that end where a page begins that nobody may
-// touch, so that assembly that goes too far faults.
+// guarded returns n zeroed bytes that end at an inaccessible page, so that assembly that reads or
+// writes too far faults.
 func guarded(tb testing.TB, n uint64) []byte {
 	tb.Helper()
 	page := uint64(syscall.Getpagesize())
@@ -25,13 +25,12 @@ func guarded(tb testing.TB, n uint64) []byte {
 	return mem[size-n : size : size]
 }
 
-// TestGuard makes sure that the guard is there, and that a fault in a kernel
-// is an error and not the end of the process.
+// TestGuard checks that the guard page works, and that a fault in a kernel becomes an error.
 func TestGuard(t *testing.T) {
 	d := chainModel(t).load(Options{Threads: 1})
 	id := newSession(t, d, 3)
 	mem := guarded(t, 64)
-	// The address after the last byte, as assembly would reach it.
+	// The address after the last byte, as assembly would access it.
 	beyond := unsafe.Add(unsafe.Pointer(&mem[0]), len(mem))
 	replace(t, d, id, 1, testKernel(func(*worker) { *(*byte)(beyond) = 1 }))
 	checkBroken(t, d, id)

@@ -9,17 +9,18 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// halvesChunk is what a row of halves is rounded up to, in columns.
+// halvesChunk is the number of columns that a split row is rounded up to a multiple of.
 const halvesChunk = 64
 
-// halvesRow is a row of halves of n columns, whole chunks: most and rest, n
-// float16 each, and the unit.
+// halvesRow is a split row: each float32 is stored as the sum of two float16, most and rest, in
+// multiples of the row's unit, a power of two. The row has n columns, whole chunks: n float16 of
+// most, n of rest, and the unit.
 type halvesRow struct {
 	b []byte
 	n int
 }
 
-// halvesOf returns row r of rows of halves of an input of so many columns.
+// halvesOf returns row r of split rows of an input with in columns.
 func halvesOf(b []byte, in, r int) halvesRow {
 	n := (in + halvesChunk - 1) / halvesChunk * halvesChunk
 	size := 4*n + 16
@@ -37,14 +38,14 @@ func (h halvesRow) setUnit(u float32) {
 	binary.LittleEndian.PutUint32(h.b[4*h.n:], math.Float32bits(u))
 }
 
-// put sets the row to x: what is past its end is 0.
+// put stores x in the row and pads it with 0.
 func (h halvesRow) put(x []float32) {
 	var most float32
 	for _, v := range x {
 		most = max(most, float32(math.Abs(float64(v))))
 	}
-	// A power of two, of which the largest element is 1024 to 2048; tiny ones
-	// have the same.
+	// Choose the power of two that makes the largest element 1024 to 2048. Tiny rows all use the
+	// same one.
 	unit := max(math.Float32bits(most)&0x7f800000, 0x10000000) - 10<<23
 	h.setUnit(math.Float32frombits(unit))
 	inverse := math.Float32frombits(254<<23 - unit)
@@ -66,12 +67,12 @@ func (h halvesRow) get(x []float32) {
 	}
 }
 
-// halves makes rows of halves.
+// halves implements halves: it converts activations to split rows.
 type halves struct {
 	gated       func(dst, gate, up []float32)
 	in, xStride int
 	x, x2       []float32 // [rows, in]; x2 is nil if the input is x
-	out         []byte    // rows of halves
+	out         []byte    // split rows
 }
 
 func newHalves(b *binder) (kernel, error) {
@@ -97,10 +98,10 @@ func (k *halves) run(w *worker, lo, hi int) {
 	}
 }
 
-// gemmHalves multiplies rows of halves, which it makes float32 again.
+// gemmHalves multiplies split rows, which it converts back to float32.
 type gemmHalves struct {
 	matmul
-	halves []byte // rows of halves
+	halves []byte // split rows
 }
 
 func newGEMMHalves(b *binder) (kernel, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// halvesBytes makes rows of halves on several teams and sets of loops, which must
-// give the same bytes.
+// halvesBytes converts rows to split rows with several teams and sets of loops, which must give
+// the same bytes.
 func halvesBytes(t *testing.T, x, x2 []float32, in, stride, rows int) []byte {
 	t.Helper()
 	specs, missing := []uint32{decl.InputPlain}, []string{"x2"}
@@ -40,8 +40,8 @@ func halvesBytes(t *testing.T, x, x2 []float32, in, stride, rows int) []byte {
 	return first
 }
 
-// TestRowsOfHalves checks that a row of halves is the input to 2^-22 of its largest
-// element, that nothing is behind it, and that its unit is as declared.
+// TestRowsOfHalves checks that a split row equals the input to 2^-22 of its largest element, that
+// its padding is zero, and that its unit is as declared.
 func TestRowsOfHalves(t *testing.T) {
 	r := rand.New(rand.NewPCG(31, 1))
 	for _, scale := range []float64{1, 3e-20, 1e25} {
@@ -90,7 +90,7 @@ func TestRowsOfHalves(t *testing.T) {
 	}
 }
 
-// TestGEMMHalves compares products with those of the input as it is.
+// TestGEMMHalves compares products of split rows with those of the original input.
 func TestGEMMHalves(t *testing.T) {
 	r := rand.New(rand.NewPCG(32, 1))
 	for _, typ := range []dtype.Type{dtype.F16, dtype.BF16} {

@@ -20,7 +20,7 @@ import (
 // params is a generated parameter struct.
 type params interface{ Put(*table.Cmd) }
 
-// builder makes small tables by hand.
+// builder assembles small tables by hand.
 type builder struct {
 	tb      testing.TB
 	t       *table.Table
@@ -56,20 +56,20 @@ func (b *builder) slot(name string, kind table.SlotKind, scope table.Scope, size
 	b.t.Slots = append(b.t.Slots, table.Slot{Name: name, Kind: kind, Scope: scope, Size: uint64(size)})
 }
 
-// weight adds a weight slot that is a tensor's bytes.
+// weight adds a weight slot with a tensor's bytes.
 func (b *builder) weight(name string, t dtype.Type, data []byte) {
 	b.slot(name, table.SlotWeight, table.ScopeModel, len(data))
 	b.tensors[name] = data
 	b.t.Uploads = append(b.t.Uploads, table.Upload{Op: table.UploadCopy, Type: t, Slot: b.slots[name], Tensor: name, SrcSize: uint64(len(data))})
 }
 
-// at is a binding of a named slot; "" is one that is not there.
+// at is a binding of a named slot; "" is an absent binding.
 type at struct {
 	slot   string
 	offset int
 }
 
-// program starts a program; the commands that follow are its.
+// program starts a program; the commands that follow belong to it.
 func (b *builder) program(name string, rows int) {
 	b.t.Programs = append(b.t.Programs, table.Program{Name: name, First: uint32(len(b.t.Cmds)), MaxRows: uint32(rows)})
 }
@@ -81,7 +81,7 @@ func (b *builder) cmd(id decl.ID, specs []uint32, p params, patch table.Patch, s
 	c := table.Cmd{Kernel: id, Bindings: uint8(len(k.Bindings)), Patch: patch,
 		PatchOffset: [2]uint8{table.NoPatch, table.NoPatch}, Threadgroup: [3]uint32{32, 1, 1}}
 	if id == kernels.GEMMHalves {
-		c.Threadgroup[0] = 256 // no other is declared
+		c.Threadgroup[0] = 256 // the only declared size
 	}
 	p.Put(&c)
 	switch patch.Kind() {
@@ -203,8 +203,8 @@ func widen(x []float32) []float64 {
 	return y
 }
 
-// near fails unless got is within tol of want, relative to the larger of the
-// norms per element.
+// near fails the test unless got is within tol of want, relative to the larger of the norms per
+// element.
 func near(tb testing.TB, got []float32, want []float64, tol float64) {
 	tb.Helper()
 	if len(got) != len(want) {
@@ -222,7 +222,7 @@ func near(tb testing.TB, got []float32, want []float64, tol float64) {
 	}
 }
 
-// same fails unless a and b have the same bits.
+// same fails the test unless a and b have the same bits.
 func same(tb testing.TB, what string, a, b []float32) {
 	tb.Helper()
 	if len(a) != len(b) {
@@ -235,18 +235,18 @@ func same(tb testing.TB, what string, a, b []float32) {
 	}
 }
 
-// solo is one command with a slot for each binding, exactly as long as its
-// extent, so that Go's bounds checks see every access beyond it, and for
-// assembly the guard page behind it.
+// solo is one command with a slot for each binding, exactly as long as its extent, so that Go's
+// bounds checks catch every access beyond it, and the guard page after it catches those of
+// assembly.
 type solo struct {
 	tb      testing.TB
 	b       *builder
-	mem     [][]byte // by slot
-	scratch [][]byte // by worker
+	mem     [][]byte // memory of each slot
+	scratch [][]byte // private memory of each worker
 }
 
-// newSolo makes a command. second has the static secondary fields; missing
-// names bindings that are not there.
+// newSolo creates a command. second holds the static secondary fields; missing names absent
+// bindings.
 func newSolo(tb testing.TB, id decl.ID, specs []uint32, p params, second map[int]uint32, missing ...string) *solo {
 	tb.Helper()
 	b := newBuilder(tb, 1, 1, 1024, 64, 0)
@@ -300,7 +300,7 @@ func (s *solo) bytes(name string) []byte {
 
 func (s *solo) f32(name string) []float32 { return float32s(s.bytes(name)) }
 
-// fill copies x to a binding, which is as long.
+// fill copies x to a binding of the same length.
 func (s *solo) fill(name string, x []float32) {
 	s.tb.Helper()
 	if copy(s.f32(name), x) != len(x) || len(x) != len(s.f32(name)) {
@@ -308,7 +308,7 @@ func (s *solo) fill(name string, x []float32) {
 	}
 }
 
-// run runs the command as a team of parts workers would, one after another.
+// run runs the command as a team of parts workers would, one worker after another.
 func (s *solo) run(o *ops, parts int) *table.Step {
 	s.tb.Helper()
 	step := &table.Step{}

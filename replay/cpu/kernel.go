@@ -10,37 +10,34 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// kernel is a command's kernel with its memory and parameters: what is left is
-// to run it.
+// kernel is a command's kernel with its memory and parameters, ready to run.
 type kernel interface {
-	// units returns how many independent pieces of work there are with the
-	// worker's patched values.
+	// units returns the number of independent work items, given the worker's patched values.
 	units(w *worker) int
-	// run does the units from lo to hi-1.
+	// run executes units lo to hi-1.
 	run(w *worker, lo, hi int)
 }
 
-// divisible is a kernel whose work can be handed out in pieces.
+// divisible is a kernel whose units can also be claimed one by one by idle workers.
 type divisible interface {
 	kernel
-	// pool returns how many of the last units are handed out to whoever is
-	// ready, 0 for none.
+	// pool returns how many of the last units idle workers claim; 0 for none.
 	pool(w *worker) int
-	// more does further units after run, on the same input.
+	// more executes further units after run, on the same input.
 	more(w *worker, lo, hi int)
 }
 
-// claims hand out the pool of a command. Every worker claims until nothing is
-// left, so that a replay takes the same number of claims each time, and the
-// number before it is known to each worker without a reset.
+// claims counts the claims on the pool of a command. Every worker claims until no units are left,
+// so that each replay makes the same number of claims. So each worker knows the count at the
+// start of a replay, and the counter needs no reset.
 type claims struct {
 	_    pad
 	next atomic.Uint64
 	_    pad
-	seen []uint64 // by worker: claims of the replays before
+	seen []uint64 // for each worker: claims in all replays before
 }
 
-// constructors make a kernel of a command, by kernel id.
+// constructors creates the kernel of a command, by kernel id.
 var constructors = [...]func(b *binder) (kernel, error){
 	kernels.Embed:      newEmbed,
 	kernels.RoPEAngles: newRoPEAngles,
@@ -79,15 +76,14 @@ var constructors = [...]func(b *binder) (kernel, error){
 	kernels.Activate:  newActivate,
 }
 
-// binder gives a constructor the memory of one command's bindings. The first
-// error sticks; slots without memory, as those of a session are while a table
-// is only checked, give nil slices.
+// binder gives a constructor the memory of one command's bindings. It keeps the first error.
+// Slots without memory give nil slices; session slots have none while a table is only checked.
 type binder struct {
 	ops  *ops
 	t    *table.Table
 	cmd  *table.Cmd
 	env  *table.Env
-	mem  [][]byte // by slot
+	mem  [][]byte // memory of each slot
 	step *table.Step
 	err  error
 }
@@ -95,8 +91,7 @@ type binder struct {
 // spec returns specialisation constant i.
 func (b *binder) spec(i int) uint32 { return b.t.Specs[b.cmd.Spec].Values[i] }
 
-// bytes returns the memory of binding i, as long as its extent, or nil if it
-// is not there.
+// bytes returns the memory of binding i, as long as its extent, or nil if the binding is absent.
 func (b *binder) bytes(i int) []byte {
 	bind := b.cmd.Bind[i]
 	if b.err != nil || i >= int(b.cmd.Bindings) || bind.Slot == table.NoSlot {
@@ -107,16 +102,16 @@ func (b *binder) bytes(i int) []byte {
 	case err != nil:
 		b.err = err
 	case int(bind.Slot) >= len(b.t.Slots):
-		b.err = fmt.Errorf("%s: slot %d of %d", b.name(i), bind.Slot, len(b.t.Slots))
+		b.err = fmt.Errorf("%s: slot %d: the table has %d slots", b.name(i), bind.Slot, len(b.t.Slots))
 	case bind.Offset > b.t.Slots[bind.Slot].Size || extent > b.t.Slots[bind.Slot].Size-bind.Offset:
-		b.err = fmt.Errorf("%s: offset %d + %d bytes is past the end of slot %s", b.name(i), bind.Offset, extent, b.t.Slots[bind.Slot].Name)
+		b.err = fmt.Errorf("%s: offset %d + %d bytes exceeds slot %s", b.name(i), bind.Offset, extent, b.t.Slots[bind.Slot].Name)
 	case b.mem[bind.Slot] != nil:
 		return b.mem[bind.Slot][bind.Offset:][:extent:extent]
 	}
 	return nil
 }
 
-// words returns the memory of binding i, checked to be aligned to 4.
+// words returns the memory of binding i and checks that it is aligned to 4.
 func (b *binder) words(i int) []byte {
 	p := b.bytes(i)
 	if !aligned(p, 4) && b.err == nil {
@@ -134,14 +129,14 @@ func (b *binder) f32(i int) []float32 { return float32s(b.words(i)) }
 // u32 returns binding i as uint32.
 func (b *binder) u32(i int) []uint32 { return uint32s(b.words(i)) }
 
-// gated returns the function of the activation that constant i says.
+// gated returns the function of the activation that constant i selects.
 func (b *binder) gated(i int) func(dst, gate, up []float32) {
 	f, ok := b.ops.gated(b.spec(i))
 	b.need(ok, "activation %d is unknown", b.spec(i))
 	return f
 }
 
-// need adds an error unless ok.
+// need records an error unless ok is true.
 func (b *binder) need(ok bool, format string, args ...any) {
 	if !ok && b.err == nil {
 		b.err = fmt.Errorf(format, args...)
@@ -153,20 +148,20 @@ func (b *binder) name(i int) string {
 	return k.Name + "." + k.Bindings[i].Name
 }
 
-// command is a command ready to run.
+// command is a command that is ready to run.
 type command struct {
 	kernel  kernel
 	cmd     *table.Cmd
-	tiles   int // at most so many workers have a share
+	tiles   int // largest number of workers that share it
 	barrier bool
-	claims  *claims // of a divisible kernel, else nil
+	claims  *claims // of a divisible kernel; otherwise nil
 }
 
-// bind makes every command of the table ready to run on a set of slots. A
-// command that is in no program is left out.
+// bind prepares the table's commands to run on a set of slots. It skips commands that belong to
+// no program.
 func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step, workers int) ([]command, error) {
 	cmds := make([]command, len(t.Cmds))
-	// Whether all commands since the last meeting are worker 0's, and the last one
+	// alone: all commands since the last meeting run on worker 0 only. steps: the last command
 	// writes the step block.
 	alone, steps := false, false
 	err := device.EachCmd(name, t, func(i int, p *table.Program, cmd *table.Cmd) error {
@@ -176,8 +171,8 @@ func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step, workers int) (
 		}
 		about, _ := decl.Lookup(cmd.Kernel)
 		first, one := uint32(i) == p.First, cmd.Tiles() == 1
-		// What one worker does is in order without a meeting. Before the step block
-		// changes, there is one, since others read it behind the last.
+		// Commands of one worker are in order without a meeting. But the workers meet before the
+		// step block changes, since the others read it after the last meeting.
 		meets := cmd.Barrier != 0 && (first || !alone || !one || about.Step && !steps)
 		alone, steps = one && (meets || alone && !first), about.Step
 		cmds[i] = command{kernel: k, cmd: cmd, tiles: cmd.Tiles(), barrier: meets}
@@ -205,8 +200,7 @@ func bindOne(o *ops, t *table.Table, p *table.Program, cmd *table.Cmd, mem [][]b
 	return k, err
 }
 
-// workerBytes returns the private memory that one worker needs for any command
-// of the table.
+// workerBytes returns the private memory that one worker needs for any command of the table.
 func workerBytes(t *table.Table) (uint64, error) {
 	var most uint64
 	err := device.EachCmd(name, t, func(_ int, p *table.Program, cmd *table.Cmd) error {

@@ -16,9 +16,9 @@ func second(index, kvLen, rows int) map[int]uint32 {
 	return map[int]uint32{decl.SecondIndex: uint32(index), decl.SecondKVLen: uint32(kvLen), decl.SecondRows: uint32(rows)}
 }
 
-// everywhere runs a command with every implementation and several teams,
-// checks that the output has the same bits each time, and returns it. An
-// output that is also read is set to in before each run.
+// everywhere runs a command with every implementation and several teams, checks that the output
+// has the same bits each time, and returns it. An output that is also an input is set to in
+// before each run.
 func (s *solo) everywhere(name string, in []float32) []float32 {
 	s.tb.Helper()
 	teams := []int{1, 2, 5, 16}
@@ -67,8 +67,8 @@ func TestEmbed(t *testing.T) {
 		}
 		s := newSolo(t, kernels.Embed, []uint32{uint32(typ)}, kernels.EmbedParams{N: uint32(n), Vocab: vocab, Ring: ringLen, Scale: 1.5}, second(3, 0, rows))
 		copy(s.bytes("w"), randomBytes(t, r, typ, vocab*n, 1))
-		// The last row is past the ring and reads its last entry; ids past
-		// the vocabulary are the last.
+		// The last row is past the ring and reads its last entry. Ids past the vocabulary read
+		// the last row.
 		putU32s(s.bytes("tokens"), 9, 9, 9, 4, vocab, math.MaxUint32)
 		var want []float32
 		w := dequantized(t, typ, s.bytes("w"))
@@ -153,8 +153,8 @@ func TestAddRMSNorm(t *testing.T) {
 	}
 }
 
-// TestMatmul checks both kernels on every type, with strides, tails, bias and
-// both inputs, and that a row's result does not depend on the others.
+// TestMatmul checks both kernels on every type, with strides, tails, bias and both inputs, and
+// checks that a row's result does not depend on the other rows.
 func TestMatmul(t *testing.T) {
 	r := rand.New(rand.NewPCG(24, 1))
 	for _, p := range products {
@@ -202,11 +202,11 @@ func testMatmul(t *testing.T, r *rand.Rand, p product, input, bias uint32, out, 
 	}
 	start := make([]float32, (rows-1)*yStride+out)
 	for i := range start {
-		start[i] = -12345 // between the rows, it must stay
+		start[i] = -12345 // a mark between the rows that must not change
 	}
 	got := s.everywhere("y", start)
 	f := dequantized(t, p.weight, w)
-	var want, size []float64 // size is what rounding errors are relative to
+	var want, size []float64 // size is the magnitude that rounding errors are relative to
 	for row := range rows {
 		x := slices.Clone(x[row*xStride:][:in])
 		if input != decl.InputPlain {
@@ -256,8 +256,7 @@ func testMatmul(t *testing.T, r *rand.Rand, p product, input, bias uint32, out, 
 	}
 }
 
-// TestSiLUMulFused compares a product of silu(x)*x2 with silu_mul and a plain
-// product.
+// TestSiLUMulFused compares a product of silu(x)*x2 with silu_mul followed by a plain product.
 func TestSiLUMulFused(t *testing.T) {
 	r := rand.New(rand.NewPCG(25, 1))
 	for _, p := range products {
@@ -284,8 +283,8 @@ func TestSiLUMulFused(t *testing.T) {
 	}
 }
 
-// TestNormProductAdd compares a product of a norm that is added to y with the
-// norm, the product and the sum by themselves.
+// TestNormProductAdd compares a normalised product that is added to y with separate norm, product
+// and sum.
 func TestNormProductAdd(t *testing.T) {
 	r := rand.New(rand.NewPCG(29, 1))
 	for _, p := range products {
@@ -318,8 +317,7 @@ func TestNormProductAdd(t *testing.T) {
 	}
 }
 
-// TestMergeProduct compares a product of merged splits with attn_merge and the
-// product by themselves.
+// TestMergeProduct compares a product of merged splits with attn_merge followed by the product.
 func TestMergeProduct(t *testing.T) {
 	r := rand.New(rand.NewPCG(35, 1))
 	for _, p := range products {
@@ -392,7 +390,7 @@ func TestArgmax(t *testing.T) {
 		{[]float32{float32(math.Copysign(0, -1)), -1, -2, -3, 0, 0}, 0, 0},
 		{[]float32{-2, -1, -2, -3, -1, -1, -1, -1, -4, -1}, 1, 0},
 	} {
-		for _, at := range []int{2, 50} { // past the ring: its last entry
+		for _, at := range []int{2, 50} { // past the ring: the last entry is written
 			s := newSolo(t, kernels.Argmax, nil, kernels.ArgmaxParams{N: uint32(len(c.logits)), Ring: ringLen, MaxStops: 2}, second(at, 0, 0))
 			s.fill("logits", c.logits)
 			putU32s(s.bytes("stops"), math.MaxUint32, 4, 77) // a count past the end is clamped
@@ -401,7 +399,7 @@ func TestArgmax(t *testing.T) {
 				t.Errorf("%v: token %d, stop %d, count %d", c.logits, got, step.Stop, step.Count)
 			}
 
-			// The same by parts of 4.
+			// The same in parts of 4 logits.
 			part := newSolo(t, kernels.ArgmaxPart, nil, kernels.ArgmaxPartParams{N: uint32(len(c.logits)), Part: 4}, second(0, 0, 1))
 			part.fill("logits", c.logits)
 			part.run(fastest(), 2)

@@ -5,17 +5,17 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// kvCache is one layer's K or V: [kvHeads, cap, headDim] float16, or as many int8
-// with [kvHeads, cap, headDim/32] float16 of scales.
+// kvCache is one layer's K or V: [kvHeads, cap, headDim] float16, or as many int8 values and
+// [kvHeads, cap, headDim/32] float16 scales.
 type kvCache struct {
 	values, scales []byte
 	cap, headDim   int
-	first          int // rows that the first positions have to themselves
+	first          int // rows reserved for the first positions
 	size           int // bytes of a row's values
-	scaleSize      int // and of its scales, 0 without
+	scaleSize      int // bytes of a row's scales; 0 without scales
 }
 
-// kvRows are rows of a head that lie one after another.
+// kvRows are consecutive rows of a head.
 type kvRows struct{ values, scales []byte }
 
 // kvCache returns the cache that is bound to binding i.
@@ -33,7 +33,7 @@ func (b *binder) kvCache(i int, kvHeads, capacity, first, headDim, kind uint32) 
 	return c
 }
 
-// rows returns n rows of a head from one on.
+// rows returns n rows of a head, beginning with row first.
 func (c *kvCache) rows(head, first, n int) kvRows {
 	at := head*c.cap + first
 	r := kvRows{values: c.values[at*c.size:][:n*c.size]}
@@ -43,18 +43,18 @@ func (c *kvCache) rows(head, first, n int) kvRows {
 	return r
 }
 
-// own returns a row in memory that is none of the cache's.
+// own returns a row in memory outside the cache.
 func (c *kvCache) own(mem []byte) kvRows {
 	return kvRows{mem[:c.size], mem[c.size:][:c.scaleSize]}
 }
 
-// copy copies rows, as many.
+// copy copies as many rows.
 func (r kvRows) copy(from kvRows) {
 	copy(r.values, from.values)
 	copy(r.scales, from.scales)
 }
 
-// put writes x to a row, rounded as the cache has it. mem is for the row's scales.
+// put writes x to a row, converted to the cache's type. mem is buffer space for the row's scales.
 func (c *kvCache) put(o *ops, to kvRows, x, mem []float32) {
 	if c.scaleSize == 0 {
 		o.f32ToF16(to.values, x)
@@ -65,8 +65,8 @@ func (c *kvCache) put(o *ops, to kvRows, x, mem []float32) {
 	o.f32ToF16(to.scales, d)
 }
 
-// run returns the rows of positions p, p+1, ... of a head that lie one after
-// another, at most n of them, and how many they are.
+// run returns consecutive rows of a head that hold positions p, p+1, ..., at most n, and their
+// number.
 func (c *kvCache) run(head, p, n int) (int, kvRows) {
 	row := c.row(p)
 	if row < c.first {
@@ -84,7 +84,7 @@ func (c *kvCache) row(p int) int {
 	return c.first + (p-c.first)%(c.cap-c.first)
 }
 
-// position returns the position of row r of a chunk whose first row sees kvLen.
+// position returns the position of row r of a chunk; kvLen is the KV length of its first row.
 func (w *worker) position(r int) int { return max(int(w.kvLen), 1) - 1 + r }
 
 // kvWrite writes K and V rows to the cache.
@@ -118,8 +118,8 @@ func (k *kvWrite) run(w *worker, lo, hi int) {
 	}
 }
 
-// qkRoPEKV is head_norm, rope and kv_write in one. A unit is one head of Q,
-// or of K and V.
+// qkRoPEKV combines head_norm, rope and kv_write. A unit is one head of Q, or one head of K and
+// V.
 type qkRoPEKV struct {
 	headTurn
 	heads, kvHeads            int
@@ -175,8 +175,8 @@ type headTurn struct {
 	qNorm, kNorm []float32 // [headDim], or nil
 }
 
-// newHeadTurn takes angles and the norms' weights from two bindings, of which
-// the latter may not be there.
+// newHeadTurn takes the angles from binding angles, and the norms' weights from bindings norm and
+// qkNorm, which may be absent.
 func newHeadTurn(b *binder, headDim, half int, eps float32, layout uint32, angles, norm, qkNorm int) headTurn {
 	t := headTurn{ops: b.ops, headDim: headDim, half: half, eps: eps, layout: layout, angles: b.f32(angles)}
 	if n := b.f32(norm); b.spec(qkNorm) != 0 && len(n) >= 2*headDim {

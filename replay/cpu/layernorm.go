@@ -4,8 +4,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// layerNorm sets out to (x - mean(x)) / sqrt(variance(x) + eps) * w + b. The
-// variance is that of the differences, not of a difference of sums.
+// layerNorm sets out to (x - mean(x)) / sqrt(variance(x) + eps) * w + b. It computes the variance
+// from the differences to the mean, not as a difference of sums.
 func (o *ops) layerNorm(out, x, w, b []float32, eps float32) {
 	out = out[:len(x)]
 	mean := sum(x) / float32(len(x))
@@ -16,7 +16,7 @@ func (o *ops) layerNorm(out, x, w, b []float32, eps float32) {
 	o.addTo(out, b)
 }
 
-// sum returns the sum of x, by eight sums of every eighth element.
+// sum returns the sum of x, computed with eight sums of every eighth element.
 func sum(x []float32) float32 {
 	var s [8]float32
 	for ; len(x) >= 8; x = x[8:] {
@@ -30,7 +30,7 @@ func sum(x []float32) float32 {
 	return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
 }
 
-// layerNormRows is layernorm.
+// layerNormRows implements layernorm.
 type layerNormRows struct {
 	ops      *ops
 	n, xRows int

@@ -18,8 +18,8 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	if err := device.CheckTable(name, t); err != nil {
 		return none, err
 	}
-	// Bound to no memory first: a table that this device cannot run fails
-	// before its weights are read.
+	// Bind without memory first, so that a table that this device cannot run is rejected before
+	// its weights are read.
 	if _, err := bind(d.ops, t, make([][]byte, len(t.Slots)), nil, d.threads); err != nil {
 		return none, err
 	}
@@ -43,8 +43,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 		}
 		memory.Executor += s.Size
 	}
-	// Bound again to the memory there is, which may be mapped at addresses
-	// that kernels cannot use.
+	// Bind again with the memory, since it may be mapped at addresses that kernels cannot use.
 	if _, err := bind(d.ops, t, mem, nil, d.threads); err != nil {
 		return none, err
 	}
@@ -57,7 +56,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	return memory, err
 }
 
-// upload gives every slot of model scope its memory and its bytes.
+// upload allocates and fills every slot of model scope.
 func upload(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions, mem [][]byte) (m replay.Memory, err error) {
 	u, err := device.NewUpload(ctx, name, t, src, o)
 	if err != nil {
@@ -79,8 +78,7 @@ func upload(ctx context.Context, t *table.Table, src replay.Source, o replay.Loa
 	return m, u.Fill(ctx, func(slot uint32) []byte { return mem[slot] })
 }
 
-// unitOf returns what a source's bytes must be aligned to for kernels to use them
-// where they are.
+// unitOf returns the alignment that kernels need to use a source's bytes in place.
 func unitOf(up *table.Upload) uintptr {
 	switch up.Type {
 	case dtype.F32:
@@ -91,8 +89,8 @@ func unitOf(up *table.Upload) uintptr {
 	return 1
 }
 
-// allocateWeights gives the slots of model scope that have no memory yet some of
-// one block, so that they share huge pages, and returns their bytes.
+// allocateWeights allocates one block for all slots of model scope that have no memory yet, so
+// that they share huge pages. It returns the size of the block.
 func allocateWeights(t *table.Table, mem [][]byte) (bytes uint64, err error) {
 	place := func(use func(slot int, at, size uint64)) (end uint64) {
 		for i := range t.Slots {

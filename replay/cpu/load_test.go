@@ -91,7 +91,8 @@ func TestUnsupportedWeight(t *testing.T) {
 	}
 }
 
-// uploads is a table whose weights come by every way, in a norm of 8.
+// uploads returns a table whose weights use every kind of upload; they end in a norm of 8
+// elements.
 func uploads(t *testing.T) *builder {
 	b := newBuilder(t, 8, 8, 8, 1, 0)
 	r := rand.New(rand.NewPCG(1, 9))
@@ -149,7 +150,7 @@ func TestUploads(t *testing.T) {
 	}
 }
 
-// TestUnaligned copies a tensor that lies at an odd address.
+// TestUnaligned copies a tensor at an odd address.
 func TestUnaligned(t *testing.T) {
 	b := uploads(t)
 	mem, err := allocate(64)
@@ -233,7 +234,7 @@ func TestLoadCancelled(t *testing.T) {
 	}
 }
 
-// TestEdge runs rows up to the end of the context, no runs, and none at all.
+// TestEdge runs rows up to the end of the context, an empty run, and no run.
 func TestEdge(t *testing.T) {
 	d := chainModel(t).load(Options{})
 	id := newSession(t, d, 3)
@@ -245,7 +246,7 @@ func TestEdge(t *testing.T) {
 	}
 }
 
-// failing is a source that cannot read.
+// failing is a source whose reads fail.
 type failing struct{}
 
 func (failing) Tensor(string) ([]byte, error) { return nil, io.ErrUnexpectedEOF }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machineMemory returns the bytes of memory and swap that the machine has.
+// machineMemory returns the bytes of memory and swap of the machine.
 func machineMemory() uint64 {
 	var info syscall.Sysinfo_t
 	if err := syscall.Sysinfo(&info); err != nil || info.Unit == 0 {
@@ -23,16 +23,16 @@ func machineMemory() uint64 {
 // hugePage is the size of a huge page where pages have 4 KiB.
 const hugePage = 2 << 20
 
-// preferHuge asks for huge pages behind b, which has not been written. Fewer
-// pages take less time to fill and to find: a thread alone reads about a tenth
-// faster. A kernel that has none goes on with small ones.
+// preferHuge asks for huge pages for b, which has not been written yet. Fewer pages take less
+// time to fill and to look up: a single thread reads about a tenth faster. A system without huge
+// pages ignores the request.
 func preferHuge(b []byte) {
 	if b = within(b, hugePage); len(b) > 0 {
 		_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
 	}
 }
 
-// machineName returns the processor's name as the kernel gives it.
+// machineName returns the processor's name from /proc/cpuinfo.
 func machineName() string {
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {

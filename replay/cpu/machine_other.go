@@ -7,10 +7,10 @@ import (
 	"runtime"
 )
 
-// machineMemory returns no limit: the memory's size is not asked for here.
+// machineMemory returns no limit: the size of the memory is not queried on this system.
 func machineMemory() uint64 { return math.MaxInt64 }
 
-// preferHuge does nothing: there is no such advice here.
+// preferHuge does nothing: the system has no such request.
 func preferHuge([]byte) {}
 
 // machineName returns the architecture's name.

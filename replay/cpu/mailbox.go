@@ -2,11 +2,11 @@ package cpu
 
 import "sync/atomic"
 
-// mailbox hands jobs from the leader to one worker.
+// mailbox passes jobs from the leader to one worker.
 type mailbox struct {
 	_      pad
 	job    atomic.Pointer[job]
-	full   atomic.Bool // job, which may be nil, is there
+	full   atomic.Bool // a job, which may be nil, is in the mailbox
 	parked atomic.Bool
 	wake   chan struct{}
 	_      pad
@@ -14,8 +14,7 @@ type mailbox struct {
 
 func newMailbox() mailbox { return mailbox{wake: make(chan struct{}, 1)} }
 
-// put gives the worker a job, or nil, after which it takes no more. The one
-// before must have been taken.
+// put passes the worker a job. nil tells it to stop. The previous job must have been taken.
 func (m *mailbox) put(j *job) {
 	m.job.Store(j)
 	m.full.Store(true)
@@ -24,14 +23,14 @@ func (m *mailbox) put(j *job) {
 	}
 }
 
-// take waits for the next job. It parks when it has looked spins times.
+// take waits for the next job. It parks the goroutine after spins looks.
 func (m *mailbox) take(spins int) *job {
 	for i := 0; !m.full.Load(); i++ {
 		if i < spins {
 			continue
 		}
 		m.parked.Store(true)
-		// What was put before the flag was seen would wake nobody.
+		// A job that was put before parked was set would not wake this goroutine.
 		if !m.full.Load() || !m.parked.Swap(false) {
 			<-m.wake
 		}

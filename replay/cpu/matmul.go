@@ -6,35 +6,34 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// panelBytes is how much of W is multiplied with every row of activations
-// before the next rows of W are read: it stays in the first-level cache.
+// panelBytes is the number of bytes of W that are multiplied with every row of activations before
+// the next rows of W are read, so that they stay in the first-level cache.
 const panelBytes = 8 << 10
 
-// inputChunk is how many activations are made ready at once, a multiple of
-// the block.
+// inputChunk is the number of activations prepared at a time, a multiple of the block.
 const inputChunk = 256
 
-// matmul is gemv and gemm. They differ in what they are shaped for elsewhere;
-// here both read each weight once.
+// matmul implements gemv and gemm. GPUs use different shapes for them; on the CPU both read each
+// weight once.
 type matmul struct {
 	ops   *ops
 	float floatFunc   // for activations in float32
-	rows  rowsFunc    // for quantised ones
-	tiled tiledFunc   // for quantised ones and weights in tiles; rows is then nil
+	rows  rowsFunc    // for quantised activations
+	tiled tiledFunc   // for quantised activations and tiled weights; rows is then nil
 	quant bool        // activations are quantised
-	mins  bool        // their sums are needed
-	norm  bool        // the input is rmsnorm(x) * x2, not that of gated
-	add   bool        // the product is added to y
+	mins  bool        // the sums of the activations are needed
+	norm  bool        // the input is rmsnorm(x) * x2 instead of gated(x, x2)
+	add   bool        // add the product to y instead of storing it
 	eps   float32     // of the norm
-	merge *splitMerge // the input is merged of the parts x, whose states are x2; else nil
+	merge *splitMerge // the input is merged from attention splits with values x and states x2; else nil
 	gated func(dst, gate, up []float32)
 
 	in, out, group   int
 	xStride, yStride int
-	rowBytes         int // of W
-	panel            int // rows of W at a time, with several rows of x
+	rowBytes         int // bytes per row of W
+	panel            int // number of rows of W processed at a time with several rows of x
 
-	x, x2 []float32 // [rows, in], or parts; x2 is nil if the input is x, [in] for a norm; x is nil if it is in private memory
+	x, x2 []float32 // [rows, in], or the values and states of splits; x2 is nil if the input is x, and [in] for a norm; x is nil if the input is already in private memory
 	w     []byte    // [out, in]
 	b     []float32 // [out], or nil
 	y     []float32 // [rows, out]
@@ -71,7 +70,7 @@ func newMatmul(b *binder, p kernels.GEMVParams) (kernel, error) {
 	return k, b.err
 }
 
-// weights returns binding i as a matrix of the type that constant wtype has.
+// weights returns binding i as a matrix of the type that constant wtype selects.
 func (b *binder) weights(i, wtype int) []byte {
 	if dtype.Type(b.spec(wtype)) == dtype.F32 {
 		return b.words(i)
@@ -79,7 +78,7 @@ func (b *binder) weights(i, wtype int) []byte {
 	return b.bytes(i)
 }
 
-// productShape is what products of all kernels have.
+// productShape holds the parameters that all product kernels have.
 type productShape struct {
 	in, out, group, xStride, yStride uint32
 
@@ -88,7 +87,7 @@ type productShape struct {
 	layout dtype.Layout
 }
 
-// newProduct returns the product of a matrix, without its operands.
+// newProduct returns the product with a matrix, without its operands.
 func newProduct(b *binder, p productShape) (*matmul, error) {
 	t, act := p.wtype, p.act
 	float, known := b.ops.float[t]
@@ -117,7 +116,7 @@ func newProduct(b *binder, p productShape) (*matmul, error) {
 		strip, ok := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(p.in))
 		b.need(ok && p.out%dtype.TileRows == 0, "[%d, %d] has no tiles", p.out, p.in)
 		size = strip / dtype.TileRows
-		// GPUs take half strips too.
+		// Chips may group by half strips; the CPU takes whole ones.
 		group = (group + dtype.TileRows - 1) / dtype.TileRows * dtype.TileRows
 	}
 	k := &matmul{
@@ -132,11 +131,11 @@ func newProduct(b *binder, p productShape) (*matmul, error) {
 
 func (k *matmul) units(*worker) int { return (k.out + k.group - 1) / k.group }
 
-// poolBytes is how many bytes of weights make a pool worthwhile: less is read
-// before the workers could drift apart.
+// poolBytes is the number of bytes of weights above which a pool is worthwhile. Smaller matrices
+// are done before the workers drift apart.
 const poolBytes = 512 << 10
 
-// pool is a quarter of large weights.
+// pool returns a quarter of the units, for large weights.
 func (k *matmul) pool(w *worker) int {
 	if k.out*k.rowBytes < poolBytes {
 		return 0
@@ -157,7 +156,7 @@ func (k *matmul) more(w *worker, lo, hi int) {
 		k.product(w, k.w, k.b, first, last, k.y[first:], k.yStride)
 		return
 	}
-	// By pieces, so that the product fits in private memory.
+	// Process pieces whose products fit in private memory.
 	for o := first; o < last; o += addPiece {
 		end := min(o+addPiece, last)
 		y := float32s(w.scratch[w.rows*k.inputBytes():][:4*w.rows*addPiece])
@@ -168,12 +167,12 @@ func (k *matmul) more(w *worker, lo, hi int) {
 	}
 }
 
-// addPiece is how many rows of W are multiplied before the products are added
-// to y, whole strips.
+// addPiece is the number of rows of W that are multiplied before the products are added to y:
+// whole strips.
 const addPiece = 256
 
-// product sets y to rows first to last-1 of a matrix times the input, and the
-// bias, if there is one. Rows of y are stride apart.
+// product sets y to rows [first, last) of a matrix times the input, plus the bias, if there is
+// one. Rows of y are stride elements apart.
 func (k *matmul) product(w *worker, matrix []byte, bias []float32, first, last int, y []float32, stride int) {
 	switch {
 	case !k.quant:
@@ -194,8 +193,8 @@ func (k *matmul) product(w *worker, matrix []byte, bias []float32, first, last i
 	}
 }
 
-// runTiled computes rows first to last-1 of a matrix, whole strips. A strip is
-// multiplied with every row of activations while it is in the cache.
+// runTiled computes rows [first, last) of a matrix, whole strips. It multiplies a strip with
+// every row of activations while the strip is in the cache.
 func (k *matmul) runTiled(w *worker, matrix []byte, first, last int, y []float32, stride int) {
 	x := &w.tiles
 	*x = tiledInput{mem: w.scratch, stride: k.inputBytes(), in: k.in, rows: w.rows}
@@ -209,7 +208,7 @@ func (k *matmul) runTiled(w *worker, matrix []byte, first, last int, y []float32
 	}
 }
 
-// runFloat computes rows first to last-1 of a matrix.
+// runFloat computes rows [first, last) of a matrix with float activations.
 func (k *matmul) runFloat(w *worker, matrix []byte, first, last int, y []float32, stride int) {
 	x := &w.float
 	x.x, x.stride, x.in, x.rows = k.x, k.xStride, k.in, w.rows
@@ -219,7 +218,7 @@ func (k *matmul) runFloat(w *worker, matrix []byte, first, last int, y []float32
 	k.float(y, stride, matrix[first*k.rowBytes:][:(last-first)*k.rowBytes], last-first, x)
 }
 
-// runRows computes rows first to last-1 of a matrix.
+// runRows computes rows [first, last) of an untiled matrix with quantised activations.
 func (k *matmul) runRows(w *worker, matrix []byte, first, last int, y []float32, stride int) {
 	panel := k.panel
 	if w.rows == 1 {
@@ -235,8 +234,8 @@ func (k *matmul) runRows(w *worker, matrix []byte, first, last int, y []float32,
 	}
 }
 
-// prepare makes row r of the input in the worker's private memory, unless it
-// is used as it is.
+// prepare writes row r of the input to the worker's private memory, unless the input is used in
+// place.
 func (k *matmul) prepare(w *worker, r int) {
 	if !k.quant && k.x2 == nil {
 		return
@@ -266,8 +265,8 @@ func (k *matmul) prepare(w *worker, r int) {
 	}
 }
 
-// combine sets dst to the input of which x2 is a part: elements of row r from at
-// on, of which x has those of k.x. scale is the norm's.
+// combine sets dst to the elements of row r, beginning with element at, of an input that x2 is
+// part of. x holds the same elements of k.x. scale is the norm's.
 func (k *matmul) combine(w *worker, dst, x []float32, r, at int, scale float32) {
 	if k.merge != nil {
 		k.merge.row(w, dst, k.x, k.x2, at)
@@ -280,17 +279,15 @@ func (k *matmul) combine(w *worker, dst, x []float32, r, at int, scale float32) 
 	k.gated(dst, x, k.x2[r*k.xStride+at:][:len(x)])
 }
 
-// input points the worker's input at row r of quantised input, which is
-// [in] int8, [in/32] float32 and [in/16] int16 in private memory, rounded up to
-// a cache line.
+// input points the worker's input at row r of the quantised input in private memory: [in] int8,
+// [in/32] float32 and [in/16] int16, padded to a cache line.
 func (k *matmul) input(w *worker, r int) {
 	scales, sums := k.in/blockElems*4, k.in/16*2
 	row := w.scratch[r*k.inputBytes():][:k.in+scales+sums]
 	w.input.q, w.input.d, w.input.s = int8s(row[:k.in]), float32s(row[k.in:][:scales]), int16s(row[k.in+scales:])
 }
 
-// inputBytes returns the bytes from one row of the input to the next in private
-// memory.
+// inputBytes returns the distance in bytes between rows of the input in private memory.
 func (k *matmul) inputBytes() int {
 	if !k.quant {
 		return roundUp(4 * k.in)

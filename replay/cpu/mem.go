@@ -8,14 +8,14 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// All conversions between bytes and typed memory are in this file. Each view
-// is as long as the bytes it is made of, so Go's bounds checks hold for it.
+// All conversions between bytes and typed memory are in this file. Each view has the length of
+// the underlying bytes, so Go's bounds checks protect it.
 
-// align is the alignment of everything allocated, a cache line.
+// align is the alignment of all allocations: a cache line.
 const align = 64
 
-// allocate returns n zeroed bytes, aligned. It fails rather than ask for more
-// than the machine has.
+// allocate returns n zeroed, aligned bytes. It returns an error for more bytes than the machine
+// has.
 func allocate(n uint64) ([]byte, error) {
 	if limit := machineMemory(); n > limit {
 		return nil, fmt.Errorf("%d bytes do not fit in this machine's memory of %d", n, limit)
@@ -29,8 +29,8 @@ func allocate(n uint64) ([]byte, error) {
 	return b[skip:][:n:n], nil
 }
 
-// within returns the part of b that begins and ends at multiples of n, a power
-// of two.
+// within returns the part of b between the first and the last address that are multiples of n, a
+// power of two.
 func within(b []byte, n uintptr) []byte {
 	first := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	skip := -first & (n - 1)
@@ -78,8 +78,8 @@ func int16s(b []byte) []int16 {
 	return unsafe.Slice((*int16)(unsafe.Pointer(&b[0])), len(b)/2)
 }
 
-// stepOf returns the first record of a step slot, which must be aligned to 8
-// and hold one.
+// stepOf returns the first record of a step slot. The slot must be aligned to 8 and hold at least
+// one record.
 func stepOf(b []byte) *table.Step {
 	_ = b[table.StepSize-1]
 	return (*table.Step)(unsafe.Pointer(&b[0]))

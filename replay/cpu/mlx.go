@@ -7,7 +7,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// mlxScale returns the conversion of a scale or a bias of MLX's affine types.
+// mlxScale returns the conversion of a scale or bias of MLX's affine types.
 func mlxScale(t dtype.Type) func(b []byte) float32 {
 	switch t {
 	case dtype.F16:
@@ -46,8 +46,8 @@ func loadMLX(bits int, scale dtype.Type) tiledLoad {
 	}
 }
 
-// expandMLX returns the expansion of a type's blocks. Bytes become signed: what is
-// taken off is added to the bias.
+// expandMLX returns the function that decodes blocks of an MLX type. It makes the quants signed
+// by subtracting an offset, which it adds to the bias.
 func expandMLX(bits, elems int, scale dtype.Type) expandFunc {
 	float := mlxScale(scale)
 	_, size := scale.Block()

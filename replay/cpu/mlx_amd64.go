@@ -6,11 +6,11 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// mlxLoop is [tiledLoop] for MLX's affine types, whose blocks have so many tiles,
-// and scales of bfloat16 if bf16 is not 0.
+// mlxLoop is [tiledLoop] for MLX's affine types. Their blocks consist of tiles tiles, with
+// bfloat16 scales if bf16 is not 0.
 type mlxLoop func(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 
-// mlxStrip and mlxStripFour are likewise [stripFunc] and [stripFourFunc].
+// mlxStrip and mlxStripFour are [stripFunc] and [stripFourFunc] with the same extra parameters.
 type (
 	mlxStrip     func(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, tiles, bf16 int)
 	mlxStripFour func(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
@@ -88,8 +88,7 @@ func mlx8AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, ti
 //go:noescape
 func mlx8FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
 
-// mlxOf gives every type of MLX's that has tiles the product that of returns for
-// its bits.
+// mlxOf sets the product of every MLX type that can be tiled to the one that of returns.
 func mlxOf(products map[dtype.Type]tiledFunc, of func(t dtype.Type, bits, tiles, bf16 int) tiledFunc) {
 	for _, t := range dtype.All() {
 		bits, group, scale, ok := t.MLX()
@@ -127,7 +126,7 @@ func mlxAVX2(products map[dtype.Type]tiledFunc) {
 	})
 }
 
-// mlxAVX512 does so for a processor that hasAVX512.
+// mlxAVX512 adds the products of MLX's types for a processor that hasAVX512.
 func mlxAVX512(products map[dtype.Type]tiledFunc) {
 	ones := map[int]mlxLoop{2: mlx2x1AVX512, 3: mlx3x1AVX512, 4: mlx4x1AVX512, 5: mlx5x1AVX512, 6: mlx6x1AVX512, 8: mlx8x1AVX512}
 	fours := map[int]mlxLoop{2: mlx2x4AVX512, 3: mlx3x4AVX512, 4: mlx4x4AVX512, 5: mlx5x4AVX512, 6: mlx6x4AVX512, 8: mlx8x4AVX512}

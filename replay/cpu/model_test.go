@@ -14,7 +14,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// shape is a transformer's sizes.
+// shape holds the sizes of a transformer.
 type shape struct {
 	vocab, width, layers, heads, kvHeads, headDim, ffn, ctx, chunk int
 	splits                                                         int // 0: unsplit attention
@@ -24,7 +24,7 @@ type shape struct {
 	fused                                                          bool
 }
 
-// gopherShape is that of testdata/gopher.
+// gopherShape has the sizes of testdata/gopher.
 var gopherShape = shape{
 	vocab: 4096, width: 256, layers: 8, heads: 4, kvHeads: 2, headDim: 64, ffn: 704, ctx: 1024, chunk: 128,
 	weight: dtype.Q8_0, act: decl.ActQ8, fused: true,
@@ -36,7 +36,7 @@ var smallShape = shape{
 	weight: dtype.Q8_0, act: decl.ActQ8, fused: true,
 }
 
-// arena hands out places of the scratch slot.
+// arena allocates offsets in the scratch slot.
 type arena struct{ size int }
 
 func (a *arena) take(floats int) at {
@@ -45,8 +45,8 @@ func (a *arena) take(floats int) at {
 	return p
 }
 
-// transformer is a table of a whole model with random weights: Llama with QK
-// norm, fused or not.
+// transformer returns the table of a whole model with random weights: Llama with QK norm, fused
+// or not.
 func transformer(tb testing.TB, s shape) *builder {
 	tb.Helper()
 	b := newBuilder(tb, s.vocab, s.width, s.ctx, s.chunk, 4)
@@ -186,7 +186,7 @@ func (s shape) forward(b *builder, rows, capacity int, x, h, ang, qkvAt, q, att,
 			b.cmd(kernels.Attn, []uint32{uint32(s.headDim), windowed, 0}, ap, withRows(table.PatchKVLen), second, qFrom, at{p + "k", 0}, at{p + "v", 0}, att)
 		}
 		matmul(p+"o", s.heads*s.headDim, s.width, s.heads*s.headDim, att, at{}, h, 0)
-		// The product's output is h's place, which the norm then overwrites.
+		// The product's output is in the place of h, which the norm then overwrites.
 		b.cmd(kernels.Add, nil, kernels.AddParams{N: uint32(s.width)}, withRows(0), second, x, h)
 		b.cmd(kernels.RMSNorm, nil, kernels.RMSNormParams{N: uint32(s.width), XRows: uint32(rows), Eps: 1e-5}, withRows(0), second, x, at{p + "ffn_norm", 0}, h)
 		matmul(p+"gate_up", s.width, 2*s.ffn, s.width, h, at{}, ff, 0)
@@ -201,8 +201,8 @@ func (s shape) forward(b *builder, rows, capacity int, x, h, ang, qkvAt, q, att,
 	b.cmd(kernels.Add, nil, kernels.AddParams{N: uint32(s.width)}, withRows(0), second, x, mul)
 }
 
-// generate prefills a prompt in chunks, decodes n tokens and returns the ring
-// and the last logits.
+// generate prefills a prompt in chunks, decodes n tokens and returns the token ring and the last
+// logits.
 func generate(tb testing.TB, d *Device, s shape, prompt, n, chunk int) ([]uint32, []float32) {
 	tb.Helper()
 	id := newSession(tb, d, 0)

@@ -9,12 +9,12 @@ import (
 // rmsNorm sets out to x / sqrt(mean(x^2) + eps) * w. out may be x.
 func (o *ops) rmsNorm(out, x, w []float32, eps float32) { o.rmsNormScaled(out, x, w, eps, 1) }
 
-// rmsNormScaled sets out to that times scale.
+// rmsNormScaled sets out to the RMS norm of x times scale.
 func (o *ops) rmsNormScaled(out, x, w []float32, eps, scale float32) {
 	o.scaleMul(out[:len(x)], x, w[:len(x)], float32(o.normScale(x, eps)*scale))
 }
 
-// orOne returns a factor of which 0 stands for 1.
+// orOne returns scale, or 1 if scale is 0.
 func orOne(scale float32) float32 {
 	if scale == 0 {
 		return 1
@@ -22,7 +22,7 @@ func orOne(scale float32) float32 {
 	return scale
 }
 
-// addScaled adds delta times scale to x. A factor is seldom there.
+// addScaled adds delta times scale to x. Usually scale is 1.
 func (o *ops) addScaled(x, delta []float32, scale float32) {
 	if scale == 1 {
 		o.addTo(x, delta)
@@ -56,7 +56,7 @@ func addTo(x, delta []float32) {
 	}
 }
 
-// rmsNorm normalises rows.
+// rmsNorm implements rmsnorm: it normalises rows.
 type rmsNorm struct {
 	ops      *ops
 	n, xRows int
@@ -86,7 +86,7 @@ func (k *rmsNorm) run(w *worker, lo, hi int) {
 	}
 }
 
-// addRMSNorm adds to the residual stream and normalises it.
+// addRMSNorm implements add_rmsnorm: it adds delta to the residual stream and normalises the sum.
 type addRMSNorm struct {
 	ops        *ops
 	n          int
@@ -118,7 +118,7 @@ func (k *addRMSNorm) run(_ *worker, lo, hi int) {
 	}
 }
 
-// add adds to the residual stream.
+// add implements add: it adds delta to the residual stream.
 type add struct {
 	ops        *ops
 	n          int
@@ -137,7 +137,7 @@ func (k *add) run(_ *worker, lo, hi int) {
 	k.ops.addScaled(k.x[lo*k.n:hi*k.n], k.delta[lo*k.n:hi*k.n], k.deltaScale)
 }
 
-// headNorm normalises heads in place.
+// headNorm implements head_norm: it normalises heads in place.
 type headNorm struct {
 	ops                    *ops
 	heads, headDim, stride int
@@ -164,7 +164,7 @@ func (k *headNorm) run(_ *worker, lo, hi int) {
 	}
 }
 
-// siluMulRows is silu_mul.
+// siluMulRows implements silu_mul.
 type siluMulRows struct {
 	gated     func(dst, gate, up []float32)
 	n, stride int
@@ -188,14 +188,15 @@ func (k *siluMulRows) run(_ *worker, lo, hi int) {
 	}
 }
 
-// normAdd adds what it normalises to the residual stream, and may normalise that.
+// normAdd implements norm_add: it normalises delta, adds it to the residual stream, and may
+// normalise the sum for the next layer.
 type normAdd struct {
 	ops *ops
 	n   int
 	eps float32
 
 	x, delta []float32 // [rows, n]
-	post, w  []float32 // [n]; w is nil if the sum is not normalised
+	post, w  []float32 // w is nil if the sum is not normalised
 	out      []float32 // [rows, n], or nil
 }
 
@@ -222,7 +223,7 @@ func (k *normAdd) run(w *worker, lo, hi int) {
 	}
 }
 
-// softCap bounds rows.
+// softCap implements soft_cap: it bounds rows by a soft cap.
 type softCap struct {
 	ops     *ops
 	n, part int

@@ -4,88 +4,87 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// blockElems is the block of quantised activations, and of the weights that
-// are multiplied with them.
+// blockElems is the block size of quantised activations, and the number of weights multiplied
+// with one such block.
 const blockElems = 32
 
 // input is one row of quantised activations.
 type input struct {
 	q []int8    // [n]
 	d []float32 // [n/32], scales
-	s []int16   // with a weight type with minimums: [n/16], sums of q
+	s []int16   // [n/16], sums of q, needed if the weight type has minimums
 
-	group group // for expanded weights
+	group group // buffer for decoded weights
 }
 
-// rowsFunc computes y[i] = dot(row i of w, x) for len(y) rows that lie one
-// after another in w.
+// rowsFunc computes y[i] = dot(row i of w, x) for len(y) consecutive rows of w.
 type rowsFunc func(y []float32, w []byte, x *input)
 
-// ops are the inner loops, chosen once by the processor's features. Every set
-// gives the same bits.
+// ops are the inner loops for one set of processor features, selected once. Every set gives the
+// same bits.
 type ops struct {
 	features []string
 
 	float map[dtype.Type]floatFunc // products of rows of weights and float activations
-	rows  map[dtype.Type]rowsFunc  // of rows of weights and quantised activations
-	tiled map[dtype.Type]tiledFunc // of weights in tiles and quantised activations
+	rows  map[dtype.Type]rowsFunc  // products of rows of weights and quantised activations
+	tiled map[dtype.Type]tiledFunc // products of tiled weights and quantised activations
 	// accumulate adds the products of a and b to the sums of a float dot product.
 	accumulate func(acc *[lanes]float32, a, b []float32)
-	// dot returns the float dot product of a and b, which are as long.
+	// dot returns the float dot product of a and b, which have the same length.
 	dot func(a, b []float32) float32
 	// quantize sets q and d to the 8-bit form of x, a whole number of blocks.
 	quantize func(q []int8, d, x []float32)
 	// sumHalves sets s to the sums of len(s) half blocks of q.
 	sumHalves func(s []int16, q []int8)
-	// addTo adds delta to x, which is as long.
+	// addTo adds delta to x; they have the same length.
 	addTo func(x, delta []float32)
-	// scaleMul sets out to (x * scale) * w; all are as long, out may be x.
+	// scaleMul sets out to (x * scale) * w; all have the same length, and out may be x.
 	scaleMul func(out, x, w []float32, scale float32)
-	// rotateHalves rotates the pairs x[i], high[i] by angles[2i], the cosine,
-	// and angles[2i+1], the sine; rotatePairs the pairs x[2i], x[2i+1].
+	// rotateHalves rotates the pairs x[i], high[i] by angles[2i], the cosine, and angles[2i+1],
+	// the sine. rotatePairs rotates the pairs x[2i], x[2i+1].
 	rotateHalves func(x, high, angles []float32)
 	rotatePairs  func(x, angles []float32)
-	// largest returns the index of the largest element, the first of equals.
-	// NaN never wins; if all are NaN, it is 0.
+	// largest returns the index of the largest element, or the first of them if there are
+	// several. NaN never wins; if all elements are NaN it returns 0.
 	largest func(x []float32) int
 	// siluMul sets dst to silu(gate) * up.
 	siluMul func(dst, gate, up []float32)
-	// geluMul sets dst to gelu(gate) * up, by a hyperbolic tangent.
+	// geluMul sets dst to gelu(gate) * up, with the tanh approximation of GELU.
 	geluMul func(dst, gate, up []float32)
 	// expSub sets s to exp(s - m).
 	expSub func(s []float32, m float32)
 	// scaleMax multiplies s by scale and returns its maximum, ignoring NaN.
 	scaleMax func(s []float32, scale float32) float32
-	// soften makes weights of the scores of heads.
+	// soften turns the scores of heads into softmax weights.
 	soften softenFunc
-	// addScaledF16 adds m rows of v, n float16 each, to the accumulators of acc, n
-	// elements each, in order: those of accumulator i times w[i*wStride:][:m].
+	// addScaledF16 adds m rows of v, n float16 each, to the accumulators of acc, n elements each,
+	// in order. Row j is multiplied by w[i*wStride+j] for accumulator i.
 	addScaledF16 func(acc []float32, n int, v []byte, m int, w []float32, wStride int)
-	// dotQ8 and addScaledQ8 are the product of F16 and addScaledF16 for rows of int8
-	// of whole blocks of 32, with a scale for each.
+	// dotQ8 and addScaledQ8 are the F16 product and addScaledF16 for rows of int8 in whole blocks
+	// of 32, with a scale per block.
 	dotQ8       func(y []float32, yStride int, w []byte, scales []float32, n int, x *floatInput)
 	addScaledQ8 func(acc []float32, n int, v []byte, scales []float32, m int, w []float32, wStride int)
 	// f16ToF32 and f32ToF16 convert len(dst), or len(src), elements.
 	f16ToF32 func(dst []float32, src []byte)
 	f32ToF16 func(dst []byte, src []float32)
 
-	// orderKeys sets keys to sampler.OrderKey of logits, which are as many, and
-	// returns the largest.
+	// orderKeys sets keys to sampler.OrderKey of logits, which has the same length, and returns
+	// the largest key.
 	orderKeys func(keys []uint32, logits []float32) (most uint32)
-	// atLeast returns which of the first 64 keys are at least floor, the first as the
-	// lowest bit.
+	// atLeast returns a mask of those of the first 64 keys that are at least floor. The lowest
+	// bit is the first key.
 	atLeast func(keys []uint32, floor uint32) uint64
-	// weigh returns the sum of weight(value - logit, scale) over the keys that are at
-	// least least, which is at least 1, and sets their weights.
+	// weigh sets the weight of each key that is at least least to weight(value - logit, scale)
+	// and returns their sum. least is at least 1.
 	weigh func(weights, keys []uint32, least uint32, value, scale float32) uint64
-	// tally returns how many keys are at least floor and, unless weights is nil, the
+	// tally returns the number of keys that are at least floor and, unless weights is nil, the
 	// sum of their weights.
 	tally func(keys, weights []uint32, floor uint32) (n int, sum uint64)
-	// draw enters the kept tokens of keys, the first of which has id first.
+	// draw enters the kept tokens of keys in the race. The first key belongs to id first.
 	draw func(c race, keys []uint32, first int, o draws) race
 }
 
-// portable returns the loops in Go, which run anywhere and are the reference.
+// portable returns the loops written in Go, which run anywhere and are the reference.
 func portable() *ops {
 	o := &ops{
 		features:     []string{"portable"},
@@ -130,8 +129,8 @@ func portable() *ops {
 	return o
 }
 
-// decodeFloats sets the products with float activations to those that convert
-// the weights first, by the loops of o.
+// decodeFloats sets the products with float activations to those that first convert the weights,
+// using the loops of o.
 func (o *ops) decodeFloats() {
 	o.float = map[dtype.Type]floatFunc{
 		dtype.F32:  floatDecoded(decodeF32, 1, 4, o.accumulate),

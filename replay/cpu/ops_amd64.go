@@ -9,16 +9,15 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// hasF16C reports whether the processor converts half precision, for which
-// x/sys/cpu has no flag. That the system saves the registers follows from its
-// HasAVX2.
+// hasF16C reports whether the processor converts half precision; x/sys/cpu has no flag for it.
+// That the system saves the registers follows from x/sys/cpu's HasAVX2.
 func hasF16C() bool
 
-// hasAVX2 reports whether the processor has what avx2 uses, and the system saves
-// its registers.
+// hasAVX2 reports whether the processor has the features that avx2 uses and the system saves
+// their registers.
 func hasAVX2() bool { return cpu.X86.HasAVX2 && cpu.X86.HasFMA && hasF16C() }
 
-// fastest returns the best loops for this processor.
+// fastest returns the fastest loops for this processor.
 func fastest() *ops {
 	if !hasAVX2() {
 		return portable()
@@ -62,8 +61,8 @@ func avx2() *ops {
 	return o
 }
 
-// The assembly takes pointers; the functions below check the lengths that it
-// relies on, and do what is left of a whole number of steps.
+// The assembly takes pointers. The functions below check the lengths that it relies on, and
+// process the elements that do not fill a whole step.
 
 //go:noescape
 func rowsQ8_0AVX2(y *float32, w *byte, rows, blocks int, q *int8, d *float32, s *int16)
@@ -125,13 +124,13 @@ func f16ToF32AVX2(dst *float32, src *byte, steps int)
 //go:noescape
 func f32ToF16AVX2(dst *byte, src *float32, steps int)
 
-// expTable is the constants of exp in the order of avx2_exp_amd64.s.
+// expTable holds the constants of exp in the order of avx2_exp_amd64.s.
 var expTable = [14]float32{
 	expMin, expMax, log2e, roundMagic, ln2Hi, ln2Lo,
 	expP0, expP1, expP2, expP3, expP4, expP5, 1, float32(math.Inf(1)),
 }
 
-// quantizeTable is the constants of quantizeAVX2.
+// quantizeTable holds the constants of quantizeAVX2.
 var quantizeTable = [4]float32{127, -127, minScale, 1}
 
 func quantizeVector(q []int8, d, x []float32) {

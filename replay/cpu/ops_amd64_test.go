@@ -1,6 +1,6 @@
 package cpu
 
-// narrower returns the sets of loops that fastest may pass over for wider ones.
+// narrower returns the sets of loops that fastest does not select because wider ones exist.
 func narrower() map[string]*ops {
 	if !hasAVX2() {
 		return nil

@@ -9,9 +9,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// fastest returns the best loops for this processor. Without the dot product
-// extension, which cores designed since 2017 have, products of integers
-// are those in Go.
+// fastest returns the fastest loops for this processor. Without the dot product extension, which
+// cores designed since 2017 have, integer products use the loops in Go.
 func fastest() *ops {
 	o := portable()
 	o.features = []string{"neon"}
@@ -94,13 +93,13 @@ func siluMulNEON(dst, gate, up *float32, n int, c *[14]float32)
 //go:noescape
 func geluMulNEON(dst, gate, up *float32, n int, c *[14]float32, by *[2]float32)
 
-// expTable is the constants of exp in the order of neon/exp.c.
+// expTable holds the constants of exp in the order of neon/exp.c.
 var expTable = [14]float32{
 	expMin, expMax, log2e, roundMagic, ln2Hi, ln2Lo,
 	expP0, expP1, expP2, expP3, expP4, expP5, 1, float32(math.Inf(1)),
 }
 
-// quantizeTable is the constants of quantizeNEON.
+// quantizeTable holds the constants of quantizeNEON.
 var quantizeTable = [3]float32{127, minScale, 1}
 
 func quantizeVector(q []int8, d, x []float32) {
@@ -130,7 +129,7 @@ func siluMulVector(dst, gate, up []float32) {
 	}
 }
 
-// geluFactors are what geluMulNEON wants of the exponent.
+// geluFactors are the factors of the exponent that geluMulNEON uses.
 var geluFactors = [2]float32{geluCubic, geluLinear}
 
 func geluMulVector(dst, gate, up []float32) {

@@ -2,6 +2,5 @@
 
 package cpu
 
-// fastest returns the best loops for this processor: there is no assembly for
-// its architecture.
+// fastest returns the portable loops: there is no assembly for this architecture.
 func fastest() *ops { return portable() }

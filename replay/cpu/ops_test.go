@@ -16,8 +16,8 @@ import (
 // overflowing to infinity.
 var extremes = []float64{1e-44, 1e-39, 1e-30, 1e-3, 1, 1e4, 1e15}
 
-// weightTypes are the types that rows of weights can have, and halves where
-// their blocks have numbers in half precision.
+// weightTypes are the types of untiled weights, and the offsets of the half-precision numbers in
+// their blocks.
 var weightTypes = append([]weightType{
 	{dtype.F32, nil}, {dtype.F16, []int{0}}, {dtype.BF16, nil}, {dtype.Q8_0, []int{0}},
 	{dtype.Q4_0, []int{0}}, {dtype.Q4_1, []int{0, 2}}, {dtype.Q5_0, []int{0}}, {dtype.Q5_1, []int{0, 2}},
@@ -31,7 +31,7 @@ type weightType struct {
 	halves []int
 }
 
-// mlxRows is a type of MLX's for each number of bits.
+// mlxRows returns one MLX type for each number of bits.
 func mlxRows() (list []weightType) {
 	for i, tt := range mlxTypes() {
 		if i%2 == i/2%2 {
@@ -47,7 +47,7 @@ type product struct {
 	act    uint32 // decl.ActF32 or decl.ActQ8
 }
 
-// products are what is implemented, in order.
+// products lists the implemented products in order.
 var products = func() []product {
 	var all []product
 	for _, w := range weightTypes {
@@ -88,9 +88,8 @@ func (p product) run(o *ops, y []float32, w []byte, x *vector) {
 	}
 }
 
-// hostileWeights returns rows of valid bytes that a quantiser would not write:
-// -128 in Q8_0, all patterns of quants and small scales, extreme large scales.
-// They end at a page that nobody may touch.
+// hostileWeights returns rows of valid bytes that a quantiser would not write: -128 in Q8_0, all
+// patterns of quants and small scales, extremely large scales. They end at an inaccessible page.
 func hostileWeights(tb testing.TB, r *rand.Rand, t dtype.Type, n int) []byte {
 	size, _ := t.Bytes(uint64(n))
 	b := guarded(tb, size)
@@ -103,7 +102,7 @@ func hostileWeights(tb testing.TB, r *rand.Rand, t dtype.Type, n int) []byte {
 	return finite(t, b)
 }
 
-// finite makes the scales of b below 2, so that products stay numbers.
+// finite limits the scales of b to less than 2, so that products stay finite.
 func finite(t dtype.Type, b []byte) []byte {
 	_, block := t.Block()
 	for at := 0; at < len(b); at += block {
@@ -160,8 +159,8 @@ func TestProductsAgree(t *testing.T) {
 	}
 }
 
-// TestProductsEveryByte gives every byte of a block every value: all quants and
-// small scales in all places, with the largest activations too.
+// TestProductsEveryByte gives every byte of a block every value, which covers all quants and
+// small scales in all places, also with the largest activations.
 func TestProductsEveryByte(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 1))
 	reference, fast := portable(), fastest()
@@ -172,7 +171,7 @@ func TestProductsEveryByte(t *testing.T) {
 		elems, size := p.weight.Block()
 		most := make([]float32, elems)
 		for i := range most {
-			most[i] = 127 // of one sign, so that sums of pairs are the largest
+			most[i] = 127 // same sign, so that sums of pairs are the largest
 		}
 		for _, x := range [][]float32{random(r, elems, 1), most} {
 			in := newInput(x)
@@ -197,7 +196,7 @@ func TestProductsEveryByte(t *testing.T) {
 	}
 }
 
-// TestSumHalves compares with plain sums, for the largest ones too.
+// TestSumHalves compares with plain sums, including the largest ones.
 func TestSumHalves(t *testing.T) {
 	r := rand.New(rand.NewPCG(10, 1))
 	for n := range 9 {
@@ -220,8 +219,7 @@ func TestSumHalves(t *testing.T) {
 	}
 }
 
-// TestProducts compares with float64 on what the integers and the float16
-// stand for.
+// TestProducts compares with float64 products of the integers and float16 values.
 func TestProducts(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 1))
 	for name, o := range implementations() {
@@ -268,7 +266,7 @@ func TestQuantize(t *testing.T) {
 			quantize(q, d, x)
 			for i, v := range x {
 				if !isFinite(v) {
-					continue // it is the tests' 1e38 that overflows now and then
+					continue // the test's own 1e38 sometimes overflows
 				}
 				block := d[i/blockElems]
 				if err := math.Abs(float64(block)*float64(q[i]) - float64(v)); isFinite(block) && err > 0.501*float64(block)+127*minScale {
@@ -295,8 +293,8 @@ func TestQuantize(t *testing.T) {
 	}
 }
 
-// TestQuantizeNotFinite asks only that the result is the same and within
-// range: the products of a block with an infinite element are not numbers.
+// TestQuantizeNotFinite requires only that all implementations give the same result within range:
+// the products of a block with an infinite element are not numbers.
 func TestQuantizeNotFinite(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		x := make([]float32, blockElems)
@@ -398,8 +396,8 @@ func TestSiLU(t *testing.T) {
 	}
 }
 
-// TestGELU compares both with float64, the one by a hyperbolic tangent with its
-// formula, the other with the normal distribution.
+// TestGELU compares both forms with float64: the tanh approximation with its formula, the other
+// with the normal distribution.
 func TestGELU(t *testing.T) {
 	for x := float32(-100); x < 100; x += 1.0 / 64 {
 		v := float64(x)
@@ -407,7 +405,7 @@ func TestGELU(t *testing.T) {
 			name  string
 			f     func(dst, gate, up []float32)
 			want  float64
-			error float64 // beside the largest of 1 and |x|
+			error float64 // relative to the larger of 1 and |x|
 		}{
 			{"tanh", geluMul, v * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v))), 4e-7},
 			{"erf", geluErfMul, v * math.Erfc(-v/math.Sqrt2), 4e-7},
@@ -421,7 +419,7 @@ func TestGELU(t *testing.T) {
 	}
 }
 
-// TestSoftCap compares with float64, far beyond the bound too.
+// TestSoftCap compares with float64, also far beyond the cap.
 func TestSoftCap(t *testing.T) {
 	for name, o := range map[string]*ops{"portable": portable(), "fastest": fastest()} {
 		for _, limit := range []float32{0.5, 30, 50} {
@@ -442,7 +440,7 @@ func TestSoftCap(t *testing.T) {
 
 func TestHalvesAgree(t *testing.T) {
 	fast := fastest()
-	// All numbers and infinities; NaN's bits are nobody's business.
+	// All numbers and infinities; the bits of a NaN are not specified.
 	var src []byte
 	for h := range 1 << 16 {
 		if h&0x7c00 != 0x7c00 || h&0x3ff == 0 {

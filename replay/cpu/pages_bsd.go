@@ -2,8 +2,8 @@
 
 package cpu
 
-// noReserve is nothing: these systems count a page when it is written.
+// noReserve is 0: these systems count a page when it is written.
 const noReserve = 0
 
-// smallPages does nothing: there is no such advice here.
+// smallPages does nothing: these systems have no such request.
 func smallPages([]byte) {}

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve returns n zeroed bytes, n > 0, whose pages take memory when they are
-// written, and what gives them back.
+// reserve returns n zeroed bytes, n > 0, whose pages take memory once they are written, and a
+// function that frees them.
 func reserve(n int) (b []byte, release func() error, err error) {
 	if b, err = unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|noReserve); err != nil {
 		return nil, nil, fmt.Errorf("%d bytes of address space: %w", n, err)

@@ -18,14 +18,14 @@ func philox4x32(c0, c1, c2, c3, k0, k1 uint32) (x0, x1, x2, x3 uint32) {
 	return c0, c1, c2, c3
 }
 
-// philox returns the 64 bits of a token at a place of the context: words 0, which
-// is the high one, and 1 of the counter (id, place, 0, 0) under a seed.
+// philox returns the 64 random bits of a token at a place in the context: word 0, the high one,
+// and word 1 of Philox with counter (id, place, 0, 0) and the seed as key.
 func philox(seed uint64, id, place uint32) uint64 {
 	hi, lo, _, _ := philox4x32(id, place, 0, 0, uint32(seed), uint32(seed>>32))
 	return uint64(hi)<<32 | uint64(lo)
 }
 
-// philoxPair is philox of two tokens at once: a processor does them side by side.
+// philoxPair returns philox of two tokens. A processor computes them in parallel.
 func philoxPair(seed uint64, id, other, place uint32) (r, s uint64) {
 	const m0, m1, w0, w1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 	a0, a1, a2, a3 := id, place, uint32(0), uint32(0)
@@ -41,9 +41,8 @@ func philoxPair(seed uint64, id, other, place uint32) (r, s uint64) {
 	return uint64(a0)<<32 | uint64(a1), uint64(b0)<<32 | uint64(b1)
 }
 
-// Constants of the logarithm, from Cephes' logf: the polynomial of
-// (ln(1+f) - f + f²/2)/f³ for f from sqrt(1/2)-1 to sqrt(2)-1, and ln 2 in two
-// parts.
+// Constants of the logarithm, from Cephes' logf: the polynomial for (ln(1+f) - f + f²/2)/f³ with
+// f from sqrt(1/2)-1 to sqrt(2)-1, and ln 2 in two parts.
 const (
 	logP0 = 7.0376836292e-2
 	logP1 = -1.1514610310e-1
@@ -56,9 +55,9 @@ const (
 	logP8 = 3.3333331174e-1
 )
 
-// logNear returns ln(1 + f) for f from sqrt(1/2)-1 to sqrt(2)-1, with a relative
-// error of some 2^-23 also where f is small. GPUs compute the same bits: each
-// product is fused with a sum or is by itself.
+// logNear returns ln(1 + f) for f from sqrt(1/2)-1 to sqrt(2)-1, with a relative error of about
+// 2^-23, even for small f. GPUs compute the same bits: each product is either fused with a sum or
+// separate.
 func logNear(f float32) float32 {
 	p := fma32(f, logP0, logP1)
 	p = fma32(p, f, logP2)
@@ -87,8 +86,8 @@ func log(x float32) float32 {
 	return fma32(n, ln2Hi, fma32(n, ln2Lo, y))
 }
 
-// fraction returns r / 2^64 rounded down to a float32, whose 24 bits it has
-// however small it is; 2^-65 for 0.
+// fraction returns r / 2^64 rounded down to a float32 with 24 significant bits, however small it
+// is. For r = 0 it returns 2^-65.
 func fraction(r uint64) float32 {
 	z := bits.LeadingZeros64(r | 1)
 	top := uint32(r << z >> 40) // 24 bits, the first of them 1 unless r is 0
@@ -98,12 +97,12 @@ func fraction(r uint64) float32 {
 	return math.Float32frombits(top&0x7fffff | uint32(126-z)<<23)
 }
 
-// nearHalf is where (the high word of) v is large enough for ln(1 - v) to be
-// taken of 1 - v: below, v itself is within logNear's range.
+// nearHalf is the high word of the value of v from which ln(1 - v) is computed from 1 - v. Below
+// it, v itself is within logNear's range.
 const nearHalf = 0x4b000000 // 0.293
 
-// gumbel returns -ln(-ln(1 - v)), v the fraction of r: from -3.8 to 45.1. v has
-// 24 bits where it is small, and so has 1 - v.
+// gumbel returns -ln(-ln(1 - v)) for v = fraction(r), a value from -3.8 to 45.1. A small v has 24
+// significant bits, and so has a small 1 - v.
 func gumbel(r uint64) float32 {
 	var e float32
 	if uint32(r>>32) < nearHalf {
@@ -114,25 +113,25 @@ func gumbel(r uint64) float32 {
 	return -log(e)
 }
 
-// gumbelBound is never below gumbel(r).
+// gumbelBound returns an upper bound of gumbel(r).
 func gumbelBound(r uint64) float32 {
 	// -ln(1 - v) > v >= 2^-(z + 1)
 	return float32(bits.LeadingZeros64(r)+1)*0.69314724 + 1e-3
 }
 
-// weightTerms are (ln 2)^k / k! of 2^32, for k from 8 down to 1.
+// weightTerms are (ln 2)^k / k! in units of 2^-32, for k from 8 down to 1.
 var weightTerms = [...]uint32{5676, 65510, 661577, 5726720, 41309550, 238388332, 1031764991, 2977044472}
 
-// weight returns 2^31 * 2^-(d * scale) as a whole number, with a relative error of
-// 2^-22 where it is large; d and scale are at least 0 and their product finite.
-// From the product on it is of integers: GPUs compute the same.
+// weight returns 2^31 * 2^-(d * scale) as an integer, with a relative error of 2^-22 for large
+// results. d and scale are not negative and their product is finite. All operations after the
+// product are on integers, so GPUs compute the same.
 func weight(d, scale float32) uint32 {
 	y := float32(d * scale)
 	if y >= 32 {
 		return 0
 	}
 	q := uint32(y * (1 << 27))
-	f := uint64(q << 5) // of 2^32
+	f := uint64(q << 5) // in units of 2^-32
 	p := uint64(weightTerms[0])
 	for _, c := range weightTerms[1:] {
 		p = uint64(c) - p*f>>32

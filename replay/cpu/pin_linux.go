@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canPin says that threads can be bound to processors here.
+// canPin reports whether threads can be bound to processors on this system.
 const canPin = true
 
 // allowedCPUs returns the processors that this process may run on.
@@ -24,8 +24,7 @@ func allowedCPUs() ([]int, error) {
 	return cpus, nil
 }
 
-// pinThread binds the calling thread, which its goroutine is locked to, to one
-// processor.
+// pinThread binds the calling thread to a processor. The goroutine must be locked to the thread.
 func pinThread(cpu int) error {
 	var set unix.CPUSet
 	set.Set(cpu)

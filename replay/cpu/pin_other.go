@@ -7,7 +7,7 @@ import (
 	"runtime"
 )
 
-// canPin says that threads cannot be bound to processors here.
+// canPin reports whether threads can be bound to processors on this system.
 const canPin = false
 
 var errPin = errors.New("cpu: binding threads to processors is not supported on " + runtime.GOOS)

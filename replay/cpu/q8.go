@@ -7,16 +7,15 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// minScale is the smallest normal float32. A smaller scale has no inverse to
-// rely on, and counts as 0.
+// minScale is the smallest normal float32. A smaller scale has no reliable inverse and counts as
+// 0.
 const minScale = 0x1p-126
 
-// roundMagic added to a float32 of magnitude below 2^22 leaves its rounded
-// integer in the low bits: 1.5 * 2^23.
+// roundMagic is 1.5 * 2^23. Adding it to a float32 of magnitude below 2^22 leaves the rounded
+// integer in the low bits.
 const roundMagic = 0x1.8p23
 
-// quantize sets q and d to the 8-bit form of x: blocks of 32 with a scale
-// each.
+// quantize sets q and d to the 8-bit form of x: blocks of 32 with a scale each.
 func quantize(q []int8, d, x []float32) {
 	for b := range d {
 		x := x[b*blockElems:][:blockElems]
@@ -37,7 +36,7 @@ func quantize(q []int8, d, x []float32) {
 		d[b] = scale
 		for i, v := range x {
 			v = float32(v * inverse)
-			// In this form NaN, which infinite inputs give, becomes 127.
+			// In this form NaN, which infinite inputs produce, becomes 127.
 			if !(v < 127) {
 				v = 127
 			}
@@ -70,8 +69,8 @@ func rowsQ8_0(y []float32, w []byte, x *input) {
 	}
 }
 
-// rowsQ4_0 multiplies Q4_0 rows with quantised activations. Byte j of a block
-// has element j in its low bits and element j + 16 in its high bits.
+// rowsQ4_0 multiplies Q4_0 rows with quantised activations. Byte j of a block holds element j in
+// its low bits and element j + 16 in its high bits.
 func rowsQ4_0(y []float32, w []byte, x *input) {
 	const size = 2 + blockElems/2
 	row := len(x.d) * size

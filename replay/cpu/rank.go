@@ -8,7 +8,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
-// rankPart ranks the tokens of each part.
+// rankPart implements rank_part: it finds the likeliest tokens of each part of the vocabulary and
+// sums up its probabilities.
 type rankPart struct {
 	part    int
 	logits  []float32 // [n]
@@ -54,20 +55,20 @@ func (k *rankPart) run(_ *worker, lo, hi int) {
 	}
 }
 
-// rankedTokens returns how many likeliest tokens are asked for, 1 at least.
+// rankedTokens returns the number of likeliest tokens to report, at least 1.
 func rankedTokens(settings []uint32) int {
 	return int(max(1, min(sampler.Parse(settings).Ranked, sampler.MaxRanked)))
 }
 
-// ranking is the tokens with the largest keys, in order, first of equals first.
+// ranking holds the tokens with the largest keys in descending order; of equal keys the smaller
+// id comes first.
 type ranking struct {
-	pairs []uint32 // [n, 2]: key, id; key 0 where there is none
-	n     int      // how many there are
-	least uint32   // a key must be above it to get in
+	pairs []uint32 // [n, 2]: key, id; key 0 marks an empty entry
+	n     int      // number of tokens
+	least uint32   // a key must exceed it to be added
 }
 
-// add takes a token whose key is above least, and whose id is above those of
-// its equals.
+// add enters a token. Its key must exceed least, and its id the ids of tokens with the same key.
 func (r *ranking) add(key, id uint32) {
 	if 2*r.n < len(r.pairs) {
 		r.n++
@@ -82,19 +83,19 @@ func (r *ranking) add(key, id uint32) {
 	}
 }
 
-// Shares of less than 2^-shareBits of the largest are nothing: the sum of 2^24 of
-// 2^shareBits each fits into 64 bits.
+// Shares below 2^-shareBits of the largest count as 0. The sum of 2^24 shares with 2^shareBits
+// each fits in 64 bits.
 const shareBits = 39
 
-// share returns e^-d as mantissa * 2^-31 * 2^-exponent, d at least 0. From the
-// product with log2(e) on it is of integers, as in weight.
+// share returns e^-d as mantissa * 2^-31 * 2^-exponent for d >= 0. All operations after the
+// product with log2(e) are on integers, as in weight.
 func share(d float32) (mantissa, exponent uint32) {
 	y := float32(d * math.Log2E)
 	if y >= shareBits {
 		return 0, shareBits
 	}
 	q := uint32(y * (1 << 26))
-	f := uint64(q << 6) // of 2^32
+	f := uint64(q << 6) // in units of 2^-32
 	p := uint64(weightTerms[0])
 	for _, c := range weightTerms[1:] {
 		p = uint64(c) - p*f>>32
@@ -102,7 +103,7 @@ func share(d float32) (mantissa, exponent uint32) {
 	return 1<<31 - uint32(p*f>>33), q >> 26
 }
 
-// shared returns a part's sum, from 2^39 to 2^50, times a share.
+// shared returns the sum of a part, from 2^39 to 2^50, times a share.
 func shared(sum uint64, mantissa, exponent uint32) uint64 {
 	if exponent >= shareBits || sum == 0 {
 		return 0
@@ -111,8 +112,8 @@ func shared(sum uint64, mantissa, exponent uint32) uint64 {
 	return sum << zeros >> 32 * uint64(mantissa) >> (zeros - 1 + exponent)
 }
 
-// rank writes the log-probabilities of the token that is chosen and of the
-// likeliest.
+// rank implements rank: it writes the log-probabilities of the chosen token and of the likeliest
+// ones.
 type rank struct {
 	logits  []float32 // [n]
 	parts   []uint32  // [parts, sampler.RankWords]

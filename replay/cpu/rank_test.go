@@ -10,7 +10,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
-// ranked runs the two commands with a team of parts and returns the entry.
+// ranked runs both commands with a team of parts workers and returns the entry.
 func ranked(tb testing.TB, logits []float32, part, parts int, chosen, ranked uint32) []uint32 {
 	n := len(logits)
 	set := off()
@@ -32,14 +32,15 @@ func ranked(tb testing.TB, logits []float32, part, parts int, chosen, ranked uin
 	return uint32s(b.bytes("ranks"))[(place+1)%entries*sampler.RankWords:][:sampler.RankWords]
 }
 
-// TestLogProbs compares with float64 over 151,936 logits of all kinds.
+// TestLogProbs compares log-probabilities with float64 over 151,936 logits of various
+// distributions.
 func TestLogProbs(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 1))
 	worst := 0.0
 	for kind := range 9 {
 		for _, n := range []int{1, 19, 4100, 151_936} {
 			logits := filterLogits(r, n, kind)
-			if kind == 8 { // as far as shares go
+			if kind == 8 { // as far as shares reach
 				for i := range logits {
 					logits[i] = -float32(i % 64)
 				}
@@ -48,7 +49,7 @@ func TestLogProbs(t *testing.T) {
 			for i, v := range logits {
 				keys[i] = sampler.OrderKey(v)
 			}
-			ref := newReference(keys) // ids in order, without those that are excluded
+			ref := newReference(keys) // ids in order, without excluded ones
 			most, sum := 0.0, 0.0
 			for i, id := range ref.ids {
 				v := float64(sampler.KeyValue(keys[id]))

@@ -18,7 +18,7 @@ func (o *ops) rotate(x, angles []float32, layout uint32) {
 	}
 }
 
-// rotateHalves rotates the pairs of an element of x and one of high.
+// rotateHalves rotates the pairs x[i], high[i].
 func rotateHalves(x, high, angles []float32) {
 	for i, x0 := range x {
 		c, s, x1 := angles[2*i], angles[2*i+1], high[i]
@@ -27,7 +27,7 @@ func rotateHalves(x, high, angles []float32) {
 	}
 }
 
-// rotatePairs rotates the pairs of neighbours.
+// rotatePairs rotates pairs of neighbouring elements.
 func rotatePairs(x, angles []float32) {
 	for i := 0; i < len(x); i += 2 {
 		c, s, x0, x1 := angles[i], angles[i+1], x[i], x[i+1]
@@ -36,11 +36,11 @@ func rotatePairs(x, angles []float32) {
 	}
 }
 
-// ropeAngles computes cosines and sines of positions.
+// ropeAngles implements rope_angles: it computes cosines and sines of positions.
 type ropeAngles struct {
 	half   int
 	factor float32
-	still  uint32 // positions that are not turned back, 0: none is
+	still  uint32 // if not 0, the angles are those of position min(0, still-1-pos): the turn back to the attention sinks
 
 	invFreq []float32 // [half]
 	factors []float32 // [half], or nil
@@ -81,7 +81,7 @@ func (k *ropeAngles) run(w *worker, lo, hi int) {
 	}
 }
 
-// rope rotates heads in place.
+// rope implements rope: it rotates heads in place.
 type rope struct {
 	ops                          *ops
 	heads, headDim, stride, half int

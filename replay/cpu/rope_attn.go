@@ -5,10 +5,10 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// ropeAttn is qk_rope_kv and attn of one row in one.
+// ropeAttn combines qk_rope_kv and attn for a single row.
 type ropeAttn struct{ attn }
 
-// newest is how attention makes Q, and K and V of the newest position, for
+// newest holds the inputs from which attention computes Q, and K and V of the newest position,
 // itself.
 type newest struct {
 	headTurn
@@ -56,9 +56,9 @@ func (k *ropeAttn) run(w *worker, lo, hi int) {
 	}
 }
 
-// makeHeads makes the group's Q, and the newest position's K and V if split s
-// has it. Of the groups that have it, the first of each K and V head writes
-// them to the cache; nobody reads them there before the command has ended.
+// makeHeads computes the group's Q and, if split s contains the newest position, its K and V. Of
+// the groups that compute them, the first one of each K and V head writes them to the cache. No
+// other group reads them there before the command has ended.
 func (k *attn) makeHeads(w *worker, g *attnGroup, s int) {
 	d, from := k.headDim, k.newest
 	for i := range g.heads {
@@ -83,8 +83,8 @@ func (k *attn) makeHeads(w *worker, g *attnGroup, s int) {
 	}
 }
 
-// run returns the rows of positions p, p+1, ... that lie one after another, at
-// most n of them, and how many they are: the newest's own, or of the cache.
+// run returns consecutive rows that hold positions p, p+1, ..., at most n, and their number:
+// either the newest position's own row or rows of the cache.
 func (g *attnGroup) run(c *kvCache, own kvRows, head, p, n int) (int, kvRows) {
 	if p == g.fresh {
 		return 1, own

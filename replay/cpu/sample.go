@@ -8,13 +8,14 @@ import (
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
-// sampleAdjust makes keys of logits, with bias and penalties.
+// sampleAdjust implements sample_adjust: it converts logits, with bias and penalties, to ordered
+// keys.
 type sampleAdjust struct {
 	ops           *ops
 	part, maxBias int
 	logits        []float32 // [n]
 	tokens        []uint32  // [ring]
-	sampler       []uint32  // sampler.Settings, then pairs
+	sampler       []uint32  // sampler.Settings, then pairs of id and bias
 	keys          []uint32  // [n]
 	largest       []uint32  // [parts]
 }
@@ -46,7 +47,7 @@ func (k *sampleAdjust) run(w *worker, lo, hi int) {
 	}
 }
 
-// orderKeys sets keys to sampler.OrderKey of logits and returns the largest.
+// orderKeys sets keys to sampler.OrderKey of logits and returns the largest key.
 func orderKeys(keys []uint32, logits []float32) (most uint32) {
 	keys = keys[:len(logits)]
 	for i, v := range logits {
@@ -56,8 +57,8 @@ func orderKeys(keys []uint32, logits []float32) (most uint32) {
 	return most
 }
 
-// adjust changes the keys of tokens first to last-1, and the largest of parts.
-// counts has room for as many.
+// adjust changes the keys of tokens [first, last) and updates the largest key of each part.
+// counts has room for last-first elements.
 func (k *sampleAdjust) adjust(counts []uint32, set *sampler.Settings, window, biases []uint32, first, last int) {
 	keys := k.keys[first:last]
 	n := uint32(last - first)
@@ -94,11 +95,11 @@ func (k *sampleAdjust) adjust(counts []uint32, set *sampler.Settings, window, bi
 		if keys[id] != 0 {
 			change(id, penalised(sampler.KeyValue(keys[id]), counts[id], set))
 		}
-		counts[id] = 0 // it is done
+		counts[id] = 0 // each token is adjusted once
 	}
 }
 
-// penalised returns the logit of a token that is count times in the window.
+// penalised returns the logit of a token that occurs count times in the window.
 func penalised(v float32, count uint32, set *sampler.Settings) float32 {
 	less := fma32(float32(count), set.Frequency, set.Presence)
 	if v > 0 {
@@ -107,7 +108,7 @@ func penalised(v float32, count uint32, set *sampler.Settings) float32 {
 	return fma32(v, set.Repetition, -less)
 }
 
-// sampleDraw draws a token of each part.
+// sampleDraw implements sample_draw: it draws a token of each part.
 type sampleDraw struct {
 	ops     *ops
 	part    int
@@ -141,8 +142,7 @@ func (k *sampleDraw) run(w *worker, lo, hi int) {
 	}
 }
 
-// largestKey returns the bits of the logit with the largest key and its id, the
-// first of equals.
+// largestKey returns the logit bits of the largest key and its id, the first of equals.
 func largestKey(keys []uint32, first int) (value, id uint32) {
 	most := uint32(0)
 	for i, key := range keys {
@@ -156,7 +156,7 @@ func largestKey(keys []uint32, first int) (value, id uint32) {
 	return math.Float32bits(sampler.KeyValue(most)), id
 }
 
-// race is a draw so far.
+// race is the state of a draw: the token with the largest score so far wins.
 type race struct {
 	largest, factor float32 // logit, 1/temperature
 	best            float32
@@ -164,18 +164,18 @@ type race struct {
 	found           bool
 }
 
-// enter takes a token with its 64 bits.
+// enter adds a token with its 64 random bits to the race.
 func (c *race) enter(key, id uint32, r uint64) {
 	d := c.largest - sampler.KeyValue(key)
 	if c.found && fma32(-d, c.factor, gumbelBound(r)) < c.best {
-		return // it cannot win, and logarithms take long
+		return // it cannot win, and logarithms are expensive
 	}
 	if s := fma32(-d, c.factor, gumbel(r)); !c.found || s > c.best {
 		c.best, c.id, c.found = s, id, true
 	}
 }
 
-// draw returns the bits of the largest score of a part and its id.
+// draw returns the bits of a part's largest score and its id.
 func (k *sampleDraw) draw(set *sampler.Settings, first, last int, token uint32) (score, id uint32) {
 	c := race{largest: sampler.KeyValue(k.limit[2]), factor: set.InvTemperature, id: uint32(first)}
 	c = k.ops.draw(c, k.keys[first:last], first, draws{seed: set.Seed, token: token, limit: k.limit[0], limitID: k.limit[1]})
@@ -185,21 +185,21 @@ func (k *sampleDraw) draw(set *sampler.Settings, first, last int, token uint32) 
 	return math.Float32bits(c.best), c.id
 }
 
-// draws says which tokens are drawn from, and with what numbers.
+// draws selects the tokens of a draw and their random numbers.
 type draws struct {
 	seed           uint64
 	token          uint32 // index of the new one
-	limit, limitID uint32 // the last that is kept
+	limit, limitID uint32 // key and id of the last token that is kept
 }
 
-// keeps reports whether filters have kept a token.
+// keeps reports whether the filters have kept a token.
 func (o *draws) keeps(key, id uint32) bool {
 	return (key > o.limit || key == o.limit && id <= o.limitID) && key != 0
 }
 
 // drawPortable enters tokens in pairs.
 func drawPortable(c race, keys []uint32, first int, o draws) race {
-	var waiting, waitingID uint32 // a token that waits for another
+	var waiting, waitingID uint32 // a token that waits for a second one
 	for i, key := range keys {
 		at := uint32(first + i)
 		switch {

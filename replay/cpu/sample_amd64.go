@@ -37,7 +37,7 @@ func tallyAVX512(keys, weights *uint32, steps int, floor uint32) (n int, sum uin
 //go:noescape
 func contestAVX512(words *[128]uint32, keys *uint32, steps int, d *contest) (mask uint64)
 
-// sampleConstants are those of avx2_sample_amd64.s, each in all lanes.
+// sampleConstants holds the constants of avx2_sample_amd64.s, each repeated in all lanes.
 type sampleConstants struct {
 	words [10][8]uint32
 	terms [9][4]uint64
@@ -109,7 +109,7 @@ func tally512(keys, weights []uint32, floor uint32) (n int, sum uint64) {
 	return tallied(keys, weights, floor, 16, countAVX512, tallyAVX512)
 }
 
-// tallied is tally by loops of so many keys a step.
+// tallied computes tally with assembly loops that process width keys a step.
 func tallied(keys, weights []uint32, floor uint32, width int, count func(keys *uint32, steps int, floor uint32) int, both func(keys, weights *uint32, steps int, floor uint32) (int, uint64)) (n int, sum uint64) {
 	whole := len(keys) &^ (width - 1)
 	if weights == nil {
@@ -127,8 +127,8 @@ func tallied(keys, weights []uint32, floor uint32, width int, count func(keys *u
 	return n + more, sum + rest
 }
 
-// contest is what contestAVX2 needs of a draw: Philox's state before ids come in, and
-// what a score is compared with.
+// contest holds the inputs of contestAVX2: the state of Philox before the ids are mixed in, and
+// the score to compare with.
 type contest struct {
 	ids                                                 [8]uint64
 	eight, m0, m1                                       [4]uint64
@@ -136,18 +136,18 @@ type contest struct {
 	high, c3                                            [4]uint64
 	limit, largest, factor, best, slope, base, signBits [8]uint32
 
-	words [128]uint32 // what comes out: words 0 of a block's tokens, then words 1
+	words [128]uint32 // output: words 0 of a block's tokens, then words 1
 }
 
-// The bound of -ln(v) from the bits b of float32(v * 2^31) is a line in them:
-// log2(1 + m) is at least m.
+// The bound of -ln(v) is linear in the bits b of float32(v * 2^31), because log2(1 + m) is at
+// least m.
 const (
 	boundSlope = -math.Ln2 / (1 << 23)
 	boundBase  = math.Ln2*(127+31) + 1e-3
 )
 
-// scattered is how many of 64 tokens may be kept for a draw to take them one by one:
-// filters leave a few, which are in few places.
+// scattered is the number of kept tokens among 64 up to which a draw takes them one by one:
+// filters leave few tokens, in few places.
 const scattered = 6
 
 func drawVector(c race, keys []uint32, first int, o draws) race {
@@ -158,12 +158,12 @@ func draw512(c race, keys []uint32, first int, o draws) race {
 	return drawBounded(c, keys, first, o, 16)
 }
 
-// drawBounded is drawPortable, 8 or 16 tokens at a time: logarithms are taken of those
-// only whose bound reaches the best so far.
+// drawBounded gives the result of drawPortable, but processes width tokens (8 or 16) at a time:
+// it takes logarithms only of tokens whose bound reaches the best score so far.
 func drawBounded(c race, keys []uint32, first int, o draws, width int) race {
 	var d contest
 	ready := false
-	size := width // the first few tokens alone: there is nothing yet that they must reach
+	size := width // the first few tokens alone: there is no score yet to reach
 	for len(keys) >= width {
 		block := keys[:min(len(keys)&-width, size)]
 		at := first
@@ -184,7 +184,7 @@ func drawBounded(c race, keys []uint32, first int, o draws, width int) race {
 	return drawPortable(c, keys, first, o)
 }
 
-// begin sets what all blocks of a draw have in common.
+// begin sets the state that all blocks of a draw share.
 func (d *contest) begin(c *race, o *draws) {
 	const m0, m1, w0, w1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 	d.eight, d.m0, d.m1 = wideLanesOf(8), wideLanesOf(m0), wideLanesOf(m1)
@@ -199,7 +199,7 @@ func (d *contest) begin(c *race, o *draws) {
 	d.slope, d.base, d.signBits = lanesOf(math.Float32bits(boundSlope)), lanesOf(math.Float32bits(boundBase)), lanesOf(1<<31)
 }
 
-// draw enters the tokens of a block, which is whole steps and 64 tokens at most.
+// draw enters the tokens of a block: whole steps, at most 64 tokens.
 func (d *contest) draw(c race, block []uint32, first int, o *draws, width int) race {
 	for i := range d.ids {
 		d.ids[i] = uint64(first + i)
@@ -223,7 +223,7 @@ func (d *contest) draw(c race, block []uint32, first int, o *draws, width int) r
 	return c
 }
 
-// drawSome is drawPortable for the tokens of a block that a mask names.
+// drawSome enters the tokens of a block whose bits are set in mask.
 func drawSome(c race, block []uint32, mask uint64, first int, o draws) race {
 	for mask != 0 {
 		i := bits.TrailingZeros64(mask)

@@ -9,8 +9,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
-// TestSampleLoops compares what processors do with keys with the portable loops, for
-// logits of all kinds and tails.
+// TestSampleLoops compares the loops over keys with the portable ones, for various logits and
+// tails.
 func TestSampleLoops(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 1))
 	reference := portable()
@@ -42,7 +42,7 @@ func TestSampleLoops(t *testing.T) {
 			clear(weights)
 			for j, key := range keys {
 				if key >= least {
-					weights[j] = 99 // what was there
+					weights[j] = 99 // old content
 				}
 			}
 			if got, want := o.weigh(weights, keys, least, value, scale), reference.weigh(wantWeights, keys, least, value, scale); got != want || !slices.Equal(weights, wantWeights) {
@@ -64,7 +64,7 @@ func TestSampleLoops(t *testing.T) {
 	}
 }
 
-// TestContestBound: the race of the portable loop has the scores of all tokens.
+// TestContestBound compares the bounded race with the portable loop's scores of all tokens.
 func TestContestBound(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 1))
 	for range 300 {

@@ -39,7 +39,7 @@ func TestPhilox(t *testing.T) {
 	}
 }
 
-// TestGumbel compares with float64, at the ends and at random.
+// TestGumbel compares with float64, at the ends of the range and at random.
 func TestGumbel(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	values := []uint64{0, 1, 2, 3, 1 << 20, 1<<63 - 1, 1 << 63, math.MaxUint64, math.MaxUint64 - 1, nearHalf << 32, nearHalf<<32 - 1}
@@ -83,7 +83,7 @@ func TestWeight(t *testing.T) {
 	}
 }
 
-// sampling runs the sampler's commands one after another.
+// sampling runs the sampler's commands in order.
 type sampling struct {
 	ops                  *ops
 	adjust, filter, draw *solo
@@ -101,7 +101,7 @@ func newSampling(tb testing.TB, n, part, ring, place int, stages ...uint32) *sam
 	}
 }
 
-// run returns the id that is chosen, with a team of parts.
+// run returns the chosen id; a team of parts workers computes it.
 func (s *sampling) run(set sampler.Settings, parts int) int {
 	var head [sampler.Words * 4]byte
 	set.Put(&head)
@@ -122,13 +122,13 @@ func (s *sampling) filterAndDraw(set sampler.Settings, parts int) {
 	s.draw.run(s.ops, parts)
 }
 
-// off is a sampler that leaves everything as it is.
+// off returns sampler settings that change nothing.
 func off() sampler.Settings {
 	return sampler.Settings{InvTemperature: 1, TopPScale: math.Log2E, MinPDrop: sampler.Far, Repetition: 1}
 }
 
-// TestPenalties compares bias and penalties with float64, over a window that
-// is shorter than the ring and over one that is longer, in parts.
+// TestPenalties compares bias and penalties with float64, over windows shorter and longer than
+// the ring, with several workers.
 func TestPenalties(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
 	for _, c := range []struct{ n, part, window, place int }{{7, 8, 3, 5}, {1000, 64, 40, 30}, {1000, 256, 10, 99}, {150_001, 1024, 1000, 99}, {5, 4, 0, 4}} {
@@ -140,7 +140,7 @@ func TestPenalties(t *testing.T) {
 		for i := range tokens {
 			tokens[i] = uint32(r.IntN(min(c.n, 30)))
 		}
-		tokens[c.place] = 1 << 31 // as a hostile host could have it
+		tokens[c.place] = 1 << 31 // as a hostile host could write it
 		putU32s(s.adjust.bytes("tokens"), tokens...)
 		set := off()
 		set.Repetition, set.Presence, set.Frequency, set.Window, set.Biases = 1.3, 0.25, 0.125, uint32(c.window), 3
@@ -183,8 +183,8 @@ func TestPenalties(t *testing.T) {
 	}
 }
 
-// reference is a plain sampler in float64: the candidates in order, and the
-// stages on them.
+// reference is a plain sampler in float64: the candidates in order, and the stages that filter
+// them.
 type reference struct {
 	ids   []int
 	logit []float64
@@ -204,7 +204,7 @@ func newReference(keys []uint32) *reference {
 	return r
 }
 
-// probabilities of the candidates.
+// probabilities returns the probabilities of the candidates.
 func (r *reference) probabilities(temperature float64) []float64 {
 	p, sum := make([]float64, len(r.ids)), 0.0
 	for i, id := range r.ids {
@@ -217,8 +217,8 @@ func (r *reference) probabilities(temperature float64) []float64 {
 	return p
 }
 
-// stage applies a stage and returns how far the number of candidates may be from
-// what a sampler with other rounding keeps.
+// stage applies a stage and returns by how much the number of candidates of a sampler with
+// different rounding may differ.
 func (r *reference) stage(s uint32, set sampler.Settings, temperature float64) (least, most int) {
 	n := len(r.ids)
 	least, most = n, n
@@ -255,7 +255,7 @@ func (r *reference) stage(s uint32, set sampler.Settings, temperature float64) (
 	return least, most
 }
 
-// sortedCount returns how many candidates are at most d below the first.
+// sortedCount returns the number of candidates at most d below the first.
 func sortedCount(r *reference, d float64) int {
 	n := 0
 	for _, id := range r.ids {
@@ -266,8 +266,8 @@ func sortedCount(r *reference, d float64) int {
 	return max(n, 1)
 }
 
-// filterLogits are logits that filters meet: random, with ties, with banned
-// tokens, at extremes, all equal.
+// filterLogits returns logits of various kinds: random, with ties, with banned tokens, at
+// extremes, all equal.
 func filterLogits(r *rand.Rand, n, kind int) []float32 {
 	x := random(r, n, 3)
 	switch kind {
@@ -293,13 +293,13 @@ func filterLogits(r *rand.Rand, n, kind int) []float32 {
 		for i := range x {
 			x[i] *= 1e-3
 		}
-	case 6: // what is no number
+	case 6: // not numbers
 		for i := range x {
 			if r.IntN(2) == 0 {
 				x[i] = float32(math.NaN())
 			}
 		}
-	case 7: // most are far behind
+	case 7: // most are far below the largest
 		for i := range x {
 			if r.IntN(50) > 0 {
 				x[i] -= 200
@@ -309,7 +309,7 @@ func filterLogits(r *rand.Rand, n, kind int) []float32 {
 	return x
 }
 
-// orders are orders of stages, those of the presets among them.
+// orders are orders of stages, including those of the presets.
 var orders = [][]uint32{
 	{decl.StageTopK, decl.StageTopP, decl.StageMinP, decl.StageTemperature},
 	{decl.StageTopP, decl.StageMinP, decl.StageTopK, decl.StageTemperature},
@@ -317,8 +317,8 @@ var orders = [][]uint32{
 	{decl.StageMinP, decl.StageTopP},
 }
 
-// TestFilters compares the filters with float64: what is kept is a prefix of the
-// order, of a length that rounding allows.
+// TestFilters compares the filters with float64: the kept tokens must be a prefix of the order
+// whose length rounding allows.
 func TestFilters(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 1))
 	tried := 0
@@ -368,8 +368,8 @@ func checkFilters(s *sampling, set sampler.Settings, order []uint32, temperature
 		}
 		return nil
 	}
-	// The bounds of a stage follow from those of the stages before it, whose
-	// numbers differ by rounding alone.
+	// The bounds of a stage follow from those of the stages before it, whose numbers differ only
+	// by rounding.
 	least, most := len(ref.ids), len(ref.ids)
 	for _, stage := range order {
 		all := ref.ids
@@ -397,7 +397,7 @@ func checkFilters(s *sampling, set sampler.Settings, order []uint32, temperature
 	return nil
 }
 
-// TestGreedySampler chooses the first of the largest at temperature 0.
+// TestGreedySampler checks that temperature 0 chooses the first of the largest logits.
 func TestGreedySampler(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 1))
 	for kind := range 8 {
@@ -478,7 +478,7 @@ func TestDraws(t *testing.T) {
 	}
 }
 
-// BenchmarkSampler is the sampler's time for a vocabulary, on one worker.
+// BenchmarkSampler measures the sampler on one worker.
 func BenchmarkSampler(b *testing.B) {
 	for _, n := range []int{4096, 151_936} {
 		for _, c := range []struct {

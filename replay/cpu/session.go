@@ -14,26 +14,26 @@ import (
 // job is a session's submission.
 type job = device.Job[*session]
 
-// ends reports whether what is left of a job does nothing.
+// ends reports whether the rest of a job is skipped.
 func ends(j *job) bool { return j.Cancelled() || j.Session.step.Stop != 0 || j.Session.refused != nil }
 
-// session is the slots of session scope and the commands bound to them.
+// session holds the slots of session scope and the commands bound to them.
 type session struct {
-	mem     [][]byte // by slot, nil for other scopes
+	mem     [][]byte // memory of each slot; nil for other scopes
 	release func() error
 	step    *table.Step
 	cmds    []command
-	refused error // of the tap of the submission that runs
+	refused error // error of the tap of the running submission
 }
 
-// backend is the device as package device calls it.
+// backend implements device.Backend.
 type backend struct{ *Device }
 
-// Warm has nothing to do: the team is there.
+// Warm does nothing: the team is already running.
 func (backend) Warm(func(...replay.Run) error) error { return nil }
 
-// Open reserves the slots of session scope, the KV caches for the whole context:
-// what is not written takes no memory, and no address changes as a session grows.
+// Open reserves address space for the slots of session scope, with KV caches for the whole
+// context. Pages take memory once they are written, and no address changes as a session grows.
 func (d backend) Open() (s *session, size uint64, err error) {
 	s = &session{}
 	if size, err = d.reserve(s); err != nil {
@@ -45,14 +45,14 @@ func (d backend) Open() (s *session, size uint64, err error) {
 			mem[i] = d.model[i]
 		}
 	}
-	_, step, _ := d.table.Slot(table.SlotStep) // Load made sure that there is one
+	_, step, _ := d.table.Slot(table.SlotStep) // Load has checked that there is one
 	s.step = stepOf(s.mem[step])
 	s.cmds, err = bind(d.ops, d.table, mem, s.step, d.threads)
 	return s, size, err
 }
 
-// reserve gives a session its slots, in one block, and returns what they take
-// beside the caches that Grow counts.
+// reserve allocates a session's slots in one block. It returns their size without the caches that
+// Grow counts.
 func (d backend) reserve(s *session) (size uint64, err error) {
 	t, page := d.table, uint64(os.Getpagesize())
 	place := func(use func(slot int, at, size uint64)) (end uint64) {
@@ -95,20 +95,20 @@ func (d backend) reserve(s *session) (size uint64, err error) {
 	return size, nil
 }
 
-// growth is the positions that are counted at a time.
+// growth is the number of positions by which the accounted size of the caches grows.
 const growth = 64
 
-// Grow counts the pages of more rows, which are there once they are written.
+// Grow accounts for the pages of more rows; the system provides them once they are written.
 func (d backend) Grow(_ *session, positions int) (device.Room, error) {
 	return roomOf(d.table, d.caches, positions), nil
 }
 
-// roomOf returns what the caches of a session with so many positions take.
+// roomOf returns the size of the caches of a session with so many positions.
 func roomOf(t *table.Table, caches []table.KVCache, positions int) (room device.Room) {
 	page := uint64(os.Getpagesize())
 	room.Positions = min((positions+growth-1)&^(growth-1), int(t.Header.Context))
 	for i := range caches {
-		c, end := &caches[i], uint64(0) // of the pages that are counted
+		c, end := &caches[i], uint64(0) // end of the pages already counted
 		for part := range c.Parts() {
 			at, n := c.Span(part, 0, c.Used(room.Positions))
 			from, to := max(at&^(page-1), end), (at+n+page-1)&^(page-1)
@@ -119,7 +119,7 @@ func roomOf(t *table.Table, caches []table.KVCache, positions int) (room device.
 	return room
 }
 
-// Copy copies the slots, of KV caches the rows that are in use.
+// Copy copies the slots; of the KV caches it copies the rows in use.
 func (d backend) Copy(to, from *session, positions int) error {
 	for i, mem := range from.mem {
 		if mem != nil && d.table.Slots[i].Kind != table.SlotKV {
@@ -132,8 +132,7 @@ func (d backend) Copy(to, from *session, positions int) error {
 	return nil
 }
 
-// eachRows calls f with the bytes of the KV caches that the rows of so many
-// positions take.
+// eachRows calls f with the byte ranges of the KV caches that hold the rows of so many positions.
 func (d backend) eachRows(positions int, f func(slot uint32, at, n uint64)) {
 	if d.caches == nil {
 		for i := range d.table.Slots {
@@ -151,7 +150,7 @@ func (d backend) eachRows(positions int, f func(slot uint32, at, n uint64)) {
 	}
 }
 
-// Free gives a session's memory back.
+// Free releases a session's memory.
 func (backend) Free(s *session) error {
 	s.mem, s.cmds = nil, nil
 	if s.release == nil {
@@ -172,7 +171,7 @@ func (backend) Read(s *session, slot uint32, offset uint64, p []byte) error {
 	return nil
 }
 
-// Unload drops everything. The team has ended.
+// Unload drops all memory. The team has ended.
 func (d backend) Unload(left []*session) error {
 	var errs []error
 	for _, s := range left {

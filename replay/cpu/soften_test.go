@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestSoften compares what attention makes of scores with the portable loop, to the
-// bit: maxima that rise and that do not, scores that are infinite or no number.
+// TestSoften compares soften with the portable loop, bit for bit: with rising and constant maxima
+// and with scores that are infinite or NaN.
 func TestSoften(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 1))
 	reference := portable()

@@ -2,12 +2,12 @@ package cpu
 
 import "github.com/pianola-engine/pianola/internal/dtype"
 
-// streamLoop multiplies 2*half rows of weights of steps times [streamStep]
-// columns, at least one of each, with one row of activations.
+// streamLoop multiplies 2*half rows of weights, of steps times [streamStep] columns, with one row
+// of activations. half and steps are at least 1.
 type streamLoop func(y *float32, w *byte, half, steps int, x *float32)
 
-// streamStep is the columns of a step, streamRow the least bytes of a row:
-// shorter ones, as those of K, are faster many at a time.
+// streamStep is the number of columns of a step. streamRow is the smallest size in bytes of a row
+// that is streamed; shorter rows, such as those of K, are faster several at a time.
 const (
 	streamStep = 64
 	streamRow  = 512
@@ -31,8 +31,8 @@ func streamF16AVX2(y *float32, w *byte, half, steps int, x *float32)
 //go:noescape
 func streamBF16AVX2(y *float32, w *byte, half, steps int, x *float32)
 
-// streamed returns the product that stream computes of long rows and one row of
-// activations, and other of the rest.
+// streamed returns a product that uses stream for long rows and a single row of activations, and
+// other otherwise.
 func streamed(t dtype.Type, stream streamLoop, other floatFunc) floatFunc {
 	_, size := t.Block()
 	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {

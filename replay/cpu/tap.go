@@ -7,23 +7,23 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 )
 
-// Taps says that submissions may have a tap.
+// Taps reports that submissions may have a tap.
 func (d *Device) Taps() bool { return true }
 
-// tap shows what the command that has run wrote. It reports whether the submission
-// ends here.
+// tap shows the output of the command that has just run. It reports whether the submission ends
+// here.
 func (w *worker) tap(j *job, tap *replay.Tap) (ends bool) {
 	if w.meet(j) {
 		return true
 	}
 	if w.id == 0 && !j.Submission.Dry {
-		// The others see it once they have met.
+		// The others see it after the next meeting.
 		j.Session.refused = w.show(j, tap)
 	}
 	return w.meet(j)
 }
 
-// show calls the tap. Its panic is an error, not the device's end.
+// show calls the tap. It returns a panic of the tap as an error, so that the device survives.
 func (w *worker) show(j *job, tap *replay.Tap) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -33,14 +33,14 @@ func (w *worker) show(j *job, tap *replay.Tap) (err error) {
 	step := w.step
 	return tap.Show(w.at, &step, func(slot uint32, offset uint64, p []byte) error {
 		if uint64(slot) >= uint64(len(j.Session.mem)) {
-			return fmt.Errorf("cpu: slot %d of %d", slot, len(j.Session.mem))
+			return fmt.Errorf("cpu: slot %d: the table has %d slots", slot, len(j.Session.mem))
 		}
 		mem := j.Session.mem[slot]
 		if mem == nil {
 			mem = w.team.dev.model[slot]
 		}
 		if n := uint64(len(mem)); offset > n || uint64(len(p)) > n-offset {
-			return fmt.Errorf("cpu: slot %s: offset %d + %d bytes is past its %d", w.team.dev.table.Slots[slot].Name, offset, len(p), n)
+			return fmt.Errorf("cpu: slot %s: offset %d + %d bytes exceeds its %d bytes", w.team.dev.table.Slots[slot].Name, offset, len(p), n)
 		}
 		copy(p, mem[offset:])
 		return nil

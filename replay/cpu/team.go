@@ -16,17 +16,17 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// worker is one thread of the team: what it has of its own. Workers share
-// nothing but slots, the barrier and the job.
+// worker is one thread of the team and its own state. Workers share only slots, the barrier and
+// the job.
 type worker struct {
 	team  *team
 	id    int
 	mail  mailbox
-	last  uint64    // the barrier's word that it saw
-	slice time.Time // since when it has had its thread without a break, at the earliest
+	last  uint64    // the last word of the barrier that it saw
+	slice time.Time // the worker has had its thread without a break at most since then
 
-	step table.Step // where this replay is
-	at   int        // the command that runs, for errors
+	step table.Step // current position of the replay
+	at   int        // current command, for errors
 
 	// The command's patched values.
 	index uint32 // token index, position or first row
@@ -35,7 +35,7 @@ type worker struct {
 
 	scratch []byte
 	input   input
-	tiles   tiledInput // the input of a tiled product; here, since it escapes
+	tiles   tiledInput // input of a tiled product; a field because it would escape
 	float   floatInput
 	chunk   [inputChunk]float32
 	top     [attnRows]float32 // of attention: the maxima so far, and the sums of weights
@@ -43,19 +43,19 @@ type worker struct {
 	_       pad
 }
 
-// team is the threads that replay. Worker 0 leads: it takes submissions and
-// says when they are done.
+// team is the group of threads that replays tables. Worker 0 leads: it takes submissions and
+// finishes them.
 type team struct {
 	dev     *Device
 	workers []*worker
 	barrier barrier
-	active  atomic.Int32 // workers that have not left the job
+	active  atomic.Int32 // workers that are still executing the job
 	waits   waits
 	failed  atomic.Pointer[device.CommandError]
 }
 
-// newTeam starts n workers with scratch bytes each. cpus, if not nil, says
-// which processor each is bound to.
+// newTeam starts n workers with scratch bytes each. cpus, if not nil, lists the processor to bind
+// each worker to.
 func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 	t := &team{dev: d, waits: d.waits}
 	warmParking()
@@ -69,10 +69,10 @@ func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 	pinned, start := make(chan error), make(chan bool)
 	for i, w := range t.workers {
 		d.queue.Go(func() {
-			// Never unlocked: a thread that was bound ends with its worker.
+			// The thread is never unlocked: a thread that was bound ends with its worker.
 			runtime.LockOSThread()
-			// A fault in memory that a file is mapped to, as when the file
-			// shrinks, becomes a panic that run recovers.
+			// A fault in memory mapped from a file, for example because the file shrinks, becomes
+			// a panic that run recovers.
 			debug.SetPanicOnFault(true)
 			var err error
 			if cpus != nil {
@@ -94,19 +94,18 @@ func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 	return t, err
 }
 
-// warmParking makes the runtime keep enough records of parked goroutines for
-// each processor. A goroutine that parks on one processor and wakes on
-// another moves its record there, so that without a stock the first hundreds
-// of submissions would allocate some.
+// warmParking makes the runtime keep enough records of parked goroutines on each processor. A
+// goroutine that parks on one processor and wakes on another moves its record to it, so that
+// without a stock the first few hundred submissions would allocate some.
 func warmParking() {
-	const stock, most = 128, 2048 // of the runtime's cache for a processor; in all
+	const stock, most = 128, 2048 // capacity of the runtime's cache of a processor; limit for all processors
 	var parked sync.WaitGroup
 	gate := make(chan struct{})
 	for range min(stock*runtime.GOMAXPROCS(0), most) {
 		parked.Go(func() { <-gate })
 	}
-	// Yields let the goroutines reach the gate; one that has not parks
-	// nothing, which costs no more than its record.
+	// Yield so that the goroutines reach the gate. One that has not reached it does not park,
+	// which only costs its record.
 	for range 4 {
 		runtime.Gosched()
 	}
@@ -114,7 +113,7 @@ func warmParking() {
 	parked.Wait()
 }
 
-// main is the life of a worker. It sleeps between submissions.
+// main is the loop of a worker. It sleeps between submissions.
 func (w *worker) main() {
 	if w.id != 0 {
 		for j := w.mail.take(w.team.waits.idle); j != nil; j = w.mail.take(w.team.waits.idle) {
@@ -136,7 +135,7 @@ func (w *worker) main() {
 	}
 }
 
-// lead runs a job with the whole team.
+// lead executes a job with the whole team.
 func (t *team) lead(w *worker, j *job) {
 	begin(j)
 	if ends(j) {
@@ -170,7 +169,7 @@ func (t *team) lead(w *worker, j *job) {
 	}, err)
 }
 
-// begin makes the first run's step the session's.
+// begin sets the session's step to the first run's.
 func begin(j *job) {
 	var step table.Step
 	if runs := j.Submission.Runs; len(runs) > 0 {
@@ -181,12 +180,12 @@ func begin(j *job) {
 	j.Session.refused = nil
 }
 
-// TraceRegion is the type of the region (runtime/trace) in which each worker is
-// while it replays a submission. It costs nothing while no trace is recorded.
+// TraceRegion is the type of the runtime/trace region of each worker during a submission. It
+// costs nothing unless a trace is recorded.
 const TraceRegion = "pianola.submission"
 
-// run does the worker's share of a job. A panic, which is a fault of this
-// package or a fault of mapped memory, ends the team's use but not the process.
+// run executes the worker's share of a job. A panic, caused by a bug in this package or a fault
+// of mapped memory, makes the device unusable but does not end the process.
 func (w *worker) run(j *job) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -197,7 +196,7 @@ func (w *worker) run(j *job) {
 	}()
 	defer trace.StartRegion(context.Background(), TraceRegion).End()
 	s := j.Submission
-	met := false // nothing has run since the team has met
+	met := false // the team has met and nothing has run since
 	for i := range s.Runs {
 		run := &s.Runs[i]
 		w.step = run.Step
@@ -211,7 +210,7 @@ func (w *worker) run(j *job) {
 				device.Advance(&w.step, 1)
 				continue
 			}
-			// The last command has said how far it has come.
+			// The last command has updated the step block.
 			if w.meet(j) {
 				return
 			}
@@ -220,7 +219,7 @@ func (w *worker) run(j *job) {
 	}
 }
 
-// replay walks a program once, before which the team may have met. It reports whether
+// replay walks a program once. met reports whether the team has just met. replay reports whether
 // the submission ends here.
 func (w *worker) replay(j *job, program uint32, timed, met bool) (ends bool) {
 	p := &w.team.dev.table.Programs[program]
@@ -258,7 +257,7 @@ func (w *worker) replay(j *job, program uint32, timed, met bool) (ends bool) {
 	return false
 }
 
-// patch sets the worker's values for a command.
+// patch sets the worker's patched values for a command.
 func (w *worker) patch(c *table.Cmd) {
 	second := c.Second
 	c.Apply(&w.step, &second)
@@ -267,8 +266,8 @@ func (w *worker) patch(c *table.Cmd) {
 	w.rows = int(table.Field(&second, decl.SecondRows))
 }
 
-// share runs the worker's part of a command: units in contiguous, nearly equal
-// ranges.
+// share executes the worker's part of a command. The parts are contiguous, nearly equal ranges of
+// units.
 func (w *worker) share(c *command) {
 	parts := min(len(w.team.workers), c.tiles)
 	if w.id >= parts {
@@ -289,12 +288,11 @@ func (w *worker) share(c *command) {
 	}
 }
 
-// poolPieces is how many pieces a pool has for each worker.
+// poolPieces is the number of pieces of a pool per worker.
 const poolPieces = 8
 
-// claim does units from lo to hi-1 in pieces, as long as there are some that
-// nobody has. A worker whose processor is slow or taken away leaves them to
-// the others.
+// claim executes units [lo, hi) in pieces, as long as unclaimed pieces are left. If a worker's
+// processor is slow or taken away, the others execute its pieces.
 func (w *worker) claim(c *command, k divisible, lo, hi int) {
 	pieces := min(poolPieces*len(w.team.workers), hi-lo)
 	before := c.claims.seen[w.id]
@@ -308,8 +306,8 @@ func (w *worker) claim(c *command, k divisible, lo, hi int) {
 	}
 }
 
-// meet waits for the team. It reports whether the submission ends here, on
-// which all workers agree.
+// meet waits for the team. It reports whether the submission ends here; all workers get the same
+// answer.
 func (w *worker) meet(j *job) bool {
 	return w.team.barrier.wait(int32(len(w.team.workers)), w.team.waits.meet, &w.last, j)
 }

@@ -25,7 +25,7 @@ type testKernel func(w *worker)
 func (k testKernel) units(w *worker) int     { return len(w.team.workers) }
 func (k testKernel) run(w *worker, _, _ int) { k(w) }
 
-// replace puts a kernel in the place of a session's command.
+// replace replaces the kernel of a session's command.
 func replace(tb testing.TB, d *Device, id replay.SessionID, cmd int, k kernel) {
 	tb.Helper()
 	if err := d.queue.Hold(id, func(s *session) error {
@@ -42,7 +42,7 @@ func TestStop(t *testing.T) {
 		id := newSession(t, d, 3)
 		_, want := decode(t, d, id, 30)
 		stop := want[12]
-		first := slices.Index(want[1:], stop) + 1 // tokens up to it
+		first := slices.Index(want[1:], stop) + 1 // tokens up to and including it
 		_, slot, _ := d.table.Slot(table.SlotStops)
 		stops := make([]byte, 12)
 		putU32s(stops, 2, 5000, stop)
@@ -60,7 +60,7 @@ func TestStop(t *testing.T) {
 		if !slices.Equal(got[:first+1], want[:first+1]) || slices.Max(append(got[first+1:], 0)) != 0 {
 			t.Errorf("%d threads: %v after a stop at %d of %v", threads, got, first, want)
 		}
-		// The flag is the submission's: the next one runs.
+		// The stop flag belongs to the submission: the next one runs.
 		if res, _ := decode(t, d, id, 3); res.Count != min(first, 3) {
 			t.Errorf("the submission after a stop: %+v", res)
 		}
@@ -100,18 +100,18 @@ func TestCancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-started
-	d.Cancel(ticket + 1<<32) // not there
-	d.Cancel(ticket + 1)     // not yet
+	d.Cancel(ticket + 1<<32) // unknown
+	d.Cancel(ticket + 1)     // not submitted yet
 	d.Cancel(ticket)
 	res, err := d.Wait(ticket)
 	if err != nil || res.Count >= 200 || res.Stopped {
 		t.Errorf("%+v, %v", res, err)
 	}
-	d.Cancel(ticket) // over
+	d.Cancel(ticket) // ended
 	if res := submit(t, d, &replay.Submission{Session: id, Runs: []replay.Run{{Count: 2, Step: chainStep()}}}); res.Count != 2 {
 		t.Errorf("after a cancel: %+v", res)
 	}
-	// One that waits behind another does nothing at all.
+	// A submission that is cancelled in the queue does nothing at all.
 	other := newSession(t, d, 3)
 	first, err := d.Submit(sub)
 	if err != nil {
@@ -130,8 +130,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestSessions runs chains of several sessions at once and compares them with
-// one at a time.
+// TestSessions runs chains of several sessions at once and compares them with chains run one at a
+// time.
 func TestSessions(t *testing.T) {
 	d := chainModel(t).load(Options{})
 	want := make([][]uint32, 8)
@@ -155,8 +155,8 @@ func TestSessions(t *testing.T) {
 	wg.Wait()
 }
 
-// checkBroken expects that a submission fails at command 1, and that the
-// device then refuses more.
+// checkBroken expects that a submission fails at command 1 and that the device then refuses
+// submissions.
 func checkBroken(t *testing.T, d *Device, id replay.SessionID) {
 	t.Helper()
 	sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: 50, Step: chainStep()}}}
@@ -223,8 +223,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestMany is many submissions of one command or a few, where workers sleep
-// and wake all the time.
+// TestMany makes many submissions of one or a few commands, so that workers sleep and wake all
+// the time.
 func TestMany(t *testing.T) {
 	n := 10000
 	if testing.Short() {
@@ -245,8 +245,8 @@ func TestAllocations(t *testing.T) {
 	d := chainModel(t).load(Options{})
 	id := newSession(t, d, 3)
 	sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: 4, Step: chainStep()}}}
-	// The runtime itself allocates at times, as when it starts a thread. What
-	// a submission allocates, it allocates in each of the rounds.
+	// The runtime itself allocates at times, for example when it starts a thread. An allocation
+	// by the submission itself shows in every round.
 	least := ^uint64(0)
 	for range 20 {
 		var before, after runtime.MemStats
@@ -297,8 +297,8 @@ func TestDry(t *testing.T) {
 	}
 }
 
-// TestWholeModel compares a model's tokens and logits over implementations,
-// threads, chunks and fusion: all have the same bits.
+// TestWholeModel compares a model's tokens and logits across implementations, threads, chunks and
+// fusion: all must have the same bits.
 func TestWholeModel(t *testing.T) {
 	type kind struct {
 		t      dtype.Type
@@ -342,12 +342,12 @@ func TestWholeModel(t *testing.T) {
 	}
 }
 
-// TestBarrier has more waiters than processors, who meet often.
+// TestBarrier uses more waiters than processors, which meet often.
 func TestBarrier(t *testing.T) {
 	const n, rounds = 5, 300
 	j, none := &job{Session: &session{step: &table.Step{}}}, &job{Session: &session{step: &table.Step{}}}
 	var b barrier
-	var counts [n]int // each written by its own waiter, read by all after the barrier
+	var counts [n]int // each is written by its own waiter and read by all after the barrier
 	var wg sync.WaitGroup
 	for id := range n {
 		wg.Go(func() {
@@ -387,8 +387,8 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// TestClaim hands out a pool to workers of different speed, replay after
-// replay: each unit is done once, and the slow one does fewer.
+// TestClaim hands out a pool to workers of different speed, replay after replay: each unit must
+// run once, and the slow worker must run fewer.
 func TestClaim(t *testing.T) {
 	const workers, lo, hi, rounds = 3, 5, 105, 50
 	c := &command{claims: &claims{seen: make([]uint64, workers)}}
@@ -425,7 +425,7 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// pieces is a divisible kernel of which only more counts.
+// pieces is a divisible kernel that only implements more.
 type pieces func(lo, hi int)
 
 func (pieces) units(*worker) int            { return 0 }

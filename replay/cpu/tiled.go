@@ -4,9 +4,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// tiledInput is rows of quantised activations in a worker's private memory.
-// Row j begins at mem[j*stride]: [in] int8, [in/32] float32 scales, [in/16]
-// int16 sums of half blocks.
+// tiledInput holds rows of quantised activations in a worker's private memory. Row j begins at
+// mem[j*stride]: [in] int8, [in/32] float32 scales, [in/16] int16 sums of half blocks.
 type tiledInput struct {
 	mem    []byte
 	stride int
@@ -20,21 +19,20 @@ func (t *tiledInput) row(j int) (q []int8, d []float32, s []int16) {
 	return int8s(row[:t.in]), float32s(row[t.in:][:t.in/8]), int16s(row[t.in+t.in/8:][:t.in/8])
 }
 
-// tiledFunc multiplies strips of 16 rows in layout dtype.Tiled16 with rows of
-// activations: y[j*yStride + 16*s + r] = dot(row r of strip s, x row j).
+// tiledFunc multiplies strips of 16 rows in layout dtype.Tiled16 with rows of activations:
+// y[j*yStride + 16*s + r] = dot(row r of strip s, x row j).
 //
-// Each row of weights has one sum, to which blocks of 32 columns are added in
-// order: sum += float32(d*dx) * float32(integers), products and sum rounded one
-// by one, where integers is exact: the products of the quants less their
-// offset, or the levels that they name, times the integer scales where the type
-// has them. Minimums go to a second sum, += float32(m*dx) * float32(integers),
-// which is added to the first at the end. Those integers are the minimums times
-// the sums of x. As in rows, m is -dmin, or it is the minimum itself in Q4_1 and
-// Q5_1, where the integer is 1.
+// Each row of weights has one sum, to which blocks of 32 columns are added in order: sum +=
+// float32(d*dx) * float32(integers), with products and sum rounded separately. integers is exact:
+// the sum of the products of x and the quants minus their offset (or the levels that the quants
+// select), times the integer scales, if the type has them. Minimums are added to a second sum, +=
+// float32(m*dx) * float32(integers), where integers is the sum of x times the minimum. The second
+// sum is added to the first at the end. As in rows, m is -dmin; in Q4_1 and Q5_1 m is the minimum
+// itself and the integer minimum is 1.
 type tiledFunc func(y []float32, yStride int, w []byte, strips int, x *tiledInput)
 
-// tiledBlock is 32 columns of one row in integers. Scales and minimums are of
-// columns 0 to 15 and 16 to 31.
+// tiledBlock holds 32 columns of one row as integers. Scales and minimums have one value for
+// columns 0 to 15 and one for columns 16 to 31.
 type tiledBlock struct {
 	q          [32]int32
 	scale, min [2]int32
@@ -55,7 +53,7 @@ var tiledLoads = func() map[dtype.Type]tiledLoad {
 
 type tiledLoad func(b *tiledBlock, tile []byte, j, r int)
 
-// tiledPortables returns the products of all types that have tiles.
+// tiledPortables returns the portable product of every type that can be tiled.
 func tiledPortables() map[dtype.Type]tiledFunc {
 	products := map[dtype.Type]tiledFunc{}
 	for t := range tiledLoads {
@@ -64,10 +62,10 @@ func tiledPortables() map[dtype.Type]tiledFunc {
 	return products
 }
 
-// tiledRows is how many rows of activations a block is decoded for at a time.
+// tiledRows is the number of rows of activations that a block is decoded for at a time.
 const tiledRows = 4
 
-// tiledPortable returns the product of a type, which is the reference.
+// tiledPortable returns the product of a type, which is the reference for the assembly.
 func tiledPortable(t dtype.Type) tiledFunc {
 	elems, _ := t.Block()
 	size, _ := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(elems))
@@ -103,8 +101,8 @@ func tiledPortable(t dtype.Type) tiledFunc {
 	}
 }
 
-// products returns the sums of products with a block of q, of columns 0 to 15
-// and of columns 16 to 31.
+// products returns the sums of products with a block of q, of columns 0 to 15 and of columns 16
+// to 31.
 func (b *tiledBlock) products(q []int8) (part [2]int32) {
 	q = q[:blockElems]
 	for c, w := range b.q {
@@ -113,10 +111,10 @@ func (b *tiledBlock) products(q []int8) (part [2]int32) {
 	return part
 }
 
-// tiledHalf returns the float16 of row r, of 16 that lie at the start of p.
+// tiledHalf returns the float16 of row r of the 16 at the start of p.
 func tiledHalf(p []byte, r int) float32 { return half(p[2*r:]) }
 
-// nibbles sets the quants of row r to 256 bytes of nibbles, less zero.
+// nibbles sets the quants of row r to 256 bytes of nibbles, minus zero.
 func (b *tiledBlock) nibbles(p []byte, r int, zero int32) {
 	for c := range b.q {
 		b.q[c] = int32(p[64*(c%16/4)+4*r+c%4]>>(4*(c/16))&15) - zero
@@ -138,7 +136,7 @@ func (b *tiledBlock) addBits(p []byte, r int, unit int32) {
 	}
 }
 
-// fill sets the quants to a value, to which others are added.
+// fill sets all quants to v; other functions add to them.
 func (b *tiledBlock) fill(v int32) {
 	for c := range b.q {
 		b.q[c] = v

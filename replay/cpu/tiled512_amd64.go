@@ -8,8 +8,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// hasAVX512 reports whether the processor has the AVX-512 instructions that
-// the tiled products use, and the system saves their registers.
+// hasAVX512 reports whether the processor has the AVX-512 instructions that the tiled products
+// use and the system saves their registers.
 func hasAVX512() bool {
 	x := &cpu.X86
 	return x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512VNNI
@@ -36,9 +36,9 @@ func tiledAVX512() map[dtype.Type]tiledFunc {
 	return products
 }
 
-// tiledLoop computes strips of 16 outputs for one row of activations or four.
-// Strides are in bytes; x is a row of [tiledInput] and in its columns, which
-// are blocks, at least one, of the type.
+// tiledLoop computes strips of 16 outputs for one row of activations or four. Strides are in
+// bytes. x points to a row of [tiledInput] with in columns. blocks is the number of blocks of the
+// type in a row, at least one.
 type tiledLoop func(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 //go:noescape
@@ -119,9 +119,9 @@ func tiledMXFP4x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x 
 //go:noescape
 func tiledMXFP4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
-// tiledChunk is how many bytes of strips all rows of activations are
-// multiplied with before the next: they and the activations stay in the second
-// cache, which has 1 MiB or more where there is VNNI.
+// tiledChunk is the number of bytes of strips that are multiplied with all rows of activations
+// before the next ones. They and the activations stay in the second-level cache, which has 1 MiB
+// or more on processors with VNNI.
 const tiledChunk = 128 << 10
 
 // tiledAssembled512 returns the product of a type.

@@ -20,7 +20,7 @@ func needAVX512(tb testing.TB) {
 	}
 }
 
-// blockSize512 returns the bytes of a strip's block.
+// blockSize512 returns the size in bytes of a strip's block.
 func blockSize512(tb testing.TB, t dtype.Type) int {
 	tb.Helper()
 	elems, _ := t.Block()
@@ -31,7 +31,7 @@ func blockSize512(tb testing.TB, t dtype.Type) int {
 	return int(size)
 }
 
-// finite512 makes the scales of b finite, and below 2 if small.
+// finite512 makes the scales of b finite, and less than 2 if small is set.
 func finite512(tb testing.TB, t dtype.Type, b []byte, small bool) {
 	tb.Helper()
 	size := blockSize512(tb, t)
@@ -42,7 +42,7 @@ func finite512(tb testing.TB, t dtype.Type, b []byte, small bool) {
 		for at := tt.at; at < len(b); at += size {
 			for h := at; h < at+2*tt.halves; h += 2 {
 				if small || b[h+1]&0x7c == 0x7c {
-					b[h+1] &= 0xbf // the exponent's highest bit
+					b[h+1] &= 0xbf // the highest bit of the exponent
 				}
 			}
 		}
@@ -56,8 +56,8 @@ func finite512(tb testing.TB, t dtype.Type, b []byte, small bool) {
 	}
 }
 
-// input512 returns rows of quantised activations as the workers hold them, with
-// pad bytes between rows and none after the last, which a guard page follows.
+// input512 returns rows of quantised activations in the workers' layout, with pad bytes between
+// rows and none after the last, which ends at a guard page.
 func input512(tb testing.TB, rows, in, pad int, x func(j int) []float32) *tiledInput {
 	tb.Helper()
 	size := in + in/4
@@ -71,11 +71,11 @@ func input512(tb testing.TB, rows, in, pad int, x func(j int) []float32) *tiledI
 	return t
 }
 
-// check512 compares a product with the portable one, and makes sure that it
-// writes nothing between its rows. The weights are followed by a guard page.
+// check512 compares a product with the portable one, and checks that it writes nothing between
+// its rows. The weights end at a guard page.
 func check512(t *testing.T, typ dtype.Type, w []byte, strips int, x *tiledInput) {
 	t.Helper()
-	const gap = 3 // floats between the rows of y
+	const gap = 3 // float32 elements between the rows of y
 	width := dtype.TileRows * strips
 	stride := width + gap
 	untouched := math.Float32frombits(0x7fc0dead)
@@ -141,7 +141,7 @@ func TestTiled512(t *testing.T) {
 	}
 }
 
-// TestTiled512Chunks has more strips than are multiplied at a time.
+// TestTiled512Chunks uses more strips than are multiplied at a time.
 func TestTiled512Chunks(t *testing.T) {
 	needAVX512(t)
 	r := rand.New(rand.NewPCG(41, 1))
@@ -160,8 +160,8 @@ func TestTiled512Chunks(t *testing.T) {
 	}
 }
 
-// TestTiled512EveryByte gives every byte of a block every value, beside bytes
-// of one value, with the largest activations of both signs: the largest sums.
+// TestTiled512EveryByte gives every byte of a block every value, next to bytes of one value, with
+// the largest activations of both signs, which give the largest sums.
 func TestTiled512EveryByte(t *testing.T) {
 	needAVX512(t)
 	for _, tt := range tiledTypes {
@@ -172,7 +172,7 @@ func TestTiled512EveryByte(t *testing.T) {
 			most := input512(t, 5, elems, 0, func(j int) []float32 {
 				x := make([]float32, elems)
 				for i := range x {
-					x[i] = 127 // of one sign, of both by half blocks, and by turns
+					x[i] = 127 // same sign; both signs by half blocks; alternating signs
 					if j == 1 || j == 2 && i/16%2 == 1 || j == 3 && i%2 == 1 || j == 4 && i%4 == 3 {
 						x[i] = -127
 					}
@@ -196,7 +196,7 @@ func TestTiled512EveryByte(t *testing.T) {
 	}
 }
 
-// TestTiled512Nothing has no columns, no strips or no rows.
+// TestTiled512Nothing uses no columns, no strips or no rows.
 func TestTiled512Nothing(t *testing.T) {
 	needAVX512(t)
 	for typ, run := range tiledAVX512() {
@@ -212,8 +212,7 @@ func TestTiled512Nothing(t *testing.T) {
 	}
 }
 
-// BenchmarkTiled512 multiplies a matrix of 64 MiB, which no cache holds, on one
-// core.
+// BenchmarkTiled512 multiplies a matrix of 64 MiB, larger than any cache, on one core.
 func BenchmarkTiled512(b *testing.B) {
 	needAVX512(b)
 	const columns, bytes = 4096, 64 << 20

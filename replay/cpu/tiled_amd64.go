@@ -2,8 +2,7 @@ package cpu
 
 import "github.com/pianola-engine/pianola/internal/dtype"
 
-// tiledAVX2 returns the products in layout dtype.Tiled16 that are in assembly.
-// They need AVX2 and F16C.
+// tiledAVX2 returns the assembly products for layout dtype.Tiled16. They need AVX2 and F16C.
 func tiledAVX2() map[dtype.Type]tiledFunc {
 	products := map[dtype.Type]tiledFunc{
 		dtype.Q8_0:   tiledAssembled(dtype.Q8_0, tiledQ8_0AVX2, tiledFourQ8_0AVX2),
@@ -24,12 +23,12 @@ func tiledAVX2() map[dtype.Type]tiledFunc {
 	return products
 }
 
-// stripFunc multiplies one strip of blocks with one row of activations, whose
-// quants, scales and sums are q, d and s: y is [16].
+// stripFunc multiplies one strip with one row of activations, whose quants, scales and sums are
+// q, d and s. y is [16].
 type stripFunc func(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
 
-// stripFourFunc does so with four rows, which are stride bytes apart: y is
-// [4, yStride], yStride in floats, and 16 of each row are written.
+// stripFourFunc multiplies one strip with four rows of activations, stride bytes apart. y is [4,
+// yStride] float32; 16 elements of each row are written.
 type stripFourFunc func(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 
 //go:noescape
@@ -110,8 +109,8 @@ func tiledFourIQ4_XSAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, 
 //go:noescape
 func tiledFourMXFP4AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 
-// tiledAssembled returns the product of a type. A strip is multiplied with all
-// rows of activations before the next, so that it is read from memory once.
+// tiledAssembled returns the product of a type. It multiplies a strip with all rows of
+// activations before the next strip, so that weights are read from memory once.
 func tiledAssembled(t dtype.Type, one stripFunc, four stripFourFunc) tiledFunc {
 	return tiledChecked(t, func(y []float32, yStride int, w []byte, strips, strip, blocks int, x *tiledInput) {
 		for s := range strips {

@@ -4,8 +4,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// tiledNEON returns the products in layout dtype.Tiled16. They need the dot
-// product extension.
+// tiledNEON returns the products for layout dtype.Tiled16. They need the dot product extension.
 func tiledNEON() map[dtype.Type]tiledFunc {
 	return map[dtype.Type]tiledFunc{
 		dtype.Q8_0:   tiledAssembled(dtype.Q8_0, tiledQ8_0x1NEON, tiledQ8_0x4NEON),
@@ -24,10 +23,9 @@ func tiledNEON() map[dtype.Type]tiledFunc {
 	}
 }
 
-// stripFunc multiplies a strip of 16 rows with one row of activations or four.
-// yStride is in floats, and 16 of each row are written; x is a row of
-// [tiledInput], xStride in bytes, of in columns, which are blocks, at least
-// one, of the type.
+// stripFunc multiplies a strip of 16 rows with one row of activations or four. yStride is in
+// floats, and 16 elements of each row are written. x points to a row of [tiledInput] with in
+// columns, whole blocks of the type and at least one; xStride is in bytes.
 type stripFunc func(y *float32, yStride int, w, x *byte, xStride, in int)
 
 //go:noescape
@@ -108,8 +106,8 @@ func tiledMXFP4x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
 //go:noescape
 func tiledMXFP4x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
 
-// tiledAssembled returns the product of a type. A strip is multiplied with all
-// rows of activations before the next, so that it is read from memory once.
+// tiledAssembled returns the product of a type. It multiplies a strip with all rows of
+// activations before the next strip, so that weights are read from memory once.
 func tiledAssembled(t dtype.Type, one, four stripFunc) tiledFunc {
 	return tiledChecked(t, func(y []float32, yStride int, w []byte, strips, strip, blocks int, x *tiledInput) {
 		for s := range strips {

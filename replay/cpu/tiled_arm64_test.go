@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// tiledSets are the products in assembly that this processor can run.
+// tiledSets returns the assembly products that this processor can run.
 func tiledSets(tb testing.TB) map[string]map[dtype.Type]tiledFunc {
 	if !cpu.ARM64.HasASIMDDP {
 		tb.Skip("the processor has no dot product")

@@ -10,9 +10,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// BenchmarkTiled multiplies a matrix of 64 MiB, which no cache holds, with one
-// row of activations on one core, as decoding does, and a smaller one with 64
-// rows, as prefill does.
+// BenchmarkTiled multiplies a matrix of 64 MiB, larger than any cache, with one row of
+// activations on one core, as decoding does, and a smaller matrix with 64 rows, as prefill does.
 func BenchmarkTiled(b *testing.B) {
 	needAVX2(b)
 	const in = 2048

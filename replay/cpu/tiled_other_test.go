@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// tiledSets are the products in assembly: there are none here.
+// tiledSets returns the assembly products: none on this architecture.
 func tiledSets(tb testing.TB) map[string]map[dtype.Type]tiledFunc {
 	tb.Skip("there is no assembly for this architecture")
 	return nil

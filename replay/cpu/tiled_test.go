@@ -9,8 +9,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// tiledTypes are the types that have tiles, and where in the tiles of one block
-// of a strip their numbers in half precision are.
+// tiledTypes are the types that can be tiled, and the offsets of the half-precision numbers in
+// the tiles of one block of a strip.
 var tiledTypes = append([]tiledType{
 	{dtype.Q8_0, 512, 16}, {dtype.Q4_0, 256, 16}, {dtype.Q4_1, 256, 32}, {dtype.Q5_0, 320, 16}, {dtype.Q5_1, 320, 32},
 	{dtype.Q2_K, 0, 32}, {dtype.Q3_K, 0, 16}, {dtype.Q4_K, 0, 32}, {dtype.Q5_K, 0, 32}, {dtype.Q6_K, 0, 16},
@@ -22,8 +22,8 @@ type tiledType struct {
 	at, halves int
 }
 
-// mlxTypes are two of MLX's for each number of bits: groups and types of scales are
-// the same code for all.
+// mlxTypes returns two MLX types for each number of bits; all group sizes and scale types use the
+// same code.
 func mlxTypes() (list []tiledType) {
 	groups, scales := []int{32, 64, 128}, []dtype.Type{dtype.F16, dtype.BF16}
 	for i, bits := range []int{2, 3, 4, 5, 6, 8} {
@@ -38,8 +38,8 @@ func mlxTypes() (list []tiledType) {
 // activation returns a quant of x.
 type activation func(r *rand.Rand) int8
 
-// activations are all quants, and the largest in patterns that bring sums of
-// products to their limits.
+// activations are random quants, and the largest quants in patterns that bring sums of products
+// to their limits.
 var activations = []struct {
 	name string
 	f    activation
@@ -51,8 +51,8 @@ var activations = []struct {
 	{"0", func(*rand.Rand) int8 { return 0 }},
 }
 
-// newTiledInput returns rows of activations of a magnitude, gap bytes apart,
-// that end at a page that nobody may touch.
+// newTiledInput returns rows of activations of a given magnitude, gap bytes apart, that end at an
+// inaccessible page.
 func newTiledInput(tb testing.TB, r *rand.Rand, in, rows, gap int, scale float64, f activation) *tiledInput {
 	tb.Helper()
 	x := &tiledInput{stride: in + in/4 + gap, in: in, rows: rows}
@@ -70,8 +70,8 @@ func newTiledInput(tb testing.TB, r *rand.Rand, in, rows, gap int, scale float64
 	return x
 }
 
-// hostileTiles returns strips of any bytes, many at the ends of their range,
-// with finite scales, that end at a page that nobody may touch.
+// hostileTiles returns strips of random bytes, many at the ends of their range, with finite
+// scales. They end at an inaccessible page.
 func hostileTiles(tb testing.TB, r *rand.Rand, t dtype.Type, strips, in int) []byte {
 	tb.Helper()
 	size, ok := dtype.Tiled16.Bytes(t, uint64(strips*dtype.TileRows), uint64(in))
@@ -102,11 +102,11 @@ func hostileTiles(tb testing.TB, r *rand.Rand, t dtype.Type, strips, in int) []b
 	return b
 }
 
-// canary is what products must leave where they have nothing to write.
+// canary marks memory that products must not write.
 const canary = 12345.5
 
-// multiply returns what f writes, in rows of yStride that end at a page that
-// nobody may touch, and fails if it writes between them.
+// multiply returns the output of f, in rows yStride apart that end at an inaccessible page. It
+// fails the test if f writes between the rows.
 func (f tiledFunc) multiply(tb testing.TB, w []byte, strips, gap int, x *tiledInput) []float32 {
 	tb.Helper()
 	n := dtype.TileRows * strips
@@ -152,8 +152,8 @@ func TestTiled(t *testing.T) {
 	}
 }
 
-// TestTiledEveryByte gives every byte of a block every value, scales but for
-// infinities included, with the largest activations too.
+// TestTiledEveryByte gives every byte of a block every value, scales included except infinite
+// ones, also with the largest activations.
 func TestTiledEveryByte(t *testing.T) {
 	for set, fast := range tiledSets(t) {
 		for _, tt := range tiledTypes {
@@ -166,7 +166,7 @@ func TestTiledEveryByte(t *testing.T) {
 				want := tiledPortable(tt.t)
 				w := hostileTiles(t, r, tt.t, 1, elems)
 				for _, act := range activations {
-					// Five rows are four and one.
+					// Five rows are processed as four and one.
 					x := newTiledInput(t, r, elems, 5, 0, 1, act.f)
 					for v := range 256 {
 						for i := range w {
@@ -184,8 +184,8 @@ func TestTiledEveryByte(t *testing.T) {
 	}
 }
 
-// TestTiledReference compares the portable products with those of the weights
-// in floating point, by the rows that UntileRow gives.
+// TestTiledReference compares the portable products with float products of the weights, which
+// UntileRow returns.
 func TestTiledReference(t *testing.T) {
 	for _, tt := range tiledTypes {
 		t.Run(tt.t.String(), func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// missing returns how many pages of b are not in memory, by mincore(2).
+// missing returns the number of pages of b that are not in memory, by mincore(2).
 func missing(t *testing.T, b []byte) (n int) {
 	t.Helper()
 	page := uintptr(os.Getpagesize())
@@ -23,8 +23,8 @@ func missing(t *testing.T, b []byte) (n int) {
 	return n
 }
 
-// TestRealTimeTouches checks that a session's memory is there when it is made,
-// so that the first chain to write to a page does not wait for it.
+// TestRealTimeTouches checks that a session's memory is resident when the session is created, so
+// that chains do not wait for page faults.
 func TestRealTimeTouches(t *testing.T) {
 	for _, real := range []bool{false, true} {
 		s := smallShape

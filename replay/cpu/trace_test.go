@@ -17,8 +17,8 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 )
 
-// traced replays a chain n times under an execution trace and returns what
-// happened to each worker in each.
+// traced replays a chain n times under an execution trace and returns the events of each worker
+// in each chain.
 func traced(t *testing.T, d *Device, sub *replay.Submission, n int) []exectrace.Region {
 	t.Helper()
 	submit(t, d, sub)
@@ -40,15 +40,15 @@ func traced(t *testing.T, d *Device, sub *replay.Submission, n int) []exectrace.
 	return list
 }
 
-// ownProcs gives a team of n processors of Go's scheduler beside those of the
-// test.
+// ownProcs sets GOMAXPROCS so that a team of n workers has processors of its own beside the
+// test's.
 func ownProcs(t *testing.T, n int) {
 	before := runtime.GOMAXPROCS(0)
 	runtime.GOMAXPROCS(before + n)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-// realTime returns a device in real time, and a chain on it.
+// realTime returns a real-time device and a chain on it.
 func realTime(t *testing.T, b *builder, tokens uint32, threads int) (*Device, *replay.Submission) {
 	t.Helper()
 	ownProcs(t, threads)
@@ -62,8 +62,8 @@ func realTime(t *testing.T, b *builder, tokens uint32, threads int) (*Device, *r
 
 func gopherModel(tb testing.TB) *builder { return transformer(tb, gopherShape) }
 
-// timed skips a test of times where processors are emulated, or watched by the race
-// detector: tests run with -short there.
+// timed skips a test of times under emulation and under the race detector, where tests run with
+// -short.
 func timed(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -71,20 +71,20 @@ func timed(t *testing.T) {
 	}
 }
 
-// undisturbed is how long a chain of real time may take at most. What takes
-// longer was taken off its processor by the system, and then by the runtime.
+// undisturbed is the longest duration of an undisturbed real-time chain. In a longer one the
+// system took a worker off its processor.
 const undisturbed = 8 * time.Millisecond
 
-// TestRealTimeTrace reads execution traces: in real time nothing switches a
-// worker within a chain, and replaying makes no collection. What others allocate
-// makes none as long as the process puts collections off.
+// TestRealTimeTrace reads execution traces: in real time nothing switches a worker within a
+// chain, and replaying causes no garbage collection. Allocations elsewhere cause none either
+// while the process defers collections.
 func TestRealTimeTrace(t *testing.T) {
 	timed(t)
 	for _, c := range []struct {
 		model                  string
 		b                      func(testing.TB) *builder
 		tokens                 uint32
-		chains                 int // enough for the runtime to preempt who runs all the time
+		chains                 int // enough for the runtime to preempt a worker that never yields
 		threads, percent, load int
 	}{
 		{"chain", chainModel, 250, 200, 1, 100, 0}, {"chain", chainModel, 250, 200, 2, 100, 0}, {"chain", chainModel, 250, 200, 2, -1, 1},
@@ -92,11 +92,11 @@ func TestRealTimeTrace(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s, %d threads, GOGC %d, %d others", c.model, c.threads, c.percent, c.load), func(t *testing.T) {
 			d, sub := realTime(t, c.b(t), c.tokens, c.threads)
-			runtime.GC() // of what the test has made
+			runtime.GC() // collect the test's own garbage
 			defer debug.SetGCPercent(debug.SetGCPercent(c.percent))
 			defer allocating(c.load)()
-			// A machine that others load may disturb a trace, as when it ends
-			// one part of the trace and begins another.
+			// Other load on the machine may disturb a trace, for example when one part of the
+			// trace ends and another begins.
 			var faults []string
 			seen := 0
 			for range 8 {
@@ -123,8 +123,7 @@ func TestRealTimeTrace(t *testing.T) {
 	}
 }
 
-// allocating starts n goroutines that allocate until the function that it
-// returns is called.
+// allocating starts n goroutines that allocate until stop is called.
 func allocating(n int) (stop func()) {
 	var ends atomic.Bool
 	var all sync.WaitGroup
@@ -146,8 +145,8 @@ func allocating(n int) (stop func()) {
 	}
 }
 
-// TestTraceCatches disturbs one command of a chain and expects that the trace
-// shows it, so that a chain without a fault is none that nobody looked at.
+// TestTraceCatches disturbs one command of a chain and checks that the trace shows it, so that
+// the absence of faults in a trace means something.
 func TestTraceCatches(t *testing.T) {
 	timed(t)
 	var asked, collected atomic.Int32
@@ -155,7 +154,7 @@ func TestTraceCatches(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		disturb    func()
-		switches   string // part of one
+		switches   string // part of a switch's description
 		collection string
 	}{
 		{"a yield", runtime.Gosched, "Running to Runnable", ""},
@@ -206,8 +205,8 @@ func TestRealTimeThreads(t *testing.T) {
 	}
 }
 
-// TestRenew checks that a worker gives its thread up before a chain if it has
-// had it for so long that the runtime would preempt it within, and only then.
+// TestRenew checks that a worker yields its thread before a chain if, and only if, it has had it
+// for so long that the runtime would preempt it during the chain.
 func TestRenew(t *testing.T) {
 	timed(t)
 	for _, c := range []struct {

@@ -1,7 +1,7 @@
 package cpu
 
-// The functions below check the lengths that avx2_vector_amd64.s relies on,
-// and do what is left of a whole number of steps.
+// The functions below check the lengths that avx2_vector_amd64.s relies on, and process the
+// elements that do not fill a whole step.
 
 //go:noescape
 func addAVX2(x, delta *float32, steps int)

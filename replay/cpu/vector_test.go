@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestElementwise compares every implementation with portable Go, for lengths
-// with and without a rest.
+// TestElementwise compares every implementation with portable Go, for lengths with and without a
+// remainder.
 func TestElementwise(t *testing.T) {
 	r := rand.New(rand.NewPCG(21, 1))
 	for name, o := range implementations() {
@@ -40,7 +40,7 @@ func TestElementwise(t *testing.T) {
 	}
 }
 
-// TestLargest compares with a plain search, with equals, NaN and infinities.
+// TestLargest compares with a plain search, including equal elements, NaN and infinities.
 func TestLargest(t *testing.T) {
 	r := rand.New(rand.NewPCG(22, 1))
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
