@@ -2,8 +2,8 @@ package cpu
 
 import "github.com/pianola-engine/pianola/internal/dtype"
 
-// group is one block of quantised weights in integers. A block of 32 uses the first
-// two scales and minimums.
+// group is one quantization block of weights decoded to integers. A block of 32 uses only the
+// first two scales and minimums.
 type group = dtype.Integers
 
 // expandFunc decodes one block to g.

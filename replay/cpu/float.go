@@ -6,8 +6,8 @@ type floatInput struct {
 	x                []float32
 	in, stride, rows int
 
-	buf  [256]float32      // for converted weights
-	sums [8][lanes]float32 // of rows of activations, where they are not in registers
+	buf  [256]float32      // buffer for converted weights
+	sums [8][lanes]float32 // sums of the rows of activations, if they are not in registers
 }
 
 // row returns row j.

@@ -18,7 +18,7 @@ func mlxScale(t dtype.Type) func(b []byte) float32 {
 	return func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }
 }
 
-// loadMLX returns the function of tiledLoads for a type of MLX's.
+// loadMLX returns the tiledLoads function of an MLX type.
 func loadMLX(bits int, scale dtype.Type) tiledLoad {
 	float := mlxScale(scale)
 	return func(b *tiledBlock, tile []byte, j, r int) {

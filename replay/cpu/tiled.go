@@ -39,8 +39,8 @@ type tiledBlock struct {
 	d, m       float32
 }
 
-// tiledLoads decode sub-block j of row r of a tile, or of a block of tiles.
-// What they do not set is 1 in integer scales and minimums.
+// tiledLoads decode sub-block j of row r of a tile, or of a block of tiles. Integer scales and
+// minimums that they do not set are 1.
 var tiledLoads = func() map[dtype.Type]tiledLoad {
 	loads := map[dtype.Type]tiledLoad{}
 	for _, f := range dtype.Forms() {
@@ -121,7 +121,7 @@ func (b *tiledBlock) nibbles(p []byte, r int, zero int32) {
 	}
 }
 
-// addPairs adds 128 bytes of pairs of bits, times unit.
+// addPairs adds 128 bytes of 2-bit values, times unit.
 func (b *tiledBlock) addPairs(p []byte, r int, unit int32) {
 	for c := range b.q {
 		g := c % 16 / 4
@@ -199,8 +199,9 @@ func (b *tiledBlock) loadFloats(f *dtype.Form, t *dtype.TileForm, tile []byte, r
 	}
 }
 
-// loadScales sets integer scales and minimums to those at the start of p: a byte for
-// columns 0 to 15 or all 32, and 16 bytes on one for the others, or the minimum.
+// loadScales sets the integer scales and minimums from the bytes at p, which points to row r's
+// first one. The first byte is the scale of columns 0 to 15, or of all 32. The byte 16 further on
+// is the scale of columns 16 to 31, or the minimum.
 func (b *tiledBlock) loadScales(f *dtype.Form, p []byte) {
 	first, second := p[0], p[0]
 	if f.Sub == 16 {
