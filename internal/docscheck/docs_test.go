@@ -321,6 +321,36 @@ func TestDependencies(t *testing.T) {
 	}
 }
 
+// TestLists checks that docs/ARCHITECTURE.md has every package and docs/MODELS.md
+// every family.
+func TestLists(t *testing.T) {
+	text := map[string]string{}
+	for _, d := range documents(t) {
+		text[d.path] = d.text
+	}
+	cmd := exec.Command("go", "list", "./...")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := strings.Fields(string(out))
+	for _, p := range packages[1:] { // the first is the root
+		if name := strings.TrimPrefix(p, packages[0]+"/"); !strings.Contains(text["docs/ARCHITECTURE.md"], "`"+name+"`") {
+			t.Errorf("docs/ARCHITECTURE.md does not name package %s", name)
+		}
+	}
+	families, err := filepath.Glob(filepath.Join(root, "arch/data/*.json"))
+	if err != nil || len(families) == 0 {
+		t.Fatalf("no families: %v", err)
+	}
+	for _, f := range families {
+		if name := strings.TrimSuffix(filepath.Base(f), ".json"); !strings.Contains(text["docs/MODELS.md"], "\n| "+name+" | ") {
+			t.Errorf("docs/MODELS.md does not list the family %s", name)
+		}
+	}
+}
+
 // TestCommands runs every command that a document shows as "$ pianola ..." and
 // compares what it prints on standard output; -update rewrites the documents.
 func TestCommands(t *testing.T) {
@@ -357,7 +387,7 @@ func TestCommands(t *testing.T) {
 			}
 			cmd := exec.Command("sh", "-c", "pianola "+command)
 			cmd.Dir = root
-			cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+			cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "CUDA_VISIBLE_DEVICES=")
 			out, err := cmd.Output()
 			if err != nil {
 				t.Errorf("%s:%d: %s: %v", d.path, d.lines[i].number, command, err)
