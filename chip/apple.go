@@ -6,18 +6,17 @@ import (
 	"strings"
 )
 
-// GPU is what an Apple GPU says of itself.
+// GPU holds the properties that an Apple GPU reports.
 type GPU struct {
-	Name   string // "Apple M4 Max"
-	Family int    // the latest of Apple's families that it belongs to, 0: none that has a number here
-	Cores  int    // 0: not known
+	Name   string // such as "Apple M4 Max"
+	Family int    // the latest of Apple's GPU families that it belongs to; 0: no known family
+	Cores  int    // 0: unknown
 }
 
-// ForGPU returns a copy of the data that fit an Apple GPU best: those of its
-// name, else of the latest chip of its family, or of the latest family before
-// it, of its tier or with about as many cores. The cores are then the GPU's, and
-// the bandwidth that of the variant which has so many. note says what is not
-// known, "" if nothing is.
+// ForGPU returns a copy of the chip data that fits an Apple GPU best: the chip of the GPU's name;
+// otherwise the latest chip of its family, or of the latest family before it, with the same tier
+// or the closest number of cores. Cores is then set to the GPU's, and the bandwidth to that of
+// the variant with so many cores. note describes what had to be guessed; it is "" if nothing was.
 func ForGPU(g GPU) (c *Chip, note string, err error) {
 	var all []*Chip
 	for _, name := range files() {
@@ -30,12 +29,12 @@ func ForGPU(g GPU) (c *Chip, note string, err error) {
 		}
 	}
 	name := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(g.Name, "Apple ")), " ", "-")
-	for _, known := range all { // m4-max is no m4
+	for _, known := range all { // m4-max must not match m4
 		if rest, ok := strings.CutPrefix(name, known.Name); ok && (rest == "" || rest[0] == '-') && (c == nil || len(known.Name) > len(c.Name)) {
 			c = known
 		}
 	}
-	// An M5 Ultra is no M5.
+	// An M5 Ultra is not an M5.
 	if c != nil && tier(name) != tier(c.Name) {
 		c = nil
 	}
@@ -62,11 +61,11 @@ func ForGPU(g GPU) (c *Chip, note string, err error) {
 	return c, strings.Join(notes, "; "), c.Validate()
 }
 
-// tiers of chips, as their names end.
+// tiers are the suffixes of chip names.
 var tiers = []string{"pro", "max", "ultra"}
 
-// tier returns the tier in a name, "" for that of the smallest chips. An A18 Pro
-// is a phone's.
+// tier returns the tier in a name, or "" for the smallest chips. An A18 Pro has none: it is a
+// phone's chip.
 func tier(name string) string {
 	if !strings.HasPrefix(name, "m") {
 		return ""
@@ -79,9 +78,9 @@ func tier(name string) string {
 	return ""
 }
 
-// closest returns the chip that a GPU is most like: of its family, or the latest
-// before it, else the first; there the one of its tier, else the one whose cores
-// are the closest; of several the latest generation.
+// closest returns the chip most similar to a GPU. It prefers the GPU's family, then the latest
+// family before it, then the first one; within a family the same tier, then the closest number of
+// cores; and of several chips the latest generation.
 func closest(all []*Chip, tier string, g GPU) *Chip {
 	slices.SortStableFunc(all, func(a, b *Chip) int { return strings.Compare(b.Name, a.Name) }) // m5 before m4
 	family := 0

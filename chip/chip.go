@@ -1,5 +1,7 @@
-// Package chip holds devices' limits and tuning as data, one JSON file each in
-// data/. It probes nothing and knows no kernel: a device that finds other limits
+// Package chip holds the limits and the tuning of devices as data, one JSON file per chip in
+// data/.
+//
+// The package probes nothing and must not know any kernel. A device that measures other limits
 // than its file has changes its copy, and the compiler reads the result.
 package chip
 
@@ -26,26 +28,26 @@ const (
 	CUDA  = "cuda"
 )
 
-// Chip is what the compiler knows about a device.
+// Chip holds everything that the compiler knows about a device.
 type Chip struct {
-	Name   string `json:"name"`   // "m4-pro"
-	Title  string `json:"title"`  // "Apple M4 Pro (20-core GPU)"
+	Name   string `json:"name"`   // such as "m4-pro"
+	Title  string `json:"title"`  // such as "Apple M4 Pro (20-core GPU)"
 	Device string `json:"device"` // CPU, Metal or CUDA
-	// Comment says which figures are published or measured, and that the rest
-	// are guesses that wait for a measurement.
+	// Comment tells which figures are published or measured. The other figures are guesses until
+	// somebody measures them.
 	Comment string `json:"comment"`
 
-	Family            int     `json:"family"`             // of Apple's GPUs: 9 is Apple9; 0 on other devices
+	Family            int     `json:"family"`             // Apple GPU family: 9 is Apple9; 0 on other devices
 	SIMDWidth         int     `json:"simd_width"`         // lanes of a SIMD group; 1 on the CPU, where a threadgroup is one worker
-	MaxThreads        int     `json:"max_threads"`        // a threadgroup's limit
-	ThreadgroupMemory uint64  `json:"threadgroup_memory"` // a threadgroup's limit, bytes
+	MaxThreads        int     `json:"max_threads"`        // largest number of threads in a threadgroup
+	ThreadgroupMemory uint64  `json:"threadgroup_memory"` // largest threadgroup memory in bytes
 	WorkerMemory      bool    `json:"worker_memory"`      // ThreadgroupMemory bounds a CPU worker's scratch, not a GPU threadgroup's memory
-	Cores             int     `json:"cores"`              // GPU cores or multiprocessors; 0: the team of workers decides
-	BandwidthGBs      float64 `json:"bandwidth_gbs"`      // memory's, 10^9 bytes a second
-	MaxBufferBytes    uint64  `json:"max_buffer_bytes"`   // of one buffer
+	Cores             int     `json:"cores"`              // GPU cores or multiprocessors; 0: the number of workers in the team
+	BandwidthGBs      float64 `json:"bandwidth_gbs"`      // memory bandwidth in 10^9 bytes per second
+	MaxBufferBytes    uint64  `json:"max_buffer_bytes"`   // largest size of one buffer
 
-	// Variants are what the chip is sold as too, with fewer cores. Lookup has them
-	// by the chip's name and their cores, as m4-max-32; a variant has none.
+	// Variants are versions of the chip that are sold with fewer cores. Lookup finds them by the
+	// chip's name and the number of cores, such as m4-max-32. A variant has no variants.
 	Variants []Variant `json:"variants"`
 
 	// ActQ8 makes kernels for integer weights quantise their activations to 8
@@ -57,8 +59,8 @@ type Chip struct {
 	// where their type and shape allow.
 	TileWeights bool `json:"tile_weights"`
 
-	// Threads of a threadgroup: of gemv, of attention, of the kernel that filters
-	// tokens for sampling (MaxThreads if that is less), and of most other kernels.
+	// Number of threads in a threadgroup of gemv, of attention, of the kernel that filters tokens
+	// for sampling (at most MaxThreads), and of most other kernels.
 	GEMVThreads   int `json:"gemv_threads"`
 	NormThreads   int `json:"norm_threads"`
 	AttnThreads   int `json:"attn_threads"`
@@ -90,9 +92,8 @@ type Chip struct {
 	// GEMVStage is the divisor of ThreadgroupMemory that gives the bytes in which a
 	// gemv threadgroup stages a float32 input; 0: the input is not staged.
 	GEMVStage int `json:"gemv_stage"`
-	// GEMVAhead is how many bytes of threadgroup memory each SIMD group of a
-	// gemv threadgroup has for weights that are on their way there; 0 where they
-	// are loaded to registers alone. Kernels use up to 10,240.
+	// GEMVAhead is the threadgroup memory in bytes that each SIMD group of gemv uses to prefetch
+	// weights; 0: weights are loaded directly to registers. Kernels use up to 10,240.
 	GEMVAhead int `json:"gemv_ahead"`
 
 	// AttnHeads is the largest number of heads, all with the same K and V, that a
@@ -104,56 +105,55 @@ type Chip struct {
 	AttnTileRows int `json:"attn_tile_rows"`
 	AttnTileDim  int `json:"attn_tile_dim"`
 
-	// Where the KV capacity is above SplitContext, the positions of a row are
-	// divided evenly among as many threadgroups as the cores can use, SplitSpan
-	// positions each at least, and what they make is combined afterwards. Both are
-	// 0 on a device that never splits.
+	// If the KV capacity exceeds SplitContext, attention splits the positions of a row evenly
+	// among as many threadgroups as the cores can run, at least SplitSpan positions each, and
+	// then merges the splits. Both are 0 on a device that never splits.
 	SplitContext int `json:"split_context"`
 	SplitSpan    int `json:"split_span"`
 
-	// ArgmaxPart is how many logits a threadgroup of argmax takes, where the
-	// vocabulary is larger; the parts' are then compared. 0: one takes all.
+	// ArgmaxPart is the number of logits per threadgroup of argmax. If the vocabulary is larger,
+	// the results of the parts are then compared. 0: one threadgroup takes all logits.
 	ArgmaxPart int `json:"argmax_part"`
 
-	// GEMMHalves makes float16 of the rows of a chunk by a command of its own, once
-	// for all threadgroups of the products that read them, where weights are float16
-	// or bfloat16. It pays where warpgroups multiply (compute capability 9.0), and
-	// needs 197,632 bytes of threadgroup memory.
+	// GEMMHalves converts the rows of a chunk to float16 in a command of its own, once for all
+	// threadgroups of the products that read them, if the weights are float16 or bfloat16. It is
+	// faster on devices with warpgroup matrix instructions (compute capability 9.0), and needs
+	// 197,632 bytes of threadgroup memory.
 	GEMMHalves bool `json:"gemm_halves"`
 
 	Fuse    Fuse    `json:"fuse"`
-	ChainMS float64 `json:"chain_ms"` // a chain's length at most, milliseconds
+	ChainMS float64 `json:"chain_ms"` // longest duration of a chain in milliseconds
 
-	// Serial makes Metal run a chain's commands one after another, in place of
-	// barriers where the table has them.
+	// Serial makes Metal run the commands of a chain one after another instead of using the
+	// table's barriers.
 	Serial bool `json:"serial"`
 }
 
-// Variant is what differs in a chip with fewer cores.
+// Variant holds the fields that differ in a version of the chip with fewer cores.
 type Variant struct {
 	Cores        int     `json:"cores"`
 	BandwidthGBs float64 `json:"bandwidth_gbs"`
 }
 
-// Fuse selects the commands that the compiler joins.
+// Fuse selects the commands that the compiler fuses.
 type Fuse struct {
 	QKV           bool `json:"qkv"`             // the Q, K and V projections
 	GateUp        bool `json:"gate_up"`         // the gate and up projections
 	ResidualNorm  bool `json:"residual_norm"`   // a residual addition and the norm after it
 	RopeKV        bool `json:"rope_kv"`         // RoPE of Q and K and the KV cache's writes
 	SiLUDown      bool `json:"silu_down"`       // the activation and the down projection
-	SiLUDownChunk bool `json:"silu_down_chunk"` // SiLUDown in programs of a chunk, too
-	// In programs of few rows:
-	RopeAttn     bool `json:"rope_attn"`     // the command that RopeKV makes, and attention
+	SiLUDownChunk bool `json:"silu_down_chunk"` // SiLUDown in programs for chunks, too
+	// In programs for few rows:
+	RopeAttn     bool `json:"rope_attn"`     // the command that RopeKV produces, and attention
 	ProductAdd   bool `json:"product_add"`   // a product and the residual addition after it
-	NormProduct  bool `json:"norm_product"`  // a norm and each of the products that read it
-	MergeProduct bool `json:"merge_product"` // merging the splits of attention, and the product after it
+	NormProduct  bool `json:"norm_product"`  // a norm and each product that reads it
+	MergeProduct bool `json:"merge_product"` // merging attention splits and the product after it
 }
 
 //go:embed data/*.json
 var data embed.FS
 
-// UnknownError says that there is no chip of a name.
+// UnknownError reports that no chip has the given name.
 type UnknownError struct {
 	Name  string
 	Known []string // sorted
@@ -167,7 +167,7 @@ func (e *UnknownError) Error() string {
 func Names() []string {
 	names := files()
 	for _, name := range names {
-		if c, err := load(name); err == nil { // tests load each
+		if c, err := load(name); err == nil { // tests load each file
 			for _, v := range c.Variants {
 				names = append(names, c.variantName(v.Cores))
 			}
@@ -177,17 +177,17 @@ func Names() []string {
 	return names
 }
 
-// files returns the names of the chips that have a file.
+// files returns the names of the chips that have a file of their own.
 func files() []string {
-	names, _ := fs.Glob(data, "data/*.json") // fails on a malformed pattern alone
+	names, _ := fs.Glob(data, "data/*.json") // fails only on a malformed pattern
 	for i, file := range names {
 		names[i] = strings.TrimSuffix(strings.TrimPrefix(file, "data/"), ".json")
 	}
 	return names
 }
 
-// Lookup returns a copy of the chip of a name, or of a variant of it. The error
-// is an *UnknownError if there is none.
+// Lookup returns a copy of the chip or variant with the given name. If there is none, the error
+// is an *UnknownError.
 func Lookup(name string) (*Chip, error) {
 	known := files()
 	if slices.Contains(known, name) {
@@ -211,7 +211,7 @@ func Lookup(name string) (*Chip, error) {
 	return nil, &UnknownError{Name: name, Known: Names()}
 }
 
-// load reads the file of a name.
+// load reads the file of the chip with the given name.
 func load(name string) (*Chip, error) {
 	text, err := data.ReadFile("data/" + name + ".json")
 	if err != nil {
@@ -229,13 +229,14 @@ func load(name string) (*Chip, error) {
 
 func (c *Chip) variantName(cores int) string { return fmt.Sprintf("%s-%d", c.Name, cores) }
 
-// become makes c one of its variants.
+// become turns c into one of its variants.
 func (c *Chip) become(v Variant) {
 	c.Name, c.Title = c.variantName(v.Cores), strings.Replace(c.Title, fmt.Sprintf("%d-core", c.Cores), fmt.Sprintf("%d-core", v.Cores), 1)
 	c.Cores, c.BandwidthGBs, c.Variants = v.Cores, v.BandwidthGBs, nil
 }
 
-// decode reads a file that has every field, no other, and sound values.
+// decode decodes a file. Every field must be present, no other field may be, and the values must
+// be valid.
 func decode(text []byte) (*Chip, error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -244,7 +245,7 @@ func decode(text []byte) (*Chip, error) {
 		return nil, err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the object")
+		return nil, errors.New("data after the JSON object")
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {
@@ -263,7 +264,7 @@ func decode(text []byte) (*Chip, error) {
 	return c, c.check()
 }
 
-// complete reports the first field of a struct type that an object lacks.
+// complete returns an error that names the first field of a struct type that the object lacks.
 func complete(t reflect.Type, object map[string]json.RawMessage) error {
 	for i := range t.NumField() {
 		name := t.Field(i).Tag.Get("json")
@@ -274,8 +275,8 @@ func complete(t reflect.Type, object map[string]json.RawMessage) error {
 	return nil
 }
 
-// Validate verifies that the limits are possible and the tuning keeps to them.
-// An error names the chip and the field by its name in the data files.
+// Validate checks that the limits are possible and that the tuning respects them. Errors name the
+// chip and the field, as it is called in the data files.
 func (c *Chip) Validate() error {
 	if err := c.check(); err != nil {
 		return fmt.Errorf("chip: %s: %w", c.Name, err)
@@ -284,7 +285,7 @@ func (c *Chip) Validate() error {
 }
 
 const (
-	maxThreads = 1024 // of a threadgroup; table.Validate has the same limit
+	maxThreads = 1024 // per threadgroup; table.Validate has the same limit
 
 	maxRows   = 1 << 16
 	maxHeads  = 1 << 16
@@ -296,12 +297,12 @@ const (
 	maxMemory = 1 << 50
 	maxFamily = 99
 
-	// What gemm_halves needs at least.
+	// Minimum requirements of gemm_halves.
 	halvesThreads = 256
 	halvesMemory  = 197632
 )
 
-// check returns the first value of the chip that is not possible.
+// check returns an error for the first invalid value of the chip.
 func (c *Chip) check() error {
 	for _, check := range []func(*Chip) error{
 		(*Chip).checkDevice, (*Chip).checkNumbers, (*Chip).checkProducts, (*Chip).checkAttention, (*Chip).checkMemory, (*Chip).checkRates,
@@ -313,7 +314,7 @@ func (c *Chip) check() error {
 	return nil
 }
 
-// checkDevice checks the names and what follows from the kind of device.
+// checkDevice checks the names and the fields that depend on the kind of device.
 func (c *Chip) checkDevice() error {
 	switch {
 	case c.Name == "" || c.Title == "":
@@ -325,22 +326,22 @@ func (c *Chip) checkDevice() error {
 	case c.WorkerMemory != (c.Device == CPU):
 		return fmt.Errorf("worker_memory: %t on a %s device; only workers of the CPU have memory of their own", c.WorkerMemory, c.Device)
 	case c.Family < 0 || c.Family > maxFamily || c.Device != Metal && c.Family != 0:
-		return fmt.Errorf("family: %d is none of Apple's GPUs", c.Family)
+		return fmt.Errorf("family: %d is not an Apple GPU family", c.Family)
 	case c.Serial && c.Device != Metal:
-		return fmt.Errorf("serial: %s devices have no such mode", c.Device)
+		return fmt.Errorf("serial: only metal devices have this mode, not %s", c.Device)
 	}
 	return nil
 }
 
-// bound is the range of a number of the data files. Zero is allowed beside the
-// range if zero is set, and numbers are powers of two unless any is set.
+// bound is the valid range of a number in the data files. If zero is set, 0 is valid too. Unless
+// any is set, the number must be a power of two.
 type bound struct {
 	name      string
 	v, lo, hi int
 	zero, any bool
 }
 
-// check returns an error if the number is not within its range.
+// check returns an error if the number is out of range.
 func (b *bound) check() error {
 	if b.zero && b.v == 0 {
 		return nil
@@ -352,14 +353,14 @@ func (b *bound) check() error {
 		}
 		return fmt.Errorf("%s: %d is not %sin %d..%d", b.name, b.v, or, b.lo, b.hi)
 	}
-	// Rows and threads are halved in reductions and tilings.
+	// Reductions and tilings halve rows and threads.
 	if !b.any && b.v&(b.v-1) != 0 {
 		return fmt.Errorf("%s: %d is not a power of two", b.name, b.v)
 	}
 	return nil
 }
 
-// checkNumbers checks the range of each number by itself.
+// checkNumbers checks the range of each number.
 func (c *Chip) checkNumbers() error {
 	minCores := 1
 	if c.Device == CPU {
@@ -395,11 +396,11 @@ func (c *Chip) checkNumbers() error {
 	return nil
 }
 
-// checkProducts checks what the numbers of products must be to one another.
+// checkProducts checks the relations between the parameters of products.
 func (c *Chip) checkProducts() error {
 	switch {
 	case (c.GEMMUnit == 0) != (c.GEMMTileRows == 0):
-		return fmt.Errorf("gemm_unit and gemm_tile_rows: %d and %d, where both are 0 or neither", c.GEMMUnit, c.GEMMTileRows)
+		return fmt.Errorf("gemm_unit and gemm_tile_rows: %d and %d, want both 0 or neither", c.GEMMUnit, c.GEMMTileRows)
 	case c.GEMMUnit != 0 && (c.GEMMUnit%c.SIMDWidth != 0 || c.GEMMRows > c.MaxThreads):
 		return fmt.Errorf("gemm_unit: %d rows of %d are not whole SIMD groups of %d threads within %d", c.GEMMUnit, c.GEMMRows, c.SIMDWidth, c.MaxThreads)
 	case c.ActQ8Rows && !c.ActQ8:
@@ -415,10 +416,10 @@ func (c *Chip) checkProducts() error {
 	return nil
 }
 
-// checkAttention checks what the numbers of attention must be to one another.
+// checkAttention checks the relations between the parameters of attention.
 func (c *Chip) checkAttention() error {
 	if (c.AttnTileRows == 0) != (c.AttnTileDim == 0) {
-		return fmt.Errorf("attn_tile_rows and attn_tile_dim: %d and %d, where both are 0 or neither", c.AttnTileRows, c.AttnTileDim)
+		return fmt.Errorf("attn_tile_rows and attn_tile_dim: %d and %d, want both 0 or neither", c.AttnTileRows, c.AttnTileDim)
 	}
 	if c.SplitContext < c.SplitSpan || c.SplitContext < 0 {
 		return fmt.Errorf("split_context: %d is less than split_span %d", c.SplitContext, c.SplitSpan)
@@ -437,7 +438,7 @@ func (c *Chip) checkMemory() error {
 	return nil
 }
 
-// checkRates checks the bandwidth, the variants and the chain's length.
+// checkRates checks the bandwidth, the variants and the length of a chain.
 func (c *Chip) checkRates() error {
 	if !(c.BandwidthGBs > 0) || math.IsInf(c.BandwidthGBs, 0) {
 		return fmt.Errorf("bandwidth_gbs: %v is not positive", c.BandwidthGBs)
@@ -453,17 +454,15 @@ func (c *Chip) checkRates() error {
 	return nil
 }
 
-// What bounds a slot beside the longest buffer: no offset on an Apple GPU passes
-// 4 GiB, and a tensor that stays where a file has it begins and ends anywhere in
-// a page, of 16 KiB at most.
+// Limits of a slot besides the longest buffer. On an Apple GPU offsets are below 4 GiB, and a
+// tensor that is used in place may begin and end anywhere in a page, which has at most 16 KiB.
 const (
 	largestMetal = 4 << 30
 	pages        = 2 * 16 << 10
 )
 
-// LargestSlot returns how many bytes a slot has at most: on an Apple GPU what is
-// within one buffer and below 4 GiB of it wherever it begins, elsewhere the
-// longest buffer.
+// LargestSlot returns the largest size of a slot in bytes. On an Apple GPU a slot must fit in one
+// buffer and end below 4 GiB wherever it begins; on other devices it is the longest buffer.
 func (c *Chip) LargestSlot() uint64 {
 	if c.Device != Metal {
 		return c.MaxBufferBytes
@@ -472,10 +471,10 @@ func (c *Chip) LargestSlot() uint64 {
 	return n - min(pages, n/2)
 }
 
-// Fingerprint returns the SHA-256 of what a table depends on: all but the title,
-// the comment, the bandwidth, the family, the variants, the chain's length and
-// whether it is serial, which others look at, and the longest buffer only as
-// LargestSlot has it, so that a table serves Macs with more and less memory.
+// Fingerprint returns the SHA-256 of the fields that a table depends on. It excludes the title,
+// the comment, the bandwidth, the family, the variants, the length of a chain and Serial, and
+// includes LargestSlot instead of the longest buffer, so that the same table serves Macs with
+// different amounts of memory.
 func (c *Chip) Fingerprint() [32]byte {
 	b := []byte("pianola chip 2\x00")
 	for _, s := range []string{c.Name, c.Device} {

@@ -149,7 +149,7 @@ func TestDecodeErrors(t *testing.T) {
 		{`"metal"`, `"vulkan"`, `device: "vulkan" is not cpu, metal or cuda`},
 		{`"metal"`, `"cpu"`, "simd_width and max_threads: a worker of the CPU is one thread"},
 		{`"m4-pro"`, `""`, "name or title: missing"},
-		{`"family": 9`, `"family": -1`, "family: -1 is none of Apple's"},
+		{`"family": 9`, `"family": -1`, "family: -1 is not an Apple GPU family"},
 		{`"cores": 16`, `"cores": 20`, "variants: 20 cores with 273 GB/s are not between"},
 		{`"bandwidth_gbs": 273}`, `"bandwidth_gbs": 274}`, "variants: 16 cores with 274 GB/s are not between"},
 		{`"variants": [{"cores": 16, "bandwidth_gbs": 273}],`, ``, "variants: missing"},
@@ -167,14 +167,14 @@ func TestDecodeErrors(t *testing.T) {
 		{`"sample_threads": 1024`, `"sample_threads": 16`, "sample_threads: 16 is not in 32..1024"},
 		{`"gemv_wave": 0`, `"gemv_wave": -1`, "gemv_wave: -1 is not 0 or in 1..1024"},
 		{`"gemv_stage": 4`, `"gemv_stage": 3`, "gemv_stage: 3 is not a power of two"},
-		{`"gemm_unit": 32`, `"gemm_unit": 0`, "gemm_unit and gemm_tile_rows: 0 and 64, where both are 0 or neither"},
+		{`"gemm_unit": 32`, `"gemm_unit": 0`, "gemm_unit and gemm_tile_rows: 0 and 64, want both 0 or neither"},
 		{`"gemm_unit": 32`, `"gemm_unit": 512`, "gemm_unit: 512 is not 0 or in 1..256"},
 		{`"gemm_unit": 32`, `"gemm_unit": 16`, "gemm_unit: 16 rows of 256 are not whole SIMD groups of 32 threads within 1024"},
 		{`"gemm_rows": 256`, `"gemm_rows": 2048`, "gemm_unit: 32 rows of 2048 are not whole SIMD groups of 32 threads within 1024"},
 		{`"gemm_tile_rows": 64`, `"gemm_tile_rows": 65`, "gemm_tile_rows: 65 is not a power of two"},
 		{`"gemm_share": 1`, `"gemm_share": 0`, "gemm_share: 0 is not in 1..32"},
 		{`"attn_heads": 4`, `"attn_heads": 0`, "attn_heads: 0 is not in 1..65536"},
-		{`"attn_tile_rows": 0`, `"attn_tile_rows": 16`, "attn_tile_rows and attn_tile_dim: 16 and 0, where both are 0 or neither"},
+		{`"attn_tile_rows": 0`, `"attn_tile_rows": 16`, "attn_tile_rows and attn_tile_dim: 16 and 0, want both 0 or neither"},
 		{`"silu_down": true`, `"silu_down": false`, ""},
 		{`"silu_down_chunk": false`, `"silu_down_chunk": true`, ""},
 		{`"split_context": 1024`, `"split_context": 128`, "split_context: 128 is less than split_span 256"},
@@ -184,7 +184,7 @@ func TestDecodeErrors(t *testing.T) {
 		{`"max_buffer_bytes": 34359738368`, `"max_buffer_bytes": 18446744073709551615`, "max_buffer_bytes: 18446744073709551615 is not in 1"},
 		{`"bandwidth_gbs": 273`, `"bandwidth_gbs": 0`, "bandwidth_gbs: 0 is not positive"},
 		{`"chain_ms": 50`, `"chain_ms": -1`, "chain_ms: -1 is not positive"},
-		{"\n}\n", "\n}\n{}", "something follows the object"},
+		{"\n}\n", "\n}\n{}", "data after the JSON object"},
 	} {
 		edited := bytes.Replace(text, []byte(test.old), []byte(test.replacement), 1)
 		if bytes.Equal(edited, text) {
@@ -217,7 +217,7 @@ func TestDecodeErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Serial = true
-	if err := c.Validate(); err == nil || err.Error() != "chip: cpu: serial: cpu devices have no such mode" {
+	if err := c.Validate(); err == nil || err.Error() != "chip: cpu: serial: only metal devices have this mode, not cpu" {
 		t.Errorf("serial: %v", err)
 	}
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// NotFinite is a tensor that has NaN or infinities.
+// NotFinite describes a tensor that contains NaN or infinities.
 type NotFinite struct {
 	Tensor, Type string
-	Count        uint64 // elements, or blocks whose scales are not finite
-	First        uint64 // element
+	Count        uint64 // number of elements, or of blocks whose scales are not finite
+	First        uint64 // index of the first such element
 }
 
-// NotFiniteError says which tensors of a model are not finite.
+// NotFiniteError reports the tensors of a model that contain NaN or infinities.
 type NotFiniteError struct {
 	Path    string
 	Tensors []NotFinite // in the order of the files
@@ -40,11 +40,10 @@ func (e *NotFiniteError) Error() string {
 	return fmt.Sprintf("weights: %s: NaN or infinite: %s", e.Path, strings.Join(parts, ", "))
 }
 
-// Check reads every tensor of the files and returns those with NaN or infinities,
-// scales included, with so many workers, or one for each processor if workers < 1.
-// Types that are known by name alone are not looked at. progress, unless nil, is
-// called after every few megabytes with the bytes read and of all; calls do not
-// overlap. When the context is done, Check returns its cause.
+// Check reads every tensor of the files and returns those that contain NaN or infinities, also in
+// scales. It uses so many workers, or one per processor if workers < 1. It skips tensors of
+// unsupported types. progress, unless nil, is called after every few megabytes with the bytes
+// read and the total; calls do not overlap. When the context is done, Check returns its cause.
 func (m *Mapped) Check(ctx context.Context, workers int, progress func(done, total uint64)) ([]NotFinite, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -95,15 +94,15 @@ func (m *Mapped) Check(ctx context.Context, workers int, progress func(done, tot
 	return list, nil
 }
 
-// e4m3Name is what safetensors files call E4M3.
+// e4m3Name is the name of E4M3 in safetensors files.
 const e4m3Name = "F8_E4M3"
 
-// order returns a tensor's place in the files.
+// order returns the index of a tensor in the order of the files.
 func (d *Directory) order(name string) int {
 	return slices.IndexFunc(d.raw, func(t Tensor) bool { return t.Name == name })
 }
 
-// check is a Check under way.
+// check is the state of a running Check.
 type check struct {
 	m        *Mapped
 	pieces   []checkPiece
@@ -111,19 +110,18 @@ type check struct {
 	total    uint64
 	progress func(done, total uint64)
 
-	mu    sync.Mutex // guards what follows, and calls of progress
+	mu    sync.Mutex // guards the fields below, and calls of progress
 	done  uint64
-	found map[int]*NotFinite // by tensor
+	found map[int]*NotFinite // by index of the tensor
 }
 
-// checkPiece is bytes of a tensor.
+// checkPiece is a byte range of a tensor.
 type checkPiece struct {
 	tensor     int
 	start, end uint64
 }
 
-// read looks at a piece. A fault of mapped memory is an error, not the end of the
-// process.
+// read checks a piece. It returns a fault of mapped memory as an error.
 func (c *check) read(p checkPiece) (err error) {
 	t := &c.m.dir.raw[p.tensor]
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -131,7 +129,7 @@ func (c *check) read(p checkPiece) (err error) {
 		switch r := recover().(type) {
 		case nil:
 		case interface{ Addr() uintptr }:
-			err = fmt.Errorf("weights: %s: cannot be read at %d: was it cut after it was mapped?", c.m.dir.files[t.File].Path, t.Offset+p.start)
+			err = fmt.Errorf("weights: %s: cannot read byte %d: was the file truncated after it was mapped?", c.m.dir.files[t.File].Path, t.Offset+p.start)
 		default:
 			panic(r)
 		}

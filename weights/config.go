@@ -10,15 +10,14 @@ import (
 	"path/filepath"
 )
 
-// maxConfig bounds config.json, which decodes to about 20 times its size at
-// worst. Real ones have a few KiB.
+// maxConfig bounds the size of config.json, which decodes to at most about 20 times its size.
+// Real ones have a few KiB.
 const maxConfig = 4 << 20
 
-// generationKey is the key of Meta for all of generation_config.json.
+// generationKey is the key in Meta of the content of generation_config.json.
 const generationKey = "generation_config"
 
-// readConfigs reads config.json and generation_config.json in dir, where they
-// are there, as metadata.
+// readConfigs reads config.json and generation_config.json in dir, if they exist, as metadata.
 func (d *Directory) readConfigs(dir string) error {
 	config, err := readConfig(filepath.Join(dir, configName))
 	if err != nil {
@@ -37,8 +36,8 @@ func (d *Directory) readConfigs(dir string) error {
 	return nil
 }
 
-// readConfig returns the object of a JSON file, with numbers as json.Number, or
-// nil where there is no such file.
+// readConfig returns the object in a JSON file, with numbers as json.Number. It returns nil if
+// the file does not exist.
 func readConfig(path string) (map[string]any, error) {
 	f, info, err := openRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -49,7 +48,7 @@ func readConfig(path string) (map[string]any, error) {
 	}
 	defer f.Close()
 	if info.Size() > maxConfig {
-		return nil, fmt.Errorf("weights: %s: is %s, more than %s", path, formatBytes(uint64(info.Size())), formatBytes(maxConfig))
+		return nil, fmt.Errorf("weights: %s: size %s exceeds the limit of %s", path, formatBytes(uint64(info.Size())), formatBytes(maxConfig))
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxConfig))
 	if err != nil {

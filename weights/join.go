@@ -11,19 +11,19 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// joined is a matrix whose quants, scales and biases are tensors of their own,
-// which is read as blocks of its type.
+// joined is a matrix whose quants, scales and biases are separate tensors. It is read as
+// quantization blocks of its type.
 type joined struct {
 	t              dtype.Type
-	rows, cols     uint64 // with all dimensions but the last as rows
+	rows, cols     uint64 // rows is the product of all dimensions but the last
 	quants, scales Tensor
 	biases         Tensor // of MLX's affine types
 	block          [2]uint64
-	across         uint64 // scales of a row of blocks
+	across         uint64 // number of scales per row of blocks
 }
 
-// join puts together the matrices whose scales are tensors of their own. What it
-// cannot put together stays as it is, and unsupported says why.
+// join joins the matrices whose scales are separate tensors. If it cannot join one, it leaves the
+// tensors as they are and adds the reason to unsupported.
 func (d *Directory) join() {
 	d.raw = d.tensors
 	if d.format != Safetensors {
@@ -77,10 +77,10 @@ func (d *Directory) join() {
 		list = append(list, t)
 	}
 	d.tensors = list
-	_ = d.reindex() // names are fewer than before
+	_ = d.reindex() // there are fewer names than before
 }
 
-// rowsOf returns the product of all dimensions but the last, and the last.
+// rowsOf returns the product of all dimensions but the last, and the last dimension.
 func rowsOf(shape []uint64) (rows, last uint64, ok bool) {
 	if len(shape) < 2 {
 		return 0, 0, false
@@ -96,8 +96,8 @@ func rowsOf(shape []uint64) (rows, last uint64, ok bool) {
 	return rows, shape[len(shape)-1], rows > 0 && rows <= 1<<32
 }
 
-// joinMLX returns the matrix of a module of MLX's, and the names of what belongs to
-// it, or what is wrong with it. One without scales is nothing of MLX's.
+// joinMLX returns the matrix of an MLX module and the names of its tensors, or what is wrong with
+// it. A module without scales is not an MLX module.
 func (d *Directory) joinMLX(q *quantization, module string, t Tensor) (j *joined, names []string, what string) {
 	scales, ok := d.Tensor(module + ".scales")
 	if !ok {
@@ -137,8 +137,7 @@ func (d *Directory) joinMLX(q *quantization, module string, t Tensor) (j *joined
 	return j, names, ""
 }
 
-// joinFP8 does so for E4M3, whose scale is one for all, one for each row, or one for
-// each block.
+// joinFP8 does the same for E4M3. The scale is one for the matrix, one per row, or one per block.
 func (d *Directory) joinFP8(q *quantization, module string, t Tensor) (j *joined, names []string, what string) {
 	var scale Tensor
 	ok := false
@@ -184,8 +183,8 @@ func (d *Directory) joinFP8(q *quantization, module string, t Tensor) (j *joined
 	return nil, nil, fmt.Sprintf("E4M3 with rows of %d elements and scales for %d columns: not whole blocks of 32", j.cols, whole)
 }
 
-// read writes whole rows from row first on to dst as blocks. data returns a
-// tensor's bytes.
+// read writes rows as blocks to dst, whole rows, beginning with row first. data returns the bytes
+// of a tensor.
 func (j *joined) read(dst []byte, first uint64, data func(Tensor) []byte) {
 	size, _ := j.t.Bytes(j.cols)
 	quants, scales := data(j.quants), data(j.scales)
@@ -230,8 +229,8 @@ func (j *joined) rowFP8(row, quants, scales []byte, r uint64) {
 	}
 }
 
-// rowMXFP4 makes of nibbles in order those of a block, where columns i and i+16 are
-// in byte i.
+// rowMXFP4 rearranges nibbles that are in order to the nibbles of a block, where byte i holds
+// columns i and i+16.
 func (j *joined) rowMXFP4(row, quants, scales []byte) {
 	for _, e := range scales {
 		row[0] = e
@@ -254,8 +253,7 @@ func float(t dtype.Type, b []byte) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(b))
 }
 
-// Joined returns the size of a matrix that several tensors are, as Tensor's Size
-// says it too.
+// Joined returns the size of a matrix that consists of several tensors; it equals Tensor.Size.
 func (m *Mapped) Joined(name string) (size uint64, ok bool) {
 	if m.dir.joined[name] == nil {
 		return 0, false
@@ -264,7 +262,7 @@ func (m *Mapped) Joined(name string) (size uint64, ok bool) {
 	return t.Size, ok
 }
 
-// ReadJoined writes whole rows of such a matrix to dst, from byte offset on.
+// ReadJoined writes whole rows of such a matrix to dst, beginning at byte offset.
 func (m *Mapped) ReadJoined(name string, offset uint64, dst []byte) error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -273,11 +271,11 @@ func (m *Mapped) ReadJoined(name string, offset uint64, dst []byte) error {
 	}
 	j := m.dir.joined[name]
 	if j == nil {
-		return fmt.Errorf("weights: %s: tensor %s is not several", m.dir.path, printable(name))
+		return fmt.Errorf("weights: %s: tensor %s does not consist of several tensors", m.dir.path, printable(name))
 	}
 	row, _ := j.t.Bytes(j.cols)
 	if n := uint64(len(dst)); row == 0 || offset%row != 0 || n%row != 0 || offset/row > j.rows || n/row > j.rows-offset/row {
-		return fmt.Errorf("weights: %s: tensor %s: bytes %d + %d are not rows of it", m.dir.path, printable(name), offset, n)
+		return fmt.Errorf("weights: %s: tensor %s: offset %d + %d bytes are not whole rows", m.dir.path, printable(name), offset, n)
 	}
 	if len(dst) == 0 {
 		return nil
@@ -285,7 +283,7 @@ func (m *Mapped) ReadJoined(name string, offset uint64, dst []byte) error {
 	first, n := offset/row, uint64(len(dst))/row
 	data := func(t Tensor) []byte { return m.files[t.File].data[t.Offset:][:t.Size] }
 	j.read(dst, first, data)
-	of := j.quants.Size / j.rows // whole rows, as join has seen
+	of := j.quants.Size / j.rows // whole rows: join has checked it
 	m.letGo(data(j.quants)[first*of:][:n*of])
 	return nil
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// The tensors of a matrix of MXFP4 as gpt-oss stores it.
+// The tensors of an MXFP4 matrix in gpt-oss's format.
 const (
 	blocksSuffix = "_blocks" // U8 [..., blocks of a row, 16]: nibbles in order
 	scalesSuffix = "_scales" // U8 [..., blocks of a row]
 )
 
-// joinBlocks returns the matrix that a tensor of blocks and one of their scales
-// are, under the name of the blocks; nil if t is no such tensor.
+// joinBlocks returns the matrix that a tensor of blocks and the tensor of their scales form,
+// under the name of the blocks. It returns nil if t is not such a tensor.
 func (d *Directory) joinBlocks(t Tensor) (j *joined, names []string, what string) {
 	stem, ok := strings.CutSuffix(t.Name, blocksSuffix)
 	if !ok || t.TypeName != "U8" {

@@ -16,5 +16,5 @@ func mapWhole(f *os.File, size int) (mapping, error) {
 	return mapping{data: data, unmap: func() error { return nil }}, nil
 }
 
-// release does nothing: this system has no advice for it.
+// release does nothing: this system has no such request.
 func release([]byte) {}

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapWhole maps a file of size bytes, more than 0.
+// mapWhole maps a file of size bytes, size > 0.
 func mapWhole(f *os.File, size int) (mapping, error) {
 	data, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
@@ -17,9 +17,9 @@ func mapWhole(f *os.File, size int) (mapping, error) {
 	return mapping{data: data, unmap: func() error { return unix.Munmap(data) }}, nil
 }
 
-// release gives the memory of whole pages back; reading them again reads the
-// file again.
+// release tells the system that whole pages are not needed. Reading them again reads the file
+// again.
 func release(pages []byte) {
-	// It is advice: what the system makes of it changes no result.
+	// A failure changes no result: the call is only advice.
 	_ = unix.Madvise(pages, unix.MADV_DONTNEED)
 }

@@ -8,34 +8,33 @@ import (
 	"sync"
 )
 
-// ErrClosed says that a Mapped was closed.
+// ErrClosed reports that a Mapped has been closed.
 var ErrClosed = errors.New("weights: closed")
 
-// Mapped is a Directory with the bytes of its files, read-only. It may be used
-// from several goroutines.
+// Mapped is a Directory together with the bytes of its files, read-only. It may be used from
+// several goroutines.
 //
-// The files must not change while they are mapped. Where one is cut, reading
-// behind its new end is a memory fault (SIGBUS), which Go turns into the end of
-// the process; no check beforehand can rule that out. Map checks sizes, and
-// Touch reports a fault as an error, so a file that is cut while a model loads
-// is noticed. A file that is replaced by renaming another over it, as careful
-// writers do, stays as it was mapped. Windows lets nobody cut a mapped file.
+// The files must not change while they are mapped. If a file is truncated, reading beyond its new
+// end is a memory fault (SIGBUS), for which Go ends the process; no check can prevent that. Map
+// checks sizes, and Touch reports a fault as an error, so truncation while a model loads is
+// detected. A file that is replaced by renaming another one over it stays mapped as it was.
+// Windows does not allow truncating a mapped file.
 type Mapped struct {
 	dir *Directory
 
 	mu    sync.RWMutex // held for reading while files are used
-	files []mapping    // nil once closed
+	files []mapping    // nil once the Mapped is closed
 }
 
-// mapping is a file in memory.
+// mapping is a file mapped into memory.
 type mapping struct {
 	data  []byte
 	unmap func() error
 }
 
-// Map maps the files of the directory into memory, read-only; where the system
-// has no such thing, it reads them. A file whose size or time of modification
-// is not what it was when its header was read is an error.
+// Map maps the files of the directory into memory, read-only. If the system cannot map files, Map
+// reads them. It fails if the size or the modification time of a file has changed since its
+// header was read.
 func (d *Directory) Map() (*Mapped, error) {
 	m := &Mapped{dir: d, files: make([]mapping, 0, len(d.files))}
 	for i := range d.files {
@@ -72,16 +71,16 @@ func (d *Directory) mapFile(i int) (mapping, error) {
 // Directory returns the directory that was mapped.
 func (m *Mapped) Directory() *Directory { return m.dir }
 
-// Release says that b, which is bytes of a tensor as Tensor returned them, will
-// not be read soon: where the system can, the memory of its whole pages is
-// free for others.
+// Release tells the system that b will not be read soon. b must be bytes of a tensor as Tensor
+// returned them. If the system supports it, the memory of b's whole pages becomes available to
+// others.
 func (m *Mapped) Release(b []byte) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	m.letGo(b)
 }
 
-// letGo is Release for who holds the lock.
+// letGo is Release for callers that hold the lock.
 func (m *Mapped) letGo(b []byte) {
 	page := uint64(os.Getpagesize())
 	for _, f := range m.files {
@@ -97,8 +96,8 @@ func (m *Mapped) letGo(b []byte) {
 	}
 }
 
-// Mapping returns the file in memory that b is bytes of, as Tensor returned
-// them. Its last page is there in whole.
+// Mapping returns the mapping of the file that contains b, including its whole last page. b must
+// be bytes of a tensor as Tensor returned them.
 func (m *Mapped) Mapping(b []byte) (whole []byte, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -110,9 +109,9 @@ func (m *Mapped) Mapping(b []byte) (whole []byte, ok bool) {
 	return nil, false
 }
 
-// Tensor returns the bytes of a tensor, in the element type's own layout. They
-// must not be written to, nor used after Close. The error is [ErrClosed], or
-// names a tensor that is not there.
+// Tensor returns the bytes of a tensor in the layout of its element type. The caller must not
+// write to them or use them after Close. The error is [ErrClosed], or it names a tensor that does
+// not exist.
 func (m *Mapped) Tensor(name string) ([]byte, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -124,14 +123,13 @@ func (m *Mapped) Tensor(name string) ([]byte, error) {
 		return nil, fmt.Errorf("weights: %s: no tensor %s", m.dir.path, printable(name))
 	}
 	if m.dir.joined[name] != nil {
-		return nil, fmt.Errorf("weights: %s: tensor %s is several: its rows must be joined", m.dir.path, printable(name))
+		return nil, fmt.Errorf("weights: %s: tensor %s consists of several tensors: read it with ReadJoined", m.dir.path, printable(name))
 	}
 	end := t.Offset + t.Size
 	return m.files[t.File].data[t.Offset:end:end], nil
 }
 
-// Close unmaps the files, after a Touch that is under way. It may be called
-// again, which does nothing.
+// Close waits for a running Touch and unmaps the files. Further calls do nothing.
 func (m *Mapped) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

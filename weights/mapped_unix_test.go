@@ -24,8 +24,8 @@ func TestTouchCut(t *testing.T) {
 		t.Fatalf("%+v, error %v", got, err)
 	}
 	// Both spans are cut; either may be the first to fail.
-	first := fmt.Sprintf("weights: %s: cannot be read at %d: ", path, 1<<20)
-	second := fmt.Sprintf("weights: %s: cannot be read at %d: ", path, touchStep)
+	first := fmt.Sprintf("weights: %s: cannot read byte %d: ", path, 1<<20)
+	second := fmt.Sprintf("weights: %s: cannot read byte %d: ", path, touchStep)
 	if !strings.HasPrefix(err.Error(), first) && !strings.HasPrefix(err.Error(), second) {
 		t.Errorf("error %v, want %q", err, first)
 	}

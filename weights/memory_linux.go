@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// AvailableMemory returns the bytes that can be used without swapping: what
-// the kernel estimates, or the container's limit where that is less.
+// AvailableMemory returns the bytes that can be used without swapping: the kernel's estimate, or
+// the container's limit if it is lower.
 func AvailableMemory() (n uint64, ok bool) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
@@ -36,10 +36,10 @@ func memAvailable(meminfo io.Reader) (n uint64, ok bool) {
 	return 0, false
 }
 
-// cgroupLimit returns the memory limit of the cgroup that is mounted at dir: in
-// a container, its own. The mapped pages count towards it.
+// cgroupLimit returns the memory limit of the cgroup mounted at dir; in a container, the
+// container's. Mapped pages count towards the limit.
 func cgroupLimit(dir string) uint64 {
-	b, err := os.ReadFile(dir + "/memory.max") // "max" where there is no limit
+	b, err := os.ReadFile(dir + "/memory.max") // "max" means no limit
 	if err != nil {
 		return math.MaxUint64
 	}

@@ -2,5 +2,5 @@
 
 package weights
 
-// AvailableMemory says that the system does not tell.
+// AvailableMemory returns false: this system does not report it.
 func AvailableMemory() (n uint64, ok bool) { return 0, false }

@@ -20,18 +20,17 @@ const (
 	indexExt       = ".safetensors.index.json"
 )
 
-// OpenDirectory reads the headers of a model and none of its weights. The path
-// is that of a GGUF file, or of any part of a split one, a .safetensors file, a .safetensors.index.json file,
-// or a Hugging Face directory: config.json with model.safetensors, an index and
-// its shards, or one .safetensors file of another name.
+// OpenDirectory reads the headers of a model's files, but no weights. path is a GGUF file (of a
+// split model, any part), a .safetensors file, a .safetensors.index.json file, or a Hugging Face
+// directory: config.json with model.safetensors, with an index and its shards, or with one
+// .safetensors file of another name.
 //
-// In safetensors files, names that start with "language_model." or
-// "model.language_model." lose that part, so that the text model of a
-// multimodal one is named like a text model.
+// OpenDirectory removes the prefixes "language_model." and "model.language_model." from names in
+// safetensors files, so that the text model of a multimodal model has the names of a plain text
+// model.
 //
-// The error is a [*MissingFileError] for a directory that lacks a file,
-// fs.ErrNotExist for a path that is not there, or wraps what gguf.Decode,
-// safetensors.Decode and safetensors.DecodeIndex return.
+// The error is a [*MissingFileError] if a directory lacks a file, and fs.ErrNotExist if path does
+// not exist; or it wraps an error of gguf.Decode, safetensors.Decode or safetensors.DecodeIndex.
 func OpenDirectory(path string) (*Directory, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -86,7 +85,7 @@ func (d *Directory) openHuggingFace() error {
 	if err := d.readConfigs(d.path); err != nil {
 		return err
 	}
-	// transformers, too, takes the single file where both are there.
+	// Like transformers, prefer the single file if both exist.
 	switch {
 	case names[singleName]:
 		return d.addSafetensors(filepath.Join(d.path, singleName), nil)
@@ -104,8 +103,8 @@ func (d *Directory) openHuggingFace() error {
 	return &MissingFileError{Dir: d.path, Name: singleName}
 }
 
-// addSafetensors adds the tensors of a file, or those of them that want has,
-// by their names in the file. It takes them off want.
+// addSafetensors adds the tensors of a file. If want is not nil, it adds only the tensors in want
+// (by their names in the file) and removes them from want.
 func (d *Directory) addSafetensors(path string, want map[string]bool) error {
 	var h *safetensors.Header
 	n, err := d.addFile(path, func(r io.ReaderAt, size int64) (err error) {
@@ -135,8 +134,8 @@ func (d *Directory) addSafetensors(path string, want map[string]bool) error {
 	return nil
 }
 
-// addShards adds the files of an index. The index decides: a tensor of a shard
-// that it does not name, or names in another shard, is not part of the model.
+// addShards adds the files of an index. The index decides: a tensor that the index does not name,
+// or names in another shard, is not part of the model.
 func (d *Directory) addShards(path string) error {
 	var x *safetensors.Index
 	_, err := readHeader(path, func(r io.ReaderAt, size int64) (err error) {
@@ -169,13 +168,13 @@ func (d *Directory) addShards(path string) error {
 					first = name
 				}
 			}
-			return fmt.Errorf("weights: %s: tensor %s is not there, although %s says so", shard, printable(first), filepath.Base(path))
+			return fmt.Errorf("weights: %s: tensor %s is missing, although %s lists it", shard, printable(first), filepath.Base(path))
 		}
 	}
 	return nil
 }
 
-// addFile reads a header and adds the file, of which it returns the index.
+// addFile reads a file's header, adds the file and returns its index.
 func (d *Directory) addFile(path string, decode func(r io.ReaderAt, size int64) error) (int, error) {
 	info, err := readHeader(path, decode)
 	if err != nil {
@@ -186,7 +185,7 @@ func (d *Directory) addFile(path string, decode func(r io.ReaderAt, size int64) 
 	return len(d.files) - 1, nil
 }
 
-// readHeader opens a regular file for the time that decode takes.
+// readHeader opens a regular file while decode runs.
 func readHeader(path string, decode func(r io.ReaderAt, size int64) error) (os.FileInfo, error) {
 	f, info, err := openRegular(path)
 	if err != nil {
@@ -202,9 +201,9 @@ func readHeader(path string, decode func(r io.ReaderAt, size int64) error) (os.F
 	return info, nil
 }
 
-// openRegular opens a file that is not empty.
+// openRegular opens a regular file that is not empty.
 func openRegular(path string) (*os.File, os.FileInfo, error) {
-	// Opening a named pipe would wait for a writer, so it is looked at first.
+	// Opening a named pipe would wait for a writer, so check the file first.
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
 		return nil, nil, fmt.Errorf("weights: %s: is not a regular file", path)
@@ -229,7 +228,7 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 	return nil, nil, err
 }
 
-// isPointer reports whether a file stands for one that is kept by Git LFS.
+// isPointer reports whether a file is a Git LFS pointer.
 func isPointer(r io.ReaderAt) bool {
 	const start = "version https://git-lfs"
 	b := make([]byte, len(start))
@@ -237,8 +236,7 @@ func isPointer(r io.ReaderAt) bool {
 	return string(b[:n]) == start
 }
 
-// textName drops the part of a name by which multimodal models set their text
-// model apart.
+// textName removes the prefix that marks the text model of a multimodal model.
 func textName(name string) string {
 	if rest, ok := strings.CutPrefix(name, "language_model."); ok && rest != "" {
 		return rest
@@ -249,7 +247,7 @@ func textName(name string) string {
 	return name
 }
 
-// pathError puts a path in front of an error of package os, once.
+// pathError adds the path to an error of package os, unless the error already has it.
 func pathError(path string, err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// UnsupportedError says what a model's files have that is not supported: a key of
-// config.json, or a tensor.
+// UnsupportedError reports a part of a model's files that is not supported: a key of config.json,
+// or a tensor.
 type UnsupportedError struct {
 	Path   string // of the model
-	Key    string // "quantization_config.quant_method"; "" for a tensor
+	Key    string // such as "quantization_config.quant_method"; "" for a tensor
 	Tensor string
 	What   string
 }
@@ -25,23 +25,22 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("weights: %s: tensor %s: %s", e.Path, printable(e.Tensor), e.What)
 }
 
-// setting is how MLX has packed a matrix.
+// setting describes the packing of an MLX matrix.
 type setting struct {
 	bits, group int
 	mode        string // "affine" or "mxfp4"
 }
 
-// quantization is what config.json says of weights whose scales are tensors of
-// their own.
+// quantization describes the weights whose scales are separate tensors, according to config.json.
 type quantization struct {
-	key   string             // of MLX's default
-	mlx   *setting           // nil: there is none
-	named map[string]setting // by module, where they differ
-	// block is how many rows and columns share a scale of E4M3.
+	key   string             // key of MLX's default setting
+	mlx   *setting           // default setting; nil: none
+	named map[string]setting // settings of modules that differ from the default
+	// block is the number of rows and columns that share a scale of E4M3.
 	block [2]uint64
 }
 
-// of returns the setting of a module, of which names are what it is called.
+// of returns the setting of a module, which may be listed under any of names.
 func (q *quantization) of(names ...string) (s setting, ok bool) {
 	for _, n := range names {
 		if s, ok := q.named[n]; ok {
@@ -54,10 +53,10 @@ func (q *quantization) of(names ...string) (s setting, ok bool) {
 	return *q.mlx, true
 }
 
-// fault is what is wrong with a key.
+// fault is a faulty key and what is wrong with it.
 type fault struct{ key, what string }
 
-// object is one of config.json with the key that it has there.
+// object is an object in config.json, with its key there.
 type object struct {
 	key   string
 	value map[string]any
@@ -65,7 +64,7 @@ type object struct {
 
 func (o object) path(key string) string { return o.key + "." + key }
 
-// text returns a string, "" if it is not there.
+// text returns the string of a key, or "" if there is none.
 func (o object) text(key string) string {
 	s, _ := o.value[key].(string)
 	return s
@@ -87,10 +86,10 @@ func (o object) within(key string) (object, bool) {
 	return object{strings.TrimPrefix(o.path(key), "."), v}, ok
 }
 
-// E4M3's blocks where nothing says how large they are.
+// E4M3's block size if config.json does not give one.
 const fp8Block = 128
 
-// readQuantization reads the keys of config.json that say how weights are packed.
+// readQuantization reads the keys of config.json that describe how weights are packed.
 func readQuantization(meta map[string]any) (q quantization, err *fault) {
 	q.block = [2]uint64{fp8Block, fp8Block}
 	root := object{"", meta}
@@ -115,7 +114,7 @@ func readQuantization(meta map[string]any) (q quantization, err *fault) {
 	return q, nil
 }
 
-// readMLX reads MLX's object: a default, and what is different by module.
+// readMLX reads MLX's object: a default setting, and the settings of modules that differ.
 func (q *quantization) readMLX(o object) *fault {
 	q.key = o.key
 	s, err := mlxSetting(o, setting{mode: "affine"})
@@ -133,7 +132,7 @@ func (q *quantization) readMLX(o object) *fault {
 	return nil
 }
 
-// mlxSetting reads an object, of which what is not there is as in def.
+// mlxSetting reads a setting. Fields that are absent are taken from def.
 func mlxSetting(o object, def setting) (s setting, err *fault) {
 	s = def
 	for _, n := range []struct {
@@ -156,10 +155,10 @@ func mlxSetting(o object, def setting) (s setting, err *fault) {
 	return s, nil
 }
 
-// supported is what an error about a method ends with.
-const supported = "is not supported: fp8, fbgemm_fp8, and E4M3 weights of compressed-tensors and modelopt are, MLX's affine and mxfp4 quantisation, and mxfp4 of gpt-oss"
+// supported ends the error about an unsupported method.
+const supported = "is not supported; supported are fp8, fbgemm_fp8, E4M3 weights of compressed-tensors and modelopt, MLX's affine and mxfp4 quantisation, and mxfp4 of gpt-oss"
 
-// readMethod reads an object that names a method.
+// readMethod reads an object that names a quantization method.
 func (q *quantization) readMethod(o object, method string) *fault {
 	switch method {
 	case "fp8", "fbgemm_fp8":
@@ -202,7 +201,7 @@ func (q *quantization) readMethod(o object, method string) *fault {
 	return &fault{o.path("quant_method"), fmt.Sprintf("%.40q %s", method, supported)}
 }
 
-// readBlock reads how many rows and columns share a scale.
+// readBlock reads the number of rows and columns that share a scale.
 func (q *quantization) readBlock(o object, key string) *fault {
 	v := o.value[key]
 	if v == nil {

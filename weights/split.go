@@ -12,17 +12,18 @@ import (
 	"github.com/pianola-engine/pianola/internal/gguf"
 )
 
-// Keys by which the parts of a split GGUF model know each other.
+// Keys that identify the parts of a split GGUF model.
 const (
 	splitNo      = "split.no"
 	splitCount   = "split.count"
 	splitTensors = "split.tensors.count"
 )
 
-// splitName is the name of a part: a stem, its number from 1 on, how many there are.
+// splitName matches the name of a part: a stem, the part's number from 1 on, and the number of
+// parts.
 var splitName = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})\.gguf$`)
 
-// maxParts bounds the parts of a model, whose numbers have five digits.
+// maxParts bounds the number of parts of a model, which has five digits.
 const maxParts = 99999
 
 // integer returns the value of a key of any integer type.
@@ -49,8 +50,8 @@ func integer(f *gguf.File, key string) (n uint64, ok bool) {
 	return 0, false
 }
 
-// partsOf returns the paths of all parts of a split model, of which path is one
-// with metadata f, or path alone if it is not split.
+// partsOf returns the paths of all parts of a split model, given the path and the metadata f of
+// one of them. If the model is not split it returns path alone.
 func partsOf(path string, f *gguf.File) ([]string, error) {
 	value, there := f.Meta(splitCount)
 	if !there {
@@ -58,17 +59,17 @@ func partsOf(path string, f *gguf.File) ([]string, error) {
 	}
 	count, ok := integer(f, splitCount)
 	if !ok || count > maxParts {
-		return nil, fmt.Errorf("weights: %s: key %s is %v, want a count of parts", path, splitCount, value)
+		return nil, fmt.Errorf("weights: %s: key %s is %v, want the number of parts", path, splitCount, value)
 	}
 	if count <= 1 {
 		return []string{path}, nil
 	}
 	m := splitName.FindStringSubmatch(filepath.Base(path))
 	if m == nil {
-		return nil, fmt.Errorf("weights: %s: is one of %d parts of a split model, which must be named NAME-00001-of-%05d.gguf and so on", path, count, count)
+		return nil, fmt.Errorf("weights: %s: part of a split model of %d parts: want a name like NAME-00001-of-%05d.gguf", path, count, count)
 	}
 	if n, _ := strconv.ParseUint(m[3], 10, 64); n != count {
-		return nil, fmt.Errorf("weights: %s: is one of %d parts by its name, and of %d by key %s", path, n, count, splitCount)
+		return nil, fmt.Errorf("weights: %s: the name says %d parts, but key %[4]s says %[3]d", path, n, count, splitCount)
 	}
 	parts := make([]string, count)
 	for i := range parts {
@@ -77,7 +78,7 @@ func partsOf(path string, f *gguf.File) ([]string, error) {
 	return parts, nil
 }
 
-// checkPart returns why a file is not part i of count.
+// checkPart returns an error unless a file is part i of count.
 func checkPart(path string, f *gguf.File, i, count int) error {
 	if n, ok := integer(f, splitCount); !ok || n != uint64(count) {
 		return fmt.Errorf("weights: %s: is not one of the %d parts: key %s %s", path, count, splitCount, says(f, splitCount))
@@ -95,8 +96,8 @@ func says(f *gguf.File, key string) string {
 	return "is not there"
 }
 
-// addGGUF adds a GGUF file, with all parts where it is one of several. The first
-// part has the metadata.
+// addGGUF adds a GGUF file; if it is a part of a split model, it adds all parts. The metadata is
+// that of the first part.
 func (d *Directory) addGGUF(path string) error {
 	var named *gguf.File
 	if _, err := readHeader(path, func(r io.ReaderAt, size int64) (err error) {
@@ -136,7 +137,7 @@ func (d *Directory) addGGUF(path string) error {
 				d.meta[kv.Key] = kv.Value
 			}
 		} else if a, b := d.meta["general.architecture"], metaOr(f, "general.architecture", d.meta["general.architecture"]); a != b {
-			return fmt.Errorf("weights: %s: is of architecture %v, the first part of %v", part, b, a)
+			return fmt.Errorf("weights: %s: has architecture %v, but the first part has %v", part, b, a)
 		}
 		tensors += uint64(len(f.Tensors))
 		for _, t := range f.Tensors {
@@ -146,12 +147,12 @@ func (d *Directory) addGGUF(path string) error {
 		}
 	}
 	if len(parts) > 1 && known && tensors != want {
-		return fmt.Errorf("weights: %s: the %d parts have %d tensors, and key %s is %d", path, len(parts), tensors, splitTensors, want)
+		return fmt.Errorf("weights: %s: the %d parts have %d tensors, but key %s is %d", path, len(parts), tensors, splitTensors, want)
 	}
 	return nil
 }
 
-// metaOr returns the value of a key, or what it would be.
+// metaOr returns the value of a key, or the given default.
 func metaOr(f *gguf.File, key string, or any) any {
 	if v, ok := f.Meta(key); ok {
 		return v

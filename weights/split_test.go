@@ -87,13 +87,13 @@ func TestSplit(t *testing.T) {
 			m := split(2, 3, 4)
 			m["general.architecture"] = "qwen2"
 			f[part(3, 3)] = partFile(t, m, "c", "d")
-		}, "is of architecture qwen2, the first part of llama"},
-		{"with fewer tensors", func(f map[string][]byte) { f[part(3, 3)] = partFile(t, split(2, 3, 4), "c") }, "have 3 tensors, and key split.tensors.count is 4"},
+		}, "has architecture qwen2, but the first part has llama"},
+		{"with fewer tensors", func(f map[string][]byte) { f[part(3, 3)] = partFile(t, split(2, 3, 4), "c") }, "have 3 tensors, but key split.tensors.count is 4"},
 		{"with the same tensors", func(f map[string][]byte) { f[part(3, 3)] = partFile(t, split(2, 3, 4), "a", "d") }, "two tensors are named a"},
 		{"cut", func(f map[string][]byte) { f[part(2, 3)] = f[part(2, 3)][:40] }, "m-00002-of-00003.gguf: gguf: "},
-		{"counts", func(f map[string][]byte) { f[part(1, 3)] = partFile(t, map[string]any{splitCount: "many"}, "x") }, "key split.count is many, want a count"},
-		{"negative", func(f map[string][]byte) { f[part(1, 3)] = partFile(t, map[string]any{splitCount: int32(-3)}, "x") }, "key split.count is -3, want a count"},
-		{"by its name", func(f map[string][]byte) { f[part(1, 3)] = partFile(t, split(0, 5, 4), "x") }, "is one of 3 parts by its name, and of 5 by key split.count"},
+		{"counts", func(f map[string][]byte) { f[part(1, 3)] = partFile(t, map[string]any{splitCount: "many"}, "x") }, "key split.count is many, want the number of parts"},
+		{"negative", func(f map[string][]byte) { f[part(1, 3)] = partFile(t, map[string]any{splitCount: int32(-3)}, "x") }, "key split.count is -3, want the number of parts"},
+		{"by its name", func(f map[string][]byte) { f[part(1, 3)] = partFile(t, split(0, 5, 4), "x") }, "the name says 3 parts, but key split.count says 5"},
 	} {
 		changed := maps.Clone(files)
 		c.change(changed)
@@ -106,7 +106,7 @@ func TestSplit(t *testing.T) {
 		}
 	}
 	path := filepath.Join(writeDir(t, map[string][]byte{"odd.gguf": files[part(1, 3)]}), "odd.gguf")
-	if _, err := OpenDirectory(path); err == nil || !strings.Contains(err.Error(), "must be named NAME-00001-of-00003.gguf") {
+	if _, err := OpenDirectory(path); err == nil || !strings.Contains(err.Error(), "want a name like NAME-00001-of-00003.gguf") {
 		t.Errorf("another name: %v", err)
 	}
 }

@@ -11,32 +11,31 @@ import (
 	"time"
 )
 
-// touchStep is how much a worker of Touch takes at a time, in bytes; it is a
-// multiple of every page size.
+// touchStep is the number of bytes that a worker of Touch reads at a time, a multiple of every
+// page size.
 const touchStep = 4 << 20
 
-// Touched says what Touch did.
+// Touched is the result of Touch.
 type Touched struct {
-	Bytes   uint64 // of the pages that were touched
+	Bytes   uint64 // size of the touched pages
 	Elapsed time.Duration
 	Skipped bool   // nothing was touched
 	Reason  string // why it was skipped
 }
 
-// Touch reads one byte of each page that holds tensor data, so that the pages
-// are in memory before the first token needs them, with so many workers, or
-// with one for each processor if workers < 1. It touches nothing if the pages
-// would not fit in free memory, where the system tells how much that is.
+// Touch reads one byte of each page that holds tensor data, so that the pages are in memory
+// before the first token needs them. It uses so many workers, or one per processor if workers <
+// 1. It touches nothing if the pages would not fit in free memory, provided that the system
+// reports its size.
 //
-// progress, unless nil, is called after every few megabytes with the bytes of
-// the pages touched and of all; calls do not overlap. When the context is done,
-// Touch returns its cause. A file that was cut since it was mapped is an error
-// too.
+// progress, unless nil, is called after every few megabytes with the bytes of the pages touched
+// and the total; calls do not overlap. When the context is done, Touch returns its cause. It
+// returns an error if a file was truncated after it was mapped.
 func (m *Mapped) Touch(ctx context.Context, workers int, progress func(done, total uint64)) (Touched, error) {
 	return m.touch(ctx, nil, workers, progress, AvailableMemory)
 }
 
-// TouchTensors is Touch for the tensors that want says.
+// TouchTensors is Touch for the tensors for which want returns true.
 func (m *Mapped) TouchTensors(ctx context.Context, want func(name string) bool, workers int, progress func(done, total uint64)) (Touched, error) {
 	return m.touch(ctx, want, workers, progress, AvailableMemory)
 }
@@ -64,16 +63,15 @@ func (m *Mapped) touch(ctx context.Context, want func(name string) bool, workers
 	return Touched{Bytes: done, Elapsed: time.Since(start)}, err
 }
 
-// span is a range of whole pages of a file; the last page of a file may be
+// span is a range of whole pages of a file. The last page of a file may be
 // short.
 type span struct {
 	file       int
 	start, end uint64
 }
 
-// pages returns the pages that hold data of tensors that want, unless it is
-// nil, says, each in one span, none longer
-// than touchStep, and the sum of their sizes.
+// pages returns the pages that hold data of the wanted tensors (all tensors, if want is nil) and
+// the sum of their sizes. Each page is in one span, and no span is longer than touchStep.
 func (m *Mapped) pages(pageSize uint64, want func(name string) bool) (spans []span, total uint64) {
 	var last span
 	flush := func() {
@@ -100,8 +98,7 @@ func (m *Mapped) pages(pageSize uint64, want func(name string) bool) (spans []sp
 	return spans, total
 }
 
-// touchSpans divides the spans among workers and returns the bytes of those
-// that were touched.
+// touchSpans divides the spans among workers and returns the number of bytes touched.
 func (m *Mapped) touchSpans(ctx context.Context, spans []span, workers int, progress func(done uint64)) (uint64, error) {
 	if workers < 1 {
 		workers = runtime.GOMAXPROCS(0)
@@ -136,8 +133,7 @@ func (m *Mapped) touchSpans(ctx context.Context, spans []span, workers int, prog
 	return done, context.Cause(ctx)
 }
 
-// touchSpan reads a byte of each page of a span. A fault is an error, not the
-// end of the process.
+// touchSpan reads a byte of each page of a span. It returns a memory fault as an error.
 func (m *Mapped) touchSpan(s span) (err error) {
 	at := s.start
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -145,7 +141,7 @@ func (m *Mapped) touchSpan(s span) (err error) {
 		switch r := recover().(type) {
 		case nil:
 		case interface{ Addr() uintptr }: // a memory fault
-			err = fmt.Errorf("weights: %s: cannot be read at %d: was it cut after it was mapped?", m.dir.files[s.file].Path, at)
+			err = fmt.Errorf("weights: %s: cannot read byte %d: was the file truncated after it was mapped?", m.dir.files[s.file].Path, at)
 		default:
 			panic(r)
 		}
@@ -155,11 +151,11 @@ func (m *Mapped) touchSpan(s span) (err error) {
 	for ; at < s.end; at += page {
 		sum += data[at]
 	}
-	runtime.KeepAlive(sum) // so that the reads are not optimised away
+	runtime.KeepAlive(sum) // keeps the compiler from removing the reads
 	return nil
 }
 
-// formatBytes returns a number of bytes as people read it, such as "3.5 GiB".
+// formatBytes formats a number of bytes for people, such as "3.5 GiB".
 func formatBytes(n uint64) string {
 	const units = "KMGTPE"
 	if n < 1<<10 {

@@ -1,12 +1,12 @@
-// Package weights opens model files: it gives one directory of tensors and
-// metadata for GGUF files, safetensors files and Hugging Face directories, and
-// maps their bytes into memory.
+// Package weights opens model files. It presents GGUF files, safetensors files and Hugging Face
+// directories as one directory of tensors and metadata, and maps their bytes into memory.
 //
-// A [Directory] comes from headers alone, so that a table can be compiled
-// without reading weights; a [Mapped] has the bytes too. A matrix that
-// safetensors files have as several tensors, quants and their scales, is one of a
-// type with blocks. The package knows no architecture, and of metadata and names
-// interprets only what says that; it converts no element.
+// A [Directory] is read from headers alone, so that a table can be compiled without reading
+// weights. A [Mapped] has the bytes too. If safetensors files store a quantized matrix as several
+// tensors (quants and their scales), the directory lists it as one tensor of a block type.
+//
+// The package converts no elements. It must not know architectures: of metadata and tensor names,
+// it interprets only those that describe quantization.
 package weights
 
 import (
@@ -43,50 +43,49 @@ func (f Format) String() string {
 	return fmt.Sprintf("format(%d)", uint8(f))
 }
 
-// Tensor is what a tensor is and where it lies. Of one that the files have as
-// several, quants and their scales, File and Offset are those of the quants and
-// Size is that of its blocks; [Mapped.ReadJoined] reads it.
+// Tensor describes a tensor and its place in the files. If the files store it as several tensors
+// (quants and their scales), File and Offset are those of the quants, and Size is the size of the
+// joined blocks; [Mapped.ReadJoined] reads it.
 type Tensor struct {
 	Name     string
-	Type     dtype.Type // dtype.Invalid for types that are known by name alone
-	TypeName string     // as the format calls it, such as "Q4_0", "IQ2_XS", "BF16", "F8_E4M3"
+	Type     dtype.Type // dtype.Invalid for unsupported types
+	TypeName string     // the name that the format uses, such as "Q4_0", "IQ2_XS", "BF16", "F8_E4M3"
 	Shape    []uint64   // row-major, outermost first: [rows, columns]
 	File     int        // index in Directory.Files
 	Offset   uint64     // bytes from the start of the file; not aligned in safetensors files
 	Size     uint64     // bytes
-	Joined   bool       // the files have it as several
+	Joined   bool       // the files store it as several tensors
 }
 
-// File is a file that tensors lie in.
+// File is a file that contains tensors.
 type File struct {
 	Path string
 	Size uint64 // bytes, when its header was read
 }
 
-// Directory says which tensors a model has, where they lie, and what its
-// metadata says. It comes from headers alone, is immutable, and may be used
-// from several goroutines. Slices and values that it returns must not be
-// modified.
+// Directory lists the tensors of a model, their places in the files, and the model's metadata. It
+// is read from headers alone, is immutable, and may be used from several goroutines. Callers must
+// not modify the slices and values that it returns.
 type Directory struct {
 	path    string
 	format  Format
 	files   []File
-	changed []time.Time // when each file was last modified
+	changed []time.Time // modification time of each file
 	tensors []Tensor    // by file, then by offset
 	index   map[string]int
 	meta    map[string]any
 
-	raw         []Tensor           // as tensors, before those that are one matrix were joined
+	raw         []Tensor           // tensors as stored, before matrices were joined
 	joined      map[string]*joined // by name
-	names       map[string]string  // in the file, of tensors that lost a part of theirs
+	names       map[string]string  // name in the file, of tensors whose prefix was removed
 	unsupported []error
 }
 
-// Unsupported returns what the files have that is not supported, each an
-// [*UnsupportedError]. Types of tensors are not among it.
+// Unsupported returns the parts of the files that are not supported, each as an
+// [*UnsupportedError]. It does not report unsupported tensor types.
 func (d *Directory) Unsupported() []error { return slices.Clone(d.unsupported) }
 
-// original returns what the file calls a module.
+// original returns the name of a module in the file.
 func (d *Directory) original(module string) string {
 	return strings.TrimSuffix(d.names[module+".weight"], ".weight")
 }
@@ -97,11 +96,11 @@ func (d *Directory) Path() string { return d.path }
 // Format returns the format of the model's files.
 func (d *Directory) Format() Format { return d.format }
 
-// Kind returns the format's name, for those who read a model through an
-// interface that cannot name Format.
+// Kind returns the format's name, for callers that read a model through an interface that cannot
+// name Format.
 func (d *Directory) Kind() string { return d.format.String() }
 
-// Files returns the files that tensors lie in.
+// Files returns the files that contain tensors.
 func (d *Directory) Files() []File { return slices.Clone(d.files) }
 
 // Tensors returns all tensors, ordered by file and by offset.
@@ -122,27 +121,25 @@ func (d *Directory) Shape(name string) (shape []uint64, ok bool) {
 	return t.Shape, ok
 }
 
-// Meta returns a value of the model's metadata: of a GGUF key, of one of the
-// types that gguf.KV names, or of a top-level key of config.json, a
-// json.Number, string, bool, nil, []any or map[string]any. There, the key
-// "generation_config" is all of generation_config.json, a map[string]any, where
-// that file is there.
+// Meta returns a metadata value. For GGUF, key is a GGUF key and the value has one of the types
+// listed at gguf.KV. For a Hugging Face directory, key is a top-level key of config.json and the
+// value is a json.Number, string, bool, nil, []any or map[string]any; the key "generation_config"
+// returns the content of generation_config.json as a map[string]any, if that file exists.
 func (d *Directory) Meta(key string) (value any, ok bool) {
 	value, ok = d.meta[key]
 	return value, ok
 }
 
-// MetaKeys returns the keys that Meta knows, sorted.
+// MetaKeys returns all keys that Meta accepts, sorted.
 func (d *Directory) MetaKeys() []string { return slices.Sorted(maps.Keys(d.meta)) }
 
-// Fingerprint returns a SHA-256 of the names, types, shapes and sizes of all
-// tensors. It does not depend on their order, on where they lie, on the
-// metadata, or on their data.
+// Fingerprint returns a SHA-256 of the names, types, shapes and sizes of all tensors. It does not
+// depend on the tensors' order, places or data, nor on the metadata.
 func (d *Directory) Fingerprint() [sha256.Size]byte {
 	sorted := slices.Clone(d.tensors)
 	slices.SortFunc(sorted, func(a, b Tensor) int { return cmp.Compare(a.Name, b.Name) })
-	// Each field has a fixed size or its length before it, so that no two
-	// directories share an encoding.
+	// Each field has a fixed size or is preceded by its length, so that no two directories have
+	// the same encoding.
 	h := sha256.New()
 	var b []byte
 	for _, t := range sorted {
@@ -160,11 +157,11 @@ func (d *Directory) Fingerprint() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// maxTensors bounds the tensors of a model. The largest models with an own
-// tensor for each expert have about 200,000.
+// maxTensors bounds the number of tensors of a model. The largest models with separate tensors
+// per expert have about 200,000.
 const maxTensors = 1 << 19
 
-// add appends a tensor; sort comes after the last.
+// add appends a tensor. Call sort after the last one.
 func (d *Directory) add(t Tensor) error {
 	if len(d.tensors) == maxTensors {
 		return fmt.Errorf("weights: %s: more than %d tensors", d.path, maxTensors)
@@ -173,7 +170,7 @@ func (d *Directory) add(t Tensor) error {
 	return nil
 }
 
-// sort puts tensors in order and fills the index.
+// sort orders the tensors and fills the index.
 func (d *Directory) sort() error {
 	slices.SortStableFunc(d.tensors, func(a, b Tensor) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Offset, b.Offset))
@@ -194,7 +191,7 @@ func (d *Directory) reindex() error {
 	return nil
 }
 
-// MissingFileError says that a model directory lacks a file.
+// MissingFileError reports that a model directory lacks a file.
 type MissingFileError struct {
 	Dir  string
 	Name string
@@ -204,11 +201,11 @@ func (e *MissingFileError) Error() string {
 	return fmt.Sprintf("weights: %s: %s is missing", e.Dir, e.Name)
 }
 
-// Unwrap makes the error one of fs.ErrNotExist.
+// Unwrap returns fs.ErrNotExist.
 func (e *MissingFileError) Unwrap() error { return fs.ErrNotExist }
 
-// printable returns a name from a file for an error message, in quotes where
-// it is not plain.
+// printable returns a name from a file in the form used in error messages: quoted if it is not
+// plain.
 func printable(name string) string {
 	if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f }) || name == "" || len(name) > 256 {
 		return fmt.Sprintf("%+.256q", name)

@@ -210,13 +210,13 @@ func TestHuggingFace(t *testing.T) {
 		{"no shard", map[string][]byte{"config.json": config, "model.safetensors.index.json": index("a", "1.safetensors")}, "", nil, "1.safetensors is missing"},
 		{"shard outside", map[string][]byte{"config.json": config, "model.safetensors.index.json": index("a", "../1.safetensors")}, "", nil, "shard ../1.safetensors is not the name"},
 		{"tensor not in shard", map[string][]byte{"config.json": config, "1.safetensors": model("a"), "model.safetensors.index.json": index("a", "1.safetensors", "b", "1.safetensors")},
-			"", nil, "1.safetensors: tensor b is not there, although model.safetensors.index.json says so"},
+			"", nil, "1.safetensors: tensor b is missing, although model.safetensors.index.json lists it"},
 		{"broken config", map[string][]byte{"config.json": []byte(`{"a":`), "model.safetensors": model("a")}, "", nil, "config.json: unexpected EOF"},
 		{"null config", map[string][]byte{"config.json": []byte(`null`), "model.safetensors": model("a")}, "", nil, "config.json: null, want an object"},
 		{"list config", map[string][]byte{"config.json": []byte(`[]`), "model.safetensors": model("a")}, "", nil, "config.json: json: cannot unmarshal array"},
 		{"two configs", map[string][]byte{"config.json": []byte(`{} {}`), "model.safetensors": model("a")}, "", nil, "config.json: byte 4: more than one value"},
 		{"empty config", map[string][]byte{"config.json": nil, "model.safetensors": model("a")}, "", nil, "config.json: is empty"},
-		{"large config", map[string][]byte{"config.json": make([]byte, maxConfig+1), "model.safetensors": model("a")}, "", nil, "config.json: is 4.0 MiB, more than 4.0 MiB"},
+		{"large config", map[string][]byte{"config.json": make([]byte, maxConfig+1), "model.safetensors": model("a")}, "", nil, "config.json: size 4.0 MiB exceeds the limit of 4.0 MiB"},
 		{"deep config", map[string][]byte{"config.json": []byte(`{"a":` + strings.Repeat("[", 1<<20)), "model.safetensors": model("a")}, "", nil, "exceeded max depth"},
 		{"broken generation config", map[string][]byte{"config.json": config, "generation_config.json": []byte(`7`), "model.safetensors": model("a")}, "", nil, "generation_config.json: json:"},
 		{"empty weights", map[string][]byte{"config.json": config, "model.safetensors": nil}, "", nil, "model.safetensors: is empty"},
@@ -301,7 +301,7 @@ func TestErrors(t *testing.T) {
 		"zip.gguf":           `zip.gguf: not a GGUF file: magic "PK\x03\x04", want "GGUF"`,
 		"lfs.gguf":           "lfs.gguf: is a Git LFS pointer",
 		"cut.gguf":           "cut.gguf: gguf: ",
-		"split.gguf":         "split.gguf: is one of 3 parts of a split model",
+		"split.gguf":         "split.gguf: part of a split model of 3 parts",
 	} {
 		if runtime.GOOS == "windows" && strings.HasPrefix(name, "absent") {
 			want = name + ": " // the system's own words
