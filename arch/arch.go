@@ -1,11 +1,10 @@
 // Package arch holds transformer architectures as data.
 //
-// A descriptor, one JSON file in data/, says which norms, biases, windows and
-// RoPE layout a family of models has, what its metadata is called and how its
-// tensors are named. Read turns a descriptor and a model's metadata into a
-// Config. No code here or elsewhere asks for a model's name: an architecture of
-// a known shape is added as one file. The package knows neither file formats
-// nor element types, and it reads no tensor data.
+// A descriptor, one JSON file in data/, describes a family of models: its norms, biases, windows
+// and RoPE layout, the keys of its metadata and the names of its tensors. Read combines a
+// descriptor with a model's metadata into a Config. No code here or elsewhere tests for a model's
+// name: an architecture of a known shape is added as one file. The package must not know file
+// formats or element types, and it reads no tensor data.
 package arch
 
 import (
@@ -23,18 +22,16 @@ const (
 	kindSafetensors = "safetensors"
 )
 
-// Source is what a model's metadata and tensor shapes are read through.
+// Source gives access to a model's metadata and tensor shapes.
 type Source interface {
-	// Kind is the form of the model: "gguf" or "safetensors".
+	// Kind returns the form of the model: "gguf" or "safetensors".
 	Kind() string
-	// Meta returns a GGUF metadata value (any Go integer, float32, float64,
-	// string, bool, or a slice of those) or, for a Hugging Face directory, the
-	// value of a top-level key of config.json (json.Number, string, bool, nil,
-	// map[string]any, []any). There, "generation_config" is the whole
-	// generation_config.json as a map[string]any.
+	// Meta returns a metadata value. For GGUF it is any Go integer, float32, float64, string,
+	// bool, or a slice of those. For a Hugging Face directory it is the value of a top-level key
+	// of config.json: a json.Number, string, bool, nil, map[string]any or []any; the key
+	// "generation_config" returns the content of generation_config.json as a map[string]any.
 	Meta(key string) (any, bool)
-	// Shape returns a tensor's shape, outermost dimension first: a matrix is
-	// [rows, columns].
+	// Shape returns a tensor's shape, outermost dimension first: a matrix is [rows, columns].
 	Shape(name string) ([]uint64, bool)
 }
 
@@ -54,14 +51,14 @@ var builtin = sync.OnceValue(func() *Set {
 			return s
 		}
 	}
-	panic(err) // the embedded files are part of the program; a test reads them
+	panic(err) // the files are embedded, and a test reads them
 })
 
 // Builtin returns the descriptors that come with the package.
 func Builtin() *Set { return builtin() }
 
-// With returns the set with the descriptors of fsys's *.json files added; one
-// with the name of another replaces it. An error names the file and the field.
+// With returns the set with the descriptors of fsys's *.json files added. A descriptor replaces
+// one of the same name. An error names the file and the field.
 func (s *Set) With(fsys fs.FS) (*Set, error) {
 	files, err := fs.Glob(fsys, "*.json")
 	if err != nil {
@@ -88,7 +85,7 @@ func (s *Set) With(fsys fs.FS) (*Set, error) {
 	return out, nil
 }
 
-// checkClaims reports a name in metadata that two descriptors lay claim to.
+// checkClaims returns an error if two descriptors claim the same name in metadata.
 func (s *Set) checkClaims() error {
 	owner := map[string]string{}
 	for _, d := range s.list {
@@ -111,14 +108,13 @@ func (s *Set) Names() []string {
 	return names
 }
 
-// Read returns the configuration of a model. Every number is checked against
-// this package's limits, and the sizes against each other; whether the tensors
-// are there and have the shapes that follow is for Config.Check to say.
+// Read returns the configuration of a model. It checks every number against the limits of this
+// package, and the sizes against each other. Use Config.Check to check that the tensors exist and
+// have the expected shapes.
 //
-// The error is an *UnsupportedError if no descriptor fits the model, an
-// *UnsupportedValueError if a setting has a value that is not implemented, a
-// *FieldError if one is missing or malformed and a *TensorError if a tensor that
-// sizes are inferred from is malformed.
+// The error is an *UnsupportedError if no descriptor fits the model, an *UnsupportedValueError if
+// a setting has a value that is not implemented, a *FieldError if a setting is missing or
+// malformed, and a *TensorError if a tensor that sizes are inferred from is malformed.
 func (s *Set) Read(src Source) (*Config, error) {
 	switch kind := src.Kind(); kind {
 	case kindGGUF:

@@ -2,21 +2,20 @@ package arch
 
 import "slices"
 
-// Activation is the function between a feed-forward block's gate and up
-// projections.
+// Activation is the activation function of a feed-forward block.
 type Activation uint8
 
 // The activations.
 const (
 	SiLU     Activation = iota // x * sigmoid(x)
-	GELUTanh                   // GELU's approximation by a hyperbolic tangent
-	GELU                       // x * Phi(x), of the normal distribution
-	// ClampedSwiGLU is gate*sigmoid(1.702*gate) * (up + 1), gate at most a limit and
-	// up within it on both sides.
+	GELUTanh                   // the tanh approximation of GELU
+	GELU                       // x * Phi(x), where Phi is the normal distribution
+	// ClampedSwiGLU is gate*sigmoid(1.702*gate) * (up + 1), with gate clamped to at most a limit
+	// and up clamped to ± the limit.
 	ClampedSwiGLU
 )
 
-// activations are the names that config.json has for each, the usual one first.
+// activations are the names in config.json of each activation, the usual one first.
 var activations = [...][]string{
 	SiLU:     {"silu", "swish"},
 	GELUTanh: {"gelu_pytorch_tanh", "gelu_new", "gelu_fast"},
@@ -40,15 +39,15 @@ func activationByName(name string) (Activation, bool) {
 
 func activationNames() []string { return slices.Concat(activations[:]...) }
 
-// RopeLayout says which elements of a head RoPE rotates together.
+// RopeLayout selects the pairs of elements of a head that RoPE rotates together.
 type RopeLayout uint8
 
-// The layouts, for a rotary dimension d and 0 <= i < d/2.
+// The layouts, for rotary dimension d and 0 <= i < d/2.
 const (
 	// Half pairs element i with i+d/2, as Hugging Face stores heads.
 	Half RopeLayout = iota
-	// Interleaved pairs element 2i with 2i+1, as llama's GGUF files do, whose
-	// converter permutes the rows of Q and K.
+	// Interleaved pairs element 2i with 2i+1. llama's GGUF files use it: their converter permutes
+	// the rows of Q and K.
 	Interleaved
 )
 
@@ -63,59 +62,59 @@ func (l RopeLayout) String() string {
 	return "layout?"
 }
 
-// Config is a model's architecture: everything a compiler needs to know apart
-// from the tensors' element types and places.
+// Config describes a model's architecture: everything that a compiler needs to know except the
+// element types and places of the tensors.
 type Config struct {
 	Arch string // the descriptor's name, such as "qwen3"
-	Name string // the model's own name, or "" where the source has none
+	Name string // the model's own name; "" if the source has none
 
 	Layers  int
-	Width   int // the residual stream's
+	Width   int // width of the residual stream
 	Heads   int // query heads
-	KVHeads int // Heads is a multiple of it
+	KVHeads int // a divisor of Heads
 	HeadDim int // even
 	FF      int // feed-forward width
 	Vocab   int // rows of the embedding
-	Context int // positions that the model was made for
+	Context int // context length that the model was trained for
 
-	Eps        float32 // RMS norms' epsilon
+	Eps        float32 // epsilon of the norms
 	Activation Activation
 	TiedHead   bool    // the output matrix is the embedding
 	QKNorm     bool    // RMS norm over each head of Q and K, before RoPE
-	AttnSinks  bool    `json:",omitempty"` // each head has a logit that takes part in its softmax and has no value
+	AttnSinks  bool    `json:",omitempty"` // each head has a learned sink logit that takes part in its softmax but has no value
 	Experts    Experts `json:",omitzero"`
-	ActLimit   float32 `json:",omitempty"` // of ClampedSwiGLU
+	ActLimit   float32 `json:",omitempty"` // limit of ClampedSwiGLU
 	Bias       Bias
 
-	NormPlusOne  bool    `json:",omitzero"` // the source has w where norms multiply with 1 + w
-	EmbedScale   float32 `json:",omitzero"` // factor of the embedding, 0: none
-	AttnScale    float32 `json:",omitzero"` // factor of Q·K, 0: 1/sqrt(HeadDim)
-	AttnSoftCap  float32 `json:",omitzero"` // c of c*tanh(s/c) for scores s, 0: none
-	LogitSoftCap float32 `json:",omitzero"` // likewise for the logits
+	NormPlusOne  bool    `json:",omitzero"` // norms multiply by 1 + w, where w is the stored weight
+	EmbedScale   float32 `json:",omitzero"` // factor of the embedding; 0: none
+	AttnScale    float32 `json:",omitzero"` // factor of Q·K; 0: 1/sqrt(HeadDim)
+	AttnSoftCap  float32 `json:",omitzero"` // the scores s become c*tanh(s/c); 0: no cap
+	LogitSoftCap float32 `json:",omitzero"` // soft cap of the logits; 0: no cap
 
-	LayerNorm  bool `json:",omitzero"` // norms but those of Q and K subtract the mean and add a bias
-	WideQKNorm bool `json:",omitzero"` // with QKNorm: over all heads of Q, and of K, at once
+	LayerNorm  bool `json:",omitzero"` // all norms except those of Q and K subtract the mean and add a bias
+	WideQKNorm bool `json:",omitzero"` // QKNorm is over all heads of Q, and of K, together
 	Ungated    bool `json:",omitzero"` // the feed-forward block has no gate: down(activation(up(x)))
 
-	ResidualScale float32 `json:",omitzero"` // factor of what a block adds to the residual stream, 0 if there is none
-	LogitScale    float32 `json:",omitzero"` // factor of the logits, likewise
+	ResidualScale float32 `json:",omitzero"` // factor of a block's output before it is added to the residual stream; 0: none
+	LogitScale    float32 `json:",omitzero"` // factor of the logits; 0: none
 
 	RopeLayout RopeLayout
-	Ropes      []Rope  // distinct set-ups, nearly always one
+	Ropes      []Rope  // distinct RoPE settings; nearly always one
 	Layer      []Layer // [Layers]
 
-	// StopIDs are the token ids that end a generation: config.json's and
-	// generation_config.json's eos_token_id, or GGUF's eos, eot and eom ids.
-	// Sorted, without duplicates; ids outside the vocabulary are left out.
+	// StopIDs are the token ids that end a generation: eos_token_id of config.json and
+	// generation_config.json, or the eos, eot and eom ids of GGUF. They are sorted and without
+	// duplicates; ids outside the vocabulary are left out.
 	StopIDs []int32
-	// StopTokens are the texts of the family's end-of-turn tokens; those that
-	// the vocabulary has as special tokens end a generation too.
+	// StopTokens are the texts of the family's end-of-turn tokens. Those that exist as special
+	// tokens in the vocabulary end a generation too.
 	StopTokens []string
 
 	names tensorNames
 }
 
-// Bias says which projections add a bias.
+// Bias selects the projections that add a bias.
 type Bias struct {
 	Q, K, V, O, Gate, Up, Down bool
 	Router                     bool `json:",omitempty"`
@@ -127,7 +126,7 @@ func (b Bias) Has(r Role) bool {
 	return p != nil && *p
 }
 
-// field returns r's flag, or nil if r is no projection.
+// field returns r's flag, or nil if r is not a projection.
 func (b *Bias) field(r Role) *bool {
 	switch r {
 	case Q:
@@ -150,40 +149,39 @@ func (b *Bias) field(r Role) *bool {
 	return nil
 }
 
-// Layer is what differs from layer to layer.
+// Layer holds the properties that differ between layers.
 type Layer struct {
-	// Window is 0 for full attention; a position otherwise sees the last
-	// Window positions, itself included.
+	// Window is 0 for full attention. Otherwise a position sees the last Window positions, its
+	// own included.
 	Window int
 	Rope   int  // index in Config.Ropes
 	NoRope bool `json:",omitzero"`  // Q and K are not rotated
-	Sparse bool `json:",omitempty"` // experts stand in place of the feed-forward block
+	Sparse bool `json:",omitempty"` // the layer has experts instead of one feed-forward block
 }
 
-// Rope is one set-up of rotary position embedding: at position p, pair i turns
-// by the angle p*InvFreq[i].
+// Rope is one setting of rotary position embedding: at position p, pair i is rotated by the angle
+// p*InvFreq[i].
 type Rope struct {
 	Kind string  // "default", "linear", "llama3", "yarn" or "longrope"
-	Dim  int     // elements of a head that are rotated, from its first on; even
+	Dim  int     // number of leading elements of a head that are rotated; even
 	Base float64 // theta
-	// InvFreq are the inverse frequencies with scaling applied, [Dim/2]; all
-	// are positive and finite.
+	// InvFreq are the inverse frequencies after scaling, [Dim/2]; all are positive and finite.
 	InvFreq []float32
-	// AttnFactor multiplies cosines and sines. It is 1 unless Kind is "yarn" or
-	// "longrope", or a GGUF file has a rope.scaling.attn_factor.
+	// AttnFactor multiplies cosines and sines. It is 1 unless Kind is "yarn" or "longrope", or a
+	// GGUF file sets rope.scaling.attn_factor.
 	AttnFactor float32
-	// Factors names a float32 tensor [Dim/2] whose elements divide those of
-	// InvFreq, or is "".
+	// Factors is the name of a float32 tensor [Dim/2] that divides InvFreq element by element, or
+	// "".
 	Factors string
 
-	// LongFrom is the longest context that InvFreq and Factors are for, 0 if they
-	// are for all. In a longer one these take their place.
+	// LongFrom is the longest context that InvFreq and Factors apply to; 0: any context. Longer
+	// contexts use LongInvFreq and LongFactors.
 	LongFrom    int       `json:",omitzero"`
 	LongInvFreq []float32 `json:",omitempty"`
 	LongFactors string    `json:",omitzero"`
 }
 
-// For returns the set-up for a context of so many positions.
+// For returns the frequencies and the name of the factors for a context of the given length.
 func (r *Rope) For(context int) (invFreq []float32, factors string) {
 	if r.LongFrom > 0 && context > r.LongFrom {
 		return r.LongInvFreq, r.LongFactors

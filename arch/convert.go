@@ -6,22 +6,22 @@ import (
 	"slices"
 )
 
-// convertRule says what a family's GGUF form has that does not follow from the
+// convertRule describes the parts of a family's GGUF form that do not follow from the
 // configuration.
 type convertRule struct {
-	// Family is the descriptor whose GGUF form models are converted to; "" is the
-	// family's own.
+	// Family is the descriptor whose GGUF form is the target of the conversion; "" is the family
+	// itself.
 	Family string `json:"family"`
-	// Settings are keys that llama.cpp wants beside those that the model needs.
+	// Settings are keys that llama.cpp requires in addition to those that the model needs.
 	Settings []convertSetting `json:"settings"`
 }
 
-// convertSetting is a key of GGUF metadata, unless it is there already.
+// convertSetting is a key of GGUF metadata that is added unless it is already set.
 type convertSetting struct {
 	Key  string      `json:"key"`  // without the architecture's prefix
-	From string      `json:"from"` // the key of config.json that has the value
+	From string      `json:"from"` // the key of config.json that holds the value
 	Type settingType `json:"type"`
-	// Absent stands in where config.json has no value: null leaves the key out.
+	// Absent is used if config.json has no value; null leaves the key out.
 	Absent any `json:"absent"`
 }
 
@@ -45,9 +45,9 @@ func (r *convertRule) validate() error {
 	return nil
 }
 
-// Conversion says how a Hugging Face model is written as a GGUF file.
+// Conversion describes the GGUF file that a Hugging Face model is converted to.
 type Conversion struct {
-	Config   *Config // of the source
+	Config   *Config // configuration of the source
 	Settings []Setting
 	Tensors  []Converted
 }
@@ -64,32 +64,32 @@ type Converted struct {
 	Name  string
 	Shape []uint64 // outermost dimension first
 
-	// Its rows, those of one part after another, or Values.
+	// The tensor's content: the rows of all parts in order, or Values.
 	Parts  []ConvertedRows
 	Values []float32
-	// PlusOne says that one is added to each element.
+	// PlusOne adds 1 to each element.
 	PlusOne bool
 }
 
-// ConvertedRows are rows of a source's tensor; the elements of a vector are rows
-// of one column.
+// ConvertedRows are rows of a tensor of the source. The elements of a vector are rows of one
+// column.
 type ConvertedRows struct {
 	Tensor        string
 	Rows, Columns uint64
-	// Row i is row First + i*Step of the tensor, whose rows follow one another
-	// whatever its dimensions are; Step 0 is 1.
+	// Row i is row First + i*Step of the tensor, which is treated as a matrix whatever its number
+	// of dimensions. Step 0 means 1.
 	First, Step uint64
 
-	// Of each head of so many rows, the first Rotary are reordered from halves to
-	// pairs; 0: none are.
+	// Of each head with Head rows, the first Rotary rows are reordered from the layout Half to
+	// Interleaved; 0: none.
 	Head, Rotary uint64
 
-	// With Stack above 0, the tensor has matrices of [Columns, Stack], and these
-	// rows are columns of the one of number Matrix, from First on.
+	// If Stack is not 0, the tensor holds matrices [Columns, Stack], and the rows are columns of
+	// matrix number Matrix, beginning with column First.
 	Stack, Matrix uint64
 }
 
-// Row returns which row of the tensor comes at place i.
+// Row returns the row of the tensor that comes at place i.
 func (r *ConvertedRows) Row(i uint64) uint64 {
 	if r.Rotary == 0 {
 		return r.First + i*max(r.Step, 1)
@@ -101,14 +101,14 @@ func (r *ConvertedRows) Row(i uint64) uint64 {
 	return head + at%2*(r.Rotary/2) + at/2
 }
 
-// InOrder reports whether the rows follow one another in the tensor.
+// InOrder reports whether the rows are consecutive in the tensor.
 func (r *ConvertedRows) InOrder() bool {
 	return r.Rotary == 0 && r.Step <= 1 && r.Stack == 0
 }
 
-// Convert returns how a model in Hugging Face's form is written as a GGUF file of
-// its family, as llama.cpp's converter writes it. What the GGUF form cannot say
-// of a model is for who reads the result to find, with [Config.Same].
+// Convert returns the GGUF file of its family that a Hugging Face model converts to, as
+// llama.cpp's converter writes it. Properties that the GGUF form cannot express are lost; compare
+// the results with [Config.Same].
 func (s *Set) Convert(src Source) (*Conversion, error) {
 	if src.Kind() != kindSafetensors {
 		return nil, fmt.Errorf("arch: a model of kind %q is not converted", src.Kind())
@@ -156,16 +156,16 @@ func (s *Set) named(name string) *descriptor {
 	return s.list[i]
 }
 
-// conversion is a Conversion in the making.
+// conversion is the state of Convert.
 type conversion struct {
 	Conversion
 	src   Source
 	form  *ggufForm
-	used  map[string]string // by a source's tensor, where it went
+	used  map[string]string // by tensor of the source: the tensor that it was converted to
 	index map[string]int    // of Tensors, by name
 }
 
-// set adds a setting of the architecture, under the family's own name.
+// set adds a setting of the architecture under the name that the family uses.
 func (v *conversion) set(key string, value any) {
 	if own, ok := v.form.Keys[key]; ok {
 		key = own
@@ -173,7 +173,7 @@ func (v *conversion) set(key string, value any) {
 	v.Settings = append(v.Settings, Setting{v.form.Architectures[0] + "." + key, value})
 }
 
-// has reports whether a setting of the architecture is there.
+// has reports whether a setting of the architecture is set.
 func (v *conversion) has(key string) bool {
 	if own, ok := v.form.Keys[key]; ok {
 		key = own
@@ -181,15 +181,15 @@ func (v *conversion) has(key string) bool {
 	return slices.ContainsFunc(v.Settings, func(s Setting) bool { return s.Key == v.form.Architectures[0]+"."+key })
 }
 
-// number adds a factor or a cap under a key, "" for none, if the model has one or
-// the family has one for files that do not say.
+// number adds a factor or cap under a key, unless key is "", if the model has one or if the
+// family has a default that it must override.
 func (v *conversion) number(key string, x float32) {
 	if _, ok := v.form.Defaults[key]; key != "" && (x != 0 || ok) {
 		v.set(key, x)
 	}
 }
 
-// settings adds what every GGUF file has.
+// settings adds the keys that every GGUF file has.
 func (v *conversion) settings() {
 	c := v.Config
 	v.Settings = append(v.Settings, Setting{"general.architecture", v.form.Architectures[0]}, Setting{"general.type", "model"})
@@ -217,7 +217,7 @@ func (v *conversion) settings() {
 	v.windows()
 }
 
-// windows adds which layers have a sliding window.
+// windows adds the layers that have a sliding window.
 func (v *conversion) windows() {
 	const key = "attention.sliding_window"
 	c, size := v.Config, 0
@@ -242,8 +242,8 @@ func (v *conversion) windows() {
 	}
 }
 
-// rope adds the RoPE set-up of layers without a window, which is that of all where
-// they have one.
+// rope adds the RoPE settings of the layers without a window. If layers have windows, these have
+// settings of their own.
 func (v *conversion) rope(f *fields, h *hfForm) {
 	c := v.Config
 	layer := max(0, slices.IndexFunc(c.Layer, func(l Layer) bool { return l.Window == 0 }))
@@ -269,8 +269,8 @@ func (v *conversion) rope(f *fields, h *hfForm) {
 	if f.err != nil {
 		return
 	}
-	// llama.cpp reads YaRN's own settings for few families; where a family has a
-	// tensor for frequencies, that holds them all.
+	// llama.cpp reads YaRN's own settings only for few families. If a family has a tensor of
+	// frequency factors, the tensor covers all settings.
 	odd := spec.kind == ropeYarn && (spec.betaFast != 32 || spec.betaSlow != 1 || spec.keepFraction)
 	usual := 1.0
 	switch kind := spec.kind; {
@@ -294,8 +294,8 @@ func (v *conversion) rope(f *fields, h *hfForm) {
 	}
 }
 
-// hfRopeObject returns the settings of RoPE, of layers with a window or of those
-// without where they differ, without any an empty object.
+// hfRopeObject returns the RoPE settings of the layers with or without a window, if they differ.
+// It returns an empty object if there are none.
 func hfRopeObject(f *fields, window bool) *fields {
 	p := f.object("rope_scaling")
 	if p == nil {
@@ -315,7 +315,7 @@ func hfRopeObject(f *fields, window bool) *fields {
 	return p
 }
 
-// factors adds the tensor of what frequencies are divided by.
+// factors adds the tensor that divides the frequencies.
 func (v *conversion) factors(f *fields, r *Rope) { v.vector(f, v.form.RopeFactors, r, r.InvFreq) }
 
 // long adds the tensors and the settings of LongRoPE.
@@ -325,8 +325,7 @@ func (v *conversion) long(f *fields, r *Rope) {
 	v.vector(f, v.form.LongFactors, r, r.LongInvFreq)
 }
 
-// vector adds a tensor of what frequencies without scaling are divided by to give
-// scaled.
+// vector adds a tensor of the divisors that turn unscaled frequencies into scaled.
 func (v *conversion) vector(f *fields, name string, r *Rope, scaled []float32) {
 	if name == "" {
 		f.fail(fmt.Errorf("arch: RoPE scaling %s has no GGUF form in this family", r.Kind))
@@ -340,7 +339,7 @@ func (v *conversion) vector(f *fields, name string, r *Rope, scaled []float32) {
 	v.Tensors = append(v.Tensors, Converted{Name: name, Shape: []uint64{uint64(len(values))}, Values: values})
 }
 
-// rule adds what the descriptor lists.
+// rule adds the settings that the descriptor lists.
 func (v *conversion) rule(f *fields, rule *convertRule) {
 	for _, s := range rule.Settings {
 		in := &fields{prefix: f.prefix, get: func(string) (any, bool) {
@@ -419,7 +418,7 @@ func (v *conversion) role(r Role, layer int) error {
 		if pairs && c.RopeLayout == Half && RopeLayout(*v.form.RopeLayout) == Interleaved {
 			rows.Head, rows.Rotary = uint64(c.HeadDim), uint64(c.Ropes[c.Layer[layer].Rope].Dim)
 			if _, count, total := c.Rows(r); count != total {
-				return fmt.Errorf("arch: tensor %s: its rows are not Q's or K's alone, which is not supported", of.from)
+				return fmt.Errorf("arch: tensor %s: a tensor that fuses Q or K with other rows is not supported", of.from)
 			}
 		}
 		if err := v.add(of.to, shape, rows); err != nil {
@@ -432,12 +431,12 @@ func (v *conversion) role(r Role, layer int) error {
 	return nil
 }
 
-// add adds rows to a tensor. Roles that are one tensor on both sides come here
-// once each; roles that are one only in the GGUF file are joined.
+// add adds rows to a tensor. If several roles are one tensor in both forms, add is called for
+// each; if they are one tensor only in the GGUF file, add joins them.
 func (v *conversion) add(to string, shape []uint64, rows ConvertedRows) error {
 	if first, used := v.used[rows.Tensor]; used {
 		if first != to {
-			return fmt.Errorf("arch: tensor %s is more than one in GGUF files, %s and %s, which is not supported", rows.Tensor, first, to)
+			return fmt.Errorf("arch: tensor %s becomes two tensors in GGUF files, %s and %s, which is not supported", rows.Tensor, first, to)
 		}
 		return nil
 	}
@@ -450,7 +449,7 @@ func (v *conversion) add(to string, shape []uint64, rows ConvertedRows) error {
 	}
 	t := &v.Tensors[i]
 	if len(t.Shape) != len(shape) || !slices.Equal(t.Shape[1:], shape[1:]) {
-		return fmt.Errorf("arch: tensor %s: shape %d does not go with %d of %s", rows.Tensor, shape, t.Shape, to)
+		return fmt.Errorf("arch: tensor %s: shape %d does not match shape %d of %s", rows.Tensor, shape, t.Shape, to)
 	}
 	t.Parts = append(t.Parts, rows)
 	t.Shape[0] += shape[0]

@@ -2,8 +2,8 @@ package arch
 
 import "fmt"
 
-// experts adds the experts of a sparse layer, stacked, as the first of the
-// family's GGUF forms names them.
+// experts adds the experts of a sparse layer as stacked tensors, in the first of the family's
+// GGUF forms.
 func (v *conversion) experts(layer int) error {
 	c := v.Config
 	if !c.Layer[layer].Sparse {

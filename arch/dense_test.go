@@ -33,8 +33,8 @@ func divisors(n int, from, step float64) []any {
 	return list
 }
 
-// Fused tensors are rows of one, LongRoPE has one set-up for each length, under all
-// its names.
+// Several roles share one tensor, and LongRoPE has settings for short and long contexts, under
+// each of its names.
 func TestPhi3(t *testing.T) {
 	short, long := divisors(48, 1, 0.05), divisors(48, 1.5, 0.7)
 	for _, test := range []struct {
@@ -81,7 +81,7 @@ func TestPhi3(t *testing.T) {
 		})
 	}
 
-	// A part of a head, fewer KV heads, no scaling.
+	// Only a part of the head is rotated, fewer KV heads, no scaling.
 	c := readChecked(t, Builtin(), hfSource(t, phi3Mini, phi3Shapes(24, 8, 128)).with(map[string]any{
 		"num_attention_heads": 24, "num_key_value_heads": 8, "partial_rotary_factor": 0.75, "sliding_window": nil}))
 	if r := c.Ropes[0]; c.HeadDim != 128 || r.Dim != 96 || r.LongFrom != 0 || c.DefaultContext(8192) != 8192 || c.Layer[0].Window != 0 {
@@ -157,7 +157,7 @@ func TestScales(t *testing.T) {
 		want   scales
 		fault  string
 	}{
-		{nil, scales{0, 1, 0, 0}, ""}, // those of transformers' class
+		{nil, scales{0, 1, 0, 0}, ""}, // the defaults of transformers' class
 		{map[string]any{"embedding_multiplier": 12, "attention_multiplier": 0.0078125, "residual_multiplier": 0.22, "logits_scaling": 16}, scales{12, 0.0078125, 0.22, 0.0625}, ""},
 		{map[string]any{"logits_scaling": -1}, scales{}, "arch: logits_scaling: -1 is not in 0..1e+06"},
 		{map[string]any{"residual_multiplier": 1e-9}, scales{}, "arch: residual_multiplier: 1e-09 is not in 1e-06..1e+06"},
@@ -172,8 +172,7 @@ func TestScales(t *testing.T) {
 	}
 }
 
-// Norms over all heads, norms behind blocks, and biases of norms have shapes of
-// their own.
+// Norms over all heads, post-norms, and biases of norms have shapes of their own.
 func TestDenseShapes(t *testing.T) {
 	for _, test := range []struct {
 		variant, tensor string
@@ -205,7 +204,7 @@ func TestDenseShapes(t *testing.T) {
 	}
 }
 
-// One name for what cannot be rows of one tensor is a mistake.
+// One name for roles that cannot share a tensor is an error.
 func TestFusedErrors(t *testing.T) {
 	for _, test := range []struct{ old, replacement, want string }{
 		{`"k": "h.%d.k"`, `"k": "h.%d.q"`, `hf.tensors.k: "h.%d.q" is q's too`},

@@ -14,16 +14,15 @@ import (
 // maxDescriptor bounds a descriptor's file, in bytes.
 const maxDescriptor = 1 << 20
 
-// descriptor is a family of models as data, one JSON file.
+// descriptor describes a family of models, as one JSON file.
 type descriptor struct {
 	Name       string          `json:"name"`
-	Activation *activationName `json:"activation"` // what a model has that does not say
+	Activation *activationName `json:"activation"` // used if a model does not specify it
 	QKNorm     bool            `json:"qk_norm"`
-	WideQKNorm bool            `json:"wide_qk_norm"` // over all heads at once
+	WideQKNorm bool            `json:"wide_qk_norm"` // QK norm is over all heads together
 	LayerNorm  bool            `json:"layer_norm"`   // norms subtract the mean and add a bias
 	Ungated    bool            `json:"ungated"`      // the feed-forward block has no gate
-	// FixedActivation says that a model's own word for the activation does not
-	// count.
+	// FixedActivation ignores the activation that a model specifies.
 	FixedActivation bool         `json:"fixed_activation"`
 	EmbedScale      embedScale   `json:"embed_scale"`
 	SoftCaps        softCaps     `json:"soft_caps"`
@@ -33,23 +32,23 @@ type descriptor struct {
 	Convert         *convertRule `json:"convert"`
 }
 
-// form is what the two file forms of a family have in common.
+// form holds the fields that both file forms of a family have.
 type form struct {
-	// Architectures are the names that the form has for the family: class names
-	// in config.json, general.architecture in GGUF.
+	// Architectures are the names of the family in the form: class names in config.json,
+	// general.architecture in GGUF.
 	Architectures []string            `json:"architectures"`
 	RopeLayout    *layoutName         `json:"rope_layout"`
 	Tensors       map[roleName]string `json:"tensors"`
-	// NormPlusOne says that norms multiply with 1 + w, w being what the form has.
+	// NormPlusOne makes norms multiply by 1 + w, where w is the stored weight.
 	NormPlusOne bool `json:"norm_plus_one"`
-	// Keys renames settings that the family calls otherwise than most do. In
-	// GGUF both names go without the architecture's prefix.
+	// Keys renames settings for which the family uses an unusual key. For GGUF, both names are
+	// without the architecture's prefix.
 	Keys    map[string]string `json:"keys"`
 	Experts *expertRule       `json:"experts"`
-	// Refuse lists settings that would change the arithmetic in a way that is
-	// not implemented, so that they have to be absent, null, false or 0.
+	// Refuse lists settings that would change the arithmetic in an unimplemented way. They must
+	// be absent, null, false or 0.
 	Refuse []string `json:"refuse"`
-	// Scales names the settings that multiply activations.
+	// Scales lists the keys of settings that multiply activations.
 	Scales *scaleRule  `json:"scales"`
 	NoRope *noRopeRule `json:"no_rope"`
 }
@@ -58,62 +57,59 @@ type form struct {
 type hfForm struct {
 	form
 	ModelTypes []string `json:"model_types"`
-	// ByTensors lets the tensors' names decide for this family where the
-	// metadata names none.
+	// ByTensors lets the tensors' names select the family if the metadata names none.
 	ByTensors bool `json:"by_tensors"`
-	// Prefixes are tried before the tensors' names, after "". One that begins as
-	// the embedding's name does, as model.language_model., is instead of its first
-	// part.
+	// Prefixes are tried in front of the tensors' names, after "". A prefix whose first part
+	// equals that of the embedding's name, such as model.language_model., replaces that part.
 	Prefixes []string `json:"prefixes"`
-	// Defaults stand in for keys that config.json lacks (but not for nulls), as
-	// the family's configuration class in transformers has them.
+	// Defaults are used for keys that config.json lacks (but not for nulls); they are those of
+	// the family's configuration class in transformers.
 	Defaults map[string]any        `json:"defaults"`
 	Bias     map[roleName]biasRule `json:"bias"`
 	Window   *windowRule           `json:"window"`
-	// QueryScalar is the key of the number whose root Q·K is divided by; "" is
-	// head_dim.
+	// QueryScalar is the key of the number whose square root divides Q·K; "" means head_dim.
 	QueryScalar string `json:"query_scalar"`
 }
 
-// ggufForm is a family as a GGUF file. Its biases follow from its tensors.
+// ggufForm describes a family as a GGUF file. The biases are inferred from the tensors.
 type ggufForm struct {
 	form
-	// RopeFactors names the optional tensor that divides the inverse frequencies.
+	// RopeFactors is the name of the optional tensor that divides the inverse frequencies.
 	RopeFactors string `json:"rope_factors"`
-	// ShortFactors and LongFactors are two of those, for contexts up to the
-	// original one and beyond it.
+	// ShortFactors and LongFactors are such tensors for contexts up to the original length and
+	// for longer ones.
 	ShortFactors string `json:"short_factors"`
 	LongFactors  string `json:"long_factors"`
-	// YarnFraction says that YaRN's correction range is not rounded to whole
-	// dimensions, as the family's own configuration has it.
+	// YarnFraction keeps YaRN's correction range from being rounded to whole dimensions, like the
+	// family's own configuration.
 	YarnFraction bool `json:"yarn_fraction"`
-	// Defaults stand in for keys that a file lacks, named without the
-	// architecture's prefix.
+	// Defaults are used for keys that a file lacks; the names are without the architecture's
+	// prefix.
 	Defaults map[string]any `json:"defaults"`
 	Window   *ggufWindow    `json:"window"`
-	// WidthScale lists the layer counts of the models that divide Q·K by the root
-	// of width/heads and not of the heads' size, of which a file says nothing.
+	// WidthScale lists the layer counts of models that divide Q·K by the square root of
+	// width/heads instead of the head size. A GGUF file does not tell.
 	WidthScale []int `json:"width_scale"`
 }
 
-// windowRule names config.json's keys for sliding windows.
+// windowRule lists the keys of config.json that describe sliding windows.
 type windowRule struct {
-	Size       string `json:"size"`        // positions; null: no window
-	Enable     string `json:"enable"`      // a flag; without it Size alone decides
-	LayerTypes string `json:"layer_types"` // a list of "full_attention" and "sliding_attention"
-	From       string `json:"from"`        // without a list, the first layer with a window
-	NoRope     bool   `json:"no_rope"`     // without a list, layers without RoPE alone have one
-	// Period is the other rule without a list: of so many layers all but the last
-	// have a window. PeriodKeys may give another.
+	Size       string `json:"size"`        // key of the window's length; null: no window
+	Enable     string `json:"enable"`      // key of a flag; without it Size alone decides
+	LayerTypes string `json:"layer_types"` // key of a list of "full_attention" and "sliding_attention"
+	From       string `json:"from"`        // if there is no list: key of the first layer with a window
+	NoRope     bool   `json:"no_rope"`     // if there is no list: only layers without RoPE have a window
+	// Period applies if there is no list: of each Period layers all but the last have a window.
+	// PeriodKeys are keys that may override it.
 	Period     int      `json:"period"`
 	PeriodKeys []string `json:"period_keys"`
-	// Theta is the key of RoPE's base in layers with a window, whose frequencies
-	// nothing scales then; "": they are as in the others.
+	// Theta is the key of RoPE's base in layers with a window; their frequencies are then not
+	// scaled. "": they have the settings of the other layers.
 	Theta string `json:"rope_theta"`
 }
 
-// biasRule says whether a projection has a bias: always, never, or as a flag in
-// config.json says. In JSON it is true, false or the flag's key.
+// biasRule tells whether a projection has a bias: always, never, or if a flag in config.json is
+// set. In JSON it is true, false or the flag's key.
 type biasRule struct {
 	always bool
 	flag   string
@@ -129,7 +125,7 @@ func (b *biasRule) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// The enumerations in JSON.
+// Enumerations in JSON.
 type (
 	activationName Activation
 	layoutName     RopeLayout
@@ -187,7 +183,7 @@ func loadDescriptor(fsys fs.FS, file string) (*descriptor, error) {
 		return nil, err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the descriptor")
+		return nil, errors.New("data after the descriptor")
 	}
 	return d, d.validate()
 }
@@ -199,9 +195,9 @@ func (d *descriptor) validate() error {
 	case d.Activation == nil:
 		return errors.New("activation: missing")
 	case d.HF == nil && d.GGUF == nil:
-		return errors.New("neither hf nor gguf is there")
+		return errors.New("hf and gguf: one of them is required")
 	case d.WideQKNorm && !d.QKNorm:
-		return errors.New("wide_qk_norm: there is no qk_norm")
+		return errors.New("wide_qk_norm: requires qk_norm")
 	}
 	if d.HF != nil {
 		if len(d.HF.ModelTypes) == 0 {
@@ -291,7 +287,8 @@ func (f *form) optional(r Role, d *descriptor) bool {
 	return false
 }
 
-// validate looks for defaults that nothing reads, which are misspelt.
+// validate checks the settings. It rejects defaults that no setting reads, since they are
+// misspelt.
 func (h *hfForm) validate() error {
 	if h.Window != nil && h.Window.Size == "" {
 		return errors.New("hf.window.size: missing")
@@ -317,7 +314,7 @@ func (h *hfForm) validate() error {
 	return nil
 }
 
-// reads reports whether the family has a use for a key of config.json.
+// reads reports whether the family reads a key of config.json.
 func (h *hfForm) reads(key string) bool {
 	for _, usual := range hfKeys {
 		own := usual
@@ -343,7 +340,7 @@ func (h *hfForm) reads(key string) bool {
 	return w != nil && key != "" && (key == w.Size || key == w.Enable || key == w.LayerTypes || key == w.From || key == w.Theta)
 }
 
-// claims returns what d answers to in metadata, each with the kind of name.
+// claims returns the names in metadata that select d, each prefixed with the kind of name.
 func (d *descriptor) claims() []string {
 	var out []string
 	add := func(what string, names []string) {
@@ -361,7 +358,7 @@ func (d *descriptor) claims() []string {
 	return out
 }
 
-// names returns the form's tensor names with prefix before them.
+// names returns the form's tensor names with a prefix.
 func (f *form) names(prefix string) tensorNames {
 	var t tensorNames
 	for role, stem := range f.Tensors {
@@ -370,8 +367,8 @@ func (f *form) names(prefix string) tensorNames {
 	return t
 }
 
-// prefixed returns a name with prefix before it, or instead of the first part
-// that the embedding's name and prefix share.
+// prefixed returns a name with a prefix. If prefix begins with the first part of the embedding's
+// name, it replaces that part.
 func (f *form) prefixed(stem, prefix string) string {
 	root, _, _ := strings.Cut(f.Tensors[roleName(Embed)], ".")
 	if prefix == "" || !strings.HasPrefix(prefix, root+".") {

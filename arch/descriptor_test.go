@@ -15,8 +15,8 @@ func files(contents map[string]string) fstest.MapFS {
 	return m
 }
 
-// custom is an architecture of a known shape under names of its own: head norms,
-// a bias on two projections, windows by layer type.
+// custom is an architecture of a known shape with names of its own: head norms, a bias on two
+// projections, windows by layer type.
 const custom = `{
   "name": "custom", "activation": "silu", "qk_norm": true, "stop_tokens": ["<eos>"],
   "hf": {
@@ -85,7 +85,7 @@ func TestWithErrors(t *testing.T) {
 		{"unknown nested field", edit(`"size"`, `"width"`), `unknown field "width"`},
 		{"type", edit(`"qk_norm": true`, `"qk_norm": 1`), "qk_norm"},
 		{"name", edit(`"name": "custom"`, `"name": ""`), "name: missing"},
-		{"no form", `{"name": "x", "activation": "silu"}`, "neither hf nor gguf is there"},
+		{"no form", `{"name": "x", "activation": "silu"}`, "hf and gguf: one of them is required"},
 		{"no activation", edit(`"activation": "silu", `, ``), "activation: missing"},
 		{"activation", edit(`"silu"`, `"softsign"`), `activation: "softsign" is not one of silu, swish, `},
 		{"layout", edit(`"interleaved"`, `"mixed"`), `rope_layout: "mixed" is not half or interleaved`},
@@ -107,7 +107,7 @@ func TestWithErrors(t *testing.T) {
 		{"window", edit(`"size": "window", `, ``), "hf.window.size: missing"},
 		{"claimed type", edit(`custom_lm`, `llama`), `model type "llama" is claimed by`},
 		{"claimed class", edit(`CustomForCausalLM`, `Qwen2ForCausalLM`), `class "Qwen2ForCausalLM" is claimed by`},
-		{"more", custom + "{}", "something follows the descriptor"},
+		{"more", custom + "{}", "data after the descriptor"},
 		{"cut", custom[:100], "unexpected EOF"},
 		{"long", custom + strings.Repeat(" ", maxDescriptor), "longer than 1048576 bytes"},
 	} {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// UnsupportedError says that no descriptor fits a model.
+// UnsupportedError reports that no descriptor fits a model.
 type UnsupportedError struct {
-	Name  string   // what the model calls its architecture, or "" if it does not say
-	Known []string // the descriptors' names
+	Name  string   // the architecture's name in the model; "" if it has none
+	Known []string // names of the descriptors
 }
 
 func (e *UnsupportedError) Error() string {
@@ -20,11 +20,11 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("arch: %s (known: %s)", what, strings.Join(e.Known, ", "))
 }
 
-// UnsupportedValueError says that a setting has a value that is not implemented.
+// UnsupportedValueError reports a setting whose value is not implemented.
 type UnsupportedValueError struct {
-	Key   string   // with the file's own name, such as "rope_scaling.rope_type"
-	Value string   // as it is printed
-	Known []string // the values that are implemented; empty if the setting has to be absent
+	Key   string   // the file's own key, such as "rope_scaling.rope_type"
+	Value string   // as printed
+	Known []string // implemented values; empty if the setting must be absent
 }
 
 func (e *UnsupportedValueError) Error() string {
@@ -35,20 +35,20 @@ func (e *UnsupportedValueError) Error() string {
 	return fmt.Sprintf("arch: %s: %s is not supported%s", e.Key, e.Value, known)
 }
 
-// FieldError says that a setting is missing or malformed.
+// FieldError reports a missing or malformed setting.
 type FieldError struct {
-	Key    string // with the file's own name, such as "llama.attention.head_count"
-	Reason string // "missing", "0 is not in 1..1024"
+	Key    string // the file's own key, such as "llama.attention.head_count"
+	Reason string // such as "missing" or "0 is not in 1..1024"
 }
 
 func (e *FieldError) Error() string { return fmt.Sprintf("arch: %s: %s", e.Key, e.Reason) }
 
-// TensorError says that a tensor is missing, has a shape that the configuration
-// does not give it, or is there although the configuration has no use for it.
+// TensorError reports a tensor that is missing, has another shape than the configuration
+// requires, or exists although the configuration does not use it.
 type TensorError struct {
 	Name string
 	Got  []uint64 // nil: missing
-	Want []uint64 // nil: should not be there
+	Want []uint64 // nil: it should not exist
 }
 
 func (e *TensorError) Error() string {
@@ -61,7 +61,7 @@ func (e *TensorError) Error() string {
 	return fmt.Sprintf("arch: tensor %s: shape %d, want %d", e.Name, e.Got, e.Want)
 }
 
-// clip returns a value from a file as an error prints it, on one line and short.
+// clip formats a value from a file for an error message: on one line, and shortened.
 func clip(v any) string {
 	const most = 40
 	cut := func(s string) string {

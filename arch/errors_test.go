@@ -72,7 +72,7 @@ func TestReadErrorsHF(t *testing.T) {
 		{"rope_scaling", yarn(`, "beta_fast": -1`), "arch: rope_scaling.beta_fast: -1 is not in 0..1e+06"},
 		{"rope_scaling", yarn(`, "truncate": 1`), "arch: rope_scaling.truncate: 1 is not true or false"},
 		{"rope_scaling", yarn(`, "attention_factor": 0`), "arch: rope_scaling.attention_factor: 0 is not in 0.001..1e+06"},
-		{"original_max_position_embeddings", j("0"), ""}, // counts with llama3 and yarn alone
+		{"original_max_position_embeddings", j("0"), ""}, // used only by llama3 and yarn
 		{"rope_parameters", j(`{"sliding_attention": {"rope_theta": 1e4}}`), "arch: rope_parameters.full_attention: missing"},
 		{"rope_parameters", j(`{"full_attention": {"rope_theta": -1}}`), "arch: rope_parameters.full_attention.rope_theta: -1 is not in 2..1e+15"},
 	} {
@@ -205,7 +205,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A bias that only some layers of a GGUF file have is an error, wherever it is.
+// A bias that only some layers of a GGUF file have is an error.
 func TestCheckUnevenBias(t *testing.T) {
 	for _, layer := range []string{"0", "1"} {
 		src := tinyGGUF(t, "tiny/qwen2/model.gguf")
@@ -242,7 +242,7 @@ func TestHeadDim(t *testing.T) {
 	if _, err := Builtin().Read(src); message(err) != "arch: num_attention_heads: 4 heads do not divide the width 66" {
 		t.Errorf("width 66: %v", err)
 	}
-	// A size that is given is checked against the tensor.
+	// A given size is checked against the tensor.
 	src = hfSource(t, config, wide.hfShapes())
 	src.meta["head_dim"] = 16
 	c, err := Builtin().Read(src)

@@ -10,7 +10,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 )
 
-// directory is a model whose tensors are not looked at.
+// directory is a model whose tensors are not used.
 type directory map[string]any
 
 func (directory) Kind() string                  { return "safetensors" }

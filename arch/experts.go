@@ -8,24 +8,24 @@ import (
 	"strings"
 )
 
-// maxExperts bounds the experts of a layer.
+// maxExperts bounds the number of experts per layer.
 const maxExperts = 1 << 10
 
-// Experts says what the sparse layers of a model have in place of one
-// feed-forward block: a router chooses some of many for each position.
+// Experts describes the sparse layers of a model, which have experts instead of one feed-forward
+// block. A router selects some of the experts for each position.
 type Experts struct {
-	Count int // of a layer; 0: the model has none
-	Used  int // chosen for a position
-	FF    int // feed-forward width of each
-	// OverAll says that the weights are the chosen ones' probabilities among all
-	// experts; otherwise the softmax is over the chosen alone.
+	Count int // experts per layer; 0: the model has none
+	Used  int // experts selected per position
+	FF    int // feed-forward width of each expert
+	// OverAll makes the weights the softmax over all experts; otherwise the softmax is over the
+	// selected ones only.
 	OverAll bool
-	Bias    bool // gate, up and down of each add one
+	Bias    bool // gate, up and down of each expert add a bias
 
 	form *expertForm // with the source's prefix
 }
 
-// ExpertPart is one of the matrices that an expert has.
+// ExpertPart is one of an expert's matrices.
 type ExpertPart uint8
 
 // The parts, with their shapes.
@@ -35,40 +35,40 @@ const (
 	ExpertDown                   // [width, ff]
 )
 
-// ExpertTensor says where the rows of one expert's matrix are.
+// ExpertTensor locates the rows of one expert's matrix.
 type ExpertTensor struct {
 	Name  string
-	Shape []uint64 // that the tensor must have
-	Bias  string   // [experts, rows] or, with a tensor for each expert, [rows]; "" without
+	Shape []uint64 // shape that the tensor must have
+	Bias  string   // [experts, rows], or [rows] if each expert has a tensor of its own; "" if there is no bias
 
 	Each       bool // each expert has a tensor of its own
-	Transposed bool // it is [columns, rows]
-	// Row i of the matrix is row First + i*Step of the Stack rows that the tensor
-	// has for an expert.
+	Transposed bool // the matrix is stored as [columns, rows]
+	// Row i of the matrix is row First + i*Step of the Stack rows that the tensor holds per
+	// expert.
 	First, Step, Stack int
 }
 
-// expertRule says how a file form has experts: the keys of its metadata, and
-// the forms in which their tensors may be.
+// expertRule describes the experts in a file form: their metadata keys, and the layouts of their
+// tensors.
 type expertRule struct {
-	Count  []string     `json:"count"`        // the first that is there
+	Count  []string     `json:"count"`        // keys; the first one present counts
 	Used   string       `json:"used"`         //
-	FF     string       `json:"ff"`           // "", or absent from the file: the width that dense layers have
-	Norm   string       `json:"norm"`         // a flag: the weights of the chosen add up to 1; "": they do
-	Step   string       `json:"step"`         // every so manieth layer is sparse; "": all are
-	Dense  string       `json:"dense_layers"` // a list of layers that are not
-	Refuse []string     `json:"refuse"`       // with experts only
-	Forms  []expertForm `json:"forms"`        // the first that is there
+	FF     string       `json:"ff"`           // ""; or absent from the file: the width of the dense layers
+	Norm   string       `json:"norm"`         // key of a flag that the weights of the selected experts add up to 1; "": they do
+	Step   string       `json:"step"`         // key of the interval between sparse layers; "": all layers are sparse
+	Dense  string       `json:"dense_layers"` // key of a list of layers that are not sparse
+	Refuse []string     `json:"refuse"`       // keys refused if the model has experts
+	Forms  []expertForm `json:"forms"`        // the first one present counts
 }
 
-// expertForm is one way in which tensors have experts. Names are whole, with %d
-// for the layer and, with a tensor for each expert, %e for that.
+// expertForm is one layout of the experts' tensors. Names are complete, with %d for the layer
+// and, if each expert has a tensor of its own, %e for the expert.
 type expertForm struct {
 	Gate   string `json:"gate"`
 	Up     string `json:"up"`
-	GateUp string `json:"gate_up"` // instead of both
+	GateUp string `json:"gate_up"` // replaces Gate and Up
 	Down   string `json:"down"`
-	// Router is the role's name, as among the tensors, if it is another here.
+	// Router replaces the name of the router's role, if it differs in this layout.
 	Router string `json:"router"`
 
 	GateBias   string `json:"gate_bias"`
@@ -76,7 +76,7 @@ type expertForm struct {
 	GateUpBias string `json:"gate_up_bias"`
 	DownBias   string `json:"down_bias"`
 
-	Interleaved bool `json:"interleaved"` // rows of gate and up take turns; otherwise gate's come first
+	Interleaved bool `json:"interleaved"` // rows of gate and up alternate; otherwise gate's come first
 	Transposed  bool `json:"transposed"`
 }
 
@@ -97,7 +97,7 @@ func (r *expertRule) validate() error {
 func (f *expertForm) validate() error {
 	joined := f.GateUp != ""
 	if f.Transposed && joined && !f.Interleaved {
-		return errors.New("rows of a transposed gate_up take turns")
+		return errors.New("interleaved: not supported with transposed gate_up")
 	}
 	if f.Down == "" || joined == (f.Gate != "") || joined == (f.Up != "") {
 		return errors.New("needs down, and either gate and up or gate_up")
@@ -121,7 +121,7 @@ func (f *expertForm) all() []*string {
 	return []*string{&f.Gate, &f.Up, &f.GateUp, &f.Down, &f.GateBias, &f.UpBias, &f.GateUpBias, &f.DownBias}
 }
 
-// first returns the form's first name, for a look whether it is there.
+// first returns a name of the form whose presence identifies it.
 func (f *expertForm) first() string {
 	if f.GateUp != "" {
 		return f.GateUp
@@ -129,8 +129,8 @@ func (f *expertForm) first() string {
 	return f.Gate
 }
 
-// readExperts reads what a model has of experts. Which layers are sparse follows
-// from the keys, in a GGUF file from the tensors.
+// readExperts reads the description of the experts. The sparse layers follow from the keys, and
+// in a GGUF file from the tensors.
 func (c *Config) readExperts(f *fields, src Source, r *expertRule, in *form, prefix string) {
 	if r == nil || f.err != nil {
 		return
@@ -173,7 +173,7 @@ func (c *Config) readExperts(f *fields, src Source, r *expertRule, in *form, pre
 			}
 		}
 	}
-	// Without any, the first form's tensors are what is missing.
+	// If no form is present, report the tensors of the first form as missing.
 	at := max(0, slices.IndexFunc(forms, func(form expertForm) bool { return has(src, form.name(form.first(), first, 0)) }))
 	e.form = &forms[at]
 	if e.form.Router != "" {
@@ -184,7 +184,7 @@ func (c *Config) readExperts(f *fields, src Source, r *expertRule, in *form, pre
 	c.Bias.Router = has(src, c.names.bias(Router, first))
 }
 
-// sparseLayers returns which layers have experts.
+// sparseLayers returns a flag for each layer that has experts.
 func (c *Config) sparseLayers(f *fields, src Source, r *expertRule) []bool {
 	sparse := make([]bool, c.Layers)
 	if src.Kind() == kindGGUF {
@@ -218,13 +218,13 @@ func (c *Config) sparseLayers(f *fields, src Source, r *expertRule) []bool {
 	return sparse
 }
 
-// name returns a name of the form for a layer's expert, "" for "".
+// name returns a name of the form for a layer's expert, or "" for "".
 func (f *expertForm) name(stem string, layer, expert int) string {
 	stem = strings.Replace(stem, layerVerb, strconv.Itoa(layer), 1)
 	return strings.Replace(stem, expertVerb, strconv.Itoa(expert), 1)
 }
 
-// Expert returns where a part of an expert is, in a layer that is sparse.
+// Expert locates a part of an expert in a sparse layer.
 func (c *Config) Expert(part ExpertPart, layer, expert int) ExpertTensor {
 	f, ff, width := c.Experts.form, c.Experts.FF, c.Width
 	t := ExpertTensor{Each: strings.Contains(f.Down, expertVerb), Transposed: f.Transposed, Step: 1, Stack: ff}
@@ -260,7 +260,7 @@ func (c *Config) Expert(part ExpertPart, layer, expert int) ExpertTensor {
 	return t
 }
 
-// checkExperts verifies a sparse layer's tensors.
+// checkExperts checks the tensors of a sparse layer.
 func (c *Config) checkExperts(src Source, layer int) error {
 	each := 1
 	if c.Expert(ExpertDown, layer, 0).Each {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// moved returns a source whose feed-forward tensors of each layer are others: move
+// moved returns a source in which move has replaced the feed-forward tensors of each layer. move
 // gets the layer's prefix.
 func (s *fakeSource) moved(layers int, move func(shapes map[string][]uint64, layer string)) *fakeSource {
 	out := s.with(nil)
@@ -23,7 +23,7 @@ func (s *fakeSource) moved(layers int, move func(shapes map[string][]uint64, lay
 	return out
 }
 
-// TestExpertForms reads the forms in which files have experts.
+// TestExpertForms reads the layouts in which files store experts.
 func TestExpertForms(t *testing.T) {
 	qwen := tinyHF(t, "variants/qwen3_moe")
 	stacked := qwen.moved(2, func(m map[string][]uint64, layer string) {
@@ -65,7 +65,7 @@ func TestExpertForms(t *testing.T) {
 	}
 }
 
-// TestSparseLayers reads which layers have experts, and how they are weighted.
+// TestSparseLayers reads which layers have experts and how they are weighted.
 func TestSparseLayers(t *testing.T) {
 	c := readChecked(t, Builtin(), tinyHF(t, "variants/qwen3_moe_sparse"))
 	var sparse []bool

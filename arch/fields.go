@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// Limits of what a model may ask for. They are far above the models that exist
-// and low enough that no product of two of them overflows 63 bits.
+// Limits of the sizes that a model may have. They far exceed those of existing models, and no
+// product of two of them overflows 63 bits.
 const (
 	maxLayers  = 1 << 10
 	maxHeads   = 1 << 10
@@ -26,17 +26,17 @@ const (
 	maxRopeFactor = 1e6
 )
 
-// fields reads typed values by key. It keeps its first error; from then on it
-// returns zero values, so that a run of reads needs one check.
+// fields reads typed values by key. It keeps the first error and returns zero values from then
+// on, so that a sequence of reads needs one check.
 type fields struct {
 	get    func(key string) (any, bool)
-	prefix string // of every key in errors: "llama." or "rope_scaling."
-	// rename gives the file's own name of a key where it is not the usual one.
+	prefix string // prefix of every key in errors, such as "llama." or "rope_scaling."
+	// rename maps a key to the file's own name, if it is unusual.
 	rename map[string]string
 	err    error
 }
 
-// name returns the key as the file has it, for errors.
+// name returns the key as it is in the file, for errors.
 func (f *fields) name(key string) string { return f.prefix + f.own(key) }
 
 func (f *fields) own(key string) string {
@@ -46,7 +46,7 @@ func (f *fields) own(key string) string {
 	return key
 }
 
-// value returns a value that is there and not null.
+// value returns a value that exists and is not null.
 func (f *fields) value(key string) (any, bool) {
 	if f.err != nil {
 		return nil, false
@@ -65,7 +65,7 @@ func (f *fields) failf(key, format string, args ...any) {
 	f.fail(&FieldError{Key: f.name(key), Reason: fmt.Sprintf(format, args...)})
 }
 
-// need returns an integer in lo..hi that has to be there.
+// need returns a required integer in lo..hi.
 func (f *fields) need(key string, lo, hi int) int {
 	v, ok := f.value(key)
 	if !ok {
@@ -75,7 +75,7 @@ func (f *fields) need(key string, lo, hi int) int {
 	return f.integer(key, v, lo, hi)
 }
 
-// opt returns an integer in lo..hi, or absent if there is none.
+// opt returns an integer in lo..hi, or absent if the key is missing.
 func (f *fields) opt(key string, lo, hi, absent int) int {
 	v, ok := f.value(key)
 	if !ok {
@@ -97,7 +97,7 @@ func (f *fields) integer(key string, v any, lo, hi int) int {
 	return int(n)
 }
 
-// needFloat returns a number in [lo, hi] that has to be there.
+// needFloat returns a required number in [lo, hi].
 func (f *fields) needFloat(key string, lo, hi float64) float64 {
 	if _, ok := f.value(key); !ok {
 		f.failf(key, "missing")
@@ -106,7 +106,7 @@ func (f *fields) needFloat(key string, lo, hi float64) float64 {
 	return f.float(key, lo, hi, 0)
 }
 
-// float returns a number in [lo, hi], or absent if there is none.
+// float returns a number in [lo, hi], or absent if the key is missing.
 func (f *fields) float(key string, lo, hi, absent float64) float64 {
 	v, ok := f.value(key)
 	if !ok {
@@ -117,7 +117,7 @@ func (f *fields) float(key string, lo, hi, absent float64) float64 {
 		f.failf(key, "%s is not a number", clip(v))
 		return 0
 	}
-	if !(x >= lo && x <= hi) { // NaN is in no interval
+	if !(x >= lo && x <= hi) { // false for NaN
 		f.failf(key, "%s is not in %v..%v", clip(v), lo, hi)
 		return 0
 	}
@@ -148,7 +148,7 @@ func (f *fields) string(key, absent string) string {
 	return s
 }
 
-// list returns a list, or nil if there is none.
+// list returns a list, or nil if the key is missing.
 func (f *fields) list(key string) []any {
 	v, ok := f.value(key)
 	if !ok {
@@ -161,7 +161,7 @@ func (f *fields) list(key string) []any {
 	return l
 }
 
-// object returns the fields of an object, or nil if there is none.
+// object returns the fields of an object, or nil if the key is missing.
 func (f *fields) object(key string) *fields {
 	v, ok := f.value(key)
 	if !ok {
@@ -178,8 +178,8 @@ func (f *fields) object(key string) *fields {
 	}
 }
 
-// refuse fails if one of keys has a value other than null, false, zero or
-// nothing: settings that change the arithmetic in a way that is not implemented.
+// refuse fails if one of keys has a value other than null, false, zero or empty: such settings
+// change the arithmetic in an unimplemented way.
 func (f *fields) refuse(keys []string) {
 	for _, key := range keys {
 		v, ok := f.value(key)
@@ -193,9 +193,9 @@ func (f *fields) refuse(keys []string) {
 	}
 }
 
-// toInt returns an integer of any type, a float without a fraction, or the one
-// value of a GGUF array that has one for each layer. Integers that int64 cannot
-// hold come back as its nearest, which no limit here admits.
+// toInt returns an integer of any type, a float without a fraction, or the common value of a GGUF
+// array with one value per layer. For integers outside int64 it returns the nearest int64, which
+// exceeds every limit here.
 func toInt(v any) (int64, bool) {
 	if n, ok := v.(json.Number); ok {
 		if i, err := strconv.ParseInt(n.String(), 10, 64); err == nil {
@@ -237,7 +237,7 @@ func integral(x float64, ok bool) (int64, bool) {
 	return int64(x), true
 }
 
-// toFloat returns a number of any type. A number beyond float64 is an infinity.
+// toFloat returns a number of any type. Numbers beyond float64 become infinite.
 func toFloat(v any) (float64, bool) {
 	if n, ok := v.(json.Number); ok {
 		x, err := strconv.ParseFloat(n.String(), 64)

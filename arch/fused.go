@@ -2,11 +2,11 @@ package arch
 
 import "fmt"
 
-// fusable are the runs of roles that one tensor may have, its rows those of one
-// role after another: their names are then the same.
+// fusable lists the sequences of roles that one tensor may contain, one role's rows after
+// another. These roles then have the same tensor name.
 var fusable = [][]Role{{Q, K, V}, {Gate, Up}}
 
-// fused verifies that tensors with one name are ones that may be one.
+// fused checks that roles with the same tensor name may share a tensor.
 func (f *form) fused(where string) error {
 	of := map[string]Role{}
 	for r := range roleCount {
@@ -31,9 +31,9 @@ func (f *form) fused(where string) error {
 	return nil
 }
 
-// Rows returns which rows of its tensor r's weight is: count of them from first
-// on, of total. Q, K and V may be one tensor, and so may gate and up; others are
-// the whole of theirs. A bias has as many elements.
+// Rows returns the rows of its tensor that r's weight occupies: count rows beginning with first,
+// of total. Q, K and V may share one tensor, and so may gate and up; other weights are whole
+// tensors. The same holds for the elements of a bias.
 func (c *Config) Rows(r Role) (first, count, total uint64) {
 	shape := c.WantShape(r)
 	count, total = shape[0], shape[0]
@@ -56,7 +56,7 @@ func (c *Config) Rows(r Role) (first, count, total uint64) {
 	return first, count, total
 }
 
-// sourceShape returns the shape of r's tensor.
+// sourceShape returns the shape of the tensor that contains r.
 func (c *Config) sourceShape(r Role) []uint64 {
 	shape := c.WantShape(r)
 	if len(shape) == 2 {

@@ -79,7 +79,7 @@ func FuzzReadHF(f *testing.F) {
 	})
 }
 
-// FuzzReadGGUF puts a number of each type under one key of a sound file.
+// FuzzReadGGUF sets one key of a valid file to a number of each type.
 func FuzzReadGGUF(f *testing.F) {
 	src := tinyGGUF(f, "tiny/llama/model.gguf")
 	for key := range src.meta {
@@ -128,7 +128,7 @@ func FuzzDescriptor(f *testing.F) {
 	})
 }
 
-// A hostile count is an error before anything of its size is allocated.
+// A hostile count must fail before anything of its size is allocated.
 func TestHostileCountAllocatesNothing(t *testing.T) {
 	src := hfSource(t, qwen25, qwen25Size.hfShapes()).with(map[string]any{"num_hidden_layers": json.Number("9223372036854775807")})
 	var before, after runtime.MemStats

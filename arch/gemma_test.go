@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Configurations as the publishers have them, less what no engine reads.
+// Configurations as published, without keys that no engine reads.
 const (
 	gemma7b = `{"architectures": ["GemmaForCausalLM"], "attention_bias": false, "eos_token_id": 1, "head_dim": 256,
 		"hidden_act": "gelu_pytorch_tanh", "hidden_activation": null, "hidden_size": 3072, "intermediate_size": 24576,
@@ -32,7 +32,7 @@ const (
 		"vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"}}`
 )
 
-// fourNorms returns the shapes of a model with norms behind its blocks.
+// fourNorms returns the shapes of a model with post-norms.
 func fourNorms(s size, prefix string) map[string][]uint64 {
 	shapes := map[string][]uint64{}
 	for name, shape := range s.hfShapes() {
@@ -46,7 +46,7 @@ func fourNorms(s size, prefix string) map[string][]uint64 {
 	return shapes
 }
 
-// windows returns which layers of a configuration have one.
+// windows returns the layers of a configuration that have a window.
 func windows(c *Config) (list []int) {
 	for i, l := range c.Layer {
 		if l.Window > 0 {
@@ -56,7 +56,7 @@ func windows(c *Config) (list []int) {
 	return list
 }
 
-// but returns 0 to n-1 without every period-th.
+// but returns 0 to n-1 without every period-th number.
 func but(n, period int) (list []int) {
 	for i := range n {
 		if (i+1)%period != 0 {
@@ -92,8 +92,8 @@ func TestReadGemma(t *testing.T) {
 	}
 }
 
-// TestReadGemma3Nested reads the text model of one that sees images, whose defaults
-// are those of its own configuration, under each of the prefixes there are.
+// TestReadGemma3Nested reads the text model of a multimodal model, whose defaults are those of
+// the text configuration, under each known prefix.
 func TestReadGemma3Nested(t *testing.T) {
 	text := size{34, 2560, 8, 4, 256, 10240, 262208, false, true, ""}
 	inside := map[string][]uint64{}
@@ -115,7 +115,7 @@ func TestReadGemma3Nested(t *testing.T) {
 	}
 }
 
-// TestReadGemmaGGUF reads what files leave to the engine.
+// TestReadGemmaGGUF reads settings that the files leave to the engine.
 func TestReadGemmaGGUF(t *testing.T) {
 	two := tinyGGUF(t, "tiny/gemma2/model.gguf")
 	c := readChecked(t, Builtin(), two.with(map[string]any{

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// ggufKeys are the metadata keys, without the architecture's prefix, that a
-// descriptor can rename. ggml's docs/gguf.md lists them.
+// ggufKeys are the metadata keys that a descriptor can rename, without the architecture's prefix.
+// ggml's docs/gguf.md lists them.
 var ggufKeys = []string{
 	"block_count", "embedding_length", "attention.head_count", "attention.head_count_kv",
 	"attention.key_length", "attention.value_length", "feed_forward_length", "vocab_size", "context_length",
@@ -103,8 +103,8 @@ func (s *Set) readGGUF(src Source) (*Config, error) {
 	return c, f.err
 }
 
-// readVocab takes the vocabulary's size from the metadata, else from the
-// embedding's rows.
+// readVocab takes the size of the vocabulary from the metadata, or else from the embedding's
+// rows.
 func (c *Config) readVocab(f *fields, src Source) {
 	name := c.names.weight(Embed, 0)
 	shape, ok := src.Shape(name)
@@ -122,14 +122,13 @@ func (c *Config) readVocab(f *fields, src Source) {
 	}
 }
 
-// readRope reads the RoPE set-up as llama.cpp does (llama-model.cpp,
-// llama-context.cpp and ggml's ops.cpp).
+// readRope reads the RoPE settings as llama.cpp does (llama-model.cpp, llama-context.cpp and
+// ggml's ops.cpp).
 //
-// With YaRN, ggml multiplies cosines and sines by 0.1 ln(factor) + 1 and
-// llama.cpp prepares that product so that it comes out as transformers has it,
-// with rope.scaling.yarn_log_multiplier for mscale_all_dim and mscale at 1.
-// rope.scaling.yarn_attn_factor has no effect unless the share of extrapolation
-// is 0; rope.scaling.attn_factor multiplies in every case.
+// With YaRN, ggml multiplies cosines and sines by 0.1 ln(factor) + 1, and llama.cpp adjusts the
+// factor so that the result equals that of transformers, with rope.scaling.yarn_log_multiplier
+// for mscale_all_dim and mscale 1. rope.scaling.yarn_attn_factor has no effect unless the share
+// of extrapolation is 0. rope.scaling.attn_factor always multiplies.
 func (g *ggufForm) readRope(f *fields, src Source, c *Config) ropeSpec {
 	s := ropeSpec{
 		kind:       ropeDefault,
@@ -142,7 +141,7 @@ func (g *ggufForm) readRope(f *fields, src Source, c *Config) ropeSpec {
 		f.failf("rope.dimension_count", "%d is odd", s.dim)
 	}
 	if s.factor == 0 {
-		s.factor = f.float("rope.scale_linear", 0, maxRopeFactor, 0) // its older name
+		s.factor = f.float("rope.scale_linear", 0, maxRopeFactor, 0) // its former name
 	}
 	if s.factor == 0 {
 		s.factor = 1
@@ -155,7 +154,7 @@ func (g *ggufForm) readRope(f *fields, src Source, c *Config) ropeSpec {
 	}
 	switch kind := f.string("rope.scaling.type", ropeLinear); kind {
 	case "none":
-	case ropeLinear, ropeLong: // it is its tensors that make it that
+	case ropeLinear, ropeLong: // their tensors define these kinds
 		if s.factor != 1 {
 			s.kind = ropeLinear
 		}

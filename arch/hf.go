@@ -2,9 +2,8 @@ package arch
 
 import "slices"
 
-// hfKeys are the keys of config.json that a descriptor can rename, and give
-// defaults for. transformers documents them with each family's configuration
-// class.
+// hfKeys are the keys of config.json that a descriptor can rename and give defaults for.
+// transformers documents them with each family's configuration class.
 var hfKeys = []string{
 	"num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
 	"intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "hidden_act",
@@ -87,8 +86,8 @@ func (s *Set) readHF(src Source) (*Config, error) {
 	return c, nil
 }
 
-// hfFields returns config.json's fields; those of a nested text_config, which
-// models with other modalities have, come before its own.
+// hfFields returns config.json's fields. Fields of a nested text_config, which multimodal models
+// have, take precedence.
 func hfFields(src Source) *fields {
 	v, _ := src.Meta("text_config")
 	text, _ := v.(map[string]any)
@@ -100,8 +99,8 @@ func hfFields(src Source) *fields {
 	}}
 }
 
-// withDefaults returns fields under the family's own names and with its defaults
-// for those that f lacks.
+// withDefaults returns fields that use the family's own names, and its defaults for fields that f
+// lacks.
 func (h *hfForm) withDefaults(f *fields) *fields {
 	return &fields{rename: h.Keys, get: func(key string) (any, bool) {
 		if v, ok := f.get(key); ok {
@@ -112,9 +111,9 @@ func (h *hfForm) withDefaults(f *fields) *fields {
 	}}
 }
 
-// selectHF returns the descriptor that fits and what stands before the tensors'
-// names: model_type decides (the text model's before the whole's), without it
-// the class, without both the tensors.
+// selectHF returns the descriptor that fits a model, and the prefix of the tensors' names.
+// model_type decides (the text model's takes precedence); without it the class name; without both
+// the tensors.
 func (s *Set) selectHF(f *fields, src Source) (d *descriptor, prefix string, err error) {
 	model := f.string("model_type", "")
 	var class string
@@ -151,7 +150,7 @@ func (s *Set) selectHF(f *fields, src Source) (d *descriptor, prefix string, err
 	return nil, "", &UnsupportedError{Name: name, Known: s.Names()}
 }
 
-// prefix returns the prefix under which the embedding is there, or "".
+// prefix returns the prefix with which the embedding exists, or "".
 func (h *hfForm) prefix(src Source) string {
 	for _, prefix := range h.Prefixes {
 		names := h.names(prefix)
@@ -162,8 +161,7 @@ func (h *hfForm) prefix(src Source) string {
 	return ""
 }
 
-// fits reports whether the first layer has just the head norms and biases that
-// the family gives it.
+// fits reports whether the first layer has exactly the head norms and biases of the family.
 func (d *descriptor) fits(f *fields, src Source) bool {
 	names := d.HF.names(d.HF.prefix(src))
 	if !has(src, names.weight(Embed, 0)) || !has(src, names.weight(Q, 0)) {
@@ -188,7 +186,7 @@ func (b biasRule) value(f *fields) bool {
 	return f.bool(b.flag, false)
 }
 
-// readWindows fills c.Layer's windows and returns each layer's type.
+// readWindows sets the windows in c.Layer and returns each layer's type.
 func (h *hfForm) readWindows(f *fields, c *Config) (types []string) {
 	types = slices.Repeat([]string{fullAttention}, c.Layers)
 	w := h.Window
@@ -245,11 +243,10 @@ func (h *hfForm) readWindows(f *fields, c *Config) (types []string) {
 	return types
 }
 
-// readHFRopes fills c.Ropes and the layers' indices. The settings are in
-// rope_parameters (transformers 5) or in rope_scaling and rope_theta (4), where
-// an empty or absent object means the default; rope_parameters may have an
-// object for each layer type. local is the key of the base that layers with a
-// window have, or "".
+// readHFRopes sets c.Ropes and the layers' indices. The settings are in rope_parameters
+// (transformers 5) or in rope_scaling and rope_theta (transformers 4). An empty or absent object
+// means the default. rope_parameters may have an object per layer type. local is the key of the
+// base of layers with a window, or "".
 func readHFRopes(f *fields, c *Config, types []string, local string) {
 	p := f.object("rope_scaling")
 	if p == nil {
@@ -300,9 +297,8 @@ func readHFRopes(f *fields, c *Config, types []string, local string) {
 	}
 }
 
-// hfRope reads one RoPE set-up from p; what it lacks is in f, the whole of
-// config.json, the base under the key theta. The rules are those of transformers 5
-// (modeling_rope_utils.py).
+// hfRope reads one RoPE setting from p. Fields that p lacks are read from f, all of config.json;
+// the base has the key theta. The rules are those of transformers 5 (modeling_rope_utils.py).
 func hfRope(f, p *fields, c *Config, theta string) ropeSpec {
 	kind := p.string("type", ropeDefault)
 	kind = longRopeName(p.string("rope_type", kind), p)
@@ -318,7 +314,7 @@ func hfRope(f, p *fields, c *Config, theta string) ropeSpec {
 		f.failf("partial_rotary_factor", "%v of head_dim %d are %d, not an even number of elements", partial, c.HeadDim, s.dim)
 	}
 
-	// A model that has the original context outside counts on that one.
+	// If original_max_position_embeddings is outside p, that one counts.
 	original := func() int {
 		n := p.opt("original_max_position_embeddings", 1, maxContext, c.Context)
 		return f.opt("original_max_position_embeddings", 1, maxContext, n)
@@ -356,8 +352,7 @@ func hfRope(f, p *fields, c *Config, theta string) ropeSpec {
 	return s
 }
 
-// hfYarn reads what only YaRN has. A zero stands for the default, as in
-// transformers.
+// hfYarn reads the settings of YaRN. As in transformers, 0 means the default.
 func hfYarn(p *fields, s *ropeSpec) {
 	orElse := func(x, instead float64) float64 {
 		if x == 0 {

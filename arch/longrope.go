@@ -2,8 +2,8 @@ package arch
 
 import "math"
 
-// longRopeName returns the kind of a set-up in p, whose older names are "su" and,
-// with factors of both lengths, "yarn".
+// longRopeName returns the kind of the setting in p. "longrope" was formerly called "su" or, with
+// factors for both lengths, "yarn".
 func longRopeName(kind string, p *fields) string {
 	if kind == "su" {
 		return ropeLong
@@ -18,8 +18,8 @@ func longRopeName(kind string, p *fields) string {
 	return kind
 }
 
-// hfLongRope reads what only LongRoPE has (arXiv:2402.13753): a divisor of each
-// frequency for contexts up to the original one, and another beyond it.
+// hfLongRope reads the settings of LongRoPE (arXiv:2402.13753): a divisor of each frequency for
+// contexts up to the original length, and another one for longer contexts.
 func hfLongRope(p *fields, s *ropeSpec, c *Config) {
 	s.short, s.long = p.factors("short_factor", s.dim/2), p.factors("long_factor", s.dim/2)
 	stretched := float64(c.Context) / float64(max(s.origContext, 1))
@@ -31,7 +31,7 @@ func hfLongRope(p *fields, s *ropeSpec, c *Config) {
 	s.attnFactor = p.float("attention_factor", minRopeFactor, maxRopeFactor, s.attnFactor)
 }
 
-// factors returns a list of n divisors of frequencies.
+// factors returns a list of n divisors of the frequencies.
 func (f *fields) factors(key string, n int) []float64 {
 	list := f.list(key)
 	switch {
@@ -56,8 +56,8 @@ func (f *fields) factors(key string, n int) []float64 {
 	return out
 }
 
-// longRope sets r's frequencies for contexts up to the original one and for
-// longer ones. Divisors that are tensors are left to be applied.
+// longRope sets r's frequencies for contexts up to the original length and for longer ones.
+// Divisors stored as tensors are applied later.
 func (s ropeSpec) longRope(r *Rope) {
 	r.LongFrom, r.LongFactors = s.origContext, s.longFactors
 	r.LongInvFreq = make([]float32, len(r.InvFreq))
@@ -68,9 +68,9 @@ func (s ropeSpec) longRope(r *Rope) {
 	}
 }
 
-// DefaultContext returns the context where none is asked for: most, or the model's
-// if that is less, or where frequencies depend on the context the longest that has
-// those of short ones.
+// DefaultContext returns the context to use if the user asks for none: most, or the model's
+// context if that is less. If the frequencies depend on the context, it is at most the longest
+// context with the frequencies of short contexts.
 func (c *Config) DefaultContext(most int) int {
 	most = min(most, c.Context)
 	for i := range c.Ropes {

@@ -2,11 +2,11 @@ package arch
 
 import "fmt"
 
-// scaleRule names the settings that multiply activations; "" is none.
+// scaleRule lists the keys of settings that multiply activations; "" means none.
 type scaleRule struct {
 	Embed    string `json:"embed"`    // multiplies the embedding
-	Attn     string `json:"attn"`     // multiplies Q·K, in the place of 1/sqrt(head size)
-	Residual string `json:"residual"` // multiplies what a block adds to the residual stream
+	Attn     string `json:"attn"`     // multiplies Q·K instead of 1/sqrt(head size)
+	Residual string `json:"residual"` // multiplies a block's output before it is added to the residual stream
 	Logits   string `json:"logits"`   // divides the logits
 }
 
@@ -14,7 +14,7 @@ func (r *scaleRule) reads(key string) bool {
 	return r != nil && key != "" && (key == r.Embed || key == r.Attn || key == r.Residual || key == r.Logits)
 }
 
-// readScales fills c's factors of activations.
+// readScales sets c's factors of activations.
 func (c *Config) readScales(f *fields, r *scaleRule) {
 	if r == nil {
 		return
@@ -31,7 +31,7 @@ func (c *Config) readScales(f *fields, r *scaleRule) {
 	}
 }
 
-// scale returns a factor, or absent if there is none; 0 is none in GGUF files.
+// scale returns a factor, or absent if the key is missing; in GGUF files 0 counts as missing.
 func (f *fields) scale(key string, absent float64) float64 {
 	if key == "" {
 		return absent
@@ -47,12 +47,12 @@ func (f *fields) scale(key string, absent float64) float64 {
 	return x
 }
 
-// noRopeRule says which layers do not rotate Q and K: those whose entry in a
-// list is 0, without one every so many.
+// noRopeRule describes which layers do not rotate Q and K: those with 0 in a list, or if there is
+// no list, one in every interval.
 type noRopeRule struct {
 	Layers   string `json:"layers"`   // the key of a list: 1 for layers with RoPE, 0 for those without
-	Interval string `json:"interval"` // the key of how many layers there are to one without
-	Every    int    `json:"every"`    // or their number
+	Interval string `json:"interval"` // the key of the interval
+	Every    int    `json:"every"`    // or the interval itself
 }
 
 func (r *noRopeRule) reads(key string) bool {
@@ -66,7 +66,7 @@ func (r *noRopeRule) validate(where string) error {
 	return nil
 }
 
-// mark sets the layers' NoRope.
+// mark sets NoRope in the layers.
 func (r *noRopeRule) mark(f *fields, c *Config) {
 	if r == nil || f.err != nil {
 		return

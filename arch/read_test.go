@@ -22,14 +22,14 @@ func readChecked(t *testing.T, s *Set, src Source) *Config {
 	return c
 }
 
-// plain returns c without what the tests compare by themselves.
+// plain returns c without the fields that the tests compare separately.
 func plain(c *Config) Config {
 	p := *c
 	p.Ropes, p.StopTokens, p.names = nil, nil, tensorNames{}
 	return p
 }
 
-// Configurations as the publishers have them, less what no engine reads.
+// Configurations as published, without keys that no engine reads.
 const (
 	llama32 = `{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "bos_token_id": 128000,
 		"eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192,
@@ -106,8 +106,8 @@ func TestReadHF(t *testing.T) {
 	}
 }
 
-// The two forms of one model have to give the same configuration, apart from
-// what only one of them says.
+// Both forms of a model must give the same configuration, except for settings that only one of
+// them has.
 func TestReadTiny(t *testing.T) {
 	for _, name := range []string{"llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestReadTiny(t *testing.T) {
 			if gguf.RopeLayout != layout || hf.RopeLayout != Half {
 				t.Errorf("layouts %v and %v", gguf.RopeLayout, hf.RopeLayout)
 			}
-			// llama.cpp's converter puts llama3's scaling into a tensor.
+			// llama.cpp's converter stores llama3's scaling as a tensor.
 			factors := src.floats[gguf.Ropes[0].Factors]
 			if (name == "llama") != (factors != nil) {
 				t.Fatalf("factors %q", gguf.Ropes[0].Factors)

@@ -14,23 +14,22 @@ const (
 	ropeLong    = "longrope"
 )
 
-// ropeSpec is a RoPE set-up as metadata has it. Which fields count depends on
-// the kind.
+// ropeSpec is a RoPE setting as in metadata. The kind determines which fields are used.
 type ropeSpec struct {
 	kind   string
 	dim    int
 	base   float64
-	factor float64 // by which scaling stretches the context; all kinds but default
-	// origContext is the context before it was stretched; llama3, yarn and longrope.
+	factor float64 // factor by which scaling stretches the context; all kinds but default
+	// origContext is the context length before stretching; llama3, yarn and longrope.
 	origContext int
 
 	lowFreq, highFreq float64 // llama3
 
 	betaFast, betaSlow float64 // yarn: rotations over origContext
-	extrapolation      float64 // yarn: share of extrapolation where it applies, nearly always 1
+	extrapolation      float64 // yarn: share of extrapolation, nearly always 1
 	keepFraction       bool    // yarn: the correction range is not rounded to whole dimensions
 
-	short, long []float64 // longrope: divisors of the frequencies, [dim/2], or none
+	short, long []float64 // longrope: divisors of the frequencies, [dim/2], or nil
 
 	attnFactor  float64
 	factors     string
@@ -39,9 +38,9 @@ type ropeSpec struct {
 
 // rope computes the inverse frequencies base^(-2i/dim) and scales them.
 //
-// The order of operations and the use of float32 are those of transformers'
-// modeling_rope_utils.py. Each product is rounded by a conversion of its own, so
-// that no compiler fuses it with a sum and the results are the same everywhere.
+// The order of operations and the use of float32 match transformers' modeling_rope_utils.py. Each
+// product is converted explicitly, so that no compiler fuses it with a sum and the results are
+// the same on every machine.
 func (s ropeSpec) rope() Rope {
 	inv := make([]float32, s.dim/2)
 	for i := range inv {
@@ -73,10 +72,10 @@ func (s ropeSpec) period(i int) float32 {
 	return float32(math.Pow(float64(float32(s.base)), float64(exponent)))
 }
 
-// llama3 scales by Llama 3.1's rule (apply_scaling in Meta's reference
-// implementation, llama_models/llama3/model.py): frequencies with wavelengths
-// above origContext/lowFreq are divided by the factor, those below
-// origContext/highFreq are kept, those between are interpolated.
+// llama3 scales by Llama 3.1's rule (apply_scaling in Meta's reference implementation,
+// llama_models/llama3/model.py): frequencies with wavelengths above origContext/lowFreq are
+// divided by the factor, those with wavelengths below origContext/highFreq are kept, and those in
+// between are interpolated.
 func (s ropeSpec) llama3(inv []float32) {
 	var (
 		orig   = float64(s.origContext)
@@ -98,10 +97,9 @@ func (s ropeSpec) llama3(inv []float32) {
 	}
 }
 
-// yarn scales by parts, section 3.2 of YaRN (arXiv:2309.00071): pairs that turn
-// often over the original context keep their frequency (extrapolation), those
-// that turn seldom have it divided by the factor (interpolation), with a ramp
-// between them.
+// yarn scales by parts, section 3.2 of YaRN (arXiv:2309.00071). Pairs that rotate often within
+// the original context keep their frequency (extrapolation); the frequency of pairs that rotate
+// seldom is divided by the factor (interpolation); there is a ramp in between.
 func (s ropeSpec) yarn(inv []float32) {
 	low, high := s.correctionDim(s.betaFast), s.correctionDim(s.betaSlow)
 	if !s.keepFraction {
@@ -109,7 +107,7 @@ func (s ropeSpec) yarn(inv []float32) {
 	}
 	low, high = max(low, 0), min(high, float64(s.dim-1))
 	if low == high {
-		high += 0.001 // as the reference has it, against a division by zero
+		high += 0.001 // like the reference, to avoid a division by zero
 	}
 	for i := range inv {
 		ramp := (float32(i) - float32(low)) / float32(high-low)
@@ -123,14 +121,14 @@ func (s ropeSpec) yarn(inv []float32) {
 	}
 }
 
-// correctionDim returns the pair, a fraction, that makes so many rotations over
-// the original context.
+// correctionDim returns the (fractional) index of the pair that makes the given number of
+// rotations within the original context.
 func (s ropeSpec) correctionDim(rotations float64) float64 {
 	return float64(s.dim) * math.Log(float64(s.origContext)/(rotations*2*math.Pi)) / (2 * math.Log(s.base))
 }
 
-// yarnScale returns YaRN's factor of cosines and sines, 0.1 ln(factor) + 1
-// (equation 22), with ln(factor) multiplied by m.
+// yarnScale returns YaRN's factor of cosines and sines, 0.1 m ln(factor) + 1 (equation 22 with m
+// = 1).
 func yarnScale(factor, m float64) float64 {
 	if factor <= 1 {
 		return 1
@@ -138,7 +136,7 @@ func yarnScale(factor, m float64) float64 {
 	return 0.1*m*math.Log(factor) + 1
 }
 
-// addRope returns the index of r in ropes, to which it is added if it is new.
+// addRope returns the index of r in ropes. It appends r if it is new.
 func addRope(ropes []Rope, r Rope) ([]Rope, int) {
 	for i := range ropes {
 		if equalRopes(&ropes[i], &r) {

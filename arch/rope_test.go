@@ -121,7 +121,7 @@ func TestRopeByLayerType(t *testing.T) {
 		t.Errorf("RoPE %+v", c.Ropes)
 	}
 
-	// Set-ups that come to the same are one.
+	// Equal settings are stored once.
 	src := hfSource(t, config, shapes)
 	src.meta["rope_parameters"] = object(t, `{"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 10000}}`)
 	if c := readChecked(t, Builtin(), src); len(c.Ropes) != 1 || c.Layer[1].Rope != 0 {
@@ -156,7 +156,7 @@ func TestRopeGGUF(t *testing.T) {
 		{"type none", map[string]any{"type": "none", "factor": float32(8)}, "default", 1, same},
 		{"linear", map[string]any{"type": "linear", "factor": float32(8), "attn_factor": float32(1.5)}, "linear", 1.5, eighth},
 		{"yarn", map[string]any{"type": "yarn", "factor": float32(8), "original_context_length": uint32(64)}, "yarn", paper, yarn},
-		// llama.cpp computes the factor itself, whatever yarn_attn_factor says.
+		// llama.cpp computes the factor itself and ignores yarn_attn_factor.
 		{"yarn with factors", map[string]any{"type": "yarn", "factor": float32(8), "original_context_length": uint32(64),
 			"attn_factor": float32(2), "yarn_attn_factor": float32(3)}, "yarn", 2 * paper, yarn},
 		{"yarn with mscale_all_dim", map[string]any{"type": "yarn", "factor": float32(8), "original_context_length": uint32(64),

@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// formFields are the fields of Config that say how a model is written down, or
-// what it is called, and not what it computes.
+// formFields are the fields of Config that describe a model's name and file form, not its
+// computation.
 var formFields = []string{"Arch", "Name", "RopeLayout", "NormPlusOne", "Ropes", "Layer", "StopIDs", "StopTokens"}
 
-// Same verifies that another configuration, read from another form of the model,
-// computes what c does. factors returns the elements of a tensor that Rope.Factors
-// names. The error is a *FieldError that names the first difference.
+// Same checks that other, read from another form of the same model, computes the same as c.
+// factors returns the elements of the tensor that Rope.Factors names. The error is a *FieldError
+// that names the first difference.
 func (c *Config) Same(other *Config, factors func(name string) []float32) error {
 	a, b := reflect.ValueOf(c.scaled()).Elem(), reflect.ValueOf(other.scaled()).Elem()
 	for i := range a.NumField() {
@@ -42,7 +42,7 @@ func (c *Config) Same(other *Config, factors func(name string) []float32) error 
 	return nil
 }
 
-// scaled returns c with a factor of Q·K where it has the usual one.
+// scaled returns c with AttnScale set explicitly.
 func (c *Config) scaled() *Config {
 	s := *c
 	if s.AttnScale == 0 {
@@ -51,8 +51,8 @@ func (c *Config) scaled() *Config {
 	return &s
 }
 
-// differs returns an error that names the first field in which values differ,
-// numbers with a fraction in the first six digits.
+// differs returns an error that names the first field in which the values differ. Floating-point
+// numbers are compared to six digits.
 func differs(name string, x, y reflect.Value) error {
 	same := false
 	switch {
@@ -100,8 +100,8 @@ func (r *Rope) same(s *Rope, factors func(name string) []float32) error {
 	return nil
 }
 
-// frequencies returns the inverse frequencies for a context, divided by the
-// factors that a tensor has.
+// frequencies returns the inverse frequencies for a context, divided by the factors of the
+// tensor, if there is one.
 func (r *Rope) frequencies(context int, factors func(name string) []float32) ([]float64, error) {
 	inv, name := r.For(context)
 	out := make([]float64, len(inv))

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Keys of the soft caps, in both forms.
+// Keys of the soft caps, in both file forms.
 const (
 	attnSoftCap  = "attn_logit_softcapping"
 	logitSoftCap = "final_logit_softcapping"
@@ -20,10 +20,10 @@ const (
 	maxScale = 1e6
 )
 
-// embedScale names what multiplies the embedding: "" is nothing.
+// embedScale selects the factor of the embedding: "" means none.
 type embedScale string
 
-const sqrtWidth embedScale = "sqrt_width" // the root of the width
+const sqrtWidth embedScale = "sqrt_width" // the square root of the width
 
 func (e *embedScale) UnmarshalText(text []byte) error {
 	if *e = embedScale(text); *e != "" && *e != sqrtWidth {
@@ -32,7 +32,7 @@ func (e *embedScale) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// softCaps lists which scores of a family are capped where the metadata has a cap.
+// softCaps selects the scores of a family that are capped if the metadata has a cap.
 type softCaps struct{ attention, logits bool }
 
 func (s *softCaps) UnmarshalJSON(text []byte) error {
@@ -53,7 +53,7 @@ func (s *softCaps) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// scales reads the factors and caps that a family has.
+// scales reads the factors and caps of a family.
 func (d *descriptor) scales(f *fields, c *Config) {
 	if d.EmbedScale == sqrtWidth {
 		c.EmbedScale = float32(math.Sqrt(float64(c.Width)))
@@ -66,7 +66,7 @@ func (d *descriptor) scales(f *fields, c *Config) {
 	}
 }
 
-// softCap returns a cap, 0 if there is none.
+// softCap returns a soft cap, or 0 if there is none.
 func (f *fields) softCap(key string) float32 {
 	x := f.float(key, 0, maxScale, 0)
 	if x != 0 && x < minScale {
@@ -78,7 +78,7 @@ func (f *fields) softCap(key string) float32 {
 // invRoot returns 1/sqrt(x).
 func invRoot(x float64) float32 { return float32(1 / math.Sqrt(x)) }
 
-// validate looks for defaults that nothing reads and for sizes that cannot be.
+// validate rejects defaults that no setting reads, and invalid sizes.
 func (g *ggufForm) validate() error {
 	for key := range g.Defaults {
 		if !slices.Contains(ggufKeys, key) {
@@ -86,7 +86,7 @@ func (g *ggufForm) validate() error {
 		}
 	}
 	if w := g.Window; w != nil && (w.Period < 0 || w.Theta != 0 && !(w.Theta >= minBase && w.Theta <= maxBase)) {
-		return errors.New("gguf.window: a period below 0, or a rope_theta that is no base")
+		return errors.New("gguf.window: period or rope_theta out of range")
 	}
 	return nil
 }

@@ -5,10 +5,9 @@ import (
 	"slices"
 )
 
-// readHeads reads the counts of heads and their size, under the keys that the
-// file form has for them. Without a key for the size it follows from the rows of
-// the first layer's Q, which is what the weights were made for, else from the
-// width.
+// readHeads reads the numbers of heads and their size, under the keys of the file form. Without a
+// key for the head size it follows from the rows of the first layer's Q, the true size of the
+// weights, or else from the width.
 func (c *Config) readHeads(f *fields, src Source, headsKey, kvKey, dimKey string) {
 	c.Heads = f.need(headsKey, 1, maxHeads)
 	c.KVHeads = f.opt(kvKey, 1, maxHeads, c.Heads)
@@ -34,7 +33,7 @@ func (c *Config) inferHeadDim(f *fields, src Source, headsKey string) {
 	rows := uint64(c.Width)
 	shape, ok := src.Shape(name)
 	if ok && len(shape) == 2 && c.names.weight(K, 0) == name {
-		// Q, K and V are one matrix.
+		// Q, K and V share one matrix.
 		all := heads + 2*uint64(c.KVHeads)
 		if shape[0]%all == 0 {
 			shape = []uint64{shape[0] / all * heads, shape[1]}
@@ -60,14 +59,14 @@ func (c *Config) inferHeadDim(f *fields, src Source, headsKey string) {
 // keyLimit is the key of ClampedSwiGLU's limit.
 const keyLimit = "swiglu_limit"
 
-// readLimit reads it; models that do not say it have 7.
+// readLimit reads ClampedSwiGLU's limit, which is 7 by default.
 func (c *Config) readLimit(f *fields) {
 	if c.Activation == ClampedSwiGLU {
 		c.ActLimit = float32(f.float(keyLimit, 0, 1e6, 7))
 	}
 }
 
-// eps returns a norm's epsilon. Zero is none that a norm can work with.
+// eps returns a norm's epsilon. It rejects 0, with which a norm could divide by zero.
 func (f *fields) eps(key string) float32 {
 	x := f.needFloat(key, 0, maxEps)
 	if f.err == nil && float32(x) == 0 {
@@ -88,9 +87,8 @@ func (f *fields) activation(key string, absent Activation) Activation {
 	return a
 }
 
-// stopIDs returns ids with the token ids of key, a number or a list, added.
-// Those outside the vocabulary can never be generated and are left out; some
-// models have -1 for none.
+// stopIDs appends to ids the token ids of key, a number or a list. It leaves out ids outside the
+// vocabulary, which are never generated; some models use -1 for none.
 func (f *fields) stopIDs(ids []int32, key string, vocab int) []int32 {
 	v, ok := f.value(key)
 	if !ok {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Role is what a tensor is for.
+// Role is the function of a tensor in the model.
 type Role uint8
 
 // The roles, with the shapes of their weights.
@@ -14,7 +14,7 @@ const (
 	Embed        Role = iota // [vocab, width]
 	OutNorm                  // [width]
 	Head                     // [vocab, width]
-	AttnNorm                 // [width], as all that follow once a layer
+	AttnNorm                 // [width]; one per layer, like all roles below
 	Q                        // [heads*headDim, width]
 	K                        // [kvHeads*headDim, width]
 	V                        // [kvHeads*headDim, width]
@@ -25,9 +25,9 @@ const (
 	Gate                     // [ff, width]
 	Up                       // [ff, width]
 	Down                     // [width, ff]
-	AttnPostNorm             // [width], of what attention adds to the residual stream
-	FFNPostNorm              // [width], of what the feed-forward block adds
-	Router                   // [experts, width], of sparse layers, which have no gate, up and down
+	AttnPostNorm             // [width], norm of attention's output
+	FFNPostNorm              // [width], norm of the feed-forward block's output
+	Router                   // [experts, width], in sparse layers, which have no Gate, Up and Down
 	AttnSinks                // [heads]
 	roleCount
 )
@@ -51,18 +51,18 @@ func (r Role) perLayer() bool { return r >= AttnNorm && r < roleCount }
 // projection reports whether the role is a matrix that may have a bias.
 func (r Role) projection() bool { return new(Bias).field(r) != nil }
 
-// norm reports whether the role is the weights of a norm of the residual stream.
+// norm reports whether the role is a norm of the residual stream.
 func (r Role) norm() bool {
 	return r == OutNorm || r == AttnNorm || r == FFNNorm || r == AttnPostNorm || r == FFNPostNorm
 }
 
-// layerVerb stands for the layer in tensor names.
+// layerVerb is replaced with the layer in tensor names.
 const layerVerb = "%d"
 
-// exactName ends names that are whole: ".weight" does not follow.
+// exactName ends names to which ".weight" is not added.
 const exactName = "!"
 
-// tensorNames are tensor names without ".weight" and ".bias"; "" is none.
+// tensorNames are tensor names without ".weight" and ".bias"; "" means none.
 type tensorNames [roleCount]string
 
 func (t *tensorNames) stem(r Role, layer int) string {
@@ -90,9 +90,9 @@ func (t *tensorNames) bias(r Role, layer int) string {
 	return ""
 }
 
-// Tensor returns the name of r's weight in the source that c was read from, ""
-// if the family has none. A tied Head is the embedding. The layer does not matter
-// for Embed, OutNorm and Head.
+// Tensor returns the name of r's weight in the source that c was read from, or "" if the family
+// has none. For a tied Head it is the embedding. The layer is ignored for Embed, OutNorm and
+// Head.
 func (c *Config) Tensor(r Role, layer int) string {
 	if r == Head && c.TiedHead {
 		r = Embed
@@ -100,8 +100,8 @@ func (c *Config) Tensor(r Role, layer int) string {
 	return c.names.weight(r, layer)
 }
 
-// BiasTensor returns the name of r's bias, which the model has where
-// c.Bias.Has(r), and a norm with c.LayerNorm, or "" for roles that cannot have one.
+// BiasTensor returns the name of r's bias, or "" for roles that cannot have one. The bias exists
+// if c.Bias.Has(r), or if r is a norm and c.LayerNorm is set.
 func (c *Config) BiasTensor(r Role, layer int) string {
 	if stem := c.names.stem(r, layer); c.LayerNorm && r.norm() && stem != "" {
 		return stem + ".bias"
@@ -109,8 +109,8 @@ func (c *Config) BiasTensor(r Role, layer int) string {
 	return c.names.bias(r, layer)
 }
 
-// WantShape returns the shape that r's weight must have, outermost dimension
-// first: [heads*headDim, width] for Q. A bias has the first dimension alone.
+// WantShape returns the required shape of r's weight, outermost dimension first, such as
+// [heads*headDim, width] for Q. A bias has only the first dimension.
 func (c *Config) WantShape(r Role) []uint64 {
 	vocab, width, ff, head := uint64(c.Vocab), uint64(c.Width), uint64(c.FF), uint64(c.HeadDim)
 	q, kv := uint64(c.Heads)*head, uint64(c.KVHeads)*head
@@ -160,9 +160,8 @@ func (c *Config) Has(r Role, layer int) bool {
 	return true
 }
 
-// Check verifies that src has every tensor that the configuration calls for,
-// each in the right shape, and no bias or head norm that it does not call for.
-// The error is a *TensorError.
+// Check checks that src has every tensor that the configuration requires, each in the right
+// shape, and no bias or head norm that it does not use. The error is a *TensorError.
 func (c *Config) Check(src Source) error {
 	for r := range roleCount {
 		layers := 1
@@ -213,8 +212,8 @@ func (c *Config) checkRole(src Source, r Role, layer int) error {
 	return checkTensor(src, c.BiasTensor(r, layer), bias)
 }
 
-// checkTensor verifies that src has a tensor in the shape want, or has it not if
-// want is nil.
+// checkTensor checks that src has a tensor of shape want, or that it has no such tensor if want
+// is nil.
 func checkTensor(src Source, name string, want []uint64) error {
 	if name == "" {
 		return nil
@@ -231,7 +230,7 @@ func checkTensor(src Source, name string, want []uint64) error {
 	return nil
 }
 
-// has reports whether src has a tensor of that name; "" is no name.
+// has reports whether src has a tensor of that name. It returns false for "".
 func has(src Source, name string) bool {
 	if name == "" {
 		return false

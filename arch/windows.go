@@ -1,18 +1,17 @@
 package arch
 
-// ggufWindow says which layers of a family's GGUF files have a sliding window,
-// of attention.sliding_window positions: all without this rule.
+// ggufWindow describes which layers of a family's GGUF files have a sliding window of
+// attention.sliding_window positions. Without this rule all layers do.
 type ggufWindow struct {
-	// Period is the layers of which all but the last have a window;
-	// attention.sliding_window_pattern may give another, or a flag for each layer.
+	// Of each Period layers all but the last have a window. attention.sliding_window_pattern may
+	// override it with another period, or a flag per layer.
 	Period int `json:"period"`
-	// Theta is RoPE's base in these layers without rope.freq_base_swa, and says
-	// that nothing scales their frequencies. 0: they are as in the others.
+	// Theta is RoPE's base in layers with a window, unless rope.freq_base_swa is set; their
+	// frequencies are then not scaled. 0: they have the settings of the other layers.
 	Theta float64 `json:"rope_theta"`
 }
 
-// readWindows fills c.Layer and c.Ropes; full is the set-up of layers without a
-// window.
+// readWindows sets c.Layer and c.Ropes. full is the RoPE setting of layers without a window.
 func (g *ggufForm) readWindows(f *fields, src Source, c *Config, full ropeSpec) {
 	c.Layer = make([]Layer, c.Layers)
 	size := f.opt("attention.sliding_window", 0, maxContext, 0)
@@ -37,7 +36,7 @@ func (g *ggufForm) readWindows(f *fields, src Source, c *Config, full ropeSpec) 
 	}
 }
 
-// slides returns which layers have a window.
+// slides returns a function that reports whether a layer has a window.
 func (w *ggufWindow) slides(f *fields, layers int) func(layer int) bool {
 	const key = "attention.sliding_window_pattern"
 	period := w.Period

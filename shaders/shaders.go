@@ -1,8 +1,7 @@
-// Package shaders holds the GPU kernels: their Metal sources, the PTX that
-// package gen beside it makes of them, and the manifest that says what is in
-// it.
+// Package shaders embeds the GPU kernels: their Metal sources, the PTX that internal/shadergen
+// compiles from them, and a manifest that describes the PTX.
 //
-// It knows the declarations of kernels. It must not know a device or a table.
+// The package knows the declarations of kernels. It must not know devices or tables.
 package shaders
 
 import (
@@ -24,17 +23,16 @@ var sources embed.FS
 //go:embed manifest.json ptx/*.ptx.gz
 var made embed.FS
 
-// Manifest says what the kernels are: made from the sources, for devices.
+// Manifest describes the kernels in the package.
 type Manifest struct {
-	Compiler      string   `json:"compiler"`      // of the PTX
-	Architectures []string `json:"architectures"` // that PTX is there for, in ascending order: sm_70, ...
-	Exact         []Exact  `json:"exact"`         // texts beside those
-	BindingAlign  int      `json:"binding_align"` // bytes that every binding's address is a multiple of
+	Compiler      string   `json:"compiler"`      // compiler of the PTX
+	Architectures []string `json:"architectures"` // architectures with PTX, in ascending order: sm_70, ...
+	Exact         []Exact  `json:"exact"`         // additional PTX texts for exact architectures
+	BindingAlign  int      `json:"binding_align"` // alignment in bytes that kernels require of every binding's address
 	Kernels       []Kernel `json:"kernels"`
 }
 
-// Exact is a text for one processor alone, which has instructions that later
-// ones may not have.
+// Exact is a PTX text for exactly one architecture, whose instructions later processors may lack.
 type Exact struct {
 	File         string `json:"file"`         // "halves.metal"
 	Architecture string `json:"architecture"` // "sm_90a"
@@ -42,16 +40,16 @@ type Exact struct {
 
 // Kernel is one kernel of the sources.
 type Kernel struct {
-	Name       string     `json:"name"` // the declaration's, and the Metal function's
+	Name       string     `json:"name"` // name of the declaration and of the Metal function
 	File       string     `json:"file"` // "norm.metal"
 	MaxThreads int        `json:"max_threads"`
-	TGMem      string     `json:"threadgroup_memory,omitempty"` // bytes, an expression; see ThreadgroupBytes
+	TGMem      string     `json:"threadgroup_memory,omitempty"` // expression for the size in bytes; see ThreadgroupBytes
 	Bindings   []Binding  `json:"bindings"`
 	Constants  []Constant `json:"constants"` // in the order of a command's specialisation values
-	Entries    []Entry    `json:"entries"`   // of the PTX
+	Entries    []Entry    `json:"entries"`   // PTX entry points
 }
 
-// Binding is a buffer argument; its Metal buffer index is its index.
+// Binding is a buffer argument. Its index is its Metal buffer index.
 type Binding struct {
 	Name string `json:"name"`
 	Role string `json:"role"` // "r", "w" or "rw"
@@ -60,24 +58,24 @@ type Binding struct {
 // Constant is a specialisation constant.
 type Constant struct {
 	Name   string `json:"name"`
-	Number int    `json:"number"` // as a Metal function constant
+	Number int    `json:"number"` // index of the Metal function constant
 }
 
-// Entry is a compiled instance of a kernel, which serves the commands whose
-// constants have the fixed values; it reads the other constants from the specialisation values.
+// Entry is a compiled instance of a kernel. It serves commands whose constants have the fixed
+// values, and reads the other constants from the specialisation values.
 type Entry struct {
 	Name  string  `json:"name"`
 	Fixed []Fixed `json:"fixed,omitempty"`
 }
 
-// Fixed is a constant with its value.
+// Fixed is a constant with a fixed value.
 type Fixed struct {
 	Name  string `json:"name"`
 	Value uint32 `json:"value"`
-	Mask  uint32 `json:"mask,omitempty"` // which bits of the value are fixed; 0: all
+	Mask  uint32 `json:"mask,omitempty"` // mask of the bits of the value that are fixed; 0: all
 }
 
-// Fits reports whether the constant may have a value.
+// Fits reports whether the constant may have the given value.
 func (f Fixed) Fits(value uint32) bool {
 	return value == f.Value || f.Mask != 0 && value&f.Mask == f.Value
 }
@@ -94,8 +92,7 @@ var manifest = sync.OnceValues(func() (*Manifest, error) {
 	return m, nil
 })
 
-// Made returns the manifest of the embedded kernels. It is shared: callers
-// must not change it.
+// Made returns the manifest of the embedded kernels. Callers share it and must not modify it.
 func Made() (*Manifest, error) { return manifest() }
 
 // Kernel returns a kernel by name.
@@ -107,8 +104,8 @@ func (m *Manifest) Kernel(name string) (*Kernel, bool) {
 	return &m.Kernels[i], true
 }
 
-// Entry returns the entry with the most fixed constants of those that fit
-// specs, the specialisation values in the declaration's order.
+// Entry returns the entry that serves specs, the specialisation values in the declaration's
+// order. If several do, it returns the one with the most fixed constants.
 func (k *Kernel) Entry(specs []uint32) (*Entry, bool) {
 	var best *Entry
 	for i := range k.Entries {
@@ -137,8 +134,8 @@ func (e threadsEnv) Value(name string) (uint64, bool) {
 	return e.Env.Value(name)
 }
 
-// ThreadgroupBytes returns the threadgroup memory that a command needs with
-// so many threads in a threadgroup.
+// ThreadgroupBytes returns the threadgroup memory that a command needs if a threadgroup has the
+// given number of threads.
 func (k *Kernel) ThreadgroupBytes(env decl.Env, threads int) (uint64, error) {
 	e, err := decl.ParseExpr(k.TGMem)
 	if err != nil {
@@ -151,12 +148,11 @@ func (k *Kernel) ThreadgroupBytes(env decl.Env, threads int) (uint64, error) {
 	return n, nil
 }
 
-// PTX returns the text that a source file's kernels became for an
-// architecture of the manifest.
+// PTX returns the PTX of a source file for an architecture of the manifest.
 func PTX(file, arch string) ([]byte, error) {
 	b, err := made.ReadFile("ptx/" + PTXName(file, arch))
 	if err != nil {
-		return nil, fmt.Errorf("shaders: there is no PTX of %s for %s", file, arch)
+		return nil, fmt.Errorf("shaders: no PTX of %s for %s", file, arch)
 	}
 	text, err := Unpack(b)
 	if err != nil {
@@ -165,7 +161,7 @@ func PTX(file, arch string) ([]byte, error) {
 	return text, nil
 }
 
-// Pack compresses a text as PTX is embedded, Unpack restores it.
+// Pack compresses a PTX text for embedding.
 func Pack(text []byte) ([]byte, error) {
 	var b bytes.Buffer
 	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
@@ -187,16 +183,16 @@ func Unpack(packed []byte) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// PTXName is the name of that text's file: "norm.sm_90.ptx.gz".
+// PTXName returns the file name of a PTX text, such as "norm.sm_90.ptx.gz".
 func PTXName(file, arch string) string {
 	return file[:max(0, len(file)-len(".metal"))] + "." + arch + ".ptx.gz"
 }
 
-// Source returns a Metal source or a header that sources include.
+// Source returns a Metal source file, or a header that sources include.
 func Source(file string) ([]byte, error) {
 	b, err := sources.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("shaders: there is no source %s", file)
+		return nil, fmt.Errorf("shaders: no source %s", file)
 	}
 	return b, nil
 }

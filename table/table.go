@@ -24,7 +24,7 @@ const (
 	SlotLogits                  // [rows, vocab] float32
 	SlotStops                   // token ids that stop a generation: a uint32 count, then the ids
 	SlotStep                    // the step block: an array of Step
-	SlotSampler                 // sampling options: a sampler.Sampler, then [MaxBias, 2] ids and biases
+	SlotSampler                 // sampling options: sampler.Settings, then [MaxBias, 2] ids and biases
 	SlotHidden                  // final hidden states of a chunk, [chunk, width] float32
 	SlotRanks                   // log-probabilities of the last tokens: RankEntries entries of RankWords 32-bit words
 	SlotKinds
@@ -108,7 +108,7 @@ const (
 	UploadConst                     // copies bytes of the table's constants
 	UploadTile                      // rearranges rows of quantization blocks to the layout dtype.Tiled16
 	UploadPlusOne                   // converts F16, BF16 or F32 elements to float32 and adds 1
-	UploadTranspose                 // transposes a matrix with rows of Cols elements
+	UploadTranspose                 // transposes a matrix with Cols rows
 	UploadJoin                      // copies rows of quantization blocks from a source of several tensors
 	uploadOps
 )
@@ -129,7 +129,7 @@ type Upload struct {
 	Type   dtype.Type // element type of the source
 	Slot   uint32
 	Tensor string // "" for UploadConst
-	Cols   uint32 // elements per row of the source, for UploadTile, UploadJoin and UploadTranspose; 0 otherwise
+	Cols   uint32 // elements per row of the destination, for UploadTile, UploadJoin and UploadTranspose; 0 otherwise
 	// Step and Phase select every Step-th item from item Phase on: elements for UploadToF32,
 	// columns for UploadTranspose, rows for UploadTile and UploadJoin. Step 0 selects all.
 	Step, Phase uint8
