@@ -1,38 +1,62 @@
-# check    everything that must hold: format, vet, staticcheck, ranks, generated
-#          files, the public API, cross-builds, the tests for arm64
-# test     the tests, with the race detector
-# test-arm64  the tests of the NEON loops and of small models, under qemu
-# softmetal  the tests of the Metal device on Metal in software; needs cgo, clang 19
-#          and GCC's Objective-C runtime
-# metallib  compiles the GPU kernels for embedding; needs a Mac with Xcode
-# darwinkit  the border to darwinkit, executed with darwinkit's own code on Metal in
-#          software; needs libffi too
-# golden   rewrites the golden files of the tests
+# Every target says what it proves or makes. docs/TESTING.md describes which tests
+# run where.
+#
+# test        the tests that everybody runs pass: a sample of each package
+# check       everything else that must hold: every target from fmt to darwinkit
+#   fmt         Go files are formatted
+#   sizes       no Go file is long, and the tracked files are not heavy
+#   vet         go vet finds nothing, with and without the exhaustive tests
+#   lint        staticcheck finds nothing
+#   ranks       packages import only packages of lower rank
+#   generated   generated files are what the generators write; needs clang 19
+#   api-check   the public API is the one in api/
+#   cross       every supported system builds, and go vet finds nothing there
+#   exhaustive  the exhaustive tests pass
+#   test-arm64  NEON loops and small models pass under qemu
+#   softmetal   the Metal device passes on Metal in software; needs cgo, clang 19
+#               and GCC's Objective-C runtime
+#   darwinkit   the bridge to darwinkit runs on Metal in software; needs libffi too
+# race        the packages with goroutines pass under the race detector
+# stress      concurrent tests pass 50 times beside busy loops: STRESS is a package,
+#             RUN a pattern
+# fuzz        fuzzes every target, FUZZTIME each
+#
+# metallib    compiles the GPU kernels for embedding; needs a Mac with Xcode
+# golden      rewrites the golden files of the tests
 # goldens-bundle  fills build/goldens with what transformers needs to make the reference
-#          results of the small models; the target prints the commands to run there
-# gen      rewrites what is generated from the kernel declarations, the NEON
-#          assembly from its C files and the PTX from the GPU kernels; the latter
-#          two need clang 19
-# api      accepts the public API as it is now
-# fuzz     fuzzes every target, FUZZTIME each
-# bench    measures decoding of the shipped model
-# bench-peer  measures it beside llama.cpp, in alternation; MODELS are the files,
-#          PEER is where the npm package of llama.cpp's library goes
-# peer-quantize  has llama.cpp read what quantize and convert write
+#             results of the small models; the target prints the commands to run there
+# gen         rewrites the generated files: those of the kernel declarations, the NEON
+#             assembly and the PTX; the latter two need clang 19
+# api         accepts the public API as it is now
+# bench       measures decoding of the shipped model
+# bench-peer  measures it beside llama.cpp, in alternation; MODELS are the files, PEER
+#             is the folder for the npm package of llama.cpp's library
+# peer-quantize  has llama.cpp read the files that quantize and convert write
 
 FUZZTIME ?= 60s
 MODULE := github.com/pianola-engine/pianola
 TOOL = $$(go -C internal/tools tool -n $(1))
 
-.PHONY: check test test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden goldens-bundle gen api fuzz bench bench-peer peer-quantize fmt vet lint ranks generated api-check cross
+.PHONY: check test race stress exhaustive sizes test-arm64 softmetal softmetal-vet softmetal-device softmetal-sessions darwinkit metallib golden goldens-bundle gen api fuzz bench bench-peer peer-quantize fmt vet lint ranks generated api-check cross
 
-check: fmt vet lint ranks generated api-check cross test-arm64 softmetal darwinkit
+# make -j2 check runs two targets at a time: many are single-threaded.
+check: fmt sizes vet lint ranks api-check softmetal exhaustive cross generated test-arm64 darwinkit
 
 fmt:
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
 
+# Lines of a Go file that is not generated, and bytes of all tracked files.
+MAX_LINES := 820
+MAX_TRACKED := 115000000
+sizes:
+	@git ls-files -z '*.go' | xargs -0 awk 'FNR == 1 { generated = 0 } /^\/\/ Code generated / { generated = 1 } \
+		FNR == $(MAX_LINES) + 1 && !generated { print FILENAME ": more than $(MAX_LINES) lines"; bad = 1 } END { exit bad }'
+	@sum=$$(git ls-files -z | xargs -0 du -cb --apparent-size | awk '$$2 == "total" { n += $$1 } END { printf "%d", n }'); \
+	test "$$sum" -le $(MAX_TRACKED) || { echo "tracked files have $$sum bytes, more than $(MAX_TRACKED)"; exit 1; }
+
 vet:
 	go vet ./...
+	go vet -tags exhaustive $(EXHAUSTIVE)
 
 lint:
 	$(call TOOL,staticcheck) ./...
@@ -64,13 +88,32 @@ cross:
 		GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 go vet ./... || exit 1; \
 	done
 
+# Packages that take long are first, so that the others run beside them.
 test:
-	go test -race ./...
+	go test ./internal/conform ./replay/... ./...
 
-# Under qemu tests take several times as long: short ones, and two small models.
+# The packages with exhaustive tests; those of softmetal run there.
+EXHAUSTIVE = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | grep internal/exhaustive | cut -d' ' -f1)
+exhaustive:
+	CGO_ENABLED=0 go test -timeout 40m -tags exhaustive ./internal/conform $(EXHAUSTIVE)
+
+# What is skipped has one goroutine, and runs for minutes under the race detector.
+race:
+	CGO_ENABLED=1 go test -race -timeout 20m -skip 'TestSampledChains|TestCUDA/.*/KVKinds|TestCUDAAgrees' \
+		./replay/... ./internal/device ./internal/cuda/fake ./internal/tokenizer ./weights
+	CGO_ENABLED=1 go test -race -timeout 20m -run 'Many|Fork|Close|Busy|Break|Cancel|Events|Reserve' . ./internal/e2e
+
+STRESS ?= ./replay/cuda
+RUN ?= .
+stress:
+	@mkdir -p build && CGO_ENABLED=1 go test -race -c -o build/stress.test $(STRESS)
+	@for i in 1 2 3; do (while :; do :; done) & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; \
+	cd $(STRESS) && $(CURDIR)/build/stress.test -test.run '$(RUN)' -test.count 50 -test.timeout 20m
+
+# Under qemu tests take several times as long: two packages, and two small models.
 test-arm64:
-	@command -v qemu-aarch64 >/dev/null || { echo "qemu-aarch64 is missing, which Debian's package qemu-user has"; exit 1; }
-	GOARCH=arm64 CGO_ENABLED=0 go test -short -exec "qemu-aarch64 -cpu max" ./internal/dtype ./replay/cpu
+	@command -v qemu-aarch64 >/dev/null || { echo "test-arm64: qemu-aarch64 is missing (Debian package qemu-user)"; exit 1; }
+	GOARCH=arm64 CGO_ENABLED=0 go test -exec "qemu-aarch64 -cpu max" ./internal/dtype ./replay/cpu
 	GOARCH=arm64 CGO_ENABLED=0 go test -tags nocuda -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' ./internal/e2e
 
 # Metal's own declarations are checked by go test ./internal/metal/driver.
@@ -81,7 +124,7 @@ softmetal: softmetal-device softmetal-sessions
 softmetal-vet:
 	@for need in clang-19:clang-19 /usr/include/Block.h:libblocksruntime-dev /usr/lib/gcc/*/*/libobjc.so:gobjc; do \
 		command -v "$${need%:*}" >/dev/null || ls $${need%:*} >/dev/null 2>&1 || missing="$$missing $${need##*:}"; \
-	done; test -z "$$missing" || { echo "softmetal: missing, as Debian names its packages:$$missing"; exit 1; }
+	done; test -z "$$missing" || { echo "softmetal: missing Debian packages:$$missing"; exit 1; }
 	$(SOFTMETAL) vet -tags softmetal ./...
 
 softmetal-device: softmetal-vet
@@ -94,7 +137,7 @@ metallib:
 	go run ./internal/metal/kernels/gen
 
 darwinkit:
-	@test -n "$$(ls /usr/include/ffi.h /usr/include/*/ffi.h 2>/dev/null)" || { echo "darwinkit: missing, as Debian names its packages: libffi-dev"; exit 1; }
+	@test -n "$$(ls /usr/include/ffi.h /usr/include/*/ffi.h 2>/dev/null)" || { echo "darwinkit: missing Debian package: libffi-dev"; exit 1; }
 	replay/metal/darwinkit/testdata/execute/run.sh
 
 golden:

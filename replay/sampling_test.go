@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/sampler"
 	"github.com/pianola-engine/pianola/replay"
 )
@@ -39,7 +40,7 @@ func TestSampledChains(t *testing.T) {
 	m := loadedOnCPU(t, "qwen3", 64, compiler.Options{})
 	small := loadedOnCPU(t, "qwen3", 4, compiler.Options{})
 	texts := map[string]bool{}
-	for seed := range 50 {
+	for seed := range exhaustive.Pick(50, len(samplings)) {
 		o := samplings[seed%len(samplings)]
 		o.Seed = uint64(seed)
 		want := sampled(t, m, 128, 129, o)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/tokenizer"
 )
 
@@ -368,9 +369,7 @@ func TestPPL(t *testing.T) {
 
 // TestPPLOfHeldOutText compares with llama-perplexity -c 512 --chunks 40.
 func TestPPLOfHeldOutText(t *testing.T) {
-	if testing.Short() {
-		t.Skip("scores 10,000 tokens")
-	}
+	exhaustive.Only(t, "it scores 10,000 tokens")
 	for _, c := range []struct {
 		model       string
 		want, share float64

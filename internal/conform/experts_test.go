@@ -9,6 +9,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
@@ -42,7 +43,7 @@ func TestExperts(t *testing.T) {
 
 // testRoute compares the choice with a sort, and the weights with float64.
 func testRoute(t *testing.T, e *emu.Program) {
-	for seed := range uint64(40) {
+	for seed := range exhaustive.Pick(uint64(40), 8) {
 		r := rand.New(rand.NewPCG(seed, 21))
 		rows, experts := 1+r.IntN(4), pick(r, 1, 2, 8, 31, 32, 33, 64, 128, 1024)
 		used := 1 + r.IntN(min(experts, 12))
@@ -104,7 +105,7 @@ func testExpertProducts(t *testing.T, e *emu.Program) {
 			continue
 		}
 		elems, _ := typ.Block()
-		for seed := range uint64(6) {
+		for seed := range exhaustive.Pick(uint64(6), 1) {
 			r := rand.New(rand.NewPCG(seed, 22+uint64(typ)))
 			p := expertProduct{t: typ, out: 1 + r.IntN(50), in: elems * pick(r, 1, 2, 3, 1024/elems), rows: pick(r, 1, 1, 2, 5), experts: 2 + r.IntN(5), group: pick(r, 1, 4, 8, 16, 32)}
 			if typ <= dtype.BF16 {
@@ -231,7 +232,7 @@ func gatedExactly(gate, up float64, clamped bool) float64 {
 }
 
 func testExpertSum(t *testing.T, e *emu.Program) {
-	for seed := range uint64(16) {
+	for seed := range exhaustive.Pick(uint64(16), 4) {
 		r := rand.New(rand.NewPCG(seed, 23))
 		n, used, rows, add := width(r), 1+r.IntN(9), 1+r.IntN(3), r.IntN(2) == 0
 		x, weights, out := normal(r, rows*used*n, 1), normal(r, rows*used, 1), normal(r, rows*n, 1)
@@ -260,7 +261,7 @@ func testExpertSum(t *testing.T, e *emu.Program) {
 
 // testClamped runs silu_mul of the clamped kind.
 func testClamped(t *testing.T, e *emu.Program) {
-	for seed := range uint64(8) {
+	for seed := range exhaustive.Pick(uint64(8), 4) {
 		r := rand.New(rand.NewPCG(seed, 24))
 		n, rows := width(r), 1+r.IntN(3)
 		gate, up := normal(r, rows*n, 3), normal(r, rows*n, 3)

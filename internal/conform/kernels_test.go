@@ -10,6 +10,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
@@ -276,7 +277,7 @@ var subjects = []subject{
 }
 
 // rounds is the number of random commands of each kernel.
-const rounds = 12
+var rounds = exhaustive.Pick(uint64(12), 3)
 
 // TestKernels compares random commands, every one in three orders, with
 // threadgroups of several sizes and threadgroups for rows that are not there;

@@ -8,6 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/golden"
 	"github.com/pianola-engine/pianola/internal/packed"
 	"github.com/pianola-engine/pianola/replay/cpu"
@@ -72,8 +73,9 @@ func TestPacked(t *testing.T) {
 		}, false},
 	)
 	p := builds.Get(t, emu.Options{})
-	for _, c := range list {
+	for i, c := range list {
 		t.Run(c.name, func(t *testing.T) {
+			exhaustive.Sampled(t, i, 7)
 			t.Parallel()
 			a, b, err := c.make()
 			packedDir, plainDir := t.TempDir(), t.TempDir()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
@@ -254,7 +255,7 @@ func testLargeSampler(t *testing.T, p *emu.Program) {
 	}
 }
 
-var emulatedDraws = flag.Int("draws", 10_000, "how many draws of the emulated kernel TestDraws makes for each setting")
+var emulatedDraws = flag.Int("draws", exhaustive.Pick(10_000, 2_000), "how many draws of the emulated kernel TestDraws makes for each setting")
 
 // TestDraws compares draws of the emulated kernel with the distribution by
 // chi-square: of one part for each draw, whose place is another.

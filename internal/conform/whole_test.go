@@ -14,6 +14,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/golden"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
@@ -251,11 +252,32 @@ func wholes() []whole {
 	return list
 }
 
+// sampleOf returns the cases that every run of the tests replays: the two chips,
+// sanitizers, tables of small chunks, experts, and an int8 cache, with one prompt
+// each.
+func sampleOf(tb testing.TB, list []whole) []whole {
+	tb.Helper()
+	var sample []whole
+	for _, name := range []string{
+		"tiny/llama/m4-pro", "tiny/gemma2/m4-pro", "variants/qwen3_moe/m4-pro", "variants/gpt_oss/h200", "variants/gemma3_linear/h200/small",
+		"tiny/llama/m4-pro/small/q8_0",
+	} {
+		at := slices.IndexFunc(list, func(w whole) bool { return w.String() == name })
+		if at < 0 {
+			tb.Fatalf("no case %s", name)
+		}
+		w := list[at]
+		w.prompts, w.tokens = w.prompts[:1], min(w.tokens, 6)
+		sample = append(sample, w)
+	}
+	return sample
+}
+
 // TestWhole replays whole tables with the emulated kernels, each binding cut to
 // what its declaration says, in agreement with the CPU device on the same
 // table, and with the references.
 func TestWhole(t *testing.T) {
-	for _, w := range wholes() {
+	for _, w := range exhaustive.Pick(wholes(), sampleOf(t, wholes())) {
 		p := builds.Get(t, emu.Options{Sanitize: !w.fast})
 		t.Run(w.String(), func(t *testing.T) {
 			t.Parallel()
@@ -433,6 +455,7 @@ func decode(dev replay.Device, t *table.Table, n uint32) ([][]byte, error) {
 // TestWholeFaults damages a table's decode program, one place at a time: every
 // barrier that is missing and every binding that is elsewhere shows.
 func TestWholeFaults(t *testing.T) {
+	every := exhaustive.Pick(1, 5)
 	w := whole{model: "tiny/qwen3", chip: "m4-pro", change: small}
 	p := builds.Get(t, emu.Options{})
 	tab, src := w.compile(t)
@@ -465,7 +488,9 @@ func TestWholeFaults(t *testing.T) {
 	for i := int(program.First) + 1; i < int(program.First+program.Count); i++ {
 		c := &tab.Cmds[i]
 		if c.Barrier != 0 {
-			barriers++
+			if barriers++; barriers%every != 0 {
+				continue
+			}
 			d := damaged(func(d *table.Table) { d.Cmds[i].Barrier = 0 })
 			if len(d.Validate()) == 0 {
 				t.Errorf("command %d (%s): without its barrier the table validates", i, tab.Label(i))
@@ -478,7 +503,9 @@ func TestWholeFaults(t *testing.T) {
 			if c.Bind[b].Slot == table.NoSlot {
 				continue
 			}
-			bindings++
+			if bindings++; bindings%every != 0 {
+				continue
+			}
 			got, err := run(damaged(func(d *table.Table) { d.Cmds[i].Bind[b].Offset += 16 }), emu.Forward)
 			if err == nil && bytes.Equal(got, want) {
 				t.Errorf("command %d (%s): with binding %d 16 bytes further nothing changes", i, tab.Label(i), b)

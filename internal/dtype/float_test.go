@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 )
 
 // halfValue is the value of a finite float16, by the format's definition.
@@ -89,11 +91,7 @@ func TestF32ToF16(t *testing.T) {
 	check(math.MaxFloat32)
 	check(math.SmallestNonzeroFloat32)
 	r := rand.New(rand.NewPCG(1, 2))
-	n := 1 << 20
-	if testing.Short() {
-		n = 1 << 17
-	}
-	for range n {
+	for range exhaustive.Pick(1<<20, 1<<17) {
 		if f := math.Float32frombits(r.Uint32()); f == f {
 			check(f)
 		}

@@ -11,16 +11,14 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 )
 
 // TestMutations damages the headers of models at random and decodes a few
 // tokens of what still opens: there is a result or an error in one line, never
 // a panic, and memory stays small.
 func TestMutations(t *testing.T) {
-	rounds := 150
-	if testing.Short() {
-		rounds = 30
-	}
+	rounds := exhaustive.Pick(150, 30)
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, c := range []struct {
 		path   string

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 )
 
 // checkModel encodes text with every kind of tokenizer: what comes is tokens, and
@@ -64,10 +66,7 @@ func TestModelsRoundTrip(t *testing.T) {
 func TestModelsTime(t *testing.T) {
 	cases := modelCases(t)
 	for _, unit := range []string{"a", "ab", " ", "▁", "\n", " a", "=", "1", "\xff", "\u0301", "a\u0301", "中", "é", "\u200d", "🇩🇪", "☃", "\u1100", "[MASK]", "<s>"} {
-		size := 1 << 16
-		if testing.Short() {
-			size = 1 << 12
-		}
+		size := exhaustive.Pick(1<<16, 1<<12)
 		text := strings.Repeat(unit, size/len(unit))
 		for _, c := range cases {
 			start := time.Now()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
@@ -277,11 +278,7 @@ func TestAttnRows(t *testing.T) {
 		s := c.solo(t, r)
 		got := s.everywhere("out", nil)
 		size := len(got) / c.rows
-		step := 1
-		if testing.Short() {
-			step = 4
-		}
-		for row := 0; row < c.rows; row += step {
+		for row := 0; row < c.rows; row += exhaustive.Pick(1, 4) {
 			one := c
 			one.rows, one.kvLen = 1, c.kvLen+row
 			o := one.solo(t, r)

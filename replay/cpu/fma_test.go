@@ -5,6 +5,8 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 )
 
 // bigFMA returns a*b + c for finite values, rounded once.
@@ -56,11 +58,7 @@ func TestFMA(t *testing.T) {
 			}
 		}
 	}
-	n := 200000
-	if testing.Short() {
-		n = 40000
-	}
-	for range n {
+	for range exhaustive.Pick(200_000, 40_000) {
 		checkFMA(t, any(), any(), any())
 		// Use similar exponents, so that all bits of the sum count.
 		scale := float32(math.Ldexp(1, r.IntN(130)-100))

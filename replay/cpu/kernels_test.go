@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
@@ -21,10 +22,7 @@ func second(index, kvLen, rows int) map[int]uint32 {
 // before each run.
 func (s *solo) everywhere(name string, in []float32) []float32 {
 	s.tb.Helper()
-	teams := []int{1, 2, 5, 16}
-	if testing.Short() {
-		teams = []int{1, 5}
-	}
+	teams := exhaustive.Pick([]int{1, 2, 5, 16}, []int{1, 5})
 	var want []float32
 	for impl, o := range implementations() {
 		for _, parts := range teams {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
@@ -324,7 +325,7 @@ func TestFilters(t *testing.T) {
 	tried := 0
 	for kind := range 8 {
 		for _, n := range []int{1, 5, 1000, 4096, 150_001} {
-			if testing.Short() && n > 10_000 && kind > 0 {
+			if !exhaustive.On && n > 10_000 && kind > 0 {
 				continue
 			}
 			logits := filterLogits(r, n, kind)
@@ -418,13 +419,10 @@ func TestGreedySampler(t *testing.T) {
 	}
 }
 
-// TestDraws compares 100,000 draws with the distribution by chi-square.
+// TestDraws compares draws with the distribution by chi-square.
 func TestDraws(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 1))
-	draws := 100_000
-	if testing.Short() {
-		draws = 4_000
-	}
+	draws := exhaustive.Pick(100_000, 4_000)
 	for i, c := range []struct {
 		n           int
 		temperature float64

@@ -15,6 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -226,10 +227,7 @@ func TestClose(t *testing.T) {
 // TestMany makes many submissions of one or a few commands, so that workers sleep and wake all
 // the time.
 func TestMany(t *testing.T) {
-	n := 10000
-	if testing.Short() {
-		n = 1000
-	}
+	n := exhaustive.Pick(10_000, 1_000)
 	d := chainModel(t).load(Options{})
 	id := newSession(t, d, 3)
 	sub := &replay.Submission{Session: id, Runs: []replay.Run{{Count: 1, Step: chainStep()}}}
@@ -318,7 +316,7 @@ func TestWholeModel(t *testing.T) {
 				for _, portable := range []bool{true, false} {
 					for threads := 1; threads <= min(runtime.GOMAXPROCS(0), 4); threads++ {
 						for _, chunk := range []int{1, 7, 16} {
-							if variant++; testing.Short() && variant%7 != 1 {
+							if variant++; !exhaustive.On && variant%7 != 1 {
 								continue
 							}
 							s := smallShape

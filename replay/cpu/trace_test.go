@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/exectrace"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/replay"
 )
 
@@ -62,13 +63,11 @@ func realTime(t *testing.T, b *builder, tokens uint32, threads int) (*Device, *r
 
 func gopherModel(tb testing.TB) *builder { return transformer(tb, gopherShape) }
 
-// timed skips a test of times under emulation and under the race detector, where tests run with
-// -short.
+// timed skips a test of times unless the run is exhaustive: processors that are
+// busy with other tests, emulated, or watched by the race detector take longer.
 func timed(t *testing.T) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short: it times processors, which may be emulated")
-	}
+	exhaustive.Only(t, "it measures times, which other work on the processors disturbs")
 }
 
 // undisturbed is the longest duration of an undisturbed real-time chain. In a longer one the

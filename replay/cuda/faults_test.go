@@ -11,6 +11,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/cuda/fake"
 	"github.com/pianola-engine/pianola/internal/device"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
@@ -81,11 +82,7 @@ func TestFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 			calls := drv.Calls()
-			step := 1
-			if testing.Short() {
-				step = 7
-			}
-			for n := 1; n <= calls; n += step {
+			for n := 1; n <= calls; n += exhaustive.Pick(1, 7) {
 				leaked := drv.Leaked()
 				drv.FailAt(n, code)
 				err := use(drv, mode, m)

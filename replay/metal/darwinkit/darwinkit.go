@@ -12,8 +12,7 @@ import (
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 	"github.com/pianola-engine/pianola/replay"
-	replay "github.com/pianola-engine/pianola/replay/metal"
-	"github.com/pianola-engine/pianola/table"
+	metaldevice "github.com/pianola-engine/pianola/replay/metal"
 )
 
 // Passes are work of the program that is encoded into each command buffer of a
@@ -76,16 +75,16 @@ func SetBuffer(encoder metal.ComputeCommandEncoderObject, buffer metal.BufferObj
 
 // Share makes a program's device, and a queue of it, those of a model: it is for
 // pianola.MetalOptions.Shared.
-func Share(device metal.DeviceObject, queue metal.CommandQueueObject, p Passes) *replay.Shared {
-	return &replay.Shared{Device: device.Ptr(), Queue: queue.Ptr(), Before: pass(p.Before), After: pass(p.After)}
+func Share(device metal.DeviceObject, queue metal.CommandQueueObject, p Passes) *metaldevice.Shared {
+	return &metaldevice.Shared{Device: device.Ptr(), Queue: queue.Ptr(), Before: pass(p.Before), After: pass(p.After)}
 }
 
 // pass returns f as the device calls it.
-func pass(f func(Pass) error) func(*replay.Pass) error {
+func pass(f func(Pass) error) func(*metaldevice.Pass) error {
 	if f == nil {
 		return nil
 	}
-	return func(p *replay.Pass) (err error) {
+	return func(p *metaldevice.Pass) (err error) {
 		objc.WithAutoreleasePool(func() {
 			err = f(Pass{
 				CommandBuffer: metal.CommandBufferObject{Object: objc.ObjectFrom(p.CommandBuffer)},

@@ -1,0 +1,6 @@
+//go:build exhaustive
+
+package exhaustive
+
+// On reports whether the run is exhaustive.
+const On = true
