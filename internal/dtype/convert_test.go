@@ -23,11 +23,16 @@ func floats(b []byte) []float32 {
 	return f
 }
 
-// TestKnownAnswers compares both directions with what ggml computed.
+// TestKnownAnswers compares both directions with what ggml computed, and types that
+// it was not asked for with their definitions.
 func TestKnownAnswers(t *testing.T) {
-	text, err := os.ReadFile("testdata/ggml.txt")
-	if err != nil {
-		t.Fatal(err)
+	var text []byte
+	for _, name := range []string{"testdata/ggml.txt", "testdata/definitions.txt"} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, b...)
 	}
 	decoded, encoded := map[dtype.Type]bool{}, map[dtype.Type]bool{}
 	for line := range strings.Lines(string(text)) {

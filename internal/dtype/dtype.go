@@ -40,6 +40,9 @@ const (
 	I64
 	F64
 	U8
+	NVFP4
+	TQ1_0
+	TQ2_0
 )
 
 // block is the layout of a type: elems elements are stored in bytes bytes.

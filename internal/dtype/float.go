@@ -52,3 +52,23 @@ func F32ToBF16(f float32) uint16 {
 	}
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }
+
+// F32ToUE4M3 returns the unsigned E4M3 number nearest to f as ggml rounds it: ties go
+// up, what is above 448 becomes 448, and what is not positive 0. NaN is not positive.
+func F32ToUE4M3(f float32) byte {
+	if !(f > 0) {
+		return 0
+	}
+	bits := math.Float32bits(min(f, 448))
+	e, m := int(bits>>23)-127+7, byte(bits>>20&7)
+	if e <= 0 {
+		return byte(min(int(float32(f*512)+0.5), 7))
+	}
+	if m += byte(bits >> 19 & 1); m > 7 {
+		m, e = 0, e+1
+	}
+	if e >= 15 {
+		return 0x7e
+	}
+	return byte(e)<<3 | m
+}

@@ -19,6 +19,7 @@ type Form struct {
 	Signed bool      // quants are two's complement
 	Zero   int       // is subtracted from the quants
 	Levels *[16]int8 // the code book that the quants are indices of, or nil
+	Codes  int       // how many of the quants' values have a meaning; 0 for all
 
 	D ScaleType // of the whole block
 	// DAt and MAt are the offsets of D and M. M is a float16 too, and subtracted if
@@ -163,6 +164,19 @@ var forms = [...]Form{
 	{
 		Type: MXFP4, Name: "MXFP4", ID: 39, Elems: 32, Bytes: 17, Deviation: 5.852,
 		Quants: []Field{{Bits: 4, At: 1, Run: 16}}, Levels: &levelsE2M1, D: HalfE8M0,
+	},
+	{
+		Type: NVFP4, Name: "NVFP4", ID: 40, Elems: 64, Bytes: 36, Deviation: 5.852,
+		Quants: []Field{{Bits: 4, At: 4, Run: 8}}, Levels: &levelsE2M1, D: Constant,
+		Sub: 16, Scales: []Field{{Bits: 8, At: 0, Run: 4}}, ScaleType: HalfUE4M3,
+	},
+	{
+		Type: TQ1_0, Name: "TQ1_0", ID: 34, Elems: 256, Bytes: 54, Deviation: 0.8165,
+		Quants: []Field{trits}, Codes: 3, Zero: 1, DAt: 52,
+	},
+	{
+		Type: TQ2_0, Name: "TQ2_0", ID: 35, Elems: 256, Bytes: 66, Deviation: 0.8165,
+		Quants: []Field{{Bits: 2, At: 0, Run: 32}}, Codes: 3, Zero: 1, DAt: 64,
 	},
 	{Type: I8, Name: "I8", ID: 24, Elems: 1, Bytes: 1},
 	{Type: I16, Name: "I16", ID: 25, Elems: 1, Bytes: 2},

@@ -65,7 +65,14 @@ func (f *Form) random(b []byte, d float32, r *splitMix) {
 		bits += q.Bits
 	}
 	middle := float32(int(1)<<bits-1) / 2
+	if f.Codes == 3 {
+		f.randomTrits(b)
+	}
 	switch {
+	case f.ScaleType == HalfUE4M3:
+		for i := range f.Parts() {
+			b[f.scales[0].at[i]] = max(F32ToUE4M3(2*d), 1)
+		}
 	case f.D == HalfE8M0:
 		b[f.DAt] = randomE8M0(d, r)
 	case f.Minimum && f.PackedTile:
@@ -80,6 +87,21 @@ func (f *Form) random(b []byte, d float32, r *splitMix) {
 	default:
 		putHalf(b[f.DAt:], r.sign(d))
 	}
+}
+
+// randomTrits makes bytes of quants those that an encoder writes: each is 4 digits of
+// base 3, or 5.
+func (f *Form) randomTrits(b []byte) {
+	if f.Quants[0].Bits > 0 {
+		for i, n := range b[:f.Elems/4] {
+			n %= 81
+			b[i] = n%3 | n/3%3<<2 | n/9%3<<4 | n/27<<6
+		}
+		return
+	}
+	var v [256]uint8
+	readFields(v[:], f.quants, b)
+	PutTrits(b, &v)
 }
 
 // randomScales gives each part a scale of 8 to 15 and the same minimum, and the block

@@ -80,6 +80,13 @@ func (f *Form) strip() (size, scalesStep, quantsStep int) {
 	return size, t.ScalesStep, t.QuantsStep
 }
 
+// SameTiles reports whether tiles of two types hold the same, so that the same products
+// serve both.
+func (f *Form) SameTiles(g *Form) bool {
+	return f.tiles == g.tiles && f.Elems == g.Elems && f.Zero == g.Zero && f.Levels == g.Levels && f.Signed == g.Signed &&
+		f.D == g.D && f.Minimum == g.Minimum && f.Sub == g.Sub && f.ScaleType == g.ScaleType && f.PackedTile == g.PackedTile
+}
+
 // tile puts a block in row r of a strip.
 func (f *Form) tile(strip []byte, r int, block []byte) {
 	t := &f.tiles

@@ -75,12 +75,9 @@ var named = map[uint32]ggmlType{
 	31: {name: "Q4_0_4_4"},
 	32: {name: "Q4_0_4_8"},
 	33: {name: "Q4_0_8_8"},
-	34: {name: "TQ1_0", elems: 256, bytes: 54},
-	35: {name: "TQ2_0", elems: 256, bytes: 66},
 	36: {name: "IQ4_NL_4_4"},
 	37: {name: "IQ4_NL_4_8"},
 	38: {name: "IQ4_NL_8_8"},
-	40: {name: "NVFP4", elems: 64, bytes: 36},
 	41: {name: "Q1_0"},
 	42: {name: "Q2_0"},
 }

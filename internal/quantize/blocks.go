@@ -1,6 +1,10 @@
 package quantize
 
-import "math"
+import (
+	"math"
+
+	"github.com/pianola-engine/pianola/internal/dtype"
+)
 
 // The encoders write scales first and then choose the quants anew for the scales
 // as they were rounded, which is what a decoder multiplies by.
@@ -236,6 +240,54 @@ func encodeMXFP4(b []byte, x []float32) {
 	for i := range 16 {
 		b[1+i] = e2m1(x[i], unit) | e2m1(x[i+16], unit)<<4
 	}
+}
+
+// encodeNVFP4: four scales of UE4M3, each of which brings the extreme of 16 elements to
+// 6, the largest value of E2M1, and the values nearest for the scale as it was rounded.
+func encodeNVFP4(b []byte, x []float32) {
+	for s := range 4 {
+		sub := x[16*s:][:16]
+		b[s] = dtype.F32ToUE4M3(abs(extreme(sub)) / 6)
+		unit := math.Ldexp(float64(dtype.UE4M3Half(b[s])), -9)
+		if unit == 0 {
+			clear(b[4+8*s:][:8])
+			continue
+		}
+		for i := range 8 {
+			b[4+8*s+i] = e2m1(sub[i], unit) | e2m1(sub[8+i], unit)<<4
+		}
+	}
+}
+
+// ternary returns -1, 0 or 1 for each element, plus 1, and the scale, the largest
+// magnitude. Halves round away from zero.
+func ternary(x []float32) (q [256]uint8, d float32) {
+	d = abs(extreme(x))
+	var inverse float32
+	if d >= 0x1p-126 { // the inverse of what is smaller can be infinite
+		inverse = 1 / d
+	}
+	for i, v := range x {
+		q[i] = uint8(math.Round(float64(float32(v*inverse))) + 1)
+	}
+	return q, d
+}
+
+// encodeTQ1_0 packs five digits of base 3 in a byte.
+func encodeTQ1_0(b []byte, x []float32) {
+	q, d := ternary(x)
+	dtype.PutTrits(b, &q)
+	putHalf(b[52:], d)
+}
+
+// encodeTQ2_0 packs four in a byte, as pairs of bits.
+func encodeTQ2_0(b []byte, x []float32) {
+	q, d := ternary(x)
+	clear(b)
+	for i, v := range q {
+		b[i/128*32+i%32] |= v & 3 << (i / 32 % 4 * 2)
+	}
+	putHalf(b[64:], d)
 }
 
 // e2m1 returns the code of the value nearest to v, the smaller magnitude of equals.

@@ -30,6 +30,9 @@ var encoders = map[dtype.Type]func(b []byte, x []float32){
 	dtype.IQ4_NL: encodeIQ4_NL,
 	dtype.IQ4_XS: encodeIQ4_XS,
 	dtype.MXFP4:  encodeMXFP4,
+	dtype.NVFP4:  encodeNVFP4,
+	dtype.TQ1_0:  encodeTQ1_0,
+	dtype.TQ2_0:  encodeTQ2_0,
 }
 
 // Can reports whether [Encode] has the type.

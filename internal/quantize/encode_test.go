@@ -14,6 +14,7 @@ import (
 // searched are the types that this package encodes.
 var searched = []dtype.Type{
 	dtype.Q2_K, dtype.Q3_K, dtype.Q4_K, dtype.Q5_K, dtype.Q6_K, dtype.IQ4_NL, dtype.IQ4_XS, dtype.MXFP4,
+	dtype.NVFP4, dtype.TQ1_0, dtype.TQ2_0,
 }
 
 // roundTrip encodes and decodes.
@@ -47,10 +48,14 @@ func TestErrors(t *testing.T) {
 	bounds := map[dtype.Type]float64{
 		dtype.Q2_K: 0.33, dtype.Q3_K: 0.18, dtype.Q4_K: 0.083, dtype.Q5_K: 0.041, dtype.Q6_K: 0.022,
 		dtype.IQ4_NL: 0.082, dtype.IQ4_XS: 0.084, dtype.MXFP4: 0.125,
+		dtype.NVFP4: 0.11, dtype.TQ1_0: 0.83, dtype.TQ2_0: 0.83,
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, typ := range searched {
 		for _, scale := range []float64{1e-3, 0.02, 1, 100} {
+			if typ == dtype.NVFP4 && scale < 0.02 {
+				continue // the smallest scale is 2^-9, and a file's scale of a whole tensor is no part of a block
+			}
 			x := make([]float32, 256*64)
 			for i := range x {
 				x[i] = float32(r.NormFloat64() * scale)
@@ -90,7 +95,9 @@ func exact(typ dtype.Type) []float32 {
 		switch typ {
 		case dtype.IQ4_NL, dtype.IQ4_XS:
 			x[i] = []float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}[i%16] / 64
-		case dtype.MXFP4:
+		case dtype.TQ1_0, dtype.TQ2_0:
+			x[i] = float32(i%3 - 1)
+		case dtype.MXFP4, dtype.NVFP4:
 			x[i] = []float32{0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6}[i%16]
 		default:
 			x[i] = float32(lo+i*7%(hi-lo+1)) / 4

@@ -21,6 +21,9 @@ type Mix struct {
 	// Types that differ from Base by what a matrix is for and by its place; nil
 	// for none. V stands for a fused QKV too.
 	attnV, ffnDown, attnOutput func(place) dtype.Type
+	// embedding is the type of an embedding beside an output matrix, where it is not
+	// Base.
+	embedding dtype.Type
 	// experts is the type of stacked experts where it is not Base.
 	experts dtype.Type
 	// denseExperts lets each matrix of a layer take the place of an expert where
@@ -110,6 +113,9 @@ var mixes = []Mix{
 	},
 	// llama-quantize has this one for experts alone, by the name of MXFP4_MOE.
 	{Name: "MXFP4", FileType: 38, Base: dtype.Q8_0, experts: dtype.MXFP4, denseExperts: true},
+	{Name: "NVFP4", FileType: 39, Base: dtype.NVFP4},
+	{Name: "TQ1_0", FileType: 36, Base: dtype.TQ1_0, embedding: dtype.Q4_K},
+	{Name: "TQ2_0", FileType: 37, Base: dtype.TQ2_0, embedding: dtype.Q4_K},
 }
 
 func always(t dtype.Type) func(place) dtype.Type { return func(place) dtype.Type { return t } }
@@ -297,6 +303,8 @@ func (m *Mix) Types(model Model, tensors []Tensor, o Options) []dtype.Type {
 			continue
 		case o.Pure:
 			types[i] = m.pureBase()
+		case k == embedding && !tied && m.embedding != dtype.Invalid:
+			types[i] = m.embedding
 		case k == output || k == embedding && tied:
 			types[i] = m.output(columns)
 		default:
@@ -381,6 +389,9 @@ var fallbacks = map[dtype.Type]dtype.Type{
 	dtype.Q4_K:   dtype.Q5_0,
 	dtype.Q5_K:   dtype.Q5_1,
 	dtype.Q6_K:   dtype.Q8_0,
+	dtype.TQ1_0:  dtype.Q4_0,
+	dtype.TQ2_0:  dtype.Q4_0,
+	dtype.NVFP4:  dtype.IQ4_NL,
 }
 
 // fallback returns t if rows of so many columns are whole blocks of it, else a

@@ -392,6 +392,68 @@ tile:
 	ENDMINS4(VSUBPS)
 	END4
 
+// func tiledTQ2_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+TEXT ·tiledTQ2_0AVX2(SB), NOSPLIT, $256-48
+	START1
+
+block:
+	HEAD(AHEAD1, 32, 32)
+
+tile:
+	AHEAD1(0)
+	AHEAD1(64)
+	VPCMPEQW  Y6, Y6, Y6
+	VMOVDQU   Y6, Y7
+	OFFSETS1
+	TWOSLOW(0)
+	LEFT1(0, tiledOne<>(SB))
+	TWOSHIGH(0)
+	LEFT1(16, tiledOne<>(SB))
+	TWOSLOW(32)
+	RIGHT1(0, tiledOne<>(SB))
+	TWOSHIGH(32)
+	RIGHT1(16, tiledOne<>(SB))
+	VCVTPH2PS (R13), Y0
+	VCVTPH2PS 16(R13), Y1
+	ADDROWS1
+	NEXT(128)
+	DECL R12
+	JNZ  tile
+	DECQ CX
+	JNZ  block
+	END1
+
+// func tiledFourTQ2_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+TEXT ·tiledFourTQ2_0AVX2(SB), NOSPLIT, $256-64
+	START4
+
+block:
+	HEAD(AHEAD4, 32, 32)
+
+tile:
+	AHEAD4(0)
+	AHEAD4(64)
+	VPCMPEQW  Y6, Y6, Y6
+	VMOVDQU   Y6, Y7
+	OFFSETS4
+	TWOSLOW(0)
+	LEFT4(0, tiledOne<>(SB))
+	TWOSHIGH(0)
+	LEFT4(16, tiledOne<>(SB))
+	TWOSLOW(32)
+	RIGHT4(0, tiledOne<>(SB))
+	TWOSHIGH(32)
+	RIGHT4(16, tiledOne<>(SB))
+	VCVTPH2PS (R13), Y0
+	VCVTPH2PS 16(R13), Y1
+	ADDROWS4
+	NEXT(128)
+	DECL R12
+	JNZ  tile
+	DECQ CX
+	JNZ  block
+	END4
+
 // THREESLOW and THREESHIGH add the single bits.
 #define THREESLOW(at, bits) \
 	TWOSLOW(at)                  \

@@ -167,6 +167,32 @@ TEXT ·tiledQ2_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q2KCONSTANTS
 	TILED(320, 8, 128, ZERO4, HEADMINSCALES, Q2KTILE4, STOREMIN4)
 
+// TQ20TILE is of quants of 2 bits without further scales.
+#define TQ20TILE(LESS, DOT, ADD) \
+	PREFETCHT0 AHEAD(SI)      \
+	PREFETCHT0 (AHEAD+64)(SI) \
+	LESS(Z29)                 \
+	TWOS(0, DOT, DOT)         \
+	TWOS(1, DOT, DOT)         \
+	ADD
+#define TQ20TILE1 TQ20TILE(LESS1, DOT1, ADD1)
+#define TQ20TILE4 TQ20TILE(LESS4, DOT4, ADD4)
+
+// Z29 is words of -1.
+#define TQ20CONSTANTS \
+	FILL32(0x03030303, Z31) \
+	FILL32(0xffffffff, Z29)
+
+// func tiledTQ2_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledTQ2_0x1AVX512(SB), NOSPLIT, $0-64
+	TQ20CONSTANTS
+	TILED(32, 8, 128, ZERO1, HEAD, TQ20TILE1, STORE1)
+
+// func tiledTQ2_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledTQ2_0x4AVX512(SB), NOSPLIT, $0-64
+	TQ20CONSTANTS
+	TILED(32, 8, 128, ZERO4, HEAD, TQ20TILE4, STORE4)
+
 // THREES does groups 2k, 2k+1, 2k+4 and 2k+5. The shifts move the single bits
 // of the first two to bit 2.
 #define THREES(k, OP0, n0, OP1, n1, DOT, DOTHIGH) \

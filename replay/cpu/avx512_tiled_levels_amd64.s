@@ -104,3 +104,61 @@ TEXT ·tiledMXFP4x1AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledMXFP4x4AVX512(SB), NOSPLIT, $0-64
 	MXFP4CONSTANTS
 	TILED(0, 1, 272, ZERO4, NOHEAD, MXFP4TILE4, STORE4)
+
+// HALVES does groups g and g+4 as LEVELS, whose integers are apart.
+#define HALVES(g, DOT, DOTHIGH) \
+	VMOVDQU64 (64*g)(SI), Z16 \
+	VPANDD    Z31, Z16, Z17   \
+	VPSRLW    $4, Z16, Z16    \
+	VPANDD    Z31, Z16, Z16   \
+	VPSHUFB   Z17, Z29, Z17   \
+	VPSHUFB   Z16, Z29, Z16   \
+	DOT(g, Z17)               \
+	DOTHIGH(g+4, Z16)
+
+// UE4M3 makes bytes at floats, half of UE4M3 in units of 2^-10: the bits are those of
+// a float16 that is 2^-17 of it. 0x7f, which Y23 has in words, is 0.
+#define UE4M3(at, SCALES) \
+	VPMOVZXBW   at(SI), Y16     \
+	VPCMPEQW    Y23, Y16, K1    \
+	KNOTW       K1, K1          \
+	VPSLLW      $9, Y16, Y16    \
+	VPSRLW      $2, Y16, Y16    \
+	VCVTPH2PS.Z Y16, K1, SCALES \
+	VMULPS      Z25, SCALES, SCALES
+
+#define NVFP4TILE(LESS, LESSHIGH, DOT, DOTHIGH, ADD) \
+	PREFETCH4(0)               \
+	PREFETCHT0 (AHEAD+256)(SI) \
+	LESS(Z30)                  \
+	LESSHIGH(Z28)              \
+	HALVES(0, DOT, DOTHIGH)    \
+	HALVES(1, DOT, DOTHIGH)    \
+	HALVES(2, DOT, DOTHIGH)    \
+	HALVES(3, DOT, DOTHIGH)    \
+	UE4M3(256, Z26)            \
+	UE4M3(272, Z27)            \
+	ADD
+#define NVFP4TILE1 NVFP4TILE(LESS1, LESSHIGH1, DOT1, DOTHIGH1, ADDKK1)
+#define NVFP4TILE4 NVFP4TILE(LESS4, LESSHIGH4, DOT4, DOTHIGH4, ADDKK4)
+
+// Z30 and Z28 are -12 in the words of one half of the columns, Z24 and Z25 are 2^-10
+// and 2^17.
+#define NVFP4CONSTANTS \
+	FILL32(0x0f0f0f0f, Z31)                \
+	FILL32(0x0000fff4, Z30)                \
+	FILL32(0xfff40000, Z28)                \
+	VBROADCASTI32X4 levelsMXFP4<>(SB), Z29 \
+	FILL32(0x3a800000, Z24)                \
+	FILL32(0x48000000, Z25)                \
+	FILL32(0x007f007f, Z23)
+
+// func tiledNVFP4x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledNVFP4x1AVX512(SB), NOSPLIT, $0-64
+	NVFP4CONSTANTS
+	TILED(0, 2, 288, ZERO1, NOHEAD, NVFP4TILE1, STORE1)
+
+// func tiledNVFP4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+TEXT ·tiledNVFP4x4AVX512(SB), NOSPLIT, $0-64
+	NVFP4CONSTANTS
+	TILED(0, 2, 288, ZERO4, NOHEAD, NVFP4TILE4, STORE4)

@@ -512,3 +512,252 @@ l6:
 	WORD $0x3cb16940 // str q0, [x10, x17]
 	WORD $0x3707ed6f // tbnz w15, #0x0, l4
 	RET
+
+// func tiledTQ2_0x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+TEXT ·tiledTQ2_0x1NEON(SB), NOSPLIT, $0-48
+	MOVD y+0(FP), R20
+	MOVD yStride+8(FP), R21
+	MOVD w+16(FP), R22
+	MOVD x+24(FP), R23
+	MOVD xStride+32(FP), R24
+	MOVD in+40(FP), R25
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
+	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0xad000280 // stp q0, q0, [x20]
+	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
+	WORD $0x5400076b // b.lt l3
+	WORD $0x4f00e460 // movi v0.16b, #0x3
+	WORD $0x8b1902e8 // add x8, x23, x25
+	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
+
+l0:
+	WORD $0x2a1f03ea // mov w10, wzr
+	WORD $0x910082cb // add x11, x22, #0x20
+
+l1:
+	WORD $0xaa1f03ec // mov x12, xzr
+
+l2:
+	WORD $0xd37ced8d // lsl x13, x12, #4
+	WORD $0x79c0052e // ldrsh w14, [x9, #0x2]
+	WORD $0x79c0012f // ldrsh w15, [x9]
+	WORD $0xad401ae5 // ldp q5, q6, [x23]
+	WORD $0x8b0d0170 // add x16, x11, x13
+	WORD $0x0b0f01ce // add w14, w14, w15
+	WORD $0x3dc00201 // ldr q1, [x16]
+	WORD $0x4b0e03ee // neg w14, w14
+	WORD $0x4e040dc3 // dup v3.4s, w14
+	WORD $0x4e201c22 // and v2.16b, v1.16b, v0.16b
+	WORD $0x6f0c0424 // ushr v4.16b, v1.16b, #0x4
+	WORD $0x4f85e043 // sdot v3.4s, v2.16b, v5.4b[0]
+	WORD $0x4e201c82 // and v2.16b, v4.16b, v0.16b
+	WORD $0x3dc01204 // ldr q4, [x16, #0x40]
+	WORD $0x6f0c0487 // ushr v7.16b, v4.16b, #0x4
+	WORD $0x4fa5e043 // sdot v3.4s, v2.16b, v5.4b[1]
+	WORD $0x4e201c82 // and v2.16b, v4.16b, v0.16b
+	WORD $0x4f85e843 // sdot v3.4s, v2.16b, v5.4b[2]
+	WORD $0x4e201ce2 // and v2.16b, v7.16b, v0.16b
+	WORD $0x6f0e0427 // ushr v7.16b, v1.16b, #0x2
+	WORD $0x6f0a0421 // ushr v1.16b, v1.16b, #0x6
+	WORD $0x4fa5e843 // sdot v3.4s, v2.16b, v5.4b[3]
+	WORD $0x4e201ce2 // and v2.16b, v7.16b, v0.16b
+	WORD $0x4f86e043 // sdot v3.4s, v2.16b, v6.4b[0]
+	WORD $0x6f0e0482 // ushr v2.16b, v4.16b, #0x2
+	WORD $0x4fa6e023 // sdot v3.4s, v1.16b, v6.4b[1]
+	WORD $0x4e201c41 // and v1.16b, v2.16b, v0.16b
+	WORD $0xfc6c7ac2 // ldr d2, [x22, x12, lsl #3]
+	WORD $0x9100058c // add x12, x12, #0x1
+	WORD $0xf100119f // cmp x12, #0x4
+	WORD $0x4f86e823 // sdot v3.4s, v1.16b, v6.4b[2]
+	WORD $0x6f0a0481 // ushr v1.16b, v4.16b, #0x6
+	WORD $0x4fa6e823 // sdot v3.4s, v1.16b, v6.4b[3]
+	WORD $0x0e217841 // fcvtl v1.4s, v2.4h
+	WORD $0xbd400102 // ldr s2, [x8]
+	WORD $0x4f829021 // fmul v1.4s, v1.4s, v2.s[0]
+	WORD $0x4e21d862 // scvtf v2.4s, v3.4s
+	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
+	WORD $0x3ced6a82 // ldr q2, [x20, x13]
+	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
+	WORD $0x3cad6a81 // str q1, [x20, x13]
+	WORD $0x54fffae1 // b.ne l2
+	WORD $0x1100054a // add w10, w10, #0x1
+	WORD $0x9102016b // add x11, x11, #0x80
+	WORD $0x910082f7 // add x23, x23, #0x20
+	WORD $0x7100215f // cmp w10, #0x8
+	WORD $0x91001108 // add x8, x8, #0x4
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x54fff9e1 // b.ne l1
+	WORD $0xf1040339 // subs x25, x25, #0x100
+	WORD $0x911082d6 // add x22, x22, #0x420
+	WORD $0x54fff94c // b.gt l0
+
+l3:
+	RET
+
+// func tiledTQ2_0x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+TEXT ·tiledTQ2_0x4NEON(SB), NOSPLIT, $0-48
+	MOVD y+0(FP), R20
+	MOVD yStride+8(FP), R21
+	MOVD w+16(FP), R22
+	MOVD x+24(FP), R23
+	MOVD xStride+32(FP), R24
+	MOVD in+40(FP), R25
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
+	WORD $0xd37ffaab // lsl x11, x21, #1
+	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
+	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
+	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0x8b15016c // add x12, x11, x21
+	WORD $0xad000280 // stp q0, q0, [x20]
+	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
+	WORD $0xad000100 // stp q0, q0, [x8]
+	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
+	WORD $0x8b0c0a88 // add x8, x20, x12, lsl #2
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0xad000100 // stp q0, q0, [x8]
+	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
+	WORD $0x540010eb // b.lt l3
+	WORD $0x4f00e460 // movi v0.16b, #0x3
+	WORD $0x8b1902e8 // add x8, x23, x25
+	WORD $0xd37ffb09 // lsl x9, x24, #1
+	WORD $0x8b590d0a // add x10, x8, x25, lsr #3
+	WORD $0xd37ef56b // lsl x11, x11, #2
+	WORD $0xd37ef58c // lsl x12, x12, #2
+	WORD $0x8b18012d // add x13, x9, x24
+
+l0:
+	WORD $0x2a1f03ee // mov w14, wzr
+	WORD $0x910082cf // add x15, x22, #0x20
+
+l1:
+	WORD $0xaa1f03f0 // mov x16, xzr
+	WORD $0x910042f1 // add x17, x23, #0x10
+	WORD $0x8b180153 // add x19, x10, x24
+	WORD $0x8b09015a // add x26, x10, x9
+	WORD $0x8b0d0140 // add x0, x10, x13
+
+l2:
+	WORD $0xd37cee01 // lsl x1, x16, #4
+	WORD $0x79c00542 // ldrsh w2, [x10, #0x2]
+	WORD $0x79c00143 // ldrsh w3, [x10]
+	WORD $0xad402ee6 // ldp q6, q11, [x23]
+	WORD $0x3cf86aec // ldr q12, [x23, x24]
+	WORD $0x8b0101e4 // add x4, x15, x1
+	WORD $0x0b030042 // add w2, w2, w3
+	WORD $0x79c00663 // ldrsh w3, [x19, #0x2]
+	WORD $0x3dc00088 // ldr q8, [x4]
+	WORD $0x4b0203e2 // neg w2, w2
+	WORD $0x3dc0108a // ldr q10, [x4, #0x40]
+	WORD $0x4e040c42 // dup v2.4s, w2
+	WORD $0x78f86942 // ldrsh w2, [x10, x24]
+	WORD $0xfc707ace // ldr d14, [x22, x16, lsl #3]
+	WORD $0x4e201d01 // and v1.16b, v8.16b, v0.16b
+	WORD $0x6f0c0503 // ushr v3.16b, v8.16b, #0x4
+	WORD $0x6f0c0544 // ushr v4.16b, v10.16b, #0x4
+	WORD $0x0b020062 // add w2, w3, w2
+	WORD $0x6f0e0509 // ushr v9.16b, v8.16b, #0x2
+	WORD $0x6f0a0508 // ushr v8.16b, v8.16b, #0x6
+	WORD $0x4b0203e2 // neg w2, w2
+	WORD $0x79c00743 // ldrsh w3, [x26, #0x2]
+	WORD $0x3ce96aef // ldr q15, [x23, x9]
+	WORD $0x4f86e022 // sdot v2.4s, v1.16b, v6.4b[0]
+	WORD $0x4e201c65 // and v5.16b, v3.16b, v0.16b
+	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
+	WORD $0x4e201c84 // and v4.16b, v4.16b, v0.16b
+	WORD $0x4e040c47 // dup v7.4s, w2
+	WORD $0x78f87942 // ldrsh w2, [x10, x24, lsl #1]
+	WORD $0x8b010281 // add x1, x20, x1
+	WORD $0x91000610 // add x16, x16, #0x1
+	WORD $0x0b020062 // add w2, w3, w2
+	WORD $0x79c00403 // ldrsh w3, [x0, #0x2]
+	WORD $0xf100121f // cmp x16, #0x4
+	WORD $0x4fa6e0a2 // sdot v2.4s, v5.16b, v6.4b[1]
+	WORD $0x4f8ce027 // sdot v7.4s, v1.16b, v12.4b[0]
+	WORD $0x4b0203e2 // neg w2, w2
+	WORD $0x4e040c4d // dup v13.4s, w2
+	WORD $0x78ed6942 // ldrsh w2, [x10, x13]
+	WORD $0x0b020062 // add w2, w3, w2
+	WORD $0x4f86e862 // sdot v2.4s, v3.16b, v6.4b[2]
+	WORD $0x4face0a7 // sdot v7.4s, v5.16b, v12.4b[1]
+	WORD $0x4f8fe02d // sdot v13.4s, v1.16b, v15.4b[0]
+	WORD $0x4b0203e2 // neg w2, w2
+	WORD $0x4fa6e882 // sdot v2.4s, v4.16b, v6.4b[3]
+	WORD $0x4e201d26 // and v6.16b, v9.16b, v0.16b
+	WORD $0x6f0e0549 // ushr v9.16b, v10.16b, #0x2
+	WORD $0x4f8ce867 // sdot v7.4s, v3.16b, v12.4b[2]
+	WORD $0x6f0a054a // ushr v10.16b, v10.16b, #0x6
+	WORD $0x4fafe0ad // sdot v13.4s, v5.16b, v15.4b[1]
+	WORD $0x4e201d29 // and v9.16b, v9.16b, v0.16b
+	WORD $0x4f8be0c2 // sdot v2.4s, v6.16b, v11.4b[0]
+	WORD $0x4face887 // sdot v7.4s, v4.16b, v12.4b[3]
+	WORD $0x3cf86a2c // ldr q12, [x17, x24]
+	WORD $0x4f8fe86d // sdot v13.4s, v3.16b, v15.4b[2]
+	WORD $0x4fabe102 // sdot v2.4s, v8.16b, v11.4b[1]
+	WORD $0x4f8ce0c7 // sdot v7.4s, v6.16b, v12.4b[0]
+	WORD $0x4fafe88d // sdot v13.4s, v4.16b, v15.4b[3]
+	WORD $0x3ced6aef // ldr q15, [x23, x13]
+	WORD $0x4f8be922 // sdot v2.4s, v9.16b, v11.4b[2]
+	WORD $0x4face107 // sdot v7.4s, v8.16b, v12.4b[1]
+	WORD $0x4fabe942 // sdot v2.4s, v10.16b, v11.4b[3]
+	WORD $0x0e2179cb // fcvtl v11.4s, v14.4h
+	WORD $0xbd40010e // ldr s14, [x8]
+	WORD $0x4f8ce927 // sdot v7.4s, v9.16b, v12.4b[2]
+	WORD $0x4f8e916e // fmul v14.4s, v11.4s, v14.s[0]
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4face947 // sdot v7.4s, v10.16b, v12.4b[3]
+	WORD $0x3ced6a2c // ldr q12, [x17, x13]
+	WORD $0x6e22ddc2 // fmul v2.4s, v14.4s, v2.4s
+	WORD $0x3dc0002e // ldr q14, [x1]
+	WORD $0x4e22d5c2 // fadd v2.4s, v14.4s, v2.4s
+	WORD $0x4e040c4e // dup v14.4s, w2
+	WORD $0xd37ef6a2 // lsl x2, x21, #2
+	WORD $0x4f8fe02e // sdot v14.4s, v1.16b, v15.4b[0]
+	WORD $0x3ce96a21 // ldr q1, [x17, x9]
+	WORD $0x3d800022 // str q2, [x1]
+	WORD $0x4f81e0cd // sdot v13.4s, v6.16b, v1.4b[0]
+	WORD $0xbc786902 // ldr s2, [x8, x24]
+	WORD $0x4fafe0ae // sdot v14.4s, v5.16b, v15.4b[1]
+	WORD $0x4f829162 // fmul v2.4s, v11.4s, v2.s[0]
+	WORD $0x4e21d8e5 // scvtf v5.4s, v7.4s
+	WORD $0x4fa1e10d // sdot v13.4s, v8.16b, v1.4b[1]
+	WORD $0x4f8fe86e // sdot v14.4s, v3.16b, v15.4b[2]
+	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
+	WORD $0x3ce26823 // ldr q3, [x1, x2]
+	WORD $0x4f81e92d // sdot v13.4s, v9.16b, v1.4b[2]
+	WORD $0x4fafe88e // sdot v14.4s, v4.16b, v15.4b[3]
+	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
+	WORD $0x4fa1e94d // sdot v13.4s, v10.16b, v1.4b[3]
+	WORD $0x3ca26822 // str q2, [x1, x2]
+	WORD $0x4f8ce0ce // sdot v14.4s, v6.16b, v12.4b[0]
+	WORD $0xbc696901 // ldr s1, [x8, x9]
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4e21d9a2 // scvtf v2.4s, v13.4s
+	WORD $0x4face10e // sdot v14.4s, v8.16b, v12.4b[1]
+	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
+	WORD $0x3ceb6822 // ldr q2, [x1, x11]
+	WORD $0x4f8ce92e // sdot v14.4s, v9.16b, v12.4b[2]
+	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
+	WORD $0x4face94e // sdot v14.4s, v10.16b, v12.4b[3]
+	WORD $0x3cab6821 // str q1, [x1, x11]
+	WORD $0xbc6d6901 // ldr s1, [x8, x13]
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4e21d9c2 // scvtf v2.4s, v14.4s
+	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
+	WORD $0x3cec6822 // ldr q2, [x1, x12]
+	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
+	WORD $0x3cac6821 // str q1, [x1, x12]
+	WORD $0x54fff261 // b.ne l2
+	WORD $0x110005ce // add w14, w14, #0x1
+	WORD $0x910201ef // add x15, x15, #0x80
+	WORD $0x910082f7 // add x23, x23, #0x20
+	WORD $0x710021df // cmp w14, #0x8
+	WORD $0x91001108 // add x8, x8, #0x4
+	WORD $0x9100114a // add x10, x10, #0x4
+	WORD $0x54fff0e1 // b.ne l1
+	WORD $0xf1040339 // subs x25, x25, #0x100
+	WORD $0x911082d6 // add x22, x22, #0x420
+	WORD $0x54fff04c // b.gt l0
+
+l3:
+	RET

@@ -23,6 +23,7 @@ var weightTypes = append([]weightType{
 	{dtype.Q4_0, []int{0}}, {dtype.Q4_1, []int{0, 2}}, {dtype.Q5_0, []int{0}}, {dtype.Q5_1, []int{0, 2}},
 	{dtype.Q2_K, []int{80, 82}}, {dtype.Q3_K, []int{108}}, {dtype.Q4_K, []int{0, 2}}, {dtype.Q5_K, []int{0, 2}}, {dtype.Q6_K, []int{208}},
 	{dtype.IQ4_NL, []int{0}}, {dtype.IQ4_XS, []int{0}}, {dtype.MXFP4, nil},
+	{dtype.NVFP4, nil}, {dtype.TQ1_0, []int{52}}, {dtype.TQ2_0, []int{64}},
 	{dtype.FP8, nil}, {dtype.FP8 + 8, nil}, // groups of 32 and 128
 }, mlxRows()...)
 

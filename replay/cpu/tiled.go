@@ -62,6 +62,20 @@ func tiledPortables() map[dtype.Type]tiledFunc {
 	return products
 }
 
+// shareTiles gives each type without a product that of a type with the same tiles.
+func shareTiles(products map[dtype.Type]tiledFunc) {
+	for _, f := range dtype.Forms() {
+		if _, ok := products[f.Type]; ok {
+			continue
+		}
+		for _, g := range dtype.Forms() {
+			if product, ok := products[g.Type]; ok && f.SameTiles(g) {
+				products[f.Type] = product
+			}
+		}
+	}
+}
+
 // tiledRows is the number of rows of activations that a block is decoded for at a time.
 const tiledRows = 4
 

@@ -31,7 +31,10 @@ func tiledAVX512() map[dtype.Type]tiledFunc {
 		dtype.IQ4_NL: tiledAssembled512(dtype.IQ4_NL, tiledIQ4_NLx1AVX512, tiledIQ4_NLx4AVX512),
 		dtype.IQ4_XS: tiledAssembled512(dtype.IQ4_XS, tiledIQ4_XSx1AVX512, tiledIQ4_XSx4AVX512),
 		dtype.MXFP4:  tiledAssembled512(dtype.MXFP4, tiledMXFP4x1AVX512, tiledMXFP4x4AVX512),
+		dtype.NVFP4:  tiledAssembled512(dtype.NVFP4, tiledNVFP4x1AVX512, tiledNVFP4x4AVX512),
+		dtype.TQ2_0:  tiledAssembled512(dtype.TQ2_0, tiledTQ2_0x1AVX512, tiledTQ2_0x4AVX512),
 	}
+	shareTiles(products)
 	mlxAVX512(products)
 	return products
 }
@@ -118,6 +121,18 @@ func tiledMXFP4x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x 
 
 //go:noescape
 func tiledMXFP4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledNVFP4x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledNVFP4x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledTQ2_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
+
+//go:noescape
+func tiledTQ2_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
 // tiledChunk is the number of bytes of strips that are multiplied with all rows of activations
 // before the next ones. They and the activations stay in the second-level cache, which has 1 MiB

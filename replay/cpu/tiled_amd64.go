@@ -18,7 +18,9 @@ func tiledAVX2() map[dtype.Type]tiledFunc {
 		dtype.IQ4_NL: tiledAssembled(dtype.IQ4_NL, tiledIQ4_NLAVX2, tiledFourIQ4_NLAVX2),
 		dtype.IQ4_XS: tiledAssembled(dtype.IQ4_XS, tiledIQ4_XSAVX2, tiledFourIQ4_XSAVX2),
 		dtype.MXFP4:  tiledAssembled(dtype.MXFP4, tiledMXFP4AVX2, tiledFourMXFP4AVX2),
+		dtype.TQ2_0:  tiledAssembled(dtype.TQ2_0, tiledTQ2_0AVX2, tiledFourTQ2_0AVX2),
 	}
+	shareTiles(products)
 	mlxAVX2(products)
 	return products
 }
@@ -108,6 +110,12 @@ func tiledFourIQ4_XSAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, 
 
 //go:noescape
 func tiledFourMXFP4AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
+
+//go:noescape
+func tiledTQ2_0AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16)
+
+//go:noescape
+func tiledFourTQ2_0AVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride int)
 
 // tiledAssembled returns the product of a type. It multiplies a strip with all rows of
 // activations before the next strip, so that weights are read from memory once.

@@ -6,7 +6,7 @@ import (
 
 // tiledNEON returns the products for layout dtype.Tiled16. They need the dot product extension.
 func tiledNEON() map[dtype.Type]tiledFunc {
-	return map[dtype.Type]tiledFunc{
+	products := map[dtype.Type]tiledFunc{
 		dtype.Q8_0:   tiledAssembled(dtype.Q8_0, tiledQ8_0x1NEON, tiledQ8_0x4NEON),
 		dtype.Q4_0:   tiledAssembled(dtype.Q4_0, tiledQ4_0x1NEON, tiledQ4_0x4NEON),
 		dtype.Q4_1:   tiledAssembled(dtype.Q4_1, tiledQ4_1x1NEON, tiledQ4_1x4NEON),
@@ -20,7 +20,10 @@ func tiledNEON() map[dtype.Type]tiledFunc {
 		dtype.IQ4_NL: tiledAssembled(dtype.IQ4_NL, tiledIQ4_NLx1NEON, tiledIQ4_NLx4NEON),
 		dtype.IQ4_XS: tiledAssembled(dtype.IQ4_XS, tiledIQ4_XSx1NEON, tiledIQ4_XSx4NEON),
 		dtype.MXFP4:  tiledAssembled(dtype.MXFP4, tiledMXFP4x1NEON, tiledMXFP4x4NEON),
+		dtype.TQ2_0:  tiledAssembled(dtype.TQ2_0, tiledTQ2_0x1NEON, tiledTQ2_0x4NEON),
 	}
+	shareTiles(products)
+	return products
 }
 
 // stripFunc multiplies a strip of 16 rows with one row of activations or four. yStride is in
@@ -105,6 +108,12 @@ func tiledMXFP4x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
 
 //go:noescape
 func tiledMXFP4x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledTQ2_0x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+
+//go:noescape
+func tiledTQ2_0x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
 
 // tiledAssembled returns the product of a type. It multiplies a strip with all rows of
 // activations before the next strip, so that weights are read from memory once.
