@@ -14,21 +14,21 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// name begins the errors of this package.
+// name is the prefix of this package's errors.
 const name = "cuda"
 
-// Options are the settings of a device. Modules are needed.
+// Options are the settings of a device. Modules is required.
 type Options struct {
-	GPU     int    // its ordinal
-	Mode    string // "encode", "record" or "resident"; "": the fastest that the GPU can do
-	Library string // file of the driver's library; "": the system's
+	GPU     int    // ordinal of the GPU
+	Mode    string // "encode", "record" or "resident"; "": the fastest mode that the GPU supports
+	Library string // path of the driver library; "": the system's
 	Modules *Modules
 
-	graphTokens []int // of tests, in place of graphTokens
+	graphTokens []int // replaces graphTokens in tests
 }
 
-// Device is an NVIDIA GPU as a device that replays tables. Its methods are
-// those of replay.Device, and are described there.
+// Device is an NVIDIA GPU as a device that replays tables. Its methods implement replay.Device
+// and are documented there.
 type Device struct {
 	device.Base[*session]
 	queue   *device.Queue[*session]
@@ -36,31 +36,31 @@ type Device struct {
 	gpu     *GPU
 	mode    mode
 	modules *Modules
-	// How many tokens a graph of mode record has, the most first; the last is 1.
+	// Numbers of tokens of the graphs of mode record, in descending order; the last is 1.
 	graphTokens []int
 
-	// Set by Load, and not changed until it is taken back.
+	// Set by Load and constant until Unload.
 	table    *table.Table
 	caches   *device.Caches
 	ctx      driver.Context
 	own      owned
-	model    []driver.Ptr // by slot, of model and executor scope
-	kernels  []kernel     // by command
+	model    []driver.Ptr // address of each slot of model and executor scope
+	kernels  []kernel     // kernel of each command
 	patch    kernel
 	programs []program
-	overlap  bool // kernels begin before the one ahead of them has ended
-	// Of mode resident, by program; nil for those that are replayed as graphs.
+	overlap  bool // a kernel may begin before the preceding one has ended
+	// Used by mode resident: the interpreter of each program; nil for programs that are replayed
+	// as graphs.
 	interpreters []*interpreter
-	seconds      driver.Ptr    // 16 bytes a command
-	transfer     driver.Stream // for Write and Read, and at load
-	cancels      driver.Stream // writes stop flags
-	stop         []byte        // pinned, the byte that Cancel writes
+	seconds      driver.Ptr    // secondary bytes: 16 per command
+	transfer     driver.Stream // stream of Write, Read and Load
+	cancels      driver.Stream // stream that writes stop flags
+	stop         []byte        // pinned memory, the byte that Cancel writes
 	exec         *executor
 }
 
-// New finds the GPU and returns it as a device. It uses no memory of it before
-// Load. The error is ErrNoDriver, ErrDriverTooOld, ErrNoGPU or ErrNoKernels,
-// with the reason.
+// New returns the GPU as a device. It uses no GPU memory before Load. The error wraps
+// ErrNoDriver, ErrDriverTooOld, ErrNoGPU or ErrNoKernels.
 func New(o Options) (*Device, error) {
 	m, err := modeNamed(o.Mode)
 	if err != nil {
@@ -88,8 +88,8 @@ func (d *Device) Mode() string { return d.mode.name() }
 // GPU describes the GPU.
 func (d *Device) GPU() GPU { return *d.gpu }
 
-// FreeMemory returns how many bytes of the GPU's memory are free. It makes the
-// context for as long as it takes, which is not quick.
+// FreeMemory returns the number of free bytes of GPU memory. It creates the context if there is
+// none, which is slow.
 func (d *Device) FreeMemory() (free uint64, err error) {
 	c, err := d.drv.PrimaryCtxRetain(d.gpu.dev)
 	if err != nil {
@@ -112,36 +112,35 @@ func (d *Device) FreeMemory() (free uint64, err error) {
 	return free, nil
 }
 
-// Info says what the device is.
+// Info describes the device.
 func (d *Device) Info() replay.Info {
 	return replay.Info{Device: "cuda", Name: d.gpu.Name, Modes: Modes(), Detail: d.gpu.detail(), Moves: d.mode.name() != encode{}.name()}
 }
 
-// mode is a way to replay: who patches, and what the host gives to the stream
-// for each token.
+// mode is a way to replay. Modes differ in where commands are patched and in what the host
+// submits to the stream for each token.
 type mode interface {
 	name() string
-	// overlaps reports whether kernels begin before the one ahead has ended,
-	// where GPU and driver can do it.
+	// overlaps reports whether a kernel may begin before the preceding one has ended, if GPU and
+	// driver support it.
 	overlaps() bool
-	// load makes what all sessions share. The kernels are loaded.
+	// load prepares what all sessions share. It is called after the kernels are loaded.
 	load(l *loader) error
-	// prepare makes what a session needs of its launches as they are. What it
-	// allocates is the session's made.
+	// prepare prepares a session for the current addresses of its slots. Its allocations belong
+	// to the session's made.
 	prepare(d *Device, s *session) error
-	// ready does that for a program, unless it is done: prepare does it for those that
-	// every session runs (early), and a submission for the others.
+	// ready prepares a program, unless it is prepared already. prepare calls it for the programs
+	// that every session runs (early); a submission calls it for the others.
 	ready(d *Device, s *session, program int) error
-	// run gives a run to the executor's stream, as far as the job is not
-	// cancelled. first says that the step block holds the run's step.
+	// run submits a run to the executor's stream, as far as the job is not cancelled. first
+	// reports whether the step block holds the run's step.
 	run(e *executor, j *job, r *replay.Run, first bool) error
-	// timed does the same for a submission's last run, and adds the commands'
-	// times to times. It may do so in another mode.
+	// timed does the same for the last run of a submission, and adds the commands' times to
+	// times. It may use another mode to do so.
 	timed(e *executor, j *job, r *replay.Run, times []time.Duration) error
 }
 
-// modes are the modes there are, the fastest first, as measured on an H200
-// (docs/BENCHMARKS.md).
+// modes lists the modes, the fastest first, as measured on an H200 (docs/BENCHMARKS.md).
 func modes() []mode { return []mode{record{}, resident{}, encode{}} }
 
 // Modes returns the names of the modes, the fastest first.
@@ -160,7 +159,7 @@ func modeNamed(name string) (mode, error) {
 	}
 	i := slices.IndexFunc(all, func(m mode) bool { return m.name() == name })
 	if i < 0 {
-		return nil, fmt.Errorf("cuda: there is no mode %.20q; the modes are %s", name, strings.Join(Modes(), ", "))
+		return nil, fmt.Errorf("cuda: unknown mode %.20q: want one of %s", name, strings.Join(Modes(), ", "))
 	}
 	return all[i], nil
 }

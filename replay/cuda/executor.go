@@ -11,21 +11,21 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// executor gives submissions to the GPU, one after the other, from one thread.
+// executor submits jobs to the GPU in order, from one thread.
 type executor struct {
 	d          *Device
 	stream     driver.Stream
 	ring       ring
-	flight     ring         // graphs on their way, without memory
-	result     []byte       // pinned, the step block as a submission left it
-	begin, end driver.Event // around a submission
+	flight     ring         // limits the graphs in flight; it has no buffers
+	result     []byte       // pinned memory: the step block at the end of a submission
+	begin, end driver.Event // recorded before and after a submission
 	times      []driver.Event
-	static     []byte // the seconds as the table has them
+	static     []byte // the seconds as in the table
 	ms         float32
 }
 
-// ring is pinned buffers that the host fills and the stream copies from, in
-// turn: none is written while the GPU may read it.
+// ring is a ring of pinned buffers that the host fills and the stream copies from. A buffer is
+// not written while the GPU may read it.
 type ring struct {
 	drv   *driver.Driver
 	at    int
@@ -38,13 +38,13 @@ type ringSlot struct {
 	used  bool
 }
 
-// The lengths of the executor's rings.
+// Lengths of the executor's rings.
 const (
 	copiesAhead = 8
 	graphsAhead = 3
 )
 
-// next returns the oldest buffer, when the GPU has read it.
+// next waits until the GPU has read the oldest buffer and returns it.
 func (r *ring) next() ([]byte, error) {
 	r.at = (r.at + 1) % len(r.slots)
 	s := &r.slots[r.at]
@@ -57,7 +57,7 @@ func (r *ring) next() ([]byte, error) {
 	return s.mem, nil
 }
 
-// send copies b, a part of the buffer that next returned last.
+// send copies b to the device. b is a part of the buffer that next returned last.
 func (r *ring) send(to driver.Ptr, b []byte, stream driver.Stream) error {
 	if err := r.drv.MemcpyHtoDAsync(to, b, stream); err != nil {
 		return err
@@ -65,14 +65,14 @@ func (r *ring) send(to driver.Ptr, b []byte, stream driver.Stream) error {
 	return r.mark(stream)
 }
 
-// mark makes next wait, a turn later, for what the stream has been given.
+// mark makes next wait, one round later, for everything submitted to the stream so far.
 func (r *ring) mark(stream driver.Stream) error {
 	s := &r.slots[r.at]
 	s.used = true
 	return r.drv.EventRecord(s.event, stream)
 }
 
-// newExecutor allocates what replaying needs; the device owns it.
+// newExecutor allocates an executor; the device owns its memory.
 func newExecutor(d *Device, t *table.Table) (*executor, error) {
 	e := &executor{
 		d: d, static: seconds(t),
@@ -117,7 +117,7 @@ func newExecutor(d *Device, t *table.Table) (*executor, error) {
 	return e, nil
 }
 
-// start starts the thread. It returns when the context is current there.
+// start starts the thread and returns when the context is current there.
 func (e *executor) start() error {
 	ready := make(chan error)
 	e.d.queue.Go(func() {
@@ -134,8 +134,8 @@ func (e *executor) start() error {
 	return <-ready
 }
 
-// submission runs a job. A panic, which is a fault of this package, ends the
-// device's use but not the process.
+// submission executes a job. A panic, caused by a bug in this package, makes the device unusable
+// but does not end the process.
 func (e *executor) submission(j *job) (res replay.Result, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -144,8 +144,8 @@ func (e *executor) submission(j *job) (res replay.Result, err error) {
 		}
 	}()
 	err = e.give(j)
-	// Whatever has been given is waited for, so that nothing of it is in use
-	// when the job is done. If that fails, nobody can know.
+	// Wait for everything submitted, so that none of it is in use when the job is done. If
+	// waiting fails, this is unknown.
 	given := err == nil
 	if e := e.wait(j, given, &res); given {
 		err = e
@@ -156,9 +156,9 @@ func (e *executor) submission(j *job) (res replay.Result, err error) {
 	return res, nil
 }
 
-// give gives a submission to the stream.
+// give submits a job to the stream.
 func (e *executor) give(j *job) error {
-	for i := range j.Submission.Runs { // before the time is taken
+	for i := range j.Submission.Runs { // before the time is measured
 		if err := e.d.mode.ready(e.d, j.Session, int(j.Submission.Runs[i].Program)); err != nil {
 			return e.runError(j, i, err)
 		}
@@ -185,7 +185,7 @@ func (e *executor) give(j *job) error {
 	return nil
 }
 
-// runError gives an error the place of a run, if it has none.
+// runError adds the run to an error that has none.
 func (e *executor) runError(j *job, run int, err error) error {
 	if _, ok := err.(*device.CommandError); ok {
 		return err
@@ -193,8 +193,8 @@ func (e *executor) runError(j *job, run int, err error) error {
 	return device.NewRunError(name, e.d.table, j.Submission, run, err)
 }
 
-// begins writes the step block of the first run. From then on Cancel writes the
-// stop flag behind it.
+// begins writes the step block of the first run. From then on, Cancel may write the stop flag
+// after it.
 func (e *executor) begins(j *job) error {
 	sub, s := j.Submission, j.Session
 	b, err := e.ring.next()
@@ -220,8 +220,8 @@ func (e *executor) begins(j *job) error {
 	return nil
 }
 
-// wait waits for the stream. Of a submission that was given to it in whole it
-// reads the step block back.
+// wait waits for the stream. If the whole submission was given to it, wait reads the step block
+// back.
 func (e *executor) wait(j *job, given bool, res *replay.Result) error {
 	drv := e.d.drv
 	var err error
@@ -249,7 +249,7 @@ func (e *executor) wait(j *job, given bool, res *replay.Result) error {
 	return nil
 }
 
-// milliseconds returns an event's time, at least a nanosecond.
+// milliseconds converts an event's time to a duration of at least a nanosecond.
 func milliseconds(ms float32) time.Duration {
 	return max(1, time.Duration(float64(ms)*float64(time.Millisecond)))
 }
@@ -278,9 +278,8 @@ func (encode) timed(e *executor, j *job, r *replay.Run, times []time.Duration) e
 	return nil
 }
 
-// token gives one token to the stream: the patched seconds in one copy, then a
-// launch for each command; timed records an event before the first and after
-// each.
+// token submits one token to the stream: one copy of the patched seconds, then a launch per
+// command. If timed is set, it records an event before the first command and after each one.
 func (e *executor) token(s *session, program uint32, step *table.Step, timed bool) error {
 	d := e.d
 	if err := e.sendSeconds(program, step); err != nil {
@@ -305,7 +304,7 @@ func (e *executor) token(s *session, program uint32, step *table.Step, timed boo
 	return nil
 }
 
-// sendSeconds patches a program's commands for a step on the host.
+// sendSeconds patches a program's commands for a step on the host, and copies them to the device.
 func (e *executor) sendSeconds(program uint32, step *table.Step) error {
 	p := &e.d.programs[program]
 	if len(p.patched) == 0 {

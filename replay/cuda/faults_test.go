@@ -269,10 +269,10 @@ func TestDriverErrors(t *testing.T) {
 		drv.Check()
 	}
 	drv := fake.New(t)
-	if _, err := New(Options{Library: drv.Path, GPU: 1, Modules: fakeModules()}); !errors.Is(err, ErrNoGPU) || err.Error() != "cuda: no NVIDIA GPU 1: there are 1" {
+	if _, err := New(Options{Library: drv.Path, GPU: 1, Modules: fakeModules()}); !errors.Is(err, ErrNoGPU) || err.Error() != "cuda: no NVIDIA GPU 1: found 1" {
 		t.Errorf("%v", err)
 	}
-	if _, err := New(Options{Library: drv.Path, Mode: "other", Modules: fakeModules()}); err == nil || !strings.Contains(err.Error(), `no mode "other"; the modes are record, resident, encode`) {
+	if _, err := New(Options{Library: drv.Path, Mode: "other", Modules: fakeModules()}); err == nil || !strings.Contains(err.Error(), `unknown mode "other": want one of record, resident, encode`) {
 		t.Errorf("%v", err)
 	}
 	if _, err := New(Options{Library: drv.Path}); !errors.Is(err, ErrNoKernels) {

@@ -6,34 +6,33 @@ import (
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 )
 
-// GPU is what the driver says of a GPU.
+// GPU describes a GPU as reported by the driver.
 type GPU struct {
 	Ordinal         int
 	Name            string
 	Major, Minor    int // compute capability
 	Multiprocessors int
-	Memory          uint64  // bytes, all of it
-	BandwidthGBs    float64 // of the memory, by its clock and width; 0 if unknown
-	SharedMemory    uint64  // bytes that a threadgroup may have
-	MaxThreads      int     // of a threadgroup
+	Memory          uint64  // total memory in bytes
+	BandwidthGBs    float64 // memory bandwidth, from its clock and width; 0 if unknown
+	SharedMemory    uint64  // largest shared memory of a thread block in bytes
+	MaxThreads      int     // largest number of threads in a thread block
 	MaxGrid         [3]uint32
-	Cooperative     bool // a kernel's threadgroups may wait for one another
+	Cooperative     bool // supports cooperative launches: the thread blocks of a kernel may wait for one another
 	Driver          driver.Version
 
 	dev driver.Device
 }
 
-// capability returns the compute capability as Text.Arch has it.
+// capability returns the compute capability in the form of Text.Arch.
 func (g *GPU) capability() int { return 10*g.Major + g.Minor }
 
-// detail describes the GPU in a line.
+// detail describes the GPU in one line.
 func (g *GPU) detail() string {
 	return fmt.Sprintf("compute capability %d.%d, %d multiprocessors, driver for CUDA %v", g.Major, g.Minor, g.Multiprocessors, g.Driver)
 }
 
-// FindGPU returns GPU ordinal of those that the driver knows. library is the
-// driver's library, "" for the system's. The error is ErrNoDriver,
-// ErrDriverTooOld or ErrNoGPU, with the reason.
+// FindGPU returns the GPU with the given ordinal. library is the path of the driver library, ""
+// for the system's. The error wraps ErrNoDriver, ErrDriverTooOld or ErrNoGPU.
 func FindGPU(library string, ordinal int) (*GPU, error) {
 	_, g, err := find(library, ordinal)
 	return g, err
@@ -59,7 +58,7 @@ func describe(drv *driver.Driver, ordinal int) (*GPU, error) {
 	case n == 0:
 		return nil, ErrNoGPU
 	case ordinal < 0 || ordinal >= n:
-		return nil, fmt.Errorf("%w %d: there are %d", ErrNoGPU, ordinal, n)
+		return nil, fmt.Errorf("%w %d: found %d", ErrNoGPU, ordinal, n)
 	}
 	g := &GPU{Ordinal: ordinal, Driver: drv.Version()}
 	if g.dev, err = drv.DeviceGet(ordinal); err != nil {
@@ -89,16 +88,16 @@ func describe(drv *driver.Driver, ordinal int) (*GPU, error) {
 		}
 	}
 	if warp != simdWidth {
-		return nil, fmt.Errorf("%s has warps of %d threads, the kernels are for %d", g.Name, warp, simdWidth)
+		return nil, fmt.Errorf("%s has warps of %d threads, but the kernels require %d", g.Name, warp, simdWidth)
 	}
 	g.Cooperative = cooperative != 0
 	g.SharedMemory = uint64(max(shared, 0))
-	g.BandwidthGBs = float64(clock) * 2 * float64(width) / 8 / 1e6 // two transfers a clock
+	g.BandwidthGBs = float64(clock) * 2 * float64(width) / 8 / 1e6 // two transfers per clock
 	for i, n := range grid {
 		g.MaxGrid[i] = uint32(max(n, 0))
 	}
 	return g, nil
 }
 
-// simdWidth is the threads of a SIMD group, which the kernels rely on.
+// simdWidth is the number of threads of a SIMD group (warp) that the kernels rely on.
 const simdWidth = 32

@@ -10,8 +10,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Grow gives a session larger caches, with the rows that it has, and makes anew what
-// the mode has made of their addresses.
+// Grow gives a session larger caches, copies the existing rows, and prepares the mode again for
+// the new addresses.
 func (d backend) Grow(s *session, positions int) (room device.Room, err error) {
 	if err := d.enter(); err != nil {
 		return room, err
@@ -39,7 +39,7 @@ func (d backend) Grow(s *session, positions int) (room device.Room, err error) {
 	return room, errors.Join(old.made.free(), old.kv.free())
 }
 
-// moveCaches allocates a session's caches and copies the rows that it has.
+// moveCaches allocates a session's caches and copies the existing rows.
 func (d *Device) moveCaches(s *session, old []driver.Ptr, room int) error {
 	s.size = d.caches.Place(s.room, align, func(slot int, at uint64) { s.mem[slot] = driver.Ptr(at) })
 	base, err := d.zeroed(&s.kv, s.size)
@@ -53,8 +53,7 @@ func (d *Device) moveCaches(s *session, old []driver.Ptr, room int) error {
 	return d.moveRows(s.mem, old, s.room, room, room)
 }
 
-// moveRows copies the rows of so many positions from caches to others, of sessions
-// with room for some, and waits.
+// moveRows copies the rows of so many positions between the caches of two sessions and waits.
 func (d *Device) moveRows(to, from []driver.Ptr, toRoom, fromRoom, positions int) error {
 	err := d.caches.Move(toRoom, fromRoom, positions, func(slot int, dst, src, n uint64) error {
 		return d.drv.MemcpyDtoDAsync(to[slot]+driver.Ptr(dst), from[slot]+driver.Ptr(src), n, d.transfer)
@@ -68,7 +67,7 @@ func (d *Device) moveRows(to, from []driver.Ptr, toRoom, fromRoom, positions int
 	return nil
 }
 
-// Copy copies the slots of a session, of caches the rows in use.
+// Copy copies the slots of a session; of caches it copies the rows in use.
 func (d backend) Copy(to, from *session, positions int) (err error) {
 	if err := d.enter(); err != nil {
 		return err

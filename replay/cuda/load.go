@@ -15,8 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Load assembles the table's kernels, executes the upload section and starts the
-// executor.
+// Load assembles the table's kernels, executes the upload section and starts the executor.
 func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) (m replay.Memory, err error) {
 	if err := device.CheckTable(name, t); err != nil {
 		return m, err
@@ -24,8 +23,8 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	if err := device.CheckChip(name, t); err != nil {
 		return m, err
 	}
-	// What needs no GPU comes first, and weights last: a table that cannot run
-	// fails before they are read.
+	// Checks that need no GPU come first, and weights last, so that a table that cannot run is
+	// rejected before weights are read.
 	l := &loader{d: d.Device, t: t}
 	if err := l.choose(); err != nil {
 		return m, err
@@ -82,7 +81,7 @@ func (d backend) Warm(run func(runs ...replay.Run) error) error {
 	return run(runs...)
 }
 
-// Unload frees everything and gives the context back.
+// Unload frees everything and releases the context.
 func (d backend) Unload(left []*session) error {
 	if d.ctx == 0 {
 		return nil
@@ -102,8 +101,8 @@ func (d backend) Unload(left []*session) error {
 	return err
 }
 
-// streams makes the streams that goroutines other than the executor's use, and
-// what Cancel copies.
+// streams creates the streams that goroutines other than the executor's use, and the pinned byte
+// that Cancel copies.
 func (d *Device) streams() (err error) {
 	if d.transfer, err = d.own.stream(); err != nil {
 		return fmt.Errorf("cuda: %w", err)
@@ -118,15 +117,15 @@ func (d *Device) streams() (err error) {
 	return nil
 }
 
-// program is a program as the device has it.
+// program is the device's form of a program.
 type program struct {
-	patched     []int      // commands whose seconds change, indices in the table
-	patches     driver.Ptr // a pianola_patch each
-	patchedEnds [2]int     // the first of them, and the one behind the last
+	patched     []int      // indices in the table of the commands whose seconds change
+	patches     driver.Ptr // one pianola_patch for each
+	patchedEnds [2]int     // the first of them, and the one after the last
 }
 
-// patches returns the seconds and behind them each program's patch list, and where
-// these begin.
+// patches returns the seconds followed by each program's patch list, and the offsets of the
+// lists.
 func patches(t *table.Table) (b []byte, at []int) {
 	b = seconds(t)
 	for i := range t.Programs {
@@ -136,8 +135,7 @@ func patches(t *table.Table) (b []byte, at []int) {
 	return b, at
 }
 
-// tables puts the seconds and the patch lists on the GPU, and returns what they
-// take.
+// tables copies the seconds and the patch lists to the GPU and returns their size.
 func (d *Device) tables(t *table.Table) (size uint64, err error) {
 	b, at := patches(t)
 	d.programs = make([]program, len(t.Programs))
@@ -152,7 +150,7 @@ func (d *Device) tables(t *table.Table) (size uint64, err error) {
 			prog.patchedEnds = [2]int{prog.patched[0], prog.patched[n-1] + 1}
 		}
 	}
-	// A program without patches has an address too: behind the others'.
+	// A program without patches needs an address too: the one after all lists.
 	size = uint64(len(b) + device.PatchSize)
 	base, err := d.own.memory(size)
 	if err == nil {
@@ -168,8 +166,8 @@ func (d *Device) tables(t *table.Table) (size uint64, err error) {
 	return size, nil
 }
 
-// send copies b to the GPU and waits: a copy from pageable memory may return
-// before the GPU has the bytes.
+// send copies b to the GPU and waits, because a copy from pageable memory may return before the
+// GPU has the bytes.
 func (d *Device) send(to driver.Ptr, b []byte) error {
 	if len(b) == 0 {
 		return nil
@@ -180,7 +178,7 @@ func (d *Device) send(to driver.Ptr, b []byte) error {
 	return d.drv.StreamSynchronize(d.transfer)
 }
 
-// kernel is an entry, ready to launch.
+// kernel is an entry that is ready to launch.
 type kernel struct {
 	f      driver.Function
 	grid   [3]uint32
@@ -193,13 +191,13 @@ type kernel struct {
 type loader struct {
 	d         *Device
 	t         *table.Table
-	instances []*Instance // by command
+	instances []*Instance // instance of each command
 	patch     *Instance
 	assembled []*assembled
 }
 
-// choose chooses the instance of every command, and checks that it can be
-// launched as the command asks.
+// choose selects the instance of every command and checks that the GPU can launch it with the
+// command's sizes.
 func (l *loader) choose() error {
 	d, t := l.d, l.t
 	l.instances = make([]*Instance, len(t.Cmds))
@@ -239,7 +237,7 @@ func (l *loader) choose() error {
 	return nil
 }
 
-// threadgroupMemory returns the bytes that a command's threadgroups have.
+// threadgroupMemory returns the threadgroup memory of a command in bytes.
 func threadgroupMemory(t *table.Table, p *table.Program, c *table.Cmd, in *Instance) (uint32, error) {
 	if in.TGMem == nil {
 		return c.TGMem, nil
@@ -252,30 +250,30 @@ func threadgroupMemory(t *table.Table, p *table.Program, c *table.Cmd, in *Insta
 	return max(c.TGMem, uint32(min(n, math.MaxUint32))), err
 }
 
-// fits returns why the GPU cannot launch a kernel, or nil.
+// fits returns an error if the GPU cannot launch a kernel.
 func (g *GPU) fits(k *kernel) error {
 	threads := uint64(k.block[0]) * uint64(k.block[1]) * uint64(k.block[2])
 	switch {
 	case k.block[0] > 1024 || k.block[1] > 1024 || k.block[2] > 64 || threads == 0 || threads > uint64(g.MaxThreads):
-		return fmt.Errorf("threadgroups of %v threads are not within 1 to %d", k.block, g.MaxThreads)
+		return fmt.Errorf("threadgroup of %v threads: want 1 to %d", k.block, g.MaxThreads)
 	case threads%simdWidth != 0:
-		return fmt.Errorf("threadgroups of %d threads are no multiple of %d", threads, simdWidth)
+		return fmt.Errorf("threadgroup of %d threads: want a multiple of %d", threads, simdWidth)
 	case uint64(k.shared) > g.SharedMemory:
-		return fmt.Errorf("%d bytes of threadgroup memory are more than the GPU's %d", k.shared, g.SharedMemory)
+		return fmt.Errorf("%d bytes of threadgroup memory exceed the GPU's %d", k.shared, g.SharedMemory)
 	}
 	for i, n := range k.grid {
 		if n == 0 || n > g.MaxGrid[i] {
-			return fmt.Errorf("a grid of %v is not within 1 to %v", k.grid, g.MaxGrid)
+			return fmt.Errorf("grid %v: want 1 to %v", k.grid, g.MaxGrid)
 		}
 	}
 	return nil
 }
 
-// assembled is a text's entries that the table needs, as the driver has them.
+// assembled is a text with the entries that the table needs, and its module.
 type assembled struct {
 	text    *Text
 	parsed  *ptx.Text
-	names   []string // of the entries
+	names   []string // names of the entries
 	module  driver.Module
 	entries []entry
 }
@@ -284,12 +282,12 @@ type assembled struct {
 type entry struct {
 	name    string
 	f       driver.Function
-	threads int    // that a threadgroup may have
-	shared  uint32 // that it is allowed
+	threads int    // largest number of threads in a threadgroup
+	shared  uint32 // threadgroup memory that it may use
 }
 
-// modules assembles the entries that the table needs, each text's as one
-// module: the driver takes tens of milliseconds for one.
+// modules assembles the entries that the table needs. Each text becomes one module, because the
+// driver needs tens of milliseconds per module.
 func (l *loader) modules() error {
 	d := l.d
 	needed := append([]*Instance{l.patch}, l.instances...)
@@ -324,7 +322,7 @@ func (l *loader) modules() error {
 	})
 }
 
-// assembledOf returns the text of a name for the GPU.
+// assembledOf returns the named text for the GPU.
 func (l *loader) assembledOf(name string) (*assembled, error) {
 	for _, a := range l.assembled {
 		if a.text.Name == name {
@@ -348,7 +346,7 @@ func (l *loader) assembledOf(name string) (*assembled, error) {
 	return a, nil
 }
 
-// function makes a kernel launch an instance.
+// function sets the function that kernel k launches for an instance.
 func (l *loader) function(in *Instance, k *kernel) error {
 	drv := l.d.drv
 	a, err := l.assembledOf(in.Text)
@@ -368,7 +366,7 @@ func (l *loader) function(in *Instance, k *kernel) error {
 	}
 	e := &a.entries[i]
 	if n := int(k.block[0] * k.block[1] * k.block[2]); n > e.threads {
-		return fmt.Errorf("threadgroups of %d threads are more than the %d of entry %s", n, e.threads, in.Entry)
+		return fmt.Errorf("threadgroup of %d threads: entry %[3]s supports at most %[2]d", n, e.threads, in.Entry)
 	}
 	if k.shared > e.shared {
 		if err := drv.FunctionAllowShared(e.f, k.shared); err != nil {

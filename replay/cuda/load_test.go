@@ -179,9 +179,9 @@ func TestLoadErrors(t *testing.T) {
 		"invalid":     {func(tab *table.Table, _ *source, _ *Options) { tab.Cmds[0].Grid[1] = 7 }, nil, "cuda: the table is not valid: "},
 		"chip":        {func(tab *table.Table, _ *source, _ *Options) { tab.Header.Device, tab.Header.Chip = "cpu", "cpu" }, nil, "cuda: the table was compiled for chip cpu of device cpu"},
 		"quantised":   {func(tab *table.Table, _ *source, _ *Options) { tab.Uploads[1].Type = dtype.I16 }, nil, ""},
-		"threads":     {func(tab *table.Table, _ *source, _ *Options) { tab.Cmds[0].Threadgroup[0] = 1024 }, nil, "cuda: command 0 (the.norm): threadgroups of 1024 threads are more than the 512 of entry rmsnorm"},
-		"odd threads": {func(tab *table.Table, _ *source, _ *Options) { tab.Cmds[0].Threadgroup[0] = 33 }, nil, "cuda: command 0 (the.norm): threadgroups of 33 threads are no multiple of 32"},
-		"memory":      {func(tab *table.Table, _ *source, _ *Options) { tab.Cmds[0].TGMem = 1 << 20 }, nil, "cuda: command 0 (the.norm): 1048576 bytes of threadgroup memory are more than the GPU's 232448"},
+		"threads":     {func(tab *table.Table, _ *source, _ *Options) { tab.Cmds[0].Threadgroup[0] = 1024 }, nil, "cuda: command 0 (the.norm): threadgroup of 1024 threads: entry rmsnorm supports at most 512"},
+		"odd threads": {func(tab *table.Table, _ *source, _ *Options) { tab.Cmds[0].Threadgroup[0] = 33 }, nil, "cuda: command 0 (the.norm): threadgroup of 33 threads: want a multiple of 32"},
+		"memory":      {func(tab *table.Table, _ *source, _ *Options) { tab.Cmds[0].TGMem = 1 << 20 }, nil, "cuda: command 0 (the.norm): 1048576 bytes of threadgroup memory exceed the GPU's 232448"},
 		"alignment": {func(tab *table.Table, _ *source, o *Options) {
 			tab.Cmds[0].Bind[1].Offset, o.Modules.BindingAlign = 8, 16
 		}, nil,

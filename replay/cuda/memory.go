@@ -10,8 +10,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// enter makes the context current on the calling goroutine's thread and keeps
-// the goroutine on it, until leave.
+// enter makes the context current on the calling goroutine's thread and locks the goroutine to it
+// until leave.
 func (d *Device) enter() error {
 	runtime.LockOSThread()
 	if err := d.drv.CtxPush(d.ctx); err != nil {
@@ -21,7 +21,7 @@ func (d *Device) enter() error {
 	return nil
 }
 
-// leave ends what enter began. An error of its own is joined to err.
+// leave undoes enter. It joins an error of its own to err.
 func (d *Device) leave(err *error) {
 	if e := d.drv.CtxPop(); e != nil {
 		*err = errors.Join(*err, fmt.Errorf("cuda: %w", e))
@@ -29,15 +29,15 @@ func (d *Device) leave(err *error) {
 	runtime.UnlockOSThread()
 }
 
-// owned is what must be freed, in the order in which it came to be. The context
-// must be current wherever it is used.
+// owned lists resources that must be freed, in order of creation. The context must be current
+// when it is used.
 type owned struct {
 	drv   *driver.Driver
 	frees []func() error
 }
 
-// free frees everything, the last first. What a lost device says to that is
-// left out: the context takes it all with it.
+// free frees everything in reverse order. Errors of a lost device are ignored: its context frees
+// everything.
 func (o *owned) free() error {
 	var errs []error
 	for i := len(o.frees) - 1; i >= 0; i-- {
@@ -51,7 +51,7 @@ func (o *owned) free() error {
 
 func (o *owned) add(free func() error) { o.frees = append(o.frees, free) }
 
-// memory allocates n bytes of the device; none for 0.
+// memory allocates n bytes of device memory, or none if n is 0.
 func (o *owned) memory(n uint64) (driver.Ptr, error) {
 	if n == 0 {
 		return 0, nil
@@ -64,7 +64,7 @@ func (o *owned) memory(n uint64) (driver.Ptr, error) {
 	return p, nil
 }
 
-// pinned allocates n bytes of the host that the device copies from and to.
+// pinned allocates n bytes of host memory that the device copies from and to.
 func (o *owned) pinned(n int) ([]byte, error) {
 	b, err := o.drv.MemHostAlloc(n)
 	if err != nil {
@@ -90,17 +90,16 @@ func (o *owned) event(timing bool) (driver.Event, error) {
 	return e, err
 }
 
-// align is what slots begin at in their block.
+// align is the alignment of slots in their block.
 const align = 256
 
-// fixed reports whether a slot is of a scope and stays where it is: caches that grow
-// do not.
+// fixed reports whether a slot has the given scope and is not a cache that grows.
 func (d *Device) fixed(t *table.Table, slot int, scope table.Scope) bool {
 	return t.Slots[slot].Scope == scope && !d.caches.Has(slot)
 }
 
-// place gives each fixed slot of a scope its offset in a block and returns the
-// block's size.
+// place assigns each fixed slot of a scope an offset in a block and returns the size of the
+// block.
 func (d *Device) place(t *table.Table, scope table.Scope, use func(slot int, at uint64)) (uint64, error) {
 	var end uint64
 	for i := range t.Slots {
@@ -110,15 +109,15 @@ func (d *Device) place(t *table.Table, scope table.Scope, use func(slot int, at 
 		}
 		use(i, end)
 		if s.Size > math.MaxInt64-align-end {
-			return 0, fmt.Errorf("slot %s: %d bytes", s.Name, s.Size)
+			return 0, fmt.Errorf("slot %s: size %d out of range", s.Name, s.Size)
 		}
 		end += (s.Size + align - 1) &^ (align - 1)
 	}
 	return end, nil
 }
 
-// slots allocates the fixed slots of a scope as one zeroed block and sets their
-// addresses in mem. It returns the block's size.
+// slots allocates the fixed slots of a scope as one zeroed block and sets their addresses in mem.
+// It returns the size of the block.
 func (d *Device) slots(o *owned, t *table.Table, scope table.Scope, mem []driver.Ptr) (uint64, error) {
 	size, err := d.place(t, scope, func(slot int, at uint64) { mem[slot] = driver.Ptr(at) })
 	if err != nil {
@@ -136,7 +135,7 @@ func (d *Device) slots(o *owned, t *table.Table, scope table.Scope, mem []driver
 	return size, nil
 }
 
-// zeroed allocates n zeroed bytes of the device.
+// zeroed allocates n zeroed bytes of device memory.
 func (d *Device) zeroed(o *owned, n uint64) (driver.Ptr, error) {
 	base, err := o.memory(n)
 	if err == nil && n > 0 {

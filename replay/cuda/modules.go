@@ -10,33 +10,33 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Modules are the kernels that a device chooses from.
+// Modules holds the kernels that a device selects from.
 type Modules struct {
 	Texts        []Text
 	Instances    []Instance
-	BindingAlign uint64 // what every binding's address is a multiple of, at most 256; 0: anything
+	BindingAlign uint64 // alignment of every binding's address, at most 256; 0: no requirement
 }
 
-// Text is one PTX text. Texts of one name have the same entries.
+// Text is one PTX text. Texts with the same name have the same entries.
 type Text struct {
-	Name string // of the family, "gemv"
-	Arch int    // the compute capability that it needs, 10*major + minor
-	// Exact says that it is for GPUs of that capability alone, of which it uses
-	// instructions that others do not have.
+	Name string // name of the kernel family, such as "gemv"
+	Arch int    // required compute capability, 10*major + minor
+	// Exact reports that the text is only for GPUs of exactly that capability, because it uses
+	// instructions that others lack.
 	Exact bool
-	// Read returns the text. A zero byte may end it.
+	// Read returns the text. It may end with a zero byte.
 	Read func() ([]byte, error)
 }
 
-// Instance is an entry of a text: a kernel with some specialisation constants
-// fixed. Whatever is not fixed it reads from its arguments.
+// Instance is an entry of a text: a kernel with some specialisation constants fixed. It reads the
+// others from its arguments.
 type Instance struct {
 	Kernel string // a declaration's name, or "patch"
-	Text   string // the name of the texts that have it
+	Text   string // name of the texts that contain it
 	Entry  string
 	Fixed  []Fixed
-	// TGMem returns the bytes of threadgroup memory that a command needs with
-	// so many threads, beside what the table gives it; nil: none.
+	// TGMem returns the threadgroup memory in bytes that a command needs in addition to the
+	// table's, with the given number of threads; nil: none.
 	TGMem func(env decl.Env, threads int) (uint64, error)
 }
 
@@ -44,7 +44,7 @@ type Instance struct {
 type Fixed struct {
 	Spec  int // index in the kernel's declaration
 	Value uint32
-	Mask  uint32 // which bits of the value are fixed; 0: all
+	Mask  uint32 // mask of the bits of the value that are fixed; 0: all
 }
 
 func (f Fixed) fits(value uint32) bool {
@@ -54,18 +54,16 @@ func (f Fixed) fits(value uint32) bool {
 // kernelPatch is the name of the kernel that writes the seconds; see patch.go.
 const kernelPatch = "patch"
 
-// serves reports whether a text is for GPUs of a compute capability.
+// serves reports whether a text runs on GPUs of a compute capability.
 func (t *Text) serves(capability int) bool {
 	return t.Arch == capability || t.Arch < capability && !t.Exact
 }
 
-// exactDriver is the first driver that knows the language of texts for one GPU
-// alone, PTX 8.0.
+// exactDriver is the first driver that supports exact texts (PTX 8.0).
 const exactDriver driver.Version = 12000
 
-// text returns the text of a name for a GPU of a compute capability: the one
-// for it alone, if the driver knows it, or else for the newest architecture that
-// is not newer than it.
+// text returns the named text for a GPU: the exact one for its capability, if the driver supports
+// it, or else the text for the newest architecture that is not newer than the GPU.
 func (m *Modules) text(name string, capability int, v driver.Version) *Text {
 	var best *Text
 	for i := range m.Texts {
@@ -77,7 +75,7 @@ func (m *Modules) text(name string, capability int, v driver.Version) *Text {
 	return best
 }
 
-// supports reports whether some text is for a compute capability.
+// supports reports whether some text runs on a compute capability.
 func (m *Modules) supports(capability int) bool {
 	for i := range m.Texts {
 		if m.Texts[i].serves(capability) {
@@ -87,8 +85,7 @@ func (m *Modules) supports(capability int) bool {
 	return false
 }
 
-// choose returns the instance that fixes the most constants among those that
-// fit, the first of equals.
+// choose returns the instance that fits and fixes the most constants; of several, the first.
 func (m *Modules) choose(kernel string, values [decl.MaxSpecs]uint32) (*Instance, bool) {
 	var best *Instance
 	for i := range m.Instances {
@@ -113,7 +110,7 @@ func (in *Instance) fits(values [decl.MaxSpecs]uint32) bool {
 func (m *Modules) instance(t *table.Table, c *table.Cmd) (*Instance, error) {
 	k, ok := decl.Lookup(c.Kernel)
 	if !ok || int(c.Spec) >= len(t.Specs) {
-		return nil, fmt.Errorf("kernel %d or its constants are unknown", c.Kernel)
+		return nil, fmt.Errorf("kernel %d or its specialisation constants are unknown", c.Kernel)
 	}
 	values := t.Specs[c.Spec].Values
 	in, ok := m.choose(k.Name, values)

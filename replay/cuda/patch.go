@@ -6,11 +6,10 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// The kernel patch is how a recorded token finds out where it is. It runs first
-// in each token, as one threadgroup: it writes the values of the step block to
-// the seconds of the program's patched commands and moves the step block on to
-// the next token. If the stop flag is set it does neither. Its arguments are
-// those of any kernel:
+// The kernel patch advances a recorded token. It runs first in each token, as one threadgroup: it
+// writes the values of the step block to the seconds of the program's patched commands, and moves
+// the step block on to the next token. If the stop flag is set it does neither. Its arguments
+// have the form of any kernel's:
 //
 //	binding 0   const pianola_patch *patches     [count]
 //	binding 1   uint8_t *seconds                 [records * 16]
@@ -19,9 +18,9 @@ import (
 //
 //	typedef struct pianola_patch {
 //	    uint32_t second;    // record of the seconds, below records
-//	    uint8_t kind;       // a PIANOLA_PATCH kind, as table.Patch, without the flag rows
-//	    uint8_t rows;       // 1: step->rows goes to byte 12
-//	    uint8_t offset[2];  // bytes of the kind's first and second value, 0xff: none
+//	    uint8_t kind;       // a PIANOLA_PATCH kind, as table.Patch, without PatchRows
+//	    uint8_t rows;       // 1: step->rows is written to byte 12
+//	    uint8_t offset[2];  // offsets of the kind's first and second value, 0xff: none
 //	} pianola_patch;
 //
 //	typedef struct pianola_patch_params {
@@ -29,9 +28,9 @@ import (
 //	    uint32_t records;
 //	} pianola_patch_params;
 //
-// The values are those of table.Step: token_index, position, kv_len, position
-// and kv_len, token_index + rows, row. All threads read the step block before a
-// barrier; behind it one adds rows to position, kv_row, kv_len and token_index.
+// The values are those of table.Step: token_index, position, kv_len, position and kv_len,
+// token_index + rows, row. All threads read the step block before a barrier; after it one thread
+// adds rows to position, kv_row, kv_len and token_index.
 
 const patchThreads = 256
 
@@ -44,6 +43,6 @@ func seconds(t *table.Table) []byte {
 	return b
 }
 
-// stepCancel is a word of the step block that Cancel sets to 1. Patch makes a stop
-// of it, so that the stop flag changes between tokens only.
+// stepCancel is the offset of the word in the step block that Cancel sets to 1. The kernel patch
+// turns it into a stop, so that the stop flag changes only between tokens.
 const stepCancel = device.StepCount + 4

@@ -8,8 +8,9 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Plan says what a table takes, without what the mode makes of it for each session:
-// graphs of the driver's, or the command arrays of mode resident.
+// Plan predicts the memory that a table takes: after Load, and for each session with so many
+// positions. It does not count what the modes allocate per session: the driver's graphs, and the
+// command arrays of mode resident.
 func (d *Device) Plan(t *table.Table, _ func(tensor string) (offset uint64, ok bool), positions int) (loaded, session replay.Memory, err error) {
 	plan := &Device{caches: device.NewCaches(t)}
 	var m replay.Memory

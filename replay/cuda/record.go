@@ -11,16 +11,16 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// record is the mode in which tokens are a graph, recorded for each session and
-// program when the session's caches have got their places. A token's first node patches the others' seconds from the step
-// block and moves the step block on, so that launching the graph again is the
-// next tokens.
+// record is the mode in which tokens are a CUDA graph, recorded for each session and program once
+// the session's caches are allocated. The first node of a token patches the seconds of the other
+// nodes from the step block and moves the step block on, so that launching the graph again
+// replays the next tokens.
 type record struct{ encode }
 
 func (record) name() string { return "record" }
 
-// graphTokens are how many tokens a program's graphs have, the most first: a
-// chain is few launches, whatever its length.
+// graphTokens returns the numbers of tokens of a program's graphs, in descending order. A chain
+// of any length needs few launches.
 func graphTokens() []int { return []int{64, 8, 1} }
 
 // graph is a graph of some tokens of a program.
@@ -29,7 +29,7 @@ type graph struct {
 	exec   driver.GraphExec
 }
 
-// overlaps reports whether kernels wait for the one ahead themselves.
+// overlaps reports that kernels wait for the preceding one themselves.
 func (record) overlaps() bool { return true }
 
 // prepare records the graphs that every session needs.
@@ -46,9 +46,9 @@ func (m record) prepare(d *Device, s *session) error {
 	return nil
 }
 
-// early reports whether a program is made ready when a session has got its caches.
-// Those that sample, give log-probabilities or the logits of all rows are made ready
-// when a session first asks for them: most never do.
+// early reports whether a program is prepared when a session gets its caches. Programs that
+// sample, or return log-probabilities or the logits of all rows, are prepared when a session
+// first uses them, because most sessions never do.
 func (d *Device) early(program int) bool {
 	switch d.table.Programs[program].Name {
 	case table.ProgramDecode, table.ProgramPrefill, table.ProgramHead:
@@ -67,7 +67,8 @@ func (record) ready(d *Device, s *session, program int) error {
 	return nil
 }
 
-// record makes the graphs of a program, one of a token if it has several rows.
+// record creates the graphs of a program. A program for several rows gets only a graph of one
+// token.
 func (d *Device) record(s *session, program int) error {
 	var graphs []graph
 	for _, tokens := range d.graphTokens {
@@ -84,10 +85,10 @@ func (d *Device) record(s *session, program int) error {
 	return nil
 }
 
-// recordTokens makes the graph of some tokens. Commands between two barriers
-// depend on the commands before them, not on each other; a token, on all of the
-// one before. A command that depends on one other begins before that has ended,
-// where GPU and driver can do it.
+// recordTokens creates the graph of some tokens. Commands between two barriers depend on the
+// commands before the first, not on each other; a token depends on the whole token before. A
+// command that depends on one other command may begin before that has ended, if GPU and driver
+// support it.
 func (d *Device) recordTokens(s *session, program, tokens int) (exec driver.GraphExec, err error) {
 	g, err := d.drv.GraphCreate()
 	if err != nil {
@@ -148,17 +149,17 @@ func (d *Device) patchArguments(s *session, program int) *arguments {
 	return a
 }
 
-// patchLaunch returns its launch.
+// patchLaunch returns the launch of the kernel patch for a program.
 func (d *Device) patchLaunch(s *session, program int) *driver.Launch {
 	l := new(driver.Launch)
 	l.Init(d.patch.f, d.patch.grid, d.patch.block, d.patch.shared, 0, d.patchArguments(s, program).bytes())
 	return l
 }
 
-// run launches the program's graphs, the largest that fit. The step block of a
-// run that is not the first is set before it, all but its stop flag and its
-// count. Few of the longest graphs are on their way at a time: what is launched is gone
-// through when a chain is cancelled or has stopped, if without work, 1.2 us a kernel.
+// run launches the program's graphs, the largest that fit. If the run is not the first, it sets
+// the step block before, except for the stop flag and the count. It keeps few of the longest
+// graphs in flight: after a cancellation or stop, the graphs launched are still walked, without
+// work, at 1.2 us per kernel.
 func (record) run(e *executor, j *job, r *replay.Run, first bool) error {
 	s := j.Session
 	if !first {
@@ -190,7 +191,8 @@ func (record) run(e *executor, j *job, r *replay.Run, first bool) error {
 	return nil
 }
 
-// sendStep sets where the next token is, and leaves the stop flag and the count.
+// sendStep sets the position of the next token in the step block. It keeps the stop flag and the
+// count.
 func (e *executor) sendStep(s *session, step *table.Step) error {
 	b, err := e.ring.next()
 	if err != nil {

@@ -15,45 +15,45 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// resident is the mode in which one launch is a chain: a kernel that stays walks
-// the command array in device memory, token after token. It holds the bodies of
-// the entries that the program's commands have; its threadgroups, as many as
-// run at once, take a command's threadgroups in turn and meet at counters.
+// resident is the mode in which one launch replays a chain: the resident kernel, a persistent
+// kernel, walks the command array in device memory, token after token. It contains the bodies of
+// all entries that the program's commands use. Its threadgroups, as many as run at once, execute
+// a command's threadgroups in turn and meet at grid barriers, which are counters in memory.
 //
-// A command whose threadgroups are smaller than the kernel's leaves threads idle.
+// If a command's threadgroups are smaller than the kernel's, the other threads are idle.
 //
-// Programs of more than a row are replayed as record does.
+// Programs for several rows are replayed as in mode record.
 type resident struct{ record }
 
 func (resident) name() string { return "resident" }
 
-// interpreter is the kernel of a program.
+// interpreter is the resident kernel of a program.
 type interpreter struct {
 	f      driver.Function
 	grid   [3]uint32
 	block  [3]uint32
 	shared uint32
-	bodies []uint32 // by command of the program: which body; patch's is 0
+	bodies []uint32 // body of each command of the program; the kernel patch has body 0
 }
 
-// aheadBytes is the size of a next product's weights at most that are asked for
-// while a command ends: what the cache holds besides the command's own. Of larger
-// ones each threadgroup has its own first bytes on their way, and the first bytes of all
-// would be a few threadgroups'.
+// aheadBytes is the largest size of the next product's weights that are prefetched while a
+// command ends: the space that the cache has besides the command's own data. For larger weights
+// each threadgroup already prefetches the first bytes of its own share; the first bytes of the
+// matrix would be the shares of only a few threadgroups.
 const aheadBytes = 8 << 20
 
-// residentBlocks is how many threadgroups a multiprocessor has: more only wait
-// for one another longer. Products are divided for as many (compiler).
+// residentBlocks is the number of threadgroups per multiprocessor. More would only wait longer
+// for one another. The compiler divides products for the same number.
 const residentBlocks = 1
 
-// overlaps: programs of several rows are graphs of kernels as encode has them.
+// overlaps is false: programs for several rows are graphs of the kernels of mode encode.
 func (resident) overlaps() bool { return false }
 
 // load builds the interpreters.
 func (resident) load(l *loader) error {
 	d := l.d
 	if !d.gpu.Cooperative {
-		return fmt.Errorf("cuda: %s cannot launch a kernel that stays: mode record can be used", d.gpu.Name)
+		return fmt.Errorf("cuda: %s does not support cooperative launches, which mode resident requires: use mode record", d.gpu.Name)
 	}
 	d.interpreters = make([]*interpreter, len(l.t.Programs))
 	for i := range l.t.Programs {
@@ -70,8 +70,8 @@ func (resident) load(l *loader) error {
 	return nil
 }
 
-// stays reports whether a program can be walked by one kernel: it has one row,
-// and threadgroups of one dimension. A record is copied by 64 threads.
+// stays reports whether the resident kernel can replay a program: the program has one row, and
+// its threadgroups have one dimension. 64 threads copy a record.
 func (d *Device) stays(t *table.Table, p *table.Program) bool {
 	if p.MaxRows != 1 || p.Count == 0 {
 		return false
@@ -84,7 +84,7 @@ func (d *Device) stays(t *table.Table, p *table.Program) bool {
 	return true
 }
 
-// interpreter makes a program's kernel.
+// interpreter builds the resident kernel of a program.
 func (l *loader) interpreter(p *table.Program) (*interpreter, error) {
 	d := l.d
 	in := &interpreter{block: [3]uint32{patchThreads, 1, 1}, shared: d.patch.shared}
@@ -132,7 +132,7 @@ func (l *loader) interpreter(p *table.Program) (*interpreter, error) {
 		return nil, err
 	}
 	if blocks == 0 {
-		return nil, fmt.Errorf("a multiprocessor has no room for %d threads with %d bytes of threadgroup memory", in.block[0], in.shared)
+		return nil, fmt.Errorf("a multiprocessor cannot run %d threads with %d bytes of threadgroup memory", in.block[0], in.shared)
 	}
 	in.grid = [3]uint32{uint32(min(blocks, residentBlocks) * max(1, d.gpu.Multiprocessors)), 1, 1}
 	return in, nil
@@ -148,8 +148,8 @@ type walk struct {
 	trace   driver.Ptr // a count of cycles for each record
 }
 
-// prepare makes room for all command arrays and fills in those that every session
-// needs, and makes graphs for the other programs.
+// prepare allocates all command arrays, fills in those that every session needs, and records
+// graphs for the other programs.
 func (m resident) prepare(d *Device, s *session) error {
 	s.walks = make([]*walk, len(d.table.Programs))
 	s.graphs = make([][]graph, len(d.table.Programs))
@@ -187,8 +187,8 @@ func (m resident) ready(d *Device, s *session, program int) error {
 	return nil
 }
 
-// walkPlaces returns where the counter and the trace are in a program's command array,
-// behind the records, and its size.
+// walkPlaces returns the offsets of the counter and the trace in a program's command array, after
+// the records, and the array's size.
 func (d *Device) walkPlaces(program int) (counter, trace driver.Ptr, size uint64) {
 	n := uint64(len(d.table.ProgramCmds(&d.table.Programs[program]))) + 1 // with patch
 	counter = driver.Ptr(ptx.RecordBytes * n)
@@ -224,7 +224,7 @@ func (d *Device) walk(s *session, program int, w *walk) error {
 	return nil
 }
 
-// records returns the command array of a program, patch first.
+// records returns the command array of a program, beginning with the kernel patch.
 func (d *Device) records(s *session, program int) ([]byte, error) {
 	t, in := d.table, d.interpreters[program]
 	p := &t.Programs[program]
@@ -243,17 +243,17 @@ func (d *Device) records(s *session, program int) ([]byte, error) {
 			le.PutUint32(r[ptx.RecordBarrier:], 1)
 		}
 	}
-	// Patch changes what the last token's commands read. It is done by the
-	// threadgroup that does a command of one threadgroup, behind which
-	// nothing can be left if there was a barrier before it.
+	// The kernel patch changes values that the last token's commands read. The threadgroup that
+	// executes the last command may run it, if that command has one threadgroup and a barrier
+	// before it: then no other work is left.
 	last := &t.Cmds[int(p.First)+n-1]
 	alone := last.Barrier != 0 && last.Grid == [3]uint32{1, 1, 1}
 	put(0, d.patchArguments(s, program), 0, d.patch.grid, patchThreads, !alone)
-	var ahead []int // records that wait for a product
+	var ahead []int // records whose successor is a product to prefetch
 	for i := range n {
 		c := int(p.First) + i
 		cmd := &t.Cmds[c]
-		// Behind patch there is a barrier.
+		// A barrier follows the kernel patch.
 		put(i+1, &s.args[c], in.bodies[i], cmd.Grid, d.kernels[c].block[0], cmd.Barrier != 0 || i == 0)
 		at, size, err := d.weightsOf(s, p, cmd)
 		if err != nil {
@@ -273,7 +273,7 @@ func (d *Device) records(s *session, program int) ([]byte, error) {
 	return b, nil
 }
 
-// weightsOf returns the weights that a command reads from end to end.
+// weightsOf returns the weights that a command reads sequentially.
 func (d *Device) weightsOf(s *session, p *table.Program, c *table.Cmd) (driver.Ptr, uint64, error) {
 	if c.Kernel != kernels.GEMV {
 		return 0, 0, nil
@@ -305,7 +305,7 @@ func (m resident) run(e *executor, j *job, r *replay.Run, first bool) error {
 	return e.stay(w, int(r.Count))
 }
 
-// stay launches the kernel for so many tokens.
+// stay launches the resident kernel for the given number of tokens.
 func (e *executor) stay(w *walk, tokens int) error {
 	drv := e.d.drv
 	if err := drv.MemsetD8Async(w.counter, 0, 4, e.stream); err != nil {
@@ -315,7 +315,7 @@ func (e *executor) stay(w *walk, tokens int) error {
 	return drv.LaunchCooperative(&w.launch)
 }
 
-// timed lets the kernel count a multiprocessor's cycles from barrier to barrier.
+// timed makes the kernel count a multiprocessor's cycles from barrier to barrier.
 func (m resident) timed(e *executor, j *job, r *replay.Run, times []time.Duration) error {
 	w, drv := j.Session.walks[r.Program], e.d.drv
 	if w == nil {
@@ -352,7 +352,7 @@ func (m resident) timed(e *executor, j *job, r *replay.Run, times []time.Duratio
 	for i := range len(times) + 1 {
 		total += binary.LittleEndian.Uint64(cycles[8*i:])
 	}
-	// Patch's part is in the sum alone.
+	// The kernel patch counts only in the total.
 	for i := range times {
 		share := float64(binary.LittleEndian.Uint64(cycles[8*(i+1):])) / max(1, float64(total))
 		times[i] += max(1, time.Duration(share*float64(milliseconds(e.ms))))

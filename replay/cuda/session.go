@@ -14,7 +14,7 @@ import (
 // job is a session's submission.
 type job = device.Job[*session]
 
-// arguments are the parameters of a kernel as its PTX entry has them.
+// arguments are the parameters of a kernel in the layout of its PTX entry.
 type arguments struct {
 	bindings [decl.MaxBindings]driver.Ptr
 	params   [decl.ParamBytes]byte
@@ -23,48 +23,48 @@ type arguments struct {
 	specs    [decl.MaxSpecs]uint32
 }
 
-// argumentsSize is what the kernels' parameters take.
+// argumentsSize is the size of a kernel's parameters in bytes.
 const argumentsSize = 176
 
-// bytes returns the arguments as the driver reads them.
+// bytes returns the arguments in the form that the driver reads.
 func (a *arguments) bytes() []byte {
 	return (*[argumentsSize]byte)(unsafe.Pointer(a))[:]
 }
 
 var _ [argumentsSize]byte = [unsafe.Sizeof(arguments{})]byte{}
 
-// session is the slots of session scope and the launches bound to them.
+// session holds the slots of session scope and the launches bound to them.
 type session struct {
 	own  owned
-	mem  []driver.Ptr // by slot
+	mem  []driver.Ptr // address of each slot
 	step driver.Ptr
 
-	args     []arguments     // by command
-	launches []driver.Launch // by command
+	args     []arguments     // arguments of each command
+	launches []driver.Launch // launch of each command
 
-	raise func() // writes the stop flag, while the session's job runs
+	raise func() // writes the stop flag while the session's job runs
 	grown
 }
 
-// grown is what Grow makes anew.
+// grown holds the parts of a session that Grow allocates again.
 type grown struct {
-	room   int       // positions of the caches
-	kv     owned     // the caches' memory
-	size   uint64    // of it
-	made   owned     // what the mode has made
-	arrays uint64    // bytes of it
-	graphs [][]graph // of mode record, by program, the longest first
-	walks  []*walk   // of mode resident, by program
+	room   int       // positions that the caches have rows for
+	kv     owned     // memory of the caches
+	size   uint64    // size of kv
+	made   owned     // allocations of the mode
+	arrays uint64    // size of made in bytes
+	graphs [][]graph // of mode record: graphs of each program, the longest first
+	walks  []*walk   // of mode resident: command array of each program
 }
 
-// backend is the device as package device calls it.
+// backend implements device.Backend.
 type backend struct{ *Device }
 
 // Open allocates the slots of session scope.
 func (d backend) Open() (s *session, size uint64, err error) {
 	s = &session{own: owned{drv: d.drv}}
-	// If it fails, the executor still stops at the next token, and its own calls
-	// say why.
+	// If raise fails, the executor still stops at the next token, and its own calls return the
+	// error.
 	s.raise = func() { _ = d.raise(s) }
 	if err := d.enter(); err != nil {
 		return s, 0, err
@@ -74,15 +74,15 @@ func (d backend) Open() (s *session, size uint64, err error) {
 	return s, size, err
 }
 
-// fill gives a session its fixed slots and its launches, and returns what the slots
-// take. Without rows in the caches nothing is launched.
+// fill allocates a session's fixed slots, prepares its launches and returns the size of the
+// slots. Nothing is launched while the caches have no rows.
 func (d *Device) fill(s *session) (size uint64, err error) {
 	t := d.table
 	s.mem = append([]driver.Ptr{}, d.model...)
 	if size, err = d.slots(&s.own, t, table.ScopeSession, s.mem); err != nil {
 		return 0, err
 	}
-	_, step, _ := t.Slot(table.SlotStep) // Load made sure that there is one
+	_, step, _ := t.Slot(table.SlotStep) // Load has checked that there is one
 	s.step = s.mem[step]
 	s.args = make([]arguments, len(t.Cmds))
 	s.launches = make([]driver.Launch, len(t.Cmds))
@@ -96,7 +96,7 @@ func (d *Device) fill(s *session) (size uint64, err error) {
 	})
 }
 
-// bind sets a command's bindings and parameters to where the slots are now.
+// bind sets a command's bindings and parameters for the current addresses of the slots.
 func (d *Device) bind(s *session, cmd int) {
 	c, a := &d.table.Cmds[cmd], &s.args[cmd]
 	for b, bind := range c.Bind {
@@ -116,7 +116,7 @@ func (d backend) Free(s *session) (err error) {
 	return s.free()
 }
 
-// free frees all that a session has.
+// free frees everything that a session owns.
 func (s *session) free() error {
 	return errors.Join(s.made.free(), s.kv.free(), s.own.free())
 }
@@ -134,8 +134,8 @@ func (d backend) Read(s *session, slot uint32, offset uint64, p []byte) error {
 	})
 }
 
-// move calls f, which copies bytes to or from a slot, with the context and with where
-// they are.
+// move calls f, which copies bytes to or from a slot, with the context current and the address of
+// each part.
 func (d *Device) move(s *session, slot uint32, offset uint64, p []byte, f func(at driver.Ptr, p []byte) error) (err error) {
 	if err := d.enter(); err != nil {
 		return err
@@ -153,9 +153,9 @@ func (d *Device) move(s *session, slot uint32, offset uint64, p []byte, f func(a
 	return err
 }
 
-// raise writes the stop flag of a session whose job runs, from another stream,
-// behind the copy that began the submission. It waits for that, so that the flag
-// cannot reach the next one.
+// raise writes the stop flag of a session whose job runs, from another stream, after the copy
+// that began the submission. It waits for the write, so that the flag cannot reach the next
+// submission.
 func (d *Device) raise(s *session) (err error) {
 	if err := d.enter(); err != nil {
 		return err

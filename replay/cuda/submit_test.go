@@ -148,7 +148,7 @@ func TestDry(t *testing.T) {
 		if err != nil || res.Count != 0 || res.Stopped || res.Elapsed <= 0 {
 			t.Errorf("%s: %+v, %v", mode, res, err)
 		}
-		// The kernel that stays ends with the first token.
+		// The resident kernel ends with the first token.
 		want := 10 * int(d.table.Programs[0].Count)
 		if mode == "resident" {
 			want = 1

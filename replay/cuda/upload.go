@@ -11,15 +11,15 @@ import (
 	"github.com/pianola-engine/pianola/internal/device"
 )
 
-// staging is a pinned buffer that holds a converted piece until the GPU has it.
+// staging is a pinned buffer that holds a converted piece until the GPU has copied it.
 type staging struct {
 	mem   []byte
 	event driver.Event
 	piece *device.Piece
-	err   error // why it is not filled
+	err   error // why it could not be filled
 }
 
-// uploading is an upload section on its way.
+// uploading is the state of a running upload.
 type uploading struct {
 	d    *Device
 	u    *device.Upload
@@ -28,15 +28,15 @@ type uploading struct {
 	quit chan struct{}
 }
 
-// upload converts the pieces in parallel, into pinned buffers that the calling
-// goroutine gives to the GPU as they are filled, until ctx is done.
+// upload converts the pieces in parallel into pinned buffers. The calling goroutine copies filled
+// buffers to the GPU, until ctx is done.
 func (d *Device) upload(ctx context.Context, u *device.Upload) (err error) {
 	pieces, largest := u.Cut()
 	if pieces == 0 {
 		return nil
 	}
 	own := owned{drv: d.drv}
-	// While it is in use by the GPU, a buffer is not to be freed.
+	// A buffer must not be freed while the GPU uses it.
 	defer func() {
 		err = errors.Join(err, own.free())
 	}()
@@ -66,7 +66,7 @@ func (d *Device) upload(ctx context.Context, u *device.Upload) (err error) {
 	return err
 }
 
-// convert fills buffers with pieces until there are none, or quit.
+// convert fills buffers with pieces until there are none left, or quit is closed.
 func (up *uploading) convert() {
 	for {
 		var b *staging
@@ -83,10 +83,10 @@ func (up *uploading) convert() {
 	}
 }
 
-// send gives filled buffers to the GPU, and free ones back to the converters.
+// send copies filled buffers to the GPU and returns free ones to the converters.
 func (up *uploading) send(ctx context.Context, pieces int) error {
 	drv, stream := up.d.drv, up.d.transfer
-	var flying []*staging // with the GPU, in order
+	var flying []*staging // in use by the GPU, in order
 	for sent := 0; sent < pieces; {
 		if err := up.u.Cancelled(ctx); err != nil {
 			return err

@@ -9,23 +9,22 @@ import (
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 )
 
-// archive is the file that keeps compiled pipelines from one process to the
-// next. Nothing about it is an error: where it is missing, damaged or of another
-// GPU, or cannot be written, pipelines are compiled.
+// archive is a file that keeps compiled pipelines for later processes. No problem with it is an
+// error: if the file is missing, damaged, of another GPU or not writable, pipelines are compiled.
 type archive struct {
 	drv    driver.Device
-	object driver.Archive // 0: there is none
+	object driver.Archive // 0: no archive
 	file   string
-	there  bool // the file was
-	added  int  // pipelines that the file does not have
+	there  bool // the file existed
+	added  int  // number of pipelines that the file lacks
 }
 
-// archiveExt is how the files' names end.
+// archiveExt is the extension of archive files.
 const archiveExt = ".metalarchive"
 
-// openArchive opens the archive of a library in a folder. What it holds is for
-// this library, its language, this version of the system and this GPU, which are
-// the file's name.
+// openArchive opens the archive of a library in a directory. The file's name identifies the
+// library, its language, the version of the system and the GPU, because the content is valid only
+// for these.
 func (d *Device) openArchive(folder string, library [sha256.Size]byte) *archive {
 	if folder == "" {
 		return &archive{}
@@ -43,15 +42,15 @@ func (d *Device) openArchive(folder string, library [sha256.Size]byte) *archive 
 	return a
 }
 
-// note counts a pipeline that was made.
+// note counts a pipeline that was added.
 func (a *archive) note(p *driver.Pipeline) {
 	if p.Archived == driver.Added {
 		a.added++
 	}
 }
 
-// save writes what was added. A file that readers may have opened is replaced,
-// not changed.
+// save writes the added pipelines. It replaces the file instead of changing it, since other
+// processes may have it open.
 func (a *archive) save() {
 	if a.object == 0 || a.added == 0 {
 		return
@@ -69,7 +68,7 @@ func (a *archive) save() {
 	if err = a.drv.SaveArchive(a.object, made); err == nil {
 		err = os.Rename(made, a.file)
 	}
-	if err != nil && a.there { // what can be opened and not extended is begun anew the next time
+	if err != nil && a.there { // an archive that can be opened but not extended is created anew the next time
 		_ = os.Remove(a.file)
 	}
 }

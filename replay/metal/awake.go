@@ -9,26 +9,25 @@ import (
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 )
 
-// touchBytes is how much of the weights goes through a buffer at a time.
+// touchBytes is the number of bytes of weights that are copied through a buffer at a time.
 const touchBytes = 16 << 20
 
-// touch makes the GPU read all weights, so that the first tokens do not wait
-// for pages: those of experts and of rows of the embedding that warming up does
-// not choose too.
+// touch makes the GPU read all weights, so that the first tokens do not wait for pages, including
+// those of experts and embedding rows that the warm-up does not use.
 func (d *Device) touch() error {
 	if len(d.weights) == 0 {
 		return nil
 	}
 	into, _, err := d.drv.Buffer(min(touchBytes, d.properties.MaxBuffer))
 	if err != nil {
-		return nil // there is no memory to spare, and nothing depends on it
+		return nil // without memory to spare nothing is touched, which is only slower
 	}
 	defer d.drv.Release(into)
 	return d.drv.Touch(d.weights, into)
 }
 
-// awake gives an idle GPU a little to do, again and again, so that the first
-// token after a pause is not slower than others. A nil one does not.
+// awake gives an idle GPU a little work at intervals, so that the first token after a pause is
+// not slower than others. A nil awake does nothing.
 type awake struct {
 	d     *Device
 	every time.Duration
@@ -36,15 +35,15 @@ type awake struct {
 	into  driver.Buffer
 	stop  chan struct{}
 
-	mu      sync.Mutex // guards what follows; submissions that begin wait for it
-	working int        // submissions
-	rested  time.Time  // when the last has ended, or the GPU had something to do
+	mu      sync.Mutex // guards the fields below; submissions that begin wait for it
+	working int        // number of submissions
+	rested  time.Time  // when the last submission or keep-alive work ended
 }
 
-// shortest is how often the GPU is given something at most.
+// shortest is the shortest interval at which the GPU gets work.
 const shortest = time.Millisecond
 
-// stayAwake makes the executor keep the GPU awake, if every is not 0.
+// stayAwake makes the executor keep the GPU awake, unless every is 0.
 func (e *executor) stayAwake(every time.Duration) error {
 	if every <= 0 {
 		return nil
@@ -61,7 +60,7 @@ func (e *executor) stayAwake(every time.Duration) error {
 	return nil
 }
 
-// begin and finish enclose a submission.
+// begin and finish are called at the start and the end of a submission.
 func (a *awake) begin() {
 	if a != nil {
 		a.mu.Lock()
@@ -96,7 +95,7 @@ func (a *awake) keep() {
 		case <-timer.C:
 		}
 		again, err := a.stir()
-		if errors.Is(err, ErrDeviceLost) { // other faults are not worth one
+		if errors.Is(err, ErrDeviceLost) { // other errors do not make the device unusable
 			a.d.queue.Lose(fmt.Errorf("metal: keep-alive: %w", err))
 			return
 		}
@@ -104,8 +103,7 @@ func (a *awake) keep() {
 	}
 }
 
-// stir gives the GPU something to do if it has rested for the time, and returns
-// when to look again.
+// stir gives the GPU work if it has been idle for the interval, and returns when to look again.
 func (a *awake) stir() (time.Duration, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,34 +14,34 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// name begins the errors of this package.
+// name is the prefix of this package's errors.
 const name = "metal"
 
-// Options are the settings of a device. Kernels are needed.
+// Options are the settings of a device. Kernels is required.
 type Options struct {
 	Mode    string // "encode" or "record"; "": encode
 	Kernels *Kernels
-	// ChainTime bounds what is in flight: two command buffers, and so what is
-	// left of a submission that is cancelled. 0 is 50 ms.
+	// ChainTime bounds the duration of the work in flight, which is two command buffers, and so
+	// the time that a cancelled submission continues. 0 means 50 ms.
 	ChainTime time.Duration
-	// Archive is the folder where compiled pipelines are kept for other processes
-	// and later ones; "": nowhere.
+	// Archive is the directory in which compiled pipelines are kept for other processes; "": they
+	// are not kept.
 	Archive string
 	// Serial makes encoders run commands one after another, without barriers.
 	Serial bool
-	// Shared is a GPU of the program's, on a queue of which chains run among its
-	// own work; nil: the system's GPU, and a queue of the device's own.
+	// Shared is a GPU of the program and a queue on which chains run between its own work; nil:
+	// the system's GPU and a queue of the device's own.
 	Shared *Shared
-	// KeepAlive makes the GPU do a little after so much time without work, again
-	// and again, so that its clocks stay up and weights resident; 0: it rests.
+	// KeepAlive gives the GPU a little work whenever it has been idle for this time, so that its
+	// clocks stay high and weights stay resident; 0: the GPU may idle.
 	KeepAlive time.Duration
-	// Labels makes commands of mode encode debug groups, which captures show, at
-	// two more calls of Metal each.
+	// Labels makes commands of mode encode debug groups, which GPU captures show. It costs two
+	// more Metal calls per command.
 	Labels bool
 
-	tokens    int  // of tests: in a command buffer at most, in place of maxTokens
-	unchecked bool // of tests: tables need not validate
-	cold      bool // of tests: nothing is replayed at load
+	tokens    int  // for tests: largest number of tokens in a command buffer, replaces maxTokens
+	unchecked bool // for tests: tables need not validate
+	cold      bool // for tests: Load does not warm up
 }
 
 // The modes.
@@ -53,47 +53,47 @@ const (
 // Modes returns the names of the modes, the default first.
 func Modes() []string { return []string{modeEncode, modeRecord} }
 
-// defaultChainTime bounds what is in flight.
+// defaultChainTime is the default of Options.ChainTime.
 const defaultChainTime = 50 * time.Millisecond
 
-// Device is an Apple GPU as a device that replays tables. Its methods are those
-// of replay.Device, and are described there.
+// Device is an Apple GPU as a device that replays tables. Its methods implement replay.Device and
+// are documented there.
 type Device struct {
 	device.Base[*session]
 	queue      *device.Queue[*session]
 	drv        driver.Device
-	releasing  sync.Mutex // guards the next
-	released   bool       // drv is given back
+	releasing  sync.Mutex // guards released
+	released   bool       // drv has been released
 	properties driver.Properties
 	o          Options
-	calls      atomic.Uint64 // of Metal
-	warm       atomic.Bool   // Load has replayed what it replays
+	calls      atomic.Uint64 // number of Metal calls
+	warm       atomic.Bool   // Load has finished the warm-up
 
-	// Set by Load, and not changed until it is taken back.
+	// Set by Load and constant until Unload.
 	table    *table.Table
 	caches   *device.Caches
 	own      owned
-	model    []place // by slot, of model and executor scope
+	model    []place // place of each slot of model and executor scope
 	kernels  []kernel
 	patch    kernel
 	programs []program
-	params   driver.Buffer // parameters of all commands, lists of patches, zeros
+	params   driver.Buffer // parameters of all commands, patch lists, zeros
 	weights  []driver.Buffer
 	scratch  []driver.Buffer
-	seconds  [flights]driver.Buffer // of mode record: a record for each command, and the execution ranges
+	seconds  [flights]driver.Buffer // of mode record: a record per command, and the execution ranges
 	ranges   [flights][]byte        // the execution ranges
 	exec     *executor
 	memory   replay.Memory
 }
 
-// New opens the system's GPU and returns it as a device. It uses little memory
-// before Load. The error is ErrNoMetal or ErrNoKernels, with the reason.
+// New opens the system's GPU and returns it as a device. It uses little memory before Load. The
+// error wraps ErrNoMetal or ErrNoKernels.
 func New(o Options) (*Device, error) {
 	if o.Mode == "" {
 		o.Mode = modeEncode
 	}
 	if !slices.Contains(Modes(), o.Mode) {
-		return nil, fmt.Errorf("metal: there is no mode %.20q; the modes are %s", o.Mode, strings.Join(Modes(), ", "))
+		return nil, fmt.Errorf("metal: unknown mode %.20q: want one of %s", o.Mode, strings.Join(Modes(), ", "))
 	}
 	if o.ChainTime <= 0 {
 		o.ChainTime = defaultChainTime
@@ -117,28 +117,28 @@ func New(o Options) (*Device, error) {
 // Mode returns the name of the mode that submissions are replayed in.
 func (d *Device) Mode() string { return d.o.Mode }
 
-// SetChainTime sets Options.ChainTime, before Load.
+// SetChainTime sets Options.ChainTime. Call it before Load.
 func (d *Device) SetChainTime(bound time.Duration) {
 	if bound > 0 {
 		d.o.ChainTime = bound
 	}
 }
 
-// SetSerial sets Options.Serial, before Load.
+// SetSerial sets Options.Serial. Call it before Load.
 func (d *Device) SetSerial(on bool) { d.o.Serial = on }
 
-// Properties are what the GPU says of itself.
+// Properties returns the GPU's properties.
 func (d *Device) Properties() driver.Properties { return d.properties }
 
-// Calls counts the messages to Metal that replaying took so far.
+// Calls returns the number of Metal messages that replaying has sent so far.
 func (d *Device) Calls() uint64 { return d.calls.Load() }
 
-// Info says what the device is.
+// Info describes the device.
 func (d *Device) Info() replay.Info {
 	return replay.Info{Device: "metal", Name: d.properties.Name, Modes: Modes(), Detail: Detail(d.properties), Moves: d.o.Mode == modeRecord}
 }
 
-// Close cancels what is in flight, waits for it and frees everything.
+// Close cancels the submissions in flight, waits for them and frees everything.
 func (d *Device) Close() error {
 	if err := d.Base.Close(); err != nil {
 		return err

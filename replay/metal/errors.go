@@ -6,15 +6,15 @@ import (
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 )
 
-// Errors of the driver, which errors.Is finds.
+// Errors of the driver; test for them with errors.Is.
 var (
 	ErrNoMetal     = driver.ErrNoMetal
 	ErrOutOfMemory = driver.ErrOutOfMemory
 	ErrTimeout     = driver.ErrTimeout
 	ErrDeviceLost  = driver.ErrLost // the device must be closed; a new one may work
-	// ErrNoKernels says that there are no kernels.
+	// ErrNoKernels reports that there are no kernels.
 	ErrNoKernels = errors.New("there are no kernels for it")
 )
 
-// DriverError is a call of Metal that failed, with what it said.
+// DriverError is the error of a Metal call, with Metal's message.
 type DriverError = driver.Error

@@ -15,46 +15,45 @@ import (
 )
 
 const (
-	// flights is how many command buffers are in flight: one is encoded while
-	// the GPU runs the other.
+	// flights is the number of command buffers in flight: one is encoded while the GPU runs the
+	// other.
 	flights = 2
-	// maxTokens and maxRuns are what a command buffer has at most.
+	// maxTokens and maxRuns are the largest numbers of tokens and runs in a command buffer.
 	maxTokens = 64
 	maxRuns   = 64
 )
 
-// executor gives submissions to the GPU, one after the other: one goroutine
-// encodes, one waits.
+// executor submits jobs to the GPU in order. One goroutine encodes, another waits.
 type executor struct {
 	d      *Device
 	free   chan *flight
 	flying chan *flight // in the order of their commits
-	awake  *awake       // nil: the GPU may rest
+	awake  *awake       // nil: the GPU may idle
 
-	mu   sync.Mutex // guards what follows, and jobs' progress
-	cost []float64  // by program: seconds of one replay, 0 if unknown
+	mu   sync.Mutex // guards the fields below, and the progress of jobs
+	cost []float64  // seconds per replay of each program; 0 if unknown
 }
 
-// flight is a command buffer, its arrays in C and its buffers.
+// flight is a command buffer with its arrays in C and its buffers.
 type flight struct {
 	i      int
 	chain  *driver.Chain
 	runs   []driver.Run
-	result []byte // the step block as the command buffer left it
-	places []byte // step blocks' beginnings, of runs that are not a submission's first
+	result []byte // the step block at the end of the command buffer
+	places []byte // leading bytes of the step blocks of runs that are not the first of a submission
 
 	job      *job
-	used     int     // runs
-	tokens   int     // of all of them
-	seconds  float64 // that they are expected to take
-	run      int     // the first one's index in the submission
-	program  uint32  // and its program
-	last     uint32  // the last one's program
-	from, to int     // and its tokens
-	mixed    bool    // there are runs of other programs
+	used     int     // number of runs
+	tokens   int     // tokens of all runs
+	seconds  float64 // expected duration
+	run      int     // index in the submission of the first run
+	program  uint32  // its program
+	last     uint32  // program of the last run
+	from, to int     // its tokens [from, to)
+	mixed    bool    // it contains runs of other programs
 }
 
-// newExecutor allocates what replaying needs; the device owns it.
+// newExecutor allocates an executor; the device owns its memory.
 func newExecutor(d *Device, t *table.Table) (*executor, error) {
 	e := &executor{d: d, free: make(chan *flight, flights), flying: make(chan *flight, flights), cost: make([]float64, len(t.Programs))}
 	for i := range flights {
@@ -109,8 +108,8 @@ func (e *executor) start() {
 	})
 }
 
-// submission encodes a job. A panic, which is a fault of this package, ends the
-// device's use but not the process.
+// submission encodes a job. A panic, caused by a bug in this package, makes the device unusable
+// but does not end the process.
 func (e *executor) submission(j *job) {
 	p := &j.Session.progress
 	p.cut.Store(false)
@@ -140,7 +139,7 @@ func (e *executor) submission(j *job) {
 	}
 }
 
-// ended finishes a job of which nothing is in flight.
+// ended finishes a job that has nothing in flight.
 func (e *executor) ended(j *job) {
 	e.awake.finish()
 	p := &j.Session.progress
@@ -156,10 +155,10 @@ func (e *executor) ended(j *job) {
 	j.Finish(r, nil)
 }
 
-// over reports whether nothing more of a job is to be encoded.
+// over reports whether no more of a job is to be encoded.
 func over(j *job) bool { return j.Cancelled() || j.Session.progress.cut.Load() }
 
-// encode gives a job's runs to the GPU, in command buffers of a bounded time.
+// encode submits a job's runs to the GPU, in command buffers of bounded duration.
 func (e *executor) encode(j *job) error {
 	sub, s := j.Submission, j.Session
 	var step table.Step
@@ -206,7 +205,7 @@ func (e *executor) encode(j *job) error {
 	return e.commit(f)
 }
 
-// stepOf returns a run's step as the step block has it.
+// stepOf returns a run's step as it is in the step block.
 func (e *executor) stepOf(r *replay.Run) table.Step {
 	step := r.Step
 	if e.d.programs[r.Program].ranged {
@@ -215,13 +214,12 @@ func (e *executor) stepOf(r *replay.Run) table.Step {
 	return step
 }
 
-// begin makes a flight ready for a job's runs.
+// begin prepares a flight for a job's runs.
 func (f *flight) begin(j *job) {
 	f.job, f.used, f.tokens, f.seconds, f.run, f.mixed = j, 0, 0, 0, -1, false
 }
 
-// room returns how many tokens of a program, of those that are left, a flight
-// still has room for.
+// room returns how many of the left tokens of a program still fit in a flight.
 func (e *executor) room(f *flight, program, left uint32) uint32 {
 	if f.used == maxRuns || f.tokens >= e.d.o.tokens {
 		return 0
@@ -231,7 +229,7 @@ func (e *executor) room(f *flight, program, left uint32) uint32 {
 	cost := e.cost[program]
 	e.mu.Unlock()
 	switch {
-	case cost == 0: // unknown: one by itself
+	case cost == 0: // unknown: a command buffer of its own
 		n = 1
 	default:
 		bound := e.d.o.ChainTime.Seconds() / flights
@@ -264,7 +262,7 @@ func (e *executor) add(f *flight, run int, program, from, n uint32, step *table.
 	}
 	if d.o.Mode == modeRecord {
 		r.Patch = s.patches[program]
-		if run > 0 && from == 0 { // the step block has where the run before has ended
+		if run > 0 && from == 0 { // the step block holds the end of the run before
 			device.PutStep(f.places[f.used*driver.PlaceBytes:][:driver.PlaceBytes], step)
 			r.Move, r.PlaceAt = 1, uint32(f.used)
 		}
@@ -296,7 +294,7 @@ func (e *executor) bind(f *flight) {
 	}
 }
 
-// commit gives a flight, if there is one, to the GPU.
+// commit submits a flight, if it is not nil, to the GPU.
 func (e *executor) commit(f *flight) error {
 	if f == nil {
 		return nil
@@ -319,10 +317,10 @@ func (e *executor) commit(f *flight) error {
 	return nil
 }
 
-// waitCalls are the messages that waiting for a command buffer takes.
+// waitCalls is the number of Metal messages for waiting for a command buffer.
 const waitCalls = 4
 
-// land waits for a command buffer, and finishes its job if it was the last.
+// land waits for a command buffer and finishes its job if it was the last.
 func (e *executor) land(f *flight) {
 	j := f.job
 	p := &j.Session.progress
@@ -344,7 +342,7 @@ func (e *executor) land(f *flight) {
 	}
 	p.flying--
 	cut, last := p.stop != 0 && !j.Submission.Dry || err != nil, p.encoded && p.flying == 0
-	if cut { // before another goroutine can finish the job, which is used again
+	if cut { // before another goroutine can finish the job, which is reused
 		p.cut.Store(true)
 	}
 	e.mu.Unlock()
@@ -357,7 +355,7 @@ func (e *executor) land(f *flight) {
 	}
 }
 
-// learn notes how long replays of a program take. e.mu is held.
+// learn records the duration of a program's replays. e.mu must be held.
 func (e *executor) learn(f *flight, took float64) {
 	if f.mixed {
 		return
@@ -377,15 +375,15 @@ func (e *executor) forget(program int) {
 	e.cost[program] = 0
 }
 
-// fault gives an error the place of a flight's first run.
+// fault adds a flight's first run to an error.
 func (e *executor) fault(f *flight, err error) error {
 	re := device.NewRunError(name, e.d.table, f.job.Submission, f.run, err)
 	re.First, re.End = f.from, f.to
 	return re
 }
 
-// timed replays a run command by command, when all before it has ended, and adds
-// the commands' times to times.
+// timed replays a run command by command, after everything before it has ended, and adds the
+// commands' times to times.
 func (e *executor) timed(j *job, run int, r *replay.Run, times []time.Duration) error {
 	f, other := <-e.free, <-e.free // nothing is in flight
 	defer func() {

@@ -9,8 +9,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Grow gives a session larger caches, with the rows that it has, and binds and records
-// its commands anew.
+// Grow gives a session larger caches, copies the existing rows, and binds and records its
+// commands again.
 func (d backend) Grow(s *session, positions int) (room device.Room, err error) {
 	old, mem := s.grown, slices.Clone(s.mem)
 	s.grown = grown{room: d.caches.Capacity(positions), kv: owned{drv: d.drv}, made: owned{drv: d.drv}}
@@ -33,15 +33,14 @@ func (d backend) Grow(s *session, positions int) (room device.Room, err error) {
 	return device.Room{Positions: s.room, Bytes: s.size, Most: s.size + old.size}, nil
 }
 
-// bindCaches binds the commands that have caches to where these are now.
+// bindCaches binds the commands that use caches to the caches' current places.
 func (d *Device) bindCaches(s *session) {
 	for _, c := range d.caches.Cmds {
 		d.command(s, &s.cmds[c], c)
 	}
 }
 
-// moveCaches allocates a session's caches, copies the rows that it has and returns
-// their buffers.
+// moveCaches allocates a session's caches, copies the existing rows and returns the buffers.
 func (d *Device) moveCaches(s *session, old []place, room int) (blocks []driver.Buffer, err error) {
 	var parts []part
 	d.caches.Each(s.room, func(own table.KVCache) {
@@ -57,8 +56,8 @@ func (d *Device) moveCaches(s *session, old []place, room int) (blocks []driver.
 	return blocks, err
 }
 
-// moveRows copies the rows of so many positions from caches to others, of sessions
-// with room for some. The host does it: the memory is its own, too.
+// moveRows copies the rows of so many positions between the caches of two sessions. The host
+// copies, since it shares the memory.
 func (d *Device) moveRows(to, from []place, toRoom, fromRoom, positions int) error {
 	return d.caches.Move(toRoom, fromRoom, positions, func(slot int, dst, src, n uint64) error {
 		copy(to[slot].mem[dst:][:n], from[slot].mem[src:])
@@ -66,7 +65,7 @@ func (d *Device) moveRows(to, from []place, toRoom, fromRoom, positions int) err
 	})
 }
 
-// Copy copies the slots of a session, of caches the rows in use.
+// Copy copies the slots of a session; of caches it copies the rows in use.
 func (d backend) Copy(to, from *session, positions int) error {
 	for i := range d.table.Slots {
 		if d.table.Slots[i].Scope == table.ScopeSession && !d.caches.Has(i) {

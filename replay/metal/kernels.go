@@ -6,26 +6,26 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// Kernels are the kernels that a device makes pipelines of. One of Data and
-// Source is needed.
+// Kernels holds the kernels that a device creates pipelines from. One of Data and Source is
+// required.
 type Kernels struct {
-	Data   []byte                 // a library as Apple's compiler made it; nil, or what the system does not take: Source
-	Source func() ([]byte, error) // Metal's text, all in one
+	Data   []byte                 // a library compiled by Apple's compiler; if nil, or not accepted by the system, Source is used
+	Source func() ([]byte, error) // returns the whole Metal source text
 	List   []Kernel
-	Shared *Libraries // that devices share; nil: none
+	Shared *Libraries // libraries that devices share; nil: none
 
-	BindingAlign uint64 // what every binding's address is a multiple of, at most 256; 0: anything
+	BindingAlign uint64 // alignment of every binding's address, at most 256; 0: no requirement
 }
 
 // Kernel is a function of the library.
 type Kernel struct {
-	Name       string // a declaration's, or "patch"
-	MaxThreads int    // of a threadgroup
-	// Constants are the numbers of its function constants, in the order of a
-	// command's specialisation values.
+	Name       string // a declaration's name, or "patch"
+	MaxThreads int    // largest number of threads in a threadgroup
+	// Constants are the indices of its function constants, in the order of a command's
+	// specialisation values.
 	Constants []uint32
-	// TGMem returns the bytes of threadgroup memory that a command needs with
-	// so many threads, beside what the table gives it; nil: none.
+	// TGMem returns the threadgroup memory in bytes that a command needs in addition to the
+	// table's, with the given number of threads; nil: none.
 	TGMem func(env decl.Env, threads int) (uint64, error)
 }
 

@@ -8,16 +8,15 @@ import (
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 )
 
-// Libraries are the libraries of Kernels that loaded devices have, so that each
-// is compiled once for all devices of a GPU. The zero value is ready for use, by
-// several goroutines.
+// Libraries caches the libraries compiled from Kernels for loaded devices, so that each is
+// compiled once per GPU. The zero value is ready to use, by several goroutines.
 type Libraries struct {
 	mu   sync.Mutex
 	made map[libraryKey]*sharedLibrary
 }
 
 type libraryKey struct {
-	registry uint64 // the GPU
+	registry uint64 // registry ID of the GPU
 	hash     [sha256.Size]byte
 }
 
@@ -26,9 +25,10 @@ type sharedLibrary struct {
 	users  int
 }
 
-// use returns a library and what gives it back; compile makes the first one.
+// use returns a library and a function that releases it. It calls compile for the first user of
+// the library.
 func (l *Libraries) use(drv driver.Device, key libraryKey, compile func() (driver.Library, error)) (driver.Library, func(), error) {
-	if l == nil { // the device's own
+	if l == nil { // the library is the device's own
 		l = new(Libraries)
 	}
 	l.mu.Lock()
@@ -56,8 +56,8 @@ func (l *Libraries) use(drv driver.Device, key libraryKey, compile func() (drive
 	}, nil
 }
 
-// library returns the kernels as the GPU has them, and their hash: what Apple's
-// compiler made of them, if this system takes it, else their source, compiled.
+// library returns the library of the kernels and its hash: the one compiled by Apple's compiler
+// if the system accepts it, or else one compiled from source.
 func (d *Device) library() (driver.Library, [sha256.Size]byte, error) {
 	k := d.o.Kernels
 	if k.Data != nil {

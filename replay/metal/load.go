@@ -14,8 +14,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Load compiles the table's kernels, executes the upload section and starts the
-// executor.
+// Load compiles the table's kernels, executes the upload section and starts the executor.
 func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) (m replay.Memory, err error) {
 	if !d.o.unchecked {
 		if err := device.CheckTable(name, t); err != nil {
@@ -25,8 +24,8 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	if err := device.CheckChip(name, t); err != nil {
 		return m, err
 	}
-	// What needs no GPU comes first, and weights last: a table that cannot run
-	// fails before they are read.
+	// Checks that need no GPU come first, and weights last, so that a table that cannot run is
+	// rejected before weights are read.
 	l := &loader{d: d.Device, t: t}
 	d.own, d.memory, d.caches = owned{drv: d.drv}, m, device.NewCaches(t)
 	if err := l.choose(); err != nil {
@@ -68,8 +67,8 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	return d.memory, nil
 }
 
-// Warm makes the GPU read all weights and replays every program, those of one
-// row twice: the second time is measured. Others are measured as they are used.
+// Warm makes the GPU read all weights and replays every program. It replays programs for one row
+// twice and measures the second replay; the others are measured when they are used.
 func (d backend) Warm(run func(runs ...replay.Run) error) error {
 	defer d.warm.Store(true)
 	if d.o.cold {
@@ -111,37 +110,37 @@ type loader struct {
 	t *table.Table
 }
 
-// kernel is a pipeline, ready for a command.
+// kernel is a pipeline with the sizes for one command.
 type kernel struct {
 	pipeline driver.Pipeline
 	name     string
 	specs    [decl.MaxSpecs]uint32
-	threads  int // of a threadgroup
+	threads  int // threads in a threadgroup
 	memory   uint32
-	params   uint64   // where the parameters are
-	sized    []uint64 // where they are for each capacity of the caches; nil if they do not depend on it
+	params   uint64   // offset of the parameters
+	sized    []uint64 // offset of the parameters for each capacity of the caches; nil if they do not depend on it
 	label    driver.Label
 }
 
-// program is a program as the device has it.
+// program is the device's form of a program.
 type program struct {
 	label    driver.Label
 	ranged   bool
-	lists    uint64 // offset in params of the list of patches, or of the first token's
-	listSize uint64 // from a token's list to the next
-	params   uint64 // the parameters of patch
+	lists    uint64 // offset in params of the patch list, or of the first token's list
+	listSize uint64 // distance between the tokens' lists
+	params   uint64 // offset of the parameters of the kernel patch
 	patched  bool   // there is a patch kernel
 }
 
-// choose finds the kernel of every command, and checks that it can be
-// dispatched as the command asks.
+// choose finds the kernel of every command and checks that the GPU can dispatch it with the
+// command's sizes.
 func (l *loader) choose() error {
 	d, t := l.d, l.t
 	d.kernels = make([]kernel, len(t.Cmds))
 	err := device.EachCmd(name, t, func(i int, p *table.Program, c *table.Cmd) error {
 		declared, ok := decl.Lookup(c.Kernel)
 		if !ok || int(c.Spec) >= len(t.Specs) {
-			return fmt.Errorf("kernel %d or its constants are unknown", c.Kernel)
+			return fmt.Errorf("kernel %d or its specialisation constants are unknown", c.Kernel)
 		}
 		k, ok := d.o.Kernels.find(declared.Name)
 		if !ok {
@@ -179,10 +178,10 @@ func threads(c *table.Cmd) uint64 {
 	return uint64(c.Threadgroup[0]) * uint64(c.Threadgroup[1]) * uint64(c.Threadgroup[2])
 }
 
-// round returns a length of threadgroup memory that Metal takes.
+// round rounds a length of threadgroup memory up to one that Metal accepts.
 func round(n uint64) uint64 { return (min(n, math.MaxUint32-15) + 15) &^ 15 }
 
-// threadgroupMemory returns the bytes that a command's threadgroups have.
+// threadgroupMemory returns the threadgroup memory of a command in bytes.
 func threadgroupMemory(t *table.Table, p *table.Program, c *table.Cmd, k *Kernel) (uint64, error) {
 	if k.TGMem == nil {
 		return round(uint64(c.TGMem)), nil
@@ -197,24 +196,24 @@ func threadgroupMemory(t *table.Table, p *table.Program, c *table.Cmd, k *Kernel
 
 const simdWidth = 32
 
-// fits returns why the GPU cannot dispatch a command, or nil.
+// fits returns an error if the GPU cannot dispatch a command.
 func (d *Device) fits(c *table.Cmd, k *Kernel, memory uint64) error {
 	n := threads(c)
 	most := uint64(min(k.MaxThreads, d.properties.MaxThreads))
 	switch {
 	case n == 0 || n > most:
-		return fmt.Errorf("threadgroups of %d threads are not within 1 to the %d of kernel %s", n, most, k.Name)
+		return fmt.Errorf("threadgroup of %d threads: want 1 to %d for kernel %s", n, most, k.Name)
 	case n%simdWidth != 0:
-		return fmt.Errorf("threadgroups of %d threads are no multiple of %d", n, simdWidth)
+		return fmt.Errorf("threadgroup of %d threads: want a multiple of %d", n, simdWidth)
 	case memory > d.properties.ThreadgroupMemory:
-		return fmt.Errorf("%d bytes of threadgroup memory are more than the GPU's %d", memory, d.properties.ThreadgroupMemory)
+		return fmt.Errorf("%d bytes of threadgroup memory exceed the GPU's %d", memory, d.properties.ThreadgroupMemory)
 	case c.Grid[0] == 0 || c.Grid[1] == 0 || c.Grid[2] == 0:
-		return fmt.Errorf("a grid of %v is empty", c.Grid)
+		return fmt.Errorf("grid %v is empty", c.Grid)
 	}
 	return nil
 }
 
-// pipelines compiles the library and makes a pipeline for each specialisation.
+// pipelines compiles the library and creates a pipeline for each specialisation.
 func (l *loader) pipelines() error {
 	d := l.d
 	library, hash, err := d.library()
@@ -244,11 +243,11 @@ func (l *loader) pipelines() error {
 		k.pipeline = p
 		switch {
 		case k.threads > p.MaxThreads:
-			return fmt.Errorf("threadgroups of %d threads are more than the %d of the pipeline of %s", k.threads, p.MaxThreads, k.name)
+			return fmt.Errorf("threadgroup of %d threads: the pipeline of %[3]s supports at most %[2]d", k.threads, p.MaxThreads, k.name)
 		case p.SIMDWidth != simdWidth:
-			return fmt.Errorf("SIMD groups of %d threads: the kernels are for %d", p.SIMDWidth, simdWidth)
+			return fmt.Errorf("SIMD groups of %d threads: the kernels require %d", p.SIMDWidth, simdWidth)
 		case uint64(k.memory)+p.ThreadgroupMemory > d.properties.ThreadgroupMemory:
-			return fmt.Errorf("%d and %d bytes of threadgroup memory are more than the GPU's %d", k.memory, p.ThreadgroupMemory, d.properties.ThreadgroupMemory)
+			return fmt.Errorf("%d + %d bytes of threadgroup memory exceed the GPU's %d", k.memory, p.ThreadgroupMemory, d.properties.ThreadgroupMemory)
 		}
 		return nil
 	}
@@ -270,8 +269,8 @@ func (l *loader) pipelines() error {
 	return err
 }
 
-// tables puts the parameters of all commands and the lists of patches into one
-// buffer, equal ones once, and makes the records of mode record.
+// tables stores the parameters of all commands and the patch lists in one buffer (equal ones only
+// once), and creates the records of mode record.
 func (l *loader) tables() error {
 	d, t := l.d, l.t
 	at := map[string]uint64{}
@@ -288,7 +287,7 @@ func (l *loader) tables() error {
 		b = append(b, p...)
 		return offset
 	}
-	put(make([]byte, decl.ParamBytes)) // zeros at 0, which serve what has none
+	put(make([]byte, decl.ParamBytes)) // zeros at offset 0, for commands without parameters
 	for i := range t.Cmds {
 		d.kernels[i].params = put(t.Cmds[i].Param[:])
 	}
@@ -332,8 +331,7 @@ func (l *loader) tables() error {
 	return nil
 }
 
-// lists makes a program's patches: one list, or one for each token of a command
-// buffer.
+// lists creates a program's patches: one list, or one per token of a command buffer.
 func (l *loader) lists(p *program, of *table.Program, put func([]byte) uint64) {
 	base := device.AppendPatches(nil, l.t, of)
 	p.patched, p.ranged = true, ranged(l.t, of)

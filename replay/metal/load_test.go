@@ -31,8 +31,8 @@ func TestLoadErrors(t *testing.T) {
 		"invalid":     {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].Grid[1] = 7 }, bg, "metal: the table is not valid: "},
 		"chip":        {func(tab *table.Table, _ *metal.Kernels) { tab.Header.Device, tab.Header.Chip = "cpu", "cpu" }, bg, "metal: the table was compiled for chip cpu of device cpu"},
 		"threads":     {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].Threadgroup[0] = 2048 }, bg, ""},
-		"odd threads": {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].Threadgroup[0] = 33 }, bg, "metal: command 0 (the.norm): threadgroups of 33 threads are no multiple of 32"},
-		"memory":      {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].TGMem = 1 << 20 }, bg, "metal: command 0 (the.norm): 1048576 bytes of threadgroup memory are more than the GPU's 32768"},
+		"odd threads": {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].Threadgroup[0] = 33 }, bg, "metal: command 0 (the.norm): threadgroup of 33 threads: want a multiple of 32"},
+		"memory":      {func(tab *table.Table, _ *metal.Kernels) { tab.Cmds[0].TGMem = 1 << 20 }, bg, "metal: command 0 (the.norm): 1048576 bytes of threadgroup memory exceed the GPU's 32768"},
 		"alignment":   {func(_ *table.Table, k *metal.Kernels) { k.BindingAlign = 512 }, bg, ""},
 		"no kernel": {func(_ *table.Table, k *metal.Kernels) {
 			k.List = slices.DeleteFunc(slices.Clone(k.List), func(k metal.Kernel) bool { return k.Name == "rmsnorm" })

@@ -8,16 +8,16 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// owned is what must be given back, in the order in which it came to be.
+// owned lists resources that must be released, in order of creation.
 type owned struct {
 	drv     driver.Device
 	objects []driver.Object
 	memory  []unsafe.Pointer
 
-	giveBack []func() // what others use too
+	giveBack []func() // functions that release shared resources
 }
 
-// free gives everything back, the last first.
+// free releases everything in reverse order.
 func (o *owned) free() {
 	for i := len(o.objects) - 1; i >= 0; i-- {
 		o.drv.Release(o.objects[i])
@@ -33,7 +33,7 @@ func (o *owned) free() {
 
 func (o *owned) add(x driver.Object) { o.objects = append(o.objects, x) }
 
-// buffer makes a zeroed buffer; none for 0 bytes.
+// buffer creates a zeroed buffer, or none for 0 bytes.
 func (o *owned) buffer(n uint64) (driver.Buffer, []byte, error) {
 	if n == 0 {
 		return 0, nil, nil
@@ -54,7 +54,7 @@ func (o *owned) label(text string) (driver.Label, error) {
 	return l, err
 }
 
-// array returns memory of C for n values.
+// array returns C memory for n values.
 func array[T any](o *owned, n int) ([]T, error) {
 	s, err := driver.Slice[T](o.drv, n)
 	if err == nil {
@@ -63,22 +63,22 @@ func array[T any](o *owned, n int) ([]T, error) {
 	return s, err
 }
 
-// place is where a slot is: bytes of a buffer.
+// place is the place of a slot: a range of a buffer.
 type place struct {
 	buffer driver.Buffer
 	offset uint64
 	mem    []byte
 }
 
-// align is what slots begin at in their buffer.
+// align is the alignment of slots in their buffer.
 const align = 256
 
-// largestBuffer bounds buffers, beside what the GPU says: offsets in one stay
+// largestBuffer bounds the size of buffers in addition to the GPU's limit, so that offsets stay
 // below it.
 const largestBuffer = 4 << 30
 
-// slots allocates the slots of a scope that have no place yet and stay where they
-// are, and returns the buffers and their bytes.
+// slots allocates the fixed slots of a scope that have no place yet, and returns the buffers and
+// their size.
 func (d *Device) slots(o *owned, t *table.Table, scope table.Scope, at []place) (buffers []driver.Buffer, size uint64, err error) {
 	var parts []part
 	for i := range t.Slots {
@@ -93,23 +93,23 @@ func (d *Device) slots(o *owned, t *table.Table, scope table.Scope, at []place) 
 	return buffers, size, nil
 }
 
-// part is a slot, and how many bytes it is to have.
+// part is a slot and the size to allocate for it.
 type part struct {
 	slot int
 	size uint64
 }
 
-// room returns what a slot takes of a buffer.
+// room returns the size of a slot in a buffer.
 func room(t *table.Table, p part, limit uint64) (uint64, error) {
 	n := (p.size + align - 1) &^ (align - 1)
 	if p.size > limit || n > limit {
-		return 0, fmt.Errorf("slot %s: %d bytes are more than a buffer's %d", t.Slots[p.slot].Name, p.size, limit)
+		return 0, fmt.Errorf("slot %s: %d bytes exceed a buffer's %d", t.Slots[p.slot].Name, p.size, limit)
 	}
 	return n, nil
 }
 
-// fit allocates slots, several in a buffer, and returns the buffers and their
-// bytes. A slot is never cut.
+// fit allocates slots, several per buffer, and returns the buffers and their size. It never
+// divides a slot.
 func (d *Device) fit(o *owned, t *table.Table, parts []part, at []place) (buffers []driver.Buffer, size uint64, err error) {
 	limit := min(d.properties.MaxBuffer, largestBuffer)
 	var in []part // of the next buffer

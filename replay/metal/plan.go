@@ -8,8 +8,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Plan says what a table takes, without the parameters of its commands and what the
-// mode records of them.
+// Plan predicts the memory that a table takes: after Load, and for each session with so many
+// positions. It does not count the parameters of commands and the recordings.
 func (d *Device) Plan(t *table.Table, where func(tensor string) (offset uint64, ok bool), positions int) (loaded, session replay.Memory, err error) {
 	limit, caches := min(d.properties.MaxBuffer, largestBuffer), device.NewCaches(t)
 	mapped := d.mapped(t, where, limit)
@@ -40,8 +40,7 @@ func (d *Device) Plan(t *table.Table, where func(tensor string) (offset uint64, 
 	return loaded, session, err
 }
 
-// mapped returns the bytes, by slot, of weights that are used where their files are
-// mapped.
+// mapped returns, for each slot, the bytes of weights that are used in their mapped files.
 func (d *Device) mapped(t *table.Table, where func(tensor string) (offset uint64, ok bool), limit uint64) []uint64 {
 	bytes := make([]uint64, len(t.Slots))
 	page, unit := uint64(d.properties.Page), uint64(max(1, d.o.Kernels.BindingAlign))

@@ -6,11 +6,11 @@ import (
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 )
 
-// maxRecorded is how many commands an indirect command buffer may have.
+// maxRecorded is the largest number of commands in an indirect command buffer.
 const maxRecorded = 16384
 
-// patchCount returns how many patches a recording has: one for each program, or
-// for each token of a command buffer.
+// patchCount returns the number of patches in a recording: one per program, or one per token of a
+// command buffer.
 func (d *Device) patchCount() int {
 	n := 0
 	for i := range d.programs {
@@ -24,12 +24,12 @@ func (d *Device) patchCount() int {
 	return n
 }
 
-// record makes a session's recordings, one for each command buffer in flight:
-// the table's commands, at their indices, and behind them the patches.
+// record creates a session's recordings, one for each command buffer in flight: the table's
+// commands at their indices, followed by the patches.
 func (d *Device) record(s *session, blocks []driver.Buffer) error {
 	t := d.table
 	if len(s.cmds) > maxRecorded {
-		return fmt.Errorf("metal: %d commands are more than the %d of an indirect command buffer", len(s.cmds), maxRecorded)
+		return fmt.Errorf("metal: %d commands exceed the %d of an indirect command buffer", len(s.cmds), maxRecorded)
 	}
 	var err error
 	if s.read, err = array[driver.Object](&s.made, len(d.weights)+1); err != nil {
@@ -58,7 +58,7 @@ func (d *Device) record(s *session, blocks []driver.Buffer) error {
 		if err := d.drv.Record(r, 0, s.cmds[:len(t.Cmds)], bound); err != nil {
 			return fmt.Errorf("metal: recording: %w", err)
 		}
-		// A patch has no secondary bytes, and may not read what it writes.
+		// A patch has no secondary bytes, and must not read the memory that it writes.
 		bound.Second = d.params
 		if err := d.drv.Record(r, len(t.Cmds), s.cmds[len(t.Cmds):], bound); err != nil {
 			return fmt.Errorf("metal: recording: patches: %w", err)

@@ -16,13 +16,13 @@ import (
 // job is a session's submission.
 type job = device.Job[*session]
 
-// progress is how far a session's job has come.
+// progress is the progress of a session's job.
 type progress struct {
-	cut atomic.Bool // stopped, or failed: no more of it is encoded
+	cut atomic.Bool // stopped or failed: no more of it is encoded
 
 	// Guarded by the executor's mu.
-	flying  int  // command buffers
-	encoded bool // all that will be
+	flying  int  // command buffers in flight
+	encoded bool // everything is encoded
 	result  replay.Result
 	stop    uint32
 	took    float64 // seconds on the GPU
@@ -30,41 +30,41 @@ type progress struct {
 	err     error
 }
 
-// session is the slots of session scope and the commands bound to them.
+// session holds the slots of session scope and the commands bound to them.
 type session struct {
 	own  owned
-	mem  []place // by slot
+	mem  []place // place of each slot
 	step place
 
-	cmds   []driver.Command // by command of the table; of mode record, then the patches
-	blocks []driver.Buffer  // of the slots that stay where they are
+	cmds   []driver.Command // commands of the table; in mode record followed by the patches
+	blocks []driver.Buffer  // buffers of the fixed slots
 	grown
 
 	progress progress
 }
 
-// grown is what Grow makes anew.
+// grown holds the parts of a session that Grow allocates again.
 type grown struct {
-	room int    // positions of the caches
-	kv   owned  // their buffers
-	size uint64 // of these
+	room int    // positions that the caches have rows for
+	kv   owned  // buffers of the caches
+	size uint64 // their size
 
 	// Of mode record.
 	made       owned
 	recordings [flights]driver.Recording
-	patches    []uint32 // by program, the first of its patches
+	patches    []uint32 // index of each program's first patch
 	written    [flights][]driver.Object
 	read       []driver.Object
 }
 
-// free gives everything back that a session has.
+// free releases everything that a session owns.
 func (s *session) free() {
 	s.made.free()
 	s.kv.free()
 	s.own.free()
 }
 
-// backend is the device as package device calls it.
+// backend implements device.Backend.
 type backend struct{ *Device }
 
 // Open allocates the slots of session scope.
@@ -88,7 +88,7 @@ func (d backend) Read(s *session, slot uint32, offset uint64, p []byte) error {
 	return d.move(s, slot, offset, len(p), func(mem []byte, part device.Part) { copy(p[part.From:part.To], mem) })
 }
 
-// move calls f with where n bytes of a slot are.
+// move calls f with the memory of each part of n bytes of a slot.
 func (d *Device) move(s *session, slot uint32, offset uint64, n int, f func(mem []byte, part device.Part)) error {
 	err := d.caches.Parts(slot, s.room, offset, n, func(part device.Part) error {
 		f(s.mem[slot].mem[part.Offset:], part)
@@ -100,15 +100,15 @@ func (d *Device) move(s *session, slot uint32, offset uint64, n int, f func(mem 
 	return nil
 }
 
-// fill gives a session the slots that stay where they are and its commands, and
-// returns what the slots take. Without rows in the caches nothing is encoded.
+// fill allocates a session's fixed slots, prepares its commands and returns the size of the
+// slots. Nothing is encoded while the caches have no rows.
 func (d *Device) fill(s *session) (size uint64, err error) {
 	t := d.table
 	s.mem = append([]place{}, d.model...)
 	if s.blocks, size, err = d.slots(&s.own, t, table.ScopeSession, s.mem); err != nil {
 		return 0, err
 	}
-	_, step, _ := t.Slot(table.SlotStep) // Load made sure that there is one
+	_, step, _ := t.Slot(table.SlotStep) // Load has checked that there is one
 	s.step = s.mem[step]
 	if s.cmds, err = array[driver.Command](&s.own, len(t.Cmds)+d.patchCount()); err != nil {
 		return 0, err

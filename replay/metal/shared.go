@@ -10,45 +10,43 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 )
 
-// Shared is a GPU that the program has already, with a queue of it on which
-// chains run among the program's own work. Programs that use darwinkit get one
-// from package darwinkit beside this one.
+// Shared is a GPU that the program already uses, with a queue on which chains run between the
+// program's own work. Programs that use darwinkit get one from package replay/metal/darwinkit.
 //
-// New retains the device and the queue, and Close releases them: the program's
-// own references stay its own. A queue runs command buffers in the order of
-// their commits, but lets them overlap: the buffers of a device are not tracked.
-// What else works with them waits for the fence of Objects and updates it.
+// New retains the device and the queue, and Close releases them; the program's own references
+// stay its own. A queue runs command buffers in the order of their commits but lets them overlap,
+// and the device's buffers are not tracked. Other work that uses them must wait for the fence of
+// Objects and update it.
 type Shared struct {
 	Device, Queue unsafe.Pointer // an id<MTLDevice>, and an id<MTLCommandQueue> of it
 
-	// Before and After encode work of the program into each command buffer of a
-	// chain, before what is replayed and behind it; may be nil. They are called on
-	// a goroutine of the device, one at a time, while others wait: they must not
-	// submit, wait for a submission or close anything. The command buffer is theirs
-	// until they return. They must end their encoders and not commit it, keep
-	// alive what they bind until it has completed, since it retains nothing, and
-	// send messages within an autorelease pool of their own. An error ends the
-	// submission: the command buffer is not committed.
+	// Before and After encode work of the program into each command buffer of a chain, before and
+	// after the replayed commands; they may be nil. They are called on a goroutine of the device,
+	// one at a time, while others wait: they must not submit, wait for a submission or close
+	// anything. They own the command buffer until they return. They must end their encoders and
+	// must not commit the buffer. They must keep alive what they bind until the buffer has
+	// completed, since it retains nothing, and send messages within an autorelease pool of their
+	// own. An error ends the submission, and the command buffer is not committed.
 	//
-	// They are not called for what Load replays, for dry runs and for profiles.
+	// They are not called for Load's warm-up, dry runs and profiles.
 	Before, After func(*Pass) error
 }
 
-// Pass is a command buffer that is not committed yet.
+// Pass is a command buffer before its commit.
 type Pass struct {
 	CommandBuffer unsafe.Pointer // id<MTLCommandBuffer>
-	Fence         unsafe.Pointer // id<MTLFence>: encoders that touch the device's buffers wait for it and update it
+	Fence         unsafe.Pointer // id<MTLFence>: encoders that use the device's buffers wait for it and update it
 	Session       replay.SessionID
-	Program       string // of the last tokens that the command buffer replays
-	Position      uint32 // of the last row of the last of them: Logits are of it where the program computes them
-	Tokens        int    // that it replays, of all programs
+	Program       string // program of the last tokens that the command buffer replays
+	Position      uint32 // position of their last row; if the program computes logits, they are that row's
+	Tokens        int    // tokens that the command buffer replays, of all programs
 }
 
 // Objects are the Metal objects of a device.
 type Objects = driver.Objects
 
-// Objects returns the GPU, the queue and the fence. They are the device's:
-// retain what is to outlive Close.
+// Objects returns the GPU, the queue and the fence. The device owns them: retain those that must
+// outlive Close.
 func (d *Device) Objects() (Objects, error) {
 	d.releasing.Lock()
 	defer d.releasing.Unlock()
@@ -58,23 +56,22 @@ func (d *Device) Objects() (Objects, error) {
 	return d.drv.Objects(), nil
 }
 
-// Span is where a slot is on the GPU: Size bytes of a buffer from Offset on.
+// Span is the place of a slot on the GPU: Size bytes of a buffer beginning at Offset.
 type Span struct {
 	Buffer       unsafe.Pointer // id<MTLBuffer>, shared with the host, not tracked
 	Offset, Size uint64
 }
 
-// Span returns where a slot of a session is, also while a submission of it is in
-// flight. The buffer is the device's and holds other slots too. It is there
-// until the session is closed, or for slots of the model until the device is;
-// retained, it lasts longer, but not the bytes of weights that stay in their
-// file. A KV cache moves when it grows, which Reserve keeps a submission from; it has
-// the rows that there is room for, of each head, and none before the first submission
-// or Reserve. Weights must not be written to.
+// Span returns the place of a session's slot, even while a submission of the session is in
+// flight. The buffer belongs to the device and contains other slots too. It is valid until the
+// session is closed, or for slots of the model until the device is closed; a retained buffer
+// lives longer, but weights in their mapped file do not. A KV cache moves when it grows; Reserve
+// the positions to keep a submission from moving it. It has rows only for the reserved positions
+// of each head, and none before the first submission or Reserve. Weights must not be written to.
 func (d *Device) Span(id replay.SessionID, slot uint32) (at Span, err error) {
 	err = d.queue.View(id, func(s *session) error {
 		if uint64(slot) >= uint64(len(s.mem)) {
-			return fmt.Errorf("metal: slot %d of %d", slot, len(s.mem))
+			return fmt.Errorf("metal: slot %d: the table has %d slots", slot, len(s.mem))
 		}
 		p := &s.mem[slot]
 		if p.buffer == 0 {
@@ -89,7 +86,7 @@ func (d *Device) Span(id replay.SessionID, slot uint32) (at Span, err error) {
 	return at, err
 }
 
-// open opens the GPU that the options ask for.
+// open opens the GPU that the options select.
 func (o *Options) open() (driver.Device, error) {
 	if o.Shared == nil {
 		return driver.Open()
@@ -97,8 +94,8 @@ func (o *Options) open() (driver.Device, error) {
 	return driver.OpenWith(o.Shared.Device, o.Shared.Queue)
 }
 
-// send encodes a flight and gives it to the GPU, with what the program encodes
-// around it.
+// send encodes a flight and submits it to the GPU, with the passes that the program encodes
+// before and after it.
 func (e *executor) send(f *flight) error {
 	d, s := e.d, e.d.o.Shared
 	if s == nil || s.Before == nil && s.After == nil || f.job.Submission.Dry || !d.warm.Load() {
@@ -127,8 +124,8 @@ func (e *executor) send(f *flight) error {
 	return nil
 }
 
-// call calls a function of the program's, if there is one. What panics there is
-// its fault alone.
+// call calls f, if it is not nil. It returns a panic in f as an error, so that the device
+// survives.
 func call(f func(*Pass) error, p Pass) (err error) {
 	if f == nil {
 		return nil
@@ -144,10 +141,10 @@ func call(f func(*Pass) error, p Pass) (err error) {
 	return nil
 }
 
-// ErrPass is an error of Shared.Before or Shared.After.
+// ErrPass reports an error of Shared.Before or Shared.After.
 var ErrPass = errors.New("the program's own pass")
 
-// Detail says what else is known of a GPU, as Info does.
+// Detail describes further properties of a GPU, as in Info.
 func Detail(p driver.Properties) string {
 	if p.Family == 0 {
 		return ""

@@ -202,7 +202,7 @@ func TestInfo(t *testing.T) {
 	if mem.Weights+mem.Mapped == 0 || mem.Sessions == 0 || mem.Executor == 0 || int(mem.Weights+mem.Sessions+mem.Executor) > live-before {
 		t.Errorf("%+v, Metal has %d bytes", mem, live-before)
 	}
-	if _, err := metal.New(metal.Options{Mode: "other", Kernels: options(t, "").Kernels}); err == nil || !strings.Contains(err.Error(), `no mode "other"; the modes are encode, record`) {
+	if _, err := metal.New(metal.Options{Mode: "other", Kernels: options(t, "").Kernels}); err == nil || !strings.Contains(err.Error(), `unknown mode "other": want one of encode, record`) {
 		t.Errorf("%v", err)
 	}
 	if _, err := metal.New(metal.Options{}); !errors.Is(err, metal.ErrNoKernels) {

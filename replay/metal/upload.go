@@ -9,18 +9,18 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// mapping is a mapped file, and what stays in it.
+// mapping is a mapped file with the tensors that are used in place.
 type mapping struct {
 	mem     []byte
 	tensors []span
 	windows []span
-	at      []int           // window of each tensor, -1: none
-	buffers []driver.Buffer // of windows, once they are needed
-	next    int             // tensor
+	at      []int           // window of each tensor; -1: none
+	buffers []driver.Buffer // buffers of the windows, created when they are needed
+	next    int             // index of the next tensor
 }
 
-// inPlace makes buffers of mapped files, for the slots that are a source's
-// bytes as they are.
+// inPlace creates buffers of mapped files for the slots whose content is a source's bytes
+// unchanged.
 func (l *loader) inPlace(u *device.Upload, src replay.Source) error {
 	d := l.d
 	d.weights = nil
@@ -28,7 +28,8 @@ func (l *loader) inPlace(u *device.Upload, src replay.Source) error {
 	if !ok {
 		return nil
 	}
-	// The same tensors twice, in the same order: the mappings are cut in between.
+	// InPlace visits the same tensors twice in the same order. In between, the mappings are cut
+	// into windows.
 	files := map[uintptr]*mapping{}
 	err := u.InPlace(func(_ *table.Upload, src []byte) (bool, error) {
 		if whole, ok := d.usable(pager, src); ok {
@@ -70,7 +71,7 @@ func (l *loader) inPlace(u *device.Upload, src replay.Source) error {
 	})
 }
 
-// usable returns the mapping that src is in, if the GPU can use src there.
+// usable returns the mapping that contains src, if the GPU can use src there.
 func (d *Device) usable(pager replay.Pager, src []byte) (whole []byte, ok bool) {
 	if whole, ok = pager.Mapping(src); !ok {
 		return nil, false
@@ -83,8 +84,8 @@ func (d *Device) usable(pager replay.Pager, src []byte) (whole []byte, ok bool) 
 	return whole, a == 0 || at%a == 0
 }
 
-// wrap returns the buffer of a window. Its last page is there in whole, though
-// the file may end within it.
+// wrap returns the buffer of a window. The mapping contains the whole last page, even if the file
+// ends within it.
 func (l *loader) wrap(m *mapping, window int) (driver.Buffer, error) {
 	if b := m.buffers[window]; b != 0 {
 		return b, nil

@@ -5,13 +5,12 @@ import (
 	"slices"
 )
 
-// span is bytes of a mapping, from offset first to before end.
+// span is the range [first, end) of a mapping.
 type span struct{ first, end uint64 }
 
-// windows cuts a mapping into as few buffers as a limit allows: each is whole
-// pages and has whole tensors. Two may share the page where one ends and the
-// next begins. at has the window of each tensor, or -1 where its pages are more
-// than the limit.
+// windows cuts a mapping into as few buffers as the limit allows. Each consists of whole pages
+// and contains whole tensors; two may share the page where one ends and the next begins. at is
+// the window of each tensor, or -1 if the tensor's pages exceed the limit.
 func windows(tensors []span, page, limit uint64) (cut []span, at []int) {
 	order := make([]int, len(tensors))
 	for i := range order {

@@ -15,65 +15,66 @@ import (
 	metaldevice "github.com/pianola-engine/pianola/replay/metal"
 )
 
-// Passes are work of the program that is encoded into each command buffer of a
-// chain, before what is replayed and behind it; either may be nil.
+// Passes are functions that encode work of the program into each command buffer of a chain,
+// before and after the replayed commands; either may be nil.
 //
-// They are called one at a time, on a goroutine of the model, in an autorelease
-// pool. They must end the encoders that they make, and must not commit the
-// command buffer, nor call what runs or closes a session or the model. The
-// command buffer retains nothing: what they bind must live until it has
-// completed. An error ends the call of the session whose chain it was.
+// They are called one at a time, on a goroutine of the model, in an autorelease pool. They must
+// end the encoders that they create. They must not commit the command buffer, and must not call
+// methods that run or close a session or the model. The command buffer does not retain objects:
+// what the functions bind must live until the buffer has completed. An error ends the call of the
+// session whose chain it was.
 type Passes struct {
 	Before, After func(Pass) error
 }
 
-// Pass is a command buffer of a chain, not committed yet.
+// Pass is a command buffer of a chain before its commit.
 type Pass struct {
 	CommandBuffer metal.CommandBufferObject
 	Fence         metal.FenceObject
-	Session       replay.SessionID // of replay.Session's ID
-	Program       string           // of the last tokens in it: "decode", "prefill", "head"
-	Position      uint32           // of the last row of them; behind "decode" and "head", of the logits
-	Tokens        int              // that it replays
+	Session       replay.SessionID // returned by replay.Session's ID
+	Program       string           // program of the last tokens in the command buffer: "decode", "prefill" or "head"
+	Position      uint32           // position of their last row; after "decode" and "head", of the logits
+	Tokens        int              // number of tokens that the command buffer replays
 }
 
-// Compute encodes kernels of the program into the command buffer, ordered with
-// the chain's.
+// Compute encodes kernels of the caller's program into the command buffer, ordered with those of
+// the chain.
 func (p Pass) Compute(encode func(metal.ComputeCommandEncoderObject) error) error {
 	return Compute(p.CommandBuffer, p.Fence, encode)
 }
 
-// ErrNoEncoder says that Metal has made none.
+// ErrNoEncoder reports that Metal could not create a compute encoder.
 var ErrNoEncoder = errors.New("darwinkit: no compute encoder")
 
-// Compute encodes kernels of the program into a command buffer of its own on the
-// model's queue: behind what has been committed before it, and before what comes
-// after. encode must not end the encoder.
+// Compute encodes kernels of the caller's program into a command buffer of its own on the model's
+// queue: after the buffers committed before it, and before later ones. encode must not end the
+// encoder.
 func Compute(buffer metal.CommandBufferObject, fence metal.FenceObject, encode func(metal.ComputeCommandEncoderObject) error) error {
 	encoder := buffer.ComputeCommandEncoderWithDispatchType(metal.DispatchTypeSerial)
 	if encoder.IsNil() {
 		return ErrNoEncoder
 	}
 	objc.Call[objc.Void](encoder, objc.Sel("waitForFence:"), fence)
-	defer func() { // an encoder that is dropped without an end aborts the process
+	defer func() { // an encoder that is released without an end aborts the process
 		objc.Call[objc.Void](encoder, objc.Sel("updateFence:"), fence)
 		metal.CommandEncoderObject{Object: encoder.Object}.EndEncoding()
 	}()
 	return encode(encoder)
 }
 
-// SetPipeline makes a kernel that of the dispatches that follow. Darwinkit's own
-// method panics, see the package comment.
+// SetPipeline selects the kernel of the following dispatches. Darwinkit's own method panics; see
+// the package comment.
 func SetPipeline(encoder metal.ComputeCommandEncoderObject, kernel metal.ComputePipelineStateObject) {
 	objc.Call[objc.Void](encoder, objc.Sel("setComputePipelineState:"), kernel)
 }
 
-// SetBuffer binds bytes of a buffer from an offset on, likewise.
+// SetBuffer binds a buffer, beginning at an offset. Darwinkit's own method panics; see the
+// package comment.
 func SetBuffer(encoder metal.ComputeCommandEncoderObject, buffer metal.BufferObject, offset, index uint) {
 	objc.Call[objc.Void](encoder, objc.Sel("setBuffer:offset:atIndex:"), buffer, offset, index)
 }
 
-// Share makes a program's device, and a queue of it, those of a model: it is for
+// Share makes a model use the caller's device and a queue of it. Pass the result as
 // pianola.MetalOptions.Shared.
 func Share(device metal.DeviceObject, queue metal.CommandQueueObject, p Passes) *metaldevice.Shared {
 	return &metaldevice.Shared{Device: device.Ptr(), Queue: queue.Ptr(), Before: pass(p.Before), After: pass(p.After)}
@@ -96,15 +97,15 @@ func pass(f func(Pass) error) func(*metaldevice.Pass) error {
 	}
 }
 
-// GPU are the objects that a model works with, shared or its own.
+// GPU holds the Metal objects that a model uses, shared or its own.
 type GPU struct {
 	Device metal.DeviceObject
 	Queue  metal.CommandQueueObject
 	Fence  metal.FenceObject
 }
 
-// Of returns a model's objects. The error is a *pianola.DeviceError if the model
-// is not on Metal.
+// Of returns a model's Metal objects. The error is a *pianola.DeviceError if the model is not on
+// Metal.
 func Of(m *pianola.Model) (GPU, error) {
 	o, err := m.MetalObjects()
 	if err != nil {
@@ -117,17 +118,16 @@ func Of(m *pianola.Model) (GPU, error) {
 	}, nil
 }
 
-// Span is where a slot is: Size bytes of a buffer, shared with the host, from
-// Offset on.
+// Span is the place of a slot: Size bytes of a buffer, shared with the host, beginning at Offset.
 type Span struct {
 	Buffer       metal.BufferObject
 	Offset, Size uint
 }
 
-// Slot returns where a slot of a session is, by its name in the dump: "logits",
-// [rows, vocab] float32; "tokens", [context+1] uint32; "kv.0.k" and "kv.0.v", a
-// layer's cache, [heads, capacity, headDim] float16; a weight. It is the same as
-// long as the session is open. Weights must not be written to.
+// Slot returns the place of a session's slot by its name in the dump: "logits", [rows, vocab]
+// float32; "tokens", [context+1] uint32; "kv.0.k" and "kv.0.v", a layer's cache, [heads,
+// capacity, headDim] float16; or a weight. The place stays the same as long as the session is
+// open. Weights must not be written to.
 func Slot(s *pianola.Session, name string) (Span, error) {
 	at, err := s.MetalSpan(name)
 	if err != nil {
@@ -136,25 +136,25 @@ func Slot(s *pianola.Session, name string) (Span, error) {
 	return Span{Buffer: metal.BufferObject{Object: objc.ObjectFrom(at.Buffer)}, Offset: uint(at.Offset), Size: uint(at.Size)}, nil
 }
 
-// Bind makes the slot buffer argument index of the kernels that follow.
+// Bind makes the slot buffer argument index of the following kernels.
 func (s Span) Bind(encoder metal.ComputeCommandEncoderObject, index uint) {
 	SetBuffer(encoder, s.Buffer, s.Offset, index)
 }
 
-// Bytes returns the slot's memory. Nothing on the GPU may be using it, and it is
-// there as long as the buffer is.
+// Bytes returns the slot's memory, which is valid as long as the buffer. The GPU must not be
+// using it.
 func (s Span) Bytes() []byte {
 	return unsafe.Slice((*byte)(s.Buffer.Contents()), s.Offset+s.Size)[s.Offset:]
 }
 
-// SystemDevice returns the system's device, which darwinkit has no function for.
-// The caller releases it.
+// SystemDevice returns the system's device, for which darwinkit has no function. The caller
+// releases it.
 func SystemDevice() (metal.DeviceObject, error) {
 	native, err := driver.SystemDevice()
 	return metal.DeviceObject{Object: objc.ObjectFrom(native)}, err
 }
 
-// Status describes a device as the command "pianola devices" does.
+// Status describes a device like the command "pianola devices".
 func Status(device metal.DeviceObject) pianola.DeviceStatus {
 	return pianola.MetalStatus(device.Ptr())
 }
