@@ -80,7 +80,7 @@ func Share(device metal.DeviceObject, queue metal.CommandQueueObject, p Passes) 
 	return &metaldevice.Shared{Device: device.Ptr(), Queue: queue.Ptr(), Before: pass(p.Before), After: pass(p.After)}
 }
 
-// pass returns f as the device calls it.
+// pass returns f in the form that the device calls.
 func pass(f func(Pass) error) func(*metaldevice.Pass) error {
 	if f == nil {
 		return nil
