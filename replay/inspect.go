@@ -15,7 +15,7 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	if !s.pending {
 		return ErrNothingPending
 	}
@@ -37,7 +37,7 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 	if res.Count != 1 {
 		return s.interrupted(ctx)
 	}
-	s.n++
+	s.setLen(s.n + 1)
 	s.row = 0
 	s.speculation.forget(s.n)
 	return nil
@@ -51,7 +51,7 @@ func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head 
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	_, choose := s.choosers()
 	if err := errors.Join(s.checkTimes(s.m.programs.prefill, prefill), s.checkTimes(choose, head)); err != nil {
 		return err
@@ -70,7 +70,8 @@ func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head 
 		s.lost()
 		return err
 	}
-	s.n, s.pending, s.row = end, true, 0
+	s.setLen(end)
+	s.pending, s.row = true, 0
 	return nil
 }
 
@@ -132,7 +133,7 @@ func (s *Session) Dry(n int) (time.Duration, error) {
 	if err := s.begin(); err != nil {
 		return 0, err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	if s.n+n > s.Context() {
 		return 0, ErrContextFull
 	}

@@ -17,9 +17,13 @@ type LogProb struct {
 // LogProbs returns the log-probability of token i of those that the last Prompt,
 // Reprompt or Chain gave, and appends to top the likeliest in its place, the
 // likeliest first, as many as Sampling.LogProbs asked for or the vocabulary has. ok
-// is false where none were asked for or there is no such token. Fork does not have
-// those of the session that it forks.
+// is false where none were asked for, where there is no such token, while another call
+// is in progress, and after Close. A fork starts without log-probabilities.
 func (s *Session) LogProbs(i int, top []LogProb) (of LogProb, _ []LogProb, ok bool) {
+	if err := s.begin(); err != nil {
+		return LogProb{}, top, false
+	}
+	defer s.done()
 	if i < 0 || i >= s.entered {
 		return LogProb{}, top, false
 	}

@@ -157,6 +157,9 @@ type SessionOptions struct {
 	Reserve int
 	// Rollover lets a full context go on.
 	Rollover Rollover
+	// NoReuse makes Reprompt, RepromptLogits and RepromptHidden prefill everything, also
+	// what the context has in common with the tokens given.
+	NoReuse bool
 }
 
 // DefaultChainTime bounds a chain where nothing else is asked for.
@@ -186,11 +189,11 @@ func (m *Model) newSession(o SessionOptions, open func() (SessionID, error)) (*S
 	if o.Reserve < 0 || o.Reserve > int(h.Context) {
 		return nil, fmt.Errorf("replay: room for %d positions is not within the context of %d", o.Reserve, h.Context)
 	}
-	s := &Session{
+	s := &Session{session: &session{
 		m: m, o: o,
 		ids:   make([]int32, h.Context+1),
 		bytes: make([]byte, 4*(int(h.Context)+1)),
-	}
+	}}
 	if err := m.register(s); err != nil {
 		return nil, err
 	}
@@ -206,7 +209,7 @@ func (s *Session) open(open func() (SessionID, error)) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	id, err := open()
 	if err != nil {
 		return err

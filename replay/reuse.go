@@ -16,7 +16,7 @@ func (s *Session) Reprompt(ctx context.Context, ids []int32) (next int32, stoppe
 	if err := s.enter(ctx); err != nil {
 		return 0, false, err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	if err := s.check(ids, 0); err != nil {
 		return 0, false, err
 	}
@@ -24,22 +24,31 @@ func (s *Session) Reprompt(ctx context.Context, ids []int32) (next int32, stoppe
 	if err != nil {
 		return 0, false, err
 	}
-	if s.n, s.pending = keep, false; keep == 0 {
-		s.empty()
-	}
+	s.keep(keep)
 	if err := s.setRolls(0); err != nil {
 		return 0, false, s.closedOr(err)
 	}
 	if next, stopped, err = s.prompt(ctx, ids[keep:]); err == nil {
-		s.stats.Reused += keep
+		s.count(func(st *Stats) { st.Reused += keep })
 	}
 	return next, stopped, err
 }
 
-// common returns how many positions of the context, from the start, are of ids and
-// can be gone on from.
+// keep shortens the context to its first n positions, without a pending token.
+func (s *Session) keep(n int) {
+	s.setLen(n)
+	if s.pending = false; n == 0 {
+		s.empty()
+	}
+}
+
+// common returns the number of positions, from the start, at which the context holds the
+// tokens of ids and the caches still have K and V. It is 0 for a session without reuse.
 func (s *Session) common(ids []int32) (int, error) {
 	most := min(s.n, len(ids))
+	if s.o.NoReuse {
+		most = 0
+	}
 	if err := s.readTokens(0, most); err != nil {
 		return 0, s.closedOr(err)
 	}
@@ -61,14 +70,14 @@ func (s *Session) Fork() (*Session, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	f, err := s.m.newSession(s.o, func() (id SessionID, err error) {
 		return s.m.dev.Fork(s.id, s.n)
 	})
 	if err != nil {
 		return nil, s.closedOr(err)
 	}
-	f.place = s.place
+	f.setPlace(s.place)
 	f.keepRanks()
 	if s.speculation.on {
 		return f, f.setSpeculation(true)

@@ -64,7 +64,8 @@ func (s *Session) makeRoom(ctx context.Context, n int) error {
 	if err := s.m.dev.Write(s.id, s.m.tokens, 4*uint64(keep), s.bytes[:4]); err != nil {
 		return err
 	}
-	s.n, s.pending = keep, true
-	s.stats.Prefilled += keep
+	s.setLen(keep)
+	s.pending = true
+	s.count(func(st *Stats) { st.Prefilled += keep })
 	return nil
 }

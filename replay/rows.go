@@ -25,7 +25,7 @@ func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	if s.m.programs.logits < 0 {
 		return ErrNoLogitsProgram
 	}
@@ -76,7 +76,7 @@ func (s *Session) repromptRows(ctx context.Context, p rowProgram, missing error,
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	if p.program < 0 {
 		return missing
 	}
@@ -90,16 +90,17 @@ func (s *Session) repromptRows(ctx context.Context, p rowProgram, missing error,
 	if err != nil {
 		return err
 	}
-	if s.n, s.pending = keep, false; keep == 0 {
-		s.empty()
-	}
+	s.keep(keep)
 	err = s.rows(ctx, p, ids[keep:], from-keep, func(row int, values []float32) error { return visit(keep+row, values) })
 	if err != nil {
 		return err
 	}
-	s.n, s.row = s.n+len(ids)-keep, 0
-	s.stats.Prefilled += len(ids) - keep
-	s.stats.Reused += keep
+	s.setLen(s.n + len(ids) - keep)
+	s.row = 0
+	s.count(func(st *Stats) {
+		st.Prefilled += len(ids) - keep
+		st.Reused += keep
+	})
 	return nil
 }
 
@@ -185,7 +186,8 @@ func (s *Session) choose(ctx context.Context, n int) error {
 		s.lost()
 		return err
 	}
-	s.n, s.pending, s.row = s.n+n, true, 0
+	s.setLen(s.n + n)
+	s.pending, s.row = true, 0
 	return nil
 }
 

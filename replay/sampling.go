@@ -202,7 +202,7 @@ func (s *Session) SetSampling(o Sampling) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	if err := o.Check(); err != nil {
 		return err
 	}

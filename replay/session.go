@@ -15,14 +15,23 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Session is one context on a model: its token ring, its KV cache and the place
-// in it. One call at a time may use it; another gets ErrBusy. Close may be
-// called at any time.
+// Session is one context on a model: its token ring, its KV cache and the current
+// position.
 //
-// The context holds Len positions. After a prompt the token that follows is
-// chosen but not yet part of them: it is pending, and the next chain or
-// prompt begins with it.
+// One call at a time uses a session. A method that is called while another one is in
+// progress returns ErrBusy and changes nothing. Close ends the call in progress. ID, Len,
+// Context, ChainTime, IsStop and Stats answer at any time: Len and Stats with the state
+// after the last submission.
+//
+// The context holds Len positions. After a prompt the next token is chosen but not yet
+// part of the context: it is pending, and the next chain or prompt begins with it.
 type Session struct {
+	*session
+	held bool // by Hold, for whose function this is the session
+}
+
+// session is the state that a Session and those of Hold share.
+type session struct {
 	m  *Model
 	id SessionID
 	o  SessionOptions
@@ -39,10 +48,13 @@ type Session struct {
 
 	speculation speculation
 
-	sub   Submission
-	ids   []int32 // [context+1], a chain's tokens
-	bytes []byte  // the same, as the device has them
-	stats Stats
+	sub    Submission
+	ids    []int32 // [context+1], a chain's tokens
+	bytes  []byte  // the same, as the device has them
+	length atomic.Int64
+
+	counting sync.Mutex // guards stats
+	stats    Stats
 
 	entries []byte // of the ranks slot, the last call's tokens
 	entered int    // how many
@@ -79,13 +91,50 @@ type Stats struct {
 }
 
 // Stats returns the counts since the session was made.
-func (s *Session) Stats() Stats { return s.stats }
+func (s *Session) Stats() Stats {
+	s.counting.Lock()
+	defer s.counting.Unlock()
+	return s.stats
+}
+
+// count changes the counts.
+func (s *Session) count(f func(st *Stats)) {
+	s.counting.Lock()
+	defer s.counting.Unlock()
+	f(&s.stats)
+}
 
 // ID returns the session's number on its device.
 func (s *Session) ID() SessionID { return s.id }
 
-// Len returns how many positions the context holds.
-func (s *Session) Len() int { return s.n }
+// Len returns the number of positions in the context, during a call those at the end of
+// its last submission.
+func (s *Session) Len() int { return int(s.length.Load()) }
+
+// setLen sets the number of positions in the context.
+func (s *Session) setLen(n int) {
+	s.n = n
+	s.length.Store(int64(n))
+}
+
+// setPlace moves the session to another place in a context.
+func (s *Session) setPlace(p place) {
+	s.place = p
+	s.length.Store(int64(p.n))
+}
+
+// Hold runs f while it holds the session: until f returns, other calls get ErrBusy, and
+// f makes its calls through held, which is the same context. It returns the error of f,
+// or ErrBusy or ErrClosed. f must not close held, nor use it from another goroutine.
+func (s *Session) Hold(f func(held *Session) error) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.done()
+	held := &Session{session: s.session, held: true}
+	defer func() { held.held = false }()
+	return f(held)
+}
 
 // Context returns how many it can hold.
 func (s *Session) Context() int { return int(s.m.t.Header.Context) }
@@ -103,20 +152,24 @@ func (s *Session) Reset() error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	s.empty()
 	return s.closedOr(s.setRolls(0))
 }
 
 // empty empties the context.
 func (s *Session) empty() {
-	s.n, s.high, s.pending, s.row = 0, 0, false, 0
+	s.setLen(0)
+	s.high, s.pending, s.row = 0, false, 0
 	s.speculation.forget(0)
 }
 
 // Close frees the session's memory. A call in progress ends early, with
 // ErrClosed. Twice is harmless.
 func (s *Session) Close() error {
+	if s.held {
+		return ErrBusy
+	}
 	s.end()
 	s.closing.Lock()
 	defer s.closing.Unlock()
@@ -150,6 +203,9 @@ func (s *Session) begin() error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
+	if s.held {
+		return nil
+	}
 	if !s.mu.TryLock() {
 		return ErrBusy
 	}
@@ -158,6 +214,13 @@ func (s *Session) begin() error {
 		return ErrClosed
 	}
 	return nil
+}
+
+// done gives the session back after a call.
+func (s *Session) done() {
+	if !s.held {
+		s.mu.Unlock()
+	}
 }
 
 // enter takes the session for a call that runs, unless ctx has ended: a short
@@ -222,7 +285,7 @@ func (s *Session) submitBehind(runs func(own bool)) (Result, error) {
 	if err != nil {
 		return Result{}, s.closedOr(err)
 	}
-	s.stats.Submissions++
+	s.count(func(st *Stats) { st.Submissions++ })
 	s.ticket.Store(uint64(ticket))
 	if s.halt.Load() { // cancelled before the ticket was there to be cancelled
 		s.m.dev.Cancel(ticket)
@@ -230,14 +293,17 @@ func (s *Session) submitBehind(runs func(own bool)) (Result, error) {
 	start := time.Now()
 	res, err := s.m.dev.Wait(ticket)
 	s.ticket.Store(0)
-	s.stats.Waits++
-	s.stats.WaitTime += time.Since(start)
-	s.stats.QueueTime += res.Queued
-	s.stats.DeviceTime += res.Elapsed
-	if err == nil {
-		s.stats.BytesRead += s.m.traffic.of(&s.sub, res.Count-res.Accepted)
-	}
-	s.stats.Calls += s.m.calls() - calls
+	took := time.Since(start)
+	s.count(func(st *Stats) {
+		st.Waits++
+		st.WaitTime += took
+		st.QueueTime += res.Queued
+		st.DeviceTime += res.Elapsed
+		if err == nil {
+			st.BytesRead += s.m.traffic.of(&s.sub, res.Count-res.Accepted)
+		}
+		st.Calls += s.m.calls() - calls
+	})
 	return res, s.closedOr(err)
 }
 
@@ -262,7 +328,7 @@ func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped 
 	if err := s.enter(ctx); err != nil {
 		return 0, false, err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	return s.prompt(ctx, ids)
 }
 
@@ -291,8 +357,9 @@ func (s *Session) prompt(ctx context.Context, ids []int32) (next int32, stopped 
 		s.lost()
 		return 0, false, err
 	}
-	s.n, s.pending, s.row = start+total, true, 0
-	s.stats.Prefilled += total
+	s.setLen(start + total)
+	s.pending, s.row = true, 0
+	s.count(func(st *Stats) { st.Prefilled += total })
 	return s.ids[0], res.Stopped, nil
 }
 
@@ -414,7 +481,7 @@ func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped
 	if err := s.enter(ctx); err != nil {
 		return nil, false, err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	if !s.pending {
 		return nil, false, ErrNothingPending
 	}
@@ -449,7 +516,7 @@ func (s *Session) chain(ctx context.Context, n int) (tokens []int32, stopped boo
 		s.lost()
 		return nil, false, s.closedOr(err)
 	}
-	s.n += res.Count
+	s.setLen(s.n + res.Count)
 	s.row = 0
 	if res.Count > 0 {
 		s.perToken = res.Elapsed / time.Duration(res.Count)
@@ -490,14 +557,15 @@ func (s *Session) Rewind(n int) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	if n < 0 || n > s.n || n == s.n && !s.pending {
 		return fmt.Errorf("replay: cannot rewind to position %d of %d", n, s.n)
 	}
 	if !s.keeps(n) {
 		return fmt.Errorf("replay: cannot rewind to position %d: %d are written and the cache keeps %d", n, s.high, s.m.kvSlack)
 	}
-	s.n, s.pending = n, true
+	s.setLen(n)
+	s.pending = true
 	return nil
 }
 
@@ -510,7 +578,7 @@ func (s *Session) SetNext(id int32) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	if !s.pending {
 		return ErrNothingPending
 	}
@@ -531,7 +599,7 @@ func (s *Session) Logits(dst []float32) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	if !s.pending {
 		return ErrNothingPending
 	}

@@ -64,7 +64,7 @@ func (s *Session) Snapshot(w io.Writer) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	sum := sha256.New()
 	out := bufio.NewWriterSize(w, 1<<18)
 	if err := s.snapshot(io.MultiWriter(out, sum)); err != nil {
@@ -191,13 +191,13 @@ func (s *Session) restore(r io.Reader) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	in := &snapshotReader{r: r, sum: sha256.New()}
 	to, err := s.m.readHeader(in)
 	if err != nil {
 		return err
 	}
-	s.place = to
+	s.setPlace(to)
 	vocab := s.m.t.Header.Vocab
 	err = s.eachPart(func(slot uint32, offset uint64, p []byte, positions int) error {
 		if err := in.read(p); err != nil {

@@ -48,7 +48,7 @@ func (s *Session) SetSpeculation(on bool) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	return s.setSpeculation(on)
 }
 
@@ -156,10 +156,12 @@ func (s *Session) verify(ctx context.Context, tokens int, draft []uint32) (_ []i
 		s.lost()
 		return nil, false, s.closedOr(err)
 	}
-	s.n += res.Count
+	s.setLen(s.n + res.Count)
 	s.row = res.Row
-	s.stats.Drafted += res.Drafted
-	s.stats.Accepted += res.Accepted
+	s.count(func(st *Stats) {
+		st.Drafted += res.Drafted
+		st.Accepted += res.Accepted
+	})
 	if res.Count > 0 {
 		s.perToken = res.Elapsed / time.Duration(res.Count)
 	}

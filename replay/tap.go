@@ -13,7 +13,7 @@ func (s *Session) SetTap(tap *Tap) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	defer s.mu.Unlock()
+	defer s.done()
 	if d, ok := s.m.dev.(Tapper); tap != nil && (!ok || !d.Taps()) {
 		return ErrNoTaps
 	}
