@@ -15,7 +15,7 @@ func TestChatAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	tok, err := m.Tokenizer()
+	tok, err := m.tokenizer()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ type Chat struct {
 // computed yet. The error is ErrNoTokenizer, ErrNoChatTemplate or a *jinja.Error of the
 // template.
 func (s *Session) NewChat(o ChatOptions, messages ...ChatMessage) (*Chat, error) {
-	tok, err := s.m.Tokenizer()
+	tok, err := s.m.tokenizer()
 	if err != nil {
 		return nil, err
 	}
@@ -110,13 +110,13 @@ func (s *Session) NewChat(o ChatOptions, messages ...ChatMessage) (*Chat, error)
 // ChatTemplates returns the model's chat templates: from GGUF metadata, or from
 // chat_template.jinja, additional_chat_templates, chat_template.json and
 // tokenizer_config.json beside the weights.
-func (m *Model) ChatTemplates() (chat.Sources, error) { return chatTemplates(m.dir) }
+func (m *Model) ChatTemplates() (map[string]string, error) { return chatTemplates(m.h.dir) }
 
 func (m *Model) chatTemplate(o ChatOptions) (*chat.Template, error) {
 	if o.Source != "" {
 		return chat.Parse(o.Source)
 	}
-	sources, err := m.ChatTemplates()
+	sources, err := chatTemplates(m.h.dir)
 	if err != nil {
 		return nil, err
 	}

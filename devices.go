@@ -1,22 +1,21 @@
 package pianola
 
 import (
+	"cmp"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/replay/cpu"
-	"github.com/pianola-engine/pianola/replay/cuda"
-	"github.com/pianola-engine/pianola/weights"
 )
 
-// DeviceError says that a device, or a mode of it, is not there.
+// DeviceError reports a device that cannot be used as asked.
 type DeviceError struct {
-	Device, Mode, Why string
-	Err               error // of the device, nil if it was not asked
+	Device Device
+	Mode   Mode   // the mode that the device does not have, or ""
+	Why    string // "unavailable (requires macOS)"
+	Err    error  // the device's own error, or nil
 }
 
 // Error implements error.
@@ -30,159 +29,133 @@ func (e *DeviceError) Error() string {
 // Unwrap returns the device's own error.
 func (e *DeviceError) Unwrap() error { return e.Err }
 
+// DeviceInfo describes a device.
+type DeviceInfo struct {
+	Device Device
+	Name   string // of the GPU or the processor
+	Modes  []Mode // the replay modes, the fastest first
+	Detail string // features and threads
+}
+
+// DeviceStatus describes a device of this machine, or why it cannot be used.
+type DeviceStatus struct {
+	DeviceInfo
+	Available bool
+	Why       string // the reason if it is not available
+	Memory    uint64 // free bytes, 0 if unknown
+	Limits    string // "1 to 8 threads"
+}
+
+// Devices lists the devices that this program was built with, available or not.
+func Devices() []DeviceStatus {
+	var list []DeviceStatus
+	for _, b := range backends(func(b *backend) int { return b.listed }) {
+		list = append(list, b.status())
+	}
+	return list
+}
+
+// backend is a device as its file of this package supplies it.
+type backend struct {
+	device  Device
+	listed  int  // place in the list of Devices
+	chosen  int  // place in the choice of DeviceAuto, 0: not by itself
+	threads bool // it runs on threads of this process: Options.Threads
+	// claimed returns the name of an option that only this device can fulfil, if it is
+	// set; may be nil.
+	claimed func(o *Options) string
+	open    func(o *Options) (*target, error)
+	status  func() DeviceStatus
+}
+
+// registered has the devices of this build. Their files fill it when the program starts,
+// and nothing changes it after that.
+var registered []*backend
+
+// backends returns the devices of this build in an order.
+func backends(place func(b *backend) int) []*backend {
+	return slices.SortedFunc(slices.Values(registered), func(a, b *backend) int { return cmp.Compare(place(a), place(b)) })
+}
+
 // target is a device and what to compile for it.
 type target struct {
-	dev   replay.Device
-	chip  *chip.Chip
-	mode  string
-	stays bool // weights may stay where the file has them
-
+	dev      replay.Device
+	device   Device
+	chip     *chip.Chip
 	chipNote string // what is not known of the chip
+	mode     Mode
+	stays    bool // weights may stay where the file has them
+	free     func() (uint64, error)
 }
 
-// newDevice returns the device that the options ask for. auto is the GPU, Apple's
-// or NVIDIA's, if one can be used and no threads are asked for, else the CPU.
+// info describes the target's device.
+func (t *target) info() DeviceInfo { return deviceInfo(t.dev.Info()) }
+
+// deviceInfo returns a device's description of itself as this package has it.
+func deviceInfo(i replay.Info) DeviceInfo {
+	d := DeviceInfo{Device: Device(i.Device), Name: i.Name, Detail: i.Detail}
+	for _, m := range i.Modes {
+		d.Modes = append(d.Modes, Mode(m))
+	}
+	return d
+}
+
+// unavailable returns the error of a device that could not be opened.
+func unavailable(d Device, err error) error {
+	return &DeviceError{Device: d, Why: strings.TrimPrefix(err.Error(), string(d)+": "), Err: err}
+}
+
+// absent describes a device that could not be opened.
+func absent(d Device, err error) DeviceStatus {
+	return DeviceStatus{DeviceInfo: DeviceInfo{Device: d}, Why: strings.TrimPrefix(err.Error(), string(d)+": ")}
+}
+
+// newDevice opens the device that the options ask for. DeviceAuto is the first that can
+// be used and has what the options ask for.
 func newDevice(o Options) (*target, error) {
-	switch o.Mode {
-	case "", "encode", "record", "resident":
-	default:
-		return nil, &DeviceError{Device: deviceName(o.Device), Mode: o.Mode, Why: "the modes are encode, record, resident"}
-	}
-	if o.Metal.Shared != nil && (o.Threads != 0 || !slices.Contains([]string{"", "auto", "metal"}, o.Device)) {
-		return nil, &DeviceError{Device: deviceName(o.Device), Why: "Options.Metal.Shared is a GPU, of device metal"}
-	}
-	switch o.Device {
-	case "", "auto":
-		if o.Metal.Shared != nil {
-			return newMetal(o.Mode, o.Metal)
-		}
-		if o.Threads == 0 && metalFirst {
-			if t, err := newMetal(o.Mode, o.Metal); err == nil {
-				return t, nil
-			}
-		}
-		if o.Threads == 0 {
-			if t, err := newCUDA(o.Mode, cuda.Options{Modules: cudaModules()}); err == nil {
-				return t, nil
-			}
-		}
-		return newCPU(o)
-	case "cpu":
-		return newCPU(o)
-	case "cuda":
-		if o.Threads != 0 {
-			return nil, &DeviceError{Device: "cuda", Why: "threads are for the CPU device"}
-		}
-		return newCUDA(o.Mode, cuda.Options{Modules: cudaModules()})
-	case "metal":
-		if o.Threads != 0 {
-			return nil, &DeviceError{Device: "metal", Why: "threads are for the CPU device"}
-		}
-		return newMetal(o.Mode, o.Metal)
-	}
-	return nil, &DeviceError{Device: o.Device, Why: "unknown; the devices are auto, cpu, metal, cuda"}
-}
-
-// deviceName returns the device that a mode is missing from.
-func deviceName(asked string) string {
-	if asked == "" || asked == "auto" {
-		return "cpu"
-	}
-	return asked
-}
-
-func newCPU(o Options) (*target, error) {
-	if o.Mode == "record" || o.Mode == "resident" {
-		return nil, &DeviceError{Device: "cpu", Mode: o.Mode, Why: "it walks the table itself, in mode encode"}
-	}
-	d, err := cpu.New(cpu.Options{Threads: o.Threads, RealTime: o.RealTime})
-	if err != nil {
+	if err := new(Device).UnmarshalText([]byte(o.Device)); err != nil {
 		return nil, err
 	}
-	c, err := chip.Lookup("cpu")
-	return &target{dev: d, chip: c, mode: "encode", stays: true}, err
-}
-
-// newCUDA returns the NVIDIA GPU. o has no mode.
-func newCUDA(mode string, o cuda.Options) (*target, error) {
-	o.Mode = mode
-	d, err := cuda.New(o)
-	if err != nil {
-		return nil, &DeviceError{Device: "cuda", Why: err.Error(), Err: err}
-	}
-	c, err := cudaChip(d.GPU())
-	return &target{dev: d, chip: c, mode: d.Mode()}, err
-}
-
-// cudaChip returns the data of a GPU: its own file where there is one, else
-// those of any GPU with what the driver says.
-func cudaChip(g cuda.GPU) (*chip.Chip, error) {
-	if c, err := chip.Lookup("h200"); err != nil || isH200(g, c) {
-		return c, err
-	}
-	c, err := chip.Lookup("cuda")
-	if err != nil {
+	if err := new(Mode).UnmarshalText([]byte(o.Mode)); err != nil {
 		return nil, err
 	}
-	c.Title = g.Name
-	c.Cores, c.MaxBufferBytes = max(1, g.Multiprocessors), max(1, g.Memory)
-	c.MaxThreads, c.ThreadgroupMemory = min(c.MaxThreads, g.MaxThreads), max(1, g.SharedMemory)
-	if g.BandwidthGBs > 0 {
-		c.BandwidthGBs = g.BandwidthGBs
-	}
-	// As for the H200: the kernels are made for its processor.
-	if g.Major == 9 && g.Minor == 0 {
-		c.GEMMHalves = true
-		if c.Validate() != nil {
-			c.GEMMHalves = false
+	auto := o.Device == DeviceAuto || o.Device == ""
+	for _, b := range registered {
+		if b.claimed == nil || b.claimed(&o) == "" {
+			continue
 		}
+		if !auto && o.Device != b.device || o.Threads != 0 && !b.threads {
+			return nil, &DeviceError{Device: cmp.Or(o.Device, DeviceAuto), Why: fmt.Sprintf("%s requires device %s and no Options.Threads", b.claimed(&o), b.device)}
+		}
+		return b.open(&o)
 	}
-	return c, c.Validate()
+	if auto {
+		return chooseDevice(&o)
+	}
+	for _, b := range registered {
+		if b.device != o.Device {
+			continue
+		}
+		if o.Threads != 0 && !b.threads {
+			return nil, &DeviceError{Device: o.Device, Why: "Options.Threads is for the CPU device"}
+		}
+		return b.open(&o)
+	}
+	return nil, &DeviceError{Device: o.Device, Why: "not part of this build"}
 }
 
-// isH200 reports whether a GPU is a whole H200, and not a part of one.
-func isH200(g cuda.GPU, c *chip.Chip) bool {
-	return strings.Contains(g.Name, "H200") && g.Major == 9 && g.Minor == 0 && g.Multiprocessors == c.Cores
-}
-
-// DeviceStatus is a device, or why it is not there.
-type DeviceStatus struct {
-	replay.Info
-	Available bool
-	Why       string // if not available
-	Memory    uint64 // bytes that are free for it, 0 if unknown
-	Limits    string
-}
-
-// Devices lists the devices that this program knows.
-func Devices() []DeviceStatus {
-	return []DeviceStatus{cpuStatus(), metalStatus(), cudaStatus(cuda.Options{Modules: cudaModules()})}
-}
-
-func cpuStatus() DeviceStatus {
-	d, err := cpu.New(cpu.Options{})
-	if err != nil {
-		return DeviceStatus{Info: replay.Info{Device: "cpu"}, Why: err.Error()}
+// chooseDevice opens the first device that can be used. The error is that of the last.
+func chooseDevice(o *Options) (*target, error) {
+	var last error
+	for _, b := range backends(func(b *backend) int { return b.chosen }) {
+		if b.chosen == 0 || o.Threads != 0 && !b.threads {
+			continue
+		}
+		t, err := b.open(o)
+		if err == nil {
+			return t, nil
+		}
+		last = err
 	}
-	free, _ := weights.AvailableMemory()
-	return DeviceStatus{
-		Info: d.Info(), Available: true, Memory: free,
-		Limits: fmt.Sprintf("1 to %d threads", runtime.GOMAXPROCS(0)),
-	}
-}
-
-func cudaStatus(o cuda.Options) DeviceStatus {
-	d, err := cuda.New(o)
-	if err != nil {
-		return DeviceStatus{Info: replay.Info{Device: "cuda"}, Why: err.Error()}
-	}
-	free, err := d.FreeMemory()
-	if err != nil {
-		return DeviceStatus{Info: d.Info(), Why: err.Error()}
-	}
-	g := d.GPU()
-	return DeviceStatus{
-		Info: d.Info(), Available: true, Memory: free,
-		Limits: fmt.Sprintf("threadgroups of %d threads and %d KiB", g.MaxThreads, g.SharedMemory>>10),
-	}
+	return nil, last
 }

@@ -49,7 +49,7 @@ func ExampleChat_Send() {
 // The likelier of two continuations.
 func ExampleSession_Classify() {
 	ctx := context.Background()
-	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", AllLogits: true})
+	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", Table: pianola.TableOptions{AllLogits: true}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -78,7 +78,7 @@ func ExampleSession_Classify() {
 // Texts that resemble one another have vectors of like directions.
 func ExampleSession_Embed() {
 	ctx := context.Background()
-	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", Hidden: true})
+	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", Table: pianola.TableOptions{Hidden: true}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -202,7 +202,7 @@ func ExampleOptions_events() {
 }
 
 func ExamplePlan() {
-	p, err := pianola.Plan("testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", Threads: 1, Context: 1024})
+	p, err := pianola.Plan("testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", Threads: 1, Table: pianola.TableOptions{Context: 1024}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func ExamplePlan() {
 		fmt.Printf("%-8v %5d KiB\n", k, p.Kind(k, 1)>>10)
 	}
 	_, err = pianola.Plan("testdata/gopher-q8_0.gguf", pianola.Options{
-		Device: "cpu", Threads: 1, Context: 1024, MemoryBudget: 16 << 20,
+		Device: "cpu", Threads: 1, Table: pianola.TableOptions{Context: 1024}, MemoryBudget: 16 << 20,
 	})
 	var over *pianola.BudgetError
 	if errors.As(err, &over) {
@@ -231,7 +231,7 @@ func ExampleHeader_Compile() {
 		fmt.Println(err)
 		return
 	}
-	t, err := h.Compile(pianola.CompileOptions{Chip: "m4-pro"})
+	t, err := h.Compile("m4-pro", pianola.TableOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -30,7 +30,7 @@ func TestMetalExperts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m, err := Open(ctx, md.path, Options{Device: "metal", Context: 64, Metal: MetalOptions{NoArchive: true}})
+			m, err := Open(ctx, md.path, Options{Device: "metal", Table: TableOptions{Context: 64}, Metal: MetalOptions{NoArchive: true}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -41,16 +41,16 @@ func TestMetalExperts(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			next, _, err := s.Replay().Prompt(ctx, c.PromptIDs)
+			next, _, err := s.Prompt(ctx, c.PromptIDs)
 			if err != nil {
 				t.Fatal(err)
 			}
 			logits, ids := make([]float32, m.Config().Vocab), []int32{next}
-			if err := s.Replay().Logits(logits); err != nil {
+			if err := s.NextLogits(logits); err != nil {
 				t.Fatal(err)
 			}
 			for len(ids) < 8 {
-				tokens, _, err := s.Replay().Chain(ctx, 8-len(ids))
+				tokens, _, err := s.Chain(ctx, 8-len(ids))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -57,114 +57,83 @@ func (h *Header) Config() *arch.Config { return h.cfg }
 func (h *Header) Directory() *weights.Directory { return h.dir }
 
 // Tokenizer reads the model's tokenizer.
-func (h *Header) Tokenizer() (*tokenizer.Tokenizer, error) { return LoadTokenizer(h.dir) }
+func (h *Header) Tokenizer() (*Tokenizer, error) { return LoadTokenizer(h.dir) }
 
 // StopIDs returns the token ids that end a generation.
 func (h *Header) StopIDs() []int32 {
-	tok, err := LoadTokenizer(h.dir)
+	tok, err := loadTokenizer(h.dir)
 	if err != nil {
 		tok = nil
 	}
 	return stopIDs(h.cfg, tok)
 }
 
-// CompileOptions say what a table is compiled for.
-type CompileOptions struct {
-	Chip      string // "" is "cpu"; see chip.Names
-	Context   int    // positions; 0: the smaller of 4096 and the model's, or LongRoPE's short one
-	NoFuse    bool
-	NoRepack  bool
-	AllLogits bool
-	Hidden    bool
-	LogProbs  bool
-	Sampler   string // the order of the sampler's stages, see Options
-	Draft     int    // tokens of a draft, see Options
-	KV        string // what the KV cache has: "f16" or "", "q8_0"
-
-	KVSinks, KVWindow int // see Options
-}
-
-// Compile returns the model's table for a chip, which need not be here. It
-// reads no weights.
-func (h *Header) Compile(o CompileOptions) (*table.Table, error) {
-	return compile(h.cfg, h.dir, o)
-}
-
-// DumpAfter compiles as far as a pass and writes what it leaves as text.
-func (h *Header) DumpAfter(o CompileOptions, pass string, w io.Writer) error {
-	in, err := compilerInput(h.cfg, h.dir, o)
-	if err != nil {
-		return err
-	}
-	return compiler.DumpAfter(in, pass, w)
-}
-
-func compilerInput(cfg *arch.Config, dir *weights.Directory, o CompileOptions) (compiler.Input, error) {
-	if o.Chip == "" {
-		o.Chip = "cpu"
-	}
-	c, err := chip.Lookup(o.Chip)
-	if err != nil {
-		return compiler.Input{}, err
-	}
-	return inputFor(cfg, dir, c, o), nil
-}
-
-// inputFor is the compiler's input for a chip that o does not name.
-func inputFor(cfg *arch.Config, dir *weights.Directory, c *chip.Chip, o CompileOptions) compiler.Input {
-	return compiler.Input{
-		Config: cfg, Tensors: dir, Chip: c,
-		Options: compiler.Options{
-			Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Hidden: o.Hidden, LogProbs: o.LogProbs,
-			Sampler: o.Sampler, Draft: o.Draft, KV: o.KV, KVSinks: o.KVSinks, KVWindow: o.KVWindow,
-		},
-	}
-}
-
-func compile(cfg *arch.Config, dir *weights.Directory, o CompileOptions) (*table.Table, error) {
-	in, err := compilerInput(cfg, dir, o)
+// Compile returns the model's table for a chip, which this machine need not have: "cpu",
+// "h200", "m4-pro" or another of chip.Names. It reads no weights.
+func (h *Header) Compile(chipName string, o TableOptions) (*table.Table, error) {
+	in, err := h.input(chipName, o)
 	if err != nil {
 		return nil, err
 	}
 	return compiler.Compile(in)
 }
 
-// RollError says why a roll is refused.
-type RollError struct{ What string }
+// DumpAfter compiles up to a pass, one of compiler.PassNames, and writes what it leaves to
+// w as text.
+func (h *Header) DumpAfter(chipName string, o TableOptions, pass string, w io.Writer) error {
+	in, err := h.input(chipName, o)
+	if err != nil {
+		return err
+	}
+	return compiler.DumpAfter(in, pass, w)
+}
+
+// input returns the compiler's input for a chip by its name.
+func (h *Header) input(chipName string, o TableOptions) (compiler.Input, error) {
+	if err := o.check(); err != nil {
+		return compiler.Input{}, err
+	}
+	c, err := chip.Lookup(chipName)
+	return h.inputFor(c, o), err
+}
+
+// inputFor returns the compiler's input for a chip.
+func (h *Header) inputFor(c *chip.Chip, o TableOptions) compiler.Input {
+	return compiler.Input{Config: h.cfg, Tensors: h.dir, Chip: c, Options: o.compiler()}
+}
+
+// tableFor compiles the model's table for a device, or decodes the roll.
+func (h *Header) tableFor(on *target, o Options) (*table.Table, error) {
+	if o.Roll != nil {
+		return h.loadRoll(o, on.chip)
+	}
+	return compiler.Compile(h.inputFor(on.chip, o.Table))
+}
+
+// RollError reports a roll that is not of the model, of the chip or of the options with which
+// it is opened.
+type RollError struct {
+	Option string // the field of TableOptions that contradicts the roll, or ""
+	Why    string
+}
 
 // Error implements error.
-func (e *RollError) Error() string { return "pianola: the roll is refused: " + e.What }
+func (e *RollError) Error() string { return "pianola: the roll is refused: " + e.Why }
 
 // loadRoll decodes a roll and checks that it is of the model and the chip.
-func loadRoll(o Options, cfg *arch.Config, dir *weights.Directory, c *chip.Chip) (*table.Table, error) {
+func (h *Header) loadRoll(o Options, c *chip.Chip) (*table.Table, error) {
 	t, err := table.Decode(o.Roll)
 	if err != nil {
 		return nil, err
 	}
-	if t.Header.ModelFP != compiler.Fingerprint(cfg, dir) {
-		return nil, &RollError{fmt.Sprintf("it was compiled from a model %q (%s) with other tensors or another configuration", t.Header.Model, t.Header.Arch)}
+	if t.Header.ModelFP != compiler.Fingerprint(h.cfg, h.dir) {
+		return nil, &RollError{Why: fmt.Sprintf("it was compiled from a model %q (%s) with other tensors or another configuration", t.Header.Model, t.Header.Arch)}
 	}
 	if !o.AnyChip && t.Header.ChipFP != c.Fingerprint() {
-		return nil, &RollError{fmt.Sprintf("it was compiled for chip %s, or for other data of it, and this is chip %s", t.Header.Chip, c.Name)}
+		return nil, &RollError{Why: fmt.Sprintf("it was compiled for chip %s or other data of it, and this is chip %s", t.Header.Chip, c.Name)}
 	}
-	if o.Context != 0 && o.Context != int(t.Header.Context) {
-		return nil, &RollError{fmt.Sprintf("it was compiled for a context of %d, not %d", t.Header.Context, o.Context)}
-	}
-	if o.AllLogits && t.Header.LogitsRows == 0 {
-		return nil, &RollError{"it was compiled without the program for the logits of every row"}
-	}
-	if _, _, ok := t.Program(table.ProgramHidden); o.Hidden && !ok {
-		return nil, &RollError{"it was compiled without the program for the hidden states of every row"}
-	}
-	if _, _, ok := t.Program(table.ProgramRanked); o.LogProbs && !ok {
-		return nil, &RollError{"it was compiled without the programs for log-probabilities"}
-	}
-	draft := 0
-	if p, _, ok := t.Program(table.ProgramVerify); ok {
-		draft = int(p.MaxRows) - 1
-	}
-	if o.Draft != 0 && o.Draft != draft {
-		return nil, &RollError{fmt.Sprintf("it was compiled for drafts of %d tokens, not %d", draft, o.Draft)}
+	if err := o.Table.agreesWith(t); err != nil {
+		return nil, err
 	}
 	return t, nil
 }
@@ -173,10 +142,17 @@ func loadRoll(o Options, cfg *arch.Config, dir *weights.Directory, c *chip.Chip)
 // 35 MB.
 const maxTokenizerFile = 256 << 20
 
-// LoadTokenizer reads a model's tokenizer, from GGUF metadata, from
-// tokenizer.json or from SentencePiece's tokenizer.model, whether or not its
-// architecture is one that Open knows.
-func LoadTokenizer(dir *weights.Directory) (*tokenizer.Tokenizer, error) {
+// LoadTokenizer reads the tokenizer of a model, also of one whose architecture is unknown: from
+// GGUF metadata, from tokenizer.json, or from SentencePiece's tokenizer.model.
+func LoadTokenizer(dir *weights.Directory) (*Tokenizer, error) {
+	t, err := loadTokenizer(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Tokenizer{t}, nil
+}
+
+func loadTokenizer(dir *weights.Directory) (*tokenizer.Tokenizer, error) {
 	if dir.Format() == weights.GGUF {
 		return tokenizer.FromGGUF(dir)
 	}
@@ -219,3 +195,59 @@ func readBounded(path string) ([]byte, error) {
 	}
 	return b.Bytes(), nil
 }
+
+// Tokenizer turns text into token ids and back. It does not change and may be used by several
+// goroutines.
+type Tokenizer struct{ t *tokenizer.Tokenizer }
+
+// EncodeOptions are the settings of Tokenizer.Encode.
+type EncodeOptions struct {
+	// AddSpecial puts the tokens around the text that the model asks for, such as BOS.
+	AddSpecial bool
+	// ParseSpecial reads the names of special tokens in the text, such as "<|eot_id|>", as
+	// these tokens. Text from users should be encoded without it.
+	ParseSpecial bool
+}
+
+// Encode returns the token ids of text, which need not be valid UTF-8. The error reports text
+// that is too long, or that the vocabulary cannot express.
+func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
+	return t.t.Encode(text, tokenizer.EncodeOptions(o))
+}
+
+// Decode returns the text of ids. Special tokens and unknown ids have none.
+func (t *Tokenizer) Decode(ids []int32) string { return t.t.Decode(ids) }
+
+// NewDecoder returns a decoder of tokens that continue a text, as Session.Chain returns them.
+func (t *Tokenizer) NewDecoder() *Decoder { return &Decoder{t.t.NewContinuation()} }
+
+// Decoder turns token ids into text as they come. It is for one goroutine at a time.
+type Decoder struct{ d *tokenizer.Decoder }
+
+// Next returns the text that a token adds. It is valid UTF-8: a character whose bytes are spread
+// over several tokens comes with the last of them. The error reports an id that is not used.
+func (d *Decoder) Next(id int32) (string, error) { return d.d.Next(id) }
+
+// Flush returns what is left of an incomplete character at the end, as U+FFFD.
+func (d *Decoder) Flush() string { return d.d.Flush() }
+
+// Size returns the number of ids, of which some may be unused.
+func (t *Tokenizer) Size() int { return t.t.Size() }
+
+// Token returns a token as the vocabulary writes it; ok is false for an unused id.
+func (t *Tokenizer) Token(id int32) (token string, ok bool) { return t.t.Token(id) }
+
+// ID returns the id of a token as the vocabulary writes it.
+func (t *Tokenizer) ID(token string) (id int32, ok bool) { return t.t.ID(token) }
+
+// Special reports whether an id is a special token, such as BOS, which has no text.
+func (t *Tokenizer) Special(id int32) bool { return t.t.Special(id) }
+
+// BOS returns the token at the beginning of a context, if the model has one.
+func (t *Tokenizer) BOS() (id int32, ok bool) { return t.t.BOS() }
+
+// EOS returns the token at the end of a text, if the model has one.
+func (t *Tokenizer) EOS() (id int32, ok bool) { return t.t.EOS() }
+
+// AddBOS reports whether the model asks for BOS at the beginning of a context.
+func (t *Tokenizer) AddBOS() bool { return t.t.AddBOS() }

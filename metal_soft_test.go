@@ -28,7 +28,7 @@ func TestMetal(t *testing.T) {
 	const path = "testdata/tiny/llama/model.gguf"
 	ctx := context.Background()
 	ids := func(o Options) (out []int32) {
-		o.Context = 64
+		o.Table.Context = 64
 		m, err := Open(ctx, path, o)
 		if err != nil {
 			t.Fatal(err)
@@ -77,7 +77,7 @@ func TestMetal(t *testing.T) {
 		t.Errorf("without an archive there is %s", o.archive())
 	}
 	if s := metalStatus(); !s.Available || s.Memory == 0 || s.Limits != "20 cores, threadgroups of 1024 threads and 32 KiB, buffers of 4096 MiB, chip m4-pro" ||
-		!slices.Equal(s.Modes, []string{"encode", "record"}) {
+		!slices.Equal(s.Modes, []Mode{"encode", "record"}) {
 		t.Errorf("%+v", s)
 	}
 	if objects, bytes := soft.Live(); objects != 0 || bytes != 0 {
@@ -134,7 +134,7 @@ func TestMetalShared(t *testing.T) {
 	device, queue := soft.GPU()
 	var logits metal.Span
 	passes := 0
-	m, err := Open(ctx, path, Options{Context: 16, Mode: "record", Metal: MetalOptions{NoArchive: true, Shared: &metal.Shared{Device: device, Queue: queue, After: func(p *metal.Pass) error {
+	m, err := Open(ctx, path, Options{Table: TableOptions{Context: 16}, Mode: "record", Metal: MetalOptions{NoArchive: true, Shared: &metal.Shared{Device: device, Queue: queue, After: func(p *metal.Pass) error {
 		passes++
 		return nil
 	}}}})
@@ -158,11 +158,11 @@ func TestMetalShared(t *testing.T) {
 	if passes != 0 {
 		t.Errorf("%d passes while the model was opened", passes)
 	}
-	if _, _, err := s.Replay().Prompt(ctx, []int32{5, 6, 7}); err != nil {
+	if _, _, err := s.Prompt(ctx, []int32{5, 6, 7}); err != nil {
 		t.Fatal(err)
 	}
 	row := make([]float32, m.Config().Vocab)
-	if err := s.Replay().Logits(row); err != nil {
+	if err := s.NextLogits(row); err != nil {
 		t.Fatal(err)
 	}
 	mem := soft.Contents(logits.Buffer, logits.Offset, logits.Size)

@@ -29,89 +29,77 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// Errors of package replay that callers of this one meet.
+// Errors that a caller may act on. Returned errors may wrap them.
 var (
-	ErrContextFull = replay.ErrContextFull
-	ErrEmptyPrompt = replay.ErrEmptyPrompt
-	ErrBusy        = replay.ErrBusy
-	ErrClosed      = replay.ErrClosed
+	ErrContextFull    = replay.ErrContextFull    // the context has no room for what was asked
+	ErrEmptyPrompt    = replay.ErrEmptyPrompt    // a prompt has no tokens
+	ErrNothingPending = replay.ErrNothingPending // decoding was asked for before a prompt
+	ErrBusy           = replay.ErrBusy           // another call uses the session
+	ErrClosed         = replay.ErrClosed         // the session or its model is closed
 
-	ErrNoVerify         = replay.ErrNoVerify
-	ErrSpeculateSampled = replay.ErrSpeculateSampled
+	// The table has no programs for what was asked. A field of TableOptions adds them.
+	ErrNoLogitsProgram = replay.ErrNoLogitsProgram // TableOptions.AllLogits
+	ErrNoHiddenProgram = replay.ErrNoHiddenProgram // TableOptions.Hidden
+	ErrNoLogProbs      = replay.ErrNoLogProbs      // TableOptions.LogProbs
+	ErrNoSampler       = replay.ErrNoSampler       // TableOptions.Sampler is "none"
+	ErrNoVerify        = replay.ErrNoVerify        // TableOptions.Draft
+
+	ErrSpeculateSampled = replay.ErrSpeculateSampled // speculative decoding is for greedy decoding
+	ErrNoTokenizer      = errors.New("pianola: the model has no tokenizer")
 )
 
-// ErrNoTokenizer says that text was asked of a model that has no tokenizer.
-var ErrNoTokenizer = errors.New("pianola: the model has no tokenizer")
+// TokenError reports a token id that is not in the vocabulary.
+type TokenError = replay.TokenError
 
-// Options say how a model is opened. The zero value decodes on the GPU if there
-// is one that can be used, else on the CPU with every thread there is.
+// Options are the settings of Open and Plan. The zero value replays on a GPU that can be
+// used, else on the CPU with all the threads that Go may use.
 type Options struct {
-	Device  string // "auto" or "", "cpu", "metal", "cuda"
-	Mode    string // "encode", "record", "resident"; "": the device's fastest
-	Threads int    // of the CPU device; 0: all that Go may use
-	Context int    // positions; 0: the smaller of 4096 and the model's, or LongRoPE's short one
-
-	NoFuse    bool // one command for each operation
-	NoRepack  bool // read weights as the file has them
-	AllLogits bool // make Session.Logits and Classify possible
-	Hidden    bool // make Session.Embed possible
-	LogProbs  bool // make Sampling.LogProbs possible
-	// Sampler is the order of the sampler's stages: a preset, "llama.cpp" (also
-	// ""), "mlx" or "edgerunner", or a list such as
-	// "penalties,top_k,top_p,min_p,temperature". "none" leaves sampling out.
-	Sampler string
-	// Draft is how many tokens are drafted at a time where a generation speculates
-	// (GenerateOptions.Speculate), at most table.MaxDraft; 0 leaves that out.
-	Draft int
-
-	// RealTime is the setting for latencies that must be kept, which
-	// docs/LATENCY.md describes with what it gives and costs. Sessions have chains
-	// of RealTimeChain unless they ask for others. The CPU device has one thread
-	// less if Threads is 0; its threads are bound to processors where the system
-	// can, wait for one another without giving up theirs, and find the memory of
-	// sessions touched. Nothing is changed beyond the model.
+	// Device is where the model runs. The zero value is DeviceAuto.
+	Device Device
+	// Mode is how the device replays the table. The zero value is the device's fastest.
+	Mode Mode
+	// Threads is the number of threads of the CPU device, which other devices refuse.
+	// 0 uses all that Go may use.
+	Threads int
+	// RealTime keeps latencies at the cost of throughput; docs/LATENCY.md has figures.
+	// Sessions have chains of RealTimeChain unless SessionOptions asks for others. The CPU
+	// device uses one thread less if Threads is 0, binds its threads to processors where
+	// the system allows it, keeps them running between barriers, and touches the memory of
+	// sessions before they use it. RealTime changes no setting of the process.
 	RealTime bool
 
-	// KV is what the KV cache has: "f16" or "", or "q8_0", int8 with a float16
-	// scale for each 32, which is 17/32 of the memory. It needs heads whose size is a
-	// multiple of 32.
-	KV string
-	// With KVWindow, layers that see all positions see, and keep, the first KVSinks
-	// and the last KVWindow alone, at the distances that they have in the cache. The
-	// context may then be up to compiler.MaxEndless, whatever the model's is, in the
-	// memory of the window. A session with a Rollover goes on past that too.
-	KVSinks, KVWindow int
-
-	// Roll is a compiled table (see Compile) to replay instead of compiling
-	// one. It must be of this model and this chip. Context, NoFuse, AllLogits, Hidden,
-	// LogProbs, Sampler, Draft, KV, KVSinks and KVWindow are then the roll's.
+	// Table selects what is compiled. With a Roll, its fields must be zero or agree with
+	// the roll; Open otherwise returns a *RollError.
+	Table TableOptions
+	// Roll is an encoded table, as Header.Compile and table.Table.Encode make it, to replay
+	// instead of compiling one. It must be of this model and of the device's chip; Open
+	// otherwise returns a *RollError.
 	Roll []byte
-	// AnyChip accepts a roll of another chip, which the CPU device can replay.
+	// AnyChip accepts a roll of another chip. The CPU device can replay it.
 	AnyChip bool
 
-	Metal MetalOptions // of the Metal device alone
+	// Metal has settings of the Metal device.
+	Metal MetalOptions
 
-	// CheckWeights reads every tensor of the files before the model is loaded, and
-	// refuses one with NaN or infinities, scales included, with a
-	// *weights.NotFiniteError that names the tensors.
+	// CheckWeights reads every tensor before the model is loaded. Open returns a
+	// *weights.NotFiniteError if a weight or a scale is NaN or infinite.
 	CheckWeights bool
-
-	// Architectures adds architecture descriptors, *.json, to the built-in
-	// ones.
+	// Architectures adds architecture descriptors, the *.json files of its root, to the
+	// built-in ones. docs/ARCHITECTURES.md describes the format.
 	Architectures fs.FS
-	// MemoryBudget bounds the bytes of the device's memory that the model may take with
-	// BudgetSessions sessions, each with its whole context; 0: no bound. Open refuses a
-	// model that takes more with a *BudgetError before it reads weights; see Plan.
-	MemoryBudget   uint64
-	BudgetSessions int // 0: 1
+	// MemoryBudget is the number of bytes of the device's memory that the model may take
+	// with BudgetSessions sessions at full context; 0 sets no limit. Open returns a
+	// *BudgetError before it reads weights if the model needs more.
+	MemoryBudget uint64
+	// BudgetSessions is the number of sessions that MemoryBudget is for; 0 means 1.
+	BudgetSessions int
 
-	// Events is told how far opening is; may be nil. It is called from one goroutine
-	// at a time, not after Open has returned, and opening waits for it.
+	// Events receives the progress of Open; it may be nil. It is called from one goroutine
+	// at a time, never after Open has returned, and Open waits for it.
 	Events func(Event)
 }
 
@@ -126,9 +114,8 @@ type LoadTimes struct {
 
 // Model is an opened model. Its methods may be called from several goroutines.
 type Model struct {
-	dir    *weights.Directory
+	h      *Header
 	mapped *weights.Mapped
-	cfg    *arch.Config
 	tok    *tokenizer.Tokenizer
 	tokErr error
 	t      *table.Table
@@ -136,7 +123,7 @@ type Model struct {
 	m      *replay.Model
 	stops  []int32
 	times  LoadTimes
-	mode   string
+	mode   Mode
 
 	realTime bool
 	life     *lifecycle
@@ -155,7 +142,7 @@ func Open(ctx context.Context, path string, o Options) (*Model, error) {
 	if err != nil {
 		return nil, life.fail(err)
 	}
-	m := &Model{dir: h.dir, cfg: h.cfg, life: life}
+	m := &Model{h: h, life: life}
 	m.times.Header = time.Since(start)
 	if err := m.open(ctx, o); err != nil {
 		return nil, life.fail(errors.Join(err, m.Close()))
@@ -165,6 +152,9 @@ func Open(ctx context.Context, path string, o Options) (*Model, error) {
 }
 
 func (m *Model) open(ctx context.Context, o Options) error {
+	if err := o.Table.check(); err != nil {
+		return err
+	}
 	on, err := newDevice(o)
 	if err != nil {
 		return err
@@ -180,20 +170,20 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 		return err
 	}
 	start := time.Now()
-	m.tok, m.tokErr = LoadTokenizer(m.dir)
+	m.tok, m.tokErr = loadTokenizer(m.h.dir)
 	m.times.Tokenizer = time.Since(start)
 	if m.tokErr == nil {
-		if err := checkTokenizer(m.tok, m.cfg.Vocab); err != nil {
+		if err := checkTokenizer(m.tok, m.h.cfg.Vocab); err != nil {
 			return err
 		}
 	}
-	m.stops = stopIDs(m.cfg, m.tok)
+	m.stops = stopIDs(m.h.cfg, m.tok)
 
 	if err := m.life.begin(ctx, StageCompile); err != nil {
 		return err
 	}
 	start = time.Now()
-	if m.t, err = tableFor(m.cfg, m.dir, on, o); err != nil {
+	if m.t, err = m.h.tableFor(on, o); err != nil {
 		return err
 	}
 	if err := m.withinBudget(on, o); err != nil {
@@ -201,7 +191,7 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	}
 	m.times.Compile = time.Since(start)
 
-	if m.mapped, err = m.dir.Map(); err != nil {
+	if m.mapped, err = m.h.dir.Map(); err != nil {
 		return err
 	}
 	if err := m.checkWeights(ctx, o); err != nil {
@@ -278,19 +268,19 @@ func (m *Model) Close() error {
 }
 
 // Config returns the model's architecture. It must not be changed.
-func (m *Model) Config() *arch.Config { return m.cfg }
+func (m *Model) Config() *arch.Config { return m.h.cfg }
 
 // Directory returns the model's tensor directory.
-func (m *Model) Directory() *weights.Directory { return m.dir }
+func (m *Model) Directory() *weights.Directory { return m.h.dir }
 
 // Table returns the table that sessions replay. It must not be changed.
 func (m *Model) Table() *table.Table { return m.t }
 
-// Device says what the model runs on.
-func (m *Model) Device() replay.Info { return m.dev.Info() }
+// Device describes the device that the model runs on.
+func (m *Model) Device() DeviceInfo { return deviceInfo(m.dev.Info()) }
 
 // Mode returns the replay mode.
-func (m *Model) Mode() string { return m.mode }
+func (m *Model) Mode() Mode { return m.mode }
 
 // RealTime reports whether the model was opened with Options.RealTime.
 func (m *Model) RealTime() bool { return m.realTime }
@@ -298,14 +288,14 @@ func (m *Model) RealTime() bool { return m.realTime }
 // Threads returns how many threads of this process replay: those of the CPU
 // device, 0 on others.
 func (m *Model) Threads() int {
-	if d, ok := m.dev.(*cpu.Device); ok {
+	if d, ok := m.dev.(interface{ Threads() int }); ok {
 		return d.Threads()
 	}
 	return 0
 }
 
-// Memory says what the device holds.
-func (m *Model) Memory() replay.Memory { return m.dev.Memory() }
+// Memory returns the memory that the model and its sessions take on the device.
+func (m *Model) Memory() Memory { return memoryOf(m.dev.Memory()) }
 
 // LoadTimes returns the times of the parts of Open.
 func (m *Model) LoadTimes() LoadTimes { return m.times }
@@ -313,10 +303,56 @@ func (m *Model) LoadTimes() LoadTimes { return m.times }
 // StopIDs returns the token ids that end a generation.
 func (m *Model) StopIDs() []int32 { return slices.Clone(m.stops) }
 
-// Tokenizer returns the model's tokenizer, or ErrNoTokenizer with the reason.
-func (m *Model) Tokenizer() (*tokenizer.Tokenizer, error) {
+// Tokenizer returns the model's tokenizer, or an error that wraps ErrNoTokenizer.
+func (m *Model) Tokenizer() (*Tokenizer, error) {
+	t, err := m.tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	return &Tokenizer{t}, nil
+}
+
+func (m *Model) tokenizer() (*tokenizer.Tokenizer, error) {
 	if m.tok == nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoTokenizer, m.tokErr)
 	}
 	return m.tok, nil
+}
+
+// TokenizerSizeError says that a model's tokenizer is another model's: it has tokens
+// that the embedding has no rows for, or not half as many as that has rows.
+type TokenizerSizeError struct {
+	Tokens int // ids of the tokenizer
+	Rows   int // of the embedding
+}
+
+// Error implements error.
+func (e *TokenizerSizeError) Error() string {
+	return fmt.Sprintf("pianola: the tokenizer has %d tokens, and the embedding %d rows", e.Tokens, e.Rows)
+}
+
+// checkTokenizer returns an error for a tokenizer of another model. Embeddings are
+// padded, and special tokens of what a text model has no use for may be past them.
+func checkTokenizer(tok *tokenizer.Tokenizer, rows int) error {
+	if 2*tok.Size() < rows {
+		return &TokenizerSizeError{tok.Size(), rows}
+	}
+	for id := rows; id < tok.Size(); id++ {
+		if _, there := tok.Token(int32(id)); there && !tok.Special(int32(id)) {
+			return &TokenizerSizeError{tok.Size(), rows}
+		}
+	}
+	return nil
+}
+
+// checkWeights reads all weights, where that was asked for.
+func (m *Model) checkWeights(ctx context.Context, o Options) error {
+	if !o.CheckWeights {
+		return nil
+	}
+	bad, err := m.mapped.Check(ctx, 0, m.life.stage(StageCheck))
+	if err == nil && len(bad) > 0 {
+		err = &weights.NotFiniteError{Path: m.h.dir.Path(), Tensors: bad}
+	}
+	return err
 }

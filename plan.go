@@ -4,42 +4,62 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/pianola-engine/pianola/arch"
-	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/replay"
-	"github.com/pianola-engine/pianola/replay/cuda"
-	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
-	"github.com/pianola-engine/pianola/weights"
 )
 
-// MemoryPlan is what a model takes of a device's memory.
-type MemoryPlan struct {
-	Device  replay.Info
-	Mode    string
-	Context int // positions of a session
+// Memory is memory on a device, in bytes.
+type Memory struct {
+	Weights  uint64 // weights that were copied to the device or repacked
+	Mapped   uint64 // weights that the device uses in place, in the mapped files
+	Sessions uint64 // KV caches, tokens and settings of all sessions
+	Executor uint64 // scratch, which sessions share
 
-	// Loaded is what Model.Memory says once the model is open: weights, copied or where
-	// the files are mapped, and what sessions take turns on.
-	Loaded replay.Memory
-	// Session is what each session adds that has come to its whole context. Before, it
-	// has the KV caches of the positions that it has come to. Where a device must move
-	// caches to make room, those before are there too for a moment; with
-	// SessionOptions.Reserve they never are.
-	Session replay.Memory
-
-	Free uint64 // bytes that are free for the device now, 0 if that is not known
+	// Kinds is the memory of each kind of slot. Of KV caches it counts what sessions have
+	// grown to.
+	Kinds [table.SlotKinds]MemoryUse
 }
 
-// Total returns the bytes of the model with so many sessions. Parameters of commands,
-// recordings of drivers and what the process has of its own (tokenizer, table, Go's
-// heap) are not among them.
+// MemoryUse is the memory of one kind of slot, in bytes.
+type MemoryUse struct {
+	Active uint64 // now
+	Peak   uint64 // the most since the model was opened
+}
+
+// memoryOf returns a device's memory as this package has it.
+func memoryOf(d replay.Memory) Memory {
+	m := Memory{Weights: d.Weights, Mapped: d.Mapped, Sessions: d.Sessions, Executor: d.Executor}
+	for i, k := range d.Kinds {
+		m.Kinds[i] = MemoryUse{k.Active, k.Peak}
+	}
+	return m
+}
+
+// MemoryPlan is the memory that a model and its sessions need on a device.
+type MemoryPlan struct {
+	Device  DeviceInfo
+	Mode    Mode
+	Context int // positions of a session
+
+	// Loaded is the memory of the opened model without sessions.
+	Loaded Memory
+	// Session is what each session adds at full context. A shorter context needs less. A
+	// device that moves a cache to make it larger needs the old and the new one for a
+	// moment; SessionOptions.Reserve avoids that.
+	Session Memory
+
+	Free uint64 // free bytes of the device now, 0 if unknown
+}
+
+// Total returns the bytes of the model with a number of sessions at full context. It leaves
+// out parameters of commands, recordings of drivers, and the memory of the process itself:
+// tokenizer, table and Go's heap.
 func (p *MemoryPlan) Total(sessions int) uint64 {
 	m := &p.Loaded
 	return m.Weights + m.Mapped + m.Executor + uint64(max(sessions, 0))*p.Session.Sessions
 }
 
-// Kind returns the bytes of the slots of a kind with so many sessions.
+// Kind returns the bytes of one kind of slot with a number of sessions at full context.
 func (p *MemoryPlan) Kind(k table.SlotKind, sessions int) uint64 {
 	if int(k) >= len(p.Loaded.Kinds) {
 		return 0
@@ -47,11 +67,11 @@ func (p *MemoryPlan) Kind(k table.SlotKind, sessions int) uint64 {
 	return p.Loaded.Kinds[k].Active + uint64(max(sessions, 0))*p.Session.Kinds[k].Active
 }
 
-// BudgetError says that a model does not fit in Options.MemoryBudget.
+// BudgetError reports a model that does not fit in Options.MemoryBudget.
 type BudgetError struct {
 	Need, Have uint64 // bytes
-	Sessions   int    // that the budget is for
-	Longest    int    // positions of the longest context that fits; 0: none does, or a roll fixes it
+	Sessions   int    // the number of sessions that the budget is for
+	Longest    int    // positions of the longest context that fits; 0 if none does or a roll fixes it
 	Plan       *MemoryPlan
 }
 
@@ -64,15 +84,19 @@ func (e *BudgetError) Error() string {
 	return s
 }
 
-// ErrNoPlan says that a device does not tell what a table takes.
-var ErrNoPlan = errors.New("pianola: the device does not say what a table takes")
+// ErrNoPlan is the error of Plan for a device that cannot plan its memory.
+var ErrNoPlan = errors.New("pianola: the device cannot plan its memory")
 
-// Plan says what Open would take of a device's memory with these options, and what each
-// session would. It reads headers, no weights, and the device need not have room. The
-// error is a *BudgetError, with the plan, if that is more than o.MemoryBudget allows.
+// Plan returns the memory that Open would take with these options, and that of each
+// session. It reads the headers of the files, no weights, and allocates nothing on the
+// device. The error is a *BudgetError, which has the plan, if the model needs more than
+// o.MemoryBudget.
 func Plan(path string, o Options) (p *MemoryPlan, err error) {
 	h, err := OpenHeader(path, o.Architectures)
 	if err != nil {
+		return nil, err
+	}
+	if err := o.Table.check(); err != nil {
 		return nil, err
 	}
 	on, err := newDevice(o)
@@ -85,38 +109,26 @@ func Plan(path string, o Options) (p *MemoryPlan, err error) {
 
 // plan is Plan for a device.
 func (h *Header) plan(on *target, o Options) (*MemoryPlan, error) {
-	t, err := tableFor(h.cfg, h.dir, on, o)
+	t, err := h.tableFor(on, o)
 	if err != nil {
 		return nil, err
 	}
-	p := &planner{cfg: h.cfg, dir: h.dir, on: on, o: o}
+	p := &planner{h, on, o}
 	plan, err := p.of(t)
 	if err != nil {
 		return nil, err
 	}
-	if plan.Free, err = freeMemory(on.dev); err != nil {
+	if plan.Free, err = on.free(); err != nil {
 		return nil, err
 	}
 	return plan, p.check(plan)
 }
 
-// tableFor compiles a model's table for a device, or takes the roll.
-func tableFor(cfg *arch.Config, dir *weights.Directory, on *target, o Options) (*table.Table, error) {
-	if o.Roll != nil {
-		return loadRoll(o, cfg, dir, on.chip)
-	}
-	return compiler.Compile(inputFor(cfg, dir, on.chip, CompileOptions{
-		Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Hidden: o.Hidden, LogProbs: o.LogProbs, Sampler: o.Sampler, Draft: o.Draft,
-		KV: o.KV, KVSinks: o.KVSinks, KVWindow: o.KVWindow,
-	}))
-}
-
 // planner plans tables of one model for one device.
 type planner struct {
-	cfg *arch.Config
-	dir *weights.Directory
-	on  *target
-	o   Options
+	*Header
+	on *target
+	o  Options
 }
 
 // of returns the plan of a table.
@@ -128,9 +140,9 @@ func (p *planner) of(t *table.Table) (*MemoryPlan, error) {
 	if faults := t.Validate(); len(faults) > 0 {
 		return nil, fmt.Errorf("pianola: %w", faults[0])
 	}
-	plan := &MemoryPlan{Device: p.on.dev.Info(), Mode: p.on.mode, Context: int(t.Header.Context)}
-	var err error
-	plan.Loaded, plan.Session, err = dev.Plan(t, p.where, plan.Context)
+	plan := &MemoryPlan{Device: p.on.info(), Mode: p.on.mode, Context: int(t.Header.Context)}
+	loaded, session, err := dev.Plan(t, p.where, plan.Context)
+	plan.Loaded, plan.Session = memoryOf(loaded), memoryOf(session)
 	return plan, err
 }
 
@@ -154,16 +166,16 @@ func (p *planner) check(plan *MemoryPlan) error {
 	// depend on the context.
 	for lo, hi := 1, plan.Context-1; lo <= hi; {
 		o := p.o
-		o.Context = lo + (hi-lo)/2
+		o.Table.Context = lo + (hi-lo)/2
 		fits := false
-		if t, err := tableFor(p.cfg, p.dir, p.on, o); err == nil {
+		if t, err := p.tableFor(p.on, o); err == nil {
 			shorter, err := p.of(t)
 			fits = err == nil && shorter.Total(sessions) <= have
 		}
 		if fits {
-			e.Longest, lo = o.Context, o.Context+1
+			e.Longest, lo = o.Table.Context, o.Table.Context+1
 		} else {
-			hi = o.Context - 1
+			hi = o.Table.Context - 1
 		}
 	}
 	return e
@@ -175,23 +187,10 @@ func (m *Model) withinBudget(on *target, o Options) error {
 	if o.MemoryBudget == 0 {
 		return nil
 	}
-	p := &planner{cfg: m.cfg, dir: m.dir, on: on, o: o}
+	p := &planner{m.h, on, o}
 	plan, err := p.of(m.t)
 	if err != nil {
 		return err
 	}
 	return p.check(plan)
-}
-
-// freeMemory returns the bytes that are free for a device, 0 if that is not known.
-func freeMemory(d replay.Device) (free uint64, err error) {
-	switch d := d.(type) {
-	case *cuda.Device:
-		return d.FreeMemory()
-	case *metal.Device:
-		p := d.Properties()
-		return p.WorkingSet - min(p.Allocated, p.WorkingSet), nil
-	}
-	free, _ = weights.AvailableMemory()
-	return free, nil
 }

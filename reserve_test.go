@@ -9,7 +9,7 @@ import (
 // TestReserve checks which sessions have memory for all positions from the start.
 func TestReserve(t *testing.T) {
 	for _, c := range []struct {
-		mode     string
+		mode     Mode
 		realTime bool
 		ask      int
 		want     int

@@ -18,7 +18,7 @@ import (
 // weights. Commands are named by their labels, as the dump of the model's table has
 // them (pianola dump), in patterns of path.Match: "layer.3.*" is all of layer 3,
 // "layer.*.attn.out" one command of each. What a fused command does not write cannot
-// be shown; Options.NoFuse makes a command of each operation.
+// be shown; TableOptions.NoFuse makes a command of each operation.
 type Taps struct {
 	// Activations are patterns of the commands whose results are shown: what they write
 	// of float32 to scratch, or as logits.
@@ -77,10 +77,6 @@ func (e *TapError) Unwrap() error { return e.Err }
 // nil. Results are the same bits with taps as without; a session without them pays
 // nothing. Forks have none. Errors are ErrNoTaps, a *TapError, ErrBusy and ErrClosed.
 func (s *Session) SetTaps(taps *Taps) error {
-	if !s.mu.TryLock() {
-		return ErrBusy
-	}
-	defer s.mu.Unlock()
 	if taps == nil {
 		return s.s.SetTap(nil)
 	}
@@ -162,7 +158,7 @@ func (p *tapped) attends(cmd int) error {
 	k, ok := decl.Lookup(p.t.Cmds[cmd].Kernel)
 	switch {
 	case ok && k.Name == "rope_attn":
-		return errors.New("its Q is in no slot; Options.NoFuse makes commands of it")
+		return errors.New("its Q is in no slot; TableOptions.NoFuse makes commands of it")
 	case !ok || k.Name != "attn":
 		return errors.New("it does not attend")
 	}

@@ -1,8 +1,8 @@
 // Package bench measures a loaded model: prefill and decode rates, what
 // replaying costs beside the kernels, and the memory traffic of a token.
 //
-// It drives sessions and reads tables. It knows no kernel, no file format and
-// no command line; what a device does it learns from replay's counters alone.
+// It drives sessions of package pianola and reads tables. It knows no kernel, no file format
+// and no command line; what a device does it learns from Session.Counters alone.
 package bench
 
 import (
@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -98,7 +97,7 @@ type Result struct {
 	Patched  int `json:"patched_commands"` // of them, those that change from token to token
 
 	// EncodeNSPerCommand is the time to walk, patch and meet at barriers
-	// without running a kernel, by replay.Session.Dry in chains of the same
+	// without running a kernel, by pianola.Session.Dry in chains of the same
 	// length; EncodeMS is that of one run's tokens.
 	EncodeNSPerCommand float64 `json:"encode_ns_per_command"`
 	EncodeMS           float64 `json:"encode_ms"`
@@ -159,7 +158,7 @@ func Run(ctx context.Context, m *pianola.Model, name string, o Options) (res *Re
 			res, err = nil, context.Cause(ctx)
 		}
 	}()
-	r := &runner{s: session.Replay(), o: o, ids: Prompt(m, max(o.Depth+o.Prompt, 1), o.Seed)}
+	r := &runner{s: session, o: o, ids: Prompt(m, max(o.Depth+o.Prompt, 1), o.Seed)}
 	if err := r.once(); err != nil {
 		return nil, err
 	}
@@ -174,16 +173,16 @@ func Run(ctx context.Context, m *pianola.Model, name string, o Options) (res *Re
 
 // runner measures runs.
 type runner struct {
-	s   *replay.Session
+	s   *pianola.Session
 	o   Options
 	ids []int32 // [depth + prompt], at least one
 
 	prefill, decode []float64 // tokens a second
 	first           []float64 // ms
 	mallocs         []uint64
-	chainMS         []float64    // of every submission that decodes
-	last            replay.Stats // of the last run's decoding
-	longest         int          // tokens of its longest submission
+	chainMS         []float64        // of every submission that decodes
+	last            pianola.Counters // of the last run's decoding
+	longest         int              // tokens of its longest submission
 }
 
 // reset forgets what warming up measured.
@@ -243,7 +242,7 @@ func (r *runner) prompt() error {
 // chains decodes the run's tokens.
 func (r *runner) chains() error {
 	var before, after runtime.MemStats
-	stats := r.s.Stats()
+	stats := r.s.Counters()
 	runtime.ReadMemStats(&before)
 	longest, total := 0, r.o.tokens()
 	start := time.Now()
@@ -264,8 +263,8 @@ func (r *runner) chains() error {
 	took := time.Since(start)
 	runtime.ReadMemStats(&after)
 	r.mallocs = append(r.mallocs, after.Mallocs-before.Mallocs)
-	now := r.s.Stats()
-	r.last = replay.Stats{
+	now := r.s.Counters()
+	r.last = pianola.Counters{
 		Submissions: now.Submissions - stats.Submissions,
 		Waits:       now.Waits - stats.Waits,
 		WaitTime:    now.WaitTime - stats.WaitTime,
@@ -281,7 +280,7 @@ const dryRuns = 5
 
 // Dry returns what walking the decode program for n tokens in chains takes,
 // without kernels: the median of some repetitions. It empties the context.
-func Dry(s *replay.Session, n, chain int) (time.Duration, error) {
+func Dry(s *pianola.Session, n, chain int) (time.Duration, error) {
 	if err := s.Reset(); err != nil {
 		return 0, err
 	}
@@ -313,7 +312,7 @@ func (r *runner) result(m *pianola.Model, name string) (*Result, error) {
 		return nil, err
 	}
 	res := &Result{
-		Model: name, Device: info.Device, Name: info.Name, Detail: info.Detail, Mode: m.Mode(),
+		Model: name, Device: string(info.Device), Name: info.Name, Detail: info.Detail, Mode: string(m.Mode()),
 		Context: int(t.Header.Context), Chain: r.o.Chain, ChainKept: r.o.Chain > 0,
 		Prompt: r.o.Prompt, Tokens: r.o.tokens(), Depth: r.o.Depth,
 		PrefillTokS: append([]float64{}, r.prefill...), DecodeTokS: append([]float64{}, r.decode...),

@@ -49,7 +49,7 @@ func run(t *testing.T, m *pianola.Model, o bench.Options) *bench.Result {
 }
 
 func TestRun(t *testing.T) {
-	m := open(t, llama, pianola.Options{Context: 96})
+	m := open(t, llama, pianola.Options{Table: pianola.TableOptions{Context: 96}})
 	p, _, _ := m.Table().Program(table.ProgramDecode)
 	for _, c := range []struct {
 		o                   bench.Options
@@ -113,7 +113,7 @@ func TestRun(t *testing.T) {
 }
 
 func TestRunErrors(t *testing.T) {
-	m := open(t, llama, pianola.Options{Context: 32})
+	m := open(t, llama, pianola.Options{Table: pianola.TableOptions{Context: 32}})
 	for _, c := range []struct {
 		o        bench.Options
 		contains string
@@ -152,7 +152,7 @@ func TestCancel(t *testing.T) {
 
 // TestReads counts by hand what gopher's commands read.
 func TestReads(t *testing.T) {
-	m := open(t, gopher, pianola.Options{Context: 128})
+	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{Context: 128}})
 	reads, err := m.Table().Reads(table.ProgramDecode)
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestReads(t *testing.T) {
 // TestReadsOfPrefill compares a chunk with a token: it reads the same of the
 // layers, and no head.
 func TestReadsOfPrefill(t *testing.T) {
-	m := open(t, gopher, pianola.Options{Context: 128})
+	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{Context: 128}})
 	total := map[string]table.Reads{}
 	for _, name := range []string{table.ProgramDecode, table.ProgramPrefill, table.ProgramHead} {
 		reads, err := m.Table().Reads(name)
@@ -216,7 +216,7 @@ func TestReadsOfPrefill(t *testing.T) {
 }
 
 func TestReadsOfAWindow(t *testing.T) {
-	m := open(t, mistral, pianola.Options{Context: 64})
+	m := open(t, mistral, pianola.Options{Table: pianola.TableOptions{Context: 64}})
 	reads, err := m.Table().Reads(table.ProgramDecode)
 	if err != nil {
 		t.Fatal(err)

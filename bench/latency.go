@@ -128,7 +128,7 @@ func RunLatency(ctx context.Context, m *pianola.Model, o LatencyOptions) (res *L
 		ctx: ctx, m: m, s: s, o: o, rng: rand.New(rand.NewPCG(o.Seed, 0x6c6174656e6379)),
 		res: &Latency{
 			Requests: o.Requests, Warmup: o.Warmup, Prompt: o.Prompt, Tokens: o.Decode, Load: o.Load, RealTime: m.RealTime(),
-			ChainMS:    milliseconds(s.Replay().ChainTime()),
+			ChainMS:    milliseconds(s.ChainTime()),
 			FirstToken: newDistribution(), InterToken: newDistribution(), PerToken: newDistribution(),
 			CancelPrefill: newDistribution(), CancelDecode: newDistribution(), Deadline: newDistribution(),
 		},
@@ -219,14 +219,13 @@ func (r *latencyRunner) request(counts bool) error {
 			res.PerToken.record(delivery.Sub(wait)/time.Duration(batch), int64(batch))
 		}
 	}
-	counters := r.s.Replay() // read between tokens, where nothing is in flight
 	start := time.Now()
 	for _, err := range r.s.GenerateIDs(ctx, ids, pianola.GenerateOptions{MaxTokens: r.o.Decode}) {
 		now := time.Now()
 		if err != nil {
 			return err
 		}
-		sent := counters.Stats().Submissions
+		sent := r.s.Counters().Submissions
 		switch {
 		case n == 0:
 			res.FirstToken.record(now.Sub(start), 1)

@@ -17,7 +17,7 @@ import (
 // TestLatencyCounts checks how many values each distribution has: what arrives
 // together is one delivery.
 func TestLatencyCounts(t *testing.T) {
-	m := open(t, llama, pianola.Options{Context: 96})
+	m := open(t, llama, pianola.Options{Table: pianola.TableOptions{Context: 96}})
 	res, err := bench.RunLatency(context.Background(), m, bench.LatencyOptions{
 		Prompt: 16, Decode: 10, Requests: 20, Warmup: 2, Chain: 4,
 	})
@@ -66,7 +66,7 @@ func TestLatencyCancels(t *testing.T) {
 }
 
 func TestLatencyErrors(t *testing.T) {
-	m := open(t, llama, pianola.Options{Context: 32})
+	m := open(t, llama, pianola.Options{Table: pianola.TableOptions{Context: 32}})
 	ok := bench.LatencyOptions{Prompt: 8, Decode: 8, Requests: 1}
 	for _, c := range []struct {
 		change   func(*bench.LatencyOptions)
@@ -90,7 +90,7 @@ func TestLatencyErrors(t *testing.T) {
 }
 
 func TestLatencyIsCancelled(t *testing.T) {
-	m := open(t, llama, pianola.Options{Context: 96})
+	m := open(t, llama, pianola.Options{Table: pianola.TableOptions{Context: 96}})
 	before := runtime.NumGoroutine()
 	cause := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -116,7 +116,7 @@ func TestLatencyIsCancelled(t *testing.T) {
 }
 
 func TestLatencyOutput(t *testing.T) {
-	m := open(t, llama, pianola.Options{Context: 96})
+	m := open(t, llama, pianola.Options{Table: pianola.TableOptions{Context: 96}})
 	res := run(t, m, bench.Options{Prompt: 4, Decode: 4, Runs: 1})
 	l, err := bench.RunLatency(context.Background(), m, bench.LatencyOptions{Prompt: 16, Decode: 10, Requests: 5, Load: 1})
 	if err != nil {

@@ -61,8 +61,8 @@ func (f *benchFlags) run(cmd *cobra.Command, path string) (err error) {
 		return err
 	}
 	f.o.ChainTime = f.model.chainTime()
-	if need := f.positions(); o.Context == 0 && o.Roll == nil && need > compiler.DefaultContext {
-		o.Context = need
+	if need := f.positions(); o.Table.Context == 0 && o.Roll == nil && need > compiler.DefaultContext {
+		o.Table.Context = need
 	} else if err := enough(path, &o, need); err != nil {
 		return err
 	}

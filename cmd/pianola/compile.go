@@ -55,7 +55,8 @@ func (f *compileFlags) run(cmd *cobra.Command, path string) error {
 	if f.out == "" && f.pass == "" {
 		return usage(cmd, "compile needs -o or --dump-after")
 	}
-	if err := f.source.check(cmd); err != nil {
+	o, err := f.source.flags.options(cmd)
+	if err != nil {
 		return err
 	}
 	h, err := pianola.OpenHeader(path, nil)
@@ -63,7 +64,7 @@ func (f *compileFlags) run(cmd *cobra.Command, path string) error {
 		return err
 	}
 	if f.pass != "" {
-		if err := h.DumpAfter(f.source.options(), f.pass, cmd.OutOrStdout()); err != nil {
+		if err := h.DumpAfter(f.source.chip, o, f.pass, cmd.OutOrStdout()); err != nil {
 			return err
 		}
 	}
@@ -71,7 +72,7 @@ func (f *compileFlags) run(cmd *cobra.Command, path string) error {
 		return nil
 	}
 	start := time.Now()
-	t, err := h.Compile(f.source.options())
+	t, err := h.Compile(f.source.chip, o)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
-	"github.com/pianola-engine/pianola/internal/tokenizer"
 )
 
 // golden is a reference result, made by transformers in float32 arithmetic.
@@ -329,7 +328,7 @@ func TestPPL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids, err := tok.Encode(string(text[:1000]), tokenizer.EncodeOptions{AddSpecial: true})
+	ids, err := tok.Encode(string(text[:1000]), pianola.EncodeOptions{AddSpecial: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ func newDevices() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "devices",
 		Short:   "List the devices and what they can do",
-		Long:    "Devices lists every device that this program knows, or why it is not there.",
+		Long:    "Devices lists the devices that this program was built with, and why one is unavailable.",
 		Example: "  pianola devices",
 		Args:    exactly(0, "devices takes no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -33,7 +33,7 @@ func newDevices() *cobra.Command {
 type deviceResult struct {
 	Device    string   `json:"device"`
 	Available bool     `json:"available"`
-	Why       string   `json:"why,omitempty"` // not available
+	Why       string   `json:"why,omitempty"` // the reason if it is not available
 	Name      string   `json:"name,omitempty"`
 	Detail    string   `json:"detail,omitempty"`
 	Memory    uint64   `json:"memory,omitempty"` // bytes, if known
@@ -45,8 +45,8 @@ func devicesResult(list []pianola.DeviceStatus) any {
 	devices := []deviceResult{}
 	for _, d := range list {
 		devices = append(devices, deviceResult{
-			Device: d.Device, Available: d.Available, Why: d.Why, Name: d.Name, Detail: d.Detail,
-			Memory: d.Memory, Limits: d.Limits, Modes: append([]string{}, d.Modes...),
+			Device: string(d.Device), Available: d.Available, Why: d.Why, Name: d.Name, Detail: d.Detail,
+			Memory: d.Memory, Limits: d.Limits, Modes: modeNames(d.Modes),
 		})
 	}
 	return struct {
@@ -54,10 +54,18 @@ func devicesResult(list []pianola.DeviceStatus) any {
 	}{devices}
 }
 
+func modeNames(modes []pianola.Mode) []string {
+	names := []string{}
+	for _, m := range modes {
+		names = append(names, string(m))
+	}
+	return names
+}
+
 func writeDevices(w io.Writer, list []pianola.DeviceStatus) error {
 	for _, d := range list {
 		if !d.Available {
-			if _, err := fmt.Fprintf(w, "%-6s  not there: %s\n", d.Device, d.Why); err != nil {
+			if _, err := fmt.Fprintf(w, "%-6s  %s\n", d.Device, d.Why); err != nil {
 				return err
 			}
 			continue
@@ -66,7 +74,7 @@ func writeDevices(w io.Writer, list []pianola.DeviceStatus) error {
 		if d.Memory > 0 {
 			parts = append(parts, "memory "+byteSize(d.Memory))
 		}
-		parts = append(parts, "modes "+strings.Join(d.Modes, " "))
+		parts = append(parts, "modes "+strings.Join(modeNames(d.Modes), " "))
 		said := parts[:0]
 		for _, p := range parts {
 			if p != "" {

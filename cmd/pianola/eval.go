@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/replay"
 )
 
 type evalFlags struct {
@@ -58,7 +57,7 @@ func (f *evalFlags) run(cmd *cobra.Command, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	o.AllLogits = f.allLogits
+	o.Table.AllLogits = f.allLogits
 	if err := enough(path, &o, len(ids)+f.tokens); err != nil {
 		return err
 	}
@@ -67,23 +66,23 @@ func (f *evalFlags) run(cmd *cobra.Command, path string) (err error) {
 		return err
 	}
 	defer closeAfter(&err, m)
-	s, err := m.NewSession(pianola.SessionOptions{Chain: f.model.chain, ChainTime: f.model.chainTime(), IgnoreStops: true})
+	s, err := m.NewSession(pianola.SessionOptions{Chain: f.model.chain, ChainTime: f.model.chainTime(), IgnoreStops: true, NoReuse: true})
 	if err != nil {
 		return err
 	}
 	defer closeAfter(&err, s)
-	return f.eval(cmd.Context(), cmd.OutOrStdout(), s.Replay(), ids, m.Config().Vocab)
+	return f.eval(cmd.Context(), cmd.OutOrStdout(), s, ids, m.Config().Vocab)
 }
 
 // eval writes the object. The rows of --all-logits come last and are written
 // as they are computed: together they may be larger than the model.
-func (f *evalFlags) eval(ctx context.Context, w io.Writer, s *replay.Session, ids []int32, vocab int) error {
+func (f *evalFlags) eval(ctx context.Context, w io.Writer, s *pianola.Session, ids []int32, vocab int) error {
 	logits := make([]float32, vocab)
 	next, _, err := s.Prompt(ctx, ids)
 	if err != nil {
 		return err
 	}
-	if err := s.Logits(logits); err != nil {
+	if err := s.NextLogits(logits); err != nil {
 		return err
 	}
 	greedy, err := continueGreedily(ctx, s, next, f.tokens)
@@ -97,23 +96,19 @@ func (f *evalFlags) eval(ctx context.Context, w io.Writer, s *replay.Session, id
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, `{"last_prompt_logits":%s,"greedy_ids":[%s]`, last, joinIDs(greedy))
 	if f.allLogits {
-		if err := s.Reset(); err != nil {
-			return err
-		}
 		b.WriteString(`,"logits":[`)
-		err := s.AllLogits(ctx, ids, func(row int, logits []float32) error {
-			if row > 0 {
+		for row, err := range s.Logits(ctx, ids, 0) {
+			if err != nil {
+				return err
+			}
+			if row.Position > 0 {
 				b.WriteByte(',')
 			}
-			text, err := floats(logits).MarshalJSON()
+			text, err := floats(row.Logits).MarshalJSON()
 			if err != nil {
-				return fmt.Errorf("eval: row %d: %w", row, err)
+				return fmt.Errorf("eval: row %d: %w", row.Position, err)
 			}
-			_, err = b.Write(text)
-			return err
-		})
-		if err != nil {
-			return err
+			b.Write(text)
 		}
 		b.WriteByte(']')
 	}
@@ -122,7 +117,7 @@ func (f *evalFlags) eval(ctx context.Context, w io.Writer, s *replay.Session, id
 }
 
 // continueGreedily returns n ids: the pending one and what follows it.
-func continueGreedily(ctx context.Context, s *replay.Session, next int32, n int) ([]int32, error) {
+func continueGreedily(ctx context.Context, s *pianola.Session, next int32, n int) ([]int32, error) {
 	if n == 0 {
 		return nil, nil
 	}

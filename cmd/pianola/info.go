@@ -18,7 +18,7 @@ import (
 )
 
 func newInfo() *cobra.Command {
-	asJSON, kv, check := false, "", false
+	asJSON, check, kv := false, false, pianola.KVF16
 	cmd := &cobra.Command{
 		Use:   "info MODEL",
 		Short: "Say what a model is: sizes, types, tokenizer, context",
@@ -27,9 +27,6 @@ said of a model that this program cannot run too, and why it cannot.`,
 		Example: "  pianola info testdata/gopher-q8_0.gguf",
 		Args:    exactly(1, "info needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, ok := decl.KVKind(kv); kv != "" && !ok {
-				return usage(cmd, "--kv %s: the kinds are %s", kv, strings.Join(decl.KVKinds(), " and "))
-			}
 			res, err := inspect(args[0], kv)
 			if err != nil {
 				return err
@@ -50,7 +47,7 @@ said of a model that this program cannot run too, and why it cannot.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&kv, "kv", "", kvUsage)
+	cmd.Flags().TextVar(&kv, "kv", pianola.KVF16, "element `TYPE` of the KV cache: f16 or q8_0")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cmd.Flags().BoolVar(&check, "check-weights", false, checkUsage)
 	return cmd
@@ -148,7 +145,7 @@ type infoRope struct {
 
 // inspect reads a model's headers. A model of an unknown architecture is no
 // error, a broken one is.
-func inspect(path, kv string) (*infoResult, error) {
+func inspect(path string, kv pianola.KVType) (*infoResult, error) {
 	dir, err := weights.OpenDirectory(path)
 	if err != nil {
 		return nil, err
@@ -207,7 +204,7 @@ func inspect(path, kv string) (*infoResult, error) {
 	for _, id := range h.StopIDs() {
 		res.Model.StopIDs = append(res.Model.StopIDs, text(id))
 	}
-	if t, err := h.Compile(pianola.CompileOptions{KV: kv}); err != nil {
+	if t, err := h.Compile("cpu", pianola.TableOptions{KV: kv}); err != nil {
 		res.Model.TableWhy = oneLine(err.Error())
 	} else if p, _, ok := t.Program(table.ProgramDecode); ok {
 		res.Model.Commands = int(p.Count)
@@ -262,8 +259,8 @@ func metaString(dir *weights.Directory, keys ...string) string {
 	return ""
 }
 
-func describe(c *arch.Config, kv string) *infoModel {
-	kind, _ := decl.KVKind(kv)
+func describe(c *arch.Config, kv pianola.KVType) *infoModel {
+	kind, _ := decl.KVKind(string(kv))
 	m := &infoModel{
 		Layers: c.Layers, Width: c.Width, FF: c.FF, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
 		Vocab: c.Vocab, Context: c.Context, Eps: c.Eps, Activation: c.Activation.String(),

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/internal/tokenizer"
 )
 
 // rankedToken is a token with its log-probability, and the likeliest in its place.
@@ -19,7 +18,7 @@ type rankedToken struct {
 
 // rankedList collects tokens that come with log-probabilities.
 type rankedList struct {
-	tok    *tokenizer.Tokenizer
+	tok    *pianola.Tokenizer
 	tokens []rankedToken
 }
 
@@ -34,7 +33,7 @@ func (l *rankedList) add(t pianola.Token) {
 func (l *rankedList) last() *rankedToken { return &l.tokens[len(l.tokens)-1] }
 
 func (l *rankedList) token(p pianola.LogProb) rankedToken {
-	dec := l.tok.NewContinuation()
+	dec := l.tok.NewDecoder()
 	text, err := dec.Next(p.ID)
 	if text += dec.Flush(); err != nil || text == "" {
 		text, _ = l.tok.Token(p.ID) // a special one, or the padding of a vocabulary

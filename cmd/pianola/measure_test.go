@@ -88,7 +88,7 @@ func TestProfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tab, err := h.Compile(pianola.CompileOptions{})
+	tab, err := h.Compile("cpu", pianola.TableOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestProfilePrefill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tab, err := h.Compile(pianola.CompileOptions{})
+	tab, err := h.Compile("cpu", pianola.TableOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

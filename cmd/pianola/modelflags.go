@@ -16,57 +16,33 @@ import (
 
 // modelFlags are the flags of every command that runs a model.
 type modelFlags struct {
-	device, mode string
+	device       pianola.Device
+	mode         pianola.Mode
+	table        tableFlags
 	chain        int
 	chainMS      float64
 	threads      int
-	context      int
 	roll         string
 	anyChip      bool
-	noFuse       bool
-	noRepack     bool
-	sampler      string
-	draft        int
 	realTime     bool
-	kv           string
-	sinks        int
-	window       int
 	checkWeights bool
 }
 
 // register adds the flags to a command, --chain apart.
 func (f *modelFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.device, "device", "auto", "auto, cpu, metal or cuda")
-	fs.StringVar(&f.mode, "mode", "", "encode, record or resident (default: the device's best)")
-	fs.IntVarP(&f.threads, "threads", "t", 0, "threads of the CPU device (default: all, with --real-time all but one)")
-	fs.IntVar(&f.context, "ctx", 0, "positions of context (default: the smaller of 4096 and the model's)")
+	fs.TextVar(&f.device, "device", pianola.DeviceAuto, "`DEVICE` to run on: auto, cpu, metal or cuda")
+	fs.TextVar(&f.mode, "mode", pianola.ModeAuto, "replay `MODE`: encode, record or resident (default: the device's fastest)")
+	fs.IntVarP(&f.threads, "threads", "t", 0, "`THREADS` of the CPU device (default: all, with --real-time all but one)")
 	fs.StringVar(&f.roll, "roll", "", "replay the compiled table in `FILE`")
 	fs.BoolVar(&f.anyChip, "any-chip", false, "accept a roll that was compiled for another chip")
-	fs.BoolVar(&f.noFuse, "no-fuse", false, "one command for each operation")
-	fs.BoolVar(&f.realTime, "real-time", false, "keep latencies: chains of 5 ms, threads that nothing else uses (docs/LATENCY.md)")
-	fs.StringVar(&f.kv, "kv", "", kvUsage)
-	fs.IntVar(&f.window, "kv-window", 0, windowUsage)
-	fs.IntVar(&f.sinks, "kv-sinks", 0, sinksUsage)
-	fs.BoolVar(&f.noRepack, "no-repack", false, "read weights as the file has them")
+	fs.BoolVar(&f.realTime, "real-time", false, "keep latencies low: chains of 5 ms, threads bound to processors (docs/LATENCY.md)")
 	fs.BoolVar(&f.checkWeights, "check-weights", false, checkUsage)
-	fs.StringVar(&f.sampler, "sampler-order", "", "stages of sampling: "+samplerOrders)
+	f.table.register(cmd, "", "")
 }
 
-// samplerOrders are the values of --sampler-order.
-const samplerOrders = "llama.cpp (default), mlx, edgerunner, none, or a list such as penalties,top_k,top_p,min_p,temperature"
-
 // checkUsage describes the flag --check-weights.
-const checkUsage = "read every tensor first, and name those with NaN or infinities"
-
-// kvUsage describes the flag --kv.
-const kvUsage = "what the KV cache has: f16 or q8_0 (default: f16)"
-
-// What describes --kv-window and --kv-sinks.
-const (
-	windowUsage = "see the last `POSITIONS` alone where a layer sees all, and keep no others (default: all)"
-	sinksUsage  = "with --kv-window, see the first `POSITIONS` too"
-)
+const checkUsage = "read every tensor first and report those with NaN or infinities"
 
 // registerChain adds --chain for commands that take one length.
 func (f *modelFlags) registerChain(cmd *cobra.Command) {
@@ -89,15 +65,14 @@ func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
 	if err := f.check(cmd); err != nil {
 		return pianola.Options{}, err
 	}
+	t, err := f.table.options(cmd)
+	if err != nil {
+		return pianola.Options{}, err
+	}
 	o := pianola.Options{
-		Device: f.device, Mode: f.mode, Threads: f.threads, Context: f.context,
-		NoFuse: f.noFuse, NoRepack: f.noRepack, AnyChip: f.anyChip, Sampler: f.sampler, Draft: f.draft,
-		RealTime:     f.realTime,
-		CheckWeights: f.checkWeights,
-		KV:           f.kv, KVSinks: f.sinks, KVWindow: f.window,
+		Device: f.device, Mode: f.mode, Threads: f.threads, RealTime: f.realTime, Table: t, AnyChip: f.anyChip, CheckWeights: f.checkWeights,
 	}
 	if f.roll != "" {
-		var err error
 		if o.Roll, err = readRoll(f.roll); err != nil {
 			return o, err
 		}
@@ -107,9 +82,6 @@ func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
 
 func (f *modelFlags) check(cmd *cobra.Command) error {
 	fs := cmd.Flags()
-	if err := atLeast(cmd, 1, "ctx", f.context); err != nil {
-		return err
-	}
 	if err := atLeast(cmd, 1, "threads", f.threads); err != nil {
 		return err
 	}
@@ -126,16 +98,10 @@ func (f *modelFlags) check(cmd *cobra.Command) error {
 		return usage(cmd, "--chain-ms does not go with --chain")
 	case fs.Changed("roll") && f.roll == "":
 		return usage(cmd, "--roll needs a file")
-	case f.roll != "" && f.noFuse:
-		return usage(cmd, "--no-fuse does not go with --roll: the table is compiled already")
-	case f.roll != "" && f.sampler != "":
-		return usage(cmd, "--sampler-order does not go with --roll: the table is compiled already")
-	case f.roll != "" && f.kv != "":
-		return usage(cmd, "--kv does not go with --roll: the table is compiled already")
-	case f.roll != "" && (f.sinks != 0 || f.window != 0):
-		return usage(cmd, "--kv-sinks and --kv-window do not go with --roll: the table is compiled already")
 	case f.roll == "" && f.anyChip:
-		return usage(cmd, "--any-chip goes with --roll only")
+		return usage(cmd, "--any-chip requires --roll")
+	case f.roll != "":
+		return f.table.refuseRoll(cmd, tableFlagNames, "does not go with --roll: the roll is compiled already")
 	}
 	return nil
 }
@@ -174,7 +140,7 @@ func readRoll(path string) ([]byte, error) {
 // enough sets the context of a model whose frequencies depend on it, where none is
 // asked for, to the longer default if need positions do not fit in the shorter one.
 func enough(path string, o *pianola.Options, need int) error {
-	if o.Context != 0 || o.Roll != nil {
+	if o.Table.Context != 0 || o.Roll != nil {
 		return nil
 	}
 	h, err := pianola.OpenHeader(path, o.Architectures)
@@ -182,7 +148,7 @@ func enough(path string, o *pianola.Options, need int) error {
 		return err
 	}
 	if c := h.Config(); need > c.DefaultContext(compiler.DefaultContext) {
-		o.Context = min(compiler.DefaultContext, c.Context)
+		o.Table.Context = min(compiler.DefaultContext, c.Context)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ type planKind struct {
 
 func newPlanResult(p *pianola.MemoryPlan, sessions int) *planResult {
 	r := &planResult{
-		Device: p.Device.Device, Mode: p.Mode, Context: p.Context, Sessions: sessions,
+		Device: string(p.Device.Device), Mode: string(p.Mode), Context: p.Context, Sessions: sessions,
 		Weights: p.Loaded.Weights, Mapped: p.Loaded.Mapped, Executor: p.Loaded.Executor, Session: p.Session.Sessions,
 		Total: p.Total(sessions), Free: p.Free, Kinds: []planKind{}, Fits: true,
 	}

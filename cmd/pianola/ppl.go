@@ -9,8 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/internal/tokenizer"
-	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/weights"
 )
 
@@ -57,8 +55,8 @@ func (f *pplFlags) run(cmd *cobra.Command, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	if o.AllLogits = true; o.Context == 0 && o.Roll == nil {
-		o.Context = f.size
+	if o.Table.AllLogits = true; o.Table.Context == 0 && o.Roll == nil {
+		o.Table.Context = f.size
 	}
 	text, err := os.ReadFile(f.file)
 	if err != nil {
@@ -73,7 +71,7 @@ func (f *pplFlags) run(cmd *cobra.Command, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	ids, err := tok.Encode(string(text), tokenizer.EncodeOptions{AddSpecial: true})
+	ids, err := tok.Encode(string(text), pianola.EncodeOptions{AddSpecial: true})
 	if err != nil {
 		return err
 	}
@@ -84,21 +82,21 @@ func (f *pplFlags) run(cmd *cobra.Command, path string) (err error) {
 	if len(ids) < f.size {
 		return fmt.Errorf("ppl: %s: %d tokens are less than a chunk of %d", f.file, len(ids), f.size)
 	}
-	s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true})
+	s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true, NoReuse: true})
 	if err != nil {
 		return err
 	}
 	defer closeAfter(&err, s)
-	if have := s.Replay().Context(); have < f.size {
+	if have := s.Context(); have < f.size {
 		return fmt.Errorf("ppl: a chunk of %d tokens does not fit in a context of %d", f.size, have)
 	}
-	return f.score(cmd, s.Replay(), bos, ids)
+	return f.score(cmd, s, bos, ids)
 }
 
 // startToken returns the token that each chunk begins with: the BOS if the model
 // adds one. A Hugging Face directory often does not say whether it does, so
 // there a BOS that is named is enough.
-func startToken(m *pianola.Model, tok *tokenizer.Tokenizer) *int32 {
+func startToken(m *pianola.Model, tok *pianola.Tokenizer) *int32 {
 	bos, ok := tok.BOS()
 	if !ok || !tok.AddBOS() && m.Directory().Format() == weights.GGUF {
 		return nil
@@ -110,7 +108,7 @@ func startToken(m *pianola.Model, tok *tokenizer.Tokenizer) *int32 {
 const minChunk = 3
 
 // score computes and prints the perplexity.
-func (f *pplFlags) score(cmd *cobra.Command, s *replay.Session, bos *int32, ids []int32) error {
+func (f *pplFlags) score(cmd *cobra.Command, s *pianola.Session, bos *int32, ids []int32) error {
 	chunks := len(ids) / f.size
 	if f.chunks > 0 {
 		chunks = min(chunks, f.chunks)
@@ -153,18 +151,17 @@ func (f *pplFlags) score(cmd *cobra.Command, s *replay.Session, bos *int32, ids 
 
 // chunkNLL returns the sum of -log p of the tokens of a chunk's second half: of
 // those after position len/2, each from the logits of the one before.
-func chunkNLL(ctx context.Context, s *replay.Session, chunk []int32) (float64, error) {
-	if err := s.Reset(); err != nil {
-		return 0, err
-	}
+func chunkNLL(ctx context.Context, s *pianola.Session, chunk []int32) (float64, error) {
 	sum := 0.0
-	err := s.AllLogits(ctx, chunk, func(row int, logits []float32) error {
-		if row >= len(chunk)/2 && row < len(chunk)-1 {
-			sum += negativeLogSoftmax(logits, int(chunk[row+1]))
+	for row, err := range s.Logits(ctx, chunk, 0) {
+		if err != nil {
+			return 0, err
 		}
-		return nil
-	})
-	return sum, err
+		if at := row.Position; at >= len(chunk)/2 && at < len(chunk)-1 {
+			sum += negativeLogSoftmax(row.Logits, int(chunk[at+1]))
+		}
+	}
+	return sum, nil
 }
 
 // negativeLogSoftmax returns -log softmax(logits)[i].

@@ -15,7 +15,6 @@ import (
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/bench"
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -139,7 +138,7 @@ type profileLine struct {
 }
 
 func (f *profileFlags) measure(cmd *cobra.Command, m *pianola.Model, s *pianola.Session) (*profileResult, error) {
-	t, r := m.Table(), s.Replay()
+	t, r := m.Table(), s
 	p, _, ok := t.Program(table.ProgramDecode)
 	if !ok {
 		return nil, fmt.Errorf("profile: the table has no program %s", table.ProgramDecode)
@@ -182,7 +181,7 @@ func (f *profileFlags) measure(cmd *cobra.Command, m *pianola.Model, s *pianola.
 
 // measurePrompt is measure for prompts.
 func (f *profileFlags) measurePrompt(cmd *cobra.Command, m *pianola.Model, s *pianola.Session) (*profileResult, error) {
-	t, r := m.Table(), s.Replay()
+	t, r := m.Table(), s
 	res := &profileResult{Tokens: f.runs * f.prompt, Depth: f.depth, Prompt: f.prompt}
 	if need, have := f.depth+f.prompt, r.Context(); need > have {
 		return nil, fmt.Errorf("profile: a prompt of %d tokens after %d needs %d positions and the context has %d", f.prompt, f.depth, need, have)
@@ -238,7 +237,7 @@ func (f *profileFlags) measurePrompt(cmd *cobra.Command, m *pianola.Model, s *pi
 
 // profilePrompt profiles the prompt at the end of ids; what is before it is
 // the depth.
-func (f *profileFlags) profilePrompt(ctx context.Context, r *replay.Session, ids []int32, times [2][]time.Duration) error {
+func (f *profileFlags) profilePrompt(ctx context.Context, r *pianola.Session, ids []int32, times [2][]time.Duration) error {
 	if f.depth > 0 {
 		if _, _, err := r.Prompt(ctx, ids[:f.depth]); err != nil {
 			return err

@@ -57,7 +57,7 @@ for every token. MODEL is a .gguf file or a Hugging Face directory.`,
 	root.SetVersionTemplate("pianola {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{cmd.CommandPath(), err.Error()}
+		return &usageError{cmd.CommandPath(), strings.Replace(err.Error(), "flag: pianola: ", "flag: ", 1)}
 	})
 	root.AddCommand(
 		newRun(), newChat(), newEval(), newBench(), newPPL(), newInfo(), newPlan(), newCompile(), newDump(),

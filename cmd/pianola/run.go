@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -27,7 +26,7 @@ type runFlags struct {
 	bias     []string
 	stop     []string
 	json     bool
-	rollover replay.Rollover
+	rollover pianola.Rollover
 }
 
 func newRun() *cobra.Command {
@@ -67,7 +66,7 @@ again. It is of this model, this chip and these options only, and has the text.`
 	fs.IntVar(&f.sampling.LogProbs, "logprobs", 0, "print tokens with their log-probabilities and those of the N likeliest, a token a line; 0: print the text")
 	fs.StringVar(&f.session, "session", "", "go on from the session in `FILE`, if it is there, and save it")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object at the end")
-	fs.IntVar(&f.model.draft, "speculate", 0, "draft `N` tokens at a time from what the text has had before, and verify them at once (docs/SPECULATION.md)")
+	fs.IntVar(&f.model.table.Draft, "speculate", 0, "draft `N` tokens at a time from what the text has had before, and verify them at once (docs/SPECULATION.md)")
 	f.model.registerChain(cmd)
 	f.model.register(cmd)
 	return cmd
@@ -94,7 +93,7 @@ func (f *runFlags) run(cmd *cobra.Command, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	o.LogProbs = f.sampling.LogProbs > 0
+	o.Table.LogProbs = f.sampling.LogProbs > 0
 	m, err := openModel(cmd, path, o)
 	if err != nil {
 		return err
@@ -153,7 +152,7 @@ func (f *runFlags) check(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("repeat-last-n") && f.sampling.RepeatLastN == 0 { // as llama.cpp's 0, which is none
 		f.sampling.RepeatPenalty, f.sampling.PresencePenalty, f.sampling.FrequencyPenalty = 1, 0, 0
 	}
-	if err := atLeast(cmd, 0, "speculate", f.model.draft); err != nil {
+	if err := atLeast(cmd, 0, "speculate", f.model.table.Draft); err != nil {
 		return err
 	}
 	if err := atLeast(cmd, 0, "sinks", f.rollover.Sinks); err != nil {
@@ -167,7 +166,7 @@ func (f *runFlags) check(cmd *cobra.Command) error {
 	case cmd.Flags().Changed("sinks"):
 		return usage(cmd, "--sinks goes with --rollover only")
 	default:
-		f.rollover = replay.Rollover{}
+		f.rollover = pianola.Rollover{}
 	}
 	return atLeast(cmd, 0, "tokens", f.tokens)
 }
@@ -244,7 +243,7 @@ func (f *runFlags) generate(cmd *cobra.Command, m *pianola.Model, s *pianola.Ses
 	}
 	var failed error
 	for tok, err := range s.Generate(cmd.Context(), prompt, pianola.GenerateOptions{
-		MaxTokens: f.tokens, Sampling: f.sampling, Stop: f.stop, Speculate: f.model.draft > 0,
+		MaxTokens: f.tokens, Sampling: f.sampling, Stop: f.stop, Speculate: f.model.table.Draft > 0,
 	}) {
 		if err != nil {
 			failed = err
@@ -317,7 +316,7 @@ func (f *runFlags) figures(m *pianola.Model, s *pianola.Session) runFigures {
 		LoadMS: milliseconds(m.LoadTimes().Total), FirstTokenMS: milliseconds(st.FirstToken),
 		PromptTokens: st.PromptTokens, PrefillTokS: rate(st.PromptTokens, st.Prefill),
 		Tokens: st.Tokens, DecodeTokS: rate(st.Tokens-1, st.Decode), Submissions: st.Submissions,
-		Drafted: st.Drafted, Accepted: st.Accepted, speculated: f.model.draft > 0,
+		Drafted: st.Drafted, Accepted: st.Accepted, speculated: f.model.table.Draft > 0,
 	}
 	program := table.ProgramDecode
 	switch {

@@ -66,7 +66,7 @@ func TestRolls(t *testing.T) {
 	wantError(t, runCommand(t, "diff", roll, roll, "--ctx-b", "64"), statusIncomplete, "compiled already")
 	wantError(t, runCommand(t, "run", roll, "-p", "x"), statusFailed, "")
 	wantError(t, runCommand(t, append(args, "--roll", roll, "--all-logits")...), statusFailed, "the roll is refused")
-	wantError(t, runCommand(t, append(args, "--roll", roll, "--ctx", "64")...), statusFailed, "context of 2048, not 64")
+	wantError(t, runCommand(t, append(args, "--roll", roll, "--ctx", "64")...), statusFailed, "compiled with Context 2048, not 64")
 	other := compileRoll(t, "other.roll", filepath.Join(tiny, "llama"))
 	wantError(t, runCommand(t, append(args, "--roll", other)...), statusFailed, "the roll is refused")
 	metal := compileRoll(t, "metal.roll", gopher, "--chip", "m4-pro")

@@ -43,17 +43,17 @@ func greedy(t testing.TB, m *pianola.Model, chain int, ids []int32, n int) ([]fl
 	}
 	defer s.Close()
 	ctx := context.Background()
-	next, _, err := s.Replay().Prompt(ctx, ids)
+	next, _, err := s.Prompt(ctx, ids)
 	if err != nil {
 		t.Fatal(err)
 	}
 	logits := make([]float32, m.Config().Vocab)
-	if err := s.Replay().Logits(logits); err != nil {
+	if err := s.NextLogits(logits); err != nil {
 		t.Fatal(err)
 	}
 	out := []int32{next}
 	for len(out) < n {
-		tokens, _, err := s.Replay().Chain(ctx, n-len(out))
+		tokens, _, err := s.Chain(ctx, n-len(out))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestGoldens(t *testing.T) {
 	for _, md := range models {
 		t.Run(md.path, func(t *testing.T) {
 			g := readGolden(t, md.golden)
-			m := open(t, md.path, pianola.Options{Device: "cpu", Context: roomy(t, md.path)})
+			m := open(t, md.path, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: roomy(t, md.path)}})
 			for i, c := range g.Cases {
 				logits, ids := greedy(t, m, 16, c.PromptIDs, len(c.GreedyIDs))
 				rel := agree(t, md.limit, logits, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap)
@@ -165,9 +165,9 @@ func TestSameTokens(t *testing.T) {
 				chains []int
 			}{
 				{pianola.Options{Device: "cpu"}, []int{2, 7, 64, 128, 0}},
-				{pianola.Options{Device: "cpu", NoFuse: true}, []int{64}},
+				{pianola.Options{Device: "cpu", Table: pianola.TableOptions{NoFuse: true}}, []int{64}},
 				{pianola.Options{Device: "cpu", Threads: 1}, []int{64}},
-				{pianola.Options{Device: "cpu", NoFuse: true, Threads: 1}, []int{7}},
+				{pianola.Options{Device: "cpu", Table: pianola.TableOptions{NoFuse: true}, Threads: 1}, []int{7}},
 			} {
 				m := open(t, path, o.Options)
 				for _, chain := range o.chains {

@@ -90,13 +90,13 @@ func TestBadOptions(t *testing.T) {
 		o    pianola.Options
 		want string
 	}{
-		{pianola.Options{Device: "tpu"}, "tpu: unknown"},
+		{pianola.Options{Device: "tpu"}, `unknown device "tpu"`},
 		{pianola.Options{Device: "metal"}, "metal"},
 		{pianola.Options{Device: "cuda"}, "cuda"},
 		{pianola.Options{Mode: "record"}, "no mode record"},
-		{pianola.Options{Mode: "fast"}, "no mode fast"},
-		{pianola.Options{Context: -5}, "context of -5"},
-		{pianola.Options{Context: 1 << 30}, "context of 1073741824"},
+		{pianola.Options{Mode: "fast"}, `unknown mode "fast"`},
+		{pianola.Options{Table: pianola.TableOptions{Context: -5}}, "context of -5"},
+		{pianola.Options{Table: pianola.TableOptions{Context: 1 << 30}}, "context of 1073741824"},
 		{pianola.Options{Threads: -1}, "thread"},
 		{pianola.Options{Threads: 100000}, "thread"},
 	} {

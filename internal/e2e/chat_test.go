@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/chat/jinja"
-	"github.com/pianola-engine/pianola/internal/tokenizer"
 )
 
 // turns is a template in the manner of ChatML, with a token that the model has.
@@ -65,7 +65,7 @@ func TestChatPrefillsWhatIsNew(t *testing.T) {
 		t.Fatal(err)
 	}
 	encode := func(text string) int {
-		ids, err := tok.Encode(text, tokenizer.EncodeOptions{ParseSpecial: true})
+		ids, err := tok.Encode(text, pianola.EncodeOptions{ParseSpecial: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func TestChatEnds(t *testing.T) {
 }
 
 func TestChatErrors(t *testing.T) {
-	m := open(t, gopher, pianola.Options{Context: 64})
+	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{Context: 64}})
 	s := newSession(t, m, pianola.SessionOptions{})
 	if _, err := s.NewChat(pianola.ChatOptions{}); !errors.Is(err, pianola.ErrNoChatTemplate) {
 		t.Errorf("a model without a template: %v", err)
@@ -249,7 +249,7 @@ func TestChatTemplates(t *testing.T) {
 			return err.Error()
 		}
 		var list []string
-		for _, n := range sources.Names() {
+		for _, n := range slices.Sorted(maps.Keys(sources)) {
 			list = append(list, n+"="+sources[n])
 		}
 		return strings.Join(list, " ")

@@ -216,8 +216,8 @@ func TestDenseGGUF(t *testing.T) {
 				g := readGolden(t, filepath.Join(dir, "golden.json"))
 				cases := g.Cases[len(g.Cases)-1:]
 				var first []float32
-				for _, o := range []pianola.Options{{}, {NoFuse: true}, {NoRepack: true, Threads: 1}} {
-					o.Device, o.Context = "cpu", roomy(t, path)
+				for _, o := range []pianola.Options{{}, {Table: pianola.TableOptions{NoFuse: true}}, {Table: pianola.TableOptions{NoRepack: true}, Threads: 1}} {
+					o.Device, o.Table.Context = "cpu", roomy(t, path)
 					if typ == dtype.F16 && first != nil {
 						break
 					}
@@ -228,7 +228,7 @@ func TestDenseGGUF(t *testing.T) {
 						if first == nil {
 							first = logits
 						}
-						if !o.NoRepack && !slices.Equal(logits, first) {
+						if !o.Table.NoRepack && !slices.Equal(logits, first) {
 							t.Errorf("%+v: other logits", o)
 						}
 					}

@@ -24,11 +24,11 @@ func TestDenseSameBits(t *testing.T) {
 			c := g.Cases[len(g.Cases)-1]
 			const n = 40
 			run := func(o pianola.Options, chain int) ([]float32, []int32) {
-				o.Device, o.Context = "cpu", roomy(t, path)
+				o.Device, o.Table.Context = "cpu", roomy(t, path)
 				return greedy(t, open(t, path, o), chain, c.PromptIDs, n)
 			}
 			wantLogits, want := run(pianola.Options{}, 1)
-			for _, o := range []pianola.Options{{}, {NoFuse: true}, {Threads: 1}, {NoRepack: true}} {
+			for _, o := range []pianola.Options{{}, {Table: pianola.TableOptions{NoFuse: true}}, {Threads: 1}, {Table: pianola.TableOptions{NoRepack: true}}} {
 				if logits, got := run(o, 64); !slices.Equal(logits, wantLogits) || !slices.Equal(got, want) {
 					t.Errorf("%+v: other results", o)
 				}
@@ -42,11 +42,11 @@ func TestDenseSameBits(t *testing.T) {
 func TestDenseOptions(t *testing.T) {
 	for _, name := range denseFamilies {
 		for _, o := range []pianola.Options{
-			{KVSinks: 4, KVWindow: 30}, {KV: "q8_0"}, {Draft: 3}, {AllLogits: true, Hidden: true},
+			{Table: pianola.TableOptions{KVSinks: 4, KVWindow: 30}}, {Table: pianola.TableOptions{KV: "q8_0"}}, {Table: pianola.TableOptions{Draft: 3}}, {Table: pianola.TableOptions{AllLogits: true, Hidden: true}},
 		} {
 			path := filepath.Join("testdata", "variants", name)
-			if o.Device, o.Context = "cpu", 128; o.KVSinks > 0 {
-				o.Context = 1024
+			if o.Device, o.Table.Context = "cpu", 128; o.Table.KVSinks > 0 {
+				o.Table.Context = 1024
 			}
 			m := open(t, path, o)
 			s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true})
@@ -55,7 +55,7 @@ func TestDenseOptions(t *testing.T) {
 			}
 			ids := []int32{7, 8, 9, 7, 8, 9, 7, 8}
 			var got []int32
-			for tok, err := range s.GenerateIDs(context.Background(), ids, pianola.GenerateOptions{MaxTokens: 40, Speculate: o.Draft > 0}) {
+			for tok, err := range s.GenerateIDs(context.Background(), ids, pianola.GenerateOptions{MaxTokens: 40, Speculate: o.Table.Draft > 0}) {
 				if err != nil {
 					t.Fatalf("%s, %+v: %v", name, o, err)
 				}
@@ -64,8 +64,8 @@ func TestDenseOptions(t *testing.T) {
 			if len(got) != 40 {
 				t.Errorf("%s, %+v: %d tokens", name, o, len(got))
 			}
-			if o.Draft > 0 { // what is drafted changes nothing
-				_, want := greedy(t, open(t, path, pianola.Options{Device: "cpu", Context: 128}), 1, ids, 40)
+			if o.Table.Draft > 0 { // what is drafted changes nothing
+				_, want := greedy(t, open(t, path, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 128}}), 1, ids, 40)
 				if !slices.Equal(got, want) {
 					t.Errorf("%s: with drafts %v, without %v", name, got, want)
 				}
@@ -87,7 +87,7 @@ func TestLongRoPEContext(t *testing.T) {
 	table := func(context int) string {
 		var b strings.Builder
 		for _, chip := range []string{"cpu", "m4-pro", "h200"} {
-			c, err := h.Compile(pianola.CompileOptions{Chip: chip, Context: context})
+			c, err := h.Compile(chip, pianola.TableOptions{Context: context})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +98,7 @@ func TestLongRoPEContext(t *testing.T) {
 	if table(256) != table(100) || table(257) != table(2048) || table(256) == table(257) {
 		t.Error("the frequencies do not change beyond the original context, or elsewhere")
 	}
-	if short, err := h.Compile(pianola.CompileOptions{}); err != nil || short.Header.Context != 256 {
+	if short, err := h.Compile("cpu", pianola.TableOptions{}); err != nil || short.Header.Context != 256 {
 		t.Errorf("the default is %+v, %v", short.Header, err)
 	}
 }

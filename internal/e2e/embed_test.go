@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/internal/tokenizer"
 )
 
 func dot(a, b []float32) (sum float64) {
@@ -19,7 +18,7 @@ func dot(a, b []float32) (sum float64) {
 
 func TestEmbed(t *testing.T) {
 	ctx := context.Background()
-	m := open(t, gopher, pianola.Options{Hidden: true})
+	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{Hidden: true}})
 	s := newSession(t, m, pianola.SessionOptions{})
 	texts := []string{"func main() {", "func main() {\n\treturn", "x"}
 	for _, p := range []pianola.Pooling{pianola.PoolMean, pianola.PoolLast, ""} {
@@ -54,14 +53,14 @@ func TestEmbed(t *testing.T) {
 	}
 	all := mustEncode(t, tok, texts[1])
 	mean, last := make([]float64, m.Config().Width), make([]float32, m.Config().Width)
-	if err := newSession(t, m, pianola.SessionOptions{}).Replay().RepromptHidden(ctx, all, 0, func(row int, hidden []float32) error {
-		for j, v := range hidden {
+	for row, err := range newSession(t, m, pianola.SessionOptions{}).Hidden(ctx, all, 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j, v := range row.State {
 			mean[j] += float64(v) / float64(len(all))
 		}
-		copy(last, hidden)
-		return nil
-	}); err != nil {
-		t.Fatal(err)
+		copy(last, row.State)
 	}
 	for p, want := range map[pianola.Pooling]func(j int) float32{
 		pianola.PoolMean: func(j int) float32 { return float32(mean[j]) },
@@ -77,7 +76,7 @@ func TestEmbed(t *testing.T) {
 			}
 		}
 	}
-	if st := s.Replay().Stats(); st.Reused == 0 {
+	if st := s.Counters(); st.Reused == 0 {
 		t.Error("texts that begin alike share nothing")
 	}
 	for name, c := range map[string]struct {
@@ -103,7 +102,7 @@ func TestEmbed(t *testing.T) {
 
 func TestLogits(t *testing.T) {
 	ctx := context.Background()
-	m := open(t, gopher, pianola.Options{AllLogits: true})
+	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{AllLogits: true}})
 	s := newSession(t, m, pianola.SessionOptions{})
 	ids := []int32{5, 6, 7, 8, 9, 10, 11, 12}
 	want := make([]float32, m.Config().Vocab)
@@ -120,10 +119,10 @@ func TestLogits(t *testing.T) {
 			continue
 		}
 		other := newSession(t, m, pianola.SessionOptions{})
-		if _, _, err := other.Replay().Prompt(ctx, ids[:6]); err != nil {
+		if _, _, err := other.Prompt(ctx, ids[:6]); err != nil {
 			t.Fatal(err)
 		}
-		if err := other.Replay().Logits(want); err != nil {
+		if err := other.NextLogits(want); err != nil {
 			t.Fatal(err)
 		}
 		for i, v := range row.Logits {
@@ -168,7 +167,7 @@ func TestLogits(t *testing.T) {
 // TestClassify compares scores with those made of every row's logits.
 func TestClassify(t *testing.T) {
 	ctx := context.Background()
-	m := open(t, gopher, pianola.Options{AllLogits: true, Context: 256})
+	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{AllLogits: true, Context: 256}})
 	tok, err := m.Tokenizer()
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +215,7 @@ func TestClassify(t *testing.T) {
 			}
 		}
 	}
-	if st := s.Replay().Stats(); st.Reused == 0 {
+	if st := s.Counters(); st.Reused == 0 {
 		t.Error("labels share no prompt")
 	}
 	if scores[0][1].LogLikelihood <= scores[0][2].LogLikelihood {
@@ -230,9 +229,9 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-func mustEncode(t testing.TB, tok *tokenizer.Tokenizer, text string) []int32 {
+func mustEncode(t testing.TB, tok *pianola.Tokenizer, text string) []int32 {
 	t.Helper()
-	ids, err := tok.Encode(text, tokenizer.EncodeOptions{AddSpecial: true})
+	ids, err := tok.Encode(text, pianola.EncodeOptions{AddSpecial: true})
 	if err != nil {
 		t.Fatal(err)
 	}

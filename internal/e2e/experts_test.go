@@ -37,7 +37,7 @@ func TestExperts(t *testing.T) {
 		t.Run(md[0], func(t *testing.T) {
 			g := readGolden(t, md[1])
 			for i, c := range g.Cases {
-				m := open(t, md[0], pianola.Options{Device: "cpu", Context: 128})
+				m := open(t, md[0], pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 128}})
 				logits, ids := greedy(t, m, 64, c.PromptIDs, len(c.GreedyIDs))
 				rel := agree(t, 2e-3, logits, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap)
 				same := 0
@@ -48,7 +48,7 @@ func TestExperts(t *testing.T) {
 				if i != len(g.Cases)-1 {
 					continue
 				}
-				for _, o := range []pianola.Options{{Device: "cpu", Context: 128}, {Device: "cpu", Context: 128, NoFuse: true, Threads: 1}} {
+				for _, o := range []pianola.Options{{Device: "cpu", Table: pianola.TableOptions{Context: 128}}, {Device: "cpu", Table: pianola.TableOptions{Context: 128, NoFuse: true}, Threads: 1}} {
 					other, got := greedy(t, open(t, md[0], o), 1, c.PromptIDs, len(ids))
 					if !slices.Equal(other, logits) || !slices.Equal(got, ids) {
 						t.Errorf("%+v: other logits or tokens", o)
@@ -99,17 +99,17 @@ func TestExpertsMXFP4(t *testing.T) {
 	}
 	a, b := written(t, blocks, plain, nil)
 	ids := []int32{5, 6, 7, 300, 31, 9, 9, 100, 77, 12, 450, 3, 8, 256, 41, 2, 17, 18, 19, 20}
-	want, _ := greedy(t, open(t, b, pianola.Options{Device: "cpu", Context: 64}), 4, ids, 4)
-	first, tokens := greedy(t, open(t, a, pianola.Options{Device: "cpu", Context: 64}), 4, ids, 24)
+	want, _ := greedy(t, open(t, b, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 64}}), 4, ids, 4)
+	first, tokens := greedy(t, open(t, a, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 64}}), 4, ids, 24)
 	rel := relative(first, want)
 	t.Logf("relative error %.1e", rel)
 	if rel > 7e-2 {
 		t.Errorf("a relative error of %v", rel)
 	}
-	for _, o := range []pianola.Options{{NoFuse: true, Threads: 1}, {NoRepack: true}} {
-		o.Device, o.Context = "cpu", 64
+	for _, o := range []pianola.Options{{Table: pianola.TableOptions{NoFuse: true}, Threads: 1}, {Table: pianola.TableOptions{NoRepack: true}}} {
+		o.Device, o.Table.Context = "cpu", 64
 		logits, got := greedy(t, open(t, a, o), 1, ids, 24)
-		if o.NoRepack {
+		if o.Table.NoRepack {
 			if rel := relative(logits, first); rel > 1e-2 {
 				t.Errorf("not repacked: a relative error of %v", rel)
 			}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/synth"
-	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -66,7 +65,7 @@ func TestChatTurns(t *testing.T) {
 	}
 	changed := "func main() {\n\ty := 1\n\tfmt.Println(x)\n" + answer
 	encode := func(text string) []int32 {
-		ids, err := tok.Encode(text, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: true})
+		ids, err := tok.Encode(text, pianola.EncodeOptions{AddSpecial: true, ParseSpecial: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +141,7 @@ func TestSnapshotFile(t *testing.T) {
 	if a, b := ids(t, s, somePrompt, o), ids(t, r, somePrompt, o); !slices.Equal(a, b) {
 		t.Errorf("%v, restored %v", a, b)
 	}
-	if _, err := open(t, tiny, pianola.Options{Context: 100}).RestoreFile(path, pianola.SessionOptions{}); !errors.Is(err, pianola.ErrSnapshotTable) {
+	if _, err := open(t, tiny, pianola.Options{Table: pianola.TableOptions{Context: 100}}).RestoreFile(path, pianola.SessionOptions{}); !errors.Is(err, pianola.ErrSnapshotTable) {
 		t.Errorf("a table of another context: %v", err)
 	}
 	if _, err := open(t, "testdata/tiny/qwen3", pianola.Options{}).RestoreFile(path, pianola.SessionOptions{}); !errors.Is(err, pianola.ErrSnapshotModel) {
@@ -190,7 +189,7 @@ func TestMemoryOfUse(t *testing.T) {
 	if err := synth.WriteFile(context.Background(), path, shape, "q8_0", 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	m := open(t, path, pianola.Options{Context: 32768})
+	m := open(t, path, pianola.Options{Table: pianola.TableOptions{Context: 32768}})
 	var whole uint64
 	for i := range m.Table().Slots {
 		if s := &m.Table().Slots[i]; s.Kind == table.SlotKV {

@@ -58,7 +58,7 @@ func TestMLX(t *testing.T) {
 			t.Run(fmt.Sprintf("%d bits/%d/%s", bits, group, s.Scale), func(t *testing.T) {
 				a, b, err := packed.MLX(packedModel, 128, s, nil)
 				packedDir, plain := written(t, a, b, err)
-				o := pianola.Options{Device: "cpu", Context: 64, Sampler: "none"}
+				o := pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 64, Sampler: "none"}}
 				want, _ := greedy(t, open(t, plain, o), 4, shortPrompt, 1)
 				m := open(t, packedDir, o)
 				got, _ := greedy(t, m, 4, shortPrompt, 1)
@@ -66,7 +66,7 @@ func TestMLX(t *testing.T) {
 				if st, err := os.Stat(filepath.Join(packedDir, "model.safetensors")); err != nil || m.Memory().Weights > uint64(st.Size())+16<<10 {
 					t.Errorf("%d bytes of weights from a file of %v, %v", m.Memory().Weights, st.Size(), err)
 				}
-				o.NoRepack = true
+				o.Table.NoRepack = true
 				rows, _ := greedy(t, open(t, packedDir, o), 4, shortPrompt, 1)
 				t.Logf("relative error %.2e, in rows %.2e, between them %.2e", relative(got, want), relative(rows, want), relative(got, rows))
 				if e := relative(got, want); !(e < 7e-2) {
@@ -108,7 +108,7 @@ func TestPackedTokens(t *testing.T) {
 			a, b, err := c.make()
 			packedDir, plain := written(t, a, b, err)
 			const n = 24
-			o := pianola.Options{Device: "cpu", Context: 64, Sampler: "none"}
+			o := pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 64, Sampler: "none"}}
 			want, wantIDs := greedy(t, open(t, plain, o), 64, packedPrompt, n)
 			m := open(t, packedDir, o)
 			got, ids := greedy(t, m, 64, packedPrompt, n)
@@ -131,7 +131,7 @@ func TestPackedTokens(t *testing.T) {
 			if one, all := bothWays(t, m, packedPrompt, ids[:9]); !slices.Equal(one, all) {
 				t.Errorf("decoding and a prompt of the same tokens give other logits: %.2e", relative(one, all))
 			}
-			o.NoFuse = true
+			o.Table.NoFuse = true
 			if _, other := greedy(t, open(t, packedDir, o), 64, packedPrompt, n); !slices.Equal(other, ids) {
 				t.Error("without fusion: other tokens")
 			}
@@ -149,9 +149,9 @@ func bothWays(t *testing.T, m *pianola.Model, prompt, ids []int32) (chain, whole
 		t.Fatal(err)
 	}
 	defer s.Close()
-	_, _, err1 := s.Replay().Prompt(t.Context(), prompt)
-	_, _, err2 := s.Replay().Chain(t.Context(), len(ids))
-	err3 := s.Replay().Logits(chain)
+	_, _, err1 := s.Prompt(t.Context(), prompt)
+	_, _, err2 := s.Chain(t.Context(), len(ids))
+	err3 := s.NextLogits(chain)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		t.Fatal(err)
 	}
@@ -160,8 +160,8 @@ func bothWays(t *testing.T, m *pianola.Model, prompt, ids []int32) (chain, whole
 		t.Fatal(err)
 	}
 	defer other.Close()
-	_, _, err1 = other.Replay().Prompt(t.Context(), slices.Concat(prompt, ids))
-	if err := errors.Join(err1, other.Replay().Logits(whole)); err != nil {
+	_, _, err1 = other.Prompt(t.Context(), slices.Concat(prompt, ids))
+	if err := errors.Join(err1, other.NextLogits(whole)); err != nil {
 		t.Fatal(err)
 	}
 	return chain, whole
@@ -229,7 +229,7 @@ func TestSplitModel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	o := pianola.Options{Device: "cpu", Context: 64, Sampler: "none"}
+	o := pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 64, Sampler: "none"}}
 	want, wantIDs := greedy(t, open(t, path, o), 16, packedPrompt, 20)
 	for i := range parts {
 		m := open(t, filepath.Join(dir, fmt.Sprintf("m-%05d-of-%05d.gguf", i+1, parts)), o)
@@ -255,7 +255,7 @@ func TestCheckWeights(t *testing.T) {
 		t.Fatal(err)
 	}
 	var last pianola.Event
-	o := pianola.Options{Device: "cpu", Context: 64, CheckWeights: true, Events: func(e pianola.Event) {
+	o := pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 64}, CheckWeights: true, Events: func(e pianola.Event) {
 		if e.Stage == pianola.StageCheck {
 			last = e
 		}

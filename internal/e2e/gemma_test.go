@@ -39,7 +39,7 @@ func TestQuantisedGemma(t *testing.T) {
 		for _, o := range []struct {
 			pianola.Options
 			chain int
-		}{{pianola.Options{}, 1}, {pianola.Options{NoFuse: true}, 64}, {pianola.Options{Threads: 1}, 64}} {
+		}{{pianola.Options{}, 1}, {pianola.Options{Table: pianola.TableOptions{NoFuse: true}}, 64}, {pianola.Options{Threads: 1}, 64}} {
 			if logits, got := result(o.Options, o.chain); !slices.Equal(logits, want) || !slices.Equal(got, tokens) {
 				t.Errorf("%s, %+v: not the same bits", quant, o)
 			}
@@ -48,11 +48,11 @@ func TestQuantisedGemma(t *testing.T) {
 		for i, v := range want {
 			ref[i] = float64(v)
 		}
-		logits, _ := result(pianola.Options{NoRepack: true}, 64)
+		logits, _ := result(pianola.Options{Table: pianola.TableOptions{NoRepack: true}}, 64)
 		if a := golden.Compare(3e-2, logits, nil, ref, nil, nil); a.Fault != nil {
 			t.Errorf("%s, without tiles: %v", quant, a.Fault)
 		}
-		logits, _ = result(pianola.Options{Roll: roll(t, path, pianola.CompileOptions{Chip: "m4-pro"}), AnyChip: true}, 64)
+		logits, _ = result(pianola.Options{Roll: roll(t, path, "m4-pro", pianola.TableOptions{}), AnyChip: true}, 64)
 		a := golden.Compare(7e-2, logits, nil, ref, nil, nil)
 		if a.Fault != nil {
 			t.Errorf("%s, activations as they are: %v", quant, a.Fault)

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/replay/cuda"
 )
 
 // TestGPUEmbed compares vectors and scores of the GPU with the CPU's, in every mode.
@@ -13,7 +12,7 @@ func TestGPUEmbed(t *testing.T) {
 	texts, labels := []string{"func main() {", "package main\n\nimport \"fmt\"\n"}, []string{"\n", "x"}
 	on := func(o pianola.Options) ([][]float32, [][]pianola.LabelScore) {
 		t.Helper()
-		o.Hidden, o.AllLogits = true, true
+		o.Table.Hidden, o.Table.AllLogits = true, true
 		s := newSession(t, open(t, gopher, o), pianola.SessionOptions{})
 		vectors, err := s.Embed(t.Context(), texts, pianola.EmbedOptions{Normalize: true})
 		if err != nil {
@@ -26,7 +25,7 @@ func TestGPUEmbed(t *testing.T) {
 		return vectors, scores
 	}
 	wantVectors, wantScores := on(pianola.Options{Device: "cpu"})
-	for _, mode := range cuda.Modes() {
+	for _, mode := range gpuModes {
 		vectors, scores := on(pianola.Options{Device: "cuda", Mode: mode})
 		for i := range texts {
 			if cos := dot(vectors[i], wantVectors[i]); cos < 0.99 {

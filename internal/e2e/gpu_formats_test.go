@@ -8,7 +8,6 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/packed"
-	"github.com/pianola-engine/pianola/replay/cuda"
 )
 
 // TestGPUPacked replays models whose scales are tensors of their own: they agree with
@@ -36,12 +35,12 @@ func TestGPUPacked(t *testing.T) {
 			a, b, err := make()
 			dir, _ := written(t, a, b, err)
 			const n = 24
-			o := pianola.Options{Device: "cpu", Context: 64, Sampler: "none"}
+			o := pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 64, Sampler: "none"}}
 			want, _ := greedy(t, open(t, dir, o), 64, packedPrompt, n)
 			var first []float32
 			var tokens []int32
 			o.Device = "cuda"
-			for _, o.Mode = range cuda.Modes() {
+			for _, o.Mode = range gpuModes {
 				for _, chain := range []int{1, 16} {
 					logits, got := greedy(t, open(t, dir, o), chain, packedPrompt, n)
 					if first == nil {
@@ -52,7 +51,7 @@ func TestGPUPacked(t *testing.T) {
 						}
 					}
 					if !slices.Equal(logits, first) || !slices.Equal(got, tokens) {
-						t.Errorf("mode %s, chains of %d: other results than in mode %s", o.Mode, chain, cuda.Modes()[0])
+						t.Errorf("mode %s, chains of %d: other results than in mode %s", o.Mode, chain, gpuModes[0])
 					}
 				}
 			}

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/replay/cuda"
 )
 
 // sampled returns n tokens that follow ids, in chains of a length.
@@ -41,7 +40,7 @@ func TestGPUSampling(t *testing.T) {
 	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
 	host := open(t, path, pianola.Options{Device: "cpu"})
 	want := make([][]int32, seeds)
-	for _, mode := range cuda.Modes() {
+	for _, mode := range gpuModes {
 		m := open(t, path, pianola.Options{Device: "cuda", Mode: mode})
 		equal := 0
 		for seed := range seeds {
@@ -56,7 +55,7 @@ func TestGPUSampling(t *testing.T) {
 					t.Errorf("mode %s, chain %d, seed %d: other tokens", mode, chain, seed)
 				}
 			}
-			if mode == cuda.Modes()[0] {
+			if mode == gpuModes[0] {
 				for i, id := range sampled(t, host, 128, ids, n, o) {
 					if id != want[seed][i] {
 						break
@@ -65,7 +64,7 @@ func TestGPUSampling(t *testing.T) {
 				}
 			}
 		}
-		if mode == cuda.Modes()[0] {
+		if mode == gpuModes[0] {
 			t.Logf("beside the CPU: %.1f of %d tokens equal on average", float64(equal)/seeds, n)
 		}
 	}
@@ -89,10 +88,10 @@ func TestGPULogProbs(t *testing.T) {
 		}
 		return out
 	}
-	host := ranked(open(t, path, pianola.Options{Device: "cpu", LogProbs: true}), 128)
+	host := ranked(open(t, path, pianola.Options{Device: "cpu", Table: pianola.TableOptions{LogProbs: true}}), 128)
 	var want []pianola.Token
-	for _, mode := range cuda.Modes() {
-		m := open(t, path, pianola.Options{Device: "cuda", Mode: mode, LogProbs: true})
+	for _, mode := range gpuModes {
+		m := open(t, path, pianola.Options{Device: "cuda", Mode: mode, Table: pianola.TableOptions{LogProbs: true}})
 		for _, chain := range []int{1, 128} {
 			got := ranked(m, chain)
 			if want == nil {

@@ -24,6 +24,9 @@ var (
 	firstModel = flag.String("first-model", "testdata/gopher-q8_0.gguf", "the model whose first token the GPU's tests time")
 )
 
+// gpuModes are the modes of the NVIDIA device.
+var gpuModes = []pianola.Mode{pianola.ModeRecord, pianola.ModeResident, pianola.ModeEncode}
+
 // onGPU skips the test if there is no NVIDIA GPU.
 func onGPU(t *testing.T) {
 	t.Helper()
@@ -81,7 +84,7 @@ func TestGPUModels(t *testing.T) {
 	for _, md := range gpuModels(t) {
 		t.Run(md.path, func(t *testing.T) {
 			context := roomy(t, md.path)
-			host := open(t, md.path, pianola.Options{Device: "cpu", Context: context})
+			host := open(t, md.path, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: context}})
 			ids := make([]int32, 40)
 			for i := range ids {
 				ids[i] = int32(i*37%(host.Config().Vocab-3) + 3)
@@ -89,8 +92,8 @@ func TestGPUModels(t *testing.T) {
 			const n = 129
 			var logits []float32
 			var tokens []int32
-			for _, mode := range cuda.Modes() {
-				m, err := pianola.Open(t.Context(), md.path, pianola.Options{Device: "cuda", Mode: mode, Context: context})
+			for _, mode := range gpuModes {
+				m, err := pianola.Open(t.Context(), md.path, pianola.Options{Device: "cuda", Mode: mode, Table: pianola.TableOptions{Context: context}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -107,7 +110,7 @@ func TestGPUModels(t *testing.T) {
 						logits, tokens = l, got
 					}
 					if !slices.Equal(l, logits) || !slices.Equal(got, tokens) {
-						t.Errorf("mode %s, chain %d: other results than in mode %s", mode, chain, cuda.Modes()[0])
+						t.Errorf("mode %s, chain %d: other results than in mode %s", mode, chain, gpuModes[0])
 					}
 				}
 				if err := m.Close(); err != nil {
@@ -144,7 +147,7 @@ func TestGPURepeats(t *testing.T) {
 	onGPU(t)
 	const path, n = "testdata/gopher-q8_0.gguf", 512
 	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
-	for _, mode := range cuda.Modes() {
+	for _, mode := range gpuModes {
 		m := open(t, path, pianola.Options{Device: "cuda", Mode: mode})
 		var want []int32
 		for range *repeats {
@@ -164,13 +167,13 @@ func TestGPUCancel(t *testing.T) {
 	onGPU(t)
 	const path, n, after, most = "testdata/gopher-q8_0.gguf", 1900, 40 * time.Millisecond, 25 * time.Millisecond
 	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
-	for _, mode := range cuda.Modes() {
+	for _, mode := range gpuModes {
 		s := newSession(t, open(t, path, pianola.Options{Device: "cuda", Mode: mode}), pianola.SessionOptions{Chain: n, IgnoreStops: true})
 		for range 3 {
 			if err := s.Reset(); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := s.Replay().Prompt(t.Context(), ids); err != nil {
+			if _, _, err := s.Prompt(t.Context(), ids); err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
@@ -179,7 +182,7 @@ func TestGPUCancel(t *testing.T) {
 				at = time.Now()
 				cancel()
 			})
-			tokens, _, err := s.Replay().Chain(ctx, n)
+			tokens, _, err := s.Chain(ctx, n)
 			took := time.Since(at)
 			if !errors.Is(err, context.Canceled) || len(tokens) == 0 || len(tokens) == n || took > most {
 				t.Errorf("mode %s: %d tokens, %v after the cancellation, %v", mode, len(tokens), took, err)
@@ -193,7 +196,7 @@ func TestGPUCancel(t *testing.T) {
 // tokens are those of caches that have room from the start. It says what growing takes.
 func TestGPUGrowth(t *testing.T) {
 	onGPU(t)
-	for _, kind := range []pianola.Options{{}, {KV: "q8_0"}, {KV: "q8_0", KVSinks: 4, KVWindow: 300}} {
+	for _, kind := range []pianola.Options{{}, {Table: pianola.TableOptions{KV: "q8_0"}}, {Table: pianola.TableOptions{KV: "q8_0", KVSinks: 4, KVWindow: 300}}} {
 		gpuGrowth(t, kind)
 	}
 }
@@ -201,7 +204,7 @@ func TestGPUGrowth(t *testing.T) {
 func gpuGrowth(t *testing.T, kind pianola.Options) {
 	const path, n = "testdata/gopher-q8_0.gguf", 1200
 	prompt := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
-	for _, mode := range cuda.Modes() {
+	for _, mode := range gpuModes {
 		kind.Device, kind.Mode = "cuda", mode
 		m := open(t, path, kind)
 		o := pianola.GenerateOptions{MaxTokens: n}
@@ -246,7 +249,7 @@ func gpuGrowth(t *testing.T, kind pianola.Options) {
 func TestGPUKVKinds(t *testing.T) {
 	onGPU(t)
 	for _, path := range []string{"testdata/gopher", "testdata/tiny/qwen3", "testdata/tiny/mistral"} {
-		for _, o := range []pianola.Options{{KV: "q8_0"}, {KV: "q8_0", NoFuse: true}, {KVSinks: 4, KVWindow: 60}, {KV: "q8_0", KVSinks: 4, KVWindow: 60}} {
+		for _, o := range []pianola.Options{{Table: pianola.TableOptions{KV: "q8_0"}}, {Table: pianola.TableOptions{KV: "q8_0", NoFuse: true}}, {Table: pianola.TableOptions{KVSinks: 4, KVWindow: 60}}, {Table: pianola.TableOptions{KV: "q8_0", KVSinks: 4, KVWindow: 60}}} {
 			o.Device = "cpu"
 			host := open(t, path, o)
 			ids := make([]int32, 200)
@@ -261,7 +264,7 @@ func TestGPUKVKinds(t *testing.T) {
 			var first []float32
 			var tokens []int32
 			o.Device = "cuda"
-			for _, o.Mode = range cuda.Modes() {
+			for _, o.Mode = range gpuModes {
 				logits, got := greedy(t, open(t, path, o), 16, ids, 100)
 				if first == nil {
 					first, tokens = logits, got
@@ -272,7 +275,7 @@ func TestGPUKVKinds(t *testing.T) {
 					}
 				}
 				if !slices.Equal(logits, first) || !slices.Equal(got, tokens) {
-					t.Errorf("%s, %+v: other results than in mode %s", path, o, cuda.Modes()[0])
+					t.Errorf("%s, %+v: other results than in mode %s", path, o, gpuModes[0])
 				}
 			}
 		}
@@ -286,7 +289,7 @@ func TestGPUFirstToken(t *testing.T) {
 	onGPU(t)
 	const opens, requests = 9, 10
 	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
-	for _, mode := range cuda.Modes() {
+	for _, mode := range gpuModes {
 		var first, last []time.Duration
 		for range opens {
 			m := open(t, *firstModel, pianola.Options{Device: "cuda", Mode: mode})
@@ -297,7 +300,7 @@ func TestGPUFirstToken(t *testing.T) {
 					t.Fatal(err)
 				}
 				from := time.Now()
-				if _, _, err := s.Replay().Prompt(t.Context(), ids); err != nil {
+				if _, _, err := s.Prompt(t.Context(), ids); err != nil {
 					t.Fatal(err)
 				}
 				took = time.Since(from)

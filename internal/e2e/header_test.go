@@ -25,7 +25,7 @@ func TestCompileLargeHeader(t *testing.T) {
 	best := time.Hour
 	for range 3 {
 		start := time.Now()
-		tab, err := h.Compile(pianola.CompileOptions{Chip: "m4-pro"})
+		tab, err := h.Compile("m4-pro", pianola.TableOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

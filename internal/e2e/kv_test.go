@@ -13,8 +13,6 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/golden"
-	"github.com/pianola-engine/pianola/internal/tokenizer"
-	"github.com/pianola-engine/pianola/replay"
 )
 
 // heldout returns the first n tokens of gopher's held-out text.
@@ -28,7 +26,7 @@ func heldout(t *testing.T, m *pianola.Model, n int) []int32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids, err := tok.Encode(string(text), tokenizer.EncodeOptions{AddSpecial: true})
+	ids, err := tok.Encode(string(text), pianola.EncodeOptions{AddSpecial: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,22 +50,21 @@ func TestKVQ8(t *testing.T) {
 	const chunk, chunks = 512, 4
 	var ppl [2]float64
 	var memory [2]uint64
-	for i, kv := range []string{"f16", "q8_0"} {
-		m := open(t, "testdata/gopher", pianola.Options{Device: "cpu", Context: chunk, AllLogits: true, KV: kv})
+	for i, kv := range []pianola.KVType{pianola.KVF16, pianola.KVQ8} {
+		m := open(t, "testdata/gopher", pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: chunk, AllLogits: true, KV: kv}})
 		s := newSession(t, m, pianola.SessionOptions{})
 		ids, sum := heldout(t, m, chunk*chunks), 0.0
 		for part := range slices.Chunk(ids, chunk) {
 			if err := s.Reset(); err != nil {
 				t.Fatal(err)
 			}
-			err := s.Replay().AllLogits(ctx, part, func(row int, logits []float32) error {
-				if row >= chunk/2 && row < chunk-1 {
-					sum += minusLogP(logits, part[row+1])
+			for row, err := range s.Logits(ctx, part, 0) {
+				if err != nil {
+					t.Fatal(err)
 				}
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
+				if at := row.Position; at >= chunk/2 && at < chunk-1 {
+					sum += minusLogP(row.Logits, part[at+1])
+				}
 			}
 		}
 		ppl[i], memory[i] = math.Exp(sum/(chunks*(chunk/2-1))), m.Memory().Sessions
@@ -84,8 +81,8 @@ func TestKVQ8(t *testing.T) {
 	prompt := []int32{}
 	var first []float32
 	var ids []int32
-	for i, o := range []pianola.Options{{}, {Threads: 1}, {NoFuse: true}} {
-		o.Device, o.Context, o.KV = "cpu", chunk, "q8_0"
+	for i, o := range []pianola.Options{{}, {Threads: 1}, {Table: pianola.TableOptions{NoFuse: true}}} {
+		o.Device, o.Table.Context, o.Table.KV = "cpu", chunk, "q8_0"
 		m := open(t, "testdata/gopher-q8_0.gguf", o)
 		if i == 0 {
 			prompt = heldout(t, m, 150)
@@ -99,22 +96,22 @@ func TestKVQ8(t *testing.T) {
 			t.Errorf("%+v gives other bits", o)
 		}
 	}
-	m := open(t, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", Context: chunk, KV: "q8_0"})
+	m := open(t, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: chunk, KV: "q8_0"}})
 	s := newSession(t, m, pianola.SessionOptions{})
 	for i, cut := range [][2]int{{0, 1}, {1, 100}, {100, 150}} {
 		part := prompt[cut[0]:cut[1]]
 		if i > 0 { // in place of the token that was chosen
-			if err := s.Replay().SetNext(part[0]); err != nil {
+			if err := s.SetNext(part[0]); err != nil {
 				t.Fatal(err)
 			}
 			part = part[1:]
 		}
-		if _, _, err := s.Replay().Prompt(ctx, part); err != nil {
+		if _, _, err := s.Prompt(ctx, part); err != nil {
 			t.Fatal(err)
 		}
 	}
 	logits := make([]float32, m.Config().Vocab)
-	if err := s.Replay().Logits(logits); err != nil {
+	if err := s.NextLogits(logits); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(logits, first) {
@@ -126,19 +123,18 @@ func TestKVQ8(t *testing.T) {
 // size each that begin anew.
 func likely(t *testing.T, m *pianola.Model, ids []int32, size, first int) float64 {
 	t.Helper()
-	s, sum, at := newSession(t, m, pianola.SessionOptions{}).Replay(), 0.0, 0
+	s, sum, at := newSession(t, m, pianola.SessionOptions{}), 0.0, 0
 	for part := range slices.Chunk(ids, size) {
 		if err := s.Reset(); err != nil {
 			t.Fatal(err)
 		}
-		err := s.AllLogits(t.Context(), part, func(row int, logits []float32) error {
-			if next := at + row + 1; next < len(ids) && next > first {
-				sum += minusLogP(logits, ids[next])
+		for row, err := range s.Logits(t.Context(), part, 0) {
+			if err != nil {
+				t.Fatal(err)
 			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
+			if next := at + row.Position + 1; next < len(ids) && next > first {
+				sum += minusLogP(row.Logits, ids[next])
+			}
 		}
 		at += len(part)
 	}
@@ -151,11 +147,11 @@ func likely(t *testing.T, m *pianola.Model, ids []int32, size, first int) float6
 func TestKVSinks(t *testing.T) {
 	ctx := context.Background()
 	const length = 3000
-	o := pianola.Options{Device: "cpu", Context: length, AllLogits: true, KVSinks: 4, KVWindow: 252}
+	o := pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: length, AllLogits: true, KVSinks: 4, KVWindow: 252}}
 	ids := heldout(t, open(t, gopher, pianola.Options{Device: "cpu"}), length)
-	anew := likely(t, open(t, gopher, pianola.Options{Device: "cpu", Context: 256, AllLogits: true}), ids, 256, length/2)
-	for _, kv := range []string{"f16", "q8_0"} {
-		o.KV = kv
+	anew := likely(t, open(t, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 256, AllLogits: true}}), ids, 256, length/2)
+	for _, kv := range []pianola.KVType{pianola.KVF16, pianola.KVQ8} {
+		o.Table.KV = kv
 		m := open(t, gopher, o)
 		got := likely(t, m, ids, length, length/2)
 		t.Logf("%s: perplexity %.3f, %.3f in contexts that begin anew", kv, got, anew)
@@ -166,11 +162,11 @@ func TestKVSinks(t *testing.T) {
 			t.Errorf("%s: a cache of %d rows", kv, rows)
 		}
 	}
-	o.AllLogits = false
+	o.Table.AllLogits = false
 	m := open(t, gopher, o)
 	logits, after := make([]float32, m.Config().Vocab), make([]float32, m.Config().Vocab)
 	for i, prompt := range []int{700, 640} {
-		s := newSession(t, m, pianola.SessionOptions{}).Replay()
+		s := newSession(t, m, pianola.SessionOptions{})
 		if _, _, err := s.Prompt(ctx, ids[:prompt]); err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +178,7 @@ func TestKVSinks(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := s.Logits([][]float32{logits, after}[i]); err != nil {
+		if err := s.NextLogits([][]float32{logits, after}[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -190,14 +186,14 @@ func TestKVSinks(t *testing.T) {
 		t.Error("decoding gives other bits than a prompt")
 	}
 	var bad *compiler.SinksError
-	for _, o := range []pianola.Options{{KVSinks: 4}, {KVSinks: -1, KVWindow: 5}, {KVWindow: -5}, {KVSinks: 1000, KVWindow: 1 << 40}} {
+	for _, o := range []pianola.Options{{Table: pianola.TableOptions{KVSinks: 4}}, {Table: pianola.TableOptions{KVSinks: -1, KVWindow: 5}}, {Table: pianola.TableOptions{KVWindow: -5}}, {Table: pianola.TableOptions{KVSinks: 1000, KVWindow: 1 << 40}}} {
 		o.Device = "cpu"
 		if _, err := pianola.Open(ctx, gopher, o); !errors.As(err, &bad) {
-			t.Errorf("%d and %d positions: %v", o.KVSinks, o.KVWindow, err)
+			t.Errorf("%d and %d positions: %v", o.Table.KVSinks, o.Table.KVWindow, err)
 		}
 	}
 	var long *compiler.ContextError
-	if _, err := pianola.Open(ctx, gopher, pianola.Options{Device: "cpu", KVWindow: 5, Context: compiler.MaxEndless + 1}); !errors.As(err, &long) {
+	if _, err := pianola.Open(ctx, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{KVWindow: 5, Context: compiler.MaxEndless + 1}}); !errors.As(err, &long) {
 		t.Errorf("a context past the precision of angles: %v", err)
 	}
 }
@@ -208,10 +204,10 @@ func TestKVSinks(t *testing.T) {
 func TestRollover(t *testing.T) {
 	ctx := context.Background()
 	const size, length = 256, 6 * 256
-	m := open(t, gopher, pianola.Options{Device: "cpu", Context: size})
+	m := open(t, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: size}})
 	ids := heldout(t, m, length)
-	anew := likely(t, open(t, gopher, pianola.Options{Device: "cpu", Context: size, AllLogits: true}), ids, size, 0)
-	s := newSession(t, m, pianola.SessionOptions{Rollover: replay.Rollover{Sinks: 4, Window: size / 2}}).Replay()
+	anew := likely(t, open(t, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: size, AllLogits: true}}), ids, size, 0)
+	s := newSession(t, m, pianola.SessionOptions{Rollover: pianola.Rollover{Sinks: 4, Window: size / 2}})
 	logits, sum := make([]float32, m.Config().Vocab), 0.0
 	for i := range length - 1 {
 		var err error
@@ -221,7 +217,7 @@ func TestRollover(t *testing.T) {
 			_, _, err = s.Chain(ctx, 1)
 		}
 		if err == nil {
-			err = s.Logits(logits)
+			err = s.NextLogits(logits)
 		}
 		if err == nil {
 			sum += minusLogP(logits, ids[i+1])
@@ -240,7 +236,7 @@ func TestRollover(t *testing.T) {
 		t.Errorf("perplexity %v where contexts roll over, %v where they begin anew", rolled, anew)
 	}
 
-	for _, roll := range []replay.Rollover{{}, {Sinks: 4, Window: 100}} {
+	for _, roll := range []pianola.Rollover{{}, {Sinks: 4, Window: 100}} {
 		s := newSession(t, m, pianola.SessionOptions{Rollover: roll, IgnoreStops: true})
 		n := 0
 		var last error
@@ -253,7 +249,7 @@ func TestRollover(t *testing.T) {
 			}
 		}
 		switch {
-		case roll == replay.Rollover{}:
+		case roll == pianola.Rollover{}:
 			if !errors.Is(last, pianola.ErrContextFull) || n != size-20+1 {
 				t.Errorf("without a rollover: %d tokens, %v", n, last)
 			}
@@ -261,11 +257,11 @@ func TestRollover(t *testing.T) {
 			t.Errorf("%+v: %d tokens, %v", roll, n, last)
 		}
 	}
-	if _, err := m.NewSession(pianola.SessionOptions{Rollover: replay.Rollover{Sinks: 4, Window: size - 4}}); err == nil {
+	if _, err := m.NewSession(pianola.SessionOptions{Rollover: pianola.Rollover{Sinks: 4, Window: size - 4}}); err == nil {
 		t.Error("a rollover that leaves no room was taken")
 	}
 	// A prompt makes room too, and one that cannot have it is an error.
-	s = newSession(t, m, pianola.SessionOptions{Rollover: replay.Rollover{Sinks: 4, Window: 100}}).Replay()
+	s = newSession(t, m, pianola.SessionOptions{Rollover: pianola.Rollover{Sinks: 4, Window: 100}})
 	for _, n := range []int{200, 100, 151} {
 		if _, _, err := s.Prompt(ctx, ids[:n]); err != nil {
 			t.Errorf("a prompt of %d behind %d positions: %v", n, s.Len(), err)
@@ -287,7 +283,7 @@ func TestKVSinksChunk(t *testing.T) {
 	const path = "testdata/tiny/qwen3"
 	h := header(t, path)
 	for _, chip := range chip.Names() {
-		if _, err := h.Compile(pianola.CompileOptions{Chip: chip, Context: 512, KVSinks: 4, KVWindow: 60}); err != nil {
+		if _, err := h.Compile(chip, pianola.TableOptions{Context: 512, KVSinks: 4, KVWindow: 60}); err != nil {
 			t.Errorf("%s: %v", chip, err)
 		}
 	}
@@ -295,8 +291,8 @@ func TestKVSinksChunk(t *testing.T) {
 	for i := range ids {
 		ids[i] = int32(i*37%500 + 3)
 	}
-	plain, want := greedy(t, open(t, path, pianola.Options{Device: "cpu", Context: 512}), 4, ids, 12)
-	logits, got := greedy(t, open(t, path, pianola.Options{Device: "cpu", Context: 512, KVSinks: 4, KVWindow: 508}), 4, ids, 12)
+	plain, want := greedy(t, open(t, path, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 512}}), 4, ids, 12)
+	logits, got := greedy(t, open(t, path, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 512, KVSinks: 4, KVWindow: 508}}), 4, ids, 12)
 	ref := make([]float64, len(plain))
 	for i, v := range plain {
 		ref[i] = float64(v)

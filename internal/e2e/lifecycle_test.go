@@ -37,7 +37,7 @@ var wholeLife = []string{
 func TestEvents(t *testing.T) {
 	var events []pianola.Event
 	// Without repacking the weights stay in the file, and are touched.
-	m := open(t, gopher, pianola.Options{Device: "cpu", NoRepack: true, Events: func(e pianola.Event) { events = append(events, e) }})
+	m := open(t, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{NoRepack: true}, Events: func(e pianola.Event) { events = append(events, e) }})
 	if got := lived(events); !slices.Equal(got, wholeLife) {
 		t.Errorf("%v, want %v", got, wholeLife)
 	}
@@ -104,7 +104,7 @@ func TestEventsOfCancelling(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		cause := errors.New("enough")
 		var events []pianola.Event
-		m, err := pianola.Open(ctx, gopher, pianola.Options{Device: "cpu", NoRepack: true, Events: func(e pianola.Event) {
+		m, err := pianola.Open(ctx, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{NoRepack: true}, Events: func(e pianola.Event) {
 			events = append(events, e)
 			if order := lived(events); order[len(order)-1] == at {
 				cancel(cause)

@@ -18,7 +18,6 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
-	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -51,7 +50,7 @@ func TestManySessions(t *testing.T) {
 				t.Fatalf("the caches have %d rows", m.Table().KVCapacity())
 			}
 			known := manyAlone(t, m)
-			settle := func() (replay.Memory, uint64, int) {
+			settle := func() (pianola.Memory, uint64, int) {
 				runtime.GC()
 				var s runtime.MemStats
 				runtime.ReadMemStats(&s)

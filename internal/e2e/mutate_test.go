@@ -90,7 +90,7 @@ func TestMutations(t *testing.T) {
 // decodeSome opens a model and decodes three tokens.
 func decodeSome(path string) (err error) {
 	ctx := context.Background()
-	m, err := pianola.Open(ctx, path, pianola.Options{Context: 32, Threads: 1})
+	m, err := pianola.Open(ctx, path, pianola.Options{Table: pianola.TableOptions{Context: 32}, Threads: 1})
 	if err != nil {
 		return err
 	}

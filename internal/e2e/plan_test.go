@@ -7,12 +7,11 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // active is what a device holds, without the peaks.
-func active(m replay.Memory) replay.Memory {
+func active(m pianola.Memory) pianola.Memory {
 	for i := range m.Kinds {
 		m.Kinds[i].Peak = 0
 	}
@@ -27,10 +26,10 @@ func TestPlan(t *testing.T) {
 		o    pianola.Options
 	}{
 		{gopher, pianola.Options{}},
-		{gopher, pianola.Options{NoRepack: true, Threads: 1, Context: 100}},
-		{gopher, pianola.Options{NoFuse: true, AllLogits: true, Sampler: "none"}},
+		{gopher, pianola.Options{Table: pianola.TableOptions{NoRepack: true, Context: 100}, Threads: 1}},
+		{gopher, pianola.Options{Table: pianola.TableOptions{NoFuse: true, AllLogits: true, Sampler: "none"}}},
 		{"testdata/tiny/mistral", pianola.Options{Roll: smallChunks(t, "mistral"), AnyChip: true}}, // caches that rotate
-		{"testdata/tiny/qwen2", pianola.Options{NoRepack: true}},
+		{"testdata/tiny/qwen2", pianola.Options{Table: pianola.TableOptions{NoRepack: true}}},
 		{"testdata/tiny/llama/model.gguf", pianola.Options{}},
 	} {
 		c.o.Device = "cpu"
@@ -86,13 +85,13 @@ func TestBudget(t *testing.T) {
 	if _, err := pianola.Open(t.Context(), gopher, o); !errors.As(err, &over) || last.State != pianola.StateFailed {
 		t.Errorf("Open: %v, the last event %+v", err, last)
 	}
-	o.Context = over.Longest
+	o.Table.Context = over.Longest
 	open(t, gopher, o)
-	o.Context++
+	o.Table.Context++
 	if _, err := pianola.Plan(gopher, o); !errors.As(err, &over) {
-		t.Errorf("%d positions: %v", o.Context, err)
+		t.Errorf("%d positions: %v", o.Table.Context, err)
 	}
-	o.Context, o.MemoryBudget = 0, 1000
+	o.Table.Context, o.MemoryBudget = 0, 1000
 	if _, err := pianola.Plan(gopher, o); !errors.As(err, &over) || over.Longest != 0 {
 		t.Errorf("a budget of %d: %v", o.MemoryBudget, err)
 	}

@@ -24,7 +24,7 @@ func TestRealTime(t *testing.T) {
 		{plain, pianola.SessionOptions{}, 50 * time.Millisecond}, {m, pianola.SessionOptions{}, pianola.RealTimeChain},
 		{m, pianola.SessionOptions{ChainTime: time.Millisecond}, time.Millisecond}, {m, pianola.SessionOptions{Chain: 3}, 0},
 	} {
-		if got := newSession(t, c.m, c.o).Replay().ChainTime(); got != c.want {
+		if got := newSession(t, c.m, c.o).ChainTime(); got != c.want {
 			t.Errorf("%+v: chains of %v, want %v", c.o, got, c.want)
 		}
 	}

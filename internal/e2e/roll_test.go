@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -28,9 +29,9 @@ func header(t testing.TB, path string) *pianola.Header {
 	return h
 }
 
-func roll(t testing.TB, path string, o pianola.CompileOptions) []byte {
+func roll(t testing.TB, path, chip string, o pianola.TableOptions) []byte {
 	t.Helper()
-	tab, err := header(t, path).Compile(o)
+	tab, err := header(t, path).Compile(chip, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,11 +49,11 @@ var somePrompt = []int32{1, 17, 300, 42, 7, 99, 256, 31}
 func TestRoll(t *testing.T) {
 	const path = "testdata/tiny/llama"
 	wantLogits, want := greedy(t, open(t, path, pianola.Options{}), 8, somePrompt, 20)
-	logits, got := greedy(t, open(t, path, pianola.Options{Roll: roll(t, path, pianola.CompileOptions{})}), 8, somePrompt, 20)
+	logits, got := greedy(t, open(t, path, pianola.Options{Roll: roll(t, path, "cpu", pianola.TableOptions{})}), 8, somePrompt, 20)
 	if !slices.Equal(got, want) || !slices.Equal(logits, wantLogits) {
 		t.Error("the roll gives other results than compiling")
 	}
-	flipped := roll(t, path, pianola.CompileOptions{})
+	flipped := roll(t, path, "cpu", pianola.TableOptions{})
 	flipped[len(flipped)/2] ^= 1
 	for _, c := range []struct {
 		name    string
@@ -60,14 +61,14 @@ func TestRoll(t *testing.T) {
 		context int
 		refused bool // by a RollError
 	}{
-		{"another model", roll(t, "testdata/tiny/qwen2", pianola.CompileOptions{}), 0, true},
-		{"the same weights in another form", roll(t, path+"/model.gguf", pianola.CompileOptions{}), 0, true},
-		{"another chip", roll(t, path, pianola.CompileOptions{Chip: "m4-pro"}), 0, true},
-		{"another context", roll(t, path, pianola.CompileOptions{Context: 100}), 200, true},
+		{"another model", roll(t, "testdata/tiny/qwen2", "cpu", pianola.TableOptions{}), 0, true},
+		{"the same weights in another form", roll(t, path+"/model.gguf", "cpu", pianola.TableOptions{}), 0, true},
+		{"another chip", roll(t, path, "m4-pro", pianola.TableOptions{}), 0, true},
+		{"another context", roll(t, path, "cpu", pianola.TableOptions{Context: 100}), 200, true},
 		{"a flipped bit", flipped, 0, false},
 		{"nothing", []byte{}, 0, false},
 	} {
-		m, err := pianola.Open(context.Background(), path, pianola.Options{Roll: c.roll, Context: c.context})
+		m, err := pianola.Open(context.Background(), path, pianola.Options{Roll: c.roll, Table: pianola.TableOptions{Context: c.context}})
 		if err == nil {
 			t.Errorf("%s: taken", c.name)
 			m.Close()
@@ -77,8 +78,59 @@ func TestRoll(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	if _, err := pianola.Open(context.Background(), path, pianola.Options{Roll: roll(t, path, pianola.CompileOptions{}), AllLogits: true}); err == nil {
-		t.Error("a roll without all logits was taken for all logits")
+}
+
+// TestRollOptions opens a roll with every option of its table, one at a time: each is refused
+// by its name if it contradicts the roll, and taken if it agrees.
+func TestRollOptions(t *testing.T) {
+	const path = "testdata/tiny/llama/model.gguf"
+	one := func(field int) (o pianola.TableOptions) {
+		switch v := reflect.ValueOf(&o).Elem().Field(field); v.Kind() {
+		case reflect.Bool:
+			v.SetBool(true)
+		case reflect.Int:
+			v.SetInt(3)
+		case reflect.String:
+			v.SetString(map[string]string{"Sampler": "mlx", "KV": "q8_0"}[reflect.TypeOf(o).Field(field).Name])
+		default:
+			t.Fatalf("field %d is a %v", field, v.Kind())
+		}
+		return o
+	}
+	plain := roll(t, path, "cpu", pianola.TableOptions{})
+	fields := reflect.TypeFor[pianola.TableOptions]()
+	for i := range fields.NumField() {
+		name, o := fields.Field(i).Name, one(i)
+		_, err := pianola.Open(t.Context(), path, pianola.Options{Device: pianola.DeviceCPU, Roll: plain, Table: o})
+		if re := (*pianola.RollError)(nil); !errors.As(err, &re) || re.Option != name || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s contradicts the roll: %v", name, err)
+		}
+		switch name {
+		case "Context":
+			o.Context = 64
+		case "KV": // the model's heads are too small
+			o.KV = pianola.KVF16
+		case "KVSinks", "KVWindow":
+			o.KVSinks, o.KVWindow, o.Context = 4, 20, 64
+		}
+		m, err := pianola.Open(t.Context(), path, pianola.Options{Device: pianola.DeviceCPU, Roll: roll(t, path, "cpu", o), Table: o})
+		if err != nil {
+			t.Errorf("%s agrees with the roll: %v", name, err)
+			continue
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, same := range []pianola.TableOptions{{Sampler: "llama.cpp"}, {Sampler: "penalties,top_k,top_p,min_p,temperature"}, {KV: pianola.KVF16}} {
+		m, err := pianola.Open(t.Context(), path, pianola.Options{Device: pianola.DeviceCPU, Roll: plain, Table: same})
+		if err != nil {
+			t.Errorf("%+v: %v", same, err)
+			continue
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -90,8 +142,8 @@ func TestOtherChips(t *testing.T) {
 		g := readGolden(t, filepath.Join(path, "golden.json"))
 		split := splitRoll(t, path)
 		for label, r := range map[string][]byte{
-			"m4-pro": roll(t, path, pianola.CompileOptions{Chip: "m4-pro"}),
-			"h200":   roll(t, path, pianola.CompileOptions{Chip: "h200"}),
+			"m4-pro": roll(t, path, "m4-pro", pianola.TableOptions{}),
+			"h200":   roll(t, path, "h200", pianola.TableOptions{}),
 			"split":  split,
 		} {
 			m := open(t, path, pianola.Options{Roll: r, AnyChip: true})
@@ -104,7 +156,7 @@ func TestOtherChips(t *testing.T) {
 	// Weights with blocks, multiplied as float32.
 	const gopher = "testdata/gopher-q8_0.gguf"
 	g := readGolden(t, "testdata/gopher/golden.json")
-	m := open(t, gopher, pianola.Options{Roll: roll(t, gopher, pianola.CompileOptions{Chip: "m4-pro"}), AnyChip: true})
+	m := open(t, gopher, pianola.Options{Roll: roll(t, gopher, "m4-pro", pianola.TableOptions{}), AnyChip: true})
 	logits, ids := greedy(t, m, 16, g.Cases[0].PromptIDs, 16)
 	c := g.Cases[0]
 	rel := agree(t, 7e-2, logits, ids, c.LastPromptLogits, c.GreedyIDs[:16], c.Top2Gap)
@@ -117,7 +169,7 @@ func TestOtherChips(t *testing.T) {
 func TestLayouts(t *testing.T) {
 	long := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
 	for _, path := range []string{gopher, "testdata/gopher/gopher-q4_0.gguf"} {
-		a, b := open(t, path, pianola.Options{}), open(t, path, pianola.Options{NoRepack: true})
+		a, b := open(t, path, pianola.Options{}), open(t, path, pianola.Options{Table: pianola.TableOptions{NoRepack: true}})
 		for _, c := range []struct {
 			ids   []int32
 			limit float64
@@ -192,20 +244,20 @@ func decoded(t *testing.T, m *pianola.Model, ids []int32, n int) ([]float32, []i
 		t.Fatal(err)
 	}
 	defer s.Close()
-	next, _, err := s.Replay().Prompt(t.Context(), ids)
+	next, _, err := s.Prompt(t.Context(), ids)
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := []int32{next}
 	for len(out) < n {
-		tokens, _, err := s.Replay().Chain(t.Context(), n-len(out))
+		tokens, _, err := s.Chain(t.Context(), n-len(out))
 		if err != nil {
 			t.Fatal(err)
 		}
 		out = append(out, tokens...)
 	}
 	logits := make([]float32, m.Config().Vocab)
-	if err := s.Replay().Logits(logits); err != nil {
+	if err := s.NextLogits(logits); err != nil {
 		t.Fatal(err)
 	}
 	return logits, out

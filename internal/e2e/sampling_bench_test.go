@@ -16,7 +16,7 @@ var samplingModel = flag.String("sampling-model", gopher, "the model of Benchmar
 // medians of their times.
 func BenchmarkSampling(b *testing.B) {
 	const chain, depth = 32, 64
-	m := open(b, *samplingModel, pianola.Options{Device: "cpu", Context: 512})
+	m := open(b, *samplingModel, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 512}})
 	ids := make([]int32, depth)
 	for i := range ids {
 		ids[i] = int32(100 + i)
@@ -30,7 +30,7 @@ func BenchmarkSampling(b *testing.B) {
 		{"top-k", pianola.Sampling{Temperature: 1, TopK: 40}}, {"penalty", pianola.Sampling{RepeatPenalty: 1.1}},
 	}
 	times := make([][]time.Duration, len(cases))
-	s := newSession(b, m, pianola.SessionOptions{Chain: chain, IgnoreStops: true}).Replay()
+	s := newSession(b, m, pianola.SessionOptions{Chain: chain, IgnoreStops: true})
 	for b.Loop() {
 		for i, c := range cases {
 			c.o.Seed = uint64(len(times[i]))

@@ -13,7 +13,6 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/tokenizer"
-	"github.com/pianola-engine/pianola/replay"
 )
 
 const gopher = "testdata/gopher-q8_0.gguf"
@@ -74,7 +73,7 @@ func TestGenerate(t *testing.T) {
 // tiles: not one byte is allocated.
 func TestAllocations(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
-	s := newSession(t, m, pianola.SessionOptions{Chain: 64, IgnoreStops: true}).Replay()
+	s := newSession(t, m, pianola.SessionOptions{Chain: 64, IgnoreStops: true})
 	ctx := context.Background()
 	if _, _, err := s.Prompt(ctx, []int32{1, 2, 3}); err != nil {
 		t.Fatal(err)
@@ -147,13 +146,13 @@ func TestCancelGeneration(t *testing.T) {
 	if !errors.Is(end, context.Canceled) || tokens < 20 || tokens > 1000 {
 		t.Errorf("%d tokens, then %v", tokens, end)
 	}
-	if took > replay.DefaultChainTime {
-		t.Errorf("cancelling took %v, the bound is %v", took, replay.DefaultChainTime)
+	if took > pianola.DefaultChainTime {
+		t.Errorf("cancelling took %v, the bound is %v", took, pianola.DefaultChainTime)
 	}
 }
 
 func TestGenerateErrors(t *testing.T) {
-	m := open(t, gopher, pianola.Options{Context: 32})
+	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{Context: 32}})
 	s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})
 	first := func(prompt string, o pianola.GenerateOptions) error {
 		var last error
@@ -244,7 +243,7 @@ func TestSampling(t *testing.T) {
 // TestTokenLogProbs: tokens come with those that were asked for, and the text is the
 // same.
 func TestTokenLogProbs(t *testing.T) {
-	m := open(t, gopher, pianola.Options{LogProbs: true})
+	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{LogProbs: true}})
 	text, ids := collect(t, newSession(t, m, pianola.SessionOptions{}), "func main() {", pianola.GenerateOptions{MaxTokens: 20})
 	s := newSession(t, m, pianola.SessionOptions{})
 	got, n := "", 0

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/internal/tokenizer"
 )
 
 var (
@@ -24,7 +23,7 @@ var (
 // some in which the model repeats nothing, where what speculating costs shows.
 func BenchmarkSpeculation(b *testing.B) {
 	const tokens = 300
-	m := open(b, *speculateModel, pianola.Options{Device: "cpu", Threads: *speculateThreads, Context: 2048, Draft: *speculateDraft})
+	m := open(b, *speculateModel, pianola.Options{Device: "cpu", Threads: *speculateThreads, Table: pianola.TableOptions{Context: 2048, Draft: *speculateDraft}})
 	text, err := os.ReadFile("testdata/gopher/heldout.txt")
 	if err != nil {
 		b.Fatal(err)
@@ -33,7 +32,7 @@ func BenchmarkSpeculation(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ids, err := tok.Encode(string(text), tokenizer.EncodeOptions{})
+	ids, err := tok.Encode(string(text), pianola.EncodeOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}

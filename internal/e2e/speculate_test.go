@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/replay/cuda"
 )
 
 // speculated returns the tokens that follow ids, and the figures.
@@ -45,7 +44,7 @@ func testSpeculation(t *testing.T, m *pianola.Model, n int) {
 
 // TestSpeculation: gopher's text repeats itself after a while.
 func TestSpeculation(t *testing.T) {
-	m := open(t, gopher, pianola.Options{Device: "cpu", Draft: 3})
+	m := open(t, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Draft: 3}})
 	testSpeculation(t, m, 200)
 
 	s := newSession(t, m, pianola.SessionOptions{})
@@ -65,9 +64,9 @@ func TestSpeculation(t *testing.T) {
 // TestGPUSpeculation is it in every mode.
 func TestGPUSpeculation(t *testing.T) {
 	onGPU(t)
-	for _, mode := range cuda.Modes() {
+	for _, mode := range gpuModes {
 		for _, draft := range []int{3, 7} {
-			testSpeculation(t, open(t, gopher, pianola.Options{Device: "cuda", Mode: mode, Draft: draft}), 400)
+			testSpeculation(t, open(t, gopher, pianola.Options{Device: "cuda", Mode: mode, Table: pianola.TableOptions{Draft: draft}}), 400)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 // TestStatsBytes counts what a generation reads by what each program's commands
 // declare.
 func TestStatsBytes(t *testing.T) {
-	m := open(t, gopher, pianola.Options{Device: "cpu", Context: 128})
+	m := open(t, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 128}})
 	reads := func(program string, sees ...int) (sum uint64) {
 		all, err := m.Table().Reads(program)
 		if err != nil {

@@ -49,7 +49,7 @@ func TestTaps(t *testing.T) {
 		{"testdata/variants/gemma2_caps", "layer.1", 0, 0, 0, 0, 20, "out.soft_cap x"},
 	} {
 		logitsLabel, _, _ := strings.Cut(c.logits, " ")
-		m := open(t, c.path, pianola.Options{Device: "cpu", Context: 128})
+		m := open(t, c.path, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 128}})
 		if cfg := m.Config(); c.heads == 0 {
 			c.heads, c.kvHeads, c.dim = cfg.Heads, cfg.KVHeads, cfg.HeadDim
 		}
@@ -66,7 +66,7 @@ func TestTaps(t *testing.T) {
 		}
 
 		logits := make([]float32, m.Config().Vocab)
-		if err := s.Replay().Logits(logits); err != nil {
+		if err := s.NextLogits(logits); err != nil {
 			t.Fatal(err)
 		}
 		of := shown["decode "+c.logits]
@@ -138,7 +138,7 @@ func TestTaps(t *testing.T) {
 // TestTapErrors is what taps refuse, and what refuses them: the call ends, the session
 // and the model do not.
 func TestTapErrors(t *testing.T) {
-	m := open(t, gopher, pianola.Options{Device: "cpu", Context: 64})
+	m := open(t, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 64}})
 	s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})
 	show := func(pianola.Activation) error { return nil }
 	var e *pianola.TapError

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	pianola "github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/weights"
 )
 
@@ -34,7 +33,7 @@ func TestLoadTokenizerFiles(t *testing.T) {
 	}
 	write("config.json", read("config.json"))
 	write("model.safetensors", read("model.safetensors"))
-	load := func() (*tokenizer.Tokenizer, error) {
+	load := func() (*pianola.Tokenizer, error) {
 		t.Helper()
 		d, err := weights.OpenDirectory(dir)
 		if err != nil {

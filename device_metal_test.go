@@ -67,7 +67,7 @@ func TestMetalOptions(t *testing.T) {
 	if _, err := Open(ctx, path, Options{Metal: MetalOptions{Shared: &metal.Shared{}}}); !errors.As(err, &missing) || missing.Device != "metal" {
 		t.Error(err)
 	}
-	m, err := Open(ctx, path, Options{Device: "cpu", Context: 16})
+	m, err := Open(ctx, path, Options{Device: "cpu", Table: TableOptions{Context: 16}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestMetalOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.MetalObjects(); !errors.As(err, &missing) || !strings.HasSuffix(err.Error(), "the model is on cpu") {
+	if _, err := m.MetalObjects(); !errors.As(err, &missing) || !strings.HasSuffix(err.Error(), "the model is on device cpu") {
 		t.Error(err)
 	}
 	if _, err := s.MetalSpan("logits"); !errors.As(err, &missing) {

@@ -1,3 +1,5 @@
+//go:build !nocuda
+
 package pianola
 
 import (
@@ -7,10 +9,77 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/replay/cuda"
 	"github.com/pianola-engine/pianola/shaders"
 )
+
+func init() {
+	registered = append(registered, &backend{
+		device: DeviceCUDA, listed: 3, chosen: 2,
+		open:   func(o *Options) (*target, error) { return newCUDA(o.Mode, cuda.Options{Modules: cudaModules()}) },
+		status: func() DeviceStatus { return cudaStatus(cuda.Options{Modules: cudaModules()}) },
+	})
+}
+
+// newCUDA returns the NVIDIA GPU as a device. The mode in o is not used.
+func newCUDA(mode Mode, o cuda.Options) (*target, error) {
+	o.Mode = string(mode)
+	d, err := cuda.New(o)
+	if err != nil {
+		return nil, unavailable(DeviceCUDA, err)
+	}
+	c, err := cudaChip(d.GPU())
+	return &target{dev: d, device: DeviceCUDA, chip: c, mode: Mode(d.Mode()), free: d.FreeMemory}, err
+}
+
+// cudaChip returns the data of a GPU: its own file where there is one, else
+// those of any GPU with what the driver says.
+func cudaChip(g cuda.GPU) (*chip.Chip, error) {
+	if c, err := chip.Lookup("h200"); err != nil || isH200(g, c) {
+		return c, err
+	}
+	c, err := chip.Lookup("cuda")
+	if err != nil {
+		return nil, err
+	}
+	c.Title = g.Name
+	c.Cores, c.MaxBufferBytes = max(1, g.Multiprocessors), max(1, g.Memory)
+	c.MaxThreads, c.ThreadgroupMemory = min(c.MaxThreads, g.MaxThreads), max(1, g.SharedMemory)
+	if g.BandwidthGBs > 0 {
+		c.BandwidthGBs = g.BandwidthGBs
+	}
+	// As for the H200: the kernels are made for its processor.
+	if g.Major == 9 && g.Minor == 0 {
+		c.GEMMHalves = true
+		if c.Validate() != nil {
+			c.GEMMHalves = false
+		}
+	}
+	return c, c.Validate()
+}
+
+// isH200 reports whether a GPU is a whole H200, and not a part of one.
+func isH200(g cuda.GPU, c *chip.Chip) bool {
+	return strings.Contains(g.Name, "H200") && g.Major == 9 && g.Minor == 0 && g.Multiprocessors == c.Cores
+}
+
+func cudaStatus(o cuda.Options) DeviceStatus {
+	d, err := cuda.New(o)
+	if err != nil {
+		return absent(DeviceCUDA, err)
+	}
+	free, err := d.FreeMemory()
+	if err != nil {
+		return DeviceStatus{DeviceInfo: deviceInfo(d.Info()), Why: err.Error()}
+	}
+	g := d.GPU()
+	return DeviceStatus{
+		DeviceInfo: deviceInfo(d.Info()), Available: true, Memory: free,
+		Limits: fmt.Sprintf("threadgroups of %d threads and %d KiB", g.MaxThreads, g.SharedMemory>>10),
+	}
+}
 
 // cudaModules returns the embedded kernels for NVIDIA GPUs, which are shared and
 // must not be changed. It returns nil if they do not fit together, which a test

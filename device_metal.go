@@ -19,8 +19,23 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// metalFirst says that auto takes an Apple GPU before anything else.
-const metalFirst = runtime.GOOS == "darwin"
+func init() {
+	b := &backend{
+		device: DeviceMetal, listed: 2,
+		claimed: func(o *Options) string {
+			if o.Metal.Shared == nil {
+				return ""
+			}
+			return "Options.Metal.Shared"
+		},
+		open:   func(o *Options) (*target, error) { return newMetal(o.Mode, o.Metal) },
+		status: metalStatus,
+	}
+	if runtime.GOOS == "darwin" {
+		b.chosen = 1
+	}
+	registered = append(registered, b)
+}
 
 // MetalOptions are settings of the Metal device.
 type MetalOptions struct {
@@ -51,17 +66,17 @@ func (o *MetalOptions) archive() string {
 }
 
 // newMetal returns the Apple GPU, the program's own or the system's.
-func newMetal(mode string, o MetalOptions) (*target, error) {
+func newMetal(mode Mode, o MetalOptions) (*target, error) {
 	k, err := kernels.Embedded()
 	if err != nil {
-		return nil, &DeviceError{Device: "metal", Why: err.Error(), Err: err}
+		return nil, unavailable(DeviceMetal, err)
 	}
-	if mode == "resident" {
-		return nil, &DeviceError{Device: "metal", Mode: mode, Why: "the modes are " + strings.Join(metal.Modes(), ", ")}
+	if mode != ModeAuto && !slices.Contains(metal.Modes(), string(mode)) {
+		return nil, &DeviceError{Device: DeviceMetal, Mode: mode, Why: "its modes are " + strings.Join(metal.Modes(), ", ")}
 	}
-	d, err := metal.New(metal.Options{Mode: mode, Kernels: k, Archive: o.archive(), KeepAlive: o.KeepAlive, Labels: o.Labels, Shared: o.Shared})
+	d, err := metal.New(metal.Options{Mode: string(mode), Kernels: k, Archive: o.archive(), KeepAlive: o.KeepAlive, Labels: o.Labels, Shared: o.Shared})
 	if err != nil {
-		return nil, &DeviceError{Device: "metal", Why: err.Error(), Err: err}
+		return nil, unavailable(DeviceMetal, err)
 	}
 	c, note, err := metalChip(d.Properties())
 	if err != nil {
@@ -69,7 +84,11 @@ func newMetal(mode string, o MetalOptions) (*target, error) {
 	}
 	d.SetSerial(c.Serial)
 	d.SetChainTime(time.Duration(c.ChainMS * float64(time.Millisecond)))
-	return &target{dev: d, chip: c, chipNote: note, mode: d.Mode(), stays: true}, nil
+	free := func() (uint64, error) {
+		p := d.Properties()
+		return p.WorkingSet - min(p.Allocated, p.WorkingSet), nil
+	}
+	return &target{dev: d, device: DeviceMetal, chip: c, chipNote: note, mode: Mode(d.Mode()), stays: true, free: free}, nil
 }
 
 // metalChip returns the data of a GPU, with smaller limits if the GPU says so,
@@ -88,7 +107,7 @@ func metalChip(p driver.Properties) (*chip.Chip, string, error) {
 func metalStatus() DeviceStatus {
 	native, err := driver.SystemDevice()
 	if err != nil {
-		return DeviceStatus{Info: replay.Info{Device: "metal"}, Why: "metal: " + err.Error()}
+		return absent(DeviceMetal, err)
 	}
 	defer driver.Release(native)
 	return MetalStatus(native)
@@ -97,10 +116,10 @@ func metalStatus() DeviceStatus {
 // MetalStatus describes a GPU of the program's, an id<MTLDevice>, as Devices
 // describes the system's.
 func MetalStatus(native unsafe.Pointer) DeviceStatus {
-	info := replay.Info{Device: "metal", Modes: metal.Modes()}
+	info := deviceInfo(replay.Info{Device: string(DeviceMetal), Modes: metal.Modes()})
 	p, err := driver.Describe(native)
 	if err != nil {
-		return DeviceStatus{Info: replay.Info{Device: "metal"}, Why: "metal: " + err.Error()}
+		return absent(DeviceMetal, err)
 	}
 	info.Name, info.Detail = p.Name, metal.Detail(p)
 	c, note, err := metalChip(p)
@@ -108,7 +127,7 @@ func MetalStatus(native unsafe.Pointer) DeviceStatus {
 		_, err = kernels.Embedded()
 	}
 	if err != nil {
-		return DeviceStatus{Info: info, Why: err.Error()}
+		return DeviceStatus{DeviceInfo: info, Why: err.Error()}
 	}
 	cores := ""
 	if p.Cores > 0 {
@@ -118,7 +137,7 @@ func MetalStatus(native unsafe.Pointer) DeviceStatus {
 	if note != "" {
 		limits += " (" + note + ")"
 	}
-	return DeviceStatus{Info: info, Available: true, Memory: p.WorkingSet - min(p.Allocated, p.WorkingSet), Limits: limits}
+	return DeviceStatus{DeviceInfo: info, Available: true, Memory: p.WorkingSet - min(p.Allocated, p.WorkingSet), Limits: limits}
 }
 
 // MetalObjects returns the Metal objects that a model works with, for programs
@@ -136,7 +155,7 @@ func (m *Model) MetalObjects() (metal.Objects, error) {
 func (m *Model) metal() (*metal.Device, error) {
 	d, ok := m.dev.(*metal.Device)
 	if !ok {
-		return nil, &DeviceError{Device: "metal", Why: "the model is on " + m.dev.Info().Device}
+		return nil, &DeviceError{Device: DeviceMetal, Why: "the model is on device " + m.dev.Info().Device}
 	}
 	return d, nil
 }

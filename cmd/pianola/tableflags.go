@@ -1,0 +1,74 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pianola-engine/pianola"
+)
+
+// tableFlags are the flags that select what is compiled into a table.
+type tableFlags struct {
+	pianola.TableOptions
+	suffix string // of the flags' names, where a command has two tables
+}
+
+// tableFlagNames are the names of the flags that contradict a roll, which is compiled already.
+var tableFlagNames = []string{"no-fuse", "no-repack", "sampler-order", "kv", "kv-window", "kv-sinks"}
+
+// register adds the flags of every command that compiles a table. of begins their help.
+func (f *tableFlags) register(cmd *cobra.Command, suffix, of string) {
+	f.suffix = suffix
+	fs := cmd.Flags()
+	fs.IntVar(&f.Context, "ctx"+suffix, 0, of+"`POSITIONS` of context (default: the model's, at most 4096)")
+	fs.BoolVar(&f.NoFuse, "no-fuse"+suffix, false, of+"compile one command for each operation")
+	fs.BoolVar(&f.NoRepack, "no-repack"+suffix, false, of+"keep the weights in the layout of the file")
+	fs.TextVar(&f.KV, "kv"+suffix, pianola.KVF16, of+"element `TYPE` of the KV cache: f16 or q8_0")
+	fs.IntVar(&f.KVWindow, "kv-window"+suffix, 0, of+"limit full attention to the last `POSITIONS` and keep no others (default: all)")
+	fs.IntVar(&f.KVSinks, "kv-sinks"+suffix, 0, of+"with --kv-window, keep the first `POSITIONS` as attention sinks")
+	fs.StringVar(&f.Sampler, "sampler-order"+suffix, "", of+"`STAGES` of the sampler: "+samplerOrders)
+}
+
+// registerPrograms adds the flags for programs of a table that is only compiled. Commands that
+// run a model add the programs that they need.
+func (f *tableFlags) registerPrograms(cmd *cobra.Command, of string) {
+	fs := cmd.Flags()
+	fs.BoolVar(&f.Hidden, "hidden"+f.suffix, false, of+"add the program for the hidden states of every row")
+	fs.BoolVar(&f.AllLogits, "all-logits"+f.suffix, false, of+"add the program for the logits of every row")
+	fs.BoolVar(&f.LogProbs, "logprobs"+f.suffix, false, of+"add the programs for log-probabilities")
+	fs.IntVar(&f.Draft, "draft"+f.suffix, 0, of+"add the program that verifies drafts of `N` tokens")
+}
+
+// options returns the options that the flags ask for. A flag that was not given is zero.
+func (f *tableFlags) options(cmd *cobra.Command) (pianola.TableOptions, error) {
+	o := f.TableOptions
+	if !cmd.Flags().Changed("kv" + f.suffix) {
+		o.KV = ""
+	}
+	for _, n := range []struct {
+		name   string
+		v, low int
+	}{{"ctx", o.Context, 1}, {"draft", o.Draft, 0}, {"kv-window", o.KVWindow, 0}, {"kv-sinks", o.KVSinks, 0}} {
+		if cmd.Flags().Lookup(n.name+f.suffix) == nil {
+			continue
+		}
+		if err := atLeast(cmd, n.low, n.name+f.suffix, n.v); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// refuseRoll returns an error if a flag was given that a roll cannot follow.
+func (f *tableFlags) refuseRoll(cmd *cobra.Command, names []string, why string) error {
+	for _, name := range names {
+		if cmd.Flags().Changed(name + f.suffix) {
+			return usage(cmd, "%s", fmt.Sprintf("--%s%s %s", name, f.suffix, why))
+		}
+	}
+	return nil
+}
+
+// samplerOrders are the values of --sampler-order.
+const samplerOrders = "llama.cpp (default), mlx, edgerunner, none, or a list such as penalties,top_k,top_p,min_p,temperature"

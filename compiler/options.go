@@ -1,0 +1,51 @@
+package compiler
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pianola-engine/pianola/table"
+)
+
+// OptionsOf returns the options that a table was compiled with. Header.Options, which
+// Compile writes, records those that differ from the zero value.
+func OptionsOf(t *table.Table) (Options, error) {
+	h := &t.Header
+	o := Options{Context: int(h.Context)}
+	for _, word := range strings.Fields(h.Options) {
+		name, value, _ := strings.Cut(word, "=")
+		number := func() (n int) {
+			n, _ = strconv.Atoi(value)
+			return n
+		}
+		switch name {
+		case "all-logits":
+			o.AllLogits = true
+		case "hidden":
+			o.Hidden = true
+		case "log-probs":
+			o.LogProbs = true
+		case "no-fuse":
+			o.NoFuse = true
+		case "no-repack":
+			o.NoRepack = true
+		case "sampler":
+			o.Sampler = value
+		case "draft":
+			o.Draft = number()
+		case "kv":
+			o.KV = value
+		case "kv-sinks":
+			o.KVSinks = number()
+		case "kv-window":
+			o.KVWindow = number()
+		default:
+			return Options{}, fmt.Errorf("compiler: the table's header has an unknown option %.40q", word)
+		}
+	}
+	if o.names() != h.Options {
+		return Options{}, fmt.Errorf("compiler: the table's header has invalid options %.80q", h.Options)
+	}
+	return o, nil
+}

@@ -1,0 +1,45 @@
+package pianola
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/replay/cpu"
+	"github.com/pianola-engine/pianola/weights"
+)
+
+func init() {
+	registered = append(registered, &backend{device: DeviceCPU, listed: 1, chosen: 3, threads: true, open: newCPU, status: cpuStatus})
+}
+
+// newCPU returns the CPU as a device.
+func newCPU(o *Options) (*target, error) {
+	if o.Mode != ModeAuto && o.Mode != ModeEncode {
+		return nil, &DeviceError{Device: DeviceCPU, Mode: o.Mode, Why: "its only mode is encode"}
+	}
+	d, err := cpu.New(cpu.Options{Threads: o.Threads, RealTime: o.RealTime})
+	if err != nil {
+		return nil, err
+	}
+	c, err := chip.Lookup(string(DeviceCPU))
+	return &target{dev: d, device: DeviceCPU, chip: c, mode: ModeEncode, stays: true, free: freeMemory}, err
+}
+
+// freeMemory returns the free bytes of the machine's memory, 0 if that is unknown.
+func freeMemory() (uint64, error) {
+	free, _ := weights.AvailableMemory()
+	return free, nil
+}
+
+func cpuStatus() DeviceStatus {
+	d, err := cpu.New(cpu.Options{})
+	if err != nil {
+		return absent(DeviceCPU, err)
+	}
+	free, _ := freeMemory()
+	return DeviceStatus{
+		DeviceInfo: deviceInfo(d.Info()), Available: true, Memory: free,
+		Limits: fmt.Sprintf("1 to %d threads", runtime.GOMAXPROCS(0)),
+	}
+}

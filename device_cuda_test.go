@@ -1,0 +1,274 @@
+//go:build !nocuda
+
+package pianola
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/internal/cuda/fake"
+	"github.com/pianola-engine/pianola/internal/cuda/ptx"
+	"github.com/pianola-engine/pianola/replay/cuda"
+)
+
+// fakeCUDA returns the options of an NVIDIA device without a GPU.
+func fakeCUDA(t *testing.T) (*fake.Driver, cuda.Options) {
+	t.Helper()
+	drv := fake.New(t)
+	m := &cuda.Modules{Texts: []cuda.Text{{Name: "all", Arch: 70, Read: func() ([]byte, error) { return fake.PTX(fake.Kernels()...), nil }}}}
+	for _, k := range fake.Kernels() {
+		m.Instances = append(m.Instances, cuda.Instance{Kernel: k, Text: "all", Entry: k})
+	}
+	return drv, cuda.Options{Library: drv.Path, Modules: m}
+}
+
+// TestCUDA opens a model on the NVIDIA device, on a fake driver, and generates
+// the tokens that the CPU does; a roll of its chip too.
+func TestCUDA(t *testing.T) {
+	const path = "testdata/tiny/qwen2"
+	ctx := context.Background()
+	ids := func(m *Model) (out []int32) {
+		s, err := m.NewSession(SessionOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for tok, err := range s.GenerateIDs(ctx, []int32{5, 6, 7}, GenerateOptions{MaxTokens: 20}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, tok.ID)
+		}
+		return out
+	}
+	host, err := Open(ctx, path, Options{Device: "cpu"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ids(host)
+	if err := host.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, mode := range []Mode{ModeAuto, ModeEncode, ModeRecord, ModeResident} {
+		drv, o := fakeCUDA(t)
+		h, err := OpenHeader(path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		on, err := newCUDA(mode, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &Model{h: h}
+		if err := m.openOn(ctx, on, Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := ids(m); !slices.Equal(got, want) {
+			t.Errorf("mode %q: %v, the CPU %v", mode, got, want)
+		}
+		if asked := mode; m.Mode() != asked && (asked != "" || m.Mode() != "record") {
+			t.Errorf("mode %q became %s", asked, m.Mode())
+		}
+		if m.Device().Device != "cuda" || m.Table().Header.Chip != "cuda" {
+			t.Errorf("%+v, chip %s", m.Device(), m.Table().Header.Chip)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		drv.Check()
+	}
+	drv, o := fakeCUDA(t)
+	var missing *DeviceError
+	drv.SetDevices(0)
+	if _, err := newCUDA("", o); !errors.As(err, &missing) || !errors.Is(err, cuda.ErrNoGPU) || err.Error() != "pianola: device cuda: no NVIDIA GPU: cuInit: CUDA_ERROR_NO_DEVICE (100)" {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestCUDAStatus is what is listed of a GPU, or why it is not.
+func TestCUDAStatus(t *testing.T) {
+	drv, o := fakeCUDA(t)
+	s := cudaStatus(o)
+	if !s.Available || s.Memory != 1<<30 || s.Name != "Fake GPU" || s.Limits != "threadgroups of 1024 threads and 227 KiB" ||
+		!slices.Equal(s.Modes, []Mode{"record", "resident", "encode"}) || !strings.Contains(s.Detail, "132 multiprocessors") {
+		t.Errorf("%+v", s)
+	}
+	drv.Check()
+	drv.SetVersion(11000)
+	if s := cudaStatus(o); s.Available || !strings.Contains(s.Why, "too old") {
+		t.Errorf("%+v", s)
+	}
+	if s := cudaStatus(cuda.Options{Library: "/nonexistent.so"}); s.Available || !strings.Contains(s.Why, "no NVIDIA driver: /nonexistent.so") {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestCUDAChip gives an H200 its own data, and any other GPU what the driver
+// says of it.
+func TestCUDAChip(t *testing.T) {
+	own, err := chip.Lookup("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h200 := cuda.GPU{Name: "NVIDIA H200", Major: 9, Multiprocessors: 132, Memory: 150 << 30, MaxThreads: 1024, SharedMemory: 232448}
+	if c, err := cudaChip(h200); err != nil || c.Fingerprint() != own.Fingerprint() {
+		t.Errorf("%+v, %v", c, err)
+	}
+	part := h200
+	part.Name, part.Multiprocessors = "NVIDIA H200 MIG 1g.18gb", 16
+	if c, err := cudaChip(part); err != nil || c.Name != "cuda" || c.Cores != 16 || !c.GEMMHalves {
+		t.Errorf("%+v, %v", c, err)
+	}
+	part.SharedMemory = 101376
+	if c, err := cudaChip(part); err != nil || c.GEMMHalves {
+		t.Errorf("no room for it: %+v, %v", c, err)
+	}
+	t4 := cuda.GPU{Name: "Tesla T4", Major: 7, Minor: 5, Multiprocessors: 40, Memory: 15 << 30, MaxThreads: 1024, SharedMemory: 65536, BandwidthGBs: 320}
+	c, err := cudaChip(t4)
+	if err != nil || c.Title != "Tesla T4" || c.Cores != 40 || c.MaxBufferBytes != 15<<30 || c.ThreadgroupMemory != 65536 || c.BandwidthGBs != 320 || c.GEMMHalves {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err := cudaChip(cuda.GPU{Name: "nothing known"}); err == nil {
+		t.Error("a GPU without threads has a chip")
+	}
+}
+
+// TestCUDAPlan compares plans with what the NVIDIA device allocates, on a fake driver.
+func TestCUDAPlan(t *testing.T) {
+	for mode, more := range map[Mode]uint64{"encode": 0, "record": 0, "resident": 64 << 10} { // resident: command arrays
+		drv, o := fakeCUDA(t)
+		planned(t, "testdata/tiny/qwen2", func() *target {
+			on, err := newCUDA(mode, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return on
+		}, Options{Table: TableOptions{Context: 300}}, more)
+		drv.Check()
+	}
+}
+
+// TestCUDATaps asks the NVIDIA device for taps, which it has not.
+func TestCUDATaps(t *testing.T) {
+	drv, o := fakeCUDA(t)
+	h, err := OpenHeader("testdata/tiny/qwen2", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	on, err := newCUDA("encode", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &Model{h: h}
+	if err := m.openOn(context.Background(), on, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.NewSession(SessionOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	taps := &Taps{Activations: []string{"layer.0.*"}, Show: func(Activation) error { return nil }}
+	if err := s.SetTaps(taps); !errors.Is(err, ErrNoTaps) {
+		t.Errorf("%v", err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	drv.Check()
+}
+
+// TestCUDAEvents opens a model on the NVIDIA device: its kernels run, all of them, after
+// it is loaded and before it is ready. A driver that fails meanwhile makes it fail.
+func TestCUDAEvents(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		drv, o := fakeCUDA(t)
+		h, err := OpenHeader("testdata/tiny/qwen2", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		on, err := newCUDA("encode", o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var order []string
+		m := &Model{h: h}
+		m.life = newLifecycle(func(e Event) {
+			name := string(e.State) + "/" + string(e.Stage)
+			if len(order) == 0 || order[len(order)-1] != name {
+				order = append(order, name)
+			}
+			if e.Stage == StageWarm && fails {
+				drv.FailKernel(2)
+			}
+			if (e.State == StateReady) != (drv.Kernels() > 0) {
+				t.Errorf("%d kernels have run at %+v", drv.Kernels(), e)
+			}
+		})
+		err = m.openOn(context.Background(), on, Options{})
+		want := []string{"loading/", "loading/tokenizer", "loading/compile", "loading/upload", "loaded/", "loaded/warm", "ready/"}
+		if fails {
+			want = want[:len(want)-1]
+		}
+		if (err != nil) != fails || !slices.Equal(order, want) {
+			t.Errorf("fails %v: %v, %v", fails, err, order)
+		}
+		if err := m.Close(); err != nil && !fails {
+			t.Error(err)
+		}
+		drv.Check()
+	}
+}
+
+// TestModules makes sure that every embedded kernel reaches the device, for
+// each architecture.
+func TestModules(t *testing.T) {
+	m, err := makeModules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Instances) < 10 || m.BindingAlign == 0 {
+		t.Errorf("%d instances, aligned to %d", len(m.Instances), m.BindingAlign)
+	}
+	exact := map[string]bool{}
+	for _, text := range m.Texts {
+		b, err := text.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := ptx.Parse(b)
+		if err != nil {
+			t.Fatalf("%s for %d: %v", text.Name, text.Arch, err)
+		}
+		target := fmt.Sprintf("sm_%d", text.Arch)
+		if text.Exact {
+			target += "a"
+			exact[text.Name] = true
+		}
+		if parsed.Target != target || text.Arch >= 90 && !parsed.CanOverlap() {
+			t.Errorf("%s for %s is for %s", text.Name, target, parsed.Target)
+		}
+		for _, in := range m.Instances {
+			if _, ok := parsed.Entry(in.Entry); in.Text == text.Name && !ok {
+				t.Errorf("%s for %s has no entry %s", text.Name, target, in.Entry)
+			}
+		}
+	}
+	for _, in := range m.Instances {
+		archs := map[int]bool{}
+		for _, text := range m.Texts {
+			if text.Name == in.Text {
+				archs[text.Arch] = true
+			}
+		}
+		if len(archs) != 3 {
+			t.Errorf("%s is there for %v", in.Entry, archs)
+		}
+	}
+	if len(exact) != 1 || !exact["halves.metal"] {
+		t.Errorf("texts for one processor alone: %v", exact)
+	}
+}

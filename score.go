@@ -1,0 +1,235 @@
+package pianola
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+
+	"github.com/pianola-engine/pianola/internal/tokenizer"
+)
+
+// LogitsRow is the logits after one token of a context.
+type LogitsRow struct {
+	Position int       // of the token
+	Token    int32     // its id
+	Logits   []float32 // of the token that follows, one for each token of the vocabulary; valid until the next row
+}
+
+// HiddenRow is the hidden state of one token of a context.
+type HiddenRow struct {
+	Position int       // of the token
+	Token    int32     // its id
+	State    []float32 // after the last norm, [width]; valid until the next row
+}
+
+// errEnough ends a loop that the caller has left.
+var errEnough = errors.New("pianola: enough")
+
+// Logits makes ids the context and streams the logits after each token from index from on,
+// len(ids)-from rows. What the context has in common with the tokens before from is not
+// prefilled again, unless the session has NoReuse. Rows are computed in blocks, so that
+// memory is bounded whatever the length. No token is chosen: the next call must give a
+// prompt.
+//
+// An error is the last element of the sequence: ErrNoLogitsProgram without
+// TableOptions.AllLogits, ErrEmptyPrompt, ErrContextFull, a *TokenError, the cause of ctx,
+// ErrBusy or ErrClosed. After a break the context has only what it had in common with ids.
+func (s *Session) Logits(ctx context.Context, ids []int32, from int) iter.Seq2[LogitsRow, error] {
+	return rows(ctx, s.s.RepromptLogits, ids, from, func(row int, values []float32) LogitsRow { return LogitsRow{row, ids[row], values} })
+}
+
+// Hidden is Logits for the hidden states after the last norm, from which the head computes
+// logits. It requires TableOptions.Hidden, and returns ErrNoHiddenProgram without it.
+func (s *Session) Hidden(ctx context.Context, ids []int32, from int) iter.Seq2[HiddenRow, error] {
+	return rows(ctx, s.s.RepromptHidden, ids, from, func(row int, values []float32) HiddenRow { return HiddenRow{row, ids[row], values} })
+}
+
+// rows streams what visit gives of the rows of ids from one on.
+func rows[T any](ctx context.Context, visit func(context.Context, []int32, int, func(int, []float32) error) error, ids []int32, from int, row func(int, []float32) T) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		err := visit(ctx, ids, from, func(i int, values []float32) error {
+			if !yield(row(i, values), nil) {
+				return errEnough
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			var none T
+			yield(none, err)
+		}
+	}
+}
+
+// encode returns the tokens of a text at the start of a context.
+func (m *Model) encode(text string) ([]int32, error) {
+	tok, err := m.tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	return tok.Encode(text, tokenizer.EncodeOptions{AddSpecial: true})
+}
+
+// Pooling selects how the hidden states of a text's tokens become one vector.
+type Pooling string
+
+// The poolings.
+const (
+	PoolMean Pooling = "mean" // the mean of the states of all tokens; also ""
+	PoolLast Pooling = "last" // the state of the last token
+)
+
+// EmbedOptions are the settings of Session.Embed.
+type EmbedOptions struct {
+	Pooling Pooling
+	// Normalize scales each vector to length 1, so that dot products are cosines.
+	Normalize bool
+}
+
+// Embed returns one vector of [width] elements for each text: the hidden states of its tokens
+// after the last norm, pooled. Each text begins with BOS if the model asks for it, and names of
+// special tokens in it are plain text. The context is that of the last text afterwards.
+//
+// The error names the text by its index. It is ErrNoHiddenProgram without TableOptions.Hidden,
+// ErrNoTokenizer, ErrEmptyPrompt, ErrContextFull, the cause of ctx, ErrBusy or ErrClosed.
+func (s *Session) Embed(ctx context.Context, texts []string, o EmbedOptions) ([][]float32, error) {
+	if o.Pooling == "" {
+		o.Pooling = PoolMean
+	}
+	if o.Pooling != PoolMean && o.Pooling != PoolLast {
+		return nil, fmt.Errorf("pianola: pooling %q is neither %q nor %q", o.Pooling, PoolMean, PoolLast)
+	}
+	width := int(s.m.t.Header.Width)
+	vectors := make([][]float32, len(texts))
+	sum := make([]float64, width)
+	for i, text := range texts {
+		ids, err := s.m.encode(text)
+		if err == nil {
+			err = s.pool(ctx, ids, o.Pooling, sum)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("pianola: text %d: %w", i, err)
+		}
+		vectors[i] = make([]float32, width)
+		scale := 1.0
+		if norm := length(sum); o.Normalize && norm > 0 {
+			scale = 1 / norm
+		}
+		for j, v := range sum {
+			vectors[i][j] = float32(v * scale)
+		}
+	}
+	return vectors, nil
+}
+
+// pool sets sum to a text's pooled states.
+func (s *Session) pool(ctx context.Context, ids []int32, p Pooling, sum []float64) error {
+	from := 0
+	if p == PoolLast {
+		from = max(0, len(ids)-1)
+	}
+	clear(sum)
+	rows := float64(len(ids) - from)
+	return s.s.RepromptHidden(ctx, ids, from, func(_ int, hidden []float32) error {
+		for j, v := range hidden {
+			sum[j] += float64(v) / rows
+		}
+		return nil
+	})
+}
+
+// length returns a vector's length.
+func length(v []float64) float64 {
+	sum := 0.0
+	for _, x := range v {
+		sum += x * x
+	}
+	return math.Sqrt(sum)
+}
+
+// LabelScore is the likelihood of a label as the continuation of a prompt.
+type LabelScore struct {
+	LogLikelihood float64 // the sum of the log-probabilities of the label's tokens, in nats
+	Tokens        int     // the number of the label's tokens
+	Greedy        bool    // whether greedy decoding gives the label
+}
+
+// Classify scores each label as the continuation of each prompt and returns
+// [len(prompts)][len(labels)] scores. A label includes the space before it: " yes". Prompt and
+// label are encoded together; the label's tokens begin where these differ from the prompt's
+// own, so that the first one may contain the prompt's last letters. To compare labels of
+// different lengths, divide by Tokens.
+//
+// What a prompt and its labels have in common is prefilled once, unless the session has
+// NoReuse. The context is that of the last prompt and label afterwards.
+//
+// The error names prompt and label by their indices. It is ErrNoLogitsProgram without
+// TableOptions.AllLogits, ErrNoTokenizer, ErrEmptyPrompt for an empty prompt or label,
+// ErrContextFull, the cause of ctx, ErrBusy or ErrClosed.
+func (s *Session) Classify(ctx context.Context, prompts, labels []string) ([][]LabelScore, error) {
+	scores := make([][]LabelScore, len(prompts))
+	for i, prompt := range prompts {
+		scores[i] = make([]LabelScore, len(labels))
+		alone, err := s.m.encode(prompt)
+		if err != nil {
+			return nil, fmt.Errorf("pianola: prompt %d: %w", i, err)
+		}
+		for j, label := range labels {
+			ids, err := s.m.encode(prompt + label)
+			if err == nil {
+				scores[i][j], err = s.score(ctx, ids, common(alone, ids))
+			}
+			if err != nil {
+				return nil, fmt.Errorf("pianola: prompt %d, label %d: %w", i, j, err)
+			}
+		}
+	}
+	return scores, nil
+}
+
+// score returns the score of the tokens from number n on as what follows the others.
+func (s *Session) score(ctx context.Context, ids []int32, n int) (LabelScore, error) {
+	sc := LabelScore{Tokens: len(ids) - n, Greedy: true}
+	if n == 0 || n == len(ids) {
+		return sc, ErrEmptyPrompt
+	}
+	// The last token's logits say what follows the label, which nothing asks.
+	err := s.s.RepromptLogits(ctx, ids[:len(ids)-1], n-1, func(row int, logits []float32) error {
+		next := ids[row+1]
+		sc.LogLikelihood += logProbability(logits, next)
+		sc.Greedy = sc.Greedy && largest(logits) == next
+		return nil
+	})
+	return sc, err
+}
+
+// common returns how many elements two lists share from the start.
+func common(a, b []int32) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// logProbability returns the logarithm of an id's softmax.
+func logProbability(logits []float32, id int32) float64 {
+	top := float64(logits[largest(logits)])
+	sum := 0.0
+	for _, v := range logits {
+		sum += math.Exp(float64(v) - top)
+	}
+	return float64(logits[id]) - top - math.Log(sum)
+}
+
+// largest returns the id of the largest logit, the first of equals.
+func largest(logits []float32) int32 {
+	best := 0
+	for i, v := range logits {
+		if v > logits[best] {
+			best = i
+		}
+	}
+	return int32(best)
+}
