@@ -180,7 +180,7 @@ func (p *tapped) show(cmd int, step *table.Step, read replay.Reader) error {
 	a := Activation{
 		Program: p.program[cmd].Name, Command: cmd, Label: p.t.Label(cmd), Position: int(step.Position),
 	}
-	if a.Program == table.ProgramLogits { // whose step is the chunk's
+	if f := p.program[cmd].Flags; f.Has(table.FlagReadsRow) && !f.Has(table.FlagChooses) { // the step is the chunk's
 		a.Position += int(step.Row)
 	}
 	if p.activations[cmd] {

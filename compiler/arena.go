@@ -24,10 +24,9 @@ func (s *state) groups() [][]*program {
 	var alone [][]*program
 	var chunked []*program
 	for _, p := range s.programs {
-		switch p.name {
-		case table.ProgramDecode, table.ProgramSample, table.ProgramRanked, table.ProgramVerify:
+		if p.flags.Has(table.FlagChooses) && !p.flags.Has(table.FlagReadsRow) {
 			alone = append(alone, []*program{p})
-		default:
+		} else {
 			chunked = append(chunked, p)
 		}
 	}

@@ -22,7 +22,7 @@ func (s *state) draftRows() int {
 // takes the tokens that are as decode would have chosen them, and drafts again. Each
 // row's arithmetic is decode's.
 func (s *state) verify() error {
-	p := s.newProgram(table.ProgramVerify, s.draftRows(), false)
+	p := s.newProgram(table.ProgramVerify, s.draftRows(), false, table.FlagChooses|table.FlagAdvances)
 	x, err := s.body(p)
 	if err != nil {
 		return err

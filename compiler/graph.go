@@ -18,7 +18,7 @@ func (s *state) graph() error {
 	s.planKV()
 	chunk := int(s.t.Header.Chunk)
 
-	decode := s.newProgram(table.ProgramDecode, 1, false)
+	decode := s.newProgram(table.ProgramDecode, 1, false, table.FlagChooses)
 	x, err := s.body(decode)
 	if err != nil {
 		return err
@@ -27,17 +27,17 @@ func (s *state) graph() error {
 		return err
 	}
 
-	prefill := s.newProgram(table.ProgramPrefill, chunk, true)
+	prefill := s.newProgram(table.ProgramPrefill, chunk, true, 0)
 	if x, err = s.body(prefill); err != nil {
 		return err
 	}
 
-	if err := s.head(s.newProgram(table.ProgramHead, 1, false), x, true, s.argmax); err != nil {
+	if err := s.head(s.newProgram(table.ProgramHead, 1, false, table.FlagChooses|table.FlagReadsRow), x, true, s.argmax); err != nil {
 		return err
 	}
 	last := x
 	if rows := int(s.t.Header.LogitsRows); rows > 0 {
-		p := s.newProgram(table.ProgramLogits, rows, true)
+		p := s.newProgram(table.ProgramLogits, rows, true, table.FlagReadsRow)
 		y, err := s.outNorm(p, x, true)
 		if err != nil {
 			return err
@@ -47,7 +47,7 @@ func (s *state) graph() error {
 		}
 	}
 	if s.hidden != nil {
-		if err := s.keepHidden(s.newProgram(table.ProgramHidden, chunk, true), x); err != nil {
+		if err := s.keepHidden(s.newProgram(table.ProgramHidden, chunk, true, table.FlagReadsRow), x); err != nil {
 			return err
 		}
 	}
@@ -59,16 +59,17 @@ func (s *state) graph() error {
 	if s.sampler == nil {
 		return nil
 	}
-	if err := s.choosing(table.ProgramSample, table.ProgramSampleHead, last, s.sample); err != nil || s.ranks == nil {
+	const samples = table.FlagChooses | table.FlagSamples
+	if err := s.choosing(table.ProgramSample, table.ProgramSampleHead, samples, last, s.sample); err != nil || s.ranks == nil {
 		return err
 	}
-	return s.choosing(table.ProgramRanked, table.ProgramRankedHead, last, s.ranked)
+	return s.choosing(table.ProgramRanked, table.ProgramRankedHead, samples|table.FlagRanks, last, s.ranked)
 }
 
 // choosing adds a program that decodes and one that is the head of last, the chunk
 // that prefill leaves, both of which end with choose.
-func (s *state) choosing(decode, head string, last *value, choose func(p *program)) error {
-	p := s.newProgram(decode, 1, false)
+func (s *state) choosing(decode, head string, flags table.Flags, last *value, choose func(p *program)) error {
+	p := s.newProgram(decode, 1, false, flags)
 	x, err := s.body(p)
 	if err != nil {
 		return err
@@ -76,11 +77,11 @@ func (s *state) choosing(decode, head string, last *value, choose func(p *progra
 	if err := s.head(p, x, false, choose); err != nil {
 		return err
 	}
-	return s.head(s.newProgram(head, 1, false), last, true, choose)
+	return s.head(s.newProgram(head, 1, false, flags|table.FlagReadsRow), last, true, choose)
 }
 
-func (s *state) newProgram(name string, rows int, wide bool) *program {
-	p := &program{name: name, rows: rows, wide: wide}
+func (s *state) newProgram(name string, rows int, wide bool, flags table.Flags) *program {
+	p := &program{name: name, flags: flags, rows: rows, wide: wide}
 	s.programs = append(s.programs, p)
 	return p
 }

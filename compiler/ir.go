@@ -113,6 +113,7 @@ type node struct {
 // program is a list of nodes that becomes a range of commands.
 type program struct {
 	name  string
+	flags table.Flags
 	rows  int
 	nodes []*node
 	wide  bool // compiled for a chunk: matrix products are gemm

@@ -29,7 +29,7 @@ func (s *state) lower() error {
 			}
 		}
 		s.t.Programs = append(s.t.Programs, table.Program{
-			Name: p.name, First: uint32(first), Count: uint32(len(p.nodes)), MaxRows: uint32(p.rows),
+			Name: p.name, First: uint32(first), Count: uint32(len(p.nodes)), MaxRows: uint32(p.rows), Flags: p.flags,
 		})
 	}
 	for i := range s.t.Cmds {

@@ -73,6 +73,40 @@ type programs struct {
 	sample, sampleHead, ranked, rankedHead        int
 }
 
+// find sets the indices. A program must have the flags that its use relies on.
+func (p *programs) find(t *table.Table) error {
+	const head = table.FlagChooses | table.FlagReadsRow
+	for _, want := range []struct {
+		name     string
+		index    *int
+		flags    table.Flags
+		required bool
+	}{
+		{table.ProgramDecode, &p.decode, table.FlagChooses, true},
+		{table.ProgramPrefill, &p.prefill, 0, true},
+		{table.ProgramHead, &p.head, head, true},
+		{table.ProgramLogits, &p.logits, table.FlagReadsRow, false},
+		{table.ProgramHidden, &p.hidden, table.FlagReadsRow, false},
+		{table.ProgramSample, &p.sample, table.FlagChooses | table.FlagSamples, false},
+		{table.ProgramSampleHead, &p.sampleHead, head | table.FlagSamples, false},
+		{table.ProgramRanked, &p.ranked, table.FlagChooses | table.FlagSamples | table.FlagRanks, false},
+		{table.ProgramRankedHead, &p.rankedHead, head | table.FlagSamples | table.FlagRanks, false},
+		{table.ProgramVerify, &p.verify, table.FlagChooses | table.FlagAdvances, false},
+	} {
+		found, i, ok := t.Program(want.name)
+		switch {
+		case !ok && want.required:
+			return fmt.Errorf("replay: the table has no program %s", want.name)
+		case !ok:
+			i = -1
+		case found.Flags != want.flags:
+			return fmt.Errorf("replay: program %s: its flags are %s, want %s", want.name, found.Flags, want.flags)
+		}
+		*want.index = i
+	}
+	return nil
+}
+
 // Load checks a table and loads it on a device.
 func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOptions) (_ *Model, err error) {
 	if faults := t.Validate(); len(faults) > 0 {
@@ -80,29 +114,8 @@ func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOpt
 	}
 	m := &Model{dev: dev, t: t, kvRows: t.KVCapacity(), kvSlack: t.KVSlack(), caches: t.KVCaches(), live: map[*Session]bool{}}
 	m.fingerprint = sync.OnceValues(t.Fingerprint)
-	for _, p := range []struct {
-		name     string
-		index    *int
-		required bool
-	}{
-		{table.ProgramDecode, &m.programs.decode, true},
-		{table.ProgramPrefill, &m.programs.prefill, true},
-		{table.ProgramHead, &m.programs.head, true},
-		{table.ProgramLogits, &m.programs.logits, false},
-		{table.ProgramHidden, &m.programs.hidden, false},
-		{table.ProgramSample, &m.programs.sample, false},
-		{table.ProgramSampleHead, &m.programs.sampleHead, false},
-		{table.ProgramRanked, &m.programs.ranked, false},
-		{table.ProgramRankedHead, &m.programs.rankedHead, false},
-		{table.ProgramVerify, &m.programs.verify, false},
-	} {
-		_, i, ok := t.Program(p.name)
-		if !ok {
-			if i = -1; p.required {
-				return nil, fmt.Errorf("replay: the table has no program %s", p.name)
-			}
-		}
-		*p.index = i
+	if err := m.programs.find(t); err != nil {
+		return nil, err
 	}
 	if i := m.programs.verify; i >= 0 {
 		m.verifyRows, m.moves = int(t.Programs[i].MaxRows), dev.Info().Moves

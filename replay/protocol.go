@@ -115,9 +115,9 @@ func CheckRun(t *table.Table, r *Run) error {
 	context := uint64(t.Header.Context)
 	all := uint64(rows) * uint64(r.Count)
 	switch until := r.Step.Until; {
-	case until == 0 && t.Programs[r.Program].Moves():
+	case until == 0 && t.Programs[r.Program].Flags.Has(table.FlagAdvances):
 		all = uint64(most) * uint64(r.Count) // replays after the first may have as many
-	case until != 0 && !t.Programs[r.Program].Moves():
+	case until != 0 && !t.Programs[r.Program].Flags.Has(table.FlagAdvances):
 		return fmt.Errorf("program %s has no end of its own", t.Programs[r.Program].Name)
 	case until != 0:
 		if until <= r.Step.TokenIndex || until-r.Step.TokenIndex < rows {

@@ -260,7 +260,7 @@ func (t *Table) programItems() []item {
 	for i := range t.Programs {
 		p := &t.Programs[i]
 		items[i] = item{"program " + plain(p.Name), []field{
-			{name: "count", value: num(p.Count)}, {name: "max_rows", value: num(p.MaxRows)},
+			{name: "count", value: num(p.Count)}, {name: "max_rows", value: num(p.MaxRows)}, {name: "flags", value: p.Flags.String()},
 		}}
 	}
 	return items

@@ -246,7 +246,7 @@ func exampleTable(n uint32) *Table {
 		Header:   Header{Context: 1, Chunk: 1},
 		Slots:    []Slot{{"scratch", SlotScratch, ScopeExecutor, 8192}},
 		Specs:    []Spec{{Kernel: kernels.Add}},
-		Programs: []Program{{ProgramDecode, 0, 1, 1}},
+		Programs: []Program{{ProgramDecode, 0, 1, 1, 0}},
 		Cmds:     []Cmd{c},
 		Labels:   []string{"layer.0.residual"},
 		Regions:  []Region{{Name: "x", Size: 4096}, {Name: "ffn_out", Offset: 4096, Size: 4096}},

@@ -109,7 +109,7 @@ func (t *Table) dumpPrograms(b *bufio.Writer) {
 	fmt.Fprintf(b, "\nprograms: %d\n", len(t.Programs))
 	for i, p := range t.Programs {
 		end := uint64(p.First) + uint64(p.Count)
-		fmt.Fprintf(b, "%5d  %s  commands %d:%d, rows %d\n", i, pad(plain(p.Name), 8), p.First, end, p.MaxRows)
+		fmt.Fprintf(b, "%5d  %s  commands %d:%d, rows %d, flags %s\n", i, pad(plain(p.Name), 8), p.First, end, p.MaxRows, p.Flags)
 	}
 }
 

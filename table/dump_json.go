@@ -40,7 +40,8 @@ func (t *Table) DumpJSON(w io.Writer, o DumpOptions) error {
 	})
 	for i := range t.Programs {
 		if shown[i] || !o.restricted() {
-			out.Programs = append(out.Programs, programView(t.Programs[i]))
+			p := &t.Programs[i]
+			out.Programs = append(out.Programs, programView{p.Name, p.First, p.Count, p.MaxRows, p.Flags.Names()})
 		}
 	}
 	enc := json.NewEncoder(w)
@@ -91,6 +92,8 @@ type programView struct {
 	First   uint32 `json:"first"`
 	Count   uint32 `json:"count"`
 	MaxRows uint32 `json:"max_rows"`
+
+	Flags []string `json:"flags"`
 }
 
 type uploadView struct {

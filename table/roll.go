@@ -28,7 +28,7 @@ import (
 //	            options str; fingerprints of the model and the chip 2 * [32]u8
 //	2 slots     16: name str; kind, scope u8; reserved u16; size u64
 //	3 specs     40: kernel u16; reserved [6]u8; values [8]u32
-//	4 programs  16: name str; first, count, max rows u32
+//	4 programs  20: name str; first, count, max rows, flags u32
 //	5 commands  256: pianola_cmd of shaders/params.h
 //	6 uploads   40: op, type u8; reserved u16; slot u32; tensor str;
 //	            reserved u32; source offset, source size, destination offset u64
@@ -51,7 +51,7 @@ const (
 
 // RollVersion is the version of the roll format that Encode writes and Decode reads. It changes
 // with the format and with the meaning of a kernel's declaration.
-const RollVersion = 1
+const RollVersion = 2
 
 // MaxRollSize is the largest size of a roll in bytes; MaxCmds commands fit. The roll of a model
 // with a hundred layers takes about 1 MiB.
@@ -88,7 +88,7 @@ const (
 	headerSize  = 112
 	slotSize    = 16
 	specSize    = 40
-	programSize = 16
+	programSize = 20
 	uploadSize  = 40
 	labelSize   = 4
 	regionSize  = 40
@@ -242,7 +242,7 @@ func (e *rollEncoder) programs(programs []Program) []byte {
 	for i := range programs {
 		p := &programs[i]
 		b = e.str(b, p.Name)
-		b = appendU32s(b, p.First, p.Count, p.MaxRows)
+		b = appendU32s(b, p.First, p.Count, p.MaxRows, uint32(p.Flags))
 	}
 	return b
 }

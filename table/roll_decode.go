@@ -265,7 +265,7 @@ func (d *rollDecoder) specs(t *Table) (err error) {
 func (d *rollDecoder) programs(t *Table) (err error) {
 	t.Programs, err = decodeRecords(d, sectionPrograms, programSize, func(r *record, p *Program) {
 		p.Name = r.str()
-		p.First, p.Count, p.MaxRows = r.u32(), r.u32(), r.u32()
+		p.First, p.Count, p.MaxRows, p.Flags = r.u32(), r.u32(), r.u32(), Flags(r.u32())
 	})
 	return err
 }

@@ -191,14 +191,16 @@ func (b *builder) program(name string, rows uint32) {
 		b.scratch(smallNormed), none, b.at("blk.0.ffn_gate_up.weight", 0), none, b.scratch(smallGateUp))
 	b.cmd("layer.0.ffn.down", matmul, []uint32{uint32(dtype.Q8_0), q8, decl.InputSiLUMul}, kernels.GEMVParams{In: smallHidden, Out: smallWidth, XStride: 2 * smallHidden, YStride: smallWidth, Group: 8, RowGroup: 1},
 		b.scratch(smallGateUp), b.scratch(smallGateUp+smallHidden*4), b.at("blk.0.ffn_down.weight", 0), none, b.scratch(smallDelta))
+	flags := Flags(0)
 	if rows == 1 {
+		flags = FlagChooses
 		b.cmd("logits", kernels.GEMV, []uint32{uint32(dtype.Q8_0), decl.ActF32}, kernels.GEMVParams{In: smallWidth, Out: smallVocab, XStride: smallWidth, YStride: smallVocab, Group: 16, RowGroup: 1},
 			b.scratch(smallNormed), none, b.at("token_embd.weight", 0), none, b.at("logits", 0))
 		b.cmd("argmax", kernels.Argmax, nil, kernels.ArgmaxParams{N: smallVocab, Ring: smallContext + 1, MaxStops: 8},
 			b.at("logits", 0), b.at("stops", 0), b.at("tokens", 0))
 	}
 	end := uint32(len(t.Cmds)) - 1
-	t.Programs = append(t.Programs, Program{name, first, end - first + 1, rows})
+	t.Programs = append(t.Programs, Program{name, first, end - first + 1, rows, flags})
 	region := func(name string, offset, size uint64, lo, hi uint32) {
 		t.Regions = append(t.Regions, Region{name, b.scratch(0).Slot, offset, size, uint32(len(t.Programs) - 1), first + lo, first + hi})
 	}
@@ -248,7 +250,7 @@ func randomTable(r *rand.Rand) *Table {
 		t.Specs = append(t.Specs, s)
 	}
 	for range r.IntN(4) {
-		t.Programs = append(t.Programs, Program{str(), uint32(r.IntN(8)), uint32(r.IntN(8)), uint32(r.IntN(4))})
+		t.Programs = append(t.Programs, Program{str(), uint32(r.IntN(8)), uint32(r.IntN(8)), uint32(r.IntN(4)), Flags(r.Uint32())})
 	}
 	for range r.IntN(8) {
 		t.Cmds = append(t.Cmds, randomCmd(r))

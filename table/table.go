@@ -77,6 +77,7 @@ type Program struct {
 	First   uint32 // first command
 	Count   uint32
 	MaxRows uint32 // largest number of rows the program is compiled for
+	Flags   Flags  // what a replay does
 }
 
 // Names of the programs.
@@ -265,10 +266,6 @@ func (t *Table) Program(name string) (*Program, int, bool) {
 	}
 	return nil, 0, false
 }
-
-// Moves reports whether the program is self-advancing: it updates the step record itself, so that
-// the step record holds the current position for the next replay.
-func (p *Program) Moves() bool { return p.Name == ProgramVerify }
 
 // Slot returns the first slot of a kind and its index.
 func (t *Table) Slot(k SlotKind) (*Slot, uint32, bool) {

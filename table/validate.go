@@ -73,6 +73,9 @@ func (t *Table) Validate() []error {
 	}
 	for i := range t.Programs {
 		p := &t.Programs[i]
+		if want := t.declared(p); p.Flags != want {
+			v.add(-1, "program %d (%s): its flags are %s, its commands declare %s", i, p.Name, p.Flags, want)
+		}
 		for c := p.First; c < p.First+p.Count; c++ {
 			v.command(int(c), p)
 		}
@@ -153,8 +156,10 @@ func (v *validator) slots() {
 			want = sampler.RanksSize
 		case SlotLogits:
 			rows := max(h.LogitsRows, 1)
-			if p, _, ok := v.t.Program(ProgramVerify); ok {
-				rows = max(rows, p.MaxRows)
+			for _, p := range v.t.Programs {
+				if p.Flags.Has(FlagAdvances) {
+					rows = max(rows, p.MaxRows)
+				}
 			}
 			want = uint64(rows) * uint64(h.Vocab) * 4
 		}
@@ -212,7 +217,10 @@ func (v *validator) programs() {
 		}
 		next = p.First + p.Count
 		most := max(v.t.Header.Chunk, v.t.Header.LogitsRows, 1)
-		if p.Moves() {
+		if unknown := p.Flags &^ allFlags; unknown != 0 {
+			v.add(-1, "program %d (%s): flags %#x are unknown", i, p.Name, uint32(unknown))
+		}
+		if p.Flags.Has(FlagAdvances) {
 			most = min(1+MaxDraft, v.t.Header.Context)
 		}
 		if p.MaxRows == 0 || p.MaxRows > most {
@@ -277,10 +285,6 @@ func (v *validator) command(i int, p *Program) {
 		return
 	}
 	k := env.Kernel()
-	if k.Advances && !p.Moves() {
-		v.add(i, "kernel %s is not in program %s", k.Name, ProgramVerify)
-		return
-	}
 	if t.Specs[c.Spec].Kernel != c.Kernel {
 		v.add(i, "spec %d is not one of kernel %s", c.Spec, k.Name)
 		return

@@ -294,9 +294,9 @@ func TestVerifyRuns(t *testing.T) {
 			p.MaxRows = 3
 			p.Put(find(tab, "verify.accept"))
 		},
-		"is not in program verify": func(tab *table.Table) {
+		"its flags are chooses, its commands declare chooses,advances": func(tab *table.Table) {
 			_, logits, _ := tab.Slot(table.SlotLogits)
-			tab.Programs[verify].Name, tab.Slots[logits].Size = "other", tab.Slots[logits].Size/4
+			tab.Programs[verify].Flags, tab.Slots[logits].Size = table.FlagChooses, tab.Slots[logits].Size/4
 		},
 		"rows are not in 1..32": func(tab *table.Table) { tab.Programs[verify].MaxRows = 33 },
 	} {

@@ -74,9 +74,13 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	spec := table.Spec{Kernel: c.kernel}
 	copy(spec.Values[:], c.specs)
 	t.Specs = []table.Spec{spec}
-	t.Programs = []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: 64}}
+	var flags table.Flags
+	if k.Step {
+		flags = table.FlagChooses
+	}
+	t.Programs = []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: 64, Flags: flags}}
 	if c.moves() {
-		t.Programs[0] = table.Program{Name: table.ProgramVerify, Count: 1, MaxRows: c.step.Rows}
+		t.Programs[0] = table.Program{Name: table.ProgramVerify, Count: 1, MaxRows: c.step.Rows, Flags: flags | table.FlagAdvances}
 		t.Slots[1].Size *= uint64(c.step.Rows) // the logits
 	}
 	env, err := t.NewEnv(&cmd, &t.Programs[0])

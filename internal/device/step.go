@@ -67,7 +67,7 @@ func Advance(s *table.Step, tokens uint32) {
 // WarmRun returns a run of a program on an empty context with as few rows as the program allows.
 func WarmRun(t *table.Table, program int) replay.Run {
 	r := replay.Run{Program: uint32(program), Count: 1, Step: table.Step{KVLen: 1, Rows: 1}}
-	if p := &t.Programs[program]; p.Moves() {
+	if p := &t.Programs[program]; p.Flags.Has(table.FlagAdvances) {
 		r.Step.Rows = p.MaxRows
 	}
 	return r

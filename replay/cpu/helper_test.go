@@ -78,6 +78,13 @@ func (b *builder) program(name string, rows int) {
 func (b *builder) cmd(id decl.ID, specs []uint32, p params, patch table.Patch, second map[int]uint32, binds ...at) {
 	b.tb.Helper()
 	k, _ := decl.Lookup(id)
+	program := &b.t.Programs[len(b.t.Programs)-1]
+	if k.Step {
+		program.Flags |= table.FlagChooses
+	}
+	if patch.Kind() == table.PatchRow {
+		program.Flags |= table.FlagReadsRow
+	}
 	c := table.Cmd{Kernel: id, Bindings: uint8(len(k.Bindings)), Patch: patch,
 		PatchOffset: [2]uint8{table.NoPatch, table.NoPatch}, Threadgroup: [3]uint32{32, 1, 1}}
 	if id == kernels.GEMMHalves {

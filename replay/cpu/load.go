@@ -50,7 +50,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	d.table, d.caches, d.model = t, t.KVCaches(), mem
 	d.moves = make([]bool, len(t.Programs))
 	for i := range t.Programs {
-		d.moves[i] = t.Programs[i].Moves()
+		d.moves[i] = t.Programs[i].Flags.Has(table.FlagAdvances)
 	}
 	d.team, err = newTeam(d.Device, d.threads, scratch, d.cpus)
 	return memory, err

@@ -80,7 +80,7 @@ func gpuTable(t *testing.T, pairs, context int) (*table.Table, *source) {
 		add(kernels.RMSNorm, norm, 0, scratch, seed, logits)
 	}
 	add(kernels.Argmax, kernels.ArgmaxParams{N: n, Ring: uint32(context + 1), MaxStops: 1}, table.PatchArgmax, logits, stops, tokens)
-	tab.Programs = []table.Program{{Name: table.ProgramDecode, Count: uint32(len(tab.Cmds)), MaxRows: 1}}
+	tab.Programs = []table.Program{{Name: table.ProgramDecode, Count: uint32(len(tab.Cmds)), MaxRows: 1, Flags: table.FlagChooses}}
 	if err := tab.PlaceBarriers(); err != nil {
 		t.Fatal(err)
 	}

@@ -46,15 +46,15 @@ func (m record) prepare(d *Device, s *session) error {
 	return nil
 }
 
-// early reports whether a program is prepared when a session gets its caches. Programs that
-// sample, or return log-probabilities or the logits of all rows, are prepared when a session
-// first uses them, because most sessions never do.
+// early reports whether a program is prepared when a session gets its caches: those of greedy
+// decoding. Programs that sample, verify a draft, or return log-probabilities or the results of
+// all rows are prepared when a session first uses them, because most sessions never do.
 func (d *Device) early(program int) bool {
-	switch d.table.Programs[program].Name {
-	case table.ProgramDecode, table.ProgramPrefill, table.ProgramHead:
-		return true
+	f := d.table.Programs[program].Flags
+	if f&(table.FlagSamples|table.FlagRanks|table.FlagAdvances) != 0 {
+		return false
 	}
-	return false
+	return f.Has(table.FlagChooses) || !f.Has(table.FlagReadsRow)
 }
 
 func (record) ready(d *Device, s *session, program int) error {

@@ -163,11 +163,11 @@ func (d *Device) Submit(s *replay.Submission) (replay.Ticket, error) {
 		if int(r.Program) >= len(d.t.Programs) {
 			return 0, fmt.Errorf("null: no program %d", r.Program)
 		}
-		if s.Dry || !d.chooses(&d.t.Programs[r.Program]) {
+		if s.Dry || !d.t.Programs[r.Program].Flags.Has(table.FlagChooses) {
 			continue
 		}
 		step := r.Step
-		if p := &d.t.Programs[r.Program]; p.Moves() {
+		if p := &d.t.Programs[r.Program]; p.Flags.Has(table.FlagAdvances) {
 			for range r.Count {
 				if r.Step.Until != 0 && step.TokenIndex >= r.Step.Until {
 					break
@@ -189,11 +189,6 @@ func (d *Device) Submit(s *replay.Submission) (replay.Ticket, error) {
 	d.ticket++
 	d.results[d.ticket] = res
 	return d.ticket, nil
-}
-
-// chooses reports whether a program writes a token.
-func (d *Device) chooses(p *table.Program) bool {
-	return p.Moves() || slices.ContainsFunc(d.t.ProgramCmds(p), func(c table.Cmd) bool { return c.Patch.Kind() == table.PatchArgmax })
 }
 
 // verify does to the token ring and the step what the program verify does: it accepts the draft
@@ -293,7 +288,7 @@ func (d *Device) Counts() Counts {
 		for _, r := range s.Runs {
 			p := &d.t.Programs[r.Program]
 			c.Commands += int(p.Count) * int(r.Count)
-			if !s.Dry && d.chooses(p) {
+			if !s.Dry && p.Flags.Has(table.FlagChooses) {
 				c.Tokens += int(r.Count)
 			}
 		}

@@ -1,0 +1,91 @@
+package table
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+)
+
+// Flags describe what replaying a program does beyond computing activations.
+// The compiler sets them, Validate compares them with what the program's commands
+// declare, and whoever replays a program relies on them, never on its name.
+type Flags uint32
+
+// The flags.
+const (
+	// FlagChooses is set if the program chooses a token and writes it to the token
+	// ring: it has a command that writes the step block.
+	FlagChooses Flags = 1 << iota
+
+	// FlagAdvances is set if the program updates the step record itself. The step
+	// block then says where the next replay begins. Other programs are moved on by
+	// whoever replays them.
+	FlagAdvances
+
+	// FlagReadsRow is set if the program reads rows of the chunk that the prefill
+	// program left in scratch, from the step record's Row on, instead of tokens.
+	FlagReadsRow
+
+	// FlagSamples is set if the program reads the sampler slot.
+	FlagSamples
+
+	// FlagRanks is set if the program leaves log-probabilities in the ranks slot.
+	FlagRanks
+
+	allFlags = FlagRanks<<1 - 1
+)
+
+var flagNames = [...]string{"chooses", "advances", "reads_row", "samples", "ranks"}
+
+// Has reports whether all flags of g are set.
+func (f Flags) Has(g Flags) bool { return f&g == g }
+
+// Names returns the names of the flags that are set.
+func (f Flags) Names() []string {
+	names := []string{}
+	for i, name := range flagNames {
+		if f.Has(1 << i) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// String returns the names with commas between, "none" if no flag is set.
+func (f Flags) String() string {
+	if f&allFlags == 0 {
+		return "none"
+	}
+	return strings.Join(f.Names(), ",")
+}
+
+// declared returns the flags that the commands of a program declare. Commands
+// with unknown kernels or slots declare nothing.
+func (t *Table) declared(p *Program) (f Flags) {
+	set := func(flag Flags, on bool) {
+		if on {
+			f |= flag
+		}
+	}
+	for i := range t.ProgramCmds(p) {
+		c := &t.Cmds[int(p.First)+i]
+		k, ok := decl.Lookup(c.Kernel)
+		if !ok {
+			continue
+		}
+		set(FlagChooses, k.Step)
+		set(FlagAdvances, k.Advances)
+		set(FlagReadsRow, c.Patch.Kind() == PatchRow)
+		set(FlagSamples, t.binds(c, SlotSampler))
+		set(FlagRanks, t.binds(c, SlotRanks))
+	}
+	return f
+}
+
+// binds reports whether a command binds a slot of a kind.
+func (t *Table) binds(c *Cmd, kind SlotKind) bool {
+	return slices.ContainsFunc(c.Bind[:], func(b Binding) bool {
+		return int64(b.Slot) < int64(len(t.Slots)) && t.Slots[b.Slot].Kind == kind
+	})
+}
