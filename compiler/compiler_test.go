@@ -607,8 +607,8 @@ func TestHalvesRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	for rows, want := range map[int]int{1024: 64, 2048: 64, 3072: 128, 4096: 128, 6144: 128, 28672: 128} {
-		l := &lowering{s: &state{in: Input{Chip: c}}, p: &program{rows: 512}, n: &node{w: &weight{rows: rows}}}
-		if got := l.halvesRows(); got != want {
+		l := &lowering{s: &state{in: Input{Chip: c}}, p: &program{rows: 512}, n: &node{}}
+		if got := (halvesProductArgs{w: &weight{rows: rows}}).rows(l); got != want {
 			t.Errorf("%d rows of W: %d of x, want %d", rows, got, want)
 		}
 	}

@@ -5,8 +5,6 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/internal/kernels"
-	"github.com/pianola-engine/pianola/internal/speculate"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -29,31 +27,12 @@ func (s *state) verify() error {
 	}
 	return s.head(p, x, false, func(p *program) {
 		part := s.drawPart()
-		parts := ceil(s.cfg.Vocab, part)
-		best := p.value("out.parts", 2*parts)
+		best := s.argmaxParts(p, part)
 		logits := operand{v: s.logits, width: s.cfg.Vocab}
-		p.emit(&node{kernel: kernels.ArgmaxPart, label: "out.argmax_part", region: best.name, in: []operand{logits}, out: []operand{best.all()}, part: part})
-		p.emit(&node{kernel: kernels.Accept, label: "verify.accept", in: []operand{best.all(), s.stops.all()}, out: []operand{s.tokens.all()}, splits: parts})
-		p.emit(&node{kernel: kernels.Draft, label: "verify.draft", out: []operand{s.tokens.all()}})
+		p.emit(spot{role: roleArgmaxPart}, argmaxPartArgs{part: part}, []operand{logits}, best.all())
+		p.emit(spot{role: roleAccept}, acceptArgs{parts: best.width / 2}, []operand{best.all(), s.stops.all()}, s.tokens.all())
+		p.emit(spot{role: roleDraft}, draftArgs{}, nil, s.tokens.all())
 	})
-}
-
-// verifying fills the arguments of the kernels that end it.
-func (l *lowering) verifying() {
-	n, h := l.n, &l.s.t.Header
-	switch n.kernel {
-	case kernels.Accept:
-		l.bind(kernels.AcceptBindBest, n.in[0])
-		l.bind(kernels.AcceptBindStops, n.in[1])
-		l.bind(kernels.AcceptBindTokens, n.out[0])
-		kernels.AcceptParams{Parts: uint32(n.splits), Ring: h.Context + 1, MaxStops: h.MaxStops, MaxRows: uint32(l.p.rows)}.Put(&l.cmd)
-		l.patch(table.PatchToken, decl.SecondIndex)
-	case kernels.Draft:
-		l.bind(kernels.DraftBindTokens, n.out[0])
-		kernels.DraftParams{
-			Ring: h.Context + 1, Draft: uint32(l.s.in.Options.Draft), Most: speculate.DraftMost, Least: speculate.DraftLeast,
-		}.Put(&l.cmd)
-	}
 }
 
 // splitRows makes a command for each row of what takes one alone: attention that
@@ -66,27 +45,43 @@ func (s *state) splitRows() error {
 		}
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
-			if n.kernel != kernels.RoPEAttn && n.input != decl.InputMerge {
+			if !n.onlyRow() {
 				continue
 			}
 			rows := make([]*node, p.rows)
 			for r := range rows {
-				row := *n
-				row.single, row.behind = true, r
-				row.label += fmt.Sprintf(".row%d", r)
-				row.in, row.out = slices.Clone(n.in), slices.Clone(n.out)
-				for _, list := range [][]operand{row.in, row.out} {
-					for j := range list {
-						if list[j].v.place == inArena {
-							list[j].row = r
-						}
-					}
-				}
-				rows[r] = &row
+				rows[r] = n.row(r)
 			}
 			p.splice(i, 1, rows...)
 			i += len(rows) - 1
 		}
 	}
 	return nil
+}
+
+// onlyRow reports whether a node's kernel computes one row at a time.
+func (n *node) onlyRow() bool {
+	switch a := n.args.(type) {
+	case ropeAttnArgs:
+		return true
+	case productArgs:
+		return a.input == decl.InputMerge
+	}
+	return false
+}
+
+// row returns a copy of a node for one row.
+func (n *node) row(r int) *node {
+	row := *n
+	row.single, row.behind = true, r
+	row.spot = n.with(fmt.Sprintf(".row%d", r))
+	row.in, row.out = slices.Clone(n.in), slices.Clone(n.out)
+	for _, list := range [][]operand{row.in, row.out} {
+		for j := range list {
+			if list[j].v.place == inArena {
+				list[j].row = r
+			}
+		}
+	}
+	return &row
 }

@@ -3,64 +3,59 @@ package compiler
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/pianola-engine/pianola/arch"
-	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // experts emits what stands in place of a sparse layer's gate, up and down: the
 // router's choice, the products of the chosen experts and their sum, which it
 // returns. y is the normalised residual stream.
 func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
-	pre := fmt.Sprintf("layer.%d.ffn.", l.index)
 	e := &s.cfg.Experts
-	logits, err := s.linear(p, pre+"router", y, arch.Router, l.index)
+	logits, err := s.linear(p, spot{role: roleRouter, layer: l}, y, arch.Router)
 	if err != nil {
 		return nil, err
 	}
-	ids, chosen := p.value(pre+"experts.ids", e.Used), p.value(pre+"experts.weights", e.Used)
-	p.emit(&node{kernel: kernels.Route, label: pre + "route", region: ids.name, in: []operand{logits.all()}, out: []operand{ids.all(), chosen.all()}})
+	ids, chosen := p.value(l.name("ffn.experts.ids"), e.Used), p.value(l.name("ffn.experts.weights"), e.Used)
+	p.emit(spot{role: roleRoute, layer: l}, routeArgs{}, []operand{logits.all()}, ids.all(), chosen.all())
 
-	pre += "experts."
-	gate, err := s.expertProduct(p, l, pre+"gate", arch.ExpertGate, y, ids, e.Used)
+	gate, err := s.expertProduct(p, spot{role: roleExpertGate, layer: l}, arch.ExpertGate, y, ids, e.Used)
 	if err != nil {
 		return nil, err
 	}
-	up, err := s.expertProduct(p, l, pre+"up", arch.ExpertUp, y, ids, e.Used)
+	up, err := s.expertProduct(p, spot{role: roleExpertUp, layer: l}, arch.ExpertUp, y, ids, e.Used)
 	if err != nil {
 		return nil, err
 	}
-	act := p.value(pre+"act", e.Used*e.FF)
-	p.emit(&node{kernel: kernels.SiLUMul, label: pre + "silu_mul", region: act.name, in: []operand{gate.all(), up.all()}, out: []operand{act.all()}, activation: activation(s.cfg.Activation)})
-	down, err := s.expertProduct(p, l, pre+"down", arch.ExpertDown, act, ids, 1)
+	act := p.value(l.name("ffn.experts.act"), e.Used*e.FF)
+	p.emit(spot{role: roleExpertSiLUMul, layer: l}, siluMulArgs{activation: activation(s.cfg.Activation)}, []operand{gate.all(), up.all()}, act.all())
+	down, err := s.expertProduct(p, spot{role: roleExpertDown, layer: l}, arch.ExpertDown, act, ids, 1)
 	if err != nil {
 		return nil, err
 	}
-	out := p.value(pre+"sum", s.cfg.Width)
-	p.emit(&node{kernel: kernels.ExpertSum, label: pre + "sum", region: out.name, in: []operand{down.all(), chosen.all()}, out: []operand{out.all()}})
+	at := spot{role: roleExpertSum, layer: l}
+	out := p.value(at.label(), s.cfg.Width)
+	p.emit(at, expertSumArgs{}, []operand{down.all(), chosen.all()}, out.all())
 	return out, nil
 }
 
 // expertProduct emits the product of x with a part of the chosen experts; so many
 // of a row have the same row of x.
-func (s *state) expertProduct(p *program, l *layerPlan, label string, part arch.ExpertPart, x, ids *value, share int) (*value, error) {
-	e := &s.cfg.Experts
-	w, err := s.expertMatrix(label, part, l.index)
+func (s *state) expertProduct(p *program, at spot, part arch.ExpertPart, x, ids *value, share int) (*value, error) {
+	e, name := &s.cfg.Experts, at.label()
+	w, err := s.expertMatrix(name, part, at.index())
 	if err != nil {
 		return nil, err
 	}
-	n := &node{kernel: kernels.ExpertGEMV, label: label, region: label, in: []operand{x.all(), ids.all()}, w: w, share: share}
+	a := expertProductArgs{w: w, share: share}
 	if e.Bias {
-		if n.bias, err = s.expertBias(label+".bias", part, l.index); err != nil {
+		if a.bias, err = s.expertBias(name+".bias", part, at.index()); err != nil {
 			return nil, err
 		}
 	}
-	y := p.value(label, e.Used*w.rows/e.Count)
-	n.out = []operand{y.all()}
-	p.emit(n)
+	y := p.value(name, e.Used*w.rows/e.Count)
+	p.emit(at, a, []operand{x.all(), ids.all()}, y.all())
 	return y, nil
 }
 
@@ -159,120 +154,4 @@ func (s *state) expertParts(w *weight, which arch.ExpertPart, layer int, find fu
 func (p *part) stepSource(cols int) (offset, size uint64) {
 	size, _ = p.tensor.Type.Bytes(uint64(p.stack) * uint64(cols)) // whole blocks, checked
 	return uint64(p.block) * size, size
-}
-
-// fuseExperts joins gate and up of each expert, and makes silu(gate) * up the
-// input of the down projection.
-func (s *state) fuseExperts() error {
-	for _, p := range s.programs {
-		for i := range p.nodes {
-			n := p.run(i, ".experts.gate", ".experts.up", ".experts.silu_mul", ".experts.down")
-			if n == nil {
-				continue
-			}
-			gate, up, act, down := n[0], n[1], n[2], n[3]
-			if gate.w.typ != up.w.typ || act.activation == decl.ActivationGELU { // which products do not have
-				continue
-			}
-			label := strings.TrimSuffix(gate.label, "gate") + "gate_up"
-			ff := s.cfg.Experts.FF
-			joined := &node{kernel: gate.kernel, label: label, region: label, in: gate.in, share: gate.share, w: s.joinExperts(label, gate.w, up.w)}
-			if gate.bias != nil {
-				joined.bias = s.joinExperts(label+".bias", gate.bias, up.bias)
-			}
-			out := p.value(label, 2*gate.out[0].width)
-			joined.out = []operand{out.all()}
-			down.in = []operand{{v: out, width: ff}, down.in[1], {v: out, off: ff, width: ff}}
-			down.input, down.activation = decl.InputSiLUMul, act.activation
-			p.splice(i, 4, joined, down)
-		}
-	}
-	return nil
-}
-
-// joinExperts returns the weight that has of each expert the rows of a, then
-// those of b.
-func (s *state) joinExperts(name string, a, b *weight) *weight {
-	if have, ok := s.byName[name]; ok {
-		return have
-	}
-	w := &weight{name: name, rows: a.rows + b.rows, cols: a.cols, typ: a.typ}
-	n := a.rows / s.cfg.Experts.Count
-	for e := range s.cfg.Experts.Count {
-		for _, of := range []*weight{a, b} {
-			w.parts = append(w.parts, of.slice("", e*n, n).parts...)
-		}
-	}
-	return s.share(w)
-}
-
-// expertRows is the largest number of rows of an expert's matrix that a
-// threadgroup takes where GEMVWave divides them.
-const expertRows = 64
-
-// expertGroup returns how many rows of an expert's matrix a threadgroup takes.
-func (l *lowering) expertGroup(out int) int {
-	c := l.s.in.Chip
-	if c.GEMVWave == 0 {
-		return c.GEMVRows
-	}
-	// One wave of threadgroups, or short ones.
-	wave := ceil(out*l.s.cfg.Experts.Used*l.p.rows, c.GEMVWave*max(c.Cores, 1))
-	return max(c.GEMVRows, min(roundUp(wave, gemvUnit), expertRows))
-}
-
-// expertArguments fills the arguments of the kernels of experts.
-func (l *lowering) expertArguments() {
-	n, e := l.n, &l.s.cfg.Experts
-	switch n.kernel {
-	case kernels.Route:
-		l.bind(kernels.RouteBindLogits, n.in[0])
-		l.bind(kernels.RouteBindIDs, n.out[0])
-		l.bind(kernels.RouteBindWeights, n.out[1])
-		l.spec.Values[kernels.RouteSpecOver] = decl.OverChosen
-		if e.OverAll {
-			l.spec.Values[kernels.RouteSpecOver] = decl.OverAll
-		}
-		kernels.RouteParams{Experts: uint32(e.Count), Used: uint32(e.Used)}.Put(&l.cmd)
-	case kernels.ExpertSum:
-		l.bind(kernels.ExpertSumBindX, n.in[0])
-		l.bind(kernels.ExpertSumBindWeights, n.in[1])
-		l.bind(kernels.ExpertSumBindOut, n.out[0])
-		l.spec.Values[kernels.ExpertSumSpecOutput] = decl.OutputStore
-		if n.add {
-			l.spec.Values[kernels.ExpertSumSpecOutput] = decl.OutputAdd
-		}
-		kernels.ExpertSumParams{N: uint32(n.out[0].width), Used: uint32(e.Used)}.Put(&l.cmd)
-	case kernels.ExpertGEMV:
-		out := n.w.rows / e.Count
-		l.bind(kernels.ExpertGEMVBindX, n.in[0])
-		l.bind(kernels.ExpertGEMVBindIDs, n.in[1])
-		if n.input == decl.InputSiLUMul {
-			l.bind(kernels.ExpertGEMVBindX2, n.in[2])
-			l.spec.Values[kernels.ExpertGEMVSpecActivation] = n.activation
-		}
-		l.bindWeight(kernels.ExpertGEMVBindW, n.w)
-		l.bindWeight(kernels.ExpertGEMVBindB, n.bias)
-		l.bind(kernels.ExpertGEMVBindY, n.out[0])
-		l.spec.Values[kernels.ExpertGEMVSpecWType] = uint32(n.w.typ)
-		l.spec.Values[kernels.ExpertGEMVSpecWeights] = uint32(n.w.layout)
-		l.spec.Values[kernels.ExpertGEMVSpecInput] = n.input
-		l.spec.Values[kernels.ExpertGEMVSpecBias] = one(n.bias != nil)
-		if l.s.quantises(n.w) {
-			l.spec.Values[kernels.ExpertGEMVSpecAct] = decl.ActQ8
-		}
-		kernels.ExpertGEMVParams{
-			In: uint32(n.w.cols), Out: uint32(out), XStride: uint32(n.in[0].v.width / (e.Used / n.share)), YStride: uint32(n.out[0].v.width / e.Used),
-			Group: uint32(l.expertGroup(out)), Ahead: l.ahead(), Stage: l.stage(), Experts: uint32(e.Count), Used: uint32(e.Used), Share: uint32(n.share),
-			Limit: l.limit(),
-		}.Put(&l.cmd)
-	}
-}
-
-// limit returns the clamped activation's limit, 0 for others.
-func (l *lowering) limit() float32 {
-	if l.n.activation != decl.ActivationClampedSwiGLU {
-		return 0
-	}
-	return l.s.cfg.ActLimit
 }

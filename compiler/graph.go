@@ -9,7 +9,6 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -114,9 +113,8 @@ func (p *program) value(name string, width int) *value {
 }
 
 // emit adds a node.
-func (p *program) emit(n *node) *node {
-	p.nodes = append(p.nodes, n)
-	return n
+func (p *program) emit(at spot, a args, in []operand, out ...operand) {
+	p.nodes = append(p.nodes, &node{spot: at, args: a, in: in, out: out})
 }
 
 // body emits everything from the embedding to the last residual, which it
@@ -127,7 +125,7 @@ func (s *state) body(p *program) (*value, error) {
 		return nil, err
 	}
 	x := p.value("x", s.cfg.Width)
-	p.emit(&node{kernel: kernels.Embed, label: "embed", region: "x", in: []operand{s.tokens.all()}, out: []operand{x.all()}, w: embed, scale: cmp.Or(s.cfg.EmbedScale, 1)})
+	p.emit(spot{role: roleEmbed}, embedArgs{w: embed, scale: cmp.Or(s.cfg.EmbedScale, 1)}, []operand{s.tokens.all()}, x.all())
 
 	angles, turn := make([]*value, len(s.cfg.Ropes)), make([]*value, len(s.cfg.Ropes))
 	for i := range s.cfg.Ropes {
@@ -153,23 +151,23 @@ func (s *state) body(p *program) (*value, error) {
 	return x, nil
 }
 
-// angles emits the cosines and sines of one RoPE set-up for the rows'
-// positions, which all its layers share: those that turn Q back for the positions
-// at the start if still is not 0, which is how many see each other as they are.
+// angles emits the cosines and sines of RoPE set-up i for the rows' positions,
+// which all its layers share. If still is not 0, they are those that turn Q back for
+// the positions at the start; still is how many positions see each other as they are.
 func (s *state) angles(p *program, i, still int) (*value, error) {
 	r := &s.cfg.Ropes[i]
-	name := "rope"
+	at := spot{role: roleAngles}
 	if len(s.cfg.Ropes) > 1 {
-		name = fmt.Sprintf("rope.%d", i)
+		at = at.with(fmt.Sprintf(".%d", i))
 	}
 	invFreq, factors := r.For(int(s.t.Header.Context))
 	data := make([]byte, 0, 4*len(invFreq))
 	for _, f := range invFreq {
 		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(f))
 	}
-	n := &node{
-		kernel: kernels.RoPEAngles, label: name, region: name, half: r.Dim / 2, scale: r.AttnFactor, still: still,
-		w: s.share(&weight{name: name + ".inv_freq", rows: 1, cols: r.Dim / 2, typ: dtype.F32, parts: []part{{data: data}}}),
+	a := anglesArgs{
+		half: r.Dim / 2, factor: r.AttnFactor, still: still,
+		invFreq: s.share(&weight{name: at.label() + ".inv_freq", rows: 1, cols: r.Dim / 2, typ: dtype.F32, parts: []part{{data: data}}}),
 	}
 	if factors != "" {
 		t, ok := s.in.Tensors.Tensor(factors)
@@ -177,180 +175,25 @@ func (s *state) angles(p *program, i, still int) (*value, error) {
 			return nil, &TensorError{factors, "missing"}
 		}
 		var err error
-		if n.extra, err = s.vector(name+".factors", t, r.Dim/2); err != nil {
+		if a.factors, err = s.vector(at.label()+".factors", t, r.Dim/2); err != nil {
 			return nil, err
 		}
 	}
-	out := p.value(name+".angles", r.Dim)
+	name := at.label() + ".angles"
 	if still > 0 {
-		// Q has the factor already.
-		n.label, n.region, n.scale, out.name = name+".turn", name+".turn", 1, name+".turn"
+		at, a.factor = at.with(".turn"), 1 // Q has the factor already
+		name = at.label()
 	}
-	n.out = []operand{out.all()}
-	p.emit(n)
+	out := p.value(name, r.Dim)
+	p.emit(at, a, nil, out.all())
 	return out, nil
 }
 
-// attention emits a layer's attention block: norm, Q, K, V, QK norm, RoPE, KV
-// write, attention, output projection, residual.
-func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) error {
-	c := s.cfg
-	pre := fmt.Sprintf("layer.%d.attn.", l.index)
-	y, err := s.norm(p, pre+"norm", x, arch.AttnNorm, l.index)
-	if err != nil {
-		return err
-	}
-	q, err := s.linear(p, pre+"q", y, arch.Q, l.index)
-	if err != nil {
-		return err
-	}
-	k, err := s.linear(p, pre+"k", y, arch.K, l.index)
-	if err != nil {
-		return err
-	}
-	v, err := s.linear(p, pre+"v", y, arch.V, l.index)
-	if err != nil {
-		return err
-	}
-	if c.QKNorm {
-		for _, h := range []struct {
-			name  string
-			v     *value
-			role  arch.Role
-			heads int
-		}{{"q_norm", q, arch.QNorm, c.Heads}, {"k_norm", k, arch.KNorm, c.KVHeads}} {
-			n, heads := c.HeadDim, h.heads
-			if c.WideQKNorm {
-				n, heads = n*heads, 1 // all heads as if they were one
-			}
-			w, err := s.normWeight(pre+h.name, h.role, l.index, n)
-			if err != nil {
-				return err
-			}
-			p.emit(&node{kernel: kernels.HeadNorm, label: pre + h.name, out: []operand{h.v.all()}, w: w, heads: heads, eps: c.Eps, layer: l})
-		}
-	}
-	half := c.Ropes[l.config.Rope].Dim / 2
-	if l.config.NoRope {
-		half = 0
-	} else {
-		p.emit(&node{kernel: kernels.RoPE, label: pre + "q_rope", in: []operand{angles.all()}, out: []operand{q.all()}, heads: c.Heads, half: half, layer: l})
-		p.emit(&node{kernel: kernels.RoPE, label: pre + "k_rope", in: []operand{angles.all()}, out: []operand{k.all()}, heads: c.KVHeads, half: half, layer: l})
-	}
-	p.emit(&node{kernel: kernels.KVWrite, label: pre + "kv_write", in: []operand{k.all(), v.all()}, out: []operand{l.k.all(), l.v.all()}, kvHeads: c.KVHeads, layer: l})
-	a := p.value(pre+"out", c.Heads*c.HeadDim)
-	in := []operand{q.all(), l.k.all(), l.v.all()}
-	if l.sinks > 0 {
-		in = append(in, turn.all())
-	}
-	learned, err := s.attnSinks(pre+"sinks", l.index)
-	if err != nil {
-		return err
-	}
-	p.emit(&node{
-		kernel: kernels.Attn, label: pre + "attention", region: a.name, in: in, out: []operand{a.all()}, extra: learned,
-		heads: c.Heads, kvHeads: c.KVHeads, window: l.window, splits: 1, half: half, layer: l,
-		scale: cmp.Or(c.AttnScale, float32(1/math.Sqrt(float64(c.HeadDim)))), softCap: c.AttnSoftCap,
-	})
-	o, err := s.linear(p, pre+"o", a, arch.O, l.index)
-	if err != nil {
-		return err
-	}
-	if o, err = s.norm(p, pre+"post_norm", o, arch.AttnPostNorm, l.index); err != nil {
-		return err
-	}
-	s.residual(p, pre+"residual", x, o)
-	return nil
-}
-
-// attnSinks returns the weight that has the heads' logits without a position, nil
-// if there are none.
-func (s *state) attnSinks(name string, layer int) (*weight, error) {
-	if !s.cfg.AttnSinks {
-		return nil, nil
-	}
-	t, err := s.tensor(s.cfg.Tensor(arch.AttnSinks, layer))
-	if err != nil {
-		return nil, err
-	}
-	return s.vector(name, t, s.cfg.Heads)
-}
-
-// feedForward emits a layer's feed-forward block, or its experts.
-func (s *state) feedForward(p *program, l *layerPlan, x *value) error {
-	pre := fmt.Sprintf("layer.%d.ffn.", l.index)
-	y, err := s.norm(p, pre+"norm", x, arch.FFNNorm, l.index)
-	if err != nil {
-		return err
-	}
-	if l.config.Sparse {
-		sum, err := s.experts(p, l, y)
-		if err != nil {
-			return err
-		}
-		s.residual(p, pre+"residual", x, sum)
-		return nil
-	}
-	act, err := s.activated(p, pre, y, l)
-	if err != nil {
-		return err
-	}
-	down, err := s.linear(p, pre+"down", act, arch.Down, l.index)
-	if err != nil {
-		return err
-	}
-	if down, err = s.norm(p, pre+"post_norm", down, arch.FFNPostNorm, l.index); err != nil {
-		return err
-	}
-	s.residual(p, pre+"residual", x, down)
-	return nil
-}
-
-// activated emits what the down projection reads of y: the activation of the gate
-// times up, or of up.
-func (s *state) activated(p *program, pre string, y *value, l *layerPlan) (*value, error) {
-	if s.cfg.Ungated {
-		return s.ungated(p, pre, y, l)
-	}
-	gate, err := s.linear(p, pre+"gate", y, arch.Gate, l.index)
-	if err != nil {
-		return nil, err
-	}
-	up, err := s.linear(p, pre+"up", y, arch.Up, l.index)
-	if err != nil {
-		return nil, err
-	}
-	act := p.value(pre+"act", s.cfg.FF)
-	p.emit(&node{
-		kernel: kernels.SiLUMul, label: pre + "silu_mul", region: act.name, in: []operand{gate.all(), up.all()}, out: []operand{act.all()},
-		activation: activation(s.cfg.Activation),
-	})
-	return act, nil
-}
-
-// activation returns the declaration's value of an activation.
-func activation(a arch.Activation) uint32 {
-	switch a {
-	case arch.GELUTanh:
-		return decl.ActivationGELUTanh
-	case arch.GELU:
-		return decl.ActivationGELU
-	case arch.ClampedSwiGLU:
-		return decl.ActivationClampedSwiGLU
-	}
-	return decl.ActivationSiLU
-}
-
-// residual emits x += delta, by the configuration's factor.
-func (s *state) residual(p *program, label string, x, delta *value) {
-	p.emit(&node{kernel: kernels.Add, label: label, in: []operand{delta.all()}, out: []operand{x.all()}, delta: s.cfg.ResidualScale})
-}
-
 // head emits what turns the residual stream into the next token, which choose
-// takes of the logits. rowPatch says that x is a chunk, of which step.Row is the
-// row.
-func (s *state) head(p *program, x *value, rowPatch bool, choose func(*program)) error {
-	y, err := s.outNorm(p, x, rowPatch)
+// takes of the logits. If fromRow is set, x is a chunk, and the step record's row
+// is the one that counts.
+func (s *state) head(p *program, x *value, fromRow bool, choose func(*program)) error {
+	y, err := s.outNorm(p, x, fromRow)
 	if err != nil {
 		return err
 	}
@@ -363,88 +206,51 @@ func (s *state) head(p *program, x *value, rowPatch bool, choose func(*program))
 
 // keepHidden emits the last norm of a chunk's rows, into their slot.
 func (s *state) keepHidden(p *program, x *value) error {
-	kernel, w, err := s.normKind("out.norm", arch.OutNorm, 0)
+	at := spot{role: roleOutNorm}
+	a, err := s.normArgs(at, arch.OutNorm)
 	if err != nil {
 		return err
 	}
-	p.emit(&node{
-		kernel: kernel, label: "out.norm", in: []operand{x.all()}, out: []operand{s.hidden.all()}, w: w, eps: s.cfg.Eps, rowPatch: true,
-	})
+	a.fromRow = true
+	p.emit(at, a, []operand{x.all()}, s.hidden.all())
 	return nil
 }
 
 // argmax emits the choice of the likeliest token.
 func (s *state) argmax(p *program) {
-	p.emit(&node{
-		kernel: kernels.Argmax, label: "out.argmax",
-		in: []operand{{v: s.logits, width: s.cfg.Vocab}, s.stops.all()}, out: []operand{s.tokens.all()},
-	})
+	p.emit(spot{role: roleArgmax}, argmaxArgs{}, []operand{{v: s.logits, width: s.cfg.Vocab}, s.stops.all()}, s.tokens.all())
 }
 
-func (s *state) outNorm(p *program, x *value, rowPatch bool) (*value, error) {
-	y, err := s.norm(p, "out.norm", x, arch.OutNorm, 0)
+// outNorm emits the last norm of x and returns it; fromRow is as head has it.
+func (s *state) outNorm(p *program, x *value, fromRow bool) (*value, error) {
+	at := spot{role: roleOutNorm}
+	a, err := s.normArgs(at, arch.OutNorm)
 	if err != nil {
 		return nil, err
 	}
-	n := p.nodes[len(p.nodes)-1]
-	n.rowPatch = rowPatch
+	a.fromRow = fromRow
 	// What divides the logits divides their product's input.
-	if n.scale = s.cfg.LogitScale; n.scale != 0 && n.kernel != kernels.RMSNorm {
+	if a.scale = s.cfg.LogitScale; a.scale != 0 && a.mean {
 		return nil, fmt.Errorf("compiler: a factor of the logits behind a norm that subtracts the mean is not supported")
 	}
+	y := p.value(at.label(), s.cfg.Width)
+	p.emit(at, a, []operand{x.all()}, y.all())
 	return y, nil
 }
 
+// outLogits emits the logits of y into their slot.
 func (s *state) outLogits(p *program, y *value) error {
-	role, name := arch.Head, "out.logits"
+	role, name := arch.Head, roleNames[roleLogits]
 	if s.cfg.TiedHead {
-		role, name = arch.Embed, "embed"
+		role, name = arch.Embed, roleNames[roleEmbed]
 	}
 	w, err := s.matrix(name, role, 0)
 	if err != nil {
 		return err
 	}
-	p.emit(&node{kernel: p.matmul(), label: "out.logits", in: []operand{y.all()}, out: []operand{s.logits.all()}, w: w})
+	p.emit(spot{role: roleLogits}, productArgs{wide: p.wide, w: w}, []operand{y.all()}, s.logits.all())
 	if limit := s.cfg.LogitSoftCap; limit > 0 {
-		p.emit(&node{kernel: kernels.SoftCap, label: "out.soft_cap", out: []operand{s.logits.all()}, softCap: limit})
+		p.emit(spot{role: roleSoftCap}, softCapArgs{cap: limit}, nil, s.logits.all())
 	}
 	return nil
-}
-
-// norm emits y = norm(x) * w and returns y; x itself if the family has no norm
-// there.
-func (s *state) norm(p *program, label string, x *value, role arch.Role, layer int) (*value, error) {
-	if s.cfg.Tensor(role, layer) == "" {
-		return x, nil
-	}
-	kernel, w, err := s.normKind(label, role, layer)
-	if err != nil {
-		return nil, err
-	}
-	y := p.value(label, s.cfg.Width)
-	p.emit(&node{kernel: kernel, label: label, region: y.name, in: []operand{x.all()}, out: []operand{y.all()}, w: w, eps: s.cfg.Eps})
-	return y, nil
-}
-
-// linear emits y = W x (+ b) and returns y.
-func (s *state) linear(p *program, label string, x *value, role arch.Role, layer int) (*value, error) {
-	w, err := s.matrix(label, role, layer)
-	if err != nil {
-		return nil, err
-	}
-	n := &node{kernel: p.matmul(), label: label, region: label, in: []operand{x.all()}, w: w}
-	if s.cfg.Bias.Has(role) {
-		t, err := s.tensor(s.cfg.BiasTensor(role, layer))
-		if err != nil {
-			return nil, err
-		}
-		first, count, total := s.cfg.Rows(role)
-		if n.bias, err = s.vectorOf(label+".bias", t, first, count, total); err != nil {
-			return nil, err
-		}
-	}
-	y := p.value(label, w.rows)
-	n.out = []operand{y.all()}
-	p.emit(n)
-	return y, nil
 }

@@ -3,7 +3,6 @@ package compiler
 import (
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/internal/decl"
@@ -72,51 +71,31 @@ type weight struct {
 	slot       uint32 // set by pass weights
 }
 
-// node is one kernel call before it has numbers. Which fields count depends on
-// the kernel; see the functions of graph.go that make them.
+// node is one kernel call before it has offsets and slots: what it computes for
+// the model, with which kernel, of what.
 type node struct {
-	kernel decl.ID
-	label  string
-	region string // activation that the first output is, for dumps
+	spot
+	args args
 
-	in    []operand // read
-	out   []operand // written, and read where the kernel says so
-	w     *weight   // matrix, or norm weights
-	bias  *weight
-	extra *weight // divisors of RoPE's frequencies, or weights of the norm of a product's input, or of the norm after another
+	in  []operand // read
+	out []operand // written, and read where the kernel says so
 
-	activation uint32 // of a product of silu_mul; see decl
-	softCap    float32
-
-	input    uint32 // what a product's input is: silu(in[0]) * in[1], in[0] normalised, or merged of in; see decl
-	add      bool   // the product is added to out[0]
-	heads    int
-	kvHeads  int
-	half     int // rotated pairs
-	layer    *layerPlan
-	eps      float32
-	scale    float32
-	delta    float32 // factor of what is added to the residual stream, 0 is as 1
-	still    int     // positions that angles do not turn back
-	window   int
-	splits   int  // of attention, parts of argmax; 0 is as 1
-	part     int  // logits of a part of argmax
-	rowPatch bool // reads rows from step.Row on
-	biasFrom int  // of a part of a product, the first of bias
-	single   bool // one row of a program of several
-	behind   int  // which, from the first on
-	norm     bool // rope_attn normalises heads: w has that first
-	learned  bool // and the heads' logits behind it
-	share    int  // products of experts with the same row of input
+	// A program of several rows has a node for each row of what takes one alone.
+	single bool // this one computes one row
+	behind int  // the number of that row
 }
 
-// program is a list of nodes that becomes a range of commands.
+// kernel returns the node's kernel.
+func (n *node) kernel() decl.ID { return n.args.kernel() }
+
+// program is a list of nodes that becomes a range of commands. A wide program is
+// compiled for a chunk of the prompt, others for a few rows.
 type program struct {
 	name  string
 	flags table.Flags
 	rows  int
 	nodes []*node
-	wide  bool // compiled for a chunk: matrix products are gemm
+	wide  bool
 }
 
 // layerPlan is what the passes know of one layer.
@@ -163,59 +142,4 @@ func (s *state) dump(w io.Writer) error {
 		}
 	}
 	return nil
-}
-
-// String returns the node as one line: label, kernel, operands, weights.
-func (n *node) String() string {
-	var b strings.Builder
-	k, _ := decl.Lookup(n.kernel)
-	fmt.Fprintf(&b, "%-26s %-12s", n.label, k.Name)
-	for _, o := range n.in {
-		fmt.Fprintf(&b, " %s", o)
-	}
-	b.WriteString(" ->")
-	for _, o := range n.out {
-		fmt.Fprintf(&b, " %s", o)
-	}
-	for _, w := range []*weight{n.w, n.bias, n.extra} {
-		if w != nil {
-			fmt.Fprintf(&b, "  %s[%d, %d] %s", w.name, w.rows, w.cols, w.typ)
-		}
-	}
-	switch n.input {
-	case decl.InputSiLUMul:
-		b.WriteString(" silu_mul")
-	case decl.InputNorm:
-		b.WriteString(" norm")
-	case decl.InputMerge:
-		b.WriteString(" merge")
-	}
-	if n.activation != decl.ActivationSiLU {
-		fmt.Fprintf(&b, " activation=%d", n.activation)
-	}
-	if n.add {
-		b.WriteString(" add")
-	}
-	if n.window > 0 {
-		fmt.Fprintf(&b, " window=%d", n.window)
-	}
-	if n.splits > 1 {
-		fmt.Fprintf(&b, " splits=%d", n.splits)
-	}
-	return b.String()
-}
-
-// String returns the operand's name, with its columns unless it is all of them.
-func (o operand) String() string {
-	name := o.v.name
-	if o.v.place == inArena {
-		name += fmt.Sprintf("@%d", o.v.offset)
-	}
-	if o.row > 0 {
-		name += fmt.Sprintf(".%d", o.row)
-	}
-	if o.off == 0 && o.width == o.v.width {
-		return name
-	}
-	return fmt.Sprintf("%s[%d:%d]", name, o.off, o.off+o.width)
 }

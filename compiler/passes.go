@@ -2,6 +2,8 @@ package compiler
 
 import (
 	"fmt"
+
+	"github.com/pianola-engine/pianola/chip"
 )
 
 // pass is one step from the configuration to the table.
@@ -18,30 +20,30 @@ type pass struct {
 var passes = []pass{
 	{name: "graph", doc: "walks the configuration and makes a node for each operation", run: (*state).graph},
 	{name: "fuse-qkv", doc: "Q, K and V of one type become one matrix", run: (*state).fuseQKV,
-		on: func(s *state) bool { return s.in.Chip.Fuse.QKV && !s.in.Options.NoFuse }},
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.QKV })},
 	{name: "fuse-gate-up", doc: "gate and up of one type become one matrix", run: (*state).fuseGateUp,
-		on: func(s *state) bool { return s.in.Chip.Fuse.GateUp && !s.in.Options.NoFuse }},
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.GateUp })},
 	{name: "fuse-rope-kv", doc: "QK norm, RoPE and KV write become one command", run: (*state).fuseRopeKV,
-		on: func(s *state) bool { return s.in.Chip.Fuse.RopeKV && !s.in.Options.NoFuse }},
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.RopeKV })},
 	{name: "fuse-rope-attn", doc: "that command and attention become one, in programs of a few rows", run: (*state).fuseRopeAttn,
-		on: func(s *state) bool { return s.in.Chip.Fuse.RopeAttn && !s.in.Options.NoFuse }},
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.RopeAttn })},
 	{name: "fuse-silu-down", doc: "silu(gate) * up becomes the input of the down projection", run: (*state).fuseSiLUDown,
-		on: func(s *state) bool { return s.in.Chip.Fuse.SiLUDown && !s.in.Options.NoFuse }},
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.SiLUDown })},
 	{name: "fuse-experts", doc: "gate and up of each expert become one matrix, silu(gate) * up the input of the down projection", run: (*state).fuseExperts,
-		on: func(s *state) bool { return s.in.Chip.Fuse.GateUp && s.in.Chip.Fuse.SiLUDown && !s.in.Options.NoFuse }},
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.GateUp && c.Fuse.SiLUDown })},
 	{name: "fuse-product-add", doc: "a residual addition becomes a part of the product before it, in programs of a few rows", run: (*state).fuseProductAdd,
-		on: func(s *state) bool { return s.in.Chip.Fuse.ProductAdd && !s.in.Options.NoFuse }},
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.ProductAdd })},
 	{name: "fuse-norm-product", doc: "a norm becomes the input of the products after it, in programs of a few rows", run: (*state).fuseNormProduct,
-		on: func(s *state) bool { return s.in.Chip.Fuse.NormProduct && !s.in.Options.NoFuse }},
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.NormProduct })},
 	{name: "fuse-residual-norm", doc: "a residual addition and the norms before and after it become one command", run: (*state).fuseResidualNorm,
-		on: func(s *state) bool { return s.in.Chip.Fuse.ResidualNorm && !s.in.Options.NoFuse }},
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.ResidualNorm })},
 	{name: "split-attention", doc: "attention over a long cache is split over threadgroups and merged", run: (*state).splitAttention},
 	{name: "fuse-merge-product", doc: "merging the splits becomes the input of the product after it, in programs of a few rows", run: (*state).fuseMergeProduct,
-		on: func(s *state) bool { return s.in.Chip.Fuse.MergeProduct && !s.in.Options.NoFuse }},
+		on: fuses(func(c *chip.Chip) bool { return c.Fuse.MergeProduct })},
 	{name: "split-rows", doc: "what takes one row alone becomes a command for each, in programs of a few", run: (*state).splitRows,
 		on: func(s *state) bool { return s.in.Options.Draft > 0 }},
 	{name: "split-argmax", doc: "the largest logit is found among those of parts of the vocabulary", run: (*state).splitArgmax,
-		on: func(s *state) bool { return s.in.Chip.ArgmaxPart > 0 && !s.in.Options.NoFuse }},
+		on: fuses(func(c *chip.Chip) bool { return c.ArgmaxPart > 0 })},
 	{name: "split-input", doc: "the input of products of a chunk becomes float16 once, before them", run: (*state).splitInput,
 		on: func(s *state) bool { return s.in.Chip.GEMMHalves }},
 	{name: "tile-weights", doc: "chooses the layout of matrices", run: (*state).tileWeights,

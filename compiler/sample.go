@@ -6,9 +6,7 @@ import (
 	"strings"
 
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/internal/sampler"
-	"github.com/pianola-engine/pianola/table"
 )
 
 // samplerPresets are the orders of other engines, the default first. Bias comes
@@ -121,76 +119,53 @@ func (s *state) ranked(p *program) {
 	n := s.cfg.Vocab
 	logits := operand{v: s.logits, width: n}
 	best := p.value("rank.best", ceil(n, s.rankPart())*sampler.RankWords)
-	p.emit(&node{kernel: kernels.RankPart, label: "rank.part", region: best.name,
-		in: []operand{logits, s.sampler.all()}, out: []operand{best.all()}})
+	p.emit(spot{role: roleRankPart}, rankPartArgs{}, []operand{logits, s.sampler.all()}, best.all())
 	drawn := s.draw(p)
-	p.emit(&node{kernel: kernels.Rank, label: "rank.entry", splits: drawn.width / 2,
-		in: []operand{logits, best.all(), drawn.all(), s.sampler.all()}, out: []operand{s.ranks.all()}})
+	p.emit(spot{role: roleRank}, rankArgs{pairs: drawn.width / 2}, []operand{logits, best.all(), drawn.all(), s.sampler.all()}, s.ranks.all())
 	s.choose(p, drawn)
 }
 
 // choose emits the choice of what draw has left.
 func (s *state) choose(p *program, drawn *value) {
-	p.emit(&node{kernel: kernels.Argmax, label: "sample.choose", splits: drawn.width / 2,
-		in: []operand{drawn.all(), s.stops.all()}, out: []operand{s.tokens.all()}})
+	p.emit(spot{role: roleSampleChoose}, argmaxArgs{parts: drawn.width / 2}, []operand{drawn.all(), s.stops.all()}, s.tokens.all())
 }
 
 // draw emits what comes before the choice and returns the best tokens of each part.
 func (s *state) draw(p *program) *value {
 	n := s.cfg.Vocab
-	parts := ceil(n, s.samplePart())
+	parts, draws := ceil(n, s.samplePart()), ceil(n, s.drawPart())
 	keys, largest := p.value("sample.keys", n), p.value("sample.largest", parts)
-	draws := ceil(n, s.drawPart())
 	limit, drawn := p.value("sample.limit", 4), p.value("sample.drawn", 2*draws)
-	logits := operand{v: s.logits, width: n}
-	p.emit(&node{kernel: kernels.SampleAdjust, label: "sample.adjust", region: keys.name, splits: parts,
-		in: []operand{logits, s.tokens.all(), s.sampler.all()}, out: []operand{keys.all(), largest.all()}})
-	p.emit(&node{kernel: kernels.SampleFilter, label: "sample.filter", region: limit.name, splits: parts,
-		in: []operand{keys.all(), largest.all(), s.sampler.all()}, out: []operand{limit.all()}})
-	p.emit(&node{kernel: kernels.SampleDraw, label: "sample.draw", region: drawn.name, splits: draws,
-		in: []operand{keys.all(), limit.all(), s.sampler.all()}, out: []operand{drawn.all()}})
+	logits, settings := operand{v: s.logits, width: n}, s.sampler.all()
+	p.emit(spot{role: roleSampleAdjust}, sampleAdjustArgs{parts: parts}, []operand{logits, s.tokens.all(), settings}, keys.all(), largest.all())
+	p.emit(spot{role: roleSampleFilter}, sampleFilterArgs{parts: parts}, []operand{keys.all(), largest.all(), settings}, limit.all())
+	p.emit(spot{role: roleSampleDraw}, sampleDrawArgs{parts: draws}, []operand{keys.all(), limit.all(), settings}, drawn.all())
 	return drawn
 }
 
-// sampling fills the arguments of the sampler's kernels.
-func (l *lowering) sampling() {
-	n, h := l.n, &l.s.t.Header
-	part := uint32(l.s.samplePart())
-	switch n.kernel {
-	case kernels.SampleAdjust:
-		l.bind(kernels.SampleAdjustBindLogits, n.in[0])
-		l.bind(kernels.SampleAdjustBindTokens, n.in[1])
-		l.bind(kernels.SampleAdjustBindSettings, n.in[2])
-		l.bind(kernels.SampleAdjustBindKeys, n.out[0])
-		l.bind(kernels.SampleAdjustBindLargest, n.out[1])
-		kernels.SampleAdjustParams{N: h.Vocab, Part: part, Ring: h.Context + 1, MaxBias: sampler.MaxBias}.Put(&l.cmd)
-		l.patch(table.PatchToken, decl.SecondIndex)
-	case kernels.SampleFilter:
-		l.bind(kernels.SampleFilterBindKeys, n.in[0])
-		l.bind(kernels.SampleFilterBindLargest, n.in[1])
-		l.bind(kernels.SampleFilterBindSettings, n.in[2])
-		l.bind(kernels.SampleFilterBindLimit, n.out[0])
-		copy(l.spec.Values[kernels.SampleFilterSpecStage1:], l.s.stages)
-		kernels.SampleFilterParams{N: h.Vocab, Part: part}.Put(&l.cmd)
-	case kernels.SampleDraw:
-		l.bind(kernels.SampleDrawBindKeys, n.in[0])
-		l.bind(kernels.SampleDrawBindLimit, n.in[1])
-		l.bind(kernels.SampleDrawBindSettings, n.in[2])
-		l.bind(kernels.SampleDrawBindOut, n.out[0])
-		kernels.SampleDrawParams{N: h.Vocab, Part: uint32(l.s.drawPart())}.Put(&l.cmd)
-		l.patch(table.PatchToken, decl.SecondIndex)
-	case kernels.RankPart:
-		l.bind(kernels.RankPartBindLogits, n.in[0])
-		l.bind(kernels.RankPartBindSettings, n.in[1])
-		l.bind(kernels.RankPartBindOut, n.out[0])
-		kernels.RankPartParams{N: h.Vocab, Part: uint32(l.s.rankPart())}.Put(&l.cmd)
-	case kernels.Rank:
-		l.bind(kernels.RankBindLogits, n.in[0])
-		l.bind(kernels.RankBindParts, n.in[1])
-		l.bind(kernels.RankBindDrawn, n.in[2])
-		l.bind(kernels.RankBindSettings, n.in[3])
-		l.bind(kernels.RankBindRanks, n.out[0])
-		kernels.RankParams{N: h.Vocab, Part: uint32(l.s.rankPart()), Pairs: uint32(n.splits), Entries: sampler.RankEntries}.Put(&l.cmd)
-		l.patch(table.PatchToken, decl.SecondIndex)
+// splitArgmax finds the largest logits of parts of the vocabulary first, where
+// it is more than one threadgroup should read.
+func (s *state) splitArgmax() error {
+	part := s.in.Chip.ArgmaxPart
+	if s.cfg.Vocab <= part {
+		return nil
 	}
+	for _, p := range s.programs {
+		for i, n := range p.nodes {
+			if a, ok := n.args.(argmaxArgs); ok && a.parts == 0 {
+				best := s.argmaxParts(p, part)
+				first := &node{spot: spot{role: roleArgmaxPart}, args: argmaxPartArgs{part: part}, in: []operand{n.in[0]}, out: []operand{best.all()}}
+				p.splice(i, 0, first)
+				n.in[0], n.args = best.all(), argmaxArgs{parts: best.width / 2}
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// argmaxParts makes the value that has the best token of each part of the
+// vocabulary: its logit and its id.
+func (s *state) argmaxParts(p *program, part int) *value {
+	return p.value("out.parts", 2*ceil(s.cfg.Vocab, part))
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -38,24 +37,16 @@ func (s *state) splitWeights() error {
 	for _, p := range s.programs {
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
-			if !n.isMatmul() || s.sharesEmbedding(n.w) {
+			a, ok := n.args.(productArgs)
+			if !ok || s.sharesEmbedding(a.w) {
 				continue
 			}
-			size, ok := n.w.layout.Bytes(n.w.typ, uint64(n.w.rows), uint64(n.w.cols))
-			if !ok || size <= limit {
-				continue
-			}
+			rows := partRows(a.w, limit)
 			// A part must not write what the next one reads.
-			if slices.ContainsFunc(n.in, func(o operand) bool { return o.v == n.out[0].v }) {
+			if rows == 0 || slices.ContainsFunc(n.in, func(o operand) bool { return o.v == n.out[0].v }) {
 				continue
 			}
-			unit := size / uint64(n.w.rows) * splitUnit // more where strips are filled up
-			rows := int(limit/max(unit, 1)) * splitUnit
-			if rows == 0 {
-				continue // what is left is an error of pass limits
-			}
-			rows = roundUp(ceil(n.w.rows, ceil(n.w.rows, rows)), splitUnit) // about even
-			parts := s.parts(n, rows)
+			parts := s.parts(n, a, rows)
 			p.splice(i, 1, parts...)
 			i += len(parts) - 1
 		}
@@ -63,12 +54,28 @@ func (s *state) splitWeights() error {
 	return nil
 }
 
+// partRows returns the rows of the parts in which a matrix fits slots of limit
+// bytes, about even. It returns 0 if the matrix fits whole, or cannot be divided,
+// which is an error of pass limits.
+func partRows(w *weight, limit uint64) int {
+	size, ok := w.layout.Bytes(w.typ, uint64(w.rows), uint64(w.cols))
+	if !ok || size <= limit {
+		return 0
+	}
+	unit := size / uint64(w.rows) * splitUnit // more where strips are filled up
+	rows := int(limit/max(unit, 1)) * splitUnit
+	if rows == 0 {
+		return 0
+	}
+	return roundUp(ceil(w.rows, ceil(w.rows, rows)), splitUnit)
+}
+
 // sharesEmbedding reports whether the look-up reads w too, which is one kernel
 // with one matrix.
 func (s *state) sharesEmbedding(w *weight) bool {
 	for _, p := range s.programs {
 		for _, n := range p.nodes {
-			if n.kernel == kernels.Embed && n.w == w {
+			if a, ok := n.args.(embedArgs); ok && a.w == w {
 				return true
 			}
 		}
@@ -77,15 +84,16 @@ func (s *state) sharesEmbedding(w *weight) bool {
 }
 
 // parts returns the products of so many rows each that make a product.
-func (s *state) parts(n *node, rows int) (list []*node) {
-	for first := 0; first < n.w.rows; first += rows {
+func (s *state) parts(n *node, whole productArgs, rows int) (list []*node) {
+	for first := 0; first < whole.w.rows; first += rows {
+		suffix := fmt.Sprintf(".part%d", len(list))
+		a := whole
+		a.w = s.share(whole.w.slice(whole.w.name+suffix, first, min(rows, whole.w.rows-first)))
+		a.biasFrom += first
 		part := *n
-		name := fmt.Sprintf(".part%d", len(list))
-		part.label += name
-		part.w = s.share(n.w.slice(n.w.name+name, first, min(rows, n.w.rows-first)))
-		part.biasFrom += first
+		part.spot, part.args = n.with(suffix), a
 		o := n.out[0]
-		part.in, part.out = slices.Clone(n.in), []operand{{v: o.v, off: o.off + first, width: part.w.rows}}
+		part.in, part.out = slices.Clone(n.in), []operand{{v: o.v, off: o.off + first, width: a.w.rows}}
 		list = append(list, &part)
 	}
 	return list

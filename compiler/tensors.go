@@ -5,9 +5,7 @@ import (
 	"slices"
 
 	"github.com/pianola-engine/pianola/arch"
-	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
-	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -18,14 +16,6 @@ type TensorError struct{ Tensor, What string }
 // Error implements error.
 func (e *TensorError) Error() string {
 	return fmt.Sprintf("compiler: tensor %s: %s", e.Tensor, e.What)
-}
-
-// matmul returns the kernel of p's matrix products.
-func (p *program) matmul() decl.ID {
-	if p.wide {
-		return kernels.GEMM
-	}
-	return kernels.GEMV
 }
 
 // tensor looks a tensor up.
@@ -75,6 +65,7 @@ func (s *state) vector(name string, t weights.Tensor, n int) (*weight, error) {
 	return s.vectorOf(name, t, 0, uint64(n), uint64(n))
 }
 
+// normWeight returns the weight of a norm of n elements.
 func (s *state) normWeight(name string, role arch.Role, layer, n int) (*weight, error) {
 	t, err := s.tensor(s.cfg.Tensor(role, layer))
 	if err != nil {
@@ -87,6 +78,42 @@ func (s *state) normWeight(name string, role arch.Role, layer, n int) (*weight, 
 	return w, err
 }
 
+// vectorOf returns count elements of a tensor of total, from first on, as kernels
+// read them.
+func (s *state) vectorOf(name string, t weights.Tensor, first, count, total uint64) (*weight, error) {
+	if !slices.Equal(t.Shape, []uint64{total}) {
+		return nil, &TensorError{t.Name, fmt.Sprintf("shape %v, want [%d]", t.Shape, total)}
+	}
+	if !floating(t.Type) {
+		return nil, &TensorError{t.Name, fmt.Sprintf("type %s, want F32, F16 or BF16", t.Type)}
+	}
+	return s.share(&weight{name: name, rows: 1, cols: int(count), typ: dtype.F32, parts: []part{partOf(t, first, count, total)}}), nil
+}
+
+// partOf returns rows of a tensor as a part, or all of it.
+func partOf(t weights.Tensor, first, count, total uint64) part {
+	if count == total {
+		return part{tensor: t}
+	}
+	return part{tensor: t, first: int(first), rows: int(count)}
+}
+
+// append adds a part behind w's. Rows that follow each other in a tensor are one
+// part, so that a fused matrix that is a fused tensor is copied, or mapped, whole.
+func (w *weight) append(p part) {
+	if len(w.parts) > 0 && p.data == nil && p.rows > 0 {
+		last := &w.parts[len(w.parts)-1]
+		if last.data == nil && last.rows > 0 && last.tensor.Name == p.tensor.Name && last.first+last.rows == p.first {
+			if last.rows += p.rows; last.first == 0 && uint64(last.rows) == last.tensor.Shape[0] {
+				last.rows = 0
+			}
+			return
+		}
+	}
+	w.parts = append(w.parts, p)
+}
+
+// floating reports whether elements of a type are floats.
 func floating(t dtype.Type) bool { return t == dtype.F32 || t == dtype.F16 || t == dtype.BF16 }
 
 // concat returns the weight whose rows are those of list one after another.
@@ -101,14 +128,38 @@ func (s *state) concat(name string, list ...*weight) *weight {
 	return s.share(w)
 }
 
+// concatVectors returns the vector of list's elements one after another.
+func (s *state) concatVectors(name string, list ...*weight) *weight {
+	w := &weight{name: name, rows: 1, typ: list[0].typ}
+	for _, l := range list {
+		w.cols += l.cols
+		w.parts = append(w.parts, l.parts...)
+	}
+	return s.share(w)
+}
+
 // tileWeights gives the matrices of products with quantised activations the
 // tiled layout, where the type has it and no strip of rows crosses a part.
 func (s *state) tileWeights() error {
 	for _, p := range s.programs {
 		for _, n := range p.nodes {
-			if (n.isMatmul() || n.kernel == kernels.ExpertGEMV && n.w.rows/s.cfg.Experts.Count%dtype.TileRows == 0) && s.quantised(n.w) && tileable(n.w) {
-				n.w.layout = dtype.Tiled16
+			if w := s.tiled(n.args); w != nil && s.quantised(w) && tileable(w) {
+				w.layout = dtype.Tiled16
 			}
+		}
+	}
+	return nil
+}
+
+// tiled returns the matrix of a product that can have tiles, nil of other nodes.
+// Strips of experts' rows must lie in one matrix.
+func (s *state) tiled(a args) *weight {
+	switch a := a.(type) {
+	case productArgs:
+		return a.w
+	case expertProductArgs:
+		if a.w.rows/s.cfg.Experts.Count%dtype.TileRows == 0 {
+			return a.w
 		}
 	}
 	return nil
@@ -140,7 +191,7 @@ func tileable(w *weight) bool {
 func (s *state) planWeights() error {
 	for _, p := range s.programs {
 		for _, n := range p.nodes {
-			for _, w := range []*weight{n.w, n.bias, n.extra} {
+			for _, w := range n.args.weights() {
 				if w == nil || slices.Contains(s.weights, w) {
 					continue
 				}
@@ -154,6 +205,7 @@ func (s *state) planWeights() error {
 	return nil
 }
 
+// upload gives a weight its slot and appends the uploads that fill it.
 func (s *state) upload(w *weight) error {
 	size, ok := w.layout.Bytes(w.typ, uint64(w.rows), uint64(w.cols))
 	if !ok {
@@ -161,34 +213,9 @@ func (s *state) upload(w *weight) error {
 	}
 	w.slot = s.slot(w.name, table.SlotWeight, table.ScopeModel, size).slot
 	dst := uint64(0)
-	for _, p := range w.parts {
-		u := table.Upload{Op: table.UploadCopy, Type: w.typ, Slot: w.slot, Tensor: p.tensor.Name, DstOffset: dst}
-		u.SrcOffset, u.SrcSize = p.source(w)
-		switch {
-		case p.data != nil:
-			u.Op, u.SrcOffset, u.SrcSize = table.UploadConst, uint64(len(s.t.Const)), uint64(len(p.data))
-			s.t.Const = append(s.t.Const, p.data...)
-		case p.step > 0:
-			u.SrcOffset, u.SrcSize = p.stepSource(w.cols)
-			u.Op, u.Step, u.Phase, u.Type, u.Cols = table.UploadTranspose, uint8(p.step), uint8(p.first), p.tensor.Type, uint32(w.cols)
-			switch {
-			case p.transposed:
-			case w.cols == 1:
-				u.Op, u.Cols = table.UploadToF32, 0
-			case w.layout == dtype.Tiled16:
-				u.Op = table.UploadTile
-			default:
-				u.Op = table.UploadJoin
-			}
-		case p.plusOne:
-			u.Op, u.Type = table.UploadPlusOne, p.tensor.Type
-		case p.tensor.Type != w.typ:
-			u.Op, u.Type = table.UploadToF32, p.tensor.Type
-		case w.layout == dtype.Tiled16:
-			u.Op, u.Cols = table.UploadTile, uint32(w.cols)
-		case p.tensor.Joined:
-			u.Op, u.Cols = table.UploadJoin, uint32(w.cols)
-		}
+	for i := range w.parts {
+		u := s.uploadOf(w, &w.parts[i])
+		u.DstOffset = dst
 		s.t.Uploads = append(s.t.Uploads, u)
 		n, ok := u.DstSize()
 		if !ok {
@@ -197,4 +224,36 @@ func (s *state) upload(w *weight) error {
 		dst += n
 	}
 	return nil
+}
+
+// uploadOf returns the upload of a part of a weight, without its destination.
+func (s *state) uploadOf(w *weight, p *part) table.Upload {
+	u := table.Upload{Op: table.UploadCopy, Type: w.typ, Slot: w.slot, Tensor: p.tensor.Name}
+	u.SrcOffset, u.SrcSize = p.source(w)
+	switch {
+	case p.data != nil:
+		u.Op, u.SrcOffset, u.SrcSize = table.UploadConst, uint64(len(s.t.Const)), uint64(len(p.data))
+		s.t.Const = append(s.t.Const, p.data...)
+	case p.step > 0:
+		u.SrcOffset, u.SrcSize = p.stepSource(w.cols)
+		u.Op, u.Step, u.Phase, u.Type, u.Cols = table.UploadTranspose, uint8(p.step), uint8(p.first), p.tensor.Type, uint32(w.cols)
+		switch {
+		case p.transposed:
+		case w.cols == 1:
+			u.Op, u.Cols = table.UploadToF32, 0
+		case w.layout == dtype.Tiled16:
+			u.Op = table.UploadTile
+		default:
+			u.Op = table.UploadJoin
+		}
+	case p.plusOne:
+		u.Op, u.Type = table.UploadPlusOne, p.tensor.Type
+	case p.tensor.Type != w.typ:
+		u.Op, u.Type = table.UploadToF32, p.tensor.Type
+	case w.layout == dtype.Tiled16:
+		u.Op, u.Cols = table.UploadTile, uint32(w.cols)
+	case p.tensor.Joined:
+		u.Op, u.Cols = table.UploadJoin, uint32(w.cols)
+	}
+	return u
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
 // verify checks what must hold after every pass: operands lie within their
@@ -22,7 +21,7 @@ func verify(s *state, after string) error {
 		for _, p := range g {
 			for i, n := range p.nodes {
 				if err := verifyNode(n, written); err != nil {
-					return fmt.Errorf("after %s: %s: node %d (%s): %w", after, p.name, i, n.label, err)
+					return fmt.Errorf("after %s: %s: node %d (%s): %w", after, p.name, i, n.label(), err)
 				}
 			}
 		}
@@ -35,7 +34,7 @@ func verify(s *state, after string) error {
 	labels := map[string]bool{}
 	for _, p := range s.programs {
 		for _, n := range p.nodes {
-			key := p.name + " " + n.label
+			key := p.name + " " + n.label()
 			if labels[key] {
 				return fmt.Errorf("after %s: the label %s is there twice", after, key)
 			}
@@ -60,9 +59,9 @@ func verify(s *state, after string) error {
 }
 
 func verifyNode(n *node, written map[*value]bool) error {
-	k, ok := decl.Lookup(n.kernel)
+	k, ok := decl.Lookup(n.kernel())
 	if !ok {
-		return fmt.Errorf("kernel %d is unknown", n.kernel)
+		return fmt.Errorf("kernel %d is unknown", n.kernel())
 	}
 	for _, o := range slices.Concat(n.in, n.out) {
 		if o.off < 0 || o.width < 0 || o.off+o.width > o.v.width {
@@ -70,7 +69,7 @@ func verifyNode(n *node, written map[*value]bool) error {
 		}
 	}
 	bound := len(n.in) + len(n.out)
-	for _, w := range []*weight{n.w, n.bias, n.extra} {
+	for _, w := range n.args.weights() {
 		if w != nil {
 			bound++
 			rows, elems := 0, 0
@@ -121,28 +120,35 @@ func verifyNode(n *node, written map[*value]bool) error {
 			return fmt.Errorf("%s is read before it is written", o)
 		}
 	}
-	readsOut := n.add || slices.ContainsFunc(k.Bindings, func(b decl.Binding) bool { return b.Role == decl.ReadWrite })
+	product, isProduct := n.args.(productArgs)
+	sum, _ := n.args.(expertSumArgs)
+	readsOut := product.add || sum.add || slices.ContainsFunc(k.Bindings, func(b decl.Binding) bool { return b.Role == decl.ReadWrite })
 	for i, o := range n.out {
 		if readsOut && i == 0 && o.v.place == inArena && !written[o.v] {
 			return fmt.Errorf("%s is updated before it is written", o)
 		}
 		written[o.v] = true
 	}
-	switch n.kernel {
-	case kernels.GEMV, kernels.GEMM:
-		if (n.input == decl.InputNorm) != (n.extra != nil) || n.extra != nil && n.extra.cols != n.w.cols {
-			return fmt.Errorf("the norm's weights %v do not fit input %d", n.extra, n.input)
-		}
-		columns := n.in[0].width
-		if n.input == decl.InputMerge {
-			columns /= n.splits
-		}
-		if columns != n.w.cols || n.out[0].width != n.w.rows {
-			return fmt.Errorf("[%d] -> [%d] through a matrix [%d, %d]", n.in[0].width, n.out[0].width, n.w.rows, n.w.cols)
-		}
-		if n.bias != nil && n.bias.cols != n.w.rows && (n.bias.cols < n.biasFrom+n.w.rows || !strings.Contains(n.label, ".part")) {
-			return fmt.Errorf("a bias of %d for %d rows from %d on", n.bias.cols, n.w.rows, n.biasFrom)
-		}
+	if isProduct {
+		return verifyProduct(n, product)
+	}
+	return nil
+}
+
+// verifyProduct checks that a product's operands and weights fit its matrix.
+func verifyProduct(n *node, a productArgs) error {
+	if (a.input == decl.InputNorm) != (a.norm != nil) || a.norm != nil && a.norm.cols != a.w.cols {
+		return fmt.Errorf("the norm's weights %v do not fit input %d", a.norm, a.input)
+	}
+	columns := n.in[0].width
+	if a.input == decl.InputMerge {
+		columns /= a.merge.splits
+	}
+	if columns != a.w.cols || n.out[0].width != a.w.rows {
+		return fmt.Errorf("[%d] -> [%d] through a matrix [%d, %d]", n.in[0].width, n.out[0].width, a.w.rows, a.w.cols)
+	}
+	if a.bias != nil && a.bias.cols != a.w.rows && (a.bias.cols < a.biasFrom+a.w.rows || !strings.Contains(n.suffix, ".part")) {
+		return fmt.Errorf("a bias of %d for %d rows from %d on", a.bias.cols, a.w.rows, a.biasFrom)
 	}
 	return nil
 }

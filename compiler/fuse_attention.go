@@ -1,0 +1,151 @@
+package compiler
+
+import "math/bits"
+
+// fuseRopeKV makes one command of QK norm, RoPE of Q and K, and the KV write.
+// Q goes to a value of its own, since the command reads what it came from.
+func (s *state) fuseRopeKV() error {
+	for _, p := range s.programs {
+		for i := 0; i < len(p.nodes); i++ {
+			if n := p.match(i, roleQNorm, roleKNorm, roleQRope, roleKRope, roleKVWrite); n != nil {
+				q, k := n[0].args.(headNormArgs).w, n[1].args.(headNormArgs).w
+				if q.cols == s.cfg.HeadDim && k.cols == s.cfg.HeadDim { // not over all heads at once
+					s.ropeKV(p, i, n, s.concat(n[0].layer.name("attn.qk_norm"), q, k))
+					continue
+				}
+			}
+			if n := p.match(i, roleQRope, roleKRope, roleKVWrite); n != nil {
+				s.ropeKV(p, i, n, nil)
+			}
+		}
+	}
+	return nil
+}
+
+// ropeKV replaces the nodes from i on, which end with RoPE of Q and of K and the
+// KV write, by one.
+func (s *state) ropeKV(p *program, i int, nodes []*node, norm *weight) {
+	rope, write := nodes[len(nodes)-3], nodes[len(nodes)-1]
+	q, kv := rope.args.(ropeArgs), write.args.(kvWriteArgs)
+	oldQ := rope.out[0]
+	newQ := p.value(rope.label(), oldQ.width)
+	p.splice(i, len(nodes), &node{
+		spot: spot{role: roleRopeKV, layer: rope.layer},
+		args: ropeKVArgs{norm: norm, heads: q.heads, kvHeads: kv.kvHeads, half: q.half, eps: s.cfg.Eps},
+		in:   []operand{oldQ, write.in[0], write.in[1], rope.in[0]},
+		out:  append([]operand{newQ.all()}, write.out...),
+	})
+	for _, later := range p.nodes[i+1:] {
+		for j, o := range later.in {
+			if o == oldQ {
+				later.in[j] = newQ.all()
+			}
+		}
+	}
+}
+
+// fuseRopeAttn joins QK norm, RoPE and KV write with the attention after it, in
+// programs of a few rows, for each of which pass split-rows makes a command: a row
+// reads what the one before writes. Not where positions at the start are seen: it
+// has no binding left for their angles.
+func (s *state) fuseRopeAttn() error {
+	for _, p := range s.programs {
+		if p.wide {
+			continue
+		}
+		pairs(p, func(a *node, rope ropeKVArgs, b *node, attn attentionArgs) bool {
+			if b.layer.sinks > 0 || !p.feeds(a, b) {
+				return false
+			}
+			args := ropeAttnArgs{
+				attentionArgs: attn, own: rope.norm, qkNorm: rope.norm != nil, logits: attn.learned != nil, eps: rope.eps,
+			}
+			if attn.learned != nil {
+				// The kernel has one binding for what heads have of their own.
+				list := []*weight{attn.learned}
+				if rope.norm != nil {
+					list = []*weight{rope.norm, attn.learned}
+				}
+				args.own = s.concatVectors(b.layer.name("attn.heads"), list...)
+			}
+			args.half, args.learned = rope.half, nil
+			b.args, b.in, b.out = args, a.in, []operand{a.out[1], a.out[2], b.out[0]}
+			return true
+		})
+	}
+	return nil
+}
+
+// splitAttention divides the positions of a row among threadgroups where the
+// cache is long and the program has few rows, and merges the parts with a second
+// command.
+func (s *state) splitAttention() error {
+	limit := s.in.Chip.SplitContext
+	if limit == 0 {
+		return nil
+	}
+	for _, p := range s.programs {
+		if p.wide {
+			continue
+		}
+		for i := 0; i < len(p.nodes); i++ {
+			n := p.nodes[i]
+			a, ok := n.attention()
+			if !ok || n.layer.cap <= limit || n.layer.sinks > 0 {
+				continue
+			}
+			if a.splits = s.splits(a); a.splits < 2 {
+				continue
+			}
+			part := p.value(n.layer.name("attn.parts"), a.heads*a.splits*(s.cfg.HeadDim+2))
+			last := len(n.out) - 1
+			merge := &node{
+				spot: spot{role: roleMerge, layer: n.layer}, args: mergeArgs{heads: a.heads, splits: a.splits, window: a.window},
+				in: []operand{part.all()}, out: []operand{n.out[last]},
+			}
+			n.setAttention(a)
+			n.out[last] = part.all()
+			p.splice(i+1, 0, merge)
+			i++
+		}
+	}
+	return nil
+}
+
+// attention returns the args of attention that a node has, also with RoPE.
+func (n *node) attention() (attentionArgs, bool) {
+	switch a := n.args.(type) {
+	case attentionArgs:
+		return a, true
+	case ropeAttnArgs:
+		return a.attentionArgs, true
+	}
+	return attentionArgs{}, false
+}
+
+// setAttention sets what attention returns.
+func (n *node) setAttention(a attentionArgs) {
+	if both, ok := n.args.(ropeAttnArgs); ok {
+		both.attentionArgs = a
+		n.args = both
+		return
+	}
+	n.args = a
+}
+
+// maxSplits is how many splits there are at most: as many as a product reads at
+// once to merge them.
+const maxSplits = 8
+
+// splitThreads is how many threads a core should have at least where attention
+// is split.
+const splitThreads = 512
+
+// splits returns among how many threadgroups the positions of a row are divided,
+// a power of two: as many as there are cores for, and as there can be spans.
+func (s *state) splits(a attentionArgs) int {
+	c := s.in.Chip
+	groups := a.kvHeads * ceil(a.heads/a.kvHeads, c.AttnHeads)
+	most := min(ceil(int(s.t.Header.Context), c.SplitSpan), max(c.Cores, 1)*max(1, splitThreads/c.AttnThreads)/groups, maxSplits)
+	return 1 << bits.Len(uint(max(most, 1))) >> 1
+}

@@ -1,0 +1,220 @@
+package compiler
+
+import (
+	"cmp"
+	"math"
+
+	"github.com/pianola-engine/pianola/arch"
+)
+
+// attention emits a layer's attention block: norm, Q, K, V, QK norm, RoPE, KV
+// write, attention, output projection, residual.
+func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) error {
+	c := s.cfg
+	y, err := s.norm(p, spot{role: roleAttnNorm, layer: l}, x, arch.AttnNorm)
+	if err != nil {
+		return err
+	}
+	var qkv [3]*value
+	for i, of := range []struct {
+		role role
+		from arch.Role
+	}{{roleQ, arch.Q}, {roleK, arch.K}, {roleV, arch.V}} {
+		if qkv[i], err = s.linear(p, spot{role: of.role, layer: l}, y, of.from); err != nil {
+			return err
+		}
+	}
+	q, k, v := qkv[0], qkv[1], qkv[2]
+	if c.QKNorm {
+		if err := s.headNorm(p, spot{role: roleQNorm, layer: l}, q, arch.QNorm, c.Heads); err != nil {
+			return err
+		}
+		if err := s.headNorm(p, spot{role: roleKNorm, layer: l}, k, arch.KNorm, c.KVHeads); err != nil {
+			return err
+		}
+	}
+	half := c.Ropes[l.config.Rope].Dim / 2
+	if l.config.NoRope {
+		half = 0
+	} else {
+		p.emit(spot{role: roleQRope, layer: l}, ropeArgs{heads: c.Heads, half: half}, []operand{angles.all()}, q.all())
+		p.emit(spot{role: roleKRope, layer: l}, ropeArgs{heads: c.KVHeads, half: half}, []operand{angles.all()}, k.all())
+	}
+	p.emit(spot{role: roleKVWrite, layer: l}, kvWriteArgs{kvHeads: c.KVHeads}, []operand{k.all(), v.all()}, l.k.all(), l.v.all())
+	in := []operand{q.all(), l.k.all(), l.v.all()}
+	if l.sinks > 0 {
+		in = append(in, turn.all())
+	}
+	learned, err := s.attnSinks(l.name("attn.sinks"), l.index)
+	if err != nil {
+		return err
+	}
+	a := p.value(l.name("attn.out"), c.Heads*c.HeadDim)
+	p.emit(spot{role: roleAttention, layer: l}, attentionArgs{
+		heads: c.Heads, kvHeads: c.KVHeads, half: half, window: l.window, splits: 1,
+		scale: cmp.Or(c.AttnScale, float32(1/math.Sqrt(float64(c.HeadDim)))), softCap: c.AttnSoftCap, learned: learned,
+	}, in, a.all())
+	o, err := s.linear(p, spot{role: roleO, layer: l}, a, arch.O)
+	if err != nil {
+		return err
+	}
+	if o, err = s.norm(p, spot{role: roleAttnPostNorm, layer: l}, o, arch.AttnPostNorm); err != nil {
+		return err
+	}
+	s.residual(p, spot{role: roleAttnResidual, layer: l}, x, o)
+	return nil
+}
+
+// headNorm emits the norm of Q or K, by heads or of all heads as if they were one.
+func (s *state) headNorm(p *program, at spot, v *value, from arch.Role, heads int) error {
+	n := s.cfg.HeadDim
+	if s.cfg.WideQKNorm {
+		n, heads = n*heads, 1
+	}
+	w, err := s.normWeight(at.label(), from, at.index(), n)
+	if err != nil {
+		return err
+	}
+	p.emit(at, headNormArgs{w: w, heads: heads, eps: s.cfg.Eps}, nil, v.all())
+	return nil
+}
+
+// attnSinks returns the weight that has the heads' logits without a position, nil
+// if there are none.
+func (s *state) attnSinks(name string, layer int) (*weight, error) {
+	if !s.cfg.AttnSinks {
+		return nil, nil
+	}
+	t, err := s.tensor(s.cfg.Tensor(arch.AttnSinks, layer))
+	if err != nil {
+		return nil, err
+	}
+	return s.vector(name, t, s.cfg.Heads)
+}
+
+// feedForward emits a layer's feed-forward block, or its experts.
+func (s *state) feedForward(p *program, l *layerPlan, x *value) error {
+	y, err := s.norm(p, spot{role: roleFFNNorm, layer: l}, x, arch.FFNNorm)
+	if err != nil {
+		return err
+	}
+	residual := spot{role: roleFFNResidual, layer: l}
+	if l.config.Sparse {
+		sum, err := s.experts(p, l, y)
+		if err != nil {
+			return err
+		}
+		s.residual(p, residual, x, sum)
+		return nil
+	}
+	act, err := s.activated(p, y, l)
+	if err != nil {
+		return err
+	}
+	down, err := s.linear(p, spot{role: roleDown, layer: l}, act, arch.Down)
+	if err != nil {
+		return err
+	}
+	if down, err = s.norm(p, spot{role: roleFFNPostNorm, layer: l}, down, arch.FFNPostNorm); err != nil {
+		return err
+	}
+	s.residual(p, residual, x, down)
+	return nil
+}
+
+// activated emits what the down projection reads of y: the activation of the gate
+// times up, or of up.
+func (s *state) activated(p *program, y *value, l *layerPlan) (*value, error) {
+	if s.cfg.Ungated {
+		return s.ungated(p, y, l)
+	}
+	gate, err := s.linear(p, spot{role: roleGate, layer: l}, y, arch.Gate)
+	if err != nil {
+		return nil, err
+	}
+	up, err := s.linear(p, spot{role: roleUp, layer: l}, y, arch.Up)
+	if err != nil {
+		return nil, err
+	}
+	act := p.value(l.name("ffn.act"), s.cfg.FF)
+	p.emit(spot{role: roleSiLUMul, layer: l}, siluMulArgs{activation: activation(s.cfg.Activation)}, []operand{gate.all(), up.all()}, act.all())
+	return act, nil
+}
+
+// ungated emits the activation of up and returns it.
+func (s *state) ungated(p *program, y *value, l *layerPlan) (*value, error) {
+	up, err := s.linear(p, spot{role: roleUp, layer: l}, y, arch.Up)
+	if err != nil {
+		return nil, err
+	}
+	p.emit(spot{role: roleActivate, layer: l}, activateArgs{activation: activation(s.cfg.Activation)}, nil, up.all())
+	return up, nil
+}
+
+// residual emits x += delta, by the configuration's factor.
+func (s *state) residual(p *program, at spot, x, delta *value) {
+	p.emit(at, addArgs{delta: s.cfg.ResidualScale}, []operand{delta.all()}, x.all())
+}
+
+// norm emits y = norm(x) * w and returns y; x itself if the family has no norm
+// there.
+func (s *state) norm(p *program, at spot, x *value, from arch.Role) (*value, error) {
+	if s.cfg.Tensor(from, at.index()) == "" {
+		return x, nil
+	}
+	a, err := s.normArgs(at, from)
+	if err != nil {
+		return nil, err
+	}
+	y := p.value(at.label(), s.cfg.Width)
+	p.emit(at, a, []operand{x.all()}, y.all())
+	return y, nil
+}
+
+// normArgs returns the args of a norm of the residual stream.
+func (s *state) normArgs(at spot, from arch.Role) (normArgs, error) {
+	a := normArgs{mean: s.cfg.LayerNorm, eps: s.cfg.Eps}
+	n, name := s.cfg.Width, at.label()
+	if !a.mean {
+		w, err := s.normWeight(name, from, at.index(), n)
+		a.w = w
+		return a, err
+	}
+	w, err := s.normWeight(name+".weight", from, at.index(), n)
+	if err != nil {
+		return a, err
+	}
+	t, err := s.tensor(s.cfg.BiasTensor(from, at.index()))
+	if err != nil {
+		return a, err
+	}
+	bias, err := s.vector(name+".bias", t, n)
+	if err != nil {
+		return a, err
+	}
+	a.w = s.concatVectors(name, w, bias)
+	return a, nil
+}
+
+// linear emits y = W x (+ b) and returns y.
+func (s *state) linear(p *program, at spot, x *value, from arch.Role) (*value, error) {
+	name := at.label()
+	w, err := s.matrix(name, from, at.index())
+	if err != nil {
+		return nil, err
+	}
+	a := productArgs{wide: p.wide, w: w}
+	if s.cfg.Bias.Has(from) {
+		t, err := s.tensor(s.cfg.BiasTensor(from, at.index()))
+		if err != nil {
+			return nil, err
+		}
+		first, count, total := s.cfg.Rows(from)
+		if a.bias, err = s.vectorOf(name+".bias", t, first, count, total); err != nil {
+			return nil, err
+		}
+	}
+	y := p.value(name, w.rows)
+	p.emit(at, a, []operand{x.all()}, y.all())
+	return y, nil
+}

@@ -1,0 +1,76 @@
+package compiler
+
+import (
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/speculate"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// argmaxArgs are those of argmax, which writes the token of the largest element of
+// in[0] to the ring out[0], unless it is one of the stops in[1].
+type argmaxArgs struct {
+	unweighted
+	parts int // in[0] has the best token of so many parts of the vocabulary; 0: it is the logits
+}
+
+func (argmaxArgs) kernel() decl.ID    { return kernels.Argmax }
+func (a argmaxArgs) describe() string { return describeSplits(a.parts) }
+
+func (a argmaxArgs) lower(l *lowering) {
+	l.bind(kernels.ArgmaxBindLogits, l.n.in[0])
+	l.bind(kernels.ArgmaxBindStops, l.n.in[1])
+	l.bind(kernels.ArgmaxBindTokens, l.n.out[0])
+	count := l.n.in[0].width
+	if a.parts > 0 {
+		count = a.parts
+	}
+	l.flag(kernels.ArgmaxSpecParts, a.parts > 0)
+	kernels.ArgmaxParams{N: uint32(count), Ring: l.ring(), MaxStops: l.s.t.Header.MaxStops}.Put(&l.cmd)
+	l.patch(table.PatchArgmax, decl.SecondIndex)
+}
+
+// argmaxPartArgs are those of argmax_part: out[0] becomes the best token of each
+// part of the logits in[0].
+type argmaxPartArgs struct {
+	unweighted
+	part int // logits of a part
+}
+
+func (argmaxPartArgs) kernel() decl.ID { return kernels.ArgmaxPart }
+
+func (a argmaxPartArgs) lower(l *lowering) {
+	l.bind(kernels.ArgmaxPartBindLogits, l.n.in[0])
+	l.bind(kernels.ArgmaxPartBindOut, l.n.out[0])
+	kernels.ArgmaxPartParams{N: uint32(l.n.in[0].width), Part: uint32(a.part)}.Put(&l.cmd)
+}
+
+// acceptArgs are those of accept, which takes the tokens of a draft in the ring
+// out[0] that the rows chose: in[0] has each row's best tokens, in[1] the stops.
+type acceptArgs struct {
+	unweighted
+	parts int // of a row of in[0]
+}
+
+func (acceptArgs) kernel() decl.ID    { return kernels.Accept }
+func (a acceptArgs) describe() string { return describeSplits(a.parts) }
+
+func (a acceptArgs) lower(l *lowering) {
+	l.bind(kernels.AcceptBindBest, l.n.in[0])
+	l.bind(kernels.AcceptBindStops, l.n.in[1])
+	l.bind(kernels.AcceptBindTokens, l.n.out[0])
+	kernels.AcceptParams{Parts: uint32(a.parts), Ring: l.ring(), MaxStops: l.s.t.Header.MaxStops, MaxRows: uint32(l.p.rows)}.Put(&l.cmd)
+	l.patch(table.PatchToken, decl.SecondIndex)
+}
+
+// draftArgs are those of draft, which drafts tokens from the ring out[0] into it.
+type draftArgs struct{ unweighted }
+
+func (draftArgs) kernel() decl.ID { return kernels.Draft }
+
+func (draftArgs) lower(l *lowering) {
+	l.bind(kernels.DraftBindTokens, l.n.out[0])
+	kernels.DraftParams{
+		Ring: l.ring(), Draft: uint32(l.s.in.Options.Draft), Most: speculate.DraftMost, Least: speculate.DraftLeast,
+	}.Put(&l.cmd)
+}

@@ -1,0 +1,139 @@
+package compiler
+
+import (
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// attentionArgs are those of attn. The operands in are Q, the caches, and the
+// angles that turn Q back where the layer sees positions at the start; out[0] is
+// the result, or the parts that attn_merge reads.
+type attentionArgs struct {
+	heads, kvHeads int
+	half           int     // rotated pairs of a head
+	window         int     // positions that are seen, 0: all
+	splits         int     // threadgroups that divide the positions
+	scale          float32 // of the scores
+	softCap        float32 // of the scores, 0 without
+	learned        *weight // the heads' logits without a position, nil without any
+}
+
+func (attentionArgs) kernel() decl.ID           { return kernels.Attn }
+func (a attentionArgs) weights() []*weight      { return []*weight{a.learned} }
+func (a attentionArgs) threads(l *lowering) int { return l.s.in.Chip.AttnThreads }
+func (a attentionArgs) describe() string        { return describeWindow(a.window, a.splits) }
+
+// shrinks returns true: each SIMD group has rows of Q of its own.
+func (attentionArgs) shrinks() bool { return true }
+
+func (a attentionArgs) lower(l *lowering) {
+	n := l.n
+	l.bind(kernels.AttnBindQ, n.in[0])
+	l.bind(kernels.AttnBindKCache, n.in[1])
+	l.bind(kernels.AttnBindVCache, n.in[2])
+	l.bind(kernels.AttnBindOut, n.out[0])
+	l.bindWeight(kernels.AttnBindLogits, a.learned)
+	heads, rows := a.group(l)
+	l.set(kernels.AttnSpecHeadDim, l.headDim())
+	l.flag(kernels.AttnSpecWindowed, a.window > 0)
+	l.flag(kernels.AttnSpecSplit, a.splits > 1)
+	l.flag(kernels.AttnSpecTile, rows > 1)
+	l.set(kernels.AttnSpecKV, l.s.kv)
+	l.flag(kernels.AttnSpecLearned, a.learned != nil)
+	half := 0
+	if n.layer.sinks > 0 {
+		l.bind(kernels.AttnBindTurn, n.in[3])
+		l.flag(kernels.AttnSpecSinks, true)
+		l.set(kernels.AttnSpecLayout, l.ropeLayout())
+		half = a.half
+	}
+	kernels.AttnParams{
+		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
+		Window: uint32(a.window), Span: l.span(a.splits), Splits: uint32(a.splits), Scale: a.scale,
+		HeadGroup: uint32(heads), RowGroup: uint32(rows), First: uint32(n.layer.sinks), Half: uint32(half), SoftCap: a.softCap,
+	}.Put(&l.cmd)
+	l.patch(table.PatchKVLen, decl.SecondKVLen)
+}
+
+// attnTileUnit is the number that a head's size is a multiple of in tiles.
+const attnTileUnit = 16
+
+// group returns how many heads and rows a threadgroup takes. Heads that share K
+// and V are divided evenly.
+func (a attentionArgs) group(l *lowering) (heads, rows int) {
+	c := l.s.in.Chip
+	shared := a.heads / a.kvHeads
+	heads = ceil(shared, ceil(shared, c.AttnHeads))
+	if d := l.s.cfg.HeadDim; !l.p.wide || l.n.layer.sinks > 0 || a.softCap > 0 || d%attnTileUnit != 0 || d > c.AttnTileDim {
+		return heads, 1
+	}
+	return heads, c.AttnTileRows * max(1, c.AttnThreads/c.SIMDWidth/heads)
+}
+
+// span returns how many positions a split has at least, 0 if there is one split.
+func (l *lowering) span(splits int) uint32 {
+	if splits > 1 {
+		return uint32(l.s.in.Chip.SplitSpan)
+	}
+	return 0
+}
+
+// ropeAttnArgs are those of rope_attn: qk_rope_kv and attn of a row in one. The
+// operands in are Q, K, V and the angles, the operands out are the caches and
+// attention's result or its parts.
+type ropeAttnArgs struct {
+	attentionArgs
+	own    *weight // what heads have of their own: QK norm's weights, then the learned logits
+	qkNorm bool    // own begins with QK norm's weights
+	logits bool    // own ends with the learned logits
+	eps    float32
+}
+
+func (ropeAttnArgs) kernel() decl.ID      { return kernels.RoPEAttn }
+func (a ropeAttnArgs) weights() []*weight { return []*weight{a.own} }
+func (ropeAttnArgs) shrinks() bool        { return false }
+
+func (a ropeAttnArgs) lower(l *lowering) {
+	n := l.n
+	l.bind(kernels.RoPEAttnBindQ, n.in[0])
+	l.bind(kernels.RoPEAttnBindK, n.in[1])
+	l.bind(kernels.RoPEAttnBindV, n.in[2])
+	l.bind(kernels.RoPEAttnBindAngles, n.in[3])
+	l.bindWeight(kernels.RoPEAttnBindNorm, a.own)
+	l.bind(kernels.RoPEAttnBindKCache, n.out[0])
+	l.bind(kernels.RoPEAttnBindVCache, n.out[1])
+	l.bind(kernels.RoPEAttnBindOut, n.out[2])
+	l.set(kernels.RoPEAttnSpecHeadDim, l.headDim())
+	l.flag(kernels.RoPEAttnSpecWindowed, a.window > 0)
+	l.flag(kernels.RoPEAttnSpecSplit, a.splits > 1)
+	l.set(kernels.RoPEAttnSpecLayout, l.ropeLayout())
+	l.flag(kernels.RoPEAttnSpecQKNorm, a.qkNorm)
+	l.flag(kernels.RoPEAttnSpecLearned, a.logits)
+	l.set(kernels.RoPEAttnSpecKV, l.s.kv)
+	heads, _ := a.group(l)
+	kernels.RoPEAttnParams{
+		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), Half: uint32(a.half), Cap: uint32(n.layer.cap),
+		Window: uint32(a.window), Span: l.span(a.splits), Splits: uint32(a.splits), Scale: a.scale, HeadGroup: uint32(heads), Eps: a.eps,
+		Shared: uint32(a.heads / a.kvHeads), SoftCap: a.softCap,
+	}.Put(&l.cmd)
+	l.patch(table.PatchKVLen, decl.SecondKVLen)
+}
+
+// mergeArgs are those of attn_merge: out[0] becomes what the parts in[0] of
+// attention make together.
+type mergeArgs struct {
+	unweighted
+	heads, splits, window int
+}
+
+func (mergeArgs) kernel() decl.ID    { return kernels.AttnMerge }
+func (a mergeArgs) describe() string { return describeWindow(a.window, a.splits) }
+
+func (a mergeArgs) lower(l *lowering) {
+	l.bind(kernels.AttnMergeBindPart, l.n.in[0])
+	l.bind(kernels.AttnMergeBindOut, l.n.out[0])
+	l.set(kernels.AttnMergeSpecHeadDim, l.headDim())
+	kernels.AttnMergeParams{Heads: uint32(a.heads), Splits: uint32(a.splits), Span: l.span(a.splits), Window: uint32(a.window)}.Put(&l.cmd)
+	l.patch(table.PatchKVLen, decl.SecondKVLen)
+}

@@ -1,0 +1,26 @@
+package compiler
+
+import (
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// embedArgs are those of embed: in[0] are the tokens, out[0] their rows of w.
+type embedArgs struct {
+	w     *weight
+	scale float32 // factor of each element
+}
+
+func (embedArgs) kernel() decl.ID      { return kernels.Embed }
+func (a embedArgs) weights() []*weight { return []*weight{a.w} }
+
+func (a embedArgs) lower(l *lowering) {
+	l.bind(kernels.EmbedBindTokens, l.n.in[0])
+	l.bindWeight(kernels.EmbedBindW, a.w)
+	l.bind(kernels.EmbedBindOut, l.n.out[0])
+	l.set(kernels.EmbedSpecWType, uint32(a.w.typ))
+	l.set(kernels.EmbedSpecWeights, uint32(a.w.layout))
+	kernels.EmbedParams{N: uint32(a.w.cols), Vocab: uint32(a.w.rows), Ring: l.ring(), Scale: a.scale}.Put(&l.cmd)
+	l.patch(table.PatchToken, decl.SecondIndex)
+}

@@ -1,0 +1,104 @@
+package compiler
+
+import (
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+)
+
+// routeArgs are those of route: of the router's logits in[0] it makes the chosen
+// experts out[0] and their weights out[1].
+type routeArgs struct{ unweighted }
+
+func (routeArgs) kernel() decl.ID { return kernels.Route }
+
+// threads returns those of two SIMD groups: one works, and a persistent kernel
+// wants two.
+func (routeArgs) threads(l *lowering) int {
+	return min(l.s.in.Chip.NormThreads, 2*l.s.in.Chip.SIMDWidth)
+}
+
+func (routeArgs) lower(l *lowering) {
+	e := &l.s.cfg.Experts
+	l.bind(kernels.RouteBindLogits, l.n.in[0])
+	l.bind(kernels.RouteBindIDs, l.n.out[0])
+	l.bind(kernels.RouteBindWeights, l.n.out[1])
+	over := uint32(decl.OverChosen)
+	if e.OverAll {
+		over = decl.OverAll
+	}
+	l.set(kernels.RouteSpecOver, over)
+	kernels.RouteParams{Experts: uint32(e.Count), Used: uint32(e.Used)}.Put(&l.cmd)
+}
+
+// expertProductArgs are those of expert_gemv: out[0] becomes the products of the
+// matrices of the experts in[1] with the input, which is in[0], or
+// silu(in[0]) * in[2].
+type expertProductArgs struct {
+	w, bias    *weight // of all experts, one after another; bias is nil without one
+	share      int     // chosen experts of a row that have the same row of the input
+	input      uint32  // decl.InputPlain or decl.InputSiLUMul
+	activation uint32  // of decl.InputSiLUMul, a decl.Activation
+}
+
+func (expertProductArgs) kernel() decl.ID      { return kernels.ExpertGEMV }
+func (a expertProductArgs) weights() []*weight { return []*weight{a.w, a.bias} }
+func (a expertProductArgs) describe() string   { return describeInput(a.input, a.activation) }
+
+func (expertProductArgs) threads(l *lowering) int { return l.s.in.Chip.GEMVThreads }
+
+func (a expertProductArgs) lower(l *lowering) {
+	n, e := l.n, &l.s.cfg.Experts
+	l.bind(kernels.ExpertGEMVBindX, n.in[0])
+	l.bind(kernels.ExpertGEMVBindIDs, n.in[1])
+	if a.input == decl.InputSiLUMul {
+		l.bind(kernels.ExpertGEMVBindX2, n.in[2])
+	}
+	l.bindWeight(kernels.ExpertGEMVBindW, a.w)
+	l.bindWeight(kernels.ExpertGEMVBindB, a.bias)
+	l.bind(kernels.ExpertGEMVBindY, n.out[0])
+	l.set(kernels.ExpertGEMVSpecWType, uint32(a.w.typ))
+	l.set(kernels.ExpertGEMVSpecWeights, uint32(a.w.layout))
+	l.set(kernels.ExpertGEMVSpecInput, a.input)
+	l.set(kernels.ExpertGEMVSpecActivation, a.activation)
+	l.flag(kernels.ExpertGEMVSpecBias, a.bias != nil)
+	l.set(kernels.ExpertGEMVSpecAct, l.act(a.w))
+	out := a.w.rows / e.Count
+	kernels.ExpertGEMVParams{
+		In: uint32(a.w.cols), Out: uint32(out), XStride: uint32(n.in[0].v.width / (e.Used / a.share)), YStride: uint32(n.out[0].v.width / e.Used),
+		Group: uint32(l.expertGroup(out)), Ahead: l.ahead(a.w), Stage: l.stage(), Experts: uint32(e.Count), Used: uint32(e.Used), Share: uint32(a.share),
+		Limit: l.limit(a.activation),
+	}.Put(&l.cmd)
+}
+
+// expertRows is the largest number of rows of an expert's matrix that a
+// threadgroup takes where GEMVWave divides them.
+const expertRows = 64
+
+// expertGroup returns how many of an expert's out rows a threadgroup takes.
+func (l *lowering) expertGroup(out int) int {
+	c := l.s.in.Chip
+	if c.GEMVWave == 0 {
+		return c.GEMVRows
+	}
+	// One wave of threadgroups, or short ones.
+	wave := ceil(out*l.s.cfg.Experts.Used*l.p.rows, c.GEMVWave*max(c.Cores, 1))
+	return max(c.GEMVRows, min(roundUp(wave, gemvUnit), expertRows))
+}
+
+// expertSumArgs are those of expert_sum: out[0] becomes the sum of the experts'
+// results in[0], by their weights in[1].
+type expertSumArgs struct {
+	unweighted
+	add bool // the sum is added to out[0]
+}
+
+func (expertSumArgs) kernel() decl.ID    { return kernels.ExpertSum }
+func (a expertSumArgs) describe() string { return describeAdd(a.add) }
+
+func (a expertSumArgs) lower(l *lowering) {
+	l.bind(kernels.ExpertSumBindX, l.n.in[0])
+	l.bind(kernels.ExpertSumBindWeights, l.n.in[1])
+	l.bind(kernels.ExpertSumBindOut, l.n.out[0])
+	l.set(kernels.ExpertSumSpecOutput, output(a.add))
+	kernels.ExpertSumParams{N: uint32(l.n.out[0].width), Used: uint32(l.s.cfg.Experts.Used)}.Put(&l.cmd)
+}

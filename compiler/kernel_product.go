@@ -1,0 +1,164 @@
+package compiler
+
+import (
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// productArgs are those of gemv and gemm: out[0] becomes the product of w with the
+// input, which is made of the operands in as input says.
+type productArgs struct {
+	wide     bool // gemm, for a chunk; else gemv
+	w        *weight
+	bias     *weight // nil without one
+	biasFrom int     // of a part of a product, the first element of bias
+	add      bool    // the product is added to out[0]
+
+	input      uint32    // a decl.Input
+	activation uint32    // of decl.InputSiLUMul: silu(in[0]) * in[1], a decl.Activation in silu's place
+	norm       *weight   // of decl.InputNorm: the weights of the norm of in[0]
+	eps        float32   // of decl.InputNorm
+	merge      mergeArgs // of decl.InputMerge: how in[0], parts of attention, and in[1], their sums, are merged
+}
+
+func (a productArgs) kernel() decl.ID {
+	if a.wide {
+		return kernels.GEMM
+	}
+	return kernels.GEMV
+}
+
+func (a productArgs) weights() []*weight { return []*weight{a.w, a.bias, a.norm} }
+
+func (a productArgs) describe() string {
+	return describeInput(a.input, a.activation) + describeAdd(a.add) + a.merge.describe()
+}
+
+// plain reports whether in[0] is the input as it is.
+func (a productArgs) plain() bool { return a.input == decl.InputPlain }
+
+func (a productArgs) lower(l *lowering) {
+	n := l.n
+	l.bind(kernels.GEMVBindX, n.in[0])
+	switch a.input {
+	case decl.InputSiLUMul, decl.InputMerge:
+		l.bind(kernels.GEMVBindX2, n.in[1])
+	case decl.InputNorm:
+		l.bindWeight(kernels.GEMVBindX2, a.norm)
+	}
+	l.bindWeight(kernels.GEMVBindW, a.w)
+	l.bindVector(kernels.GEMVBindB, a.bias, a.biasFrom)
+	l.bind(kernels.GEMVBindY, n.out[0])
+	l.set(kernels.GEMVSpecWType, uint32(a.w.typ))
+	l.set(kernels.GEMVSpecWeights, uint32(a.w.layout))
+	l.set(kernels.GEMVSpecInput, a.input)
+	l.set(kernels.GEMVSpecActivation, a.activation)
+	l.flag(kernels.GEMVSpecBias, a.bias != nil)
+	l.set(kernels.GEMVSpecOutput, output(a.add))
+	l.set(kernels.GEMVSpecAct, l.act(a.w))
+	group, rows := a.group(l)
+	params := kernels.GEMVParams{
+		In: uint32(a.w.cols), Out: uint32(a.w.rows), XStride: stride(n.in[0]), YStride: stride(n.out[0]),
+		Group: uint32(group), RowGroup: uint32(rows), Eps: a.eps,
+	}
+	if !a.wide {
+		params.Ahead, params.Stage = l.ahead(a.w), l.stage()
+	}
+	if a.input == decl.InputMerge {
+		params.Heads, params.HeadDim, params.Splits = uint32(a.merge.heads), l.headDim(), uint32(a.merge.splits)
+		params.Span, params.Window = l.span(a.merge.splits), uint32(a.merge.window)
+		l.patch(table.PatchKVLen, decl.SecondKVLen)
+	}
+	params.Put(&l.cmd)
+}
+
+const (
+	gemvUnit  = 8   // rows of W that a threadgroup of gemv takes a multiple of, half a strip of tiles
+	stageUnit = 256 // columns that are staged at once are a multiple of it
+)
+
+// group returns how many rows of W and of the input a threadgroup takes.
+func (a productArgs) group(l *lowering) (group, rows int) {
+	c, out := l.s.in.Chip, a.w.rows
+	switch {
+	case !a.wide && c.GEMVWave > 0:
+		// Each threadgroup makes its input ready, so there is one wave of them.
+		return max(c.GEMVRows, roundUp(ceil(out, c.GEMVWave*max(c.Cores, 1)), gemvUnit)), l.rows()
+	case !a.wide:
+		return c.GEMVRows, l.rows()
+	case c.GEMMUnit == 0:
+		return c.GEMMRows, l.p.rows
+	}
+	// As few threadgroups as keep the cores busy.
+	group = roundUp(min(c.GEMMRows, out), c.GEMMUnit)
+	for group > 2*c.GEMMUnit && ceil(out, group)*ceil(l.p.rows, c.GEMMTileRows) < c.Cores {
+		group = roundUp(group/2, c.GEMMUnit)
+	}
+	return group, c.GEMMTileRows
+}
+
+// threads returns the chip's GEMVThreads, or one for each row of W that a
+// threadgroup of gemm takes: GEMMShare where they are few, which then divide the
+// rows of the input.
+func (a productArgs) threads(l *lowering) int {
+	c := l.s.in.Chip
+	if !a.wide || c.GEMMUnit == 0 {
+		return c.GEMVThreads
+	}
+	group, _ := a.group(l)
+	if c.GEMMShare*group <= c.GEMMRows {
+		return c.GEMMShare * group
+	}
+	return group
+}
+
+// act returns the declaration's value of the type in which products with w
+// multiply activations.
+func (l *lowering) act(w *weight) uint32 {
+	if l.s.quantises(w) {
+		return decl.ActQ8
+	}
+	return decl.ActF32
+}
+
+// output returns the declaration's value of what a product does with its result.
+func output(add bool) uint32 {
+	if add {
+		return decl.OutputAdd
+	}
+	return decl.OutputStore
+}
+
+// stage returns how many columns of an input that is not quantised a threadgroup
+// of gemv has in its memory at once; 0: none.
+func (l *lowering) stage() uint32 {
+	c := l.s.in.Chip
+	if c.GEMVStage == 0 {
+		return 0
+	}
+	return uint32(max(c.ThreadgroupMemory/uint64(4*c.GEMVStage), stageUnit) / stageUnit * stageUnit)
+}
+
+// ahead returns how much threadgroup memory a SIMD group of gemv has for weights
+// that are on their way, where their layout has such a path.
+func (l *lowering) ahead(w *weight) uint32 {
+	c := l.s.in.Chip
+	if l.p.wide || w.layout != dtype.Tiled16 && w.typ.Quantized() {
+		return 0
+	}
+	// The input needs room too.
+	if uint64(c.GEMVThreads/c.SIMDWidth*c.GEMVAhead) > c.ThreadgroupMemory*5/8 {
+		return 0
+	}
+	return uint32(c.GEMVAhead)
+}
+
+// rows returns how many rows a command computes.
+func (l *lowering) rows() int {
+	if l.n.single {
+		return 1
+	}
+	return l.p.rows
+}

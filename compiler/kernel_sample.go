@@ -1,0 +1,104 @@
+package compiler
+
+import (
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/sampler"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// sampleAdjustArgs are those of sample_adjust: of the logits, the tokens and the
+// sampler's settings, the operands in, it makes keys and the largest of each part.
+type sampleAdjustArgs struct {
+	unweighted
+	parts int
+}
+
+func (sampleAdjustArgs) kernel() decl.ID    { return kernels.SampleAdjust }
+func (a sampleAdjustArgs) describe() string { return describeSplits(a.parts) }
+
+func (sampleAdjustArgs) lower(l *lowering) {
+	l.bind(kernels.SampleAdjustBindLogits, l.n.in[0])
+	l.bind(kernels.SampleAdjustBindTokens, l.n.in[1])
+	l.bind(kernels.SampleAdjustBindSettings, l.n.in[2])
+	l.bind(kernels.SampleAdjustBindKeys, l.n.out[0])
+	l.bind(kernels.SampleAdjustBindLargest, l.n.out[1])
+	kernels.SampleAdjustParams{N: l.vocab(), Part: uint32(l.s.samplePart()), Ring: l.ring(), MaxBias: sampler.MaxBias}.Put(&l.cmd)
+	l.patch(table.PatchToken, decl.SecondIndex)
+}
+
+// sampleFilterArgs are those of sample_filter: of the keys, the largest of each
+// part and the settings it makes the limit of keys that stay.
+type sampleFilterArgs struct {
+	unweighted
+	parts int
+}
+
+func (sampleFilterArgs) kernel() decl.ID    { return kernels.SampleFilter }
+func (a sampleFilterArgs) describe() string { return describeSplits(a.parts) }
+
+// threads returns the chip's SampleThreads: there is one threadgroup.
+func (sampleFilterArgs) threads(l *lowering) int {
+	return min(l.s.in.Chip.SampleThreads, l.s.in.Chip.MaxThreads)
+}
+
+func (sampleFilterArgs) lower(l *lowering) {
+	l.bind(kernels.SampleFilterBindKeys, l.n.in[0])
+	l.bind(kernels.SampleFilterBindLargest, l.n.in[1])
+	l.bind(kernels.SampleFilterBindSettings, l.n.in[2])
+	l.bind(kernels.SampleFilterBindLimit, l.n.out[0])
+	copy(l.spec.Values[kernels.SampleFilterSpecStage1:], l.s.stages)
+	kernels.SampleFilterParams{N: l.vocab(), Part: uint32(l.s.samplePart())}.Put(&l.cmd)
+}
+
+// sampleDrawArgs are those of sample_draw: of the keys, their limit and the
+// settings it makes the best token of each part.
+type sampleDrawArgs struct {
+	unweighted
+	parts int
+}
+
+func (sampleDrawArgs) kernel() decl.ID    { return kernels.SampleDraw }
+func (a sampleDrawArgs) describe() string { return describeSplits(a.parts) }
+
+func (sampleDrawArgs) lower(l *lowering) {
+	l.bind(kernels.SampleDrawBindKeys, l.n.in[0])
+	l.bind(kernels.SampleDrawBindLimit, l.n.in[1])
+	l.bind(kernels.SampleDrawBindSettings, l.n.in[2])
+	l.bind(kernels.SampleDrawBindOut, l.n.out[0])
+	kernels.SampleDrawParams{N: l.vocab(), Part: uint32(l.s.drawPart())}.Put(&l.cmd)
+	l.patch(table.PatchToken, decl.SecondIndex)
+}
+
+// rankPartArgs are those of rank_part: of the logits and the settings it makes the
+// best tokens of each part.
+type rankPartArgs struct{ unweighted }
+
+func (rankPartArgs) kernel() decl.ID { return kernels.RankPart }
+
+func (rankPartArgs) lower(l *lowering) {
+	l.bind(kernels.RankPartBindLogits, l.n.in[0])
+	l.bind(kernels.RankPartBindSettings, l.n.in[1])
+	l.bind(kernels.RankPartBindOut, l.n.out[0])
+	kernels.RankPartParams{N: l.vocab(), Part: uint32(l.s.rankPart())}.Put(&l.cmd)
+}
+
+// rankArgs are those of rank: of the logits, the best tokens of each part, what
+// was drawn and the settings it makes an entry of the ranks slot.
+type rankArgs struct {
+	unweighted
+	pairs int // what was drawn
+}
+
+func (rankArgs) kernel() decl.ID    { return kernels.Rank }
+func (a rankArgs) describe() string { return describeSplits(a.pairs) }
+
+func (a rankArgs) lower(l *lowering) {
+	l.bind(kernels.RankBindLogits, l.n.in[0])
+	l.bind(kernels.RankBindParts, l.n.in[1])
+	l.bind(kernels.RankBindDrawn, l.n.in[2])
+	l.bind(kernels.RankBindSettings, l.n.in[3])
+	l.bind(kernels.RankBindRanks, l.n.out[0])
+	kernels.RankParams{N: l.vocab(), Part: uint32(l.s.rankPart()), Pairs: uint32(a.pairs), Entries: sampler.RankEntries}.Put(&l.cmd)
+	l.patch(table.PatchToken, decl.SecondIndex)
+}

@@ -1,0 +1,120 @@
+package compiler
+
+import "fmt"
+
+// role is what a node computes, whatever kernel computes it. Fusions match roles,
+// operands and the types of arguments; labels are made of roles for people.
+type role uint8
+
+// The roles, in the order of a program. Those of the attention and feed-forward
+// blocks belong to a layer.
+const (
+	roleEmbed role = iota
+	roleAngles
+
+	roleAttnNorm
+	roleQ
+	roleK
+	roleV
+	roleQKV
+	roleQNorm
+	roleKNorm
+	roleQRope
+	roleKRope
+	roleKVWrite
+	roleRopeKV
+	roleAttention
+	roleMerge
+	roleO
+	roleAttnPostNorm
+	roleAttnResidual
+
+	roleFFNNorm
+	roleGate
+	roleUp
+	roleGateUp
+	roleSiLUMul
+	roleActivate
+	roleDown
+	roleRouter
+	roleRoute
+	roleExpertGate
+	roleExpertUp
+	roleExpertGateUp
+	roleExpertSiLUMul
+	roleExpertDown
+	roleExpertSum
+	roleFFNPostNorm
+	roleFFNResidual
+
+	roleOutNorm
+	roleLogits
+	roleSoftCap
+	roleArgmaxPart
+	roleArgmax
+	roleRankPart
+	roleRank
+	roleSampleAdjust
+	roleSampleFilter
+	roleSampleDraw
+	roleSampleChoose
+	roleAccept
+	roleDraft
+
+	roles
+)
+
+// roleNames are the roles' names in labels.
+var roleNames = [roles]string{
+	roleEmbed: "embed", roleAngles: "rope",
+
+	roleAttnNorm: "attn.norm", roleQ: "attn.q", roleK: "attn.k", roleV: "attn.v", roleQKV: "attn.qkv",
+	roleQNorm: "attn.q_norm", roleKNorm: "attn.k_norm", roleQRope: "attn.q_rope", roleKRope: "attn.k_rope",
+	roleKVWrite: "attn.kv_write", roleRopeKV: "attn.rope_kv", roleAttention: "attn.attention", roleMerge: "attn.merge",
+	roleO: "attn.o", roleAttnPostNorm: "attn.post_norm", roleAttnResidual: "attn.residual",
+
+	roleFFNNorm: "ffn.norm", roleGate: "ffn.gate", roleUp: "ffn.up", roleGateUp: "ffn.gate_up",
+	roleSiLUMul: "ffn.silu_mul", roleActivate: "ffn.act", roleDown: "ffn.down",
+	roleRouter: "ffn.router", roleRoute: "ffn.route", roleExpertGate: "ffn.experts.gate", roleExpertUp: "ffn.experts.up",
+	roleExpertGateUp: "ffn.experts.gate_up", roleExpertSiLUMul: "ffn.experts.silu_mul", roleExpertDown: "ffn.experts.down",
+	roleExpertSum: "ffn.experts.sum", roleFFNPostNorm: "ffn.post_norm", roleFFNResidual: "ffn.residual",
+
+	roleOutNorm: "out.norm", roleLogits: "out.logits", roleSoftCap: "out.soft_cap",
+	roleArgmaxPart: "out.argmax_part", roleArgmax: "out.argmax", roleRankPart: "rank.part", roleRank: "rank.entry",
+	roleSampleAdjust: "sample.adjust", roleSampleFilter: "sample.filter", roleSampleDraw: "sample.draw",
+	roleSampleChoose: "sample.choose", roleAccept: "verify.accept", roleDraft: "verify.draft",
+}
+
+// spot is a node's place in a program: its role, and its layer unless it stands
+// before or behind all layers. Nodes that a pass makes of one share its role and
+// differ in the suffix.
+type spot struct {
+	role   role
+	layer  *layerPlan
+	suffix string // ".part1", ".row2", ".halves"
+}
+
+// label returns the spot's name, "layer.3.attn.q.part1".
+func (s spot) label() string {
+	if s.layer == nil {
+		return roleNames[s.role] + s.suffix
+	}
+	return s.layer.name(roleNames[s.role]) + s.suffix
+}
+
+// with returns the spot with a suffix behind its own.
+func (s spot) with(suffix string) spot {
+	s.suffix += suffix
+	return s
+}
+
+// index returns the layer's number, 0 without a layer.
+func (s spot) index() int {
+	if s.layer == nil {
+		return 0
+	}
+	return s.layer.index
+}
+
+// name returns the name of something of the layer.
+func (l *layerPlan) name(what string) string { return fmt.Sprintf("layer.%d.%s", l.index, what) }
