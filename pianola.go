@@ -89,7 +89,7 @@ type Options struct {
 	// *weights.NotFiniteError if a weight or a scale is NaN or infinite.
 	CheckWeights bool
 	// Architectures adds architecture descriptors, the *.json files of its root, to the
-	// built-in ones. docs/ARCHITECTURES.md describes the format.
+	// built-in ones. docs/MODELS.md describes the format.
 	Architectures fs.FS
 	// MemoryBudget is the number of bytes of the device's memory that the model may take
 	// with BudgetSessions sessions at full context; 0 sets no limit. Open returns a
