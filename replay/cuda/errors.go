@@ -14,7 +14,7 @@ var (
 	ErrOutOfMemory  = driver.ErrOutOfMemory
 	ErrDeviceLost   = driver.ErrLost // the device must be closed; a new one may work
 	// ErrNoKernels reports that there are no kernels, or none for this GPU.
-	ErrNoKernels = errors.New("there are no kernels for it")
+	ErrNoKernels = errors.New("no kernels for this GPU")
 )
 
 // DriverError is the error of a driver call, with the call's name and error code.

@@ -245,14 +245,14 @@ func TestDriverErrors(t *testing.T) {
 		want   string
 	}{
 		"no library": {func(*fake.Driver) string { return "/nonexistent/libcuda.so.1" }, ErrNoDriver, "cuda: no NVIDIA driver: /nonexistent/libcuda.so.1: "},
-		"too old":    {func(drv *fake.Driver) string { drv.SetVersion(11070); return drv.Path }, ErrDriverTooOld, "cuda: the NVIDIA driver is too old: it is made for CUDA 11.7, at least 11.8 is needed"},
+		"too old":    {func(drv *fake.Driver) string { drv.SetVersion(11070); return drv.Path }, ErrDriverTooOld, "cuda: the NVIDIA driver is too old: it supports CUDA 11.7, want at least 11.8"},
 		"symbol": {func(*fake.Driver) string { return fake.New(t, "WITHOUT_GRAPH_UPLOAD").Path }, ErrDriverTooOld,
 			"cuda: the NVIDIA driver is too old: it has no function cuGraphUpload"},
 		"no GPU":      {func(drv *fake.Driver) string { drv.SetDevices(0); return drv.Path }, ErrNoGPU, "cuda: no NVIDIA GPU: cuInit: CUDA_ERROR_NO_DEVICE (100)"},
 		"stub":        {func(drv *fake.Driver) string { drv.SetInit(34); return drv.Path }, ErrNoDriver, "cuda: no NVIDIA driver: cuInit: error (34)"},
 		"mismatch":    {func(drv *fake.Driver) string { drv.SetInit(803); return drv.Path }, ErrDriverTooOld, "cuda: the NVIDIA driver is too old: cuInit: error (803)"},
 		"start":       {func(drv *fake.Driver) string { drv.SetInit(999); return drv.Path }, ErrDeviceLost, "cuda: cuInit: CUDA_ERROR_UNKNOWN (999)"},
-		"an old GPU":  {func(drv *fake.Driver) string { drv.SetCapability(6, 1); return drv.Path }, ErrNoKernels, "cuda: Fake GPU, compute capability 6.1: there are no kernels for it"},
+		"an old GPU":  {func(drv *fake.Driver) string { drv.SetCapability(6, 1); return drv.Path }, ErrNoKernels, "cuda: Fake GPU, compute capability 6.1: no kernels for this GPU"},
 		"all is well": {func(drv *fake.Driver) string { return drv.Path }, nil, ""},
 	} {
 		drv := fake.New(t)

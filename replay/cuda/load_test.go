@@ -196,7 +196,7 @@ func TestLoadErrors(t *testing.T) {
 			o.Modules.Texts[0].Read = func() ([]byte, error) { return fake.PTX("patch"), nil }
 		}, nil,
 			"cuda: command 0 (the.norm): entry rmsnorm: cuModuleGetFunction: CUDA_ERROR_NOT_FOUND (500)"},
-		"no text": {func(_ *table.Table, _ *source, o *Options) { o.Modules.Texts[0].Name = "other" }, nil, "cuda: kernels all: there are no kernels for it"},
+		"no text": {func(_ *table.Table, _ *source, o *Options) { o.Modules.Texts[0].Name = "other" }, nil, "cuda: kernels all: no kernels for this GPU"},
 		"PTX": {func(_ *table.Table, _ *source, o *Options) {
 			o.Modules.Texts[0].Read = func() ([]byte, error) { return []byte("nonsense"), nil }
 		}, nil, `cuda: kernels all, sm_70: ptx: line 1: "nonsense" outside of an entry`},

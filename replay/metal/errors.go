@@ -13,7 +13,7 @@ var (
 	ErrTimeout     = driver.ErrTimeout
 	ErrDeviceLost  = driver.ErrLost // the device must be closed; a new one may work
 	// ErrNoKernels reports that there are no kernels.
-	ErrNoKernels = errors.New("there are no kernels for it")
+	ErrNoKernels = errors.New("no kernels for this GPU")
 )
 
 // DriverError is the error of a Metal call, with Metal's message.

@@ -8,17 +8,16 @@ import (
 	"unsafe"
 )
 
-// Driver is the opened library. Its methods may be called from several
-// threads.
+// Driver is the opened driver library. Its methods may be called from several threads.
 type Driver struct {
 	fns     [symbols]uintptr
 	version Version
-	popped  Context   // what CtxPop wrote last; nobody reads it
+	popped  Context   // the context that CtxPop wrote last; not read
 	args    sync.Pool // of *[4]uintptr, for calls that must not allocate
 }
 
-// Open opens the driver's library, "" for the system's, and initialises it.
-// The error is ErrNoDriver, ErrTooOld or ErrNoDevice, with the reason.
+// Open opens the driver library at path, or the system's if path is "", and initialises it. The
+// error wraps ErrNoDriver, ErrTooOld or ErrNoDevice.
 func Open(path string) (*Driver, error) {
 	if path == "" {
 		path = Library
@@ -32,7 +31,7 @@ func Open(path string) (*Driver, error) {
 		return nil, err
 	}
 	if d.version < Oldest {
-		return nil, fmt.Errorf("%w: it is made for CUDA %v, at least %v is needed", ErrTooOld, d.version, Oldest)
+		return nil, fmt.Errorf("%w: it supports CUDA %v, want at least %v", ErrTooOld, d.version, Oldest)
 	}
 	if err := d.call(cuInit, 0); err != nil {
 		return nil, initError(err)
@@ -40,9 +39,9 @@ func Open(path string) (*Driver, error) {
 	return d, nil
 }
 
-// initError puts what is known about a failed start before the driver's code.
+// initError wraps the driver's error code in the error that describes a failed start.
 func initError(err error) error {
-	e := err.(*Error) // call gives no other
+	e := err.(*Error) // call returns no other type
 	for _, why := range []error{ErrNoDevice, ErrNoDriver, ErrTooOld} {
 		if e.Is(why) {
 			return fmt.Errorf("%w: %w", why, err)
@@ -89,7 +88,7 @@ func (d *Driver) failed(s symbol, code Code) error {
 	return e
 }
 
-// cString copies a string of C that is not long.
+// cString copies a short C string.
 func cString(p *byte) string {
 	const most = 128
 	n := 0
@@ -99,14 +98,14 @@ func cString(p *byte) string {
 	return string(unsafe.Slice(p, n))
 }
 
-// DeviceCount returns how many GPUs there are.
+// DeviceCount returns the number of GPUs.
 func (d *Driver) DeviceCount() (int, error) {
 	var n int32
 	err := d.call(cuDeviceGetCount, uintptr(unsafe.Pointer(&n)))
 	return int(n), err
 }
 
-// DeviceGet returns the GPU of an ordinal.
+// DeviceGet returns the GPU with the given ordinal.
 func (d *Driver) DeviceGet(ordinal int) (Device, error) {
 	var dev Device
 	err := d.call(cuDeviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
@@ -135,15 +134,15 @@ func (d *Driver) DeviceAttribute(dev Device, a Attribute) (int, error) {
 	return int(v), err
 }
 
-// PrimaryCtxRetain returns the GPU's context that the whole process shares.
-// Each retain needs a release.
+// PrimaryCtxRetain returns the GPU's primary context, which the whole process shares. Each retain
+// needs a release.
 func (d *Driver) PrimaryCtxRetain(dev Device) (Context, error) {
 	var c Context
 	err := d.call(cuDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&c)), uintptr(dev))
 	return c, err
 }
 
-// PrimaryCtxRelease gives the context back.
+// PrimaryCtxRelease releases the context.
 func (d *Driver) PrimaryCtxRelease(dev Device) error {
 	return d.call(cuDevicePrimaryCtxRelease, uintptr(dev))
 }
@@ -151,31 +150,30 @@ func (d *Driver) PrimaryCtxRelease(dev Device) error {
 // CtxPush makes a context current on the calling thread.
 func (d *Driver) CtxPush(c Context) error { return d.hot(cuCtxPushCurrent, uintptr(c), 0, 0, 0) }
 
-// CtxPop makes the context current that was so before.
+// CtxPop makes the previous context current again.
 func (d *Driver) CtxPop() error {
 	return d.hot(cuCtxPopCurrent, uintptr(unsafe.Pointer(&d.popped)), 0, 0, 0)
 }
 
-// MemGetInfo returns the bytes of the device's memory that are free.
+// MemGetInfo returns the free bytes of device memory.
 func (d *Driver) MemGetInfo() (free uint64, err error) {
 	var total uint64
 	err = d.call(cuMemGetInfo, uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total)))
 	return free, err
 }
 
-// MemAlloc allocates n > 0 bytes of device memory, aligned to 256 and with any
-// contents.
+// MemAlloc allocates n > 0 bytes of device memory, aligned to 256. The content is undefined.
 func (d *Driver) MemAlloc(n uint64) (Ptr, error) {
 	var p Ptr
 	err := d.call(cuMemAlloc, uintptr(unsafe.Pointer(&p)), uintptr(n))
 	return p, err
 }
 
-// MemFree frees what MemAlloc gave.
+// MemFree frees memory that MemAlloc returned.
 func (d *Driver) MemFree(p Ptr) error { return d.call(cuMemFree, uintptr(p)) }
 
-// MemHostAlloc allocates n > 0 bytes of host memory that the device copies
-// from and to by itself. The bytes are not the garbage collector's.
+// MemHostAlloc allocates n > 0 bytes of pinned host memory, which the device copies directly. The
+// garbage collector does not manage it.
 func (d *Driver) MemHostAlloc(n int) ([]byte, error) {
 	var p *byte
 	if err := d.call(cuMemHostAlloc, uintptr(unsafe.Pointer(&p)), uintptr(n), 0); err != nil {
@@ -184,34 +182,34 @@ func (d *Driver) MemHostAlloc(n int) ([]byte, error) {
 	return unsafe.Slice(p, n), nil
 }
 
-// MemFreeHost frees what MemHostAlloc gave.
+// MemFreeHost frees memory that MemHostAlloc returned.
 func (d *Driver) MemFreeHost(b []byte) error {
 	return d.call(cuMemFreeHost, uintptr(unsafe.Pointer(unsafe.SliceData(b))))
 }
 
-// MemsetD8Async sets n bytes at p.
+// MemsetD8Async sets n bytes at p to value.
 func (d *Driver) MemsetD8Async(p Ptr, value byte, n uint64, s Stream) error {
 	return d.hot(cuMemsetD8Async, uintptr(p), uintptr(value), uintptr(n), uintptr(s))
 }
 
-// MemcpyHtoDAsync copies src to the device. Pinned bytes must stay as they are
-// until the stream has done it; others only until the call returns.
+// MemcpyHtoDAsync copies src to the device. Pinned memory must not change until the stream has
+// executed the copy; other memory may change once the call returns.
 func (d *Driver) MemcpyHtoDAsync(dst Ptr, src []byte, s Stream) error {
 	return d.hot(cuMemcpyHtoDAsync, uintptr(dst), uintptr(unsafe.Pointer(unsafe.SliceData(src))), uintptr(len(src)), uintptr(s))
 }
 
-// MemcpyDtoHAsync copies from the device to dst, which holds the bytes when
-// the stream has done it.
+// MemcpyDtoHAsync copies from the device to dst. dst is valid once the stream has executed the
+// copy.
 func (d *Driver) MemcpyDtoHAsync(dst []byte, src Ptr, s Stream) error {
 	return d.hot(cuMemcpyDtoHAsync, uintptr(unsafe.Pointer(unsafe.SliceData(dst))), uintptr(src), uintptr(len(dst)), uintptr(s))
 }
 
-// MemcpyDtoDAsync copies n bytes of the device to others of it.
+// MemcpyDtoDAsync copies n bytes within device memory.
 func (d *Driver) MemcpyDtoDAsync(dst, src Ptr, n uint64, s Stream) error {
 	return d.hot(cuMemcpyDtoDAsync, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
 }
 
-// StreamCreate makes a stream that does not wait for the default one.
+// StreamCreate creates a stream that does not synchronize with the default stream.
 func (d *Driver) StreamCreate() (Stream, error) {
 	const nonBlocking = 1
 	var s Stream
@@ -222,18 +220,17 @@ func (d *Driver) StreamCreate() (Stream, error) {
 // StreamDestroy destroys a stream.
 func (d *Driver) StreamDestroy(s Stream) error { return d.call(cuStreamDestroy, uintptr(s)) }
 
-// StreamSynchronize waits for all that a stream has been given.
+// StreamSynchronize waits for all work submitted to a stream.
 func (d *Driver) StreamSynchronize(s Stream) error {
 	return d.hot(cuStreamSynchronize, uintptr(s), 0, 0, 0)
 }
 
-// StreamWaitEvent makes what s is given from now on wait for an event's last
-// record.
+// StreamWaitEvent makes work submitted to s from now on wait for the last record of an event.
 func (d *Driver) StreamWaitEvent(s Stream, e Event) error {
 	return d.hot(cuStreamWaitEvent, uintptr(s), uintptr(e), 0, 0)
 }
 
-// EventCreate makes an event; one without timing costs less.
+// EventCreate creates an event. An event without timing costs less.
 func (d *Driver) EventCreate(timing bool) (Event, error) {
 	flags := uintptr(2) // CU_EVENT_DISABLE_TIMING
 	if timing {
@@ -247,30 +244,30 @@ func (d *Driver) EventCreate(timing bool) (Event, error) {
 // EventDestroy destroys an event.
 func (d *Driver) EventDestroy(e Event) error { return d.call(cuEventDestroy, uintptr(e)) }
 
-// EventRecord records an event behind what s has been given.
+// EventRecord records an event after the work submitted to s so far.
 func (d *Driver) EventRecord(e Event, s Stream) error {
 	return d.hot(cuEventRecord, uintptr(e), uintptr(s), 0, 0)
 }
 
-// EventSynchronize waits for an event's last record.
+// EventSynchronize waits for the last record of an event.
 func (d *Driver) EventSynchronize(e Event) error {
 	return d.hot(cuEventSynchronize, uintptr(e), 0, 0, 0)
 }
 
-// EventElapsedTime sets ms to the milliseconds between two events with timing
-// that have happened. It does not return them, so that nothing is allocated.
+// EventElapsedTime sets ms to the milliseconds between two completed events with timing. It has
+// no result besides the error, so that nothing is allocated.
 func (d *Driver) EventElapsedTime(ms *float32, from, to Event) error {
 	return d.hot(cuEventElapsedTime, uintptr(unsafe.Pointer(ms)), uintptr(from), uintptr(to), 0)
 }
 
-// ModuleLoad assembles PTX text, which must end in a zero byte, for the device.
-// The error has the assembler's log.
+// ModuleLoad assembles PTX text, which must end in a zero byte, for the device. The error
+// includes the assembler's log.
 func (d *Driver) ModuleLoad(ptx []byte) (Module, error) {
 	const logBuffer, logBytes = 5, 6 // CU_JIT_ERROR_LOG_BUFFER and its size
 	if len(ptx) == 0 || ptx[len(ptx)-1] != 0 {
 		return 0, fmt.Errorf("%v: the text does not end in a zero byte", cuModuleLoadDataEx)
 	}
-	var pin runtime.Pinner // values has the log's address as a number
+	var pin runtime.Pinner // values holds the log's address as a number
 	defer pin.Unpin()
 	log := new([4096]byte)
 	pin.Pin(log)
@@ -299,53 +296,52 @@ func (d *Driver) ModuleFunction(m Module, name string) (Function, error) {
 	return f, err
 }
 
-// FunctionMaxThreads returns how many threads a block of a kernel may have.
+// FunctionMaxThreads returns the largest number of threads in a block of a kernel.
 func (d *Driver) FunctionMaxThreads(f Function) (int, error) {
 	var n int32
 	err := d.call(cuFuncGetAttribute, uintptr(unsafe.Pointer(&n)), functionMaxThreads, uintptr(f))
 	return int(n), err
 }
 
-// FunctionAllowShared lets launches of a kernel ask for up to n bytes of
-// dynamic shared memory.
+// FunctionAllowShared allows launches of a kernel up to n bytes of dynamic shared memory.
 func (d *Driver) FunctionAllowShared(f Function, n uint32) error {
 	return d.call(cuFuncSetAttribute, uintptr(f), functionMaxDynamicBytes, uintptr(n))
 }
 
-// FunctionBlocks returns how many blocks of a kernel a multiprocessor runs at
-// once, with so many threads and bytes of dynamic shared memory.
+// FunctionBlocks returns the number of blocks of a kernel that run concurrently on a
+// multiprocessor, given the number of threads and bytes of dynamic shared memory.
 func (d *Driver) FunctionBlocks(f Function, threads int, shared uint32) (int, error) {
 	var n int32
 	err := d.call(cuOccupancyMaxActiveBlocksPerMultiprocessor, uintptr(unsafe.Pointer(&n)), uintptr(f), uintptr(threads), uintptr(shared))
 	return int(n), err
 }
 
-// GraphCreate makes an empty graph.
+// GraphCreate creates an empty graph.
 func (d *Driver) GraphCreate() (Graph, error) {
 	var g Graph
 	err := d.call(cuGraphCreate, uintptr(unsafe.Pointer(&g)), 0)
 	return g, err
 }
 
-// GraphDestroy destroys a graph; what was instantiated from it stays.
+// GraphDestroy destroys a graph. Executable graphs instantiated from it remain.
 func (d *Driver) GraphDestroy(g Graph) error { return d.call(cuGraphDestroy, uintptr(g)) }
 
-// GraphInstantiate makes a graph ready to launch.
+// GraphInstantiate creates an executable graph.
 func (d *Driver) GraphInstantiate(g Graph) (GraphExec, error) {
 	var e GraphExec
 	err := d.call(cuGraphInstantiateWithFlags, uintptr(unsafe.Pointer(&e)), uintptr(g), 0)
 	return e, err
 }
 
-// GraphExecDestroy destroys what GraphInstantiate made.
+// GraphExecDestroy destroys an executable graph.
 func (d *Driver) GraphExecDestroy(e GraphExec) error { return d.call(cuGraphExecDestroy, uintptr(e)) }
 
-// GraphUpload gives a graph to the device ahead of its first launch.
+// GraphUpload uploads a graph to the device before its first launch.
 func (d *Driver) GraphUpload(e GraphExec, s Stream) error {
 	return d.call(cuGraphUpload, uintptr(e), uintptr(s))
 }
 
-// GraphLaunch launches a graph behind what s has been given.
+// GraphLaunch launches a graph after the work submitted to s so far.
 func (d *Driver) GraphLaunch(e GraphExec, s Stream) error {
 	return d.hot(cuGraphLaunch, uintptr(e), uintptr(s), 0, 0)
 }

@@ -1,16 +1,15 @@
-// Package driver is the CUDA driver's API, as far as the NVIDIA device needs
-// it: thin, typed functions over the system's own library, which is opened when
-// it is asked for and called without cgo. It has no policy: what is allocated,
-// launched and freed when is its caller's business.
+// Package driver wraps the parts of the CUDA driver API that the NVIDIA device needs: thin, typed
+// functions over the system's library, which is opened on demand and called without cgo. The
+// package has no policy: its caller decides what is allocated, launched and freed.
 //
-// Calls that use a context need it to be current on the calling thread, so
-// callers lock their goroutine to its thread. Names are NVIDIA's without the
-// prefix; https://docs.nvidia.com/cuda/cuda-driver-api describes them.
+// Calls that use a context require it to be current on the calling thread, so callers lock their
+// goroutine to its thread. Names are NVIDIA's without the prefix; see
+// https://docs.nvidia.com/cuda/cuda-driver-api.
 package driver
 
 import "fmt"
 
-// Handles of the driver's objects. The zero value is none.
+// Handles of the driver's objects. The zero value means none.
 type (
 	Device    int32
 	Context   uintptr
@@ -23,13 +22,13 @@ type (
 	GraphExec uintptr
 )
 
-// Ptr is an address of the device's memory, of no use to the host.
+// Ptr is an address in device memory. The host cannot dereference it.
 type Ptr uint64
 
 // Attribute is an attribute of a device (CUdevice_attribute).
 type Attribute int32
 
-// The attributes of a device that are asked for.
+// Device attributes.
 const (
 	MaxThreadsPerBlock      Attribute = 1
 	MaxGridX                Attribute = 5
@@ -47,13 +46,11 @@ const (
 	functionMaxDynamicBytes           = 8
 )
 
-// Version is the driver's version: 1000*major + 10*minor of the CUDA that it
-// is made for.
+// Version is the driver's CUDA version: 1000*major + 10*minor.
 type Version int32
 
-// Oldest is the first version whose assembler knows every architecture that
-// there are kernels for.
+// Oldest is the first version whose assembler supports every architecture of the kernels.
 const Oldest Version = 11080
 
-// String returns the version as "11.8".
+// String returns the version in the form "11.8".
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }

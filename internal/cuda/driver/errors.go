@@ -5,35 +5,34 @@ import (
 	"fmt"
 )
 
-// Errors that a caller may act on; errors.Is finds them in an *Error too.
+// Errors that a caller may act on; test for them with errors.Is, also in an *Error.
 var (
-	// ErrNoDriver says that the driver's library is not there.
+	// ErrNoDriver reports that the driver library does not exist.
 	ErrNoDriver = errors.New("no NVIDIA driver")
-	// ErrTooOld says that the driver lacks what is needed.
+	// ErrTooOld reports that the driver lacks a required function.
 	ErrTooOld = errors.New("the NVIDIA driver is too old")
-	// ErrNoDevice says that the driver knows no GPU.
+	// ErrNoDevice reports that the driver has found no GPU.
 	ErrNoDevice = errors.New("no NVIDIA GPU")
-	// ErrOutOfMemory says that the device's memory, or memory that it can
-	// read on the host, is used up.
+	// ErrOutOfMemory reports that device memory, or pinned host memory, is exhausted.
 	ErrOutOfMemory = errors.New("out of memory")
-	// ErrLost says that the device's context is of no use any more: a kernel
-	// failed, or the device has gone.
+	// ErrLost reports that the device's context is unusable: a kernel failed, or the device has
+	// disappeared.
 	ErrLost = errors.New("the device is lost")
 )
 
 // Code is a CUresult. 0 is success.
 type Code int32
 
-// The codes that mean something to a caller.
+// Codes that callers distinguish.
 const (
 	codeOutOfMemory  Code = 2
 	codeStub         Code = 34 // the library is the toolkit's stub
 	codeNoDevice     Code = 100
 	codeNotFound     Code = 500
-	codeSystemDriver Code = 803 // the library is of another version than the kernel's module
+	codeSystemDriver Code = 803 // the library's version differs from the kernel module's
 )
 
-// lost reports whether every later call of the context fails as well.
+// lost reports whether every later call in the context fails too.
 func (c Code) lost() bool {
 	switch c {
 	case 700, 702, // illegal address, timeout
@@ -44,12 +43,12 @@ func (c Code) lost() bool {
 	return false
 }
 
-// Error is a call of the driver that failed.
+// Error is a failed driver call.
 type Error struct {
-	Call string // "cuMemAlloc"
+	Call string // such as "cuMemAlloc"
 	Code Code
-	Name string // "CUDA_ERROR_OUT_OF_MEMORY"
-	Log  string // of the PTX assembler, else ""
+	Name string // such as "CUDA_ERROR_OUT_OF_MEMORY"
+	Log  string // log of the PTX assembler, or ""
 }
 
 // Error implements error.
@@ -65,7 +64,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Is reports whether the code is what target says.
+// Is reports whether the code corresponds to target.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrOutOfMemory:

@@ -2,11 +2,11 @@ package driver
 
 import "unsafe"
 
-// Launch is a kernel launch made ready once: launching costs no conversion and
-// no allocation. Its arguments are one packed buffer, laid out as the kernel's
-// parameters are; the driver reads it at each launch, and when a node is added.
+// Launch is a kernel launch that is prepared once, so that launching needs no conversion and no
+// allocation. Its arguments are one packed buffer with the layout of the kernel's parameters. The
+// driver reads the buffer at each launch, and when a node is added.
 //
-// It holds pointers to itself, so it must not be copied after Init.
+// A Launch holds pointers to itself, so it must not be copied after Init.
 type Launch struct {
 	args  []byte
 	size  uintptr
@@ -14,15 +14,14 @@ type Launch struct {
 	call  [11]uintptr
 }
 
-// Markers of the list that cuLaunchKernel takes as its extra arguments.
+// Markers in the list of extra arguments of cuLaunchKernel.
 const (
 	extraEnd     = 0
 	extraPointer = 1
 	extraSize    = 2
 )
 
-// Init sets the launch of f on a stream. args must stay where it is, which the
-// launch sees to.
+// Init prepares the launch of f on a stream. The launch keeps args in place.
 func (l *Launch) Init(f Function, grid, block [3]uint32, shared uint32, s Stream, args []byte) {
 	l.args, l.size = args, uintptr(len(args))
 	l.extra = [...]uintptr{
@@ -36,7 +35,7 @@ func (l *Launch) Init(f Function, grid, block [3]uint32, shared uint32, s Stream
 	}
 }
 
-// Launch launches it. l must be on the heap.
+// Launch launches l, which must be on the heap.
 func (d *Driver) Launch(l *Launch) error {
 	if code := invoke(d.fns[cuLaunchKernel], l.call[:]...); code != 0 {
 		return d.failed(cuLaunchKernel, code)
@@ -44,17 +43,17 @@ func (d *Driver) Launch(l *Launch) error {
 	return nil
 }
 
-// Cooperative is a launch whose blocks all run at once, so that they may wait for
-// one another. Its arguments are as Launch has them, and where each begins.
+// Cooperative is a launch whose blocks all run concurrently, so that they may wait for one
+// another. Its arguments are those of Launch plus their offsets.
 //
-// It holds pointers to itself, so it must not be copied after Init.
+// A Cooperative holds pointers to itself, so it must not be copied after Init.
 type Cooperative struct {
 	Launch
 	params []uintptr
 	whole  [10]uintptr
 }
 
-// Init sets the launch. offsets are those of the arguments in args.
+// Init prepares the launch. offsets are the offsets of the arguments in args.
 func (l *Cooperative) Init(f Function, grid, block [3]uint32, shared uint32, s Stream, args []byte, offsets []int) {
 	l.Launch.Init(f, grid, block, shared, s, args)
 	l.params = make([]uintptr, len(offsets))
@@ -65,7 +64,7 @@ func (l *Cooperative) Init(f Function, grid, block [3]uint32, shared uint32, s S
 	l.whole[9] = uintptr(unsafe.Pointer(unsafe.SliceData(l.params)))
 }
 
-// LaunchCooperative launches it. l must be on the heap.
+// LaunchCooperative launches l, which must be on the heap.
 func (d *Driver) LaunchCooperative(l *Cooperative) error {
 	if code := invoke(d.fns[cuLaunchCooperativeKernel], l.whole[:]...); code != 0 {
 		return d.failed(cuLaunchCooperativeKernel, code)
@@ -82,8 +81,8 @@ type nodeParams struct {
 	extra       uintptr
 }
 
-// GraphAddKernel adds the launch, apart from its stream, to a graph. It runs
-// after the nodes that it depends on. l must be on the heap.
+// GraphAddKernel adds the launch, ignoring its stream, to a graph. It runs after the given nodes.
+// l must be on the heap.
 func (d *Driver) GraphAddKernel(g Graph, after []Node, l *Launch) (Node, error) {
 	p := &nodeParams{
 		function: Function(l.call[0]),
@@ -97,24 +96,24 @@ func (d *Driver) GraphAddKernel(g Graph, after []Node, l *Launch) (Node, error) 
 	return n, err
 }
 
-// edgeData is a CUgraphEdgeData: how one node depends on another.
+// edgeData is a CUgraphEdgeData: the kind of dependence between two nodes.
 type edgeData struct {
 	fromPort, toPort, kind uint8
 	_                      [5]uint8
 }
 
-// Of a kernel that may begin once the one ahead of it lets it
+// The kind of an edge to a kernel that may begin once the preceding kernel permits it
 // (CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC).
 const (
 	portProgrammatic = 1
 	edgeProgrammatic = 1
 )
 
-// CanOverlap reports whether the driver has GraphOverlap (CUDA 12.3).
+// CanOverlap reports whether the driver supports GraphOverlap (CUDA 12.3).
 func (d *Driver) CanOverlap() bool { return d.fns[cuGraphAddDependencies] != 0 }
 
-// GraphOverlap has a kernel node begin once the threads of another allow it or
-// have ended (griddepcontrol). The kernel itself must wait for the other's end.
+// GraphOverlap makes a kernel node begin once all threads of another have permitted it or ended
+// (griddepcontrol). The kernel itself must wait for the end of the other.
 func (d *Driver) GraphOverlap(g Graph, from, to Node) error {
 	e := &edgeData{fromPort: portProgrammatic, kind: edgeProgrammatic}
 	return d.call(cuGraphAddDependencies, uintptr(g), uintptr(unsafe.Pointer(&from)), uintptr(unsafe.Pointer(&to)), uintptr(unsafe.Pointer(e)), 1)

@@ -7,12 +7,12 @@ import (
 	"runtime"
 )
 
-// Library is the name of the driver's library.
+// Library is the name of the driver library.
 const Library = ""
 
 func open(string) (fns [symbols]uintptr, err error) {
-	return fns, fmt.Errorf("%w: this build has none for %s/%s", ErrNoDriver, runtime.GOOS, runtime.GOARCH)
+	return fns, fmt.Errorf("%w: this build does not support it on %s/%s", ErrNoDriver, runtime.GOOS, runtime.GOARCH)
 }
 
-// invoke is never reached: open gives no driver.
+// invoke is never called, since open fails.
 func invoke(uintptr, ...uintptr) Code { return codeNotFound }

@@ -9,13 +9,13 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// Library is the name of the driver's library.
+// Library is the name of the driver library.
 const Library = "libcuda.so.1"
 
-// open opens the library and finds its functions. The library is never closed:
-// NVIDIA's does not bear it.
+// open opens the library and looks up its functions. It never closes the library, which NVIDIA's
+// does not support.
 func open(path string) (fns [symbols]uintptr, err error) {
-	// The linker keeps its errors by thread, and gives them in a second call.
+	// The dynamic linker keeps its error per thread and returns it in a second call.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	lib, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)

@@ -1,6 +1,6 @@
 package driver
 
-// symbol is a function of the driver: an index in symbolNames.
+// symbol identifies a function of the driver: an index in symbolNames.
 type symbol int
 
 // The functions.
@@ -54,8 +54,8 @@ const (
 	symbols
 )
 
-// symbolNames are the names in the library, with the version of the interface
-// that this package is written for.
+// symbolNames are the functions' names in the library, with the interface version that this
+// package uses.
 var symbolNames = [symbols]string{
 	cuInit:                    "cuInit",
 	cuDriverGetVersion:        "cuDriverGetVersion",
@@ -105,7 +105,7 @@ var symbolNames = [symbols]string{
 	cuGraphLaunch:               "cuGraphLaunch",
 }
 
-// String returns the name without the interface's version.
+// String returns the name without the interface version.
 func (s symbol) String() string {
 	name := symbolNames[s]
 	if n := len(name); n > 3 && name[n-3:] == "_v2" {

@@ -1,8 +1,8 @@
-// Package ptx takes PTX texts apart into their entries and puts entries
-// together again: those that a table needs, or all of a token in one kernel.
+// Package ptx splits PTX texts into their entries and assembles new texts: one with the entries
+// that a table needs, or one with all entries of a token in a single kernel.
 //
-// It knows the form in which package internal/shadergen writes texts, and nothing of
-// the driver or of tables.
+// The package knows the form of the texts that internal/shadergen writes. It must not know the
+// driver or tables.
 package ptx
 
 import (
@@ -12,19 +12,18 @@ import (
 	"strings"
 )
 
-// InputsReady is the line of a body before which it reads nothing that another
-// command writes.
+// InputsReady is the line of a body before which it reads no memory that another command writes.
 const InputsReady = "// pianola: inputs ready"
 
-// overlapped is what stands there if the kernel begins before the one ahead of it
-// has ended: it waits for that, then lets the next begin.
+// overlapped replaces InputsReady if the kernel begins before the preceding one has ended: it
+// waits for that kernel, then lets the next one begin.
 const overlapped = "\tgriddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;"
 
-// Text is a PTX text in parts.
+// Text is a parsed PTX text.
 type Text struct {
-	head    []string // directives of the module, in order, without its version, target and address size
-	Version string   // "7.8"
-	Target  string   // "sm_90"
+	head    []string // directives of the module in order, without version, target and address size
+	Version string   // such as "7.8"
+	Target  string   // such as "sm_90"
 	entries []Entry
 }
 
@@ -32,17 +31,17 @@ type Text struct {
 type Entry struct {
 	Name   string
 	params []param
-	attrs  []string // directives between the parameters and the body, ".maxntid 512, 1, 1"
+	attrs  []string // directives between the parameters and the body, such as ".maxntid 512, 1, 1"
 	body   []string // lines between the braces
 }
 
-// param is a parameter: its name, and its place in the parameters' memory.
+// param is a parameter: its name and its offset in the parameters' memory.
 type param struct {
 	name, decl string
 	offset     int
 }
 
-// Error says what a text has that this package does not know.
+// Error reports a construct that this package does not support.
 type Error struct {
 	Line int // counts from 1
 	What string
@@ -51,7 +50,7 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return fmt.Sprintf("ptx: line %d: %s", e.Line, e.What) }
 
-// Parse takes a text apart. A zero byte at its end is not part of it.
+// Parse parses a text. It ignores a zero byte at the end.
 func Parse(text []byte) (*Text, error) {
 	text = bytes.TrimSuffix(text, []byte{0})
 	t := new(Text)
@@ -111,7 +110,7 @@ func Parse(text []byte) (*Text, error) {
 	return t, nil
 }
 
-// addParam adds a parameter at its place: ".param .u64 NAME" or ".param .align 16 .b8 NAME[64]".
+// addParam adds a parameter at its offset: ".param .u64 NAME" or ".param .align 16 .b8 NAME[64]".
 func (e *Entry) addParam(decl string) error {
 	offset := 0
 	if n := len(e.params); n > 0 {
@@ -152,8 +151,8 @@ func (t *Text) Entry(name string) (*Entry, bool) {
 	return &t.entries[i], true
 }
 
-// CanOverlap reports whether the text's processors can begin a kernel before the
-// one ahead of it has ended (sm_90, PTX 7.8).
+// CanOverlap reports whether the text's target can begin a kernel before the preceding one has
+// ended (sm_90, PTX 7.8).
 func (t *Text) CanOverlap() bool {
 	var major, minor, sm int
 	fmt.Sscanf(t.Version, "%d.%d", &major, &minor)
@@ -161,9 +160,8 @@ func (t *Text) CanOverlap() bool {
 	return sm >= 90 && (major > 7 || major == 7 && minor >= 8)
 }
 
-// Select returns the text of some of the entries, which ends in a zero byte.
-// Names of which there is no entry are left out. With overlap, each waits where
-// its inputs must be ready (see CanOverlap).
+// Select returns the text of the named entries, ending in a zero byte. It ignores names without
+// an entry. With overlap, each entry waits at InputsReady (see CanOverlap).
 func (t *Text) Select(names []string, overlap bool) []byte {
 	var b bytes.Buffer
 	t.writeHead(&b)
@@ -201,7 +199,7 @@ func (e *Entry) write(b *bytes.Buffer, overlap bool) {
 		if overlap && l == InputsReady {
 			l = overlapped
 		} else if overlap {
-			// The one ahead still writes what this kernel will read.
+			// The preceding kernel may still be writing what this one will read.
 			l = strings.ReplaceAll(l, "ld.global.nc.", "ld.global.")
 		}
 		fmt.Fprintln(b, l)

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Resident is the name of the entry that Interpreter makes.
+// Resident is the name of the entry that Interpreter creates: the resident kernel.
 const Resident = "resident"
 
-// The parameters of an entry, in the order in which package internal/shadergen has them: eight
-// bindings, 64 bytes, and these.
+// The parameters of an entry, in the order of internal/shadergen: eight bindings, 64 bytes of
+// parameters, and these.
 const (
 	paramSecond = 9
 	paramStep   = 10
@@ -20,7 +20,7 @@ const (
 	paramBytes  = 176
 )
 
-// ParamOffset returns where parameter i begins in the parameters' memory.
+// ParamOffset returns the offset of parameter i in the parameters' memory.
 func ParamOffset(i int) int {
 	switch {
 	case i <= 8:
@@ -31,44 +31,43 @@ func ParamOffset(i int) int {
 	return 144
 }
 
-// Offsets in a record of the command array, which Resident reads: a command's
-// arguments as its entry has them, then its own. The first record is the
+// Offsets in a record of the command array, which the resident kernel reads: first a command's
+// arguments in the layout of its entry, then the record's own fields. The first record is the
 // kernel patch's.
 const (
 	RecordBytes = 256
 
-	RecordSecond   = 176 // the command's secondary bytes, which only the copy on the processor has
+	RecordSecond   = 176 // the command's secondary bytes; only in the processor's copy
 	RecordBody     = 192 // index of the entry
 	RecordGridX    = 196
 	RecordGridY    = 200
 	RecordTiles    = 204 // threadgroups of the grid
-	RecordBarrier  = 208 // not 0: all commands before it must have ended
-	RecordThreads  = 212 // of a threadgroup; the others of the kernel's wait
-	RecordPrefetch = 216 // address of bytes that a later command reads first
-	RecordAhead    = 224 // how many, 32 bits
-	RecordZero     = 232 // 0, which the assembler does not know
+	RecordBarrier  = 208 // not 0: wait until all earlier commands have ended
+	RecordThreads  = 212 // threads of a threadgroup; the kernel's other threads wait
+	RecordPrefetch = 216 // address of the bytes to prefetch for a later command
+	RecordAhead    = 224 // their number, 32 bits
+	RecordZero     = 232 // 0, a value that the assembler cannot know
 )
 
-// Offsets in the 64 bytes of Resident's own parameters. Its bindings are the
-// command array, the secondary bytes of the first command after patch, a
-// counter that starts at 0, and the trace or 0.
+// Offsets in the 64 bytes of the resident kernel's own parameters. Its bindings are the command
+// array, the secondary bytes of the first command after patch, a counter that starts at 0, and
+// the trace or 0.
 const (
-	ResidentTokens = 0 // at most so many
+	ResidentTokens = 0 // largest number of tokens
 	ResidentLast   = 4 // index of the last record
 )
 
 // stepStop is the offset of the stop flag in a step block.
 const stepStop = 32
 
-// Interpreter returns a text with one kernel, Resident, which walks an array of
-// commands for a number of tokens. The bodies of the entries are in it as they
-// are, so that a command computes what its entry computes: a body finds its
-// arguments in shared memory, its position in the interpreter's registers, and
-// returns to the interpreter. Body 0 is patch; the others do not look at the
-// stop flag, which changes between tokens only.
+// Interpreter returns a text with one kernel, Resident, which walks an array of commands for a
+// number of tokens. It contains the unchanged bodies of the entries, so that a command computes
+// the same as its entry. A body finds its arguments in shared memory and its position in the
+// interpreter's registers, and returns to the interpreter. Body 0 is patch. The other bodies do
+// not check the stop flag, which changes only between tokens.
 //
-// A kernel of many threadgroups that meet at barriers must be launched so that
-// all of them run at once.
+// A kernel of several threadgroups that meet at grid barriers must be launched so that all of
+// them run concurrently.
 func Interpreter(version, target string, bodies []*Entry, threads int) ([]byte, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, ".version %s\n.target %s\n.address_size 64\n.extern .shared .align 16 .b8 pianola_tg[];\n", version, target)
@@ -112,7 +111,7 @@ func Interpreter(version, target string, bodies []*Entry, threads int) ([]byte, 
 	return b.Bytes(), nil
 }
 
-// labelled returns a piece of the interpreter's text with labels of its own.
+// labelled returns a part of the interpreter's text with unique labels.
 func labelled(text, name string) string { return strings.ReplaceAll(text, "{n}", name) }
 
 // places are the numbers in the interpreter's text.
@@ -232,8 +231,8 @@ $Q_spin{n}:
 $Q_passed{n}:
 `
 
-// readyInBody is what a body has where its inputs must be ready: another tile of
-// the command has seen it.
+// readyInBody replaces InputsReady in a body: it is skipped if another tile of the command has
+// already waited.
 const readyInBody = `	setp.eq.u32 %qs, %qseen, %qtarget;
 	@%qs bra $Q_ready{n};
 ` + wait + `	mov.u32 %qseen, %qtarget;
@@ -346,11 +345,11 @@ var (
 // spliced returns the body as a block of the interpreter, number n.
 func (e *Entry) spliced(n int, stops bool) ([]string, error) {
 	if len(e.params) != ParamCount || e.params[ParamCount-1].offset+32 != paramBytes {
-		return nil, fmt.Errorf("ptx: entry %s has other parameters", e.Name)
+		return nil, fmt.Errorf("ptx: entry %s: unexpected parameters", e.Name)
 	}
 	for i, p := range e.params {
 		if p.offset != ParamOffset(i) {
-			return nil, fmt.Errorf("ptx: entry %s: parameter %d is at %d", e.Name, i, p.offset)
+			return nil, fmt.Errorf("ptx: entry %s: parameter %d has unexpected offset %d", e.Name, i, p.offset)
 		}
 	}
 	seconds, steps := e.pointers(paramSecond), e.pointers(paramStep)
@@ -362,14 +361,14 @@ func (e *Entry) spliced(n int, stops bool) ([]string, error) {
 		}
 		for _, form := range unknownForms {
 			if strings.Contains(l, form) {
-				return nil, fmt.Errorf("ptx: entry %s: %q in a body", e.Name, strings.TrimSpace(l))
+				return nil, fmt.Errorf("ptx: entry %s: unsupported line %q in a body", e.Name, strings.TrimSpace(l))
 			}
 		}
 		if m := registers.FindStringSubmatch(l); m != nil {
 			n, _ := strconv.Atoi(m[3])
 			out = append(out, l)
-			// A register that some path leaves as it was would be live in all
-			// of the loop. The assembler drops what is never read.
+			// A register that some path leaves unset would be live in the whole loop. The
+			// assembler removes assignments that are never read.
 			for i := 1; i < n; i++ {
 				out = append(out, fmt.Sprintf("\tmov.%s %s%d, %s;", m[1], m[2], i, zeros[m[1]]))
 			}
@@ -384,7 +383,7 @@ func (e *Entry) spliced(n int, stops bool) ([]string, error) {
 			continue
 		}
 		if strings.Contains(l, "_param_") && !strings.Contains(l, "ld.param.") {
-			return nil, fmt.Errorf("ptx: entry %s: %q is no load of a parameter", e.Name, strings.TrimSpace(l))
+			return nil, fmt.Errorf("ptx: entry %s: %q is not a load of a parameter", e.Name, strings.TrimSpace(l))
 		}
 		if m := loadPattern.FindStringSubmatch(l); m != nil {
 			offset, _ := strconv.Atoi(m[5])
@@ -405,10 +404,10 @@ func (e *Entry) spliced(n int, stops bool) ([]string, error) {
 				return fmt.Sprintf("%%qrec+%d", ParamOffset(i)+more)
 			})
 		}
-		// What this kernel wrote before a barrier must not come from a cache
-		// that is for memory that nobody writes.
+		// Memory that this kernel wrote before a barrier must not be read from the cache for
+		// read-only memory.
 		l = strings.ReplaceAll(l, "ld.global.nc.", "ld.global.")
-		// A command's threads may be fewer than the kernel's.
+		// A command may use fewer threads than the kernel has.
 		l = strings.ReplaceAll(l, "%ntid.x", "%qn")
 		l = strings.ReplaceAll(l, "%tid.x", "%qtid")
 		l = strings.ReplaceAll(l, "bar.sync \t0;", "bar.sync \t1, %qn;")
@@ -420,8 +419,7 @@ func (e *Entry) spliced(n int, stops bool) ([]string, error) {
 	return out, nil
 }
 
-// pointers returns the registers that hold parameter i and are used for loads
-// alone.
+// pointers returns the registers that hold parameter i and are used only for loads.
 func (e *Entry) pointers(i int) map[string]bool {
 	held := map[string]bool{}
 	for _, l := range e.body {

@@ -5,19 +5,19 @@ import (
 	"fmt"
 )
 
-// Errors that errors.Is finds.
+// Errors to test for with errors.Is.
 var (
-	// ErrNoMetal says that there is no Metal here, and why.
-	ErrNoMetal = errors.New("there is no Metal")
-	// ErrOutOfMemory is an allocation that failed.
+	// ErrNoMetal reports that Metal is unavailable; errors that wrap it give the reason.
+	ErrNoMetal = errors.New("unavailable")
+	// ErrOutOfMemory reports a failed allocation.
 	ErrOutOfMemory = errors.New("out of memory")
-	// ErrTimeout is a command buffer that took longer than the system allows.
+	// ErrTimeout reports a command buffer that exceeded the system's time limit.
 	ErrTimeout = errors.New("timeout")
-	// ErrLost says that the GPU has gone, or that nothing more may be given to it.
+	// ErrLost reports that the GPU was removed or no longer accepts work.
 	ErrLost = errors.New("the GPU is lost")
 )
 
-// Codes of errors of command buffers.
+// Error codes of command buffers.
 const (
 	codeTimeout       = 2
 	codeAccessRevoked = 4
@@ -26,10 +26,10 @@ const (
 	codeDeviceRemoved = 11
 )
 
-// Error is what Metal said of a call that failed.
+// Error is Metal's error of a failed call.
 type Error struct {
-	Call string // "newBufferWithLength:options:", "command buffer"
-	Code int64  // of the NSError; 0: there was none
+	Call string // such as "newBufferWithLength:options:" or "command buffer"
+	Code int64  // code of the NSError; 0: there was none
 	Text string
 }
 
@@ -61,7 +61,7 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// Calls as errors name them.
+// Names of calls in errors.
 const (
 	callBuffer        = "newBufferWithLength:options:"
 	callRecording     = "newIndirectCommandBufferWithDescriptor:maxCommandCount:options:"

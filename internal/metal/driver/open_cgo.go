@@ -19,7 +19,7 @@ import (
 	"unsafe"
 )
 
-// Here reports whether this program can have Metal at all.
+// Here reports whether this build can use Metal.
 const Here = true
 
 // device implements Device.
@@ -70,7 +70,7 @@ func properties(p *C.pm_properties) Properties {
 	}
 }
 
-// first returns the address of b's first byte, or of some byte.
+// first returns the address of b's first byte, or of some byte if b is empty.
 func first(b []byte) unsafe.Pointer {
 	if len(b) == 0 {
 		b = []byte{0}
@@ -124,7 +124,7 @@ func (d *device) Pipeline(l Library, a Archive, function string, constants []Con
 	defer C.free(unsafe.Pointer(name))
 	values := append([]Constant{}, constants...)
 	n := len(values)
-	values = append(values, Constant{}) // not empty
+	values = append(values, Constant{}) // must not be empty
 	flag := C.int(0)
 	if indirect {
 		flag = 1
@@ -158,7 +158,7 @@ func (d *device) Wrap(mem []byte) (Buffer, error) {
 	return d.reside(b), nil
 }
 
-// reside puts a buffer into the residency set, from where Release takes it.
+// reside adds a buffer to the residency set. Release removes it.
 func (d *device) reside(b unsafe.Pointer) Buffer {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -247,7 +247,7 @@ func (d *device) Alloc(size uintptr) (unsafe.Pointer, error) {
 
 func (d *device) Free(p unsafe.Pointer) { C.free(p) }
 
-// Layouts that both languages have.
+// Structs whose layout both languages share.
 var (
 	_ = [1]int{}[unsafe.Sizeof(Command{})-C.sizeof_pm_command]
 	_ = [1]int{}[unsafe.Sizeof(Run{})-C.sizeof_pm_run]

@@ -8,19 +8,19 @@ import (
 	"unsafe"
 )
 
-// Here reports whether this program can have Metal at all.
+// Here reports whether this build can use Metal.
 const Here = false
 
-// noMetal returns ErrNoMetal, with the reason.
+// noMetal returns ErrNoMetal with the reason.
 func noMetal() error {
-	why := "it is Apple's, for macOS"
+	why := "requires macOS"
 	if runtime.GOOS == "darwin" {
-		why = "this program was built without cgo, which its calls need"
+		why = "requires a build with cgo"
 	}
-	return fmt.Errorf("%w: %s", ErrNoMetal, why)
+	return fmt.Errorf("%w (%s)", ErrNoMetal, why)
 }
 
-// Open returns an error, ErrNoMetal with the reason, as all of these do.
+// Open returns ErrNoMetal with the reason, like all functions below.
 func Open() (Device, error) { return nil, noMetal() }
 
 // OpenWith returns an error.

@@ -11,9 +11,8 @@ import (
 	"unsafe"
 )
 
-// OpenWith takes a device and a queue of it that the program has already, an
-// id<MTLDevice> and an id<MTLCommandQueue>. It retains both until Close and
-// leaves the program's own references alone.
+// OpenWith opens a device with a queue that the program already has, an id<MTLDevice> and an
+// id<MTLCommandQueue>. It retains both until Close; the program's own references stay its own.
 func OpenWith(native, queue unsafe.Pointer) (Device, error) {
 	e := new(C.pm_error)
 	d := &device{resident: map[Buffer]struct{}{}}
@@ -23,8 +22,7 @@ func OpenWith(native, queue unsafe.Pointer) (Device, error) {
 	return d, nil
 }
 
-// SystemDevice returns the system's id<MTLDevice>, retained for the caller, or
-// ErrNoMetal.
+// SystemDevice returns the system's id<MTLDevice>, retained for the caller, or ErrNoMetal.
 func SystemDevice() (unsafe.Pointer, error) {
 	d := C.pm_system_device()
 	if d == nil {
@@ -33,10 +31,10 @@ func SystemDevice() (unsafe.Pointer, error) {
 	return d, nil
 }
 
-// Release gives up what SystemDevice has returned.
+// Release releases a device that SystemDevice returned.
 func Release(native unsafe.Pointer) { C.pm_release(native) }
 
-// Describe returns what an id<MTLDevice> says of itself, and nothing of queues.
+// Describe returns the properties of an id<MTLDevice>. It does not use a queue.
 func Describe(native unsafe.Pointer) (Properties, error) {
 	if native == nil {
 		return Properties{}, fmt.Errorf("%w: no device", ErrNoMetal)

@@ -1,6 +1,6 @@
-// Package kernels gives the Metal device the embedded GPU kernels: their sources
-// as one text, what Apple's compiler made of it if that is there, and what the
-// manifest says of them.
+// Package kernels provides the Metal device with the embedded GPU kernels: their sources as one
+// text, the library that Apple's compiler made from it (if there is one), and the properties from
+// the manifest.
 package kernels
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/pianola-engine/pianola/shaders"
 )
 
-// Embedded returns the kernels, which are shared and must not be changed.
+// Embedded returns the kernels. Callers share them and must not modify them.
 func Embedded() (*metal.Kernels, error) { return embedded() }
 
 var embedded = sync.OnceValues(fit)
@@ -57,8 +57,8 @@ func fit() (*metal.Kernels, error) {
 
 var include = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"[^\n]*\n?`)
 
-// source joins source files to one text, with each header where it is
-// included first: Metal's compiler has no folder to find them in.
+// source joins source files to one text and inserts each header where it is first included,
+// because Metal's run-time compiler has no include directory.
 func source(files []string) ([]byte, error) {
 	var b bytes.Buffer
 	seen := map[string]bool{}

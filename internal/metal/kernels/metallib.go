@@ -8,27 +8,27 @@ import (
 	"io/fs"
 )
 
-// Floor is the oldest system that compiled kernels are for, and the name of their
-// files.
+// Floor is the oldest system that compiled libraries support, and the stem of their file names.
 const Floor = "macos14"
 
 //go:embed metallib
 var made embed.FS
 
-// Compiled says what a compiled library is of: hashes are SHA-256, in hex.
+// Compiled describes a compiled library. Hashes are SHA-256 in hexadecimal.
 type Compiled struct {
-	Source   string `json:"source"`   // of the text that was compiled
-	Library  string `json:"library"`  // of the file
-	Compiler string `json:"compiler"` // what it says of itself
+	Source   string `json:"source"`   // hash of the text that was compiled
+	Library  string `json:"library"`  // hash of the library file
+	Compiler string `json:"compiler"` // version as reported by the compiler
 }
 
-// Hash returns a hash as Compiled has it.
+// Hash returns a hash in the form of Compiled.
 func Hash(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
 
-// compiled returns the compiled library of a source that is in a folder, or nil.
+// compiled returns the compiled library of a source from a directory, or nil if it is missing or
+// was compiled from another source.
 func compiled(folder fs.FS, source []byte) []byte {
 	var c Compiled
 	text, err := fs.ReadFile(folder, Floor+".json")

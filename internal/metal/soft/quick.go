@@ -11,8 +11,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Quicken makes products of vectors of a table's products of matrices, which
-// take the emulator a hundred times as long.
+// Quicken replaces a table's matrix products with vector products, because the emulator takes a
+// hundred times as long for the former.
 func Quicken(t *table.Table) error {
 	const group = 8
 	for i := range t.Programs {
@@ -45,7 +45,7 @@ func Quicken(t *table.Table) error {
 			c.TGMem = uint32(n)
 		}
 	}
-	// Specialisations that nothing has any more are a fault.
+	// Unused specialisations would be a fault.
 	used := make([]int, len(t.Specs))
 	for i := range t.Cmds {
 		used[t.Cmds[i].Spec]++

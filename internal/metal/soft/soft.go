@@ -27,9 +27,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// Start builds the emulator of the repository's kernels, unless another test
-// has, and makes it what the software Metal executes. root is the repository.
-// Before it, there is no Metal device.
+// Start builds the emulator of the repository's kernels, unless another test has, and makes the
+// software Metal execute it. root is the repository. Before Start, there is no Metal device.
 func Start(root string) error { return start(root) }
 
 var start = func() func(string) error {
@@ -81,8 +80,7 @@ type constant struct {
 	Number int
 }
 
-// build returns the emulator's file, which is built once for each state of the
-// sources.
+// build returns the path of the emulator, which is built once per state of the sources.
 func build(root string) (string, error) {
 	sum := sha256.New()
 	for _, dir := range []string{"shaders", "internal/decl"} {
@@ -120,7 +118,7 @@ func build(root string) (string, error) {
 	return lib, nil
 }
 
-// add tells the pipelines what they check of a kernel.
+// add registers the properties of a kernel that pipelines check.
 func add(k *kernel) error {
 	var c C.soft_kernel
 	if len(k.Name) >= len(c.name) || len(k.Bindings) > len(c.writes) || len(k.Constants) > len(c.numbers) {
@@ -161,30 +159,28 @@ func add(k *kernel) error {
 	return nil
 }
 
-// SetOrder makes what nothing orders run as it was encoded; SetRandomOrder, at
-// random.
+// SetOrder runs unordered commands as encoded; SetRandomOrder runs them in a random order.
 func SetOrder()                  { C.soft_order(C.soft_as_encoded, 0) }
 func SetRandomOrder(seed uint64) { C.soft_order(C.soft_random, C.uint64_t(seed)) }
 
 // IgnoreFences makes passes run in any order.
 func IgnoreFences(on bool) { C.soft_ignore_fences(flag(on)) }
 
-// SetNull makes devices that are opened from now on do nothing.
+// SetNull makes devices opened from now on do nothing.
 func SetNull(on bool) { C.soft_null(flag(on)) }
 
-// SetResidency says whether there are residency sets, as at first, or this is
-// macOS 14.
+// SetResidency sets whether residency sets are available (the default) or not, as on macOS 14.
 func SetResidency(on bool) { C.soft_residency(flag(on)) }
 
-// SetTimestamps says where the time can be taken: 0: nowhere, 1: where encoders
-// begin and end, as at first, 2: between commands too.
+// SetTimestamps sets where timestamps can be sampled. 0: nowhere; 1: at the beginning and end of
+// encoders (the default); 2: also between commands.
 func SetTimestamps(where int) { C.soft_timestamps(C.int(where)) }
 
-// SetDelay makes each command take so many microseconds more.
+// SetDelay delays each command by so many microseconds.
 func SetDelay(us int) { C.soft_delay(C.unsigned(us)) }
 
-// SetLimits sets the length of the longest buffer and how many bytes there are;
-// 0: as at first.
+// SetLimits sets the length of the longest buffer and the total memory in bytes; 0 restores the
+// default.
 func SetLimits(buffer, memory uint64) { C.soft_limits(C.uint64_t(buffer), C.uint64_t(memory)) }
 
 func flag(on bool) C.int {
@@ -194,18 +190,18 @@ func flag(on bool) C.int {
 	return 0
 }
 
-// FailAt makes the n-th call from now on that may fail do so, once: it returns
-// nil, with an error where the method has one, or, where code is not 0 and the call is commit, its
-// command buffer ends with that error. 0: none. A device that was removed is back.
+// FailAt makes the n-th fallible call from now on fail, once: it returns nil, with an error if
+// the method has one; or, if code is not 0 and the call is commit, its command buffer ends with
+// that error. 0: no call fails. A removed device is restored.
 func FailAt(n, code int) { C.soft_fail(C.uint64_t(n), C.int(code)) }
 
-// Failed returns what FailAt made fail, or "".
+// Failed returns the call that FailAt made fail, or "".
 func Failed() string { return C.GoString(C.soft_failed()) }
 
-// Fallible counts calls that may fail.
+// Fallible returns the number of calls that could have failed.
 func Fallible() int { return int(C.soft_fallible()) }
 
-// Live returns how many objects and how many bytes of buffers there are.
+// Live returns the number of live objects and of bytes in buffers.
 func Live() (objects, bytes int) { return int(C.soft_objects()), int(C.soft_bytes()) }
 
 // Violation returns the first broken rule since the last call, or nil.
@@ -216,7 +212,7 @@ func Violation() error {
 	return nil
 }
 
-// Misuse breaks a rule, by number, and returns its name, or "" behind the last.
+// Misuse breaks a rule, by number, and returns its name, or "" after the last rule.
 func Misuse(rule int) string {
 	if s := C.soft_misuse(C.unsigned(rule)); s != nil {
 		return C.GoString(s)
@@ -224,13 +220,13 @@ func Misuse(rule int) string {
 	return ""
 }
 
-// Copied counts the bytes that copies have moved.
+// Copied returns the number of bytes copied.
 func Copied() int { return int(C.soft_copied()) }
 
-// Compiled counts pipelines that no archive had.
+// Compiled returns the number of pipelines that were not found in an archive.
 func Compiled() int { return int(C.soft_compiled()) }
 
-// Calls counts calls by selector.
+// Calls returns the number of calls of each selector.
 func Calls() map[string]int {
 	calls := map[string]int{}
 	for i := 0; ; i++ {
@@ -243,12 +239,11 @@ func Calls() map[string]int {
 	}
 }
 
-// Redundant counts calls that set what was set.
+// Redundant returns the number of calls that set a value that was already set.
 func Redundant() int { return int(C.soft_redundant()) }
 
-// Dispatches counts commands that have run.
+// Dispatches returns the number of commands that have run.
 func Dispatches() int { return int(C.soft_dispatches()) }
 
-// InFlight returns how many command buffers were in flight at most since it was
-// last asked.
+// InFlight returns the largest number of command buffers in flight since the last call.
 func InFlight() int { return int(C.soft_most()) }

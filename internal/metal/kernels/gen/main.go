@@ -1,5 +1,5 @@
-// Gen compiles the embedded GPU kernels with Apple's compiler, on a Mac, into the
-// folder that package kernels embeds.
+// Gen compiles the embedded GPU kernels with Apple's compiler, on a Mac, to the directory that
+// package kernels embeds.
 package main
 
 import (
@@ -24,10 +24,10 @@ func main() {
 	}
 }
 
-// needs is said where Apple's compiler is not there.
+// needs is part of the error if Apple's compiler is missing.
 const needs = "this needs a Mac with Xcode and its Metal toolchain (xcodebuild -downloadComponent MetalToolchain)"
 
-// compile writes the library and what it is of.
+// compile writes the library and the description of its source.
 func compile(folder string) error {
 	k, err := kernels.Embedded()
 	if err != nil {
@@ -50,7 +50,7 @@ func compile(folder string) error {
 	if err := os.WriteFile(text, source, 0o600); err != nil {
 		return err
 	}
-	// As the device compiles the text: fast math is the compiler's default.
+	// Use the device's settings: fast math is the compiler's default.
 	if _, err := metal("-std=metal3.1", "-mmacosx-version-min="+strings.TrimPrefix(kernels.Floor, "macos")+".0", "-O2", "-o", library, text); err != nil {
 		return err
 	}
