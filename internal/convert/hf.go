@@ -12,11 +12,11 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// leftOut are parts of tensors' names of which a text model's GGUF file has
-// nothing: what is computed, and other modalities.
+// leftOut lists parts of the names of tensors that a text model's GGUF file does not contain:
+// computed tensors and other modalities.
 var leftOut = []string{".rotary_emb.inv_freq", "vision_tower.", "multi_modal_projector.", "visual.", "audio_tower."}
 
-// readHF makes the model of a Hugging Face directory.
+// readHF reads the model of a Hugging Face directory.
 func (m *Model) readHF(dir *weights.Directory) error {
 	v, err := arch.Builtin().Convert(dir)
 	if err != nil {
@@ -56,7 +56,7 @@ func (m *Model) readHF(dir *weights.Directory) error {
 	return m.verify(v.Config)
 }
 
-// name returns what the model is called: what its directory is.
+// name returns the model's name: the name of its directory.
 func (m *Model) name() string {
 	path, err := filepath.Abs(m.path)
 	if err != nil {
@@ -68,8 +68,8 @@ func (m *Model) name() string {
 	return strings.ToValidUTF8(filepath.Base(path), "?")
 }
 
-// verify reads the model back as the GGUF file that it will be: what its family's
-// GGUF form cannot say would be lost without a word.
+// verify reads the model back as the resulting GGUF file, to detect properties that the family's
+// GGUF form cannot express.
 func (m *Model) verify(c *arch.Config) error {
 	src := asGGUF{m, map[string]*Tensor{}}
 	for i := range m.Tensors {
@@ -88,12 +88,12 @@ func (m *Model) verify(c *arch.Config) error {
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("convert: %s: GGUF does not hold this model of %s: %w", m.path, c.Arch, err)
+		return fmt.Errorf("convert: %s: the GGUF form of %s cannot express this model: %w", m.path, c.Arch, err)
 	}
 	return nil
 }
 
-// asGGUF is a model as arch reads it from a file.
+// asGGUF presents a model to package arch as if it were read from a GGUF file.
 type asGGUF struct {
 	*Model
 	tensors map[string]*Tensor

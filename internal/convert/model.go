@@ -1,7 +1,6 @@
-// Package convert writes models as GGUF files: Hugging Face directories with the
-// names, the metadata and the order of rows that llama.cpp knows, GGUF files with
-// other types. It streams: a few megabytes for each thread are in memory at a
-// time, whatever the model's size.
+// Package convert writes models as GGUF files: Hugging Face directories, with the names, metadata
+// and order of rows that llama.cpp expects, and GGUF files with other types. It streams: only a
+// few megabytes per thread are in memory at a time, whatever the model's size.
 package convert
 
 import (
@@ -19,52 +18,51 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// Model is a model as a GGUF file would have it, of which the tensors' elements
-// are still where they come from. It is open until Close.
+// Model describes a model as a GGUF file. The elements of its tensors are still in the source
+// files. It is open until Close.
 type Model struct {
-	Metadata []gguf.KV // without the types' keys: Write adds them
+	Metadata []gguf.KV // without the keys of types, which Write adds
 	Tensors  []Tensor
 
 	path      string
 	files     []source
-	mapped    *weights.Mapped // where tensors are joined
-	joined    bool            // some are
-	converted bool            // not a GGUF file yet
+	mapped    *weights.Mapped // source of tensors that must be joined
+	joined    bool            // some tensors must be joined
+	converted bool            // the source is not a GGUF file
 }
 
-// source is a file that tensors lie in.
+// source is a file that contains tensors.
 type source struct {
 	*os.File
 	path string
 	size uint64
 }
 
-// Tensor is a tensor by its name in GGUF files.
+// Tensor is a tensor with its name in GGUF files.
 type Tensor struct {
 	Name  string
 	Shape []uint64   // outermost dimension first
-	Type  dtype.Type // in which its elements are stored now
+	Type  dtype.Type // type in which its elements are stored in the source
 
 	parts  []part
-	values []float32 // instead of parts
+	values []float32 // replaces parts
 
-	plusOne bool // one is added to each element
+	plusOne bool // add 1 to each element
 }
 
-// part is where some of a tensor's rows are.
+// part locates some of a tensor's rows.
 type part struct {
 	file   int
 	offset uint64 // in the file
 	size   uint64 // bytes
-	joined bool   // the files have it as several tensors
+	joined bool   // the files store it as several tensors
 	rows   arch.ConvertedRows
 }
 
-// inOrder reports whether any run of elements can be read at once.
+// inOrder reports whether consecutive elements can be read at once.
 func (p *part) inOrder() bool { return !p.joined && p.rows.InOrder() }
 
-// Open opens a model, a GGUF file or a Hugging Face directory, and reads headers
-// alone.
+// Open opens a model, a GGUF file or a Hugging Face directory. It reads only headers.
 func Open(path string) (*Model, error) {
 	dir, err := weights.OpenDirectory(path)
 	if err != nil {
@@ -86,7 +84,7 @@ func Open(path string) (*Model, error) {
 	return m, nil
 }
 
-// open opens the files that tensors lie in, for as long as the model is.
+// open opens the files that contain tensors. They stay open until Close.
 func (m *Model) open(dir *weights.Directory) error {
 	for _, f := range dir.Files() {
 		file, err := os.Open(f.Path)
@@ -123,7 +121,7 @@ func (m *Model) Close() error {
 	return errors.Join(errs...)
 }
 
-// Reads reports whether a file is one that the model is read from.
+// Reads reports whether the model is read from the file at path.
 func (m *Model) Reads(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -135,10 +133,10 @@ func (m *Model) Reads(path string) bool {
 	})
 }
 
-// Converted reports whether the model is one that is not a GGUF file yet.
+// Converted reports whether the source is not a GGUF file.
 func (m *Model) Converted() bool { return m.converted }
 
-// typeKeys are what Write says anew, and what no longer holds.
+// typeKeys are keys that Write sets itself or that are no longer valid.
 var typeKeys = []string{"general.file_type", "general.quantization_version", "split.no", "split.count", "split.tensors.count"}
 
 func (m *Model) readGGUF(dir *weights.Directory) error {
@@ -158,7 +156,7 @@ func (m *Model) readGGUF(dir *weights.Directory) error {
 	return nil
 }
 
-// add adds a tensor whose rows are those of the directory's.
+// add adds a tensor that consists of the given rows of the directory's tensors.
 func (m *Model) add(dir *weights.Directory, name string, shape []uint64, rows []arch.ConvertedRows) error {
 	t := Tensor{Name: name, Shape: shape}
 	for i, r := range rows {
@@ -180,7 +178,7 @@ func (m *Model) add(dir *weights.Directory, name string, shape []uint64, rows []
 	return nil
 }
 
-// dequantizable reports an error for a tensor of which elements cannot be had.
+// dequantizable returns an error for a tensor whose elements cannot be converted.
 func dequantizable(t weights.Tensor) error {
 	elems, size := t.Type.Block()
 	if !t.Type.Valid() || dtype.Dequantize(t.Type, make([]float32, elems), make([]byte, size)) != nil {
@@ -198,7 +196,7 @@ func (m *Model) Meta(key string) (any, bool) {
 	return m.Metadata[i].Value, true
 }
 
-// facts returns what mixes ask of the model.
+// facts returns the properties of the model that mixes depend on.
 func (m *Model) facts() quantize.Model {
 	name, _ := m.Meta("general.architecture")
 	number := func(key string) int {
@@ -212,7 +210,7 @@ func (m *Model) facts() quantize.Model {
 	return f
 }
 
-// integer returns a whole number of any type, or the first of several, else 0.
+// integer returns an integer of any type, or the first of a list, or 0.
 func integer(v any) int {
 	r := reflect.ValueOf(v)
 	switch {
@@ -227,8 +225,8 @@ func integer(v any) int {
 	return 0
 }
 
-// Types returns the type of each tensor in a mix. Tensors that have quantised
-// types already are an error unless again is set: what was lost stays lost.
+// Types returns the type of each tensor in a mix. Tensors that already have quantised types are
+// an error unless again is set, because their loss of precision is permanent.
 func (m *Model) Types(mix *quantize.Mix, o quantize.Options, again bool) ([]dtype.Type, error) {
 	types := mix.Types(m.facts(), m.list(), o)
 	for i, t := range m.Tensors {
@@ -239,7 +237,7 @@ func (m *Model) Types(mix *quantize.Mix, o quantize.Options, again bool) ([]dtyp
 	return types, nil
 }
 
-// Stored returns the types that tensors have now.
+// Stored returns the types of the tensors in the source.
 func (m *Model) Stored() []dtype.Type {
 	types := make([]dtype.Type, len(m.Tensors))
 	for i, t := range m.list() {
@@ -248,9 +246,9 @@ func (m *Model) Stored() []dtype.Type {
 	return types
 }
 
-// list returns the tensors as mixes know them. What comes from a Hugging Face
-// directory and is no matrix that mixes have a say in becomes F32, as llama.cpp
-// wants it; a GGUF file has it as it has to be.
+// list returns the tensors in the form that mixes use. Tensors of a Hugging Face directory whose
+// type mixes do not choose become F32, as llama.cpp expects; a GGUF file already has the right
+// type.
 func (m *Model) list() []quantize.Tensor {
 	list := make([]quantize.Tensor, len(m.Tensors))
 	for i, t := range m.Tensors {
@@ -258,15 +256,14 @@ func (m *Model) list() []quantize.Tensor {
 		switch {
 		case m.converted && (!quantize.Quantizes(&list[i]) || t.Type == dtype.F64):
 			list[i].Type = dtype.F32
-		case !gguf.Has(t.Type): // as finely as the elements of such types need it
+		case !gguf.Has(t.Type): // a type with enough precision for its elements
 			list[i].Type = dtype.F16
 		}
 	}
 	return list
 }
 
-// FileType returns llama.cpp's number for a file that has most of its bytes in
-// one type.
+// FileType returns llama.cpp's file type for a file with most of its bytes in one type.
 func (m *Model) FileType(types []dtype.Type) uint32 {
 	bytes := map[dtype.Type]uint64{}
 	var most dtype.Type
@@ -285,7 +282,7 @@ func (m *Model) FileType(types []dtype.Type) uint32 {
 	return 1
 }
 
-// readAt reads bytes of a part's tensor, whole rows where it is joined.
+// readAt reads bytes of a part's tensor. For a joined tensor it reads whole rows.
 func (m *Model) readAt(p *part, b []byte, at uint64) error {
 	if p.joined {
 		return m.mapped.ReadJoined(p.rows.Tensor, at, b)

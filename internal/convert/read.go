@@ -6,7 +6,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// read reads the bytes of a chunk as they are stored, in the order of the rows.
+// read reads the stored bytes of a chunk in the order of its rows.
 func (m *Model) read(t *Tensor, c *chunk) error {
 	p := &t.parts[c.part]
 	size, ok := t.Type.Bytes(c.elems)
@@ -28,7 +28,7 @@ func (m *Model) read(t *Tensor, c *chunk) error {
 		return fmt.Errorf("rows of %d elements are no whole blocks of %s", r.Columns, t.Type)
 	case r.Stack > 0:
 		return m.readColumns(t.Type, p, c.buffers, first, n)
-	case r.Columns == 1: // of bytes: element by element would be slow
+	case r.Columns == 1: // columns are contiguous bytes; reading element by element would be slow
 		return m.readVector(p, c.buffers.raw, first, n, row)
 	default:
 		for i := range n {
@@ -40,7 +40,7 @@ func (m *Model) read(t *Tensor, c *chunk) error {
 	}
 }
 
-// readVector reads n elements of a vector by way of all that there are between.
+// readVector reads n elements of a vector, by reading the whole vector.
 func (m *Model) readVector(p *part, raw []byte, first, n, size uint64) error {
 	all := make([]byte, p.size)
 	if err := m.readAt(p, all, 0); err != nil {
@@ -56,7 +56,7 @@ func (m *Model) readVector(p *part, raw []byte, first, n, size uint64) error {
 	return nil
 }
 
-// readColumns reads n rows of a matrix that is stored by columns, column by column.
+// readColumns reads n rows of a transposed matrix, column by column.
 func (m *Model) readColumns(typ dtype.Type, p *part, b *buffers, first, n uint64) error {
 	elems, size := typ.Block()
 	if elems != 1 {

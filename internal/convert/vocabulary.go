@@ -16,11 +16,11 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// maxSideFile bounds a file beside the weights, of which the largest known
-// tokenizers have 34 MB.
+// maxSideFile bounds the size of a file besides the weights. The largest known tokenizers have 34
+// MB.
 const maxSideFile = 256 << 20
 
-// readSideFile reads a file; the error is fs.ErrNotExist if it is not there.
+// readSideFile reads a file. The error is fs.ErrNotExist if the file does not exist.
 func readSideFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -37,7 +37,7 @@ func readSideFile(path string) ([]byte, error) {
 	return b, nil
 }
 
-// optional reads a file of a directory, nil if it is not there.
+// optional reads a file of a directory. It returns nil if the file does not exist.
 func optional(root, name string) ([]byte, error) {
 	b, err := readSideFile(filepath.Join(root, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -46,8 +46,8 @@ func optional(root, name string) ([]byte, error) {
 	return b, err
 }
 
-// vocabulary returns the entries of a directory's tokenizer and chat templates. A
-// model without a tokenizer becomes a file without one.
+// vocabulary returns the entries of a directory's tokenizer and chat templates. A model without a
+// tokenizer becomes a file without one.
 func vocabulary(dir *weights.Directory, c *arch.Config) ([]gguf.KV, error) {
 	root := dir.Path()
 	if st, err := os.Stat(root); err == nil && !st.IsDir() {
@@ -97,8 +97,8 @@ func vocabulary(dir *weights.Directory, c *arch.Config) ([]gguf.KV, error) {
 	return entries, nil
 }
 
-// stops returns the keys of tokens that end a generation beside the tokenizer's
-// EOS: of config.json and generation_config.json, GGUF has room for two more.
+// stops returns the keys of stop tokens other than the tokenizer's EOS, from config.json and
+// generation_config.json. GGUF has room for two.
 func stops(entries []gguf.KV, c *arch.Config) (out []gguf.KV) {
 	taken := map[string]bool{}
 	has := map[uint32]bool{}

@@ -12,21 +12,21 @@ import (
 	"github.com/pianola-engine/pianola/internal/quantize"
 )
 
-// chunkElems is how many elements a goroutine converts at a time; it is a multiple
-// of every block.
+// chunkElems is the number of elements that a goroutine converts at a time, a multiple of every
+// block.
 const chunkElems = 1 << 19
 
-// WriteOptions say how a model is written.
+// WriteOptions are the options of Write.
 type WriteOptions struct {
-	FileType uint32 // llama.cpp's number of the mix
-	Threads  int    // below 1: one for each processor
-	// Progress, unless nil, is called from Write's goroutine with bytes of tensor
-	// data.
+	FileType uint32 // llama.cpp's file type of the mix
+	Threads  int    // number of threads; below 1: one per processor
+	// Progress, unless nil, is called on Write's goroutine with the bytes of tensor data written
+	// and the total.
 	Progress func(done, total uint64)
 }
 
-// Write writes the model, each tensor in the type that types has for it. A
-// cancelled context ends the work with its error.
+// Write writes the model with the given type for each tensor. A cancelled context ends the work
+// with the context's error.
 func (m *Model) Write(ctx context.Context, w io.Writer, types []dtype.Type, o WriteOptions) error {
 	if o.Threads < 1 {
 		o.Threads = runtime.GOMAXPROCS(0)
@@ -64,7 +64,7 @@ func (m *Model) Write(ctx context.Context, w io.Writer, types []dtype.Type, o Wr
 	return out.Flush()
 }
 
-// Size returns the bytes of the file that Write makes.
+// Size returns the size in bytes of the file that Write writes.
 func (m *Model) Size(types []dtype.Type) (uint64, error) {
 	file, _, err := m.declare(io.Discard, types, 0)
 	if err != nil {
@@ -73,7 +73,7 @@ func (m *Model) Size(types []dtype.Type) (uint64, error) {
 	return file.Size(), nil
 }
 
-// declare returns a Writer that has the header, and the bytes of tensor data.
+// declare returns a Writer with the declared header, and the size of the tensor data.
 func (m *Model) declare(w io.Writer, types []dtype.Type, fileType uint32) (*gguf.Writer, uint64, error) {
 	file := gguf.NewWriter(w)
 	for _, kv := range m.Metadata {
@@ -106,29 +106,29 @@ func elements(shape []uint64) uint64 {
 	return n
 }
 
-// job is a run of elements of a part of a tensor, whole rows where these are
-// reordered.
+// job is a range of elements of a part of a tensor. If the part's rows are reordered, it is whole
+// rows.
 type job struct {
 	tensor, part int
 	first, elems uint64
 }
 
-// chunk is a job in the making.
+// chunk is a job in progress.
 type chunk struct {
 	job
 	buffers *buffers
 	out     []byte
 	err     error
-	done    chan struct{} // closed when out or err is there
+	done    chan struct{} // closed when out or err is set
 }
 
-// buffers are what a chunk is made in; they grow to what the largest takes.
+// buffers are reused between chunks; they grow to the largest chunk.
 type buffers struct {
 	raw, out []byte
 	values   []float32
 }
 
-// pipeline makes chunks in order, as many at a time as there are threads.
+// pipeline converts chunks in order, with one goroutine per thread.
 type pipeline struct {
 	m       *Model
 	ctx     context.Context
@@ -136,7 +136,7 @@ type pipeline struct {
 	jobs    chan *chunk
 	pending []*chunk // in order
 	free    []*buffers
-	next    job // the one to begin
+	next    job // the next job to begin
 	limit   int
 }
 
@@ -155,7 +155,7 @@ func newPipeline(ctx context.Context, m *Model, types []dtype.Type, threads int)
 	return p
 }
 
-// stop ends the workers, after what they are at.
+// stop ends the workers after their current chunks.
 func (p *pipeline) stop() {
 	close(p.jobs)
 	for _, c := range p.pending {
@@ -163,7 +163,7 @@ func (p *pipeline) stop() {
 	}
 }
 
-// drain hands on the bytes of a tensor, in order, as they are made.
+// drain passes the bytes of a tensor to use, in order, as they are finished.
 func (p *pipeline) drain(tensor int, use func([]byte) error) error {
 	for {
 		p.begin()
@@ -183,7 +183,7 @@ func (p *pipeline) drain(tensor int, use func([]byte) error) error {
 	}
 }
 
-// begin hands jobs to the workers, up to the limit.
+// begin passes jobs to the workers, up to the limit.
 func (p *pipeline) begin() {
 	for len(p.pending) < p.limit {
 		j, ok := p.step()
@@ -223,7 +223,7 @@ func (p *pipeline) step() (job, bool) {
 	return job{}, false
 }
 
-// pieces returns the number of parts, of which values are one.
+// pieces returns the number of parts; values count as one.
 func (t *Tensor) pieces() int {
 	if t.values != nil {
 		return 1
@@ -231,7 +231,7 @@ func (t *Tensor) pieces() int {
 	return len(t.parts)
 }
 
-// elems returns the elements of a part.
+// elems returns the number of elements of a part.
 func (t *Tensor) elems(part int) uint64 {
 	if t.values != nil {
 		return uint64(len(t.values))
@@ -239,7 +239,7 @@ func (t *Tensor) elems(part int) uint64 {
 	return t.parts[part].rows.Rows * t.parts[part].rows.Columns
 }
 
-// fill makes a chunk.
+// fill converts a chunk.
 func (m *Model) fill(c *chunk, to dtype.Type) error {
 	t := &m.Tensors[c.tensor]
 	b := c.buffers
@@ -275,7 +275,7 @@ func (m *Model) fill(c *chunk, to dtype.Type) error {
 	return nil
 }
 
-// grow returns b with n elements, whatever they are.
+// grow returns b with n elements of undefined content.
 func grow[T any](b []T, n uint64) []T {
 	if uint64(cap(b)) < n {
 		return make([]T, n)

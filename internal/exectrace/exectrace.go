@@ -1,5 +1,5 @@
-// Package exectrace reads execution traces, for tests: what happened to a
-// goroutine while it was in a region of runtime/trace.
+// Package exectrace reads execution traces, for tests: the events that affected a goroutine in a
+// region of runtime/trace.
 package exectrace
 
 import (
@@ -12,25 +12,25 @@ import (
 	"golang.org/x/exp/trace"
 )
 
-// Region is one region that a goroutine was in, from its begin to its end.
+// Region is one region of a goroutine, from its begin to its end.
 type Region struct {
 	Goroutine trace.GoID
 	Begin     trace.Time
 	Took      time.Duration
-	// Switches are the changes of the goroutine's state in it, such as "Running
-	// to Runnable: preempted". A goroutine that only runs has none.
+	// Switches are the changes of the goroutine's state in the region, such as "Running to
+	// Runnable: preempted". A goroutine that runs without interruption has none.
 	Switches []string
-	// Collections are what the garbage collector did meanwhile that concerns
-	// the goroutine: any mark phase, any stop of the world, and its own assists
-	// and sweeps.
+	// Collections are the garbage collector's activities during the region that affect the
+	// goroutine: any mark phase, any stop of the world, and the goroutine's own assists and
+	// sweeps.
 	Collections []string
 }
 
-// Quiet reports whether the goroutine was left alone.
+// Quiet reports whether the goroutine was not disturbed.
 func (r *Region) Quiet() bool { return len(r.Switches) == 0 && len(r.Collections) == 0 }
 
-// Read returns the regions of a type in a trace, in the order of their ends.
-// Those that the trace does not hold whole are left out.
+// Read returns the regions of a type in a trace, in the order of their ends. It leaves out
+// regions that the trace does not contain completely.
 func Read(r io.Reader, regionType string) ([]Region, error) {
 	in, err := trace.NewReader(r)
 	if err != nil {
@@ -51,7 +51,7 @@ func Read(r io.Reader, regionType string) ([]Region, error) {
 
 type reader struct {
 	open   map[trace.GoID]*Region
-	active map[trace.Range]bool // ranges of the collector
+	active map[trace.Range]bool // active ranges of the collector
 	done   []Region
 }
 
@@ -74,7 +74,7 @@ func (x *reader) take(ev trace.Event, regionType string) {
 	case trace.EventStateTransition:
 		if st := ev.StateTransition(); st.Resource.Kind == trace.ResourceGoroutine {
 			from, to := st.Goroutine()
-			// What a new part of the trace repeats is no change.
+			// A new part of the trace repeats states; that is not a change.
 			if r := x.open[st.Resource.Goroutine()]; r != nil && from != to && from != trace.GoUndetermined {
 				r.Switches = append(r.Switches, strings.TrimSuffix(fmt.Sprintf("%v to %v: %s", from, to, st.Reason), ": "))
 			}
@@ -93,14 +93,12 @@ func (x *reader) take(ev trace.Event, regionType string) {
 	}
 }
 
-// collector reports whether a range is the garbage collector's, or one in which
-// nothing else runs.
+// collector reports whether a range belongs to the garbage collector or stops the world.
 func collector(of trace.Range) bool {
 	return strings.HasPrefix(of.Name, "GC ") || strings.HasPrefix(of.Name, "stop-the-world")
 }
 
-// collects notes a range of the collector, unless it is another goroutine's own
-// work.
+// collects records a range of the collector, unless it is another goroutine's own work.
 func (r *Region) collects(of trace.Range) {
 	own := of.Scope.Kind == trace.ResourceGoroutine && of.Scope.Goroutine() == r.Goroutine
 	if own || of.Scope.Kind == trace.ResourceNone || strings.HasPrefix(of.Name, "stop-the-world") {

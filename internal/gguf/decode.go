@@ -15,41 +15,40 @@ const (
 	maxName      = 1<<16 - 1 // bytes of a key or a tensor name
 	maxAlignment = 1 << 24
 
-	// The least bytes of an entry in the file: a key of one byte with a value
-	// of one, and a tensor of one dimension with a name of one byte.
+	// Smallest sizes of an entry in the file: a key of one byte with a value of one byte, and a
+	// tensor of one dimension with a name of one byte.
 	minKVSize     = 8 + 1 + 4 + 1
 	minTensorSize = 8 + 1 + 4 + 8 + 4 + 8
 
-	// What an entry costs in memory beyond its name and value, with the map
-	// that finds duplicates.
+	// Memory costs of an entry in addition to its name and value, including the map that finds
+	// duplicates.
 	kvCost     = 96
 	tensorCost = 192
 )
 
 // KV is one entry of the metadata.
 //
-// Value is a uint8, int8, uint16, int16, uint32, int32, uint64, int64,
-// float32, float64, bool or string, a slice of one of these, or, for arrays of
-// arrays, an []any of slices.
+// Value is a uint8, int8, uint16, int16, uint32, int32, uint64, int64, float32, float64, bool or
+// string; a slice of one of these; or, for arrays of arrays, an []any of slices.
 type KV struct {
 	Key   string
 	Value any
 }
 
-// Tensor is what a tensor is and where it lies.
+// Tensor describes a tensor and its place in the file.
 type Tensor struct {
 	Name     string
-	Type     dtype.Type // dtype.Invalid for types that dtype does not have
+	Type     dtype.Type // dtype.Invalid for types that package dtype does not support
 	TypeName string     // ggml's name, such as "IQ2_XS", or "ggml type 57"
 	Shape    []uint64   // row-major, outermost first: [rows, columns]
 	Offset   uint64     // bytes from the start of the file
-	Size     uint64     // bytes; up to the next tensor where the type's layout is not known
+	Size     uint64     // in bytes; up to the next tensor if the type's layout is unknown
 }
 
-// File is a decoded header. It must not be modified.
+// File is a decoded header. Callers must not modify it.
 type File struct {
 	Version    uint32 // 2 or 3
-	Alignment  uint64 // of tensor data, in bytes
+	Alignment  uint64 // alignment of tensor data in bytes
 	DataOffset uint64 // bytes from the start of the file
 	Metadata   []KV   // in file order
 	Tensors    []Tensor
@@ -57,7 +56,7 @@ type File struct {
 	keys map[string]int // index in Metadata
 }
 
-// Meta returns the value of a key of the metadata.
+// Meta returns the value of a metadata key.
 func (f *File) Meta(key string) (value any, ok bool) {
 	i, ok := f.keys[key]
 	if !ok {
@@ -66,17 +65,16 @@ func (f *File) Meta(key string) (value any, ok bool) {
 	return f.Metadata[i].Value, true
 }
 
-// MagicError says that a file is not a GGUF file.
+// MagicError reports that a file is not a GGUF file.
 type MagicError struct {
-	Magic string // the file's first four bytes, or all where it is shorter
+	Magic string // the file's first four bytes, or fewer if it is shorter
 }
 
 func (e *MagicError) Error() string {
 	return fmt.Sprintf("not a GGUF file: magic %q, want %q", e.Magic, magic)
 }
 
-// VersionError says that a file is a GGUF file of a version or a byte order
-// that is not supported.
+// VersionError reports a GGUF file whose version or byte order is not supported.
 type VersionError struct {
 	Version   uint32
 	BigEndian bool
@@ -89,14 +87,12 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("gguf: version %d is not supported, want 2 or 3", e.Version)
 }
 
-// Decode reads the header of a GGUF file of size bytes and checks that every
-// tensor lies within the file, is aligned, and overlaps no other. It reads no
-// tensor data.
+// Decode reads the header of a GGUF file of size bytes. It checks that every tensor lies within
+// the file, is aligned, and does not overlap another. It reads no tensor data.
 //
-// The error is a [*MagicError], a [*VersionError], wraps io.ErrUnexpectedEOF
-// for a file that ends within its header, or names the key or tensor that is
-// wrong. Nothing is allocated for a count before the file is known to be long
-// enough for it, and no header takes more than about 100 MiB.
+// The error is a [*MagicError], a [*VersionError], wraps io.ErrUnexpectedEOF if the file ends
+// within its header, or names the faulty key or tensor. Decode allocates memory for a count only
+// after checking that the file is long enough for it. No header takes more than about 100 MiB.
 func Decode(r io.ReaderAt, size int64) (*File, error) {
 	if size < 0 {
 		return nil, fmt.Errorf("gguf: file size %d", size)
@@ -123,8 +119,8 @@ func Decode(r io.ReaderAt, size int64) (*File, error) {
 	return f, nil
 }
 
-// decodePreamble reads what comes before the metadata and returns the counts
-// of metadata entries and of tensors, which are not checked yet.
+// decodePreamble reads everything before the metadata and returns the unchecked numbers of
+// metadata entries and tensors.
 func (f *File) decodePreamble(d *reader) (kvs, tensors uint64, err error) {
 	m, err := d.next(min(uint64(len(magic)), d.size))
 	if err != nil {
@@ -136,7 +132,7 @@ func (f *File) decodePreamble(d *reader) (kvs, tensors uint64, err error) {
 	if f.Version, err = d.uint32(); err != nil {
 		return 0, 0, fmt.Errorf("gguf: version: %w", err)
 	}
-	// A version in the upper half is a small one in the other byte order.
+	// A version that is a multiple of 65536 is a small version in the other byte order.
 	if f.Version != 0 && f.Version&0xffff == 0 {
 		return 0, 0, &VersionError{Version: bits.ReverseBytes32(f.Version), BigEndian: true}
 	}
@@ -164,7 +160,7 @@ func (f *File) decodeMetadata(d *reader, count uint64) error {
 			return fmt.Errorf("gguf: metadata entry %d of %d: key: %w", i, count, err)
 		}
 		if _, dup := f.keys[key]; dup {
-			return fmt.Errorf("gguf: key %s: is there twice", quote(key))
+			return fmt.Errorf("gguf: key %s: duplicate key", quote(key))
 		}
 		value, err := d.value()
 		if err != nil {
@@ -193,8 +189,7 @@ func (f *File) setAlignment() error {
 	return nil
 }
 
-// decodeTensors reads the tensor infos. Offsets are left relative to the data
-// and are not checked yet.
+// decodeTensors reads the tensor infos. The offsets stay relative to the data and unchecked.
 func (f *File) decodeTensors(d *reader, count uint64) error {
 	if err := d.checkCount(count, minTensorSize, tensorCost); err != nil {
 		return fmt.Errorf("gguf: tensors: %w", err)
@@ -207,7 +202,7 @@ func (f *File) decodeTensors(d *reader, count uint64) error {
 			return fmt.Errorf("gguf: tensor %d of %d: name: %w", i, count, err)
 		}
 		if _, dup := names[name]; dup {
-			return fmt.Errorf("gguf: tensor %s: is there twice", quote(name))
+			return fmt.Errorf("gguf: tensor %s: duplicate name", quote(name))
 		}
 		names[name] = struct{}{}
 		t, err := d.tensor()
@@ -220,7 +215,7 @@ func (f *File) decodeTensors(d *reader, count uint64) error {
 	return nil
 }
 
-// tensor reads a tensor info from behind the name.
+// tensor reads the part of a tensor info after the name.
 func (d *reader) tensor() (Tensor, error) {
 	dims, err := d.uint32()
 	if err != nil {
@@ -231,7 +226,7 @@ func (d *reader) tensor() (Tensor, error) {
 	}
 	shape := make([]uint64, dims)
 	for i := range shape {
-		// The file has the innermost dimension first.
+		// The file stores the innermost dimension first.
 		if shape[len(shape)-1-i], err = d.uint64(); err != nil {
 			return Tensor{}, err
 		}
@@ -252,8 +247,7 @@ func (d *reader) tensor() (Tensor, error) {
 	return Tensor{Type: typ.dtype, TypeName: typ.name, Shape: shape, Offset: offset, Size: size}, nil
 }
 
-// size returns the bytes of a tensor of the shape, 0 where the type's layout
-// is not known.
+// size returns the size in bytes of a tensor of the shape, or 0 if the type's layout is unknown.
 func (t ggmlType) size(shape []uint64) (uint64, error) {
 	n := uint64(1)
 	for _, dim := range shape {
@@ -279,8 +273,8 @@ func (t ggmlType) size(shape []uint64) (uint64, error) {
 	return lo, nil
 }
 
-// place makes offsets absolute, checks that tensors lie within the file and
-// apart from each other, and sets the sizes that are not known.
+// place makes offsets absolute, checks that tensors lie within the file and do not overlap, and
+// sets the unknown sizes.
 func (f *File) place(fileSize uint64) error {
 	data := fileSize - min(fileSize, f.DataOffset)
 	order := make([]*Tensor, len(f.Tensors))
@@ -290,7 +284,7 @@ func (f *File) place(fileSize uint64) error {
 		if t.Offset%f.Alignment != 0 {
 			return fmt.Errorf("gguf: tensor %s: offset %d is not a multiple of the alignment %d", quote(t.Name), t.Offset, f.Alignment)
 		}
-		// No tensor is empty, so not even one of unknown size is at the end.
+		// No tensor is empty, so even one of unknown size cannot begin at the end.
 		if t.Offset >= data || t.Size > data-t.Offset {
 			return fmt.Errorf("gguf: tensor %s: offset %d + %d bytes is past the end of the file, which has %d bytes of data",
 				quote(t.Name), t.Offset, t.Size, data)

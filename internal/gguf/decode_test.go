@@ -237,7 +237,7 @@ func hostile() map[string]struct {
 		b.header(0, 1)
 		b.kv(strings.Repeat("k", 1<<16), typeUint32, le32(0))
 	})
-	add("same key", `gguf: key "k\n": is there twice`, func(b *image) {
+	add("same key", `gguf: key "k\n": duplicate key`, func(b *image) {
 		b.header(0, 2)
 		b.kv("k\n", typeUint32, le32(0))
 		b.kv("k\n", typeUint64, le64(0))
@@ -250,7 +250,7 @@ func hostile() map[string]struct {
 		}
 	})
 	withTensor("no name", "gguf: tensor 1 of 2: name: is 0 bytes", func(b *image) { b.tensor("", 0, 64, 16) })
-	withTensor("same name", "gguf: tensor ok: is there twice", func(b *image) { b.tensor("ok", 0, 64, 16) })
+	withTensor("same name", "gguf: tensor ok: duplicate name", func(b *image) { b.tensor("ok", 0, 64, 16) })
 	withTensor("no dimensions", "gguf: tensor x: 0 dimensions, want 1 to 4", func(b *image) { b.tensor("x", 0, 64) })
 	withTensor("five dimensions", "gguf: tensor x: 5 dimensions, want 1 to 4", func(b *image) { b.tensor("x", 0, 64, 2, 2, 2, 1, 1) })
 	withTensor("many dimensions", "4294967295 dimensions", func(b *image) {

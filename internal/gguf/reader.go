@@ -12,24 +12,23 @@ import (
 const (
 	windowSize = 64 << 10
 
-	// maxMemory bounds what a header decodes to. The largest vocabularies
-	// (262k tokens, 515k merges) take about 25 MiB.
+	// maxMemory bounds the memory of a decoded header. The largest vocabularies (262k tokens,
+	// 515k merges) take about 25 MiB.
 	maxMemory = 96 << 20
 )
 
-// errMemory says that a header is larger than any real one.
+// errMemory reports a header larger than any real one.
 var errMemory = fmt.Errorf("header takes more than %d MiB", maxMemory>>20)
 
-// reader reads little-endian values from front to back through a window of
-// the file.
+// reader reads little-endian values sequentially through a window of the file.
 type reader struct {
 	r      io.ReaderAt
 	size   uint64 // of the file
-	pos    uint64 // of the next value, at most size
-	window []byte // the file's bytes from start on
+	pos    uint64 // offset of the next value, at most size
+	window []byte // bytes of the file, beginning at start
 	start  uint64
-	buf    []byte // backs window
-	memory uint64 // what may still be allocated
+	buf    []byte // memory of window
+	memory uint64 // bytes that may still be allocated
 }
 
 func newReader(r io.ReaderAt, size uint64) *reader {
@@ -38,13 +37,12 @@ func newReader(r io.ReaderAt, size uint64) *reader {
 
 func (d *reader) left() uint64 { return d.size - d.pos }
 
-// eof returns the error for n more bytes, of which not all are there.
+// eof returns the error for reading n more bytes than the file has.
 func (d *reader) eof(n uint64) error {
 	return fmt.Errorf("%d bytes at %d are past the end of the file at %d: %w", n, d.pos, d.size, io.ErrUnexpectedEOF)
 }
 
-// next returns the next n bytes, at most windowSize, which are valid up to the
-// next call.
+// next returns the next n bytes, at most windowSize. They are valid until the next call.
 func (d *reader) next(n uint64) ([]byte, error) {
 	if n > d.left() {
 		return nil, d.eof(n)
@@ -65,7 +63,7 @@ func (d *reader) fill() error {
 	if n, err := d.r.ReadAt(b, int64(d.pos)); n < len(b) {
 		d.window = nil
 		if err == nil || errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF // shorter than its size says
+			err = io.ErrUnexpectedEOF // the file is shorter than its size
 		}
 		return fmt.Errorf("read at %d: %w", d.pos, err)
 	}
@@ -81,7 +79,7 @@ func (d *reader) skip(n uint64) error {
 	return nil
 }
 
-// charge takes n bytes off what may still be allocated.
+// charge subtracts n from the bytes that may still be allocated.
 func (d *reader) charge(n uint64) error {
 	if n > d.memory {
 		return errMemory
@@ -90,8 +88,8 @@ func (d *reader) charge(n uint64) error {
 	return nil
 }
 
-// checkCount checks that count items of at least minSize bytes are there, and
-// charges cost for each.
+// checkCount checks that the file has room for count items of at least minSize bytes, and charges
+// cost for each.
 func (d *reader) checkCount(count, minSize, cost uint64) error {
 	if count > d.left()/minSize {
 		return fmt.Errorf("count %d does not fit in the %d bytes that are left: %w", count, d.left(), io.ErrUnexpectedEOF)
@@ -118,7 +116,7 @@ func (d *reader) uint64() (uint64, error) {
 	return binary.LittleEndian.Uint64(b), nil
 }
 
-// stringLen reads the length of a string and checks that the string is there.
+// stringLen reads the length of a string and checks that the file contains the string.
 func (d *reader) stringLen() (uint64, error) {
 	n, err := d.uint64()
 	if err != nil {
@@ -178,8 +176,8 @@ func (d *reader) copyTo(b *strings.Builder, n uint64) error {
 	return nil
 }
 
-// quote returns a key or name for an error message, in quotes where it is not
-// plain, so that the message stays one line of moderate length.
+// quote returns a key or name for an error message. It quotes and shortens names that are not
+// plain, so that the message stays on one line.
 func quote(s string) string {
 	const limit = 128
 	plain := len(s) <= limit

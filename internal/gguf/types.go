@@ -54,8 +54,8 @@ var valueSizes = [valueTypes]uint64{
 // ggmlType is an entry of ggml's enum ggml_type.
 type ggmlType struct {
 	name         string
-	dtype        dtype.Type // Invalid: the type is known by name alone
-	elems, bytes uint32     // of a block; 0 where the layout is not known
+	dtype        dtype.Type // Invalid: package dtype does not support the type
+	elems, bytes uint32     // of a block; 0 if the layout is unknown
 }
 
 // named are the types that package dtype does not declare. Those without a block
@@ -103,7 +103,7 @@ func lookupType(id uint32) ggmlType {
 	return ggmlType{name: fmt.Sprintf("ggml type %d", id)}
 }
 
-// Has reports whether GGUF files have tensors of a type.
+// Has reports whether GGUF has the type t.
 func Has(t dtype.Type) bool {
 	_, ok := typeID(t)
 	return ok

@@ -25,8 +25,8 @@ var numbers = [valueTypes]numberDecoder{
 	typeFloat64: decoderOf(8, func(b []byte) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(b)) }),
 }
 
-// numberDecoder reads one value as a T, or count values, which must be there,
-// as a []T.
+// numberDecoder reads one value as a T, or count values as a []T. The caller has checked that the
+// file contains them.
 type numberDecoder struct {
 	scalar func(d *reader) (any, error)
 	array  func(d *reader, count uint64) (any, error)
@@ -59,7 +59,7 @@ func decoderOf[T any](size uint64, get func([]byte) T) numberDecoder {
 	}
 }
 
-// value reads a value with its type before it.
+// value reads a value preceded by its type.
 func (d *reader) value() (any, error) {
 	t, err := d.valueType()
 	if err != nil {
@@ -85,7 +85,7 @@ func (d *reader) valueType() (valueType, error) {
 	return valueType(id), nil
 }
 
-// array reads an array from its element type on, as a slice of that type.
+// array reads an array, beginning with the element type, as a slice of that type.
 func (d *reader) array(depth int) (any, error) {
 	if depth > maxNesting {
 		return nil, fmt.Errorf("arrays are nested deeper than %d", maxNesting)
@@ -98,8 +98,8 @@ func (d *reader) array(depth int) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("array: %w", err)
 	}
-	// In memory, strings take a header of 16 bytes beside their text, and
-	// arrays an interface of 16 and a slice header of 24.
+	// In memory, a string has a header of 16 bytes in addition to its text, and an array an
+	// interface of 16 bytes and a slice header of 24.
 	cost := valueSizes[t]
 	switch t {
 	case typeString:
@@ -125,8 +125,8 @@ func (d *reader) array(depth int) (any, error) {
 	return numbers[t].array(d, count)
 }
 
-// strings reads count strings, all as parts of one. It walks them twice: the
-// first time for the sum of their lengths.
+// strings reads count strings as substrings of one string. It walks them twice, first to sum up
+// their lengths.
 func (d *reader) strings(count uint64) ([]string, error) {
 	start := d.pos
 	var total uint64
@@ -155,8 +155,8 @@ func (d *reader) strings(count uint64) ([]string, error) {
 			return nil, err
 		}
 		from := all.Len()
-		// A file that changes between the walks must not make the text grow
-		// away from under the strings before.
+		// If the file changes between the walks, the text must not grow, since earlier strings
+		// refer to it.
 		if n > total-uint64(from) {
 			return nil, fmt.Errorf("element %d of %d: changed while it was read", i, count)
 		}

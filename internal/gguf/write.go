@@ -11,46 +11,44 @@ import (
 )
 
 const (
-	version = 3 // what a Writer writes
+	version = 3 // version that a Writer writes
 
-	// maxTensorName is what ggml reads: GGML_MAX_NAME less the terminating zero.
+	// maxTensorName is the longest name that ggml reads: GGML_MAX_NAME minus the terminating
+	// zero.
 	maxTensorName = 63
 
 	// maxDataSize leaves room for a header within 63 bits.
 	maxDataSize = 1 << 62
 )
 
-// Writer writes a GGUF file as a stream. Metadata and tensors are declared
-// first, with [Writer.Set] and [Writer.AddTensor]; then the data of each tensor
-// is written with [Writer.WriteTensor], in the order of declaration; then
-// [Writer.Close] checks that all of it is there. Nothing but the header is held
-// in memory.
+// Writer writes a GGUF file as a stream. First declare metadata and tensors with [Writer.Set] and
+// [Writer.AddTensor]. Then write the data of each tensor with [Writer.WriteTensor], in the order
+// of declaration. Finally, [Writer.Close] checks that all data was written. The Writer keeps only
+// the header in memory.
 //
-// The file is complete only if Close returned nil.
+// The file is complete only if Close returns nil.
 type Writer struct {
 	w         io.Writer
-	metadata  []byte // the entries, encoded
+	metadata  []byte // encoded entries
 	keys      map[string]bool
-	tensors   []Tensor // Offset counts from the start of the data
+	tensors   []Tensor // Offset is relative to the data
 	names     map[string]bool
 	alignment uint64
-	dataSize  uint64 // of the tensors declared, padding after each but the last included
+	dataSize  uint64 // size of the declared tensors, with padding between them
 	pos       uint64 // bytes of data written
 	next      int    // index of the tensor to write
 	started   bool   // the header is written
-	err       error  // from w: the stream is not usable any more
+	err       error  // error of w; the Writer is no longer usable
 }
 
-// NewWriter returns a Writer to w. It writes nothing before the first
-// WriteTensor or Close.
+// NewWriter returns a Writer to w. It writes nothing before the first WriteTensor or Close.
 func NewWriter(w io.Writer) *Writer {
 	return &Writer{w: w, keys: map[string]bool{}, names: map[string]bool{}, alignment: defaultAlignment}
 }
 
-// Set appends an entry of metadata. The value is of one of the types of
-// [KV], arrays of arrays excepted. Keys are written in the order of the calls;
-// a key cannot be set twice. general.alignment, a uint32 and a power of two, has to
-// come before the first tensor, which it places.
+// Set appends a metadata entry. value must have one of the types listed at [KV], except arrays of
+// arrays. Keys are written in the order of calls and cannot be set twice. general.alignment, a
+// uint32 and a power of two, must be set before the first tensor is added.
 func (w *Writer) Set(key string, value any) error {
 	switch {
 	case w.started:
@@ -79,16 +77,16 @@ func (w *Writer) Set(key string, value any) error {
 	return nil
 }
 
-// AddTensor declares a tensor. The shape is row-major, outermost first
-// ([rows, columns]), of one to four dimensions, none of them zero; a row is a
-// whole number of the type's blocks.
+// AddTensor declares a tensor. The shape is row-major, outermost dimension first ([rows,
+// columns]), with one to four dimensions, none of them zero. A row must be a whole number of the
+// type's blocks.
 func (w *Writer) AddTensor(name string, shape []uint64, t dtype.Type) error {
 	size, err := w.checkTensor(name, shape, t)
 	if err != nil {
 		return fmt.Errorf("gguf: write tensor %s: %w", name, err)
 	}
 	offset := w.align(w.dataSize)
-	if offset+size > maxDataSize { // no overflow: both are below 2^63
+	if offset+size > maxDataSize { // cannot overflow: both are below 2^63
 		return fmt.Errorf("gguf: write tensor %s: offset %d + %d bytes: the limit is %d", name, offset, size, uint64(maxDataSize))
 	}
 	w.names[name] = true
@@ -133,15 +131,14 @@ func (w *Writer) checkTensor(name string, shape []uint64, t dtype.Type) (uint64,
 	return size, nil
 }
 
-// Size returns the bytes of the whole file as declared so far.
+// Size returns the size in bytes of the whole file as declared so far.
 func (w *Writer) Size() uint64 {
 	return uint64(len(w.header())) + w.align(w.dataSize)
 }
 
-// WriteTensor writes the data of the next tensor in the order of declaration,
-// which must be the one named. fill writes exactly the tensor's bytes; more or
-// fewer are an error, after which, as after any error of the underlying writer,
-// the Writer refuses to go on.
+// WriteTensor writes the data of the next tensor in the order of declaration; name must be its
+// name. fill must write exactly the tensor's bytes. After an error, the Writer rejects further
+// calls.
 func (w *Writer) WriteTensor(name string, fill func(io.Writer) error) error {
 	if err := w.start(); err != nil {
 		return err
@@ -173,8 +170,8 @@ func (w *Writer) WriteTensor(name string, fill func(io.Writer) error) error {
 	return nil
 }
 
-// Close completes the file: it reports tensors without data and pads the end to
-// the alignment, as ggml does. It does not close the underlying writer.
+// Close completes the file: it returns an error if a tensor has no data, and pads the end to the
+// alignment, as ggml does. It does not close the underlying writer.
 func (w *Writer) Close() error {
 	if err := w.start(); err != nil {
 		return err
@@ -189,7 +186,7 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// start writes the header unless that is done.
+// start writes the header, unless it has been written.
 func (w *Writer) start() error {
 	if w.err != nil || w.started {
 		return w.err
@@ -201,7 +198,7 @@ func (w *Writer) start() error {
 	return w.err
 }
 
-// pad writes zeros up to a position in the data.
+// pad writes zeros up to an offset in the data.
 func (w *Writer) pad(to uint64) error {
 	var zeros [512]byte
 	for w.pos < to {
@@ -217,7 +214,7 @@ func (w *Writer) pad(to uint64) error {
 // align rounds up to the alignment.
 func (w *Writer) align(n uint64) uint64 { return (n + w.alignment - 1) &^ (w.alignment - 1) }
 
-// header encodes all that comes before the data, with the padding.
+// header encodes everything before the data, padding included.
 func (w *Writer) header() []byte {
 	b := []byte(magic)
 	b = binary.LittleEndian.AppendUint32(b, version)
@@ -237,7 +234,7 @@ func (w *Writer) header() []byte {
 	return append(b, make([]byte, w.align(uint64(len(b)))-uint64(len(b)))...)
 }
 
-// sectionWriter passes on at most left bytes.
+// sectionWriter forwards at most left bytes.
 type sectionWriter struct {
 	w    io.Writer
 	left uint64

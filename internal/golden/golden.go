@@ -1,4 +1,4 @@
-// Package golden compares what a model computes with a reference, for tests.
+// Package golden compares the results of a model with a reference, for tests.
 package golden
 
 import (
@@ -13,15 +13,15 @@ type Reference struct {
 	Cases []Case `json:"cases"`
 }
 
-// Case is what follows a prompt.
+// Case is a prompt with the expected results.
 type Case struct {
 	PromptIDs        []int32   `json:"prompt_ids"`
 	LastPromptLogits []float64 `json:"last_prompt_logits"`
 	GreedyIDs        []int32   `json:"greedy_ids"`
-	Top2Gap          []float64 `json:"top2_gap"` // between the best two logits at each step
+	Top2Gap          []float64 `json:"top2_gap"` // difference of the two largest logits at each step
 }
 
-// Read reads a reference, which has cases.
+// Read reads a reference, which must have cases.
 func Read(path string) (*Reference, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -37,16 +37,16 @@ func Read(path string) (*Reference, error) {
 	return r, nil
 }
 
-// Agreement is how a result compares with a reference.
+// Agreement is the result of comparing with a reference.
 type Agreement struct {
 	Relative float64 // error of the logits: norm of the difference over norm of the reference
 	Compared int     // greedy tokens before the first near tie
-	Fault    error   // nil: it agrees
+	Fault    error   // nil if the result agrees
 }
 
-// Compare compares logits, and greedy tokens up to the first step whose gap
-// between the best two is below twice the largest logit difference. ids has as many
-// tokens as are to be compared; limit bounds the relative error.
+// Compare compares the logits with ref, and the greedy tokens ids with refIDs, up to the first
+// step with a near tie: a gap between the two largest logits of less than twice the largest logit
+// difference. limit bounds the relative error of the logits.
 func Compare(limit float64, logits []float32, ids []int32, ref []float64, refIDs []int32, gap []float64) Agreement {
 	var a Agreement
 	var diff, norm, largest float64
@@ -61,8 +61,8 @@ func Compare(limit float64, logits []float32, ids []int32, ref []float64, refIDs
 		a.Fault = fmt.Errorf("relative error of the logits is %.2e, want at most %.2e", a.Relative, limit)
 		return a
 	}
-	// The reference has logits for the first step alone; later steps are
-	// taken to differ by as much, and by their share of what the limit allows.
+	// The reference has logits only for the first step. Assume that later steps differ by as
+	// much, and by their share of what limit permits.
 	tie := 2 * max(largest, limit*math.Sqrt(norm/float64(len(ref)))*3)
 	for i, id := range ids {
 		if gap[i] < tie {

@@ -1,6 +1,6 @@
-// Package packed makes models with packed weights for tests, as MLX and others
-// publish them: by the layouts' descriptions, bit by bit, and with nothing of what
-// reads them.
+// Package packed creates models with packed weights for tests, as MLX and others publish them. It
+// builds them bit by bit from the layouts' descriptions, independently of the code that reads
+// them.
 package packed
 
 import (
@@ -18,12 +18,12 @@ import (
 
 // Tensor is a tensor of a safetensors file.
 type Tensor struct {
-	Type  string // "F32"
+	Type  string // such as "F32"
 	Shape []int
 	Data  []byte
 }
 
-// Floats is a matrix, or a vector, as float32.
+// Floats is a matrix or a vector of float32.
 type Floats struct {
 	Shape  []int
 	Values []float32
@@ -35,8 +35,8 @@ type Model struct {
 	Tensors map[string]Tensor
 }
 
-// Read reads config.json and model.safetensors, whose tensors are float16 or
-// float32, as float32.
+// Read reads config.json and model.safetensors. The tensors must be float16 or float32; Read
+// converts them to float32.
 func Read(dir string) (config map[string]any, tensors map[string]Floats, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if err == nil {
@@ -82,7 +82,7 @@ func Read(dir string) (config map[string]any, tensors map[string]Floats, err err
 	return config, tensors, nil
 }
 
-// Cut leaves the first layer, and the first rows of the vocabulary.
+// Cut removes all layers but the first, and all but the first vocab rows of the vocabulary.
 func Cut(config map[string]any, tensors map[string]Floats, vocab int) {
 	config["num_hidden_layers"], config["vocab_size"] = 1, vocab
 	for name, f := range tensors {
@@ -95,7 +95,7 @@ func Cut(config map[string]any, tensors map[string]Floats, vocab int) {
 	}
 }
 
-// half returns the value of a float16 that is finite.
+// half returns the value of a finite float16.
 func half(h uint16) float64 {
 	e, m := int(h>>10&31), float64(h&1023)
 	v := math.Ldexp(m, -24)
@@ -146,21 +146,21 @@ func F32(f Floats) Tensor {
 	return t
 }
 
-// Setting is how MLX packs a matrix.
+// Setting describes MLX's packing of a matrix.
 type Setting struct {
 	Bits, Group int
 	Scale       string // "F16", "BF16" or "F32"
-	Mode        string // "" is affine; "mxfp4"
+	Mode        string // "" means affine; or "mxfp4"
 }
 
-// New begins two models of a configuration: the packed one, and the same weights as
+// New starts two models with a configuration: the packed one, and one with the same weights in
 // float32.
 func New(config map[string]any) (packed, plain *Model) {
 	return &Model{maps.Clone(config), map[string]Tensor{}}, &Model{maps.Clone(config), map[string]Tensor{}}
 }
 
-// MLX packs all matrices of the model in a directory, those of named modules
-// otherwise. It cuts it if vocab is not 0.
+// MLX packs all matrices of the model in a directory with the setting all, except those of the
+// modules in named. It cuts the model if vocab is not 0.
 func MLX(dir string, vocab int, all Setting, named map[string]Setting) (packed, plain *Model, err error) {
 	config, tensors, err := Read(dir)
 	if err != nil {
@@ -202,7 +202,7 @@ func MLX(dir string, vocab int, all Setting, named map[string]Setting) (packed, 
 	return packed, plain, nil
 }
 
-// round returns a float as a scale's type has it, and its bytes.
+// round rounds a float to the type of a scale and returns the value and its bytes.
 func round(v float32, scale string) (float32, []byte) {
 	switch scale {
 	case "F32":
@@ -211,7 +211,7 @@ func round(v float32, scale string) (float32, []byte) {
 		h := uint16(math.Float32bits(v) >> 16)
 		return math.Float32frombits(uint32(h) << 16), []byte{byte(h), byte(h >> 8)}
 	}
-	// The nearest below of float16's values, by search.
+	// Search the float16 just below.
 	sign := uint16(0)
 	if v < 0 {
 		sign, v = 0x8000, -v
@@ -228,7 +228,7 @@ func round(v float32, scale string) (float32, []byte) {
 	return float32(half(lo)), []byte{byte(lo), byte(lo >> 8)}
 }
 
-// affine packs a matrix, whose values become those that it has then.
+// affine packs a matrix, and sets the matrix to the packed values.
 func (m *Model) affine(module string, f Floats, s Setting) {
 	rows, cols := f.Shape[0], f.Shape[1]
 	quants := make([]byte, rows*cols*s.Bits/8)
@@ -255,7 +255,7 @@ func (m *Model) affine(module string, f Floats, s Setting) {
 	m.Tensors[module+".biases"] = Tensor{s.Scale, []int{rows, cols / s.Group}, biases}
 }
 
-// mxfp4 packs a matrix as E2M1 with an exponent for each 32.
+// mxfp4 packs a matrix as E2M1 with an exponent per 32 elements.
 func (m *Model) mxfp4(module string, f Floats) {
 	rows, cols := f.Shape[0], f.Shape[1]
 	levels := []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}
@@ -287,17 +287,17 @@ func (m *Model) mxfp4(module string, f Floats) {
 	m.Tensors[module+".scales"] = Tensor{"U8", []int{rows, cols / 32}, scales}
 }
 
-// FP8 is where E4M3's scales are.
+// FP8 describes the scales of E4M3 weights.
 type FP8 struct {
-	Rows, Cols int    // that share one; 0: all
+	Rows, Cols int    // rows and columns that share a scale; 0: all
 	Name       string // "weight_scale" or "weight_scale_inv"
-	Scale      string // their type
+	Scale      string // type of the scales
 	Shape      func(rows, cols int) []int
 	Config     map[string]any // quantization_config
 }
 
-// E4M3 packs the layers' matrices of the model in a directory, which it cuts if
-// vocab is not 0.
+// E4M3 packs the layers' matrices of the model in a directory. It cuts the model if vocab is not
+// 0.
 func E4M3(dir string, vocab int, s FP8) (packed, plain *Model, err error) {
 	config, tensors, err := Read(dir)
 	if err != nil {
@@ -328,7 +328,7 @@ func (m *Model) e4m3(module string, f Floats, s FP8) {
 	if width == 0 {
 		width = cols
 	}
-	// Values of bytes without a sign, in ascending order.
+	// Values of the bytes without a sign, in ascending order.
 	var values [127]float64
 	for b := range values {
 		if e := b >> 3; e == 0 {

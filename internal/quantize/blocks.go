@@ -6,10 +6,10 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// The encoders write scales first and then choose the quants anew for the scales
-// as they were rounded, which is what a decoder multiplies by.
+// The encoders write the scales first. Then they choose the quants again for the rounded scales,
+// with which decoders multiply.
 
-// encodeQ2_K: 16 sub-blocks of 16 with scales and minima of four bits.
+// encodeQ2_K encodes 16 sub-blocks of 16 with scales and minima of four bits.
 func encodeQ2_K(b []byte, x []float32) {
 	g := grid{top: 3, first: -0.5, step: 0.1, steps: 15, absolute: true}
 	var weights [16]float32
@@ -33,8 +33,8 @@ func encodeQ2_K(b []byte, x []float32) {
 	}
 }
 
-// putScales writes the unit of scales that are whole numbers up to top at b, and
-// each of them with put, and returns the unit as it was written.
+// putScales writes the unit of integer scales up to top at b, and each scale with put. It returns
+// the unit as written.
 func putScales(b []byte, scales []float32, top float32, put func(s int, n uint8)) float32 {
 	var most float32
 	for _, v := range scales {
@@ -50,8 +50,8 @@ func putScales(b []byte, scales []float32, top float32, put func(s int, n uint8)
 	return putHalf(b, most/top)
 }
 
-// quant returns the quant of v for a scale and a minimum. Where the scale is
-// zero, every quant decodes alike.
+// quant returns the quant of v for a scale and a minimum. If the scale is zero, every quant
+// decodes to the same value.
 func quant(v, minimum, scale float32, top int32) uint8 {
 	if scale == 0 {
 		return 0
@@ -59,7 +59,7 @@ func quant(v, minimum, scale float32, top int32) uint8 {
 	return uint8(clamp((v+minimum)/scale, 0, top))
 }
 
-// encodeQ3_K: 16 sub-blocks of 16 with signed scales of six bits.
+// encodeQ3_K encodes 16 sub-blocks of 16 with signed scales of six bits.
 func encodeQ3_K(b []byte, x []float32) {
 	var scales [16]float32
 	for s := range 16 {
@@ -93,8 +93,8 @@ func encodeQ3_K(b []byte, x []float32) {
 	}
 }
 
-// scaleK4 finds the scales and minima of Q4_K and Q5_K, 8 sub-blocks of 32, and
-// writes them as dtype's decoders read them.
+// scaleK4 finds the scales and minima of Q4_K and Q5_K, 8 sub-blocks of 32, and writes them in
+// the layout of dtype's decoders.
 func scaleK4(b []byte, x []float32, g *grid) (scale, minimum [8]float32) {
 	var scales, minima [8]float32
 	var weights [32]float32
@@ -151,7 +151,7 @@ func encodeQ5_K(b []byte, x []float32) {
 	}
 }
 
-// encodeQ6_K: 16 sub-blocks of 16 with signed scales of eight bits.
+// encodeQ6_K encodes 16 sub-blocks of 16 with signed scales of eight bits.
 func encodeQ6_K(b []byte, x []float32) {
 	var scales [16]float32
 	for s := range 16 {
@@ -193,7 +193,7 @@ func encodeIQ4_NL(b []byte, x []float32) {
 	putLevels(b[2:18], x, inverse)
 }
 
-// encodeIQ4_XS: 8 sub-blocks of 32 with signed scales of six bits.
+// encodeIQ4_XS encodes 8 sub-blocks of 32 with signed scales of six bits.
 func encodeIQ4_XS(b []byte, x []float32) {
 	var scales [8]float32
 	for s := range 8 {
@@ -226,9 +226,8 @@ func putLevels(qs []byte, x []float32, inverse float32) {
 	}
 }
 
-// encodeMXFP4: the scale is the power of two that brings the extreme element
-// between 4 and 8, of which E2M1 holds up to 6, as the OCP specification of
-// microscaling formats has it.
+// encodeMXFP4 chooses as scale the power of two that brings the extreme element between 4 and 8,
+// as the OCP specification of microscaling formats prescribes; E2M1 represents values up to 6.
 func encodeMXFP4(b []byte, x []float32) {
 	e := uint8(0)
 	if top := abs(extreme(x)); top > 0 {
@@ -290,7 +289,8 @@ func encodeTQ2_0(b []byte, x []float32) {
 	putHalf(b[64:], d)
 }
 
-// e2m1 returns the code of the value nearest to v, the smaller magnitude of equals.
+// e2m1 returns the code of the value nearest to v; of two equally near values, the one with the
+// smaller magnitude.
 func e2m1(v float32, unit float64) uint8 {
 	magnitude := float64(abs(v)) / unit
 	code := uint8(0)

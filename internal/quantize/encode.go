@@ -1,12 +1,11 @@
-// Package quantize encodes tensors in blocks, with searches for the scales that
-// lose least, and says which type each tensor of a model gets in a mix such as
-// Q4_K_M.
+// Package quantize encodes tensors in quantization blocks, searching for the scales with the
+// smallest error, and determines the type of each tensor of a model in a mix such as Q4_K_M.
 //
-// Without an importance matrix there is no telling which columns matter, so
-// errors are weighted by what the elements themselves say. The searches take the
-// steps that ggml's quantize_row_*_ref functions take, in the same order and
-// each rounded to float32, so that a file is what llama-quantize makes of the
-// same weights, on every machine. The package reads and writes no file.
+// Without an importance matrix the importance of columns is unknown, so errors are weighted by
+// the elements themselves. The searches take the same steps as ggml's quantize_row_*_ref
+// functions, in the same order and each rounded to float32, so that on every machine a file
+// equals the one that llama-quantize makes from the same weights. The package reads and writes no
+// files.
 package quantize
 
 import (
@@ -19,8 +18,8 @@ import (
 // Version is ggml's GGML_QNT_VERSION, for general.quantization_version.
 const Version = 2
 
-// encoders encode one block each, in the layouts of package dtype's decoders.
-// The types that they lack take no search and are dtype's own.
+// encoders encode one block each, in the layouts of package dtype's decoders. Types that are
+// missing need no search; package dtype encodes them.
 var encoders = map[dtype.Type]func(b []byte, x []float32){
 	dtype.Q2_K:   encodeQ2_K,
 	dtype.Q3_K:   encodeQ3_K,
@@ -35,17 +34,17 @@ var encoders = map[dtype.Type]func(b []byte, x []float32){
 	dtype.TQ2_0:  encodeTQ2_0,
 }
 
-// Can reports whether [Encode] has the type.
+// Can reports whether [Encode] supports the type.
 func Can(t dtype.Type) bool { return encoders[t] != nil || t.CanQuantize() }
 
-// largest is above what any type with float16 scales holds, and low enough that
-// no sum of squares in a block overflows.
+// largest exceeds what any type with float16 scales can represent, and is low enough that no sum
+// of squares in a block overflows.
 const largest = 1e9
 
-// Encode encodes src, whole blocks of t, in dst, which has exactly the bytes that
-// they take. For quantised types an element that is not finite is an error, and
-// for those and F16 one that is too large for float16, or its scale; types and
-// lengths give the errors of [dtype.Quantize].
+// Encode encodes src, whole blocks of t, to dst, which must have exactly the size of the result.
+// For quantised types, an element that is not finite is an error; for these and F16, an element
+// or a scale that is too large for float16 is an error too. For types and lengths it returns the
+// errors of [dtype.Quantize].
 func Encode(t dtype.Type, dst []byte, src []float32) error {
 	if err := encode(t, dst, src); err != nil {
 		return err
@@ -57,7 +56,7 @@ func Encode(t dtype.Type, dst []byte, src []float32) error {
 	elems, size := t.Block()
 	for _, at := range form.Offsets() {
 		for b := 0; b < len(dst); b += size {
-			if dst[b+at+1]&0x7c == 0x7c { // an infinity
+			if dst[b+at+1]&0x7c == 0x7c { // infinite
 				return fmt.Errorf("quantize: %s: elements %d to %d have no scale in float16: the largest is %v",
 					t, b/size*elems, (b/size+1)*elems-1, extreme(src[b/size*elems:][:elems]))
 			}
@@ -90,8 +89,8 @@ func encode(t dtype.Type, dst []byte, src []float32) error {
 // tiny is the magnitude below which a group of elements counts as zero.
 const tiny = 1e-15
 
-// nearest rounds to the nearest integer, ties to even, for magnitudes below
-// 2^22: added to 1.5*2^23, a float32 keeps no fraction.
+// nearest rounds to the nearest integer, ties to even, for magnitudes below 2^22: after adding
+// 1.5*2^23, a float32 has no fraction bits.
 func nearest(f float32) int32 {
 	const shift = 3 << 22
 	return int32(math.Float32bits(f+shift)&(1<<23-1)) - 1<<22
@@ -104,15 +103,14 @@ func abs(f float32) float32 { return math.Float32frombits(math.Float32bits(f) &^
 
 func sqrt(f float32) float32 { return float32(math.Sqrt(float64(f))) }
 
-// putHalf writes f as float16 and returns what was written.
+// putHalf writes f as float16 and returns the value written.
 func putHalf(b []byte, f float32) float32 {
 	h := dtype.F32ToF16(f)
 	b[0], b[1] = byte(h), byte(h>>8)
 	return dtype.F16ToF32(h)
 }
 
-// extreme returns the element of the largest magnitude, the first of equals,
-// with its sign.
+// extreme returns the element with the largest magnitude, or the first of them, with its sign.
 func extreme(x []float32) float32 {
 	var most, magnitude float32
 	for _, v := range x {

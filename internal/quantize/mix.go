@@ -10,36 +10,34 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// Mix says which type each tensor of a model gets, as llama-quantize chooses
-// without an importance matrix (llama_tensor_get_type_impl in llama.cpp's
-// src/llama-quant.cpp).
+// Mix determines the type of each tensor of a model, like llama-quantize without an importance
+// matrix (llama_tensor_get_type_impl in llama.cpp's src/llama-quant.cpp).
 type Mix struct {
 	Name     string
 	FileType uint32 // llama_ftype, for general.file_type
 	Base     dtype.Type
 
-	// Types that differ from Base by what a matrix is for and by its place; nil
-	// for none. V stands for a fused QKV too.
+	// Types that differ from Base depending on the matrix's function and place; nil: none. V
+	// includes a fused QKV.
 	attnV, ffnDown, attnOutput func(place) dtype.Type
 	// embedding is the type of an embedding beside an output matrix, where it is not
 	// Base.
 	embedding dtype.Type
-	// experts is the type of stacked experts where it is not Base.
+	// experts is the type of stacked experts if it is not Base.
 	experts dtype.Type
-	// denseExperts lets each matrix of a layer take the place of an expert where
-	// a model has none.
+	// denseExperts treats each matrix of a layer as an expert if the model has none.
 	denseExperts bool
 }
 
-// place is where in a model a matrix is.
+// place is the place of a matrix in the model.
 type place struct {
 	layer, layers int
-	queriesPerKV  int // heads that share a KV head
+	queriesPerKV  int // query heads per KV head
 	experts       int
 }
 
-// moreBits is llama.cpp's use_more_bits: the first and the last eighth of the
-// layers, and every third between.
+// moreBits is llama.cpp's use_more_bits: the first and the last eighth of the layers, and every
+// third layer in between.
 func (p place) moreBits() bool {
 	eighth := p.layers / 8
 	return p.layer < eighth || p.layer >= 7*p.layers/8 || (p.layer-eighth)%3 == 2
@@ -111,7 +109,7 @@ var mixes = []Mix{
 		ffnDown:    firstEighth(dtype.Q5_K, dtype.IQ4_XS),
 		attnOutput: ifEight(dtype.Q5_K, dtype.IQ4_XS),
 	},
-	// llama-quantize has this one for experts alone, by the name of MXFP4_MOE.
+	// llama-quantize has this mix for experts only, under the name MXFP4_MOE.
 	{Name: "MXFP4", FileType: 38, Base: dtype.Q8_0, experts: dtype.MXFP4, denseExperts: true},
 	{Name: "NVFP4", FileType: 39, Base: dtype.NVFP4},
 	{Name: "TQ1_0", FileType: 36, Base: dtype.TQ1_0, embedding: dtype.Q4_K},
@@ -120,13 +118,13 @@ var mixes = []Mix{
 
 func always(t dtype.Type) func(place) dtype.Type { return func(place) dtype.Type { return t } }
 
-// ifShared chooses by whether four or more heads share a KV head, which makes
-// the V matrix small.
+// ifShared chooses shared if at least four heads share a KV head, because the V matrix is then
+// small.
 func ifShared(shared, other dtype.Type) func(place) dtype.Type {
 	return func(p place) dtype.Type { return either(p.queriesPerKV >= 4, shared, other) }
 }
 
-// ifEight chooses by whether there are eight experts, beside which attention is
+// ifEight chooses eight if there are eight experts, because attention is then comparatively
 // small.
 func ifEight(eight, other dtype.Type) func(place) dtype.Type {
 	return func(p place) dtype.Type { return either(p.experts == 8, eight, other) }
@@ -156,15 +154,15 @@ func Mixes() []string {
 	return names
 }
 
-// MixError reports the name of a mix that there is not.
+// MixError reports the name of an unknown mix.
 type MixError struct{ Name string }
 
 func (e *MixError) Error() string {
 	return fmt.Sprintf("quantize: unknown type %q: want one of %s", e.Name, strings.Join(Mixes(), ", "))
 }
 
-// FindMix returns the mix of a name, in either case. Q3_K, Q4_K and Q5_K stand
-// for their middle sizes, as llama-quantize has it.
+// FindMix returns the mix of a name, ignoring case. As in llama-quantize, Q3_K, Q4_K and Q5_K
+// mean their medium sizes.
 func FindMix(name string) (*Mix, error) {
 	switch upper := strings.ToUpper(name); upper {
 	case "Q3_K", "Q4_K", "Q5_K":
@@ -180,43 +178,43 @@ func FindMix(name string) (*Mix, error) {
 	return nil, &MixError{Name: name}
 }
 
-// Model is what a mix asks of a model.
+// Model holds the properties of a model that a mix depends on.
 type Model struct {
 	Layers       int
-	QueriesPerKV int // heads that share a KV head
+	QueriesPerKV int // query heads per KV head
 	Experts      int // 0 in a dense model
 }
 
-// Tensor is a tensor by its name in GGUF files, its shape, outermost dimension
-// first, and the type that it has.
+// Tensor describes a tensor by its name in GGUF files, its shape, outermost dimension first, and
+// its current type.
 type Tensor struct {
 	Name  string
 	Shape []uint64
 	Type  dtype.Type
 }
 
-// Options change what a mix says.
+// Options modify a mix.
 type Options struct {
-	Embedding dtype.Type // of the embedding, unless Invalid
-	Output    dtype.Type // of the output matrix, unless Invalid
-	Pure      bool       // Base for every matrix, apart from those two
+	Embedding dtype.Type // type of the embedding, unless Invalid
+	Output    dtype.Type // type of the output matrix, unless Invalid
+	Pure      bool       // use Base for every matrix except those two
 }
 
-// kind is what a matrix is for, as far as mixes tell.
+// kind is the function of a matrix, as far as mixes distinguish it.
 type kind uint8
 
 const (
 	otherMatrix kind = iota
 	embedding
 	output
-	attnQKV // llama.cpp counts it with V
+	attnQKV // llama.cpp treats it as V
 	attnV
 	attnK
 	attnOutput
 	ffnDown
 )
 
-// kinds are the parts of names by which llama.cpp tells matrices, in its order.
+// kinds are the parts of names by which llama.cpp recognizes matrices, in its order.
 var kinds = []struct {
 	part string
 	kind kind
@@ -240,12 +238,12 @@ func kindOf(name string) kind {
 	return otherMatrix
 }
 
-// keeps are parts of names of small matrices that stay as they are: norms of more
-// than one dimension and routers.
+// keeps are parts of the names of small matrices that keep their type: norms with more than one
+// dimension, and routers.
 var keeps = []string{"_norm.weight", "ffn_gate_inp.weight", "position_embd", "token_types"}
 
-// Quantizes reports whether a mix has a say in a tensor: whether it is a matrix,
-// or several, and none of those that stay as they are.
+// Quantizes reports whether mixes choose the type of a tensor: whether it is a matrix, or
+// several, and not one that keeps its type.
 func Quantizes(t *Tensor) bool {
 	shape := t.Shape
 	for len(shape) > 0 && shape[0] == 1 {
@@ -269,7 +267,7 @@ func layerOf(name string) int {
 	return n
 }
 
-// Types returns the type of each tensor: its own where the mix has no say.
+// Types returns the type of each tensor. Tensors whose type the mix does not choose keep theirs.
 func (m *Mix) Types(model Model, tensors []Tensor, o Options) []dtype.Type {
 	types := make([]dtype.Type, len(tensors))
 	tied := true
@@ -320,7 +318,7 @@ func (m *Mix) Types(model Model, tensors []Tensor, o Options) []dtype.Type {
 	return types
 }
 
-// pureBase returns the type of all matrices where they have one.
+// pureBase returns the common type of all matrices, if they have one.
 func (m *Mix) pureBase() dtype.Type {
 	if m.experts != dtype.Invalid {
 		return m.experts
@@ -328,8 +326,8 @@ func (m *Mix) pureBase() dtype.Type {
 	return m.Base
 }
 
-// matrix returns the type of a matrix of a layer, or of an embedding that is not
-// the output matrix.
+// matrix returns the type of a matrix of a layer, or of an embedding that is not also the output
+// matrix.
 func (m *Mix) matrix(t *Tensor, k kind, p place) dtype.Type {
 	if m.experts != dtype.Invalid {
 		expert := len(t.Shape) > 2 && t.Shape[0] > 1
@@ -347,7 +345,7 @@ func (m *Mix) matrix(t *Tensor, k kind, p place) dtype.Type {
 	switch k {
 	case attnV, attnQKV:
 		choose(m.attnV)
-		// Of the 70B models, whose V matrices are an eighth of Q's.
+		// In the 70B models, the V matrices have an eighth of Q's size.
 		if model70B(p) && (typ == dtype.Q3_K || typ == dtype.Q4_K) {
 			typ = dtype.Q5_K
 		}
@@ -366,12 +364,12 @@ func (m *Mix) matrix(t *Tensor, k kind, p place) dtype.Type {
 	return typ
 }
 
-// model70B reports whether llama.cpp takes a model for one of 70 B parameters: it
-// counts 80 layers, and heads that share KV heads.
+// model70B reports whether llama.cpp treats a model as one with 70 B parameters: if it has 80
+// layers and shared KV heads.
 func model70B(p place) bool { return p.layers == 80 && p.queriesPerKV > 1 }
 
-// output returns the type of the output matrix, and of an embedding that stands
-// for it.
+// output returns the type of the output matrix, or of an embedding that is also the output
+// matrix.
 func (m *Mix) output(columns uint64) dtype.Type {
 	_, wholeRows := m.Base.Bytes(columns)
 	if m.Base == dtype.Q8_0 || !wholeRows {
@@ -380,7 +378,7 @@ func (m *Mix) output(columns uint64) dtype.Type {
 	return dtype.Q6_K
 }
 
-// fallbacks are what llama.cpp takes for rows that are not whole blocks of 256
+// fallbacks are the types that llama.cpp uses instead if rows are not whole blocks of 256
 // (tensor_type_fallback).
 var fallbacks = map[dtype.Type]dtype.Type{
 	dtype.IQ4_XS: dtype.IQ4_NL,
@@ -394,8 +392,8 @@ var fallbacks = map[dtype.Type]dtype.Type{
 	dtype.NVFP4:  dtype.IQ4_NL,
 }
 
-// fallback returns t if rows of so many columns are whole blocks of it, else a
-// type with smaller blocks, and F16 in the end.
+// fallback returns t if rows of so many columns are whole blocks of it; otherwise a type with
+// smaller blocks, or finally F16.
 func fallback(t dtype.Type, columns uint64) dtype.Type {
 	if _, ok := t.Bytes(columns); ok {
 		return t

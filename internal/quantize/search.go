@@ -1,8 +1,8 @@
 package quantize
 
-// symmetric returns the scale by which x is best written as scale*q with q in
-// -limit..limit-1, errors weighted by x^2: of 19 scales that put the extreme
-// element near -limit, the one whose quants have the best least-squares fit.
+// symmetric returns the scale with which scale*q, q in -limit..limit-1, best approximates x, with
+// errors weighted by x^2. Of 19 scales that map the extreme element near -limit, it chooses the
+// one whose quants have the best least-squares fit.
 func symmetric(x []float32, limit int32) float32 {
 	top := extreme(x)
 	if abs(top) < tiny {
@@ -36,8 +36,8 @@ func symmetric(x []float32, limit int32) float32 {
 	return scale
 }
 
-// descend returns such a scale for few levels: from the plain quants, each is
-// moved to where it suits the others best, until none moves.
+// descend returns such a scale for types with few levels: starting with plain quants, it moves
+// each quant to the value that suits the others best, until none changes.
 func descend(x []float32, limit int32) float32 {
 	top := extreme(x)
 	if abs(top) < tiny {
@@ -83,19 +83,18 @@ func descend(x []float32, limit int32) float32 {
 	return 0
 }
 
-// grid says which scales affine tries: those that spread the elements over
-// top+first, top+first+step, ... levels, as many as steps and one more.
+// grid lists the scales that affine tries: those that spread the elements over top+first,
+// top+first+step, ... levels, steps+1 scales in all.
 type grid struct {
 	top         int32 // the highest quant
 	first, step float32
 	steps       int
-	absolute    bool // the error is the sum of magnitudes, not of squares
+	absolute    bool // the error is the sum of magnitudes instead of squares
 }
 
-// affine returns the scale and the minimum, as a magnitude to subtract, by which
-// x is best written as scale*q - minimum with q in 0..top. Each trial spreads
-// the elements over the range found so far and fits a line through the
-// quants by weighted least squares.
+// affine returns the scale and the minimum (as a magnitude to subtract) with which scale*q -
+// minimum, q in 0..top, best approximates x. Each trial spreads the elements over the current
+// range and fits a line through the quants by weighted least squares.
 func (g *grid) affine(x, weights []float32) (scale, minimum float32) {
 	lo, hi := x[0], x[0]
 	sumW := weights[0]
@@ -149,8 +148,8 @@ func (g *grid) affine(x, weights []float32) (scale, minimum float32) {
 	return scale, -lo
 }
 
-// err returns the weighted error of scale*q + lo for x, or something not below
-// enough, unless that is negative, where it is known to be so.
+// err returns the weighted error of scale*q + lo for x. It may stop early and return a value that
+// is at least enough, unless enough is negative.
 func (g *grid) err(x, weights, q []float32, scale, lo, enough float32) float32 {
 	var sum float32
 	q, weights = q[:len(x)], weights[:len(x)]
@@ -171,10 +170,10 @@ func (g *grid) err(x, weights, q []float32, scale, lo, enough float32) float32 {
 	return sum
 }
 
-// levelIndex finds the nearest of a sorted list of whole numbers.
+// levelIndex finds the nearest of a sorted list of integers.
 type levelIndex struct {
 	values [16]float32
-	below  []uint8 // by the whole part from the least value on: the last value not above it
+	below  []uint8 // for each integer distance from the smallest value: the last value that is not above it
 }
 
 func newLevelIndex(values [16]float32) *levelIndex {
@@ -189,7 +188,7 @@ func newLevelIndex(values [16]float32) *levelIndex {
 	return x
 }
 
-// find returns the index of the value nearest to f, the upper one of equals.
+// find returns the index of the value nearest to f; of two equally near values, the upper one.
 func (x *levelIndex) find(f float32) uint8 {
 	switch {
 	case !(f > x.values[0]): // NaN too
@@ -204,12 +203,11 @@ func (x *levelIndex) find(f float32) uint8 {
 	return i + 1
 }
 
-// levels are the 16 levels of IQ4_NL and IQ4_XS, of unequal distances.
+// levels are the 16 levels of IQ4_NL and IQ4_XS, which are not evenly spaced.
 var levels = newLevelIndex([16]float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113})
 
-// scaleOfLevels returns the scale by which x is best written as scale*level,
-// errors weighted by x^2: the extreme element is put on the lowest level, or
-// near it, with either sign.
+// scaleOfLevels returns the scale with which scale*level best approximates x, with errors
+// weighted by x^2. It maps the extreme element to the lowest level or near it, with either sign.
 func scaleOfLevels(x []float32) float32 {
 	top := extreme(x)
 	if abs(top) < tiny {

@@ -1,4 +1,4 @@
-// Package replacefile writes files that are there in whole or not at all.
+// Package replacefile writes files atomically.
 package replacefile
 
 import (
@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 )
 
-// Write makes what write writes the contents of a file with some permissions. It is
-// written beside its place, synced and renamed, so that a reader sees the old file or
-// the whole new one; if anything fails, the old one stays.
+// Write replaces the file at path with the content that write produces, with the given
+// permissions. It writes a temporary file in the same directory, syncs and renames it, so that a
+// reader sees either the old file or the complete new one. If anything fails, the old file stays.
 func Write(path string, perm fs.FileMode, write func(w io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp*")
 	if err != nil {
@@ -25,7 +25,7 @@ func Write(path string, perm fs.FileMode, write func(w io.Writer) error) (err er
 	if err := write(f); err != nil {
 		return err
 	}
-	// CreateTemp makes files that only their owner reads.
+	// CreateTemp creates files that only their owner can read.
 	if err := f.Chmod(perm); err != nil {
 		return err
 	}

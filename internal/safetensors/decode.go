@@ -1,9 +1,8 @@
-// Package safetensors decodes the headers of safetensors files and of the
-// indexes that spread a model over several.
+// Package safetensors decodes the headers of safetensors files, and the index files of models in
+// several files.
 //
-// It turns bytes into a list of tensors and checks that they fit the file; it
-// knows no architecture and no config.json, reads no tensor data and maps
-// nothing. The format is described at
+// It decodes a list of tensors and checks that they fit the file. It reads no tensor data and
+// maps nothing. It must not know architectures or config.json. The format is described at
 // https://github.com/huggingface/safetensors#format.
 package safetensors
 
@@ -25,29 +24,29 @@ const (
 	maxDims     = 16
 	maxTypeName = 32
 	metadataKey = "__metadata__"
-	tensorCost  = 160 // in memory, beyond the name
+	tensorCost  = 160 // memory cost, in addition to the name
 )
 
-// Tensor is what a tensor is and where it lies.
+// Tensor describes a tensor and its place in the file.
 type Tensor struct {
 	Name     string
-	Type     dtype.Type // dtype.Invalid for types that dtype does not have
+	Type     dtype.Type // dtype.Invalid for types that package dtype does not support
 	TypeName string     // as in the file, such as "BF16" or "F8_E4M3"
 	Shape    []uint64   // row-major, outermost first; empty for a scalar
 	Offset   uint64     // bytes from the start of the file, not aligned
 	Size     uint64     // bytes
 }
 
-// Header is the decoded header of a file. It must not be modified.
+// Header is the decoded header of a file. Callers must not modify it.
 type Header struct {
 	DataOffset uint64            // bytes from the start of the file
-	Metadata   map[string]string // of "__metadata__"; nil if it is not there
+	Metadata   map[string]string // content of "__metadata__"; nil if it is absent
 	Tensors    []Tensor          // in the order of their data
 }
 
-// elementType is a type that the format names.
+// elementType is a type of the format.
 type elementType struct {
-	dtype dtype.Type // Invalid: the type is known by name alone
+	dtype dtype.Type // Invalid: package dtype does not support the type
 	bits  uint64
 }
 
@@ -77,12 +76,12 @@ var elementTypes = map[string]elementType{
 	"F8_E5M2FNUZ": {dtype.Invalid, 8},
 }
 
-// Decode reads the header of a safetensors file of size bytes and checks that
-// the tensors' data fills the rest of the file, with neither holes nor
-// overlaps, as the format demands. It reads no tensor data.
+// Decode reads the header of a safetensors file of size bytes. It checks that the tensors' data
+// fills the rest of the file without holes or overlaps, as the format requires. It reads no
+// tensor data.
 //
-// The error wraps io.ErrUnexpectedEOF for a file that ends within its header,
-// or names the tensor that is wrong. No header takes more than about 100 MiB.
+// The error wraps io.ErrUnexpectedEOF if the file ends within its header, or names the faulty
+// tensor. No header takes more than about 100 MiB.
 func Decode(r io.ReaderAt, size int64) (*Header, error) {
 	var prefix [9]byte
 	if size < int64(len(prefix)) {
@@ -118,8 +117,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// decode reads the header. Offsets are left relative to the data and are not
-// checked yet.
+// decode reads the header. The offsets stay relative to the data and unchecked.
 func (h *Header) decode(p *parser) error {
 	err := p.object(func(name string) error {
 		if name == metadataKey {
@@ -202,7 +200,7 @@ func (p *parser) tensor() (Tensor, error) {
 		return t, err
 	}
 	if !ok {
-		return t, nil // the size is what the file says
+		return t, nil // use the size in the file
 	}
 	hi, lo := bits.Mul64(elems, known.bits)
 	if hi != 0 || lo%8 != 0 || lo/8 != t.Size {
@@ -227,8 +225,7 @@ func elements(shape []uint64) (uint64, error) {
 	return n, nil
 }
 
-// place checks that the tensors fill the data, sorts them and makes their
-// offsets absolute.
+// place checks that the tensors fill the data, sorts them and makes their offsets absolute.
 func (h *Header) place(data uint64) error {
 	slices.SortStableFunc(h.Tensors, func(a, b Tensor) int { return cmp.Compare(a.Offset, b.Offset) })
 	var end uint64

@@ -14,15 +14,15 @@ const (
 	maxShards = 4096
 )
 
-// Index says which file holds each tensor of a model, as a *.index.json file
-// does. It must not be modified.
+// Index maps each tensor of a model to its file, as a *.index.json file does. Callers must not
+// modify it.
 type Index struct {
 	Shards []string       // file names without a directory, sorted
 	Shard  map[string]int // tensor name to index in Shards
 }
 
-// DecodeIndex reads an index file of size bytes. Shards must be plain names of
-// files beside the index: no path separators, no "..".
+// DecodeIndex reads an index file of size bytes. Shards must be plain names of files in the
+// index's directory, without path separators or "..".
 func DecodeIndex(r io.ReaderAt, size int64) (*Index, error) {
 	if size > maxIndex {
 		return nil, fmt.Errorf("safetensors: index of %d bytes is past the limit of %d", size, maxIndex)
@@ -79,8 +79,7 @@ func newIndex(files map[string]string) (*Index, error) {
 	return x, nil
 }
 
-// checkShard refuses names that lead out of the index's directory, on any
-// system.
+// checkShard rejects names that refer to other directories on any system.
 func checkShard(name string) error {
 	if !strings.HasSuffix(name, ".safetensors") || strings.ContainsAny(name, `/\:`) || strings.Contains(name, "..") ||
 		strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) || !filepath.IsLocal(name) {

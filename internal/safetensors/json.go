@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	// maxToken bounds a name, a number or a string of the metadata.
+	// maxToken bounds the length of a name, a number or a metadata string.
 	maxToken = 4 << 20
-	// maxMemory bounds what a header decodes to. 200,000 tensors take about
-	// 40 MiB.
+	// maxMemory bounds the memory of a decoded header. 200,000 tensors take about 40 MiB.
 	maxMemory = 96 << 20
 )
 
@@ -22,10 +21,10 @@ var (
 	errToken  = fmt.Errorf("has a string of more than %d MiB", maxToken>>20)
 )
 
-// parser reads JSON from front to back, never holding more of it than a token.
+// parser reads JSON sequentially and never buffers more than a token.
 type parser struct {
 	dec    *json.Decoder
-	memory uint64 // what may still be allocated
+	memory uint64 // bytes that may still be allocated
 }
 
 func newParser(r io.Reader) *parser {
@@ -36,8 +35,8 @@ func newParser(r io.Reader) *parser {
 	return p
 }
 
-// tokenReader fails where a decoder reads further ahead than a token may be
-// long, so that its buffer stays bounded.
+// tokenReader fails if a decoder reads further ahead than the longest token, so that its buffer
+// stays bounded.
 type tokenReader struct {
 	r    io.Reader
 	dec  *json.Decoder
@@ -53,7 +52,7 @@ func (t *tokenReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// charge takes n bytes off what may still be allocated.
+// charge subtracts n from the bytes that may still be allocated.
 func (p *parser) charge(n int) error {
 	if uint64(n) > p.memory {
 		return errMemory
@@ -73,7 +72,7 @@ func (p *parser) token() (json.Token, error) {
 	return t, nil
 }
 
-// want returns the error for a token that is something else.
+// want returns the error for an unexpected token.
 func (p *parser) want(what string, got json.Token) error {
 	name := "null"
 	switch t := got.(type) {
@@ -89,8 +88,8 @@ func (p *parser) want(what string, got json.Token) error {
 	return fmt.Errorf("at byte %d: %s, want %s", p.dec.InputOffset(), name, what)
 }
 
-// object reads an object and calls member, which reads the value, for each
-// key. A key that is there twice is an error; keys are kept to find it.
+// object reads an object. For each key it calls member, which must read the value. It rejects
+// duplicate keys.
 func (p *parser) object(member func(key string) error) error {
 	t, err := p.token()
 	if err != nil {
@@ -107,10 +106,10 @@ func (p *parser) object(member func(key string) error) error {
 		}
 		key, ok := t.(string)
 		if !ok {
-			return nil // the decoder lets only the end of the object through here
+			return nil // the decoder returns only the end of the object here
 		}
 		if _, dup := keys[key]; dup {
-			return fmt.Errorf("key %s is there twice", quote(key))
+			return fmt.Errorf("duplicate key %s", quote(key))
 		}
 		if err := p.charge(len(key) + 48); err != nil {
 			return err
@@ -186,7 +185,7 @@ func (p *parser) skip() error {
 	}
 }
 
-// end checks that nothing but white space follows.
+// end checks that only white space follows.
 func (p *parser) end() error {
 	t, err := p.dec.Token()
 	if errors.Is(err, io.EOF) {
@@ -198,8 +197,8 @@ func (p *parser) end() error {
 	return p.want("the end", t)
 }
 
-// quote returns a name for an error message, in quotes where it is not plain,
-// so that the message stays one line of moderate length.
+// quote returns a name for an error message. It quotes and shortens names that are not plain, so
+// that the message stays on one line.
 func quote(s string) string {
 	const limit = 128
 	plain := len(s) <= limit && s != ""

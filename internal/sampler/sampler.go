@@ -1,7 +1,6 @@
-// Package sampler defines the layout of the sampler slot and of the ranks slot, and
-// the mapping from logits to ordered integer keys. The host writes the settings
-// between chains; kernels on every device read them. It must not know a table or a
-// device.
+// Package sampler defines the layout of the sampler slot and of the ranks slot, and the mapping
+// from logits to ordered integer keys. The host writes the settings between chains; kernels on
+// every device read them. The package must not know tables or devices.
 package sampler
 
 import (
@@ -9,47 +8,47 @@ import (
 	"math"
 )
 
-// Settings is the head of a sampler slot: how a session's tokens are chosen. The
-// host writes it between chains. The layout, words of 32 bits, is the same in C
-// (shaders/params.h); pairs of a token id and its bias, a float32, follow it.
+// Settings is the head of a sampler slot: the sampling options of a session. The host writes it
+// between chains. The layout, words of 32 bits, is the same in C (shaders/params.h). Pairs of a
+// token id and its bias, a float32, follow it.
 //
-// A value that is off leaves the logits or the choice as they are.
+// A setting that is off changes neither the logits nor the choice.
 type Settings struct {
-	Seed           uint64  // Philox's key
-	InvTemperature float32 // 1/temperature; 0: the largest logit is chosen
+	Seed           uint64  // key of Philox
+	InvTemperature float32 // 1/temperature; 0: choose the largest logit
 	TopK           uint32  // 0: off
-	TopP           uint32  // of 2^32; 0: off
-	TopPScale      float32 // log2(e), over the temperature if that stage comes before top-p
-	MinPDrop       float32 // how far below the largest logit a token may be; Far: off
-	Repetition     float32 // divides positive and multiplies other logits of tokens in the window; 1: off
-	Presence       float32 // what those lose once
-	Frequency      float32 // what they lose for each time that they are there
+	TopP           uint32  // in units of 2^-32; 0: off
+	TopPScale      float32 // log2(e), divided by the temperature if that stage comes before top-p
+	MinPDrop       float32 // largest distance of a token's logit from the largest; Far: off
+	Repetition     float32 // divides positive and multiplies negative logits of tokens in the window; 1: off
+	Presence       float32 // subtracted once from the logit of a token in the window
+	Frequency      float32 // subtracted for each occurrence of the token in the window
 	Window         uint32  // tokens; 0: no penalties
-	Biases         uint32  // pairs that follow
-	Ranked         uint32  // likeliest tokens whose log-probabilities are kept beside the chosen one's
+	Biases         uint32  // number of pairs that follow
+	Ranked         uint32  // number of likeliest tokens whose log-probabilities are reported besides the chosen one's
 	_              [3]uint32
 }
 
 // Sizes of the sampler slot.
 const (
-	Words   = 16                         // of the head
-	MaxBias = 1024                       // pairs that fit
-	Size    = Words*4 + MaxBias*8        // bytes
-	Far     = float32(1<<63) * (1 << 37) // 2^100: further than two logits can be
-	Limit   = float32(1<<63) * (1 << 36) // 2^99: logits are clamped to plus and minus it
+	Words   = 16                         // size of Settings
+	MaxBias = 1024                       // capacity for pairs
+	Size    = Words*4 + MaxBias*8        // size in bytes
+	Far     = float32(1<<63) * (1 << 37) // 2^100: more than the distance of any two logits
+	Limit   = float32(1<<63) * (1 << 36) // 2^99: logits are clamped to [-Limit, Limit]
 )
 
-// The ranks slot: the token at index i of the ring has entry i mod RankEntries, of
-// RankWords words: its id and its log-probability, a float32, then MaxRanked pairs of
-// the likeliest tokens' ids and log-probabilities, as many as were asked for.
+// The ranks slot: the token at index i of the ring has entry i mod RankEntries, of RankWords
+// words: its id and its log-probability, a float32, followed by MaxRanked pairs with the ids and
+// log-probabilities of the likeliest tokens, as many as requested.
 const (
 	MaxRanked   = 20
 	RankEntries = 512
 	RankWords   = 2 + 2*MaxRanked
-	RanksSize   = RankEntries * RankWords * 4 // bytes
+	RanksSize   = RankEntries * RankWords * 4 // size in bytes
 )
 
-// Put encodes s as the words of a sampler slot's head.
+// Put encodes s as the head of a sampler slot.
 func (s *Settings) Put(b *[Words * 4]byte) {
 	clear(b[:])
 	binary.LittleEndian.PutUint64(b[0:], s.Seed)
@@ -61,8 +60,7 @@ func (s *Settings) Put(b *[Words * 4]byte) {
 	}
 }
 
-// Parse decodes the words of a sampler slot's head, of which there must be
-// Words.
+// Parse decodes the head of a sampler slot. w must have at least Words words.
 func Parse(w []uint32) Settings {
 	w = w[:Words:Words]
 	return Settings{
@@ -72,8 +70,8 @@ func Parse(w []uint32) Settings {
 	}
 }
 
-// OrderKey maps a logit to an integer, in the same order: 0 for one that cannot
-// be chosen, minus infinity or no number. Both zeros are equal, and logits are
+// OrderKey maps a logit to an integer such that the order is preserved. It maps logits that
+// cannot be chosen, minus infinity and NaN, to 0. Both zeros have the same key, and logits are
 // clamped to Limit.
 func OrderKey(v float32) uint32 {
 	u := math.Float32bits(v)
@@ -85,10 +83,10 @@ func OrderKey(v float32) uint32 {
 
 const (
 	signBit   = 1 << 31
-	limitBits = (127 + 99) << 23 // of Limit
+	limitBits = (127 + 99) << 23 // bits of Limit
 )
 
-// specialKey is OrderKey of zeros, of what is clamped and of what is no number.
+// specialKey is OrderKey of zeros, clamped logits and NaN.
 func specialKey(u uint32) uint32 {
 	switch abs := u &^ signBit; {
 	case abs == 0:

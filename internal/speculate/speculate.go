@@ -1,24 +1,24 @@
-// Package speculate drafts tokens for speculative decoding by prompt look-up, and
-// tracks how far drafts can be trusted. The host, the CPU device and the null device
-// share it, so that they draft the same tokens. It must not know a table or a device.
+// Package speculate drafts tokens for speculative decoding by prompt look-up, and tracks how far
+// drafts can be trusted. The host, the CPU device and the null device share it, so that they
+// draft the same tokens. The package must not know tables or devices.
 package speculate
 
-// Of a draft: the tokens that are compared to find it at most, and those that must
-// be the same.
+// DraftMost is the largest number of tokens compared to find a draft; DraftLeast is the number
+// that must match.
 const (
 	DraftMost  = 15
 	DraftLeast = 4
 )
 
-// Match returns where in a history what followed is likely to follow its last token
-// too, and how many tokens before it are those at the end: the newest of the places
-// that have the most of them in common, most at most. same is 0 if there is none.
+// Match returns the place in a history whose continuation is most likely to follow the last token
+// too, and the number of tokens before it that match the end of the history: the newest place
+// with the most matching tokens, at most most. same is 0 if there is no such place.
 func Match(history []uint32, most int) (place, same int) {
 	last := len(history) - 1
 	for e := last; e > 0 && same < most; e-- {
 		end := history[last]
 		for e >= 4 && history[e-1] != end && history[e-2] != end && history[e-3] != end && history[e-4] != end {
-			e -= 4 // which takes much of the time
+			e -= 4 // this loop takes most of the time
 		}
 		if e == 0 || history[e-1] != end {
 			continue
@@ -34,13 +34,12 @@ func Match(history []uint32, most int) (place, same int) {
 	return place, same
 }
 
-// Draft sets draft to what may follow the last token of a history, as far as trust
-// goes, and returns how many tokens these are, 0 if fewer than least are the same
-// before the place where they were found. Where that comes to the end of the history,
-// it goes on with the draft.
+// Draft sets draft to the likely continuation of a history, as long as trust permits, and returns
+// its length. It returns 0 if fewer than least tokens match. If the continuation reaches the end
+// of the history, it goes on with the draft itself.
 //
-// This is prompt look-up decoding (Saxena 2023, Prompt Lookup Decoding), with the
-// repetition of what is drafted as in LZ77.
+// This is prompt look-up decoding (Saxena 2023, Prompt Lookup Decoding), with the self-repetition
+// of LZ77.
 func Draft(draft, history []uint32, most, least int, trust Trust) int {
 	place, same := Match(history, most)
 	n := min(trust.drafts(same, most, least), len(draft))
@@ -50,12 +49,12 @@ func Draft(draft, history []uint32, most, least int, trust Trust) int {
 	return n
 }
 
-// Trust is how well drafts have done: how many were right in a row, TrustMost at most,
-// plus TrustFailed if the last one was wrong.
+// Trust measures how well drafts have done: the number of consecutive correct drafts, at most
+// TrustMost, plus TrustFailed if the last draft was wrong.
 type Trust uint32
 
-// Of trust: what it grows to, the drafts that have to be right for longer ones, and
-// the flag, which makes a draft need TrustMore tokens more in common.
+// Parameters of trust: its maximum, the number of correct drafts needed for longer ones, and the
+// flag of a wrong draft, after which a draft needs TrustMore more matching tokens.
 const (
 	TrustMost   Trust = 12
 	TrustFailed Trust = 16
@@ -63,8 +62,8 @@ const (
 	TrustMore         = 2
 )
 
-// drafts returns how many tokens to draft: 3 at first, so that four rows are verified,
-// and twice the rows after each TrustEach drafts that were right.
+// drafts returns the number of tokens to draft: 3 at first, so that verify processes four rows,
+// and twice the rows after each TrustEach correct drafts.
 func (t Trust) drafts(same, most, least int) int {
 	if t&TrustFailed != 0 {
 		least = min(least+TrustMore, most)
@@ -75,7 +74,7 @@ func (t Trust) drafts(same, most, least int) int {
 	return 4<<min((t&^TrustFailed)/TrustEach, 15) - 1
 }
 
-// Judge returns the trust after a draft, of which some tokens were right.
+// Judge returns the trust after a draft of drafted tokens, of which right were correct.
 func (t Trust) Judge(drafted, right int) Trust {
 	switch {
 	case drafted == 0:

@@ -7,10 +7,9 @@ import (
 	"sync"
 )
 
-// normals holds the quantiles of the standard normal distribution at
-// (i+1/2)/65536: a 16-bit uniform index gives a normal value. They are
-// multiples of 2^-16, so that they do not hang on the last bits of the
-// platform's floating-point functions.
+// normals holds the quantiles of the standard normal distribution at (i+1/2)/65536, which map a
+// 16-bit uniform index to a normal value. They are multiples of 2^-16, so that they do not depend
+// on the last bits of the platform's floating-point functions.
 var normals = sync.OnceValue(func() *[1 << 16]float32 {
 	var table [1 << 16]float32
 	for i := range table {
@@ -24,8 +23,8 @@ func quantile(i int) float64 {
 	return math.Sqrt2 * math.Erfinv(float64(2*i+1)/(1<<16)-1)
 }
 
-// fillNormal fills row with normal values of the standard deviation std. The
-// products of the table and std are rounded once, the same everywhere.
+// fillNormal fills row with normal values of standard deviation std. The products of the table
+// and std are rounded once, so they are the same everywhere.
 func fillNormal(row []float32, rng *rand.PCG, std float32) {
 	table := normals()
 	for len(row) >= 4 {
@@ -42,15 +41,15 @@ func fillNormal(row []float32, rng *rand.PCG, std float32) {
 	}
 }
 
-// tensorSeed returns the seed of a tensor of a model: it depends on the tensor's
-// name, not on what comes before it.
+// tensorSeed returns the seed of a tensor of a model. It depends on the tensor's name, not on
+// earlier tensors.
 func tensorSeed(seed uint64, name string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name)) // never fails
 	return mix64(h.Sum64() ^ mix64(seed))
 }
 
-// rowSeed returns the seed of a row, so that rows can be made in any order.
+// rowSeed returns the seed of a row, so that rows can be generated in any order.
 func rowSeed(tensor, row uint64) uint64 { return mix64(tensor + mix64(row)) }
 
 // mix64 is the finaliser of SplitMix64: a bijection that spreads neighbours.

@@ -1,9 +1,9 @@
-// Package synth writes models of published shapes with random weights, as GGUF
-// files that this project and llama.cpp load: the sizes, types and memory
-// traffic of the real model without its download.
+// Package synth writes models of published shapes with random weights, as GGUF files that this
+// project and llama.cpp load. They have the sizes, types and memory traffic of the real model
+// without its download.
 //
-// It knows how llama.cpp names, orders and mixes tensors; it knows nothing of
-// how a model is run.
+// The package knows how llama.cpp names, orders and mixes tensors. It must not know how a model
+// is run.
 package synth
 
 import (
@@ -11,8 +11,8 @@ import (
 	"slices"
 )
 
-// Shape is the shape of a published model: what its config.json says. Shapes come
-// from [Shapes] and [FindShape]; their sizes may be changed.
+// Shape is the shape of a published model, from its config.json. Shapes come from [Shapes] and
+// [FindShape]; callers may change their sizes.
 type Shape struct {
 	Name  string // as given on the command line, such as "qwen3-0.6b"
 	Title string // general.name, such as "Qwen3 0.6B"
@@ -27,10 +27,10 @@ type Shape struct {
 	HeadDim  uint32
 	Vocab    uint32 // rows of the embedding
 	Context  uint32 // tokens
-	Window   uint32 // tokens; of sliding layers, 0 without
+	Window   uint32 // window in tokens of sliding layers; 0: none
 	Tied     bool   // the output matrix is the embedding
 	RopeBase float32
-	SWABase  float32 // RoPE base of sliding layers, 0 for RopeBase
+	SWABase  float32 // RoPE base of sliding layers; 0: RopeBase
 	Epsilon  float32 // of RMS norms
 	Rope     *Llama3Rope
 
@@ -44,8 +44,8 @@ type Llama3Rope struct {
 	OriginalContext                       float64 // tokens
 }
 
-// check reports a shape that is no model: one that did not come from Shapes, or
-// whose sizes were changed to what does not go together.
+// check returns an error for a shape that is not a model: one that does not come from Shapes, or
+// whose sizes were changed to inconsistent values.
 func (s *Shape) check() error {
 	_, known := architectures[s.Arch]
 	switch {
@@ -64,7 +64,7 @@ func (s *Shape) check() error {
 // Shapes returns every shape, smallest first.
 func Shapes() []Shape { return slices.Clone(shapes) }
 
-// FindShape returns the shape of a name.
+// FindShape returns the shape with the given name.
 func FindShape(name string) (Shape, bool) {
 	for _, s := range shapes {
 		if s.Name == name {
@@ -129,8 +129,8 @@ var shapes = []Shape{
 	},
 }
 
-// traits are what sets an architecture's files apart: the tensors its layers
-// have beyond the common ones, and the keys that llama.cpp's converter writes.
+// traits are the differences between the architectures' files: the tensors that layers have in
+// addition to the common ones, and the keys that llama.cpp's converter writes.
 type traits struct {
 	attentionBias bool // bias on Q, K and V
 	qkNorm        bool // RMS norm of Q and K by head

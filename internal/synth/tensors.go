@@ -17,23 +17,23 @@ type Tensor struct {
 	content content
 }
 
-// content is how a tensor is filled.
+// content selects how a tensor is filled.
 type content uint8
 
 const (
 	matrix          content = iota // normal about zero
-	attentionOutput                // the same, smaller: it adds to the residual
-	ffnOutput                      // the same
-	firstFFNOutput                 // the same, larger: it makes most of the residual
-	embedding                      // the same, and what the output matrix has too
-	scaledEmbedding                // the same, of a model that scales it
-	bias                           // the same
+	attentionOutput                // smaller: it adds to the residual
+	ffnOutput                      // smaller: it adds to the residual
+	firstFFNOutput                 // larger: it produces most of the residual
+	embedding                      // also the content of a tied output matrix
+	scaledEmbedding                // an embedding in a model that scales it
+	bias                           // like an embedding
 	norm                           // normal about one
 	ropeFreqs                      // computed
 )
 
-// Tensors returns the tensors of a shape in the order of the file, which is that
-// of llama.cpp's converter. A name that is no mix gives a [*quantize.MixError].
+// Tensors returns the tensors of a shape in the order of the file, which is that of llama.cpp's
+// converter. For an unknown mix the error is a [*quantize.MixError].
 func Tensors(s Shape, quant string) ([]Tensor, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -102,8 +102,7 @@ func (l *lister) vector(name string, elems uint64, c content) {
 	l.tensors = append(l.tensors, Tensor{Name: name, Type: dtype.F32, Shape: []uint64{elems}, content: c})
 }
 
-// projection lists the matrix of Q, K or V with its norm (normDim 0: it has
-// none) and its bias.
+// projection lists the matrix of Q, K or V with its norm (none if normDim is 0) and its bias.
 func (l *lister) projection(name string, rows, columns, normDim uint64, has traits) {
 	if has.qkNorm && normDim > 0 {
 		l.vector(name+"_norm.weight", normDim, norm)
@@ -114,8 +113,8 @@ func (l *lister) projection(name string, rows, columns, normDim uint64, has trai
 	l.matrix(name+".weight", rows, columns, matrix)
 }
 
-// size returns the bytes of a row and the number of rows. Rows are whole blocks:
-// the mix saw to that.
+// size returns the bytes of a row and the number of rows. Rows are whole blocks; the mix has made
+// sure of that.
 func (t *Tensor) size() (rowBytes, rows uint64) {
 	rows = 1
 	if len(t.Shape) == 2 {
@@ -125,14 +124,14 @@ func (t *Tensor) size() (rowBytes, rows uint64) {
 	return rowBytes, rows
 }
 
-// frequencies returns the factors that RoPE's frequencies are divided by,
-// [headDim/2], as transformers' _compute_llama3_parameters scales them: long
-// wavelengths by the factor, short ones not, and a smooth passage between.
+// frequencies returns the factors that divide RoPE's frequencies, [headDim/2], scaled like
+// transformers' _compute_llama3_parameters: long wavelengths by the factor, short ones not at
+// all, with a smooth transition.
 func (r *Llama3Rope) frequencies(headDim uint32, base float32) []float32 {
 	factors := make([]float32, headDim/2)
 	for i := range factors {
 		wavelength := 2 * math.Pi * math.Pow(float64(base), float64(2*i)/float64(headDim))
-		turns := r.OriginalContext / wavelength // within the original context
+		turns := r.OriginalContext / wavelength // rotations within the original context
 		smooth := (turns - r.LowFreqFactor) / (r.HighFreqFactor - r.LowFreqFactor)
 		smooth = min(max(smooth, 0), 1)
 		factors[i] = float32(1 / ((1-smooth)/r.Factor + smooth))

@@ -9,8 +9,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/gguf"
 )
 
-// mergeList holds the merges of the tokenizer in testdata/gopher, a byte-level
-// BPE trained on Go source, one a line, in order.
+// mergeList holds the merges of the tokenizer in testdata/gopher, a byte-level BPE trained on Go
+// source, one per line, in order.
 //
 //go:embed merges.txt
 var mergeList string
@@ -22,10 +22,9 @@ const (
 	tokenUnused  int32 = 5
 )
 
-// vocabulary is how a family of models lays out its tokens: special ones at
-// their published ids, then the bytes, the merges and padding in the ids that
-// are left, in order. Every family gets the same byte-level BPE, with a
-// pre-tokenizer of its own.
+// vocabulary describes how a family of models arranges its tokens: special tokens have their
+// published ids; the bytes, the merges and padding fill the other ids in order. Every family gets
+// the same byte-level BPE, with its own pre-tokenizer.
 type vocabulary struct {
 	pre      string // tokenizer.ggml.pre
 	specials []special
@@ -79,8 +78,8 @@ var qwenVocabulary = vocabulary{
 	},
 }
 
-// gemmaVocabulary has Gemma's special tokens, but not its SentencePiece model:
-// the byte-level BPE stands in for it, as for the others.
+// gemmaVocabulary has Gemma's special tokens but not its SentencePiece model: like the others it
+// uses the byte-level BPE.
 var gemmaVocabulary = vocabulary{
 	pre: "llama-bpe",
 	specials: []special{
@@ -97,8 +96,7 @@ var gemmaVocabulary = vocabulary{
 	},
 }
 
-// metadata returns the tokenizer.ggml entries of a vocabulary padded to size
-// tokens.
+// metadata returns the tokenizer.ggml entries of a vocabulary that is padded to size tokens.
 func (v *vocabulary) metadata(size uint32) ([]gguf.KV, error) {
 	merges := strings.Split(strings.TrimSuffix(mergeList, "\n"), "\n")
 	tokens := make([]string, size)
@@ -139,9 +137,9 @@ func (v *vocabulary) metadata(size uint32) ([]gguf.KV, error) {
 	return entries, nil
 }
 
-// byteTokens returns GPT-2's character for each byte, in the order of its
-// vocabulary: first the bytes that are printable characters of Latin-1 and stand
-// for themselves, then the others, as the characters from U+0100 on.
+// byteTokens returns GPT-2's character for each byte, in the order of its vocabulary: first the
+// bytes that are printable Latin-1 characters and represent themselves, then the others, as the
+// characters from U+0100 on.
 func byteTokens() []string {
 	var printable, others []string
 	for b := range 256 {

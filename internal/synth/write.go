@@ -23,19 +23,18 @@ const (
 	biasDeviation            = 0.02
 	normDeviation            = 0.1
 
-	// A matrix of deviation gain/sqrt(columns) multiplies magnitudes by gain.
-	// Within a layer the gain is one. The first layer's network makes most of the
-	// residual, so that a tied model does not repeat its last token; what the
-	// layers after it add is small beside it, so that rounding in one layer does
-	// not grow through the others, as it does not in trained models.
+	// A matrix of deviation gain/sqrt(columns) multiplies magnitudes by gain. Within a layer the
+	// gain is one. The first layer's network produces most of the residual, so that a tied model
+	// does not repeat its last token. Later layers add little in comparison, so that rounding
+	// errors in one layer do not grow through the others; trained models behave the same way.
 	attentionGain = 0.15
 	ffnGain       = 0.15
 	firstFFNGain  = 3
 
-	chunkBytes = 1 << 20 // what a goroutine makes at a time
+	chunkBytes = 1 << 20 // size of the chunks that goroutines fill
 )
 
-// Size returns the bytes of the file that Write makes.
+// Size returns the size in bytes of the file that Write writes.
 func Size(s Shape, quant string) (uint64, error) {
 	w, _, err := declare(io.Discard, s, quant)
 	if err != nil {
@@ -44,9 +43,9 @@ func Size(s Shape, quant string) (uint64, error) {
 	return w.Size(), nil
 }
 
-// WriteFile writes a model of a shape to path, as [Write] does. It writes to a
-// temporary file beside it and renames that once it is complete; after an error
-// path is as it was.
+// WriteFile writes a model of a shape to path, like [Write]. It writes a temporary file in the
+// same directory and renames it when it is complete; after an error the file at path is
+// unchanged.
 func WriteFile(ctx context.Context, path string, s Shape, quant string, seed uint64, progress func(done, total uint64)) (err error) {
 	temporary := fmt.Sprintf("%s.%08x.tmp", path, rand.Uint32())
 	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
@@ -64,16 +63,15 @@ func WriteFile(ctx context.Context, path string, s Shape, quant string, seed uin
 	return nil
 }
 
-// Write writes a model of a shape, in one of the mixes that [quantize.Mixes] names, with
-// random weights: normal where [dtype.Quantize] has the type, random valid blocks
-// of about the same deviation otherwise; norms about one. Magnitudes are such that
-// activations stay finite at any depth and that greedy decoding hangs on all of
-// the tokens before. The same shape, mix and seed give the same bytes
-// on every machine, whatever its number of processors.
+// Write writes a model of a shape with random weights, in one of the mixes of [quantize.Mixes].
+// Weights are normally distributed if [dtype.Quantize] supports the type, and random valid blocks
+// of about the same deviation otherwise; norms are about one. The magnitudes keep activations
+// finite at any depth and make greedy decoding depend on all previous tokens. The same shape, mix
+// and seed give the same bytes on every machine, whatever its number of processors.
 //
-// progress, if not nil, is called from this goroutine with bytes of tensor data.
-// A name that is no mix gives a [*quantize.MixError]; a cancelled context ends the
-// work with its error.
+// progress, if not nil, is called on the caller's goroutine with the bytes of tensor data written
+// and the total. For an unknown mix the error is a [*quantize.MixError]. A cancelled context ends
+// the work with the context's error.
 func Write(ctx context.Context, w io.Writer, s Shape, quant string, seed uint64, progress func(done, total uint64)) error {
 	file, tensors, err := declare(w, s, quant)
 	if err != nil {
@@ -103,7 +101,7 @@ func Write(ctx context.Context, w io.Writer, s Shape, quant string, seed uint64,
 	return file.Close()
 }
 
-// declare returns a Writer that has the header of a model, and its tensors.
+// declare returns a Writer with a model's declared header, and its tensors.
 func declare(w io.Writer, s Shape, quant string) (*gguf.Writer, []Tensor, error) {
 	m, err := quantize.FindMix(quant)
 	if err != nil {
@@ -131,21 +129,21 @@ func declare(w io.Writer, s Shape, quant string) (*gguf.Writer, []Tensor, error)
 	return file, tensors, nil
 }
 
-// chunk is a run of rows in the making.
+// chunk is a range of rows in progress.
 type chunk struct {
 	data []byte
 	err  error
-	done chan struct{} // closed when data or err is there
+	done chan struct{} // closed when data or err is set
 }
 
-// write makes a tensor's rows in chunks, as many at a time as there are
-// processors, and writes them in order.
+// write fills a tensor's rows in chunks, with one goroutine per processor, and writes them in
+// order.
 func (t *Tensor) write(ctx context.Context, w io.Writer, s *Shape, seed uint64, written func(n int)) error {
 	rowBytes, rows := t.size()
 	rowsPerChunk := min(rows, max(1, chunkBytes/rowBytes))
-	var pending []*chunk // in order; one more than there are processors, to have one ready
+	var pending []*chunk // in order; one more than there are processors, so that one is always ready
 	limit := runtime.GOMAXPROCS(0) + 1
-	defer func() { // leave no goroutine behind after an error
+	defer func() { // leave no goroutine running after an error
 		for _, c := range pending {
 			<-c.done
 		}
@@ -184,7 +182,7 @@ func (t *Tensor) write(ctx context.Context, w io.Writer, s *Shape, seed uint64, 
 	return nil
 }
 
-// fill makes n rows from the row first on.
+// fill fills n rows, beginning with row first.
 func (t *Tensor) fill(dst []byte, s *Shape, seed, first, n uint64) error {
 	columns := t.Shape[len(t.Shape)-1]
 	rowBytes, _ := t.size()
