@@ -3,6 +3,7 @@ package replay_test
 import (
 	"context"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/pianola-engine/pianola/compiler"
@@ -30,6 +31,10 @@ func fakeCUDA(t testing.TB, mode string) *cuda.Device {
 	return dev
 }
 
+// anyMode are the tests of sessionTests that take long and exercise no more of
+// one mode than of another; a sample runs them in one mode.
+var anyMode = []string{"AllLogits", "Chunks", "Fork", "KVKinds", "Reprompt", "RepromptRotating", "SpeculateCancel", "SpeculateState", "SpeculateStop"}
+
 // TestCUDA runs the tests of every device on the NVIDIA device without a GPU.
 func TestCUDA(t *testing.T) {
 	for _, mode := range cuda.Modes() {
@@ -41,13 +46,11 @@ func TestCUDA(t *testing.T) {
 				if c.name == "Allocations" && fake.Race() {
 					t.Skip("the race detector makes pools forget what they hold")
 				}
-				if c.name == "KVKinds" {
-					if mode == "encode" {
-						t.Skip("the other modes cover what encode does with a cache")
-					}
-					if mode == "resident" {
-						exhaustive.Only(t, "record has the same cache")
-					}
+				if c.name == "KVKinds" && mode == "encode" {
+					t.Skip("the other modes cover what encode does with a cache")
+				}
+				if mode != "record" && slices.Contains(anyMode, c.name) {
+					exhaustive.Only(t, "the sample has it in mode record")
 				}
 				chip := "h200"
 				if c.name == "AllLogits" || c.name == "RepromptRows" {

@@ -349,9 +349,10 @@ func TestRowsGEMV(t *testing.T) {
 }
 
 // TestGEMM compares products of chunks: those of tiles have the integers of
-// the CPU device, those of rows are made of pairs of float16.
+// the CPU device, those of rows are made of pairs of float16. The sanitizers make
+// the emulator several times slower, so only an exhaustive run has them.
 func TestGEMM(t *testing.T) {
-	e := builds.Get(t, emu.Options{Sanitize: true})
+	e := builds.Get(t, emu.Options{Sanitize: exhaustive.On})
 	for _, typ := range types() {
 		elems, _ := typ.Block()
 		for _, layout := range []dtype.Layout{dtype.Rows, dtype.Tiled16} {
