@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/pianola-engine/pianola/chip"
-	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/replay/cuda"
 	"github.com/pianola-engine/pianola/shaders"
 )
@@ -107,14 +106,14 @@ func makeModules() (*cuda.Modules, error) {
 		for _, e := range k.Entries {
 			in := cuda.Instance{Kernel: k.Name, Text: k.File, Entry: e.Name}
 			for _, f := range e.Fixed {
-				at := slices.IndexFunc(k.Constants, func(c shaders.Constant) bool { return c.Name == f.Name })
-				if at < 0 {
+				at, ok := k.Decl.Spec(f.Name)
+				if !ok {
 					return nil, fmt.Errorf("pianola: kernel %s has no constant %s", k.Name, f.Name)
 				}
 				in.Fixed = append(in.Fixed, cuda.Fixed{Spec: at, Value: f.Value, Mask: f.Mask})
 			}
-			if k.TGMem != "" {
-				in.TGMem = func(env decl.Env, threads int) (uint64, error) { return k.ThreadgroupBytes(env, threads) }
+			if k.Decl.TGMem != "" {
+				in.TGMem = k.Decl.ThreadgroupBytes
 			}
 			mods.Instances = append(mods.Instances, in)
 		}

@@ -19,8 +19,9 @@ import (
 type Device interface {
 	Info() Info
 
-	// Load takes a table that it has checked with table.Validate, executes
-	// the upload section and makes ready whatever replaying needs.
+	// Load checks the table with table.Validate, executes the upload section and
+	// prepares replaying. It is the only check of a table on its way to a
+	// device: Load returns an error for a table that does not validate.
 	Load(ctx context.Context, t *table.Table, src Source, o LoadOptions) error
 
 	// NewSession allocates the slots of session scope, zeroed. KV caches get memory

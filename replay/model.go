@@ -107,16 +107,18 @@ func (p *programs) find(t *table.Table) error {
 	return nil
 }
 
-// Load checks a table and loads it on a device.
+// Load loads a table on a device, which refuses a table that does not validate.
 func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOptions) (_ *Model, err error) {
-	if faults := t.Validate(); len(faults) > 0 {
-		return nil, fmt.Errorf("replay: %w", faults[0])
-	}
-	m := &Model{dev: dev, t: t, kvRows: t.KVCapacity(), kvSlack: t.KVSlack(), caches: t.KVCaches(), live: map[*Session]bool{}}
+	m := &Model{dev: dev, t: t, live: map[*Session]bool{}}
 	m.fingerprint = sync.OnceValues(t.Fingerprint)
 	if err := m.programs.find(t); err != nil {
 		return nil, err
 	}
+	// The device proves that the table is valid. What follows relies on it.
+	if err = dev.Load(ctx, t, src, o); err != nil {
+		return nil, err
+	}
+	m.kvRows, m.kvSlack, m.caches = t.KVCapacity(), t.KVSlack(), t.KVCaches()
 	if i := m.programs.verify; i >= 0 {
 		m.verifyRows, m.moves = int(t.Programs[i].MaxRows), dev.Info().Moves
 	}
@@ -134,9 +136,6 @@ func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOpt
 	var ranks bool
 	if _, m.ranks, ranks = t.Slot(table.SlotRanks); !ranks || m.stages == nil || m.programs.ranked < 0 {
 		m.programs.rankedHead = -1
-	}
-	if err = dev.Load(ctx, t, src, o); err != nil {
-		return nil, err
 	}
 	return m, nil
 }

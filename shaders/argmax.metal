@@ -22,8 +22,6 @@ static inline Best best_of(device const uint *logits, bool aligned, uint first, 
 }
 
 // One threadgroup reads all logits, or the best of their parts.
-//
-// threadgroup memory: div(threads,32)*8 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void argmax(
         device const uint *logits        [[buffer(0)]],
@@ -67,8 +65,6 @@ kernel void argmax(
 }
 
 // A threadgroup finds the best of a part of a row.
-//
-// threadgroup memory: div(threads,32)*8 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void argmax_part(
         device const uint *logits             [[buffer(0)]],

@@ -17,8 +17,6 @@ static inline void turn_heads(threadgroup float *to, head_turn h, uint heads, ui
 
 // A threadgroup does some heads that share K and V of a row, or of row_group
 // rows, over a split's positions.
-//
-// threadgroup memory: (1-tile)*div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+sinks*head_group*head_dim*4+tile*(2560+128*div(head_dim,64)*(128+4*kv+threads)) bytes
 [[max_total_threads_per_threadgroup(512)]]
 kernel void attn(
         device const float *q          [[buffer(0)]],
@@ -111,8 +109,6 @@ kernel void attn(
 }
 
 // A threadgroup merges the splits of a head of a row.
-//
-// threadgroup memory: (splits+threads+2*div(threads,32))*4 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void attn_merge(
         device const float *part             [[buffer(0)]],

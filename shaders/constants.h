@@ -19,18 +19,18 @@ constant uint FACTORS [[function_constant(PIANOLA_FC_FACTORS)]]; // 1 if frequen
 constant uint SPLIT [[function_constant(PIANOLA_FC_SPLIT)]]; // 1 if a row's positions are split over threadgroups
 constant uint WINDOWED [[function_constant(PIANOLA_FC_WINDOWED)]]; // 1 if only the last positions are seen
 constant uint TILE [[function_constant(PIANOLA_FC_TILE)]]; // 1 if a threadgroup takes a tile of rows
-constant uint OUTPUT [[function_constant(PIANOLA_FC_OUTPUT)]]; // what becomes of the product
-constant uint PARTS [[function_constant(PIANOLA_FC_PARTS)]]; // 1 if the logits are those that argmax_part left
+constant uint OUTPUT [[function_constant(PIANOLA_FC_OUTPUT)]]; // whether the product is stored or added
+constant uint PARTS [[function_constant(PIANOLA_FC_PARTS)]]; // 1 if the logits are the results of argmax_part
 constant uint STAGE1 [[function_constant(PIANOLA_FC_STAGE1)]]; // the sampler's first stage after the penalties
 constant uint STAGE2 [[function_constant(PIANOLA_FC_STAGE2)]]; // its second
 constant uint STAGE3 [[function_constant(PIANOLA_FC_STAGE3)]]; // its third
 constant uint STAGE4 [[function_constant(PIANOLA_FC_STAGE4)]]; // its fourth
-constant uint KV [[function_constant(PIANOLA_FC_KV)]]; // what the KV cache has
+constant uint KV [[function_constant(PIANOLA_FC_KV)]]; // element type of the KV cache
 constant uint SINKS [[function_constant(PIANOLA_FC_SINKS)]]; // 1 if positions at the start are seen too
-constant uint ACTIVATION [[function_constant(PIANOLA_FC_ACTIVATION)]]; // the activation; of silu_mul, what it has in silu's place
+constant uint ACTIVATION [[function_constant(PIANOLA_FC_ACTIVATION)]]; // the activation function
 constant uint NORM [[function_constant(PIANOLA_FC_NORM)]]; // 1 if the sum is normalised
-constant uint LEARNED [[function_constant(PIANOLA_FC_LEARNED)]]; // 1 if each head has a logit that takes part in its softmax and has no value
-constant uint OVER [[function_constant(PIANOLA_FC_OVER)]]; // what the softmax of a router is over
+constant uint LEARNED [[function_constant(PIANOLA_FC_LEARNED)]]; // 1 if each head has a learned attention sink: a logit without a value that takes part in its softmax
+constant uint OVER [[function_constant(PIANOLA_FC_OVER)]]; // the experts that a router's softmax is over
 
 // The weight type, or its family where it has one.
 constant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;

@@ -71,8 +71,6 @@ kernel void route(
 
 // A threadgroup does rows of the matrix of one expert that a row has chosen, as
 // gemv does.
-//
-// threadgroup memory: 2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,stage+2048*(1-min(stage,1)))*4+div(threads,32)*ahead+16*min(ahead,1) bytes
 [[max_total_threads_per_threadgroup(256)]]
 kernel void expert_gemv(
         device const float *x            [[buffer(0)]],

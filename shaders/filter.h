@@ -29,6 +29,9 @@ struct Memory {
     threadgroup uint *words; // [8]
 };
 
+static_assert(4 * (3 * PIANOLA_BINS + 64 + 8) <= PIANOLA_TGMEM_SAMPLE_FILTER(), "Memory is more than sample_filter declares");
+static_assert(2 * PIANOLA_SHORTLIST <= 3 * PIANOLA_BINS, "the list does not fit in place of the histogram");
+
 // Filter is what is kept so far, the same in every thread: the tokens up to
 // (limit, id) in the order key descending, id ascending, of which the last choice is
 // a class: those in a bin whose key and id have some bits.

@@ -87,6 +87,8 @@ struct tile_stage {
     threadgroup float *ones;
 };
 
+static_assert(97 * PIANOLA_ROWS * 4 <= PIANOLA_TGMEM_GEMM(PIANOLA_WEIGHTS_TILED16), "tile_stage is more than gemm declares");
+
 static inline tile_stage tile_stage_of(threadgroup uchar *tg) {
     threadgroup float *f = (threadgroup float *)tg;
     return {(threadgroup int *)tg, f + 72 * PIANOLA_ROWS, f + 80 * PIANOLA_ROWS, f + 96 * PIANOLA_ROWS};
@@ -259,6 +261,8 @@ struct half_stage {
     threadgroup float *unit;
     threadgroup float *shrink;
 };
+
+static_assert((2 * PIANOLA_HALF_WORDS + 2) * PIANOLA_ROWS * 4 <= PIANOLA_TGMEM_GEMM(PIANOLA_WEIGHTS_ROWS), "half_stage is more than gemm declares");
 
 static inline half_stage half_stage_of(threadgroup uchar *tg) {
     threadgroup uint *u = (threadgroup uint *)tg;
@@ -641,7 +645,6 @@ static inline void gemm_of(thread const product &p, threadgroup uchar *tg, uint 
     }
 }
 
-// threadgroup memory: weights*24832+(1-weights)*18944 bytes
 [[max_total_threads_per_threadgroup(256)]]
 kernel void gemm(
         device const float *x            [[buffer(0)]],

@@ -2,8 +2,6 @@
 #include "gemv.h"
 
 // reads ahead: w
-//
-// threadgroup memory: 2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,stage+2048*(1-min(stage,1)))*4+div(threads,32)*ahead+16*min(ahead,1) bytes
 [[max_total_threads_per_threadgroup(256)]]
 kernel void gemv(
         device const float *x            [[buffer(0)]],

@@ -97,7 +97,6 @@ static inline void make_halves(device uchar *out, thread const product &p, uint 
     }
 }
 
-// threadgroup memory: div(threads,32)*4 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void halves(
         device const float *x             [[buffer(0)]],
@@ -151,7 +150,7 @@ struct halves_product {
 #define PIANOLA_SIMDS 8
 
 // A stage is a chunk in threadgroup memory: 128 rows of W, 8*N rows of most and as
-// many of the rest. There are as many stages as fit in 192 KiB: one is multiplied,
+// many of the rest. There are as many stages as fit beside 1 KiB for alignment: one is multiplied,
 // the one before it may still be, the others are on their way.
 template <uint N>
 struct stage {
@@ -159,7 +158,7 @@ struct stage {
         weights = 16 * PIANOLA_SIMDS * PIANOLA_CHUNK_BYTES,
         input = 8 * N * PIANOLA_CHUNK_BYTES,
         bytes = weights + 2 * input,
-        count = 196608 / bytes,
+        count = (PIANOLA_TGMEM_GEMM_HALVES() - 1024) / bytes,
     };
 };
 
@@ -369,7 +368,6 @@ static inline void gemm_shape(thread const halves_product &p, threadgroup uchar 
     }
 }
 
-// threadgroup memory: 197632 bytes
 [[max_total_threads_per_threadgroup(256)]]
 kernel void gemm_halves(
         device const uchar *x                  [[buffer(0)]],

@@ -31,8 +31,6 @@ kernel void kv_write(
 
 // A threadgroup does a head of Q, or one of K and V, of a row. A thread does
 // pairs, and elements that are not rotated.
-//
-// threadgroup memory: div(threads,32)*4+kv*head_dim*4 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void qk_rope_kv(
         device const float *q                [[buffer(0)]],

@@ -1,7 +1,6 @@
 // The norm that subtracts the mean and adds a bias. A threadgroup does a row.
 #include "pianola.h"
 
-// threadgroup memory: div(threads,32)*4 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void layernorm(
         device const float *x               [[buffer(0)]],

@@ -51,7 +51,6 @@ static inline void add_to(device float *x, device const float *delta, float scal
     }
 }
 
-// threadgroup memory: div(threads,32)*4 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void rmsnorm(
         device const float *x             [[buffer(0)]],
@@ -78,7 +77,6 @@ kernel void rmsnorm(
     scale_mul(out + ulong(group.x) * p.n, from, w, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), p.n, tid, simds * 32);
 }
 
-// threadgroup memory: div(threads,32)*4 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void add_rmsnorm(
         device float *x                       [[buffer(0)]],
@@ -143,7 +141,6 @@ static inline void add_scaled(device float *x, device const float *delta, device
     }
 }
 
-// threadgroup memory: div(threads,32)*4 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void norm_add(
         device float *x                    [[buffer(0)]],
@@ -178,7 +175,6 @@ kernel void norm_add(
     scale_mul(out + row, x + row, w, precise::rsqrt(sum / float(p.n) + p.eps), p.n, tid, simds * 32);
 }
 
-// threadgroup memory: div(threads,32)*4 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void head_norm(
         device float *x                     [[buffer(0)]],

@@ -219,7 +219,7 @@ PIANOLA_ASSERT_SIZE(pianola_embed_params, 16);
 typedef struct pianola_rope_angles_params {
     uint32_t half_; // rotated pairs of a head
     float attn_factor; // YaRN's factor of cosine and sine
-    uint32_t still; // positions that are not turned back, 0 if none is
+    uint32_t still; // positions that are not turned back; 0: none
 } pianola_rope_angles_params;
 PIANOLA_ASSERT_SIZE(pianola_rope_angles_params, 12);
 
@@ -228,7 +228,7 @@ typedef struct pianola_rmsnorm_params {
     uint32_t n; // width
     uint32_t x_rows; // rows of x
     float eps; // added to the mean square
-    float scale; // factor of what is normalised; 0: 1
+    float scale; // factor of the normalised values; 0: 1
 } pianola_rmsnorm_params;
 PIANOLA_ASSERT_SIZE(pianola_rmsnorm_params, 16);
 
@@ -236,7 +236,7 @@ PIANOLA_ASSERT_SIZE(pianola_rmsnorm_params, 16);
 typedef struct pianola_add_rmsnorm_params {
     uint32_t n; // width
     float eps; // added to the mean square
-    float scale; // factor of what is normalised; 0: 1
+    float scale; // factor of the normalised values; 0: 1
     float delta_scale; // factor of delta; 0: 1
 } pianola_add_rmsnorm_params;
 PIANOLA_ASSERT_SIZE(pianola_add_rmsnorm_params, 16);
@@ -254,16 +254,16 @@ typedef struct pianola_gemv_params {
     uint32_t out; // rows of W
     uint32_t x_stride; // elements from one row of x to the next
     uint32_t y_stride; // elements from one row of y to the next
-    uint32_t group; // rows of W a threadgroup computes
-    uint32_t row_group; // rows of x a threadgroup computes them for
+    uint32_t group; // rows of W that a threadgroup computes
+    uint32_t row_group; // rows of x that a threadgroup computes them for
     float eps; // added to the mean square, if the input is norm
-    uint32_t ahead; // bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers
-    uint32_t stage; // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
+    uint32_t ahead; // bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers
+    uint32_t stage; // columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048
     uint32_t heads; // Q heads, if the input is merge, as all that follow
     uint32_t head_dim; // elements of a head
-    uint32_t splits; // splits of attention
-    uint32_t span; // positions of a split at least
-    uint32_t window; // positions seen, 0 if all are
+    uint32_t splits; // attention splits
+    uint32_t span; // smallest number of positions of a split
+    uint32_t window; // positions seen; 0: all
 } pianola_gemv_params;
 PIANOLA_ASSERT_SIZE(pianola_gemv_params, 56);
 
@@ -273,16 +273,16 @@ typedef struct pianola_gemm_params {
     uint32_t out; // rows of W
     uint32_t x_stride; // elements from one row of x to the next
     uint32_t y_stride; // elements from one row of y to the next
-    uint32_t group; // rows of W a threadgroup computes
-    uint32_t row_group; // rows of x a threadgroup computes them for
+    uint32_t group; // rows of W that a threadgroup computes
+    uint32_t row_group; // rows of x that a threadgroup computes them for
     float eps; // added to the mean square, if the input is norm
-    uint32_t ahead; // bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers
-    uint32_t stage; // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
+    uint32_t ahead; // bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers
+    uint32_t stage; // columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048
     uint32_t heads; // Q heads, if the input is merge, as all that follow
     uint32_t head_dim; // elements of a head
-    uint32_t splits; // splits of attention
-    uint32_t span; // positions of a split at least
-    uint32_t window; // positions seen, 0 if all are
+    uint32_t splits; // attention splits
+    uint32_t span; // smallest number of positions of a split
+    uint32_t window; // positions seen; 0: all
 } pianola_gemm_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_params, 56);
 
@@ -302,7 +302,7 @@ typedef struct pianola_rope_params {
 } pianola_rope_params;
 PIANOLA_ASSERT_SIZE(pianola_rope_params, 12);
 
-// Writes K and V of row r, rounded as the cache has them, at the cache row of position p = kv_len - 1 + r: p if it is below first, else first + (p - first) mod (cap - first). Kind q8_0: each 32 elements x are d*q, d = max|x| / 127 and q = x/d rounded to nearest; the scale that is kept is d rounded to float16.
+// Writes K and V of row r, rounded as the cache stores them, at the cache row of position p = kv_len - 1 + r: p if it is below first, else first + (p - first) mod (cap - first). Kind q8_0: each 32 elements x are d*q, d = max|x| / 127 and q = x/d rounded to nearest; the stored scale is d rounded to float16.
 typedef struct pianola_kv_write_params {
     uint32_t kv_heads; // K and V heads
     uint32_t k_stride; // elements from one row of k to the next
@@ -312,7 +312,7 @@ typedef struct pianola_kv_write_params {
 } pianola_kv_write_params;
 PIANOLA_ASSERT_SIZE(pianola_kv_write_params, 20);
 
-// QK norm, RoPE and KV write in one: q_out[r] = rope(norm(q[r])); K = rope(norm(k[r])) and V = v[r] go to the cache row that kv_write has.
+// QK norm, RoPE and KV write in one: q_out[r] = rope(norm(q[r])); K = rope(norm(k[r])) and V = v[r] go to the same cache row as in kv_write.
 typedef struct pianola_qk_rope_kv_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -333,14 +333,14 @@ typedef struct pianola_attn_params {
     uint32_t q_stride; // elements from one row of q to the next
     uint32_t cap; // rows of the cache
     uint32_t window; // positions seen, if the constant windowed is 1
-    uint32_t span; // positions of a split at least
+    uint32_t span; // smallest number of positions of a split
     uint32_t splits; // splits, 1 if not split
     float scale; // factor of Q·K
     uint32_t head_group; // Q heads that a threadgroup takes
     uint32_t row_group; // rows that a threadgroup takes, 1 without tile
     uint32_t first; // positions at the start that are seen too, if the constant sinks is 1
     uint32_t half_; // rotated pairs of a head, if the constant sinks is 1
-    float soft_cap; // c of c*tanh(s/c) in place of a score s, 0: none; none with tile
+    float soft_cap; // c of c*tanh(s/c) in place of a score s; 0: none; none with tile
 } pianola_attn_params;
 PIANOLA_ASSERT_SIZE(pianola_attn_params, 52);
 
@@ -348,16 +348,16 @@ PIANOLA_ASSERT_SIZE(pianola_attn_params, 52);
 typedef struct pianola_attn_merge_params {
     uint32_t heads; // Q heads
     uint32_t splits; // splits
-    uint32_t span; // positions of a split at least
-    uint32_t window; // positions seen, 0 if all are
+    uint32_t span; // smallest number of positions of a split
+    uint32_t window; // positions seen; 0: all
 } pianola_attn_merge_params;
 PIANOLA_ASSERT_SIZE(pianola_attn_merge_params, 16);
 
-// out[r] = silu(gate[r]) * up[r], or what activation says in silu's place; clamped_swiglu: sigmoid(1.702*g) * g * (u + 1), g = min(gate[r], limit), u = up[r] clamped to -limit and limit.
+// out[r] = f(gate[r]) * up[r], where activation names f; clamped_swiglu: sigmoid(1.702*g) * g * (u + 1), g = min(gate[r], limit), u = up[r] clamped to -limit and limit.
 typedef struct pianola_silu_mul_params {
     uint32_t n; // width
     uint32_t stride; // elements from one row of gate, and of up, to the next
-    float limit; // of gate and up, if the activation is clamped_swiglu
+    float limit; // bound of gate and up, if the activation is clamped_swiglu
 } pianola_silu_mul_params;
 PIANOLA_ASSERT_SIZE(pianola_silu_mul_params, 12);
 
@@ -369,20 +369,20 @@ typedef struct pianola_argmax_params {
 } pianola_argmax_params;
 PIANOLA_ASSERT_SIZE(pianola_argmax_params, 12);
 
-// qk_rope_kv and attn of one row in one. K and V of the newest position, kv_len - 1, go to cache row (kv_len - 1) mod cap, rounded as the cache has them; who needs them makes them for itself, since they are not in the cache before the command has ended.
+// qk_rope_kv and attn of one row in one. K and V of the newest position, kv_len - 1, go to cache row (kv_len - 1) mod cap, rounded as the cache stores them; each threadgroup that needs them computes them itself, because the cache does not hold them before the command has ended.
 typedef struct pianola_rope_attn_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
     uint32_t half_; // rotated pairs of a head, at most head_dim/2
     uint32_t cap; // rows of the cache
     uint32_t window; // positions seen, if the constant windowed is 1
-    uint32_t span; // positions of a split at least
+    uint32_t span; // smallest number of positions of a split
     uint32_t splits; // splits, 1 if not split
     float scale; // factor of Q·K
     uint32_t head_group; // Q heads that a threadgroup takes
     float eps; // added to the mean square
     uint32_t shared; // Q heads that share K and V: heads/kv_heads
-    float soft_cap; // c of c*tanh(s/c) in place of a score s, 0: none
+    float soft_cap; // c of c*tanh(s/c) in place of a score s; 0: none
 } pianola_rope_attn_params;
 PIANOLA_ASSERT_SIZE(pianola_rope_attn_params, 48);
 
@@ -393,20 +393,20 @@ typedef struct pianola_argmax_part_params {
 } pianola_argmax_part_params;
 PIANOLA_ASSERT_SIZE(pianola_argmax_part_params, 8);
 
-// Makes pairs of float16 of the rows of an input, for gemm_halves: input[r] = unit[r] * (most[r] + rest[r]), to 2^-22 of the row's largest element, whose size is from 1024 to 2048 units, a power of two.
+// Splits the rows of an input into pairs of float16 for gemm_halves: input[r] = unit[r] * (most[r] + rest[r]), to 2^-22 of the row's largest element, whose size is from 1024 to 2048 units, a power of two.
 typedef struct pianola_halves_params {
     uint32_t in; // columns
     uint32_t x_stride; // elements from one row of x to the next
 } pianola_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_halves_params, 8);
 
-// gemm of float16 or bfloat16 weights and an input that halves has made.
+// gemm of float16 or bfloat16 weights and an input that halves made.
 typedef struct pianola_gemm_halves_params {
-    uint32_t in; // columns of W, whole pieces of 8
+    uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
     uint32_t y_stride; // elements from one row of y to the next
-    uint32_t group; // rows of W a threadgroup computes, at most 128
-    uint32_t row_group; // rows of x a threadgroup computes them for, 64 or 128
+    uint32_t group; // rows of W that a threadgroup computes, at most 128
+    uint32_t row_group; // rows of x that a threadgroup computes them for, 64 or 128
 } pianola_gemm_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 20);
 
@@ -444,8 +444,8 @@ PIANOLA_ASSERT_SIZE(pianola_rank_part_params, 8);
 typedef struct pianola_rank_params {
     uint32_t n; // vocabulary
     uint32_t part; // logits of a part of parts
-    uint32_t pairs; // of drawn
-    uint32_t entries; // of ranks
+    uint32_t pairs; // elements of drawn
+    uint32_t entries; // entries of ranks
 } pianola_rank_params;
 PIANOLA_ASSERT_SIZE(pianola_rank_params, 16);
 
@@ -454,14 +454,14 @@ typedef struct pianola_accept_params {
     uint32_t parts; // parts of the vocabulary
     uint32_t ring; // entries of the token ring
     uint32_t max_stops; // stop ids that fit
-    uint32_t max_rows; // rows at most
+    uint32_t max_rows; // largest number of rows
 } pianola_accept_params;
 PIANOLA_ASSERT_SIZE(pianola_accept_params, 16);
 
 // Drafts what may follow the last token of the ring, that at the step block's token index: what followed the last place before it where the ring has the same most tokens as at its end, or the most that are the same, at least least of them, or 2 more where the step block's trust has failed; with tokens of the draft where that comes to the end. As many as trust has earned, draft at most, and none past the step block's until. The step block's rows become 1 more; 1 if there is no such place. speculate.Draft is the same.
 typedef struct pianola_draft_params {
     uint32_t ring; // entries of the token ring
-    uint32_t draft; // tokens of a draft at most
+    uint32_t draft; // largest number of tokens of a draft
     uint32_t most; // tokens that are compared
     uint32_t least; // tokens that must be the same
 } pianola_draft_params;
@@ -470,7 +470,7 @@ PIANOLA_ASSERT_SIZE(pianola_draft_params, 16);
 // x[r] = cap * tanh(x[r] / cap).
 typedef struct pianola_soft_cap_params {
     uint32_t n; // width
-    uint32_t part; // elements of a row that a threadgroup does
+    uint32_t part; // elements of a row that a threadgroup computes
     float cap; // the bound
 } pianola_soft_cap_params;
 PIANOLA_ASSERT_SIZE(pianola_soft_cap_params, 12);
@@ -497,26 +497,26 @@ typedef struct pianola_activate_params {
 } pianola_activate_params;
 PIANOLA_ASSERT_SIZE(pianola_activate_params, 8);
 
-// Chooses the used experts with the largest logits of a row, the first of equals, and their weights, in that order: the softmax of their logits, or their part of that of all. NaN is never chosen before a number.
+// Chooses the used experts with the largest logits of a row, the first of equals, and their weights, in that order: the softmax of their logits, or their part of the softmax of all. NaN is never chosen before a number.
 typedef struct pianola_route_params {
     uint32_t experts; // experts of the layer
     uint32_t used; // experts that a row chooses
 } pianola_route_params;
 PIANOLA_ASSERT_SIZE(pianola_route_params, 8);
 
-// y[r, i] = W[ids[r, i]] · input (+ b[ids[r, i]]), the input that of row (used*r + i)/share of x; ids are clamped to the experts.
+// y[r, i] = W[ids[r, i]] · input (+ b[ids[r, i]]), where the input is row (used*r + i)/share of x; ids are clamped to the experts.
 typedef struct pianola_expert_gemv_params {
     uint32_t in; // columns of W
     uint32_t out; // rows of W
     uint32_t x_stride; // elements from one row of x to the next
     uint32_t y_stride; // elements from one row of y to the next
-    uint32_t group; // rows of W a threadgroup computes
-    uint32_t ahead; // bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers
-    uint32_t stage; // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
+    uint32_t group; // rows of W that a threadgroup computes
+    uint32_t ahead; // bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers
+    uint32_t stage; // columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048
     uint32_t experts; // experts of the layer
     uint32_t used; // experts that a row has chosen
     uint32_t share; // products that share a row of x: used, or 1
-    float limit; // of gate and up, if the activation is clamped_swiglu
+    float limit; // bound of gate and up, if the activation is clamped_swiglu
 } pianola_expert_gemv_params;
 PIANOLA_ASSERT_SIZE(pianola_expert_gemv_params, 44);
 
@@ -526,6 +526,19 @@ typedef struct pianola_expert_sum_params {
     uint32_t used; // experts that a row has chosen
 } pianola_expert_sum_params;
 PIANOLA_ASSERT_SIZE(pianola_expert_sum_params, 8);
+
+// Bytes of threadgroup memory of the kernels where constants alone decide it.
+#define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)
+#define PIANOLA_TGMEM_GEMM_HALVES() (197632)
+#define PIANOLA_TGMEM_SAMPLE_FILTER() (25600)
+
+// Kinds of patches.
+#define PIANOLA_PATCH_NONE 0
+#define PIANOLA_PATCH_TOKEN 1
+#define PIANOLA_PATCH_POSITION 2
+#define PIANOLA_PATCH_KV_LEN 3
+#define PIANOLA_PATCH_ARGMAX 4
+#define PIANOLA_PATCH_ROW 5
 
 typedef struct pianola_binding {
     uint32_t slot;

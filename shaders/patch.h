@@ -4,14 +4,6 @@
 
 #include "params.h"
 
-// Kinds of patches, as package table numbers them.
-#define PIANOLA_PATCH_TOKEN 1
-#define PIANOLA_PATCH_POSITION 2
-#define PIANOLA_PATCH_KV_LEN 3
-#define PIANOLA_PATCH_POS_KV 4
-#define PIANOLA_PATCH_ARGMAX 5
-#define PIANOLA_PATCH_ROW 6
-
 // PIANOLA_STOP_CANCEL in the stop flag: the submission was cancelled.
 #define PIANOLA_STOP_CANCEL 256
 
@@ -20,7 +12,8 @@ typedef struct pianola_patch {
     uint32_t second;   // record of the seconds
     uint8_t kind;      // PIANOLA_PATCH_TOKEN to PIANOLA_PATCH_ROW; 0: no value
     uint8_t rows;      // 1: the step's rows go to byte 12
-    uint8_t offset[2]; // bytes of the kind's first and second value, multiples of 4 up to 12
+    uint8_t offset;    // byte that the kind's value goes to, a multiple of 4 up to 12
+    uint8_t reserved;
 } pianola_patch;
 PIANOLA_ASSERT_SIZE(pianola_patch, 8);
 

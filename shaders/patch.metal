@@ -14,8 +14,6 @@ static inline void put_second(device uint *second, uint byte, uint value) {
 // One threadgroup writes the step's values to the secondary bytes of the
 // commands that have a patch, and moves the step on to the next token. A
 // command's bytes are as table.Cmd's Apply leaves them.
-//
-// threadgroup memory: 4 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void patch(
         device const pianola_patch *patches [[buffer(0)]],
@@ -64,15 +62,11 @@ kernel void patch(
         case PIANOLA_PATCH_TOKEN: value = token; break;
         case PIANOLA_PATCH_POSITION: value = position; break;
         case PIANOLA_PATCH_KV_LEN: value = kv_len; break;
-        case PIANOLA_PATCH_POS_KV: value = position; break;
         case PIANOLA_PATCH_ARGMAX: value = token + rows; break;
         case PIANOLA_PATCH_ROW: value = row; break;
         }
         if (kind != 0) {
-            put_second(second, patches[i].offset[0], value);
-        }
-        if (kind == PIANOLA_PATCH_POS_KV) {
-            put_second(second, patches[i].offset[1], kv_len);
+            put_second(second, patches[i].offset, value);
         }
         if (patches[i].rows != 0) {
             second[3] = rows;

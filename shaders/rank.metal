@@ -97,8 +97,6 @@ static inline Ranked first_of(Best best, threadgroup uchar *tg, uint lane, uint 
 }
 
 // A threadgroup ranks a part: it finds the largest, then the largest behind that.
-//
-// threadgroup memory: div(threads,32)*8 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void rank_part(
         device const uint *logits            [[buffer(0)]],
@@ -170,8 +168,6 @@ static inline uint log_probability(uint key, uint most, ulong total) {
 }
 
 // One threadgroup ranks the parts' best.
-//
-// threadgroup memory: div(threads,32)*8 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void rank(
         device const uint *logits       [[buffer(0)]],

@@ -5,8 +5,6 @@
 // A threadgroup does some heads that share K and V over a split's positions. It
 // makes Q of its heads, and K and V of the newest position if it sees that; the
 // first that does writes them. Nobody reads them from the cache.
-//
-// threadgroup memory: div(threads,32)*min(head_group,4)*(min(head_dim,256)+4)*4+(head_group+2)*head_dim*4 bytes
 [[max_total_threads_per_threadgroup(512)]]
 kernel void rope_attn(
         device const float *q               [[buffer(0)]],

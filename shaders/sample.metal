@@ -22,8 +22,6 @@ static inline uint adjusted(uint key, uint bias, uint count, device const pianol
 
 // A threadgroup makes the keys of a part. It counts the window's tokens and
 // finds the biases that are its own.
-//
-// threadgroup memory: part*8+div(threads,32)*4 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void sample_adjust(
         device const uint *logits               [[buffer(0)]],
@@ -92,8 +90,6 @@ kernel void sample_adjust(
 }
 
 // One threadgroup finds the last token that all filters keep.
-//
-// threadgroup memory: 25600 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void sample_filter(
         device const uint *keys                 [[buffer(0)]],
@@ -155,8 +151,6 @@ kernel void sample_filter(
 }
 
 // A threadgroup draws a token of a part, the one with the largest score.
-//
-// threadgroup memory: div(threads,32)*8 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void sample_draw(
         device const uint *keys               [[buffer(0)]],

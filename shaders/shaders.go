@@ -40,25 +40,11 @@ type Exact struct {
 
 // Kernel is one kernel of the sources.
 type Kernel struct {
-	Name       string     `json:"name"` // name of the declaration and of the Metal function
-	File       string     `json:"file"` // "norm.metal"
-	MaxThreads int        `json:"max_threads"`
-	TGMem      string     `json:"threadgroup_memory,omitempty"` // expression for the size in bytes; see ThreadgroupBytes
-	Bindings   []Binding  `json:"bindings"`
-	Constants  []Constant `json:"constants"` // in the order of a command's specialisation values
-	Entries    []Entry    `json:"entries"`   // PTX entry points
-}
-
-// Binding is a buffer argument. Its index is its Metal buffer index.
-type Binding struct {
-	Name string `json:"name"`
-	Role string `json:"role"` // "r", "w" or "rw"
-}
-
-// Constant is a specialisation constant.
-type Constant struct {
-	Name   string `json:"name"`
-	Number int    `json:"number"` // index of the Metal function constant
+	Name       string       `json:"name"` // name of the declaration and of the Metal function
+	File       string       `json:"file"` // "norm.metal"
+	MaxThreads int          `json:"max_threads"`
+	Entries    []Entry      `json:"entries"` // PTX entry points
+	Decl       *decl.Kernel `json:"-"`       // bindings, constants and threadgroup memory
 }
 
 // Entry is a compiled instance of a kernel. It serves commands whose constants have the fixed
@@ -89,6 +75,12 @@ var manifest = sync.OnceValues(func() (*Manifest, error) {
 	if err := json.Unmarshal(b, m); err != nil {
 		return nil, fmt.Errorf("shaders: manifest: %w", err)
 	}
+	for i := range m.Kernels {
+		k, ok := &m.Kernels[i], false
+		if k.Decl, ok = decl.Declared(k.Name); !ok {
+			return nil, fmt.Errorf("shaders: manifest: kernel %s is not declared", k.Name)
+		}
+	}
 	return m, nil
 })
 
@@ -111,41 +103,14 @@ func (k *Kernel) Entry(specs []uint32) (*Entry, bool) {
 	for i := range k.Entries {
 		e := &k.Entries[i]
 		fits := !slices.ContainsFunc(e.Fixed, func(f Fixed) bool {
-			at := slices.IndexFunc(k.Constants, func(c Constant) bool { return c.Name == f.Name })
-			return at < 0 || at >= len(specs) || !f.Fits(specs[at])
+			at, ok := k.Decl.Spec(f.Name)
+			return !ok || at >= len(specs) || !f.Fits(specs[at])
 		})
 		if fits && (best == nil || len(e.Fixed) > len(best.Fixed)) {
 			best = e
 		}
 	}
 	return best, best != nil
-}
-
-// threadsEnv adds the name threads to the names of a declaration.
-type threadsEnv struct {
-	decl.Env
-	threads uint64
-}
-
-func (e threadsEnv) Value(name string) (uint64, bool) {
-	if name == "threads" {
-		return e.threads, true
-	}
-	return e.Env.Value(name)
-}
-
-// ThreadgroupBytes returns the threadgroup memory that a command needs if a threadgroup has the
-// given number of threads.
-func (k *Kernel) ThreadgroupBytes(env decl.Env, threads int) (uint64, error) {
-	e, err := decl.ParseExpr(k.TGMem)
-	if err != nil {
-		return 0, fmt.Errorf("shaders: %s: threadgroup memory: %w", k.Name, err)
-	}
-	n, err := e.Eval(threadsEnv{env, uint64(threads)})
-	if err != nil {
-		return 0, fmt.Errorf("shaders: %s: threadgroup memory: %w", k.Name, err)
-	}
-	return n, nil
 }
 
 // PTX returns the PTX of a source file for an architecture of the manifest.

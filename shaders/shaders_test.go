@@ -18,16 +18,8 @@ func TestMade(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	for _, k := range m.Kernels {
-		if id, ok := decl.ByName(k.Name); ok {
-			d, _ := decl.Lookup(id)
-			if len(d.Bindings) != len(k.Bindings) || len(d.Specs) != len(k.Constants) {
-				t.Errorf("%s has %d bindings and %d constants", k.Name, len(k.Bindings), len(k.Constants))
-			}
-			for i, c := range k.Constants {
-				if n, _ := decl.FunctionConstant(c.Name); c.Name != d.Specs[i].Name || c.Number != n {
-					t.Errorf("%s: constant %d is %+v", k.Name, i, c)
-				}
-			}
+		if k.Decl == nil || k.Decl.Name != k.Name || k.MaxThreads == 0 || len(k.Entries) == 0 {
+			t.Errorf("%+v", k)
 		}
 		if src, err := Source(k.File); err != nil || !bytes.Contains(src, []byte("kernel void "+k.Name+"(")) {
 			t.Errorf("%s is not in %s: %v", k.Name, k.File, err)
@@ -64,6 +56,13 @@ func TestMade(t *testing.T) {
 			t.Error("warpgroups multiply nothing")
 		}
 	}
+	for _, list := range [][]decl.Kernel{decl.Kernels, decl.Helpers} {
+		for _, d := range list {
+			if _, ok := m.Kernel(d.Name); !ok {
+				t.Errorf("%s is declared and has no source", d.Name)
+			}
+		}
+	}
 	if len(m.Exact) == 0 {
 		t.Error("no text for one processor alone")
 	}
@@ -82,7 +81,7 @@ func TestMade(t *testing.T) {
 
 func TestEntry(t *testing.T) {
 	k := &Kernel{
-		Constants: []Constant{{Name: "a"}, {Name: "b"}, {Name: "c"}},
+		Decl: &decl.Kernel{Specs: []decl.Constant{{Name: "a"}, {Name: "b"}, {Name: "c"}}},
 		Entries: []Entry{
 			{Name: "b1", Fixed: []Fixed{{Name: "b", Value: 1}}},
 			{Name: "b1c2", Fixed: []Fixed{{Name: "b", Value: 1}, {Name: "c", Value: 2}}},
@@ -110,26 +109,5 @@ func TestEntry(t *testing.T) {
 	k.Entries = append(k.Entries, Entry{Name: "generic"})
 	if got, ok := k.Entry([]uint32{0, 0, 0}); !ok || got.Name != "generic" {
 		t.Errorf("got %v", got)
-	}
-}
-
-type env map[string]uint64
-
-func (e env) Value(name string) (uint64, bool) {
-	v, ok := e[name]
-	return v, ok
-}
-
-func TestThreadgroupBytes(t *testing.T) {
-	k := &Kernel{Name: "k", TGMem: "div(threads,32)*4+head_dim"}
-	if n, err := k.ThreadgroupBytes(env{"head_dim": 128}, 96); n != 140 || err != nil {
-		t.Errorf("%d, %v", n, err)
-	}
-	if _, err := k.ThreadgroupBytes(env{}, 96); err == nil {
-		t.Error("a name without a value is accepted")
-	}
-	k.TGMem = ""
-	if n, err := k.ThreadgroupBytes(env{}, 96); n != 0 || err != nil {
-		t.Errorf("%d, %v", n, err)
 	}
 }

@@ -23,8 +23,6 @@ static inline uint judged(uint trust, uint drafted, uint right) {
 }
 
 // One threadgroup: a SIMD group takes a row, the first what follows from all.
-//
-// threadgroup memory: max_rows*8 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void accept(
         device const uint *best          [[buffer(0)]],
@@ -99,8 +97,6 @@ kernel void accept(
 #define PIANOLA_PLACE_BITS 28
 
 // One threadgroup looks at all places.
-//
-// threadgroup memory: div(threads,32)*4 bytes
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void draft(
         device uint *tokens              [[buffer(0)]],

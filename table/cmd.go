@@ -26,7 +26,7 @@ type Cmd struct {
 	ParamSize   uint8
 	SecondSize  uint8 // 0 or 16
 	Patch       Patch
-	PatchOffset [2]uint8 // offsets in Second that the patch kind's first and second value are written to; NoPatch if unused
+	PatchOffset [2]uint8 // offset in Second that the patch kind's value is written to, NoPatch if unused; the second one is reserved
 	Barrier     uint8    // 1: wait until all earlier commands have finished
 	_           uint8
 	TGMem       uint32    // bytes of threadgroup memory
@@ -49,14 +49,12 @@ const NoPatch = 0xff
 // step record to Second. It never writes Param.
 type Patch uint8
 
-// Patch kinds. The kind's first value is written to PatchOffset[0], its second value to
-// PatchOffset[1].
+// Patch kinds, in the order of decl.PatchKinds. The kind's value is written to PatchOffset[0].
 const (
 	PatchNone     Patch = iota
 	PatchToken          // index in the token ring of the first row's token
 	PatchPosition       // position of the first row
 	PatchKVLen          // KV length of the first row
-	PatchPosKV          // position, and KV length
 	PatchArgmax         // token index + rows: where the next token is written
 	PatchRow            // first row that the program reads of a chunk
 	patchKinds
@@ -69,18 +67,17 @@ func (p Patch) Kind() Patch { return p &^ PatchRows }
 
 // String returns the kind's name, with "+rows" if rows are patched.
 func (p Patch) String() string {
-	names := [...]string{"none", "token", "position", "kv_len", "position+kv_len", "argmax", "row"}
 	k := p.Kind()
 	if k >= patchKinds {
 		return "invalid"
 	}
 	switch {
 	case p&PatchRows == 0:
-		return names[k]
+		return decl.PatchKinds[k]
 	case k == PatchNone:
 		return "rows"
 	}
-	return names[k] + "+rows"
+	return decl.PatchKinds[k] + "+rows"
 }
 
 // Step is the step record: it holds the current position of a session. The step block is an array
@@ -118,7 +115,7 @@ func (s *Step) value(k Patch) uint32 {
 	switch k {
 	case PatchToken:
 		return s.TokenIndex
-	case PatchPosition, PatchPosKV:
+	case PatchPosition:
 		return s.Position
 	case PatchKVLen:
 		return s.KVLen
@@ -139,12 +136,14 @@ func (c *Cmd) Apply(s *Step, second *[decl.SecondBytes]byte) {
 	if k != PatchNone {
 		putAt(second, c.PatchOffset[0], s.value(k))
 	}
-	if k == PatchPosKV {
-		putAt(second, c.PatchOffset[1], s.KVLen)
-	}
 	if c.Patch&PatchRows != 0 {
 		putAt(second, decl.SecondRows, s.Rows)
 	}
+}
+
+// patches reports whether the command's patch writes the secondary field at offset.
+func (c *Cmd) patches(offset int) bool {
+	return c.Patch.Kind() != PatchNone && int(c.PatchOffset[0]) == offset || c.Patch&PatchRows != 0 && offset == decl.SecondRows
 }
 
 // putAt writes v at offset, which Validate has bounded. It ignores an offset past the end.

@@ -413,9 +413,6 @@ func (v *cmdView) viewSecond(c *Cmd, k *decl.Kernel) {
 	if kind != PatchNone {
 		offsets = append(offsets, int(c.PatchOffset[0]))
 	}
-	if kind == PatchPosKV {
-		offsets = append(offsets, int(c.PatchOffset[1]))
-	}
 	if c.Patch&PatchRows != 0 {
 		offsets = append(offsets, decl.SecondRows)
 	}

@@ -315,6 +315,7 @@ type Env struct {
 	k      *decl.Kernel
 	s      *Spec
 	second [decl.SecondBytes]byte
+	rows   uint32 // rows that the program is compiled for
 }
 
 // NewEnv returns the environment of a command of program p. It fails if the kernel is unknown or
@@ -327,7 +328,7 @@ func (t *Table) NewEnv(c *Cmd, p *Program) (*Env, error) {
 	if int(c.Spec) >= len(t.Specs) {
 		return nil, fmt.Errorf("spec %d: the table has %d specs", c.Spec, len(t.Specs))
 	}
-	e := &Env{t: t, c: c, k: k, s: &t.Specs[c.Spec], second: c.Second}
+	e := &Env{t: t, c: c, k: k, s: &t.Specs[c.Spec], second: c.Second, rows: p.MaxRows}
 	last := t.Header.Context
 	c.Apply(&Step{
 		Position: last - 1, KVRow: last - 1, KVLen: last, TokenIndex: last - 1,
@@ -355,6 +356,8 @@ func (e *Env) Value(name string) (uint64, bool) {
 	switch name {
 	case "context":
 		return uint64(e.t.Header.Context), true
+	case "program_rows":
+		return uint64(e.rows), true
 	case "threads":
 		return uint64(e.c.Threadgroup[0]), true
 	}

@@ -35,7 +35,7 @@ func (t *Table) Written(cmd int, p *Program, step *Step) ([]Written, error) {
 	var all []Written
 	for i := range env.k.Bindings {
 		b := c.Bind[i]
-		if i >= int(c.Bindings) || b.Slot == NoSlot || !env.k.Role(i, env).Writes() || !env.k.Bindings[i].Floats() {
+		if i >= int(c.Bindings) || b.Slot == NoSlot || !env.k.Role(i, env).Writes() || env.k.Bindings[i].Elem != decl.F32 {
 			continue
 		}
 		if k := t.Slots[b.Slot].Kind; k != SlotScratch && k != SlotLogits {

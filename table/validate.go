@@ -1,12 +1,13 @@
 package table
 
 import (
+	"context"
 	"fmt"
 	"math"
+	"runtime/trace"
 	"slices"
 
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
@@ -53,6 +54,9 @@ func (v *validator) add(cmd int, format string, args ...any) {
 	v.faults = append(v.faults, v.t.fault(cmd, format, args...))
 }
 
+// TraceValidate is the type of the region of runtime/trace that Validate runs in.
+const TraceValidate = "table.Validate"
+
 // Validate returns every fault of the table, or nil if there is none. It checks that
 //
 // - each command's kernel, bindings, parameters and patch match the kernel's declaration
@@ -61,7 +65,10 @@ func (v *validator) add(cmd int, format string, args ...any) {
 // - no command writes weights
 // - the uploads fill every weight slot
 // - the commands have all barriers that their hazards need
+//
+// An execution trace shows each call as a region of type TraceValidate.
 func (t *Table) Validate() []error {
+	defer trace.StartRegion(context.Background(), TraceValidate).End()
 	v := &validator{t: t}
 	v.header()
 	v.slots()
@@ -190,17 +197,12 @@ func (v *validator) specs() {
 			continue
 		}
 		for j, value := range s.Values {
-			switch {
-			case j >= len(k.Specs):
-				if value != 0 {
-					v.add(-1, "spec %d (%s): constant %d is not 0 and the kernel has %d", i, k.Name, j, len(k.Specs))
+			if j < len(k.Specs) {
+				if err := k.Specs[j].Check(value); err != nil {
+					v.add(-1, "spec %d (%s): %v", i, k.Name, err)
 				}
-			case len(k.Specs[j].Values) > 0 && int(value) >= len(k.Specs[j].Values):
-				v.add(-1, "spec %d (%s): %s is %d, which has no meaning", i, k.Name, k.Specs[j].Name, value)
-			case k.Specs[j].Flag && value > 1:
-				v.add(-1, "spec %d (%s): %s is %d, not 0 or 1", i, k.Name, k.Specs[j].Name, value)
-			case k.Specs[j].Name == "wtype" && (value > 255 || !dtype.Type(value).Valid()):
-				v.add(-1, "spec %d (%s): weight type %d is unknown", i, k.Name, value)
+			} else if value != 0 {
+				v.add(-1, "spec %d (%s): constant %d is not 0 and the kernel has %d", i, k.Name, j, len(k.Specs))
 			}
 		}
 	}
@@ -312,6 +314,14 @@ func (v *validator) command(i int, p *Program) {
 		v.add(i, "%v", err)
 		return
 	}
+	for j := range k.Second {
+		if s := &k.Second[j]; !c.patches(s.Offset) {
+			if err := k.CheckSecond(s, env); err != nil {
+				v.add(i, "%v", err)
+				return
+			}
+		}
+	}
 	v.grid(i, c, env)
 	v.bindings(i, c, env)
 }
@@ -319,7 +329,7 @@ func (v *validator) command(i int, p *Program) {
 // patchFields names the secondary fields that each patch kind writes.
 var patchFields = [patchKinds][]string{
 	PatchToken: {"token"}, PatchPosition: {"pos"}, PatchKVLen: {"kv_len"},
-	PatchPosKV: {"pos", "kv_len"}, PatchArgmax: {"token"}, PatchRow: {"row"},
+	PatchArgmax: {"token"}, PatchRow: {"row"},
 }
 
 func (v *validator) patch(i int, c *Cmd, k *decl.Kernel) bool {
@@ -393,7 +403,7 @@ func (v *validator) bindings(i int, c *Cmd, env *Env) {
 			continue
 		}
 		d := &k.Bindings[b]
-		there := d.There(env)
+		there := d.Present(env)
 		if there != (bind.Slot != NoSlot) {
 			v.add(i, "binding %s: bound is %t, its kernel's constants say %t", d.Name, !there, there)
 			continue

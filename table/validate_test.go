@@ -93,8 +93,8 @@ func TestValidateFaults(t *testing.T) {
 		{"grid", qkv, func(_ *table.Table, c *table.Cmd) { c.Grid[0]++ }, "grid"},
 		{"threadgroup", qkv, func(_ *table.Table, c *table.Cmd) { c.Threadgroup[1] = 2000 }, "threadgroup"},
 		{"rows of y that overlap", qkv, func(_ *table.Table, c *table.Cmd) { p := kernels.GEMVParamsOf(c); p.YStride = 1; p.Put(c) }, "out <= y_stride does not hold"},
-		{"a cache shorter than the context", attn, func(_ *table.Table, c *table.Cmd) { p := kernels.AttnParamsOf(c); p.Cap--; p.Put(c) }, "(1-windowed)*context <= cap does not hold"},
-		{"no KV heads", attn, func(_ *table.Table, c *table.Cmd) { p := kernels.AttnParamsOf(c); p.KVHeads = 0; p.Put(c) }, "1 <= kv_heads does not hold"},
+		{"a cache shorter than the context", attn, func(_ *table.Table, c *table.Cmd) { p := kernels.AttnParamsOf(c); p.Cap--; p.Put(c) }, "windowed || context <= cap does not hold"},
+		{"no KV heads", attn, func(_ *table.Table, c *table.Cmd) { p := kernels.AttnParamsOf(c); p.KVHeads = 0; p.Put(c) }, "kv_heads >= 1 does not hold"},
 		{"weight type", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Values[kernels.GEMVSpecWType] = 255 }, "weight type 255"},
 		{"constant without meaning", qkv, func(tab *table.Table, c *table.Cmd) { tab.Specs[c.Spec].Values[kernels.GEMVSpecInput] = 9 }, "input is 9"},
 		{"context of 0", qkv, func(tab *table.Table, _ *table.Cmd) { tab.Header.Context = 0 }, "context 0"},
@@ -236,7 +236,6 @@ func TestPatch(t *testing.T) {
 		{table.PatchToken, [2]uint8{0, table.NoPatch}, map[int]uint32{0: 40}, "token"},
 		{table.PatchPosition, [2]uint8{4, table.NoPatch}, map[int]uint32{4: 10}, "position"},
 		{table.PatchKVLen, [2]uint8{8, table.NoPatch}, map[int]uint32{8: 30}, "kv_len"},
-		{table.PatchPosKV, [2]uint8{0, 4}, map[int]uint32{0: 10, 4: 30}, "position+kv_len"},
 		{table.PatchArgmax, [2]uint8{0, table.NoPatch}, map[int]uint32{0: 100}, "argmax"},
 		{table.PatchRow, [2]uint8{0, table.NoPatch}, map[int]uint32{0: 50}, "row"},
 		{table.PatchRows, [2]uint8{table.NoPatch, table.NoPatch}, map[int]uint32{12: 60}, "rows"},
@@ -284,7 +283,7 @@ func TestVerifyRuns(t *testing.T) {
 	}
 	find := func(tab *table.Table, label string) *table.Cmd { return &tab.Cmds[command(t, tab, label)] }
 	for want, brk := range map[string]func(tab *table.Table){
-		"draft+1 <= rows": func(tab *table.Table) {
+		"draft < rows": func(tab *table.Table) {
 			p := kernels.DraftParamsOf(find(tab, "verify.draft"))
 			p.Draft = 4
 			p.Put(find(tab, "verify.draft"))

@@ -574,9 +574,6 @@ func testPatch(t *testing.T, p *emu.Program) {
 			if c.Patch != table.PatchNone {
 				c.PatchOffset[0] = pick(r, uint8(decl.SecondIndex), uint8(decl.SecondKVLen))
 			}
-			if c.Patch == table.PatchPosKV {
-				c.PatchOffset = [2]uint8{decl.SecondIndex, decl.SecondKVLen}
-			}
 			rows := byte(r.IntN(2))
 			if rows == 1 {
 				c.Patch |= table.PatchRows

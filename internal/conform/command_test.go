@@ -223,7 +223,7 @@ func (c *command) emulated(tb testing.TB, p *emu.Program, t *table.Table, conten
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tgmem, err := m.ThreadgroupBytes(env, l.threads)
+	tgmem, err := k.ThreadgroupBytes(env, l.threads)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -9,7 +9,10 @@ package decl
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // Limits of a command's layout.
@@ -20,7 +23,7 @@ const (
 	MaxSpecs    = 8
 )
 
-// Role says what a kernel does with a binding.
+// Role is the way a kernel accesses a binding.
 type Role uint8
 
 // The roles.
@@ -39,64 +42,86 @@ func (r Role) Writes() bool { return r != Read }
 // Reads reports whether the role reads.
 func (r Role) Reads() bool { return r != Write }
 
+// Elem is the type of a binding's elements, or of a parameter.
+type Elem uint8
+
+// Element types. Parameters are U32 or F32, both 4 bytes wide.
+const (
+	_          Elem = iota
+	U32             // uint32
+	F32             // float32
+	WeightType      // blocks of the weight type that the constant wtype names
+	KVType          // K or V as the constant kv names it
+	Scored          // a float32 and the uint32 index that it belongs to
+	Record          // structures that the binding's Doc describes
+	elems
+)
+
+// String returns the type's name in documentation: "float32", "wtype".
+func (e Elem) String() string {
+	if e == 0 || e >= elems {
+		return "invalid"
+	}
+	return [...]string{U32: "uint32", F32: "float32", WeightType: "wtype", KVType: "kv", Scored: "(float32, index)", Record: "record"}[e]
+}
+
 // Binding is one buffer argument.
 type Binding struct {
 	Name   string
 	Role   Role
-	Extent string // bytes from the binding's offset that the kernel may touch, see Expr
-	If     string // the specialisation constants, divided by |, of which one must not be 0 for the binding to be there
-	ReadIf string // of a binding with role Write: the constant that makes it ReadWrite, unless it is 0
-	Reads  string // bytes that one command reads of the binding, where that is less than the extent, see Expr
-	Doc    string // shape and element type
+	Elem   Elem   // type of all elements
+	Shape  string // "[rows, n]"; documentation only
+	Extent string // bytes from the binding's offset that the kernel may touch, an Expr
+	If     string // the condition under which the binding is present, an Expr of the constants; "" is always
+	ReadIf string // the condition under which a binding with role Write is ReadWrite, likewise; "" is never
+	Reads  string // bytes that one command reads of the binding, if that is less than the extent, an Expr
+	Doc    string // what the elements are, beyond shape and type
 
-	extent, reads Expr
+	extent, reads, present, readIf Expr
 }
 
-// Needs returns the constants of If.
-func (b *Binding) Needs() []string {
+// Text describes the elements: "[rows, n] float32, the residual stream".
+func (b *Binding) Text() string {
+	text := b.Shape
+	if b.Elem != Record {
+		text += " " + b.Elem.String()
+	}
+	if b.Doc != "" {
+		text += ", " + b.Doc
+	}
+	return text
+}
+
+// Present reports whether a command with the specialisation constants of env has
+// the binding.
+func (b *Binding) Present(env Env) bool {
 	if b.If == "" {
-		return nil
+		return true
 	}
-	return strings.Split(b.If, "|")
+	n, err := b.present.Eval(env)
+	return err == nil && n != 0
 }
 
-// There reports whether the binding is there.
-func (b *Binding) There(env Env) bool {
-	for _, name := range b.Needs() {
-		if n, _ := env.Value(name); n != 0 {
-			return true
-		}
-	}
-	return b.If == ""
-}
-
-// Floats reports whether all elements are float32.
-func (b *Binding) Floats() bool { return strings.Contains(b.Doc, "] float32") }
-
-// Type is a parameter's type.
-type Type uint8
-
-// Parameter types, all 4 bytes wide.
-const (
-	U32 Type = iota
-	F32
-)
-
-// String returns "u32" or "f32".
-func (t Type) String() string { return [...]string{"u32", "f32"}[t] }
+// Needs returns the specialisation constants that decide whether the binding is
+// present.
+func (b *Binding) Needs() []string { return b.present.Names() }
 
 // Field is one parameter. Fields of Params are packed in order, 4 bytes each.
 type Field struct {
 	Name string
-	Type Type
+	Type Elem // U32 or F32
 	Doc  string
 }
 
-// Second is a field of the 16 secondary bytes, where patches write.
+// Second is a field of the 16 secondary bytes, where patches write. A value that
+// no patch writes must be in Min to Max.
 type Second struct {
-	Name   string
-	Offset int
-	Doc    string
+	Name     string
+	Offset   int
+	Min, Max string // each an Expr
+	Doc      string
+
+	min, max Expr
 }
 
 // Offsets of the secondary fields. They are the same in every kernel that has
@@ -104,9 +129,13 @@ type Second struct {
 const (
 	SecondIndex  = 0  // token index, position or first row
 	SecondKVLen  = 4  // KV length that the first row sees
-	SecondBehind = 8  // rows that the command's is behind the first, of one that has a single row; not patched
-	SecondRows   = 12 // rows that are there
+	SecondBehind = 8  // index of the command's row, if the command computes one row of several; never patched
+	SecondRows   = 12 // active rows
 )
+
+// PatchKinds names the kinds of patches; an index is a table.Patch. The value of
+// each goes to one secondary field.
+var PatchKinds = []string{"none", "token", "position", "kv_len", "argmax", "row"}
 
 // Kernel declares one kernel. Its id is its index in Kernels.
 type Kernel struct {
@@ -116,39 +145,65 @@ type Kernel struct {
 	Params   []Field
 	Second   []Second
 	Specs    []Constant // specialisation constants, in order
-	Grid     [3]string  // threadgroups: what each tile is, x fastest
-	Require  []string   // what must hold of the arguments, as "expr <= expr"; the name threads is there too
-	Worker   string     // bytes of private memory a worker of the CPU team needs, "" for none
-	TGMem    string     // bytes of threadgroup memory on a GPU, threads likewise
+	Grid     [3]string  // threadgroups of each dimension, x fastest, each an Expr
+	Require  []string   // conditions that the arguments must meet, each an Expr, which may name threads
+	Worker   string     // bytes of private memory that a worker of the CPU team needs, an Expr
+	TGMem    string     // bytes of threadgroup memory on a GPU, an Expr, which may name threads
 	Step     bool       // writes the step block (stop flag, count)
-	Advances bool       // moves the step record on; only programs that advance themselves have such commands
-	Optional []string   // parameters, secondary fields and constants that dumps for people leave out where they are 0
+	Advances bool       // advances the step record; only self-advancing programs have such commands
+	Optional []string   // parameters, secondary fields and constants that text dumps leave out where they are 0
 
 	worker  Expr
 	tgMem   Expr
 	grid    [3]Expr
-	require []requirement
+	require []Expr
 }
 
-type requirement struct{ left, right Expr }
+// Names that stand for values of the table in expressions.
+const (
+	nameThreads     = "threads"      // size of the command's threadgroup, in TGMem and Require
+	nameContext     = "context"      // the table's context limit
+	nameProgramRows = "program_rows" // rows that the command's program is compiled for, in Min and Max
+)
 
-// nameThreads stands for a threadgroup's size in TGMem and in Require.
-const nameThreads = "threads"
-
-// nameContext stands for the table's context limit in expressions.
-const nameContext = "context"
-
-// Constant is a specialisation constant: its name and, where its values have
-// names, those.
+// Constant is a specialisation constant: a number, a flag, or a choice of named
+// values.
 type Constant struct {
-	Flag   bool // 0 or 1
-	Name   string
-	Values []string
-	Doc    string
+	Name       string
+	Flag       bool     // 0 or 1
+	Values     []string // names of the values 0, 1 and so on
+	WeightType bool     // the values are those of dtype.Type
+	Doc        string
 }
 
-// FunctionConstant returns the number of a specialisation constant as a Metal
-// function constant, the same for all kernels that have it.
+// hasNames reports whether the constant's values have names.
+func (c *Constant) hasNames() bool { return c.WeightType || len(c.Values) > 0 }
+
+// value returns the constant's value of a name.
+func (c *Constant) value(name string) (uint64, bool) {
+	if c.WeightType {
+		t, err := dtype.Parse(name)
+		return uint64(t), err == nil
+	}
+	i := slices.Index(c.Values, name)
+	return uint64(max(i, 0)), i >= 0
+}
+
+// Check returns an error unless v is one of the constant's values.
+func (c *Constant) Check(v uint32) error {
+	switch {
+	case c.WeightType && (v > 255 || !dtype.Type(v).Valid()):
+		return fmt.Errorf("weight type %d is unknown", v)
+	case len(c.Values) > 0 && int64(v) >= int64(len(c.Values)):
+		return fmt.Errorf("%s is %d, not one of %s", c.Name, v, strings.Join(c.Values, ", "))
+	case c.Flag && v > 1:
+		return fmt.Errorf("%s is %d, not 0 or 1", c.Name, v)
+	}
+	return nil
+}
+
+// FunctionConstant returns the Metal function constant index of a specialisation
+// constant. It is the same in all kernels.
 func FunctionConstant(name string) (int, bool) {
 	for i := range Constants {
 		if Constants[i].Name == name {
@@ -179,20 +234,20 @@ func ByName(name string) (ID, bool) {
 	return 0, false
 }
 
-// Env gives an expression the values of its names.
+// Env supplies the values of the names in expressions.
 type Env interface {
 	// Value returns a parameter, a secondary field or a specialisation
 	// constant.
 	Value(name string) (uint64, bool)
 }
 
-// Role returns what the kernel does with binding i.
+// Role returns the role of binding i for the specialisation constants of env.
 func (k *Kernel) Role(i int, env Env) Role {
 	b := &k.Bindings[i]
 	if b.ReadIf == "" {
 		return b.Role
 	}
-	if n, ok := env.Value(b.ReadIf); ok && n == 0 {
+	if n, err := b.readIf.Eval(env); err == nil && n == 0 {
 		return b.Role
 	}
 	return ReadWrite
@@ -208,8 +263,8 @@ func (k *Kernel) Extent(i int, env Env) (uint64, error) {
 	return n, nil
 }
 
-// ReadBytes returns how many bytes of binding i a command reads: the extent, unless
-// the declaration says that it is less.
+// ReadBytes returns how many bytes of binding i a command reads: the extent, or
+// less where the declaration has Reads.
 func (k *Kernel) ReadBytes(i int, env Env) (uint64, error) {
 	b := &k.Bindings[i]
 	if b.Reads == "" {
@@ -244,8 +299,8 @@ func (e threadsEnv) Value(name string) (uint64, bool) {
 	return e.Env.Value(name)
 }
 
-// ThreadgroupBytes returns the threadgroup memory that a threadgroup of so many
-// threads needs on a GPU.
+// ThreadgroupBytes returns the threadgroup memory that a threadgroup of the given
+// size needs on a GPU.
 func (k *Kernel) ThreadgroupBytes(env Env, threads int) (uint64, error) {
 	n, err := k.tgMem.Eval(threadsEnv{env, uint64(threads)})
 	if err != nil {
@@ -266,24 +321,38 @@ func (k *Kernel) GridSize(env Env) (grid [3]uint64, err error) {
 
 // Check returns an error for the first requirement that does not hold.
 func (k *Kernel) Check(env Env) error {
-	for i, r := range k.require {
-		left, err := r.left.Eval(env)
+	for _, r := range k.require {
+		ok, err := r.Eval(env)
 		if err != nil {
 			return fmt.Errorf("%s: %w", k.Name, err)
 		}
-		right, err := r.right.Eval(env)
-		if err != nil {
-			return fmt.Errorf("%s: %w", k.Name, err)
-		}
-		if left > right {
-			return fmt.Errorf("%s: %s does not hold: %d > %d", k.Name, k.Require[i], left, right)
+		if ok == 0 {
+			return fmt.Errorf("%s: %s does not hold: %s", k.Name, r, r.values(env))
 		}
 	}
 	return nil
 }
 
+// CheckSecond returns an error if the value of secondary field s is not in the
+// field's range.
+func (k *Kernel) CheckSecond(s *Second, env Env) error {
+	v, _ := env.Value(s.Name)
+	low, err := s.min.Eval(env)
+	if err != nil {
+		return fmt.Errorf("%s: %w", k.Name, err)
+	}
+	high, err := s.max.Eval(env)
+	if err != nil {
+		return fmt.Errorf("%s: %w", k.Name, err)
+	}
+	if v < low || v > high {
+		return fmt.Errorf("%s: %s %d is not in %d..%d", k.Name, s.Name, v, low, high)
+	}
+	return nil
+}
+
 // Param returns the offset of a parameter in the parameter bytes.
-func (k *Kernel) Param(name string) (offset int, t Type, ok bool) {
+func (k *Kernel) Param(name string) (offset int, t Elem, ok bool) {
 	for i, f := range k.Params {
 		if f.Name == name {
 			return 4 * i, f.Type, true

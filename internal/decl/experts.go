@@ -1,21 +1,15 @@
 package decl
 
-// Values of the constant over.
-const (
-	OverChosen = 0 // the softmax is over the experts that are chosen
-	OverAll    = 1 // it is over all, and the weights are what the chosen have of it
-)
-
 // route declares the choice of experts.
 var route = Kernel{
 	Name:    "route",
-	Doc:     "Chooses the used experts with the largest logits of a row, the first of equals, and their weights, in that order: the softmax of their logits, or their part of that of all. NaN is never chosen before a number.",
+	Doc:     "Chooses the used experts with the largest logits of a row, the first of equals, and their weights, in that order: the softmax of their logits, or their part of the softmax of all. NaN is never chosen before a number.",
 	Grid:    [3]string{"rows", "1", "1"},
-	Require: []string{"1 <= used", "used <= experts", "experts <= 1024"},
+	Require: []string{"used >= 1", "used <= experts", "experts <= 1024"},
 	Bindings: []Binding{
-		{Name: "logits", Role: Read, Extent: "rows*experts*4", Doc: "[rows, experts] float32"},
-		{Name: "ids", Role: Write, Extent: "rows*used*4", Doc: "[rows, used] uint32"},
-		{Name: "weights", Role: Write, Extent: "rows*used*4", Doc: "[rows, used] float32"},
+		{Name: "logits", Role: Read, Shape: "[rows, experts]", Elem: F32, Extent: "4*rows*experts"},
+		{Name: "ids", Role: Write, Shape: "[rows, used]", Elem: U32, Extent: "4*rows*used"},
+		{Name: "weights", Role: Write, Shape: "[rows, used]", Elem: F32, Extent: "4*rows*used"},
 	},
 	Params: []Field{
 		{"experts", U32, "experts of the layer"},
@@ -25,55 +19,62 @@ var route = Kernel{
 	Specs:  []Constant{constOver},
 }
 
+// expertInput is the extent of the inputs of expert_gemv.
+const expertInput = "4*((rows*(used/share) - 1)*x_stride + in)"
+
 // expertGEMV declares the products with the matrices of the chosen experts.
 var expertGEMV = Kernel{
 	Name: "expert_gemv",
-	Doc:  "y[r, i] = W[ids[r, i]] · input (+ b[ids[r, i]]), the input that of row (used*r + i)/share of x; ids are clamped to the experts.",
-	Grid: [3]string{"div(out,group)", "used", "rows"},
-	Require: []string{"1 <= in", "1 <= out", "1 <= group", "in <= x_stride", "out <= y_stride", "weights*8*div(group,8) <= group", "weights <= act", "input <= 1", "activation <= 3", "2*(min(activation,2)-min(activation,1)) <= 2*(min(activation,3)-min(activation,2))",
-
-		"256*div(stage,256) <= stage", "16*div(ahead,16) <= ahead", "ahead <= 65536", "1 <= used", "used <= experts", "experts <= 1024", "1 <= share", "share*div(used,share) <= used", "4*div(x_stride,4) <= x_stride"},
+	Doc:  "y[r, i] = W[ids[r, i]] · input (+ b[ids[r, i]]), where the input is row (used*r + i)/share of x; ids are clamped to the experts.",
+	Grid: [3]string{"ceildiv(out,group)", "used", "rows"},
+	Require: []string{
+		"in >= 1", "out >= 1", "group >= 1", "in <= x_stride", "out <= y_stride", "x_stride % 4 == 0",
+		"weights == rows || group % 8 == 0", "weights == rows || act == q8",
+		"input == plain || input == silu_mul", "activation != gelu",
+		"stage % 256 == 0", "ahead % 16 == 0", "ahead <= 65536",
+		"used >= 1", "used <= experts", "experts <= 1024", "share >= 1", "used % share == 0",
+	},
 	Bindings: []Binding{
-		{Name: "x", Role: Read, Extent: "((rows*div(used,share)-1)*x_stride+in)*4", Doc: "[rows, used/share, in] float32, rows x_stride apart"},
-		{Name: "x2", Role: Read, Extent: "((rows*div(used,share)-1)*x_stride+in)*4", If: "input", Doc: "likewise, the factor of silu(x), or what activation says in its place"},
-		{Name: "w", Role: Read, Extent: "experts*mat(weights,wtype,out,in)", Reads: "mat(weights,wtype,out,in)*min(used*rows,experts)", Doc: "[experts, out, in] wtype, each in the layout weights"},
-		{Name: "b", Role: Read, Extent: "experts*out*4", Reads: "out*4*min(used*rows,experts)", If: "bias", Doc: "[experts, out] float32"},
-		{Name: "ids", Role: Read, Extent: "rows*used*4", Doc: "[rows, used] uint32"},
-		{Name: "y", Role: Write, Extent: "((rows*used-1)*y_stride+out)*4", Doc: "[rows, used, out] float32, rows y_stride apart"},
+		{Name: "x", Role: Read, Shape: "[rows, used/share, in]", Elem: F32, Extent: expertInput, Doc: "rows x_stride apart"},
+		{Name: "x2", Role: Read, Shape: "[rows, used/share, in]", Elem: F32, Extent: expertInput, If: "input != plain", Doc: "rows x_stride apart, the factor of the activation of x"},
+		{Name: "w", Role: Read, Shape: "[experts, out, in]", Elem: WeightType, Extent: "experts*mat(weights,wtype,out,in)", Reads: "mat(weights,wtype,out,in)*min(used*rows, experts)", Doc: "each in the layout weights"},
+		{Name: "b", Role: Read, Shape: "[experts, out]", Elem: F32, Extent: "4*experts*out", Reads: "4*out*min(used*rows, experts)", If: "bias"},
+		{Name: "ids", Role: Read, Shape: "[rows, used]", Elem: U32, Extent: "4*rows*used"},
+		{Name: "y", Role: Write, Shape: "[rows, used, out]", Elem: F32, Extent: "4*((rows*used - 1)*y_stride + out)", Doc: "rows y_stride apart"},
 	},
 	Params: []Field{
 		{"in", U32, "columns of W"},
 		{"out", U32, "rows of W"},
 		{"x_stride", U32, "elements from one row of x to the next"},
 		{"y_stride", U32, "elements from one row of y to the next"},
-		{"group", U32, "rows of W a threadgroup computes"},
-		{"ahead", U32, "bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers"},
-		{"stage", U32, "columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048"},
+		{"group", U32, "rows of W that a threadgroup computes"},
+		{"ahead", U32, "bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers"},
+		{"stage", U32, "columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048"},
 		{"experts", U32, "experts of the layer"},
 		{"used", U32, "experts that a row has chosen"},
 		{"share", U32, "products that share a row of x: used, or 1"},
-		{"limit", F32, "of gate and up, if the activation is clamped_swiglu"},
+		{"limit", F32, "bound of gate and up, if the activation is clamped_swiglu"},
 	},
 	Second:   []Second{secondRows},
 	Specs:    []Constant{constWType, constAct, constInput, constBias, constMatrix, constActivation},
 	Optional: []string{"ahead", "stage", "limit", "activation"},
-	// Inputs that are shared, those of as many rows for one expert, and 256 elements
-	// of their products. An input is float32, or int8 with a scale and two sums a
-	// block, rounded up to 64 bytes.
-	Worker: "(min(share-1,1)*rows*div(used,share)+rows)*(in*4*(1-act)+act*(in+div(in,4))+64)+rows*1024",
-	TGMem:  "2*threads+16*div(group,4)+act*(in+div(in,8))+(1-act)*min(in,stage+2048*(1-min(stage,1)))*4+div(threads,32)*ahead+16*min(ahead,1)",
+	// Inputs that are shared, the inputs of up to rows products of one expert, and
+	// 256 elements of their products. An input is float32, or int8 with a scale and
+	// two sums a block, rounded up to 64 bytes.
+	Worker: "(rows + (share > 1 ? rows*(used/share) : 0))*((act == q8 ? in + ceildiv(in,4) : 4*in) + 64) + 1024*rows",
+	TGMem:  gemvTGMem,
 }
 
-// expertSum declares the sum of what the chosen experts give.
+// expertSum declares the sum of the chosen experts' outputs.
 var expertSum = Kernel{
 	Name:    "expert_sum",
 	Doc:     "out[r] = the sum of weights[r, i] * x[r, i], in the order of i, or out[r] += it.",
 	Grid:    [3]string{"rows", "1", "1"},
-	Require: []string{"1 <= n", "1 <= used"},
+	Require: []string{"n >= 1", "used >= 1"},
 	Bindings: []Binding{
-		{Name: "x", Role: Read, Extent: "rows*used*n*4", Doc: "[rows, used, n] float32"},
-		{Name: "weights", Role: Read, Extent: "rows*used*4", Doc: "[rows, used] float32"},
-		{Name: "out", Role: Write, Extent: "rows*n*4", ReadIf: "output", Doc: "[rows, n] float32; output add: read too"},
+		{Name: "x", Role: Read, Shape: "[rows, used, n]", Elem: F32, Extent: "4*rows*used*n"},
+		{Name: "weights", Role: Read, Shape: "[rows, used]", Elem: F32, Extent: "4*rows*used"},
+		{Name: "out", Role: Write, Shape: "[rows, n]", Elem: F32, Extent: "4*rows*n", ReadIf: "output == add", Doc: "output add: read too"},
 	},
 	Params: []Field{
 		{"n", U32, "width"},

@@ -4,27 +4,41 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"strconv"
 	"strings"
 
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// Expr is a size in bytes as a function of parameters, secondary fields and
-// specialisation constants:
+// Expr is a number or a condition as a function of a command's parameters,
+// secondary fields and specialisation constants. Its grammar, loosest first:
 //
-//	expr   = term { ("+" | "-") term }
-//	term   = factor { "*" factor }
-//	factor = number | name | "(" expr ")" | "row(" type "," n ")" | "div(" a "," b ")" | "min(" a "," b ")"
-//	       | "mat(" layout "," type "," rows "," columns ")"
+//	expr    = or [ "?" expr ":" expr ]
+//	or      = and { "||" and }
+//	and     = compare { "&&" compare }
+//	compare = sum [ ("==" | "!=" | "<" | "<=" | ">" | ">=") sum ]
+//	sum     = term { ("+" | "-") term }
+//	term    = unary { ("*" | "/" | "%") unary }
+//	unary   = "!" unary | number | name | function "(" expr { "," expr } ")" | "(" expr ")"
 //
-// row is the size of n elements of a weight type, mat that of a matrix in a
-// layout, div rounds up. Evaluation is
-// in checked 64-bit arithmetic: an overflow, a negative value, a division by 0
-// and a row that is not a whole number of blocks are errors. The zero Expr
-// is 0.
+// The operators have the meaning that they have in Go; / and % round down. The
+// functions are
+//
+//	min(a, b), max(a, b)
+//	ceildiv(a, b)                  a / b rounded up
+//	row(type, n)                   bytes of n elements of a weight type
+//	mat(layout, type, rows, cols)  bytes of a matrix in a layout
+//
+// A specialisation constant whose values have names is compared with a name, as
+// in input == merge; a flag is a condition. Numbers and conditions do not mix:
+// 2*flag is an error, flag ? 2 : 0 is not.
+//
+// Evaluation is in checked 64-bit arithmetic: an overflow, a negative value, a
+// division by 0 and a row that is not a whole number of blocks are errors. A
+// selection evaluates only the branch it takes, && and || only what decides
+// them. The zero Expr is 0.
 type Expr struct {
 	src  string
+	cond bool // a condition, not a number
 	code []op
 }
 
@@ -36,43 +50,44 @@ const (
 	opAdd
 	opSub
 	opMul
-	opRow
 	opDiv
+	opMod
 	opMin
+	opMax
+	opCeilDiv
+	opRow
+	opEqual
+	opNotEqual
+	opLess
+	opLessEqual
+	opGreater
+	opGreaterEqual
 	opMat
+	opNot
+	opAnd    // jumps to num if the top is 0, else drops it
+	opOr     // jumps to num if the top is not 0, else drops it
+	opUnless // drops the top; jumps to num if it is 0
+	opJump   // jumps to num
 )
 
+// op is one instruction of the postfix code.
 type op struct {
 	kind opKind
-	num  uint64
+	num  uint64 // the number, or where to jump
 	name string
 }
 
-// maxDepth bounds the evaluation stack; the declarations need 5.
+// maxDepth bounds the evaluation stack; the parser refuses deeper expressions.
+// The declarations need 6.
 const maxDepth = 8
 
-// ErrRange says that a size does not fit, is negative or divides by 0.
+// ErrRange reports a value that does not fit 64 bits, is negative or divides by 0.
 var ErrRange = errors.New("size is out of range")
-
-// ParseExpr compiles an expression to postfix form.
-func ParseExpr(src string) (Expr, error) {
-	p := exprParser{src: src, rest: strings.ReplaceAll(src, " ", "")}
-	if p.rest == "" {
-		return Expr{}, nil
-	}
-	if err := p.expr(); err != nil {
-		return Expr{}, fmt.Errorf("expression %q: %w", src, err)
-	}
-	if p.rest != "" {
-		return Expr{}, fmt.Errorf("expression %q: unexpected %q", src, p.rest)
-	}
-	return Expr{src: src, code: p.code}, nil
-}
 
 // String returns the source.
 func (e Expr) String() string { return e.src }
 
-// Names returns the names that the expression reads.
+// Names returns the names whose values the expression reads.
 func (e Expr) Names() []string {
 	var names []string
 	for _, o := range e.code {
@@ -83,28 +98,58 @@ func (e Expr) Names() []string {
 	return names
 }
 
-// Eval computes the expression. It does not allocate unless it fails.
+// values describes the values of the names in the expression, each once:
+// "group = 12, rows = 4".
+func (e Expr) values(env Env) string {
+	var list []string
+	seen := map[string]bool{}
+	for _, name := range e.Names() {
+		v, ok := env.Value(name)
+		if seen[name] || !ok {
+			continue
+		}
+		seen[name] = true
+		list = append(list, fmt.Sprintf("%s = %d", name, v))
+	}
+	return strings.Join(list, ", ")
+}
+
+// Eval computes the expression; a condition is 0 if it is false. Eval does not
+// allocate unless it fails.
 func (e Expr) Eval(env Env) (uint64, error) {
 	if len(e.code) == 0 {
 		return 0, nil
 	}
 	var stack [maxDepth]uint64
 	n := 0
-	for _, o := range e.code {
+	for pc := 0; pc < len(e.code); pc++ {
+		o := &e.code[pc]
 		switch o.kind {
-		case opNum, opName:
-			if n == maxDepth {
-				return 0, fmt.Errorf("expression %q is too deep", e.src)
-			}
-			v := o.num
-			if o.kind == opName {
-				var ok bool
-				if v, ok = env.Value(o.name); !ok {
-					return 0, fmt.Errorf("expression %q: no value for %s", e.src, o.name)
-				}
+		case opNum:
+			stack[n] = o.num
+			n++
+		case opName:
+			v, ok := env.Value(o.name)
+			if !ok {
+				return 0, fmt.Errorf("expression %q: no value for %s", e.src, o.name)
 			}
 			stack[n] = v
 			n++
+		case opNot:
+			stack[n-1] = truth(stack[n-1] == 0)
+		case opAnd, opOr:
+			if (stack[n-1] != 0) == (o.kind == opOr) {
+				pc = int(o.num) - 1
+				continue
+			}
+			n--
+		case opUnless:
+			n--
+			if stack[n] == 0 {
+				pc = int(o.num) - 1
+			}
+		case opJump:
+			pc = int(o.num) - 1
 		case opMat:
 			v, ok := matrixBytes(stack[n-4], stack[n-3], stack[n-2], stack[n-1])
 			if !ok {
@@ -124,7 +169,17 @@ func (e Expr) Eval(env Env) (uint64, error) {
 	return stack[0], nil
 }
 
-func apply(k opKind, a, b uint64) (uint64, bool) {
+// truth returns 1 for true and 0 for false.
+func truth(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// apply computes an operator with two operands. It is not ok if the result is
+// out of range.
+func apply(k opKind, a, b uint64) (v uint64, ok bool) {
 	switch k {
 	case opAdd:
 		s, carry := bits.Add64(a, b, 0)
@@ -134,24 +189,45 @@ func apply(k opKind, a, b uint64) (uint64, bool) {
 	case opMul:
 		hi, lo := bits.Mul64(a, b)
 		return lo, hi == 0
+	case opMin:
+		return min(a, b), true
+	case opMax:
+		return max(a, b), true
 	case opRow:
 		if a > 255 {
 			return 0, false
 		}
 		return dtype.Type(a).Bytes(b)
-	case opDiv:
-		if b == 0 {
-			return 0, false
-		}
-		q := a / b
-		if a%b != 0 {
-			q++
-		}
-		return q, true
-	case opMin:
-		return min(a, b), true
+	case opDiv, opMod, opCeilDiv:
+		return divide(k, a, b)
+	case opEqual:
+		return truth(a == b), true
+	case opNotEqual:
+		return truth(a != b), true
+	case opLess:
+		return truth(a < b), true
+	case opLessEqual:
+		return truth(a <= b), true
+	case opGreater:
+		return truth(a > b), true
+	case opGreaterEqual:
+		return truth(a >= b), true
 	}
 	return 0, false
+}
+
+func divide(k opKind, a, b uint64) (uint64, bool) {
+	if b == 0 {
+		return 0, false
+	}
+	switch q := a / b; {
+	case k == opMod:
+		return a % b, true
+	case k == opCeilDiv && a%b != 0:
+		return q + 1, true
+	default:
+		return q, true
+	}
 }
 
 // matrixBytes returns the size of a matrix of a dtype.Layout and a dtype.Type.
@@ -160,113 +236,4 @@ func matrixBytes(layout, t, rows, cols uint64) (uint64, bool) {
 		return 0, false
 	}
 	return dtype.Layout(layout).Bytes(dtype.Type(t), rows, cols)
-}
-
-type exprParser struct {
-	src, rest string
-	code      []op
-}
-
-func (p *exprParser) take(s string) bool {
-	if strings.HasPrefix(p.rest, s) {
-		p.rest = p.rest[len(s):]
-		return true
-	}
-	return false
-}
-
-func (p *exprParser) expr() error {
-	if err := p.term(); err != nil {
-		return err
-	}
-	for {
-		k := opAdd
-		switch {
-		case p.take("+"):
-		case p.take("-"):
-			k = opSub
-		default:
-			return nil
-		}
-		if err := p.term(); err != nil {
-			return err
-		}
-		p.code = append(p.code, op{kind: k})
-	}
-}
-
-func (p *exprParser) term() error {
-	if err := p.factor(); err != nil {
-		return err
-	}
-	for p.take("*") {
-		if err := p.factor(); err != nil {
-			return err
-		}
-		p.code = append(p.code, op{kind: opMul})
-	}
-	return nil
-}
-
-func (p *exprParser) factor() error {
-	if p.take("(") {
-		if err := p.expr(); err != nil {
-			return err
-		}
-		return p.want(")")
-	}
-	i := 0
-	for i < len(p.rest) && (p.rest[i] == '_' || p.rest[i] >= 'a' && p.rest[i] <= 'z' || p.rest[i] >= '0' && p.rest[i] <= '9') {
-		i++
-	}
-	word := p.rest[:i]
-	p.rest = p.rest[i:]
-	if word == "" {
-		return fmt.Errorf("a number or a name is missing before %q", p.rest)
-	}
-	if word[0] <= '9' {
-		v, err := strconv.ParseUint(word, 10, 64)
-		if err != nil {
-			return err
-		}
-		p.code = append(p.code, op{kind: opNum, num: v})
-		return nil
-	}
-	k, args := opName, 2
-	switch word {
-	case "row":
-		k = opRow
-	case "div":
-		k = opDiv
-	case "min":
-		k = opMin
-	case "mat":
-		k, args = opMat, 4
-	default:
-		p.code = append(p.code, op{kind: opName, name: word})
-		return nil
-	}
-	if err := p.want("("); err != nil {
-		return err
-	}
-	if err := p.expr(); err != nil {
-		return err
-	}
-	for range args - 1 {
-		if err := p.want(","); err != nil {
-			return err
-		}
-		if err := p.expr(); err != nil {
-			return err
-		}
-	}
-	p.code = append(p.code, op{kind: k})
-	return p.want(")")
-}
-
-func (p *exprParser) want(s string) error {
-	if !p.take(s) {
-		return fmt.Errorf("%q is missing before %q", s, p.rest)
-	}
-	return nil
 }

@@ -5,13 +5,14 @@ import (
 	"testing"
 )
 
-// onesEnv gives every name of a kernel a value that makes its expressions
-// meaningful: 1, but float32 as weight type.
+// onesEnv gives every name of a kernel the value 1, which makes its expressions
+// meaningful: as a weight type it is float32. The layout is 0, the file's own,
+// which every type has.
 type onesEnv struct{ k *Kernel }
 
 func (e onesEnv) Value(name string) (uint64, bool) {
 	if name == constMatrix.Name {
-		return 0, true // the file's layout, which every type has
+		return 0, true
 	}
 	if _, typ, ok := e.k.Param(name); ok {
 		return 1, typ == U32
@@ -20,7 +21,7 @@ func (e onesEnv) Value(name string) (uint64, bool) {
 	for _, s := range e.k.Second {
 		spec = spec || s.Name == name
 	}
-	return 1, spec || name == nameContext
+	return 1, spec || name == nameContext || name == nameThreads || name == nameProgramRows
 }
 
 func TestKernels(t *testing.T) {
@@ -57,8 +58,8 @@ func checkKernel(t *testing.T, k *Kernel) {
 	seen := map[string]bool{}
 	writes := false
 	for i, b := range k.Bindings {
-		if seen[b.Name] || b.Doc == "" {
-			t.Errorf("binding %s is there twice or has no doc", b.Name)
+		if seen[b.Name] || !strings.HasPrefix(b.Shape, "[") || !strings.HasSuffix(b.Shape, "]") || b.Elem == Record && b.Doc == "" {
+			t.Errorf("binding %s occurs twice, has no shape, or holds records that nothing describes", b.Name)
 		}
 		seen[b.Name] = true
 		writes = writes || b.Role.Writes()
@@ -88,8 +89,13 @@ func checkKernel(t *testing.T, k *Kernel) {
 		}
 		used[s.Offset] = true
 	}
+	for i := range k.Second {
+		if err := k.CheckSecond(&k.Second[i], env); err != nil && !strings.Contains(err.Error(), "1 is not in 0..0") {
+			t.Error(err)
+		}
+	}
 	for _, c := range k.Specs {
-		if c.Doc == "" || c.Flag && c.Values != nil {
+		if c.Doc == "" || c.Flag && c.hasNames() {
 			t.Errorf("constant %s has no doc, or is a flag with named values", c.Name)
 		}
 	}
@@ -104,10 +110,10 @@ func checkKernel(t *testing.T, k *Kernel) {
 func good() Kernel {
 	return Kernel{
 		Name:     "k",
-		Bindings: []Binding{{Name: "x", Extent: "rows*n*4", If: "flag"}},
+		Bindings: []Binding{{Name: "x", Elem: F32, Extent: "rows*n*4", If: "flag"}},
 		Params:   []Field{{"n", U32, ""}, {"eps", F32, ""}},
-		Second:   []Second{{"rows", SecondRows, ""}},
-		Specs:    []Constant{{Name: "flag"}},
+		Second:   []Second{{Name: "rows", Offset: SecondRows, Min: "1", Max: "program_rows"}},
+		Specs:    []Constant{{Name: "flag", Flag: true}, {Name: "mode", Values: []string{"slow", "fast"}}},
 		Grid:     [3]string{"rows", "1", "1"},
 		Require:  []string{"rows <= n"},
 		Worker:   "context*4",
@@ -141,14 +147,25 @@ func TestCompileRefuses(t *testing.T) {
 		}, "too many"},
 		{"extent", func(k *Kernel) { k.Bindings[0].Extent = "rows*" }, `"rows*"`},
 		{"unknown name", func(k *Kernel) { k.Bindings[0].Extent = "cols" }, "unknown name cols"},
-		{"unknown constant of a role", func(k *Kernel) { k.Bindings[0].Role, k.Bindings[0].ReadIf = Write, "n" }, "unknown constant n"},
-		{"role of what is read", func(k *Kernel) { k.Bindings[0].ReadIf = "flag" }, "only what is written"},
-		{"unknown constant", func(k *Kernel) { k.Bindings[0].If = "n" }, "unknown constant n"},
+		{"element type", func(k *Kernel) { k.Bindings[0].Elem = 0 }, "element type is missing"},
+		{"type of a parameter", func(k *Kernel) { k.Params[0].Type = Record }, "parameter n is a record"},
+		{"role by a parameter", func(k *Kernel) { k.Bindings[0].Role, k.Bindings[0].ReadIf = Write, "n == 1" }, "n is not a specialisation constant"},
+		{"role of a read binding", func(k *Kernel) { k.Bindings[0].ReadIf = "flag" }, "only a written binding"},
+		{"presence by a parameter", func(k *Kernel) { k.Bindings[0].If = "n == 1" }, "n is not a specialisation constant"},
+		{"presence by a number", func(k *Kernel) { k.Bindings[0].If = "n" }, "a condition where a number"},
+		{"extent that is a condition", func(k *Kernel) { k.Bindings[0].Extent = "n == 1" }, "a condition where a number"},
+		{"flag in arithmetic", func(k *Kernel) { k.Bindings[0].Extent = "4*flag" }, "a number is expected"},
+		{"named value in arithmetic", func(k *Kernel) { k.Bindings[0].Extent = "4*mode" }, "a number is expected"},
+		{"value that a constant does not have", func(k *Kernel) { k.Bindings[0].If = "mode == quick" }, `mode has no value "quick"`},
+		{"order of named values", func(k *Kernel) { k.Bindings[0].If = "mode < fast" }, "no order"},
+		{"range without an end", func(k *Kernel) { k.Second[0].Max = "" }, "no largest value"},
+		{"range of an unknown name", func(k *Kernel) { k.Second[0].Min = "cols" }, "unknown name cols"},
+		{"rows of the program outside a range", func(k *Kernel) { k.Worker = "program_rows" }, "unknown name program_rows"},
 		{"worker", func(k *Kernel) { k.Worker = "cols" }, "unknown name cols"},
 		{"grid", func(k *Kernel) { k.Grid[1] = "cols" }, "unknown name cols"},
-		{"requirement", func(k *Kernel) { k.Require = []string{"rows < n"} }, "has no <="},
-		{"left of a requirement", func(k *Kernel) { k.Require = []string{"cols <= n"} }, "unknown name cols"},
-		{"right of a requirement", func(k *Kernel) { k.Require = []string{"n <= cols"} }, "unknown name cols"},
+		{"requirement", func(k *Kernel) { k.Require = []string{"rows - n"} }, "a condition where a number"},
+		{"empty requirement", func(k *Kernel) { k.Require = []string{""} }, "is empty"},
+		{"name in a requirement", func(k *Kernel) { k.Require = []string{"n <= cols"} }, "unknown name cols"},
 	} {
 		k := good()
 		tt.edit(&k)
@@ -160,7 +177,7 @@ func TestCompileRefuses(t *testing.T) {
 
 func TestKernelEvaluation(t *testing.T) {
 	k := good()
-	k.Bindings = append(k.Bindings, Binding{Name: "y", Extent: "eps"})
+	k.Bindings = append(k.Bindings, Binding{Name: "y", Elem: F32, Extent: "eps"})
 	if err := k.compile(); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +198,7 @@ func TestKernelEvaluation(t *testing.T) {
 		t.Error(err)
 	}
 	env["rows"] = 6
-	if err := k.Check(env); err == nil || !strings.Contains(err.Error(), "rows <= n does not hold: 6 > 5") {
+	if err := k.Check(env); err == nil || !strings.Contains(err.Error(), "rows <= n does not hold: rows = 6, n = 5") {
 		t.Error(err)
 	}
 	for name, f := range map[string]func() error{
@@ -195,11 +212,11 @@ func TestKernelEvaluation(t *testing.T) {
 	}
 }
 
-// TestConditionalRole reads the role of what is written and, if a constant says
-// so, read; without the constant's value it is both.
+// TestConditionalRole reads the role of a binding that is read, too, if a constant
+// has a value; without the constant's value it is both.
 func TestConditionalRole(t *testing.T) {
 	k := good()
-	k.Bindings = append(k.Bindings, Binding{Name: "y", Role: Write, Extent: "n", ReadIf: "flag"})
+	k.Bindings = append(k.Bindings, Binding{Name: "y", Role: Write, Elem: F32, Extent: "n", ReadIf: "flag"})
 	if err := k.compile(); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +239,72 @@ func TestRoles(t *testing.T) {
 			t.Errorf("role %s: reads %t, writes %t, want %s", r, r.Reads(), r.Writes(), want)
 		}
 	}
-	if U32.String() != "u32" || F32.String() != "f32" {
-		t.Error(U32, F32)
+	if U32.String() != "uint32" || F32.String() != "float32" || Elem(0).String() != "invalid" || elems.String() != "invalid" {
+		t.Error(U32, F32, Elem(0), elems)
+	}
+	b := Binding{Shape: "[n]", Elem: F32, Doc: "weights"}
+	if got := b.Text(); got != "[n] float32, weights" {
+		t.Error(got)
+	}
+}
+
+// TestPresent reads a binding's condition with and without values.
+func TestPresent(t *testing.T) {
+	k := good()
+	k.Bindings[0].If = "flag || mode == fast"
+	if err := k.compile(); err != nil {
+		t.Fatal(err)
+	}
+	b := &k.Bindings[0]
+	for _, tt := range []struct {
+		env  mapEnv
+		want bool
+	}{
+		{mapEnv{"flag": 0, "mode": 0}, false}, {mapEnv{"flag": 1, "mode": 0}, true}, {mapEnv{"flag": 0, "mode": 1}, true}, {mapEnv{}, false},
+	} {
+		if got := b.Present(tt.env); got != tt.want {
+			t.Errorf("%v: present %t", tt.env, got)
+		}
+	}
+	if got := strings.Join(b.Needs(), " "); got != "flag mode" {
+		t.Errorf("needs %s", got)
+	}
+}
+
+// TestSecondRange checks values inside and outside a field's range.
+func TestSecondRange(t *testing.T) {
+	k := good()
+	if err := k.compile(); err != nil {
+		t.Fatal(err)
+	}
+	for rows, ok := range map[uint64]bool{0: false, 1: true, 4: true, 5: false, 1 << 24: false} {
+		err := k.CheckSecond(&k.Second[0], mapEnv{"rows": rows, "program_rows": 4})
+		if (err == nil) != ok {
+			t.Errorf("rows %d: %v", rows, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "is not in 1..4") {
+			t.Error(err)
+		}
+	}
+	if k.CheckSecond(&k.Second[0], mapEnv{"rows": 1}) == nil {
+		t.Error("no error without a value")
+	}
+}
+
+// TestConstantValues checks which values each kind of constant has.
+func TestConstantValues(t *testing.T) {
+	for _, tt := range []struct {
+		c    Constant
+		v    uint32
+		want string
+	}{
+		{constBias, 1, ""}, {constBias, 2, "bias is 2, not 0 or 1"},
+		{constInput, 3, ""}, {constInput, 4, "input is 4, not one of plain, silu_mul, norm, merge"},
+		{constWType, 1, ""}, {constWType, 0, "weight type 0 is unknown"}, {constWType, 256 + 1, "weight type 257 is unknown"},
+		{constHeadDim, 1 << 31, ""},
+	} {
+		if err := tt.c.Check(tt.v); (err == nil) != (tt.want == "") || err != nil && err.Error() != tt.want {
+			t.Errorf("%s %d: %v, want %q", tt.c.Name, tt.v, err, tt.want)
+		}
 	}
 }

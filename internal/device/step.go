@@ -78,21 +78,21 @@ const PatchSize = 8
 
 // AppendPatch appends a patch to a list in the form that the kernel patch reads: the record of
 // secondary bytes to write to, the patch kind without PatchRows, whether the rows are written to
-// byte 12, and the offsets of the first and the second value.
-func AppendPatch(b []byte, record uint32, kind table.Patch, rows bool, offsets [2]uint8) []byte {
+// byte 12, and the offset that the value is written to.
+func AppendPatch(b []byte, record uint32, kind table.Patch, rows bool, offset uint8) []byte {
 	flag := byte(0)
 	if rows {
 		flag = 1
 	}
 	b = binary.LittleEndian.AppendUint32(b, record)
-	return append(b, byte(kind), flag, offsets[0], offsets[1])
+	return append(b, byte(kind), flag, offset, 0)
 }
 
 // AppendPatches appends the patches of all commands of a program.
 func AppendPatches(b []byte, t *table.Table, p *table.Program) []byte {
 	for i := range t.ProgramCmds(p) {
 		if c := &t.Cmds[int(p.First)+i]; c.Patch != table.PatchNone {
-			b = AppendPatch(b, p.First+uint32(i), c.Patch.Kind(), c.Patch&table.PatchRows != 0, c.PatchOffset)
+			b = AppendPatch(b, p.First+uint32(i), c.Patch.Kind(), c.Patch&table.PatchRows != 0, c.PatchOffset[0])
 		}
 	}
 	return b

@@ -168,16 +168,13 @@ func launchOf(m *shaders.Manifest, t *table.Table, p *table.Program, c *table.Cm
 		return launch{}, err
 	}
 	k := env.Kernel()
-	made, ok := m.Kernel(k.Name)
-	if !ok {
+	if _, ok := m.Kernel(k.Name); !ok {
 		return launch{}, fmt.Errorf("the manifest has no kernel %s", k.Name)
 	}
 	threads := int(c.Threadgroup[0]) * int(c.Threadgroup[1]) * int(c.Threadgroup[2])
-	var memory uint64
-	if made.TGMem != "" {
-		if memory, err = made.ThreadgroupBytes(env, threads); err != nil {
-			return launch{}, err
-		}
+	memory, err := k.ThreadgroupBytes(env, threads)
+	if err != nil {
+		return launch{}, err
 	}
 	l := launch{
 		dispatch: Dispatch{

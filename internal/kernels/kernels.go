@@ -101,7 +101,7 @@ func (p EmbedParams) Put(c *table.Cmd) {
 const (
 	RoPEAnglesBindInvFreq = 0 // r, [half] float32
 	RoPEAnglesBindFactors = 1 // r, [half] float32
-	RoPEAnglesBindOut     = 2 // w, [rows, half, 2] float32: cosine, sine
+	RoPEAnglesBindOut     = 2 // w, [rows, half, 2] float32, cosine, sine
 )
 
 // Specialisation constants of rope_angles.
@@ -113,7 +113,7 @@ const (
 type RoPEAnglesParams struct {
 	Half       uint32  // rotated pairs of a head
 	AttnFactor float32 // YaRN's factor of cosine and sine
-	Still      uint32  // positions that are not turned back, 0 if none is
+	Still      uint32  // positions that are not turned back; 0: none
 }
 
 // RoPEAnglesParamsOf decodes the parameters of c, a command of kernel rope_angles.
@@ -145,7 +145,7 @@ type RMSNormParams struct {
 	N     uint32  // width
 	XRows uint32  // rows of x
 	Eps   float32 // added to the mean square
-	Scale float32 // factor of what is normalised; 0: 1
+	Scale float32 // factor of the normalised values; 0: 1
 }
 
 // RMSNormParamsOf decodes the parameters of c, a command of kernel rmsnorm.
@@ -179,7 +179,7 @@ const (
 type AddRMSNormParams struct {
 	N          uint32  // width
 	Eps        float32 // added to the mean square
-	Scale      float32 // factor of what is normalised; 0: 1
+	Scale      float32 // factor of the normalised values; 0: 1
 	DeltaScale float32 // factor of delta; 0: 1
 }
 
@@ -231,8 +231,8 @@ func (p AddParams) Put(c *table.Cmd) {
 
 // Bindings of gemv.
 const (
-	GEMVBindX  = 0 // r, [rows, in] float32, rows x_stride apart; merge: [heads, splits, head_dim] float32
-	GEMVBindX2 = 1 // r, silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x); norm: [in] float32, that of the normalised x; merge: [heads, splits, 2] float32: maximum, weight
+	GEMVBindX  = 0 // r, [rows, in] float32, rows x_stride apart; merge: [heads, splits, head_dim]
+	GEMVBindX2 = 1 // r, [rows, in] float32, silu_mul: rows x_stride apart, the factor of silu(x); norm: [in], the factor of the normalised x; merge: [heads, splits, 2], maximum and weight
 	GEMVBindW  = 2 // r, [out, in] wtype, in the layout weights
 	GEMVBindB  = 3 // r, [out] float32
 	GEMVBindY  = 4 // w, [rows, out] float32, rows y_stride apart; output add: read too
@@ -245,8 +245,8 @@ const (
 	GEMVSpecInput      = 2 // what the input is
 	GEMVSpecBias       = 3 // 1 if a bias is added
 	GEMVSpecWeights    = 4 // layout of the weights, a dtype.Layout
-	GEMVSpecOutput     = 5 // what becomes of the product
-	GEMVSpecActivation = 6 // the activation; of silu_mul, what it has in silu's place
+	GEMVSpecOutput     = 5 // whether the product is stored or added
+	GEMVSpecActivation = 6 // the activation function
 )
 
 // GEMVParams are the parameters of gemv.
@@ -255,16 +255,16 @@ type GEMVParams struct {
 	Out      uint32  // rows of W
 	XStride  uint32  // elements from one row of x to the next
 	YStride  uint32  // elements from one row of y to the next
-	Group    uint32  // rows of W a threadgroup computes
-	RowGroup uint32  // rows of x a threadgroup computes them for
+	Group    uint32  // rows of W that a threadgroup computes
+	RowGroup uint32  // rows of x that a threadgroup computes them for
 	Eps      float32 // added to the mean square, if the input is norm
-	Ahead    uint32  // bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers
-	Stage    uint32  // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
+	Ahead    uint32  // bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers
+	Stage    uint32  // columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048
 	Heads    uint32  // Q heads, if the input is merge, as all that follow
 	HeadDim  uint32  // elements of a head
-	Splits   uint32  // splits of attention
-	Span     uint32  // positions of a split at least
-	Window   uint32  // positions seen, 0 if all are
+	Splits   uint32  // attention splits
+	Span     uint32  // smallest number of positions of a split
+	Window   uint32  // positions seen; 0: all
 }
 
 // GEMVParamsOf decodes the parameters of c, a command of kernel gemv.
@@ -308,8 +308,8 @@ func (p GEMVParams) Put(c *table.Cmd) {
 
 // Bindings of gemm.
 const (
-	GEMMBindX  = 0 // r, [rows, in] float32, rows x_stride apart; merge: [heads, splits, head_dim] float32
-	GEMMBindX2 = 1 // r, silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x); norm: [in] float32, that of the normalised x; merge: [heads, splits, 2] float32: maximum, weight
+	GEMMBindX  = 0 // r, [rows, in] float32, rows x_stride apart; merge: [heads, splits, head_dim]
+	GEMMBindX2 = 1 // r, [rows, in] float32, silu_mul: rows x_stride apart, the factor of silu(x); norm: [in], the factor of the normalised x; merge: [heads, splits, 2], maximum and weight
 	GEMMBindW  = 2 // r, [out, in] wtype, in the layout weights
 	GEMMBindB  = 3 // r, [out] float32
 	GEMMBindY  = 4 // w, [rows, out] float32, rows y_stride apart; output add: read too
@@ -322,8 +322,8 @@ const (
 	GEMMSpecInput      = 2 // what the input is
 	GEMMSpecBias       = 3 // 1 if a bias is added
 	GEMMSpecWeights    = 4 // layout of the weights, a dtype.Layout
-	GEMMSpecOutput     = 5 // what becomes of the product
-	GEMMSpecActivation = 6 // the activation; of silu_mul, what it has in silu's place
+	GEMMSpecOutput     = 5 // whether the product is stored or added
+	GEMMSpecActivation = 6 // the activation function
 )
 
 // GEMMParams are the parameters of gemm.
@@ -332,16 +332,16 @@ type GEMMParams struct {
 	Out      uint32  // rows of W
 	XStride  uint32  // elements from one row of x to the next
 	YStride  uint32  // elements from one row of y to the next
-	Group    uint32  // rows of W a threadgroup computes
-	RowGroup uint32  // rows of x a threadgroup computes them for
+	Group    uint32  // rows of W that a threadgroup computes
+	RowGroup uint32  // rows of x that a threadgroup computes them for
 	Eps      float32 // added to the mean square, if the input is norm
-	Ahead    uint32  // bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers
-	Stage    uint32  // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
+	Ahead    uint32  // bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers
+	Stage    uint32  // columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048
 	Heads    uint32  // Q heads, if the input is merge, as all that follow
 	HeadDim  uint32  // elements of a head
-	Splits   uint32  // splits of attention
-	Span     uint32  // positions of a split at least
-	Window   uint32  // positions seen, 0 if all are
+	Splits   uint32  // attention splits
+	Span     uint32  // smallest number of positions of a split
+	Window   uint32  // positions seen; 0: all
 }
 
 // GEMMParamsOf decodes the parameters of c, a command of kernel gemm.
@@ -458,14 +458,14 @@ func (p RoPEParams) Put(c *table.Cmd) {
 const (
 	KVWriteBindK      = 0 // r, [rows, kv_heads, head_dim] float32, rows k_stride apart
 	KVWriteBindV      = 1 // r, [rows, kv_heads, head_dim] float32, rows v_stride apart
-	KVWriteBindKCache = 2 // w, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
-	KVWriteBindVCache = 3 // w, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
+	KVWriteBindKCache = 2 // w, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
+	KVWriteBindVCache = 3 // w, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
 )
 
 // Specialisation constants of kv_write.
 const (
 	KVWriteSpecHeadDim = 0 // elements of a head
-	KVWriteSpecKV      = 1 // what the KV cache has
+	KVWriteSpecKV      = 1 // element type of the KV cache
 )
 
 // KVWriteParams are the parameters of kv_write.
@@ -504,10 +504,10 @@ const (
 	QKRoPEKVBindK      = 1 // r, [rows, kv_heads, head_dim] float32, rows k_stride apart
 	QKRoPEKVBindV      = 2 // r, [rows, kv_heads, head_dim] float32, rows v_stride apart
 	QKRoPEKVBindAngles = 3 // r, [rows, half, 2] float32
-	QKRoPEKVBindNorm   = 4 // r, [2, head_dim] float32: of Q, of K
+	QKRoPEKVBindNorm   = 4 // r, [2, head_dim] float32, weights for Q, then for K
 	QKRoPEKVBindQOut   = 5 // w, [rows, heads, head_dim] float32
-	QKRoPEKVBindKCache = 6 // w, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
-	QKRoPEKVBindVCache = 7 // w, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
+	QKRoPEKVBindKCache = 6 // w, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
+	QKRoPEKVBindVCache = 7 // w, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
 )
 
 // Specialisation constants of qk_rope_kv.
@@ -515,7 +515,7 @@ const (
 	QKRoPEKVSpecHeadDim = 0 // elements of a head
 	QKRoPEKVSpecLayout  = 1 // which pairs RoPE rotates
 	QKRoPEKVSpecQKNorm  = 2 // 1 if Q and K heads are normalised
-	QKRoPEKVSpecKV      = 3 // what the KV cache has
+	QKRoPEKVSpecKV      = 3 // element type of the KV cache
 )
 
 // QKRoPEKVParams are the parameters of qk_rope_kv.
@@ -563,10 +563,10 @@ func (p QKRoPEKVParams) Put(c *table.Cmd) {
 // Bindings of attn.
 const (
 	AttnBindQ      = 0 // r, [rows, heads, head_dim] float32, rows q_stride apart
-	AttnBindKCache = 1 // r, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
-	AttnBindVCache = 2 // r, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
-	AttnBindOut    = 3 // w, [rows, heads, head_dim] float32; split: of each row [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight
-	AttnBindTurn   = 4 // r, [rows, half, 2] float32: cosine, sine
+	AttnBindKCache = 1 // r, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
+	AttnBindVCache = 2 // r, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
+	AttnBindOut    = 3 // w, [rows, heads, head_dim] float32, split: of each row [heads, splits, head_dim], then [heads, splits, 2], maximum and weight
+	AttnBindTurn   = 4 // r, [rows, half, 2] float32, cosine, sine
 	AttnBindLogits = 5 // r, [heads] float32
 )
 
@@ -576,10 +576,10 @@ const (
 	AttnSpecWindowed = 1 // 1 if only the last positions are seen
 	AttnSpecSplit    = 2 // 1 if a row's positions are split over threadgroups
 	AttnSpecTile     = 3 // 1 if a threadgroup takes a tile of rows
-	AttnSpecKV       = 4 // what the KV cache has
+	AttnSpecKV       = 4 // element type of the KV cache
 	AttnSpecSinks    = 5 // 1 if positions at the start are seen too
 	AttnSpecLayout   = 6 // which pairs RoPE rotates
-	AttnSpecLearned  = 7 // 1 if each head has a logit that takes part in its softmax and has no value
+	AttnSpecLearned  = 7 // 1 if each head has a learned attention sink: a logit without a value that takes part in its softmax
 )
 
 // AttnParams are the parameters of attn.
@@ -589,14 +589,14 @@ type AttnParams struct {
 	QStride   uint32  // elements from one row of q to the next
 	Cap       uint32  // rows of the cache
 	Window    uint32  // positions seen, if the constant windowed is 1
-	Span      uint32  // positions of a split at least
+	Span      uint32  // smallest number of positions of a split
 	Splits    uint32  // splits, 1 if not split
 	Scale     float32 // factor of Q·K
 	HeadGroup uint32  // Q heads that a threadgroup takes
 	RowGroup  uint32  // rows that a threadgroup takes, 1 without tile
 	First     uint32  // positions at the start that are seen too, if the constant sinks is 1
 	Half      uint32  // rotated pairs of a head, if the constant sinks is 1
-	SoftCap   float32 // c of c*tanh(s/c) in place of a score s, 0: none; none with tile
+	SoftCap   float32 // c of c*tanh(s/c) in place of a score s; 0: none; none with tile
 }
 
 // AttnParamsOf decodes the parameters of c, a command of kernel attn.
@@ -638,7 +638,7 @@ func (p AttnParams) Put(c *table.Cmd) {
 
 // Bindings of attn_merge.
 const (
-	AttnMergeBindPart = 0 // r, float32, of each row [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight
+	AttnMergeBindPart = 0 // r, [rows, heads, splits, head_dim+2] float32, of each row [heads, splits, head_dim], then [heads, splits, 2], maximum and weight
 	AttnMergeBindOut  = 1 // w, [rows, heads, head_dim] float32
 )
 
@@ -651,8 +651,8 @@ const (
 type AttnMergeParams struct {
 	Heads  uint32 // Q heads
 	Splits uint32 // splits
-	Span   uint32 // positions of a split at least
-	Window uint32 // positions seen, 0 if all are
+	Span   uint32 // smallest number of positions of a split
+	Window uint32 // positions seen; 0: all
 }
 
 // AttnMergeParamsOf decodes the parameters of c, a command of kernel attn_merge.
@@ -683,14 +683,14 @@ const (
 
 // Specialisation constants of silu_mul.
 const (
-	SiLUMulSpecActivation = 0 // the activation; of silu_mul, what it has in silu's place
+	SiLUMulSpecActivation = 0 // the activation function
 )
 
 // SiLUMulParams are the parameters of silu_mul.
 type SiLUMulParams struct {
 	N      uint32  // width
 	Stride uint32  // elements from one row of gate, and of up, to the next
-	Limit  float32 // of gate and up, if the activation is clamped_swiglu
+	Limit  float32 // bound of gate and up, if the activation is clamped_swiglu
 }
 
 // SiLUMulParamsOf decodes the parameters of c, a command of kernel silu_mul.
@@ -712,14 +712,14 @@ func (p SiLUMulParams) Put(c *table.Cmd) {
 
 // Bindings of argmax.
 const (
-	ArgmaxBindLogits = 0 // r, [n] float32; parts: [n, 2], a float32 and its index, a uint32, indexes in order
-	ArgmaxBindStops  = 1 // r, uint32 count, then [max_stops] uint32 ids
+	ArgmaxBindLogits = 0 // r, [n] float32, parts: [n, 2], a float32 and its index, a uint32, indexes in order
+	ArgmaxBindStops  = 1 // r, [1+max_stops] uint32, a count, then the ids
 	ArgmaxBindTokens = 2 // rw, [ring] uint32
 )
 
 // Specialisation constants of argmax.
 const (
-	ArgmaxSpecParts = 0 // 1 if the logits are those that argmax_part left
+	ArgmaxSpecParts = 0 // 1 if the logits are the results of argmax_part
 )
 
 // ArgmaxParams are the parameters of argmax.
@@ -752,10 +752,10 @@ const (
 	RoPEAttnBindK      = 1 // r, [kv_heads, head_dim] float32
 	RoPEAttnBindV      = 2 // r, [kv_heads, head_dim] float32
 	RoPEAttnBindAngles = 3 // r, [half, 2] float32
-	RoPEAttnBindNorm   = 4 // r, qk_norm: [2, head_dim] float32: of Q, of K; then, learned: [heads] float32, the logits
-	RoPEAttnBindKCache = 5 // rw, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
-	RoPEAttnBindVCache = 6 // rw, [kv_heads, cap, head_dim] float16; kv q8_0: as many int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 of them
-	RoPEAttnBindOut    = 7 // w, [heads, head_dim] float32; split: [heads, splits, head_dim], then [heads, splits, 2]: maximum, weight
+	RoPEAttnBindNorm   = 4 // r, [n] float32, qk_norm: [2, head_dim], for Q, then K; learned: then [heads], the logits
+	RoPEAttnBindKCache = 5 // rw, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
+	RoPEAttnBindVCache = 6 // rw, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
+	RoPEAttnBindOut    = 7 // w, [heads, head_dim] float32, split: [heads, splits, head_dim], then [heads, splits, 2], maximum and weight
 )
 
 // Specialisation constants of rope_attn.
@@ -765,8 +765,8 @@ const (
 	RoPEAttnSpecSplit    = 2 // 1 if a row's positions are split over threadgroups
 	RoPEAttnSpecLayout   = 3 // which pairs RoPE rotates
 	RoPEAttnSpecQKNorm   = 4 // 1 if Q and K heads are normalised
-	RoPEAttnSpecKV       = 5 // what the KV cache has
-	RoPEAttnSpecLearned  = 6 // 1 if each head has a logit that takes part in its softmax and has no value
+	RoPEAttnSpecKV       = 5 // element type of the KV cache
+	RoPEAttnSpecLearned  = 6 // 1 if each head has a learned attention sink: a logit without a value that takes part in its softmax
 )
 
 // RoPEAttnParams are the parameters of rope_attn.
@@ -776,13 +776,13 @@ type RoPEAttnParams struct {
 	Half      uint32  // rotated pairs of a head, at most head_dim/2
 	Cap       uint32  // rows of the cache
 	Window    uint32  // positions seen, if the constant windowed is 1
-	Span      uint32  // positions of a split at least
+	Span      uint32  // smallest number of positions of a split
 	Splits    uint32  // splits, 1 if not split
 	Scale     float32 // factor of Q·K
 	HeadGroup uint32  // Q heads that a threadgroup takes
 	Eps       float32 // added to the mean square
 	Shared    uint32  // Q heads that share K and V: heads/kv_heads
-	SoftCap   float32 // c of c*tanh(s/c) in place of a score s, 0: none
+	SoftCap   float32 // c of c*tanh(s/c) in place of a score s; 0: none
 }
 
 // RoPEAttnParamsOf decodes the parameters of c, a command of kernel rope_attn.
@@ -823,7 +823,7 @@ func (p RoPEAttnParams) Put(c *table.Cmd) {
 // Bindings of argmax_part.
 const (
 	ArgmaxPartBindLogits = 0 // r, [rows, n] float32
-	ArgmaxPartBindOut    = 1 // w, [rows, parts, 2]: a float32 and its index, a uint32
+	ArgmaxPartBindOut    = 1 // w, [rows, parts] (float32, index)
 )
 
 // ArgmaxPartParams are the parameters of argmax_part.
@@ -850,14 +850,14 @@ func (p ArgmaxPartParams) Put(c *table.Cmd) {
 // Bindings of halves.
 const (
 	HalvesBindX   = 0 // r, [rows, in] float32, rows x_stride apart
-	HalvesBindX2  = 1 // r, silu_mul: [rows, in] float32, rows x_stride apart, the factor of silu(x)
-	HalvesBindOut = 2 // w, [rows] of most [n] float16, rest [n] float16, unit float32 and 12 bytes that are not used; n is in rounded up to 64, and what is past in is 0
+	HalvesBindX2  = 1 // r, [rows, in] float32, rows x_stride apart, the factor of silu(x)
+	HalvesBindOut = 2 // w, [rows], most [n] float16, rest [n] float16, unit float32 and 12 unused bytes; n is in rounded up to 64, elements past in are 0
 )
 
 // Specialisation constants of halves.
 const (
 	HalvesSpecInput      = 0 // what the input is
-	HalvesSpecActivation = 1 // the activation; of silu_mul, what it has in silu's place
+	HalvesSpecActivation = 1 // the activation function
 )
 
 // HalvesParams are the parameters of halves.
@@ -883,7 +883,7 @@ func (p HalvesParams) Put(c *table.Cmd) {
 
 // Bindings of gemm_halves.
 const (
-	GEMMHalvesBindX = 0 // r, [rows] of most [n] float16, rest [n] float16, unit float32 and 12 bytes that are not used; n is in rounded up to 64, and what is past in is 0
+	GEMMHalvesBindX = 0 // r, [rows], most [n] float16, rest [n] float16, unit float32 and 12 unused bytes; n is in rounded up to 64, elements past in are 0
 	GEMMHalvesBindW = 1 // r, [out, in] wtype
 	GEMMHalvesBindB = 2 // r, [out] float32
 	GEMMHalvesBindY = 3 // w, [rows, out] float32, rows y_stride apart
@@ -897,11 +897,11 @@ const (
 
 // GEMMHalvesParams are the parameters of gemm_halves.
 type GEMMHalvesParams struct {
-	In       uint32 // columns of W, whole pieces of 8
+	In       uint32 // columns of W, a multiple of 8
 	Out      uint32 // rows of W
 	YStride  uint32 // elements from one row of y to the next
-	Group    uint32 // rows of W a threadgroup computes, at most 128
-	RowGroup uint32 // rows of x a threadgroup computes them for, 64 or 128
+	Group    uint32 // rows of W that a threadgroup computes, at most 128
+	RowGroup uint32 // rows of x that a threadgroup computes them for, 64 or 128
 }
 
 // GEMMHalvesParamsOf decodes the parameters of c, a command of kernel gemm_halves.
@@ -929,7 +929,7 @@ func (p GEMMHalvesParams) Put(c *table.Cmd) {
 const (
 	SampleAdjustBindLogits   = 0 // r, [n] float32
 	SampleAdjustBindTokens   = 1 // r, [ring] uint32
-	SampleAdjustBindSettings = 2 // r, sampler.Settings, then [max_bias, 2]: a token id, its bias as float32; an id is there once
+	SampleAdjustBindSettings = 2 // r, [1], sampler.Settings, then [max_bias, 2]: a token id, its bias as float32; each id occurs once
 	SampleAdjustBindKeys     = 3 // w, [n] uint32
 	SampleAdjustBindLargest  = 4 // w, [parts] uint32
 )
@@ -963,10 +963,10 @@ func (p SampleAdjustParams) Put(c *table.Cmd) {
 
 // Bindings of sample_filter.
 const (
-	SampleFilterBindKeys     = 0 // r, [n] uint32, of sample_adjust
-	SampleFilterBindLargest  = 1 // r, [parts] uint32, likewise
-	SampleFilterBindSettings = 2 // r, sampler.Settings
-	SampleFilterBindLimit    = 3 // w, [4] uint32: key and id of the last token that is kept, largest key, 0
+	SampleFilterBindKeys     = 0 // r, [n] uint32, written by sample_adjust
+	SampleFilterBindLargest  = 1 // r, [parts] uint32, written by sample_adjust
+	SampleFilterBindSettings = 2 // r, [1], sampler.Settings
+	SampleFilterBindLimit    = 3 // w, [4] uint32, key and id of the last token that is kept, largest key, 0
 )
 
 // Specialisation constants of sample_filter.
@@ -1000,10 +1000,10 @@ func (p SampleFilterParams) Put(c *table.Cmd) {
 
 // Bindings of sample_draw.
 const (
-	SampleDrawBindKeys     = 0 // r, [n] uint32, of sample_adjust
-	SampleDrawBindLimit    = 1 // r, [4] uint32, of sample_filter
-	SampleDrawBindSettings = 2 // r, sampler.Settings
-	SampleDrawBindOut      = 3 // w, [parts, 2]: a float32 and its index, a uint32
+	SampleDrawBindKeys     = 0 // r, [n] uint32, written by sample_adjust
+	SampleDrawBindLimit    = 1 // r, [4] uint32, written by sample_filter
+	SampleDrawBindSettings = 2 // r, [1], sampler.Settings
+	SampleDrawBindOut      = 3 // w, [parts] (float32, index)
 )
 
 // SampleDrawParams are the parameters of sample_draw.
@@ -1030,8 +1030,8 @@ func (p SampleDrawParams) Put(c *table.Cmd) {
 // Bindings of rank_part.
 const (
 	RankPartBindLogits   = 0 // r, [n] float32
-	RankPartBindSettings = 1 // r, sampler.Settings
-	RankPartBindOut      = 2 // w, [parts] of 42 uint32: the sum, low and high; [20, 2]: sampler.OrderKey, id, the largest first
+	RankPartBindSettings = 1 // r, [1], sampler.Settings
+	RankPartBindOut      = 2 // w, [parts], 42 uint32: the sum, low and high; sampler.OrderKey and id [20, 2], the likeliest first
 )
 
 // RankPartParams are the parameters of rank_part.
@@ -1058,18 +1058,18 @@ func (p RankPartParams) Put(c *table.Cmd) {
 // Bindings of rank.
 const (
 	RankBindLogits   = 0 // r, [n] float32
-	RankBindParts    = 1 // r, [parts] of 42 uint32, of rank_part
-	RankBindDrawn    = 2 // r, [pairs, 2]: a float32 and its index, a uint32
-	RankBindSettings = 3 // r, sampler.Settings
-	RankBindRanks    = 4 // rw, [entries] of 42 uint32: id, float32; [20, 2]: id, float32, the likeliest first; 0 where there is no token
+	RankBindParts    = 1 // r, [parts], 42 uint32, written by rank_part
+	RankBindDrawn    = 2 // r, [pairs] (float32, index)
+	RankBindSettings = 3 // r, [1], sampler.Settings
+	RankBindRanks    = 4 // rw, [entries], 42 words: id and float32 of the chosen token; id and float32 [20, 2], the likeliest first; 0 where there is no token
 )
 
 // RankParams are the parameters of rank.
 type RankParams struct {
 	N       uint32 // vocabulary
 	Part    uint32 // logits of a part of parts
-	Pairs   uint32 // of drawn
-	Entries uint32 // of ranks
+	Pairs   uint32 // elements of drawn
+	Entries uint32 // entries of ranks
 }
 
 // RankParamsOf decodes the parameters of c, a command of kernel rank.
@@ -1093,8 +1093,8 @@ func (p RankParams) Put(c *table.Cmd) {
 
 // Bindings of accept.
 const (
-	AcceptBindBest   = 0 // r, [rows, parts, 2], of argmax_part
-	AcceptBindStops  = 1 // r, uint32 count, then [max_stops] uint32 ids
+	AcceptBindBest   = 0 // r, [rows, parts] (float32, index), written by argmax_part
+	AcceptBindStops  = 1 // r, [1+max_stops] uint32, a count, then the ids
 	AcceptBindTokens = 2 // rw, [ring] uint32
 )
 
@@ -1103,7 +1103,7 @@ type AcceptParams struct {
 	Parts    uint32 // parts of the vocabulary
 	Ring     uint32 // entries of the token ring
 	MaxStops uint32 // stop ids that fit
-	MaxRows  uint32 // rows at most
+	MaxRows  uint32 // largest number of rows
 }
 
 // AcceptParamsOf decodes the parameters of c, a command of kernel accept.
@@ -1133,7 +1133,7 @@ const (
 // DraftParams are the parameters of draft.
 type DraftParams struct {
 	Ring  uint32 // entries of the token ring
-	Draft uint32 // tokens of a draft at most
+	Draft uint32 // largest number of tokens of a draft
 	Most  uint32 // tokens that are compared
 	Least uint32 // tokens that must be the same
 }
@@ -1165,7 +1165,7 @@ const (
 // SoftCapParams are the parameters of soft_cap.
 type SoftCapParams struct {
 	N    uint32  // width
-	Part uint32  // elements of a row that a threadgroup does
+	Part uint32  // elements of a row that a threadgroup computes
 	Cap  float32 // the bound
 }
 
@@ -1224,7 +1224,7 @@ func (p NormAddParams) Put(c *table.Cmd) {
 // Bindings of layernorm.
 const (
 	LayerNormBindX   = 0 // r, [x_rows, n] float32
-	LayerNormBindW   = 1 // r, [2, n] float32: weights, biases
+	LayerNormBindW   = 1 // r, [2, n] float32, weights, then biases
 	LayerNormBindOut = 2 // w, [rows, n] float32
 )
 
@@ -1259,7 +1259,7 @@ const (
 
 // Specialisation constants of activate.
 const (
-	ActivateSpecActivation = 0 // the activation; of silu_mul, what it has in silu's place
+	ActivateSpecActivation = 0 // the activation function
 )
 
 // ActivateParams are the parameters of activate.
@@ -1292,7 +1292,7 @@ const (
 
 // Specialisation constants of route.
 const (
-	RouteSpecOver = 0 // what the softmax of a router is over
+	RouteSpecOver = 0 // the experts that a router's softmax is over
 )
 
 // RouteParams are the parameters of route.
@@ -1319,7 +1319,7 @@ func (p RouteParams) Put(c *table.Cmd) {
 // Bindings of expert_gemv.
 const (
 	ExpertGEMVBindX   = 0 // r, [rows, used/share, in] float32, rows x_stride apart
-	ExpertGEMVBindX2  = 1 // r, likewise, the factor of silu(x), or what activation says in its place
+	ExpertGEMVBindX2  = 1 // r, [rows, used/share, in] float32, rows x_stride apart, the factor of the activation of x
 	ExpertGEMVBindW   = 2 // r, [experts, out, in] wtype, each in the layout weights
 	ExpertGEMVBindB   = 3 // r, [experts, out] float32
 	ExpertGEMVBindIDs = 4 // r, [rows, used] uint32
@@ -1333,7 +1333,7 @@ const (
 	ExpertGEMVSpecInput      = 2 // what the input is
 	ExpertGEMVSpecBias       = 3 // 1 if a bias is added
 	ExpertGEMVSpecWeights    = 4 // layout of the weights, a dtype.Layout
-	ExpertGEMVSpecActivation = 5 // the activation; of silu_mul, what it has in silu's place
+	ExpertGEMVSpecActivation = 5 // the activation function
 )
 
 // ExpertGEMVParams are the parameters of expert_gemv.
@@ -1342,13 +1342,13 @@ type ExpertGEMVParams struct {
 	Out     uint32  // rows of W
 	XStride uint32  // elements from one row of x to the next
 	YStride uint32  // elements from one row of y to the next
-	Group   uint32  // rows of W a threadgroup computes
-	Ahead   uint32  // bytes of threadgroup memory a SIMD group has for weights on their way, a multiple of 16; 0: they are in registers
-	Stage   uint32  // columns of the input that are in threadgroup memory at once, whole blocks of 256; 0: 2048
+	Group   uint32  // rows of W that a threadgroup computes
+	Ahead   uint32  // bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers
+	Stage   uint32  // columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048
 	Experts uint32  // experts of the layer
 	Used    uint32  // experts that a row has chosen
 	Share   uint32  // products that share a row of x: used, or 1
-	Limit   float32 // of gate and up, if the activation is clamped_swiglu
+	Limit   float32 // bound of gate and up, if the activation is clamped_swiglu
 }
 
 // ExpertGEMVParamsOf decodes the parameters of c, a command of kernel expert_gemv.
@@ -1388,12 +1388,12 @@ func (p ExpertGEMVParams) Put(c *table.Cmd) {
 const (
 	ExpertSumBindX       = 0 // r, [rows, used, n] float32
 	ExpertSumBindWeights = 1 // r, [rows, used] float32
-	ExpertSumBindOut     = 2 // w, [rows, n] float32; output add: read too
+	ExpertSumBindOut     = 2 // w, [rows, n] float32, output add: read too
 )
 
 // Specialisation constants of expert_sum.
 const (
-	ExpertSumSpecOutput = 0 // what becomes of the product
+	ExpertSumSpecOutput = 0 // whether the product is stored or added
 )
 
 // ExpertSumParams are the parameters of expert_sum.

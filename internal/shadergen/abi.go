@@ -24,27 +24,14 @@ func (s *source) checkABI() {
 			s.fail(k.at, "kernel "+k.name+" has no max_total_threads_per_threadgroup")
 		}
 		s.checkBegin(k)
-		bindings, err := bindingsOf(k)
-		if err != nil {
-			s.fail(k.at, err.Error())
+		d, ok := decl.Declared(k.name)
+		if !ok {
+			s.fail(k.at, fmt.Sprintf("kernel %s is not declared in internal/decl", k.name))
 			continue
 		}
-		s.checkBuffers(k, bindings)
-		s.checkTGMem(k)
+		s.checkBuffers(k, d.Bindings)
+		s.checkTGMem(k, d)
 	}
-}
-
-// bindingsOf returns the bindings that a kernel must have: its declaration's,
-// or those of a helper.
-func bindingsOf(k *kernel) ([]decl.Binding, error) {
-	if id, ok := decl.ByName(k.name); ok {
-		d, _ := decl.Lookup(id)
-		return d.Bindings, nil
-	}
-	if i := slices.IndexFunc(helpers, func(h helper) bool { return h.name == k.name }); i >= 0 {
-		return helpers[i].bindings, nil
-	}
-	return nil, fmt.Errorf("kernel %s is not declared in internal/decl, nor is it a helper of internal/shadergen", k.name)
 }
 
 // checkBegin checks that a kernel waits for what it reads, and does nothing once
@@ -104,34 +91,16 @@ func (s *source) checkBuffers(k *kernel, bindings []decl.Binding) {
 	}
 }
 
-// checkTGMem checks the threadgroup memory: one buffer of bytes, and a rule
-// of how many that names what a command has.
-func (s *source) checkTGMem(k *kernel) {
+// checkTGMem checks that a kernel has one buffer of threadgroup memory if its
+// declaration gives a size for it, and none otherwise.
+func (s *source) checkTGMem(k *kernel, d *decl.Kernel) {
 	i := slices.IndexFunc(k.params, func(p parameter) bool { return p.attr == "threadgroup" })
-	if i < 0 {
-		if k.tgmem != "" {
-			s.fail(k.at, "kernel "+k.name+" has no threadgroup memory, but a rule for it")
-		}
-		return
-	}
-	if p := &k.params[i]; p.index != 0 || p.typ != "threadgroup uchar *" {
-		s.fail(p.at, "kernel "+k.name+": threadgroup memory must be threadgroup uchar *, [[threadgroup(0)]]")
-	}
-	e, err := decl.ParseExpr(k.tgmem)
-	if err != nil || k.tgmem == "" {
-		s.fail(k.at, fmt.Sprintf("kernel %s: a comment `threadgroup memory: EXPRESSION bytes` must say how much it needs (%v)", k.name, err))
-		return
-	}
-	id, ok := decl.ByName(k.name)
-	if !ok {
-		return
-	}
-	d, _ := decl.Lookup(id)
-	for _, name := range e.Names() {
-		_, _, param := d.Param(name)
-		_, spec := d.Spec(name)
-		if !param && !spec && name != "threads" {
-			s.fail(k.at, fmt.Sprintf("kernel %s: threadgroup memory: %s is no parameter, no constant and not threads", k.name, name))
-		}
+	switch {
+	case i < 0 && d.TGMem != "":
+		s.fail(k.at, fmt.Sprintf("kernel %s has no threadgroup memory, its declaration has %s bytes", k.name, d.TGMem))
+	case i >= 0 && d.TGMem == "":
+		s.fail(k.params[i].at, "kernel "+k.name+": its declaration has no threadgroup memory")
+	case i >= 0 && (k.params[i].index != 0 || k.params[i].typ != "threadgroup uchar *"):
+		s.fail(k.params[i].at, "kernel "+k.name+": threadgroup memory must be threadgroup uchar *, [[threadgroup(0)]]")
 	}
 }

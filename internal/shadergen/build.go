@@ -206,15 +206,7 @@ func (p *project) manifest() ([]byte, error) {
 			if err != nil {
 				return nil, err
 			}
-			bindings, err := bindingsOf(k)
-			if err != nil {
-				return nil, err
-			}
-			out := shaders.Kernel{Name: k.name, File: s.base(), MaxThreads: k.maxThreads, TGMem: k.tgmem, Constants: constantsOf(k.name), Entries: list}
-			for _, b := range bindings {
-				out.Bindings = append(out.Bindings, shaders.Binding{Name: b.Name, Role: b.Role.String()})
-			}
-			m.Kernels = append(m.Kernels, out)
+			m.Kernels = append(m.Kernels, shaders.Kernel{Name: k.name, File: s.base(), MaxThreads: k.maxThreads, Entries: list})
 		}
 	}
 	b, err := json.MarshalIndent(m, "", "  ")

@@ -56,7 +56,7 @@ func constantsStruct(kernel string, fixed []shaders.Fixed) string {
 		}
 		fmt.Fprintf(&b, "        uint %s;\n", c.Name)
 		v := "0u"
-		if i := slices.IndexFunc(constantsOf(kernel), func(o shaders.Constant) bool { return o.Name == c.Name }); i >= 0 {
+		if i := slices.IndexFunc(constantsOf(kernel), func(o decl.Constant) bool { return o.Name == c.Name }); i >= 0 {
 			v = fmt.Sprintf("specs.values[%d]", i)
 		}
 		values = append(values, v)
@@ -64,7 +64,7 @@ func constantsStruct(kernel string, fixed []shaders.Fixed) string {
 	if !slices.ContainsFunc(fixed, func(f shaders.Fixed) bool { return f.Name == wtype }) {
 		fmt.Fprintf(&b, "        uint %s;\n", family)
 		v := "0u"
-		if i := slices.IndexFunc(constantsOf(kernel), func(o shaders.Constant) bool { return o.Name == wtype }); i >= 0 {
+		if i := slices.IndexFunc(constantsOf(kernel), func(o decl.Constant) bool { return o.Name == wtype }); i >= 0 {
 			v = familyOf(fmt.Sprintf("specs.values[%d]", i))
 		}
 		values = append(values, v)
@@ -80,7 +80,7 @@ func constantValues(kernel, specs string, fixed []shaders.Fixed) string {
 	var values []string
 	for _, c := range decl.Constants {
 		v := "0u"
-		if i := slices.IndexFunc(own, func(o shaders.Constant) bool { return o.Name == c.Name }); i >= 0 {
+		if i := slices.IndexFunc(own, func(o decl.Constant) bool { return o.Name == c.Name }); i >= 0 {
 			v = fmt.Sprintf("%s[%d]", specs, i)
 		}
 		if i := slices.IndexFunc(fixed, func(f shaders.Fixed) bool { return f.Name == c.Name }); i >= 0 {
@@ -89,7 +89,7 @@ func constantValues(kernel, specs string, fixed []shaders.Fixed) string {
 		values = append(values, v)
 	}
 	v := "0u"
-	if i := slices.IndexFunc(own, func(o shaders.Constant) bool { return o.Name == wtype }); i >= 0 {
+	if i := slices.IndexFunc(own, func(o decl.Constant) bool { return o.Name == wtype }); i >= 0 {
 		v = familyOf(fmt.Sprintf("%s[%d]", specs, i))
 	}
 	values = append(values, v)

@@ -28,17 +28,6 @@ var architectures = []architecture{
 	{name: "sm_90a", isa: "+ptx80", number: 90, file: "halves.metal", defines: []string{"PIANOLA_WARPGROUPS=1"}},
 }
 
-// helper is a kernel that devices need and tables do not have: it has no
-// declaration. Its parameter struct, pianola_<name>_params, is its header's.
-type helper struct {
-	name     string
-	bindings []decl.Binding
-}
-
-var helpers = []helper{
-	{name: "patch", bindings: []decl.Binding{{Name: "patches", Role: decl.Read}, {Name: "seconds", Role: decl.ReadWrite}}},
-}
-
 // compiled says which entries a kernel gets. One that is not listed gets the
 // generic entry alone, which reads every constant at run time.
 type compiled struct {
@@ -119,7 +108,7 @@ func entries(name string) ([]shaders.Entry, error) {
 	for _, fixed := range instances[i].fixed {
 		var parts []string
 		for _, f := range fixed {
-			if !slices.ContainsFunc(constants, func(c shaders.Constant) bool { return c.Name == f.Name }) {
+			if !slices.ContainsFunc(constants, func(c decl.Constant) bool { return c.Name == f.Name }) {
 				return nil, fmt.Errorf("instances of %s: it has no constant %s", name, f.Name)
 			}
 			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))
@@ -134,16 +123,10 @@ func entries(name string) ([]shaders.Entry, error) {
 }
 
 // constantsOf returns the constants of a kernel in the declaration's order.
-func constantsOf(name string) []shaders.Constant {
-	list := []shaders.Constant{}
-	id, ok := decl.ByName(name)
+func constantsOf(name string) []decl.Constant {
+	k, ok := decl.Declared(name)
 	if !ok {
-		return list
+		return nil
 	}
-	d, _ := decl.Lookup(id)
-	for _, c := range d.Specs {
-		n, _ := decl.FunctionConstant(c.Name)
-		list = append(list, shaders.Constant{Name: c.Name, Number: n})
-	}
-	return list
+	return k.Specs
 }

@@ -26,7 +26,6 @@ type kernel struct {
 	name       string
 	params     []parameter
 	maxThreads int
-	tgmem      string   // threadgroup memory, an expression; "" for none
 	ahead      []string // bindings that it reads before the commands ahead of it have ended
 	body       []token
 	at         token
@@ -168,7 +167,7 @@ func (s *source) kernel(i, maxThreads int) int {
 	open := i + 3
 	shut := s.match(open)
 	k := kernel{name: s.tokens[i+2].s, maxThreads: maxThreads, at: s.tokens[i+2], params: s.params(open+1, shut),
-		tgmem: s.rule(tgmemRule, i), ahead: strings.Fields(s.rule(aheadRule, i))}
+		ahead: strings.Fields(s.rule(aheadRule, i))}
 	if !s.is(shut+1, "{") {
 		s.fail(s.tokens[shut], "kernel "+k.name+" has no body")
 		return shut
@@ -182,11 +181,8 @@ func (s *source) kernel(i, maxThreads int) int {
 	return end
 }
 
-// What comments before a kernel say of it.
-var (
-	tgmemRule = regexp.MustCompile(`^threadgroup memory: (.+) bytes$`)
-	aheadRule = regexp.MustCompile(`^reads ahead: (.+)$`)
-)
+// aheadRule is the form of a comment before a kernel that reads bindings ahead.
+var aheadRule = regexp.MustCompile(`^reads ahead: (.+)$`)
 
 // rule returns what a comment before token i says that has the form of a rule.
 func (s *source) rule(form *regexp.Regexp, i int) string {

@@ -20,7 +20,8 @@ import (
 //	    uint32_t second;    // record of the seconds, below records
 //	    uint8_t kind;       // a PIANOLA_PATCH kind, as table.Patch, without PatchRows
 //	    uint8_t rows;       // 1: step->rows is written to byte 12
-//	    uint8_t offset[2];  // offsets of the kind's first and second value, 0xff: none
+//	    uint8_t offset;     // offset that the kind's value is written to, 0xff: none
+//	    uint8_t reserved;
 //	} pianola_patch;
 //
 //	typedef struct pianola_patch_params {
@@ -28,8 +29,8 @@ import (
 //	    uint32_t records;
 //	} pianola_patch_params;
 //
-// The values are those of table.Step: token_index, position, kv_len, position and kv_len,
-// token_index + rows, row. All threads read the step block before a barrier; after it one thread
+// The values are those of table.Step: token_index, position, kv_len, token_index + rows,
+// row. All threads read the step block before a barrier; after it one thread
 // adds rows to position, kv_row, kv_len and token_index.
 
 const patchThreads = 256

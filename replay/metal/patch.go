@@ -28,7 +28,7 @@ const rangeLength = 4
 
 // appendRange appends the patch of a token's execution range.
 func appendRange(b []byte, record uint32) []byte {
-	return device.AppendPatch(b, record, table.PatchRow, false, [2]uint8{rangeLength, table.NoPatch})
+	return device.AppendPatch(b, record, table.PatchRow, false, rangeLength)
 }
 
 // ranged reports whether a program's tokens have execution ranges: it writes tokens, one row at a

@@ -125,7 +125,7 @@ func (d *Device) command(s *session, to *driver.Command, i int) {
 	*to = driver.Command{
 		Pipeline: k.pipeline.Handle, Params: k.params, SecondAt: uint64(i) * decl.SecondBytes, Label: k.label,
 		Groups: c.Grid, Threads: c.Threadgroup, ThreadgroupMemory: k.memory, Barrier: c.Barrier,
-		Patch: uint8(c.Patch.Kind()), PatchOffset: c.PatchOffset,
+		Patch: uint8(c.Patch.Kind()), PatchOffset: c.PatchOffset[0],
 	}
 	if k.sized != nil && s.room > 0 {
 		to.Params = k.sized[slices.Index(d.caches.Capacities(), s.room)]

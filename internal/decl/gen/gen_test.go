@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,18 +10,9 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// TestCommitted is what -check does: the committed files are those that the
-// declarations give.
+// TestCommitted compares the committed files with the declarations, as -check does.
 func TestCommitted(t *testing.T) {
-	for _, tt := range []struct {
-		path string
-		make func([]decl.Kernel) ([]byte, error)
-	}{
-		{"internal/kernels/kernels.go", goSource},
-		{"shaders/params.h", header},
-		{"shaders/constants.h", constants},
-		{"shaders/kernels.json", manifest},
-	} {
+	for _, tt := range outputs {
 		want, err := tt.make(decl.Kernels)
 		if err != nil {
 			t.Errorf("%s: %v", tt.path, err)
@@ -46,7 +36,7 @@ func TestCommitted(t *testing.T) {
 func TestGoSource(t *testing.T) {
 	src, err := goSource([]decl.Kernel{{
 		Name:     "qk_rope",
-		Bindings: []decl.Binding{{Name: "k_cache", Role: decl.ReadWrite, Doc: "shape"}},
+		Bindings: []decl.Binding{{Name: "k_cache", Role: decl.ReadWrite, Shape: "[n]", Elem: decl.F32, Doc: "rotated"}},
 		Params:   []decl.Field{{Name: "kv_heads", Type: decl.U32, Doc: "heads"}, {Name: "eps", Type: decl.F32, Doc: "small"}},
 		Specs:    []decl.Constant{{Name: "wtype", Doc: "type"}},
 	}})
@@ -56,7 +46,7 @@ func TestGoSource(t *testing.T) {
 	for _, want := range []string{
 		"// " + notice + "\n",
 		"QKRoPE decl.ID = 0\n",
-		"QKRoPEBindKCache = 0 // rw, shape\n",
+		"QKRoPEBindKCache = 0 // rw, [n] float32, rotated\n",
 		"QKRoPESpecWType = 0 // type\n",
 		"KVHeads uint32  // heads\n",
 		"putF32(c, 4, p.Eps)\n\tc.ParamSize = 8\n",
@@ -70,27 +60,18 @@ func TestGoSource(t *testing.T) {
 	}
 }
 
-func TestManifest(t *testing.T) {
-	b, err := manifest(decl.Kernels)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []manifestKernel
-	if err := json.Unmarshal(b, &list); err != nil {
-		t.Fatal(err)
-	}
-	if len(list) != len(decl.Kernels) {
-		t.Fatalf("%d kernels, want %d", len(list), len(decl.Kernels))
-	}
-	for i, m := range list {
-		k := &decl.Kernels[i]
-		if m.ID != i || m.Name != k.Name || m.Step != k.Step || len(m.Bindings) != len(k.Bindings) || len(m.Second) != len(k.Second) || len(m.Specs) != len(k.Specs) {
-			t.Errorf("%s: %+v", k.Name, m)
-		}
-		for _, f := range m.Params {
-			if off, typ, ok := k.Param(f.Name); !ok || off != f.Offset || typ.String() != f.Type {
-				t.Errorf("%s: parameter %+v, declared at %d as %s", k.Name, f, off, typ)
-			}
+func TestThreadgroupMacro(t *testing.T) {
+	specs := []decl.Constant{{Name: "weights", Values: []string{"rows", "tiled16"}}, {Name: "sinks", Flag: true}, {Name: "head_dim"}}
+	for in, want := range map[string]string{
+		"":                                    "",
+		"4*ceildiv(threads,32)":               "",
+		"4*n":                                 "",
+		"25600":                               "#define PIANOLA_TGMEM_K() (25600)\n",
+		"weights == tiled16 ? 3 : 4":          "#define PIANOLA_TGMEM_K(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 3 : 4)\n",
+		"(sinks ? 2 : 4)*head_dim + head_dim": "#define PIANOLA_TGMEM_K(sinks, head_dim) (((sinks) ? 2 : 4)*(head_dim) + (head_dim))\n",
+	} {
+		if got := threadgroupMacro(&decl.Kernel{Name: "k", TGMem: in, Specs: specs, Params: []decl.Field{{Name: "n", Type: decl.U32}}}); got != want {
+			t.Errorf("%s: %q, want %q", in, got, want)
 		}
 	}
 }

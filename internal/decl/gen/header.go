@@ -2,8 +2,9 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/pianola-engine/pianola/internal/decl"
@@ -125,9 +126,17 @@ func header(kernels []decl.Kernel) ([]byte, error) {
 	for _, k := range kernels {
 		fmt.Fprintf(&b, "\n// %s\ntypedef struct pianola_%s_params {\n", k.Doc, k.Name)
 		for _, f := range k.Params {
-			fmt.Fprintf(&b, "    %s %s; // %s\n", map[decl.Type]string{decl.U32: "uint32_t", decl.F32: "float"}[f.Type], member(f.Name), f.Doc)
+			fmt.Fprintf(&b, "    %s %s; // %s\n", cType(f.Type), member(f.Name), f.Doc)
 		}
 		fmt.Fprintf(&b, "} pianola_%s_params;\nPIANOLA_ASSERT_SIZE(pianola_%s_params, %d);\n", k.Name, k.Name, 4*len(k.Params))
+	}
+	b.WriteString("\n// Bytes of threadgroup memory of the kernels where constants alone decide it.\n")
+	for i := range kernels {
+		b.WriteString(threadgroupMacro(&kernels[i]))
+	}
+	b.WriteString("\n// Kinds of patches.\n")
+	for i, name := range decl.PatchKinds {
+		fmt.Fprintf(&b, "#define PIANOLA_PATCH_%s %d\n", strings.ToUpper(name), i)
 	}
 	b.WriteString(cmdStruct)
 	b.WriteString("PIANOLA_ASSERT_SIZE(pianola_cmd, 256);\nPIANOLA_ASSERT_SIZE(pianola_second, 16);\nPIANOLA_ASSERT_SIZE(pianola_step, 64);\nPIANOLA_ASSERT_SIZE(pianola_sampler, 64);\n\n#endif\n")
@@ -158,53 +167,41 @@ func constants([]decl.Kernel) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-type manifestKernel struct {
-	ID       int               `json:"id"`
-	Name     string            `json:"name"`
-	Doc      string            `json:"doc"`
-	Bindings []manifestBinding `json:"bindings"`
-	Params   []manifestField   `json:"params"`
-	Second   []manifestField   `json:"second"`
-	Specs    []string          `json:"specs"`
-	Grid     [3]string         `json:"grid"`
-	Require  []string          `json:"require"`
-	Step     bool              `json:"writes_step"`
-}
-
-type manifestBinding struct {
-	Name   string `json:"name"`
-	Role   string `json:"role"`
-	Extent string `json:"extent"`
-	If     string `json:"if,omitempty"`
-	ReadIf string `json:"read_if,omitempty"`
-	Doc    string `json:"doc"`
-}
-
-type manifestField struct {
-	Name   string `json:"name"`
-	Type   string `json:"type"`
-	Offset int    `json:"offset"`
-	Doc    string `json:"doc"`
-}
-
-func manifest(kernels []decl.Kernel) ([]byte, error) {
-	var list []manifestKernel
-	for i, k := range kernels {
-		m := manifestKernel{ID: i, Name: k.Name, Doc: k.Doc, Step: k.Step, Grid: k.Grid, Require: k.Require, Specs: []string{}, Second: []manifestField{}}
-		for _, b := range k.Bindings {
-			m.Bindings = append(m.Bindings, manifestBinding{b.Name, b.Role.String(), b.Extent, b.If, b.ReadIf, b.Doc})
-		}
-		for j, f := range k.Params {
-			m.Params = append(m.Params, manifestField{f.Name, f.Type.String(), 4 * j, f.Doc})
-		}
-		for _, s := range k.Second {
-			m.Second = append(m.Second, manifestField{s.Name, decl.U32.String(), s.Offset, s.Doc})
-		}
-		for _, c := range k.Specs {
-			m.Specs = append(m.Specs, c.Name)
-		}
-		list = append(list, m)
+func cType(t decl.Elem) string {
+	if t == decl.F32 {
+		return "float"
 	}
-	out, err := json.MarshalIndent(list, "", "  ")
-	return append(out, '\n'), err
+	return "uint32_t"
+}
+
+var (
+	comparison = regexp.MustCompile(`(\w+) ([!=]=) (\w+)`)
+	lowercase  = regexp.MustCompile(`\b[a-z_][a-z0-9_]*\b`)
+)
+
+// threadgroupMacro returns a macro of a kernel's specialisation constants that is its
+// threadgroup memory, or nothing if parameters decide it too.
+func threadgroupMacro(k *decl.Kernel) string {
+	if k.TGMem == "" {
+		return ""
+	}
+	text := comparison.ReplaceAllStringFunc(k.TGMem, func(s string) string {
+		m := comparison.FindStringSubmatch(s)
+		i, ok := k.Spec(m[1])
+		if !ok || len(k.Specs[i].Values) == 0 {
+			return s
+		}
+		return fmt.Sprintf("%s %s PIANOLA_%s_%s", m[1], m[2], strings.ToUpper(m[1]), strings.ToUpper(m[3]))
+	})
+	var names []string
+	for _, name := range lowercase.FindAllString(text, -1) {
+		if _, ok := k.Spec(name); !ok {
+			return ""
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	text = lowercase.ReplaceAllString(text, "($0)")
+	return fmt.Sprintf("#define PIANOLA_TGMEM_%s(%s) (%s)\n", strings.ToUpper(k.Name), strings.Join(names, ", "), text)
 }

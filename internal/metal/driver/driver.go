@@ -102,8 +102,8 @@ type Command struct {
 	Barrier           uint8 // 1: wait until all earlier commands have finished
 	Patch             uint8 // a table.Patch without PatchRows
 	Rows              uint8 // 1: the rows are patched too
-	PatchOffset       [2]uint8
-	_                 [3]uint8
+	PatchOffset       uint8 // byte of the patch's value; 255: none
+	_                 [4]uint8
 }
 
 // Place is the current position as in a step block after its counter.

@@ -73,8 +73,8 @@ typedef struct pm_command {
     uint8_t barrier;         // 1: all commands before must have finished
     uint8_t patch;           // a table.Patch without the flag for rows
     uint8_t rows;            // 1: the rows are patched too
-    uint8_t patch_offset[2]; // bytes of the patch's values; 255: none
-    uint8_t reserved[3];
+    uint8_t patch_offset;    // byte of the patch's value; 255: none
+    uint8_t reserved[4];
 } pm_command;
 
 // pm_place is where a token is, as a step block has it behind its counter.

@@ -4,6 +4,7 @@
 // hand: what a function makes is its caller's, and each function has a pool for
 // what Metal autoreleases.
 #include "device.h"
+#include "../../../shaders/params.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -205,15 +206,11 @@ static void put(uint32_t second[4], uint8_t offset, uint32_t value) {
 // patch writes what changes from token to token, as table.Cmd's Apply does.
 static void patch(uint32_t second[4], const pm_command *c, const pm_place *at) {
     switch (c->patch) {
-    case 1: put(second, c->patch_offset[0], at->token_index); break;
-    case 2: put(second, c->patch_offset[0], at->position); break;
-    case 3: put(second, c->patch_offset[0], at->kv_len); break;
-    case 4:
-        put(second, c->patch_offset[0], at->position);
-        put(second, c->patch_offset[1], at->kv_len);
-        break;
-    case 5: put(second, c->patch_offset[0], at->token_index + at->rows); break;
-    case 6: put(second, c->patch_offset[0], at->row); break;
+    case PIANOLA_PATCH_TOKEN: put(second, c->patch_offset, at->token_index); break;
+    case PIANOLA_PATCH_POSITION: put(second, c->patch_offset, at->position); break;
+    case PIANOLA_PATCH_KV_LEN: put(second, c->patch_offset, at->kv_len); break;
+    case PIANOLA_PATCH_ARGMAX: put(second, c->patch_offset, at->token_index + at->rows); break;
+    case PIANOLA_PATCH_ROW: put(second, c->patch_offset, at->row); break;
     }
     if (c->rows) second[3] = at->rows;
 }

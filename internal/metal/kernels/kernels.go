@@ -1,6 +1,6 @@
 // Package kernels provides the Metal device with the embedded GPU kernels: their sources as one
-// text, the library that Apple's compiler made from it (if there is one), and the properties from
-// the manifest.
+// text, the library that Apple's compiler made from it (if there is one), and their
+// function constants and threadgroup memory.
 package kernels
 
 import (
@@ -34,11 +34,15 @@ func fit() (*metal.Kernels, error) {
 			files = append(files, k.File)
 		}
 		kernel := metal.Kernel{Name: k.Name, MaxThreads: k.MaxThreads}
-		for _, c := range k.Constants {
-			kernel.Constants = append(kernel.Constants, uint32(c.Number))
+		for _, c := range k.Decl.Specs {
+			n, ok := decl.FunctionConstant(c.Name)
+			if !ok {
+				return nil, fmt.Errorf("kernels: constant %s of %s has no number", c.Name, k.Name)
+			}
+			kernel.Constants = append(kernel.Constants, uint32(n))
 		}
-		if k.TGMem != "" {
-			kernel.TGMem = func(env decl.Env, threads int) (uint64, error) { return k.ThreadgroupBytes(env, threads) }
+		if k.Decl.TGMem != "" {
+			kernel.TGMem = k.Decl.ThreadgroupBytes
 		}
 		kernels.List = append(kernels.List, kernel)
 	}

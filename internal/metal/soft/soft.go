@@ -12,19 +12,18 @@ import "C"
 
 import (
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"unsafe"
 
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/shaders"
 )
 
 // Start builds the emulator of the repository's kernels, unless another test has, and makes the
@@ -50,11 +49,7 @@ func load(root string) error {
 	if why := C.soft_load(path); why != nil {
 		return fmt.Errorf("soft: %s: %s", lib, C.GoString(why))
 	}
-	var made struct{ Kernels []kernel }
-	b, err := os.ReadFile(filepath.Join(root, "shaders", "manifest.json"))
-	if err == nil {
-		err = json.Unmarshal(b, &made)
-	}
+	made, err := shaders.Made()
 	if err != nil {
 		return fmt.Errorf("soft: %w", err)
 	}
@@ -64,20 +59,6 @@ func load(root string) error {
 		}
 	}
 	return nil
-}
-
-// kernel is a kernel of the manifest.
-type kernel struct {
-	Name       string
-	MaxThreads int    `json:"max_threads"`
-	TGMem      string `json:"threadgroup_memory"`
-	Bindings   []struct{ Name, Role string }
-	Constants  []constant
-}
-
-type constant struct {
-	Name   string
-	Number int
 }
 
 // build returns the path of the emulator, which is built once per state of the sources.
@@ -119,39 +100,35 @@ func build(root string) (string, error) {
 }
 
 // add registers the properties of a kernel that pipelines check.
-func add(k *kernel) error {
+func add(k *shaders.Kernel) error {
 	var c C.soft_kernel
-	if len(k.Name) >= len(c.name) || len(k.Bindings) > len(c.writes) || len(k.Constants) > len(c.numbers) {
+	bindings, constants := k.Decl.Bindings, k.Decl.Specs
+	if len(k.Name) >= len(c.name) || len(bindings) > len(c.writes) || len(constants) > len(c.numbers) {
 		return fmt.Errorf("soft: kernel %s is too large", k.Name)
 	}
 	for i := range k.Name {
 		c.name[i] = C.char(k.Name[i])
 	}
-	c.max_threads, c.bindings, c.constants = C.uint32_t(k.MaxThreads), C.uint32_t(len(k.Bindings)), C.uint32_t(len(k.Constants))
-	if k.TGMem != "" {
+	c.max_threads, c.bindings, c.constants = C.uint32_t(k.MaxThreads), C.uint32_t(len(bindings)), C.uint32_t(len(constants))
+	if k.Decl.TGMem != "" {
 		c.threadgroup_memory = 1
 	}
-	for i, n := range k.Constants {
-		c.numbers[i] = C.uint32_t(n.Number)
+	for i, s := range constants {
+		n, _ := decl.FunctionConstant(s.Name)
+		c.numbers[i] = C.uint32_t(n)
 	}
-	declared := &decl.Kernel{}
-	if id, ok := decl.ByName(k.Name); ok {
-		declared, _ = decl.Lookup(id)
-	}
-	for i, b := range k.Bindings {
-		if c.only_if[i] = -1; b.Role != "r" {
+	for i := range bindings {
+		b := &bindings[i]
+		if b.Role.Writes() {
 			c.writes[i] = 1
 		}
-		c.or_if[i] = -1
-		if i >= len(declared.Bindings) {
-			continue
-		}
-		for j, name := range declared.Bindings[i].Needs() {
-			at := C.int32_t(slices.IndexFunc(k.Constants, func(n constant) bool { return n.Name == name }))
+		c.only_if[i], c.or_if[i] = -1, -1
+		for j, name := range b.Needs() {
+			at, _ := k.Decl.Spec(name)
 			if j == 0 {
-				c.only_if[i] = at
+				c.only_if[i] = C.int32_t(at)
 			} else {
-				c.or_if[i] = at
+				c.or_if[i] = C.int32_t(at)
 			}
 		}
 	}

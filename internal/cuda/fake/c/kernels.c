@@ -470,7 +470,7 @@ static void argmax(const launch *l) {
 static void patch(const launch *l) {
     typedef struct {
         uint32_t second;
-        uint8_t kind, rows, offset[2];
+        uint8_t kind, rows, offset, reserved;
     } entry;
     const uint32_t *p = (const uint32_t *)l->params; // count, seconds
     pianola_step *s = step(l);
@@ -482,9 +482,11 @@ static void patch(const launch *l) {
         const entry *e = (const entry *)l->bind[0] + i;
         if (e->second >= p[1]) continue;
         uint8_t *to = l->bind[1] + 16 * (uint64_t)e->second;
-        const uint32_t first[] = {0, s->token_index, s->position, s->kv_len, s->position, s->token_index + s->rows, s->row};
-        if (e->kind && e->offset[0] <= 12) memcpy(to + e->offset[0], &first[e->kind], 4);
-        if (e->kind == 4 && e->offset[1] <= 12) memcpy(to + e->offset[1], &s->kv_len, 4);
+        const uint32_t values[] = {
+            [PIANOLA_PATCH_TOKEN] = s->token_index, [PIANOLA_PATCH_POSITION] = s->position, [PIANOLA_PATCH_KV_LEN] = s->kv_len,
+            [PIANOLA_PATCH_ARGMAX] = s->token_index + s->rows, [PIANOLA_PATCH_ROW] = s->row,
+        };
+        if (e->kind && e->offset <= 12) memcpy(to + e->offset, &values[e->kind], 4);
         if (e->rows) memcpy(to + 12, &s->rows, 4);
     }
     s->position += s->rows;

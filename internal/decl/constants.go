@@ -1,0 +1,145 @@
+package decl
+
+import "slices"
+
+// Names of specialisation constants' values.
+var (
+	actValues    = []string{"f32", "q8"}
+	inputValues  = []string{"plain", "silu_mul", "norm", "merge"}
+	outputValues = []string{"store", "add"}
+	layoutValues = []string{"half", "interleaved"}
+	matrixValues = []string{"rows", "tiled16"} // dtype.Layout
+	stageValues  = []string{"none", "temperature", "top_k", "top_p", "min_p"}
+	kvValues     = []string{"f16", "q8_0"}
+	overValues   = []string{"chosen", "all"}
+
+	activationValues = []string{"silu", "gelu_tanh", "gelu", "clamped_swiglu"}
+)
+
+// Values of the constants act, input, output, layout and kv.
+const (
+	ActF32 = 0 // activations are multiplied as float32
+	ActQ8  = 1 // activations are quantised to int8 in blocks of 32 with one float32 scale each
+
+	InputPlain   = 0 // the input is x
+	InputSiLUMul = 1 // the input is f(x) * x2, where activation names f
+	InputNorm    = 2 // the input is rmsnorm(x) * x2
+	InputMerge   = 3 // the input is the merge of the attention splits x and x2, as attn_merge computes it
+
+	OutputStore = 0 // y is the product
+	OutputAdd   = 1 // the product is added to y
+
+	LayoutHalf        = 0 // RoPE rotates pairs (i, i + half)
+	LayoutInterleaved = 1 // RoPE rotates pairs (2i, 2i + 1)
+
+	KVF16 = 0 // the cache holds float16
+	KVQ8  = 1 // the cache holds int8 in blocks of 32 with one float16 scale each
+)
+
+// Values of the constant activation. With z = 2 sqrt(2/pi) (x + 0.044715 x^3),
+// GELU by a hyperbolic tangent is x / (1 + exp(-z)).
+const (
+	ActivationSiLU     = 0 // x / (1 + exp(-x))
+	ActivationGELUTanh = 1
+	ActivationGELU     = 2 // x * Phi(x), of the normal distribution
+
+	// ActivationClampedSwiGLU is a function of both gate and up, each clamped to a
+	// limit.
+	ActivationClampedSwiGLU = 3
+)
+
+// Values of the constant over.
+const (
+	OverChosen = 0 // the softmax is over the chosen experts
+	OverAll    = 1 // the softmax is over all experts; the weights of the chosen do not sum to 1
+)
+
+// Values of the constants stage1 to stage4. The temperature only marks its place
+// in the order: the sampler's settings apply it.
+const (
+	StageNone        = 0
+	StageTemperature = 1 // logits are divided by the temperature
+	StageTopK        = 2 // keeps the k largest
+	StageTopP        = 3 // keeps the largest whose probabilities sum to p
+	StageMinP        = 4 // keeps those whose probability is at least p times the largest
+)
+
+// SamplerStages is the number of a sampler's stages after the penalties.
+const SamplerStages = 4
+
+// KVBlock is the number of elements of a head that share a scale in a cache of KVQ8.
+const KVBlock = 32
+
+// KVKind returns the value of the constant kv by its name.
+func KVKind(name string) (kind uint32, ok bool) {
+	i := slices.Index(kvValues, name)
+	return uint32(max(i, 0)), i >= 0
+}
+
+// KVKinds returns the names of the kinds of caches.
+func KVKinds() []string { return slices.Clone(kvValues) }
+
+// KVRowBytes returns the bytes that one head of one position takes in a cache of K
+// or V. A head is a whole number of blocks.
+func KVRowBytes(kind uint32, headDim int) uint64 {
+	planes := KVRowPlanes(kind, headDim)
+	return planes[0] + planes[1]
+}
+
+// KVRowPlanes returns how many of these bytes are elements and how many are
+// scales, which follow the elements of all rows.
+func KVRowPlanes(kind uint32, headDim int) [2]uint64 {
+	if kind == KVQ8 {
+		return [2]uint64{uint64(headDim), uint64(headDim) / KVBlock * 2}
+	}
+	return [2]uint64{2 * uint64(headDim)}
+}
+
+var (
+	constWType   = Constant{Name: "wtype", WeightType: true, Doc: "weight type, a dtype.Type"}
+	constAct     = Constant{Name: "act", Values: actValues, Doc: "activation type of the product"}
+	constInput   = Constant{Name: "input", Values: inputValues, Doc: "what the input is"}
+	constBias    = Constant{Name: "bias", Flag: true, Doc: "1 if a bias is added"}
+	constMatrix  = Constant{Name: "weights", Values: matrixValues, Doc: "layout of the weights, a dtype.Layout"}
+	constHeadDim = Constant{Name: "head_dim", Doc: "elements of a head"}
+	constLayout  = Constant{Name: "layout", Values: layoutValues, Doc: "which pairs RoPE rotates"}
+	constQKNorm  = Constant{Name: "qk_norm", Flag: true, Doc: "1 if Q and K heads are normalised"}
+	constFactors = Constant{Name: "factors", Flag: true, Doc: "1 if frequencies are divided by factors"}
+	constSplit   = Constant{Name: "split", Flag: true, Doc: "1 if a row's positions are split over threadgroups"}
+	constWindow  = Constant{Name: "windowed", Flag: true, Doc: "1 if only the last positions are seen"}
+	constTile    = Constant{Name: "tile", Flag: true, Doc: "1 if a threadgroup takes a tile of rows"}
+	constOutput  = Constant{Name: "output", Values: outputValues, Doc: "whether the product is stored or added"}
+	constParts   = Constant{Name: "parts", Flag: true, Doc: "1 if the logits are the results of argmax_part"}
+	constStage1  = Constant{Name: "stage1", Values: stageValues, Doc: "the sampler's first stage after the penalties"}
+	constStage2  = Constant{Name: "stage2", Values: stageValues, Doc: "its second"}
+	constStage3  = Constant{Name: "stage3", Values: stageValues, Doc: "its third"}
+	constStage4  = Constant{Name: "stage4", Values: stageValues, Doc: "its fourth"}
+	constSinks   = Constant{Name: "sinks", Flag: true, Doc: "1 if positions at the start are seen too"}
+	constLearned = Constant{Name: "learned", Flag: true, Doc: "1 if each head has a learned attention sink: a logit without a value that takes part in its softmax"}
+	constOver    = Constant{Name: "over", Values: overValues, Doc: "the experts that a router's softmax is over"}
+	constKV      = Constant{Name: "kv", Values: kvValues, Doc: "element type of the KV cache"}
+
+	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
+	constNorm       = Constant{Name: "norm", Flag: true, Doc: "1 if the sum is normalised"}
+)
+
+// Constants lists the specialisation constants of all kernels. An index is the
+// constant's number as a Metal function constant. Append only.
+var Constants = []Constant{
+	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
+	constTile, constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
+	constKV, constSinks, constActivation, constNorm, constLearned, constOver,
+}
+
+// The secondary fields. Where no patch writes a field, its value has the declared
+// range.
+var (
+	secondToken = Second{Name: "token", Offset: SecondIndex, Max: "context", Doc: "index in the token ring"}
+	secondLast  = Second{Name: "token", Offset: SecondIndex, Max: "context", Doc: "index of the last token in the token ring; the chosen token follows it"}
+	secondPos   = Second{Name: "pos", Offset: SecondIndex, Max: "context - 1", Doc: "position of the first row"}
+	secondRow   = Second{Name: "row", Offset: SecondIndex, Max: "x_rows - 1", Doc: "first row of x"}
+	secondKVLen = Second{Name: "kv_len", Offset: SecondKVLen, Min: "1", Max: "context", Doc: "positions that the first row sees, itself included; row r sees r more"}
+	secondRows  = Second{Name: "rows", Offset: SecondRows, Min: "1", Max: "program_rows", Doc: "active rows"}
+
+	secondBehind = Second{Name: "behind", Offset: SecondBehind, Max: "program_rows - 1", Doc: "index of the command's row in the program, added to kv_len"}
+)

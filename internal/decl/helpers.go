@@ -1,0 +1,28 @@
+package decl
+
+// Helpers declares the kernels that devices launch on their own account. Tables do
+// not name them, so they have no id.
+var Helpers = []Kernel{
+	{
+		Name: "patch",
+		Doc:  "Writes the patched secondary fields of a program's commands from the step record.",
+		Grid: [3]string{"1", "1", "1"},
+		Bindings: []Binding{
+			{Name: "patches", Role: Read, Shape: "[patches]", Elem: Record, Doc: "pianola_patch"},
+			{Name: "seconds", Role: ReadWrite, Shape: "[commands]", Elem: Record, Doc: "pianola_second"},
+		},
+		TGMem: "4",
+	},
+}
+
+// Declared returns the declaration of a kernel or of a helper.
+func Declared(name string) (*Kernel, bool) {
+	for _, list := range [][]Kernel{Kernels, Helpers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i], true
+			}
+		}
+	}
+	return nil, false
+}

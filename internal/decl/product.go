@@ -1,0 +1,153 @@
+package decl
+
+// embed declares the embedding look-up.
+var embed = Kernel{
+	Name:    "embed",
+	Doc:     "out[r] = scale * W[tokens[token + r]]; indices are clamped to the ring and to the vocabulary.",
+	Grid:    [3]string{"rows", "1", "1"},
+	Require: []string{"n >= 1", "vocab >= 1", "ring >= 1"},
+	Bindings: []Binding{
+		{Name: "tokens", Role: Read, Shape: "[ring]", Elem: U32, Extent: "4*ring"},
+		{Name: "w", Role: Read, Shape: "[vocab, n]", Elem: WeightType, Extent: "mat(weights,wtype,vocab,n)", Reads: "ceildiv(mat(weights,wtype,vocab,n), vocab)", Doc: "in the layout weights"},
+		{Name: "out", Role: Write, Shape: "[rows, n]", Elem: F32, Extent: "4*rows*n"},
+	},
+	Params: []Field{
+		{"n", U32, "width"},
+		{"vocab", U32, "rows of W"},
+		{"ring", U32, "entries of the token ring"},
+		{"scale", F32, "factor"},
+	},
+	Second: []Second{secondToken, secondRows},
+	Specs:  []Constant{constWType, constMatrix},
+	Worker: "4*n", // a row of blocks, never more than float32
+}
+
+// gemvTGMem is the threadgroup memory of products for few rows: sums, the input as
+// int8 with scales or a stage of it as float32, and weights on their way.
+const gemvTGMem = "2*threads + 16*ceildiv(group,4) + (act == q8 ? in + ceildiv(in,8) : 4*min(in, stage == 0 ? 2048 : stage))" +
+	" + ceildiv(threads,32)*ahead + (ahead == 0 ? 0 : 16)"
+
+// gemv declares the product for one row or a few.
+var gemv = matmul(Kernel{
+	Name: "gemv",
+	Doc:  "y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few; for one if its input is a merge, which reads the splits that saw a position.",
+	Require: []string{
+		"input != merge || rows <= 1 && heads*head_dim == in && head_dim % 4 == 0 && in <= 1048576",
+		"input != merge || splits >= 1 && splits <= 8 && span >= 1 && span <= 65536",
+	},
+	Second: []Second{
+		{Name: "kv_len", Offset: SecondKVLen, Min: "input == merge ? 1 : 0", Max: "input == merge ? context : 0", Doc: secondKVLen.Doc},
+		{Name: "behind", Offset: SecondBehind, Max: "input == merge ? program_rows - 1 : 0", Doc: secondBehind.Doc},
+		secondRows,
+	},
+	TGMem: gemvTGMem,
+})
+
+// gemm declares the product for a chunk of rows.
+var gemm = matmul(Kernel{
+	Name:    "gemm",
+	Doc:     "y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk. Its input is no norm, its output is stored.",
+	Require: []string{"input == plain || input == silu_mul", "output == store"},
+	Second:  []Second{secondRows},
+	TGMem:   "weights == tiled16 ? 24832 : 18944",
+})
+
+// matmul completes the declaration of gemv or gemm: y = W·input (+ bias), row by
+// row. Both have the same arguments; gemv is shaped for one row, gemm for a chunk
+// whose weights are read once.
+func matmul(k Kernel) Kernel {
+	k.Grid = [3]string{"ceildiv(out,group)", "ceildiv(rows,row_group)", "1"}
+	k.Require = append([]string{
+		"in >= 1", "out >= 1", "group >= 1", "row_group >= 1", "in <= x_stride", "out <= y_stride",
+		"weights == rows || group % 8 == 0", "weights == rows || act == q8",
+		"stage % 256 == 0", "ahead % 16 == 0", "ahead <= 65536",
+		"activation == silu || activation == gelu_tanh",
+	}, k.Require...)
+	k.Bindings = []Binding{
+		{Name: "x", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + (input == merge ? in*splits : in))", Doc: "rows x_stride apart; merge: [heads, splits, head_dim]"},
+		{Name: "x2", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*(input == norm ? in : input == merge ? 2*heads*splits : (rows-1)*x_stride + in)", If: "input != plain",
+			Doc: "silu_mul: rows x_stride apart, the factor of silu(x); norm: [in], the factor of the normalised x; merge: [heads, splits, 2], maximum and weight"},
+		{Name: "w", Role: Read, Shape: "[out, in]", Elem: WeightType, Extent: "mat(weights,wtype,out,in)", Doc: "in the layout weights"},
+		{Name: "b", Role: Read, Shape: "[out]", Elem: F32, Extent: "4*out", If: "bias"},
+		{Name: "y", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + out)", ReadIf: "output == add", Doc: "rows y_stride apart; output add: read too"},
+	}
+	k.Params = []Field{
+		{"in", U32, "columns of W"},
+		{"out", U32, "rows of W"},
+		{"x_stride", U32, "elements from one row of x to the next"},
+		{"y_stride", U32, "elements from one row of y to the next"},
+		{"group", U32, "rows of W that a threadgroup computes"},
+		{"row_group", U32, "rows of x that a threadgroup computes them for"},
+		{"eps", F32, "added to the mean square, if the input is norm"},
+		{"ahead", U32, "bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers"},
+		{"stage", U32, "columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048"},
+		{"heads", U32, "Q heads, if the input is merge, as all that follow"},
+		{"head_dim", U32, "elements of a head"},
+		{"splits", U32, "attention splits"},
+		{"span", U32, "smallest number of positions of a split"},
+		{"window", U32, "positions seen; 0: all"},
+	}
+	k.Specs = []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput, constActivation}
+	k.Optional = []string{"ahead", "stage", "heads", "head_dim", "splits", "span", "window", "kv_len", "behind", "activation"}
+	// The input of every row as float32 or as int8 with a scale a block, rounded
+	// up to 64 bytes: never more than float32. Then 256 elements of the product,
+	// if it is added.
+	k.Worker = "rows*(4*in + 64 + (output == add ? 1024 : 0))"
+	return k
+}
+
+// halvesRow is the size of a row that halves makes, halvesDoc its structure.
+const (
+	halvesRow = "4*(64*ceildiv(in,64) + 4)"
+	halvesDoc = "most [n] float16, rest [n] float16, unit float32 and 12 unused bytes; n is in rounded up to 64, elements past in are 0"
+)
+
+// halves declares the conversion of inputs for gemm_halves.
+var halves = Kernel{
+	Name:    "halves",
+	Doc:     "Splits the rows of an input into pairs of float16 for gemm_halves: input[r] = unit[r] * (most[r] + rest[r]), to 2^-22 of the row's largest element, whose size is from 1024 to 2048 units, a power of two.",
+	Grid:    [3]string{"rows", "1", "1"},
+	Require: []string{"in >= 1", "in % 8 == 0", "in <= x_stride", "input == plain || input == silu_mul", "activation == silu || activation == gelu_tanh"},
+	Bindings: []Binding{
+		{Name: "x", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + in)", Doc: "rows x_stride apart"},
+		{Name: "x2", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + in)", If: "input != plain", Doc: "rows x_stride apart, the factor of silu(x)"},
+		{Name: "out", Role: Write, Shape: "[rows]", Elem: Record, Extent: "rows*" + halvesRow, Doc: halvesDoc},
+	},
+	Params: []Field{
+		{"in", U32, "columns"},
+		{"x_stride", U32, "elements from one row of x to the next"},
+	},
+	Second:   []Second{secondRows},
+	Specs:    []Constant{constInput, constActivation},
+	Optional: []string{"activation"},
+	Worker:   "4*in", // a row of silu_mul
+	TGMem:    reduceTGMem,
+}
+
+// gemmHalves declares the product of the rows that halves made.
+var gemmHalves = Kernel{
+	Name: "gemm_halves",
+	Doc:  "gemm of float16 or bfloat16 weights and an input that halves made.",
+	Grid: [3]string{"ceildiv(out,group)", "ceildiv(rows,row_group)", "1"},
+	Require: []string{
+		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "wtype == F16 || wtype == BF16", "group >= 1", "group <= 128",
+		"row_group >= 1", "row_group <= 128", "row_group % 64 == 0", "threads == 256",
+	},
+	Bindings: []Binding{
+		{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: "rows*" + halvesRow, Doc: halvesDoc},
+		{Name: "w", Role: Read, Shape: "[out, in]", Elem: WeightType, Extent: "out*row(wtype,in)"},
+		{Name: "b", Role: Read, Shape: "[out]", Elem: F32, Extent: "4*out", If: "bias"},
+		{Name: "y", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + out)", Doc: "rows y_stride apart"},
+	},
+	Params: []Field{
+		{"in", U32, "columns of W, a multiple of 8"},
+		{"out", U32, "rows of W"},
+		{"y_stride", U32, "elements from one row of y to the next"},
+		{"group", U32, "rows of W that a threadgroup computes, at most 128"},
+		{"row_group", U32, "rows of x that a threadgroup computes them for, 64 or 128"},
+	},
+	Second: []Second{secondRows},
+	Specs:  []Constant{constWType, constBias},
+	Worker: "rows*(4*in + 64)", // the input as float32
+	TGMem:  "197632",
+}

@@ -1,0 +1,113 @@
+package decl
+
+// kvExtent is the size of a cache of K or of V. Quants come before all scales, so
+// that rows of both are aligned for vector loads: quants to 32 bytes, scales to 2
+// for each 32 elements.
+const (
+	kvExtent = "kv_heads*cap*(kv == q8_0 ? head_dim + 2*ceildiv(head_dim,32) : 2*head_dim)"
+	kvShape  = "[kv_heads, cap, head_dim]"
+	kvDoc    = "f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements"
+	kvBlocks = "kv == f16 || head_dim % 32 == 0" // no block is cut
+)
+
+// kvScales is the CPU worker's memory for the scales of a row as float32.
+const kvScales = "(kv == q8_0 ? 4*ceildiv(head_dim,32) : 0)"
+
+// ropeAngles declares the cosines and sines of RoPE.
+var ropeAngles = Kernel{
+	Name:    "rope_angles",
+	Doc:     "out[r, i] = (cos, sin)(float32(pos + r) * inv_freq[i] / factors[i]) * attn_factor; the product is float32, cosine and sine are precise. If still is not 0, min(0, still - 1 - pos - r) is the position.",
+	Grid:    [3]string{"rows", "1", "1"},
+	Require: []string{"half >= 1"},
+	Bindings: []Binding{
+		{Name: "inv_freq", Role: Read, Shape: "[half]", Elem: F32, Extent: "4*half"},
+		{Name: "factors", Role: Read, Shape: "[half]", Elem: F32, Extent: "4*half", If: "factors"},
+		{Name: "out", Role: Write, Shape: "[rows, half, 2]", Elem: F32, Extent: "8*rows*half", Doc: "cosine, sine"},
+	},
+	Params: []Field{
+		{"half", U32, "rotated pairs of a head"},
+		{"attn_factor", F32, "YaRN's factor of cosine and sine"},
+		{"still", U32, "positions that are not turned back; 0: none"},
+	},
+	Optional: []string{"still"},
+	Second:   []Second{secondPos, secondRows},
+	Specs:    []Constant{constFactors},
+}
+
+// rope declares the rotation of Q or K.
+var rope = Kernel{
+	Name:    "rope",
+	Doc:     "Rotates the first 2*half elements of each head by the row's angles.",
+	Grid:    [3]string{"heads", "rows", "1"},
+	Require: []string{"heads >= 1", "2*half <= head_dim", "heads*head_dim <= stride"},
+	Bindings: []Binding{
+		{Name: "x", Role: ReadWrite, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*((rows-1)*stride + heads*head_dim)", Doc: "rows stride apart"},
+		{Name: "angles", Role: Read, Shape: "[rows, half, 2]", Elem: F32, Extent: "8*rows*half"},
+	},
+	Params: []Field{
+		{"heads", U32, "heads"},
+		{"stride", U32, "elements from one row of x to the next"},
+		{"half", U32, "rotated pairs of a head, at most head_dim/2"},
+	},
+	Second: []Second{secondRows},
+	Specs:  []Constant{constHeadDim, constLayout},
+}
+
+// kvWrite declares the write to the KV cache.
+var kvWrite = Kernel{
+	Name:    "kv_write",
+	Doc:     "Writes K and V of row r, rounded as the cache stores them, at the cache row of position p = kv_len - 1 + r: p if it is below first, else first + (p - first) mod (cap - first). Kind q8_0: each 32 elements x are d*q, d = max|x| / 127 and q = x/d rounded to nearest; the stored scale is d rounded to float16.",
+	Grid:    [3]string{"kv_heads", "rows", "1"},
+	Require: []string{"kv_heads >= 1", "cap >= 1", "kv_len >= 1", "first+rows <= cap", kvBlocks},
+	Bindings: []Binding{
+		{Name: "k", Role: Read, Shape: "[rows, kv_heads, head_dim]", Elem: F32, Extent: "4*((rows-1)*k_stride + kv_heads*head_dim)", Doc: "rows k_stride apart"},
+		{Name: "v", Role: Read, Shape: "[rows, kv_heads, head_dim]", Elem: F32, Extent: "4*((rows-1)*v_stride + kv_heads*head_dim)", Doc: "rows v_stride apart"},
+		{Name: "k_cache", Role: Write, Shape: kvShape, Elem: KVType, Extent: kvExtent, Doc: kvDoc},
+		{Name: "v_cache", Role: Write, Shape: kvShape, Elem: KVType, Extent: kvExtent, Doc: kvDoc},
+	},
+	Params: []Field{
+		{"kv_heads", U32, "K and V heads"},
+		{"k_stride", U32, "elements from one row of k to the next"},
+		{"v_stride", U32, "elements from one row of v to the next"},
+		{"cap", U32, "rows of the cache"},
+		{"first", U32, "positions at the start whose rows stay"},
+	},
+	Second:   []Second{secondKVLen, secondRows},
+	Specs:    []Constant{constHeadDim, constKV},
+	Optional: []string{"kv", "first"},
+	Worker:   kvScales,
+}
+
+// qkRopeKV declares QK norm, RoPE and KV write as one command.
+var qkRopeKV = Kernel{
+	Name:    "qk_rope_kv",
+	Doc:     "QK norm, RoPE and KV write in one: q_out[r] = rope(norm(q[r])); K = rope(norm(k[r])) and V = v[r] go to the same cache row as in kv_write.",
+	Grid:    [3]string{"heads+kv_heads", "rows", "1"},
+	Require: []string{"kv_heads >= 1", "heads >= 1", "2*half <= head_dim", "cap >= 1", "kv_len >= 1", "first+rows <= cap", kvBlocks},
+	Bindings: []Binding{
+		{Name: "q", Role: Read, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*((rows-1)*q_stride + heads*head_dim)", Doc: "rows q_stride apart"},
+		{Name: "k", Role: Read, Shape: "[rows, kv_heads, head_dim]", Elem: F32, Extent: "4*((rows-1)*k_stride + kv_heads*head_dim)", Doc: "rows k_stride apart"},
+		{Name: "v", Role: Read, Shape: "[rows, kv_heads, head_dim]", Elem: F32, Extent: "4*((rows-1)*v_stride + kv_heads*head_dim)", Doc: "rows v_stride apart"},
+		{Name: "angles", Role: Read, Shape: "[rows, half, 2]", Elem: F32, Extent: "8*rows*half"},
+		{Name: "norm", Role: Read, Shape: "[2, head_dim]", Elem: F32, Extent: "4*2*head_dim", If: "qk_norm", Doc: "weights for Q, then for K"},
+		{Name: "q_out", Role: Write, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*rows*heads*head_dim"},
+		{Name: "k_cache", Role: Write, Shape: kvShape, Elem: KVType, Extent: kvExtent, Doc: kvDoc},
+		{Name: "v_cache", Role: Write, Shape: kvShape, Elem: KVType, Extent: kvExtent, Doc: kvDoc},
+	},
+	Params: []Field{
+		{"heads", U32, "Q heads"},
+		{"kv_heads", U32, "K and V heads"},
+		{"q_stride", U32, "elements from one row of q to the next"},
+		{"k_stride", U32, "elements from one row of k to the next"},
+		{"v_stride", U32, "elements from one row of v to the next"},
+		{"half", U32, "rotated pairs of a head, at most head_dim/2"},
+		{"cap", U32, "rows of the cache"},
+		{"eps", F32, "added to the mean square"},
+		{"first", U32, "positions at the start whose rows stay"},
+	},
+	Second:   []Second{secondKVLen, secondRows},
+	Specs:    []Constant{constHeadDim, constLayout, constQKNorm, constKV},
+	Optional: []string{"kv", "first"},
+	Worker:   "4*head_dim + " + kvScales, // a head, and the memory of kv_write
+	TGMem:    "4*ceildiv(threads,32) + (kv == q8_0 ? 4*head_dim : 0)",
+}

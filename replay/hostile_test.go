@@ -1,0 +1,343 @@
+package replay_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
+	"github.com/pianola-engine/pianola/replay"
+	"github.com/pianola-engine/pianola/replay/cpu"
+	"github.com/pianola-engine/pianola/table"
+)
+
+var le = binary.LittleEndian
+
+// hostileModels are the tables whose fields TestHostileRolls changes: families with
+// different commands, and all programs among them.
+var hostileModels = []struct {
+	name    string
+	chip    string
+	options compiler.Options
+}{
+	{"qwen3", "cpu", compiler.Options{Context: 48, LogProbs: true, AllLogits: true, Hidden: true}},
+	{"gemma2", "cpu", compiler.Options{Context: 48, Draft: 3}},
+	{"mistral", "cpu", compiler.Options{Context: 48, KVSinks: 2, KVWindow: 16}},
+	{"phi3", "cpu", compiler.Options{Context: 48, NoFuse: true, KV: "q8_0"}},
+	{"../variants/gpt_oss", "cpu", compiler.Options{Context: 48}},
+	{"../variants/qwen3_moe", "cpu", compiler.Options{Context: 48, NoFuse: true}},
+	{"../variants/starcoder2", "cpu", compiler.Options{Context: 48}},
+	{"llama", "m4-pro", compiler.Options{Context: 48, Draft: 3}},
+	{"../variants/olmo2", "h200", compiler.Options{Context: 48}},
+}
+
+// TestHostileRolls changes fields of a sound table one at a time, and at random
+// several at once, seals and reads the roll again, and replays every table that
+// passes Validate. Prompt and decode must end within ten times the time of the
+// sound table and a constant, without a panic.
+func TestHostileRolls(t *testing.T) {
+	for _, c := range hostileModels {
+		t.Run(filepath.Base(c.name)+"/"+c.chip, func(t *testing.T) {
+			tab, dir := compiledFor(t, c.chip, c.name, 8, c.options)
+			tab.Header.Device = "cpu" // which can replay any table
+			mapped, err := dir.Map()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := mapped.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			h := &hostile{t: t, source: mapped, tab: tab, r: rand.New(rand.NewPCG(1, 2))}
+			h.limit = 10 * h.sound()
+			h.run()
+			t.Logf("%d changes, %d pass Validate, the slowest replayed in %v; sound: %v", h.changes, h.passed, h.slowest, h.limit/10)
+		})
+	}
+}
+
+// hostile changes one table.
+type hostile struct {
+	t       *testing.T
+	source  replay.Source
+	tab     *table.Table
+	r       *rand.Rand
+	limit   time.Duration
+	changes int
+	passed  int
+	slowest time.Duration
+}
+
+// slack is the constant that replay may take besides, on a busy machine.
+const slack = 3 * time.Second
+
+// sound replays the table as it is.
+func (h *hostile) sound() time.Duration {
+	start := time.Now()
+	if err := h.replay(h.tab); err != nil {
+		h.t.Fatal(err)
+	}
+	return time.Since(start)
+}
+
+// field is a place in a table that holds an unsigned number.
+type field struct {
+	name string
+	bits int
+	get  func() uint64
+	set  func(uint64)
+}
+
+// fields lists the numbers of a value, whatever it is made of.
+func fields(name string, v reflect.Value, to []field) []field {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			if v.Type() == reflect.TypeFor[table.Cmd]() && (f.Name == "Param" || f.Name == "Second") {
+				to = words(name+"."+f.Name, v.Field(i), to)
+			} else if f.IsExported() {
+				to = fields(name+"."+f.Name, v.Field(i), to)
+			}
+		}
+	case reflect.Slice, reflect.Array:
+		if v.Type().Elem().Kind() == reflect.Uint8 && v.Len() > 8 {
+			return to // fingerprints and constants: any bytes will do
+		}
+		for i := range v.Len() {
+			to = fields(fmt.Sprintf("%s[%d]", name, i), v.Index(i), to)
+		}
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		to = append(to, field{name, v.Type().Bits(), v.Uint, v.SetUint})
+	}
+	return to
+}
+
+// words lists the 32-bit words of a byte array.
+func words(name string, v reflect.Value, to []field) []field {
+	b := v.Slice(0, v.Len()).Bytes()
+	for i := 0; i+4 <= len(b); i += 4 {
+		to = append(to, field{fmt.Sprintf("%s[%d]", name, i), 32, func() uint64 { return uint64(le.Uint32(b[i:])) }, func(v uint64) { le.PutUint32(b[i:], uint32(v)) }})
+	}
+	return to
+}
+
+// values are the boundaries that a field of some bits may have, its neighbours among
+// them.
+func values(bits int, now uint64) []uint64 {
+	top := ^uint64(0) >> (64 - bits)
+	list := []uint64{0, 1, 2, 3, 5, 7, top, top - 1, now + 1, now - 1, 2 * now, now / 2, now ^ 1}
+	for i := 2; i < bits; i++ {
+		list = append(list, 1<<i, 1<<i-1, 1<<i+1)
+	}
+	for i := range list {
+		list[i] &= top
+	}
+	return list
+}
+
+// run changes each field to each value in an exhaustive run, and some fields to some
+// values in any.
+func (h *hostile) run() {
+	all := fields("table", reflect.ValueOf(h.tab).Elem(), nil)
+	if exhaustive.On {
+		for _, f := range all {
+			was := f.get()
+			for _, v := range values(f.bits, was) {
+				h.try([]field{f}, []uint64{v})
+			}
+		}
+	}
+	for i := range exhaustive.Pick(20000, 60) {
+		n := 1 + i%2*h.r.IntN(3)
+		var some []field
+		var to []uint64
+		for range n {
+			f := all[h.r.IntN(len(all))]
+			list := values(f.bits, f.get())
+			some, to = append(some, f), append(to, list[h.r.IntN(len(list))])
+		}
+		h.try(some, to)
+	}
+}
+
+// try changes fields, replays the table if it is valid, and changes them back.
+func (h *hostile) try(some []field, to []uint64) {
+	h.changes++
+	was, what := make([]uint64, len(some)), ""
+	for i, f := range some {
+		was[i] = f.get()
+		what += fmt.Sprintf("%s %d to %d; ", f.name, was[i], to[i])
+		f.set(to[i])
+	}
+	defer func() {
+		for i := len(some) - 1; i >= 0; i-- {
+			some[i].set(was[i])
+		}
+	}()
+	if huge(h.tab) || len(h.tab.Validate()) > 0 {
+		return
+	}
+	roll, err := h.tab.Encode()
+	if err != nil {
+		h.t.Fatalf("%s: a valid table is not encoded: %v", what, err)
+	}
+	tab, err := table.Decode(roll)
+	if err != nil {
+		return // the roll says more than Validate
+	}
+	if faults := tab.Validate(); len(faults) > 0 {
+		h.t.Fatalf("%s: valid until it was sealed: %v", what, faults[0])
+	}
+	h.passed++
+	start, limit := time.Now(), h.limit+slack
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				done <- fmt.Errorf("panic: %v", p)
+			}
+		}()
+		done <- ignore(h.replay(tab))
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			h.t.Errorf("%s: %v", what, err)
+		}
+	case <-time.After(limit):
+		h.t.Fatalf("%s: replay takes more than %v, which the sound table does in %v", what, limit, h.limit/10)
+	}
+	h.slowest = max(h.slowest, time.Since(start))
+}
+
+// errReplay marks errors that a hostile table may give: it is refused, or its
+// session ends early.
+var errReplay = errors.New("refused")
+
+func ignore(err error) error {
+	if errors.Is(err, errReplay) {
+		return nil
+	}
+	return err
+}
+
+// huge reports whether a slot is larger than a small model's: a roll may ask for as
+// much memory as the machine has, and only a budget bounds it.
+func huge(t *table.Table) bool {
+	for i := range t.Slots {
+		if t.Slots[i].Size > 1<<24 {
+			return true
+		}
+	}
+	return false
+}
+
+// replay loads a table, prefills a prompt of two chunks and decodes, as every
+// program of the table allows.
+func (h *hostile) replay(t *table.Table) (err error) {
+	ctx := context.Background()
+	dev, err := cpu.New(cpu.Options{Threads: 1})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	m, err := replay.Load(ctx, dev, t, h.source, replay.LoadOptions{})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errReplay, err)
+	}
+	s, err := m.NewSession(replay.SessionOptions{StopIDs: []int32{1}, Chain: 3})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errReplay, err)
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	prompt := []int32{2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4}
+	run := func(n int) error {
+		if _, _, err := s.Prompt(ctx, prompt); err != nil {
+			return err
+		}
+		for range n {
+			if _, _, err := s.Chain(ctx, 3); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	steps := []func() error{func() error { return run(4) }}
+	if _, _, ok := t.Program(table.ProgramSampleHead); ok {
+		logProbs := 0
+		if _, _, ok := t.Program(table.ProgramRankedHead); ok {
+			logProbs = 3
+		}
+		steps = append(steps, func() error {
+			if err := errors.Join(s.Reset(), s.SetSampling(replay.Sampling{Temperature: 0.8, TopK: 5, TopP: 0.9, MinP: 0.01, Seed: 1, RepeatPenalty: 1.1, RepeatLastN: 16, LogProbs: logProbs})); err != nil {
+				return err
+			}
+			return run(1)
+		})
+	}
+	if _, _, ok := t.Program(table.ProgramVerify); ok {
+		steps = append(steps, func() error {
+			if err := errors.Join(s.Reset(), s.SetSampling(replay.Sampling{}), s.SetSpeculation(true)); err != nil {
+				return err
+			}
+			return run(2)
+		})
+	}
+	if _, _, ok := t.Program(table.ProgramLogits); ok {
+		steps = append(steps, func() error {
+			if err := s.Reset(); err != nil {
+				return err
+			}
+			return s.AllLogits(ctx, prompt, func(int, []float32) error { return nil })
+		})
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return fmt.Errorf("%w: %w", errReplay, err)
+		}
+	}
+	return nil
+}
+
+// TestSecondaryValuesAreBounded changes the value of a roll that once replayed without
+// an end: the row of an attention command, by which its positions grow.
+func TestSecondaryValuesAreBounded(t *testing.T) {
+	tab, _ := compiledFor(t, "cpu", "llama", 8, compiler.Options{Context: 48, Draft: 3})
+	p, _, ok := tab.Program(table.ProgramVerify)
+	if !ok {
+		t.Fatal("no program verify")
+	}
+	found := 0
+	for i := range tab.ProgramCmds(p) {
+		c := &tab.Cmds[int(p.First)+i]
+		k, _ := decl.Lookup(c.Kernel)
+		for _, s := range k.Second {
+			if s.Name != "behind" {
+				continue
+			}
+			at := c.Second[s.Offset:][:4]
+			was := le.Uint32(at)
+			for _, v := range []uint32{p.MaxRows, 1 << 24, 1<<32 - 1} {
+				le.PutUint32(at, v)
+				if faults := tab.Validate(); len(faults) == 0 {
+					t.Errorf("%s: behind %d is valid", tab.Label(int(p.First)+i), v)
+				}
+			}
+			le.PutUint32(at, was)
+			found++
+		}
+	}
+	if faults := tab.Validate(); len(faults) > 0 || found == 0 {
+		t.Errorf("%d commands have a row of several, %v", found, faults)
+	}
+}
