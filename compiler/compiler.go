@@ -1,8 +1,21 @@
 // Package compiler turns a model's configuration, its tensor directory and a
 // chip into a dispatch table, by a list of passes.
 //
-// It sees the metadata of tensors and never their bytes, and it knows kernels by
-// their declarations. It must not know a device's code or a model's name.
+// The first pass makes programs of nodes. A node has a role (what it computes for
+// the model), operands, and args: its kernel and the kernel's typed arguments.
+// Passes then join and divide nodes by their roles, operands and types of args,
+// place weights and activations, and turn nodes into commands. The files are
+//
+//	graph*.go, experts.go, draft.go, sample.go  the nodes of a model
+//	role.go, args.go, ir.go                     what a node is
+//	fuse*.go, split.go                          passes that join and divide nodes
+//	kernel_*.go                                 each kernel's args and how they become a command
+//	tensors.go, arena.go                        passes that place weights and activations
+//	lower.go, passes.go                         the last passes, and the list of all
+//
+// The package sees the metadata of tensors and never their bytes, and it knows
+// kernels by their declarations. It must not know a device's code, a kind of
+// device (what a chip wants is in its data) or a model's name.
 package compiler
 
 import (

@@ -16,9 +16,9 @@ func (s *state) draftRows() int {
 	return 1 + s.in.Options.Draft
 }
 
-// verify makes the program that decodes the pending token and a draft, each a row,
-// takes the tokens that are as decode would have chosen them, and drafts again. Each
-// row's arithmetic is decode's.
+// verify makes the program that decodes the pending token and a draft, one row
+// each, accepts the drafted tokens that decode would have chosen, and drafts again.
+// Each row's arithmetic is that of decode.
 func (s *state) verify() error {
 	p := s.newProgram(table.ProgramVerify, s.draftRows(), false, table.FlagChooses|table.FlagAdvances)
 	x, err := s.body(p)
@@ -35,9 +35,9 @@ func (s *state) verify() error {
 	})
 }
 
-// splitRows makes a command for each row of what takes one alone: attention that
-// makes its K and V, of which a row reads those of the rows before, and products that
-// merge its splits.
+// splitRows divides nodes whose kernels compute one row at a time into one node for
+// each row: attention with RoPE, where a row reads the K and V of the rows before it,
+// and products that merge the splits of attention.
 func (s *state) splitRows() error {
 	for _, p := range s.programs {
 		if p.wide || p.rows == 1 {

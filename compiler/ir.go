@@ -44,7 +44,7 @@ type operand struct {
 // all returns the operand that is a whole value.
 func (v *value) all() operand { return operand{v: v, width: v.width} }
 
-// part is one source of a weight's bytes: a tensor, rows of one, or constants.
+// part is one source of a weight's bytes: a tensor, rows of a tensor, or constants.
 type part struct {
 	tensor weights.Tensor
 	data   []byte // constants; tensor is then unused
@@ -53,9 +53,9 @@ type part struct {
 
 	plusOne bool // 1 is added to each element
 
-	// Of a part whose rows do not follow each other: they are row first and every
-	// step-th after it of the stack rows of block, or columns, if transposed. Step
-	// is 0 for all others.
+	// Step is not 0 if the part's rows do not follow each other. The tensor then has
+	// blocks of stack rows, or of columns if it is transposed, and the part is every
+	// step-th of them in one block, beginning with row first.
 	step, stack, block int
 	transposed         bool
 }
@@ -98,12 +98,12 @@ type program struct {
 	wide  bool
 }
 
-// layerPlan is what the passes know of one layer.
+// layerPlan holds the plan of one layer.
 type layerPlan struct {
 	index  int
 	cap    int // rows of the KV cache
-	window int // positions that are seen, 0: all
-	sinks  int // and of those at the start
+	window int // last positions that a row sees, 0: all
+	sinks  int // positions at the start that it sees besides
 	k, v   *value
 	config arch.Layer
 }

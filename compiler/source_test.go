@@ -31,31 +31,53 @@ func sources(t *testing.T) (*token.FileSet, map[string]*ast.File) {
 	return set, files
 }
 
-// faultsOf returns the places where a file reads labels or asks for the kind of a
-// device. Labels are for people, and a chip's wishes are its data.
+// faultsOf returns the places where a file reads parts of labels or asks for the
+// kind of a device. Labels are for people, and a chip's wishes are its data.
 func faultsOf(set *token.FileSet, f *ast.File) (faults []string) {
 	copied := map[ast.Node]bool{} // the kind of device that the table's header names
+	add := func(n ast.Node, what string) {
+		faults = append(faults, set.Position(n.Pos()).String()+": "+what)
+	}
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.KeyValueExpr:
 			if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Device" {
 				copied[n.Value] = true
 			}
-		case *ast.SelectorExpr:
-			from, _ := n.X.(*ast.Ident)
-			pkg := ""
-			if from != nil {
-				pkg = from.Name
+		case *ast.CallExpr:
+			if of, ok := n.Fun.(*ast.SelectorExpr); ok && isPackage(of.X, "strings") && (suffixes[of.Sel.Name] || slices.ContainsFunc(n.Args, readsLabel)) {
+				add(n, "strings."+of.Sel.Name)
 			}
-			text := pkg == "strings" && slices.Contains([]string{"HasSuffix", "TrimSuffix", "CutSuffix", "HasPrefix", "TrimPrefix", "CutPrefix", "Contains"}, n.Sel.Name)
-			kind := pkg == "chip" && slices.Contains([]string{"CPU", "CUDA", "Metal"}, n.Sel.Name) || n.Sel.Name == "Device" && !copied[n]
-			if text || kind {
-				faults = append(faults, set.Position(n.Pos()).String()+": "+pkg+"."+n.Sel.Name)
+		case *ast.SelectorExpr:
+			if n.Sel.Name == "Device" && !copied[n] || isPackage(n.X, "chip") && devices[n.Sel.Name] {
+				add(n, n.Sel.Name)
 			}
 		}
 		return true
 	})
 	return faults
+}
+
+var (
+	suffixes = map[string]bool{"HasSuffix": true, "TrimSuffix": true, "CutSuffix": true}
+	devices  = map[string]bool{"CPU": true, "CUDA": true, "Metal": true}
+)
+
+// isPackage reports whether an expression is the name of a package.
+func isPackage(x ast.Expr, name string) bool {
+	id, ok := x.(*ast.Ident)
+	return ok && id.Name == name
+}
+
+// readsLabel reports whether an expression has a label in it.
+func readsLabel(x ast.Expr) (found bool) {
+	ast.Inspect(x, func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok && (id.Name == "label" || id.Name == "Label") {
+			found = true
+		}
+		return true
+	})
+	return found
 }
 
 // TestSource checks that no pass matches parts of labels and that nothing depends
@@ -68,12 +90,18 @@ func TestSource(t *testing.T) {
 		}
 	}
 	bad, err := parser.ParseFile(set, "bad.go", `package compiler
-func f() bool { return c.Device == chip.CUDA || strings.HasSuffix(n.label(), ".q") || (table.Header{Device: c.Device}).Chip == "" }`, 0)
+func f() bool {
+	switch c.Device { // 1
+	case chip.CUDA: // 2
+		return strings.HasSuffix(name, ".q") // 3
+	}
+	return strings.Contains(n.label(), "attn") || strings.Contains(order, ",") || (table.Header{Device: c.Device}).Chip == "" // 4
+}`, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := faultsOf(set, bad); len(got) != 3 {
-		t.Errorf("%d of 3 faults found: %v", len(got), got)
+	if got := faultsOf(set, bad); len(got) != 4 {
+		t.Errorf("%d of 4 faults found: %v", len(got), got)
 	}
 }
 

@@ -25,13 +25,13 @@ func (e *SlotError) Error() string {
 	return text
 }
 
-// splitUnit is what rows of a part of a matrix are a multiple of, but for the
-// last part: strips of tiles and the rows of a SIMD group stay whole.
+// splitUnit divides the number of rows of each part of a matrix but the last, so
+// that strips of tiles and the rows of a SIMD group stay whole.
 const splitUnit = 64
 
-// splitWeights divides products whose matrix is larger than a slot may be by its
-// rows: each part is a product of its own, which writes its columns of the
-// output. A row computes what it did before.
+// splitWeights divides products whose matrix is larger than the largest slot. Each
+// part is a product with some of the matrix's rows, which writes its columns of the
+// output. The result of a row does not change.
 func (s *state) splitWeights() error {
 	limit := s.in.Chip.LargestSlot()
 	for _, p := range s.programs {

@@ -230,6 +230,20 @@ func TestLoadRefuses(t *testing.T) {
 	if _, err := replay.Load(context.Background(), &null.Device{}, tab, nil, replay.LoadOptions{}); err == nil {
 		t.Error("a table without a barrier was loaded")
 	}
+	// A program whose commands do something else than its name promises.
+	tab, _ = compiled(t, "llama", 64, compiler.Options{})
+	for i := range tab.Programs {
+		switch p := &tab.Programs[i]; p.Name {
+		case table.ProgramHead:
+			p.Name = table.ProgramSampleHead
+		case table.ProgramSampleHead:
+			p.Name = table.ProgramHead
+		}
+	}
+	const want = "replay: program head: its flags are chooses,reads_row,samples, want chooses,reads_row"
+	if _, err := replay.Load(context.Background(), &null.Device{}, tab, nil, replay.LoadOptions{}); err == nil || err.Error() != want {
+		t.Errorf("two programs with each other's names: %v", err)
+	}
 }
 
 // TestRotating checks that rewinding stays within what a rotating cache keeps.
