@@ -128,10 +128,10 @@ softmetal-vet:
 	$(SOFTMETAL) vet -tags softmetal ./...
 
 softmetal-device: softmetal-vet
-	$(SOFTMETAL) test -timeout 20m -tags softmetal ./replay/metal/...
+	$(SOFTMETAL) test -timeout 20m -tags 'softmetal exhaustive' ./replay/metal/...
 
 softmetal-sessions: softmetal-vet
-	$(SOFTMETAL) test -timeout 20m -tags softmetal -run TestMetal . ./replay ./cmd/pianola
+	$(SOFTMETAL) test -timeout 20m -tags 'softmetal exhaustive' -run TestMetal . ./replay ./cmd/pianola
 
 metallib:
 	go run ./internal/metal/kernels/gen
