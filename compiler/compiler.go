@@ -236,27 +236,35 @@ func newState(in Input) (*state, error) {
 	}
 	h.Options = in.Options.names()
 	s.t = &table.Table{Header: h}
-	logitsRows := max(int(h.LogitsRows), 1+in.Options.Draft)
-	s.tokens = s.slot("tokens", table.SlotTokens, table.ScopeSession, uint64(ctx+1)*4)
-	s.logits = s.slot("logits", table.SlotLogits, table.ScopeSession, uint64(logitsRows)*uint64(cfg.Vocab)*4)
-	s.logits.width, s.logits.rows = cfg.Vocab, logitsRows
+	return s, s.planSlots(stages)
+}
+
+// planSlots makes the slots that do not depend on the nodes. stages are the
+// sampler's, nil without a sampler.
+func (s *state) planSlots(stages []uint32) error {
+	h := &s.t.Header
+	ctx, vocab, width := uint64(h.Context), s.cfg.Vocab, s.cfg.Width
+	logitsRows := max(int(h.LogitsRows), 1+s.in.Options.Draft)
+	s.tokens = s.slot("tokens", table.SlotTokens, table.ScopeSession, (ctx+1)*4)
+	s.logits = s.slot("logits", table.SlotLogits, table.ScopeSession, uint64(logitsRows)*uint64(vocab)*4)
+	s.logits.width, s.logits.rows = vocab, logitsRows
 	s.stops = s.slot("stops", table.SlotStops, table.ScopeSession, uint64(1+MaxStops)*4)
 	s.slot("step", table.SlotStep, table.ScopeSession, table.StepSize)
-	if in.Options.Hidden {
-		s.hidden = s.slot("hidden", table.SlotHidden, table.ScopeSession, uint64(h.Chunk)*uint64(cfg.Width)*4)
-		s.hidden.width, s.hidden.rows = cfg.Width, int(h.Chunk)
+	if s.in.Options.Hidden {
+		s.hidden = s.slot("hidden", table.SlotHidden, table.ScopeSession, uint64(h.Chunk)*uint64(width)*4)
+		s.hidden.width, s.hidden.rows = width, int(h.Chunk)
 	}
 	if stages != nil {
 		s.stages = stages[1:] // the penalties come first
 		s.sampler = s.slot("sampler", table.SlotSampler, table.ScopeSession, sampler.Size)
 	}
-	if in.Options.LogProbs {
+	if s.in.Options.LogProbs {
 		if stages == nil {
-			return nil, &SamplerError{in.Options.Sampler, "log-probabilities need a sampler"}
+			return &SamplerError{s.in.Options.Sampler, "log-probabilities need a sampler"}
 		}
 		s.ranks = s.slot("ranks", table.SlotRanks, table.ScopeSession, sampler.RanksSize)
 	}
-	return s, nil
+	return nil
 }
 
 // slot adds a slot to the table and returns a value for it.
