@@ -13,6 +13,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/cuda/fake"
 	"github.com/pianola-engine/pianola/internal/cuda/ptx"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/replay/cuda"
 )
 
@@ -30,7 +31,7 @@ func fakeCUDA(t *testing.T) (*fake.Driver, cuda.Options) {
 // TestCUDA opens a model on the NVIDIA device, on a fake driver, and generates
 // the tokens that the CPU does; a roll of its chip too.
 func TestCUDA(t *testing.T) {
-	const path = "testdata/tiny/qwen2"
+	path := testmodels.Path(t, "testdata/tiny/qwen2")
 	ctx := context.Background()
 	ids := func(m *Model) (out []int32) {
 		s, err := m.NewSession(SessionOptions{})
@@ -141,7 +142,7 @@ func TestCUDAChip(t *testing.T) {
 func TestCUDAPlan(t *testing.T) {
 	for mode, more := range map[Mode]uint64{"encode": 0, "record": 0, "resident": 64 << 10} { // resident: command arrays
 		drv, o := fakeCUDA(t)
-		planned(t, "testdata/tiny/qwen2", func() *target {
+		planned(t, testmodels.Path(t, "testdata/tiny/qwen2"), func() *target {
 			on, err := newCUDA(mode, o)
 			if err != nil {
 				t.Fatal(err)
@@ -155,7 +156,7 @@ func TestCUDAPlan(t *testing.T) {
 // TestCUDATaps asks the NVIDIA device for taps, which it has not.
 func TestCUDATaps(t *testing.T) {
 	drv, o := fakeCUDA(t)
-	h, err := OpenHeader("testdata/tiny/qwen2", nil)
+	h, err := OpenHeader(testmodels.Path(t, "testdata/tiny/qwen2"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +187,7 @@ func TestCUDATaps(t *testing.T) {
 func TestCUDAEvents(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		drv, o := fakeCUDA(t)
-		h, err := OpenHeader("testdata/tiny/qwen2", nil)
+		h, err := OpenHeader(testmodels.Path(t, "testdata/tiny/qwen2"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

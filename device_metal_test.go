@@ -8,6 +8,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 	"github.com/pianola-engine/pianola/internal/metal/kernels"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/replay/metal"
 )
 
@@ -55,7 +56,7 @@ func TestMetalSource(t *testing.T) {
 // elsewhere for Metal's objects.
 func TestMetalOptions(t *testing.T) {
 	ctx := context.Background()
-	const path = "testdata/tiny/llama/model.gguf"
+	path := testmodels.Path(t, "testdata/tiny/llama/model.gguf")
 	var missing *DeviceError
 	for _, o := range []Options{{Device: "cpu"}, {Device: "cuda"}, {Device: "metal", Threads: 2}} {
 		o.Metal.Shared = &metal.Shared{}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // TestTarget is what the options choose where there is no GPU, or no kernels for
@@ -41,7 +43,7 @@ func TestTarget(t *testing.T) {
 		`unknown device "abacus" (valid: auto, cpu, metal, cuda)`: {Device: "abacus"},
 		`unknown KV type "q4" (valid: f16, q8_0)`:                 {Device: "cpu", Table: TableOptions{KV: "q4"}},
 	} {
-		if _, err := Open(t.Context(), "testdata/tiny/qwen2", o); !errors.As(err, &unknown) || err.Error() != "pianola: "+want {
+		if _, err := Open(t.Context(), testmodels.Path(t, "testdata/tiny/qwen2"), o); !errors.As(err, &unknown) || err.Error() != "pianola: "+want {
 			t.Errorf("%+v: %v, want %s", o, err, want)
 		}
 	}

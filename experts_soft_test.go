@@ -8,6 +8,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/golden"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // TestMetalExperts decodes with experts on Metal in software, in chains of 1 and
@@ -30,7 +31,7 @@ func TestMetalExperts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m, err := Open(ctx, md.path, Options{Device: "metal", Table: TableOptions{Context: 64}, Metal: MetalOptions{NoArchive: true}})
+			m, err := Open(ctx, testmodels.Path(t, md.path), Options{Device: "metal", Table: TableOptions{Context: 64}, Metal: MetalOptions{NoArchive: true}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/replay/metal"
 )
 
@@ -25,7 +26,7 @@ func TestMetal(t *testing.T) {
 	if err := soft.Start("."); err != nil {
 		t.Fatal(err)
 	}
-	const path = "testdata/tiny/llama/model.gguf"
+	path := testmodels.Path(t, "testdata/tiny/llama/model.gguf")
 	ctx := context.Background()
 	ids := func(o Options) (out []int32) {
 		o.Table.Context = 64
@@ -128,7 +129,7 @@ func TestMetalShared(t *testing.T) {
 	if err := soft.Start("."); err != nil {
 		t.Fatal(err)
 	}
-	const path = "testdata/tiny/llama/model.gguf"
+	path := testmodels.Path(t, "testdata/tiny/llama/model.gguf")
 	ctx := context.Background()
 	objects, bytes := soft.Live()
 	device, queue := soft.GPU()

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // fakeSource is a Source of plain maps.
@@ -109,7 +111,7 @@ func tinyHF(t testing.TB, dir string) *fakeSource {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
+	file, err := os.ReadFile(filepath.Join(testmodels.Path(t, dir), "model.safetensors"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +132,7 @@ func tinyHF(t testing.TB, dir string) *fakeSource {
 // tinyGGUF reads a small GGUF file of testdata. It trusts the file.
 func tinyGGUF(t testing.TB, path string) *fakeSource {
 	t.Helper()
-	file, err := os.ReadFile(filepath.Join("..", "testdata", path))
+	file, err := os.ReadFile(testmodels.Path(t, filepath.Join("..", "testdata", path)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/bench"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -27,7 +28,7 @@ const (
 
 func open(t testing.TB, path string, o pianola.Options) *pianola.Model {
 	t.Helper()
-	m, err := pianola.Open(context.Background(), path, o)
+	m, err := pianola.Open(context.Background(), testmodels.Path(t, path), o)
 	if err != nil {
 		t.Fatal(err)
 	}

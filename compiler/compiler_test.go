@@ -20,6 +20,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -39,7 +40,7 @@ func tiny(t testing.TB) []string {
 	}
 	var paths []string
 	for _, e := range entries {
-		dir := filepath.Join(root, e.Name())
+		dir := testmodels.Path(t, filepath.Join(root, e.Name()))
 		paths = append(paths, dir)
 		if gguf := filepath.Join(dir, "model.gguf"); fileExists(gguf) {
 			paths = append(paths, gguf)
@@ -289,7 +290,7 @@ func TestConcurrent(t *testing.T) {
 func TestGoldenDumps(t *testing.T) {
 	for _, name := range []string{"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"} {
 		for _, c := range chips {
-			tab := mustCompile(t, input(t, filepath.Join("..", "testdata", "tiny", name), c, Options{}))
+			tab := mustCompile(t, input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", name)), c, Options{}))
 			var b bytes.Buffer
 			if err := tab.Dump(&b, table.DumpOptions{}); err != nil {
 				t.Fatal(err)
@@ -299,7 +300,7 @@ func TestGoldenDumps(t *testing.T) {
 	}
 	for _, p := range PassNames() {
 		var b bytes.Buffer
-		if err := DumpAfter(input(t, filepath.Join("..", "testdata", "tiny", "qwen3"), "cpu", Options{Context: 64}), p, &b); err != nil {
+		if err := DumpAfter(input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3")), "cpu", Options{Context: 64}), p, &b); err != nil {
 			t.Fatal(err)
 		}
 		compareGolden(t, filepath.Join("testdata", "passes", p+".txt"), b.Bytes())
@@ -366,7 +367,7 @@ func (f fakeTensors) Tensor(name string) (weights.Tensor, bool) {
 }
 
 func TestTensorErrors(t *testing.T) {
-	in := input(t, filepath.Join("..", "testdata", "tiny", "qwen2"), "cpu", Options{})
+	in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen2")), "cpu", Options{})
 	base := in.Tensors
 	const q, bias, norm = "model.layers.1.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.bias", "model.norm.weight"
 	for _, c := range []struct {
@@ -393,7 +394,7 @@ func TestTensorErrors(t *testing.T) {
 // TestMixedTypes checks that Q, K and V of different types stay apart, with no
 // barrier between them.
 func TestMixedTypes(t *testing.T) {
-	in := input(t, filepath.Join("..", "testdata", "tiny", "llama"), "cpu", Options{})
+	in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama")), "cpu", Options{})
 	in.Tensors = fakeTensors{in.Tensors, map[string]func(*weights.Tensor){
 		"model.layers.0.self_attn.v_proj.weight": func(t *weights.Tensor) { t.Type = dtype.BF16 },
 	}}
@@ -413,7 +414,7 @@ func TestMixedTypes(t *testing.T) {
 
 // TestWindows checks the rotating caches of layers that see a window.
 func TestWindows(t *testing.T) {
-	in := input(t, filepath.Join("..", "testdata", "tiny", "mistral"), "cpu", Options{})
+	in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "mistral")), "cpu", Options{})
 	c := *in.Chip
 	c.PrefillChunk = 64
 	in.Chip = &c
@@ -427,7 +428,7 @@ func TestWindows(t *testing.T) {
 func TestRotatingMemory(t *testing.T) {
 	for _, kv := range []string{"f16", "q8_0"} {
 		size := func(context int) (windowed, full uint64) {
-			in := input(t, filepath.Join("..", "testdata", "tiny", "llama"), "cpu", Options{Context: context, KV: kv})
+			in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama")), "cpu", Options{Context: context, KV: kv})
 			cfg, c := *in.Config, *in.Chip
 			c.PrefillChunk, cfg.Context = 64, 1<<16
 			cfg.Layer = slices.Clone(cfg.Layer)
@@ -458,7 +459,7 @@ func TestRotatingMemory(t *testing.T) {
 
 // TestKVKinds checks what the kind of cache changes, and what is refused.
 func TestKVKinds(t *testing.T) {
-	path := filepath.Join("..", "testdata", "tiny", "qwen3")
+	path := testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3"))
 	for _, name := range chips {
 		plain, tab := mustCompile(t, input(t, path, name, Options{KV: "f16"})), mustCompile(t, input(t, path, name, Options{KV: "q8_0"}))
 		if got := plain.Header.Options; got != "" {
@@ -495,7 +496,7 @@ func TestKVKinds(t *testing.T) {
 // TestPrefillOnGPU checks how a chunk's products and attention are divided on
 // NVIDIA GPUs: 64 KiB of shared memory have room for two SIMD groups' Q.
 func TestPrefillOnGPU(t *testing.T) {
-	path := filepath.Join("..", "testdata", "tiny", "qwen3")
+	path := testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3"))
 	for name, threads := range map[string]uint32{"cuda": 64, "h200": 256} {
 		in := input(t, path, name, Options{})
 		tab := mustCompile(t, in)
@@ -533,7 +534,7 @@ func TestPrefillOnGPU(t *testing.T) {
 // TestSiLUDown checks that a GPU computes silu(gate) * up once a chunk.
 func TestSiLUDown(t *testing.T) {
 	for name, want := range map[string][2]int{"cpu": {0, 0}, "m4-pro": {0, 2}, "cuda": {0, 2}, "h200": {0, 0}} {
-		in := input(t, filepath.Join("..", "testdata", "tiny", "qwen3"), name, Options{})
+		in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3")), name, Options{})
 		if !in.Chip.Fuse.SiLUDown {
 			t.Fatal(name, "does not fuse it")
 		}
@@ -556,7 +557,7 @@ func TestSiLUDown(t *testing.T) {
 // TestSplitInput checks that products of a chunk share the float16 of an input
 // that they all read, and that silu(gate) * up is made on the way to them.
 func TestSplitInput(t *testing.T) {
-	path := filepath.Join("..", "testdata", "tiny", "qwen3")
+	path := testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3"))
 	for _, test := range []struct {
 		options           Options
 		halves, silu, mul int
@@ -615,7 +616,7 @@ func TestHalvesRows(t *testing.T) {
 }
 
 func BenchmarkCompile(b *testing.B) {
-	in := input(b, filepath.Join("..", "testdata", "tiny", "qwen3"), "cpu", Options{})
+	in := input(b, testmodels.Path(b, filepath.Join("..", "testdata", "tiny", "qwen3")), "cpu", Options{})
 	for b.Loop() {
 		mustCompile(b, in)
 	}

@@ -9,13 +9,15 @@ import (
 
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/table"
 )
 
 // expertModels returns the paths of models with experts.
-func expertModels() (paths []string) {
+func expertModels(t testing.TB) (paths []string) {
+	t.Helper()
 	for _, name := range []string{"qwen3_moe", "qwen3_moe/model.gguf", "gpt_oss", "gpt_oss/model.gguf", "mixtral_window", "qwen3_moe_sparse"} {
-		paths = append(paths, filepath.Join("..", "testdata", "variants", filepath.FromSlash(name)))
+		paths = append(paths, testmodels.Path(t, filepath.Join("..", "testdata", "variants", filepath.FromSlash(name))))
 	}
 	return paths
 }
@@ -23,7 +25,7 @@ func expertModels() (paths []string) {
 // TestExpertPasses compiles models with experts pass by pass, by any of the
 // fusions, and verifies each stage.
 func TestExpertPasses(t *testing.T) {
-	for _, path := range expertModels() {
+	for _, path := range expertModels(t) {
 		for _, name := range chips {
 			for _, o := range []Options{{}, {NoFuse: true}, {Context: 37, Draft: 3}} {
 				r := rand.New(rand.NewPCG(1, 2))
@@ -56,7 +58,7 @@ func TestExpertPasses(t *testing.T) {
 // on a GPU, besides the norm that the router and the experts read, and says what
 // a token reads: of each expert's weights those that are used.
 func TestExpertCommands(t *testing.T) {
-	in := input(t, expertModels()[0], "m4-pro", Options{})
+	in := input(t, expertModels(t)[0], "m4-pro", Options{})
 	tab := mustCompile(t, in)
 	p, _, _ := tab.Program(table.ProgramDecode)
 	var got []string

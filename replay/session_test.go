@@ -13,6 +13,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/replay/cuda"
@@ -37,7 +38,7 @@ func compiled(t testing.TB, name string, chunk int, o compiler.Options) (*table.
 // compiledFor does the same for any chip.
 func compiledFor(t testing.TB, chipName, name string, chunk int, o compiler.Options) (*table.Table, *weights.Directory) {
 	t.Helper()
-	dir, err := weights.OpenDirectory(filepath.Join("..", "testdata", "tiny", name))
+	dir, err := weights.OpenDirectory(testmodels.Path(t, filepath.Join("..", "testdata", "tiny", name)))
 	if err != nil {
 		t.Fatal(err)
 	}

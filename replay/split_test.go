@@ -12,6 +12,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/synth"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/table"
@@ -79,7 +80,7 @@ func limitedLogits(t *testing.T, path string, slot uint64) (logits []float32, ne
 func TestSplitWeights(t *testing.T) {
 	models := map[string]uint64{} // slots, by path
 	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral"} {
-		models[filepath.Join("..", "testdata", "tiny", name)] = 300 << 10
+		models[testmodels.Path(t, filepath.Join("..", "testdata", "tiny", name))] = 300 << 10
 	}
 	for _, quant := range []string{"q8_0", "q4_k_m"} {
 		shape, _ := synth.FindShape("gopher")

@@ -13,6 +13,7 @@ import (
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
@@ -21,7 +22,7 @@ import (
 // compiled returns the table of a tiny model.
 func compiled(t testing.TB, o compiler.Options) *table.Table {
 	t.Helper()
-	dir, err := weights.OpenDirectory(filepath.Join("..", "testdata", "tiny", "qwen3"))
+	dir, err := weights.OpenDirectory(testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 func TestMapChanged(t *testing.T) {
@@ -242,7 +244,7 @@ func TestFormatBytes(t *testing.T) {
 
 // TestRelease gives memory back and reads the bytes again.
 func TestRelease(t *testing.T) {
-	dir, err := OpenDirectory(filepath.Join("..", "testdata", "tiny", "qwen3"))
+	dir, err := OpenDirectory(testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/gguf"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // st is a tensor of a safetensors file under construction.
@@ -387,7 +388,7 @@ func TestModels(t *testing.T) {
 		{"tiny/qwen3", 24, "model.norm.weight", dtype.F16, []uint64{256}, "model_type", "qwen3"},
 	} {
 		t.Run(tc.path, func(t *testing.T) {
-			d := open(t, filepath.Join("..", "testdata", filepath.FromSlash(tc.path)))
+			d := open(t, testmodels.Path(t, filepath.Join("..", "testdata", filepath.FromSlash(tc.path))))
 			x, ok := d.Tensor(tc.name)
 			if !ok || x.Type != tc.want || x.TypeName != tc.want.String() || !slices.Equal(x.Shape, tc.shape) {
 				t.Errorf("tensor %+v, %v", x, ok)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // golden is a reference result, made by transformers in float32 arithmetic.
@@ -69,8 +70,8 @@ func relativeError(got, want []float64) (relative, largest float64) {
 func TestEvalAgreesWithGolden(t *testing.T) {
 	for _, path := range []string{"llama", "llama/model.gguf", "qwen2", "qwen3/model.gguf", "mistral"} {
 		t.Run(path, func(t *testing.T) {
-			model := filepath.Join(tiny, path)
-			for _, c := range readGolden(t, filepath.Join(tiny, strings.Split(path, "/")[0])) {
+			model := tiny(t, path)
+			for _, c := range readGolden(t, tiny(t, strings.Split(path, "/")[0])) {
 				got := decode[evalResult](t, succeed(t, "eval", model, "--ids", joinIDs(c.PromptIDs)).stdout)
 				if len(got.LastPromptLogits) != len(c.LastPromptLogits) || len(got.GreedyIDs) != 48 || got.Logits != nil {
 					t.Fatalf("%d logits, %d ids, %d rows", len(got.LastPromptLogits), len(got.GreedyIDs), len(got.Logits))
@@ -105,8 +106,8 @@ func TestEvalIsTheSame(t *testing.T) {
 }
 
 func TestEvalAllLogits(t *testing.T) {
-	ids := readGolden(t, filepath.Join(tiny, "qwen3"))[1].PromptIDs
-	model := filepath.Join(tiny, "qwen3")
+	ids := readGolden(t, tiny(t, "qwen3"))[1].PromptIDs
+	model := tiny(t, "qwen3")
 	all := decode[evalResult](t, succeed(t, "eval", model, "--ids", joinIDs(ids), "--all-logits").stdout)
 	if len(all.Logits) != len(ids) {
 		t.Fatalf("%d rows for %d ids", len(all.Logits), len(ids))
@@ -375,7 +376,7 @@ func TestPPLOfHeldOutText(t *testing.T) {
 	}{
 		{gopherHF, 6.2007, 0.005}, // float16
 		{gopher, 6.2407, 0.01},
-		{filepath.Join(gopherHF, "gopher-q4_0.gguf"), 6.3172, 0.01},
+		{testmodels.Path(t, filepath.Join(gopherHF, "gopher-q4_0.gguf")), 6.3172, 0.01},
 	} {
 		o := succeed(t, "ppl", c.model, "--file", filepath.Join(gopherHF, "heldout.txt"))
 		got, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimPrefix(o.stdout, "ppl ")), 64)

@@ -10,7 +10,7 @@ import (
 // cutModel returns the float32 model of a layer, which change may change.
 func cutModel(t *testing.T, change func(m *packed.Model)) string {
 	t.Helper()
-	config, tensors, err := packed.Read(tiny + "/llama")
+	config, tensors, err := packed.Read(tiny(t, "llama"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pianola-engine/pianola/internal/exhaustive"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
@@ -21,7 +22,6 @@ var update = flag.Bool("update", false, "write the golden files instead of compa
 const (
 	gopher   = "../../testdata/gopher-q8_0.gguf"
 	gopherHF = "../../testdata/gopher"
-	tiny     = "../../testdata/tiny"
 )
 
 // outcome is what a command line gave.
@@ -41,6 +41,12 @@ func runWith(t *testing.T, ctx context.Context, stdin string, args ...string) ou
 	var stdout, stderr bytes.Buffer
 	status := execute(ctx, args, strings.NewReader(stdin), &stdout, &stderr)
 	return outcome{status, stdout.String(), stderr.String()}
+}
+
+// tiny returns the path of a model of testdata/tiny, or of a file of it.
+func tiny(t *testing.T, name string) string {
+	t.Helper()
+	return testmodels.Path(t, "../../testdata/tiny/"+name)
 }
 
 // succeed runs a command line that must not fail and returns its output.
@@ -304,7 +310,7 @@ func TestImpossibleValues(t *testing.T) {
 		{"synth gopher --quant Q99 -o x.gguf", "Q99"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
-			line := strings.NewReplacer("GOPHER", gopher, "TINY", tiny+"/llama/model.gguf").Replace(c.args)
+			line := strings.NewReplacer("GOPHER", gopher, "TINY", tiny(t, "llama/model.gguf")).Replace(c.args)
 			wantError(t, runCommand(t, strings.Fields(line)...), statusFailed, c.contains)
 		})
 	}

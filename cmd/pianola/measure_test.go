@@ -44,7 +44,7 @@ func TestBenchJSON(t *testing.T) {
 }
 
 func TestBenchCurve(t *testing.T) {
-	args := []string{"bench", filepath.Join(tiny, "llama"), "-p", "0", "-n", "8", "-r", "1", "--chain", "1,2,16"}
+	args := []string{"bench", tiny(t, "llama"), "-p", "0", "-n", "8", "-r", "1", "--chain", "1,2,16"}
 	var chains []int
 	for line := range strings.Lines(succeed(t, append(args, "--json")...).stdout) {
 		res := decode[struct {
@@ -69,13 +69,13 @@ func TestBenchCurve(t *testing.T) {
 }
 
 func TestBenchText(t *testing.T) {
-	text := succeed(t, "bench", filepath.Join(tiny, "qwen3"), "-p", "8", "-n", "8", "-r", "2").stdout
+	text := succeed(t, "bench", tiny(t, "qwen3"), "-p", "8", "-n", "8", "-r", "2").stdout
 	for _, part := range []string{"prefill", "decode", "tok/s", "commands", "encode", "first token", "memory"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %q in\n%s", part, text)
 		}
 	}
-	lines := succeed(t, "bench", filepath.Join(tiny, "qwen3"), "-p", "8", "-n", "8", "-r", "2", "--benchfmt").stdout
+	lines := succeed(t, "bench", tiny(t, "qwen3"), "-p", "8", "-n", "8", "-r", "2", "--benchfmt").stdout
 	if strings.Count(lines, "\nBenchmarkPrefill/model=qwen3/") != 2 || strings.Count(lines, "\nBenchmarkDecode/model=qwen3/") != 2 {
 		t.Errorf("benchmark lines\n%s", lines)
 	}
@@ -233,14 +233,14 @@ func TestInfo(t *testing.T) {
 	if !res.Supported || res.Model == nil || res.Model.Context != 2048 || bytes == 0 || bytes > res.Bytes || res.Tokenizer.Size != 4096 {
 		t.Errorf("%+v", res)
 	}
-	if mistral := succeed(t, "info", filepath.Join(tiny, "mistral")).stdout; !strings.Contains(mistral, "2 layers see 16 positions") || !strings.Contains(mistral, "none that can be used") {
+	if mistral := succeed(t, "info", tiny(t, "mistral")).stdout; !strings.Contains(mistral, "2 layers see 16 positions") || !strings.Contains(mistral, "none that can be used") {
 		t.Errorf("mistral is\n%s", mistral)
 	}
 }
 
 func TestInfoOfAnUnknownArchitecture(t *testing.T) {
 	dir := t.TempDir()
-	copyModel(t, filepath.Join(tiny, "llama"), dir, func(config string) string {
+	copyModel(t, tiny(t, "llama"), dir, func(config string) string {
 		return strings.ReplaceAll(strings.ReplaceAll(config, `"llama"`, `"novelty"`), "LlamaForCausalLM", "NoveltyForCausalLM")
 	})
 	text := succeed(t, "info", dir).stdout

@@ -15,8 +15,8 @@ func TestMetal(t *testing.T) {
 	if err := soft.Start("../.."); err != nil {
 		t.Fatal(err)
 	}
+	model := tiny(t, "llama/model.gguf")
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	const model = "../../testdata/tiny/llama/model.gguf"
 	for mode, most := range map[string]float64{"encode": 300, "record": 40} {
 		out := succeed(t, "bench", model, "--device", "metal", "--mode", mode, "--ctx", "64", "-p", "0", "-n", "16", "-r", "1", "--chain", "16", "--json")
 		var r struct {

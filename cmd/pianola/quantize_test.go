@@ -14,6 +14,7 @@ import (
 
 	reference "github.com/pianola-engine/pianola/internal/golden"
 	"github.com/pianola-engine/pianola/internal/quantize"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 func TestQuantize(t *testing.T) {
@@ -131,7 +132,7 @@ func TestPeer(t *testing.T) {
 		"variants/mixtral", "variants/gemma", "variants/granite", "variants/olmo2", "variants/llama_yarn_mscale",
 	} {
 		for _, args := range [][]string{{"convert"}, {"quantize", "--type", "Q4_K_M"}} {
-			out, model := filepath.Join(dir, "model.gguf"), filepath.Join("../../testdata", name)
+			out, model := filepath.Join(dir, "model.gguf"), testmodels.Path(t, filepath.Join("../../testdata", name))
 			if args[0] == "quantize" && (strings.HasSuffix(name, "moe") || strings.HasSuffix(name, "mixtral")) {
 				continue // rounding chooses other experts, all of them random
 			}

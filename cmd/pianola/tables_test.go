@@ -67,7 +67,7 @@ func TestRolls(t *testing.T) {
 	wantError(t, runCommand(t, "run", roll, "-p", "x"), statusFailed, "")
 	wantError(t, runCommand(t, append(args, "--roll", roll, "--all-logits")...), statusFailed, "the roll is refused")
 	wantError(t, runCommand(t, append(args, "--roll", roll, "--ctx", "64")...), statusFailed, "compiled with Context 2048, not 64")
-	other := compileRoll(t, "other.roll", filepath.Join(tiny, "llama"))
+	other := compileRoll(t, "other.roll", tiny(t, "llama"))
 	wantError(t, runCommand(t, append(args, "--roll", other)...), statusFailed, "the roll is refused")
 	metal := compileRoll(t, "metal.roll", gopher, "--chip", "m4-pro")
 	succeed(t, "check", metal)

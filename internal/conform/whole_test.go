@@ -16,6 +16,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/emu"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/golden"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/cpu"
 	"github.com/pianola-engine/pianola/table"
@@ -70,7 +71,7 @@ const wholeContext = 96
 // compile compiles the table, and maps the model's files.
 func (w *whole) compile(tb testing.TB) (*table.Table, *weights.Mapped) {
 	tb.Helper()
-	h, err := pianola.OpenHeader(filepath.Join("../../testdata", w.model), nil)
+	h, err := pianola.OpenHeader(testmodels.Path(tb, filepath.Join("../../testdata", w.model)), nil)
 	if err != nil {
 		tb.Fatal(err)
 	}

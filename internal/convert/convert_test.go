@@ -19,6 +19,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/gguf"
 	"github.com/pianola-engine/pianola/internal/quantize"
 	"github.com/pianola-engine/pianola/internal/sparse"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // TestVariants: models of other shapes and RoPE scalings come back from their GGUF files as they
@@ -39,7 +40,7 @@ func TestVariants(t *testing.T) {
 		"gemma", "gemma2_caps", "gemma2_g", "gemma3_linear", "granite", "granite_bias", "olmo2", "olmo2_mha", "phi3_long", "phi3_short",
 		"smollm3", "starcoder2", "starcoder2_nobias", "mixtral", "mixtral_window", "qwen3_moe_sparse",
 	} {
-		m, err := convert.Open(filepath.Join("../../testdata/variants", name))
+		m, err := convert.Open(testmodels.Path(t, filepath.Join("../../testdata/variants", name)))
 		if want := refused[name]; want != "" {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: got %v, want an error with %q", name, err, want)
@@ -63,10 +64,10 @@ func TestVariants(t *testing.T) {
 func TestThreads(t *testing.T) {
 	dir := t.TempDir()
 	asStored := filepath.Join(dir, "stored.gguf")
-	if err := os.WriteFile(asStored, write(t, "../../testdata/tiny/llama", "", quantize.Options{}), 0o600); err != nil {
+	if err := os.WriteFile(asStored, write(t, testmodels.Path(t, "../../testdata/tiny/llama"), "", quantize.Options{}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := tensorsOf(t, write(t, "../../testdata/tiny/llama", "Q3_K_S", quantize.Options{}))
+	want := tensorsOf(t, write(t, testmodels.Path(t, "../../testdata/tiny/llama"), "Q3_K_S", quantize.Options{}))
 	if got := tensorsOf(t, write(t, asStored, "Q3_K_S", quantize.Options{})); got != want {
 		t.Error("another model from the GGUF file than from the safetensors file")
 	}
@@ -110,7 +111,7 @@ func edited(t *testing.T, edit func(config map[string]any)) string {
 	if text, err = json.Marshal(config); err != nil {
 		t.Fatal(err)
 	}
-	model, err := os.ReadFile("../../testdata/tiny/llama/model.safetensors")
+	model, err := os.ReadFile(testmodels.Path(t, "../../testdata/tiny/llama/model.safetensors"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +150,7 @@ func TestErrors(t *testing.T) {
 	}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	whole, err := convert.Open("../../testdata/tiny/llama")
+	whole, err := convert.Open(testmodels.Path(t, "../../testdata/tiny/llama"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/gguf"
 	"github.com/pianola-engine/pianola/internal/quantize"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // reference is a folder with gopher-TYPE.gguf files by llama-quantize.
@@ -133,6 +134,7 @@ func TestTiny(t *testing.T) {
 		if _, err := os.Stat(dir); err != nil {
 			dir = filepath.Join("../../testdata/variants", name)
 		}
+		dir = testmodels.Path(t, dir)
 		want, err := os.ReadFile(filepath.Join(dir, "model.gguf"))
 		if err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/golden"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 func readGolden(t *testing.T, path string) *golden.Reference {
@@ -22,7 +23,7 @@ func readGolden(t *testing.T, path string) *golden.Reference {
 
 func open(t testing.TB, path string, o pianola.Options) *pianola.Model {
 	t.Helper()
-	m, err := pianola.Open(context.Background(), path, o)
+	m, err := pianola.Open(context.Background(), testmodels.Path(t, path), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func TestGoldens(t *testing.T) {
 	for _, d := range dirs {
 		g := filepath.Join(d, "golden.json")
 		models = append(models, model{d, g, 2e-3})
-		if gguf := filepath.Join(d, "model.gguf"); exists(gguf) {
+		if gguf := filepath.Join(d, "model.gguf"); exists(testmodels.Path(t, gguf)) {
 			models = append(models, model{gguf, g, 2e-3})
 		}
 	}
@@ -123,7 +124,7 @@ func TestGoldens(t *testing.T) {
 // golden's prompt and tokens do not fit in that.
 func roomy(t testing.TB, path string) int {
 	t.Helper()
-	h, err := pianola.OpenHeader(path, nil)
+	h, err := pianola.OpenHeader(testmodels.Path(t, path), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 func replaceAll(b []byte, pairs ...string) []byte {
@@ -29,7 +30,7 @@ func TestBadFiles(t *testing.T) {
 	}
 	read := func(path string) []byte {
 		t.Helper()
-		b, err := os.ReadFile(path)
+		b, err := os.ReadFile(testmodels.Path(t, path))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +101,7 @@ func TestBadOptions(t *testing.T) {
 		{pianola.Options{Threads: -1}, "thread"},
 		{pianola.Options{Threads: 100000}, "thread"},
 	} {
-		m, err := pianola.Open(context.Background(), "testdata/tiny/llama", c.o)
+		m, err := pianola.Open(context.Background(), testmodels.Path(t, "testdata/tiny/llama"), c.o)
 		if err == nil {
 			m.Close()
 			t.Errorf("%+v: opened", c.o)
@@ -115,7 +116,7 @@ func TestBadOptions(t *testing.T) {
 // TestTensorValues checks that a model whose tensors are right in shape and
 // wrong in size on disk is refused before it runs.
 func TestTensorValues(t *testing.T) {
-	b, err := os.ReadFile("testdata/tiny/llama/model.gguf")
+	b, err := os.ReadFile(testmodels.Path(t, "testdata/tiny/llama/model.gguf"))
 	if err != nil {
 		t.Fatal(err)
 	}

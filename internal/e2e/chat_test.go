@@ -14,6 +14,7 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/chat/jinja"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // turns is a template in the manner of ChatML, with a token that the model has.
@@ -236,7 +237,7 @@ func TestChatInterrupted(t *testing.T) {
 func TestChatTemplates(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"config.json", "model.safetensors"} {
-		b, err := os.ReadFile(filepath.Join("testdata", "tiny", "llama", name))
+		b, err := os.ReadFile(testmodels.Path(t, filepath.Join("testdata", "tiny", "llama", name)))
 		if err != nil {
 			t.Fatal(err)
 		}

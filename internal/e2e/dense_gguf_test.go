@@ -15,6 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/gguf"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/weights"
 )
 
@@ -55,7 +56,7 @@ type ggufTensor struct {
 // writeGGUF writes a model of testdata/variants as a GGUF file, matrices in a type.
 func writeGGUF(t *testing.T, dir string, matrices dtype.Type) string {
 	t.Helper()
-	h, err := pianola.OpenHeader(dir, nil)
+	h, err := pianola.OpenHeader(testmodels.Path(t, dir), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

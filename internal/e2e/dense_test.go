@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // denseFamilies have what llama has not: fused tensors, LongRoPE, norms behind
@@ -80,7 +81,7 @@ func TestDenseOptions(t *testing.T) {
 // LongRoPE's frequencies are those of the context that a model is opened with.
 func TestLongRoPEContext(t *testing.T) {
 	const path = "testdata/variants/phi3_short"
-	h, err := pianola.OpenHeader(path, nil)
+	h, err := pianola.OpenHeader(testmodels.Path(t, path), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,20 +10,21 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/packed"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // -experts is one more model of TestExperts.
 var experts = flag.String("experts", "", "a folder with a model that has experts, and its golden.json")
 
 // expertModels are the models with sparse layers, and what their goldens are.
-func expertModels() (models [][2]string) {
+func expertModels(t testing.TB) (models [][2]string) {
 	for _, dir := range []string{"testdata/variants/qwen3_moe", "testdata/variants/gpt_oss", "testdata/variants/mixtral", "testdata/variants/mixtral_window", "testdata/variants/qwen3_moe_sparse", *experts} {
 		if dir == "" {
 			continue
 		}
 		golden := filepath.Join(dir, "golden.json")
 		models = append(models, [2]string{dir, golden})
-		if gguf := filepath.Join(dir, "model.gguf"); exists(gguf) {
+		if gguf := filepath.Join(dir, "model.gguf"); exists(testmodels.Path(t, gguf)) {
 			models = append(models, [2]string{gguf, golden})
 		}
 	}
@@ -33,7 +34,7 @@ func expertModels() (models [][2]string) {
 // TestExperts compares chains of 1 and of 64 tokens with the references; both
 // have the same tokens, fused or not, by one thread or more.
 func TestExperts(t *testing.T) {
-	for _, md := range expertModels() {
+	for _, md := range expertModels(t) {
 		t.Run(md[0], func(t *testing.T) {
 			g := readGolden(t, md[1])
 			for i, c := range g.Cases {

@@ -14,6 +14,7 @@ import (
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/gguf"
 	"github.com/pianola-engine/pianola/internal/packed"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/weights"
 )
 
@@ -190,7 +191,7 @@ var (
 // TestSplitModel cuts a GGUF model into three files, and decodes as with one.
 func TestSplitModel(t *testing.T) {
 	const path = "testdata/tiny/qwen3/model.gguf"
-	h, err := pianola.OpenHeader(path, nil)
+	h, err := pianola.OpenHeader(testmodels.Path(t, path), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

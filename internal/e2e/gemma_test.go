@@ -13,6 +13,7 @@ import (
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/golden"
 	"github.com/pianola-engine/pianola/internal/synth"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // TestQuantisedGemma replays gemma 3 of quantised weights over a context that passes
@@ -92,7 +93,7 @@ func TestOlderGemma(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "config.json"), b, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if b, err = os.ReadFile(filepath.Join(path, "model.safetensors")); err != nil {
+		if b, err = os.ReadFile(filepath.Join(testmodels.Path(t, path), "model.safetensors")); err != nil {
 			t.Fatal(err)
 		}
 		n := binary.LittleEndian.Uint64(b)

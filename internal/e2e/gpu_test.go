@@ -14,6 +14,7 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/golden"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/replay/cuda"
 )
 
@@ -56,7 +57,7 @@ func gpuModels(t *testing.T) (models []struct {
 		for _, d := range dirs {
 			g := filepath.Join(d, "golden.json")
 			add(d, g, variantLimit(d))
-			if gguf := filepath.Join(d, "model.gguf"); exists(gguf) {
+			if gguf := filepath.Join(d, "model.gguf"); exists(testmodels.Path(t, gguf)) {
 				add(gguf, g, 2e-3)
 			}
 		}
@@ -93,7 +94,7 @@ func TestGPUModels(t *testing.T) {
 			var logits []float32
 			var tokens []int32
 			for _, mode := range gpuModes {
-				m, err := pianola.Open(t.Context(), md.path, pianola.Options{Device: "cuda", Mode: mode, Table: pianola.TableOptions{Context: context}})
+				m, err := pianola.Open(t.Context(), testmodels.Path(t, md.path), pianola.Options{Device: "cuda", Mode: mode, Table: pianola.TableOptions{Context: context}})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -18,6 +18,7 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
 )
@@ -95,7 +96,7 @@ func TestManySessions(t *testing.T) {
 
 // smallChunks returns a roll of a tiny model that prefills 32 rows at a time.
 func smallChunks(t *testing.T, name string) []byte {
-	dir, err := weights.OpenDirectory(filepath.Join("testdata", "tiny", name))
+	dir, err := weights.OpenDirectory(testmodels.Path(t, filepath.Join("testdata", "tiny", name)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // TestMutations damages the headers of models at random and decodes a few
@@ -32,6 +33,7 @@ func TestMutations(t *testing.T) {
 		{"testdata/variants/mistral_w7/config.json", "config.json", []string{"model.safetensors"}, 1 << 20},
 		{"testdata/variants/qwen3_layers/model.safetensors", "model.safetensors", []string{"config.json"}, 3000},
 	} {
+		c.path = testmodels.Path(t, c.path)
 		base, err := os.ReadFile(c.path)
 		if err != nil {
 			t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -33,7 +34,7 @@ func TestPlan(t *testing.T) {
 		{"testdata/tiny/llama/model.gguf", pianola.Options{}},
 	} {
 		c.o.Device = "cpu"
-		p, err := pianola.Plan(c.path, c.o)
+		p, err := pianola.Plan(testmodels.Path(t, c.path), c.o)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,11 +18,12 @@ import (
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 func header(t testing.TB, path string) *pianola.Header {
 	t.Helper()
-	h, err := pianola.OpenHeader(path, nil)
+	h, err := pianola.OpenHeader(testmodels.Path(t, path), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +69,7 @@ func TestRoll(t *testing.T) {
 		{"a flipped bit", flipped, 0, false},
 		{"nothing", []byte{}, 0, false},
 	} {
-		m, err := pianola.Open(context.Background(), path, pianola.Options{Roll: c.roll, Table: pianola.TableOptions{Context: c.context}})
+		m, err := pianola.Open(context.Background(), testmodels.Path(t, path), pianola.Options{Roll: c.roll, Table: pianola.TableOptions{Context: c.context}})
 		if err == nil {
 			t.Errorf("%s: taken", c.name)
 			m.Close()
@@ -101,7 +102,7 @@ func TestRollOptions(t *testing.T) {
 	fields := reflect.TypeFor[pianola.TableOptions]()
 	for i := range fields.NumField() {
 		name, o := fields.Field(i).Name, one(i)
-		_, err := pianola.Open(t.Context(), path, pianola.Options{Device: pianola.DeviceCPU, Roll: plain, Table: o})
+		_, err := pianola.Open(t.Context(), testmodels.Path(t, path), pianola.Options{Device: pianola.DeviceCPU, Roll: plain, Table: o})
 		if re := (*pianola.RollError)(nil); !errors.As(err, &re) || re.Option != name || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s contradicts the roll: %v", name, err)
 		}
@@ -113,7 +114,7 @@ func TestRollOptions(t *testing.T) {
 		case "KVSinks", "KVWindow":
 			o.KVSinks, o.KVWindow, o.Context = 4, 20, 64
 		}
-		m, err := pianola.Open(t.Context(), path, pianola.Options{Device: pianola.DeviceCPU, Roll: roll(t, path, "cpu", o), Table: o})
+		m, err := pianola.Open(t.Context(), testmodels.Path(t, path), pianola.Options{Device: pianola.DeviceCPU, Roll: roll(t, path, "cpu", o), Table: o})
 		if err != nil {
 			t.Errorf("%s agrees with the roll: %v", name, err)
 			continue
@@ -123,7 +124,7 @@ func TestRollOptions(t *testing.T) {
 		}
 	}
 	for _, same := range []pianola.TableOptions{{Sampler: "llama.cpp"}, {Sampler: "penalties,top_k,top_p,min_p,temperature"}, {KV: pianola.KVF16}} {
-		m, err := pianola.Open(t.Context(), path, pianola.Options{Device: pianola.DeviceCPU, Roll: plain, Table: same})
+		m, err := pianola.Open(t.Context(), testmodels.Path(t, path), pianola.Options{Device: pianola.DeviceCPU, Roll: plain, Table: same})
 		if err != nil {
 			t.Errorf("%+v: %v", same, err)
 			continue
@@ -296,7 +297,7 @@ func TestArchitectureByData(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for _, f := range []string{"config.json", "model.safetensors"} {
-		b, err := os.ReadFile(filepath.Join("testdata/tiny/llama", f))
+		b, err := os.ReadFile(filepath.Join(testmodels.Path(t, "testdata/tiny/llama"), f))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/gguf"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 func writeAll(p []byte) func(io.Writer) error {
@@ -120,7 +121,7 @@ func TestWriterRoundTrip(t *testing.T) {
 // same bytes.
 func TestWriterSameBytes(t *testing.T) {
 	for _, name := range []string{"gopher-q8_0.gguf", "tiny/qwen2/model.gguf"} {
-		original, err := os.ReadFile("../../testdata/" + name)
+		original, err := os.ReadFile(testmodels.Path(t, "../../testdata/"+name))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 // Tensor is a tensor of a safetensors file.
@@ -35,9 +37,13 @@ type Model struct {
 	Tensors map[string]Tensor
 }
 
-// Read reads config.json and model.safetensors. The tensors must be float16 or float32; Read
-// converts them to float32.
+// Read reads config.json and model.safetensors of a folder, whose place [testmodels.Find] returns.
+// The tensors must be float16 or float32; Read converts them to float32.
 func Read(dir string) (config map[string]any, tensors map[string]Floats, err error) {
+	dir, err = testmodels.Find(dir)
+	if err != nil {
+		return nil, nil, err
+	}
 	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if err == nil {
 		err = json.Unmarshal(text, &config)

@@ -13,11 +13,12 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/gguf"
 	"github.com/pianola-engine/pianola/internal/quantize"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
 func readModel(t *testing.T, name string) (*gguf.File, []byte) {
 	t.Helper()
-	f, err := os.Open("../../testdata/" + name)
+	f, err := os.Open(testmodels.Path(t, "../../testdata/"+name))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,10 +88,11 @@ func build(testdata, name string, spec *Spec) ([]Content, error) {
 	return append(files, Content{ggufFile, b, spec.GGUF}), nil
 }
 
-// Write makes a model in the folder dir, which it creates. A file whose checksum is not the one
-// that weights.json states is an error: the reference results belong to other bytes.
+// Write makes a model in the folder dir, which it creates. The name is that of a model, or
+// [GopherQ4]. A file whose checksum differs from the one in weights.json is an error: the reference
+// results belong to other bytes.
 func Write(testdata, name, dir string) error {
-	files, err := Build(testdata, name)
+	files, err := contents(testdata, name)
 	if err != nil {
 		return err
 	}
@@ -107,6 +108,35 @@ func Write(testdata, name, dir string) error {
 		}
 	}
 	return nil
+}
+
+func contents(testdata, name string) ([]Content, error) {
+	if name != GopherQ4 {
+		return Build(testdata, name)
+	}
+	c, err := BuildGopher(testdata)
+	if err != nil {
+		return nil, err
+	}
+	return []Content{*c}, nil
+}
+
+// Sources returns the files below testdata that determine a model or [GopherQ4].
+func Sources(testdata, name string) ([]string, error) {
+	if name == GopherQ4 {
+		dir := filepath.Join(testdata, "gopher")
+		return []string{filepath.Join(dir, "config.json"), filepath.Join(dir, "gopher-q4_0.gguf.head"), filepath.Join(dir, "model.safetensors")}, nil
+	}
+	var files []string
+	for _, f := range append([]string{specFile, headFile}, copied...) {
+		f = filepath.Join(testdata, filepath.FromSlash(name), f)
+		if _, err := os.Stat(f); err == nil {
+			files = append(files, f)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return files, nil
 }
 
 // WriteSums writes the checksums of a model's files into its weights.json.

@@ -53,17 +53,15 @@ func (t *Tensor) values(rng *rand.PCG) ([]float32, error) {
 
 // appendValues appends values as elements of a type, rounded to nearest even.
 func appendValues(b []byte, t string, values []float32) ([]byte, error) {
-	for _, v := range values {
-		switch t {
-		case "F16":
-			b = binary.LittleEndian.AppendUint16(b, dtype.F32ToF16(v))
-		case "BF16":
-			b = binary.LittleEndian.AppendUint16(b, dtype.F32ToBF16(v))
-		case "F32":
-			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
-		default:
-			return nil, fmt.Errorf("element type %q is none of F16, BF16, F32", t)
-		}
+	typ, err := dtype.Parse(t)
+	if err != nil {
+		return nil, err
+	}
+	elems, size := typ.Block()
+	at := len(b)
+	b = append(b, make([]byte, len(values)/elems*size)...)
+	if err := dtype.Quantize(typ, b[at:], values); err != nil {
+		return nil, err
 	}
 	return b, nil
 }

@@ -17,6 +17,7 @@ func TestSums(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	converted := 0
 	for _, name := range names {
 		files, err := Build(testdata, name)
 		if err != nil {
@@ -28,6 +29,9 @@ func TestSums(t *testing.T) {
 				continue
 			}
 			generated++
+			if f.Name == ggufFile {
+				converted++
+			}
 			if f.Sum() != f.Want {
 				t.Errorf("%s: %s has the SHA-256 %s, want %s", name, f.Name, f.Sum(), f.Want)
 			}
@@ -35,6 +39,9 @@ func TestSums(t *testing.T) {
 		if generated == 0 {
 			t.Errorf("%s has no weights", name)
 		}
+	}
+	if len(names) != 37 || converted != 8 {
+		t.Errorf("%d models, %d of them as GGUF, want 37 and 8", len(names), converted)
 	}
 }
 

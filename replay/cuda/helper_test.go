@@ -11,6 +11,7 @@ import (
 	"github.com/pianola-engine/pianola/chip"
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/cuda/fake"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
@@ -40,7 +41,7 @@ func tiny(tb testing.TB, name string) model {
 // tinyWith is tiny with other options of the table.
 func tinyWith(tb testing.TB, name string, o compiler.Options) model {
 	tb.Helper()
-	dir, err := weights.OpenDirectory(filepath.Join("..", "..", "testdata", "tiny", name))
+	dir, err := weights.OpenDirectory(testmodels.Path(tb, filepath.Join("..", "..", "testdata", "tiny", name)))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/metal/kernels"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
@@ -44,7 +45,7 @@ func small(c *chip.Chip) {
 
 func compiled(tb testing.TB, path string, context int, o compiler.Options) model {
 	tb.Helper()
-	dir, err := weights.OpenDirectory(filepath.Join("..", "..", "testdata", path))
+	dir, err := weights.OpenDirectory(testmodels.Path(tb, filepath.Join("..", "..", "testdata", path)))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
 	"github.com/pianola-engine/pianola/internal/sparse"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
 	"github.com/pianola-engine/pianola/weights"
@@ -57,7 +58,7 @@ func in(t *testing.T, path string, buffer uint64, context int, o compiler.Option
 func TestSplitWeights(t *testing.T) {
 	const short = 360 << 10
 	for _, name := range []string{"llama", "qwen2"} { // qwen2 has biases
-		path := filepath.Join("..", "..", "testdata", "tiny", name)
+		path := testmodels.Path(t, filepath.Join("..", "..", "testdata", "tiny", name))
 		for _, mode := range metal.Modes() {
 			checked(t)
 			var tokens [2][]uint32

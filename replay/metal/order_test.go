@@ -21,6 +21,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
 	"github.com/pianola-engine/pianola/internal/sampler"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/replay/metal"
 	"github.com/pianola-engine/pianola/table"
@@ -31,7 +32,7 @@ import (
 // quick with.
 func single(tb testing.TB, noFuse bool) model {
 	tb.Helper()
-	dir, err := weights.OpenDirectory(filepath.Join("..", "..", "testdata", "tiny", "qwen3"))
+	dir, err := weights.OpenDirectory(testmodels.Path(t, filepath.Join("..", "..", "testdata", "tiny", "qwen3")))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -1,0 +1,4 @@
+package safetensors
+
+// Allocated is for the tests in package safetensors_test.
+var Allocated = allocated

@@ -1,0 +1,182 @@
+// Package testmodels gives tests the small models whose weights the repository does not store.
+//
+// Package tinymodels generates such a model from its description in testdata. This package keeps
+// the result in the user's cache directory, in a folder whose name contains a hash of the
+// description, so that a model is generated once for all test processes.
+package testmodels
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/tinymodels"
+)
+
+// Path returns the path at which a test finds the file or folder that is called name below
+// testdata, such as "../testdata/tiny/llama" or "../testdata/tiny/llama/model.gguf". For the models
+// below testdata/tiny and testdata/variants and for gopher-q4_0.gguf, that is a path in the cache;
+// Path generates the model if the cache does not contain it. Path returns every other name as it is.
+func Path(tb testing.TB, name string) string {
+	tb.Helper()
+	found, err := Find(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return found
+}
+
+// Find is [Path] for callers without a test.
+func Find(name string) (string, error) {
+	testdata, model, file := split(name)
+	if model == "" {
+		return name, nil
+	}
+	key, err := hash(testdata, model)
+	if err != nil {
+		return "", err
+	}
+	cache := filepath.Join(cacheDir(), "pianola-testmodels")
+	dir := filepath.Join(cache, strings.NewReplacer("/", "-", ".", "-").Replace(model)+"-"+key[:16])
+	if err := verify(dir); errors.Is(err, fs.ErrNotExist) {
+		err = generate(testdata, model, cache, dir)
+		if err != nil {
+			return "", err
+		}
+	} else if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, filepath.FromSlash(file)), nil
+}
+
+// split returns the folder testdata, the model and the rest of a path. The model is "" if the
+// path is not one of a generated model.
+func split(name string) (testdata, model, file string) {
+	parts := strings.Split(filepath.ToSlash(filepath.Clean(name)), "/")
+	at := slices.Index(parts, "testdata")
+	if at < 0 || len(parts) < at+3 {
+		return "", "", ""
+	}
+	testdata = filepath.FromSlash(path.Join(parts[:at+1]...))
+	if filepath.IsAbs(name) && !filepath.IsAbs(testdata) {
+		testdata = string(filepath.Separator) + testdata
+	}
+	model, file = path.Join(parts[at+1:at+3]...), path.Join(parts[at+3:]...)
+	switch {
+	case model == tinymodels.GopherQ4:
+		return testdata, model, path.Base(model)
+	case parts[at+1] == "tiny" || parts[at+1] == "variants":
+		return testdata, model, file
+	}
+	return "", "", ""
+}
+
+// hash returns a hash of the files that determine a model.
+func hash(testdata, model string) (string, error) {
+	files, err := tinymodels.Sources(testdata, model)
+	if err != nil {
+		return "", fmt.Errorf("testmodels: %w", err)
+	}
+	h := sha256.New()
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return "", fmt.Errorf("testmodels: %w", err)
+		}
+		fmt.Fprintf(h, "%s %d\n", filepath.Base(f), len(b))
+		h.Write(b)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// cacheDir returns the user's cache directory, or the directory for temporary files if there is
+// none that can be written.
+func cacheDir() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return os.TempDir()
+	}
+	probe := filepath.Join(dir, "pianola-testmodels")
+	if err := os.MkdirAll(probe, 0o755); err != nil {
+		return os.TempDir()
+	}
+	return dir
+}
+
+// sumsFile lists the checksums of a folder's files, as sha256sum does.
+const sumsFile = "SHA256SUMS"
+
+// generate makes a model under a temporary name beside dir and renames it, so that processes that
+// generate the same model at the same time all find a whole one.
+func generate(testdata, model, cache, dir string) (err error) {
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return fmt.Errorf("testmodels: %w", err)
+	}
+	temp, err := os.MkdirTemp(cache, "new-*")
+	if err != nil {
+		return fmt.Errorf("testmodels: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	if err := tinymodels.Write(testdata, model, temp); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(temp)
+	if err != nil {
+		return fmt.Errorf("testmodels: %w", err)
+	}
+	var sums strings.Builder
+	for _, e := range entries {
+		sum, err := fileSum(filepath.Join(temp, e.Name()))
+		if err != nil {
+			return fmt.Errorf("testmodels: %w", err)
+		}
+		fmt.Fprintf(&sums, "%s  %s\n", sum, e.Name())
+	}
+	if err := os.WriteFile(filepath.Join(temp, sumsFile), []byte(sums.String()), 0o644); err != nil {
+		return fmt.Errorf("testmodels: %w", err)
+	}
+	if err := os.Rename(temp, dir); err != nil && verify(dir) != nil { // another process may have been first
+		return fmt.Errorf("testmodels: %w", err)
+	}
+	return nil
+}
+
+// verify compares the files of a folder in the cache with their checksums. The error is
+// [fs.ErrNotExist] if the folder does not exist.
+func verify(dir string) error {
+	sums, err := os.ReadFile(filepath.Join(dir, sumsFile))
+	if err != nil {
+		return fmt.Errorf("testmodels: %w", err)
+	}
+	for line := range strings.Lines(string(sums)) {
+		want, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
+		got, err := fileSum(filepath.Join(dir, name))
+		if !ok || err != nil || got != want {
+			return fmt.Errorf("testmodels: %s is damaged: %s does not have the SHA-256 in %s (%v); remove the folder and run the test again",
+				dir, name, sumsFile, err)
+		}
+	}
+	return nil
+}
+
+func fileSum(name string) (_ string, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
