@@ -45,11 +45,10 @@ func Find(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cache := filepath.Join(cacheDir(), "pianola-testmodels")
-	dir := filepath.Join(cache, strings.NewReplacer("/", "-", ".", "-").Replace(model)+"-"+key[:16])
+	folder := filepath.Join(cacheDir(), "pianola-testmodels", key[:16])
+	dir := filepath.Join(folder, path.Base(strings.TrimSuffix(model, path.Ext(model)))) // programs print this name
 	if err := verify(dir); errors.Is(err, fs.ErrNotExist) {
-		err = generate(testdata, model, cache, dir)
-		if err != nil {
+		if err := generate(testdata, model, dir); err != nil {
 			return "", err
 		}
 	} else if err != nil {
@@ -115,17 +114,20 @@ func cacheDir() string {
 // sumsFile lists the checksums of a folder's files, as sha256sum does.
 const sumsFile = "SHA256SUMS"
 
-// generate makes a model under a temporary name beside dir and renames it, so that processes that
-// generate the same model at the same time all find a whole one.
-func generate(testdata, model, cache, dir string) (err error) {
+// generate makes a model in a temporary folder and renames that to the parent of dir, so that
+// processes that generate the same model at the same time all find a whole one.
+func generate(testdata, model, dir string) (err error) {
+	folder := filepath.Dir(dir)
+	cache := filepath.Dir(folder)
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return fmt.Errorf("testmodels: %w", err)
 	}
-	temp, err := os.MkdirTemp(cache, "new-*")
+	whole, err := os.MkdirTemp(cache, "new-*")
 	if err != nil {
 		return fmt.Errorf("testmodels: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(whole)) }()
+	temp := filepath.Join(whole, filepath.Base(dir))
 	if err := tinymodels.Write(testdata, model, temp); err != nil {
 		return err
 	}
@@ -144,7 +146,7 @@ func generate(testdata, model, cache, dir string) (err error) {
 	if err := os.WriteFile(filepath.Join(temp, sumsFile), []byte(sums.String()), 0o644); err != nil {
 		return fmt.Errorf("testmodels: %w", err)
 	}
-	if err := os.Rename(temp, dir); err != nil && verify(dir) != nil { // another process may have been first
+	if err := os.Rename(whole, folder); err != nil && verify(dir) != nil { // another process may have been first
 		return fmt.Errorf("testmodels: %w", err)
 	}
 	return nil
