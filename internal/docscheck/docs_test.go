@@ -361,6 +361,7 @@ func TestCommands(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "pianola"), root+"/cmd/pianola").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	dir := workplace(t)
 	ran := 0
 	for _, d := range documents(t) {
 		for i := 0; i < len(d.lines); i++ {
@@ -386,7 +387,7 @@ func TestCommands(t *testing.T) {
 				want.WriteString(strings.TrimRight(strings.TrimPrefix(l.text, "    "), " ") + "\n")
 			}
 			cmd := exec.Command("sh", "-c", "pianola "+command)
-			cmd.Dir = root
+			cmd.Dir = dir
 			cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "CUDA_VISIBLE_DEVICES=")
 			out, err := cmd.Output()
 			if err != nil {
@@ -407,6 +408,37 @@ func TestCommands(t *testing.T) {
 	if ran == 0 {
 		t.Error("no document shows a command")
 	}
+}
+
+// workplace returns a folder whose testdata is the repository's, with the weights of
+// the small models, which are generated.
+func workplace(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	testdata := filepath.Join(dir, "testdata")
+	cmd := exec.Command("go", "run", "./internal/tinymodels/cmd", "-o", testdata)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	from, err := filepath.Abs(filepath.Join(root, "testdata"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		to := filepath.Join(testdata, e.Name())
+		if _, err := os.Stat(to); err == nil {
+			continue // generated
+		}
+		if err := os.Symlink(filepath.Join(from, e.Name()), to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // clean drops spaces at the ends of lines.
