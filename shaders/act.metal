@@ -1,7 +1,7 @@
 // Activation functions.
 #include "silu.h"
 
-// gelu_erf returns GELU by the normal distribution, of which it has a polynomial
+// gelu_erf returns GELU defined by the normal distribution, with a polynomial approximation
 // (Abramowitz and Stegun, 7.1.26).
 static inline float gelu_erf(float x) {
     const float t = fast::divide(1.0f, 1.0f + 0.231641888f * abs(x));
@@ -10,7 +10,7 @@ static inline float gelu_erf(float x) {
     return x * (x > 0.0f ? 1.0f - phi : phi);
 }
 
-// A threadgroup does a row.
+// A threadgroup processes one row.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void silu_mul(
         device const float *gate           [[buffer(0)]],
@@ -55,7 +55,7 @@ kernel void silu_mul(
     }
 }
 
-// A threadgroup does a part of a row.
+// A threadgroup processes a part of a row.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void soft_cap(
         device float *x                    [[buffer(0)]],
@@ -79,7 +79,7 @@ kernel void soft_cap(
     }
 }
 
-// A threadgroup does a group of a row's elements.
+// A threadgroup processes a group of elements of a row.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void activate(
         device float *x                    [[buffer(0)]],

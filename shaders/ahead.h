@@ -1,8 +1,8 @@
-// Weights on their way to threadgroup memory while a SIMD group does something
-// else: a ring of slots, each a step's. A lane reads only what it has written, so
-// that it waits for itself alone.
+// Prefetching weights to threadgroup memory while a SIMD group does other work: a ring of slots,
+// one per step. A lane reads only the bytes that it has copied itself, so it only waits for its
+// own copies.
 //
-// Where there are no such copies a lane keeps what it has read in registers.
+// On devices without such asynchronous copies, a lane keeps the prefetched bytes in registers.
 #ifndef PIANOLA_AHEAD_H
 #define PIANOLA_AHEAD_H
 
@@ -13,8 +13,7 @@
 #define PIANOLA_COPIES 1
 #endif
 
-// step_form returns what a lane reads of a step: of floats four rows of 8
-// columns.
+// step_form returns what a lane reads in a step; for float weights, 8 columns of four rows.
 static inline quad_form step_form(uint type) {
     if (is_float(type)) {
         return {type == PIANOLA_WTYPE_F32 ? 8u : 4u, 0, 0};
@@ -28,15 +27,16 @@ static inline uint slot_bytes(uint type) {
     return 512 * f.vectors + 256 * f.pairs + 128 * f.words;
 }
 
-// PIANOLA_ROOM is what a SIMD group's slots have at most.
+// PIANOLA_ROOM is the largest size of the slots of a SIMD group.
 #define PIANOLA_ROOM 10240
 
-// slots_of returns how many steps are on their way: 2 to 4.
+// slots_of returns the number of steps in flight: 2 to 4.
 static inline uint slots_of(uint type) { return min(4u, PIANOLA_ROOM / slot_bytes(type)); }
 
 #ifdef PIANOLA_COPIES
 
-// copies is a lane's place in a slot: vectors of all lanes, then pairs, words.
+// copies is a lane's place in a slot: the vectors of all lanes, then their pairs, then their
+// words.
 struct copies {
     threadgroup uchar *at; // the slot
     uint lane;
@@ -51,7 +51,7 @@ static inline void take_vector(thread copies &c, uint i, device const uchar *p) 
 static inline void take_pair(thread copies &c, uint i, device const uchar *p) { metal::shim::copy8(pair_of(c, i), p); }
 static inline void take_word(thread copies &c, uint i, device const uchar *p) { metal::shim::copy4(word_of(c, i), p); }
 
-// wait_copies waits until the oldest of a type's slots is there.
+// wait_copies waits until the oldest slot of a type is complete.
 template <uint T>
 static inline void wait_copies() {
     switch (slots_of(T)) {
@@ -61,7 +61,7 @@ static inline void wait_copies() {
     }
 }
 
-// copied returns what a lane has copied to a slot.
+// copied returns the data that a lane has copied to a slot.
 static inline tile_quad copied(thread const copies &c) {
     tile_quad t;
     _Pragma("clang loop unroll(full)")

@@ -1,9 +1,9 @@
-// The next token.
+// argmax: choosing the next token.
 #include "best.h"
 
-// best_of returns the thread's best of logits first to last-1, an index that
-// is a multiple of 4 and the one past the last. All NaN is index first: nothing
-// is above the lowest key. Logits that are not aligned are read one by one.
+// best_of returns the thread's best logit among first to last-1; first is a multiple of 4. If all
+// are NaN it returns index first, because no key is above the lowest. Unaligned logits are read
+// one by one.
 static inline Best best_of(device const uint *logits, bool aligned, uint first, uint last, uint tid, uint threads) {
     Best best = {int(0x80000000u), first};
     device const uint4 *logits4 = (device const uint4 *)logits;

@@ -1,19 +1,19 @@
-// What decode and prefill attention share.
+// Code shared by decode and prefill attention.
 #ifndef PIANOLA_ATTN_H
 #define PIANOLA_ATTN_H
 
 #include "cache.h"
 #include "merge.h"
 
-// Loops over private arrays must be unrolled, or they are in memory.
+// Loops over private arrays must be unrolled; otherwise the arrays are in memory.
 #define PIANOLA_UNROLL _Pragma("clang loop unroll(full)")
 
-// The maximum of no scores, and the score of a position that is not seen. Its
-// distance to any score is finite.
+// The maximum of no scores, and the score of an invisible position. Its distance to any score is
+// finite.
 #define PIANOLA_LOWEST (-1e30f)
 
-// attn_part is some heads of a row that share K and V, over some positions.
-// Scores are in units of log 2: scale has the factor.
+// attn_part is some heads of a row that share K and V, over a range of positions. Scores are in
+// units of log 2; scale includes the factor.
 struct attn_part {
     kv_rows k;             // [cap, d]
     kv_rows v;             // [cap, d]
@@ -42,7 +42,7 @@ struct attn_part {
     threadgroup const float *new_v;
 };
 
-// capped returns a score under a soft cap that is not 0.
+// capped returns a score under a soft cap other than 0.
 static inline float capped(float score, float cap) { return cap - fast::divide(2.0f * cap, 1.0f + exp(min(2.0f * score / cap, 88.0f))); }
 
 // cache_from returns which position is in row 0 where positions from begin on
@@ -50,14 +50,14 @@ static inline float capped(float score, float cap) { return cap - fast::divide(2
 // are in the first rows again.
 static inline uint cache_from(uint begin, uint cap, bool windowed) { return windowed ? begin - begin % cap : 0; }
 
-// cache_at returns a position's row in k and v. Positions that are not there are
-// replaced by one that is.
+// cache_at returns a position's row in k and v. It replaces a position outside the part with one
+// inside.
 static inline ulong cache_at(thread const attn_part &a, uint position) {
     const uint row = clamp(position, a.begin, a.end - 1) - a.wrap;
     return a.base + (row < a.cap ? row : row - a.cap);
 }
 
-// sinks_of returns the part that is the positions at the start.
+// sinks_of returns the part of the attention sinks, the first positions.
 static inline attn_part sinks_of(thread const attn_part &a) {
     attn_part s = a;
     s.begin = 0;
@@ -67,8 +67,8 @@ static inline attn_part sinks_of(thread const attn_part &a) {
     return s;
 }
 
-// attn_place sets where the part of split number i of a row goes, from a head
-// on. A row of out is all heads' parts, then all their states.
+// attn_place sets the output of the part of split number i of a row, beginning with a head. A row
+// of out holds all heads' values, then all their states.
 static inline void attn_place(thread attn_part &a, device float *out, ulong row, uint heads, uint head, uint i) {
     const uint values = heads * a.splits * a.d;
     out += row * (values + (a.split ? 2 * heads * a.splits : 0));
@@ -77,8 +77,8 @@ static inline void attn_place(thread attn_part &a, device float *out, ulong row,
     a.states = out + values + 2 * (head * a.splits + i);
 }
 
-// attn_limit leaves of what a row sees what split number i has, and reports
-// whether that is any.
+// attn_limit restricts the visible positions of a row to those of split number i, and reports
+// whether any are left.
 static inline bool attn_limit(thread attn_part &a, uint span, uint i) {
     const uint each = split_each(a.end - a.begin, a.splits, span);
     a.begin += i * each;
@@ -86,25 +86,24 @@ static inline bool attn_limit(thread attn_part &a, uint span, uint i) {
     return a.begin < a.end;
 }
 
-// attn_partial returns where a SIMD group leaves its sum of n elements of a
-// head in threadgroup memory; the maximum and the weight are behind them.
+// attn_partial returns the place in threadgroup memory where a SIMD group leaves its sum of n
+// elements of a head, followed by the maximum and the sum of weights.
 static inline threadgroup float *attn_partial(threadgroup float *tg, uint i, uint n) { return tg + i * (n + 4); }
 
-// attn_store writes elements of an output, whose rows are aligned to 8 bytes
-// where they are vectors.
+// attn_store writes elements of an output. Vectors are written to rows aligned to 8 bytes.
 static inline void attn_store(device float *out, float value) { out[0] = value; }
 static inline void attn_store(device float *out, float4 value) {
     ((device float2 *)out)[0] = value.xy;
     ((device float2 *)out)[1] = value.zw;
 }
 
-// attn_state returns the maximum and the weight behind n elements.
+// attn_state returns the maximum and the sum of weights that follow n elements.
 static inline float2 attn_state(threadgroup const float *part, uint n, float) { return float2(part[n], part[n + 1]); }
 static inline float2 attn_state(threadgroup const float *part, uint n, float4) { return *(threadgroup const float2 *)(part + n); }
 
-// attn_gather writes n elements, from element first on, of the output of some
-// heads: the merged sums of all SIMD groups, in their order. A thread does T, a
-// float or four. The parts of eight SIMD groups are read together.
+// attn_gather writes n elements, beginning with element first, of the output of some heads: the
+// sums of all SIMD groups, merged in order. A thread computes one T, a float or a float4. The
+// parts of eight SIMD groups are read together.
 template <typename T>
 static inline void attn_gather(thread const attn_part &a, uint head, uint heads, uint first, uint n, threadgroup float *tg, uint tid, uint simds) {
     const uint each = n / (sizeof(T) / sizeof(float));

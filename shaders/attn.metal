@@ -2,7 +2,7 @@
 #include "attn_row.h"
 #include "attn_tile.h"
 
-// turn_heads turns heads of a row, one after another from h on.
+// turn_heads rotates heads of a row, beginning with h.
 static inline void turn_heads(threadgroup float *to, head_turn h, uint heads, uint tid, uint threads) {
     const uint twos = turned_twos(h.d);
     for (uint i = tid; i < heads * twos; i += threads) {
@@ -42,7 +42,7 @@ kernel void attn(
     if (group.z >= tiles) {
         return;
     }
-    // The last rows first: they see the most.
+    // Begin with the last rows: they see the most positions.
     const uint row = (tiles - 1 - group.z) * tile_rows;
     const uint rows = min(tile_rows, s.rows - row);
     const uint shared = p.heads / p.kv_heads;
@@ -74,7 +74,7 @@ kernel void attn(
     a.begin = len - min(len, window);
     a.end = len + rows - 1;
     if (SINKS != 0) {
-        // Positions of the start are apart; there may be no others.
+        // The attention sinks are processed separately; there may be no other positions.
         a.sinks = min(p.first, len);
         a.begin = min(max(a.begin, p.first), a.end);
         a.turned = (threadgroup const float *)tg + simds * min(p.head_group, 4u) * (min(HEAD_DIM, 256u) + 4);
@@ -140,8 +140,8 @@ kernel void attn_merge(
     const uint each = split_each(visible, p.splits, p.span);
     const uint splits = min(p.splits, (visible + each - 1) / each);
 
-    // Groups of lanes as many as the head has elements take splits in turn. The
-    // first values are on their way while the factors are computed.
+    // Groups with as many lanes as the head has elements take splits in turn. The first values
+    // are loaded while the factors are computed.
     const uint width = min((HEAD_DIM + 31) / 32 * 32, threads);
     const uint ways = threads / width;
     const uint way = tid / width;
@@ -191,7 +191,7 @@ kernel void attn_merge(
             }
         }
         if (ways > 1) {
-            // All elements are done at once.
+            // All elements are computed at once.
             sums[tid] = value;
             threadgroup_barrier(mem_flags::mem_threadgroup);
             for (uint w = 1; w < ways && tid < width; w++) {

@@ -1,4 +1,4 @@
-// Attention of one row, whose Q is in memory or made by the threadgroup.
+// Attention of one row, whose Q is in memory or computed by the threadgroup.
 #ifndef PIANOLA_ATTN_ROW_H
 #define PIANOLA_ATTN_ROW_H
 
@@ -24,7 +24,7 @@ static inline void load_block(thread kv_block<U> &b, thread const attn_part &a, 
     }
 }
 
-// row_q is Q of the heads of a row as it is in memory.
+// row_q is the Q of a row's heads in memory.
 struct row_q {
     device const float *at; // [heads, d]
 };
@@ -35,16 +35,16 @@ static inline void make_q(thread row_q &, uint, uint, uint) {}
 // elements are a SIMD group's.
 #define PIANOLA_HEAD_TWOS 4
 
-// head_twos is a lane's share of a head, or of 256 elements of it: twos of
-// elements, with the norm's weights, and cosine and sine.
+// head_twos is a lane's share of a head, or of 256 elements of it: pairs of elements with the
+// norm's weights, and cosine and sine.
 struct head_twos {
     float2 x[PIANOLA_HEAD_TWOS];
     float2 w[PIANOLA_HEAD_TWOS];
     float2 turn[PIANOLA_HEAD_TWOS];
 };
 
-// load_twos reads a lane's share from two number from on. Of those past the
-// last it has the last, and the last pair's angle of those that stay.
+// load_twos reads a lane's share, beginning with pair number from. Lanes past the end read the
+// last pair, and unrotated elements read the last pair's angle.
 static inline void load_twos(thread head_twos &t, thread const head_turn &h, uint from, uint lane) {
     const uint twos = turned_twos(h.d);
     PIANOLA_UNROLL
@@ -79,8 +79,8 @@ static inline float square_twos(thread const head_twos &t, uint d, uint from, ui
     return sum;
 }
 
-// made_q is Q of the heads of a row, K and V, which the threadgroup makes: a
-// SIMD group each.
+// made_q is the Q of a row's heads, and K and V, which the threadgroup computes: each SIMD group
+// one head.
 struct made_q {
     device const float *q;    // [heads, d]
     device const float *k;    // [d]
@@ -99,10 +99,10 @@ struct made_q {
     head_twos first; // share of the head that the SIMD group makes next
 };
 
-// new_k returns where K is made; V is behind it.
+// new_k returns the place where K is computed; V follows it.
 static inline threadgroup float *new_k(thread const made_q &q) { return q.to + q.heads * q.turn.d; }
 
-// head_of returns what head i is, of those of Q, K and V.
+// head_of returns head i of those of Q, K and V.
 static inline head_turn head_of(thread const made_q &q, uint i) {
     head_turn h = q.turn;
     h.x = i < q.heads ? q.q + i * h.d : i == q.heads ? q.k : q.v;
@@ -110,7 +110,7 @@ static inline head_turn head_of(thread const made_q &q, uint i) {
     return h;
 }
 
-// load_q reads the SIMD group's first head, K and V even if nobody wants them.
+// load_q reads the SIMD group's first head. It reads K and V even if they are not needed.
 static inline void load_q(thread made_q &q, uint lane, uint simd) {
     if (simd < q.heads + 2) {
         const head_turn h = head_of(q, simd);
@@ -118,7 +118,7 @@ static inline void load_q(thread made_q &q, uint lane, uint simd) {
     }
 }
 
-// make_head makes head i, whose first share is there.
+// make_head computes head i, whose first share has been loaded.
 static inline void make_head(thread const made_q &q, thread const head_turn &h, uint i, uint lane) {
     const uint step = 32 * PIANOLA_HEAD_TWOS;
     const uint twos = turned_twos(h.d);
@@ -166,7 +166,7 @@ static inline void make_head(thread const made_q &q, thread const head_turn &h, 
     }
 }
 
-// round_head makes of K or V in threadgroup memory what the cache of kind q8_0 has.
+// round_head rounds K or V in threadgroup memory to the values that a q8_0 cache stores.
 static inline void round_head(thread const made_q &q, uint i, uint lane) {
     const uint d = q.turn.d;
     threadgroup float *to = q.to + i * d;
@@ -181,7 +181,7 @@ static inline void round_head(thread const made_q &q, uint i, uint lane) {
     }
 }
 
-// make_q makes Q, K and V. All threads must call it, once.
+// make_q computes Q, K and V. All threads must call it once.
 static inline void make_q(thread made_q &q, uint lane, uint simd, uint simds) {
     const uint heads = q.heads + (q.fresh ? 2 : 0);
     for (uint i = simd; i < heads; i += simds) {
@@ -214,7 +214,7 @@ static inline float score_of(thread const float *q, thread const float *k, float
     return s;
 }
 
-// load_q8 loads 8 elements of Q. What the threadgroup made is aligned.
+// load_q8 loads 8 elements of Q. A Q computed by the threadgroup is aligned.
 static inline void load_q8(device const float *from, thread float *q) {
     PIANOLA_UNROLL
     for (uint i = 0; i < 8; i++) {
@@ -232,7 +232,7 @@ static inline void load_q8(threadgroup const float *from, thread float *q) {
     }
 }
 
-// attn_lane is what a lane has of G heads: 8 elements of Q and of the sum.
+// attn_lane is a lane's share of G heads: 8 elements of Q and of the sum.
 template <uint G>
 struct attn_lane {
     float q[G][8];
@@ -241,7 +241,7 @@ struct attn_lane {
     float sum[G];
 };
 
-// add_block adds what the lane's heads see of a block.
+// add_block adds the positions of a block that the lane's heads see.
 template <uint W, uint G, uint U>
 static inline void add_block(thread attn_lane<G> &l, thread const attn_part &a, thread const kv_block<U> &b, uint position) {
     float score[U][G];
@@ -301,14 +301,13 @@ static inline void add_block(thread attn_lane<G> &l, thread const attn_part &a, 
     }
 }
 
-// kv_ahead is the blocks of a SIMD group that are on their way together.
+// kv_ahead holds the blocks that a SIMD group loads together.
 template <uint U, uint P>
 struct kv_ahead {
     kv_block<U> blocks[P];
 };
 
-// load_ahead loads the first of them. Those that are not there cost no more
-// than the question.
+// load_ahead loads the first blocks. Blocks past the end only cost the test.
 template <uint W, uint U, uint P>
 static inline void load_ahead(thread kv_ahead<U, P> &ahead, thread const attn_part &a, uint at, uint lane, uint simd, uint simds) {
     const uint from = a.begin + simd * (32 / W * U);
@@ -335,11 +334,10 @@ static inline void load_heads(thread attn_lane<G> &l, thread const attn_part &a,
     }
 }
 
-// attend sums up G heads of a row in threadgroup memory; the last may not be
-// there. W lanes read a position, 8 elements each; a SIMD group takes blocks of
-// U times 32/W positions in turn, which follow from the positions alone. d is a
-// multiple of 8, at most 8*W. Lanes without elements repeat the first ones,
-// times 0.
+// attend computes G heads of a row in threadgroup memory; the last ones may be inactive. W lanes
+// read a position, 8 elements each. A SIMD group takes blocks of U times 32/W positions in turn;
+// the blocks depend only on the positions. d is a multiple of 8 and at most 8*W. Lanes without
+// elements repeat the first ones, times 0.
 template <uint W, uint G, uint U, uint P, typename Q>
 static inline void attend(thread const attn_part &a, thread kv_ahead<U, P> &ahead, thread const Q &q_of, threadgroup float *tg, uint lane, uint simd, uint simds) {
     const uint slice = lane % W * 8;
@@ -367,8 +365,8 @@ static inline void attend(thread const attn_part &a, thread kv_ahead<U, P> &ahea
         }
     }
     load_heads<G>(l, a, q_of.at, at, own);
-    // The newest position is the last SIMD group's, which has the fewest others:
-    // its first lanes begin with it.
+    // The last SIMD group, which has the fewest other positions, takes the newest one: its first
+    // lanes begin with it.
     if (a.fresh && simd == simds - 1) {
         float x[8];
         float y[8];
@@ -429,8 +427,8 @@ static inline void attend(thread const attn_part &a, thread kv_ahead<U, P> &ahea
     }
 }
 
-// attend_heads does all heads, up to 4 at a time. The first blocks are on their
-// way while Q is made.
+// attend_heads computes all heads, up to 4 at a time. The first blocks are loaded while Q is
+// computed.
 template <uint W, uint U, uint P, typename Q>
 static inline void attend_heads(thread attn_part &a, thread Q &q, threadgroup float *tg, uint tid, uint lane, uint simd, uint simds) {
     const uint at = lane % W * 8 < a.d ? lane % W * 8 : 0;
@@ -461,8 +459,8 @@ static inline void attend_heads(thread attn_part &a, thread Q &q, threadgroup fl
     }
 }
 
-// attend_any does heads of any size, 256 elements of the output at a time: a
-// SIMD group takes a position.
+// attend_any computes heads of any size, 256 elements of the output at a time: each SIMD group
+// takes a position.
 template <typename Q>
 static inline void attend_any(thread const attn_part &a, thread Q &q, threadgroup float *tg, uint tid, uint lane, uint simd, uint simds) {
     make_q(q, lane, simd, simds);
@@ -529,8 +527,8 @@ static inline void attend_any(thread const attn_part &a, thread Q &q, threadgrou
     }
 }
 
-// attend_row does all heads of a threadgroup. d is their size, which entries
-// fix. A block is 4 positions, or 2.
+// attend_row computes all heads of a threadgroup. d is their size, which entries fix. A block has
+// 4 positions, or 2.
 template <typename Q>
 static inline void attend_row(thread attn_part &a, thread Q &q, uint d, threadgroup float *tg, uint tid, uint lane, uint simd, uint simds) {
     if (d % 8 != 0 || d > 256) {

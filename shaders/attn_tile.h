@@ -1,27 +1,25 @@
-// Attention of many rows: their heads share K and V, tile by tile, in
-// threadgroup memory, and the products are matrix products of halves. K and V
-// are halves, or int8 whose scales come to the products' other side; Q and the
-// weights are sums of two.
+// Attention of many rows: the rows' heads share K and V, which are loaded to threadgroup memory
+// tile by tile, and the products are matrix products of halves. K and V are halves, or int8 whose
+// scales are applied to the other operand. Q and the weights are sums of two halves.
 #ifndef PIANOLA_ATTN_TILE_H
 #define PIANOLA_ATTN_TILE_H
 
 #include "attn.h"
 #include "mma.h"
 
-// Positions of a tile.
+// Number of positions in a tile.
 #define PIANOLA_TILE 64
 
-// The largest score of a row before its first, above that of positions which
-// are not seen, so that their weight is 0.
+// The initial maximum score of a row. It is above the score of invisible positions, so that their
+// weight is 0.
 #define PIANOLA_UNSEEN (0.5f * PIANOLA_LOWEST)
 
-// What the weights of V are multiplied with besides its scales, of kind q8_0, so
-// that what they lack as halves is none of the smallest: enough for V of 0.1, and
-// little enough for V of 30,000.
+// Factor of the weights of V, in addition to a q8_0 cache's scales. It keeps the low halves of
+// the weights out of the subnormal range for V down to 0.1, without overflow for V up to 30,000.
 #define PIANOLA_V_UNIT 256.0f
 
-// attn_rows is what a threadgroup does in tiles. The part is that of the first
-// row, but for begin and end, which bound the positions of all rows.
+// attn_rows describes the work of a threadgroup in tiles. The part is that of the first row,
+// except that begin and end cover the positions of all rows.
 struct attn_rows {
     device const float *q; // of the first row
     uint rows;        // of the threadgroup, at least 1
@@ -31,8 +29,7 @@ struct attn_rows {
     uint window;      // positions seen; as many as there are, if all
 };
 
-// attn_sees returns the positions that a row sees, first and one past the
-// last. There may be none.
+// attn_sees returns the range of positions that a row sees, which may be empty.
 static inline uint2 attn_sees(thread const attn_part &a, thread const attn_rows &t, uint row) {
     const uint end = t.kv_len + row;
     return uint2(max(a.begin, end - min(end, t.window)), min(a.end, end));
@@ -106,21 +103,21 @@ static inline void load_tile(thread const attn_part &a, uint tile, threadgroup h
     }
 }
 
-// halves_of returns two floats as halves, and in y what they lack as halves.
+// halves_of returns two floats as halves, and in y their rounding errors as halves.
 static inline uint2 halves_of(float x, float y) {
     const half2 v = half2(x, y);
     return uint2(as_type<uint>(v), as_type<uint>(half2(float2(x, y) - float2(v))));
 }
 
-// tile_weights is the weights of 16 positions as a product wants them, and what
-// they lack as halves.
+// tile_weights holds the weights of 16 positions in the layout of a product, and their rounding
+// errors.
 struct tile_weights {
     uint4 value;
     uint4 rest;
 };
 
-// weights_of returns those of 4 positions of two rows: low has the first two of
-// each, high the others.
+// weights_of returns the weights of 4 positions of two rows: low holds the first two of each row,
+// high the others.
 static inline tile_weights weights_of(float4 low, float4 high) {
     const uint2 x = halves_of(low.x, low.y);
     const uint2 y = halves_of(low.z, low.w);
@@ -129,10 +126,10 @@ static inline tile_weights weights_of(float4 low, float4 high) {
     return {uint4(x.x, y.x, z.x, w.x), uint4(x.y, y.y, z.y, w.y)};
 }
 
-// attend_tile does heads of up to D elements, a multiple of 16, of some rows.
-// A SIMD group takes 16 rows of a head at a time. Lanes hold elements as
-// mma_16x8x16 wants them, but for the order of the 16 that are summed up,
-// which is free: lane j of 4 takes 4j to 4j+3, which are side by side.
+// attend_tile computes heads of up to D elements, a multiple of 16, for some rows. A SIMD group
+// takes 16 rows of a head at a time. Lanes hold elements in the layout of mma_16x8x16, except for
+// the order of the 16 elements that are summed up, which does not matter: lane j of 4 takes
+// elements 4j to 4j+3, which are adjacent.
 template <uint D>
 static inline void attend_tile(thread const attn_part &a, thread const attn_rows &t, threadgroup uchar *tg, uint tid, uint lane, uint simd, uint simds) {
     threadgroup half *k = (threadgroup half *)tg;
@@ -155,7 +152,7 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
         const uint row1 = min(block + g + 8, t.rows - 1);
         const uint2 sees0 = attn_sees(a, t, row0);
         const uint2 sees1 = attn_sees(a, t, row1);
-        // What all rows of the block see, and what any does.
+        // The positions that all rows of the block see, and those that any row sees.
         const uint last = min(block + 15, t.rows - 1);
         const uint2 all = uint2(attn_sees(a, t, last).x, attn_sees(a, t, block).y);
         const uint2 any = unit < units ? uint2(attn_sees(a, t, block).x, attn_sees(a, t, last).y) : none;

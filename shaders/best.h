@@ -1,12 +1,11 @@
-// The largest of many, the first of equals.
+// The largest of many elements; of equals, the first.
 #ifndef PIANOLA_BEST_H
 #define PIANOLA_BEST_H
 
 #include "pianola.h"
 
-// order_key maps the bits of a float32 to integers in the same order; both
-// zeros are equal and NaN is below everything. Integers, since fast math
-// may take comparisons with NaN for something else.
+// order_key maps the bits of a float32 to integers in the same order. Both zeros are equal, and
+// NaN is below everything. It uses integers because fast math may optimize comparisons with NaN.
 static inline int order_key(uint bits) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) {
         return int(0x80000000u);
@@ -18,7 +17,7 @@ static inline int order_key(uint bits) {
     return i < 0 ? i ^ 0x7fffffff : i;
 }
 
-// Best is the largest element so far, the first of equals.
+// Best is the largest element so far; of equals, the first.
 struct Best {
     int key;
     uint index;
@@ -40,8 +39,8 @@ static inline Best simd_best(Best b) {
     return r;
 }
 
-// threadgroup_best returns the best of a threadgroup, the same in every thread.
-// tg has room for a Best of each SIMD group.
+// threadgroup_best returns the best of a threadgroup, the same in every thread. tg must have room
+// for a Best per SIMD group.
 static inline Best threadgroup_best(Best best, threadgroup uchar *tg, uint lane, uint simd, uint simds) {
     best = simd_best(best);
     threadgroup int *keys = (threadgroup int *)tg;

@@ -1,5 +1,5 @@
-// Blocks of quantised weights in the layout Rows, as the file has them: the
-// structs of ggml's ggml-common.h, which dtype.Dequantize converts too.
+// Quantization blocks of weights in layout Rows, as stored in the file: the structs of ggml's
+// ggml-common.h, which dtype.Dequantize converts too.
 #ifndef PIANOLA_BLOCKS_H
 #define PIANOLA_BLOCKS_H
 
@@ -109,7 +109,7 @@ static inline uint2 scale_min_k4(device const uchar *scales, uint s) {
     return uint2((low & 15) | uint(scales[s - 4]) >> 6 << 4, low >> 4 | uint(scales[s]) >> 6 << 4);
 }
 
-// fifth_bits moves bits 0 to 7 to the fifth bits of 8 bytes.
+// fifth_bits moves bits 0 to 7 to bit 4 of 8 bytes.
 static inline uint2 fifth_bits(uint bits) {
     return uint2((bits & 1) << 4 | (bits & 2) << 11 | (bits & 4) << 18 | (bits & 8) << 25,
                  (bits & 16) | (bits & 32) << 7 | (bits & 64) << 14 | (bits & 128) << 21);
@@ -235,8 +235,8 @@ static inline uint mlx_quants(thread const uint *w, uint i) {
     return q;
 }
 
-// load_group reads a piece of a type of a family: 16 quants that follow each other.
-// Bytes of MLX are signed, and what that takes off is added to the bias.
+// load_group reads a piece of a type of a family: 16 consecutive quants. The bytes of MLX become
+// signed by subtracting an offset, which is added to the bias.
 template <uint T>
 static inline block_piece load_group(device const uchar *row, uint piece, uint wtype) {
     const uint shift = 1 + group_shift(wtype);

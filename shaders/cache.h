@@ -7,7 +7,7 @@
 #include "quantise.h"
 #include "quants.h"
 
-// kv_rows is the rows of a head, from one on.
+// kv_rows is the rows of a head, beginning with some row.
 template <typename Values, typename Scales>
 struct kv_rows_at {
     Values values; // of a row d halves, or d int8
@@ -16,7 +16,7 @@ struct kv_rows_at {
 typedef kv_rows_at<device const uchar *, device const half *> kv_rows;
 typedef kv_rows_at<device uchar *, device half *> kv_rows_to;
 
-// kv_rows_from returns a head's rows from one on, row 0 being the first.
+// kv_rows_from returns a head's rows beginning with some row, which becomes row 0.
 template <typename Values, typename Scales>
 static inline kv_rows_at<Values, Scales> kv_rows_from(Values cache, Scales, uint kind, uint heads, uint cap, uint d, uint head, ulong row) {
     const ulong at = ulong(head) * cap + row;
@@ -32,8 +32,7 @@ static inline kv_rows_to kv_row_of(device uchar *cache, uint kind, uint heads, u
     return kv_rows_from(cache, (device half *)cache, kind, heads, cap, d, head, row);
 }
 
-// kv_eight is 8 elements of a row as they are in the cache: 8 halves; or 8 int8
-// and a scale's bits.
+// kv_eight returns 8 stored elements of a row: 8 halves, or 8 int8 and the bits of a scale.
 static inline uint4 kv_eight(kv_rows rows, uint kind, uint d, ulong row, uint at) {
     if (kind == PIANOLA_KV_Q8_0) {
         const uint2 q = *(device const uint2 *)(rows.values + row * d + at);
@@ -42,8 +41,7 @@ static inline uint4 kv_eight(kv_rows rows, uint kind, uint d, ulong row, uint at
     return *(device const uint4 *)(rows.values + 2 * (row * d + at));
 }
 
-// kv_widen sets x to the elements of kv_eight but for their scale, which it
-// returns.
+// kv_widen sets x to the elements of kv_eight without their scale, and returns the scale.
 static inline float kv_widen(uint4 words, uint kind, thread float *x) {
     if (kind == PIANOLA_KV_Q8_0) {
         _Pragma("clang loop unroll(full)")
@@ -73,9 +71,9 @@ static inline float kv_one(kv_rows rows, uint kind, uint d, ulong row, uint at) 
     return float(((device const half *)rows.values)[row * d + at]);
 }
 
-// kv_quantise makes 128 elements of a head, from element at on, or as many as
-// are left, of what values says: a lane has four. It returns them as they are in
-// the cache, and writes them there if told to. All lanes of a SIMD group call it.
+// kv_quantise quantises 128 elements of a head, beginning with element at, or as many as are
+// left; each lane holds four of them. It returns the values that the cache stores, and writes
+// them to the cache if requested. All lanes of a SIMD group must call it.
 static inline float4 kv_quantise(float4 v, kv_rows_to to, bool writes, uint d, uint at, uint lane) {
     int q;
     const half scale = half(quantise_block(q, v));
@@ -89,8 +87,8 @@ static inline float4 kv_quantise(float4 v, kv_rows_to to, bool writes, uint d, u
     return signed4(as_type<uint>(q)) * float(scale);
 }
 
-// kv_put writes a head that is in memory to a row. simd of simds SIMD groups does
-// its part.
+// kv_put writes a head in memory to a row of the cache. SIMD group simd of simds writes its
+// share.
 template <typename From>
 static inline void kv_put(kv_rows_to to, From x, uint kind, uint d, uint lane, uint simd, uint simds) {
     if (kind == PIANOLA_KV_Q8_0) {

@@ -1,8 +1,8 @@
-// The embedding's look-up. A threadgroup copies a row.
+// The embedding look-up. A threadgroup copies one row.
 #include "blocks.h"
 #include "tiles.h"
 
-// copy_floats writes the row that begins with element from, times scale.
+// copy_floats writes the row that begins at element from, times scale.
 template <uint T>
 static inline void copy_floats(device float *to, device const uchar *w, ulong from, uint n, float scale, uint tid, uint threads) {
     for (uint i = tid; i < n; i += threads) {
@@ -18,8 +18,7 @@ static inline void copy_floats(device float *to, device const uchar *w, ulong fr
     }
 }
 
-// value returns four elements. A sum with a minimum that is not there would
-// lose a zero's sign.
+// value returns four elements. Adding an absent minimum would lose the sign of zeros.
 template <uint T>
 static inline float4 value(float d, uint q, float m) {
     return has_minimum(T) ? d * quants4<T>(q) + m : d * quants4<T>(q);

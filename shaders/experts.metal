@@ -1,11 +1,11 @@
-// Experts: their choice, their products and the sum of these.
+// Experts: selection, products and their sum.
 #include "gemv.h"
 
-// better_expert returns which of two experts has the larger logit, the first of
-// equals: .x is the logit, .y the expert. One that is not there has the lowest.
+// better_expert returns the expert with the larger logit, or the first of equals: .x is the
+// logit, .y the expert. Absent experts have the lowest logit.
 static inline float2 better_expert(float2 a, float2 b) { return b.x > a.x || (b.x == a.x && b.y < a.y) ? b : a; }
 
-// PIANOLA_EXPERTS is how many experts a layer has at most, 32 for each lane.
+// PIANOLA_EXPERTS is the largest number of experts in a layer, 32 per lane.
 #define PIANOLA_EXPERTS 1024
 
 // A SIMD group, the first, chooses a row's experts, one after another.
@@ -93,7 +93,7 @@ kernel void expert_gemv(
     if (group.z >= s.rows) {
         return;
     }
-    // Which product of all rows' it is, which expert's, and which row of x it has.
+    // The number of the product among all rows' products, its expert, and its row of x.
     const uint at = group.z * p.used + group.y;
     const uint expert = min(ids[at], p.experts - 1);
     const ulong input = ulong(at / p.share) * p.x_stride;
@@ -138,7 +138,7 @@ kernel void expert_gemv(
     }
 }
 
-// A threadgroup does a row.
+// A threadgroup processes one row.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void expert_sum(
         device const float *x               [[buffer(0)]],

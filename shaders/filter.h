@@ -1,5 +1,5 @@
-// What a sampler keeps, found by one threadgroup: see replay/cpu/filter.go, which
-// gives the same tokens.
+// Finding the tokens that a sampler keeps, by one threadgroup. See replay/cpu/filter.go, which
+// keeps the same tokens.
 #ifndef PIANOLA_FILTER_H
 #define PIANOLA_FILTER_H
 
@@ -9,7 +9,7 @@
 #define PIANOLA_SHORTLIST 2048 // tokens that are put in order at most
 #define PIANOLA_UNLISTED 0xffffffffu
 
-// Team is where a thread is in its threadgroup.
+// Team is a thread's place in its threadgroup.
 struct Team {
     uint tid;
     uint lane;
@@ -17,8 +17,8 @@ struct Team {
     uint simds;
 };
 
-// Memory is the threadgroup's: a histogram, or a list in its place, and words
-// for what threads tell one another.
+// Memory is the threadgroup's memory: a histogram, or a list in its place, and words for
+// communication between threads.
 struct Memory {
     threadgroup atomic_uint *counts; // [PIANOLA_BINS]
     threadgroup atomic_uint *low;    // [PIANOLA_BINS], of the sums of weights
@@ -65,8 +65,8 @@ static inline bool member(thread const Filter &f, uint key, uint id) {
     return f.level == 0 || (bin_of(f, key) == f.bin && ((key ^ f.key) & f.key_mask) == 0 && ((id ^ f.id_bits) & f.id_mask) == 0);
 }
 
-// digit returns what comes next in a token's place in the order: its bin, 11, 11 and
-// 10 bits of its key, 11, 11 and 2 bits of its id.
+// digit returns the next digit of a token's place in the order: its bin; 11, 11 and 10 bits of
+// its key; 11, 11 and 2 bits of its id.
 static inline uint digit(thread const Filter &f, uint key, uint id) {
     switch (f.level) {
     case 0: return bin_of(f, key);
@@ -135,8 +135,8 @@ static inline void count_token(thread const Filter &f, uint key, uint id, bool w
     }
 }
 
-// list_token puts a token of the class in the list, or with whole one up to its bin.
-// words[0] is how long the list is.
+// list_token adds a token of the class to the list; with whole, it adds every token up to the
+// class's bin. words[0] is the length of the list.
 static inline void list_token(thread const Filter &f, uint key, uint id, bool whole, Memory m) {
     if (!kept(f, key, id) || !(whole ? bin_of(f, key) <= f.bin : member(f, key, id))) {
         return;
@@ -148,8 +148,8 @@ static inline void list_token(thread const Filter &f, uint key, uint id, bool wh
     }
 }
 
-// walk gives all tokens to count_token, or to list_token. A SIMD group takes
-// a part; one whose largest key is not kept has nothing.
+// walk calls count_token or list_token for all tokens. Each SIMD group takes one part at a time
+// and skips parts whose largest key is not kept.
 static inline void walk(thread const Filter &f, bool list, bool flag, device const uint *keys, device const uint *largest, uint n, uint part,
                         Team t, Memory m) {
     device const uint4 *keys4 = (device const uint4 *)keys;
@@ -188,8 +188,7 @@ static inline void walk(thread const Filter &f, bool list, bool flag, device con
 // precedes is the order of the list.
 static inline bool precedes(uint key, uint id, uint other, uint other_id) { return key > other || (key == other && id < other_id); }
 
-// sort_list puts the first count entries of the list in order, by a bitonic
-// network.
+// sort_list sorts the first count entries of the list with a bitonic network.
 static inline void sort_list(uint count, Team t, Memory m) {
     uint size = 2;
     while (size < count) {
@@ -218,7 +217,7 @@ static inline void sort_list(uint count, Team t, Memory m) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// top_p_target is how much the tokens must weigh together that top-p keeps.
+// top_p_target returns the total weight that the tokens kept by top-p must reach.
 static inline ulong top_p_target(ulong total, uint top_p) {
     const ulong low = (total & 0xffffffffu) * top_p;
     const ulong target = (total >> 32) * top_p + (low >> 32) + (uint(low) != 0 ? 1 : 0);
@@ -265,8 +264,8 @@ static inline void cut(thread Filter &f, uint count, ulong before, ulong target,
     threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// floor_of returns a key that at least k tokens reach, or 0: the k-th of the
-// parts' largest.
+// floor_of returns a key that at least k tokens reach: the k-th largest of the parts' largest
+// keys; or 0.
 static inline uint floor_of(uint k, device const uint *largest, uint parts, Team t, Memory m) {
     if (k > parts || parts > PIANOLA_SHORTLIST) {
         return 0;
@@ -383,7 +382,7 @@ static inline void prefix(thread Filter &f, uint top_k, uint top_p, device const
     cut(f, count, before, target, weighted, top_p, t, m);
 }
 
-// keep_above keeps the tokens of at least a value.
+// keep_above keeps the tokens whose logit is at least a value.
 static inline void keep_above(thread Filter &f, float value, Memory m) {
     const uint key = choice_key(as_type<uint>(value));
     if (key <= f.limit) {

@@ -1,22 +1,21 @@
-// Products of a matrix and one row, or a few: limited by the reading of W.
+// Products of a matrix and one row, or a few rows; limited by the memory bandwidth for W.
 //
-// A threadgroup computes a group of rows of W, unit by unit. The steps of all
-// its units, one after another, are divided evenly among its SIMD groups: where
-// one's share ends within a unit, its sums are a part of the unit's, and the
-// parts meet in threadgroup memory in their order, so that a result does not
-// depend on which comes first.
+// A threadgroup computes a group of rows of W, unit by unit. The steps of all its units, one
+// after another, are divided evenly among its SIMD groups. If a SIMD group's share ends within a
+// unit, its sums are only a part of the unit's; the parts are added in threadgroup memory in a
+// fixed order, so that the result does not depend on which part is finished first.
 #ifndef PIANOLA_GEMV_H
 #define PIANOLA_GEMV_H
 
 #include "product.h"
 #include "ahead.h"
 
-// PIANOLA_STAGE is how many columns of the input are in threadgroup memory at
-// once if the command does not say it.
+// PIANOLA_STAGE is the number of input columns in threadgroup memory at a time, if the command
+// does not set it.
 #define PIANOLA_STAGE 2048
 
-// last_row returns where the rows of x end, once what earlier commands wrote can
-// be read: there are none if the chain has stopped.
+// last_row returns the end of the active rows of x, once the output of earlier commands can be
+// read. There are no active rows if the chain has stopped.
 static inline uint last_row(thread product &p, device const pianola_step *step, constant pianola_second &second) {
     if (!begins(step)) {
         return 0;
@@ -25,7 +24,7 @@ static inline uint last_row(thread product &p, device const pianola_step *step, 
     return min(p.last, second.rows);
 }
 
-// share is how a threadgroup divides its rows among its SIMD groups.
+// share describes how a threadgroup divides its rows among its SIMD groups.
 struct share {
     uint first; // row of W
     uint count; // rows
@@ -35,8 +34,8 @@ struct share {
     uint total; // steps of all units
 };
 
-// quotient returns a/b. Most divisors here are powers of two, and a division is
-// many instructions.
+// quotient returns a/b. Most divisors here are powers of two, and a division takes many
+// instructions.
 static inline uint quotient(uint a, uint b) {
     if ((b & (b - 1)) == 0) {
         return a >> (31 - clz(b));
@@ -51,7 +50,7 @@ static inline share share_of(thread const product &p, uint group, uint shift, ui
     return {first, count, shift, steps, quotient(total + simds - 1, simds), total};
 }
 
-// cursor is where a SIMD group is in its share.
+// cursor is the position of a SIMD group in its share.
 struct cursor {
     uint unit, step;
     uint left; // steps
@@ -77,13 +76,13 @@ static inline void advance(thread cursor &c, share s, uint n) {
     }
 }
 
-// A SIMD group's part of a unit is in slot simd + unit of threadgroup memory:
-// no two have the same, since both only grow.
+// A SIMD group's part of a unit is in slot simd + unit of threadgroup memory. No two parts have
+// the same slot, since both numbers only grow.
 static inline threadgroup float *slot_of(threadgroup float *tg, share s, uint simd, uint unit) { return tg + ((simd + unit) << s.shift); }
 
-// add_up adds the parts of each row to y; if they are the first columns', to the
-// bias, and to y only if the product is added. before is what the thread's first
-// element of y is then.
+// add_up adds the parts of each row to y; with the first columns it adds the bias, and the old
+// value of y only if the product is to be added. before is the thread's first element of the old
+// y.
 static inline void add_up(threadgroup float *tg, thread const product &p, share s, uint row, bool first, float before, uint tid, uint simds) {
     for (uint i = tid; i < s.count; i += simds * 32) {
         const uint unit = i >> s.shift;
@@ -108,9 +107,9 @@ static inline void add_up(threadgroup float *tg, thread const product &p, share 
     }
 }
 
-// steps_of returns how many steps a SIMD group reads to registers before it
-// needs the first. Where there are copies it is what tables for other devices
-// get, and short.
+// steps_of returns the number of steps that a SIMD group loads to registers before it uses the
+// first. Devices with asynchronous copies only use it for tables compiled for other devices, so
+// it is small there.
 static inline uint steps_of(uint type) {
 #if defined(PIANOLA_COPIES) && !defined(PIANOLA_HOST)
     (void)type;
@@ -120,7 +119,7 @@ static inline uint steps_of(uint type) {
 #endif
 }
 
-// PIANOLA_STEPS is the most that steps_of returns.
+// PIANOLA_STEPS is the largest result of steps_of.
 #define PIANOLA_STEPS 4
 
 // batch is a lane's part of some steps.
@@ -152,8 +151,8 @@ static inline void load_floats(thread To &to, device const uchar *w, uint in, ui
     }
 }
 
-// load_step reads the cursor's step. Tiles or pieces that the matrix has not are
-// the last once more.
+// load_step reads the cursor's step. Tiles or pieces past the end of the matrix are replaced with
+// the last one.
 template <uint T, typename To>
 static inline void load_step(thread To &to, thread const product &p, share s, cursor c, tile_lane at, uint pieces) {
     const uint first = s.first + (c.unit << s.shift);
@@ -165,7 +164,7 @@ static inline void load_step(thread To &to, thread const product &p, share s, cu
     }
 }
 
-// multiply_step multiplies it with the input, which is x, or q and d.
+// multiply_step multiplies a step with the input, which is x, or q and d.
 template <uint T>
 static inline void multiply_step(thread float4 &sum, thread const tile_quad &t, threadgroup const float4 *x, threadgroup const int4 *q, threadgroup const float *d, cursor c, tile_lane at, uint pieces, uint wtype) {
     const uint piece = (c.step << at.shift) + at.piece;
@@ -184,10 +183,10 @@ static inline void multiply_step(thread float4 &sum, thread const tile_quad &t, 
     }
 }
 
-// after returns the cursor n steps on, within its unit.
+// after returns the cursor n steps further in its unit.
 static inline cursor after(cursor c, uint n) { return {c.unit, c.step + n, c.left - n}; }
 
-// load_batch reads the cursor's next steps, those that are left in its unit.
+// load_batch reads the cursor's next steps, as far as they are in its unit.
 template <uint T>
 static inline void load_batch(thread batch &b, thread const product &p, share s, cursor c, tile_lane at, uint pieces) {
     const uint n = end_of(s, c) - c.step;
@@ -218,16 +217,15 @@ static inline void finish_unit(thread float4 &sum, threadgroup float *slot, shar
     sum = float4(0.0f);
 }
 
-// input_rows is where the input is in threadgroup memory: floats, or their 8-bit
-// form.
+// input_rows is the input in threadgroup memory: floats, or their 8-bit form.
 struct input_rows {
     threadgroup float4 *x;
     threadgroup int *q;
     threadgroup float *d;
 };
 
-// gemv_batches does a threadgroup's rows of W for a row of the input. The first
-// weights are in b.
+// gemv_batches computes a threadgroup's rows of W for one row of the input. b holds the first
+// weights.
 template <uint T>
 static inline void gemv_batches(thread batch &b, thread const product &p, share s, cursor c, tile_lane at, uint pieces, input_rows in, threadgroup float *slots, uint lane, uint simd) {
     float4 sum = float4(0.0f);
@@ -252,7 +250,7 @@ static inline void gemv_batches(thread batch &b, thread const product &p, share 
 
 #ifdef PIANOLA_COPIES
 
-// copy_step has the cursor's step copied to a slot, and moves on.
+// copy_step starts to copy the cursor's step to a slot and advances the cursor.
 template <uint T>
 static inline void copy_step(thread copies &to, thread const product &p, share s, thread cursor &c, tile_lane at, uint pieces) {
     if (c.left > 0) {
@@ -262,7 +260,7 @@ static inline void copy_step(thread copies &to, thread const product &p, share s
     metal::shim::commit_copies();
 }
 
-// copy_first has the first steps copied.
+// copy_first starts to copy the first steps.
 template <uint T>
 static inline void copy_first(threadgroup uchar *ring, thread const product &p, share s, thread cursor &c, tile_lane at, uint pieces, uint lane) {
     copies to = {ring, lane, step_form(T)};
@@ -272,14 +270,13 @@ static inline void copy_first(threadgroup uchar *ring, thread const product &p, 
     }
 }
 
-// gemv_bytes returns the size of what is in threadgroup memory before the ring.
+// gemv_bytes returns the size of the threadgroup memory before the ring.
 static inline uint gemv_bytes(thread const product &p, bool floats, uint simds) {
     const uint input = floats ? 4 * p.in : p.in + p.in / 8;
     return (64 * simds + (p.group + 3) / 4 * 16 + input + 15) / 16 * 16;
 }
 
-// gemv_copies is gemv_batches whose weights are in a ring, which ahead is a few
-// steps before c.
+// gemv_copies is gemv_batches with weights from a ring; the cursor ahead is a few steps before c.
 template <uint T>
 static inline void gemv_copies(threadgroup uchar *ring, thread cursor &ahead, thread const product &p, share s, cursor c, tile_lane at, uint pieces, input_rows in, threadgroup float *slots, uint lane, uint simd) {
     float4 sum = float4(0.0f);
@@ -335,7 +332,7 @@ static inline void gemv_steps(thread product &p, uint room, device const pianola
 #endif
     const uint last = last_row(p, step, second);
     for (uint row = p.first; row < last; row++) {
-        // There is one row, mostly.
+        // Usually there is one row.
         lane = opaque(lane);
         simd = opaque(simd);
         if (row != p.first) {
@@ -368,7 +365,7 @@ static inline void gemv_steps(thread product &p, uint room, device const pianola
         add_up(slots, p, s, row, true, before, first, simds);
     }
 #ifdef PIANOLA_COPIES
-    // If there was no row, nobody has waited for the first steps.
+    // If there was no active row, nothing has waited for the first steps.
     metal::shim::wait_copies<0>();
 #endif
 }

@@ -1,4 +1,4 @@
-// Products of a matrix and one row, or a few, see gemv.h.
+// Products of a matrix and one row, or a few rows; see gemv.h.
 #include "gemv.h"
 
 // reads ahead: w

@@ -1,11 +1,10 @@
-// Heads of Q, K and V before attention: QK norm, RoPE and their place in the KV
-// cache.
+// Heads of Q, K and V before attention: QK norm, RoPE and their place in the KV cache.
 #ifndef PIANOLA_HEADS_H
 #define PIANOLA_HEADS_H
 
 #include "rotate.h"
 
-// head_turn is a head of Q or K that is normalised and rotated.
+// head_turn is a head of Q or K that is to be normalised and rotated.
 struct head_turn {
     device const float *x;      // [d]
     device const float *w;      // [d], the norm's weights
@@ -24,11 +23,11 @@ static inline float head_squares(thread const head_turn &h, uint first, uint ste
     return sum;
 }
 
-// turned_twos returns how many twos of elements a head has: the pairs, and the
-// elements after them, which stay. A last one is alone, and there twice.
+// turned_twos returns the number of pairs of elements in a head: the rotated pairs, and the
+// unrotated elements after them, two at a time. A single last element is paired with itself.
 static inline uint turned_twos(uint d) { return (d + 1) / 2; }
 
-// turned_at returns which elements are the two of a number.
+// turned_at returns the two elements of a pair.
 static inline uint2 turned_at(thread const head_turn &h, uint i) {
     const uint2 stay = uint2(2 * i, h.d % 2 == 0 ? 2 * i + 1 : min(2 * i + 1, h.d - 1));
     return i < h.pairs ? rope_pair(i, h.pairs, h.layout) : stay;
@@ -46,8 +45,8 @@ static inline float2 turned(thread const head_turn &h, uint i, uint2 at) {
     return value;
 }
 
-// cache_row returns the cache's row for row r of a chunk whose first row sees
-// kv_len positions; the rows of the positions before first stay.
+// cache_row returns the cache's row for row r of a chunk; kv_len is the KV length of the chunk's
+// first row. The positions before first have rows of their own.
 static inline ulong cache_row(uint r, uint kv_len, uint cap, uint first) {
     const uint position = max(kv_len, 1u) - 1 + r;
     return position < first ? position : first + (position - first) % (cap - first);

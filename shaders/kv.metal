@@ -1,8 +1,8 @@
-// Writing the KV cache, see cache.h.
+// Writing the KV cache; see cache.h.
 #include "cache.h"
 #include "heads.h"
 
-// A threadgroup writes a head of a row.
+// A threadgroup writes one head of a row.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void kv_write(
         device const float *k              [[buffer(0)]],

@@ -1,4 +1,4 @@
-// The norm that subtracts the mean and adds a bias. A threadgroup does a row.
+// The norm that subtracts the mean and adds a bias. A threadgroup processes one row.
 #include "pianola.h"
 
 [[max_total_threads_per_threadgroup(1024)]]
@@ -29,8 +29,8 @@ kernel void layernorm(
         sum += from[i];
     }
     const float mean = threadgroup_sum(sum, (threadgroup float *)tg, lane, simd, simds) / float(p.n);
-    // The variance is that of the differences: one of sums would lose what a large
-    // mean has the same in both.
+    // Compute the variance from the differences to the mean: a difference of sums would lose
+    // precision if the mean is large.
     float squares = 0.0f;
     for (uint i = tid; i < p.n; i += threads) {
         const float d = from[i] - mean;

@@ -1,19 +1,20 @@
-// The splits of attention and how they are merged.
+// The splits of attention and their merging.
 #ifndef PIANOLA_MERGE_H
 #define PIANOLA_MERGE_H
 
 #include "pianola.h"
 
-// split_each returns how many positions each split has of those that a row
-// sees: as few as 2^n splits, no more than there are, divide them into, at least
-// span. The last that has any has fewer, the others after it none.
+// split_each returns the number of positions per split of a row that sees visible positions:
+// visible divided by the largest power of two that is at most splits, rounded up to a multiple of
+// 16, and at least span. The last split in use may have fewer positions; splits after it have
+// none.
 static inline uint split_each(uint visible, uint splits, uint span) {
     const uint shift = 31 - clz(splits);
     const uint even = (visible + (1u << shift) - 1) >> shift;
     return max(span, (even + 15) / 16 * 16);
 }
 
-// split_row is the parts that the splits of a row left.
+// split_row describes the parts that the splits of a row left.
 struct split_row {
     device const float *values; // [heads, splits, head_dim]
     device const float *states; // [heads, splits, 2]: maximum, weight
@@ -22,23 +23,22 @@ struct split_row {
     uint visible, each; // positions of the row, and of a split; see split_sees
 };
 
-// split_visible returns how many positions a row sees. A window of 0 is none.
+// split_visible returns the number of positions that a row sees. A window of 0 means no window.
 static inline uint split_visible(uint kv_len, uint window) {
     const uint len = max(kv_len, 1u);
     return window == 0 ? len : min(len, window);
 }
 
-// split_sees sets which positions a row sees.
+// split_sees sets the visible positions of a row.
 static inline void split_sees(thread split_row &s, uint kv_len) {
     s.visible = split_visible(kv_len, s.window);
     s.each = split_each(s.visible, max(s.splits, 1u), s.span);
 }
 
-// PIANOLA_SPLITS is how many splits a product merges at most.
+// PIANOLA_SPLITS is the largest number of splits that a product merges.
 #define PIANOLA_SPLITS 8
 
-// split_reads is what the splits left of four elements, read before the first
-// is needed.
+// split_reads holds the parts of four elements, loaded before the first is used.
 struct split_reads {
     float4 values[PIANOLA_SPLITS];
     float2 states[PIANOLA_SPLITS];

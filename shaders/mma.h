@@ -1,6 +1,5 @@
-// Products of small matrices of halves by a SIMD group, whose lanes hold known
-// elements: what a matrix product gives can be an operand of the next without
-// a detour.
+// Products of small matrices of halves by a SIMD group. The lanes hold elements in a known
+// layout, so that the result of a product can be an operand of the next one.
 #ifndef PIANOLA_MMA_H
 #define PIANOLA_MMA_H
 

@@ -1,4 +1,4 @@
-// RMS norms and the residual stream's sum. A threadgroup does a row, or a head.
+// RMS norms and sums of the residual stream. A threadgroup processes a row or a head.
 #include "pianola.h"
 
 // square_sum returns the sum of squares of the thread's part of x.
@@ -33,7 +33,7 @@ static inline void scale_mul(device float *out, device const float *x, device co
     }
 }
 
-// or_one returns a factor of which 0 stands for 1.
+// or_one returns scale, or 1 if scale is 0.
 static inline float or_one(float scale) { return scale == 0.0f ? 1.0f : scale; }
 
 // add_to adds the thread's part of delta times scale to x.
@@ -99,7 +99,7 @@ kernel void add_rmsnorm(
         return;
     }
     const ulong row = ulong(group.x) * p.n;
-    // A thread reads back what it wrote itself, so that no barrier is needed.
+    // A thread reads only elements that it wrote itself, so no barrier is needed.
     add_to(x + row, delta + row, or_one(p.delta_scale), p.n, tid, simds * 32);
     const float sum = threadgroup_sum(square_sum(x + row, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
     scale_mul(out + row, x + row, w, precise::rsqrt(sum / float(p.n) + p.eps) * or_one(p.scale), p.n, tid, simds * 32);
@@ -170,7 +170,7 @@ kernel void norm_add(
         return;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup); // the sums are written again
-    // A thread reads back what it wrote itself.
+    // A thread reads only elements that it wrote itself.
     sum = threadgroup_sum(square_sum(x + row, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
     scale_mul(out + row, x + row, w, precise::rsqrt(sum / float(p.n) + p.eps), p.n, tid, simds * 32);
 }

@@ -1,4 +1,4 @@
-// How a recorded token finds out where it is.
+// The kernel patch: how a recorded token gets its position.
 #ifndef PIANOLA_PATCH_H
 #define PIANOLA_PATCH_H
 

@@ -1,10 +1,9 @@
-// The first command of a recorded token: it tells the others where the token
-// is.
+// The first command of a recorded token: it writes the current position to the other commands.
 #include "pianola.h"
 #include "patch.h"
 
-// put_second writes one of a command's 4 secondary values. What is out of
-// bounds is left out.
+// put_second writes one of a command's 4 secondary values. It ignores offsets that are out of
+// bounds.
 static inline void put_second(device uint *second, uint byte, uint value) {
     if (byte % 4 == 0 && byte <= 12) {
         second[byte / 4] = value;
@@ -28,8 +27,8 @@ kernel void patch(
         return;
     }
     threadgroup uint *cancelled = (threadgroup uint *)tg;
-    // All have looked at the flag before it changes. Cancel may be set at any
-    // time, so that one thread decides; while commands run, the flag stays.
+    // All threads have read the flag before it changes. The host may set Cancel at any time, so a
+    // single thread decides; while commands run, the flag does not change.
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (tid == 0) {
         *cancelled = step->cancel;
@@ -48,7 +47,7 @@ kernel void patch(
     const uint token = step->token_index;
     const uint row = step->row;
     const uint rows = step->rows;
-    // All have read the step before it changes.
+    // All threads have read the step before it changes.
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint i = tid; i < p.count; i += simds * 32) {
         const uint record = patches[i].second;

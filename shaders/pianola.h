@@ -1,4 +1,4 @@
-// What kernels share: conversions, products of packed integers, reductions.
+// Helpers shared by kernels: conversions, products of packed integers, reductions.
 #ifndef PIANOLA_H
 #define PIANOLA_H
 
@@ -8,11 +8,10 @@
 
 using namespace metal;
 
-// begins comes before the first read of what another command writes, and says
-// whether the command is to be executed: not once the chain has stopped. All
-// threads call it, once. A device may begin a kernel before the commands ahead of
-// it have ended, and let it wait here: what is read before may only be what no
-// command writes.
+// begins must be called by all threads, once, before the first read of memory that another
+// command writes. It reports whether the command is to be executed: not after the chain has
+// stopped. A device may begin a kernel before the preceding commands have ended, and make it wait
+// here; so before the call only memory that no command writes may be read.
 static inline bool begins(device const pianola_step *step) {
 #ifdef PIANOLA_NVPTX
     metal::shim::inputs_ready();
@@ -20,8 +19,8 @@ static inline bool begins(device const pianola_step *step) {
     return step->stop == 0;
 }
 
-// opaque returns v. What follows from it in a loop is not moved out of the loop,
-// where it would take registers.
+// opaque returns v, but the compiler cannot know that. Code that depends on the result is not
+// hoisted out of loops, where it would occupy registers.
 static inline uint opaque(uint v) {
 #ifdef PIANOLA_NVPTX
     return metal::shim::opaque(v);
@@ -63,13 +62,13 @@ static inline float reciprocal(float x) {
 #endif
 }
 
-// bf16_to_f32 returns the value of a bfloat16, which is the upper half of a
-// float32. By bits, since not every processor has the type.
+// bf16_to_f32 returns the value of a bfloat16, which is the upper half of a float32. It works on
+// bits, since not every processor has the type.
 static inline float bf16_to_f32(ushort bits) { return as_type<float>(uint(bits) << 16); }
 
-// threadgroup_sum returns the sum of v over all threads of the threadgroup.
-// tg has room for a float of each SIMD group. All threads must call it;
-// between two calls with the same tg there must be a barrier.
+// threadgroup_sum returns the sum of v over all threads of the threadgroup. tg must have room for
+// a float per SIMD group. All threads must call it. A barrier is required between two calls with
+// the same tg.
 static inline float threadgroup_sum(float v, threadgroup float *tg, uint lane, uint simd, uint simds) {
     v = simd_sum(v);
     if (simds == 1) {
@@ -79,11 +78,12 @@ static inline float threadgroup_sum(float v, threadgroup float *tg, uint lane, u
         tg[simd] = v;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    // Each SIMD group adds them for itself, which saves a second barrier.
+    // Each SIMD group adds the sums itself, which saves a second barrier.
     return simd_sum(lane < simds ? tg[lane] : 0.0f);
 }
 
-// threadgroup_max returns the largest v likewise.
+// threadgroup_max returns the largest v over all threads. The requirements are those of
+// threadgroup_sum.
 static inline float threadgroup_max(float v, threadgroup float *tg, uint lane, uint simd, uint simds) {
     v = simd_max(v);
     if (simds == 1) {

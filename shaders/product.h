@@ -1,4 +1,5 @@
-// What products share: their arguments, their input, and float16 made of it.
+// Code shared by products: their arguments, their input, and the conversion of the input to
+// float16.
 #ifndef PIANOLA_PRODUCT_H
 #define PIANOLA_PRODUCT_H
 
@@ -6,9 +7,8 @@
 #include "quantise.h"
 #include "silu.h"
 
-// product is y = W * input + b, or what is added to y, for the rows of x from
-// first to last-1. x2 and b are not read unless silu, norm and bias say that
-// they are there.
+// product is y = W * input + b, or y += W * input + b, for rows [first, last) of x. x2 and b are
+// read only if silu, norm or bias is set.
 struct product {
     device const float *x;
     device const float *x2;
@@ -41,8 +41,8 @@ static inline float4 product4(thread const product &p, float4 gate, float4 up) {
     return gated4(p.activation, gate) * up;
 }
 
-// input4 returns elements 4i to 4i+3 of a row of the input, or of x if it is to
-// be normalised. Plain says that it is x and that vectors of it are aligned.
+// input4 returns elements 4i to 4i+3 of a row of the input, or of x if the input is to be
+// normalised. Plain means that the input is x and its vectors are aligned.
 template <bool Plain>
 static inline float4 input4(thread const product &p, uint row, uint i) {
     device const float *x = p.x + ulong(row) * p.x_stride + 4 * i;
@@ -67,9 +67,9 @@ static inline float input1(thread const product &p, uint row, uint i) {
     return p.silu ? product1(p, p.x[at], p.x2[at]) : p.x[at];
 }
 
-// norm_scale returns the factor of a row whose squares the threads have summed
-// up, each its own. tg has room for a float of each SIMD group. All threads must
-// call it; before tg is written again there must be a barrier.
+// norm_scale returns the norm's factor of a row; each thread passes its share of the sum of
+// squares. tg must have room for a float per SIMD group. All threads must call it. A barrier is
+// required before tg is written again.
 static inline float norm_scale(thread const product &p, float squares, threadgroup float *tg, uint lane, uint simd, uint simds) {
     return rsqrt(threadgroup_sum(squares, tg, lane, simd, simds) / float(p.in) + p.eps);
 }
@@ -91,8 +91,8 @@ static inline float square_sum1(thread const product &p, uint row, uint tid, uin
     return sum;
 }
 
-// stage_input writes n elements of a row of the input from column c on. scale
-// is the norm's.
+// stage_input writes n elements of a row of the input, beginning with column c. scale is the
+// norm's.
 static inline void stage_input(threadgroup float *to, thread const product &p, uint row, uint c, uint n, float scale, uint tid, uint threads) {
     if (p.merge) {
         for (uint i = tid; i < n / 4; i += threads) {

@@ -1,12 +1,11 @@
-// Quantising to int8 in blocks of 32, of activations and of the KV cache.
+// Quantising activations and the KV cache to int8 in blocks of 32.
 #ifndef PIANOLA_QUANTISE_H
 #define PIANOLA_QUANTISE_H
 
 #include "pianola.h"
 
-// quantise_block makes four int8 of each lane's part of a block of 32, which
-// eight lanes have, and returns the block's scale. Integers are those of every
-// other device.
+// quantise_block quantises a lane's four elements of a block of 32, which eight lanes share, and
+// returns the block's scale. Every other device computes the same integers.
 static inline float quantise_block(thread int &q, float4 v) {
     float most = max(max(abs(v.x), abs(v.y)), max(abs(v.z), abs(v.w)));
     most = max(most, simd_shuffle_xor(most, ushort(1)));

@@ -1,8 +1,8 @@
-// Package chat turns conversations into the texts that models were trained on, with
-// the chat templates that come with them.
+// Package chat converts conversations to the texts that models were trained on, with the chat
+// templates that come with the models.
 //
-// It knows messages, tools and where files keep templates; package jinja renders them.
-// It must not know tokens or models.
+// The package knows messages, tools and the places where files keep templates; package jinja
+// renders the templates. It must not know tokens or models.
 package chat
 
 import (

@@ -1,5 +1,5 @@
-// Package conform holds the GPU kernels, emulated, against the CPU device's:
-// each runs one command on the same bytes, and must leave the same, or what
-// differs by rounding; and whole tables are replayed with them, a model's
-// tokens beside those of the CPU device. It has tests only.
+// Package conform compares the emulated GPU kernels with the CPU device's kernels. Each test runs
+// one command on the same bytes; the results must be equal or differ only by rounding. Other
+// tests replay whole tables and compare the tokens with the CPU device's. The package contains
+// only tests.
 package conform

@@ -1,9 +1,9 @@
-// Package emu runs the GPU kernels on the processor, for tests: every thread
-// of a threadgroup is emulated, in an order that the test chooses.
+// Package emu runs the GPU kernels on the CPU, for tests. It emulates every thread of a
+// threadgroup, in an order that the test chooses.
 //
-// The emulator is a process, built from the Metal sources by package gen
-// beside it: what a kernel does wrong ends the process, not the test. It
-// needs Linux on x86-64 and clang 19.
+// The emulator is a separate process, built from the Metal sources by internal/shadergen, so that
+// a fault in a kernel ends that process and not the test. It requires Linux on x86-64 and clang
+// 19.
 package emu
 
 import (

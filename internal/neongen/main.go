@@ -1,13 +1,13 @@
-// Command gen makes the NEON loops of package cpu: it compiles the C files of
-// replay/cpu/neon with clang and writes the instructions as Go assembly, whose
-// own assembler has few of them. The functions are those that the package
-// declares without a body in its files for arm64.
+// Command neongen generates the NEON loops of package cpu. It compiles the C files of
+// replay/cpu/neon with clang and writes the instructions as Go assembly, because Go's assembler
+// lacks most of them. The generated functions are those that the package declares without a body
+// in its arm64 files.
 //
 //	go run ./internal/neongen          from the repository's root
-//	go run ./internal/neongen -check   fails if a file is not what it would write
+//	go run ./internal/neongen -check   fails if a file differs from its output
 //
-// It refuses objects that need more than their instructions: relocations, data,
-// calls, the stack, or registers that are Go's.
+// It rejects objects that need more than their instructions: relocations, data, calls, the stack,
+// or registers reserved by Go.
 package main
 
 import (

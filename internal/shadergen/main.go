@@ -1,14 +1,14 @@
-// Command gen checks the kernels of shaders/*.metal and makes of them what is
-// committed, PTX and the manifest, and what tests run, the emulator.
+// Command shadergen checks the kernels in shaders/*.metal and compiles them: to the committed PTX
+// and its manifest, and to the emulator that tests run.
 //
 //	go run ./internal/shadergen                     from the repository's root: checks, rewrites
-//	go run ./internal/shadergen -check              fails if a committed file is not what it would write
-//	go run ./internal/shadergen -lint               the checks alone
+//	go run ./internal/shadergen -check              fails if a committed file differs from its output
+//	go run ./internal/shadergen -lint               only the checks
 //	go run ./internal/shadergen -host FILE.so       builds the emulator as a shared library
 //	go run ./internal/shadergen -program FILE       builds it as the program of package emu
 //	go run ./internal/shadergen -sanitize -program FILE
 //
-// It needs clang 19 and installs nothing.
+// It requires clang 19 and installs nothing.
 package main
 
 import (

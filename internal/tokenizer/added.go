@@ -5,15 +5,14 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is a token that is looked for in the text as it stands, before the
-// pre-tokenizer.
+// addedToken is a token that is matched in the original text, before the pre-tokenizer.
 type addedToken struct {
 	content    string
 	id         int32
-	special    bool // matches only where special tokens are parsed
-	singleWord bool // matches only between characters that are not of a word
-	lstrip     bool // takes the white space before it
-	rstrip     bool // takes the white space after it
+	special    bool // matches only if special tokens are parsed
+	singleWord bool // matches only between characters that are not word characters
+	lstrip     bool // absorbs the white space before it
+	rstrip     bool // absorbs the white space after it
 }
 
 // matcher finds the leftmost-longest of a set of added tokens.
@@ -30,8 +29,8 @@ func newMatcher(tokens []addedToken) *matcher {
 	return m
 }
 
-// find returns the first match in s[from:] and its place in s, or nil. The text
-// before from counts as context only.
+// find returns the first match in s[from:] and its place in s, or nil. The text before from
+// serves only as context.
 func (m *matcher) find(s string, from int, parseSpecial bool) (t *addedToken, start, end int) {
 	if len(m.tokens) == 0 {
 		return nil, 0, 0
@@ -68,7 +67,7 @@ func (m *matcher) find(s string, from int, parseSpecial bool) (t *addedToken, st
 	return nil, 0, 0
 }
 
-// longest returns the longest token that s starts with, or nil.
+// longest returns the longest token that is a prefix of s, or nil.
 func (m *matcher) longest(s string, parseSpecial bool) (found *addedToken) {
 	node := int32(0)
 	for i := range len(s) {
@@ -92,7 +91,7 @@ func startsWithWord(s string) bool {
 	return s != "" && isWord(r)
 }
 
-// isWord is \w of Unicode's UTS 18.
+// isWord reports whether r is in \w of Unicode's UTS 18.
 func isWord(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc, unicode.Join_Control)
 }

@@ -2,10 +2,9 @@ package tokenizer
 
 import "unicode/utf8"
 
-// alphabet is GPT-2's bijection between bytes and printable characters, in
-// which byte-level vocabularies are written: printable Latin-1 stands for
-// itself, the other 68 bytes are U+0100 to U+0143 in order. It is
-// bytes_to_unicode of GPT-2's encoder.py.
+// alphabet is GPT-2's bijection between bytes and printable characters, in which byte-level
+// vocabularies are written: printable Latin-1 characters represent themselves, and the other 68
+// bytes are U+0100 to U+0143 in order. It is bytes_to_unicode of GPT-2's encoder.py.
 type alphabet struct {
 	char  [256]rune
 	bytes [0x144]int16 // by character; -1 is outside the alphabet
@@ -30,7 +29,7 @@ func newAlphabet() *alphabet {
 	return a
 }
 
-// encode returns the characters that stand for the bytes of s.
+// encode returns the characters that represent the bytes of s.
 func (a *alphabet) encode(s string) string {
 	out := make([]byte, 0, 2*len(s))
 	for i := range len(s) {
@@ -39,8 +38,8 @@ func (a *alphabet) encode(s string) string {
 	return string(out)
 }
 
-// decode returns the bytes that token stands for, and false if a character of
-// it is outside the alphabet.
+// decode returns the bytes that token represents. It returns false if a character is outside the
+// alphabet.
 func (a *alphabet) decode(token string) (string, bool) {
 	same := true
 	for _, r := range token {

@@ -10,8 +10,8 @@ func (p pair) key() uint64 { return uint64(uint32(p.left))<<32 | uint64(uint32(p
 // unranked is the rank of a pair that does not merge.
 const unranked = math.MaxInt32
 
-// rule says what a pair becomes. The lower its rank, the earlier it applies;
-// rules of a vocabulary with scores share ranks. The zero rule is none.
+// rule is the result of merging a pair. Rules of lower rank are applied first. Rules of a
+// vocabulary with scores may share ranks. The zero rule means that the pair does not merge.
 type rule struct {
 	order  int32 // the rank plus one
 	result int32
@@ -24,19 +24,19 @@ func (r rule) rank() int32 {
 	return r.order - 1
 }
 
-// merges are the rules of byte-pair encoding by their pairs.
+// merges holds the rules of byte-pair encoding by pair.
 type merges struct{ rules *hashTable[rule] }
 
 func (m *merges) find(left, right int32) rule { return m.rules.get(pair{left, right}.key()) }
 
-// merger applies merges to one word at a time. It keeps its buffers.
+// merger applies merges to one word at a time. It reuses its buffers.
 type merger struct {
 	*merges
 	ranks, results, prev, next []int32
 	queue                      rankQueue
 
-	// tracked says which tokens are cut up again afterwards, nil none, and origin
-	// from which pair each was seen to come last.
+	// tracked marks the tokens that are split again afterwards (nil: none). origin is the pair
+	// that each of them was last merged from.
 	tracked []bool
 	origin  map[int32]pair
 }
@@ -50,13 +50,11 @@ func (m *merger) look(left, right int32) rule {
 	return r
 }
 
-// shortWord is the length in bytes up to which scanning all pairs for the best
-// one is faster than a heap.
+// shortWord is the length in bytes up to which scanning all pairs is faster than a heap.
 const shortWord = 48
 
-// merge returns the tokens that the word of tokens ids becomes, in place:
-// always the pair of the lowest rank merges next, the leftmost of equals. It
-// takes O(n log n) time and linear memory.
+// merge merges the tokens of a word in place and returns the result. It always merges the pair of
+// the lowest rank next; of equals, the leftmost. It takes O(n log n) time and linear memory.
 func (m *merger) merge(ids []int32) []int32 {
 	if len(ids) <= shortWord {
 		return m.mergeShort(ids)
@@ -100,10 +98,9 @@ func (m *merger) mergeShort(ids []int32) []int32 {
 	return ids
 }
 
-// mergeLong keeps the tokens as a linked list by index and the pairs that can
-// merge in a heap. A heap entry is stale when its rank is no longer the rank of
-// the pair at its position. If that pair is another one of the same rank, the
-// entry stands for it: an equal one is in the heap.
+// mergeLong keeps the tokens in a linked list by index, and the pairs that can merge in a heap. A
+// heap entry is stale if the pair at its position has another rank. If that pair is another one
+// of the same rank, the entry is used for it, since it equals the pair's own entry.
 func (m *merger) mergeLong(ids []int32) []int32 {
 	n := int32(len(ids))
 	m.ranks, m.results = grow(m.ranks, len(ids)), grow(m.results, len(ids))

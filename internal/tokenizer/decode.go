@@ -7,29 +7,29 @@ import (
 	"unicode/utf8"
 )
 
-// decoding is what tokens stand for in text.
+// decoding maps tokens to text.
 type decoding struct {
 	pieces []string // by id, as bytes: within a text
-	starts []string // the same for the first token of a text; nil: as pieces
-	// untilText makes every token a first one until one has given text.
+	starts []string // the same for the first token of a text; nil: equal to pieces
+	// untilText treats every token as a first one until one has produced text.
 	untilText bool
-	// strip is cut off the beginning of a text up to times times.
+	// strip is removed from the beginning of a text, up to times times.
 	strip string
 	times int
-	// unk, or noID, is left out as special tokens are, but a text has begun with it.
+	// unk, or noID, is left out like special tokens, but it begins a text.
 	unk int32
 }
 
-// decodeState is what has come before in a text.
+// decodeState is the state of decoding a text.
 type decodeState struct {
-	begun    bool // no first token is still to come
+	begun    bool // the first token has been decoded
 	stripped int
 }
 
-// continued is the state of a text that goes on.
+// continued is the state in the middle of a text.
 var continued = decodeState{begun: true, stripped: math.MaxInt}
 
-// piece returns what the next token stands for.
+// piece returns the text of the next token.
 func (d *decoding) piece(st *decodeState, id int32, kind tokenKind) string {
 	if kind == special || kind == absent {
 		if id == d.unk {
@@ -56,10 +56,9 @@ func (d *decoding) piece(st *decodeState, id int32, kind tokenKind) string {
 	return piece
 }
 
-// Decode returns the bytes that ids stand for as a text of their own, as they
-// are, even if they are not valid UTF-8. Special tokens are not text and are left
-// out, as are ids that stand for nothing; [Tokenizer.Token] shows them. The space
-// that a tokenizer puts in front of every text is taken off again.
+// Decode returns the bytes that ids represent as a complete text, even if they are not valid
+// UTF-8. It leaves out special tokens and ids without text; [Tokenizer.Token] shows them. It
+// removes the space that a tokenizer puts in front of every text.
 func (t *Tokenizer) Decode(ids []int32) string {
 	var b strings.Builder
 	var st decodeState
@@ -71,30 +70,30 @@ func (t *Tokenizer) Decode(ids []int32) string {
 	return b.String()
 }
 
-// Decoder turns ids into text as they come. What it returns is always valid
-// UTF-8: a character whose bytes are spread over several tokens comes with the
-// last of them, and broken bytes become U+FFFD, one for each maximal part of a
-// character as Unicode recommends. It is for one goroutine at a time.
+// Decoder converts ids to text incrementally. Its output is always valid UTF-8: a character whose
+// bytes are spread over several tokens is returned with the last of them, and invalid bytes
+// become U+FFFD, one for each maximal subpart of a character as Unicode recommends. A Decoder
+// must not be used by several goroutines at once.
 type Decoder struct {
 	t     *Tokenizer
 	start decodeState
 	state decodeState
-	// pending is the beginning of a character.
+	// pending is the beginning of an incomplete character.
 	pending  [utf8.UTFMax]byte
 	npending int
 }
 
-// NewDecoder returns a decoder for one sequence, from its first token on.
+// NewDecoder returns a decoder for a sequence from its first token on.
 func (t *Tokenizer) NewDecoder() *Decoder { return &Decoder{t: t} }
 
-// NewContinuation returns a decoder for the tokens behind those of a text, such
-// as what a model generates: the space before the first of them is kept.
+// NewContinuation returns a decoder for tokens that continue a text, such as those that a model
+// generates: it keeps the space before the first of them.
 func (t *Tokenizer) NewContinuation() *Decoder {
 	return &Decoder{t: t, start: continued, state: continued}
 }
 
-// Next returns the text that is complete with id, often "". Special tokens have
-// none. It fails, and leaves the state as it was, if id is outside the vocabulary.
+// Next returns the text that id completes, often "". Special tokens have no text. If id is
+// outside the vocabulary, Next fails and does not change the state.
 func (d *Decoder) Next(id int32) (string, error) {
 	if id < 0 || int(id) >= len(d.t.kinds) {
 		return "", fmt.Errorf("tokenizer: token id %d is outside the vocabulary of %d", id, len(d.t.kinds))
@@ -106,8 +105,7 @@ func (d *Decoder) Next(id int32) (string, error) {
 	return d.write(piece), nil
 }
 
-// Flush returns what is left at the end of a sequence: "" or U+FFFD. The
-// decoder is then as new.
+// Flush returns the rest at the end of a sequence, "" or U+FFFD, and resets the decoder.
 func (d *Decoder) Flush() string {
 	d.state = d.start
 	if d.npending == 0 {

@@ -7,24 +7,22 @@ import (
 	"strings"
 )
 
-// Meta is the metadata of a GGUF file. A value is a string, a bool, a float, an
-// integer of any Go kind, or a slice of such: []string, []int32, []uint32,
-// []float32.
+// Meta gives access to the metadata of a GGUF file. A value is a string, a bool, a float, an
+// integer of any Go kind, or a slice: []string, []int32, []uint32 or []float32.
 type Meta interface {
 	Meta(key string) (any, bool)
 }
 
 // FromGGUF reads a tokenizer from the tokenizer.ggml keys of GGUF metadata.
 //
-// It returns [ErrNone] if there is no tokenizer, and an [*UnsupportedError] for
-// models other than gpt2 (byte-level BPE), llama (SentencePiece's BPE), t5
-// (unigram) and bert (WordPiece), and for pre-tokenizers that it does not know.
+// It returns [ErrNone] if there is no tokenizer, and an [*UnsupportedError] for unknown
+// pre-tokenizers and for models other than gpt2 (byte-level BPE), llama (SentencePiece's BPE), t5
+// (unigram) and bert (WordPiece).
 //
-// As in llama.cpp, text for gpt2 and llama is not normalised, whatever the
-// original tokenizer did, because GGUF does not say. What is added around the
-// text follows tokenizer.ggml.add_bos_token, add_eos_token and add_sep_token,
-// else the model or the pre-tokenizer's name. Unlike there, tokens of type
-// CONTROL, UNKNOWN and BYTE do not come of text by merging.
+// As in llama.cpp, text for gpt2 and llama is not normalised, even if the original tokenizer did
+// so, because GGUF does not tell. tokenizer.ggml.add_bos_token, add_eos_token and add_sep_token
+// determine the tokens added around the text; without them, the model or the pre-tokenizer's name
+// does. Unlike in llama.cpp, merging never produces tokens of type CONTROL, UNKNOWN and BYTE.
 func FromGGUF(m Meta) (*Tokenizer, error) {
 	t, err := fromGGUF(ggufMeta{m})
 	var unsupported *UnsupportedError

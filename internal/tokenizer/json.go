@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// FromJSON reads a tokenizer from a Hugging Face tokenizer.json and, if it is
-// not nil, the tokenizer_config.json beside it.
+// FromJSON reads a tokenizer from a Hugging Face tokenizer.json and, if it is not nil, the
+// tokenizer_config.json that belongs to it.
 //
-// Models of type BPE, Unigram and WordPiece are read. Any other, and any
-// normalizer, pre-tokenizer, pattern, post-processor or decoder that it does not
-// know, is an [*UnsupportedError]. Truncation and padding are ignored.
+// It supports models of type BPE, Unigram and WordPiece. Any other type, and an unknown
+// normalizer, pre-tokenizer, pattern, post-processor or decoder, is an [*UnsupportedError].
+// Truncation and padding are ignored.
 //
-// BOS is added if tokenizer_config.json's add_bos_token says so, else if the
-// post-processor's template begins with it; EOS likewise.
+// BOS is added if tokenizer_config.json's add_bos_token says so, or else if the post-processor's
+// template begins with it; the same holds for EOS.
 func FromJSON(tokenizerJSON, tokenizerConfig []byte) (*Tokenizer, error) {
 	t, err := fromJSON(tokenizerJSON, tokenizerConfig)
 	var unsupported *UnsupportedError

@@ -12,7 +12,7 @@
 //	             part, 32 bytes a row    Y13      scale of x
 //	                                     Y15      0x0001 words
 
-// ROWS is a whole function for blocks of size bytes. START comes before rows,
+// ROWS is the body of a whole function for blocks of size bytes. START comes before rows,
 // PRE before a block, BLOCK does one row's, and END completes a row's sums.
 #define ROWS(size, START, PRE, BLOCK, END) \
 	MOVQ     y+0(FP), DI       \

@@ -11,7 +11,7 @@
 //	R11     rows left
 
 // GET and PUT load and store 8 sums of each accumulator, ADD adds 8 elements of
-// V times the weights. What ends in 1, 2 or 3 is for as many accumulators.
+// V times the weights. Macros ending in 1, 2 or 3 handle that many accumulators.
 #define GET1(at, A, B, C) \
 	VMOVUPS at(DI), A
 #define GET2(at, A, B, C) \

@@ -59,7 +59,7 @@
 	VXORPS C, C, C \
 	VXORPS D, D, D
 
-// What ends in 1, 2 or 3 is for as many rows of activations.
+// Macros ending in 1, 2 or 3 handle that many rows of activations.
 #define ZERO1 \
 	ZERO4(Y0, Y1, Y2, Y3)
 #define ZERO2 \
@@ -115,7 +115,7 @@
 
 #define NEAR
 
-// PRODUCT is a whole function for weights of 1<<shift bytes. in is a multiple
+// PRODUCT is the body of a whole function for weights of 1<<shift bytes. in is a multiple
 // of 16.
 #define PRODUCT(shift, LOAD, ZERO, ROWS, STORE, FETCH) \
 	MOVQ y+0(FP), DI       \

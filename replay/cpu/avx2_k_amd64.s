@@ -38,7 +38,7 @@ DATA twice<>+16(SB)/8, $0x0b0b0a0a09090808
 DATA twice<>+24(SB)/8, $0x0f0f0e0e0d0d0c0c
 GLOBL twice<>(SB), RODATA|NOPTR, $32
 
-// ROWS is a whole function: SUPER does one superblock of size bytes.
+// ROWS is the body of a whole function: SUPER does one superblock of size bytes.
 #define ROWS(size, SUPER) \
 	MOVQ    y+0(FP), DI       \
 	MOVQ    w+8(FP), SI       \

@@ -1,6 +1,6 @@
 #include "textflag.h"
 
-// What the sampler does key by key, as philox.go, sample.go and table.OrderKey do.
+// The loops of the sampler over keys; see philox.go, sample.go and sampler.OrderKey.
 // The constants are those of sampleTable, each in every lane.
 
 #define cAbs     0

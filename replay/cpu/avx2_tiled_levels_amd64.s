@@ -1,7 +1,7 @@
 #include "textflag.h"
 #include "avx2_tiled_amd64.h"
 
-// Products of tiles of nibbles that name levels. The levels of groups g and g+4
+// Products of tiles of nibbles that index levels. The levels of groups g and g+4
 // of 8 rows of weights are in Y0 and Y1, their absolute values in Y2 and Y3. Y6
 // is 0x0f in bytes, Y7 the table of levels in both halves.
 
@@ -71,7 +71,7 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 	PRODUCT(g, SCALES1, Q2, Y13) \
 	PRODUCT(g, SCALES1, Q3, Y15)
 
-// TILE is a whole tile.
+// TILE multiplies a whole tile.
 #define TILE(AHEAD, ZERO, GROUP, PRODUCT, SCALES0, SCALES1) \
 	AHEAD(0)                            \
 	AHEAD(64)                           \

@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// What norms, RoPE and argmax do element by element. A step is 8 elements; Go
-// does the rest of them. Products and sums are rounded one by one.
+// Elementwise loops of norms, RoPE and argmax. A step is 8 elements; Go
+// processes the rest. Products and sums are rounded separately.
 
 // func addAVX2(x, delta *float32, steps int)
 //

@@ -6,7 +6,7 @@
 //	SI AX       V, and the row in it     Z0-Z23   sums, four for each accumulator
 //	R10         bytes of a row           Z24-Z27  64 elements of V
 //	DX CX       weights, and where       Z28      a weight
-//	BX R13 R14  their stride, times 3, 5 K1-K4    columns that are there
+//	BX R13 R14  their stride, times 3, 5 K1-K4    valid columns
 //	DI R8       acc and its stride       R9       columns left
 //	R11         rows left                R12      address
 
@@ -31,7 +31,7 @@
 	VFMADD231PS  Z28, Z26, C    \
 	VFMADD231PS  Z28, Z27, D
 
-// What ends in 1, 2, 4 or 6 is for as many accumulators.
+// Macros ending in 1, 2, 4 or 6 handle that many accumulators.
 #define EACH1(MOVE) \
 	MOVQ DI, R12         \
 	MOVE(Z0, Z1, Z2, Z3)
@@ -142,7 +142,7 @@ longtest: \
 	JGE  long
 #define SHORTONLY
 
-// SCALED is a whole function.
+// SCALED is the body of a whole function.
 #define SCALED(EACH, ADD, FIRST) \
 	MOVQ acc+0(FP), DI      \
 	MOVQ n+8(FP), R9        \

@@ -57,7 +57,7 @@
 	VBLENDMPS Z29, Z0, K6, Z0    \
 	VMOVAPS.Z Z0, K5, Z0
 
-// EACH16 is a loop over CX elements, 16 at a time; K1 has those that are there.
+// EACH16 is a loop over CX elements, 16 at a time; K1 is the mask of valid elements.
 #define EACH16(STEP) \
 	MOVL  $-1, AX     \
 	KMOVW AX, K1      \

@@ -10,7 +10,7 @@
 //	DX AX       x, and where in it       Z28      16 activations
 //	BX R13 R14  its stride, times 3, 5   Z31      the order of TURN
 //	CX R15      column, and their end    K1       columns after whole steps
-//	DI R8       y and its stride         K2       rows of weights that are there
+//	DI R8       y and its stride         K2       valid rows of weights
 //
 // With one or two rows of x, R13 and R14 are for weights further on.
 //
@@ -59,7 +59,7 @@
 	VFMADD231PS Z28, Z26, K1, C \
 	VFMADD231PS Z28, Z27, K1, D
 
-// What ends in 1, 2, 4 or 6 is for as many rows of activations.
+// Macros ending in 1, 2, 4 or 6 handle that many rows of activations.
 #define ZERO1 \
 	ZERO4(Z0, Z1, Z2, Z3)
 #define ZERO2 \
@@ -240,7 +240,7 @@ wide: \
 
 #define NEAR
 
-// PRODUCT is a whole function for weights of 1<<shift bytes. FIRST comes before
+// PRODUCT is the body of a whole function for weights of 1<<shift bytes. FIRST comes before
 // the blocks of four rows of weights.
 #define PRODUCT(shift, GET, GETTAIL, ZERO, ROWS, STORE, FIRST, SETUP, FETCH) \
 	MOVQ y+0(FP), DI             \

@@ -21,7 +21,7 @@
 //	SI      K                          Z0-Z15   sums
 //	R9      bytes of a row             Z24 Z25  32 elements of K
 //	R11     scales                     Z31      the order of TURN
-//	DX AX   x, and where in it         K1       rows of K that are there
+//	DX AX   x, and where in it         K1       valid rows of K
 //	BX R10  its stride, times 3        CX       elements left of a row
 //	DI R8   y and its stride           R12 R13  rows left of these, of all
 
@@ -101,7 +101,7 @@ label: \
 	VMOVUPS       X2, K1, (AX)       \
 	VMOVUPS       X3, K1, (AX)(R8*1)
 
-// DOT is a whole function that takes rows rows of K at a time.
+// DOT is the body of a whole function that takes rows rows of K at a time.
 #define DOT(rows, ROWS, STORE) \
 	MOVQ y+0(FP), DI        \
 	MOVQ yStride+8(FP), R8  \
@@ -148,7 +148,7 @@ sums: \
 //	DI R8    acc and its stride
 
 // GET and PUT load and store the sums of an accumulator, at R12, ADD adds V times
-// a weight; what ends in 2, 4 or 8 is of as many registers.
+// a weight; macros ending in 2, 4 or 8 use that many registers.
 #define GET2(A, B) \
 	VMOVUPS (R12), A   \
 	VMOVUPS 64(R12), B
@@ -201,7 +201,7 @@ sums: \
 	WIDEN(2, AX, R15, Z20, Z21) \
 	WIDEN(3, AX, R15, Z22, Z23)
 
-// What ends in x1, x2 or x4 is for as many accumulators.
+// Macros ending in x1, x2 or x4 handle that many accumulators.
 #define GET2x1(MOVE) \
 	MOVQ DI, R12 \
 	MOVE(Z0, Z1)

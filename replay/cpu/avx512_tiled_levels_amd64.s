@@ -1,7 +1,7 @@
 #include "textflag.h"
 #include "avx512_tiled_amd64.h"
 
-// Products of tiles of nibbles that name levels, which a table has.
+// Products of tiles of nibbles that index a table of levels.
 
 // levelsIQ4 are the levels of IQ4_NL and IQ4_XS plus 128, levelsMXFP4 those of
 // MXFP4 plus 12.

@@ -12,7 +12,7 @@
 //	AX      where in x                  CX R9   steps of 64 columns left, of a row
 //	DI R11  y of both halves            R8      rows left of a half
 
-// STREAM is a whole function. HALF does half of a step, of bytes bytes; ZERO
+// STREAM is the body of a whole function. HALF does half of a step, of bytes bytes; ZERO
 // comes before two rows, and REDUCE leaves their sums in X0 and X1.
 #define STREAM(bytes, ZERO, HALF, REDUCE) \
 	MOVQ  y+0(FP), DI      \

@@ -1,16 +1,16 @@
-// Package jinja renders the part of Jinja2 that chat templates of models use, as
-// transformers sets it up: trim_blocks, lstrip_blocks, loop controls, the
-// generation tag, a sandbox.
+// Package jinja renders the subset of Jinja2 that the chat templates of models use, configured
+// like transformers: trim_blocks, lstrip_blocks, loop controls, the generation tag, and a
+// sandbox.
 //
-// A template comes from a model's file and is hostile: it reads no file and calls no
-// Go code but this package's, every step and every byte that it makes is counted
-// against a budget, and neither a template nor its values can nest deeply enough to
-// exhaust the stack. It knows text and values; it must not know models.
+// A template comes from a model's file and is hostile. It cannot read files and calls only this
+// package's Go code. Every step and every byte of output counts against a budget, and neither a
+// template nor its values can nest deeply enough to exhaust the stack. The package knows text and
+// values. It must not know models.
 //
-// What Jinja2 has and this has not is an *Error, where it is not within an if when the
-// template is parsed: inheritance, inclusion and imports, {% do %}, {% autoescape %},
-// line statements, filters for web pages. Text has no mark of being escaped; lists and
-// dictionaries never change, as in transformers' sandbox.
+// Unsupported features of Jinja2 are an *Error when the template is parsed, unless they are
+// within an if: inheritance, inclusion and imports, {% do %}, {% autoescape %}, line statements,
+// and filters for web pages. Text is never marked as escaped. Lists and dictionaries cannot be
+// changed, as in transformers' sandbox.
 package jinja
 
 import (

@@ -1,4 +1,4 @@
-// exp and what is made of it, as exp.go has it: no product is fused with a sum.
+// exp and the functions that use it, as in exp.go: no product is fused with a sum.
 #include "neon.h"
 
 // table is the constants, in the order of expTable.

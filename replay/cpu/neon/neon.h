@@ -1,4 +1,4 @@
-// What the NEON loops share. They are compiled to Go assembly by gen, so they
+// Helpers of the NEON loops. neongen compiles them to Go assembly, so they
 // have no data of their own, no calls and no stack: constants come as arguments
 // or through OPAQUE, functions are inlined, and what does not fit in registers
 // stays in the output.

@@ -21,7 +21,7 @@ typedef int8x16_t (*quants)(const uint8_t *w, int g, int8x16_t table);
 typedef float32x4_t (*floats)(const uint8_t *w, int v);
 typedef int32x4_t (*integers)(const uint8_t *w);
 
-// shape says where a block of a strip has what it has, in bytes. It is constant.
+// shape is the layout of a block of a strip, in bytes. It is constant.
 typedef struct {
 	int size, subs;   // of a block, and how many tiles it has
 	int quants, step; // the first tile's quants, and the way to the next tile's

@@ -1,4 +1,4 @@
-// Tiled products of types whose nibbles name levels.
+// Tiled products of types whose nibbles index levels.
 #include "tiled.h"
 
 INLINE int8x16_t quantsLevels(const uint8_t *w, int g, int8x16_t table) { return vqtbl1q_s8(table, nibble(w, g)); }

@@ -1,5 +1,5 @@
-// What norms, RoPE and argmax do element by element: steps of whole vectors,
-// and the rest one by one. Products and sums are rounded one by one.
+// Elementwise loops of norms, RoPE and argmax: steps of whole vectors,
+// and the rest one by one. Products and sums are rounded separately.
 #include "neon.h"
 
 // load loads 16 elements.
