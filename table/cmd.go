@@ -16,11 +16,15 @@ type Binding struct {
 	Offset uint64
 }
 
+// KernelID identifies a kernel. The values are those of the kernel declarations, whose names
+// the dump shows; they are part of the .roll format.
+type KernelID = decl.ID
+
 // Cmd is one kernel dispatch: plain old data, 256 bytes, with the same layout in C
 // (shaders/params.h). The kernel's declaration determines which bindings, parameters and
 // secondary fields a command has.
 type Cmd struct {
-	Kernel      decl.ID
+	Kernel      KernelID
 	Spec        uint16 // index in Table.Specs
 	Bindings    uint8  // number of bindings, absent ones included
 	ParamSize   uint8

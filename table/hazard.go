@@ -21,7 +21,7 @@ func (t *Table) accesses(c *Cmd, p *Program) ([]access, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := env.Kernel()
+	k := env.k
 	var out []access
 	for i := range min(int(c.Bindings), len(k.Bindings)) {
 		b := c.Bind[i]

@@ -37,9 +37,9 @@ func (t *Table) commandReads(c *Cmd, p *Program) (r Reads, err error) {
 	if err != nil {
 		return r, err
 	}
-	for i, b := range env.Kernel().Bindings {
+	for i, b := range env.k.Bindings {
 		slot := c.Bind[i].Slot
-		if slot == NoSlot || !env.Kernel().Role(i, env).Reads() || i >= int(c.Bindings) {
+		if slot == NoSlot || !env.k.Role(i, env).Reads() || i >= int(c.Bindings) {
 			continue
 		}
 		extent, err := env.Extent(i)
@@ -48,7 +48,7 @@ func (t *Table) commandReads(c *Cmd, p *Program) (r Reads, err error) {
 		}
 		switch t.Slots[slot].Kind {
 		case SlotWeight:
-			read, err := env.Kernel().ReadBytes(i, env)
+			read, err := env.k.ReadBytes(i, env)
 			if err != nil {
 				return r, err
 			}

@@ -67,7 +67,7 @@ type Slot struct {
 
 // Spec holds the specialisation constants of a kernel, in the order of its declaration.
 type Spec struct {
-	Kernel decl.ID
+	Kernel KernelID
 	Values [decl.MaxSpecs]uint32
 }
 
@@ -337,8 +337,8 @@ func (t *Table) NewEnv(c *Cmd, p *Program) (*Env, error) {
 	return e, nil
 }
 
-// Kernel returns the command's declaration.
-func (e *Env) Kernel() *decl.Kernel { return e.k }
+// Kernel returns the command's kernel.
+func (e *Env) Kernel() KernelID { return e.c.Kernel }
 
 // Value implements decl.Env.
 func (e *Env) Value(name string) (uint64, bool) {

@@ -286,7 +286,7 @@ func (v *validator) command(i int, p *Program) {
 		v.add(i, "%v", err)
 		return
 	}
-	k := env.Kernel()
+	k := env.k
 	if t.Specs[c.Spec].Kernel != c.Kernel {
 		v.add(i, "spec %d is not one of kernel %s", c.Spec, k.Name)
 		return

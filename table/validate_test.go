@@ -181,7 +181,11 @@ func TestHazards(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for b, d := range env.Kernel().Bindings {
+				k, ok := decl.Lookup(env.Kernel())
+				if !ok {
+					t.Fatalf("command %d has kernel %d", i, env.Kernel())
+				}
+				for b, d := range k.Bindings {
 					bind := tab.Cmds[i].Bind[b]
 					if bind.Slot == table.NoSlot {
 						continue
@@ -192,7 +196,7 @@ func TestHazards(t *testing.T) {
 					}
 					acc[i] = append(acc[i], access{bind.Slot, bind.Offset, bind.Offset + n, d.Role != decl.Read})
 				}
-				acc[i] = append(acc[i], access{step, 0, table.StepSize, env.Kernel().Step})
+				acc[i] = append(acc[i], access{step, 0, table.StepSize, k.Step})
 			}
 		}
 		for range 20 {

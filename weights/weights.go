@@ -43,12 +43,16 @@ func (f Format) String() string {
 	return fmt.Sprintf("format(%d)", uint8(f))
 }
 
+// Type is the element type of a tensor: a float type, or a quantization such as Q4_K. The zero
+// value is a type that is not supported.
+type Type = dtype.Type
+
 // Tensor describes a tensor and its place in the files. If the files store it as several tensors
 // (quants and their scales), File and Offset are those of the quants, and Size is the size of the
 // joined blocks; [Mapped.ReadJoined] reads it.
 type Tensor struct {
 	Name     string
-	Type     dtype.Type // dtype.Invalid for unsupported types
+	Type     Type // dtype.Invalid for unsupported types
 	TypeName string     // the name that the format uses, such as "Q4_0", "IQ2_XS", "BF16", "F8_E4M3"
 	Shape    []uint64   // row-major, outermost first: [rows, columns]
 	File     int        // index in Directory.Files

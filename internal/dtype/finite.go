@@ -31,8 +31,8 @@ func NotFinite(t Type, b []byte) (n, first int) {
 			v := math.Float64frombits(binary.LittleEndian.Uint64(b))
 			return math.IsInf(v, 0) || v != v
 		}
-	case t.Form() != nil && elems > 1:
-		bad = t.Form().notFinite
+	case FormOf(t) != nil && elems > 1:
+		bad = FormOf(t).notFinite
 	default:
 		return 0, 0
 	}

@@ -208,8 +208,8 @@ var formOf = func() (of [count]*Form) {
 	return of
 }()
 
-// Form returns the declaration of a type of ggml's, or nil.
-func (t Type) Form() *Form {
+// FormOf returns the declaration of a type of ggml's, or nil.
+func FormOf(t Type) *Form {
 	if t >= count {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/shaders"
 	"github.com/pianola-engine/pianola/table"
@@ -167,7 +168,10 @@ func launchOf(m *shaders.Manifest, t *table.Table, p *table.Program, c *table.Cm
 	if err != nil {
 		return launch{}, err
 	}
-	k := env.Kernel()
+	k, ok := decl.Lookup(c.Kernel)
+	if !ok {
+		return launch{}, fmt.Errorf("unknown kernel %d", c.Kernel)
+	}
 	if _, ok := m.Kernel(k.Name); !ok {
 		return launch{}, fmt.Errorf("the manifest has no kernel %s", k.Name)
 	}

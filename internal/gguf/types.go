@@ -112,7 +112,7 @@ func Has(t dtype.Type) bool {
 // typeID returns the ggml type id of t. It is not ok for types that ggml does
 // not have (U8).
 func typeID(t dtype.Type) (id uint32, ok bool) {
-	if f := t.Form(); f != nil && f.ID >= 0 {
+	if f := dtype.FormOf(t); f != nil && f.ID >= 0 {
 		return uint32(f.ID), true
 	}
 	return 0, false

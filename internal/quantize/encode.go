@@ -49,7 +49,7 @@ func Encode(t dtype.Type, dst []byte, src []float32) error {
 	if err := encode(t, dst, src); err != nil {
 		return err
 	}
-	form := t.Form()
+	form := dtype.FormOf(t)
 	if form == nil {
 		return nil
 	}
@@ -75,7 +75,7 @@ func encode(t dtype.Type, dst []byte, src []float32) error {
 		return &dtype.SizeError{Op: "quantize", Type: t, Elems: len(src), Bytes: len(dst)}
 	}
 	for i, v := range src {
-		if !(abs(v) <= largest) && t.Form().D == dtype.Half || math.Float32bits(v)&0x7f800000 == 0x7f800000 {
+		if !(abs(v) <= largest) && dtype.FormOf(t).D == dtype.Half || math.Float32bits(v)&0x7f800000 == 0x7f800000 {
 			return fmt.Errorf("quantize: %s: element %d is %v", t, i, v)
 		}
 	}

@@ -48,7 +48,7 @@ func rowsBlocks(t dtype.Type, expand expandFunc) rowsFunc {
 // hasMinimum reports whether blocks of the type have a minimum. Their product needs the sums of
 // the activations.
 func hasMinimum(t dtype.Type) bool {
-	if f := t.Form(); f != nil {
+	if f := dtype.FormOf(t); f != nil {
 		return f.Minimum
 	}
 	_, _, _, mlx := t.MLX()

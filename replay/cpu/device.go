@@ -28,10 +28,13 @@ type Options struct {
 	RealTime bool
 }
 
+// base is the part that all devices share.
+type base = device.Base[*session]
+
 // Device is the CPU as a device that replays tables. Its methods implement replay.Device and are
 // documented there.
 type Device struct {
-	device.Base[*session]
+	base
 	queue   *device.Queue[*session]
 	ops     *ops
 	threads int
@@ -65,7 +68,7 @@ func New(o Options) (*Device, error) {
 	}
 	d := &Device{ops: fastest(), threads: o.Threads, waits: sharing, touch: o.RealTime}
 	d.queue = device.New(name, backend{d})
-	d.Base = d.queue.Base()
+	d.base = d.queue.Base()
 	if o.Portable {
 		d.ops = portable()
 	}

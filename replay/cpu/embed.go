@@ -24,7 +24,7 @@ func newEmbed(b *binder) (kernel, error) {
 	p := kernels.EmbedParamsOf(b.cmd)
 	t := dtype.Type(b.spec(kernels.EmbedSpecWType))
 	if _, ok := b.ops.float[t]; !ok {
-		return nil, &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
+		return nil, &WeightTypeError{Kernel: declOf(b.env).Name, Type: t}
 	}
 	size, ok := t.Bytes(uint64(p.N))
 	b.need(ok, "%d columns are not a whole number of blocks of %v", p.N, t)

@@ -109,7 +109,7 @@ func newGEMMHalves(b *binder) (kernel, error) {
 	t := dtype.Type(b.spec(kernels.GEMMHalvesSpecWType))
 	float, ok := b.ops.float[t]
 	if !ok || t != dtype.F16 && t != dtype.BF16 {
-		return nil, &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
+		return nil, &WeightTypeError{Kernel: declOf(b.env).Name, Type: t}
 	}
 	size, _ := t.Bytes(uint64(p.In))
 	k := &gemmHalves{

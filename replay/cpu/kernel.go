@@ -143,8 +143,14 @@ func (b *binder) need(ok bool, format string, args ...any) {
 	}
 }
 
+// declOf returns the declaration of a command's kernel, which the table has validated.
+func declOf(env *table.Env) *decl.Kernel {
+	k, _ := decl.Lookup(env.Kernel())
+	return k
+}
+
 func (b *binder) name(i int) string {
-	k := b.env.Kernel()
+	k := declOf(b.env)
 	return k.Name + "." + k.Bindings[i].Name
 }
 
@@ -190,7 +196,7 @@ func bindOne(o *ops, t *table.Table, p *table.Program, cmd *table.Cmd, mem [][]b
 		return nil, err
 	}
 	if int(cmd.Kernel) >= len(constructors) {
-		return nil, fmt.Errorf("kernel %s is not supported", env.Kernel().Name)
+		return nil, fmt.Errorf("kernel %s is not supported", declOf(env).Name)
 	}
 	b := &binder{ops: o, t: t, cmd: cmd, env: env, mem: mem, step: step}
 	k, err := constructors[cmd.Kernel](b)

@@ -101,7 +101,7 @@ func newProduct(b *binder, p productShape) (*matmul, error) {
 		ok = tiled != nil && act == decl.ActQ8
 	}
 	if !ok {
-		err := &WeightTypeError{Kernel: b.env.Kernel().Name, Type: t}
+		err := &WeightTypeError{Kernel: declOf(b.env).Name, Type: t}
 		if known {
 			err.Act = "q8"
 		}

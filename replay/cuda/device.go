@@ -27,10 +27,13 @@ type Options struct {
 	graphTokens []int // replaces graphTokens in tests
 }
 
+// base is the part that all devices share.
+type base = device.Base[*session]
+
 // Device is an NVIDIA GPU as a device that replays tables. Its methods implement replay.Device
 // and are documented there.
 type Device struct {
-	device.Base[*session]
+	base
 	queue   *device.Queue[*session]
 	drv     *driver.Driver
 	gpu     *GPU
@@ -75,7 +78,7 @@ func New(o Options) (*Device, error) {
 	}
 	d := &Device{drv: drv, gpu: gpu, mode: m, modules: o.Modules}
 	d.queue = device.New(name, backend{d})
-	d.Base = d.queue.Base()
+	d.base = d.queue.Base()
 	if d.graphTokens = o.graphTokens; d.graphTokens == nil {
 		d.graphTokens = graphTokens()
 	}

@@ -19,3 +19,6 @@ var (
 
 // DriverError is the error of a driver call, with the call's name and error code.
 type DriverError = driver.Error
+
+// Code is the error code of a driver call, a CUresult.
+type Code = driver.Code

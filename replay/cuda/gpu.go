@@ -6,6 +6,9 @@ import (
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 )
 
+// Version is the version of the driver, 1000*major + 10*minor of its CUDA.
+type Version = driver.Version
+
 // GPU describes a GPU as reported by the driver.
 type GPU struct {
 	Ordinal         int
@@ -18,7 +21,7 @@ type GPU struct {
 	MaxThreads      int     // largest number of threads in a thread block
 	MaxGrid         [3]uint32
 	Cooperative     bool // supports cooperative launches: the thread blocks of a kernel may wait for one another
-	Driver          driver.Version
+	Driver          Version
 
 	dev driver.Device
 }

@@ -56,10 +56,19 @@ func Modes() []string { return []string{modeEncode, modeRecord} }
 // defaultChainTime is the default of Options.ChainTime.
 const defaultChainTime = 50 * time.Millisecond
 
+// base is the part that all devices share.
+type base = device.Base[*session]
+
+// Properties are the limits and features of a GPU.
+type Properties = driver.Properties
+
+// Timestamps are the places where a GPU can take the time.
+type Timestamps = driver.Timestamps
+
 // Device is an Apple GPU as a device that replays tables. Its methods implement replay.Device and
 // are documented there.
 type Device struct {
-	device.Base[*session]
+	base
 	queue      *device.Queue[*session]
 	drv        driver.Device
 	releasing  sync.Mutex // guards released
@@ -110,7 +119,7 @@ func New(o Options) (*Device, error) {
 	}
 	d := &Device{drv: drv, properties: drv.Properties(), o: o}
 	d.queue = device.New(name, backend{d})
-	d.Base = d.queue.Base()
+	d.base = d.queue.Base()
 	return d, nil
 }
 
@@ -128,7 +137,7 @@ func (d *Device) SetChainTime(bound time.Duration) {
 func (d *Device) SetSerial(on bool) { d.o.Serial = on }
 
 // Properties returns the GPU's properties.
-func (d *Device) Properties() driver.Properties { return d.properties }
+func (d *Device) Properties() Properties { return d.properties }
 
 // Calls returns the number of Metal messages that replaying has sent so far.
 func (d *Device) Calls() uint64 { return d.calls.Load() }
@@ -140,7 +149,7 @@ func (d *Device) Info() replay.Info {
 
 // Close cancels the submissions in flight, waits for them and frees everything.
 func (d *Device) Close() error {
-	if err := d.Base.Close(); err != nil {
+	if err := d.base.Close(); err != nil {
 		return err
 	}
 	d.releasing.Lock()
