@@ -52,13 +52,13 @@ type Type = dtype.Type
 // joined blocks; [Mapped.ReadJoined] reads it.
 type Tensor struct {
 	Name     string
-	Type     Type // dtype.Invalid for unsupported types
-	TypeName string     // the name that the format uses, such as "Q4_0", "IQ2_XS", "BF16", "F8_E4M3"
-	Shape    []uint64   // row-major, outermost first: [rows, columns]
-	File     int        // index in Directory.Files
-	Offset   uint64     // bytes from the start of the file; not aligned in safetensors files
-	Size     uint64     // bytes
-	Joined   bool       // the files store it as several tensors
+	Type     Type     // dtype.Invalid for unsupported types
+	TypeName string   // the name that the format uses, such as "Q4_0", "IQ2_XS", "BF16", "F8_E4M3"
+	Shape    []uint64 // row-major, outermost first: [rows, columns]
+	File     int      // index in Directory.Files
+	Offset   uint64   // bytes from the start of the file; not aligned in safetensors files
+	Size     uint64   // bytes
+	Joined   bool     // the files store it as several tensors
 }
 
 // File is a file that contains tensors.
