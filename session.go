@@ -65,8 +65,9 @@ func (m *Model) replayOptions(o SessionOptions) replay.SessionOptions {
 //
 // One call at a time uses a session. A method that is called while another one is in
 // progress, or in the body of a loop over Generate, GenerateIDs, Logits or Hidden, returns
-// ErrBusy and changes nothing. Close may be called at any time except in such a loop; it
-// ends the call in progress. Len, Context, ChainTime, Stats and Counters answer at any time.
+// ErrBusy and changes nothing. Close may be called at any time, except in a loop over Logits
+// or Hidden; it ends the call in progress. Len, Context, ChainTime, Stats and Counters answer
+// at any time.
 //
 // Generate and GenerateIDs are all that most programs need. Prompt, Chain, NextLogits,
 // SetNext and Rewind work on the level below, with token ids and one submission a call; a

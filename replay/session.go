@@ -36,7 +36,8 @@ type session struct {
 	id SessionID
 	o  SessionOptions
 
-	mu      sync.Mutex // held by the call in progress
+	turn    sync.Mutex // held by the call in progress, or by Hold
+	mu      sync.Mutex // held by the call in progress and by Close, which may come between two calls of Hold
 	closing sync.Mutex // held by Close, so that a second call waits for the first
 	closed  atomic.Bool
 	ticket  atomic.Uint64 // of the submission in flight, 0 when none
@@ -125,12 +126,16 @@ func (s *Session) setPlace(p place) {
 
 // Hold runs f while it holds the session: until f returns, other calls get ErrBusy, and
 // f makes its calls through held, which is the same context. It returns the error of f,
-// or ErrBusy or ErrClosed. f must not close held, nor use it from another goroutine.
+// or ErrBusy or ErrClosed. f must not close held, nor use it from another goroutine. Close
+// does not wait for f, only for its call in progress; later ones get ErrClosed.
 func (s *Session) Hold(f func(held *Session) error) error {
-	if err := s.begin(); err != nil {
-		return err
+	if s.closed.Load() {
+		return ErrClosed
 	}
-	defer s.done()
+	if s.held || !s.turn.TryLock() {
+		return ErrBusy
+	}
+	defer s.turn.Unlock()
 	held := &Session{session: s.session, held: true}
 	defer func() { held.held = false }()
 	return f(held)
@@ -203,14 +208,12 @@ func (s *Session) begin() error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
-	if s.held {
-		return nil
-	}
-	if !s.mu.TryLock() {
+	if !s.held && !s.turn.TryLock() {
 		return ErrBusy
 	}
+	s.mu.Lock() // only Close may have it
 	if s.closed.Load() {
-		s.mu.Unlock()
+		s.done()
 		return ErrClosed
 	}
 	return nil
@@ -218,8 +221,9 @@ func (s *Session) begin() error {
 
 // done gives the session back after a call.
 func (s *Session) done() {
+	s.mu.Unlock()
 	if !s.held {
-		s.mu.Unlock()
+		s.turn.Unlock()
 	}
 }
 
