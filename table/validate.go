@@ -314,6 +314,13 @@ func (v *validator) command(i int, p *Program) {
 		v.add(i, "%v", err)
 		return
 	}
+	// Kernels share code that reads fields which not all of them declare.
+	for off := 0; off < decl.SecondBytes; off += 4 {
+		if n := Field(&c.Second, off); n != 0 && !k.HasSecond(off) {
+			v.add(i, "secondary bytes at %d are %d, kernel %s has no field there", off, n, k.Name)
+			return
+		}
+	}
 	for j := range k.Second {
 		if s := &k.Second[j]; !c.patches(s.Offset) {
 			if err := k.CheckSecond(s, env); err != nil {
