@@ -1,43 +1,39 @@
 package arch
 
-import "slices"
+import "github.com/pianola-engine/pianola/internal/activation"
 
 // Activation is the activation function of a feed-forward block.
 type Activation uint8
 
-// The activations.
+// The activations, as package activation declares them.
 const (
-	SiLU     Activation = iota // x * sigmoid(x)
-	GELUTanh                   // the tanh approximation of GELU
-	GELU                       // x * Phi(x), where Phi is the normal distribution
+	SiLU     = Activation(activation.SiLU)     // x * sigmoid(x)
+	GELUTanh = Activation(activation.GELUTanh) // the tanh approximation of GELU
+	GELU     = Activation(activation.GELU)     // x * Phi(x), where Phi is the normal distribution
 	// ClampedSwiGLU is gate*sigmoid(1.702*gate) * (up + 1), with gate clamped to at most a limit
 	// and up clamped to ± the limit.
-	ClampedSwiGLU
+	ClampedSwiGLU = Activation(activation.ClampedSwiGLU)
 )
-
-// activations are the names in config.json of each activation, the usual one first.
-var activations = [...][]string{
-	SiLU:     {"silu", "swish"},
-	GELUTanh: {"gelu_pytorch_tanh", "gelu_new", "gelu_fast"},
-	GELU:     {"gelu", "gelu_python"},
-
-	ClampedSwiGLU: {"clamped_swiglu"},
-}
 
 // String returns the activation's name, such as "silu".
 func (a Activation) String() string {
-	if int(a) < len(activations) {
-		return activations[a][0]
+	if int(a) < len(activation.Functions) {
+		return activation.Functions[a].Configs[0]
 	}
 	return "activation?"
 }
 
 func activationByName(name string) (Activation, bool) {
-	i := slices.IndexFunc(activations[:], func(names []string) bool { return slices.Contains(names, name) })
-	return Activation(max(i, 0)), i >= 0
+	id, ok := activation.ByConfig(name)
+	return Activation(id), ok
 }
 
-func activationNames() []string { return slices.Concat(activations[:]...) }
+func activationNames() (names []string) {
+	for _, f := range activation.Functions {
+		names = append(names, f.Configs...)
+	}
+	return names
+}
 
 // RopeLayout selects the pairs of elements of a head that RoPE rotates together.
 type RopeLayout uint8

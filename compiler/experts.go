@@ -29,7 +29,7 @@ func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
 		return nil, err
 	}
 	act := p.value(l.name("ffn.experts.act"), e.Used*e.FF)
-	p.emit(spot{role: roleExpertSiLUMul, layer: l}, siluMulArgs{activation: activation(s.cfg.Activation)}, []operand{gate.all(), up.all()}, act.all())
+	p.emit(spot{role: roleExpertSiLUMul, layer: l}, siluMulArgs{activation: uint32(s.cfg.Activation)}, []operand{gate.all(), up.all()}, act.all())
 	down, err := s.expertProduct(p, spot{role: roleExpertDown, layer: l}, arch.ExpertDown, act, ids, 1)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,9 @@
 package compiler
 
-import "github.com/pianola-engine/pianola/internal/decl"
+import (
+	"github.com/pianola-engine/pianola/internal/activation"
+	"github.com/pianola-engine/pianola/internal/decl"
+)
 
 // fuseExperts joins gate and up of each expert, and makes silu(gate) * up the
 // input of the down projection.
@@ -13,7 +16,7 @@ func (s *state) fuseExperts() error {
 			}
 			gate, up := n[0].args.(expertProductArgs), n[1].args.(expertProductArgs)
 			act, down := n[2].args.(siluMulArgs), n[3].args.(expertProductArgs)
-			if gate.w.typ != up.w.typ || act.activation == decl.ActivationGELU { // which products do not have
+			if gate.w.typ != up.w.typ || !activation.Functions[act.activation].InExperts {
 				continue
 			}
 			at := spot{role: roleExpertGateUp, layer: n[0].layer}

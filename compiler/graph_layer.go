@@ -137,7 +137,7 @@ func (s *state) activated(p *program, y *value, l *layerPlan) (*value, error) {
 		return nil, err
 	}
 	act := p.value(l.name("ffn.act"), s.cfg.FF)
-	p.emit(spot{role: roleSiLUMul, layer: l}, siluMulArgs{activation: activation(s.cfg.Activation)}, []operand{gate.all(), up.all()}, act.all())
+	p.emit(spot{role: roleSiLUMul, layer: l}, siluMulArgs{activation: uint32(s.cfg.Activation)}, []operand{gate.all(), up.all()}, act.all())
 	return act, nil
 }
 
@@ -147,7 +147,7 @@ func (s *state) ungated(p *program, y *value, l *layerPlan) (*value, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.emit(spot{role: roleActivate, layer: l}, activateArgs{activation: activation(s.cfg.Activation)}, nil, up.all())
+	p.emit(spot{role: roleActivate, layer: l}, activateArgs{activation: uint32(s.cfg.Activation)}, nil, up.all())
 	return up, nil
 }
 

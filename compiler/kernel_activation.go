@@ -1,30 +1,17 @@
 package compiler
 
 import (
-	"github.com/pianola-engine/pianola/arch"
+	"github.com/pianola-engine/pianola/internal/activation"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// activation returns the declaration's value of an activation.
-func activation(a arch.Activation) uint32 {
-	switch a {
-	case arch.GELUTanh:
-		return decl.ActivationGELUTanh
-	case arch.GELU:
-		return decl.ActivationGELU
-	case arch.ClampedSwiGLU:
-		return decl.ActivationClampedSwiGLU
-	}
-	return decl.ActivationSiLU
-}
-
 // inProducts reports whether products can compute an activation for their input.
-func inProducts(activation uint32) bool { return activation <= decl.ActivationGELUTanh }
+func inProducts(id uint32) bool { return activation.Functions[id].InProducts }
 
-// limit returns the limit of the clamped activation, 0 for others.
-func (l *lowering) limit(activation uint32) float32 {
-	if activation != decl.ActivationClampedSwiGLU {
+// limit returns the limit of an activation of gate and up, 0 for others.
+func (l *lowering) limit(id uint32) float32 {
+	if activation.Functions[id].OfPair == nil {
 		return 0
 	}
 	return l.s.cfg.ActLimit

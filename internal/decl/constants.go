@@ -1,6 +1,10 @@
 package decl
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/pianola-engine/pianola/internal/activation"
+)
 
 // Names of specialisation constants' values.
 var (
@@ -13,7 +17,7 @@ var (
 	kvValues     = []string{"f16", "q8_0"}
 	overValues   = []string{"chosen", "all"}
 
-	activationValues = []string{"silu", "gelu_tanh", "gelu", "clamped_swiglu"}
+	activationValues = activation.Names()
 )
 
 // Values of the constants act, input, output, layout and kv.
@@ -36,16 +40,12 @@ const (
 	KVQ8  = 1 // the cache holds int8 in blocks of 32 with one float16 scale each
 )
 
-// Values of the constant activation. With z = 2 sqrt(2/pi) (x + 0.044715 x^3),
-// GELU by a hyperbolic tangent is x / (1 + exp(-z)).
+// Values of the constant activation, which package activation declares.
 const (
-	ActivationSiLU     = 0 // x / (1 + exp(-x))
-	ActivationGELUTanh = 1
-	ActivationGELU     = 2 // x * Phi(x), of the normal distribution
-
-	// ActivationClampedSwiGLU is a function of both gate and up, each clamped to a
-	// limit.
-	ActivationClampedSwiGLU = 3
+	ActivationSiLU          = activation.SiLU
+	ActivationGELUTanh      = activation.GELUTanh
+	ActivationGELU          = activation.GELU
+	ActivationClampedSwiGLU = activation.ClampedSwiGLU
 )
 
 // Values of the constant over.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/pianola-engine/pianola/internal/activation"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
@@ -46,8 +47,8 @@ func TestActivate(t *testing.T) {
 	r := rand.New(rand.NewPCG(41, 1))
 	for activation, f := range []func(x float64) float64{
 		decl.ActivationSiLU:     func(x float64) float64 { return x / (1 + math.Exp(-x)) },
-		decl.ActivationGELUTanh: func(x float64) float64 { return x * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x))) / 2 },
-		decl.ActivationGELU:     func(x float64) float64 { return x * math.Erfc(-x/math.Sqrt2) / 2 },
+		decl.ActivationGELUTanh: activation.Functions[decl.ActivationGELUTanh].Of,
+		decl.ActivationGELU:     activation.Functions[decl.ActivationGELU].Of,
 	} {
 		for _, n := range []int{1, 7, 64, 1000} {
 			const rows = 3

@@ -116,15 +116,10 @@ func geluErfMul(dst, gate, up []float32) {
 
 // gated returns the function that sets dst to a(gate) * up for the given activation a.
 func (o *ops) gated(activation uint32) (f func(dst, gate, up []float32), ok bool) {
-	switch activation {
-	case decl.ActivationSiLU:
-		return o.siluMul, true
-	case decl.ActivationGELUTanh:
-		return o.geluMul, true
-	case decl.ActivationGELU:
-		return geluErfMul, true
-	}
-	return nil, false
+	f = map[uint32]func(dst, gate, up []float32){
+		decl.ActivationSiLU: o.siluMul, decl.ActivationGELUTanh: o.geluMul, decl.ActivationGELU: geluErfMul,
+	}[activation]
+	return f, f != nil
 }
 
 // softCap sets x to limit * tanh(x/limit), which is limit - 2*limit / (1 + exp(2x/limit)).

@@ -37,14 +37,14 @@ func mlxTypes() (list []tiledType) {
 	return list
 }
 
-// activation returns a quant of x.
-type activation func(r *rand.Rand) int8
+// quantFunc returns a quant of x.
+type quantFunc func(r *rand.Rand) int8
 
 // activations are random quants, and the largest quants in patterns that bring sums of products
 // to their limits.
 var activations = []struct {
 	name string
-	f    activation
+	f    quantFunc
 }{
 	{"any", func(r *rand.Rand) int8 { return int8(r.IntN(255) - 127) }},
 	{"127", func(*rand.Rand) int8 { return 127 }},
@@ -55,7 +55,7 @@ var activations = []struct {
 
 // newTiledInput returns rows of activations of a given magnitude, gap bytes apart, that end at an
 // inaccessible page.
-func newTiledInput(tb testing.TB, r *rand.Rand, in, rows, gap int, scale float64, f activation) *tiledInput {
+func newTiledInput(tb testing.TB, r *rand.Rand, in, rows, gap int, scale float64, f quantFunc) *tiledInput {
 	tb.Helper()
 	x := &tiledInput{stride: in + in/4 + gap, in: in, rows: rows}
 	x.mem = guarded(tb, uint64((rows-1)*x.stride+in+in/4))

@@ -1,0 +1,48 @@
+package activation_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/activation"
+)
+
+// TestFunctions: each function has a name, a formula and one reference, and no name of a
+// configuration is there twice.
+func TestFunctions(t *testing.T) {
+	seen := map[string]bool{}
+	for i, f := range activation.Functions {
+		if f.Name == "" || f.Formula == "" || f.Shader == "" || len(f.Configs) == 0 || (f.Of == nil) == (f.OfPair == nil) {
+			t.Errorf("function %d is incomplete: %+v", i, f)
+		}
+		for _, name := range f.Configs {
+			if seen[name] {
+				t.Errorf("%s is there twice", name)
+			}
+			seen[name] = true
+			if id, ok := activation.ByConfig(name); !ok || int(id) != i {
+				t.Errorf("%s is function %d, %v, want %d", name, id, ok, i)
+			}
+		}
+	}
+	if _, ok := activation.ByConfig("relu"); ok {
+		t.Error("relu is a function")
+	}
+}
+
+// TestValues compares the references with numbers of tables.
+func TestValues(t *testing.T) {
+	for _, tt := range []struct {
+		id      uint32
+		x, want float64
+	}{
+		{activation.SiLU, 1, 0.7310585786}, {activation.GELUTanh, 1, 0.8411919906}, {activation.GELU, 1, 0.8413447461}, {activation.GELU, -2, -0.0455002639},
+	} {
+		if got := activation.Functions[tt.id].Of(tt.x); math.Abs(got-tt.want) > 1e-9 {
+			t.Errorf("%s of %v is %v, want %v", activation.Functions[tt.id].Name, tt.x, got, tt.want)
+		}
+	}
+	if got := activation.Functions[activation.ClampedSwiGLU].OfPair(9, -9, 7); math.Abs(got+42*0.9999933) > 1e-3 {
+		t.Errorf("clamped_swiglu of 9 and -9 within 7 is %v", got)
+	}
+}
