@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/replay/cuda"
 	"github.com/pianola-engine/pianola/shaders"
 )
@@ -106,14 +107,14 @@ func makeModules() (*cuda.Modules, error) {
 		for _, e := range k.Entries {
 			in := cuda.Instance{Kernel: k.Name, Text: k.File, Entry: e.Name}
 			for _, f := range e.Fixed {
-				at, ok := k.Decl.Spec(f.Name)
+				at, ok := declared(k).Spec(f.Name)
 				if !ok {
 					return nil, fmt.Errorf("pianola: kernel %s has no constant %s", k.Name, f.Name)
 				}
 				in.Fixed = append(in.Fixed, cuda.Fixed{Spec: at, Value: f.Value, Mask: f.Mask})
 			}
-			if k.Decl.TGMem != "" {
-				in.TGMem = k.Decl.ThreadgroupBytes
+			if declared(k).TGMem != "" {
+				in.TGMem = declared(k).ThreadgroupBytes
 			}
 			mods.Instances = append(mods.Instances, in)
 		}
@@ -147,4 +148,10 @@ func addText(mods *cuda.Modules, file, arch string, exact bool) error {
 	read := func() ([]byte, error) { return shaders.PTX(file, arch) }
 	mods.Texts = append(mods.Texts, cuda.Text{Name: file, Arch: capability, Exact: exact, Read: read})
 	return nil
+}
+
+// declared returns the declaration of a kernel, which every kernel of a manifest has.
+func declared(k *shaders.Kernel) *decl.Kernel {
+	d, _ := decl.Declared(k.Name)
+	return d
 }

@@ -38,13 +38,16 @@ type Exact struct {
 	Architecture string `json:"architecture"` // "sm_90a"
 }
 
+// Env gives the expressions of a kernel the values of a command.
+type Env = decl.Env
+
 // Kernel is one kernel of the sources.
 type Kernel struct {
 	Name       string       `json:"name"` // name of the declaration and of the Metal function
 	File       string       `json:"file"` // "norm.metal"
 	MaxThreads int          `json:"max_threads"`
 	Entries    []Entry      `json:"entries"` // PTX entry points
-	Decl       *decl.Kernel `json:"-"`       // bindings, constants and threadgroup memory
+	declared   *decl.Kernel // bindings, constants and threadgroup memory
 }
 
 // Entry is a compiled instance of a kernel. It serves commands whose constants have the fixed
@@ -77,7 +80,7 @@ var manifest = sync.OnceValues(func() (*Manifest, error) {
 	}
 	for i := range m.Kernels {
 		k, ok := &m.Kernels[i], false
-		if k.Decl, ok = decl.Declared(k.Name); !ok {
+		if k.declared, ok = decl.Declared(k.Name); !ok {
 			return nil, fmt.Errorf("shaders: manifest: kernel %s is not declared", k.Name)
 		}
 	}
@@ -103,7 +106,7 @@ func (k *Kernel) Entry(specs []uint32) (*Entry, bool) {
 	for i := range k.Entries {
 		e := &k.Entries[i]
 		fits := !slices.ContainsFunc(e.Fixed, func(f Fixed) bool {
-			at, ok := k.Decl.Spec(f.Name)
+			at, ok := k.declared.Spec(f.Name)
 			return !ok || at >= len(specs) || !f.Fits(specs[at])
 		})
 		if fits && (best == nil || len(e.Fixed) > len(best.Fixed)) {

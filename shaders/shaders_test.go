@@ -18,7 +18,7 @@ func TestMade(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	for _, k := range m.Kernels {
-		if k.Decl == nil || k.Decl.Name != k.Name || k.MaxThreads == 0 || len(k.Entries) == 0 {
+		if k.declared == nil || k.declared.Name != k.Name || k.MaxThreads == 0 || len(k.Entries) == 0 {
 			t.Errorf("%+v", k)
 		}
 		if src, err := Source(k.File); err != nil || !bytes.Contains(src, []byte("kernel void "+k.Name+"(")) {
@@ -81,7 +81,7 @@ func TestMade(t *testing.T) {
 
 func TestEntry(t *testing.T) {
 	k := &Kernel{
-		Decl: &decl.Kernel{Specs: []decl.Constant{{Name: "a"}, {Name: "b"}, {Name: "c"}}},
+		declared: &decl.Kernel{Specs: []decl.Constant{{Name: "a"}, {Name: "b"}, {Name: "c"}}},
 		Entries: []Entry{
 			{Name: "b1", Fixed: []Fixed{{Name: "b", Value: 1}}},
 			{Name: "b1c2", Fixed: []Fixed{{Name: "b", Value: 1}, {Name: "c", Value: 2}}},
