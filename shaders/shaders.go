@@ -5,12 +5,9 @@
 package shaders
 
 import (
-	"bytes"
-	"compress/gzip"
 	"embed"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 
@@ -20,7 +17,7 @@ import (
 //go:embed *.metal *.h
 var sources embed.FS
 
-//go:embed manifest.json ptx/*.ptx.gz
+//go:embed manifest.json
 var made embed.FS
 
 // Manifest describes the kernels in the package.
@@ -114,46 +111,6 @@ func (k *Kernel) Entry(specs []uint32) (*Entry, bool) {
 		}
 	}
 	return best, best != nil
-}
-
-// PTX returns the PTX of a source file for an architecture of the manifest.
-func PTX(file, arch string) ([]byte, error) {
-	b, err := made.ReadFile("ptx/" + PTXName(file, arch))
-	if err != nil {
-		return nil, fmt.Errorf("shaders: no PTX of %s for %s", file, arch)
-	}
-	text, err := Unpack(b)
-	if err != nil {
-		return nil, fmt.Errorf("shaders: PTX of %s for %s: %w", file, arch, err)
-	}
-	return text, nil
-}
-
-// Pack compresses a PTX text for embedding.
-func Pack(text []byte) ([]byte, error) {
-	var b bytes.Buffer
-	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
-	if err == nil {
-		_, err = w.Write(text)
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	return b.Bytes(), err
-}
-
-// Unpack returns the text that Pack was given.
-func Unpack(packed []byte) ([]byte, error) {
-	r, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return nil, err
-	}
-	return io.ReadAll(r)
-}
-
-// PTXName returns the file name of a PTX text, such as "norm.sm_90.ptx.gz".
-func PTXName(file, arch string) string {
-	return file[:max(0, len(file)-len(".metal"))] + "." + arch + ".ptx.gz"
 }
 
 // Source returns a Metal source file, or a header that sources include.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/exectrace"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -22,7 +23,7 @@ func TestOpenValidatesOnce(t *testing.T) {
 			if err := trace.Start(&b); err != nil {
 				t.Skip("another trace is being recorded: ", err)
 			}
-			m, err := pianola.Open(context.Background(), path, o)
+			m, err := pianola.Open(context.Background(), testmodels.Path(t, path), o)
 			trace.Stop()
 			if err != nil {
 				t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/pianola-engine/pianola/internal/ptxstore"
 	"github.com/pianola-engine/pianola/shaders"
 )
 
@@ -168,7 +169,7 @@ func (p *project) make() ([]output, error) {
 			if a.file != "" && a.file != s.base() {
 				continue
 			}
-			i, path := len(outputs), "shaders/ptx/"+shaders.PTXName(s.base(), a.name)
+			i, path := len(outputs), ptxDir+"/"+strings.TrimSuffix(s.base(), ".metal")+"."+a.name
 			outputs = append(outputs, output{path: path})
 			jobs = append(jobs, func() error {
 				text, err := p.ptx(name, &a)
@@ -261,14 +262,39 @@ func (p *project) compare(outputs []output) error {
 	return errors.Join(errs...)
 }
 
+// ptxDir is the folder of the PTX texts, which package ptxstore packs. The path of such an output is
+// the folder and the text's name.
+const ptxDir = "shaders/ptx"
+
+// ptxTexts returns the outputs that are PTX, by name.
+func ptxTexts(outputs []output) map[string][]byte {
+	texts := map[string][]byte{}
+	for _, o := range outputs {
+		if name, ok := strings.CutPrefix(o.path, ptxDir+"/"); ok {
+			texts[name] = o.text
+		}
+	}
+	return texts
+}
+
+// committed returns what is committed of an output. The texts of PTX count, not their compressed bytes,
+// which depend on the compressor's version.
+func (p *project) committed(path string) ([]byte, error) {
+	name, ok := strings.CutPrefix(path, ptxDir+"/")
+	if !ok {
+		return os.ReadFile(filepath.Join(p.root, path))
+	}
+	store, err := ptxstore.Open(os.DirFS(filepath.Join(p.root, ptxDir)))
+	if err != nil {
+		return nil, err
+	}
+	return store.Text(name)
+}
+
 // differ returns an error for each output that is not what is committed.
 func (p *project) differ(outputs []output) (errs []error) {
 	for _, o := range outputs {
-		got, err := os.ReadFile(filepath.Join(p.root, o.path))
-		if err == nil && strings.HasSuffix(o.path, ".gz") {
-			// The text counts: compressors of other versions give other bytes.
-			got, err = shaders.Unpack(got)
-		}
+		got, err := p.committed(o.path)
 		if err != nil || !bytes.Equal(got, o.text) {
 			errs = append(errs, fmt.Errorf("%s is not what the sources give: go run ./internal/shadergen writes it", o.path))
 		}
@@ -276,39 +302,45 @@ func (p *project) differ(outputs []output) (errs []error) {
 	return errs
 }
 
-// stale returns the files of PTX that are not among the outputs.
+// stale returns the committed PTX texts that are not among the outputs.
 func (p *project) stale(outputs []output) []string {
-	files, _ := filepath.Glob(filepath.Join(p.root, "shaders", "ptx", "*"))
+	store, err := ptxstore.Open(os.DirFS(filepath.Join(p.root, ptxDir)))
+	if err != nil {
+		return nil // there is no PTX yet
+	}
+	texts := ptxTexts(outputs)
 	var list []string
-	for _, f := range files {
-		path := "shaders/ptx/" + filepath.Base(f)
-		if !slices.ContainsFunc(outputs, func(o output) bool { return o.path == path }) {
-			list = append(list, path)
+	for _, name := range store.Names() {
+		if _, ok := texts[name]; !ok {
+			list = append(list, ptxDir+"/"+name)
 		}
 	}
 	return list
 }
 
-// write writes the outputs and removes PTX that nothing makes any more.
+// write writes the outputs, the PTX in place of all that its folder contains.
 func (p *project) write(outputs []output) error {
-	for _, path := range p.stale(outputs) {
-		if err := os.Remove(filepath.Join(p.root, path)); err != nil {
+	files, err := ptxstore.Pack(ptxTexts(outputs))
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(p.root, ptxDir)
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for name, b := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o644); err != nil {
 			return err
 		}
 	}
 	for _, o := range outputs {
-		path := filepath.Join(p.root, o.path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
+		if strings.HasPrefix(o.path, ptxDir+"/") {
+			continue
 		}
-		text := o.text
-		if strings.HasSuffix(path, ".gz") {
-			var err error
-			if text, err = shaders.Pack(text); err != nil {
-				return err
-			}
-		}
-		if err := os.WriteFile(path, text, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(p.root, o.path), o.text, 0o644); err != nil {
 			return err
 		}
 	}

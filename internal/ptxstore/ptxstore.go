@@ -1,0 +1,150 @@
+// Package ptxstore keeps PTX texts in few bytes. Texts that differ only in their .version and
+// .target directives have one body, which is stored once, compressed; an index lists the targets
+// of each body.
+package ptxstore
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+)
+
+// Index is the name of the file with the list of texts.
+const Index = "index.json"
+
+// entry is a text of the index.
+type entry struct {
+	Name    string `json:"name"` // "norm.sm_90"
+	Body    string `json:"body"` // the file: "norm.sm_70.ptx.gz"
+	Version string `json:"version"`
+	Target  string `json:"target"`
+}
+
+var (
+	versionLine = []byte("\n.version ")
+	targetLine  = []byte("\n.target ")
+)
+
+// Pack returns the files for texts by name, such as "norm.sm_90". Each text has one .version and
+// one .target directive, at the beginning of a line.
+func Pack(texts map[string][]byte) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	bodies := map[string]string{} // the file of each body
+	index := []entry{}
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		body, version, err := cut(texts[name], versionLine)
+		if err != nil {
+			return nil, fmt.Errorf("ptxstore: %s: %w", name, err)
+		}
+		body, target, err := cut(body, targetLine)
+		if err != nil {
+			return nil, fmt.Errorf("ptxstore: %s: %w", name, err)
+		}
+		file, ok := bodies[string(body)]
+		if !ok {
+			file = name + ".ptx.gz"
+			bodies[string(body)] = file
+			if files[file], err = compress(body); err != nil {
+				return nil, fmt.Errorf("ptxstore: %s: %w", name, err)
+			}
+		}
+		index = append(index, entry{name, file, version, target})
+	}
+	b, err := json.MarshalIndent(index, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("ptxstore: %w", err)
+	}
+	files[Index] = append(b, '\n')
+	return files, nil
+}
+
+// cut removes what follows the directive in its line.
+func cut(text, directive []byte) (rest []byte, value string, err error) {
+	at := bytes.Index(text, directive)
+	if at < 0 || bytes.Count(text, directive) != 1 {
+		return nil, "", fmt.Errorf("%d lines with%s, want 1", bytes.Count(text, directive), directive[1:])
+	}
+	at += len(directive)
+	end := bytes.IndexByte(text[at:], '\n')
+	if end < 0 {
+		return nil, "", fmt.Errorf("the line with%s does not end", directive[1:])
+	}
+	return slices.Concat(text[:at], text[at+end:]), string(text[at : at+end]), nil
+}
+
+func compress(text []byte) ([]byte, error) {
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(text); err != nil {
+		return nil, err
+	}
+	err = w.Close()
+	return b.Bytes(), err
+}
+
+// Store reads the files that [Pack] made.
+type Store struct {
+	dir   fs.FS
+	index []entry
+}
+
+// Open reads the index of a folder.
+func Open(dir fs.FS) (*Store, error) {
+	b, err := fs.ReadFile(dir, Index)
+	if err != nil {
+		return nil, fmt.Errorf("ptxstore: %w", err)
+	}
+	s := &Store{dir: dir}
+	if err := json.Unmarshal(b, &s.index); err != nil {
+		return nil, fmt.Errorf("ptxstore: %s: %w", Index, err)
+	}
+	return s, nil
+}
+
+// Names returns the names of the texts.
+func (s *Store) Names() []string {
+	names := make([]string, len(s.index))
+	for i, e := range s.index {
+		names[i] = e.Name
+	}
+	return names
+}
+
+// Text returns a text as it was given to [Pack].
+func (s *Store) Text(name string) ([]byte, error) {
+	i := slices.IndexFunc(s.index, func(e entry) bool { return e.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("ptxstore: %s: %w", name, fs.ErrNotExist)
+	}
+	e := &s.index[i]
+	f, err := s.dir.Open(path.Clean(e.Body))
+	if err != nil {
+		return nil, fmt.Errorf("ptxstore: %w", err)
+	}
+	defer f.Close()
+	r, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, fmt.Errorf("ptxstore: %s: %w", e.Body, err)
+	}
+	body, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("ptxstore: %s: %w", e.Body, err)
+	}
+	for directive, value := range map[string]string{string(versionLine): e.Version, string(targetLine): e.Target} {
+		at := bytes.Index(body, []byte(directive))
+		if at < 0 {
+			return nil, fmt.Errorf("ptxstore: %s: no line with%s", e.Body, directive[1:])
+		}
+		body = slices.Insert(body, at+len(directive), []byte(value)...)
+	}
+	return body, nil
+}

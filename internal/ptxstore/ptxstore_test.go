@@ -1,0 +1,81 @@
+package ptxstore
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+const text = "//\n\n.version 7.8\n.target sm_80\n.address_size 64\n\n.visible .entry a()\n{\n\tret; // .target sm_1\n}\n"
+
+func folder(files map[string][]byte) fs.FS {
+	dir := fstest.MapFS{}
+	for name, b := range files {
+		dir[name] = &fstest.MapFile{Data: b}
+	}
+	return dir
+}
+
+// TestPack makes sure that texts that differ in their directives alone have one body, and that
+// every text comes back.
+func TestPack(t *testing.T) {
+	texts := map[string][]byte{
+		"a.sm_70": []byte(strings.NewReplacer("7.8", "6.3", "sm_80", "sm_70").Replace(text)),
+		"a.sm_80": []byte(text),
+		"a.sm_90": []byte(strings.ReplaceAll(text, "sm_80", "sm_90")),
+		"b.sm_80": []byte(strings.ReplaceAll(text, "ret", "exit")),
+	}
+	files, err := Pack(texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := slices.Sorted(maps.Keys(files)), []string{"a.sm_70.ptx.gz", "b.sm_80.ptx.gz", Index}; !slices.Equal(got, want) {
+		t.Errorf("files %v, want %v", got, want)
+	}
+	s, err := Open(folder(files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.Names(), slices.Sorted(maps.Keys(texts)); !slices.Equal(got, want) {
+		t.Errorf("names %v, want %v", got, want)
+	}
+	for name, want := range texts {
+		if got, err := s.Text(name); err != nil || string(got) != string(want) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if _, err := s.Text("c.sm_80"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a text that does not exist: %v", err)
+	}
+}
+
+// TestBad checks texts and folders that are refused.
+func TestBad(t *testing.T) {
+	for _, bad := range []string{"", "\n.version 7.8\n", "\n.target sm_80\n", text + text, "\n.version 7.8\n.target sm_80"} {
+		if _, err := Pack(map[string][]byte{"x": []byte(bad)}); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+	files, err := Pack(map[string][]byte{"a": []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range files {
+		broken := maps.Clone(files)
+		broken[name] = broken[name][:len(broken[name])/2]
+		s, err := Open(folder(broken))
+		if err == nil {
+			_, err = s.Text("a")
+		}
+		if err == nil {
+			t.Errorf("half of %s is taken", name)
+		}
+	}
+	if _, err := Open(folder(nil)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an empty folder: %v", err)
+	}
+}

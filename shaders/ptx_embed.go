@@ -1,0 +1,8 @@
+//go:build !nocuda
+
+package shaders
+
+import "embed"
+
+//go:embed ptx
+var ptxFiles embed.FS
