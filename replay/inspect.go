@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Profile decodes one token with a barrier after each command and adds the
-// commands' times to times, [commands of the program decode, or sample where
-// SetSampling has asked for it].
+// Profile decodes one token with a barrier after each command and adds the time of each
+// command to times. The length of times is the number of commands of the program that
+// decodes: decode, or sample after a call of SetSampling that needs it.
 func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 	if err := s.enter(ctx); err != nil {
 		return err
@@ -43,10 +43,10 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 	return nil
 }
 
-// ProfilePrompt appends ids to the context as Prompt does, with a barrier after
-// each command, and adds the commands' times, of all chunks, to prefill and to
-// head, [commands of these programs; of sample_head where SetSampling has asked
-// for it].
+// ProfilePrompt appends ids to the context as Prompt does, with a barrier after each
+// command. It adds the times of each command, over all chunks, to prefill and head. Their
+// lengths are the numbers of commands of the programs prefill and head, or sample_head
+// after a call of SetSampling that needs it.
 func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head []time.Duration) error {
 	if err := s.enter(ctx); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head 
 	return nil
 }
 
-// profileChunks runs the positions from start to end-1, a submission a chunk
+// profileChunks prefills the positions from start to end-1, with one submission per chunk
 // and one for the head.
 func (s *Session) profileChunks(ctx context.Context, start, end int, prefill, head []time.Duration) error {
 	chunk := int(s.m.t.Header.Chunk)
@@ -112,7 +112,7 @@ func (s *Session) checkTimes(program int, times []time.Duration) error {
 	return nil
 }
 
-// timed runs the submission and adds the times of its last run's commands.
+// timed runs the submission and adds the time of each command of its last run to times.
 func (s *Session) timed(times []time.Duration) (Result, error) {
 	one := make([]time.Duration, len(times))
 	s.sub.Timings = one
@@ -127,8 +127,8 @@ func (s *Session) timed(times []time.Duration) (Result, error) {
 	return res, nil
 }
 
-// Dry walks n tokens of the decode program without running a kernel and
-// returns what that takes: the cost of replaying beside the kernels.
+// Dry walks the decode program for n tokens without running a kernel and returns the time
+// that this takes: the cost of replaying apart from the kernels.
 func (s *Session) Dry(n int) (time.Duration, error) {
 	if err := s.begin(); err != nil {
 		return 0, err
@@ -147,5 +147,5 @@ func (s *Session) Dry(n int) (time.Duration, error) {
 	return res.Elapsed, err
 }
 
-// Memory says what the session's device holds.
+// Memory returns the memory that the model's device uses.
 func (m *Model) Memory() Memory { return m.dev.Memory() }

@@ -7,18 +7,18 @@ import (
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
-// LogProb is a token with the natural logarithm of its probability, minus infinity
-// for one that the model's logits exclude.
+// LogProb is a token and the natural logarithm of its probability, which is minus infinity
+// for a token that the model's logits exclude.
 type LogProb struct {
 	ID      int32
 	LogProb float32
 }
 
-// LogProbs returns the log-probability of token i of those that the last Prompt,
-// Reprompt or Chain gave, and appends to top the likeliest in its place, the
-// likeliest first, as many as Sampling.LogProbs asked for or the vocabulary has. ok
-// is false where none were asked for, where there is no such token, while another call
-// is in progress, and after Close. A fork starts without log-probabilities.
+// LogProbs returns the log-probability of token i of those that the last Prompt, Reprompt
+// or Chain returned, and appends to top the likeliest tokens at its position, the likeliest
+// first. The number of likeliest tokens is Sampling.LogProbs, but at most the vocabulary.
+// ok is false if no log-probabilities were asked for, if there is no token i, while another
+// call is in progress, and after Close. A fork starts without log-probabilities.
 func (s *Session) LogProbs(i int, top []LogProb) (of LogProb, _ []LogProb, ok bool) {
 	if err := s.begin(); err != nil {
 		return LogProb{}, top, false
@@ -38,14 +38,14 @@ func (s *Session) LogProbs(i int, top []LogProb) (of LogProb, _ []LogProb, ok bo
 	return pair(0), top, true
 }
 
-// keepRanks makes room for what readRanks reads.
+// keepRanks allocates the memory that readRanks needs.
 func (s *Session) keepRanks() {
 	if s.ranked > 0 && s.entries == nil {
 		s.entries = make([]byte, sampler.RanksSize)
 	}
 }
 
-// readRanks reads the entries of n tokens from index at of the ring on.
+// readRanks reads the entries of n tokens of the ring, starting at index at.
 func (s *Session) readRanks(at, n int) error {
 	s.entered = 0
 	if s.ranked == 0 {

@@ -14,19 +14,19 @@ import (
 
 // Errors that a caller may act on.
 var (
-	// ErrContextFull says that the context has no room for what was asked.
+	// ErrContextFull is returned if the context has no room for the tokens asked for.
 	ErrContextFull = errors.New("replay: the context is full")
-	// ErrEmptyPrompt says that a prompt has no tokens.
+	// ErrEmptyPrompt is returned for a prompt without tokens.
 	ErrEmptyPrompt = errors.New("replay: the prompt is empty")
-	// ErrNothingPending says that decoding was asked for before a prompt.
+	// ErrNothingPending is returned if decoding is asked for before a prompt.
 	ErrNothingPending = errors.New("replay: no prompt has been given")
-	// ErrBusy says that two calls use one session at the same time.
+	// ErrBusy is returned if another call is using the session.
 	ErrBusy = errors.New("replay: the session is in use by another call")
-	// ErrClosed says that the session is closed, or its model.
+	// ErrClosed is returned if the session or its model is closed.
 	ErrClosed = errors.New("replay: the session is closed")
 )
 
-// TokenError says that a token id is not in the vocabulary.
+// TokenError reports a token id that is not in the vocabulary.
 type TokenError struct {
 	Index int // in the prompt
 	ID    int32
@@ -45,35 +45,35 @@ type Model struct {
 	t        *table.Table
 	programs programs
 	traffic  traffic
-	kvRows   int // of the smallest KV cache
-	kvSlack  int // positions that a rotating cache can take back
+	kvRows   int // rows of the smallest KV cache
+	kvSlack  int // positions that Rewind can take back from a rotating cache
 	caches   []table.KVCache
 
-	fingerprint func() ([32]byte, error) // the table's
+	fingerprint func() ([32]byte, error) // of the table
 
-	verifyRows int  // of the program verify, 0 without one
-	moves      bool // the device can replay it several times in a run
+	verifyRows int  // most rows of the program verify, 0 without one
+	moves      bool // Info.Moves: the device can replay verify several times in one run
 
-	stages []uint32 // of the sampler, nil where there is none
+	stages []uint32 // stages of the sampler, nil without one
 
 	tokens, logits, stops, sampler, hidden, ranks uint32 // slots
 
-	mu    sync.Mutex // held where a submission is queued
-	order uint64     // how many were
+	mu    sync.Mutex // held while a submission is queued
+	order uint64     // number of submissions queued so far
 
 	closing sync.Mutex // held by Close, so that a second call waits for the first
-	open    sync.Mutex // guards what follows
+	open    sync.Mutex // guards the fields below
 	closed  bool
 	live    map[*Session]bool
 }
 
-// programs are the indices of the table's programs, -1 where there is none.
+// programs are the indices of the table's programs, -1 for a program that the table lacks.
 type programs struct {
 	decode, prefill, head, logits, hidden, verify int
 	sample, sampleHead, ranked, rankedHead        int
 }
 
-// find sets the indices. A program must have the flags that its use relies on.
+// find sets the indices. Each program must have the flags that its use relies on.
 func (p *programs) find(t *table.Table) error {
 	const head = table.FlagChooses | table.FlagReadsRow
 	for _, want := range []struct {
@@ -107,14 +107,14 @@ func (p *programs) find(t *table.Table) error {
 	return nil
 }
 
-// Load loads a table on a device, which refuses a table that does not validate.
+// Load loads a table on a device. The device refuses a table that does not validate.
 func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOptions) (_ *Model, err error) {
 	m := &Model{dev: dev, t: t, live: map[*Session]bool{}}
 	m.fingerprint = sync.OnceValues(t.Fingerprint)
 	if err := m.programs.find(t); err != nil {
 		return nil, err
 	}
-	// The device proves that the table is valid. What follows relies on it.
+	// The device has validated the table. The code below relies on it.
 	if err = dev.Load(ctx, t, src, o); err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func Load(ctx context.Context, dev Device, t *table.Table, src Source, o LoadOpt
 	return m, nil
 }
 
-// calls returns what the device has called of the system, 0 if it does not say.
+// calls returns the count of a device that is a CallCounter, otherwise 0.
 func (m *Model) calls() uint64 {
 	if c, ok := m.dev.(CallCounter); ok {
 		return c.Calls()
@@ -156,34 +156,33 @@ func (m *Model) Device() Device { return m.dev }
 
 // SessionOptions are a session's settings.
 type SessionOptions struct {
-	// Chain is the number of tokens of a submission, kept exactly. 0 lets
-	// ChainTime decide.
+	// Chain is the exact number of tokens per submission. 0 lets ChainTime decide.
 	Chain int
-	// ChainTime bounds the time of a submission; 0 is 50 ms.
+	// ChainTime bounds the time of one submission. 0 means DefaultChainTime.
 	ChainTime time.Duration
-	// StopIDs end a generation when they are chosen.
+	// StopIDs are the tokens that end a generation.
 	StopIDs []int32
-	// Reserve is how many positions have memory from the start; 0: as few as the device
-	// gives. Others get it between submissions, as prompts and chains come to them, which
-	// takes time on GPUs.
+	// Reserve is the number of positions for which memory is allocated at the start; 0
+	// selects the device's minimum. The caches grow between submissions as the context
+	// does, which takes time on GPUs.
 	Reserve int
-	// Rollover lets a full context go on.
+	// Rollover selects how a full context continues.
 	Rollover Rollover
-	// NoReuse makes Reprompt, RepromptLogits and RepromptHidden prefill everything, also
-	// what the context has in common with the tokens given.
+	// NoReuse makes Reprompt, RepromptLogits and RepromptHidden prefill all tokens, even
+	// those that the context already holds.
 	NoReuse bool
 }
 
-// DefaultChainTime bounds a chain where nothing else is asked for.
+// DefaultChainTime is the bound of a chain's time if SessionOptions.ChainTime is 0.
 const DefaultChainTime = 50 * time.Millisecond
 
-// NewSession makes a session with an empty context. The error is ErrClosed if the
-// model is closed.
+// NewSession returns a session with an empty context. The error is ErrClosed if the model
+// is closed.
 func (m *Model) NewSession(o SessionOptions) (*Session, error) {
 	return m.newSession(o, m.dev.NewSession)
 }
 
-// newSession makes a session of what open gives.
+// newSession returns a session whose device session comes from open.
 func (m *Model) newSession(o SessionOptions, open func() (SessionID, error)) (*Session, error) {
 	h := &m.t.Header
 	if o.Chain < 0 || o.ChainTime < 0 {
@@ -216,7 +215,7 @@ func (m *Model) newSession(o SessionOptions, open func() (SessionID, error)) (*S
 	return s, nil
 }
 
-// open makes the session on the device.
+// open opens the session on the device.
 func (s *Session) open(open func() (SessionID, error)) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -230,12 +229,12 @@ func (s *Session) open(open func() (SessionID, error)) error {
 	if err := s.writeStops(s.o.StopIDs); err != nil {
 		return err
 	}
-	// One position at least: what a device makes ready for the first is not the first
-	// prompt's to wait for.
+	// Reserve at least one position, so that the first prompt need not wait for the
+	// device's first allocation.
 	return s.m.dev.Reserve(id, max(1, s.o.Reserve))
 }
 
-// register makes Close end a session too.
+// register adds a session to those that Close ends.
 func (m *Model) register(s *Session) error {
 	m.open.Lock()
 	defer m.open.Unlock()
@@ -252,8 +251,8 @@ func (m *Model) forget(s *Session) {
 	delete(m.live, s)
 }
 
-// Close ends the model's sessions, whose calls in progress return ErrClosed, and
-// closes the device. Twice is harmless.
+// Close ends the model's sessions, whose calls in progress return ErrClosed, and closes the
+// device. Calling it again has no effect.
 func (m *Model) Close() error {
 	m.closing.Lock()
 	defer m.closing.Unlock()
@@ -261,7 +260,7 @@ func (m *Model) Close() error {
 	m.closed = true
 	live := slices.Collect(maps.Keys(m.live))
 	m.open.Unlock()
-	for _, s := range live { // all of them, before the first is waited for
+	for _, s := range live { // end all sessions before waiting for the first
 		s.end()
 	}
 	var errs []error

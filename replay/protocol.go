@@ -8,60 +8,61 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Source gives the bytes of a model's tensors.
+// Source provides the bytes of a model's tensors.
 type Source interface {
-	// Tensor returns a tensor's bytes, which stay valid until the source is
+	// Tensor returns the bytes of the named tensor. They stay valid until the source is
 	// closed.
 	Tensor(name string) ([]byte, error)
 }
 
-// Joiner is a Source of which some matrices are several tensors, quants and their
-// scales: they have no bytes of their own until they are joined.
+// Joiner is a Source with joined tensors: matrices that the files store as several tensors,
+// such as quants and scales. A joined tensor has no bytes in a file; ReadJoined assembles
+// them.
 type Joiner interface {
-	// Joined returns the size of such a matrix in blocks of its type.
+	// Joined returns the size of a joined tensor in quantization blocks. ok is false if the
+	// name is not that of a joined tensor.
 	Joined(name string) (size uint64, ok bool)
-	// ReadJoined writes whole rows of it, from byte offset on. It may be called from
-	// several goroutines.
+	// ReadJoined fills dst with whole rows of a joined tensor, starting at a byte offset.
+	// It may be called from several goroutines.
 	ReadJoined(name string, offset uint64, dst []byte) error
 }
 
-// Releaser is a Source that can do without the memory of bytes that it gave,
-// once they are copied.
+// Releaser is a Source that can give back the memory of a tensor after the device has
+// copied it.
 type Releaser interface {
 	Release(b []byte)
 }
 
-// Pager is a Source that has its files in memory: a device that shares the
-// host's memory may use tensors where they are.
+// Pager is a Source that maps its files into memory. A device that shares the host's memory
+// can use such tensors in place.
 type Pager interface {
-	// Mapping returns all that is mapped with b, which are bytes of a tensor. It
-	// begins with a page, and its last page is there in whole. It stays until
-	// the source is closed.
+	// Mapping returns the page-aligned memory mapping that contains b, part of a tensor's
+	// bytes. The mapping consists of whole pages and stays valid until the source is
+	// closed. ok is false if b is not in a mapping.
 	Mapping(b []byte) (whole []byte, ok bool)
 }
 
-// LoadOptions are a device's settings for one table.
+// LoadOptions are the settings for loading one table on a device.
 type LoadOptions struct {
-	Progress func(done, total uint64) // bytes of the upload section; may be nil
-	// Loaded, if not nil, is called when the weights are where they are used, before
-	// anything is replayed. Its error ends the load.
+	Progress func(done, total uint64) // reports the bytes of the upload section copied so far; may be nil
+	// Loaded, if not nil, is called once the weights are in place and before the first
+	// submission. Its error ends the load.
 	Loaded func() error
 }
 
-// SessionID names a session's slots on a device.
+// SessionID identifies a session on a device.
 type SessionID uint32
 
-// Run is one program, replayed Count times: each time the tokens, positions
-// and KV rows move on by Step.Rows.
+// Run is one program, replayed Count times. Each replay advances the token index, the
+// position and the KV row by Step.Rows.
 type Run struct {
 	Program uint32 // index in Table.Programs
 	Count   uint32
 	Step    table.Step
 }
 
-// Positions returns how many positions have K and V when the run has ended, at most; of
-// verification, with those of rows that are not there.
-// CheckRun has passed it.
+// Positions returns an upper bound of the number of positions that have K and V after the
+// run. For verify the bound includes the inactive rows. The run must have passed CheckRun.
 func (r *Run) Positions() int {
 	if r.Step.Until > 0 {
 		return int(r.Step.KVLen) - 1 + int(r.Step.Until-r.Step.TokenIndex) + table.MaxDraft
@@ -69,41 +70,42 @@ func (r *Run) Positions() int {
 	return int(r.Step.KVLen) - 1 + int(r.Step.Rows)*int(r.Count)
 }
 
-// Submission is what a device executes without asking the host: a list of
-// runs, one after the other. Once a stop flag is set or Cancel is called the
-// rest does nothing.
+// Submission is a list of runs that a device executes in order, without asking the host.
+// After a stop id or a call of Cancel the device skips the rest.
 type Submission struct {
 	Session SessionID
 	Runs    []Run
 
-	// Dry walks the table, patches and meets at barriers, but runs no
-	// kernel: what replaying costs beside the kernels.
+	// Dry walks the table, applies the patches and meets at the barriers, but runs no
+	// kernel. It measures the cost of replaying apart from the kernels.
 	Dry bool
-	// Timings, if not nil, gets the time of each command of the last run,
-	// with a barrier after every command; len must be the program's count.
+	// Timings, if not nil, receives the time of each command of the last run, with a
+	// barrier after every command. Its length must be the number of commands of that run's
+	// program.
 	Timings []time.Duration
-	// Tap, if not nil, is shown what commands write. A device that cannot do that
-	// refuses the submission.
+	// Tap, if not nil, shows what the commands write. A device without taps refuses the
+	// submission.
 	Tap *Tap
 }
 
-// Tap looks at slots between commands.
+// Tap inspects slots between commands.
 type Tap struct {
-	// Cmds says after which commands, by their index in the table: with a barrier
-	// before and after Show.
+	// Cmds selects the commands to show, by their index in the table. The device places a
+	// barrier before and after each call of Show.
 	Cmds []bool
-	// Show is called when a command has ended, for a step that patched it, and may call
-	// read for any slot that the command has bound. It is called by the device, which
-	// waits for it, and must not use the session. An error ends the submission, and
-	// Wait returns it.
+	// Show is called after a selected command, with the step that patched it. It may call
+	// read for any slot that the command binds. The device calls Show and waits for it, so
+	// Show must not use the session. An error ends the submission and is returned by Wait.
 	Show func(cmd int, step *table.Step, read Reader) error
 }
 
-// Reader copies from a slot, at an offset, to p. It is valid during a call of Show.
+// Reader fills p from a slot, starting at a byte offset. It is valid only during the call
+// of Show.
 type Reader func(slot uint32, offset uint64, p []byte) error
 
-// CheckRun returns what is wrong with a run: the commands' extents are proved
-// for positions within the context only. Every device asks before it runs.
+// CheckRun returns an error if a run leaves the context. Validation proves that commands
+// stay within their slots only for positions within the context, so every device calls
+// CheckRun before it executes a run.
 func CheckRun(t *table.Table, r *Run) error {
 	if int64(r.Program) >= int64(len(t.Programs)) {
 		return fmt.Errorf("program %d of %d", r.Program, len(t.Programs))
@@ -116,14 +118,14 @@ func CheckRun(t *table.Table, r *Run) error {
 	all := uint64(rows) * uint64(r.Count)
 	switch until := r.Step.Until; {
 	case until == 0 && t.Programs[r.Program].Flags.Has(table.FlagAdvances):
-		all = uint64(most) * uint64(r.Count) // replays after the first may have as many
+		all = uint64(most) * uint64(r.Count) // later replays may have up to MaxRows rows
 	case until != 0 && !t.Programs[r.Program].Flags.Has(table.FlagAdvances):
 		return fmt.Errorf("program %s has no end of its own", t.Programs[r.Program].Name)
 	case until != 0:
 		if until <= r.Step.TokenIndex || until-r.Step.TokenIndex < rows {
 			return fmt.Errorf("%d rows from token %d are past the end at %d", rows, r.Step.TokenIndex, until)
 		}
-		// Commands of one row each write K and V of rows that are not there, too.
+		// The per-row commands write K and V of inactive rows, too.
 		all = uint64(until-r.Step.TokenIndex) + uint64(most) - 1
 	}
 	switch {
@@ -137,7 +139,7 @@ func CheckRun(t *table.Table, r *Run) error {
 	return nil
 }
 
-// CheckTap returns what is wrong with a submission's tap.
+// CheckTap returns an error if a submission's tap does not fit the table.
 func CheckTap(t *table.Table, sub *Submission) error {
 	if sub.Tap != nil && (len(sub.Tap.Cmds) != len(t.Cmds) || sub.Tap.Show == nil) {
 		return fmt.Errorf("a tap of %d commands, the table has %d", len(sub.Tap.Cmds), len(t.Cmds))
@@ -145,8 +147,8 @@ func CheckTap(t *table.Table, sub *Submission) error {
 	return nil
 }
 
-// CheckTimings returns what is wrong with a submission's timings. CheckRun has
-// passed its runs.
+// CheckTimings returns an error if a submission's Timings do not fit its last run. The runs
+// must have passed CheckRun.
 func CheckTimings(t *table.Table, sub *Submission) error {
 	if sub.Timings == nil {
 		return nil
@@ -161,47 +163,47 @@ func CheckTimings(t *table.Table, sub *Submission) error {
 	return nil
 }
 
-// Ticket names a submission in flight.
+// Ticket identifies a submission in flight.
 type Ticket uint64
 
-// Result is what a submission gave.
+// Result is the outcome of a submission.
 type Result struct {
-	Count   int           // tokens written to the ring
-	Stopped bool          // a stop id was written
-	Elapsed time.Duration // on the device
-	Queued  time.Duration // before that, behind submissions of other sessions
+	Count   int           // number of tokens written to the token ring
+	Stopped bool          // the last token is a stop id
+	Elapsed time.Duration // time of execution on the device
+	Queued  time.Duration // time spent waiting behind submissions of other sessions
 
-	// Of runs of the program verify: tokens that were drafted, of them those that were
-	// chosen, and the row of the logits that chose the last token.
+	// Results of the program verify: the number of drafted tokens, the number of them that
+	// were accepted, and the row of the logits from which the last token was chosen.
 	Drafted, Accepted, Row int
-	Trust                  uint32 // in the next draft
+	Trust                  uint32 // confidence in the next draft; the next Step.Trust
 }
 
-// Info says what a device is.
+// Info describes a device.
 type Info struct {
 	Device string   // "cpu", "metal", "cuda", "null"
-	Name   string   // of the chip or the processor
-	Modes  []string // replay modes it can do
-	Detail string   // features, threads
+	Name   string   // name of the chip or the processor
+	Modes  []string // supported replay modes
+	Detail string   // for example processor features and the number of threads
 
-	// Moves says that programs which say themselves how far they have come can be
-	// replayed more than once in a run.
+	// Moves reports whether the device can replay a self-advancing program, such as verify,
+	// several times in one run. A self-advancing program updates the step record itself.
 	Moves bool
 }
 
-// Memory is what a device holds, in bytes.
+// Memory is the memory that a device uses, in bytes.
 type Memory struct {
-	Weights  uint64 // copied or repacked
-	Mapped   uint64 // used where the source has them
+	Weights  uint64 // weights that were copied or repacked
+	Mapped   uint64 // weights used in place, within the source's mapping
 	Sessions uint64
-	Executor uint64 // scratch and the team's private memory
+	Executor uint64 // scratch, and private memory of the threads
 
-	// Kinds says what the slots of each kind take: of KV caches, what is there for
-	// the positions that sessions have come to.
+	// Kinds is the memory of the slots of each kind. KV caches count with the memory
+	// allocated so far, not with that of the whole context.
 	Kinds [table.SlotKinds]Usage
 }
 
-// Usage is bytes of memory, now and at most since the table was loaded.
+// Usage is an amount of memory in bytes: now, and its maximum since the table was loaded.
 type Usage struct {
 	Active, Peak uint64
 }

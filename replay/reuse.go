@@ -4,14 +4,13 @@ import (
 	"context"
 )
 
-// Reprompt makes ids the context, whatever it holds, and returns the token that
-// follows. What the context and ids have in common from the start is kept, all else is
-// taken back, and only the rest of ids is prefilled, at least its last token; all of it
-// where a rotating cache has lost rows that the rest needs. Stats say how many
-// tokens were kept.
+// Reprompt replaces the context by ids and returns the next token. It keeps the longest
+// common beginning of the context and ids and prefills only the rest of ids, at least its
+// last token. It prefills all of ids if a rotating cache has lost rows that the rest needs.
+// Stats.Reused counts the tokens kept.
 //
-// If ids cannot be a context, it is as it was. If the prefill fails, it is what was
-// kept, and Len says how much.
+// If ids cannot be a context, the context does not change. If the prefill fails, the
+// context is the part that was kept, and Len returns its length.
 func (s *Session) Reprompt(ctx context.Context, ids []int32) (next int32, stopped bool, err error) {
 	if err := s.enter(ctx); err != nil {
 		return 0, false, err
@@ -34,7 +33,7 @@ func (s *Session) Reprompt(ctx context.Context, ids []int32) (next int32, stoppe
 	return next, stopped, err
 }
 
-// keep shortens the context to its first n positions, without a pending token.
+// keep shortens the context to its first n positions and drops the pending token.
 func (s *Session) keep(n int) {
 	s.setLen(n)
 	if s.pending = false; n == 0 {
@@ -42,8 +41,9 @@ func (s *Session) keep(n int) {
 	}
 }
 
-// common returns the number of positions, from the start, at which the context holds the
-// tokens of ids and the caches still have K and V. It is 0 for a session without reuse.
+// common returns the length of the common beginning of the context and ids, or 0 if the
+// caches have lost rows that the positions after it need. It is 0 for a session with
+// NoReuse.
 func (s *Session) common(ids []int32) (int, error) {
 	most := min(s.n, len(ids))
 	if s.o.NoReuse {
@@ -62,10 +62,9 @@ func (s *Session) common(ids []int32) (int, error) {
 	return n, nil
 }
 
-// Fork returns a new session that goes on from where s is, with its options: what
-// either does from then on the other does not see, and both give the tokens that a
-// session gives which has come there alone. The device copies what is in use of the KV
-// caches.
+// Fork returns a new session with the same context and options. From then on the two
+// sessions are independent: each returns the tokens that a session alone would return with
+// that context. The device copies the rows of the KV caches that are in use.
 func (s *Session) Fork() (*Session, error) {
 	if err := s.begin(); err != nil {
 		return nil, err

@@ -7,29 +7,31 @@ import (
 	"fmt"
 )
 
-// Rollover says how a full context goes on: its first Sinks tokens and its last
-// Window ones are the prompt of an empty one, and what is between is forgotten.
-// Positions begin anew, so that none is past what the model was trained for, and
-// the first tokens stay, on which models lay the attention that they have no
-// other use for. Reprompt takes what has rolled over for what it is now: it keeps what
-// the new prompt has in common with that, which is at most the first tokens where
-// the prompt has what is forgotten. The zero value is none: a full context is ErrContextFull.
+// Rollover selects how a full context continues: its first Sinks tokens and its last Window
+// tokens become the prompt of an empty context, and the tokens between them are dropped.
+// Positions start again at 0, so that none exceeds the length that the model was trained
+// for. The first tokens are kept because models use them as attention sinks.
+//
+// Reprompt compares ids with the context after the rollover. If ids contain tokens that the
+// rollover dropped, at most the first Sinks tokens match.
+//
+// The zero value selects no rollover; a full context then returns ErrContextFull.
 type Rollover struct{ Sinks, Window int }
 
-// check returns what is wrong with it in a context.
+// check returns an error if the rollover does not fit a context.
 func (r Rollover) check(context int) error {
 	if r == (Rollover{}) {
 		return nil
 	}
 	if r.Sinks < 0 || r.Window < 1 || r.Sinks >= context || r.Window >= context-r.Sinks {
-		return fmt.Errorf("replay: a rollover to %d and %d tokens is not within 0 and 1 to a context of %d", r.Sinks, r.Window, context)
+		return fmt.Errorf("replay: a rollover to %d sinks and a window of %d tokens does not fit a context of %d (at least 0 sinks, a window of 1)", r.Sinks, r.Window, context)
 	}
 	return nil
 }
 
-// makeRoom rolls the context over if it has no room for n tokens, the pending
-// one included, and does if it is rolled over. If that fails the context is
-// empty, unless it was not begun.
+// makeRoom rolls the context over if it has no room for n tokens, the pending one included,
+// but would have room after a rollover. If the rollover fails after it has begun, the
+// context is empty.
 func (s *Session) makeRoom(ctx context.Context, n int) error {
 	r := s.o.Rollover
 	keep := r.Sinks + r.Window
@@ -59,7 +61,7 @@ func (s *Session) makeRoom(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	// In place of what the head has chosen.
+	// Restore the pending token, which the head has overwritten.
 	binary.LittleEndian.PutUint32(s.bytes, uint32(pending))
 	if err := s.m.dev.Write(s.id, s.m.tokens, 4*uint64(keep), s.bytes[:4]); err != nil {
 		return err

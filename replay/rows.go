@@ -8,19 +8,19 @@ import (
 	"math"
 )
 
-// Programs that a table is compiled with only where they are asked for.
+// Errors for optional programs that the table lacks.
 var (
-	// ErrNoLogitsProgram says that the table was compiled without the program that
+	// ErrNoLogitsProgram is returned if the table was compiled without the program that
 	// computes the logits of every row.
 	ErrNoLogitsProgram = errors.New("replay: the table has no program for the logits of every row")
-	// ErrNoHiddenProgram says that the table was compiled without the program that
-	// keeps the last hidden states.
+	// ErrNoHiddenProgram is returned if the table was compiled without the program that
+	// keeps the last hidden states of every row.
 	ErrNoHiddenProgram = errors.New("replay: the table has no program for the hidden states of every row")
 )
 
-// AllLogits appends ids to the context as Prompt does and gives visit the
-// logits of each row in order, [vocab], valid during the call. An error that
-// visit returns ends it, and the context is then as it was.
+// AllLogits appends ids to the context as Prompt does and calls visit with the logits of
+// each row in order, [vocab]. They are valid during the call. An error of visit ends
+// AllLogits and leaves the context unchanged.
 func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int, logits []float32) error) error {
 	if err := s.enter(ctx); err != nil {
 		return err
@@ -38,24 +38,25 @@ func (s *Session) AllLogits(ctx context.Context, ids []int32, visit func(row int
 	return s.choose(ctx, len(ids))
 }
 
-// RepromptLogits makes ids the context, as Reprompt does, and gives visit the logits
-// of each row from a row of ids on, in order, [vocab], valid during the call. At most
-// the rows before that are kept of what the context had. It ends with no pending token.
+// RepromptLogits replaces the context by ids, as Reprompt does, and calls visit with the
+// logits of each row from row from of ids on, in order, [vocab]. They are valid during the
+// call. Of the old context it keeps at most the rows before from. No token is pending after
+// it.
 //
-// If ids cannot be a context, it is as it was. Otherwise an error, that of visit too,
-// leaves what was kept.
+// If ids cannot be a context, the context does not change. After any other error, including
+// one of visit, the context is the part that was kept.
 func (s *Session) RepromptLogits(ctx context.Context, ids []int32, from int, visit func(row int, logits []float32) error) error {
 	return s.repromptRows(ctx, s.m.logitsRows(), ErrNoLogitsProgram, ids, from, visit)
 }
 
-// RepromptHidden is RepromptLogits for the hidden states behind the last norm, of
-// which the head makes logits, [width].
+// RepromptHidden is like RepromptLogits for the hidden states after the last norm, [width],
+// which are the input of the head.
 func (s *Session) RepromptHidden(ctx context.Context, ids []int32, from int, visit func(row int, hidden []float32) error) error {
 	return s.repromptRows(ctx, s.m.hiddenRows(), ErrNoHiddenProgram, ids, from, visit)
 }
 
-// rowProgram is a program that leaves something of a block of a chunk's rows in a
-// slot, [block, width] float32.
+// rowProgram is a program that computes float32 values for a block of a chunk's rows and
+// leaves them in a slot, [block, width].
 type rowProgram struct {
 	program      int
 	slot         uint32
@@ -104,8 +105,8 @@ func (s *Session) repromptRows(ctx context.Context, p rowProgram, missing error,
 	return nil
 }
 
-// rows prefills ids behind the context, which stays as it is, and visits what a
-// program makes of the rows from one on.
+// rows prefills ids after the context, without making them part of it, and calls visit with
+// the values that the program computes for each row from row from on.
 func (s *Session) rows(ctx context.Context, p rowProgram, ids []int32, from int, visit func(row int, values []float32) error) error {
 	chunk := int(s.m.t.Header.Chunk)
 	if err := s.feed(ids); err != nil {
@@ -139,8 +140,8 @@ func (s *Session) rows(ctx context.Context, p rowProgram, ids []int32, from int,
 			n := min(block, rows-row)
 			_, err := s.submitBehind(func(own bool) {
 				s.sub.Runs = s.sub.Runs[:0]
-				// Another session has the chunk's rows overwritten: they are
-				// computed again.
+				// Another session has overwritten the chunk's rows in scratch: compute them
+				// again.
 				if row == first || !own {
 					s.add(s.m.programs.prefill, 1, s.n+at, rows, 0)
 				}
@@ -166,8 +167,8 @@ func (s *Session) rows(ctx context.Context, p rowProgram, ids []int32, from int,
 	return nil
 }
 
-// choose makes the n positions behind the context part of it, which have just been
-// prefilled, and has the token chosen that follows.
+// choose appends the n positions that have just been prefilled to the context and lets the
+// head choose the next token.
 func (s *Session) choose(ctx context.Context, n int) error {
 	chunk := int(s.m.t.Header.Chunk)
 	last := (n - 1) / chunk * chunk
@@ -191,7 +192,7 @@ func (s *Session) choose(ctx context.Context, n int) error {
 	return nil
 }
 
-// readSlot reads a row of float32 values of a slot, through buf.
+// readSlot reads one row of float32 values from a slot, using buf.
 func (s *Session) readSlot(slot uint32, row int, dst []float32, buf []byte) error {
 	if err := s.m.dev.Read(s.id, slot, uint64(4*row*len(dst)), buf[:4*len(dst)]); err != nil {
 		return s.closedOr(err)

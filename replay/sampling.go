@@ -15,15 +15,14 @@ import (
 )
 
 var (
-	// ErrNoSampler says that the table was compiled without the programs that
-	// sample.
-	ErrNoSampler = errors.New("replay: the table has no programs that sample")
-	// ErrNoLogProbs says that the table was compiled without the programs that leave
-	// log-probabilities, compiler.Options.LogProbs.
+	// ErrNoSampler is returned if the table was compiled without the sampling programs.
+	ErrNoSampler = errors.New("replay: the table has no sampling programs")
+	// ErrNoLogProbs is returned if the table was compiled without the programs that compute
+	// log-probabilities (compiler.Options.LogProbs).
 	ErrNoLogProbs = errors.New("replay: the table has no programs for log-probabilities")
 )
 
-// SamplingError says which field of Sampling cannot be used.
+// SamplingError reports a field of Sampling that is invalid or not supported by the table.
 type SamplingError struct {
 	Field string // "temperature"
 	Value any
@@ -35,45 +34,46 @@ func (e *SamplingError) Error() string {
 	return fmt.Sprintf("replay: %s %v %s", e.Field, e.Value, e.What)
 }
 
-// Sampling says how tokens are chosen. Bias is added first, then come the
-// penalties, then the filters and the temperature in the order that the table was
-// compiled with (compiler.Options.Sampler), and then the draw. The zero value is
-// greedy: the largest logit, the first of equals. docs/SAMPLING.md has the
-// formulas.
+// Sampling selects how tokens are chosen. The sampler first adds LogitBias, then applies
+// the penalties, then the filters and the temperature in the order that the table was
+// compiled with (compiler.Options.Sampler), and then draws a token. The zero value is
+// greedy decoding: it chooses the largest logit, the first of equal ones. docs/SAMPLING.md
+// has the formulas.
 type Sampling struct {
-	// Temperature divides logits; 0 chooses the largest, after bias and
-	// penalties, and so does one below 10^-6.
+	// Temperature divides the logits. 0, or a value below 10^-6, chooses the largest logit
+	// after bias and penalties.
 	Temperature float64
 	TopK        int     // keeps the k largest logits; 0: all
-	TopP        float64 // keeps the likeliest whose probabilities reach p; 0 or 1: all
-	MinP        float64 // keeps those with at least this share of the likeliest's probability; 0: all
+	TopP        float64 // keeps the likeliest tokens until their probabilities sum to p; 0 or 1: all
+	MinP        float64 // keeps tokens with at least this fraction of the likeliest token's probability; 0: all
 
-	// RepeatPenalty divides positive and multiplies other logits of tokens among
-	// the last RepeatLastN, once for each; 0 or 1: not.
+	// RepeatPenalty divides positive logits and multiplies other logits of the tokens that
+	// occur among the last RepeatLastN, once for each token; 0 or 1: no penalty.
 	RepeatPenalty    float64
-	PresencePenalty  float64 // is subtracted from their logits
-	FrequencyPenalty float64 // likewise, for each time that they are there
-	// RepeatLastN is how many of the last tokens penalties see, the prompt's
-	// included; 0: DefaultRepeatLastN, -1: the whole context.
+	PresencePenalty  float64 // is subtracted from the logits of these tokens
+	FrequencyPenalty float64 // is subtracted once for each occurrence
+	// RepeatLastN is the number of last tokens, including the prompt's, to which the
+	// penalties apply; 0: DefaultRepeatLastN, -1: the whole context.
 	RepeatLastN int
 
-	// LogitBias is added to tokens' logits; minus infinity bans a token. At most
-	// sampler.MaxBias.
+	// LogitBias is added to the logits of tokens; minus infinity bans a token. It has at
+	// most sampler.MaxBias entries.
 	LogitBias map[int32]float64
 
-	// LogProbs asks for the log-probabilities of each token and of as many of the
-	// likeliest, at most sampler.MaxRanked: natural logarithms of the softmax of the
-	// model's logits, before bias, penalties, filters and temperature. They cost a
-	// greedy chain the commands that sample. 0: none.
+	// LogProbs asks for the log-probability of each token and of this number of likeliest
+	// tokens at its position, at most sampler.MaxRanked. Log-probabilities are natural
+	// logarithms of the softmax of the model's logits, before bias, penalties, filters and
+	// temperature. With LogProbs a greedy chain also executes the sampling commands. 0:
+	// none.
 	LogProbs int
 
-	// Seed and a token's place in the context fix its draw, with how often that has
-	// rolled over: the same seed gives the same tokens, whatever the chains and the
-	// mode.
+	// Seed, a token's position and the number of rollovers determine its draw: the same
+	// seed gives the same tokens, whatever the chain length and the mode.
 	Seed uint64
 }
 
-// DefaultRepeatLastN is what penalties look at where nothing else is asked for.
+// DefaultRepeatLastN is the number of last tokens to which penalties apply if RepeatLastN
+// is 0.
 const DefaultRepeatLastN = 64
 
 // DefaultSampling returns llama.cpp's defaults, with seed 0.
@@ -81,18 +81,18 @@ func DefaultSampling() Sampling {
 	return Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, MinP: 0.05}
 }
 
-// coldest is the lowest temperature that is not 0.
+// coldest is the lowest temperature at which tokens are drawn; lower ones count as 0.
 const coldest = 1e-6
 
-// hot reports whether tokens are drawn.
+// hot reports whether tokens are drawn at random.
 func (o *Sampling) hot() bool { return o.Temperature >= coldest }
 
-// penalises reports whether earlier tokens change logits.
+// penalises reports whether earlier tokens change the logits.
 func (o *Sampling) penalises() bool {
 	return o.RepeatPenalty != 0 && o.RepeatPenalty != 1 || o.PresencePenalty != 0 || o.FrequencyPenalty != 0
 }
 
-// Greedy reports whether the largest logit of the model is the choice.
+// Greedy reports whether the choice is always the model's largest logit.
 func (o *Sampling) Greedy() bool { return !o.hot() && !o.penalises() && len(o.LogitBias) == 0 }
 
 // Check returns a *SamplingError for the first value that is out of range.
@@ -129,8 +129,8 @@ func (o *Sampling) Check() error {
 // maxBias bounds biases, far above any logit.
 const maxBias = 1e6
 
-// stages returns the sampler's stages after the penalties, in order, of a table
-// that has the programs which sample.
+// stages returns the sampler's stages after the penalties, in order. It returns nil for a
+// table without sampling programs.
 func stages(t *table.Table) []uint32 {
 	p, _, ok := t.Program(table.ProgramSample)
 	if !ok {
@@ -144,7 +144,7 @@ func stages(t *table.Table) []uint32 {
 	return nil
 }
 
-// sampler returns o as the sampler slot has it, for an order of stages.
+// sampler returns o in the form of the sampler slot, for the given order of stages.
 func (o *Sampling) sampler(order []uint32, context int) (sampler.Settings, error) {
 	at := func(stage uint32) int { return slices.Index(order, stage) }
 	for _, f := range []struct {
@@ -160,7 +160,7 @@ func (o *Sampling) sampler(order []uint32, context int) (sampler.Settings, error
 			return sampler.Settings{}, &SamplingError{f.name, f.value, "has no stage in the table's sampler"}
 		}
 	}
-	// The temperature that a stage sees.
+	// temperature returns the temperature already applied before a stage.
 	temperature := func(stage uint32) float64 {
 		if t := at(decl.StageTemperature); t >= 0 && t < at(stage) && o.hot() {
 			return o.Temperature
@@ -195,9 +195,9 @@ func (o *Sampling) sampler(order []uint32, context int) (sampler.Settings, error
 	return s, nil
 }
 
-// SetSampling says how the tokens of the following prompts and chains are chosen.
-// The error is a *SamplingError, ErrNoSampler or ErrNoLogProbs, and nothing has changed
-// then.
+// SetSampling selects how the tokens of the following prompts and chains are chosen. The
+// error is a *SamplingError, ErrNoSampler or ErrNoLogProbs, and leaves the settings
+// unchanged.
 func (s *Session) SetSampling(o Sampling) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -238,13 +238,13 @@ func (s *Session) SetSampling(o Sampling) error {
 	return nil
 }
 
-// drawsFrom returns the seed that the device draws from: another for each time that
-// the context has rolled over, since its positions, which fix draws too, begin anew.
+// drawsFrom returns the seed that the device draws with. It differs after each rollover,
+// because draws depend on positions, which start again at 0.
 func (s *Session) drawsFrom(seed uint64) uint64 {
 	return seed + uint64(s.rolls)*0x9e3779b97f4a7c15 // 2^64 over the golden ratio, odd
 }
 
-// setRolls says how often the context has rolled over.
+// setRolls sets the number of rollovers.
 func (s *Session) setRolls(n uint32) error {
 	if s.rolls == n {
 		return nil
@@ -253,11 +253,12 @@ func (s *Session) setRolls(n uint32) error {
 	if !s.sampled {
 		return nil
 	}
-	// A sampler slot begins with the seed.
+	// The sampler slot begins with the seed.
 	return s.m.dev.Write(s.id, s.m.sampler, 0, binary.LittleEndian.AppendUint64(nil, s.drawsFrom(s.seed)))
 }
 
-// choosers returns the programs that choose a token: of a chain, and of a prompt.
+// choosers returns the programs that choose a token: the one of a chain and the head of a
+// prompt.
 func (s *Session) choosers() (chain, head int) {
 	switch {
 	case s.ranked > 0:

@@ -15,90 +15,92 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Session is one context on a model: its token ring, its KV cache and the current
-// position.
+// Session is one context of a model: a token ring, a KV cache and the current position.
 //
-// One call at a time uses a session. A method that is called while another one is in
-// progress returns ErrBusy and changes nothing. Close ends the call in progress. ID, Len,
-// Context, ChainTime, IsStop and Stats answer at any time: Len and Stats with the state
+// One call at a time uses a session. A method called while another one is in progress
+// returns ErrBusy and changes nothing; Close ends the call in progress. ID, Len, Context,
+// ChainTime, IsStop and Stats may be called at any time; Len and Stats report the state
 // after the last submission.
 //
-// The context holds Len positions. After a prompt the next token is chosen but not yet
-// part of the context: it is pending, and the next chain or prompt begins with it.
+// The context holds Len positions. After a prompt the next token is chosen but not yet part
+// of the context: it is pending, and the next chain or prompt begins with it.
 type Session struct {
 	*session
-	held bool // by Hold, for whose function this is the session
+	held bool // the session that Hold passes to its function
 }
 
-// session is the state that a Session and those of Hold share.
+// session is the state shared by a Session and the sessions that Hold passes to its
+// functions.
 type session struct {
 	m  *Model
 	id SessionID
 	o  SessionOptions
 
 	turn    sync.Mutex // held by the call in progress, or by Hold
-	mu      sync.Mutex // held by the call in progress and by Close, which may come between two calls of Hold
+	mu      sync.Mutex // held by the call in progress and by Close, which may run between two calls within Hold
 	closing sync.Mutex // held by Close, so that a second call waits for the first
 	closed  atomic.Bool
-	ticket  atomic.Uint64 // of the submission in flight, 0 when none
-	halt    atomic.Bool   // the context of the call in progress is cancelled
+	ticket  atomic.Uint64 // ticket of the submission in flight, 0 without one
+	halt    atomic.Bool   // the call in progress is cancelled
 
-	opened bool   // the device has it
-	order  uint64 // of the last submission among the model's
+	opened bool   // the session is open on the device
+	order  uint64 // number of the last submission among those of the model
 	place
 
 	speculation speculation
 
 	sub    Submission
-	ids    []int32 // [context+1], a chain's tokens
-	bytes  []byte  // the same, as the device has them
+	ids    []int32 // [context+1], the tokens of a chain
+	bytes  []byte  // the same tokens in the device's encoding
 	length atomic.Int64
 
 	counting sync.Mutex // guards stats
 	stats    Stats
 
-	entries []byte // of the ranks slot, the last call's tokens
-	entered int    // how many
+	entries []byte // entries of the ranks slot for the tokens of the last call
+	entered int    // number of valid entries
 }
 
-// place is where a session is in its context: what a fork has too.
+// place is the state of a session's context, which a fork copies.
 type place struct {
 	n        int  // positions in the KV cache
-	high     int  // that have been written, if only in part: those past n were taken back
+	high     int  // positions ever written, at least in part; those past n were taken back
 	pending  bool // tokens[n] is chosen
-	row      int  // of the logits that the pending token was chosen from
-	sampled  bool // tokens are chosen as the sampler slot says
-	ranked   int  // likeliest tokens whose log-probabilities are kept, 0: none
+	row      int  // row of the logits from which the pending token was chosen
+	sampled  bool // the sampler slot selects tokens
+	ranked   int  // number of likeliest tokens whose log-probabilities are kept
 	seed     uint64
-	rolls    uint32 // how often the context has rolled over
+	rolls    uint32 // number of rollovers so far
 	perToken time.Duration
 }
 
-// Stats count what a session has asked of its device.
+// Stats are counts of a session's use of its device.
 type Stats struct {
 	Submissions, Waits int
 	WaitTime           time.Duration // host time spent waiting
-	QueueTime          time.Duration // of it, behind submissions of other sessions
+	QueueTime          time.Duration // part of WaitTime, behind submissions of other sessions
 	DeviceTime         time.Duration
-	BytesRead          uint64 // of weights and KV caches, by what the table's commands declare
-	Calls              uint64 // of the system, where the device is a CallCounter; other sessions' in between too
+	BytesRead          uint64 // bytes of weights and KV caches, computed from what the table's commands declare
+	Calls              uint64 // calls of the system's GPU interface if the device is a CallCounter, also those for other sessions meanwhile
 
-	// Tokens that were prefilled, of prompts, a pending one and those that stay where a
-	// context rolls over; and tokens of prompts that Reprompt found in the context.
+	// Prefilled counts prefilled tokens: those of prompts, pending tokens before them, and
+	// the tokens that a rollover keeps. Reused counts tokens of prompts that Reprompt found
+	// in the context.
 	Prefilled, Reused int
 
-	// Tokens of drafts that were verified, and of them those that decoding chose.
+	// Drafted counts the draft tokens that were verified, Accepted those that decoding
+	// chose.
 	Drafted, Accepted int
 }
 
-// Stats returns the counts since the session was made.
+// Stats returns the counts since the session was created.
 func (s *Session) Stats() Stats {
 	s.counting.Lock()
 	defer s.counting.Unlock()
 	return s.stats
 }
 
-// count changes the counts.
+// count updates the counts with f.
 func (s *Session) count(f func(st *Stats)) {
 	s.counting.Lock()
 	defer s.counting.Unlock()
@@ -108,8 +110,8 @@ func (s *Session) count(f func(st *Stats)) {
 // ID returns the session's number on its device.
 func (s *Session) ID() SessionID { return s.id }
 
-// Len returns the number of positions in the context, during a call those at the end of
-// its last submission.
+// Len returns the number of positions in the context. During a call it returns the number
+// at the end of the call's last submission.
 func (s *Session) Len() int { return int(s.length.Load()) }
 
 // setLen sets the number of positions in the context.
@@ -118,16 +120,16 @@ func (s *Session) setLen(n int) {
 	s.length.Store(int64(n))
 }
 
-// setPlace moves the session to another place in a context.
+// setPlace replaces the state of the context.
 func (s *Session) setPlace(p place) {
 	s.place = p
 	s.length.Store(int64(p.n))
 }
 
-// Hold runs f while it holds the session: until f returns, other calls get ErrBusy, and
-// f makes its calls through held, which is the same context. It returns the error of f,
-// or ErrBusy or ErrClosed. f must not close held, nor use it from another goroutine. Close
-// does not wait for f, only for its call in progress; later ones get ErrClosed.
+// Hold calls f while it holds the session: until f returns, other calls get ErrBusy, and f
+// makes its calls through held, which has the same context. Hold returns the error of f, or
+// ErrBusy or ErrClosed. f must not close held, nor use it from another goroutine. Close
+// does not wait for f, only for its call in progress; later calls of f get ErrClosed.
 func (s *Session) Hold(f func(held *Session) error) error {
 	if s.closed.Load() {
 		return ErrClosed
@@ -141,10 +143,11 @@ func (s *Session) Hold(f func(held *Session) error) error {
 	return f(held)
 }
 
-// Context returns how many it can hold.
+// Context returns the largest number of positions of the context.
 func (s *Session) Context() int { return int(s.m.t.Header.Context) }
 
-// ChainTime returns the bound of a chain's time, 0 if its tokens are fixed.
+// ChainTime returns the time bound of a chain, or 0 if SessionOptions.Chain fixes its
+// length.
 func (s *Session) ChainTime() time.Duration {
 	if s.o.Chain > 0 {
 		return 0
@@ -169,8 +172,8 @@ func (s *Session) empty() {
 	s.speculation.forget(0)
 }
 
-// Close frees the session's memory. A call in progress ends early, with
-// ErrClosed. Twice is harmless.
+// Close frees the session's memory. A call in progress ends early with ErrClosed. Calling
+// Close again has no effect.
 func (s *Session) Close() error {
 	if s.held {
 		return ErrBusy
@@ -188,14 +191,13 @@ func (s *Session) Close() error {
 	return s.m.dev.CloseSession(s.id)
 }
 
-// end makes the call in progress return, and later ones fail.
+// end cancels the call in progress and makes later calls fail.
 func (s *Session) end() {
 	s.closed.Store(true)
 	s.cancel()
 }
 
-// closedOr returns ErrClosed if the session is closed, whatever a device made of
-// that, and else err.
+// closedOr replaces a device's error by ErrClosed if the session is closed.
 func (s *Session) closedOr(err error) error {
 	if err != nil && s.closed.Load() {
 		return ErrClosed
@@ -203,7 +205,7 @@ func (s *Session) closedOr(err error) error {
 	return err
 }
 
-// begin takes the session for one call.
+// begin acquires the session for one call.
 func (s *Session) begin() error {
 	if s.closed.Load() {
 		return ErrClosed
@@ -211,7 +213,7 @@ func (s *Session) begin() error {
 	if !s.held && !s.turn.TryLock() {
 		return ErrBusy
 	}
-	s.mu.Lock() // only Close may have it
+	s.mu.Lock() // only Close can hold it
 	if s.closed.Load() {
 		s.done()
 		return ErrClosed
@@ -219,7 +221,7 @@ func (s *Session) begin() error {
 	return nil
 }
 
-// done gives the session back after a call.
+// done releases the session after a call.
 func (s *Session) done() {
 	s.mu.Unlock()
 	if !s.held {
@@ -227,8 +229,8 @@ func (s *Session) done() {
 	}
 }
 
-// enter takes the session for a call that runs, unless ctx has ended: a short
-// submission could otherwise be over before the cancellation reaches it.
+// enter acquires the session for a call that submits, unless ctx has already ended: a short
+// submission could otherwise complete before the cancellation reaches it.
 func (s *Session) enter(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -236,7 +238,7 @@ func (s *Session) enter(ctx context.Context) error {
 	return s.begin()
 }
 
-// cancel ends the submission in flight and keeps the call from making another.
+// cancel cancels the submission in flight and keeps the call from starting another.
 func (s *Session) cancel() {
 	s.halt.Store(true)
 	if t := s.ticket.Load(); t != 0 {
@@ -244,9 +246,9 @@ func (s *Session) cancel() {
 	}
 }
 
-// watch cancels when ctx ends, until the function that it returns is called,
-// which waits for a cancellation under way: it would else reach the next call.
-// It allocates nothing for a context that cannot end.
+// watch cancels the call when ctx ends, until the returned function is called. That
+// function waits for a cancellation in progress, which could otherwise hit the next call.
+// watch allocates nothing for a context that cannot end.
 func (s *Session) watch(ctx context.Context) (stop func()) {
 	s.halt.Store(false)
 	if s.closed.Load() {
@@ -274,8 +276,8 @@ func (s *Session) submit() (Result, error) {
 	return s.submitBehind(func(bool) {})
 }
 
-// submitBehind submits what runs adds to the submission. own says that the
-// device's last submission was the session's, so that scratch is as that left it.
+// submitBehind submits the runs that the function adds. own reports whether the device's
+// last submission was this session's, so that scratch slots still hold its results.
 func (s *Session) submitBehind(runs func(own bool)) (Result, error) {
 	calls := s.m.calls()
 	s.m.mu.Lock()
@@ -291,7 +293,7 @@ func (s *Session) submitBehind(runs func(own bool)) (Result, error) {
 	}
 	s.count(func(st *Stats) { st.Submissions++ })
 	s.ticket.Store(uint64(ticket))
-	if s.halt.Load() { // cancelled before the ticket was there to be cancelled
+	if s.halt.Load() { // cancelled before the ticket was stored
 		s.m.dev.Cancel(ticket)
 	}
 	start := time.Now()
@@ -311,7 +313,7 @@ func (s *Session) submitBehind(runs func(own bool)) (Result, error) {
 	return res, s.closedOr(err)
 }
 
-// interrupted returns why the call must end, or nil.
+// interrupted returns the reason to end the call early, or nil.
 func (s *Session) interrupted(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -322,12 +324,13 @@ func (s *Session) interrupted(ctx context.Context) error {
 	return nil
 }
 
-// Prompt appends ids to the context, after the pending token if there is one,
-// and returns the token that follows. Any number of chunks is one submission
-// and one wait. stopped says that the token is a stop id.
+// Prompt appends ids to the context, after the pending token if there is one, and returns
+// the next token. However many chunks the prompt has, Prompt makes one submission and waits
+// once. stopped reports whether the token is a stop id.
 //
-// If it fails, the context is as it was, unless a rotating cache has lost rows
-// that it needs, or it was rolling over; it is then empty, and Len says so.
+// If Prompt fails, the context is unchanged, with two exceptions: it is empty, and Len
+// returns 0, if a rotating cache has lost rows that the context needs, or if a rollover was
+// in progress.
 func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped bool, err error) {
 	if err := s.enter(ctx); err != nil {
 		return 0, false, err
@@ -336,7 +339,7 @@ func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped 
 	return s.prompt(ctx, ids)
 }
 
-// prompt is Prompt for a call that has the session.
+// prompt implements Prompt for a call that has acquired the session.
 func (s *Session) prompt(ctx context.Context, ids []int32) (next int32, stopped bool, err error) {
 	defer s.watch(ctx)()
 	if err := s.makeRoom(ctx, 1+len(ids)); err != nil {
@@ -367,8 +370,8 @@ func (s *Session) prompt(ctx context.Context, ids []int32) (next int32, stopped 
 	return s.ids[0], res.Stopped, nil
 }
 
-// prefill makes a submission of total positions from start on, in chunks, and the
-// head behind the last.
+// prefill fills the submission with total positions from start on, in chunks, and the head
+// of the last chunk.
 func (s *Session) prefill(start, total int) {
 	chunk := int(s.m.t.Header.Chunk)
 	s.sub.Runs = s.sub.Runs[:0]
@@ -382,19 +385,19 @@ func (s *Session) prefill(start, total int) {
 	s.wrote(start + total)
 }
 
-// errCut says that the head has not run, although nothing interrupted it.
+// errCut is returned if the head has not run although nothing interrupted it.
 var errCut = errors.New("replay: the prompt was cut short")
 
-// wrote notes that positions up to end are written, or may be.
+// wrote records that positions before end may have been written.
 func (s *Session) wrote(end int) { s.high = max(s.high, end) }
 
-// keeps reports whether the caches still have what positions from n on need: a
-// rotating one loses the rows that later positions were written over.
+// keeps reports whether the caches still hold the rows that positions from n on need. A
+// rotating cache loses rows when later positions overwrite them.
 func (s *Session) keeps(n int) bool {
 	return n == 0 || s.high <= s.m.kvRows || s.high-n <= s.m.kvSlack
 }
 
-// lost empties the context if what was written past it has cost rows that it
+// lost empties the context if positions written past its end have overwritten rows that it
 // needs.
 func (s *Session) lost() {
 	if !s.keeps(s.n) {
@@ -413,13 +416,13 @@ func (s *Session) add(program, count, pos, rows, row int) {
 	})
 }
 
-// addHead appends the head of a chunk: the token that follows its last row.
+// addHead appends the head of a chunk, which chooses the token after its last row.
 func (s *Session) addHead(pos, rows int) {
 	_, head := s.choosers()
 	s.add(head, 1, pos+rows-1, 1, rows-1)
 }
 
-// feed checks ids and writes them to the ring behind what is there.
+// feed checks ids and writes them to the token ring after the context.
 func (s *Session) feed(ids []int32) error {
 	at := s.n
 	if s.pending {
@@ -438,7 +441,7 @@ func (s *Session) feed(ids []int32) error {
 	return nil
 }
 
-// check returns what is wrong with ids as positions from at on.
+// check returns an error if ids cannot be placed from position at on.
 func (s *Session) check(ids []int32, at int) error {
 	if len(ids) == 0 {
 		return ErrEmptyPrompt
@@ -455,7 +458,7 @@ func (s *Session) check(ids []int32, at int) error {
 	return nil
 }
 
-// readChosen reads n tokens that were chosen, with their log-probabilities.
+// readChosen reads n chosen tokens and their log-probabilities.
 func (s *Session) readChosen(at, n int) error {
 	if err := s.readTokens(at, n); err != nil {
 		return err
@@ -463,7 +466,7 @@ func (s *Session) readChosen(at, n int) error {
 	return s.readRanks(at, n)
 }
 
-// readTokens reads n tokens of the ring into s.ids.
+// readTokens reads n tokens of the ring, from entry at on, into s.ids.
 func (s *Session) readTokens(at, n int) error {
 	if err := s.m.dev.Read(s.id, s.m.tokens, uint64(at)*4, s.bytes[:4*n]); err != nil {
 		return err
@@ -475,12 +478,13 @@ func (s *Session) readTokens(at, n int) error {
 	return nil
 }
 
-// Chain decodes up to limit tokens in one submission and returns them; the
-// slice is valid until the next call. Fewer come back where the chain length,
-// a draft that was wrong, the end of the context, a stop id (the last token, stopped
-// is then true) or ctx end it. Where the context is full and rolls over, it does so first. With an error the tokens up to it come back too.
+// Chain decodes up to limit tokens in one submission and returns them. The slice is valid
+// until the next call. Chain returns fewer tokens if it reaches the chain length, a
+// rejected draft, the end of the context or a stop id, which is then the last token with
+// stopped true, or if ctx ends. If the context is full and has a Rollover, Chain rolls it
+// over first. With an error Chain also returns the tokens decoded before it.
 //
-// It allocates nothing if ctx cannot be cancelled.
+// Chain allocates nothing if ctx cannot be cancelled.
 func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped bool, err error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, false, err
@@ -503,8 +507,8 @@ func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped
 	return s.chain(ctx, n)
 }
 
-// chain is Chain for a call that has the session, for n tokens, which there is room
-// for.
+// chain implements Chain for a call that has acquired the session; the context has room for
+// n tokens.
 func (s *Session) chain(ctx context.Context, n int) (tokens []int32, stopped bool, err error) {
 	s.sub.Runs = s.sub.Runs[:0]
 	chain, _ := s.choosers()
@@ -515,7 +519,7 @@ func (s *Session) chain(ctx context.Context, n int) (tokens []int32, stopped boo
 		s.lost()
 		return nil, false, err
 	}
-	s.wrote(s.n + min(n, res.Count+1)) // a token that was cut short has written, too
+	s.wrote(s.n + min(n, res.Count+1)) // an interrupted token may have written its row
 	if err := s.readChosen(s.n+1, res.Count); err != nil {
 		s.lost()
 		return nil, false, s.closedOr(err)
@@ -531,7 +535,7 @@ func (s *Session) chain(ctx context.Context, n int) (tokens []int32, stopped boo
 	return s.ids[:res.Count], res.Stopped, err
 }
 
-// chainLength returns how many tokens the next chain may have.
+// chainLength returns the largest number of tokens of the next chain.
 func (s *Session) chainLength(limit int) (int, error) {
 	room := s.Context() - s.n
 	if room <= 0 {
@@ -541,12 +545,12 @@ func (s *Session) chainLength(limit int) (int, error) {
 	switch {
 	case n > 0:
 	case s.perToken == 0:
-		n = 1 // measures what a token takes
+		n = 1 // measures the time of one token
 	default:
 		n = max(1, int(s.o.ChainTime/s.perToken))
 	}
 	if s.rotates() {
-		n = min(n, s.m.kvSlack) // so that Rewind can take a chain back
+		n = min(n, s.m.kvSlack) // so that Rewind can take back a whole chain
 	}
 	if s.ranked > 0 {
 		n = min(n, sampler.RankEntries)
@@ -554,9 +558,9 @@ func (s *Session) chainLength(limit int) (int, error) {
 	return max(1, min(n, limit, room)), nil
 }
 
-// Rewind takes back the positions from n on; the token at n becomes the pending
-// one. A rotating cache allows as many positions as the table's chunk, counted from
-// the last one that was written.
+// Rewind removes the positions from n on from the context; the token at n becomes the
+// pending one. With a rotating cache it can go back at most one chunk of the table from the
+// last position that was written.
 func (s *Session) Rewind(n int) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -576,8 +580,8 @@ func (s *Session) Rewind(n int) error {
 // rotates reports whether some layer's cache is shorter than the context.
 func (s *Session) rotates() bool { return s.m.kvRows < s.Context() }
 
-// SetNext replaces the pending token, for callers that choose tokens
-// themselves from Logits.
+// SetNext replaces the pending token, for callers that choose tokens themselves from
+// Logits.
 func (s *Session) SetNext(id int32) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -597,8 +601,7 @@ func (s *Session) SetNext(id int32) error {
 	return nil
 }
 
-// Logits copies the logits that the pending token was chosen from to dst,
-// [vocab].
+// Logits copies the logits from which the pending token was chosen to dst, [vocab].
 func (s *Session) Logits(dst []float32) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -616,7 +619,7 @@ func (s *Session) Logits(dst []float32) error {
 // IsStop reports whether id is a stop id of the session.
 func (s *Session) IsStop(id int32) bool { return slices.Contains(s.o.StopIDs, id) }
 
-// writeStops makes ids the stop ids of what follows.
+// writeStops sets the stop ids of the following submissions.
 func (s *Session) writeStops(ids []int32) error {
 	buf := binary.LittleEndian.AppendUint32(nil, uint32(len(ids)))
 	for _, id := range ids {

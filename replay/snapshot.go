@@ -30,12 +30,11 @@ import (
 //	    rows       of the KV caches, those that are in use
 //	    checksum   SHA-256 of all bytes before it
 //
-// Rows come in blocks of snapshotRows, so that who restores needs memory for no
-// more than has come: of each block the rows of every cache in the order of slots, of
-// each head in turn, then the scales of each head if the cache has scales. They are as
-// the table's slots have them, so that any device goes on from them that replays the
-// table. A session whose table has caches that cannot be told apart in rows has them in
-// whole.
+// Rows are stored in blocks of snapshotRows, so that Restore allocates memory only for rows
+// that it has read. Each block holds, for every cache in the order of slots, the rows of
+// each head, then the scales of each head if the cache has scales. The rows have the layout
+// of the table's slots, so any device that replays the table can restore them. If the
+// caches of a table cannot be divided into rows, the snapshot holds the whole caches.
 const (
 	snapshotMagic  = "PIANOLS\x1a"
 	snapshotHeader = 100
@@ -44,22 +43,21 @@ const (
 	flagPending = 1
 )
 
-// SnapshotVersion is the version of the format that Snapshot writes and Restore
-// reads.
+// SnapshotVersion is the version of the format that Snapshot writes and Restore reads.
 const SnapshotVersion = 1
 
-// Why a snapshot is refused. Errors of Restore wrap one of them, or are the
-// reader's, the device's or ErrClosed.
+// Errors of Restore. Other errors that Restore returns come from the reader or the device,
+// or are ErrClosed.
 var (
 	ErrNotSnapshot     = errors.New("replay: not a snapshot of a session")
 	ErrSnapshotVersion = errors.New("replay: unknown version of the snapshot format")
-	ErrSnapshotModel   = errors.New("replay: the snapshot is of another model")
-	ErrSnapshotTable   = errors.New("replay: the snapshot is of another table of this model")
+	ErrSnapshotModel   = errors.New("replay: the snapshot belongs to another model")
+	ErrSnapshotTable   = errors.New("replay: the snapshot belongs to another table of this model")
 	ErrSnapshotDamaged = errors.New("replay: the snapshot is damaged")
 )
 
-// Snapshot writes the context to w: its tokens, the logits of the pending one, and
-// what is in use of the KV caches. Stop ids and other options are not part of it.
+// Snapshot writes the context to w: its tokens, the logits of the pending token, and the
+// rows of the KV caches in use. It does not write stop ids and other options.
 func (s *Session) Snapshot(w io.Writer) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -107,9 +105,9 @@ func (s *Session) snapshot(w io.Writer) error {
 	})
 }
 
-// eachPart calls f with each part of the session's slots that a snapshot has, in
-// order: where it is, room for its bytes, and the positions that the KV caches must
-// have room for.
+// eachPart calls f with each part of the session's slots that a snapshot contains, in
+// order: its slot and offset, a buffer of its size, and the number of positions for which
+// the KV caches must have room.
 func (s *Session) eachPart(f func(slot uint32, offset uint64, p []byte, positions int) error) error {
 	tokens := s.n
 	if s.pending {
@@ -154,7 +152,7 @@ func (s *Session) eachPart(f func(slot uint32, offset uint64, p []byte, position
 	return nil
 }
 
-// eachSlot calls f with the KV caches in whole.
+// eachSlot calls f with the whole KV caches.
 func (s *Session) eachSlot(f func(slot uint32, offset uint64, p []byte, positions int) error) error {
 	buf := make([]byte, 1<<18)
 	for i := range s.m.t.Slots {
@@ -172,10 +170,10 @@ func (s *Session) eachSlot(f func(slot uint32, offset uint64, p []byte, position
 	return nil
 }
 
-// Restore returns a session with the context of a snapshot, which must be of this
-// table; the device may be another one than wrote it. It reads no byte behind the
-// snapshot. Memory is allocated as rows come, so that a file cannot ask for more than
-// it has.
+// Restore returns a session with the context of a snapshot. The snapshot must come from the
+// same table; the device may be a different one. Restore reads no byte after the snapshot.
+// It allocates memory as it reads rows, so that a damaged file cannot make it allocate more
+// than the file holds.
 func (m *Model) Restore(r io.Reader, o SessionOptions) (*Session, error) {
 	s, err := m.NewSession(o)
 	if err != nil {
@@ -229,7 +227,7 @@ func (s *Session) restore(r io.Reader) error {
 	return nil
 }
 
-// snapshotReader reads a snapshot and sums it up.
+// snapshotReader reads a snapshot and computes its checksum.
 type snapshotReader struct {
 	r   io.Reader
 	at  uint64
@@ -247,7 +245,7 @@ func (r *snapshotReader) read(p []byte) error {
 	return err
 }
 
-// readHeader reads what a snapshot begins with and checks that it is of the table.
+// readHeader reads a snapshot's header and checks that it belongs to the table.
 func (m *Model) readHeader(in *snapshotReader) (to place, err error) {
 	fingerprint, err := m.fingerprint()
 	if err != nil {

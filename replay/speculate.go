@@ -9,41 +9,40 @@ import (
 	"github.com/pianola-engine/pianola/internal/speculate"
 )
 
-// Errors of speculating.
+// Errors of speculative decoding.
 var (
-	// ErrNoVerify says that the table was compiled without drafts
+	// ErrNoVerify is returned if the table was compiled without the program verify
 	// (compiler.Options.Draft).
-	ErrNoVerify = errors.New("replay: the table has no program that verifies drafts")
-	// ErrSpeculateSampled says that tokens which are not the likeliest were to be
-	// speculated.
-	ErrSpeculateSampled = errors.New("replay: only greedy decoding can be speculated")
+	ErrNoVerify = errors.New("replay: the table has no program verify for drafts")
+	// ErrSpeculateSampled is returned if speculative decoding is combined with sampling.
+	ErrSpeculateSampled = errors.New("replay: speculative decoding needs greedy sampling")
 )
 
-// speculation is what a session knows to draft tokens, whose verification costs more
-// than a token's decoding and gives one token at least. It changes how fast tokens come,
-// and not which.
+// speculation is the state of a session's speculative decoding. Verifying a draft takes
+// longer than decoding one token and yields at least one token. Speculation changes the
+// speed, never the tokens.
 type speculation struct {
 	on    bool
 	ring  []uint32 // [context+1], the token ring
-	known int      // entries of it that are as the device has them
+	known int      // leading entries of ring that equal the device's
 	draft []uint32
 	bytes []byte
 	trust speculate.Trust
-	each  int // tokens of a replay in the last chain, rounded down
-	pause int // tokens of the next chain that drafts nothing, where each draft is a chain
+	each  int // tokens per replay in the last chain, rounded down
+	pause int // length of the next chain without a draft, on a device that needs one chain per draft
 }
 
-// Tokens between two looks for a draft, where the device does not draft by itself: at
-// first, and at most when nothing is found.
+// If the device cannot draft by itself and no draft is found, the session decodes a chain
+// of this many tokens before it looks again: the first chain, and the longest.
 const (
 	pauseLeast = 4
 	pauseMost  = 32
 )
 
-// SetSpeculation says whether the following chains draft tokens by looking in the
-// context for what followed the last ones before, and verify several at once. The
-// tokens are the same. The error is ErrNoVerify; chains return
-// ErrSpeculateSampled if tokens are sampled.
+// SetSpeculation selects whether the following chains use speculative decoding: a draft is
+// the tokens that followed an earlier occurrence of the last tokens in the context, and one
+// replay verifies several tokens. The tokens do not change. The error is ErrNoVerify.
+// Chains return ErrSpeculateSampled if sampling is on.
 func (s *Session) SetSpeculation(on bool) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -66,8 +65,8 @@ func (s *Session) setSpeculation(on bool) error {
 	return nil
 }
 
-// remember notes tokens of the ring from an entry on, as the device has them; what
-// was behind it is no longer known.
+// remember stores tokens that the device's ring holds from entry at on. Later entries
+// become unknown.
 func (p *speculation) remember(at int, tokens []byte) {
 	if p.ring == nil || at > p.known {
 		return
@@ -78,22 +77,22 @@ func (p *speculation) remember(at int, tokens []byte) {
 	}
 }
 
-// forget notes that entries of the ring from one on may have changed.
+// forget records that entries of the ring from at on may have changed.
 func (p *speculation) forget(at int) { p.known = min(p.known, at) }
 
 // history returns the tokens of the context, the pending one included.
 func (s *Session) history() ([]uint32, error) {
 	p := &s.speculation
 	if p.known <= s.n {
-		if err := s.readTokens(p.known, s.n+1-p.known); err != nil { // which remembers them
+		if err := s.readTokens(p.known, s.n+1-p.known); err != nil { // readTokens calls remember
 			return nil, err
 		}
 	}
 	return p.ring[:s.n+1], nil
 }
 
-// speculate is Chain with drafts, for at most limit tokens, which the chain may
-// have.
+// speculate implements Chain with drafts, for at most limit tokens. The caller has checked
+// that they fit.
 func (s *Session) speculate(ctx context.Context, limit int) (tokens []int32, stopped bool, err error) {
 	p := &s.speculation
 	if s.sampled {
@@ -103,7 +102,7 @@ func (s *Session) speculate(ctx context.Context, limit int) (tokens []int32, sto
 	if err != nil {
 		return nil, false, s.closedOr(err)
 	}
-	// Rows that are not there may be written too, behind the others.
+	// The commands may also write inactive rows, after the others.
 	behind := s.m.verifyRows - 1
 	room := s.Context() - s.n - behind
 	if s.rotates() {
@@ -122,8 +121,9 @@ func (s *Session) speculate(ctx context.Context, limit int) (tokens []int32, sto
 	return s.verify(ctx, limit, draft)
 }
 
-// verify replays the program verify, on a draft at first, until it has given a number
-// of tokens, or as often as they took lately.
+// verify replays the program verify, the first time with draft. On a device that can replay
+// it several times in a run, it makes as many replays as the given number of tokens took
+// lately; the device stops at that number.
 func (s *Session) verify(ctx context.Context, tokens int, draft []uint32) (_ []int32, stopped bool, err error) {
 	p := &s.speculation
 	n := (tokens + p.each - 1) / p.each
@@ -149,8 +149,8 @@ func (s *Session) verify(ctx context.Context, tokens int, draft []uint32) (_ []i
 		s.lost()
 		return nil, false, err
 	}
-	// The last replay began at the last token but one at most; one that was cut short
-	// at the last.
+	// The last replay began at the last token but one at most. A replay that was cut short
+	// began at the last token at most.
 	s.wrote(s.n + min(tokens, res.Count+s.m.verifyRows) + s.m.verifyRows - 1)
 	if err := s.readTokens(s.n+1, res.Count); err != nil {
 		s.lost()

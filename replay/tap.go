@@ -4,11 +4,11 @@ import (
 	"errors"
 )
 
-// ErrNoTaps says that a device cannot look at slots between commands.
-var ErrNoTaps = errors.New("replay: the device has no taps")
+// ErrNoTaps is returned by a device that does not support taps.
+var ErrNoTaps = errors.New("replay: the device does not support taps")
 
-// SetTap makes all submissions from the next call on show what commands write, or no
-// more if tap is nil. The error is ErrNoTaps where the device cannot.
+// SetTap makes all following submissions show what their commands write; nil ends that. The
+// error is ErrNoTaps if the device does not support taps.
 func (s *Session) SetTap(tap *Tap) error {
 	if err := s.begin(); err != nil {
 		return err

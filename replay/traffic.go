@@ -7,13 +7,13 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// traffic is what each program of a table reads, by its index.
+// traffic is the memory that each program of a table reads, by program index.
 type traffic []programTraffic
 
 type programTraffic struct {
-	weights uint64        // bytes a replay
-	kv      []table.Reads // of caches, those that see as many positions in one
-	chooses bool          // it writes a token
+	weights uint64        // bytes per replay
+	kv      []table.Reads // reads of caches, combined where the visible positions are the same
+	chooses bool          // the program chooses a token
 }
 
 func newTraffic(t *table.Table, p programs) (traffic, error) {
@@ -41,8 +41,8 @@ func newTraffic(t *table.Table, p programs) (traffic, error) {
 	return all, nil
 }
 
-// of returns the bytes that a submission has read: of programs that choose tokens, so
-// many replays.
+// of returns the bytes that a submission has read. Of the programs that choose tokens it
+// counts the given number of replays.
 func (a traffic) of(sub *Submission, replays int) (bytes uint64) {
 	if sub.Dry {
 		return 0
