@@ -263,7 +263,7 @@ func (m *Model) readHeader(in *snapshotReader) (to place, err error) {
 		return to, ErrNotSnapshot
 	}
 	if v := u32(8); v != SnapshotVersion {
-		return to, fmt.Errorf("%w: %d, this program reads %d", ErrSnapshotVersion, v, SnapshotVersion)
+		return to, fmt.Errorf("%w: %d, this program reads %d: make the snapshot again", ErrSnapshotVersion, v, SnapshotVersion)
 	}
 	if err := in.read(b[12:]); err != nil {
 		return to, err

@@ -103,8 +103,8 @@ func TestPlanErrors(t *testing.T) {
 	if _, err := pianola.Plan("testdata/none.gguf", pianola.Options{}); err == nil {
 		t.Error("a plan of no file")
 	}
-	var missing *pianola.DeviceError
-	if _, err := pianola.Plan(gopher, pianola.Options{Device: "abacus"}); !errors.As(err, &missing) {
+	var unknown *pianola.ValueError
+	if _, err := pianola.Plan(gopher, pianola.Options{Device: "abacus"}); !errors.As(err, &unknown) {
 		t.Errorf("%v", err)
 	}
 	if _, err := pianola.Plan(gopher, pianola.Options{Device: "cpu", Roll: []byte("x")}); err == nil {
