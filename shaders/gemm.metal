@@ -1,26 +1,26 @@
-// Products of a matrix and a chunk of rows: limited by arithmetic.
+// Products of a matrix and a chunk of rows. They are compute-bound.
 //
-// A SIMD group computes 32 rows of W for PIANOLA_ROWS rows of x, or a quarter of
-// them if there are more SIMD groups than rows of W: its part of W goes from
-// memory to registers, and x, which all SIMD groups of the threadgroup need,
-// through threadgroup memory, a chunk of columns at a time.
+// A SIMD group multiplies 32 rows of W with PIANOLA_ROWS rows of x, or with a quarter of
+// them if the threadgroup has more SIMD groups than rows of W. It loads its rows of W from
+// memory to registers. All SIMD groups of the threadgroup share x, which goes through
+// threadgroup memory a chunk of columns at a time.
 //
-// Tiles are multiplied in integers, which are those of gemv. Rows, of any type,
-// are multiplied as float16 with sums in float32. Activations are two float16,
-// as are weights of types that one does not hold: what is left out is 2^-22 of
-// a product, and of a weight 2^-25.
+// Weights in tiles are multiplied as integers, the same ones as in gemv. Weights in rows,
+// of any type, are multiplied as float16 with float32 sums. An activation is split into two
+// float16, and so is a weight whose type does not fit one float16. The split loses 2^-22 of
+// a product and 2^-25 of a weight.
 #include "multiply.h"
 #include "product.h"
 #include "rows.h"
 #include "tiles.h"
 
-// Strips of 16 rows of W, and rows of x in blocks of 8.
+// Sizes: a strip is 16 rows of W; rows of x come in blocks of 8.
 #define PIANOLA_STRIPS 2
 #define PIANOLA_BLOCKS PIANOLA_MMA_BLOCKS
 #define PIANOLA_ROWS (8 * PIANOLA_BLOCKS)
 
-// sums are a SIMD group's results: of each strip and each of N blocks of 8 rows
-// of x as multiply_bytes returns them.
+// sums are the results of a SIMD group for each strip and each of N blocks of 8 rows of x,
+// in the order of multiply_bytes.
 template <uint N>
 struct sums {
     float4 of[PIANOLA_STRIPS][N];
@@ -37,16 +37,15 @@ static inline void clear(thread sums<N> &c) {
     }
 }
 
-// part is what a SIMD group computes: rows of W from first on, of which those
-// from low to high-1 are the threadgroup's, and of rows of x the blocks from
-// block on.
+// part is the work of a SIMD group: rows of W from first on and blocks of rows of x from
+// block on. The threadgroup owns the rows of W from low to high-1.
 struct part {
     uint first, low, high;
     uint row, rows;
     uint block;
 };
 
-// put writes the sums, those of row r of x times unit[r].
+// put writes the sums; those of row r of x are multiplied by unit[r].
 template <uint N>
 static inline void put(thread const sums<N> &c, thread const product &p, part at, threadgroup const float *unit, uint lane) {
     _Pragma("clang loop unroll(full)")
@@ -69,10 +68,10 @@ static inline void put(thread const sums<N> &c, thread const product &p, part at
     }
 }
 
-// Columns of a chunk of quantised activations: whole blocks of every type.
+// Columns of a chunk of quantized activations: whole quantization blocks of every type.
 #define PIANOLA_TILE_CHUNK 256
 
-// tile_stage is a chunk of quantised rows in threadgroup memory.
+// tile_stage is a chunk of quantized rows in threadgroup memory.
 //
 //	words  [rows][72] int8: those of a tile in the order 0 4 1 5 2 6 3 7, so that
 //	       two words of one lane lie side by side; 8 words more, so that lanes
@@ -94,15 +93,14 @@ static inline tile_stage tile_stage_of(threadgroup uchar *tg) {
     return {(threadgroup int *)tg, f + 72 * PIANOLA_ROWS, f + 80 * PIANOLA_ROWS, f + 96 * PIANOLA_ROWS};
 }
 
-// PIANOLA_READS is how many vectors of the input a lane reads before it needs the
-// first.
+// PIANOLA_READS is the number of input vectors that a lane loads before it uses the first.
 #define PIANOLA_READS 8
 
-// is_plain says whether the input is x in whole vectors that are aligned.
+// is_plain reports whether the input is x in whole aligned vectors.
 static inline bool is_plain(thread const product &p) { return !p.silu && p.x_stride % 4 == 0 && p.in % 4 == 0; }
 
-// fill_tiles quantises n columns of rows of the input from column c on. A lane
-// reads N vectors before it needs the first.
+// fill_tiles quantizes n columns of rows of the input, from column c on. A lane loads N
+// vectors before it uses the first.
 template <uint N, bool Plain>
 static inline void fill_tiles(tile_stage to, thread const product &p, part at, uint c, uint n, uint lane, uint simd, uint simds) {
     const uint count = at.rows * (n / 4);
@@ -115,7 +113,8 @@ static inline void fill_tiles(tile_stage to, thread const product &p, part at, u
         }
         _Pragma("clang loop unroll(full)")
         for (uint k = 0; k < N; k++) {
-            // Eight lanes have a block, all of them or none.
+            // Eight lanes hold a block: all of them are
+            // active or none.
             const uint i = first + k * simds * 32;
             int q;
             const float d = quantise_block(q, v[k]);
@@ -138,7 +137,7 @@ static inline void fill_tiles(tile_stage to, thread const product &p, part at, u
     }
 }
 
-// strip_row is what a lane needs of one row of a strip's tile.
+// strip_row holds a lane's values of one row of a strip's tile.
 struct strip_row {
     uint2 q;
     float d;
@@ -150,17 +149,17 @@ template <uint T>
 static inline strip_row strip_row_of(device const uchar *strip, uint tile, uint g, uint r, uint wtype) {
     const bool two = T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K || T == PIANOLA_WTYPE_Q6_K;
     const tile_words w = load_words<T>(strip, tile, g, r, wtype);
-    // One scale joins d; the product is the one that the integers would have.
+    // With one scale, d includes it; the product equals that of the integers.
     return {w.q, two ? w.d : w.d * float(w.scale.x), w.scale, w.m * float2(w.least)};
 }
 
-// strip_rows are those of a lane: two of each strip.
+// strip_rows are a lane's rows: two of each strip.
 struct strip_rows {
     strip_row of[2 * PIANOLA_STRIPS];
 };
 
-// load_strips reads a lane's rows of a tile of each strip. A strip past the last
-// is the last, and not written.
+// load_strips loads a lane's rows of one tile of each strip. A strip past the last one
+// repeats the last; its results are not written.
 template <uint T>
 static inline void load_strips(thread strip_rows &a, thread const product &p, part at, uint tile, uint lane) {
     _Pragma("clang loop unroll(full)")
@@ -171,8 +170,8 @@ static inline void load_strips(thread strip_rows &a, thread const product &p, pa
     }
 }
 
-// multiply_tile adds a tile's products, also with rows of x that are not there,
-// which costs less than branches.
+// multiply_tile adds the products of a tile. It includes inactive rows of x, because that
+// costs less than branches.
 template <uint T, uint N>
 static inline void multiply_tile(thread sums<N> &c, tile_stage x, uint x_tile, thread const strip_rows &a, uint block, uint lane) {
     const bool two = T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K || T == PIANOLA_WTYPE_Q6_K;
@@ -208,7 +207,7 @@ static inline void multiply_tile(thread sums<N> &c, tile_stage x, uint x_tile, t
     }
 }
 
-// gemm_tiled multiplies weights in tiles with quantised activations.
+// gemm_tiled multiplies weights in tiles with quantized activations.
 template <uint T, uint N>
 static inline void gemm_tiled(thread const product &p, threadgroup uchar *tg, part at, uint lane, uint simd, uint simds) {
     const tile_stage x = tile_stage_of(tg);
@@ -242,19 +241,18 @@ static inline void gemm_tiled(thread const product &p, threadgroup uchar *tg, pa
     put(c, p, at, x.ones, lane);
 }
 
-// Columns of a chunk of rows as float16, and words of a row: 4 more than the
-// columns need, so that lanes read different banks.
+// Columns of a chunk of rows as float16, and the words of a row: 4 more than the columns
+// need, so that lanes use different banks.
 #define PIANOLA_HALF_CHUNK 64
 #define PIANOLA_HALF_WORDS (PIANOLA_HALF_CHUNK / 2 + 4)
 
-// half_stage is a chunk of rows of the input in threadgroup memory, as sums of
-// two float16, divided by a power of two for each row, so that no scale of x is
-// too large or too small.
+// half_stage is a chunk of rows of the input in threadgroup memory. Each element is the sum
+// of two float16, divided by a power of two per row that keeps it within float16's range.
 //
 //	words  [rows][PIANOLA_HALF_WORDS] pairs of float16
-//	rest   [rows][PIANOLA_HALF_WORDS] pairs of float16: what x has beside words
-//	unit   [rows] float32: what a row is divided by, as of now
-//	shrink [rows] float32: what sums are multiplied with, since the unit grew
+//	rest   [rows][PIANOLA_HALF_WORDS] pairs of float16: x minus words
+//	unit   [rows] float32: the current divisor of a row
+//	shrink [rows] float32: the factor for existing sums after the unit grew
 struct half_stage {
     threadgroup uint *words;
     threadgroup uint *rest;
@@ -270,8 +268,7 @@ static inline half_stage half_stage_of(threadgroup uchar *tg) {
     return {u, u + PIANOLA_HALF_WORDS * PIANOLA_ROWS, f, f + PIANOLA_ROWS};
 }
 
-// input4_within returns elements i to i+3 of a row of the input; what is past
-// its end is 0.
+// input4_within returns elements i to i+3 of a row of the input, with 0 past its end.
 template <bool Plain>
 static inline float4 input4_within(thread const product &p, uint row, uint i) {
     if (Plain ? i < p.in : i + 4 <= p.in) {
@@ -287,27 +284,28 @@ static inline float4 input4_within(thread const product &p, uint row, uint i) {
     return v;
 }
 
-// reads are a lane's vectors of N rows of the input.
+// reads are the vectors of N rows of the input that a lane has loaded.
 template <uint N>
 struct reads {
     float4 of[N];
 };
 
-// read_rows reads four columns from column c on of every step-th row.
+// read_rows loads four columns, from column c on, of every step-th row.
 template <uint N, bool Plain>
 static inline void read_rows(thread reads<N> &v, thread const product &p, part at, uint row, uint c, uint lane, uint step) {
     _Pragma("clang loop unroll(full)")
     for (uint k = 0; k < N; k++) {
         v.of[k] = float4(0.0f);
-        // One of two rows that are read at once may be past the last.
+        // The second of two rows that are loaded together may be
+        // past the last.
         if (row - lane / 16 + k * step < at.rows) {
             v.of[k] = input4_within<Plain>(p, at.row + min(row + k * step, at.rows - 1), c);
         }
     }
 }
 
-// put_rows makes float16 of rows that were read from a chunk, the first one or
-// another. 16 lanes have a row.
+// put_rows converts rows loaded by read_rows to float16. first marks the first chunk. 16
+// lanes share a row.
 template <uint N>
 static inline void put_rows(half_stage to, thread const reads<N> &v, part at, uint row, bool first, uint lane, uint step) {
     float before[N];
@@ -344,7 +342,7 @@ static inline void put_rows(half_stage to, thread const reads<N> &v, part at, ui
     }
 }
 
-// rescale multiplies the sums of rows whose unit grew.
+// rescale multiplies the sums of the rows whose unit grew.
 template <uint N>
 static inline void rescale(thread sums<N> &c, half_stage x, uint block, uint rows, uint lane) {
     const bool grew = (2 * lane < rows && x.shrink[2 * lane] != 1.0f) || (2 * lane + 1 < rows && x.shrink[2 * lane + 1] != 1.0f);
@@ -361,23 +359,23 @@ static inline void rescale(thread sums<N> &c, half_stage x, uint block, uint row
     }
 }
 
-// row_piece is a piece of a row of W, 8 columns and 8 more: float16 in a and b,
-// or what two_halves makes them of.
+// row_piece is a piece of a row of W: two groups of 8 columns, as float16 in a and b or as
+// the split halves that two_halves returns.
 struct row_piece {
     uint4 a, b, c, d;
 };
 
-// is_split says whether an element of a type is two float16.
+// is_split reports whether a type's elements are split into two float16.
 static inline bool is_split(uint type) { return type == PIANOLA_WTYPE_F32 || !is_float(type); }
 
-// two_halves returns four floats as float16 in x and y, and in z and w what
-// they have beside these.
+// two_halves splits four floats: it returns their float16 values in x and y, and the
+// float16 remainders in z and w.
 static inline uint4 two_halves(float4 v) {
     const uint2 most = halves4(v);
     return uint4(most, halves4(v - float4(as_type<half4>(most))));
 }
 
-// floats4 returns four elements of a row of n columns; what is past them is 0.
+// floats4 returns four elements of a row of n columns, with 0 past its end.
 template <uint T>
 static inline float4 floats4(device const uchar *row, uint c, uint n) {
     float4 v;
@@ -398,7 +396,7 @@ static inline uint4 halves8(device const uchar *row, uint c, uint n, bool aligne
     return T == PIANOLA_WTYPE_F16 ? v : uint4(halves4(four_of<T>(v.xy)), halves4(four_of<T>(v.zw)));
 }
 
-// piece_of returns a piece of a row of n columns; what is past them is 0.
+// piece_of returns a piece of a row of n columns, with 0 past its end.
 template <uint T>
 static inline row_piece piece_of(device const uchar *row, uint piece, uint n, bool aligned, uint wtype) {
     const uint c = 16 * piece;
@@ -431,15 +429,15 @@ static inline row_piece piece_of(device const uchar *row, uint piece, uint n, bo
     return r;
 }
 
-// column_of returns the first of four columns that lane i of 16 takes of the
-// chunk that begins at a column. Four pieces have the columns of a chunk, which
-// of Q6_K are 32 and the 32 that are 64 further.
+// column_of returns the first of the four columns that lane i of 16 loads of the chunk that
+// begins at a column. Four pieces cover the columns of a chunk. A chunk of Q6_K consists of
+// 32 columns and the 32 columns at distance 64.
 template <uint T>
 static inline uint column_of(uint chunk, uint i) {
     return T == PIANOLA_WTYPE_Q6_K ? chunk / 128 * 128 + chunk % 128 / 2 + i / 8 * 64 + i % 8 * 4 : chunk + 4 * i;
 }
 
-// words_of returns where a chunk has the columns of a piece's two parts.
+// words_of returns the offsets in a chunk of the columns of a piece's two halves.
 template <uint T>
 static inline uint2 words_of(uint piece) {
     const uint at = piece % 4;
@@ -449,7 +447,7 @@ static inline uint2 words_of(uint piece) {
     return T == PIANOLA_WTYPE_Q6_K ? uint2(4 * at, 4 * at + 16) : piece_columns(T, piece) % PIANOLA_HALF_CHUNK / 2;
 }
 
-// row_pieces are those of a lane: of two rows of each strip.
+// row_pieces are a lane's pieces: of two rows of each strip.
 struct row_pieces {
     row_piece of[2 * PIANOLA_STRIPS];
 };
@@ -462,7 +460,7 @@ static inline void load_pieces(thread row_pieces &a, weight_rows w, uint piece, 
     }
 }
 
-// eight_halves is 8 columns of a row of W as float16, and what is left.
+// eight_halves is 8 columns of a row of W as float16, and the float16 remainders.
 struct eight_halves {
     uint4 most, rest;
 };
@@ -487,8 +485,9 @@ static inline eight_halves halves_of(thread const row_piece &p) {
     return {uint4(u.xy, v.xy), uint4(u.zw, v.zw)};
 }
 
-// multiply_words adds the products of 8 columns of rows of W, u[2*s] and u[2*s+1]
-// those of strip s, with all rows of x: no sum is needed again before 16 others.
+// multiply_words adds the products of 8 columns of rows of W with all rows of x; u[2*s] and
+// u[2*s+1] belong to strip s. Each sum is used again only after 16 others, which hides the
+// latency.
 template <uint N>
 static inline void multiply_words(thread sums<N> &c, thread const uint4 *u, threadgroup const uint *words, uint lane) {
     uint4 x[N];
@@ -510,8 +509,8 @@ static inline void multiply_words(thread sums<N> &c, thread const uint4 *u, thre
     }
 }
 
-// multiply_pieces adds the products of the first or the second 8 columns of
-// pieces, which the lane's rows of x have from word at on.
+// multiply_pieces adds the products of the first or second 8 columns of pieces; the lane's
+// rows of x hold these columns from word at on.
 template <uint T, bool Second, uint N>
 static inline void multiply_pieces(thread sums<N> &c, thread const row_pieces &a, half_stage x, uint at, uint lane) {
     uint4 most[2 * PIANOLA_STRIPS];
@@ -522,8 +521,8 @@ static inline void multiply_pieces(thread sums<N> &c, thread const row_pieces &a
         most[r] = h.most;
         rest[r] = h.rest;
     }
-    // Products of what is left come first; those of both rests are left out. Types
-    // that are split are rare: a loop is less code.
+    // The products with remainders come first; products of two remainders are
+    // dropped. Split types are rare, so a loop keeps the code small.
     if (is_split(T)) {
         _Pragma("clang loop unroll(disable)")
         for (uint i = 0; i < 3; i++) {
@@ -540,11 +539,11 @@ static inline void multiply_pieces(thread sums<N> &c, thread const row_pieces &a
     }
 }
 
-// fill_rows reads four columns from column c on of rows of a chunk, the first
-// one or another, every step-th from row on, and makes float16 of them.
+// fill_rows loads four columns, from column c on, of every step-th row of a chunk from row
+// on, and converts them to float16.
 template <uint N, bool Plain>
 static inline void fill_rows(half_stage to, thread const product &p, part at, uint row, uint c, bool first, uint lane, uint step) {
-    // All lanes take part, also those that have no row.
+    // All lanes take part, including those without a row.
     for (; row - lane / 16 < at.rows; row += N * step) {
         reads<N> v;
         read_rows<N, Plain>(v, p, at, row, c, lane, step);
@@ -560,7 +559,8 @@ static inline void gemm_halves(thread const product &p, threadgroup uchar *tg, p
     weight_rows w;
     _Pragma("clang loop unroll(full)")
     for (uint i = 0; i < 4; i++) {
-        // A row past the last is the last, and not written.
+        // A row past the last repeats the last; its results are not
+        // written.
         const uint row = min(at.first + 8 * i + lane / 4, p.out - 1);
         w.row[i] = p.w + (is_float(T) ? ulong(row) * p.in * element_bytes(T) : row * row_bytes(T, p.in, p.wtype));
     }
@@ -585,7 +585,8 @@ static inline void gemm_halves(thread const product &p, threadgroup uchar *tg, p
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         if (plain) {
-            // The next chunk is on its way while this one is multiplied.
+            // Load the next chunk while this one is
+            // multiplied.
             read_rows<PIANOLA_READS, true>(v, p, at, row, column_of<T>(column + PIANOLA_HALF_CHUNK, lane % 16), lane, step);
         }
         if (at.first >= at.high) {
@@ -594,7 +595,7 @@ static inline void gemm_halves(thread const product &p, threadgroup uchar *tg, p
         if (column != 0) {
             rescale(c, x, at.block, at.rows, lane);
         }
-        // Four lanes have 64 columns of a row.
+        // Four lanes load 64 columns of a row.
         const uint piece = column / 16 + lane % 4;
         row_pieces b;
         load_pieces<T>(b, w, piece + 4, p.in, aligned, p.wtype);
@@ -606,8 +607,8 @@ static inline void gemm_halves(thread const product &p, threadgroup uchar *tg, p
     put(c, p, at, x.unit, lane);
 }
 
-// gemm_rows multiplies all rows of x with the threadgroup's rows of W: N blocks
-// of them by each SIMD group.
+// gemm_rows multiplies all rows of x with the threadgroup's rows of W. Each SIMD group
+// handles N blocks of rows of x.
 template <uint T, bool Tiled, uint N>
 static inline void gemm_rows(thread const product &p, threadgroup uchar *tg, uint low, uint high, uint lane, uint simd, uint simds) {
     const uint ways = PIANOLA_BLOCKS / N;
@@ -616,7 +617,7 @@ static inline void gemm_rows(thread const product &p, threadgroup uchar *tg, uin
     for (uint row = p.first; row < p.last; row += PIANOLA_ROWS) {
         // Strips begin at multiples of 16.
         for (uint first = low / 16 * 16; first < high; first += 32 * across) {
-            // SIMD groups that are left over have no rows of W.
+            // Surplus SIMD groups have no rows of W.
             part at = {first + simd % across * 32, low, high, row, min(p.last - row, uint(PIANOLA_ROWS)), way * N};
             if (way >= ways) {
                 at.first = high;
@@ -636,7 +637,7 @@ template <uint T, bool Tiled>
 static inline void gemm_of(thread const product &p, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
     const uint low = group * p.group;
     const uint high = min(low + p.group, p.out);
-    // Quants in rows are rare: not worth the code.
+    // Quantized weights in rows are rare and not worth a second loop.
     const uint few = PIANOLA_BLOCKS > 2 && (Tiled || T <= PIANOLA_WTYPE_BF16) ? PIANOLA_BLOCKS / 4 : PIANOLA_BLOCKS;
     if (few < PIANOLA_BLOCKS && p.group <= simds / 4 * 32) {
         gemm_rows<T, Tiled, few>(p, tg, low, high, lane, simd, simds);

@@ -1,40 +1,41 @@
-// Products of float16 or bfloat16 weights and a chunk of rows whose two float16
-// an element has are made once, by a command of its own: what is left to do is
-// to copy and to multiply.
+// Products of float16 or bfloat16 weights with a chunk of split rows. A separate command
+// splits each element of x into two float16 once, so that the product only copies and
+// multiplies.
 //
-// Both matrices go to threadgroup memory as they are, chunks of columns ahead
-// of the one that is multiplied. There each row of a chunk is 128 bytes, whose
-// pieces of 16 are in another order in each of 8 rows, so that 8 rows' first
-// pieces, or a row's 8, are in different banks.
+// Both matrices are copied to threadgroup memory unchanged, several chunks of columns ahead
+// of the one that is multiplied. There each row of a chunk has 128 bytes. Its 16-byte
+// pieces are permuted differently in each of 8 rows, so that both the first pieces of 8
+// rows and the 8 pieces of one row lie in different banks.
 //
-// Hopper's warpgroups, of 4 SIMD groups, multiply 64 rows of W by all rows of x
-// from there; elsewhere a SIMD group multiplies 16 of them by way of registers.
+// On Hopper a warpgroup, 4 SIMD groups, multiplies 64 rows of W with all rows of x directly
+// from threadgroup memory. On other GPUs a SIMD group multiplies 16 rows of W through
+// registers.
 #include "ahead.h"
 #include "mma.h"
 #include "product.h"
 
-// Columns of a chunk, and bytes of a row of it.
+// Columns of a chunk, and bytes of a row of a chunk.
 #define PIANOLA_CHUNK 64
 #define PIANOLA_CHUNK_BYTES 128
 
 // padded returns n columns rounded up to whole chunks.
 static inline uint padded(uint n) { return (n + PIANOLA_CHUNK - 1) / PIANOLA_CHUNK * PIANOLA_CHUNK; }
 
-// halves_bytes returns the size of a row of halves of n columns, whole chunks:
-// most [n] float16, rest [n] float16, unit float32, 12 bytes that are not used.
+// halves_bytes returns the size of a split row of n columns, in whole chunks: most [n]
+// float16, rest [n] float16, unit float32, 12 unused bytes.
 static inline uint halves_bytes(uint n) { return 4 * n + 16; }
 
-// PIANOLA_VECTORS is how many vectors of a row a thread reads at once. What is
-// behind those of all threads is read twice.
+// PIANOLA_VECTORS is the number of vectors of a row that a thread loads at once. The
+// vectors past those of all threads are loaded twice.
 #define PIANOLA_VECTORS 4
 
-// vectors are a thread's part of a row of the input.
+// vectors are a thread's vectors of a row of the input.
 struct vectors {
     float4 of[PIANOLA_VECTORS];
 };
 
-// read_vectors reads every step-th vector of a row of the input from first on;
-// what is past its end is 0.
+// read_vectors loads every step-th vector of a row of the input from first on, with 0 past
+// its end.
 template <bool Silu, bool Aligned>
 static inline void read_vectors(thread vectors &v, thread const product &p, ulong row, uint first, uint step) {
     const uint count = p.in / 4;
@@ -54,7 +55,7 @@ static inline void read_vectors(thread vectors &v, thread const product &p, ulon
     }
 }
 
-// make_halves makes a row of halves of a row of the input, by a threadgroup.
+// make_halves splits a row of the input. A threadgroup handles one row.
 template <bool Silu, bool Aligned>
 static inline void make_halves(device uchar *out, thread const product &p, uint row, threadgroup uchar *tg, uint lane, uint simd, uint simds) {
     const uint columns = padded(p.in);
@@ -63,7 +64,8 @@ static inline void make_halves(device uchar *out, thread const product &p, uint 
     const ulong begin = ulong(row) * p.x_stride;
     vectors v;
     float most = 0.0f;
-    // The last vectors come first: those that the second pass begins with stay.
+    // The last vectors come first, so that those with which the second pass
+    // begins stay in registers.
     const uint steps = (columns / 4 + PIANOLA_VECTORS * threads - 1) / (PIANOLA_VECTORS * threads);
     for (uint i = steps; i-- > 0;) {
         read_vectors<Silu, Aligned>(v, p, begin, i * PIANOLA_VECTORS * threads + tid, threads);
@@ -134,8 +136,8 @@ kernel void halves(
     }
 }
 
-// halves_product is what a threadgroup computes: rows of W from low to high-1,
-// for rows of x from first to last-1.
+// halves_product is the work of a threadgroup: rows of W from low to high-1 and rows of x
+// from first to last-1.
 struct halves_product {
     device const uchar *x;
     device const uchar *w;
@@ -146,12 +148,13 @@ struct halves_product {
     bool bias;
 };
 
-// PIANOLA_SIMDS is how many SIMD groups a threadgroup has.
+// PIANOLA_SIMDS is the number of SIMD groups of a threadgroup.
 #define PIANOLA_SIMDS 8
 
-// A stage is a chunk in threadgroup memory: 128 rows of W, 8*N rows of most and as
-// many of the rest. There are as many stages as fit beside 1 KiB for alignment: one is multiplied,
-// the one before it may still be, the others are on their way.
+// A stage is a chunk in threadgroup memory: 128 rows of W, 8*N rows of most and 8*N rows of
+// rest. Threadgroup memory holds as many stages as fit beside 1 KiB for alignment. One
+// stage is being multiplied, the one before it may still be in use, and the others are
+// being copied.
 template <uint N>
 struct stage {
     enum : uint {
@@ -162,10 +165,10 @@ struct stage {
     };
 };
 
-// piece_at returns where a row's piece of 8 columns is.
+// piece_at returns the offset of a row's piece of 8 columns.
 static inline uint piece_at(uint row, uint piece) { return row * PIANOLA_CHUNK_BYTES + (piece ^ row) % 8 * 16; }
 
-// copy_piece copies a piece, or zeros if it is not there.
+// copy_piece copies a piece, or writes zeros for a piece past the end.
 static inline void copy_piece(threadgroup uchar *to, device const uchar *from, bool there) {
 #ifdef PIANOLA_COPIES
     metal::shim::copy_or_zero16(to, from, there ? 16 : 0);
@@ -174,12 +177,12 @@ static inline void copy_piece(threadgroup uchar *to, device const uchar *from, b
 #endif
 }
 
-// PIANOLA_WEIGHT_PIECES is how many pieces of W in a stage a thread copies: every
-// 32nd row's.
+// PIANOLA_WEIGHT_PIECES is the number of pieces of W in a stage that a thread copies: those
+// of every 32nd row.
 #define PIANOLA_WEIGHT_PIECES 4
 
-// fill_stage begins to copy a chunk. Rows past the last are the last: what they
-// give is not written.
+// fill_stage starts to copy a chunk. Rows past the last repeat the last; their results are
+// not written.
 template <uint N>
 static inline void fill_stage(threadgroup uchar *to, thread const halves_product &p, uint column, uint tid) {
     const uint piece = tid % 8;
@@ -187,7 +190,8 @@ static inline void fill_stage(threadgroup uchar *to, thread const halves_product
     _Pragma("clang loop unroll(full)")
     for (uint k = 0; k < PIANOLA_WEIGHT_PIECES; k++) {
         const uint r = k * 32 + tid / 8;
-        // A piece that is not there is not read, but has an address.
+        // A piece past the end is not read, but its address must be
+        // valid.
         const ulong at = ulong(min(p.low + r, p.out - 1)) * p.in + min(c, p.in - 8);
         copy_piece(to + piece_at(r, piece), p.w + 2 * at, c < p.in);
     }
@@ -201,9 +205,9 @@ static inline void fill_stage(threadgroup uchar *to, thread const halves_product
     }
 }
 
-// convert_stage makes float16 of the pieces of bfloat16 that this thread has
-// copied. Of weights below 2^-14 at most 2^-25 is left out; what float16 has not
-// is its largest number.
+// convert_stage converts the bfloat16 pieces that this thread has copied to float16. A
+// weight below 2^-14 loses at most 2^-25. A value beyond float16's range becomes its
+// largest number.
 template <uint T>
 static inline void convert_stage(threadgroup uchar *at, uint tid) {
     if (T == PIANOLA_WTYPE_F16) {
@@ -217,8 +221,8 @@ static inline void convert_stage(threadgroup uchar *at, uint tid) {
     }
 }
 
-// commit_stage ends what fill_stage has begun, wait_stage waits until all but the
-// last Left stages are there.
+// commit_stage ends the copies that fill_stage has started. wait_stage waits until all but
+// the last Left stages are complete.
 static inline void commit_stage() {
 #ifdef PIANOLA_COPIES
     metal::shim::commit_copies();
@@ -232,8 +236,8 @@ static inline void wait_stage() {
 #endif
 }
 
-// halves_sums are a SIMD group's: of 16 rows of W and each of N blocks of 8 rows of
-// x four, as mma_16x8x16 has them.
+// halves_sums are the sums of a SIMD group: for 16 rows of W and each of N blocks of 8 rows
+// of x, four values in the layout of mma_16x8x16.
 template <uint N>
 struct halves_sums {
     float of[4 * N];
@@ -249,14 +253,14 @@ static inline void multiply_stage(thread halves_sums<N> &c, threadgroup const uc
     metal::shim::begin_products();
     _Pragma("clang loop unroll(full)")
     for (uint k = 0; k < PIANOLA_CHUNK / 16; k++) {
-        // Where a matrix is counts in units of 16 bytes.
+        // Matrix addresses are in units of 16 bytes.
         metal::shim::multiply_shared<N>(c.of, w + 2 * k, x + stage<N>::input / 16 + 2 * k);
         metal::shim::multiply_shared<N>(c.of, w + 2 * k, x + 2 * k);
     }
     metal::shim::commit_products();
 }
 #else
-// word_of returns a word of a row's piece.
+// word_of returns a word of a piece of a row.
 static inline uint word_of(threadgroup const uchar *rows, uint row, uint piece, uint i) {
     return *(threadgroup const uint *)(rows + piece_at(row, piece) + 4 * i);
 }
@@ -286,7 +290,7 @@ static inline void multiply_stage(thread halves_sums<N> &c, threadgroup const uc
 }
 #endif
 
-// put_sums writes the sums, those of a row of x times its unit.
+// put_sums writes the sums, each multiplied by the unit of its row of x.
 template <uint N>
 static inline void put_sums(thread const halves_sums<N> &c, thread const halves_product &p, uint lane, uint simd) {
     const uint columns = padded(p.in);
@@ -310,8 +314,9 @@ static inline void put_sums(thread const halves_sums<N> &c, thread const halves_
     }
 }
 
-// gemm_chunks multiplies chunk after chunk. Where all SIMD groups meet for a chunk
-// each has ended the last but one, whose stage is then filled again.
+// gemm_chunks multiplies one chunk after the other. At the barrier before a chunk every
+// SIMD group has finished the chunk before the previous one, so its stage can be filled
+// again.
 template <uint T, uint N>
 static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
     typedef stage<N> S;
@@ -358,7 +363,7 @@ static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar
     put_sums(c, p, lane, simd);
 }
 
-// gemm_shape chooses the shape: 64 or 128 rows of x.
+// gemm_shape selects the shape: 64 or 128 rows of x.
 template <uint T>
 static inline void gemm_shape(thread const halves_product &p, threadgroup uchar *tg, uint row_group, uint lane, uint simd) {
     if (row_group > 64) {
@@ -385,9 +390,9 @@ kernel void gemm_halves(
     if (!begins(step)) {
         return;
     }
-#if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // others have no such memory
-    // Threadgroups that run at once share rows of W: all rows of x with some, then
-    // the next.
+#if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // other processors lack this amount of threadgroup memory
+    // Threadgroups that run at the same time share rows of W: all rows of x
+    // with some rows of W come first, then all rows of x with the next.
     const uint across = (s.rows + p.row_group - 1) / p.row_group;
     const uint at = group.y * groups.x + group.x;
     if (at >= groups.x * across) {

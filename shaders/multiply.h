@@ -1,9 +1,9 @@
-// Products of small matrices by a SIMD group: 16 rows of A, 8 columns of B.
-// Lane 4g+t has rows g and g+8 of A, column g of B, and of the result columns
-// 2t and 2t+1 in rows g (x, y) and g+8 (z, w). Which of the inner columns a
-// word of A belongs to is free, if the same word of B does.
+// Products of small matrices by a SIMD group: 16 rows of A times 8 columns of B. Lane 4g+t
+// holds rows g and g+8 of A and column g of B. Its results are columns 2t and 2t+1 in rows
+// g (x, y) and g+8 (z, w). The caller may assign inner columns to the words of A in any
+// order, if it assigns them to the words of B in the same order.
 //
-// NVIDIA has an instruction each, from sm_80 on; elsewhere lanes exchange words.
+// NVIDIA has an instruction for each product from sm_80 on; elsewhere lanes exchange words.
 #ifndef PIANOLA_MULTIPLY_H
 #define PIANOLA_MULTIPLY_H
 
@@ -13,16 +13,17 @@
 #define PIANOLA_MMA 1
 #endif
 
-// How many blocks of 8 columns of B a kernel has at a time: few where each
-// product is many instructions. The emulator has those of the instructions.
+// The number of blocks of 8 columns of B that a kernel handles at a time. It is small where
+// a product takes many instructions. The emulator uses the number of GPUs with the
+// instructions.
 #if defined(PIANOLA_MMA) || defined(PIANOLA_HOST)
 #define PIANOLA_MMA_BLOCKS 8
 #else
 #define PIANOLA_MMA_BLOCKS 2
 #endif
 
-// multiply_bytes returns the products of 16 inner columns of int8: lane 4g+t has
-// four of them. a.x is of row g, a.y of row g+8.
+// multiply_bytes returns the products of 16 inner columns of int8. Lane 4g+t holds four of
+// them: a.x for row g and a.y for row g+8.
 static inline int4 multiply_bytes(uint2 a, uint b, int4 c, uint lane) {
 #ifdef PIANOLA_MMA
     (void)lane;
@@ -41,8 +42,8 @@ static inline int4 multiply_bytes(uint2 a, uint b, int4 c, uint lane) {
 #endif
 }
 
-// multiply_bytes2 does so for 32 inner columns: a.x and a.y are of row g, a.z
-// and a.w of row g+8.
+// multiply_bytes2 does the same for 32 inner columns: a.x and a.y are for row g, a.z and
+// a.w for row g+8.
 static inline int4 multiply_bytes2(uint4 a, uint2 b, uint lane) {
 #ifdef PIANOLA_MMA
     (void)lane;
@@ -59,8 +60,8 @@ static inline float dot2(uint a, uint b, float c) {
     return c + x.x * y.x + x.y * y.y;
 }
 
-// multiply_halves adds the products of 16 inner columns of float16: lane 4g+t
-// has four of them. a.x and a.y are of row g, a.z and a.w of row g+8.
+// multiply_halves adds the products of 16 inner columns of float16. Lane 4g+t holds four of
+// them: a.x and a.y for row g, a.z and a.w for row g+8.
 static inline void multiply_halves(thread float4 &c, uint4 a, uint2 b, uint lane) {
 #ifdef PIANOLA_MMA
     (void)lane;

@@ -1,18 +1,18 @@
-// Log-probabilities of the model's logits: of the chosen token and of the likeliest.
+// Log-probabilities from the model's logits, for the chosen token and the likeliest ones.
 #include "best.h"
 #include "sample.h"
 
-#define PIANOLA_RANKED 20     // tokens of an entry at most
-#define PIANOLA_RANK_WORDS 42 // of an entry
+#define PIANOLA_RANKED 20     // most tokens of an entry
+#define PIANOLA_RANK_WORDS 42 // words of an entry
 
-// Share is 2^-31 mantissa 2^-exponent, what a token has of the likeliest's
-// probability; exponent 39 and more is nothing.
+// Share is a token's probability relative to the likeliest's: 2^-31 * mantissa *
+// 2^-exponent. An exponent of 39 or more stands for 0.
 struct Share {
     uint mantissa;
     uint exponent;
 };
 
-// share_of returns e^-d, d at least 0, as weight does.
+// share_of returns e^-d for d of at least 0, computed as in weight.
 static inline Share share_of(float d) {
     const float y = d * 1.44269504f;
     Share s = {0u, 39u};
@@ -38,7 +38,7 @@ static inline uint leading_zeros(ulong v) {
     return high != 0 ? clz(high) : 32 + clz(uint(v));
 }
 
-// shared returns a part's sum, 2^39 to 2^50, times a share.
+// shared returns the sum of a part, 2^39 to 2^50, times a share.
 static inline ulong shared(ulong sum, Share s) {
     if (s.exponent >= 39) {
         return 0;
@@ -49,8 +49,8 @@ static inline ulong shared(ulong sum, Share s) {
 
 static inline ulong long_of(uint low, uint high) { return (ulong(high) << 32) | low; }
 
-// threadgroup_sum returns the sum of v over the threads, in every one. All must call
-// it, and a barrier must be between it and what is in tg.
+// threadgroup_sum returns the sum of v over the threads, to each of them. All threads must
+// call it, with a barrier between the call and earlier uses of tg.
 static inline ulong threadgroup_sum(ulong v, threadgroup uchar *tg, uint lane, uint simd, uint simds) {
     threadgroup uint *words = (threadgroup uint *)tg;
     for (ushort d = 16; d != 0; d /= 2) {
@@ -69,15 +69,15 @@ static inline ulong threadgroup_sum(ulong v, threadgroup uchar *tg, uint lane, u
     return sum;
 }
 
-// Ranked is a token in the order key descending, id ascending.
+// Ranked is a candidate in the order of descending keys, then ascending ids.
 struct Ranked {
-    uint key; // 0: none
+    uint key; // 0: no token
     uint id;
 };
 
 static inline bool follows(uint key, uint id, Ranked r) { return key < r.key || (key == r.key && id > r.id); }
 
-// take makes a token the best if it comes before it, and behind last.
+// take makes a token the best if it comes before the best and after last.
 static inline void take(thread Best &best, uint key, uint id, Ranked last) {
     const int k = int(key ^ PIANOLA_SIGN);
     if (follows(key, id, last) && (k > best.key || (k == best.key && id < best.index))) {
@@ -86,8 +86,8 @@ static inline void take(thread Best &best, uint key, uint id, Ranked last) {
     }
 }
 
-// first_of returns the best of all threads; a barrier must be between it and what
-// is in tg.
+// first_of returns the best token of all threads. A barrier must separate the call from
+// earlier uses of tg.
 static inline Ranked first_of(Best best, threadgroup uchar *tg, uint lane, uint simd, uint simds) {
     best = threadgroup_best(best, tg, lane, simd, simds);
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -96,7 +96,8 @@ static inline Ranked first_of(Best best, threadgroup uchar *tg, uint lane, uint 
     return r;
 }
 
-// A threadgroup ranks a part: it finds the largest, then the largest behind that.
+// A threadgroup ranks a part of the vocabulary: it finds the largest key, then repeatedly
+// the next one.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void rank_part(
         device const uint *logits            [[buffer(0)]],
@@ -156,7 +157,7 @@ kernel void rank_part(
     }
 }
 
-// log_probability returns the bits of the logarithm of a key's probability.
+// log_probability returns the bits of the log-probability for a key.
 static inline uint log_probability(uint key, uint most, ulong total) {
     if (key == 0) {
         return 0xff800000u;
@@ -167,7 +168,7 @@ static inline uint log_probability(uint key, uint most, ulong total) {
     return as_type<uint>(key_value(key) - key_value(most) - log_of(x));
 }
 
-// One threadgroup ranks the parts' best.
+// One threadgroup merges the ranked tokens of the parts.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void rank(
         device const uint *logits       [[buffer(0)]],

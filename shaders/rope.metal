@@ -2,9 +2,8 @@
 #include "pianola.h"
 #include "rotate.h"
 
-// A threadgroup computes the angles of a row. Products and quotients are
-// float32 and rounded as they come: an angle of 131,071 is off by 0.008 if
-// its last bit is.
+// A threadgroup computes the angles of a row. Each product and quotient is rounded to
+// float32: an angle of 131,071 is off by 0.008 if its last bit is wrong.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void rope_angles(
         device const float *inv_freq          [[buffer(0)]],
@@ -35,7 +34,7 @@ kernel void rope_angles(
     }
 }
 
-// A threadgroup rotates a head of a row in place.
+// A threadgroup rotates one head of one row in place.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void rope(
         device float *x                [[buffer(0)]],

@@ -1,10 +1,10 @@
-// Attention of one row with what comes before it: QK norm, RoPE and the KV
-// write.
+// Fused decode attention of one row: QK norm, RoPE, the KV write and attention.
 #include "attn_row.h"
 
-// A threadgroup does some heads that share K and V over a split's positions. It
-// makes Q of its heads, and K and V of the newest position if it sees that; the
-// first that does writes them. Nobody reads them from the cache.
+// A threadgroup handles several Q heads that share K and V, over the positions of a split.
+// It computes Q of its heads, and also K and V of the newest position if that is visible to
+// it. The first such threadgroup writes them to the cache. No threadgroup reads them from
+// the cache.
 [[max_total_threads_per_threadgroup(512)]]
 kernel void rope_attn(
         device const float *q               [[buffer(0)]],

@@ -1,33 +1,33 @@
-// Matrices in the layout Rows (dtype.Rows): products of four rows with
-// activations as they are, where x is in device or in threadgroup memory.
+// Products of matrices in the layout Rows (dtype.Rows): four rows of W times unquantized
+// activations, with x in device or threadgroup memory.
 #ifndef PIANOLA_ROWS_H
 #define PIANOLA_ROWS_H
 
 #include "blocks.h"
 
-// weight_rows is where four rows begin.
+// weight_rows are the addresses of four rows.
 struct weight_rows {
     device const uchar *row[4];
 };
 
-// lane_share is which pieces a lane takes: every 32nd from first on, before end.
+// lane_share selects the pieces of a lane: every 32nd from first on, before end.
 struct lane_share {
     uint first, end;
 };
 
-// is_float says whether a type has no blocks.
+// is_float reports whether a type has no quantization blocks.
 static inline bool is_float(uint type) { return type <= PIANOLA_WTYPE_BF16; }
 
-// is_float_type is is_float for a template.
+// is_float_type is is_float as a template.
 template <uint T>
 struct is_float_type {
     enum { value = T <= PIANOLA_WTYPE_BF16 };
 };
 
-// element_bytes returns the size of an element of a type of floats.
+// element_bytes returns the size of an element of a floating-point type.
 static inline uint element_bytes(uint type) { return type == PIANOLA_WTYPE_F32 ? 4 : 2; }
 
-// rows_of returns four rows from column c on; rows past the last are the last.
+// rows_of returns four rows, from column c on. Rows past the last repeat the last.
 template <uint T>
 static inline weight_rows rows_of(device const uchar *w, uint in, uint out, uint first, uint c, uint wtype) {
     weight_rows rows;
@@ -49,7 +49,7 @@ static inline float float_at(device const uchar *row, uint i) {
     return T == PIANOLA_WTYPE_F16 ? half_bits(bits) : bf16_to_f32(bits);
 }
 
-// eight is 8 elements as they are: all in a, but for float32.
+// eight is 8 stored elements: all in a, except for float32, which needs both fields.
 struct eight {
     uint4 a, b;
 };
@@ -66,7 +66,7 @@ static inline eight load_eight(device const uchar *row, uint i) {
     return v;
 }
 
-// four_of returns four elements of two words.
+// four_of returns the four elements in two words.
 template <uint T>
 static inline float4 four_of(uint2 w) {
     if (T == PIANOLA_WTYPE_F16) {
@@ -83,9 +83,9 @@ static inline float dot_eight(eight v, float4 x, float4 y) {
     return dot(four_of<T>(v.a.xy), x) + dot(four_of<T>(v.a.zw), y);
 }
 
-// multiply_eights adds the products of up to N pieces of 8 columns, which are
-// all read before the first is needed, to the sums of four rows. Those at end
-// or after it are the last once more, and not used.
+// multiply_eights adds the products of up to N pieces of 8 columns to the sums of four
+// rows. It loads all pieces before it uses the first. Pieces at or after end repeat the
+// last one and are not used.
 template <uint T, uint N, typename X4>
 static inline void multiply_eights(thread float4 &sum, weight_rows w, X4 x, uint first, uint end) {
     eight v[N][4];
@@ -111,7 +111,7 @@ static inline void multiply_eights(thread float4 &sum, weight_rows w, X4 x, uint
     }
 }
 
-// multiply_floats is multiply_rows of floats.
+// multiply_floats is multiply_rows for floating-point types.
 template <uint T, typename X, typename X4>
 static inline void multiply_floats(thread float4 &sum, weight_rows w, X x, X4 x4, bool aligned, lane_share at) {
     if (!aligned) {
@@ -132,8 +132,8 @@ static inline void multiply_floats(thread float4 &sum, weight_rows w, X x, X4 x4
 // sum4 returns the sum of four elements.
 static inline float sum4(float4 v) { return (v.x + v.y) + (v.z + v.w); }
 
-// multiply_blocks is multiply_rows of blocks: a lane takes pieces of 16
-// columns.
+// multiply_blocks is multiply_rows for types with quantization blocks; a lane handles
+// pieces of 16 columns.
 template <uint T, typename X>
 static inline void multiply_blocks(thread float4 &sum, weight_rows w, X x, lane_share at, uint wtype) {
     for (uint i = at.first; i < at.end; i += 32) {
@@ -159,9 +159,9 @@ static inline void multiply_blocks(thread float4 &sum, weight_rows w, X x, lane_
     }
 }
 
-// multiply_rows adds a lane's part of the products with columns of x to the
-// sums of four rows. x4 is x, which is aligned to 16 bytes; aligned says
-// whether rows of floats are: then a piece of them is 8 columns, else one.
+// multiply_rows adds a lane's share of the products with columns of x to the sums of four
+// rows. x4 is x, aligned to 16 bytes. aligned reports whether rows of floats are aligned,
+// too: then a piece of them is 8 columns, otherwise one.
 template <uint T, typename X, typename X4>
 static inline void multiply_rows(thread float4 &sum, weight_rows w, X x, X4 x4, bool aligned, lane_share at, uint wtype) {
     if (is_float(T)) {

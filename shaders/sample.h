@@ -1,5 +1,5 @@
-// The numbers that a draw is made of. The CPU's are the same bits: products are
-// fused with a sum by name, or stand alone.
+// Functions that compute a random draw. The CPU device computes the same bits: each product
+// is either fused with a sum explicitly, or rounded on its own.
 #ifndef PIANOLA_SAMPLE_H
 #define PIANOLA_SAMPLE_H
 
@@ -8,7 +8,7 @@
 #define PIANOLA_SIGN 0x80000000u
 #define PIANOLA_KEY_LIMIT 0x71000000u // 2^99, to which logits are clamped
 
-// choice_key is table.OrderKey of a logit's bits: 0 cannot be chosen.
+// choice_key returns table.OrderKey of a logit's bits. A token with key 0 cannot be chosen.
 static inline uint choice_key(uint bits) {
     const uint size = bits & ~PIANOLA_SIGN;
     if (size > 0x7f800000u || bits == 0xff800000u) {
@@ -26,8 +26,8 @@ static inline float key_value(uint key) {
     return as_type<float>((key & PIANOLA_SIGN) != 0 ? key & ~PIANOLA_SIGN : ~key);
 }
 
-// philox returns words 0 and 1 of Philox4x32-10 of the counter (id, place, 0, 0)
-// under a seed.
+// philox returns words 0 and 1 of Philox4x32-10 for the counter (id, place, 0, 0) and a
+// seed.
 static inline uint2 philox(uint2 seed, uint id, uint place) {
     uint c0 = id, c1 = place, c2 = 0, c3 = 0;
     for (uint i = 0; i < 10; i++) {
@@ -43,7 +43,7 @@ static inline uint2 philox(uint2 seed, uint id, uint place) {
     return uint2(c0, c1);
 }
 
-// log_near returns ln(1 + f), f from sqrt(1/2)-1 to sqrt(2)-1.
+// log_near returns ln(1 + f), for f from sqrt(1/2)-1 to sqrt(2)-1.
 static inline float log_near(float f) {
     float p = fma(f, 7.0376836292e-2f, -1.1514610310e-1f);
     p = fma(p, f, 1.1676998740e-1f);
@@ -71,8 +71,8 @@ static inline float log_of(float x) {
     return fma(n, 0.693359375f, fma(n, -2.12194440e-4f, log_near(m - 1.0f)));
 }
 
-// fraction returns the 64 bits of r over 2^64, rounded down to 24 bits; 2^-65 for
-// 0.
+// fraction returns the 64 bits of r divided by 2^64, rounded down to 24 bits; it returns
+// 2^-65 for 0.
 static inline float fraction(uint2 r) {
     if ((r.x | r.y) == 0) {
         return as_type<float>(62u << 23);
@@ -82,13 +82,13 @@ static inline float fraction(uint2 r) {
     return as_type<float>((uint(bits >> 40) & 0x7fffffu) | ((126 - z) << 23));
 }
 
-// gumbel returns -ln(-ln(1 - v)), v the fraction of r.
+// gumbel returns -ln(-ln(1 - v)), where v is the fraction of r.
 static inline float gumbel(uint2 r) {
     const float e = r.x < 0x4b000000u ? log_near(-fraction(r)) : log_of(fraction(~r));
     return -log_of(-e);
 }
 
-// weight returns 2^31 * 2^-(d * scale) as a whole number.
+// weight returns 2^31 * 2^-(d * scale) as an integer.
 static inline uint weight(float d, float scale) {
     const float y = d * scale;
     if (y >= 32.0f) {

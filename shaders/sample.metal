@@ -1,9 +1,9 @@
-// The choice of a token: bias and penalties, filters, the draw.
+// Sampling of a token: bias and penalties, filters, the draw.
 #include "best.h"
 #include "filter.h"
 
-// adjusted returns a key with a bias, the bits of a float32, and the penalties of a
-// token that is count times in the window.
+// adjusted returns a key after the bias, the bits of a float32, and the penalties for a
+// token that occurs count times in the window.
 static inline uint adjusted(uint key, uint bias, uint count, device const pianola_sampler *set) {
     if (key == 0 || bias == 0xff800000u) {
         return 0;
@@ -20,8 +20,8 @@ static inline uint adjusted(uint key, uint bias, uint count, device const pianol
     return choice_key(as_type<uint>(lower));
 }
 
-// A threadgroup makes the keys of a part. It counts the window's tokens and
-// finds the biases that are its own.
+// A threadgroup computes the keys of its part of the vocabulary. It counts the tokens of
+// the window in that part and finds the biases for it.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void sample_adjust(
         device const uint *logits               [[buffer(0)]],
@@ -89,7 +89,7 @@ kernel void sample_adjust(
     }
 }
 
-// One threadgroup finds the last token that all filters keep.
+// One threadgroup finds the last token, in the order of keys, that all filters keep.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void sample_filter(
         device const uint *keys                 [[buffer(0)]],
@@ -150,7 +150,8 @@ kernel void sample_filter(
     }
 }
 
-// A threadgroup draws a token of a part, the one with the largest score.
+// A threadgroup draws a token of its part of the vocabulary, the one with the largest
+// score.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void sample_draw(
         device const uint *keys               [[buffer(0)]],
@@ -182,7 +183,7 @@ kernel void sample_draw(
     const uint first = group.x * p.part;
     const uint end = min(first + p.part, p.n);
     Best best = {int(0x80000000u), first};
-    uint bits = 0x7fc00000u; // no number: none is kept
+    uint bits = 0x7fc00000u; // NaN: no token is kept
     for (uint i = first + tid; i < end; i += 32 * simds) {
         const uint key = keys[i];
         uint score;

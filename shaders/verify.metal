@@ -1,17 +1,17 @@
-// How far a draft was right, and the next draft.
+// Verification of a draft, and the next draft.
 #include "best.h"
 
-// PIANOLA_STOP_UNTIL in the stop flag: verification has come to its end.
+// PIANOLA_STOP_UNTIL in the stop flag: verification has reached its end (Step.Until).
 #define PIANOLA_STOP_UNTIL 512
 
-// PIANOLA_TRUST_FAILED in a trust: the last draft was wrong. The rest is how many were
-// right in a row. Package table says what the numbers are for.
+// PIANOLA_TRUST_FAILED in a trust value: the last draft failed. The other bits count the
+// drafts that succeeded in a row. Package table defines how the values are used.
 #define PIANOLA_TRUST_MOST 12u
 #define PIANOLA_TRUST_FAILED 16u
 #define PIANOLA_TRUST_EACH 4
 #define PIANOLA_TRUST_MORE 2
 
-// judged returns the trust after a draft, of which some tokens were right.
+// judged returns the trust after a draft of which the given number of tokens was right.
 static inline uint judged(uint trust, uint drafted, uint right) {
     if (drafted == 0) {
         return trust;
@@ -22,7 +22,7 @@ static inline uint judged(uint trust, uint drafted, uint right) {
     return 2 * right >= drafted ? 0 : PIANOLA_TRUST_FAILED;
 }
 
-// One threadgroup: a SIMD group takes a row, the first what follows from all.
+// One threadgroup. A SIMD group handles one row; the first one also combines the results.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void accept(
         device const uint *best          [[buffer(0)]],
@@ -73,7 +73,8 @@ kernel void accept(
         count++;
     }
     if (lane == 0) {
-        // Who patches on the device has moved the step by all rows, a host not at all.
+        // Patches on the device have advanced the step by all rows;
+        // a host has not advanced it at all.
         const uint moved = s.index + count - step->token_index;
         step->position += moved;
         step->kv_row += moved;
@@ -92,11 +93,11 @@ kernel void accept(
     }
 }
 
-// A place's key is how many tokens it has in common with the end, then where it
-// is: the largest is the newest of the longest.
+// The key of a place in the context is the length of its match with the last tokens, then
+// its position. So the largest key is the newest of the longest matches.
 #define PIANOLA_PLACE_BITS 28
 
-// One threadgroup looks at all places.
+// One threadgroup searches all places.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void draft(
         device uint *tokens              [[buffer(0)]],
@@ -111,7 +112,7 @@ kernel void draft(
     if (!begins(step)) {
         return;
     }
-    (void)s; // rows are for the declaration's bounds
+    (void)s; // s is used only by the declaration's bounds on rows
     const uint last = min(step->token_index, p.ring - 1);
     const uint end = tokens[last];
     const uint trust = step->trust;
@@ -136,7 +137,7 @@ kernel void draft(
     if (lane == 0) {
         keys[simd] = key;
     }
-    // All have read the tokens, too, before some are written.
+    // All threads must have read the tokens before some are overwritten.
     threadgroup_barrier(mem_flags::mem_threadgroup);
     key = simd_max(keys[min(lane, simds - 1)]);
     if (tid == 0) {
