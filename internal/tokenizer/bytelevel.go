@@ -6,7 +6,7 @@ import "fmt"
 type byteBPE struct {
 	merges *merges
 	bytes  [256]int32       // the token of a single byte, or noID
-	words  map[string]int32 // by bytes: words that are taken whole, or nil
+	words  map[string]int32 // by bytes: words with a token that are not merged, or nil
 }
 
 func (m *byteBPE) encode(e *encoder, s string) error {

@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// wordCache remembers the tokens of words. It is direct-mapped: a word has one
-// place, and the last word stored there stays. So it is bounded, needs no lock,
-// and a lost race costs one repeated merge.
+// wordCache caches the tokens of words. It is direct-mapped: each word has one slot, and a
+// new word replaces the old one. So it is bounded and needs no lock; a lost race costs one
+// repeated merge.
 type wordCache struct {
 	seed  maphash.Seed
 	slots []atomic.Pointer[cachedWord]
@@ -21,7 +21,7 @@ type cachedWord struct {
 
 const (
 	cacheSlots = 1 << 14
-	// cachedLength is the longest word in bytes that is stored, which bounds the
+	// cachedLength is the length in bytes of the longest word that is stored. It bounds the
 	// cache at about 5 MiB.
 	cachedLength = 48
 )

@@ -5,23 +5,23 @@ import (
 	"unicode/utf8"
 )
 
-// charBPE merges the characters of a word: the BPE of tokenizer.json where no
-// ByteLevel is named, and SentencePiece's.
+// charBPE merges the characters of a word. It implements the BPE of tokenizer.json without
+// ByteLevel, and SentencePiece's BPE.
 type charBPE struct {
 	merges *merges
 	ascii  [128]int32        // the token of a character, or noID
-	others *hashTable[int32] // by character: the token plus one
-	bytes  [256]int32        // the token of a byte of a character that has none, or noID
-	unk    int32             // of what has no token; noID makes it an error
-	fuse   bool              // one unk for several in a row
-	words  map[string]int32  // words that are taken whole, or nil
+	others *hashTable[int32] // by character: its token plus one
+	bytes  [256]int32        // byte fallback: the tokens of the bytes of a character without a token, or noID
+	unk    int32             // token of a character without one; noID makes it an error
+	fuse   bool              // adjacent unknown characters share one unk
+	words  map[string]int32  // words with a token that are not merged, or nil
 
-	// What marks a character that is not the first, and the last, of a word. With
-	// one of them ascii and others are not used.
+	// prefix marks a character that is not the first of a word, suffix the last character.
+	// If one of them is set, ascii and others are not used.
 	prefix, suffix string
 	ids            map[string]int32
 
-	// SentencePiece only.
+	// Only for SentencePiece.
 	pieces *pieceRules
 }
 
@@ -33,7 +33,7 @@ func (m *charBPE) char(r rune) int32 {
 	return m.others.get(uint64(r)) - 1
 }
 
-// setChar gives a character a token.
+// setChar sets the token of a character.
 func (m *charBPE) setChar(r rune, id int32) {
 	if r < utf8.RuneSelf {
 		m.ascii[r] = id
@@ -60,7 +60,7 @@ func (m *charBPE) encode(e *encoder, s string) error {
 		return nil
 	}
 	start := len(e.ids)
-	unknown := false // an unk is still to be written
+	unknown := false // an unk is pending
 	for i := 0; i < len(s); {
 		if m.pieces != nil {
 			if id, n := m.pieces.frozen.longest(0, s[i:]); n > 0 {
@@ -113,8 +113,8 @@ func noToken(c string) error {
 	return fmt.Errorf("tokenizer: the vocabulary has no token for %s", quote(c))
 }
 
-// first returns the token of the character at s[i:] and its length. A byte of
-// broken UTF-8 is a character without a token.
+// first returns the token and the length of the character at s[i:]. A byte of invalid UTF-8
+// counts as a character without a token.
 func (m *charBPE) first(s string, i int) (id int32, n int) {
 	r, n := utf8.DecodeRuneInString(s[i:])
 	if m.ids != nil {

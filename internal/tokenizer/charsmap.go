@@ -10,17 +10,17 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// charsMap is SentencePiece's precompiled normalizer: a double-array trie
-// (darts-clone's, one uint32 a unit) from strings to places in a list of
-// replacements that end with a zero byte.
+// charsMap is SentencePiece's precompiled normalizer: a double-array trie in the format of
+// darts-clone, one uint32 per unit, that maps strings to offsets in a list of
+// zero-terminated replacements.
 type charsMap struct {
 	units        []uint32
 	replacements string
 	ascii        [utf8.RuneSelf]bool // characters that some rule begins with
 }
 
-// newCharsMap reads the form in which models store it: the size of the trie in
-// bytes as a little-endian uint32, the trie, the replacements.
+// newCharsMap reads the format that models store: the size of the trie in bytes as a
+// little-endian uint32, the trie, the replacements.
 func newCharsMap(data []byte) (*charsMap, error) {
 	if len(data) < 4 {
 		return nil, errors.New("precompiled_charsmap: is too short")
@@ -42,7 +42,8 @@ func newCharsMap(data []byte) (*charsMap, error) {
 	return m, nil
 }
 
-// unit returns a unit of the trie; what is outside of it matches nothing.
+// unit returns a unit of the trie, or one that matches nothing for an index outside the
+// trie.
 func (m *charsMap) unit(i uint32) uint32 {
 	if uint64(i) < uint64(len(m.units)) {
 		return m.units[i]
@@ -50,14 +51,14 @@ func (m *charsMap) unit(i uint32) uint32 {
 	return 1 << 31
 }
 
-// offset returns where the children of a unit are.
+// offset returns the index of a unit's children.
 func (m *charsMap) offset(i uint32) uint32 {
 	u := m.unit(i)
 	return i ^ u>>10<<((u&(1<<9))>>6)
 }
 
-// lookup returns the replacement of the longest, or of the shortest, string that
-// s starts with, and the length of that string; 0 is none.
+// lookup returns the replacement of the longest (or shortest) rule that is a prefix of s,
+// and the length of that prefix, 0 if no rule matches.
 func (m *charsMap) lookup(s string, shortest bool) (string, int) {
 	value, n := uint32(0), 0
 	at := m.offset(0)
@@ -87,15 +88,15 @@ func (m *charsMap) lookup(s string, shortest bool) (string, int) {
 	return with, n
 }
 
-// normalize is the normalizer Precompiled of tokenizer.json. It replaces
-// grapheme clusters of less than six bytes, or the characters of others, by what
-// the shortest rule that they begin with says; that differs from SentencePiece,
-// and models of tokenizer.json are used so.
+// normalize implements the normalizer Precompiled of tokenizer.json. It replaces each
+// grapheme cluster of less than six bytes, and each character of longer clusters, by the
+// replacement of the shortest rule that is a prefix of it. SentencePiece takes the longest
+// rule instead; models with a tokenizer.json were published with this behaviour.
 func (m *charsMap) normalize(s string) (string, error) {
 	limit := growthLimit(len(s))
 	var b strings.Builder
 	b.Grow(len(s) + len(s)/8)
-	done := 0 // up to here b holds the text
+	done := 0 // b holds the text up to here
 	replace := func(start, end int) bool {
 		with, n := m.lookup(s[start:end], true)
 		if n == 0 {
@@ -108,7 +109,7 @@ func (m *charsMap) normalize(s string) (string, error) {
 	}
 	state := -1
 	for at := 0; at < len(s); {
-		// An ASCII character before another is a cluster, but for CR LF.
+		// An ASCII character followed by another one is a cluster, except for CR LF.
 		if c := s[at]; c < utf8.RuneSelf && (at+1 == len(s) || s[at+1] < utf8.RuneSelf && c != '\r') {
 			if m.ascii[c] {
 				replace(at, at+1)
@@ -139,16 +140,15 @@ func (m *charsMap) normalize(s string) (string, error) {
 	return b.String(), nil
 }
 
-// pieceNormalizer is SentencePiece's normalizer. In place of U+FFFD, which it
-// writes for bytes that are not part of valid UTF-8, they stay, so that byte
-// fallback keeps them.
+// pieceNormalizer is SentencePiece's normalizer, except that it keeps bytes of invalid
+// UTF-8, which SentencePiece replaces by U+FFFD, so that byte fallback can encode them.
 type pieceNormalizer struct {
 	charsMap *charsMap // or nil
-	frozen   *trie     // user-defined tokens, which no rule changes; or nil
-	dummy    bool      // a space goes in front, or with suffix behind
+	frozen   *trie     // user-defined tokens, to which no rule applies; or nil
+	dummy    bool      // adds a space in front, or at the end if suffix is set
 	suffix   bool
-	squeeze  bool // spaces at the ends, and all but one of several, go
-	escape   bool // spaces are written as a mark
+	squeeze  bool // removes spaces at both ends and joins adjacent ones
+	escape   bool // replaces spaces by a mark
 }
 
 func (n *pieceNormalizer) normalize(s string) (string, error) {
@@ -178,7 +178,7 @@ func (n *pieceNormalizer) normalize(s string) (string, error) {
 	afterSpace := n.squeeze
 	for s != "" {
 		if plain || s[0] != ' ' && s[0] < utf8.RuneSelf && !n.special(s[0]) {
-			// Text that no rule is about, up to the next space.
+			// Copy text without rules up to the next space.
 			end := 0
 			for end < len(s) && s[end] != ' ' && (plain || s[end] < utf8.RuneSelf && !n.special(s[end])) {
 				end++
@@ -222,7 +222,7 @@ func (n *pieceNormalizer) special(c byte) bool {
 	return n.charsMap != nil && n.charsMap.ascii[c] || n.frozen != nil && n.frozen.root[c] != 0
 }
 
-// prefix returns what the beginning of s becomes, and its length.
+// prefix returns the replacement of a prefix of s and the length of that prefix.
 func (n *pieceNormalizer) prefix(s string) (string, int) {
 	if n.frozen != nil {
 		if _, length := n.frozen.longest(0, s); length > 0 {

@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// class is the set of Unicode properties, one bit each, that the patterns of
-// pre-tokenizers ask for.
+// class is a set of the Unicode properties that the patterns of pre-tokenizers use, one bit
+// each.
 type class uint8
 
 const (
@@ -17,17 +17,17 @@ const (
 	number                     // \p{N}
 	space                      // \s: White_Space
 	punct                      // \p{P}
-	wordOnly                   // \w, but for the letters and marks: \p{Nd}, \p{Pc} and a few
+	wordOnly                   // \w without letters and marks: \p{Nd}, \p{Pc} and a few
 
 	letter   = cased | lower | caseless // \p{L}
 	wordChar = letter | mark | wordOnly // \w of Unicode's UTS 18
 )
 
-// classTable holds the classes of the two planes that nearly all text is in;
-// the others are looked up in package unicode.
+// classTable holds the classes of Unicode's first two planes, which contain nearly all
+// text. Characters of the other planes are looked up in package unicode.
 type classTable [0x20000]class
 
-// classRange is a table of package unicode with the class that its members get.
+// classRange is a range table of package unicode and the class of its members.
 type classRange struct {
 	table *unicode.RangeTable
 	class class
@@ -61,15 +61,15 @@ func (t *classTable) add(lo, hi, stride uint32, c class) {
 	}
 }
 
-// at returns the class and the length in bytes of the character at s[i:],
-// which must not be empty. A byte of broken UTF-8 is a character of no class.
+// at returns the class and the length in bytes of the character at s[i:], which must not be
+// empty. A byte of invalid UTF-8 counts as a character without a class.
 func (t *classTable) at(s string, i int) (class, int) {
 	if b := s[i]; b < utf8.RuneSelf {
 		return t[b], 1
 	}
 	r, n := utf8.DecodeRuneInString(s[i:])
 	if int(r) < len(t) {
-		return t[r], n // U+FFFD, for broken UTF-8, is a symbol: no class
+		return t[r], n // U+FFFD, for invalid UTF-8, is a symbol: no class
 	}
 	return rareClass(r), n
 }

@@ -134,8 +134,8 @@ func (d *Decoder) write(piece string) string {
 	return b.String()
 }
 
-// partLength returns the length of the maximal part of a character that s,
-// which starts with no whole one, begins with: at least 1.
+// partLength returns the length of the maximal part of a character at the start of s, at
+// least 1. s must not start with a complete character.
 func partLength(s string) int {
 	n := 1
 	for n < len(s) && !utf8.FullRuneInString(s[:n+1]) {

@@ -85,7 +85,7 @@ func (m ggufMeta) byteLevel() (*Tokenizer, error) {
 	return t, m.specials(t, specialIDs{noID, noID, noID}, adds{bos: pre.addBOS})
 }
 
-// tokenizer returns a tokenizer of a vocabulary without stages.
+// tokenizer returns a tokenizer with the vocabulary and without stages.
 func (v *vocabulary) tokenizer(m model, added []addedToken) *Tokenizer {
 	return &Tokenizer{
 		tokens: v.tokens, kinds: v.kinds, ids: v.ids,
@@ -164,7 +164,8 @@ func (m ggufMeta) vocabulary() (*vocabulary, []addedToken, error) {
 	return v, added, nil
 }
 
-// tokenTypes returns the type of each token by id; without the key all are normal.
+// tokenTypes returns the type of each token by id. If the key is absent all tokens are
+// normal.
 func (m ggufMeta) tokenTypes(tokens int) (at func(i int) int64, err error) {
 	const key = "tokenizer.ggml.token_type"
 	n := 0
@@ -184,13 +185,13 @@ func (m ggufMeta) tokenTypes(tokens int) (at func(i int) int64, err error) {
 	return at, nil
 }
 
-// specialIDs are the special tokens of a model whose file names none.
+// specialIDs are the special tokens of a model if its file names none.
 type specialIDs struct{ bos, eos, sep int32 }
 
-// adds says what goes around the text if the file does not.
+// adds selects the tokens that Encode adds around a text if the file does not say.
 type adds struct{ bos, eos, sep bool }
 
-// specials sets the special tokens and what Encode adds.
+// specials sets the special tokens and the tokens that Encode adds.
 func (m ggufMeta) specials(t *Tokenizer, defaults specialIDs, add adds) error {
 	eot, eom := int32(noID), int32(noID)
 	sep := defaults.sep
@@ -203,7 +204,7 @@ func (m ggufMeta) specials(t *Tokenizer, defaults specialIDs, add adds) error {
 		{"tokenizer.ggml.eos_token_id", &t.eos},
 		{"tokenizer.ggml.eot_token_id", &eot},
 		{"tokenizer.ggml.eom_token_id", &eom},
-		{"tokenizer.ggml.seperator_token_id", &sep}, // spelled so
+		{"tokenizer.ggml.seperator_token_id", &sep}, // misspelled in the format, too
 	} {
 		id, err := m.tokenID(s.key, t.Size())
 		if err != nil {
@@ -212,7 +213,7 @@ func (m ggufMeta) specials(t *Tokenizer, defaults specialIDs, add adds) error {
 		if id != noID {
 			*s.id = id
 		}
-		if *s.id != noID && !t.valid(*s.id) { // a default that is not there
+		if *s.id != noID && !t.valid(*s.id) { // a default that the vocabulary lacks
 			*s.id = noID
 		}
 	}
@@ -246,7 +247,7 @@ func (m ggufMeta) specials(t *Tokenizer, defaults specialIDs, add adds) error {
 	return nil
 }
 
-// addStop adds a token that ends generation, if it is one and is not there yet.
+// addStop adds a token that ends generation unless it is noID or already in the list.
 func (t *Tokenizer) addStop(id int32) {
 	for _, s := range t.stop {
 		if s == id {
@@ -292,7 +293,7 @@ func (m ggufMeta) flag(key string) (value, ok bool, err error) {
 	return value, true, nil
 }
 
-// tokenID returns the id that key holds, or noID without the key.
+// tokenID returns the id stored under key, or noID if the key is absent.
 func (m ggufMeta) tokenID(key string, size int) (int32, error) {
 	v, ok := m.Meta.Meta(key)
 	if !ok {
@@ -308,7 +309,8 @@ func (m ggufMeta) tokenID(key string, size int) (int32, error) {
 	return int32(id), nil
 }
 
-// integer returns v, of any integer kind; what int64 cannot hold is its maximum.
+// integer converts v, a value of any integer kind. A value beyond int64 becomes the largest
+// int64.
 func integer(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int:

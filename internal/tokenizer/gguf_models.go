@@ -49,8 +49,8 @@ func (m ggufMeta) sentencePiece(bpe bool) (*Tokenizer, error) {
 	return t, m.specials(t, defaults, add)
 }
 
-// wordPiece reads a tokenizer of model bert, in whose vocabulary tokens that
-// begin a word are marked, and not the others.
+// wordPiece reads a tokenizer of model bert. Its vocabulary marks the tokens that begin a
+// word, not the others.
 func (m ggufMeta) wordPiece() (*Tokenizer, error) {
 	v, added, err := m.vocabulary()
 	if err != nil {
@@ -92,7 +92,8 @@ func (m ggufMeta) wordPiece() (*Tokenizer, error) {
 	return t, m.specials(t, specialIDs{bos: 101, eos: noID, sep: 102}, adds{bos: true, sep: true})
 }
 
-// wordDecoding is that of a vocabulary which marks what begins a word.
+// wordDecoding returns the decoding of a vocabulary that marks the tokens which begin a
+// word.
 func (v *vocabulary) wordDecoding() decoding {
 	d := decoding{unk: noID, pieces: make([]string, len(v.tokens)), starts: make([]string, len(v.tokens))}
 	for id, token := range v.tokens {
@@ -105,7 +106,7 @@ func (v *vocabulary) wordDecoding() decoding {
 	return d
 }
 
-// scores returns the scores of tokens; without the key all are 0.
+// scores returns the scores of tokens, all 0 if the key is absent.
 func (m ggufMeta) scores(tokens int) ([]float32, error) {
 	const key = "tokenizer.ggml.scores"
 	v, ok := m.Meta.Meta(key)
@@ -153,7 +154,7 @@ func (m ggufMeta) charsMap() (*charsMap, error) {
 	return c, nil
 }
 
-// unknown returns the token of what is unknown, noID if there is none.
+// unknown returns the token for unknown characters, or noID if there is none.
 func (m ggufMeta) unknown(id int32, v *vocabulary) (int32, error) {
 	given, err := m.tokenID("tokenizer.ggml.unknown_token_id", len(v.tokens))
 	if err != nil {
@@ -168,8 +169,8 @@ func (m ggufMeta) unknown(id int32, v *vocabulary) (int32, error) {
 	return id, nil
 }
 
-// phi3 lets the special tokens of Phi 3 take the white space behind them, which
-// GGUF does not say; llama.cpp knows the model by its name as well.
+// phi3 lets the special tokens of Phi 3 absorb the white space after them, which GGUF does
+// not record; llama.cpp recognises the model by its name as well.
 func (m ggufMeta) phi3(added []addedToken) error {
 	name, _, err := m.text("general.name")
 	if err != nil {

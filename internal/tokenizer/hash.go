@@ -16,7 +16,7 @@ type hashTable[V any] struct {
 }
 
 type hashSlot[V any] struct {
-	key   uint64 // plus one; 0 is free
+	key   uint64 // the key plus one; 0 marks a free slot
 	value V
 }
 
@@ -30,8 +30,7 @@ func newHashTable[V any](n int) *hashTable[V] {
 	}
 }
 
-// slot returns the place of key, which is the free one where it belongs if it
-// is not there.
+// slot returns the slot of key, or the free slot for it if the table lacks key.
 func (t *hashTable[V]) slot(key uint64) *hashSlot[V] {
 	slots := t.slots
 	i := (key + 1) * t.multiplier >> t.shift
@@ -44,11 +43,11 @@ func (t *hashTable[V]) slot(key uint64) *hashSlot[V] {
 	}
 }
 
-// get returns the value of key, the zero value if it has none. The largest
-// number is no key.
+// get returns the value of key, or the zero value if the table lacks key. The largest
+// uint64 is not a valid key.
 func (t *hashTable[V]) get(key uint64) V { return t.slot(key).value }
 
-// set gives key a value.
+// set sets the value of key.
 func (t *hashTable[V]) set(key uint64, value V) {
 	s := t.slot(key)
 	if s.key == 0 {

@@ -92,8 +92,8 @@ func fromJSON(tokenizerJSON, tokenizerConfig []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// vocabulary returns the tokens and sets what follows from them: the model, the
-// last stages of the pre-tokenizer and the added tokens.
+// vocabulary returns the tokens and sets the parts that depend on them: the model, the last
+// stages of the pre-tokenizer and the added tokens.
 func (f *tokenizerFile) vocabulary(t *Tokenizer, kind string, pre *preStages) (*vocabulary, error) {
 	var entries []vocabEntry
 	var err error
@@ -105,7 +105,8 @@ func (f *tokenizerFile) vocabulary(t *Tokenizer, kind string, pre *preStages) (*
 	if err != nil {
 		return nil, fmt.Errorf("model.vocab: %w", err)
 	}
-	// Ids may have gaps, but not so that a small file makes a large table.
+	// Ids may have gaps, but their range is bounded so that a small file cannot create a
+	// large table.
 	count := len(entries) + len(f.AddedTokens)
 	limit := int64(min(2*count+4096, maxTokens))
 	size := int64(0)
@@ -148,7 +149,7 @@ func (f *tokenizerFile) vocabulary(t *Tokenizer, kind string, pre *preStages) (*
 	return v, nil
 }
 
-// addTokens enters the added tokens, which may be in the vocabulary already.
+// addTokens adds the added tokens, some of which may be in the vocabulary already.
 func (f *tokenizerFile) addTokens(t *Tokenizer, v *vocabulary) error {
 	var raw, normals []addedToken
 	for i, a := range f.AddedTokens {
@@ -192,7 +193,7 @@ type configFile struct {
 	Class  string      `json:"tokenizer_class"`
 	BOS    configToken `json:"bos_token"`
 	EOS    configToken `json:"eos_token"`
-	// Tokens of tokenizer_class's own, by id.
+	// Added tokens, by id.
 	Added map[uint32]struct {
 		Content    string `json:"content"`
 		SingleWord bool   `json:"single_word"`
@@ -220,7 +221,7 @@ func (c *configToken) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// id returns the token's id, or noID if none is named.
+// id returns the token's id, or noID for null.
 func (c configToken) id(t *Tokenizer, key string) (int32, error) {
 	if c == "" {
 		return noID, nil
@@ -232,8 +233,8 @@ func (c configToken) id(t *Tokenizer, key string) (int32, error) {
 	return id, nil
 }
 
-// apply takes BOS and EOS from a tokenizer_config.json and lets it decide
-// whether Encode adds them.
+// apply takes BOS and EOS from a tokenizer_config.json, which also determines whether
+// Encode adds them.
 func (t *Tokenizer) apply(c *configFile) error {
 	var err error
 	if t.bos, err = c.BOS.id(t, "bos_token"); err != nil {
@@ -272,7 +273,7 @@ func (t *Tokenizer) apply(c *configFile) error {
 	return nil
 }
 
-// defaults sets what tokenizer_class adds where the file says nothing.
+// defaults sets the defaults of tokenizer_class for values that the file lacks.
 func (c *configFile) defaults() {
 	yes := true
 	switch strings.TrimSuffix(c.Class, "Fast") {
@@ -287,8 +288,8 @@ func (c *configFile) defaults() {
 	}
 }
 
-// addTokens enters the tokens of added_tokens_decoder, which may be in the
-// vocabulary already, and returns those that are looked for in text.
+// addTokens adds the tokens of added_tokens_decoder, some of which may be in the vocabulary
+// already, and returns those that are matched in text.
 func (c *configFile) addTokens(v *vocabulary) ([]addedToken, error) {
 	var added []addedToken
 	for _, id := range slices.Sorted(maps.Keys(c.Added)) {
@@ -303,7 +304,7 @@ func (c *configFile) addTokens(v *vocabulary) ([]addedToken, error) {
 		case int64(id) >= int64(len(v.tokens)):
 			return nil, fmt.Errorf("added_tokens_decoder: token id %d is far outside the vocabulary", id)
 		case v.kinds[id] == special && v.tokens[id] == a.Content:
-			continue // it is looked for already
+			continue // it is matched already
 		case v.kinds[id] != absent && v.tokens[id] == a.Content:
 			if a.Special {
 				v.kinds[id] = special

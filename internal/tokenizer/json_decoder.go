@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// A decodeStep rewrites one token on its way to text; first says that it is the
+// A decodeStep rewrites one token for decoding. first reports whether the token is the
 // first of a text.
 type decodeStep func(token string, first bool) string
 
 // decoders are the decoders of a tokenizer.json.
 type decoders struct {
 	steps     []decodeStep
-	byteLevel bool // a step of steps writes bytes for the byte alphabet
-	starts    bool // some step looks whether a token is the first
+	byteLevel bool // one of steps decodes the byte alphabet
+	starts    bool // some step treats the first token of a text differently
 	strip     string
 	times     int
 }
@@ -50,7 +50,7 @@ func parseDecoder(raw json.RawMessage) (*decoders, error) {
 	return d, nil
 }
 
-// add appends a decoder that takes tokens one by one.
+// add appends a decoder that handles one token at a time.
 func (d *decoders) add(p *part) error {
 	step := func(s decodeStep) { d.steps = append(d.steps, s) }
 	switch p.Type {
@@ -118,8 +118,8 @@ func (d *decoders) add(p *part) error {
 	return nil
 }
 
-// afterFuse adds a decoder that sees the whole text, as far as it comes to the
-// same as one that sees token after token.
+// afterFuse adds a decoder that handles the whole text, if handling one token after the
+// other gives the same result.
 func (d *decoders) afterFuse(p *part) error {
 	switch p.Type {
 	case "Fuse":
@@ -153,7 +153,7 @@ func (d *decoders) replace(p *part) error {
 			return ""
 		}
 		with, err := n(token)
-		if err != nil { // far too long: it stays
+		if err != nil { // far too long: leave it unchanged
 			return token
 		}
 		return with
@@ -161,8 +161,8 @@ func (d *decoders) replace(p *part) error {
 	return nil
 }
 
-// cleanup takes away spaces before punctuation, as BERT's tokenizers do.
-// One replacement follows the other.
+// cleanup removes spaces before punctuation, as BERT's tokenizers do. It applies one
+// replacement after the other.
 func cleanup(s string) string {
 	for _, r := range [...][2]string{
 		{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"},
@@ -173,7 +173,7 @@ func cleanup(s string) string {
 	return s
 }
 
-// decoding returns what the tokens of a vocabulary stand for.
+// decoding returns the decoding of a vocabulary's tokens.
 func (d *decoders) decoding(v *vocabulary) decoding {
 	out := decoding{unk: noID, strip: d.strip, times: d.times}
 	decode := func(first bool) []string {
@@ -183,7 +183,7 @@ func (d *decoders) decoding(v *vocabulary) decoding {
 			case absent, special, unused:
 				continue
 			case userDefined:
-				if d.byteLevel && len(d.steps) == 1 { // it stands for itself
+				if d.byteLevel && len(d.steps) == 1 { // it represents itself
 					pieces[id] = token
 					continue
 				}

@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// jsonCursor reads the two large values of a tokenizer.json, of which
-// encoding/json has checked the syntax already, several times faster than
-// encoding/json would and without hiding duplicate keys.
+// jsonCursor reads the two large values of a tokenizer.json, whose syntax encoding/json has
+// already checked. It is several times faster than encoding/json and keeps duplicate keys
+// visible.
 type jsonCursor struct {
 	text string
 	pos  int
@@ -31,7 +31,7 @@ func (c *jsonCursor) peek() byte {
 	return 0
 }
 
-// take steps over b if it is next.
+// take skips b if it is the next byte.
 func (c *jsonCursor) take(b byte) bool {
 	if c.peek() != b {
 		return false
@@ -40,7 +40,7 @@ func (c *jsonCursor) take(b byte) bool {
 	return true
 }
 
-// str reads a string. What it returns may share the text's memory.
+// str reads a string. The result may share the text's memory.
 func (c *jsonCursor) str() (string, error) {
 	if c.peek() != '"' {
 		return "", errMalformed
@@ -65,7 +65,7 @@ func (c *jsonCursor) str() (string, error) {
 	return "", errMalformed
 }
 
-// literal reads up to the end of a number or another value without structure.
+// literal reads a number or another value without structure.
 func (c *jsonCursor) literal() string {
 	c.peek()
 	start := c.pos
@@ -81,7 +81,7 @@ type vocabEntry struct {
 	score float64 // Unigram only
 }
 
-// parseScored reads [["token", score], ...]; ids are places.
+// parseScored reads [["token", score], ...]; the id of a token is its index.
 func parseScored(raw json.RawMessage) ([]vocabEntry, error) {
 	c := jsonCursor{text: string(raw)}
 	if !c.take('[') {
@@ -151,8 +151,8 @@ func parseVocab(raw json.RawMessage) ([]vocabEntry, error) {
 	return entries, nil
 }
 
-// parseMerges reads ["a b", ...] or [["a", "b"], ...]. The first prefix bytes of
-// a right side do not go into the token that the two become.
+// parseMerges reads ["a b", ...] or [["a", "b"], ...]. The merged token omits the first
+// prefix bytes of the right side.
 func parseMerges(v *vocabulary, raw json.RawMessage, prefix int) (*merges, error) {
 	c := jsonCursor{text: string(raw)}
 	if !c.take('[') {

@@ -32,7 +32,7 @@ type modelFile struct {
 	MaxChars *int64 `json:"max_input_chars_per_word"`
 }
 
-// kind returns the type, which old files do not say.
+// kind returns the type, or infers it for old files without one.
 func (m *modelFile) kind() (string, error) {
 	kind := "BPE"
 	switch {
@@ -56,13 +56,13 @@ func (m *modelFile) kind() (string, error) {
 	return kind, nil
 }
 
-// modelBuilder makes the model of a tokenizer.json. Special tokens are known to
-// it, so that they do not come of text in which they are not looked for.
+// modelBuilder builds the model of a tokenizer.json. It knows the special tokens and keeps
+// the model from producing them from ordinary text.
 type modelBuilder struct {
 	*modelFile
 	v       *vocabulary
-	entries []vocabEntry // without added tokens that the model does not have
-	bytes   [256]int32   // of the byte alphabet
+	entries []vocabEntry // without the added tokens that the model lacks
+	bytes   [256]int32   // tokens of the byte alphabet
 	pre     *preStages
 }
 
@@ -77,7 +77,7 @@ func (b *modelBuilder) build(kind string) (model, error) {
 	return b.bpe()
 }
 
-// words returns the ids of the model's tokens that may come of text.
+// words returns the ids of the tokens that the model may produce from text.
 func (b *modelBuilder) words() map[string]int32 {
 	words := make(map[string]int32, len(b.entries))
 	for _, e := range b.entries {
@@ -123,10 +123,10 @@ func (b *modelBuilder) bpe() (model, error) {
 	return m, err
 }
 
-// cuttable reports whether text may be cut wherever no merge reaches across.
+// cuttable reports whether text may be cut at any place that no merge crosses.
 func (m *charBPE) cuttable() bool { return m.words == nil && m.ids == nil && m.pieces == nil }
 
-// unkToken returns the token of what is unknown, or noID if none is named.
+// unkToken returns the unknown token, or noID if the file names none.
 func (b *modelBuilder) unkToken() (int32, error) {
 	if b.UnkToken == nil {
 		return noID, nil
@@ -189,7 +189,7 @@ func (b *modelBuilder) unigram() (model, error) {
 	return m, nil
 }
 
-// deref returns a string that may be absent.
+// deref returns the string that s points to, or "" for nil.
 func deref(s *string) string {
 	if s == nil {
 		return ""

@@ -26,7 +26,7 @@ func parseNormalizer(raw json.RawMessage) ([]normalizer, error) {
 	return out, nil
 }
 
-// normalizer returns what p does, nil if nothing.
+// normalizer returns the normalizer that p describes, or nil if it does nothing.
 func (p *part) normalizer() (normalizer, error) {
 	form := func(f norm.Form) (normalizer, error) {
 		return func(s string) (string, error) { return normalForm(f, s), nil }, nil
@@ -81,7 +81,7 @@ func (p *part) normalizer() (normalizer, error) {
 	return nil, &UnsupportedError{"normalizer", p.Type}
 }
 
-// compileRegex returns an expression of Oniguruma as one of package regexp.
+// compileRegex translates an Oniguruma expression and compiles it with package regexp.
 func compileRegex(expr string) (*regexp.Regexp, error) {
 	p, err := newRegexPattern(expr)
 	if err != nil {

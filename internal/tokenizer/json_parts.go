@@ -10,7 +10,7 @@ import (
 type part struct {
 	Type string `json:"type"`
 
-	// Lists of kind Sequence, one name for each sort of part.
+	// Lists of a Sequence, with a different name for each sort of part.
 	Normalizers   []json.RawMessage `json:"normalizers"`
 	Pretokenizers []json.RawMessage `json:"pretokenizers"`
 	Processors    []json.RawMessage `json:"processors"`
@@ -99,8 +99,8 @@ func (p *tokenPair) UnmarshalJSON(data []byte) error {
 // maxNesting bounds how deep a Sequence may hold another.
 const maxNesting = 8
 
-// parts returns the parts of raw in order: those of a Sequence, or the one part,
-// or none for null.
+// parts returns the parts of raw in order: the parts of a Sequence, a single part, or none
+// for null.
 func parts(what string, raw json.RawMessage) ([]part, error) {
 	return nestedParts(what, raw, 0)
 }
@@ -135,7 +135,7 @@ func nestedParts(what string, raw json.RawMessage, depth int) ([]part, error) {
 	return list, nil
 }
 
-// maxTemplate bounds the tokens that a template puts around the text.
+// maxTemplate bounds the number of tokens that a template adds around the text.
 const maxTemplate = 64
 
 // parsePostProcessor sets the prefix and suffix of a TemplateProcessing.
@@ -194,13 +194,13 @@ func (t *Tokenizer) applyTemplate(p *part) error {
 	if side == 0 {
 		return fmt.Errorf("single: the template has no place for the text")
 	}
-	// In a sequence of templates, each goes around what the one before it made.
+	// In a sequence of templates, each one surrounds the result of the one before it.
 	t.prefix = append(around[0], t.prefix...)
 	t.suffix = append(t.suffix, around[1]...)
 	return nil
 }
 
-// applyAround puts one token before the text and one behind it.
+// applyAround adds one token before the text and one after it.
 func (t *Tokenizer) applyAround(before, after tokenPair) error {
 	for i, p := range []tokenPair{before, after} {
 		if p.token == "" {

@@ -9,13 +9,13 @@ import (
 // preStages are the stages of a tokenizer.json's pre-tokenizer.
 type preStages struct {
 	stages []stage
-	// byteLevel is set if words are written in the byte alphabet from some stage
-	// on, mapped if that is done by the stages.
+	// byteLevel is set if words are in the byte alphabet from some stage on. mapped is set
+	// if the stages convert them.
 	byteLevel, mapped bool
 }
 
-// unmap makes the words bytes again, for a model that merges bytes: the usual
-// case, in which the last stage maps them, needs no mapping at all.
+// unmap removes the conversion to the byte alphabet for a model that merges bytes. In the
+// usual case, in which the last stage converts the words, no conversion is left.
 func (p *preStages) unmap() {
 	if !p.mapped {
 		return
@@ -69,7 +69,7 @@ func parsePreTokenizer(raw json.RawMessage) (*preStages, error) {
 	return pre, nil
 }
 
-// preTokenizer returns the stages of a part that is not ByteLevel.
+// preTokenizer returns the stages of a part other than ByteLevel.
 func (p *part) preTokenizer(t *classTable) ([]stage, error) {
 	spaces := classPattern{classes: t, set: space}
 	marks := classPattern{classes: t, set: punct, ascii: asciiPunctuation}
@@ -140,7 +140,7 @@ func (p *part) splitPattern(t *classTable) (pattern, error) {
 	return nil, &UnsupportedError{what, "none"}
 }
 
-// scheme returns when a Metaspace puts a mark in front.
+// scheme returns when a Metaspace adds a mark in front.
 func (p *part) scheme() (prependScheme, error) {
 	switch {
 	case p.PrependScheme == nil && p.AddPrefixSpace != nil && !*p.AddPrefixSpace:

@@ -7,12 +7,11 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// normalForm returns a normal form of s; bytes that are not part of valid UTF-8
-// stay as they are.
+// normalForm returns a normal form of s. It keeps bytes of invalid UTF-8.
 //
-// Package norm follows the Stream-Safe Text Format: behind 30 characters that
-// are not starters it inserts U+034F. Other libraries do not, so that text with
-// longer runs is normalised here, by the definition.
+// Package norm follows the Stream-Safe Text Format, which inserts U+034F after 30
+// non-starters. Other libraries do not, so normalForm normalises text with longer runs
+// itself, by Unicode's definition.
 func normalForm(f norm.Form, s string) string {
 	if f.IsNormalString(s) {
 		return s
@@ -58,13 +57,13 @@ func normalForm(f norm.Form, s string) string {
 	return string(out)
 }
 
-// normChar is a character, or a broken byte, with its combining class.
+// normChar is a character, or a byte of invalid UTF-8, and its combining class.
 type normChar struct {
 	text  string
 	class uint8
 }
 
-// composeAll is Unicode's canonical composition.
+// composeAll applies Unicode's canonical composition.
 func composeAll(chars []normChar) []normChar {
 	out := chars[:0]
 	starter := -1
@@ -88,8 +87,8 @@ func composeAll(chars []normChar) []normChar {
 	return out
 }
 
-// hasLongRun reports whether s holds a run of characters that are not starters
-// that package norm might cut; a character decomposes to at most four.
+// hasLongRun reports whether s contains a run of non-starters that package norm might cut.
+// A character decomposes to at most four.
 func hasLongRun(s string) bool {
 	const limit = 30 / 4
 	run := 0

@@ -10,13 +10,12 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A normalizer rewrites text, which is not empty. Bytes that are not part of
-// valid UTF-8 stay as they are where a normalizer does not remove or replace
-// them by its definition.
+// A normalizer rewrites a text, which must not be empty. It keeps bytes of invalid UTF-8
+// unless its definition removes or replaces them.
 type normalizer func(s string) (string, error)
 
-// maxGrowth is how many times longer normalizers may make a text, and a little
-// more: Unicode's own forms make it 11 times longer at most.
+// maxGrowth bounds the growth of a text by normalizers, as a factor; Unicode's own normal
+// forms make a text at most 11 times longer.
 const maxGrowth = 32
 
 // normalizeAll applies normalizers in order.
@@ -43,8 +42,8 @@ func errGrowth(n, limit int) error {
 	return fmt.Errorf("tokenizer: the normalizer makes a text of %d bytes, longer than %d", n, limit)
 }
 
-// mapRunes replaces each character that f returns another string for; broken
-// bytes are U+FFFD to f and stay where it returns false.
+// mapRunes replaces each character for which f returns a string and true. f sees bytes of
+// invalid UTF-8 as U+FFFD; they are kept if it returns false.
 func mapRunes(s string, f func(r rune) (string, bool)) string {
 	var b strings.Builder
 	done := 0
@@ -68,15 +67,15 @@ func mapRunes(s string, f func(r rune) (string, bool)) string {
 	return b.String()
 }
 
-// removing returns a normalizer that leaves characters out.
+// removing returns a normalizer that removes the characters for which drop is true.
 func removing(drop func(r rune) bool) normalizer {
 	return func(s string) (string, error) {
 		return mapRunes(s, func(r rune) (string, bool) { return "", drop(r) }), nil
 	}
 }
 
-// lowercase maps characters one by one, as Rust's char::to_lowercase does: no
-// rule looks at what is around them.
+// lowercase maps each character on its own, as Rust's char::to_lowercase does, without
+// context-dependent rules.
 func lowercase(s string) (string, error) {
 	return mapRunes(s, func(r rune) (string, bool) {
 		switch {
@@ -98,14 +97,14 @@ func lowercase(s string) (string, error) {
 
 const asciiLetters = "abcdefghijklmnopqrstuvwxyz"
 
-// stripAccents leaves out all marks, those that take space too.
+// stripAccents removes all marks, including spacing marks.
 var stripAccents = removing(func(r rune) bool { return r >= utf8.RuneSelf && unicode.Is(unicode.M, r) })
 
-// stripNonspacing leaves out the marks that take no space.
+// stripNonspacing removes nonspacing marks.
 var stripNonspacing = removing(func(r rune) bool { return r >= utf8.RuneSelf && unicode.Is(unicode.Mn, r) })
 
-// nmt is the normalizer of SentencePiece's nmt rules: control characters go,
-// and separators become spaces.
+// nmt is the normalizer of SentencePiece's nmt rules: it removes control characters and
+// replaces separators by spaces.
 func nmt(s string) (string, error) {
 	return mapRunes(s, func(r rune) (string, bool) {
 		switch {
@@ -134,7 +133,7 @@ func stripping(left, right bool) normalizer {
 	}
 }
 
-// replacing replaces a string, which is not empty.
+// replacing returns a normalizer that replaces a non-empty string.
 func replacing(old, with string) normalizer {
 	return func(s string) (string, error) {
 		if len(with) > len(old) {
@@ -146,7 +145,7 @@ func replacing(old, with string) normalizer {
 	}
 }
 
-// replacingMatches replaces the matches of an expression.
+// replacingMatches returns a normalizer that replaces the matches of an expression.
 func replacingMatches(re *regexp.Regexp, with string) normalizer {
 	return func(s string) (string, error) {
 		limit := growthLimit(len(s))
@@ -165,7 +164,7 @@ func replacingMatches(re *regexp.Regexp, with string) normalizer {
 	}
 }
 
-// bertNormalizer is what BERT does before its pre-tokenizer.
+// bertNormalizer is the normalisation before BERT's pre-tokenizer.
 type bertNormalizer struct {
 	clean   bool // drops control characters and makes white space a space
 	chinese bool // puts spaces around ideographs
@@ -186,7 +185,7 @@ func (n bertNormalizer) normalize(s string) (string, error) {
 	return s, nil
 }
 
-// first is what comes before the accents.
+// first is the part of the normalisation that precedes the removal of accents.
 func (n bertNormalizer) first(r rune) (string, bool) {
 	if ' ' <= r && r < 0x7f {
 		return "", false
@@ -207,7 +206,7 @@ func (n bertNormalizer) first(r rune) (string, bool) {
 	return "", false
 }
 
-// isIdeograph is BERT's list of the blocks of ideographs.
+// isIdeograph reports whether r is in BERT's list of ideograph blocks.
 func isIdeograph(r rune) bool {
 	return r >= 0x3400 && (0x4e00 <= r && r <= 0x9fff || r <= 0x4dbf ||
 		0x20000 <= r && r <= 0x2a6df || 0x2a700 <= r && r <= 0x2b73f || 0x2b740 <= r && r <= 0x2b81f ||

@@ -8,17 +8,17 @@ import (
 	"unicode/utf8"
 )
 
-// scored is a vocabulary with SentencePiece's scores.
+// scored is a vocabulary with SentencePiece scores.
 type scored struct {
 	*vocabulary
 	scores []float32 // by id
 	unk    int32     // or noID
-	// frozen keeps user-defined tokens whole, as SentencePiece does; without
-	// it they are merged as others are, as llama.cpp does.
+	// frozen keeps user-defined tokens whole, as SentencePiece does. Without it they take
+	// part in merging like other tokens, as in llama.cpp.
 	frozen bool
 }
 
-// merges reports whether a token may come of merging.
+// merges reports whether merging may produce a token.
 func (v *scored) merges(id int) bool {
 	switch v.kinds[id] {
 	case normal, unused:
@@ -29,20 +29,21 @@ func (v *scored) merges(id int) bool {
 	return false
 }
 
-// pieceRules is what SentencePiece's merging has beyond that of tokenizer.json.
+// pieceRules holds the additional rules of SentencePiece's BPE that tokenizer.json's BPE
+// lacks.
 type pieceRules struct {
 	frozen *trie    // user-defined tokens, which stay whole
 	size   int32    // of the vocabulary
-	chars  []string // by id-size: characters without a token of their own that longer tokens hold
-	unused []bool   // by id: tokens that are cut up again into what they were merged from; nil: none
+	chars  []string // by id-size: characters that occur in longer tokens but have no token of their own
+	unused []bool   // by id: tokens that are split again into the pair from which they were merged; nil: none
 }
 
-// maxPieceWork bounds the time that it takes to find the rules of a hostile
-// vocabulary: the sum of the squares of its tokens' lengths.
+// maxPieceWork bounds the sum of the squares of the tokens' lengths, and so the time that
+// finding the rules of a hostile vocabulary takes.
 const maxPieceWork = 1 << 32
 
-// model returns the BPE of a vocabulary in which two neighbours merge if
-// together they are a token, those with the highest score first.
+// model returns the BPE of a vocabulary: two neighbours merge if their concatenation is a
+// token, the one with the highest score first.
 func (v *scored) model() (*charBPE, error) {
 	m := newCharBPE()
 	m.unk, m.fuse = v.unk, true
@@ -96,11 +97,11 @@ func (v *scored) model() (*charBPE, error) {
 }
 
 const (
-	noSymbol  = -1 // a text that merging never comes to
+	noSymbol  = -1 // a text that merging cannot produce
 	newSymbol = -2 // a character without a token
 )
 
-// symbol returns the token that text is while it is merged.
+// symbol returns the token that represents text during merging.
 func (v *scored) symbol(m *charBPE, text string) int32 {
 	r, n := utf8.DecodeRuneInString(text)
 	if n == 0 {
@@ -118,13 +119,13 @@ func (v *scored) symbol(m *charBPE, text string) int32 {
 	return noSymbol
 }
 
-// enter returns symbol, or the id that stands for a character without a token.
+// enter returns symbol, or the id that represents a character without a token.
 func (v *scored) enter(m *charBPE, symbol int32, text string) int32 {
 	if symbol != newSymbol {
 		return symbol
 	}
 	r, _ := utf8.DecodeRuneInString(text)
-	if id := m.char(r); id != noID { // the other side of the pair has made it
+	if id := m.char(r); id != noID { // the other side of the pair has already added it
 		return id
 	}
 	id := m.pieces.size + int32(len(m.pieces.chars))
@@ -133,7 +134,7 @@ func (v *scored) enter(m *charBPE, symbol int32, text string) int32 {
 	return id
 }
 
-// checkScores refuses what cannot be compared.
+// checkScores returns an error for scores that cannot be compared (NaN).
 func checkScores(scores []float32) error {
 	for i, s := range scores {
 		if math.IsNaN(float64(s)) || math.IsInf(float64(s), 0) {
@@ -143,8 +144,8 @@ func checkScores(scores []float32) error {
 	return nil
 }
 
-// finish replaces, from start on, what is no token: characters without one, and
-// unused tokens.
+// finish replaces the symbols from start on that are not final tokens: characters without a
+// token, and unused tokens.
 func (p *pieceRules) finish(e *encoder, m *charBPE, start int) error {
 	whole := true
 	for _, id := range e.ids[start:] {

@@ -2,15 +2,15 @@ package tokenizer
 
 import "math"
 
-// A preTokenizer is what a GGUF file's name of one stands for.
+// A preTokenizer is the pre-tokenizer for a name in a GGUF file.
 type preTokenizer struct {
 	stages       []stage
 	addBOS       bool
-	ignoreMerges bool // a word that is a token is taken whole, merges or not
+	ignoreMerges bool // a word that is a token becomes that token without merging
 }
 
-// isolating returns the stages that cut text at the matches of one pattern after
-// the other.
+// isolating returns stages that cut text around the matches of each pattern, one pattern
+// after the other.
 func isolating(patterns ...pattern) []stage {
 	var stages []stage
 	for _, p := range patterns {
@@ -19,19 +19,19 @@ func isolating(patterns ...pattern) []stage {
 	return stages
 }
 
-// knownPattern returns the scanner for a regular expression of a tokenizer.json,
-// if one is written for it.
+// knownPattern returns the hand-written scanner for a regular expression of a
+// tokenizer.json, if there is one.
 //
-// The expressions are compared as strings. They are what published tokenizers
-// contain; several spell the same thing differently.
+// The expressions are compared as strings. They come from published tokenizers; several of
+// them are equivalent.
 func knownPattern(t *classTable, expr string) (pattern, bool) {
 	switch expr {
 	case `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`,
 		`'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`:
 		return gpt2Pattern{t}, true
 
-	// cl100k_base as tiktoken has it (possessive, which changes nothing here), as
-	// Llama 3 has it, and without (?i:).
+	// cl100k_base in tiktoken's form (possessive, without effect here), in Llama 3's form,
+	// and without (?i:).
 	case `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`,
 		`'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
 		`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`:
@@ -68,14 +68,14 @@ func knownPattern(t *classTable, expr string) (pattern, bool) {
 	return nil, false
 }
 
-// ggufPreTokenizer returns what a tokenizer.ggml.pre stands for. The names and
-// what they imply are those of llama.cpp's llama-vocab.cpp; the patterns are the
-// original ones where llama.cpp approximates them.
+// ggufPreTokenizer returns the pre-tokenizer for a value of tokenizer.ggml.pre. The names
+// and their settings are those of llama.cpp's llama-vocab.cpp; the patterns are the
+// original ones even where llama.cpp approximates them.
 func ggufPreTokenizer(t *classTable, name string) (p preTokenizer, ok bool) {
 	gpt2 := gpt2Pattern{t}
 	switch name {
 	case "", "default":
-		// llama.cpp's stand-in for an unknown pattern; it is not GPT-2's.
+		// llama.cpp's fallback for an unknown pattern; it differs from GPT-2's.
 		return preTokenizer{stages: isolating(
 			runPattern{classes: t, set: punct, ascii: "$+<=>^~|", limit: math.MaxInt},
 			gpt2,
@@ -120,7 +120,7 @@ func ggufPreTokenizer(t *classTable, name string) (p preTokenizer, ok bool) {
 	return preTokenizer{}, false
 }
 
-// ggufExpressions returns the stages of pre-tokenizers that package regexp runs.
+// ggufExpressions returns the stages of the pre-tokenizers that use package regexp.
 func ggufExpressions(t *classTable, name string) ([]stage, bool) {
 	const (
 		notBloom  = ` ?[^(\s|.,!?…。，、।۔،)]+`

@@ -10,17 +10,17 @@ import (
 	"unicode/utf8"
 )
 
-// regexPattern is a regular expression of a tokenizer.json, run by package
-// regexp, which takes linear time where a backtracking engine may take for ever.
+// regexPattern is a regular expression of a tokenizer.json, matched by package regexp,
+// which takes linear time where backtracking may take exponential time.
 //
-// The expressions are Oniguruma's, with Ruby's syntax: classes such as \s are
-// Unicode's. The idiom \s+(?!\S)|\s+ at the end, which needs a look ahead, is
-// done by hand. What else package regexp cannot say, and what depends on the
-// text before the match (^, \b), is refused.
+// The expressions have Oniguruma's Ruby syntax: classes such as \s are Unicode's. The idiom
+// \s+(?!\S)|\s+ at the end, which needs lookahead, is implemented by hand. Other
+// expressions that package regexp does not support, and those that depend on the text
+// before the match (^, \b), are refused.
 type regexPattern struct {
 	re *regexp.Regexp
-	// spaces is set for the idiom: the last group is \s+, and a match of it gives
-	// its last character back to the word that follows.
+	// spaces is set for the idiom: the last group is \s+, and a match of it leaves its last
+	// character to the following word.
 	spaces bool
 }
 
@@ -68,19 +68,19 @@ func (p *regexPattern) next(s string) (int, bool) {
 	return len(s), false
 }
 
-// The classes of Oniguruma in the terms of package regexp.
+// Oniguruma's classes in the syntax of package regexp.
 const (
 	whiteSpace = `\t-\r\x{85}\p{Z}`
 	wordChars  = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}` + alphaSigns
 	digitChars = `\p{Nd}`
-	// latinNumbers are of \w where it stands alone, and in brackets they are not.
+	// latinNumbers are members of \w outside brackets only.
 	latinNumbers = `\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}`
-	// alphaSigns are the signs that Unicode counts as alphabetic: letters in circles
-	// and squares.
+	// alphaSigns are the symbols with Unicode's property Alphabetic: letters in circles and
+	// squares.
 	alphaSigns = `\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}`
 )
 
-// translator writes an expression of Oniguruma for package regexp.
+// translator translates an Oniguruma expression for package regexp.
 type translator struct {
 	in  string
 	pos int
@@ -124,8 +124,7 @@ func (t *translator) run() error {
 	return nil
 }
 
-// group translates what an opening parenthesis begins, up to and without what
-// is in the group.
+// group translates the beginning of a group, from its opening parenthesis to its content.
 func (t *translator) group() error {
 	rest := t.in[t.pos:]
 	for _, open := range []string{"(?:", "(?i:", "(?i)"} {
@@ -225,7 +224,7 @@ func posixClasses() map[string]string {
 	}
 }
 
-// alphabetic is Unicode's property of that name.
+// alphabetic returns the members of Unicode's property Alphabetic.
 func alphabetic() string {
 	var b strings.Builder
 	b.WriteString(`\p{L}\p{Nl}`)
@@ -247,8 +246,8 @@ func alphabetic() string {
 	return b.String()
 }
 
-// item translates a member of a class: a character, a range or an escape that
-// stands for several.
+// item translates a member of a class: a character, a range or an escape for several
+// characters.
 func (t *translator) item() (string, error) {
 	if rest := t.in[t.pos:]; rest[0] == '\\' {
 		if len(rest) == 1 {
@@ -350,8 +349,7 @@ func (t *translator) char() (rune, error) {
 	return r, nil
 }
 
-// complement returns the members that a class does not have, as the members of
-// another.
+// complement returns the complement of a class.
 func complement(class string) (string, error) {
 	re, err := syntax.Parse(classText(class, true), syntax.Perl)
 	if err != nil {

@@ -7,13 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// scriptCutter is the pre-tokenizer UnicodeScripts: it cuts where the script of
-// characters changes. A space, and what has no script, is of any; Hiragana,
-// Katakana and the prolonged sound mark are Han. Characters of any script in
-// front of all others are dropped.
+// scriptCutter is the pre-tokenizer UnicodeScripts, which cuts between characters of
+// different scripts. Spaces and characters without a script match any script. Hiragana,
+// Katakana and the prolonged sound mark count as Han. Characters that match any script are
+// dropped at the start of the text.
 type scriptCutter []scriptRange
 
-// scriptRange is a range of characters of one script, by its place in a list.
+// scriptRange is a range of characters of one script; the script is an index in a list.
 type scriptRange struct {
 	lo, hi rune
 	script int

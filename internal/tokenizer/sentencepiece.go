@@ -12,18 +12,17 @@ import (
 )
 
 // FromSentencePiece reads a tokenizer from SentencePiece's tokenizer.model
-// (sentencepiece_model.proto) and, if it is not nil, the tokenizer_config.json
-// beside it.
+// (sentencepiece_model.proto) and from the tokenizer_config.json beside it, which may be
+// nil.
 //
-// Models of type unigram and bpe are read; others, and a file that denormalises
-// text, are an [*UnsupportedError]. Text is encoded as SentencePiece does, but
-// for bytes that are not part of valid UTF-8, which it takes for U+FFFD and which
-// are kept here. Control symbols are found in the text with ParseSpecial, and
-// what is between them is encoded as texts of their own.
+// It supports the model types unigram and bpe. Other types, and a file that denormalises
+// text, are an [*UnsupportedError]. The tokens are those of SentencePiece, except that
+// bytes of invalid UTF-8 are kept instead of becoming U+FFFD. With ParseSpecial, control
+// symbols are matched in the text, and each part between them is encoded as a text of its
+// own.
 //
-// From tokenizer_config.json come added_tokens_decoder and the tokens that are
-// put around the text. Without add_bos_token and add_eos_token, tokenizer_class
-// decides.
+// tokenizer_config.json provides added_tokens_decoder and the tokens that are added around
+// the text. If it lacks add_bos_token or add_eos_token, tokenizer_class decides.
 func FromSentencePiece(tokenizerModel, tokenizerConfig []byte) (*Tokenizer, error) {
 	t, err := fromSentencePiece(tokenizerModel, tokenizerConfig)
 	var unsupported *UnsupportedError
@@ -33,12 +32,12 @@ func FromSentencePiece(tokenizerModel, tokenizerConfig []byte) (*Tokenizer, erro
 	return nil, fmt.Errorf("tokenizer: %w", err)
 }
 
-// pieceModel is what a ModelProto says.
+// pieceModel is the content of a ModelProto.
 type pieceModel struct {
 	pieces []protoPiece
 	norm   pieceNormalizer
 	typ    uint64 // TrainerSpec.ModelType
-	// charsMap is the normalizer's, as the file has it.
+	// charsMap is the normalizer's map as stored in the file.
 	charsMap []byte
 	ids      struct{ unk, bos, eos, pad int32 }
 }
@@ -160,7 +159,7 @@ func pieceKind(typ uint64) (tokenKind, error) {
 	return absent, fmt.Errorf("is of type %d", typ)
 }
 
-// setPieces gives t the model and the normalizer of a SentencePiece vocabulary.
+// setPieces sets t's model and normalizer to those of a SentencePiece vocabulary.
 func (t *Tokenizer) setPieces(v *scored, bpe bool, n pieceNormalizer) error {
 	if v.frozen {
 		for id, kind := range v.kinds {
@@ -192,7 +191,7 @@ func (t *Tokenizer) setPieces(v *scored, bpe bool, n pieceNormalizer) error {
 	return nil
 }
 
-// pieceDecoding returns what the tokens of a SentencePiece vocabulary stand for.
+// pieceDecoding returns the decoding of a SentencePiece vocabulary.
 func pieceDecoding(v *vocabulary, unk int32, n pieceNormalizer) decoding {
 	d := decoding{pieces: make([]string, len(v.tokens)), unk: unk}
 	for id, token := range v.tokens {

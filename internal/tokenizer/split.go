@@ -2,16 +2,15 @@ package tokenizer
 
 import "strings"
 
-// A pattern is what a pre-tokenizer looks for in text.
+// A pattern finds matches in text for a pre-tokenizer.
 type pattern interface {
-	// next returns the length of the first piece of s, which is not empty:
-	// between 1 and len(s). The piece is a match or what is before the next one.
-	// Its cost is linear in that length, or amortised so over the pieces that
-	// follow.
+	// next returns the length of the first piece of s, which must not be empty: between 1
+	// and len(s). The piece is a match or the text before the next match. The cost is
+	// linear in that length, at least amortised over the following pieces.
 	next(s string) (n int, match bool)
 }
 
-// contractions says how a pattern matches 's 't 're 've 'm 'll 'd.
+// contractions selects how a pattern matches 's 't 're 've 'm 'll 'd.
 type contractions uint8
 
 const (
@@ -50,8 +49,8 @@ func (k contractions) match(s string) int {
 	return 0
 }
 
-// whitespace returns the length of the first piece of s, which starts with
-// white space that belongs to no word:
+// whitespace returns the length of the first piece of s, which must start with white space
+// that does not belong to a word:
 //
 //	\s*[\r\n]+|\s+(?!\S)|\s+    newlines set
 //	\s+(?!\S)|\s+               newlines not set
@@ -71,7 +70,7 @@ func (t *classTable) whitespace(s string, newlines bool) int {
 	case afterNewline > 0:
 		return afterNewline
 	case end < len(s) && last > 0:
-		return last // the last one belongs to the word that follows
+		return last // the last space belongs to the following word
 	}
 	return end
 }
@@ -141,7 +140,7 @@ func (p cl100kPattern) piece(s string) int {
 	return p.classes.whitespace(s, true)
 }
 
-// digits returns the end of the run of at most limit numbers that s starts with.
+// digits returns the end of the run of at most limit numbers at the start of s.
 func (t *classTable) digits(s string, limit int) int {
 	end := 0
 	for range limit {
@@ -157,7 +156,7 @@ func (t *classTable) digits(s string, limit int) int {
 	return end
 }
 
-// symbols returns the length of what ` ?[^not]+` matches at the start of s, or 0.
+// symbols returns the length of the match of ` ?[^not]+` at the start of s, or 0.
 func (t *classTable) symbols(s string, not class) int {
 	start := 0
 	if s[0] == ' ' {
@@ -205,9 +204,9 @@ func (p o200kPattern) piece(s string) int {
 	return p.classes.whitespace(s, true)
 }
 
-// word returns the length of what the first two alternatives match at the start
-// of s, without the contraction, or 0. It tries, as backtracking would, the
-// first alternative with and without a leading character, then the second.
+// word returns the length of the match of the first two alternatives at the start of s,
+// without the contraction, or 0. In the order of backtracking, it tries the first
+// alternative with and without a leading character, then the second.
 func (p o200kPattern) word(s string) int {
 	c, lead := p.classes.at(s, 0)
 	leading := c&(letter|number) == 0 && !isNewline(s[0])
@@ -231,9 +230,9 @@ func (p o200kPattern) word(s string) int {
 	return end
 }
 
-// cases returns the end of what [UPPER]*[LOWER]+ matches at s[i:], or 0, and
-// the end of the run [UPPER]* there. When no lower-case letter follows the run,
-// the last character of it that is in both sets is what [LOWER]+ gets.
+// cases returns the end of the match of [UPPER]*[LOWER]+ at s[i:], or 0, and the end of the
+// run [UPPER]* there. If no lower-case letter follows the run, [LOWER]+ matches the last
+// character of the run that is in both sets.
 func (p o200kPattern) cases(s string, i int) (lowerEnd, upperEnd int) {
 	const both = caseless | mark
 	for i < len(s) {
@@ -252,12 +251,11 @@ func (p o200kPattern) cases(s string, i int) (lowerEnd, upperEnd int) {
 	return lowerEnd, i
 }
 
-// runPattern is runs of at most limit characters of a set: \p{N},
-// \p{N}{1,3}, \p{N}+.
+// runPattern matches runs of at most limit characters of a set: \p{N}, \p{N}{1,3}, \p{N}+.
 type runPattern struct {
 	classes *classTable
 	set     class
-	ascii   string // further members of the set
+	ascii   string // additional members of the set
 	limit   int
 }
 
@@ -281,7 +279,7 @@ func (p runPattern) has(c class, b byte) bool {
 	return c&p.set != 0 || strings.IndexByte(p.ascii, b) >= 0
 }
 
-// triplePattern is [0-9][0-9][0-9].
+// triplePattern matches [0-9][0-9][0-9].
 type triplePattern struct{}
 
 func (triplePattern) next(s string) (int, bool) {

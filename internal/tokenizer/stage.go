@@ -5,23 +5,22 @@ import (
 	"unicode/utf8"
 )
 
-// stage is one part of a pre-tokenizer: it may rewrite a piece of text, and cut
-// it up.
+// stage is one part of a pre-tokenizer: it may rewrite a piece of text and cut it.
 type stage struct {
 	rewrite func(s string, first bool) string // nil leaves text as it is; first: s begins the text
 	cut     cutter                            // nil leaves it whole
-	// alphabet says that rewrite writes the bytes of s in the byte alphabet.
+	// alphabet reports whether rewrite converts s to the byte alphabet.
 	alphabet bool
 }
 
 // A cutter cuts text into pieces.
 type cutter interface {
-	// next returns the length of the first piece of s, which is not empty, and
+	// next returns the length of the first piece of s, which must not be empty, and reports
 	// whether the piece is kept.
 	next(s string) (n int, keep bool)
 }
 
-// isolated keeps matches and what is between them.
+// isolated keeps the matches and the text between them.
 type isolated struct{ pattern }
 
 func (c isolated) next(s string) (int, bool) {
@@ -29,7 +28,7 @@ func (c isolated) next(s string) (int, bool) {
 	return n, true
 }
 
-// inverted takes matches for what is between them, and the other way round.
+// inverted swaps the matches and the text between them.
 type inverted struct{ pattern }
 
 func (p inverted) next(s string) (int, bool) {
@@ -37,7 +36,7 @@ func (p inverted) next(s string) (int, bool) {
 	return n, !match
 }
 
-// removed keeps what is between matches.
+// removed keeps only the text between matches.
 type removed struct{ pattern }
 
 func (c removed) next(s string) (int, bool) {
@@ -45,7 +44,7 @@ func (c removed) next(s string) (int, bool) {
 	return n, !match
 }
 
-// contiguous joins matches that follow one another.
+// contiguous joins adjacent matches.
 type contiguous struct{ pattern }
 
 func (c contiguous) next(s string) (int, bool) {
@@ -60,7 +59,7 @@ func (c contiguous) next(s string) (int, bool) {
 	return end, true
 }
 
-// mergedWithPrevious joins a match to what is before it, unless that is a match.
+// mergedWithPrevious joins a match to the text before it, unless that is a match.
 type mergedWithPrevious struct{ pattern }
 
 func (c mergedWithPrevious) next(s string) (int, bool) {
@@ -73,7 +72,7 @@ func (c mergedWithPrevious) next(s string) (int, bool) {
 	return end, true
 }
 
-// mergedWithNext joins a match to what is behind it, unless that is a match.
+// mergedWithNext joins a match to the text after it, unless that is a match.
 type mergedWithNext struct{ pattern }
 
 func (c mergedWithNext) next(s string) (int, bool) {
@@ -86,7 +85,7 @@ func (c mergedWithNext) next(s string) (int, bool) {
 	return end, true
 }
 
-// behaviors are tokenizer.json's names of what becomes of matches.
+// withBehavior returns the cutter for one of tokenizer.json's names of behaviors.
 func withBehavior(p pattern, behavior string) (cutter, bool) {
 	switch behavior {
 	case "Isolated":
@@ -103,7 +102,7 @@ func withBehavior(p pattern, behavior string) (cutter, bool) {
 	return nil, false
 }
 
-// stringPattern is a string as it is, which is not empty.
+// stringPattern matches a non-empty string literally.
 type stringPattern string
 
 func (p stringPattern) next(s string) (int, bool) {
@@ -117,11 +116,11 @@ func (p stringPattern) next(s string) (int, bool) {
 	}
 }
 
-// classPattern is one character of a set.
+// classPattern matches one character of a set.
 type classPattern struct {
 	classes *classTable
 	set     class
-	ascii   string // further members
+	ascii   string // additional members
 }
 
 func (p classPattern) next(s string) (int, bool) {
@@ -138,10 +137,10 @@ func (p classPattern) next(s string) (int, bool) {
 	return len(s), false
 }
 
-// asciiPunctuation is the part of ASCII's that Unicode counts among symbols.
+// asciiPunctuation is the ASCII punctuation that Unicode classifies as symbols.
 const asciiPunctuation = "$+<=>^`|~"
 
-// wordPattern is \w+|[^\w\s]+.
+// wordPattern matches \w+|[^\w\s]+.
 type wordPattern struct{ classes *classTable }
 
 func (p wordPattern) next(s string) (int, bool) {
@@ -166,10 +165,10 @@ func (p wordPattern) next(s string) (int, bool) {
 	return end, first != 2
 }
 
-// spaceMark stands for a space in the vocabularies of SentencePiece.
+// spaceMark represents a space in SentencePiece vocabularies.
 const spaceMark = "▁"
 
-// metaspace writes spaces as a mark and puts one in front.
+// metaspace replaces spaces by a mark and adds one in front.
 type metaspace struct {
 	mark    string
 	prepend prependScheme
@@ -202,7 +201,7 @@ func (c markCutter) next(s string) (int, bool) {
 	return len(s), true
 }
 
-// prefixSpace puts a space before text that does not start with one.
+// prefixSpace adds a space before text that does not start with one.
 func prefixSpace(s string, _ bool) string {
 	if s[0] != ' ' {
 		return " " + s
@@ -210,10 +209,9 @@ func prefixSpace(s string, _ bool) string {
 	return s
 }
 
-// wordCutter cuts text that no pre-tokenizer has cut, before marks of a space
-// and around line feeds, where no token holds the characters on both sides next to
-// each other. Merges cannot cross such a place, so that what they come to is the
-// same, and words are short and can be remembered.
+// wordCutter cuts text that no pre-tokenizer has cut into short words, which can be cached.
+// It cuts before space marks and around line feeds, where no token contains the two
+// adjacent characters. Merges cannot cross such a place, so the tokens do not change.
 type wordCutter struct {
 	marks, lines, after joined
 	cutMarks, cutLines  bool
@@ -243,11 +241,11 @@ func (j *joined) has(r rune) bool {
 	return j.others[r]
 }
 
-// newWordCutter returns the cutter of a model, nil if text must not be cut: an
-// unknown character next to another may be one with it. Tokens for which whole is
-// true are found without merging.
+// newWordCutter returns the cutter of a model, or nil if text must not be cut, because
+// adjacent unknown characters may share a token. Tokens for which whole is true are matched
+// without merging.
 func newWordCutter(m *charBPE, tokens []string, whole func(id int) bool) cutter {
-	known := true // no character is unknown
+	known := true // every character has a token
 	for _, id := range m.bytes {
 		known = known && id != noID
 	}

@@ -14,22 +14,21 @@ type Entry struct {
 	Value any // string, bool, uint32, []string, []int32, []float32 or []uint8
 }
 
-// Files are a Hugging Face tokenizer's files; nil is a file that is not there.
+// Files are a Hugging Face tokenizer's files. A missing file is nil.
 type Files struct {
 	JSON          []byte // tokenizer.json
 	SentencePiece []byte // tokenizer.model
 	Config        []byte // tokenizer_config.json
 }
 
-// ToGGUF returns the tokenizer.ggml entries that say what the files say, for a
-// model with an embedding of so many rows. Rows without a token get unused ones.
+// ToGGUF returns the tokenizer.ggml entries that are equivalent to the files, for a model
+// whose embedding has the given number of rows. Rows without a token become unused tokens.
 //
-// It returns [ErrNone] without a tokenizer. What GGUF cannot say is an
-// [*UnsupportedError]: WordPiece, unigram in tokenizer.json, and text that no
-// pre-tokenizer that GGUF has a name for cuts in the same way. As in llama.cpp's
-// converter, normalizers are left out where GGUF has no place for them, and
-// whether a BOS is added is left to the pre-tokenizer's name where the files do
-// not say.
+// It returns [ErrNone] if there is no tokenizer, and an [*UnsupportedError] for tokenizers
+// that GGUF cannot represent: WordPiece, unigram in tokenizer.json, and a pre-tokenizer for
+// which GGUF has no equivalent name. As in llama.cpp's converter, normalizers that GGUF
+// cannot represent are omitted, and if the files do not say whether BOS is added, the
+// pre-tokenizer's name decides.
 func ToGGUF(files Files, rows int) ([]Entry, error) {
 	w, err := newGGUFWriter(files)
 	if err != nil {
@@ -45,7 +44,7 @@ func ToGGUF(files Files, rows int) ([]Entry, error) {
 	return entries, w.verify(entries)
 }
 
-// ggufWriter is a tokenizer on its way into GGUF metadata.
+// ggufWriter converts a tokenizer to GGUF metadata.
 type ggufWriter struct {
 	t      *Tokenizer
 	file   *tokenizerFile // of tokenizer.json
@@ -115,7 +114,7 @@ func (w *ggufWriter) entries(rows int) ([]Entry, error) {
 		tokens[id], types[id] = w.token(id)
 	}
 	entries := []Entry{{"tokenizer.ggml.model", model}, {"tokenizer.ggml.tokens", tokens}, {"tokenizer.ggml.token_type", types}}
-	for i := range own { // scores have to be as many as tokens
+	for i := range own { // there must be as many scores as tokens
 		if scores, ok := own[i].Value.([]float32); ok {
 			own[i].Value = append(scores, slices.Repeat([]float32{unusedScore}, rows-len(scores))...)
 		}
@@ -123,8 +122,8 @@ func (w *ggufWriter) entries(rows int) ([]Entry, error) {
 	return append(append(entries, own...), w.specials()...), nil
 }
 
-// unusedScore is that of tokens that do not come of merging, as llama.cpp's
-// converter has it.
+// unusedScore is the score of tokens that merging does not produce, as in llama.cpp's
+// converter.
 const unusedScore = -10000
 
 // token returns a token's text and type.
@@ -152,7 +151,8 @@ func (w *ggufWriter) token(id int) (string, int32) {
 	return text, ggufNormal
 }
 
-// sentencePiece reports whether tokens are SentencePiece's, not the byte alphabet's.
+// sentencePiece reports whether the tokens are in SentencePiece's form rather than in the
+// byte alphabet.
 func (w *ggufWriter) sentencePiece() bool {
 	_, ok := w.t.model.(*byteBPE)
 	return !ok
@@ -183,7 +183,7 @@ func (w *ggufWriter) mergeRules() (rules [][2]string, err error) {
 	if !c.take('[') {
 		return nil, errors.New("tokenizer: tokenizer.json: model.merges: is not a list")
 	}
-	for !c.take(']') { // what FromJSON has read, so that it ends
+	for !c.take(']') { // FromJSON has read it, so the list ends
 		rule, err := c.mergeRule()
 		if err != nil {
 			return nil, fmt.Errorf("tokenizer: tokenizer.json: model.merges: %w", err)
@@ -194,14 +194,14 @@ func (w *ggufWriter) mergeRules() (rules [][2]string, err error) {
 	return rules, nil
 }
 
-// preNames are the pre-tokenizers that are tried, of those that cut text alike the
-// one that the most versions of llama.cpp know.
+// preNames are the candidate pre-tokenizers. Of equivalent ones the list has the one that
+// most versions of llama.cpp support.
 var preNames = []string{
 	"llama-bpe", "dbrx", "qwen2", "gpt-2", "starcoder", "gpt-4o", "tekken", "qwen35", "falcon", "deepseek-coder",
 	"deepseek-v3", "seed-coder", "minicpm5", "bloom", "viking", "default",
 }
 
-// preTokenizer returns the name under which GGUF has the tokenizer's own stages.
+// preTokenizer returns GGUF's name for the tokenizer's stages.
 func (w *ggufWriter) preTokenizer(m *byteBPE) (string, error) {
 	want, err := cuts(w.t.stages, probe)
 	if err != nil {
@@ -221,8 +221,8 @@ func (w *ggufWriter) preTokenizer(m *byteBPE) (string, error) {
 	return "", &UnsupportedError{"pre-tokenizer for GGUF", "none cuts text as this one does"}
 }
 
-// merging reports whether every token comes of merging its own bytes, so that it
-// does not matter whether words that are tokens are taken whole.
+// merging reports whether merging the bytes of every token yields that token, so that it
+// does not matter whether words that are tokens skip merging.
 func (w *ggufWriter) merging(m *byteBPE) bool {
 	plain := *m
 	plain.words = nil
@@ -244,14 +244,14 @@ func (w *ggufWriter) merging(m *byteBPE) bool {
 	return true
 }
 
-// probe has what pre-tokenizers differ in: contractions in both cases, runs of
+// probe contains text for which pre-tokenizers differ: contractions in both cases, runs of
 // digits, marks, cases, spaces, line ends and punctuation together, scripts.
 const probe = "I'm sure WE'LL don't they'd I'VE it's 'tis O'Neil's 1 12 123 1234 12345678 3.14159 v2.0 0x7f " +
 	"camelCase HTTPServer XMLHttpRequest snake_case_name __init__ a-b a_b #!/bin/sh $x += y[0]; /* c */ //d\n\n\n\t\tif (a==b) {\r\n  return;\r\n}  \n \n" +
 	"  two  spaces   three    four tab\tend\u00a0nbsp\u3000wide … — “quotes” ‘single’ «» !!! ??? ... ,,, @user #tag a@b.c http://x.y/z?q=1&r=2\n" +
 	"naïve café Ärger Straße ŒUVRE ǅ ſ İstanbul ДОМ дом Ελλάδα العربية ١٢٣ हिन्दी का १२३ ไทย 日本語テスト 中文字符，标点。한국어 \U0001F600\U0001F468\u200d\U0001F469 ½ ² Ⅻ e\u0301\n\n  x\n "
 
-// cuts returns the ends of the words that stages make of text.
+// cuts returns the words into which stages cut text.
 func cuts(stages []stage, text string) ([]string, error) {
 	var words recorder
 	e := &encoder{Tokenizer: &Tokenizer{model: &words}}
@@ -259,7 +259,7 @@ func cuts(stages []stage, text string) ([]string, error) {
 	return words, err
 }
 
-// recorder is a model that keeps the words.
+// recorder is a model that records the words.
 type recorder []string
 
 func (r *recorder) encode(_ *encoder, s string) error {
@@ -267,8 +267,8 @@ func (r *recorder) encode(_ *encoder, s string) error {
 	return nil
 }
 
-// charBPE returns the scores of a SentencePiece vocabulary: tokenizer.model's, or
-// such that merging by scores is merging by rules.
+// charBPE returns the scores of a SentencePiece vocabulary: those of tokenizer.model, or
+// scores for which merging gives the same result as the rules.
 func (w *ggufWriter) charBPE() ([]Entry, error) {
 	if w.pieces != nil {
 		return []Entry{
@@ -291,7 +291,7 @@ func (w *ggufWriter) charBPE() ([]Entry, error) {
 		if id == last {
 			continue
 		}
-		if ranked[id] { // not how SentencePiece's scores order merges
+		if ranked[id] { // SentencePiece's scores cannot express this order of merges
 			return nil, &UnsupportedError{"merges for GGUF", "rules of " + w.t.tokens[id] + " are apart"}
 		}
 		ranked[id], scores[id], last = true, -rank, id
@@ -319,7 +319,7 @@ func (w *ggufWriter) unigram() ([]Entry, error) {
 	return entries, nil
 }
 
-// scores returns tokenizer.model's.
+// scores returns the scores of tokenizer.model.
 func (w *ggufWriter) scores() []float32 {
 	scores := make([]float32, len(w.pieces.pieces))
 	for i, p := range w.pieces.pieces {
@@ -328,7 +328,7 @@ func (w *ggufWriter) scores() []float32 {
 	return scores
 }
 
-// specials returns the special tokens and what is put around a text.
+// specials returns the special tokens and the tokens that are added around a text.
 func (w *ggufWriter) specials() []Entry {
 	var out []Entry
 	id := func(key string, id int32) {
@@ -358,7 +358,7 @@ func (w *ggufWriter) specials() []Entry {
 	return out
 }
 
-// entryMeta is entries as a file has them.
+// entryMeta implements Meta for entries.
 type entryMeta []Entry
 
 func (m entryMeta) Meta(key string) (any, bool) {
@@ -369,15 +369,15 @@ func (m entryMeta) Meta(key string) (any, bool) {
 	return m[i].Value, true
 }
 
-// verify compares what a tokenizer of the entries makes of a text with the
-// original's.
+// verify compares the tokens of a probe text between a tokenizer read from the entries and
+// the original.
 func (w *ggufWriter) verify(entries []Entry) error {
 	back, err := FromGGUF(entryMeta(entries))
 	if err != nil {
 		return fmt.Errorf("read back from GGUF: %w", err)
 	}
-	// Normal forms are what GGUF does not say, and with most tokenizers the only
-	// thing: the text has them already.
+	// GGUF does not record normal forms, which for most tokenizers is the only difference:
+	// the probe is already normalised.
 	for line := range strings.Lines(strings.ReplaceAll(probe, "e\u0301", "")) {
 		want, err1 := w.t.Encode(line, EncodeOptions{})
 		got, err2 := back.Encode(line, EncodeOptions{})

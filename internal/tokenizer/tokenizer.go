@@ -2,8 +2,8 @@ package tokenizer
 
 import "fmt"
 
-// Tokenizer is a vocabulary with the rules that lead from text to it and back.
-// It does not change after it is made.
+// Tokenizer is a vocabulary with the rules that convert text to tokens and back. It is
+// immutable.
 type Tokenizer struct {
 	tokens []string         // by id, as the vocabulary writes them
 	kinds  []tokenKind      // by id
@@ -23,10 +23,10 @@ type Tokenizer struct {
 	cache *wordCache
 }
 
-// A model cuts a word, as the last stage of the pre-tokenizer leaves it, into
+// A model splits a word, a piece of text after the last stage of the pre-tokenizer, into
 // tokens.
 type model interface {
-	// encode appends the tokens of s, which is not empty, to e's.
+	// encode appends the tokens of s, which must not be empty, to e's.
 	encode(e *encoder, s string) error
 }
 
@@ -38,30 +38,29 @@ const maxText = 1 << 29
 type tokenKind uint8
 
 const (
-	absent tokenKind = iota // an id between others that stands for nothing
-	normal                  // written as the model writes words
+	absent tokenKind = iota // an unused id
+	normal                  // an ordinary token, in the model's encoding of words
 	special
-	userDefined // written as it is, part of the text
+	userDefined // literal text
 	unused
 	byteToken // <0x41>: one byte
 )
 
-// EncodeOptions say what [Tokenizer.Encode] does about special tokens.
+// EncodeOptions select how [Tokenizer.Encode] handles special tokens.
 type EncodeOptions struct {
-	// AddSpecial puts the tokens around the text that the model asks for: BOS,
-	// if AddBOS says so, and rarely others.
+	// AddSpecial adds the tokens around the text that the model expects: BOS if AddBOS is
+	// true, and rarely others.
 	AddSpecial bool
-	// ParseSpecial reads "<|eot_id|>" in the text as that token. Without it
-	// special tokens are not looked for, as text from users requires; added
-	// tokens that are not special are found either way.
+	// ParseSpecial converts special tokens such as "<|eot_id|>" in the text to their ids.
+	// It must be false for text from users. Added tokens that are not special are always
+	// matched.
 	ParseSpecial bool
 }
 
 // Encode returns the token ids of text, which need not be valid UTF-8.
 //
-// It fails if the vocabulary has no token for a part of the text and none for
-// what is unknown, if text is longer than 512 MiB, or if a normalizer makes it
-// many times longer.
+// It fails if a part of the text has no token and the vocabulary has no unknown token, if
+// the text is longer than 512 MiB, or if a normalizer makes it many times longer.
 func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	if err := checkText(len(text)); err != nil {
 		return nil, err
@@ -89,7 +88,7 @@ func checkText(n int) error {
 	return nil
 }
 
-// encoder is the state of one Encode.
+// encoder is the state of one call of Encode.
 type encoder struct {
 	*Tokenizer
 	ids    []int32
@@ -97,8 +96,8 @@ type encoder struct {
 	paths  paths
 }
 
-// text encodes what the file's author would call the input: it cuts out the
-// added tokens that are found in the text as it is.
+// text encodes a whole input: it cuts out the added tokens that are matched in the original
+// text.
 func (e *encoder) text(s string, parseSpecial bool) error {
 	for from := 0; from < len(s); {
 		t, start, end := e.raw.find(s, from, parseSpecial)
@@ -114,8 +113,8 @@ func (e *encoder) text(s string, parseSpecial bool) error {
 	return nil
 }
 
-// normalize normalises s, which is the beginning of the text if first is set,
-// and cuts out the added tokens that are found then.
+// normalize normalises s and cuts out the added tokens that are matched in the result.
+// first reports whether s begins the text.
 func (e *encoder) normalize(s string, first, parseSpecial bool) error {
 	if s == "" {
 		return nil
@@ -138,8 +137,8 @@ func (e *encoder) normalize(s string, first, parseSpecial bool) error {
 	return nil
 }
 
-// split takes s, which is the beginning of the text if first is set, through
-// the stages of the pre-tokenizer and encodes the words.
+// split passes s through the stages of the pre-tokenizer and encodes the words. first
+// reports whether s begins the text.
 func (e *encoder) split(stages []stage, s string, first bool) error {
 	if s == "" {
 		return nil
@@ -166,7 +165,7 @@ func (e *encoder) split(stages []stage, s string, first bool) error {
 	return nil
 }
 
-// word appends the tokens of one word, which is not empty.
+// word appends the tokens of one word, which must not be empty.
 func (e *encoder) word(s string) error {
 	if len(s) > cachedLength || e.cache == nil {
 		return e.model.encode(e, s)
@@ -184,19 +183,18 @@ func (e *encoder) word(s string) error {
 	return err
 }
 
-// Size returns the number of ids: one more than the largest. It may differ from
-// the rows of a model's embedding, which are often padded.
+// Size returns the number of ids: one more than the largest. It may differ from the rows of
+// a model's embedding, which are often padded.
 func (t *Tokenizer) Size() int { return len(t.tokens) }
 
-// ID returns the id of a token as the vocabulary writes it: "Ġthe" for " the",
+// ID returns the id of a token in the vocabulary's spelling: "Ġthe" for " the",
 // "<|eot_id|>" for itself.
 func (t *Tokenizer) ID(token string) (int32, bool) {
 	id, ok := t.ids[token]
 	return id, ok
 }
 
-// Token returns a token as the vocabulary writes it. It is false for ids that
-// stand for nothing.
+// Token returns a token in the vocabulary's spelling. It returns false for unused ids.
 func (t *Tokenizer) Token(id int32) (string, bool) {
 	if !t.valid(id) {
 		return "", false
@@ -204,7 +202,7 @@ func (t *Tokenizer) Token(id int32) (string, bool) {
 	return t.tokens[id], true
 }
 
-// Special reports whether id is a special (control) token, which is not text.
+// Special reports whether id is a special (control) token, which is not part of the text.
 func (t *Tokenizer) Special(id int32) bool {
 	return t.valid(id) && t.kinds[id] == special
 }
@@ -216,7 +214,7 @@ func (t *Tokenizer) valid(id int32) bool {
 // BOS returns the token that begins a sequence, if the tokenizer names one.
 func (t *Tokenizer) BOS() (int32, bool) { return t.bos, t.bos != noID }
 
-// AddBOS reports whether Encode puts BOS first with AddSpecial.
+// AddBOS reports whether Encode with AddSpecial puts BOS first.
 func (t *Tokenizer) AddBOS() bool {
 	return t.bos != noID && len(t.prefix) > 0 && t.prefix[0] == t.bos
 }

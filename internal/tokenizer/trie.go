@@ -1,19 +1,19 @@
 package tokenizer
 
-// trie is a set of strings with a number each. It takes memory and time linear
-// in the strings, whatever they are.
+// trie maps strings to numbers. Its memory and time are linear in the total length of the
+// strings.
 type trie struct {
 	root   [256]int32        // children of node 0, 0 where there is none
 	edges  *hashTable[int32] // by node<<8 | byte: the child, 0 where there is none
 	values []int32           // by node, or -1
 }
 
-// newTrie returns an empty trie with room for about n nodes.
+// newTrie returns an empty trie with memory for about n nodes.
 func newTrie(n int) *trie {
 	return &trie{edges: newHashTable[int32](n), values: []int32{-1}}
 }
 
-// child returns the node behind byte b of node, or 0.
+// child returns the child of node for byte b, or 0.
 func (t *trie) child(node int32, b byte) int32 {
 	if node == 0 {
 		return t.root[b]
@@ -21,7 +21,7 @@ func (t *trie) child(node int32, b byte) int32 {
 	return t.edges.get(uint64(node)<<8 | uint64(b))
 }
 
-// add enters s, or gives it another value.
+// add sets the value of s.
 func (t *trie) add(s string, value int32) {
 	node := int32(0)
 	for i := range len(s) {
@@ -40,7 +40,7 @@ func (t *trie) add(s string, value int32) {
 	t.values[node] = value
 }
 
-// node returns the node of s, and false if no string begins with it.
+// node returns the node of s, and false if no string in the trie begins with s.
 func (t *trie) node(s string) (int32, bool) {
 	node := int32(0)
 	for i := range len(s) {
@@ -51,8 +51,8 @@ func (t *trie) node(s string) (int32, bool) {
 	return node, true
 }
 
-// longest returns the value and the length of the longest string that s starts
-// with, and -1 if there is none. The search begins at a node.
+// longest returns the value and the length of the longest string that is a prefix of s, or
+// a value of -1. The search begins at the given node.
 func (t *trie) longest(node int32, s string) (value int32, n int) {
 	value = -1
 	for i := range len(s) {

@@ -7,29 +7,28 @@ import (
 	"unicode/utf8"
 )
 
-// unigram cuts a word into the tokens whose scores, logarithms of
-// probabilities, have the largest sum (Viterbi).
+// unigram splits a word into the tokens whose scores, logarithms of probabilities, have the
+// largest sum (Viterbi).
 type unigram struct {
 	trie   *trie
 	scores []float64 // by id
-	// single rounds every sum to float32, as SentencePiece does, so that the same
-	// ways come out of near ties.
+	// single rounds every sum to float32, as SentencePiece does, so that near ties are
+	// decided in the same way.
 	single bool
 
-	unk      int32 // of what no token covers; noID makes it an error
+	unk      int32 // unknown token; noID makes an unknown character an error
 	unkScore float64
-	fuse     bool       // one unk for several in a row
-	bytes    [256]int32 // tokens of bytes, which replace an unk; noID where there is none
+	fuse     bool       // adjacent unknown characters share one unk
+	bytes    [256]int32 // byte fallback in place of unk; noID for bytes without a token
 }
 
-// unkPenalty is how much worse than the worst token an unknown character is.
+// unkPenalty is the distance of an unknown character's score below the lowest score.
 const unkPenalty = 10
 
-// maxUnigramToken bounds the length of a token, and so the time that one
-// character takes.
+// maxUnigramToken bounds the length of a token, and so the time per character.
 const maxUnigramToken = 1 << 12
 
-// newUnigram returns the model of the tokens for which in is true.
+// newUnigram returns a model with the tokens for which in is true.
 func newUnigram(tokens []string, scores []float64, in func(id int) bool) (*unigram, error) {
 	m := &unigram{trie: newTrie(2 * len(tokens)), scores: scores, unk: noID, fuse: true}
 	for i := range m.bytes {
@@ -47,23 +46,22 @@ func newUnigram(tokens []string, scores []float64, in func(id int) bool) (*unigr
 	return m, nil
 }
 
-// paths holds the best way to each place of a word. It keeps its buffers.
+// paths holds the best path to each position of a word. It keeps its buffers between words.
 type paths struct{ nodes []pathNode }
 
 type pathNode struct {
 	score float64
-	from  int32 // where the last token begins, or -1: there is no way yet
+	from  int32 // start of the last token, or -1 if no path has been found
 	id    int32
 }
 
-// encode finds the best path. Wherever every path has to pass, the tokens up to
-// there are written, so that memory depends on the longest token and not on the
-// length of s.
+// encode finds the best path. It writes the tokens up to each position that every path must
+// pass, so that memory depends on the length of the longest token, not on that of s.
 func (m *unigram) encode(e *encoder, s string) error {
 	const none = -1
 	w := unigramWriter{unigram: m, e: e, s: s}
 	nodes := append(e.paths.nodes[:0], pathNode{from: 0})
-	base := 0 // the place of nodes[0]
+	base := 0 // position of nodes[0]
 	for at := 0; at < len(s); {
 		if here := at - base; here > 0 && here == len(nodes)-1 {
 			if err := w.write(nodes, base); err != nil {
@@ -128,10 +126,10 @@ type unigramWriter struct {
 	e       *encoder
 	s       string
 	steps   []int32
-	unknown int // where the run of unknown characters begins, plus one; 0: there is none
+	unknown int // start of the run of unknown characters, plus one; 0: no run
 }
 
-// write appends the tokens of the path that ends at the last of nodes.
+// write appends the tokens of the path that ends at the last node.
 func (w *unigramWriter) write(nodes []pathNode, base int) error {
 	w.steps = w.steps[:0]
 	for at := int32(len(nodes) - 1); at > 0; at = nodes[at].from {
@@ -159,7 +157,7 @@ func (w *unigramWriter) write(nodes []pathNode, base int) error {
 	return nil
 }
 
-// flush writes what stands for the unknown characters up to end.
+// flush writes the tokens for the unknown characters before end.
 func (w *unigramWriter) flush(end int) error {
 	if w.unknown == 0 {
 		return nil
@@ -181,8 +179,8 @@ func (w *unigramWriter) flush(end int) error {
 	return nil
 }
 
-// unigram returns SentencePiece's model: user-defined tokens win, and
-// unused, control and byte tokens are not looked for.
+// unigram returns SentencePiece's model: user-defined tokens take precedence, and unused,
+// control and byte tokens are not matched.
 func (v *scored) unigram() (*unigram, error) {
 	lowest, highest := float32(math.MaxFloat32), float32(-math.MaxFloat32)
 	for id, kind := range v.kinds {

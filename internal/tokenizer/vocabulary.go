@@ -7,18 +7,18 @@ import (
 	"unicode/utf8"
 )
 
-// maxTokens is the number of ids that a vocabulary may have; the largest ones
-// published have less than 2^19.
+// maxTokens is the largest number of ids of a vocabulary. Published ones have less than
+// 2^19.
 const maxTokens = 1 << 24
 
-// vocabulary is the list of tokens while a tokenizer is made.
+// vocabulary is the list of tokens while a tokenizer is built.
 type vocabulary struct {
 	tokens []string
 	kinds  []tokenKind
 	ids    map[string]int32
 }
 
-// newVocabulary returns one of size ids, none of which stands for anything yet.
+// newVocabulary returns a vocabulary of size unused ids.
 func newVocabulary(size int) *vocabulary {
 	return &vocabulary{
 		tokens: make([]string, size),
@@ -27,7 +27,7 @@ func newVocabulary(size int) *vocabulary {
 	}
 }
 
-// add gives the free id to a token that has none.
+// add assigns an unused id to a new token.
 func (v *vocabulary) add(id int32, token string, kind tokenKind) error {
 	if v.kinds[id] != absent {
 		return fmt.Errorf("token %s: id %d is that of token %s", quote(token), id, quote(v.tokens[id]))
@@ -39,7 +39,7 @@ func (v *vocabulary) add(id int32, token string, kind tokenKind) error {
 	return nil
 }
 
-// byteIDs returns the tokens of single bytes, -1 where there is none.
+// byteIDs returns the tokens of single bytes, -1 for a byte without a token.
 func (v *vocabulary) byteIDs(a *alphabet) (ids [256]int32) {
 	for b := range ids {
 		ids[b] = noID
@@ -55,7 +55,7 @@ func (v *vocabulary) byteIDs(a *alphabet) (ids [256]int32) {
 	return ids
 }
 
-// byteOf returns the byte that a token <0x41> stands for.
+// byteOf returns the byte that a token of the form <0x41> represents.
 func byteOf(token string) (byte, bool) {
 	if len(token) != 6 || token[:3] != "<0x" || token[5] != '>' {
 		return 0, false
@@ -64,7 +64,7 @@ func byteOf(token string) (byte, bool) {
 	return byte(b), err == nil && strings.ToUpper(token[3:5]) == token[3:5]
 }
 
-// fallbackBytes returns the tokens <0x00> to <0xFF>, noID where there is none.
+// fallbackBytes returns the tokens <0x00> to <0xFF>, noID for a missing one.
 func (v *vocabulary) fallbackBytes() (ids [256]int32) {
 	for b := range ids {
 		ids[b] = noID
@@ -75,14 +75,14 @@ func (v *vocabulary) fallbackBytes() (ids [256]int32) {
 	return ids
 }
 
-// oneRune returns the character of a token that is just one.
+// oneRune returns the character of a token that consists of a single one.
 func oneRune(token string) (rune, bool) {
 	r, n := utf8.DecodeRuneInString(token)
 	return r, n > 0 && n == len(token) && (r != utf8.RuneError || n > 1)
 }
 
-// pieces returns the bytes that each token decodes to. A normal token with a
-// character outside the byte alphabet stands for itself.
+// pieces returns the bytes that each token decodes to. A normal token with a character
+// outside the byte alphabet represents itself.
 func (v *vocabulary) pieces(a *alphabet) []string {
 	pieces := make([]string, len(v.tokens))
 	for id, token := range v.tokens {
@@ -100,7 +100,7 @@ func (v *vocabulary) pieces(a *alphabet) []string {
 	return pieces
 }
 
-// words returns the ids of normal tokens by the bytes they stand for.
+// words returns the ids of normal tokens by the bytes that they represent.
 func (v *vocabulary) words(a *alphabet) map[string]int32 {
 	words := make(map[string]int32, len(v.ids))
 	for id, token := range v.tokens {
@@ -114,8 +114,8 @@ func (v *vocabulary) words(a *alphabet) map[string]int32 {
 	return words
 }
 
-// merges resolves n rules, of which at returns the two sides. The token that they
-// become is without the first prefix bytes of the right one.
+// merges resolves n rules, whose two sides at returns. The merged token omits the first
+// prefix bytes of the right side.
 func (v *vocabulary) merges(n, prefix int, at func(i int) (left, right string, err error)) (*merges, error) {
 	if n > maxTokens {
 		return nil, fmt.Errorf("%d merges are more than %d", n, maxTokens)

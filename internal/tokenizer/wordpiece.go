@@ -2,14 +2,13 @@ package tokenizer
 
 import "unicode/utf8"
 
-// wordPiece takes the longest token that a word starts with, then the longest
-// that the rest starts with, and the unknown token for the whole word if there
-// is none.
+// wordPiece takes the longest token that is a prefix of the word, then the longest prefix
+// of the rest, and so on. If there is none, the whole word becomes the unknown token.
 type wordPiece struct {
 	trie     *trie
-	start    int32 // the node of what words begin with
-	within   int32 // the node of what marks tokens that begin no word
-	inWord   bool  // some token begins with that
+	start    int32 // node of the mark that begins a word
+	within   int32 // node of the mark of tokens within a word
+	inWord   bool  // some token begins with that mark
 	unk      int32
 	maxChars int
 }
