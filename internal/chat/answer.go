@@ -7,7 +7,7 @@ import (
 	"unicode"
 )
 
-// answerFormat is how a family writes tool calls and thoughts.
+// answerFormat is the form in which a model family writes tool calls and reasoning.
 type answerFormat uint8
 
 const (
@@ -20,7 +20,7 @@ const (
 	fencedAnswers               // [f(x=1)] or JSON, fenced or not, as the prompt asked for: Gemma 3
 )
 
-// formatOf tells a template's family by what it writes.
+// formatOf determines a template's family from the text that the template writes.
 func formatOf(source string) answerFormat {
 	for _, f := range []struct {
 		mark   string
@@ -36,12 +36,13 @@ func formatOf(source string) answerFormat {
 	return plainAnswers
 }
 
-// Answer takes apart what a model of the template's family has written: what it
-// thought, what it says, the tools that it asks for. In the text special tokens stand
-// by their names ("<|channel|>final<|message|>Hi"). Calls are looked for if there are
-// tools; Llama 3 and Gemma 3, which do not mark calls, have to name one of them.
-// What is no whole call stays text; what gpt-oss says before a call that it has thought
-// about counts as thought, since its template has one place for both. Models that do not number their calls leave IDs empty.
+// Answer parses the output of a model of the template's family into reasoning, content and
+// tool calls. Special tokens in the text are spelled by name
+// ("<|channel|>final<|message|>Hi"). Answer looks for calls only if there are tools. Llama
+// 3 and Gemma 3 do not mark calls, so their calls must name one of the tools. An incomplete
+// call stays part of the content. Content that gpt-oss writes before a call counts as
+// reasoning, because its template has a single place for both. IDs are empty for models
+// that do not number their calls.
 func (t *Template) Answer(text string, tools []Tool) Message {
 	if t.format == harmonyAnswers {
 		return harmony(text, len(tools) > 0)
@@ -83,7 +84,8 @@ func (t *Template) Answer(text string, tools []Tool) Message {
 	return m
 }
 
-// thoughts cuts what ends with </think> off a text. The beginning may be in the prompt.
+// thoughts splits off the reasoning, which ends with </think>. Its opening tag may be part
+// of the prompt.
 func thoughts(text string) (reasoning, content string) {
 	before, after, ok := strings.Cut(text, "</think>")
 	if !ok {
@@ -92,7 +94,8 @@ func thoughts(text string) (reasoning, content string) {
 	return strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(before), "<think>")), strings.TrimLeft(after, "\n")
 }
 
-// marked takes calls out of a text, each within marks; the last end may be missing.
+// marked removes calls from a text, each between begin and end. The last end may be
+// missing.
 func marked(text, begin, end string, parse func(string) []ToolCall) (string, []ToolCall) {
 	var said strings.Builder
 	var calls []ToolCall
@@ -112,8 +115,8 @@ func marked(text, begin, end string, parse func(string) []ToolCall) (string, []T
 	}
 }
 
-// jsonCalls reads calls as JSON: one object, a list of them, or several with ; or
-// white space between. nil: it is something else.
+// jsonCalls parses calls in JSON: one object, a list of objects, or several separated by ;
+// or white space. It returns nil for any other text.
 func jsonCalls(text string) (calls []ToolCall) {
 	text = strings.TrimSpace(text)
 	if strings.HasPrefix(text, "[") {
@@ -146,7 +149,7 @@ func jsonCalls(text string) (calls []ToolCall) {
 	return calls
 }
 
-// jsonCall reads one call; its arguments may be JSON within a string.
+// jsonCall parses one call. Its arguments may be JSON within a string.
 func jsonCall(raw json.RawMessage) (ToolCall, bool) {
 	var c struct {
 		ID                    string
@@ -170,7 +173,8 @@ func jsonCall(raw json.RawMessage) (ToolCall, bool) {
 	return ToolCall{ID: c.ID, Name: c.Name, Arguments: object}, ok && c.Name != ""
 }
 
-// jsonObject returns an object as it is, that within a string, or {} for nothing.
+// jsonObject returns an object unchanged, an object within a string unquoted, and {} if raw
+// is empty.
 func jsonObject(raw json.RawMessage) (json.RawMessage, bool) {
 	raw = bytes.TrimSpace(raw)
 	var text string
@@ -183,7 +187,7 @@ func jsonObject(raw json.RawMessage) (json.RawMessage, bool) {
 	return raw, raw[0] == '{' && json.Valid(raw)
 }
 
-// taggedCall reads what Qwen writes between its tags: JSON, or Qwen3-Coder's
+// taggedCall parses the text between Qwen's tags: JSON, or Qwen3-Coder's
 // <function=f><parameter=x>1</parameter></function>.
 func taggedCall(text string) []ToolCall {
 	if calls := jsonCalls(text); len(calls) == 1 {
@@ -213,7 +217,7 @@ func taggedCall(text string) []ToolCall {
 	}
 }
 
-// objectWriter makes a JSON object whose keys keep their order.
+// objectWriter writes a JSON object whose keys keep their order.
 type objectWriter struct{ b bytes.Buffer }
 
 func (o *objectWriter) set(key string, value json.RawMessage) {
@@ -229,16 +233,17 @@ func (o *objectWriter) setText(key, value string) { o.set(key, jsonText(value)) 
 
 func (o *objectWriter) object() json.RawMessage { return json.RawMessage("{" + o.b.String() + "}") }
 
-// jsonText is a string as JSON without escapes for HTML.
+// jsonText returns a string as JSON without escapes for HTML.
 func jsonText(s string) json.RawMessage {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // a string has no error
+	_ = enc.Encode(s) // encoding a string cannot fail
 	return bytes.TrimSpace(b.Bytes())
 }
 
-// mistral reads [TOOL_CALLS] and JSON, or, as later models write it, [TOOL_CALLS]name[ARGS]{...}.
+// mistral parses [TOOL_CALLS] followed by JSON, or the form of later models,
+// [TOOL_CALLS]name[ARGS]{...}.
 func mistral(text string) (string, []ToolCall) {
 	said, rest, ok := strings.Cut(text, "[TOOL_CALLS]")
 	if !ok {
@@ -263,7 +268,7 @@ func mistral(text string) (string, []ToolCall) {
 	return said, calls
 }
 
-// named reports whether there are calls, all of them of these tools.
+// named reports whether calls is not empty and every call names one of the tools.
 func named(calls []ToolCall, tools []Tool) bool {
 	for _, c := range calls {
 		known := false
@@ -283,7 +288,7 @@ func isName(s string) bool {
 	})
 }
 
-// unfenced takes a block's fence off: ```json, ```tool_code.
+// unfenced removes the fence of a code block: ```json, ```tool_code.
 func unfenced(text string) string {
 	text = strings.TrimSpace(text)
 	if rest, ok := strings.CutPrefix(text, "```"); ok {
@@ -294,13 +299,13 @@ func unfenced(text string) string {
 	return text
 }
 
-// harmony reads gpt-oss's messages: each has a channel, and a recipient if it is a call.
+// harmony parses gpt-oss's messages. Each has a channel; a call also has a recipient.
 func harmony(text string, tools bool) Message {
 	m := Message{Role: "assistant"}
 	var said, thought []string
 	for text != "" {
 		header, rest, ok := strings.Cut(text, "<|message|>")
-		if !ok { // a header that has not ended, or text without any
+		if !ok { // an incomplete header, or text without any
 			if !strings.Contains(header, "<|") {
 				said = append(said, header)
 			}
@@ -336,7 +341,7 @@ func harmony(text string, tools bool) Message {
 	return m
 }
 
-// word returns what follows a mark in a message's header.
+// word returns the word after a mark in a message's header.
 func word(header, mark string) string {
 	_, after, _ := strings.Cut(header, mark)
 	if i := strings.IndexAny(after, " \n<"); i >= 0 {

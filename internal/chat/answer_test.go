@@ -16,7 +16,7 @@ func call(name, arguments string) ToolCall {
 
 var weatherTools = []Tool{{Name: "weather", Description: "d", Parameters: json.RawMessage(`{"type": "object", "properties": {"city": {"type": "string"}}}`)}, {Name: "now"}}
 
-// TestAnswer takes apart what models of families write.
+// TestAnswer parses outputs of the models of several families.
 func TestAnswer(t *testing.T) {
 	sources := map[string]string{"phi4": "<|tool|>", "gemma2": "<start_of_turn>", "plain": "{{ messages }}"}
 	for _, c := range []struct {
@@ -82,7 +82,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestAnswersAgain takes apart what the templates themselves make of calls.
+// TestAnswersAgain renders calls with the templates and parses the result.
 func TestAnswersAgain(t *testing.T) {
 	asked := []ToolCall{{ID: "abcdef123", Name: "weather", Arguments: json.RawMessage(`{"city": "Köln \"<x>\"\n", "days": [1, null, true]}`)}}
 	user := Message{Role: "user", Content: "x"}
@@ -115,8 +115,8 @@ func TestAnswersAgain(t *testing.T) {
 	}
 }
 
-// TestStyles renders with templates that want contents and arguments otherwise than
-// transformers gives them.
+// TestStyles renders with templates that need contents and arguments in a form other than
+// transformers'.
 func TestStyles(t *testing.T) {
 	messages := []Message{
 		{Role: "system", Content: "S"}, {Role: "user", Content: "U"},
@@ -146,7 +146,7 @@ func TestStyles(t *testing.T) {
 	}
 }
 
-// FuzzAnswer looks for panics, and for calls whose arguments are no object.
+// FuzzAnswer looks for panics, and for calls whose arguments are not an object.
 func FuzzAnswer(f *testing.F) {
 	paths, err := filepath.Glob("testdata/*.jinja")
 	if err != nil || len(paths) == 0 {

@@ -19,59 +19,59 @@ import (
 
 // Message is one message of a conversation.
 type Message struct {
-	Role    string `json:"role"` // "system", "user", "assistant", "tool" and what else the template knows
+	Role    string `json:"role"` // "system", "user", "assistant", "tool" and other roles that the template knows
 	Content string `json:"content"`
-	// Reasoning is what the assistant thought before it answered, for templates that
-	// have a place for it.
+	// Reasoning is the assistant's reasoning before its answer, for templates that have a
+	// place for it.
 	Reasoning  string     `json:"reasoning_content,omitempty"`
-	Name       string     `json:"name,omitempty"` // of the tool that answers
+	Name       string     `json:"name,omitempty"` // name of the tool whose result this is
 	ToolCalls  []ToolCall `json:"tool_calls,omitempty"`
 	ToolCallID string     `json:"tool_call_id,omitempty"`
 }
 
-// ToolCall is what the assistant asks of a tool.
+// ToolCall is a call of a tool by the assistant.
 type ToolCall struct {
 	ID        string          `json:"id,omitempty"`
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments"` // an object; its keys keep their order
 }
 
-// Tool is a function that the assistant may ask for.
+// Tool is a function that the assistant may call.
 type Tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"` // a JSON schema; its keys keep their order
 }
 
-// Input is what a template renders.
+// Input is the input of a template.
 type Input struct {
 	Messages []Message
 	Tools    []Tool
-	// Generate ends the text where the assistant's next message begins
+	// Generate ends the text at the beginning of the assistant's next message
 	// (add_generation_prompt).
 	Generate bool
-	// BOS and EOS are the tokens that templates call bos_token and eos_token.
+	// BOS and EOS are the texts of the template variables bos_token and eos_token.
 	BOS, EOS string
-	// Vars are further variables of the template, such as "enable_thinking": bool, int,
-	// float64, string, nil or json.RawMessage.
+	// Vars are additional variables of the template, such as "enable_thinking". A value is
+	// a bool, int, float64, string, nil or json.RawMessage.
 	Vars map[string]any
-	Now  time.Time // of strftime_now; zero: the time of the call
+	Now  time.Time // time for strftime_now; zero: the time of the call
 }
 
-// Template is a parsed chat template. It may be used by several goroutines at once.
+// Template is a parsed chat template. Several goroutines may use it at once.
 type Template struct {
 	t      *jinja.Template
 	format answerFormat
 	thinks bool // <think>
 
-	toolsInMessage bool // the template looks for tools in messages
+	toolsInMessage bool // the template expects tools in messages
 
 	mu                sync.Mutex
-	asked, askedCalls bool // what known has
+	asked, askedCalls bool // the results cached in known
 	known             style
 }
 
-// Parse reads a template. The error is a *jinja.Error.
+// Parse parses a template. The error is a *jinja.Error.
 func Parse(source string) (*Template, error) {
 	t, err := jinja.Parse(source)
 	if err != nil {
@@ -82,14 +82,14 @@ func Parse(source string) (*Template, error) {
 	}, nil
 }
 
-// Render returns the conversation's text. The error is a *jinja.Error where the
-// template is at fault or says that the conversation is (*jinja.RaisedError), or is of
-// JSON in the input.
+// Render returns the text of the conversation. The error is a *jinja.Error if the template
+// is faulty or rejects the conversation (*jinja.RaisedError); it may also be an error in
+// the input's JSON.
 //
-// Contents are strings, a call's arguments are objects, as transformers wants them.
-// Templates that fail with these, or leave calls out, get lists of parts for contents,
-// arguments as JSON text, none for the content of a message of calls alone. Phi 4 mini's
-// gets tools in the system message.
+// By default contents are strings and a call's arguments are objects, as in transformers.
+// If a template fails with these or omits the calls, Render passes lists of parts as
+// contents, JSON text as arguments, or no content for a message with calls only. The
+// template of Phi 4 mini gets the tools in the system message.
 func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 	vars, err := in.vars(t.style(ctx, &in))
 	if err != nil {
@@ -102,7 +102,7 @@ func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 	return t.t.Render(ctx, vars, jinja.Options{Now: now})
 }
 
-// vars returns the variables as transformers names them.
+// vars returns the variables under transformers' names.
 func (in *Input) vars(s style) (map[string]any, error) {
 	vars := map[string]any{
 		"bos_token": in.BOS, "eos_token": in.EOS, "add_generation_prompt": in.Generate, "tools": nil, "documents": nil,
@@ -150,7 +150,7 @@ func (in *Input) vars(s style) (map[string]any, error) {
 	return vars, nil
 }
 
-// value returns the message as templates see it.
+// value returns the message in the form that templates use.
 func (m *Message) value(s style) (*jinja.Dict, error) {
 	var content any = m.Content
 	switch {
@@ -162,7 +162,7 @@ func (m *Message) value(s style) (*jinja.Dict, error) {
 	d := jinja.NewDict("role", m.Role, "content", content)
 	if m.Reasoning != "" {
 		d.Set("reasoning_content", m.Reasoning)
-		d.Set("thinking", m.Reasoning) // as gpt-oss calls it
+		d.Set("thinking", m.Reasoning) // gpt-oss's name
 	}
 	if m.Name != "" {
 		d.Set("name", m.Name)
@@ -194,7 +194,7 @@ func (m *Message) value(s style) (*jinja.Dict, error) {
 	return d, nil
 }
 
-// object returns a JSON object as a value; nothing is an empty one.
+// object converts a JSON object to a value. Empty text becomes an empty object.
 func object(raw json.RawMessage) (any, error) {
 	if len(raw) == 0 {
 		return jinja.NewDict(), nil
@@ -209,12 +209,12 @@ func object(raw json.RawMessage) (any, error) {
 	return v, nil
 }
 
-// endMark is a message that EndOfTurn finds again.
+// endMark is the content of a message by which EndOfTurn finds its place in the text.
 const endMark = "pianola-end-of-turn"
 
-// EndOfTurn returns what follows an assistant's message, with which a model ends its
-// turn: "<|im_end|>\n". It is "" where the template does not say: it has no such
-// place, or refuses the question.
+// EndOfTurn returns the text after an assistant's message, with which a model ends its
+// turn, such as "<|im_end|>\n". It returns "" if the template has no such text or rejects
+// the conversation.
 func (t *Template) EndOfTurn(ctx context.Context, in Input) string {
 	in.Messages = []Message{{Role: "user", Content: "x"}, {Role: "assistant", Content: endMark}}
 	in.Tools, in.Generate = nil, false

@@ -34,8 +34,8 @@ func parseFile(t *testing.T, name string) *Template {
 	return tmpl
 }
 
-// TestFamilies renders conversations with templates of families and compares with what
-// Jinja2 gives for the shipped ones, which testdata/reference.py has written
+// TestFamilies renders conversations with the templates of several families. The texts of
+// the shipped ones must equal Jinja2's, which testdata/reference.py has written
 // (testdata/README.md).
 func TestFamilies(t *testing.T) {
 	data, err := os.ReadFile("testdata/conversations.json")

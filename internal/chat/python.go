@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// pythonCalls reads calls as Python writes them: f(x=1, y='a'), or a list of such.
-// nil: it is something else.
+// pythonCalls parses calls in Python syntax: f(x=1, y='a'), or a list of calls. It returns
+// nil for any other text.
 func pythonCalls(text string) (calls []ToolCall) {
 	p := &python{rest: text}
 	list := p.skip("[")
@@ -42,10 +42,10 @@ func pythonCalls(text string) (calls []ToolCall) {
 	return calls
 }
 
-// python reads constants of Python and writes them as JSON.
+// python parses Python constants and converts them to JSON.
 type python struct{ rest string }
 
-// space returns what is left behind white space.
+// space skips white space and returns the rest.
 func (p *python) space() string {
 	p.rest = strings.TrimLeft(p.rest, " \t\n")
 	return p.rest
@@ -69,7 +69,7 @@ func (p *python) name() string {
 	return s[:n]
 }
 
-// maxPythonDepth bounds lists in lists.
+// maxPythonDepth bounds the nesting of lists.
 const maxPythonDepth = 50
 
 func (p *python) value(depth int) (json.RawMessage, bool) {
@@ -126,7 +126,7 @@ func (p *python) value(depth int) (json.RawMessage, bool) {
 	return json.RawMessage(word), json.Valid([]byte(word))
 }
 
-// text reads a string with the escapes that Go and Python share.
+// text parses a string with the escapes that Go and Python share.
 func (p *python) text() (json.RawMessage, bool) {
 	s := p.rest
 	quote := s[0]

@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// ErrNoTemplate says that a model has no chat template, or none of a name.
+// ErrNoTemplate is returned if a model has no chat template, or none with the given name.
 var ErrNoTemplate = errors.New("chat: the model has no such chat template")
 
-// Names of templates that models with several have.
+// Names of templates in models with several templates.
 const (
 	Default = "default"
-	ToolUse = "tool_use" // for conversations with tools
+	ToolUse = "tool_use" // template for conversations with tools
 )
 
-// Sources are a model's templates by name, not yet parsed.
+// Sources are the texts of a model's templates by name.
 type Sources map[string]string
 
 // Meta is the metadata of a GGUF file.
@@ -29,8 +29,8 @@ type Meta interface {
 	Meta(key string) (any, bool)
 }
 
-// FromGGUF returns the templates of GGUF metadata: tokenizer.chat_template, and those
-// that tokenizer.chat_templates names.
+// FromGGUF returns the templates in GGUF metadata: tokenizer.chat_template, and those
+// listed in tokenizer.chat_templates.
 func FromGGUF(m Meta) Sources {
 	s := Sources{}
 	add := func(name, key string) {
@@ -50,11 +50,11 @@ func FromGGUF(m Meta) Sources {
 	return s
 }
 
-// maxTemplates is how many templates a model may have.
+// maxTemplates is the largest number of templates of a model.
 const maxTemplates = 32
 
 // FromConfig returns the templates of a Hugging Face tokenizer_config.json, whose
-// chat_template is a text, or a list of templates with names.
+// chat_template is a text or a list of named templates.
 func FromConfig(config []byte) (Sources, error) {
 	var c struct {
 		Template json.RawMessage `json:"chat_template"`
@@ -79,12 +79,12 @@ func FromConfig(config []byte) (Sources, error) {
 	return s, nil
 }
 
-// FromDirectory returns the templates of a Hugging Face directory: of
+// FromDirectory returns the templates in a Hugging Face directory, from
 // chat_template.jinja, additional_chat_templates, chat_template.json and
-// tokenizer_config.json. read reads a file.
+// tokenizer_config.json. read returns the content of a file.
 func FromDirectory(root string, read func(path string) ([]byte, error)) (Sources, error) {
 	all := Sources{}
-	for _, name := range []string{"tokenizer_config.json", "chat_template.json"} { // what comes later counts
+	for _, name := range []string{"tokenizer_config.json", "chat_template.json"} { // later files take precedence
 		config, err := read(filepath.Join(root, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -125,8 +125,9 @@ func FromDirectory(root string, read func(path string) ([]byte, error)) (Sources
 	return all, nil
 }
 
-// Parse reads the template of a name; "" is that for tools, if tools is true and there
-// is one, else the default. The error wraps ErrNoTemplate where there is none.
+// Parse parses the template with the given name. The name "" selects the template for tools
+// if tools is true and there is one, and otherwise the default. The error wraps
+// ErrNoTemplate if there is no such template.
 func (s Sources) Parse(name string, tools bool) (*Template, error) {
 	if name == "" {
 		name = Default
@@ -148,7 +149,7 @@ func (s Sources) Parse(name string, tools bool) (*Template, error) {
 	return t, nil
 }
 
-// Names returns the templates' names in order.
+// Names returns the names of the templates in ascending order.
 func (s Sources) Names() []string {
 	var names []string
 	for n := range s {

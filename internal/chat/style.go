@@ -10,16 +10,16 @@ import (
 	"github.com/pianola-engine/pianola/internal/chat/jinja"
 )
 
-// style is how a template wants what other templates want otherwise. The zero style is
-// what transformers' manual says; templates of which nothing else is known get it.
+// style is the form in which a template expects its input. The zero style is the one that
+// transformers documents; it is used for templates about which nothing else is known.
 type style struct {
 	parts     bool // contents are lists of {"type": "text", "text": ...}
-	noContent bool // a message of tool calls alone has none for its content, not ""
+	noContent bool // a message with tool calls only has no content instead of ""
 	jsonText  bool // a call's arguments are JSON text, not an object
-	inSystem  bool // tools are JSON text in the system message, as Phi 4 mini has them
+	inSystem  bool // tools are JSON text in the system message, as for Phi 4 mini
 }
 
-// Texts by which a probe's parts are found again.
+// Texts by which style recognises the parts of a probe.
 const (
 	probeSystem = "pianola-probe-system"
 	probeUser   = "pianola-probe-user"
@@ -29,8 +29,8 @@ const (
 	probeResult = "pianola-probe-result"
 )
 
-// style asks the template, by conversations that it renders or not, once for contents
-// and once for tool calls.
+// style determines the style by probing the template: it renders conversations, once for
+// contents and once for tool calls, and checks the results.
 func (t *Template) style(ctx context.Context, in *Input) style {
 	calls := false
 	for i := range in.Messages {
@@ -49,7 +49,7 @@ func (t *Template) style(ctx context.Context, in *Input) style {
 	return t.known
 }
 
-// probe renders messages in a style; "" is an error.
+// probe renders messages in a style. It returns "" if the template fails.
 func (t *Template) probe(ctx context.Context, in *Input, s style, messages ...Message) string {
 	p := Input{Messages: messages, Tools: in.Tools, BOS: in.BOS, EOS: in.EOS, Vars: in.Vars, Now: time.Unix(0, 0)}
 	vars, err := p.vars(s)
@@ -63,7 +63,7 @@ func (t *Template) probe(ctx context.Context, in *Input, s style, messages ...Me
 	return text
 }
 
-// functionsJSON writes tools as Phi 4 mini's system message has them.
+// functionsJSON writes tools in the form of Phi 4 mini's system message.
 var functionsJSON = func() *jinja.Template {
 	t, err := jinja.Parse("{{ tools | map(attribute='function') | list | tojson }}")
 	if err != nil {
@@ -72,7 +72,8 @@ var functionsJSON = func() *jinja.Template {
 	return t
 }()
 
-// toolsToSystem puts tools into the system message, before all others if there is none.
+// toolsToSystem adds tools to the system message. It adds a system message at the front if
+// there is none.
 func toolsToSystem(messages, tools *jinja.List) error {
 	text, err := functionsJSON.Render(context.Background(), map[string]any{"tools": tools}, jinja.Options{})
 	if err != nil {

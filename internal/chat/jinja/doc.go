@@ -18,22 +18,22 @@ import (
 	"fmt"
 )
 
-// Limits of a template.
+// Limits on templates.
 const (
 	MaxSource = 1 << 20 // bytes of a template
-	maxDepth  = 100     // of nested expressions, blocks and values
-	maxCalls  = 50      // of macros within macros
+	maxDepth  = 100     // nesting of expressions, blocks and values
+	maxCalls  = 50      // nesting of macro calls
 	maxRange  = 100_000 // elements of a range, as in Jinja2's sandbox
 )
 
-// DefaultBudget is how many steps a render may take where nothing else is asked for;
-// one step is one node or 32 bytes of text.
+// DefaultBudget is the number of steps of a render if Options.Budget is 0. One step is one
+// node or 32 bytes of text.
 const DefaultBudget = 2 << 20
 
-// ErrBudget says that a template has used up its budget.
+// ErrBudget is returned if a template has used up its budget.
 var ErrBudget = errors.New("jinja: the template takes too long or makes too much text")
 
-// Error is a fault of a template, found when it is parsed or rendered.
+// Error is an error in a template, found while it is parsed or rendered.
 type Error struct {
 	Line int // from 1
 	Err  error
@@ -45,18 +45,18 @@ func (e *Error) Error() string { return fmt.Sprintf("jinja: line %d: %v", e.Line
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// RaisedError is what a template says with raise_exception.
+// RaisedError is the error of a template that calls raise_exception.
 type RaisedError struct{ Message string }
 
 // Error implements error.
 func (e *RaisedError) Error() string { return e.Message }
 
-// failure is an error on its way to Parse or Render, the only ones that recover.
+// failure carries an error through a panic to Parse or Render, which recover it.
 type failure struct{ err error }
 
 func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...)}) }
 
-// at adds the line to a failure on its way.
+// at is deferred to add the line to a failure.
 func at(line int) {
 	switch f := recover().(type) {
 	case nil:
@@ -71,7 +71,7 @@ func at(line int) {
 	}
 }
 
-// catch ends a failure's way.
+// catch is deferred to recover a failure and store its error.
 func catch(err *error) {
 	switch f := recover().(type) {
 	case nil:

@@ -9,15 +9,14 @@ import (
 	"unicode/utf8"
 )
 
-// Options are the limits of a render, and its clock.
+// Options are the limits and the clock of a render.
 type Options struct {
 	Budget int              // steps; 0: DefaultBudget
-	Now    func() time.Time // for strftime_now; nil: time.Now
+	Now    func() time.Time // clock for strftime_now; nil: time.Now
 }
 
-// Render executes the template with variables: nil, bool, int, float64, string,
-// *List and *Dict. The error is an *Error, which may wrap a *RaisedError, ErrBudget
-// or ctx's.
+// Render executes the template. A variable is nil, a bool, int, float64, string, *List or
+// *Dict. The error is an *Error, which may wrap a *RaisedError, ErrBudget or ctx's error.
 func (t *Template) Render(ctx context.Context, vars map[string]any, o Options) (out string, err error) {
 	defer catch(&err)
 	if o.Budget <= 0 {
@@ -40,27 +39,27 @@ func (t *Template) Render(ctx context.Context, vars map[string]any, o Options) (
 	return r.out.String(), nil
 }
 
-// render is one execution.
+// render is the state of one execution.
 type render struct {
 	ctx    context.Context
 	now    func() time.Time
 	budget int
 	check  int
-	depth  int // of expressions and statements
-	calls  int // of macros
+	depth  int // nesting of expressions and statements
+	calls  int // nesting of macro calls
 	out    *builder
 	scope  *scope
-	jump   string // break or continue, on its way to its loop
+	jump   string // pending break or continue
 }
 
-// scope is the variables of a block. A loop's and a macro's end with it.
+// scope holds the variables of a block. The scope of a loop or a macro ends with it.
 type scope struct {
 	vars map[string]any
 	up   *scope
 	root bool
 }
 
-// spend takes steps off the budget.
+// spend subtracts steps from the budget.
 func (r *render) spend(n int) {
 	if n < 0 || n > r.budget {
 		r.budget = 0
@@ -75,7 +74,7 @@ func (r *render) spend(n int) {
 	}
 }
 
-// maxStack bounds the depth of what nests: expressions, blocks and macros together.
+// maxStack bounds the total nesting of expressions, blocks and macros.
 const maxStack = 10_000
 
 func (r *render) deeper() {
@@ -94,7 +93,7 @@ func (r *render) lookup(name string) any {
 	return undefined{name}
 }
 
-// within runs f with variables of its own.
+// within runs f in a new scope.
 func (r *render) within(f func()) {
 	outer := r.scope
 	r.scope = &scope{vars: map[string]any{}, up: outer}
@@ -102,7 +101,7 @@ func (r *render) within(f func()) {
 	r.scope = outer
 }
 
-// capture returns what f writes.
+// capture returns the text that f writes.
 func (r *render) capture(f func()) string {
 	outer := r.out
 	r.out = &builder{r: r}
@@ -150,7 +149,7 @@ func (e *dictExpr) eval(r *render) any {
 	return d
 }
 
-// key returns a value that can be a key.
+// key returns v if it can be a dictionary key.
 func key(v any) any {
 	switch v := v.(type) {
 	case nil, bool, int, digits, string:
@@ -206,7 +205,7 @@ func (e *signExpr) eval(r *render) any {
 	return f
 }
 
-// wholeNumber returns an integer that float64 has exactly.
+// wholeNumber converts f to an integer if float64 represents it exactly.
 func wholeNumber(f float64) int {
 	if math.Abs(f) > 1<<53 {
 		fail("a number is too large")
@@ -258,7 +257,7 @@ func (r *render) compare(op string, a, b any) bool {
 	return r.contains(b, a)
 }
 
-// contains is in.
+// contains implements the operator in.
 func (r *render) contains(in, v any) bool {
 	switch in := in.(type) {
 	case string:
@@ -322,7 +321,7 @@ func (r *render) join(sep string, parts ...string) string {
 	return strings.Join(parts, sep)
 }
 
-// repeat is text times a number, within the budget.
+// repeat repeats a text within the budget.
 func (r *render) repeat(s string, n int) string {
 	if n <= 0 || s == "" {
 		return ""
@@ -424,7 +423,7 @@ func (r *render) arithmetic(op string, a, b any) any {
 	return f
 }
 
-// exactly adds and multiplies integers beyond those that float64 has exactly.
+// exactly adds and multiplies integers that float64 cannot represent exactly.
 func exactly(op string, x, y int) (n int, ok bool) {
 	switch op {
 	case "+":
@@ -465,7 +464,7 @@ func (e *attrExpr) eval(r *render) any {
 	return r.attr(r.eval(e.e), e.name)
 }
 
-// attr is v.name: a method, else an element.
+// attr implements v.name: a method, or else an element.
 func (r *render) attr(v any, name string) any {
 	switch v := v.(type) {
 	case undefined:
@@ -516,7 +515,7 @@ func (e *itemExpr) eval(r *render) any {
 	return r.item(r.eval(e.e), r.eval(e.i))
 }
 
-// item is v[i].
+// item implements v[i].
 func (r *render) item(v, i any) any {
 	switch v := v.(type) {
 	case *Dict:
@@ -605,11 +604,11 @@ func (e *sliceExpr) eval(r *render) any {
 	return nil
 }
 
-// sliceBounds are Python's rules for v[a:b:c] of n elements.
+// sliceBounds implements Python's rules for v[a:b:c] of n elements.
 func sliceBounds(b [3]*int, n int) (from, to, step int) {
 	step = 1
 	if b[2] != nil {
-		step = max(-n-1, min(n+1, *b[2])) // more is as much
+		step = max(-n-1, min(n+1, *b[2])) // a larger step selects the same elements
 	}
 	if step == 0 {
 		fail("a slice's step is 0")
@@ -634,7 +633,7 @@ func sliceBounds(b [3]*int, n int) (from, to, step int) {
 	return clip(b[0], high), clip(b[1], low), step
 }
 
-// arguments are those of a call, as the template has them; args are their values.
+// arguments are the expressions of a call's arguments; args are their values.
 type arguments struct {
 	list        []expr
 	names       []string
@@ -645,7 +644,7 @@ type arguments struct {
 type args struct {
 	list  []any
 	named map[string]any
-	order []string // of the names
+	order []string // order of the names
 }
 
 func (r *render) args(a *arguments) (out args) {

@@ -9,11 +9,11 @@ import (
 	"unicode"
 )
 
-// filter is what follows |.
+// filter implements a filter, the right side of "v | filter".
 type filter func(r *render, v any, a args) any
 
-// filterOf returns a filter, nil if there is none. It is a function since filters
-// such as map look others up.
+// filterOf returns a filter, or nil. It is a function because filters such as map look up
+// others.
 func filterOf(name string) filter { return filters()[name] }
 
 func filters() map[string]filter {
@@ -67,7 +67,8 @@ func filters() map[string]filter {
 	return all
 }
 
-// attribute is v.name where that is no element of a mapping.
+// attribute implements the filter attr: an attribute of v that is not an element of a
+// mapping.
 func attribute(r *render, v any, a args) any {
 	name := text(a.get(0, "name", nil), "a name")
 	if _, ok := v.(*Dict); ok && dictMethods[name] == nil {
@@ -84,7 +85,7 @@ func onText(f func(string) string) filter {
 	}
 }
 
-// copied returns a list of its own.
+// copied returns a list with a copy of items.
 func (r *render) copied(items []any) *List {
 	r.spend(len(items))
 	return &List{Items: slices.Clone(items)}
@@ -108,10 +109,10 @@ func count(_ *render, v any, _ args) any {
 	return n
 }
 
-// maxIndent bounds what is put in front of lines.
+// maxIndent bounds the indent of a line.
 const maxIndent = 64
 
-// toJSON is transformers' tojson: json.dumps, without escapes for HTML.
+// toJSON implements transformers' tojson: json.dumps, without escapes for HTML.
 func toJSON(r *render, v any, a args) any {
 	s := jsonStyle{item: ", ", key: ": ", ascii: truth(a.get(0, "ensure_ascii", false))}
 	if n := a.get(1, "indent", nil); n != nil {
@@ -138,7 +139,7 @@ func toJSON(r *render, v any, a args) any {
 	return b.String()
 }
 
-// strip takes characters off a text's ends, white space if chars is none.
+// strip removes characters from the ends of a text, white space if chars is none.
 func strip(r *render, s string, chars any, left, right bool) string {
 	r.spend(len(s) / 32)
 	in := unicode.IsSpace
@@ -173,7 +174,7 @@ func join(r *render, v any, a args) any {
 	return r.join(r.str(a.get(0, "d", "")), parts...)
 }
 
-// path is an attribute's value; its name may have dots.
+// path returns the value of an attribute; its name may contain dots.
 func (r *render) path(v, name any) any {
 	s, ok := name.(string)
 	if !ok {
@@ -211,7 +212,7 @@ func toInt(r *render, v any, a args) any {
 	return a.get(0, "default", 0)
 }
 
-// defined fails for what is not.
+// defined fails for an undefined value.
 func defined(v any) {
 	if u, ok := v.(undefined); ok {
 		fail("%q is undefined", u.name)
@@ -262,7 +263,7 @@ func round(r *render, v any, a args) any {
 		}
 		return wholeNumber(math.RoundToEven(f*scale) / scale)
 	}
-	if precision >= 0 { // as the shortest text that is near has it, like Python
+	if precision >= 0 { // rounds the shortest decimal text, like Python
 		f, _ = strconv.ParseFloat(strconv.FormatFloat(f, 'f', precision, 64), 64)
 		return f
 	}
@@ -277,7 +278,7 @@ func defaultTo(_ *render, v any, a args) any {
 	return v
 }
 
-// replaced is s with one text in another's place.
+// replaced returns s with all occurrences of one text replaced by another.
 func replaced(r *render, s string, a args) any {
 	from, to := text(a.get(0, "old", nil), "what is replaced"), text(a.get(1, "new", nil), "what replaces it")
 	most := -1
@@ -305,7 +306,8 @@ func reverse(r *render, v any, _ args) any {
 	return l
 }
 
-// folded is a value as sort and its like see it: text in small letters.
+// folded returns a value in the form in which sort and similar filters compare it: text in
+// lower case.
 func (r *render) folded(v any, cased bool) any {
 	switch v := v.(type) {
 	case string:
@@ -314,7 +316,7 @@ func (r *render) folded(v any, cased bool) any {
 			return lower(v)
 		}
 	case *List:
-		if v.keys { // of several attributes
+		if v.keys { // a key of several attributes
 			l := &List{Items: make([]any, len(v.Items))}
 			for i, item := range v.Items {
 				l.Items[i] = r.folded(item, cased)
@@ -325,7 +327,7 @@ func (r *render) folded(v any, cased bool) any {
 	return v
 }
 
-// order returns elements by what key says of them, equal ones as they were.
+// order returns the elements sorted by key; the sort is stable.
 func (r *render) order(items []any, cased, reverse bool, key func(any) any) []any {
 	return slices.SortedStableFunc(slices.Values(items), func(x, y any) int {
 		r.spend(4)
@@ -412,7 +414,8 @@ func sum(r *render, v any, a args) any {
 	return total
 }
 
-// some returns the elements of what select and map take: nothing has none.
+// some returns the input elements of filters such as select and map; an undefined value has
+// none.
 func (r *render) some(v any) []any {
 	if !truth(v) {
 		return nil
@@ -445,7 +448,7 @@ func mapped(r *render, v any, a args) any {
 	return out
 }
 
-// chosen returns the elements, or those with an attribute, for which a test holds.
+// chosen returns the elements for which a test holds, or whose attribute passes the test.
 func chosen(r *render, v any, a args, byAttr, want bool) any {
 	out := &List{}
 	rest := a.list
@@ -478,7 +481,7 @@ func chosen(r *render, v any, a args, byAttr, want bool) any {
 	return out
 }
 
-// pairs returns a mapping's keys and values.
+// pairs returns the keys and values of a mapping.
 func pairs(r *render, v any) *List {
 	out := &List{}
 	switch d := v.(type) {

@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxWidth bounds the width and the precision of what is formatted.
+// maxWidth bounds the width and the precision of formatting.
 const maxWidth = 4096
 
-// printf is format % v of Python.
+// printf implements Python's format % v.
 func (r *render) printf(format string, v any) string {
 	list, isTuple := v.(*List)
 	dict, isDict := v.(*Dict)
@@ -87,7 +87,7 @@ func (r *render) printf(format string, v any) string {
 	return b.String()
 }
 
-// verb formats one value as C does; the verbs of numbers are those of package fmt.
+// verb formats one value as C does; number verbs use package fmt.
 func (r *render) verb(verb byte, flags string, width, precision int, v any) string {
 	layout := "%" + strings.ReplaceAll(flags, "0", "") + strconv.Itoa(width)
 	if precision >= 0 {
@@ -143,7 +143,7 @@ func (r *render) repr(v any) string {
 	return b.String()
 }
 
-// format is s.format(...) of Python.
+// format implements Python's s.format(...).
 func (r *render) format(s string, a args) any {
 	b := &builder{r: r}
 	auto := 0
@@ -181,7 +181,7 @@ func (r *render) format(s string, a args) any {
 	}
 }
 
-// field returns the value that a format's field names: 0, name, name.attribute, name[key].
+// field returns the value for a replacement field: 0, name, name.attribute, name[key].
 func (r *render) field(field string, auto *int, a args) any {
 	end := strings.IndexAny(field, ".[")
 	if end < 0 {
@@ -230,7 +230,8 @@ func (r *render) field(field string, auto *int, a args) any {
 	return v
 }
 
-// aligned is format(v, spec): [[fill]align][sign][#][0][width][,][.precision][type].
+// aligned implements format(v, spec):
+// [[fill]align][sign][#][0][width][,][.precision][type].
 func (r *render) aligned(v any, spec string) string {
 	fill, align := " ", byte(0)
 	if _, n := utf8.DecodeRuneInString(spec); len(spec) > n && strings.IndexByte("<>^=", spec[n]) >= 0 {
@@ -315,7 +316,7 @@ func (r *render) aligned(v any, spec string) string {
 	return s + r.repeat(fill, missing)
 }
 
-// grouped puts a mark between thousands.
+// grouped separates thousands by a mark.
 func grouped(s, mark string) string {
 	start := len(s) - len(strings.TrimLeft(s, "+- "))
 	end := start

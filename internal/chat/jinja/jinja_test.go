@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// clock is the time that testdata/reference.py has.
+// clock returns the time used by testdata/reference.py.
 func clock() time.Time { return time.Date(2026, 3, 7, 8, 9, 5, 0, time.UTC) }
 
 func mustJSON(t *testing.T, text string) any {
@@ -31,7 +31,7 @@ func renderText(src string, vars map[string]any) (string, error) {
 	return tmpl.Render(context.Background(), vars, Options{Now: clock, Budget: 1 << 18})
 }
 
-// TestAgainstJinja2 compares with what Jinja2 gives, which testdata/reference.py has
+// TestAgainstJinja2 compares results with those of Jinja2, which testdata/reference.py has
 // written.
 func TestAgainstJinja2(t *testing.T) {
 	data, err := os.ReadFile("testdata/cases.json")
@@ -61,12 +61,12 @@ func TestAgainstJinja2(t *testing.T) {
 	}
 }
 
-// TestHostile renders templates that want too much. Each ends with an error, soon.
+// TestHostile renders templates that exceed a limit. Each must fail quickly.
 func TestHostile(t *testing.T) {
 	deep := func(open, end string, n int) string { return strings.Repeat(open, n) + "1" + strings.Repeat(end, n) }
 	for _, c := range []struct {
 		name, src string
-		want      error // in the chain; nil: any
+		want      error // an error that the result wraps; nil: any error
 	}{
 		{"nested loops", strings.Repeat("{% for i in range(100000) %}", 6) + strings.Repeat("{% endfor %}", 6), ErrBudget},
 		{"endless text", "{% for i in range(100000) %}{% for j in range(100000) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}{% endfor %}", ErrBudget},
@@ -168,7 +168,7 @@ func TestFromJSONKeepsOrder(t *testing.T) {
 	}
 }
 
-// FuzzRender looks for panics, and for renders that do not end.
+// FuzzRender looks for panics, and for renders that do not terminate.
 func FuzzRender(f *testing.F) {
 	data, err := os.ReadFile("testdata/cases.json")
 	if err != nil {

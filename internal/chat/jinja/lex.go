@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// tokenKind is what a token is.
+// tokenKind is the kind of a token.
 type tokenKind uint8
 
 const (
@@ -29,7 +29,7 @@ type token struct {
 	line int
 }
 
-// lexer cuts a template into tokens.
+// lexer splits a template into tokens.
 type lexer struct {
 	src  string
 	pos  int
@@ -43,7 +43,7 @@ var (
 	rawEndRE = regexp.MustCompile(`\{%(-?)\+?\s*endraw\s*(-?)(\+?)%\}`)
 )
 
-// operators, those first that others begin.
+// operators lists the operators; a longer one comes before its prefixes.
 var operators = []string{"**", "//", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "<", ">", "=", "(", ")", "[", "]", "{", "}", ",", ":", ".", "|", ";"}
 
 func lex(src string) []token {
@@ -59,7 +59,7 @@ func (l *lexer) emit(kind tokenKind, text string) {
 	l.out = append(l.out, token{kind, text, l.line})
 }
 
-// advance moves on by n bytes.
+// advance moves n bytes forward and returns them.
 func (l *lexer) advance(n int) string {
 	s := l.src[l.pos : l.pos+n]
 	l.line += strings.Count(s, "\n")
@@ -67,7 +67,7 @@ func (l *lexer) advance(n int) string {
 	return s
 }
 
-// data takes text up to the next tag, and the tag.
+// data reads text up to the next tag, and the tag's beginning.
 func (l *lexer) data() {
 	rest := l.src[l.pos:]
 	i := 0
@@ -132,7 +132,7 @@ func (l *lexer) data() {
 
 var rawBeginRE = regexp.MustCompile(`^\s*raw\s*(-?)\+?%\}`)
 
-// raw takes what is between {% raw %} and {% endraw %} as text.
+// raw reads the content of {% raw %} ... {% endraw %} as text.
 func (l *lexer) raw(begin []string) {
 	l.advance(len(begin[0]))
 	l.after(begin[1] == "-", true)
@@ -157,7 +157,7 @@ func (l *lexer) text(s string) {
 	}
 }
 
-// after skips what a tag swallows behind it: all white space, or a line's end.
+// after skips the white space that a tag removes after it: all of it, or one end of line.
 func (l *lexer) after(minus, trim bool) {
 	rest := l.src[l.pos:]
 	switch {
@@ -168,9 +168,9 @@ func (l *lexer) after(minus, trim bool) {
 	}
 }
 
-// code takes tokens up to the end of a tag.
+// code reads tokens up to the end of a tag.
 func (l *lexer) code(end string, kind tokenKind) {
-	depth := 0 // of brackets, so that }} may close two dictionaries
+	depth := 0 // nesting of brackets: within them }} closes two dictionaries
 	for {
 		l.advance(len(l.src[l.pos:]) - len(strings.TrimLeft(l.src[l.pos:], " \t\n\v\f")))
 		rest := l.src[l.pos:]
@@ -229,7 +229,7 @@ func (l *lexer) code(end string, kind tokenKind) {
 	}
 }
 
-// str takes a string with Python's escapes.
+// str reads a string with Python's escapes.
 func (l *lexer) str(quote byte) {
 	rest := l.src[l.pos:]
 	i := 1
@@ -246,7 +246,7 @@ func (l *lexer) str(quote byte) {
 	l.advance(i + 1)
 }
 
-// simpleEscapes are those of one letter.
+// simpleEscapes are the escapes of one letter.
 var simpleEscapes = map[byte]string{
 	'n': "\n", 't': "\t", 'r': "\r", '\\': "\\", '\'': "'", '"': "\"", 'a': "\a", 'b': "\b", 'f': "\f", 'v': "\v", '\n': "",
 }
@@ -289,7 +289,7 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// errText is an error that says where it is elsewhere.
+// errText is an error message without its own prefix; the place is added elsewhere.
 type errText string
 
 // Error implements error.

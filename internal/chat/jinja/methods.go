@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// test is what follows is.
+// test implements a test, the right side of "v is test".
 type test func(r *render, v any, a args) bool
 
 var tests map[string]test
@@ -72,7 +72,8 @@ func isInteger(v any) bool {
 	return false
 }
 
-// same is is of Python, for what templates test: none, booleans, one object.
+// same implements Python's "is" for the values that templates compare: none, booleans, the
+// same object.
 func (r *render) same(a, b any) bool {
 	switch a.(type) {
 	case function, undefined:
@@ -85,12 +86,12 @@ func (r *render) same(a, b any) bool {
 	return a == b
 }
 
-// isCase reports whether s has letters of a case and none of the other.
+// isCase reports whether s has letters of one case and none of the other.
 func isCase(s string, is, other func(rune) bool) bool {
 	return strings.ContainsFunc(s, is) && !strings.ContainsFunc(s, other)
 }
 
-// newDict is dict(...): of a dictionary, and of named arguments.
+// newDict implements dict(...), with a dictionary and named arguments.
 func newDict(a args) *Dict {
 	d := NewDict()
 	switch from := a.get(0, "", nil).(type) {
@@ -117,7 +118,8 @@ func newDict(a args) *Dict {
 	return d
 }
 
-// globals are the functions that every template sees, the others those of values.
+// globals are the functions visible to every template. The other maps are the methods of
+// values.
 var (
 	globals       map[string]function
 	dictMethods   map[string]func(r *render, d *Dict, a args) any
@@ -276,7 +278,7 @@ func all(r *render, s string, is func(rune) bool) bool {
 	return every(s, is)
 }
 
-// affix tests a prefix or a suffix, or several of a tuple.
+// affix tests for a prefix or a suffix, or for any of a tuple of them.
 func affix(r *render, s string, a args, has func(s, x string) bool) bool {
 	s, _ = part(r, s, a, 1)
 	arg := a.get(0, "", nil)
@@ -291,7 +293,7 @@ func affix(r *render, s string, a args, has func(s, x string) bool) bool {
 	return has(s, text(arg, "what is looked for"))
 }
 
-// split is Python's split and rsplit.
+// split implements Python's split and rsplit.
 func split(r *render, s string, a args, fromRight bool) any {
 	r.spend(len(s) / 4)
 	most := integer(a.get(1, "maxsplit", -1), "maxsplit")
@@ -323,7 +325,8 @@ func split(r *render, s string, a args, fromRight bool) any {
 	return out
 }
 
-// fieldsN returns so many words of one end, and what is left at the other.
+// fieldsN returns at most the given number of words from one end of s, and the rest as one
+// element.
 func fieldsN(s string, words []string, most int, fromRight bool) []string {
 	if fromRight {
 		rest := s

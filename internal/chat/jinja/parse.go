@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// Template is a parsed template. It may be used by several goroutines at once.
+// Template is a parsed template. Several goroutines may use it at once.
 type Template struct{ body []stmt }
 
-// Parse reads a template. The error is an *Error.
+// Parse parses a template. The error is an *Error.
 func Parse(src string) (t *Template, err error) {
 	defer catch(&err)
 	if len(src) > MaxSource {
 		return nil, &Error{1, fmt.Errorf("a template of %d bytes is longer than %d", len(src), MaxSource)}
 	}
 	p := &parser{toks: lex(src)}
-	defer func() { // the line of what was being read
+	defer func() { // adds the current line to an error
 		if f := recover(); f != nil {
 			func() { defer at(p.line()); panic(f) }()
 		}
@@ -33,15 +33,15 @@ type parser struct {
 	toks  []token
 	pos   int
 	depth int
-	loops int             // that are around, within the macro
-	ifs   int             // that are around
-	uses  map[string]bool // names that the macro around reads; nil: none is around
+	loops int             // enclosing loops within the macro
+	ifs   int             // enclosing ifs
+	uses  map[string]bool // names that the enclosing macro uses; nil: no macro
 }
 
 func (p *parser) peek() token { return p.toks[p.pos] }
 func (p *parser) line() int   { return p.peek().line }
 
-// String returns the token as messages show it.
+// String returns the token in the form used in messages.
 func (t token) String() string {
 	switch t.kind {
 	case tokEnd:
@@ -60,13 +60,13 @@ func (p *parser) next() token {
 	return t
 }
 
-// is reports whether the next token is this operator or name.
+// is reports whether the next token has the given kind and one of the texts.
 func (p *parser) is(kind tokenKind, texts ...string) bool {
 	t := p.peek()
 	return t.kind == kind && slices.Contains(texts, t.text)
 }
 
-// skip takes the next token if it is this one.
+// skip consumes the next token if it matches, and reports whether it did.
 func (p *parser) skip(kind tokenKind, text string) bool {
 	if !p.is(kind, text) {
 		return false
@@ -91,7 +91,7 @@ func (p *parser) name() string {
 	return t.text
 }
 
-// enter bounds how deep things nest; call what it returns to leave.
+// enter counts and bounds the nesting. The caller must call the returned function to leave.
 func (p *parser) enter() func() {
 	if p.depth++; p.depth > maxDepth {
 		fail("more than %d things nest", maxDepth)
@@ -99,8 +99,8 @@ func (p *parser) enter() func() {
 	return func() { p.depth-- }
 }
 
-// block reads statements up to one of the tags, which stays: the tag's name is
-// then the next token.
+// block parses statements up to one of the given tags, without consuming the tag: its name
+// is the next token.
 func (p *parser) block(ends ...string) []stmt {
 	defer p.enter()()
 	var list []stmt
@@ -131,7 +131,7 @@ func (p *parser) block(ends ...string) []stmt {
 	}
 }
 
-// end takes a tag's name and its end.
+// end consumes a tag's name and its end.
 func (p *parser) end(name string) {
 	p.expect(tokName, name)
 	p.expect(tokBlockEnd, "")
@@ -158,7 +158,7 @@ func (p *parser) statement() stmt {
 		}
 		p.expect(tokBlockEnd, "")
 		return &jumpStmt{tag}
-	case "generation": // of transformers: what the assistant says
+	case "generation": // transformers' tag around the assistant's text
 		p.expect(tokBlockEnd, "")
 		body := p.block("endgeneration")
 		p.end("endgeneration")
@@ -199,7 +199,7 @@ func (p *parser) ifStmt(line int) stmt {
 func (p *parser) forStmt(line int) stmt {
 	s := &forStmt{line: line, target: p.targets()}
 	p.expect(tokName, "in")
-	s.over = p.tupleOf(p.or) // an if that follows is the loop's filter
+	s.over = p.tupleOf(p.or) // an if after it is the loop's filter
 	if p.skip(tokName, "if") {
 		s.cond = p.expr()
 	}
@@ -216,7 +216,7 @@ func (p *parser) forStmt(line int) stmt {
 	return s
 }
 
-// targets reads names that are assigned to: a, or (a, b), or a, (b, c).
+// targets parses the names of an assignment: a, or (a, b), or a, (b, c).
 func (p *parser) targets() target {
 	t := p.target()
 	if !p.is(tokOp, ",") {
@@ -260,7 +260,7 @@ func (p *parser) setStmt(line int) stmt {
 	return s
 }
 
-// macro reads arguments and body of a macro, or of a call's block.
+// macro parses the arguments and the body of a macro or of a call block.
 func (p *parser) macro(s *macroStmt, end string) *macroStmt {
 	if end == "endmacro" || p.is(tokOp, "(") {
 		s.params = p.params()
@@ -326,7 +326,7 @@ func (p *parser) withStmt(line int) stmt {
 	return s
 }
 
-// tuple reads an expression, or several with commas between.
+// tuple parses one expression, or several separated by commas.
 func (p *parser) tuple() expr { return p.tupleOf(p.expr) }
 
 func (p *parser) tupleOf(one func() expr) expr {
@@ -344,7 +344,7 @@ func (p *parser) tupleOf(one func() expr) expr {
 	return list
 }
 
-// expr reads a conditional expression.
+// expr parses a conditional expression.
 func (p *parser) expr() expr {
 	defer p.enter()()
 	e := p.or()
@@ -358,7 +358,7 @@ func (p *parser) expr() expr {
 	return e
 }
 
-// chain reads left-associative operators; next reads what is between.
+// chain parses left-associative operators, whose operands next parses.
 func (p *parser) chain(next func() expr, kind tokenKind, ops ...string) expr {
 	e := next()
 	n := 0
@@ -447,7 +447,7 @@ func (p *parser) primary() expr {
 		return &nameExpr{t.text, t.line}
 	case tokString:
 		text := t.text
-		for p.peek().kind == tokString { // neighbours are one
+		for p.peek().kind == tokString { // adjacent strings are joined
 			text += p.next().text
 		}
 		return &constExpr{text}
@@ -483,7 +483,7 @@ func (p *parser) primary() expr {
 	return nil
 }
 
-// list reads expressions up to a bracket.
+// list parses expressions up to a closing bracket.
 func (p *parser) list(end string) (items []expr) {
 	for !p.skip(tokOp, end) {
 		if len(items) > 0 {
@@ -565,7 +565,7 @@ func (p *parser) subscript(e expr, line int) expr {
 	return &itemExpr{e, bounds[0], line}
 }
 
-// args reads arguments behind their parenthesis.
+// args parses arguments after their opening parenthesis.
 func (p *parser) args() (a arguments) {
 	for n := 0; !p.skip(tokOp, ")"); n++ {
 		if n > 0 {
@@ -597,7 +597,7 @@ func (p *parser) args() (a arguments) {
 	return a
 }
 
-// filterOrTest reads filters, tests and calls of what they give.
+// filterOrTest parses filters and tests of e, and calls of their results.
 func (p *parser) filterOrTest(e expr) expr {
 	for n := 0; ; n++ {
 		if n > maxDepth {
@@ -630,7 +630,7 @@ func (p *parser) filterOrTest(e expr) expr {
 	}
 }
 
-// filters reads a filter, whose name has been read, and those that follow.
+// filters parses a filter, whose name has been consumed, and the filters after it.
 func (p *parser) filters(e expr, name string) expr {
 	e = p.filter(e, name)
 	for p.skip(tokOp, "|") {

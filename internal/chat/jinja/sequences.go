@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// moreFilters are the filters of sequences and of whole texts.
+// moreFilters returns the filters of sequences and of whole texts.
 func moreFilters() map[string]filter {
 	return map[string]filter{
 		"batch":       batch,
@@ -22,20 +22,20 @@ func moreFilters() map[string]filter {
 	}
 }
 
-// Words, and the tags of a page.
+// Patterns for words and for HTML tags.
 var (
 	wordRE = regexp.MustCompile(`[\p{L}\p{N}_]+`)
 	tagRE  = regexp.MustCompile(`(?s)<!--.*?-->|<[^>]*>`)
 )
 
-// spent returns a value as text and pays for a walk through it.
+// spent returns a value as text and charges the walk through it to the budget.
 func (r *render) spent(v any) string {
 	s := r.str(v)
 	r.spend(len(s) / 4)
 	return s
 }
 
-// filled appends a value up to a length.
+// filled appends v until the list has n elements.
 func (r *render) filled(l *List, n int, v any) {
 	r.spend(max(0, n-len(l.Items)))
 	for len(l.Items) < n {
@@ -43,7 +43,7 @@ func (r *render) filled(l *List, n int, v any) {
 	}
 }
 
-// batch cuts a sequence into lists of a length; the last may be filled.
+// batch splits a sequence into lists of a given length and may fill up the last one.
 func batch(r *render, v any, a args) any {
 	n := integer(a.get(0, "linecount", nil), "a length")
 	if n <= 0 {
@@ -62,7 +62,8 @@ func batch(r *render, v any, a args) any {
 	return out
 }
 
-// sliced cuts a sequence into so many lists, the first ones longer; the others may be filled.
+// sliced splits a sequence into a given number of lists, the first ones longer, and may
+// fill up the others.
 func sliced(r *render, v any, a args) any {
 	n := integer(a.get(0, "slices", nil), "a number of parts")
 	if n <= 0 {
@@ -87,7 +88,8 @@ func sliced(r *render, v any, a args) any {
 	return out
 }
 
-// groupBy sorts by an attribute and returns pairs of what it is and those that have it.
+// groupBy sorts by an attribute and returns pairs of its value and the list of elements
+// that have it.
 func groupBy(r *render, v any, a args) any {
 	attr := a.get(0, "attribute", nil)
 	cased := truth(a.get(2, "case_sensitive", false))
@@ -127,7 +129,8 @@ func centered(r *render, v any, a args) string {
 	return r.padded(r.str(v), integer(a.get(0, "width", 80), "a width"), " ", true, true)
 }
 
-// truncate ends a text with dots, after a whole word unless killwords is true.
+// truncate shortens a text and appends dots. It cuts after a whole word unless killwords is
+// true.
 func truncate(r *render, v any, a args) any {
 	s := []rune(r.spent(v))
 	length := integer(a.get(0, "length", 255), "a length")
@@ -149,14 +152,14 @@ func truncate(r *render, v any, a args) any {
 	return short + end
 }
 
-// entities are the marks of pages that stripTags resolves.
+// entities resolves the HTML entities that stripTags supports.
 var entities = strings.NewReplacer("&amp;", "&", "&lt;", "<", "&gt;", ">", "&#34;", `"`, "&quot;", `"`, "&#39;", "'", "&nbsp;", "\u00a0")
 
 func stripTags(r *render, v any, _ args) any {
 	return entities.Replace(strings.Join(strings.Fields(tagRE.ReplaceAllString(r.spent(v), "")), " "))
 }
 
-// urlEncode quotes a text for a URL's path, or a mapping for its query.
+// urlEncode quotes a text for the path of a URL, or a mapping for its query.
 func urlEncode(r *render, v any, _ args) any {
 	d, ok := v.(*Dict)
 	if !ok {

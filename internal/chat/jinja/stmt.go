@@ -83,7 +83,7 @@ func (s *forStmt) run(r *render) {
 	s.loop(r, over, 0)
 }
 
-// loop runs over elements; within a recursive loop it is what loop(...) does.
+// loop runs the loop over elements. A recursive loop also calls it for loop(...).
 func (s *forStmt) loop(r *render, over any, depth int) {
 	items := s.items(r, over)
 	l := &loop{items: items, length: len(items), depth: depth}
@@ -100,7 +100,7 @@ func (s *forStmt) loop(r *render, over any, depth int) {
 			return text
 		}
 	}
-	whole := false // a round has come to its end: with continue and break alone the else comes, too
+	whole := false // an iteration has reached its end; otherwise, after continue and break only, else is executed too
 	for i, item := range items {
 		r.spend(1)
 		l.index = i
@@ -120,7 +120,7 @@ func (s *forStmt) loop(r *render, over any, depth int) {
 	}
 }
 
-// items returns the elements that the loop's filter leaves.
+// items returns the elements that pass the loop's filter.
 func (s *forStmt) items(r *render, over any) (items []any) {
 	defer at(s.line)
 	all := r.items(over)
@@ -143,13 +143,14 @@ func (s *forStmt) assign(r *render, v any) {
 	r.assign(s.target, v)
 }
 
-// target is what is assigned to: a name, or several that each get an element.
+// target is the left side of an assignment: one name, or several that receive one element
+// each.
 type target struct {
 	name  string
 	parts []target
 }
 
-// assign gives a target's names their values.
+// assign assigns v to a target.
 func (r *render) assign(t target, v any) {
 	if t.parts == nil {
 		r.scope.vars[t.name] = v
@@ -165,7 +166,7 @@ func (r *render) assign(t target, v any) {
 	}
 }
 
-// captured is the text of a block, as its filters' input.
+// captured is the text of a block as the input of the block's filters.
 type captured struct{}
 
 func (c *captured) eval(r *render) any {
@@ -173,7 +174,7 @@ func (c *captured) eval(r *render) any {
 	return s
 }
 
-// capturedName is no name that a template can have.
+// capturedName is the internal name of a captured text; no template can use it.
 const capturedName = "{% block %}"
 
 type setStmt struct {
@@ -236,11 +237,11 @@ type macroStmt struct {
 	name   string
 	params []param
 	body   []stmt
-	// uses are the names of what a macro gets besides: varargs, kwargs, caller.
+	// uses holds the extra names that the macro reads: varargs, kwargs, caller.
 	uses map[string]bool
 }
 
-// macro is one that has been defined, with the variables of that place.
+// macro is a defined macro and the variables at its definition.
 type macro struct {
 	s     *macroStmt
 	where *scope
@@ -303,7 +304,7 @@ func (m *macro) call(r *render, a args) any {
 	return text
 }
 
-// callStmt is {% call %}: a macro gets the block as one that it may call.
+// callStmt is {% call %}, which passes its block to a macro as caller.
 type callStmt struct {
 	line int
 	call *callExpr
@@ -324,7 +325,7 @@ func (s *callStmt) run(r *render) {
 	r.out.add(r.str(r.call(r.eval(s.call.fn), a)))
 }
 
-// withStmt is {% with %}: variables of a block, whose values know nothing of one another.
+// withStmt is {% with %}: variables of a block. Their values cannot refer to one another.
 type withStmt struct {
 	line    int
 	targets []target

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// strftime is Python's, in the C locale. A format that it does not know stays.
+// strftime implements Python's strftime in the C locale. It keeps unknown formats
+// unchanged.
 func strftime(t time.Time, format string) string {
 	layouts := map[byte]string{
 		'a': "Mon", 'A': "Monday", 'b': "Jan", 'B': "January", 'd': "02", 'm': "01", 'y': "06", 'Y': "2006", 'H': "15", 'I': "03",
@@ -21,7 +22,7 @@ func strftime(t time.Time, format string) string {
 		}
 		i++
 		c, bare := format[i], false
-		if c == '-' && i+1 < len(format) { // without zeros in front
+		if c == '-' && i+1 < len(format) { // without leading zeros
 			i++
 			c, bare = format[i], true
 		}
@@ -39,7 +40,7 @@ func strftime(t time.Time, format string) string {
 			s = fmt.Sprint(int(t.Weekday()))
 		case c == 'u':
 			s = fmt.Sprint((int(t.Weekday())+6)%7 + 1)
-		case c == 'U': // weeks from Sundays and from Mondays on
+		case c == 'U': // week of the year, starting on Sunday or Monday
 			s = fmt.Sprintf("%02d", (t.YearDay()+6-int(t.Weekday()))/7)
 		case c == 'W':
 			s = fmt.Sprintf("%02d", (t.YearDay()+6-(int(t.Weekday())+6)%7)/7)
@@ -48,7 +49,7 @@ func strftime(t time.Time, format string) string {
 			if s = fmt.Sprint(year); c == 'V' {
 				s = fmt.Sprintf("%02d", week)
 			}
-		case c == 'z' || c == 'Z': // of a time without a zone, as transformers has it
+		case c == 'z' || c == 'Z': // empty for a time without a zone, as in transformers
 		case c == '%':
 			s = "%"
 		default:

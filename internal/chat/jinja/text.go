@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// longUpper are the letters whose capitals are several.
+// longUpper replaces letters whose upper case has several characters.
 var longUpper = strings.NewReplacer("ß", "SS", "ŉ", "ʼN", "ǰ", "J̌", "ﬀ", "FF", "ﬁ", "FI", "ﬂ", "FL", "ﬃ", "FFI", "ﬄ", "FFL", "ﬅ", "ST", "ﬆ", "ST")
 
 func upper(s string) string { return strings.ToUpper(longUpper.Replace(s)) }
 
 func lower(s string) string { return strings.ToLower(strings.ReplaceAll(s, "İ", "i̇")) }
 
-// title begins every run of letters with a capital.
+// title capitalises the first letter of every run of letters.
 func title(s string) string {
 	inWord := false
 	return strings.Map(func(c rune) rune {
@@ -26,7 +26,8 @@ func title(s string) string {
 	}, s)
 }
 
-// titleWords is the filter title: a word begins behind white space or an opening bracket.
+// titleWords implements the filter title: words begin after white space or an opening
+// bracket.
 func titleWords(s string) string {
 	begins := true
 	return strings.Map(func(c rune) rune {
@@ -57,7 +58,7 @@ func isTitle(s string) bool { return s == title(s) && strings.ContainsFunc(s, un
 
 func isIdentifier(s string) bool { return s != "" && nameRE.FindString(s) == s }
 
-// textMethods are what stringMethods has besides.
+// textMethods returns further methods of strings, besides those of stringMethods.
 func textMethods() map[string]func(r *render, s string, a args) any {
 	is := func(f func(string) bool) func(r *render, s string, a args) any {
 		return func(r *render, s string, _ args) any {
@@ -109,8 +110,8 @@ func every(s string, is func(rune) bool) bool {
 	return s != "" && !strings.ContainsFunc(s, func(c rune) bool { return !is(c) })
 }
 
-// part returns what of s a method looks at, by its arguments start and end from the i-th
-// on, and where that begins, in characters.
+// part returns the part of s selected by a method's arguments start and end, which are the
+// i-th and the next, and the offset of that part in characters.
 func part(r *render, s string, a args, i int) (string, int) {
 	from, to := a.get(i, "start", nil), a.get(i+1, "end", nil)
 	if from == nil && to == nil {
@@ -129,7 +130,7 @@ func part(r *render, s string, a args, i int) (string, int) {
 	return string(runes[low:max(low, high)]), low
 }
 
-// findIn returns the place of a text in characters, or -1.
+// findIn returns the index of a text in characters, or -1.
 func findIn(r *render, s string, a args, index func(s, x string) int) int {
 	r.spend(len(s) / 16)
 	s, before := part(r, s, a, 1)
@@ -140,13 +141,13 @@ func findIn(r *render, s string, a args, index func(s, x string) int) int {
 	return before + utf8.RuneCountInString(s[:i])
 }
 
-// padded fills s up to a width.
+// padded pads s to a width.
 func (r *render) padded(s string, width int, fill string, left, right bool) string {
 	missing := width - utf8.RuneCountInString(s)
 	switch {
 	case missing <= 0:
 		return s
-	case left && right: // Python puts the odd one to the left of an even width's text
+	case left && right: // for an even width Python puts the extra character on the left
 		n := missing/2 + missing&width&1
 		return r.repeat(fill, n) + s + r.repeat(fill, missing-n)
 	case left:
@@ -208,7 +209,7 @@ func partition(r *render, s string, a args, fromRight bool) any {
 	return &List{Items: parts, tuple: true}
 }
 
-// splitLines cuts where Python does, and keeps the ends if the argument says so.
+// splitLines splits lines as Python does and keeps the line ends if the argument is true.
 func splitLines(r *render, s string, a args) any {
 	r.spend(len(s))
 	keep := truth(a.get(0, "keepends", false))

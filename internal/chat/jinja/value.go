@@ -14,24 +14,24 @@ import (
 )
 
 // A value is nil (none), bool, int, digits, float64, string, *List, *Dict, undefined,
-// function, *macro, *namespace or *loop. Values that templates see do not change, but for
+// function, *macro, *namespace or *loop. Values are immutable for templates, except for
 // namespaces.
 
 // List is a Python list or tuple.
 type List struct {
 	Items []any
 	tuple bool
-	group bool // of groupby: what an attribute is, and the list of those that have it
-	keys  bool // several attributes to sort by
+	group bool // a group of groupby: the attribute's value and the list of elements
+	keys  bool // a sort key of several attributes
 }
 
-// Dict is a Python dictionary: its keys keep their order.
+// Dict is a Python dictionary. It keeps the order of its keys.
 type Dict struct {
 	keys   []any
 	values map[any]any
 }
 
-// NewDict returns a dictionary of keys and values in turn.
+// NewDict returns a dictionary of alternating keys and values.
 func NewDict(pairs ...any) *Dict {
 	d := &Dict{values: map[any]any{}}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -40,8 +40,7 @@ func NewDict(pairs ...any) *Dict {
 	return d
 }
 
-// Set adds a key, or gives it another value. The key is nil, a bool, an int, a
-// float64 or a string.
+// Set sets the value of a key. The key is nil, a bool, an int, a float64 or a string.
 func (d *Dict) Set(key, value any) {
 	if _, ok := d.values[key]; !ok {
 		d.keys = append(d.keys, key)
@@ -49,13 +48,13 @@ func (d *Dict) Set(key, value any) {
 	d.values[key] = value
 }
 
-// Get returns a key's value.
+// Get returns the value of a key.
 func (d *Dict) Get(key any) (any, bool) {
 	v, ok := d.values[key]
 	return v, ok
 }
 
-// FromJSON returns a JSON text as a value; objects keep the order of their keys.
+// FromJSON converts a JSON text to a value. Objects keep the order of their keys.
 func FromJSON(data []byte) (any, error) {
 	dec := json.NewDecoder(strings.NewReader(string(data)))
 	dec.UseNumber()
@@ -110,10 +109,10 @@ func decodeJSON(dec *json.Decoder, depth int) (any, error) {
 	return t, nil
 }
 
-// digits is an integer that int is too small for. It is text again, as it was.
+// digits is an integer beyond int. It keeps its original text.
 type digits string
 
-// maxDigits is how long an integer may be, as Python has it.
+// maxDigits is the largest number of digits of an integer, as in Python.
 const maxDigits = 4300
 
 func wholeOrFloat(s string) (any, error) {
@@ -126,22 +125,22 @@ func wholeOrFloat(s string) (any, error) {
 	return strconv.ParseFloat(s, 64)
 }
 
-// undefined is what has no value; it knows its name.
+// undefined is the value of a missing variable or attribute, with its name.
 type undefined struct{ name string }
 
-// function is what can be called.
+// function is a callable value.
 type function func(r *render, a args) any
 
-// namespace is what {% set ns.x = ... %} changes.
+// namespace is an object whose fields {% set ns.x = ... %} changes.
 type namespace struct{ fields *Dict }
 
-// loop is the variable of that name within a loop.
+// loop is the variable loop within a loop.
 type loop struct {
 	index, length int
 	items         []any
 	depth         int             // from 0
-	again         func(v any) any // of recursive loops: the loop over others
-	changed       []any           // what it was last asked about
+	again         func(v any) any // for a recursive loop: runs the loop over other elements
+	changed       []any           // last arguments of loop.changed
 }
 
 func (l *loop) attr(name string) any {
@@ -213,7 +212,7 @@ func truth(v any) bool {
 	return true
 }
 
-// typeName is what messages call a value.
+// typeName returns the name of a value's type for messages.
 func typeName(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -236,7 +235,7 @@ func typeName(v any) string {
 	return "an object"
 }
 
-// number returns a number as float64; bools are numbers, as in Python.
+// number converts a number to float64. Booleans are numbers, as in Python.
 func number(v any) (f float64, whole bool, ok bool) {
 	switch v := v.(type) {
 	case bool:
@@ -255,7 +254,7 @@ func number(v any) (f float64, whole bool, ok bool) {
 	return 0, false, false
 }
 
-// integer returns a whole number.
+// integer converts a value to an integer.
 func integer(v any, what string) int {
 	switch v := v.(type) {
 	case int:
@@ -278,7 +277,7 @@ func text(v any, what string) string {
 	return s
 }
 
-// equal is ==.
+// equal implements ==.
 func (r *render) equal(a, b any, depth int) bool {
 	r.nested(depth)
 	x, _, okX := number(a)
@@ -337,15 +336,15 @@ func (r *render) equal(a, b any, depth int) bool {
 	return a == b
 }
 
-// nested counts a step into a value and bounds how deep that goes: values that
-// templates make may nest without end.
+// nested counts a step into a value and bounds the nesting: templates can build values that
+// contain themselves.
 func (r *render) nested(depth int) {
 	if r.spend(1); depth > maxDepth {
 		fail("more than %d values nest", maxDepth)
 	}
 }
 
-// less is <.
+// less implements <.
 func (r *render) less(a, b any) bool {
 	if x, ok := a.(int); ok {
 		if y, ok := b.(int); ok {
@@ -371,7 +370,7 @@ func (r *render) less(a, b any) bool {
 	return s < t
 }
 
-// lessList orders lists by their first elements that differ.
+// lessList orders lists by the first elements that differ.
 func (r *render) lessList(a, b *List) bool {
 	defer func() { r.depth-- }()
 	r.deeper()
@@ -383,7 +382,7 @@ func (r *render) lessList(a, b *List) bool {
 	return len(a.Items) < len(b.Items)
 }
 
-// items returns what a loop over v sees.
+// items returns the elements over which a loop iterates.
 func (r *render) items(v any) []any {
 	switch v := v.(type) {
 	case *List:
@@ -404,7 +403,7 @@ func (r *render) items(v any) []any {
 	return nil
 }
 
-// length is what len says.
+// length implements len.
 func length(v any) (int, bool) {
 	switch v := v.(type) {
 	case string:
@@ -419,7 +418,7 @@ func length(v any) (int, bool) {
 	return 0, false
 }
 
-// str returns a value as text, as Python's str does.
+// str converts a value to text like Python's str.
 func (r *render) str(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -432,7 +431,7 @@ func (r *render) str(v any) string {
 	return b.String()
 }
 
-// builder makes text within the budget.
+// builder builds text within the budget.
 type builder struct {
 	strings.Builder
 	r *render
@@ -503,8 +502,8 @@ func (b *builder) repr(v any, depth int) {
 	}
 }
 
-// formatFloat writes a number as Python's repr does: the shortest text that reads
-// back, with an exponent outside of 1e-4 to 1e16.
+// formatFloat writes a number like Python's repr: the shortest text that parses to the same
+// number, with an exponent outside of 1e-4 to 1e16.
 func formatFloat(f float64) string {
 	if f == math.Trunc(f) && math.Abs(f) < 1e16 {
 		return strconv.FormatFloat(f, 'f', 1, 64)
@@ -548,10 +547,10 @@ func quote(s string) string {
 	return b.String()
 }
 
-// jsonStyle is how tojson writes.
+// jsonStyle is the format of tojson.
 type jsonStyle struct {
-	lines     bool   // an element on each
-	indent    string // of each level
+	lines     bool   // one element per line
+	indent    string // indent per level
 	item, key string
 	ascii     bool
 	sort      bool
