@@ -19,42 +19,42 @@ import (
 
 // DeviceOptions are the settings of a device.
 type DeviceOptions struct {
-	Order Order  // of threads, and of the commands between two barriers
-	Seed  uint64 // of Random
+	Order Order  // order of threads, and of the commands between two barriers
+	Seed  uint64 // seed of order Random
 
-	// Unchecked loads a table that does not validate, so that a test sees
-	// what its kernels make of it.
+	// Unchecked loads a table without validating it, so that a test can observe what its
+	// kernels do.
 	Unchecked bool
 }
 
-// Device replays tables with the emulated kernels, for tests. Its methods are
-// those of replay.Device, and are described there.
+// Device replays tables with the emulated kernels, for tests. Its methods implement
+// replay.Device and are described there.
 //
-// It has an emulator's process of its own. A kernel gets each binding cut to
-// the extent that its declaration gives it: with Options.Sanitize, a byte more
-// is an error. Commands between two barriers run in the order of the options.
+// Each device has its own emulator process. A kernel gets each binding cut to the extent
+// that its declaration states: with Options.Sanitize, an access one byte past it is an
+// error. Commands between two barriers run in the order selected by the options.
 type Device struct {
 	p *Program
 	o DeviceOptions
 
-	// Set by Load, and not changed after.
+	// Set by Load and constant afterwards.
 	t        *table.Table
-	model    [][]byte // by slot, of model and executor scope
+	model    [][]byte // by slot, for slots of model and executor scope
 	launches []launch // by command
 	weights  uint64
 	executor uint64
 
-	turn   sync.Mutex // held by the submission that runs
+	turn   sync.Mutex // held by the running submission
 	random *rand.Rand // guarded by turn
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	closed   bool
 	sessions map[replay.SessionID]*deviceSession
 	jobs     map[replay.Ticket]*job
-	last     uint64 // number of a session or a ticket
+	last     uint64 // last number given to a session or a ticket
 }
 
-// launch is a command, ready but for its memory.
+// launch is a prepared command without its memory.
 type launch struct {
 	dispatch Dispatch // without buffers, secondary bytes and step block
 	bindings []cut
@@ -68,16 +68,16 @@ type cut struct {
 
 type deviceSession struct {
 	id  replay.SessionID
-	mem [][]byte // by slot, those of model and executor scope included
+	mem [][]byte // by slot, including those of model and executor scope
 	own []bool   // by slot
-	job *job     // not waited for
+	job *job     // the submission in flight, until Wait
 }
 
 type job struct {
 	session   *deviceSession
 	sub       *replay.Submission
 	cancelled atomic.Bool
-	done      chan struct{} // closed when what follows is set
+	done      chan struct{} // closed when the fields below are set
 	result    replay.Result
 	err       error
 }
@@ -90,7 +90,7 @@ var (
 	ErrBusy    = errors.New("emu: the session has a submission in flight")
 )
 
-// CommandError is a command that failed, or that cannot be launched.
+// CommandError reports a command that failed or cannot be launched.
 type CommandError struct {
 	Command int
 	Label   string
@@ -105,8 +105,7 @@ func (e *CommandError) Error() string {
 // Unwrap returns the fault.
 func (e *CommandError) Unwrap() error { return e.Err }
 
-// NewDevice returns a device that runs the kernels of a built emulator in a
-// process of its own.
+// NewDevice returns a device that runs the kernels of a built emulator in its own process.
 func NewDevice(p *Program, o DeviceOptions) *Device {
 	return &Device{
 		p: &Program{path: p.path}, o: o, random: rand.New(rand.NewPCG(o.Seed, 0)),
@@ -114,12 +113,12 @@ func NewDevice(p *Program, o DeviceOptions) *Device {
 	}
 }
 
-// Info says what the device is.
+// Info describes the device.
 func (d *Device) Info() replay.Info {
 	return replay.Info{Device: "emulator", Name: "emulator of Metal kernels", Modes: []string{"encode"}}
 }
 
-// Load takes a table of any chip.
+// Load accepts a table of any chip.
 func (d *Device) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) error {
 	if faults := t.Validate(); len(faults) > 0 && !d.o.Unchecked {
 		return fmt.Errorf("emu: %w", faults[0])
@@ -145,7 +144,7 @@ func (d *Device) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 			model[i] = make([]byte, s.Size)
 			weights += s.Size
 		case table.ScopeExecutor:
-			// Floats that nothing has written are NaN.
+			// Memory starts as NaN, so that reading unwritten floats shows.
 			model[i] = slices.Repeat([]byte{0xff}, int(s.Size))
 			executor += s.Size
 		}
@@ -162,7 +161,7 @@ func (d *Device) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	return nil
 }
 
-// launchOf makes a command ready, and checks what devices rely on.
+// launchOf prepares a command and checks the conditions on which devices rely.
 func launchOf(m *shaders.Manifest, t *table.Table, p *table.Program, c *table.Cmd) (launch, error) {
 	env, err := t.NewEnv(c, p)
 	if err != nil {
@@ -209,7 +208,7 @@ func launchOf(m *shaders.Manifest, t *table.Table, p *table.Program, c *table.Cm
 	return l, nil
 }
 
-// Memory says what the device holds.
+// Memory returns the memory that the device uses.
 func (d *Device) Memory() replay.Memory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -257,10 +256,10 @@ func (d *Device) NewSession() (replay.SessionID, error) {
 	return s.id, nil
 }
 
-// Reserve has nothing to do: the KV caches are there for the whole context.
+// Reserve does nothing: KV caches are allocated for the whole context.
 func (d *Device) Reserve(replay.SessionID, int) error { return nil }
 
-// Fork makes a session with the contents of an idle one's slots.
+// Fork returns a session with a copy of the slots of an idle session.
 func (d *Device) Fork(id replay.SessionID, _ int) (replay.SessionID, error) {
 	to, err := d.NewSession()
 	if err != nil {
@@ -372,7 +371,7 @@ func (d *Device) Submit(sub *replay.Submission) (replay.Ticket, error) {
 	return ticket, nil
 }
 
-// Cancel makes what is left of a submission do nothing.
+// Cancel makes the device skip the rest of a submission.
 func (d *Device) Cancel(t replay.Ticket) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -381,7 +380,7 @@ func (d *Device) Cancel(t replay.Ticket) {
 	}
 }
 
-// Wait returns a submission's result when it has ended.
+// Wait waits for a submission and returns its result.
 func (d *Device) Wait(t replay.Ticket) (replay.Result, error) {
 	d.mu.Lock()
 	j := d.jobs[t]
@@ -397,10 +396,10 @@ func (d *Device) Wait(t replay.Ticket) (replay.Result, error) {
 	return j.result, j.err
 }
 
-// Places in the step block, beside those that a run gives.
+// Offsets of the stop flag and the count in the step block.
 const stepStop, stepCount = 32, 36
 
-// putStep writes all of a step block but its stop flag and its count.
+// putStep writes a step block except for its stop flag and its count.
 func putStep(b []byte, s *table.Step) {
 	binary.LittleEndian.PutUint64(b, s.RNG)
 	for i, v := range [...]uint32{s.Position, s.KVRow, s.KVLen, s.TokenIndex, s.Row, s.Rows} {
@@ -421,7 +420,7 @@ func (d *Device) run(j *job) (replay.Result, error) {
 			timings = nil
 		}
 		for range r.Count {
-			// What follows a stop is dispatched too: kernels look at the flag.
+			// The commands after a stop are dispatched, too: kernels check the flag.
 			putStep(block, &step)
 			if err := d.replay(j, &d.t.Programs[r.Program], &step, block, timings); err != nil {
 				return replay.Result{}, err
@@ -438,8 +437,8 @@ func (d *Device) run(j *job) (replay.Result, error) {
 	}, nil
 }
 
-// replay walks a program once. What is between two barriers runs in the order
-// of the options, as a device may run it.
+// replay executes a program once. Commands between two barriers run in the order selected
+// by the options, because a device may run them in any order.
 func (d *Device) replay(j *job, p *table.Program, step *table.Step, block []byte, timings []time.Duration) error {
 	first, end := int(p.First), int(p.First+p.Count)
 	var phase []int
@@ -471,7 +470,7 @@ func (d *Device) replay(j *job, p *table.Program, step *table.Step, block []byte
 	return nil
 }
 
-// command runs one command on the bytes that it may touch.
+// command runs one command on the bytes that it may access.
 func (d *Device) command(s *deviceSession, c int, step *table.Step, block []byte) error {
 	l := &d.launches[c]
 	do := l.dispatch

@@ -18,7 +18,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// tensors is a source.
+// tensors is a source of tensors held in memory.
 type tensors map[string][]byte
 
 func (s tensors) Tensor(name string) ([]byte, error) {
@@ -33,8 +33,8 @@ const (
 	slotW = 5
 )
 
-// addTable is a table whose program decode adds w to x, and whose program past
-// reads past an extent, though not past the slot.
+// addTable returns a table with two programs: decode adds w to x, and past reads past an
+// extent but not past the slot.
 func addTable(tb testing.TB) *table.Table {
 	tb.Helper()
 	t := &table.Table{
@@ -76,10 +76,10 @@ func addTable(tb testing.TB) *table.Table {
 	return t
 }
 
-// source gives addTable's w: 64 times 2, as float16.
+// source returns addTable's w: 64 times 2, as float16.
 func source() tensors { return tensors{"w": bytes.Repeat([]byte{0, 0x40}, 64)} }
 
-// times is a submission that replays a program.
+// times returns a submission that replays a program n times.
 func times(id replay.SessionID, program, n uint32) *replay.Submission {
 	return &replay.Submission{Session: id, Runs: []replay.Run{{Program: program, Count: n, Step: table.Step{KVLen: 1, Rows: 1}}}}
 }
@@ -129,7 +129,7 @@ func TestDevice(t *testing.T) {
 	check(id, 6)
 	check(other, 0)
 
-	// Of the last run, the times; a dry one does nothing.
+	// Timings receives the times of the last run; a dry run does nothing.
 	sub := times(id, 0, 1)
 	sub.Timings = make([]time.Duration, 1)
 	if r, err := submit(sub); err != nil || r.Count != 1 || sub.Timings[0] <= 0 {
@@ -142,7 +142,8 @@ func TestDevice(t *testing.T) {
 	}
 	check(id, 8)
 
-	// A kernel's fault is an error with the command's place, and not the end.
+	// A fault of a kernel is an error with the command's place, and the device keeps
+	// working.
 	var at *CommandError
 	if _, err := submit(times(id, 1, 1)); !errors.As(err, &at) || at.Command != 1 || !strings.Contains(err.Error(), "(reads past)") || !strings.Contains(err.Error(), "heap-buffer-overflow") {
 		t.Errorf("a kernel that reads past its extent: %v", err)
@@ -153,7 +154,7 @@ func TestDevice(t *testing.T) {
 	}
 	check(id, 10)
 
-	// One submission in flight, which can be cancelled.
+	// A session has one submission in flight, which can be cancelled.
 	ticket, err := d.Submit(times(other, 0, 60))
 	fatal(err)
 	if _, err := d.Submit(times(other, 0, 1)); !errors.Is(err, ErrBusy) {
@@ -204,8 +205,8 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestDeviceLoad refuses what does not validate, and where it is told not to
-// look, what no device could launch.
+// TestDeviceLoad checks that Load refuses tables that do not validate, and, with Unchecked,
+// tables that no device can launch.
 func TestDeviceLoad(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change    func(*table.Table)

@@ -26,29 +26,28 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Order is the order in which threadgroups, SIMD groups and lanes run between
-// two barriers.
+// Order is the order in which threadgroups, SIMD groups and lanes run between two barriers.
 type Order uint32
 
-// The orders. What a kernel computes must be the same in all of them.
+// The orders. The result of a kernel must be the same for all of them.
 const (
 	Forward Order = iota
 	Reverse
-	Random // by the dispatch's seed
+	Random // random order, from the dispatch's seed
 )
 
 // Dispatch is one command.
 type Dispatch struct {
 	Kernel  string
 	Grid    [3]uint32 // in threadgroups
-	Threads uint32    // of a threadgroup, a multiple of 32
+	Threads uint32    // threads per threadgroup, a multiple of 32
 	TGMem   uint32    // bytes of threadgroup memory, which starts as NaN
 	Order   Order
 	Specs   [decl.MaxSpecs]uint32 // specialisation values in the declaration's order
 	Seed    uint64
 
-	// Buffers are the bindings, each exactly as long as the kernel may touch;
-	// nil is one that is not there. Run replaces what they hold.
+	// Buffers are the bindings, each exactly as long as the part that the kernel may
+	// access. An absent binding is nil. Run replaces their contents.
 	Buffers [decl.MaxBindings][]byte
 	Params  [decl.ParamBytes]byte
 	Second  [decl.SecondBytes]byte
@@ -70,11 +69,11 @@ type Program struct {
 // Options are the settings of a build.
 type Options struct {
 	Sanitize bool   // report accesses outside of buffers and threadgroup memory, and misaligned ones
-	Sources  string // a folder of kernels that are not declared, from the repository's root; "" for the real ones
+	Sources  string // a folder of undeclared kernels, from the repository's root; "" for the real ones
 }
 
-// Build builds the emulator in a folder of the test's, and ends its process with the test. It
-// skips the test where it cannot be built.
+// Build builds the emulator in a temporary folder of the test and ends its process with the
+// test. It skips the test if the emulator cannot be built here.
 func Build(tb testing.TB, o Options) *Program {
 	tb.Helper()
 	p := build(tb, o, tb.TempDir())
@@ -82,16 +81,15 @@ func Build(tb testing.TB, o Options) *Program {
 	return p
 }
 
-// Builds are emulators that the tests of a package share. Its zero value has
-// none.
+// Builds are emulators shared by the tests of a package. The zero value is ready to use.
 type Builds struct {
 	mu    sync.Mutex
 	dir   string
 	built map[Options]*Program
 }
 
-// Get builds an emulator, or returns the one that it has built. It skips the
-// test where it cannot be built.
+// Get returns the emulator with the given options, which it builds on the first call. It
+// skips the test if the emulator cannot be built here.
 func (b *Builds) Get(tb testing.TB, o Options) *Program {
 	tb.Helper()
 	b.mu.Lock()
@@ -117,7 +115,7 @@ func (b *Builds) Get(tb testing.TB, o Options) *Program {
 	return p
 }
 
-// Close ends the processes and removes the programs; TestMain calls it.
+// Close ends the processes and removes the programs. TestMain calls it.
 func (b *Builds) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,8 +149,8 @@ func build(tb testing.TB, o Options, dir string) *Program {
 
 const compiler = "clang-19"
 
-// canBuild returns the root of the repository that the test runs in, or skips
-// the test where the emulator cannot be built.
+// canBuild returns the root of the repository that contains the test. It skips the test if
+// the emulator cannot be built here.
 func canBuild(tb testing.TB) string {
 	tb.Helper()
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
@@ -172,8 +170,8 @@ func canBuild(tb testing.TB) string {
 	return root
 }
 
-// touch opens every file of the kernels, so that go test knows that a result
-// it has kept depends on them: it does not see what another process reads.
+// touch opens every file of the kernels, because go test does not see which files another
+// process reads. So a cached test result depends on the kernels.
 func touch(dir string) error {
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
@@ -187,7 +185,7 @@ func touch(dir string) error {
 	})
 }
 
-// start starts the process if there is none. p.mu is held.
+// start starts the process unless it is running. p.mu is held.
 func (p *Program) start() error {
 	if p.cmd != nil {
 		return nil
@@ -226,8 +224,9 @@ func (p *Program) stop() {
 	p.cmd = nil
 }
 
-// Run runs a command. Buffers and Step then hold what the kernel left. An
-// error is a kernel's fault: lanes that do not meet, or what a sanitizer said.
+// Run runs a command. Afterwards Buffers and Step hold the kernel's results. An error is a
+// fault of the kernel: lanes that do not reach the same barrier, or a message of a
+// sanitizer.
 func (p *Program) Run(d *Dispatch) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -239,7 +238,7 @@ func (p *Program) Run(d *Dispatch) error {
 	if err == nil || errors.As(err, &refused) {
 		return err
 	}
-	// The process has ended, or is not to be understood any more.
+	// The process has ended, or its answer makes no sense.
 	p.in.Close()
 	p.cmd.Process.Kill()
 	p.cmd.Wait()
@@ -247,14 +246,13 @@ func (p *Program) Run(d *Dispatch) error {
 	return fmt.Errorf("emu: %s: the process ended (%w): %s", d.Kernel, err, p.stderr.Bytes())
 }
 
-// RefusedError is what the emulator found.
+// RefusedError reports a fault that the emulator found.
 type RefusedError struct{ Text string }
 
 // Error implements error.
 func (e *RefusedError) Error() string { return "emu: " + e.Text }
 
-// exchange writes the request and reads the answer; host/server.cc has their
-// layout.
+// exchange writes the request and reads the answer; host/server.cc describes their layout.
 func (p *Program) exchange(d *Dispatch) error {
 	var head bytes.Buffer
 	sizes := [decl.MaxBindings]uint64{}

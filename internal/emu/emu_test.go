@@ -22,16 +22,16 @@ func float(b []byte, i int) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
 }
 
-// dispatch is a threadgroup of threads that reads x and writes y, a float32
-// or as many as width for each thread.
+// dispatch returns a dispatch of one threadgroup that reads x and writes y, width float32
+// per thread.
 func dispatch(kernel string, threads, width int, o Order, seed uint64) *Dispatch {
 	d := &Dispatch{Kernel: kernel, Grid: [3]uint32{1, 1, 1}, Threads: uint32(threads), TGMem: uint32(4 * threads), Order: o, Seed: seed}
 	d.Buffers[0], d.Buffers[1] = floats(threads), make([]byte, 4*threads*width)
 	return d
 }
 
-// TestBarriers: a barrier that is missing shows as a result that is wrong in
-// some order, one that is there as the same result in all.
+// TestBarriers checks that a missing barrier shows as a wrong result in some order, and
+// that with the barrier all orders give the same result.
 func TestBarriers(t *testing.T) {
 	p := Build(t, Options{Sources: bad})
 	for _, tt := range []struct {
@@ -56,7 +56,8 @@ func TestBarriers(t *testing.T) {
 	}
 }
 
-// TestFaults: lanes that do not meet are errors, and the process serves on.
+// TestFaults checks that lanes that do not reach the same barrier are errors, and that the
+// process keeps working.
 func TestFaults(t *testing.T) {
 	p := Build(t, Options{Sources: bad})
 	for _, tt := range []struct{ kernel, want string }{
@@ -83,7 +84,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestSanitizers: accesses that no device would report are errors with the
+// TestSanitizers checks that invalid accesses, which no device reports, are errors with the
 // source's line.
 func TestSanitizers(t *testing.T) {
 	p := Build(t, Options{Sanitize: true, Sources: bad})
@@ -97,7 +98,7 @@ func TestSanitizers(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "bad.metal:") {
 			t.Errorf("%s: got %v, want %q and a line of bad.metal", tt.kernel, err, tt.want)
 		}
-		// A fault of lanes leaves frames behind, which must not be reported.
+		// A fault of lanes leaves stack frames behind, which must not be reported.
 		for range 3 {
 			if err := p.Run(dispatch("early_return", 64, 1, Forward, 0)); err == nil || strings.Contains(err.Error(), "ended") {
 				t.Fatal(err)

@@ -34,8 +34,7 @@ func upload(ctx context.Context, t *table.Table, src replay.Source, mem [][]byte
 	return nil
 }
 
-// joined returns the rows of a source that is several tensors; it is not ok if it is
-// one.
+// joined returns the rows of a joined tensor. ok is false if the tensor is not joined.
 func joined(u *table.Upload, src replay.Source) (rows []byte, ok bool, err error) {
 	j, ok := src.(replay.Joiner)
 	if !ok || u.Op == table.UploadConst {
@@ -98,7 +97,7 @@ func uploadOne(t *table.Table, u *table.Upload, src replay.Source, mem [][]byte)
 	return nil
 }
 
-// transpose makes rows of every Step-th column.
+// transpose writes every Step-th column as a row.
 func transpose(u *table.Upload, to, from []byte) {
 	_, size := u.Type.Block()
 	cols, step := int(u.Cols), int(max(u.Step, 1))

@@ -13,18 +13,16 @@ import (
 	"strings"
 )
 
-// The tools, by Debian's names, and the only major version whose output is
-// committed.
+// The tools under Debian's names, and the only major version whose output is committed.
 const (
 	clang   = "clang-19"
 	objdump = "llvm-objdump-19"
 	version = "clang version 19."
 )
 
-// flags make the object the same on every machine. Registers 18 (the
-// platform's), 27 (the linker's) and 28 (g) are left alone; no product is fused
-// with a sum unless the source says so; addresses are computed where they are
-// used, since a pointer for each of them would not fit in the registers.
+// flags make the object the same on every machine. They reserve registers 18 (platform), 27
+// (linker) and 28 (g). They fuse a product with a sum only if the source says so. Addresses
+// are computed where they are used, because keeping them all would need too many registers.
 var flags = []string{
 	"--target=aarch64-linux-gnu", "-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror",
 	"-ffreestanding", "-fno-builtin", "-fno-jump-tables", "-fno-vectorize", "-fno-slp-vectorize",
@@ -33,8 +31,8 @@ var flags = []string{
 	"-ffixed-x18", "-ffixed-x27", "-ffixed-x28", "-mllvm", "-disable-lsr",
 }
 
-// march is the instruction set of files by their name's beginning, armv8-a for
-// the others: code that runs without the dot product must not have it.
+// march selects the instruction set by the beginning of a file's name, with armv8-a as
+// default. Code for processors without the dot product must not use it.
 var march = []struct{ prefix, arch string }{
 	{"tiled", "armv8.2-a+dotprod"}, {"rows", "armv8.2-a+dotprod"}, {"", "armv8-a"},
 }
@@ -84,7 +82,7 @@ func (c *compiler) compile(source string) ([]function, error) {
 	return parse(out)
 }
 
-// plain fails unless the object is instructions alone: .text without
+// plain returns an error unless the object consists only of instructions: .text without
 // relocations and no other section that would be loaded.
 func plain(object string) error {
 	f, err := elf.Open(object)
@@ -104,18 +102,17 @@ func plain(object string) error {
 	return nil
 }
 
-// function is a function's instructions.
+// function holds the instructions of a function.
 type function struct {
 	name string
 	code []instruction
 }
 
-// instruction is one instruction. target is the address that it mentions, or
-// -1.
+// instruction is one instruction. target is the address in its operands, or -1.
 type instruction struct {
 	addr, target int64
 	word         uint32
-	text         string // as the disassembler has it, operands separated by a blank
+	text         string // the disassembler's text, with a blank between operands
 }
 
 var (
@@ -136,7 +133,7 @@ func parse(out []byte) ([]function, error) {
 		m := line.FindStringSubmatch(text)
 		if m == nil {
 			if text == "" || len(funcs) == 0 {
-				continue // what is before the first function
+				continue // text before the first function
 			}
 			return nil, fmt.Errorf("a line of the disassembly that is no instruction: %q", text)
 		}

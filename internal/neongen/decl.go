@@ -17,10 +17,10 @@ type decl struct {
 	params    []param
 }
 
-// param is a parameter, 8 bytes of the frame and one general register.
+// param is a parameter: 8 bytes of the frame and one general register.
 type param struct{ name, c string }
 
-// cTypes are the types of parameters in C. Arrays are passed by their address.
+// cTypes maps parameter types to C. Arrays are passed by address.
 var cTypes = map[string]string{
 	"int": "int64_t", "*int": "int64_t *", "*byte": "uint8_t *", "*int8": "int8_t *", "*int16": "int16_t *", "*float32": "float *",
 }
@@ -84,9 +84,9 @@ func newDecl(fn *ast.FuncDecl) (*decl, error) {
 	return d, nil
 }
 
-// prototypes returns the functions' declarations in C, which its compiler holds
-// the definitions against. The convention keeps no vector register, so that
-// none is saved on the stack.
+// prototypes returns C declarations of the functions, against which the compiler checks the
+// definitions. Their calling convention preserves no vector register, so that none is saved
+// on the stack.
 func prototypes(funcs map[string]*decl) string {
 	var lines []string
 	for _, d := range funcs {

@@ -61,7 +61,7 @@ func TestAssemble(t *testing.T) {
 	}
 }
 
-// TestRefused compiles what cannot be Go assembly.
+// TestRefused compiles functions that cannot become Go assembly.
 func TestRefused(t *testing.T) {
 	for name, tt := range map[string]struct{ source, want string }{
 		"call":      {"void h(void); void f(float *y, int64_t n) { (void)y; (void)n; h(); }", "relocations"},
@@ -86,7 +86,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestCheck has instructions that a compiler does not write.
+// TestCheck checks instructions that a compiler does not generate.
 func TestCheck(t *testing.T) {
 	for _, text := range []string{
 		"ldr q0, 0x40 <f+0x40>", "b 0x100 <g>", "cbz x0, 0x100 <g+0x4>", "ret x5", "str x30, [x0]", "add x29, x29, #0x1", "mov x27, x0", "ldp x1, w28, [x2]",
@@ -124,8 +124,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestCommitted is what -check does: the committed files are those that the C
-// files give, twice over.
+// TestCommitted does the work of -check: the committed files equal the output for the C
+// files, in two runs.
 func TestCommitted(t *testing.T) {
 	for _, tool := range []string{clang, objdump} {
 		if _, err := exec.LookPath(tool); err != nil {

@@ -56,7 +56,7 @@ func main() {
 	}
 }
 
-// generate returns the assembly of package cpu, which is at dir, by path.
+// generate returns the assembly files of package cpu, whose folder is dir, by path.
 func generate(dir string) (map[string][]byte, error) {
 	funcs, err := declared(dir)
 	if err != nil {

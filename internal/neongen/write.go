@@ -8,20 +8,18 @@ import (
 	"strings"
 )
 
-// argRegs are the registers of the first arguments in the convention
-// preserve_none.
+// argRegs are the registers of the first arguments in the calling convention preserve_none.
 var argRegs = []int{20, 21, 22, 23, 24, 25, 26}
 
-// reserved matches registers that belong to Go or the system: 18 is the
-// platform's, 27 the linker's, 28 is g, 29 the frame's, 30 the return address,
-// and there is no stack to use.
+// reserved matches registers that generated code must not use: 18 (platform), 27 (linker),
+// 28 (g), 29 (frame), 30 (return address), and the stack pointer.
 var reserved = regexp.MustCompile(`\b(sp|wsp|[wx](18|27|28|29|30))\b`)
 
-// refused are mnemonics that leave the function or depend on where it is. A
-// return without operand and branches within the function are what remains.
+// refused are mnemonics that leave the function or depend on its address. Only a return
+// without operand and branches within the function remain.
 var refused = []string{"bl", "blr", "br", "braa", "blraa", "adr", "adrp", "svc", "hvc", "brk", "udf", "msr", "mrs", "dc", "<unknown>"}
 
-// check returns why an instruction of f cannot be in Go assembly.
+// check returns an error if instruction i of f cannot be in Go assembly.
 func (f *function) check(i instruction) error {
 	name, operands, _ := strings.Cut(i.text, " ")
 	first, last := f.code[0].addr, f.code[len(f.code)-1].addr
@@ -38,8 +36,8 @@ func (f *function) check(i instruction) error {
 	return nil
 }
 
-// write writes a function as Go assembly: arguments go from the frame to their
-// registers, and branches stay as they are encoded, which is relative.
+// write writes a function as Go assembly: arguments move from the frame to their registers,
+// and branches keep their encoding, which is relative.
 func write(b *bytes.Buffer, d *decl, f function) error {
 	if n := len(f.code); n == 0 || f.code[n-1].text != "ret" && !strings.HasPrefix(f.code[n-1].text, "b ") {
 		return fmt.Errorf("%s has no end", f.name)

@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// Buffer indexes after the bindings.
+// Buffer indexes after those of the bindings.
 const (
 	bufferParams = 8
 	bufferSecond = 9
@@ -34,9 +34,9 @@ func (s *source) checkABI() {
 	}
 }
 
-// checkBegin checks that a kernel waits for what it reads, and does nothing once
-// the step's stop flag is set, before anything else. One that reads weights first
-// says so, and calls begins where it has.
+// checkBegin checks that a kernel first waits for its inputs and returns if the step's stop
+// flag is set, before anything else. A kernel that reads weights earlier must declare that
+// in its comment, and calls begins after the reads.
 func (s *source) checkBegin(k *kernel) {
 	if len(k.ahead) > 0 {
 		return
@@ -91,8 +91,8 @@ func (s *source) checkBuffers(k *kernel, bindings []decl.Binding) {
 	}
 }
 
-// checkTGMem checks that a kernel has one buffer of threadgroup memory if its
-// declaration gives a size for it, and none otherwise.
+// checkTGMem checks that a kernel has one buffer of threadgroup memory if its declaration
+// states a size for it, and otherwise none.
 func (s *source) checkTGMem(k *kernel, d *decl.Kernel) {
 	i := slices.IndexFunc(k.params, func(p parameter) bool { return p.attr == "threadgroup" })
 	switch {

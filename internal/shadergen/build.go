@@ -16,29 +16,29 @@ import (
 	"github.com/pianola-engine/pianola/shaders"
 )
 
-// bindingAlign is the alignment of bindings that kernels rely on.
+// bindingAlign is the alignment that kernels require of bindings.
 const bindingAlign = 16
 
-// output is a generated file: its path from the root, and what is in it.
+// output is a generated file: its path from the root and its content.
 type output struct {
 	path string
 	text []byte
 }
 
-// project is the sources and the tools.
+// project holds the sources and the tools.
 type project struct {
 	toolchain
 	version string
 	kernels []*source // .metal files, by name
-	headers []*source // what they include, but for generated ones
+	headers []*source // headers that they include, except generated ones
 }
 
-// generated headers are not linted: they are another generator's.
+// generated lists headers that are not linted, because another generator writes them.
 var generated = []string{"params.h", "constants.h"}
 
-// open reads and checks the kernels of a folder and the headers of shaders,
-// and prepares them for the targets. The caller removes the build folder.
-// Kernels that are tests need no declaration.
+// open reads and checks the kernels of a folder and the headers of shaders, and prepares
+// them for the targets. The caller must remove the build folder. Kernels for tests need no
+// declaration.
 func open(root, folder string, declared bool) (*project, error) {
 	p := &project{toolchain: toolchain{root: root}}
 	var err error
@@ -97,7 +97,7 @@ func (p *project) read(folder, ext string, declared bool) error {
 	return errors.Join(faults...)
 }
 
-// twice returns a fault for each kernel that two files have.
+// twice returns a fault for each kernel that is defined in two files.
 func (p *project) twice() []error {
 	var faults []error
 	var names []string
@@ -214,8 +214,8 @@ func (p *project) manifest() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// host builds the emulator with every kernel: a shared library, or the
-// program that package emu speaks to.
+// host builds the emulator with every kernel, as a shared library or as the program that
+// package emu starts.
 func (p *project) host(out string, shared, sanitize bool) error {
 	out, err := filepath.Abs(out)
 	if err != nil {
@@ -249,8 +249,8 @@ func (p *project) host(out string, shared, sanitize bool) error {
 	return p.link(out, shared, sanitize, objects)
 }
 
-// compare returns an error for each output that is not what is committed, and
-// for each file of PTX that nothing makes.
+// compare returns an error for each output that differs from the committed file, and for
+// each committed PTX text that is not among the outputs.
 func (p *project) compare(outputs []output) error {
 	errs := p.differ(outputs)
 	for _, path := range p.stale(outputs) {
@@ -262,8 +262,8 @@ func (p *project) compare(outputs []output) error {
 	return errors.Join(errs...)
 }
 
-// ptxDir is the folder of the PTX texts, which package ptxstore packs. The path of such an output is
-// the folder and the text's name.
+// ptxDir is the folder of the PTX texts, which package ptxstore packs. The path of a PTX
+// output is this folder and the text's name.
 const ptxDir = "shaders/ptx"
 
 // ptxTexts returns the outputs that are PTX, by name.
@@ -277,8 +277,8 @@ func ptxTexts(outputs []output) map[string][]byte {
 	return texts
 }
 
-// committed returns what is committed of an output. The texts of PTX count, not their compressed bytes,
-// which depend on the compressor's version.
+// committed returns the committed content of an output. PTX texts are compared
+// uncompressed, because the compressed bytes depend on the compressor's version.
 func (p *project) committed(path string) ([]byte, error) {
 	name, ok := strings.CutPrefix(path, ptxDir+"/")
 	if !ok {
@@ -291,7 +291,7 @@ func (p *project) committed(path string) ([]byte, error) {
 	return store.Text(name)
 }
 
-// differ returns an error for each output that is not what is committed.
+// differ returns an error for each output that differs from the committed content.
 func (p *project) differ(outputs []output) (errs []error) {
 	for _, o := range outputs {
 		got, err := p.committed(o.path)
@@ -318,7 +318,7 @@ func (p *project) stale(outputs []output) []string {
 	return list
 }
 
-// write writes the outputs, the PTX in place of all that its folder contains.
+// write writes the outputs. The PTX texts replace the whole content of their folder.
 func (p *project) write(outputs []output) error {
 	files, err := ptxstore.Pack(ptxTexts(outputs))
 	if err != nil {

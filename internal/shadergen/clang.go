@@ -14,20 +14,20 @@ import (
 
 const compiler = "clang-19"
 
-// packages are what a Debian machine needs to build the kernels.
+// packages are the Debian packages needed to build the kernels.
 const packages = "clang-19 llvm-19 libclang-rt-19-dev"
 
-// toolchain runs the compiler from the repository's root, so that messages
-// and output name files from there.
+// toolchain runs the compiler in the repository's root, so that messages and output name
+// files relative to it.
 type toolchain struct {
 	root  string // the repository
-	build string // where the preprocessed sources are
+	build string // folder of the preprocessed sources
 }
 
 var versionPattern = regexp.MustCompile(`clang version (\d+\.\d+\.\d+)`)
 
-// version returns the compiler's name and version, or an error that says what
-// to install.
+// version returns the compiler's name and version, or an error that names the packages to
+// install.
 func version() (string, error) {
 	out, err := exec.Command(compiler, "--version").Output()
 	if errors.Is(err, exec.ErrNotFound) {
@@ -45,11 +45,11 @@ func version() (string, error) {
 
 var diagnostic = regexp.MustCompile(`^(.+?):(\d+):\d+: (error|fatal error|note): (.*)$`)
 
-// shim is where an error is that a use of the standard library makes: its
-// place is then the first note's that is not there.
+// shim is the folder in which an error lies that is caused by a use of the standard
+// library. Its place is then that of the first note outside the folder.
 const shim = "shaders/shim/"
 
-// said makes a line of each error in a compiler's messages.
+// said shortens a compiler's messages to one line per error.
 func said(text string) error {
 	var faults []error
 	var last *fault
@@ -73,7 +73,7 @@ func said(text string) error {
 	return errors.Join(faults...)
 }
 
-// run runs a tool. What it says is the error.
+// run runs a tool. The error contains the tool's output.
 func (t *toolchain) run(name string, args ...string) ([]byte, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = t.root
@@ -91,8 +91,7 @@ func (t *toolchain) run(name string, args ...string) ([]byte, error) {
 // brief are options that make a message one line.
 var brief = []string{"-fno-caret-diagnostics", "-fno-color-diagnostics", "-fno-diagnostics-show-note-include-stack"}
 
-// language are the options of both targets: C++14 as Metal has it, without
-// an operating system.
+// language are the options of both targets: Metal's C++14, without an operating system.
 var language = []string{
 	"-x", "c++", "-std=c++14", "-Werror=c++17-extensions", "-ffreestanding", "-fsigned-char", "-nostdinc", "-fno-exceptions", "-fno-rtti",
 	"-fno-strict-aliasing", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Xclang", "-cl-single-precision-constant",
@@ -100,9 +99,9 @@ var language = []string{
 	"-Wno-duplicate-decl-specifier", "-Wno-sometimes-uninitialized", "-Wno-psabi",
 }
 
-// strict are the options of the check of the sources as they are, by the
-// front end of C++ for OpenCL: it knows address spaces and, unlike the other
-// targets, takes nothing for granted between them.
+// strict are the options for checking the unchanged sources with the front end of C++ for
+// OpenCL: it knows address spaces and, unlike the other targets, has no implicit
+// conversions between them.
 var strict = []string{
 	"-x", "clcpp", "-cl-std=clc++1.0", "-cl-no-stdinc", "--target=nvptx64-nvidia-cuda", "-Xclang", "-cl-ext=+cl_khr_fp16",
 	"-cl-single-precision-constant", "-D__METAL_VERSION__=310", "-fsyntax-only",
@@ -121,7 +120,7 @@ func (t *toolchain) check(file string) error {
 	return err
 }
 
-// includes are the options that make a preprocessed source compile.
+// includes returns the options for compiling a preprocessed source.
 func (t *toolchain) includes() []string {
 	return []string{"-isystem", "shaders/shim", "-isystem", "shaders/host", "-I", t.build}
 }
@@ -135,7 +134,7 @@ func (t *toolchain) ptx(file string, a *architecture) ([]byte, error) {
 	args = append(args, "--target=nvptx64-nvidia-cuda", "-march="+a.name, "-Xclang", "-target-feature", "-Xclang", a.isa, fmt.Sprintf("-DPIANOLA_SM=%d", a.number),
 		// Barriers and shuffles must not move into branches.
 		"-fconvergent-functions",
-		// It would split 128-bit loads beside inline assembly.
+		// It would split 128-bit loads near inline assembly.
 		"-O3", "-mllvm", "-disable-vector-combine",
 		// Everything is inlined, whatever its size.
 		"-mllvm", "-inline-threshold=1000000", "-mllvm", "-inline-cold-callsite-threshold=1000000",
@@ -144,7 +143,7 @@ func (t *toolchain) ptx(file string, a *architecture) ([]byte, error) {
 	return t.run(compiler, append(args, "-S", "-o", "-", filepath.Join(t.build, file))...)
 }
 
-// hostOptions are those of everything that the emulator is made of.
+// hostOptions returns the options for all parts of the emulator.
 func hostOptions(sanitize bool) []string {
 	args := []string{"--target=x86_64-linux-gnu", "-march=x86-64-v3", "-gline-tables-only", "-fPIC", "-ftls-model=initial-exec"}
 	if sanitize {
@@ -156,13 +155,13 @@ func hostOptions(sanitize bool) []string {
 // object compiles a preprocessed source for the emulator.
 func (t *toolchain) object(file, out string, sanitize bool) error {
 	args := append(append([]string{}, language...), hostOptions(sanitize)...)
-	// Unrolled loops take most of the time to compile, and save none here.
+	// Unrolled loops take most of the compile time and do not pay off here.
 	args = append(args, "-Xclang", "-ffloat16-excess-precision=none", "-D_Pragma(x)=", "-Wno-builtin-macro-redefined")
 	return t.compile(append(append(args, t.includes()...), brief...), out, filepath.Join(t.build, file))
 }
 
-// native compiles a part of the emulator itself, which sanitizers do not look
-// at: it runs for every lane of every meeting.
+// native compiles a part of the emulator itself. It is not sanitized, because it runs for
+// every lane at every barrier.
 func (t *toolchain) native(file, out string, sanitize bool) error {
 	args := append([]string{"-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror", "-I", "shaders/host"}, hostOptions(false)...)
 	if sanitize {
@@ -171,7 +170,7 @@ func (t *toolchain) native(file, out string, sanitize bool) error {
 	return t.compile(append(args, brief...), out, file)
 }
 
-// link makes a shared library or a program.
+// link builds a shared library or a program.
 func (t *toolchain) link(out string, shared, sanitize bool, objects []string) error {
 	args := hostOptions(sanitize)
 	if shared {
@@ -191,9 +190,8 @@ var (
 	toNoSpace = regexp.MustCompile(`'[^']*__generic [^']*\*'`)
 )
 
-// checkTree looks at the syntax tree of the strict front end, in which a
-// pointer without an address space is __generic, for what Metal rejects and
-// that front end does not.
+// checkTree checks the syntax tree of the strict front end for code that Metal rejects but
+// that front end accepts. In the tree, a pointer without an address space is __generic.
 func (t *toolchain) checkTree(file string) error {
 	out, err := t.run(compiler, t.strictArgs("-w", "-Xclang", "-ast-dump", "-fno-color-diagnostics", file)...)
 	if err != nil {
@@ -202,8 +200,8 @@ func (t *toolchain) checkTree(file string) error {
 	var faults []error
 	current, line := "", 0
 	for _, l := range strings.Split(string(out), "\n") {
-		// Places are relative to the one before: the range's start, its end and
-		// the name's place, each without what has not changed.
+		// Places are relative to the previous one: the start and the end of the range and
+		// the place of the name, each without the parts that are unchanged.
 		start := 0
 		if i := strings.Index(l, " <"); i >= 0 {
 			head := l[i:]
@@ -235,7 +233,7 @@ func (t *toolchain) checkTree(file string) error {
 	return errors.Join(faults...)
 }
 
-// inspect returns what is wrong with one node of the tree.
+// inspect returns the error in one node of the tree, or "".
 func inspect(l string) string {
 	switch {
 	case astDecl.MatchString(l) && !strings.Contains(l, " implicit "):

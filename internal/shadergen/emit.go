@@ -10,9 +10,9 @@ import (
 	"github.com/pianola-engine/pianola/shaders"
 )
 
-// constantsHeader takes the place of constants.h: the constants are members
-// of each kernel's last parameter, whose values the entries give. What an
-// entry fixes is folded after inlining.
+// constantsHeader returns the replacement of constants.h: the constants become members of
+// each kernel's last parameter, and the entries set their values. After inlining, the
+// compiler folds the values that an entry fixes.
 func constantsHeader() string {
 	var b strings.Builder
 	b.WriteString("#pragma once\n#include \"params.h\"\nstruct pianola_constants {\n")
@@ -27,8 +27,8 @@ func constantsHeader() string {
 	return b.String()
 }
 
-// family is the constant that follows from another, wtype: its family where it has
-// one. An entry may fix that alone.
+// family is derived from the constant wtype: the weight type's family, if it has one. An
+// entry may fix the family alone.
 const (
 	family = "wtype_family"
 	wtype  = "wtype"
@@ -73,8 +73,8 @@ func constantsStruct(kernel string, fixed []shaders.Fixed) string {
 	return b.String()
 }
 
-// constantValues initialises a pianola_constants: fixed values, values of the
-// array specs, or 0 for constants that the kernel has not.
+// constantValues returns the initialiser of a pianola_constants: fixed values, values of
+// the array specs, or 0 for constants that the kernel lacks.
 func constantValues(kernel, specs string, fixed []shaders.Fixed) string {
 	own := constantsOf(kernel)
 	var values []string
@@ -110,8 +110,8 @@ func positionArgument(p *parameter, value string, scalar bool) string {
 	return fmt.Sprintf("%s(%s)", p.typ, value)
 }
 
-// arguments returns a call's arguments: what is the target's expression for
-// each parameter that is no position.
+// arguments returns the arguments of a call: what returns the target's expression for each
+// parameter that is not a position.
 func arguments(k *kernel, positionOn func(*position) string, what func(*parameter) string) string {
 	var args []string
 	for i := range k.params {
@@ -125,11 +125,11 @@ func arguments(k *kernel, positionOn func(*position) string, what func(*paramete
 	return strings.Join(append(args, "fc"), ", ")
 }
 
-// ptxSource is what is compiled to PTX: the file and an entry for each
-// instance of each kernel. All entries have the same parameters: 8 pointers,
-// 64 bytes, the secondary bytes, the step block, 8 specialisation values. Only
-// what may be read ahead is __restrict: loads through such pointers may be
-// moved to the front of the kernel.
+// ptxSource returns the text that is compiled to PTX: the file and an entry for each
+// instance of each kernel. All entries have the same parameters: 8 pointers, 64 bytes, the
+// secondary bytes, the step block, 8 specialisation values. Only bindings that may be read
+// ahead are __restrict, because the compiler may move loads through such pointers to the
+// start of the kernel.
 func (s *source) ptxSource() (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#include \"constants.h\"\n#include %q\n#include <metal/entry.h>\n", s.base())
@@ -177,7 +177,7 @@ func (s *source) ptxSource() (string, error) {
 	return b.String(), nil
 }
 
-// hostSource is what is compiled for the emulator.
+// hostSource returns the text that is compiled for the emulator.
 func (s *source) hostSource() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#include \"constants.h\"\n#include %q\n", s.base())
@@ -206,7 +206,7 @@ func (s *source) hostSource() string {
 	return b.String()
 }
 
-// hostList is the list of all kernels for the emulator.
+// hostList returns the emulator's list of all kernels.
 func hostList(files []*source) string {
 	var b strings.Builder
 	b.WriteString("#include \"emulator.h\"\nextern \"C\" {\n")

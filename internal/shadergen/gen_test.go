@@ -14,8 +14,8 @@ import (
 	"github.com/pianola-engine/pianola/shaders"
 )
 
-// TestCommitted is what -check does: the sources pass, and the committed files
-// are what they give.
+// TestCommitted does the work of -check: the sources pass all checks, and the committed
+// files equal the output.
 func TestCommitted(t *testing.T) {
 	p, err := open(tools(t).root, "shaders", true)
 	if err != nil {
@@ -25,8 +25,8 @@ func TestCommitted(t *testing.T) {
 	if err := p.check(); err != nil {
 		t.Error(err)
 	}
-	// The manifest is of all kernels. Compiling them takes minutes, which make
-	// generated does: here it is those that are quick.
+	// The manifest covers all kernels. Compiling all of them, as make generated does, takes
+	// minutes; the test compiles only the quick ones.
 	m, err := p.manifest()
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
-// good is a kernel that keeps the rules; cases of TestABI break one each.
+// good is a kernel that follows all rules; each case of TestABI breaks one.
 const good = `
 // Some words.
 [[max_total_threads_per_threadgroup(256)]]
@@ -109,7 +109,7 @@ func TestABI(t *testing.T) {
 	}
 }
 
-// TestLines: what other compilers see has its tokens on the lines of the source.
+// TestLines checks that preprocessing keeps every token on its line.
 func TestLines(t *testing.T) {
 	s := parseSource("x.metal", good)
 	got := strings.Split(s.preprocessed(), "\n")
@@ -183,7 +183,7 @@ func TestEntries(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Errorf("got %v, want %v", names, want)
 	}
-	// Every type in rows, and those that have a scale in tiles; one for all of a family.
+	// Every type in rows, the quantized types also in tiles; one entry per family.
 	if list, err := entries("embed"); err != nil || len(list) != 16+13+7+6 {
 		t.Errorf("%d entries of embed, %v", len(list), err)
 	}
@@ -195,7 +195,8 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// TestFamilies fixes a family's bits of a type: the others are read.
+// TestFamilies checks that an entry may fix the family of a type and read its other bits at
+// run time.
 func TestFamilies(t *testing.T) {
 	mlx4 := shaders.Fixed{Name: "wtype", Value: 0x60, Mask: 0xf0}
 	for v, want := range map[uint32]bool{0x60: true, 0x65: true, 0x6a: true, 0x70: false, 0x20: false, 6: false} {
@@ -231,7 +232,7 @@ func TestNoCompiler(t *testing.T) {
 	}
 }
 
-// TestTwice: two files with one kernel are an error.
+// TestTwice checks that two files with the same kernel are an error.
 func TestTwice(t *testing.T) {
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "shaders"), 0o755); err != nil {

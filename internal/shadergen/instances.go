@@ -10,17 +10,17 @@ import (
 	"github.com/pianola-engine/pianola/shaders"
 )
 
-// architecture is a target of PTX.
+// architecture is a PTX target.
 type architecture struct {
 	name, isa string
 	number    int
-	file      string // of the only source it is for, "" for all
+	file      string // the only source compiled for it, "" for all
 	defines   []string
 }
 
-// architectures are the targets of PTX, with the version of the language: the
-// driver compiles each for the processors from that one on, those that are for
-// one source for that processor alone.
+// architectures are the PTX targets and their language versions. The driver compiles a text
+// for its architecture and later ones; a target for one source is for that architecture
+// alone.
 var architectures = []architecture{
 	{name: "sm_70", isa: "+ptx63", number: 70},
 	{name: "sm_80", isa: "+ptx78", number: 80},
@@ -28,21 +28,21 @@ var architectures = []architecture{
 	{name: "sm_90a", isa: "+ptx80", number: 90, file: "halves.metal", defines: []string{"PIANOLA_WARPGROUPS=1"}},
 }
 
-// compiled says which entries a kernel gets. One that is not listed gets the
-// generic entry alone, which reads every constant at run time.
+// compiled lists the entries of a kernel. A kernel that is not listed gets only the generic
+// entry, which reads every constant at run time.
 type compiled struct {
 	kernel  string
-	generic bool // the generic entry is there too, for values that no other serves
-	fixed   sets // an entry for each
+	generic bool // add the generic entry, for values that no other entry serves
+	fixed   sets // one entry per set
 }
 
 // sets are lists of constants with their values.
 type sets [][]shaders.Fixed
 
-// fix returns a set for each value of a constant.
+// fix returns one set for each value of a constant.
 func fix(name string, values ...uint32) sets { return sets{nil}.and(name, values...) }
 
-// and returns every set with every value of a further constant.
+// and combines every set with every value of another constant.
 func (s sets) and(name string, values ...uint32) sets {
 	var out sets
 	for _, set := range s {
@@ -53,8 +53,8 @@ func (s sets) and(name string, values ...uint32) sets {
 	return out
 }
 
-// families returns a set for each family, of which an entry has the quants: groups and
-// scales are as the constant says at run time.
+// families returns one set per family. The entry of a family fixes the quants; it reads the
+// group size and the type of the scale at run time.
 func families(list ...dtype.Type) sets {
 	var out sets
 	for _, t := range list {
@@ -66,19 +66,20 @@ func families(list ...dtype.Type) sets {
 // mlx are MLX's affine types.
 var mlx = families(dtype.MLX2, dtype.MLX3, dtype.MLX4, dtype.MLX5, dtype.MLX6, dtype.MLX8)
 
-// quantised are the types whose weights have a scale for each block.
+// quantised are the types with quantization blocks.
 var quantised = []uint32{
 	uint32(dtype.Q8_0), uint32(dtype.Q4_0), uint32(dtype.Q4_1), uint32(dtype.Q5_0), uint32(dtype.Q5_1), uint32(dtype.Q2_K), uint32(dtype.Q3_K),
 	uint32(dtype.Q4_K), uint32(dtype.Q5_K), uint32(dtype.Q6_K), uint32(dtype.IQ4_NL), uint32(dtype.IQ4_XS), uint32(dtype.MXFP4),
 }
 
-// floats are the others.
+// floats are the types without quantization blocks.
 var floats = []uint32{uint32(dtype.F32), uint32(dtype.F16), uint32(dtype.BF16)}
 
-// tiled are the products of quantised activations and weights in tiles.
+// tiled are the sets for products of quantized activations and weights in tiles.
 var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).and("weights", uint32(dtype.Tiled16))
 
-// rows are those of activations as they are and weights as the file has them.
+// rows are the sets for products of unquantized activations and weights in the files'
+// layout.
 var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
 
 var instances = []compiled{

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// keep is how long an object that nobody asks for stays.
+// keep is the time after which an unused object is removed from the cache.
 const keep = 14 * 24 * time.Hour
 
-// compile makes an object of the emulator. The tests of several packages build
-// the same ones, so that they are kept in the user's cache, by what the
-// compiler is given: its version, its options and the preprocessed text.
+// compile compiles an object of the emulator. The tests of several packages need the same
+// objects, so compile caches them in the user's cache directory under a hash of the
+// compiler's version, its options and the preprocessed text.
 func (t *toolchain) compile(args []string, out, file string) error {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -30,7 +30,7 @@ func (t *toolchain) compile(args []string, out, file string) error {
 	dir = filepath.Join(dir, "pianola", "emulator")
 	kept := filepath.Join(dir, name)
 	if b, err := os.ReadFile(kept); err == nil {
-		_ = os.Chtimes(kept, time.Time{}, time.Now()) // or it is made again some day
+		_ = os.Chtimes(kept, time.Time{}, time.Now()) // failure only means that it is compiled again some day
 		return os.WriteFile(out, b, 0o600)
 	}
 	if _, err := t.run(compiler, append(slices.Clip(args), "-c", "-o", out, file)...); err != nil {
@@ -39,7 +39,7 @@ func (t *toolchain) compile(args []string, out, file string) error {
 	return put(dir, name, out)
 }
 
-// name is an object's in the cache.
+// name returns the name of an object in the cache.
 func (t *toolchain) name(args []string, file string) (string, error) {
 	v, err := version()
 	if err != nil {
@@ -49,13 +49,13 @@ func (t *toolchain) name(args []string, file string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The build folder has another name each time.
+	// The build folder has a different name each time.
 	all := bytes.ReplaceAll(fmt.Appendf(nil, "%s %q\n%s", v, args, text), []byte(t.build), nil)
 	return fmt.Sprintf("%x.o", sha256.Sum256(all)), nil
 }
 
-// put copies an object into the cache, whole or not at all, and takes those
-// away that nobody has asked for in a while.
+// put copies an object into the cache atomically and removes objects that have not been
+// used for a while.
 func put(dir, name, object string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -81,7 +81,7 @@ func put(dir, name, object string) error {
 	}
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
-			return nil // another process has taken it away
+			return nil // another process has removed it
 		}
 		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > keep {
 			_ = os.Remove(path)

@@ -12,7 +12,7 @@ type token struct {
 	pos, end int // bytes in the source
 }
 
-// comment is a comment's text without its signs.
+// comment is the text of a comment without its delimiters.
 type comment struct {
 	text string
 	pos  int
@@ -33,8 +33,8 @@ var anyToken = regexp.MustCompile(`^(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[
 // lex returns the tokens of a source without preprocessor lines, and the
 // comments.
 func lex(src string) (tokens []token, comments []comment) {
-	start := true // of a line, but for spaces
-	depth := 0    // of [[
+	start := true // only spaces so far on this line
+	depth := 0    // nesting of [[
 	for i := 0; i < len(src); {
 		rest := src[i:]
 		switch {
@@ -60,7 +60,7 @@ func lex(src string) (tokens []token, comments []comment) {
 		case rest[0] == '#' && start:
 			for i < len(src) && src[i] != '\n' {
 				if src[i] == '\\' {
-					i++ // the next line belongs to this one
+					i++ // the next line continues this one
 				}
 				i++
 			}

@@ -9,16 +9,15 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// position is what a kernel's position attribute stands for.
+// position is the meaning of a kernel's position attribute.
 type position struct {
 	attr   string
 	ptx    string // a uint3, or a uint if it is a scalar
-	host   string // the same, of pianola_position *at
-	scalar bool   // always one number; others have three
+	host   string // the same for the emulator, with pianola_position *at
+	scalar bool   // always a scalar; others may have three components
 }
 
-// positions are the attributes that kernels may use. Threadgroups have one
-// dimension.
+// positions are the attributes that kernels may use. Grids have one dimension.
 var positions = []position{
 	{"threadgroup_position_in_grid", "metal::shim::group()", "uint3(at->group[0], at->group[1], at->group[2])", false},
 	{"threadgroups_per_grid", "metal::shim::groups()", "uint3(at->groups[0], at->groups[1], at->groups[2])", false},
@@ -41,7 +40,7 @@ func positionOf(attr string) (*position, bool) {
 	return &positions[i], true
 }
 
-// banned are words that Metal, or the house rules, do not have.
+// banned are words that Metal lacks or that the project's rules forbid.
 var banned = []struct {
 	words []string
 	why   string
@@ -57,7 +56,7 @@ var banned = []struct {
 var scalarPosition = regexp.MustCompile(`^(uint|ushort)$`)
 var vectorPosition = regexp.MustCompile(`^(uint|ushort)([23]?)$`)
 
-// checkParam checks one parameter of a kernel by itself.
+// checkParam checks a single parameter of a kernel.
 func (s *source) checkParam(p *parameter) {
 	words := strings.Fields(p.typ)
 	space := words[0]
@@ -85,7 +84,7 @@ func (s *source) checkParam(p *parameter) {
 	}
 }
 
-// checkParams checks a kernel's parameters among themselves.
+// checkParams checks a kernel's parameters against one another.
 func (s *source) checkParams(list []parameter) {
 	dims := ""
 	for i := range list {
@@ -106,7 +105,7 @@ func (s *source) checkParams(list []parameter) {
 	}
 }
 
-// lint checks the rules that words alone can tell.
+// lint checks the rules that need only the tokens.
 func (s *source) lint() {
 	for i, t := range s.tokens {
 		for _, b := range banned {
@@ -126,8 +125,7 @@ func (s *source) lint() {
 	s.lintRecursion()
 }
 
-// pointer reports whether the declaration at token i is one of a pointer or a
-// reference.
+// pointer reports whether the declaration at token i declares a pointer or a reference.
 func (s *source) pointer(i int) bool {
 	for ; i < len(s.tokens) && !s.is(i, ";", "=", "("); i++ {
 		if s.is(i, "*", "&") {
@@ -137,8 +135,8 @@ func (s *source) pointer(i int) bool {
 	return false
 }
 
-// lintRecursion finds functions that call themselves, and declarations
-// without a body, without which there is no other recursion.
+// lintRecursion finds functions that call themselves. It also reports declarations without
+// a body, so that no other form of recursion is possible.
 func (s *source) lintRecursion() {
 	for i := 0; i+1 < len(s.tokens); i++ {
 		if s.is(i, "{") && (i < 2 || !s.is(i-1, ")")) {
@@ -167,8 +165,8 @@ var word = regexp.MustCompile(`^[A-Za-z_]\w*$`)
 
 func isWord(s string) bool { return word.MatchString(s) }
 
-// lintConstants finds specialisation constants outside of kernels: other
-// functions must get them as arguments.
+// lintConstants finds specialisation constants outside of kernels. Other functions must
+// receive them as arguments.
 func (s *source) lintConstants() {
 	for _, t := range s.tokens {
 		if !slices.ContainsFunc(decl.Constants, func(c decl.Constant) bool { return strings.ToUpper(c.Name) == t.s }) && t.s != strings.ToUpper(family) {

@@ -16,9 +16,9 @@ var (
 	ptxSpaces = []string{"global", "shared", "param", "const"}
 )
 
-// finishPTX limits the threads of each entry, so that the assembler knows how
-// many registers there are for one, and checks that everything is inlined and
-// every access names its memory. path is what errors call the text.
+// finishPTX adds the thread limit of each entry, so that the assembler knows the number of
+// registers per thread, and checks that everything is inlined and every access names its
+// memory space. path is the name used in errors.
 func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 	var out bytes.Buffer
 	threads := 0
@@ -66,8 +66,8 @@ func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// checkBegins checks that each entry has a place where its inputs are ready, for
-// devices that begin it early.
+// checkBegins checks that each entry waits for its inputs, because devices may start it
+// early.
 func checkBegins(text []byte, path string) error {
 	entry, begins := "", true
 	for i, line := range strings.Split(string(text), "\n") {

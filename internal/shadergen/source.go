@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// parameter is one of a kernel function.
+// parameter is a parameter of a kernel function.
 type parameter struct {
 	typ   string // with one space between words: "device const float *"
 	name  string
@@ -21,19 +21,19 @@ type parameter struct {
 // writable reports whether the kernel may write through a device pointer.
 func (p *parameter) writable() bool { return !slices.Contains(strings.Fields(p.typ), "const") }
 
-// kernel is a kernel function as the source has it.
+// kernel is a kernel function in the source.
 type kernel struct {
 	name       string
 	params     []parameter
 	maxThreads int
-	ahead      []string // bindings that it reads before the commands ahead of it have ended
+	ahead      []string // bindings that it reads before the preceding commands have ended
 	body       []token
 	at         token
 }
 
 // source is a .metal file or a header.
 type source struct {
-	path    string // as errors name it: "shaders/norm.metal"
+	path    string // path used in errors: "shaders/norm.metal"
 	text    string
 	tokens  []token
 	kernels []kernel
@@ -43,7 +43,7 @@ type source struct {
 	edits    []edit
 }
 
-// edit replaces bytes of the text in what compilers other than Apple's see.
+// edit replaces bytes of the text for compilers other than Apple's.
 type edit struct {
 	pos, end int
 	with     string
@@ -58,7 +58,7 @@ func (s *source) failAt(pos int, what string) {
 	s.faults = append(s.faults, &fault{s.path, 1 + strings.Count(s.text[:pos], "\n"), what})
 }
 
-// parseSource parses a text. What is wrong with it is in faults.
+// parseSource parses a text. Errors in it are collected in faults.
 func parseSource(path, text string) *source {
 	s := &source{path: path, text: text}
 	s.tokens, s.comments = lex(text)
@@ -146,7 +146,7 @@ func (s *source) findKernels() {
 		case s.is(i, "[[") && s.is(i+1, "function_constant"):
 			end := s.match(i)
 			s.blank(i, end)
-			s.edits[len(s.edits)-1].with = "= 0" // headers have them; only tests come here
+			s.edits[len(s.edits)-1].with = "= 0" // headers define such values; only tests reach this line
 			i = end
 		case s.is(i, "kernel"):
 			i = s.kernel(i, maxThreads)
@@ -174,7 +174,7 @@ func (s *source) kernel(i, maxThreads int) int {
 	}
 	end := s.match(shut + 1)
 	k.body = s.tokens[shut+2 : end]
-	// A template, so that what an entry's constants rule out is not compiled.
+	// A template, so that code excluded by an entry's constants is not compiled.
 	s.edits = append(s.edits, edit{s.tokens[i].pos, s.tokens[i].pos, "template <typename pianola_constants_of> "},
 		edit{s.tokens[shut].pos, s.tokens[shut].pos, ", const pianola_constants_of pianola_fc"})
 	s.kernels = append(s.kernels, k)
@@ -184,7 +184,7 @@ func (s *source) kernel(i, maxThreads int) int {
 // aheadRule is the form of a comment before a kernel that reads bindings ahead.
 var aheadRule = regexp.MustCompile(`^reads ahead: (.+)$`)
 
-// rule returns what a comment before token i says that has the form of a rule.
+// rule returns the content of a comment before token i that matches form.
 func (s *source) rule(form *regexp.Regexp, i int) string {
 	from := 0
 	for j := i - 1; j >= 0; j-- {
@@ -205,7 +205,7 @@ func (s *source) rule(form *regexp.Regexp, i int) string {
 func (s *source) params(a, b int) []parameter {
 	var list []parameter
 	for i := a; i < b; {
-		end := i // of this parameter
+		end := i // end of this parameter
 		for depth := 0; end < b && (depth > 0 || !s.is(end, ",")); end++ {
 			switch {
 			case s.is(end, "(", "[", "[[", "<"):
@@ -243,9 +243,9 @@ func (s *source) params(a, b int) []parameter {
 	return list
 }
 
-// preprocessed returns the text as other compilers than Apple's see it: the
-// attributes are gone, kernels get the specialisation constants as their last
-// parameter, and lines are where they were.
+// preprocessed returns the text for compilers other than Apple's: attributes are removed,
+// kernels get the specialisation constants as their last parameter, and every token stays
+// on its line.
 func (s *source) preprocessed() string {
 	sort.SliceStable(s.edits, func(i, j int) bool { return s.edits[i].pos < s.edits[j].pos })
 	var b strings.Builder

@@ -22,7 +22,7 @@ func tools(t *testing.T) *toolchain {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Opened, so that go test knows that the result depends on what the compiler reads.
+	// Open the files, so that a cached test result depends on what the compiler reads.
 	err = filepath.WalkDir(filepath.Join(root, "shaders", "shim"), func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
 			_, err = os.ReadFile(path)
@@ -59,14 +59,14 @@ func snippets(t *testing.T) []snippet {
 		}
 		s := &list[len(list)-1]
 		if s.text == "" && strings.HasSuffix(line, ".") {
-			line = "// " + line // what it is
+			line = "// " + line // description of the snippet
 		}
 		s.text += line + "\n"
 	}
 	return list
 }
 
-// passes runs every pass on a snippet and returns what each says.
+// passes runs every pass on a snippet and returns their errors by name.
 func passes(t *testing.T, tools *toolchain, s snippet) map[string]error {
 	t.Helper()
 	dir := t.TempDir()
@@ -93,7 +93,7 @@ func passes(t *testing.T, tools *toolchain, s snippet) map[string]error {
 	src.lintConstants()
 	if len(src.faults) > 0 {
 		got["lint"] = fmt.Errorf("%v", src.faults)
-		return got // others would need what could not be parsed
+		return got // the other passes need a parsed source
 	}
 	got["check"] = tools.check(path)
 	if got["check"] == nil {
@@ -123,8 +123,8 @@ func passes(t *testing.T, tools *toolchain, s snippet) map[string]error {
 	return got
 }
 
-// TestStrict: each snippet that is no valid Metal, or breaks a house rule, is
-// rejected by the pass that it names; valid ones pass all.
+// TestStrict checks that each snippet that is not valid Metal, or breaks a rule of the
+// project, is rejected by the pass that it names, and that valid snippets pass all.
 func TestStrict(t *testing.T) {
 	tools := tools(t)
 	list := snippets(t)

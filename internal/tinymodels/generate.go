@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// copied are the files of a model that are taken as they are.
+// copied are the files of a model that are copied unchanged.
 var copied = []string{"config.json", "golden.json", "model.safetensors.index.json"}
 
 // Content is a file of a model.
@@ -60,7 +60,7 @@ func build(testdata, name string, spec *Spec) ([]Content, error) {
 	for _, f := range spec.Files {
 		for _, t := range f.Tensors {
 			list, err := t.values(stream(spec.Seed, name, t.Name))
-			if err == nil { // the values that the file has
+			if err == nil { // the values stored in the file
 				var b []byte
 				if b, err = appendValues(nil, t.DType, list); err == nil {
 					list, err = readValues(t.DType, b)

@@ -143,8 +143,8 @@ func (c *settings) convert(name string, weights source) ([]float32, error) {
 	return nil, fmt.Errorf("there are no weights for it")
 }
 
-// interleaveHalves returns the rows of each head with those of its second half between those of
-// its first: neighbours are then rotated together.
+// interleaveHalves interleaves the rows of the two halves of each head, so that RoPE
+// rotates adjacent rows.
 func interleaveHalves(v values, heads uint64) []float32 {
 	columns := v.shape[1]
 	half := v.shape[0] / heads / 2
@@ -189,7 +189,8 @@ func experts(prefix, projection string, weights source) ([]float32, error) {
 			list = append(list, v.list...)
 		}
 	}
-	// gpt_oss has them transposed in one tensor, the columns of gate and up by turns.
+	// gpt_oss stores them transposed in one tensor, with the columns of gate and up
+	// interleaved.
 	step, first, name := uint64(2), uint64(0), "gate_up_proj"
 	switch projection {
 	case "up":

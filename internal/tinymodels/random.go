@@ -27,8 +27,9 @@ func stream(seed uint64, model, tensor string) *rand.PCG {
 	return rand.NewPCG(hash(model)+seed, hash(tensor))
 }
 
-// values returns the values of a tensor: sums of four uniform numbers, scaled and moved.
-// Everything up to the last conversion is integer arithmetic, so that no platform rounds otherwise.
+// values returns the values of a tensor: sums of four uniform numbers, scaled and shifted.
+// Everything before the last conversion is integer arithmetic, so that all platforms round
+// alike.
 func (t *Tensor) values(rng *rand.PCG) ([]float32, error) {
 	count := uint64(1)
 	for _, d := range t.Shape {

@@ -679,7 +679,7 @@ func (r *render) args(a *arguments) (out args) {
 	return out
 }
 
-// get returns argument i, or that of a name, or what is there without one.
+// get returns argument i, or the argument with the given name, or def.
 func (a *args) get(i int, name string, def any) any {
 	if i < len(a.list) {
 		return a.list[i]
