@@ -7,8 +7,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/chat"
 )
 
-// TestChatAnswer takes an answer apart whose special tokens are the tokenizer's, and
-// numbers its calls.
+// TestChatAnswer parses an answer with special tokens and checks the ID of its tool call.
 func TestChatAnswer(t *testing.T) {
 	m, err := Open(context.Background(), "testdata/gopher-q8_0.gguf", Options{Device: "cpu"})
 	if err != nil {
@@ -27,7 +26,7 @@ func TestChatAnswer(t *testing.T) {
 	if !ok {
 		t.Fatal("the model has no <|begin_of_text|>")
 	}
-	c := &Chat{tok: tok, t: tmpl, o: ChatOptions{Tools: []ChatTool{{Name: "now"}}}}
+	c := &Chat{tok: tok, t: tmpl, in: chat.Input{Tools: []chat.Tool{{Name: "now"}}}}
 	c.messages = []ChatMessage{{Role: "assistant", ToolCalls: make([]ChatToolCall, 2)}}
 	a := answer{}
 	for _, token := range []Token{{Text: "Hm.</think>So"}, {ID: special}, {Text: "<tool_call>{\"name\": \"now\"}</tool_call>"}, {ID: special, Stop: true}} {

@@ -2,6 +2,8 @@ package pianola
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"os"
@@ -11,56 +13,112 @@ import (
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/chat"
+	"github.com/pianola-engine/pianola/internal/chat/jinja"
 	"github.com/pianola-engine/pianola/internal/tokenizer"
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// Messages of a Chat, and tools that its template tells the model of.
-type (
-	ChatMessage  = chat.Message
-	ChatToolCall = chat.ToolCall
-	ChatTool     = chat.Tool
-)
+// ChatMessage is one message of a Chat.
+type ChatMessage struct {
+	Role    string `json:"role"` // "system", "user", "assistant", "tool", or another role that the template knows
+	Content string `json:"content"`
+	// Reasoning is the text that the assistant generated before its answer, for templates
+	// that render it.
+	Reasoning string `json:"reasoning_content,omitempty"`
+	// Name is the name of the tool whose result a message of role "tool" holds.
+	Name string `json:"name,omitempty"`
+	// ToolCalls are the tools that the assistant calls.
+	ToolCalls []ChatToolCall `json:"tool_calls,omitempty"`
+	// ToolCallID is the ID of the call that a message of role "tool" answers.
+	ToolCallID string `json:"tool_call_id,omitempty"`
+}
 
-// ErrNoChatTemplate says that the model has no chat template, or none of the name
-// that was asked for.
+// ChatToolCall is a call of a tool by the assistant.
+type ChatToolCall struct {
+	ID        string          `json:"id,omitempty"`
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"` // a JSON object; the order of its keys is kept
+}
+
+// ChatTool describes a function that the assistant may call.
+type ChatTool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters"` // a JSON schema; the order of its keys is kept
+}
+
+// ErrNoChatTemplate reports that the model has no chat template, or none with the name in
+// ChatOptions.Template.
 var ErrNoChatTemplate = chat.ErrNoTemplate
 
-// SpecialTextError says that a message's text has the name of a special token, which
-// the template's text would make that token: a message could so end its turn and
-// begin another's.
+// ChatTemplateError reports a chat template that cannot be parsed, that fails on a
+// conversation, or that refuses one.
+type ChatTemplateError struct {
+	Line int // in the template, from 1
+	// Raised is the message with which the template refused the conversation by calling
+	// raise_exception, such as "roles must alternate", or "" for any other error.
+	Raised string
+	Err    error
+}
+
+// Error implements error.
+func (e *ChatTemplateError) Error() string { return fmt.Sprintf("pianola: chat template: %v", e.Err) }
+
+// Unwrap returns the underlying error.
+func (e *ChatTemplateError) Unwrap() error { return e.Err }
+
+// templateError returns err as a *ChatTemplateError if a template caused it.
+func templateError(err error) error {
+	var bad *jinja.Error
+	if !errors.As(err, &bad) {
+		return err
+	}
+	e := &ChatTemplateError{Line: bad.Line, Err: err}
+	var raised *jinja.RaisedError
+	if errors.As(err, &raised) {
+		e.Raised = raised.Message
+	}
+	return e
+}
+
+// SpecialTextError reports a message whose text contains the name of a special token. Rendered
+// by the template, the name would become the token, so that the text of one message could end
+// its turn and begin another one.
 type SpecialTextError struct {
-	Message int    // its number in the conversation
-	Token   string // "<|im_end|>"
+	Message int    // index in the conversation
+	Token   string // name of the token, such as "<|im_end|>"
 }
 
 // Error implements error.
 func (e *SpecialTextError) Error() string {
-	return fmt.Sprintf("pianola: message %d has %s in its text, which is a special token", e.Message, e.Token)
+	return fmt.Sprintf("pianola: message %d contains the special token %s as text", e.Message, e.Token)
 }
 
-// ChatOptions are a conversation's settings.
+// ChatOptions are the settings of a Chat.
 type ChatOptions struct {
-	// Template is the name of one of the model's templates; "": the one for tools if
-	// there are Tools, else the default.
+	// Template is the name of one of Model.ChatTemplates. "" selects the template for tools
+	// if Tools are given and the model has one, and the default template otherwise.
 	Template string
-	// Source is a template in the place of the model's.
+	// Source is the text of a Jinja template to use instead of the model's.
 	Source string
-	Tools  []ChatTool
-	// Vars are further variables of the template, such as "enable_thinking"; see
-	// chat.Input.
+	// Tools are the functions that the assistant may call.
+	Tools []ChatTool
+	// Vars are additional variables of the template, such as "enable_thinking". A value is
+	// nil, a bool, int, float64, string or json.RawMessage.
 	Vars map[string]any
-	// AllowSpecial takes special tokens' names in messages as these tokens, as
-	// transformers does. Otherwise they are a *SpecialTextError.
+	// AllowSpecial turns the names of special tokens in messages into these tokens, as
+	// transformers does. Otherwise Send returns a *SpecialTextError for them.
 	AllowSpecial bool
-	// Now is the templates' clock; nil: time.Now, once, when the chat begins, so that
-	// midnight does not change what was said before.
+	// Now is the clock of templates that print the date. nil selects the time at which the
+	// chat began, so that earlier messages stay the same past midnight.
 	Now func() time.Time
 }
 
-// Chat is a conversation on a session: messages in turns, rendered by the model's own
-// template. Each turn prefills only what is new. A Chat is for one goroutine at a time;
-// other calls on its session in between cost a new prefill, no more.
+// Chat is a conversation on a session. The model's chat template renders its messages, and each
+// turn prefills only the text that is new.
+//
+// One goroutine at a time may use a Chat. Other calls may use its session between turns; the
+// next turn then prefills what they removed from the context.
 type Chat struct {
 	s     *Session
 	tok   *tokenizer.Tokenizer
@@ -70,19 +128,18 @@ type Chat struct {
 	first []ChatMessage
 
 	messages []ChatMessage
-	checked  int // messages whose texts have no special tokens, or are the assistant's
+	checked  int // the number of messages from the start that need no check for special tokens
 
-	// What the last turn left in the context: its text and the tokens that it is.
+	// The text that the last turn left in the context, and its tokens.
 	text string
 	ids  []int32
 
-	ends    []int32 // end a turn, beside the model's stop ids
+	ends    []int32 // tokens that end a turn, in addition to the model's stop tokens
 	endText string
 }
 
-// NewChat begins a conversation with messages, such as a system message; nothing is
-// computed yet. The error is ErrNoTokenizer, ErrNoChatTemplate or a *jinja.Error of the
-// template.
+// NewChat begins a conversation with messages, such as a system message. It computes nothing
+// yet. The error is ErrNoTokenizer, ErrNoChatTemplate or a *ChatTemplateError.
 func (s *Session) NewChat(o ChatOptions, messages ...ChatMessage) (*Chat, error) {
 	tok, err := s.m.tokenizer()
 	if err != nil {
@@ -97,7 +154,7 @@ func (s *Session) NewChat(o ChatOptions, messages ...ChatMessage) (*Chat, error)
 	if o.Now != nil {
 		now = o.Now
 	}
-	c.in = chat.Input{Tools: o.Tools, Vars: o.Vars, Now: now()}
+	c.in = chat.Input{Tools: internalTools(o.Tools), Vars: o.Vars, Now: now()}
 	if id, ok := tok.BOS(); ok {
 		c.in.BOS, _ = tok.Token(id)
 	}
@@ -107,20 +164,22 @@ func (s *Session) NewChat(o ChatOptions, messages ...ChatMessage) (*Chat, error)
 	return c, c.findEnd()
 }
 
-// ChatTemplates returns the model's chat templates: from GGUF metadata, or from
-// chat_template.jinja, additional_chat_templates, chat_template.json and
-// tokenizer_config.json beside the weights.
+// ChatTemplates returns the texts of the model's chat templates by name; the default one has the
+// name "default". They are read from GGUF metadata, or from chat_template.jinja,
+// additional_chat_templates, chat_template.json and tokenizer_config.json beside the weights.
 func (m *Model) ChatTemplates() (map[string]string, error) { return chatTemplates(m.h.dir) }
 
 func (m *Model) chatTemplate(o ChatOptions) (*chat.Template, error) {
 	if o.Source != "" {
-		return chat.Parse(o.Source)
+		t, err := chat.Parse(o.Source)
+		return t, templateError(err)
 	}
 	sources, err := chatTemplates(m.h.dir)
 	if err != nil {
 		return nil, err
 	}
-	return sources.Parse(o.Template, len(o.Tools) > 0)
+	t, err := sources.Parse(o.Template, len(o.Tools) > 0)
+	return t, templateError(err)
 }
 
 func chatTemplates(dir *weights.Directory) (chat.Sources, error) {
@@ -134,10 +193,10 @@ func chatTemplates(dir *weights.Directory) (chat.Sources, error) {
 	return chat.FromDirectory(root, readBounded)
 }
 
-// callEnds are the tokens by which Llama 3 and gpt-oss end a turn that asks for a tool.
+// callEnds are the tokens with which Llama 3 and gpt-oss end a turn that calls a tool.
 var callEnds = []string{"<|eom_id|>", "<|call|>"}
 
-// findEnd finds how the template ends the assistant's turn: by a token, or by text.
+// findEnd finds the token or the text with which the template ends the assistant's turn.
 func (c *Chat) findEnd() error {
 	for _, name := range callEnds {
 		if id, ok := c.tok.ID(name); ok && c.tok.Special(id) {
@@ -160,35 +219,35 @@ func (c *Chat) findEnd() error {
 	return nil
 }
 
-// Messages returns the conversation so far. It must not be changed.
+// Messages returns the conversation so far. The slice must not be changed.
 func (c *Chat) Messages() []ChatMessage { return c.messages }
 
-// Amend replaces the last message, for callers that find more in the assistant's text
-// than Send does. Special tokens' names are not looked for in it.
+// Amend replaces the last message, for callers that parse the assistant's text themselves. The
+// new text is not checked for special tokens.
 func (c *Chat) Amend(m ChatMessage) {
 	if n := len(c.messages); n > 0 {
 		c.messages[n-1] = m
 	}
 }
 
-// Reset takes the conversation back to the messages that it began with.
+// Reset removes all messages except those given to NewChat.
 func (c *Chat) Reset() {
 	c.messages, c.text, c.ids = slices.Clone(c.first), "", nil
 	c.checked = min(c.checked, len(c.first))
 }
 
-// Send adds messages to the conversation and streams the assistant's answer, which
-// becomes a message, too, as far as it has come, when the sequence ends: the last of
-// Messages. In it are apart what the model thought (Reasoning), what it says (Content)
-// and, if the chat has Tools, what it asks of them (ToolCalls), as models of Llama 3, Qwen,
-// Mistral, Gemma 3, Phi 4 and gpt-oss write that; see chat.Template.Answer. Calls
-// that the model gave no ID get one. The next Send takes the tools' answers, messages
-// of role "tool". Of o count MaxTokens, Sampling and Stop.
+// Send appends messages to the conversation and streams the tokens of the assistant's answer.
+// It uses the fields MaxTokens, Sampling, Speculate and Stop of o.
 //
-// The sequence ends as Generate's. If an error comes before the first token, the
-// conversation is as it was: a *SpecialTextError, a *jinja.Error of the template or of
-// what it says of the messages (*jinja.RaisedError), ErrContextFull, ctx's and others
-// of Generate.
+// When the sequence ends, the answer is the last of Messages, incomplete if the loop was left
+// early. Send parses it as the models of the Llama 3, Qwen, Mistral, Gemma 3, Phi 4 and gpt-oss
+// families write it: Reasoning is the text before the answer, Content the answer, and ToolCalls
+// the calls of tools if the chat has Tools. A call without an ID is given one. To answer calls,
+// pass messages of role "tool" to the next Send.
+//
+// An error is the last element of the sequence. It is a *SpecialTextError, a *ChatTemplateError,
+// or one of the errors of Generate. An error before the first token leaves the conversation
+// unchanged.
 func (c *Chat) Send(ctx context.Context, o GenerateOptions, messages ...ChatMessage) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		before := len(c.messages)
@@ -227,16 +286,16 @@ func (c *Chat) Send(ctx context.Context, o GenerateOptions, messages ...ChatMess
 	}
 }
 
-// cut takes messages back.
+// cut shortens the conversation to its first n messages.
 func (c *Chat) cut(n int) {
 	c.messages = c.messages[:n]
 	c.checked = min(c.checked, n)
 }
 
-// answer is what the assistant says in a turn.
+// answer is the assistant's answer in a turn.
 type answer struct {
 	text strings.Builder
-	raw  strings.Builder // with special tokens by their names
+	raw  strings.Builder // the text with special tokens by their names
 	ids  []int32
 	stop bool
 }
@@ -252,10 +311,10 @@ func (a *answer) add(t Token, tok *tokenizer.Tokenizer) {
 	a.stop = t.Stop
 }
 
-// answer returns what the assistant said, taken apart.
+// answer returns the parsed answer.
 func (c *Chat) answer(a *answer) ChatMessage {
-	m := c.t.Answer(a.raw.String(), c.o.Tools)
-	for _, id := range a.ids { // names that are left would be tokens again
+	m := rootMessage(c.t.Answer(a.raw.String(), c.in.Tools))
+	for _, id := range a.ids { // a remaining name would become a token again
 		if name, _ := c.tok.Token(id); name != "" && c.tok.Special(id) {
 			m.Content, m.Reasoning = strings.ReplaceAll(m.Content, name, ""), strings.ReplaceAll(m.Reasoning, name, "")
 		}
@@ -272,17 +331,17 @@ func (c *Chat) answer(a *answer) ChatMessage {
 	return m
 }
 
-// prompt returns the conversation's text and its tokens. The tokens that the last
-// turn left stay as they are: a text that a model wrote may be encoded as others.
+// prompt returns the conversation's text and its tokens. It keeps the tokens that the last turn
+// left in the context, because the tokenizer may encode a generated text as other tokens.
 func (c *Chat) prompt(ctx context.Context) (string, []int32, error) {
 	if err := c.checkSpecial(); err != nil {
 		return "", nil, err
 	}
 	in := c.in
-	in.Messages, in.Generate = c.messages, true
+	in.Messages, in.Generate = internalMessages(c.messages), true
 	text, err := c.t.Render(ctx, in)
 	if err != nil {
-		return "", nil, err
+		return "", nil, templateError(err)
 	}
 	parse := tokenizer.EncodeOptions{ParseSpecial: true}
 	if rest, ok := strings.CutPrefix(text, c.text); ok && c.ids != nil {
@@ -290,7 +349,7 @@ func (c *Chat) prompt(ctx context.Context) (string, []int32, error) {
 		if err != nil {
 			return "", nil, err
 		}
-		if len(ids) > 0 && c.tok.Special(ids[0]) { // nothing joins across it
+		if len(ids) > 0 && c.tok.Special(ids[0]) { // no token joins the two texts
 			return text, append(slices.Clone(c.ids), ids...), nil
 		}
 	}
@@ -298,7 +357,8 @@ func (c *Chat) prompt(ctx context.Context) (string, []int32, error) {
 	return text, ids, err
 }
 
-// remember keeps what a turn has left in the context, if its tokens are its text.
+// remember keeps the text and the tokens that a turn left in the context, if decoding the tokens
+// gives the text.
 func (c *Chat) remember(text string, ids []int32, a *answer) {
 	c.text, c.ids = "", nil
 	said := a.ids
@@ -320,8 +380,8 @@ func (c *Chat) remember(text string, ids []int32, a *answer) {
 	}
 }
 
-// checkSpecial looks for special tokens' names in the texts of messages that are new. The
-// assistant's own are not looked at: an answer that spells one would end the chat.
+// checkSpecial looks for names of special tokens in the texts of new messages. It skips the
+// assistant's answers: one that spells such a name would otherwise end the chat.
 func (c *Chat) checkSpecial() error {
 	if c.o.AllowSpecial {
 		return nil
@@ -347,4 +407,34 @@ func (c *Chat) checkSpecial() error {
 	}
 	c.checked = len(c.messages)
 	return nil
+}
+
+// internalMessages returns messages as package chat takes them.
+func internalMessages(messages []ChatMessage) []chat.Message {
+	list := make([]chat.Message, len(messages))
+	for i, m := range messages {
+		list[i] = chat.Message{Role: m.Role, Content: m.Content, Reasoning: m.Reasoning, Name: m.Name, ToolCallID: m.ToolCallID}
+		for _, c := range m.ToolCalls {
+			list[i].ToolCalls = append(list[i].ToolCalls, chat.ToolCall(c))
+		}
+	}
+	return list
+}
+
+// internalTools returns tools as package chat takes them.
+func internalTools(tools []ChatTool) []chat.Tool {
+	var list []chat.Tool
+	for _, t := range tools {
+		list = append(list, chat.Tool(t))
+	}
+	return list
+}
+
+// rootMessage returns a message of package chat as a ChatMessage.
+func rootMessage(m chat.Message) ChatMessage {
+	of := ChatMessage{Role: m.Role, Content: m.Content, Reasoning: m.Reasoning, Name: m.Name, ToolCallID: m.ToolCallID}
+	for _, c := range m.ToolCalls {
+		of.ToolCalls = append(of.ToolCalls, ChatToolCall(c))
+	}
+	return of
 }

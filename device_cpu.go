@@ -13,10 +13,10 @@ func init() {
 	registered = append(registered, &backend{device: DeviceCPU, listed: 1, chosen: 3, threads: true, open: newCPU, status: cpuStatus})
 }
 
-// newCPU returns the CPU as a device.
+// newCPU opens the CPU device.
 func newCPU(o *Options) (*target, error) {
 	if o.Mode != ModeAuto && o.Mode != ModeEncode {
-		return nil, &DeviceError{Device: DeviceCPU, Mode: o.Mode, Why: "its only mode is encode"}
+		return nil, &DeviceError{Device: DeviceCPU, Mode: o.Mode, Why: "supported modes: encode"}
 	}
 	d, err := cpu.New(cpu.Options{Threads: o.Threads, RealTime: o.RealTime})
 	if err != nil {
@@ -26,7 +26,7 @@ func newCPU(o *Options) (*target, error) {
 	return &target{dev: d, device: DeviceCPU, chip: c, mode: ModeEncode, stays: true, free: freeMemory}, err
 }
 
-// freeMemory returns the free bytes of the machine's memory, 0 if that is unknown.
+// freeMemory returns the number of free bytes of the machine's memory, or 0 if it is unknown.
 func freeMemory() (uint64, error) {
 	free, _ := weights.AvailableMemory()
 	return free, nil

@@ -23,7 +23,7 @@ func init() {
 	})
 }
 
-// newCUDA returns the NVIDIA GPU as a device. The mode in o is not used.
+// newCUDA opens the NVIDIA GPU in a mode, which replaces o.Mode.
 func newCUDA(mode Mode, o cuda.Options) (*target, error) {
 	o.Mode = string(mode)
 	d, err := cuda.New(o)
@@ -34,8 +34,8 @@ func newCUDA(mode Mode, o cuda.Options) (*target, error) {
 	return &target{dev: d, device: DeviceCUDA, chip: c, mode: Mode(d.Mode()), free: d.FreeMemory}, err
 }
 
-// cudaChip returns the data of a GPU: its own file where there is one, else
-// those of any GPU with what the driver says.
+// cudaChip returns the chip data of a GPU: its own file if there is one, else the generic CUDA file
+// with the values that the driver reports.
 func cudaChip(g cuda.GPU) (*chip.Chip, error) {
 	if c, err := chip.Lookup("h200"); err != nil || isH200(g, c) {
 		return c, err
@@ -50,7 +50,7 @@ func cudaChip(g cuda.GPU) (*chip.Chip, error) {
 	if g.BandwidthGBs > 0 {
 		c.BandwidthGBs = g.BandwidthGBs
 	}
-	// As for the H200: the kernels are made for its processor.
+	// The exact kernels for sm_90a, which the H200 uses, run on this GPU too.
 	if g.Major == 9 && g.Minor == 0 {
 		c.GEMMHalves = true
 		if c.Validate() != nil {
@@ -60,7 +60,7 @@ func cudaChip(g cuda.GPU) (*chip.Chip, error) {
 	return c, c.Validate()
 }
 
-// isH200 reports whether a GPU is a whole H200, and not a part of one.
+// isH200 reports whether a GPU is a whole H200 and not a partition of one.
 func isH200(g cuda.GPU, c *chip.Chip) bool {
 	return strings.Contains(g.Name, "H200") && g.Major == 9 && g.Minor == 0 && g.Multiprocessors == c.Cores
 }
@@ -81,9 +81,9 @@ func cudaStatus(o cuda.Options) DeviceStatus {
 	}
 }
 
-// cudaModules returns the embedded kernels for NVIDIA GPUs, which are shared and
-// must not be changed. It returns nil if they do not fit together, which a test
-// excludes; the device then says that it has none.
+// cudaModules returns the embedded kernels for NVIDIA GPUs. They are shared and must not be changed.
+// It returns nil if their manifest is inconsistent, which a test excludes; the device then reports
+// that it has no kernels.
 var cudaModules = sync.OnceValue(func() *cuda.Modules {
 	m, err := makeModules()
 	if err != nil {
@@ -134,8 +134,7 @@ func makeModules() (*cuda.Modules, error) {
 	return mods, nil
 }
 
-// addText adds the text of a file for an architecture, "sm_90" or, for that
-// processor alone, "sm_90a".
+// addText adds the PTX of a file for an architecture: "sm_90", or "sm_90a" for that processor alone.
 func addText(mods *cuda.Modules, file, arch string, exact bool) error {
 	number := strings.TrimPrefix(arch, "sm_")
 	if exact {

@@ -37,26 +37,25 @@ func init() {
 	registered = append(registered, b)
 }
 
-// MetalOptions are settings of the Metal device.
+// MetalOptions are the settings of the Metal device.
 type MetalOptions struct {
-	// NoArchive compiles pipelines each time, instead of keeping them in the
-	// folder pianola/metal of the user's cache.
+	// NoArchive compiles pipelines on every Open instead of keeping them in the directory
+	// pianola/metal of the user's cache directory.
 	NoArchive bool
-	// Shared is a GPU that the program has already, with a queue of it on which
-	// chains run among the program's own work, and what it encodes with each
-	// chain; Options.Device is "" or "metal" then. Package
-	// replay/metal/darwinkit makes one of darwinkit's objects.
+	// Shared supplies the program's own Metal device and command queue, on which chains then
+	// run between the program's own work. It requires Options.Device "", "auto" or "metal".
+	// Package replay/metal/darwinkit makes one from darwinkit's objects.
 	Shared *metal.Shared
-	// KeepAlive makes the GPU do a little after so much time without work, again
-	// and again until Close, so that the first token after a pause is not slower
-	// than others; 0: it rests. It costs power.
+	// KeepAlive gives an idle GPU a small piece of work at this interval until Close, so that
+	// it stays at full clock speed and the first token after a pause is not slower. It costs
+	// power. 0 lets the GPU rest.
 	KeepAlive time.Duration
-	// Labels names commands in GPU captures, which takes two more calls of Metal
-	// each, in mode encode.
+	// Labels names the commands in GPU captures in ModeEncode. Each command then takes two
+	// more Metal calls.
 	Labels bool
 }
 
-// archive returns the folder for pipelines, "" for none.
+// archive returns the directory for pipelines, or "" for none.
 func (o *MetalOptions) archive() string {
 	cache, err := os.UserCacheDir()
 	if o.NoArchive || err != nil {
@@ -65,14 +64,14 @@ func (o *MetalOptions) archive() string {
 	return filepath.Join(cache, "pianola", "metal")
 }
 
-// newMetal returns the Apple GPU, the program's own or the system's.
+// newMetal opens the Apple GPU, either the program's own Metal device or the system's default.
 func newMetal(mode Mode, o MetalOptions) (*target, error) {
 	k, err := kernels.Embedded()
 	if err != nil {
 		return nil, unavailable(DeviceMetal, err)
 	}
 	if mode != ModeAuto && !slices.Contains(metal.Modes(), string(mode)) {
-		return nil, &DeviceError{Device: DeviceMetal, Mode: mode, Why: "its modes are " + strings.Join(metal.Modes(), ", ")}
+		return nil, &DeviceError{Device: DeviceMetal, Mode: mode, Why: "supported modes: " + strings.Join(metal.Modes(), ", ")}
 	}
 	d, err := metal.New(metal.Options{Mode: string(mode), Kernels: k, Archive: o.archive(), KeepAlive: o.KeepAlive, Labels: o.Labels, Shared: o.Shared})
 	if err != nil {
@@ -91,8 +90,8 @@ func newMetal(mode Mode, o MetalOptions) (*target, error) {
 	return &target{dev: d, device: DeviceMetal, chip: c, chipNote: note, mode: Mode(d.Mode()), stays: true, free: free}, nil
 }
 
-// metalChip returns the data of a GPU, with smaller limits if the GPU says so,
-// and what is not known of it.
+// metalChip returns the chip data of a GPU, with the GPU's own limits where they are smaller, and
+// a note about unknown data.
 func metalChip(p driver.Properties) (*chip.Chip, string, error) {
 	c, note, err := chip.ForGPU(chip.GPU{Name: p.Name, Family: p.Family, Cores: p.Cores})
 	if err != nil {
@@ -113,8 +112,8 @@ func metalStatus() DeviceStatus {
 	return MetalStatus(native)
 }
 
-// MetalStatus describes a GPU of the program's, an id<MTLDevice>, as Devices
-// describes the system's.
+// MetalStatus returns the status of a Metal device that the program supplies, an id<MTLDevice>.
+// Devices returns that of the system's default device.
 func MetalStatus(native unsafe.Pointer) DeviceStatus {
 	info := deviceInfo(replay.Info{Device: string(DeviceMetal), Modes: metal.Modes()})
 	p, err := driver.Describe(native)
@@ -140,10 +139,9 @@ func MetalStatus(native unsafe.Pointer) DeviceStatus {
 	return DeviceStatus{DeviceInfo: info, Available: true, Memory: p.WorkingSet - min(p.Allocated, p.WorkingSet), Limits: limits}
 }
 
-// MetalObjects returns the Metal objects that a model works with, for programs
-// with Metal work of their own: the GPU, the queue, and the fence that what
-// touches its buffers waits for and updates. The error is a *DeviceError if the
-// model is not on Metal.
+// MetalObjects returns the Metal objects that the model uses, for programs with Metal work of their
+// own: the device, the command queue, and the fence that work on the model's buffers must wait for
+// and update. The error is a *DeviceError if the model runs on another device.
 func (m *Model) MetalObjects() (metal.Objects, error) {
 	d, err := m.metal()
 	if err != nil {
@@ -155,15 +153,15 @@ func (m *Model) MetalObjects() (metal.Objects, error) {
 func (m *Model) metal() (*metal.Device, error) {
 	d, ok := m.dev.(*metal.Device)
 	if !ok {
-		return nil, &DeviceError{Device: DeviceMetal, Why: "the model is on device " + m.dev.Info().Device}
+		return nil, &DeviceError{Device: DeviceMetal, Why: "the model runs on device " + m.dev.Info().Device}
 	}
 	return d, nil
 }
 
-// MetalSpan returns where a slot of the model's table is on the GPU: "logits",
-// [rows, vocab] float32; "tokens", the ring, [context+1] uint32; "kv.0.k", a
-// layer's cache; or a weight by its name in the dump. See metal.Device's Span for
-// how long it is there. The error is a *DeviceError if the model is not on Metal.
+// MetalSpan returns the buffer and the offset at which a slot of the model's table is stored:
+// "logits", [rows, vocab] float32; "tokens", a ring of [context+1] uint32; "kv.0.k", the K cache of
+// layer 0; or a weight by its name in the dump. The Span method of metal.Device documents how long
+// it stays valid. The error is a *DeviceError if the model runs on another device.
 func (s *Session) MetalSpan(slot string) (metal.Span, error) {
 	d, err := s.m.metal()
 	if err != nil {

@@ -76,7 +76,7 @@ func TestMetalOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.MetalObjects(); !errors.As(err, &missing) || !strings.HasSuffix(err.Error(), "the model is on device cpu") {
+	if _, err := m.MetalObjects(); !errors.As(err, &missing) || !strings.HasSuffix(err.Error(), "the model runs on device cpu") {
 		t.Error(err)
 	}
 	if _, err := s.MetalSpan("logits"); !errors.As(err, &missing) {

@@ -13,15 +13,15 @@ import (
 // DeviceError reports a device that cannot be used as asked.
 type DeviceError struct {
 	Device Device
-	Mode   Mode   // the mode that the device does not have, or ""
-	Why    string // "unavailable (requires macOS)"
+	Mode   Mode   // the unsupported mode, or "" if the mode is not the reason
+	Why    string // the reason, such as "unavailable (requires macOS)"
 	Err    error  // the device's own error, or nil
 }
 
 // Error implements error.
 func (e *DeviceError) Error() string {
 	if e.Mode != "" {
-		return fmt.Sprintf("pianola: device %s has no mode %s: %s", e.Device, e.Mode, e.Why)
+		return fmt.Sprintf("pianola: device %s does not support mode %s: %s", e.Device, e.Mode, e.Why)
 	}
 	return fmt.Sprintf("pianola: device %s: %s", e.Device, e.Why)
 }
@@ -32,21 +32,21 @@ func (e *DeviceError) Unwrap() error { return e.Err }
 // DeviceInfo describes a device.
 type DeviceInfo struct {
 	Device Device
-	Name   string // of the GPU or the processor
-	Modes  []Mode // the replay modes, the fastest first
-	Detail string // features and threads
+	Name   string // name of the GPU or the processor
+	Modes  []Mode // supported modes, the fastest first
+	Detail string // features and threads, for people to read
 }
 
-// DeviceStatus describes a device of this machine, or why it cannot be used.
+// DeviceStatus describes a device of this machine and reports whether it can be used.
 type DeviceStatus struct {
 	DeviceInfo
 	Available bool
-	Why       string // the reason if it is not available
-	Memory    uint64 // free bytes, 0 if unknown
-	Limits    string // "1 to 8 threads"
+	Why       string // the reason if the device is not available
+	Memory    uint64 // free bytes, or 0 if unknown
+	Limits    string // limits for people to read, such as "1 to 8 threads"
 }
 
-// Devices lists the devices that this program was built with, available or not.
+// Devices returns the status of each device that this program was built with, available or not.
 func Devices() []DeviceStatus {
 	var list []DeviceStatus
 	for _, b := range backends(func(b *backend) int { return b.listed }) {
@@ -82,7 +82,7 @@ type target struct {
 	dev      replay.Device
 	device   Device
 	chip     *chip.Chip
-	chipNote string // what is not known of the chip
+	chipNote string // the data of the chip that is unknown
 	mode     Mode
 	stays    bool // weights may stay where the file has them
 	free     func() (uint64, error)
@@ -91,7 +91,7 @@ type target struct {
 // info describes the target's device.
 func (t *target) info() DeviceInfo { return deviceInfo(t.dev.Info()) }
 
-// deviceInfo returns a device's description of itself as this package has it.
+// deviceInfo converts a device's description of itself to a DeviceInfo.
 func deviceInfo(i replay.Info) DeviceInfo {
 	d := DeviceInfo{Device: Device(i.Device), Name: i.Name, Detail: i.Detail}
 	for _, m := range i.Modes {
@@ -110,8 +110,8 @@ func absent(d Device, err error) DeviceStatus {
 	return DeviceStatus{DeviceInfo: DeviceInfo{Device: d}, Why: strings.TrimPrefix(err.Error(), string(d)+": ")}
 }
 
-// newDevice opens the device that the options ask for. DeviceAuto is the first that can
-// be used and has what the options ask for.
+// newDevice opens the device that the options select. DeviceAuto selects the first available device
+// that supports the options.
 func newDevice(o Options) (*target, error) {
 	if err := new(Device).UnmarshalText([]byte(o.Device)); err != nil {
 		return nil, err
@@ -141,10 +141,10 @@ func newDevice(o Options) (*target, error) {
 		}
 		return b.open(&o)
 	}
-	return nil, &DeviceError{Device: o.Device, Why: "not part of this build"}
+	return nil, &DeviceError{Device: o.Device, Why: "not included in this build"}
 }
 
-// chooseDevice opens the first device that can be used. The error is that of the last.
+// chooseDevice opens the first available device. It returns the error of the last one if none is.
 func chooseDevice(o *Options) (*target, error) {
 	var last error
 	for _, b := range backends(func(b *backend) int { return b.chosen }) {

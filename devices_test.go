@@ -8,8 +8,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// TestTarget is what the options choose where there is no GPU, or no kernels for
-// it.
+// TestTarget checks which device the options select on a machine without a GPU or without
+// kernels for it.
 func TestTarget(t *testing.T) {
 	automatic := []Options{{}, {Device: "auto"}}
 	if on, err := newMetal("", MetalOptions{}); err == nil { // the test runs on a Mac, or on Metal in software
@@ -29,8 +29,8 @@ func TestTarget(t *testing.T) {
 		"device cuda: Options.Threads is for the CPU device":  {Device: "cuda", Threads: 2},
 		"device cuda: no NVIDIA ":                             {Device: "cuda"},
 		"device metal: Options.Threads is for the CPU device": {Device: "metal", Threads: 2},
-		"device metal has no mode resident: its modes":        {Device: "metal", Mode: "resident"},
-		"device cpu has no mode record: ":                     {Mode: "record"},
+		"device metal does not support mode resident: ":       {Device: "metal", Mode: "resident"},
+		"device cpu does not support mode record: ":           {Mode: "record"},
 	} {
 		var missing *DeviceError
 		if _, err := newDevice(o); !errors.As(err, &missing) || !strings.HasPrefix(err.Error(), "pianola: "+want) {

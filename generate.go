@@ -18,51 +18,50 @@ import (
 // Token is one generated token.
 type Token struct {
 	ID       int32
-	Position int    // in the context
-	Text     string // the text that it adds, in whole UTF-8 sequences, so that it may be empty
-	Stop     bool   // it is a stop token or completes a stop text; no token follows
+	Position int    // position in the context
+	Text     string // text that the token adds; empty while a UTF-8 sequence is incomplete
+	Stop     bool   // whether this is a stop token or completes a stop text; no token follows
 
-	// LogProb is the natural logarithm of the token's probability, and Top has those of the
-	// likeliest tokens at its position, the likeliest first. They are set with
-	// Sampling.LogProbs.
+	// LogProb is the natural logarithm of the token's probability, and Top lists the most
+	// probable tokens at its position in descending order. Sampling.LogProbs enables both.
 	LogProb float32
 	Top     []LogProb
 }
 
-// GenerateOptions are the settings of one generation. The zero value decodes greedily to the
-// end of the context.
+// GenerateOptions are the settings of one generation. The zero value decodes greedily up to a stop
+// token or the end of the context.
 type GenerateOptions struct {
-	// MaxTokens is the largest number of tokens. 0 continues to the end of the context, or
-	// without end if the session rolls over.
+	// MaxTokens is the largest number of tokens to generate. 0 sets no limit: the
+	// generation ends with the context, or never if SessionOptions.Rollover is set.
 	MaxTokens int
 	// Sampling selects how tokens are chosen. The zero value is greedy.
 	Sampling Sampling
-	// Speculate enables speculative decoding, which requires TableOptions.Draft. It drafts
-	// the tokens that followed the last ones earlier in the context, and verifies several
-	// at once. The tokens are the same as without; text that repeats itself comes faster.
-	// Sampling must be greedy.
+	// Speculate enables speculative decoding, which requires TableOptions.Draft and greedy
+	// sampling. If the last tokens occurred earlier in the context, the tokens that followed
+	// them there are the draft, and the model verifies it in one pass. The output does not
+	// change; repetitive text is faster.
 	Speculate bool
-	// Stop are texts that end the generation. The texts of the tokens contain neither a stop
-	// text nor what follows it. A possible beginning of one is withheld until the tokens
-	// after it decide.
+	// Stop lists texts that end the generation. Token.Text contains neither a stop text nor
+	// anything after it. Text that may be the beginning of a stop text is withheld until the
+	// next tokens decide.
 	Stop []string
-	// NoSpecial reads the names of special tokens in the prompt as plain text.
+	// NoSpecial encodes the names of special tokens in the prompt as plain text. Set it for
+	// prompts that users supply.
 	NoSpecial bool
-	// Whole makes the prompt the whole context instead of appending it. The tokens that both
-	// have in common from the start stay, and only the others are prefilled. A chat can so
-	// give its whole conversation for each turn.
+	// Whole replaces the context by the prompt instead of appending the prompt. Their common
+	// prefix is kept, and only the tokens after it are prefilled.
 	Whole bool
-	// ContinueText leaves out the BOS token that the model asks for at the start of a
-	// context.
+	// ContinueText omits the BOS token that the model expects at the start of a context.
 	ContinueText bool
 }
 
-// Generate appends a prompt to the context and streams the tokens that follow. An error is
-// the last element of the sequence: ErrNoTokenizer, ErrEmptyPrompt, ErrContextFull if the
-// context ends before MaxTokens, ErrStopString, ErrNoSampler, ErrNoLogProbs, ErrNoVerify or
-// ErrSpeculateSampled for options that the table or each other exclude, a *SamplingError, the
-// cause of ctx, ErrBusy or ErrClosed. After a break, the context has the tokens that the loop
-// received.
+// Generate appends a prompt to the context and streams the tokens that the model generates. If the
+// loop is left early, the context contains the tokens that the loop received.
+//
+// An error is the last element of the sequence: ErrNoTokenizer, ErrEmptyPrompt, ErrContextFull if
+// the context is full before MaxTokens, ErrStopString, ErrSpeculateSampled, a *SamplingError, the
+// cause of ctx, ErrBusy or ErrClosed; or, if the table lacks a program that the options need,
+// ErrNoSampler, ErrNoLogProbs or ErrNoVerify.
 func (s *Session) Generate(ctx context.Context, prompt string, o GenerateOptions) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		g := s.generation(o, yield)
@@ -80,8 +79,8 @@ func (s *Session) Generate(ctx context.Context, prompt string, o GenerateOptions
 	}
 }
 
-// GenerateIDs is Generate for a prompt of token ids, and may return a *TokenError. The texts of
-// the tokens are empty if the model has no tokenizer.
+// GenerateIDs is like Generate, but takes token ids as the prompt. The error may also be a
+// *TokenError. If the model has no tokenizer, Token.Text is empty.
 func (s *Session) GenerateIDs(ctx context.Context, ids []int32, o GenerateOptions) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		g := s.generation(o, yield)
@@ -112,8 +111,8 @@ func (s *Session) generation(o GenerateOptions, yield func(Token, error) bool) *
 	return &generation{of: s, o: o, yield: yield, start: time.Now(), limit: o.MaxTokens}
 }
 
-// run holds the session for the whole generation. prompt returns the tokens to begin with, for
-// a context of so many positions.
+// run holds the session for the whole generation. prompt returns the prompt's tokens, given the
+// number of positions in the context.
 func (g *generation) run(ctx context.Context, prompt func(position int) ([]int32, error)) {
 	err := g.of.s.Hold(func(held *replay.Session) error {
 		g.s = held
@@ -181,7 +180,7 @@ func (g *generation) chains(ctx context.Context) error {
 				continue
 			}
 			if i < len(tokens)-1 {
-				// What the caller did not see is not part of the context.
+				// Tokens that the caller did not receive leave the context.
 				if err := s.Rewind(base + i + 1); err != nil {
 					_ = s.Reset()
 				}
@@ -207,7 +206,7 @@ func (g *generation) emit(i int, id int32, position int, stop bool) bool {
 	g.limit--
 	if g.dec != nil {
 		if !stop {
-			// An id without a text (the padding of a vocabulary) adds none.
+			// An id without a text, such as the padding of a vocabulary, adds none.
 			t.Text, _ = g.dec.Next(id)
 		}
 		if stop || g.limit == 0 {
@@ -230,31 +229,31 @@ func (g *generation) emit(i int, id int32, position int, stop bool) bool {
 type GenerateStats struct {
 	PromptTokens int // tokens of the prompt
 	Tokens       int // generated tokens
-	Prefilled    int // tokens that were prefilled, with the pending one of the call before
-	Reused       int // tokens of the prompt that the context already held
-	Drafted      int // tokens of drafts that were verified
-	Accepted     int // tokens of drafts that were accepted
+	Prefilled    int // tokens that were prefilled, the pending token of the previous call included
+	Reused       int // prompt tokens that the context already held
+	Drafted      int // draft tokens that were verified
+	Accepted     int // draft tokens that were accepted
 
-	FirstToken time.Duration // from the call to the first token
-	Prefill    time.Duration // the part of FirstToken that the device worked
-	Decode     time.Duration // from the first token to the last, with the time that the caller took
-	Queue      time.Duration // time that submissions waited for those of other sessions
-	Device     time.Duration // time that the device worked for the call
+	FirstToken time.Duration // time from the call to the first token
+	Prefill    time.Duration // the part of FirstToken in which the device worked
+	Decode     time.Duration // time from the first token to the last, the loop's body included
+	Queue      time.Duration // time in which submissions waited for those of other sessions
+	Device     time.Duration // time in which the device worked
 
-	Submissions int // to the device
-	Waits       int // for the device
+	Submissions int // submissions to the device
+	Waits       int // waits for the device
 
-	// BytesRead is the number of bytes of weights and KV cache that the commands read by
-	// their declarations. Activations are not counted, nor are savings by the hardware's
-	// caches subtracted.
+	// BytesRead is the number of bytes of weights and KV cache that the commands read
+	// according to their declarations. It does not include activations, and hardware caches
+	// do not reduce it.
 	BytesRead uint64
 
-	// Memory is what all sessions of the model held on the device when the call ended, or
-	// after its last chain.
+	// Memory is the memory of the model and all its sessions after the last chain of the
+	// call.
 	Memory Memory
 }
 
-// Stats returns the figures of the last generation, or those so far of one in progress.
+// Stats returns the figures of the last generation, or the figures so far of one in progress.
 func (s *Session) Stats() GenerateStats {
 	s.statsMu.Lock()
 	defer s.statsMu.Unlock()
@@ -267,14 +266,14 @@ func (s *Session) count(f func(st *GenerateStats)) {
 	f(&s.stats)
 }
 
-// prefilled notes the times of the first token.
+// prefilled records the times of the first token.
 func (g *generation) prefilled() {
 	g.first = time.Now()
 	g.tally()
 	g.of.count(func(st *GenerateStats) { st.FirstToken, st.Prefill = g.first.Sub(g.start), st.Device })
 }
 
-// tally notes what the call has asked of the device so far.
+// tally records the call's use of the device so far.
 func (g *generation) tally() {
 	after, before := g.s.Stats(), &g.before
 	memory := g.of.m.Memory()
@@ -288,49 +287,49 @@ func (g *generation) tally() {
 	})
 }
 
-// Sampling selects how tokens are chosen. LogitBias comes first, then the penalties, then the
-// filters and the temperature in the order of TableOptions.Sampler, then the draw. The zero
-// value is greedy: the largest logit, the first of equals. docs/SAMPLING.md has the formulas.
+// Sampling selects how tokens are chosen. The stages are the logit bias, the penalties, the filters
+// and the temperature in the order of TableOptions.Sampler, and the draw. The zero value is greedy:
+// it chooses the token with the largest logit, and the lowest id among equals. docs/SAMPLING.md has
+// the formulas.
 type Sampling struct {
-	// Temperature divides the logits. 0 and values below 10^-6 choose the largest logit
+	// Temperature divides the logits. Values below 1e-6, 0 included, choose the largest logit
 	// after bias and penalties.
 	Temperature float64
-	TopK        int     // keeps the k largest logits; 0 keeps all
-	TopP        float64 // keeps the likeliest tokens whose probabilities reach p together; 0 and 1 keep all
-	MinP        float64 // keeps tokens with at least this share of the likeliest token's probability; 0 keeps all
+	TopK        int     // keep the k largest logits; 0 keeps all
+	TopP        float64 // keep the most probable tokens up to a total probability of p; 0 and 1 keep all
+	MinP        float64 // keep tokens with at least this fraction of the largest probability; 0 keeps all
 
 	// RepeatPenalty divides the positive and multiplies the negative logits of tokens among
 	// the last RepeatLastN. 0 and 1 change nothing.
 	RepeatPenalty    float64
-	PresencePenalty  float64 // is subtracted from the logits of those tokens
-	FrequencyPenalty float64 // is subtracted once for each time that they occur
-	// RepeatLastN is the number of last tokens that the penalties look at, the prompt
-	// included. 0 selects DefaultRepeatLastN, -1 the whole context.
+	PresencePenalty  float64 // subtracted from the logits of tokens among the last RepeatLastN
+	FrequencyPenalty float64 // subtracted from these logits for each occurrence
+	// RepeatLastN is the number of tokens at the end of the context, the prompt included,
+	// that penalties apply to. 0 selects DefaultRepeatLastN, and -1 the whole context.
 	RepeatLastN int
 
-	// LogitBias is added to the logits of tokens, by id. Minus infinity bans a token. At most
-	// MaxLogitBias tokens have one.
+	// LogitBias is added to the logits of tokens, by id, for at most MaxLogitBias tokens.
+	// Minus infinity bans a token.
 	LogitBias map[int32]float64
 
-	// LogProbs is the number of likeliest tokens, at most MaxLogProbs, whose log-probability
-	// comes with each token and its own: natural logarithms of the softmax of the model's
-	// logits, before bias, penalties, filters and temperature. 0 returns none. It requires
-	// TableOptions.LogProbs.
+	// LogProbs is the number of tokens in Token.Top, at most MaxLogProbs; 0 returns no
+	// log-probabilities. They are natural logarithms of the softmax of the model's logits
+	// before bias, penalties, filters and temperature. It requires TableOptions.LogProbs.
 	LogProbs int
 
-	// Seed fixes the draws. A draw depends on the seed, the position and the number of
-	// rollovers only, so that the same seed gives the same tokens in every mode and with
+	// Seed makes the draws reproducible. A draw depends only on the seed, the position and
+	// the number of rollovers, so that a seed gives the same tokens in every mode and with
 	// every chain length.
 	Seed uint64
 }
 
-// Greedy reports whether Sampling chooses the largest logit of the model.
+// Greedy reports whether the largest logit of the model is always chosen.
 func (o Sampling) Greedy() bool {
 	r := replay.Sampling(o)
 	return r.Greedy()
 }
 
-// DefaultSampling returns llama.cpp's defaults, with seed 0.
+// DefaultSampling returns the defaults of llama.cpp, with seed 0.
 func DefaultSampling() Sampling { return Sampling(replay.DefaultSampling()) }
 
 // Limits and defaults of Sampling.
@@ -340,24 +339,25 @@ const (
 	MaxLogitBias       = sampler.MaxBias
 )
 
-// LogProb is a token with the natural logarithm of its probability, minus infinity for a token
-// that the model excludes.
+// LogProb is a token with the natural logarithm of its probability, which is minus infinity for a
+// token that the model excludes.
 type LogProb struct {
 	ID      int32
 	LogProb float32
 }
 
-// SamplingError reports a field of Sampling that cannot be used.
+// SamplingError reports an invalid field of Sampling. Its fields are Field, the name of the setting
+// such as "temperature", Value, and What, the reason such as "is not in 0..100".
 type SamplingError = replay.SamplingError
 
-// ErrStopString is the error of a text of GenerateOptions.Stop that is empty or not UTF-8.
+// ErrStopString reports an element of GenerateOptions.Stop that is empty or not valid UTF-8.
 var ErrStopString = errors.New("pianola: a stop text must be non-empty UTF-8")
 
-// stopStrings ends a text before the first of some strings. What may become one
-// is withheld until it is known.
+// stopStrings ends a text before the first of several strings. It withholds text that may be the
+// beginning of one.
 type stopStrings struct {
 	list []string
-	tail string // the beginning of one, at the end of the text so far
+	tail string // withheld end of the text so far
 }
 
 func newStopStrings(list []string) (*stopStrings, error) {
@@ -369,8 +369,7 @@ func newStopStrings(list []string) (*stopStrings, error) {
 	return &stopStrings{list: list}, nil
 }
 
-// next returns what can be shown of a text that follows, and whether a stop string
-// ends it there.
+// next appends text and returns the part that can be shown, and whether a stop string ends it.
 func (p *stopStrings) next(text string) (show string, stop bool) {
 	text = p.tail + text
 	end := -1
@@ -395,7 +394,7 @@ func (p *stopStrings) next(text string) (show string, stop bool) {
 	return text[:len(text)-keep], false
 }
 
-// flush returns what was withheld, at the end of the text.
+// flush returns the withheld text at the end of the generation.
 func (p *stopStrings) flush() string {
 	tail := p.tail
 	p.tail = ""

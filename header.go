@@ -17,15 +17,16 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// Header is what a model's files say of it, without its weights.
+// Header is a model's configuration and tensor directory, without its weights. Use it to inspect
+// a model or to compile a table on a machine that has neither the weights nor the device.
 type Header struct {
 	dir *weights.Directory
 	cfg *arch.Config
 }
 
-// OpenHeader reads a model's metadata and tensor directory and checks that the
-// tensors are those that its architecture needs. architectures adds
-// descriptors to the built-in ones; it may be nil.
+// OpenHeader reads a model's metadata and tensor directory, and checks that the tensors are those
+// that its architecture needs. path is as for Open. architectures adds architecture descriptors
+// to the built-in ones, as Options.Architectures does; it may be nil.
 func OpenHeader(path string, architectures fs.FS) (*Header, error) {
 	dir, err := weights.OpenDirectory(path)
 	if err != nil {
@@ -50,10 +51,10 @@ func OpenHeader(path string, architectures fs.FS) (*Header, error) {
 	return &Header{dir, cfg}, nil
 }
 
-// Config returns the model's architecture.
+// Config returns the model's architecture. It must not be changed.
 func (h *Header) Config() *arch.Config { return h.cfg }
 
-// Directory returns the tensor directory.
+// Directory returns the model's tensor directory.
 func (h *Header) Directory() *weights.Directory { return h.dir }
 
 // Tokenizer reads the model's tokenizer.
@@ -68,8 +69,9 @@ func (h *Header) StopIDs() []int32 {
 	return stopIDs(h.cfg, tok)
 }
 
-// Compile returns the model's table for a chip, which this machine need not have: "cpu",
-// "h200", "m4-pro" or another of chip.Names. It reads no weights.
+// Compile compiles the model's dispatch table for a chip: "cpu", "h200", "m4-pro" or another of
+// chip.Names. It reads no weights, and this machine need not have the chip. The table's Encode
+// method returns it as a roll, which Options.Roll accepts.
 func (h *Header) Compile(chipName string, o TableOptions) (*table.Table, error) {
 	in, err := h.input(chipName, o)
 	if err != nil {
@@ -78,8 +80,8 @@ func (h *Header) Compile(chipName string, o TableOptions) (*table.Table, error) 
 	return compiler.Compile(in)
 }
 
-// DumpAfter compiles up to a pass, one of compiler.PassNames, and writes what it leaves to
-// w as text.
+// DumpAfter compiles up to and including a compiler pass, one of compiler.PassNames, and writes
+// the intermediate representation to w as text.
 func (h *Header) DumpAfter(chipName string, o TableOptions, pass string, w io.Writer) error {
 	in, err := h.input(chipName, o)
 	if err != nil {
@@ -110,27 +112,27 @@ func (h *Header) tableFor(on *target, o Options) (*table.Table, error) {
 	return compiler.Compile(h.inputFor(on.chip, o.Table))
 }
 
-// RollError reports a roll that is not of the model, of the chip or of the options with which
-// it is opened.
+// RollError reports a roll that was compiled from another model, for another chip, or with
+// options that contradict Options.Table.
 type RollError struct {
 	Option string // the field of TableOptions that contradicts the roll, or ""
 	Why    string
 }
 
 // Error implements error.
-func (e *RollError) Error() string { return "pianola: the roll is refused: " + e.Why }
+func (e *RollError) Error() string { return "pianola: roll refused: " + e.Why }
 
-// loadRoll decodes a roll and checks that it is of the model and the chip.
+// loadRoll decodes a roll and checks that model, chip and options agree with it.
 func (h *Header) loadRoll(o Options, c *chip.Chip) (*table.Table, error) {
 	t, err := table.Decode(o.Roll)
 	if err != nil {
 		return nil, err
 	}
 	if t.Header.ModelFP != compiler.Fingerprint(h.cfg, h.dir) {
-		return nil, &RollError{Why: fmt.Sprintf("it was compiled from a model %q (%s) with other tensors or another configuration", t.Header.Model, t.Header.Arch)}
+		return nil, &RollError{Why: fmt.Sprintf("it was compiled from model %q (%s), which has other tensors or another configuration", t.Header.Model, t.Header.Arch)}
 	}
 	if !o.AnyChip && t.Header.ChipFP != c.Fingerprint() {
-		return nil, &RollError{Why: fmt.Sprintf("it was compiled for chip %s or other data of it, and this is chip %s", t.Header.Chip, c.Name)}
+		return nil, &RollError{Why: fmt.Sprintf("it was compiled for chip %s or for other data of that chip; this device is chip %s", t.Header.Chip, c.Name)}
 	}
 	if err := o.Table.agreesWith(t); err != nil {
 		return nil, err
@@ -138,12 +140,12 @@ func (h *Header) loadRoll(o Options, c *chip.Chip) (*table.Table, error) {
 	return t, nil
 }
 
-// maxTokenizerFile bounds a tokenizer's file, of which the largest known have
-// 35 MB.
+// maxTokenizerFile bounds the size of a tokenizer file. The largest known have 35 MB.
 const maxTokenizerFile = 256 << 20
 
-// LoadTokenizer reads the tokenizer of a model, also of one whose architecture is unknown: from
-// GGUF metadata, from tokenizer.json, or from SentencePiece's tokenizer.model.
+// LoadTokenizer reads a model's tokenizer from GGUF metadata, from tokenizer.json, or from
+// SentencePiece's tokenizer.model. The model's architecture may be unknown. An opened model has
+// Model.Tokenizer.
 func LoadTokenizer(dir *weights.Directory) (*Tokenizer, error) {
 	t, err := loadTokenizer(dir)
 	if err != nil {
@@ -196,58 +198,60 @@ func readBounded(path string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Tokenizer turns text into token ids and back. It does not change and may be used by several
-// goroutines.
+// Tokenizer converts text to token ids and back. It may be used by several goroutines at once.
 type Tokenizer struct{ t *tokenizer.Tokenizer }
 
 // EncodeOptions are the settings of Tokenizer.Encode.
 type EncodeOptions struct {
-	// AddSpecial puts the tokens around the text that the model asks for, such as BOS.
+	// AddSpecial adds the special tokens that the model expects around a text, such as BOS.
 	AddSpecial bool
-	// ParseSpecial reads the names of special tokens in the text, such as "<|eot_id|>", as
-	// these tokens. Text from users should be encoded without it.
+	// ParseSpecial encodes the names of special tokens in the text, such as "<|eot_id|>",
+	// as these tokens. Leave it false for text that users supply.
 	ParseSpecial bool
 }
 
-// Encode returns the token ids of text, which need not be valid UTF-8. The error reports text
-// that is too long, or that the vocabulary cannot express.
+// Encode returns the token ids of text, which need not be valid UTF-8. It returns an error if
+// the text is too long or contains something that the vocabulary cannot express.
 func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	return t.t.Encode(text, tokenizer.EncodeOptions(o))
 }
 
-// Decode returns the text of ids. Special tokens and unknown ids have none.
+// Decode returns the text of ids. Special tokens and unknown ids add no text.
 func (t *Tokenizer) Decode(ids []int32) string { return t.t.Decode(ids) }
 
-// NewDecoder returns a decoder of tokens that continue a text, as Session.Chain returns them.
+// NewDecoder returns a Decoder for tokens that continue a text, such as those that Session.Chain
+// returns.
 func (t *Tokenizer) NewDecoder() *Decoder { return &Decoder{t.t.NewContinuation()} }
 
-// Decoder turns token ids into text as they come. It is for one goroutine at a time.
+// Decoder converts a stream of token ids to text, one at a time. One goroutine at a time may use
+// it.
 type Decoder struct{ d *tokenizer.Decoder }
 
-// Next returns the text that a token adds. It is valid UTF-8: a character whose bytes are spread
-// over several tokens comes with the last of them. The error reports an id that is not used.
+// Next returns the text that a token adds. The text is valid UTF-8: a character whose bytes are
+// spread over several tokens is returned with the last of them. Next returns an error for an id
+// that the vocabulary does not use.
 func (d *Decoder) Next(id int32) (string, error) { return d.d.Next(id) }
 
-// Flush returns what is left of an incomplete character at the end, as U+FFFD.
+// Flush returns U+FFFD if the tokens so far end within a character, and "" otherwise.
 func (d *Decoder) Flush() string { return d.d.Flush() }
 
-// Size returns the number of ids, of which some may be unused.
+// Size returns the number of token ids. Some of them may be unused.
 func (t *Tokenizer) Size() int { return t.t.Size() }
 
-// Token returns a token as the vocabulary writes it; ok is false for an unused id.
+// Token returns the token of an id as the vocabulary spells it. ok is false for an unused id.
 func (t *Tokenizer) Token(id int32) (token string, ok bool) { return t.t.Token(id) }
 
-// ID returns the id of a token as the vocabulary writes it.
+// ID returns the id of a token that is spelled as in the vocabulary.
 func (t *Tokenizer) ID(token string) (id int32, ok bool) { return t.t.ID(token) }
 
-// Special reports whether an id is a special token, such as BOS, which has no text.
+// Special reports whether an id is a special token, such as BOS. Special tokens add no text.
 func (t *Tokenizer) Special(id int32) bool { return t.t.Special(id) }
 
-// BOS returns the token at the beginning of a context, if the model has one.
+// BOS returns the id of the beginning-of-sequence token, if the model has one.
 func (t *Tokenizer) BOS() (id int32, ok bool) { return t.t.BOS() }
 
-// EOS returns the token at the end of a text, if the model has one.
+// EOS returns the id of the end-of-sequence token, if the model has one.
 func (t *Tokenizer) EOS() (id int32, ok bool) { return t.t.EOS() }
 
-// AddBOS reports whether the model asks for BOS at the beginning of a context.
+// AddBOS reports whether the model expects BOS at the beginning of a context.
 func (t *Tokenizer) AddBOS() bool { return t.t.AddBOS() }

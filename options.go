@@ -2,20 +2,75 @@ package pianola
 
 import (
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pianola-engine/pianola/compiler"
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Device names a kind of device. Its text form is the string itself, so that flag.TextVar
-// and encoding/json read it and refuse unknown names.
+// Options are the settings of Open and Plan. The zero value replays on a GPU if one is available,
+// and otherwise on the CPU with GOMAXPROCS threads.
+type Options struct {
+	// Device is where the model runs. The zero value is DeviceAuto.
+	Device Device
+	// Mode is how the device replays the table. The zero value is the device's fastest.
+	Mode Mode
+	// Threads is the number of threads of the CPU device. 0 selects GOMAXPROCS. Other
+	// devices require 0.
+	Threads int
+	// RealTime bounds latencies at the cost of throughput; docs/LATENCY.md has figures.
+	// Submissions take at most RealTimeChain unless SessionOptions selects another bound.
+	// The CPU device uses one thread less if Threads is 0, binds its threads to processors
+	// if the system allows it, keeps them spinning between barriers, and touches the memory
+	// of sessions before they use it. RealTime changes no setting of the process.
+	RealTime bool
+
+	// Table selects what is compiled. With a Roll, its fields must be zero or agree with
+	// the roll; Open otherwise returns a *RollError.
+	Table TableOptions
+	// Roll is an encoded table to replay instead of compiling one. table.Table.Encode and
+	// the command "pianola compile" make it. It must have been compiled from this model and
+	// for the device's chip; Open otherwise returns a *RollError.
+	Roll []byte
+	// AnyChip accepts a roll that was compiled for another chip. The CPU device can replay
+	// it.
+	AnyChip bool
+
+	// Metal has the settings of the Metal device.
+	Metal MetalOptions
+
+	// CheckWeights reads every tensor before the model is loaded. Open returns a
+	// *weights.NotFiniteError if a weight or a scale is NaN or infinite.
+	CheckWeights bool
+	// Architectures adds architecture descriptors, the *.json files of its root, to the
+	// built-in ones. docs/MODELS.md describes the format.
+	Architectures fs.FS
+	// MemoryBudget is the largest number of bytes of the device's memory that the model may
+	// need with BudgetSessions sessions at full context; 0 sets no limit. Open returns a
+	// *BudgetError before it reads weights if the model needs more.
+	MemoryBudget uint64
+	// BudgetSessions is the number of sessions that MemoryBudget is for; 0 means 1.
+	BudgetSessions int
+
+	// Events receives the progress of Open; it may be nil. It is called from one goroutine
+	// at a time, never after Open has returned, and Open waits for it.
+	Events func(Event)
+}
+
+// RealTimeChain bounds the time of a submission with Options.RealTime. It is below the 10 ms after
+// which Go's scheduler preempts a goroutine.
+const RealTimeChain = 5 * time.Millisecond
+
+// Device is a kind of device. It implements encoding.TextUnmarshaler, so that flag.TextVar and
+// encoding/json accept the constants below and reject other names.
 type Device string
 
 // The devices.
 const (
-	DeviceAuto  Device = "auto" // a GPU that can be used, else the CPU; also ""
+	DeviceAuto  Device = "auto" // a GPU if one is available, else the CPU; "" means the same
 	DeviceCPU   Device = "cpu"
 	DeviceMetal Device = "metal" // an Apple GPU
 	DeviceCUDA  Device = "cuda"  // an NVIDIA GPU
@@ -24,8 +79,7 @@ const (
 // MarshalText returns the device's name.
 func (d Device) MarshalText() ([]byte, error) { return []byte(d), nil }
 
-// UnmarshalText accepts the name of a device, "auto" or "". The error of another name lists
-// those.
+// UnmarshalText accepts the name of a device, "auto" or "". The error is a *ValueError.
 func (d *Device) UnmarshalText(text []byte) error {
 	return setValue(d, text, "device", DeviceAuto, DeviceCPU, DeviceMetal, DeviceCUDA)
 }
@@ -33,19 +87,22 @@ func (d *Device) UnmarshalText(text []byte) error {
 // Mode is the way in which a device replays a table. Every mode gives the same tokens.
 type Mode string
 
-// The modes. A device has some of them: see Devices.
+// The modes. DeviceInfo.Modes lists those that a device supports.
 const (
-	ModeAuto     Mode = ""         // the device's fastest
-	ModeEncode   Mode = "encode"   // walks the table for each token
-	ModeRecord   Mode = "record"   // records a chain once, as a CUDA graph or a Metal indirect command buffer, and launches it again
-	ModeResident Mode = "resident" // one persistent kernel walks the table on the GPU
+	ModeAuto Mode = "" // the fastest mode of the device
+	// ModeEncode walks the table on the host for each token.
+	ModeEncode Mode = "encode"
+	// ModeRecord records a chain of tokens as a CUDA graph or a Metal indirect command
+	// buffer, and launches the recording again.
+	ModeRecord Mode = "record"
+	// ModeResident runs a persistent kernel that walks the table on the GPU.
+	ModeResident Mode = "resident"
 )
 
 // MarshalText returns the mode's name.
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m), nil }
 
-// UnmarshalText accepts the name of a mode or "". The error of another name lists the
-// modes.
+// UnmarshalText accepts the name of a mode or "". The error is a *ValueError.
 func (m *Mode) UnmarshalText(text []byte) error {
 	return setValue(m, text, "mode", ModeEncode, ModeRecord, ModeResident)
 }
@@ -56,21 +113,20 @@ type KVType string
 // The element types of the KV cache.
 const (
 	KVF16 KVType = "f16"  // float16, the default
-	KVQ8  KVType = "q8_0" // int8 with a float16 scale for each 32, which takes 17/32 of the memory
+	KVQ8  KVType = "q8_0" // int8 with one float16 scale per 32 values, which takes 17/32 of the memory
 )
 
 // MarshalText returns the type's name.
 func (k KVType) MarshalText() ([]byte, error) { return []byte(k), nil }
 
-// UnmarshalText accepts the name of an element type or "". The error of another name lists
-// the types.
+// UnmarshalText accepts the name of an element type or "". The error is a *ValueError.
 func (k *KVType) UnmarshalText(text []byte) error { return setValue(k, text, "KV type", KVF16, KVQ8) }
 
-// ValueError reports a device, a mode or a KV type that does not exist.
+// ValueError reports a Device, Mode or KVType that is not one of the constants.
 type ValueError struct {
-	What  string // "device", "mode" or "KV type"
-	Value string
-	Valid []string
+	What  string   // "device", "mode" or "KV type"
+	Value string   // the invalid value
+	Valid []string // the valid values
 }
 
 // Error implements error.
@@ -91,11 +147,11 @@ func setValue[T ~string](to *T, text []byte, what string, valid ...T) error {
 	return e
 }
 
-// TableOptions select what is compiled into a dispatch table. Open, Plan and
-// Header.Compile take them. The zero value is the default of each.
+// TableOptions select what is compiled into a dispatch table. Open, Plan and Header.Compile take
+// them. The zero value selects the default of each option.
 type TableOptions struct {
-	// Context is the number of positions. 0 selects the model's context, at most 4096, and
-	// for LongRoPE the length up to which the short factors hold.
+	// Context is the number of positions of the context. 0 selects the smaller of 4096 and
+	// the model's context, for LongRoPE models the length up to which the short factors hold.
 	Context int
 
 	// NoFuse compiles one command for each operation, without fused kernels.
@@ -113,22 +169,21 @@ type TableOptions struct {
 	// "mlx" or "edgerunner", or a list such as "penalties,top_k,top_p,min_p,temperature".
 	// "none" leaves out the programs that sample.
 	Sampler string
-	// Draft is the number of tokens of a draft in speculative decoding
-	// (GenerateOptions.Speculate), at most table.MaxDraft. 0 compiles no program for it.
+	// Draft is the largest number of tokens in a draft of speculative decoding, at most
+	// table.MaxDraft. GenerateOptions.Speculate requires it. 0 compiles no verify program.
 	Draft int
 
 	// KV is the element type of the KV cache. KVQ8 requires a head size that is a multiple
 	// of 32. "" selects KVF16.
 	KV KVType
-	// KVWindow limits layers with full attention to the last KVWindow positions and to the
-	// first KVSinks, the attention sinks. The cache keeps only these, at their distances
-	// within the cache, so that the context may have up to compiler.MaxEndless positions,
-	// whatever the model's context. 0 keeps all positions. A session with
-	// SessionOptions.Rollover goes on beyond that.
+	// KVWindow limits layers with full attention to the last KVWindow positions and the
+	// first KVSinks positions, the attention sinks. The cache keeps only these and numbers
+	// them from 0, so that Context may be up to compiler.MaxEndless whatever the model's own
+	// context. SessionOptions.Rollover continues beyond Context. 0 keeps all positions.
 	KVWindow, KVSinks int
 }
 
-// check returns the error of a value that is not one of a list.
+// check returns a *ValueError if the KV type is unknown.
 func (o *TableOptions) check() error { return new(KVType).UnmarshalText([]byte(o.KV)) }
 
 // compiler returns the options as package compiler takes them.
@@ -195,8 +250,8 @@ func rollOptions(t *table.Table) (TableOptions, error) {
 	return o, nil
 }
 
-// sameSampler reports whether two orders of the sampler's stages are the same: presets
-// have names and lists.
+// sameSampler reports whether two orders of the sampler's stages are the same, each given as a
+// preset's name or as a list.
 func sameSampler(a, b string) bool {
 	x, err1 := compiler.ParseSampler(a)
 	y, err2 := compiler.ParseSampler(b)

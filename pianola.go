@@ -1,27 +1,109 @@
-// Package pianola decodes text with transformer models by replaying
-// precompiled dispatch tables.
+// Package pianola generates text with transformer language models.
 //
-// Open compiles a model's forward pass into a table, once; a Session replays it,
-// many tokens in one submission, the next token chosen on the device.
+// Open reads a model file and compiles the model's forward pass, once, into a dispatch table: a
+// list of kernel calls with all their arguments. A Session replays the table on a CPU, an Apple GPU
+// or an NVIDIA GPU. One submission decodes many tokens, and the device chooses each token itself, so
+// that the program does no work between tokens. The package needs no cgo on Linux and Windows.
+//
+// # Generating text
+//
+// Open accepts a .gguf file, a .safetensors file or a Hugging Face directory:
 //
 //	m, err := pianola.Open(ctx, "model.gguf", pianola.Options{})
-//	...
+//	if err != nil {
+//		return err
+//	}
+//	defer m.Close()
 //	s, err := m.NewSession(pianola.SessionOptions{})
-//	...
+//	if err != nil {
+//		return err
+//	}
 //	for tok, err := range s.Generate(ctx, "func main() {", pianola.GenerateOptions{MaxTokens: 64}) {
-//		...
+//		if err != nil {
+//			return err
+//		}
 //		fmt.Print(tok.Text)
 //	}
 //
-// The package joins files, tokenizer, compiler and device. What a device does
-// with a table is package replay's business.
+// Leaving the loop ends the generation, and the context keeps the tokens that the loop received.
+// The next Generate continues that context. When ctx ends, the generation ends after the submission
+// in progress, within 50 ms unless SessionOptions.ChainTime says otherwise.
+//
+// # Devices and modes
+//
+// Options.Device selects the device; the zero value selects a GPU if one is available and the CPU
+// otherwise. Devices lists the devices of the machine and the reason why one is unavailable.
+// Options.Mode selects how the device replays the table: encode walks the table for each
+// submission, record launches a recorded CUDA graph or Metal indirect command buffer again, and
+// resident runs one persistent kernel that walks the table on the GPU. All modes give the same
+// tokens, and the zero value selects the fastest.
+//
+// TableOptions select what the compiler puts into the table. Several features need programs that
+// are not compiled by default:
+//
+//	Session.Logits, Session.Classify    TableOptions.AllLogits
+//	Session.Hidden, Session.Embed       TableOptions.Hidden
+//	Sampling.LogProbs                   TableOptions.LogProbs
+//	GenerateOptions.Speculate           TableOptions.Draft
+//
+// # Sessions and concurrency
+//
+// A Model may be used by several goroutines, and has as many sessions as memory allows. A Session
+// is one context, and one call at a time uses it; a second call returns ErrBusy. To decode several
+// texts at once, use one session and one goroutine for each. Their submissions take turns on the
+// device.
+//
+// Session.Fork copies a context, so that texts with a common beginning prefill it once.
+// Session.Snapshot writes a context to a file that Model.Restore reads again, also in another
+// process. A full context ends a generation with ErrContextFull, unless SessionOptions.Rollover lets
+// it continue without its middle part.
+//
+// # Sampling
+//
+// The zero value of Sampling is greedy decoding. DefaultSampling returns a common choice of
+// temperature, top-k, top-p and min-p. The same seed gives the same tokens in every mode.
+//
+//	sampling := pianola.DefaultSampling()
+//	sampling.Seed = 42
+//	s.Generate(ctx, prompt, pianola.GenerateOptions{Sampling: sampling})
+//
+// # Chat
+//
+// Session.NewChat starts a conversation that is rendered by the model's own chat template. Chat.Send
+// streams an answer and adds it to Chat.Messages, with tool calls and reasoning separated from its
+// text:
+//
+//	c, err := s.NewChat(pianola.ChatOptions{}, pianola.ChatMessage{Role: "system", Content: "Be brief."})
+//	...
+//	for tok, err := range c.Send(ctx, pianola.GenerateOptions{}, pianola.ChatMessage{Role: "user", Content: "Hi!"}) {
+//
+// # Errors
+//
+// An error is the last element of a sequence, or the last result of a call. Compare it with
+// errors.Is to a variable of this package, such as ErrContextFull, or use errors.As to find a type
+// such as *DeviceError, *BudgetError or *SamplingError. When ctx ends, the error is its cause. Files
+// are not trusted: a damaged or hostile one gives an error.
+//
+// # Memory
+//
+// Weights stay in the mapped file where the device can use them there. Plan returns the memory that
+// a model and each of its sessions need, without reading weights. Options.MemoryBudget lets Open
+// refuse a model that needs more, and Model.Memory returns what is in use. A session's KV cache grows
+// with its context; TableOptions.KV and TableOptions.KVWindow make it smaller. Close releases the
+// memory of a session or a model. There are no finalizers.
+//
+// # Where to read on
+//
+// docs/LIBRARY.md is a guide to this package, docs/ARCHITECTURE.md explains the way from a file to
+// a token, and docs/MODELS.md lists the supported models. Header.Compile compiles a table without
+// weights, and Model.Table returns the table in use. Package [table] describes and prints tables,
+// package [compiler] compiles them, and package [replay] is the layer below sessions.
 package pianola
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"runtime"
 	"slices"
 	"time"
@@ -33,86 +115,39 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// Errors that a caller may act on. Returned errors may wrap them.
+// Errors that callers test for with errors.Is.
 var (
-	ErrContextFull    = replay.ErrContextFull    // the context has no room for what was asked
+	ErrContextFull    = replay.ErrContextFull    // the tokens do not fit in the context
 	ErrEmptyPrompt    = replay.ErrEmptyPrompt    // a prompt has no tokens
-	ErrNothingPending = replay.ErrNothingPending // decoding was asked for before a prompt
-	ErrBusy           = replay.ErrBusy           // another call uses the session
+	ErrNothingPending = replay.ErrNothingPending // the call requires a prompt first
+	ErrBusy           = replay.ErrBusy           // another call is using the session
 	ErrClosed         = replay.ErrClosed         // the session or its model is closed
 
-	// The table has no programs for what was asked. A field of TableOptions adds them.
+	// The table lacks a program. Compile it with the option in the comment.
 	ErrNoLogitsProgram = replay.ErrNoLogitsProgram // TableOptions.AllLogits
 	ErrNoHiddenProgram = replay.ErrNoHiddenProgram // TableOptions.Hidden
 	ErrNoLogProbs      = replay.ErrNoLogProbs      // TableOptions.LogProbs
-	ErrNoSampler       = replay.ErrNoSampler       // TableOptions.Sampler is "none"
+	ErrNoSampler       = replay.ErrNoSampler       // TableOptions.Sampler other than "none"
 	ErrNoVerify        = replay.ErrNoVerify        // TableOptions.Draft
 
-	ErrSpeculateSampled = replay.ErrSpeculateSampled // speculative decoding is for greedy decoding
-	ErrNoTokenizer      = errors.New("pianola: the model has no tokenizer")
+	ErrSpeculateSampled = replay.ErrSpeculateSampled // speculative decoding requires greedy sampling
+
+	// ErrNoTokenizer reports that the model's files contain no usable tokenizer. The error
+	// that wraps it has the reason.
+	ErrNoTokenizer = errors.New("pianola: the model has no tokenizer")
 )
 
-// TokenError reports a token id that is not in the vocabulary.
+// TokenError reports a token id that is not in the vocabulary. Its fields are Index, the index of
+// the token in the prompt, ID, and Vocab, the size of the vocabulary.
 type TokenError = replay.TokenError
 
-// Options are the settings of Open and Plan. The zero value replays on a GPU that can be
-// used, else on the CPU with all the threads that Go may use.
-type Options struct {
-	// Device is where the model runs. The zero value is DeviceAuto.
-	Device Device
-	// Mode is how the device replays the table. The zero value is the device's fastest.
-	Mode Mode
-	// Threads is the number of threads of the CPU device, which other devices refuse.
-	// 0 uses all that Go may use.
-	Threads int
-	// RealTime keeps latencies at the cost of throughput; docs/LATENCY.md has figures.
-	// Sessions have chains of RealTimeChain unless SessionOptions asks for others. The CPU
-	// device uses one thread less if Threads is 0, binds its threads to processors where
-	// the system allows it, keeps them running between barriers, and touches the memory of
-	// sessions before they use it. RealTime changes no setting of the process.
-	RealTime bool
-
-	// Table selects what is compiled. With a Roll, its fields must be zero or agree with
-	// the roll; Open otherwise returns a *RollError.
-	Table TableOptions
-	// Roll is an encoded table, as Header.Compile and table.Table.Encode make it, to replay
-	// instead of compiling one. It must be of this model and of the device's chip; Open
-	// otherwise returns a *RollError.
-	Roll []byte
-	// AnyChip accepts a roll of another chip. The CPU device can replay it.
-	AnyChip bool
-
-	// Metal has settings of the Metal device.
-	Metal MetalOptions
-
-	// CheckWeights reads every tensor before the model is loaded. Open returns a
-	// *weights.NotFiniteError if a weight or a scale is NaN or infinite.
-	CheckWeights bool
-	// Architectures adds architecture descriptors, the *.json files of its root, to the
-	// built-in ones. docs/MODELS.md describes the format.
-	Architectures fs.FS
-	// MemoryBudget is the number of bytes of the device's memory that the model may take
-	// with BudgetSessions sessions at full context; 0 sets no limit. Open returns a
-	// *BudgetError before it reads weights if the model needs more.
-	MemoryBudget uint64
-	// BudgetSessions is the number of sessions that MemoryBudget is for; 0 means 1.
-	BudgetSessions int
-
-	// Events receives the progress of Open; it may be nil. It is called from one goroutine
-	// at a time, never after Open has returned, and Open waits for it.
-	Events func(Event)
-}
-
-// RealTimeChain bounds a submission where RealTime is set and nothing else is
-// asked for. It is below the 10 ms after which Go's scheduler preempts.
-const RealTimeChain = 5 * time.Millisecond
-
-// LoadTimes are the times of the parts of Open.
+// LoadTimes are the durations of the parts of Open.
 type LoadTimes struct {
 	Header, Tokenizer, Touch, Compile, Upload, Total time.Duration
 }
 
-// Model is an opened model. Its methods may be called from several goroutines.
+// Model is a model that is loaded on a device. Its methods may be called from several goroutines
+// at once.
 type Model struct {
 	h      *Header
 	mapped *weights.Mapped
@@ -129,9 +164,12 @@ type Model struct {
 	life     *lifecycle
 }
 
-// Open maps a model, compiles its table and loads it on a device. path is a
-// .gguf file, a .safetensors file or a Hugging Face directory. A context that ends
-// before the model is ready ends Open with its cause, and leaves nothing.
+// Open maps a model's files, compiles its table and loads it on a device. path is a .gguf file, a
+// .safetensors file or a Hugging Face directory. If ctx ends before the model is ready, Open releases
+// everything and returns the cause.
+//
+// The error is a *DeviceError, *ValueError, *RollError, *BudgetError, *TokenizerSizeError or
+// *weights.NotFiniteError, or describes what is wrong with a file.
 func Open(ctx context.Context, path string, o Options) (*Model, error) {
 	start := time.Now()
 	life := newLifecycle(o.Events)
@@ -221,8 +259,8 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	return m.life.enter(ctx, StateReady, "")
 }
 
-// stays returns which tensors a device may use where the file has them; the
-// others are read when they are uploaded.
+// stays returns a function that reports whether the device uses a tensor in the mapped file. Other
+// tensors are read when they are uploaded.
 func (m *Model) stays() func(name string) bool {
 	names := map[string]bool{}
 	for i, stays := range m.t.InPlace() {
@@ -233,8 +271,8 @@ func (m *Model) stays() func(name string) bool {
 	return func(name string) bool { return names[name] }
 }
 
-// stopIDs returns the ids that end a generation: what the files say, and the
-// family's end-of-turn tokens where the vocabulary has them.
+// stopIDs returns the ids that end a generation: those in the files, and the end-of-turn tokens of
+// the model's family that are in the vocabulary.
 func stopIDs(cfg *arch.Config, tok *tokenizer.Tokenizer) []int32 {
 	ids := slices.Clone(cfg.StopIDs)
 	if tok != nil {
@@ -250,9 +288,8 @@ func stopIDs(cfg *arch.Config, tok *tokenizer.Tokenizer) []int32 {
 	return slices.Compact(ids)
 }
 
-// Close ends the model's sessions, frees the device's memory and unmaps the files.
-// Generations in progress end with ErrClosed, and Close waits for them. Twice is
-// harmless.
+// Close closes the model's sessions, frees its memory on the device and unmaps the files.
+// Generations in progress end with ErrClosed, and Close waits for them. Closing twice is harmless.
 func (m *Model) Close() error {
 	var errs []error
 	switch {
@@ -279,14 +316,13 @@ func (m *Model) Table() *table.Table { return m.t }
 // Device describes the device that the model runs on.
 func (m *Model) Device() DeviceInfo { return deviceInfo(m.dev.Info()) }
 
-// Mode returns the replay mode.
+// Mode returns the replay mode, which is never ModeAuto.
 func (m *Model) Mode() Mode { return m.mode }
 
 // RealTime reports whether the model was opened with Options.RealTime.
 func (m *Model) RealTime() bool { return m.realTime }
 
-// Threads returns how many threads of this process replay: those of the CPU
-// device, 0 on others.
+// Threads returns the number of threads of the CPU device, and 0 on other devices.
 func (m *Model) Threads() int {
 	if d, ok := m.dev.(interface{ Threads() int }); ok {
 		return d.Threads()
@@ -294,10 +330,10 @@ func (m *Model) Threads() int {
 	return 0
 }
 
-// Memory returns the memory that the model and its sessions take on the device.
+// Memory returns the memory that the model and its sessions use on the device.
 func (m *Model) Memory() Memory { return memoryOf(m.dev.Memory()) }
 
-// LoadTimes returns the times of the parts of Open.
+// LoadTimes returns the durations of the parts of Open.
 func (m *Model) LoadTimes() LoadTimes { return m.times }
 
 // StopIDs returns the token ids that end a generation.
@@ -319,20 +355,20 @@ func (m *Model) tokenizer() (*tokenizer.Tokenizer, error) {
 	return m.tok, nil
 }
 
-// TokenizerSizeError says that a model's tokenizer is another model's: it has tokens
-// that the embedding has no rows for, or not half as many as that has rows.
+// TokenizerSizeError reports a tokenizer that does not belong to the model: the embedding has no
+// rows for some of its tokens, or more than twice as many rows as the tokenizer has tokens.
 type TokenizerSizeError struct {
-	Tokens int // ids of the tokenizer
-	Rows   int // of the embedding
+	Tokens int // number of token ids of the tokenizer
+	Rows   int // number of rows of the embedding
 }
 
 // Error implements error.
 func (e *TokenizerSizeError) Error() string {
-	return fmt.Sprintf("pianola: the tokenizer has %d tokens, and the embedding %d rows", e.Tokens, e.Rows)
+	return fmt.Sprintf("pianola: the tokenizer has %d tokens, which does not match the %d rows of the embedding", e.Tokens, e.Rows)
 }
 
-// checkTokenizer returns an error for a tokenizer of another model. Embeddings are
-// padded, and special tokens of what a text model has no use for may be past them.
+// checkTokenizer returns a *TokenizerSizeError for the tokenizer of another model. Embeddings may be
+// padded, and special tokens that a text model does not use may be past their end.
 func checkTokenizer(tok *tokenizer.Tokenizer, rows int) error {
 	if 2*tok.Size() < rows {
 		return &TokenizerSizeError{tok.Size(), rows}
@@ -345,7 +381,7 @@ func checkTokenizer(tok *tokenizer.Tokenizer, rows int) error {
 	return nil
 }
 
-// checkWeights reads all weights, where that was asked for.
+// checkWeights reads all weights if Options.CheckWeights is set.
 func (m *Model) checkWeights(ctx context.Context, o Options) error {
 	if !o.CheckWeights {
 		return nil
@@ -353,6 +389,118 @@ func (m *Model) checkWeights(ctx context.Context, o Options) error {
 	bad, err := m.mapped.Check(ctx, 0, m.life.stage(StageCheck))
 	if err == nil && len(bad) > 0 {
 		err = &weights.NotFiniteError{Path: m.h.dir.Path(), Tensors: bad}
+	}
+	return err
+}
+
+// State is a step of opening a model.
+type State string
+
+// The states, in the order in which Open goes through them. Open ends in StateReady and returns a
+// model, or ends in StateFailed from any other state.
+const (
+	StateOpening State = "opening" // reading the headers of the files
+	StateLoading State = "loading" // reading the tokenizer, compiling the table, uploading weights
+	StateLoaded  State = "loaded"  // the weights are where the device uses them
+	StateReady   State = "ready"   // kernels are compiled and warm: the first token is as fast as later ones
+	StateFailed  State = "failed"  // an error ended Open, and everything was released
+)
+
+// Stage is a part of StateLoading or StateLoaded.
+type Stage string
+
+// The stages, in order. StageWarm belongs to StateLoaded, the others to StateLoading. StageCheck,
+// StageTouch and StageUpload report progress in bytes, with an event every few megabytes; the
+// others have one event when they begin.
+const (
+	StageTokenizer Stage = "tokenizer" // reads the tokenizer
+	StageCompile   Stage = "compile"   // compiles the table, or decodes a roll
+	StageCheck     Stage = "check"     // checks all tensors, if Options.CheckWeights is set
+	StageTouch     Stage = "touch"     // reads the pages of weights that stay in the mapped file
+	StageUpload    Stage = "upload"    // copies and repacks the other weights
+	StageWarm      Stage = "warm"      // replays every program once, on GPUs
+)
+
+// Event reports the progress of Open.
+type Event struct {
+	State State
+	Stage Stage         // "" at the beginning of a state
+	After time.Duration // since Open began
+
+	Done, Total uint64 // bytes of the stage, or 0 and 0 if it does not count bytes
+
+	// Note is set in StateReady if the weights were not read into memory, because they are
+	// larger than the free memory.
+	Note string
+	Err  error // in StateFailed, the error that Open returns
+}
+
+// lifecycle sends the events of one model to tell. A nil lifecycle sends none.
+type lifecycle struct {
+	tell  func(Event)
+	start time.Time
+	state State
+	note  string
+}
+
+func newLifecycle(tell func(Event)) *lifecycle {
+	if tell == nil {
+		return nil
+	}
+	return &lifecycle{tell: tell, start: time.Now()}
+}
+
+func (l *lifecycle) event(e Event) {
+	e.State, e.After = l.state, time.Since(l.start)
+	l.tell(e)
+}
+
+// enter begins a state, and its first stage unless that is "". It returns the cause if the context
+// has ended, also if the receiver of the event ended it. A cancelled model never becomes ready.
+func (l *lifecycle) enter(ctx context.Context, s State, first Stage) error {
+	if err := context.Cause(ctx); l == nil || err != nil {
+		return err
+	}
+	l.state = s
+	e := Event{}
+	if s == StateReady {
+		e.Note = l.note
+	}
+	if l.event(e); first == "" {
+		return context.Cause(ctx)
+	}
+	return l.begin(ctx, first)
+}
+
+// begin begins a stage that does not count bytes.
+func (l *lifecycle) begin(ctx context.Context, s Stage) error {
+	if err := context.Cause(ctx); l == nil || err != nil {
+		return err
+	}
+	l.event(Event{Stage: s})
+	return context.Cause(ctx)
+}
+
+// stage returns a progress function for a stage, or nil if there is no receiver of events.
+func (l *lifecycle) stage(s Stage) func(done, total uint64) {
+	if l == nil {
+		return nil
+	}
+	return func(done, total uint64) { l.event(Event{Stage: s, Done: done, Total: total}) }
+}
+
+// untouched records why the pages of weights were not read.
+func (l *lifecycle) untouched(why string) {
+	if l != nil {
+		l.note = "weights were not touched: " + why
+	}
+}
+
+// fail enters StateFailed and returns err.
+func (l *lifecycle) fail(err error) error {
+	if l != nil {
+		l.state = StateFailed
+		l.event(Event{Err: err})
 	}
 	return err
 }

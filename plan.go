@@ -8,25 +8,25 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Memory is memory on a device, in bytes.
+// Memory is the memory that a model and its sessions use on a device, in bytes.
 type Memory struct {
 	Weights  uint64 // weights that were copied to the device or repacked
 	Mapped   uint64 // weights that the device uses in place, in the mapped files
 	Sessions uint64 // KV caches, tokens and settings of all sessions
 	Executor uint64 // scratch, which sessions share
 
-	// Kinds is the memory of each kind of slot. Of KV caches it counts what sessions have
-	// grown to.
+	// Kinds is the memory of each kind of slot, indexed by table.SlotKind. KV caches count
+	// with their current size.
 	Kinds [table.SlotKinds]MemoryUse
 }
 
 // MemoryUse is the memory of one kind of slot, in bytes.
 type MemoryUse struct {
-	Active uint64 // now
-	Peak   uint64 // the most since the model was opened
+	Active uint64 // bytes in use now
+	Peak   uint64 // the largest value of Active since the model was opened
 }
 
-// memoryOf returns a device's memory as this package has it.
+// memoryOf converts a device's memory to a Memory.
 func memoryOf(d replay.Memory) Memory {
 	m := Memory{Weights: d.Weights, Mapped: d.Mapped, Sessions: d.Sessions, Executor: d.Executor}
 	for i, k := range d.Kinds {
@@ -39,27 +39,27 @@ func memoryOf(d replay.Memory) Memory {
 type MemoryPlan struct {
 	Device  DeviceInfo
 	Mode    Mode
-	Context int // positions of a session
+	Context int // number of positions of a session
 
 	// Loaded is the memory of the opened model without sessions.
 	Loaded Memory
-	// Session is what each session adds at full context. A shorter context needs less. A
-	// device that moves a cache to make it larger needs the old and the new one for a
-	// moment; SessionOptions.Reserve avoids that.
+	// Session is the memory that each session adds at full context. A shorter context
+	// needs less. A device that copies a KV cache to enlarge it briefly needs memory for
+	// both copies; SessionOptions.Reserve avoids that.
 	Session Memory
 
-	Free uint64 // free bytes of the device now, 0 if unknown
+	Free uint64 // free bytes of the device now, or 0 if unknown
 }
 
-// Total returns the bytes of the model with a number of sessions at full context. It leaves
-// out parameters of commands, recordings of drivers, and the memory of the process itself:
-// tokenizer, table and Go's heap.
+// Total returns the number of bytes that the model needs with sessions sessions at full context.
+// It does not include the parameters of commands, the recordings of drivers, or the process's own
+// memory for the tokenizer, the table and the Go heap.
 func (p *MemoryPlan) Total(sessions int) uint64 {
 	m := &p.Loaded
 	return m.Weights + m.Mapped + m.Executor + uint64(max(sessions, 0))*p.Session.Sessions
 }
 
-// Kind returns the bytes of one kind of slot with a number of sessions at full context.
+// Kind returns the number of bytes of one kind of slot with sessions sessions at full context.
 func (p *MemoryPlan) Kind(k table.SlotKind, sessions int) uint64 {
 	if int(k) >= len(p.Loaded.Kinds) {
 		return 0
@@ -69,28 +69,29 @@ func (p *MemoryPlan) Kind(k table.SlotKind, sessions int) uint64 {
 
 // BudgetError reports a model that does not fit in Options.MemoryBudget.
 type BudgetError struct {
-	Need, Have uint64 // bytes
-	Sessions   int    // the number of sessions that the budget is for
-	Longest    int    // positions of the longest context that fits; 0 if none does or a roll fixes it
-	Plan       *MemoryPlan
+	Need, Have uint64 // bytes that the model needs, and bytes of the budget
+	Sessions   int    // number of sessions in Need
+	// Longest is the longest context that fits, or 0 if none does or a roll determines the
+	// context.
+	Longest int
+	Plan    *MemoryPlan
 }
 
 // Error implements error.
 func (e *BudgetError) Error() string {
-	s := fmt.Sprintf("pianola: the model with %d sessions of %d positions takes %d bytes of a budget of %d", e.Sessions, e.Plan.Context, e.Need, e.Have)
+	s := fmt.Sprintf("pianola: the model with %d sessions of %d positions needs %d bytes; the memory budget is %d bytes", e.Sessions, e.Plan.Context, e.Need, e.Have)
 	if e.Longest > 0 {
-		s += fmt.Sprintf("; %d positions fit", e.Longest)
+		s += fmt.Sprintf("; a context of %d positions fits", e.Longest)
 	}
 	return s
 }
 
-// ErrNoPlan is the error of Plan for a device that cannot plan its memory.
-var ErrNoPlan = errors.New("pianola: the device cannot plan its memory")
+// ErrNoPlan reports that the device does not support Plan and Options.MemoryBudget.
+var ErrNoPlan = errors.New("pianola: the device does not support memory plans")
 
-// Plan returns the memory that Open would take with these options, and that of each
-// session. It reads the headers of the files, no weights, and allocates nothing on the
-// device. The error is a *BudgetError, which has the plan, if the model needs more than
-// o.MemoryBudget.
+// Plan returns the memory that Open would use with the same options, and the memory of each
+// session. It reads no weights and allocates nothing on the device. If the model needs more than
+// o.MemoryBudget, the error is a *BudgetError, which contains the plan.
 func Plan(path string, o Options) (p *MemoryPlan, err error) {
 	h, err := OpenHeader(path, o.Architectures)
 	if err != nil {
@@ -162,8 +163,7 @@ func (p *planner) check(plan *MemoryPlan) error {
 	if p.o.Roll != nil {
 		return e
 	}
-	// Tables are compiled in no time: from headers, most of what they have does not
-	// depend on the context.
+	// Compiling reads no weights and is fast, so a binary search over contexts is cheap.
 	for lo, hi := 1, plan.Context-1; lo <= hi; {
 		o := p.o
 		o.Table.Context = lo + (hi-lo)/2
@@ -181,8 +181,7 @@ func (p *planner) check(plan *MemoryPlan) error {
 	return e
 }
 
-// withinBudget returns a *BudgetError if the model's table takes more than the options
-// allow.
+// withinBudget returns a *BudgetError if the model's table needs more than o.MemoryBudget.
 func (m *Model) withinBudget(on *target, o Options) error {
 	if o.MemoryBudget == 0 {
 		return nil

@@ -10,43 +10,44 @@ import (
 	"github.com/pianola-engine/pianola/internal/tokenizer"
 )
 
-// LogitsRow is the logits after one token of a context.
+// LogitsRow holds the logits after one token of a context.
 type LogitsRow struct {
-	Position int       // of the token
-	Token    int32     // its id
-	Logits   []float32 // of the token that follows, one for each token of the vocabulary; valid until the next row
+	Position int   // position of the token
+	Token    int32 // id of the token
+	// Logits has one element for each token of the vocabulary, for the choice of the next
+	// token. It is valid until the next row.
+	Logits []float32
 }
 
 // HiddenRow is the hidden state of one token of a context.
 type HiddenRow struct {
-	Position int       // of the token
-	Token    int32     // its id
-	State    []float32 // after the last norm, [width]; valid until the next row
+	Position int       // position of the token
+	Token    int32     // id of the token
+	State    []float32 // [width], after the last norm; valid until the next row
 }
 
-// errEnough ends a loop that the caller has left.
+// errEnough ends a visit when the caller has left the loop.
 var errEnough = errors.New("pianola: enough")
 
-// Logits makes ids the context and streams the logits after each token from index from on,
-// len(ids)-from rows. What the context has in common with the tokens before from is not
-// prefilled again, unless the session has NoReuse. Rows are computed in blocks, so that
-// memory is bounded whatever the length. No token is chosen: the next call must give a
-// prompt.
+// Logits replaces the context by ids and streams the logits after each token from ids[from] on, so
+// len(ids)-from rows. Tokens before from that the context already begins with are not prefilled
+// again, unless SessionOptions.NoReuse is set. Rows are computed in blocks, so that memory is bounded
+// whatever the length. No token is chosen, and the next call must give a prompt.
 //
-// An error is the last element of the sequence: ErrNoLogitsProgram without
-// TableOptions.AllLogits, ErrEmptyPrompt, ErrContextFull, a *TokenError, the cause of ctx,
-// ErrBusy or ErrClosed. After a break the context has only what it had in common with ids.
+// An error is the last element of the sequence: ErrNoLogitsProgram without TableOptions.AllLogits,
+// ErrEmptyPrompt, ErrContextFull, a *TokenError, the cause of ctx, ErrBusy or ErrClosed. If the loop
+// is left early, the context keeps only the tokens that it already had in common with ids.
 func (s *Session) Logits(ctx context.Context, ids []int32, from int) iter.Seq2[LogitsRow, error] {
 	return rows(ctx, s.s.RepromptLogits, ids, from, func(row int, values []float32) LogitsRow { return LogitsRow{row, ids[row], values} })
 }
 
-// Hidden is Logits for the hidden states after the last norm, from which the head computes
-// logits. It requires TableOptions.Hidden, and returns ErrNoHiddenProgram without it.
+// Hidden is like Logits, but streams the hidden states after the last norm, from which the head
+// computes logits. Without TableOptions.Hidden the error is ErrNoHiddenProgram.
 func (s *Session) Hidden(ctx context.Context, ids []int32, from int) iter.Seq2[HiddenRow, error] {
 	return rows(ctx, s.s.RepromptHidden, ids, from, func(row int, values []float32) HiddenRow { return HiddenRow{row, ids[row], values} })
 }
 
-// rows streams what visit gives of the rows of ids from one on.
+// rows streams the rows that visit computes for ids[from:].
 func rows[T any](ctx context.Context, visit func(context.Context, []int32, int, func(int, []float32) error) error, ids []int32, from int, row func(int, []float32) T) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		err := visit(ctx, ids, from, func(i int, values []float32) error {
@@ -62,7 +63,7 @@ func rows[T any](ctx context.Context, visit func(context.Context, []int32, int, 
 	}
 }
 
-// encode returns the tokens of a text at the start of a context.
+// encode returns the token ids of a text at the start of a context.
 func (m *Model) encode(text string) ([]int32, error) {
 	tok, err := m.tokenizer()
 	if err != nil {
@@ -71,12 +72,12 @@ func (m *Model) encode(text string) ([]int32, error) {
 	return tok.Encode(text, tokenizer.EncodeOptions{AddSpecial: true})
 }
 
-// Pooling selects how the hidden states of a text's tokens become one vector.
+// Pooling selects how the hidden states of a text's tokens are combined into one vector.
 type Pooling string
 
 // The poolings.
 const (
-	PoolMean Pooling = "mean" // the mean of the states of all tokens; also ""
+	PoolMean Pooling = "mean" // the mean of the states of all tokens; "" means the same
 	PoolLast Pooling = "last" // the state of the last token
 )
 
@@ -87,18 +88,19 @@ type EmbedOptions struct {
 	Normalize bool
 }
 
-// Embed returns one vector of [width] elements for each text: the hidden states of its tokens
-// after the last norm, pooled. Each text begins with BOS if the model asks for it, and names of
-// special tokens in it are plain text. The context is that of the last text afterwards.
+// Embed returns one vector for each text: the hidden states of its tokens after the last norm,
+// pooled. A vector has as many elements as a hidden state. Each text begins with BOS if the model
+// expects it, and names of special tokens in it are plain text. Afterwards the context is the last
+// text.
 //
-// The error names the text by its index. It is ErrNoHiddenProgram without TableOptions.Hidden,
+// The error includes the index of the text. It is ErrNoHiddenProgram without TableOptions.Hidden,
 // ErrNoTokenizer, ErrEmptyPrompt, ErrContextFull, the cause of ctx, ErrBusy or ErrClosed.
 func (s *Session) Embed(ctx context.Context, texts []string, o EmbedOptions) ([][]float32, error) {
 	if o.Pooling == "" {
 		o.Pooling = PoolMean
 	}
 	if o.Pooling != PoolMean && o.Pooling != PoolLast {
-		return nil, fmt.Errorf("pianola: pooling %q is neither %q nor %q", o.Pooling, PoolMean, PoolLast)
+		return nil, fmt.Errorf("pianola: unknown pooling %q (valid: %s, %s)", o.Pooling, PoolMean, PoolLast)
 	}
 	width := int(s.m.t.Header.Width)
 	vectors := make([][]float32, len(texts))
@@ -139,7 +141,7 @@ func (s *Session) pool(ctx context.Context, ids []int32, p Pooling, sum []float6
 	})
 }
 
-// length returns a vector's length.
+// length returns the Euclidean length of a vector.
 func length(v []float64) float64 {
 	sum := 0.0
 	for _, x := range v {
@@ -150,21 +152,21 @@ func length(v []float64) float64 {
 
 // LabelScore is the likelihood of a label as the continuation of a prompt.
 type LabelScore struct {
-	LogLikelihood float64 // the sum of the log-probabilities of the label's tokens, in nats
-	Tokens        int     // the number of the label's tokens
-	Greedy        bool    // whether greedy decoding gives the label
+	LogLikelihood float64 // sum of the natural logarithms of the probabilities of the label's tokens
+	Tokens        int     // number of the label's tokens
+	Greedy        bool    // whether greedy decoding of the prompt gives the label
 }
 
 // Classify scores each label as the continuation of each prompt and returns
 // [len(prompts)][len(labels)] scores. A label includes the space before it: " yes". Prompt and
-// label are encoded together; the label's tokens begin where these differ from the prompt's
-// own, so that the first one may contain the prompt's last letters. To compare labels of
-// different lengths, divide by Tokens.
+// label are encoded together, and the label's tokens begin at the first token that differs from
+// the prompt encoded alone. That token may contain the prompt's last letters. To compare labels
+// of different lengths, divide LogLikelihood by Tokens.
 //
-// What a prompt and its labels have in common is prefilled once, unless the session has
-// NoReuse. The context is that of the last prompt and label afterwards.
+// Common beginnings of consecutive prompts and labels are prefilled once, unless
+// SessionOptions.NoReuse is set. Afterwards the context is the last prompt and label.
 //
-// The error names prompt and label by their indices. It is ErrNoLogitsProgram without
+// The error includes the indices of prompt and label. It is ErrNoLogitsProgram without
 // TableOptions.AllLogits, ErrNoTokenizer, ErrEmptyPrompt for an empty prompt or label,
 // ErrContextFull, the cause of ctx, ErrBusy or ErrClosed.
 func (s *Session) Classify(ctx context.Context, prompts, labels []string) ([][]LabelScore, error) {
@@ -188,13 +190,13 @@ func (s *Session) Classify(ctx context.Context, prompts, labels []string) ([][]L
 	return scores, nil
 }
 
-// score returns the score of the tokens from number n on as what follows the others.
+// score returns the score of ids[n:] as the continuation of ids[:n].
 func (s *Session) score(ctx context.Context, ids []int32, n int) (LabelScore, error) {
 	sc := LabelScore{Tokens: len(ids) - n, Greedy: true}
 	if n == 0 || n == len(ids) {
 		return sc, ErrEmptyPrompt
 	}
-	// The last token's logits say what follows the label, which nothing asks.
+	// The logits after the last token are not needed.
 	err := s.s.RepromptLogits(ctx, ids[:len(ids)-1], n-1, func(row int, logits []float32) error {
 		next := ids[row+1]
 		sc.LogLikelihood += logProbability(logits, next)
@@ -204,7 +206,7 @@ func (s *Session) score(ctx context.Context, ids []int32, n int) (LabelScore, er
 	return sc, err
 }
 
-// common returns how many elements two lists share from the start.
+// common returns the length of the common prefix of two lists.
 func common(a, b []int32) int {
 	n := 0
 	for n < min(len(a), len(b)) && a[n] == b[n] {
@@ -213,7 +215,7 @@ func common(a, b []int32) int {
 	return n
 }
 
-// logProbability returns the logarithm of an id's softmax.
+// logProbability returns the natural logarithm of the softmax of logits at id.
 func logProbability(logits []float32, id int32) float64 {
 	top := float64(logits[largest(logits)])
 	sum := 0.0

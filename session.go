@@ -13,7 +13,7 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 )
 
-// DefaultChainTime bounds a submission where SessionOptions does not.
+// DefaultChainTime bounds the time of a submission by default. See SessionOptions.ChainTime.
 const DefaultChainTime = replay.DefaultChainTime
 
 // SessionOptions are the settings of a session. The zero value decodes in chains of 50 ms
@@ -26,10 +26,10 @@ type SessionOptions struct {
 	ChainTime time.Duration
 	// IgnoreStops decodes past the model's stop tokens.
 	IgnoreStops bool
-	// Reserve is the number of positions whose memory is allocated from the start. Other
-	// memory is allocated between submissions as the context grows, which takes time on
-	// GPUs. 0 reserves the whole context with Options.RealTime and in ModeRecord, whose
-	// recordings would have to be made again, and elsewhere the device's minimum.
+	// Reserve is the number of positions whose KV cache is allocated from the start. The
+	// rest is allocated between submissions as the context grows, which takes time on GPUs
+	// and invalidates the recordings of ModeRecord. 0 reserves the whole context with
+	// Options.RealTime and in ModeRecord, and otherwise the device's minimum.
 	Reserve int
 	// NoReuse prefills each whole prompt from its first token, even if the context begins
 	// with the same tokens. See GenerateOptions.Whole.
@@ -38,12 +38,15 @@ type SessionOptions struct {
 	Rollover Rollover
 }
 
-// Rollover lets a generation continue when its context is full: the first Sinks tokens and
-// the last Window tokens become the prompt of an empty context, and the tokens between them
-// are forgotten. Positions start again at 0, so none exceeds what the model was trained for,
-// and the first tokens remain as attention sinks. Sinks + Window must be less than the
-// context. The zero value means no rollover.
-type Rollover struct{ Sinks, Window int }
+// Rollover lets a generation continue when its context is full. The first Sinks tokens and the last
+// Window tokens are prefilled into an empty context, and the tokens between them are dropped.
+// Positions start again at 0, so that none exceeds the range that the model was trained for, and
+// the first tokens remain as attention sinks. Sinks + Window must be less than the context. The zero
+// value means no rollover.
+type Rollover struct {
+	Sinks  int // number of tokens to keep from the start of the context
+	Window int // number of tokens to keep from its end
+}
 
 func (m *Model) replayOptions(o SessionOptions) replay.SessionOptions {
 	ro := replay.SessionOptions{
@@ -83,13 +86,13 @@ type Session struct {
 }
 
 // NewSession returns a session with an empty context. Close frees its memory. The error is
-// ErrClosed after Model.Close, or says which option is invalid.
+// ErrClosed after Model.Close, or names the invalid option.
 func (m *Model) NewSession(o SessionOptions) (*Session, error) {
 	s, err := m.m.NewSession(m.replayOptions(o))
 	return m.session(s, o.Rollover != Rollover{}, err)
 }
 
-// session returns a session of package replay as one of this package.
+// session wraps a session of package replay.
 func (m *Model) session(s *replay.Session, endless bool, err error) (*Session, error) {
 	if err != nil {
 		return nil, err
@@ -101,7 +104,7 @@ func (m *Model) session(s *replay.Session, endless bool, err error) (*Session, e
 // harmless.
 func (s *Session) Close() error { return s.s.Close() }
 
-// Reset empties the context.
+// Reset empties the context. The error is ErrBusy or ErrClosed.
 func (s *Session) Reset() error { return s.s.Reset() }
 
 // Len returns the number of positions in the context. During a call it is the number at the
@@ -111,44 +114,44 @@ func (s *Session) Len() int { return s.s.Len() }
 // Context returns the number of positions that the context can hold.
 func (s *Session) Context() int { return s.s.Context() }
 
-// ChainTime returns the bound of a submission's time, 0 if SessionOptions.Chain fixes its
-// tokens.
+// ChainTime returns the bound on the time of a submission, or 0 if SessionOptions.Chain fixes the
+// number of its tokens.
 func (s *Session) ChainTime() time.Duration { return s.s.ChainTime() }
 
 // Prompt appends ids to the context, prefills them in one submission, and returns the next
 // token. That token is pending: it is not part of the context yet, and the next Chain or
 // Prompt begins with it. stopped reports whether it is a stop token.
 //
-// After an error the context is as before, or empty if layers with a sliding window have lost
-// rows that it needs. The error is ErrEmptyPrompt, ErrContextFull, a *TokenError, the cause
-// of ctx, ErrBusy or ErrClosed.
+// An error leaves the context unchanged, or empty if the caches of sliding-window layers have
+// already overwritten rows that it needs. The error is ErrEmptyPrompt, ErrContextFull, a
+// *TokenError, the cause of ctx, ErrBusy or ErrClosed.
 func (s *Session) Prompt(ctx context.Context, ids []int32) (next int32, stopped bool, err error) {
 	return s.s.Prompt(ctx, ids)
 }
 
 // Chain decodes up to limit tokens in one submission and returns them; the slice is valid
-// until the next call. It returns fewer tokens at the end of a chain, at a stop token, which
-// is the last one and sets stopped, at the end of the context, and when ctx ends. Chain
-// allocates no memory if ctx cannot be cancelled. The error is ErrNothingPending before the
-// first prompt, or one of those of Prompt.
+// until the next call. It returns fewer than limit tokens at the end of a chain, at the end of the
+// context, when ctx ends, and after a stop token, which is then the last token and sets stopped.
+// Chain allocates no memory if ctx cannot be cancelled. The error is ErrNothingPending before the
+// first prompt, or an error of Prompt.
 func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped bool, err error) {
 	return s.s.Chain(ctx, limit)
 }
 
-// NextLogits copies the logits that the pending token was chosen from to dst, which has one
+// NextLogits copies the logits from which the pending token was chosen to dst. dst must have one
 // element for each token of the vocabulary.
 func (s *Session) NextLogits(dst []float32) error { return s.s.Logits(dst) }
 
-// SetNext replaces the pending token, for callers that choose from NextLogits themselves.
+// SetNext replaces the pending token, for callers that choose one from NextLogits themselves.
 func (s *Session) SetNext(id int32) error { return s.s.SetNext(id) }
 
-// SetSampling selects how Prompt and Chain choose tokens from now on. Generate sets it as
-// well. The error is a *SamplingError, ErrNoSampler or ErrNoLogProbs.
+// SetSampling selects how Prompt and Chain choose tokens from now on. Generate sets it too. The
+// error is a *SamplingError, ErrNoSampler, ErrNoLogProbs, ErrBusy or ErrClosed.
 func (s *Session) SetSampling(o Sampling) error { return s.s.SetSampling(replay.Sampling(o)) }
 
-// Rewind shortens the context to its first n positions; the token at position n becomes the
-// pending one. Layers with a sliding window can go back as many positions as the table's
-// chunk.
+// Rewind shortens the context to its first n positions. The token at position n becomes the
+// pending token. A model with sliding-window layers can rewind by at most the number of positions
+// in a prefill chunk of its table.
 func (s *Session) Rewind(n int) error { return s.s.Rewind(n) }
 
 // Profile decodes one token with a barrier after each command, and adds the time of each
@@ -165,33 +168,36 @@ func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head 
 	return s.s.ProfilePrompt(ctx, ids, prefill, head)
 }
 
-// Dry replays n tokens of the program "decode" without running a kernel, and returns the time
-// that takes: the cost of replaying. The context does not change.
+// Dry replays n tokens of the program "decode" without running kernels, and returns the time, which
+// is the host's overhead. The context does not change.
 func (s *Session) Dry(n int) (time.Duration, error) { return s.s.Dry(n) }
 
-// Counters count what a session has asked of its device since it was made.
+// Counters are a session's totals since it was created.
 type Counters struct {
-	Submissions, Waits int
-	WaitTime           time.Duration // that the caller waited for submissions
-	QueueTime          time.Duration // of it, behind submissions of other sessions
-	DeviceTime         time.Duration // that the device worked
-	BytesRead          uint64        // of weights and KV caches, as the commands declare
-	Calls              uint64        // of the GPU's programming interface, those of other sessions included; 0 if not counted
+	Submissions int           // submissions to the device
+	Waits       int           // waits for the device
+	WaitTime    time.Duration // time in which the caller waited for submissions
+	QueueTime   time.Duration // the part of WaitTime behind submissions of other sessions
+	DeviceTime  time.Duration // time in which the device worked
+	BytesRead   uint64        // bytes of weights and KV caches that the commands read, as they declare
+	Calls       uint64        // calls of the GPU's driver by all sessions, or 0 if not counted
 
-	Prefilled, Reused int // tokens of prompts that were prefilled, and that the context already held
-	Drafted, Accepted int // tokens of drafts that were verified, and that were accepted
+	Prefilled int // prompt tokens that were prefilled
+	Reused    int // prompt tokens that the context already held
+	Drafted   int // draft tokens that were verified
+	Accepted  int // draft tokens that were accepted
 }
 
-// Counters returns the counts since the session was made. They cover complete submissions.
+// Counters returns the session's totals. They include complete submissions only.
 func (s *Session) Counters() Counters { return Counters(s.s.Stats()) }
 
-// Reasons for which Restore refuses a snapshot.
+// Errors of Model.Restore.
 var (
-	ErrNotSnapshot     = replay.ErrNotSnapshot     // it is something else
-	ErrSnapshotVersion = replay.ErrSnapshotVersion // it has the format of another version
-	ErrSnapshotModel   = replay.ErrSnapshotModel   // its model has other tensors or another configuration
-	ErrSnapshotTable   = replay.ErrSnapshotTable   // its table was compiled with other options or for another chip
-	ErrSnapshotDamaged = replay.ErrSnapshotDamaged // it is incomplete or changed
+	ErrNotSnapshot     = replay.ErrNotSnapshot     // the data is not a snapshot
+	ErrSnapshotVersion = replay.ErrSnapshotVersion // the snapshot's format has another version
+	ErrSnapshotModel   = replay.ErrSnapshotModel   // the snapshot's model has other tensors or another configuration
+	ErrSnapshotTable   = replay.ErrSnapshotTable   // the snapshot's table was compiled with other options or for another chip
+	ErrSnapshotDamaged = replay.ErrSnapshotDamaged // the snapshot is truncated or its checksum is wrong
 )
 
 // Fork returns a new session with the same context and options. Both sessions continue
@@ -202,13 +208,13 @@ func (s *Session) Fork() (*Session, error) {
 	return s.m.session(f, s.endless, err)
 }
 
-// Snapshot writes the context to w for Restore: its tokens in clear, the logits of the
-// pending token, the rows of the KV cache that are in use, the fingerprints of model and
-// table, and a checksum.
+// Snapshot writes the context to w for Model.Restore. A snapshot contains the tokens, unencrypted,
+// the logits of the pending token, the rows of the KV cache that are in use, the fingerprints of
+// model and table, and a checksum.
 func (s *Session) Snapshot(w io.Writer) error { return s.s.Snapshot(w) }
 
-// SnapshotFile writes the context to a file that only its owner can read. The file is
-// replaced when the snapshot is complete; after an error it is as before.
+// SnapshotFile writes a snapshot to a file that only its owner can read. The file is replaced when
+// the snapshot is complete; an error leaves the previous file unchanged.
 func (s *Session) SnapshotFile(path string) error {
 	if err := replacefile.Write(path, 0o600, s.Snapshot); err != nil {
 		return fmt.Errorf("pianola: snapshot %s: %w", path, err)
@@ -216,16 +222,18 @@ func (s *Session) SnapshotFile(path string) error {
 	return nil
 }
 
-// Restore returns a session with the context of a snapshot. The snapshot must be of this
-// model and of a table that was compiled with the same options for the same chip; another
-// device may have replayed it. Its fingerprint covers names, shapes and configuration of the
-// model, not the values of its weights. Restore reads no bytes after the snapshot.
+// Restore returns a session with the context of a snapshot. The snapshot must come from this model
+// and from a table with the same options and chip; another device may have replayed the table. The
+// model's fingerprint covers its configuration and the names and shapes of its tensors, but not
+// the values of its weights. Restore reads no bytes after the snapshot. The error is one of
+// ErrNotSnapshot, ErrSnapshotVersion, ErrSnapshotModel, ErrSnapshotTable and ErrSnapshotDamaged, an
+// error of r, or ErrClosed.
 func (m *Model) Restore(r io.Reader, o SessionOptions) (*Session, error) {
 	s, err := m.m.Restore(r, m.replayOptions(o))
 	return m.session(s, o.Rollover != Rollover{}, err)
 }
 
-// RestoreFile is Restore from a file.
+// RestoreFile is like Restore, but reads a file.
 func (m *Model) RestoreFile(path string, o SessionOptions) (*Session, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -14,50 +14,50 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Taps show what commands write while a session works: activations and attention
-// weights. Commands are named by their labels, as the dump of the model's table has
-// them (pianola dump), in patterns of path.Match: "layer.3.*" is all of layer 3,
-// "layer.*.attn.out" one command of each. What a fused command does not write cannot
-// be shown; TableOptions.NoFuse makes a command of each operation.
+// Taps select the activations and attention weights that a session shows to the caller while it
+// runs. Their patterns select commands by label, in the syntax of path.Match: "layer.3.*" matches
+// the commands of layer 3, "layer.*.attn.out" the command attn.out of every layer. The command
+// "pianola dump" prints the labels.
+//
+// A fused command writes no intermediate results. TableOptions.NoFuse compiles one command for
+// each operation.
 type Taps struct {
-	// Activations are patterns of the commands whose results are shown: what they write
-	// of float32 to scratch, or as logits.
+	// Activations selects commands whose float32 results are shown, logits included.
 	Activations []string
-	// Attention are patterns of the commands "attn" whose weights are shown. They are
-	// computed by the host, from the command's Q and the K cache, in float64.
+	// Attention selects commands of the kernel "attn" whose attention weights are shown. The
+	// host computes the weights in float64 from the command's Q and the K cache.
 	Attention []string
-	// Show is called once for each binding that a command writes, and for each row of
-	// attention weights, in the order in which the commands ran; other sessions
-	// wait meanwhile, and this one must not be used. An error of it ends the call in
-	// progress, which returns it.
+	// Show is called for each result of a selected command and for each row of attention
+	// weights, in the order in which the commands ran. Other sessions wait during the call,
+	// and Show must not use this one. An error ends the session's call, which returns it.
 	Show func(Activation) error
 }
 
-// Activation is what a command has written, or the attention weights of one row.
+// Activation is a result of a command, or one row of attention weights.
 type Activation struct {
-	Program string // "prefill", "decode", "head", "sample", ...
-	Command int    // index in the table
-	Label   string
-	Name    string // of the binding: "out", "y", "x"; WeightsName for attention weights
+	Program string // "prefill", "decode", "head", "sample" or another program of the table
+	Command int    // index of the command in the table
+	Label   string // label of the command
+	Name    string // name of the result, such as "out" or "y", or WeightsName for attention weights
 
-	Position int // of the first row
-	// Shape is [rows, columns], of attention weights [heads, positions]: those from 0 to
-	// Position, 0 where a window hides them.
+	Position int // position of the first row in the context
+	// Shape is [rows, columns]. For attention weights it is [heads, positions], where
+	// the positions are 0 to Position; weights outside a sliding window are 0.
 	Shape  [2]int
-	Values []float32 // row after row; valid during the call
+	Values []float32 // in row order; valid during the call of Taps.Show
 }
 
-// WeightsName is the name of attention weights.
+// WeightsName is the value of Activation.Name for attention weights.
 const WeightsName = "weights"
 
-// ErrNoTaps says that the model's device cannot look at what commands write. The CPU
-// device can.
+// ErrNoTaps reports that the model's device does not support Taps. The CPU device does.
 var ErrNoTaps = replay.ErrNoTaps
 
-// TapError says that a pattern of Taps is none, or what it names cannot be shown.
+// TapError reports a pattern of Taps that is malformed, or that selects nothing that can be
+// shown.
 type TapError struct {
 	Pattern string
-	Label   string // of the command, "" if it is not about one
+	Label   string // label of the command that cannot be shown, or ""
 	Why     string
 	Err     error // path.ErrBadPattern, or nil
 }
@@ -70,12 +70,12 @@ func (e *TapError) Error() string {
 	return fmt.Sprintf("pianola: tap %.60q: %s", e.Pattern, e.Why)
 }
 
-// Unwrap returns the pattern's error.
+// Unwrap returns path.ErrBadPattern for a malformed pattern, and nil otherwise.
 func (e *TapError) Unwrap() error { return e.Err }
 
-// SetTaps makes what the session does from the next call on shown, or no more if taps is
-// nil. Results are the same bits with taps as without; a session without them pays
-// nothing. Forks have none. Errors are ErrNoTaps, a *TapError, ErrBusy and ErrClosed.
+// SetTaps sets the session's taps, which take effect with the next call; nil removes them. Taps
+// do not change results, and a session without them has no overhead. Fork does not copy them.
+// The error is ErrNoTaps, a *TapError, ErrBusy or ErrClosed.
 func (s *Session) SetTaps(taps *Taps) error {
 	if taps == nil {
 		return s.s.SetTap(nil)
@@ -90,7 +90,7 @@ func (s *Session) SetTaps(taps *Taps) error {
 		}
 	}
 	if taps.Show == nil {
-		return &TapError{Why: "there is nobody to show anything to"}
+		return &TapError{Why: "Taps.Show is nil"}
 	}
 	err := errors.Join(
 		p.match(taps.Activations, p.activations, p.writes),
@@ -102,7 +102,7 @@ func (s *Session) SetTaps(taps *Taps) error {
 	return s.s.SetTap(&p.tap)
 }
 
-// tapped is the taps of a session.
+// tapped holds the taps of a session.
 type tapped struct {
 	t                      *table.Table
 	of                     Taps
@@ -114,7 +114,8 @@ type tapped struct {
 	values []float32
 }
 
-// match notes the commands that patterns name and that can be shown; each must name one.
+// match marks the commands that patterns select and that can be shown. Each pattern must select
+// at least one.
 func (p *tapped) match(patterns []string, to []bool, can func(cmd int) error) error {
 	for _, pattern := range patterns {
 		found := false
@@ -123,7 +124,7 @@ func (p *tapped) match(patterns []string, to []bool, can func(cmd int) error) er
 			label := p.t.Label(i)
 			ok, err := path.Match(pattern, label)
 			if err != nil {
-				return &TapError{Pattern: pattern, Why: "not a pattern", Err: err}
+				return &TapError{Pattern: pattern, Why: "malformed pattern", Err: err}
 			}
 			if !ok || p.program[i] == nil {
 				continue
@@ -138,49 +139,49 @@ func (p *tapped) match(patterns []string, to []bool, can func(cmd int) error) er
 			return last
 		}
 		if !found {
-			return &TapError{Pattern: pattern, Why: "the table has no such command"}
+			return &TapError{Pattern: pattern, Why: "matches no command of the table"}
 		}
 	}
 	return nil
 }
 
-// writes returns why a command has no results that can be shown.
+// writes returns an error if a command has no results that can be shown.
 func (p *tapped) writes(cmd int) error {
 	all, err := p.t.Written(cmd, p.program[cmd], &table.Step{KVLen: 1, Rows: 1})
 	if err == nil && len(all) == 0 {
-		err = errors.New("it writes no activations")
+		err = errors.New("it writes no float32 results")
 	}
 	return err
 }
 
-// attends returns why the attention weights of a command cannot be shown.
+// attends returns an error if the attention weights of a command cannot be shown.
 func (p *tapped) attends(cmd int) error {
 	k, ok := decl.Lookup(p.t.Cmds[cmd].Kernel)
 	switch {
 	case ok && k.Name == "rope_attn":
-		return errors.New("its Q is in no slot; TableOptions.NoFuse makes commands of it")
+		return errors.New("it is fused and does not store Q; compile with TableOptions.NoFuse")
 	case !ok || k.Name != "attn":
-		return errors.New("it does not attend")
+		return errors.New("it is not an attention command")
 	}
 	env, err := p.t.EnvAt(cmd, p.program[cmd], &table.Step{KVLen: 1, Rows: 1})
 	if err != nil {
 		return err
 	}
-	// Constants of caches and windows of other kinds than are computed here.
+	// Other cache types and attention sinks are not computed here.
 	for _, name := range []string{"kv", "sinks"} {
 		if v, ok := env.Value(name); ok && v != 0 {
-			return fmt.Errorf("weights are not computed where %s is %d", name, v)
+			return fmt.Errorf("attention weights are not supported with %s = %d", name, v)
 		}
 	}
 	return nil
 }
 
-// show is replay.Tap's.
+// show implements replay.Tap.Show.
 func (p *tapped) show(cmd int, step *table.Step, read replay.Reader) error {
 	a := Activation{
 		Program: p.program[cmd].Name, Command: cmd, Label: p.t.Label(cmd), Position: int(step.Position),
 	}
-	if f := p.program[cmd].Flags; f.Has(table.FlagReadsRow) && !f.Has(table.FlagChooses) { // the step is the chunk's
+	if f := p.program[cmd].Flags; f.Has(table.FlagReadsRow) && !f.Has(table.FlagChooses) { // the step record is that of the chunk
 		a.Position += int(step.Row)
 	}
 	if p.activations[cmd] {
@@ -204,7 +205,7 @@ func (p *tapped) show(cmd int, step *table.Step, read replay.Reader) error {
 	return nil
 }
 
-// read sets p.values to what a command has written, [rows, cols].
+// read sets p.values to a result of a command, [rows, cols].
 func (p *tapped) read(w *table.Written, read replay.Reader) error {
 	p.bytes = resized(p.bytes, int(w.Size()))
 	if err := read(w.Slot, w.Offset, p.bytes); err != nil {

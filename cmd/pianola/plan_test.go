@@ -32,7 +32,7 @@ func TestPlan(t *testing.T) {
 	if err := json.Unmarshal([]byte(o.stdout), res); err != nil || o.status != statusFailed || res.Fits || res.Longest < 1000 || res.Longest >= 2048 {
 		t.Errorf("status %d, %v, %+v", o.status, err, res)
 	}
-	if !strings.Contains(o.stderr, "of a budget of 67108864; ") {
+	if !strings.Contains(o.stderr, "the memory budget is 67108864 bytes; a context of ") {
 		t.Errorf("standard error %q", o.stderr)
 	}
 	for budget, want := range map[string]uint64{"1": 1, "3K": 3 << 10, "24G": 24 << 30, "1T": 1 << 40} {

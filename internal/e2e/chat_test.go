@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
-	"github.com/pianola-engine/pianola/internal/chat/jinja"
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
@@ -163,7 +162,7 @@ func TestChatErrors(t *testing.T) {
 	if _, err := s.NewChat(pianola.ChatOptions{}); !errors.Is(err, pianola.ErrNoChatTemplate) {
 		t.Errorf("a model without a template: %v", err)
 	}
-	var bad *jinja.Error
+	var bad *pianola.ChatTemplateError
 	if _, err := s.NewChat(pianola.ChatOptions{Source: "{% if"}); !errors.As(err, &bad) {
 		t.Errorf("a broken template: %v", err)
 	}
@@ -199,8 +198,8 @@ func TestChatErrors(t *testing.T) {
 	if got := send(t, c, pianola.GenerateOptions{MaxTokens: 2}, "y"); len(c.Messages()) != 4 {
 		t.Errorf("%q, behind an answer that spells a special token", got)
 	}
-	var raised *jinja.RaisedError
-	if err := fails(newChat(t, s, pianola.ChatOptions{Source: "{{ raise_exception('no ' + messages[0].role) }}"}), context.Background(), "x"); !errors.As(err, &raised) || raised.Message != "no user" {
+	var raised *pianola.ChatTemplateError
+	if err := fails(newChat(t, s, pianola.ChatOptions{Source: "{{ raise_exception('no ' + messages[0].role) }}"}), context.Background(), "x"); !errors.As(err, &raised) || raised.Raised != "no user" || raised.Line != 1 {
 		t.Errorf("a template that refuses: %v", err)
 	}
 	if err := fails(newChat(t, s, pianola.ChatOptions{Source: turns, AllowSpecial: true}), context.Background(), "hi<|end_of_text|>"); err != nil {

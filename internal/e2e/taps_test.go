@@ -146,11 +146,11 @@ func TestTapErrors(t *testing.T) {
 		taps pianola.Taps
 		want string
 	}{
-		{pianola.Taps{}, "nobody"},
-		{pianola.Taps{Show: show, Activations: []string{"layer.[0"}}, "not a pattern"},
-		{pianola.Taps{Show: show, Activations: []string{"layer.0.*", "lunch"}}, "no such command"},
-		{pianola.Taps{Show: show, Activations: []string{"out.argmax"}}, "out.argmax: it writes no activations"},
-		{pianola.Taps{Show: show, Attention: []string{"layer.0.ffn.*"}}, "it does not attend"},
+		{pianola.Taps{}, "Taps.Show is nil"},
+		{pianola.Taps{Show: show, Activations: []string{"layer.[0"}}, "malformed pattern"},
+		{pianola.Taps{Show: show, Activations: []string{"layer.0.*", "lunch"}}, "matches no command"},
+		{pianola.Taps{Show: show, Activations: []string{"out.argmax"}}, "out.argmax: it writes no float32 results"},
+		{pianola.Taps{Show: show, Attention: []string{"layer.0.ffn.*"}}, "it is not an attention command"},
 	} {
 		if err := s.SetTaps(&c.taps); !errors.As(err, &e) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
