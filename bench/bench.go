@@ -1,8 +1,9 @@
-// Package bench measures a loaded model: prefill and decode rates, what
-// replaying costs beside the kernels, and the memory traffic of a token.
+// Package bench measures a loaded model: prefill and decode rates, the cost of replaying
+// apart from the kernels, and the memory traffic per token.
 //
-// It drives sessions of package pianola and reads tables. It knows no kernel, no file format
-// and no command line; what a device does it learns from Session.Counters alone.
+// The package drives sessions of package pianola and reads tables. It must not know
+// kernels, file formats or the command line. It observes a device only through
+// Session.Counters.
 package bench
 
 import (
@@ -18,23 +19,23 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Options say what to measure. A run is a fresh context with Depth tokens,
-// then a prompt of Prompt tokens, then Decode tokens in chains.
+// Options select what to measure. A run starts with an empty context, fills it with Depth
+// tokens, then prefills a prompt of Prompt tokens and decodes Decode tokens in chains.
 type Options struct {
 	Prompt int // tokens of the timed prefill; 0: none
 	Decode int // tokens of the timed decode, rounded up to whole chains; 0: none
 	Depth  int // tokens of context before both
-	Runs   int // timed runs, after one that is not
-	Chain  int // tokens of a submission, kept exactly; 0: ChainTime decides
-	// ChainTime is that of pianola.SessionOptions.
+	Runs   int // timed runs, after one run to warm up
+	Chain  int // exact number of tokens per submission; 0: ChainTime decides
+	// ChainTime is pianola.SessionOptions.ChainTime.
 	ChainTime time.Duration
 	Seed      uint64
 }
 
-// ErrNothing says that neither prefill nor decode was asked for.
+// ErrNothing is returned if neither prefill nor decode was asked for.
 var ErrNothing = errors.New("bench: nothing to measure: neither prompt tokens nor decoded ones")
 
-// ChainError says that the model has shorter chains than were asked for.
+// ChainError reports that the model's chains are shorter than asked for.
 type ChainError struct{ Asked, Got int }
 
 // Error implements error.
@@ -60,7 +61,7 @@ func (o *Options) check() error {
 	return nil
 }
 
-// tokens returns how many tokens a run decodes: whole chains.
+// tokens returns the number of tokens that a run decodes: whole chains.
 func (o *Options) tokens() int {
 	if o.Chain <= 1 {
 		return o.Decode
@@ -68,15 +69,15 @@ func (o *Options) tokens() int {
 	return (o.Decode + o.Chain - 1) / o.Chain * o.Chain
 }
 
-// start returns the position at which decoding begins. A run without a prompt
-// and without depth has one token to begin with.
+// start returns the position at which decoding begins. A run without prompt and depth
+// begins with one token.
 func (o *Options) start() int { return max(o.Depth+o.Prompt, 1) }
 
-// Positions returns how many positions of context a run takes.
+// Positions returns the number of positions of context that a run needs.
 func (o *Options) Positions() int { return o.start() + o.tokens() }
 
-// Result is what Run measured. Every figure is from that call, but LoadMS, which
-// is from the model's loading, and RSSMB.
+// Result holds the measurements of Run. All of them come from that call, except LoadMS, the
+// time of loading the model, and RSSMB.
 type Result struct {
 	Model     string `json:"model"`
 	Device    string `json:"device"`
@@ -85,58 +86,56 @@ type Result struct {
 	Mode      string `json:"mode"`
 	Context   int    `json:"context"`
 	Chain     int    `json:"chain"`       // tokens of the longest submission of the last run
-	ChainKept bool   `json:"chain_fixed"` // the length was asked for; else a time bound decided
+	ChainKept bool   `json:"chain_fixed"` // Chain was set by an option; otherwise a time bound decided
 	Prompt    int    `json:"prompt_tokens"`
-	Tokens    int    `json:"tokens"` // decoded a run
+	Tokens    int    `json:"tokens"` // tokens decoded per run
 	Depth     int    `json:"depth"`
 
 	PrefillTokS []float64 `json:"pp_tok_s"` // [runs], or empty
 	DecodeTokS  []float64 `json:"tg_tok_s"` // [runs], or empty
 
 	Commands int `json:"commands"`         // of the decode program
-	Patched  int `json:"patched_commands"` // of them, those that change from token to token
+	Patched  int `json:"patched_commands"` // commands of the decode program that are patched for each token
 
-	// EncodeNSPerCommand is the time to walk, patch and meet at barriers
-	// without running a kernel, by pianola.Session.Dry in chains of the same
-	// length; EncodeMS is that of one run's tokens.
+	// EncodeNSPerCommand is the time per command to walk, patch and meet at barriers
+	// without running a kernel, measured by pianola.Session.Dry in chains of the same
+	// length. EncodeMS is this time for all tokens of one run.
 	EncodeNSPerCommand float64 `json:"encode_ns_per_command"`
 	EncodeMS           float64 `json:"encode_ms"`
 
-	// WaitMS, Submissions and Waits are those of the last run's decoding.
+	// WaitMS, Submissions and Waits belong to decoding in the last run.
 	WaitMS      float64 `json:"wait_ms"`
 	Submissions int     `json:"submissions"`
 	Waits       int     `json:"waits"`
 
-	// CallsPerToken are the calls of the GPU's programming interface in the last
-	// run's decoding, 0 where the device does not count them.
+	// CallsPerToken is the number of calls of the GPU's programming interface per token in
+	// the last run's decoding, 0 if the device does not count them.
 	CallsPerToken float64 `json:"calls_per_token"`
 
-	// ChainP50MS and ChainP99MS are what half and 99 of 100 submissions of all
-	// runs' decoding took at most, from the call to its return: with chains of
-	// one token, the latency of a token.
+	// ChainP50MS and ChainP99MS are percentiles of the time of a submission, from the call
+	// to its return, over the decoding of all runs. In chains of one token this is the
+	// latency of a token.
 	ChainP50MS float64 `json:"chain_p50_ms"`
 	ChainP99MS float64 `json:"chain_p99_ms"`
 
-	// AllocsPerToken counts heap allocations while decoding: the least of the
-	// runs, because Go's scheduler makes one of its own now and then when a
-	// goroutine blocks.
+	// AllocsPerToken is the number of heap allocations per decoded token: the smallest of
+	// the runs, because Go's scheduler occasionally allocates when a goroutine blocks.
 	AllocsPerToken float64 `json:"allocs_per_token"`
 
 	BytesPerToken float64 `json:"bytes_per_token"` // weights and KV read, at the mean depth of a run
-	ReadGBs       float64 `json:"read_gb_s"`       // BytesPerToken by the median decode rate, 10^9 bytes a second
+	ReadGBs       float64 `json:"read_gb_s"`       // BytesPerToken times the median decode rate, in 10^9 bytes per second
 
 	LoadMS     float64 `json:"load_ms"`
 	TTFTMS     float64 `json:"ttft_ms"` // median time from the prompt to its first token
 	RSSMB      float64 `json:"rss_mb"`  // the process's peak so far, 10^6 bytes; 0 if unknown
 	TableBytes int     `json:"table_bytes"`
 
-	// Latency is what RunLatency measured of the same model, nil if it was not
-	// asked.
+	// Latency is the result of RunLatency for the same model, nil if it was not called.
 	Latency *Latency `json:"latency,omitempty"`
 }
 
-// Run measures a model, in one session, with one run to warm up. name is what
-// the result calls the model. When ctx ends, so does the chain in flight.
+// Run measures a model in one session, after one run to warm up. name is the model's name
+// in the result. If ctx ends, Run ends the chain in flight and returns.
 func Run(ctx context.Context, m *pianola.Model, name string, o Options) (res *Result, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -148,8 +147,8 @@ func Run(ctx context.Context, m *pianola.Model, name string, o Options) (res *Re
 	if err != nil {
 		return nil, err
 	}
-	// A chain allocates nothing if its own context cannot end, so that of the
-	// timed part is the background, and closing the session ends it.
+	// A chain allocates nothing if its context cannot end. So the timed part uses the
+	// background context, and the end of ctx closes the session.
 	stop := context.AfterFunc(ctx, func() { _ = session.Close() })
 	defer func() {
 		stop()
@@ -171,7 +170,7 @@ func Run(ctx context.Context, m *pianola.Model, name string, o Options) (res *Re
 	return r.result(m, name)
 }
 
-// runner measures runs.
+// runner performs the runs.
 type runner struct {
 	s   *pianola.Session
 	o   Options
@@ -180,22 +179,22 @@ type runner struct {
 	prefill, decode []float64 // tokens a second
 	first           []float64 // ms
 	mallocs         []uint64
-	chainMS         []float64        // of every submission that decodes
-	last            pianola.Counters // of the last run's decoding
-	longest         int              // tokens of its longest submission
+	chainMS         []float64        // times of all submissions that decode
+	last            pianola.Counters // counters of the last run's decoding
+	longest         int              // tokens of the last run's longest submission
 }
 
-// reset forgets what warming up measured.
+// reset drops the measurements of the warm-up run.
 func (r *runner) reset() {
 	r.prefill, r.decode, r.first, r.mallocs = nil, nil, nil, nil
-	r.chainMS = make([]float64, 0, r.o.Runs*r.o.tokens()) // not to allocate while decoding
+	r.chainMS = make([]float64, 0, r.o.Runs*r.o.tokens()) // allocated now, not while decoding
 }
 
-// once does one run.
+// once performs one run.
 func (r *runner) once() error {
-	// Lest a cycle of what came before falls into the timed part. It comes
-	// before the prompt because it also empties the runtime's caches for
-	// blocking goroutines, which the prompt fills again.
+	// Collect garbage now, so that no cycle falls into the timed part. This precedes the
+	// prompt because it also empties the runtime's caches for blocking goroutines, which
+	// the prompt fills again.
 	runtime.GC()
 	if err := r.s.Reset(); err != nil {
 		return err
@@ -209,7 +208,7 @@ func (r *runner) once() error {
 	return r.chains()
 }
 
-// prompt fills the context up to where decoding begins.
+// prompt prefills up to the position at which decoding begins.
 func (r *runner) prompt() error {
 	ids, rows := r.ids, len(r.ids)
 	if d := r.o.Depth; d > 0 {
@@ -221,8 +220,8 @@ func (r *runner) prompt() error {
 			r.first = append(r.first, milliseconds(time.Since(start)))
 			return nil
 		}
-		// The token that the depth's last one leaves pending is the first of
-		// the timed prompt, which has at least one more to be a prompt.
+		// The pending token after the depth is the first token of the timed prompt. Prompt
+		// needs at least one more.
 		ids = ids[d:][:max(r.o.Prompt-1, 1)]
 		rows = len(ids) + 1
 	}
@@ -275,11 +274,11 @@ func (r *runner) chains() error {
 	return nil
 }
 
-// dryRuns is how often the walk without kernels is repeated for its median.
+// dryRuns is the number of dry walks from which the median is taken.
 const dryRuns = 5
 
-// Dry returns what walking the decode program for n tokens in chains takes,
-// without kernels: the median of some repetitions. It empties the context.
+// Dry returns the time to walk the decode program for n tokens in chains without running
+// kernels, as the median of several walks. It empties the context.
 func Dry(s *pianola.Session, n, chain int) (time.Duration, error) {
 	if err := s.Reset(); err != nil {
 		return 0, err
@@ -300,7 +299,7 @@ func Dry(s *pianola.Session, n, chain int) (time.Duration, error) {
 	return times[len(times)/2], nil
 }
 
-// result joins what the runs measured with what follows from the table.
+// result combines the measurements with figures derived from the table.
 func (r *runner) result(m *pianola.Model, name string) (*Result, error) {
 	t, info := m.Table(), m.Device()
 	reads, err := t.Reads(table.ProgramDecode)
@@ -331,7 +330,7 @@ func (r *runner) result(m *pianola.Model, name string) (*Result, error) {
 		res.ReadGBs = res.BytesPerToken * Median(r.decode) / 1e9
 	}
 	walk := tokens
-	if walk == 0 { // only the cost of a command is of interest
+	if walk == 0 { // only the cost per command matters
 		walk = chain
 	}
 	took, err := Dry(r.s, walk, chain)
@@ -348,8 +347,8 @@ func (r *runner) result(m *pianola.Model, name string) (*Result, error) {
 	return res, nil
 }
 
-// Prompt returns n token ids for a model, the same for the same seed: random
-// ones that are neither special nor stop ids, where there are others.
+// Prompt returns n random token ids for a model, which depend only on the seed. It avoids
+// special tokens and stop ids if the vocabulary has others.
 func Prompt(m *pianola.Model, n int, seed uint64) []int32 {
 	rng := rand.New(rand.NewPCG(seed, 0x62656e6368))
 	tok, err := m.Tokenizer()
@@ -367,7 +366,7 @@ func Prompt(m *pianola.Model, n int, seed uint64) []int32 {
 	}
 	ids := make([]int32, n)
 	for i := range ids {
-		for range 64 { // a vocabulary of special tokens alone is left as it is
+		for range 64 { // a vocabulary with special tokens only keeps them
 			if ids[i] = rng.Int32N(vocab); !avoid(ids[i]) {
 				break
 			}
@@ -376,8 +375,8 @@ func Prompt(m *pianola.Model, n int, seed uint64) []int32 {
 	return ids
 }
 
-// Median returns the middle value of a list, the mean of two if their number
-// is even, and 0 of an empty one.
+// Median returns the median of a list: the mean of the two middle values for an even
+// number, and 0 for an empty list.
 func Median(list []float64) float64 {
 	n := len(list)
 	if n == 0 {
@@ -387,8 +386,7 @@ func Median(list []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// percentile returns the value that p of 100 in a list are not above, and 0 of
-// an empty one.
+// percentile returns the p-th percentile of a list, and 0 for an empty one.
 func percentile(list []float64, p int) float64 {
 	if len(list) == 0 {
 		return 0

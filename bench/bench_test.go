@@ -96,7 +96,8 @@ func TestRun(t *testing.T) {
 					t.Errorf("rate %v", r)
 				}
 			}
-			// The runtime makes some of its own, which a run of one token shows.
+			// The runtime makes some allocations of its own, which weigh more in a short
+			// run.
 			if most := max(4, 64/max(1, float64(res.Tokens))); res.AllocsPerToken > most {
 				t.Errorf("%v allocations a token", res.AllocsPerToken)
 			}
@@ -143,15 +144,16 @@ func TestCancel(t *testing.T) {
 	cause := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(context.Background())
 	time.AfterFunc(50*time.Millisecond, func() { cancel(cause) })
-	// Minutes, if it were left alone.
+	// This run would take minutes if it were not cancelled.
 	res, err := bench.Run(ctx, m, "", bench.Options{Decode: 2000, Runs: 1000, Chain: 2000})
 	if !errors.Is(err, cause) || res != nil {
 		t.Errorf("%v, %v", res, err)
 	}
-	run(t, m, bench.Options{Prompt: 2, Decode: 2, Runs: 1}) // the model is as it was
+	run(t, m, bench.Options{Prompt: 2, Decode: 2, Runs: 1}) // the model is still usable
 }
 
-// TestReads counts by hand what gopher's commands read.
+// TestReads compares BytesPerToken with a count by hand of the bytes that gopher's commands
+// read.
 func TestReads(t *testing.T) {
 	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{Context: 128}})
 	reads, err := m.Table().Reads(table.ProgramDecode)
@@ -159,7 +161,7 @@ func TestReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	const (
-		q8       = 34.0 / 32 // bytes an element of Q8_0
+		q8       = 34.0 / 32 // bytes per element of Q8_0
 		matrices = 8 * (256*512 + 256*256 + 256*1536 + 768*256) * q8
 		head     = 4096 * 256 * q8
 		row      = 256 * q8
@@ -181,14 +183,14 @@ func TestReads(t *testing.T) {
 		t.Errorf("%d bytes of KV a position, want %d", kv, want)
 	}
 	res := run(t, m, bench.Options{Prompt: 10, Decode: 4, Runs: 1, Chain: 2})
-	// Tokens at positions 10 to 13 see 11 to 14.
+	// Tokens at positions 10 to 13 attend to 11 to 14 positions.
 	if want := float64(weights) + float64(kv)*12.5; res.BytesPerToken != want {
 		t.Errorf("%v bytes a token, want %v", res.BytesPerToken, want)
 	}
 }
 
-// TestReadsOfPrefill compares a chunk with a token: it reads the same of the
-// layers, and no head.
+// TestReadsOfPrefill compares a chunk with a token: both read the same weights of the
+// layers, and the chunk reads no head.
 func TestReadsOfPrefill(t *testing.T) {
 	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{Context: 128}})
 	total := map[string]table.Reads{}

@@ -9,8 +9,8 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Distribution is a set of times: exact in its ends, its mean and its count, and
-// within 0.1 % in between.
+// Distribution is a set of times. Its minimum, maximum, mean and count are exact; its
+// quantiles are within 0.1 %.
 type Distribution struct {
 	Count    int64
 	Min, Max time.Duration
@@ -18,7 +18,7 @@ type Distribution struct {
 	hist     *hdr.Histogram // ns
 }
 
-// Times above an hour count as one.
+// Times above an hour count as one hour.
 const (
 	leastTime   = 1
 	longestTime = int64(time.Hour)
@@ -31,7 +31,7 @@ func newDistribution() *Distribution {
 // record adds a time, n times.
 func (d *Distribution) record(t time.Duration, n int64) {
 	t = max(t, 0)
-	// What is within the bounds cannot fail.
+	// Values within the bounds cannot fail.
 	_ = d.hist.RecordValues(min(int64(t), longestTime), n)
 	if d.Count == 0 || t < d.Min {
 		d.Min = t
@@ -41,13 +41,14 @@ func (d *Distribution) record(t time.Duration, n int64) {
 	d.sum += float64(t) * float64(n)
 }
 
-// Quantile returns the time that a share q of all are not above, 0 of none.
+// Quantile returns the time that a fraction q of the values do not exceed, and 0 for an
+// empty set.
 func (d *Distribution) Quantile(q float64) time.Duration {
 	v := time.Duration(d.hist.ValueAtQuantile(100 * q))
 	return min(max(v, d.Min), d.Max)
 }
 
-// Mean returns the mean time, 0 of none.
+// Mean returns the mean time, and 0 for an empty set.
 func (d *Distribution) Mean() time.Duration {
 	if d.Count == 0 {
 		return 0
@@ -55,7 +56,7 @@ func (d *Distribution) Mean() time.Duration {
 	return time.Duration(d.sum / float64(d.Count))
 }
 
-// jsonDistribution is a distribution for machines.
+// jsonDistribution is the JSON form of a distribution.
 type jsonDistribution struct {
 	Count  int64   `json:"count"`
 	MinMS  float64 `json:"min_ms"`
@@ -64,8 +65,8 @@ type jsonDistribution struct {
 	P95MS  float64 `json:"p95_ms"`
 	P99MS  float64 `json:"p99_ms"`
 	MaxMS  float64 `json:"max_ms"`
-	// HDR is the histogram of nanoseconds in HdrHistogram's own form (V2,
-	// compressed, base64), which its tools read and merge.
+	// HDR is the histogram of nanoseconds in HdrHistogram's encoding (V2, compressed,
+	// base64), which HdrHistogram's tools read and merge.
 	HDR string `json:"hdr"`
 }
 
@@ -82,21 +83,20 @@ func (d *Distribution) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// bin is a bar of a histogram: times from From to below To, the last's To
-// included.
+// bin is a bar of a histogram: times in [From, To). The last bar includes To.
 type bin struct {
 	from, to time.Duration
 	count    int64
 }
 
-// bins divides a distribution into at most n bars of equal width on a
-// logarithmic scale, from its least time to its largest.
+// bins divides a distribution into at most n bars of equal width on a logarithmic scale,
+// from its minimum to its maximum.
 func (d *Distribution) bins(n int) []bin {
 	if d.Count == 0 {
 		return nil
 	}
 	low, high := math.Log(float64(max(d.Min, leastTime))), math.Log(float64(max(d.Max, leastTime)))
-	if high-low < 1e-3 { // as fine as the histogram is
+	if high-low < 1e-3 { // the resolution of the histogram
 		return []bin{{d.Min, d.Max, d.Count}}
 	}
 	list := make([]bin, n)

@@ -12,8 +12,8 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// spreadTimes is a distribution of times over five powers of ten, with the list
-// that it is of.
+// spreadTimes returns a distribution of times over five powers of ten, and the list of
+// these times.
 func spreadTimes(n int) (*Distribution, []time.Duration) {
 	d, r := newDistribution(), rand.New(rand.NewPCG(1, 2))
 	list := make([]time.Duration, n)
@@ -47,7 +47,7 @@ func TestDistributionEnds(t *testing.T) {
 	if d.Quantile(0.5) != 0 || d.Mean() != 0 || d.bins(5) != nil {
 		t.Errorf("nothing has %v, %v, %v", d.Quantile(0.5), d.Mean(), d.bins(5))
 	}
-	d.record(-time.Second, 1) // a clock that was set
+	d.record(-time.Second, 1) // a clock that was set back
 	d.record(100*time.Hour, 2)
 	if d.Count != 3 || d.Min != 0 || d.Max != 100*time.Hour || d.Quantile(0.1) != 0 || d.Quantile(0.9) < time.Hour-time.Minute {
 		t.Errorf("%d from %v to %v, %v and %v", d.Count, d.Min, d.Max, d.Quantile(0.1), d.Quantile(0.9))
@@ -77,7 +77,7 @@ func TestDistributionBins(t *testing.T) {
 				want++
 			}
 		}
-		if math.Abs(float64(int(b.count)-want)) > 5 { // times at an edge, within 0.1 %
+		if math.Abs(float64(int(b.count)-want)) > 5 { // times at a bar's edge may fall to either side
 			t.Errorf("bin %d has %d times, want %d", i, b.count, want)
 		}
 	}

@@ -11,27 +11,28 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// LatencyOptions say what RunLatency measures. A request is an empty context, a
-// prompt of its own random tokens and the tokens that follow it, streamed by
+// LatencyOptions select what RunLatency measures. A request empties the context, sends a
+// prompt of random tokens and streams the tokens that follow it, by
 // pianola.Session.GenerateIDs with a context that can be cancelled.
 type LatencyOptions struct {
 	Prompt   int // tokens of a request's prompt
 	Decode   int // tokens that a request asks for, at least 2
-	Requests int // that count, and as many cancellations of each kind
-	Warmup   int // requests before them, which do not
-	// Chain and ChainTime are those of pianola.SessionOptions.
+	Requests int // measured requests; also the number of cancellations of each kind
+	Warmup   int // unmeasured requests before them
+	// Chain and ChainTime are the fields of pianola.SessionOptions.
 	Chain     int
 	ChainTime time.Duration
 	Seed      uint64
-	// Load is how many goroutines work beside the requests, as a service's own
-	// do: every ms each allocates LoadBytes in small objects, of
-	// which LoadLive bytes stay reachable.
+	// Load is the number of goroutines that allocate during the requests, like those of a
+	// service. Every ms each one allocates LoadBytes in small objects, of which LoadLive
+	// bytes stay reachable.
 	Load int
-	// Progress is told how many of all generations are done; may be nil.
+	// Progress receives the number of generations done and of all generations; it may be
+	// nil.
 	Progress func(done, total int)
 }
 
-// Positions returns how many positions of context a request takes.
+// Positions returns the number of positions of context that a request needs.
 func (o *LatencyOptions) Positions() int { return o.Prompt + o.Decode }
 
 func (o *LatencyOptions) check() error {
@@ -55,45 +56,43 @@ const (
 	maxLoad     = 1 << 10
 )
 
-// Latency is what RunLatency measured, each a distribution of times.
+// Latency holds the measurements of RunLatency, as distributions of times.
 //
-// Tokens of a chain arrive together, so that the time between two tokens is
-// either next to nothing or a chain's. What a reader waits for is a delivery,
-// the tokens of one submission.
+// The tokens of a chain arrive together, so the time between two tokens is either close to
+// 0 or the time of a chain. A reader waits for deliveries; a delivery is the tokens of one
+// submission.
 type Latency struct {
 	Requests int  `json:"requests"`
-	Warmup   int  `json:"warmup"` // requests before them that do not count
+	Warmup   int  `json:"warmup"` // unmeasured requests
 	Prompt   int  `json:"prompt_tokens"`
-	Tokens   int  `json:"tokens"` // of a request, the first included
-	Load     int  `json:"load"`   // goroutines that allocated meanwhile
+	Tokens   int  `json:"tokens"` // tokens of a request, the first included
+	Load     int  `json:"load"`   // goroutines that allocated during the requests
 	RealTime bool `json:"real_time"`
-	// ChainMS bounds a submission, in ms; 0 where Chain fixes its tokens.
+	// ChainMS is the bound of a submission's time in ms, 0 if Chain fixes its tokens.
 	ChainMS float64 `json:"chain_ms"`
-	// TokensPerDelivery is the mean over all deliveries but the first of a
-	// request, which is one token.
+	// TokensPerDelivery is the mean over all deliveries except the first of each request,
+	// which is one token.
 	TokensPerDelivery float64 `json:"tokens_per_delivery"`
 
-	// FirstToken is the time from the call to the first token, one value a
-	// request.
+	// FirstToken is the time from the call to the first token, one value per request.
 	FirstToken *Distribution `json:"ttft"`
-	// InterToken is the time from a token to the next where the latter begins
-	// a delivery, one value a delivery: what a reader waits.
+	// InterToken is the time between deliveries, from the last token of one to the first
+	// token of the next, one value per delivery: the time that a reader waits.
 	InterToken *Distribution `json:"itl"`
-	// PerToken is the time from a delivery to the next by the tokens of the
-	// latter, one value a token: the pace.
+	// PerToken is the time between two deliveries divided by the tokens of the second, one
+	// value per token: the pace.
 	PerToken *Distribution `json:"tpot"`
-	// CancelPrefill and CancelDecode are the times from the call of cancel to
-	// the end of the generation, where the cancellation came before the first
-	// token, and after it.
+	// CancelPrefill and CancelDecode are the times from the call of cancel to the end of
+	// the generation, for cancellations before and after the first token.
 	CancelPrefill *Distribution `json:"cancel_prefill"`
 	CancelDecode  *Distribution `json:"cancel_decode"`
-	// Deadline is the time from the moment at which a cancellation was due to
-	// the end of the generation, of both kinds: how far a deadline is overrun,
-	// with the delay of the timer, whose goroutine needs a processor too.
+	// Deadline is the time from the moment at which a cancellation was due to the end of
+	// the generation, for both kinds: the overrun of a deadline, including the delay of the
+	// timer, whose goroutine needs a processor, too.
 	Deadline *Distribution `json:"deadline"`
 }
 
-// named are the distributions with what a person calls them.
+// named returns the distributions with their display names.
 func (l *Latency) named() []namedDistribution {
 	return []namedDistribution{
 		{"first token", "ttft", l.FirstToken}, {"inter-token", "itl", l.InterToken}, {"per token", "tpot", l.PerToken},
@@ -107,8 +106,8 @@ type namedDistribution struct {
 	d         *Distribution
 }
 
-// RunLatency measures what a caller of the streaming interface waits for: first
-// tokens, deliveries, and the end of generations that it cancels at random
+// RunLatency measures the latencies that a caller of the streaming interface observes: of
+// first tokens, of deliveries, and of the end of generations that it cancels at random
 // moments. Requests follow one another in one session.
 func RunLatency(ctx context.Context, m *pianola.Model, o LatencyOptions) (res *Latency, err error) {
 	if err := o.check(); err != nil {
@@ -150,7 +149,7 @@ type latencyRunner struct {
 
 	sent               int // generations so far
 	tokens, deliveries int
-	decode             *Distribution // from a request's first token to its last
+	decode             *Distribution // time from a request's first token to its last
 }
 
 func (r *latencyRunner) run() error {
@@ -165,14 +164,14 @@ func (r *latencyRunner) run() error {
 	}
 	for _, c := range []struct {
 		to    *Distribution
-		first bool          // the moment counts from the first token on
-		most  time.Duration // it is before that
+		first bool          // the moment is relative to the first token
+		most  time.Duration // upper bound of the moment
 	}{
 		{r.res.CancelPrefill, false, r.res.FirstToken.Quantile(0.5)},
 		{r.res.CancelDecode, true, r.decode.Quantile(0.5)},
 	} {
-		// A request that is over before its cancellation says nothing; another
-		// takes its place, within reason.
+		// A request that ends before its cancellation yields no value. Another one takes
+		// its place, up to a limit.
 		for tries := 4 * r.o.Requests; tries > 0 && c.to.Count < int64(r.o.Requests); tries-- {
 			if err := r.cancelled(c.to, c.first, time.Duration(r.rng.Float64()*float64(c.most))); err != nil {
 				return err
@@ -182,8 +181,8 @@ func (r *latencyRunner) run() error {
 	return nil
 }
 
-// begin empties the context and returns a prompt. Each is another one, so that
-// nothing of the last can be used again.
+// begin empties the context and returns a new random prompt, so that no tokens of the
+// previous one can be reused.
 func (r *latencyRunner) begin() ([]int32, error) {
 	if err := context.Cause(r.ctx); err != nil {
 		return nil, err
@@ -195,7 +194,7 @@ func (r *latencyRunner) begin() ([]int32, error) {
 	return Prompt(r.m, r.o.Prompt, r.rng.Uint64()), r.s.Reset()
 }
 
-// request streams one generation to its end.
+// request streams one generation to its end. counts reports whether it is measured.
 func (r *latencyRunner) request(counts bool) error {
 	ids, err := r.begin()
 	if err != nil {
@@ -204,7 +203,7 @@ func (r *latencyRunner) request(counts bool) error {
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
 	var (
-		n, batch                    int // tokens; of the delivery that comes in
+		n, batch                    int // tokens so far, and those of the current delivery
 		first, delivery, last, wait time.Time
 		submissions                 int
 	)
@@ -212,8 +211,8 @@ func (r *latencyRunner) request(counts bool) error {
 	if !counts {
 		res = &Latency{FirstToken: newDistribution(), InterToken: newDistribution(), PerToken: newDistribution()}
 	}
-	// flush records the pace of the delivery that began at delivery, after the
-	// one at wait.
+	// flush records the pace of the delivery that began at delivery, after the delivery at
+	// wait.
 	flush := func() {
 		if batch > 0 {
 			res.PerToken.record(delivery.Sub(wait)/time.Duration(batch), int64(batch))
@@ -254,8 +253,8 @@ func (r *latencyRunner) request(counts bool) error {
 	return nil
 }
 
-// cancelled cancels one generation some time after its start, or after its first
-// token, and records how long it then went on.
+// cancelled cancels one generation after a delay from its start or from its first token,
+// and records the time until it ends.
 func (r *latencyRunner) cancelled(to *Distribution, fromFirst bool, after time.Duration) error {
 	ids, err := r.begin()
 	if err != nil {
@@ -293,13 +292,13 @@ func (r *latencyRunner) cancelled(to *Distribution, fromFirst bool, after time.D
 	case r.ctx.Err() != nil:
 		return context.Cause(r.ctx)
 	case failed == nil:
-		return nil // it was over before
+		return nil // it ended before the cancellation
 	case !errors.Is(failed, context.Canceled):
 		return failed
 	case n > 0 != fromFirst:
 		return nil // the prompt was faster than most
 	}
-	// The generation has seen the cancellation, and so what came before it.
+	// The generation has observed the cancellation, so the writes before it are visible.
 	to.record(end.Sub(called), 1)
 	r.res.Deadline.record(end.Sub(due), 1)
 	return nil

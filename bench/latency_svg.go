@@ -10,22 +10,22 @@ import (
 	svg "github.com/ajstarks/svgo"
 )
 
-// The page is panels below one another, in pixels.
+// Layout in pixels: the page consists of panels below one another.
 const (
 	svgBins   = 60
 	svgWidth  = 960
-	svgHead   = 64  // of the page
-	svgPanel  = 190 // a distribution
-	svgLeft   = 60  // of the bars
+	svgHead   = 64  // height of the page's head
+	svgPanel  = 190 // height of a panel, one per distribution
+	svgLeft   = 60  // left edge of the bars
 	svgRight  = 30
-	svgTop    = 46 // within a panel
+	svgTop    = 46 // top of the bars within a panel
 	svgBars   = 100
 	svgPlotW  = svgWidth - svgLeft - svgRight
 	svgFamily = "font-family:system-ui,sans-serif"
 )
 
-// WriteSVG draws a histogram of each distribution, on logarithmic scales of time
-// of their own, with their percentiles. title is what the page says above them.
+// WriteSVG draws a histogram and percentiles of each distribution, each on its own
+// logarithmic scale of time. title is the heading of the page.
 func (l *Latency) WriteSVG(w io.Writer, title string) error {
 	var b bytes.Buffer
 	list := l.named()
@@ -44,7 +44,7 @@ func (l *Latency) WriteSVG(w io.Writer, title string) error {
 	return err
 }
 
-// draw draws a panel whose upper edge is at y.
+// draw draws a panel whose top edge is at y.
 func (d *Distribution) draw(c *svg.SVG, name string, y int) {
 	c.Text(svgLeft, y+16, fmt.Sprintf("%s, n = %d", name, d.Count), svgFamily+";font-size:14px;font-weight:600")
 	bins := d.bins(svgBins)
@@ -83,7 +83,7 @@ func (d *Distribution) draw(c *svg.SVG, name string, y int) {
 	for i, m := range marks {
 		x := scale.x(m.at)
 		c.Line(x, y+svgTop-4, x, base, "stroke:"+m.color+";stroke-dasharray:3,2")
-		// Percentiles may be near one another, so that their names stand apart.
+		// Percentiles may be close together, so their labels are placed at fixed distances.
 		c.Text(svgLeft+260+i*150, y+16, fmt.Sprintf("%s %s ms", m.name, ms(m.at)), svgFamily+";font-size:13px;fill:"+m.color)
 	}
 }
@@ -93,7 +93,7 @@ type logScale struct{ low, high float64 }
 
 func newLogScale(from, to time.Duration) logScale {
 	low, high := math.Log10(float64(max(from, leastTime))), math.Log10(float64(max(to, leastTime)))
-	if high-low < 0.01 { // room around a single bar
+	if high-low < 0.01 { // margin around a single bar
 		low, high = low-0.1, high+0.1
 	}
 	return logScale{low, high}
@@ -104,8 +104,8 @@ func (s logScale) x(t time.Duration) int {
 	return svgLeft + int(math.Round(svgPlotW*min(max(v, 0), 1)))
 }
 
-// ticks returns round times on the scale: 1, 2 and 5 times powers of ten, or all
-// multiples of a power where there are few of these.
+// ticks returns round times on the scale: 1, 2 and 5 times powers of ten, or all multiples
+// of a power if those are few.
 func (s logScale) ticks() []time.Duration {
 	for _, of := range [][]int{{1}, {1, 2, 5}} {
 		var list []time.Duration

@@ -14,8 +14,8 @@ import (
 	"github.com/pianola-engine/pianola/bench"
 )
 
-// TestLatencyCounts checks how many values each distribution has: what arrives
-// together is one delivery.
+// TestLatencyCounts checks the number of values of each distribution. Tokens that arrive
+// together are one delivery.
 func TestLatencyCounts(t *testing.T) {
 	m := open(t, llama, pianola.Options{Table: pianola.TableOptions{Context: 96}})
 	res, err := bench.RunLatency(context.Background(), m, bench.LatencyOptions{
@@ -24,7 +24,7 @@ func TestLatencyCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 9 tokens behind the first come in chains of 4, 4 and 1.
+	// 9 tokens after the first arrive in chains of 4, 4 and 1.
 	for name, c := range map[string]struct{ got, want int64 }{
 		"first token": {res.FirstToken.Count, 20}, "inter-token": {res.InterToken.Count, 3 * 20}, "per token": {res.PerToken.Count, 9 * 20},
 	} {
@@ -41,8 +41,8 @@ func TestLatencyCounts(t *testing.T) {
 	}
 }
 
-// TestLatencyCancels cancels generations that last long enough for it, beside a
-// load.
+// TestLatencyCancels cancels generations that last long enough, with a load in the
+// background.
 func TestLatencyCancels(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
 	res, err := bench.RunLatency(context.Background(), m, bench.LatencyOptions{
@@ -106,7 +106,7 @@ func TestLatencyIsCancelled(t *testing.T) {
 	if res, err := bench.RunLatency(ctx, m, o); !errors.Is(err, cause) || res != nil {
 		t.Errorf("%v, %v", res, err)
 	}
-	for range 100 { // what has been told to end needs a moment
+	for range 100 { // goroutines that were stopped need a moment
 		if runtime.NumGoroutine() <= before {
 			return
 		}

@@ -16,8 +16,7 @@ const (
 	textWidth = 50 // characters of the longest bar
 )
 
-// WriteText writes the percentiles and a histogram of each distribution for a
-// person.
+// WriteText writes the percentiles and a histogram of each distribution as text.
 func (l *Latency) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nlatency, %s\n\n", l.what())
@@ -28,7 +27,7 @@ func (l *Latency) WriteText(w io.Writer) error {
 		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%s\t%s\t\n", n.name, d.Count,
 			ms(d.Quantile(0.50)), ms(d.Quantile(0.95)), ms(d.Quantile(0.99)), ms(d.Max))
 	}
-	tw.Flush() // to a builder, which takes everything
+	tw.Flush() // cannot fail on a strings.Builder
 	for _, n := range l.named() {
 		fmt.Fprintf(&b, "\n%s, ms\n", n.name)
 		n.d.writeBars(&b)
@@ -37,7 +36,7 @@ func (l *Latency) WriteText(w io.Writer) error {
 	return err
 }
 
-// what says what was measured.
+// what returns a description of the measurement.
 func (l *Latency) what() string {
 	s := fmt.Sprintf("%d requests of %d + %d tokens after %d to warm up, ", l.Requests, l.Prompt, l.Tokens, l.Warmup)
 	if l.ChainMS > 0 {
@@ -53,7 +52,7 @@ func (l *Latency) what() string {
 	return s
 }
 
-// ms returns a time in ms, to four digits.
+// ms formats a time in ms with four digits.
 func ms(d time.Duration) string {
 	v := milliseconds(d)
 	decimals := 3
@@ -63,8 +62,8 @@ func ms(d time.Duration) string {
 	return fmt.Sprintf("%.*f", decimals, v)
 }
 
-// writeBars draws the histogram, a line for each bin, whose length is by its
-// count.
+// writeBars draws the histogram with one line per bin; a bar's length is proportional to
+// the count.
 func (d *Distribution) writeBars(b *strings.Builder) {
 	bins := d.bins(textBins)
 	var most int64
@@ -81,8 +80,8 @@ func (d *Distribution) writeBars(b *strings.Builder) {
 	}
 }
 
-// eighths returns a bar of a width in characters, to an eighth of one, which
-// something that is not nothing has at least.
+// eighths returns a bar of a width in characters, rounded to eighths. A positive width
+// gives at least one eighth.
 func eighths(width float64) string {
 	n := int(math.Round(8 * width))
 	if n == 0 && width > 0 {
@@ -95,8 +94,8 @@ func eighths(width float64) string {
 	return bar
 }
 
-// WriteBenchfmt writes a line of Go's benchmark format for each distribution, of
-// the model and device of res, whose own lines come before.
+// WriteBenchfmt writes a line of Go's benchmark format for each distribution, with the
+// model and device of res. The lines of res itself must precede them.
 func (l *Latency) WriteBenchfmt(w io.Writer, res *Result) error {
 	var b strings.Builder
 	common := fmt.Sprintf("model=%s/device=%s/mode=%s/chain=%gms", benchName(res.Model), res.Device, res.Mode, l.ChainMS)

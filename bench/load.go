@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// What a goroutine of load does: 256 MB a second in objects with pointers.
+// Work of one goroutine of the load: 256 MB per second in objects with pointers.
 const (
 	LoadBytes = 256 << 10
 	LoadLive  = 16 << 20
 )
 
-// node is an object that the collector must follow.
+// node is an object with pointers, which the garbage collector must follow.
 type node struct {
 	next *node
 	_    [15]uint64
@@ -19,8 +19,7 @@ type node struct {
 
 const nodeSize = 128
 
-// startLoad starts n goroutines that allocate, until the function that it returns
-// is called.
+// startLoad starts n goroutines that allocate until the returned function is called.
 func startLoad(n int) (stop func()) {
 	done := make(chan struct{})
 	var all sync.WaitGroup

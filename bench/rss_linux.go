@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// peakRSS returns the largest resident set that the process has had, in bytes:
-// VmHWM of proc(5).
+// peakRSS returns the largest resident set of the process so far, in bytes: VmHWM of
+// proc(5).
 func peakRSS() (uint64, bool) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -18,7 +18,7 @@ type processMemoryCounters struct {
 	pagefileUsage, peakPagefileUse uintptr
 }
 
-// peakRSS returns the largest working set that the process has had, in bytes.
+// peakRSS returns the largest working set of the process so far, in bytes.
 func peakRSS() (uint64, bool) {
 	proc := windows.NewLazySystemDLL("kernel32.dll").NewProc("K32GetProcessMemoryInfo")
 	if proc.Find() != nil {

@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 )
 
-// WriteText writes a result for a person.
+// WriteText writes a result as text.
 func (r *Result) WriteText(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) {
@@ -62,7 +62,7 @@ func (r *Result) depth() string {
 	return fmt.Sprintf(" after %d", r.Depth)
 }
 
-// spread returns the median of a list and how far the others are from it.
+// spread returns the median of a list and the largest deviation from it.
 func spread(list []float64) string {
 	m, far := Median(list), 0.0
 	for _, v := range list {
@@ -74,8 +74,8 @@ func spread(list []float64) string {
 	return fmt.Sprintf("%.1f ± %.1f %%", m, 100*far/m)
 }
 
-// WriteCurve writes the decode figures of chain lengths as a table, each row
-// as soon as next gives it; next returns nil at the end.
+// WriteCurve writes the decode figures for several chain lengths as a table. It writes each
+// row as soon as next returns it; next returns nil at the end.
 func WriteCurve(w io.Writer, next func() (*Result, error)) error {
 	const format = "%6v  %12v  %10v  %9v  %10v  %11v  %9v  %9v  %8v\n"
 	if _, err := fmt.Fprintf(w, format, "chain", "decode tok/s", "ms/token", "GB/s", "encode ns", "submissions", "wait ms", "p99 ms", "allocs"); err != nil {
@@ -95,8 +95,8 @@ func WriteCurve(w io.Writer, next func() (*Result, error)) error {
 	}
 }
 
-// WriteBenchfmt writes a result in the format of Go's benchmarks (golang.org/design/14313-benchmark-format),
-// one line a run, which benchstat reads.
+// WriteBenchfmt writes a result in the format of Go's benchmarks
+// (golang.org/design/14313-benchmark-format), one line per run, for benchstat.
 func (r *Result) WriteBenchfmt(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\npkg: github.com/pianola-engine/pianola/bench\n", runtime.GOOS, runtime.GOARCH)
@@ -109,7 +109,7 @@ func (r *Result) WriteBenchfmt(w io.Writer) error {
 		fmt.Fprintf(&b, "BenchmarkPrefill/%s/prompt=%d-%d\t%d\t%.1f ns/token\t%.2f tok/s\n",
 			common, r.Prompt, procs, r.Prompt, 1e9/rate, rate)
 	}
-	chain := "time" // the length varies from run to run and must not be part of the name
+	chain := "time" // the length varies between runs and cannot be part of the name
 	if r.ChainKept {
 		chain = fmt.Sprint(r.Chain)
 	}
@@ -121,8 +121,7 @@ func (r *Result) WriteBenchfmt(w io.Writer) error {
 	return err
 }
 
-// benchName makes a name a word that ends neither a benchmark's part nor its
-// name.
+// benchName replaces the characters that would end a benchmark's name or a part of it.
 func benchName(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r <= ' ' || r == '/' || r == '=' || r > '~' {

@@ -2,8 +2,8 @@ package bench
 
 import "github.com/pianola-engine/pianola/table"
 
-// meanBytes returns what all commands read for a token, on the average of
-// tokens of which the first sees kvLen positions.
+// meanBytes returns the mean number of bytes that all commands read per token, over the
+// given number of tokens. The first attends to kvLen positions.
 func meanBytes(reads []table.Reads, kvLen, tokens int) float64 {
 	var sum float64
 	for _, r := range reads {
@@ -14,7 +14,7 @@ func meanBytes(reads []table.Reads, kvLen, tokens int) float64 {
 	return sum / float64(tokens)
 }
 
-// patched returns how many commands of the decode program change from token to
+// patched returns the number of commands of the decode program that are patched for each
 // token.
 func patched(t *table.Table) int {
 	n := 0
