@@ -24,7 +24,7 @@ const (
 
 // Source gives access to a model's metadata and tensor shapes.
 type Source interface {
-	// Kind returns the form of the model: "gguf" or "safetensors".
+	// Kind returns the format of the model: "gguf" or "safetensors".
 	Kind() string
 	// Meta returns a metadata value. For GGUF it is any Go integer, float32, float64, string,
 	// bool, or a slice of those. For a Hugging Face directory it is the value of a top-level key

@@ -22,7 +22,7 @@ type descriptor struct {
 	WideQKNorm bool            `json:"wide_qk_norm"` // QK norm is over all heads together
 	LayerNorm  bool            `json:"layer_norm"`   // norms subtract the mean and add a bias
 	Ungated    bool            `json:"ungated"`      // the feed-forward block has no gate
-	// FixedActivation ignores the activation that a model specifies.
+	// FixedActivation makes Read ignore the activation that a model specifies.
 	FixedActivation bool         `json:"fixed_activation"`
 	EmbedScale      embedScale   `json:"embed_scale"`
 	SoftCaps        softCaps     `json:"soft_caps"`
@@ -32,17 +32,17 @@ type descriptor struct {
 	Convert         *convertRule `json:"convert"`
 }
 
-// form holds the fields that both file forms of a family have.
+// form holds the fields that the Hugging Face and the GGUF form of a family share.
 type form struct {
-	// Architectures are the names of the family in the form: class names in config.json,
+	// Architectures lists the names of the family: class names in config.json, or values of
 	// general.architecture in GGUF.
 	Architectures []string            `json:"architectures"`
 	RopeLayout    *layoutName         `json:"rope_layout"`
 	Tensors       map[roleName]string `json:"tensors"`
 	// NormPlusOne makes norms multiply by 1 + w, where w is the stored weight.
 	NormPlusOne bool `json:"norm_plus_one"`
-	// Keys renames settings for which the family uses an unusual key. For GGUF, both names are
-	// without the architecture's prefix.
+	// Keys maps usual setting names to the names that the family uses instead. For GGUF, both
+	// names have no architecture prefix.
 	Keys    map[string]string `json:"keys"`
 	Experts *expertRule       `json:"experts"`
 	// Refuse lists settings that would change the arithmetic in an unimplemented way. They must
@@ -53,48 +53,52 @@ type form struct {
 	NoRope *noRopeRule `json:"no_rope"`
 }
 
-// hfForm is a family as a Hugging Face directory.
+// hfForm describes how a Hugging Face directory stores a model of the family.
 type hfForm struct {
 	form
 	ModelTypes []string `json:"model_types"`
-	// ByTensors lets the tensors' names select the family if the metadata names none.
+	// ByTensors reports whether the tensors' names may select the family if the metadata does
+	// not name one.
 	ByTensors bool `json:"by_tensors"`
-	// Prefixes are tried in front of the tensors' names, after "". A prefix whose first part
-	// equals that of the embedding's name, such as model.language_model., replaces that part.
+	// Prefixes lists prefixes that the tensors' names may have in a file. The first prefix with
+	// which the embedding exists is used, or none. If a prefix, such as model.language_model.,
+	// begins with the first component of the embedding's name, it replaces that component.
 	Prefixes []string `json:"prefixes"`
-	// Defaults are used for keys that config.json lacks (but not for nulls); they are those of
-	// the family's configuration class in transformers.
+	// Defaults holds the values of keys that config.json lacks, but not of keys whose value is
+	// null. They equal the defaults of the family's configuration class in transformers.
 	Defaults map[string]any        `json:"defaults"`
 	Bias     map[roleName]biasRule `json:"bias"`
 	Window   *windowRule           `json:"window"`
-	// QueryScalar is the key of the number whose square root divides Q·K; "" means head_dim.
+	// QueryScalar is the key of the number d in the scale 1/sqrt(d) of attention scores. If it is
+	// "", d is head_dim.
 	QueryScalar string `json:"query_scalar"`
 }
 
-// ggufForm describes a family as a GGUF file. The biases are inferred from the tensors.
+// ggufForm describes how a GGUF file stores a model of the family. The biases are inferred from
+// the tensors.
 type ggufForm struct {
 	form
-	// RopeFactors is the name of the optional tensor that divides the inverse frequencies.
+	// RopeFactors is the name of the optional tensor with the divisors of RoPE's inverse
+	// frequencies.
 	RopeFactors string `json:"rope_factors"`
-	// ShortFactors and LongFactors are such tensors for contexts up to the original length and
-	// for longer ones.
+	// ShortFactors and LongFactors are the names of such tensors for contexts up to the original
+	// context length and for longer ones.
 	ShortFactors string `json:"short_factors"`
 	LongFactors  string `json:"long_factors"`
-	// YarnFraction keeps YaRN's correction range from being rounded to whole dimensions, like the
-	// family's own configuration.
+	// YarnFraction prevents YaRN's correction range from being rounded to whole dimensions, as
+	// the family's Hugging Face configuration does.
 	YarnFraction bool `json:"yarn_fraction"`
-	// Defaults are used for keys that a file lacks; the names are without the architecture's
-	// prefix.
+	// Defaults holds the values of keys that a file lacks. The keys have no architecture prefix.
 	Defaults map[string]any `json:"defaults"`
 	Window   *ggufWindow    `json:"window"`
 	// WidthScale lists the layer counts of models that divide Q·K by the square root of
-	// width/heads instead of the head size. A GGUF file does not tell.
+	// width/heads instead of the head size. A GGUF file does not specify the divisor.
 	WidthScale []int `json:"width_scale"`
 }
 
 // windowRule lists the keys of config.json that describe sliding windows.
 type windowRule struct {
-	Size       string `json:"size"`        // key of the window's length; null: no window
+	Size       string `json:"size"`        // key of the window's length; if its value is null, there is no window
 	Enable     string `json:"enable"`      // key of a flag; without it Size alone decides
 	LayerTypes string `json:"layer_types"` // key of a list of "full_attention" and "sliding_attention"
 	From       string `json:"from"`        // if there is no list: key of the first layer with a window
@@ -104,7 +108,7 @@ type windowRule struct {
 	Period     int      `json:"period"`
 	PeriodKeys []string `json:"period_keys"`
 	// Theta is the key of RoPE's base in layers with a window; their frequencies are then not
-	// scaled. "": they have the settings of the other layers.
+	// scaled. If it is "", these layers have the settings of the other layers.
 	Theta string `json:"rope_theta"`
 }
 

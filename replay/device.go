@@ -1,8 +1,8 @@
-// Package replay runs tables. It has the Device interface, which every device implements,
+// Package replay runs tables. It defines the Device interface, which every device implements,
 // and Session, which turns a prompt into chains of tokens.
 //
-// The package uses tables, and devices through the interface. It must not know a kernel, a
-// model file or an architecture.
+// The package knows devices only by their interface. It must not know kernels, model files
+// or architectures.
 package replay
 
 import (

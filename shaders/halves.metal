@@ -21,8 +21,9 @@
 // padded returns n columns rounded up to whole chunks.
 static inline uint padded(uint n) { return (n + PIANOLA_CHUNK - 1) / PIANOLA_CHUNK * PIANOLA_CHUNK; }
 
-// halves_bytes returns the size of a split row of n columns, in whole chunks: most [n]
-// float16, rest [n] float16, unit float32, 12 unused bytes.
+// halves_bytes returns the size in bytes of a split row of n columns, n rounded up to whole
+// chunks. The row consists of n high halves and n low halves, all float16, the unit, a
+// float32, and 12 unused bytes.
 static inline uint halves_bytes(uint n) { return 4 * n + 16; }
 
 // PIANOLA_VECTORS is the number of vectors of a row that a thread loads at once. The
@@ -151,10 +152,10 @@ struct halves_product {
 // PIANOLA_SIMDS is the number of SIMD groups of a threadgroup.
 #define PIANOLA_SIMDS 8
 
-// A stage is a chunk in threadgroup memory: 128 rows of W, 8*N rows of most and 8*N rows of
-// rest. Threadgroup memory holds as many stages as fit beside 1 KiB for alignment. One
-// stage is being multiplied, the one before it may still be in use, and the others are
-// being copied.
+// A stage is a chunk in threadgroup memory: 128 rows of W, 8*N rows of high halves and
+// 8*N rows of low halves. Threadgroup memory holds as many stages as fit beside 1 KiB for
+// alignment. One stage is being multiplied, the one before it may still be in use, and the
+// others are being copied.
 template <uint N>
 struct stage {
     enum : uint {

@@ -393,7 +393,7 @@ typedef struct pianola_argmax_part_params {
 } pianola_argmax_part_params;
 PIANOLA_ASSERT_SIZE(pianola_argmax_part_params, 8);
 
-// Splits the rows of an input into pairs of float16 for gemm_halves: input[r] = unit[r] * (most[r] + rest[r]), to 2^-22 of the row's largest element, whose size is from 1024 to 2048 units, a power of two.
+// Splits the rows of an input into pairs of float16 for gemm_halves: input[r] = unit[r] * (high[r] + low[r]), to 2^-22 of the row's largest element, whose size is from 1024 to 2048 units, a power of two.
 typedef struct pianola_halves_params {
     uint32_t in; // columns
     uint32_t x_stride; // elements from one row of x to the next

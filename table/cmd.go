@@ -84,12 +84,12 @@ func (p Patch) String() string {
 	return decl.PatchKinds[k] + "+rows"
 }
 
-// Step is the step record: it holds the current position of a session. The step block is an array
-// of step records, of which there is one now. A device keeps it in memory that kernels can read.
-// The layout is the same in C (shaders/params.h).
+// Step is the step record: the part of a session's state that commands read and update for each
+// token. A device keeps it in the step block, a slot that kernels can read. The step block is an
+// array of step records; it has one record today. C has the same struct (shaders/params.h).
 type Step struct {
 	RNG        uint64 // counter of the random generator
-	Position   uint32 // of the first row
+	Position   uint32 // position of the first row
 	KVRow      uint32 // KV cache row of the first row, before the modulo by the cache's capacity
 	KVLen      uint32 // positions visible to the first row, its own included
 	TokenIndex uint32 // index of the first row's token in the token ring
@@ -101,7 +101,7 @@ type Step struct {
 	Drafted    uint32 // tokens drafted since the submission began
 	Accepted   uint32 // drafted tokens that were accepted since the submission began
 	Trust      uint32 // a speculate.Trust: how far to trust the next drafts
-	Until      uint32 // token index at which verification ends; 0: at the submission's limit
+	Until      uint32 // token index at which verification ends; if it is 0, the submission's limit applies
 	_          uint32
 }
 

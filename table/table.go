@@ -1,8 +1,10 @@
-// Package table defines the dispatch table: commands, slots, programs and the upload section. It
-// validates, dumps (as text and JSON), compares and stores tables; a stored table is a roll.
+// Package table defines the dispatch table, which consists of commands, slots, programs and the
+// upload section. The upload section describes how slots are filled from a model's tensors. The
+// package validates tables, dumps them as text or JSON, compares them, and stores them in files,
+// which are called rolls.
 //
-// A table is plain data. The package knows kernels by their declarations (package decl). It must
-// not know devices, model files or architectures.
+// A table is plain data. The package knows kernels only by their declarations (package decl). It
+// must not know devices, model files or architectures.
 package table
 
 import (

@@ -100,8 +100,8 @@ func (d *Directory) Path() string { return d.path }
 // Format returns the format of the model's files.
 func (d *Directory) Format() Format { return d.format }
 
-// Kind returns the format's name, for callers that read a model through an interface that cannot
-// name Format.
+// Kind returns the name of the format. It implements arch.Source, which does not depend on the
+// type Format.
 func (d *Directory) Kind() string { return d.format.String() }
 
 // Files returns the files that contain tensors.
@@ -110,7 +110,7 @@ func (d *Directory) Files() []File { return slices.Clone(d.files) }
 // Tensors returns all tensors, ordered by file and by offset.
 func (d *Directory) Tensors() []Tensor { return slices.Clone(d.tensors) }
 
-// Tensor returns the tensor of a name.
+// Tensor returns the tensor with the given name.
 func (d *Directory) Tensor(name string) (t Tensor, ok bool) {
 	i, ok := d.index[name]
 	if !ok {

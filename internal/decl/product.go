@@ -96,16 +96,17 @@ func matmul(k Kernel) Kernel {
 	return k
 }
 
-// halvesRow is the size of a row that halves makes, halvesDoc its structure.
+// halvesRow is the size in bytes of a split row, which the kernel halves writes. halvesDoc
+// describes its layout.
 const (
 	halvesRow = "4*(64*ceildiv(in,64) + 4)"
-	halvesDoc = "most [n] float16, rest [n] float16, unit float32 and 12 unused bytes; n is in rounded up to 64, elements past in are 0"
+	halvesDoc = "high [n] float16, low [n] float16, unit float32 and 12 unused bytes; n is in rounded up to 64, elements past in are 0"
 )
 
 // halves declares the conversion of inputs for gemm_halves.
 var halves = Kernel{
 	Name:    "halves",
-	Doc:     "Splits the rows of an input into pairs of float16 for gemm_halves: input[r] = unit[r] * (most[r] + rest[r]), to 2^-22 of the row's largest element, whose size is from 1024 to 2048 units, a power of two.",
+	Doc:     "Splits the rows of an input into pairs of float16 for gemm_halves: input[r] = unit[r] * (high[r] + low[r]), to 2^-22 of the row's largest element, whose size is from 1024 to 2048 units, a power of two.",
 	Grid:    [3]string{"rows", "1", "1"},
 	Require: []string{"in >= 1", "in % 8 == 0", "in <= x_stride", "input == plain || input == silu_mul", "activation == silu || activation == gelu_tanh"},
 	Bindings: []Binding{
@@ -124,7 +125,7 @@ var halves = Kernel{
 	TGMem:    reduceTGMem,
 }
 
-// gemmHalves declares the product of the rows that halves made.
+// gemmHalves declares the product with split rows.
 var gemmHalves = Kernel{
 	Name: "gemm_halves",
 	Doc:  "gemm of float16 or bfloat16 weights and an input that halves made.",

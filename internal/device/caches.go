@@ -16,7 +16,7 @@ type Caches struct {
 	t      *table.Table
 	caches []table.KVCache
 	bySlot []int // index in caches; -1 for other slots
-	Cmds   []int // commands that have the number of rows among their parameters
+	Cmds   []int // commands with a parameter that holds the number of cache rows
 }
 
 // NewCaches returns the caches of a table.
@@ -39,12 +39,12 @@ func NewCaches(t *table.Table) *Caches {
 // Has reports whether a slot is one of the caches.
 func (c *Caches) Has(slot int) bool { return c.bySlot[slot] >= 0 }
 
-// leastCapacity is the number of positions in the smallest caches.
+// leastCapacity is the smallest capacity of a session's caches, in positions.
 const leastCapacity = 256
 
-// Capacity returns the number of positions to allocate rows for when the given number is needed:
-// a power of two, at most the context. Doubling keeps the bytes copied while growing below the
-// bytes written.
+// Capacity returns the capacity of caches that must hold the given number of positions: the next
+// power of two, at least leastCapacity and at most the context. Because the capacity doubles,
+// growing copies fewer bytes in total than the session writes.
 func (c *Caches) Capacity(positions int) int {
 	n := leastCapacity
 	for n < positions {
@@ -62,15 +62,17 @@ func (c *Caches) Capacities() (all []int) {
 	}
 }
 
-// Each calls f with the layout of each cache in a session for so many positions.
+// Each calls f with the layout of each cache of a session whose capacity is the given number of
+// positions.
 func (c *Caches) Each(positions int, f func(own table.KVCache)) {
 	for i := range c.caches {
 		f(c.caches[i].Within(positions))
 	}
 }
 
-// Place gives each cache its offset in one block for so many positions, and returns the size of
-// the block. Offsets are multiples of align, a power of two.
+// Place lays out the caches of a session in one block of memory, with capacity for the given
+// number of positions. It calls use with each cache's slot and its offset in the block, and
+// returns the size of the block. Offsets are multiples of align, a power of two.
 func (c *Caches) Place(positions int, align uint64, use func(slot int, at uint64)) (size uint64) {
 	for i := range c.caches {
 		own := c.caches[i].Within(positions)
@@ -80,7 +82,8 @@ func (c *Caches) Place(positions int, align uint64, use func(slot int, at uint64
 	return size
 }
 
-// Params returns the parameters of a command in a session whose caches are for so many positions.
+// Params returns the parameters of a command for a session whose caches have capacity for the
+// given number of positions.
 func (c *Caches) Params(cmd, positions int) [decl.ParamBytes]byte {
 	of := &c.t.Cmds[cmd]
 	p := of.Param
@@ -124,9 +127,9 @@ type Part struct {
 	From, To int
 }
 
-// Parts maps n bytes at an offset of the table's slot to the session's own cache, which has rows
-// for so many positions, and calls f with each contiguous part. It fails if the session's cache
-// lacks one of the rows.
+// Parts maps n bytes at an offset of the table's slot to the session's own cache, which has
+// capacity for the given number of positions, and calls f with each contiguous part. It returns an
+// error if the session's cache lacks one of the rows.
 func (c *Caches) Parts(slot uint32, positions int, offset uint64, n int, f func(p Part) error) error {
 	i := c.bySlot[slot]
 	if i < 0 {

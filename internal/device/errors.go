@@ -36,19 +36,19 @@ func (e *CommandError) Error() string {
 // Unwrap returns the underlying error.
 func (e *CommandError) Unwrap() error { return e.Err }
 
-// RunError is an error caused by one run of a submission. If the error only becomes visible when
-// several runs have ended together, Run is the first of them. First and Last are the failing
-// tokens, if they are known.
+// RunError is an error in one run of a submission. If the device reports the error only after
+// several runs, Run is the first of them.
 type RunError struct {
 	Device  string
 	Run     int    // index in Submission.Runs
 	Program string // "" if the program does not exist
-	First   int    // tokens [First, Last) of the run; both 0: all of them
-	End     int
-	Err     error
+	// The error occurred in one of the tokens First to End-1 of the run. If both are 0, the
+	// device does not know the token.
+	First, End int
+	Err        error
 }
 
-// NewRunError returns a RunError for all tokens of a run.
+// NewRunError returns a RunError without tokens.
 func NewRunError(device string, t *table.Table, sub *replay.Submission, run int, err error) *RunError {
 	e := &RunError{Device: device, Run: run, Err: err}
 	if run < len(sub.Runs) {
@@ -73,7 +73,7 @@ func (e *RunError) Error() string {
 // Unwrap returns the underlying error.
 func (e *RunError) Unwrap() error { return e.Err }
 
-// KernelError reports that a kernel does not exist, or does not exist for a command's
+// KernelError reports that a kernel is missing, or that it cannot be built with a command's
 // specialisation constants.
 type KernelError struct {
 	Kernel    string

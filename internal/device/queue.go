@@ -11,7 +11,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Backend is the part that each device implements. S is the device's own state of a session.
+// Backend is the interface that each device implements. S is the type in which the device keeps
+// its state of a session.
 type Backend[S any] interface {
 	// Load prepares everything that sessions share, starts the executor with Queue.Go and returns
 	// the memory it has allocated. It must call CheckTable first. If it fails, Unload is called.
@@ -19,26 +20,26 @@ type Backend[S any] interface {
 	// Warm replays programs in a session of its own, so that the first submission is as fast as
 	// later ones. It is called after Load.
 	Warm(run func(runs ...replay.Run) error) error
-	// Unload frees everything that Load has allocated, even if Load failed halfway, and the
-	// sessions left. The executor has ended before.
+	// Unload frees everything that Load has allocated, and the sessions that are still open. It is
+	// called after the executor has ended, and also if Load has failed.
 	Unload(left []S) error
 
-	// Open allocates the slots of session scope, zeroed, and returns their size without the KV
-	// caches, which need no rows before Grow. If it fails, Free is called for the partial
-	// session.
+	// Open allocates zeroed slots of session scope, and returns their total size without the KV
+	// caches, whose rows Grow allocates. If it fails, Free is called for the partial session.
 	Open() (s S, size uint64, err error)
-	// Grow enlarges a session's KV caches to at least so many positions, which is more than they
-	// have and at most the context. It preserves existing rows and zeroes new ones. The session
-	// has nothing in flight. If it fails, the session is unchanged.
+	// Grow enlarges a session's KV caches to hold at least the given number of positions, which
+	// exceeds the current number and is at most the context. It preserves existing rows and zeroes
+	// new ones. The session has nothing in flight. If Grow fails, the session is unchanged.
 	Grow(s S, positions int) (Room, error)
-	// Copy copies the slots of session scope between two sessions. Of the KV caches it copies the
-	// rows of so many positions; both sessions have room for them and nothing in flight.
+	// Copy copies the slots of session scope from one session to another. Of the KV caches it
+	// copies the rows of the given number of positions, for which both sessions have room. The
+	// sessions have nothing in flight.
 	Copy(to, from S, positions int) error
-	// Free frees a session that has nothing in flight. If it fails it is called again, by Unload
-	// at the latest.
+	// Free frees a session that has nothing in flight. If it fails, it is called again later, or
+	// the session is passed to Unload.
 	Free(s S) error
 	// Write and Read copy bytes to and from a slot of a session that has nothing in flight. p is
-	// not empty, and the range is within the slot.
+	// not empty, and the range lies within the slot.
 	Write(s S, slot uint32, offset uint64, p []byte) error
 	Read(s S, slot uint32, offset uint64, p []byte) error
 }
@@ -46,12 +47,12 @@ type Backend[S any] interface {
 // Room describes a session's KV caches after Grow.
 type Room struct {
 	Positions int    // positions that the caches have rows for
-	Bytes     uint64 // their size
-	Most      uint64 // bytes allocated while they grew, if that was more
+	Bytes     uint64 // size of the caches
+	Most      uint64 // bytes allocated at the peak, while both the old and the new caches existed; 0 means Bytes
 }
 
-// Queue holds the submissions of all sessions in order, and the state of the device. Its methods
-// are for the device and its executor.
+// Queue is a device's queue of submissions, together with its sessions and its state. The device
+// and its executor call its methods.
 type Queue[S any] struct {
 	name     string
 	backend  Backend[S]
@@ -59,8 +60,8 @@ type Queue[S any] struct {
 
 	// closing is held by Close, so that a second call waits for the first.
 	closing sync.Mutex
-	// life is held for reading while the backend works for a session, so that unloading does not
-	// free what it uses.
+	// life is held for reading during calls of the backend for a session, so that Unload does not
+	// free memory in use.
 	life sync.RWMutex
 
 	mu          sync.Mutex

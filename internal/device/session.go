@@ -20,7 +20,7 @@ const (
 	done         // ended, but Wait has not been called
 )
 
-// session is the ID and state of a session. The backend's own state of it is job.Session.
+// session is the ID and the state of a session. job.Session holds the backend's state.
 type session[S any] struct {
 	id replay.SessionID
 
@@ -121,8 +121,8 @@ func (q *Queue[S]) register(s *session[S]) error {
 	return nil
 }
 
-// grow enlarges a session's KV caches to so many positions. q.life must be held, and s.mu too
-// once the session is registered.
+// grow enlarges a session's KV caches to hold the given number of positions. q.life must be held,
+// and s.mu too once the session is registered.
 func (q *Queue[S]) grow(s *session[S], positions int) error {
 	if positions <= s.room {
 		return nil
@@ -139,13 +139,13 @@ func (q *Queue[S]) grow(s *session[S], positions int) error {
 	return nil
 }
 
-// Reserve enlarges a session's KV caches to so many positions.
+// Reserve enlarges a session's KV caches to hold the given number of positions.
 func (b Base[S]) Reserve(id replay.SessionID, positions int) error {
 	return b.q.hold(id, func(s *session[S]) error { return b.q.grow(s, positions) })
 }
 
-// Fork creates a session with a copy of another's slots. Of the KV caches it copies the rows of
-// so many positions.
+// Fork creates a session with a copy of another session's slots. Of the KV caches it copies the
+// rows of the given number of positions.
 func (b Base[S]) Fork(id replay.SessionID, positions int) (replay.SessionID, error) {
 	var fork replay.SessionID
 	err := b.q.hold(id, func(from *session[S]) error {

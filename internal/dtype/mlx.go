@@ -6,35 +6,38 @@ import (
 	"math"
 )
 
-// MLX's affine types: groups of 32, 64 or 128 elements share a scale and a bias,
-// and an element is scale*q + bias, where q is unsigned. A file has quants, scales
-// and biases as three tensors; a block here is a group's scale, its bias, both as
-// the file has them, and its quants: element i is bits i*bits and on of the bytes,
-// the lowest bit first.
+// MLX's affine types. A group of 32, 64 or 128 elements shares a scale and a bias;
+// the value of an element is scale*q + bias, where the quant q is an unsigned
+// integer of 2 to 8 bits. A file stores quants, scales and biases in three tensors.
+// Here a block is one group: its scale and its bias in the file's element type, then
+// its quants. The quants are packed without gaps, the lowest bit first: the quant of
+// element i occupies bits i*bits to (i+1)*bits-1 of the bytes.
 //
-// Values are the bits' family, then two bits for the group and two for the type of
-// scales and biases, so that code can be made for a family.
+// The constants below are families of types, one for each number of bits. The upper
+// four bits of a Type are the family. The lower four bits are two bits for the size
+// of the group and two bits for the type of scales and biases. Each constant is also
+// the first type of its family; MLX2 is the type MLX2_32_F16.
 const (
-	MLX2 Type = 0x40 // and the first of its family, MLX2_32_F16; likewise
+	MLX2 Type = 0x40
 	MLX3 Type = 0x50
 	MLX4 Type = 0x60
 	MLX5 Type = 0x70
 	MLX6 Type = 0x80
 	MLX8 Type = 0x90
 
-	// FP8 is the first of the types of E4M3 elements, of which 32, 64 or 128 share a
-	// scale: a block is the scale in float32, and a byte an element. Scales of larger
-	// blocks, of rows or of whole tensors are there once for each.
+	// FP8 is the family of types with E4M3 elements. A block is a float32 scale,
+	// followed by 32, 64 or 128 elements of one byte each. If a file has a scale for
+	// more elements, for a row or for a whole tensor, every block repeats it.
 	FP8 Type = 0xa0
 
 	count = 0xb0
 )
 
-// FamilyMask takes the group and the scale's type off a type of a family.
+// FamilyMask is the mask of the bits of a Type that hold its family.
 const FamilyMask = 0xf0
 
-// Family returns the type that stands for those with the same quants: its own, or
-// the first of its family.
+// Family returns the first type of t's family, whose types differ only in the size
+// of the group and the type of scales. A type without a family is returned as it is.
 func (t Type) Family() Type {
 	if t < MLX2 {
 		return t
@@ -51,7 +54,8 @@ var (
 	mlxScales = [...]Type{F16, BF16, F32}
 )
 
-// MLXType returns the type of quants of some bits in groups with scales of a type.
+// MLXType returns the affine type with the given bits per quant, elements per group
+// and type of scales and biases.
 func MLXType(bits, group int, scale Type) (t Type, ok bool) {
 	for b, have := range mlxBits {
 		for g, size := range mlxGroups {
@@ -65,7 +69,7 @@ func MLXType(bits, group int, scale Type) (t Type, ok bool) {
 	return Invalid, false
 }
 
-// MLX returns what MLXType makes the type of.
+// MLX returns the arguments with which MLXType returns t.
 func (t Type) MLX() (bits, group int, scale Type, ok bool) {
 	if t < MLX2 || t >= FP8 || !t.Valid() {
 		return 0, 0, Invalid, false
@@ -73,7 +77,8 @@ func (t Type) MLX() (bits, group int, scale Type, ok bool) {
 	return mlxBits[(t-MLX2)>>4], mlxGroups[t>>2&3], mlxScales[t&3], true
 }
 
-// FP8Type returns the type of E4M3 elements in groups.
+// FP8Type returns the type with E4M3 elements and the given number of elements per
+// scale.
 func FP8Type(group int) (t Type, ok bool) {
 	for g, size := range mlxGroups {
 		if size == group {
@@ -83,8 +88,8 @@ func FP8Type(group int) (t Type, ok bool) {
 	return Invalid, false
 }
 
-// Integers reports whether quants are integers of a byte or less, with which
-// products of 8-bit activations are.
+// Integers reports whether the elements are stored as integers of at most 8 bits, so
+// that they can be multiplied by 8-bit activations.
 func (t Type) Integers() bool { return t.Quantized() && t.Family() != FP8 }
 
 func init() {
@@ -109,11 +114,11 @@ func init() {
 	}
 }
 
-// mlx is a type of MLX's.
+// mlx implements the conversions of one affine type.
 type mlx struct {
 	bits, group int
 	scale       Type
-	size        int // of a scale
+	size        int // bytes of a scale
 }
 
 // float reads a scale or a bias.
@@ -138,7 +143,7 @@ func (f *mlx) put(b []byte, v float32) {
 	}
 }
 
-// eight returns 8 quants of bits bytes, a byte each.
+// eight unpacks 8 quants from f.bits bytes, to one byte each.
 func (f *mlx) eight(b []byte) uint64 {
 	if f.bits == 8 {
 		return binary.LittleEndian.Uint64(b)
@@ -153,7 +158,7 @@ func (f *mlx) eight(b []byte) uint64 {
 	return q
 }
 
-// putEight undoes eight.
+// putEight packs 8 quants; it is the inverse of eight.
 func (f *mlx) putEight(b []byte, q uint64) {
 	var v uint64
 	for i := range 8 {
@@ -174,14 +179,14 @@ func (f *mlx) decode(dst []float32, b []byte) {
 	}
 }
 
-// tile puts a block in row r of a strip, in the pieces of Tiled16: quants of 3, 5
-// and 6 bits are two each.
+// tile stores a block as row r of a strip in layout Tiled16, which splits quants of
+// 3, 5 and 6 bits into two pieces.
 func (f *mlx) tile(strip []byte, r int, b []byte) {
 	tileHalf(strip, r, b)
 	tileHalf(strip[32:], r, b[2:])
 	strip, b = strip[64+4*r:], b[4:]
 	for range f.group / 32 {
-		var q [8]uint32 // of a group of 4 columns
+		var q [8]uint32 // quants of 4 columns each
 		for i := range 4 {
 			w := f.eight(b[i*f.bits:])
 			q[2*i], q[2*i+1] = uint32(w), uint32(w>>32)
@@ -244,7 +249,7 @@ func (f *mlx) untile(b, strip []byte, r int) {
 	}
 }
 
-// putPairs writes two bits of each quant, from bit at on, addPairs adds them.
+// putPairs stores bits at and at+1 of each quant; addPairs reads them back.
 func putPairs(strip []byte, q *[8]uint32, at int) {
 	pair := func(g int) uint32 { return q[g] >> at & 0x03030303 }
 	for k := range 2 {
@@ -261,7 +266,7 @@ func addPairs(q *[8]uint32, strip []byte, at int) {
 	}
 }
 
-// putBits writes bit at of each quant, addBits adds it.
+// putBits stores bit at of each quant; addBits reads it back.
 func putBits(strip []byte, q *[8]uint32, at int) {
 	var w uint32
 	for g := range q {
@@ -277,7 +282,7 @@ func addBits(q *[8]uint32, strip []byte, at int) {
 	}
 }
 
-// deviation is that of 0..2^bits-1 about their middle.
+// deviation returns the standard deviation of the integers 0 to 2^bits-1.
 func (f *mlx) deviation() float32 {
 	n := float64(int(1) << f.bits)
 	return float32(math.Sqrt((n*n - 1) / 12))
@@ -288,8 +293,8 @@ func (f *mlx) random(b []byte, d float32, _ *splitMix) {
 	f.put(b[f.size:], -float32(int(1)<<f.bits-1)/2*f.float(b))
 }
 
-// e4m3 are the values of E4M3 bytes (OCP FP8): bias 7, no infinities, and NaN where
-// all bits but the sign are ones.
+// e4m3 holds the value of each E4M3 byte (OCP FP8). The exponent's bias is 7. There
+// are no infinities; if all bits except the sign are 1, the value is NaN.
 var e4m3 = func() (v [256]float32) {
 	for i := range v {
 		e, m := i>>3&15, float64(i&7)
@@ -315,7 +320,8 @@ func decodeFP8(dst []float32, b []byte) {
 	}
 }
 
-// randomFP8 keeps the elements' bytes but for NaN.
+// randomFP8 sets the scale. It keeps the random bytes of the elements but changes
+// NaNs to numbers.
 func randomFP8(b []byte, d float32, r *splitMix) {
 	putWord(b, math.Float32bits(r.sign(d)))
 	for i, c := range b[4:] {

@@ -851,7 +851,7 @@ func (p ArgmaxPartParams) Put(c *table.Cmd) {
 const (
 	HalvesBindX   = 0 // r, [rows, in] float32, rows x_stride apart
 	HalvesBindX2  = 1 // r, [rows, in] float32, rows x_stride apart, the factor of silu(x)
-	HalvesBindOut = 2 // w, [rows], most [n] float16, rest [n] float16, unit float32 and 12 unused bytes; n is in rounded up to 64, elements past in are 0
+	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16, unit float32 and 12 unused bytes; n is in rounded up to 64, elements past in are 0
 )
 
 // Specialisation constants of halves.
@@ -883,7 +883,7 @@ func (p HalvesParams) Put(c *table.Cmd) {
 
 // Bindings of gemm_halves.
 const (
-	GEMMHalvesBindX = 0 // r, [rows], most [n] float16, rest [n] float16, unit float32 and 12 unused bytes; n is in rounded up to 64, elements past in are 0
+	GEMMHalvesBindX = 0 // r, [rows], high [n] float16, low [n] float16, unit float32 and 12 unused bytes; n is in rounded up to 64, elements past in are 0
 	GEMMHalvesBindW = 1 // r, [out, in] wtype
 	GEMMHalvesBindB = 2 // r, [out] float32
 	GEMMHalvesBindY = 3 // w, [rows, out] float32, rows y_stride apart

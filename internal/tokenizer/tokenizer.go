@@ -214,7 +214,7 @@ func (t *Tokenizer) valid(id int32) bool {
 // BOS returns the token that begins a sequence, if the tokenizer names one.
 func (t *Tokenizer) BOS() (int32, bool) { return t.bos, t.bos != noID }
 
-// AddBOS reports whether Encode with AddSpecial puts BOS first.
+// AddBOS reports whether Encode with the option AddSpecial begins every text with the token BOS.
 func (t *Tokenizer) AddBOS() bool {
 	return t.bos != noID && len(t.prefix) > 0 && t.prefix[0] == t.bos
 }
@@ -222,7 +222,8 @@ func (t *Tokenizer) AddBOS() bool {
 // EOS returns the token that ends a sequence, if the tokenizer names one.
 func (t *Tokenizer) EOS() (int32, bool) { return t.eos, t.eos != noID }
 
-// StopIDs returns the tokens that end generation, without duplicates: GGUF's
-// end of sequence, of turn and of message, or tokenizer_config.json's eos_token.
-// A Hugging Face model's generation_config.json may name more.
+// StopIDs returns the tokens that end generation, without duplicates. In a GGUF
+// file these are the end-of-sequence, end-of-turn and end-of-message tokens; in a
+// Hugging Face directory, the eos_token of tokenizer_config.json. The directory's
+// generation_config.json may list more stop tokens.
 func (t *Tokenizer) StopIDs() []int32 { return append([]int32(nil), t.stop...) }

@@ -1,5 +1,5 @@
-// What products of strips of 16 rows in layout Tiled16 with one or four rows of
-// quantised activations share, on AVX-512. The arithmetic is that of tiledFunc.
+// Macros for AVX-512 products of strips of 16 rows in layout Tiled16 with one or
+// four rows of quantised activations. They compute the same arithmetic as tiledFunc.
 // A lane is a row of the strip. The registers are
 //
 //	SI       the tile                 Z0-Z3    sums, for each row of x
@@ -14,12 +14,12 @@
 //	R9       strips left
 //	R10 R11  blocks, rows of x
 //
-// VPDPBUSD adds four products of an unsigned and a signed byte to 32 bits and
-// does not saturate. The weights are the unsigned ones, so what they are above
-// their values times the sum of x is subtracted: that is what the integers
-// begin with.
+// VPDPBUSD adds four products of an unsigned and a signed byte to a 32-bit sum,
+// without saturation. The weights are the unsigned operand. They are stored with an
+// offset that makes them unsigned, so the integer sums begin with minus this offset
+// times the sum of x.
 
-// AHEAD is how far before its use a tile is asked for.
+// AHEAD is the distance in bytes by which tiles are prefetched.
 #define AHEAD 2048
 
 #define PREFETCH4(at) \
@@ -33,9 +33,9 @@
 	MOVL         $value, AX \
 	VPBROADCASTD AX, Z
 
-// TILED is a whole function for blocks of head bytes, which HEAD reads, and a
-// number of tiles of size bytes, which TILE does. ZERO comes before a strip and
-// STORE after it.
+// TILED is the body of a function. A block consists of head bytes, which the macro
+// HEAD reads, and the given number of tiles of size bytes, each of which TILE
+// multiplies. ZERO runs before each strip and STORE after it.
 #define TILED(head, tiles, size, ZERO, HEAD, TILE, STORE) \
 	MOVQ y+0(FP), DI         \
 	MOVQ w+16(FP), SI        \
@@ -213,9 +213,10 @@ done: \
 	ADDKK((DX)(R12*2), Z10, Z14, Z2) \
 	ADDKK((DX)(R13*1), Z11, Z15, Z3)
 
-// MIN adds to the sums of the minimums' part, or subtracts from them, the
-// minimums C, which are words, times the sums of x, which are at s, and their
-// scale in Z25.
+// MIN computes the contribution of the minimums. It multiplies the minimums,
+// words in C, by the sums of x at s, and the result by the scale of the minimums
+// in Z25 and the scale of x at dx. OP, an addition or a subtraction, applies it
+// to ACC.
 #define MIN(OP, C, dx, s, ACC) \
 	VPXORD        Z17, Z17, Z17 \
 	VPDPWSSD.BCST s, C, Z17     \
@@ -231,8 +232,10 @@ done: \
 	MIN(OP, C, (DX)(R12*2), (BX)(R12*2), Z6) \
 	MIN(OP, C, (DX)(R13*1), (BX)(R13*1), Z7)
 
-// What comes before the tiles of a block: nothing; d; d and dmin. The scales of
-// types that have those of all tiles together follow, at R8.
+// The HEAD macros read the data before the tiles of a block. HEAD loads the scales
+// d to Z24; HEADMIN loads dmin to Z25 as well; NOHEAD is for types without such
+// data. In some types the integer scales of all tiles follow: HEADSCALES and
+// HEADMINSCALES set R8 to their address.
 #define NOHEAD
 #define HEAD \
 	VCVTPH2PS (SI), Z24

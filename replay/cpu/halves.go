@@ -12,9 +12,9 @@ import (
 // halvesChunk is the number of columns that a split row is rounded up to a multiple of.
 const halvesChunk = 64
 
-// halvesRow is a split row: each float32 is stored as the sum of two float16, most and rest, in
-// multiples of the row's unit, a power of two. The row has n columns, whole chunks: n float16 of
-// most, n of rest, and the unit.
+// halvesRow is a split row. Each float32 is stored as two float16, such that its value is
+// unit * (high + low). The unit is a power of two, one per row. n is the number of columns rounded
+// up to whole chunks. The row holds n high halves, n low halves, the unit and 12 unused bytes.
 type halvesRow struct {
 	b []byte
 	n int
@@ -27,8 +27,8 @@ func halvesOf(b []byte, in, r int) halvesRow {
 	return halvesRow{b[r*size:][:size], n}
 }
 
-func (h halvesRow) most() []byte { return h.b[:2*h.n] }
-func (h halvesRow) rest() []byte { return h.b[2*h.n : 4*h.n] }
+func (h halvesRow) high() []byte { return h.b[:2*h.n] }
+func (h halvesRow) low() []byte  { return h.b[2*h.n : 4*h.n] }
 
 func (h halvesRow) unit() float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(h.b[4*h.n:]))
@@ -53,8 +53,8 @@ func (h halvesRow) put(x []float32) {
 	for i, v := range x {
 		v *= inverse
 		m := dtype.F32ToF16(v)
-		binary.LittleEndian.PutUint16(h.most()[2*i:], m)
-		binary.LittleEndian.PutUint16(h.rest()[2*i:], dtype.F32ToF16(v-dtype.F16ToF32(m)))
+		binary.LittleEndian.PutUint16(h.high()[2*i:], m)
+		binary.LittleEndian.PutUint16(h.low()[2*i:], dtype.F32ToF16(v-dtype.F16ToF32(m)))
 	}
 }
 
@@ -62,7 +62,7 @@ func (h halvesRow) put(x []float32) {
 func (h halvesRow) get(x []float32) {
 	unit := h.unit()
 	for i := range x {
-		m, r := binary.LittleEndian.Uint16(h.most()[2*i:]), binary.LittleEndian.Uint16(h.rest()[2*i:])
+		m, r := binary.LittleEndian.Uint16(h.high()[2*i:]), binary.LittleEndian.Uint16(h.low()[2*i:])
 		x[i] = (dtype.F16ToF32(m) + dtype.F16ToF32(r)) * unit
 	}
 }

@@ -19,24 +19,26 @@ const name = "metal"
 
 // Options are the settings of a device. Kernels is required.
 type Options struct {
-	Mode    string // "encode" or "record"; "": encode
+	Mode    string // "encode", which is the default, or "record"
 	Kernels *Kernels
-	// ChainTime bounds the duration of the work in flight, which is two command buffers, and so
-	// the time that a cancelled submission continues. 0 means 50 ms.
+	// ChainTime limits the duration of the work in flight, which is two command buffers, and
+	// therefore the time for which a cancelled submission continues. If it is 0, the limit is
+	// 50 ms.
 	ChainTime time.Duration
-	// Archive is the directory in which compiled pipelines are kept for other processes; "": they
-	// are not kept.
+	// Archive is a directory in which compiled pipelines are kept, so that later processes need
+	// not compile them again. If it is "", pipelines are not kept.
 	Archive string
-	// Serial makes encoders run commands one after another, without barriers.
+	// Serial makes the GPU run commands one after another. No barriers are encoded then.
 	Serial bool
-	// Shared is a GPU of the program and a queue on which chains run between its own work; nil:
-	// the system's GPU and a queue of the device's own.
+	// Shared makes the device use a GPU and a queue that the program already uses, so that chains
+	// run between the program's own work. If it is nil, the device uses the system's default GPU
+	// and creates its own queue.
 	Shared *Shared
 	// KeepAlive gives the GPU a little work whenever it has been idle for this time, so that its
-	// clocks stay high and weights stay resident; 0: the GPU may idle.
+	// clocks stay high and weights stay resident. If it is 0, the GPU may idle.
 	KeepAlive time.Duration
-	// Labels makes commands of mode encode debug groups, which GPU captures show. It costs two
-	// more Metal calls per command.
+	// Labels puts each command into a debug group with the command's label, which GPU captures in
+	// Xcode show. It applies to mode encode and takes two more Metal calls per command.
 	Labels bool
 
 	tokens    int  // for tests: largest number of tokens in a command buffer, replaces maxTokens

@@ -1,8 +1,8 @@
-// Package null implements a device that computes nothing. It records the submissions it receives
-// and counts what a session asks of its device; in place of the argmax it writes the tokens of a
-// script. It runs on any machine.
+// Package null implements a device that computes nothing. It records the submissions that it
+// receives and counts their commands and tokens. Instead of sampling tokens, it writes the tokens
+// that a script returns. It runs on any machine.
 //
-// The package must know only the table and the device protocol (package replay).
+// The package depends only on tables and on package replay.
 package null
 
 import (
@@ -20,8 +20,8 @@ import (
 
 // Device records submissions. The zero value is ready for Load.
 type Device struct {
-	// Script returns the token that follows the token at a position. A nil Script always returns
-	// 0.
+	// Script returns the token that the device writes after the token at a position. If Script is
+	// nil, the device writes token 0.
 	Script func(position int) uint32
 
 	mu       sync.Mutex
@@ -146,8 +146,8 @@ func (d *Device) Read(id replay.SessionID, slot uint32, offset uint64, p []byte)
 	return err
 }
 
-// Submit implements replay.Device. For each run of a program that ends in a token (one with a
-// patch of kind argmax) it writes the script's token to the token ring.
+// Submit implements replay.Device. For each replay of a program that chooses a token
+// (table.FlagChooses) it writes the script's token to the token ring.
 func (d *Device) Submit(s *replay.Submission) (replay.Ticket, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -191,8 +191,8 @@ func (d *Device) Submit(s *replay.Submission) (replay.Ticket, error) {
 	return d.ticket, nil
 }
 
-// verify does to the token ring and the step what the program verify does: it accepts the draft
-// tokens that equal the script's, and drafts the next ones.
+// verify updates the token ring and the step as the program verify does: it accepts the drafted
+// tokens that equal the script's tokens, and drafts the next ones.
 func (d *Device) verify(id replay.SessionID, step *table.Step, res *replay.Result, draft int) error {
 	at, n := int(step.TokenIndex), 0
 	_, tokens, _ := d.t.Slot(table.SlotTokens)

@@ -43,8 +43,8 @@ type Properties struct {
 	MaxThreads        int    // largest number of threads in a threadgroup
 	ThreadgroupMemory uint64 // largest threadgroup memory in bytes
 	Page              int    // page size in bytes: alignment and granularity of wrapped memory
-	Family            int    // latest known Apple GPU family; 0: none
-	Cores             int    // number of GPU cores; 0: unknown
+	Family            int    // latest known Apple GPU family that the GPU supports; 0 if none
+	Cores             int    // number of GPU cores; 0 if unknown
 	Timestamps        Timestamps
 	Residency         bool   // buffers are in a residency set, so recordings need not declare them
 	Registry          uint64 // identifies the GPU until the system restarts
@@ -91,7 +91,7 @@ const (
 // Command is one dispatch, ready to be encoded. C has the same struct (pm_command).
 type Command struct {
 	Pipeline          Object
-	Buffers           [Bindings]Buffer // 0: absent
+	Buffers           [Bindings]Buffer // 0 if the command lacks the binding
 	Offsets           [Bindings]uint64
 	Params            uint64 // offset in the chain's Params
 	SecondAt          uint64 // for recordings: offset in Bound.Second
@@ -102,7 +102,7 @@ type Command struct {
 	Barrier           uint8 // 1: wait until all earlier commands have finished
 	Patch             uint8 // a table.Patch without PatchRows
 	Rows              uint8 // 1: the rows are patched too
-	PatchOffset       uint8 // byte of the patch's value; 255: none
+	PatchOffset       uint8 // offset of the patched value; 255 if the command has no patch
 	_                 [4]uint8
 }
 
@@ -133,7 +133,7 @@ type Chain struct {
 	Step          Buffer
 	Result        Buffer // the step block is copied here at the end
 	StepOffset    uint64
-	Recording     Recording // 0: commands are encoded
+	Recording     Recording // 0 if the commands are encoded
 	Seconds       Buffer    // for a recording: secondary bytes and execution ranges
 	Ranges        uint64    // offset of the first range in Seconds
 	Places        Buffer    // leading bytes of step blocks
@@ -181,19 +181,19 @@ type Device interface {
 	// an archive that is not empty to a new file.
 	Archive(file string) (Archive, error)
 	SaveArchive(a Archive, file string) error
-	// Pipeline creates a pipeline for threadgroups of at most so many threads. It takes the
-	// pipeline from the archive if it is there, and adds it otherwise; an archive of 0 is not
-	// used. Pipelines to be recorded must be indirect.
+	// Pipeline creates a pipeline for threadgroups of at most the given number of threads. It
+	// takes the pipeline from the archive or, if the archive lacks it, compiles and adds it. If
+	// archive is 0, Pipeline always compiles. Pipelines for recorded commands must be indirect.
 	Pipeline(l Library, a Archive, function string, constants []Constant, threads int, indirect bool) (Pipeline, error)
 
 	// Buffer creates a zeroed buffer shared with the host.
 	Buffer(length uint64) (Buffer, []byte, error)
-	// Wrap creates a buffer of existing memory, whole pages, which must stay in place until the
-	// buffer is released. All buffers are in the residency set, if there is one.
+	// Wrap creates a buffer that uses existing memory: whole pages, which must stay valid until
+	// the buffer is released. All buffers are in the residency set, if the system supports one.
 	Wrap(mem []byte) (Buffer, error)
 
-	// Recording allocates a recording of so many commands. Record fills it, beginning with
-	// command number at.
+	// Recording allocates a recording for the given number of commands. Record stores commands in
+	// it, beginning at index at.
 	Recording(commands int) (Recording, error)
 	Record(r Recording, at int, c []Command, b *Bound) error
 
@@ -201,22 +201,23 @@ type Device interface {
 	// in the order of their commits.
 	Commit(c *Chain) error
 	Wait(c *Chain) error
-	// Begin, Encode and Send are the parts of Commit, for programs that encode their own work
-	// before or after the chain. Begin creates Chain.CommandBuffer. Drop abandons one that has
-	// not been sent.
+	// Begin, Encode and Send are the steps of Commit, for callers that encode commands of their
+	// own before or after the chain. Begin creates Chain.CommandBuffer, Encode encodes the chain
+	// to it and Send submits it. Drop discards a command buffer that has not been sent.
 	Begin(c *Chain) error
 	Encode(c *Chain) error
 	Send(c *Chain)
 	Drop(c *Chain)
-	// Timed runs one token of the chain's only run, waits for it, and sets the seconds that each
-	// command took. failed is the command that caused an error, or -1 if it is unknown.
+	// Timed replays one token of the chain's only run and waits for it. It stores the duration of
+	// each command in seconds. If a command fails, failed is its index, or -1 if it is unknown.
 	Timed(c *Chain, seconds []float64) (failed int, err error)
 
-	// Touch requests residency of the residency set and makes the GPU read the buffers, by
-	// copying each in pieces to the beginning of another. It waits for the GPU.
+	// Touch makes the buffers resident in the GPU's memory: it requests residency for the
+	// residency set, and makes the GPU read the buffers by copying them piece by piece to the
+	// beginning of buffer into. It waits for the GPU.
 	Touch(buffers []Buffer, into Buffer) error
 
-	// Label creates a name that tools show.
+	// Label creates a string for debug groups, which Apple's tools show.
 	Label(text string) (Label, error)
 	Release(o Object)
 

@@ -8,19 +8,20 @@ import "C"
 
 import "unsafe"
 
-// Object is a Metal object, as a program that creates its own has it.
+// Object is a pointer to a Metal object, such as a program passes to the device when it shares its
+// own GPU.
 type Object = unsafe.Pointer
 
-// The place of the number of GPU cores in the registry.
+// The entries of the I/O registry in which SetGPU can place the number of GPU cores.
 const (
-	EntryGPU   = C.soft_entry_gpu   // in the entry of the GPU's id
-	EntryClass = C.soft_entry_class // in the entry found by its class
-	EntryText  = C.soft_entry_text  // a text instead of a number
-	EntryNone  = C.soft_entry_none  // there is no entry
+	EntryGPU   = C.soft_entry_gpu   // the entry with the GPU's registry ID
+	EntryClass = C.soft_entry_class // the entry that is found by the class AGXAccelerator
+	EntryText  = C.soft_entry_text  // the entry with the GPU's registry ID, as a string instead of a number
+	EntryNone  = C.soft_entry_none  // no entry
 )
 
-// SetGPU sets the GPU's properties, and the place of its cores in the registry. An empty name
-// restores the defaults: an M4 Pro with 20 cores.
+// SetGPU sets the GPU's properties, and the registry entry that holds its number of cores. An
+// empty name restores the defaults: an M4 Pro with 20 cores.
 func SetGPU(name string, family, cores, entry int) {
 	s := C.CString(name)
 	defer C.free(unsafe.Pointer(s))

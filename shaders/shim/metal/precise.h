@@ -1,14 +1,14 @@
-// Precise functions that NVIDIA has no instruction for. The emulator uses the
-// same ones, so that tests without a GPU see them.
+// Functions of namespace precise for which NVIDIA GPUs have no instruction. The
+// emulator uses these implementations too, so that tests cover them without a GPU.
 #pragma once
 #pragma clang system_header
 
 namespace metal {
 namespace shim {
-// quarter returns x less the nearest multiple of pi/2, which is its q-th.
-// pi/2 is the sum of three floats: the first product and difference are
-// exact, since x is below 2^23 quarters, so that the error is one of the
-// second rounding, some 2^-25.
+// quarter sets q to the nearest integer to x / (pi/2) and returns x - q * pi/2.
+// pi/2 is represented as the sum of three floats. For |x| below 2^23 * pi/2 the
+// first product and the first difference are exact, so the error comes from the
+// second rounding. It is about 2^-25.
 PIANOLA_INLINE float quarter(float x, thread int &q) {
     const float n = __builtin_rintf(x * 0.636619772367581343f);
     q = (int)n;
@@ -17,7 +17,7 @@ PIANOLA_INLINE float quarter(float x, thread int &q) {
     return __builtin_fmaf(n, 0x1.ee59dap-50f, r);
 }
 
-// Sine and cosine on [-pi/4, pi/4], the polynomials of Cephes.
+// Sine and cosine on [-pi/4, pi/4], with the polynomials of the Cephes library.
 PIANOLA_INLINE float sin_quarter(float r) {
     const float s = r * r;
     float p = __builtin_fmaf(s, -1.9515295891e-4f, 8.3321608736e-3f);
@@ -46,7 +46,8 @@ PIANOLA_INLINE float cos(float x) {
     return ((q + 1) & 2) ? -v : v;
 }
 
-// exp is Cephes' expf, within 2 units in the last place; 0 below -87.33654.
+// exp uses the polynomial of Cephes' expf. The error is at most 2 units in the last
+// place. The result is 0 for x below -87.33654.
 PIANOLA_INLINE float exp(float x) {
     const float c = __builtin_fminf(__builtin_fmaxf(x, -87.33654f), 88.72283f);
     const float n = __builtin_rintf(c * 1.44269504088896340736f);
@@ -58,7 +59,7 @@ PIANOLA_INLINE float exp(float x) {
     y = __builtin_fmaf(y, r, 1.6666665459e-1f);
     y = __builtin_fmaf(y, r, 5.0000001201e-1f);
     y = __builtin_fmaf(y, r * r, r) + 1.0f;
-    // 2^n in two factors, since 2^128 is none.
+    // Multiply by 2^n in two steps, since 2^128 is not a float.
     const int i = (int)n, h = i >> 1;
     y = y * __builtin_bit_cast(float, (h + 127) << 23) * __builtin_bit_cast(float, (i - h + 127) << 23);
     return x < -87.33654f ? 0.0f : y;

@@ -1,5 +1,5 @@
-// Gen compiles the embedded GPU kernels with Apple's compiler, on a Mac, to the directory that
-// package kernels embeds.
+// Gen compiles the GPU kernels to a Metal library with Apple's compiler. It requires a Mac and
+// writes the library to the directory that package kernels embeds.
 package main
 
 import (
@@ -50,7 +50,8 @@ func compile(folder string) error {
 	if err := os.WriteFile(text, source, 0o600); err != nil {
 		return err
 	}
-	// Use the device's settings: fast math is the compiler's default.
+	// The device compiles sources at run time with the same options. Fast math needs no option,
+	// since it is the compiler's default.
 	if _, err := metal("-std=metal3.1", "-mmacosx-version-min="+strings.TrimPrefix(kernels.Floor, "macos")+".0", "-O2", "-o", library, text); err != nil {
 		return err
 	}
