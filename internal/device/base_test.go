@@ -239,7 +239,7 @@ func TestStep(t *testing.T) {
 	tab := small()
 	tab.Cmds[1].Patch, tab.Cmds[1].PatchOffset = table.PatchToken|table.PatchRows, [2]uint8{4, table.NoPatch}
 	tab.Cmds[2].Patch = table.PatchRow
-	want := []byte{1, 0, 0, 0, byte(table.PatchToken), 1, 4, 0xff}
+	want := []byte{1, 0, 0, 0, byte(table.PatchToken), 1, 4, 0}
 	if got := device.AppendPatches([]byte{5}, tab, &tab.Programs[0]); !slices.Equal(got[1:], want) || len(want) != device.PatchSize {
 		t.Errorf("%v, want %v", got, want)
 	}
