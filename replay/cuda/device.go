@@ -55,7 +55,7 @@ type Device struct {
 	// Used by mode resident: the interpreter of each program; nil for programs that are replayed
 	// as graphs.
 	interpreters []*interpreter
-	seconds      driver.Ptr    // secondary bytes: 16 per command
+	secondary    driver.Ptr    // secondary bytes: 16 per command
 	transfer     driver.Stream // stream of Write, Read and Load
 	cancels      driver.Stream // stream that writes stop flags
 	stop         []byte        // pinned memory, the byte that Cancel writes

@@ -8,8 +8,8 @@
 //
 // A kernel's arguments are eight addresses, the command's 64 bytes of parameters, the address of
 // its 16 secondary bytes, the address of the session's step block, and the specialisation
-// constants. The secondary bytes of all commands are one array on the device, called the seconds.
-// The modes differ in how the seconds are patched:
+// constants. The secondary bytes of all commands form one array on the device. The modes differ in
+// how it is patched:
 //
 //   - encode: the host patches a copy before each token's launches
 //   - record: the kernel patch is the first node of each token in a CUDA graph; one launch replays up to 64 tokens
@@ -19,5 +19,5 @@
 // Cancel writes a word of the step block from another stream; the patch of the next token turns
 // it into a stop. In mode encode, the host stops submitting tokens.
 //
-// The package must know only the table and the driver. It receives the kernels as Modules.
+// The package depends only on tables and the driver. Its caller passes it the kernels as Modules.
 package cuda

@@ -20,7 +20,7 @@ type executor struct {
 	result     []byte       // pinned memory: the step block at the end of a submission
 	begin, end driver.Event // recorded before and after a submission
 	times      []driver.Event
-	static     []byte // the seconds as in the table
+	static     []byte // the secondary bytes as in the table
 	ms         float32
 }
 
@@ -75,7 +75,7 @@ func (r *ring) mark(stream driver.Stream) error {
 // newExecutor allocates an executor; the device owns its memory.
 func newExecutor(d *Device, t *table.Table) (*executor, error) {
 	e := &executor{
-		d: d, static: seconds(t),
+		d: d, static: secondaryBytes(t),
 		ring:   ring{drv: d.drv, slots: make([]ringSlot, copiesAhead)},
 		flight: ring{drv: d.drv, slots: make([]ringSlot, graphsAhead)},
 	}
@@ -278,11 +278,11 @@ func (encode) timed(e *executor, j *job, r *replay.Run, times []time.Duration) e
 	return nil
 }
 
-// token submits one token to the stream: one copy of the patched seconds, then a launch per
+// token submits one token to the stream: one copy of the patched secondary bytes, then a launch per
 // command. If timed is set, it records an event before the first command and after each one.
 func (e *executor) token(s *session, program uint32, step *table.Step, timed bool) error {
 	d := e.d
-	if err := e.sendSeconds(program, step); err != nil {
+	if err := e.sendSecondary(program, step); err != nil {
 		return err
 	}
 	if timed {
@@ -304,8 +304,8 @@ func (e *executor) token(s *session, program uint32, step *table.Step, timed boo
 	return nil
 }
 
-// sendSeconds patches a program's commands for a step on the host, and copies them to the device.
-func (e *executor) sendSeconds(program uint32, step *table.Step) error {
+// sendSecondary patches a program's commands for a step on the host, and copies them to the device.
+func (e *executor) sendSecondary(program uint32, step *table.Step) error {
 	p := &e.d.programs[program]
 	if len(p.patched) == 0 {
 		return nil
@@ -320,7 +320,7 @@ func (e *executor) sendSeconds(program uint32, step *table.Step) error {
 	for _, c := range p.patched {
 		e.d.table.Cmds[c].Apply(step, (*[decl.SecondBytes]byte)(b[c*decl.SecondBytes-lo:]))
 	}
-	return e.ring.send(e.d.seconds+driver.Ptr(lo), b, e.stream)
+	return e.ring.send(e.d.secondary+driver.Ptr(lo), b, e.stream)
 }
 
 // encode is the mode in which the host walks the table for each token.

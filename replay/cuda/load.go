@@ -119,15 +119,15 @@ func (d *Device) streams() (err error) {
 
 // program is the device's form of a program.
 type program struct {
-	patched     []int      // indices in the table of the commands whose seconds change
+	patched     []int      // indices in the table of the commands whose secondary bytes change
 	patches     driver.Ptr // one pianola_patch for each
 	patchedEnds [2]int     // the first of them, and the one after the last
 }
 
-// patches returns the seconds followed by each program's patch list, and the offsets of the
-// lists.
+// patches returns the secondary bytes of all commands, then each program's patch list, and the
+// offsets of the lists.
 func patches(t *table.Table) (b []byte, at []int) {
-	b = seconds(t)
+	b = secondaryBytes(t)
 	for i := range t.Programs {
 		at = append(at, len(b))
 		b = device.AppendPatches(b, t, &t.Programs[i])
@@ -135,7 +135,7 @@ func patches(t *table.Table) (b []byte, at []int) {
 	return b, at
 }
 
-// tables copies the seconds and the patch lists to the GPU and returns their size.
+// tables copies the secondary bytes and the patch lists to the GPU and returns their size.
 func (d *Device) tables(t *table.Table) (size uint64, err error) {
 	b, at := patches(t)
 	d.programs = make([]program, len(t.Programs))
@@ -159,7 +159,7 @@ func (d *Device) tables(t *table.Table) (size uint64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("cuda: patches: %w", err)
 	}
-	d.seconds = base
+	d.secondary = base
 	for i := range d.programs {
 		d.programs[i].patches = base + driver.Ptr(at[i])
 	}

@@ -51,7 +51,7 @@ func (f Fixed) fits(value uint32) bool {
 	return value == f.Value || f.Mask != 0 && value&f.Mask == f.Value
 }
 
-// kernelPatch is the name of the kernel that writes the seconds; see patch.go.
+// kernelPatch is the name of the kernel that patches the secondary bytes; see patch.go.
 const kernelPatch = "patch"
 
 // serves reports whether a text runs on GPUs of a compute capability.

@@ -7,20 +7,20 @@ import (
 )
 
 // The kernel patch advances a recorded token. It runs first in each token, as one threadgroup: it
-// writes the values of the step block to the seconds of the program's patched commands, and moves
-// the step block on to the next token. If the stop flag is set it does neither. Its arguments
-// have the form of any kernel's:
+// writes the values of the step record to the secondary bytes of the program's patched commands,
+// and moves the step record on to the next token. If the stop flag is set, it does neither. Its
+// arguments have the same form as any kernel's:
 //
 //	binding 0   const pianola_patch *patches     [count]
-//	binding 1   uint8_t *seconds                 [records * 16]
+//	binding 1   uint8_t *secondary               [records * 16]
 //	params      pianola_patch_params
 //	step        pianola_step *step
 //
 //	typedef struct pianola_patch {
-//	    uint32_t second;    // record of the seconds, below records
+//	    uint32_t second;    // index of the command's secondary bytes, below records
 //	    uint8_t kind;       // a PIANOLA_PATCH kind, as table.Patch, without PatchRows
 //	    uint8_t rows;       // 1: step->rows is written to byte 12
-//	    uint8_t offset;     // offset that the kind's value is written to, 0xff: none
+//	    uint8_t offset;     // offset that the kind's value is written to; 0xff if there is none
 //	    uint8_t reserved;
 //	} pianola_patch;
 //
@@ -29,14 +29,14 @@ import (
 //	    uint32_t records;
 //	} pianola_patch_params;
 //
-// The values are those of table.Step: token_index, position, kv_len, token_index + rows,
+// The values are fields of table.Step: token_index, position, kv_len, token_index + rows,
 // row. All threads read the step block before a barrier; after it one thread
 // adds rows to position, kv_row, kv_len and token_index.
 
 const patchThreads = 256
 
-// seconds returns the static secondary bytes of all commands.
-func seconds(t *table.Table) []byte {
+// secondaryBytes returns the static secondary bytes of all commands.
+func secondaryBytes(t *table.Table) []byte {
 	b := make([]byte, 0, decl.SecondBytes*len(t.Cmds))
 	for i := range t.Cmds {
 		b = append(b, t.Cmds[i].Second[:]...)

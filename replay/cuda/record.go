@@ -12,8 +12,8 @@ import (
 )
 
 // record is the mode in which tokens are a CUDA graph, recorded for each session and program once
-// the session's caches are allocated. The first node of a token patches the seconds of the other
-// nodes from the step block and moves the step block on, so that launching the graph again
+// the session's caches are allocated. The first node of a token patches the secondary bytes of the
+// other nodes from the step block and moves the step block on, so that launching the graph again
 // replays the next tokens.
 type record struct{ encode }
 
@@ -142,8 +142,8 @@ func (d *Device) addNode(g driver.Graph, after []driver.Node, l *driver.Launch) 
 // patchArguments returns the arguments of the kernel patch for a program.
 func (d *Device) patchArguments(s *session, program int) *arguments {
 	p := &d.programs[program]
-	a := &arguments{step: s.step, second: d.seconds}
-	a.bindings[0], a.bindings[1] = p.patches, d.seconds
+	a := &arguments{step: s.step, second: d.secondary}
+	a.bindings[0], a.bindings[1] = p.patches, d.secondary
 	binary.LittleEndian.PutUint32(a.params[0:], uint32(len(p.patched)))
 	binary.LittleEndian.PutUint32(a.params[4:], uint32(len(d.table.Cmds)))
 	return a

@@ -210,10 +210,10 @@ func (d *Device) walk(s *session, program int, w *walk) error {
 	counter, trace, _ := d.walkPlaces(program)
 	w.counter, w.trace = w.base+counter, w.base+trace
 	w.args.bindings[0] = w.base
-	w.args.bindings[1] = d.seconds + driver.Ptr(decl.SecondBytes*p.First)
+	w.args.bindings[1] = d.secondary + driver.Ptr(decl.SecondBytes*p.First)
 	w.args.bindings[2] = w.counter
 	w.args.step = s.step
-	w.args.second = d.seconds
+	w.args.second = d.secondary
 	binary.LittleEndian.PutUint32(w.args.params[ptx.ResidentLast:], uint32(n))
 	offsets := make([]int, ptx.ParamCount)
 	for i := range offsets {

@@ -90,7 +90,7 @@ func (d *Device) fill(s *session) (size uint64, err error) {
 		k, a := &d.kernels[i], &s.args[i]
 		d.bind(s, i)
 		a.specs, a.step = k.specs, s.step
-		a.second = d.seconds + driver.Ptr(decl.SecondBytes*i)
+		a.second = d.secondary + driver.Ptr(decl.SecondBytes*i)
 		s.launches[i].Init(k.f, k.grid, k.block, k.shared, d.exec.stream, a.bytes())
 		return nil
 	})

@@ -81,20 +81,20 @@ type Device struct {
 	warm       atomic.Bool   // Load has finished the warm-up
 
 	// Set by Load and constant until Unload.
-	table    *table.Table
-	caches   *device.Caches
-	own      owned
-	model    []place // place of each slot of model and executor scope
-	kernels  []kernel
-	patch    kernel
-	programs []program
-	params   driver.Buffer // parameters of all commands, patch lists, zeros
-	weights  []driver.Buffer
-	scratch  []driver.Buffer
-	seconds  [flights]driver.Buffer // of mode record: a record per command, and the execution ranges
-	ranges   [flights][]byte        // the execution ranges
-	exec     *executor
-	memory   replay.Memory
+	table     *table.Table
+	caches    *device.Caches
+	own       owned
+	model     []place // place of each slot of model and executor scope
+	kernels   []kernel
+	patch     kernel
+	programs  []program
+	params    driver.Buffer // parameters of all commands, patch lists, zeros
+	weights   []driver.Buffer
+	scratch   []driver.Buffer
+	secondary [flights]driver.Buffer // of mode record: the secondary bytes of all commands, then the execution ranges
+	ranges    [flights][]byte        // the execution ranges
+	exec      *executor
+	memory    replay.Memory
 }
 
 // New opens the system's GPU and returns it as a device. It uses little memory before Load. The

@@ -73,7 +73,7 @@ func newExecutor(d *Device, t *table.Table) (*executor, error) {
 		if err != nil {
 			return nil, fmt.Errorf("metal: executor: %w", err)
 		}
-		f.chain.Params, f.chain.Seconds = d.params, d.seconds[i]
+		f.chain.Params, f.chain.Secondary = d.params, d.secondary[i]
 		f.chain.Ranges = uint64(len(t.Cmds)) * driver.SecondBytes
 		f.chain.Serial, f.chain.Labels = bit(d.o.Serial), bit(d.o.Labels)
 		d.memory.Executor += driver.StepBytes + maxRuns*driver.PlaceBytes

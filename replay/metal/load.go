@@ -319,7 +319,7 @@ func (l *loader) tables() error {
 	}
 	records := len(t.Cmds) * decl.SecondBytes
 	for i := range flights {
-		if d.seconds[i], mem, err = d.own.buffer(uint64(records + d.o.tokens*driver.RangeBytes)); err != nil {
+		if d.secondary[i], mem, err = d.own.buffer(uint64(records + d.o.tokens*driver.RangeBytes)); err != nil {
 			return fmt.Errorf("metal: secondary bytes: %w", err)
 		}
 		for c := range t.Cmds {

@@ -45,7 +45,7 @@ func (d *Device) record(s *session, blocks []driver.Buffer) error {
 		}
 		copy(written, blocks)
 		copy(written[len(blocks):], d.scratch)
-		written[len(written)-1] = d.seconds[flight]
+		written[len(written)-1] = d.secondary[flight]
 		s.written[flight] = written
 		d.patchCommands(s, flight)
 		r, err := d.drv.Recording(len(s.cmds))
@@ -54,7 +54,7 @@ func (d *Device) record(s *session, blocks []driver.Buffer) error {
 		}
 		s.made.add(r)
 		s.recordings[flight] = r
-		bound := &driver.Bound{Params: d.params, Second: d.seconds[flight], Step: s.step.buffer, StepOffset: s.step.offset}
+		bound := &driver.Bound{Params: d.params, Second: d.secondary[flight], Step: s.step.buffer, StepOffset: s.step.offset}
 		if err := d.drv.Record(r, 0, s.cmds[:len(t.Cmds)], bound); err != nil {
 			return fmt.Errorf("metal: recording: %w", err)
 		}
@@ -84,7 +84,7 @@ func (d *Device) patchCommands(s *session, flight int) {
 				Groups: [3]uint32{1, 1, 1}, Threads: [3]uint32{uint32(d.patch.threads), 1, 1}, ThreadgroupMemory: d.patch.memory,
 			}
 			c.Buffers[0], c.Offsets[0] = d.params, p.lists+uint64(token)*p.listSize
-			c.Buffers[1] = d.seconds[flight]
+			c.Buffers[1] = d.secondary[flight]
 		}
 		at += n
 	}

@@ -134,8 +134,8 @@ type Chain struct {
 	Result        Buffer // the step block is copied here at the end
 	StepOffset    uint64
 	Recording     Recording // 0 if the commands are encoded
-	Seconds       Buffer    // for a recording: secondary bytes and execution ranges
-	Ranges        uint64    // offset of the first range in Seconds
+	Secondary     Buffer    // for a recording: the secondary bytes of all commands, then the execution ranges
+	Ranges        uint64    // offset of the first range in Secondary
 	Places        Buffer    // leading bytes of step blocks
 	Written, Read *Object   // objects that a recording's commands use
 	RunCount      uint32

@@ -103,8 +103,8 @@ typedef struct pm_chain {
     void *params, *step, *result; // buffers; result gets the step block at the end
     uint64_t step_offset;
     void *recording; // null: commands are encoded
-    void *seconds;   // of a recording: secondary bytes, execution ranges
-    uint64_t ranges; // offset of the first range in seconds
+    void *secondary; // for a recording: the secondary bytes of all commands, then the execution ranges
+    uint64_t ranges; // offset of the first range in secondary
     void *places;    // step blocks' beginnings
     void *const *written, *const *read; // what a recording's commands use, for passes without a residency set
     uint32_t run_count, written_count, read_count;

@@ -299,7 +299,7 @@ static void execute(bound *s, const pm_chain *chain, const pm_run *r) {
         [encoder memoryBarrierWithScope:MTLBarrierScopeBuffers];
         if (r->ranged) {
             [encoder executeCommandsInBuffer:recording
-                              indirectBuffer:(id<MTLBuffer>)chain->seconds
+                              indirectBuffer:(id<MTLBuffer>)chain->secondary
                         indirectBufferOffset:chain->ranges + (uint64_t)(r->range + t) * pm_range_bytes];
         } else {
             [encoder executeCommandsInBuffer:recording withRange:NSMakeRange(r->first, r->count)];
