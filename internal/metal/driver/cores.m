@@ -1,12 +1,12 @@
 //go:build (darwin && cgo) || softmetal
 
-// How many cores a GPU has, which Metal does not say: its driver tells the
-// system's registry.
+// Number of cores of a GPU. Metal does not report it; the driver stores it in the system's
+// registry.
 #include <CoreFoundation/CoreFoundation.h>
 #include <IOKit/IOKitLib.h>
 #include "metal.h"
 
-// cores_of returns what an entry says, and releases it.
+// cores_of returns the number of cores stored in a registry entry, and releases the entry.
 static uint32_t cores_of(io_service_t entry) {
     if (entry == IO_OBJECT_NULL) return 0;
     int32_t n = 0;

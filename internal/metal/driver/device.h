@@ -1,4 +1,4 @@
-// What the Objective-C files of the Metal device share.
+// Declarations shared by the Objective-C files of the Metal device.
 #pragma once
 #import <Foundation/Foundation.h>
 #import <Metal/Metal.h>

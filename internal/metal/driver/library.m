@@ -83,7 +83,9 @@ int pm_make_pipeline(pm_device *d, void *library, void *archive, const char *nam
         id<MTLComputePipelineState> made = nil;
         out->archived = 0;
         if (archive) {
-            // What the archive has not, it gets: that compiles it, and the pipeline is made of that.
+            // A pipeline that the archive lacks is
+            // compiled into the archive first and then
+            // created from it.
             descriptor.binaryArchives = [NSArray arrayWithObject:(id<MTLBinaryArchive>)archive];
             made = [d->device newComputePipelineStateWithDescriptor:descriptor
                                                             options:MTLPipelineOptionFailOnBinaryArchiveMiss

@@ -1,37 +1,38 @@
-// The C interface of the Metal device: what package driver calls. Nothing that
-// belongs to one command crosses it while a table is replayed.
+// The C interface of the Metal device, called by package driver. While a table is replayed,
+// no call is made for a single command.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
 enum {
     pm_bindings = 8,
-    // Buffer indexes behind the bindings.
+    // Buffer indexes after those of the bindings.
     pm_params = 8,
     pm_second = 9,
     pm_step = 10,
     pm_buffers = 11,
     pm_step_bytes = 64,
-    pm_place_bytes = 32, // of a step block, those that say where a token is
+    pm_place_bytes = 32, // bytes of a step block that hold the current position
     pm_range_bytes = 16, // from one execution range to the next
 };
 
 typedef struct pm_device pm_device;
 
-// pm_error is an NSError, or what Metal answers with nil to. code is 0 where it gave none.
+// pm_error is an NSError, or a description of a call for which Metal returned nil without
+// one; code is then 0.
 typedef struct pm_error {
     int64_t code;
     char text[504];
 } pm_error;
 
-// pm_properties are what a device says of itself.
+// pm_properties are the properties that a device reports.
 typedef struct pm_properties {
     uint64_t max_buffer;  // bytes of a buffer
-    uint64_t working_set; // bytes that are recommended at most
+    uint64_t working_set; // recommended maximum of allocated bytes
     uint64_t allocated;   // bytes of this process
     uint32_t max_threads; // of a threadgroup
     uint32_t threadgroup_memory;
-    uint32_t page;        // bytes that memory used without a copy is a multiple of
+    uint32_t page;        // alignment in bytes of memory used without a copy
     uint32_t family;      // the latest Apple family that is known, 0: none
     uint32_t timestamps;  // 1: encoders can take the time; 2: and commands
     uint32_t residency;   // 1: buffers are in a residency set of the queue
@@ -51,7 +52,7 @@ typedef struct pm_pipeline {
     void *handle;
     uint32_t max_threads;
     uint32_t simd_width;
-    uint32_t threadgroup_memory; // that the kernel has of its own
+    uint32_t threadgroup_memory; // static threadgroup memory of the kernel
     uint32_t archived;           // 1: the archive had it, 2: it was added
 } pm_pipeline;
 
@@ -62,7 +63,7 @@ typedef struct pm_constant {
 // pm_command is one dispatch, ready to be encoded for a session.
 typedef struct pm_command {
     void *pipeline;
-    void *buffers[pm_bindings]; // null: not there
+    void *buffers[pm_bindings]; // null: absent
     uint64_t offsets[pm_bindings];
     uint64_t params;    // offset in the chain's params
     uint64_t second_at; // of recordings: offset of the secondary bytes in their buffer
@@ -77,12 +78,12 @@ typedef struct pm_command {
     uint8_t reserved[4];
 } pm_command;
 
-// pm_place is where a token is, as a step block has it behind its counter.
+// pm_place is the current position, in the layout of a step block after its counter.
 typedef struct pm_place {
     uint32_t position, kv_row, kv_len, token_index, row, rows;
 } pm_place;
 
-// pm_run is some tokens of a program.
+// pm_run is a number of tokens of a program.
 typedef struct pm_run {
     const pm_command *commands;
     void *label; // an NSString
@@ -97,7 +98,7 @@ typedef struct pm_run {
     uint32_t reserved[2];
 } pm_run;
 
-// pm_chain is what becomes one command buffer.
+// pm_chain is the content of one command buffer.
 typedef struct pm_chain {
     const pm_run *runs;
     void *params, *step, *result; // buffers; result gets the step block at the end
@@ -118,7 +119,7 @@ typedef struct pm_chain {
     pm_error error;    // set by both where they fail
 } pm_chain;
 
-// pm_bound is what all commands of a recording share.
+// pm_bound is the state shared by all commands of a recording.
 typedef struct pm_bound {
     void *params, *second, *step;
     uint64_t step_offset;

@@ -1,8 +1,7 @@
 //go:build (darwin && cgo) || softmetal
 
-// The Metal device's calls of Apple's API. Objects are retained and released by
-// hand: what a function makes is its caller's, and each function has a pool for
-// what Metal autoreleases.
+// Calls of Apple's API for the Metal device. Objects are retained and released by hand: the
+// caller owns what a function creates, and each function has an autorelease pool.
 #include "device.h"
 #include "../../../shaders/params.h"
 #include <stdio.h>
@@ -31,7 +30,8 @@ void pm_close(pm_device *d) {
     }
 }
 
-// complete makes what a device has beside its GPU and its queue; missing says what of these is not there.
+// complete creates the objects of a device besides its GPU and its queue. missing names the
+// GPU or the queue if it is absent.
 static int complete(pm_device *d, const char *missing, pm_device **out, pm_error *e) {
     if (!missing && !(d->fence = [d->device newFence])) missing = "no fence";
     if (!missing && !(d->descriptor = [MTLCommandBufferDescriptor new])) missing = "no descriptor";
@@ -198,12 +198,12 @@ int pm_record(void *recording, uint32_t at, const pm_command *commands, uint32_t
     }
 }
 
-// put writes a value to the secondary bytes; an offset that is none is left out.
+// put writes a value to the secondary bytes, unless the offset is 255 (none).
 static void put(uint32_t second[4], uint8_t offset, uint32_t value) {
     if (offset <= 12) second[offset / 4] = value;
 }
 
-// patch writes what changes from token to token, as table.Cmd's Apply does.
+// patch writes the values that change from token to token, like Apply of table.Cmd.
 static void patch(uint32_t second[4], const pm_command *c, const pm_place *at) {
     switch (c->patch) {
     case PIANOLA_PATCH_TOKEN: put(second, c->patch_offset, at->token_index); break;
@@ -215,7 +215,7 @@ static void patch(uint32_t second[4], const pm_command *c, const pm_place *at) {
     if (c->rows) second[3] = at->rows;
 }
 
-// bound is what an encoder has set, so that nothing is set twice.
+// bound is the state already set in an encoder, so that nothing is set twice.
 typedef struct bound {
     id<MTLComputeCommandEncoder> encoder;
     void *pipeline;
@@ -241,7 +241,7 @@ static inline void bind(bound *s, void *buffer, uint64_t offset, NSUInteger inde
     s->calls++;
 }
 
-// encode dispatches a command, with what differs from what is set.
+// encode dispatches a command and sets only the state that differs from the encoder's.
 static inline void encode(bound *s, const pm_chain *chain, const pm_command *c, const pm_place *at) {
     id<MTLComputeCommandEncoder> encoder = s->encoder;
     if (s->pipeline != c->pipeline) {
@@ -309,7 +309,7 @@ static void execute(bound *s, const pm_chain *chain, const pm_run *r) {
     }
 }
 
-// begin makes the chain's next compute encoder.
+// begin creates the chain's next compute encoder.
 static int begin(pm_device *d, bound *s, const pm_chain *chain, id<MTLCommandBuffer> buffer, NSString *label) {
     memset(s, 0, sizeof *s);
     s->encoder = [buffer computeCommandEncoderWithDispatchType:chain->serial ? MTLDispatchTypeSerial : MTLDispatchTypeConcurrent];
@@ -415,7 +415,8 @@ int pm_commit(pm_device *d, pm_chain *chain) {
     return 1;
 }
 
-// fault says why a command buffer failed, and in which encoder, whose label it returns, or nil.
+// fault stores the reason for which a command buffer failed, and returns the label of the
+// encoder that failed, or nil.
 static NSString *fault(pm_error *e, id<MTLCommandBuffer> buffer) {
     NSError *error = buffer.error;
     pm_failed(e, error, "the command buffer failed");
@@ -430,7 +431,8 @@ static NSString *fault(pm_error *e, id<MTLCommandBuffer> buffer) {
     return nil;
 }
 
-// ran gives a command buffer to the GPU and waits for it. If it fails, *label is what fault returns.
+// ran commits a command buffer and waits for it. If it fails, *label is the result of
+// fault.
 static int ran(pm_error *e, id<MTLCommandBuffer> buffer, NSString **label) {
     [buffer commit];
     [buffer waitUntilCompleted];
@@ -484,7 +486,7 @@ int pm_touch(pm_device *d, void *const *buffers, uint32_t count, void *into, pm_
     return 1;
 }
 
-// one runs a command by itself, and returns its time on the GPU.
+// one runs a single command and returns its time on the GPU.
 static int one(pm_device *d, pm_chain *chain, const pm_run *r, uint32_t command, double *seconds, pm_error *e) {
     id<MTLCommandBuffer> buffer = [d->queue commandBufferWithDescriptor:d->descriptor];
     if (!buffer) return pm_failed(e, nil, "no command buffer");
@@ -498,7 +500,7 @@ static int one(pm_device *d, pm_chain *chain, const pm_run *r, uint32_t command,
     return 1;
 }
 
-// sample_buffer makes room for times that are taken at some points, or returns nil.
+// sample_buffer creates a buffer for timestamps taken at the given points, or returns nil.
 static id<MTLCounterSampleBuffer> sample_buffer(pm_device *d, MTLCounterSamplingPoint at, NSUInteger count) {
     id<MTLCounterSet> counters = timestamp_counters(d->device, at);
     MTLCounterSampleBufferDescriptor *descriptor = [[MTLCounterSampleBufferDescriptor new] autorelease];
@@ -509,7 +511,8 @@ static id<MTLCounterSampleBuffer> sample_buffer(pm_device *d, MTLCounterSampling
     return [[d->device newCounterSampleBufferWithDescriptor:descriptor error:NULL] autorelease];
 }
 
-// sampled_encoder makes an encoder that notes when it begins and ends, as samples first and first + 1.
+// sampled_encoder creates an encoder that records its beginning and end as samples first
+// and first + 1.
 static id<MTLComputeCommandEncoder> sampled_encoder(id<MTLCommandBuffer> buffer, id<MTLCounterSampleBuffer> samples, NSUInteger first) {
     MTLComputePassDescriptor *pass = [MTLComputePassDescriptor computePassDescriptor];
     MTLComputePassSampleBufferAttachmentDescriptor *attachment = [pass.sampleBufferAttachments objectAtIndexedSubscript:0];
@@ -539,7 +542,7 @@ static int sampled(pm_device *d, pm_chain *chain, const pm_run *r, MTLCounterSam
         } else {
             memset(&s, 0, sizeof s);
             s.encoder = sampled_encoder(buffer, samples, 2 * (NSUInteger)i);
-            if (!s.encoder) return -1; // what is not committed does not run
+            if (!s.encoder) return -1; // an uncommitted command buffer does not run
             s.encoder.label = (NSString *)r->commands[i].label;
             [s.encoder waitForFence:d->fence];
         }

@@ -1,16 +1,16 @@
 //go:build (darwin && cgo) || softmetal
 
-// Residency sets, which macOS 15 has: the queue's set holds all buffers, so that
-// passes need not declare what recordings use.
+// Residency sets (macOS 15 and later): the queue's set holds all buffers, so that passes
+// need not declare the buffers that recordings use.
 #include "device.h"
 
-#ifdef __MAC_15_0 // else the SDK does not know them
+#ifdef __MAC_15_0 // older SDKs lack residency sets
 
 void pm_open_residency(pm_device *d) {
     if (@available(macOS 15.0, *)) {
         MTLResidencySetDescriptor *descriptor = [[MTLResidencySetDescriptor new] autorelease];
         id<MTLResidencySet> set = descriptor ? [d->device newResidencySetWithDescriptor:descriptor error:NULL] : nil;
-        if (!set) return; // passes declare then, as before macOS 15
+        if (!set) return; // passes then declare their buffers, as before macOS 15
         [d->queue addResidencySet:set];
         d->residency = set;
     }

@@ -1,5 +1,5 @@
-// State, objects, faults and memory of the fake driver. Everything is guarded
-// by one lock, which is free while an operation of a stream runs.
+// State, objects, faults and memory of the fake driver. One lock guards everything; it is
+// released while an operation of a stream runs.
 #define _GNU_SOURCE
 #include "fake_internal.h"
 
@@ -20,7 +20,7 @@ int complain(const char *call, const char *what) {
     return 1;
 }
 
-// enter begins a call. It returns the error that the call must give, or 0.
+// enter begins a call. It returns the error that the call must return, or 0.
 int enter(const char *call, int context) {
     pthread_mutex_lock(&lock);
     F.calls++;
@@ -395,7 +395,7 @@ void fake_release(void) {
     for (; F.excused; F.excused--) cuDevicePrimaryCtxRelease_v2(0);
 }
 
-// fake_live returns how many objects there are whose freeing was not tried.
+// fake_live returns the number of objects that the caller has not tried to free.
 long fake_live(void) {
     long n = 0;
     pthread_mutex_lock(&lock);

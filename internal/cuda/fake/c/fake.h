@@ -1,6 +1,6 @@
-// A driver for tests: the functions of the CUDA driver that package driver
-// calls, over host memory. It checks every call, executes what streams are
-// given as late as it may (or at once), and fails where it is told to.
+// A driver for tests: the functions of the CUDA driver that package driver calls, over host
+// memory. It checks every call, executes the operations of streams as late as possible (or
+// at once), and fails at the calls that a test selects.
 #ifndef FAKE_H
 #define FAKE_H
 

@@ -1,4 +1,4 @@
-// What the files of the fake driver share.
+// Declarations shared by the files of the fake driver.
 #ifndef FAKE_INTERNAL_H
 #define FAKE_INTERNAL_H
 

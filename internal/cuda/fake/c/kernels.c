@@ -110,7 +110,7 @@ static float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, u
     return all;
 }
 
-// The splits of attention: how many positions each has, and merging a head's.
+// Attention splits: the number of positions of each, and merging the splits of a head.
 static uint32_t split_each(uint32_t visible, uint32_t splits, uint32_t span) {
     uint32_t n = 1;
     while (2 * n <= splits) n *= 2;
@@ -201,7 +201,7 @@ static void cache(kv_cache c, const float *x, uint32_t head, uint32_t pos) {
     }
 }
 
-// cached sets x to a position's elements.
+// cached sets x to the elements of a position.
 static void cached(float *x, kv_cache c, uint32_t head, uint32_t pos) {
     uint64_t at = element(c, head, pos);
     for (uint32_t i = 0; i < c.d && !c.q8; i++) x[i] = (float)((_Float16 *)c.mem)[at + i];
@@ -247,8 +247,8 @@ static void qk_rope_kv(const launch *l) {
     }
 }
 
-// positions is the part of a row's positions that a threadgroup of attention
-// takes, and attend does it for one head.
+// positions is the range of a row's positions that a threadgroup of attention handles;
+// attend processes it for one head.
 typedef struct {
     uint32_t begin, end, split;
 } positions;
@@ -263,7 +263,7 @@ static positions part(uint32_t end, uint32_t windowed, uint32_t window, uint32_t
     return a;
 }
 
-// attend takes the positions of a, with q, and those before first, with turned.
+// attend processes the positions of a with q, and those before first with turned.
 static void attend(float *out, float *state, const float *q, const float *turned, uint32_t first, kv_cache k, kv_cache v, uint32_t head, positions a, float scale, float cap) {
     double acc[1024] = {0}, m = -1e300, sum = 0;
     const uint32_t d = k.d;
@@ -349,7 +349,7 @@ static void silu_mul(const launch *l) {
         for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = gated(l->specs[0], F(0)[(uint64_t)r * p->stride + i]) * F(1)[(uint64_t)r * p->stride + i];
 }
 
-// A row of halves: most and rest, n float16 each, and the unit.
+// A split row: most and rest, n float16 each, and the unit.
 static uint32_t halves_columns(uint32_t in) { return (in + 63) / 64 * 64; }
 static uint8_t *halves_row(uint8_t *b, uint32_t in, uint32_t r) { return b + (uint64_t)r * (4 * halves_columns(in) + 16); }
 
@@ -495,15 +495,15 @@ static void patch(const launch *l) {
     s->token_index += s->rows;
 }
 
-// The sampler's kernels are there to be loaded: what they compute is package
-// internal/conform's to test.
+// The sampler's kernels exist only so that they can be loaded; package internal/conform
+// tests their results.
 static void sample_adjust(const launch *l) { (void)l; }
 static void sample_filter(const launch *l) { (void)l; }
 static void sample_draw(const launch *l) { (void)l; }
 static void rank_part(const launch *l) { (void)l; }
 static void rank(const launch *l) { (void)l; }
 
-// Every kernel looks at the stop flag first.
+// Every kernel checks the stop flag first.
 #define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
 #define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)
