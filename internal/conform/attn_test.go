@@ -19,7 +19,7 @@ import (
 
 // attention is the shape of an attn command.
 type attention struct {
-	headDim, kvHeads, shared int // shared: Q heads of each K and V head
+	headDim, kvHeads, shared int // shared: Q heads per K and V head
 	rows, kvLen              int // kvLen of the first row
 	context                  int
 	window                   int // 0: none
@@ -29,11 +29,11 @@ type attention struct {
 	gap                      int // elements between rows of q
 	scale                    float64
 	q8                       bool    // a cache of int8
-	first                    int     // positions at the start that are seen besides the window
-	half                     int     // pairs of Q that are turned for them
+	first                    int     // attention sinks, visible besides the window
+	half                     int     // pairs of Q that are rotated for the sinks
 	softCap                  float64 // 0: none
 	interleaved              bool
-	learned                  bool // heads have a further score, which has no value
+	learned                  bool // heads have a learned sink logit
 }
 
 func (a attention) String() string {
@@ -41,7 +41,7 @@ func (a attention) String() string {
 	return fmt.Sprintf("%+v", fields(a))
 }
 
-// capacity is the rows of the cache: the least that is allowed.
+// capacity is the number of rows of the cache, the smallest allowed.
 func (a attention) capacity() int {
 	if a.window > 0 {
 		return min(a.context, a.first+a.window+a.rows-1)
@@ -57,7 +57,7 @@ func (a attention) row(p int) int {
 	return a.first + (p-a.first)%(a.capacity()-a.first)
 }
 
-// seen returns the positions that row r sees.
+// seen returns the positions visible to row r.
 func (a attention) seen(r int) []int {
 	var list []int
 	for p := range a.kvLen + r {
@@ -68,7 +68,7 @@ func (a attention) seen(r int) []int {
 	return list
 }
 
-// turnedHead returns a head of row r of Q as it is for the positions at the start.
+// turnedHead returns a head of row r of Q, rotated for the attention sinks.
 func (a attention) turnedHead(q, turn []float64, r int) []float64 {
 	q = slices.Clone(q)
 	for i := range a.half {
@@ -82,7 +82,8 @@ func (a attention) turnedHead(q, turn []float64, r int) []float64 {
 	return q
 }
 
-// size is the elements of one output: of a split the values, maximum and weight.
+// size is the number of elements of one output; a split's output is its values, maximum and
+// weight.
 func (a attention) size() int {
 	if a.splits > 0 {
 		return a.headDim + 2
@@ -117,7 +118,7 @@ func (a attention) split(s, begin, end int) (int, int) {
 	return begin + s*each, min(end, begin+(s+1)*each)
 }
 
-// halfs returns n random float16.
+// halfs returns n random float16 values.
 func halfs(r *rand.Rand, n int, scale float64) []byte {
 	b := make([]byte, 2*n)
 	if err := dtype.Quantize(dtype.F16, b, normal(r, n, scale)); err != nil {
@@ -126,7 +127,8 @@ func halfs(r *rand.Rand, n int, scale float64) []byte {
 	return b
 }
 
-// rows are the parts of a cache that a row is.
+// cacheRow returns the parts of a cache that hold a row: elements, and scales if there are
+// any.
 func (a attention) cacheRow(cache []byte, head, row int) [][]byte {
 	d, at, all := a.headDim, head*a.capacity()+row, a.kvHeads*a.capacity()*a.headDim
 	if !a.q8 {
@@ -151,7 +153,7 @@ func (a attention) setRow(cache []byte, head, row int, r *rand.Rand, scale float
 	copy(to[1], halfs(r, a.headDim/32, scale/64))
 }
 
-// values returns what a cache stands for.
+// values returns the values that a cache represents.
 func (a attention) values(cache []byte) []float64 {
 	if !a.q8 {
 		return halves(cache)
@@ -164,8 +166,8 @@ func (a attention) values(cache []byte) []float64 {
 	return x
 }
 
-// command returns the command with random contents. Rows of the cache that no
-// row of q may see are NaN.
+// command returns the command with random contents. Cache rows that are visible to no row
+// of q are NaN.
 func (a attention) command(r *rand.Rand) command {
 	d, heads, capacity := a.headDim, a.kvHeads*a.shared, a.capacity()
 	stride := heads*d + a.gap
@@ -214,8 +216,8 @@ func (a attention) command(r *rand.Rand) command {
 	return c
 }
 
-// exact returns the output in float64. With splits a part without positions is
-// all NaN but for its weight.
+// exact returns the output in float64. A split without positions is NaN except for its
+// weight.
 func (a attention) exact(c command) []float64 {
 	d, heads, capacity := a.headDim, a.kvHeads*a.shared, a.capacity()
 	q, k, v := floats(c.input["q"]), a.values(c.input["k_cache"]), a.values(c.input["v_cache"])
@@ -300,7 +302,7 @@ func (a attention) compare(got []byte, want []float64, tol float64) error {
 	return nil
 }
 
-// randomAttention returns a shape with less than limit positions.
+// randomAttention returns a shape with fewer than limit positions.
 func randomAttention(r *rand.Rand, limit int) attention {
 	a := attention{
 		headDim: pick(r, 8, 20, 36, 48, 64, 64, 80, 96, 128, 128, 192, 256, 300), kvHeads: 1 + r.IntN(2), shared: pick(r, 1, 2, 3, 4, 6, 7),
@@ -313,7 +315,7 @@ func randomAttention(r *rand.Rand, limit int) attention {
 	}
 	if r.IntN(4) > 0 {
 		a.span, a.splits = pick(r, 1, 8, 16, 32, 48, 64, 100), 1+r.IntN(9)
-		// At the borders of splits.
+		// Use lengths at the borders of splits.
 		if a.window == 0 && r.IntN(2) == 0 {
 			a.kvLen = max(1, pick(r, 1, a.span, a.splits*a.span, 16*a.splits)+r.IntN(3)-1)
 			a.context = a.kvLen + a.rows - 1 + r.IntN(300)
@@ -330,13 +332,13 @@ func randomAttention(r *rand.Rand, limit int) attention {
 	return a
 }
 
-// withoutSinks is the shape without positions at the start.
+// withoutSinks returns the shape without attention sinks.
 func (a attention) withoutSinks() attention {
 	a.first, a.half = 0, 0
 	return a
 }
 
-// quantise makes the cache one of int8.
+// quantise changes the cache to int8.
 func (a *attention) quantise(r *rand.Rand) {
 	a.q8 = true
 	if a.headDim%32 != 0 {
@@ -344,7 +346,7 @@ func (a *attention) quantise(r *rand.Rand) {
 	}
 }
 
-// TestAttention runs what reads and writes exactly what is there.
+// TestAttention runs the tests of memory accesses, with the sanitizers.
 func TestAttention(t *testing.T) {
 	p := builds.Get(t, emu.Options{Sanitize: true})
 	for _, tt := range []struct {
@@ -357,7 +359,7 @@ func TestAttention(t *testing.T) {
 	}
 }
 
-// TestAttentionFast runs what takes long with the sanitizers.
+// TestAttentionFast runs the tests that take too long with the sanitizers.
 func TestAttentionFast(t *testing.T) {
 	p := builds.Get(t, emu.Options{})
 	for _, tt := range []struct {
@@ -377,8 +379,7 @@ func testAttn(t *testing.T, p *emu.Program) {
 	}
 }
 
-// testAttnTile does the same with tiles of rows, whose products are of pairs of
-// halves.
+// testAttnTile does the same for tiles of rows, whose products use pairs of float16.
 func testAttnTile(t *testing.T, p *emu.Program, first, end uint64) {
 	for seed := first; seed < end; seed++ {
 		r := rand.New(rand.NewPCG(seed, 6))
@@ -425,8 +426,8 @@ func checkAttn(t *testing.T, p *emu.Program, a attention, r *rand.Rand, seed uin
 	}
 }
 
-// testAttnRows checks that a row's output does not depend on the rows beside
-// it, bit by bit.
+// testAttnRows checks that a row's output is the same, bit by bit, whatever the other rows
+// are.
 func testAttnRows(t *testing.T, p *emu.Program) {
 	for seed := range exhaustive.Pick(uint64(6), 2) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -451,7 +452,7 @@ func testAttnRows(t *testing.T, p *emu.Program) {
 			}
 			tab, slots := d.tableOf(t)
 			one := d.emulated(t, p, tab, d.contents(t, tab, slots, r), launch{threads: 128}).bindings[kernels.AttnBindOut]
-			// Compare what is there: parts without positions hold noise.
+			// Compare only splits with positions: the others hold noise.
 			x, y, want := alone.parts(all[row*len(one):][:len(one)]), alone.parts(one), alone.exact(d)
 			for at := 0; at < len(y); at += a.size() {
 				if a.splits > 0 && want[at+a.size()-1] == 0 {
@@ -500,8 +501,7 @@ func testAttnLong(t *testing.T, p *emu.Program) {
 	}
 }
 
-// randomParts returns what splits might have left; of those without positions
-// NaN.
+// randomParts returns random results of splits; those without positions are NaN.
 func (a attention) randomParts(r *rand.Rand) []float32 {
 	var out []float32
 	for row := range a.rows {
@@ -525,7 +525,7 @@ func (a attention) randomParts(r *rand.Rand) []float32 {
 	return out
 }
 
-// testAttnMerge merges random parts, some of which are not there.
+// testAttnMerge merges random splits, some of them without positions.
 func testAttnMerge(t *testing.T, p *emu.Program) {
 	for seed := range exhaustive.Pick(uint64(20), 4) {
 		r := rand.New(rand.NewPCG(seed, 4))
@@ -553,7 +553,7 @@ func testAttnMerge(t *testing.T, p *emu.Program) {
 	}
 }
 
-// testPatch compares the kernel patch with what a command's Apply leaves.
+// testPatch compares the kernel patch with Apply of the table's commands.
 func testPatch(t *testing.T, p *emu.Program) {
 	for seed := range exhaustive.Pick(uint64(20), 4) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -585,7 +585,7 @@ func testPatch(t *testing.T, p *emu.Program) {
 			c.Apply(&step, &second)
 			want = append(want, second[:]...)
 		}
-		// Patches of records that are not there.
+		// Add a patch of a record past the end.
 		patches = append(patches, 0xff, 0xff, 0xff, 0xff, 1, 1, 0, 0)
 		patches = binary.LittleEndian.AppendUint32(patches, uint32(records))
 		patches = append(patches, 1, 1, 0, 0)

@@ -31,22 +31,22 @@ type command struct {
 	specs   []uint32
 	params  interface{ Put(*table.Cmd) }
 	second  pianolaSecond
-	step    table.Step        // where the token is, of commands that move it
+	step    table.Step        // current position, for commands that advance it
 	context uint32            // 0: contextRows
 	threads uint32            // 0: 32
-	absent  []string          // bindings that are not there
-	input   map[string][]byte // what bindings hold; others hold noise
+	absent  []string          // absent bindings
+	input   map[string][]byte // contents of bindings; others hold noise
 }
 
 // pianolaSecond are the secondary fields.
 type pianolaSecond struct{ index, kvLen, behind, rows uint32 }
 
-// outcome is what a command left.
+// outcome is the memory after a command.
 type outcome struct {
 	bindings [decl.MaxBindings][]byte
 	count    uint32
 	stopped  bool
-	step     []byte // the step block, of commands that move it
+	step     []byte // step block, for commands that advance it
 }
 
 // tableOf returns a table of the one command, with a slot for each binding
@@ -121,12 +121,12 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	return t, slots
 }
 
-// moves reports whether the command moves the step block on.
+// moves reports whether the command advances the step block.
 func (c *command) moves() bool {
 	return c.kernel == kernels.Accept || c.kernel == kernels.Draft
 }
 
-// contents returns what the bindings hold at first.
+// contents returns the initial contents of the bindings.
 func (c *command) contents(tb testing.TB, t *table.Table, slots [decl.MaxBindings]uint32, r *rand.Rand) [decl.MaxBindings][]byte {
 	tb.Helper()
 	k, _ := decl.Lookup(c.kernel)
@@ -194,10 +194,10 @@ func (c *command) onCPU(tb testing.TB, t *table.Table, slots [decl.MaxBindings]u
 	return out
 }
 
-// launch is how a command is emulated.
+// launch selects how a command is emulated.
 type launch struct {
 	threads int
-	extra   uint32 // threadgroups of rows that are not there
+	extra   uint32 // threadgroups for inactive rows
 	order   emu.Order
 	seed    uint64
 	stop    uint32
@@ -286,13 +286,13 @@ func normal(r *rand.Rand, n int, scale float64) []float32 {
 	return x
 }
 
-// tiny is what counts as 0: fast functions flush what is below float32's
-// normal numbers, or bound an exponent before it.
+// tiny is the bound below which values count as 0: fast functions flush values below
+// float32's normal numbers, or bound an exponent before that.
 const tiny = 1e-30
 
-// near returns what is wrong with got, unless each element is within tol of
-// want, relative to the larger of the element and the norm per element of
-// the width elements around it: a row, or a head.
+// near returns an error unless each element of got is within tol of want, relative to the
+// larger of the element and the norm per element of the surrounding width elements: a row,
+// or a head.
 func near(got, want []float64, width int, tol float64) error {
 	for from := 0; from < len(want); from += width {
 		row := want[from:min(from+width, len(want))]

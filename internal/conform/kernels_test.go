@@ -14,8 +14,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// tolerance says how a binding may differ: relative to rows of width
-// elements; 0 is not at all.
+// tolerance is the difference allowed for a binding, relative to rows of width elements; 0
+// allows none.
 type tolerance struct {
 	width int
 	tol   float64
@@ -45,7 +45,7 @@ func one(b bool) uint32 {
 	return 0
 }
 
-// specialLogits returns n logits, among them equals and what is no number.
+// specialLogits returns n logits, with equal values and NaN among them.
 func specialLogits(r *rand.Rand, n int) []float32 {
 	logits := normal(r, n, 1)
 	special := []float32{float32(math.NaN()), float32(math.Inf(-1)), float32(math.Inf(1)), 0, float32(math.Copysign(0, -1)), 7}
@@ -279,9 +279,9 @@ var subjects = []subject{
 // rounds is the number of random commands of each kernel.
 var rounds = exhaustive.Pick(uint64(12), 3)
 
-// TestKernels compares random commands, every one in three orders, with
-// threadgroups of several sizes and threadgroups for rows that are not there;
-// once with the stop flag set, when nothing may change.
+// TestKernels compares random commands, each in three orders, with threadgroups of several
+// sizes and threadgroups for inactive rows; once with the stop flag set, which must leave
+// everything unchanged.
 func TestKernels(t *testing.T) {
 	p := builds.Get(t, emu.Options{Sanitize: true})
 	for _, s := range subjects {
@@ -290,7 +290,7 @@ func TestKernels(t *testing.T) {
 	}
 }
 
-// testSubject does so for one kernel.
+// testSubject tests one kernel in this way.
 func testSubject(t *testing.T, p *emu.Program, s subject, rounds uint64) {
 	k, _ := decl.Lookup(s.kernel)
 	for seed := range rounds {
@@ -361,7 +361,7 @@ func halves(b []byte) []float64 {
 	return y
 }
 
-// TestLarge runs what is too much for the sanitizers.
+// TestLarge runs the tests that take too long with the sanitizers.
 func TestLarge(t *testing.T) {
 	p := builds.Get(t, emu.Options{})
 	t.Run("angles", func(t *testing.T) { testAngles(t, p) })

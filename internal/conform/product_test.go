@@ -259,7 +259,7 @@ func (p *productOf) mergeOf(r *rand.Rand) {
 	p.merge.kvLen = max(1, pick(r, 1, p.merge.span, p.merge.splits*p.merge.span, 16*p.merge.splits, r.IntN(5000))+r.IntN(3)-1)
 }
 
-// merged returns what the splits of a row are merged to.
+// merged returns the merged splits of a row.
 func (a attention) merged(values, states []float32) []float32 {
 	begin, d := 0, a.headDim
 	if a.window > 0 {
@@ -293,9 +293,9 @@ func (a attention) merged(values, states []float32) []float32 {
 	return out
 }
 
-// TestTiledGEMV compares products of tiles with those of the CPU device, which
-// has the same integers: what is left is the order of sums. With silu or a norm
-// an integer may be the next one.
+// TestTiledGEMV compares products of tiles with those of the CPU device, which multiplies
+// the same integers in a different order of sums. With silu or a norm, an integer may
+// differ by one.
 func TestTiledGEMV(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: true})
 	for _, typ := range types() {
@@ -323,8 +323,8 @@ func TestTiledGEMV(t *testing.T) {
 	}
 }
 
-// TestRowsGEMV compares products of rows with those of the CPU device, whose
-// order of sums is another.
+// TestRowsGEMV compares products of rows with those of the CPU device, which sums in a
+// different order.
 func TestRowsGEMV(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: true})
 	for _, typ := range types() {

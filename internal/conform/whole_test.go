@@ -23,15 +23,15 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// whole is a model, a table of it, and how far it is replayed.
+// whole is a model, a table compiled from it, and the number of tokens to replay.
 type whole struct {
 	model, golden string // below testdata
 	chip          string
-	change        func(*chip.Chip) // nil: as it is
+	change        func(*chip.Chip) // nil: unchanged
 	changed       string           // what it then is
 	options       compiler.Options
 	prompts       []int // cases of the golden
-	tokens        int   // greedy ones of each
+	tokens        int   // greedy tokens per prompt
 	order         emu.Order
 	fast          bool    // without sanitizers
 	ties          bool    // logits at their cap: no token need be compared
@@ -111,7 +111,7 @@ func load(tb testing.TB, dev replay.Device, t *table.Table, src replay.Source) *
 	return m
 }
 
-// generated is what followed a prompt.
+// generated is the result of a prompt.
 type generated struct {
 	ids         []int32   // n tokens
 	first, last []float32 // logits after the prompt, and after the token before the last
@@ -207,7 +207,7 @@ func wholes() []whole {
 		list = append(list, w)
 	}
 	list = append(list, denseWholes()...)
-	// Experts, and logits of heads without a position.
+	// Experts, and learned sink logits.
 	for i, w := range []whole{
 		{model: "variants/qwen3_moe", chip: "m4-pro", prompts: []int{1}, tokens: 6, fast: true},
 		{model: "variants/qwen3_moe_sparse", chip: "h200", change: small, changed: "small", prompts: []int{2}, tokens: 5},
@@ -453,8 +453,8 @@ func decode(dev replay.Device, t *table.Table, n uint32) ([][]byte, error) {
 	return all, nil
 }
 
-// TestWholeFaults damages a table's decode program, one place at a time: every
-// barrier that is missing and every binding that is elsewhere shows.
+// TestWholeFaults damages a table's decode program in one place at a time: every missing
+// barrier and every misplaced binding must show.
 func TestWholeFaults(t *testing.T) {
 	every := exhaustive.Pick(1, 5)
 	w := whole{model: "tiny/qwen3", chip: "m4-pro", change: small}
