@@ -19,7 +19,7 @@ import (
 // loader returns a tiny model on a device.
 type loader func(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model
 
-// sessionTests are what holds on every device that computes.
+// sessionTests are the tests for every device that computes.
 var sessionTests = []struct {
 	name string
 	run  func(t *testing.T, loaded loader)
@@ -225,8 +225,8 @@ func testAllLogits(t *testing.T, loaded loader) {
 	}
 }
 
-// testStop makes a token of the greedy sequence a stop id: the chain ends with
-// it on the device.
+// testStop makes a token of the greedy sequence a stop id: the device ends the chain with
+// it.
 func testStop(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
 	free := generate(t, session(t, m, replay.SessionOptions{Chain: 64}), prompt(9), 60)
@@ -286,8 +286,8 @@ func allocations(t *testing.T, m *replay.Model, o replay.Sampling) {
 	}
 }
 
-// testCancel cancels a long generation: it returns within the bound, with the
-// tokens so far, and the session goes on.
+// testCancel cancels a long generation: it returns within the time bound with the tokens so
+// far, and the session remains usable.
 func testCancel(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
 	const n = 480
@@ -344,7 +344,7 @@ func cancelled(t *testing.T, m *replay.Model, want []int32) time.Duration {
 	return took
 }
 
-// testCancelledPrompt leaves the context as it was.
+// testCancelledPrompt checks that a cancelled prompt leaves the context unchanged.
 func testCancelledPrompt(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
 	s := session(t, m, replay.SessionOptions{})

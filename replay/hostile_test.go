@@ -77,10 +77,10 @@ type hostile struct {
 	slowest time.Duration
 }
 
-// slack is the constant that replay may take besides, on a busy machine.
+// slack is additional time allowed for replay on a busy machine.
 const slack = 3 * time.Second
 
-// sound replays the table as it is.
+// sound replays the unchanged table.
 func (h *hostile) sound() time.Duration {
 	start := time.Now()
 	if err := h.replay(h.tab); err != nil {
@@ -221,8 +221,8 @@ func (h *hostile) try(some []field, to []uint64) {
 	h.slowest = max(h.slowest, time.Since(start))
 }
 
-// errReplay marks errors that a hostile table may give: it is refused, or its
-// session ends early.
+// errReplay marks the errors allowed for a hostile table: it is refused, or its session
+// ends early.
 var errReplay = errors.New("refused")
 
 func ignore(err error) error {

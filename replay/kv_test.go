@@ -11,7 +11,7 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 )
 
-// kvKinds are the kinds of caches beside float16.
+// kvKinds are the element types of caches besides float16.
 var kvKinds = []struct {
 	name string
 	o    compiler.Options
@@ -20,7 +20,7 @@ var kvKinds = []struct {
 	{"q8_0 with sinks", compiler.Options{KV: "q8_0", KVSinks: 4, KVWindow: 40}},
 }
 
-// withKind returns a loader whose models have a kind of cache.
+// withKind returns a loader of models with a given type of cache.
 func withKind(loaded loader, kind compiler.Options) loader {
 	return func(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model {
 		t.Helper()
@@ -29,7 +29,7 @@ func withKind(loaded loader, kind compiler.Options) loader {
 	}
 }
 
-// testKVKinds grows, forks and saves caches of every kind.
+// testKVKinds grows, forks and saves caches of every type.
 func testKVKinds(t *testing.T, loaded loader) {
 	for _, kind := range kvKinds {
 		with := withKind(loaded, kind.o)
@@ -43,8 +43,8 @@ func testKVKinds(t *testing.T, loaded loader) {
 	}
 }
 
-// TestRepromptKinds goes back in caches of every kind: what is there is reused, and
-// where rows are gone that the rest needs, all is prefilled.
+// TestRepromptKinds goes back in caches of every type: kept rows are reused; if rows that
+// the rest needs are lost, everything is prefilled.
 func TestRepromptKinds(t *testing.T) {
 	for _, kind := range kvKinds {
 		with := withKind(loadedOnCPU, kind.o)
@@ -58,9 +58,9 @@ func TestRepromptKinds(t *testing.T) {
 	}
 }
 
-// TestRollover decodes past the end of the context, in chains of several lengths, and
-// forks and saves what has rolled over. A whole prompt given then is prefilled but for
-// what it has in common with the new context.
+// TestRollover decodes past the end of the context, in chains of several lengths, and forks
+// and saves contexts after a rollover. A whole prompt given then is prefilled except for
+// its common beginning with the new context.
 func TestRollover(t *testing.T) {
 	const size, sinks, window = 96, 4, 40
 	m := loadedOnCPU(t, "llama", 32, compiler.Options{Context: size, KV: "q8_0"})
@@ -124,9 +124,9 @@ func TestRollover(t *testing.T) {
 	}
 }
 
-// TestRolloverDraws draws past the end of the context: not what the same positions
-// drew before, the same for every chain, fork and restored snapshot, and from the start
-// once there is another prompt.
+// TestRolloverDraws samples past the end of the context: positions draw differently after a
+// rollover, equally for every chain length, fork and restored snapshot, and from the start
+// again after another prompt.
 func TestRolloverDraws(t *testing.T) {
 	m := loadedOnCPU(t, "qwen3", 64, compiler.Options{Context: 64})
 	// Logits that are all but equal: tokens are the draws of their positions.
@@ -190,7 +190,7 @@ func TestRolloverDraws(t *testing.T) {
 	}
 }
 
-// common counts where a and b are equal.
+// common returns the number of equal leading elements of a and b.
 func common(a, b []int32) (n int) {
 	for i := range a {
 		if a[i] == b[i] {

@@ -106,7 +106,7 @@ func testLogProbs(t *testing.T, loaded loader) {
 	}
 }
 
-// TestLogProbsOfLongChains goes round the ring of entries.
+// TestLogProbsOfLongChains decodes more tokens than the ring has entries.
 func TestLogProbsOfLongChains(t *testing.T) {
 	m := loadedOnCPU(t, "llama", 64, compiler.Options{LogProbs: true})
 	n := min(m.Table().Header.Context-9, 2*sampler.RankEntries+100)
@@ -126,7 +126,8 @@ func TestLogProbsOfLongChains(t *testing.T) {
 	}
 }
 
-// TestLogProbsRefused: counts that cannot be, and tables without the programs.
+// TestLogProbsRefused checks that invalid counts, and tables without the programs, are
+// refused.
 func TestLogProbsRefused(t *testing.T) {
 	s := session(t, loadedOnCPU(t, "llama", 64, compiler.Options{}), replay.SessionOptions{})
 	for _, n := range []int{-1, sampler.MaxRanked + 1, math.MaxInt} {
@@ -171,7 +172,7 @@ func TestLogProbsRefused(t *testing.T) {
 	}
 }
 
-// TestSampledAllocations: sampled chains and those with log-probabilities allocate
+// TestSampledAllocations checks that chains with sampling and log-probabilities allocate
 // nothing.
 func TestSampledAllocations(t *testing.T) {
 	m := loadedOnCPU(t, "qwen3", 64, compiler.Options{LogProbs: true})

@@ -13,7 +13,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// logits returns those of the pending token.
+// logits returns the logits of the pending token.
 func logits(t testing.TB, s *replay.Session) []float32 {
 	t.Helper()
 	l := make([]float32, 512) // the tiny models' vocabulary
@@ -23,12 +23,12 @@ func logits(t testing.TB, s *replay.Session) []float32 {
 	return l
 }
 
-// kvBytes is what the KV caches of all sessions take.
+// kvBytes returns the memory of the KV caches of all sessions.
 func kvBytes(m *replay.Model) uint64 { return m.Memory().Kinds[table.SlotKV].Active }
 
-// testGrowth decodes over the borders at which caches grow: the tokens and logits
-// are those of a session whose caches have room for all from the start, and memory is
-// of what has been used.
+// testGrowth decodes across the lengths at which caches grow: the tokens and logits are
+// those of a session that reserved the whole context, and the memory is that of the rows in
+// use.
 func testGrowth(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
 	context := int(m.Table().Header.Context)
@@ -74,8 +74,8 @@ func testGrowth(t *testing.T, loaded loader) {
 	}
 }
 
-// follow gives a session a whole prompt and n tokens, and returns them and what
-// was prefilled and reused.
+// follow reprompts a session, decodes n tokens, and returns them and the numbers of tokens
+// prefilled and reused.
 func follow(t *testing.T, s *replay.Session, ids []int32, n int) (out []int32, prefilled, reused int) {
 	t.Helper()
 	before := s.Stats()
@@ -95,8 +95,8 @@ func follow(t *testing.T, s *replay.Session, ids []int32, n int) (out []int32, p
 	return out, after.Prefilled - before.Prefilled, after.Reused - before.Reused
 }
 
-// testReprompt gives prompts that have parts in common with the context: only what
-// is new is prefilled, and what follows is what follows in a session of its own.
+// testReprompt gives prompts that share parts with the context: only the new part is
+// prefilled, and the tokens are those of a separate session.
 func testReprompt(t *testing.T, loaded loader) {
 	m := loaded(t, "qwen3", 16, compiler.Options{})
 	s := session(t, m, replay.SessionOptions{Chain: 5})
@@ -134,8 +134,8 @@ func testReprompt(t *testing.T, loaded loader) {
 	}
 }
 
-// testRepromptRotating goes back in a cache that rotates: as far as it keeps rows they
-// are reused, and otherwise all is prefilled.
+// testRepromptRotating goes back in a rotating cache: rows that it keeps are reused;
+// otherwise everything is prefilled.
 func testRepromptRotating(t *testing.T, loaded loader) { repromptRotating(t, loaded, "mistral") }
 
 func repromptRotating(t *testing.T, loaded loader, name string) {
@@ -167,8 +167,8 @@ func repromptRotating(t *testing.T, loaded loader, name string) {
 	}
 }
 
-// testFork forks a session in the middle: all go on as sessions do that came there
-// alone, and none sees what another does.
+// testFork forks a session in the middle: each session continues as if alone, and none
+// observes the others.
 func testFork(t *testing.T, loaded loader) { fork(t, loaded, "llama", "mistral") }
 
 func fork(t *testing.T, loaded loader, names ...string) {
@@ -211,8 +211,8 @@ func fork(t *testing.T, loaded loader, names ...string) {
 	}
 }
 
-// testSnapshot writes a context and goes on from it in another session, with the
-// logits and tokens of the first.
+// testSnapshot writes a snapshot and continues from it in another session, with the same
+// logits and tokens.
 func testSnapshot(t *testing.T, loaded loader) { snapshot(t, loaded, "llama", "mistral") }
 
 func snapshot(t *testing.T, loaded loader, names ...string) {
@@ -259,8 +259,8 @@ func snapshot(t *testing.T, loaded loader, names ...string) {
 	}
 }
 
-// testCloseModel closes a model while sessions decode and others are made: all end with
-// ErrClosed.
+// testCloseModel closes a model while sessions decode and others are created: all calls end
+// with ErrClosed.
 func testCloseModel(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 32, compiler.Options{})
 	var wg sync.WaitGroup

@@ -12,8 +12,9 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 )
 
-// testRepromptRows compares logits and hidden states of rows with those of a context
-// made anew, whatever was kept, and the ones with the others through the head.
+// testRepromptRows compares the logits and hidden states of rows with those of a new
+// context, however many rows were kept, and the hidden states with the logits through the
+// head.
 func testRepromptRows(t *testing.T, loaded loader) {
 	ctx := context.Background()
 	m := loaded(t, "qwen2", 16, compiler.Options{AllLogits: true, Hidden: true})

@@ -34,8 +34,8 @@ func sampled(t *testing.T, m *replay.Model, chain, n int, o replay.Sampling) []i
 	return generate(t, s, prompt(9), n)
 }
 
-// TestSampledChains: 50 seeds give the same tokens for chains of 1 and of 128, and
-// for teams and prompts of any size; other seeds give others.
+// TestSampledChains checks that each of 50 seeds gives the same tokens for chains of 1 and
+// 128 tokens and for all teams and chunk sizes, and that other seeds give other tokens.
 func TestSampledChains(t *testing.T) {
 	m := loadedOnCPU(t, "qwen3", 64, compiler.Options{})
 	small := loadedOnCPU(t, "qwen3", 4, compiler.Options{})
@@ -60,7 +60,7 @@ func TestSampledChains(t *testing.T) {
 	}
 }
 
-// TestSetSampling refuses what cannot be, and leaves the session as it was.
+// TestSetSampling checks that invalid settings are refused and leave the session unchanged.
 func TestSetSampling(t *testing.T) {
 	m := loadedOnCPU(t, "llama", 64, compiler.Options{})
 	s := session(t, m, replay.SessionOptions{})
@@ -101,8 +101,8 @@ func TestSetSampling(t *testing.T) {
 	}
 }
 
-// TestSamplerOrders: what an order has no stage for is refused, and a table
-// without a sampler says so.
+// TestSamplerOrders checks that settings without a stage in the table's order, and tables
+// without a sampler, are refused.
 func TestSamplerOrders(t *testing.T) {
 	var refused *replay.SamplingError
 	s := session(t, loadedOnCPU(t, "llama", 64, compiler.Options{Sampler: "edgerunner"}), replay.SessionOptions{})

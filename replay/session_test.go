@@ -28,14 +28,13 @@ var (
 	_ replay.Device = (*null.Device)(nil)
 )
 
-// compiled returns the table of a tiny model for the CPU, whose prefill program
-// takes chunk rows.
+// compiled returns the table of a tiny model for the CPU with the given chunk.
 func compiled(t testing.TB, name string, chunk int, o compiler.Options) (*table.Table, *weights.Directory) {
 	t.Helper()
 	return compiledFor(t, "cpu", name, chunk, o)
 }
 
-// compiledFor does the same for any chip.
+// compiledFor returns such a table for any chip.
 func compiledFor(t testing.TB, chipName, name string, chunk int, o compiler.Options) (*table.Table, *weights.Directory) {
 	t.Helper()
 	dir, err := weights.OpenDirectory(testmodels.Path(t, filepath.Join("..", "testdata", "tiny", name)))
@@ -58,8 +57,7 @@ func compiledFor(t testing.TB, chipName, name string, chunk int, o compiler.Opti
 	return tab, dir
 }
 
-// recorded returns a session on a null device whose token after position p is
-// p + 100.
+// recorded returns a session on a null device that chooses token p + 100 after position p.
 func recorded(t testing.TB, name string, chunk int, co compiler.Options, so replay.SessionOptions) (*null.Device, *replay.Session) {
 	t.Helper()
 	tab, _ := compiled(t, name, chunk, co)
@@ -83,7 +81,7 @@ func prompt(n int) []int32 {
 	return ids
 }
 
-// TestOneWaitAPrompt counts what a prompt and chains cost in submissions.
+// TestOneWaitAPrompt counts the submissions of a prompt and of chains.
 func TestOneWaitAPrompt(t *testing.T) {
 	ctx := context.Background()
 	dev, s := recorded(t, "llama", 8, compiler.Options{}, replay.SessionOptions{Chain: 16})
@@ -247,7 +245,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// TestRotating checks that rewinding stays within what a rotating cache keeps.
+// TestRotating checks that Rewind goes back only as far as a rotating cache keeps rows.
 func TestRotating(t *testing.T) {
 	ctx := context.Background()
 	_, s := recorded(t, "mistral", 32, compiler.Options{}, replay.SessionOptions{Chain: 100})
@@ -266,7 +264,7 @@ func TestRotating(t *testing.T) {
 	}
 }
 
-// slowCancel is a device on which cancelling takes its time.
+// slowCancel is a device whose Cancel is slow.
 type slowCancel struct {
 	*null.Device
 	waiting func()        // called while a submission is in flight
@@ -284,8 +282,8 @@ func (d *slowCancel) Cancel(replay.Ticket) {
 	<-d.gate
 }
 
-// TestCancelEndsWithItsCall checks that a call does not return while its
-// cancellation is under way, which would end the next one.
+// TestCancelEndsWithItsCall checks that a call does not return while its cancellation is in
+// progress, which could end the next call.
 func TestCancelEndsWithItsCall(t *testing.T) {
 	tab, _ := compiled(t, "llama", 64, compiler.Options{})
 	ctx, cancel := context.WithCancel(context.Background())

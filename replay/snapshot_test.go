@@ -27,15 +27,15 @@ func snapshotOf(t testing.TB, m *replay.Model, positions int) []byte {
 	return b.Bytes()
 }
 
-// summed returns a snapshot with its checksum made right.
+// summed returns a snapshot with a correct checksum.
 func summed(b []byte) []byte {
 	sum := sha256.Sum256(b[:len(b)-sha256.Size])
 	copy(b[len(b)-sha256.Size:], sum[:])
 	return b
 }
 
-// TestRestoreRefuses damages a snapshot, and takes it to other models and tables: each
-// error is one that a caller can act on, and nothing is left.
+// TestRestoreRefuses damages a snapshot, and restores it on other models and tables: each
+// error is a documented one, and no session remains.
 func TestRestoreRefuses(t *testing.T) {
 	m := loadedOnCPU(t, "llama", 32, compiler.Options{})
 	good := snapshotOf(t, m, 40)
@@ -96,8 +96,8 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// TestRestoreMemory restores a file that says that it has the whole context and does
-// not: it gets memory for no more than there is of it.
+// TestRestoreMemory restores a file whose header claims the whole context, but which is cut
+// short: Restore allocates memory only for the rows in the file.
 func TestRestoreMemory(t *testing.T) {
 	m := loadedOnCPU(t, "llama", 32, compiler.Options{})
 	b := snapshotOf(t, m, 40)
@@ -117,7 +117,7 @@ func TestRestoreMemory(t *testing.T) {
 	}
 }
 
-// TestSnapshotWriter passes on what a writer says, at whatever byte.
+// TestSnapshotWriter checks that an error of the writer is returned, at any byte.
 func TestSnapshotWriter(t *testing.T) {
 	m := loadedOnCPU(t, "llama", 32, compiler.Options{})
 	s := session(t, m, replay.SessionOptions{})
@@ -144,7 +144,7 @@ func (w *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// FuzzRestore restores what nobody wrote: it is refused, or is a session that decodes.
+// FuzzRestore restores arbitrary files: each is refused, or gives a session that decodes.
 func FuzzRestore(f *testing.F) {
 	m := loadedOnCPU(f, "llama", 32, compiler.Options{})
 	good := snapshotOf(f, m, 3)
@@ -172,7 +172,7 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// fixed returns a snapshot with the fingerprints and the checksum that get it past the
+// fixed returns a snapshot with correct fingerprints and checksum, so that it passes the
 // first checks.
 func fixed(b, good []byte) []byte {
 	if len(b) < 100+sha256.Size {

@@ -38,8 +38,8 @@ func speculating(t testing.TB, m *replay.Model, o replay.SessionOptions, ids, fo
 	return s
 }
 
-// testSpeculate checks that speculating gives the tokens of plain decoding, whatever
-// the chains, and with rotating caches that are longer and shorter than a draft.
+// testSpeculate checks that speculative decoding gives the tokens of plain decoding for all
+// chain lengths, and with rotating caches that are longer and shorter than a draft.
 func testSpeculate(t *testing.T, loaded loader) {
 	rejected := 0
 	for _, c := range []struct {
@@ -71,8 +71,8 @@ func testSpeculate(t *testing.T, loaded loader) {
 	}
 }
 
-// testSpeculateLogits checks that chains which verify leave the tokens and the logits
-// that decoding does, to the bit.
+// testSpeculateLogits checks that chains with verify leave exactly the tokens and the
+// logits of plain decoding.
 func testSpeculateLogits(t *testing.T, loaded loader) {
 	m := loaded(t, "qwen3", 32, compiler.Options{Draft: 3, Context: 64})
 	ids := prompt(20)
@@ -91,9 +91,8 @@ func testSpeculateLogits(t *testing.T, loaded loader) {
 	}
 }
 
-// testSpeculateState checks that what is made of a session that has speculated, and
-// what it does after, is as if it had decoded: logits, a rewind, a fork, a
-// snapshot, another prompt, stop ids.
+// testSpeculateState checks that a session that has speculated behaves like one that has
+// decoded: its logits, a rewind, a fork, a snapshot, another prompt, stop ids.
 func testSpeculateState(t *testing.T, loaded loader) {
 	ctx := context.Background()
 	m := loaded(t, "qwen3", 32, compiler.Options{Draft: 3})
@@ -159,7 +158,7 @@ func testSpeculateState(t *testing.T, loaded loader) {
 	}
 }
 
-// testSpeculateStop checks that a stop id ends a chain wherever it is in a draft.
+// testSpeculateStop checks that a stop id ends a chain at any place in a draft.
 func testSpeculateStop(t *testing.T, loaded loader) {
 	m := loaded(t, "qwen3", 32, compiler.Options{Draft: 3})
 	ids := prompt(45)
@@ -187,8 +186,8 @@ func testSpeculateStop(t *testing.T, loaded loader) {
 	}
 }
 
-// testSpeculateCancel cancels chains that verify: what came is what decoding gives,
-// and so is what comes after.
+// testSpeculateCancel cancels chains with verify: the tokens before and after the
+// cancellation are those of plain decoding.
 func testSpeculateCancel(t *testing.T, loaded loader) {
 	m := loaded(t, "mistral", 32, compiler.Options{Draft: 3, Context: 210})
 	ids := prompt(100)

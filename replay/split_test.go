@@ -19,9 +19,9 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// limitedLogits returns the logits of every row of a prompt and the tokens that
-// follow, on a CPU whose slots are so large at most, and how many commands of
-// decode are parts of a product.
+// limitedLogits returns the logits of every row of a prompt and the tokens after it, on a
+// CPU with a limited slot size, and the number of decode commands that are parts of a
+// divided product.
 func limitedLogits(t *testing.T, path string, slot uint64) (logits []float32, next []int32, parts int) {
 	t.Helper()
 	dir, err := weights.OpenDirectory(path)
