@@ -9,8 +9,9 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-func init() {
-	registered = append(registered, &backend{device: DeviceCPU, listed: 1, chosen: 3, threads: true, open: newCPU, status: cpuStatus})
+// cpuDevice returns the CPU device, which every build contains.
+func cpuDevice() *backend {
+	return &backend{device: DeviceCPU, chosen: 3, threads: true, open: newCPU, status: cpuStatus}
 }
 
 // newCPU opens the CPU device.

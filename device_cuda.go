@@ -15,12 +15,13 @@ import (
 	"github.com/pianola-engine/pianola/shaders"
 )
 
-func init() {
-	registered = append(registered, &backend{
-		device: DeviceCUDA, listed: 3, chosen: 2,
+// cudaDevice returns the CUDA device.
+func cudaDevice() *backend {
+	return &backend{
+		device: DeviceCUDA, chosen: 2,
 		open:   func(o *Options) (*target, error) { return newCUDA(o.Mode, cuda.Options{Modules: cudaModules()}) },
 		status: func() DeviceStatus { return cudaStatus(cuda.Options{Modules: cudaModules()}) },
-	})
+	}
 }
 
 // newCUDA opens the NVIDIA GPU in a mode, which replaces o.Mode.
@@ -107,14 +108,14 @@ func makeModules() (*cuda.Modules, error) {
 		for _, e := range k.Entries {
 			in := cuda.Instance{Kernel: k.Name, Text: k.File, Entry: e.Name}
 			for _, f := range e.Fixed {
-				at, ok := declared(k).Spec(f.Name)
+				at, ok := decl.Of(k.Name).Spec(f.Name)
 				if !ok {
 					return nil, fmt.Errorf("pianola: kernel %s has no constant %s", k.Name, f.Name)
 				}
 				in.Fixed = append(in.Fixed, cuda.Fixed{Spec: at, Value: f.Value, Mask: f.Mask})
 			}
-			if declared(k).TGMem != "" {
-				in.TGMem = declared(k).ThreadgroupBytes
+			if decl.Of(k.Name).TGMem != "" {
+				in.TGMem = decl.Of(k.Name).ThreadgroupBytes
 			}
 			mods.Instances = append(mods.Instances, in)
 		}
@@ -147,10 +148,4 @@ func addText(mods *cuda.Modules, file, arch string, exact bool) error {
 	read := func() ([]byte, error) { return shaders.PTX(file, arch) }
 	mods.Texts = append(mods.Texts, cuda.Text{Name: file, Arch: capability, Exact: exact, Read: read})
 	return nil
-}
-
-// declared returns the declaration of a kernel, which every kernel of a manifest has.
-func declared(k *shaders.Kernel) *decl.Kernel {
-	d, _ := decl.Declared(k.Name)
-	return d
 }

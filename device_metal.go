@@ -19,9 +19,10 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-func init() {
+// metalDevice returns the Metal device. Other systems than macOS list it as unavailable.
+func metalDevice() *backend {
 	b := &backend{
-		device: DeviceMetal, listed: 2,
+		device: DeviceMetal,
 		claimed: func(o *Options) string {
 			if o.Metal.Shared == nil {
 				return ""
@@ -34,7 +35,7 @@ func init() {
 	if runtime.GOOS == "darwin" {
 		b.chosen = 1
 	}
-	registered = append(registered, b)
+	return b
 }
 
 // MetalOptions are the settings of the Metal device.

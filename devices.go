@@ -49,7 +49,7 @@ type DeviceStatus struct {
 // Devices returns the status of each device that this program was built with, available or not.
 func Devices() []DeviceStatus {
 	var list []DeviceStatus
-	for _, b := range backends(func(b *backend) int { return b.listed }) {
+	for _, b := range backends() {
 		list = append(list, b.status())
 	}
 	return list
@@ -58,23 +58,20 @@ func Devices() []DeviceStatus {
 // backend is a device as its file of this package supplies it.
 type backend struct {
 	device  Device
-	listed  int  // place in the list of Devices
-	chosen  int  // place in the choice of DeviceAuto, 0: not by itself
-	threads bool // it runs on threads of this process: Options.Threads
-	// claimed returns the name of an option that only this device can fulfil, if it is
-	// set; may be nil.
+	chosen  int  // order in which DeviceAuto tries the devices; 0 if it does not try this one
+	threads bool // whether the device runs on threads of this process, see Options.Threads
+	// claimed returns the name of an option that is set and that only this device supports,
+	// or "". It may be nil.
 	claimed func(o *Options) string
 	open    func(o *Options) (*target, error)
 	status  func() DeviceStatus
 }
 
-// registered has the devices of this build. Their files fill it when the program starts,
-// and nothing changes it after that.
-var registered []*backend
-
-// backends returns the devices of this build in an order.
-func backends(place func(b *backend) int) []*backend {
-	return slices.SortedFunc(slices.Values(registered), func(a, b *backend) int { return cmp.Compare(place(a), place(b)) })
+// backends returns the devices of this build in the order of Devices. The function of a device that
+// is left out of the build returns nil.
+func backends() []*backend {
+	list := []*backend{cpuDevice(), metalDevice(), cudaDevice()}
+	return slices.DeleteFunc(list, func(b *backend) bool { return b == nil })
 }
 
 // target is a device and what to compile for it.
@@ -120,7 +117,8 @@ func newDevice(o Options) (*target, error) {
 		return nil, err
 	}
 	auto := o.Device == DeviceAuto || o.Device == ""
-	for _, b := range registered {
+	built := backends()
+	for _, b := range built {
 		if b.claimed == nil || b.claimed(&o) == "" {
 			continue
 		}
@@ -132,7 +130,7 @@ func newDevice(o Options) (*target, error) {
 	if auto {
 		return chooseDevice(&o)
 	}
-	for _, b := range registered {
+	for _, b := range built {
 		if b.device != o.Device {
 			continue
 		}
@@ -147,7 +145,7 @@ func newDevice(o Options) (*target, error) {
 // chooseDevice opens the first available device. It returns the error of the last one if none is.
 func chooseDevice(o *Options) (*target, error) {
 	var last error
-	for _, b := range backends(func(b *backend) int { return b.chosen }) {
+	for _, b := range slices.SortedFunc(slices.Values(backends()), func(a, b *backend) int { return a.chosen - b.chosen }) {
 		if b.chosen == 0 || o.Threads != 0 && !b.threads {
 			continue
 		}

@@ -71,13 +71,21 @@ func (h *Header) StopIDs() []int32 {
 
 // Compile compiles the model's dispatch table for a chip: "cpu", "h200", "m4-pro" or another of
 // chip.Names. It reads no weights, and this machine need not have the chip. The table's Encode
-// method returns it as a roll, which Options.Roll accepts.
+// method returns it as a roll, which Options.Roll accepts. Compile validates the table, as a device
+// does when it loads one.
 func (h *Header) Compile(chipName string, o TableOptions) (*table.Table, error) {
 	in, err := h.input(chipName, o)
 	if err != nil {
 		return nil, err
 	}
-	return compiler.Compile(in)
+	t, err := compiler.Compile(in)
+	if err != nil {
+		return nil, err
+	}
+	if faults := t.Validate(); len(faults) > 0 {
+		return nil, fmt.Errorf("pianola: the compiled table is invalid: %w", faults[0])
+	}
+	return t, nil
 }
 
 // DumpAfter compiles up to and including a compiler pass, one of compiler.PassNames, and writes

@@ -267,7 +267,7 @@ func TestImpossibleValues(t *testing.T) {
 		{"run GOPHER -p x --min-p -0.1", "--min-p -0.1"},
 		{"run GOPHER -p x --top-k -1", "--top-k -1"},
 		{"run GOPHER -p x --repeat-penalty Inf", "--repeat-penalty +Inf"},
-		{"run GOPHER -p x --mode resident", "no mode resident"},
+		{"run GOPHER -p x --mode resident", "does not support mode resident"},
 		{"run GOPHER -f nowhere.txt", "nowhere.txt"},
 		{"run TINY -p x", "no tokenizer"},
 		{"ppl TINY --file ../../testdata/gopher/config.json", "no tokenizer"},

@@ -26,3 +26,10 @@ func Declared(name string) (*Kernel, bool) {
 	}
 	return nil, false
 }
+
+// Of returns the declaration of a kernel or of a helper, or nil if there is none. Every kernel of
+// the manifest in shaders has one.
+func Of(name string) *Kernel {
+	k, _ := Declared(name)
+	return k
+}

@@ -34,15 +34,15 @@ func fit() (*metal.Kernels, error) {
 			files = append(files, k.File)
 		}
 		kernel := metal.Kernel{Name: k.Name, MaxThreads: k.MaxThreads}
-		for _, c := range declared(k).Specs {
+		for _, c := range decl.Of(k.Name).Specs {
 			n, ok := decl.FunctionConstant(c.Name)
 			if !ok {
 				return nil, fmt.Errorf("kernels: constant %s of %s has no number", c.Name, k.Name)
 			}
 			kernel.Constants = append(kernel.Constants, uint32(n))
 		}
-		if declared(k).TGMem != "" {
-			kernel.TGMem = declared(k).ThreadgroupBytes
+		if decl.Of(k.Name).TGMem != "" {
+			kernel.TGMem = decl.Of(k.Name).ThreadgroupBytes
 		}
 		kernels.List = append(kernels.List, kernel)
 	}
@@ -96,10 +96,4 @@ func source(files []string) ([]byte, error) {
 		}
 	}
 	return b.Bytes(), nil
-}
-
-// declared returns the declaration of a kernel, which every kernel of a manifest has.
-func declared(k *shaders.Kernel) *decl.Kernel {
-	d, _ := decl.Declared(k.Name)
-	return d
 }

@@ -102,7 +102,7 @@ func build(root string) (string, error) {
 // add registers the properties of a kernel that pipelines check.
 func add(k *shaders.Kernel) error {
 	var c C.soft_kernel
-	bindings, constants := declared(k).Bindings, declared(k).Specs
+	bindings, constants := decl.Of(k.Name).Bindings, decl.Of(k.Name).Specs
 	if len(k.Name) >= len(c.name) || len(bindings) > len(c.writes) || len(constants) > len(c.numbers) {
 		return fmt.Errorf("soft: kernel %s is too large", k.Name)
 	}
@@ -110,7 +110,7 @@ func add(k *shaders.Kernel) error {
 		c.name[i] = C.char(k.Name[i])
 	}
 	c.max_threads, c.bindings, c.constants = C.uint32_t(k.MaxThreads), C.uint32_t(len(bindings)), C.uint32_t(len(constants))
-	if declared(k).TGMem != "" {
+	if decl.Of(k.Name).TGMem != "" {
 		c.threadgroup_memory = 1
 	}
 	for i, s := range constants {
@@ -124,7 +124,7 @@ func add(k *shaders.Kernel) error {
 		}
 		c.only_if[i], c.or_if[i] = -1, -1
 		for j, name := range b.Needs() {
-			at, _ := declared(k).Spec(name)
+			at, _ := decl.Of(k.Name).Spec(name)
 			if j == 0 {
 				c.only_if[i] = C.int32_t(at)
 			} else {
@@ -224,9 +224,3 @@ func Dispatches() int { return int(C.soft_dispatches()) }
 
 // InFlight returns the largest number of command buffers in flight since the last call.
 func InFlight() int { return int(C.soft_most()) }
-
-// declared returns the declaration of a kernel, which every kernel of a manifest has.
-func declared(k *shaders.Kernel) *decl.Kernel {
-	d, _ := decl.Declared(k.Name)
-	return d
-}
