@@ -83,17 +83,17 @@ type Config struct {
 	Bias       Bias
 
 	NormPlusOne  bool    `json:",omitzero"` // norms multiply by 1 + w, where w is the stored weight
-	EmbedScale   float32 `json:",omitzero"` // factor of the embedding; 0: none
-	AttnScale    float32 `json:",omitzero"` // factor of Q·K; 0: 1/sqrt(HeadDim)
-	AttnSoftCap  float32 `json:",omitzero"` // the scores s become c*tanh(s/c); 0: no cap
-	LogitSoftCap float32 `json:",omitzero"` // soft cap of the logits; 0: no cap
+	EmbedScale   float32 `json:",omitzero"` // factor of the embedding; 0 means none
+	AttnScale    float32 `json:",omitzero"` // factor of Q·K; 0 means 1/sqrt(HeadDim)
+	AttnSoftCap  float32 `json:",omitzero"` // cap c of attention scores s, which become c*tanh(s/c); 0 means no cap
+	LogitSoftCap float32 `json:",omitzero"` // soft cap of the logits; 0 means no cap
 
-	LayerNorm  bool `json:",omitzero"` // all norms except those of Q and K subtract the mean and add a bias
+	LayerNorm  bool `json:",omitzero"` // all norms except QK norm subtract the mean and add a bias
 	WideQKNorm bool `json:",omitzero"` // QKNorm is over all heads of Q, and of K, together
 	Ungated    bool `json:",omitzero"` // the feed-forward block has no gate: down(activation(up(x)))
 
-	ResidualScale float32 `json:",omitzero"` // factor of a block's output before it is added to the residual stream; 0: none
-	LogitScale    float32 `json:",omitzero"` // factor of the logits; 0: none
+	ResidualScale float32 `json:",omitzero"` // factor of a block's output before it is added to the residual stream; 0 means none
+	LogitScale    float32 `json:",omitzero"` // factor of the logits; 0 means none
 
 	RopeLayout RopeLayout
 	Ropes      []Rope  // distinct RoPE settings; nearly always one
@@ -170,8 +170,8 @@ type Rope struct {
 	// "".
 	Factors string
 
-	// LongFrom is the longest context that InvFreq and Factors apply to; 0: any context. Longer
-	// contexts use LongInvFreq and LongFactors.
+	// LongFrom is the longest context that InvFreq and Factors apply to. Longer contexts use
+	// LongInvFreq and LongFactors. If LongFrom is 0, InvFreq and Factors apply to all contexts.
 	LongFrom    int       `json:",omitzero"`
 	LongInvFreq []float32 `json:",omitempty"`
 	LongFactors string    `json:",omitzero"`

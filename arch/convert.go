@@ -80,8 +80,8 @@ type ConvertedRows struct {
 	// of dimensions. Step 0 means 1.
 	First, Step uint64
 
-	// Of each head with Head rows, the first Rotary rows are reordered from the layout Half to
-	// Interleaved; 0: none.
+	// Each head has Head rows. Its first Rotary rows are reordered from the layout Half to the
+	// layout Interleaved. If Rotary is 0, no rows are reordered.
 	Head, Rotary uint64
 
 	// If Stack is not 0, the tensor holds matrices [Columns, Stack], and the rows are columns of

@@ -47,8 +47,8 @@ func (e *FieldError) Error() string { return fmt.Sprintf("arch: %s: %s", e.Key, 
 // requires, or exists although the configuration does not use it.
 type TensorError struct {
 	Name string
-	Got  []uint64 // nil: missing
-	Want []uint64 // nil: it should not exist
+	Got  []uint64 // nil if the tensor is missing
+	Want []uint64 // nil if the tensor should not exist
 }
 
 func (e *TensorError) Error() string {

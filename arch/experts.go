@@ -14,7 +14,7 @@ const maxExperts = 1 << 10
 // Experts describes the sparse layers of a model, which have experts instead of one feed-forward
 // block. A router selects some of the experts for each position.
 type Experts struct {
-	Count int // experts per layer; 0: the model has none
+	Count int // experts per layer; 0 if the model has none
 	Used  int // experts selected per position
 	FF    int // feed-forward width of each expert
 	// OverAll makes the weights the softmax over all experts; otherwise the softmax is over the
@@ -53,9 +53,9 @@ type ExpertTensor struct {
 type expertRule struct {
 	Count  []string     `json:"count"`        // keys; the first one present counts
 	Used   string       `json:"used"`         //
-	FF     string       `json:"ff"`           // ""; or absent from the file: the width of the dense layers
-	Norm   string       `json:"norm"`         // key of a flag that the weights of the selected experts add up to 1; "": they do
-	Step   string       `json:"step"`         // key of the interval between sparse layers; "": all layers are sparse
+	FF     string       `json:"ff"`           // if it is "", or the file lacks the key, the width of the dense layers applies
+	Norm   string       `json:"norm"`         // key of a flag that the weights of the selected experts add up to 1; if it is "", they do
+	Step   string       `json:"step"`         // key of the interval between sparse layers; if it is "", all layers are sparse
 	Dense  string       `json:"dense_layers"` // key of a list of layers that are not sparse
 	Refuse []string     `json:"refuse"`       // keys refused if the model has experts
 	Forms  []expertForm `json:"forms"`        // the first one present counts

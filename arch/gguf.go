@@ -126,7 +126,7 @@ func (c *Config) readVocab(f *fields, src Source) {
 // ggml's ops.cpp).
 //
 // With YaRN, ggml multiplies cosines and sines by 0.1 ln(factor) + 1, and llama.cpp adjusts the
-// factor so that the result equals that of transformers, with rope.scaling.yarn_log_multiplier
+// factor so that the result is the same as in transformers, with rope.scaling.yarn_log_multiplier
 // for mscale_all_dim and mscale 1. rope.scaling.yarn_attn_factor has no effect unless the share
 // of extrapolation is 0. rope.scaling.attn_factor always multiplies.
 func (g *ggufForm) readRope(f *fields, src Source, c *Config) ropeSpec {

@@ -298,7 +298,7 @@ func readHFRopes(f *fields, c *Config, types []string, local string) {
 }
 
 // hfRope reads one RoPE setting from p. Fields that p lacks are read from f, all of config.json;
-// the base has the key theta. The rules are those of transformers 5 (modeling_rope_utils.py).
+// the base has the key theta. The rules are the same as in transformers 5 (modeling_rope_utils.py).
 func hfRope(f, p *fields, c *Config, theta string) ropeSpec {
 	kind := p.string("type", ropeDefault)
 	kind = longRopeName(p.string("rope_type", kind), p)

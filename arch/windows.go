@@ -7,7 +7,7 @@ type ggufWindow struct {
 	// override it with another period, or a flag per layer.
 	Period int `json:"period"`
 	// Theta is RoPE's base in layers with a window, unless rope.freq_base_swa is set; their
-	// frequencies are then not scaled. 0: they have the settings of the other layers.
+	// frequencies are then not scaled. If it is 0, they have the settings of the other layers.
 	Theta float64 `json:"rope_theta"`
 }
 

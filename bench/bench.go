@@ -22,8 +22,8 @@ import (
 // Options select what to measure. A run starts with an empty context, fills it with Depth
 // tokens, then prefills a prompt of Prompt tokens and decodes Decode tokens in chains.
 type Options struct {
-	Prompt int // tokens of the timed prefill; 0: none
-	Decode int // tokens of the timed decode, rounded up to whole chains; 0: none
+	Prompt int // tokens of the timed prefill; 0 means none
+	Decode int // tokens of the timed decode, rounded up to whole chains; 0 means none
 	Depth  int // tokens of context before both
 	Runs   int // timed runs, after one run to warm up
 	Chain  int // exact number of tokens per submission; 0: ChainTime decides

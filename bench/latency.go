@@ -23,9 +23,9 @@ type LatencyOptions struct {
 	Chain     int
 	ChainTime time.Duration
 	Seed      uint64
-	// Load is the number of goroutines that allocate during the requests, like those of a
-	// service. Every ms each one allocates LoadBytes in small objects, of which LoadLive
-	// bytes stay reachable.
+	// Load is the number of goroutines that allocate during the requests, like the
+	// goroutines of a service. Every ms each one allocates LoadBytes in small objects and
+	// keeps LoadLive bytes of them reachable.
 	Load int
 	// Progress receives the number of generations done and of all generations; it may be
 	// nil.

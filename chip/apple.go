@@ -9,14 +9,15 @@ import (
 // GPU holds the properties that an Apple GPU reports.
 type GPU struct {
 	Name   string // such as "Apple M4 Max"
-	Family int    // the latest of Apple's GPU families that it belongs to; 0: no known family
-	Cores  int    // 0: unknown
+	Family int    // latest known Apple GPU family that the GPU supports; 0 if none
+	Cores  int    // number of GPU cores; 0 if unknown
 }
 
 // ForGPU returns a copy of the chip data that fits an Apple GPU best: the chip of the GPU's name;
 // otherwise the latest chip of its family, or of the latest family before it, with the same tier
-// or the closest number of cores. Cores is then set to the GPU's, and the bandwidth to that of
-// the variant with so many cores. note describes what had to be guessed; it is "" if nothing was.
+// or the closest number of cores. Cores is then set to the GPU's number of cores, and the bandwidth
+// to the bandwidth of the variant with that number. note lists the values that are guesses, or is
+// "".
 func ForGPU(g GPU) (c *Chip, note string, err error) {
 	var all []*Chip
 	for _, name := range files() {

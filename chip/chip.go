@@ -42,7 +42,7 @@ type Chip struct {
 	MaxThreads        int     `json:"max_threads"`        // largest number of threads in a threadgroup
 	ThreadgroupMemory uint64  `json:"threadgroup_memory"` // largest threadgroup memory in bytes
 	WorkerMemory      bool    `json:"worker_memory"`      // ThreadgroupMemory bounds a CPU worker's scratch, not a GPU threadgroup's memory
-	Cores             int     `json:"cores"`              // GPU cores or multiprocessors; 0: the number of workers in the team
+	Cores             int     `json:"cores"`              // GPU cores or multiprocessors; 0 means the number of workers in the team
 	BandwidthGBs      float64 `json:"bandwidth_gbs"`      // memory bandwidth in 10^9 bytes per second
 	MaxBufferBytes    uint64  `json:"max_buffer_bytes"`   // largest size of one buffer
 
@@ -79,7 +79,7 @@ type Chip struct {
 	GEMMRows int `json:"gemm_rows"`
 	GEMMUnit int `json:"gemm_unit"`
 	// GEMMTileRows is the number of rows of the chunk that a threadgroup of gemm
-	// multiplies; 0: all. GEMMShare is the number of SIMD groups that divide these
+	// multiplies; 0 means all. GEMMShare is the number of SIMD groups that divide these
 	// rows where a threadgroup then has at most GEMMRows threads.
 	GEMMTileRows int `json:"gemm_tile_rows"`
 	GEMMShare    int `json:"gemm_share"`
@@ -90,10 +90,10 @@ type Chip struct {
 	GEMVRows int `json:"gemv_rows"`
 	GEMVWave int `json:"gemv_wave"`
 	// GEMVStage is the divisor of ThreadgroupMemory that gives the bytes in which a
-	// gemv threadgroup stages a float32 input; 0: the input is not staged.
+	// gemv threadgroup stages a float32 input. If it is 0, the input is not staged.
 	GEMVStage int `json:"gemv_stage"`
 	// GEMVAhead is the threadgroup memory in bytes that each SIMD group of gemv uses to prefetch
-	// weights; 0: weights are loaded directly to registers. Kernels use up to 10,240.
+	// weights. If it is 0, weights are loaded directly to registers. Kernels use up to 10,240.
 	GEMVAhead int `json:"gemv_ahead"`
 
 	// AttnHeads is the largest number of heads, all with the same K and V, that a
@@ -105,14 +105,15 @@ type Chip struct {
 	AttnTileRows int `json:"attn_tile_rows"`
 	AttnTileDim  int `json:"attn_tile_dim"`
 
-	// If the KV capacity exceeds SplitContext, attention splits the positions of a row evenly
-	// among as many threadgroups as the cores can run, at least SplitSpan positions each, and
-	// then merges the splits. Both are 0 on a device that never splits.
+	// If the KV capacity exceeds SplitContext, attention splits the positions of a row evenly among
+	// threadgroups, and then merges the splits. The number of threadgroups is the number that the
+	// cores can run at once, but each takes at least SplitSpan positions. Both are 0 on a device
+	// that never splits.
 	SplitContext int `json:"split_context"`
 	SplitSpan    int `json:"split_span"`
 
 	// ArgmaxPart is the number of logits per threadgroup of argmax. If the vocabulary is larger,
-	// the results of the parts are then compared. 0: one threadgroup takes all logits.
+	// the results of the parts are then compared. If it is 0, one threadgroup takes all logits.
 	ArgmaxPart int `json:"argmax_part"`
 
 	// GEMMHalves converts the rows of a chunk to float16 in a command of its own, once for all

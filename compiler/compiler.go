@@ -41,16 +41,17 @@ type Tensors interface {
 
 // Options are the choices that change a table.
 type Options struct {
-	Context   int    // positions; 0: the smaller of 4096 and the model's, or LongRoPE's short one
+	Context   int    // positions; 0 means the smaller of 4096 and the model's, or LongRoPE's short one
 	NoFuse    bool   // one command for each operation
 	NoRepack  bool   // matrices stay as the file has them
 	AllLogits bool   // add a program that computes the logits of every prompt row
 	Hidden    bool   // add a program that keeps the last hidden state of every prompt row
 	LogProbs  bool   // add the programs that leave log-probabilities of tokens
-	KV        string // what the KV cache has: "f16" or "", "q8_0"
+	KV        string // element type of the KV cache: "f16", which is also the meaning of "", or "q8_0"
 
-	// Layers that see all positions see the first KVSinks and the last KVWindow;
-	// 0: all. The context may then be longer than the model's.
+	// KVSinks and KVWindow limit layers without a sliding window to the first KVSinks
+	// and the last KVWindow positions. The context may then be longer than the model's.
+	// If KVWindow is 0, these layers see all positions.
 	KVSinks, KVWindow int
 
 	// Sampler is the order of the sampler's stages, a preset's name or a list;
@@ -58,7 +59,7 @@ type Options struct {
 	// sample out.
 	Sampler string
 
-	// Draft adds the program verify, for drafts of so many tokens; see
+	// Draft adds the program verify, for drafts of at most Draft tokens. It is at most
 	// table.MaxDraft.
 	Draft int
 }
@@ -97,10 +98,10 @@ func (o Options) kv() (kind uint32, ok bool) {
 	return decl.KVKind(o.KV)
 }
 
-// KVError says that a model cannot have a kind of KV cache.
+// KVError reports that a model does not support an element type of the KV cache.
 type KVError struct {
 	Kind    string
-	HeadDim int // 0: there is no such kind
+	HeadDim int // size of the model's heads; 0 if the element type does not exist
 }
 
 // Error implements error.
@@ -164,7 +165,7 @@ func DumpAfter(in Input, pass string, w io.Writer) error {
 	return fmt.Errorf("compiler: no pass %q; the passes are %v", pass, PassNames())
 }
 
-// SinksError says that positions at the start and a window do not fit the model.
+// SinksError reports that KVSinks and KVWindow are not valid for the model.
 type SinksError struct{ Sinks, Window, Max int }
 
 // Error implements error.
@@ -176,7 +177,7 @@ func (e *SinksError) Error() string {
 // angle is off by at most 0.016 there.
 const MaxEndless = 1 << 18
 
-// ContextError says that a context does not fit the model.
+// ContextError reports that a context is not valid for the model.
 type ContextError struct{ Asked, Max int }
 
 // Error implements error.
@@ -184,7 +185,7 @@ func (e *ContextError) Error() string {
 	return fmt.Sprintf("compiler: a context of %d is not in 1..%d, what the model has", e.Asked, e.Max)
 }
 
-// DraftError says that a draft's length cannot be compiled for.
+// DraftError reports that the length of drafts is not supported.
 type DraftError struct{ Asked, Max int }
 
 // Error implements error.

@@ -26,7 +26,7 @@ const stagePenalties = "penalties"
 // stageNames are the other stages, by decl's values.
 var stageNames = [...]string{decl.StageTemperature: "temperature", decl.StageTopK: "top_k", decl.StageTopP: "top_p", decl.StageMinP: "min_p"}
 
-// SamplerError says what is wrong with the order of a sampler's stages.
+// SamplerError reports an error in the order of a sampler's stages.
 type SamplerError struct{ Order, What string }
 
 // Error implements error.

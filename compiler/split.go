@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// SlotError says that a slot is larger than the chip allows.
+// SlotError reports that a slot is larger than the chip allows.
 type SlotError struct {
 	Slot        string
 	Size, Limit uint64 // bytes

@@ -10,7 +10,7 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// TensorError says what is wrong with a tensor that the table needs.
+// TensorError reports an error in a tensor that the table needs.
 type TensorError struct{ Tensor, What string }
 
 // Error implements error.

@@ -58,7 +58,7 @@ type Entry struct {
 type Fixed struct {
 	Name  string `json:"name"`
 	Value uint32 `json:"value"`
-	Mask  uint32 `json:"mask,omitempty"` // mask of the bits of the value that are fixed; 0: all
+	Mask  uint32 `json:"mask,omitempty"` // mask of the bits of the value that are fixed; 0 means all
 }
 
 // Fits reports whether the constant may have the given value.

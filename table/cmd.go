@@ -16,8 +16,8 @@ type Binding struct {
 	Offset uint64
 }
 
-// KernelID identifies a kernel. The values are those of the kernel declarations, whose names
-// the dump shows; they are part of the .roll format.
+// KernelID identifies a kernel by the number in its declaration (package decl). The numbers are
+// part of the .roll format; dumps show the names.
 type KernelID = decl.ID
 
 // Cmd is one kernel dispatch: plain old data, 256 bytes, with the same layout in C

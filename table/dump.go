@@ -12,7 +12,7 @@ import (
 
 // DumpOptions restrict a dump to some of the commands.
 type DumpOptions struct {
-	First, Last int    // commands First to Last - 1; both 0: all commands
+	First, Last int    // commands First to Last - 1; if both are 0, all commands
 	Grep        string // only commands whose line of text contains Grep
 }
 

@@ -24,8 +24,8 @@ func (c *KVCache) RowSize() uint64 { return c.Planes[0] + c.Planes[1] }
 // Size returns the bytes of the cache.
 func (c *KVCache) Size() uint64 { return uint64(c.Heads) * uint64(c.Rows) * c.RowSize() }
 
-// Within returns the cache of a session that holds at most so many positions. It has fewer rows
-// than the table's if the session is shorter than the table's context.
+// Within returns the layout of the cache in a session with the given capacity in positions. The
+// cache has fewer rows than the table's cache if the capacity is below the table's context.
 func (c KVCache) Within(positions int) KVCache {
 	c.Rows = min(c.Rows, uint32(max(positions, int(c.First)+1)))
 	return c
@@ -60,7 +60,8 @@ func (c *KVCache) Part(offset uint64) (part, row uint32, at uint64) {
 	return part + uint32(n/uint64(c.Rows)), uint32(n % uint64(c.Rows)), offset % size
 }
 
-// Used returns how many rows, counted from the first, are written once so many positions are.
+// Used returns the number of rows, counted from the first, that are in use once the given number of
+// positions has been written.
 func (c *KVCache) Used(positions int) uint32 { return min(c.Rows, uint32(max(positions, 0))) }
 
 // KVCaches returns the layout of the caches in the order of their slots. It returns nil if the

@@ -37,7 +37,7 @@ import (
 //	9 regions   40: name str; slot, program, first, last, reserved u32;
 //	            offset, size u64
 //
-// 10 strings   length u32, then as many bytes
+// 10 strings   length u32, then that number of bytes
 //
 // Each string is stored once; strings are numbered by their first use in sections 1 to 9. So a
 // table has exactly one encoding, and encoding a decoded roll returns the same bytes.

@@ -52,8 +52,8 @@ func decodeRoll(b []byte) (*Table, error) {
 	return t, nil
 }
 
-// rollLength checks magic and version and returns the length in the prefix, which is at least
-// that of an empty roll and at most MaxRollSize.
+// rollLength checks magic and version and returns the length in the prefix. The length is at least
+// the length of an empty roll and at most MaxRollSize.
 func rollLength(prefix []byte) (uint64, error) {
 	if n := min(len(prefix), len(rollMagic)); string(prefix[:n]) != rollMagic[:n] {
 		return 0, ErrMagic
@@ -154,8 +154,8 @@ func (d *rollDecoder) count(id section, size int) (int, error) {
 	return n / size, nil
 }
 
-// decodeRecords returns the records of a section, nil if there are none.
-// Memory is bounded by the bytes that are there.
+// decodeRecords returns the records of a section, or nil if the section is empty. The memory that
+// it allocates is proportional to the bytes of the section.
 func decodeRecords[T any](d *rollDecoder, id section, size int, decode func(*record, *T)) ([]T, error) {
 	n, err := d.count(id, size)
 	if err != nil || n == 0 {

@@ -41,9 +41,10 @@ func (e *NotFiniteError) Error() string {
 }
 
 // Check reads every tensor of the files and returns those that contain NaN or infinities, also in
-// scales. It uses so many workers, or one per processor if workers < 1. It skips tensors of
-// unsupported types. progress, unless nil, is called after every few megabytes with the bytes
-// read and the total; calls do not overlap. When the context is done, Check returns its cause.
+// scales. workers is the number of goroutines; if it is below 1, there is one per processor. It
+// skips tensors of unsupported types. progress, unless nil, is called after every few megabytes
+// with the bytes read and the total; calls do not overlap. When the context is done, Check returns
+// its cause.
 func (m *Mapped) Check(ctx context.Context, workers int, progress func(done, total uint64)) ([]NotFinite, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -34,7 +34,7 @@ type setting struct {
 // quantization describes the weights whose scales are separate tensors, according to config.json.
 type quantization struct {
 	key   string             // key of MLX's default setting
-	mlx   *setting           // default setting; nil: none
+	mlx   *setting           // default setting, or nil
 	named map[string]setting // settings of modules that differ from the default
 	// block is the number of rows and columns that share a scale of E4M3.
 	block [2]uint64

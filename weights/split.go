@@ -96,8 +96,8 @@ func says(f *gguf.File, key string) string {
 	return "is not there"
 }
 
-// addGGUF adds a GGUF file; if it is a part of a split model, it adds all parts. The metadata is
-// that of the first part.
+// addGGUF adds a GGUF file; if it is a part of a split model, it adds all parts. The metadata
+// comes from the first part.
 func (d *Directory) addGGUF(path string) error {
 	var named *gguf.File
 	if _, err := readHeader(path, func(r io.ReaderAt, size int64) (err error) {

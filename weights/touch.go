@@ -23,10 +23,10 @@ type Touched struct {
 	Reason  string // why it was skipped
 }
 
-// Touch reads one byte of each page that holds tensor data, so that the pages are in memory
-// before the first token needs them. It uses so many workers, or one per processor if workers <
-// 1. It touches nothing if the pages would not fit in free memory, provided that the system
-// reports its size.
+// Touch reads one byte of each page that holds tensor data, so that the pages are in memory before
+// the first token needs them. workers is the number of goroutines; if it is below 1, there is one
+// per processor. It touches nothing if the pages would not fit in free memory, provided that the
+// system reports its size.
 //
 // progress, unless nil, is called after every few megabytes with the bytes of the pages touched
 // and the total; calls do not overlap. When the context is done, Touch returns its cause. It

@@ -48,8 +48,8 @@ func (f Format) String() string {
 type Type = dtype.Type
 
 // Tensor describes a tensor and its place in the files. If the files store it as several tensors
-// (quants and their scales), File and Offset are those of the quants, and Size is the size of the
-// joined blocks; [Mapped.ReadJoined] reads it.
+// (quants and their scales), File and Offset locate the quants, and Size is the size of the joined
+// blocks; [Mapped.ReadJoined] reads it.
 type Tensor struct {
 	Name     string
 	Type     Type     // dtype.Invalid for unsupported types

@@ -1,8 +1,8 @@
 // Package dtype names the element types of tensors: their blocks, their sizes
 // and the reference conversions to and from float32.
 //
-// It is the one list of types for the file decoders, the table and the
-// kernels. It knows no file format, no kernel and no architecture.
+// File decoders, tables and kernels share this one list of types. The package must not
+// know file formats, kernels or architectures.
 package dtype
 
 import (
@@ -51,7 +51,7 @@ type block struct {
 	elems, bytes uint32
 }
 
-// blocks are those of ggml's types, and of MLX's and FP8 when those are added.
+// blocks holds the block of each type. The file mlx.go adds MLX's types and FP8.
 var blocks = func() (b [count]block) {
 	b[Invalid] = block{"invalid", 1, 0}
 	for _, f := range formOf {

@@ -7,14 +7,15 @@ import "fmt"
 type Layout uint8
 
 const (
-	// Rows is the file's: rows one after another, each a run of blocks.
+	// Rows is the layout of model files: rows follow one another, and each row is a sequence of
+	// blocks.
 	Rows Layout = iota
-	// Tiled16 interleaves 16 rows: a strip of 16 rows is a run of tiles of 32
-	// columns, so that vector lanes are rows and no product needs a
-	// horizontal sum. A column group is 4 neighbouring columns, 0 to 7 in a
+	// Tiled16 interleaves 16 rows. A strip of 16 rows is a sequence of tiles of 32
+	// columns. The lanes of a vector register hold values of different rows, so
+	// products need no horizontal sums. A column group is 4 neighbouring columns, 0 to 7 in a
 	// tile; within 64 bytes, bytes 4r to 4r+3 belong to row r. The 16 rows'
-	// scales of a kind lie side by side. A tile's quants are, as the type has
-	// them and in this order,
+	// scales of a kind are adjacent. A tile's quants are
+	// stored in one or two of these forms, depending on the type and in this order,
 	//
 	//	bytes    8 groups of 64 bytes
 	//	nibbles  4 times 64 bytes, low nibbles group g, high nibbles group g+4
@@ -38,8 +39,8 @@ const (
 	// with 16 float16 d and, in types with minimums, 16 float16 dmin. Integer
 	// scales follow: those of all 8 tiles, one tile after another, and then
 	// their quants, or in Q4_K and Q6_K each tile's scales before its quants.
-	// Scales of 6 bits are bytes here, so that some blocks are larger than
-	// those of 16 rows, by this much:
+	// Scales of 6 bits are stored as bytes, which makes some blocks larger than
+	// the 16 blocks of the file, by the given percentage:
 	//
 	//	Q2_K    16 bytes of columns 0 to 15, 16 of columns 16 to 31 (scale in
 	//	        the low nibble, minimum in the high); pairs
@@ -80,7 +81,7 @@ type tiling struct {
 	untile func(block, strip []byte, r int)
 }
 
-// tilings are those of the types that have tiles.
+// tilings holds the tile sizes and conversions of the types that have layout Tiled16.
 var tilings = func() (of [count]tiling) {
 	for _, f := range formOf {
 		if f != nil && f.Elems > 1 {
@@ -127,7 +128,7 @@ func (l Layout) Bytes(t Type, rows, cols uint64) (size uint64, ok bool) {
 	return 0, false
 }
 
-// layoutError says what cannot be tiled.
+// layoutError returns the error for a matrix that cannot be tiled.
 func layoutError(t Type, rows, cols int) error {
 	return fmt.Errorf("dtype: %s [%d, %d] has no layout %s", t, rows, cols, Tiled16)
 }

@@ -17,7 +17,7 @@ type Mix struct {
 	FileType uint32 // llama_ftype, for general.file_type
 	Base     dtype.Type
 
-	// Types that differ from Base depending on the matrix's function and place; nil: none. V
+	// Types that differ from Base depending on the matrix's function and place; may be nil. V
 	// includes a fused QKV.
 	attnV, ffnDown, attnOutput func(place) dtype.Type
 	// embedding is the type of an embedding beside an output matrix, where it is not
@@ -392,7 +392,7 @@ var fallbacks = map[dtype.Type]dtype.Type{
 	dtype.NVFP4:  dtype.IQ4_NL,
 }
 
-// fallback returns t if rows of so many columns are whole blocks of it; otherwise a type with
+// fallback returns t if rows of cols columns are whole blocks of it; otherwise a type with
 // smaller blocks, or finally F16.
 func fallback(t dtype.Type, columns uint64) dtype.Type {
 	if _, ok := t.Bytes(columns); ok {

@@ -15,15 +15,15 @@ import (
 // A setting that is off changes neither the logits nor the choice.
 type Settings struct {
 	Seed           uint64  // key of Philox
-	InvTemperature float32 // 1/temperature; 0: choose the largest logit
-	TopK           uint32  // 0: off
-	TopP           uint32  // in units of 2^-32; 0: off
+	InvTemperature float32 // 1/temperature; 0 means that the largest logit is chosen
+	TopK           uint32  // 0 means off
+	TopP           uint32  // in units of 2^-32; 0 means off
 	TopPScale      float32 // log2(e), divided by the temperature if that stage comes before top-p
 	MinPDrop       float32 // largest distance of a token's logit from the largest; Far: off
 	Repetition     float32 // divides positive and multiplies negative logits of tokens in the window; 1: off
 	Presence       float32 // subtracted once from the logit of a token in the window
 	Frequency      float32 // subtracted for each occurrence of the token in the window
-	Window         uint32  // tokens; 0: no penalties
+	Window         uint32  // number of tokens; 0 means no penalties
 	Biases         uint32  // number of pairs that follow
 	Ranked         uint32  // number of likeliest tokens whose log-probabilities are reported besides the chosen one's
 	_              [3]uint32

@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// Buffer indexes after those of the bindings.
+// Buffer indexes, which follow the indexes of the bindings.
 const (
 	bufferParams = 8
 	bufferSecond = 9

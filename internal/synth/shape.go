@@ -27,7 +27,7 @@ type Shape struct {
 	HeadDim  uint32
 	Vocab    uint32 // rows of the embedding
 	Context  uint32 // tokens
-	Window   uint32 // window in tokens of sliding layers; 0: none
+	Window   uint32 // window in tokens of sliding layers; 0 means none
 	Tied     bool   // the output matrix is the embedding
 	RopeBase float32
 	SWABase  float32 // RoPE base of sliding layers; 0: RopeBase

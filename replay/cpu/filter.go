@@ -165,7 +165,7 @@ func (f *filtering) target(total uint64, weighted bool) uint64 {
 	return max(t, 1)
 }
 
-// atLeast returns a mask of those of the first 64 keys that are at least floor.
+// atLeast returns a mask of the keys among the first 64 that are at least floor.
 func atLeast(keys []uint32, floor uint32) (mask uint64) {
 	for i, key := range keys[:min(len(keys), 64)] {
 		if key >= floor {

@@ -5,8 +5,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// kvCache is one layer's K or V: [kvHeads, cap, headDim] float16, or as many int8 values and
-// [kvHeads, cap, headDim/32] float16 scales.
+// kvCache is one layer's K or V: [kvHeads, cap, headDim] float16, or [kvHeads, cap, headDim] int8
+// and [kvHeads, cap, headDim/32] float16 scales.
 type kvCache struct {
 	values, scales []byte
 	cap, headDim   int
@@ -48,7 +48,7 @@ func (c *kvCache) own(mem []byte) kvRows {
 	return kvRows{mem[:c.size], mem[c.size:][:c.scaleSize]}
 }
 
-// copy copies as many rows.
+// copy copies rows.
 func (r kvRows) copy(from kvRows) {
 	copy(r.values, from.values)
 	copy(r.scales, from.scales)

@@ -71,7 +71,7 @@ type ops struct {
 	// orderKeys sets keys to sampler.OrderKey of logits, which has the same length, and returns
 	// the largest key.
 	orderKeys func(keys []uint32, logits []float32) (most uint32)
-	// atLeast returns a mask of those of the first 64 keys that are at least floor. The lowest
+	// atLeast returns a mask of the keys among the first 64 that are at least floor. The lowest
 	// bit is the first key.
 	atLeast func(keys []uint32, floor uint32) uint64
 	// weigh sets the weight of each key that is at least least to weight(value - logit, scale)

@@ -6,9 +6,9 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Plan predicts the memory that a table takes: after Load, and for each session with so many
-// positions. where returns the offset of a tensor in its file, which decides whether the tensor
-// can be used in place.
+// Plan predicts the memory of a table: after Load, and for each session with room for the given
+// number of positions. where returns the offset of a tensor in its file, which decides whether the
+// tensor can be used in place.
 func (d *Device) Plan(t *table.Table, where func(tensor string) (offset uint64, ok bool), positions int) (loaded, session replay.Memory, err error) {
 	var m replay.Memory
 	mapped := make([]bool, len(t.Slots))

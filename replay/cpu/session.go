@@ -103,7 +103,7 @@ func (d backend) Grow(_ *session, positions int) (device.Room, error) {
 	return roomOf(d.table, d.caches, positions), nil
 }
 
-// roomOf returns the size of the caches of a session with so many positions.
+// roomOf returns the size of a session's caches with room for the given number of positions.
 func roomOf(t *table.Table, caches []table.KVCache, positions int) (room device.Room) {
 	page := uint64(os.Getpagesize())
 	room.Positions = min((positions+growth-1)&^(growth-1), int(t.Header.Context))
@@ -132,7 +132,8 @@ func (d backend) Copy(to, from *session, positions int) error {
 	return nil
 }
 
-// eachRows calls f with the byte ranges of the KV caches that hold the rows of so many positions.
+// eachRows calls f with the byte ranges of the KV caches that hold the rows of the given number of
+// positions.
 func (d backend) eachRows(positions int, f func(slot uint32, at, n uint64)) {
 	if d.caches == nil {
 		for i := range d.table.Slots {

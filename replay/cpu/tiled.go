@@ -62,7 +62,8 @@ func tiledPortables() map[dtype.Type]tiledFunc {
 	return products
 }
 
-// shareTiles gives each type without a product that of a type with the same tiles.
+// shareTiles sets the product of each type that lacks one to the product of a type with the same
+// tiles.
 func shareTiles(products map[dtype.Type]tiledFunc) {
 	for _, f := range dtype.Forms() {
 		if _, ok := products[f.Type]; ok {
@@ -196,7 +197,7 @@ func loadForm(f *dtype.Form) tiledLoad {
 	}
 }
 
-// loadFloats sets d and m to those of row r.
+// loadFloats sets d and m to the scales and minimums of row r.
 func (b *tiledBlock) loadFloats(f *dtype.Form, t *dtype.TileForm, tile []byte, r int) {
 	switch f.D {
 	case dtype.Half:

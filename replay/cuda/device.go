@@ -20,8 +20,8 @@ const name = "cuda"
 // Options are the settings of a device. Modules is required.
 type Options struct {
 	GPU     int    // ordinal of the GPU
-	Mode    string // "encode", "record" or "resident"; "": the fastest mode that the GPU supports
-	Library string // path of the driver library; "": the system's
+	Mode    string // "encode", "record" or "resident"; "" selects the fastest mode that the GPU supports
+	Library string // path of the driver library; "" selects the system's library
 	Modules *Modules
 
 	graphTokens []int // replaces graphTokens in tests

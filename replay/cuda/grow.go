@@ -53,7 +53,8 @@ func (d *Device) moveCaches(s *session, old []driver.Ptr, room int) error {
 	return d.moveRows(s.mem, old, s.room, room, room)
 }
 
-// moveRows copies the rows of so many positions between the caches of two sessions and waits.
+// moveRows copies the rows of the given number of positions between the caches of two sessions and
+// waits.
 func (d *Device) moveRows(to, from []driver.Ptr, toRoom, fromRoom, positions int) error {
 	err := d.caches.Move(toRoom, fromRoom, positions, func(slot int, dst, src, n uint64) error {
 		return d.drv.MemcpyDtoDAsync(to[slot]+driver.Ptr(dst), from[slot]+driver.Ptr(src), n, d.transfer)

@@ -14,7 +14,7 @@ import (
 type Modules struct {
 	Texts        []Text
 	Instances    []Instance
-	BindingAlign uint64 // alignment of every binding's address, at most 256; 0: no requirement
+	BindingAlign uint64 // alignment of every binding's address, at most 256; 0 means no requirement
 }
 
 // Text is one PTX text. Texts with the same name have the same entries.
@@ -36,7 +36,7 @@ type Instance struct {
 	Entry  string
 	Fixed  []Fixed
 	// TGMem returns the threadgroup memory in bytes that a command needs in addition to the
-	// table's, with the given number of threads; nil: none.
+	// table's, with the given number of threads. If it is nil, commands need none.
 	TGMem func(env decl.Env, threads int) (uint64, error)
 }
 
@@ -44,7 +44,7 @@ type Instance struct {
 type Fixed struct {
 	Spec  int // index in the kernel's declaration
 	Value uint32
-	Mask  uint32 // mask of the bits of the value that are fixed; 0: all
+	Mask  uint32 // mask of the bits of the value that are fixed; 0 means all
 }
 
 func (f Fixed) fits(value uint32) bool {

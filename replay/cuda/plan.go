@@ -8,9 +8,9 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Plan predicts the memory that a table takes: after Load, and for each session with so many
-// positions. It does not count what the modes allocate per session: the driver's graphs, and the
-// command arrays of mode resident.
+// Plan predicts the memory of a table: after Load, and for each session with room for the given
+// number of positions. It does not count what the modes allocate per session: the driver's graphs,
+// and the command arrays of mode resident.
 func (d *Device) Plan(t *table.Table, _ func(tensor string) (offset uint64, ok bool), positions int) (loaded, session replay.Memory, err error) {
 	plan := &Device{caches: device.NewCaches(t)}
 	var m replay.Memory

@@ -13,7 +13,7 @@ import (
 // error: if the file is missing, damaged, of another GPU or not writable, pipelines are compiled.
 type archive struct {
 	drv    driver.Device
-	object driver.Archive // 0: no archive
+	object driver.Archive // 0 if there is no archive
 	file   string
 	there  bool // the file existed
 	added  int  // number of pipelines that the file lacks

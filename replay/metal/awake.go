@@ -13,7 +13,7 @@ import (
 const touchBytes = 16 << 20
 
 // touch makes the GPU read all weights, so that the first tokens do not wait for pages, including
-// those of experts and embedding rows that the warm-up does not use.
+// pages of experts and embedding rows that the warm-up does not use.
 func (d *Device) touch() error {
 	if len(d.weights) == 0 {
 		return nil

@@ -56,8 +56,8 @@ func (d *Device) moveCaches(s *session, old []place, room int) (blocks []driver.
 	return blocks, err
 }
 
-// moveRows copies the rows of so many positions between the caches of two sessions. The host
-// copies, since it shares the memory.
+// moveRows copies the rows of the given number of positions between the caches of two sessions. The
+// host copies, since it shares the memory.
 func (d *Device) moveRows(to, from []place, toRoom, fromRoom, positions int) error {
 	return d.caches.Move(toRoom, fromRoom, positions, func(slot int, dst, src, n uint64) error {
 		copy(to[slot].mem[dst:][:n], from[slot].mem[src:])

@@ -12,9 +12,9 @@ type Kernels struct {
 	Data   []byte                 // a library compiled by Apple's compiler; if nil, or not accepted by the system, Source is used
 	Source func() ([]byte, error) // returns the whole Metal source text
 	List   []Kernel
-	Shared *Libraries // libraries that devices share; nil: none
+	Shared *Libraries // libraries that devices share, or nil
 
-	BindingAlign uint64 // alignment of every binding's address, at most 256; 0: no requirement
+	BindingAlign uint64 // alignment of every binding's address, at most 256; 0 means no requirement
 }
 
 // Kernel is a function of the library.
@@ -25,7 +25,7 @@ type Kernel struct {
 	// specialisation values.
 	Constants []uint32
 	// TGMem returns the threadgroup memory in bytes that a command needs in addition to the
-	// table's, with the given number of threads; nil: none.
+	// table's, with the given number of threads. If it is nil, commands need none.
 	TGMem func(env decl.Env, threads int) (uint64, error)
 }
 

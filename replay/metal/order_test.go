@@ -32,7 +32,7 @@ import (
 // quick with.
 func single(tb testing.TB, noFuse bool) model {
 	tb.Helper()
-	dir, err := weights.OpenDirectory(testmodels.Path(t, filepath.Join("..", "..", "testdata", "tiny", "qwen3")))
+	dir, err := weights.OpenDirectory(testmodels.Path(tb, filepath.Join("..", "..", "testdata", "tiny", "qwen3")))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Plan predicts the memory that a table takes: after Load, and for each session with so many
-// positions. It does not count the parameters of commands and the recordings.
+// Plan predicts the memory of a table: after Load, and for each session with room for the given
+// number of positions. It does not count the parameters of commands and the recordings.
 func (d *Device) Plan(t *table.Table, where func(tensor string) (offset uint64, ok bool), positions int) (loaded, session replay.Memory, err error) {
 	limit, caches := min(d.properties.MaxBuffer, largestBuffer), device.NewCaches(t)
 	mapped := d.mapped(t, where, limit)

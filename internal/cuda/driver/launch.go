@@ -44,7 +44,7 @@ func (d *Driver) Launch(l *Launch) error {
 }
 
 // Cooperative is a launch whose blocks all run concurrently, so that they may wait for one
-// another. Its arguments are those of Launch plus their offsets.
+// another. It has the arguments of Launch, and their offsets.
 //
 // A Cooperative holds pointers to itself, so it must not be copied after Init.
 type Cooperative struct {

@@ -29,7 +29,7 @@ const (
 // Error is Metal's error of a failed call.
 type Error struct {
 	Call string // such as "newBufferWithLength:options:" or "command buffer"
-	Code int64  // code of the NSError; 0: there was none
+	Code int64  // code of the NSError; 0 if there was none
 	Text string
 }
 

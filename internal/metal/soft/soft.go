@@ -149,11 +149,11 @@ func SetNull(on bool) { C.soft_null(flag(on)) }
 // SetResidency sets whether residency sets are available (the default) or not, as on macOS 14.
 func SetResidency(on bool) { C.soft_residency(flag(on)) }
 
-// SetTimestamps sets where timestamps can be sampled. 0: nowhere; 1: at the beginning and end of
-// encoders (the default); 2: also between commands.
+// SetTimestamps sets where timestamps can be sampled: 0 means nowhere, 1 (the default) at the
+// beginning and end of encoders, 2 also between commands.
 func SetTimestamps(where int) { C.soft_timestamps(C.int(where)) }
 
-// SetDelay delays each command by so many microseconds.
+// SetDelay delays each command by the given number of microseconds.
 func SetDelay(us int) { C.soft_delay(C.unsigned(us)) }
 
 // SetLimits sets the length of the longest buffer and the total memory in bytes; 0 restores the
@@ -169,7 +169,7 @@ func flag(on bool) C.int {
 
 // FailAt makes the n-th fallible call from now on fail, once: it returns nil, with an error if
 // the method has one; or, if code is not 0 and the call is commit, its command buffer ends with
-// that error. 0: no call fails. A removed device is restored.
+// that error. If n is 0, no call fails. A removed device is restored.
 func FailAt(n, code int) { C.soft_fail(C.uint64_t(n), C.int(code)) }
 
 // Failed returns the call that FailAt made fail, or "".

@@ -21,8 +21,8 @@ import (
 // They are called one at a time, on a goroutine of the model, in an autorelease pool. They must
 // end the encoders that they create. They must not commit the command buffer, and must not call
 // methods that run or close a session or the model. The command buffer does not retain objects:
-// what the functions bind must live until the buffer has completed. An error ends the call of the
-// session whose chain it was.
+// an object that the functions bind must live until the buffer has completed. An error ends the
+// session's call that submitted the chain.
 type Passes struct {
 	Before, After func(Pass) error
 }
