@@ -62,7 +62,8 @@ func ExampleSession_Classify() {
 	}
 	defer s.Close()
 	labels := []string{"0; i < n; i++ {", "banana"}
-	scores, err := s.Classify(ctx, []string{"for i := "}, labels)
+	var scores [][]pianola.LabelScore
+	scores, err = s.Classify(ctx, []string{"for i := "}, labels)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -90,7 +91,7 @@ func ExampleSession_Embed() {
 		return
 	}
 	defer s.Close()
-	v, err := s.Embed(ctx, []string{"for i := 0; i < n; i++ {", "for j := 0; j < m; j++ {", "package main"}, pianola.EmbedOptions{Normalize: true})
+	v, err := s.Embed(ctx, []string{"for i := 0; i < n; i++ {", "for j := 0; j < m; j++ {", "package main"}, pianola.EmbedOptions{Pooling: pianola.PoolMean, Normalize: true})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -102,7 +103,16 @@ func ExampleSession_Embed() {
 		return sum
 	}
 	fmt.Println(len(v), len(v[0]), cosine(v[0], v[1]) > cosine(v[0], v[2]))
-	// Output: 3 256 true
+	pooling := pianola.PoolLast // the state of the last token instead of the mean
+	last, err := s.Embed(ctx, []string{"package main"}, pianola.EmbedOptions{Pooling: pooling})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(len(last), len(last[0]))
+	// Output:
+	// 3 256 true
+	// 1 256
 }
 
 func ExampleSession_Fork() {
@@ -318,6 +328,9 @@ func ExampleSession_SetTaps() {
 		Activations: []string{"out.norm"},
 		Attention:   []string{"layer.0.attn.attention"},
 		Show: func(a pianola.Activation) error {
+			if a.Name == pianola.WeightsName && len(a.Values) != a.Shape[0]*a.Shape[1] {
+				return errors.New("incomplete weights")
+			}
 			fmt.Printf("%s %s %s: position %d, %v\n", a.Program, a.Label, a.Name, a.Position, a.Shape)
 			return nil
 		},
@@ -334,4 +347,27 @@ func ExampleSession_SetTaps() {
 	// prefill layer.0.attn.attention weights: position 0, [4 1]
 	// prefill layer.0.attn.attention weights: position 1, [4 2]
 	// head out.norm out: position 1, [1 256]
+}
+
+// Progress of Open for a person to read.
+func ExampleEvent() {
+	show := func(e pianola.Event) string {
+		switch e.Stage {
+		case pianola.StageTokenizer, pianola.StageCompile, pianola.StageWarm:
+			return "busy"
+		case pianola.StageCheck, pianola.StageTouch, pianola.StageUpload:
+			return fmt.Sprintf("%d of %d bytes", e.Done, e.Total)
+		}
+		switch e.State {
+		case pianola.StateOpening, pianola.StateLoading, pianola.StateLoaded:
+			return string(e.State)
+		case pianola.StateFailed:
+			return e.Err.Error()
+		case pianola.StateReady:
+			return "ready " + e.Note
+		}
+		return ""
+	}
+	fmt.Println(show(pianola.Event{State: pianola.StateLoading, Stage: pianola.StageUpload, Done: 1, Total: 2}))
+	// Output: 1 of 2 bytes
 }

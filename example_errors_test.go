@@ -1,0 +1,138 @@
+package pianola_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/pianola-engine/pianola"
+)
+
+// Errors are values to test for with errors.Is, or types to find with errors.As.
+func Example_errors() {
+	explain := func(err error) string {
+		var device *pianola.DeviceError
+		var budget *pianola.BudgetError
+		var roll *pianola.RollError
+		var sampling *pianola.SamplingError
+		var token *pianola.TokenError
+		var tokenizer *pianola.TokenizerSizeError
+		var tap *pianola.TapError
+		switch {
+		case err == nil:
+			return "no error"
+		case errors.Is(err, pianola.ErrContextFull):
+			return "the context is full: start a new session, or set SessionOptions.Rollover"
+		case errors.Is(err, pianola.ErrEmptyPrompt), errors.Is(err, pianola.ErrNothingPending):
+			return "give a prompt"
+		case errors.Is(err, pianola.ErrBusy):
+			return "wait for the other call, or use a second session"
+		case errors.Is(err, pianola.ErrClosed):
+			return "closed"
+		case errors.Is(err, pianola.ErrNoLogitsProgram), errors.Is(err, pianola.ErrNoHiddenProgram),
+			errors.Is(err, pianola.ErrNoLogProbs), errors.Is(err, pianola.ErrNoSampler), errors.Is(err, pianola.ErrNoVerify):
+			return "set an option of TableOptions"
+		case errors.Is(err, pianola.ErrSpeculateSampled), errors.Is(err, pianola.ErrStopString):
+			return "change GenerateOptions"
+		case errors.Is(err, pianola.ErrNoTokenizer), errors.Is(err, pianola.ErrNoChatTemplate):
+			return "the model's files lack a part"
+		case errors.Is(err, pianola.ErrNoPlan), errors.Is(err, pianola.ErrNoTaps):
+			return "use another device"
+		case errors.Is(err, pianola.ErrNotSnapshot), errors.Is(err, pianola.ErrSnapshotVersion), errors.Is(err, pianola.ErrSnapshotModel),
+			errors.Is(err, pianola.ErrSnapshotTable), errors.Is(err, pianola.ErrSnapshotDamaged):
+			return "prefill the context again"
+		case errors.As(err, &device):
+			return "device " + string(device.Device)
+		case errors.As(err, &budget):
+			return fmt.Sprint("reduce the context to ", budget.Longest)
+		case errors.As(err, &roll):
+			return "compile the roll again"
+		case errors.As(err, &sampling):
+			return "invalid " + sampling.Field
+		case errors.As(err, &token):
+			return fmt.Sprint("unknown token ", token.ID)
+		case errors.As(err, &tokenizer), errors.As(err, &tap):
+			return err.Error()
+		}
+		return "other"
+	}
+	ctx := context.Background()
+	_, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU, Mode: pianola.ModeRecord})
+	fmt.Println(explain(err))
+	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Close()
+	s, err := m.NewSession(pianola.SessionOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, _, err = s.Chain(ctx, 1)
+	fmt.Println(explain(err))
+	_, _, err = s.Prompt(ctx, []int32{-1})
+	fmt.Println(explain(err))
+	fmt.Println(explain(s.SetSampling(pianola.Sampling{Temperature: -1})))
+	_, err = s.Embed(ctx, []string{"x"}, pianola.EmbedOptions{})
+	fmt.Println(explain(err))
+	// Output:
+	// device cpu
+	// give a prompt
+	// unknown token -1
+	// invalid temperature
+	// set an option of TableOptions
+}
+
+// A chat with a tool. The template stands in for the model's own.
+func ExampleChatTool() {
+	ctx := context.Background()
+	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Close()
+	s, err := m.NewSession(pianola.SessionOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	templates, err := m.ChatTemplates()
+	fmt.Println(len(templates), "templates", err)
+	o := pianola.ChatOptions{
+		Source: "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}{{ m.content }}\n{% endfor %}",
+		Tools:  []pianola.ChatTool{{Name: "now", Description: "the time", Parameters: json.RawMessage(`{"type": "object"}`)}},
+	}
+	c, err := s.NewChat(o, pianola.ChatMessage{Role: "system", Content: "package main"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	send := func(role, text string) (err error) {
+		for _, err = range c.Send(ctx, pianola.GenerateOptions{MaxTokens: 4}, pianola.ChatMessage{Role: role, Content: text}) {
+		}
+		return err
+	}
+	if err := send("user", "func main() {"); err != nil {
+		log.Fatal(err)
+	}
+	// The program may parse a call itself.
+	c.Amend(pianola.ChatMessage{Role: "assistant", ToolCalls: []pianola.ChatToolCall{{ID: "1", Name: "now", Arguments: json.RawMessage("{}")}}})
+	fmt.Println(c.Messages()[2].ToolCalls[0].Name)
+
+	var refused *pianola.ChatTemplateError
+	if errors.As(send("robot", "x"), &refused) {
+		fmt.Println(refused.Raised)
+	}
+	var special *pianola.SpecialTextError
+	if errors.As(send("user", "<|end_of_text|>"), &special) {
+		fmt.Println(special.Token)
+	}
+	c.Reset()
+	fmt.Println(len(c.Messages()))
+	// Output:
+	// 0 templates <nil>
+	// now
+	// no robots
+	// <|end_of_text|>
+	// 1
+}
