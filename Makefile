@@ -137,7 +137,7 @@ metallib:
 
 darwinkit:
 	@test -n "$$(ls /usr/include/ffi.h /usr/include/*/ffi.h 2>/dev/null)" || { echo "darwinkit: missing Debian package: libffi-dev"; exit 1; }
-	replay/metal/darwinkit/testdata/execute/run.sh
+	examples/darwinkit/testdata/execute/run.sh -count=1
 
 golden:
 	go test ./compiler ./table ./cmd/pianola -update

@@ -45,7 +45,7 @@ type MetalOptions struct {
 	NoArchive bool
 	// Shared supplies the program's own Metal device and command queue, on which chains then
 	// run between the program's own work. It requires Options.Device "", "auto" or "metal".
-	// Package replay/metal/darwinkit makes one from darwinkit's objects.
+	// The module examples/darwinkit makes one from darwinkit's objects.
 	Shared *metal.Shared
 	// KeepAlive gives an idle GPU a small piece of work at this interval until Close, so that
 	// it stays at full clock speed and the first token after a pause is not slower. It costs

@@ -21,7 +21,7 @@ var ranks = map[string]int{
 	"internal/metal/kernels": 7, "internal/metal/kernels/gen": 8,
 	"":                  9,
 	"internal/apicheck": 0, "internal/apicheck/cmd": 1,
-	"bench": 10, "internal/conform": 10, "internal/e2e": 10, "replay/metal/darwinkit": 10,
+	"bench": 10, "internal/conform": 10, "internal/e2e": 10,
 	"cmd/pianola": 11, "bench/peer": 11, "examples/service": 11,
 }
 

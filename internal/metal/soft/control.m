@@ -21,21 +21,32 @@ static int fail_code;
 static char failed_selector[128], violation[512], given[512];
 static soft_kernel kernels[64];
 static unsigned kernel_count;
-static int (*emulate)(const char *, void *const *, const unsigned long *, const void *, const void *, void *, const unsigned *, const unsigned *,
-                      unsigned, unsigned, int, unsigned long);
-static const char *(*emulate_error)(void);
+// An emulator is a shared library with kernels: the first has the repository's, the others those of
+// programs.
+typedef struct emulator {
+    int (*run)(const char *, void *const *, const unsigned long *, const void *, const void *, void *, const unsigned *, const unsigned *, unsigned,
+               unsigned, int, unsigned long);
+    const char *(*error)(void);
+} emulator;
+static emulator emulators[8];
+static unsigned emulator_count;
 
 const char *soft_load(const char *path) {
+    if (emulator_count == sizeof emulators / sizeof *emulators) return "too many emulators";
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) return dlerror();
-    *(void **)&emulate = dlsym(library, "pianola_emulate");
-    *(void **)&emulate_error = dlsym(library, "pianola_error");
-    if (!emulate || !emulate_error) return "the library is no emulator";
+    emulator e = {0};
+    *(void **)&e.run = dlsym(library, "pianola_emulate");
+    *(void **)&e.error = dlsym(library, "pianola_error");
+    if (!e.run || !e.error) return "the library is no emulator";
+    emulators[emulator_count++] = e;
     return NULL;
 }
 
 void soft_add_kernel(const soft_kernel *k) {
-    if (kernel_count < sizeof kernels / sizeof *kernels) kernels[kernel_count++] = *k;
+    if (kernel_count == sizeof kernels / sizeof *kernels) return;
+    kernels[kernel_count] = *k;
+    kernels[kernel_count++].emulator = emulator_count - 1;
 }
 
 const soft_kernel *soft_find(const char *name) {
@@ -45,15 +56,16 @@ const soft_kernel *soft_find(const char *name) {
     return NULL;
 }
 
-BOOL soft_ready(void) { return emulate != NULL; }
+BOOL soft_ready(void) { return emulator_count > 0; }
 
-int soft_emulate(const char *name, void *const buffers[8], const void *params, const void *second, void *step, const uint32_t specs[8],
+int soft_emulate(const soft_kernel *k, void *const buffers[8], const void *params, const void *second, void *step, const uint32_t specs[8],
                  const uint32_t grid[3], uint32_t threads, uint32_t memory, const char **error) {
     const unsigned long sizes[8] = {0};
     const uint64_t seed = soft.order == soft_random ? soft_below(1u << 30) : 0;
     const int order = soft.order == soft_random ? (int)(seed % 3) : 0;
-    const int rc = emulate(name, buffers, sizes, params, second, step, specs, grid, threads, memory, order, seed);
-    if (rc) *error = emulate_error();
+    const emulator *e = &emulators[k->emulator];
+    const int rc = e->run(k->name, buffers, sizes, params, second, step, specs, grid, threads, memory, order, seed);
+    if (rc) *error = e->error();
     return rc == 0;
 }
 

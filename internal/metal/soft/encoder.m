@@ -90,6 +90,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
     if (k->threadgroup_memory && d->threadgroup_memory == 0) wrong(self, "%s: no threadgroup memory", k->name);
     for (uint32_t i = 0; i <= index_step; i++) {
         if (i < index_params && i >= k->bindings) continue;
+        if (i >= index_params && k->emulator > 0) continue; // a program's kernel has its own arguments
         if (i < index_params && !soft_there(k, p->specs, i)) continue;
         const soft_bound *b = &d->bound[i];
         if (!b->buffer && !b->bytes) {

@@ -54,7 +54,7 @@ extern struct soft_settings {
 } soft;
 unsigned soft_below(unsigned n);
 const soft_kernel *soft_find(const char *name);
-int soft_emulate(const char *name, void *const buffers[8], const void *params, const void *second, void *step, const uint32_t specs[8],
+int soft_emulate(const soft_kernel *k, void *const buffers[8], const void *params, const void *second, void *step, const uint32_t specs[8],
                  const uint32_t grid[3], uint32_t threads, uint32_t memory, const char **error);
 
 @interface NSConstantString : NSString {

@@ -30,7 +30,7 @@ static void run_command(SoftEncoder *e, const soft_dispatch *d) {
     }
     const char *error = NULL;
     const uint32_t threads = d->threads[0] * d->threads[1] * d->threads[2];
-    if (!soft_emulate(k->name, buffers, address(&d->bound[index_params]), address(&d->bound[index_second]), address(&d->bound[index_step]),
+    if (!soft_emulate(k, buffers, address(&d->bound[index_params]), address(&d->bound[index_second]), address(&d->bound[index_step]),
                       d->pipeline->specs, d->groups, threads, (uint32_t)d->threadgroup_memory, &error))
         [e->owner fail:MTLCommandBufferErrorPageFault because:error];
     soft.dispatches++;

@@ -40,14 +40,8 @@ var start = func() func(string) error {
 }()
 
 func load(root string) error {
-	lib, err := build(root)
-	if err != nil {
+	if err := open(root, "shaders"); err != nil {
 		return err
-	}
-	path := C.CString(lib)
-	defer C.free(unsafe.Pointer(path))
-	if why := C.soft_load(path); why != nil {
-		return fmt.Errorf("soft: %s: %s", lib, C.GoString(why))
 	}
 	made, err := shaders.Made()
 	if err != nil {
@@ -61,10 +55,63 @@ func load(root string) error {
 	return nil
 }
 
-// build returns the path of the emulator, which is built once per state of the sources.
-func build(root string) (string, error) {
+// A ProgramKernel is a kernel of a program that does Metal work of its own.
+type ProgramKernel struct {
+	Name       string
+	MaxThreads int
+	Writes     []bool // for each buffer argument from index 0: whether the kernel writes to it
+}
+
+// Add makes the software Metal execute the kernels of a program too, after Start. Their Metal
+// sources are those in dir, a folder of the repository. The kernels' names must differ from those
+// of the repository's kernels.
+func Add(root, dir string, kernels ...ProgramKernel) error {
+	if err := Start(root); err != nil {
+		return err
+	}
+	if err := open(root, dir); err != nil {
+		return err
+	}
+	for _, k := range kernels {
+		var c C.soft_kernel
+		if len(k.Name) >= len(c.name) || len(k.Writes) > len(c.writes) {
+			return fmt.Errorf("soft: kernel %s is too large", k.Name)
+		}
+		for i := range k.Name {
+			c.name[i] = C.char(k.Name[i])
+		}
+		c.max_threads, c.bindings = C.uint32_t(k.MaxThreads), C.uint32_t(len(k.Writes))
+		for i, writes := range k.Writes {
+			c.only_if[i], c.or_if[i] = -1, -1
+			if writes {
+				c.writes[i] = 1
+			}
+		}
+		C.soft_add_kernel(&c)
+	}
+	return nil
+}
+
+// open builds the emulator of the kernels in a folder of the repository and opens it.
+func open(root, dir string) error {
+	lib, err := build(root, dir)
+	if err != nil {
+		return err
+	}
+	path := C.CString(lib)
+	defer C.free(unsafe.Pointer(path))
+	if why := C.soft_load(path); why != nil {
+		return fmt.Errorf("soft: %s: %s", lib, C.GoString(why))
+	}
+	return nil
+}
+
+// build returns the path of the emulator of the kernels in a folder, which is built once per state
+// of the sources.
+func build(root, kernels string) (string, error) {
 	sum := sha256.New()
-	for _, dir := range []string{"shaders", "internal/decl"} {
+	fmt.Fprintln(sum, kernels)
+	for _, dir := range []string{"shaders", "internal/decl", kernels} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, e fs.DirEntry, err error) error {
 			if err != nil || !e.Type().IsRegular() || strings.HasSuffix(path, ".gz") || strings.HasSuffix(path, "_test.go") {
 				return err
@@ -88,7 +135,11 @@ func build(root string) (string, error) {
 	}
 	defer os.RemoveAll(dir)
 	made := filepath.Join(dir, "emulator.so")
-	cmd := exec.Command("go", "run", "./internal/shadergen", "-host", made)
+	args := []string{"run", "./internal/shadergen", "-host", made}
+	if kernels != "shaders" {
+		args = append(args, "-sources", kernels, "-undeclared")
+	}
+	cmd := exec.Command("go", args...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("soft: go run ./internal/shadergen -host: %w\n%s", err, out)

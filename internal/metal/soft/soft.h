@@ -11,6 +11,7 @@ typedef struct soft_kernel {
     uint8_t writes[soft_max_bindings];
     int32_t only_if[soft_max_bindings]; // index in numbers of the constant that a binding depends on, -1: always there
     int32_t or_if[soft_max_bindings];   // of another that will do too, -1: none
+    uint32_t emulator; // the one that runs it, the repository's is 0; set by soft_add_kernel
     uint32_t numbers[soft_max_constants]; // of its function constants, in the order of specialisation values
 } soft_kernel;
 
@@ -19,8 +20,10 @@ static inline int soft_there(const soft_kernel *k, const uint32_t *specs, uint32
     return k->only_if[i] < 0 || specs[k->only_if[i]] != 0 || (k->or_if[i] >= 0 && specs[k->or_if[i]] != 0);
 }
 
-// soft_load opens the emulator, a shared library. It returns why it cannot, or null.
+// soft_load opens an emulator, a shared library. It returns why it cannot, or null. The first one
+// has the repository's kernels.
 const char *soft_load(const char *path);
+// soft_add_kernel adds a kernel of the emulator that was opened last.
 void soft_add_kernel(const soft_kernel *k);
 
 enum { soft_as_encoded, soft_random };

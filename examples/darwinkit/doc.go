@@ -1,7 +1,7 @@
 // Package darwinkit connects Go programs that use Metal through github.com/progrium/darwinkit
 // with a model: the model runs on the program's device and queue, and the program can use the
-// model's buffers and command buffers. The package exists in builds with cgo for macOS; elsewhere
-// it is empty.
+// model's buffers and command buffers. The package exists in builds with cgo for macOS, and in tests
+// with the build tag softmetal; elsewhere it is empty.
 //
 //	m, err := pianola.Open(ctx, "model.gguf", pianola.Options{
 //		Metal: pianola.MetalOptions{Shared: darwinkit.Share(device, queue, darwinkit.Passes{After: after})},
@@ -11,6 +11,15 @@
 //
 // after encodes work of the program after each chain, in the chain's command buffer: it sees the
 // logits on the GPU, without a copy and without the host.
+//
+// # Choosing tokens
+//
+// The chain chooses the next token before after's work begins, and stores it in slot "tokens" at
+// Pass.Position + 1. A kernel can store another token there, which then is the one that Chain and
+// Generate return and that the next chain begins with. The command buffer must have one token
+// (SessionOptions.Chain = 1), and the session must not end at the model's stop tokens
+// (SessionOptions.IgnoreStops), because the chain looks for them in its own choice. The program in
+// folder lipogram works so.
 //
 // # Ownership
 //
@@ -38,10 +47,12 @@
 //
 // Replaying, and querying a device's features: Status calls C.
 //
+// # Methods to avoid
+//
 // This package avoids two kinds of methods of darwinkit 0.5.0, and programs should too. Methods
 // with a Metal object as an argument, such as WaitForFence, SetComputePipelineState and
 // SetBufferOffsetAtIndex_, panic, because objc.WrapAsProtocol does not accept structures.
-// objc.Call with the selector and the same arguments works; Compute, SetPipeline and SetBuffer
-// use it. And a message that returns less than 8 bytes, such as a BOOL, writes 8 bytes over the
+// objc.Call with the selector and the same arguments works; Compute, NewPipeline, SetPipeline and
+// SetBuffer use it. And a message that returns less than 8 bytes, such as a BOOL, writes 8 bytes over the
 // Go variable that holds its result.
 package darwinkit

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs package darwinkit on Linux: darwinkit's own Go code, its reflection and
-# libffi, over GCC's Objective-C runtime, sends messages to the software Metal of
-# internal/metal/soft. Of darwinkit's C files those stay out that need Foundation;
-# nothing here has strings or collections. Needs clang-19, gobjc,
+# Runs the tests of this module on Linux: darwinkit's own Go code, its reflection
+# and libffi, over GCC's Objective-C runtime, sends messages to the software Metal
+# of internal/metal/soft. Darwinkit's C files that need Foundation are left out;
+# the tests use strings, but no collections. It needs clang-19, gobjc,
 # libblocksruntime-dev and libffi-dev.
 #
 #	./run.sh -v
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-root=$(cd "$here/../../../../.." && pwd)
-cd "$root"
+root=$(cd "$here/../../../.." && pwd)
+cd "$root/examples/darwinkit"
 module=github.com/progrium/darwinkit
 from=$(go list -m -f '{{.Dir}}' $module)
 [ -n "$from" ] || from=$(go mod download -json $module | sed -n 's/.*"Dir": "\(.*\)",/\1/p')
@@ -37,12 +37,9 @@ echo '#include <ffi.h>' >"$work/include/ffi/ffi.h"
 : >"$work/include/dispatch/dispatch.h"
 printf 'module %s\n\ngo 1.26\n' $module >"$kit/go.mod"
 
-cp go.mod go.sum "$work/"
+sed "s,=> ../..,=> $root," go.mod >"$work/go.mod"
+cp go.sum "$work/"
 go mod edit -replace "$module=$kit" "$work/go.mod"
-sed 's/^\/\/go:build .*/\/\/go:build softmetal/' replay/metal/darwinkit/darwinkit.go >"$work/darwinkit.go"
-cat >"$work/overlay.json" <<J
-{"Replace": {"$root/replay/metal/darwinkit/darwinkit.go": "$work/darwinkit.go",
-	"$root/replay/metal/darwinkit/execute_test.go": "$here/execute_test.go.txt"}}
-J
 export CGO_ENABLED=1 CC=clang-19 CGO_LDFLAGS="-lobjc -lBlocksRuntime" CGO_CFLAGS_ALLOW='-idirafter|/.*'
-go test -modfile="$work/go.mod" -overlay="$work/overlay.json" -tags softmetal "$@" ./replay/metal/darwinkit
+go vet -modfile="$work/go.mod" -tags softmetal ./...
+go test -modfile="$work/go.mod" -tags softmetal "$@" ./...

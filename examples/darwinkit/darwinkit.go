@@ -1,11 +1,13 @@
-//go:build darwin && cgo
+//go:build cgo && (darwin || softmetal)
 
 package darwinkit
 
 import (
 	"errors"
+	"fmt"
 	"unsafe"
 
+	"github.com/progrium/darwinkit/macos/foundation"
 	"github.com/progrium/darwinkit/macos/metal"
 	"github.com/progrium/darwinkit/objc"
 
@@ -72,6 +74,47 @@ func SetPipeline(encoder metal.ComputeCommandEncoderObject, kernel metal.Compute
 // package comment.
 func SetBuffer(encoder metal.ComputeCommandEncoderObject, buffer metal.BufferObject, offset, index uint) {
 	objc.Call[objc.Void](encoder, objc.Sel("setBuffer:offset:atIndex:"), buffer, offset, index)
+}
+
+// languageVersion is Metal 3.1, for which darwinkit 0.5.0 has no name.
+const languageVersion metal.LanguageVersion = 3<<16 + 1
+
+// NewPipeline compiles a Metal source and returns a pipeline of one of its kernels, which the
+// caller releases. threads is the largest number of threads in a threadgroup. The error has
+// Metal's message.
+func NewPipeline(device metal.DeviceObject, source, kernel string, threads uint) (pipeline metal.ComputePipelineStateObject, err error) {
+	objc.WithAutoreleasePool(func() {
+		var failure unsafe.Pointer // an NSError
+		failed := func(what string) error {
+			if failure == nil {
+				return fmt.Errorf("darwinkit: %s", what)
+			}
+			return fmt.Errorf("darwinkit: %s: %s", what, foundation.ErrorFrom(failure).LocalizedDescription())
+		}
+		options := metal.NewCompileOptions()
+		options.SetLanguageVersion(languageVersion)
+		library := device.NewLibraryWithSourceOptionsError(source, options, unsafe.Pointer(&failure))
+		if library.IsNil() {
+			err = failed("the Metal source does not compile")
+			return
+		}
+		defer library.Release()
+		function := library.NewFunctionWithName(kernel)
+		if function.IsNil() {
+			err = failed("the Metal source has no kernel " + kernel)
+			return
+		}
+		defer function.Release()
+		descriptor := metal.NewComputePipelineDescriptor()
+		objc.Call[objc.Void](descriptor, objc.Sel("setComputeFunction:"), function)
+		descriptor.SetMaxTotalThreadsPerThreadgroup(threads)
+		pipeline = objc.Call[metal.ComputePipelineStateObject](device, objc.Sel("newComputePipelineStateWithDescriptor:options:reflection:error:"),
+			descriptor, metal.PipelineOption(0), unsafe.Pointer(nil), unsafe.Pointer(&failure))
+		if pipeline.IsNil() {
+			err = failed("no pipeline of kernel " + kernel)
+		}
+	})
+	return pipeline, err
 }
 
 // Share makes a model use the caller's device and a queue of it. Pass the result as

@@ -7,22 +7,23 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"strings"
 	"testing"
 	"unsafe"
 
 	"github.com/progrium/darwinkit/macos/metal"
 	"github.com/progrium/darwinkit/objc"
 
-	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 	metalkernels "github.com/pianola-engine/pianola/internal/metal/kernels"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
+	"github.com/pianola-engine/pianola/internal/testmodels"
 	"github.com/pianola-engine/pianola/table"
 )
 
-// added is the kernel add, x += delta, as a program has its own.
+// added is the kernel add, x += delta, in the place of a program's own kernel.
 type added struct {
 	drv    driver.Device
 	kernel driver.Pipeline
@@ -73,11 +74,11 @@ func (a *added) close() {
 	a.drv.Close()
 }
 
-// TestBorder runs a model on darwinkit's device and queue, with a kernel of the
-// program behind its passes and in command buffers of its own: both see the
-// logits. All that darwinkit does here is its own code.
+// TestBorder runs a model on darwinkit's device and queue, with a kernel of the program after the
+// chains' commands and in command buffers of its own. Both read the logits. Darwinkit's Go code is
+// unchanged.
 func TestBorder(t *testing.T) {
-	if err := soft.Start("../../.."); err != nil {
+	if err := soft.Start("../.."); err != nil {
 		t.Fatal(err)
 	}
 	objects, bytes := soft.Live()
@@ -97,8 +98,8 @@ func TestBorder(t *testing.T) {
 	var logits Span
 	mine := errors.New("no more")
 	refuse, passes := false, 0
-	m, err := pianola.Open(context.Background(), testmodels.Path(t, "../../../testdata/tiny/llama/model.gguf"), pianola.Options{
-		Context: 16,
+	m, err := pianola.Open(context.Background(), testmodels.Path(t, "../../testdata/tiny/llama/model.gguf"), pianola.Options{
+		Table: pianola.TableOptions{Context: 16},
 		Metal: pianola.MetalOptions{NoArchive: true, Shared: Share(device, queue, Passes{
 			Before: func(Pass) error {
 				if refuse {
@@ -131,7 +132,7 @@ func TestBorder(t *testing.T) {
 	if err != nil || gpu.Device != device || gpu.Queue != queue || gpu.Fence.IsNil() {
 		t.Fatalf("%+v, %v", gpu, err)
 	}
-	if _, _, err := s.Replay().Prompt(context.Background(), []int32{5, 6, 7}); err != nil {
+	if _, _, err := s.Prompt(context.Background(), []int32{5, 6, 7}); err != nil {
 		t.Fatal(err)
 	}
 	objc.WithAutoreleasePool(func() {
@@ -147,7 +148,7 @@ func TestBorder(t *testing.T) {
 		b.WaitUntilCompleted()
 	})
 	row := make([]float32, m.Config().Vocab)
-	if err := s.Replay().Logits(row); err != nil {
+	if err := s.NextLogits(row); err != nil {
 		t.Fatal(err)
 	}
 	for i, v := range row {
@@ -164,7 +165,7 @@ func TestBorder(t *testing.T) {
 		t.Error("no passes")
 	}
 	refuse = true
-	if _, _, err := s.Replay().Chain(context.Background(), 1); !errors.Is(err, mine) {
+	if _, _, err := s.Chain(context.Background(), 1); !errors.Is(err, mine) {
 		t.Errorf("refused: %v", err)
 	}
 	if status := Status(device); !status.Available || status.Name != "Apple M4 Pro (software)" {
@@ -185,9 +186,9 @@ func TestBorder(t *testing.T) {
 	}
 }
 
-// TestArguments shows what SetPipeline and SetBuffer are there for.
+// TestArguments shows why SetPipeline and SetBuffer exist: darwinkit's own methods panic.
 func TestArguments(t *testing.T) {
-	if err := soft.Start("../../.."); err != nil {
+	if err := soft.Start("../.."); err != nil {
 		t.Fatal(err)
 	}
 	device, err := SystemDevice()
@@ -199,11 +200,54 @@ func TestArguments(t *testing.T) {
 		queue, fence := device.NewCommandQueue(), device.NewFence()
 		e := queue.CommandBuffer().ComputeCommandEncoderWithDispatchType(metal.DispatchTypeSerial)
 		defer func() {
-			t.Logf("WaitForFence panics: %v", recover())
+			if v := recover(); v == nil {
+				t.Error("WaitForFence no longer panics: the border can call it")
+			}
 			metal.CommandEncoderObject{Object: e.Object}.EndEncoding()
 			fence.Release()
 			queue.Release()
 		}()
 		e.WaitForFence(fence)
 	})
+}
+
+// TestNewPipeline returns the errors of sources without the kernel, and of a pipeline that the GPU
+// does not have.
+func TestNewPipeline(t *testing.T) {
+	if err := soft.Start("../.."); err != nil {
+		t.Fatal(err)
+	}
+	device, err := SystemDevice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Release()
+	for _, c := range []struct {
+		source  string
+		threads uint
+		fail    int
+		want    string
+	}{
+		{"kernel void mine(", 32, 0, "the Metal source has no kernel mine"},
+		{"kernel void add(", 32, 1, "the Metal source does not compile: injected"},
+		{"kernel void add(", 4096, 0, "no pipeline of kernel add: 4096 threads"},
+		{"kernel void add(", 256, 0, ""},
+	} {
+		name := "mine"
+		if c.source == "kernel void add(" {
+			name = "add"
+		}
+		soft.FailAt(c.fail, 0)
+		p, err := NewPipeline(device, c.source, name, c.threads)
+		soft.FailAt(0, 0)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s, %d threads: %v, want %q", c.source, c.threads, err, c.want)
+		}
+		if err == nil {
+			p.Release()
+		}
+	}
+	if err := soft.Violation(); err != nil {
+		t.Error(err)
+	}
 }
