@@ -25,8 +25,8 @@
 # golden      rewrites the golden files of the tests
 # goldens-bundle  fills build/goldens with what transformers needs to make the reference
 #             results of the small models; the target prints the commands to run there
-# gen         rewrites the generated files: those of the kernel declarations, the NEON
-#             assembly and the PTX; the latter two need clang 19
+# gen         rewrites the generated files: those of the declarations of kernels and
+#             types, the NEON assembly and the PTX; the latter two need clang 19
 # api         accepts the public API as it is now
 # bench       measures decoding of the shipped model
 # bench-peer  measures it beside llama.cpp, in alternation; MODELS are the files, PEER
@@ -66,6 +66,7 @@ ranks:
 
 generated:
 	go run ./internal/decl/gen -check
+	go run ./internal/dtype/gen -check
 	go run ./internal/neongen -check
 	go run ./internal/shadergen -check
 
@@ -155,6 +156,7 @@ goldens-bundle:
 
 gen:
 	go run ./internal/decl/gen
+	go run ./internal/dtype/gen
 	go run ./internal/neongen
 	go run ./internal/shadergen
 

@@ -5,24 +5,6 @@
 
 #include "quants.h"
 
-// block_bytes returns the size of a type's block.
-static inline uint block_bytes(uint type) {
-    switch (type) {
-    case PIANOLA_WTYPE_Q8_0: return 34;
-    case PIANOLA_WTYPE_Q4_1: return 20;
-    case PIANOLA_WTYPE_Q5_0: return 22;
-    case PIANOLA_WTYPE_Q5_1: return 24;
-    case PIANOLA_WTYPE_Q2_K: return 84;
-    case PIANOLA_WTYPE_Q3_K: return 110;
-    case PIANOLA_WTYPE_Q4_K: return 144;
-    case PIANOLA_WTYPE_Q5_K: return 176;
-    case PIANOLA_WTYPE_Q6_K: return 210;
-    case PIANOLA_WTYPE_IQ4_XS: return 136;
-    case PIANOLA_WTYPE_MXFP4: return 17;
-    }
-    return 18; // Q4_0, IQ4_NL
-}
-
 // group_bytes returns the size of a block of a type of a family.
 static inline uint group_bytes(uint type, uint wtype) {
     if (type == PIANOLA_WTYPE_FP8) {
@@ -36,7 +18,7 @@ static inline ulong row_bytes(uint type, uint columns, uint wtype) {
     if (type >= PIANOLA_FAMILIES) {
         return ulong(columns >> (5 + group_shift(wtype))) * group_bytes(type, wtype);
     }
-    return ulong(columns / (is_k(type) ? 256 : 32)) * block_bytes(type);
+    return ulong(columns / block_elems(type)) * block_bytes(type);
 }
 
 // A piece is 16 elements of a row, which lie in the same 8 bytes or in 16 that
@@ -48,6 +30,8 @@ static inline uint2 piece_columns(uint type, uint piece) {
     const uint p = piece % 16;
     switch (type) {
     case PIANOLA_WTYPE_Q8_0:
+    case PIANOLA_WTYPE_NVFP4:
+    case PIANOLA_WTYPE_TQ1_0:
     case PIANOLA_WTYPE_MLX2:
     case PIANOLA_WTYPE_MLX3:
     case PIANOLA_WTYPE_MLX4:
@@ -55,6 +39,7 @@ static inline uint2 piece_columns(uint type, uint piece) {
     case PIANOLA_WTYPE_MLX6:
     case PIANOLA_WTYPE_MLX8:
     case PIANOLA_WTYPE_FP8: return uint2(16 * piece, 16 * piece + 8);
+    case PIANOLA_WTYPE_TQ2_0:
     case PIANOLA_WTYPE_Q2_K:
     case PIANOLA_WTYPE_Q3_K:
     case PIANOLA_WTYPE_Q4_K:
@@ -127,8 +112,7 @@ static inline block_piece load_piece32(device const uchar *row, uint piece) {
         r.q = uint4(bytes8(T, b + 2 + 2 * at), bytes8(T, b + 10 + 2 * at));
         return r;
     }
-    const uint quants = T == PIANOLA_WTYPE_Q4_1 ? 4 : T == PIANOLA_WTYPE_Q5_0 ? 6 : T == PIANOLA_WTYPE_Q5_1 ? 8 : T == PIANOLA_WTYPE_MXFP4 ? 1 : 2;
-    const uint2 w = bytes8(T, b + quants + at);
+    const uint2 w = bytes8(T, b + quants_at(T) + at);
     uint2 low = w & PIANOLA_BYTES(15);
     uint2 high = w >> 4 & PIANOLA_BYTES(15);
     if (has_levels(T)) {
@@ -137,8 +121,8 @@ static inline block_piece load_piece32(device const uchar *row, uint piece) {
         low = uint2(u.x, v.x);
         high = uint2(u.y, v.y);
     }
-    if (T == PIANOLA_WTYPE_Q5_0 || T == PIANOLA_WTYPE_Q5_1) {
-        device const ushort *bits = (device const ushort *)(b + quants - 4);
+    if (has_fives(T)) {
+        device const ushort *bits = (device const ushort *)(b + high_at(T));
         low |= fifth_bits(uint(bits[0]) >> at & 255);
         high |= fifth_bits(uint(bits[1]) >> at & 255);
     }
@@ -147,9 +131,9 @@ static inline block_piece load_piece32(device const uchar *row, uint piece) {
         high = less(high, zero_of(T));
     }
     r.q = uint4(low, high);
-    r.d = float2(T == PIANOLA_WTYPE_MXFP4 ? half_e8m0(b[0]) : half_at(b));
+    r.d = float2(has_e8m0(T) ? half_e8m0(b[0]) : half_at(b));
     if (has_minimum(T)) {
-        r.m = float2(half_at(b + 2));
+        r.m = float2(half_at(b + minimum_at_of(T)));
     }
     return r;
 }
@@ -163,14 +147,18 @@ static inline block_piece load_piece256(device const uchar *row, uint piece) {
     block_piece r;
     r.m = float2(0.0f);
     uint2 low, high;
-    if (T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K) {
+    if (T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K || T == PIANOLA_WTYPE_TQ2_0) {
         const uint h = p / 8;          // the half of 128 columns
         const uint shift = p / 4 % 2 * 4;
         const uint s = p / 4 * 4 + l / 16;
-        const uint2 w = bytes8(T, b + (T == PIANOLA_WTYPE_Q2_K ? 16 : 32) + 32 * h + l) >> shift;
+        const uint2 w = bytes8(T, b + quants_at(T) + 32 * h + l) >> shift;
         low = w & PIANOLA_BYTES(3);
         high = w >> 2 & PIANOLA_BYTES(3);
-        if (T == PIANOLA_WTYPE_Q2_K) {
+        if (T == PIANOLA_WTYPE_TQ2_0) {
+            low = less(low, zero_of(T));
+            high = less(high, zero_of(T));
+            r.d = float2(half_at(b + scale_at_of(T)));
+        } else if (T == PIANOLA_WTYPE_Q2_K) {
             const uint first = b[s];
             const uint second = b[s + 2];
             r.d = half_at(b + 80) * float2(float(first & 15), float(second & 15));
@@ -216,6 +204,52 @@ static inline block_piece load_piece256(device const uchar *row, uint piece) {
         r.m = half_at(b + 2) * -float2(float(first.y), float(second.y));
     }
     r.q = uint4(low, high);
+    return r;
+}
+
+// load_piece_nvfp4 reads a piece of NVFP4, which has a scale of its own.
+template <uint T>
+static inline block_piece load_piece_nvfp4(device const uchar *row, uint piece) {
+    device const uchar *b = row + ulong(piece / 4) * block_bytes(T);
+    const uint2 w = bytes8(T, b + quants_at(T) + piece % 4 * 8);
+    const uint2 u = look_up(levels_of(T), w.x);
+    const uint2 v = look_up(levels_of(T), w.y);
+    block_piece r;
+    r.m = float2(0.0f);
+    r.d = float2(ue4m3_half(b[piece % 4]));
+    r.q = uint4(u.x, v.x, u.y, v.y);
+    return r;
+}
+
+// digits3 returns digit n of base 3 of four bytes, which are fractions of 256.
+static inline uint digits3(uint w, uint n) {
+    const uint power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
+    const uint even = (w & 0x00ff00ffu) * power & 0x00ff00ffu;
+    const uint odd = (w >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu;
+    return (even * 3 >> 8 & 0x00030003u) | (odd * 3 & 0x03000300u);
+}
+
+// load_piece_tq1 reads a piece of TQ1_0: 160 elements are digits of 32 bytes, 80 of 16
+// bytes, and 16 of 4 bytes.
+template <uint T>
+static inline block_piece load_piece_tq1(device const uchar *row, uint piece) {
+    device const uchar *b = row + ulong(piece / 16) * block_bytes(T);
+    const uint p = piece % 16;
+    block_piece r;
+    r.m = float2(0.0f);
+    r.d = float2(half_at(b + scale_at_of(T)));
+    if (p == 15) {
+        device const ushort *h = (device const ushort *)(b + 48);
+        const uint w = uint(h[0]) | uint(h[1]) << 16;
+        r.q = uint4(digits3(w, 0), digits3(w, 1), digits3(w, 2), digits3(w, 3));
+    } else {
+        device const uchar *q = b + (p < 10 ? p % 2 * 16 : 32);
+        const uint n = p < 10 ? p / 2 : p - 10;
+        const uint2 u = bytes8(T, q);
+        const uint2 v = bytes8(T, q + 8);
+        r.q = uint4(digits3(u.x, n), digits3(u.y, n), digits3(v.x, n), digits3(v.y, n));
+    }
+    r.q = less(r.q, zero_of(T));
     return r;
 }
 
@@ -277,7 +311,13 @@ static inline block_piece load_piece(device const uchar *row, uint piece, uint w
     if (T >= PIANOLA_FAMILIES) {
         return load_group<T>(row, piece, wtype);
     }
-    if (is_k(T)) {
+    if (T == PIANOLA_WTYPE_NVFP4) {
+        return load_piece_nvfp4<T>(row, piece);
+    }
+    if (T == PIANOLA_WTYPE_TQ1_0) {
+        return load_piece_tq1<T>(row, piece);
+    }
+    if (block_elems(T) == 256) {
         return load_piece256<T>(row, piece);
     }
     return load_piece32<T>(row, piece);

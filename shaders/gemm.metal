@@ -147,7 +147,7 @@ struct strip_row {
 
 template <uint T>
 static inline strip_row strip_row_of(device const uchar *strip, uint tile, uint g, uint r, uint wtype) {
-    const bool two = T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K || T == PIANOLA_WTYPE_Q6_K;
+    const bool two = has_halves(T);
     const tile_words w = load_words<T>(strip, tile, g, r, wtype);
     // With one scale, d includes it; the product equals that of the integers.
     return {w.q, two ? w.d : w.d * float(w.scale.x), w.scale, w.m * float2(w.least)};
@@ -174,7 +174,7 @@ static inline void load_strips(thread strip_rows &a, thread const product &p, pa
 // costs less than branches.
 template <uint T, uint N>
 static inline void multiply_tile(thread sums<N> &c, tile_stage x, uint x_tile, thread const strip_rows &a, uint block, uint lane) {
-    const bool two = T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K || T == PIANOLA_WTYPE_Q6_K;
+    const bool two = has_halves(T);
     const uint g = lane / 4;
     const uint t = lane % 4;
     _Pragma("clang loop unroll(full)")
@@ -192,6 +192,13 @@ static inline void multiply_tile(thread sums<N> &c, tile_stage x, uint x_tile, t
         for (uint s = 0; s < PIANOLA_STRIPS; s++) {
             const strip_row u = a.of[2 * s];
             const strip_row v = a.of[2 * s + 1];
+            if (has_ue4m3(T)) {
+                // The integers are too large for 32 bits times their scales.
+                c.of[s][n] += float4(u.d * dx, v.d * dx) *
+                    (float4(multiply_bytes(uint2(u.q.x, v.q.x), b.x, int4(0), lane)) * float4(int4(u.scale.x, u.scale.x, v.scale.x, v.scale.x)) +
+                     float4(multiply_bytes(uint2(u.q.y, v.q.y), b.y, int4(0), lane)) * float4(int4(u.scale.y, u.scale.y, v.scale.y, v.scale.y)));
+                continue;
+            }
             int4 i;
             if (two) {
                 i = multiply_bytes(uint2(u.q.x, v.q.x), b.x, int4(0), lane) * int4(u.scale.x, u.scale.x, v.scale.x, v.scale.x) +

@@ -3,6 +3,7 @@
 #define PIANOLA_QUANTS_H
 
 #include "pianola.h"
+#include "types.h"
 
 // Four bytes with the same bits.
 #define PIANOLA_BYTES(b) (0x01010101u * (b))
@@ -22,20 +23,9 @@ static inline uint permute(uint a, uint b, uint s) {
 // PIANOLA_FLOATS is X of each type that is a float.
 #define PIANOLA_FLOATS(X) X(F32) X(F16) X(BF16)
 
-// PIANOLA_QUANTISED is X of each type whose blocks have a scale, and of families of
-// such types. What is a template of a family gets the type beside it.
-#define PIANOLA_QUANTISED(X) \
-    X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(IQ4_XS) X(MXFP4) \
-    X(MLX2) X(MLX3) X(MLX4) X(MLX5) X(MLX6) X(MLX8)
-
 // PIANOLA_BLOCKS_ALONE is X of each type with a scale whose quants are no integers:
 // it has no tiles.
 #define PIANOLA_BLOCKS_ALONE(X) X(FP8)
-
-// has_levels says whether a type's nibbles name levels.
-static inline bool has_levels(uint type) {
-    return type == PIANOLA_WTYPE_IQ4_NL || type == PIANOLA_WTYPE_IQ4_XS || type == PIANOLA_WTYPE_MXFP4;
-}
 
 // is_mlx says whether a family is of MLX's affine types.
 static inline bool is_mlx(uint type) { return type >= PIANOLA_WTYPE_MLX2 && type <= PIANOLA_WTYPE_MLX8; }
@@ -53,40 +43,6 @@ static inline uint group_shift(uint wtype) { return wtype >> 2 & 3; }
 // are float16.
 static inline bool has_bfloat(uint wtype) { return (wtype & 3) == 1; }
 static inline bool has_float(uint wtype) { return (wtype & 3) == 2; }
-
-// has_fives says whether quants are nibbles and a bit more, has_sixes whether they
-// are nibbles and two, has_threes whether they are two bits and one.
-static inline bool has_fives(uint type) {
-    return type == PIANOLA_WTYPE_Q5_0 || type == PIANOLA_WTYPE_Q5_1 || type == PIANOLA_WTYPE_Q5_K || type == PIANOLA_WTYPE_MLX5;
-}
-static inline bool has_sixes(uint type) { return type == PIANOLA_WTYPE_Q6_K || type == PIANOLA_WTYPE_MLX6; }
-static inline bool has_threes(uint type) { return type == PIANOLA_WTYPE_Q3_K || type == PIANOLA_WTYPE_MLX3; }
-
-// has_minimum says whether a type's blocks have a minimum.
-static inline bool has_minimum(uint type) {
-    return type == PIANOLA_WTYPE_Q4_1 || type == PIANOLA_WTYPE_Q5_1 || type == PIANOLA_WTYPE_Q2_K || type == PIANOLA_WTYPE_Q4_K ||
-           type == PIANOLA_WTYPE_Q5_K || is_mlx(type);
-}
-
-// zero_of returns what is subtracted from a type's quants. Bytes of MLX become
-// signed first.
-static inline int zero_of(uint type) {
-    return type == PIANOLA_WTYPE_Q4_0 ? 8 : type == PIANOLA_WTYPE_Q5_0 ? 16 : type == PIANOLA_WTYPE_Q3_K ? 4 : type == PIANOLA_WTYPE_Q6_K ? 32 : type == PIANOLA_WTYPE_MLX8 ? -128 : 0;
-}
-
-// is_k says whether a type's blocks have 256 elements.
-static inline bool is_k(uint type) {
-    return (type >= PIANOLA_WTYPE_Q2_K && type <= PIANOLA_WTYPE_Q6_K) || type == PIANOLA_WTYPE_IQ4_XS;
-}
-
-// levels_of returns the 16 levels of a type, int8: of MXFP4 twice the values
-// of E2M1.
-static inline uint4 levels_of(uint type) {
-    if (type == PIANOLA_WTYPE_MXFP4) {
-        return uint4(0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc);
-    }
-    return uint4(0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535);
-}
 
 // look_up returns the levels that the low nibbles of four bytes name, and
 // those of the high ones.
@@ -108,6 +64,10 @@ static inline float half_e8m0(uint e) { return as_type<float>(e < 2 ? 0x00200000
 
 // half_bits returns the value of a float16.
 static inline float half_bits(ushort bits) { return float(as_type<half>(bits)); }
+
+// ue4m3_half returns half of an unsigned E4M3 number, as levels are doubled. The code of
+// NaN is 0.
+static inline float ue4m3_half(uint b) { return b == 127 ? 0.0f : half_bits(ushort((b & 127) << 7)) * 128.0f; }
 
 // half_at reads a float16.
 static inline float half_at(device const uchar *p) { return half_bits(*(device const ushort *)p); }

@@ -5,44 +5,6 @@
 
 #include "quants.h"
 
-// tile_form is where a type's blocks of 16 rows have what. Offsets are from
-// the block, in bytes.
-struct tile_form {
-    uint parts;       // runs of 64 bytes that a tile's quants are, without further bits
-    uint tiles;       // of a block
-    uint bytes;       // of a block
-    uint quants;      // the first tile's
-    uint quants_step; // from one tile to the next
-    uint high;        // from a tile's quants to their further bits
-    uint scales;      // the first tile's integer scales
-    uint scales_step; // from one tile to the next
-    uint d, m;        // float16, or E8M0
-};
-
-static inline tile_form tile_form_of(uint type) {
-    switch (type) {
-    case PIANOLA_WTYPE_Q8_0: return {8, 1, 544, 0, 0, 0, 0, 0, 512, 0};
-    case PIANOLA_WTYPE_Q4_1: return {4, 1, 320, 0, 0, 0, 0, 0, 256, 288};
-    case PIANOLA_WTYPE_Q5_0: return {4, 1, 352, 0, 0, 256, 0, 0, 320, 0};
-    case PIANOLA_WTYPE_Q5_1: return {4, 1, 384, 0, 0, 256, 0, 0, 320, 352};
-    case PIANOLA_WTYPE_MXFP4: return {4, 1, 272, 0, 0, 0, 0, 0, 256, 0};
-    case PIANOLA_WTYPE_Q2_K: return {2, 8, 1344, 320, 128, 0, 64, 32, 0, 32};
-    case PIANOLA_WTYPE_Q3_K: return {2, 8, 1824, 288, 192, 128, 32, 32, 0, 0};
-    case PIANOLA_WTYPE_Q4_K: return {4, 8, 2368, 96, 288, 0, 64, 288, 0, 32};
-    case PIANOLA_WTYPE_Q5_K: return {4, 8, 2880, 320, 320, 256, 64, 32, 0, 32};
-    case PIANOLA_WTYPE_Q6_K: return {4, 8, 3360, 64, 416, 256, 32, 416, 0, 0};
-    // A block is as many tiles as a group has, which strip_bytes and block_of say.
-    case PIANOLA_WTYPE_MLX2: return {2, 1, 0, 64, 128, 0, 0, 0, 0, 32};
-    case PIANOLA_WTYPE_MLX3: return {2, 1, 0, 64, 192, 128, 0, 0, 0, 32};
-    case PIANOLA_WTYPE_MLX4: return {4, 1, 0, 64, 256, 0, 0, 0, 0, 32};
-    case PIANOLA_WTYPE_MLX5: return {4, 1, 0, 64, 320, 256, 0, 0, 0, 32};
-    case PIANOLA_WTYPE_MLX6: return {4, 1, 0, 64, 384, 256, 0, 0, 0, 32};
-    case PIANOLA_WTYPE_MLX8: return {8, 1, 0, 64, 512, 0, 0, 0, 0, 32};
-    case PIANOLA_WTYPE_IQ4_XS: return {4, 8, 2208, 160, 256, 0, 32, 16, 0, 0};
-    }
-    return {4, 1, 288, 0, 0, 0, 0, 0, 256, 0}; // Q4_0, IQ4_NL
-}
-
 // strip_bytes returns the size of a strip of 16 rows.
 static inline ulong strip_bytes(uint type, uint columns, uint wtype) {
     const tile_form f = tile_form_of(type);
@@ -101,10 +63,10 @@ struct quad_form {
 static inline quad_form quad_form_of(uint type) {
     const tile_form f = tile_form_of(type);
     const uint high = has_sixes(type) ? 2 : f.high != 0 ? 1 : 0;
-    if (type == PIANOLA_WTYPE_MXFP4) {
+    if (has_e8m0(type)) {
         return {f.parts, 0, 1};
     }
-    return {f.parts + high, has_minimum(type) ? 2u : 1u, !is_k(type) ? 0u : type == PIANOLA_WTYPE_IQ4_XS ? 1u : 2u};
+    return {f.parts + high, has_ue4m3(type) ? 0u : has_minimum(type) ? 2u : 1u, scale_words(type)};
 }
 
 // take reads a vector, a pair or a word of a tile_quad.
@@ -131,18 +93,18 @@ static inline void load_quad(thread To &to, device const uchar *strip, uint tile
     if (has_sixes(T)) {
         take_vector(to, f.parts + 1, quants + f.high + 64);
     }
-    if (T == PIANOLA_WTYPE_MXFP4) {
+    if (has_e8m0(T)) {
         take_word(to, 0, block + f.d + 4 * quad);
-    } else {
+    } else if (!has_ue4m3(T)) {
         take_pair(to, 0, block + f.d + 8 * quad);
     }
     if (has_minimum(T)) {
         take_pair(to, 1, block + f.m + 8 * quad);
     }
-    if (is_k(T)) {
+    if (has_scales(T)) {
         device const uchar *scales = block + f.scales + b.tile * f.scales_step + 4 * quad;
         take_word(to, 0, scales);
-        if (T != PIANOLA_WTYPE_IQ4_XS) {
+        if (scale_words(T) == 2) {
             take_word(to, 1, scales + 16);
         }
     }
@@ -201,13 +163,15 @@ static inline int sum_of(int4 x) {
 template <uint T>
 static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, int4 x, int4 y, float dx, uint wtype) {
     const uint parts = tile_form_of(T).parts;
-    const bool two = T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K || T == PIANOLA_WTYPE_Q6_K;
+    const bool two = has_halves(T);
     int2 of_x = int2(0);
     if (zero_of(T) != 0 || has_minimum(T)) {
         of_x = int2(sum_of(x), sum_of(y));
     }
     float4 d;
-    if (T == PIANOLA_WTYPE_MXFP4) {
+    if (has_ue4m3(T)) {
+        d = float4(1.0f);
+    } else if (has_e8m0(T)) {
         const uint e = t.words[0];
         d = float4(half_e8m0(e & 255), half_e8m0(e >> 8 & 255), half_e8m0(e >> 16 & 255), half_e8m0(e >> 24));
     } else {
@@ -216,7 +180,7 @@ static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, 
     d *= dx;
     float4 m = float4(0.0f);
     if (has_minimum(T)) {
-        m = scales4<T>(t.pairs[1], wtype) * (is_k(T) ? -dx : dx);
+        m = scales4<T>(t.pairs[1], wtype) * (has_scales(T) ? -dx : dx);
     }
     _Pragma("clang loop unroll(full)")
     for (uint r = 0; r < 4; r++) {
@@ -229,16 +193,21 @@ static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, 
                 p = part_products<T>(t.vectors[i][r], high, i, x, y, p);
             }
         }
+        if (has_ue4m3(T)) {
+            // The integers are too large for 32 bits times their scales.
+            sum[r] += d[r] * (ue4m3_half(byte_of(t.words[0], r)) * float(p.x) + ue4m3_half(byte_of(t.words[1], r)) * float(p.y));
+            continue;
+        }
         int2 least = of_x;
-        if (T == PIANOLA_WTYPE_Q2_K) {
+        if (has_packed(T)) {
             const uint2 s = uint2(t.words[0], t.words[1]) >> (8 * r);
             p *= int2(s & 15u);
             least *= int2(s >> 4 & 15u);
         } else if (two) {
             p *= int2(signed_byte_of(t.words[0], r), signed_byte_of(t.words[1], r));
-        } else if (T == PIANOLA_WTYPE_IQ4_XS) {
+        } else if (scale_words(T) == 1) {
             p = int2((p.x + p.y) * signed_byte_of(t.words[0], r), 0);
-        } else if (is_k(T)) {
+        } else if (has_scales(T)) {
             p = int2((p.x + p.y) * byte_of(t.words[0], r), 0);
             least = int2((of_x.x + of_x.y) * byte_of(t.words[1], r), 0);
         }
@@ -284,24 +253,26 @@ static inline tile_words load_words(device const uchar *strip, uint tile, uint g
     if (zero_of(T) > 0) {
         w.q = less(w.q, zero_of(T));
     }
-    w.d = T == PIANOLA_WTYPE_MXFP4 ? half_e8m0(block[f.d + r]) : scale_at<T>(block + f.d + 2 * r, wtype);
-    w.m = has_minimum(T) ? scale_at<T>(block + f.m + 2 * r, wtype) * (is_k(T) ? -1.0f : 1.0f) : 0.0f;
+    w.d = has_e8m0(T) ? half_e8m0(block[f.d + r]) : has_ue4m3(T) ? 1.0f / 1024.0f : scale_at<T>(block + f.d + 2 * r, wtype);
+    w.m = has_minimum(T) ? scale_at<T>(block + f.m + 2 * r, wtype) * (has_scales(T) ? -1.0f : 1.0f) : 0.0f;
     if (T == PIANOLA_WTYPE_MLX8) {
         w.q ^= PIANOLA_BYTES(128);
         w.m += 128.0f * w.d;
     }
     w.scale = int2(1);
     w.least = int2(1);
-    if (is_k(T)) {
+    if (has_scales(T)) {
         device const uchar *scales = block + f.scales + b.tile * f.scales_step + r;
-        if (T == PIANOLA_WTYPE_Q2_K) {
+        if (has_ue4m3(T)) {
+            w.scale = int2(1024.0f * float2(ue4m3_half(scales[0]), ue4m3_half(scales[16])));
+        } else if (has_packed(T)) {
             w.scale = int2(scales[0] & 15, scales[16] & 15);
             w.least = int2(scales[0] >> 4, scales[16] >> 4);
         } else if (has_minimum(T)) {
             w.scale = int2(int(scales[0]));
             w.least = int2(int(scales[16]));
         } else {
-            w.scale = int2(as_type<char>(scales[0]), as_type<char>(scales[T == PIANOLA_WTYPE_IQ4_XS ? 0 : 16]));
+            w.scale = int2(as_type<char>(scales[0]), as_type<char>(scales[scale_words(T) == 1 ? 0 : 16]));
         }
     }
     return w;

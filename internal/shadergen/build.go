@@ -34,7 +34,7 @@ type project struct {
 }
 
 // generated lists headers that are not linted, because another generator writes them.
-var generated = []string{"params.h", "constants.h"}
+var generated = []string{"params.h", "constants.h", "types.h"}
 
 // open reads and checks the kernels of a folder and the headers of shaders, and prepares
 // them for the targets. The caller must remove the build folder. Kernels for tests need no

@@ -67,10 +67,14 @@ func families(list ...dtype.Type) sets {
 var mlx = families(dtype.MLX2, dtype.MLX3, dtype.MLX4, dtype.MLX5, dtype.MLX6, dtype.MLX8)
 
 // quantised are the types with quantization blocks.
-var quantised = []uint32{
-	uint32(dtype.Q8_0), uint32(dtype.Q4_0), uint32(dtype.Q4_1), uint32(dtype.Q5_0), uint32(dtype.Q5_1), uint32(dtype.Q2_K), uint32(dtype.Q3_K),
-	uint32(dtype.Q4_K), uint32(dtype.Q5_K), uint32(dtype.Q6_K), uint32(dtype.IQ4_NL), uint32(dtype.IQ4_XS), uint32(dtype.MXFP4),
-}
+var quantised = func() (list []uint32) {
+	for _, f := range dtype.Forms() {
+		if f.Type.Quantized() {
+			list = append(list, uint32(f.Type))
+		}
+	}
+	return list
+}()
 
 // floats are the types without quantization blocks.
 var floats = []uint32{uint32(dtype.F32), uint32(dtype.F16), uint32(dtype.BF16)}
