@@ -113,7 +113,8 @@ type Chip struct {
 	SplitSpan    int `json:"split_span"`
 
 	// ArgmaxPart is the number of logits per threadgroup of argmax. If the vocabulary is larger,
-	// the results of the parts are then compared. If it is 0, one threadgroup takes all logits.
+	// the results of the parts are then compared. If ArgmaxPart is 0, one threadgroup takes all
+	// logits.
 	ArgmaxPart int `json:"argmax_part"`
 
 	// GEMMHalves converts the rows of a chunk to float16 in a command of its own, once for all

@@ -30,8 +30,9 @@ type sized interface {
 	threads(l *lowering) int
 }
 
-// shrinking are args of a kernel whose threadgroups may have fewer SIMD groups
-// than threads returns, if shrinks returns true: as many as memory has room for.
+// shrinking is implemented by the args of kernels whose threadgroups may have fewer
+// SIMD groups than threads returns. If shrinks returns true, the number of SIMD
+// groups is reduced until they fit in threadgroup memory.
 type shrinking interface {
 	shrinks() bool
 }
@@ -98,7 +99,7 @@ func describeActivation(activation uint32) string {
 	return fmt.Sprintf(" activation=%d", activation)
 }
 
-// describeAdd describes an output that is added to what is there.
+// describeAdd describes an output that is added to the previous value.
 func describeAdd(add bool) string {
 	if add {
 		return " add"

@@ -18,7 +18,7 @@ func (s *state) draftRows() int {
 
 // verify makes the program that decodes the pending token and a draft, one row
 // each, accepts the drafted tokens that decode would have chosen, and drafts again.
-// Each row's arithmetic is that of decode.
+// Each row is computed with the same arithmetic as in decode.
 func (s *state) verify() error {
 	p := s.newProgram(table.ProgramVerify, s.draftRows(), false, table.FlagChooses|table.FlagAdvances)
 	x, err := s.body(p)

@@ -40,8 +40,8 @@ func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
 	return out, nil
 }
 
-// expertProduct emits the product of x with a part of the chosen experts; so many
-// of a row have the same row of x.
+// expertProduct emits the product of x with a part of the chosen experts. share is
+// the number of a row's chosen experts that have the same row of x as their input.
 func (s *state) expertProduct(p *program, at spot, part arch.ExpertPart, x, ids *value, share int) (*value, error) {
 	e, name := &s.cfg.Experts, at.label()
 	w, err := s.expertMatrix(name, part, at.index())

@@ -133,16 +133,17 @@ func (n *node) setAttention(a attentionArgs) {
 	n.args = a
 }
 
-// maxSplits is how many splits there are at most: as many as a product reads at
-// once to merge them.
+// maxSplits is the largest number of splits. A product that merges the splits reads
+// all of them at once.
 const maxSplits = 8
 
-// splitThreads is how many threads a core should have at least where attention
-// is split.
+// splitThreads is the smallest number of threads that each core should have when
+// attention is split.
 const splitThreads = 512
 
-// splits returns among how many threadgroups the positions of a row are divided,
-// a power of two: as many as there are cores for, and as there can be spans.
+// splits returns the number of threadgroups among which the positions of a row are
+// divided. It is a power of two, limited by the number of cores, by the number of
+// spans in the context, and by maxSplits.
 func (s *state) splits(a attentionArgs) int {
 	c := s.in.Chip
 	groups := a.kvHeads * ceil(a.heads/a.kvHeads, c.AttnHeads)

@@ -34,8 +34,8 @@ func (s *state) fuseExperts() error {
 	return nil
 }
 
-// joinExperts returns the weight that has of each expert the rows of a, then
-// those of b.
+// joinExperts returns the weight that contains, for each expert, its rows of a and
+// then its rows of b.
 func (s *state) joinExperts(name string, a, b *weight) *weight {
 	if have, ok := s.byName[name]; ok {
 		return have

@@ -65,8 +65,8 @@ func (s *state) graph() error {
 	return s.choosing(table.ProgramRanked, table.ProgramRankedHead, samples|table.FlagRanks, last, s.ranked)
 }
 
-// choosing adds a program that decodes and one that is the head of last, the chunk
-// that prefill leaves, both of which end with choose.
+// choosing adds two programs that end with choose: one that decodes, and one that
+// applies the head to last, the output of prefill.
 func (s *state) choosing(decode, head string, flags table.Flags, last *value, choose func(p *program)) error {
 	p := s.newProgram(decode, 1, false, flags)
 	x, err := s.body(p)

@@ -49,7 +49,7 @@ type part struct {
 	tensor weights.Tensor
 	data   []byte // constants; tensor is then unused
 
-	first, rows int // of the tensor; rows 0: all of it
+	first, rows int // range of the tensor's rows; if rows is 0, all rows
 
 	plusOne bool // 1 is added to each element
 
@@ -102,8 +102,8 @@ type program struct {
 type layerPlan struct {
 	index  int
 	cap    int // rows of the KV cache
-	window int // last positions that a row sees, 0: all
-	sinks  int // positions at the start that it sees besides
+	window int // number of last positions that a row sees; 0 means all
+	sinks  int // number of attention sinks
 	k, v   *value
 	config arch.Layer
 }

@@ -17,7 +17,7 @@ func (l *lowering) limit(id uint32) float32 {
 	return l.s.cfg.ActLimit
 }
 
-// siluMulArgs are those of silu_mul: out[0] becomes the activation of in[0], times
+// siluMulArgs holds the arguments of silu_mul: out[0] becomes the activation of in[0], times
 // in[1].
 type siluMulArgs struct {
 	unweighted
@@ -35,7 +35,7 @@ func (a siluMulArgs) lower(l *lowering) {
 	kernels.SiLUMulParams{N: uint32(l.n.out[0].width), Stride: stride(l.n.in[0]), Limit: l.limit(a.activation)}.Put(&l.cmd)
 }
 
-// activateArgs are those of activate: out[0] becomes the activation of itself.
+// activateArgs holds the arguments of activate: out[0] becomes the activation of itself.
 type activateArgs struct {
 	unweighted
 	activation uint32 // a decl.Activation
@@ -53,7 +53,7 @@ func (a activateArgs) lower(l *lowering) {
 	kernels.ActivateParams{N: uint32(l.n.out[0].width), Group: activateGroup}.Put(&l.cmd)
 }
 
-// softCapArgs are those of soft_cap, which bounds the elements of out[0].
+// softCapArgs holds the arguments of soft_cap, which bounds the elements of out[0].
 type softCapArgs struct {
 	unweighted
 	cap float32

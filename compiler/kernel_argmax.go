@@ -7,11 +7,11 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// argmaxArgs are those of argmax, which writes the token of the largest element of
+// argmaxArgs holds the arguments of argmax, which writes the token of the largest element of
 // in[0] to the ring out[0], unless it is one of the stops in[1].
 type argmaxArgs struct {
 	unweighted
-	parts int // in[0] has the best token of so many parts of the vocabulary; 0: it is the logits
+	parts int // in[0] holds the best token of each of this many parts of the vocabulary; if it is 0, in[0] holds the logits
 }
 
 func (argmaxArgs) kernel() decl.ID    { return kernels.Argmax }
@@ -30,7 +30,7 @@ func (a argmaxArgs) lower(l *lowering) {
 	l.patch(table.PatchArgmax, decl.SecondIndex)
 }
 
-// argmaxPartArgs are those of argmax_part: out[0] becomes the best token of each
+// argmaxPartArgs holds the arguments of argmax_part: out[0] becomes the best token of each
 // part of the logits in[0].
 type argmaxPartArgs struct {
 	unweighted
@@ -45,7 +45,7 @@ func (a argmaxPartArgs) lower(l *lowering) {
 	kernels.ArgmaxPartParams{N: uint32(l.n.in[0].width), Part: uint32(a.part)}.Put(&l.cmd)
 }
 
-// acceptArgs are those of accept, which takes the tokens of a draft in the ring
+// acceptArgs holds the arguments of accept, which takes the tokens of a draft in the ring
 // out[0] that the rows chose: in[0] has each row's best tokens, in[1] the stops.
 type acceptArgs struct {
 	unweighted
@@ -63,7 +63,7 @@ func (a acceptArgs) lower(l *lowering) {
 	l.patch(table.PatchToken, decl.SecondIndex)
 }
 
-// draftArgs are those of draft, which drafts tokens from the ring out[0] into it.
+// draftArgs holds the arguments of draft, which drafts tokens from the ring out[0] into it.
 type draftArgs struct{ unweighted }
 
 func (draftArgs) kernel() decl.ID { return kernels.Draft }

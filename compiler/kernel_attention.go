@@ -6,13 +6,13 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// attentionArgs are those of attn. The operands in are Q, the caches, and the
-// angles that turn Q back where the layer sees positions at the start; out[0] is
-// the result, or the parts that attn_merge reads.
+// attentionArgs holds the arguments of attn. The operands in are Q and the caches and,
+// if the layer has attention sinks, the angles that rotate Q to their distance. out[0]
+// is the result, or the splits that attn_merge reads.
 type attentionArgs struct {
 	heads, kvHeads int
 	half           int     // rotated pairs of a head
-	window         int     // positions that are seen, 0: all
+	window         int     // number of visible positions; 0 means all
 	splits         int     // threadgroups that divide the positions
 	scale          float32 // of the scores
 	softCap        float32 // of the scores, 0 without
@@ -79,7 +79,7 @@ func (l *lowering) span(splits int) uint32 {
 	return 0
 }
 
-// ropeAttnArgs are those of rope_attn: qk_rope_kv and attn of a row in one. The
+// ropeAttnArgs holds the arguments of rope_attn: qk_rope_kv and attn of a row in one. The
 // operands in are Q, K, V and the angles, the operands out are the caches and
 // attention's result or its parts.
 type ropeAttnArgs struct {
@@ -120,8 +120,8 @@ func (a ropeAttnArgs) lower(l *lowering) {
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
 
-// mergeArgs are those of attn_merge: out[0] becomes what the parts in[0] of
-// attention make together.
+// mergeArgs holds the arguments of attn_merge: out[0] becomes the merged result of
+// the attention splits in[0].
 type mergeArgs struct {
 	unweighted
 	heads, splits, window int

@@ -5,14 +5,14 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// routeArgs are those of route: of the router's logits in[0] it makes the chosen
+// routeArgs holds the arguments of route: of the router's logits in[0] it makes the chosen
 // experts out[0] and their weights out[1].
 type routeArgs struct{ unweighted }
 
 func (routeArgs) kernel() decl.ID { return kernels.Route }
 
-// threads returns those of two SIMD groups: one works, and a persistent kernel
-// wants two.
+// threads returns the threads of two SIMD groups: one does the work, but a persistent
+// kernel requires two.
 func (routeArgs) threads(l *lowering) int {
 	return min(l.s.in.Chip.NormThreads, 2*l.s.in.Chip.SIMDWidth)
 }
@@ -30,7 +30,7 @@ func (routeArgs) lower(l *lowering) {
 	kernels.RouteParams{Experts: uint32(e.Count), Used: uint32(e.Used)}.Put(&l.cmd)
 }
 
-// expertProductArgs are those of expert_gemv: out[0] becomes the products of the
+// expertProductArgs holds the arguments of expert_gemv: out[0] becomes the products of the
 // matrices of the experts in[1] with the input, which is in[0], or
 // silu(in[0]) * in[2].
 type expertProductArgs struct {
@@ -85,7 +85,7 @@ func (l *lowering) expertGroup(out int) int {
 	return max(c.GEMVRows, min(roundUp(wave, gemvUnit), expertRows))
 }
 
-// expertSumArgs are those of expert_sum: out[0] becomes the sum of the experts'
+// expertSumArgs holds the arguments of expert_sum: out[0] becomes the sum of the experts'
 // results in[0], by their weights in[1].
 type expertSumArgs struct {
 	unweighted

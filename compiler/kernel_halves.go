@@ -6,7 +6,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// halvesArgs are those of halves: out[0] becomes the float16 of a product's input,
+// halvesArgs holds the arguments of halves: out[0] becomes the float16 of a product's input,
 // which is in[0], or silu(in[0]) * in[1].
 type halvesArgs struct {
 	unweighted
@@ -32,7 +32,7 @@ func (a halvesArgs) lower(l *lowering) {
 // halvesWidth returns the size of a row of halves of n columns in float32.
 func halvesWidth(n int) int { return roundUp(n, 64) + 4 }
 
-// halvesProductArgs are those of gemm_halves: out[0] becomes the product of w with
+// halvesProductArgs holds the arguments of gemm_halves: out[0] becomes the product of w with
 // in[0], which halves has made.
 type halvesProductArgs struct{ w, bias *weight }
 
@@ -65,9 +65,9 @@ func (a halvesProductArgs) lower(l *lowering) {
 	}.Put(&l.cmd)
 }
 
-// rows returns how many rows of the input a threadgroup takes: those with which
-// the product takes the least time, which is that of the bytes that a core gets,
-// two float16 of the input and one of W. A wave of threadgroups is one on each core.
+// rows returns the number of input rows per threadgroup that minimises the time of the
+// product. The estimate is proportional to the bytes that a core reads: two float16 per
+// element of the input and one per element of W. A wave of threadgroups is one on each core.
 func (a halvesProductArgs) rows(l *lowering) int {
 	best, least := 0, 0
 	for _, rows := range []int{128, 64} {

@@ -6,7 +6,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// normArgs are those of rmsnorm and layernorm: out[0] becomes the norm of in[0].
+// normArgs holds the arguments of rmsnorm and layernorm: out[0] becomes the norm of in[0].
 type normArgs struct {
 	mean    bool    // layernorm, which subtracts the mean: w has the biases behind the weights
 	w       *weight // of the norm
@@ -42,7 +42,7 @@ func (a normArgs) lower(l *lowering) {
 	}
 }
 
-// headNormArgs are those of head_norm, which normalises each head of out[0], or
+// headNormArgs holds the arguments of head_norm, which normalises each head of out[0], or
 // all of them as one.
 type headNormArgs struct {
 	w     *weight // as long as a head, or as all
@@ -60,7 +60,7 @@ func (a headNormArgs) lower(l *lowering) {
 	kernels.HeadNormParams{Heads: uint32(a.heads), Stride: stride(l.n.out[0]), Eps: a.eps}.Put(&l.cmd)
 }
 
-// addArgs are those of add: out[0] += in[0].
+// addArgs holds the arguments of add: out[0] += in[0].
 type addArgs struct {
 	unweighted
 	delta float32 // factor of in[0]; 0 is as 1
@@ -74,7 +74,7 @@ func (a addArgs) lower(l *lowering) {
 	kernels.AddParams{N: uint32(l.n.out[0].width), DeltaScale: a.delta}.Put(&l.cmd)
 }
 
-// addNormArgs are those of add_rmsnorm: out[0] += in[0], and out[1] becomes the
+// addNormArgs holds the arguments of add_rmsnorm: out[0] += in[0], and out[1] becomes the
 // norm of out[0].
 type addNormArgs struct {
 	w     *weight
@@ -94,7 +94,7 @@ func (a addNormArgs) lower(l *lowering) {
 	kernels.AddRMSNormParams{N: uint32(a.w.cols), Eps: a.eps, Scale: a.scale, DeltaScale: a.delta}.Put(&l.cmd)
 }
 
-// normAddArgs are those of norm_add: out[0] += the norm of in[0], and out[1]
+// normAddArgs holds the arguments of norm_add: out[0] += the norm of in[0], and out[1]
 // becomes the norm of out[0] if w is not nil.
 type normAddArgs struct {
 	post *weight // of the norm of in[0]

@@ -7,7 +7,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// productArgs are those of gemv and gemm: out[0] becomes the product of w with the
+// productArgs holds the arguments of gemv and gemm: out[0] becomes the product of w with the
 // input, which is made of the operands in as input says.
 type productArgs struct {
 	wide     bool // gemm, for a chunk; else gemv
@@ -131,8 +131,8 @@ func output(add bool) uint32 {
 	return decl.OutputStore
 }
 
-// stage returns how many columns of an input that is not quantised a threadgroup
-// of gemv has in its memory at once; 0: none.
+// stage returns the number of columns of an unquantised input that a threadgroup of
+// gemv holds in its memory at a time, or 0 if it does not stage the input.
 func (l *lowering) stage() uint32 {
 	c := l.s.in.Chip
 	if c.GEMVStage == 0 {

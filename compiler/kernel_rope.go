@@ -6,7 +6,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// anglesArgs are those of rope_angles: out[0] becomes the cosines and sines of the
+// anglesArgs holds the arguments of rope_angles: out[0] becomes the cosines and sines of the
 // rows' positions.
 type anglesArgs struct {
 	invFreq *weight
@@ -28,7 +28,7 @@ func (a anglesArgs) lower(l *lowering) {
 	l.patch(table.PatchPosition, decl.SecondIndex)
 }
 
-// ropeArgs are those of rope, which rotates the heads of out[0] by the angles
+// ropeArgs holds the arguments of rope, which rotates the heads of out[0] by the angles
 // in[0].
 type ropeArgs struct {
 	unweighted
@@ -46,7 +46,7 @@ func (a ropeArgs) lower(l *lowering) {
 	kernels.RoPEParams{Heads: uint32(a.heads), Stride: stride(l.n.out[0]), Half: uint32(a.half)}.Put(&l.cmd)
 }
 
-// kvWriteArgs are those of kv_write, which writes K and V, in[0] and in[1], to the
+// kvWriteArgs holds the arguments of kv_write, which writes K and V, in[0] and in[1], to the
 // caches out[0] and out[1].
 type kvWriteArgs struct {
 	unweighted
@@ -69,7 +69,7 @@ func (a kvWriteArgs) lower(l *lowering) {
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
 
-// ropeKVArgs are those of qk_rope_kv: QK norm, RoPE and KV write in one. The
+// ropeKVArgs holds the arguments of qk_rope_kv: QK norm, RoPE and KV write in one. The
 // operands in are Q, K, V and the angles, the operands out are Q and the caches.
 type ropeKVArgs struct {
 	norm           *weight // of a head of Q, then of K; nil without QK norm

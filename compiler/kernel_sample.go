@@ -7,7 +7,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// sampleAdjustArgs are those of sample_adjust: of the logits, the tokens and the
+// sampleAdjustArgs holds the arguments of sample_adjust: of the logits, the tokens and the
 // sampler's settings, the operands in, it makes keys and the largest of each part.
 type sampleAdjustArgs struct {
 	unweighted
@@ -27,7 +27,7 @@ func (sampleAdjustArgs) lower(l *lowering) {
 	l.patch(table.PatchToken, decl.SecondIndex)
 }
 
-// sampleFilterArgs are those of sample_filter: of the keys, the largest of each
+// sampleFilterArgs holds the arguments of sample_filter: of the keys, the largest of each
 // part and the settings it makes the limit of keys that stay.
 type sampleFilterArgs struct {
 	unweighted
@@ -51,7 +51,7 @@ func (sampleFilterArgs) lower(l *lowering) {
 	kernels.SampleFilterParams{N: l.vocab(), Part: uint32(l.s.samplePart())}.Put(&l.cmd)
 }
 
-// sampleDrawArgs are those of sample_draw: of the keys, their limit and the
+// sampleDrawArgs holds the arguments of sample_draw: of the keys, their limit and the
 // settings it makes the best token of each part.
 type sampleDrawArgs struct {
 	unweighted
@@ -70,7 +70,7 @@ func (sampleDrawArgs) lower(l *lowering) {
 	l.patch(table.PatchToken, decl.SecondIndex)
 }
 
-// rankPartArgs are those of rank_part: of the logits and the settings it makes the
+// rankPartArgs holds the arguments of rank_part: of the logits and the settings it makes the
 // best tokens of each part.
 type rankPartArgs struct{ unweighted }
 
@@ -83,7 +83,7 @@ func (rankPartArgs) lower(l *lowering) {
 	kernels.RankPartParams{N: l.vocab(), Part: uint32(l.s.rankPart())}.Put(&l.cmd)
 }
 
-// rankArgs are those of rank: of the logits, the best tokens of each part, what
+// rankArgs holds the arguments of rank: of the logits, the best tokens of each part, what
 // was drawn and the settings it makes an entry of the ranks slot.
 type rankArgs struct {
 	unweighted

@@ -125,12 +125,13 @@ func (s *state) ranked(p *program) {
 	s.choose(p, drawn)
 }
 
-// choose emits the choice of what draw has left.
+// choose emits the command that chooses a token from the candidates that draw returns.
 func (s *state) choose(p *program, drawn *value) {
 	p.emit(spot{role: roleSampleChoose}, argmaxArgs{parts: drawn.width / 2}, []operand{drawn.all(), s.stops.all()}, s.tokens.all())
 }
 
-// draw emits what comes before the choice and returns the best tokens of each part.
+// draw emits the commands of the sampler before the choice, and returns the best token
+// of each part of the vocabulary.
 func (s *state) draw(p *program) *value {
 	n := s.cfg.Vocab
 	parts, draws := ceil(n, s.samplePart()), ceil(n, s.drawPart())

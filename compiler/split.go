@@ -83,7 +83,7 @@ func (s *state) sharesEmbedding(w *weight) bool {
 	return false
 }
 
-// parts returns the products of so many rows each that make a product.
+// parts divides a product into products of the given number of rows each.
 func (s *state) parts(n *node, whole productArgs, rows int) (list []*node) {
 	for first := 0; first < whole.w.rows; first += rows {
 		suffix := fmt.Sprintf(".part%d", len(list))

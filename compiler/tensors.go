@@ -116,7 +116,7 @@ func (w *weight) append(p part) {
 // floating reports whether elements of a type are floats.
 func floating(t dtype.Type) bool { return t == dtype.F32 || t == dtype.F16 || t == dtype.BF16 }
 
-// concat returns the weight whose rows are those of list one after another.
+// concat returns the weight that contains the rows of all weights in list, in order.
 func (s *state) concat(name string, list ...*weight) *weight {
 	w := &weight{name: name, cols: list[0].cols, typ: list[0].typ}
 	for _, l := range list {

@@ -6,8 +6,8 @@
 //
 // Prefill is of a prompt of -p tokens, decode of -n tokens after a context of
 // -d, for both. llama.cpp's decode figure is the better median of one thread
-// and of -t. The bandwidth is that of -t threads reading 1 GiB, best of five,
-// before each file. -p 0 leaves prefill out.
+// and of -t. The bandwidth is measured before each file: -t threads read 1 GiB,
+// and the best of five passes counts. -p 0 leaves prefill out.
 package main
 
 import (

@@ -298,7 +298,7 @@ func newLines(cmd *cobra.Command) lines {
 	return &pipeLines{s}
 }
 
-// pipeLines are those of a pipe or a file.
+// pipeLines reads lines from a pipe or a file.
 type pipeLines struct{ s *bufio.Scanner }
 
 func (p *pipeLines) next() (string, error) {
@@ -313,8 +313,8 @@ func (p *pipeLines) next() (string, error) {
 
 func (p *pipeLines) interactive() bool { return false }
 
-// terminalLines are those of a terminal, which is raw only while one is edited: between
-// them its driver turns ctrl-C into an interrupt.
+// terminalLines reads lines from a terminal. The terminal is in raw mode only while a line
+// is edited; at other times its driver turns ctrl-C into an interrupt.
 type terminalLines struct {
 	fd int
 	t  *term.Terminal

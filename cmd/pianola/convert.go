@@ -14,7 +14,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/replacefile"
 )
 
-// writeFlags are those of the commands that write a model.
+// writeFlags holds the flags of the commands that write a model.
 type writeFlags struct {
 	typ, out string
 	threads  int
@@ -34,8 +34,8 @@ func (f *writeFlags) check(cmd *cobra.Command) error {
 	return atLeast(cmd, 0, "threads", f.threads)
 }
 
-// write writes the model with progress, and says what it wrote. The file is there
-// in whole or not at all.
+// write writes the model, shows the progress, and prints a summary. It writes the whole
+// file or none.
 func (f *writeFlags) write(cmd *cobra.Command, m *convert.Model, types []dtype.Type, fileType uint32, what string) error {
 	if m.Reads(f.out) {
 		return fmt.Errorf("%s: %s is what the model is read from", cmd.Name(), f.out)

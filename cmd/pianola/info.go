@@ -130,7 +130,7 @@ type infoModel struct {
 	Biases     []string   `json:"biases"`
 	RopeLayout string     `json:"rope_layout"`
 	Ropes      []infoRope `json:"ropes"`
-	Windows    []int      `json:"windows"`             // of each layer, 0: all positions
+	Windows    []int      `json:"windows"`             // window of each layer; 0 means all positions
 	KVBytes    uint64     `json:"kv_bytes"`            // a position, all layers, of the kind asked for
 	StopIDs    []token    `json:"stop_ids"`            // with a text where the tokenizer has one
 	Commands   int        `json:"commands"`            // a token, on the CPU
@@ -247,7 +247,7 @@ func tokenizerKind(dir *weights.Directory) string {
 	return strings.Trim(metaString(dir, "tokenizer.ggml.model")+" "+metaString(dir, "tokenizer.ggml.pre"), " ")
 }
 
-// metaString returns the first of the keys that is there and a text.
+// metaString returns the value of the first key that exists and has a string value.
 func metaString(dir *weights.Directory, keys ...string) string {
 	for _, key := range keys {
 		if v, ok := dir.Meta(key); ok {

@@ -12,10 +12,10 @@ import (
 	"github.com/pianola-engine/pianola/bench"
 )
 
-// latencyWarmup is how many requests come before those that count.
+// latencyWarmup is the number of requests before the measured ones.
 const latencyWarmup = 10
 
-// latencyHelp says what bench --latency prints.
+// latencyHelp describes the output of bench --latency.
 const latencyHelp = `With --latency it also measures what a caller of the streaming interface waits
 for, over --requests requests of -p and -n tokens each, one after another, after
 10 that do not count:

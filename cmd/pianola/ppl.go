@@ -104,7 +104,7 @@ func startToken(m *pianola.Model, tok *pianola.Tokenizer) *int32 {
 	return &bos
 }
 
-// minChunk is the smallest chunk of which something is scored.
+// minChunk is the length of the smallest chunk in which tokens are scored.
 const minChunk = 3
 
 // score computes and prints the perplexity.

@@ -119,7 +119,7 @@ func (f *profileFlags) check(cmd *cobra.Command) error {
 type profileResult struct {
 	Tokens     int           `json:"tokens"` // decoded, or of all prompts
 	Depth      int           `json:"depth"`
-	Prompt     int           `json:"prompt"`                  // tokens of a prompt; 0: decoding
+	Prompt     int           `json:"prompt"`                  // tokens of a prompt; 0 for decoding
 	TotalUS    float64       `json:"total_us"`                // a token, or a prompt
 	OverheadNS float64       `json:"overhead_ns_per_command"` // without kernels
 	Commands   []profileLine `json:"commands"`
@@ -248,8 +248,8 @@ func (f *profileFlags) profilePrompt(ctx context.Context, r *pianola.Session, id
 	return r.ProfilePrompt(ctx, ids, times[0], times[1])
 }
 
-// add appends the commands of a program, whose times are those of so many
-// tokens or prompts.
+// add appends the commands of a program. times holds their total times over n tokens or
+// prompts.
 func (r *profileResult) add(t *table.Table, p *table.Program, times []time.Duration, n int, bytes func(i int) uint64) {
 	for i, d := range times {
 		line := profileLine{

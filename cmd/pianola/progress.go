@@ -14,7 +14,7 @@ const progressDelay = time.Second
 
 // progress shows how far long work has come, on a terminal only.
 type progress struct {
-	w     io.Writer // nil: nobody looks
+	w     io.Writer // nil if no progress is shown
 	bytes bool
 	start time.Time
 	what  string

@@ -90,7 +90,7 @@ func newHelp(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// version says what this build is: the module's version, or the revision it
+// version returns the version of this build: the module's version, or the revision it
 // was built from.
 func version() string {
 	v := "(devel)"
@@ -102,7 +102,7 @@ func version() string {
 	return fmt.Sprintf("%s %s %s/%s", v, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// exactly returns a check for so many arguments, which usage names.
+// exactly returns a check that a command has n arguments. usage names them in the error.
 func exactly(n int, usage string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {

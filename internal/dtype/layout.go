@@ -7,15 +7,15 @@ import "fmt"
 type Layout uint8
 
 const (
-	// Rows is the layout of model files: rows follow one another, and each row is a sequence of
-	// blocks.
+	// Rows is the layout of model files: rows follow one another, and each row is a
+	// sequence of blocks.
 	Rows Layout = iota
 	// Tiled16 interleaves 16 rows. A strip of 16 rows is a sequence of tiles of 32
 	// columns. The lanes of a vector register hold values of different rows, so
-	// products need no horizontal sums. A column group is 4 neighbouring columns, 0 to 7 in a
-	// tile; within 64 bytes, bytes 4r to 4r+3 belong to row r. The 16 rows'
-	// scales of a kind are adjacent. A tile's quants are
-	// stored in one or two of these forms, depending on the type and in this order,
+	// products need no horizontal sums. A column group is 4 neighbouring columns,
+	// 0 to 7 in a tile; within 64 bytes, bytes 4r to 4r+3 belong to row r. The 16
+	// rows' scales of a kind are adjacent. A tile's quants are stored in one or two
+	// of these forms, depending on the type and in this order,
 	//
 	//	bytes    8 groups of 64 bytes
 	//	nibbles  4 times 64 bytes, low nibbles group g, high nibbles group g+4

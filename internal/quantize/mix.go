@@ -392,8 +392,8 @@ var fallbacks = map[dtype.Type]dtype.Type{
 	dtype.NVFP4:  dtype.IQ4_NL,
 }
 
-// fallback returns t if rows of cols columns are whole blocks of it; otherwise a type with
-// smaller blocks, or finally F16.
+// fallback returns t if a row with the given number of columns consists of whole blocks of t;
+// otherwise a type with smaller blocks, or finally F16.
 func fallback(t dtype.Type, columns uint64) dtype.Type {
 	if _, ok := t.Bytes(columns); ok {
 		return t

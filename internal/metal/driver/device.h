@@ -9,7 +9,7 @@ struct pm_device {
     id<MTLCommandQueue> queue;
     id<MTLFence> fence; // orders all passes: our buffers are not tracked
     MTLCommandBufferDescriptor *descriptor;
-    id residency; // an MTLResidencySet; nil: this system has none
+    id residency; // an MTLResidencySet; nil if the system has none
 };
 
 // pm_failed fills in an error, and returns 0.

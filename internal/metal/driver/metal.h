@@ -6,7 +6,7 @@
 
 enum {
     pm_bindings = 8,
-    // Buffer indexes after those of the bindings.
+    // Buffer indexes, which follow the indexes of the bindings.
     pm_params = 8,
     pm_second = 9,
     pm_step = 10,
@@ -33,11 +33,11 @@ typedef struct pm_properties {
     uint32_t max_threads; // of a threadgroup
     uint32_t threadgroup_memory;
     uint32_t page;        // alignment in bytes of memory used without a copy
-    uint32_t family;      // the latest Apple family that is known, 0: none
+    uint32_t family;      // latest known Apple GPU family that the GPU supports; 0 if none
     uint32_t timestamps;  // 1: encoders can take the time; 2: and commands
     uint32_t residency;   // 1: buffers are in a residency set of the queue
     uint64_t registry;    // names the GPU while the system runs
-    uint32_t cores;       // of the GPU, 0: not known
+    uint32_t cores;       // number of GPU cores; 0 if unknown
     uint32_t reserved;
     char name[128];
     char os[128]; // the system's version and build
@@ -63,7 +63,7 @@ typedef struct pm_constant {
 // pm_command is one dispatch, ready to be encoded for a session.
 typedef struct pm_command {
     void *pipeline;
-    void *buffers[pm_bindings]; // null: absent
+    void *buffers[pm_bindings]; // null if the command lacks the binding
     uint64_t offsets[pm_bindings];
     uint64_t params;    // offset in the chain's params
     uint64_t second_at; // of recordings: offset of the secondary bytes in their buffer
@@ -103,7 +103,7 @@ typedef struct pm_chain {
     const pm_run *runs;
     void *params, *step, *result; // buffers; result gets the step block at the end
     uint64_t step_offset;
-    void *recording; // null: commands are encoded
+    void *recording; // null if the commands are encoded
     void *secondary; // for a recording: the secondary bytes of all commands, then the execution ranges
     uint64_t ranges; // offset of the first range in secondary
     void *places;    // step blocks' beginnings
@@ -136,7 +136,8 @@ void pm_describe(pm_device *d, pm_properties *out);
 // pm_describe_native describes an id<MTLDevice>, without what a queue of it adds.
 void pm_describe_native(void *device, pm_properties *out);
 void pm_describe_objects(pm_device *d, pm_objects *out);
-// pm_gpu_cores asks the system's registry for a GPU's cores; id is the device's registryID. 0: it does not say.
+// pm_gpu_cores returns the number of a GPU's cores from the system's registry, or 0 if the registry
+// lacks it. id is the device's registryID.
 uint32_t pm_gpu_cores(uint64_t id);
 void pm_release(void *object);
 void *pm_label(const char *text);
