@@ -70,7 +70,7 @@ func ExampleHeader_DumpAfter() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := h.DumpAfter("cpu", pianola.TableOptions{Context: 64}, "arena", os.Stdout); err != nil {
+	if err := h.DumpAfter("cpu", pianola.TableOptions{Context: 64}, "graph", os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }

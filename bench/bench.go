@@ -33,7 +33,7 @@ type Options struct {
 }
 
 // ErrNothing is returned if neither prefill nor decode was asked for.
-var ErrNothing = errors.New("bench: nothing to measure: neither prompt tokens nor decoded ones")
+var ErrNothing = errors.New("bench: nothing to measure: the prompt and the number of tokens to decode are both 0")
 
 // ChainError reports that the model's chains are shorter than asked for.
 type ChainError struct{ Asked, Got int }
@@ -141,7 +141,7 @@ func Run(ctx context.Context, m *pianola.Model, name string, o Options) (res *Re
 		return nil, err
 	}
 	if have := int(m.Table().Header.Context); o.Positions() > have {
-		return nil, fmt.Errorf("bench: a run takes %d positions and the context has %d", o.Positions(), have)
+		return nil, fmt.Errorf("bench: a run needs %d positions, and the context has %d", o.Positions(), have)
 	}
 	session, err := m.NewSession(pianola.SessionOptions{Chain: o.Chain, ChainTime: o.ChainTime, IgnoreStops: true})
 	if err != nil {

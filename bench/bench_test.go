@@ -127,8 +127,8 @@ func TestRunErrors(t *testing.T) {
 		{bench.Options{Decode: 1, Depth: -1, Runs: 1}, "-1 tokens of depth"},
 		{bench.Options{Decode: 1, Chain: -1, Runs: 1}, "-1 tokens of a chain"},
 		{bench.Options{Decode: math.MaxInt, Chain: math.MaxInt, Runs: 1}, "not in"},
-		{bench.Options{Prompt: 16, Decode: 17, Runs: 1}, "takes 33 positions and the context has 32"},
-		{bench.Options{Prompt: 16, Decode: 1, Chain: 17, Runs: 1}, "takes 33 positions"},
+		{bench.Options{Prompt: 16, Decode: 17, Runs: 1}, "needs 33 positions, and the context has 32"},
+		{bench.Options{Prompt: 16, Decode: 1, Chain: 17, Runs: 1}, "needs 33 positions"},
 	} {
 		if _, err := bench.Run(context.Background(), m, "", c.o); err == nil || !strings.Contains(err.Error(), c.contains) {
 			t.Errorf("%+v: %v, want %q", c.o, err, c.contains)

@@ -114,7 +114,7 @@ func RunLatency(ctx context.Context, m *pianola.Model, o LatencyOptions) (res *L
 		return nil, err
 	}
 	if have := int(m.Table().Header.Context); o.Positions() > have {
-		return nil, fmt.Errorf("bench: a request takes %d positions and the context has %d", o.Positions(), have)
+		return nil, fmt.Errorf("bench: a request needs %d positions, and the context has %d", o.Positions(), have)
 	}
 	s, err := m.NewSession(pianola.SessionOptions{Chain: o.Chain, ChainTime: o.ChainTime, IgnoreStops: true})
 	if err != nil {

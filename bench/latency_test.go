@@ -78,7 +78,7 @@ func TestLatencyErrors(t *testing.T) {
 		{func(o *bench.LatencyOptions) { o.Warmup = -1 }, "-1 requests to warm up"},
 		{func(o *bench.LatencyOptions) { o.Chain = -1 }, "-1 tokens of a chain"},
 		{func(o *bench.LatencyOptions) { o.Load = 1 << 30 }, "goroutines of load"},
-		{func(o *bench.LatencyOptions) { o.Decode = 25 }, "takes 33 positions and the context has 32"},
+		{func(o *bench.LatencyOptions) { o.Decode = 25 }, "needs 33 positions, and the context has 32"},
 		{func(o *bench.LatencyOptions) { o.ChainTime = -1 }, "a chain of 0 tokens or -1ns"},
 	} {
 		o := ok

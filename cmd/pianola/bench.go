@@ -26,9 +26,9 @@ func newBench() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench MODEL",
 		Short: "Measure prefill, decode and the cost of replaying",
-		Long: `Bench measures runs of a prompt and its continuation, after one to warm up. Each
-starts with an empty context. With several --chain lengths it prints the curve
-of decode rates; with a length given, whole chains are decoded.
+		Long: `Bench measures runs of a prompt and its continuation, after one warm-up run. Each
+run starts with an empty context. With several --chain lengths it prints the decode
+rate of each; with --chain, whole chains are decoded.
 
 ` + latencyHelp,
 		Example: `  pianola bench testdata/gopher-q8_0.gguf
@@ -42,7 +42,7 @@ of decode rates; with a length given, whole chains are decoded.
 	fs.IntVarP(&f.o.Decode, "tokens", "n", 64, "tokens to decode")
 	fs.IntVarP(&f.o.Runs, "runs", "r", 3, "runs that count")
 	fs.IntVarP(&f.o.Depth, "depth", "d", 0, "tokens of context before the prompt")
-	fs.IntSliceVar(&f.chains, "chain", nil, "tokens of a submission; several give a curve (default: what --chain-ms allows)")
+	fs.IntSliceVar(&f.chains, "chain", nil, "tokens of a submission; a list measures each (default: as --chain-ms allows)")
 	f.model.registerChainTime(cmd)
 	fs.Uint64Var(&f.o.Seed, "seed", 0, "of the prompt's tokens")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object, or one for each chain length")
@@ -95,7 +95,7 @@ func (f *benchFlags) check(cmd *cobra.Command) error {
 		return usage(cmd, "--json and --benchfmt do not go together")
 	}
 	if len(f.chains) > 1 && f.o.Decode == 0 {
-		return fmt.Errorf("--chain: a curve needs tokens to decode, and -n is 0")
+		return fmt.Errorf("--chain: several lengths require -n of at least 1")
 	}
 	return f.latency.check(cmd, f)
 }

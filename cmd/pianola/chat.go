@@ -31,9 +31,9 @@ func newChat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "chat MODEL",
 		Short: "Talk with a model",
-		Long: `Chat takes messages, a line each, and prints the model's answers as they come. The
-model's own chat template makes the text of them, and each turn reads only what is
-new. /help lists commands.
+		Long: `Chat reads messages, one per line, and prints the model's answers as they arrive.
+The model's own chat template renders the messages, and each turn prefills only the
+new ones. /help lists commands.
 
 In a terminal the arrow keys edit the line and go back to earlier ones, an
 interrupt (ctrl-C) ends an answer and keeps the conversation, and ctrl-D at the
@@ -49,12 +49,12 @@ prompt ends it all. From a pipe every line is a message until the input ends.`,
 	fs.StringVar(&f.source, "template-file", "", "the chat template in `FILE` in place of the model's")
 	fs.StringArrayVar(&f.vars, "var", nil, "a variable of the template, `NAME=JSON`; may be repeated")
 	fs.IntVarP(&f.tokens, "tokens", "n", 0, "tokens of an answer at most (default: to the end of the context)")
-	fs.Float64Var(&f.sampling.Temperature, "temp", 0, "temperature; 0: the likeliest token")
-	fs.IntVar(&f.sampling.TopK, "top-k", 0, "choose from the k likeliest; 0: all")
-	fs.Float64Var(&f.sampling.TopP, "top-p", 1, "choose from the likeliest that have this probability together; 1: all")
-	fs.Float64Var(&f.sampling.MinP, "min-p", 0, "choose from those with this share of the likeliest's probability; 0: all")
-	fs.Float64Var(&f.sampling.RepeatPenalty, "repeat-penalty", 1, "divides positive and multiplies other logits of the last tokens; 1: not")
-	fs.Uint64Var(&f.sampling.Seed, "seed", 0, "of the choices (default: another one each time)")
+	fs.Float64Var(&f.sampling.Temperature, "temp", 0, "temperature; 0 chooses the most probable token")
+	fs.IntVar(&f.sampling.TopK, "top-k", 0, "keep the k most probable tokens; 0 keeps all")
+	fs.Float64Var(&f.sampling.TopP, "top-p", 1, "keep the most probable tokens up to this total probability; 1 keeps all")
+	fs.Float64Var(&f.sampling.MinP, "min-p", 0, "keep tokens with at least this fraction of the largest probability; 0 keeps all")
+	fs.Float64Var(&f.sampling.RepeatPenalty, "repeat-penalty", 1, "divide positive and multiply negative logits of recent tokens; 1 disables it")
+	fs.Uint64Var(&f.sampling.Seed, "seed", 0, "seed of the sampler (default: random)")
 	fs.StringArrayVar(&f.stop, "stop", nil, "end an answer before this `TEXT`; may be repeated")
 	f.model.registerChain(cmd)
 	f.model.register(cmd)

@@ -16,8 +16,8 @@ func newCheck() *cobra.Command {
 		Use:   "check FILE.roll",
 		Short: "Validate a table",
 		Long: `Check tests a roll, or the table that a model compiles to, against the invariants
-of tables: kernels, bindings, parameters, patches, uploads and barriers. Every
-fault is a line on standard output, and there being some is exit status 1.`,
+of tables: kernels, bindings, parameters, patches, uploads and barriers. It prints
+one line for each fault, and exits with status 1 if there is one.`,
 		Example: `  pianola compile testdata/gopher-q8_0.gguf -o gopher.roll
   pianola check gopher.roll`,
 		Args: exactly(1, "check needs a roll or a MODEL"),

@@ -24,9 +24,9 @@ func newCompile() *cobra.Command {
 	f := &compileFlags{}
 	cmd := &cobra.Command{
 		Use:   "compile MODEL -o FILE.roll",
-		Short: "Compile a model's table and write it as a roll",
-		Long: `Compile writes the table of a model for a chip, which need not be here. It reads
-the model's header and none of its weights.`,
+		Short: "Compile a model's dispatch table to a roll file",
+		Long: `Compile compiles a model's dispatch table for a chip, which this machine need not
+have, and writes it as a roll file. It reads the model's header but no weights.`,
 		Example: `  pianola compile testdata/gopher-q8_0.gguf -o gopher.roll
   pianola compile testdata/gopher-q8_0.gguf --chip m4-pro --dump-after fuse-qkv`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -103,7 +103,7 @@ func summarise(t *table.Table) (string, error) {
 	}
 	roll, err := t.Encode()
 	if err != nil {
-		return "", errors.Join(errors.New("the table has no encoding"), err)
+		return "", errors.Join(errors.New("the table cannot be encoded"), err)
 	}
 	return fmt.Sprintf("%d commands (%s), %d slots, context %d, weights %s, roll %s",
 		len(t.Cmds), strings.Join(programs, ", "), len(t.Slots), t.Header.Context,

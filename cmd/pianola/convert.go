@@ -24,7 +24,7 @@ func (f *writeFlags) register(cmd *cobra.Command, typ, usage string) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.typ, "type", typ, usage)
 	fs.StringVarP(&f.out, "output", "o", "", "write the model to `FILE`")
-	fs.IntVarP(&f.threads, "threads", "t", 0, "threads; 0: one for each processor")
+	fs.IntVarP(&f.threads, "threads", "t", 0, "number of threads; 0 uses one per processor")
 }
 
 func (f *writeFlags) check(cmd *cobra.Command) error {
@@ -38,7 +38,7 @@ func (f *writeFlags) check(cmd *cobra.Command) error {
 // file or none.
 func (f *writeFlags) write(cmd *cobra.Command, m *convert.Model, types []dtype.Type, fileType uint32, what string) error {
 	if m.Reads(f.out) {
-		return fmt.Errorf("%s: %s is what the model is read from", cmd.Name(), f.out)
+		return fmt.Errorf("%s: the output %s is the model that is read", cmd.Name(), f.out)
 	}
 	size, err := m.Size(types)
 	if err != nil {
@@ -69,10 +69,10 @@ func newConvert() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert DIR -o FILE.gguf",
 		Short: "Write a Hugging Face directory as a GGUF file",
-		Long: `Convert writes a model as a GGUF file that llama.cpp reads too: its tensors by
-their names there, its settings and its tokenizer. Matrices stay in the type that
-they have unless --type says another; norms and biases become F32. What the
-model's family cannot say in GGUF is an error, as are tensors without a place.`,
+		Long: `Convert writes a model as a GGUF file that llama.cpp reads too: tensors under their
+GGUF names, settings and tokenizer. Matrices keep their type unless --type selects
+another; norms and biases become F32. A setting or a tensor that GGUF cannot
+express for the model's family is an error.`,
 		Example: `  pianola convert testdata/gopher -o gopher.gguf
   pianola convert testdata/gopher --type BF16 -o gopher-bf16.gguf`,
 		Args: exactly(1, "convert needs a DIR"),
@@ -96,7 +96,7 @@ func (f *writeFlags) convert(cmd *cobra.Command, path string) (err error) {
 	}
 	defer closeAfter(&err, m)
 	if !m.Converted() {
-		return fmt.Errorf("convert: %s: is a GGUF file already; quantize writes it in other types", path)
+		return fmt.Errorf("convert: %s: already a GGUF file; pianola quantize changes its types", path)
 	}
 	types, what := m.Stored(), "types as stored"
 	fileType := m.FileType(types)

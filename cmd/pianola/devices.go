@@ -14,7 +14,7 @@ func newDevices() *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
 		Use:     "devices",
-		Short:   "List the devices and what they can do",
+		Short:   "List the devices, their modes and limits",
 		Long:    "Devices lists the devices that this program was built with, and why one is unavailable.",
 		Example: "  pianola devices",
 		Args:    exactly(0, "devices takes no arguments"),

@@ -23,11 +23,11 @@ func newDiff() *cobra.Command {
 	f := &diffFlags{}
 	cmd := &cobra.Command{
 		Use:   "diff A B",
-		Short: "Show how two tables differ",
+		Short: "Compare two tables",
 		Long: `Diff compares two tables, each of a model or a roll, command by command, by label.
-A line begins with - for what only A has, + for what only B has, ~ for what
-changed and > for what only moved in scratch memory.
-The exit status is 0 if they are the same, 1 if not, 2 if it cannot tell.`,
+A line begins with - for a command that only A has, + for one that only B has, ~
+for a changed command and > for one whose scratch memory moved.
+The exit status is 0 if the tables are equal, 1 if they differ, 2 on an error.`,
 		Example: `  pianola diff testdata/gopher-q8_0.gguf testdata/gopher-q8_0.gguf --no-fuse-b
   pianola diff gopher.roll testdata/gopher-q8_0.gguf --chip-b m4-pro`,
 		Args: exactly(2, "diff needs two models or rolls"),

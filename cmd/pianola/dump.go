@@ -22,8 +22,8 @@ func newDump() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump MODEL|FILE.roll",
 		Short: "Print a table as text",
-		Long: `Dump prints the slots of a table, then one line a command: index, label, kernel,
-bindings, parameters, grid, threadgroup, patch; | marks a barrier.`,
+		Long: `Dump prints the slots of a table, then one line for each command: index, label,
+kernel, bindings, parameters, grid, threadgroup, patch; | marks a barrier.`,
 		Example: `  pianola dump testdata/gopher-q8_0.gguf --grep attn
   pianola dump testdata/gopher-q8_0.gguf --chip m4-pro --range 0:16`,
 		Args: exactly(1, "dump needs a MODEL or a roll"),
@@ -80,7 +80,7 @@ func (f *dumpFlags) commands(cmd *cobra.Command) (first, last int, err error) {
 		}
 	}
 	if first < 0 || last <= first {
-		return 0, 0, fmt.Errorf("--range %s: no command is in it", f.rng)
+		return 0, 0, fmt.Errorf("--range %s: the range contains no commands", f.rng)
 	}
 	return first, last, nil
 }

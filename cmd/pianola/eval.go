@@ -27,9 +27,9 @@ func newEval() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "eval MODEL --ids 5,6,7",
 		Short: "Print the logits after a prompt of token ids, and the greedy continuation",
-		Long: `Eval takes a prompt as token ids, adds nothing to it, and prints one JSON object:
-the logits that follow the prompt and the ids of the greedy continuation, which
-no stop token ends. With --all-logits there are the logits after each id too.`,
+		Long: `Eval takes a prompt as token ids, without adding BOS, and prints one JSON object:
+the logits after the prompt and the ids of the greedy continuation, which ignores
+stop tokens. --all-logits adds the logits after each id of the prompt.`,
 		Example: "  pianola eval testdata/gopher-q8_0.gguf --ids 5,6,7 -n 8",
 		Args:    exactly(1, "eval needs a MODEL"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },

@@ -21,9 +21,9 @@ func newInfo() *cobra.Command {
 	asJSON, check, kv := false, false, pianola.KVF16
 	cmd := &cobra.Command{
 		Use:   "info MODEL",
-		Short: "Say what a model is: sizes, types, tokenizer, context",
-		Long: `Info reads the header of a model and none of its weights. It says what can be
-said of a model that this program cannot run too, and why it cannot.`,
+		Short: "Describe a model: sizes, types, tokenizer, context",
+		Long: `Info reads the header of a model but no weights. For a model that this program
+cannot run, it prints the known part and the reason.`,
 		Example: "  pianola info testdata/gopher-q8_0.gguf",
 		Args:    exactly(1, "info needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -67,7 +67,7 @@ func (f *latencyFlags) check(cmd *cobra.Command, b *benchFlags) error {
 	}
 	switch {
 	case b.o.Prompt < 1 || b.o.Decode < 2:
-		return fmt.Errorf("--latency: a request needs a prompt and 2 tokens, and has -p %d -n %d", b.o.Prompt, b.o.Decode)
+		return fmt.Errorf("--latency: requires -p of at least 1 and -n of at least 2; got -p %d -n %d", b.o.Prompt, b.o.Decode)
 	case len(b.chains) > 1:
 		return usage(cmd, "--latency takes one chain length")
 	case b.o.Depth > 0:

@@ -64,8 +64,8 @@ func TestBenchLatencyUsage(t *testing.T) {
 		{2, "--latency -d 5", "-d does not go with --latency"},
 		{1, "--latency --requests 0", "--requests 0: must be at least 1"},
 		{1, "--latency --load -1", "--load -1: must be at least 0"},
-		{1, "--latency -p 0", "needs a prompt and 2 tokens"},
-		{1, "--latency -n 1", "needs a prompt and 2 tokens"},
+		{1, "--latency -p 0", "requires -p of at least 1 and -n of at least 2"},
+		{1, "--latency -n 1", "requires -p of at least 1 and -n of at least 2"},
 		{1, "--latency --svg /not/there/x.svg", "/not/there"},
 	} {
 		wantError(t, runCommand(t, append([]string{"bench", gopher}, strings.Fields(c.args)...)...), c.status, c.want)

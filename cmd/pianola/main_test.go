@@ -282,7 +282,7 @@ func TestImpossibleValues(t *testing.T) {
 		{"bench GOPHER -p -1", "-p -1"},
 		{"bench GOPHER -p 0 -n 0", "nothing to measure"},
 		{"bench GOPHER --chain 1,0", "--chain 0"},
-		{"bench GOPHER --chain 1,2 -n 0", "-n is 0"},
+		{"bench GOPHER --chain 1,2 -n 0", "require -n of at least 1"},
 		{"bench GOPHER -d 2000", "positions"},
 		{"bench GOPHER -p 9223372036854775807", "not in 0.."},
 		{"bench GOPHER -n 9223372036854775807 --chain 9223372036854775807", "not in 0.."},

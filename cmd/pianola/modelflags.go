@@ -36,7 +36,7 @@ func (f *modelFlags) register(cmd *cobra.Command) {
 	fs.IntVarP(&f.threads, "threads", "t", 0, "`THREADS` of the CPU device (default: all, with --real-time all but one)")
 	fs.StringVar(&f.roll, "roll", "", "replay the compiled table in `FILE`")
 	fs.BoolVar(&f.anyChip, "any-chip", false, "accept a roll that was compiled for another chip")
-	fs.BoolVar(&f.realTime, "real-time", false, "keep latencies low: chains of 5 ms, threads bound to processors (docs/LATENCY.md)")
+	fs.BoolVar(&f.realTime, "real-time", false, "bound latencies: chains of 5 ms, threads bound to processors (docs/LATENCY.md)")
 	fs.BoolVar(&f.checkWeights, "check-weights", false, checkUsage)
 	f.table.register(cmd, "", "")
 }
@@ -46,13 +46,13 @@ const checkUsage = "read every tensor first and report those with NaN or infinit
 
 // registerChain adds --chain for commands that take one length.
 func (f *modelFlags) registerChain(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&f.chain, "chain", 0, "tokens of a submission (default: what --chain-ms allows)")
+	cmd.Flags().IntVar(&f.chain, "chain", 0, "tokens of a submission (default: as --chain-ms allows)")
 	f.registerChainTime(cmd)
 }
 
 // registerChainTime adds --chain-ms for commands that have a --chain.
 func (f *modelFlags) registerChainTime(cmd *cobra.Command) {
-	cmd.Flags().Float64Var(&f.chainMS, "chain-ms", 0, "bound of a submission in ms, and so of cancelling (default: 50, or 5 with --real-time)")
+	cmd.Flags().Float64Var(&f.chainMS, "chain-ms", 0, "time limit of a submission in ms, which bounds cancellation (default: 50, or 5 with --real-time)")
 }
 
 // chainTime returns the bound that was asked for, 0 if none was.
@@ -132,7 +132,7 @@ func readRoll(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: not a file", path)
 	}
 	if st.Size() > table.MaxRollSize {
-		return nil, fmt.Errorf("%s: %d bytes are more than a roll can have", path, st.Size())
+		return nil, fmt.Errorf("%s: %d bytes exceed the largest size of a roll", path, st.Size())
 	}
 	return os.ReadFile(path)
 }

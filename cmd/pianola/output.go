@@ -46,7 +46,7 @@ func (f floats) MarshalJSON() ([]byte, error) {
 			b = append(b, ',')
 		}
 		if x := float64(v); math.IsNaN(x) || math.IsInf(x, 0) {
-			return nil, fmt.Errorf("logit %d is %v, which JSON has no number for", i, v)
+			return nil, fmt.Errorf("logit %d is %v, which JSON cannot represent", i, v)
 		}
 		b = strconv.AppendFloat(b, float64(v), 'g', -1, 32)
 	}

@@ -20,11 +20,10 @@ func newPlan() *cobra.Command {
 	sessions, asJSON := 1, false
 	cmd := &cobra.Command{
 		Use:   "plan MODEL",
-		Short: "Say what a model takes of a device's memory, before it is loaded",
-		Long: `Plan reads the header of a model and none of its weights. It says what the model
-and its sessions take of the device's memory, by kind of slot, with every session's
-context full. With --budget it fails where that is more, and names the longest
-context that would fit.`,
+		Short: "Plan the device memory of a model and its sessions without loading it",
+		Long: `Plan reads the header of a model but no weights. It prints the device memory of the
+model and its sessions at full context, by kind of slot. With --budget it fails if
+the model needs more, and prints the longest context that fits.`,
 		Example: "  pianola plan testdata/gopher-q8_0.gguf --sessions 8 --ctx 1024 --budget 64M",
 		Args:    exactly(1, "plan needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -32,7 +32,7 @@ func newProfile() *cobra.Command {
 	f := &profileFlags{}
 	cmd := &cobra.Command{
 		Use:   "profile MODEL",
-		Short: "Show where the time of a token or a prompt goes, command by command",
+		Short: "Measure the time of each command of a token or a prompt",
 		Long: `Profile decodes tokens with a barrier after every command and prints each
 command's mean time, what it reads of weights and KV cache, and its share; then
 the same by label with the layers together. With --prefill it does so for a

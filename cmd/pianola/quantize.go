@@ -21,7 +21,7 @@ func newQuantize() *cobra.Command {
 	f := &quantizeFlags{}
 	cmd := &cobra.Command{
 		Use:   "quantize MODEL --type Q4_K_M -o FILE.gguf",
-		Short: "Write a model with quantised weights",
+		Short: "Write a model with quantized weights",
 		Long: `Quantize writes a GGUF file or a Hugging Face directory as a GGUF file in another
 type, which llama.cpp reads too. A type such as Q4_K_M is a mix: matrices of which
 the output hangs more get more bits, as in llama.cpp. Rows that are no whole blocks
@@ -69,7 +69,7 @@ func (f *quantizeFlags) run(cmd *cobra.Command, path string) (err error) {
 	defer closeAfter(&err, m)
 	types, err := m.Types(mix, o, f.again)
 	if err != nil {
-		return fmt.Errorf("%w; --allow-requantize does it again, at a loss", err)
+		return fmt.Errorf("%w; --allow-requantize quantizes them again with a loss of precision", err)
 	}
 	if f.dry {
 		return f.list(cmd, m, types)

@@ -22,7 +22,7 @@ func newSynth() *cobra.Command {
 	f := &synthFlags{}
 	cmd := &cobra.Command{
 		Use:   "synth SHAPE --quant Q4_0 -o FILE.gguf",
-		Short: "Write a model of a real shape with random weights",
+		Short: "Write a model with the shape of a real one and random weights",
 		Long: `Synth writes a GGUF file with the sizes, types and memory traffic of a published
 model, and random weights. The same seed gives the same bytes.`,
 		Example: `  pianola synth --list
