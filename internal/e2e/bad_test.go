@@ -94,7 +94,7 @@ func TestBadOptions(t *testing.T) {
 		{pianola.Options{Device: "tpu"}, `unknown device "tpu"`},
 		{pianola.Options{Device: "metal"}, "metal"},
 		{pianola.Options{Device: "cuda"}, "cuda"},
-		{pianola.Options{Mode: "record"}, "no mode record"},
+		{pianola.Options{Mode: "record"}, "not support mode record"},
 		{pianola.Options{Mode: "fast"}, `unknown mode "fast"`},
 		{pianola.Options{Table: pianola.TableOptions{Context: -5}}, "context of -5"},
 		{pianola.Options{Table: pianola.TableOptions{Context: 1 << 30}}, "context of 1073741824"},
