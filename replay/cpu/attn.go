@@ -27,24 +27,24 @@ var ones = func() (x [attnBlock]float32) {
 	return x
 }()
 
-// attn is softmax attention of each row and head over its visible positions, or over those of one
-// split.
+// attn computes softmax attention for each row and head, over all visible positions or over the
+// positions of one split.
 type attn struct {
 	ops   *ops
 	float floatFunc // product of rows of K and Q, for a float16 cache
 
 	heads, headDim, qStride int
 	perKV                   int // Q heads per K and V head
-	window                  int // 0: all positions
+	window                  int // number of last positions that are visible; 0 means all
 	span, splits            int
 	split                   bool
 	scale                   float32
-	softCap                 float32 // 0: none
+	softCap                 float32 // 0 means none
 
 	q              []float32 // [rows, heads, headDim]
-	sinks          *sinks    // position of the attention sinks; nil: rows see only the window, if there is one
-	learned        []float32 // [heads], learned sink logits without a position; nil: none
-	newest         *newest   // set by rope_attn; nil: Q is already rotated and all K and V are in the cache
+	sinks          *sinks    // the attention sinks; nil if there are none
+	learned        []float32 // [heads], learned sink logits, or nil
+	newest         *newest   // set by rope_attn; if it is nil, Q is already rotated and all K and V are in the cache
 	kCache, vCache kvCache
 	out            []float32 // [rows, heads, headDim], or the parts of splits (see splitRow)
 }
@@ -84,8 +84,8 @@ type sinks struct {
 	turn        []float32 // [rows, half, 2]
 }
 
-// together returns the number of rows of a chunk that are computed together: as many as leave
-// each worker several pieces.
+// together returns the number of rows of a chunk that are computed together. The number leaves each
+// worker several pieces of work, if there are enough rows.
 func (k *attn) together(w *worker) int {
 	n := min(w.rows, max(1, attnRows/k.perKV))
 	if groups, team := k.splits*k.heads/k.perKV, len(w.team.workers); w.rows == n && groups%team == 0 {
@@ -132,7 +132,7 @@ type attnGroup struct {
 	scores      []float32 // [rows, heads, attnBlock]
 	scales      []float32 // [attnBlock, headDim/32], scales of the rows of an int8 cache
 	top, sum    []float32 // [rows, heads]: the maximum so far, and the sum of weights
-	atStart     bool      // the positions are those of the sinks
+	atStart     bool      // the positions are the attention sinks
 
 	// The position whose K and V are not yet in the cache, or a position after all others if
 	// there is none; and its K and V.

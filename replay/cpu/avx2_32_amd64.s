@@ -2,7 +2,7 @@
 #include "avx2_amd64.h"
 
 // Products of rows in blocks of 32 with quantised activations, four rows at a
-// time and then one. The lane arithmetic is that of doc.go. The registers are
+// time and then one. The arithmetic of the lanes is described in doc.go. The registers are
 //
 //	SI AX BX DX  the four rows' blocks   Y0-Y3    sums
 //	CX           the block               Y4-Y6    temporary
@@ -113,7 +113,7 @@ done: \
 	VMULPS    Y6, Y5, Y5  \
 	VADDPS    Y5, ACC, ACC
 
-// SCALE sets Y6 to the scale at (w), in half precision, times that of x.
+// SCALE sets Y6 to the float16 scale at (w) times the scale of x.
 #define SCALE(w) \
 	VPBROADCASTW (w), X6 \
 	VCVTPH2PS    X6, Y6  \

@@ -1,7 +1,7 @@
 #include "textflag.h"
 
 // exp of doc.go on eight lanes, operation by operation as in exp.go. The
-// constants are those of expTable, by its order.
+// constants are the entries of expTable, in its order.
 
 // EXP sets Y0 to exp(Y0). R8 is the table; Y1 to Y6 are used.
 #define EXP \

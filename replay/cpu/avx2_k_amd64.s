@@ -2,7 +2,7 @@
 #include "avx2_amd64.h"
 
 // Products of rows in superblocks of 256 with quantised activations, a row at a
-// time. The lane arithmetic is that of doc.go. The registers are
+// time. The arithmetic of the lanes is described in doc.go. The registers are
 //
 //	SI       the superblock          Y0       sums
 //	AX       quants of x, [256]      Y1       sums of the minimums' part
@@ -77,7 +77,7 @@ done: \
 	VZEROUPPER \
 	RET
 
-// SCALE multiplies the superblock's scale at w with those of x.
+// SCALE multiplies the superblock's scale at w by the scales of x.
 #define SCALE(w) \
 	VPBROADCASTW w, X4  \
 	VCVTPH2PS    X4, Y4 \

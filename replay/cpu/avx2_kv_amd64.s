@@ -43,7 +43,7 @@
 	ZERO2        \
 	ZERO(Y4, Y5)
 
-// STORE adds up the sums in A and B, of which X is the lower half of A.
+// STORE adds up the sums in A and B. X is the lower half of A.
 #define STORE(A, B, X, to) \
 	VADDPS       B, A, A      \
 	VEXTRACTF128 $1, A, X14   \

@@ -1,7 +1,7 @@
 #include "textflag.h"
 
 // The loops of the sampler over keys; see philox.go, sample.go and sampler.OrderKey.
-// The constants are those of sampleTable, each in every lane.
+// The constants are the entries of sampleTable, each repeated in every lane.
 
 #define cAbs     0
 #define cInf     32

@@ -1,7 +1,7 @@
 // What products of a strip of 16 rows in layout Tiled16 with one or four rows of
 // quantised activations share, on AVX2. A lane is a row of weights, so that
-// nothing is added across lanes; the arithmetic is that of tiledFunc. What ends
-// in 1 is for one row of x and what ends in 4 for four. The registers are
+// nothing is added across lanes. The arithmetic is the same as in tiledFunc. Macros
+// whose names end in 1 are for one row of x, those that end in 4 for four rows. The registers are
 //
 //	SI   the tile                  Y0-Y3   weights
 //	AX   quants of x               Y4-Y7   temporary, or the type's

@@ -2,7 +2,7 @@
 
 // Products of a strip of 16 rows in layout Tiled16 with one row of quantised
 // activations. A lane is a row of weights, so that nothing is added across
-// lanes; the arithmetic is that of tiledFunc. The registers are
+// lanes. The arithmetic is the same as in tiledFunc. The registers are
 //
 //	SI  the tile                Y0, Y1   sums of rows 0 to 7 and 8 to 15
 //	AX  quants of x, [32]       Y2, Y3   integers of rows 0 to 7 and 8 to 15

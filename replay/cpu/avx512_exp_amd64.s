@@ -1,8 +1,8 @@
 #include "textflag.h"
 
 // exp of doc.go on 16 lanes, operation by operation as in exp.go, and what
-// attention does before it. The constants are those of expTable, in Z16 to Z29
-// by its order; R8 is the table.
+// attention does before it. The constants are the entries of expTable, in its
+// order in Z16 to Z29. R8 is the address of the table.
 
 #define TABLE \
 	VBROADCASTSS (R8), Z16   \
@@ -185,8 +185,9 @@ TEXT ·scaleMaxAVX512(SB), NOSPLIT, $0-28
 	VZEROUPPER
 	RET
 
-// SOFTEN makes weights of 16 scores, in S and at (DI) of which mask has those that are
-// there, less the maximum in Z11, and adds them to the sums in Z12.
+// SOFTEN computes the weights exp(score - maximum) of the 16 scores in S, with the
+// maximum in Z11. mask selects the scores that exist. It stores the weights at at(DI)
+// and adds them to the sums in Z12.
 #define SOFTEN(at, mask, S) \
 	VSUBPS    Z11, S, Z0        \
 	EXP                         \
@@ -195,8 +196,8 @@ TEXT ·scaleMaxAVX512(SB), NOSPLIT, $0-28
 
 // func softenAVX512(scores *float32, stride, n int, scale float32, top, sum *float32, heads int, acc *float32, d int, c *[14]float32)
 //
-// There are 64 scores at most, of a head stride bytes after those of the one before;
-// d is whole steps of 16.
+// A head has at most 64 scores, stride bytes after the scores of the head before it. d is
+// a multiple of 16.
 TEXT ·softenAVX512(SB), NOSPLIT, $0-80
 	MOVQ         scores+0(FP), DI
 	MOVQ         stride+8(FP), R9

@@ -190,7 +190,7 @@ sums: \
 	VFMADD231PS  Z28, Z22, G \
 	VFMADD231PS  Z28, Z23, H
 
-// V loads as many registers.
+// The V macros load the same numbers of registers.
 #define V2 \
 	WIDEN(0, AX, R15, Z16, Z17)
 #define V4 \
@@ -259,7 +259,8 @@ sums: \
 	ADD8x1                                                 \
 	MUL8((CX)(BX*1), Z8, Z9, Z10, Z11, Z12, Z13, Z14, Z15)
 
-// COLUMNS does all rows of some columns, as long as there are as many.
+// COLUMNS processes all rows of the given number of columns at a time, until fewer
+// columns than that are left.
 #define COLUMNS(columns, again, row, next, EACH, GET, PUT, V, ADD) \
 again: \
 	CMPQ R9, $columns      \

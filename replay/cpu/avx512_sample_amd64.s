@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// weighAVX2 and contestAVX2 of twice as many keys. The constants are those of
-// sampleTable, of which the first lane is taken.
+// weighAVX2 and contestAVX2 for twice the number of keys. The constants are the
+// entries of sampleTable, of each of which only the first lane is used.
 
 #define cSign    128
 #define c32      160

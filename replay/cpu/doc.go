@@ -32,8 +32,8 @@
 //     c*tanh(x/c) is c - 2c / (1 + exp(2x/c)).
 //   - RMS norm: s = 1 / sqrt(sum/n + eps), out = (x*s) * w.
 //   - Attention: online softmax over blocks of 64 absolute positions. The scores of a block are dot products times scale. If
-//     their maximum exceeds that of the blocks before, the sums are rescaled once by exp(old - new). Then the weights
-//     exp(score - maximum) are added (those of a block as the dot product with ones), and the weighted V rows are added in the
+//     their maximum exceeds the maximum of the blocks before, the sums are rescaled once by exp(old - new). Then the weights
+//     exp(score - maximum) are added (within a block as the dot product with ones), and the weighted V rows are added in the
 //     order of positions by fused operations. The division by the sum of weights comes last. In a cache of kind q8_0, K and V
 //     are quantised like activations, with the scale rounded to float16; they are read as int8 times scale, which is exact,
 //     and then treated like float16.

@@ -7,7 +7,7 @@ import "github.com/pianola-engine/pianola/internal/dtype"
 type streamLoop func(y *float32, w *byte, half, steps int, x *float32)
 
 // streamStep is the number of columns of a step. streamRow is the smallest size in bytes of a row
-// that is streamed; shorter rows, such as those of K, are faster several at a time.
+// that is streamed. Shorter rows, such as rows of K, are faster several at a time.
 const (
 	streamStep = 64
 	streamRow  = 512
