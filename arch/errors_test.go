@@ -199,6 +199,11 @@ func TestCheck(t *testing.T) {
 	if got, want := message(c.Check(gguf)), "arch: tensor rope_freqs.weight: shape [64], want [32]"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+	delete(gguf.shapes, "rope_freqs.weight")
+	gguf.shapes["blk.1.attn_q.scale"] = []uint64{1}
+	if got, want := message(c.Check(gguf)), "arch: tensor blk.1.attn_q.scale: present, but the configuration does not call for it"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
 	delete(gguf.shapes, "token_embd.weight")
 	if _, err := Builtin().Read(gguf); message(err) != "arch: tensor token_embd.weight: missing" {
 		t.Errorf("got %v", err)

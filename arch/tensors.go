@@ -205,6 +205,12 @@ func (c *Config) checkRole(src Source, r Role, layer int) error {
 	if err := checkTensor(src, c.Tensor(r, layer), weight); err != nil {
 		return err
 	}
+	// A product has no factor for its whole matrix, which GGUF files of NVFP4 may hold.
+	if name, ok := strings.CutSuffix(c.Tensor(r, layer), ".weight"); ok && src.Kind() == kindGGUF {
+		if err := checkTensor(src, name+".scale", nil); err != nil {
+			return err
+		}
+	}
 	var bias []uint64
 	if c.Bias.Has(r) && has || c.LayerNorm && r.norm() {
 		bias = want[:1]
