@@ -20,7 +20,7 @@ type Source interface {
 // them.
 type Joiner interface {
 	// Joined returns the size of a joined tensor in quantization blocks. ok is false if the
-	// name is not that of a joined tensor.
+	// name does not name a joined tensor.
 	Joined(name string) (size uint64, ok bool)
 	// ReadJoined fills dst with whole rows of a joined tensor, starting at a byte offset.
 	// It may be called from several goroutines.
@@ -199,7 +199,7 @@ type Memory struct {
 	Executor uint64 // scratch, and private memory of the threads
 
 	// Kinds is the memory of the slots of each kind. KV caches count with the memory
-	// allocated so far, not with that of the whole context.
+	// allocated so far, not with the memory of the whole context.
 	Kinds [table.SlotKinds]Usage
 }
 

@@ -9,7 +9,7 @@ import (
 
 // Names returns the exported names of a package, sorted: its package-level objects, and
 // as Type.Method the exported methods of its types. The methods of an interface count,
-// those of an alias count where it is declared, and embedded fields promote their methods.
+// the methods of an alias count where it is declared, and embedded fields promote their methods.
 func (p *Package) Names() []string {
 	var names []string
 	scope := p.Types.Scope()

@@ -172,7 +172,7 @@ type Constant struct {
 	Name       string
 	Flag       bool     // 0 or 1
 	Values     []string // names of the values 0, 1 and so on
-	WeightType bool     // the values are those of dtype.Type
+	WeightType bool     // the values are of type dtype.Type
 	Doc        string
 }
 

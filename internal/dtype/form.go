@@ -98,7 +98,7 @@ var trits = Field{Runs: []Run{
 	{48, 4, 0}, {48, 4, 1}, {48, 4, 2}, {48, 4, 3},
 }}
 
-// forms are ggml's types. Offsets are those of the structs of ggml-common.h.
+// forms holds ggml's types. Offsets are the same as in the structs of ggml-common.h.
 //
 // Deviations are the root mean squares of: q-8 or q-16 over all q, which are
 // not quite symmetric; the steps of 0..2^n-1 about their middle, where a minimum

@@ -5,8 +5,8 @@ package dtype
 
 const lowNibbles = 0x0f0f0f0f
 
-// tileNibbles makes 32 bytes the nibbles of two tiles: their low nibbles are
-// the columns of the first, their high nibbles those of the second.
+// tileNibbles converts 32 bytes to the nibbles of two tiles. The low nibbles are
+// the columns of the first tile, the high nibbles the columns of the second.
 func tileNibbles(first, second []byte, r int, quants []byte) {
 	quants = quants[:32]
 	for g := range 4 {

@@ -32,8 +32,8 @@ const (
 	ropeFreqs                      // computed
 )
 
-// Tensors returns the tensors of a shape in the order of the file, which is that of llama.cpp's
-// converter. For an unknown mix the error is a [*quantize.MixError].
+// Tensors returns the tensors of a shape in the order of the file, which is the order of
+// llama.cpp's converter. For an unknown mix the error is a [*quantize.MixError].
 func Tensors(s Shape, quant string) ([]Tensor, error) {
 	if err := s.check(); err != nil {
 		return nil, err

@@ -40,7 +40,7 @@ func rotatePairs(x, angles []float32) {
 type ropeAngles struct {
 	half   int
 	factor float32
-	still  uint32 // if not 0, the angles are those of position min(0, still-1-pos): the turn back to the attention sinks
+	still  uint32 // if it is not 0, the angles are for position min(0, still-1-pos) and rotate Q back to the distance of the attention sinks
 
 	invFreq []float32 // [half]
 	factors []float32 // [half], or nil

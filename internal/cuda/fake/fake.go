@@ -210,7 +210,7 @@ func (d *Driver) Calls() int { return d.count("fake_calls") }
 // Kernels returns how many kernels have run.
 func (d *Driver) Kernels() int { return d.count("fake_kernels") }
 
-// Launches returns how many kernels were launched, those of graphs not counted.
+// Launches returns the number of kernels launched, without kernels in graphs.
 func (d *Driver) Launches() int { return d.count("fake_launches") }
 
 // GraphLaunches returns how many graphs were launched.

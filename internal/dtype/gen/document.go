@@ -37,7 +37,7 @@ func document(old []byte) ([]byte, error) {
 
 func bitsOf(bytes, elems int) float64 { return 8 * float64(bytes) / float64(elems) }
 
-// quants says what the quants of a type are.
+// quants describes the quants of a type.
 func quants(f *dtype.Form) string {
 	bits := 0
 	for _, q := range f.Quants {
@@ -58,7 +58,7 @@ func quants(f *dtype.Form) string {
 	return fmt.Sprintf("%d bits", bits)
 }
 
-// scale says what scale a block has.
+// scale describes the scale of a block.
 func scale(f *dtype.Form) string {
 	s := map[dtype.ScaleType]string{dtype.Half: "float16", dtype.HalfE8M0: "E8M0", dtype.Constant: "none"}[f.D]
 	if f.Minimum {
@@ -67,7 +67,7 @@ func scale(f *dtype.Form) string {
 	return s
 }
 
-// parts says what scales parts of a block have.
+// parts describes the scales of the parts of a block.
 func parts(f *dtype.Form) string {
 	if f.Parts() == 0 {
 		return ""
