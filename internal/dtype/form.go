@@ -251,7 +251,6 @@ type places struct {
 	at    []uint16
 	shift []uint8
 	mask  uint8 // 0 if it is a digit of base 3
-	up    uint8 // where its bits belong in the number
 }
 
 func (f Field) places(n int) places {
