@@ -55,7 +55,7 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	tb.Helper()
 	k, _ := decl.Lookup(c.kernel)
 	context := cmp.Or(c.context, contextRows)
-	t := &table.Table{Header: table.Header{Vocab: 1, Width: 1, Layers: 1, Context: context, Chunk: 64}}
+	t := &table.Table{Header: table.Header{Vocab: 1, Width: 1, Layers: 1, Context: context, Chunk: max(64, c.second.rows)}}
 	slot := func(name string, kind table.SlotKind, size uint64) uint32 {
 		t.Slots = append(t.Slots, table.Slot{Name: name, Kind: kind, Scope: table.ScopeSession, Size: size})
 		return uint32(len(t.Slots) - 1)
@@ -67,10 +67,13 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 
 	cmd := table.Cmd{Kernel: c.kernel, Bindings: uint8(len(k.Bindings)), PatchOffset: [2]uint8{table.NoPatch, table.NoPatch}, Threadgroup: [3]uint32{cmp.Or(c.threads, 32), 1, 1}}
 	c.params.Put(&cmd)
-	cmd.PutSecond(decl.SecondIndex, c.second.index)
-	cmd.PutSecond(decl.SecondKVLen, c.second.kvLen)
-	cmd.PutSecond(decl.SecondBehind, c.second.behind)
-	cmd.PutSecond(decl.SecondRows, c.second.rows)
+	for off, v := range map[int]uint32{
+		decl.SecondIndex: c.second.index, decl.SecondKVLen: c.second.kvLen, decl.SecondBehind: c.second.behind, decl.SecondRows: c.second.rows,
+	} {
+		if k.HasSecond(off) {
+			cmd.PutSecond(off, v)
+		}
+	}
 	spec := table.Spec{Kernel: c.kernel}
 	copy(spec.Values[:], c.specs)
 	t.Specs = []table.Spec{spec}
@@ -78,10 +81,10 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	if k.Step {
 		flags = table.FlagChooses
 	}
-	t.Programs = []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: 64, Flags: flags}}
+	t.Programs = []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: max(64, c.second.rows), Flags: flags}}
 	if c.moves() {
-		t.Programs[0] = table.Program{Name: table.ProgramVerify, Count: 1, MaxRows: c.step.Rows, Flags: flags | table.FlagAdvances}
-		t.Slots[1].Size *= uint64(c.step.Rows) // the logits
+		t.Programs[0] = table.Program{Name: table.ProgramVerify, Count: 1, MaxRows: max(c.step.Rows, c.second.rows), Flags: flags | table.FlagAdvances}
+		t.Slots[1].Size *= uint64(t.Programs[0].MaxRows) // the logits
 	}
 	env, err := t.NewEnv(&cmd, &t.Programs[0])
 	if err != nil {

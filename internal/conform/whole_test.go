@@ -223,7 +223,7 @@ func wholes() []whole {
 		{model: "tiny/llama", chip: "m4-pro"}, {model: "tiny/qwen3", chip: "h200"}, {model: "tiny/mistral", chip: "h200", options: compiler.Options{NoFuse: true}},
 	} {
 		kv.golden, kv.change, kv.changed, kv.options.KV = kv.model+"/golden.json", small, "small", "q8_0"
-		kv.prompts, kv.tokens, kv.order, kv.limit, kv.reference = []int{2}, 8, emu.Order(i), 1e-2, 2e-2
+		kv.prompts, kv.tokens, kv.order, kv.limit, kv.reference = []int{2}, 8, emu.Order(i), 1e-2, 3e-2
 		if kv.options.NoFuse { // whose other prompts are near ties from the first token on
 			kv.prompts = []int{1}
 		}
@@ -394,8 +394,8 @@ func TestWholeStop(t *testing.T) {
 	tab, src := w.compile(t)
 	m := load(t, emu.NewDevice(builds.Get(t, emu.Options{}), emu.DeviceOptions{}), tab, src)
 	prompt := []int32{5, 6, 7}
-	want := generate(t, m, prompt, 24).ids
-	at := 5 // in a chain of 10 from token 1 on
+	want := generate(t, m, prompt, 32).ids // the last chain begins before token 20
+	at := 5                                // in a chain of 10 from token 1 on
 	for slices.Contains(want[:at], want[at]) {
 		at++
 	}

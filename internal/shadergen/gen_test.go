@@ -184,7 +184,7 @@ func TestEntries(t *testing.T) {
 		t.Errorf("got %v, want %v", names, want)
 	}
 	// Every type in rows, the quantized types also in tiles; one entry per family.
-	if list, err := entries("embed"); err != nil || len(list) != 16+13+7+6 {
+	if list, err := entries("embed"); err != nil || len(list) != 19+16+7+6 {
 		t.Errorf("%d entries of embed, %v", len(list), err)
 	}
 	if list, err := entries("rope"); err != nil || len(list) != 1 || list[0].Name != "rope" || list[0].Fixed != nil {

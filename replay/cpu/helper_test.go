@@ -98,7 +98,9 @@ func (b *builder) cmd(id decl.ID, specs []uint32, p params, patch table.Patch, s
 		c.PatchOffset[0] = decl.SecondKVLen
 	}
 	for off, v := range second {
-		c.PutSecond(off, v)
+		if k.HasSecond(off) {
+			c.PutSecond(off, v)
+		}
 	}
 	c.SecondSize = decl.SecondBytes
 	for i := range c.Bind {

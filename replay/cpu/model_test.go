@@ -127,13 +127,14 @@ func (s shape) forward(b *builder, rows, capacity int, x, h, ang, qkvAt, q, att,
 		}
 		return p
 	}
+	product := map[int]uint32{decl.SecondRows: uint32(rows)}
 	matmul := func(w string, in, out, xStride int, x, x2, y at, input uint32) {
 		p := kernels.GEMVParams{In: uint32(in), Out: uint32(out), XStride: uint32(xStride), YStride: uint32(out), Group: 8, RowGroup: 1}
 		spec := []uint32{uint32(s.weight), s.act, input}
 		if rows > 1 {
-			b.cmd(kernels.GEMM, spec, kernels.GEMMParams(p), table.PatchRows, second, x, x2, at{w, 0}, at{}, y)
+			b.cmd(kernels.GEMM, spec, kernels.GEMMParams(p), table.PatchRows, product, x, x2, at{w, 0}, at{}, y)
 		} else {
-			b.cmd(kernels.GEMV, spec, p, table.PatchNone, second, x, x2, at{w, 0}, at{}, y)
+			b.cmd(kernels.GEMV, spec, p, table.PatchNone, product, x, x2, at{w, 0}, at{}, y)
 		}
 	}
 	b.cmd(kernels.Embed, []uint32{uint32(s.weight)}, kernels.EmbedParams{N: uint32(s.width), Vocab: uint32(s.vocab), Ring: uint32(s.ctx + 1), Scale: 1},
