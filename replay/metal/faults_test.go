@@ -293,7 +293,7 @@ func TestMemory(t *testing.T) {
 		}
 	}
 	soft.SetLimits(largest-256, 0)
-	if err := use(options(t, "encode"), m); err == nil || !strings.Contains(err.Error(), "are more than a buffer's") {
+	if err := use(options(t, "encode"), m); err == nil || !strings.Contains(err.Error(), "exceed a buffer's") {
 		t.Errorf("buffers of %d bytes: %v", largest-256, err)
 	}
 }
