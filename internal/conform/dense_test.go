@@ -19,7 +19,7 @@ var denseSubjects = []subject{
 		}
 		return command{
 			params: kernels.LayerNormParams{N: uint32(n), XRows: uint32(xRows), Eps: 1e-5},
-			second: pianolaSecond{index: uint32(r.IntN(5)), rows: uint32(rows)},
+			second: pianolaSecond{index: uint32(r.IntN(xRows)), rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(x), "w": f32(normal(r, 2*n, 1))},
 		}, map[string]tolerance{"out": {n, 1e-5, false}}
 	}},

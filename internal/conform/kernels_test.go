@@ -72,7 +72,7 @@ var subjects = []subject{
 		n, rows, xRows := width(r), 1+r.IntN(4), 1+r.IntN(6)
 		return command{
 			params: kernels.RMSNormParams{N: uint32(n), XRows: uint32(xRows), Eps: 1e-6},
-			second: pianolaSecond{index: uint32(r.IntN(5)), rows: uint32(rows)},
+			second: pianolaSecond{index: uint32(r.IntN(xRows)), rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(normal(r, n*xRows, scale(r))), "w": f32(normal(r, n, 1))},
 		}, map[string]tolerance{"out": {n, 4e-6, false}}
 	}},
