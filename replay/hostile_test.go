@@ -79,7 +79,7 @@ type hostile struct {
 }
 
 // slack is additional time allowed for replay on a busy machine.
-const slack = 3 * time.Second
+const slack = 20 * time.Second
 
 // sound replays the unchanged table.
 func (h *hostile) sound() time.Duration {
