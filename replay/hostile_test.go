@@ -79,7 +79,7 @@ type hostile struct {
 }
 
 // slack is additional time allowed for replay on a busy machine.
-const slack = 20 * time.Second
+const slack = 3 * time.Second
 
 // sound replays the unchanged table.
 func (h *hostile) sound() time.Duration {
@@ -205,7 +205,21 @@ func (h *hostile) try(some []field, to []uint64) {
 		h.t.Fatalf("%s: valid until it was sealed: %v", what, faults[0])
 	}
 	h.passed++
-	start, limit := time.Now(), h.limit+slack
+	limit := h.limit + slack
+	took, ended := h.timed(tab, what, limit)
+	if !ended { // a busy machine stops every thread now and then, a loop without a bound is slow again
+		took, ended = h.timed(tab, what, limit)
+	}
+	if !ended {
+		h.t.Fatalf("%s: replay takes more than %v twice, which the sound table does in %v", what, limit, h.limit/10)
+	}
+	h.slowest = max(h.slowest, took)
+}
+
+// timed replays a table and returns how long that took, or false if it has not ended
+// within the limit.
+func (h *hostile) timed(tab *table.Table, what string, limit time.Duration) (time.Duration, bool) {
+	start := time.Now()
 	done := make(chan error, 1)
 	go func() {
 		defer func() {
@@ -221,9 +235,9 @@ func (h *hostile) try(some []field, to []uint64) {
 			h.t.Errorf("%s: %v", what, err)
 		}
 	case <-time.After(limit):
-		h.t.Fatalf("%s: replay takes more than %v, which the sound table does in %v", what, limit, h.limit/10)
+		return 0, false
 	}
-	h.slowest = max(h.slowest, time.Since(start))
+	return time.Since(start), true
 }
 
 // errReplay marks the errors allowed for a hostile table: it is refused, or its session
