@@ -8,56 +8,56 @@
 // Loops over private arrays must be unrolled; otherwise the arrays are in memory.
 #define PIANOLA_UNROLL _Pragma("clang loop unroll(full)")
 
-// The maximum of no scores, and the score of an invisible position. Its distance to any score is
-// finite.
+// The initial maximum, before any score is known, and the score of an invisible position. Its
+// distance to any real score is finite.
 #define PIANOLA_LOWEST (-1e30f)
 
-// attn_part is some heads of a row that share K and V, over a range of positions. Scores are in
-// units of log 2; scale includes the factor.
+// attn_part describes the attention of one row over a range of positions, for heads that share
+// K and V. Scores are base-2 logarithms of weights; scale includes the factor log2(e).
 struct attn_part {
     kv_rows k;             // [cap, d]
     kv_rows v;             // [cap, d]
-    uint kind;             // of the cache
-    device float *out;     // of the first head
+    uint kind;             // element type of the cache
+    device float *out;     // output of the first head
     uint stride;           // elements of out from one head to the next
-    device float *states;  // of the first head, if split: maximum and weight
+    device float *states;  // maximum and weight of the first head; used only if split
     uint splits;
     uint d;                // elements of a head
-    uint heads;            // at least 1
-    uint begin, end;       // positions
-    uint cap;              // rows of the cache that positions take in turn
-    uint wrap;             // the position in the first of them, if positions wrap: see cache_from
-    uint base;             // rows before them
-    uint sinks;            // positions in these that are seen
-    threadgroup const float *turned; // Q for them: [heads, d]
-    bool split;            // write the states too, and do not divide
-    bool learned;          // each head has a further score, which has no value
-    device const float *logits; // it, of the first head
-    float scale;           // factor of Q·K
-    float soft_cap;        // c of c*tanh(s/c) in place of a score s, in its units; 0: none
-    // The newest position, if it is seen and not in the cache: [d] each. It is
-    // not among begin to end-1, of which there may then be none, 0 to 0.
+    uint heads;            // number of heads, at least 1
+    uint begin, end;       // the range of positions [begin, end)
+    uint cap;              // rows of the ring: position p is in row p % cap of it
+    uint wrap;             // the position in the ring's first row; see cache_from
+    uint base;             // number of rows before the ring, which hold the attention sinks
+    uint sinks;            // number of visible sink positions
+    threadgroup const float *turned; // rotated Q for the sinks, [heads, d]
+    bool split;            // write sums and states for a later merge, not quotients
+    bool learned;          // each head has a learned sink logit: a score without a value
+    device const float *logits; // learned logit of the first head
+    float scale;           // factor applied to Q·K
+    float soft_cap;        // cap c: a score s becomes c*tanh(s/c), in the units of scores; 0: none
+    // The newest position if this part covers it and it is not in the cache yet: K and V of [d]
+    // elements each. begin to end-1 does not include it, and may be empty (0, 0).
     bool fresh;
     threadgroup const float *new_k;
     threadgroup const float *new_v;
 };
 
-// capped returns a score under a soft cap other than 0.
+// capped applies a soft cap, which must not be 0, to a score.
 static inline float capped(float score, float cap) { return cap - fast::divide(2.0f * cap, 1.0f + exp(min(2.0f * score / cap, 88.0f))); }
 
-// cache_from returns which position is in row 0 where positions from begin on
-// are read, of which there are at most cap: those that are cap past it or more
-// are in the first rows again.
+// cache_from returns the position that is in row 0 of a ring of cap rows, for a range of at
+// most cap positions that starts at begin. Positions at least cap after it wrap around to the
+// first rows. Without a window it returns 0.
 static inline uint cache_from(uint begin, uint cap, bool windowed) { return windowed ? begin - begin % cap : 0; }
 
-// cache_at returns a position's row in k and v. It replaces a position outside the part with one
-// inside.
+// cache_at returns the row of a position in k and v. It clamps the position to the part's
+// range.
 static inline ulong cache_at(thread const attn_part &a, uint position) {
     const uint row = clamp(position, a.begin, a.end - 1) - a.wrap;
     return a.base + (row < a.cap ? row : row - a.cap);
 }
 
-// sinks_of returns the part of the attention sinks, the first positions.
+// sinks_of returns the part that covers the attention sinks, the first positions.
 static inline attn_part sinks_of(thread const attn_part &a) {
     attn_part s = a;
     s.begin = 0;
@@ -67,8 +67,8 @@ static inline attn_part sinks_of(thread const attn_part &a) {
     return s;
 }
 
-// attn_place sets the output of the part of split number i of a row, beginning with a head. A row
-// of out holds all heads' values, then all their states.
+// attn_place sets the output address of split i of a row, for the heads from a given one on. A
+// row of out holds the values of all heads, then the states of all heads.
 static inline void attn_place(thread attn_part &a, device float *out, ulong row, uint heads, uint head, uint i) {
     const uint values = heads * a.splits * a.d;
     out += row * (values + (a.split ? 2 * heads * a.splits : 0));
@@ -77,8 +77,8 @@ static inline void attn_place(thread attn_part &a, device float *out, ulong row,
     a.states = out + values + 2 * (head * a.splits + i);
 }
 
-// attn_limit restricts the visible positions of a row to those of split number i, and reports
-// whether any are left.
+// attn_limit restricts the visible positions of a row to split number i and reports whether the
+// split has any.
 static inline bool attn_limit(thread attn_part &a, uint span, uint i) {
     const uint each = split_each(a.end - a.begin, a.splits, span);
     a.begin += i * each;
@@ -86,24 +86,25 @@ static inline bool attn_limit(thread attn_part &a, uint span, uint i) {
     return a.begin < a.end;
 }
 
-// attn_partial returns the place in threadgroup memory where a SIMD group leaves its sum of n
-// elements of a head, followed by the maximum and the sum of weights.
+// attn_partial returns the address in threadgroup memory of a SIMD group's partial result: n
+// sums of a head, then its maximum and its sum of weights.
 static inline threadgroup float *attn_partial(threadgroup float *tg, uint i, uint n) { return tg + i * (n + 4); }
 
-// attn_store writes elements of an output. Vectors are written to rows aligned to 8 bytes.
+// attn_store writes one or several elements of an output. Vectors require rows aligned to 8
+// bytes.
 static inline void attn_store(device float *out, float value) { out[0] = value; }
 static inline void attn_store(device float *out, float4 value) {
     ((device float2 *)out)[0] = value.xy;
     ((device float2 *)out)[1] = value.zw;
 }
 
-// attn_state returns the maximum and the sum of weights that follow n elements.
+// attn_state returns the maximum and the sum of weights stored after n elements.
 static inline float2 attn_state(threadgroup const float *part, uint n, float) { return float2(part[n], part[n + 1]); }
 static inline float2 attn_state(threadgroup const float *part, uint n, float4) { return *(threadgroup const float2 *)(part + n); }
 
-// attn_gather writes n elements, beginning with element first, of the output of some heads: the
-// sums of all SIMD groups, merged in order. A thread computes one T, a float or a float4. The
-// parts of eight SIMD groups are read together.
+// attn_gather writes n elements of the output of some heads, beginning with element first. It
+// merges the partial results of all SIMD groups in order. A thread computes one T, a float or a
+// float4, and reads the partial results of eight SIMD groups at a time.
 template <typename T>
 static inline void attn_gather(thread const attn_part &a, uint head, uint heads, uint first, uint n, threadgroup float *tg, uint tid, uint simds) {
     const uint each = n / (sizeof(T) / sizeof(float));

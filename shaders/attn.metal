@@ -2,7 +2,7 @@
 #include "attn_row.h"
 #include "attn_tile.h"
 
-// turn_heads rotates heads of a row, beginning with h.
+// turn_heads normalises and rotates consecutive heads of a row, beginning with h.
 static inline void turn_heads(threadgroup float *to, head_turn h, uint heads, uint tid, uint threads) {
     const uint twos = turned_twos(h.d);
     for (uint i = tid; i < heads * twos; i += threads) {
@@ -15,8 +15,8 @@ static inline void turn_heads(threadgroup float *to, head_turn h, uint heads, ui
     }
 }
 
-// A threadgroup does some heads that share K and V of a row, or of row_group
-// rows, over a split's positions.
+// A threadgroup handles the positions of one split for heads that share K and V, of one row or
+// of row_group rows.
 [[max_total_threads_per_threadgroup(512)]]
 kernel void attn(
         device const float *q          [[buffer(0)]],
@@ -42,7 +42,7 @@ kernel void attn(
     if (group.z >= tiles) {
         return;
     }
-    // Begin with the last rows: they see the most positions.
+    // Start with the last rows, which see the most positions and take longest.
     const uint row = (tiles - 1 - group.z) * tile_rows;
     const uint rows = min(tile_rows, s.rows - row);
     const uint shared = p.heads / p.kv_heads;
@@ -74,7 +74,7 @@ kernel void attn(
     a.begin = len - min(len, window);
     a.end = len + rows - 1;
     if (SINKS != 0) {
-        // The attention sinks are processed separately; there may be no other positions.
+        // The attention sinks are processed separately; the part may have no other positions.
         a.sinks = min(p.first, len);
         a.begin = min(max(a.begin, p.first), a.end);
         a.turned = (threadgroup const float *)tg + simds * min(p.head_group, 4u) * (min(HEAD_DIM, 256u) + 4);
@@ -140,7 +140,7 @@ kernel void attn_merge(
     const uint each = split_each(visible, p.splits, p.span);
     const uint splits = min(p.splits, (visible + each - 1) / each);
 
-    // Groups with as many lanes as the head has elements take splits in turn. The first values
+    // Groups of as many lanes as the head has elements process splits in turn. The first values
     // are loaded while the factors are computed.
     const uint width = min((HEAD_DIM + 31) / 32 * 32, threads);
     const uint ways = threads / width;
@@ -169,7 +169,7 @@ kernel void attn_merge(
         weight += states[2 * i + 1] * factor;
     }
     weight = threadgroup_sum(weight, across + simds, lane, simd, simds);
-    threadgroup_barrier(mem_flags::mem_threadgroup); // also with one SIMD group: factors
+    threadgroup_barrier(mem_flags::mem_threadgroup); // for the factors too
     const float scale = weight > 0.0f ? 1.0f / weight : 0.0f;
 
     for (uint from = 0; from < HEAD_DIM; from += width) {
@@ -191,7 +191,7 @@ kernel void attn_merge(
             }
         }
         if (ways > 1) {
-            // All elements are computed at once.
+            // Compute all elements at once.
             sums[tid] = value;
             threadgroup_barrier(mem_flags::mem_threadgroup);
             for (uint w = 1; w < ways && tid < width; w++) {

@@ -1,19 +1,19 @@
-// Attention of one row, whose Q is in memory or computed by the threadgroup.
+// Attention of one row. Q is either in memory or computed by the threadgroup.
 #ifndef PIANOLA_ATTN_ROW_H
 #define PIANOLA_ATTN_ROW_H
 
 #include "attn.h"
 #include "heads.h"
 
-// kv_block is 8 elements of K and of V of U positions, as kv_eight has them.
+// kv_block holds 8 elements of K and of V for U positions, in the form that kv_eight returns.
 template <uint U>
 struct kv_block {
     uint4 k[U];
     uint4 v[U];
 };
 
-// load_block loads 8 elements, from element at on, of U positions of k and v
-// that are 32/W apart.
+// load_block loads 8 elements, from element at on, of K and V for U positions at distances of
+// 32/W.
 template <uint W, uint U>
 static inline void load_block(thread kv_block<U> &b, thread const attn_part &a, uint position, uint at) {
     PIANOLA_UNROLL
@@ -31,12 +31,12 @@ struct row_q {
 
 static inline void make_q(thread row_q &, uint, uint, uint) {}
 
-// PIANOLA_HEAD_TWOS is how many twos of a head a lane reads at once: 256
-// elements are a SIMD group's.
+// PIANOLA_HEAD_TWOS is the number of element pairs of a head that a lane reads at once. A SIMD
+// group reads 256 elements.
 #define PIANOLA_HEAD_TWOS 4
 
-// head_twos is a lane's share of a head, or of 256 elements of it: pairs of elements with the
-// norm's weights, and cosine and sine.
+// head_twos is a lane's share of a head or of 256 elements of it: pairs of elements, their norm
+// weights, and the cosine and sine of their angles.
 struct head_twos {
     float2 x[PIANOLA_HEAD_TWOS];
     float2 w[PIANOLA_HEAD_TWOS];
@@ -63,7 +63,7 @@ static inline void load_twos(thread head_twos &t, thread const head_turn &h, uin
     }
 }
 
-// square_twos returns the sum of the lane's squares.
+// square_twos returns the sum of squares of the lane's elements.
 static inline float square_twos(thread const head_twos &t, uint d, uint from, uint lane) {
     const uint twos = turned_twos(d);
     float sum = 0.0f;
@@ -79,30 +79,30 @@ static inline float square_twos(thread const head_twos &t, uint d, uint from, ui
     return sum;
 }
 
-// made_q is the Q of a row's heads, and K and V, which the threadgroup computes: each SIMD group
-// one head.
+// made_q computes the Q of a row's heads, and the row's K and V, in the threadgroup. Each SIMD
+// group computes one head at a time.
 struct made_q {
     device const float *q;    // [heads, d]
     device const float *k;    // [d]
     device const float *v;    // [d]
-    device const float *norm; // [2, d]: of Q, of K
-    head_turn turn;           // of all heads, but for x, w and scale
+    device const float *norm; // norm weights, [2, d]: for Q, for K
+    head_turn turn;           // settings of all heads; x and w are set for each head
     float eps;
     uint heads;
-    bool fresh;            // K and V are wanted too
-    bool writes;           // they go to the cache
-    uint kind;             // of the cache
-    kv_rows_to k_cache;    // where: [d]
+    bool fresh;            // K and V are computed too
+    bool writes;           // K and V are written to the cache
+    uint kind;             // element type of the cache
+    kv_rows_to k_cache;    // destination in the cache: [d]
     kv_rows_to v_cache;    // [d]
-    threadgroup float *to; // [heads, d], then K and V as they are in the cache
-    threadgroup const float *at; // from a head of it on
-    head_twos first; // share of the head that the SIMD group makes next
+    threadgroup float *to; // [heads, d], then K and V, rounded to the cache's values
+    threadgroup const float *at; // part of to: the first head that attend reads
+    head_twos first; // the first share of the SIMD group's next head, already loaded
 };
 
 // new_k returns the place where K is computed; V follows it.
 static inline threadgroup float *new_k(thread const made_q &q) { return q.to + q.heads * q.turn.d; }
 
-// head_of returns head i of those of Q, K and V.
+// head_of returns the settings of head i, counted over the Q heads, then K, then V.
 static inline head_turn head_of(thread const made_q &q, uint i) {
     head_turn h = q.turn;
     h.x = i < q.heads ? q.q + i * h.d : i == q.heads ? q.k : q.v;
@@ -118,7 +118,7 @@ static inline void load_q(thread made_q &q, uint lane, uint simd) {
     }
 }
 
-// make_head computes head i, whose first share has been loaded.
+// make_head computes head i. Its first share has been loaded.
 static inline void make_head(thread const made_q &q, thread const head_turn &h, uint i, uint lane) {
     const uint step = 32 * PIANOLA_HEAD_TWOS;
     const uint twos = turned_twos(h.d);
@@ -197,8 +197,8 @@ static inline void make_q(thread made_q &q, uint lane, uint simd, uint simds) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// score_of returns the product of a position that W lanes have, 8 elements
-// each, which are k times scale.
+// score_of returns the product of Q and K for a position, times scale. W lanes hold 8 elements
+// each of both.
 template <uint W>
 static inline float score_of(thread const float *q, thread const float *k, float scale) {
     float s = q[0] * k[0];
@@ -232,7 +232,7 @@ static inline void load_q8(threadgroup const float *from, thread float *q) {
     }
 }
 
-// attn_lane is a lane's share of G heads: 8 elements of Q and of the sum.
+// attn_lane is a lane's share of G heads: 8 elements of Q and 8 of the weighted sum of V.
 template <uint G>
 struct attn_lane {
     float q[G][8];
@@ -241,7 +241,7 @@ struct attn_lane {
     float sum[G];
 };
 
-// add_block adds the positions of a block that the lane's heads see.
+// add_block adds the positions of a block that are before the part's end.
 template <uint W, uint G, uint U>
 static inline void add_block(thread attn_lane<G> &l, thread const attn_part &a, thread const kv_block<U> &b, uint position) {
     float score[U][G];
@@ -301,13 +301,13 @@ static inline void add_block(thread attn_lane<G> &l, thread const attn_part &a, 
     }
 }
 
-// kv_ahead holds the blocks that a SIMD group loads together.
+// kv_ahead holds the blocks that a SIMD group loads at the same time.
 template <uint U, uint P>
 struct kv_ahead {
     kv_block<U> blocks[P];
 };
 
-// load_ahead loads the first blocks. Blocks past the end only cost the test.
+// load_ahead loads a SIMD group's first blocks. It skips blocks past the end.
 template <uint W, uint U, uint P>
 static inline void load_ahead(thread kv_ahead<U, P> &ahead, thread const attn_part &a, uint at, uint lane, uint simd, uint simds) {
     const uint from = a.begin + simd * (32 / W * U);
@@ -320,8 +320,8 @@ static inline void load_ahead(thread kv_ahead<U, P> &ahead, thread const attn_pa
     }
 }
 
-// load_heads loads a lane's elements of Q of G heads, times scale: 0 for a lane
-// that has none.
+// load_heads loads a lane's 8 elements of Q of G heads, times the scale. A lane without
+// elements gets zeros.
 template <uint G, typename At>
 static inline void load_heads(thread attn_lane<G> &l, thread const attn_part &a, At from, uint at, bool own) {
     PIANOLA_UNROLL
@@ -334,10 +334,10 @@ static inline void load_heads(thread attn_lane<G> &l, thread const attn_part &a,
     }
 }
 
-// attend computes G heads of a row in threadgroup memory; the last ones may be inactive. W lanes
-// read a position, 8 elements each. A SIMD group takes blocks of U times 32/W positions in turn;
-// the blocks depend only on the positions. d is a multiple of 8 and at most 8*W. Lanes without
-// elements repeat the first ones, times 0.
+// attend computes the partial results of G heads of a row in threadgroup memory; the last heads
+// may be inactive. W lanes read one position, 8 elements each, so d must be a multiple of 8 and
+// at most 8*W. The SIMD groups take blocks of U*32/W positions in turn. A lane without elements
+// reads the first ones and multiplies by 0.
 template <uint W, uint G, uint U, uint P, typename Q>
 static inline void attend(thread const attn_part &a, thread kv_ahead<U, P> &ahead, thread const Q &q_of, threadgroup float *tg, uint lane, uint simd, uint simds) {
     const uint slice = lane % W * 8;
@@ -365,8 +365,8 @@ static inline void attend(thread const attn_part &a, thread kv_ahead<U, P> &ahea
         }
     }
     load_heads<G>(l, a, q_of.at, at, own);
-    // The last SIMD group, which has the fewest other positions, takes the newest one: its first
-    // lanes begin with it.
+    // The newest position belongs to the last SIMD group, which has the fewest other positions.
+    // Its first lanes process it first.
     if (a.fresh && simd == simds - 1) {
         float x[8];
         float y[8];
@@ -400,7 +400,7 @@ static inline void attend(thread const attn_part &a, thread kv_ahead<U, P> &ahea
 
     PIANOLA_UNROLL
     for (uint g = 0; g < G; g++) {
-        // The lanes that hold the same elements add up what they have.
+        // Add up the lanes that hold the same elements of different positions.
         PIANOLA_UNROLL
         for (uint w = W; w < 32; w *= 2) {
             const float most = max(l.top[g], simd_shuffle_xor(l.top[g], ushort(w)));
@@ -427,8 +427,8 @@ static inline void attend(thread const attn_part &a, thread kv_ahead<U, P> &ahea
     }
 }
 
-// attend_heads computes all heads, up to 4 at a time. The first blocks are loaded while Q is
-// computed.
+// attend_heads computes all heads of the part, up to 4 at a time. It loads the first blocks of
+// K and V before it computes Q.
 template <uint W, uint U, uint P, typename Q>
 static inline void attend_heads(thread attn_part &a, thread Q &q, threadgroup float *tg, uint tid, uint lane, uint simd, uint simds) {
     const uint at = lane % W * 8 < a.d ? lane % W * 8 : 0;
@@ -459,8 +459,8 @@ static inline void attend_heads(thread attn_part &a, thread Q &q, threadgroup fl
     }
 }
 
-// attend_any computes heads of any size, 256 elements of the output at a time: each SIMD group
-// takes a position.
+// attend_any computes heads of any size, 256 elements of the output at a time. Each SIMD group
+// takes one position at a time.
 template <typename Q>
 static inline void attend_any(thread const attn_part &a, thread Q &q, threadgroup float *tg, uint tid, uint lane, uint simd, uint simds) {
     make_q(q, lane, simd, simds);
@@ -527,8 +527,8 @@ static inline void attend_any(thread const attn_part &a, thread Q &q, threadgrou
     }
 }
 
-// attend_row computes all heads of a threadgroup. d is their size, which entries fix. A block has
-// 4 positions, or 2.
+// attend_row computes all heads of a threadgroup. The head size d is a constant of the entry. A
+// block has 4 or 2 positions.
 template <typename Q>
 static inline void attend_row(thread attn_part &a, thread Q &q, uint d, threadgroup float *tg, uint tid, uint lane, uint simd, uint simds) {
     if (d % 8 != 0 || d > 256) {

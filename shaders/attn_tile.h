@@ -1,6 +1,7 @@
-// Attention of many rows: the rows' heads share K and V, which are loaded to threadgroup memory
-// tile by tile, and the products are matrix products of halves. K and V are halves, or int8 whose
-// scales are applied to the other operand. Q and the weights are sums of two halves.
+// Prefill attention: many rows and heads share K and V, which are loaded to threadgroup memory
+// tile by tile. The products are matrix products of float16. K and V are float16, or int8 whose
+// scales are applied to the other operand. Q and the weights are each split into the sum of two
+// float16.
 #ifndef PIANOLA_ATTN_TILE_H
 #define PIANOLA_ATTN_TILE_H
 
@@ -18,15 +19,15 @@
 // the weights out of the subnormal range for V down to 0.1, without overflow for V up to 30,000.
 #define PIANOLA_V_UNIT 256.0f
 
-// attn_rows describes the work of a threadgroup in tiles. The part is that of the first row,
-// except that begin and end cover the positions of all rows.
+// attn_rows describes the tiled work of a threadgroup. Its attn_part is the first row's, except
+// that begin and end cover the positions of all rows.
 struct attn_rows {
-    device const float *q; // of the first row
-    uint rows;        // of the threadgroup, at least 1
+    device const float *q; // Q of the first row
+    uint rows;        // number of rows of the threadgroup, at least 1
     uint q_stride;    // elements of q from one row to the next
     uint out_stride;  // elements of out from one row to the next
-    uint kv_len;      // positions of the first row, itself included
-    uint window;      // positions seen; as many as there are, if all
+    uint kv_len;      // number of visible positions of the first row, including its own
+    uint window;      // largest number of positions that a row sees
 };
 
 // attn_sees returns the range of positions that a row sees, which may be empty.
@@ -35,16 +36,16 @@ static inline uint2 attn_sees(thread const attn_part &a, thread const attn_rows 
     return uint2(max(a.begin, end - min(end, t.window)), min(a.end, end));
 }
 
-// tile_halves returns four int8 as halves, which are exact.
+// tile_halves converts four int8 to float16, which is exact.
 static inline uint2 tile_halves(uint q) {
-    const uint above = q ^ PIANOLA_BYTES(128); // 128 more, as bytes of 1024 + q
+    const uint above = q ^ PIANOLA_BYTES(128); // q + 128; byte 0x64 above it makes the float16 1152 + q
     const half2 zero = half2(half(1152.0f), half(1152.0f));
     return uint2(as_type<uint>(as_type<half2>(permute(above, PIANOLA_BYTES(0x64), 0x4140)) - zero),
                  as_type<uint>(as_type<half2>(permute(above, PIANOLA_BYTES(0x64), 0x4342)) - zero));
 }
 
-// tile_four returns four elements of a row as halves, without their scale, and
-// tile_eight eight of them.
+// tile_four returns four elements of a row as float16, without the scale; tile_eight returns
+// eight.
 static inline uint2 tile_four(kv_rows rows, uint kind, uint d, ulong row, uint at) {
     if (kind == PIANOLA_KV_Q8_0) {
         return tile_halves(*(device const uint *)(rows.values + row * d + at));
@@ -59,10 +60,13 @@ static inline uint4 tile_eight(kv_rows rows, uint kind, uint d, ulong row, uint 
     return *(device const uint4 *)(rows.values + 2 * (row * d + at));
 }
 
-// Layouts of a tile in threadgroup memory. K: position after position, of D
-// elements and 16 more. V: for 4 positions after the other D elements and 4
-// more, of each element the 4 positions' halves.
-// Scales of a cache of kind q8_0: of each 32 elements, those of all positions.
+// load_tile loads a tile of K and V to threadgroup memory.
+//
+//	k       [positions][D + 16] float16
+//	v       [positions/4][D + 4][4] float16: each element of 4 consecutive positions
+//	scales  [D/32][positions] float16 for K, then the same for V, if the kind is q8_0
+//
+// The extra 16 and 4 elements avoid bank conflicts.
 template <uint D>
 static inline void load_tile(thread const attn_part &a, uint tile, threadgroup half *k, threadgroup uint2 *v, threadgroup half *scales, uint tid, uint threads) {
     if (a.kind == PIANOLA_KV_Q8_0) {
@@ -103,21 +107,21 @@ static inline void load_tile(thread const attn_part &a, uint tile, threadgroup h
     }
 }
 
-// halves_of returns two floats as halves, and in y their rounding errors as halves.
+// halves_of returns two floats as float16 in x, and their rounding errors as float16 in y.
 static inline uint2 halves_of(float x, float y) {
     const half2 v = half2(x, y);
     return uint2(as_type<uint>(v), as_type<uint>(half2(float2(x, y) - float2(v))));
 }
 
-// tile_weights holds the weights of 16 positions in the layout of a product, and their rounding
-// errors.
+// tile_weights holds the weights of 16 positions and their rounding errors, in the layout of an
+// operand of a product.
 struct tile_weights {
     uint4 value;
     uint4 rest;
 };
 
-// weights_of returns the weights of 4 positions of two rows: low holds the first two of each row,
-// high the others.
+// weights_of returns the weights of 4 positions for two rows: low holds the first two weights
+// of each row, high the others.
 static inline tile_weights weights_of(float4 low, float4 high) {
     const uint2 x = halves_of(low.x, low.y);
     const uint2 y = halves_of(low.z, low.w);
@@ -126,18 +130,18 @@ static inline tile_weights weights_of(float4 low, float4 high) {
     return {uint4(x.x, y.x, z.x, w.x), uint4(x.y, y.y, z.y, w.y)};
 }
 
-// attend_tile computes heads of up to D elements, a multiple of 16, for some rows. A SIMD group
-// takes 16 rows of a head at a time. Lanes hold elements in the layout of mma_16x8x16, except for
-// the order of the 16 elements that are summed up, which does not matter: lane j of 4 takes
-// elements 4j to 4j+3, which are adjacent.
+// attend_tile computes heads of up to D elements for some rows; D is a multiple of 16. A SIMD
+// group processes 16 rows of a head at a time. Lanes hold elements in the layout of
+// mma_16x8x16, except that the 16 elements of a sum are in another order: lane j of 4 holds the
+// adjacent elements 4j to 4j+3.
 template <uint D>
 static inline void attend_tile(thread const attn_part &a, thread const attn_rows &t, threadgroup uchar *tg, uint tid, uint lane, uint simd, uint simds) {
     threadgroup half *k = (threadgroup half *)tg;
     threadgroup uint2 *v = (threadgroup uint2 *)(tg + PIANOLA_TILE * (D + 16) * 2);
     const bool q8 = a.kind == PIANOLA_KV_Q8_0;
-    // A lane's own elements of q: read and written by no other.
+    // The lane's own elements of Q. No other lane reads or writes them.
     threadgroup uint4 *q = (threadgroup uint4 *)(tg + PIANOLA_TILE * (D + 16) * 2 + PIANOLA_TILE * (D + 4) * 2) + simd * (D / 8) * 32 + lane;
-    // Behind those of all SIMD groups: the scales of K, then those of V.
+    // After the Q of all SIMD groups: the scales of K, then the scales of V.
     threadgroup half *scales = (threadgroup half *)(tg + PIANOLA_TILE * (D + 16) * 2 + PIANOLA_TILE * (D + 4) * 2 + simds * (D / 8) * 512);
     const uint g = lane / 4;
     const uint j = lane % 4;
@@ -152,7 +156,8 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
         const uint row1 = min(block + g + 8, t.rows - 1);
         const uint2 sees0 = attn_sees(a, t, row0);
         const uint2 sees1 = attn_sees(a, t, row1);
-        // The positions that all rows of the block see, and those that any row sees.
+        // all: the positions that every row of the block sees. any: the positions that at least
+        // one row sees.
         const uint last = min(block + 15, t.rows - 1);
         const uint2 all = uint2(attn_sees(a, t, last).x, attn_sees(a, t, block).y);
         const uint2 any = unit < units ? uint2(attn_sees(a, t, block).x, attn_sees(a, t, last).y) : none;
@@ -178,8 +183,8 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
         for (uint n = 0; n < D / 8; n++) {
             acc[n] = float4(0.0f);
         }
-        float2 top = float2(PIANOLA_UNSEEN); // of rows g and g+8
-        float2 sum = float2(0.0f);           // of the lane's positions
+        float2 top = float2(PIANOLA_UNSEEN); // maximum scores of rows g and g+8
+        float2 sum = float2(0.0f);           // sums of weights over the lane's positions
         for (uint tile = a.begin / PIANOLA_TILE; tile * PIANOLA_TILE < a.end; tile++) {
             threadgroup_barrier(mem_flags::mem_threadgroup);
             load_tile<D>(a, tile, k, v, scales, tid, simds * 32);
@@ -189,10 +194,11 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
                 if (from >= any.y || from + 32 <= any.x) {
                     continue;
                 }
-                // Column c of products 2i and 2i+1 is the position that the
-                // second product wants there: 16i + 4(c/2) + c%2, and 2 more.
+                // Columns of the score products are permuted so that a lane's scores are the
+                // operand of the product with V: column c of products 2i and 2i+1 is position
+                // 16i + 4(c/2) + c%2, and that plus 2.
                 float4 score[4];
-                float4 scaled[4]; // of kind q8_0
+                float4 scaled[4]; // scores including the scales of a q8_0 cache
                 PIANOLA_UNROLL
                 for (uint n = 0; n < 4; n++) {
                     score[n] = float4(0.0f);
@@ -214,7 +220,8 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
                         score[n] = mma_16x8x16(rest, y[n], score[n], lane);
                     }
                     if (q8 && i % 2 == 1) {
-                        // The sums so far are of 32 elements that share a scale.
+                        // A q8_0 block ends: multiply the sums of its 32 elements by their
+                        // scale.
                         PIANOLA_UNROLL
                         for (uint n = 0; n < 4; n++) {
                             const float2 by = float2(*(threadgroup const half2 *)(scales + i / 2 * PIANOLA_TILE + half_tile + n / 2 * 16 + n % 2 * 2 + 4 * j));
@@ -267,7 +274,7 @@ static inline void attend_tile(thread const attn_part &a, thread const attn_rows
                     PIANOLA_UNROLL
                     for (uint n = 0; n < D / 8; n++) {
                         if (q8 && n % 4 == 0) {
-                            // The next 32 elements have scales of their own.
+                            // The next 32 elements of V have their own scales.
                             threadgroup const half2 *by = (threadgroup const half2 *)(scales + (D / 32 + n / 4) * PIANOLA_TILE + half_tile + 16 * i + 4 * j);
                             const float2 first = float2(by[0]) * PIANOLA_V_UNIT;
                             const float2 second = float2(by[1]) * PIANOLA_V_UNIT;

@@ -1,4 +1,4 @@
-// The largest of many elements; of equals, the first.
+// The largest of many elements; among equal ones, the first.
 #ifndef PIANOLA_BEST_H
 #define PIANOLA_BEST_H
 
@@ -17,7 +17,7 @@ static inline int order_key(uint bits) {
     return i < 0 ? i ^ 0x7fffffff : i;
 }
 
-// Best is the largest element so far; of equals, the first.
+// Best is the largest element so far; among equal ones, the first.
 struct Best {
     int key;
     uint index;

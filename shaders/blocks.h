@@ -5,7 +5,7 @@
 
 #include "quants.h"
 
-// group_bytes returns the size of a block of a type of a family.
+// group_bytes returns the size in bytes of a quantization block of an MLX or FP8 type.
 static inline uint group_bytes(uint type, uint wtype) {
     if (type == PIANOLA_WTYPE_FP8) {
         return 4 + (32u << group_shift(wtype));
@@ -13,7 +13,8 @@ static inline uint group_bytes(uint type, uint wtype) {
     return (has_float(wtype) ? 8 : 4) + (4 * mlx_bits(type) << group_shift(wtype));
 }
 
-// row_bytes returns the size of so many columns, whole blocks.
+// row_bytes returns the size in bytes of the given number of columns, which must be whole
+// blocks.
 static inline ulong row_bytes(uint type, uint columns, uint wtype) {
     if (type >= PIANOLA_FAMILIES) {
         return ulong(columns >> (5 + group_shift(wtype))) * group_bytes(type, wtype);
@@ -21,10 +22,10 @@ static inline ulong row_bytes(uint type, uint columns, uint wtype) {
     return ulong(columns / block_elems(type)) * block_bytes(type);
 }
 
-// A piece is 16 elements of a row, which lie in the same 8 bytes or in 16 that
-// follow each other: 8 columns, and 8 more. Pieces of a row are numbered.
+// A piece is 16 elements of a row: two runs of 8 columns whose quants share 8 bytes or lie in
+// 16 adjacent bytes. The pieces of a row are numbered from 0.
 //
-// piece_columns returns the first column of each 8.
+// piece_columns returns the first column of each run.
 static inline uint2 piece_columns(uint type, uint piece) {
     const uint k = piece / 16 * 256;
     const uint p = piece % 16;
@@ -56,7 +57,7 @@ static inline uint2 piece_columns(uint type, uint piece) {
     return uint2(c, c + 16);
 }
 
-// bytes8 reads 8 bytes, which are aligned as the type's blocks are.
+// bytes8 reads 8 bytes at the alignment of the type's blocks.
 static inline uint2 bytes8(uint type, device const uchar *p) {
     if (type == PIANOLA_WTYPE_Q4_K || type == PIANOLA_WTYPE_Q5_K || type == PIANOLA_WTYPE_Q5_1 || type == PIANOLA_WTYPE_IQ4_XS) {
         return *(device const uint2 *)p;
@@ -72,20 +73,20 @@ static inline uint2 bytes8(uint type, device const uchar *p) {
     return uint2(uint(h[0]) | uint(h[1]) << 16, uint(h[2]) | uint(h[3]) << 16);
 }
 
-// block_piece is the quants of a piece as four words of int8, with zeros
-// subtracted; the first 8 are d.x * q + m.x, the others d.y * q + m.y.
+// block_piece holds the quants of a piece as four words of int8, with the zero point
+// subtracted. The first run has the values d.x * q + m.x, the second d.y * q + m.y.
 struct block_piece {
     uint4 q;
     float2 d, m;
 };
 
-// scale_q3_k returns scale s of 16 of 6 bits, less 32.
+// scale_q3_k returns scale s of 16 scales of 6 bits, minus 32.
 static inline int scale_q3_k(device const uchar *scales, uint s) {
     return int((uint(scales[s % 8]) >> (s / 8 * 4) & 15) | (uint(scales[8 + s % 4]) >> (s / 4 * 2) & 3) << 4) - 32;
 }
 
-// scale_min_k4 returns scale and minimum s of 8 of 6 bits each, of Q4_K and
-// Q5_K.
+// scale_min_k4 returns scale and minimum number s of a Q4_K or Q5_K block, which has 8 of each,
+// 6 bits wide.
 static inline uint2 scale_min_k4(device const uchar *scales, uint s) {
     if (s < 4) {
         return uint2(scales[s] & 63u, scales[s + 4] & 63u);
@@ -94,13 +95,13 @@ static inline uint2 scale_min_k4(device const uchar *scales, uint s) {
     return uint2((low & 15) | uint(scales[s - 4]) >> 6 << 4, low >> 4 | uint(scales[s]) >> 6 << 4);
 }
 
-// fifth_bits moves bits 0 to 7 to bit 4 of 8 bytes.
+// fifth_bits returns 8 bytes: bit i of the argument becomes bit 4 of byte i.
 static inline uint2 fifth_bits(uint bits) {
     return uint2((bits & 1) << 4 | (bits & 2) << 11 | (bits & 4) << 18 | (bits & 8) << 25,
                  (bits & 16) | (bits & 32) << 7 | (bits & 64) << 14 | (bits & 128) << 21);
 }
 
-// load_piece32 reads a piece of a type with blocks of 32.
+// load_piece32 reads a piece of a type with blocks of 32 elements.
 template <uint T>
 static inline block_piece load_piece32(device const uchar *row, uint piece) {
     device const uchar *b = row + ulong(piece / 2) * block_bytes(T);
@@ -138,17 +139,17 @@ static inline block_piece load_piece32(device const uchar *row, uint piece) {
     return r;
 }
 
-// load_piece256 reads a piece of a type with blocks of 256.
+// load_piece256 reads a piece of a type with blocks of 256 elements.
 template <uint T>
 static inline block_piece load_piece256(device const uchar *row, uint piece) {
     device const uchar *b = row + ulong(piece / 16) * block_bytes(T);
     const uint p = piece % 16;
-    const uint l = p % 4 * 8; // the byte of 32
+    const uint l = p % 4 * 8; // first byte of 32
     block_piece r;
     r.m = float2(0.0f);
     uint2 low, high;
     if (T == PIANOLA_WTYPE_Q2_K || T == PIANOLA_WTYPE_Q3_K || T == PIANOLA_WTYPE_TQ2_0) {
-        const uint h = p / 8;          // the half of 128 columns
+        const uint h = p / 8;          // which half of 256 columns
         const uint shift = p / 4 % 2 * 4;
         const uint s = p / 4 * 4 + l / 16;
         const uint2 w = bytes8(T, b + quants_at(T) + 32 * h + l) >> shift;
@@ -207,7 +208,7 @@ static inline block_piece load_piece256(device const uchar *row, uint piece) {
     return r;
 }
 
-// load_piece_nvfp4 reads a piece of NVFP4, which has a scale of its own.
+// load_piece_nvfp4 reads a piece of NVFP4, which has one scale per 16 elements.
 template <uint T>
 static inline block_piece load_piece_nvfp4(device const uchar *row, uint piece) {
     device const uchar *b = row + ulong(piece / 4) * block_bytes(T);
@@ -221,7 +222,7 @@ static inline block_piece load_piece_nvfp4(device const uchar *row, uint piece) 
     return r;
 }
 
-// digits3 returns digit n of base 3 of four bytes, which are fractions of 256.
+// digits3 returns base-3 digit n of each of four bytes; a byte b represents the fraction b/256.
 static inline uint digits3(uint w, uint n) {
     const uint power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
     const uint even = (w & 0x00ff00ffu) * power & 0x00ff00ffu;
@@ -229,8 +230,8 @@ static inline uint digits3(uint w, uint n) {
     return (even * 3 >> 8 & 0x00030003u) | (odd * 3 & 0x03000300u);
 }
 
-// load_piece_tq1 reads a piece of TQ1_0: 160 elements are digits of 32 bytes, 80 of 16
-// bytes, and 16 of 4 bytes.
+// load_piece_tq1 reads a piece of TQ1_0. Of 256 elements, the first 160 are digits of 32 bytes,
+// the next 80 of 16 bytes and the last 16 of 4 bytes.
 template <uint T>
 static inline block_piece load_piece_tq1(device const uchar *row, uint piece) {
     device const uchar *b = row + ulong(piece / 16) * block_bytes(T);
@@ -253,7 +254,7 @@ static inline block_piece load_piece_tq1(device const uchar *row, uint piece) {
     return r;
 }
 
-// mlx_quants returns four quants of a stream of bits, from element i on.
+// mlx_quants returns four quants of a bit stream, beginning with element i.
 template <uint Bits>
 static inline uint mlx_quants(thread const uint *w, uint i) {
     uint q = 0;
@@ -269,8 +270,8 @@ static inline uint mlx_quants(thread const uint *w, uint i) {
     return q;
 }
 
-// load_group reads a piece of a type of a family: 16 consecutive quants. The bytes of MLX become
-// signed by subtracting an offset, which is added to the bias.
+// load_group reads a piece of an MLX or FP8 type: 16 consecutive quants. MLX's 8-bit quants
+// become signed by subtracting 128; the bias makes up for it.
 template <uint T>
 static inline block_piece load_group(device const uchar *row, uint piece, uint wtype) {
     const uint shift = 1 + group_shift(wtype);
@@ -295,7 +296,7 @@ static inline block_piece load_group(device const uchar *row, uint piece, uint w
             w[i / 2] |= uint(p[i]) << (i % 2 * 16);
         }
     }
-    // mlx_bits, as a constant expression of any type.
+    // mlx_bits as a constant expression that is valid for every type.
     const uint bits = T == PIANOLA_WTYPE_MLX8 ? 8 : T < PIANOLA_WTYPE_MLX2 ? 2 : 2 + (T - PIANOLA_WTYPE_MLX2) / 16;
     r.q = uint4(mlx_quants<bits>(w, 0), mlx_quants<bits>(w, 4), mlx_quants<bits>(w, 8), mlx_quants<bits>(w, 12));
     if (T == PIANOLA_WTYPE_MLX8) {

@@ -1,22 +1,22 @@
-// The KV cache of a layer, K or V: position p in row p mod cap. Kind f16 is
-// [kv_heads, cap, d] float16, kind q8_0 as many int8, and behind all of them
-// [kv_heads, cap, d/32] float16, the scale of each 32.
+// The KV cache of a layer, K or V. Position p is in row p mod cap. Kind f16 is an array
+// [kv_heads, cap, d] of float16. Kind q8_0 is an array [kv_heads, cap, d] of int8, followed by
+// [kv_heads, cap, d/32] float16 scales, one for each 32 elements.
 #ifndef PIANOLA_CACHE_H
 #define PIANOLA_CACHE_H
 
 #include "quantise.h"
 #include "quants.h"
 
-// kv_rows is the rows of a head, beginning with some row.
+// kv_rows holds the addresses of a head's rows, from some row on.
 template <typename Values, typename Scales>
 struct kv_rows_at {
-    Values values; // of a row d halves, or d int8
-    Scales scales; // of a row d/32, if the kind is q8_0
+    Values values; // d float16 or d int8 per row
+    Scales scales; // d/32 per row; only of kind q8_0
 };
 typedef kv_rows_at<device const uchar *, device const half *> kv_rows;
 typedef kv_rows_at<device uchar *, device half *> kv_rows_to;
 
-// kv_rows_from returns a head's rows beginning with some row, which becomes row 0.
+// kv_rows_from returns the rows from a given one on; that row becomes row 0.
 template <typename Values, typename Scales>
 static inline kv_rows_at<Values, Scales> kv_rows_from(Values cache, Scales, uint kind, uint heads, uint cap, uint d, uint head, ulong row) {
     const ulong at = ulong(head) * cap + row;
@@ -41,7 +41,8 @@ static inline uint4 kv_eight(kv_rows rows, uint kind, uint d, ulong row, uint at
     return *(device const uint4 *)(rows.values + 2 * (row * d + at));
 }
 
-// kv_widen sets x to the elements of kv_eight without their scale, and returns the scale.
+// kv_widen sets x to the elements that kv_eight returned, without the scale, and returns the
+// scale.
 static inline float kv_widen(uint4 words, uint kind, thread float *x) {
     if (kind == PIANOLA_KV_Q8_0) {
         _Pragma("clang loop unroll(full)")
@@ -63,7 +64,7 @@ static inline float kv_widen(uint4 words, uint kind, thread float *x) {
     return 1.0f;
 }
 
-// kv_one returns an element of a row.
+// kv_one returns one element of a row.
 static inline float kv_one(kv_rows rows, uint kind, uint d, ulong row, uint at) {
     if (kind == PIANOLA_KV_Q8_0) {
         return float(((device const char *)rows.values)[row * d + at]) * float(rows.scales[row * (d / 32) + at / 32]);
@@ -71,9 +72,9 @@ static inline float kv_one(kv_rows rows, uint kind, uint d, ulong row, uint at) 
     return float(((device const half *)rows.values)[row * d + at]);
 }
 
-// kv_quantise quantises 128 elements of a head, beginning with element at, or as many as are
-// left; each lane holds four of them. It returns the values that the cache stores, and writes
-// them to the cache if requested. All lanes of a SIMD group must call it.
+// kv_quantise quantizes up to 128 elements of a head, beginning with element at; each lane
+// holds four. It returns the values that the cache stores and writes them to the cache if
+// requested. All lanes of a SIMD group must call it.
 static inline float4 kv_quantise(float4 v, kv_rows_to to, bool writes, uint d, uint at, uint lane) {
     int q;
     const half scale = half(quantise_block(q, v));
@@ -87,7 +88,7 @@ static inline float4 kv_quantise(float4 v, kv_rows_to to, bool writes, uint d, u
     return signed4(as_type<uint>(q)) * float(scale);
 }
 
-// kv_put writes a head in memory to a row of the cache. SIMD group simd of simds writes its
+// kv_put writes a head from memory to a row of the cache. SIMD group simd of simds writes its
 // share.
 template <typename From>
 static inline void kv_put(kv_rows_to to, From x, uint kind, uint d, uint lane, uint simd, uint simds) {

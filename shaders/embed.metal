@@ -2,7 +2,7 @@
 #include "blocks.h"
 #include "tiles.h"
 
-// copy_floats writes the row that begins at element from, times scale.
+// copy_floats writes a row of floating-point weights, beginning with element from, times scale.
 template <uint T>
 static inline void copy_floats(device float *to, device const uchar *w, ulong from, uint n, float scale, uint tid, uint threads) {
     for (uint i = tid; i < n; i += threads) {
@@ -18,13 +18,14 @@ static inline void copy_floats(device float *to, device const uchar *w, ulong fr
     }
 }
 
-// value returns four elements. Adding an absent minimum would lose the sign of zeros.
+// value returns four elements. It adds m only if the type has minimums, because adding 0 would
+// lose the sign of a zero.
 template <uint T>
 static inline float4 value(float d, uint q, float m) {
     return has_minimum(T) ? d * quants4<T>(q) + m : d * quants4<T>(q);
 }
 
-// copy_blocks writes a row of blocks.
+// copy_blocks writes a row of weights in layout Rows.
 template <uint T>
 static inline void copy_blocks(device float *to, device const uchar *row, uint n, float scale, uint tid, uint threads, uint wtype) {
     for (uint i = tid; i < n / 16; i += threads) {
@@ -39,7 +40,7 @@ static inline void copy_blocks(device float *to, device const uchar *row, uint n
     }
 }
 
-// copy_tiles writes row r of a strip.
+// copy_tiles writes row r of a strip in layout Tiled16.
 template <uint T>
 static inline void copy_tiles(device float *to, device const uchar *strip, uint r, uint n, float scale, uint tid, uint threads, uint wtype) {
     for (uint i = tid; i < n / 8; i += threads) {

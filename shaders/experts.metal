@@ -1,14 +1,14 @@
 // Experts: selection, products and their sum.
 #include "gemv.h"
 
-// better_expert returns the expert with the larger logit, or the first of equals: .x is the
-// logit, .y the expert. Absent experts have the lowest logit.
+// better_expert returns the expert with the larger logit; among equal logits, the first. .x is
+// the logit, .y the expert. Lanes without an expert pass the lowest logit.
 static inline float2 better_expert(float2 a, float2 b) { return b.x > a.x || (b.x == a.x && b.y < a.y) ? b : a; }
 
 // PIANOLA_EXPERTS is the largest number of experts in a layer, 32 per lane.
 #define PIANOLA_EXPERTS 1024
 
-// A SIMD group, the first, chooses a row's experts, one after another.
+// The first SIMD group chooses a row's experts one after another.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void route(
         device const float *logits          [[buffer(0)]],
@@ -29,7 +29,7 @@ kernel void route(
     device const float *row = logits + ulong(group.x) * p.experts;
     device uint *chosen = ids + ulong(group.x) * p.used;
     device float *weight = weights + ulong(group.x) * p.used;
-    uint taken = 0; // of the lane's experts, a bit each
+    uint taken = 0; // one bit for each of the lane's experts that is already chosen
     float top = 0.0f;
     float sum = 0.0f;
     for (uint i = 0; i < p.used; i++) {
@@ -69,8 +69,7 @@ kernel void route(
     }
 }
 
-// A threadgroup does rows of the matrix of one expert that a row has chosen, as
-// gemv does.
+// A threadgroup computes rows of one chosen expert's matrix for a row of x, as gemv does.
 [[max_total_threads_per_threadgroup(256)]]
 kernel void expert_gemv(
         device const float *x            [[buffer(0)]],
@@ -93,7 +92,8 @@ kernel void expert_gemv(
     if (group.z >= s.rows) {
         return;
     }
-    // The number of the product among all rows' products, its expert, and its row of x.
+    // The index of the product among the products of all rows; from it follow the expert and
+    // the row of x.
     const uint at = group.z * p.used + group.y;
     const uint expert = min(ids[at], p.experts - 1);
     const ulong input = ulong(at / p.share) * p.x_stride;

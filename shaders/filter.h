@@ -1,12 +1,12 @@
-// Finding the tokens that a sampler keeps, by one threadgroup. See replay/cpu/filter.go, which
-// keeps the same tokens.
+// Selection of the tokens that a sampler keeps, by one threadgroup. replay/cpu/filter.go keeps
+// the same tokens.
 #ifndef PIANOLA_FILTER_H
 #define PIANOLA_FILTER_H
 
 #include "sample.h"
 
-#define PIANOLA_BINS 2048      // of the histogram
-#define PIANOLA_SHORTLIST 2048 // tokens that are put in order at most
+#define PIANOLA_BINS 2048      // bins of the histogram
+#define PIANOLA_SHORTLIST 2048 // largest number of tokens that are sorted
 #define PIANOLA_UNLISTED 0xffffffffu
 
 // Team is a thread's place in its threadgroup.
@@ -17,11 +17,11 @@ struct Team {
     uint simds;
 };
 
-// Memory is the threadgroup's memory: a histogram, or a list in its place, and words for
+// Memory is the threadgroup's memory: a histogram or, in its place, a list; and words for
 // communication between threads.
 struct Memory {
     threadgroup atomic_uint *counts; // [PIANOLA_BINS]
-    threadgroup atomic_uint *low;    // [PIANOLA_BINS], of the sums of weights
+    threadgroup atomic_uint *low;    // [PIANOLA_BINS], low words of the sums of weights
     threadgroup atomic_uint *high;
     threadgroup uint *keys; // [PIANOLA_SHORTLIST]
     threadgroup uint *ids;
@@ -32,18 +32,19 @@ struct Memory {
 static_assert(4 * (3 * PIANOLA_BINS + 64 + 8) <= PIANOLA_TGMEM_SAMPLE_FILTER(), "Memory is more than sample_filter declares");
 static_assert(2 * PIANOLA_SHORTLIST <= 3 * PIANOLA_BINS, "the list does not fit in place of the histogram");
 
-// Filter is what is kept so far, the same in every thread: the tokens up to
-// (limit, id) in the order key descending, id ascending, of which the last choice is
-// a class: those in a bin whose key and id have some bits.
+// Filter describes the tokens kept so far; it is the same in every thread. Tokens are ordered
+// by descending key, then ascending id, and the filter keeps all tokens up to (limit, id). To
+// find the next limit, the search narrows a class: the tokens of one bin whose leading bits of
+// key and id have given values.
 struct Filter {
     uint limit;
     uint id;
-    uint most; // the largest key
+    uint most; // the largest key of the vocabulary
     float value;
     float scale;
-    uint listed; // how many are in the list, or PIANOLA_UNLISTED
-    uint floor;  // keys below are behind the target
-    uint level;  // of the class: how many digits it has
+    uint listed; // length of the sorted list, or PIANOLA_UNLISTED
+    uint floor;  // tokens with smaller keys are dropped
+    uint level;  // number of digits that define the class
     uint bin;
     uint key;
     uint key_mask;
@@ -60,13 +61,13 @@ static inline uint bin_of(thread const Filter &f, uint key) {
     return d >= 64.0f ? PIANOLA_BINS - 1 : uint(d * 32.0f);
 }
 
-// member reports whether a kept token is in the class.
+// member reports whether a kept token belongs to the class.
 static inline bool member(thread const Filter &f, uint key, uint id) {
     return f.level == 0 || (bin_of(f, key) == f.bin && ((key ^ f.key) & f.key_mask) == 0 && ((id ^ f.id_bits) & f.id_mask) == 0);
 }
 
-// digit returns the next digit of a token's place in the order: its bin; 11, 11 and 10 bits of
-// its key; 11, 11 and 2 bits of its id.
+// digit returns the next digit of a token's position in the order: first its bin, then 11, 11
+// and 10 bits of its key, then 11, 11 and 2 bits of its id.
 static inline uint digit(thread const Filter &f, uint key, uint id) {
     switch (f.level) {
     case 0: return bin_of(f, key);
@@ -79,7 +80,7 @@ static inline uint digit(thread const Filter &f, uint key, uint id) {
     return id & 3;
 }
 
-// narrow gives the class its next digit.
+// narrow appends a digit to the class.
 static inline void narrow(thread Filter &f, uint d) {
     switch (f.level) {
     case 0: f.bin = d; break;
@@ -97,8 +98,8 @@ static inline ulong wide(uint low, uint high) { return (ulong(high) << 32) | low
 
 static inline ulong shuffle_up(ulong v, ushort d) { return wide(simd_shuffle_up(uint(v), d), simd_shuffle_up(uint(v >> 32), d)); }
 
-// scan returns the sum of v over the threads before this one, and over all. All
-// threads must call it.
+// scan returns the sum of v over the threads before this one and sets total to the sum over all
+// threads. All threads must call it.
 static inline ulong scan(ulong v, thread ulong &total, Team t, Memory m) {
     ulong sum = v;
     for (ushort d = 1; d < 32; d *= 2) {
@@ -185,7 +186,7 @@ static inline void walk(thread const Filter &f, bool list, bool flag, device con
     }
 }
 
-// precedes is the order of the list.
+// precedes reports whether a token comes before another in the list.
 static inline bool precedes(uint key, uint id, uint other, uint other_id) { return key > other || (key == other && id < other_id); }
 
 // sort_list sorts the first count entries of the list with a bitonic network.
@@ -228,8 +229,9 @@ static inline ulong measure(thread const Filter &f, uint key, bool weighted) {
     return weighted ? weight(f.value - key_value(key), f.scale) : 1;
 }
 
-// cut ends what is kept where the list's first count entries, added to before,
-// reach the target; 0 is what top-p wants of the list itself.
+// cut adds up the measure (number or weight) of the list's first count entries, starting at
+// before, and sets the limit to the entry at which the sum reaches the target. A target of 0
+// stands for the top-p target of the list itself.
 static inline void cut(thread Filter &f, uint count, ulong before, ulong target, bool weighted, uint top_p, Team t, Memory m) {
     const uint each = (count + 32 * t.simds - 1) / (32 * t.simds);
     const uint first = min(t.tid * each, count);
@@ -264,8 +266,8 @@ static inline void cut(thread Filter &f, uint count, ulong before, ulong target,
     threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// floor_of returns a key that at least k tokens reach: the k-th largest of the parts' largest
-// keys; or 0.
+// floor_of returns a key that at least k tokens reach: the k-th largest of the parts' maximum
+// keys. It returns 0 if there are fewer than k parts.
 static inline uint floor_of(uint k, device const uint *largest, uint parts, Team t, Memory m) {
     if (k > parts || parts > PIANOLA_SHORTLIST) {
         return 0;
@@ -290,8 +292,8 @@ static inline uint floor_of(uint k, device const uint *largest, uint parts, Team
     return floor;
 }
 
-// prefix keeps the first tokens that reach the target: k of them, or with top_p,
-// that part of the weight of all.
+// prefix keeps the first tokens in the order that reach the target: top_k tokens or, with
+// top_p, the tokens that hold this share of the total weight.
 static inline void prefix(thread Filter &f, uint top_k, uint top_p, device const uint *keys, device const uint *largest, uint n, uint part,
                           Team t, Memory m) {
     const bool weighted = top_p != 0;
@@ -337,7 +339,7 @@ static inline void prefix(thread Filter &f, uint top_k, uint top_p, device const
         }
         if (before + total < target) {
             f.floor = 0;
-            return; // it keeps them all
+            return; // all tokens are kept
         }
         const ulong need = target - before;
         if (sum < need && need <= sum + own) {
@@ -382,7 +384,7 @@ static inline void prefix(thread Filter &f, uint top_k, uint top_p, device const
     cut(f, count, before, target, weighted, top_p, t, m);
 }
 
-// keep_above keeps the tokens whose logit is at least a value.
+// keep_above drops the tokens whose logit is below a value.
 static inline void keep_above(thread Filter &f, float value, Memory m) {
     const uint key = choice_key(as_type<uint>(value));
     if (key <= f.limit) {

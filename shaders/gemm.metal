@@ -14,7 +14,7 @@
 #include "rows.h"
 #include "tiles.h"
 
-// Sizes: a strip is 16 rows of W; rows of x come in blocks of 8.
+// A strip is 16 rows of W. Rows of x come in blocks of 8.
 #define PIANOLA_STRIPS 2
 #define PIANOLA_BLOCKS PIANOLA_MMA_BLOCKS
 #define PIANOLA_ROWS (8 * PIANOLA_BLOCKS)
@@ -45,7 +45,7 @@ struct part {
     uint block;
 };
 
-// put writes the sums; those of row r of x are multiplied by unit[r].
+// put writes the sums to y. The sums of row r of x are multiplied by unit[r].
 template <uint N>
 static inline void put(thread const sums<N> &c, thread const product &p, part at, threadgroup const float *unit, uint lane) {
     _Pragma("clang loop unroll(full)")
@@ -68,7 +68,8 @@ static inline void put(thread const sums<N> &c, thread const product &p, part at
     }
 }
 
-// Columns of a chunk of quantized activations: whole quantization blocks of every type.
+// PIANOLA_TILE_CHUNK is the number of columns of quantized activations that are staged at a
+// time. Every type's quantization block size divides it.
 #define PIANOLA_TILE_CHUNK 256
 
 // tile_stage is a chunk of quantized rows in threadgroup memory.
@@ -149,7 +150,7 @@ template <uint T>
 static inline strip_row strip_row_of(device const uchar *strip, uint tile, uint g, uint r, uint wtype) {
     const bool two = has_halves(T);
     const tile_words w = load_words<T>(strip, tile, g, r, wtype);
-    // With one scale, d includes it; the product equals that of the integers.
+    // With one scale, d includes it; the product equals the one computed with integers.
     return {w.q, two ? w.d : w.d * float(w.scale.x), w.scale, w.m * float2(w.least)};
 }
 
@@ -170,8 +171,8 @@ static inline void load_strips(thread strip_rows &a, thread const product &p, pa
     }
 }
 
-// multiply_tile adds the products of a tile. It includes inactive rows of x, because that
-// costs less than branches.
+// multiply_tile adds the products of a tile. It includes inactive rows of x, which is cheaper
+// than branches.
 template <uint T, uint N>
 static inline void multiply_tile(thread sums<N> &c, tile_stage x, uint x_tile, thread const strip_rows &a, uint block, uint lane) {
     const bool two = has_halves(T);
@@ -248,8 +249,8 @@ static inline void gemm_tiled(thread const product &p, threadgroup uchar *tg, pa
     put(c, p, at, x.ones, lane);
 }
 
-// Columns of a chunk of rows as float16, and the words of a row: 4 more than the columns
-// need, so that lanes use different banks.
+// PIANOLA_HALF_CHUNK is the number of columns of float16 rows that are staged at a time. A
+// staged row has 4 words more than it needs, so that lanes use different banks.
 #define PIANOLA_HALF_CHUNK 64
 #define PIANOLA_HALF_WORDS (PIANOLA_HALF_CHUNK / 2 + 4)
 
@@ -303,8 +304,7 @@ static inline void read_rows(thread reads<N> &v, thread const product &p, part a
     _Pragma("clang loop unroll(full)")
     for (uint k = 0; k < N; k++) {
         v.of[k] = float4(0.0f);
-        // The second of two rows that are loaded together may be
-        // past the last.
+        // The second of two rows that are loaded together may be past the end.
         if (row - lane / 16 + k * step < at.rows) {
             v.of[k] = input4_within<Plain>(p, at.row + min(row + k * step, at.rows - 1), c);
         }
@@ -334,7 +334,7 @@ static inline void put_rows(half_stage to, thread const reads<N> &v, part at, ui
         most = max(most, simd_shuffle_xor(most, ushort(4)));
         most = max(most, simd_shuffle_xor(most, ushort(8)));
         const float unit = max(before[k], unit_of(most));
-        // Both are powers of two.
+        // unit and its inverse are powers of two.
         const float inverse = as_type<float>((254u << 23) - as_type<uint>(unit));
         if (r < at.rows) {
             if (lane % 16 == 0) {
@@ -467,7 +467,7 @@ static inline void load_pieces(thread row_pieces &a, weight_rows w, uint piece, 
     }
 }
 
-// eight_halves is 8 columns of a row of W as float16, and the float16 remainders.
+// eight_halves is 8 columns of a row of W: float16 values and float16 remainders.
 struct eight_halves {
     uint4 most, rest;
 };

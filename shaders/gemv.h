@@ -10,12 +10,12 @@
 #include "product.h"
 #include "ahead.h"
 
-// PIANOLA_STAGE is the number of input columns in threadgroup memory at a time, if the command
-// does not set it.
+// PIANOLA_STAGE is the number of input columns that are staged in threadgroup memory at a time,
+// unless the command sets another one.
 #define PIANOLA_STAGE 2048
 
-// last_row returns the end of the active rows of x, once the output of earlier commands can be
-// read. There are no active rows if the chain has stopped.
+// last_row waits for the preceding commands and returns the end of the active rows of x. It
+// returns 0, so that no row is active, if the chain has stopped.
 static inline uint last_row(thread product &p, device const pianola_step *step, constant pianola_second &second) {
     if (!begins(step)) {
         return 0;
@@ -26,11 +26,11 @@ static inline uint last_row(thread product &p, device const pianola_step *step, 
 
 // share describes how a threadgroup divides its rows among its SIMD groups.
 struct share {
-    uint first; // row of W
-    uint count; // rows
+    uint first; // the first row of W
+    uint count; // number of rows
     uint shift; // a unit has 1 << shift rows
-    uint steps; // of a unit
-    uint each;  // steps of a SIMD group, of the last fewer or none
+    uint steps; // steps per unit
+    uint each;  // steps per SIMD group; the last groups may have fewer or none
     uint total; // steps of all units
 };
 
@@ -62,10 +62,10 @@ static inline cursor cursor_of(share s, uint simd) {
     return {unit, from - unit * s.steps, min(s.each, s.total - from)};
 }
 
-// end_of returns where the share ends in the cursor's unit.
+// end_of returns the step at which the SIMD group's share ends within the cursor's unit.
 static inline uint end_of(share s, cursor c) { return min(s.steps, c.step + c.left); }
 
-// advance moves the cursor by n steps, or to the next unit.
+// advance moves the cursor by n steps, at most to the beginning of the next unit.
 static inline void advance(thread cursor &c, share s, uint n) {
     const uint done = min(n, end_of(s, c) - c.step);
     c.step += done;
@@ -80,9 +80,9 @@ static inline void advance(thread cursor &c, share s, uint n) {
 // the same slot, since both numbers only grow.
 static inline threadgroup float *slot_of(threadgroup float *tg, share s, uint simd, uint unit) { return tg + ((simd + unit) << s.shift); }
 
-// add_up adds the parts of each row to y; with the first columns it adds the bias, and the old
-// value of y only if the product is to be added. before is the thread's first element of the old
-// y.
+// add_up adds the partial sums of each row to y. For the first columns of x it also adds the
+// bias, and uses the old value of y only if the product is to be added. before is the old y of
+// the thread's first row.
 static inline void add_up(threadgroup float *tg, thread const product &p, share s, uint row, bool first, float before, uint tid, uint simds) {
     for (uint i = tid; i < s.count; i += simds * 32) {
         const uint unit = i >> s.shift;
@@ -108,8 +108,8 @@ static inline void add_up(threadgroup float *tg, thread const product &p, share 
 }
 
 // steps_of returns the number of steps that a SIMD group loads to registers before it uses the
-// first. Devices with asynchronous copies only use it for tables compiled for other devices, so
-// it is small there.
+// first. Devices with asynchronous copies use these loads only for tables compiled for other
+// devices, so the number is small there.
 static inline uint steps_of(uint type) {
 #if defined(PIANOLA_COPIES) && !defined(PIANOLA_HOST)
     (void)type;
@@ -122,13 +122,13 @@ static inline uint steps_of(uint type) {
 // PIANOLA_STEPS is the largest result of steps_of.
 #define PIANOLA_STEPS 4
 
-// batch is a lane's part of some steps.
+// batch holds a lane's data of some steps.
 struct batch {
     tile_quad quads[PIANOLA_STEPS];
 };
 
-// lane_of returns a lane's place among the pieces of a step: tiles, or 8 columns
-// of floats.
+// lane_of returns a lane's place among the pieces of a step, which are tiles or 8 columns of
+// floats.
 template <uint T>
 static inline tile_lane lane_of(uint lane, bool halved) {
     if (is_float(T)) {
@@ -137,7 +137,7 @@ static inline tile_lane lane_of(uint lane, bool halved) {
     return place_of(lane, halved);
 }
 
-// load_floats reads 8 columns of four rows; rows past the last are the last.
+// load_floats reads 8 columns of four rows. Rows past the last repeat the last.
 template <uint T, typename To>
 static inline void load_floats(thread To &to, device const uchar *w, uint in, uint out, uint first, uint piece) {
     const uint size = element_bytes(T);
@@ -151,8 +151,8 @@ static inline void load_floats(thread To &to, device const uchar *w, uint in, ui
     }
 }
 
-// load_step reads the cursor's step. Tiles or pieces past the end of the matrix are replaced with
-// the last one.
+// load_step reads the step at the cursor. Tiles or pieces past the end of the matrix repeat the
+// last one.
 template <uint T, typename To>
 static inline void load_step(thread To &to, thread const product &p, share s, cursor c, tile_lane at, uint pieces) {
     const uint first = s.first + (c.unit << s.shift);
@@ -164,7 +164,8 @@ static inline void load_step(thread To &to, thread const product &p, share s, cu
     }
 }
 
-// multiply_step multiplies a step with the input, which is x, or q and d.
+// multiply_step multiplies a step's weights by the input, which is x for floats and q and d for
+// quantized types.
 template <uint T>
 static inline void multiply_step(thread float4 &sum, thread const tile_quad &t, threadgroup const float4 *x, threadgroup const int4 *q, threadgroup const float *d, cursor c, tile_lane at, uint pieces, uint wtype) {
     const uint piece = (c.step << at.shift) + at.piece;
@@ -186,7 +187,7 @@ static inline void multiply_step(thread float4 &sum, thread const tile_quad &t, 
 // after returns the cursor n steps further in its unit.
 static inline cursor after(cursor c, uint n) { return {c.unit, c.step + n, c.left - n}; }
 
-// load_batch reads the cursor's next steps, as far as they are in its unit.
+// load_batch reads the cursor's next steps, up to the end of its unit.
 template <uint T>
 static inline void load_batch(thread batch &b, thread const product &p, share s, cursor c, tile_lane at, uint pieces) {
     const uint n = end_of(s, c) - c.step;
@@ -198,8 +199,8 @@ static inline void load_batch(thread batch &b, thread const product &p, share s,
     }
 }
 
-// finish_unit adds up what lanes with the same rows have of other columns, and
-// leaves it in the SIMD group's slot.
+// finish_unit adds up the sums of lanes that hold other columns of the same rows and stores the
+// result in the SIMD group's slot.
 template <uint T>
 static inline void finish_unit(thread float4 &sum, threadgroup float *slot, share s, uint lane) {
     sum += simd_shuffle_xor(sum, ushort(16));
@@ -217,15 +218,15 @@ static inline void finish_unit(thread float4 &sum, threadgroup float *slot, shar
     sum = float4(0.0f);
 }
 
-// input_rows is the input in threadgroup memory: floats, or their 8-bit form.
+// input_rows is the input row in threadgroup memory, as floats or in its 8-bit form.
 struct input_rows {
     threadgroup float4 *x;
     threadgroup int *q;
     threadgroup float *d;
 };
 
-// gemv_batches computes a threadgroup's rows of W for one row of the input. b holds the first
-// weights.
+// gemv_batches computes a threadgroup's rows of W for one row of the input. b holds the weights
+// of the first steps.
 template <uint T>
 static inline void gemv_batches(thread batch &b, thread const product &p, share s, cursor c, tile_lane at, uint pieces, input_rows in, threadgroup float *slots, uint lane, uint simd) {
     float4 sum = float4(0.0f);
@@ -276,7 +277,8 @@ static inline uint gemv_bytes(thread const product &p, bool floats, uint simds) 
     return (64 * simds + (p.group + 3) / 4 * 16 + input + 15) / 16 * 16;
 }
 
-// gemv_copies is gemv_batches with weights from a ring; the cursor ahead is a few steps before c.
+// gemv_copies is gemv_batches with weights from the ring. The cursor ahead marks the next step
+// to copy, a few steps after c.
 template <uint T>
 static inline void gemv_copies(threadgroup uchar *ring, thread cursor &ahead, thread const product &p, share s, cursor c, tile_lane at, uint pieces, input_rows in, threadgroup float *slots, uint lane, uint simd) {
     float4 sum = float4(0.0f);
@@ -298,10 +300,10 @@ static inline void gemv_copies(threadgroup uchar *ring, thread cursor &ahead, th
 
 #endif
 
-// gemv_steps multiplies weights in tiles with quantised activations, or floats
-// with floats that are all in threadgroup memory. Of tiles a unit is a strip, or
-// half of one, and a step as many as a SIMD group reads at once; of floats it is
-// 4 rows, and a step 256 columns.
+// gemv_steps multiplies weights in layout Tiled16 by quantized activations, or floats by a
+// float input row that fits in threadgroup memory. With tiles, a unit is a strip or half a
+// strip, and a step is the tiles that a SIMD group reads at once. With floats, a unit is 4 rows
+// and a step is 256 columns.
 template <uint T>
 static inline void gemv_steps(thread product &p, uint room, device const pianola_step *step, constant pianola_second &second, threadgroup uchar *tg, uint group, uint first_lane, uint first_simd, uint simds) {
     uint lane = first_lane;
@@ -316,8 +318,8 @@ static inline void gemv_steps(thread product &p, uint room, device const pianola
     const tile_lane at = lane_of<T>(lane, halved);
     const share s = share_of(p, group, is_float(T) ? 2 : halved ? 3 : 4, (pieces + (1u << at.shift) - 1) >> at.shift, simds);
     const cursor begin = cursor_of(s, simd);
-    // The first weights are on their way while the input is made, but for the
-    // registers that it takes where there are copies.
+    // Start loading the first weights before the input is computed. With asynchronous copies no
+    // registers are occupied meanwhile.
     batch b;
 #ifdef PIANOLA_COPIES
     const bool copying = room >= slots_of(T) * slot_bytes(T);
@@ -332,7 +334,7 @@ static inline void gemv_steps(thread product &p, uint room, device const pianola
 #endif
     const uint last = last_row(p, step, second);
     for (uint row = p.first; row < last; row++) {
-        // Usually there is one row.
+        // There is usually one row; opaque keeps the loop's code from being hoisted.
         lane = opaque(lane);
         simd = opaque(simd);
         if (row != p.first) {
@@ -346,7 +348,7 @@ static inline void gemv_steps(thread product &p, uint room, device const pianola
             load_batch<T>(b, p, s, begin, at, pieces);
 #endif
         }
-        // The thread's first element of y is on its way too.
+        // Start loading the thread's first element of y, too.
         const uint first = simd * 32 + lane;
         const float before = p.add && first < s.count ? p.y[ulong(row) * p.y_stride + s.first + first] : 0.0f;
         make_input<!is_float_type<T>::value>(in.x, in.q, in.d, slots, p, row, lane, simd, simds);
@@ -365,20 +367,20 @@ static inline void gemv_steps(thread product &p, uint room, device const pianola
         add_up(slots, p, s, row, true, before, first, simds);
     }
 #ifdef PIANOLA_COPIES
-    // If there was no active row, nothing has waited for the first steps.
+    // If no row was active, the first copies are still in flight.
     metal::shim::wait_copies<0>();
 #endif
 }
 
-// gemv_rows multiplies weights in rows with activations as they are. A unit is
-// 4 rows; those that are not there are the last, and not written. A step is a
-// piece of each for every lane.
+// gemv_rows multiplies weights in layout Rows by float activations. A unit is 4 rows; rows past
+// the last repeat the last and are not written. A step is one piece of each row for every lane.
 template <uint T>
 static inline void gemv_rows(thread product &p, device const pianola_step *step, constant pianola_second &second, uint stage_columns, threadgroup uchar *tg, uint group, uint lane, uint simd, uint simds) {
     threadgroup float *slots = (threadgroup float *)tg;
     threadgroup float *stage = slots + 16 * simds + (p.group + 3) / 4 * 4;
-    // Rows of floats are aligned to 16 bytes, or none but the first is. Rows of x
-    // that are not are read from threadgroup memory.
+    // Rows of float weights are either all aligned to 16 bytes, or processed one column at a
+    // time. If rows of x are not aligned or must be computed, they are staged in threadgroup
+    // memory.
     const bool aligned = p.in % 8 == 0;
     const bool staged = p.silu || p.norm || p.merge || p.x_stride % 4 != 0;
     const uint columns = staged ? min(p.in, stage_columns) : p.in;

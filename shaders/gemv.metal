@@ -31,7 +31,7 @@ kernel void gemv(
         return;
     }
     if (ACT == PIANOLA_ACT_F32 && WEIGHTS == PIANOLA_WEIGHTS_ROWS) {
-        // Rows that are not aligned, and a row of x that has no room.
+        // Unaligned rows of W, or a row of x that does not fit in threadgroup memory.
         const uint stage = p.stage != 0 ? p.stage : PIANOLA_STAGE;
         if (is_float(WTYPE) && p.in % 8 == 0 && p.in <= stage) {
 #define PIANOLA_CASE(type) \

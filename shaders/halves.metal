@@ -65,8 +65,8 @@ static inline void make_halves(device uchar *out, thread const product &p, uint 
     const ulong begin = ulong(row) * p.x_stride;
     vectors v;
     float most = 0.0f;
-    // The last vectors come first, so that those with which the second pass
-    // begins stay in registers.
+    // Start with the last vectors, so that the vectors with which the second pass begins are
+    // still in registers.
     const uint steps = (columns / 4 + PIANOLA_VECTORS * threads - 1) / (PIANOLA_VECTORS * threads);
     for (uint i = steps; i-- > 0;) {
         read_vectors<Silu, Aligned>(v, p, begin, i * PIANOLA_VECTORS * threads + tid, threads);
@@ -77,7 +77,7 @@ static inline void make_halves(device uchar *out, thread const product &p, uint 
         }
     }
     const float unit = unit_of(threadgroup_max(most, (threadgroup float *)tg, lane, simd, simds));
-    // Both are powers of two.
+    // unit and its inverse are powers of two.
     const float inverse = as_type<float>((254u << 23) - as_type<uint>(unit));
     device uint2 *to = (device uint2 *)(out + ulong(row) * halves_bytes(columns));
     for (uint i = 0; i < steps; i++) {
@@ -391,7 +391,7 @@ kernel void gemm_halves(
     if (!begins(step)) {
         return;
     }
-#if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // other processors lack this amount of threadgroup memory
+#if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // other processors have too little threadgroup memory
     // Threadgroups that run at the same time share rows of W: all rows of x
     // with some rows of W come first, then all rows of x with the next.
     const uint across = (s.rows + p.row_group - 1) / p.row_group;

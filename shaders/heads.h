@@ -4,13 +4,13 @@
 
 #include "rotate.h"
 
-// head_turn is a head of Q or K that is to be normalised and rotated.
+// head_turn describes a head of Q or K that is to be normalised and rotated.
 struct head_turn {
     device const float *x;      // [d]
-    device const float *w;      // [d], the norm's weights
-    device const float *angles; // [pairs, 2]: cosine, sine
+    device const float *w;      // norm weights, [d]
+    device const float *angles; // cosine and sine, [pairs, 2]
     uint d, pairs, layout;
-    bool norm; // if not, w and scale are not used
+    bool norm; // without a norm, w and scale are not used
     float scale;
 };
 
@@ -45,8 +45,9 @@ static inline float2 turned(thread const head_turn &h, uint i, uint2 at) {
     return value;
 }
 
-// cache_row returns the cache's row for row r of a chunk; kv_len is the KV length of the chunk's
-// first row. The positions before first have rows of their own.
+// cache_row returns the row of the cache for row r of a chunk. kv_len is the KV length of the
+// chunk's first row. Positions below first, the attention sinks, have rows of their own before
+// the ring.
 static inline ulong cache_row(uint r, uint kv_len, uint cap, uint first) {
     const uint position = max(kv_len, 1u) - 1 + r;
     return position < first ? position : first + (position - first) % (cap - first);

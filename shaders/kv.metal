@@ -29,8 +29,8 @@ kernel void kv_write(
     kv_put(kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, group.x, row), v_head, KV, HEAD_DIM, lane, simd, simds);
 }
 
-// A threadgroup does a head of Q, or one of K and V, of a row. A thread does
-// pairs, and elements that are not rotated.
+// A threadgroup computes one head of Q of a row, or one head of K and V. A thread processes
+// pairs of elements, or single elements that are not rotated.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void qk_rope_kv(
         device const float *q                [[buffer(0)]],
@@ -70,7 +70,7 @@ kernel void qk_rope_kv(
     const kv_rows_to k_to = kv_row_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, is_q ? 0 : head, row);
     const kv_rows_to v_to = kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, is_q ? 0 : head, row);
     device float *q_to = q_out + (ulong(group.y) * p.heads + head) * HEAD_DIM;
-    threadgroup float *k_head = (threadgroup float *)tg + simds; // of kind q8_0
+    threadgroup float *k_head = (threadgroup float *)tg + simds; // used with q8_0 only
     for (uint i = tid; i < turned_twos(HEAD_DIM); i += threads) {
         const uint2 at = turned_at(h, i);
         const float2 value = turned(h, i, at);

@@ -29,8 +29,8 @@ kernel void layernorm(
         sum += from[i];
     }
     const float mean = threadgroup_sum(sum, (threadgroup float *)tg, lane, simd, simds) / float(p.n);
-    // Compute the variance from the differences to the mean: a difference of sums would lose
-    // precision if the mean is large.
+    // Compute the variance from the differences to the mean. The difference of two sums would
+    // lose precision if the mean is large.
     float squares = 0.0f;
     for (uint i = tid; i < p.n; i += threads) {
         const float d = from[i] - mean;

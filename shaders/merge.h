@@ -1,4 +1,4 @@
-// The splits of attention and their merging.
+// Splits of attention, and the merging of their results.
 #ifndef PIANOLA_MERGE_H
 #define PIANOLA_MERGE_H
 
@@ -14,13 +14,13 @@ static inline uint split_each(uint visible, uint splits, uint span) {
     return max(span, (even + 15) / 16 * 16);
 }
 
-// split_row describes the parts that the splits of a row left.
+// split_row describes the partial results of a row's splits.
 struct split_row {
     device const float *values; // [heads, splits, head_dim]
     device const float *states; // [heads, splits, 2]: maximum, weight
     uint heads, head_dim, splits;
     uint span, window;
-    uint visible, each; // positions of the row, and of a split; see split_sees
+    uint visible, each; // visible positions of the row, and positions per split; set by split_sees
 };
 
 // split_visible returns the number of positions that a row sees. A window of 0 means no window.
@@ -29,7 +29,7 @@ static inline uint split_visible(uint kv_len, uint window) {
     return window == 0 ? len : min(len, window);
 }
 
-// split_sees sets the visible positions of a row.
+// split_sees sets the numbers of visible positions.
 static inline void split_sees(thread split_row &s, uint kv_len) {
     s.visible = split_visible(kv_len, s.window);
     s.each = split_each(s.visible, max(s.splits, 1u), s.span);
@@ -38,17 +38,18 @@ static inline void split_sees(thread split_row &s, uint kv_len) {
 // PIANOLA_SPLITS is the largest number of splits that a product merges.
 #define PIANOLA_SPLITS 8
 
-// split_reads holds the parts of four elements, loaded before the first is used.
+// split_reads holds the partial results of four elements.
 struct split_reads {
     float4 values[PIANOLA_SPLITS];
     float2 states[PIANOLA_SPLITS];
 };
 
-// load_splits reads the parts of elements 4i to 4i+3 of a row, head after head.
-// Splits without positions are not read, and have no weight.
+// load_splits reads the partial results of elements 4i to 4i+3 of a row whose heads follow one
+// another. It skips splits without positions and gives them weight 0.
 static inline void load_splits(thread split_reads &r, thread const split_row &s, uint i) {
     const uint each = s.head_dim / 4;
-    // The quotient is at least half of its divisor's inverse from an integer.
+    // Adding 0.5 keeps the quotient at least 0.5/each away from an integer, so rounding errors
+    // do not change the result.
     const uint head = min(uint((float(i) + 0.5f) / float(each)), s.heads - 1);
     device const float4 *values = (device const float4 *)s.values + head * s.splits * each + (i - head * each);
     device const float2 *states = (device const float2 *)s.states + head * s.splits;
@@ -63,7 +64,7 @@ static inline void load_splits(thread split_reads &r, thread const split_row &s,
     }
 }
 
-// merge_splits returns the four elements.
+// merge_splits returns the four merged elements.
 static inline float4 merge_splits(thread const split_reads &r) {
     float top = r.states[0].x;
     _Pragma("clang loop unroll(full)")

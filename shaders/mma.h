@@ -1,25 +1,25 @@
-// Products of small matrices of halves by a SIMD group. The lanes hold elements in a known
+// Products of small float16 matrices by a SIMD group. The lanes hold elements in a documented
 // layout, so that the result of a product can be an operand of the next one.
 #ifndef PIANOLA_MMA_H
 #define PIANOLA_MMA_H
 
 #include "pianola.h"
 
-// half_dot returns the product of two pairs of halves, in float32.
+// half_dot returns the sum of the two products of two pairs of float16, in float32.
 static inline float half_dot(uint a, uint b) {
     const float2 x = float2(as_type<half2>(a));
     const float2 y = float2(as_type<half2>(b));
     return x.x * y.x + x.y * y.y;
 }
 
-// mma_16x8x16 returns a·b + c. With g = lane/4 and j = lane%4 a lane holds
+// mma_16x8x16 returns a·b + c. With g = lane/4 and j = lane%4, a lane holds
 //
-//	a, 16 by 16 halves: .x row g, .y row g+8, columns 2j and 2j+1; .z, .w the same rows, columns 2j+8 and 2j+9
-//	b, 16 by 8 halves:  .x rows 2j and 2j+1, .y rows 2j+8 and 2j+9, of column g
-//	c, 16 by 8 floats:  .xy row g, .zw row g+8, columns 2j and 2j+1
+//	a, 16 by 16 float16: .x row g, .y row g+8, columns 2j and 2j+1; .z, .w the same rows, columns 2j+8 and 2j+9
+//	b, 16 by 8 float16:  .x rows 2j and 2j+1, .y rows 2j+8 and 2j+9, of column g
+//	c, 16 by 8 float32:  .xy row g, .zw row g+8, columns 2j and 2j+1
 //
-// One instruction on NVIDIA from Ampere on; elsewhere lanes read each other's
-// elements. All lanes must call it.
+// It is one instruction on NVIDIA GPUs since Ampere. On other GPUs the lanes exchange elements.
+// All lanes must call it.
 static inline float4 mma_16x8x16(uint4 a, uint2 b, float4 c, uint lane) {
 #ifdef PIANOLA_MMA
     (void)lane;

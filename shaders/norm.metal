@@ -169,7 +169,7 @@ kernel void norm_add(
     if (NORM == 0) {
         return;
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup); // the sums are written again
+    threadgroup_barrier(mem_flags::mem_threadgroup); // the reduction's memory is written again
     // A thread reads only elements that it wrote itself.
     sum = threadgroup_sum(square_sum(x + row, p.n, tid, simds * 32), (threadgroup float *)tg, lane, simd, simds);
     scale_mul(out + row, x + row, w, precise::rsqrt(sum / float(p.n) + p.eps), p.n, tid, simds * 32);

@@ -2,7 +2,7 @@
 #include "pianola.h"
 #include "patch.h"
 
-// put_second writes one of a command's 4 secondary values. It ignores offsets that are out of
+// put_second writes one of a command's 4 secondary values. It ignores an offset that is out of
 // bounds.
 static inline void put_second(device uint *second, uint byte, uint value) {
     if (byte % 4 == 0 && byte <= 12) {
@@ -10,9 +10,9 @@ static inline void put_second(device uint *second, uint byte, uint value) {
     }
 }
 
-// One threadgroup writes the step's values to the secondary bytes of the
-// commands that have a patch, and moves the step on to the next token. A
-// command's bytes are as table.Cmd's Apply leaves them.
+// One threadgroup writes the step's values to the secondary bytes of the commands that have a
+// patch, and advances the step to the next token. The result for a command equals that of
+// table.Cmd.Apply.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void patch(
         device const pianola_patch *patches [[buffer(0)]],
@@ -27,8 +27,8 @@ kernel void patch(
         return;
     }
     threadgroup uint *cancelled = (threadgroup uint *)tg;
-    // All threads have read the flag before it changes. The host may set Cancel at any time, so a
-    // single thread decides; while commands run, the flag does not change.
+    // All threads must have read the flag before it changes. Since the host may set Cancel at
+    // any time, a single thread reads it and the others follow.
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (tid == 0) {
         *cancelled = step->cancel;
@@ -40,14 +40,14 @@ kernel void patch(
     if (*cancelled != 0) {
         return;
     }
-    (void)s; // a command's second bytes are what this kernel writes; it has none
+    (void)s; // the kernel has no secondary bytes of its own
     const uint position = step->position;
     const uint kv_row = step->kv_row;
     const uint kv_len = step->kv_len;
     const uint token = step->token_index;
     const uint row = step->row;
     const uint rows = step->rows;
-    // All threads have read the step before it changes.
+    // All threads must have read the step before it changes.
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint i = tid; i < p.count; i += simds * 32) {
         const uint record = patches[i].second;

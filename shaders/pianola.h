@@ -1,4 +1,4 @@
-// Helpers shared by kernels: conversions, products of packed integers, reductions.
+// Helpers shared by kernels: conversions, products of packed integers and reductions.
 #ifndef PIANOLA_H
 #define PIANOLA_H
 
@@ -9,9 +9,9 @@
 using namespace metal;
 
 // begins must be called by all threads, once, before the first read of memory that another
-// command writes. It reports whether the command is to be executed: not after the chain has
-// stopped. A device may begin a kernel before the preceding commands have ended, and make it wait
-// here; so before the call only memory that no command writes may be read.
+// command writes. It returns whether the command is to be executed; after the chain has stopped
+// it returns false. A device may start a kernel before the preceding commands have ended. Then
+// begins waits for them, so a kernel may read only constant memory, such as weights, before it.
 static inline bool begins(device const pianola_step *step) {
 #ifdef PIANOLA_NVPTX
     metal::shim::inputs_ready();
@@ -29,8 +29,8 @@ static inline uint opaque(uint v) {
 #endif
 }
 
-// dot4 returns acc plus the products of the four int8 of a and of b: one
-// instruction on NVIDIA.
+// dot4 returns acc plus the sum of the products of the four int8 in a and b. It is one
+// instruction on NVIDIA GPUs.
 static inline int dot4(int a, int b, int acc) {
 #ifdef PIANOLA_SHIM
     return metal::shim::dot4(a, b, acc);
@@ -41,8 +41,8 @@ static inline int dot4(int a, int b, int acc) {
 #endif
 }
 
-// round_bytes returns four floats as int8, ties to even. Those of more than 127
-// are any integer.
+// round_bytes rounds four floats to int8, ties to even. For a magnitude above 127 the result is
+// unspecified.
 static inline int round_bytes(float4 v) {
 #ifdef PIANOLA_NVPTX
     return metal::shim::round_bytes(v);
@@ -51,8 +51,7 @@ static inline int round_bytes(float4 v) {
 #endif
 }
 
-// reciprocal returns 1/x, rounded as a division is, of an x that is normal and
-// less than 2^126.
+// reciprocal returns 1/x with the rounding of a division. x must be normal and less than 2^126.
 static inline float reciprocal(float x) {
 #ifdef PIANOLA_NVPTX
     const float guess = fast::divide(1.0f, x);
@@ -82,7 +81,7 @@ static inline float threadgroup_sum(float v, threadgroup float *tg, uint lane, u
     return simd_sum(lane < simds ? tg[lane] : 0.0f);
 }
 
-// threadgroup_max returns the largest v over all threads. The requirements are those of
+// threadgroup_max returns the largest v over all threads. It has the same requirements as
 // threadgroup_sum.
 static inline float threadgroup_max(float v, threadgroup float *tg, uint lane, uint simd, uint simds) {
     v = simd_max(v);

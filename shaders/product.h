@@ -19,18 +19,17 @@ struct product {
     uint group;       // rows of W that a threadgroup computes
     uint first, last; // rows of x
     bool silu, bias;
-    uint activation; // in silu's place
-    bool norm; // the input is normalised; gemm has none
-    bool add;  // to y; gemm stores
+    uint activation; // activation function if silu is set
+    bool norm; // the input is normalised; not in gemm
+    bool add;  // add the product to y; gemm always overwrites y
     float eps;
-    bool merge; // the input is merged of parts; gemm's is not
+    bool merge; // the input is merged from splits; not in gemm
     split_row parts;
-    float limit; // of the clamped activation
-    uint wtype; // a template's T is its family
+    float limit; // limit of the clamped activation
+    uint wtype; // the exact type; the template parameter T is its family
 };
 
-// product1 returns the product of the activation of gate and up, product4 four of
-// them.
+// product1 returns activation(gate) * up for one element, product4 for four.
 static inline float product1(thread const product &p, float gate, float up) {
     return p.activation == PIANOLA_ACTIVATION_CLAMPED_SWIGLU ? swiglu(gate, up, p.limit) : gated(p.activation, gate) * up;
 }
@@ -91,8 +90,8 @@ static inline float square_sum1(thread const product &p, uint row, uint tid, uin
     return sum;
 }
 
-// stage_input writes n elements of a row of the input, beginning with column c. scale is the
-// norm's.
+// stage_input writes n elements of a row of the input, beginning with column c, to threadgroup
+// memory. scale is the norm's factor.
 static inline void stage_input(threadgroup float *to, thread const product &p, uint row, uint c, uint n, float scale, uint tid, uint threads) {
     if (p.merge) {
         for (uint i = tid; i < n / 4; i += threads) {
@@ -108,20 +107,20 @@ static inline void stage_input(threadgroup float *to, thread const product &p, u
     }
 }
 
-// unit_of returns a power of two that makes m at most 2048 and at least 1024;
-// tiny ones have the same.
+// unit_of returns the power of two by which m must be divided to be between 1024 and 2048. All
+// tiny values share one unit.
 static inline float unit_of(float m) { return as_type<float>(max(as_type<uint>(m) & 0x7f800000u, 0x10000000u) - (10u << 23)); }
 
-// halves4 returns four float16; larger values are the largest.
+// halves4 converts four floats to float16. Values out of range become ±65504.
 static inline uint2 halves4(float4 v) { return as_type<uint2>(clamp(half4(v), half4(-65504.0h), half4(65504.0h))); }
 
-// PIANOLA_INPUT_READS is how many vectors of the input a lane reads before it
-// needs the first.
+// PIANOLA_INPUT_READS is the number of vectors of the input that a lane loads before it uses
+// the first.
 #define PIANOLA_INPUT_READS 4
 
-// input_part is a lane's part of a row of the input: vectors that are as far
-// apart as the threadgroup has threads, of x and of x2 if it is read. If a SIMD
-// group has none of a vector it is not set; past the last it is the last.
+// input_part holds a lane's vectors of a row of x, and of x2 if it is used: every threads-th
+// vector from the lane's first on. A vector is unset if no lane of the SIMD group has it. A
+// lane past the end repeats the last vector.
 struct input_part {
     float4 x[PIANOLA_INPUT_READS];
     float4 x2[PIANOLA_INPUT_READS];
@@ -142,7 +141,7 @@ static inline void load_vectors(thread float4 *to, device const float *x, uint c
     }
 }
 
-// load_input reads a part whose first vector lane 0 has.
+// load_input reads a part. first is the index of lane 0's first vector.
 static inline void load_input(thread input_part &part, thread const product &p, uint row, uint first, uint lane, uint threads) {
     const ulong at = ulong(row) * p.x_stride;
     const uint count = p.in / 4;
@@ -159,8 +158,8 @@ static inline void load_input(thread input_part &part, thread const product &p, 
     }
 }
 
-// row_scale returns the norm's factor for a row of which a part has the first
-// vectors. What it has not is read twice.
+// row_scale returns the norm's factor for a row. It uses the vectors of the part and reads the
+// row's other vectors from memory.
 static inline float row_scale(thread const input_part &part, threadgroup float *tg, thread const product &p, uint row, uint lane, uint simd, uint simds) {
     const uint threads = simds * 32;
     const uint count = p.in / 4;
@@ -178,7 +177,7 @@ static inline float row_scale(thread const input_part &part, threadgroup float *
     return norm_scale(p, sum, tg, lane, simd, simds);
 }
 
-// made_input returns vector k of a part as the input has it.
+// made_input returns vector k of a part after the norm or the activation.
 static inline float4 made_input(thread const input_part &part, thread const product &p, uint k, float norm) {
     const float4 v = part.x[k];
     if (p.norm) {
@@ -187,9 +186,8 @@ static inline float4 made_input(thread const input_part &part, thread const prod
     return p.silu ? product4(p, v, part.x2[k]) : v;
 }
 
-// put_input writes vector i of the input, of which there are count, to stage, or
-// its 8-bit form to q and d. In stage the even vectors come first, since lanes
-// read two that follow each other.
+// put_input writes vector i of count to stage or, in its 8-bit form, to q and d. stage holds
+// the even vectors before the odd ones, because a lane reads two adjacent vectors.
 template <bool Quantised>
 static inline void put_input(threadgroup float4 *stage, threadgroup int *q, threadgroup float *d, float4 v, uint i, uint count) {
     if (!Quantised) {
@@ -208,8 +206,8 @@ static inline void put_input(threadgroup float4 *stage, threadgroup int *q, thre
     }
 }
 
-// make_merged is make_input for an input that is merged of parts: a thread reads
-// those of two vectors before it needs the first.
+// make_merged is make_input for an input that is merged from splits. A thread loads the data of
+// two vectors before it uses the first.
 template <bool Quantised>
 static inline void make_merged(threadgroup float4 *stage, threadgroup int *q, threadgroup float *d, thread const product &p, uint lane, uint simd, uint simds) {
     const uint count = p.in / 4;
@@ -231,10 +229,9 @@ static inline void make_merged(threadgroup float4 *stage, threadgroup int *q, th
     }
 }
 
-// make_input writes a row of the input to threadgroup memory: as it is to
-// stage, or its 8-bit form, blocks of 32 as words of four and a scale each, to q
-// and d. tg is what norm_scale wants. All threads must call it; a barrier must
-// follow.
+// make_input writes a row of the input to threadgroup memory: as floats to stage, or in its
+// 8-bit form to q, in words of four int8, and d, with one scale per block of 32. tg is scratch
+// for norm_scale. All threads must call it, and a barrier must follow.
 template <bool Quantised>
 static inline void make_input(threadgroup float4 *stage, threadgroup int *q, threadgroup float *d, threadgroup float *tg, thread const product &p, uint row, uint lane, uint simd, uint simds) {
     if (p.merge) {

@@ -4,5 +4,5 @@ package shaders
 
 import "embed"
 
-// ptxFiles is empty: nothing reads PTX without the NVIDIA device.
+// ptxFiles is empty, because only the CUDA device reads PTX.
 var ptxFiles embed.FS

@@ -1,15 +1,15 @@
-// Quants of both layouts: levels, scales, conversions of packed integers.
+// Quants in both layouts: levels, scales and conversions of packed integers.
 #ifndef PIANOLA_QUANTS_H
 #define PIANOLA_QUANTS_H
 
 #include "pianola.h"
 #include "types.h"
 
-// Four bytes with the same bits.
+// PIANOLA_BYTES returns a word of four equal bytes.
 #define PIANOLA_BYTES(b) (0x01010101u * (b))
 
-// permute returns four of the eight bytes of a and b, which the nibbles of s
-// name: one instruction on NVIDIA. Bit 3 of a nibble is 0.
+// permute returns four of the eight bytes of a and b, selected by the low four nibbles of s,
+// whose bit 3 must be 0. It is one instruction on NVIDIA GPUs.
 static inline uint permute(uint a, uint b, uint s) {
 #ifdef PIANOLA_NVPTX
     return metal::shim::permute(a, b, s);
@@ -20,34 +20,34 @@ static inline uint permute(uint a, uint b, uint s) {
 #endif
 }
 
-// PIANOLA_FLOATS is X of each type that is a float.
+// PIANOLA_FLOATS expands X for each floating-point type.
 #define PIANOLA_FLOATS(X) X(F32) X(F16) X(BF16)
 
-// PIANOLA_BLOCKS_ALONE is X of each type with a scale whose quants are no integers:
-// it has no tiles.
+// PIANOLA_BLOCKS_ALONE expands X for each type that has scales but no integer quants, and thus
+// no Tiled16 layout.
 #define PIANOLA_BLOCKS_ALONE(X) X(FP8)
 
-// is_mlx says whether a family is of MLX's affine types.
+// is_mlx reports whether a family is one of MLX's affine types.
 static inline bool is_mlx(uint type) { return type >= PIANOLA_WTYPE_MLX2 && type <= PIANOLA_WTYPE_MLX8; }
 
-// mlx_bits returns the bits of a quant of a family.
+// mlx_bits returns the number of bits per quant of an MLX family.
 static inline uint mlx_bits(uint type) {
     return type == PIANOLA_WTYPE_MLX8 ? 8 : 2 + (type - PIANOLA_WTYPE_MLX2) / 16;
 }
 
-// group_shift returns how many tiles of 32 columns a group of a type has, as a power
-// of two, of MLX's affine types and of FP8.
+// group_shift returns the base-2 logarithm of the number of 32-column tiles in a quantization
+// group. It applies to MLX's affine types and FP8.
 static inline uint group_shift(uint wtype) { return wtype >> 2 & 3; }
 
-// has_bfloat and has_float say whether scales of MLX's affine types are so: else they
-// are float16.
+// has_bfloat and has_float report whether the scales of an MLX affine type are bfloat16 or
+// float32; otherwise they are float16.
 static inline bool has_bfloat(uint wtype) { return (wtype & 3) == 1; }
 static inline bool has_float(uint wtype) { return (wtype & 3) == 2; }
 
-// look_up returns the levels that the low nibbles of four bytes name, and
-// those of the high ones.
+// look_up returns the levels that the low nibbles of four bytes select, and the levels that the
+// high nibbles select.
 static inline uint2 look_up(uint4 levels, uint q) {
-    // Three bits name a byte of one half of the table, the fourth the half.
+    // Three bits select a byte in each half of the table; the fourth bit selects the half.
     const uint at = q & 0x77777777;
     const uint half_of = 0x32103210 | (q & 0x88888888) >> 1;
     const uint even = permute(permute(levels.x, levels.y, at), permute(levels.z, levels.w, at), half_of);
@@ -59,28 +59,29 @@ static inline uint2 look_up(uint4 levels, uint q) {
 static inline int byte_of(uint w, uint i) { return int(w >> (8 * i) & 255); }
 static inline int signed_byte_of(uint w, uint i) { return int(w << (24 - 8 * i)) >> 24; }
 
-// half_e8m0 returns half of the scale 2^(e-127), as levels are doubled.
+// half_e8m0 returns half of the scale 2^(e-127), because levels are stored doubled.
 static inline float half_e8m0(uint e) { return as_type<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23); }
 
 // half_bits returns the value of a float16.
 static inline float half_bits(ushort bits) { return float(as_type<half>(bits)); }
 
-// ue4m3_half returns half of an unsigned E4M3 number, as levels are doubled. The code of
-// NaN is 0.
+// ue4m3_half returns half of an unsigned E4M3 number, because levels are stored doubled. It
+// returns 0 for the code of NaN.
 static inline float ue4m3_half(uint b) { return b == 127 ? 0.0f : half_bits(ushort((b & 127) << 7)) * 128.0f; }
 
 // half_at reads a float16.
 static inline float half_at(device const uchar *p) { return half_bits(*(device const ushort *)p); }
 
-// less subtracts a zero of at most 127 from four bytes of at most 127.
+// less subtracts a zero point of at most 127 from each of four bytes of at most 127.
 template <typename W>
 static inline W less(W q, int zero) { return ((q | PIANOLA_BYTES(128)) - PIANOLA_BYTES(uint(zero))) ^ PIANOLA_BYTES(128); }
 
 // signed4 returns four int8.
 static inline float4 signed4(uint w) { return float4(as_type<char4>(w)); }
 
-// halves_e4m3 returns two E4M3 bytes, the low ones of two words of 16 bits, as
-// float16 divided by 256: exponents have 4 bits of 5. Bytes of ones alone are NaN.
+// halves_e4m3 converts two E4M3 bytes, in the low halves of two 16-bit words, to float16
+// divided by 256: the bits of E4M3 moved into a float16 have an exponent bias of 7 instead of
+// 15. A magnitude of all ones is NaN.
 static inline float2 halves_e4m3(uint w) {
     const uint nan = ((w & 0x007f007fu) + 0x00010001u) >> 7 & 0x00010001u;
     return float2(as_type<half2>((w & 0x007f007fu) << 7 | (w & 0x00800080u) << 8 | nan * 0x7c00u));
@@ -106,7 +107,7 @@ static inline float4 scales4(uint2 w, uint wtype) {
     return float4(as_type<half4>(w));
 }
 
-// scale_at reads one scale, of 16 bits but for MLX's affine types.
+// scale_at reads one scale, which has 16 bits except in some MLX types.
 template <uint T>
 static inline float scale_at(device const uchar *p, uint wtype) {
     if (is_mlx(T) && has_float(wtype)) {

@@ -2,8 +2,8 @@
 #include "pianola.h"
 #include "rotate.h"
 
-// A threadgroup computes the angles of a row. Each product and quotient is rounded to
-// float32: an angle of 131,071 is off by 0.008 if its last bit is wrong.
+// A threadgroup computes the angles of a row. Each product and quotient is rounded to float32;
+// an error in the last bit of an angle near 131,071 would change it by 0.008.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void rope_angles(
         device const float *inv_freq          [[buffer(0)]],

@@ -18,7 +18,7 @@ struct lane_share {
 // is_float reports whether a type has no quantization blocks.
 static inline bool is_float(uint type) { return type <= PIANOLA_WTYPE_BF16; }
 
-// is_float_type is is_float as a template.
+// is_float_type is is_float for use as a template argument.
 template <uint T>
 struct is_float_type {
     enum { value = T <= PIANOLA_WTYPE_BF16 };

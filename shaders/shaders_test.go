@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// TestMade: the manifest names what is embedded, as it is declared.
+// TestMade checks the manifest against the embedded files and the declarations.
 func TestMade(t *testing.T) {
 	m, err := Made()
 	if err != nil {

@@ -1,11 +1,11 @@
-// Matrices in the layout Tiled16 (dtype.Tiled16): what a lane reads of a
-// tile, and its products with quantised activations.
+// Matrices in layout Tiled16 (dtype.Tiled16): a lane's reads of a tile, and products with
+// quantized activations.
 #ifndef PIANOLA_TILES_H
 #define PIANOLA_TILES_H
 
 #include "quants.h"
 
-// strip_bytes returns the size of a strip of 16 rows.
+// strip_bytes returns the size in bytes of a strip of 16 rows.
 static inline ulong strip_bytes(uint type, uint columns, uint wtype) {
     const tile_form f = tile_form_of(type);
     if (is_mlx(type)) {
@@ -14,7 +14,7 @@ static inline ulong strip_bytes(uint type, uint columns, uint wtype) {
     return ulong(columns / (32 * f.tiles)) * f.bytes;
 }
 
-// block_place is where the block of a tile begins, and which of its tiles it is.
+// block_place is the offset of a tile's quantization block and the tile's index in it.
 struct block_place {
     ulong at;
     uint tile;
@@ -29,16 +29,16 @@ static inline block_place block_of(uint type, uint tile, uint wtype) {
     return {ulong(tile / f.tiles) * f.bytes, tile % f.tiles};
 }
 
-// tile_lane is a lane's place in the tiles that its SIMD group reads at once:
-// four rows of a tile.
+// tile_lane is a lane's share of the tiles that its SIMD group reads at once: four rows of one
+// tile.
 struct tile_lane {
-    uint quad;  // of the strip's rows
-    uint piece; // the tile, of those read at once
-    uint shift; // which are 1 << shift
+    uint quad;  // which four rows of the strip
+    uint piece; // index of the tile
+    uint shift; // 1 << shift tiles are read at once
 };
 
-// place_of returns the place of a lane in a strip, or in one half of one: then
-// it is 8 rows, and twice as many tiles.
+// place_of returns the place of a lane in a strip of 16 rows or, if halved, in 8 rows and twice
+// the number of tiles.
 static inline tile_lane place_of(uint lane, bool halved) {
     if (halved) {
         return {lane & 1, lane >> 1, 4};
@@ -46,16 +46,16 @@ static inline tile_lane place_of(uint lane, bool halved) {
     return {lane & 3, lane >> 2, 3};
 }
 
-// tile_quad is what a lane reads of a step: of tiles, four rows of one. Which
-// vectors, pairs and words a type has, quad_form says; those that it has not are
-// not read, nor used.
+// tile_quad holds the data that a lane reads in a step: four rows of one tile. quad_form gives
+// the number of vectors, pairs and words that a type uses; the others are neither read nor
+// used.
 struct tile_quad {
     uint4 vectors[8]; // of each row a word: the parts' quants, then their further bits
     uint2 pairs[2];   // d, and minimums: four float16
     uint words[2];    // four bytes each: integer scales of columns 0 to 15 or of all, of columns 16 to 31 or minimums; or d as E8M0
 };
 
-// quad_form is how many vectors, pairs and words of a tile_quad a type has.
+// quad_form is the number of vectors, pairs and words of a tile_quad that a type uses.
 struct quad_form {
     uint vectors, pairs, words;
 };
@@ -69,12 +69,13 @@ static inline quad_form quad_form_of(uint type) {
     return {f.parts + high, has_ue4m3(type) ? 0u : has_minimum(type) ? 2u : 1u, scale_words(type)};
 }
 
-// take reads a vector, a pair or a word of a tile_quad.
+// take_vector, take_pair and take_word read one field of a tile_quad.
 static inline void take_vector(thread tile_quad &t, uint i, device const uchar *p) { t.vectors[i] = *(device const uint4 *)p; }
 static inline void take_pair(thread tile_quad &t, uint i, device const uchar *p) { t.pairs[i] = *(device const uint2 *)p; }
 static inline void take_word(thread tile_quad &t, uint i, device const uchar *p) { t.words[i] = *(device const uint *)p; }
 
-// load_quad reads four rows of a tile to where there are functions take for.
+// load_quad reads four rows of a tile by calling the functions take_vector, take_pair and
+// take_word for to.
 template <uint T, typename To>
 static inline void load_quad(thread To &to, device const uchar *strip, uint tile, uint quad, uint wtype) {
     const tile_form f = tile_form_of(T);
@@ -110,8 +111,8 @@ static inline void load_quad(thread To &to, device const uchar *strip, uint tile
     }
 }
 
-// part_words returns the int8 of one row that a part of 16 bytes a row has, of
-// columns 0 to 15 and of columns 16 to 31.
+// part_words returns the quants of one row in a part, which has 16 bytes per row: the word for
+// columns 0 to 15 and the word for columns 16 to 31.
 template <uint T>
 static inline uint2 part_words(uint q, uint high, uint part) {
     if (has_levels(T)) {
@@ -128,8 +129,8 @@ static inline uint2 part_words(uint q, uint high, uint part) {
     return w;
 }
 
-// part_products adds the products of a part of one row with a tile's
-// activations to two integers: of columns 0 to 15, and of columns 16 to 31.
+// part_products adds the products of a part of one row with the activations to two sums: of
+// columns 0 to 15 and of columns 16 to 31.
 template <uint T>
 static inline int2 part_products(uint q, uint high, uint part, int4 x, int4 y, int2 sum) {
     const uint parts = tile_form_of(T).parts;
@@ -158,8 +159,8 @@ static inline int sum_of(int4 x) {
     return dot4(x.x, ones, dot4(x.y, ones, dot4(x.z, ones, dot4(x.w, ones, 0))));
 }
 
-// multiply_quad adds the products of four rows of a tile to their sums: with
-// activations of columns 0 to 15, and 16 to 31, which have the scale dx.
+// multiply_quad adds the products of four rows of a tile to their sums. x holds the activations
+// of columns 0 to 15, y those of columns 16 to 31; dx is their scale.
 template <uint T>
 static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, int4 x, int4 y, float dx, uint wtype) {
     const uint parts = tile_form_of(T).parts;
@@ -184,7 +185,7 @@ static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, 
     }
     _Pragma("clang loop unroll(full)")
     for (uint r = 0; r < 4; r++) {
-        // Sums begin with what zeros add up to.
+        // Subtract the contribution of the zero point.
         int2 p = -zero_of(T) * of_x;
         _Pragma("clang loop unroll(full)")
         for (uint i = 0; i < 8; i++) {
@@ -194,7 +195,7 @@ static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, 
             }
         }
         if (has_ue4m3(T)) {
-            // The integers are too large for 32 bits times their scales.
+            // The integer products times their scales would not fit in 32 bits.
             sum[r] += d[r] * (ue4m3_half(byte_of(t.words[0], r)) * float(p.x) + ue4m3_half(byte_of(t.words[1], r)) * float(p.y));
             continue;
         }
@@ -218,9 +219,9 @@ static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, 
     }
 }
 
-// tile_words is column groups g and g+4 of one row of a tile: int8 with zeros
-// subtracted. The first are d * scale.x * q + m * least.x, the others have the
-// y. g is 0 to 3.
+// tile_words holds column groups g and g+4 (g is 0 to 3) of one row of a tile, as int8 with the
+// zero point subtracted. A value of group g is d * scale.x * q + m * least.x; group g+4 uses
+// .y.
 struct tile_words {
     uint2 q;
     int2 scale, least;

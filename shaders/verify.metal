@@ -1,17 +1,18 @@
 // Verification of a draft, and the next draft.
 #include "best.h"
 
-// PIANOLA_STOP_UNTIL in the stop flag: verification has reached its end (Step.Until).
+// PIANOLA_STOP_UNTIL in the stop flag means that verification has reached its end (Step.Until).
 #define PIANOLA_STOP_UNTIL 512
 
-// PIANOLA_TRUST_FAILED in a trust value: the last draft failed. The other bits count the
-// drafts that succeeded in a row. Package table defines how the values are used.
+// PIANOLA_TRUST_FAILED in a trust value means that the last draft failed. The other bits count
+// the consecutive drafts that succeeded. Package table defines how the value is used.
 #define PIANOLA_TRUST_MOST 12u
 #define PIANOLA_TRUST_FAILED 16u
 #define PIANOLA_TRUST_EACH 4
 #define PIANOLA_TRUST_MORE 2
 
-// judged returns the trust after a draft of which the given number of tokens was right.
+// judged returns the trust after a draft of drafted tokens, of which the first right ones were
+// correct.
 static inline uint judged(uint trust, uint drafted, uint right) {
     if (drafted == 0) {
         return trust;
@@ -22,7 +23,8 @@ static inline uint judged(uint trust, uint drafted, uint right) {
     return 2 * right >= drafted ? 0 : PIANOLA_TRUST_FAILED;
 }
 
-// One threadgroup. A SIMD group handles one row; the first one also combines the results.
+// One threadgroup verifies a draft. A SIMD group handles one row; the first one also combines
+// the results.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void accept(
         device const uint *best          [[buffer(0)]],
@@ -112,7 +114,7 @@ kernel void draft(
     if (!begins(step)) {
         return;
     }
-    (void)s; // s is used only by the declaration's bounds on rows
+    (void)s; // s is used only in the declaration's bounds on rows
     const uint last = min(step->token_index, p.ring - 1);
     const uint end = tokens[last];
     const uint trust = step->trust;

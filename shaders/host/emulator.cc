@@ -1,8 +1,8 @@
-// The emulator: every thread of a threadgroup is a fiber, which runs until it
-// meets the others. Lanes of a SIMD group meet at its functions and barriers,
-// all threads at threadgroup barriers. Lanes that wait at different places, or
-// that returned while others wait, are errors; a barrier that is missing shows as a
-// result that depends on the order, since nothing else orders the lanes.
+// The emulator. Every thread of a threadgroup is a fiber that runs until it must wait for
+// others: the lanes of a SIMD group meet at SIMD-group functions and barriers, all threads meet
+// at threadgroup barriers. It is an error if lanes wait at different places, or if a lane
+// returns while others wait. A missing barrier shows as a result that depends on the order in
+// which lanes run.
 #include "emulator.h"
 #include "fiber.h"
 #include <stdint.h>
@@ -19,19 +19,19 @@ struct Group;
 
 struct Lane {
     Fiber fiber;
-    const char *where; // null while it runs, else what it waits at
-    unsigned parity;   // which of the group's two sets of words is next
-    unsigned number;   // in the SIMD group
+    const char *where; // the function at which the lane waits; null while it runs
+    unsigned parity;   // index of the group's next set of words
+    unsigned number;   // index in the SIMD group
     Group *group;
     pianola_position at;
 };
 
-// Group is a SIMD group. Two sets of words, so that a lane may give one while
-// others still read the last.
+// Group is a SIMD group. It has two sets of words, so that a lane may write a word while others
+// still read the previous ones.
 struct Group {
     unsigned words[2][pianola_simd_width];
     Lane *order[pianola_simd_width];
-    unsigned next; // in order, the lane that runs
+    unsigned next; // index in order of the lane that runs
     bool done;
 };
 
@@ -39,7 +39,7 @@ struct Emulator {
     Lane lanes[pianola_max_threads];
     Group groups[pianola_max_threads / pianola_simd_width];
     Group *order[pianola_max_threads / pianola_simd_width];
-    unsigned threads, simds, current; // current: in order, the group that runs
+    unsigned threads, simds, current; // current: index in order of the group that runs
     Fiber home;
     Lane *running;
     const pianola_kernel *kernel;
@@ -56,7 +56,7 @@ struct Emulator {
 thread_local Emulator *emulator;
 thread_local char failure[640];
 
-// Generator is PCG's state with an output of 32 bits.
+// Generator is PCG's linear congruential generator with an output of 31 bits.
 struct Generator {
     uint64_t state;
     unsigned below(unsigned n) {
@@ -84,7 +84,7 @@ void go(Lane *from, Lane *to) {
     change(&from->fiber, &to->fiber);
 }
 
-// fail ends the dispatch; what the fibers hold is left behind.
+// fail ends the dispatch with an error. It abandons the fibers and their stacks.
 [[noreturn]] void fail(const Lane *l, const char *what, const char *where, const char *other) {
     Emulator *e = emulator;
     e->failed = true;
@@ -94,8 +94,8 @@ void go(Lane *from, Lane *to) {
     abort();
 }
 
-// met looks at a group whose lanes all wait or are finished. It returns what
-// they wait at, the same for all, or finished.
+// met checks a group whose lanes all wait or have finished. It returns the place at which all
+// of them wait, or finished.
 const char *met(Group *g) {
     const Lane *first = g->order[0];
     for (Lane *l : g->order) {
@@ -109,8 +109,8 @@ const char *met(Group *g) {
     return first->where;
 }
 
-// rest is called by the last lane of a group that waits at a threadgroup
-// barrier or is finished: the next group runs, or all go on.
+// rest is called by the last lane of a group that waits at a threadgroup barrier or has
+// finished. It runs the next group or, if no group is left, lets all groups continue.
 void rest(Lane *l) {
     Emulator *e = emulator;
     while (++e->current < e->simds) {
@@ -126,7 +126,7 @@ void rest(Lane *l) {
     if (Lane *to = e->order[0]->order[0]; to != l) go(l, to);
 }
 
-// wait stops the running lane, and returns when it may go on.
+// wait suspends the running lane until it may continue.
 void wait(const char *where) {
     Lane *l = emulator->running;
     Group *g = l->group;
@@ -173,7 +173,7 @@ void run_threadgroup(Emulator *e, const unsigned group[3], int order, Generator 
     change(&e->home, &e->running->fiber);
 }
 
-// make allocates what a thread keeps from dispatch to dispatch.
+// make allocates the memory that a thread reuses from one dispatch to the next.
 Emulator *make() {
     static thread_local struct Owner {
         Emulator *e = nullptr;
@@ -218,7 +218,7 @@ const char *pianola_error(void) { return failure; }
 int pianola_emulate(const char *name, void *const buffers[8], const unsigned long sizes[8], const void *params, const void *second,
                     void *step, const unsigned specs[8], const unsigned grid[3], unsigned threads, unsigned tgmem, int order,
                     unsigned long seed) {
-    (void)sizes; // the server's copies are as long; here they are documentation
+    (void)sizes; // used by the server only; here the argument is documentation
     failure[0] = 0;
     const pianola_kernel *k = pianola_kernels;
     while (k->name && strcmp(k->name, name) != 0) k++;
@@ -227,7 +227,8 @@ int pianola_emulate(const char *name, void *const buffers[8], const unsigned lon
         return refuse(name, "the threads are no multiple of 32 up to the kernel's maximum");
     Emulator *e = make();
     if (!e) return refuse(name, "no memory for stacks");
-    // A multiple of 16, as devices align it; the address sanitizer sees the rest.
+    // The address is a multiple of 16, as on devices. The address sanitizer detects accesses
+    // past the end.
     void *tg = nullptr;
     if (tgmem > 0 && posix_memalign(&tg, 16, tgmem) != 0) return refuse(name, "no memory for the threadgroup");
     Emulator *outer = emulator;

@@ -1,4 +1,4 @@
-// What kernels compiled for x86-64, the emulator and its callers agree on.
+// The interface between kernels compiled for x86-64, the emulator and its callers.
 #pragma once
 #ifdef __cplusplus
 extern "C" {
@@ -14,13 +14,13 @@ enum {
     pianola_specs = 8, // specialisation constants of a kernel
 };
 
-// pianola_position is where a lane is.
+// pianola_position is the place of a lane in the grid.
 struct pianola_position {
-    unsigned group[3], groups[3]; // threadgroup in grid, threadgroups of the grid
-    unsigned index, threads;      // of the thread in the threadgroup, of the threadgroup
+    unsigned group[3], groups[3]; // index of the threadgroup in the grid, number of threadgroups
+    unsigned index, threads;      // index of the thread in the threadgroup, number of threads
 };
 
-// pianola_arguments are what all lanes of a dispatch have.
+// pianola_arguments are shared by all lanes of a dispatch.
 struct pianola_arguments {
     void *const *buffers;
     const void *params, *second;
@@ -28,8 +28,8 @@ struct pianola_arguments {
     const unsigned *specs;
 };
 
-// pianola_kernel is a kernel compiled for the emulator. The generator writes
-// one list of them, which ends with a null name.
+// pianola_kernel is a kernel compiled for the emulator. The generator writes one array of them,
+// which ends with an entry whose name is null.
 struct pianola_kernel {
     const char *name;
     unsigned max_threads;
@@ -37,9 +37,10 @@ struct pianola_kernel {
 };
 extern const struct pianola_kernel pianola_kernels[];
 
-// For kernels: the lane's number, a meeting of a SIMD group in which every
-// lane gives a word and gets all 32, and a meeting of the threadgroup.
-// A lane's number never changes, so that compilers may keep it.
+// Functions for kernels. pianola_lane returns the lane's index, which never changes, so that
+// compilers may keep it. pianola_exchange passes one word per lane and returns the words of all
+// 32 lanes of the SIMD group. pianola_threadgroup_barrier waits for all threads of the
+// threadgroup.
 #define PIANOLA_LOCAL __attribute__((visibility("hidden")))
 PIANOLA_LOCAL __attribute__((const)) unsigned pianola_lane(void);
 PIANOLA_LOCAL const unsigned *pianola_exchange(unsigned word, const char *what);
@@ -47,18 +48,18 @@ PIANOLA_LOCAL void pianola_threadgroup_barrier(void);
 
 enum pianola_order { pianola_forward, pianola_reverse, pianola_random };
 
-// pianola_emulate runs a kernel over a grid of threadgroups, one after
-// another, in the calling thread. threads is a multiple of 32; buffers that
-// the kernel leaves out are null; sizes are those of the buffers, in bytes. order and seed say
-// in which order lanes, SIMD groups and threadgroups run: what a kernel
-// computes must not depend on it. Threadgroup memory starts as NaN.
+// pianola_emulate runs a kernel over a grid of threadgroups, one after another, in the calling
+// thread. threads is a multiple of 32. Buffers that the kernel does not use are null. sizes
+// holds the sizes of the buffers in bytes. order and seed select the order in which lanes, SIMD
+// groups and threadgroups run; a kernel's result must not depend on it. Threadgroup memory is
+// initially filled with NaN.
 //
-// It returns 0, or another number and leaves a text in pianola_error.
+// It returns 0 or, after an error, another number; pianola_error then returns the message.
 int pianola_emulate(const char *name, void *const buffers[8], const unsigned long sizes[8], const void *params,
                     const void *second, void *step, const unsigned specs[8], const unsigned grid[3], unsigned threads,
                     unsigned tgmem, int order, unsigned long seed);
 
-// pianola_error is why the calling thread's last dispatch failed.
+// pianola_error returns the message of the calling thread's last failed dispatch.
 const char *pianola_error(void);
 
 #ifdef __cplusplus

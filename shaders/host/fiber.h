@@ -1,4 +1,4 @@
-// Fibers for x86-64 (System V): a stack and the registers that a call keeps.
+// Fibers for x86-64 (System V). A fiber is a stack and the callee-saved registers.
 #pragma once
 #include <stddef.h>
 #include <sys/mman.h>
@@ -39,18 +39,18 @@ pianola_switch:
 
 namespace pianola {
 #if defined(PIANOLA_ASAN)
-constexpr size_t stack_size = 256 << 10; // red zones make frames larger
+constexpr size_t stack_size = 256 << 10; // the sanitizer's red zones make frames larger
 #else
 constexpr size_t stack_size = 64 << 10;
 #endif
 
-// Fiber is a flow of control. One that was never started is the thread's own.
+// Fiber is a flow of control. A fiber that was never started represents the thread itself.
 struct Fiber {
     void *sp = nullptr;
     char *stack = nullptr; // lowest address
 
-    // start makes the next switch to the fiber enter at entry, which must not
-    // return. skew moves the top, so that fibers do not share cache sets.
+    // start sets the function that the next switch to the fiber enters; it must not return.
+    // skew moves the top of the stack, so that the stacks of fibers do not share cache sets.
     void start(void (*entry)(), size_t skew) {
         void **top = (void **)(stack + stack_size - 64 - skew * 64);
         *--top = nullptr; // the entry's return address
@@ -60,18 +60,18 @@ struct Fiber {
     }
 };
 
-// change goes from the running fiber to another, until one comes back. The
-// address sanitizer is not told: it would keep the bounds of the stack, which
-// only exceptions and fake stacks need, at a third of the time.
+// change switches from the running fiber to another and returns when a fiber switches back. It
+// does not notify the address sanitizer, which would track the bounds of the stack at a third
+// of the run time. Only exceptions and fake stacks need these bounds.
 inline void change(Fiber *from, Fiber *to) { pianola_switch(&from->sp, to->sp); }
 
-// stacks maps n stacks, which the system fills in as they are touched.
+// stacks maps memory for n stacks. The system allocates pages when they are first used.
 inline char *stacks(size_t n) {
     void *p = mmap(nullptr, n * stack_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? nullptr : (char *)p;
 }
 
-// forget makes the stacks as new, where frames on them were left.
+// forget clears the sanitizer's marks of abandoned frames on n stacks.
 inline void forget([[maybe_unused]] char *lowest, [[maybe_unused]] size_t n) {
 #if defined(PIANOLA_ASAN)
     __asan_unpoison_memory_region(lowest, n * stack_size);

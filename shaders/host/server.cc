@@ -1,13 +1,13 @@
-// The emulator as a process that package emu speaks to: a crash, a report of a
-// sanitizer included, ends it and not the test. Requests come on standard
-// input, answers go to standard output:
+// The emulator as a separate process, used by package emu: a crash or a sanitizer report ends
+// this process instead of the test. It reads requests from standard input and writes answers to
+// standard output:
 //
 //	request  uint32 length of the name, then the name
 //	         uint32 grid[3], threads, tgmem, order, specs[8]; uint64 seed, sizes[8]
-//	         64 bytes of parameters, 16 secondary, 64 of the step block
-//	         the buffers, one after another; a size of ~0 is one that is not there
+//	         64 bytes of parameters, 16 secondary bytes, 64 bytes of the step block
+//	         the buffers, one after another; size ~0 marks an absent buffer
 //	answer   uint32 0, the buffers and the step block
-//	         or uint32 n > 0 and a text of n bytes
+//	         or uint32 n > 0 and an error message of n bytes
 #include "emulator.h"
 #include <stdint.h>
 #include <stdio.h>
@@ -26,8 +26,8 @@ void put(const void *p, size_t n) {
     if (fwrite(p, 1, n, stdout) != n) exit(3);
 }
 
-// block allocates exactly n bytes, so that the sanitizer's red zones touch
-// them, aligned as devices align buffers.
+// block allocates exactly n bytes with the alignment of device buffers, so that a read past the
+// end hits the sanitizer's red zone.
 void *block(size_t n) {
     void *p = nullptr;
     if (posix_memalign(&p, 16, n > 0 ? n : 1) != 0) exit(4);

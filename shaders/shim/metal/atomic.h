@@ -1,4 +1,4 @@
-// Relaxed atomics; Metal has no others.
+// Relaxed atomics, the only ones that Metal has.
 #pragma once
 #pragma clang system_header
 
@@ -6,7 +6,7 @@ namespace metal {
 enum memory_order { memory_order_relaxed };
 template <typename T> struct atomic { T value; };
 #if defined(PIANOLA_CHECK)
-// The front end has types of these names.
+// clang already defines types with these names.
 #define atomic_uint metal::atomic<uint>
 #define atomic_int metal::atomic<int>
 #define atomic_float metal::atomic<float>

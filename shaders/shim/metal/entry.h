@@ -1,12 +1,12 @@
-// What the generated entries of PTX are made of.
+// Declarations for the generated PTX entry points.
 #pragma once
 #pragma clang system_header
 
-// By value: the parameters and the specialisation values of a command.
+// The parameters and the specialisation values of a command are passed by value.
 struct alignas(16) pianola_param_bytes { uint words[16]; };
 struct alignas(16) pianola_spec_values { uint values[8]; };
 
-// The threadgroup's memory, as much as the launch asks for.
+// Dynamic threadgroup memory; the launch sets its size.
 extern threadgroup uchar pianola_tg[] __attribute__((aligned(16)));
 
 namespace metal {

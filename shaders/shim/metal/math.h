@@ -1,5 +1,6 @@
-// Functions of scalars and vectors. The targets have the scalar float ones in
-// fast and precise; a plain name is the fast one, as with Metal's fast math.
+// Functions of scalars and vectors. Each target defines the scalar float functions in
+// namespaces fast and precise. A name without a namespace is the fast function, as with Metal's
+// fast math.
 #pragma once
 #pragma clang system_header
 
@@ -35,7 +36,7 @@ PIANOLA_UNARY(sqrt)
 #undef PIANOLA_UNARY
 #undef PIANOLA_UNARY_IN
 
-// Both arguments have one type, as Metal wants it.
+// Both arguments must have the same type, as in Metal.
 template <typename T> PIANOLA_INLINE T min(T a, T b) { return __builtin_elementwise_min(a, b); }
 template <typename T> PIANOLA_INLINE T max(T a, T b) { return __builtin_elementwise_max(a, b); }
 template <typename T> PIANOLA_INLINE T fmin(T a, T b) { return __builtin_elementwise_min(a, b); }

@@ -1,6 +1,5 @@
-// SIMD-group matrices of 8 by 8. Lane l holds row l/4, columns 2*(l%4) and the
-// next; Apple's layout is another and unspecified, so kernels must not look
-// at elements.
+// SIMD-group matrices of 8 by 8. Lane l holds columns 2*(l%4) and 2*(l%4)+1 of row l/4. Apple's
+// layout is different and unspecified, so kernels must not access elements directly.
 #pragma once
 #pragma clang system_header
 
@@ -8,8 +7,8 @@ namespace metal {
 #if defined(PIANOLA_NVPTX) && PIANOLA_SM >= 80
 #define PIANOLA_MMA 1
 namespace shim {
-// mma returns a*b + c: a is 16 by 16 halves, b 16 by 8, c 16 by 8 floats. What
-// each lane holds is in shaders/mma.h.
+// mma returns a*b + c: a is 16 by 16 float16, b 16 by 8 float16, c 16 by 8 float32.
+// shaders/mma.h describes the elements that each lane holds.
 PIANOLA_INLINE float4 mma(uint4 a, uint2 b, float4 c) {
     float d0, d1, d2, d3;
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
@@ -22,8 +21,8 @@ PIANOLA_INLINE float4 mma(uint4 a, uint2 b, float4 c) {
 
 #if defined(PIANOLA_HOST)
 namespace shim {
-// gather gives a lane the values of n lanes, each stride from the one before;
-// a meeting for each word of them.
+// gather returns the values of n lanes, from first on at the given stride. The SIMD group meets
+// once per word of a value.
 template <uint n, typename T> PIANOLA_INLINE void gather(thread T (&to)[n], T v, uint first, uint stride) {
     typedef unsigned Words[sizeof(T) / 4];
     Words mine, all[n];
@@ -46,7 +45,7 @@ template <typename T, int R, int C> struct simdgroup_matrix {
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
 
-// stride is the elements from one row to the next; at is column, row.
+// stride is the number of elements from one row to the next; at is (column, row).
 #define PIANOLA_MATRIX(space)                                                                                      \
     template <typename T>                                                                                          \
     PIANOLA_INLINE void simdgroup_load(thread simdgroup_matrix<T, 8, 8> &m, const space T *p, ulong stride = 8,    \
@@ -72,14 +71,13 @@ template <typename T, int R, int C> PIANOLA_INLINE simdgroup_matrix<T, R, C> mak
     return simdgroup_matrix<T, R, C>(v);
 }
 
-// d = a*b + c, in float32.
+// Computes d = a*b + c in float32.
 template <typename D, typename A, typename B, typename C>
 PIANOLA_INLINE void simdgroup_multiply_accumulate(thread simdgroup_matrix<D, 8, 8> &d, simdgroup_matrix<A, 8, 8> a,
                                                   simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<C, 8, 8> c) {
 #if defined(PIANOLA_NVPTX) && PIANOLA_SM >= 75
     if constexpr (shim::same<A, half>::value && shim::same<B, half>::value && shim::same<D, float>::value) {
-        // The instruction wants b by columns: one transposition. Rows 8 to 15
-        // of a and c are zero.
+        // The instruction needs b transposed. Rows 8 to 15 of its operands a and c are zero.
         const uint av = __builtin_bit_cast(uint, a.pair), bv = __builtin_bit_cast(uint, b.pair);
         uint bt;
         float d0, d1, z0, z1;

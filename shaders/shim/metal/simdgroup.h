@@ -4,7 +4,8 @@
 
 namespace metal {
 namespace shim {
-// moved applies a move of 32-bit words, an expression of w, to a value.
+// PIANOLA_MOVE applies a move of 32-bit words, given as an expression of w, to a value of any
+// size.
 #define PIANOLA_MOVE(T, v, move)                                                    \
     if constexpr (sizeof(T) == 1) {                                                 \
         const int w = __builtin_bit_cast(uchar, v);                                 \
@@ -24,7 +25,7 @@ namespace shim {
         }                                                                           \
         return __builtin_bit_cast(T, s);                                            \
     }
-// Operations of two lanes, and where there is an instruction for it, of all.
+// Operations on two lanes and, where the GPU has an instruction, on all lanes.
 #if defined(PIANOLA_NVPTX) && PIANOLA_SM >= 80
 #define PIANOLA_REDUX(name, name_unsigned)                                                \
     static PIANOLA_INLINE int all(int v) { return name(v, -1); }                          \
@@ -51,7 +52,7 @@ template <typename T> PIANOLA_INLINE T simd_shuffle(T v, ushort from) { PIANOLA_
 template <typename T> PIANOLA_INLINE T simd_shuffle_xor(T v, ushort mask) { PIANOLA_MOVE(T, v, shim::shuffle_xor(w, mask)) }
 template <typename T> PIANOLA_INLINE T simd_broadcast(T v, ushort from) { return simd_shuffle(v, from); }
 template <typename T> PIANOLA_INLINE T simd_broadcast_first(T v) { return simd_shuffle(v, (ushort)0); }
-// Lanes that have no such neighbour keep their value.
+// A lane without such a neighbour keeps its value.
 template <typename T> PIANOLA_INLINE T simd_shuffle_down(T v, ushort d) {
     const uint l = shim::lane();
     return simd_shuffle(v, (ushort)(l + d > 31 ? l : l + d));
@@ -63,8 +64,8 @@ template <typename T> PIANOLA_INLINE T simd_shuffle_up(T v, ushort d) {
 #undef PIANOLA_MOVE
 
 namespace shim {
-// reduce is a tree over lanes 16, 8, 4, 2 and 1 apart, so that every lane has
-// the same bits. The emulator does it in one meeting.
+// reduce combines the lanes at distances 16, 8, 4, 2 and 1, so that every lane gets the same
+// bits. In the emulator the lanes meet only once.
 template <typename F, typename T> PIANOLA_INLINE T reduce(T v) {
 #if defined(PIANOLA_NVPTX) && PIANOLA_SM >= 80
     if constexpr (same<T, int>::value || same<T, uint>::value) return F::all(v);

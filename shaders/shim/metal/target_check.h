@@ -1,4 +1,4 @@
-// What the strict check needs of a target: declarations.
+// Declarations of the target's functions for the strict check, which compiles no code.
 #pragma once
 #pragma clang system_header
 

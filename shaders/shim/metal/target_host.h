@@ -1,4 +1,4 @@
-// x86-64: lanes are fibers, which meet in the emulator.
+// Target x86-64: lanes are fibers of the emulator.
 #pragma once
 #pragma clang system_header
 
@@ -8,7 +8,7 @@
 namespace metal {
 namespace shim {
 PIANOLA_INLINE uint lane() { return pianola_lane(); }
-// exchange gives every lane of the SIMD group the words of all.
+// exchange returns the words that all lanes of the SIMD group pass to it.
 PIANOLA_INLINE const unsigned *exchange(int v, const char *what) { return pianola_exchange((unsigned)v, what); }
 PIANOLA_INLINE int shuffle(int v, uint from) { return (int)exchange(v, "simd_shuffle")[from & 31]; }
 PIANOLA_INLINE int shuffle_xor(int v, uint mask) { return (int)exchange(v, "simd_shuffle_xor")[(lane() ^ mask) & 31]; }
@@ -21,7 +21,7 @@ PIANOLA_INLINE uint ballot(bool p) {
 PIANOLA_INLINE void threadgroup_wait() { pianola_threadgroup_barrier(); }
 PIANOLA_INLINE void simdgroup_wait() { exchange(0, "simdgroup_barrier"); }
 
-// Copies are there at once.
+// Copies are complete when the function returns.
 PIANOLA_INLINE void copy16(threadgroup void *to, device const void *from) { __builtin_memcpy((void *)to, (const void *)from, 16); }
 PIANOLA_INLINE void copy_or_zero16(threadgroup void *to, device const void *from, uint n) {
     __builtin_memset((void *)to, 0, 16);

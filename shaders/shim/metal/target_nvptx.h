@@ -1,4 +1,4 @@
-// NVIDIA: one warp is a SIMD group.
+// Target NVIDIA: a warp is a SIMD group.
 #pragma once
 #pragma clang system_header
 
@@ -13,7 +13,7 @@ PIANOLA_INLINE uint ballot(bool p) { return (uint)__nvvm_vote_ballot_sync(-1u, p
 PIANOLA_INLINE void threadgroup_wait() { __syncthreads(); }
 PIANOLA_INLINE void simdgroup_wait() { __nvvm_bar_warp_sync(-1u); }
 
-// inputs_ready is a line for package replay/cuda to find.
+// inputs_ready inserts a line that package replay/cuda searches for.
 PIANOLA_INLINE void inputs_ready() { asm volatile("// pianola: inputs ready" ::: "memory"); }
 
 PIANOLA_INLINE uint opaque(uint v) {
@@ -21,18 +21,19 @@ PIANOLA_INLINE uint opaque(uint v) {
     return v;
 }
 
-// LLVM 19 has no intrinsic for it.
+// LLVM 19 has no intrinsic for this instruction.
 PIANOLA_INLINE int dot4(int a, int b, int acc) {
     int r;
     asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(acc));
     return r;
 }
 
-// permute picks four bytes of a and b.
+// permute selects four bytes of a and b.
 PIANOLA_INLINE uint permute(uint a, uint b, uint s) { return (uint)__nvvm_prmt((int)a, (int)b, (int)s); }
 
-// round_bytes adds 1.5 * 2^23, whose last bit is 1, and takes the last bytes:
-// conversions have a fourth of the rate. The product before it must not join.
+// round_bytes adds 1.5 * 2^23, whose last bit is worth 1, and takes the low bytes. Conversion
+// instructions have a quarter of the throughput. The explicit additions keep a preceding
+// product from being fused.
 PIANOLA_INLINE int round_bytes(float4 v) {
     const float x = __nvvm_add_rn_f(v.x, 12582912.0f), y = __nvvm_add_rn_f(v.y, 12582912.0f);
     const float z = __nvvm_add_rn_f(v.z, 12582912.0f), w = __nvvm_add_rn_f(v.w, 12582912.0f);
@@ -42,13 +43,13 @@ PIANOLA_INLINE int round_bytes(float4 v) {
 }
 
 #if PIANOLA_SM >= 80
-// Copies that go on while the thread does: those since the last commit are a
-// group, and wait_copies waits until all groups but the last N are there.
+// Asynchronous copies. The copies since the last commit form a group. wait_copies waits until
+// all groups except the last N are complete.
 PIANOLA_INLINE uint shared_address(threadgroup const void *p) { return (uint)(ulong)p; }
 PIANOLA_INLINE void copy16(threadgroup void *to, device const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
-// copy_or_zero16 copies n bytes, 16 or none, and zeros instead.
+// copy_or_zero16 copies 16 bytes if n is 16, and writes zeros if n is 0.
 PIANOLA_INLINE void copy_or_zero16(threadgroup void *to, device const void *from, uint n) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(n) : "memory");
 }
@@ -61,7 +62,7 @@ PIANOLA_INLINE void copy4(threadgroup void *to, device const void *from) {
 PIANOLA_INLINE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <uint N> PIANOLA_INLINE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
-// Products of matrices by a warp; shaders/mma.h says who has what.
+// Matrix products by a warp; shaders/multiply.h and shaders/mma.h describe the layouts.
 PIANOLA_INLINE int4 multiply_bytes(uint2 a, uint b, int4 c) {
     int c0 = c.x, c1 = c.y, c2 = c.z, c3 = c.w;
     asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
@@ -84,23 +85,23 @@ PIANOLA_INLINE float4 multiply_halves(uint4 a, uint2 b, float4 c) {
     return float4{c0, c1, c2, c3};
 }
 #ifdef PIANOLA_WARPGROUPS
-// Products of matrices by a warpgroup, of 4 warps: 64 rows of A by 16 columns,
-// 8*N rows of B, both in shared memory in rows of 128 bytes, whose pieces of 16
-// bytes are in the order that 8 rows' own numbers, exclusive or, make of them. A
-// group of rows, 8 of them, begins at a multiple of 1024 bytes.
+// Matrix products by a warpgroup of 4 warps: 64 rows of A by 16 columns, times 8*N rows of B.
+// Both matrices are in shared memory in rows of 128 bytes with a 128-byte swizzle: piece p (16
+// bytes) of row r is at p xor (r mod 8). A group of 8 rows begins at a multiple of 1024 bytes.
 PIANOLA_INLINE threadgroup uchar *aligned_matrix(threadgroup uchar *p) { return p + (0u - shared_address(p)) % 1024; }
-// matrix_at describes a matrix: where it is, and that 8 rows are 1024 bytes.
+// matrix_at returns the descriptor of a matrix: its address and the distance of 1024 bytes
+// between groups of 8 rows.
 PIANOLA_INLINE ulong matrix_at(threadgroup const uchar *p) { return (ulong)(shared_address(p) / 16) | 1ul << 16 | 64ul << 32 | 1ul << 62; }
-// publish orders what the thread has written before the warpgroups' reads behind
-// the next barrier.
+// publish makes the thread's writes to shared memory visible to warpgroup products after the
+// next barrier.
 PIANOLA_INLINE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 PIANOLA_INLINE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 PIANOLA_INLINE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// wait_products waits for all groups of products but the last N.
+// wait_products waits for all groups of products except the last N.
 template <uint N> PIANOLA_INLINE void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 
-// multiply_shared begins to add products to d, which has 4*N sums of each lane:
-// of 8 rows of B four, as shaders/mma.h has them. end_products waits for them.
+// multiply_shared starts to add products to the lane's 4*N sums in d: four for each 8 rows of
+// B, in the layout of shaders/mma.h. end_products waits for them.
 template <uint N> PIANOLA_INLINE void multiply_shared(float *d, ulong a, ulong b) {
     static_assert(N == 8 || N == 16, "blocks of rows of B: 8 or 16");
     if constexpr (N == 16) {

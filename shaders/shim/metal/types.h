@@ -6,8 +6,7 @@ namespace metal {
 template <typename T, int N> using vec = T __attribute__((ext_vector_type(N)));
 
 namespace shim {
-// shape<T> is the element type and the number of elements of a scalar or a
-// vector.
+// shape<T> gives the element type and the number of elements of a scalar or vector type.
 template <typename T> struct shape {
     typedef T element;
     enum { count = 1 };
@@ -20,7 +19,7 @@ template <typename T, int N> struct shape<T __attribute__((ext_vector_type(N)))>
 template <typename T, typename U> struct same { enum { value = 0 }; };
 template <typename T> struct same<T, T> { enum { value = 1 }; };
 
-// put writes the elements of a to r from i on, and returns where the next go.
+// put writes the elements of a to r, beginning at i, and returns the next free index.
 template <typename V, typename A> PIANOLA_INLINE int put(thread V &r, int i, A a) {
     typedef typename shape<V>::element E;
     if constexpr (shape<A>::count == 1) {
@@ -31,8 +30,8 @@ template <typename V, typename A> PIANOLA_INLINE int put(thread V &r, int i, A a
     return i + shape<A>::count;
 }
 
-// make is a vector's constructor: of one scalar for all elements, of one
-// vector of another element type, or of parts that have as many elements.
+// make constructs a vector from one scalar for all elements, from a vector of another element
+// type, or from parts with the right total number of elements.
 template <typename V, typename... A> constexpr PIANOLA_INLINE V make(A... a) {
     typedef typename shape<V>::element E;
     if constexpr (sizeof...(A) == 0) {
@@ -87,7 +86,7 @@ PIANOLA_VECTORS(half)
 PIANOLA_VECTORS(float)
 #undef PIANOLA_VECTORS
 
-// A name before a parenthesis is a constructor; anywhere else it is the type.
+// A name followed by a parenthesis is a constructor; otherwise it is the type.
 #define char2(...) metal::shim::make<char2>(__VA_ARGS__)
 #define char3(...) metal::shim::make<char3>(__VA_ARGS__)
 #define char4(...) metal::shim::make<char4>(__VA_ARGS__)
@@ -114,7 +113,7 @@ PIANOLA_VECTORS(float)
 #define float3(...) metal::shim::make<float3>(__VA_ARGS__)
 #define float4(...) metal::shim::make<float4>(__VA_ARGS__)
 
-// Packed vectors are aligned as their elements.
+// Packed vectors have the alignment of their elements.
 typedef float packed_float2 __attribute__((ext_vector_type(2), aligned(4)));
 typedef float packed_float4 __attribute__((ext_vector_type(4), aligned(4)));
 typedef half packed_half2 __attribute__((ext_vector_type(2), aligned(2)));
@@ -124,7 +123,7 @@ typedef uchar packed_uchar4 __attribute__((ext_vector_type(4), aligned(1)));
 typedef ushort packed_ushort2 __attribute__((ext_vector_type(2), aligned(2)));
 typedef ushort packed_ushort4 __attribute__((ext_vector_type(4), aligned(2)));
 
-// No INFINITY and no NAN: Metal's fast math assumes that there are none.
+// INFINITY and NAN are not defined, because Metal's fast math assumes that they do not occur.
 #define M_PI_F 3.14159265358979323846f
 #define M_LOG2E_F 1.44269504088896340736f
 #define M_LN2_F 0.69314718055994530942f
