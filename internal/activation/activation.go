@@ -1,6 +1,7 @@
-// Package activation declares the activation functions: their names in files and dumps,
-// their formulas and where they may stand. The configuration of a model, the constant of
-// kernels, the compiler, the CPU's functions and the shaders' follow from [Functions].
+// Package activation declares the activation functions: their names in config.json and in
+// dumps, their formulas and the operations that may compute them. The configuration reader,
+// the kernel constants, the compiler, the CPU functions and the shaders are all derived from
+// [Functions].
 package activation
 
 import (
@@ -8,8 +9,8 @@ import (
 	"slices"
 )
 
-// The functions, by their index in [Functions]. The numbers are part of the .roll format:
-// append only.
+// Activation ids are indices into [Functions]. The .roll format stores these numbers, so new
+// functions are only appended.
 const (
 	SiLU uint32 = iota
 	GELUTanh
@@ -17,30 +18,30 @@ const (
 	ClampedSwiGLU
 )
 
-// A Function is one activation.
+// A Function is one activation function.
 type Function struct {
-	Name    string   // in dumps
+	Name    string   // the name in dumps
 	Configs []string // the names in config.json, the usual one first
 	Formula string
 
-	// Of computes the function of an element, and is the reference of all others. A
-	// function of two has none.
+	// Of computes the function of one element. It is the reference for all other implementations,
+	// and nil for a function of two elements.
 	Of func(x float64) float64
-	// OfPair computes a function of the elements of the gate and up projections within a
-	// limit.
+	// OfPair computes a function of one element of the gate projection and one of the up
+	// projection, both clamped to limit. It is nil for a function of one element.
 	OfPair func(gate, up, limit float64) float64
 
-	// Shader is the Metal function of shaders/silu.h or shaders/act.metal.
+	// Shader is the name of the Metal function in shaders/silu.h or shaders/act.metal.
 	Shader string
-	// InProducts reports whether the products gemv and gemm compute the function of their
-	// input. InExperts reports it for the products of experts.
+	// InProducts reports whether gemv and gemm can apply the function to their input. InExperts
+	// reports the same for the products of experts.
 	InProducts, InExperts bool
 }
 
-// alpha is the factor within ClampedSwiGLU's sigmoid.
+// alpha is the factor inside the sigmoid of ClampedSwiGLU.
 const alpha = 1.702
 
-// Functions are the declarations.
+// Functions holds the declaration of every activation, indexed by its id.
 var Functions = []Function{
 	SiLU: {
 		Name: "silu", Configs: []string{"silu", "swish"}, Formula: "x / (1 + exp(-x))", Shader: "silu",
@@ -56,12 +57,12 @@ var Functions = []Function{
 		InProducts: true, InExperts: true,
 	},
 	GELU: {
-		Name: "gelu", Configs: []string{"gelu", "gelu_python"}, Formula: "x Phi(x), with Phi of the normal distribution", Shader: "gelu_erf",
+		Name: "gelu", Configs: []string{"gelu", "gelu_python"}, Formula: "x Phi(x), where Phi is the normal distribution's CDF", Shader: "gelu_erf",
 		Of: func(x float64) float64 { return x * math.Erfc(-x/math.Sqrt2) / 2 },
 	},
 	ClampedSwiGLU: {
 		Name: "clamped_swiglu", Configs: []string{"clamped_swiglu"}, Shader: "swiglu",
-		Formula: "g sigmoid(1.702 g) (u + 1), with g = min(gate, limit) and u = up within -limit and limit",
+		Formula: "g sigmoid(1.702 g) (u + 1), where g = min(gate, limit) and u = clamp(up, -limit, limit)",
 		OfPair: func(gate, up, limit float64) float64 {
 			g, u := min(gate, limit), min(max(up, -limit), limit)
 			return g / (1 + math.Exp(-alpha*g)) * (u + 1)
@@ -70,7 +71,7 @@ var Functions = []Function{
 	},
 }
 
-// Names returns the names of all functions in order.
+// Names returns the names of all functions in the order of their ids.
 func Names() []string {
 	names := make([]string, len(Functions))
 	for i, f := range Functions {
@@ -79,7 +80,7 @@ func Names() []string {
 	return names
 }
 
-// ByConfig returns the function that config.json calls name.
+// ByConfig returns the id of the function that config.json calls name.
 func ByConfig(name string) (id uint32, ok bool) {
 	i := slices.IndexFunc(Functions, func(f Function) bool { return slices.Contains(f.Configs, name) })
 	return uint32(max(i, 0)), i >= 0

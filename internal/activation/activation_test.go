@@ -7,8 +7,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/activation"
 )
 
-// TestFunctions: each function has a name, a formula and one reference, and no name of a
-// configuration is there twice.
+// TestFunctions checks that each function has a name, a formula and exactly one reference, and
+// that no config.json name belongs to two functions.
 func TestFunctions(t *testing.T) {
 	seen := map[string]bool{}
 	for i, f := range activation.Functions {
@@ -17,7 +17,7 @@ func TestFunctions(t *testing.T) {
 		}
 		for _, name := range f.Configs {
 			if seen[name] {
-				t.Errorf("%s is there twice", name)
+				t.Errorf("the config.json name %s belongs to two functions", name)
 			}
 			seen[name] = true
 			if id, ok := activation.ByConfig(name); !ok || int(id) != i {
@@ -26,11 +26,11 @@ func TestFunctions(t *testing.T) {
 		}
 	}
 	if _, ok := activation.ByConfig("relu"); ok {
-		t.Error("relu is a function")
+		t.Error("ByConfig accepts relu, which is not declared")
 	}
 }
 
-// TestValues compares the references with numbers of tables.
+// TestValues compares the references with published values of the functions.
 func TestValues(t *testing.T) {
 	for _, tt := range []struct {
 		id      uint32
@@ -43,6 +43,6 @@ func TestValues(t *testing.T) {
 		}
 	}
 	if got := activation.Functions[activation.ClampedSwiGLU].OfPair(9, -9, 7); math.Abs(got+42*0.9999933) > 1e-3 {
-		t.Errorf("clamped_swiglu of 9 and -9 within 7 is %v", got)
+		t.Errorf("clamped_swiglu of gate 9 and up -9 with limit 7 is %v", got)
 	}
 }

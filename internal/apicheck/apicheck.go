@@ -1,5 +1,5 @@
-// Package apicheck reads the public API of the module, writes it as text that reviewers
-// can diff, counts its exported names and finds types that it uses but does not export.
+// Package apicheck reads the public API of the module, writes it as text that reviewers can
+// diff, counts its exported names, and finds types that the API uses but does not export.
 package apicheck
 
 import (
@@ -19,11 +19,11 @@ import (
 // Package is a public package of the module.
 type Package struct {
 	Path  string // the import path
-	Name  string // the path within the module, "" for the root
+	Name  string // the path relative to the module, "" for the root
 	Types *types.Package
 }
 
-// listed is what go list reports about a package.
+// listed is one package in the output of go list -json.
 type listed struct {
 	ImportPath, Name, Export string
 	Module                   *struct {
@@ -32,9 +32,9 @@ type listed struct {
 	}
 }
 
-// Load type-checks the public packages of the module in dir: those that another module
-// can import. It leaves out commands and packages below internal. The API is that of
-// linux/amd64 without cgo, so that it is the same on every machine.
+// Load type-checks the public packages of the module in dir, which are the packages that
+// another module can import. It leaves out commands and packages below internal. It always
+// loads the API of linux/amd64 without cgo, so the result is the same on every machine.
 func Load(dir string) ([]*Package, error) {
 	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Name,Export,Module", "./...")
 	cmd.Dir = dir

@@ -13,14 +13,15 @@ import (
 	"testing"
 )
 
-// mostNames and mostPackages bound the public API: what is public is a promise.
+// mostNames and mostPackages bound the size of the public API, because every exported name is
+// a promise to users.
 const (
 	mostNames    = 800
 	mostPackages = 13
 )
 
-// TestPublicAPI counts the exported names of the public packages, methods included, and holds
-// them to types that are public and to the texts below api.
+// TestPublicAPI limits the number of exported names of the public packages, methods included.
+// It also checks that they use public types only and that the files below api are up to date.
 func TestPublicAPI(t *testing.T) {
 	all, err := Load("../..")
 	if err != nil {
@@ -33,10 +34,10 @@ func TestPublicAPI(t *testing.T) {
 		names += n
 		text, err := os.ReadFile(filepath.Join("../../api", p.File()))
 		if err != nil || string(text) != p.Text() {
-			t.Errorf("api/%s is not the API of %s (%v): make api accepts a change", p.File(), p.Path, err)
+			t.Errorf("api/%s is not the API of %s (%v): run make api to accept the change", p.File(), p.Path, err)
 		}
 	}
-	t.Logf("%4d names in %d packages", names, len(all))
+	t.Logf("%4d exported names in %d packages", names, len(all))
 	if names > mostNames || len(all) > mostPackages {
 		t.Errorf("%d exported names in %d packages, at most %d in %d", names, len(all), mostNames, mostPackages)
 	}
@@ -48,7 +49,7 @@ func TestPublicAPI(t *testing.T) {
 	}
 }
 
-// parsed type-checks the source of a package of the module.
+// parsed type-checks source as a package with the given import path.
 func parsed(t *testing.T, path, source string) *Package {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -63,7 +64,8 @@ func parsed(t *testing.T, path, source string) *Package {
 	return &Package{Path: path, Types: pkg}
 }
 
-// TestLeaks finds an unexported type wherever an exported name can use it, and nothing else.
+// TestLeaks checks that Leaks finds an unexported type wherever an exported name can use it,
+// and nothing else.
 func TestLeaks(t *testing.T) {
 	p := parsed(t, module+"/p", `package p
 type hidden struct{ Field int }
@@ -95,7 +97,8 @@ var Generic G[hidden]
 	}
 }
 
-// TestNames counts methods, promoted ones and those of interfaces and aliases too.
+// TestNames checks that Names counts all methods: declared, promoted, and those of interfaces
+// and aliases.
 func TestNames(t *testing.T) {
 	p := parsed(t, module+"/p", `package p
 type inner struct{}

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Names returns the exported names of a package, sorted: its package-level objects, and
-// as Type.Method the exported methods of its types. The methods of an interface count,
-// the methods of an alias count where it is declared, and embedded fields promote their methods.
+// Names returns the exported names of a package in sorted order: package-level objects, and
+// exported methods as Type.Method. Methods of interfaces and promoted methods of embedded
+// fields count. The methods of an alias count only at its target's declaration.
 func (p *Package) Names() []string {
 	var names []string
 	scope := p.Types.Scope()
@@ -43,18 +43,18 @@ func methods(t types.Type) (list []*types.Func) {
 	return list
 }
 
-// Leak is a type that the API uses although no public package declares it.
+// Leak is a type that the public API uses but no public package declares.
 type Leak struct {
-	Where string // the exported name that uses it
+	Where string // the exported name that uses the type
 	Type  string
 }
 
 // String returns the leak as one line.
 func (l Leak) String() string { return fmt.Sprintf("%s uses %s, which is not public", l.Where, l.Type) }
 
-// Leaks returns the unexported types, and those of internal packages, that the exported
-// names of the packages use: in signatures, in exported fields and as the types of
-// variables and constants. A public alias makes a type public.
+// Leaks returns the types that exported names of the packages use although no public package
+// exports them: unexported types and types of internal packages. It looks at signatures,
+// exported fields, variables and constants. A public alias makes a type public.
 func Leaks(all []*Package) []Leak {
 	l := leaks{public: map[*types.TypeName]bool{}, seen: map[types.Type]bool{}}
 	for _, p := range all {
@@ -85,7 +85,7 @@ type leaks struct {
 	found  []Leak
 }
 
-// object looks at the types of one exported object.
+// object collects the leaks of one exported object.
 func (l *leaks) object(where string, o types.Object) {
 	t, ok := o.(*types.TypeName)
 	if !ok {
@@ -102,7 +102,7 @@ func (l *leaks) object(where string, o types.Object) {
 	}
 }
 
-// use looks at a type that an exported name uses.
+// use collects the leaks of a type that the exported name where uses.
 func (l *leaks) use(where string, t types.Type) {
 	switch t := t.(type) {
 	case *types.Alias:
@@ -144,7 +144,7 @@ func (l *leaks) use(where string, t types.Type) {
 	}
 }
 
-// named looks at a named type and its type arguments.
+// named collects the leaks of a named type and of its type arguments.
 func (l *leaks) named(where string, t *types.Named) {
 	for i := range t.TypeArgs().Len() {
 		l.use(where, t.TypeArgs().At(i))

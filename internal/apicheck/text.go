@@ -21,7 +21,7 @@ func (p *Package) Text() string {
 	return b.String()
 }
 
-// qualify writes types of other packages with the packages' names.
+// qualify returns the package name that precedes a type of another package.
 func (p *Package) qualify(other *types.Package) string {
 	if other == p.Types {
 		return ""
@@ -78,7 +78,7 @@ func (p *Package) typ(b *strings.Builder, o *types.TypeName) {
 	}
 }
 
-// File returns the name of the file below api that has a package's text.
+// File returns the path, relative to api, of the file that holds the package's text.
 func (p *Package) File() string {
 	if p.Name == "" {
 		return "pianola.txt"

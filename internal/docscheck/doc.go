@@ -1,5 +1,4 @@
-// Package docscheck holds the documents to their form and to the code: prose of
-// at most 100 columns, tables of at most eight, links and paths that exist,
-// commands with the output that they have, snippets that compile. It has tests
-// only, and it knows no package of the module.
+// Package docscheck checks the documents: prose has at most 100 columns and tables have at
+// most eight, links and paths exist, commands print the output that is shown, and programs
+// compile. The package contains only tests and imports no other package of the module.
 package docscheck

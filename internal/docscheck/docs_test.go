@@ -14,9 +14,9 @@ import (
 	"unicode/utf8"
 )
 
-var update = flag.Bool("update", false, "rewrite the index of RATIONALE.md and the output of commands in documents")
+var update = flag.Bool("update", false, "rewrite the index of RATIONALE.md and the output of the commands that documents show")
 
-// The repository's root, from this package's directory.
+// root is the repository's root, relative to this package's directory.
 const root = "../.."
 
 const (
@@ -26,7 +26,7 @@ const (
 
 // A document is a Markdown file of this project.
 type document struct {
-	path  string // from the root
+	path  string // relative to the repository's root
 	text  string
 	lines []line
 }
@@ -35,7 +35,7 @@ type document struct {
 type line struct {
 	number int
 	text   string
-	code   bool // in a fence or indented
+	code   bool // part of a fenced or indented code block
 	table  bool
 }
 
@@ -91,8 +91,8 @@ func split(text string) []line {
 	return lines
 }
 
-// TestForm checks the width of prose and of tables, and that each document
-// begins with a title.
+// TestForm checks the width of prose and of tables, and that each document begins with a
+// title.
 func TestForm(t *testing.T) {
 	for _, d := range documents(t) {
 		if !strings.HasPrefix(d.text, "# ") {
@@ -106,7 +106,7 @@ func TestForm(t *testing.T) {
 					t.Errorf("%s:%d: a table of %d columns, more than %d", d.path, l.number, n, maxTableColumns)
 				}
 			default:
-				shown := link.ReplaceAllString(l.text, "]") // not the address
+				shown := link.ReplaceAllString(l.text, "]") // the width of prose excludes link addresses
 				if n := utf8.RuneCountInString(shown); n > maxColumns {
 					t.Errorf("%s:%d: %d columns of prose, more than %d", d.path, l.number, n, maxColumns)
 				}
@@ -115,7 +115,7 @@ func TestForm(t *testing.T) {
 	}
 }
 
-// cells returns the cells of a table's row.
+// cells returns the cells of one table row.
 func cells(row string) []string {
 	row = strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(row, "|"), "|"), `\|`, "¦")
 	parts := strings.Split(row, "|")
@@ -128,13 +128,12 @@ func cells(row string) []string {
 var (
 	link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	span = regexp.MustCompile("`([^`]+)`")
-	// path is a file or folder of the repository, from its root.
+	// path matches a file or folder by its path from the repository's root.
 	path = regexp.MustCompile(`^(api|arch|bench|chip|cmd|compiler|docs|examples|internal|replay|shaders|table|testdata|weights)(/[\w.*-]+)+/?$`)
 	file = regexp.MustCompile(`^[\w-]+\.(go|md)$`)
 )
 
-// TestLinks checks that links between documents lead somewhere, and that the
-// files which documents name exist.
+// TestLinks checks that the targets of links and the files that documents name exist.
 func TestLinks(t *testing.T) {
 	docs := documents(t)
 	anchors := map[string]map[string]bool{}
@@ -171,9 +170,9 @@ func TestLinks(t *testing.T) {
 				}
 				found, err := filepath.Glob(filepath.Join(root, name))
 				if err != nil || len(found) == 0 {
-					// A document may name its neighbour.
+					// A document may name a file in its own folder without a path.
 					if found, _ = filepath.Glob(filepath.Join(root, filepath.Dir(d.path), name)); len(found) == 0 {
-						t.Errorf("%s:%d: there is no %s", d.path, l.number, name)
+						t.Errorf("%s:%d: %s does not exist", d.path, l.number, name)
 					}
 				}
 			}
@@ -181,7 +180,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// headings returns the texts of a document's headings that begin with prefix.
+// headings returns the texts of the document's headings that begin with prefix.
 func headings(d document, prefix string) []string {
 	var texts []string
 	for _, l := range d.lines {
@@ -194,7 +193,7 @@ func headings(d document, prefix string) []string {
 	return texts
 }
 
-// anchor returns the fragment that GitHub gives a heading.
+// anchor returns the URL fragment that GitHub derives from a heading.
 func anchor(heading string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -207,8 +206,8 @@ func anchor(heading string) string {
 	}, strings.ToLower(heading))
 }
 
-// TestSymbols reads every table whose columns begin with "file" and "symbol":
-// each file must contain the names beside it.
+// TestSymbols reads every table whose first columns are "file" and "symbol". Each file must
+// contain the symbols in its row.
 func TestSymbols(t *testing.T) {
 	checked := 0
 	for _, d := range documents(t) {
@@ -230,7 +229,7 @@ func TestSymbols(t *testing.T) {
 			for _, m := range span.FindAllStringSubmatch(c[0], -1) {
 				found, err := filepath.Glob(filepath.Join(root, m[1]))
 				if err != nil || len(found) == 0 {
-					t.Errorf("%s:%d: there is no %s", d.path, l.number, m[1])
+					t.Errorf("%s:%d: %s does not exist", d.path, l.number, m[1])
 				}
 				for _, f := range found {
 					b, err := os.ReadFile(f)
@@ -249,12 +248,12 @@ func TestSymbols(t *testing.T) {
 		}
 	}
 	if checked == 0 {
-		t.Error("no table of files and symbols was found")
+		t.Error("no document has a table of files and symbols")
 	}
 }
 
-// TestRationale checks that the answers are under questions, and that
-// RATIONALE.md lists them all; -update rewrites the list.
+// TestRationale checks that every answer in docs/rationale has a question as its heading, and
+// that RATIONALE.md lists all questions. The flag -update rewrites the list.
 func TestRationale(t *testing.T) {
 	const mark = "<!-- the index: go test ./internal/docscheck -update -->\n"
 	var index strings.Builder
@@ -274,7 +273,7 @@ func TestRationale(t *testing.T) {
 		}
 		for _, q := range questions {
 			if !strings.HasSuffix(q, "?") {
-				t.Errorf("%s: the heading %q is no question", d.path, q)
+				t.Errorf("%s: the heading %q is not a question", d.path, q)
 			}
 			fmt.Fprintf(&index, "- [%s](%s#%s)\n", q, d.path, anchor(q))
 		}
@@ -287,14 +286,15 @@ func TestRationale(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("RATIONALE.md does not list the questions of docs/rationale: go test ./internal/docscheck -update")
+		t.Fatal("RATIONALE.md does not list all questions of docs/rationale: run go test ./internal/docscheck -update")
 	}
 	if err := os.WriteFile(filepath.Join(root, "RATIONALE.md"), []byte(head+mark+index.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestDependencies checks that each module that go.mod names has its reason.
+// TestDependencies checks that docs/rationale/dependencies.md gives a reason for each module
+// in go.mod.
 func TestDependencies(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(root, "docs/rationale/dependencies.md"))
 	if err != nil {
@@ -317,12 +317,12 @@ func TestDependencies(t *testing.T) {
 		}
 	}
 	if seen < 5 {
-		t.Errorf("go.mod was read as %d modules", seen)
+		t.Errorf("found only %d modules in go.mod", seen)
 	}
 }
 
-// TestLists checks that docs/ARCHITECTURE.md has every package and docs/MODELS.md
-// every family.
+// TestLists checks that docs/ARCHITECTURE.md lists every package and docs/MODELS.md every
+// model family.
 func TestLists(t *testing.T) {
 	text := map[string]string{}
 	for _, d := range documents(t) {
@@ -335,7 +335,7 @@ func TestLists(t *testing.T) {
 		t.Fatal(err)
 	}
 	packages := strings.Fields(string(out))
-	for _, p := range packages[1:] { // the first is the root
+	for _, p := range packages[1:] { // the first is the root package
 		if name := strings.TrimPrefix(p, packages[0]+"/"); !strings.Contains(text["docs/ARCHITECTURE.md"], "`"+name+"`") {
 			t.Errorf("docs/ARCHITECTURE.md does not name package %s", name)
 		}
@@ -351,8 +351,8 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// TestCommands runs every command that a document shows as "$ pianola ..." and
-// compares what it prints on standard output; -update rewrites the documents.
+// TestCommands runs every command that a document shows as "$ pianola ..." and compares its
+// standard output with the document. The flag -update rewrites the documents.
 func TestCommands(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("commands in documents are run by sh")
@@ -399,7 +399,7 @@ func TestCommands(t *testing.T) {
 				continue
 			}
 			if !*update {
-				t.Errorf("%s:%d: pianola %s: the document has\n%s\nit prints\n%s", d.path, d.lines[i].number, command, want.String(), got)
+				t.Errorf("%s:%d: pianola %s: the document shows\n%s\nthe command prints\n%s", d.path, d.lines[i].number, command, want.String(), got)
 				continue
 			}
 			rewrite(t, d.path, d.lines[i].text, want.String(), got)
@@ -410,8 +410,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// workplace returns a folder whose testdata is the repository's, with the weights of
-// the small models, which are generated.
+// workplace returns a temporary folder with a copy of the repository's testdata, including the
+// generated weights of the small models.
 func workplace(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -450,7 +450,7 @@ func clean(text string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// rewrite replaces what stands behind a command in a document.
+// rewrite replaces the output that a document shows for a command.
 func rewrite(t *testing.T, name, command, old, text string) {
 	t.Helper()
 	p := filepath.Join(root, name)

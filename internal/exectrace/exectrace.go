@@ -1,5 +1,5 @@
-// Package exectrace reads execution traces, for tests: the events that affected a goroutine in a
-// region of runtime/trace.
+// Package exectrace reads execution traces of runtime/trace for tests. It returns the events
+// that affected a goroutine during a trace region.
 package exectrace
 
 import (
@@ -12,25 +12,26 @@ import (
 	"golang.org/x/exp/trace"
 )
 
-// Region is one region of a goroutine, from its begin to its end.
+// Region is one trace region of a goroutine, from its beginning to its end.
 type Region struct {
 	Goroutine trace.GoID
 	Begin     trace.Time
 	Took      time.Duration
-	// Switches are the changes of the goroutine's state in the region, such as "Running to
-	// Runnable: preempted". A goroutine that runs without interruption has none.
+	// Switches lists the changes of the goroutine's state in the region, such as "Running to
+	// Runnable: preempted". It is empty for a goroutine that runs without interruption.
 	Switches []string
-	// Collections are the garbage collector's activities during the region that affect the
+	// Collections lists the garbage collector's activities during the region that affect the
 	// goroutine: any mark phase, any stop of the world, and the goroutine's own assists and
 	// sweeps.
 	Collections []string
 }
 
-// Quiet reports whether the goroutine was not disturbed.
+// Quiet reports whether the goroutine ran undisturbed by the scheduler and the garbage
+// collector.
 func (r *Region) Quiet() bool { return len(r.Switches) == 0 && len(r.Collections) == 0 }
 
-// Read returns the regions of a type in a trace, in the order of their ends. It leaves out
-// regions that the trace does not contain completely.
+// Read returns the regions of type regionType in a trace, in the order of their ends. It
+// leaves out regions that the trace contains only in part.
 func Read(r io.Reader, regionType string) ([]Region, error) {
 	in, err := trace.NewReader(r)
 	if err != nil {
@@ -51,7 +52,7 @@ func Read(r io.Reader, regionType string) ([]Region, error) {
 
 type reader struct {
 	open   map[trace.GoID]*Region
-	active map[trace.Range]bool // active ranges of the collector
+	active map[trace.Range]bool // active ranges of the garbage collector
 	done   []Region
 }
 
@@ -74,7 +75,8 @@ func (x *reader) take(ev trace.Event, regionType string) {
 	case trace.EventStateTransition:
 		if st := ev.StateTransition(); st.Resource.Kind == trace.ResourceGoroutine {
 			from, to := st.Goroutine()
-			// A new part of the trace repeats states; that is not a change.
+			// A new generation of the trace repeats the goroutines' states. That is not a state
+			// change.
 			if r := x.open[st.Resource.Goroutine()]; r != nil && from != to && from != trace.GoUndetermined {
 				r.Switches = append(r.Switches, strings.TrimSuffix(fmt.Sprintf("%v to %v: %s", from, to, st.Reason), ": "))
 			}
@@ -98,7 +100,8 @@ func collector(of trace.Range) bool {
 	return strings.HasPrefix(of.Name, "GC ") || strings.HasPrefix(of.Name, "stop-the-world")
 }
 
-// collects records a range of the collector, unless it is another goroutine's own work.
+// collects records a range of the garbage collector, unless it is work that another goroutine
+// does for the collector.
 func (r *Region) collects(of trace.Range) {
 	own := of.Scope.Kind == trace.ResourceGoroutine && of.Scope.Goroutine() == r.Goroutine
 	if own || of.Scope.Kind == trace.ResourceNone || strings.HasPrefix(of.Name, "stop-the-world") {

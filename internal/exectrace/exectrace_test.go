@@ -13,7 +13,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/exectrace"
 )
 
-// record traces f, which is in a region "work" of its own.
+// record traces f in a region of type "work".
 func record(t *testing.T, f func()) exectrace.Region {
 	t.Helper()
 	var b bytes.Buffer
@@ -33,14 +33,14 @@ func record(t *testing.T, f func()) exectrace.Region {
 	return list[0]
 }
 
-// TestRegions checks that each thing that may happen to a goroutine is seen.
+// TestRegions checks that Read reports each event that can disturb a goroutine.
 func TestRegions(t *testing.T) {
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // collections are those of the test
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // only the test itself collects garbage
 	gate := make(chan bool)
 	for _, c := range []struct {
 		name               string
 		f                  func()
-		switch_, collected string // part of one, "" for none
+		switch_, collected string // a part of the expected entry; "" expects none
 	}{
 		{"nothing", func() {}, "", ""},
 		{"yield", runtime.Gosched, "Running to Runnable", ""},
@@ -71,17 +71,16 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// TestNoTrace reads what is none.
+// TestNoTrace checks that Read rejects data that is not a trace.
 func TestNoTrace(t *testing.T) {
 	for _, s := range []string{"", "not a trace, but long enough to hold a header"} {
 		if _, err := exectrace.Read(strings.NewReader(s), "work"); err == nil {
-			t.Errorf("%q is a trace", s)
+			t.Errorf("Read accepts %q as a trace", s)
 		}
 	}
 }
 
-// TestCutTrace reads each beginning of a trace, which may be an error and must
-// not be a panic.
+// TestCutTrace reads every prefix of a trace. Read may return an error but must not panic.
 func TestCutTrace(t *testing.T) {
 	var b bytes.Buffer
 	if err := trace.Start(&b); err != nil {
@@ -91,7 +90,7 @@ func TestCutTrace(t *testing.T) {
 	trace.Stop()
 	for n := 0; n < b.Len(); n += 1 + b.Len()/200 {
 		if list, err := exectrace.Read(bytes.NewReader(b.Bytes()[:n]), "work"); err == nil && len(list) > 1 {
-			t.Errorf("%d bytes have %d regions", n, len(list))
+			t.Errorf("the first %d bytes of the trace have %d regions", n, len(list))
 		}
 	}
 }

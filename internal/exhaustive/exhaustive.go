@@ -1,7 +1,6 @@
-// Package exhaustive selects between the tests that everybody runs and the
-// exhaustive ones. With the build tag exhaustive tests try every case; without
-// it they try a sample that covers each kernel, family and mode at least once.
-// docs/TESTING.md describes which tests run where.
+// Package exhaustive selects how many cases tests try. With the build tag exhaustive, tests
+// try every case. Without it, they try a sample that covers each kernel, family and mode at
+// least once. docs/TESTING.md describes where each set of tests runs.
 package exhaustive
 
 import "testing"
@@ -14,8 +13,8 @@ func Pick[T any](all, sample T) T {
 	return sample
 }
 
-// Only skips the test unless the run is exhaustive. The reason says why no
-// sample of the test is worth running.
+// Only skips the test unless the run is exhaustive. reason explains why the test has no useful
+// sample.
 func Only(tb testing.TB, reason string) {
 	tb.Helper()
 	if !On {
@@ -28,6 +27,6 @@ func Only(tb testing.TB, reason string) {
 func Sampled(tb testing.TB, i, every int) {
 	tb.Helper()
 	if !On && i%every != 0 {
-		tb.Skipf("needs -tags exhaustive: one case of %d is in the sample", every)
+		tb.Skipf("needs -tags exhaustive: the sample has one case in %d", every)
 	}
 }

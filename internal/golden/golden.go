@@ -1,4 +1,4 @@
-// Package golden compares the results of a model with a reference, for tests.
+// Package golden compares the results of a model with reference results, for tests.
 package golden
 
 import (
@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// Reference is a reference result, made by transformers in float32 arithmetic.
+// Reference holds reference results that the Python library transformers computed in float32.
 type Reference struct {
 	Cases []Case `json:"cases"`
 }
@@ -21,7 +21,7 @@ type Case struct {
 	Top2Gap          []float64 `json:"top2_gap"` // difference of the two largest logits at each step
 }
 
-// Read reads a reference, which must have cases.
+// Read reads a reference file, which must contain at least one case.
 func Read(path string) (*Reference, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -37,16 +37,17 @@ func Read(path string) (*Reference, error) {
 	return r, nil
 }
 
-// Agreement is the result of comparing with a reference.
+// Agreement is the outcome of comparing a model's results with a reference.
 type Agreement struct {
 	Relative float64 // error of the logits: norm of the difference over norm of the reference
 	Compared int     // greedy tokens before the first near tie
 	Fault    error   // nil if the result agrees
 }
 
-// Compare compares the logits with ref, and the greedy tokens ids with refIDs, up to the first
-// step with a near tie: a gap between the two largest logits of less than twice the largest logit
-// difference. limit bounds the relative error of the logits.
+// Compare compares logits with ref, and the greedy tokens ids with refIDs up to the first near
+// tie. A near tie is a step where the gap between the two largest logits is less than twice
+// the largest difference of a logit from its reference. limit bounds the relative error of the
+// logits.
 func Compare(limit float64, logits []float32, ids []int32, ref []float64, refIDs []int32, gap []float64) Agreement {
 	var a Agreement
 	var diff, norm, largest float64
@@ -61,8 +62,8 @@ func Compare(limit float64, logits []float32, ids []int32, ref []float64, refIDs
 		a.Fault = fmt.Errorf("relative error of the logits is %.2e, want at most %.2e", a.Relative, limit)
 		return a
 	}
-	// The reference has logits only for the first step. Assume that later steps differ by as
-	// much, and by their share of what limit permits.
+	// The reference has logits only for the first step. Later steps are assumed to differ as much
+	// as the first one, or by the error that limit permits if that is larger.
 	tie := 2 * max(largest, limit*math.Sqrt(norm/float64(len(ref)))*3)
 	for i, id := range ids {
 		if gap[i] < tie {

@@ -1,6 +1,6 @@
-// Package packed creates models with packed weights for tests, as MLX and others publish them. It
-// builds them bit by bit from the layouts' descriptions, independently of the code that reads
-// them.
+// Package packed creates models with packed weights for tests, in the layouts of MLX and of
+// published FP8 models. It packs the weights bit by bit from the layouts' descriptions and
+// shares no code with the packages that read them.
 package packed
 
 import (
@@ -37,8 +37,8 @@ type Model struct {
 	Tensors map[string]Tensor
 }
 
-// Read reads config.json and model.safetensors of a folder, whose place [testmodels.Find] returns.
-// The tensors must be float16 or float32; Read converts them to float32.
+// Read reads config.json and model.safetensors of a folder that [testmodels.Find] returns. The
+// tensors must be float16 or float32; Read converts them to float32.
 func Read(dir string) (config map[string]any, tensors map[string]Floats, err error) {
 	dir, err = testmodels.Find(dir)
 	if err != nil {
@@ -88,7 +88,7 @@ func Read(dir string) (config map[string]any, tensors map[string]Floats, err err
 	return config, tensors, nil
 }
 
-// Cut removes all layers but the first, and all but the first vocab rows of the vocabulary.
+// Cut removes all layers except the first, and all vocabulary rows except the first vocab.
 func Cut(config map[string]any, tensors map[string]Floats, vocab int) {
 	config["num_hidden_layers"], config["vocab_size"] = 1, vocab
 	for name, f := range tensors {
@@ -159,14 +159,14 @@ type Setting struct {
 	Mode        string // "" means affine; or "mxfp4"
 }
 
-// New starts two models with a configuration: the packed one, and one with the same weights in
-// float32.
+// New returns two models with the same configuration: one for packed weights, and one for the
+// same weights in float32.
 func New(config map[string]any) (packed, plain *Model) {
 	return &Model{maps.Clone(config), map[string]Tensor{}}, &Model{maps.Clone(config), map[string]Tensor{}}
 }
 
-// MLX packs all matrices of the model in a directory with the setting all, except those of the
-// modules in named. It cuts the model if vocab is not 0.
+// MLX packs the matrices of the model in a directory with the setting all. Modules in named
+// have their own settings. If vocab is not 0, MLX first reduces the model with [Cut].
 func MLX(dir string, vocab int, all Setting, named map[string]Setting) (packed, plain *Model, err error) {
 	config, tensors, err := Read(dir)
 	if err != nil {
@@ -217,7 +217,7 @@ func round(v float32, scale string) (float32, []byte) {
 		h := uint16(math.Float32bits(v) >> 16)
 		return math.Float32frombits(uint32(h) << 16), []byte{byte(h), byte(h >> 8)}
 	}
-	// Search the float16 just below.
+	// Search for the closest float16, beginning just below the value.
 	sign := uint16(0)
 	if v < 0 {
 		sign, v = 0x8000, -v
@@ -234,7 +234,7 @@ func round(v float32, scale string) (float32, []byte) {
 	return float32(half(lo)), []byte{byte(lo), byte(lo >> 8)}
 }
 
-// affine packs a matrix, and sets the matrix to the packed values.
+// affine packs a matrix and replaces its values in the plain model by the packed ones.
 func (m *Model) affine(module string, f Floats, s Setting) {
 	rows, cols := f.Shape[0], f.Shape[1]
 	quants := make([]byte, rows*cols*s.Bits/8)
@@ -293,17 +293,17 @@ func (m *Model) mxfp4(module string, f Floats) {
 	m.Tensors[module+".scales"] = Tensor{"U8", []int{rows, cols / 32}, scales}
 }
 
-// FP8 describes the scales of E4M3 weights.
+// FP8 describes the scales of weights in FP8 (E4M3).
 type FP8 struct {
-	Rows, Cols int    // rows and columns that share a scale; 0: all
+	Rows, Cols int    // rows and columns that share a scale; 0 means all
 	Name       string // "weight_scale" or "weight_scale_inv"
-	Scale      string // type of the scales
+	Scale      string // type of the scales, such as "F32"
 	Shape      func(rows, cols int) []int
 	Config     map[string]any // quantization_config
 }
 
-// E4M3 packs the layers' matrices of the model in a directory. It cuts the model if vocab is not
-// 0.
+// E4M3 packs the layers' matrices of the model in a directory. If vocab is not 0, E4M3 first
+// reduces the model with [Cut].
 func E4M3(dir string, vocab int, s FP8) (packed, plain *Model, err error) {
 	config, tensors, err := Read(dir)
 	if err != nil {
@@ -334,7 +334,7 @@ func (m *Model) e4m3(module string, f Floats, s FP8) {
 	if width == 0 {
 		width = cols
 	}
-	// Values of the bytes without a sign, in ascending order.
+	// values holds the values of the non-negative E4M3 codes in ascending order.
 	var values [127]float64
 	for b := range values {
 		if e := b >> 3; e == 0 {

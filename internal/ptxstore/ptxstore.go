@@ -1,6 +1,6 @@
-// Package ptxstore keeps PTX texts in few bytes. Texts that differ only in their .version and
-// .target directives have one body, which is stored once, compressed; an index lists the targets
-// of each body.
+// Package ptxstore stores PTX texts compactly. Texts that differ only in their .version and
+// .target directives share one body, which is compressed and stored once. An index lists the
+// texts with their bodies, versions and targets.
 package ptxstore
 
 import (
@@ -18,10 +18,10 @@ import (
 // Index is the name of the file with the list of texts.
 const Index = "index.json"
 
-// entry is a text of the index.
+// entry describes one text in the index.
 type entry struct {
 	Name    string `json:"name"` // "norm.sm_90"
-	Body    string `json:"body"` // the file: "norm.sm_70.ptx.gz"
+	Body    string `json:"body"` // the file with the text's body: "norm.sm_70.ptx.gz"
 	Version string `json:"version"`
 	Target  string `json:"target"`
 }
@@ -31,11 +31,12 @@ var (
 	targetLine  = []byte("\n.target ")
 )
 
-// Pack returns the files for texts by name, such as "norm.sm_90". Each text has one .version and
-// one .target directive, at the beginning of a line.
+// Pack returns the content of the store's files by file name. texts holds PTX texts by name,
+// such as "norm.sm_90". Each text must have one .version and one .target directive, at the
+// beginning of a line.
 func Pack(texts map[string][]byte) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	bodies := map[string]string{} // the file of each body
+	bodies := map[string]string{} // file names by body
 	index := []entry{}
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		body, version, err := cut(texts[name], versionLine)
@@ -64,11 +65,11 @@ func Pack(texts map[string][]byte) (map[string][]byte, error) {
 	return files, nil
 }
 
-// cut removes what follows the directive in its line.
+// cut removes the directive's argument from its line and returns it as value.
 func cut(text, directive []byte) (rest []byte, value string, err error) {
 	at := bytes.Index(text, directive)
 	if at < 0 || bytes.Count(text, directive) != 1 {
-		return nil, "", fmt.Errorf("%d lines with%s, want 1", bytes.Count(text, directive), directive[1:])
+		return nil, "", fmt.Errorf("%d lines begin with%s, want 1", bytes.Count(text, directive), directive[1:])
 	}
 	at += len(directive)
 	end := bytes.IndexByte(text[at:], '\n')
@@ -119,7 +120,7 @@ func (s *Store) Names() []string {
 	return names
 }
 
-// Text returns a text as it was given to [Pack].
+// Text returns a text exactly as [Pack] received it.
 func (s *Store) Text(name string) ([]byte, error) {
 	i := slices.IndexFunc(s.index, func(e entry) bool { return e.Name == name })
 	if i < 0 {

@@ -20,8 +20,8 @@ func folder(files map[string][]byte) fs.FS {
 	return dir
 }
 
-// TestPack makes sure that texts that differ in their directives alone have one body, and that
-// every text comes back.
+// TestPack checks that texts that differ only in their directives share one body, and that
+// Text returns every text unchanged.
 func TestPack(t *testing.T) {
 	texts := map[string][]byte{
 		"a.sm_70": []byte(strings.NewReplacer("7.8", "6.3", "sm_80", "sm_70").Replace(text)),
@@ -53,11 +53,11 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestBad checks texts and folders that are refused.
+// TestBad checks that invalid texts and damaged folders are refused.
 func TestBad(t *testing.T) {
 	for _, bad := range []string{"", "\n.version 7.8\n", "\n.target sm_80\n", text + text, "\n.version 7.8\n.target sm_80"} {
 		if _, err := Pack(map[string][]byte{"x": []byte(bad)}); err == nil {
-			t.Errorf("%q is taken", bad)
+			t.Errorf("Pack accepts %q", bad)
 		}
 	}
 	files, err := Pack(map[string][]byte{"a": []byte(text)})
@@ -72,7 +72,7 @@ func TestBad(t *testing.T) {
 			_, err = s.Text("a")
 		}
 		if err == nil {
-			t.Errorf("half of %s is taken", name)
+			t.Errorf("Open and Text accept half of %s", name)
 		}
 	}
 	if _, err := Open(folder(nil)); !errors.Is(err, fs.ErrNotExist) {

@@ -9,8 +9,9 @@ import (
 )
 
 // Write replaces the file at path with the content that write produces, with the given
-// permissions. It writes a temporary file in the same directory, syncs and renames it, so that a
-// reader sees either the old file or the complete new one. If anything fails, the old file stays.
+// permissions. It writes a temporary file in the same directory, syncs it and renames it, so
+// that a reader sees either the old file or the complete new one. If any step fails, the old
+// file remains unchanged.
 func Write(path string, perm fs.FileMode, write func(w io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp*")
 	if err != nil {
@@ -18,7 +19,7 @@ func Write(path string, perm fs.FileMode, write func(w io.Writer) error) (err er
 	}
 	defer func() {
 		if err != nil {
-			f.Close() // a second close only fails
+			f.Close() // after a successful Close this only returns an error
 			os.Remove(f.Name())
 		}
 	}()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWrite replaces a file, fails to, and leaves nothing else behind.
+// TestWrite replaces a file, then fails to replace it, and checks that no other file is left.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	path, fault := filepath.Join(dir, "a"), errors.New("fault")
@@ -32,6 +32,6 @@ func TestWrite(t *testing.T) {
 		}
 	}
 	if err := Write(filepath.Join(dir, "none", "a"), 0o600, text("", nil)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no folder: %v", err)
+		t.Errorf("Write to a missing folder: %v", err)
 	}
 }

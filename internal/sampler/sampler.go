@@ -1,6 +1,6 @@
-// Package sampler defines the layout of the sampler slot and of the ranks slot, and the mapping
-// from logits to ordered integer keys. The host writes the settings between chains; kernels on
-// every device read them. The package must not know tables or devices.
+// Package sampler defines the memory layouts of the sampler slot and the ranks slot, and the
+// mapping from logits to ordered integer keys. The host writes the settings between chains of
+// replays; kernels on every device read them. The package must not import tables or devices.
 package sampler
 
 import (
@@ -8,9 +8,9 @@ import (
 	"math"
 )
 
-// Settings is the head of a sampler slot: the sampling options of a session. The host writes it
-// between chains. The layout, words of 32 bits, is the same in C (shaders/params.h). Pairs of a
-// token id and its bias, a float32, follow it.
+// Settings is the head of a sampler slot: the sampling options of a session. The host writes
+// it between chains. The layout consists of 32-bit words and is declared for C in
+// shaders/params.h. Pairs of a token id and its bias, a float32, follow the head.
 //
 // A setting that is off changes neither the logits nor the choice.
 type Settings struct {
@@ -19,28 +19,29 @@ type Settings struct {
 	TopK           uint32  // 0 means off
 	TopP           uint32  // in units of 2^-32; 0 means off
 	TopPScale      float32 // log2(e), divided by the temperature if that stage comes before top-p
-	MinPDrop       float32 // largest distance of a token's logit from the largest; Far: off
-	Repetition     float32 // divides positive and multiplies negative logits of tokens in the window; 1: off
+	MinPDrop       float32 // tokens whose logit is further below the largest are dropped; Far means off
+	Repetition     float32 // divides positive and multiplies negative logits of tokens in the window; 1 means off
 	Presence       float32 // subtracted once from the logit of a token in the window
 	Frequency      float32 // subtracted for each occurrence of the token in the window
-	Window         uint32  // number of tokens; 0 means no penalties
-	Biases         uint32  // number of pairs that follow
-	Ranked         uint32  // number of likeliest tokens whose log-probabilities are reported besides the chosen one's
+	Window         uint32  // number of most recent tokens to penalize; 0 means no penalties
+	Biases         uint32  // number of bias pairs that follow the head
+	Ranked         uint32  // number of likeliest tokens to report with log-probabilities, besides the chosen one
 	_              [3]uint32
 }
 
 // Sizes of the sampler slot.
 const (
 	Words   = 16                         // size of Settings
-	MaxBias = 1024                       // capacity for pairs
+	MaxBias = 1024                       // capacity for bias pairs
 	Size    = Words*4 + MaxBias*8        // size in bytes
 	Far     = float32(1<<63) * (1 << 37) // 2^100: more than the distance of any two logits
 	Limit   = float32(1<<63) * (1 << 36) // 2^99: logits are clamped to [-Limit, Limit]
 )
 
-// The ranks slot: the token at index i of the ring has entry i mod RankEntries, of RankWords
-// words: its id and its log-probability, a float32, followed by MaxRanked pairs with the ids and
-// log-probabilities of the likeliest tokens, as many as requested.
+// The ranks slot is a ring of RankEntries entries. The token at position i uses entry i mod
+// RankEntries. An entry has RankWords words: the token's id and its log-probability (a
+// float32), then up to MaxRanked such pairs for the likeliest tokens, as many as
+// Settings.Ranked requests.
 const (
 	MaxRanked   = 20
 	RankEntries = 512
@@ -86,7 +87,7 @@ const (
 	limitBits = (127 + 99) << 23 // bits of Limit
 )
 
-// specialKey is OrderKey of zeros, clamped logits and NaN.
+// specialKey is OrderKey for zeros, clamped logits and NaN. u holds the bits of the logit.
 func specialKey(u uint32) uint32 {
 	switch abs := u &^ signBit; {
 	case abs == 0:

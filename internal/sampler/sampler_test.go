@@ -7,13 +7,13 @@ import (
 	"unsafe"
 )
 
-// TestOrderKey compares keys of all kinds of floats with their order.
+// TestOrderKey checks that keys of all kinds of floats have the order of the floats.
 func TestOrderKey(t *testing.T) {
 	inf := float32(math.Inf(1))
 	list := []float32{-Limit, -1e10, -1, -1e-40, 0, 1e-45, 1e-40, 0.5, 1, math.Nextafter32(1, 2), 1e20, Limit}
 	for i, a := range list {
 		if got := KeyValue(OrderKey(a)); got != a {
-			t.Errorf("%v comes back as %v", a, got)
+			t.Errorf("KeyValue returns %[2]v for the key of %[1]v", a, got)
 		}
 		for j, b := range list {
 			if got := cmp.Compare(OrderKey(a), OrderKey(b)); got != cmp.Compare(i, j) {
@@ -34,7 +34,7 @@ func TestOrderKey(t *testing.T) {
 	}
 }
 
-// TestSampler encodes every field and decodes it.
+// TestSampler encodes every field of Settings and decodes it.
 func TestSampler(t *testing.T) {
 	want := Settings{Seed: 1<<40 + 7, InvTemperature: 0.5, TopK: 3, TopP: 4, TopPScale: 5, MinPDrop: 6, Repetition: 7, Presence: 8, Frequency: 9, Window: 10, Biases: 11, Ranked: 12}
 	var b [Words * 4]byte
@@ -44,7 +44,7 @@ func TestSampler(t *testing.T) {
 		words[i] = uint32(b[4*i]) | uint32(b[4*i+1])<<8 | uint32(b[4*i+2])<<16 | uint32(b[4*i+3])<<24
 	}
 	if got := Parse(words[:]); got != want {
-		t.Errorf("%+v comes back as %+v", want, got)
+		t.Errorf("Put and Parse turn %+v into %+v", want, got)
 	}
 	if got := unsafe.Sizeof(want); got != Words*4 {
 		t.Errorf("%d bytes", got)

@@ -1,5 +1,5 @@
-// Package sparse writes models of any size for tests of size limits: a Hugging Face directory
-// whose weights are a hole in a file.
+// Package sparse writes models of any size for tests of size limits. The result is a Hugging
+// Face directory whose weights file is sparse, so it takes almost no disk space.
 package sparse
 
 import (
@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 )
 
-// Llama describes the sizes of a Llama model with float16 weights.
+// Llama holds the dimensions of a Llama model with float16 weights.
 type Llama struct {
 	Layers, Width, FF, Heads, KVHeads, Vocab int
 	Tied                                     bool
 }
 
-// Llama70B has the sizes of Llama 3 70B, 141 GB.
+// Llama70B returns the dimensions of Llama 3 70B, whose weights take 141 GB.
 func Llama70B() Llama {
 	return Llama{Layers: 80, Width: 8192, FF: 28672, Heads: 64, KVHeads: 8, Vocab: 128_256}
 }
@@ -28,7 +28,8 @@ type tensor struct {
 	Offsets [2]uint64 `json:"data_offsets"`
 }
 
-// Write writes the model to a directory. It takes a few KiB on file systems that support holes.
+// Write writes the model to a directory. It takes a few KiB on file systems that support
+// sparse files.
 func (l Llama) Write(dir string) error {
 	config, err := json.Marshal(map[string]any{
 		"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "hidden_act": "silu", "torch_dtype": "float16",

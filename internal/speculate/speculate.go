@@ -1,18 +1,19 @@
-// Package speculate drafts tokens for speculative decoding by prompt look-up, and tracks how far
-// drafts can be trusted. The host, the CPU device and the null device share it, so that they
-// draft the same tokens. The package must not know tables or devices.
+// Package speculate drafts tokens for speculative decoding by prompt look-up, and decides from
+// past drafts how long the next one is. The host, the CPU device and the null device share it,
+// so that they draft the same tokens. The package must not import tables or devices.
 package speculate
 
-// DraftMost is the largest number of tokens compared to find a draft; DraftLeast is the number
-// that must match.
+// DraftMost is the largest number of trailing tokens that Match compares. DraftLeast is the
+// number that must match before a draft is made.
 const (
 	DraftMost  = 15
 	DraftLeast = 4
 )
 
-// Match returns the place in a history whose continuation is most likely to follow the last token
-// too, and the number of tokens before it that match the end of the history: the newest place
-// with the most matching tokens, at most most. same is 0 if there is no such place.
+// Match finds the earlier position in a history whose preceding tokens best match the end of
+// the history. It returns the index place of the token that followed the match, and the number
+// same of matching tokens, at most most. Of equally long matches it takes the newest. same is
+// 0 if the last token does not occur earlier.
 func Match(history []uint32, most int) (place, same int) {
 	last := len(history) - 1
 	for e := last; e > 0 && same < most; e-- {
@@ -34,9 +35,9 @@ func Match(history []uint32, most int) (place, same int) {
 	return place, same
 }
 
-// Draft sets draft to the likely continuation of a history, as long as trust permits, and returns
-// its length. It returns 0 if fewer than least tokens match. If the continuation reaches the end
-// of the history, it goes on with the draft itself.
+// Draft fills draft with the likely continuation of a history and returns the number of tokens
+// drafted. trust limits that number. Draft returns 0 if fewer than least tokens match. If the
+// continuation reaches the end of the history, Draft repeats it from place on.
 //
 // This is prompt look-up decoding (Saxena 2023, Prompt Lookup Decoding), with the self-repetition
 // of LZ77.
@@ -49,12 +50,13 @@ func Draft(draft, history []uint32, most, least int, trust Trust) int {
 	return n
 }
 
-// Trust measures how well drafts have done: the number of consecutive correct drafts, at most
-// TrustMost, plus TrustFailed if the last draft was wrong.
+// Trust measures how well recent drafts have done. It is the number of consecutive correct
+// drafts, at most TrustMost, plus TrustFailed if the last draft was mostly wrong.
 type Trust uint32
 
-// Parameters of trust: its maximum, the number of correct drafts needed for longer ones, and the
-// flag of a wrong draft, after which a draft needs TrustMore more matching tokens.
+// TrustMost is the largest number of consecutive correct drafts that Trust counts. TrustFailed
+// is the flag of a mostly wrong draft, after which TrustMore additional tokens must match. The
+// length of drafts grows with every TrustEach correct ones.
 const (
 	TrustMost   Trust = 12
 	TrustFailed Trust = 16
@@ -62,8 +64,8 @@ const (
 	TrustMore         = 2
 )
 
-// drafts returns the number of tokens to draft: 3 at first, so that verify processes four rows,
-// and twice the rows after each TrustEach correct drafts.
+// drafts returns the number of tokens to draft. It is 3 at first, so that verify processes
+// four rows; the number of rows doubles after every TrustEach correct drafts.
 func (t Trust) drafts(same, most, least int) int {
 	if t&TrustFailed != 0 {
 		least = min(least+TrustMore, most)
@@ -74,7 +76,8 @@ func (t Trust) drafts(same, most, least int) int {
 	return 4<<min((t&^TrustFailed)/TrustEach, 15) - 1
 }
 
-// Judge returns the trust after a draft of drafted tokens, right of them correct.
+// Judge returns the trust after a draft of drafted tokens of which the first right were
+// accepted.
 func (t Trust) Judge(drafted, right int) Trust {
 	switch {
 	case drafted == 0:

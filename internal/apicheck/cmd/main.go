@@ -1,5 +1,5 @@
-// Command cmd writes the public API of the module below api, one file for each package. With
-// -check it reports the files that differ instead.
+// Command cmd writes the public API of the module to the directory api, one file for each
+// package. With -check it writes nothing and reports the files that differ from the API.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	check := flag.Bool("check", false, "report files that differ from the API and write none")
+	check := flag.Bool("check", false, "report files that differ from the API instead of writing them")
 	flag.Parse()
 	if err := run(*check); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -44,7 +44,7 @@ func run(check bool) error {
 			continue
 		}
 		if check {
-			report(path, "there is no such public package")
+			report(path, "does not belong to a public package")
 		} else if err := os.Remove(path); err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func run(check bool) error {
 		}
 	}
 	if changed > 0 {
-		return fmt.Errorf("the public API has changed: make api accepts it")
+		return fmt.Errorf("the public API has changed: run make api to accept it")
 	}
 	return nil
 }
