@@ -106,7 +106,7 @@ func TestForm(t *testing.T) {
 					t.Errorf("%s:%d: a table of %d columns, more than %d", d.path, l.number, n, maxTableColumns)
 				}
 			default:
-				shown := link.ReplaceAllString(l.text, "]") // the width of prose excludes link addresses
+				shown := link.ReplaceAllString(l.text, "]") // without link addresses
 				if n := utf8.RuneCountInString(shown); n > maxColumns {
 					t.Errorf("%s:%d: %d columns of prose, more than %d", d.path, l.number, n, maxColumns)
 				}

@@ -217,7 +217,7 @@ func round(v float32, scale string) (float32, []byte) {
 		h := uint16(math.Float32bits(v) >> 16)
 		return math.Float32frombits(uint32(h) << 16), []byte{byte(h), byte(h >> 8)}
 	}
-	// Search for the closest float16, beginning just below the value.
+	// Round toward zero: find the largest float16 that is not above the absolute value.
 	sign := uint16(0)
 	if v < 0 {
 		sign, v = 0x8000, -v

@@ -19,13 +19,13 @@ type Settings struct {
 	TopK           uint32  // 0 means off
 	TopP           uint32  // in units of 2^-32; 0 means off
 	TopPScale      float32 // log2(e), divided by the temperature if that stage comes before top-p
-	MinPDrop       float32 // tokens whose logit is further below the largest are dropped; Far means off
-	Repetition     float32 // divides positive and multiplies negative logits of tokens in the window; 1 means off
+	MinPDrop       float32 // drops tokens whose logit is further below the largest; Far: off
+	Repetition     float32 // divides positive and multiplies negative logits in the window; 1: off
 	Presence       float32 // subtracted once from the logit of a token in the window
 	Frequency      float32 // subtracted for each occurrence of the token in the window
 	Window         uint32  // number of most recent tokens to penalize; 0 means no penalties
 	Biases         uint32  // number of bias pairs that follow the head
-	Ranked         uint32  // number of likeliest tokens to report with log-probabilities, besides the chosen one
+	Ranked         uint32  // number of likeliest tokens to report besides the chosen one
 	_              [3]uint32
 }
 
@@ -87,7 +87,7 @@ const (
 	limitBits = (127 + 99) << 23 // bits of Limit
 )
 
-// specialKey is OrderKey for zeros, clamped logits and NaN. u holds the bits of the logit.
+// specialKey returns the OrderKey of a zero, a logit to be clamped, or NaN. u holds its bits.
 func specialKey(u uint32) uint32 {
 	switch abs := u &^ signBit; {
 	case abs == 0:

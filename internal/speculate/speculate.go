@@ -76,8 +76,7 @@ func (t Trust) drafts(same, most, least int) int {
 	return 4<<min((t&^TrustFailed)/TrustEach, 15) - 1
 }
 
-// Judge returns the trust after a draft of drafted tokens of which the first right were
-// accepted.
+// Judge returns the trust after a draft of drafted tokens, the first right of them correct.
 func (t Trust) Judge(drafted, right int) Trust {
 	switch {
 	case drafted == 0:

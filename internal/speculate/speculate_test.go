@@ -39,7 +39,7 @@ func TestTrust(t *testing.T) {
 	draft := make([]uint32, 40)
 	var trust speculate.Trust
 	for i, c := range []struct{ drafted, right, want int }{
-		{0, 0, 3}, {3, 3, 3}, {3, 3, 3}, {3, 3, 3}, {3, 3, 7}, {7, 7, 7}, {7, 7, 7}, {7, 7, 7}, {7, 7, 15}, // lengths double while drafts are correct
+		{0, 0, 3}, {3, 3, 3}, {3, 3, 3}, {3, 3, 3}, {3, 3, 7}, {7, 7, 7}, {7, 7, 7}, {7, 7, 7}, {7, 7, 15}, // doubling
 		{0, 0, 15},                       // an empty draft is not a failure
 		{15, 8, 3}, {3, 1, 3}, {3, 3, 3}, // half correct, then a failure, then recovery
 		{3, 3, 3}, {3, 3, 3}, {3, 3, 7}, {7, 0, 3},

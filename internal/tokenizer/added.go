@@ -15,7 +15,7 @@ type addedToken struct {
 	rstrip     bool // absorbs the white space after it
 }
 
-// matcher finds the leftmost-longest of a set of added tokens.
+// matcher finds the leftmost-longest match of a set of added tokens.
 type matcher struct {
 	tokens []addedToken
 	trie   *trie // of indices into tokens
@@ -29,8 +29,8 @@ func newMatcher(tokens []addedToken) *matcher {
 	return m
 }
 
-// find returns the first match in s[from:] and its place in s, or nil. The text before from
-// serves only as context.
+// find returns the first match in s[from:] with its start and end in s, or nil. The text
+// before from serves only as context.
 func (m *matcher) find(s string, from int, parseSpecial bool) (t *addedToken, start, end int) {
 	if len(m.tokens) == 0 {
 		return nil, 0, 0
@@ -91,7 +91,7 @@ func startsWithWord(s string) bool {
 	return s != "" && isWord(r)
 }
 
-// isWord reports whether r is in \w of Unicode's UTS 18.
+// isWord reports whether r matches \w as defined by Unicode UTS 18.
 func isWord(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc, unicode.Join_Control)
 }

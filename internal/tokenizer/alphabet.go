@@ -2,9 +2,9 @@ package tokenizer
 
 import "unicode/utf8"
 
-// alphabet is GPT-2's bijection between bytes and printable characters, in which byte-level
-// vocabularies are written: printable Latin-1 characters represent themselves, and the other 68
-// bytes are U+0100 to U+0143 in order. It is bytes_to_unicode of GPT-2's encoder.py.
+// alphabet is GPT-2's bijection between bytes and printable characters, bytes_to_unicode in
+// GPT-2's encoder.py. Byte-level vocabularies are written in it. Printable Latin-1 characters
+// represent themselves; the other 68 bytes are represented by U+0100 to U+0143 in order.
 type alphabet struct {
 	char  [256]rune
 	bytes [0x144]int16 // by character; -1 is outside the alphabet

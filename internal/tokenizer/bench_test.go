@@ -5,11 +5,11 @@ import (
 	"testing"
 )
 
-// modelCase is a tokenizer of each model and source that there is.
+// modelCase is one of the tokenizers that cover every model type and file format.
 type modelCase struct {
 	name string
 	tok  *Tokenizer
-	// exact says that every text comes back as it was.
+	// exact reports whether decoding restores every encoded text.
 	exact bool
 }
 
@@ -41,7 +41,7 @@ func modelCases(t testing.TB) []modelCase {
 		cases = append(cases, modelCase{"GGUF " + name, tok, name == "llama" || name == "gemma"})
 	}
 	if len(cases) != len(exact)+len(names)+9 {
-		t.Fatalf("%d tokenizers", len(cases))
+		t.Fatalf("got %d tokenizers, want one per name", len(cases))
 	}
 	return cases
 }

@@ -29,14 +29,14 @@ type merges struct{ rules *hashTable[rule] }
 
 func (m *merges) find(left, right int32) rule { return m.rules.get(pair{left, right}.key()) }
 
-// merger applies merges to one word at a time. It reuses its buffers.
+// merger applies merges to one word at a time. It reuses its buffers between words.
 type merger struct {
 	*merges
 	ranks, results, prev, next []int32
 	queue                      rankQueue
 
-	// tracked marks the tokens that are split again afterwards (nil: none). origin is the pair
-	// that each of them was last merged from.
+	// tracked marks the tokens that are split again after merging; nil marks none. origin is the
+	// pair from which each of them was last merged.
 	tracked []bool
 	origin  map[int32]pair
 }
@@ -53,8 +53,9 @@ func (m *merger) look(left, right int32) rule {
 // shortWord is the length in bytes up to which scanning all pairs is faster than a heap.
 const shortWord = 48
 
-// merge merges the tokens of a word in place and returns the result. It always merges the pair of
-// the lowest rank next; of equals, the leftmost. It takes O(n log n) time and linear memory.
+// merge merges the tokens of a word in place and returns the result. It repeatedly merges the
+// pair of the lowest rank, and the leftmost of equal pairs. It takes O(n log n) time and
+// linear memory.
 func (m *merger) merge(ids []int32) []int32 {
 	if len(ids) <= shortWord {
 		return m.mergeShort(ids)
@@ -98,9 +99,10 @@ func (m *merger) mergeShort(ids []int32) []int32 {
 	return ids
 }
 
-// mergeLong keeps the tokens in a linked list by index, and the pairs that can merge in a heap. A
-// heap entry is stale if the pair at its position has another rank. If that pair is another one
-// of the same rank, the entry is used for it, since it equals the pair's own entry.
+// mergeLong keeps the tokens in a linked list by index, and the pairs that can merge in a
+// heap. A heap entry is stale if the pair at its position has another rank by the time it is
+// removed. A different pair with the same rank may use the entry, because the entry equals the
+// one pushed for that pair.
 func (m *merger) mergeLong(ids []int32) []int32 {
 	n := int32(len(ids))
 	m.ranks, m.results = grow(m.ranks, len(ids)), grow(m.results, len(ids))
@@ -151,7 +153,7 @@ func (m *merger) mergeLong(ids []int32) []int32 {
 	return out
 }
 
-// grow returns a slice of length n, s's memory if it is large enough.
+// grow returns a slice of length n. It reuses the memory of s if that is large enough.
 func grow(s []int32, n int) []int32 {
 	if cap(s) < n {
 		return make([]int32, n)
@@ -159,8 +161,8 @@ func grow(s []int32, n int) []int32 {
 	return s[:n]
 }
 
-// rankQueue is a heap of entries: rank in the high half, position in the low
-// half, so that the smallest is the leftmost pair of the lowest rank.
+// rankQueue is a heap of entries with the rank in the high half and the position in the low
+// half, so the smallest entry is the leftmost pair of the lowest rank.
 type rankQueue []uint64
 
 func entry(rank, position int32) uint64 { return uint64(rank)<<32 | uint64(position) }

@@ -6,7 +6,7 @@ import "fmt"
 type byteBPE struct {
 	merges *merges
 	bytes  [256]int32       // the token of a single byte, or noID
-	words  map[string]int32 // by bytes: words with a token that are not merged, or nil
+	words  map[string]int32 // by bytes: words that become one token without merging, or nil
 }
 
 func (m *byteBPE) encode(e *encoder, s string) error {
@@ -26,7 +26,7 @@ func (m *byteBPE) encode(e *encoder, s string) error {
 	return nil
 }
 
-// merge merges the tokens from start on.
+// merge merges the tokens of e from index start on.
 func (e *encoder) merge(m *merges, start int) {
 	e.merger.merges = m
 	ids := e.merger.merge(e.ids[start:])

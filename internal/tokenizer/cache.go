@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// wordCache caches the tokens of words. It is direct-mapped: each word has one slot, and a
-// new word replaces the old one. So it is bounded and needs no lock; a lost race costs one
-// repeated merge.
+// wordCache caches the tokens of words. It is direct-mapped: each word has one slot, and a new
+// word replaces the old one. So its size is bounded and it needs no lock. If two goroutines
+// race for a slot, one of the words is merged again later.
 type wordCache struct {
 	seed  maphash.Seed
 	slots []atomic.Pointer[cachedWord]

@@ -10,18 +10,18 @@ import (
 type charBPE struct {
 	merges *merges
 	ascii  [128]int32        // the token of a character, or noID
-	others *hashTable[int32] // by character: its token plus one
+	others *hashTable[int32] // non-ASCII characters: the token plus one
 	bytes  [256]int32        // byte fallback: the tokens of the bytes of a character without a token, or noID
 	unk    int32             // token of a character without one; noID makes it an error
 	fuse   bool              // adjacent unknown characters share one unk
-	words  map[string]int32  // words with a token that are not merged, or nil
+	words  map[string]int32  // words that become one token without merging, or nil
 
-	// prefix marks a character that is not the first of a word, suffix the last character.
+	// prefix marks a character that is not the first of a word; suffix marks the last character.
 	// If one of them is set, ascii and others are not used.
 	prefix, suffix string
 	ids            map[string]int32
 
-	// Only for SentencePiece.
+	// pieces holds the additional rules of SentencePiece; nil for tokenizer.json.
 	pieces *pieceRules
 }
 
@@ -42,7 +42,7 @@ func (m *charBPE) setChar(r rune, id int32) {
 	}
 }
 
-// newCharBPE returns a model without characters or rules.
+// newCharBPE returns a model without characters or merge rules.
 func newCharBPE() *charBPE {
 	m := &charBPE{others: newHashTable[int32](1024), unk: noID}
 	for i := range m.ascii {

@@ -16,19 +16,19 @@ import (
 type charsMap struct {
 	units        []uint32
 	replacements string
-	ascii        [utf8.RuneSelf]bool // characters that some rule begins with
+	ascii        [utf8.RuneSelf]bool // ASCII characters with which some rule begins
 }
 
 // newCharsMap reads the format that models store: the size of the trie in bytes as a
 // little-endian uint32, the trie, the replacements.
 func newCharsMap(data []byte) (*charsMap, error) {
 	if len(data) < 4 {
-		return nil, errors.New("precompiled_charsmap: is too short")
+		return nil, errors.New("precompiled_charsmap: the data is too short")
 	}
 	size := binary.LittleEndian.Uint32(data)
 	data = data[4:]
 	if uint64(size) > uint64(len(data)) || size%4 != 0 || size == 0 {
-		return nil, fmt.Errorf("precompiled_charsmap: a trie of %d bytes in %d", size, len(data))
+		return nil, fmt.Errorf("precompiled_charsmap: a trie of %d bytes in %d bytes of data", size, len(data))
 	}
 	m := &charsMap{units: make([]uint32, size/4), replacements: string(data[size:])}
 	for i := range m.units {
@@ -42,8 +42,8 @@ func newCharsMap(data []byte) (*charsMap, error) {
 	return m, nil
 }
 
-// unit returns a unit of the trie, or one that matches nothing for an index outside the
-// trie.
+// unit returns unit i of the trie. If i is outside the trie, it returns a unit that matches
+// nothing.
 func (m *charsMap) unit(i uint32) uint32 {
 	if uint64(i) < uint64(len(m.units)) {
 		return m.units[i]
@@ -96,7 +96,7 @@ func (m *charsMap) normalize(s string) (string, error) {
 	limit := growthLimit(len(s))
 	var b strings.Builder
 	b.Grow(len(s) + len(s)/8)
-	done := 0 // b holds the text up to here
+	done := 0 // b holds the normalized s[:done]
 	replace := func(start, end int) bool {
 		with, n := m.lookup(s[start:end], true)
 		if n == 0 {
@@ -140,8 +140,8 @@ func (m *charsMap) normalize(s string) (string, error) {
 	return b.String(), nil
 }
 
-// pieceNormalizer is SentencePiece's normalizer, except that it keeps bytes of invalid
-// UTF-8, which SentencePiece replaces by U+FFFD, so that byte fallback can encode them.
+// pieceNormalizer is SentencePiece's normalizer, with one difference: it keeps bytes of
+// invalid UTF-8, so that byte fallback can encode them. SentencePiece replaces them by U+FFFD.
 type pieceNormalizer struct {
 	charsMap *charsMap // or nil
 	frozen   *trie     // user-defined tokens, to which no rule applies; or nil
@@ -178,7 +178,7 @@ func (n *pieceNormalizer) normalize(s string) (string, error) {
 	afterSpace := n.squeeze
 	for s != "" {
 		if plain || s[0] != ' ' && s[0] < utf8.RuneSelf && !n.special(s[0]) {
-			// Copy text without rules up to the next space.
+			// Copy text to which no rule applies, up to the next space.
 			end := 0
 			for end < len(s) && s[end] != ' ' && (plain || s[end] < utf8.RuneSelf && !n.special(s[end])) {
 				end++

@@ -17,17 +17,17 @@ const (
 	number                     // \p{N}
 	space                      // \s: White_Space
 	punct                      // \p{P}
-	wordOnly                   // \w without letters and marks: \p{Nd}, \p{Pc} and a few
+	wordOnly                   // other members of \w: \p{Nd}, \p{Pc} and a few
 
 	letter   = cased | lower | caseless // \p{L}
-	wordChar = letter | mark | wordOnly // \w of Unicode's UTS 18
+	wordChar = letter | mark | wordOnly // \w as defined by Unicode UTS 18
 )
 
-// classTable holds the classes of Unicode's first two planes, which contain nearly all
-// text. Characters of the other planes are looked up in package unicode.
+// classTable holds the classes of the characters in Unicode's first two planes, which contain
+// nearly all text. The classes of other characters come from package unicode.
 type classTable [0x20000]class
 
-// classRange is a range table of package unicode and the class of its members.
+// classRange is a range table of package unicode with the class of its members.
 type classRange struct {
 	table *unicode.RangeTable
 	class class
@@ -69,7 +69,7 @@ func (t *classTable) at(s string, i int) (class, int) {
 	}
 	r, n := utf8.DecodeRuneInString(s[i:])
 	if int(r) < len(t) {
-		return t[r], n // U+FFFD, for invalid UTF-8, is a symbol: no class
+		return t[r], n // invalid UTF-8 decodes to U+FFFD, a symbol without a class
 	}
 	return rareClass(r), n
 }
@@ -84,7 +84,7 @@ func rareClass(r rune) class {
 	return c
 }
 
-// run returns the end of the run at s[i:] of characters in any class of set.
+// run returns the end of the run of characters from s[i] on that are in a class of set.
 func (t *classTable) run(s string, i int, set class) int {
 	for i < len(s) {
 		c, n := t.at(s, i)
@@ -96,7 +96,8 @@ func (t *classTable) run(s string, i int, set class) int {
 	return i
 }
 
-// runOutside returns the end of the run at s[i:] of characters in no class of set.
+// runOutside returns the end of the run of characters from s[i] on that are in no class of
+// set.
 func (t *classTable) runOutside(s string, i int, set class) int {
 	for i < len(s) {
 		c, n := t.at(s, i)

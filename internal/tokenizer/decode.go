@@ -9,14 +9,15 @@ import (
 
 // decoding maps tokens to text.
 type decoding struct {
-	pieces []string // by id, as bytes: within a text
-	starts []string // the same for the first token of a text; nil: equal to pieces
+	pieces []string // by id: the bytes of a token that is not the first of a text
+	starts []string // by id: the bytes of the first token of a text; nil: equal to pieces
 	// untilText treats every token as a first one until one has produced text.
 	untilText bool
-	// strip is removed from the beginning of a text, up to times times.
+	// strip is removed from the beginning of a text, at most times times.
 	strip string
 	times int
-	// unk, or noID, is left out like special tokens, but it begins a text.
+	// unk, unless it is noID, produces no text, like a special token, but it counts as the
+	// beginning of a text.
 	unk int32
 }
 
@@ -26,7 +27,7 @@ type decodeState struct {
 	stripped int
 }
 
-// continued is the state in the middle of a text.
+// continued is the state of a decoder in the middle of a text.
 var continued = decodeState{begun: true, stripped: math.MaxInt}
 
 // piece returns the text of the next token.
@@ -56,9 +57,9 @@ func (d *decoding) piece(st *decodeState, id int32, kind tokenKind) string {
 	return piece
 }
 
-// Decode returns the bytes that ids represent as a complete text, even if they are not valid
-// UTF-8. It leaves out special tokens and ids without text; [Tokenizer.Token] shows them. It
-// removes the space that a tokenizer puts in front of every text.
+// Decode returns the bytes that ids represent as a complete text. The bytes need not be valid
+// UTF-8. Decode leaves out special tokens and ids without text; [Tokenizer.Token] shows them.
+// It removes the space that some tokenizers add in front of every text.
 func (t *Tokenizer) Decode(ids []int32) string {
 	var b strings.Builder
 	var st decodeState
@@ -83,17 +84,17 @@ type Decoder struct {
 	npending int
 }
 
-// NewDecoder returns a decoder for a sequence from its first token on.
+// NewDecoder returns a decoder for a complete sequence of tokens.
 func (t *Tokenizer) NewDecoder() *Decoder { return &Decoder{t: t} }
 
-// NewContinuation returns a decoder for tokens that continue a text, such as those that a model
-// generates: it keeps the space before the first of them.
+// NewContinuation returns a decoder for tokens that continue a text, such as generated tokens.
+// It keeps the space before the first of them.
 func (t *Tokenizer) NewContinuation() *Decoder {
 	return &Decoder{t: t, start: continued, state: continued}
 }
 
-// Next returns the text that id completes, often "". Special tokens have no text. If id is
-// outside the vocabulary, Next fails and does not change the state.
+// Next returns the text that id completes, which is often "". Special tokens have no text.
+// Next fails if id is outside the vocabulary, and then leaves the state unchanged.
 func (d *Decoder) Next(id int32) (string, error) {
 	if id < 0 || int(id) >= len(d.t.kinds) {
 		return "", fmt.Errorf("tokenizer: token id %d is outside the vocabulary of %d", id, len(d.t.kinds))
@@ -105,7 +106,8 @@ func (d *Decoder) Next(id int32) (string, error) {
 	return d.write(piece), nil
 }
 
-// Flush returns the rest at the end of a sequence, "" or U+FFFD, and resets the decoder.
+// Flush ends a sequence and resets the decoder. It returns U+FFFD if the sequence ended within
+// a character, and "" otherwise.
 func (d *Decoder) Flush() string {
 	d.state = d.start
 	if d.npending == 0 {
@@ -134,8 +136,8 @@ func (d *Decoder) write(piece string) string {
 	return b.String()
 }
 
-// partLength returns the length of the maximal part of a character at the start of s, at
-// least 1. s must not start with a complete character.
+// partLength returns the length, at least 1, of the maximal part of a character at the start
+// of s. s must not start with a complete character.
 func partLength(s string) int {
 	n := 1
 	for n < len(s) && !utf8.FullRuneInString(s[:n+1]) {

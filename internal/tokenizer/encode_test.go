@@ -22,7 +22,7 @@ func gopherJSON(t testing.TB) *Tokenizer {
 	return tok
 }
 
-// TestGoldenPrompts compares with transformers, which had a BOS put in front.
+// TestGoldenPrompts compares ids with those of transformers, to which a BOS was added.
 func TestGoldenPrompts(t *testing.T) {
 	var golden struct {
 		Cases []struct {
@@ -38,14 +38,14 @@ func TestGoldenPrompts(t *testing.T) {
 	}
 	fromGGUF, fromJSON := gopherGGUF(t), gopherJSON(t)
 	if !fromGGUF.AddBOS() || fromJSON.AddBOS() {
-		t.Errorf("AddBOS is %v by GGUF, %v by tokenizer.json, want true and false", fromGGUF.AddBOS(), fromJSON.AddBOS())
+		t.Errorf("AddBOS is %v from GGUF and %v from tokenizer.json, want true and false", fromGGUF.AddBOS(), fromJSON.AddBOS())
 	}
 	for _, c := range golden.Cases {
 		if diff := cmp.Diff(c.PromptIDs, encode(t, fromGGUF, c.Prompt, EncodeOptions{AddSpecial: true})); diff != "" {
-			t.Errorf("%q by GGUF (-want +got):\n%s", c.Prompt, diff)
+			t.Errorf("%q from GGUF (-want +got):\n%s", c.Prompt, diff)
 		}
 		if diff := cmp.Diff(c.PromptIDs[1:], encode(t, fromJSON, c.Prompt, EncodeOptions{AddSpecial: true})); diff != "" {
-			t.Errorf("%q by tokenizer.json (-want +got):\n%s", c.Prompt, diff)
+			t.Errorf("%q from tokenizer.json (-want +got):\n%s", c.Prompt, diff)
 		}
 	}
 }
@@ -60,13 +60,13 @@ func TestSourcesAgree(t *testing.T) {
 		}
 	}
 	if a.Size() != b.Size() {
-		t.Fatalf("sizes are %d and %d", a.Size(), b.Size())
+		t.Fatalf("vocabulary sizes differ: %d and %d", a.Size(), b.Size())
 	}
 	for id := range int32(a.Size()) {
 		x, okX := a.Token(id)
 		y, okY := b.Token(id)
 		if x != y || okX != okY || a.Special(id) != b.Special(id) {
-			t.Errorf("token %d is %q by GGUF, %q by tokenizer.json", id, x, y)
+			t.Errorf("token %d is %q from GGUF and %q from tokenizer.json", id, x, y)
 		}
 		if back, ok := a.ID(x); !ok || back != id {
 			t.Errorf("ID(%q) is %d, %v, want %d", x, back, ok, id)
@@ -88,16 +88,16 @@ func TestParseSpecial(t *testing.T) {
 		}
 	}
 	if count != 1 || tok.Decode(ids) != "ab<|eot_id" {
-		t.Errorf("parsed: %d special tokens, text %q", count, tok.Decode(ids))
+		t.Errorf("with ParseSpecial: %d special tokens, text %q", count, tok.Decode(ids))
 	}
 	ids = encode(t, tok, text, EncodeOptions{})
 	for _, id := range ids {
 		if tok.Special(id) {
-			t.Errorf("not parsed: token %d is special", id)
+			t.Errorf("without ParseSpecial: token %d is special", id)
 		}
 	}
 	if tok.Decode(ids) != text {
-		t.Errorf("not parsed: text %q", tok.Decode(ids))
+		t.Errorf("without ParseSpecial: text %q", tok.Decode(ids))
 	}
 }
 
@@ -128,15 +128,16 @@ func TestRoundTrip(t *testing.T) {
 		for _, s := range texts {
 			ids := encode(t, tok, s, EncodeOptions{AddSpecial: true})
 			if got := tok.Decode(ids); got != s {
-				t.Errorf("%s: %.100q comes back as %.100q", pre, s, got)
+				t.Errorf("%s: %.100q decodes to %.100q", pre, s, got)
 			}
 			checkStream(t, tok, ids)
 		}
 	}
 }
 
-// checkStream compares a Decoder with Decode: each part valid UTF-8, all of
-// them together, which it returns, the text with its broken bytes replaced.
+// checkStream decodes ids with a Decoder and compares the result with Decode. Each part must
+// be valid UTF-8, and the concatenation, which checkStream returns, must equal the decoded
+// text with its invalid bytes replaced.
 func checkStream(t testing.TB, tok *Tokenizer, ids []int32) string {
 	t.Helper()
 	d := tok.NewDecoder()
@@ -153,7 +154,7 @@ func checkStream(t testing.TB, tok *Tokenizer, ids []int32) string {
 	}
 	b.WriteString(d.Flush())
 	if rest := d.Flush(); rest != "" {
-		t.Fatalf("a second Flush gives %q", rest)
+		t.Fatalf("a second Flush returns %q", rest)
 	}
 	whole := tok.Decode(ids)
 	want := strings.ReplaceAll(strings.ToValidUTF8(whole, "\ufffd"), "\ufffd", "")
@@ -169,7 +170,7 @@ func checkStream(t testing.TB, tok *Tokenizer, ids []int32) string {
 func TestDecoder(t *testing.T) {
 	tok := gopherGGUF(t)
 	tests := []struct {
-		bytes string // one token a byte
+		bytes string // one token per byte
 		parts []string
 		flush string
 	}{
@@ -179,7 +180,7 @@ func TestDecoder(t *testing.T) {
 		{"\xf0\x9f\x98a", []string{"", "", "", "\ufffda"}, ""},
 		{"\xf0\x9f\xf0\x9f", []string{"", "", "\ufffd", ""}, "\ufffd"},
 		{"\xff\x80b", []string{"\ufffd", "\ufffd", "b"}, ""},
-		{"\xe0\x80", []string{"", "\ufffd\ufffd"}, ""}, // E0 takes A0 to BF
+		{"\xe0\x80", []string{"", "\ufffd\ufffd"}, ""}, // after E0 only A0 to BF are valid
 		{"\xed\xa0\x80", []string{"", "\ufffd\ufffd", "\ufffd"}, ""},
 		{"\xc3", []string{""}, "\ufffd"},
 	}
@@ -187,9 +188,9 @@ func TestDecoder(t *testing.T) {
 		d := tok.NewDecoder()
 		var parts []string
 		for i := range len(tt.bytes) {
-			if i == 1 { // a special token in the middle of a character changes nothing
+			if i == 1 { // a special token in the middle of a character has no effect
 				if part, err := d.Next(0); part != "" || err != nil {
-					t.Errorf("%q: a special token gives %q, %v", tt.bytes, part, err)
+					t.Errorf("%q: Next of a special token returns %q, %v", tt.bytes, part, err)
 				}
 			}
 			part, err := d.Next(tok.model.(*byteBPE).bytes[tt.bytes[i]])
@@ -202,7 +203,7 @@ func TestDecoder(t *testing.T) {
 			t.Errorf("%q (-want +got):\n%s", tt.bytes, diff)
 		}
 		if flush := d.Flush(); flush != tt.flush {
-			t.Errorf("%q: Flush gives %q, want %q", tt.bytes, flush, tt.flush)
+			t.Errorf("%q: Flush returns %q, want %q", tt.bytes, flush, tt.flush)
 		}
 	}
 	d := tok.NewDecoder()
@@ -249,15 +250,15 @@ func TestMergeAgainstDefinition(t *testing.T) {
 		short := m.mergeShort(append([]int32(nil), ids...))
 		long := m.mergeLong(append([]int32(nil), ids...))
 		if !cmp.Equal(want, short) && len(want) > 0 {
-			t.Fatalf("%q: mergeShort gives %v, want %v", word, short, want)
+			t.Fatalf("%q: mergeShort returns %v, want %v", word, short, want)
 		}
 		if !cmp.Equal(want, long) && len(want) > 0 {
-			t.Fatalf("%q: mergeLong gives %v, want %v", word, long, want)
+			t.Fatalf("%q: mergeLong returns %v, want %v", word, long, want)
 		}
 	}
 }
 
-// TestLongWord encodes words of 1 MB, which a quadratic merge would take hours for.
+// TestLongWord encodes words of 1 MB. A quadratic merge would take hours.
 func TestLongWord(t *testing.T) {
 	tok := gopherGGUF(t)
 	source := strings.Map(func(r rune) rune {
@@ -274,7 +275,7 @@ func TestLongWord(t *testing.T) {
 			t.Errorf("%.10q repeated: took %v", unit, d)
 		}
 		if tok.Decode(ids) != word {
-			t.Errorf("%.10q repeated does not come back", unit)
+			t.Errorf("%.10q repeated does not decode to the same text", unit)
 		}
 	}
 }
@@ -309,7 +310,7 @@ func FuzzEncode(f *testing.F) {
 			t.Fatal("GGUF and tokenizer.json differ")
 		}
 		if got := a.Decode(ids); !parse && got != s {
-			t.Fatalf("%q comes back as %q", s, got)
+			t.Fatalf("%q decodes to %q", s, got)
 		}
 		checkStream(t, a, ids)
 	})

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// ErrNone reports that a file has no tokenizer: its tokenizer.ggml.model is absent or "none".
+// ErrNone reports that a file contains no tokenizer: tokenizer.ggml.model is absent or "none".
 var ErrNone = errors.New("tokenizer: the file has no tokenizer")
 
-// UnsupportedError reports a kind of tokenizer that this package does not implement. The file
-// need not be damaged.
+// UnsupportedError reports a kind of tokenizer that this package does not implement. It does
+// not mean that the file is damaged.
 type UnsupportedError struct {
 	What string // the part, such as "model" or "pre-tokenizer pattern"
 	Name string // its name in the file

@@ -57,7 +57,7 @@ func ExampleEncodeOptions() {
 	// 2 true
 }
 
-// A character that is spread over several tokens comes with the last of them.
+// Next returns a character that is spread over several tokens with the last of them.
 func ExampleDecoder() {
 	t := load()
 	ids, err := t.Encode("é 世", tokenizer.EncodeOptions{})
@@ -77,7 +77,7 @@ func ExampleDecoder() {
 	// "" "é" " " "" "" "世" ""
 }
 
-// metadata is what a GGUF file says; package weights has the real one.
+// metadata stands for the metadata of a GGUF file, which package weights reads.
 type metadata map[string]any
 
 func (m metadata) Meta(key string) (any, bool) {

@@ -19,10 +19,11 @@ type Meta interface {
 // pre-tokenizers and for models other than gpt2 (byte-level BPE), llama (SentencePiece's BPE), t5
 // (unigram) and bert (WordPiece).
 //
-// As in llama.cpp, text for gpt2 and llama is not normalised, even if the original tokenizer did
-// so, because GGUF does not tell. tokenizer.ggml.add_bos_token, add_eos_token and add_sep_token
-// determine the tokens added around the text; without them, the model or the pre-tokenizer's name
-// does. Unlike in llama.cpp, merging never produces tokens of type CONTROL, UNKNOWN and BYTE.
+// As in llama.cpp, text for gpt2 and llama is not normalised, because GGUF does not record
+// whether the original tokenizer normalised it. tokenizer.ggml.add_bos_token, add_eos_token
+// and add_sep_token determine the tokens added around the text; without them, the model or the
+// pre-tokenizer's name does. Unlike in llama.cpp, merging never produces tokens of the types
+// CONTROL, UNKNOWN and BYTE.
 func FromGGUF(m Meta) (*Tokenizer, error) {
 	t, err := fromGGUF(ggufMeta{m})
 	var unsupported *UnsupportedError
@@ -85,7 +86,8 @@ func (m ggufMeta) byteLevel() (*Tokenizer, error) {
 	return t, m.specials(t, specialIDs{noID, noID, noID}, adds{bos: pre.addBOS})
 }
 
-// tokenizer returns a tokenizer with the vocabulary and without stages.
+// tokenizer returns a tokenizer with the vocabulary, the model and the added tokens, but
+// without normalizers and pre-tokenizer stages.
 func (v *vocabulary) tokenizer(m model, added []addedToken) *Tokenizer {
 	return &Tokenizer{
 		tokens: v.tokens, kinds: v.kinds, ids: v.ids,
@@ -96,19 +98,19 @@ func (v *vocabulary) tokenizer(m model, added []addedToken) *Tokenizer {
 	}
 }
 
-// cutMerge returns the sides of a merge written "left right".
+// cutMerge splits a merge written "left right" into its two tokens.
 func cutMerge(rule string) (left, right string, err error) {
 	if rule != "" {
 		if i := strings.IndexByte(rule[1:], ' '); i >= 0 {
 			return rule[:1+i], rule[1+i+1:], nil
 		}
 	}
-	return "", "", fmt.Errorf("%s is not two tokens with a space between them", quote(rule))
+	return "", "", fmt.Errorf("%s is not two tokens separated by a space", quote(rule))
 }
 
 type ggufMeta struct{ Meta }
 
-// Token types, llama.cpp's enum llama_token_type.
+// Token types of llama.cpp's enum llama_token_type.
 const (
 	ggufUndefined = iota
 	ggufNormal
@@ -148,7 +150,7 @@ func (m ggufMeta) vocabulary() (*vocabulary, []addedToken, error) {
 		case ggufUndefined, ggufUnused:
 			kind = unused
 		default:
-			return nil, nil, fmt.Errorf("tokenizer.ggml.token_type: token %d is of type %d", i, typ)
+			return nil, nil, fmt.Errorf("tokenizer.ggml.token_type: token %d has the unknown type %d", i, typ)
 		}
 		if token == "" {
 			v.kinds[id] = unused
@@ -185,10 +187,10 @@ func (m ggufMeta) tokenTypes(tokens int) (at func(i int) int64, err error) {
 	return at, nil
 }
 
-// specialIDs are the special tokens of a model if its file names none.
+// specialIDs are the default special tokens of a model, for files that name none.
 type specialIDs struct{ bos, eos, sep int32 }
 
-// adds selects the tokens that Encode adds around a text if the file does not say.
+// adds selects the tokens that Encode adds around a text, for files that do not specify them.
 type adds struct{ bos, eos, sep bool }
 
 // specials sets the special tokens and the tokens that Encode adds.
@@ -204,7 +206,7 @@ func (m ggufMeta) specials(t *Tokenizer, defaults specialIDs, add adds) error {
 		{"tokenizer.ggml.eos_token_id", &t.eos},
 		{"tokenizer.ggml.eot_token_id", &eot},
 		{"tokenizer.ggml.eom_token_id", &eom},
-		{"tokenizer.ggml.seperator_token_id", &sep}, // misspelled in the format, too
+		{"tokenizer.ggml.seperator_token_id", &sep}, // GGUF misspells "separator"
 	} {
 		id, err := m.tokenID(s.key, t.Size())
 		if err != nil {
@@ -213,7 +215,7 @@ func (m ggufMeta) specials(t *Tokenizer, defaults specialIDs, add adds) error {
 		if id != noID {
 			*s.id = id
 		}
-		if *s.id != noID && !t.valid(*s.id) { // a default that the vocabulary lacks
+		if *s.id != noID && !t.valid(*s.id) { // the default id is outside the vocabulary
 			*s.id = noID
 		}
 	}
@@ -238,7 +240,7 @@ func (m ggufMeta) specials(t *Tokenizer, defaults specialIDs, add adds) error {
 		case !given:
 			adds = s.given && s.id != noID
 		case adds && s.id == noID:
-			return fmt.Errorf("%s: there is no tokenizer.ggml.%s", s.add, s.key)
+			return fmt.Errorf("%s: tokenizer.ggml.%s is missing", s.add, s.key)
 		}
 		if adds {
 			*s.to = append(*s.to, s.id)
@@ -309,8 +311,8 @@ func (m ggufMeta) tokenID(key string, size int) (int32, error) {
 	return int32(id), nil
 }
 
-// integer converts v, a value of any integer kind. A value beyond int64 becomes the largest
-// int64.
+// integer converts v, a value of any integer kind, to int64. It reduces larger values to the
+// largest int64.
 func integer(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int:

@@ -49,8 +49,8 @@ func (m ggufMeta) sentencePiece(bpe bool) (*Tokenizer, error) {
 	return t, m.specials(t, defaults, add)
 }
 
-// wordPiece reads a tokenizer of model bert. Its vocabulary marks the tokens that begin a
-// word, not the others.
+// wordPiece reads a tokenizer of model bert. Its vocabulary marks the tokens that begin a word
+// and leaves the others unmarked.
 func (m ggufMeta) wordPiece() (*Tokenizer, error) {
 	v, added, err := m.vocabulary()
 	if err != nil {
@@ -78,7 +78,7 @@ func (m ggufMeta) wordPiece() (*Tokenizer, error) {
 		return nil, err
 	}
 	if w.unk == noID {
-		return nil, fmt.Errorf("tokenizer.ggml.unknown_token_id: there is no such token")
+		return nil, fmt.Errorf("tokenizer.ggml.unknown_token_id: the vocabulary has no such token")
 	}
 	t := v.tokenizer(w, added)
 	t.normalizers = []normalizer{n.normalize}
@@ -92,8 +92,8 @@ func (m ggufMeta) wordPiece() (*Tokenizer, error) {
 	return t, m.specials(t, specialIDs{bos: 101, eos: noID, sep: 102}, adds{bos: true, sep: true})
 }
 
-// wordDecoding returns the decoding of a vocabulary that marks the tokens which begin a
-// word.
+// wordDecoding returns the decoding of a vocabulary in which tokens that begin a word are
+// marked.
 func (v *vocabulary) wordDecoding() decoding {
 	d := decoding{unk: noID, pieces: make([]string, len(v.tokens)), starts: make([]string, len(v.tokens))}
 	for id, token := range v.tokens {
@@ -169,8 +169,8 @@ func (m ggufMeta) unknown(id int32, v *vocabulary) (int32, error) {
 	return id, nil
 }
 
-// phi3 lets the special tokens of Phi 3 absorb the white space after them, which GGUF does
-// not record; llama.cpp recognises the model by its name as well.
+// phi3 makes the special tokens of Phi 3 absorb the white space after them, because GGUF does
+// not record this property. Like llama.cpp, phi3 recognises the model by its name.
 func (m ggufMeta) phi3(added []addedToken) error {
 	name, _, err := m.text("general.name")
 	if err != nil {

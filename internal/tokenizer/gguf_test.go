@@ -33,7 +33,7 @@ func (m metaMap) with(key string, value any) metaMap {
 	return out
 }
 
-// readMeta reads the metadata of a GGUF file that is known to be sound.
+// readMeta reads the metadata of a GGUF file that is known to be valid.
 func readMeta(t testing.TB, path string) metaMap {
 	t.Helper()
 	f, err := os.Open(path)
@@ -139,9 +139,9 @@ func encode(t testing.TB, tok *Tokenizer, text string, o EncodeOptions) []int32 
 	return ids
 }
 
-// TestAgainstLlamaCpp compares with testdata/llamacpp.json: the ids that
-// llama.cpp v0.5.0 gives gopher's vocabulary under each tokenizer.ggml.pre, for
-// testdata/corpus.txt in full and for heldout.txt as a count and a hash.
+// TestAgainstLlamaCpp compares ids with testdata/llamacpp.json. That file holds the ids that
+// llama.cpp v0.5.0 produces with gopher's vocabulary for each value of tokenizer.ggml.pre: all
+// ids for testdata/corpus.txt, and the count and a hash of the ids for heldout.txt.
 func TestAgainstLlamaCpp(t *testing.T) {
 	var golden map[string]struct {
 		Corpus  []int32
@@ -154,7 +154,7 @@ func TestAgainstLlamaCpp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(golden) == 0 {
-		t.Fatal("no goldens")
+		t.Fatal("llamacpp.json has no results")
 	}
 	meta := gopherMeta(t)
 	for pre, want := range golden {
@@ -178,7 +178,7 @@ func TestAgainstLlamaCpp(t *testing.T) {
 	}
 }
 
-// hashIDs is FNV-1a over the ids as little-endian int32.
+// hashIDs returns the FNV-1a hash of the ids as little-endian int32.
 func hashIDs(ids []int32) uint64 {
 	h := fnv.New64a()
 	for _, id := range ids {
@@ -243,7 +243,7 @@ func TestGGUFSpecials(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := tok.BOS(); ok || tok.AddBOS() {
-		t.Error("there is a BOS without tokenizer.ggml.bos_token_id")
+		t.Error("BOS returns a token without tokenizer.ggml.bos_token_id")
 	}
 	if got := encode(t, tok, "ab", EncodeOptions{AddSpecial: true}); !cmp.Equal(got, []int32{6}) {
 		t.Errorf("without a BOS token: %v", got)
@@ -257,16 +257,16 @@ func TestGGUFSpecials(t *testing.T) {
 		t.Errorf("Encode without a token for '<': %v", err)
 	}
 	if got := encode(t, tok, "éa", EncodeOptions{}); !cmp.Equal(got, []int32{7, 0}) {
-		t.Errorf("a user-defined token is not found in the text: %v", got)
+		t.Errorf("the user-defined token in the text was not matched: %v", got)
 	}
 	if got := tok.Decode([]int32{2, 7, 6, 5, -1, 99, 3}); got != "éab" {
-		t.Errorf("Decode gives %q", got)
+		t.Errorf("Decode returns %q", got)
 	}
 	if _, ok := tok.Token(99); ok {
-		t.Error("Token(99) is there")
+		t.Error("Token accepts the unused id 99")
 	}
 	if tok.Special(0) || !tok.Special(2) || tok.Special(-1) || tok.Special(99) {
-		t.Error("Special is wrong")
+		t.Error("Special returns the wrong result")
 	}
 }
 
@@ -292,15 +292,15 @@ func TestGGUFErrors(t *testing.T) {
 		{"tokenizer.ggml.merges", []string{"a c"}, `merge 0: "c" is not a token`},
 		{"tokenizer.ggml.merges", []string{"c a"}, `merge 0: "c" is not a token`},
 		{"tokenizer.ggml.merges", []string{"b a"}, `merge 0: "b" and "a" make "ba", which is not a token`},
-		{"tokenizer.ggml.merges", []string{"a b", "a b"}, `merge 1: "a" and "b" are merge 0 already`},
+		{"tokenizer.ggml.merges", []string{"a b", "a b"}, `merge 1: "a" and "b" repeat merge 0`},
 		{"tokenizer.ggml.token_type", []int32{1, 1}, "2 types for 3 tokens"},
-		{"tokenizer.ggml.token_type", []int32{1, 1, 9}, "token 2 is of type 9"},
+		{"tokenizer.ggml.token_type", []int32{1, 1, 9}, "token 2 has the unknown type 9"},
 		{"tokenizer.ggml.token_type", "1", "tokenizer.ggml.token_type: is string"},
 		{"tokenizer.ggml.bos_token_id", uint64(math.MaxUint64), "tokenizer.ggml.bos_token_id: 18446744073709551615 is outside the vocabulary of 3"},
 		{"tokenizer.ggml.eot_token_id", int8(-1), "tokenizer.ggml.eot_token_id: -1 is outside"},
 		{"tokenizer.ggml.eos_token_id", 1.5, "tokenizer.ggml.eos_token_id: is float64, want an integer"},
-		{"tokenizer.ggml.add_bos_token", true, "there is no tokenizer.ggml.bos_token_id"},
-		{"tokenizer.ggml.add_eos_token", true, "there is no tokenizer.ggml.eos_token_id"},
+		{"tokenizer.ggml.add_bos_token", true, "tokenizer.ggml.bos_token_id is missing"},
+		{"tokenizer.ggml.add_eos_token", true, "tokenizer.ggml.eos_token_id is missing"},
 		{"tokenizer.ggml.add_bos_token", 1, "tokenizer.ggml.add_bos_token: is int, want a bool"},
 	}
 	if _, err := FromGGUF(base); err != nil {

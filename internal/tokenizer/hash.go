@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 )
 
-// hashTable maps numbers to values, several times faster than a Go map; the inner loops of all
-// models look up pairs of tokens and edges of tries. Its hash function is chosen at random, so
-// that no file can make all its keys collide.
+// hashTable maps numbers to values, several times faster than a Go map. The inner loops of all
+// models use it to look up pairs of tokens and edges of tries. Its hash function is seeded at
+// random, so that no file can make all its keys collide.
 type hashTable[V any] struct {
 	slots      []hashSlot[V]
 	multiplier uint64

@@ -16,8 +16,9 @@ import (
 // normalizer, pre-tokenizer, pattern, post-processor or decoder, is an [*UnsupportedError].
 // Truncation and padding are ignored.
 //
-// BOS is added if tokenizer_config.json's add_bos_token says so, or else if the post-processor's
-// template begins with it; the same holds for EOS.
+// Encode adds BOS if add_bos_token in tokenizer_config.json is true. If that key is absent,
+// Encode adds BOS if the post-processor's template begins with it. The same rules hold for
+// EOS.
 func FromJSON(tokenizerJSON, tokenizerConfig []byte) (*Tokenizer, error) {
 	t, err := fromJSON(tokenizerJSON, tokenizerConfig)
 	var unsupported *UnsupportedError
@@ -92,8 +93,8 @@ func fromJSON(tokenizerJSON, tokenizerConfig []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// vocabulary returns the tokens and sets the parts that depend on them: the model, the last
-// stages of the pre-tokenizer and the added tokens.
+// vocabulary returns the tokens. It also sets the parts of t that depend on them: the model,
+// the last stages of the pre-tokenizer and the added tokens.
 func (f *tokenizerFile) vocabulary(t *Tokenizer, kind string, pre *preStages) (*vocabulary, error) {
 	var entries []vocabEntry
 	var err error
@@ -149,7 +150,7 @@ func (f *tokenizerFile) vocabulary(t *Tokenizer, kind string, pre *preStages) (*
 	return v, nil
 }
 
-// addTokens adds the added tokens, some of which may be in the vocabulary already.
+// addTokens adds the added tokens. Some of them may already be in the vocabulary.
 func (f *tokenizerFile) addTokens(t *Tokenizer, v *vocabulary) error {
 	var raw, normals []addedToken
 	for i, a := range f.AddedTokens {
@@ -193,7 +194,7 @@ type configFile struct {
 	Class  string      `json:"tokenizer_class"`
 	BOS    configToken `json:"bos_token"`
 	EOS    configToken `json:"eos_token"`
-	// Added tokens, by id.
+	// Added holds the added tokens by id.
 	Added map[uint32]struct {
 		Content    string `json:"content"`
 		SingleWord bool   `json:"single_word"`
@@ -203,7 +204,7 @@ type configFile struct {
 	} `json:"added_tokens_decoder"`
 }
 
-// configToken is a string, an object with the string as its content, or null.
+// configToken is null, a string, or an object whose content is the string.
 type configToken string
 
 func (c *configToken) UnmarshalJSON(data []byte) error {
@@ -233,7 +234,7 @@ func (c configToken) id(t *Tokenizer, key string) (int32, error) {
 	return id, nil
 }
 
-// apply takes BOS and EOS from a tokenizer_config.json, which also determines whether
+// apply sets BOS and EOS to the tokens named in a tokenizer_config.json, and sets whether
 // Encode adds them.
 func (t *Tokenizer) apply(c *configFile) error {
 	var err error
@@ -251,7 +252,7 @@ func (t *Tokenizer) apply(c *configFile) error {
 		first := len(t.prefix) > 0 && t.prefix[0] == t.bos
 		switch {
 		case *c.AddBOS && t.bos == noID:
-			return errors.New("add_bos_token: there is no bos_token")
+			return errors.New("add_bos_token: bos_token is missing")
 		case *c.AddBOS && !first:
 			t.prefix = append([]int32{t.bos}, t.prefix...)
 		case !*c.AddBOS && first:
@@ -263,7 +264,7 @@ func (t *Tokenizer) apply(c *configFile) error {
 		last := n > 0 && t.suffix[n-1] == t.eos
 		switch {
 		case *c.AddEOS && t.eos == noID:
-			return errors.New("add_eos_token: there is no eos_token")
+			return errors.New("add_eos_token: eos_token is missing")
 		case *c.AddEOS && !last:
 			t.suffix = append(t.suffix, t.eos)
 		case !*c.AddEOS && last:
@@ -288,8 +289,8 @@ func (c *configFile) defaults() {
 	}
 }
 
-// addTokens adds the tokens of added_tokens_decoder, some of which may be in the vocabulary
-// already, and returns those that are matched in text.
+// addTokens adds the tokens of added_tokens_decoder, some of which may already be in the
+// vocabulary, and returns those that are matched in text.
 func (c *configFile) addTokens(v *vocabulary) ([]addedToken, error) {
 	var added []addedToken
 	for _, id := range slices.Sorted(maps.Keys(c.Added)) {
@@ -304,7 +305,7 @@ func (c *configFile) addTokens(v *vocabulary) ([]addedToken, error) {
 		case int64(id) >= int64(len(v.tokens)):
 			return nil, fmt.Errorf("added_tokens_decoder: token id %d is far outside the vocabulary", id)
 		case v.kinds[id] == special && v.tokens[id] == a.Content:
-			continue // it is matched already
+			continue // the token is already matched in text
 		case v.kinds[id] != absent && v.tokens[id] == a.Content:
 			if a.Special {
 				v.kinds[id] = special

@@ -50,7 +50,7 @@ func parseDecoder(raw json.RawMessage) (*decoders, error) {
 	return d, nil
 }
 
-// add appends a decoder that handles one token at a time.
+// add appends a decoder that processes one token at a time.
 func (d *decoders) add(p *part) error {
 	step := func(s decodeStep) { d.steps = append(d.steps, s) }
 	switch p.Type {
@@ -118,8 +118,8 @@ func (d *decoders) add(p *part) error {
 	return nil
 }
 
-// afterFuse adds a decoder that handles the whole text, if handling one token after the
-// other gives the same result.
+// afterFuse appends a decoder that the file applies to the whole text. It fails if applying
+// the decoder to one token after the other could give another result.
 func (d *decoders) afterFuse(p *part) error {
 	switch p.Type {
 	case "Fuse":
@@ -153,7 +153,7 @@ func (d *decoders) replace(p *part) error {
 			return ""
 		}
 		with, err := n(token)
-		if err != nil { // far too long: leave it unchanged
+		if err != nil { // the count is out of range: leave the text unchanged
 			return token
 		}
 		return with
@@ -161,8 +161,8 @@ func (d *decoders) replace(p *part) error {
 	return nil
 }
 
-// cleanup removes spaces before punctuation, as BERT's tokenizers do. It applies one
-// replacement after the other.
+// cleanup removes spaces before punctuation, as BERT's tokenizers do. It makes one replacement
+// after the other.
 func cleanup(s string) string {
 	for _, r := range [...][2]string{
 		{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"},
@@ -183,7 +183,7 @@ func (d *decoders) decoding(v *vocabulary) decoding {
 			case absent, special, unused:
 				continue
 			case userDefined:
-				if d.byteLevel && len(d.steps) == 1 { // it represents itself
+				if d.byteLevel && len(d.steps) == 1 { // the token represents itself
 					pieces[id] = token
 					continue
 				}

@@ -17,7 +17,7 @@ type jsonCursor struct {
 	pos  int
 }
 
-var errMalformed = errors.New("is malformed")
+var errMalformed = errors.New("the JSON is malformed")
 
 // peek returns the next byte that is not white space, or 0 at the end.
 func (c *jsonCursor) peek() byte {

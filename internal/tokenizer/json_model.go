@@ -21,7 +21,7 @@ type modelFile struct {
 	Dropout      float64         `json:"dropout"`
 	Suffix       *string         `json:"end_of_word_suffix"`
 	FuseUnk      bool            `json:"fuse_unk"`
-	ByteFallback bool            `json:"byte_fallback"` // Unigram too
+	ByteFallback bool            `json:"byte_fallback"` // also used by Unigram
 	IgnoreMerges bool            `json:"ignore_merges"`
 	Merges       json.RawMessage `json:"merges"`
 
@@ -56,8 +56,8 @@ func (m *modelFile) kind() (string, error) {
 	return kind, nil
 }
 
-// modelBuilder builds the model of a tokenizer.json. It knows the special tokens and keeps
-// the model from producing them from ordinary text.
+// modelBuilder builds the model of a tokenizer.json. It keeps the model from producing special
+// tokens from ordinary text.
 type modelBuilder struct {
 	*modelFile
 	v       *vocabulary
@@ -123,7 +123,7 @@ func (b *modelBuilder) bpe() (model, error) {
 	return m, err
 }
 
-// cuttable reports whether text may be cut at any place that no merge crosses.
+// cuttable reports whether text may be cut wherever no merge crosses the cut.
 func (m *charBPE) cuttable() bool { return m.words == nil && m.ids == nil && m.pieces == nil }
 
 // unkToken returns the unknown token, or noID if the file names none.

@@ -88,7 +88,7 @@ func compileRegex(expr string) (*regexp.Regexp, error) {
 		return nil, err
 	}
 	if p.spaces {
-		return nil, fmt.Errorf("a look ahead")
+		return nil, fmt.Errorf("lookahead")
 	}
 	return p.re, nil
 }

@@ -5,67 +5,67 @@ import (
 	"fmt"
 )
 
-// part is a normalizer, pre-tokenizer, post-processor or decoder of a
-// tokenizer.json, with the fields of all kinds.
+// part is a normalizer, pre-tokenizer, post-processor or decoder of a tokenizer.json. It has
+// the fields of all types.
 type part struct {
 	Type string `json:"type"`
 
-	// Lists of a Sequence, with a different name for each sort of part.
+	// The parts of a Sequence. The name of the list depends on the kind of part.
 	Normalizers   []json.RawMessage `json:"normalizers"`
 	Pretokenizers []json.RawMessage `json:"pretokenizers"`
 	Processors    []json.RawMessage `json:"processors"`
 	Decoders      []json.RawMessage `json:"decoders"`
 
-	// ByteLevel, and Metaspace of old files.
+	// Fields of ByteLevel, and of Metaspace in old files.
 	AddPrefixSpace *bool `json:"add_prefix_space"`
 	UseRegex       *bool `json:"use_regex"` // true if absent
 
-	// Metaspace.
+	// Fields of Metaspace.
 	Replacement   string  `json:"replacement"`
 	PrependScheme *string `json:"prepend_scheme"`
 	Split         *bool   `json:"split"` // true if absent
 
-	// Digits.
+	// Field of Digits.
 	IndividualDigits bool `json:"individual_digits"`
 
-	// CharDelimiterSplit.
+	// Field of CharDelimiterSplit.
 	Delimiter string `json:"delimiter"`
 
-	// Split, Replace and Punctuation.
+	// Fields of Split, Replace and Punctuation.
 	Pattern struct {
 		Regex  *string `json:"Regex"`
 		String *string `json:"String"`
 	} `json:"pattern"`
 	Behavior string `json:"behavior"`
 	Invert   bool   `json:"invert"`
-	Content  string `json:"content"` // Strip, the decoder, too
+	Content  string `json:"content"` // also used by the decoder Strip
 
-	// Strip: the normalizer and the decoder.
+	// Fields of Strip, which is both a normalizer and a decoder.
 	StripLeft  bool `json:"strip_left"`
 	StripRight bool `json:"strip_right"`
 	Start      int  `json:"start"`
 	Stop       int  `json:"stop"`
 
-	Prepend  string `json:"prepend"`              // Prepend
-	CharsMap []byte `json:"precompiled_charsmap"` // Precompiled
+	Prepend  string `json:"prepend"`              // field of Prepend
+	CharsMap []byte `json:"precompiled_charsmap"` // field of Precompiled
 
-	// BertNormalizer.
+	// Fields of BertNormalizer.
 	CleanText    bool  `json:"clean_text"`
 	ChineseChars bool  `json:"handle_chinese_chars"`
-	StripAccents *bool `json:"strip_accents"` // as lowercase if absent
+	StripAccents *bool `json:"strip_accents"` // equals Lowercase if absent
 	Lowercase    bool  `json:"lowercase"`
 
-	// WordPiece.
+	// Fields of WordPiece.
 	Prefix  string `json:"prefix"`
 	Cleanup bool   `json:"cleanup"`
 
-	// TemplateProcessing.
+	// Fields of TemplateProcessing.
 	Single        []templatePiece `json:"single"`
 	SpecialTokens map[string]struct {
 		IDs []int64 `json:"ids"`
 	} `json:"special_tokens"`
 
-	// BertProcessing and RobertaProcessing.
+	// Fields of BertProcessing and RobertaProcessing.
 	Sep tokenPair `json:"sep"`
 	Cls tokenPair `json:"cls"`
 }
@@ -79,7 +79,7 @@ type templatePiece struct {
 	} `json:"SpecialToken"`
 }
 
-// tokenPair is ["[SEP]", 102].
+// tokenPair is a JSON list of a token and its id, such as ["[SEP]", 102].
 type tokenPair struct {
 	token string
 	id    int64
@@ -91,16 +91,15 @@ func (p *tokenPair) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	if len(list) != 2 {
-		return fmt.Errorf("%.200s is not a token and its id", data)
+		return fmt.Errorf("%.200s is not a list of a token and its id", data)
 	}
 	return nil
 }
 
-// maxNesting bounds how deep a Sequence may hold another.
+// maxNesting bounds how deeply sequences may be nested.
 const maxNesting = 8
 
-// parts returns the parts of raw in order: the parts of a Sequence, a single part, or none
-// for null.
+// parts returns the parts of raw in order. raw is null, one part, or a Sequence of parts.
 func parts(what string, raw json.RawMessage) ([]part, error) {
 	return nestedParts(what, raw, 0)
 }
@@ -146,7 +145,7 @@ func (t *Tokenizer) parsePostProcessor(raw json.RawMessage) error {
 	}
 	for _, p := range list {
 		switch p.Type {
-		case "ByteLevel": // trims offsets only
+		case "ByteLevel": // changes only character offsets, which this package does not compute
 		case "TemplateProcessing":
 			if err := t.applyTemplate(&p); err != nil {
 				return fmt.Errorf("tokenizer.json: post_processor: %w", err)
@@ -169,7 +168,7 @@ func (t *Tokenizer) applyTemplate(p *part) error {
 		switch {
 		case piece.Sequence != nil && piece.SpecialToken == nil:
 			if side == 1 || piece.Sequence.ID != "A" {
-				return fmt.Errorf("single[%d]: the template of one text holds another", i)
+				return fmt.Errorf("single[%d]: the template for a single text refers to a second text", i)
 			}
 			side = 1
 		case piece.SpecialToken != nil && piece.Sequence == nil:

@@ -9,13 +9,13 @@ import (
 // preStages are the stages of a tokenizer.json's pre-tokenizer.
 type preStages struct {
 	stages []stage
-	// byteLevel is set if words are in the byte alphabet from some stage on. mapped is set
-	// if the stages convert them.
+	// byteLevel reports whether words are in the byte alphabet after some stage. mapped reports
+	// whether the stages convert them to it.
 	byteLevel, mapped bool
 }
 
-// unmap removes the conversion to the byte alphabet for a model that merges bytes. In the
-// usual case, in which the last stage converts the words, no conversion is left.
+// unmap removes the conversion to the byte alphabet for a model that merges bytes. Usually the
+// last stage converts the words, and no conversion remains.
 func (p *preStages) unmap() {
 	if !p.mapped {
 		return
@@ -47,7 +47,7 @@ func parsePreTokenizer(raw json.RawMessage) (*preStages, error) {
 	for _, p := range list {
 		if p.Type == "ByteLevel" {
 			if pre.byteLevel {
-				return nil, &UnsupportedError{"pre-tokenizer", "ByteLevel twice"}
+				return nil, &UnsupportedError{"pre-tokenizer", "with two ByteLevel parts"}
 			}
 			pre.byteLevel, pre.mapped = true, true
 			if p.AddPrefixSpace != nil && *p.AddPrefixSpace {
@@ -140,7 +140,7 @@ func (p *part) splitPattern(t *classTable) (pattern, error) {
 	return nil, &UnsupportedError{what, "none"}
 }
 
-// scheme returns when a Metaspace adds a mark in front.
+// scheme returns when a Metaspace adds a mark at the beginning of a text.
 func (p *part) scheme() (prependScheme, error) {
 	switch {
 	case p.PrependScheme == nil && p.AddPrefixSpace != nil && !*p.AddPrefixSpace:

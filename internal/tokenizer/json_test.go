@@ -13,8 +13,8 @@ import (
 
 type object = map[string]any
 
-// smallFile is a tokenizer.json with a token for every byte, at the byte's
-// place in the alphabet, and a few merges; ids from 256.
+// smallFile returns a tokenizer.json with a token for every byte, whose id is the byte, and a
+// few merges. The ids of the merged tokens begin at 256.
 func smallFile() object {
 	letters := newAlphabet()
 	vocab := object{}
@@ -38,9 +38,9 @@ func smallFile() object {
 	}
 }
 
-const firstFree = 261 // the first id that smallFile leaves
+const firstFree = 261 // the first id that smallFile does not use
 
-// edit sets the value at a path such as "model.vocab.ab"; keys hold no dots.
+// edit sets the value at a path such as "model.vocab.ab". Keys must not contain dots.
 type edit struct {
 	path  string
 	value any
@@ -83,7 +83,7 @@ func sequence(field string, list ...any) object {
 	return object{"type": "Sequence", field: list}
 }
 
-// nested returns sequences in sequences.
+// nested returns a Sequence nested to the given depth.
 func nested(field string, depth int) object {
 	if depth == 0 {
 		return object{"type": "NFC"}
@@ -113,7 +113,7 @@ func TestJSONEncode(t *testing.T) {
 		{"ignore_merges", []edit{{"model.ignore_merges", true}}, "xyz", false, []int32{260}},
 		{"no pattern", []edit{{"pre_tokenizer.use_regex", false}}, "c ab", false, []int32{'c', 259}},
 		{"prefix space", []edit{{"pre_tokenizer.add_prefix_space", true}}, "ab ab", false, []int32{259, 259}},
-		{"prefix space is there", []edit{{"pre_tokenizer.add_prefix_space", true}}, " ab", false, []int32{259}},
+		{"prefix space already present", []edit{{"pre_tokenizer.add_prefix_space", true}}, " ab", false, []int32{259}},
 		{"prefix space of nothing", []edit{{"pre_tokenizer.add_prefix_space", true}}, "", false, []int32{}},
 		{"split", []edit{{"pre_tokenizer", sequence("pretokenizers", split(llama3, "Isolated", false), byteLevel(false))}}, "1ab", false, []int32{'1', 256}},
 		{"split removing the rest", []edit{{"pre_tokenizer", sequence("pretokenizers", split(llama3, "Removed", true), byteLevel(false))}}, "1ab", false, []int32{'1', 256}},
@@ -126,16 +126,16 @@ func TestJSONEncode(t *testing.T) {
 
 		{"special parsed", []edit{{"added_tokens", []any{added(firstFree, "<|x|>", "special")}}}, "a<|x|>b", true, []int32{'a', cat, 'b'}},
 		{"special not parsed", []edit{{"added_tokens", []any{added(firstFree, "<|x|>", "special")}}}, "<|x|>", false, []int32{'<', '|', 'x', '|', '>'}},
-		{"added is found either way", []edit{{"added_tokens", []any{added(firstFree, "<x>")}}}, "a<x>b", false, []int32{'a', cat, 'b'}},
-		{"added hides words", []edit{{"added_tokens", []any{added(firstFree, "bc")}}}, "abc", false, []int32{'a', cat}},
+		{"added token that is not special", []edit{{"added_tokens", []any{added(firstFree, "<x>")}}}, "a<x>b", false, []int32{'a', cat, 'b'}},
+		{"added token within a word", []edit{{"added_tokens", []any{added(firstFree, "bc")}}}, "abc", false, []int32{'a', cat}},
 		{"longest wins", []edit{{"added_tokens", []any{added(firstFree, "xx"), added(firstFree+1, "xxx")}}}, "xxxxx", false, []int32{cat + 1, cat}},
-		{"longest that may match", []edit{{"added_tokens", []any{added(firstFree, "xx"), added(firstFree+1, "xxx", "special")}}}, "xxx", false, []int32{cat, 'x'}},
+		{"longest enabled match", []edit{{"added_tokens", []any{added(firstFree, "xx"), added(firstFree+1, "xxx", "special")}}}, "xxx", false, []int32{cat, 'x'}},
 		{"lstrip", []edit{{"added_tokens", []any{added(firstFree, "<m>", "lstrip")}}}, "a \n\u3000<m> b", false, []int32{'a', cat, ' ', 'b'}},
 		{"lstrip stops at a match", []edit{{"added_tokens", []any{added(firstFree, "<m>", "lstrip"), added(firstFree+1, " ")}}}, "  <m>", false, []int32{cat + 1, cat + 1, cat}},
 		{"rstrip", []edit{{"added_tokens", []any{added(firstFree, "<m>", "rstrip")}}}, "a <m> \n b", false, []int32{'a', ' ', cat, 'b'}},
 		{"single word", []edit{{"added_tokens", []any{added(firstFree, "zz", "single_word")}}}, "zz azz zzé zz. _zz zz", false,
 			[]int32{cat, 258, 'z', 'z', ' ', 'z', 'z', 0xc3, 0xa9, ' ', cat, '.', ' ', '_', 'z', 'z', ' ', cat}},
-		{"single word hides others", []edit{{"added_tokens", []any{added(firstFree, "zz", "single_word"), added(firstFree+1, "za")}}}, "bzza za", false, []int32{'b', 'z', 'z', 'a', ' ', cat + 1}},
+		{"a failed single-word match hides shorter tokens", []edit{{"added_tokens", []any{added(firstFree, "zz", "single_word"), added(firstFree+1, "za")}}}, "bzza za", false, []int32{'b', 'z', 'z', 'a', ' ', cat + 1}},
 		{"normalized", []edit{{"normalizer", object{"type": "NFC"}}, {"added_tokens", []any{added(firstFree, "e\u0301", "normalized")}}}, "xé", false, []int32{'x', cat}},
 		{"not normalized", []edit{{"normalizer", object{"type": "NFC"}}, {"added_tokens", []any{added(firstFree, "e\u0301")}}}, "e\u0301é", false, []int32{cat, 0xc3, 0xa9}},
 		{"in the vocabulary too", []edit{{"added_tokens", []any{added(260, "xyz")}}}, "axyz", false, []int32{'a', 260}},
@@ -147,7 +147,7 @@ func TestJSONEncode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The ids of bytes are the bytes.
+			// The id of a byte's token is the byte.
 			if diff := cmp.Diff(tt.want, encode(t, tok, tt.text, EncodeOptions{ParseSpecial: tt.parse})); diff != "" {
 				t.Errorf("%q (-want +got):\n%s", tt.text, diff)
 			}
@@ -176,7 +176,7 @@ func TestJSONSpecials(t *testing.T) {
 		name   string
 		post   any
 		config string
-		want   []int32 // of "ab"
+		want   []int32 // the ids of "ab"
 		addBOS bool
 		stop   []int32
 	}{
@@ -233,11 +233,11 @@ func TestJSONErrors(t *testing.T) {
 		{"model.vocab.ab", 1.5, `model.vocab: token "ab": "1.5" is not a token id`},
 		{"model.vocab.ab", "1", `model.vocab: token "ab": "\"1\"" is not a token id`},
 		{"model.vocab.ab", object{"x": 1}, `model.vocab: token "ab": "{\"x\":1" is not a token id`},
-		{"model.vocab.ab", 257, `id 257 is that of token`},
+		{"model.vocab.ab", 257, `id 257 belongs to token`},
 		{"model.merges", []any{"a q", "a c"}, `model.merges: merge 0: "a" and "q" make "aq", which is not a token`},
 		{"model.merges", []any{"a b", "nonesuch c"}, `model.merges: merge 1: "nonesuch" is not a token`},
 		{"model.merges", []any{[]any{"a", "b", "c"}}, `model.merges: merge 0: is neither`},
-		{"model.merges", []any{[]any{"a", "b"}, []any{"a", "b"}}, `model.merges: merge 1: "a" and "b" are merge 0 already`},
+		{"model.merges", []any{[]any{"a", "b"}, []any{"a", "b"}}, `model.merges: merge 1: "a" and "b" repeat merge 0`},
 		{"model.merges", []any{"ab"}, `model.merges: merge 0: "ab" is not two tokens`},
 		{"model.merges", []any{""}, `model.merges: merge 0: "" is not two tokens`},
 		{"model.merges", []any{1}, `model.merges: merge 0: is neither`},
@@ -246,19 +246,19 @@ func TestJSONErrors(t *testing.T) {
 		{"model.merges", []any{[]any{"a", 1}}, `model.merges: merge 0: is neither`},
 		{"model.merges", "a b", `model.merges: is not a list`},
 		{"added_tokens", []any{added(firstFree, "")}, "added_tokens[0]: the content is empty"},
-		{"added_tokens", []any{added(1, "<x>")}, "added_tokens[0]: token \"<x>\": id 1 is that of token"},
+		{"added_tokens", []any{added(1, "<x>")}, "added_tokens[0]: token \"<x>\": id 1 belongs to token"},
 		{"added_tokens", []any{added(firstFree, "ab")}, `added_tokens[0]: token "ab" has the ids 256 and 261`},
-		{"added_tokens", []any{added(firstFree, "<x>"), added(firstFree, "<x>")}, `added_tokens[1]: token "<x>": id 261 is that of`},
+		{"added_tokens", []any{added(firstFree, "<x>"), added(firstFree, "<x>")}, `added_tokens[1]: token "<x>": id 261 belongs to`},
 		{"added_tokens", []any{added(1<<30, "<x>")}, `added_tokens[0]: token "<x>": id 1073741824 is outside`},
 		{"added_tokens", 1, "tokenizer.json: json: cannot unmarshal"},
 		{"post_processor", template(), "the template has no place for the text"},
-		{"post_processor", template("A", "B"), "single[1]: the template of one text holds another"},
+		{"post_processor", template("A", "B"), "single[1]: the template for a single text refers to a second text"},
 		{"post_processor", template("<s>", "A"), `special_tokens: "<s>": 261 is not a token id`},
 		{"post_processor", object{"type": "TemplateProcessing", "single": []any{object{"SpecialToken": object{"id": "<s>"}}}}, `single[0]: "<s>" is not among special_tokens`},
 		{"post_processor", object{"type": "BertProcessing", "cls": []any{"[CLS]", 1}}, `post_processor: sep: is missing`},
 		{"post_processor", object{"type": "BertProcessing", "cls": []any{"[CLS]", 1}, "sep": []any{"[SEP]", 9999}}, `"[SEP]": 9999 is not a token id`},
-		{"post_processor", object{"type": "BertProcessing", "cls": []any{"[CLS]"}}, `post_processor: ["[CLS]"] is not a token and its id`},
-		{"normalizer", object{"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "normalizer: precompiled_charsmap: is too short"},
+		{"post_processor", object{"type": "BertProcessing", "cls": []any{"[CLS]"}}, `post_processor: ["[CLS]"] is not a list of a token and its id`},
+		{"normalizer", object{"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "normalizer: precompiled_charsmap: the data is too short"},
 		{"normalizer", object{"type": "Precompiled", "precompiled_charsmap": "//8AAAAA"}, "normalizer: precompiled_charsmap: a trie of 65535 bytes in 2"},
 		{"normalizer", nested("normalizers", 10), "normalizer: sequences are nested more than 8 times"},
 		{"post_processor", object{"type": "TemplateProcessing", "single": []any{object{}}}, `single[0]: is neither`},
@@ -289,8 +289,8 @@ func TestJSONErrors(t *testing.T) {
 		{`{"bos_token":"<s>"}`, `tokenizer_config.json: bos_token: "<s>" is not a token`},
 		{`{"eos_token":{"content":"<s>"}}`, `tokenizer_config.json: eos_token: "<s>" is not a token`},
 		{`{"bos_token":1}`, "tokenizer_config.json: "},
-		{`{"add_bos_token":true}`, "add_bos_token: there is no bos_token"},
-		{`{"add_eos_token":true}`, "add_eos_token: there is no eos_token"},
+		{`{"add_bos_token":true}`, "add_bos_token: bos_token is missing"},
+		{`{"add_eos_token":true}`, "add_eos_token: eos_token is missing"},
 	}
 	for _, tt := range configs {
 		if _, err := FromJSON(encodeFile(t), []byte(tt.config)); err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -311,13 +311,13 @@ func TestJSONUnsupported(t *testing.T) {
 		{"normalizer", sequence("normalizers", object{"type": "NFC"}, object{"type": "Unheard"}), UnsupportedError{"normalizer", "Unheard"}},
 		{"normalizer", object{"type": "Replace", "pattern": object{"String": ""}, "content": "x"}, UnsupportedError{"normalizer Replace pattern", ""}},
 		{"normalizer", object{"type": "Replace", "pattern": object{"Regex": `(?<=a)b`}, "content": "x"}, UnsupportedError{`normalizer Replace pattern (the group "(?<=")`, `(?<=a)b`}},
-		{"normalizer", object{"type": "Replace", "pattern": object{"Regex": `a|\s+(?!\S)|\s+`}, "content": "x"}, UnsupportedError{"normalizer Replace pattern (a look ahead)", `a|\s+(?!\S)|\s+`}},
+		{"normalizer", object{"type": "Replace", "pattern": object{"Regex": `a|\s+(?!\S)|\s+`}, "content": "x"}, UnsupportedError{"normalizer Replace pattern (lookahead)", `a|\s+(?!\S)|\s+`}},
 		{"pre_tokenizer", object{"type": "FixedLength"}, UnsupportedError{"pre-tokenizer", "FixedLength"}},
 		{"pre_tokenizer", object{"type": "Metaspace"}, UnsupportedError{"Metaspace replacement", ""}},
 		{"pre_tokenizer", object{"type": "Metaspace", "replacement": "_", "prepend_scheme": "often"}, UnsupportedError{"Metaspace prepend_scheme", "often"}},
 		{"pre_tokenizer", object{"type": "CharDelimiterSplit", "delimiter": ""}, UnsupportedError{"pre-tokenizer CharDelimiterSplit delimiter", ""}},
-		{"pre_tokenizer", sequence("pretokenizers", byteLevel(false), byteLevel(false)), UnsupportedError{"pre-tokenizer", "ByteLevel twice"}},
-		{"pre_tokenizer", sequence("pretokenizers", split(`(a+)+$`, "Isolated", false), byteLevel(false)), UnsupportedError{"pre-tokenizer pattern ($ is an anchor)", `(a+)+$`}},
+		{"pre_tokenizer", sequence("pretokenizers", byteLevel(false), byteLevel(false)), UnsupportedError{"pre-tokenizer", "with two ByteLevel parts"}},
+		{"pre_tokenizer", sequence("pretokenizers", split(`(a+)+$`, "Isolated", false), byteLevel(false)), UnsupportedError{"pre-tokenizer pattern (the anchor $)", `(a+)+$`}},
 		{"pre_tokenizer", split(`a++b`, "Isolated", false), UnsupportedError{"pre-tokenizer pattern (a possessive quantifier)", `a++b`}},
 		{"pre_tokenizer", split(`\bthe\b`, "Isolated", false), UnsupportedError{`pre-tokenizer pattern (the escape \b)`, `\bthe\b`}},
 		{"pre_tokenizer", split(`[a-z&&[^b]]`, "Isolated", false), UnsupportedError{"pre-tokenizer pattern (an intersection of classes)", `[a-z&&[^b]]`}},
@@ -337,7 +337,7 @@ func TestJSONUnsupported(t *testing.T) {
 	}
 }
 
-// TestJSONPieces decodes what is special about the vocabulary's writing.
+// TestJSONPieces checks how the spellings of tokens in a vocabulary decode.
 func TestJSONPieces(t *testing.T) {
 	tok, err := FromJSON(encodeFile(t,
 		edit{"model.vocab.▁odd", 261},
@@ -347,7 +347,7 @@ func TestJSONPieces(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := tok.Decode([]int32{259, 261, 262, 263, 300, 400, 'x'}); got != " ab▁odd<Ġ>ééx" {
-		t.Errorf("Decode gives %q", got)
+		t.Errorf("Decode returns %q", got)
 	}
 	if tok.Size() != 401 {
 		t.Errorf("Size is %d", tok.Size())
@@ -356,7 +356,7 @@ func TestJSONPieces(t *testing.T) {
 		t.Errorf("Token(300), in a gap, is %q", s)
 	}
 	if part, err := tok.NewDecoder().Next(300); part != "" || err != nil {
-		t.Errorf("Next(300), in a gap, gives %q, %v", part, err)
+		t.Errorf("Next(300), in a gap, returns %q, %v", part, err)
 	}
 	if s, _ := tok.Token(259); s != "Ġab" {
 		t.Errorf("Token(259) is %q", s)
@@ -415,7 +415,7 @@ func FuzzFromJSON(f *testing.F) {
 		}
 		for _, id := range ids {
 			if _, ok := tok.Token(id); !ok {
-				t.Fatalf("Encode gives %d, which is no token", id)
+				t.Fatalf("Encode returns %d, which is not a token", id)
 			}
 		}
 		checkStream(t, tok, ids)

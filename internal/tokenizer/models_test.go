@@ -13,8 +13,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/exhaustive"
 )
 
-// checkModel encodes text with every kind of tokenizer: what comes is tokens, and
-// where nothing is lost the text again.
+// checkModel encodes text and checks that every id is a token. If the tokenizer is exact, the
+// ids must also decode to the text.
 func checkModel(t testing.TB, c *modelCase, text string, o EncodeOptions) {
 	t.Helper()
 	ids, err := c.tok.Encode(text, o)
@@ -23,19 +23,19 @@ func checkModel(t testing.TB, c *modelCase, text string, o EncodeOptions) {
 	}
 	for _, id := range ids {
 		if _, ok := c.tok.Token(id); !ok {
-			t.Fatalf("%s: %.100q gives %d, which is no token", c.name, text, id)
+			t.Fatalf("%s: %.100q encodes to %d, which is not a token", c.name, text, id)
 		}
 	}
 	checkStream(t, c.tok, ids)
 	if c.exact && !o.ParseSpecial {
-		want := strings.ReplaceAll(text, spaceMark, " ") // no tokenizer tells them apart
+		want := strings.ReplaceAll(text, spaceMark, " ") // both decode to a space
 		for _, name := range []string{"gpt2", "llama3", "o200k"} {
 			if strings.HasSuffix(c.name, name) {
 				want = text
 			}
 		}
 		if got := c.tok.Decode(ids); got != want {
-			t.Fatalf("%s: %.200q comes back as %.200q", c.name, text, got)
+			t.Fatalf("%s: %.200q decodes to %.200q", c.name, text, got)
 		}
 	}
 }
@@ -61,8 +61,8 @@ func TestModelsRoundTrip(t *testing.T) {
 	}
 }
 
-// TestModelsTime makes sure that no model, normalizer or pre-tokenizer takes more
-// than linear time, or little more: the worst inputs that are known, 64 KiB long.
+// TestModelsTime checks that every model, normalizer and pre-tokenizer takes roughly linear
+// time. It encodes 64 KiB of each of the worst known inputs.
 func TestModelsTime(t *testing.T) {
 	cases := modelCases(t)
 	for _, unit := range []string{"a", "ab", " ", "▁", "\n", " a", "=", "1", "\xff", "\u0301", "a\u0301", "中", "é", "\u200d", "🇩🇪", "☃", "\u1100", "[MASK]", "<s>"} {
@@ -80,7 +80,7 @@ func TestModelsTime(t *testing.T) {
 	}
 }
 
-// TestWordCutterChangesNothing compares with text that is not cut.
+// TestWordCutterChangesNothing compares encodings with and without the word cutter.
 func TestWordCutterChangesNothing(t *testing.T) {
 	compared := 0
 	for _, c := range modelCases(t) {
@@ -90,7 +90,7 @@ func TestWordCutterChangesNothing(t *testing.T) {
 				whole.stages, whole.cache = whole.stages[:n-1], nil
 				for _, text := range []string{corpus(t), heldout(t), strings.Join(nasty(), "\n "), "\n\n\n▁▁\n▁a\n▁"} {
 					if !cmp.Equal(encode(t, c.tok, text, EncodeOptions{}), encode(t, &whole, text, EncodeOptions{})) {
-						t.Errorf("%s: %.40q differs when it is cut", c.name, text)
+						t.Errorf("%s: %.40q encodes differently with the word cutter", c.name, text)
 					}
 				}
 				compared++
@@ -98,11 +98,11 @@ func TestWordCutterChangesNothing(t *testing.T) {
 		}
 	}
 	if compared < 6 {
-		t.Errorf("%d tokenizers cut words", compared)
+		t.Errorf("only %d tokenizers use a word cutter", compared)
 	}
 }
 
-// naivePieces is SentencePiece's BPE by its definition.
+// naivePieces implements SentencePiece's BPE directly from its definition.
 func naivePieces(v *scored, text string) (out []string) {
 	parts := strings.Split(text, "")
 	for {
@@ -120,8 +120,8 @@ func naivePieces(v *scored, text string) (out []string) {
 	}
 }
 
-// TestPiecesAgainstDefinition merges with vocabularies in which scores are equal
-// and characters of tokens are no tokens.
+// TestPiecesAgainstDefinition merges with random vocabularies. Some tokens have equal scores,
+// and some characters of tokens have no token of their own.
 func TestPiecesAgainstDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	const letters = "abcé中"
@@ -157,7 +157,7 @@ func TestPiecesAgainstDefinition(t *testing.T) {
 			var want []int32
 			for _, p := range naivePieces(v, text) {
 				id := v.ids[p]
-				if n := len(want); id != 0 || n == 0 || want[n-1] != 0 { // one unk for several
+				if n := len(want); id != 0 || n == 0 || want[n-1] != 0 { // adjacent unknown characters share unk
 					want = append(want, id)
 				}
 			}
@@ -168,8 +168,8 @@ func TestPiecesAgainstDefinition(t *testing.T) {
 	}
 }
 
-// TestUnigramAgainstDefinition compares the best sum with that of all ways to cut a
-// word.
+// TestUnigramAgainstDefinition compares the score of the result with the best score of all
+// ways to cut a word.
 func TestUnigramAgainstDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	for range 300 {
@@ -227,8 +227,8 @@ func bestSum(text string, tokens []string, scores []float64) float64 {
 	return best
 }
 
-// TestContinuation decodes the tokens that follow a text: their first space is part
-// of it.
+// TestContinuation decodes tokens that continue a text. The space before the first of them
+// must be kept.
 func TestContinuation(t *testing.T) {
 	for _, c := range modelCases(t) {
 		if !strings.HasSuffix(c.name, "llama") && !strings.HasSuffix(c.name, "llama2") && !strings.HasSuffix(c.name, "t5") && !strings.HasSuffix(c.name, "bert") {

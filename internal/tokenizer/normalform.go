@@ -7,7 +7,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// normalForm returns a normal form of s. It keeps bytes of invalid UTF-8.
+// normalForm returns s in the normal form f. It keeps bytes of invalid UTF-8.
 //
 // Package norm follows the Stream-Safe Text Format, which inserts U+034F after 30
 // non-starters. Other libraries do not, so normalForm normalises text with longer runs

@@ -14,7 +14,7 @@ import (
 // unless its definition removes or replaces them.
 type normalizer func(s string) (string, error)
 
-// maxGrowth bounds the growth of a text by normalizers, as a factor; Unicode's own normal
+// maxGrowth bounds the factor by which normalizers may lengthen a text. Unicode's own normal
 // forms make a text at most 11 times longer.
 const maxGrowth = 32
 
@@ -39,11 +39,11 @@ func normalizeAll(list []normalizer, s string) (string, error) {
 func growthLimit(n int) int { return min(maxGrowth*n+1<<12, maxText) }
 
 func errGrowth(n, limit int) error {
-	return fmt.Errorf("tokenizer: the normalizer makes a text of %d bytes, longer than %d", n, limit)
+	return fmt.Errorf("tokenizer: the normalizer makes a text of %d bytes, more than the limit of %d", n, limit)
 }
 
-// mapRunes replaces each character for which f returns a string and true. f sees bytes of
-// invalid UTF-8 as U+FFFD; they are kept if it returns false.
+// mapRunes replaces each character for which f returns a replacement and true. f receives
+// bytes of invalid UTF-8 as U+FFFD; mapRunes keeps such a byte if f returns false.
 func mapRunes(s string, f func(r rune) (string, bool)) string {
 	var b strings.Builder
 	done := 0
@@ -74,7 +74,7 @@ func removing(drop func(r rune) bool) normalizer {
 	}
 }
 
-// lowercase maps each character on its own, as Rust's char::to_lowercase does, without
+// lowercase maps each character on its own, as Rust's char::to_lowercase does. It applies no
 // context-dependent rules.
 func lowercase(s string) (string, error) {
 	return mapRunes(s, func(r rune) (string, bool) {
@@ -133,7 +133,7 @@ func stripping(left, right bool) normalizer {
 	}
 }
 
-// replacing returns a normalizer that replaces a non-empty string.
+// replacing returns a normalizer that replaces a non-empty string by another.
 func replacing(old, with string) normalizer {
 	return func(s string) (string, error) {
 		if len(with) > len(old) {
@@ -164,7 +164,7 @@ func replacingMatches(re *regexp.Regexp, with string) normalizer {
 	}
 }
 
-// bertNormalizer is the normalisation before BERT's pre-tokenizer.
+// bertNormalizer is BERT's normalizer.
 type bertNormalizer struct {
 	clean   bool // drops control characters and makes white space a space
 	chinese bool // puts spaces around ideographs
@@ -185,7 +185,7 @@ func (n bertNormalizer) normalize(s string) (string, error) {
 	return s, nil
 }
 
-// first is the part of the normalisation that precedes the removal of accents.
+// first implements the steps that precede the removal of accents.
 func (n bertNormalizer) first(r rune) (string, bool) {
 	if ' ' <= r && r < 0x7f {
 		return "", false

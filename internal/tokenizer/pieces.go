@@ -34,16 +34,16 @@ func (v *scored) merges(id int) bool {
 type pieceRules struct {
 	frozen *trie    // user-defined tokens, which stay whole
 	size   int32    // of the vocabulary
-	chars  []string // by id-size: characters that occur in longer tokens but have no token of their own
-	unused []bool   // by id: tokens that are split again into the pair from which they were merged; nil: none
+	chars  []string // index id-size: characters of longer tokens without a token of their own
+	unused []bool   // by id: tokens that are split into their pair again; nil: none
 }
 
-// maxPieceWork bounds the sum of the squares of the tokens' lengths, and so the time that
-// finding the rules of a hostile vocabulary takes.
+// maxPieceWork bounds the sum of the squares of the tokens' lengths. This limits the time that
+// finding the merge rules of a hostile vocabulary can take.
 const maxPieceWork = 1 << 32
 
-// model returns the BPE of a vocabulary: two neighbours merge if their concatenation is a
-// token, the one with the highest score first.
+// model returns the BPE of a vocabulary. Two neighbours merge if their concatenation is a
+// token; the pair whose token has the highest score merges first.
 func (v *scored) model() (*charBPE, error) {
 	m := newCharBPE()
 	m.unk, m.fuse = v.unk, true
@@ -74,7 +74,7 @@ func (v *scored) model() (*charBPE, error) {
 		work += uint64(len(token)) * uint64(len(token))
 	}
 	if work > maxPieceWork {
-		return nil, fmt.Errorf("its tokens are too long: the squares of their lengths come to %d, more than %d", work, uint64(maxPieceWork))
+		return nil, fmt.Errorf("its tokens are too long: the sum of their squared lengths is %d, more than %d", work, uint64(maxPieceWork))
 	}
 	m.merges = &merges{newHashTable[rule](2 * len(long))}
 	slices.SortStableFunc(long, func(a, b int32) int { return cmp.Compare(v.scores[b], v.scores[a]) })
@@ -119,13 +119,14 @@ func (v *scored) symbol(m *charBPE, text string) int32 {
 	return noSymbol
 }
 
-// enter returns symbol, or the id that represents a character without a token.
+// enter returns symbol. For newSymbol it creates and returns an id that represents the
+// character text, which has no token.
 func (v *scored) enter(m *charBPE, symbol int32, text string) int32 {
 	if symbol != newSymbol {
 		return symbol
 	}
 	r, _ := utf8.DecodeRuneInString(text)
-	if id := m.char(r); id != noID { // the other side of the pair has already added it
+	if id := m.char(r); id != noID { // an earlier call has already created it
 		return id
 	}
 	id := m.pieces.size + int32(len(m.pieces.chars))

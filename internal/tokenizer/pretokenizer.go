@@ -2,7 +2,7 @@ package tokenizer
 
 import "math"
 
-// A preTokenizer is the pre-tokenizer for a name in a GGUF file.
+// A preTokenizer holds the settings for one value of tokenizer.ggml.pre in a GGUF file.
 type preTokenizer struct {
 	stages       []stage
 	addBOS       bool
@@ -30,8 +30,8 @@ func knownPattern(t *classTable, expr string) (pattern, bool) {
 		`'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`:
 		return gpt2Pattern{t}, true
 
-	// cl100k_base in tiktoken's form (possessive, without effect here), in Llama 3's form,
-	// and without (?i:).
+	// cl100k_base as tiktoken writes it (its possessive quantifiers have no effect here), as Llama
+	// 3 writes it, and without (?i:).
 	case `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`,
 		`'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
 		`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`:
@@ -68,14 +68,14 @@ func knownPattern(t *classTable, expr string) (pattern, bool) {
 	return nil, false
 }
 
-// ggufPreTokenizer returns the pre-tokenizer for a value of tokenizer.ggml.pre. The names
-// and their settings are those of llama.cpp's llama-vocab.cpp; the patterns are the
-// original ones even where llama.cpp approximates them.
+// ggufPreTokenizer returns the pre-tokenizer for a value of tokenizer.ggml.pre. The names and
+// settings follow llama.cpp's llama-vocab.cpp. The patterns are the original ones, even where
+// llama.cpp approximates them.
 func ggufPreTokenizer(t *classTable, name string) (p preTokenizer, ok bool) {
 	gpt2 := gpt2Pattern{t}
 	switch name {
 	case "", "default":
-		// llama.cpp's fallback for an unknown pattern; it differs from GPT-2's.
+		// This is llama.cpp's fallback for unknown names; it differs from GPT-2's pattern.
 		return preTokenizer{stages: isolating(
 			runPattern{classes: t, set: punct, ascii: "$+<=>^~|", limit: math.MaxInt},
 			gpt2,

@@ -17,9 +17,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The files of testdata/reference are what tokenizers 0.23.2 and sentencepiece
-// 0.2.2 make of a list of texts, with small tokenizers trained by them on
-// heldout.txt and corpus.txt. Text in them is valid UTF-8.
+// The files of testdata/reference hold the results of tokenizers 0.23.2 and sentencepiece
+// 0.2.2 for a list of texts. The small tokenizers were trained by these libraries on
+// heldout.txt and corpus.txt. All strings in the files are valid UTF-8.
 
 // reference reads a file of testdata/reference.
 func reference(t testing.TB, name string) []byte {
@@ -43,8 +43,8 @@ func readReference[T any](t testing.TB, name string) (v T) {
 	return v
 }
 
-// withCharsMap puts SentencePiece's map nmt_nfkc where a file of the reference
-// leaves it out.
+// withCharsMap inserts SentencePiece's map nmt_nfkc, which the files of the reference leave
+// out.
 func withCharsMap(t testing.TB, data []byte) []byte {
 	if !bytes.Contains(data, []byte("$charsmap")) {
 		return data
@@ -56,10 +56,10 @@ func withCharsMap(t testing.TB, data []byte) []byte {
 	return bytes.ReplaceAll(data, []byte("$charsmap"), []byte(base64.StdEncoding.EncodeToString(m.norm.charsMap.bytes())))
 }
 
-// component is a file with what each of some parts makes of each text.
+// component is a file with the results of a list of parts for each text.
 type component[T any] struct {
 	Parts   []json.RawMessage // [name, part]
-	Results [][]*T            // by text and part; null is the one before
+	Results [][]*T            // by text and part; null repeats the result before it
 }
 
 func (c *component[T]) each(t *testing.T, f func(t *testing.T, part json.RawMessage, want []T)) {
@@ -144,13 +144,13 @@ func TestPreTokenizersAgainstReference(t *testing.T) {
 	})
 }
 
-// newerProperties reports whether a character has got a script, or has become
-// alphabetic, since the versions of Unicode that the reference's tables are of.
+// newerProperties reports whether a character has changed its properties since the version of
+// Unicode that the reference uses: it has been given a script or has become alphabetic.
 func newerProperties(r rune) bool {
 	return 0x363 <= r && r <= 0x36f || 0x1f900 <= r && r <= 0x1faff
 }
 
-// wordLister lists the words that it is to encode.
+// wordLister is a model that lists the words it receives.
 type wordLister struct{ words *[]string }
 
 func (l wordLister) encode(_ *encoder, s string) error {
@@ -158,8 +158,8 @@ func (l wordLister) encode(_ *encoder, s string) error {
 	return nil
 }
 
-// variant is a tokenizer.json by what it has beyond one of a few trained ones,
-// with its results.
+// variant is a tokenizer.json with its results. It stores the differences from one of a few
+// trained tokenizers.
 type variant struct {
 	Name          string
 	Base          string
@@ -167,7 +167,7 @@ type variant struct {
 	Model         object
 	AddedTokens   []any `json:"added_tokens"`
 	Special       bool
-	Lossy         bool // the reference decodes added tokens as their normalised texts
+	Lossy         bool // the reference decodes added tokens to their normalised text
 	Random        [][]int32
 	RandomDecoded []string `json:"random_decoded"`
 
@@ -175,8 +175,8 @@ type variant struct {
 	decoded []string
 }
 
-// readVariants reads the file of variants, in which a result equal to that of the
-// variant before is null.
+// readVariants reads the file of variants. In the file, null stands for a result equal to that
+// of the variant before.
 func readVariants(t testing.TB) []variant {
 	t.Helper()
 	file := readReference[struct {
@@ -201,7 +201,7 @@ func readVariants(t testing.TB) []variant {
 	return file.Variants
 }
 
-// load makes the tokenizer of a variant.
+// load builds the tokenizer of a variant.
 func (v *variant) load(t testing.TB, bases map[string]object) *Tokenizer {
 	t.Helper()
 	file := object{}
@@ -253,14 +253,14 @@ func checkCase(t *testing.T, tok *Tokenizer, text string, o EncodeOptions, want 
 	t.Helper()
 	got := encode(t, tok, text, o)
 	if !cmp.Equal(got, want) && len(got)+len(want) > 0 {
-		t.Errorf("%+.300q is\n%v %+.600q, want\n%v %+.600q", text, got, tokensOf(tok, got), want, tokensOf(tok, want))
+		t.Errorf("%+.300q encodes to\n%v %+.600q, want\n%v %+.600q", text, got, tokensOf(tok, got), want, tokensOf(tok, want))
 	}
 }
 
-// checkDecode compares what ids decode to. For bytes that are not valid UTF-8
-// the reference writes U+FFFD for each maximal part of a character, as Decoder
-// does, but for byte tokens in tokenizer.json: there, if a run of them is not
-// valid, for each of the run.
+// checkDecode compares the decoded text of ids with want. For invalid UTF-8 the reference
+// writes U+FFFD for each maximal part of a character, as Decoder does. There is one exception:
+// for a run of byte tokens of a tokenizer.json that is not valid UTF-8, it writes one U+FFFD
+// for each byte of the run.
 func checkDecode(t *testing.T, tok *Tokenizer, ids []int32, want string) {
 	t.Helper()
 	got := checkStream(t, tok, ids)
@@ -294,7 +294,7 @@ func checkDecode(t *testing.T, tok *Tokenizer, ids []int32, want string) {
 	}
 }
 
-// tokensOf returns ids as the vocabulary writes them.
+// tokensOf returns the tokens of ids in the vocabulary's spelling.
 func tokensOf(tok *Tokenizer, ids []int32) (out []string) {
 	for _, id := range ids {
 		s, _ := tok.Token(id)
@@ -310,7 +310,7 @@ type pieceResult struct {
 	Decoded       []string
 	Random        [][]int32
 	RandomDecoded []string `json:"random_decoded"`
-	// Long is of the first 20,000 characters of heldout.txt.
+	// Long describes the ids of the first 20,000 characters of heldout.txt.
 	Long struct {
 		Count int
 		FNV   uint64
@@ -353,22 +353,22 @@ func checkPieces(t *testing.T, tok *Tokenizer, text string, want []int32) {
 			t.Errorf("%+.100q (-want +got):\n%s", text, cmp.Diff(want, got))
 			return
 		}
-		t.Errorf("%+.300q is\n%v %+.600q, want\n%v %+.600q", text, got, tokensOf(tok, got), want, tokensOf(tok, want))
+		t.Errorf("%+.300q encodes to\n%v %+.600q, want\n%v %+.600q", text, got, tokensOf(tok, got), want, tokensOf(tok, want))
 	}
 }
 
-// withoutUnknown takes away what SentencePiece writes for its unknown token.
+// withoutUnknown removes the text that SentencePiece writes for its unknown token.
 func withoutUnknown(s string) string { return strings.ReplaceAll(s, " \u2047 ", "") }
 
-// llamaResult is a GGUF vocabulary, made from a tokenizer.model or listed, with
-// what llama.cpp v0.5.0 makes of the texts.
+// llamaResult is a GGUF vocabulary, either listed or made from a tokenizer.model, with the
+// results of llama.cpp v0.5.0.
 type llamaResult struct {
 	Meta    map[string]any
 	File    string
-	Extra   []string  // control tokens behind those of the file
-	IDs     [][]int32 // with nothing added and special tokens not parsed
-	Text    []string  // of IDs, in hexadecimal
-	Special [][]int32 // with what the model adds and special tokens parsed
+	Extra   []string  // control tokens after the file's tokens
+	IDs     [][]int32 // without AddSpecial and ParseSpecial
+	Text    []string  // the decoded text of IDs, in hexadecimal
+	Special [][]int32 // with AddSpecial and ParseSpecial
 }
 
 // meta returns the metadata.
@@ -403,7 +403,7 @@ func (r *llamaResult) meta(t testing.TB) metaMap {
 		}
 		for _, piece := range p.pieces {
 			text := piece.text
-			if piece.kind == typeUserDefined { // as llama.cpp's converter writes them
+			if piece.kind == typeUserDefined { // llama.cpp's converter writes them in this form
 				text = strings.ReplaceAll(text, spaceMark, " ")
 			}
 			tokens, scores, types = append(tokens, text), append(scores, piece.score), append(types, int32(piece.kind))
@@ -435,19 +435,19 @@ func TestGGUFModelsAgainstLlamaCpp(t *testing.T) {
 			for i, c := range golden.Cases {
 				text := string(unhex(t, c))
 				if !utf8.ValidString(text) {
-					continue // llama.cpp takes as many bytes for a character as the first one promises
+					continue // llama.cpp trusts a character's first byte for its length
 				}
 				if bert && strings.ContainsFunc(text, func(r rune) bool { return unicode.In(r, unicode.Hangul, unicode.Mc, unicode.Me) || r == 0x85 }) {
-					continue // as BERT's own tokenizer has it: Hangul decomposes, U+0085 goes, spacing marks stay
+					continue // the package follows BERT's tokenizer here, llama.cpp does not
 				}
 				checkPieces(t, tok, text, r.IDs[i])
-				// llama.cpp leaves unused tokens out, and cleans up whole texts.
+				// llama.cpp omits unused tokens and cleans up spaces in whole texts.
 				if want := string(unhex(t, r.Text[i])); !bert && name != "unused" && tok.Decode(r.IDs[i]) != want {
 					t.Errorf("%v decodes to %+.300q, want %+.300q", r.IDs[i], tok.Decode(r.IDs[i]), want)
 				}
 				got := encode(t, tok, text, EncodeOptions{AddSpecial: true, ParseSpecial: true})
 				if !cmp.Equal(got, r.Special[i]) && len(got)+len(r.Special[i]) > 0 {
-					t.Errorf("%+.100q with special tokens is\n%v, want\n%v", text, got, r.Special[i])
+					t.Errorf("%+.100q with special tokens encodes to\n%v, want\n%v", text, got, r.Special[i])
 				}
 			}
 		})
@@ -462,7 +462,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// bytes returns a map as models store it.
+// bytes encodes a map in the form that model files store.
 func (m *charsMap) bytes() []byte {
 	out := binary.LittleEndian.AppendUint32(nil, uint32(4*len(m.units)))
 	for _, u := range m.units {

@@ -10,17 +10,17 @@ import (
 	"unicode/utf8"
 )
 
-// regexPattern is a regular expression of a tokenizer.json, matched by package regexp,
-// which takes linear time where backtracking may take exponential time.
+// regexPattern is a regular expression of a tokenizer.json. Package regexp matches it in
+// linear time, where a backtracking matcher may take exponential time.
 //
-// The expressions have Oniguruma's Ruby syntax: classes such as \s are Unicode's. The idiom
-// \s+(?!\S)|\s+ at the end, which needs lookahead, is implemented by hand. Other
-// expressions that package regexp does not support, and those that depend on the text
-// before the match (^, \b), are refused.
+// The expressions have Oniguruma's Ruby syntax, in which classes such as \s are Unicode's. The
+// suffix \s+(?!\S)|\s+ needs lookahead and is implemented by hand. Other expressions that
+// package regexp does not support are refused, and so are those that depend on the text before
+// the match (^, \b).
 type regexPattern struct {
 	re *regexp.Regexp
-	// spaces is set for the idiom: the last group is \s+, and a match of it leaves its last
-	// character to the following word.
+	// spaces reports whether the expression has that suffix. Its last group is then \s+, and a
+	// match of the group leaves the last character to the following word.
 	spaces bool
 }
 
@@ -68,12 +68,12 @@ func (p *regexPattern) next(s string) (int, bool) {
 	return len(s), false
 }
 
-// Oniguruma's classes in the syntax of package regexp.
+// Oniguruma's classes, written in the syntax of package regexp.
 const (
 	whiteSpace = `\t-\r\x{85}\p{Z}`
 	wordChars  = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}` + alphaSigns
 	digitChars = `\p{Nd}`
-	// latinNumbers are members of \w outside brackets only.
+	// latinNumbers are characters that \w contains only outside brackets.
 	latinNumbers = `\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}`
 	// alphaSigns are the symbols with Unicode's property Alphabetic: letters in circles and
 	// squares.
@@ -87,7 +87,7 @@ type translator struct {
 	out strings.Builder
 }
 
-var errEnds = errors.New("it ends in the middle")
+var errEnds = errors.New("incomplete")
 
 func (t *translator) more() bool { return t.pos < len(t.in) }
 
@@ -109,7 +109,7 @@ func (t *translator) run() error {
 				return err
 			}
 		case '^', '$':
-			return fmt.Errorf("%c is an anchor", c)
+			return fmt.Errorf("the anchor %c", c)
 		case '+', '*', '?', '}':
 			t.out.WriteByte(c)
 			t.pos++
@@ -216,7 +216,7 @@ func (t *translator) class() (string, error) {
 	}
 }
 
-// posixClasses are the classes [:name:].
+// posixClasses returns the POSIX classes by the name in [:name:].
 func posixClasses() map[string]string {
 	return map[string]string{
 		"alpha": alphabetic(), "digit": digitChars, "space": whiteSpace, "upper": `\p{Lu}`, "lower": `\p{Ll}`,
@@ -246,8 +246,8 @@ func alphabetic() string {
 	return b.String()
 }
 
-// item translates a member of a class: a character, a range or an escape for several
-// characters.
+// item translates one member of a class: a character, a range, or an escape that stands for
+// several characters.
 func (t *translator) item() (string, error) {
 	if rest := t.in[t.pos:]; rest[0] == '\\' {
 		if len(rest) == 1 {
@@ -300,7 +300,7 @@ func (t *translator) property() (string, error) {
 	return `\p{` + name + `}`, nil
 }
 
-// char reads a character, which may be escaped.
+// char reads a character, which may be written as an escape.
 func (t *translator) char() (rune, error) {
 	if !t.more() {
 		return 0, errEnds

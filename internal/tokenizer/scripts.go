@@ -7,13 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// scriptCutter is the pre-tokenizer UnicodeScripts, which cuts between characters of
-// different scripts. Spaces and characters without a script match any script. Hiragana,
-// Katakana and the prolonged sound mark count as Han. Characters that match any script are
-// dropped at the start of the text.
+// scriptCutter is the pre-tokenizer UnicodeScripts. It cuts between characters of different
+// scripts. Spaces and characters without a script match any script; at the start of a text
+// they are dropped. Hiragana, Katakana and the prolonged sound mark count as Han.
 type scriptCutter []scriptRange
 
-// scriptRange is a range of characters of one script; the script is an index in a list.
+// scriptRange is a range of characters of one script, which is given by its index in a list.
 type scriptRange struct {
 	lo, hi rune
 	script int

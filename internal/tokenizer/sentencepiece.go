@@ -12,17 +12,17 @@ import (
 )
 
 // FromSentencePiece reads a tokenizer from SentencePiece's tokenizer.model
-// (sentencepiece_model.proto) and from the tokenizer_config.json beside it, which may be
-// nil.
+// (sentencepiece_model.proto) and from the tokenizer_config.json in the same directory, which
+// may be nil.
 //
-// It supports the model types unigram and bpe. Other types, and a file that denormalises
-// text, are an [*UnsupportedError]. The tokens are those of SentencePiece, except that
-// bytes of invalid UTF-8 are kept instead of becoming U+FFFD. With ParseSpecial, control
-// symbols are matched in the text, and each part between them is encoded as a text of its
-// own.
+// It supports the model types unigram and bpe. Other types, and a file that denormalises text,
+// are an [*UnsupportedError]. The tokens equal SentencePiece's, except that bytes of invalid
+// UTF-8 are kept instead of becoming U+FFFD. With ParseSpecial, control symbols are matched in
+// the text, and each part between them is encoded as a separate text.
 //
-// tokenizer_config.json provides added_tokens_decoder and the tokens that are added around
-// the text. If it lacks add_bos_token or add_eos_token, tokenizer_class decides.
+// tokenizer_config.json lists additional tokens in added_tokens_decoder and selects the tokens
+// that are added around the text. If it lacks add_bos_token or add_eos_token, tokenizer_class
+// decides.
 func FromSentencePiece(tokenizerModel, tokenizerConfig []byte) (*Tokenizer, error) {
 	t, err := fromSentencePiece(tokenizerModel, tokenizerConfig)
 	var unsupported *UnsupportedError
@@ -48,7 +48,7 @@ type protoPiece struct {
 	kind  uint64
 }
 
-// Types of pieces, ModelProto.SentencePiece.Type; GGUF's token types are the same.
+// Types of pieces in ModelProto.SentencePiece.Type. GGUF's token types have the same numbers.
 const (
 	typeNormal      = 1
 	typeUnknown     = 2
@@ -100,12 +100,12 @@ func fromSentencePiece(data, config []byte) (*Tokenizer, error) {
 		}
 		if kind == byteToken {
 			if _, ok := byteOf(p.text); !ok {
-				return nil, fmt.Errorf("tokenizer.model: piece %d, %s, is of type BYTE", i, quote(p.text))
+				return nil, fmt.Errorf("tokenizer.model: piece %d of type BYTE is %s, want the form <0x41>", i, quote(p.text))
 			}
 		}
 	}
 	if v.unk == noID {
-		return nil, errors.New("tokenizer.model: there is no piece of type UNKNOWN")
+		return nil, errors.New("tokenizer.model: no piece has the type UNKNOWN")
 	}
 	if err := checkScores(v.scores); err != nil {
 		return nil, fmt.Errorf("tokenizer.model: %w", err)
@@ -156,7 +156,7 @@ func pieceKind(typ uint64) (tokenKind, error) {
 	case typeByte:
 		return byteToken, nil
 	}
-	return absent, fmt.Errorf("is of type %d", typ)
+	return absent, fmt.Errorf("has the unknown type %d", typ)
 }
 
 // setPieces sets t's model and normalizer to those of a SentencePiece vocabulary.
@@ -258,7 +258,7 @@ func parsePieceModel(data []byte) (*pieceModel, error) {
 		return nil, err
 	}
 	if len(m.pieces) == 0 {
-		return nil, errors.New("there are no pieces")
+		return nil, errors.New("the file has no pieces")
 	}
 	switch m.typ {
 	case 1, 2:
@@ -316,13 +316,13 @@ func (m *pieceModel) denormalizerSpec(data []byte) error {
 	})
 }
 
-// protoField is the value of a field: a number, or bytes.
+// protoField is the value of a protobuf field: a number or bytes.
 type protoField struct {
 	number uint64
 	bytes  []byte
 }
 
-// eachField calls f with the fields of a message in order.
+// eachField calls f for each field of a message, in order.
 func eachField(data []byte, f func(num protowire.Number, field protoField) error) error {
 	for len(data) > 0 {
 		num, typ, n := protowire.ConsumeTag(data)

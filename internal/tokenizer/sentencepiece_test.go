@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// protoModel writes a ModelProto.
+// protoModel builds an encoded ModelProto.
 type protoModel []byte
 
 func (m protoModel) message(num protowire.Number, fields ...[]byte) protoModel {
@@ -36,7 +36,7 @@ func (m protoModel) piece(text string, score float32, kind uint64) protoModel {
 	return m.message(1, protoText(1, text), protoFloat(2, score), protoInt(3, kind))
 }
 
-// smallPieces is a BPE model: ids 0 to 2 are <unk>, <s> and </s>.
+// smallPieces returns a BPE model whose ids 0 to 2 are <unk>, <s> and </s>.
 func smallPieces() protoModel {
 	return protoModel{}.
 		piece("<unk>", 0, typeUnknown).piece("<s>", 0, typeControl).piece("</s>", 0, typeControl).
@@ -48,7 +48,7 @@ func TestSentencePieceConfig(t *testing.T) {
 	const extra = `"added_tokens_decoder":{"8":{"content":"<|end|>","special":true,"rstrip":true},"1":{"content":"<s>","special":true},"9":{"content":"zz"}}`
 	tests := []struct {
 		config string
-		want   []int32 // of "ab<|end|>  azz" with special tokens added and parsed
+		want   []int32 // the ids of "ab<|end|>  azz", with AddSpecial and ParseSpecial
 		stop   []int32
 	}{
 		{"", []int32{3, 7, 0, 3, 6, 0}, []int32{2}},
@@ -75,7 +75,8 @@ func TestSentencePieceConfig(t *testing.T) {
 	}
 }
 
-// TestControlPiecesNeedParseSpecial encodes text that names a control piece.
+// TestControlPiecesNeedParseSpecial checks that text which spells a control piece does not
+// encode to it without ParseSpecial.
 func TestControlPiecesNeedParseSpecial(t *testing.T) {
 	for _, c := range modelCases(t) {
 		for id := range int32(c.tok.Size()) {
@@ -85,7 +86,7 @@ func TestControlPiecesNeedParseSpecial(t *testing.T) {
 			}
 			for _, got := range encode(t, c.tok, "a "+token+" b"+token, EncodeOptions{}) {
 				if c.tok.Special(got) && c.tok.tokens[got] == token && !strings.Contains(strings.ToLower(token), "unk") {
-					t.Errorf("%s: %s comes of text", c.name, token)
+					t.Errorf("%s: text encodes to the control piece %s", c.name, token)
 				}
 			}
 		}
@@ -99,7 +100,7 @@ func TestSentencePieceErrors(t *testing.T) {
 		data []byte
 		want string
 	}{
-		{"empty", nil, "tokenizer.model: there are no pieces"},
+		{"empty", nil, "tokenizer.model: the file has no pieces"},
 		{"no protobuf", []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), "tokenizer.model: "},
 		{"cut off", smallPieces()[:40], "tokenizer.model: field 1: unexpected EOF"},
 		{"a length beyond the end", []byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f}, "tokenizer.model: field 1: "},
@@ -107,11 +108,11 @@ func TestSentencePieceErrors(t *testing.T) {
 		{"empty piece", smallPieces().piece("", 0, typeNormal), "tokenizer.model: piece 8 is empty or not UTF-8"},
 		{"broken piece", smallPieces().piece("\xff", 0, typeNormal), "tokenizer.model: piece 8 is empty or not UTF-8"},
 		{"twice", smallPieces().piece("ab", 0, typeNormal), `tokenizer.model: token "ab" has the ids 7 and 8`},
-		{"type", smallPieces().piece("x", 0, 9), "tokenizer.model: piece 8: is of type 9"},
-		{"byte", smallPieces().piece("<0xZZ>", 0, typeByte), `tokenizer.model: piece 8, "<0xZZ>", is of type BYTE`},
+		{"type", smallPieces().piece("x", 0, 9), "tokenizer.model: piece 8: has the unknown type 9"},
+		{"byte", smallPieces().piece("<0xZZ>", 0, typeByte), `tokenizer.model: piece 8 of type BYTE is "<0xZZ>"`},
 		{"NaN", smallPieces().piece("x", float32(math.NaN()), typeNormal), "tokenizer.model: token 8 has the score NaN"},
 		{"infinite", smallPieces().piece("x", float32(math.Inf(-1)), typeNormal), "tokenizer.model: token 8 has the score -Inf"},
-		{"no unknown", protoModel{}.piece("a", 0, typeNormal), "there is no piece of type UNKNOWN"},
+		{"no unknown", protoModel{}.piece("a", 0, typeNormal), "no piece has the type UNKNOWN"},
 		{"long", smallPieces().piece(long, 0, typeNormal), "its tokens are too long"},
 		{"long in unigram", protoModel(smallPieces()).message(2, protoInt(3, 1)).piece(long, 0, typeNormal), "is longer than 4096 bytes"},
 		{"map", smallPieces().message(3, protoText(2, "\x08\x00\x00\x00abcd")), "precompiled_charsmap: a trie of 8 bytes in 4"},
@@ -130,7 +131,7 @@ func TestSentencePieceErrors(t *testing.T) {
 	}
 	for _, tt := range []struct{ config, want string }{
 		{`{`, "tokenizer_config.json: "},
-		{`{"added_tokens_decoder":{"7":{"content":"x"}}}`, `tokenizer_config.json: added_tokens_decoder: token "x": id 7 is that of token "ab"`},
+		{`{"added_tokens_decoder":{"7":{"content":"x"}}}`, `tokenizer_config.json: added_tokens_decoder: token "x": id 7 belongs to token "ab"`},
 		{`{"added_tokens_decoder":{"8":{"content":""}}}`, "added_tokens_decoder: the content of 8 is empty"},
 		{`{"added_tokens_decoder":{"4000000000":{"content":"x"}}}`, "added_tokens_decoder: token id 4000000000 is far outside the vocabulary"},
 		{`{"bos_token":"nonesuch"}`, `tokenizer_config.json: bos_token: "nonesuch" is not a token`},
@@ -146,7 +147,7 @@ func TestPieceUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One token for several unknown characters in a row.
+	// Adjacent unknown characters share one token.
 	if diff := cmp.Diff([]int32{6, 0, 5, 0, 3, 0}, encode(t, tok, "axyzb\xff\xfe \u00e9", EncodeOptions{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -191,7 +192,7 @@ func TestModelErrors(t *testing.T) {
 	}
 }
 
-// TestNormalizerGrowth refuses a text that normalizers make many times longer.
+// TestNormalizerGrowth checks that a text is refused if normalizers make it many times longer.
 func TestNormalizerGrowth(t *testing.T) {
 	replace := func(old, with string) object {
 		return object{"type": "Replace", "pattern": object{"String": old}, "content": with}
@@ -233,14 +234,14 @@ func FuzzFromSentencePiece(f *testing.F) {
 		}
 		for _, id := range ids {
 			if _, ok := tok.Token(id); !ok {
-				t.Fatalf("Encode gives %d, which is no token", id)
+				t.Fatalf("Encode returns %d, which is not a token", id)
 			}
 		}
 		checkStream(t, tok, ids)
 	})
 }
 
-// FuzzCharsMap looks up what it finds in a map of any bytes.
+// FuzzCharsMap applies a normalizer to text, with arbitrary bytes as its map.
 func FuzzCharsMap(f *testing.F) {
 	var m *pieceModel
 	m, err := parsePieceModel(reference(f, "unigram_tsv.model"))

@@ -2,7 +2,7 @@ package tokenizer
 
 import "strings"
 
-// A pattern finds matches in text for a pre-tokenizer.
+// A pattern finds a pre-tokenizer's matches in text.
 type pattern interface {
 	// next returns the length of the first piece of s, which must not be empty: between 1
 	// and len(s). The piece is a match or the text before the next match. The cost is
@@ -10,17 +10,17 @@ type pattern interface {
 	next(s string) (n int, match bool)
 }
 
-// contractions selects how a pattern matches 's 't 're 've 'm 'll 'd.
+// contractions selects how a pattern matches the contractions 's 't 're 've 'm 'll 'd.
 type contractions uint8
 
 const (
 	noContractions contractions = iota
-	lowerCase                   // as written
-	anyCase                     // [sS]
+	lowerCase                   // the letters in lower case only
+	anyCase                     // ASCII letters of either case: [sS]
 	foldCase                    // (?i:s), which in Unicode matches U+017F (long s) too
 )
 
-// match returns the length of the contraction that s starts with, or 0.
+// match returns the length of the contraction at the start of s, or 0.
 func (k contractions) match(s string) int {
 	if k == noContractions || len(s) < 2 || s[0] != '\'' {
 		return 0
@@ -49,8 +49,8 @@ func (k contractions) match(s string) int {
 	return 0
 }
 
-// whitespace returns the length of the first piece of s, which must start with white space
-// that does not belong to a word:
+// whitespace returns the length of the first piece of s. s must start with white space that
+// does not belong to a word. The pieces are the matches of
 //
 //	\s*[\r\n]+|\s+(?!\S)|\s+    newlines set
 //	\s+(?!\S)|\s+               newlines not set
@@ -140,7 +140,7 @@ func (p cl100kPattern) piece(s string) int {
 	return p.classes.whitespace(s, true)
 }
 
-// digits returns the end of the run of at most limit numbers at the start of s.
+// digits returns the length of the run of numbers at the start of s, at most limit characters.
 func (t *classTable) digits(s string, limit int) int {
 	end := 0
 	for range limit {
@@ -168,7 +168,9 @@ func (t *classTable) symbols(s string, not class) int {
 	return 0
 }
 
-// skipNewlines returns the end of the run [\r\n]* at s[i:], or [\r\n/]* with slash.
+// skipNewlines returns the end of the run [\r
+// ]* that begins at s[i], or [\r
+// /]* if slash is true.
 func skipNewlines(s string, i int, slash bool) int {
 	for i < len(s) && (isNewline(s[i]) || slash && s[i] == '/') {
 		i++
@@ -204,9 +206,9 @@ func (p o200kPattern) piece(s string) int {
 	return p.classes.whitespace(s, true)
 }
 
-// word returns the length of the match of the first two alternatives at the start of s,
-// without the contraction, or 0. In the order of backtracking, it tries the first
-// alternative with and without a leading character, then the second.
+// word returns the length of the match, without the contraction, of the first two alternatives
+// at the start of s, or 0. Like a backtracking matcher, it tries the first alternative with
+// and without a leading character, then the second.
 func (p o200kPattern) word(s string) int {
 	c, lead := p.classes.at(s, 0)
 	leading := c&(letter|number) == 0 && !isNewline(s[0])
@@ -251,7 +253,8 @@ func (p o200kPattern) cases(s string, i int) (lowerEnd, upperEnd int) {
 	return lowerEnd, i
 }
 
-// runPattern matches runs of at most limit characters of a set: \p{N}, \p{N}{1,3}, \p{N}+.
+// runPattern matches runs of at most limit characters of a set, such as \p{N}, \p{N}{1,3} or
+// \p{N}+.
 type runPattern struct {
 	classes *classTable
 	set     class

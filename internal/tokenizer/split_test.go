@@ -14,15 +14,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// oracle is a pattern as a backtracking regular expression.
+// oracle is a pattern with a backtracking regular expression that finds the same matches.
 type oracle struct {
 	name    string
-	pattern string // as tokenizers write it
+	pattern string // as tokenizer files write it
 	regexp  string // as package regexp2 needs it, if that differs
 }
 
-// regexp2 folds ASCII alone and has no possessive quantifiers; where the
-// original differs, the expression says the same in its terms.
+// oracles returns the patterns. regexp2 folds case for ASCII only and has no possessive
+// quantifiers; for patterns that need these, regexp is an equivalent expression without them.
 func oracles() []oracle {
 	const (
 		contraction = `(?:'[sSſ]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])`
@@ -66,8 +66,8 @@ func oracles() []oracle {
 	}
 }
 
-// lengths returns the lengths in characters of the pieces of s, matches of re
-// and what is between them.
+// lengths returns the lengths in characters of the pieces of s: the matches of re and the
+// texts between them.
 func lengths(t testing.TB, re *regexp2.Regexp, s []rune) (out []int) {
 	m, err := re.FindRunesMatch(s)
 	from := 0
@@ -91,7 +91,7 @@ func splitLengths(t testing.TB, sp pattern, s string) (out []int) {
 	for s != "" {
 		n, _ := sp.next(s)
 		if n < 1 || n > len(s) {
-			t.Fatalf("%T of %q: a piece of %d bytes", sp, s, n)
+			t.Fatalf("%T returns a piece of %[3]d bytes of %[2]q", sp, s, n)
 		}
 		out = append(out, utf8.RuneCountInString(s[:n]))
 		s = s[n:]
@@ -99,7 +99,7 @@ func splitLengths(t testing.TB, sp pattern, s string) (out []int) {
 	return out
 }
 
-// splitCheck is a pattern with the regular expression that it must agree with.
+// splitCheck is a pattern with the regular expression whose matches it must find.
 type splitCheck struct {
 	name string
 	sp   pattern
@@ -112,14 +112,14 @@ func splitChecks(t testing.TB) []splitCheck {
 	for _, o := range oracles() {
 		sp, ok := knownPattern(classes, o.pattern)
 		if !ok {
-			t.Fatalf("%s is not known", o.name)
+			t.Fatalf("knownPattern does not know %s", o.name)
 		}
 		if o.regexp == "" {
 			o.regexp = o.pattern
 		}
 		checks = append(checks, splitCheck{o.name, sp, regexp2.MustCompile(o.regexp, regexp2.None)})
 	}
-	// llama.cpp's default is known by name only.
+	// llama.cpp's default has no pattern in tokenizer.json, only its name in GGUF.
 	checks = append(checks,
 		splitCheck{
 			"punctuation", runPattern{classes: classes, set: punct, ascii: "$+<=>^~|", limit: math.MaxInt},
@@ -149,7 +149,7 @@ func TestSplitsCorpus(t *testing.T) {
 
 func TestSplitsRandom(t *testing.T) {
 	checks := splitChecks(t)
-	// One alphabet for close quarters, one with all of Unicode.
+	// The first alphabet makes the rules interact closely; the second is all of Unicode.
 	alphabet := []string{
 		"a", "b", "s", "S", "t", "r", "e", "E", "l", "L", "v", "d", "A", "B", "Z", "'", "'", "'s", "'LL", "'ſ", "ſ",
 		" ", " ", "  ", "\t", "\n", "\r", "\r\n", "\v", "\u0085", "\u00a0", "\u2028", "\u3000", "/", "/", ".", "!", "$", "|", "`",
@@ -175,7 +175,7 @@ func FuzzSplit(f *testing.F) {
 	}
 	checks := splitChecks(f)
 	f.Fuzz(func(t *testing.T, s string) {
-		if len(s) <= 1000 { // regexp2 backtracks
+		if len(s) <= 1000 { // regexp2 backtracks and is slow on long texts
 			compareSplits(t, checks, s)
 		}
 	})
@@ -199,8 +199,8 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// TestSplitTime makes sure that no pattern is quadratic: the worst inputs for
-// each rule, 256 KiB long.
+// TestSplitTime checks that no pattern takes quadratic time. It splits 256 KiB of the worst
+// inputs for each rule.
 func TestSplitTime(t *testing.T) {
 	classes := newClassTable()
 	names := []string{"default", "gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "gpt-4o", "tekken"}

@@ -5,10 +5,10 @@ import (
 	"unicode/utf8"
 )
 
-// stage is one part of a pre-tokenizer: it may rewrite a piece of text and cut it.
+// stage is one step of a pre-tokenizer. It may rewrite a piece of text and cut it.
 type stage struct {
-	rewrite func(s string, first bool) string // nil leaves text as it is; first: s begins the text
-	cut     cutter                            // nil leaves it whole
+	rewrite func(s string, first bool) string // nil: no change; first: s begins the text
+	cut     cutter                            // nil: no cut
 	// alphabet reports whether rewrite converts s to the byte alphabet.
 	alphabet bool
 }
@@ -20,7 +20,7 @@ type cutter interface {
 	next(s string) (n int, keep bool)
 }
 
-// isolated keeps the matches and the text between them.
+// isolated keeps both the matches and the text between them.
 type isolated struct{ pattern }
 
 func (c isolated) next(s string) (int, bool) {
@@ -28,7 +28,7 @@ func (c isolated) next(s string) (int, bool) {
 	return n, true
 }
 
-// inverted swaps the matches and the text between them.
+// inverted exchanges matches and the text between them.
 type inverted struct{ pattern }
 
 func (p inverted) next(s string) (int, bool) {
@@ -85,7 +85,8 @@ func (c mergedWithNext) next(s string) (int, bool) {
 	return end, true
 }
 
-// withBehavior returns the cutter for one of tokenizer.json's names of behaviors.
+// withBehavior returns the cutter for a behavior of tokenizer.json's Split, such as
+// "Isolated".
 func withBehavior(p pattern, behavior string) (cutter, bool) {
 	switch behavior {
 	case "Isolated":
@@ -120,7 +121,7 @@ func (p stringPattern) next(s string) (int, bool) {
 type classPattern struct {
 	classes *classTable
 	set     class
-	ascii   string // additional members
+	ascii   string // additional members of the set
 }
 
 func (p classPattern) next(s string) (int, bool) {
@@ -137,7 +138,8 @@ func (p classPattern) next(s string) (int, bool) {
 	return len(s), false
 }
 
-// asciiPunctuation is the ASCII punctuation that Unicode classifies as symbols.
+// asciiPunctuation is the ASCII punctuation that Unicode does not classify as punctuation but
+// as symbols.
 const asciiPunctuation = "$+<=>^`|~"
 
 // wordPattern matches \w+|[^\w\s]+.
@@ -168,7 +170,7 @@ func (p wordPattern) next(s string) (int, bool) {
 // spaceMark represents a space in SentencePiece vocabularies.
 const spaceMark = "▁"
 
-// metaspace replaces spaces by a mark and adds one in front.
+// metaspace replaces spaces by a mark and may add a mark at the beginning.
 type metaspace struct {
 	mark    string
 	prepend prependScheme
@@ -209,15 +211,16 @@ func prefixSpace(s string, _ bool) string {
 	return s
 }
 
-// wordCutter cuts text that no pre-tokenizer has cut into short words, which can be cached.
-// It cuts before space marks and around line feeds, where no token contains the two
-// adjacent characters. Merges cannot cross such a place, so the tokens do not change.
+// wordCutter cuts text that no pre-tokenizer has cut into short words, so that words can be
+// cached. It cuts before space marks and around line feeds, wherever no token contains the two
+// adjacent characters. Merges cannot cross such a place, so cutting does not change the
+// tokens.
 type wordCutter struct {
 	marks, lines, after joined
 	cutMarks, cutLines  bool
 }
 
-// joined is a set of characters.
+// joined is a set of characters that occur next to a space mark or a line feed in some token.
 type joined struct {
 	ascii  [utf8.RuneSelf]bool
 	others map[rune]bool
@@ -241,8 +244,8 @@ func (j *joined) has(r rune) bool {
 	return j.others[r]
 }
 
-// newWordCutter returns the cutter of a model, or nil if text must not be cut, because
-// adjacent unknown characters may share a token. Tokens for which whole is true are matched
+// newWordCutter returns the cutter for a model. It returns nil if text must not be cut because
+// adjacent unknown characters may share a token. whole reports whether a token is matched
 // without merging.
 func newWordCutter(m *charBPE, tokens []string, whole func(id int) bool) cutter {
 	known := true // every character has a token

@@ -21,13 +21,13 @@ type Files struct {
 	Config        []byte // tokenizer_config.json
 }
 
-// ToGGUF returns the tokenizer.ggml entries that are equivalent to the files, for a model
-// whose embedding has the given number of rows. Rows without a token become unused tokens.
+// ToGGUF returns the tokenizer.ggml entries that are equivalent to the files. rows is the
+// number of rows of the model's embedding; rows without a token become unused tokens.
 //
-// It returns [ErrNone] if there is no tokenizer, and an [*UnsupportedError] for tokenizers
-// that GGUF cannot represent: WordPiece, unigram in tokenizer.json, and a pre-tokenizer for
-// which GGUF has no equivalent name. As in llama.cpp's converter, normalizers that GGUF
-// cannot represent are omitted, and if the files do not say whether BOS is added, the
+// It returns [ErrNone] if files holds no tokenizer, and an [*UnsupportedError] for tokenizers
+// that GGUF cannot represent: WordPiece, unigram in tokenizer.json, and a pre-tokenizer
+// without an equivalent name in GGUF. As in llama.cpp's converter, normalizers that GGUF
+// cannot represent are omitted. If the files do not specify whether BOS is added, the
 // pre-tokenizer's name decides.
 func ToGGUF(files Files, rows int) ([]Entry, error) {
 	w, err := newGGUFWriter(files)
@@ -35,7 +35,7 @@ func ToGGUF(files Files, rows int) ([]Entry, error) {
 		return nil, err
 	}
 	if w.t.Size() > rows {
-		return nil, fmt.Errorf("tokenizer: %d tokens for an embedding of %d rows", w.t.Size(), rows)
+		return nil, fmt.Errorf("tokenizer: the vocabulary has %d tokens, more than the %d rows of the embedding", w.t.Size(), rows)
 	}
 	entries, err := w.entries(rows)
 	if err != nil {
@@ -47,8 +47,8 @@ func ToGGUF(files Files, rows int) ([]Entry, error) {
 // ggufWriter converts a tokenizer to GGUF metadata.
 type ggufWriter struct {
 	t      *Tokenizer
-	file   *tokenizerFile // of tokenizer.json
-	pieces *pieceModel    // of tokenizer.model
+	file   *tokenizerFile // the content of tokenizer.json
+	pieces *pieceModel    // the content of tokenizer.model
 	config configFile
 	pad    configToken
 	unk    configToken
@@ -70,7 +70,7 @@ func newGGUFWriter(files Files) (*ggufWriter, error) {
 	}
 	var err error
 	switch {
-	case files.SentencePiece != nil: // has scores, which tokenizer.json lacks
+	case files.SentencePiece != nil: // only tokenizer.model has scores
 		if w.pieces, err = parsePieceModel(files.SentencePiece); err != nil {
 			return nil, fmt.Errorf("tokenizer: tokenizer.model: %w", err)
 		}
@@ -114,7 +114,7 @@ func (w *ggufWriter) entries(rows int) ([]Entry, error) {
 		tokens[id], types[id] = w.token(id)
 	}
 	entries := []Entry{{"tokenizer.ggml.model", model}, {"tokenizer.ggml.tokens", tokens}, {"tokenizer.ggml.token_type", types}}
-	for i := range own { // there must be as many scores as tokens
+	for i := range own { // pad the scores to one per token
 		if scores, ok := own[i].Value.([]float32); ok {
 			own[i].Value = append(scores, slices.Repeat([]float32{unusedScore}, rows-len(scores))...)
 		}
@@ -122,8 +122,8 @@ func (w *ggufWriter) entries(rows int) ([]Entry, error) {
 	return append(append(entries, own...), w.specials()...), nil
 }
 
-// unusedScore is the score of tokens that merging does not produce, as in llama.cpp's
-// converter.
+// unusedScore is the score of tokens that merging does not produce. llama.cpp's converter uses
+// the same value.
 const unusedScore = -10000
 
 // token returns a token's text and type.
@@ -151,8 +151,8 @@ func (w *ggufWriter) token(id int) (string, int32) {
 	return text, ggufNormal
 }
 
-// sentencePiece reports whether the tokens are in SentencePiece's form rather than in the
-// byte alphabet.
+// sentencePiece reports whether tokens are spelled as in SentencePiece, not in the byte
+// alphabet.
 func (w *ggufWriter) sentencePiece() bool {
 	_, ok := w.t.model.(*byteBPE)
 	return !ok
@@ -183,7 +183,7 @@ func (w *ggufWriter) mergeRules() (rules [][2]string, err error) {
 	if !c.take('[') {
 		return nil, errors.New("tokenizer: tokenizer.json: model.merges: is not a list")
 	}
-	for !c.take(']') { // FromJSON has read it, so the list ends
+	for !c.take(']') { // FromJSON has already checked that the list ends
 		rule, err := c.mergeRule()
 		if err != nil {
 			return nil, fmt.Errorf("tokenizer: tokenizer.json: model.merges: %w", err)
@@ -194,14 +194,14 @@ func (w *ggufWriter) mergeRules() (rules [][2]string, err error) {
 	return rules, nil
 }
 
-// preNames are the candidate pre-tokenizers. Of equivalent ones the list has the one that
-// most versions of llama.cpp support.
+// preNames lists the candidate pre-tokenizers. If several names are equivalent, it contains
+// the one that the most versions of llama.cpp support.
 var preNames = []string{
 	"llama-bpe", "dbrx", "qwen2", "gpt-2", "starcoder", "gpt-4o", "tekken", "qwen35", "falcon", "deepseek-coder",
 	"deepseek-v3", "seed-coder", "minicpm5", "bloom", "viking", "default",
 }
 
-// preTokenizer returns GGUF's name for the tokenizer's stages.
+// preTokenizer returns the GGUF name whose stages are equivalent to the tokenizer's.
 func (w *ggufWriter) preTokenizer(m *byteBPE) (string, error) {
 	want, err := cuts(w.t.stages, probe)
 	if err != nil {
@@ -218,10 +218,10 @@ func (w *ggufWriter) preTokenizer(m *byteBPE) (string, error) {
 			return name, nil
 		}
 	}
-	return "", &UnsupportedError{"pre-tokenizer for GGUF", "none cuts text as this one does"}
+	return "", &UnsupportedError{"pre-tokenizer for GGUF", "without an equivalent in GGUF"}
 }
 
-// merging reports whether merging the bytes of every token yields that token, so that it
+// merging reports whether merging the bytes of every token yields that token. In that case it
 // does not matter whether words that are tokens skip merging.
 func (w *ggufWriter) merging(m *byteBPE) bool {
 	plain := *m
@@ -244,14 +244,15 @@ func (w *ggufWriter) merging(m *byteBPE) bool {
 	return true
 }
 
-// probe contains text for which pre-tokenizers differ: contractions in both cases, runs of
-// digits, marks, cases, spaces, line ends and punctuation together, scripts.
+// probe contains text on which pre-tokenizers differ: contractions in both cases, runs of
+// digits, combining marks, changes of case, sequences of spaces, line ends and punctuation,
+// and several scripts.
 const probe = "I'm sure WE'LL don't they'd I'VE it's 'tis O'Neil's 1 12 123 1234 12345678 3.14159 v2.0 0x7f " +
 	"camelCase HTTPServer XMLHttpRequest snake_case_name __init__ a-b a_b #!/bin/sh $x += y[0]; /* c */ //d\n\n\n\t\tif (a==b) {\r\n  return;\r\n}  \n \n" +
 	"  two  spaces   three    four tab\tend\u00a0nbsp\u3000wide … — “quotes” ‘single’ «» !!! ??? ... ,,, @user #tag a@b.c http://x.y/z?q=1&r=2\n" +
 	"naïve café Ärger Straße ŒUVRE ǅ ſ İstanbul ДОМ дом Ελλάδα العربية ١٢٣ हिन्दी का १२३ ไทย 日本語テスト 中文字符，标点。한국어 \U0001F600\U0001F468\u200d\U0001F469 ½ ² Ⅻ e\u0301\n\n  x\n "
 
-// cuts returns the words into which stages cut text.
+// cuts returns the words into which the stages cut text.
 func cuts(stages []stage, text string) ([]string, error) {
 	var words recorder
 	e := &encoder{Tokenizer: &Tokenizer{model: &words}}
@@ -259,7 +260,7 @@ func cuts(stages []stage, text string) ([]string, error) {
 	return words, err
 }
 
-// recorder is a model that records the words.
+// recorder is a model that records the words it receives.
 type recorder []string
 
 func (r *recorder) encode(_ *encoder, s string) error {
@@ -267,8 +268,8 @@ func (r *recorder) encode(_ *encoder, s string) error {
 	return nil
 }
 
-// charBPE returns the scores of a SentencePiece vocabulary: those of tokenizer.model, or
-// scores for which merging gives the same result as the rules.
+// charBPE returns the scores of a SentencePiece vocabulary. They come from tokenizer.model, or
+// are chosen such that merging by score gives the same result as the merge rules.
 func (w *ggufWriter) charBPE() ([]Entry, error) {
 	if w.pieces != nil {
 		return []Entry{
@@ -291,8 +292,8 @@ func (w *ggufWriter) charBPE() ([]Entry, error) {
 		if id == last {
 			continue
 		}
-		if ranked[id] { // SentencePiece's scores cannot express this order of merges
-			return nil, &UnsupportedError{"merges for GGUF", "rules of " + w.t.tokens[id] + " are apart"}
+		if ranked[id] { // scores cannot express this order of merges
+			return nil, &UnsupportedError{"merges for GGUF", "rules for " + w.t.tokens[id] + " that are not adjacent"}
 		}
 		ranked[id], scores[id], last = true, -rank, id
 		rank++
@@ -328,7 +329,8 @@ func (w *ggufWriter) scores() []float32 {
 	return scores
 }
 
-// specials returns the special tokens and the tokens that are added around a text.
+// specials returns the entries for special tokens and for the tokens that are added around a
+// text.
 func (w *ggufWriter) specials() []Entry {
 	var out []Entry
 	id := func(key string, id int32) {
@@ -369,20 +371,20 @@ func (m entryMeta) Meta(key string) (any, bool) {
 	return m[i].Value, true
 }
 
-// verify compares the tokens of a probe text between a tokenizer read from the entries and
-// the original.
+// verify reads a tokenizer back from the entries and compares its encoding of a probe text
+// with the original tokenizer's.
 func (w *ggufWriter) verify(entries []Entry) error {
 	back, err := FromGGUF(entryMeta(entries))
 	if err != nil {
 		return fmt.Errorf("read back from GGUF: %w", err)
 	}
-	// GGUF does not record normal forms, which for most tokenizers is the only difference:
-	// the probe is already normalised.
+	// The probe is already in normal form, because GGUF does not record normal forms. For most
+	// tokenizers this is the only difference.
 	for line := range strings.Lines(strings.ReplaceAll(probe, "e\u0301", "")) {
 		want, err1 := w.t.Encode(line, EncodeOptions{})
 		got, err2 := back.Encode(line, EncodeOptions{})
 		if (err1 == nil) != (err2 == nil) || !slices.Equal(got, want) {
-			return &UnsupportedError{"tokenizer for GGUF", "it would make other tokens of " + quote(line)}
+			return &UnsupportedError{"tokenizer for GGUF", "that encodes " + quote(line) + " differently"}
 		}
 	}
 	return nil

@@ -19,7 +19,7 @@ func values(entries []Entry) map[string]any {
 	return m
 }
 
-// sameIDs compares what two tokenizers make of the lines of a file.
+// sameIDs compares the ids that two tokenizers return for each line of text.
 func sameIDs(t *testing.T, what string, a, b *Tokenizer, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -31,7 +31,8 @@ func sameIDs(t *testing.T, what string, a, b *Tokenizer, text string) {
 	}
 }
 
-// TestGopherToGGUF: gopher's tokenizer.json, in a larger embedding.
+// TestGopherToGGUF converts gopher's tokenizer.json for an embedding with more rows than
+// tokens.
 func TestGopherToGGUF(t *testing.T) {
 	files := Files{JSON: readFile(t, "..", "..", "testdata", "gopher", "tokenizer.json"), Config: readFile(t, "..", "..", "testdata", "gopher", "tokenizer_config.json")}
 	entries, err := ToGGUF(files, 4100)
@@ -54,7 +55,7 @@ func TestGopherToGGUF(t *testing.T) {
 	}
 	text := string(readFile(t, "..", "..", "testdata", "gopher", "heldout.txt"))
 	sameIDs(t, "gopher", want, got, text[:20_000]+"\n<|eot_id|>x")
-	if _, err := ToGGUF(files, 4095); err == nil || !strings.Contains(err.Error(), "4096 tokens for an embedding of 4095 rows") {
+	if _, err := ToGGUF(files, 4095); err == nil || !strings.Contains(err.Error(), "the vocabulary has 4096 tokens, more than the 4095 rows of the embedding") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := ToGGUF(Files{Config: files.Config}, 1); !errors.Is(err, ErrNone) {
@@ -62,7 +63,7 @@ func TestGopherToGGUF(t *testing.T) {
 	}
 }
 
-// TestPreTokenizersToGGUF: the pre-tokenizers of the families have their names.
+// TestPreTokenizersToGGUF checks the GGUF names of the model families' pre-tokenizers.
 func TestPreTokenizersToGGUF(t *testing.T) {
 	split := func(expr string) string {
 		return fmt.Sprintf(`{"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": %q}, "behavior": "Isolated", "invert": false}, {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]}`, expr)
@@ -104,7 +105,7 @@ func TestPreTokenizersToGGUF(t *testing.T) {
 	}
 }
 
-// TestPiecesToGGUF: tokenizer.model's models, with and without a configuration.
+// TestPiecesToGGUF converts models of tokenizer.model, with and without a configuration.
 func TestPiecesToGGUF(t *testing.T) {
 	corpus, err := os.ReadFile("testdata/corpus.txt")
 	if err != nil {
@@ -133,7 +134,8 @@ func TestPiecesToGGUF(t *testing.T) {
 	}
 }
 
-// TestBytesToGGUF: GGUF's unigram has no tokens of bytes for what is unknown.
+// TestBytesToGGUF checks that unigram with byte fallback is refused, because GGUF cannot
+// represent it.
 func TestBytesToGGUF(t *testing.T) {
 	var unsupported *UnsupportedError
 	if _, err := ToGGUF(Files{SentencePiece: reference(t, "unigram_bytes.model")}, 1<<16); !errors.As(err, &unsupported) {
@@ -141,7 +143,8 @@ func TestBytesToGGUF(t *testing.T) {
 	}
 }
 
-// TestMergesToGGUF: a SentencePiece tokenizer in tokenizer.json, whose merges become scores.
+// TestMergesToGGUF converts a SentencePiece tokenizer in tokenizer.json. Its merges become
+// scores.
 func TestMergesToGGUF(t *testing.T) {
 	file := func(merges string) []byte {
 		return []byte(`{"added_tokens": [{"id": 0, "content": "<unk>", "special": true}, {"id": 1, "content": "<s>", "special": true}],
@@ -165,6 +168,6 @@ func TestMergesToGGUF(t *testing.T) {
 	}
 	var unsupported *UnsupportedError
 	if _, err := ToGGUF(Files{JSON: file(`"▁ ab", "a b", "▁ a", "▁a b", "ab a"`)}, 9); !errors.As(err, &unsupported) {
-		t.Errorf("rules that are apart: got %v", err)
+		t.Errorf("rules that are not adjacent: got %v", err)
 	}
 }

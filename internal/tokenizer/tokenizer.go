@@ -5,13 +5,13 @@ import "fmt"
 // Tokenizer is a vocabulary with the rules that convert text to tokens and back. It is
 // immutable.
 type Tokenizer struct {
-	tokens []string         // by id, as the vocabulary writes them
+	tokens []string         // by id, in the vocabulary's spelling
 	kinds  []tokenKind      // by id
 	ids    map[string]int32 // by token
 
-	raw         *matcher // added tokens found in the text as it is
+	raw         *matcher // added tokens that are matched in the original text
 	normalizers []normalizer
-	normals     *matcher // added tokens found in the normalised text
+	normals     *matcher // added tokens that are matched in the normalised text
 	stages      []stage
 	model       model
 	decoding    decoding
@@ -23,23 +23,23 @@ type Tokenizer struct {
 	cache *wordCache
 }
 
-// A model splits a word, a piece of text after the last stage of the pre-tokenizer, into
-// tokens.
+// A model splits a word into tokens. A word is a piece of text after the last stage of the
+// pre-tokenizer.
 type model interface {
-	// encode appends the tokens of s, which must not be empty, to e's.
+	// encode appends the tokens of s, which must not be empty, to the tokens of e.
 	encode(e *encoder, s string) error
 }
 
 const noID = -1
 
-// maxText keeps the positions of a word within int32.
+// maxText is the largest length of a text in bytes. It keeps positions in a word within int32.
 const maxText = 1 << 29
 
 type tokenKind uint8
 
 const (
 	absent tokenKind = iota // an unused id
-	normal                  // an ordinary token, in the model's encoding of words
+	normal                  // an ordinary token
 	special
 	userDefined // literal text
 	unused
@@ -48,12 +48,11 @@ const (
 
 // EncodeOptions select how [Tokenizer.Encode] handles special tokens.
 type EncodeOptions struct {
-	// AddSpecial adds the tokens around the text that the model expects: BOS if AddBOS is
-	// true, and rarely others.
+	// AddSpecial adds the tokens that the model expects around the text: BOS if AddBOS reports
+	// true, and in rare models others.
 	AddSpecial bool
-	// ParseSpecial converts special tokens such as "<|eot_id|>" in the text to their ids.
-	// It must be false for text from users. Added tokens that are not special are always
-	// matched.
+	// ParseSpecial converts special tokens such as "<|eot_id|>" in the text to their ids. It must
+	// be false for text from users. Added tokens that are not special are always matched.
 	ParseSpecial bool
 }
 
@@ -183,12 +182,12 @@ func (e *encoder) word(s string) error {
 	return err
 }
 
-// Size returns the number of ids: one more than the largest. It may differ from the rows of
-// a model's embedding, which are often padded.
+// Size returns the number of ids, which is one more than the largest id. It may differ from
+// the number of rows of a model's embedding, which is often padded.
 func (t *Tokenizer) Size() int { return len(t.tokens) }
 
-// ID returns the id of a token in the vocabulary's spelling: "Ġthe" for " the",
-// "<|eot_id|>" for itself.
+// ID returns the id of a token in the vocabulary's spelling, such as "Ġthe" for " the" or
+// "<|eot_id|>".
 func (t *Tokenizer) ID(token string) (int32, bool) {
 	id, ok := t.ids[token]
 	return id, ok
@@ -214,7 +213,7 @@ func (t *Tokenizer) valid(id int32) bool {
 // BOS returns the token that begins a sequence, if the tokenizer names one.
 func (t *Tokenizer) BOS() (int32, bool) { return t.bos, t.bos != noID }
 
-// AddBOS reports whether Encode with the option AddSpecial begins every text with the token BOS.
+// AddBOS reports whether Encode with AddSpecial begins every text with BOS.
 func (t *Tokenizer) AddBOS() bool {
 	return t.bos != noID && len(t.prefix) > 0 && t.prefix[0] == t.bos
 }
@@ -222,8 +221,8 @@ func (t *Tokenizer) AddBOS() bool {
 // EOS returns the token that ends a sequence, if the tokenizer names one.
 func (t *Tokenizer) EOS() (int32, bool) { return t.eos, t.eos != noID }
 
-// StopIDs returns the tokens that end generation, without duplicates. In a GGUF
-// file these are the end-of-sequence, end-of-turn and end-of-message tokens; in a
-// Hugging Face directory, the eos_token of tokenizer_config.json. The directory's
+// StopIDs returns the tokens that end generation, without duplicates. From a GGUF file these
+// are the end-of-sequence, end-of-turn and end-of-message tokens. From a Hugging Face
+// directory it is the eos_token of tokenizer_config.json; the directory's
 // generation_config.json may list more stop tokens.
 func (t *Tokenizer) StopIDs() []int32 { return append([]int32(nil), t.stop...) }

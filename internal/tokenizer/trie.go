@@ -3,9 +3,9 @@ package tokenizer
 // trie maps strings to numbers. Its memory and time are linear in the total length of the
 // strings.
 type trie struct {
-	root   [256]int32        // children of node 0, 0 where there is none
-	edges  *hashTable[int32] // by node<<8 | byte: the child, 0 where there is none
-	values []int32           // by node, or -1
+	root   [256]int32        // children of node 0; 0 means none
+	edges  *hashTable[int32] // by node<<8 | byte: the child; 0 means none
+	values []int32           // by node; -1 means none
 }
 
 // newTrie returns an empty trie with memory for about n nodes.
@@ -51,8 +51,8 @@ func (t *trie) node(s string) (int32, bool) {
 	return node, true
 }
 
-// longest returns the value and the length of the longest string that is a prefix of s, or
-// a value of -1. The search begins at the given node.
+// longest returns the value and the length of the longest string in the trie that is a prefix
+// of s. If there is none, the value is -1. The search begins at the given node.
 func (t *trie) longest(node int32, s string) (value int32, n int) {
 	value = -1
 	for i := range len(s) {

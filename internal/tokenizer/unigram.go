@@ -7,13 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// unigram splits a word into the tokens whose scores, logarithms of probabilities, have the
-// largest sum (Viterbi).
+// unigram splits a word into the tokens with the largest sum of scores, which it finds by the
+// Viterbi algorithm. Scores are logarithms of probabilities.
 type unigram struct {
 	trie   *trie
 	scores []float64 // by id
-	// single rounds every sum to float32, as SentencePiece does, so that near ties are
-	// decided in the same way.
+	// single rounds every sum to float32 as SentencePiece does, so that near ties have the same
+	// result.
 	single bool
 
 	unk      int32 // unknown token; noID makes an unknown character an error
@@ -22,10 +22,10 @@ type unigram struct {
 	bytes    [256]int32 // byte fallback in place of unk; noID for bytes without a token
 }
 
-// unkPenalty is the distance of an unknown character's score below the lowest score.
+// unkPenalty is subtracted from the lowest score to obtain the score of an unknown character.
 const unkPenalty = 10
 
-// maxUnigramToken bounds the length of a token, and so the time per character.
+// maxUnigramToken bounds the length of a token in bytes, and so the time per character.
 const maxUnigramToken = 1 << 12
 
 // newUnigram returns a model with the tokens for which in is true.
@@ -46,7 +46,8 @@ func newUnigram(tokens []string, scores []float64, in func(id int) bool) (*unigr
 	return m, nil
 }
 
-// paths holds the best path to each position of a word. It keeps its buffers between words.
+// paths holds the best path to each position of a word. Its buffers are reused for the next
+// word.
 type paths struct{ nodes []pathNode }
 
 type pathNode struct {
@@ -56,7 +57,7 @@ type pathNode struct {
 }
 
 // encode finds the best path. It writes the tokens up to each position that every path must
-// pass, so that memory depends on the length of the longest token, not on that of s.
+// pass, so that memory depends on the length of the longest token, not on the length of s.
 func (m *unigram) encode(e *encoder, s string) error {
 	const none = -1
 	w := unigramWriter{unigram: m, e: e, s: s}
@@ -157,7 +158,7 @@ func (w *unigramWriter) write(nodes []pathNode, base int) error {
 	return nil
 }
 
-// flush writes the tokens for the unknown characters before end.
+// flush writes the tokens for the pending unknown characters before end.
 func (w *unigramWriter) flush(end int) error {
 	if w.unknown == 0 {
 		return nil

@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxTokens is the largest number of ids of a vocabulary. Published ones have less than
-// 2^19.
+// maxTokens is the largest number of ids of a vocabulary. Published vocabularies have fewer
+// than 2^19.
 const maxTokens = 1 << 24
 
-// vocabulary is the list of tokens while a tokenizer is built.
+// vocabulary collects the tokens while a tokenizer is built.
 type vocabulary struct {
 	tokens []string
 	kinds  []tokenKind
@@ -30,7 +30,7 @@ func newVocabulary(size int) *vocabulary {
 // add assigns an unused id to a new token.
 func (v *vocabulary) add(id int32, token string, kind tokenKind) error {
 	if v.kinds[id] != absent {
-		return fmt.Errorf("token %s: id %d is that of token %s", quote(token), id, quote(v.tokens[id]))
+		return fmt.Errorf("token %s: id %d belongs to token %s", quote(token), id, quote(v.tokens[id]))
 	}
 	if other, ok := v.ids[token]; ok {
 		return fmt.Errorf("token %s has the ids %d and %d", quote(token), other, id)
@@ -39,7 +39,7 @@ func (v *vocabulary) add(id int32, token string, kind tokenKind) error {
 	return nil
 }
 
-// byteIDs returns the tokens of single bytes, -1 for a byte without a token.
+// byteIDs returns the tokens of single bytes, or -1 for a byte without a token.
 func (v *vocabulary) byteIDs(a *alphabet) (ids [256]int32) {
 	for b := range ids {
 		ids[b] = noID
@@ -64,7 +64,7 @@ func byteOf(token string) (byte, bool) {
 	return byte(b), err == nil && strings.ToUpper(token[3:5]) == token[3:5]
 }
 
-// fallbackBytes returns the tokens <0x00> to <0xFF>, noID for a missing one.
+// fallbackBytes returns the tokens <0x00> to <0xFF>, or noID for a missing one.
 func (v *vocabulary) fallbackBytes() (ids [256]int32) {
 	for b := range ids {
 		ids[b] = noID
@@ -75,13 +75,13 @@ func (v *vocabulary) fallbackBytes() (ids [256]int32) {
 	return ids
 }
 
-// oneRune returns the character of a token that consists of a single one.
+// oneRune returns the character of a token that consists of exactly one character.
 func oneRune(token string) (rune, bool) {
 	r, n := utf8.DecodeRuneInString(token)
 	return r, n > 0 && n == len(token) && (r != utf8.RuneError || n > 1)
 }
 
-// pieces returns the bytes that each token decodes to. A normal token with a character
+// pieces returns the bytes to which each token decodes. A normal token with a character
 // outside the byte alphabet represents itself.
 func (v *vocabulary) pieces(a *alphabet) []string {
 	pieces := make([]string, len(v.tokens))
@@ -114,11 +114,11 @@ func (v *vocabulary) words(a *alphabet) map[string]int32 {
 	return words
 }
 
-// merges resolves n rules, whose two sides at returns. The merged token omits the first
-// prefix bytes of the right side.
+// merges resolves n merge rules. at returns the two sides of rule i. The merged token omits
+// the first prefix bytes of the right side.
 func (v *vocabulary) merges(n, prefix int, at func(i int) (left, right string, err error)) (*merges, error) {
 	if n > maxTokens {
-		return nil, fmt.Errorf("%d merges are more than %d", n, maxTokens)
+		return nil, fmt.Errorf("%d merges, more than the limit of %d", n, maxTokens)
 	}
 	m := &merges{newHashTable[rule](n)}
 	for i := range n {
@@ -139,7 +139,7 @@ func (v *vocabulary) merges(n, prefix int, at func(i int) (left, right string, e
 			return nil, fmt.Errorf("merge %d: %s and %s make %s, which is not a token", i, quote(left), quote(right), quote(whole))
 		}
 		if first := m.find(l, r); first.order != 0 {
-			return nil, fmt.Errorf("merge %d: %s and %s are merge %d already", i, quote(left), quote(right), first.rank())
+			return nil, fmt.Errorf("merge %d: %s and %s repeat merge %d", i, quote(left), quote(right), first.rank())
 		}
 		m.rules.set(pair{l, r}.key(), rule{int32(i) + 1, result})
 	}

@@ -6,9 +6,9 @@ import "unicode/utf8"
 // of the rest, and so on. If there is none, the whole word becomes the unknown token.
 type wordPiece struct {
 	trie     *trie
-	start    int32 // node of the mark that begins a word
-	within   int32 // node of the mark of tokens within a word
-	inWord   bool  // some token begins with that mark
+	start    int32 // trie node after the mark of tokens that begin a word
+	within   int32 // trie node after the mark of tokens within a word
+	inWord   bool  // some token begins with the mark for tokens within a word
 	unk      int32
 	maxChars int
 }
