@@ -1,19 +1,21 @@
 #include "textflag.h"
 #include "avx2_amd64.h"
 
-// Products of rows in blocks of 32 with quantised activations, four rows at a
-// time and then one. The arithmetic of the lanes is described in doc.go. The registers are
+// Products of rows of weights in blocks of 32 with quantised activations x: four rows at a time,
+// then the remaining rows one by one. doc.go describes the arithmetic of the lanes. The registers
+// are
 //
-//	SI AX BX DX  the four rows' blocks   Y0-Y3    sums
-//	CX           the block               Y4-Y6    temporary
-//	R14          temporary, or CX mod 8  Y9       SHIFTS
-//	R13          temporary               Y10      0x0f bytes
-//	n(SP)        sums of the minimums'   Y12      quants of x
-//	             part, 32 bytes a row    Y13      scale of x
+//	SI AX BX DX  current blocks of four   Y0-Y3    sums
+//	             rows                     Y4-Y6    temporary
+//	CX           index of the block       Y9       shift counts of SHIFTS
+//	R14          temporary, or CX mod 8   Y10      0x0f in every byte
+//	R13          temporary                Y12      quants of x
+//	n(SP)        sums of the minimums'    Y13      scale of x
+//	             part, 32 bytes per row   Y15      0x0001 in every word
 //	                                     Y15      0x0001 words
 
-// ROWS is the body of a whole function for blocks of size bytes. START comes before rows,
-// PRE before a block, BLOCK does one row's, and END completes a row's sums.
+// ROWS is the body of a function for blocks of size bytes. START runs before the rows, PRE
+// before each block; BLOCK processes one row's block, and END completes a row's sums.
 #define ROWS(size, START, PRE, BLOCK, END) \
 	MOVQ     y+0(FP), DI       \
 	MOVQ     w+8(FP), SI       \
@@ -94,7 +96,7 @@ done: \
 	VZEROUPPER \
 	RET
 
-// X32 loads the block of x.
+// X32 loads the quants and the scale of the current block of x.
 #define X32 \
 	MOVQ         CX, R13           \
 	SHLQ         $5, R13           \
@@ -105,41 +107,41 @@ done: \
 #define NOPRE
 #define NOEND(ACC, lane)
 
-// ADD adds the pairs of products in Y5, times the scale in Y6 of the row and
-// the block of x.
+// ADD adds the pairs of products in Y5 to ACC, multiplied by Y6, the product of the scales of
+// the row and of x.
 #define ADD(ACC) \
 	VPMADDWD  Y15, Y5, Y5 \
 	VCVTDQ2PS Y5, Y5      \
 	VMULPS    Y6, Y5, Y5  \
 	VADDPS    Y5, ACC, ACC
 
-// SCALE sets Y6 to the float16 scale at (w) times the scale of x.
+// SCALE sets Y6 to the float16 scale at w times the scale of x.
 #define SCALE(w) \
 	VPBROADCASTW (w), X6 \
 	VCVTPH2PS    X6, Y6  \
 	VMULPS       Y13, Y6, Y6
 
-// SIGNED multiplies the signed weights in Y4, whose sign moves to x, which is
-// within 127, so that -128 is exact and sums of two products fit in 16 bits.
+// SIGNED multiplies x by the signed weights in Y4. It moves their sign to x, which is within
+// ±127. So -128 is exact and sums of two products fit in 16 bits.
 #define SIGNED \
 	VPSIGNB    Y4, Y12, Y5 \
 	VPABSB     Y4, Y4      \
 	VPMADDUBSW Y5, Y4, Y5
 
-// UNSIGNED multiplies the unsigned weights in Y4, and LESS those less the
-// offset whose products are in Y11.
+// UNSIGNED multiplies x by the unsigned weights in Y4. LESS also subtracts Y11, the products of
+// x and the weights' offset.
 #define UNSIGNED \
 	VPMADDUBSW Y12, Y4, Y5
 #define LESS \
 	VPMADDUBSW Y12, Y4, Y5 \
 	VPSUBW     Y11, Y5, Y5
 
-// OFFSET sets Y11 to the products of the offset in Y14.
+// OFFSET sets Y11 to the products of x and the offset in Y14.
 #define OFFSET \
 	VPMADDUBSW Y12, Y14, Y11
 
-// NIBBLES spreads 16 bytes: low bits go to the lower half, high ones to the
-// upper.
+// NIBBLES expands 16 bytes to 32: the low nibbles go to the lower half of Y4, the high nibbles
+// to the upper half.
 #define NIBBLES(at) \
 	VBROADCASTI128 at, Y4     \
 	VPSRLVQ        Y9, Y4, Y4 \
@@ -152,7 +154,7 @@ done: \
 	VMOVUPS Y0, 64(SP) \
 	VMOVUPS Y0, 96(SP)
 
-// SUM sets X14 to the sum of the block's x.
+// SUM sets X14 to the sum of the quants of x in the block.
 #define SUM \
 	MOVQ      s+48(FP), R14    \
 	VMOVD     (R14)(CX*4), X14 \
@@ -161,8 +163,8 @@ done: \
 	MOVQ      CX, R14          \
 	ANDQ      $7, R14
 
-// SCALEMIN sets Y6 as SCALE does and adds the minimum, which follows the scale,
-// times the sum of x.
+// SCALEMIN sets Y6 as SCALE does. It also adds the minimum, which follows the scale in memory,
+// times the sum of x to the minimums' part.
 #define SCALEMIN(w, lane) \
 	VPBROADCASTD (w), X6                 \
 	VCVTPH2PS    X6, Y6                  \
@@ -199,8 +201,8 @@ TEXT ·rowsQ4_0AVX2(SB), NOSPLIT, $0-56
 	FILL(0x0808080808080808, X14, Y14)
 	ROWS(18, NOSTART, OFFSET, Q40BLOCK, NOEND)
 
-// FIFTH adds the fifth bits of the quants in Y4: Y8 spreads the four bytes,
-// Y7 has each element's bit, and BIT its place.
+// FIFTH adds the fifth bits to the quants in Y4. Y8 is the shuffle that spreads the four bytes
+// of bits, Y7 selects each element's bit, and BIT is the value of the bit in a quant.
 #define FIFTH(at, BIT) \
 	VPBROADCASTD at, Y5      \
 	VPSHUFB      Y8, Y5, Y5  \
@@ -273,12 +275,13 @@ TEXT ·rowsIQ4_NLAVX2(SB), NOSPLIT, $0-56
 	LEVELSIQ4(X14, Y14)
 	ROWS(18, NOSTART, NOPRE, IQ4BLOCK, NOEND)
 
-// levelsMXFP4 are the doubled levels plus 12.
+// levelsMXFP4 holds the doubled levels of MXFP4 plus 12.
 DATA levelsMXFP4<>+0(SB)/8, $0x181412100f0e0d0c
 DATA levelsMXFP4<>+8(SB)/8, $0x00040608090a0b0c
 GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 
-// SCALEE8M0 is SCALE for half of 2^(e-127), which is subnormal for e below 2.
+// SCALEE8M0 is SCALE for an E8M0 scale e. It uses half of 2^(e-127), which is subnormal for e
+// below 2.
 #define SCALEE8M0(w) \
 	MOVBLZX      (w), R13     \
 	LEAL         -1(R13), R14 \

@@ -1,17 +1,17 @@
 #include "textflag.h"
 
-// Weighted sums of rows of float16, as attention adds up V, for one, two or
-// three accumulators: 32 columns at a time, then 8. The registers are
+// Sums of float16 rows of V weighted by attention, for one, two or three accumulators: 32 columns
+// at a time, then 8. The registers are
 //
-//	SI AX   V, and the row in it    Y0-Y11   sums, four for each accumulator
-//	R10     bytes of a row          Y12-Y14  a weight for each accumulator
-//	DX CX   weights, and where      Y15      8 elements of V
-//	BX      their stride
-//	DI R8   acc and its stride      R9       columns left
+//	SI AX   V, and the row in it     Y0-Y11   sums, four for each accumulator
+//	R10     size of a row in bytes   Y12-Y14  a weight for each accumulator
+//	DX CX   weights, and the next    Y15      8 elements of V
+//	        one
+//	BX      stride of the weights    R9       columns left
 //	R11     rows left
 
-// GET and PUT load and store 8 sums of each accumulator, ADD adds 8 elements of
-// V times the weights. Macros ending in 1, 2 or 3 handle that many accumulators.
+// GET and PUT load and store 8 sums of each accumulator. ADD adds 8 elements of V times the
+// weights. Macros ending in 1, 2 or 3 handle that many accumulators.
 #define GET1(at, A, B, C) \
 	VMOVUPS at(DI), A
 #define GET2(at, A, B, C) \
@@ -49,7 +49,7 @@
 	ADD2(at, A, B, C)       \
 	VFMADD231PS Y15, Y14, C
 
-// SCALED is a whole function. n is a multiple of 8.
+// SCALED is the body of a function. The number of columns n is a multiple of 8.
 #define SCALED(GET, WEIGHT, ADD, PUT) \
 	MOVQ acc+0(FP), DI      \
 	MOVQ n+8(FP), R9        \
@@ -123,8 +123,8 @@ TEXT ·addScaledF16x3AVX2(SB), NOSPLIT, $0-48
 
 // func scaleMaxAVX2(s *float32, scale float32, steps int) float32
 //
-// A step is 8 elements. Where one is not a number, VMAXPS gives its first
-// operand, as written here: the maximum so far.
+// A step is 8 elements. VMAXPS returns its first operand here, the maximum so far, if an
+// element is NaN.
 TEXT ·scaleMaxAVX2(SB), NOSPLIT, $0-28
 	MOVQ s+0(FP), DI
 	VBROADCASTSS scale+8(FP), Y0

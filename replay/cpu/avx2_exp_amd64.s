@@ -1,9 +1,9 @@
 #include "textflag.h"
 
-// exp of doc.go on eight lanes, operation by operation as in exp.go. The
-// constants are the entries of expTable, in its order.
+// The exp of doc.go on eight lanes, with the same operations as exp.go. The constants are the
+// entries of expTable, in its order.
 
-// EXP sets Y0 to exp(Y0). R8 is the table; Y1 to Y6 are used.
+// EXP sets Y0 to exp(Y0). R8 is the address of the table. It uses Y1 to Y6.
 #define EXP \
 	VBROADCASTSS (R8), Y1       \
 	VCMPPS       $0x11, Y1, Y0, Y5 \
@@ -88,7 +88,7 @@ TEXT ·siluMulAVX2(SB), NOSPLIT, $0-40
 	MOVQ steps+24(FP), CX
 	MOVQ c+32(FP), R8
 	VPCMPEQD Y15, Y15, Y15
-	VPSLLD   $31, Y15, Y15 // the sign
+	VPSLLD   $31, Y15, Y15 // the sign bit
 
 silustep:
 	TESTQ CX, CX
@@ -123,7 +123,7 @@ TEXT ·geluMulAVX2(SB), NOSPLIT, $0-48
 	VBROADCASTSS cubic+40(FP), Y13
 	VBROADCASTSS linear+44(FP), Y12
 	VPCMPEQD Y15, Y15, Y15
-	VPSLLD   $31, Y15, Y15 // the sign
+	VPSLLD   $31, Y15, Y15 // the sign bit
 
 gelustep:
 	TESTQ CX, CX

@@ -1,21 +1,21 @@
 #include "textflag.h"
 
-// Products of rows of float weights with one, two or three rows of activations,
-// in the arithmetic of doc.go: two registers are the 16 sums of one row of
-// weights and one of activations. The registers are
+// Products of rows of float weights with one, two or three rows of activations, in the arithmetic
+// of doc.go. Two registers hold the 16 sums of one row of weights and one row of activations. The
+// registers are
 //
-//	SI R10      two rows of weights   Y0-Y11   sums, four for each row of x:
-//	R9          bytes of such a row            two for each row of weights
-//	DX AX       x, and where in it    Y12 Y13  8 weights of each row
-//	BX          its stride            Y14      8 activations
-//	CX R12      column, and their end
+//	SI R10      two rows of weights        Y0-Y11   sums, four for each row of x:
+//	R9          size of a row in bytes              two for each row of weights
+//	DX AX       x, and the position in it  Y12 Y13  8 weights of each row
+//	BX          stride of x                Y14      8 activations
+//	CX R12      column, and the end
 //	DI R8       y and its stride
-//	R14 R15     how far ahead to ask for weights, and where
+//	R14 R15     prefetch distance and address
 //	R13         rows of weights left (R11 is 0)
 //
-// Where one row of weights is left, it takes the place of the other too.
+// If one row of weights is left, it is used as both rows.
 
-// LOADF32, LOADF16 and LOADBF16 load 8 weights of each row, from column at on.
+// LOADF32, LOADF16 and LOADBF16 load 8 weights of each row, beginning with column at.
 #define LOADF32(at) \
 	VMOVUPS (4*at)(SI)(CX*4), Y12  \
 	VMOVUPS (4*at)(R10)(CX*4), Y13
@@ -30,15 +30,15 @@
 	VPSLLD    $16, Y12, Y12          \
 	VPSLLD    $16, Y13, Y13
 
-// MULADD adds the products of the weights with 8 activations.
+// MULADD adds the products of the weights and 8 activations.
 #define MULADD(x, A, B) \
 	VMOVUPS     x, Y14      \
 	VFMADD231PS Y14, Y12, A \
 	VFMADD231PS Y14, Y13, B
 
-// STORE adds up the sums of one row of activations, of which A and B are the
-// lower and C and D the upper ones, and writes them to y at DI. It uses Y12 to
-// Y15, AX and CX.
+// STORE adds up the sums of one row of activations and writes the results to y at DI. A and B
+// are the lower 8 sums of the two rows of weights, C and D the upper 8. It uses Y12 to Y15, AX
+// and CX.
 #define STORE(A, B, C, D) \
 	VADDPS       C, A, Y12           \
 	VADDPS       D, B, Y13           \
@@ -103,8 +103,8 @@
 	ADDQ R8, AX             \
 	STORE(Y8, Y9, Y10, Y11)
 
-// FAR16 and FAR32 ask for rows of weights after these two, in the order of their
-// addresses: what the processor asks for by itself goes no further than a row.
+// FAR16 and FAR32 prefetch rows of weights after the current two, in the order of their
+// addresses. The hardware prefetcher does not look beyond a row.
 #define FAR16 \
 	LEAQ       (SI)(CX*4), R15 \
 	PREFETCHT1 (R15)(R14*1)
@@ -115,8 +115,8 @@
 
 #define NEAR
 
-// PRODUCT is the body of a whole function for weights of 1<<shift bytes. in is a multiple
-// of 16.
+// PRODUCT is the body of a function for weights of 1<<shift bytes. The number of columns, in,
+// is a multiple of 16.
 #define PRODUCT(shift, LOAD, ZERO, ROWS, STORE, FETCH) \
 	MOVQ y+0(FP), DI       \
 	MOVQ yStride+8(FP), R8 \

@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// The bits of E4M3 in words: all but the sign, the sign, and the exponent of
-// float16.
+// Masks in every word: the bits of an E4M3 number except the sign, the sign bit, and the
+// exponent bits of a float16.
 DATA fp8Magnitude<>+0(SB)/8, $0x007f007f007f007f
 DATA fp8Magnitude<>+8(SB)/8, $0x007f007f007f007f
 GLOBL fp8Magnitude<>(SB), RODATA|NOPTR, $16
@@ -16,8 +16,8 @@ GLOBL fp8Unit<>(SB), RODATA|NOPTR, $4
 
 // func fp8ToF32AVX2(dst *float32, src *byte, steps int, scale float32)
 //
-// A step is 8 elements. As float16 with the same bits an element is 1/256 of what it
-// is; that whose bits are ones becomes NaN.
+// A step is 8 elements. An element's bits, moved into a float16, have 1/256 of its value. A
+// magnitude of all ones becomes NaN.
 TEXT ·fp8ToF32AVX2(SB), NOSPLIT, $0-28
 	MOVQ         dst+0(FP), DI
 	MOVQ         src+8(FP), SI

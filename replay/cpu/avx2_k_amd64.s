@@ -1,18 +1,18 @@
 #include "textflag.h"
 #include "avx2_amd64.h"
 
-// Products of rows in superblocks of 256 with quantised activations, a row at a
-// time. The arithmetic of the lanes is described in doc.go. The registers are
+// Products of rows of weights in superblocks of 256 with quantised activations x, one row at a
+// time. doc.go describes the arithmetic of the lanes. The registers are
 //
 //	SI       the superblock          Y0       sums
 //	AX       quants of x, [256]      Y1       sums of the minimums' part
-//	BX       scales of x, [8]        Y3       scales of the half at hand, twice
+//	BX       scales of x, [8]        Y3       scales of the current half, twice
 //	DX       sums of x, [16]         Y4-Y8    temporary
 //	Y2       scales, [16]            Y9       d * scales of x, [8]
-//	Y13-Y15  constants               Y10      those of the half at hand, twice
+//	Y13-Y15  constants               Y10      Y9 of the current half, twice
 
-// select picks, of the eight scales in each half of a register, the first and
-// second for the lower and upper half, or the third and fourth, and so on.
+// select holds four shuffles. Applied to the eight scales in each half of a register, shuffle k
+// repeats scale 2k in the lower half and scale 2k+1 in the upper half.
 DATA select<>+0(SB)/8, $0x0100010001000100
 DATA select<>+8(SB)/8, $0x0100010001000100
 DATA select<>+16(SB)/8, $0x0302030203020302
@@ -31,14 +31,14 @@ DATA select<>+112(SB)/8, $0x0f0e0f0e0f0e0f0e
 DATA select<>+120(SB)/8, $0x0f0e0f0e0f0e0f0e
 GLOBL select<>(SB), RODATA|NOPTR, $128
 
-// twice repeats the lower eight bytes, and then the upper ones.
+// twice is a shuffle that repeats each of 16 bytes.
 DATA twice<>+0(SB)/8, $0x0303020201010000
 DATA twice<>+8(SB)/8, $0x0707060605050404
 DATA twice<>+16(SB)/8, $0x0b0b0a0a09090808
 DATA twice<>+24(SB)/8, $0x0f0f0e0e0d0d0c0c
 GLOBL twice<>(SB), RODATA|NOPTR, $32
 
-// ROWS is the body of a whole function: SUPER does one superblock of size bytes.
+// ROWS is the body of a function. SUPER processes one superblock of size bytes.
 #define ROWS(size, SUPER) \
 	MOVQ    y+0(FP), DI       \
 	MOVQ    w+8(FP), SI       \
@@ -83,7 +83,7 @@ done: \
 	VCVTPH2PS    X4, Y4 \
 	VMULPS       (BX), Y4, Y9
 
-// MINIMUM subtracts the part of the minimums, the 16 words of Y5 times w.
+// MINIMUM subtracts the minimums' part: the 16 minimums in Y5 times the scale at w.
 #define MINIMUM(w) \
 	VPBROADCASTW w, X4        \
 	VCVTPH2PS    X4, Y4       \
@@ -93,23 +93,23 @@ done: \
 	VMULPS       Y4, Y5, Y5   \
 	VSUBPS       Y5, Y1, Y1
 
-// DOT multiplies the unsigned quants in Y7 with block b of x and adds pairs.
+// DOT multiplies the unsigned quants in Y7 by block b of x and adds pairs of products.
 #define DOT(b) \
 	VPMADDUBSW (b*32)(AX), Y7, Y7
 
-// DOTLESS does so with the quants less the offset in Y14.
+// DOTLESS is DOT for the quants minus the offset in Y14.
 #define DOTLESS(b) \
 	VPMADDUBSW (b*32)(AX), Y7, Y7  \
 	VPMADDUBSW (b*32)(AX), Y14, Y8 \
 	VPSUBW     Y8, Y7, Y7
 
-// HALF makes ready the four blocks of a half: order is $0x44 for the lower and
+// HALF selects the scales of the four blocks of a half. order is $0x44 for the lower half and
 // $0xee for the upper.
 #define HALF(order) \
 	VPERMQ order, Y2, Y3 \
 	VPERMQ order, Y9, Y10
 
-// ADD adds a block, the k-th of its half, whose pairs are in Y7.
+// ADD adds block k of the half, whose pairs of products are in Y7, to the sums.
 #define ADD(k) \
 	VPSHUFB   select<>+(k*32)(SB), Y3, Y8 \
 	VPMADDWD  Y8, Y7, Y7                  \
@@ -118,8 +118,8 @@ done: \
 	VMULPS    Y8, Y7, Y7                  \
 	VADDPS    Y7, Y0, Y0
 
-// Q6BLOCK is block b: LOW leaves the low 4 bits in Y7, and HIGH shifts Y6 by n
-// to the place of the high 2.
+// Q6BLOCK processes block b. LOW sets Y7 to the low 4 bits of the quants. HIGH shifts Y6 by n,
+// so that the high 2 bits are in place.
 #define Q6BLOCK(b, k, LOW, HIGH, n) \
 	LOW               \
 	HIGH  $n, Y6, Y8  \
@@ -135,7 +135,7 @@ done: \
 #define Q6HIGHB VPSRLW $4, Y5, Y7 \
 	VPAND Y15, Y7, Y7
 
-// Q6HALF is the four blocks from b on.
+// Q6HALF processes the four blocks from b on.
 #define Q6HALF(b) \
 	VMOVDQU (b*16)(SI), Y4                \
 	VMOVDQU (b*16+32)(SI), Y5             \
@@ -160,9 +160,9 @@ TEXT ·rowsQ6_KAVX2(SB), NOSPLIT, $0-56
 	FILL(0x3030303030303030, X13, Y13)
 	ROWS(210, Q6SUPER)
 
-// Q4_K and Q5_K pack eight scales and eight minimums of 6 bits in 12 bytes
-// after two of half precision each. The low bits of scales 0 to 3 and 4 to 7
-// and of minimums 0 to 3 and 4 to 7 are 6, 4, 6 and 4 bits of these bytes:
+// Q4_K and Q5_K pack eight scales and eight minimums of 6 bits into 12 bytes, after two
+// float16. k4low selects the bytes with the low bits, for scales 0 to 3 (6 bits), scales 4 to 7
+// (4 bits), minimums 0 to 3 (6 bits) and minimums 4 to 7 (4 bits).
 DATA k4low<>+0(SB)/8, $0x0f0e0d0c07060504
 DATA k4low<>+8(SB)/8, $0x0f0e0d0c0b0a0908
 GLOBL k4low<>(SB), RODATA|NOPTR, $16
@@ -175,13 +175,13 @@ DATA k4mask<>+0(SB)/8, $0x0f0f0f0f3f3f3f3f
 DATA k4mask<>+8(SB)/8, $0x0f0f0f0f3f3f3f3f
 GLOBL k4mask<>(SB), RODATA|NOPTR, $16
 
-// The high 2 bits of those of 4 bits are at the top of these:
+// k4high selects the bytes whose top 2 bits complete the 4-bit values.
 DATA k4high<>+0(SB)/8, $0x0706050480808080
 DATA k4high<>+8(SB)/8, $0x0b0a090880808080
 GLOBL k4high<>(SB), RODATA|NOPTR, $16
 
-// K4SCALES unpacks them: scales to the words of Y2, minimums to those of Y5,
-// each twice in a row. It uses X13 as 0x30.
+// K4SCALES unpacks the scales to the words of Y2 and the minimums to the words of Y5, each
+// value twice. X13 must be 0x30 in every byte.
 #define K4SCALES \
 	VMOVDQU   (SI), X2               \
 	VPSHUFB   k4low<>(SB), X2, X3    \
@@ -196,7 +196,7 @@ GLOBL k4high<>(SB), RODATA|NOPTR, $16
 	VPMOVZXBW X2, Y2                 \
 	VPMOVZXBW X5, Y5
 
-// Q4PAIR is blocks b and b+1, the low and the high bits of the same bytes.
+// Q4PAIR processes blocks b and b+1, the low and high nibbles of the same bytes.
 #define Q4PAIR(b, k, k1) \
 	VMOVDQU (b*16+16)(SI), Y4 \
 	VPAND   Y15, Y4, Y7       \
@@ -224,14 +224,13 @@ TEXT ·rowsQ4_KAVX2(SB), NOSPLIT, $0-56
 	FILL(0x3030303030303030, X13, Y13)
 	ROWS(144, Q4SUPER)
 
-// Q5BIT adds the fifth bit, which SHIFT by n brings to its place from Y6, to
-// the quants in Y7.
+// Q5BIT adds the fifth bit to the quants in Y7. SHIFT by n moves the bit from Y6 to its place.
 #define Q5BIT(SHIFT, n) \
 	SHIFT $n, Y6, Y8  \
 	VPAND Y14, Y8, Y8 \
 	VPOR  Y8, Y7, Y7
 
-// Q5PAIR is blocks b and b+1.
+// Q5PAIR processes blocks b and b+1.
 #define Q5PAIR(b, k, k1, SHIFT, n, SHIFT1, n1) \
 	VMOVDQU (b*16+48)(SI), Y4 \
 	VPAND   Y15, Y4, Y7       \
@@ -263,7 +262,7 @@ TEXT ·rowsQ5_KAVX2(SB), NOSPLIT, $0-56
 	FILL(0x3030303030303030, X13, Y13)
 	ROWS(176, Q5SUPER)
 
-// Q2BLOCK is block b, the low 2 bits of Y4, which it drops.
+// Q2BLOCK processes block b, whose quants are the low 2 bits of Y4, and shifts them out.
 #define Q2BLOCK(b, k) \
 	VPAND  Y15, Y4, Y7 \
 	VPSRLW $2, Y4, Y4  \
@@ -297,10 +296,10 @@ TEXT ·rowsQ2_KAVX2(SB), NOSPLIT, $0-56
 	FILL(0x0f0f0f0f0f0f0f0f, X14, Y14)
 	ROWS(84, Q2SUPER)
 
-// Q3_K packs 16 scales of 6 bits in 12 bytes before its scale in half
-// precision. The block's last 16 bytes begin 2 before them. The low 4 bits are
-// the low and then the high ones of eight bytes, the high 2 bits are bits 0, 2,
-// 4 and 6 on of four bytes.
+// Q3_K packs 16 scales of 6 bits into 12 bytes, followed by a float16. These bytes are loaded
+// with the last 16 bytes of the superblock, so they begin at byte 2. The low 4 bits of the
+// scales are the low nibbles, then the high nibbles, of the first eight bytes. The high 2 bits
+// are at bits 0, 2, 4 and 6 of the last four bytes.
 DATA q3low<>+0(SB)/8, $0x0908070605040302
 DATA q3low<>+8(SB)/8, $0x0908070605040302
 GLOBL q3low<>(SB), RODATA|NOPTR, $16
@@ -323,8 +322,8 @@ DATA q3bytes<>+16(SB)/8, $0x2020202020202020
 DATA q3bytes<>+24(SB)/8, $0x2020202020202020
 GLOBL q3bytes<>(SB), RODATA|NOPTR, $32
 
-// Q3BLOCK is block b, the low 2 bits of Y4, which it drops, and the bit of Y13
-// that SHIFT by n brings to the place of the third.
+// Q3BLOCK processes block b. The low 2 bits of its quants are the low 2 bits of Y4, which it
+// shifts out. SHIFT by n moves the third bit from Y13 to its place.
 #define Q3BLOCK(b, k, SHIFT, n) \
 	VPAND  Y15, Y4, Y7 \
 	VPSRLW $2, Y4, Y4  \
@@ -367,9 +366,9 @@ TEXT ·rowsQ3_KAVX2(SB), NOSPLIT, $0-56
 	FILL(0x0404040404040404, X14, Y14)
 	ROWS(110, Q3SUPER)
 
-// IQ4_XS has eight scales of 6 bits after its own in half precision: the high 2
-// bits in a word, then the low 4 in four bytes. Both are spread over words and
-// moved up by factors, so that they have the same place in each.
+// IQ4_XS has eight scales of 6 bits after a float16: their high 2 bits are in one word,
+// followed by four bytes with the low 4 bits. The code spreads both over words and multiplies
+// them by powers of two that move them to the same place in every word.
 DATA x4low<>+0(SB)/8, $0x8005800580048004
 DATA x4low<>+8(SB)/8, $0x8007800780068006
 GLOBL x4low<>(SB), RODATA|NOPTR, $16
@@ -394,9 +393,9 @@ DATA x4offset<>+0(SB)/8, $0x0020002000200020
 DATA x4offset<>+8(SB)/8, $0x0020002000200020
 GLOBL x4offset<>(SB), RODATA|NOPTR, $16
 
-// X4BLOCK is block b. Low bits go to the lower half, high ones to the upper,
-// and name levels in Y14. The levels' sign moves to x, so that sums of two
-// products fit in 16 bits.
+// X4BLOCK processes block b. Low nibbles go to the lower half of a register, high nibbles to
+// the upper half, and select levels in Y14. The sign of the levels moves to x, so that sums of
+// two products fit in 16 bits.
 #define X4BLOCK(b, k) \
 	VBROADCASTI128 (b*16+8)(SI), Y4 \
 	VPSRLVQ        Y13, Y4, Y4      \

@@ -1,23 +1,23 @@
 #include "textflag.h"
 
-// Attention over a KV cache of int8 with a scale for each block of 32 elements,
-// in the arithmetic of doc.go, for one, two or three rows of activations or
-// accumulators. Scales come as float32.
+// Attention over a KV cache of int8 with one scale for each block of 32 elements, in the
+// arithmetic of doc.go. The functions handle one, two or three rows of activations or
+// accumulators. Scales are passed as float32.
 
-// WIDEN makes floats of 8 elements at p in A: the elements times the scale in Y15.
+// WIDEN converts 8 elements at p to floats in A, multiplied by the scale in Y15.
 #define WIDEN(p, A) \
 	VPMOVSXBD p, A      \
 	VCVTDQ2PS A, A      \
 	VMULPS    Y15, A, A
 
-// Products of rows of K with rows of activations: two registers are the 16 sums
-// of both. The registers are
+// Products of rows of K with rows of activations. Two registers hold the 16 sums of one row of K
+// and one row of activations. The registers are
 //
-//	SI      K                        Y0-Y5    sums, two for each row of x
-//	R9      bytes of a row           Y12 Y13  16 elements of K
-//	R11     scales                   Y15      the block's
-//	DX AX   x, and where in it       CX       elements left of a row
-//	BX      its stride               R13      rows left
+//	SI      K                          Y0-Y5    sums, two for each row of x
+//	R9      size of a row in bytes     Y12 Y13  16 elements of K
+//	R11     scales                     Y15      scale of the block
+//	DX AX   x, and the position in it  CX       elements left in the row
+//	BX      stride of x                R13      rows left
 //	DI R8   y and its stride
 #define ADD1(at) \
 	VFMADD231PS at(AX), Y12, Y0      \
@@ -43,7 +43,7 @@
 	ZERO2        \
 	ZERO(Y4, Y5)
 
-// STORE adds up the sums in A and B. X is the lower half of A.
+// STORE adds up the sums in A and B and writes the result. X is the lower half of A.
 #define STORE(A, B, X, to) \
 	VADDPS       B, A, A      \
 	VEXTRACTF128 $1, A, X14   \
@@ -97,13 +97,13 @@ block: \
 
 // Weighted sums of rows of V, a block of 32 columns at a time. The registers are
 //
-//	SI AX   V, and the row in it      Y0-Y11   sums, four for each accumulator
-//	R10     bytes of a row            Y12 Y13  weights
-//	R14 R15 scales, and the row's     Y14      8 elements of V
-//	R12     bytes of a row's          Y15      their scale
-//	DX CX   weights, and where        R9       columns left
-//	BX      their stride              R11      rows left
-//	DI R8   acc and its stride
+//	SI AX    V, and the row in it       Y0-Y11   sums, four for each accumulator
+//	R10      size of a row in bytes     Y12 Y13  weights
+//	R14 R15  scales, and the row's      Y14      8 elements of V
+//	R12      bytes of scales per row    Y15      their scale
+//	DX CX    weights, and the next one  R9       columns left
+//	BX       stride of the weights      R11      rows left
+//	DI R8    acc and its stride
 
 #define GET1(at, A, B, C) \
 	VMOVUPS at(DI), A
@@ -122,7 +122,7 @@ block: \
 	PUT2(at, A, B, C)       \
 	VMOVUPS C, at(DI)(R8*2)
 
-// MUL adds 8 elements times the weights.
+// The MUL macros add 8 elements of V times the weights.
 #define MUL1(at, A, B, C) \
 	WIDEN(at(AX), Y14)             \
 	VBROADCASTSS (CX), Y12         \

@@ -1,10 +1,10 @@
 #include "textflag.h"
 
-// The 8-bit form of activations, as doc.go defines it.
+// Quantization of activations to 8 bits, as doc.go defines it.
 
 // func quantizeAVX2(q *int8, d, x *float32, blocks int, c *[4]float32)
 //
-// c is 127, -127, the smallest scale and 1.
+// c holds 127, -127, the smallest scale and 1.
 TEXT ·quantizeAVX2(SB), NOSPLIT, $0-40
 	MOVQ q+0(FP), DI
 	MOVQ d+8(FP), DX
@@ -16,7 +16,7 @@ TEXT ·quantizeAVX2(SB), NOSPLIT, $0-40
 	VMOVSS 8(AX), X13
 	VMOVSS 12(AX), X12
 	VPCMPEQD Y11, Y11, Y11
-	VPSRLD   $1, Y11, Y11     // all but the sign
+	VPSRLD   $1, Y11, Y11     // the magnitude mask
 	MOVQ $0x0000000400000000, AX
 	VMOVQ AX, X9
 	MOVQ $0x0000000500000001, AX
@@ -26,7 +26,7 @@ TEXT ·quantizeAVX2(SB), NOSPLIT, $0-40
 	VPSRLD   $31, X8, X8
 	VPADDD   X8, X8, X8
 	VPADDD   X8, X9, X8       // 2 6 3 7
-	VINSERTI128 $1, X8, Y9, Y9 // 4-byte groups after packing in halves
+	VINSERTI128 $1, X8, Y9, Y9 // order of 4-byte groups after packing within halves
 
 quantblock:
 	TESTQ CX, CX
@@ -40,7 +40,7 @@ quantblock:
 	VANDPS Y11, Y1, Y5
 	VANDPS Y11, Y2, Y6
 	VANDPS Y11, Y3, Y7
-	VMAXPS Y8, Y4, Y8         // the second operand wins over NaN
+	VMAXPS Y8, Y4, Y8         // returns the second operand if one is NaN
 	VMAXPS Y8, Y5, Y8
 	VMAXPS Y8, Y6, Y8
 	VMAXPS Y8, Y7, Y8
@@ -99,8 +99,8 @@ TEXT ·sumHalvesAVX2(SB), NOSPLIT, $0-24
 	MOVQ q+8(FP), SI
 	MOVQ blocks+16(FP), CX
 	VPCMPEQW Y15, Y15, Y15
-	VPABSB   Y15, Y14         // ones, bytes
-	VPABSW   Y15, Y15         // ones, words
+	VPABSB   Y15, Y14         // 1 in every byte
+	VPABSW   Y15, Y15         // 1 in every word
 
 sumblock:
 	TESTQ CX, CX
@@ -108,7 +108,7 @@ sumblock:
 	VPMADDUBSW (SI), Y14, Y0
 	VPMADDWD   Y15, Y0, Y0
 	VPHADDD    Y0, Y0, Y0
-	VPHADDD    Y0, Y0, Y0     // a half's sum in each lane of 128 bits
+	VPHADDD    Y0, Y0, Y0     // the sum of a half block in each 128-bit lane
 	VEXTRACTI128 $1, Y0, X1
 	VPUNPCKLWD X1, X0, X0
 	VMOVD      X0, (DI)

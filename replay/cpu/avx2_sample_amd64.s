@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// The loops of the sampler over keys; see philox.go, sample.go and sampler.OrderKey.
-// The constants are the entries of sampleTable, each repeated in every lane.
+// The sampler's loops over keys; philox.go, sample.go and sampler.OrderKey contain the same
+// functions in Go. The constants are the entries of sampleTable, each repeated in every lane.
 
 #define cAbs     0
 #define cInf     32
@@ -37,10 +37,10 @@ keystep:
 	JLE      keydone
 	VMOVDQU  (SI), Y0
 	VPAND    Y15, Y0, Y1
-	VPCMPGTD Y14, Y1, Y2     // no number
+	VPCMPGTD Y14, Y1, Y2     // NaN
 	VPCMPEQD Y12, Y0, Y3
 	VPOR     Y3, Y2, Y2
-	VPCMPEQD Y9, Y1, Y5      // a zero
+	VPCMPEQD Y9, Y1, Y5      // zero of either sign
 	VPMINUD  Y13, Y1, Y1
 	VPAND    Y11, Y0, Y6
 	VPOR     Y6, Y1, Y1
@@ -183,7 +183,7 @@ tallydone:
 	VZEROUPPER
 	RET
 
-// TERM takes a further term of the polynomials in Y4 and Y5, of Y2 and Y3.
+// TERM adds the next term to the two polynomials in Y4 and Y5, whose variables are Y2 and Y3.
 #define TERM(at) \
 	VPMULUDQ Y2, Y4, Y4      \
 	VPMULUDQ Y3, Y5, Y5      \
@@ -236,13 +236,13 @@ weighstep:
 	VMULPS     c2to27(R8), Y0, Y1
 	VCVTTPS2DQ Y1, Y1
 	VMULPS     c2to26(R8), Y0, Y2
-	VCVTTPS2DQ Y2, Y2         // a number of 32 bits has no sign then
+	VCVTTPS2DQ Y2, Y2         // half the value, which fits in an int32
 	VPSLLD     $1, Y2, Y2
 	VMOVUPS    c16(R8), Y3
 	VCMPPS     $0x11, Y3, Y0, Y3
 	VBLENDVPS  Y3, Y1, Y2, Y0
-	VPSLLD     $5, Y0, Y2     // fractions, of 2^32: those of even lanes
-	VPSRLQ     $32, Y2, Y3    // of odd ones
+	VPSLLD     $5, Y0, Y2     // fractions in units of 2^-32, of the even lanes
+	VPSRLQ     $32, Y2, Y3    // of the odd lanes
 	VPSRLD     $27, Y0, Y7
 	VMOVDQU    cTerms(R8), Y4
 	VMOVDQA    Y4, Y5
@@ -285,15 +285,15 @@ weighdone:
 	VZEROUPPER
 	RET
 
-// Fields of contest.
-#define dIDs     0   // of 8 tokens, 64 bits each
+// Offsets of the fields of contest.
+#define dIDs     0   // [8] uint64, ids of 8 tokens
 #define dEight   64  // [4] uint64
-#define dM0      96  // likewise
+#define dM0      96  // [4] uint64
 #define dM1      128
-#define dKeys    160 // [10, 2] keys of rounds, each in 4 lanes of 64 bits
-#define dHigh    800 // of the product of the second round, which no id changes
+#define dKeys    160 // [10, 2] round keys, each in 4 lanes of 64 bits
+#define dHigh    800 // high word of the second round's product that is the same for all ids
 #define dC3      832
-#define dLimit   864 // what follows is in 8 lanes
+#define dLimit   864 // the following fields have 8 lanes
 #define dLargest 896
 #define dFactor  928
 #define dBest    960
@@ -301,8 +301,9 @@ weighdone:
 #define dBase    1024
 #define dSign    1056
 
-// ROUND is a round of Philox of 8 tokens, with keys at: Y0 to Y3 and Y4 to Y7 are
-// words 0 to 3 of 4 tokens each, in the low halves. It uses Y8 to Y11.
+// ROUND performs a round of Philox for 8 tokens, with the round's keys at the given address. Y0
+// to Y3 and Y4 to Y7 are words 0 to 3 of 4 tokens each, in the low halves of 64-bit lanes. It
+// uses Y8 to Y11.
 #define ROUND(at) \
 	VPMULUDQ Y0, Y14, Y8       \
 	VPMULUDQ Y4, Y14, Y10      \
@@ -351,7 +352,7 @@ conteststep:
 	TESTQ     R9, R9
 	JEQ       contestnext
 
-	// Round 1: words 2 and 3 are 0, 1 is the same for all.
+	// Round 1: words 2 and 3 are 0, and word 1 is the same for all tokens.
 	VPMULUDQ Y12, Y14, Y3
 	VPMULUDQ Y15, Y14, Y7
 	VPSRLQ   $32, Y3, Y2
@@ -359,7 +360,7 @@ conteststep:
 	VPXOR    dKeys+32(R8), Y2, Y2
 	VPXOR    dKeys+32(R8), Y6, Y6
 
-	// Round 2: word 0 is the same for all, 1 is 0.
+	// Round 2: word 0 is the same for all tokens, and word 1 is 0.
 	VPMULUDQ Y2, Y13, Y1
 	VPMULUDQ Y6, Y13, Y5
 	VPSRLQ   $32, Y1, Y0
@@ -380,7 +381,7 @@ conteststep:
 	ROUND(7)
 	ROUND(8)
 
-	// Round 10: words 0 and 1 alone.
+	// Round 10 computes only words 0 and 1.
 	VPMULUDQ Y2, Y13, Y9
 	VPMULUDQ Y6, Y13, Y11
 	VPXOR    dKeys+576(R8), Y1, Y0
@@ -391,13 +392,13 @@ conteststep:
 	VPXOR    Y5, Y4, Y4
 
 	VSHUFPS $0x88, Y4, Y0, Y0
-	VPERMQ  $0xd8, Y0, Y0     // words 0 of all 8, in order
+	VPERMQ  $0xd8, Y0, Y0     // word 0 of all 8 tokens, in order
 	VSHUFPS $0x88, Y11, Y9, Y9
-	VPERMQ  $0xd8, Y9, Y9     // words 1
+	VPERMQ  $0xd8, Y9, Y9     // word 1 of all 8 tokens
 	VMOVDQU Y0, (DI)
 	VMOVDQU Y9, 256(DI)
 
-	// -ln of word 0, at most
+	// Compute an upper bound of -ln of word 0.
 	VPSRLD      $1, Y0, Y0
 	VCVTDQ2PS   Y0, Y0
 	VCVTDQ2PS   Y0, Y0

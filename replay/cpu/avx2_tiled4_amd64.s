@@ -1,13 +1,13 @@
 #include "textflag.h"
 #include "avx2_tiled_amd64.h"
 
-// Products of tiles of whole bytes and of nibbles, and of Q6_K, with four rows of
-// quantised activations, so that weights are decoded once for four. Y0 to Y3
-// are weights of all 16 rows.
+// Products of tiles of bytes, nibbles and Q6_K quants with four rows of quantised activations,
+// so that weights are decoded once for four rows. Y0 to Y3 hold decoded weights of all 16 rows
+// of the strip.
 
-// Q8ROW multiplies the weights in Y0 and Y2, absolute values in Y1 and Y3, with
-// a group of a row of x, to which their sign moves. It is within 127, so that
-// -128 is exact and sums of two products fit in 16 bits. Y7 is 1 in words.
+// Q8ROW multiplies a column group of a row of x by the weights in Y0 and Y2, whose absolute
+// values are in Y1 and Y3. The weights' sign moves to x, which is within ±127. So -128 is exact
+// and sums of two products fit in 16 bits. Y7 is 1 in every word.
 #define Q8ROW(g, Q, INT0, INT1) \
 	VPBROADCASTD (4*g)Q, Y4     \
 	VPSIGNB      Y0, Y4, Y5     \
@@ -52,9 +52,8 @@ block:
 	JNZ  block
 	END4
 
-// Q4ROW multiplies low nibbles in Y0 and Y2 and high ones in Y1 and Y3 with two
-// groups of a row of x. A whole block's sums of two products, 8 * 2 * 15 * 127
-// at most, fit in 16 bits.
+// Q4ROW multiplies two column groups of a row of x by the low nibbles in Y0 and Y2 and the high
+// nibbles in Y1 and Y3. Sums over a whole block, at most 8 * 2 * 15 * 127, fit in 16 bits.
 #define Q4ROW(g, Q, INT0, INT1) \
 	VPBROADCASTD (4*g)Q, Y4     \
 	VPMADDUBSW   Y4, Y0, Y5     \
@@ -67,7 +66,7 @@ block:
 	VPADDW       Y5, INT0, INT0 \
 	VPADDW       Y4, INT1, INT1
 
-// Q4GROUPS is groups g and g+4. Y7 is 0x0f in bytes.
+// Q4GROUPS processes column groups g and g+4. Y7 is 0x0f in every byte.
 #define Q4GROUPS(g, at) \
 	VMOVDQU (64*g+at)(SI), Y0    \
 	VMOVDQU (64*g+at+32)(SI), Y2 \
@@ -89,8 +88,8 @@ block:
 	Q4GROUPS(2, at) \
 	Q4GROUPS(3, at)
 
-// LESS8 makes the pairs of words of a row integers and takes off 8 times the
-// sum of x. Y2 is 8 and Y6 1 in words.
+// LESS8 adds pairs of words of a row to 32-bit integers and subtracts 8 times the sum of x. Y2
+// is 8 and Y6 is 1 in every word.
 #define LESS8(SUM, INT0, INT1) \
 	VPBROADCASTD SUM, Y4        \
 	VPMADDWD     Y2, Y4, Y4     \
@@ -120,7 +119,7 @@ block:
 	JNZ  block
 	END4
 
-// WORDSUMS makes the pairs of words of all rows integers. Y6 is 1 in words.
+// WORDSUMS adds the pairs of words of all rows to 32-bit integers. Y6 is 1 in every word.
 #define WORDSUMS \
 	VPMADDWD Y6, Y8, Y8   \
 	VPMADDWD Y6, Y9, Y9   \
@@ -155,8 +154,8 @@ block:
 	ENDMINS4(VADDPS)
 	END4
 
-// SCALES multiplies the pairs of words of all rows with the integer scales of
-// the weights, and sets Y2 and Y3 to the minimums.
+// SCALES multiplies the pairs of words of all rows by the integer scales of the weights, and
+// sets Y2 and Y3 to the minimums.
 #define SCALES \
 	VPBROADCASTQ (SI), Y0                 \
 	VPBROADCASTQ 8(SI), Y1                \
@@ -203,9 +202,9 @@ tile:
 	ENDMINS4(VSUBPS)
 	END4
 
-// Q6ROW multiplies the quants in Y0 and Y2 with the group of a row of x at q,
-// and those in Y1 and Y3 with the next. Sums of two products of two groups, 2 *
-// 2 * 63 * 127 at most, fit in 16 bits. Their integer scales are at.
+// Q6ROW multiplies the column group of a row of x at q by the quants in Y0 and Y2, and the next
+// group by the quants in Y1 and Y3. Sums of two products of two groups, at most 2 * 2 * 63 *
+// 127, fit in 16 bits. at is the offset of their integer scales.
 #define Q6ROW(q, at, Q, INT0, INT1) \
 	VPBROADCASTD (q)Q, Y4            \
 	VPBROADCASTD (q+4)Q, Y5          \
@@ -226,8 +225,8 @@ tile:
 	Q6ROW(q, at, Q2, Y12, Y13) \
 	Q6ROW(q, at, Q3, Y14, Y15)
 
-// Q6HIGH adds the high bits to QUANT0 and QUANT1, from HIGH0 and HIGH1, where
-// Q6SHIFT or the layout has them in place.
+// Q6HIGH adds the high bits in HIGH0 and HIGH1 to QUANT0 and QUANT1. The bits must be in place,
+// by Q6SHIFT or by the layout.
 #define Q6HIGH(HIGH0, HIGH1, QUANT0, QUANT1) \
 	VPAND ·tiledHigh(SB), HIGH0, Y6 \
 	VPAND ·tiledHigh(SB), HIGH1, Y7 \
@@ -238,7 +237,7 @@ tile:
 	OP $n, Y4, Y6 \
 	OP $n, Y5, Y7
 
-// Q6LOAD loads groups 2k and 2k+1 of nibbles, and their high bits.
+// Q6LOAD loads the nibbles and high bits of column groups 2k and 2k+1.
 #define Q6LOAD(k) \
 	VMOVDQU (128*k+32)(SI), Y0  \
 	VMOVDQU (128*k+96)(SI), Y1  \
@@ -254,7 +253,7 @@ tile:
 	VPAND   Y6, Y2, Y2        \
 	VPAND   Y6, Y3, Y3
 
-// Q6LOW is groups 2k and 2k+1, Q6TOP groups 2k+4 and 2k+5.
+// Q6LOW processes column groups 2k and 2k+1, Q6TOP groups 2k+4 and 2k+5.
 #define Q6LOW(k) \
 	Q6LOAD(k)              \
 	Q6MASK                 \
@@ -276,8 +275,8 @@ tile:
 	Q6HIGH(Y6, Y7, Y1, Y3) \
 	Q6ROWS(8*k+16, 320)
 
-// Q6SCALES stores 8 rows' scales of the columns' halves, and leaves -32 times
-// both, as words of a lane, in Y.
+// Q6SCALES stores the scales of 8 rows for both halves of the columns, as the two words of a
+// lane, and sets Y to -32 times these words.
 #define Q6SCALES(h, Y) \
 	VPMOVSXBD (8*h)(SI), Y0          \
 	VPMOVSXBD (8*h+16)(SI), Y1       \

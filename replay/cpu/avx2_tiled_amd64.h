@@ -1,26 +1,26 @@
-// What products of a strip of 16 rows in layout Tiled16 with one or four rows of
-// quantised activations share, on AVX2. A lane is a row of weights, so that
-// nothing is added across lanes. The arithmetic is the same as in tiledFunc. Macros
-// whose names end in 1 are for one row of x, those that end in 4 for four rows. The registers are
+// AVX2 macros shared by the products of a strip of 16 rows in layout Tiled16 with one or four rows
+// of quantised activations x. Each lane holds a row of weights, so nothing is added across lanes.
+// The arithmetic is the same as in tiledFunc. Macros whose names end in 1 handle one row of x,
+// macros whose names end in 4 handle four rows. The registers are
 //
 //	SI   the tile                  Y0-Y3   weights
-//	AX   quants of x               Y4-Y7   temporary, or the type's
-//	R10  scales of x               Y8-Y15  integers: of row 0 of x with rows 0
-//	R11  sums of x                         to 7 and 8 to 15 of the weights, of
-//	BX   bytes from a row of x             row 1, and so on
-//	     to the next
-//	DX   three times BX            n(SP)   sums in the order of Y8 to Y15, then
-//	CX   tiles or blocks left              those of the minimums' part, and
-//	R12  tiles of a block left             from 512, or 256 where there are no
-//	R13  the block                         minimums, integer scales
-//	R8   integer scales of the tile
+//	AX   quants of x               Y4-Y7   temporary, or used by the type
+//	R10  scales of x               Y8-Y15  integer sums: for row 0 of x, those of
+//	R11  sums of x                         rows 0 to 7 and 8 to 15 of the
+//	BX   stride of x in bytes              weights, then the same for row 1 of
+//	DX   three times BX                    x, and so on
+//	CX   tiles or blocks left      n(SP)   float sums in the order of Y8 to Y15,
+//	R12  tiles left in the block           then the sums of the minimums' part,
+//	R13  the block                         then, from 512 on (256 in types
+//	R8   integer scales of the             without minimums), integer scales
+//	     tile
 
-// WORDS1 sets the words of Y to 1.
+// WORDS1 sets every word of Y to 1.
 #define WORDS1(Y) \
 	VPCMPEQW Y, Y, Y \
 	VPSRLW   $15, Y, Y
 
-// ZERO clears the integers, CLEAR the sums from at on.
+// ZERO clears the integer sums, CLEAR the float sums at offset at.
 #define ZERO1 \
 	VPXOR Y8, Y8, Y8 \
 	VPXOR Y9, Y9, Y9
@@ -46,7 +46,7 @@
 	VMOVUPS Y0, (at+192)(SP) \
 	VMOVUPS Y0, (at+224)(SP)
 
-// START and END are what the functions have in common.
+// START and END are the beginning and the end of all functions.
 #define START1 \
 	MOVQ w+8(FP), SI       \
 	MOVQ blocks+16(FP), CX \
@@ -86,14 +86,14 @@
 	VZEROUPPER                   \
 	RET
 
-// NEXT moves on by a tile of size bytes.
+// NEXT advances to the next tile; size is the size of a tile in bytes.
 #define NEXT(size) \
 	ADDQ $size, SI \
 	ADDQ $32, AX   \
 	ADDQ $4, R10   \
 	ADDQ $4, R11
 
-// The four rows' places of a kind.
+// Addresses of the quants, scales and sums of the four rows of x.
 #define Q0 (AX)
 #define Q1 (AX)(BX*1)
 #define Q2 (AX)(BX*2)
@@ -107,8 +107,8 @@
 #define SUM2 (R11)(BX*2)
 #define SUM3 (R11)(DX*1)
 
-// ADD adds the integers, times the scale of x in Y4 and those of the weights in
-// WD, to the sums at.
+// ADD adds the integers INT, times the scale of x in Y4 and the scales of the weights in WD, to
+// the sums at offset at.
 #define ADD(WD, INT, at) \
 	VMULPS    WD, Y4, Y5       \
 	VCVTDQ2PS INT, INT         \
@@ -121,7 +121,7 @@
 	ADD(Y0, INT0, at)  \
 	ADD(Y1, INT1, (at+32))
 
-// ADDROWS does so with the scales in Y0 and Y1.
+// ADDROWS calls ADD for all rows of x, with the weights' scales in Y0 and Y1.
 #define ADDROWS1 \
 	ADDROW(D0, Y8, Y9, 0)
 #define ADDROWS4 \
@@ -130,8 +130,8 @@
 	ADDROW(D2, Y12, Y13, 128) \
 	ADDROW(D3, Y14, Y15, 192)
 
-// MIN adds the minimums MINS, times the sums of x in Y8, the scale of x in Y9 and
-// those of the minimums in D, to the sums at.
+// MIN adds the minimums MINS, times the sums of x in Y8, the scale of x in Y9 and the scales of
+// the minimums in D, to the sums at offset at.
 #define MIN(MINS, D, at) \
 	VPMADDWD  Y8, MINS, Y4   \
 	VMULPS    Y9, D, Y5      \
@@ -146,8 +146,8 @@
 	MIN(Y2, Y10, at)     \
 	MIN(Y3, Y11, (at+32))
 
-// MINROWS does so for the rows of x, with the minimums in Y2 and Y3 and their
-// scales in Y10 and Y11.
+// MINROWS calls MIN for all rows of x, with the minimums in Y2 and Y3 and their scales in Y10
+// and Y11.
 #define MINROWS1 \
 	MINROW(D0, SUM0, 256)
 #define MINROWS4 \
@@ -173,8 +173,8 @@
 	ENDMIN(OP, 192) \
 	ENDMIN(OP, 224)
 
-// OFFSETS sets the integers to the sums of x times the words in Y6 and Y7, what
-// the offset of the quants takes off.
+// OFFSETS initialises the integers with the sums of x times the words in Y6 and Y7, to
+// compensate for the offset of the quants.
 #define OFFSET(SUM, INT0, INT1) \
 	VPBROADCASTD SUM, Y4      \
 	VPMADDWD     Y4, Y6, INT0 \
@@ -187,15 +187,14 @@
 	OFFSET(SUM2, Y12, Y13) \
 	OFFSET(SUM3, Y14, Y15)
 
-// AHEAD1 asks for the 64 bytes that are used 2 KiB later: with one row of x the
-// memory is what products wait for. Beyond the end of the weights it does
-// nothing.
+// AHEAD1 prefetches the 64 bytes that are used 2 KiB later. It is for one row of x, because
+// such products wait for memory. Beyond the end of the weights it has no effect.
 #define AHEAD1(at) \
 	PREFETCHT0 (at+2048)(SI)
 #define AHEAD4(at)
 
-// HEAD begins a block of 8 tiles whose integer scales, of all of them, are
-// between half and size bytes. Half precision is before.
+// HEAD begins a block of 8 tiles. The integer scales of all tiles are at the beginning of the
+// block, from byte half up to byte size, after the float16 numbers.
 #define HEAD(AHEAD, half, size) \
 	AHEAD(0)          \
 	AHEAD(64)         \
@@ -207,8 +206,8 @@
 	ADDQ $size, SI    \
 	MOVL $8, R12
 
-// MLXHEAD begins a block of MLX's affine types, 16 scales and 16 biases before its
-// TILES tiles: as float32 they are from 512(SP) on.
+// MLXHEAD begins a block of MLX's affine types: 16 scales and 16 biases, followed by TILES
+// tiles. It stores scales and biases as float32 from 512(SP) on.
 #define MLXHEAD(TILES, BF16) \
 	MOVQ      TILES, R12    \
 	CMPQ      BF16, $0      \
@@ -234,7 +233,7 @@ head: \
 	VMOVUPS   Y3, 608(SP)   \
 	ADDQ      $64, SI
 
-// MLX is a function but for its START, for one row of x or four.
+// MLX is the body of a function after START, for one or four rows of x.
 #define MLX(size, TILES, BF16, ZERO, TILE, ADDROWS, MINROWS, ENDMINS, END) \
 block: \
 	MLXHEAD(TILES, BF16)  \

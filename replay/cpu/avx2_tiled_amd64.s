@@ -1,33 +1,33 @@
 #include "textflag.h"
 
-// Products of a strip of 16 rows in layout Tiled16 with one row of quantised
-// activations. A lane is a row of weights, so that nothing is added across
-// lanes. The arithmetic is the same as in tiledFunc. The registers are
+// Products of a strip of 16 rows in layout Tiled16 with one row of quantised activations x. Each
+// lane holds a row of weights, so nothing is added across lanes. The arithmetic is the same as in
+// tiledFunc. The registers are
 //
-//	SI  the tile                Y0, Y1   sums of rows 0 to 7 and 8 to 15
-//	AX  quants of x, [32]       Y2, Y3   integers of rows 0 to 7 and 8 to 15
+//	SI  the tile                Y0, Y1   float sums of rows 0 to 7 and 8 to 15
+//	AX  quants of x, [32]       Y2, Y3   integer sums of rows 0 to 7 and 8 to 15
 //	BX  scale of x              Y4-Y7    temporary
-//	DX  sums of x, [2]          Y8-Y15   the type's
+//	DX  sums of x, [2]          Y8-Y15   used by the type
 //	CX  tiles or blocks left
-//	R8  tiles of a block left
+//	R8  tiles left in the block
 
-// tiledSpread makes each of eight bytes, which both halves have, the lower word
-// and the upper word of its lane.
+// tiledSpread is a shuffle of eight bytes that are in both halves of a register: it makes each
+// byte the lower and the upper word of its lane.
 DATA ·tiledSpread+0(SB)/8, $0x8001800180008000
 DATA ·tiledSpread+8(SB)/8, $0x8003800380028002
 DATA ·tiledSpread+16(SB)/8, $0x8005800580048004
 DATA ·tiledSpread+24(SB)/8, $0x8007800780068006
 GLOBL ·tiledSpread(SB), RODATA|NOPTR, $32
 
-// tiledBoth repeats the lower word of each lane in the upper.
+// tiledBoth is a shuffle that copies the lower word of each lane to the upper word.
 DATA ·tiledBoth+0(SB)/8, $0x0504050401000100
 DATA ·tiledBoth+8(SB)/8, $0x0d0c0d0c09080908
 DATA ·tiledBoth+16(SB)/8, $0x0504050401000100
 DATA ·tiledBoth+24(SB)/8, $0x0d0c0d0c09080908
 GLOBL ·tiledBoth(SB), RODATA|NOPTR, $32
 
-// tiledLow and tiledHigh are the bits of a quant that come from a nibble and
-// from the high bits of Q6_K.
+// tiledLow and tiledHigh mask the bits of a quant that come from a nibble and from the high
+// bits of Q6_K.
 DATA ·tiledLow+0(SB)/8, $0x0f0f0f0f0f0f0f0f
 DATA ·tiledLow+8(SB)/8, $0x0f0f0f0f0f0f0f0f
 DATA ·tiledLow+16(SB)/8, $0x0f0f0f0f0f0f0f0f
@@ -40,12 +40,12 @@ DATA ·tiledHigh+16(SB)/8, $0x3030303030303030
 DATA ·tiledHigh+24(SB)/8, $0x3030303030303030
 GLOBL ·tiledHigh(SB), RODATA|NOPTR, $32
 
-// WORDS1 sets the words of Y to 1.
+// WORDS1 sets every word of Y to 1.
 #define WORDS1(Y) \
 	VPCMPEQW Y, Y, Y \
 	VPSRLW   $15, Y, Y
 
-// START and END are what the functions have in common.
+// START and END are the beginning and the end of all functions.
 #define START \
 	MOVQ   y+0(FP), DI       \
 	MOVQ   w+8(FP), SI       \
@@ -62,24 +62,23 @@ GLOBL ·tiledHigh(SB), RODATA|NOPTR, $32
 	VZEROUPPER            \
 	RET
 
-// NEXT moves on by a tile of size bytes.
+// NEXT advances to the next tile; size is the size of a tile in bytes.
 #define NEXT(size) \
 	ADDQ $size, SI \
 	ADDQ $32, AX   \
 	ADDQ $4, BX    \
 	ADDQ $4, DX
 
-// AHEAD asks for the 256 bytes that are used 2 KiB later. Beyond the end of
-// the weights it does nothing.
+// AHEAD prefetches the 256 bytes that are used 2 KiB later. Beyond the end of the weights it
+// has no effect.
 #define AHEAD(at) \
 	PREFETCHT0 (at+2048)(SI) \
 	PREFETCHT0 (at+2112)(SI) \
 	PREFETCHT0 (at+2176)(SI) \
 	PREFETCHT0 (at+2240)(SI)
 
-// Q8ROWS multiplies 32 bytes of weights with the group of x in Y4. Their sign
-// moves to x, which is within 127, so that -128 is exact and sums of two
-// products fit in 16 bits.
+// Q8ROWS multiplies 32 bytes of weights by the column group of x in Y4. The weights' sign moves
+// to x, which is within ±127. So -128 is exact and sums of two products fit in 16 bits.
 #define Q8ROWS(at, INT) \
 	VMOVDQU    at(SI), Y5  \
 	VPABSB     Y5, Y6      \
@@ -93,8 +92,8 @@ GLOBL ·tiledHigh(SB), RODATA|NOPTR, $32
 	Q8ROWS((64*g), Y2)         \
 	Q8ROWS((64*g+32), Y3)
 
-// ADD adds the integers, times the scale of x in Y4 and those of the rows, in
-// half precision at.
+// ADD adds the integers, times the scale of x in Y4 and the rows' float16 scales at the given
+// address, to SUM.
 #define ADD(at, INT, SUM) \
 	VCVTPH2PS at(SI), Y5   \
 	VMULPS    Y4, Y5, Y5   \
@@ -128,9 +127,9 @@ block:
 	JNZ  block
 	END
 
-// NIBBLES multiplies 32 bytes of nibbles, low ones with the group of x in Y4,
-// high ones with that in Y5. A whole block's sums of two products, 8 * 2 * 15 *
-// 127 at most, fit in 16 bits. Y14 is 0x0f in bytes.
+// NIBBLES multiplies 32 bytes of nibbles by two column groups of x: low nibbles by Y4, high
+// nibbles by Y5. Sums over a whole block, at most 8 * 2 * 15 * 127, fit in 16 bits. Y14 is 0x0f
+// in every byte.
 #define NIBBLES(at, INT) \
 	VMOVDQU    at(SI), Y6   \
 	VPSRLW     $4, Y6, Y7   \
@@ -147,7 +146,7 @@ block:
 	NIBBLES((at+64*g), Y2)        \
 	NIBBLES((at+64*g+32), Y3)
 
-// Q4BLOCK leaves the sums of two products of 256 bytes in Y2 and Y3.
+// Q4BLOCK sets Y2 and Y3 to the sums of products of 256 bytes of nibbles, as pairs of words.
 #define Q4BLOCK(at) \
 	VPXOR Y2, Y2, Y2 \
 	VPXOR Y3, Y3, Y3 \
@@ -180,8 +179,8 @@ block:
 	JNZ  block
 	END
 
-// ADDMIN adds the minimums, in half precision at, times the scale of x in Y4
-// and its sum in Y10.
+// ADDMIN adds the float16 minimums at the given address, times the scale of x in Y4 and the sum
+// of x in Y10, to SUM.
 #define ADDMIN(at, SUM) \
 	VCVTPH2PS at(SI), Y5  \
 	VMULPS    Y4, Y5, Y5  \
@@ -217,8 +216,8 @@ block:
 	VADDPS Y9, Y1, Y1
 	END
 
-// ADDK adds the pairs of words of INT, times the integer scales at, the scale
-// of x in Y4 and those of the rows in D.
+// ADDK adds the pairs of words of INT, times the integer scales at the given address, the scale
+// of x in Y4 and the scales of the rows in D, to SUM.
 #define ADDK(at, D, INT, SUM) \
 	VPBROADCASTQ at(SI), Y6   \
 	VPSHUFB      Y15, Y6, Y6  \
@@ -228,8 +227,8 @@ block:
 	VMULPS       Y6, INT, INT \
 	VADDPS       INT, SUM, SUM
 
-// SUBMIN subtracts the minimums at, times the sums of x in Y5, the scale of x
-// in Y4 and those of the minimums in D.
+// SUBMIN subtracts the minimums at the given address, times the sums of x in Y5, the scale of x
+// in Y4 and the scales of the minimums in D, from SUM.
 #define SUBMIN(at, D, SUM) \
 	VPBROADCASTQ at(SI), Y6  \
 	VPSHUFB      Y15, Y6, Y6 \
@@ -273,9 +272,9 @@ tile:
 	VADDPS Y9, Y1, Y1
 	END
 
-// Q6GROUPS does groups 2k, 2k+1, 2k+4 and 2k+5 of 8 rows: quants low and high
-// bits at. Y8 and Y9 are their scales, Y14 0x0f and Y15 0x30 in bytes. Sums of
-// two products of two groups, 2 * 2 * 63 * 127 at most, fit in 16 bits.
+// Q6GROUPS processes column groups 2k, 2k+1, 2k+4 and 2k+5 of 8 rows, whose low and high bits
+// are at low and high. Y8 and Y9 hold the integer scales, Y14 is 0x0f and Y15 0x30 in every
+// byte. Sums of two products of two groups, at most 2 * 2 * 63 * 127, fit in 16 bits.
 #define Q6GROUPS(k, low, high) \
 	VMOVDQU      high(SI), Y3      \
 	VMOVDQU      low(SI), Y4       \
@@ -312,8 +311,8 @@ tile:
 	VPADDD       Y4, Y2, Y2        \
 	VPADDD       Y5, Y2, Y2
 
-// Q6ROWS adds the products of 8 rows: h is 0 or 1. The quants' offset is taken
-// off as 32 times the sums of x times the scales.
+// Q6ROWS adds the products of 8 rows; h is 0 for rows 0 to 7 and 1 for rows 8 to 15. To
+// compensate for the quants' offset it subtracts 32 times the sums of x times the scales.
 #define Q6ROWS(h, D, SUM) \
 	VPMOVSXBD    (8*h)(SI), Y8          \
 	VPMOVSXBD    (8*h+16)(SI), Y9       \

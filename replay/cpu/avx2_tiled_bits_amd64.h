@@ -1,7 +1,7 @@
-// Macros that the products of tiles with quants of 2, 3, 5 and more bits share. Four groups of 8
-// rows of weights are decoded to Y0 to Y3 at a time.
+// Macros shared by the products of tiles with quants of 2, 3, 5 and other numbers of bits. Y0
+// to Y3 hold four decoded column groups of 8 rows of weights.
 
-// FILL fills 32 bytes with a constant of 8.
+// FILL defines 32 bytes of data that repeat an 8-byte constant.
 #define FILL(name, value) \
 	DATA name+0(SB)/8, $value  \
 	DATA name+8(SB)/8, $value  \
@@ -9,9 +9,9 @@
 	DATA name+24(SB)/8, $value \
 	GLOBL name(SB), RODATA|NOPTR, $32
 
-// QUAD multiplies Y0 to Y3 with four groups of a row of x, which are at, and
-// their sums with integer scales. Sums of two products of four groups, 4 * 2 *
-// 31 * 127 at most, fit in 16 bits.
+// QUAD multiplies Y0 to Y3 by four column groups of a row of x, beginning at offset at, and the
+// sums by integer scales. Sums of two products of four groups, at most 4 * 2 * 31 * 127, fit in
+// 16 bits.
 #define QUAD(at, SCALES, Q, INT) \
 	VPBROADCASTD at Q, Y4       \
 	VPBROADCASTD (at+4)Q, Y5    \
@@ -27,7 +27,7 @@
 	VPMADDWD     SCALES, Y4, Y4 \
 	VPADDD       Y4, INT, INT
 
-// LEFT is for rows 0 to 7 of the weights and RIGHT for rows 8 to 15.
+// LEFT multiplies rows 0 to 7 of the weights, RIGHT rows 8 to 15.
 #define LEFT1(at, SCALES) \
 	QUAD(at, SCALES, Q0, Y8)
 #define LEFT4(at, SCALES) \
@@ -43,8 +43,8 @@
 	QUAD(at, SCALES, Q2, Y13) \
 	QUAD(at, SCALES, Q3, Y15)
 
-// BIT adds to the quants in W the single bit of their group: OP and n move it
-// from its place in Y4 to that in Y7, a mask.
+// BIT adds the single bit of a column group to the quants in W. OP by n moves the bit from its
+// place in Y4 to the place selected by the mask Y7.
 #define BIT(OP, n, W) \
 	OP    $n, Y4, Y5 \
 	VPAND Y7, Y5, Y5 \
@@ -53,8 +53,8 @@
 	VPAND Y7, Y4, Y5 \
 	VPOR  Y5, W, W
 
-// FIVESLOW loads groups 0 to 3 of 8 rows, whose nibbles and single bits are at,
-// FIVESHIGH groups 4 to 7.
+// FIVESLOW loads column groups 0 to 3 of 8 rows, FIVESHIGH groups 4 to 7. at and bits are the
+// addresses of the nibbles and the single bits.
 #define FIVESLOW(at, bits) \
 	VMOVDQU ·tiledLow(SB), Y6    \
 	VMOVDQU ·tiledFifth(SB), Y7 \
@@ -86,8 +86,8 @@
 	BIT(VPSRLW, 2, Y2)           \
 	BIT(VPSRLW, 3, Y3)
 
-// FIVES is a whole tile, whose integer scales, for rows 0 to 7 and 8 to 15, are
-// SCALES0 and SCALES1.
+// FIVES multiplies a whole tile. SCALES0 and SCALES1 are the integer scales of rows 0 to 7 and
+// 8 to 15.
 #define FIVES(SCALES0, SCALES1, LEFT, RIGHT) \
 	FIVESLOW(0, 256)   \
 	LEFT(0, SCALES0)   \
@@ -106,8 +106,8 @@
 	AHEAD(256) \
 	AHEAD(320)
 
-// TWOSLOW loads groups 0 to 3 of 8 rows, whose pairs are at, TWOSHIGH groups 4
-// to 7.
+// TWOSLOW loads column groups 0 to 3 of 8 rows, whose 2-bit pairs are at the given address;
+// TWOSHIGH loads groups 4 to 7.
 #define TWOSLOW(at) \
 	VMOVDQU ·tiledPair(SB), Y6 \
 	VMOVDQU at(SI), Y1          \
@@ -132,7 +132,7 @@
 	VPAND   Y6, Y2, Y2          \
 	VPAND   Y6, Y3, Y3
 
-// THREESLOW and THREESHIGH add the single bits.
+// THREESLOW and THREESHIGH do the same and add the single bits.
 #define THREESLOW(at, bits) \
 	TWOSLOW(at)                  \
 	VMOVDQU ·tiledThird(SB), Y7 \

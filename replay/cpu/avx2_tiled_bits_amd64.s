@@ -2,11 +2,11 @@
 #include "avx2_tiled_amd64.h"
 #include "avx2_tiled_bits_amd64.h"
 
-// Products of tiles with quants of 5 bits, nibbles and single bits, of 2, which are pairs, and of 3,
-// pairs and single bits.
+// Products of tiles with quants of 5 bits (nibbles and single bits), 2 bits (pairs) and 3 bits
+// (pairs and single bits).
 
-// The bits of a quant that come from a pair, and from a single bit; 1 and -16
-// in words.
+// Masks of the bits of a quant that come from a pair and from a single bit; then 1 and -16 in
+// every word.
 FILL(·tiledPair, 0x0303030303030303)
 FILL(·tiledThird, 0x0404040404040404)
 FILL(·tiledFifth, 0x1010101010101010)
@@ -95,7 +95,7 @@ block:
 	ENDMINS4(VADDPS)
 	END4
 
-// SPREAD makes 8 bytes of R8 the words of 8 lanes.
+// SPREAD expands 8 bytes at R8 to the words of 8 lanes.
 #define SPREAD(at, Y) \
 	VPBROADCASTQ at(R8), Y \
 	VPSHUFB      ·tiledSpread(SB), Y, Y
@@ -166,8 +166,8 @@ tile:
 	ENDMINS4(VSUBPS)
 	END4
 
-// SCALES2 stores 8 rows' scales of the columns' halves, which are low nibbles,
-// and their minimums, the high nibbles, as words of a lane.
+// SCALES2 stores the scales of 8 rows for both halves of the columns, which are low nibbles,
+// and their minimums, which are high nibbles, as the two words of a lane.
 #define SCALES2(h) \
 	VPMOVZXBD (8*h)(R8), Y0          \
 	VPMOVZXBD (8*h+16)(R8), Y1       \
@@ -323,8 +323,8 @@ tile:
 	JNZ  block
 	END4
 
-// SCALES3 stores 8 rows' scales of the columns' halves, and leaves -4 times
-// both, as words of a lane, in Y.
+// SCALES3 stores the scales of 8 rows for both halves of the columns, as the two words of a
+// lane, and sets Y to -4 times these words.
 #define SCALES3(h, Y) \
 	VPMOVSXBD (8*h)(R8), Y0          \
 	VPMOVSXBD (8*h+16)(R8), Y1       \

@@ -1,11 +1,11 @@
 #include "textflag.h"
 #include "avx2_tiled_amd64.h"
 
-// Products of tiles of nibbles that index levels. The levels of groups g and g+4
-// of 8 rows of weights are in Y0 and Y1, their absolute values in Y2 and Y3. Y6
-// is 0x0f in bytes, Y7 the table of levels in both halves.
+// Products of tiles whose nibbles index a table of levels. Y0 and Y1 hold the levels of column
+// groups g and g+4 of 8 rows of weights, Y2 and Y3 their absolute values. Y6 is 0x0f in every
+// byte, and Y7 is the table in both halves.
 
-// levelsIQ4 are the levels of IQ4_NL and IQ4_XS, levelsMXFP4 those of MXFP4.
+// levelsIQ4 holds the levels of IQ4_NL and IQ4_XS, levelsMXFP4 the levels of MXFP4.
 DATA levelsIQ4<>+0(SB)/8, $0xf6eaddcfbfad9881
 DATA levelsIQ4<>+8(SB)/8, $0x7159453526190d01
 GLOBL levelsIQ4<>(SB), RODATA|NOPTR, $16
@@ -27,9 +27,8 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 	VPABSB  Y0, Y2     \
 	VPABSB  Y1, Y3
 
-// SIGNED multiplies the levels with groups g and g+4 of a row of x, to which
-// their sign moves. Both are within 127, so that sums of two products fit in 16
-// bits.
+// SIGNED multiplies column groups g and g+4 of a row of x by the levels, whose sign moves to x.
+// Both factors are within ±127, so sums of two products fit in 16 bits.
 #define SIGNED(g, Q) \
 	VPBROADCASTD (4*g)Q, Y4    \
 	VPBROADCASTD (4*g+16)Q, Y5 \
@@ -38,7 +37,7 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 	VPMADDUBSW   Y4, Y2, Y4    \
 	VPMADDUBSW   Y5, Y3, Y5
 
-// LARGE adds sums of two products, times integer scales, to the integers.
+// LARGE adds the sums of two products, times integer scales, to the integers.
 #define LARGE(g, SCALES, Q, INT) \
 	SIGNED(g, Q)            \
 	VPMADDWD SCALES, Y4, Y4 \
@@ -46,14 +45,14 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 	VPADDD   Y5, Y4, Y4     \
 	VPADDD   Y4, INT, INT
 
-// SMALL adds those of levels up to 12, of which a whole block's, 8 * 2 * 12 *
-// 127 at most, fit in 16 bits. SCALES is not used.
+// SMALL is LARGE for levels up to 12. Sums over a whole block, at most 8 * 2 * 12 * 127, fit in
+// 16 bits. It does not use SCALES.
 #define SMALL(g, SCALES, Q, INT) \
 	SIGNED(g, Q)      \
 	VPADDW Y5, Y4, Y4 \
 	VPADDW Y4, INT, INT
 
-// GROUP1 and GROUP4 do all 16 rows.
+// GROUP1 and GROUP4 process all 16 rows of weights.
 #define GROUP1(g, PRODUCT, SCALES0, SCALES1) \
 	LEVELS((64*g))              \
 	PRODUCT(g, SCALES0, Q0, Y8) \
@@ -118,7 +117,7 @@ block:
 	JNZ  block
 	END4
 
-// SCALES stores 8 rows' scales as words of a lane.
+// SCALES stores the scales of 8 rows as words, each twice in a lane.
 #define SCALES(h) \
 	VPMOVSXBD (8*h)(R8), Y0          \
 	VPSHUFB   ·tiledBoth(SB), Y0, Y0 \
@@ -170,7 +169,7 @@ tile:
 	JNZ  block
 	END4
 
-// SUMS makes the pairs of words of a row of x integers. Y2 is 1 in words.
+// SUMS adds the pairs of words of a row of x to 32-bit integers. Y2 is 1 in every word.
 #define SUMS(INT0, INT1) \
 	VPMADDWD Y2, INT0, INT0 \
 	VPMADDWD Y2, INT1, INT1
@@ -182,8 +181,8 @@ tile:
 	SUMS(Y12, Y13) \
 	SUMS(Y14, Y15)
 
-// POWERS makes the scales e, which are bytes at, 2^(e-128). Those of 0 and 1 are
-// subnormal numbers: 1 and 2 times 2^-128.
+// POWERS converts the exponent bytes e at the given address to 2^(e-128). For e = 0 and 1 the
+// results are subnormal: 1 and 2 times 2^-128.
 #define POWERS(at, Y) \
 	VPMOVZXBD at(SI), Y   \
 	VPCMPEQD  Y3, Y3, Y3  \

@@ -2,11 +2,11 @@
 #include "avx2_tiled_amd64.h"
 #include "avx2_tiled_bits_amd64.h"
 
-// The products of MLX's affine types: a block is 16 scales, 16 biases and as many
-// tiles as the arguments say. Quants are unsigned, and the biases' integer is 1. The
-// numbers of a block are, as float32, from 512(SP) on.
+// The products of MLX's affine types. A block is 16 scales, 16 biases and the number of tiles
+// given by the argument. Quants are unsigned; a bias is a minimum whose integer is 1. Scales
+// and biases of a block are stored as float32 from 512(SP) on.
 
-// 128 in words, and the sign bits of bytes.
+// 128 in every word, and the sign bit of every byte.
 FILL(mlxLess<>, 0x0080008000800080)
 FILL(mlxSign<>, 0x8080808080808080)
 
@@ -59,7 +59,7 @@ FILL(mlxSign<>, 0x8080808080808080)
 #define MLX5TILE(LEFT, RIGHT) \
 	FIVES(ONES, ONES, LEFT, RIGHT)
 
-// SIXESLOW and SIXESHIGH add two bits.
+// SIXESLOW and SIXESHIGH add two bits to the nibbles.
 #define SIXESLOW(at, pairs) \
 	FOURSLOW(at)                   \
 	VMOVDQU ·tiledHigh(SB), Y7     \
@@ -80,7 +80,7 @@ FILL(mlxSign<>, 0x8080808080808080)
 	BIT(VPSLLW, 2, Y2)             \
 	BIT(VPSRLW, 2, Y3)
 
-// QUADSIX is QUAD for quants of 6 bits, of which sums of two groups fit in 16 bits.
+// QUADSIX is QUAD for quants of 6 bits, where sums of two groups fit in 16 bits.
 #define QUADSIX(at, Q, INT) \
 	VPBROADCASTD at Q, Y4       \
 	VPBROADCASTD (at+4)Q, Y5    \
@@ -97,8 +97,8 @@ FILL(mlxSign<>, 0x8080808080808080)
 	VPADDD       Y4, INT, INT   \
 	VPADDD       Y6, INT, INT
 
-// EIGHT does one group of bytes less 128, whose sign moves to x, so that sums of
-// two products fit in 16 bits.
+// EIGHT processes one column group of bytes minus 128. The sign of the weights moves to x, so
+// that sums of two products fit in 16 bits.
 #define EIGHT(at, Q, W, INT) \
 	VPBROADCASTD at Q, Y4     \
 	VPSIGNB      W, Y4, Y4    \
@@ -169,7 +169,7 @@ FILL(mlxSign<>, 0x8080808080808080)
 	BYTES(288) \
 	RIGHT(16)
 
-// MLX8OFFSETS begins the integers with 128 times the sums of x.
+// MLX8OFFSETS initialises the integers with 128 times the sums of x.
 #define MLX8OFFSETS1 \
 	VMOVDQU mlxLess<>(SB), Y6 \
 	VMOVDQU Y6, Y7            \

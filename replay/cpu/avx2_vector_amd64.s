@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// Elementwise loops of norms, RoPE and argmax. A step is 8 elements; Go
-// processes the rest. Products and sums are rounded separately.
+// Elementwise loops of norms, RoPE and argmax. A step is 8 elements; the Go callers process the
+// remaining ones. Products and sums are rounded separately.
 
 // func addAVX2(x, delta *float32, steps int)
 //
@@ -54,8 +54,8 @@ scaledone:
 
 // func rotateHalvesAVX2(x, high, angles *float32, steps int)
 //
-// Elements of x, x0, and of high, x1, are pairs; angles are cosine, sine of
-// each: x0 = x0*cos - x1*sin and x1 = x1*cos + x0*sin.
+// Element i of x and element i of high form a pair (x0, x1); angles holds the cosine and sine
+// of each pair. x0 becomes x0*cos - x1*sin, x1 becomes x1*cos + x0*sin.
 TEXT ·rotateHalvesAVX2(SB), NOSPLIT, $0-32
 	MOVQ x+0(FP), DI
 	MOVQ high+8(FP), SI
@@ -69,7 +69,7 @@ halvesstep:
 	VMOVUPS 32(DX), Y1
 	VSHUFPS $0x88, Y1, Y0, Y2 // cosines 0 1 4 5, 2 3 6 7
 	VSHUFPS $0xdd, Y1, Y0, Y3
-	VPERMPD $0xd8, Y2, Y2     // 0 to 7
+	VPERMPD $0xd8, Y2, Y2     // 0 1 2 3 4 5 6 7
 	VPERMPD $0xd8, Y3, Y3
 	VMOVUPS (DI), Y4
 	VMOVUPS (SI), Y5
@@ -93,7 +93,7 @@ halvesdone:
 
 // func rotatePairsAVX2(x, angles *float32, steps int)
 //
-// The same for pairs of neighbours; a step is 4 pairs.
+// The same as rotateHalvesAVX2 for pairs of adjacent elements. A step is 4 pairs.
 TEXT ·rotatePairsAVX2(SB), NOSPLIT, $0-24
 	MOVQ x+0(FP), DI
 	MOVQ angles+8(FP), DX
@@ -109,7 +109,7 @@ pairsstep:
 	VPERMILPS $0xb1, Y3, Y4   // pairs swapped
 	VMULPS    Y1, Y3, Y3
 	VMULPS    Y2, Y4, Y4
-	VADDSUBPS Y4, Y3, Y3      // less in the first of a pair, more in the second
+	VADDSUBPS Y4, Y3, Y3      // subtracts in even lanes, adds in odd lanes
 	VMOVUPS   Y3, (DI)
 	ADDQ      $32, DI
 	ADDQ      $32, DX
@@ -120,15 +120,16 @@ pairsdone:
 	VZEROUPPER
 	RET
 
-// MAX sets M to the larger of it and 8 elements. VMAXPS gives its last source
-// if one is not a number, which is M here.
+// MAX sets each lane of M to the maximum of itself and an element. VMAXPS returns its last
+// source, here M, if an element is NaN.
 #define MAX(at, V, M) \
 	VMOVUPS at(SI), V   \
 	VMAXPS  M, V, M
 
 // func maxAVX2(x *float32, steps int) float32
 //
-// A step is 32 elements, at least one; -Inf if all are NaN.
+// A step is 32 elements, and there is at least one step. The result is -Inf if all elements are
+// NaN.
 TEXT ·maxAVX2(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), SI
 	MOVQ         steps+8(FP), CX
@@ -162,7 +163,7 @@ maxstep:
 
 // func findAVX2(x *float32, steps int, m float32) int
 //
-// The index of the first element that equals m, or 8*steps.
+// It returns the index of the first element that equals m, or 8*steps.
 TEXT ·findAVX2(SB), NOSPLIT, $0-32
 	MOVQ         x+0(FP), SI
 	MOVQ         steps+8(FP), CX

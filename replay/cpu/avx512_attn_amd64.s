@@ -1,16 +1,17 @@
 #include "textflag.h"
 
-// Weighted sums of rows of float16, as attention adds up V, for one, two, four
-// or six accumulators, 64 columns at a time. The registers are
+// Sums of float16 rows of V weighted by attention, for one, two, four or six accumulators, 64
+// columns at a time. The registers are
 //
-//	SI AX       V, and the row in it     Z0-Z23   sums, four for each accumulator
-//	R10         bytes of a row           Z24-Z27  64 elements of V
-//	DX CX       weights, and where       Z28      a weight
-//	BX R13 R14  their stride, times 3, 5 K1-K4    valid columns
-//	DI R8       acc and its stride       R9       columns left
-//	R11         rows left                R12      address
+//	SI AX       V, and the row in it       Z0-Z23   sums, four for each accumulator
+//	R10         size of a row in bytes     Z24-Z27  64 elements of V
+//	DX CX       weights, and the next one  Z28      a weight
+//	BX R13 R14  stride of the weights,     K1-K4    masks of valid columns
+//	            times 3, times 5           R9       columns left
+//	DI R8       acc and its stride         R12      address
+//	R11         rows left
 
-// GET and PUT load and store the sums of an accumulator, at R12.
+// GET and PUT load and store the sums of an accumulator, whose address is R12.
 #define GET(A, B, C, D) \
 	VMOVUPS.Z (R12), K1, A    \
 	VMOVUPS.Z 64(R12), K2, B  \
@@ -23,7 +24,7 @@
 	VMOVUPS C, K3, 128(R12) \
 	VMOVUPS D, K4, 192(R12)
 
-// ADD adds the elements of V times a weight.
+// ADD adds the elements of V times the weight at w.
 #define ADD(w, A, B, C, D) \
 	VBROADCASTSS w, Z28         \
 	VFMADD231PS  Z28, Z24, A    \
@@ -66,9 +67,9 @@
 	ADD((CX)(BX*4), Z16, Z17, Z18, Z19)  \
 	ADD((CX)(R14*1), Z20, Z21, Z22, Z23)
 
-// LONG1 and LONG2 do 128 columns at a time for one and two accumulators, in Z0
-// to Z7 and Z8 to Z15, with V in Z16 to Z23: rows of 128 are read from end to
-// end, as the processor reads ahead.
+// LONG1 and LONG2 process 128 columns at a time for one and two accumulators. Sums are in Z0 to
+// Z7 and Z8 to Z15, V is in Z16 to Z23. Rows of 128 columns are thus read sequentially, which
+// suits the hardware prefetcher.
 #define LONGGET(A, B, C, D, E, F, G, H) \
 	VMOVUPS (R12), A    \
 	VMOVUPS 64(R12), B  \
@@ -142,7 +143,7 @@ longtest: \
 	JGE  long
 #define SHORTONLY
 
-// SCALED is the body of a whole function.
+// SCALED is the body of a function.
 #define SCALED(EACH, ADD, FIRST) \
 	MOVQ acc+0(FP), DI      \
 	MOVQ n+8(FP), R9        \

@@ -1,8 +1,8 @@
 #include "textflag.h"
 
-// exp of doc.go on 16 lanes, operation by operation as in exp.go, and what
-// attention does before it. The constants are the entries of expTable, in its
-// order in Z16 to Z29. R8 is the address of the table.
+// The exp of doc.go on 16 lanes, with the same operations as exp.go, and the softmax step of
+// attention. Z16 to Z29 hold the entries of expTable, in its order. R8 is the address of the
+// table.
 
 #define TABLE \
 	VBROADCASTSS (R8), Z16   \
@@ -20,7 +20,7 @@
 	VBROADCASTSS 48(R8), Z28 \
 	VBROADCASTSS 52(R8), Z29
 
-// EXP sets Z0 to exp(Z0). Z1 to Z3, K5 and K6 are used.
+// EXP sets Z0 to exp(Z0). It uses Z1 to Z3, K5 and K6.
 #define EXP \
 	VCMPPS    $0x15, Z16, Z0, K5 \
 	VCMPPS    $0x1e, Z17, Z0, K6 \
@@ -97,7 +97,7 @@ done:
 	ADDQ      $64, DX        \
 	ADDQ      $64, DI
 
-// GELUMUL is SILUMUL with an exponent of its own.
+// GELUMUL is SILUMUL with the exponent of GELU's tanh approximation.
 #define GELUMUL \
 	VMOVUPS.Z (SI), K1, Z14  \
 	VMOVUPS.Z (DX), K1, Z13  \
@@ -115,8 +115,8 @@ done:
 	ADDQ      $64, DX        \
 	ADDQ      $64, DI
 
-// SCALEMAX keeps the maximum so far where an element is not a number: VMAXPS
-// gives its first operand then.
+// SCALEMAX keeps the previous maximum if an element is NaN, because VMAXPS then returns its
+// first operand in this syntax.
 #define SCALEMAX \
 	VMOVUPS.Z (DI), K1, Z2     \
 	VMULPS    Z0, Z2, Z2       \
@@ -143,7 +143,7 @@ TEXT ·siluMulAVX512(SB), NOSPLIT, $0-40
 	MOVQ n+24(FP), CX
 	MOVQ c+32(FP), R8
 	TABLE
-	MOVL $0x80000000, AX // the sign
+	MOVL $0x80000000, AX // the sign bit
 	VPBROADCASTD AX, Z15
 	EACH16(SILUMUL)
 	VZEROUPPER
@@ -159,7 +159,7 @@ TEXT ·geluMulAVX512(SB), NOSPLIT, $0-48
 	TABLE
 	VBROADCASTSS cubic+40(FP), Z12
 	VBROADCASTSS linear+44(FP), Z11
-	MOVL $0x80000000, AX // the sign
+	MOVL $0x80000000, AX // the sign bit
 	VPBROADCASTD AX, Z15
 	EACH16(GELUMUL)
 	VZEROUPPER

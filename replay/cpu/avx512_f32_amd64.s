@@ -1,24 +1,23 @@
 #include "textflag.h"
 #include "avx512_fold_amd64.h"
 
-// Products of rows of float weights with one, two, four or six rows of
-// activations, in the arithmetic of doc.go: a register is the 16 sums of one row
-// of weights and one of activations. The registers are
+// Products of rows of float weights with one, two, four or six rows of activations, in the
+// arithmetic of doc.go. A register holds the 16 sums of one row of weights and one row of
+// activations. The registers are
 //
-//	SI R10-R12  four rows of weights     Z0-Z23   sums, four for each row of x
-//	R9          bytes of such a row      Z24-Z27  16 weights of each row
-//	DX AX       x, and where in it       Z28      16 activations
-//	BX R13 R14  its stride, times 3, 5   Z31      the order of TURN
-//	CX R15      column, and their end    K1       columns after whole steps
-//	DI R8       y and its stride         K2       valid rows of weights
+//	SI R10-R12  four rows of weights       Z0-Z23   sums, four for each row of x
+//	R9          size of a row in bytes     Z24-Z27  16 weights of each row
+//	DX AX       x, and the position in it  Z28      16 activations
+//	BX R13 R14  stride of x, times 3,      Z31      permutation for TURN
+//	            times 5                    K1       columns after the last whole step
+//	CX R15      column, and the end        K2       valid rows of weights
+//	DI R8       y and its stride
 //
-// With one or two rows of x, R13 and R14 are for weights further on.
+// With one or two rows of x, R13 and R14 hold prefetch addresses instead.
 //
-// Where fewer than four rows of weights are left, the last one takes the place
-// of those that are not there.
+// If fewer than four rows of weights are left, the last row is repeated.
 
-// GETF32, GETF16 and GETBF16 load 16 weights; what ends in TAIL does so for the
-// columns in K1.
+// GETF32, GETF16 and GETBF16 load 16 weights. The TAIL variants load only the columns in K1.
 #define GETF32(p, R) \
 	VMOVUPS p, R
 #define GETF32TAIL(p, R) \
@@ -43,8 +42,8 @@
 	GET((R11)(CX*1), Z26) \
 	GET((R12)(CX*1), Z27)
 
-// WHOLE adds the products of the weights with 16 activations. TAIL does so for
-// the columns in K1, and leaves the other sums as they are.
+// WHOLE adds the products of the weights and 16 activations to the sums. TAIL does so only for
+// the columns in K1.
 #define WHOLE(x, A, B, C, D) \
 	VMOVUPS     x, Z28      \
 	VFMADD231PS Z28, Z24, A \
@@ -88,8 +87,9 @@
 	MULADD((AX)(BX*4), Z16, Z17, Z18, Z19)  \
 	MULADD((AX)(R14*1), Z20, Z21, Z22, Z23)
 
-// STORE writes the products of the rows of x to y. It uses AX. What is masked
-// here is a plain move, since VEXTRACTF32X4 faults where it writes nothing.
+// STORE writes the products of the rows of x to y. It uses AX. It extracts to a register and
+// then makes a masked move, because VEXTRACTF32X4 with a mask would fault even where it writes
+// nothing.
 #define STORE1 \
 	FOLD(Z0, Z1, Z2, Z3) \
 	TURN(Z0, Z0, Z0, Z0) \
@@ -125,10 +125,10 @@
 	VEXTRACTF32X4 $1, Z16, X24         \
 	VMOVUPS       X24, K2, (AX)(R8*1)
 
-// The products with one or two rows of activations take 16 or 8 rows of weights
-// at first, so that 16 sums are added up together: in attention, whose rows are
-// short, this is much of the work. They are read one after another, as the
-// processor reads ahead; R13 is where.
+// With one or two rows of activations, first 16 or 8 rows of weights are multiplied at a time,
+// so that 16 sums are reduced together. In attention, whose rows are short, the reductions take
+// much of the time. The rows are read one after another, which suits the hardware prefetcher;
+// R13 is the address.
 #define WROW1(shift, GET, label, A) \
 	MOVQ DX, AX              \
 	MOVQ R15, CX             \
@@ -189,12 +189,12 @@ label: \
 	VMOVUPS       Y0, (DI)          \
 	VMOVUPS       Y1, (DI)(R8*1)
 
-// SHORT is the most bytes of such rows: of longer ones, which come from memory,
-// fewer at a time are faster.
+// SHORT is the largest size in bytes of rows that WIDE processes. Longer rows come from memory
+// and are faster with fewer rows at a time.
 #define SHORT 512
 
-// WIDE is the part of a function that takes rows rows of weights at a time, as
-// long as there are as many, if there is no tail.
+// WIDE processes the given number of rows of weights at a time while at least so many are left,
+// and only if there is no tail of columns.
 #define WIDE(rows, EACH, STORE) \
 	KORTESTW K1, K1              \
 	JNE  block                   \
@@ -218,9 +218,9 @@ wide: \
 
 #define NARROW
 
-// FAR16 and FAR32 ask for rows of weights after these four, in the order of
-// their addresses: what the processor asks for by itself goes no further than a
-// row. They are for one or two rows of activations, which need no R13 and R14.
+// FAR16 and FAR32 prefetch rows of weights after the current four, in the order of their
+// addresses. The hardware prefetcher does not look beyond a row. They are used with one or two
+// rows of activations, where R13 and R14 are free.
 #define FAR16 \
 	LEAQ       (SI)(CX*4), R13   \
 	PREFETCHT1 (R13)(R14*1)      \
@@ -231,7 +231,7 @@ wide: \
 	PREFETCHT1 192(R13)(R14*1)
 
 
-// AHEAD sets how far that is; STRIDES is for more rows of activations.
+// AHEAD sets the prefetch distance. STRIDES sets R13 and R14 for more rows of activations.
 #define AHEAD \
 	LEAQ 8192(R9*4), R14
 #define STRIDES \
@@ -240,8 +240,8 @@ wide: \
 
 #define NEAR
 
-// PRODUCT is the body of a whole function for weights of 1<<shift bytes. FIRST comes before
-// the blocks of four rows of weights.
+// PRODUCT is the body of a function for weights of 1<<shift bytes. FIRST runs before the blocks
+// of four rows of weights.
 #define PRODUCT(shift, GET, GETTAIL, ZERO, ROWS, STORE, FIRST, SETUP, FETCH) \
 	MOVQ y+0(FP), DI             \
 	MOVQ yStride+8(FP), R8       \

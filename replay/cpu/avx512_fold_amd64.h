@@ -1,5 +1,5 @@
-// Sums of the lanes of registers that are 16 sums each, as the products of floats
-// end. TURN needs Z31 to be the order that transposed is. They use Z24 to Z27.
+// Sums over the 16 lanes of registers, used at the end of float products. TURN requires that
+// Z31 contains transposed. The macros use Z24 to Z27.
 
 DATA transposed<>+0(SB)/4, $0
 DATA transposed<>+4(SB)/4, $4
@@ -19,8 +19,8 @@ DATA transposed<>+56(SB)/4, $11
 DATA transposed<>+60(SB)/4, $15
 GLOBL transposed<>(SB), RODATA|NOPTR, $64
 
-// FOLD adds up lanes l and l+8, then l and l+4 of the sums A to D, of four rows
-// of weights. Each becomes a quarter of A.
+// FOLD adds lanes l and l+8, then l and l+4, of the sums A to D, which belong to four rows of
+// weights. A receives the four results, one in each quarter.
 #define FOLD(A, B, C, D) \
 	VSHUFF64X2 $0x44, B, A, Z24     \
 	VSHUFF64X2 $0xee, B, A, Z25     \
@@ -32,9 +32,9 @@ GLOBL transposed<>(SB), RODATA|NOPTR, $64
 	VSHUFF64X2 $0xdd, Z26, Z24, Z27 \
 	VADDPS     Z27, Z25, A
 
-// TURN adds up lanes l and l+2, then l and l+1 of what FOLD has left of up to
-// four rows of activations. Each becomes a quarter of A, of one sum for each row
-// of weights.
+// TURN adds lanes l and l+2, then l and l+1, of up to four results of FOLD, which belong to up
+// to four rows of activations. Each quarter of A receives the results of one row of
+// activations: one sum for each row of weights.
 #define TURN(A, B, C, D) \
 	VSHUFPS $0x44, B, A, Z24     \
 	VSHUFPS $0xee, B, A, Z25     \
@@ -53,7 +53,7 @@ GLOBL transposed<>(SB), RODATA|NOPTR, $64
 	VPXORD C, C, C \
 	VPXORD D, D, D
 
-// STORE16 makes of 16 registers the 16 sums of their lanes, in Z0.
+// STORE16 sets Z0 to the sums of the 16 lanes of Z0 to Z15.
 #define STORE16 \
 	FOLD(Z0, Z1, Z2, Z3)      \
 	FOLD(Z4, Z5, Z6, Z7)      \

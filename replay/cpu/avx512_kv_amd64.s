@@ -1,12 +1,12 @@
 #include "textflag.h"
 #include "avx512_fold_amd64.h"
 
-// Attention over a KV cache of int8 with a scale for each block of 32 elements,
-// in the arithmetic of doc.go. Scales come as float32. Rows are read from end to
-// end, as the processor reads ahead.
+// Attention over a KV cache of int8 with one scale for each block of 32 elements, in the
+// arithmetic of doc.go. Scales are passed as float32. Rows are read sequentially, which suits
+// the hardware prefetcher.
 
-// WIDEN makes floats of 32 elements, block number at from P on, in A and B: the
-// elements times the scale.
+// WIDEN converts the 32 elements of block number at, counted from P, to floats in A and B,
+// multiplied by the scale.
 #define WIDEN(at, P, S, A, B) \
 	VPMOVSXBD   (32*at)(P), A      \
 	VPMOVSXBD   (32*at+16)(P), B   \
@@ -15,17 +15,17 @@
 	VMULPS.BCST (4*at)(S), A, A    \
 	VMULPS.BCST (4*at)(S), B, B
 
-// Products of rows of K with one, two or four rows of activations: of 16, 8 or 4
-// rows of K 16 sums are added up together. The registers are
+// Products of rows of K with one, two or four rows of activations. The 16 sums of 16, 8 or 4 rows
+// of K are reduced together. The registers are
 //
 //	SI      K                          Z0-Z15   sums
-//	R9      bytes of a row             Z24 Z25  32 elements of K
-//	R11     scales                     Z31      the order of TURN
-//	DX AX   x, and where in it         K1       valid rows of K
-//	BX R10  its stride, times 3        CX       elements left of a row
-//	DI R8   y and its stride           R12 R13  rows left of these, of all
+//	R9      size of a row in bytes     Z24 Z25  32 elements of K
+//	R11     scales                     Z31      permutation for TURN
+//	DX AX   x, and the position in it  K1       mask of valid rows of K
+//	BX R10  stride of x, times 3       CX       elements left in the row
+//	DI R8   y and its stride           R12 R13  rows left of the group, of all
 
-// ROW is one row of K.
+// ROW processes one row of K.
 #define ROW(label, ADD) \
 	MOVQ DX, AX              \
 	MOVQ R9, CX              \
@@ -101,7 +101,7 @@ label: \
 	VMOVUPS       X2, K1, (AX)       \
 	VMOVUPS       X3, K1, (AX)(R8*1)
 
-// DOT is the body of a whole function that takes rows rows of K at a time.
+// DOT is the body of a function that processes the given number of rows of K at a time.
 #define DOT(rows, ROWS, STORE) \
 	MOVQ y+0(FP), DI        \
 	MOVQ yStride+8(FP), R8  \
@@ -136,19 +136,21 @@ sums: \
 	VZEROUPPER              \
 	RET
 
-// Weighted sums of rows of V for one, two or four accumulators, 128, 64 or 32
-// columns at a time. The registers are
+// Weighted sums of rows of V for one, two or four accumulators, 128, 64 or 32 columns at a time.
+// The registers are
 //
 //	SI AX    V, and the row in it        Z0-Z15   sums
-//	R10      bytes of a row              Z16-Z23  elements of V
+//	R10      size of a row in bytes      Z16-Z23  elements of V
 //	R14 R15  scales, and the row's       Z28      a weight
-//	R12      bytes of a row's; an accumulator
-//	DX CX    weights, and where          R9       columns left
-//	BX R13   their stride, times 3       R11      rows left
+//	R12      bytes of scales per row;    R9       columns left
+//	         address of an accumulator   R11      rows left
+//	DX CX    weights, and the next one
+//	BX R13   stride of the weights,
+//	         times 3
 //	DI R8    acc and its stride
 
-// GET and PUT load and store the sums of an accumulator, at R12, ADD adds V times
-// a weight; macros ending in 2, 4 or 8 use that many registers.
+// GET and PUT load and store the sums of an accumulator, whose address is R12. ADD adds V times
+// a weight. Macros ending in 2, 4 or 8 use that many registers.
 #define GET2(A, B) \
 	VMOVUPS (R12), A   \
 	VMOVUPS 64(R12), B
@@ -190,7 +192,7 @@ sums: \
 	VFMADD231PS  Z28, Z22, G \
 	VFMADD231PS  Z28, Z23, H
 
-// The V macros load the same numbers of registers.
+// The V macros load that many registers with elements of V.
 #define V2 \
 	WIDEN(0, AX, R15, Z16, Z17)
 #define V4 \

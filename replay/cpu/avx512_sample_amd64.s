@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// weighAVX2 and contestAVX2 for twice the number of keys. The constants are the
-// entries of sampleTable, of each of which only the first lane is used.
+// weighAVX2, countAVX2, tallyAVX2 and contestAVX2 with twice the number of lanes. The constants
+// are the entries of sampleTable; only the first lane of each is used.
 
 #define cSign    128
 #define c32      160
@@ -9,7 +9,7 @@
 #define cTerms   320 // 8 of them
 #define c2to31   576
 
-// TERM takes a further term of the polynomials in Z4 and Z5, of Z2 and Z3.
+// TERM adds the next term to the two polynomials in Z4 and Z5, whose variables are Z2 and Z3.
 #define TERM(term) \
 	VPMULUDQ Z2, Z4, Z4      \
 	VPMULUDQ Z3, Z5, Z5      \
@@ -54,7 +54,7 @@ weighstep:
 	DECQ        CX
 	VPCMPUD     $5, Z15, Z0, K1 // kept
 	VPSRAD      $31, Z0, Z1
-	VPTERNLOGD  $0x65, Z0, Z12, Z1 // the logit: the key, changed by the sign or not by all bits
+	VPTERNLOGD  $0x65, Z0, Z12, Z1 // the logit: the key with its sign or all bits flipped
 	VSUBPS      Z1, Z14, Z0
 	VMULPS      Z13, Z0, Z0
 	VCMPPS      $0x11, Z11, Z0, K1, K2
@@ -63,8 +63,8 @@ weighstep:
 	JEQ         weighstep
 	VMULPS      Z10, Z0, Z0
 	VCVTTPS2UDQ Z0, Z0
-	VPSLLD      $5, Z0, Z2    // fractions, of 2^32: those of even lanes
-	VPSRLQ      $32, Z2, Z3   // of odd ones
+	VPSLLD      $5, Z0, Z2    // fractions in units of 2^-32, of the even lanes
+	VPSRLQ      $32, Z2, Z3   // of the odd lanes
 	VPSRLD      $27, Z0, Z7
 	VMOVDQA64   Z16, Z4
 	VMOVDQA64   Z16, Z5
@@ -117,7 +117,7 @@ TEXT ·countAVX512(SB), NOSPLIT, $0-32
 countstep:
 	TESTQ   CX, CX
 	JLE     countdone
-	VPCMPUD $2, (SI), Z15, K1 // the floor is at most the key
+	VPCMPUD $2, (SI), Z15, K1 // floor <= key
 	KMOVW   K1, AX
 	POPCNTL AX, AX
 	ADDQ    AX, BX
@@ -174,7 +174,7 @@ tallydone:
 	VZEROUPPER
 	RET
 
-// Fields of contest.
+// Offsets of the fields of contest.
 #define dIDs     0
 #define dEight   64
 #define dM0      96
@@ -190,8 +190,9 @@ tallydone:
 #define dBase    1024
 #define dSign    1056
 
-// ROUND is a round of Philox of 16 tokens, with keys at: Z0 to Z3 and Z4 to Z7 are
-// words 0 to 3 of 8 tokens each, in the low halves. It uses Z8 to Z11.
+// ROUND performs a round of Philox for 16 tokens, with the round's keys at the given address.
+// Z0 to Z3 and Z4 to Z7 are words 0 to 3 of 8 tokens each, in the low halves of 64-bit lanes.
+// It uses Z8 to Z11.
 #define ROUND(at) \
 	VPMULUDQ Z0, Z14, Z8       \
 	VPMULUDQ Z4, Z14, Z10      \
@@ -245,7 +246,7 @@ conteststep:
 	KORTESTW  K1, K1
 	JEQ       contestnext
 
-	// Round 1: words 2 and 3 are 0, 1 is the same for all.
+	// Round 1: words 2 and 3 are 0, and word 1 is the same for all tokens.
 	VPMULUDQ    Z12, Z14, Z3
 	VPMULUDQ    Z15, Z14, Z7
 	VPSRLQ      $32, Z3, Z2
@@ -253,7 +254,7 @@ conteststep:
 	VPXORQ.BCST dKeys+32(R8), Z2, Z2
 	VPXORQ.BCST dKeys+32(R8), Z6, Z6
 
-	// Round 2: word 0 is the same for all, 1 is 0.
+	// Round 2: word 0 is the same for all tokens, and word 1 is 0.
 	VPMULUDQ    Z2, Z13, Z1
 	VPMULUDQ    Z6, Z13, Z5
 	VPSRLQ      $32, Z1, Z0
@@ -272,7 +273,7 @@ conteststep:
 	ROUND(7)
 	ROUND(8)
 
-	// Round 10: words 0 and 1 alone.
+	// Round 10 computes only words 0 and 1.
 	VPMULUDQ Z2, Z13, Z9
 	VPMULUDQ Z6, Z13, Z11
 	VPSRLQ   $32, Z9, Z0
@@ -282,14 +283,14 @@ conteststep:
 
 	VPMOVQD      Z0, Y0
 	VPMOVQD      Z4, Y4
-	VINSERTI64X4 $1, Y4, Z0, Z0   // words 0 of all 16, in order
+	VINSERTI64X4 $1, Y4, Z0, Z0   // word 0 of all 16 tokens, in order
 	VPMOVQD      Z9, Y9
 	VPMOVQD      Z11, Y11
-	VINSERTI64X4 $1, Y11, Z9, Z9  // words 1
+	VINSERTI64X4 $1, Y11, Z9, Z9  // word 1 of all 16 tokens
 	VMOVDQU32    Z0, (DI)
 	VMOVDQU32    Z9, 256(DI)
 
-	// -ln of word 0, at most
+	// Compute an upper bound of -ln of word 0.
 	VPSRLD      $1, Z0, Z0
 	VCVTDQ2PS   Z0, Z0
 	VCVTDQ2PS   Z0, Z0

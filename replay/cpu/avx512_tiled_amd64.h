@@ -2,17 +2,17 @@
 // four rows of quantised activations. They compute the same arithmetic as tiledFunc.
 // A lane is a row of the strip. The registers are
 //
-//	SI       the tile                 Z0-Z3    sums, for each row of x
+//	SI       the tile                 Z0-Z3    float sums, one for each row of x
 //	AX       quants of x              Z4-Z7    sums of the minimums' part
-//	DX       scales of x              Z8-Z11   integers
-//	BX       sums of x                Z12-Z15  those of columns 16 to 31, where
-//	R12 R13  stride of x, and thrice           the type has scales of 16
+//	DX       scales of x              Z8-Z11   integer sums
+//	BX       sums of x                Z12-Z15  integer sums of columns 16 to 31 in
+//	R12 R13  stride of x, times 3              types with a scale per 16 columns
 //	CX R14   blocks and tiles left    Z16-Z23  temporary
 //	DI       y                        Z24 Z25  d and dmin, or m
 //	R8       integer scales, or the   Z26 Z27  scales and minimums of the tile
 //	         stride of y              Z28-Z31  constants
 //	R9       strips left
-//	R10 R11  blocks, rows of x
+//	R10 R11  number of blocks, x
 //
 // VPDPBUSD adds four products of an unsigned and a signed byte to a 32-bit sum,
 // without saturation. The weights are the unsigned operand. They are stored with an
@@ -76,7 +76,7 @@ done: \
 	VZEROUPPER \
 	RET
 
-// What ends in 1 is for one row of x and what ends in 4 for four.
+// Macros whose names end in 1 handle one row of x, macros whose names end in 4 handle four.
 
 #define ZERO1 \
 	VPXORD Z0, Z0, Z0 \
@@ -100,7 +100,7 @@ done: \
 	VMOVUPS Z2, (AX)          \
 	VMOVUPS Z3, (AX)(R8*1)
 
-// STOREMIN adds the minimums' part before.
+// STOREMIN adds the minimums' part, then stores as STORE does.
 #define STOREMIN1 \
 	VADDPS Z4, Z0, Z0 \
 	STORE1
@@ -111,7 +111,7 @@ done: \
 	VADDPS Z7, Z3, Z3 \
 	STORE4
 
-// LESS begins integers with the sums of x, as pairs of 16 bits, times the
+// LESS initialises the integers with the sums of x, which are pairs of 16-bit words, times the
 // words of C.
 #define LESS(at, C, I) \
 	VPXORD        I, I, I \
@@ -131,7 +131,7 @@ done: \
 	LESS((BX)(R12*2), C, Z14) \
 	LESS((BX)(R13*1), C, Z15)
 
-// NOLESS begins integers with 0.
+// NOLESS initialises the integers with 0.
 #define NOLESS1 \
 	VPXORD Z8, Z8, Z8
 #define NOLESS4 \
@@ -147,7 +147,8 @@ done: \
 	VPXORD Z14, Z14, Z14 \
 	VPXORD Z15, Z15, Z15
 
-// DOT adds the products of W, group g of the weights, with x.
+// DOT adds the products of x and W, which is column group g of the weights. DOTHIGH adds them
+// to the sums of columns 16 to 31.
 #define DOT1(g, W) \
 	VPDPBUSD.BCST (4*(g))(AX), W, Z8
 #define DOT4(g, W) \
@@ -163,7 +164,7 @@ done: \
 	VPDPBUSD.BCST (4*(g))(AX)(R12*2), W, Z14 \
 	VPDPBUSD.BCST (4*(g))(AX)(R13*1), W, Z15
 
-// ADD adds the integers I times d and the scale of x, which is at dx.
+// ADD adds the integers I, times d and the scale of x at address dx, to ACC.
 #define ADD(dx, I, ACC) \
 	VMULPS.BCST dx, Z24, Z16 \
 	VCVTDQ2PS   I, I         \
@@ -177,10 +178,10 @@ done: \
 	ADD((DX)(R12*2), Z10, Z2) \
 	ADD((DX)(R13*1), Z11, Z3)
 
-// The K types' integers times scales are below 2^24, and so is their sum: as
-// float32 they are exact, and cost less than as 32-bit integers.
+// In K types the integers times their scales are below 2^24, and so is their sum. They are
+// therefore exact as float32, which is faster than 32-bit integers.
 
-// ADDK adds the integers I times their scale.
+// ADDK adds the integers I times their integer scale.
 #define ADDK(dx, I, ACC) \
 	VCVTDQ2PS   I, I         \
 	VMULPS      Z26, I, I    \
@@ -195,8 +196,8 @@ done: \
 	ADDK((DX)(R12*2), Z10, Z2) \
 	ADDK((DX)(R13*1), Z11, Z3)
 
-// ADDKK adds the integers I of columns 0 to 15 and J of columns 16 to 31. The
-// fused product and sum are exact.
+// ADDKK adds the integers I of columns 0 to 15 and J of columns 16 to 31, each times their
+// integer scale. The fused multiplication and addition is exact.
 #define ADDKK(dx, I, J, ACC) \
 	VCVTDQ2PS   I, I         \
 	VCVTDQ2PS   J, J         \
@@ -249,8 +250,8 @@ done: \
 	HEADMIN \
 	LEAQ    64(SI), R8
 
-// NIBBLES does groups g and g+4, whose nibbles begin at a place in the tile.
-// Z31 is 0x0f bytes.
+// NIBBLES processes column groups g and g+4, whose nibbles begin at offset at in the tile. Z31
+// is 0x0f in every byte.
 #define NIBBLES(at, g, DOT) \
 	VMOVDQU64 (at+64*g)(SI), Z16 \
 	VPANDD    Z31, Z16, Z17      \
@@ -259,8 +260,8 @@ done: \
 	DOT(g, Z17)                  \
 	DOT(g+4, Z16)
 
-// MLX is TILED for MLX's affine types: a block is 16 scales, 16 biases and as many
-// tiles as the arguments say. SI is back bytes before the tile.
+// MLX is TILED for MLX's affine types. A block is 16 scales, 16 biases and the number of tiles
+// given by the argument. SI is the address of the tile minus back bytes.
 #define MLX(back, size, ZERO, TILE, STORE) \
 	MOVQ y+0(FP), DI         \
 	MOVQ w+16(FP), SI        \

@@ -1,9 +1,9 @@
 #include "textflag.h"
 #include "avx512_tiled_amd64.h"
 
-// Products of tiles of whole bytes and of nibbles, and of Q6_K.
+// Products of tiles of bytes, nibbles and Q6_K quants.
 
-// Q80TILE has signed weights, which plus 128 are unsigned.
+// Q80TILE adds 128 to the signed weights to make them unsigned.
 #define Q80GROUP(g, DOT) \
 	VPXORD (64*g)(SI), Z31, Z16 \
 	DOT(g, Z16)
@@ -25,7 +25,7 @@
 #define Q80TILE1 Q80TILE(LESS1, DOT1, ADD1)
 #define Q80TILE4 Q80TILE(LESS4, DOT4, ADD4)
 
-// Z31 is the sign bits, Z30 words of -128.
+// Z31 is the sign bit of every byte, Z30 is -128 in every word.
 #define Q80CONSTANTS \
 	FILL32(0x80808080, Z31) \
 	FILL32(0xff80ff80, Z30)
@@ -53,7 +53,7 @@ TEXT ·tiledQ8_0x4AVX512(SB), NOSPLIT, $0-64
 #define Q40TILE1 Q40TILE(LESS1, DOT1, ADD1)
 #define Q40TILE4 Q40TILE(LESS4, DOT4, ADD4)
 
-// Z30 is words of -8.
+// Z30 is -8 in every word.
 #define Q40CONSTANTS \
 	FILL32(0x0f0f0f0f, Z31) \
 	FILL32(0xfff8fff8, Z30)
@@ -68,7 +68,7 @@ TEXT ·tiledQ4_0x4AVX512(SB), NOSPLIT, $0-64
 	Q40CONSTANTS
 	TILED(0, 1, 288, ZERO4, NOHEAD, Q40TILE4, STORE4)
 
-// Q41TILE has minimums of its own: their integer is 1.
+// Q41TILE has minimums whose integer is 1.
 #define Q41TILE(LESS, DOT, ADD, MIN) \
 	PREFETCH4(0)               \
 	PREFETCHT0 (AHEAD+256)(SI) \
@@ -84,7 +84,7 @@ TEXT ·tiledQ4_0x4AVX512(SB), NOSPLIT, $0-64
 #define Q41TILE1 Q41TILE(NOLESS1, DOT1, ADD1, MIN1)
 #define Q41TILE4 Q41TILE(NOLESS4, DOT4, ADD4, MIN4)
 
-// Z30 is words of 1.
+// Z30 is 1 in every word.
 #define Q41CONSTANTS \
 	FILL32(0x0f0f0f0f, Z31) \
 	FILL32(0x00010001, Z30)
@@ -99,7 +99,8 @@ TEXT ·tiledQ4_1x4AVX512(SB), NOSPLIT, $0-64
 	Q41CONSTANTS
 	TILED(0, 1, 320, ZERO4, NOHEAD, Q41TILE4, STOREMIN4)
 
-// tiledWordPairs makes each byte of 16, repeated in all quarters, two words.
+// tiledWordPairs is a shuffle that repeats each of 16 bytes, which are in all quarters of the
+// register, as two words.
 DATA ·tiledWordPairs+0(SB)/8, $0x8001800180008000
 DATA ·tiledWordPairs+8(SB)/8, $0x8003800380028002
 DATA ·tiledWordPairs+16(SB)/8, $0x8005800580048004
@@ -141,12 +142,11 @@ TEXT ·tiledQ4_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q4KCONSTANTS
 	TILED(64, 8, 288, ZERO4, HEADMIN, Q4KTILE4, STOREMIN4)
 
-// SIX adds to the nibbles in LOW the bits of HIGH at 4 and 5. Z30 is 0x30
-// bytes.
+// SIX adds bits 4 and 5 of HIGH to the nibbles in LOW. Z30 is 0x30 in every byte.
 #define SIX(HIGH, LOW) \
 	VPTERNLOGD $0xf8, Z30, HIGH, LOW
 
-// Q6KGROUPS does groups 2k, 2k+1, 2k+4 and 2k+5.
+// Q6KGROUPS processes column groups 2k, 2k+1, 2k+4 and 2k+5.
 #define Q6KGROUPS(k, DOT, DOTHIGH) \
 	VMOVDQU64 (288+64*k)(SI), Z16 \
 	VMOVDQU64 (32+128*k)(SI), Z17 \
@@ -186,7 +186,7 @@ TEXT ·tiledQ4_Kx4AVX512(SB), NOSPLIT, $0-64
 #define Q6KTILE1 Q6KTILE(LESS1, LESSHIGH1, DOT1, DOTHIGH1, ADDKK1)
 #define Q6KTILE4 Q6KTILE(LESS4, LESSHIGH4, DOT4, DOTHIGH4, ADDKK4)
 
-// Z29 and Z28 are -32 in the words of one half of the columns.
+// Z29 is -32 in the words of columns 0 to 15, Z28 in the words of columns 16 to 31.
 #define Q6KCONSTANTS \
 	FILL32(0x0f0f0f0f, Z31) \
 	FILL32(0x30303030, Z30) \
@@ -203,8 +203,8 @@ TEXT ·tiledQ6_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q6KCONSTANTS
 	TILED(32, 8, 416, ZERO4, HEAD, Q6KTILE4, STORE4)
 
-// The products of MLX's affine types: quants are unsigned, and their biases'
-// integer is 1. Z29 is words of 1.
+// The products of MLX's affine types. Quants are unsigned; a bias is a minimum whose integer is
+// 1. Z29 is 1 in every word.
 
 #define MLX4TILE(LESS, DOT, ADD, MIN) \
 	PREFETCH4(0)       \
@@ -222,7 +222,8 @@ TEXT ·tiledQ6_Kx4AVX512(SB), NOSPLIT, $0-64
 	FILL32(0x0f0f0f0f, Z31) \
 	FILL32(0x00010001, Z29)
 
-// MLX6TILE has its nibbles where Q6_K has them, 32 bytes on.
+// MLX6TILE has the layout of Q6_K's quants without the 32 bytes of scales before them; so SI is
+// 32 bytes before the tile.
 #define MLX6TILE(LESS, DOT, ADD, MIN) \
 	PREFETCH4(0)               \
 	PREFETCHT0 (AHEAD+256)(SI) \

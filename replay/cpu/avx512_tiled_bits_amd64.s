@@ -1,17 +1,16 @@
 #include "textflag.h"
 #include "avx512_tiled_amd64.h"
 
-// Products of tiles with quants of 5 bits, nibbles and single bits, of 2, which
-// are pairs, and of 3, pairs and single bits.
+// Products of tiles with quants of 5 bits (nibbles and single bits), 2 bits (pairs) and 3 bits
+// (pairs and single bits).
 
-// BIT adds to the quants in W the single bit of their group: OP and n move it
-// from its place in Z21 to that in Z30, a mask. One that is there already is
-// moved by 0.
+// BIT adds the single bit of a column group to the quants in W. OP by n moves the bit from its
+// place in Z21 to the place selected by the mask Z30. n is 0 if the bit is in place already.
 #define BIT(OP, n, W) \
 	OP         $n, Z21, Z20 \
 	VPTERNLOGD $0xf8, Z30, Z20, W
 
-// FIVES does groups g and g+4, whose nibbles begin at a place in the tile.
+// FIVES processes column groups g and g+4, whose nibbles begin at offset at in the tile.
 #define FIVES(at, g, DOT) \
 	VMOVDQU64 (at+64*g)(SI), Z16 \
 	VPANDD    Z31, Z16, Z17      \
@@ -44,7 +43,7 @@
 	FILL32(0x0f0f0f0f, Z31) \
 	FILL32(0x10101010, Z30)
 
-// Z29 is words of -16.
+// Z29 is -16 in every word.
 #define Q50CONSTANTS \
 	FIVECONSTANTS \
 	FILL32(0xfff0fff0, Z29)
@@ -59,7 +58,7 @@ TEXT ·tiledQ5_0x4AVX512(SB), NOSPLIT, $0-64
 	Q50CONSTANTS
 	TILED(0, 1, 352, ZERO4, NOHEAD, Q50TILE4, STORE4)
 
-// Q51TILE has minimums of its own: their integer is 1.
+// Q51TILE has minimums whose integer is 1.
 #define Q51TILE(LESS, DOT, ADD, MIN) \
 	PREFETCHT0 (AHEAD+320)(SI) \
 	LESS                       \
@@ -71,7 +70,7 @@ TEXT ·tiledQ5_0x4AVX512(SB), NOSPLIT, $0-64
 #define Q51TILE1 Q51TILE(NOLESS1, DOT1, ADD1, MIN1)
 #define Q51TILE4 Q51TILE(NOLESS4, DOT4, ADD4, MIN4)
 
-// Z29 is words of 1.
+// Z29 is 1 in every word.
 #define Q51CONSTANTS \
 	FIVECONSTANTS \
 	FILL32(0x00010001, Z29)
@@ -113,7 +112,7 @@ TEXT ·tiledQ5_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q5KCONSTANTS
 	TILED(320, 8, 320, ZERO4, HEADMINSCALES, Q5KTILE4, STOREMIN4)
 
-// TWOS does groups 2k, 2k+1, 2k+4 and 2k+5. Z31 is 0x03 bytes.
+// TWOS processes column groups 2k, 2k+1, 2k+4 and 2k+5. Z31 is 0x03 in every byte.
 #define TWOS(k, DOT, DOTHIGH) \
 	VMOVDQU64 (64*k)(SI), Z16 \
 	VPANDD    Z31, Z16, Z17   \
@@ -128,8 +127,8 @@ TEXT ·tiledQ5_Kx4AVX512(SB), NOSPLIT, $0-64
 	VPANDD    Z31, Z18, Z18   \
 	DOTHIGH(2*k+5, Z18)
 
-// Q2KTILE has scales and minimums of 4 bits: the minimums of both halves of the
-// columns go to Z22 as words.
+// Q2KTILE has scales and minimums of 4 bits. It stores the minimums of both halves of the
+// columns in Z22 as words.
 #define Q2KTILE(LESS, LESSHIGH, DOT, DOTHIGH, ADD, MIN) \
 	PREFETCHT0 AHEAD(SI)            \
 	PREFETCHT0 (AHEAD+64)(SI)       \
@@ -152,7 +151,7 @@ TEXT ·tiledQ5_Kx4AVX512(SB), NOSPLIT, $0-64
 #define Q2KTILE1 Q2KTILE(NOLESS1, NOLESSHIGH1, DOT1, DOTHIGH1, ADDKK1, MIN1)
 #define Q2KTILE4 Q2KTILE(NOLESS4, NOLESSHIGH4, DOT4, DOTHIGH4, ADDKK4, MIN4)
 
-// Z30 is words of 15.
+// Z30 is 15 in every word.
 #define Q2KCONSTANTS \
 	FILL32(0x03030303, Z31) \
 	FILL32(0x000f000f, Z30)
@@ -167,7 +166,7 @@ TEXT ·tiledQ2_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q2KCONSTANTS
 	TILED(320, 8, 128, ZERO4, HEADMINSCALES, Q2KTILE4, STOREMIN4)
 
-// TQ20TILE is of quants of 2 bits without further scales.
+// TQ20TILE has quants of 2 bits and no integer scales.
 #define TQ20TILE(LESS, DOT, ADD) \
 	PREFETCHT0 AHEAD(SI)      \
 	PREFETCHT0 (AHEAD+64)(SI) \
@@ -178,7 +177,7 @@ TEXT ·tiledQ2_Kx4AVX512(SB), NOSPLIT, $0-64
 #define TQ20TILE1 TQ20TILE(LESS1, DOT1, ADD1)
 #define TQ20TILE4 TQ20TILE(LESS4, DOT4, ADD4)
 
-// Z29 is words of -1.
+// Z29 is -1 in every word.
 #define TQ20CONSTANTS \
 	FILL32(0x03030303, Z31) \
 	FILL32(0xffffffff, Z29)
@@ -193,8 +192,8 @@ TEXT ·tiledTQ2_0x4AVX512(SB), NOSPLIT, $0-64
 	TQ20CONSTANTS
 	TILED(32, 8, 128, ZERO4, HEAD, TQ20TILE4, STORE4)
 
-// THREES does groups 2k, 2k+1, 2k+4 and 2k+5. The shifts move the single bits
-// of the first two to bit 2.
+// THREES processes column groups 2k, 2k+1, 2k+4 and 2k+5. The shifts move the single bits of
+// groups 2k and 2k+1 to bit 2.
 #define THREES(k, OP0, n0, OP1, n1, DOT, DOTHIGH) \
 	VMOVDQU64 (64*k)(SI), Z16 \
 	VPANDD    Z31, Z16, Z17   \
@@ -231,7 +230,7 @@ TEXT ·tiledTQ2_0x4AVX512(SB), NOSPLIT, $0-64
 #define Q3KTILE1 Q3KTILE(LESS1, LESSHIGH1, DOT1, DOTHIGH1, ADDKK1)
 #define Q3KTILE4 Q3KTILE(LESS4, LESSHIGH4, DOT4, DOTHIGH4, ADDKK4)
 
-// Z29 and Z28 are -4 in the words of one half of the columns.
+// Z29 is -4 in the words of columns 0 to 15, Z28 in the words of columns 16 to 31.
 #define Q3KCONSTANTS \
 	FILL32(0x03030303, Z31) \
 	FILL32(0x04040404, Z30) \
@@ -248,8 +247,8 @@ TEXT ·tiledQ3_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q3KCONSTANTS
 	TILED(288, 8, 192, ZERO4, HEADSCALES, Q3KTILE4, STORE4)
 
-// The products of MLX's affine types: quants are unsigned, and their biases'
-// integer is 1. Z29 is words of 1.
+// The products of MLX's affine types. Quants are unsigned; a bias is a minimum whose integer is
+// 1. Z29 is 1 in every word.
 
 #define MLX2TILE(LESS, DOT, ADD, MIN) \
 	PREFETCHT0 AHEAD(SI)      \

@@ -3,8 +3,8 @@
 
 // Products of tiles of nibbles that index a table of levels.
 
-// levelsIQ4 are the levels of IQ4_NL and IQ4_XS plus 128, levelsMXFP4 those of
-// MXFP4 plus 12.
+// levelsIQ4 holds the levels of IQ4_NL and IQ4_XS plus 128, levelsMXFP4 the levels of MXFP4
+// plus 12.
 DATA levelsIQ4<>+0(SB)/8, $0x766a5d4f3f2d1801
 DATA levelsIQ4<>+8(SB)/8, $0xf1d9c5b5a6998d81
 GLOBL levelsIQ4<>(SB), RODATA|NOPTR, $16
@@ -12,8 +12,8 @@ DATA levelsMXFP4<>+0(SB)/8, $0x181412100f0e0d0c
 DATA levelsMXFP4<>+8(SB)/8, $0x00040608090a0b0c
 GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 
-// LEVELS does groups g and g+4, whose nibbles begin at a place in the tile, of
-// the levels in Z29.
+// LEVELS processes column groups g and g+4, whose nibbles begin at offset at in the tile. Z29
+// is the table of levels.
 #define LEVELS(at, g, DOT) \
 	VMOVDQU64 (at+64*g)(SI), Z16 \
 	VPANDD    Z31, Z16, Z17      \
@@ -40,7 +40,7 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 #define IQ4NLTILE1 IQ4NLTILE(LESS1, DOT1, ADD1)
 #define IQ4NLTILE4 IQ4NLTILE(LESS4, DOT4, ADD4)
 
-// Z30 is words of -128.
+// Z30 is -128 in every word.
 #define IQ4CONSTANTS \
 	FILL32(0x0f0f0f0f, Z31) \
 	FILL32(0xff80ff80, Z30) \
@@ -75,7 +75,8 @@ TEXT ·tiledIQ4_XSx4AVX512(SB), NOSPLIT, $0-64
 	IQ4CONSTANTS
 	TILED(160, 8, 256, ZERO4, HEADSCALES, IQ4XSTILE4, STORE4)
 
-// MXFP4TILE makes scales e of a byte 2^(e-128), which are subnormal below 2.
+// MXFP4TILE converts the exponent bytes e of the scales to 2^(e-128), which is subnormal for e
+// below 2.
 #define MXFP4TILE(LESS, DOT, ADD) \
 	PREFETCHT0 (AHEAD+256)(SI) \
 	ALLLEVELS(LESS, DOT)       \
@@ -87,7 +88,7 @@ TEXT ·tiledIQ4_XSx4AVX512(SB), NOSPLIT, $0-64
 #define MXFP4TILE1 MXFP4TILE(LESS1, DOT1, ADD1)
 #define MXFP4TILE4 MXFP4TILE(LESS4, DOT4, ADD4)
 
-// Z30 is words of -12, Z28 and Z27 are -128 and 1 in single precision.
+// Z30 is -12 in every word; Z28 and Z27 are -128 and 1 as float32.
 #define MXFP4CONSTANTS \
 	FILL32(0x0f0f0f0f, Z31)                \
 	FILL32(0xfff4fff4, Z30)                \
@@ -105,7 +106,7 @@ TEXT ·tiledMXFP4x4AVX512(SB), NOSPLIT, $0-64
 	MXFP4CONSTANTS
 	TILED(0, 1, 272, ZERO4, NOHEAD, MXFP4TILE4, STORE4)
 
-// HALVES does groups g and g+4 as LEVELS, whose integers are apart.
+// HALVES is LEVELS with separate integers for columns 0 to 15 and 16 to 31.
 #define HALVES(g, DOT, DOTHIGH) \
 	VMOVDQU64 (64*g)(SI), Z16 \
 	VPANDD    Z31, Z16, Z17   \
@@ -116,8 +117,9 @@ TEXT ·tiledMXFP4x4AVX512(SB), NOSPLIT, $0-64
 	DOT(g, Z17)               \
 	DOTHIGH(g+4, Z16)
 
-// UE4M3 makes bytes at floats, half of UE4M3 in units of 2^-10: the bits are those of
-// a float16 that is 2^-17 of it. 0x7f, which Y23 has in words, is 0.
+// UE4M3 converts bytes to floats: half of the UE4M3 number, in units of 2^-10. The byte's bits,
+// moved into a float16, have the value of this result times 2^-17. 0x7f, which is in every word
+// of Y23, becomes 0.
 #define UE4M3(at, SCALES) \
 	VPMOVZXBW   at(SI), Y16     \
 	VPCMPEQW    Y23, Y16, K1    \
@@ -142,8 +144,8 @@ TEXT ·tiledMXFP4x4AVX512(SB), NOSPLIT, $0-64
 #define NVFP4TILE1 NVFP4TILE(LESS1, LESSHIGH1, DOT1, DOTHIGH1, ADDKK1)
 #define NVFP4TILE4 NVFP4TILE(LESS4, LESSHIGH4, DOT4, DOTHIGH4, ADDKK4)
 
-// Z30 and Z28 are -12 in the words of one half of the columns, Z24 and Z25 are 2^-10
-// and 2^17.
+// Z30 is -12 in the words of columns 0 to 15, Z28 in the words of columns 16 to 31. Z24 is
+// 2^-10 and Z25 is 2^17.
 #define NVFP4CONSTANTS \
 	FILL32(0x0f0f0f0f, Z31)                \
 	FILL32(0x0000fff4, Z30)                \

@@ -1,19 +1,18 @@
 #include "textflag.h"
 
-// Products of long rows of float weights with one row of activations, in the
-// arithmetic of doc.go. Decode is bound by reading memory, and the processor
-// reads ahead best along streams that do not share pages: two rows at a time
-// hide what a sum waits for the one before, and they are of the two halves of
-// the weights. Neighbouring rows read at less than half the rate, and prefetches
-// far ahead cost a fifth.
+// Products of long rows of float weights with one row of activations, in the arithmetic of doc.go.
+// Decode is limited by memory bandwidth. Processing two rows at a time hides the latency of the
+// additions. The two rows are in different halves of the matrix, because the hardware prefetcher
+// works best on streams that do not share pages: two adjacent rows are read at less than half the
+// rate. Software prefetches far ahead would cost a fifth of the rate.
 //
-//	SI R10  weights of both halves      Z0 Z1   the sums, or Y0 to Y3
+//	SI R10  weights of both halves      Z0 Z1   sums, or Y0 to Y3 with AVX2
 //	DX      activations                 Z4-Z7   weights
-//	AX      where in x                  CX R9   steps of 64 columns left, of a row
-//	DI R11  y of both halves            R8      rows left of a half
+//	AX      position in x               CX R9   steps of 64 columns: left, per row
+//	DI R11  y of both halves            R8      rows left in a half
 
-// STREAM is the body of a whole function. HALF does half of a step, of bytes bytes; ZERO
-// comes before two rows, and REDUCE leaves their sums in X0 and X1.
+// STREAM is the body of a function. HALF processes half a step, which is the given number of
+// bytes. ZERO runs before each two rows, and REDUCE leaves their sums in X0 and X1.
 #define STREAM(bytes, ZERO, HALF, REDUCE) \
 	MOVQ  y+0(FP), DI      \
 	MOVQ  w+8(FP), SI      \
@@ -47,7 +46,7 @@ step: \
 	VZEROUPPER             \
 	RET
 
-// REDUCE8 adds up lanes l and l+4, l and l+2, l and l+1 of Y, which is X.
+// REDUCE8 adds lanes l and l+4, then l and l+2, l and l+1, of Y. X is the lower half of Y.
 #define REDUCE8(Y, X) \
 	VEXTRACTF128 $1, Y, X4 \
 	VADDPS       X4, X, X  \
@@ -107,8 +106,8 @@ step: \
 	REDUCE8(Y0, X0)   \
 	REDUCE8(Y1, X1)
 
-// ADD256 adds 16 columns to Y0 and Y2, the sums of the first row, and to Y1 and
-// Y3.
+// ADD256 adds 16 columns to Y0 and Y2, the sums of the first row, and to Y1 and Y3, the sums of
+// the second row.
 #define ADD256(x) \
 	VFMADD231PS x(AX), Y4, Y0      \
 	VFMADD231PS x(AX), Y6, Y1      \

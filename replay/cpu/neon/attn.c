@@ -1,5 +1,4 @@
-// The other float loops: sums of squares, and what attention does with scores
-// and V.
+// The other float loops: sums of squares, and attention's operations on scores and V.
 #include "neon.h"
 
 // accumulateNEON adds the products of n elements to 16 sums.
@@ -13,7 +12,7 @@ void accumulateNEON(float *sums, float *a, float *b, int64_t n) {
 	for (; n > 0; n--, sums++) *sums = __builtin_fmaf(*a++, *b++, *sums);
 }
 
-// scaleMaxNEON multiplies n of s by scale and sets max to their maximum, which
+// scaleMaxNEON multiplies the n elements of s by scale and sets max to their maximum. It
 // ignores NaN.
 void scaleMaxNEON(float *s, int64_t n, float *scale, float *max) {
 	float32x4_t top = vdupq_n_f32(*max);
@@ -31,15 +30,15 @@ void scaleMaxNEON(float *s, int64_t n, float *scale, float *max) {
 	*max = vmaxnmvq_f32(top);
 }
 
-// halves8 converts 8 numbers to two vectors.
+// halves8 converts 8 float16 to two vectors of float32.
 INLINE void halves8(float32x4_t *v, const uint8_t *p) {
 	float16x8_t h = vld1q_f16((const __fp16 *)p);
 	v[0] = vcvt_f32_f16(vget_low_f16(h));
 	v[1] = vcvt_high_f32_f16(h);
 }
 
-// weigh adds m rows of v, n elements each, to width columns of accumulators;
-// both are constants.
+// weigh adds m weighted rows of v, of n elements each, to the accumulators, width columns at a
+// time. rows and width are constants.
 INLINE void weigh(int rows, int width, float *acc, int64_t n, const uint8_t *v, int64_t m, const uint8_t *w, int64_t wStride) {
 	float32x4_t sum[4][8];
 	UNROLL for (int i = 0; i < rows; i++) {
@@ -58,8 +57,8 @@ INLINE void weigh(int rows, int width, float *acc, int64_t n, const uint8_t *v, 
 	}
 }
 
-// SCALED defines the loop for rows accumulators, width columns at a time, then 8
-// and one.
+// SCALED defines the function for the given number of accumulators: it processes width columns
+// at a time, then 8, then single columns.
 #define SCALED(rows, width) \
 	void addScaledF16x##rows##NEON(float *acc, int64_t n, uint8_t *v, int64_t m, float *w, int64_t wStride) { \
 		int64_t at = 0; \

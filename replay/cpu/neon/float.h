@@ -1,12 +1,12 @@
-// Products of rows of float weights and rows of float activations. A pair of
-// rows has 16 sums in four vectors, to which the fused products of 16 columns
-// are added.
+// Products of rows of float weights and rows of float activations. A row of weights and a row
+// of activations have 16 sums in four vectors. The code adds the products of 16 columns at a
+// time to them, with fused operations.
 #include "neon.h"
 
 // The types of weights.
 enum { F32, F16, BF16 };
 
-// columns is how many columns are loaded at a time: two vectors of activations.
+// columns is the number of columns that are loaded at a time: two vectors of activations.
 enum { columns = 8, lanes = 16 };
 
 // load loads 8 weights.
@@ -30,14 +30,14 @@ INLINE void load(int type, float32x4_t *v, const uint8_t *p) {
 	}
 }
 
-// reduce adds up the sums of a pair of rows: lanes l and l+8, l+4, l+2, l+1.
+// reduce adds up the 16 sums: lanes l and l+8, then l and l+4, l and l+2, l and l+1.
 INLINE float reduce(const float32x4_t *s) {
 	float32x4_t v = vaddq_f32(vaddq_f32(s[0], s[2]), vaddq_f32(s[1], s[3]));
 	return vpadds_f32(vadd_f32(vget_low_f32(v), vget_high_f32(v)));
 }
 
-// tile multiplies rows rows of weights, w, with xs of activations: constants,
-// of which there are registers for 6 pairs.
+// tile multiplies the given number of rows of weights at w by xs rows of activations. Both
+// numbers are constants, and the registers suffice for 6 pairs.
 INLINE void tile(int type, int rows, int xs, float *y, int64_t yStride, const uint8_t *w, int64_t row, int64_t in, const uint8_t *x, int64_t xStride) {
 	float32x4_t sum[4][3][4];
 	UNROLL for (int i = 0; i < rows; i++) {
@@ -64,9 +64,8 @@ INLINE void tile(int type, int rows, int xs, float *y, int64_t yStride, const ui
 	}
 }
 
-// FLOAT defines a product: rows of weights at a time, and those left over one
-// by one, with xs rows of activations. Strides are in bytes; in is a multiple
-// of 16.
+// FLOAT defines a product with xs rows of activations. It processes rows rows of weights at a
+// time and the remaining ones singly. Strides are in bytes. in is a multiple of 16.
 #define FLOAT(name, type, rows, xs) \
 	void float##name##NEON(float *y, int64_t yStride, uint8_t *w, int64_t n, int64_t in, float *x, int64_t xStride) { \
 		int64_t row = in * (type == F32 ? 4 : 2); \

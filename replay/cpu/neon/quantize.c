@@ -1,15 +1,14 @@
-// The 8-bit form of activations, as doc.go defines it.
+// Quantization of activations to 8 bits, as doc.go defines it.
 #include "neon.h"
 
-// quantizeNEON sets q and d to the 8-bit form of x. c is 127, the smallest
-// scale and 1.
+// quantizeNEON quantizes x to q and d. c holds 127, the smallest scale and 1.
 void quantizeNEON(int8_t *q, float *d, float *x, int64_t blocks, float *c) {
 	float most = c[0], least = c[1], one = c[2];
 	for (; blocks > 0; blocks--, q += 32, x += 32) {
 		float32x4_t v[8], top = vdupq_n_f32(0);
 		UNROLL for (int i = 0; i < 8; i++) {
 			v[i] = vld1q_f32(x + 4 * i);
-			// NaN is not greater, and leaves the maximum as it is.
+			// A comparison with NaN is false and keeps the maximum.
 			float32x4_t a = vabsq_f32(v[i]);
 			top = vbslq_f32(vcgtq_f32(a, top), a, top);
 		}
@@ -18,7 +17,8 @@ void quantizeNEON(int8_t *q, float *d, float *x, int64_t blocks, float *c) {
 		*d++ = scale;
 		int32x4_t n[8];
 		UNROLL for (int i = 0; i < 8; i++) {
-			// The number wins over NaN, which infinite inputs give.
+			// vminnmq returns the number if the other operand is NaN, which infinite inputs
+			// cause.
 			float32x4_t r = vminnmq_f32(vmulq_n_f32(v[i], inverse), vdupq_n_f32(most));
 			n[i] = vcvtnq_s32_f32(vmaxnmq_f32(r, vdupq_n_f32(-most)));
 		}
@@ -30,7 +30,7 @@ void quantizeNEON(int8_t *q, float *d, float *x, int64_t blocks, float *c) {
 	}
 }
 
-// sumHalvesNEON sets s to the sums of n half blocks of q.
+// sumHalvesNEON sets s to the sums of n half blocks (16 elements) of q.
 void sumHalvesNEON(int16_t *s, int8_t *q, int64_t n) {
 	for (; n > 0; n--, q += 16) *s++ = vaddlvq_s8(vld1q_s8(q));
 }

@@ -7,8 +7,8 @@ typedef struct {
 	float d, m;
 } block;
 
-// rows32 is the product of a type: load makes a block of size bytes, with a
-// table of levels or bits that is made once.
+// rows32 computes the product for a type with blocks of size bytes. load decodes a block; table
+// is a constant table of levels or bits.
 INLINE void rows32(block (*load)(const uint8_t *, int8x16_t), int8x16_t table, int size, int mins, ROWS_ARGS) {
 	for (; rows > 0; rows--) {
 		float32x4_t a = vdupq_n_f32(0), b = a, low = a, high = a;
@@ -21,8 +21,8 @@ INLINE void rows32(block (*load)(const uint8_t *, int8x16_t), int8x16_t table, i
 			a = vaddq_f32(a, vmulq_n_f32(vcvtq_f32_s32(p), scale));
 			b = vaddq_f32(b, vmulq_n_f32(vcvtq_f32_s32(r), scale));
 			if (mins) {
-				// The eight sums of minimums rotate, so that the next
-				// block's is the first lane.
+				// The eight sums of minimums rotate, so that lane 0 is always the sum of the
+				// next block.
 				float least = vgetq_lane_f32(low, 0) + (k.m * d[i]) * (float)(s[2 * i] + s[2 * i + 1]);
 				float32x4_t first = vsetq_lane_f32(least, low, 0);
 				low = vextq_f32(first, high, 1);
@@ -59,10 +59,10 @@ INLINE block loadQ4_1(const uint8_t *p, int8x16_t table) {
 	return (block){{low(b), high(b)}, half(p), half(p + 2)};
 }
 
-// BITS has the bits of a byte in order, twice.
+// BITS holds the bits of a byte in ascending order, twice.
 #define BITS vreinterpretq_s8_u64(vdupq_n_u64(OPAQUE(0x8040201008040201)))
 
-// fifth returns all ones where a bit of the 16 at p is set.
+// fifth returns all ones in the elements whose bit is set in the 16 bits at p.
 INLINE int8x16_t fifth(const uint8_t *p, int8x16_t bits) {
 	int8x16_t b = vcombine_s8(vdup_n_s8((int8_t)p[0]), vdup_n_s8((int8_t)p[1]));
 	return vreinterpretq_s8_u8(vtstq_s8(b, bits));
@@ -70,7 +70,7 @@ INLINE int8x16_t fifth(const uint8_t *p, int8x16_t bits) {
 
 INLINE block loadQ5_0(const uint8_t *p, int8x16_t bits) {
 	uint8x16_t b = vld1q_u8(p + 6);
-	// 16 less is all higher bits set.
+	// Setting all higher bits subtracts 16.
 	int8x16_t sixteen = vdupq_n_s8(-16);
 	return (block){{
 		vorrq_s8(low(b), vbicq_s8(sixteen, fifth(p + 2, bits))),
@@ -92,7 +92,7 @@ INLINE block loadIQ4_NL(const uint8_t *p, int8x16_t table) {
 	return (block){{lookUp(table, low(b)), lookUp(table, high(b))}, half(p), 0};
 }
 
-// loadMXFP4 halves the scale 2^(e-127), as the levels are doubled.
+// loadMXFP4 uses half of the scale 2^(e-127), because the levels are doubled.
 INLINE block loadMXFP4(const uint8_t *p, int8x16_t table) {
 	uint32_t e = p[0], bits = e < 2 ? (e + 1) << 21 : (e - 1) << 23;
 	uint8x16_t b = vld1q_u8(p + 1);
@@ -100,7 +100,7 @@ INLINE block loadMXFP4(const uint8_t *p, int8x16_t table) {
 	return (block){{lookUp(table, low(b)), lookUp(table, high(b))}, scale.d, 0};
 }
 
-// NONE is the table of types that need none.
+// NONE is the table argument of types that need no table.
 #define NONE vdupq_n_s8(0)
 
 #define ROWS(type, table, size, mins) \

@@ -1,8 +1,8 @@
-// Products of rows of Q4_K and Q5_K, which pack their scales alike.
+// Products of rows of Q4_K and Q5_K, which pack their scales in the same way.
 #include "rowsk.h"
 
-// blockK4 adds a block of Q4_K, or of Q5_K if high is not 0: its scales and
-// minimums, 6 bits each, are 12 bytes.
+// blockK4 adds a superblock of Q4_K, or of Q5_K if high is not 0. Its scales and minimums of 6
+// bits are packed in 12 bytes.
 INLINE void blockK4(sums *t, const uint8_t *w, const uint8_t *high, const uint8_t *qs, const int8_t *q, const float *d, const int16_t *s) {
 	const uint32_t six = 0x3f3f3f3f, four = 0x0f0f0f0f, two = 0x03030303;
 	uint32_t a = word(w + 4), b = word(w + 8), c = word(w + 12);

@@ -1,59 +1,58 @@
-// Products of strips of 16 rows in layout dtype.Tiled16, with one row of
-// activations or four. A vector lane is a row of the strip: four vectors, the
-// quarters, are its 16 rows. SDOT by element multiplies the 4 columns of 4
-// rows with 4 activations.
+// Products of strips of 16 rows in layout dtype.Tiled16 with one or four rows of activations. A
+// vector lane is a row of the strip; its 16 rows are four vectors, called quarters. SDOT by
+// element multiplies 4 columns of 4 rows by 4 activations.
 //
-// x is a row of tiledInput in bytes: in quants, in/32 float32 scales, in/16
-// int16 sums of half blocks; xStride is in bytes. The float sums are in y, whose
-// stride is in floats: a block adds to each four times, and all vector
+// x is a row of tiledInput as bytes: in int8 quants, in/32 float32 scales, and in/16 int16 sums
+// of half blocks. xStride is in bytes. The float sums are in y, whose stride is in floats; each
+// tile adds to them once per quarter, so all vector registers are free for integers.
 // registers are left to the integers.
 #include "neon.h"
 
-// rows is 1 or 4 and constant, as is every loop over it.
+// rows is a constant, 1 or 4. Loops over rows are unrolled.
 #define EACH(j) UNROLL for (int j = 0; j < rows; j++)
 
-// A quants returns column group g, 0 to 7, of a quarter of a tile; w is at the
-// quarter's first quants. table is what the type looks its quants up in.
+// A quants function returns column group g, 0 to 7, of a quarter of a tile. w is the address of
+// the quarter's first quants; table is the type's lookup table.
 typedef int8x16_t (*quants)(const uint8_t *w, int g, int8x16_t table);
 
-// A floats returns the four numbers d of quarter v, an integers four scales or
-// minimums.
+// A floats function returns the four scales d of quarter v. An integers function returns four
+// integer scales or minimums.
 typedef float32x4_t (*floats)(const uint8_t *w, int v);
 typedef int32x4_t (*integers)(const uint8_t *w);
 
-// shape is the layout of a block of a strip, in bytes. It is constant.
+// shape is the layout of a strip's quantization block, in bytes. It is constant.
 typedef struct {
-	int size, subs;   // of a block, and how many tiles it has
-	int quants, step; // the first tile's quants, and the way to the next tile's
-	int zero;         // the quant that stands for 0
-	int d, m;         // 16 of each
-	// Integer scales and minimums of the first tile, and the way to the next
-	// tile's. If there are two, those of columns 16 to 31 are 16 bytes on.
+	int size, subs;   // size of a block, and number of tiles in it
+	int quants, step; // offset of the first tile's quants, and distance to the next tile's
+	int zero;         // zero point of the quants
+	int d, m;         // offsets of 16 scales and of 16 minimums
+	// Offsets of the integer scales and minimums of the first tile, and the distance to the
+	// next tile's. If two is set, the values of columns 16 to 31 follow after 16 bytes.
 	int scales, mins, next, two;
 } shape;
 
-// nibble returns group g of nibbles.
+// nibble returns column group g of nibbles.
 INLINE uint8x16_t nibble(const uint8_t *w, int g) {
 	uint8x16_t b = vld1q_u8(w + 64 * (g % 4));
 	return g < 4 ? b & 15 : b >> 4;
 }
 
-// pairs returns 16 bytes with the pairs of group g, which begin at bit
+// pairs returns the 16 bytes that contain the 2-bit pairs of column group g, beginning at bit
 // pairAt(g).
 INLINE uint8x16_t pairs(const uint8_t *w, int g) { return vld1q_u8(w + 64 * (g % 4 / 2)); }
 INLINE int pairAt(int g) { return 4 * (g % 2) + 2 * (g / 4); }
 
-// pair returns the pairs alone.
+// pair returns the pairs of column group g.
 INLINE uint8x16_t pair(const uint8_t *w, int g) { return pairs(w, g) >> pairAt(g) & 3; }
 
-// insert puts n bits of b, from bit from on, at bit to of q.
+// insert replaces n bits of q, beginning at bit to, by n bits of b, beginning at bit from.
 INLINE uint8x16_t insert(uint8x16_t q, uint8x16_t b, int from, int to, int n) {
 	b = from < to ? b << (to - from) : b >> (from - to);
 	return vbslq_u8(vdupq_n_u8(((1 << n) - 1) << to), b, q);
 }
 
-// nibbles are the quants of types that have no others, fives those of types with
-// bits after them.
+// nibbles decodes types whose quants are nibbles, fives types whose quants have an additional
+// fifth bit.
 INLINE int8x16_t nibbles(const uint8_t *w, int g, int8x16_t table) {
 	(void)table;
 	return vreinterpretq_s8_u8(nibble(w, g));
@@ -64,7 +63,7 @@ INLINE int8x16_t fives(const uint8_t *w, int g, int8x16_t table) {
 	return vreinterpretq_s8_u8(insert(nibble(w, g), vld1q_u8(w + 256), g, 4, 1));
 }
 
-// widen widens four bytes.
+// widen converts four bytes to 32-bit integers.
 INLINE uint32x4_t widen(const uint8_t *p) {
 	uint8x8_t b = vreinterpret_u8_u32(vld1_dup_u32((const uint32_t *)p));
 	return vmovl_u16(vget_low_u16(vmovl_u8(b)));
@@ -77,11 +76,11 @@ INLINE int32x4_t signedBytes(const uint8_t *p) {
 	return vmovl_s16(vget_low_s16(vmovl_s8(b)));
 }
 
-// float16s returns the four float16 of quarter v.
+// float16s returns the four float16 of quarter v as float32.
 INLINE float32x4_t float16s(const uint8_t *p, int v) { return halves(p + 8 * v); }
 
-// offset returns the sum of half a block of activations times the weights'
-// zero, which the weights' quants are taken without.
+// offset returns minus the zero point times the sum of half a block of activations, because the
+// quants are decoded without subtracting the zero point.
 INLINE int32x4_t offset(const uint8_t *s, int zero) { return vdupq_n_s32(-zero * *(const int16_t *)s); }
 
 // products adds the products of columns 16h to 16h+15 of a quarter to acc.
@@ -94,8 +93,8 @@ INLINE void products(int rows, int32x4_t *acc, quants load, int8x16_t table, con
 	}
 }
 
-// multiply sets y to the products of a strip, without the minimums' part. scale
-// is null in types without integer scales.
+// multiply sets y to the products of a strip without the minimums' part. scale is null in types
+// without integer scales.
 INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, integers scale,
 	float *y, int64_t yStride, const uint8_t *w, const uint8_t *x, int64_t xStride, int64_t in) {
 	const uint8_t *dx = x + in, *s = dx + in / 8;
@@ -132,10 +131,9 @@ INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, 
 	}
 }
 
-// least adds the minimums' part to y: their sums stay in registers, for two
-// quarters at a time. The products of minimums and sums of x are below 2^24, so
-// that they are exact in float32. min is null in types whose m is the minimum
-// itself, which is added; the others' is subtracted.
+// least adds the minimums' part to y. The sums of two quarters at a time stay in registers. The
+// products of minimums and sums of x are below 2^24, so they are exact in float32. min is null
+// in types whose minimum is m itself, which is added; in other types the minimum is subtracted.
 INLINE void least(int rows, shape t, integers min,
 	float *y, int64_t yStride, const uint8_t *w, const uint8_t *x, int64_t xStride, int64_t in) {
 	ROLL for (int v = 0; v < 4; v += 2) {
@@ -175,12 +173,12 @@ INLINE void least(int rows, shape t, integers min,
 	}
 }
 
-// NONE is the table of types that look nothing up.
+// NONE is the table argument of types without a lookup table.
 #define NONE vdupq_n_s8(0)
 
-// STRIP_ROWS defines the function of a type, which has a shape of its name, for
-// rows rows of activations; STRIP both. If mins, it has minimums: those that
-// min returns.
+// STRIP_ROWS defines the function of a type for the given number of rows of activations; STRIP
+// defines both functions. The type's shape has the type's name. mins reports whether the type
+// has minimums, which min returns.
 #define STRIP_ROWS(type, rows, load, table, d, scale, mins, min) \
 	void tiled##type##x##rows##NEON(float *y, int64_t yStride, uint8_t *w, uint8_t *x, int64_t xStride, int64_t in) { \
 		multiply(rows, type, load, table, d, scale, y, yStride, w, x, xStride, in); \

@@ -1,5 +1,5 @@
-// Tiled products of types with blocks of 32 and without minimums: bytes,
-// nibbles, and nibbles with a fifth bit.
+// Tiled products of types with blocks of 32 and without minimums. Their quants are bytes,
+// nibbles, or nibbles with a fifth bit.
 #include "tiled.h"
 
 INLINE int8x16_t quantsQ8_0(const uint8_t *w, int g, int8x16_t table) {

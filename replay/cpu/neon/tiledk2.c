@@ -1,5 +1,5 @@
-// Tiled products of types with quants of 2 bits: Q2_K, which has the scale in the low
-// nibble of a byte and the minimum in the high one, and TQ2_0.
+// Tiled products of types with quants of 2 bits: TQ2_0 and Q2_K, which has the scale in the low
+// nibble of a byte and the minimum in the high nibble.
 #include "tiled.h"
 
 INLINE int8x16_t quantsQ2_K(const uint8_t *w, int g, int8x16_t table) {

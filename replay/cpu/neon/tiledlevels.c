@@ -1,13 +1,12 @@
-// Tiled products of types whose nibbles index levels.
+// Tiled products of types whose nibbles index a table of levels.
 #include "tiled.h"
 
 INLINE int8x16_t quantsLevels(const uint8_t *w, int g, int8x16_t table) { return vqtbl1q_s8(table, nibble(w, g)); }
 
-// e8m0s returns half the scales 2^(e-127) of quarter v, as the levels are
-// doubled.
+// e8m0s returns half of the scales 2^(e-127) of quarter v, because the levels are doubled.
 INLINE float32x4_t e8m0s(const uint8_t *p, int v) {
 	uint32x4_t e = widen(p + 4 * v);
-	// The two smallest are subnormal.
+	// The results for e = 0 and e = 1 are subnormal.
 	return vreinterpretq_f32_u32(vbslq_u32(e < 2, (e + 1) << 21, (e - 1) << 23));
 }
 

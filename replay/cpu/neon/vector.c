@@ -1,5 +1,5 @@
-// Elementwise loops of norms, RoPE and argmax: steps of whole vectors,
-// and the rest one by one. Products and sums are rounded separately.
+// Elementwise loops of norms, RoPE and argmax. They process whole vectors, then the remaining
+// elements one by one. Products and sums are rounded separately.
 #include "neon.h"
 
 // load loads 16 elements.
@@ -30,8 +30,9 @@ void scaleMulNEON(float *out, float *x, float *w, int64_t n, float *scale) {
 	for (; n > 0; n--) *out++ = *x++ * by * *w++;
 }
 
-// rotateHalvesNEON rotates n pairs of an element of x, x0, and one of high, x1,
-// by angles, cosine and sine of each: x0*cos - x1*sin, x1*cos + x0*sin.
+// rotateHalvesNEON rotates n pairs. A pair is an element x0 of x and the element x1 of high
+// with the same index; angles holds the cosine and sine of each pair. x0 becomes x0*cos -
+// x1*sin, x1 becomes x1*cos + x0*sin.
 void rotateHalvesNEON(float *x, float *high, float *angles, int64_t n) {
 	for (; n >= 4; n -= 4, x += 4, high += 4, angles += 8) {
 		float32x4x2_t a = vld2q_f32(angles);
@@ -46,7 +47,7 @@ void rotateHalvesNEON(float *x, float *high, float *angles, int64_t n) {
 	}
 }
 
-// rotatePairsNEON does so with n pairs of neighbours.
+// rotatePairsNEON does the same with n pairs of adjacent elements.
 void rotatePairsNEON(float *x, float *angles, int64_t n) {
 	for (; n >= 4; n -= 4, x += 8, angles += 8) {
 		float32x4x2_t a = vld2q_f32(angles), v = vld2q_f32(x), r;
@@ -61,8 +62,8 @@ void rotatePairsNEON(float *x, float *angles, int64_t n) {
 	}
 }
 
-// largestNEON sets at to the index of the largest of n elements, the first of
-// equals. NaN never wins; if all are NaN, it is 0.
+// largestNEON sets at to the index of the largest of n elements; among equal ones, the first.
+// It ignores NaN; if all elements are NaN, the index is 0.
 void largestNEON(float *x, int64_t n, int64_t *at) {
 	float32x4_t top[4];
 	UNROLL for (int i = 0; i < 4; i++) top[i] = vdupq_n_f32(-__builtin_inff());
@@ -70,7 +71,7 @@ void largestNEON(float *x, int64_t n, int64_t *at) {
 	for (; n - i >= 16; i += 16) {
 		float32x4_t v[4];
 		load(v, x + i);
-		// NaN is not greater, and leaves the maximum as it is.
+		// A comparison with NaN is false and keeps the maximum.
 		UNROLL for (int k = 0; k < 4; k++) top[k] = vbslq_f32(v[k] > top[k], v[k], top[k]);
 	}
 	float most = vmaxvq_f32(vmaxq_f32(vmaxq_f32(top[0], top[1]), vmaxq_f32(top[2], top[3])));
