@@ -22,17 +22,17 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// TestVariants: models of other shapes and RoPE scalings come back from their GGUF files as they
-// were, or are refused: convert reads what it is about to write and compares.
+// TestVariants converts models of unusual shapes and RoPE scalings. convert reads the
+// resulting header back and must either find the same model or refuse to write it.
 func TestVariants(t *testing.T) {
 	refused := map[string]string{
-		"qwen2_windows":    "Layer[0].Window: 0 came back as 9", // GGUF has one window for all layers
+		"qwen2_windows":    "Layer[0].Window: 0 came back as 9", // GGUF stores one window for all layers
 		"qwen3_layers":     "Layer[1].Window: 0 came back as 5",
-		"gemma2_caps":      "AttnScale: 0.1 came back as", // and no query scale of gemma's own
+		"gemma2_caps":      "AttnScale: 0.1 came back as", // GGUF has no query scale
 		"gemma2_g":         "AttnScale: 0.20412415 came back as",
 		"gemma3_linear":    "AttnScale: 0.14142136 came back as",
-		"smollm3":          "Layer[1].NoRope: true came back as false", // and every fourth layer without RoPE
-		"qwen3_moe_sparse": "Experts.OverAll: true came back as false", // and weights that add up to one
+		"smollm3":          "Layer[1].NoRope: true came back as false", // GGUF implies every fourth layer
+		"qwen3_moe_sparse": "Experts.OverAll: true came back as false", // GGUF implies a sum of one
 	}
 	for _, name := range []string{
 		"llama_bias_f32", "llama_hd80", "llama_mqa_linear", "llama_yarn", "llama_yarn_mscale", "mistral_full_tied",
@@ -60,7 +60,8 @@ func TestVariants(t *testing.T) {
 	}
 }
 
-// TestThreads: the bytes hang on neither the number of threads nor the form of the source.
+// TestThreads checks that the output depends neither on the number of threads nor on whether
+// the source is a safetensors or a GGUF file.
 func TestThreads(t *testing.T) {
 	dir := t.TempDir()
 	asStored := filepath.Join(dir, "stored.gguf")
@@ -69,7 +70,7 @@ func TestThreads(t *testing.T) {
 	}
 	want := tensorsOf(t, write(t, testmodels.Path(t, "../../testdata/tiny/llama"), "Q3_K_S", quantize.Options{}))
 	if got := tensorsOf(t, write(t, asStored, "Q3_K_S", quantize.Options{})); got != want {
-		t.Error("another model from the GGUF file than from the safetensors file")
+		t.Error("the GGUF source and the safetensors source give different output")
 	}
 	m, err := convert.Open(asStored)
 	if err != nil {
@@ -90,12 +91,12 @@ func TestThreads(t *testing.T) {
 			t.Fatal(err)
 		}
 		if tensorsOf(t, b.Bytes()) != want {
-			t.Errorf("another model with %d threads", threads)
+			t.Errorf("the output differs with %d threads", threads)
 		}
 	}
 }
 
-// edited returns a directory with tiny/llama's files, config.json edited.
+// edited returns a copy of tiny/llama's directory in which edit has changed config.json.
 func edited(t *testing.T, edit func(config map[string]any)) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -180,11 +181,11 @@ func TestErrors(t *testing.T) {
 		{"unknown architecture", open(unknown), `"other" is not supported`},
 		{"other width", open(width), "tensor model.embed_tokens.weight"},
 		{"tokenizer", open(badTokenizer), "WordLevel"},
-		{"tensors that are left", open(extra), "tensor model.layers.1.input_layernorm.weight has no place in a GGUF file of llama"},
+		{"tensors that are left", open(extra), "tensor model.layers.1.input_layernorm.weight has no counterpart in the GGUF format of llama"},
 		{"cut file", m.Write(t.Context(), io.Discard, m.Stored(), convert.WriteOptions{}), "unexpected EOF"},
 		{"cancelled", whole.Write(cancelled, io.Discard, whole.Stored(), convert.WriteOptions{}), "context canceled"},
 		{"full disk", whole.Write(t.Context(), fullDisk{}, whole.Stored(), convert.WriteOptions{}), "disk full"},
-		{"quantised already", again(false), "tensor token_embd.weight is quantised already, as Q8_0"},
+		{"quantised already", again(false), "tensor token_embd.weight is already quantised as Q8_0"},
 	} {
 		if test.err == nil || !strings.Contains(test.err.Error(), test.text) {
 			t.Errorf("%s: got %v, want an error with %q", test.name, test.err, test.text)
@@ -196,7 +197,7 @@ type fullDisk struct{}
 
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 
-// TestNotFinite: an element that is not a number has its tensor named.
+// TestNotFinite checks that the error for a NaN element names its tensor.
 func TestNotFinite(t *testing.T) {
 	dir := edited(t, func(map[string]any) {})
 	path := filepath.Join(dir, "model.safetensors")
@@ -204,7 +205,7 @@ func TestNotFinite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	binary.LittleEndian.PutUint16(data[8+binary.LittleEndian.Uint64(data):], 0x7e00) // of the output matrix
+	binary.LittleEndian.PutUint16(data[8+binary.LittleEndian.Uint64(data):], 0x7e00) // a NaN in the output matrix
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +230,7 @@ func TestNotFinite(t *testing.T) {
 	}
 }
 
-// TestMemory: a model of 320 MB takes some megabytes for each thread.
+// TestMemory checks that converting a model of 320 MB takes only a few megabytes per thread.
 func TestMemory(t *testing.T) {
 	dir := t.TempDir()
 	if err := (sparse.Llama{Layers: 1, Width: 4096, FF: 8192, Heads: 32, KVHeads: 8, Vocab: 4096, Tied: true}).Write(dir); err != nil {
@@ -264,11 +265,11 @@ func TestMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if limit := before + 32<<20; most > limit || most == 0 {
-		t.Errorf("a heap of %d MiB, %d MiB before", most>>20, before>>20)
+		t.Errorf("the heap grew to %d MiB from %d MiB", most>>20, before>>20)
 	}
 }
 
-// TestStored: an odd GGUF file keeps its tensors.
+// TestStored checks that a GGUF file with unusual metadata keeps its tensors.
 func TestStored(t *testing.T) {
 	var b bytes.Buffer
 	w := gguf.NewWriter(&b)

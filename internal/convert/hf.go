@@ -12,8 +12,8 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// leftOut lists parts of the names of tensors that a text model's GGUF file does not contain:
-// computed tensors and other modalities.
+// leftOut lists parts of tensor names. The GGUF file of a text model omits tensors with such
+// names: computed tensors and those of other modalities.
 var leftOut = []string{".rotary_emb.inv_freq", "vision_tower.", "multi_modal_projector.", "visual.", "audio_tower."}
 
 // readHF reads the model of a Hugging Face directory.
@@ -39,12 +39,12 @@ func (m *Model) readHF(dir *weights.Directory) error {
 	for _, t := range dir.Tensors() {
 		tied := v.Config.TiedHead && strings.HasSuffix(t.Name, "lm_head.weight")
 		if !used[t.Name] && !tied && !slices.ContainsFunc(leftOut, func(part string) bool { return strings.Contains(t.Name, part) }) {
-			return fmt.Errorf("convert: %s: tensor %s has no place in a GGUF file of %s", m.path, t.Name, v.Config.Arch)
+			return fmt.Errorf("convert: %s: tensor %s has no counterpart in the GGUF format of %s", m.path, t.Name, v.Config.Arch)
 		}
 	}
 	for i, s := range v.Settings {
 		m.Metadata = append(m.Metadata, gguf.KV{Key: s.Key, Value: s.Value})
-		if i == 1 { // after what it is
+		if i == 1 { // general.name follows general.architecture and general.type
 			m.Metadata = append(m.Metadata, gguf.KV{Key: "general.name", Value: m.name()})
 		}
 	}
@@ -56,7 +56,7 @@ func (m *Model) readHF(dir *weights.Directory) error {
 	return m.verify(v.Config)
 }
 
-// name returns the model's name: the name of its directory.
+// name returns the model's name, which is the name of its directory.
 func (m *Model) name() string {
 	path, err := filepath.Abs(m.path)
 	if err != nil {
@@ -68,8 +68,8 @@ func (m *Model) name() string {
 	return strings.ToValidUTF8(filepath.Base(path), "?")
 }
 
-// verify reads the model back as the resulting GGUF file, to detect properties that the family's
-// GGUF form cannot express.
+// verify checks that the family's GGUF form can express all properties of the model. It reads
+// the model back as the resulting GGUF file and compares the configurations.
 func (m *Model) verify(c *arch.Config) error {
 	src := asGGUF{m, map[string]*Tensor{}}
 	for i := range m.Tensors {

@@ -1,6 +1,7 @@
-// Package convert writes models as GGUF files: Hugging Face directories, with the names, metadata
-// and order of rows that llama.cpp expects, and GGUF files with other types. It streams: only a
-// few megabytes per thread are in memory at a time, whatever the model's size.
+// Package convert writes models as GGUF files. It converts Hugging Face directories to the
+// names, metadata and row order that llama.cpp expects, and GGUF files to other tensor types.
+// It streams the weights: only a few megabytes per thread are in memory at a time, whatever
+// the model's size.
 package convert
 
 import (
@@ -18,16 +19,16 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// Model describes a model as a GGUF file. The elements of its tensors are still in the source
-// files. It is open until Close.
+// Model describes a model as a GGUF file. The tensor data is still in the source files, which
+// stay open until Close.
 type Model struct {
-	Metadata []gguf.KV // without the keys of types, which Write adds
+	Metadata []gguf.KV // without the keys about types, which Write adds
 	Tensors  []Tensor
 
 	path      string
 	files     []source
-	mapped    *weights.Mapped // source of tensors that must be joined
-	joined    bool            // some tensors must be joined
+	mapped    *weights.Mapped // the source of joined tensors
+	joined    bool            // some tensors are joined from several stored tensors
 	converted bool            // the source is not a GGUF file
 }
 
@@ -53,13 +54,14 @@ type Tensor struct {
 // part locates some of a tensor's rows.
 type part struct {
 	file   int
-	offset uint64 // in the file
-	size   uint64 // bytes
+	offset uint64 // position in the file in bytes
+	size   uint64 // size in bytes
 	joined bool   // the files store it as several tensors
 	rows   arch.ConvertedRows
 }
 
-// inOrder reports whether consecutive elements can be read at once.
+// inOrder reports whether consecutive elements are stored consecutively and can be read at
+// once.
 func (p *part) inOrder() bool { return !p.joined && p.rows.InOrder() }
 
 // Open opens a model, a GGUF file or a Hugging Face directory. It reads only headers.
@@ -136,7 +138,7 @@ func (m *Model) Reads(path string) bool {
 // Converted reports whether the source is not a GGUF file.
 func (m *Model) Converted() bool { return m.converted }
 
-// typeKeys are keys that Write sets itself or that are no longer valid.
+// typeKeys are keys that Write sets itself, and keys that are not valid for the written file.
 var typeKeys = []string{"general.file_type", "general.quantization_version", "split.no", "split.count", "split.tensors.count"}
 
 func (m *Model) readGGUF(dir *weights.Directory) error {
@@ -147,7 +149,7 @@ func (m *Model) readGGUF(dir *weights.Directory) error {
 	}
 	for _, t := range dir.Tensors() {
 		if len(t.Shape) == 0 {
-			return fmt.Errorf("convert: %s: tensor %s has no dimension", m.path, t.Name)
+			return fmt.Errorf("convert: %s: tensor %s is a scalar, want at least one dimension", m.path, t.Name)
 		}
 		if err := m.add(dir, t.Name, t.Shape, []arch.ConvertedRows{{Tensor: t.Name, Rows: t.Shape[0], Columns: elements(t.Shape[1:])}}); err != nil {
 			return err
@@ -156,7 +158,7 @@ func (m *Model) readGGUF(dir *weights.Directory) error {
 	return nil
 }
 
-// add adds a tensor that consists of the given rows of the directory's tensors.
+// add adds a tensor that consists of the given rows of the directory's tensors, in order.
 func (m *Model) add(dir *weights.Directory, name string, shape []uint64, rows []arch.ConvertedRows) error {
 	t := Tensor{Name: name, Shape: shape}
 	for i, r := range rows {
@@ -168,7 +170,7 @@ func (m *Model) add(dir *weights.Directory, name string, shape []uint64, rows []
 			return fmt.Errorf("convert: %s: %w", m.path, err)
 		}
 		if i > 0 && from.Type != t.Type {
-			return fmt.Errorf("convert: %s: tensor %s is of %s, what goes before it in %s of %s", m.path, r.Tensor, from.TypeName, name, t.Type)
+			return fmt.Errorf("convert: %s: tensor %s has type %s, but the preceding part of %s has type %s", m.path, r.Tensor, from.TypeName, name, t.Type)
 		}
 		t.Type = from.Type
 		t.parts = append(t.parts, part{from.File, from.Offset, from.Size, from.Joined, r})
@@ -196,7 +198,7 @@ func (m *Model) Meta(key string) (any, bool) {
 	return m.Metadata[i].Value, true
 }
 
-// facts returns the properties of the model that mixes depend on.
+// facts returns the properties of the model on which the types of a mix depend.
 func (m *Model) facts() quantize.Model {
 	name, _ := m.Meta("general.architecture")
 	number := func(key string) int {
@@ -210,7 +212,8 @@ func (m *Model) facts() quantize.Model {
 	return f
 }
 
-// integer returns an integer of any type, or the first of a list, or 0.
+// integer returns an integer of any Go type, or the first element of a list, as an int. It
+// returns 0 for any other value.
 func integer(v any) int {
 	r := reflect.ValueOf(v)
 	switch {
@@ -225,13 +228,13 @@ func integer(v any) int {
 	return 0
 }
 
-// Types returns the type of each tensor in a mix. Tensors that already have quantised types are
-// an error unless again is set, because their loss of precision is permanent.
+// Types returns the type of each tensor in a mix. If a tensor already has a quantised type,
+// Types fails unless again is set, because the loss of precision is permanent.
 func (m *Model) Types(mix *quantize.Mix, o quantize.Options, again bool) ([]dtype.Type, error) {
 	types := mix.Types(m.facts(), m.list(), o)
 	for i, t := range m.Tensors {
 		if t.Type.Quantized() && t.Type.Family() != dtype.FP8 && types[i] != t.Type && !again {
-			return nil, fmt.Errorf("convert: %s: tensor %s is quantised already, as %s", m.path, t.Name, t.Type)
+			return nil, fmt.Errorf("convert: %s: tensor %s is already quantised as %s", m.path, t.Name, t.Type)
 		}
 	}
 	return types, nil
@@ -246,9 +249,9 @@ func (m *Model) Stored() []dtype.Type {
 	return types
 }
 
-// list returns the tensors in the form that mixes use. Tensors of a Hugging Face directory whose
-// type mixes do not choose become F32, as llama.cpp expects; a GGUF file already has the right
-// type.
+// list returns the tensors in the form that package quantize uses. If the mix chooses no type
+// for a tensor, it keeps the type listed here: F32 in a Hugging Face directory, as llama.cpp
+// expects, and the stored type in a GGUF file.
 func (m *Model) list() []quantize.Tensor {
 	list := make([]quantize.Tensor, len(m.Tensors))
 	for i, t := range m.Tensors {
@@ -256,14 +259,14 @@ func (m *Model) list() []quantize.Tensor {
 		switch {
 		case m.converted && (!quantize.Quantizes(&list[i]) || t.Type == dtype.F64):
 			list[i].Type = dtype.F32
-		case !gguf.Has(t.Type): // a type with enough precision for its elements
+		case !gguf.Has(t.Type): // choose a type with enough precision for the elements
 			list[i].Type = dtype.F16
 		}
 	}
 	return list
 }
 
-// FileType returns llama.cpp's file type for a file with most of its bytes in one type.
+// FileType returns llama.cpp's file type, which depends on the type that takes the most bytes.
 func (m *Model) FileType(types []dtype.Type) uint32 {
 	bytes := map[dtype.Type]uint64{}
 	var most dtype.Type
@@ -282,14 +285,15 @@ func (m *Model) FileType(types []dtype.Type) uint32 {
 	return 1
 }
 
-// readAt reads bytes of a part's tensor. For a joined tensor it reads whole rows.
+// readAt reads len(b) bytes of a part's tensor, beginning at byte at. For a joined tensor it
+// reads whole rows.
 func (m *Model) readAt(p *part, b []byte, at uint64) error {
 	if p.joined {
 		return m.mapped.ReadJoined(p.rows.Tensor, at, b)
 	}
 	f := &m.files[p.file]
 	if at+uint64(len(b)) > p.size {
-		return fmt.Errorf("%s: bytes %d to %d of %d", f.path, at, at+uint64(len(b)), p.size)
+		return fmt.Errorf("%s: read of bytes %d to %d is outside the tensor of %d bytes", f.path, at, at+uint64(len(b)), p.size)
 	}
 	if _, err := f.ReadAt(b, int64(p.offset+at)); err != nil {
 		if errors.Is(err, io.EOF) {

@@ -34,8 +34,9 @@ func elementsOf(t *testing.T, data []byte) map[string][]float32 {
 	return all
 }
 
-// TestPacked: matrices whose scales are tensors of their own, in MLX's and in FP8's form, give the
-// elements of the same model in float32, Q's and K's rows reordered in either.
+// TestPacked converts models whose scales are separate tensors, in MLX's and in FP8's format.
+// The results must equal those of the same model in float32. In both models the rows of Q and
+// K are reordered.
 func TestPacked(t *testing.T) {
 	const dir = "../../testdata/tiny/llama"
 	for _, test := range []struct {
@@ -76,8 +77,8 @@ func TestPacked(t *testing.T) {
 	}
 }
 
-// TestMXFP4: experts as gpt-oss is published, of which the rows of gate and up take turns, become
-// blocks of MXFP4 with the same elements.
+// TestMXFP4 converts experts in the published format of gpt-oss, where the rows of gate and up
+// are interleaved. The results must be MXFP4 blocks with the same elements.
 func TestMXFP4(t *testing.T) {
 	config, tensors, err := packed.Read("../../testdata/variants/gpt_oss")
 	if err != nil {

@@ -11,21 +11,21 @@ func (m *Model) read(t *Tensor, c *chunk) error {
 	p := &t.parts[c.part]
 	size, ok := t.Type.Bytes(c.elems)
 	if !ok {
-		return fmt.Errorf("%d elements are no whole blocks of %s", c.elems, t.Type)
+		return fmt.Errorf("%d elements are not a whole number of %s blocks", c.elems, t.Type)
 	}
 	c.buffers.raw = grow(c.buffers.raw, size)
 	r := &p.rows
 	if p.inOrder() {
 		at, ok := t.Type.Bytes(r.First*r.Columns + c.first)
 		if !ok {
-			return fmt.Errorf("elements from %d on do not begin a block of %s", c.first, t.Type)
+			return fmt.Errorf("element %d is not at the beginning of a %s block", c.first, t.Type)
 		}
 		return m.readAt(p, c.buffers.raw, at)
 	}
 	row, ok := t.Type.Bytes(r.Columns)
 	switch first, n := c.first/r.Columns, c.elems/r.Columns; {
 	case !ok:
-		return fmt.Errorf("rows of %d elements are no whole blocks of %s", r.Columns, t.Type)
+		return fmt.Errorf("rows of %d elements are not a whole number of %s blocks", r.Columns, t.Type)
 	case r.Stack > 0:
 		return m.readColumns(t.Type, p, c.buffers, first, n)
 	case r.Columns == 1: // columns are contiguous bytes; reading element by element would be slow
@@ -49,7 +49,7 @@ func (m *Model) readVector(p *part, raw []byte, first, n, size uint64) error {
 	for i := range n {
 		at := p.rows.Row(first+i) * size
 		if at+size > p.size {
-			return fmt.Errorf("element %d of %d", at/size, p.size/size)
+			return fmt.Errorf("element %d is outside a vector of %d elements", at/size, p.size/size)
 		}
 		copy(raw[i*size:][:size], all[at:])
 	}

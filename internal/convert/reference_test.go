@@ -19,11 +19,11 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// reference is a folder with gopher-TYPE.gguf files by llama-quantize.
-var reference = flag.String("reference", "", "write testdata/gopher.txt from the files of this folder")
+// reference is a folder with files gopher-TYPE.gguf that llama-quantize wrote.
+var reference = flag.String("reference", "", "write testdata/gopher.txt from the files in this folder")
 
-// tensorsOf returns a line for each tensor of a GGUF file, in the order of names: name, type,
-// shape and a hash of the data.
+// tensorsOf returns a line for each tensor of a GGUF file, sorted by name. A line consists of
+// the tensor's name, type and shape and a hash of its data.
 func tensorsOf(t *testing.T, data []byte) string {
 	t.Helper()
 	file, err := gguf.Decode(bytes.NewReader(data), int64(len(data)))
@@ -39,7 +39,7 @@ func tensorsOf(t *testing.T, data []byte) string {
 	return strings.Join(lines, "")
 }
 
-// write writes a model in a mix, "" for the types that it has.
+// write writes a model in a mix. The mix "" keeps the stored types.
 func write(t *testing.T, path, mix string, o quantize.Options) []byte {
 	t.Helper()
 	m, err := convert.Open(path)
@@ -63,7 +63,7 @@ func write(t *testing.T, path, mix string, o quantize.Options) []byte {
 	var done, total uint64
 	progress := func(d, all uint64) {
 		if d < done {
-			t.Errorf("%d bytes after %d", d, done)
+			t.Errorf("progress went from %[2]d to %[1]d bytes", d, done)
 		}
 		done, total = d, all
 	}
@@ -72,15 +72,16 @@ func write(t *testing.T, path, mix string, o quantize.Options) []byte {
 	}
 	size, err := m.Size(types)
 	if err != nil || size != uint64(b.Len()) || done != total || done == 0 {
-		t.Errorf("%s: %d bytes, Size says %d, %v; progress %d of %d", path, b.Len(), size, err, done, total)
+		t.Errorf("%s: wrote %d bytes, Size returns %d, %v; progress %d of %d", path, b.Len(), size, err, done, total)
 	}
 	return b.Bytes()
 }
 
 var gopherMixes = []string{"F16", "Q8_0", "Q6_K", "Q5_1", "Q5_0", "Q5_K_M", "Q4_0", "Q4_1", "Q4_K_M", "Q3_K_M", "Q2_K", "IQ4_NL", "IQ4_XS"}
 
-// TestReference: of the safetensors file come the bytes, type by type and tensor by tensor, that
-// llama.cpp v0.5.0's converter and its llama-quantize made of it with token embeddings in Q8_0.
+// TestReference converts the safetensors file and compares every tensor, in every type, with
+// the files of llama.cpp v0.5.0's converter and llama-quantize. llama-quantize stored the
+// token embeddings in Q8_0.
 func TestReference(t *testing.T) {
 	const golden = "testdata/gopher.txt"
 	var got strings.Builder
@@ -126,8 +127,8 @@ func at(lines []string, i int) string {
 	return ""
 }
 
-// TestTiny: converting a model gives the tensors of the file that llama.cpp's converter made, and
-// its metadata, but for what says nothing of the model.
+// TestTiny converts models and compares their tensors and metadata with the files that
+// llama.cpp's converter wrote. It ignores the model's name and size label.
 func TestTiny(t *testing.T) {
 	for _, name := range []string{"llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "qwen3_moe", "gpt_oss"} {
 		dir := filepath.Join("../../testdata/tiny", name)
@@ -142,7 +143,7 @@ func TestTiny(t *testing.T) {
 		got := write(t, dir, "", quantize.Options{})
 		wantTensors, gotTensors := strings.Split(tensorsOf(t, want), "\n"), strings.Split(tensorsOf(t, got), "\n")
 		for i, line := range wantTensors {
-			// A last bit of some is another; and 1 + w is not rounded to float16 here.
+			// rope_freqs may differ in the last bit, and the reference rounds 1 + w to float16.
 			if strings.HasPrefix(line, "rope_freqs") || strings.Contains(line, "_norm.") && strings.HasPrefix(name, "gemma") {
 				line, gotTensors[i] = line[:len(line)-8], gotTensors[i][:len(line)-8]
 			}
@@ -172,7 +173,8 @@ func metadataOf(t *testing.T, data []byte) map[string]string {
 	return all
 }
 
-// TestTokenizer: gopher's metadata is that of llama.cpp's converter.
+// TestTokenizer compares gopher's metadata with the metadata that llama.cpp's converter
+// writes.
 func TestTokenizer(t *testing.T) {
 	want, err := os.ReadFile("../../testdata/gopher-q8_0.gguf")
 	if err != nil {

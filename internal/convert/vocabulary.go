@@ -16,8 +16,8 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// maxSideFile bounds the size of a file besides the weights. The largest known tokenizers have 34
-// MB.
+// maxSideFile bounds the size in bytes of the files other than the weights. The largest known
+// tokenizers take 34 MB.
 const maxSideFile = 256 << 20
 
 // readSideFile reads a file. The error is fs.ErrNotExist if the file does not exist.
@@ -37,7 +37,7 @@ func readSideFile(path string) ([]byte, error) {
 	return b, nil
 }
 
-// optional reads a file of a directory. It returns nil if the file does not exist.
+// optional reads a file in a directory. It returns nil if the file does not exist.
 func optional(root, name string) ([]byte, error) {
 	b, err := readSideFile(filepath.Join(root, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -46,8 +46,8 @@ func optional(root, name string) ([]byte, error) {
 	return b, err
 }
 
-// vocabulary returns the entries of a directory's tokenizer and chat templates. A model without a
-// tokenizer becomes a file without one.
+// vocabulary returns the metadata entries for a directory's tokenizer and chat templates. It
+// returns no tokenizer entries for a model without a tokenizer.
 func vocabulary(dir *weights.Directory, c *arch.Config) ([]gguf.KV, error) {
 	root := dir.Path()
 	if st, err := os.Stat(root); err == nil && !st.IsDir() {
@@ -97,8 +97,8 @@ func vocabulary(dir *weights.Directory, c *arch.Config) ([]gguf.KV, error) {
 	return entries, nil
 }
 
-// stops returns the keys of stop tokens other than the tokenizer's EOS, from config.json and
-// generation_config.json. GGUF has room for two.
+// stops returns entries for stop tokens other than the tokenizer's EOS. They come from
+// config.json and generation_config.json. GGUF has keys for two of them.
 func stops(entries []gguf.KV, c *arch.Config) (out []gguf.KV) {
 	taken := map[string]bool{}
 	has := map[uint32]bool{}

@@ -12,21 +12,21 @@ import (
 	"github.com/pianola-engine/pianola/internal/quantize"
 )
 
-// chunkElems is the number of elements that a goroutine converts at a time, a multiple of every
-// block.
+// chunkElems is the number of elements that a goroutine converts at a time. It is a multiple
+// of every type's block size.
 const chunkElems = 1 << 19
 
 // WriteOptions are the options of Write.
 type WriteOptions struct {
 	FileType uint32 // llama.cpp's file type of the mix
-	Threads  int    // number of threads; below 1: one per processor
-	// Progress, unless nil, is called on Write's goroutine with the bytes of tensor data written
-	// and the total.
+	Threads  int    // number of threads; below 1 means one per processor
+	// Progress, if not nil, is called on the goroutine of Write with the bytes of tensor data
+	// written and the total.
 	Progress func(done, total uint64)
 }
 
-// Write writes the model with the given type for each tensor. A cancelled context ends the work
-// with the context's error.
+// Write writes the model with the given type for each tensor. If ctx is cancelled, Write stops
+// and returns the context's error.
 func (m *Model) Write(ctx context.Context, w io.Writer, types []dtype.Type, o WriteOptions) error {
 	if o.Threads < 1 {
 		o.Threads = runtime.GOMAXPROCS(0)
@@ -106,8 +106,8 @@ func elements(shape []uint64) uint64 {
 	return n
 }
 
-// job is a range of elements of a part of a tensor. If the part's rows are reordered, it is whole
-// rows.
+// job is a range of elements in a part of a tensor. If the part's rows are reordered, the job
+// consists of whole rows.
 type job struct {
 	tensor, part int
 	first, elems uint64
@@ -122,7 +122,7 @@ type chunk struct {
 	done    chan struct{} // closed when out or err is set
 }
 
-// buffers are reused between chunks; they grow to the largest chunk.
+// buffers are reused between chunks. They grow to the size of the largest chunk.
 type buffers struct {
 	raw, out []byte
 	values   []float32
@@ -141,7 +141,8 @@ type pipeline struct {
 }
 
 func newPipeline(ctx context.Context, m *Model, types []dtype.Type, threads int) *pipeline {
-	p := &pipeline{m: m, ctx: ctx, types: types, jobs: make(chan *chunk, threads+1), limit: threads + 1} // one more, to have one ready
+	// The limit is one more than threads, so that one chunk is always ready.
+	p := &pipeline{m: m, ctx: ctx, types: types, jobs: make(chan *chunk, threads+1), limit: threads + 1}
 	for range threads {
 		go func() {
 			for c := range p.jobs {
@@ -163,7 +164,7 @@ func (p *pipeline) stop() {
 	}
 }
 
-// drain passes the bytes of a tensor to use, in order, as they are finished.
+// drain passes the converted bytes of a tensor to use, in order, as they become available.
 func (p *pipeline) drain(tensor int, use func([]byte) error) error {
 	for {
 		p.begin()
@@ -183,7 +184,7 @@ func (p *pipeline) drain(tensor int, use func([]byte) error) error {
 	}
 }
 
-// begin passes jobs to the workers, up to the limit.
+// begin passes jobs to the workers until limit jobs are pending.
 func (p *pipeline) begin() {
 	for len(p.pending) < p.limit {
 		j, ok := p.step()
@@ -223,7 +224,7 @@ func (p *pipeline) step() (job, bool) {
 	return job{}, false
 }
 
-// pieces returns the number of parts; values count as one.
+// pieces returns the number of parts. A tensor with values counts as one part.
 func (t *Tensor) pieces() int {
 	if t.values != nil {
 		return 1
@@ -265,7 +266,7 @@ func (m *Model) fill(c *chunk, to dtype.Type) error {
 	}
 	size, ok := to.Bytes(c.elems)
 	if !ok {
-		return fmt.Errorf("convert: tensor %s: %d elements are no whole blocks of %s", t.Name, c.elems, to)
+		return fmt.Errorf("convert: tensor %s: %d elements are not a whole number of %s blocks", t.Name, c.elems, to)
 	}
 	b.out = grow(b.out, size)
 	c.out = b.out
@@ -275,7 +276,7 @@ func (m *Model) fill(c *chunk, to dtype.Type) error {
 	return nil
 }
 
-// grow returns b with n elements of undefined content.
+// grow returns b with length n. The contents are undefined.
 func grow[T any](b []T, n uint64) []T {
 	if uint64(cap(b)) < n {
 		return make([]T, n)

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// image builds GGUF files by hand, right and wrong ones alike.
+// image builds GGUF files by hand, valid and invalid ones.
 type image []byte
 
 func (b *image) u32(v uint32) { *b = binary.LittleEndian.AppendUint32(*b, v) }
@@ -29,7 +29,7 @@ func (b *image) kv(key string, t valueType, value []byte) {
 	*b = append(*b, value...)
 }
 
-// array starts the entry of an array.
+// array starts the entry of an array with count elements.
 func (b *image) array(key string, elem valueType, count uint64) {
 	b.str(key)
 	b.u32(uint32(typeArray))
@@ -37,7 +37,7 @@ func (b *image) array(key string, elem valueType, count uint64) {
 	b.u64(count)
 }
 
-// tensor adds an info; dims are as in the file, innermost first.
+// tensor adds a tensor info. The dimensions are in the order of the file, innermost first.
 func (b *image) tensor(name string, id uint32, offset uint64, dims ...uint64) {
 	b.str(name)
 	b.u32(uint32(len(dims)))
@@ -69,8 +69,8 @@ func cat(p ...[]byte) (b []byte) {
 	return b
 }
 
-// sample returns a file with every value type and tensors of known, merely
-// named and unknown types.
+// sample returns a file with every value type. Its tensors have types that package dtype
+// supports, types that only have a name, and an unknown type.
 func sample() image {
 	var b image
 	b.header(4, 18)
@@ -100,7 +100,7 @@ func sample() image {
 	b.tensor("token_embd.weight", 1, 0, 32, 3)     // F16, 192 bytes
 	b.tensor("blk.0.attn_q.weight", 2, 192, 64, 2) // Q4_0, 72 bytes
 	b.tensor("blk.0.attn_k.weight", 17, 288, 256)  // IQ2_XS, 74 bytes
-	b.tensor("blk.0.attn_v.weight", 57, 384, 7, 5) // unknown: what is left
+	b.tensor("blk.0.attn_v.weight", 57, 384, 7, 5) // unknown type: takes the rest of the file
 	b.data(400)
 	return b
 }

@@ -15,13 +15,13 @@ const (
 	maxName      = 1<<16 - 1 // bytes of a key or a tensor name
 	maxAlignment = 1 << 24
 
-	// Smallest sizes of an entry in the file: a key of one byte with a value of one byte, and a
-	// tensor of one dimension with a name of one byte.
+	// The smallest entries in a file: a key of one byte with a value of one byte, and a tensor of
+	// one dimension with a name of one byte.
 	minKVSize     = 8 + 1 + 4 + 1
 	minTensorSize = 8 + 1 + 4 + 8 + 4 + 8
 
-	// Memory costs of an entry in addition to its name and value, including the map that finds
-	// duplicates.
+	// The memory cost of an entry in addition to its name and value. It includes the map that
+	// finds duplicates.
 	kvCost     = 96
 	tensorCost = 192
 )
@@ -42,7 +42,7 @@ type Tensor struct {
 	TypeName string     // ggml's name, such as "IQ2_XS", or "ggml type 57"
 	Shape    []uint64   // row-major, outermost first: [rows, columns]
 	Offset   uint64     // bytes from the start of the file
-	Size     uint64     // in bytes; up to the next tensor if the type's layout is unknown
+	Size     uint64     // in bytes; reaches to the next tensor if the type's layout is unknown
 }
 
 // File is a decoded header. Callers must not modify it.
@@ -87,15 +87,16 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("gguf: version %d is not supported, want 2 or 3", e.Version)
 }
 
-// Decode reads the header of a GGUF file of size bytes. It checks that every tensor lies within
-// the file, is aligned, and does not overlap another. It reads no tensor data.
+// Decode reads the header of a GGUF file of size bytes. It checks that every tensor lies
+// within the file, is aligned and does not overlap another. It does not read tensor data.
 //
-// The error is a [*MagicError], a [*VersionError], wraps io.ErrUnexpectedEOF if the file ends
-// within its header, or names the faulty key or tensor. Decode allocates memory for a count only
-// after checking that the file is long enough for it. No header takes more than about 100 MiB.
+// The error is a [*MagicError] or a [*VersionError], wraps io.ErrUnexpectedEOF if the file
+// ends within its header, or names the faulty key or tensor. Before Decode allocates memory
+// for a number of items, it checks that the file is long enough to contain them. Decoding a
+// header takes at most about 100 MiB.
 func Decode(r io.ReaderAt, size int64) (*File, error) {
 	if size < 0 {
-		return nil, fmt.Errorf("gguf: file size %d", size)
+		return nil, fmt.Errorf("gguf: file size %d is negative", size)
 	}
 	d := newReader(r, uint64(size))
 	f := new(File)
@@ -119,8 +120,8 @@ func Decode(r io.ReaderAt, size int64) (*File, error) {
 	return f, nil
 }
 
-// decodePreamble reads everything before the metadata and returns the unchecked numbers of
-// metadata entries and tensors.
+// decodePreamble reads everything before the metadata and returns the numbers of metadata
+// entries and tensors, which it does not check.
 func (f *File) decodePreamble(d *reader) (kvs, tensors uint64, err error) {
 	m, err := d.next(min(uint64(len(magic)), d.size))
 	if err != nil {
@@ -132,7 +133,7 @@ func (f *File) decodePreamble(d *reader) (kvs, tensors uint64, err error) {
 	if f.Version, err = d.uint32(); err != nil {
 		return 0, 0, fmt.Errorf("gguf: version: %w", err)
 	}
-	// A version that is a multiple of 65536 is a small version in the other byte order.
+	// A version that is a multiple of 65536 is a small number in the other byte order.
 	if f.Version != 0 && f.Version&0xffff == 0 {
 		return 0, 0, &VersionError{Version: bits.ReverseBytes32(f.Version), BigEndian: true}
 	}
@@ -189,7 +190,8 @@ func (f *File) setAlignment() error {
 	return nil
 }
 
-// decodeTensors reads the tensor infos. The offsets stay relative to the data and unchecked.
+// decodeTensors reads the tensor infos. It leaves the offsets relative to the data and
+// unchecked.
 func (f *File) decodeTensors(d *reader, count uint64) error {
 	if err := d.checkCount(count, minTensorSize, tensorCost); err != nil {
 		return fmt.Errorf("gguf: tensors: %w", err)
@@ -215,7 +217,7 @@ func (f *File) decodeTensors(d *reader, count uint64) error {
 	return nil
 }
 
-// tensor reads the part of a tensor info after the name.
+// tensor reads the part of a tensor info that follows the name.
 func (d *reader) tensor() (Tensor, error) {
 	dims, err := d.uint32()
 	if err != nil {
@@ -264,7 +266,7 @@ func (t ggmlType) size(shape []uint64) (uint64, error) {
 		return 0, nil
 	}
 	if row := shape[len(shape)-1]; row%uint64(t.elems) != 0 {
-		return 0, fmt.Errorf("rows of %d elements are not a multiple of the %d of a %s block", row, t.elems, t.name)
+		return 0, fmt.Errorf("rows of %d elements are not a multiple of the %d elements of a %s block", row, t.elems, t.name)
 	}
 	hi, lo := bits.Mul64(n/uint64(t.elems), uint64(t.bytes))
 	if hi != 0 || lo>>63 != 0 {
@@ -273,8 +275,8 @@ func (t ggmlType) size(shape []uint64) (uint64, error) {
 	return lo, nil
 }
 
-// place makes offsets absolute, checks that tensors lie within the file and do not overlap, and
-// sets the unknown sizes.
+// place checks that tensors lie within the file and do not overlap. It makes the offsets
+// absolute and sets the sizes of tensors whose type has an unknown layout.
 func (f *File) place(fileSize uint64) error {
 	data := fileSize - min(fileSize, f.DataOffset)
 	order := make([]*Tensor, len(f.Tensors))
@@ -284,7 +286,8 @@ func (f *File) place(fileSize uint64) error {
 		if t.Offset%f.Alignment != 0 {
 			return fmt.Errorf("gguf: tensor %s: offset %d is not a multiple of the alignment %d", quote(t.Name), t.Offset, f.Alignment)
 		}
-		// No tensor is empty, so even one of unknown size cannot begin at the end.
+		// No tensor is empty, so a tensor of unknown size cannot begin at the end of the data
+		// either.
 		if t.Offset >= data || t.Size > data-t.Offset {
 			return fmt.Errorf("gguf: tensor %s: offset %d + %d bytes is past the end of the file, which has %d bytes of data",
 				quote(t.Name), t.Offset, t.Size, data)
@@ -301,7 +304,7 @@ func (f *File) place(fileSize uint64) error {
 			t.Size = end - t.Offset
 		}
 		if t.Size == 0 || t.Size > end-t.Offset {
-			next := order[i+1] // the last tensor ends within the file
+			next := order[i+1] // exists, because the last tensor ends within the file
 			return fmt.Errorf("gguf: tensor %s: offset %d + %d bytes overlaps tensor %s at %d", quote(t.Name), t.Offset, t.Size, quote(next.Name), end)
 		}
 	}

@@ -80,7 +80,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestTypeNames checks that names and layouts agree with dtype.
+// TestTypeNames checks that ggml's type names and block layouts agree with package dtype.
 func TestTypeNames(t *testing.T) {
 	for _, want := range dtype.All() {
 		id, ok := typeID(want)
@@ -97,7 +97,7 @@ func TestTypeNames(t *testing.T) {
 		}
 	}
 	if _, ok := typeID(dtype.Invalid); ok {
-		t.Error("Invalid has a type id")
+		t.Error("typeID returns an id for Invalid")
 	}
 }
 
@@ -138,7 +138,7 @@ func TestAlignment(t *testing.T) {
 	}
 }
 
-// hostile holds files that must be refused, each with a part of the error.
+// hostile returns files that must be refused, each with a part of the expected error.
 func hostile() map[string]struct {
 	file []byte
 	want string
@@ -153,8 +153,8 @@ func hostile() map[string]struct {
 		build(&b)
 		files[name] = entry{b, want}
 	}
-	// withTensor adds a file of a good F32 tensor "ok" of 64 bytes at 0 and
-	// 64 bytes more, and what build adds to it.
+	// withTensor adds a file with a valid F32 tensor "ok" of 64 bytes at offset 0, followed by 64
+	// bytes of data. build adds a faulty tensor.
 	withTensor := func(name, want string, build func(b *image)) {
 		add(name, want, func(b *image) {
 			b.header(2, 0)
@@ -196,7 +196,7 @@ func hostile() map[string]struct {
 		add(fmt.Sprint("metadata count ", n), fmt.Sprintf("gguf: metadata: count %d does not fit", n), func(b *image) { b.header(0, n) })
 		add(fmt.Sprint("key length ", n), "gguf: metadata entry 0 of 1: key: string: ", func(b *image) {
 			b.header(0, 1)
-			b.u64(n + 1<<10&^uint64(n>>63<<10)) // past what follows, without wrapping round
+			b.u64(n + 1<<10&^uint64(n>>63<<10)) // past the end of the file, without overflow
 			*b = append(*b, make([]byte, 64)...)
 		})
 		add(fmt.Sprint("string length ", n), "gguf: key k: string: ", func(b *image) {
@@ -260,8 +260,8 @@ func hostile() map[string]struct {
 	withTensor("dimensions overflow", "more than 2^63 elements", func(b *image) { b.tensor("x", 0, 64, 1<<32, 1<<32) })
 	withTensor("dimensions wrap to 16", "more than 2^63 elements", func(b *image) { b.tensor("x", 0, 64, 1<<63+8, 2) })
 	withTensor("bytes overflow", "shape [1 4611686018427387904] in F32 has more than 2^63 bytes", func(b *image) { b.tensor("x", 0, 64, 1<<62, 1) })
-	withTensor("row not in blocks", "gguf: tensor x: rows of 48 elements are not a multiple of the 32 of a Q4_0 block", func(b *image) { b.tensor("x", 2, 64, 48, 2) })
-	withTensor("row not in named blocks", "256 of a IQ2_XS block", func(b *image) { b.tensor("x", 17, 64, 64, 4) })
+	withTensor("row not in blocks", "gguf: tensor x: rows of 48 elements are not a multiple of the 32 elements of a Q4_0 block", func(b *image) { b.tensor("x", 2, 64, 48, 2) })
+	withTensor("row not in named blocks", "256 elements of a IQ2_XS block", func(b *image) { b.tensor("x", 17, 64, 64, 4) })
 	withTensor("offset unaligned", "gguf: tensor x: offset 68 is not a multiple of the alignment 32", func(b *image) { b.tensor("x", 0, 68, 8) })
 	withTensor("offset at the end", "gguf: tensor x: offset 128 + 4 bytes is past the end of the file, which has 128 bytes of data", func(b *image) { b.tensor("x", 0, 128, 1) })
 	withTensor("offset past the end", "is past the end", func(b *image) { b.tensor("x", 0, 1<<40, 1) })
@@ -283,7 +283,7 @@ func hostile() map[string]struct {
 	return files
 }
 
-// allocated returns the bytes that f allocates.
+// allocated returns the number of bytes that f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -328,11 +328,11 @@ func TestTypedErrors(t *testing.T) {
 	}
 }
 
-// TestCut cuts a file at every byte: within the header the error says that the
-// file ends, behind it a tensor is past the end.
+// TestCut truncates a file at every byte. If the header is truncated, the error reports the
+// end of the file; otherwise it reports a tensor past the end.
 func TestCut(t *testing.T) {
 	b := sample()
-	last := len(b) - 16 // the last tensor takes what is there, but at least a byte
+	last := len(b) - 16 // the last tensor takes the rest of the file, at least one byte
 	for n := range last + 1 {
 		_, err := decode(b[:n])
 		if err == nil {
@@ -342,7 +342,7 @@ func TestCut(t *testing.T) {
 			t.Errorf("cut at %d: %v", n, err)
 		}
 	}
-	// The reader ends before the size that was given.
+	// Here the reader ends before the size that is passed to Decode.
 	for n := range len(b) - 400 {
 		if _, err := Decode(bytes.NewReader(b[:n]), int64(len(b))); n > 4 && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("reader cut at %d: %v", n, err)
@@ -350,7 +350,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// zeros is a file of a head and zeros behind it, as sparse files are.
+// zeros is a large file that begins with head and contains zeros otherwise, like a sparse
+// file.
 type zeros struct {
 	head []byte
 	size int64
@@ -368,7 +369,8 @@ func (z zeros) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// TestMemoryLimit has files long enough for what they claim.
+// TestMemoryLimit decodes headers that declare huge numbers of items, in files long enough to
+// contain them.
 func TestMemoryLimit(t *testing.T) {
 	const size = 1 << 40
 	for name, tc := range map[string]struct {
@@ -399,7 +401,7 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// TestLargeVocabulary decodes the metadata of a tokenizer of 262k entries.
+// TestLargeVocabulary decodes the metadata of a tokenizer with 262k tokens.
 func TestLargeVocabulary(t *testing.T) {
 	const tokens, merges = 262144, 514906
 	var b image
@@ -423,7 +425,7 @@ func TestLargeVocabulary(t *testing.T) {
 		t.Fatal(err)
 	}
 	if limit := uint64(len(b)) + 8*(tokens+merges) + 1<<20; n > limit {
-		t.Errorf("%d bytes allocated for a file of %d, want at most %d", n, len(b), limit)
+		t.Errorf("%d bytes allocated for a file of %d bytes, want at most %d", n, len(b), limit)
 	}
 	list := f.Metadata[0].Value.([]string)
 	if len(list) != tokens || list[0] != "token0" || list[tokens-1] != "token262143" {
@@ -475,7 +477,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			for _, y := range file.Tensors[:i] {
 				if x.Name == y.Name || x.Offset < y.Offset+y.Size && y.Offset < x.Offset+x.Size {
-					t.Errorf("tensors %+v and %+v clash", x, y)
+					t.Errorf("tensors %+v and %+v overlap", x, y)
 				}
 			}
 		}

@@ -1,4 +1,4 @@
 package gguf
 
-// Allocated is for the tests in package gguf_test.
+// Allocated exports allocated to the tests in package gguf_test.
 var Allocated = allocated

@@ -9,9 +9,9 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// These tests are outside of the package, because package testmodels imports it.
+// These tests are in an external package because package testmodels imports package gguf.
 
-// allocated returns how many bytes a function allocates.
+// allocated returns the number of bytes that a function allocates.
 var allocated = gguf.Allocated
 
 func decode(b []byte) (*gguf.File, error) { return gguf.Decode(bytes.NewReader(b), int64(len(b))) }
@@ -28,7 +28,7 @@ func TestCutModel(t *testing.T) {
 		var err error
 		n := allocated(func() { _, err = decode(b[:len(b)*i/16]) })
 		if err == nil || n > 1<<20 {
-			t.Errorf("cut at %d/16: error %v, %d bytes allocated", i, err, n)
+			t.Errorf("truncated to %d/16 of the file: error %v, %d bytes allocated", i, err, n)
 		}
 	}
 }
@@ -58,12 +58,12 @@ func TestModels(t *testing.T) {
 		end := f.DataOffset
 		for _, tensor := range f.Tensors {
 			if tensor.Offset != (end+f.Alignment-1)&^(f.Alignment-1) {
-				t.Errorf("%s: tensor %s at %d, want right behind %d", tc.path, tensor.Name, tensor.Offset, end)
+				t.Errorf("%s: tensor %s begins at %d, want the end of the previous tensor, %d", tc.path, tensor.Name, tensor.Offset, end)
 			}
 			end = tensor.Offset + tensor.Size
 		}
 		if uint64(len(b))-end >= f.Alignment {
-			t.Errorf("%s: tensors end at %d of %d", tc.path, end, len(b))
+			t.Errorf("%s: tensors end at %d in a file of %d bytes", tc.path, end, len(b))
 		}
 		if len(f.Tensors) != tc.tensors {
 			t.Errorf("%s: %d tensors, want %d", tc.path, len(f.Tensors), tc.tensors)

@@ -23,11 +23,11 @@ var errMemory = fmt.Errorf("header takes more than %d MiB", maxMemory>>20)
 // reader reads little-endian values sequentially through a window of the file.
 type reader struct {
 	r      io.ReaderAt
-	size   uint64 // of the file
+	size   uint64 // size of the file in bytes
 	pos    uint64 // offset of the next value, at most size
 	window []byte // bytes of the file, beginning at start
 	start  uint64
-	buf    []byte // memory of window
+	buf    []byte // the memory that backs window
 	memory uint64 // bytes that may still be allocated
 }
 
@@ -37,7 +37,7 @@ func newReader(r io.ReaderAt, size uint64) *reader {
 
 func (d *reader) left() uint64 { return d.size - d.pos }
 
-// eof returns the error for reading n more bytes than the file has.
+// eof returns the error for a read of n bytes beyond the end of the file.
 func (d *reader) eof(n uint64) error {
 	return fmt.Errorf("%d bytes at %d are past the end of the file at %d: %w", n, d.pos, d.size, io.ErrUnexpectedEOF)
 }
@@ -63,7 +63,7 @@ func (d *reader) fill() error {
 	if n, err := d.r.ReadAt(b, int64(d.pos)); n < len(b) {
 		d.window = nil
 		if err == nil || errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF // the file is shorter than its size
+			err = io.ErrUnexpectedEOF // the file is shorter than the size passed to Decode
 		}
 		return fmt.Errorf("read at %d: %w", d.pos, err)
 	}
@@ -88,11 +88,11 @@ func (d *reader) charge(n uint64) error {
 	return nil
 }
 
-// checkCount checks that the file has room for count items of at least minSize bytes, and charges
-// cost for each.
+// checkCount checks that the rest of the file has room for count items of at least minSize
+// bytes, and charges cost bytes of memory for each.
 func (d *reader) checkCount(count, minSize, cost uint64) error {
 	if count > d.left()/minSize {
-		return fmt.Errorf("count %d does not fit in the %d bytes that are left: %w", count, d.left(), io.ErrUnexpectedEOF)
+		return fmt.Errorf("count %d does not fit in the remaining %d bytes: %w", count, d.left(), io.ErrUnexpectedEOF)
 	}
 	if count > maxMemory {
 		return errMemory
@@ -116,7 +116,7 @@ func (d *reader) uint64() (uint64, error) {
 	return binary.LittleEndian.Uint64(b), nil
 }
 
-// stringLen reads the length of a string and checks that the file contains the string.
+// stringLen reads the length of a string and checks that the file contains that many bytes.
 func (d *reader) stringLen() (uint64, error) {
 	n, err := d.uint64()
 	if err != nil {
@@ -163,7 +163,7 @@ func (d *reader) name() (string, error) {
 	return string(b), nil
 }
 
-// copyTo appends the next n bytes to b.
+// copyTo reads n bytes and appends them to b.
 func (d *reader) copyTo(b *strings.Builder, n uint64) error {
 	for n > 0 {
 		chunk, err := d.next(min(n, windowSize))
@@ -176,8 +176,8 @@ func (d *reader) copyTo(b *strings.Builder, n uint64) error {
 	return nil
 }
 
-// quote returns a key or name for an error message. It quotes and shortens names that are not
-// plain, so that the message stays on one line.
+// quote returns a key or name for an error message. It quotes and shortens long or unusual
+// names, so that the message stays on one line.
 func quote(s string) string {
 	const limit = 128
 	plain := len(s) <= limit

@@ -13,7 +13,7 @@ const (
 	alignmentKey     = "general.alignment"
 )
 
-// valueType is a gguf_metadata_value_type.
+// valueType is a value of ggml's enum gguf_metadata_value_type.
 type valueType uint32
 
 const (
@@ -33,8 +33,8 @@ const (
 	valueTypes
 )
 
-// valueSizes holds the bytes of a value in the file: exact for numbers, the
-// least for strings (a length) and arrays (an element type and a count).
+// valueSizes holds the size in bytes of each value type in a file. Strings (a length) and
+// arrays (an element type and a count) have the size of their fixed part.
 var valueSizes = [valueTypes]uint64{
 	typeUint8:   1,
 	typeInt8:    1,
@@ -55,11 +55,11 @@ var valueSizes = [valueTypes]uint64{
 type ggmlType struct {
 	name         string
 	dtype        dtype.Type // Invalid: package dtype does not support the type
-	elems, bytes uint32     // of a block; 0 if the layout is unknown
+	elems, bytes uint32     // size of a block; 0 if the layout is unknown
 }
 
-// named are the types that package dtype does not declare. Those without a block
-// were withdrawn from files, or have layouts that forks of ggml disagree about.
+// named holds the ggml types that package dtype does not declare, by type id. Types without a
+// block size were withdrawn, or forks of ggml disagree about their layouts.
 var named = map[uint32]ggmlType{
 	4:  {name: "Q4_2"},
 	5:  {name: "Q4_3"},
@@ -82,8 +82,8 @@ var named = map[uint32]ggmlType{
 	42: {name: "Q2_0"},
 }
 
-// ggmlTypes are the types by their number in files: those that package dtype declares
-// and those that are named.
+// ggmlTypes holds all types with a known name by type id: those that package dtype declares
+// and those in named.
 var ggmlTypes = func() map[uint32]ggmlType {
 	types := maps.Clone(named)
 	for _, f := range dtype.Forms() {
@@ -94,8 +94,8 @@ var ggmlTypes = func() map[uint32]ggmlType {
 	return types
 }()
 
-// lookupType returns the entry of a ggml type id, with a name such as
-// "ggml type 57" where ggml has none.
+// lookupType returns the entry for a ggml type id. An unknown id has a name such as "ggml type
+// 57".
 func lookupType(id uint32) ggmlType {
 	if t, ok := ggmlTypes[id]; ok {
 		return t
@@ -103,14 +103,13 @@ func lookupType(id uint32) ggmlType {
 	return ggmlType{name: fmt.Sprintf("ggml type %d", id)}
 }
 
-// Has reports whether GGUF has the type t.
+// Has reports whether GGUF files can store tensors of type t.
 func Has(t dtype.Type) bool {
 	_, ok := typeID(t)
 	return ok
 }
 
-// typeID returns the ggml type id of t. It is not ok for types that ggml does
-// not have (U8).
+// typeID returns the ggml type id of t. ok is false for types that ggml lacks, such as U8.
 func typeID(t dtype.Type) (id uint32, ok bool) {
 	if f := dtype.FormOf(t); f != nil && f.ID >= 0 {
 		return uint32(f.ID), true

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// maxNesting bounds arrays of arrays.
+// maxNesting bounds the depth of nested arrays.
 const maxNesting = 8
 
-// numbers holds the decoders of the value types of fixed size.
+// numbers holds the decoders for value types of fixed size.
 var numbers = [valueTypes]numberDecoder{
 	typeUint8:   decoderOf(1, func(b []byte) uint8 { return b[0] }),
 	typeInt8:    decoderOf(1, func(b []byte) int8 { return int8(b[0]) }),
@@ -25,8 +25,8 @@ var numbers = [valueTypes]numberDecoder{
 	typeFloat64: decoderOf(8, func(b []byte) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(b)) }),
 }
 
-// numberDecoder reads one value as a T, or count values as a []T. The caller has checked that the
-// file contains them.
+// numberDecoder decodes one value as a T, or count values as a []T. The caller must check that
+// the file contains them.
 type numberDecoder struct {
 	scalar func(d *reader) (any, error)
 	array  func(d *reader, count uint64) (any, error)
@@ -59,7 +59,7 @@ func decoderOf[T any](size uint64, get func([]byte) T) numberDecoder {
 	}
 }
 
-// value reads a value preceded by its type.
+// value reads a value type and then a value of that type.
 func (d *reader) value() (any, error) {
 	t, err := d.valueType()
 	if err != nil {
@@ -85,7 +85,7 @@ func (d *reader) valueType() (valueType, error) {
 	return valueType(id), nil
 }
 
-// array reads an array, beginning with the element type, as a slice of that type.
+// array reads an element type, a count and the elements. It returns a slice of that type.
 func (d *reader) array(depth int) (any, error) {
 	if depth > maxNesting {
 		return nil, fmt.Errorf("arrays are nested deeper than %d", maxNesting)
@@ -98,8 +98,8 @@ func (d *reader) array(depth int) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("array: %w", err)
 	}
-	// In memory, a string has a header of 16 bytes in addition to its text, and an array an
-	// interface of 16 bytes and a slice header of 24.
+	// In memory, a string takes a header of 16 bytes in addition to its text. An array takes an
+	// interface value of 16 bytes and a slice header of 24 bytes.
 	cost := valueSizes[t]
 	switch t {
 	case typeString:
@@ -125,8 +125,8 @@ func (d *reader) array(depth int) (any, error) {
 	return numbers[t].array(d, count)
 }
 
-// strings reads count strings as substrings of one string. It walks them twice, first to sum up
-// their lengths.
+// strings reads count strings as substrings of one large string. It reads them twice: first it
+// adds up their lengths.
 func (d *reader) strings(count uint64) ([]string, error) {
 	start := d.pos
 	var total uint64
@@ -155,10 +155,10 @@ func (d *reader) strings(count uint64) ([]string, error) {
 			return nil, err
 		}
 		from := all.Len()
-		// If the file changes between the walks, the text must not grow, since earlier strings
-		// refer to it.
+		// If the file has changed between the two passes, the text must not be reallocated,
+		// because earlier strings refer to it.
 		if n > total-uint64(from) {
-			return nil, fmt.Errorf("element %d of %d: changed while it was read", i, count)
+			return nil, fmt.Errorf("element %d of %d: the file changed while it was read", i, count)
 		}
 		if err := d.copyTo(&all, n); err != nil {
 			return nil, err

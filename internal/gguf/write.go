@@ -17,7 +17,7 @@ const (
 	// zero.
 	maxTensorName = 63
 
-	// maxDataSize leaves room for a header within 63 bits.
+	// maxDataSize leaves room for the header, so that file offsets fit in 63 bits.
 	maxDataSize = 1 << 62
 )
 
@@ -34,11 +34,11 @@ type Writer struct {
 	tensors   []Tensor // Offset is relative to the data
 	names     map[string]bool
 	alignment uint64
-	dataSize  uint64 // size of the declared tensors, with padding between them
+	dataSize  uint64 // size of the declared tensors and the padding between them
 	pos       uint64 // bytes of data written
 	next      int    // index of the tensor to write
 	started   bool   // the header is written
-	err       error  // error of w; the Writer is no longer usable
+	err       error  // first error of w; all later calls fail
 }
 
 // NewWriter returns a Writer to w. It writes nothing before the first WriteTensor or Close.
@@ -46,9 +46,10 @@ func NewWriter(w io.Writer) *Writer {
 	return &Writer{w: w, keys: map[string]bool{}, names: map[string]bool{}, alignment: defaultAlignment}
 }
 
-// Set appends a metadata entry. value must have one of the types listed at [KV], except arrays of
-// arrays. Keys are written in the order of calls and cannot be set twice. general.alignment, a
-// uint32 and a power of two, must be set before the first tensor is added.
+// Set appends a metadata entry. value must have one of the types listed at [KV], except arrays
+// of arrays. Keys are written in the order of calls; setting a key twice is an error.
+// general.alignment must be a uint32 and a power of two, and must be set before the first
+// tensor is added.
 func (w *Writer) Set(key string, value any) error {
 	switch {
 	case w.started:
@@ -86,7 +87,7 @@ func (w *Writer) AddTensor(name string, shape []uint64, t dtype.Type) error {
 		return fmt.Errorf("gguf: write tensor %s: %w", name, err)
 	}
 	offset := w.align(w.dataSize)
-	if offset+size > maxDataSize { // cannot overflow: both are below 2^63
+	if offset+size > maxDataSize { // cannot overflow, because both are below 2^63
 		return fmt.Errorf("gguf: write tensor %s: offset %d + %d bytes: the limit is %d", name, offset, size, uint64(maxDataSize))
 	}
 	w.names[name] = true
@@ -97,7 +98,7 @@ func (w *Writer) AddTensor(name string, shape []uint64, t dtype.Type) error {
 	return nil
 }
 
-// checkTensor returns the tensor's size in bytes.
+// checkTensor checks a declaration and returns the tensor's size in bytes.
 func (w *Writer) checkTensor(name string, shape []uint64, t dtype.Type) (uint64, error) {
 	switch {
 	case w.started:
@@ -131,14 +132,14 @@ func (w *Writer) checkTensor(name string, shape []uint64, t dtype.Type) (uint64,
 	return size, nil
 }
 
-// Size returns the size in bytes of the whole file as declared so far.
+// Size returns the size in bytes of the whole file with the tensors declared so far.
 func (w *Writer) Size() uint64 {
 	return uint64(len(w.header())) + w.align(w.dataSize)
 }
 
-// WriteTensor writes the data of the next tensor in the order of declaration; name must be its
-// name. fill must write exactly the tensor's bytes. After an error, the Writer rejects further
-// calls.
+// WriteTensor writes the data of the next tensor in the order of declaration, which must be
+// called name. fill must write exactly the tensor's bytes. After an error, all later calls
+// fail.
 func (w *Writer) WriteTensor(name string, fill func(io.Writer) error) error {
 	if err := w.start(); err != nil {
 		return err
@@ -170,8 +171,8 @@ func (w *Writer) WriteTensor(name string, fill func(io.Writer) error) error {
 	return nil
 }
 
-// Close completes the file: it returns an error if a tensor has no data, and pads the end to the
-// alignment, as ggml does. It does not close the underlying writer.
+// Close completes the file. It pads the end to the alignment, as ggml does, and returns an
+// error if the data of a tensor is missing. It does not close the underlying writer.
 func (w *Writer) Close() error {
 	if err := w.start(); err != nil {
 		return err
@@ -186,7 +187,7 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// start writes the header, unless it has been written.
+// start writes the header unless it has already been written.
 func (w *Writer) start() error {
 	if w.err != nil || w.started {
 		return w.err
@@ -198,7 +199,7 @@ func (w *Writer) start() error {
 	return w.err
 }
 
-// pad writes zeros up to an offset in the data.
+// pad writes zeros up to the offset to in the data.
 func (w *Writer) pad(to uint64) error {
 	var zeros [512]byte
 	for w.pos < to {
@@ -211,10 +212,10 @@ func (w *Writer) pad(to uint64) error {
 	return nil
 }
 
-// align rounds up to the alignment.
+// align rounds n up to a multiple of the alignment.
 func (w *Writer) align(n uint64) uint64 { return (n + w.alignment - 1) &^ (w.alignment - 1) }
 
-// header encodes everything before the data, padding included.
+// header encodes everything before the data, including padding.
 func (w *Writer) header() []byte {
 	b := []byte(magic)
 	b = binary.LittleEndian.AppendUint32(b, version)
@@ -234,11 +235,11 @@ func (w *Writer) header() []byte {
 	return append(b, make([]byte, w.align(uint64(len(b)))-uint64(len(b)))...)
 }
 
-// sectionWriter forwards at most left bytes.
+// sectionWriter forwards at most left bytes to the underlying writer and fails for more.
 type sectionWriter struct {
 	w    io.Writer
 	left uint64
-	err  error // the first error, for a fill that does not return it
+	err  error // the first error; fill may fail to return it
 }
 
 func (s *sectionWriter) Write(p []byte) (int, error) {

@@ -22,8 +22,8 @@ func writeAll(p []byte) func(io.Writer) error {
 	}
 }
 
-// TestWriterRoundTrip writes each kind of value and several types of tensor and
-// reads them back.
+// TestWriterRoundTrip writes metadata of every type and tensors of several types, and reads
+// them back.
 func TestWriterRoundTrip(t *testing.T) {
 	metadata := []gguf.KV{
 		{Key: "u8", Value: uint8(200)}, {Key: "i8", Value: int8(-100)},
@@ -89,7 +89,7 @@ func TestWriterRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			if uint64(out.Len()) != size {
-				t.Errorf("wrote %d bytes, Size said %d", out.Len(), size)
+				t.Errorf("wrote %d bytes, Size returned %d", out.Len(), size)
 			}
 			file, err := gguf.Decode(bytes.NewReader(out.Bytes()), int64(out.Len()))
 			if err != nil {
@@ -117,7 +117,7 @@ func TestWriterRoundTrip(t *testing.T) {
 	}
 }
 
-// TestWriterSameBytes copies files of llama.cpp's through the Writer and gets the
+// TestWriterSameBytes copies files written by llama.cpp through the Writer and expects the
 // same bytes.
 func TestWriterSameBytes(t *testing.T) {
 	for _, name := range []string{"gopher-q8_0.gguf", "tiny/qwen2/model.gguf"} {
@@ -150,7 +150,7 @@ func TestWriterSameBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(out.Bytes(), original) {
-			t.Errorf("%s: %d bytes came out as %d others", name, len(original), out.Len())
+			t.Errorf("%s: the copy of %d bytes differs and has %d bytes", name, len(original), out.Len())
 		}
 	}
 }
@@ -164,7 +164,7 @@ func TestWriterDeclarationErrors(t *testing.T) {
 	}
 	tests := []struct {
 		name  string
-		steps []func(*gguf.Writer) error // all but the last succeed
+		steps []func(*gguf.Writer) error // all steps except the last succeed
 		want  string
 	}{
 		{"int", []func(*gguf.Writer) error{set("a", 1)}, "metadata a: no GGUF value for a int"},
@@ -246,7 +246,7 @@ func TestWriterDataErrors(t *testing.T) {
 	}
 }
 
-// limitedWriter fails once it has taken n bytes.
+// limitedWriter fails after n bytes.
 type limitedWriter struct{ n int }
 
 var errFull = errors.New("disk full")
@@ -261,8 +261,8 @@ func (l *limitedWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestWriterFullDisk: wherever the underlying writer fails, the error is
-// reported and no later call says that all is well.
+// TestWriterFullDisk makes the underlying writer fail at every position. The Writer must
+// report the error, and no later call may succeed.
 func TestWriterFullDisk(t *testing.T) {
 	write := func(under io.Writer) (uint64, error) {
 		w := gguf.NewWriter(under)
@@ -270,7 +270,7 @@ func TestWriterFullDisk(t *testing.T) {
 		size := w.Size()
 		for _, name := range []string{"a", "b"} {
 			err = errors.Join(err, w.WriteTensor(name, func(w io.Writer) error {
-				_, _ = w.Write(make([]byte, 12)) // the Writer notices by itself
+				_, _ = w.Write(make([]byte, 12)) // fill ignores the error, but the Writer notices it
 				return nil
 			}))
 		}
@@ -282,7 +282,7 @@ func TestWriterFullDisk(t *testing.T) {
 	}
 	for n := range int(size) {
 		if _, err := write(&limitedWriter{n}); !errors.Is(err, errFull) {
-			t.Errorf("room for %d bytes of %d: got %v", n, size, err)
+			t.Errorf("disk full after %d of %d bytes: got %v", n, size, err)
 		}
 	}
 	if _, err := write(&limitedWriter{int(size)}); err != nil {

@@ -6,8 +6,8 @@ import (
 	"math"
 )
 
-// appendValue appends the type and the bytes of a metadata value. If the value has no encoding,
-// it returns b unchanged and an error.
+// appendValue appends the type and the encoding of a metadata value. If GGUF cannot encode the
+// value, it returns b unchanged and an error.
 func appendValue(b []byte, value any) ([]byte, error) {
 	le := binary.LittleEndian
 	switch v := value.(type) {

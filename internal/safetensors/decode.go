@@ -1,9 +1,9 @@
-// Package safetensors decodes the headers of safetensors files, and the index files of models in
-// several files.
+// Package safetensors decodes the headers of safetensors files, and the index files of models
+// that consist of several files.
 //
-// It decodes a list of tensors and checks that they fit the file. It reads no tensor data and
-// maps nothing. It must not know architectures or config.json. The format is described at
-// https://github.com/huggingface/safetensors#format.
+// Decoding returns a list of tensors and checks that they fit the file. The package does not
+// read or map tensor data, and must not know architectures or config.json. The format is
+// described at https://github.com/huggingface/safetensors#format.
 package safetensors
 
 import (
@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// maxHeader is the format's own limit.
+	// maxHeader is the limit that the format itself sets, in bytes.
 	maxHeader   = 100_000_000
 	maxDims     = 16
 	maxTypeName = 32
 	metadataKey = "__metadata__"
-	tensorCost  = 160 // memory cost, in addition to the name
+	tensorCost  = 160 // memory cost of a tensor in addition to its name
 )
 
 // Tensor describes a tensor and its place in the file.
@@ -44,13 +44,13 @@ type Header struct {
 	Tensors    []Tensor          // in the order of their data
 }
 
-// elementType is a type of the format.
+// elementType is an element type of the format.
 type elementType struct {
 	dtype dtype.Type // Invalid: package dtype does not support the type
 	bits  uint64
 }
 
-// elementTypes are the types of the reference implementation's enum Dtype.
+// elementTypes holds the types of the reference implementation's enum Dtype by name.
 var elementTypes = map[string]elementType{
 	"BOOL":        {dtype.U8, 8},
 	"U8":          {dtype.U8, 8},
@@ -76,12 +76,12 @@ var elementTypes = map[string]elementType{
 	"F8_E5M2FNUZ": {dtype.Invalid, 8},
 }
 
-// Decode reads the header of a safetensors file of size bytes. It checks that the tensors' data
-// fills the rest of the file without holes or overlaps, as the format requires. It reads no
+// Decode reads the header of a safetensors file of size bytes. It checks that the tensors fill
+// the rest of the file without gaps or overlaps, as the format requires. It does not read
 // tensor data.
 //
 // The error wraps io.ErrUnexpectedEOF if the file ends within its header, or names the faulty
-// tensor. No header takes more than about 100 MiB.
+// tensor. Decoding a header takes at most about 100 MiB.
 func Decode(r io.ReaderAt, size int64) (*Header, error) {
 	var prefix [9]byte
 	if size < int64(len(prefix)) {
@@ -95,7 +95,7 @@ func Decode(r io.ReaderAt, size int64) (*Header, error) {
 		return nil, fmt.Errorf("not a safetensors file: header starts with %q, want '{'", prefix[8:])
 	}
 	if length > maxHeader {
-		return nil, fmt.Errorf("safetensors: header length %d is past the limit of %d", length, maxHeader)
+		return nil, fmt.Errorf("safetensors: header length %d is above the limit of %d", length, maxHeader)
 	}
 	if length > uint64(size)-8 {
 		return nil, fmt.Errorf("safetensors: header length %d is past the end of the file at %d: %w", length, size, io.ErrUnexpectedEOF)
@@ -117,7 +117,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// decode reads the header. The offsets stay relative to the data and unchecked.
+// decode reads the header. It leaves the offsets relative to the data and unchecked.
 func (h *Header) decode(p *parser) error {
 	err := p.object(func(name string) error {
 		if name == metadataKey {
@@ -184,7 +184,7 @@ func (p *parser) tensor() (Tensor, error) {
 	case t.TypeName == "":
 		return t, errors.New("has no dtype")
 	case len(t.TypeName) > maxTypeName || quote(t.TypeName) != t.TypeName:
-		return t, fmt.Errorf("dtype %s is not a name", quote(t.TypeName))
+		return t, fmt.Errorf("dtype %s is not a valid type name", quote(t.TypeName))
 	case t.Shape == nil:
 		return t, errors.New("has no shape")
 	case len(offsets) != 2:
@@ -200,16 +200,16 @@ func (p *parser) tensor() (Tensor, error) {
 		return t, err
 	}
 	if !ok {
-		return t, nil // use the size in the file
+		return t, nil // unknown type: the size follows from data_offsets
 	}
 	hi, lo := bits.Mul64(elems, known.bits)
 	if hi != 0 || lo%8 != 0 || lo/8 != t.Size {
-		return t, fmt.Errorf("data_offsets %d span %d bytes, which are not those of shape %d in %s", offsets, t.Size, t.Shape, t.TypeName)
+		return t, fmt.Errorf("data_offsets %d span %d bytes, which is not the size of shape %d in %s", offsets, t.Size, t.Shape, t.TypeName)
 	}
 	return t, nil
 }
 
-// elements returns the product of a shape.
+// elements returns the number of elements of a shape.
 func elements(shape []uint64) (uint64, error) {
 	n := uint64(1)
 	for _, dim := range shape {
@@ -225,7 +225,8 @@ func elements(shape []uint64) (uint64, error) {
 	return n, nil
 }
 
-// place checks that the tensors fill the data, sorts them and makes their offsets absolute.
+// place checks that the tensors fill the data, sorts them by offset and makes their offsets
+// absolute.
 func (h *Header) place(data uint64) error {
 	slices.SortStableFunc(h.Tensors, func(a, b Tensor) int { return cmp.Compare(a.Offset, b.Offset) })
 	var end uint64
@@ -240,13 +241,13 @@ func (h *Header) place(data uint64) error {
 			return fmt.Errorf("tensor %s: offset %d overlaps %s, which ends at %d", quote(t.Name), t.Offset, last, end)
 		}
 		if t.Offset > end {
-			return fmt.Errorf("tensor %s: offset %d leaves a hole behind %s, which ends at %d", quote(t.Name), t.Offset, last, end)
+			return fmt.Errorf("tensor %s: offset %d leaves a gap after %s, which ends at %d", quote(t.Name), t.Offset, last, end)
 		}
 		end, last = t.Offset+t.Size, "tensor "+quote(t.Name)
 		t.Offset += h.DataOffset
 	}
 	if end != data {
-		return fmt.Errorf("%d bytes of data are behind the last tensor", data-end)
+		return fmt.Errorf("%d bytes of data follow the last tensor", data-end)
 	}
 	return nil
 }

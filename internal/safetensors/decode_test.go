@@ -16,7 +16,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// file returns a safetensors file of a header and n bytes of data.
+// file returns a safetensors file with the given header and n bytes of data.
 func file(header string, n int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	b = append(b, header...)
@@ -25,7 +25,7 @@ func file(header string, n int) []byte {
 
 func decode(b []byte) (*Header, error) { return Decode(bytes.NewReader(b), int64(len(b))) }
 
-// allocated returns the bytes that f allocates.
+// allocated returns the number of bytes that f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -66,7 +66,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestElementTypes checks that sizes agree with dtype.
+// TestElementTypes checks that the element sizes agree with package dtype.
 func TestElementTypes(t *testing.T) {
 	for name, e := range elementTypes {
 		if elems, size := e.dtype.Block(); e.dtype.Valid() && (elems != 1 || uint64(size)*8 != e.bits) {
@@ -91,9 +91,9 @@ var hostile = []struct {
 	{"not an object", file("[]", 0), "not a safetensors file: header starts with \"[\""},
 	{"header past the end", binary.LittleEndian.AppendUint64(nil, 20)[:8:8], "not a safetensors file"},
 	{"header past the end", append(binary.LittleEndian.AppendUint64(nil, 3), "{}"...), "safetensors: header length 3 is past the end of the file at 10"},
-	{"header past the limit", append(binary.LittleEndian.AppendUint64(nil, maxHeader+1), "{}"...), "header length 100000001 is past the limit of 100000000"},
-	{"header of 2^63", append(binary.LittleEndian.AppendUint64(nil, 1<<63), "{}"...), "header length 9223372036854775808 is past the limit"},
-	{"header of 2^64-1", append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "{}"...), "is past the limit"},
+	{"header past the limit", append(binary.LittleEndian.AppendUint64(nil, maxHeader+1), "{}"...), "header length 100000001 is above the limit of 100000000"},
+	{"header of 2^63", append(binary.LittleEndian.AppendUint64(nil, 1<<63), "{}"...), "header length 9223372036854775808 is above the limit"},
+	{"header of 2^64-1", append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "{}"...), "is above the limit"},
 	{"no header", append(make([]byte, 8), "{}"...), "safetensors: header: at byte 0: unexpected EOF"},
 	{"open object", file(`{"a":`, 0), "unexpected EOF"},
 	{"behind the object", file(`{} {}`, 0), "at byte 4: {, want the end"},
@@ -115,8 +115,8 @@ var hostile = []struct {
 	{"three offsets", file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1,2]}}`, 2), "tensor a: data_offsets: at byte 52: more than 2 numbers"},
 	{"17 dimensions", file(`{"a":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}}`, 1), "tensor a: shape: at byte 61: more than 16 numbers"},
 	{"dtype is a number", file(`{"a":{"dtype":1,"shape":[1],"data_offsets":[0,1]}}`, 1), "tensor a: dtype: at byte 15: 1, want a string"},
-	{"dtype is no name", file(`{"a":{"dtype":"U 8","shape":[1],"data_offsets":[0,1]}}`, 1), `dtype "U 8" is not a name`},
-	{"dtype is long", file(`{"a":{"dtype":"`+strings.Repeat("U", 33)+`","shape":[1],"data_offsets":[0,1]}}`, 1), "is not a name"},
+	{"dtype is no name", file(`{"a":{"dtype":"U 8","shape":[1],"data_offsets":[0,1]}}`, 1), `dtype "U 8" is not a valid type name`},
+	{"dtype is long", file(`{"a":{"dtype":"`+strings.Repeat("U", 33)+`","shape":[1],"data_offsets":[0,1]}}`, 1), "is not a valid type name"},
 	{"negative", file(`{"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}}`, 1), "-1, want an integer"},
 	{"fraction", file(`{"a":{"dtype":"U8","shape":[1.5],"data_offsets":[0,1]}}`, 1), "1.5, want an integer"},
 	{"exponent", file(`{"a":{"dtype":"U8","shape":[1e0],"data_offsets":[0,1]}}`, 1), "1e0, want an integer"},
@@ -126,16 +126,16 @@ var hostile = []struct {
 	{"empty tensor", file(`{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`, 1), "tensor a: data_offsets [0 0] are not in order"},
 	{"offsets turned round", file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}}`, 1), "data_offsets [1 0] are not in order"},
 	{"product overflows", file(`{"a":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,1]}}`, 1), "more than 2^63 elements"},
-	{"size overflows", file(`{"a":{"dtype":"F64","shape":[4611686018427387905],"data_offsets":[0,8]}}`, 8), "are not those of shape [4611686018427387905] in F64"},
-	{"size too small", file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "tensor a: data_offsets [0 4] span 4 bytes, which are not those of shape [2] in F32"},
+	{"size overflows", file(`{"a":{"dtype":"F64","shape":[4611686018427387905],"data_offsets":[0,8]}}`, 8), "is not the size of shape [4611686018427387905] in F64"},
+	{"size too small", file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "tensor a: data_offsets [0 4] span 4 bytes, which is not the size of shape [2] in F32"},
 	{"size too large", file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,9]}}`, 9), "span 9 bytes"},
-	{"half a byte", file(`{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, 1), "are not those of shape [3] in F4"},
+	{"half a byte", file(`{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, 1), "is not the size of shape [3] in F4"},
 	{"past the end", file(`{"a":{"dtype":"U8","shape":[9],"data_offsets":[0,9]}}`, 8), "safetensors: tensor a: offset 0 + 9 bytes is past the end of the file, which has 8 bytes of data"},
 	{"far past the end", file(`{"a":{"dtype":"X","shape":[9],"data_offsets":[9223372036854775808,18446744073709551615]}}`, 8), "is past the end"},
 	{"overlap", file(`{"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]},"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}`, 6), "tensor b: offset 2 overlaps tensor a, which ends at 4"},
-	{"hole", file(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]}}`, 6), "tensor b: offset 4 leaves a hole behind tensor a, which ends at 2"},
-	{"hole in front", file(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}`, 4), "leaves a hole behind the header"},
-	{"data behind", file(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`, 4), "2 bytes of data are behind the last tensor"},
+	{"hole", file(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[4,6]}}`, 6), "tensor b: offset 4 leaves a gap after tensor a, which ends at 2"},
+	{"hole in front", file(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}`, 4), "leaves a gap after the header"},
+	{"data behind", file(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`, 4), "2 bytes of data follow the last tensor"},
 	{"long string", file(`{"__metadata__":{"a":"`+strings.Repeat("a", 8<<20)+`"}}`, 0), "has a string of more than 4 MiB"},
 }
 
@@ -162,7 +162,7 @@ func TestCut(t *testing.T) {
 		} else if n > 8 && n < 8+len(sample) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("cut at %d: %v", n, err)
 		}
-		// The reader ends before the size that was given.
+		// Here the reader ends before the size that is passed to Decode.
 		if n < 8+len(sample)-3 {
 			if _, err := Decode(bytes.NewReader(b[:n]), int64(len(b))); !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("reader cut at %d: %v", n, err)
@@ -171,7 +171,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// watched is a file that records the most memory that is live while it is read.
+// watched is a file that records the largest live heap during reads.
 type watched struct {
 	io.ReaderAt
 	reads int
@@ -185,7 +185,7 @@ func (w *watched) ReadAt(b []byte, off int64) (int, error) {
 	return w.ReaderAt.ReadAt(b, off)
 }
 
-// live returns the bytes of the heap that are in use.
+// live returns the number of live bytes in the heap.
 func live() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -193,7 +193,7 @@ func live() uint64 {
 	return m.HeapAlloc
 }
 
-// TestMemoryLimit has a header of the largest size, full of small tensors.
+// TestMemoryLimit decodes a header of the largest size, which is full of small tensors.
 func TestMemoryLimit(t *testing.T) {
 	b := make([]byte, 8, maxHeader+8)
 	b = append(b, '{')
@@ -207,7 +207,7 @@ func TestMemoryLimit(t *testing.T) {
 		t.Errorf("error %v, want %v", err, errMemory)
 	}
 	if w.peak < before+10<<20 || w.peak > before+150<<20 {
-		t.Errorf("%d bytes held in %d reads, want some, but at most 150 MiB", w.peak-before, w.reads)
+		t.Errorf("the heap grew by %d bytes during %d reads, want more than 0 and at most 150 MiB", w.peak-before, w.reads)
 	}
 	runtime.KeepAlive(b)
 }
@@ -260,7 +260,7 @@ func TestIndexHostile(t *testing.T) {
 		`{"weight_map":{"x":"a.safetensors","x":"b.safetensors"}}`: "duplicate key x",
 		`{"weight_map":{"x":"a.safetensors"},"weight_map":{}}`:     "duplicate key weight_map",
 		`{"weight_map":{"x":""}}`:                                  `tensor x: shard "" is not the name`,
-		`{"weight_map":{"x":"a.bin"}}`:                             "shard a.bin is not the name of a safetensors file beside the index",
+		`{"weight_map":{"x":"a.bin"}}`:                             "shard a.bin is not the name of a safetensors file in the index's directory",
 		`{"weight_map":{"x":"../a.safetensors"}}`:                  "is not the name",
 		`{"weight_map":{"x":"..safetensors"}}`:                     "is not the name",
 		`{"weight_map":{"x":"/a.safetensors"}}`:                    "is not the name",
@@ -276,7 +276,7 @@ func TestIndexHostile(t *testing.T) {
 			t.Errorf("%.80s: error %v, want %q", text, err, want)
 		}
 	}
-	if _, err := DecodeIndex(strings.NewReader("{}"), maxIndex+1); err == nil || !strings.Contains(err.Error(), "past the limit") {
+	if _, err := DecodeIndex(strings.NewReader("{}"), maxIndex+1); err == nil || !strings.Contains(err.Error(), "above the limit") {
 		t.Errorf("large index: %v", err)
 	}
 	var b strings.Builder
@@ -284,7 +284,7 @@ func TestIndexHostile(t *testing.T) {
 		fmt.Fprintf(&b, `,"%d":"%d.safetensors"`, i, i)
 	}
 	text := `{"weight_map":{` + b.String()[1:] + `}}`
-	if _, err := DecodeIndex(strings.NewReader(text), int64(len(text))); err == nil || !strings.Contains(err.Error(), "4097 shards are more than 4096") {
+	if _, err := DecodeIndex(strings.NewReader(text), int64(len(text))); err == nil || !strings.Contains(err.Error(), "4097 shards, more than the limit of 4096") {
 		t.Errorf("many shards: %v", err)
 	}
 }
@@ -322,7 +322,7 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		if end != uint64(len(b)) {
-			t.Errorf("tensors end at %d of %d", end, len(b))
+			t.Errorf("tensors end at %d in a file of %d bytes", end, len(b))
 		}
 	})
 }

@@ -1,4 +1,4 @@
 package safetensors
 
-// Allocated is for the tests in package safetensors_test.
+// Allocated exports allocated to the tests in package safetensors_test.
 var Allocated = allocated

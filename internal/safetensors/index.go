@@ -14,18 +14,18 @@ const (
 	maxShards = 4096
 )
 
-// Index maps each tensor of a model to its file, as a *.index.json file does. Callers must not
-// modify it.
+// Index maps each tensor of a model to its file. It is the content of a *.index.json file.
+// Callers must not modify it.
 type Index struct {
 	Shards []string       // file names without a directory, sorted
-	Shard  map[string]int // tensor name to index in Shards
+	Shard  map[string]int // maps a tensor's name to an index in Shards
 }
 
 // DecodeIndex reads an index file of size bytes. Shards must be plain names of files in the
 // index's directory, without path separators or "..".
 func DecodeIndex(r io.ReaderAt, size int64) (*Index, error) {
 	if size > maxIndex {
-		return nil, fmt.Errorf("safetensors: index of %d bytes is past the limit of %d", size, maxIndex)
+		return nil, fmt.Errorf("safetensors: index of %d bytes is above the limit of %d", size, maxIndex)
 	}
 	p := newParser(io.NewSectionReader(r, 0, size))
 	files := map[string]string{} // by tensor
@@ -67,7 +67,7 @@ func newIndex(files map[string]string) (*Index, error) {
 		}
 	}
 	if len(x.Shards) > maxShards {
-		return nil, fmt.Errorf("safetensors: index: %d shards are more than %d", len(x.Shards), maxShards)
+		return nil, fmt.Errorf("safetensors: index: %d shards, more than the limit of %d", len(x.Shards), maxShards)
 	}
 	slices.Sort(x.Shards)
 	for i, name := range x.Shards {
@@ -79,11 +79,11 @@ func newIndex(files map[string]string) (*Index, error) {
 	return x, nil
 }
 
-// checkShard rejects names that refer to other directories on any system.
+// checkShard rejects names that refer to other directories on any operating system.
 func checkShard(name string) error {
 	if !strings.HasSuffix(name, ".safetensors") || strings.ContainsAny(name, `/\:`) || strings.Contains(name, "..") ||
 		strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }) || !filepath.IsLocal(name) {
-		return fmt.Errorf("shard %s is not the name of a safetensors file beside the index", quote(name))
+		return fmt.Errorf("shard %s is not the name of a safetensors file in the index's directory", quote(name))
 	}
 	return nil
 }

@@ -35,8 +35,8 @@ func newParser(r io.Reader) *parser {
 	return p
 }
 
-// tokenReader fails if a decoder reads further ahead than the longest token, so that its buffer
-// stays bounded.
+// tokenReader fails if a decoder reads further ahead than the longest token, which bounds the
+// decoder's buffer.
 type tokenReader struct {
 	r    io.Reader
 	dec  *json.Decoder
@@ -72,7 +72,7 @@ func (p *parser) token() (json.Token, error) {
 	return t, nil
 }
 
-// want returns the error for an unexpected token.
+// want returns the error for an unexpected token. what describes the expected one.
 func (p *parser) want(what string, got json.Token) error {
 	name := "null"
 	switch t := got.(type) {
@@ -106,7 +106,7 @@ func (p *parser) object(member func(key string) error) error {
 		}
 		key, ok := t.(string)
 		if !ok {
-			return nil // the decoder returns only the end of the object here
+			return nil // the decoder returns no other token than } here
 		}
 		if _, dup := keys[key]; dup {
 			return fmt.Errorf("duplicate key %s", quote(key))
@@ -197,7 +197,7 @@ func (p *parser) end() error {
 	return p.want("the end", t)
 }
 
-// quote returns a name for an error message. It quotes and shortens names that are not plain, so
+// quote returns a name for an error message. It quotes and shortens long or unusual names, so
 // that the message stays on one line.
 func quote(s string) string {
 	const limit = 128

@@ -9,9 +9,10 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// These tests are outside of the package, because package testmodels imports it.
+// These tests are in an external package because package testmodels imports package
+// safetensors.
 
-// allocated returns how many bytes a function allocates.
+// allocated returns the number of bytes that a function allocates.
 var allocated = safetensors.Allocated
 
 func decode(b []byte) (*safetensors.Header, error) {
@@ -27,7 +28,7 @@ func TestCutModel(t *testing.T) {
 		var err error
 		n := allocated(func() { _, err = decode(model[:len(model)*i/16]) })
 		if err == nil || n > 1<<20 {
-			t.Errorf("cut at %d/16: error %v, %d bytes allocated", i, err, n)
+			t.Errorf("truncated to %d/16 of the file: error %v, %d bytes allocated", i, err, n)
 		}
 	}
 }

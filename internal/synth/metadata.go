@@ -5,7 +5,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/quantize"
 )
 
-// metadata returns the entries of a model's header, in the order of llama.cpp's converter.
+// metadata returns the metadata entries of a model, in the order of llama.cpp's converter.
 func metadata(s Shape, m *quantize.Mix) ([]gguf.KV, error) {
 	has := architectures[s.Arch]
 	entries := []gguf.KV{

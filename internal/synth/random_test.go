@@ -5,17 +5,18 @@ import (
 	"testing"
 )
 
-// TestNormals: the table is the distribution it should be, and no entry is so
-// near the border between two steps that the last bits of Erfinv could move it.
+// TestNormals checks that the table has the moments of the normal distribution. It also checks
+// that no quantile is so close to the border between two multiples of 2^-16 that the last bits
+// of Erfinv could change its rounding.
 func TestNormals(t *testing.T) {
 	table := normals()
 	var sum, squares, fourth float64
 	for i, v := range table {
 		if i > 0 && v < table[i-1] {
-			t.Fatalf("entry %d is below the one before", i)
+			t.Fatalf("entry %d is smaller than the previous one", i)
 		}
 		if v != -table[len(table)-1-i] {
-			t.Fatalf("entry %d has no counterpart", i)
+			t.Fatalf("the table is not symmetric at entry %d", i)
 		}
 		x := float64(v)
 		sum += x
@@ -23,7 +24,7 @@ func TestNormals(t *testing.T) {
 		fourth += x * x * x * x
 		steps := quantile(i) * (1 << 16)
 		if border := math.Abs(steps - math.Floor(steps) - 0.5); border < 1e-9 {
-			t.Errorf("entry %d is %v from a border", i, border)
+			t.Errorf("entry %d is only %v steps from a rounding border", i, border)
 		}
 	}
 	n := float64(len(table))

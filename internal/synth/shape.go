@@ -1,9 +1,9 @@
-// Package synth writes models of published shapes with random weights, as GGUF files that this
-// project and llama.cpp load. They have the sizes, types and memory traffic of the real model
-// without its download.
+// Package synth writes GGUF files with the shapes of published models and random weights. This
+// project and llama.cpp can load them. They have the sizes, types and memory traffic of the
+// real models and need no download.
 //
-// The package knows how llama.cpp names, orders and mixes tensors. It must not know how a model
-// is run.
+// The package knows how llama.cpp names and orders tensors and which types it mixes. It must
+// not know how a model is run.
 package synth
 
 import (
@@ -11,8 +11,8 @@ import (
 	"slices"
 )
 
-// Shape is the shape of a published model, from its config.json. Shapes come from [Shapes] and
-// [FindShape]; callers may change their sizes.
+// Shape holds the dimensions of a published model, from its config.json. [Shapes] and
+// [FindShape] return shapes; callers may change their sizes.
 type Shape struct {
 	Name  string // as given on the command line, such as "qwen3-0.6b"
 	Title string // general.name, such as "Qwen3 0.6B"
@@ -27,25 +27,24 @@ type Shape struct {
 	HeadDim  uint32
 	Vocab    uint32 // rows of the embedding
 	Context  uint32 // tokens
-	Window   uint32 // window in tokens of sliding layers; 0 means none
+	Window   uint32 // attention window of sliding layers in tokens; 0 means none
 	Tied     bool   // the output matrix is the embedding
 	RopeBase float32
-	SWABase  float32 // RoPE base of sliding layers; 0: RopeBase
-	Epsilon  float32 // of RMS norms
+	SWABase  float32 // RoPE base of sliding layers; 0 means RopeBase
+	Epsilon  float32 // epsilon of RMS norms
 	Rope     *Llama3Rope
 
 	vocabulary *vocabulary
 }
 
-// Llama3Rope is the frequency scaling of Llama 3.1 and later (rope_type
-// "llama3").
+// Llama3Rope holds the parameters of Llama 3's frequency scaling (rope_type "llama3").
 type Llama3Rope struct {
 	Factor, LowFreqFactor, HighFreqFactor float64
 	OriginalContext                       float64 // tokens
 }
 
-// check returns an error for a shape that is not a model: one that does not come from Shapes, or
-// whose sizes were changed to inconsistent values.
+// check returns an error for a shape that cannot be a model: its name is not one of Shapes, or
+// its sizes were changed to inconsistent values.
 func (s *Shape) check() error {
 	_, known := architectures[s.Arch]
 	switch {
@@ -55,7 +54,7 @@ func (s *Shape) check() error {
 		return fmt.Errorf("synth: shape %s: %d layers, width %d, feed-forward %d, vocabulary %d: none may be zero",
 			s.Name, s.Layers, s.Hidden, s.FFN, s.Vocab)
 	case s.KVHeads == 0 || s.Heads == 0 || s.Heads%s.KVHeads != 0 || s.HeadDim == 0 || s.HeadDim%2 != 0:
-		return fmt.Errorf("synth: shape %s: %d heads, %d KV heads of %d elements do not go together",
+		return fmt.Errorf("synth: shape %s: %d heads and %d KV heads of %d elements are inconsistent",
 			s.Name, s.Heads, s.KVHeads, s.HeadDim)
 	}
 	return nil
@@ -129,8 +128,8 @@ var shapes = []Shape{
 	},
 }
 
-// traits are the differences between the architectures' files: the tensors that layers have in
-// addition to the common ones, and the keys that llama.cpp's converter writes.
+// traits are the differences between the files of the architectures: which additional tensors
+// layers have, and which keys llama.cpp's converter writes.
 type traits struct {
 	attentionBias bool // bias on Q, K and V
 	qkNorm        bool // RMS norm of Q and K by head

@@ -17,23 +17,23 @@ type Tensor struct {
 	content content
 }
 
-// content selects how a tensor is filled.
+// content selects the distribution of a tensor's elements.
 type content uint8
 
 const (
-	matrix          content = iota // normal about zero
-	attentionOutput                // smaller: it adds to the residual
-	ffnOutput                      // smaller: it adds to the residual
-	firstFFNOutput                 // larger: it produces most of the residual
-	embedding                      // also the content of a tied output matrix
+	matrix          content = iota // normal with mean 0
+	attentionOutput                // smaller deviation, because it adds to the residual
+	ffnOutput                      // smaller deviation, because it adds to the residual
+	firstFFNOutput                 // larger deviation, because it produces most of the residual
+	embedding                      // also the output matrix
 	scaledEmbedding                // an embedding in a model that scales it
-	bias                           // like an embedding
-	norm                           // normal about one
-	ropeFreqs                      // computed
+	bias                           // same deviation as an embedding
+	norm                           // normal with mean 1
+	ropeFreqs                      // computed, not random
 )
 
-// Tensors returns the tensors of a shape in the order of the file, which is the order of
-// llama.cpp's converter. For an unknown mix the error is a [*quantize.MixError].
+// Tensors returns the tensors of a shape in the order of the file, which follows llama.cpp's
+// converter. For an unknown mix the error is a [*quantize.MixError].
 func Tensors(s Shape, quant string) ([]Tensor, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -102,7 +102,8 @@ func (l *lister) vector(name string, elems uint64, c content) {
 	l.tensors = append(l.tensors, Tensor{Name: name, Type: dtype.F32, Shape: []uint64{elems}, content: c})
 }
 
-// projection lists the matrix of Q, K or V with its norm (none if normDim is 0) and its bias.
+// projection lists the matrix of Q, K or V, its norm unless normDim is 0, and its bias if the
+// model has one.
 func (l *lister) projection(name string, rows, columns, normDim uint64, has traits) {
 	if has.qkNorm && normDim > 0 {
 		l.vector(name+"_norm.weight", normDim, norm)
@@ -113,8 +114,8 @@ func (l *lister) projection(name string, rows, columns, normDim uint64, has trai
 	l.matrix(name+".weight", rows, columns, matrix)
 }
 
-// size returns the bytes of a row and the number of rows. Rows are whole blocks; the mix has made
-// sure of that.
+// size returns the bytes of a row and the number of rows. The mix only chooses types whose
+// blocks divide the rows.
 func (t *Tensor) size() (rowBytes, rows uint64) {
 	rows = 1
 	if len(t.Shape) == 2 {
@@ -124,9 +125,10 @@ func (t *Tensor) size() (rowBytes, rows uint64) {
 	return rowBytes, rows
 }
 
-// frequencies returns the factors that divide RoPE's frequencies, [headDim/2], scaled like
-// transformers' _compute_llama3_parameters: long wavelengths by the factor, short ones not at
-// all, with a smooth transition.
+// frequencies returns the factors by which RoPE's frequencies are divided, [headDim/2], as
+// transformers' _compute_llama3_parameters computes them. Frequencies with long wavelengths
+// are divided by the factor, those with short ones are unchanged, and the transition between
+// them is smooth.
 func (r *Llama3Rope) frequencies(headDim uint32, base float32) []float32 {
 	factors := make([]float32, headDim/2)
 	for i := range factors {

@@ -38,12 +38,12 @@ func readModel(t *testing.T, name string) (*gguf.File, []byte) {
 	return file, data
 }
 
-// reshaped returns gopher with other sizes.
+// reshaped returns the shape gopher with changed sizes.
 func reshaped(t *testing.T, change func(*Shape)) Shape {
 	t.Helper()
 	s, ok := FindShape("gopher")
 	if !ok {
-		t.Fatal("no gopher")
+		t.Fatal("FindShape does not find gopher")
 	}
 	change(&s)
 	return s
@@ -58,9 +58,9 @@ func f16(t *testing.T) *quantize.Mix {
 	return m
 }
 
-// TestSizes compares with the sizes of the files that llama-quantize (llama.cpp
-// v0.5.0) made of each shape in F16. As the types differ in size, a mix that
-// differs in a single tensor shows.
+// TestSizes compares the file sizes with those of the files that llama-quantize (llama.cpp
+// v0.5.0) wrote for each F16 file. The types differ in size, so a wrong type in a single
+// tensor changes the total.
 func TestSizes(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -107,8 +107,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestTensorBytes compares the tensor data of real shapes with that of the real
-// models' files, in units of 10^6 bytes.
+// TestTensorBytes compares the size of the tensor data with published files of the real
+// models, in units of 10^6 bytes.
 func TestTensorBytes(t *testing.T) {
 	tests := []struct {
 		shape, quant string
@@ -137,15 +137,15 @@ func TestTensorBytes(t *testing.T) {
 	}
 }
 
-// TestEveryShapeInEveryMix: each combination has a header, and rows of whole
-// blocks.
+// TestEveryShapeInEveryMix checks that each combination of shape and mix has a valid header
+// and rows of whole blocks.
 func TestEveryShapeInEveryMix(t *testing.T) {
 	for _, s := range Shapes() {
 		w, _, err := declare(io.Discard, s, "F16")
 		if err != nil {
 			t.Errorf("%s: %v", s.Name, err)
 		} else if err := w.Close(); err == nil {
-			t.Errorf("%s: the writer misses no data", s.Name)
+			t.Errorf("%s: Close succeeds without tensor data", s.Name)
 		}
 		for _, quant := range quantize.Mixes() {
 			tensors, err := Tensors(s, strings.ToLower(quant))
@@ -164,12 +164,12 @@ func TestEveryShapeInEveryMix(t *testing.T) {
 		t.Errorf("Q7_K: got %v", err)
 	}
 	if _, ok := FindShape("gpt-5"); ok {
-		t.Error("found a shape that there is not")
+		t.Error("FindShape finds a shape that does not exist")
 	}
 }
 
-// TestLikeConverter compares names and order of tensors, their dimensions'
-// number and the keys of the metadata with files of llama.cpp's converter.
+// TestLikeConverter compares tensors (names, order, number of dimensions) and metadata keys
+// with files that llama.cpp's converter wrote.
 func TestLikeConverter(t *testing.T) {
 	for _, test := range []struct{ shape, model string }{
 		{"llama-3.1-8b", "tiny/llama/model.gguf"},
@@ -206,7 +206,7 @@ func TestLikeConverter(t *testing.T) {
 			keys[e.Key] = true
 		}
 		for _, kv := range file.Metadata {
-			// The converter writes vocab_size where a model has no tokens.
+			// The converter writes vocab_size for a model without tokens.
 			if !keys[kv.Key] && !strings.HasSuffix(kv.Key, ".vocab_size") {
 				t.Errorf("%s: no key %s", test.shape, kv.Key)
 			}
@@ -214,7 +214,8 @@ func TestLikeConverter(t *testing.T) {
 	}
 }
 
-// TestGemma3Layer pins what the converter writes for a Gemma 3 layer.
+// TestGemma3Layer checks the tensors of a Gemma 3 layer against those that the converter
+// writes.
 func TestGemma3Layer(t *testing.T) {
 	s, _ := FindShape("gemma-3-1b")
 	s.Layers = 1
@@ -254,7 +255,7 @@ func TestGemma3Layer(t *testing.T) {
 		t.Errorf("window: %v", window)
 	}
 	if base := find(t, entries, "gemma3.rope.freq_base_swa"); base != float32(10_000) {
-		t.Errorf("RoPE base of sliding layers: %v", base)
+		t.Errorf("the RoPE base of sliding layers is %v", base)
 	}
 }
 
@@ -267,13 +268,13 @@ func tensorNames(tensors []gguf.Tensor) []string {
 	return names
 }
 
-// TestLlama3Rope compares with what llama.cpp's converter made of the scaling in
-// testdata/tiny/llama/config.json.
+// TestLlama3Rope compares the factors with those that llama.cpp's converter computed from the
+// scaling in testdata/tiny/llama/config.json.
 func TestLlama3Rope(t *testing.T) {
 	file, data := readModel(t, "tiny/llama/model.gguf")
 	i := slices.IndexFunc(file.Tensors, func(t gguf.Tensor) bool { return t.Name == "rope_freqs.weight" })
 	if i < 0 {
-		t.Fatal("no rope_freqs.weight")
+		t.Fatal("the model has no rope_freqs.weight")
 	}
 	tensor := file.Tensors[i]
 	rope := Llama3Rope{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalContext: 64}

@@ -9,8 +9,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/gguf"
 )
 
-// mergeList holds the merges of the tokenizer in testdata/gopher, a byte-level BPE trained on Go
-// source, one per line, in order.
+// mergeList holds the merges of the tokenizer in testdata/gopher in order, one per line. That
+// tokenizer is a byte-level BPE trained on Go source.
 //
 //go:embed merges.txt
 var mergeList string
@@ -22,13 +22,13 @@ const (
 	tokenUnused  int32 = 5
 )
 
-// vocabulary describes how a family of models arranges its tokens: special tokens have their
-// published ids; the bytes, the merges and padding fill the other ids in order. Every family gets
-// the same byte-level BPE, with its own pre-tokenizer.
+// vocabulary describes how a model family assigns ids. Special tokens have their published
+// ids; bytes, merges and padding fill the other ids in order. All families use the same
+// byte-level BPE, each with its own pre-tokenizer.
 type vocabulary struct {
-	pre      string // tokenizer.ggml.pre
+	pre      string // the value of tokenizer.ggml.pre
 	specials []special
-	ids      []gguf.KV // tokenizer.ggml keys of the special tokens, and whether a BOS is added
+	ids      []gguf.KV // tokenizer.ggml keys of the special tokens, and add_bos_token
 }
 
 // special is a control token and its id.
@@ -78,8 +78,8 @@ var qwenVocabulary = vocabulary{
 	},
 }
 
-// gemmaVocabulary has Gemma's special tokens but not its SentencePiece model: like the others it
-// uses the byte-level BPE.
+// gemmaVocabulary has Gemma's special tokens. Like the other families it uses the byte-level
+// BPE, not Gemma's SentencePiece model.
 var gemmaVocabulary = vocabulary{
 	pre: "llama-bpe",
 	specials: []special{
@@ -103,7 +103,7 @@ func (v *vocabulary) metadata(size uint32) ([]gguf.KV, error) {
 	types := make([]int32, size)
 	for _, s := range v.specials {
 		if s.id >= size || tokens[s.id] != "" {
-			return nil, fmt.Errorf("synth: vocabulary of %d tokens: no place for %s at %d", size, s.text, s.id)
+			return nil, fmt.Errorf("synth: vocabulary of %d tokens: the id of %s, %d, is too large", size, s.text, s.id)
 		}
 		tokens[s.id], types[s.id] = s.text, tokenControl
 	}
@@ -122,7 +122,7 @@ func (v *vocabulary) metadata(size uint32) ([]gguf.KV, error) {
 		}
 	}
 	if len(ordinary) > 0 {
-		return nil, fmt.Errorf("synth: vocabulary of %d tokens: %d more are needed", size, len(ordinary))
+		return nil, fmt.Errorf("synth: vocabulary of %d tokens is too small: %d tokens do not fit", size, len(ordinary))
 	}
 	entries := []gguf.KV{
 		{Key: "tokenizer.ggml.model", Value: "gpt2"},
@@ -137,9 +137,9 @@ func (v *vocabulary) metadata(size uint32) ([]gguf.KV, error) {
 	return entries, nil
 }
 
-// byteTokens returns GPT-2's character for each byte, in the order of its vocabulary: first the
-// bytes that are printable Latin-1 characters and represent themselves, then the others, as the
-// characters from U+0100 on.
+// byteTokens returns GPT-2's character for each byte, in the order of its vocabulary.
+// Printable Latin-1 characters represent themselves and come first. Characters from U+0100 on
+// represent the other bytes.
 func byteTokens() []string {
 	var printable, others []string
 	for b := range 256 {

@@ -17,12 +17,12 @@ func find(t *testing.T, entries []gguf.KV, key string) any {
 			return e.Value
 		}
 	}
-	t.Fatalf("no key %s", key)
+	t.Fatalf("the metadata lacks the key %s", key)
 	return nil
 }
 
-// TestGopherVocabulary: the shape gopher has the tokens and merges of the real
-// gopher.
+// TestGopherVocabulary checks that the shape gopher has the tokens and merges of the real
+// model.
 func TestGopherVocabulary(t *testing.T) {
 	text, err := os.ReadFile("../../testdata/gopher/tokenizer.json")
 	if err != nil {
@@ -68,12 +68,12 @@ func TestVocabularies(t *testing.T) {
 		tokens := find(t, entries, "tokenizer.ggml.tokens").([]string)
 		types := find(t, entries, "tokenizer.ggml.token_type").([]int32)
 		if len(tokens) != int(s.Vocab) || len(types) != int(s.Vocab) {
-			t.Errorf("%s: %d tokens of %d types, want %d", s.Name, len(tokens), len(types), s.Vocab)
+			t.Errorf("%s: %d tokens and %d token types, want %d", s.Name, len(tokens), len(types), s.Vocab)
 		}
 		ids := map[string]int{}
 		for id, token := range tokens {
 			if other, ok := ids[token]; ok {
-				t.Fatalf("%s: %q is token %d and %d", s.Name, token, other, id)
+				t.Fatalf("%s: %q has the ids %d and %d", s.Name, token, other, id)
 			}
 			ids[token] = id
 		}
@@ -81,7 +81,7 @@ func TestVocabularies(t *testing.T) {
 			left, right, ok := strings.Cut(m, " ")
 			for _, token := range []string{left, right, left + right} {
 				if id, known := ids[token]; !ok || !known || types[id] != tokenNormal {
-					t.Fatalf("%s: merge %q: %q is no token", s.Name, m, token)
+					t.Fatalf("%s: merge %q: %q is not a token", s.Name, m, token)
 				}
 			}
 		}
@@ -100,9 +100,9 @@ func TestVocabularies(t *testing.T) {
 		}
 	}
 	if _, err := gopherVocabulary.metadata(4095); err == nil {
-		t.Error("4096 tokens fitted in 4095")
+		t.Error("a vocabulary of 4095 tokens accepts 4096 tokens")
 	}
 	if _, err := qwenVocabulary.metadata(4096); err == nil {
-		t.Error("token 151643 fitted in 4096")
+		t.Error("a vocabulary of 4096 tokens accepts the id 151643")
 	}
 }

@@ -16,17 +16,16 @@ import (
 )
 
 const (
-	// Standard deviations: normDeviation keeps norm weights near one, yet no two
-	// alike.
+	// Standard deviations. normDeviation keeps the weights of norms close to one but distinct.
 	embeddingDeviation       = 0.02
 	scaledEmbeddingDeviation = 0.005 // where the model multiplies by sqrt(hidden)
 	biasDeviation            = 0.02
 	normDeviation            = 0.1
 
-	// A matrix of deviation gain/sqrt(columns) multiplies magnitudes by gain. Within a layer the
-	// gain is one. The first layer's network produces most of the residual, so that a tied model
-	// does not repeat its last token. Later layers add little in comparison, so that rounding
-	// errors in one layer do not grow through the others; trained models behave the same way.
+	// A matrix with deviation gain/sqrt(columns) multiplies magnitudes by gain. Within a layer the
+	// gain is one. The first layer's network produces most of the residual; otherwise a tied model
+	// would repeat its last token. Later layers add little in comparison, so that rounding errors
+	// in one layer do not grow in the following ones. Trained models behave in the same way.
 	attentionGain = 0.15
 	ffnGain       = 0.15
 	firstFFNGain  = 3
@@ -44,7 +43,7 @@ func Size(s Shape, quant string) (uint64, error) {
 }
 
 // WriteFile writes a model of a shape to path, like [Write]. It writes a temporary file in the
-// same directory and renames it when it is complete; after an error the file at path is
+// same directory and renames it when it is complete. After an error, the file at path is
 // unchanged.
 func WriteFile(ctx context.Context, path string, s Shape, quant string, seed uint64, progress func(done, total uint64)) (err error) {
 	temporary := fmt.Sprintf("%s.%08x.tmp", path, rand.Uint32())
@@ -63,15 +62,16 @@ func WriteFile(ctx context.Context, path string, s Shape, quant string, seed uin
 	return nil
 }
 
-// Write writes a model of a shape with random weights, in one of the mixes of [quantize.Mixes].
-// Weights are normally distributed if [dtype.Quantize] supports the type, and random valid blocks
-// of about the same deviation otherwise; norms are about one. The magnitudes keep activations
-// finite at any depth and make greedy decoding depend on all previous tokens. The same shape, mix
-// and seed give the same bytes on every machine, whatever its number of processors.
+// Write writes a model of a shape with random weights, in one of the mixes of
+// [quantize.Mixes]. Weights are normally distributed if [dtype.Quantize] supports the type;
+// otherwise they are random valid blocks with about the same deviation. Norm weights are about
+// one. The magnitudes keep activations finite at any depth and make greedy decoding depend on
+// all previous tokens. The same shape, mix and seed give the same bytes on every machine,
+// whatever its number of processors.
 //
-// progress, if not nil, is called on the caller's goroutine with the bytes of tensor data written
-// and the total. For an unknown mix the error is a [*quantize.MixError]. A cancelled context ends
-// the work with the context's error.
+// progress, if not nil, is called on the caller's goroutine with the bytes of tensor data
+// written and the total. For an unknown mix the error is a [*quantize.MixError]. If ctx is
+// cancelled, Write stops and returns the context's error.
 func Write(ctx context.Context, w io.Writer, s Shape, quant string, seed uint64, progress func(done, total uint64)) error {
 	file, tensors, err := declare(w, s, quant)
 	if err != nil {
@@ -101,7 +101,8 @@ func Write(ctx context.Context, w io.Writer, s Shape, quant string, seed uint64,
 	return file.Close()
 }
 
-// declare returns a Writer with a model's declared header, and its tensors.
+// declare returns a Writer on which the model's metadata and tensors are declared, and the
+// tensors.
 func declare(w io.Writer, s Shape, quant string) (*gguf.Writer, []Tensor, error) {
 	m, err := quantize.FindMix(quant)
 	if err != nil {
@@ -136,12 +137,12 @@ type chunk struct {
 	done chan struct{} // closed when data or err is set
 }
 
-// write fills a tensor's rows in chunks, with one goroutine per processor, and writes them in
-// order.
+// write fills a tensor's rows in chunks, with one goroutine per processor, and writes the
+// chunks in order.
 func (t *Tensor) write(ctx context.Context, w io.Writer, s *Shape, seed uint64, written func(n int)) error {
 	rowBytes, rows := t.size()
 	rowsPerChunk := min(rows, max(1, chunkBytes/rowBytes))
-	var pending []*chunk // in order; one more than there are processors, so that one is always ready
+	var pending []*chunk // in order; one more than processors, so that one is always ready
 	limit := runtime.GOMAXPROCS(0) + 1
 	defer func() { // leave no goroutine running after an error
 		for _, c := range pending {
@@ -182,7 +183,7 @@ func (t *Tensor) write(ctx context.Context, w io.Writer, s *Shape, seed uint64, 
 	return nil
 }
 
-// fill fills n rows, beginning with row first.
+// fill fills n rows, beginning at row first.
 func (t *Tensor) fill(dst []byte, s *Shape, seed, first, n uint64) error {
 	columns := t.Shape[len(t.Shape)-1]
 	rowBytes, _ := t.size()

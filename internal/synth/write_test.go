@@ -30,7 +30,7 @@ func shape(t *testing.T, name string) synth.Shape {
 	return s
 }
 
-// small is a shape with a large model's traits and few weights.
+// small returns a shape with the traits of a large model and few weights.
 func small(t *testing.T, name string) synth.Shape {
 	s := shape(t, name)
 	s.Layers = 2
@@ -47,24 +47,24 @@ func write(t *testing.T, s synth.Shape, quant string, seed uint64) []byte {
 	return b.Bytes()
 }
 
-// TestWrite reads models back: what the header says, that all weights are
-// finite and as large as they should be, and that no two rows are alike.
+// TestWrite reads written models back. It checks the metadata, that all weights are finite and
+// have the expected mean and deviation, and that no two rows are equal.
 func TestWrite(t *testing.T) {
 	for i, quant := range quantize.Mixes() {
 		if !exhaustive.On && i%4 != 0 {
-			continue // package quantize tests the types of every mix
+			continue // package quantize tests the other mixes
 		}
 		s := shape(t, "gopher")
 		s.Layers = 2
 		data := write(t, s, quant, 1)
 		if size, err := synth.Size(s, quant); err != nil || size != uint64(len(data)) {
-			t.Errorf("%s: wrote %d bytes, Size says %d, %v", quant, len(data), size, err)
+			t.Errorf("%s: wrote %d bytes, Size returns %d, %v", quant, len(data), size, err)
 		}
 		checkModel(t, s, quant, data)
 	}
 	for _, name := range []string{"qwen2.5-0.5b", "qwen3-0.6b", "llama-3.2-1b", "gemma-3-1b"} {
 		s := small(t, name)
-		s.Tied = false // covers embeddings that differ from the output
+		s.Tied = false // tests an output matrix that is not the embedding
 		checkModel(t, s, "IQ4_XS", write(t, s, "IQ4_XS", 1))
 	}
 }
@@ -107,7 +107,7 @@ func checkModel(t *testing.T, s synth.Shape, quant string, data []byte) {
 		for at := tensor.Offset; at < tensor.Offset+tensor.Size; at += rowBytes {
 			row := data[at : at+rowBytes]
 			if other, ok := rows[string(row)]; ok {
-				t.Fatalf("%s in %s: a row of %s is one of %s", s.Name, quant, tensor.Name, other)
+				t.Fatalf("%s in %s: a row of %s equals a row of %s", s.Name, quant, tensor.Name, other)
 			}
 			rows[string(row)] = tensor.Name
 			if err := dtype.Dequantize(tensor.Type, values, row); err != nil {
@@ -123,7 +123,7 @@ func checkModel(t *testing.T, s synth.Shape, quant string, data []byte) {
 		wantMean, wantDeviation := 0.0, 1/math.Sqrt(float64(columns))
 		switch {
 		case tensor.Name == "rope_freqs.weight":
-			continue // TestLlama3Rope
+			continue // TestLlama3Rope tests it
 		case strings.Contains(tensor.Name, "norm"):
 			wantMean, wantDeviation = 1, 0.1
 		case strings.Contains(tensor.Name, ".bias"), tensor.Name == "output.weight":
@@ -140,7 +140,7 @@ func checkModel(t *testing.T, s synth.Shape, quant string, data []byte) {
 		case strings.Contains(tensor.Name, "ffn_down"):
 			wantDeviation *= 0.15
 		}
-		// Four standard errors of a normal sample, and what quantisation does.
+		// The bounds are four standard errors of a normal sample plus the error of quantisation.
 		if !(math.Abs(mean-wantMean) < wantDeviation*(4/math.Sqrt(n)+0.02)) ||
 			!(math.Abs(deviation/wantDeviation-1) < 4/math.Sqrt(2*n)+0.1) {
 			t.Errorf("%s in %s: %s, %s: mean %v and deviation %v, want %v and %v",
@@ -149,8 +149,8 @@ func checkModel(t *testing.T, s synth.Shape, quant string, data []byte) {
 	}
 }
 
-// TestDeterminism: the bytes depend on the seed alone, not on the number of
-// processors; the sums pin them from release to release and machine to machine.
+// TestDeterminism checks that the bytes depend on the seed but not on the number of
+// processors. The checksums detect differences between releases and between machines.
 func TestDeterminism(t *testing.T) {
 	for quant, want := range map[string]string{
 		"Q4_0":   "92c99ae8bdbde7aba642a17fe612bcafb789b28a20f760b0cb5289fbb890db2b",
@@ -162,13 +162,13 @@ func TestDeterminism(t *testing.T) {
 			t.Errorf("%s: sum %s, want %s", quant, got, want)
 		}
 		if bytes.Equal(first, write(t, s, quant, 8)) {
-			t.Errorf("%s: two seeds gave the same bytes", quant)
+			t.Errorf("%s: two seeds give the same bytes", quant)
 		}
 		for _, processors := range []int{1, 3} {
 			func() {
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors))
 				if !bytes.Equal(first, write(t, s, quant, 7)) {
-					t.Errorf("%s: %d processors gave other bytes", quant, processors)
+					t.Errorf("%s: the bytes differ with %d processors", quant, processors)
 				}
 			}()
 		}
@@ -179,17 +179,17 @@ func TestProgress(t *testing.T) {
 	var calls, last, end uint64
 	err := synth.Write(t.Context(), io.Discard, shape(t, "gopher"), "F32", 1, func(done, total uint64) {
 		if done < last || done > total || (calls > 0 && total != end) {
-			t.Errorf("call %d: %d of %d after %d of %d", calls, done, total, last, end)
+			t.Errorf("call %d: progress went to %d of %d from %d of %d", calls, done, total, last, end)
 		}
 		calls, last, end = calls+1, done, total
 	})
 	if err != nil || calls < 2 || last != end || end == 0 {
-		t.Errorf("%d calls, the last %d of %d, %v", calls, last, end, err)
+		t.Errorf("%d calls, the last with %d of %d, %v", calls, last, end, err)
 	}
 }
 
-// TestWriteFileAllOrNothing: after an error the old file is there, unchanged, and
-// nothing else.
+// TestWriteFileAllOrNothing checks that after an error the folder contains only the old file,
+// unchanged.
 func TestWriteFileAllOrNothing(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "model.gguf")
@@ -204,7 +204,7 @@ func TestWriteFileAllOrNothing(t *testing.T) {
 		}
 		entries, _ := os.ReadDir(dir)
 		if old, _ := os.ReadFile(path); string(old) != "old" || len(entries) != 1 {
-			t.Errorf("%s: left %q and %d files", name, old, len(entries))
+			t.Errorf("%s: the file holds %q and the folder has %d files", name, old, len(entries))
 		}
 	}
 	check("unknown mix", synth.WriteFile(t.Context(), path, s, "Q9", 1, nil))
@@ -227,11 +227,11 @@ func TestWriteFileAllOrNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, write(t, s, "Q8_0", 1)) {
-		t.Errorf("the file differs from what Write writes: %v", err)
+		t.Errorf("the file differs from the output of Write: %v", err)
 	}
 }
 
-// fullWriter takes n bytes.
+// fullWriter fails after n bytes.
 type fullWriter struct{ n int }
 
 var errFull = errors.New("disk full")
@@ -247,7 +247,7 @@ func TestWriteError(t *testing.T) {
 	for _, n := range []int{0, 1 << 20, 4 << 20} {
 		err := synth.Write(t.Context(), &fullWriter{n}, shape(t, "gopher"), "Q8_0", 1, nil)
 		if !errors.Is(err, errFull) {
-			t.Errorf("room for %d bytes: got %v", n, err)
+			t.Errorf("disk full after %d bytes: got %v", n, err)
 		}
 	}
 }

@@ -17,15 +17,15 @@ const (
 	mostModule  = 20 << 20 // bytes of the zip file that an importer downloads
 )
 
-// TestSizes bounds the bytes of the tracked files and of the module's zip file. The zip file
-// contains the files that belong to no nested module.
+// TestSizes bounds the size of all tracked files and the size of the module's zip file. The
+// zip file excludes the files of nested modules.
 func TestSizes(t *testing.T) {
 	const root = "../.."
 	cmd := exec.Command("git", "ls-files", "-z")
 	cmd.Dir = root
 	out, err := cmd.Output()
 	if err != nil {
-		t.Skipf("this is no clone of the repository, whose tracked files are counted: %v", err)
+		t.Skipf("not a clone of the repository, so tracked files cannot be listed: %v", err)
 	}
 	files := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
 	nested := map[string]bool{}
@@ -57,12 +57,12 @@ func TestSizes(t *testing.T) {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d bytes are tracked, the module's zip file has %d", tracked, module.Len())
+	t.Logf("tracked files: %d bytes, the module's zip file: %d bytes", tracked, module.Len())
 	if len(files) < 500 || !nested["testdata"] {
-		t.Errorf("%d files, nested modules %v", len(files), nested)
+		t.Errorf("git lists only %d files, or a nested module is missing from %v", len(files), nested)
 	}
 	if tracked > mostTracked {
-		t.Errorf("%d bytes are tracked, want at most %d", tracked, mostTracked)
+		t.Errorf("the tracked files have %d bytes, want at most %d", tracked, mostTracked)
 	}
 	if module.Len() > mostModule {
 		t.Errorf("the module's zip file has %d bytes, want at most %d", module.Len(), mostModule)

@@ -1,8 +1,9 @@
-// Package testmodels gives tests the small models whose weights the repository does not store.
+// Package testmodels gives tests the small models whose weights are not stored in the
+// repository.
 //
-// Package tinymodels generates such a model from its description in testdata. This package keeps
-// the result in the user's cache directory, in a folder whose name contains a hash of the
-// description, so that a model is generated once for all test processes.
+// Package tinymodels generates such a model from its description in testdata. This package
+// stores the result in the user's cache directory, in a folder whose name contains a hash of
+// the description. A model is therefore generated once and then shared by all test processes.
 package testmodels
 
 import (
@@ -22,10 +23,10 @@ import (
 	"github.com/pianola-engine/pianola/internal/tinymodels"
 )
 
-// Path returns the path at which a test finds the file or folder that is called name below
-// testdata, such as "../testdata/tiny/llama" or "../testdata/tiny/llama/model.gguf". For the models
-// below testdata/tiny and testdata/variants and for gopher-q4_0.gguf, that is a path in the cache;
-// Path generates the model if the cache does not contain it. Path returns every other name as it is.
+// Path returns the path of a file or folder whose name is a path below testdata, such as
+// "../testdata/tiny/llama" or "../testdata/tiny/llama/model.gguf". For models below
+// testdata/tiny and testdata/variants and for gopher-q4_0.gguf, it returns a path in the cache
+// and generates the model if necessary. It returns every other name unchanged.
 func Path(tb testing.TB, name string) string {
 	tb.Helper()
 	found, err := Find(name)
@@ -35,7 +36,7 @@ func Path(tb testing.TB, name string) string {
 	return found
 }
 
-// Find is [Path] for callers without a test.
+// Find is [Path] for callers other than tests. It returns an error instead of failing a test.
 func Find(name string) (string, error) {
 	testdata, model, file := split(name)
 	if model == "" {
@@ -46,7 +47,7 @@ func Find(name string) (string, error) {
 		return "", err
 	}
 	folder := filepath.Join(cacheDir(), "pianola-testmodels", key[:16])
-	dir := filepath.Join(folder, path.Base(strings.TrimSuffix(model, path.Ext(model)))) // programs print this name
+	dir := filepath.Join(folder, path.Base(strings.TrimSuffix(model, path.Ext(model))))
 	if err := verify(dir); errors.Is(err, fs.ErrNotExist) {
 		if err := generate(testdata, model, dir); err != nil {
 			return "", err
@@ -57,8 +58,8 @@ func Find(name string) (string, error) {
 	return filepath.Join(dir, filepath.FromSlash(file)), nil
 }
 
-// split returns the folder testdata, the model and the rest of a path. The model is "" if the
-// path is not one of a generated model.
+// split splits a path into the folder testdata, the model, and the file within the model. The
+// model is "" if the path does not name a generated model.
 func split(name string) (testdata, model, file string) {
 	parts := strings.Split(filepath.ToSlash(filepath.Clean(name)), "/")
 	at := slices.Index(parts, "testdata")
@@ -97,8 +98,8 @@ func hash(testdata, model string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// cacheDir returns the user's cache directory, or the directory for temporary files if there is
-// none that can be written.
+// cacheDir returns the user's cache directory. If that directory cannot be written, it returns
+// the directory for temporary files.
 func cacheDir() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -111,11 +112,12 @@ func cacheDir() string {
 	return dir
 }
 
-// sumsFile lists the checksums of a folder's files, as sha256sum does.
+// sumsFile lists the checksums of a folder's files in the format of sha256sum.
 const sumsFile = "SHA256SUMS"
 
-// generate makes a model in a temporary folder and renames that to the parent of dir, so that
-// processes that generate the same model at the same time all find a whole one.
+// generate generates a model in a temporary folder and then renames that to the parent of dir.
+// Processes that generate the same model at the same time therefore never see an incomplete
+// one.
 func generate(testdata, model, dir string) (err error) {
 	folder := filepath.Dir(dir)
 	cache := filepath.Dir(folder)
@@ -146,7 +148,7 @@ func generate(testdata, model, dir string) (err error) {
 	if err := os.WriteFile(filepath.Join(temp, sumsFile), []byte(sums.String()), 0o644); err != nil {
 		return fmt.Errorf("testmodels: %w", err)
 	}
-	if err := os.Rename(whole, folder); err != nil && verify(dir) != nil { // another process may have been first
+	if err := os.Rename(whole, folder); err != nil && verify(dir) != nil { // another process was first
 		return fmt.Errorf("testmodels: %w", err)
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 
 const testdata = "../../testdata"
 
-// inCache makes the tests of a model start with an empty cache.
+// inCache sets the environment so that a test starts with an empty cache.
 func inCache(t *testing.T) string {
 	dir := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", dir) // Linux
@@ -23,8 +23,8 @@ func inCache(t *testing.T) string {
 	return dir
 }
 
-// TestGoldensHaveWeights makes sure that the reference results of each model were computed from
-// the weights that the model has: golden.json names their checksums.
+// TestGoldensHaveWeights checks that the reference results of each model were computed from
+// its current weights, by comparing the checksums in golden.json.
 func TestGoldensHaveWeights(t *testing.T) {
 	names, err := tinymodels.Names(testdata)
 	if err != nil {
@@ -48,7 +48,7 @@ func TestGoldensHaveWeights(t *testing.T) {
 		}
 		files, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
 		if err != nil || len(files) == 0 || len(files) != len(golden.Sums) {
-			t.Errorf("%s: golden.json names %d files of weights, there are %d, %v", name, len(golden.Sums), len(files), err)
+			t.Errorf("%s: golden.json lists %d weight files, the model has %d, %v", name, len(golden.Sums), len(files), err)
 		}
 		for _, f := range files {
 			if sum, err := fileSum(f); err != nil || sum != golden.Sums[filepath.Base(f)] {
@@ -58,12 +58,12 @@ func TestGoldensHaveWeights(t *testing.T) {
 	}
 }
 
-// TestPath checks which names lead to the cache and which stay as they are.
+// TestPath checks which names are mapped to the cache and which are returned unchanged.
 func TestPath(t *testing.T) {
 	cache := inCache(t)
 	for _, name := range []string{"", ".", "testdata", "a/tiny/llama", "../../testdata/tiny", "../../testdata/gopher", "../../testdata/gopher-q8_0.gguf", "testdata/help/tiny.txt"} {
 		if got := Path(t, name); got != name {
-			t.Errorf("%q is %q", name, got)
+			t.Errorf("Find maps %q to %q", name, got)
 		}
 	}
 	abs, err := filepath.Abs(testdata)
@@ -76,18 +76,19 @@ func TestPath(t *testing.T) {
 	} {
 		got := Path(t, path.Join(testdata, c.name))
 		if info, err := os.Stat(got); err != nil || !info.Mode().IsRegular() || filepath.Base(got) != c.base || !strings.HasPrefix(got, cache) {
-			t.Errorf("%s is %s, %v", c.name, got, err)
+			t.Errorf("Find maps %s to %s, %v", c.name, got, err)
 		}
 		if again := Path(t, filepath.Join(abs, filepath.FromSlash(c.name))); again != got {
-			t.Errorf("%s: by its absolute name it is %s, want %s", c.name, again, got)
+			t.Errorf("%s: Find maps the absolute path to %s, want %s", c.name, again, got)
 		}
 	}
 	if _, err := Find(testdata + "/tiny/nosuch"); err == nil {
-		t.Error("a model that does not exist is found")
+		t.Error("Find succeeds for a model that does not exist")
 	}
 }
 
-// TestAtOnce generates one model in several goroutines, as several test processes do.
+// TestAtOnce generates one model in several goroutines at once, as several test processes may
+// do.
 func TestAtOnce(t *testing.T) {
 	cache := inCache(t)
 	var all sync.WaitGroup
@@ -114,7 +115,7 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestDamaged makes sure that a changed file in the cache is noticed.
+// TestDamaged checks that a changed file in the cache is detected.
 func TestDamaged(t *testing.T) {
 	inCache(t)
 	file := Path(t, testdata+"/variants/llama_yarn/model.safetensors")

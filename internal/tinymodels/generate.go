@@ -10,14 +10,14 @@ import (
 	"path/filepath"
 )
 
-// copied are the files of a model that are copied unchanged.
+// copied lists the files that are copied unchanged from testdata.
 var copied = []string{"config.json", "golden.json", "model.safetensors.index.json"}
 
-// Content is a file of a model.
+// Content is one file of a model.
 type Content struct {
 	Name string
 	Data []byte
-	Want string // the SHA-256 that weights.json states; "" for a file that is copied
+	Want string // the SHA-256 in weights.json; "" for a copied file
 }
 
 // Sum returns the SHA-256 of the data in hexadecimal.
@@ -26,8 +26,8 @@ func (c *Content) Sum() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Build returns the files of a model, such as "tiny/llama", below a testdata folder. It does not
-// compare checksums.
+// Build returns the files of a model below a testdata folder. name is the model's name, such
+// as "tiny/llama". Build does not compare checksums.
 func Build(testdata, name string) ([]Content, error) {
 	spec, err := ReadSpec(testdata, name)
 	if err != nil {
@@ -88,9 +88,9 @@ func build(testdata, name string, spec *Spec) ([]Content, error) {
 	return append(files, Content{ggufFile, b, spec.GGUF}), nil
 }
 
-// Write makes a model in the folder dir, which it creates. The name is that of a model, or
-// [GopherQ4]. A file whose checksum differs from the one in weights.json is an error: the reference
-// results belong to other bytes.
+// Write writes a model to the folder dir, which it creates. name is a model's name or
+// [GopherQ4]. If a file's checksum differs from the one in weights.json, Write fails, because
+// the reference results were computed from other bytes.
 func Write(testdata, name, dir string) error {
 	files, err := contents(testdata, name)
 	if err != nil {
@@ -121,7 +121,7 @@ func contents(testdata, name string) ([]Content, error) {
 	return []Content{*c}, nil
 }
 
-// Sources returns the files below testdata that determine a model or [GopherQ4].
+// Sources returns the files below testdata from which a model or [GopherQ4] is generated.
 func Sources(testdata, name string) ([]string, error) {
 	if name == GopherQ4 {
 		dir := filepath.Join(testdata, "gopher")

@@ -11,7 +11,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/gguf"
 )
 
-// values are a tensor's elements, which its element type represents exactly.
+// values holds the elements of a tensor. The tensor's element type represents each of them
+// exactly.
 type values struct {
 	shape []uint64
 	list  []float32
@@ -20,7 +21,7 @@ type values struct {
 // source holds the tensors of a model by their names in Hugging Face's files.
 type source map[string]values
 
-// prefix is the beginning of a file whose rest counts as zeros.
+// prefix is the beginning of a file. It reads as if zeros followed.
 type prefix []byte
 
 func (p prefix) ReadAt(b []byte, off int64) (int, error) {
@@ -32,17 +33,17 @@ func (p prefix) ReadAt(b []byte, off int64) (int, error) {
 	return len(b), nil
 }
 
-// settings are what the conversion to GGUF depends on in config.json.
+// settings are the values of config.json on which the conversion to GGUF depends.
 type settings struct {
 	ModelType string `json:"model_type"`
 	Heads     uint64 `json:"num_attention_heads"`
 	KVHeads   uint64 `json:"num_key_value_heads"`
 }
 
-// writeGGUF returns the GGUF file that begins with head, a prefix of the file that llama.cpp's
-// converter wrote: the metadata, the list of tensors, and the data of those first tensors that
-// depend on no weight (rope_freqs). The data of the others comes from weights, changed as the
-// converter changes it.
+// writeGGUF returns a GGUF file that begins with head. head is a prefix of the file that
+// llama.cpp's converter wrote: the metadata, the list of tensors, and the data of the leading
+// tensors that depend on no weight (rope_freqs). The data of the other tensors is computed
+// from weights as the converter computes it.
 func writeGGUF(head, config []byte, weights source) ([]byte, error) {
 	var c settings
 	if err := json.Unmarshal(config, &c); err != nil {
@@ -58,7 +59,7 @@ func writeGGUF(head, config []byte, weights source) ([]byte, error) {
 			continue
 		}
 		if uint64(len(b)) > t.Offset {
-			return nil, fmt.Errorf("tensor %s begins before the end of the one before", t.Name)
+			return nil, fmt.Errorf("tensor %s overlaps the previous tensor", t.Name)
 		}
 		b = append(b, make([]byte, t.Offset-uint64(len(b)))...)
 		list, err := c.convert(t.Name, weights)
@@ -66,7 +67,7 @@ func writeGGUF(head, config []byte, weights source) ([]byte, error) {
 			b, err = appendValues(b, t.TypeName, list)
 		}
 		if err == nil && uint64(len(b)) != t.Offset+t.Size {
-			err = fmt.Errorf("it has %d elements, which the list of tensors contradicts", len(list))
+			err = fmt.Errorf("its %d elements do not have the size in the list of tensors", len(list))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("tensor %s: %w", t.Name, err)
@@ -78,8 +79,8 @@ func writeGGUF(head, config []byte, weights source) ([]byte, error) {
 	return b, nil
 }
 
-// hfNames holds the Hugging Face names of each GGUF tensor, without the layer. The first that a
-// model has is the one meant.
+// hfNames maps the name of a GGUF tensor, without the layer prefix, to names in Hugging Face
+// files. If there are several, the first one that the model has is used.
 var hfNames = map[string][]string{
 	"token_embd.weight":  {"model.embed_tokens.weight"},
 	"output.weight":      {"lm_head.weight"},
@@ -119,7 +120,7 @@ func (c *settings) convert(name string, weights source) ([]float32, error) {
 	if projection, ok := strings.CutSuffix(short, "_exps.weight"); ok {
 		return experts(layerPrefix+"mlp.experts.", strings.TrimPrefix(projection, "ffn_"), weights)
 	}
-	switch short { // gpt_oss has the biases of gate and up by turns
+	switch short { // gpt_oss interleaves the biases of gate and up
 	case "ffn_gate_exps.bias":
 		return alternate(weights[layerPrefix+"mlp.experts.gate_up_proj_bias"].list, 0), nil
 	case "ffn_up_exps.bias":
@@ -140,11 +141,11 @@ func (c *settings) convert(name string, weights source) ([]float32, error) {
 		}
 		return v.list, nil
 	}
-	return nil, fmt.Errorf("there are no weights for it")
+	return nil, fmt.Errorf("the safetensors file has no weights for it")
 }
 
-// interleaveHalves interleaves the rows of the two halves of each head, so that RoPE
-// rotates adjacent rows.
+// interleaveHalves interleaves the rows of the two halves of each head, because llama.cpp's
+// RoPE rotates adjacent rows.
 func interleaveHalves(v values, heads uint64) []float32 {
 	columns := v.shape[1]
 	half := v.shape[0] / heads / 2
@@ -159,7 +160,7 @@ func interleaveHalves(v values, heads uint64) []float32 {
 	return list
 }
 
-// onePlus returns 1 + w, in float16 as the converter computes it.
+// onePlus returns 1 + w for each element, rounded to float16 as the converter does.
 func onePlus(list []float32) []float32 {
 	sums := make([]float32, len(list))
 	for i, w := range list {
@@ -168,7 +169,7 @@ func onePlus(list []float32) []float32 {
 	return sums
 }
 
-// alternate returns every second element, beginning with the first or the second.
+// alternate returns every second element, beginning with element first (0 or 1).
 func alternate(list []float32, first int) []float32 {
 	var half []float32
 	for i := first; i < len(list); i += 2 {
@@ -177,7 +178,8 @@ func alternate(list []float32, first int) []float32 {
 	return half
 }
 
-// experts returns the matrices of all experts of a layer: "gate", "up" or "down".
+// experts returns the matrices of all experts of a layer. projection is "gate", "up" or
+// "down".
 func experts(prefix, projection string, weights source) ([]float32, error) {
 	if _, ok := weights[prefix+"0."+projection+"_proj.weight"]; ok {
 		var list []float32
@@ -189,8 +191,8 @@ func experts(prefix, projection string, weights source) ([]float32, error) {
 			list = append(list, v.list...)
 		}
 	}
-	// gpt_oss stores them transposed in one tensor, with the columns of gate and up
-	// interleaved.
+	// gpt_oss stores all experts in one tensor. The matrices are transposed and the columns of
+	// gate and up are interleaved.
 	step, first, name := uint64(2), uint64(0), "gate_up_proj"
 	switch projection {
 	case "up":
@@ -200,7 +202,7 @@ func experts(prefix, projection string, weights source) ([]float32, error) {
 	}
 	v, ok := weights[prefix+name]
 	if !ok {
-		return nil, fmt.Errorf("there are no weights for it")
+		return nil, fmt.Errorf("the safetensors file has no weights for it")
 	}
 	count, rows, columns := v.shape[0], v.shape[1], v.shape[2]
 	var list []float32

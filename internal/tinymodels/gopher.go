@@ -15,8 +15,8 @@ const GopherQ4 = "gopher/gopher-q4_0.gguf"
 // gopherSum is the SHA-256 of the file that llama.cpp's quantizer wrote.
 const gopherSum = "1642ba989c6b66ebecb2beaedd701de61b288412bc4ec41dd0cbac2f6401bebb"
 
-// BuildGopher returns the file [GopherQ4]: the header that llama.cpp wrote, and the weights of
-// testdata/gopher/model.safetensors in the types that the header lists.
+// BuildGopher returns the file [GopherQ4]: the header that llama.cpp wrote, followed by the
+// weights of testdata/gopher/model.safetensors in the types that the header lists.
 func BuildGopher(testdata string) (*Content, error) {
 	head, err := os.ReadFile(filepath.Join(testdata, filepath.FromSlash(GopherQ4)+".head"))
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	specBits = 16              // a mean and a standard deviation are multiples of 2^-16
-	sumBits  = 28              // a deviate is a multiple of 2^-28
+	specBits = 16              // means and standard deviations are multiples of 2^-16
+	sumBits  = 28              // random deviates are multiples of 2^-28
 	deviate  = 1 << 28 / 37837 // the sum of four 16-bit numbers has a standard deviation of 37837
 )
 
-// stream returns the generator of a tensor's values. It depends on the names and the seed alone,
-// not on the tensors before it.
+// stream returns the generator for a tensor's values. It depends only on the seed and the two
+// names, not on the tensors before it.
 func stream(seed uint64, model, tensor string) *rand.PCG {
 	hash := func(s string) uint64 {
 		h := fnv.New64a()
@@ -27,9 +27,9 @@ func stream(seed uint64, model, tensor string) *rand.PCG {
 	return rand.NewPCG(hash(model)+seed, hash(tensor))
 }
 
-// values returns the values of a tensor: sums of four uniform numbers, scaled and shifted.
-// Everything before the last conversion is integer arithmetic, so that all platforms round
-// alike.
+// values returns the values of a tensor: sums of four uniform numbers, scaled and shifted. All
+// arithmetic before the last conversion is on integers, so that all platforms round in the
+// same way.
 func (t *Tensor) values(rng *rand.PCG) ([]float32, error) {
 	count := uint64(1)
 	for _, d := range t.Shape {
@@ -47,7 +47,7 @@ func (t *Tensor) values(rng *rand.PCG) ([]float32, error) {
 	for i := range list {
 		u := rng.Uint64()
 		sum := int64(u&0xffff+u>>16&0xffff+u>>32&0xffff+u>>48) - 2*0xffff
-		list[i] = float32(float64(mean+sum*scale) / (1 << (specBits + sumBits))) // less than 2^53: rounded once
+		list[i] = float32(float64(mean+sum*scale) / (1 << (specBits + sumBits))) // below 2^53: rounded once
 	}
 	return list, nil
 }
@@ -67,7 +67,7 @@ func appendValues(b []byte, t string, values []float32) ([]byte, error) {
 	return b, nil
 }
 
-// readValues returns the elements of a tensor's data.
+// readValues decodes the elements in a tensor's data.
 func readValues(t string, b []byte) ([]float32, error) {
 	var list []float32
 	switch t {
@@ -84,7 +84,7 @@ func readValues(t string, b []byte) ([]float32, error) {
 			list = append(list, math.Float32frombits(binary.LittleEndian.Uint32(b)))
 		}
 	default:
-		return nil, fmt.Errorf("element type %q is none of F16, BF16, F32", t)
+		return nil, fmt.Errorf("element type %q is not one of F16, BF16, F32", t)
 	}
 	return list, nil
 }

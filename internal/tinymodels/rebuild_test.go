@@ -10,9 +10,9 @@ import (
 	"github.com/pianola-engine/pianola/internal/safetensors"
 )
 
-// TestRebuild writes files of the gopher model again from its tensors and compares every byte with
-// what other programs wrote: the safetensors file with that of the safetensors library, the GGUF
-// files with those of llama.cpp's converter and quantizer.
+// TestRebuild generates files of the gopher model from its tensors and compares every byte
+// with files that other programs wrote: the safetensors library, and llama.cpp's converter and
+// quantizer.
 func TestRebuild(t *testing.T) {
 	want := read(t, "gopher/model.safetensors")
 	header, err := safetensors.Decode(bytes.NewReader(want), int64(len(want)))
@@ -28,7 +28,7 @@ func TestRebuild(t *testing.T) {
 		f.Tensors = append(f.Tensors, Tensor{Name: x.Name, DType: x.TypeName, Shape: x.Shape})
 	}
 	if got, err := f.write(weights); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("model.safetensors is not the same, %v", err)
+		t.Errorf("model.safetensors differs from the stored file, %v", err)
 	}
 
 	want = read(t, "gopher-q8_0.gguf")
@@ -38,7 +38,7 @@ func TestRebuild(t *testing.T) {
 	}
 	got, err := writeGGUF(want[:file.DataOffset], read(t, "gopher/config.json"), weights)
 	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("gopher-q8_0.gguf is not the same, %v", err)
+		t.Errorf("gopher-q8_0.gguf differs from the stored file, %v", err)
 	}
 
 	c, err := BuildGopher(testdata)

@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// elementBytes is the size of an element of each type.
+// elementBytes is the size in bytes of an element of each type.
 var elementBytes = map[string]uint64{"F16": 2, "BF16": 2, "F32": 4}
 
-// header returns the header of a safetensors file as the format's own writer makes it: keys
-// without spaces between them, filled up with spaces to a multiple of 8 bytes.
+// header returns the header of a safetensors file exactly as the format's reference
+// implementation writes it: no spaces between keys, and spaces at the end up to a multiple of
+// 8 bytes.
 func (f *File) header() ([]byte, error) {
 	var b strings.Builder
 	b.WriteString(`{"__metadata__":{"format":"pt"}`)
@@ -18,7 +19,7 @@ func (f *File) header() ([]byte, error) {
 	for _, t := range f.Tensors {
 		size := elementBytes[t.DType]
 		if size == 0 {
-			return nil, fmt.Errorf("tensor %s: element type %q is none of F16, BF16, F32", t.Name, t.DType)
+			return nil, fmt.Errorf("tensor %s: element type %q is not one of F16, BF16, F32", t.Name, t.DType)
 		}
 		dims := make([]string, len(t.Shape))
 		for i, d := range t.Shape {

@@ -1,9 +1,11 @@
-// Package tinymodels makes the small models of the tests: it fills the tensors that a model's
-// weights.json lists with seeded pseudo-random values, the same bytes on every platform, and
-// writes them as safetensors and GGUF files beside the model's config.json.
+// Package tinymodels generates the small models of the tests. It fills the tensors that a
+// model's weights.json lists with seeded pseudo-random values, which are the same on every
+// platform, and writes them as safetensors and GGUF files next to a copy of the model's
+// config.json.
 //
-// The tests take the models from package testmodels, which keeps them in the user's cache. The
-// reference results in golden.json come from transformers (goldens.py), never from this module.
+// Tests get the models from package testmodels, which stores them in the user's cache. The
+// reference results in golden.json come from transformers (goldens.py), never from this
+// module.
 package tinymodels
 
 import (
@@ -22,7 +24,7 @@ import (
 type Spec struct {
 	Seed  uint64 `json:"seed"`
 	Files []File `json:"files"`
-	GGUF  string `json:"gguf_sha256,omitempty"` // the checksum of model.gguf, if there is a model.gguf.head
+	GGUF  string `json:"gguf_sha256,omitempty"` // the checksum of model.gguf, for models with a model.gguf.head
 }
 
 // File is a safetensors file. Its tensors are stored in the order of the list.
@@ -47,7 +49,8 @@ const (
 	ggufFile = "model.gguf"
 )
 
-// Names returns the models below a testdata folder, such as "tiny/llama", in ascending order.
+// Names returns the names of the models below a testdata folder, such as "tiny/llama", in
+// ascending order.
 func Names(testdata string) ([]string, error) {
 	var names []string
 	for _, group := range []string{"tiny", "variants"} {
@@ -60,7 +63,7 @@ func Names(testdata string) ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("tinymodels: %s holds no models", testdata)
+		return nil, fmt.Errorf("tinymodels: the folder %s contains no models", testdata)
 	}
 	slices.Sort(names)
 	return names, nil
@@ -79,7 +82,7 @@ func ReadSpec(testdata, name string) (*Spec, error) {
 	return s, nil
 }
 
-// readHead returns the GGUF head of a model, nil if it has none.
+// readHead returns the GGUF head of a model, or nil if the model has none.
 func readHead(testdata, name string) ([]byte, error) {
 	b, err := os.ReadFile(filepath.Join(testdata, filepath.FromSlash(name), headFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +91,7 @@ func readHead(testdata, name string) ([]byte, error) {
 	return b, err
 }
 
-// format returns the text of a weights.json: one tensor a line.
+// format returns the text of a weights.json, with one tensor per line.
 func (s *Spec) format() ([]byte, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "{\"seed\": %d,\n", s.Seed)

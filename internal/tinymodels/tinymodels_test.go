@@ -10,8 +10,8 @@ import (
 
 const testdata = "../../testdata"
 
-// TestSums makes sure that every model has the bytes that its reference results belong to, on
-// every platform.
+// TestSums checks that every platform generates the bytes from which the reference results
+// were computed.
 func TestSums(t *testing.T) {
 	names, err := Names(testdata)
 	if err != nil {
@@ -41,12 +41,12 @@ func TestSums(t *testing.T) {
 		}
 	}
 	if len(names) != 37 || converted != 8 {
-		t.Errorf("%d models, %d of them as GGUF, want 37 and 8", len(names), converted)
+		t.Errorf("%d models, %d of them with a GGUF file, want 37 and 8", len(names), converted)
 	}
 }
 
-// TestValues checks the distribution, that a stream depends on each of its names, and the bounds
-// of a specification.
+// TestValues checks the distribution of the values, that they depend on both names of a
+// stream, and the bounds of a specification.
 func TestValues(t *testing.T) {
 	x := Tensor{Name: "x", DType: "F32", Shape: []uint64{100, 1000}, Mean: 1, Std: 0.25}
 	list, err := x.values(stream(1, "tiny/a", "x"))
@@ -67,7 +67,7 @@ func TestValues(t *testing.T) {
 		model, tensor string
 	}{{2, "tiny/a", "x"}, {1, "tiny/b", "x"}, {1, "tiny/a", "y"}} {
 		if l, err := x.values(stream(other.seed, other.model, other.tensor)); err != nil || l[0] == list[0] && l[1] == list[1] {
-			t.Errorf("%+v has the same values, %v", other, err)
+			t.Errorf("%+v generates the same values, %v", other, err)
 		}
 	}
 	for _, bad := range []Tensor{
@@ -75,13 +75,13 @@ func TestValues(t *testing.T) {
 		{Shape: []uint64{1}, Std: 5}, {Shape: []uint64{1}, Std: -1}, {Shape: []uint64{1}, Mean: math.NaN()},
 	} {
 		if _, err := bad.values(stream(1, "", "")); err == nil {
-			t.Errorf("%+v is taken", bad)
+			t.Errorf("values accepts %+v", bad)
 		}
 	}
 }
 
-// TestWrite makes sure that a model is written whole, and that other bytes than those that the
-// reference results belong to are refused.
+// TestWrite checks that a model is written completely, and that a file is refused if its
+// checksum differs from the one in weights.json.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	if err := Write(testdata, "variants/qwen3_moe", filepath.Join(dir, "m")); err != nil {
@@ -101,7 +101,7 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Write(dir, "variants/x", filepath.Join(dir, "out")); err == nil || !strings.Contains(err.Error(), "SHA-256") {
-		t.Errorf("other bytes: %v", err)
+		t.Errorf("Write with a wrong checksum: %v", err)
 	}
 	if err := WriteSums(dir, "variants/x"); err != nil {
 		t.Fatal(err)

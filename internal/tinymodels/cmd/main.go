@@ -1,4 +1,4 @@
-// Command cmd writes the small models of the tests as folders that transformers can load.
+// Command cmd writes the small models of the tests to folders that transformers can load.
 //
 //	go run ./internal/tinymodels/cmd -o DIR [-testdata testdata] [-sums]
 package main
