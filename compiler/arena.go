@@ -6,20 +6,20 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// arenaAlign is the alignment of activations: a cache line's multiple, and what
-// GPUs ask of buffer offsets.
+// arenaAlign is the alignment of activations in bytes. It is a multiple of a cache line and of the
+// alignment that GPUs require of buffer offsets.
 const arenaAlign = 256
 
-// interval is a value's life: from the first node that touches it to the last,
-// by their places in a group of programs.
+// interval is the lifetime of a value: the indices, within a group of programs, of the first and the
+// last node that reads or writes it.
 type interval struct {
 	v           *value
 	first, last int
 }
 
-// groups returns the programs that share activations: those that decode have
-// their own, the others read the chunk that prefill leaves. Groups overlay one
-// another.
+// groups returns the groups of programs that share activations. Each program that decodes is a group
+// of its own. Prefill and the programs that read the chunk it computed form one group. Groups
+// overlap in the arena, because a group needs no activations of another.
 func (s *state) groups() [][]*program {
 	var alone [][]*program
 	var chunked []*program
@@ -33,8 +33,7 @@ func (s *state) groups() [][]*program {
 	return append(alone, chunked)
 }
 
-// lifetimes returns the intervals of a group's arena values, in order of their
-// first node.
+// lifetimes returns the intervals of a group's values in the arena, ordered by first node.
 func lifetimes(group []*program) []interval {
 	var list []interval
 	at := map[*value]int{}
@@ -59,10 +58,9 @@ func lifetimes(group []*program) []interval {
 	return list
 }
 
-// planArena gives each value the lowest place that no value alive at the same
-// time has. A value stays for one node after its last, so that the next
-// command's output does not land on what a neighbour may still be reading,
-// which would cost a barrier.
+// planArena gives each value the lowest offset at which it overlaps no value that is alive at the
+// same time. A value counts as alive for one node after its last, so that the next command does not
+// overwrite an input of the previous one, which would require a barrier between them.
 func (s *state) planArena() error {
 	size := uint64(0)
 	for _, g := range s.groups() {
@@ -105,7 +103,7 @@ func (s *state) planArena() error {
 
 func align(n uint64) uint64 { return (n + arenaAlign - 1) / arenaAlign * arenaAlign }
 
-// regions names what the arena holds during each program, for dumps.
+// regions records the values in the arena during each program, with their names, for dumps.
 func (s *state) regions() {
 	base := 0
 	for pi, p := range s.programs {

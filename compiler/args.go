@@ -7,12 +7,12 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// args are a node's kernel and what it needs beside operands. Each kernel, or
-// family of kernels, has a type of its own, in a file kernel_*.go with all that the
-// compiler knows of it. Args are plain values: a pass that changes some assigns the
-// node new ones.
+// args is a node's kernel with the kernel's arguments except operands, such as weights. Each kernel
+// or family of kernels has its own type in a file kernel_*.go, which contains everything that the
+// compiler knows about it. Args are plain values: a pass that changes them assigns a new value to
+// the node.
 type args interface {
-	// kernel returns the kernel that the node becomes a call of.
+	// kernel returns the kernel that the node calls.
 	kernel() decl.ID
 
 	// weights returns the weights that the kernel reads, nil for absent ones, in the
@@ -24,8 +24,7 @@ type args interface {
 	lower(l *lowering)
 }
 
-// sized are args of a kernel whose threadgroups have another size than the chip's
-// NormThreads.
+// sized is implemented by the args of kernels whose threadgroup size is not the chip's NormThreads.
 type sized interface {
 	threads(l *lowering) int
 }
@@ -37,12 +36,12 @@ type shrinking interface {
 	shrinks() bool
 }
 
-// described are args that add something to their node's line in a dump.
+// described is implemented by args that add a text to their node's line in a dump.
 type described interface {
 	describe() string
 }
 
-// unweighted are args of a kernel that reads no weights.
+// unweighted is embedded in the args of kernels that read no weights.
 type unweighted struct{}
 
 func (unweighted) weights() []*weight { return nil }
@@ -70,7 +69,7 @@ func (n *node) String() string {
 	return b.String()
 }
 
-// String returns the operand's name, with its columns unless it is all of them.
+// String returns the operand's name. It adds the columns if they are not all columns of the value.
 func (o operand) String() string {
 	name := o.v.name
 	if o.v.place == inArena {
@@ -85,13 +84,13 @@ func (o operand) String() string {
 	return fmt.Sprintf("%s[%d:%d]", name, o.off, o.off+o.width)
 }
 
-// describeInput describes what a product does with its input.
+// describeInput describes the operation that a product applies to its input.
 func describeInput(input, activation uint32) string {
 	name := map[uint32]string{decl.InputSiLUMul: " silu_mul", decl.InputNorm: " norm", decl.InputMerge: " merge"}[input]
 	return name + describeActivation(activation)
 }
 
-// describeActivation describes an activation, unless it is the usual one.
+// describeActivation describes an activation. It returns "" for SiLU.
 func describeActivation(activation uint32) string {
 	if activation == decl.ActivationSiLU {
 		return ""
@@ -107,7 +106,7 @@ func describeAdd(add bool) string {
 	return ""
 }
 
-// describeSplits describes parts that are made or read, unless there is one.
+// describeSplits describes the number of attention splits. It returns "" for one split.
 func describeSplits(splits int) string {
 	if splits > 1 {
 		return fmt.Sprintf(" splits=%d", splits)
@@ -115,7 +114,7 @@ func describeSplits(splits int) string {
 	return ""
 }
 
-// describeWindow describes a window, if there is one, and the splits of attention.
+// describeWindow describes the attention window, if it is not 0, and the attention splits.
 func describeWindow(window, splits int) string {
 	s := ""
 	if window > 0 {

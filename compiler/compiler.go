@@ -1,21 +1,21 @@
-// Package compiler turns a model's configuration, its tensor directory and a
-// chip into a dispatch table, by a list of passes.
+// Package compiler compiles a model's configuration and its tensor directory to a dispatch table for
+// a chip, in a list of passes.
 //
-// The first pass makes programs of nodes. A node has a role (what it computes for
-// the model), operands, and args: its kernel and the kernel's typed arguments.
-// Passes then join and divide nodes by their roles, operands and types of args,
-// place weights and activations, and turn nodes into commands. The files are
+// The first pass creates programs, which are lists of nodes. A node has a role (its function in the
+// model), operands, and args (its kernel and the kernel's typed arguments). Later passes fuse and
+// split nodes according to roles, operands and the types of args, place weights and activations in
+// memory, and convert nodes to commands. The files are
 //
-//	graph*.go, experts.go, draft.go, sample.go  the nodes of a model
-//	role.go, args.go, ir.go                     what a node is
-//	fuse*.go, split.go                          passes that join and divide nodes
-//	kernel_*.go                                 each kernel's args and how they become a command
+//	graph*.go, experts.go, draft.go, sample.go  create the nodes of a model
+//	role.go, args.go, ir.go                     define nodes
+//	fuse*.go, split.go                          passes that fuse and split nodes
+//	kernel_*.go                                 the args of each kernel, converted to a command
 //	tensors.go, arena.go                        passes that place weights and activations
-//	lower.go, passes.go                         the last passes, and the list of all
+//	lower.go, passes.go                         the last passes, and the list of all passes
 //
-// The package sees the metadata of tensors and never their bytes, and it knows
-// kernels by their declarations. It must not know a device's code, a kind of
-// device (what a chip wants is in its data) or a model's name.
+// The package reads the metadata of tensors, never their bytes, and it knows kernels only by their
+// declarations. It must not depend on device code, on a kind of device (the data of a chip contain
+// its preferences) or on the name of a model.
 package compiler
 
 import (
@@ -33,38 +33,37 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// Tensors is the directory of a model's tensors; weights.Directory is one.
+// Tensors is the directory of a model's tensors. weights.Directory implements it.
 type Tensors interface {
 	Tensor(name string) (weights.Tensor, bool)
 	Fingerprint() [32]byte
 }
 
-// Options are the choices that change a table.
+// Options are the compile options. Each of them changes the table.
 type Options struct {
-	Context   int    // positions; 0 means the smaller of 4096 and the model's, or LongRoPE's short one
-	NoFuse    bool   // one command for each operation
-	NoRepack  bool   // matrices stay as the file has them
-	AllLogits bool   // add a program that computes the logits of every prompt row
-	Hidden    bool   // add a program that keeps the last hidden state of every prompt row
-	LogProbs  bool   // add the programs that leave log-probabilities of tokens
-	KV        string // element type of the KV cache: "f16", which is also the meaning of "", or "q8_0"
+	Context   int    // positions; 0 means the smaller of 4096 and the model's context, or the short context of LongRoPE
+	NoFuse    bool   // compile one command per operation
+	NoRepack  bool   // keep matrices in the layout of the file
+	AllLogits bool   // add the program that computes the logits of every prompt row
+	Hidden    bool   // add the program that stores the final hidden state of every prompt row
+	LogProbs  bool   // add the programs that store log-probabilities of tokens
+	KV        string // element type of the KV cache: "f16" or "q8_0"; "" means "f16"
 
-	// KVSinks and KVWindow limit layers without a sliding window to the first KVSinks
-	// and the last KVWindow positions. The context may then be longer than the model's.
-	// If KVWindow is 0, these layers see all positions.
+	// KVSinks and KVWindow limit attention in layers without a sliding window to the first
+	// KVSinks and the last KVWindow positions. The context may then be longer than the
+	// model's. If KVWindow is 0, these layers attend to all positions.
 	KVSinks, KVWindow int
 
-	// Sampler is the order of the sampler's stages, a preset's name or a list;
-	// see ParseSampler. "" is the first preset, "none" leaves the programs that
-	// sample out.
+	// Sampler is the order of the sampler's stages: the name of a preset, or a list; see
+	// ParseSampler. "" selects the first preset. "none" leaves out the programs that sample.
 	Sampler string
 
-	// Draft adds the program verify, for drafts of at most Draft tokens. It is at most
-	// table.MaxDraft.
+	// Draft is the largest number of tokens in a draft, at most table.MaxDraft. If it is not
+	// 0, the program verify is added.
 	Draft int
 }
 
-// names returns the options that change the commands, for the table's header.
+// names returns the options that differ from their defaults, as text for the table's header.
 func (o Options) names() string {
 	var names []string
 	for _, n := range []struct {
@@ -90,7 +89,7 @@ func (o Options) names() string {
 	return strings.Join(names, " ")
 }
 
-// kv returns the constant that KV names.
+// kv returns the constant of package decl for the element type KV.
 func (o Options) kv() (kind uint32, ok bool) {
 	if o.KV == "" {
 		return decl.KVF16, true
@@ -112,12 +111,10 @@ func (e *KVError) Error() string {
 	return fmt.Sprintf("compiler: a KV cache of kind %s has blocks of %d elements, and the model's heads have %d", e.Kind, decl.KVBlock, e.HeadDim)
 }
 
-// DefaultContext is the context where none is asked for, if the model has as
-// much.
+// DefaultContext is the largest context in positions that is selected by default.
 const DefaultContext = 4096
 
-// Input is what a table is compiled from. The same input gives the same
-// table, byte for byte.
+// Input is the input of the compiler. The same input gives the same table, byte for byte.
 type Input struct {
 	Config  *arch.Config
 	Tensors Tensors
@@ -125,11 +122,11 @@ type Input struct {
 	Options Options
 }
 
-// MaxStops is how many stop ids a table has room for.
+// MaxStops is the largest number of stop ids that a session of a table can have.
 const MaxStops = 64
 
-// Compile returns the table of a model. The device that loads the table validates
-// it; the tests of this package validate what the passes leave.
+// Compile returns the table of a model. It does not validate the table, because the device that
+// loads it does. The tests of this package validate the state after every pass.
 func Compile(in Input) (*table.Table, error) {
 	s, err := newState(in)
 	if err != nil {
@@ -143,8 +140,8 @@ func Compile(in Input) (*table.Table, error) {
 	return s.t, nil
 }
 
-// DumpAfter compiles as far as a pass and writes what it leaves: the nodes, or
-// from pass lower on the table.
+// DumpAfter compiles up to and including a pass and writes the nodes, or the table if the pass is
+// lower or a later one.
 func DumpAfter(in Input, pass string, w io.Writer) error {
 	s, err := newState(in)
 	if err != nil {
@@ -173,8 +170,8 @@ func (e *SinksError) Error() string {
 	return fmt.Sprintf("compiler: the first %d positions and a window of %d are not at least 0 and 1, or more than the %d that the model has", e.Sinks, e.Window, e.Max)
 }
 
-// MaxEndless is the longest context of a table whose layers all have windows: an
-// angle is off by at most 0.016 there.
+// MaxEndless is the longest context in positions of a table whose layers all have windows. RoPE
+// angles, in float32, have an error of at most 0.016 up to it.
 const MaxEndless = 1 << 18
 
 // ContextError reports that a context is not valid for the model.
@@ -193,7 +190,7 @@ func (e *DraftError) Error() string {
 	return fmt.Sprintf("compiler: drafts of %d tokens are not within 0 to %d, what the context has room for", e.Asked, e.Max)
 }
 
-// newState checks the options and makes the slots that every table has.
+// newState checks the options and creates the slots that every table has.
 func newState(in Input) (*state, error) {
 	cfg := in.Config
 	ctx := in.Options.Context
@@ -240,8 +237,8 @@ func newState(in Input) (*state, error) {
 	return s, s.planSlots(stages)
 }
 
-// planSlots makes the slots that do not depend on the nodes. stages are the
-// sampler's, nil without a sampler.
+// planSlots creates the slots that do not depend on the nodes. stages are the stages of the sampler,
+// or nil without a sampler.
 func (s *state) planSlots(stages []uint32) error {
 	h := &s.t.Header
 	ctx, vocab, width := uint64(h.Context), s.cfg.Vocab, s.cfg.Width
@@ -256,7 +253,7 @@ func (s *state) planSlots(stages []uint32) error {
 		s.hidden.width, s.hidden.rows = width, int(h.Chunk)
 	}
 	if stages != nil {
-		s.stages = stages[1:] // the penalties come first
+		s.stages = stages[1:] // stages[0] is the penalties
 		s.sampler = s.slot("sampler", table.SlotSampler, table.ScopeSession, sampler.Size)
 	}
 	if s.in.Options.LogProbs {
@@ -280,7 +277,7 @@ func Fingerprint(cfg *arch.Config, t Tensors) [32]byte {
 	h := sha256.New()
 	dir := t.Fingerprint()
 	h.Write(dir[:])
-	// The fields of Config are plain data, which cannot fail to encode.
+	// Encoding cannot fail, because the fields of Config are plain data.
 	_ = json.NewEncoder(h).Encode(cfg)
 	return [32]byte(h.Sum(nil))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// draftRows returns the rows of the program verify, 0 without one.
+// draftRows returns the number of rows of the program verify, or 0 without the program.
 func (s *state) draftRows() int {
 	if s.in.Options.Draft == 0 {
 		return 0
@@ -16,9 +16,9 @@ func (s *state) draftRows() int {
 	return 1 + s.in.Options.Draft
 }
 
-// verify makes the program that decodes the pending token and a draft, one row
-// each, accepts the drafted tokens that decode would have chosen, and drafts again.
-// Each row is computed with the same arithmetic as in decode.
+// verify creates the program for speculative decoding. It decodes the pending token and each token
+// of the draft in a row of their own, accepts the draft tokens that decode would have chosen, and
+// drafts the next tokens. The arithmetic of a row is the same as in the program decode.
 func (s *state) verify() error {
 	p := s.newProgram(table.ProgramVerify, s.draftRows(), false, table.FlagChooses|table.FlagAdvances)
 	x, err := s.body(p)
@@ -35,9 +35,9 @@ func (s *state) verify() error {
 	})
 }
 
-// splitRows divides nodes whose kernels compute one row at a time into one node for
-// each row: attention with RoPE, where a row reads the K and V of the rows before it,
-// and products that merge the splits of attention.
+// splitRows replaces nodes whose kernels compute a single row by one node per row. These nodes are
+// attention fused with RoPE, in which a row reads the K and V that the previous rows write, and
+// products that merge the splits of attention.
 func (s *state) splitRows() error {
 	for _, p := range s.programs {
 		if p.wide || p.rows == 1 {
@@ -59,7 +59,7 @@ func (s *state) splitRows() error {
 	return nil
 }
 
-// onlyRow reports whether a node's kernel computes one row at a time.
+// onlyRow reports whether a node's kernel computes a single row.
 func (n *node) onlyRow() bool {
 	switch a := n.args.(type) {
 	case ropeAttnArgs:
@@ -70,7 +70,7 @@ func (n *node) onlyRow() bool {
 	return false
 }
 
-// row returns a copy of a node for one row.
+// row returns a copy of a node that computes row r.
 func (n *node) row(r int) *node {
 	row := *n
 	row.single, row.behind = true, r

@@ -8,9 +8,9 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// experts emits what stands in place of a sparse layer's gate, up and down: the
-// router's choice, the products of the chosen experts and their sum, which it
-// returns. y is the normalised residual stream.
+// experts emits the feed-forward block of a layer with experts: the router, the gate, up and down
+// products of the chosen experts, and their weighted sum, which it returns. y is the normalised
+// residual stream.
 func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
 	e := &s.cfg.Experts
 	logits, err := s.linear(p, spot{role: roleRouter, layer: l}, y, arch.Router)
@@ -40,8 +40,8 @@ func (s *state) experts(p *program, l *layerPlan, y *value) (*value, error) {
 	return out, nil
 }
 
-// expertProduct emits the product of x with a part of the chosen experts. share is
-// the number of a row's chosen experts that have the same row of x as their input.
+// expertProduct emits the product of x with one matrix (gate, up or down) of each chosen expert.
+// share is the number of chosen experts that have the same row of x as their input.
 func (s *state) expertProduct(p *program, at spot, part arch.ExpertPart, x, ids *value, share int) (*value, error) {
 	e, name := &s.cfg.Experts, at.label()
 	w, err := s.expertMatrix(name, part, at.index())
@@ -59,7 +59,7 @@ func (s *state) expertProduct(p *program, at spot, part arch.ExpertPart, x, ids 
 	return y, nil
 }
 
-// expertMatrix returns the weight that is a part of all experts of a layer, one
+// expertMatrix returns the weight with one matrix (gate, up or down) of all experts of a layer, one
 // after another.
 func (s *state) expertMatrix(name string, which arch.ExpertPart, layer int) (*weight, error) {
 	if have, ok := s.byName[name]; ok {
@@ -89,7 +89,7 @@ func (s *state) expertMatrix(name string, which arch.ExpertPart, layer int) (*we
 	return s.share(w), nil
 }
 
-// expertBias returns the biases of a part of all experts, of a row each.
+// expertBias returns the weight with the biases for expertMatrix, one element per row of the matrix.
 func (s *state) expertBias(name string, which arch.ExpertPart, layer int) (*weight, error) {
 	if have, ok := s.byName[name]; ok {
 		return have, nil
@@ -114,8 +114,8 @@ func (s *state) expertBias(name string, which arch.ExpertPart, layer int) (*weig
 	return s.share(w), nil
 }
 
-// expertParts gives w the rows that a part of each expert has in the tensor that
-// find names, of a shape.
+// expertParts appends the rows of one matrix (gate, up or down) of each expert to w. find returns
+// the name and the required shape of the tensor that contains them.
 func (s *state) expertParts(w *weight, which arch.ExpertPart, layer int, find func(arch.ExpertTensor) (string, []uint64)) error {
 	for i := range s.cfg.Experts.Count {
 		e := s.cfg.Expert(which, layer, i)
@@ -135,7 +135,7 @@ func (s *state) expertParts(w *weight, which arch.ExpertPart, layer int, find fu
 			q.block = i
 		}
 		if q.step == 1 && !q.transposed {
-			// Rows that follow each other are one part.
+			// Consecutive rows of a tensor form one part.
 			q.first, q.block, q.step, q.stack = q.first+q.block*q.stack, 0, 0, 0
 			if last := len(w.parts) - 1; last >= 0 && w.parts[last].tensor.Name == t.Name && w.parts[last].first+w.parts[last].rows == q.first {
 				w.parts[last].rows += q.rows
@@ -149,9 +149,9 @@ func (s *state) expertParts(w *weight, which arch.ExpertPart, layer int, find fu
 	return nil
 }
 
-// stepSource returns the bytes of its tensor that a part whose rows do not follow
-// each other is taken of: an expert's.
+// stepSource returns the byte range of the tensor from which a part with step > 0 selects rows. It
+// is the range of one expert.
 func (p *part) stepSource(cols int) (offset, size uint64) {
-	size, _ = p.tensor.Type.Bytes(uint64(p.stack) * uint64(cols)) // whole blocks, checked
+	size, _ = p.tensor.Type.Bytes(uint64(p.stack) * uint64(cols)) // expertMatrix has checked that rows are whole blocks
 	return uint64(p.block) * size, size
 }

@@ -5,14 +5,14 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// fuses returns the condition of a pass that joins commands: the chip wants it,
-// and the options do not forbid it.
+// fuses returns the condition of a fusion pass: the chip's data enable the fusion, and the options
+// do not disable fusions.
 func fuses(wanted func(c *chip.Chip) bool) func(*state) bool {
 	return func(s *state) bool { return !s.in.Options.NoFuse && wanted(s.in.Chip) }
 }
 
-// match returns the nodes from i on if they have these roles, in order, and are
-// no parts of others.
+// match returns the nodes from index i on if they have these roles, in this order, and no node is a
+// part of a split one.
 func (p *program) match(i int, roles ...role) []*node {
 	if i+len(roles) > len(p.nodes) {
 		return nil
@@ -26,8 +26,8 @@ func (p *program) match(i int, roles ...role) []*node {
 	return nodes
 }
 
-// pairs calls f for each two nodes that follow each other and have args of the
-// types A and B. Where f returns true, it has made b stand for both, and a goes.
+// pairs calls f for each two consecutive nodes a and b with args of the types A and B. If f returns
+// true, it has changed b to compute both, and pairs removes a.
 func pairs[A, B args](p *program, f func(a *node, aa A, b *node, ba B) bool) {
 	for i := 0; i+1 < len(p.nodes); i++ {
 		a, b := p.nodes[i], p.nodes[i+1]
@@ -39,19 +39,17 @@ func pairs[A, B args](p *program, f func(a *node, aa A, b *node, ba B) bool) {
 	}
 }
 
-// feeds reports whether b's first operand is a's only output, and nothing else
-// reads it.
+// feeds reports whether a's first output is b's first input and no other node uses its value.
 func (p *program) feeds(a, b *node) bool {
 	return b.in[0] == a.out[0] && p.uses(a.out[0].v) == 2
 }
 
-// splice replaces n nodes from i on.
+// splice replaces the n nodes from index i on by others.
 func (p *program) splice(i, n int, with ...*node) {
 	p.nodes = append(p.nodes[:i:i], append(with, p.nodes[i+n:]...)...)
 }
 
-// rename makes every operand that is old, or columns of it, the same columns of
-// v, which holds old's from column off on.
+// rename replaces operands of old by operands of v, in which the columns of old begin at column off.
 func (p *program) rename(old, v *value, off int) {
 	for _, n := range p.nodes {
 		for _, list := range [][]operand{n.in, n.out} {
@@ -64,7 +62,7 @@ func (p *program) rename(old, v *value, off int) {
 	}
 }
 
-// uses counts the operands of nodes that are v or columns of it.
+// uses returns the number of operands in the program that refer to v or to columns of it.
 func (p *program) uses(v *value) int {
 	count := 0
 	for _, n := range p.nodes {
@@ -79,8 +77,8 @@ func (p *program) uses(v *value) int {
 	return count
 }
 
-// product returns the args of a node that is a matrix product with its input as
-// it is.
+// product returns the args of a node that is a matrix product without an operation fused into its
+// input.
 func (n *node) product() (productArgs, bool) {
 	a, ok := n.args.(productArgs)
 	return a, ok && a.input == decl.InputPlain

@@ -2,14 +2,14 @@ package compiler
 
 import "math/bits"
 
-// fuseRopeKV makes one command of QK norm, RoPE of Q and K, and the KV write.
-// Q goes to a value of its own, since the command reads what it came from.
+// fuseRopeKV fuses QK norm, RoPE of Q and K, and the KV write. The fused node writes Q to a new
+// value, because its input is the output of the QKV product.
 func (s *state) fuseRopeKV() error {
 	for _, p := range s.programs {
 		for i := 0; i < len(p.nodes); i++ {
 			if n := p.match(i, roleQNorm, roleKNorm, roleQRope, roleKRope, roleKVWrite); n != nil {
 				q, k := n[0].args.(headNormArgs).w, n[1].args.(headNormArgs).w
-				if q.cols == s.cfg.HeadDim && k.cols == s.cfg.HeadDim { // not over all heads at once
+				if q.cols == s.cfg.HeadDim && k.cols == s.cfg.HeadDim { // each head is normalised separately
 					s.ropeKV(p, i, n, s.concat(n[0].layer.name("attn.qk_norm"), q, k))
 					continue
 				}
@@ -22,8 +22,8 @@ func (s *state) fuseRopeKV() error {
 	return nil
 }
 
-// ropeKV replaces the nodes from i on, which end with RoPE of Q and of K and the
-// KV write, by one.
+// ropeKV replaces nodes, which begin at index i and end with RoPE of Q, RoPE of K and the KV write,
+// by one node.
 func (s *state) ropeKV(p *program, i int, nodes []*node, norm *weight) {
 	rope, write := nodes[len(nodes)-3], nodes[len(nodes)-1]
 	q, kv := rope.args.(ropeArgs), write.args.(kvWriteArgs)
@@ -44,10 +44,10 @@ func (s *state) ropeKV(p *program, i int, nodes []*node, norm *weight) {
 	}
 }
 
-// fuseRopeAttn joins QK norm, RoPE and KV write with the attention after it, in
-// programs of a few rows, for each of which pass split-rows makes a command: a row
-// reads what the one before writes. Not where positions at the start are seen: it
-// has no binding left for their angles.
+// fuseRopeAttn fuses QK norm, RoPE and KV write with the attention after them, except in programs of
+// a chunk. In programs of several rows, pass split-rows then creates one command per row, because a
+// row reads the K and V of the previous one. Layers with attention sinks are not fused: the kernel
+// has no binding left for the angles of the sinks.
 func (s *state) fuseRopeAttn() error {
 	for _, p := range s.programs {
 		if p.wide {
@@ -61,7 +61,7 @@ func (s *state) fuseRopeAttn() error {
 				attentionArgs: attn, own: rope.norm, qkNorm: rope.norm != nil, logits: attn.learned != nil, eps: rope.eps,
 			}
 			if attn.learned != nil {
-				// The kernel has one binding for what heads have of their own.
+				// The kernel has one binding for all weights of heads.
 				list := []*weight{attn.learned}
 				if rope.norm != nil {
 					list = []*weight{rope.norm, attn.learned}
@@ -76,9 +76,9 @@ func (s *state) fuseRopeAttn() error {
 	return nil
 }
 
-// splitAttention divides the positions of a row among threadgroups where the
-// cache is long and the program has few rows, and merges the parts with a second
-// command.
+// splitAttention splits the positions of a row among threadgroups if the cache is long, and adds a
+// node that merges the results. It does not change programs of a chunk, whose many rows keep the
+// chip busy.
 func (s *state) splitAttention() error {
 	limit := s.in.Chip.SplitContext
 	if limit == 0 {
@@ -112,7 +112,7 @@ func (s *state) splitAttention() error {
 	return nil
 }
 
-// attention returns the args of attention that a node has, also with RoPE.
+// attention returns the attention args of a node, also if RoPE is fused with it.
 func (n *node) attention() (attentionArgs, bool) {
 	switch a := n.args.(type) {
 	case attentionArgs:
@@ -123,7 +123,7 @@ func (n *node) attention() (attentionArgs, bool) {
 	return attentionArgs{}, false
 }
 
-// setAttention sets what attention returns.
+// setAttention replaces the args that attention returns.
 func (n *node) setAttention(a attentionArgs) {
 	if both, ok := n.args.(ropeAttnArgs); ok {
 		both.attentionArgs = a

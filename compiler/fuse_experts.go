@@ -5,8 +5,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// fuseExperts joins gate and up of each expert, and makes silu(gate) * up the
-// input of the down projection.
+// fuseExperts fuses the gate and up products of each expert, and fuses silu(gate) * up into the
+// input of the down product.
 func (s *state) fuseExperts() error {
 	for _, p := range s.programs {
 		for i := range p.nodes {

@@ -1,7 +1,7 @@
 package compiler
 
-// fuseResidualNorm joins x += delta with the norm of delta before it, and with the
-// norm of x after it.
+// fuseResidualNorm fuses x += delta with the norm of delta before it and with the norm of x after
+// it.
 func (s *state) fuseResidualNorm() error {
 	for _, p := range s.programs {
 		pairs(p, func(a *node, norm normArgs, b *node, add addArgs) bool {
@@ -21,8 +21,8 @@ func (s *state) fuseResidualNorm() error {
 	return nil
 }
 
-// normAfter makes the norm b a part of the addition a, with the args of both, if
-// b is an RMS norm of what a adds to.
+// normAfter changes the norm b to compute the addition a too, with the args both, if b is an RMS norm
+// of the output of a.
 func normAfter(a, b *node, norm normArgs, both args) bool {
 	if norm.mean || norm.fromRow || b.in[0] != a.out[0] {
 		return false

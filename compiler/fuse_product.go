@@ -2,14 +2,14 @@ package compiler
 
 import "github.com/pianola-engine/pianola/internal/decl"
 
-// fuseQKV joins Q, K and V where they are of one type and all or none have a
+// fuseQKV fuses the Q, K and V products if their matrices have the same type and all or none have a
 // bias.
 func (s *state) fuseQKV() error { return s.joinProducts(roleQKV, roleQ, roleK, roleV) }
 
-// fuseGateUp joins the gate and up projections likewise.
+// fuseGateUp fuses the gate and up products under the same conditions.
 func (s *state) fuseGateUp() error { return s.joinProducts(roleGateUp, roleGate, roleUp) }
 
-// joinProducts joins the products of some roles, which follow each other.
+// joinProducts fuses consecutive products with the roles in of.
 func (s *state) joinProducts(joined role, of ...role) error {
 	for _, p := range s.programs {
 		for i := range p.nodes {
@@ -21,8 +21,8 @@ func (s *state) joinProducts(joined role, of ...role) error {
 	return nil
 }
 
-// joinable returns the args of matrix products that can be one: they have the same
-// input, type and columns, and all or none have a bias.
+// joinable returns the args of matrix products that can be fused: they have the same input, type and
+// number of columns, and all or none have a bias.
 func joinable(nodes []*node) (list []productArgs, ok bool) {
 	for _, n := range nodes {
 		a, ok := n.product()
@@ -37,8 +37,8 @@ func joinable(nodes []*node) (list []productArgs, ok bool) {
 	return list, true
 }
 
-// join replaces the matrix products from i on, where they can be one, by one whose
-// output holds theirs side by side.
+// join replaces the matrix products from index i on, if they can be fused, by one product whose
+// output contains the columns of all of them.
 func (s *state) join(p *program, i int, nodes []*node, at spot) {
 	list, ok := joinable(nodes)
 	if !ok {
@@ -63,9 +63,9 @@ func (s *state) join(p *program, i int, nodes []*node, at spot) {
 	}
 }
 
-// fuseSiLUDown moves silu(gate) * up into the product that alone reads it. In a
-// program of a chunk it does so only where the chip wants that: every threadgroup
-// of gemm computes the activation again.
+// fuseSiLUDown fuses silu(gate) * up into the product that reads it, if nothing else does. In a
+// program of a chunk every threadgroup of gemm computes the activation again, so there the chip's
+// data decide.
 func (s *state) fuseSiLUDown() error {
 	for _, p := range s.programs {
 		if p.wide && !s.in.Chip.Fuse.SiLUDownChunk {
@@ -83,14 +83,14 @@ func (s *state) fuseSiLUDown() error {
 	return nil
 }
 
-// intoInput reports whether a product can compute an activation for its input: it
-// has one stride for both operands.
+// intoInput reports whether a product can compute an activation for its input. Both operands must
+// have the same stride, because the kernel has one parameter for it.
 func intoInput(n *node, a siluMulArgs) bool {
 	return inProducts(a.activation) && n.in[0].v.width == n.in[1].v.width
 }
 
-// fuseProductAdd makes x += delta a part of the product, or the sum of experts,
-// that delta is, in programs of a few rows.
+// fuseProductAdd fuses x += delta into the product, or the sum of experts, that computes delta,
+// except in programs of a chunk.
 func (s *state) fuseProductAdd() error {
 	for _, p := range s.programs {
 		if p.wide {
@@ -118,8 +118,8 @@ func (s *state) fuseProductAdd() error {
 	return nil
 }
 
-// fuseNormProduct makes a norm a part of the products that alone read it, in
-// programs of a few rows: each normalises x for itself.
+// fuseNormProduct fuses a norm into the products that read it, if nothing else does, except in
+// programs of a chunk. Each product then normalises x again.
 func (s *state) fuseNormProduct() error {
 	for _, p := range s.programs {
 		if p.wide {
@@ -146,8 +146,7 @@ func (s *state) fuseNormProduct() error {
 	return nil
 }
 
-// normReaders returns the products that follow the norm at i if nothing else
-// reads it.
+// normReaders returns the products that read the norm at index i, or nil if other nodes read it.
 func (p *program) normReaders(i int) []*node {
 	out := p.nodes[i].out[0]
 	var list []*node
@@ -158,7 +157,7 @@ func (p *program) normReaders(i int) []*node {
 		}
 		list = append(list, n)
 		if a.add {
-			break // it may be x that it is added to
+			break // the product may be added to x, the input of the norm
 		}
 	}
 	if p.uses(out.v) != 1+len(list) {
@@ -167,8 +166,9 @@ func (p *program) normReaders(i int) []*node {
 	return list
 }
 
-// fuseMergeProduct moves the merging of attention's splits into the product that
-// alone reads it, in programs of a few rows: each of its threadgroups merges them.
+// fuseMergeProduct fuses the merging of attention splits into the product that reads the result, if
+// nothing else does, except in programs of a chunk. Each threadgroup of the product merges the
+// splits again.
 func (s *state) fuseMergeProduct() error {
 	d := s.cfg.HeadDim
 	for _, p := range s.programs {
@@ -189,15 +189,15 @@ func (s *state) fuseMergeProduct() error {
 	return nil
 }
 
-// splitInput makes float16 of the input of products of a chunk, once for those
-// that follow each other and read the same. silu(gate) * up becomes a part of
-// it if nothing else reads that.
+// splitInput adds nodes that convert the input of products in programs of a chunk to float16.
+// Consecutive products with the same input share one conversion. silu(gate) * up is fused into the
+// conversion if nothing else reads it.
 func (s *state) splitInput() error {
 	for _, p := range s.programs {
 		if !p.wide {
 			continue
 		}
-		var made *node // of the products before, if they have the same input
+		var made *node // the conversion for the previous products
 		var from operand
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
@@ -216,9 +216,9 @@ func (s *state) splitInput() error {
 	return nil
 }
 
-// halves inserts the node that makes float16 of the input of the product at i, or
-// replaces the activation before it. It returns where the product then is, and the
-// node.
+// halves inserts the node that converts the input of the product at index i to float16. If that
+// input is an activation that can be fused, the node replaces the activation's. halves returns the
+// new index of the product, and the node.
 func (s *state) halves(p *program, i int) (int, *node) {
 	n := p.nodes[i]
 	a, _ := n.product()

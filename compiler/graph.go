@@ -12,7 +12,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// graph makes the programs, one node for each operation.
+// graph creates the programs, with one node per operation.
 func (s *state) graph() error {
 	s.planKV()
 	chunk := int(s.t.Header.Chunk)
@@ -65,8 +65,8 @@ func (s *state) graph() error {
 	return s.choosing(table.ProgramRanked, table.ProgramRankedHead, samples|table.FlagRanks, last, s.ranked)
 }
 
-// choosing adds two programs that end with choose: one that decodes, and one that
-// applies the head to last, the output of prefill.
+// choosing adds two programs that end with the nodes that choose emits. The program decode decodes a
+// token, and the program head applies the model's head to last, the output of prefill.
 func (s *state) choosing(decode, head string, flags table.Flags, last *value, choose func(p *program)) error {
 	p := s.newProgram(decode, 1, false, flags)
 	x, err := s.body(p)
@@ -85,9 +85,9 @@ func (s *state) newProgram(name string, rows int, wide bool, flags table.Flags) 
 	return p
 }
 
-// planKV makes the cache slots. A layer that sees a window keeps the window, a
-// chunk and a draft, so that a chunk can be written before its first row attends; one
-// that sees the positions at the start keeps those too.
+// planKV creates the slots of the KV caches. A layer with an attention window keeps the window, a
+// chunk and a draft, so that all rows of a chunk can be written before its first row attends. It
+// also keeps the attention sinks.
 func (s *state) planKV() {
 	ctx, chunk := int(s.t.Header.Context), int(s.t.Header.Chunk)
 	for i := range s.cfg.Layers {
@@ -97,7 +97,7 @@ func (s *state) planKV() {
 		}
 		if l.window > 0 {
 			l.cap = min(ctx, l.sinks+l.window+chunk+s.draftRows())
-			// A chunk's rows are apart from those that stay.
+			// The rows of a chunk must not overwrite the sinks.
 			l.cap = max(l.cap, l.sinks+max(chunk, s.draftRows()))
 		}
 		size := uint64(s.cfg.KVHeads) * uint64(l.cap) * decl.KVRowBytes(s.kv, s.cfg.HeadDim)
@@ -107,7 +107,7 @@ func (s *state) planKV() {
 	}
 }
 
-// value makes a value of program p in the arena.
+// value creates a value of program p in the arena.
 func (p *program) value(name string, width int) *value {
 	return &value{name: name, width: width, rows: p.rows}
 }
@@ -117,8 +117,7 @@ func (p *program) emit(at spot, a args, in []operand, out ...operand) {
 	p.nodes = append(p.nodes, &node{spot: at, args: a, in: in, out: out})
 }
 
-// body emits everything from the embedding to the last residual, which it
-// returns.
+// body emits all nodes from the embedding to the last residual, and returns that.
 func (s *state) body(p *program) (*value, error) {
 	embed, err := s.matrix("embed", arch.Embed, 0)
 	if err != nil {
@@ -151,9 +150,9 @@ func (s *state) body(p *program) (*value, error) {
 	return x, nil
 }
 
-// angles emits the cosines and sines of RoPE set-up i for the rows' positions,
-// which all its layers share. If still is not 0, they are those that turn Q back for
-// the positions at the start; still is how many positions see each other as they are.
+// angles emits the cosines and sines of the rows' positions for RoPE configuration i. All layers
+// with this configuration share them. If still is not 0, it emits the angles by which Q is rotated
+// back for attention sinks; they are 0 for the first still positions.
 func (s *state) angles(p *program, i, still int) (*value, error) {
 	r := &s.cfg.Ropes[i]
 	at := spot{role: roleAngles}
@@ -181,7 +180,7 @@ func (s *state) angles(p *program, i, still int) (*value, error) {
 	}
 	name := at.label() + ".angles"
 	if still > 0 {
-		at, a.factor = at.with(".turn"), 1 // Q has the factor already
+		at, a.factor = at.with(".turn"), 1 // Q has been multiplied by the factor already
 		name = at.label()
 	}
 	out := p.value(name, r.Dim)
@@ -189,9 +188,8 @@ func (s *state) angles(p *program, i, still int) (*value, error) {
 	return out, nil
 }
 
-// head emits what turns the residual stream into the next token, which choose
-// takes of the logits. If fromRow is set, x is a chunk, and the step record's row
-// is the one that counts.
+// head emits the model's head: the last norm, the logits, and the choice of the next token, which
+// choose emits. If fromRow is set, x is a chunk, and the step record's Row selects its row.
 func (s *state) head(p *program, x *value, fromRow bool, choose func(*program)) error {
 	y, err := s.outNorm(p, x, fromRow)
 	if err != nil {
@@ -204,7 +202,7 @@ func (s *state) head(p *program, x *value, fromRow bool, choose func(*program)) 
 	return nil
 }
 
-// keepHidden emits the last norm of a chunk's rows, into their slot.
+// keepHidden emits the last norm of a chunk's rows and stores the result in the hidden slot.
 func (s *state) keepHidden(p *program, x *value) error {
 	at := spot{role: roleOutNorm}
 	a, err := s.normArgs(at, arch.OutNorm)
@@ -216,12 +214,12 @@ func (s *state) keepHidden(p *program, x *value) error {
 	return nil
 }
 
-// argmax emits the choice of the likeliest token.
+// argmax emits the choice of the most probable token.
 func (s *state) argmax(p *program) {
 	p.emit(spot{role: roleArgmax}, argmaxArgs{}, []operand{{v: s.logits, width: s.cfg.Vocab}, s.stops.all()}, s.tokens.all())
 }
 
-// outNorm emits the last norm of x and returns it; fromRow is as head has it.
+// outNorm emits the last norm of x and returns it. fromRow has the same meaning as for head.
 func (s *state) outNorm(p *program, x *value, fromRow bool) (*value, error) {
 	at := spot{role: roleOutNorm}
 	a, err := s.normArgs(at, arch.OutNorm)
@@ -229,16 +227,16 @@ func (s *state) outNorm(p *program, x *value, fromRow bool) (*value, error) {
 		return nil, err
 	}
 	a.fromRow = fromRow
-	// What divides the logits divides their product's input.
+	// The logits are divided by dividing the input of their product.
 	if a.scale = s.cfg.LogitScale; a.scale != 0 && a.mean {
-		return nil, fmt.Errorf("compiler: a factor of the logits behind a norm that subtracts the mean is not supported")
+		return nil, fmt.Errorf("compiler: a logit scale after a LayerNorm is not supported")
 	}
 	y := p.value(at.label(), s.cfg.Width)
 	p.emit(at, a, []operand{x.all()}, y.all())
 	return y, nil
 }
 
-// outLogits emits the logits of y into their slot.
+// outLogits emits the logits of y and stores them in the logits slot.
 func (s *state) outLogits(p *program, y *value) error {
 	role, name := arch.Head, roleNames[roleLogits]
 	if s.cfg.TiedHead {

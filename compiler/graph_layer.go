@@ -7,8 +7,8 @@ import (
 	"github.com/pianola-engine/pianola/arch"
 )
 
-// attention emits a layer's attention block: norm, Q, K, V, QK norm, RoPE, KV
-// write, attention, output projection, residual.
+// attention emits a layer's attention block: norm, Q, K, V, QK norm, RoPE, KV write, attention,
+// output projection and residual.
 func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) error {
 	c := s.cfg
 	y, err := s.norm(p, spot{role: roleAttnNorm, layer: l}, x, arch.AttnNorm)
@@ -65,7 +65,7 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 	return nil
 }
 
-// headNorm emits the norm of Q or K, by heads or of all heads as if they were one.
+// headNorm emits the norm of Q or K, either of each head or, with WideQKNorm, of all heads together.
 func (s *state) headNorm(p *program, at spot, v *value, from arch.Role, heads int) error {
 	n := s.cfg.HeadDim
 	if s.cfg.WideQKNorm {
@@ -79,8 +79,8 @@ func (s *state) headNorm(p *program, at spot, v *value, from arch.Role, heads in
 	return nil
 }
 
-// attnSinks returns the weight that has the heads' logits without a position, nil
-// if there are none.
+// attnSinks returns the weight with the learned sink logits, one per head, or nil if the model has
+// none.
 func (s *state) attnSinks(name string, layer int) (*weight, error) {
 	if !s.cfg.AttnSinks {
 		return nil, nil
@@ -92,7 +92,7 @@ func (s *state) attnSinks(name string, layer int) (*weight, error) {
 	return s.vector(name, t, s.cfg.Heads)
 }
 
-// feedForward emits a layer's feed-forward block, or its experts.
+// feedForward emits a layer's feed-forward block, dense or with experts.
 func (s *state) feedForward(p *program, l *layerPlan, x *value) error {
 	y, err := s.norm(p, spot{role: roleFFNNorm, layer: l}, x, arch.FFNNorm)
 	if err != nil {
@@ -122,8 +122,8 @@ func (s *state) feedForward(p *program, l *layerPlan, x *value) error {
 	return nil
 }
 
-// activated emits what the down projection reads of y: the activation of the gate
-// times up, or of up.
+// activated emits the input of the down product: the activation of gate, times up, or the activation
+// of up in a model without gates.
 func (s *state) activated(p *program, y *value, l *layerPlan) (*value, error) {
 	if s.cfg.Ungated {
 		return s.ungated(p, y, l)
@@ -141,7 +141,7 @@ func (s *state) activated(p *program, y *value, l *layerPlan) (*value, error) {
 	return act, nil
 }
 
-// ungated emits the activation of up and returns it.
+// ungated emits the up product of y and its activation, and returns the activation.
 func (s *state) ungated(p *program, y *value, l *layerPlan) (*value, error) {
 	up, err := s.linear(p, spot{role: roleUp, layer: l}, y, arch.Up)
 	if err != nil {
@@ -151,13 +151,12 @@ func (s *state) ungated(p *program, y *value, l *layerPlan) (*value, error) {
 	return up, nil
 }
 
-// residual emits x += delta, by the configuration's factor.
+// residual emits x += ResidualScale * delta, with the configuration's factor.
 func (s *state) residual(p *program, at spot, x, delta *value) {
 	p.emit(at, addArgs{delta: s.cfg.ResidualScale}, []operand{delta.all()}, x.all())
 }
 
-// norm emits y = norm(x) * w and returns y; x itself if the family has no norm
-// there.
+// norm emits y = norm(x) * w and returns y. If the model has no such norm, it returns x.
 func (s *state) norm(p *program, at spot, x *value, from arch.Role) (*value, error) {
 	if s.cfg.Tensor(from, at.index()) == "" {
 		return x, nil

@@ -11,21 +11,21 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// place says where a value lives.
+// place is the kind of memory that holds a value.
 type place uint8
 
 const (
-	inArena place = iota // scratch, planned by liveness
-	inSlot               // a slot of its own: tokens, logits, stops, KV
+	inArena place = iota // in the scratch arena, planned by liveness
+	inSlot               // in its own slot: tokens, logits, stops, KV
 )
 
 // value is a matrix of activations, [rows, width] float32, or a whole slot.
 type value struct {
 	name  string
 	width int // elements of a row
-	rows  int // rows it is compiled for
+	rows  int // largest number of rows
 	place place
-	slot  uint32 // of inSlot values
+	slot  uint32 // for inSlot values
 
 	offset uint64 // in the arena, set by pass arena
 }
@@ -38,30 +38,30 @@ type operand struct {
 	v     *value
 	off   int
 	width int
-	row   int // where a command has one row of several
+	row   int // the row, in a node for one row of a program of several
 }
 
-// all returns the operand that is a whole value.
+// all returns the operand with all columns of the value.
 func (v *value) all() operand { return operand{v: v, width: v.width} }
 
 // part is one source of a weight's bytes: a tensor, rows of a tensor, or constants.
 type part struct {
 	tensor weights.Tensor
-	data   []byte // constants; tensor is then unused
+	data   []byte // constants instead of a tensor
 
 	first, rows int // range of the tensor's rows; if rows is 0, all rows
 
 	plusOne bool // 1 is added to each element
 
-	// Step is not 0 if the part's rows do not follow each other. The tensor then has
-	// blocks of stack rows, or of columns if it is transposed, and the part is every
-	// step-th of them in one block, beginning with row first.
+	// If step is not 0, the part's rows are not consecutive. The tensor then consists of
+	// blocks of stack rows (columns if it is transposed), and the part is every step-th row
+	// of one block, starting with row first.
 	step, stack, block int
 	transposed         bool
 }
 
-// weight is a matrix or vector that the upload section fills: the rows of its
-// parts one after another.
+// weight is a matrix or vector in a slot. The upload section fills it with the rows of its parts,
+// one part after another.
 type weight struct {
 	name       string
 	rows, cols int
@@ -71,25 +71,26 @@ type weight struct {
 	slot       uint32 // set by pass weights
 }
 
-// node is one kernel call before it has offsets and slots: what it computes for
-// the model, with which kernel, of what.
+// node is one kernel call whose operands are values. Pass lower replaces the values by slots and
+// offsets.
 type node struct {
 	spot
 	args args
 
 	in  []operand // read
-	out []operand // written, and read where the kernel says so
+	out []operand // written, and also read if the kernel's declaration says so
 
-	// A program of several rows has a node for each row of what takes one alone.
-	single bool // this one computes one row
-	behind int  // the number of that row
+	// In a program of several rows, pass split-rows replaces nodes whose kernels compute a
+	// single row by one node per row.
+	single bool // the node computes one row
+	behind int  // index of that row
 }
 
 // kernel returns the node's kernel.
 func (n *node) kernel() decl.ID { return n.args.kernel() }
 
-// program is a list of nodes that becomes a range of commands. A wide program is
-// compiled for a chunk of the prompt, others for a few rows.
+// program is a list of nodes that become a range of commands. A wide program computes a chunk of the
+// prompt. Other programs compute one row, or the few rows of a draft.
 type program struct {
 	name  string
 	flags table.Flags
@@ -108,28 +109,28 @@ type layerPlan struct {
 	config arch.Layer
 }
 
-// state is what passes work on.
+// state is the state of a compilation, on which the passes work.
 type state struct {
 	in     Input
 	cfg    *arch.Config
-	kv     uint32 // kind of the KV cache
+	kv     uint32 // element type of the KV cache, a constant of package decl
 	layers []*layerPlan
 
 	programs []*program
 	weights  []*weight          // in order of first use
-	byName   map[string]*weight // so that tied matrices share a slot
+	byName   map[string]*weight // by name, so that tied matrices share a slot
 
 	tokens, logits, stops *value
 
-	stages  []uint32 // of the sampler after the penalties, decl.Stage; none without one
+	stages  []uint32 // the sampler's stages after the penalties, each a decl.Stage; empty without a sampler
 	sampler *value
-	ranks   *value // nil unless log-probabilities are asked for
-	hidden  *value // nil where nothing asks for it
+	ranks   *value // nil without Options.LogProbs
+	hidden  *value // nil without Options.Hidden
 
-	t *table.Table // grows slots early, commands at pass lower
+	t *table.Table // passes add slots; pass lower adds the commands
 }
 
-// dump writes the programs as text, one node a line.
+// dump writes the programs as text, one node per line.
 func (s *state) dump(w io.Writer) error {
 	for _, p := range s.programs {
 		if _, err := fmt.Fprintf(w, "program %s: %d nodes, rows %d\n", p.name, len(p.nodes), p.rows); err != nil {

@@ -9,7 +9,7 @@ import (
 // inProducts reports whether products can compute an activation for their input.
 func inProducts(id uint32) bool { return activation.Functions[id].InProducts }
 
-// limit returns the limit of an activation of gate and up, 0 for others.
+// limit returns the bound that an activation applies to gate and up, or 0 if it has none.
 func (l *lowering) limit(id uint32) float32 {
 	if activation.Functions[id].OfPair == nil {
 		return 0
@@ -41,7 +41,7 @@ type activateArgs struct {
 	activation uint32 // a decl.Activation
 }
 
-// activateGroup is how many elements of a row a threadgroup of activate computes.
+// activateGroup is the number of elements of a row that a threadgroup of activate computes.
 const activateGroup = 512
 
 func (activateArgs) kernel() decl.ID    { return kernels.Activate }

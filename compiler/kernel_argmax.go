@@ -34,7 +34,7 @@ func (a argmaxArgs) lower(l *lowering) {
 // part of the logits in[0].
 type argmaxPartArgs struct {
 	unweighted
-	part int // logits of a part
+	part int // number of logits in a part
 }
 
 func (argmaxPartArgs) kernel() decl.ID { return kernels.ArgmaxPart }
@@ -45,11 +45,12 @@ func (a argmaxPartArgs) lower(l *lowering) {
 	kernels.ArgmaxPartParams{N: uint32(l.n.in[0].width), Part: uint32(a.part)}.Put(&l.cmd)
 }
 
-// acceptArgs holds the arguments of accept, which takes the tokens of a draft in the ring
-// out[0] that the rows chose: in[0] has each row's best tokens, in[1] the stops.
+// acceptArgs holds the arguments of accept, which accepts the tokens of the draft in the ring out[0]
+// that equal the tokens chosen by the rows. in[0] holds the best token of each part of each row's
+// logits, in[1] the stops.
 type acceptArgs struct {
 	unweighted
-	parts int // of a row of in[0]
+	parts int // number of parts in a row of in[0]
 }
 
 func (acceptArgs) kernel() decl.ID    { return kernels.Accept }
@@ -63,7 +64,7 @@ func (a acceptArgs) lower(l *lowering) {
 	l.patch(table.PatchToken, decl.SecondIndex)
 }
 
-// draftArgs holds the arguments of draft, which drafts tokens from the ring out[0] into it.
+// draftArgs holds the arguments of draft, which drafts tokens from earlier tokens in the ring out[0] and appends them to the ring.
 type draftArgs struct{ unweighted }
 
 func (draftArgs) kernel() decl.ID { return kernels.Draft }

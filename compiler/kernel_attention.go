@@ -14,9 +14,9 @@ type attentionArgs struct {
 	half           int     // rotated pairs of a head
 	window         int     // number of visible positions; 0 means all
 	splits         int     // threadgroups that divide the positions
-	scale          float32 // of the scores
-	softCap        float32 // of the scores, 0 without
-	learned        *weight // the heads' logits without a position, nil without any
+	scale          float32 // factor of the scores
+	softCap        float32 // soft cap of the scores; 0 means none
+	learned        *weight // learned sink logits, one per head; nil without them
 }
 
 func (attentionArgs) kernel() decl.ID           { return kernels.Attn }
@@ -24,7 +24,7 @@ func (a attentionArgs) weights() []*weight      { return []*weight{a.learned} }
 func (a attentionArgs) threads(l *lowering) int { return l.s.in.Chip.AttnThreads }
 func (a attentionArgs) describe() string        { return describeWindow(a.window, a.splits) }
 
-// shrinks returns true: each SIMD group has rows of Q of its own.
+// shrinks returns true, because each SIMD group works on its own rows of Q.
 func (attentionArgs) shrinks() bool { return true }
 
 func (a attentionArgs) lower(l *lowering) {
@@ -56,11 +56,11 @@ func (a attentionArgs) lower(l *lowering) {
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
 
-// attnTileUnit is the number that a head's size is a multiple of in tiles.
+// attnTileUnit is the unit of the head size in tiled attention.
 const attnTileUnit = 16
 
-// group returns how many heads and rows a threadgroup takes. Heads that share K
-// and V are divided evenly.
+// group returns the number of heads and of rows that a threadgroup computes. It divides heads that
+// share K and V evenly among threadgroups.
 func (a attentionArgs) group(l *lowering) (heads, rows int) {
 	c := l.s.in.Chip
 	shared := a.heads / a.kvHeads
@@ -71,7 +71,7 @@ func (a attentionArgs) group(l *lowering) (heads, rows int) {
 	return heads, c.AttnTileRows * max(1, c.AttnThreads/c.SIMDWidth/heads)
 }
 
-// span returns how many positions a split has at least, 0 if there is one split.
+// span returns the smallest number of positions in a split, or 0 if there is one split.
 func (l *lowering) span(splits int) uint32 {
 	if splits > 1 {
 		return uint32(l.s.in.Chip.SplitSpan)
@@ -79,14 +79,13 @@ func (l *lowering) span(splits int) uint32 {
 	return 0
 }
 
-// ropeAttnArgs holds the arguments of rope_attn: qk_rope_kv and attn of a row in one. The
-// operands in are Q, K, V and the angles, the operands out are the caches and
-// attention's result or its parts.
+// ropeAttnArgs holds the arguments of rope_attn, which fuses qk_rope_kv and attn for one row. in is
+// Q, K, V and the angles. out is the caches and the result of attention or its splits.
 type ropeAttnArgs struct {
 	attentionArgs
-	own    *weight // what heads have of their own: QK norm's weights, then the learned logits
-	qkNorm bool    // own begins with QK norm's weights
-	logits bool    // own ends with the learned logits
+	own    *weight // the weights of QK norm, then the learned sink logits; each may be absent
+	qkNorm bool    // own contains the weights of QK norm
+	logits bool    // own contains the learned sink logits
 	eps    float32
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// embedArgs holds the arguments of embed: in[0] are the tokens, out[0] their rows of w.
+// embedArgs holds the arguments of embed: out[0] becomes the rows of w for the tokens in[0].
 type embedArgs struct {
 	w     *weight
 	scale float32 // factor of each element

@@ -5,14 +5,14 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// routeArgs holds the arguments of route: of the router's logits in[0] it makes the chosen
-// experts out[0] and their weights out[1].
+// routeArgs holds the arguments of route, which chooses experts from the router's logits in[0]. out[0]
+// becomes the ids of the chosen experts, out[1] their weights.
 type routeArgs struct{ unweighted }
 
 func (routeArgs) kernel() decl.ID { return kernels.Route }
 
-// threads returns the threads of two SIMD groups: one does the work, but a persistent
-// kernel requires two.
+// threads returns the size of two SIMD groups. One does the work, but a persistent kernel requires
+// two.
 func (routeArgs) threads(l *lowering) int {
 	return min(l.s.in.Chip.NormThreads, 2*l.s.in.Chip.SIMDWidth)
 }
@@ -34,10 +34,10 @@ func (routeArgs) lower(l *lowering) {
 // matrices of the experts in[1] with the input, which is in[0], or
 // silu(in[0]) * in[2].
 type expertProductArgs struct {
-	w, bias    *weight // of all experts, one after another; bias is nil without one
-	share      int     // chosen experts of a row that have the same row of the input
+	w, bias    *weight // matrices and biases of all experts, one after another; bias may be nil
+	share      int     // number of chosen experts that have the same row of the input
 	input      uint32  // decl.InputPlain or decl.InputSiLUMul
-	activation uint32  // of decl.InputSiLUMul, a decl.Activation
+	activation uint32  // for decl.InputSiLUMul: a decl.Activation
 }
 
 func (expertProductArgs) kernel() decl.ID      { return kernels.ExpertGEMV }
@@ -70,23 +70,23 @@ func (a expertProductArgs) lower(l *lowering) {
 	}.Put(&l.cmd)
 }
 
-// expertRows is the largest number of rows of an expert's matrix that a
-// threadgroup takes where GEMVWave divides them.
+// expertRows is the largest number of rows of an expert's matrix that a threadgroup computes if the
+// chip has a GEMVWave.
 const expertRows = 64
 
-// expertGroup returns how many of an expert's out rows a threadgroup takes.
+// expertGroup returns the number of an expert's out rows that a threadgroup computes.
 func (l *lowering) expertGroup(out int) int {
 	c := l.s.in.Chip
 	if c.GEMVWave == 0 {
 		return c.GEMVRows
 	}
-	// One wave of threadgroups, or short ones.
+	// One wave of threadgroups, unless each would compute more than expertRows.
 	wave := ceil(out*l.s.cfg.Experts.Used*l.p.rows, c.GEMVWave*max(c.Cores, 1))
 	return max(c.GEMVRows, min(roundUp(wave, gemvUnit), expertRows))
 }
 
-// expertSumArgs holds the arguments of expert_sum: out[0] becomes the sum of the experts'
-// results in[0], by their weights in[1].
+// expertSumArgs holds the arguments of expert_sum: out[0] becomes the sum of the experts' results
+// in[0], weighted by in[1].
 type expertSumArgs struct {
 	unweighted
 	add bool // the sum is added to out[0]

@@ -6,12 +6,12 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// halvesArgs holds the arguments of halves: out[0] becomes the float16 of a product's input,
-// which is in[0], or silu(in[0]) * in[1].
+// halvesArgs holds the arguments of halves, which converts the input of a product to float16 in
+// out[0]. The input is in[0] or silu(in[0]) * in[1].
 type halvesArgs struct {
 	unweighted
 	input      uint32 // decl.InputPlain or decl.InputSiLUMul
-	activation uint32 // of decl.InputSiLUMul, a decl.Activation
+	activation uint32 // for decl.InputSiLUMul: a decl.Activation
 }
 
 func (halvesArgs) kernel() decl.ID    { return kernels.Halves }
@@ -29,22 +29,22 @@ func (a halvesArgs) lower(l *lowering) {
 	kernels.HalvesParams{In: uint32(x.width), XStride: stride(x)}.Put(&l.cmd)
 }
 
-// halvesWidth returns the size of a row of halves of n columns in float32.
+// halvesWidth returns the size of a row of n columns that halves writes, in units of float32.
 func halvesWidth(n int) int { return roundUp(n, 64) + 4 }
 
-// halvesProductArgs holds the arguments of gemm_halves: out[0] becomes the product of w with
-// in[0], which halves has made.
+// halvesProductArgs holds the arguments of gemm_halves: out[0] becomes the product of w with in[0],
+// an output of halves.
 type halvesProductArgs struct{ w, bias *weight }
 
-// splittable reports whether gemm_halves has a matrix: of float16 or bfloat16, in
-// whole pieces.
+// splittable reports whether gemm_halves supports a matrix: its type is float16 or bfloat16 and its
+// number of columns is a multiple of 8.
 func splittable(w *weight) bool {
 	return (w.typ == dtype.F16 || w.typ == dtype.BF16) && w.layout == dtype.Rows && w.cols%8 == 0
 }
 
 const (
-	halvesThreads = 256 // of a threadgroup of gemm_halves
-	halvesGroup   = 128 // rows of W that it takes, for 64 or 128 rows of the input
+	halvesThreads = 256 // threads in a threadgroup of gemm_halves
+	halvesGroup   = 128 // rows of W that a threadgroup computes, for 64 or 128 rows of the input
 )
 
 func (halvesProductArgs) kernel() decl.ID      { return kernels.GEMMHalves }

@@ -8,11 +8,11 @@ import (
 
 // normArgs holds the arguments of rmsnorm and layernorm: out[0] becomes the norm of in[0].
 type normArgs struct {
-	mean    bool    // layernorm, which subtracts the mean: w has the biases behind the weights
-	w       *weight // of the norm
+	mean    bool    // layernorm, which subtracts the mean; w holds the weights, then the biases
+	w       *weight // weights of the norm
 	eps     float32
-	scale   float32 // of rmsnorm: factor of the result; 0 is as 1
-	fromRow bool    // in[0] is a chunk, read from the step record's row on
+	scale   float32 // for rmsnorm: factor of the result; 0 means 1
+	fromRow bool    // in[0] is a chunk, read from the step record's Row on
 }
 
 func (a normArgs) kernel() decl.ID {
@@ -42,11 +42,11 @@ func (a normArgs) lower(l *lowering) {
 	}
 }
 
-// headNormArgs holds the arguments of head_norm, which normalises each head of out[0], or
-// all of them as one.
+// headNormArgs holds the arguments of head_norm, which normalises each head of out[0], or all heads
+// together.
 type headNormArgs struct {
-	w     *weight // as long as a head, or as all
-	heads int     // 1: all are one
+	w     *weight // weights of one head, or of all heads together
+	heads int     // number of heads; 1 if they are normalised together
 	eps   float32
 }
 
@@ -63,7 +63,7 @@ func (a headNormArgs) lower(l *lowering) {
 // addArgs holds the arguments of add: out[0] += in[0].
 type addArgs struct {
 	unweighted
-	delta float32 // factor of in[0]; 0 is as 1
+	delta float32 // factor of in[0]; 0 means 1
 }
 
 func (addArgs) kernel() decl.ID { return kernels.Add }
@@ -79,8 +79,8 @@ func (a addArgs) lower(l *lowering) {
 type addNormArgs struct {
 	w     *weight
 	eps   float32
-	scale float32 // factor of the norm, 0 is as 1
-	delta float32 // factor of in[0], 0 is as 1
+	scale float32 // factor of the norm; 0 means 1
+	delta float32 // factor of in[0]; 0 means 1
 }
 
 func (addNormArgs) kernel() decl.ID      { return kernels.AddRMSNorm }
@@ -97,8 +97,8 @@ func (a addNormArgs) lower(l *lowering) {
 // normAddArgs holds the arguments of norm_add: out[0] += the norm of in[0], and out[1]
 // becomes the norm of out[0] if w is not nil.
 type normAddArgs struct {
-	post *weight // of the norm of in[0]
-	w    *weight // of the norm of out[0]
+	post *weight // weights of the norm of in[0]
+	w    *weight // weights of the norm of out[0]
 	eps  float32
 }
 

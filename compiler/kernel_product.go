@@ -7,20 +7,20 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// productArgs holds the arguments of gemv and gemm: out[0] becomes the product of w with the
-// input, which is made of the operands in as input says.
+// productArgs holds the arguments of gemv and gemm: out[0] becomes the product of w with an input.
+// The field input selects how the input is computed from the operands in.
 type productArgs struct {
-	wide     bool // gemm, for a chunk; else gemv
+	wide     bool // gemm, for a chunk; otherwise gemv
 	w        *weight
-	bias     *weight // nil without one
-	biasFrom int     // of a part of a product, the first element of bias
+	bias     *weight // nil without a bias
+	biasFrom int     // first element of bias, for a part of a split product
 	add      bool    // the product is added to out[0]
 
 	input      uint32    // a decl.Input
-	activation uint32    // of decl.InputSiLUMul: silu(in[0]) * in[1], a decl.Activation in silu's place
-	norm       *weight   // of decl.InputNorm: the weights of the norm of in[0]
-	eps        float32   // of decl.InputNorm
-	merge      mergeArgs // of decl.InputMerge: how in[0], parts of attention, and in[1], their sums, are merged
+	activation uint32    // for decl.InputSiLUMul, activation(in[0]) * in[1]: a decl.Activation
+	norm       *weight   // for decl.InputNorm: the weights of the norm of in[0]
+	eps        float32   // for decl.InputNorm
+	merge      mergeArgs // for decl.InputMerge: in[0] is the attention splits, in[1] their sums
 }
 
 func (a productArgs) kernel() decl.ID {
@@ -36,7 +36,7 @@ func (a productArgs) describe() string {
 	return describeInput(a.input, a.activation) + describeAdd(a.add) + a.merge.describe()
 }
 
-// plain reports whether in[0] is the input as it is.
+// plain reports whether the input is in[0], without a fused operation.
 func (a productArgs) plain() bool { return a.input == decl.InputPlain }
 
 func (a productArgs) lower(l *lowering) {
@@ -75,23 +75,23 @@ func (a productArgs) lower(l *lowering) {
 }
 
 const (
-	gemvUnit  = 8   // rows of W that a threadgroup of gemv takes a multiple of, half a strip of tiles
-	stageUnit = 256 // columns that are staged at once are a multiple of it
+	gemvUnit  = 8   // unit of the rows of W per threadgroup of gemv: half a strip of tiles
+	stageUnit = 256 // unit of the columns that are staged at a time
 )
 
-// group returns how many rows of W and of the input a threadgroup takes.
+// group returns the number of rows of W and of the input that a threadgroup computes.
 func (a productArgs) group(l *lowering) (group, rows int) {
 	c, out := l.s.in.Chip, a.w.rows
 	switch {
 	case !a.wide && c.GEMVWave > 0:
-		// Each threadgroup makes its input ready, so there is one wave of them.
+		// Each threadgroup prepares the whole input, so a single wave of threadgroups is best.
 		return max(c.GEMVRows, roundUp(ceil(out, c.GEMVWave*max(c.Cores, 1)), gemvUnit)), l.rows()
 	case !a.wide:
 		return c.GEMVRows, l.rows()
 	case c.GEMMUnit == 0:
 		return c.GEMMRows, l.p.rows
 	}
-	// As few threadgroups as keep the cores busy.
+	// The largest groups that keep all cores busy.
 	group = roundUp(min(c.GEMMRows, out), c.GEMMUnit)
 	for group > 2*c.GEMMUnit && ceil(out, group)*ceil(l.p.rows, c.GEMMTileRows) < c.Cores {
 		group = roundUp(group/2, c.GEMMUnit)
@@ -99,9 +99,9 @@ func (a productArgs) group(l *lowering) (group, rows int) {
 	return group, c.GEMMTileRows
 }
 
-// threads returns the chip's GEMVThreads, or one for each row of W that a
-// threadgroup of gemm takes: GEMMShare where they are few, which then divide the
-// rows of the input.
+// threads returns the chip's GEMVThreads for gemv. For gemm it returns one thread per row of W in the
+// threadgroup, or GEMMShare threads per row if there are few rows; these threads share the rows of
+// the input.
 func (a productArgs) threads(l *lowering) int {
 	c := l.s.in.Chip
 	if !a.wide || c.GEMMUnit == 0 {
@@ -114,8 +114,8 @@ func (a productArgs) threads(l *lowering) int {
 	return group
 }
 
-// act returns the declaration's value of the type in which products with w
-// multiply activations.
+// act returns the constant of package decl for the type in which products with w multiply
+// activations.
 func (l *lowering) act(w *weight) uint32 {
 	if l.s.quantises(w) {
 		return decl.ActQ8
@@ -123,7 +123,7 @@ func (l *lowering) act(w *weight) uint32 {
 	return decl.ActF32
 }
 
-// output returns the declaration's value of what a product does with its result.
+// output returns the constant of package decl for storing or adding the result of a product.
 func output(add bool) uint32 {
 	if add {
 		return decl.OutputAdd
@@ -141,21 +141,21 @@ func (l *lowering) stage() uint32 {
 	return uint32(max(c.ThreadgroupMemory/uint64(4*c.GEMVStage), stageUnit) / stageUnit * stageUnit)
 }
 
-// ahead returns how much threadgroup memory a SIMD group of gemv has for weights
-// that are on their way, where their layout has such a path.
+// ahead returns the bytes of threadgroup memory per SIMD group of gemv into which weights are
+// prefetched, or 0 if the kernel does not prefetch weights of this layout.
 func (l *lowering) ahead(w *weight) uint32 {
 	c := l.s.in.Chip
 	if l.p.wide || w.layout != dtype.Tiled16 && w.typ.Quantized() {
 		return 0
 	}
-	// The input needs room too.
+	// The input needs threadgroup memory, too.
 	if uint64(c.GEMVThreads/c.SIMDWidth*c.GEMVAhead) > c.ThreadgroupMemory*5/8 {
 		return 0
 	}
 	return uint32(c.GEMVAhead)
 }
 
-// rows returns how many rows a command computes.
+// rows returns the number of rows that a command computes.
 func (l *lowering) rows() int {
 	if l.n.single {
 		return 1

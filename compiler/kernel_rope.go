@@ -10,10 +10,10 @@ import (
 // rows' positions.
 type anglesArgs struct {
 	invFreq *weight
-	factors *weight // divisors of the frequencies, nil without any
-	half    int     // rotated pairs
-	factor  float32 // of the cosines and sines
-	still   int     // positions that are not turned back
+	factors *weight // divisors of the frequencies; nil means none
+	half    int     // number of rotated pairs
+	factor  float32 // factor of the cosines and sines
+	still   int     // number of positions without rotation, for attention sinks
 }
 
 func (anglesArgs) kernel() decl.ID      { return kernels.RoPEAngles }
@@ -69,10 +69,10 @@ func (a kvWriteArgs) lower(l *lowering) {
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
 
-// ropeKVArgs holds the arguments of qk_rope_kv: QK norm, RoPE and KV write in one. The
-// operands in are Q, K, V and the angles, the operands out are Q and the caches.
+// ropeKVArgs holds the arguments of qk_rope_kv, which fuses QK norm, RoPE and KV write. in is Q, K, V
+// and the angles. out is Q and the caches.
 type ropeKVArgs struct {
-	norm           *weight // of a head of Q, then of K; nil without QK norm
+	norm           *weight // norm weights for a head of Q, then for a head of K; nil without QK norm
 	heads, kvHeads int
 	half           int // rotated pairs of a head
 	eps            float32
@@ -81,8 +81,8 @@ type ropeKVArgs struct {
 func (ropeKVArgs) kernel() decl.ID      { return kernels.QKRoPEKV }
 func (a ropeKVArgs) weights() []*weight { return []*weight{a.norm} }
 
-// threads returns NormThreads, or a thread for each pair in a program of a chunk,
-// which has many heads, where the chip wants that.
+// threads returns NormThreads, or one thread per rotated pair in a program of a chunk, which has many
+// heads, if the chip has RopePairThreads.
 func (ropeKVArgs) threads(l *lowering) int {
 	c := l.s.in.Chip
 	if l.p.wide && c.RopePairThreads {

@@ -7,8 +7,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// sampleAdjustArgs holds the arguments of sample_adjust: of the logits, the tokens and the
-// sampler's settings, the operands in, it makes keys and the largest of each part.
+// sampleAdjustArgs holds the arguments of sample_adjust. in is the logits, the tokens and the
+// sampler's settings. out is the keys (the adjusted logits) and the largest key of each part.
 type sampleAdjustArgs struct {
 	unweighted
 	parts int
@@ -27,8 +27,8 @@ func (sampleAdjustArgs) lower(l *lowering) {
 	l.patch(table.PatchToken, decl.SecondIndex)
 }
 
-// sampleFilterArgs holds the arguments of sample_filter: of the keys, the largest of each
-// part and the settings it makes the limit of keys that stay.
+// sampleFilterArgs holds the arguments of sample_filter. in is the keys, the largest key of each part
+// and the settings. out[0] becomes the limit below which keys are dropped.
 type sampleFilterArgs struct {
 	unweighted
 	parts int
@@ -37,7 +37,7 @@ type sampleFilterArgs struct {
 func (sampleFilterArgs) kernel() decl.ID    { return kernels.SampleFilter }
 func (a sampleFilterArgs) describe() string { return describeSplits(a.parts) }
 
-// threads returns the chip's SampleThreads: there is one threadgroup.
+// threads returns the chip's SampleThreads. The grid is one threadgroup.
 func (sampleFilterArgs) threads(l *lowering) int {
 	return min(l.s.in.Chip.SampleThreads, l.s.in.Chip.MaxThreads)
 }
@@ -51,8 +51,8 @@ func (sampleFilterArgs) lower(l *lowering) {
 	kernels.SampleFilterParams{N: l.vocab(), Part: uint32(l.s.samplePart())}.Put(&l.cmd)
 }
 
-// sampleDrawArgs holds the arguments of sample_draw: of the keys, their limit and the
-// settings it makes the best token of each part.
+// sampleDrawArgs holds the arguments of sample_draw. in is the keys, their limit and the settings.
+// out[0] becomes the drawn token of each part.
 type sampleDrawArgs struct {
 	unweighted
 	parts int
@@ -70,8 +70,8 @@ func (sampleDrawArgs) lower(l *lowering) {
 	l.patch(table.PatchToken, decl.SecondIndex)
 }
 
-// rankPartArgs holds the arguments of rank_part: of the logits and the settings it makes the
-// best tokens of each part.
+// rankPartArgs holds the arguments of rank_part. in is the logits and the settings. out[0] becomes the
+// most probable tokens of each part.
 type rankPartArgs struct{ unweighted }
 
 func (rankPartArgs) kernel() decl.ID { return kernels.RankPart }
@@ -83,11 +83,11 @@ func (rankPartArgs) lower(l *lowering) {
 	kernels.RankPartParams{N: l.vocab(), Part: uint32(l.s.rankPart())}.Put(&l.cmd)
 }
 
-// rankArgs holds the arguments of rank: of the logits, the best tokens of each part, what
-// was drawn and the settings it makes an entry of the ranks slot.
+// rankArgs holds the arguments of rank. in is the logits, the most probable tokens of each part, the
+// drawn tokens and the settings. rank writes an entry of the ranks slot, out[0].
 type rankArgs struct {
 	unweighted
-	pairs int // what was drawn
+	pairs int // number of drawn tokens
 }
 
 func (rankArgs) kernel() decl.ID    { return kernels.Rank }

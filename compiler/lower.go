@@ -9,8 +9,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// lower turns nodes into commands. Each node's args fill what depends on the
-// kernel (see the files kernel_*.go); what all commands have is filled here.
+// lower converts nodes to commands. The args of a node set the fields that depend on the kernel (see
+// the files kernel_*.go); lower sets the fields that all commands have.
 func (s *state) lower() error {
 	for _, p := range s.programs {
 		made := table.Program{
@@ -27,8 +27,8 @@ func (s *state) lower() error {
 	return nil
 }
 
-// lowerNode appends the command of a node, with its label and its shared
-// specialisation.
+// lowerNode appends the command of a node, its label, and its specialisation constants unless an
+// earlier command has the same ones.
 func (s *state) lowerNode(p *program, n *node, made *table.Program) error {
 	k, ok := decl.Lookup(n.kernel())
 	if !ok {
@@ -68,7 +68,7 @@ func (s *state) lowerNode(p *program, n *node, made *table.Program) error {
 	return nil
 }
 
-// lowering is one node on its way to a command.
+// lowering is the conversion of one node to a command.
 type lowering struct {
 	s    *state
 	p    *program
@@ -83,11 +83,10 @@ func (l *lowering) bind(i int, o operand) {
 	l.cmd.Bind[i] = table.Binding{Slot: o.v.slot, Offset: o.v.offset + uint64(o.row*o.v.width+o.off)*4}
 }
 
-// bindWeight sets binding i to a weight, if there is one.
+// bindWeight sets binding i to a weight, unless it is nil.
 func (l *lowering) bindWeight(i int, w *weight) { l.bindVector(i, w, 0) }
 
-// bindVector sets binding i to the float32 of a weight from one on, if there is a
-// weight.
+// bindVector sets binding i to a float32 weight, starting at element from, unless the weight is nil.
 func (l *lowering) bindVector(i int, w *weight, from int) {
 	if w != nil {
 		l.cmd.Bind[i] = table.Binding{Slot: w.slot, Offset: uint64(from) * 4}
@@ -105,8 +104,8 @@ func (l *lowering) flag(i int, on bool) {
 	}
 }
 
-// patch sets the patch kind: from the step record in every program, and the rows
-// too where the program has more than one.
+// patch sets the patch kind and the secondary field that it writes. In programs of several rows it
+// also patches the number of rows.
 func (l *lowering) patch(kind table.Patch, offset uint8) {
 	l.cmd.PatchOffset = [2]uint8{table.NoPatch, table.NoPatch}
 	if kind != table.PatchNone {
@@ -133,13 +132,13 @@ func (l *lowering) threads() int {
 	return l.s.in.Chip.NormThreads
 }
 
-// vocab, ring and headDim return what many kernels have as a parameter or a
-// constant: the vocabulary, the token ring's entries, and a head's elements.
+// vocab, ring and headDim return values that many kernels have as a parameter or a constant: the
+// size of the vocabulary, the entries of the token ring, and the elements of a head.
 func (l *lowering) vocab() uint32   { return l.s.t.Header.Vocab }
 func (l *lowering) ring() uint32    { return l.s.t.Header.Context + 1 }
 func (l *lowering) headDim() uint32 { return uint32(l.s.cfg.HeadDim) }
 
-// ropeLayout returns the declaration's value of the configuration's RoPE layout.
+// ropeLayout returns the constant of package decl for the configuration's RoPE layout.
 func (l *lowering) ropeLayout() uint32 {
 	if l.s.cfg.RopeLayout == arch.Interleaved {
 		return decl.LayoutInterleaved
@@ -147,10 +146,10 @@ func (l *lowering) ropeLayout() uint32 {
 	return decl.LayoutHalf
 }
 
-// stride returns how many elements the rows of an operand are apart.
+// stride returns the distance between rows of an operand, in elements.
 func stride(o operand) uint32 { return uint32(o.v.width) }
 
-// grid sets the command's grid as its declaration has it.
+// grid sets the command's grid to the size in the kernel's declaration.
 func (l *lowering) grid(env *table.Env) error {
 	grid, err := l.k.GridSize(env)
 	if err != nil {
@@ -158,15 +157,15 @@ func (l *lowering) grid(env *table.Env) error {
 	}
 	for d, n := range grid {
 		if n == 0 || n > 1<<31-1 {
-			return fmt.Errorf("a grid of %v", grid)
+			return fmt.Errorf("the grid %v is empty or too large", grid)
 		}
 		l.cmd.Grid[d] = uint32(n)
 	}
 	return nil
 }
 
-// memory sets the memory that the command needs: a worker's, or a threadgroup's.
-// Where a threadgroup has too little, args that shrink make it smaller.
+// memory sets the memory that the command needs per worker or per threadgroup. If a threadgroup needs
+// more than the chip has and the args are shrinking, memory reduces the size of the threadgroup.
 func (l *lowering) memory(env *table.Env) error {
 	c := l.s.in.Chip
 	need := env.ThreadgroupBytes
@@ -184,12 +183,12 @@ func (l *lowering) memory(env *table.Env) error {
 		return err
 	}
 	if mem > c.ThreadgroupMemory {
-		return fmt.Errorf("needs %d bytes of threadgroup memory, chip %s has %d", mem, c.Name, c.ThreadgroupMemory)
+		return fmt.Errorf("needs %d bytes of threadgroup memory, but chip %s has %d", mem, c.Name, c.ThreadgroupMemory)
 	}
 	l.cmd.TGMem = uint32(mem)
 	return nil
 }
 
-// ceil returns a/b rounded up, roundUp a rounded up to a multiple of b.
+// ceil returns a/b rounded up. roundUp returns a rounded up to a multiple of b.
 func ceil(a, b int) int    { return (a + b - 1) / b }
 func roundUp(a, b int) int { return ceil(a, b) * b }

@@ -2,12 +2,12 @@ package compiler
 
 import "fmt"
 
-// role is what a node computes, whatever kernel computes it. Fusions match roles,
-// operands and the types of arguments; labels are made of roles for people.
+// role is the function of a node in the model, independent of the kernel that computes it. Fusions
+// match roles, operands and the types of args. Labels in dumps are made from roles.
 type role uint8
 
-// The roles, in the order of a program. Those of the attention and feed-forward
-// blocks belong to a layer.
+// The roles, in the order in which a program executes them. The roles of the attention and
+// feed-forward blocks belong to a layer.
 const (
 	roleEmbed role = iota
 	roleAngles
@@ -85,9 +85,8 @@ var roleNames = [roles]string{
 	roleSampleChoose: "sample.choose", roleAccept: "verify.accept", roleDraft: "verify.draft",
 }
 
-// spot is a node's place in a program: its role, and its layer unless it stands
-// before or behind all layers. Nodes that a pass makes of one share its role and
-// differ in the suffix.
+// spot identifies a node in a program: its role, and its layer unless it is before or after all
+// layers. If a pass splits a node, the new nodes have its role and different suffixes.
 type spot struct {
 	role   role
 	layer  *layerPlan
@@ -102,13 +101,13 @@ func (s spot) label() string {
 	return s.layer.name(roleNames[s.role]) + s.suffix
 }
 
-// with returns the spot with a suffix behind its own.
+// with returns the spot with a suffix appended to its own.
 func (s spot) with(suffix string) spot {
 	s.suffix += suffix
 	return s
 }
 
-// index returns the layer's number, 0 without a layer.
+// index returns the layer's index, or 0 without a layer.
 func (s spot) index() int {
 	if s.layer == nil {
 		return 0
@@ -116,5 +115,5 @@ func (s spot) index() int {
 	return s.layer.index
 }
 
-// name returns the name of something of the layer.
+// name returns a name that begins with the layer's, such as "layer.3.ffn.act".
 func (l *layerPlan) name(what string) string { return fmt.Sprintf("layer.%d.%s", l.index, what) }

@@ -9,8 +9,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
-// samplerPresets are the orders of other engines, the default first. Bias comes
-// before the penalties in all of them.
+// samplerPresets are the stage orders of other engines, the default first. All of them apply the
+// bias before the penalties.
 var samplerPresets = []struct{ name, order string }{
 	{"llama.cpp", "penalties,top_k,top_p,min_p,temperature"},
 	{"mlx", "penalties,top_p,min_p,top_k,temperature"},
@@ -20,10 +20,10 @@ var samplerPresets = []struct{ name, order string }{
 // SamplerNone is the sampler of a table that only decodes greedily.
 const SamplerNone = "none"
 
-// stagePenalties stands before the stages that decl has.
+// stagePenalties is the name of the first stage, which has no value in package decl.
 const stagePenalties = "penalties"
 
-// stageNames are the other stages, by decl's values.
+// stageNames are the names of the other stages, indexed by decl.Stage.
 var stageNames = [...]string{decl.StageTemperature: "temperature", decl.StageTopK: "top_k", decl.StageTopP: "top_p", decl.StageMinP: "min_p"}
 
 // SamplerError reports an error in the order of a sampler's stages.
@@ -43,9 +43,9 @@ func SamplerPresets() []string {
 	return names
 }
 
-// ParseSampler returns the stages of an order, a preset's name or a list of
-// stages with commas between: 0 for the penalties, which are first, then values
-// of decl.Stage, each once at most. "" is the first preset; "none" has no stages.
+// ParseSampler returns the stages of an order, which is the name of a preset or a list of stages
+// separated by commas. The first stage is 0, the penalties; the others are values of decl.Stage, and
+// each occurs at most once. "" selects the first preset. "none" has no stages.
 func ParseSampler(order string) ([]uint32, error) {
 	list := order
 	for i, p := range samplerPresets {
@@ -64,33 +64,32 @@ func ParseSampler(order string) ([]uint32, error) {
 		case name == stagePenalties && i == 0:
 			at = 0
 		case name == stagePenalties:
-			return nil, &SamplerError{order, "the penalties come first"}
+			return nil, &SamplerError{order, "the penalties must be the first stage"}
 		case i == 0:
-			return nil, &SamplerError{order, fmt.Sprintf("it begins with %q, not with %s; the presets are %s", name, stagePenalties, strings.Join(SamplerPresets(), ", "))}
+			return nil, &SamplerError{order, fmt.Sprintf("the first stage is %q, want %s; the presets are %s", name, stagePenalties, strings.Join(SamplerPresets(), ", "))}
 		case at <= 0:
-			return nil, &SamplerError{order, fmt.Sprintf("there is no stage %q; there are %s, %s", name, stagePenalties, strings.Join(stageNames[1:], ", "))}
+			return nil, &SamplerError{order, fmt.Sprintf("no stage %q; the stages are %s, %s", name, stagePenalties, strings.Join(stageNames[1:], ", "))}
 		case slices.Contains(stages, uint32(at)):
-			return nil, &SamplerError{order, fmt.Sprintf("stage %s is there twice", name)}
+			return nil, &SamplerError{order, fmt.Sprintf("stage %s occurs twice", name)}
 		}
 		stages = append(stages, uint32(at))
 	}
 	return stages, nil
 }
 
-// samplePart is how many logits a worker takes at once where the chip's argmax
-// has no parts.
+// samplePart is the number of logits in a part if the chip's data do not divide argmax into parts.
 const samplePart = 64
 
-// samplePart is how many it takes: of the sampler, and to verify drafts.
+// samplePart returns the number of logits in a part, which one worker processes at a time.
 func (s *state) samplePart() int {
 	if n := s.in.Chip.ArgmaxPart; n > 0 {
-		return min(n, 2048) // what sample_adjust has room for
+		return min(n, 2048) // the threadgroup memory of sample_adjust holds 2048
 	}
 	return samplePart
 }
 
-// drawPart is how many keys a worker draws from at once, likewise: the more, the
-// fewer logarithms it takes.
+// drawPart is the number of keys in a part for the draw, under the same condition as the constant
+// samplePart. Larger parts need fewer logarithms.
 const drawPart = 1024
 
 func (s *state) drawPart() int {
@@ -100,7 +99,7 @@ func (s *state) drawPart() int {
 	return drawPart
 }
 
-// rankPart is how many logits a worker ranks at once, likewise.
+// rankPart is the largest number of logits in a part for the ranking.
 const rankPart = 2048
 
 func (s *state) rankPart() int {
@@ -110,11 +109,11 @@ func (s *state) rankPart() int {
 	return rankPart
 }
 
-// sample emits the choice of a token as the sampler slot says.
+// sample emits the choice of a token with the settings in the sampler slot.
 func (s *state) sample(p *program) { s.choose(p, s.draw(p)) }
 
-// ranked is sample that leaves log-probabilities. They come before the choice, which
-// may set the stop flag.
+// ranked is like sample, but also stores log-probabilities. It computes them before the choice,
+// because the choice may set the stop flag, after which kernels do nothing.
 func (s *state) ranked(p *program) {
 	n := s.cfg.Vocab
 	logits := operand{v: s.logits, width: n}
@@ -144,8 +143,8 @@ func (s *state) draw(p *program) *value {
 	return drawn
 }
 
-// splitArgmax finds the largest logits of parts of the vocabulary first, where
-// it is more than one threadgroup should read.
+// splitArgmax splits argmax into two nodes if the vocabulary is larger than one part. The first finds
+// the largest logit of each part, the second the largest of those.
 func (s *state) splitArgmax() error {
 	part := s.in.Chip.ArgmaxPart
 	if s.cfg.Vocab <= part {
@@ -165,8 +164,8 @@ func (s *state) splitArgmax() error {
 	return nil
 }
 
-// argmaxParts makes the value that has the best token of each part of the
-// vocabulary: its logit and its id.
+// argmaxParts creates the value that holds the logit and the id of the best token of each part of
+// the vocabulary.
 func (s *state) argmaxParts(p *program, part int) *value {
 	return p.value("out.parts", 2*ceil(s.cfg.Vocab, part))
 }

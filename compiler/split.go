@@ -13,25 +13,25 @@ type SlotError struct {
 	Slot        string
 	Size, Limit uint64 // bytes
 	Chip        string
-	Hint        string // what would help, "" if nothing is known
+	Hint        string // advice for the user, or ""
 }
 
 // Error implements error.
 func (e *SlotError) Error() string {
-	text := fmt.Sprintf("compiler: slot %s: %d bytes are more than the %d of chip %s", e.Slot, e.Size, e.Limit, e.Chip)
+	text := fmt.Sprintf("compiler: slot %s: %d bytes are more than the limit of %d of chip %s", e.Slot, e.Size, e.Limit, e.Chip)
 	if e.Hint != "" {
 		text += ": " + e.Hint
 	}
 	return text
 }
 
-// splitUnit divides the number of rows of each part of a matrix but the last, so
-// that strips of tiles and the rows of a SIMD group stay whole.
+// splitUnit is the unit of the number of rows in each part of a matrix except the last, so that no
+// strip of tiles and no SIMD group's rows cross a part.
 const splitUnit = 64
 
-// splitWeights divides products whose matrix is larger than the largest slot. Each
-// part is a product with some of the matrix's rows, which writes its columns of the
-// output. The result of a row does not change.
+// splitWeights splits products whose matrix is larger than the largest slot. Each part is a product
+// with some rows of the matrix and writes the corresponding columns of the output. The results do
+// not change.
 func (s *state) splitWeights() error {
 	limit := s.in.Chip.LargestSlot()
 	for _, p := range s.programs {
@@ -42,7 +42,7 @@ func (s *state) splitWeights() error {
 				continue
 			}
 			rows := partRows(a.w, limit)
-			// A part must not write what the next one reads.
+			// A part must not overwrite the input of the next part.
 			if rows == 0 || slices.ContainsFunc(n.in, func(o operand) bool { return o.v == n.out[0].v }) {
 				continue
 			}
@@ -54,15 +54,15 @@ func (s *state) splitWeights() error {
 	return nil
 }
 
-// partRows returns the rows of the parts in which a matrix fits slots of limit
-// bytes, about even. It returns 0 if the matrix fits whole, or cannot be divided,
-// which is an error of pass limits.
+// partRows returns the number of rows per part if a matrix must be split to fit slots of limit
+// bytes; the parts have about equal sizes. It returns 0 if the matrix fits in one slot, or if it
+// cannot be split, which pass limits reports.
 func partRows(w *weight, limit uint64) int {
 	size, ok := w.layout.Bytes(w.typ, uint64(w.rows), uint64(w.cols))
 	if !ok || size <= limit {
 		return 0
 	}
-	unit := size / uint64(w.rows) * splitUnit // more where strips are filled up
+	unit := size / uint64(w.rows) * splitUnit // size includes the padding of strips
 	rows := int(limit/max(unit, 1)) * splitUnit
 	if rows == 0 {
 		return 0
@@ -70,8 +70,8 @@ func partRows(w *weight, limit uint64) int {
 	return roundUp(ceil(w.rows, ceil(w.rows, rows)), splitUnit)
 }
 
-// sharesEmbedding reports whether the look-up reads w too, which is one kernel
-// with one matrix.
+// sharesEmbedding reports whether the embedding look-up reads w too. Such a matrix cannot be split,
+// because the look-up reads a single matrix.
 func (s *state) sharesEmbedding(w *weight) bool {
 	for _, p := range s.programs {
 		for _, n := range p.nodes {
@@ -83,7 +83,7 @@ func (s *state) sharesEmbedding(w *weight) bool {
 	return false
 }
 
-// parts divides a product into products of the given number of rows each.
+// parts splits a product into products with the given number of rows each.
 func (s *state) parts(n *node, whole productArgs, rows int) (list []*node) {
 	for first := 0; first < whole.w.rows; first += rows {
 		suffix := fmt.Sprintf(".part%d", len(list))
@@ -99,7 +99,7 @@ func (s *state) parts(n *node, whole productArgs, rows int) (list []*node) {
 	return list
 }
 
-// slice returns rows of a matrix as a weight.
+// slice returns the weight with rows [first, first+rows) of a matrix.
 func (w *weight) slice(name string, first, rows int) *weight {
 	out := &weight{name: name, rows: rows, cols: w.cols, typ: w.typ, layout: w.layout}
 	for _, p := range w.parts {
@@ -118,7 +118,7 @@ func (w *weight) slice(name string, first, rows int) *weight {
 	return out
 }
 
-// count returns how many rows of a matrix a part has.
+// count returns the number of rows in a part.
 func (p *part) count() int {
 	if p.rows > 0 {
 		return p.rows
@@ -126,8 +126,7 @@ func (p *part) count() int {
 	return int(p.tensor.Shape[0])
 }
 
-// source returns the bytes of its tensor that a part of a weight of w's columns
-// is.
+// source returns the byte range of the tensor that a part of weight w covers.
 func (p *part) source(w *weight) (offset, size uint64) {
 	if p.rows == 0 {
 		return 0, p.tensor.Size
@@ -136,7 +135,7 @@ func (p *part) source(w *weight) (offset, size uint64) {
 	if len(p.tensor.Shape) == 1 {
 		cols = 1 // elements of a vector
 	}
-	row, _ := dtype.Type.Bytes(p.tensor.Type, cols) // whole blocks, checked by matrix
+	row, _ := dtype.Type.Bytes(p.tensor.Type, cols) // matrix has checked that rows are whole blocks
 	return uint64(p.first) * row, uint64(p.rows) * row
 }
 
@@ -152,9 +151,9 @@ func (s *state) checkSlots() error {
 		e := &SlotError{Slot: sl.Name, Size: sl.Size, Limit: limit, Chip: s.in.Chip.Name}
 		switch {
 		case sl.Kind == table.SlotKV:
-			e.Hint = "a shorter context fits"
+			e.Hint = "use a shorter context"
 		case sl.Kind == table.SlotWeight && sl.Name == "embed":
-			e.Hint = "the embedding is looked up in one matrix, a type with fewer bits fits"
+			e.Hint = "the embedding cannot be split; use a type with fewer bits"
 		}
 		return e
 	}

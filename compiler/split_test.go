@@ -146,7 +146,7 @@ func TestSlotError(t *testing.T) {
 		slot  string
 		hint  string
 	}{
-		{200 << 10, Options{Context: 16}, "embed", "a type with fewer bits fits"},
+		{200 << 10, Options{Context: 16}, "embed", "use a type with fewer bits"},
 		{256 << 10, Options{Context: 128, AllLogits: true}, "scratch", ""},
 	} {
 		in := input(t, path, "m4-pro", c.o)

@@ -10,7 +10,7 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// TensorError reports an error in a tensor that the table needs.
+// TensorError reports a tensor that is missing or that the compiler does not support.
 type TensorError struct{ Tensor, What string }
 
 // Error implements error.
@@ -18,7 +18,7 @@ func (e *TensorError) Error() string {
 	return fmt.Sprintf("compiler: tensor %s: %s", e.Tensor, e.What)
 }
 
-// tensor looks a tensor up.
+// tensor returns the tensor called name.
 func (s *state) tensor(name string) (weights.Tensor, error) {
 	t, ok := s.in.Tensors.Tensor(name)
 	if !ok {
@@ -30,8 +30,8 @@ func (s *state) tensor(name string) (weights.Tensor, error) {
 	return t, nil
 }
 
-// share returns the weight of w's name if there is one, else w, so that the
-// programs and a tied head use one slot.
+// share returns the existing weight with w's name, or w if there is none, so that all programs and a
+// tied head use the same slot.
 func (s *state) share(w *weight) *weight {
 	if have, ok := s.byName[w.name]; ok {
 		return have
@@ -40,7 +40,7 @@ func (s *state) share(w *weight) *weight {
 	return w
 }
 
-// matrix returns the weight of a role, [rows, columns], in the file's type.
+// matrix returns the weight of a role, [rows, columns], with the type in the file.
 func (s *state) matrix(name string, role arch.Role, layer int) (*weight, error) {
 	t, err := s.tensor(s.cfg.Tensor(role, layer))
 	if err != nil {
@@ -78,8 +78,8 @@ func (s *state) normWeight(name string, role arch.Role, layer, n int) (*weight, 
 	return w, err
 }
 
-// vectorOf returns count elements of a tensor of total, from first on, as kernels
-// read them.
+// vectorOf returns a weight with elements [first, first+count) of a tensor of total elements, which
+// kernels read as float32.
 func (s *state) vectorOf(name string, t weights.Tensor, first, count, total uint64) (*weight, error) {
 	if !slices.Equal(t.Shape, []uint64{total}) {
 		return nil, &TensorError{t.Name, fmt.Sprintf("shape %v, want [%d]", t.Shape, total)}
@@ -90,7 +90,7 @@ func (s *state) vectorOf(name string, t weights.Tensor, first, count, total uint
 	return s.share(&weight{name: name, rows: 1, cols: int(count), typ: dtype.F32, parts: []part{partOf(t, first, count, total)}}), nil
 }
 
-// partOf returns rows of a tensor as a part, or all of it.
+// partOf returns the part with rows [first, first+count) of a tensor of total rows.
 func partOf(t weights.Tensor, first, count, total uint64) part {
 	if count == total {
 		return part{tensor: t}
@@ -98,8 +98,8 @@ func partOf(t weights.Tensor, first, count, total uint64) part {
 	return part{tensor: t, first: int(first), rows: int(count)}
 }
 
-// append adds a part behind w's. Rows that follow each other in a tensor are one
-// part, so that a fused matrix that is a fused tensor is copied, or mapped, whole.
+// append adds a part after the parts of w. It merges consecutive rows of a tensor to one part, so
+// that a fused matrix that is one tensor in the file is copied or mapped whole.
 func (w *weight) append(p part) {
 	if len(w.parts) > 0 && p.data == nil && p.rows > 0 {
 		last := &w.parts[len(w.parts)-1]
@@ -128,7 +128,7 @@ func (s *state) concat(name string, list ...*weight) *weight {
 	return s.share(w)
 }
 
-// concatVectors returns the vector of list's elements one after another.
+// concatVectors returns the vector with the elements of all vectors in list, in order.
 func (s *state) concatVectors(name string, list ...*weight) *weight {
 	w := &weight{name: name, rows: 1, typ: list[0].typ}
 	for _, l := range list {
@@ -138,8 +138,8 @@ func (s *state) concatVectors(name string, list ...*weight) *weight {
 	return s.share(w)
 }
 
-// tileWeights gives the matrices of products with quantised activations the
-// tiled layout, where the type has it and no strip of rows crosses a part.
+// tileWeights selects the tiled layout for the matrices of products that quantise their activations,
+// if the matrix's type has a tiled layout and no strip of rows crosses a part.
 func (s *state) tileWeights() error {
 	for _, p := range s.programs {
 		for _, n := range p.nodes {
@@ -151,8 +151,8 @@ func (s *state) tileWeights() error {
 	return nil
 }
 
-// tiled returns the matrix of a product that can have tiles, nil of other nodes.
-// Strips of experts' rows must lie in one matrix.
+// tiled returns the matrix of a product that may have the tiled layout, or nil. A strip of rows must
+// belong to a single expert.
 func (s *state) tiled(a args) *weight {
 	switch a := a.(type) {
 	case productArgs:
@@ -165,8 +165,7 @@ func (s *state) tiled(a args) *weight {
 	return nil
 }
 
-// quantised reports whether products with w quantise the activations in one of
-// the layouts that w may have.
+// quantised reports whether products with w quantise the activations in at least one layout of w.
 func (s *state) quantised(w *weight) bool {
 	return s.in.Chip.ActQ8 && w.typ.Integers() && w.cols%32 == 0
 }
@@ -186,8 +185,7 @@ func tileable(w *weight) bool {
 	return true
 }
 
-// planWeights gives each weight that a node uses a slot, and says in the
-// upload section what fills it.
+// planWeights adds a slot for each weight that a node uses, and the uploads that fill it.
 func (s *state) planWeights() error {
 	for _, p := range s.programs {
 		for _, n := range p.nodes {
@@ -205,7 +203,7 @@ func (s *state) planWeights() error {
 	return nil
 }
 
-// upload gives a weight its slot and appends the uploads that fill it.
+// upload adds the slot of a weight and the uploads that fill it.
 func (s *state) upload(w *weight) error {
 	size, ok := w.layout.Bytes(w.typ, uint64(w.rows), uint64(w.cols))
 	if !ok {
@@ -226,7 +224,7 @@ func (s *state) upload(w *weight) error {
 	return nil
 }
 
-// uploadOf returns the upload of a part of a weight, without its destination.
+// uploadOf returns the upload of a part of a weight, without its destination offset.
 func (s *state) uploadOf(w *weight, p *part) table.Upload {
 	u := table.Upload{Op: table.UploadCopy, Type: w.typ, Slot: w.slot, Tensor: p.tensor.Name}
 	u.SrcOffset, u.SrcSize = p.source(w)

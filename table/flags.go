@@ -7,9 +7,9 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// Flags describe what replaying a program does beyond computing activations.
-// The compiler sets them, Validate compares them with what the program's commands
-// declare, and whoever replays a program relies on them, never on its name.
+// Flags describe the effects of a program beyond computing activations. The compiler sets them, and
+// Validate compares them with the declarations of the program's kernels. Code that replays a
+// program must use the flags, never the program's name.
 type Flags uint32
 
 // The flags.
@@ -18,9 +18,9 @@ const (
 	// ring: it has a command that writes the step block.
 	FlagChooses Flags = 1 << iota
 
-	// FlagAdvances is set if the program updates the step record itself. The step
-	// block then says where the next replay begins. Other programs are moved on by
-	// whoever replays them.
+	// FlagAdvances is set if the program updates the step record itself, so that the step
+	// block holds the record for the next replay. For other programs the device that replays
+	// them updates the step record.
 	FlagAdvances
 
 	// FlagReadsRow is set if the program reads rows of the chunk that the prefill
@@ -30,7 +30,7 @@ const (
 	// FlagSamples is set if the program reads the sampler slot.
 	FlagSamples
 
-	// FlagRanks is set if the program leaves log-probabilities in the ranks slot.
+	// FlagRanks is set if the program stores log-probabilities in the ranks slot.
 	FlagRanks
 
 	allFlags = FlagRanks<<1 - 1
@@ -52,7 +52,7 @@ func (f Flags) Names() []string {
 	return names
 }
 
-// String returns the names with commas between, "none" if no flag is set.
+// String returns the names separated by commas, or "none" if no flag is set.
 func (f Flags) String() string {
 	if f&allFlags == 0 {
 		return "none"
@@ -60,8 +60,8 @@ func (f Flags) String() string {
 	return strings.Join(f.Names(), ",")
 }
 
-// declared returns the flags that the commands of a program declare. Commands
-// with unknown kernels or slots declare nothing.
+// declared returns the flags that follow from the declarations of a program's kernels. Commands with
+// unknown kernels or slots add none.
 func (t *Table) declared(p *Program) (f Flags) {
 	set := func(flag Flags, on bool) {
 		if on {

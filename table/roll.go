@@ -10,34 +10,32 @@ import (
 // A roll is a table on disk. All integers are little-endian on every machine. Offsets are in
 // bytes from the start of the file.
 //
-//	0  magic     "PIANOLA\x1a"
-//	8  version   u32, RollVersion
-//
-// 12  sections  u32, number of sections: all of them, in the order of their ids 16  length
-// u64, of the whole file, checksum included 24  directory, one entry per section: id u32,
-// reserved u32, offset u64, length u64
-//
-//	sections, each at a multiple of 8 with zeros before it
-//	checksum  SHA-256 of all bytes before it
+//	offset  0  magic      "PIANOLA\x1a"
+//	offset  8  version    u32, RollVersion
+//	offset 12  count      u32, the number of sections; all sections, in the order of their ids
+//	offset 16  length     u64, bytes of the whole file, checksum included
+//	offset 24  directory  one entry per section: id u32, reserved u32, offset u64, length u64
+//	then       sections   each begins at a multiple of 8, after a padding of zeros
+//	last       checksum   SHA-256 of all bytes before it
 //
 // A section is an array of records without gaps; its length determines their number. Reserved
 // bytes are zero. A str is an index in the section of strings.
 //
-//	1 header    one record of 112: arch, model, chip, device str; vocab,
-//	            width, layers, context, chunk, logits rows, max stops u32;
-//	            options str; fingerprints of the model and the chip 2 * [32]u8
-//	2 slots     16: name str; kind, scope u8; reserved u16; size u64
-//	3 specs     40: kernel u16; reserved [6]u8; values [8]u32
-//	4 programs  20: name str; first, count, max rows, flags u32
-//	5 commands  256: pianola_cmd of shaders/params.h
-//	6 uploads   40: op, type u8; reserved u16; slot u32; tensor str;
-//	            reserved u32; source offset, source size, destination offset u64
-//	7 constants bytes
-//	8 labels    4: str, one per command
-//	9 regions   40: name str; slot, program, first, last, reserved u32;
-//	            offset, size u64
-//
-// 10 strings   length u32, then that number of bytes
+//	id  section    bytes  fields of a record
+//	 1  header     112    arch, model, chip, device str; vocab, width, layers, context,
+//	                      chunk, logits rows, max stops u32; options str;
+//	                      fingerprints of the model and the chip 2 * [32]u8; one record
+//	 2  slots       16    name str; kind, scope u8; reserved u16; size u64
+//	 3  specs       40    kernel u16; reserved [6]u8; values [8]u32
+//	 4  programs    20    name str; first, count, max rows, flags u32
+//	 5  commands   256    pianola_cmd of shaders/params.h
+//	 6  uploads     40    op, type u8; reserved u16; slot u32; tensor str;
+//	                      reserved u32; source offset, source size, destination offset u64
+//	 7  constants    1    u8
+//	 8  labels       4    str, one per command
+//	 9  regions     40    name str; slot, program, first, last, reserved u32;
+//	                      offset, size u64
+//	10  strings     any   length u32, then that number of bytes
 //
 // Each string is stored once; strings are numbered by their first use in sections 1 to 9. So a
 // table has exactly one encoding, and encoding a decoded roll returns the same bytes.

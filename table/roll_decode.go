@@ -172,8 +172,8 @@ func decodeRecords[T any](d *rollDecoder, id section, size int, decode func(*rec
 	return all, nil
 }
 
-// record reads the fields of one record in order, which together are as long
-// as the record, and keeps the first fault.
+// record reads the fields of one record in order and keeps the first fault. The lengths of the
+// fields add up to the length of the record.
 type record struct {
 	d     *rollDecoder
 	rest  []byte
@@ -203,8 +203,8 @@ func (r *record) reserved(n int) {
 	}
 }
 
-// str returns a string by its index. Strings are numbered by first use, so an
-// index is at most one past those used before.
+// str returns a string by its index. Strings are numbered by first use, so an index is at most the
+// number of strings used so far.
 func (r *record) str() string {
 	i := r.u32()
 	d := r.d

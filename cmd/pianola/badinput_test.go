@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// badFiles are paths that no command can do its work with.
+// badFiles returns paths of missing and malformed files, which every command must reject.
 func badFiles(t *testing.T) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,7 +47,7 @@ func badFiles(t *testing.T) map[string]string {
 	put("zeros.gguf", make([]byte, 4096))
 	put("halfroll.roll", []byte("PIANOLA\x1a\x01\x00\x00\x00"))
 	odd := "line\nbreak.gguf"
-	if runtime.GOOS == "windows" { // which has no such names
+	if runtime.GOOS == "windows" { // file names there cannot contain a line break
 		odd = "counts.gguf"
 	}
 	put(odd, []byte("GGUF\x03\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"))
@@ -88,7 +88,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// fullDisk takes n bytes.
+// fullDisk is a writer that fails with errFull after n bytes.
 type fullDisk struct{ n int }
 
 var errFull = errors.New("no space left")
@@ -137,7 +137,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// cancelAfter cancels when so many bytes have been written.
+// cancelAfter is a writer that calls cancel after a number of bytes.
 type cancelAfter struct {
 	strings.Builder
 	cancel context.CancelFunc
@@ -167,7 +167,7 @@ func TestInterruptWhileText(t *testing.T) {
 	}
 }
 
-// TestInternalError lets a command panic.
+// TestInternalError checks the report of a panic within a command.
 func TestInternalError(t *testing.T) {
 	var stderr strings.Builder
 	status := execute(context.Background(), []string{"devices"}, nil, panicWriter{}, &stderr)
@@ -184,7 +184,7 @@ type panicWriter struct{ io.Writer }
 
 func (panicWriter) Write([]byte) (int, error) { panic("a fault of the program") }
 
-// copyModel copies a Hugging Face directory and edits its configuration.
+// copyModel copies a Hugging Face directory and edits its config.json.
 func copyModel(t *testing.T, from, to string, edit func(config string) string) {
 	t.Helper()
 	for _, name := range []string{"config.json", "model.safetensors"} {

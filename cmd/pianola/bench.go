@@ -26,9 +26,11 @@ func newBench() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench MODEL",
 		Short: "Measure prefill, decode and the cost of replaying",
-		Long: `Bench measures runs of a prompt and its continuation, after one warm-up run. Each
-run starts with an empty context. With several --chain lengths it prints the decode
-rate of each; with --chain, whole chains are decoded.
+		Long: `Bench runs a prompt and decodes tokens after it, once to warm up and then --runs
+times, and prints the rates of prefill and decode. Each run starts with an empty
+context. A chain is the tokens that one submission decodes. With --chain, -n is
+rounded up to whole chains; with several lengths, bench prints the decode rate of
+each.
 
 ` + latencyHelp,
 		Example: `  pianola bench testdata/gopher-q8_0.gguf
@@ -38,15 +40,15 @@ rate of each; with --chain, whole chains are decoded.
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	fs := cmd.Flags()
-	fs.IntVarP(&f.o.Prompt, "prompt", "p", 128, "tokens of the prompt")
-	fs.IntVarP(&f.o.Decode, "tokens", "n", 64, "tokens to decode")
-	fs.IntVarP(&f.o.Runs, "runs", "r", 3, "runs that count")
-	fs.IntVarP(&f.o.Depth, "depth", "d", 0, "tokens of context before the prompt")
-	fs.IntSliceVar(&f.chains, "chain", nil, "tokens of a submission; a list measures each (default: as --chain-ms allows)")
+	fs.IntVarP(&f.o.Prompt, "prompt", "p", 128, "number of tokens in the prompt")
+	fs.IntVarP(&f.o.Decode, "tokens", "n", 64, "number of tokens to decode")
+	fs.IntVarP(&f.o.Runs, "runs", "r", 3, "number of measured runs")
+	fs.IntVarP(&f.o.Depth, "depth", "d", 0, "number of tokens in the context before the prompt")
+	fs.IntSliceVar(&f.chains, "chain", nil, "number of tokens that each submission decodes; a list measures each length (default: limited by --chain-ms)")
 	f.model.registerChainTime(cmd)
-	fs.Uint64Var(&f.o.Seed, "seed", 0, "of the prompt's tokens")
+	fs.Uint64Var(&f.o.Seed, "seed", 0, "seed of the prompt's random tokens")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object, or one for each chain length")
-	fs.BoolVar(&f.benchfmt, "benchfmt", false, "print Go benchmark lines, for benchstat")
+	fs.BoolVar(&f.benchfmt, "benchfmt", false, "print lines in Go's benchmark format, for benchstat")
 	f.latency.register(cmd)
 	f.model.register(cmd)
 	return cmd
@@ -92,15 +94,15 @@ func (f *benchFlags) check(cmd *cobra.Command) error {
 		return usage(cmd, "--chain needs a length")
 	}
 	if f.json && f.benchfmt {
-		return usage(cmd, "--json and --benchfmt do not go together")
+		return usage(cmd, "--json and --benchfmt exclude each other")
 	}
 	if len(f.chains) > 1 && f.o.Decode == 0 {
-		return fmt.Errorf("--chain: several lengths require -n of at least 1")
+		return fmt.Errorf("--chain: several lengths require -n of at least 1, because only decode rates are printed")
 	}
 	return f.latency.check(cmd, f)
 }
 
-// positions returns the context that the longest of the runs takes.
+// positions returns the number of positions that the longest run needs.
 func (f *benchFlags) positions() int {
 	o, n := f.o, 0
 	for _, o.Chain = range f.lengths() {
@@ -113,7 +115,7 @@ func (f *benchFlags) positions() int {
 	return n
 }
 
-// lengths returns the chain lengths to measure, 0 for what time allows.
+// lengths returns the chain lengths to measure. 0 lets --chain-ms limit the length.
 func (f *benchFlags) lengths() []int {
 	if len(f.chains) == 0 {
 		return []int{0}
@@ -158,7 +160,7 @@ func (f *benchFlags) measure(cmd *cobra.Command, m *pianola.Model, name string) 
 	return nil
 }
 
-// write writes one result in the form that was asked for.
+// write writes one result in the selected format.
 func (f *benchFlags) write(out io.Writer, res *bench.Result) error {
 	switch l := res.Latency; {
 	case f.json:

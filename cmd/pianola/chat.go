@@ -45,10 +45,10 @@ prompt ends it all. From a pipe every line is a message until the input ends.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&f.system, "system", "", "the system message")
-	fs.StringVar(&f.template, "template", "", "`NAME` of one of the model's chat templates (default: the one called default)")
-	fs.StringVar(&f.source, "template-file", "", "the chat template in `FILE` in place of the model's")
-	fs.StringArrayVar(&f.vars, "var", nil, "a variable of the template, `NAME=JSON`; may be repeated")
-	fs.IntVarP(&f.tokens, "tokens", "n", 0, "tokens of an answer at most (default: to the end of the context)")
+	fs.StringVar(&f.template, "template", "", "`NAME` of one of the model's chat templates (default: the template named default)")
+	fs.StringVar(&f.source, "template-file", "", "use the chat template in `FILE` instead of the model's")
+	fs.StringArrayVar(&f.vars, "var", nil, "set a variable of the template, `NAME=JSON`; may be repeated")
+	fs.IntVarP(&f.tokens, "tokens", "n", 0, "largest number of tokens in an answer (default: to the end of the context)")
 	fs.Float64Var(&f.sampling.Temperature, "temp", 0, "temperature; 0 chooses the most probable token")
 	fs.IntVar(&f.sampling.TopK, "top-k", 0, "keep the k most probable tokens; 0 keeps all")
 	fs.Float64Var(&f.sampling.TopP, "top-p", 1, "keep the most probable tokens up to this total probability; 1 keeps all")
@@ -105,7 +105,7 @@ func (f *chatFlags) chatOptions(cmd *cobra.Command) (o pianola.ChatOptions, err 
 	o.Template = f.template
 	if f.source != "" {
 		if f.template != "" {
-			return o, usage(cmd, "--template does not go with --template-file")
+			return o, usage(cmd, "--template and --template-file exclude each other")
 		}
 		in, err := os.Open(f.source)
 		if err != nil {
@@ -143,8 +143,8 @@ type talk struct {
 	lines     lines
 }
 
-// run takes lines until there are no more. An interrupt ends the turn in progress, or
-// all of it between turns.
+// run reads lines until the end of the input. An interrupt cancels the turn in progress; between
+// turns it ends the command.
 func (t *talk) run(ctx context.Context) error {
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt)
@@ -173,7 +173,7 @@ func (t *talk) run(ctx context.Context) error {
 		switch {
 		case err == nil:
 		case errors.Is(err, context.Canceled):
-			fmt.Fprintln(t.errs, "interrupted; the conversation goes on")
+			fmt.Fprintln(t.errs, "answer interrupted; the conversation continues")
 		case t.lines.interactive():
 			report(t.errs, err)
 		default:
@@ -182,7 +182,7 @@ func (t *talk) run(ctx context.Context) error {
 	}
 }
 
-// next reads a line, unless an interrupt comes first.
+// next reads a line. If an interrupt arrives first, it returns errInterrupted.
 func (t *talk) next(ctx context.Context, interrupts <-chan os.Signal) (string, error) {
 	type read struct {
 		line string
@@ -201,7 +201,7 @@ func (t *talk) next(ctx context.Context, interrupts <-chan os.Signal) (string, e
 	}
 }
 
-// errInterrupted ends the command as an interrupt does.
+// errInterrupted ends the command with the exit status of an interrupt.
 var errInterrupted = &statusError{statusInterrupted, errors.New("interrupted")}
 
 // turn sends a message and prints the answer.
@@ -224,7 +224,7 @@ func (t *talk) turn(ctx, turns context.Context, interrupts <-chan os.Signal, lin
 	defer func() {
 		close(done)
 		<-watched
-		select { // one that came with the turn's end is not the next turn's
+		select { // discard an interrupt that arrived at the end of the turn
 		case <-interrupts:
 		default:
 		}
@@ -252,12 +252,12 @@ func (t *talk) turn(ctx, turns context.Context, interrupts <-chan os.Signal, lin
 	}
 	fmt.Fprintln(t.out)
 	if full {
-		fmt.Fprintln(t.errs, "the context is full: /reset begins anew")
+		fmt.Fprintln(t.errs, "the context is full; /reset starts a new conversation")
 	}
 	return nil
 }
 
-// command does what a line that begins with / says, and reports whether it ends the
+// command runs a command line that begins with a slash, and reports whether it ends the
 // conversation.
 func (t *talk) command(line string) (end bool) {
 	switch line {
@@ -270,7 +270,7 @@ func (t *talk) command(line string) (end bool) {
 		t.c.Reset()
 	case "/stats":
 		st := t.s.Stats()
-		fmt.Fprintf(t.out, "%d tokens prefilled, %d found in the context; %s\n", st.Prefilled, st.Reused, t.f.figures(t.m, t.s))
+		fmt.Fprintf(t.out, "%d tokens prefilled, %d reused from the context; %s\n", st.Prefilled, st.Reused, t.f.figures(t.m, t.s))
 	case "/exit", "/quit", "/bye":
 		return true
 	default:
@@ -279,7 +279,7 @@ func (t *talk) command(line string) (end bool) {
 	return false
 }
 
-// lines gives lines of input, and io.EOF behind the last.
+// lines returns lines of input, and io.EOF after the last.
 type lines interface {
 	next() (string, error)
 	interactive() bool
@@ -327,10 +327,10 @@ func (l *terminalLines) next() (line string, err error) {
 	}
 	defer func() { err = errors.Join(err, term.Restore(l.fd, old)) }()
 	if width, height, err := term.GetSize(l.fd); err == nil && width > 0 {
-		_ = l.t.SetSize(width, height) // a size that it cannot use leaves the last one
+		_ = l.t.SetSize(width, height) // an invalid size keeps the previous one
 	}
 	line, err = l.t.ReadLine()
-	if errors.Is(err, term.ErrPasteIndicator) { // part of what was pasted is a line as any
+	if errors.Is(err, term.ErrPasteIndicator) { // pasted lines are handled like typed ones
 		err = nil
 	}
 	return line, err

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pseudoterminal returns both ends of one.
+// pseudoterminal opens a pseudoterminal and returns both of its ends.
 func pseudoterminal(t *testing.T) (user, terminal *os.File) {
 	t.Helper()
 	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -36,7 +36,7 @@ func pseudoterminal(t *testing.T) (user, terminal *os.File) {
 	return user, terminal
 }
 
-// screen is what a command writes, for one that watches.
+// screen collects the output of a command and lets a test wait for a text.
 type screen struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -54,7 +54,7 @@ func (s *screen) String() string {
 	return s.b.String()
 }
 
-// until waits for a state of the screen.
+// until waits until the screen satisfies a condition.
 func (s *screen) until(t *testing.T, what string, holds func(text string) bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !holds(s.String()); time.Sleep(5 * time.Millisecond) {
@@ -64,7 +64,7 @@ func (s *screen) until(t *testing.T, what string, holds func(text string) bool) 
 	}
 }
 
-// TestChatTerminal edits lines, goes back to an earlier one, and interrupts an answer.
+// TestChatTerminal edits lines, recalls an earlier one, and interrupts an answer.
 func TestChatTerminal(t *testing.T) {
 	user, terminal := pseudoterminal(t)
 	var out, errs screen
@@ -83,11 +83,11 @@ func TestChatTerminal(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	errs.until(t, "the interrupt", func(s string) bool { return strings.Contains(s, "the conversation goes on") })
+	errs.until(t, "the interrupt", func(s string) bool { return strings.Contains(s, "the conversation continues") })
 	fmt.Fprint(user, "/stats\r")
-	out.until(t, "figures", func(s string) bool { return strings.Contains(s, "0 found in the context") })
+	out.until(t, "figures", func(s string) bool { return strings.Contains(s, "0 reused from the context") })
 	seen := len(out.String())
-	fmt.Fprint(user, "\x1b[A\r") // the line before: /stats
+	fmt.Fprint(user, "\x1b[A\r") // arrow up recalls the previous line, /stats
 	out.until(t, "figures again", func(s string) bool { return strings.Contains(s[seen:], "tokens prefilled") })
 	fmt.Fprint(user, "\x04") // ctrl-D
 	if s := <-status; s != 0 {

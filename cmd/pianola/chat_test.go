@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// chatTemplate writes a template for a model that has none, and returns its path.
+// chatTemplate writes a chat template to a file and returns its path.
 func chatTemplate(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "chat.jinja")
@@ -24,12 +24,12 @@ func TestChatPipe(t *testing.T) {
 	if o.status != 0 || strings.Count(o.stderr, "\n") != 1 || !strings.Contains(o.stderr, "no command /nonsense") {
 		t.Fatalf("status %d, standard error %q", o.status, o.stderr)
 	}
-	first, rest, ok := strings.Cut(o.stdout, "\n") // an answer of 8 tokens may have lines of its own
+	first, rest, ok := strings.Cut(o.stdout, "\n") // an answer of 8 tokens may contain line breaks
 	stats := 0
 	for line := range strings.Lines(o.stdout) {
 		if strings.Contains(line, "tokens prefilled") {
 			stats++
-			if reuses := !strings.Contains(line, " 0 found in the context"); reuses != (stats == 2) {
+			if reuses := !strings.Contains(line, " 0 reused from the context"); reuses != (stats == 2) {
 				t.Errorf("turn %d: %s", stats, line)
 			}
 		}
@@ -37,12 +37,12 @@ func TestChatPipe(t *testing.T) {
 	if !ok || stats != 2 || !strings.Contains(rest, "/reset") || strings.Contains(o.stdout, "not read") {
 		t.Errorf("standard output is %q", o.stdout)
 	}
-	// The same message after /reset has the same answer.
+	// After /reset the same message gets the same answer.
 	if strings.Count(o.stdout, first) < 2 {
-		t.Errorf("%q is not there twice in %q", first, o.stdout)
+		t.Errorf("%q does not occur twice in %q", first, o.stdout)
 	}
 
-	// Variables and the system message are the template's.
+	// The template receives the variables and the system message.
 	o = runWith(t, t.Context(), "func main() {\n", append(args, "--var", `suffix="}"`, "--system", "package main")...)
 	if o.status != 0 || o.stdout == "" {
 		t.Errorf("status %d, standard error %q", o.status, o.stderr)
@@ -66,5 +66,5 @@ func TestChatErrors(t *testing.T) {
 	} {
 		wantError(t, runWith(t, t.Context(), c.stdin, append([]string{"chat", gopher}, c.args...)...), statusFailed, c.want)
 	}
-	wantError(t, runCommand(t, "chat", gopher, "--template-file", template, "--template", "x"), statusUsage, "does not go with")
+	wantError(t, runCommand(t, "chat", gopher, "--template-file", template, "--template", "x"), statusUsage, "exclude each other")
 }

@@ -15,9 +15,9 @@ func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE.roll",
 		Short: "Validate a table",
-		Long: `Check tests a roll, or the table that a model compiles to, against the invariants
+		Long: `Check tests a roll, or the table compiled from a model, against the invariants
 of tables: kernels, bindings, parameters, patches, uploads and barriers. It prints
-one line for each fault, and exits with status 1 if there is one.`,
+one line per fault. The exit status is 1 if there is a fault.`,
 		Example: `  pianola compile testdata/gopher-q8_0.gguf -o gopher.roll
   pianola check gopher.roll`,
 		Args: exactly(1, "check needs a roll or a MODEL"),
@@ -37,7 +37,7 @@ one line for each fault, and exits with status 1 if there is one.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s: no fault: %s\n", oneLine(args[0]), summary)
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: no faults: %s\n", oneLine(args[0]), summary)
 			return nil
 		},
 	}
@@ -45,8 +45,7 @@ one line for each fault, and exits with status 1 if there is one.`,
 	return cmd
 }
 
-// notARoll makes of an error of opening a file as a model that it is no roll
-// either, if that is what it is.
+// notARoll extends err, the error of opening a file as a model, if the file is not a roll either.
 func notARoll(path string, err error) error {
 	st, statErr := os.Stat(path)
 	if statErr != nil || !st.Mode().IsRegular() {

@@ -25,8 +25,8 @@ func newCompile() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compile MODEL -o FILE.roll",
 		Short: "Compile a model's dispatch table to a roll file",
-		Long: `Compile compiles a model's dispatch table for a chip, which this machine need not
-have, and writes it as a roll file. It reads the model's header but no weights.`,
+		Long: `Compile compiles a model's dispatch table and writes it as a roll file. The chip
+may be another than this machine's. Compile reads the model's header but no weights.`,
 		Example: `  pianola compile testdata/gopher-q8_0.gguf -o gopher.roll
   pianola compile testdata/gopher-q8_0.gguf --chip m4-pro --dump-after fuse-qkv`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -45,8 +45,8 @@ have, and writes it as a roll file. It reads the model's header but no weights.`
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.out, "output", "o", "", "write the roll to `FILE`")
-	fs.StringVar(&f.pass, "dump-after", "", "print what `PASS` leaves")
-	fs.BoolVar(&f.list, "list-passes", false, "print the names of the passes in order")
+	fs.StringVar(&f.pass, "dump-after", "", "print the intermediate representation after compiler pass `PASS`; see --list-passes")
+	fs.BoolVar(&f.list, "list-passes", false, "print the names of the compiler passes in order")
 	f.source.register(cmd, "")
 	return cmd
 }
@@ -89,7 +89,7 @@ func (f *compileFlags) run(cmd *cobra.Command, path string) error {
 	return nil
 }
 
-// summarise returns a table's sizes in a line.
+// summarise returns one line with a table's sizes.
 func summarise(t *table.Table) (string, error) {
 	programs := make([]string, len(t.Programs))
 	for i, p := range t.Programs {

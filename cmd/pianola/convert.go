@@ -34,11 +34,11 @@ func (f *writeFlags) check(cmd *cobra.Command) error {
 	return atLeast(cmd, 0, "threads", f.threads)
 }
 
-// write writes the model, shows the progress, and prints a summary. It writes the whole
-// file or none.
+// write writes the model, shows the progress, and prints a summary. After an error there is no
+// output file.
 func (f *writeFlags) write(cmd *cobra.Command, m *convert.Model, types []dtype.Type, fileType uint32, what string) error {
 	if m.Reads(f.out) {
-		return fmt.Errorf("%s: the output %s is the model that is read", cmd.Name(), f.out)
+		return fmt.Errorf("%s: the output %s is also the input", cmd.Name(), f.out)
 	}
 	size, err := m.Size(types)
 	if err != nil {
@@ -61,7 +61,7 @@ func (f *writeFlags) write(cmd *cobra.Command, m *convert.Model, types []dtype.T
 	return err
 }
 
-// plainTypes are those that convert writes.
+// plainTypes are the types that convert can write.
 var plainTypes = []string{"F32", "F16", "BF16"}
 
 func newConvert() *cobra.Command {
@@ -69,7 +69,7 @@ func newConvert() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert DIR -o FILE.gguf",
 		Short: "Write a Hugging Face directory as a GGUF file",
-		Long: `Convert writes a model as a GGUF file that llama.cpp reads too: tensors under their
+		Long: `Convert writes a model as a GGUF file that llama.cpp can read: tensors under their
 GGUF names, settings and tokenizer. Matrices keep their type unless --type selects
 another; norms and biases become F32. A setting or a tensor that GGUF cannot
 express for the model's family is an error.`,
@@ -78,7 +78,7 @@ express for the model's family is an error.`,
 		Args: exactly(1, "convert needs a DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.convert(cmd, args[0]) },
 	}
-	f.register(cmd, "", "type of the matrices, "+strings.Join(plainTypes, ", ")+"; as stored if not given")
+	f.register(cmd, "", "`TYPE` of the matrices: "+strings.Join(plainTypes, ", ")+" (default: the type in which each is stored)")
 	return cmd
 }
 
@@ -88,7 +88,7 @@ func (f *writeFlags) convert(cmd *cobra.Command, path string) (err error) {
 	}
 	mix, err := quantize.FindMix(f.typ)
 	if f.typ != "" && (err != nil || mix.Base.Quantized()) {
-		return usage(cmd, "--type %s: the types are %s; quantize writes others", f.typ, strings.Join(plainTypes, ", "))
+		return usage(cmd, "--type %s: must be one of %s; use pianola quantize for other types", f.typ, strings.Join(plainTypes, ", "))
 	}
 	m, err := convert.Open(path)
 	if err != nil {

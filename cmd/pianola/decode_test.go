@@ -18,7 +18,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// golden is a reference result, made by transformers in float32 arithmetic.
+// golden is a reference result, computed by transformers in float32 arithmetic.
 type golden struct {
 	Cases []goldenCase `json:"cases"`
 }
@@ -54,8 +54,8 @@ type evalResult struct {
 	Logits           [][]float64 `json:"logits"`
 }
 
-// relativeError returns the norm of got - want over that of want, and the
-// largest difference.
+// relativeError returns the norm of got - want divided by the norm of want, and the largest
+// absolute difference.
 func relativeError(got, want []float64) (relative, largest float64) {
 	var diff, norm float64
 	for i := range want {
@@ -94,7 +94,7 @@ func TestEvalAgreesWithGolden(t *testing.T) {
 	}
 }
 
-// TestEvalIsTheSame compares whole outputs, which hold every bit of a logit.
+// TestEvalIsTheSame checks that several flags do not change the output, which holds all bits of the logits.
 func TestEvalIsTheSame(t *testing.T) {
 	ids := joinIDs(readGolden(t, gopherHF)[0].PromptIDs)
 	want := succeed(t, "eval", gopher, "--ids", ids).stdout
@@ -125,11 +125,11 @@ func TestEvalAllLogits(t *testing.T) {
 		}
 	}
 	if o := succeed(t, "eval", model, "--ids", "5", "-n", "0"); !strings.Contains(o.stdout, `"greedy_ids":[]`) {
-		t.Error("no ids are not an empty list")
+		t.Error("without ids, greedy_ids is not an empty list")
 	}
 }
 
-// TestRun compares the text with what eval and the tokenizer say.
+// TestRun compares the text of run with the ids that eval prints, decoded by the tokenizer.
 func TestRun(t *testing.T) {
 	c := readGolden(t, gopherHF)[0]
 	type result struct {
@@ -138,7 +138,7 @@ func TestRun(t *testing.T) {
 		Figures      map[string]float64
 	}
 	res := decode[result](t, succeed(t, "run", gopher, "-p", c.Prompt, "-n", "40", "--json").stdout)
-	// The GGUF file asks for the BOS that the golden ids begin with.
+	// run adds BOS because the GGUF file requires it; the golden ids begin with BOS.
 	want := decode[evalResult](t, succeed(t, "eval", gopher, "--ids", joinIDs(c.PromptIDs), "-n", "40").stdout)
 	if d := cmp.Diff(want.GreedyIDs, res.IDs); d != "" {
 		t.Errorf("run and eval differ: %s", d)
@@ -155,7 +155,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("text %q, want %q", res.Text, text)
 	}
 	if !strings.HasPrefix(c.Text, res.Text[:8]) {
-		t.Errorf("text %q begins otherwise than the reference's %q", res.Text, c.Text)
+		t.Errorf("text %q does not begin like the reference %q", res.Text, c.Text)
 	}
 	for _, name := range []string{"load_ms", "ttft_ms", "pp_tok_s", "tg_tok_s", "commands_per_token", "submissions"} {
 		if res.Figures[name] <= 0 {
@@ -172,7 +172,7 @@ func TestRun(t *testing.T) {
 	}
 	for _, part := range []string{"load ", "first token ", "prefill 12 tokens", "decode 40 tokens", "commands per token"} {
 		if !strings.Contains(o.stderr, part) || strings.Count(o.stderr, "\n") != 1 {
-			t.Errorf("figures %q have no %q", o.stderr, part)
+			t.Errorf("the figures %q do not contain %q", o.stderr, part)
 		}
 	}
 
@@ -191,8 +191,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunSession goes on from a file in a second run: the text is that of one run, and
-// only the second's prompt is prefilled.
+// TestRunSession continues a saved session in a second run. The text must equal the text of a single
+// run, and the second run must prefill only its own prompt.
 func TestRunSession(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "session")
 	type result struct {
@@ -206,7 +206,7 @@ func TestRunSession(t *testing.T) {
 	second := run("-p", "x := 1", "--session", file)
 	third := run("-p", "x := 1", "--session", file)
 	if alone := run("-p", "x := 1"); slices.Equal(alone.IDs, second.IDs) || alone.Figures["prompt_tokens"] != second.Figures["prompt_tokens"]+1 {
-		t.Errorf("%v and, alone, %v: the second run did not go on, or began with a BOS", second, alone)
+		t.Errorf("%v, and without the session %v: the second run did not continue the session, or added a BOS", second, alone)
 	}
 	if slices.Equal(second.IDs, third.IDs) {
 		t.Error("the second run was not saved")
@@ -236,7 +236,7 @@ func TestRunSampling(t *testing.T) {
 	greedy := run("")
 	hot := run("--temp 1 --seed 7")
 	if hot == greedy || hot != run("--temp 1 --seed 7") || hot == run("--temp 1 --seed 8") {
-		t.Error("a seed does not decide the text")
+		t.Error("--seed does not determine the text")
 	}
 	if run("--temp 1 --top-k 1 --seed 7") != greedy {
 		t.Error("--top-k 1 is not greedy")
@@ -247,14 +247,14 @@ func TestRunSampling(t *testing.T) {
 	o := succeed(t, "run", gopher, "-p", "func ", "-n", "8", "--temp", "1")
 	_, seed, ok := strings.Cut(strings.TrimSpace(o.stderr), ", seed ")
 	if !ok {
-		t.Fatalf("figures without the seed: %q", o.stderr)
+		t.Fatalf("the figures do not contain the seed: %q", o.stderr)
 	}
 	if again := succeed(t, "run", gopher, "-p", "func ", "-n", "8", "--temp", "1", "--seed", seed); again.stdout != o.stdout {
 		t.Errorf("seed %s gives %q and then %q", seed, o.stdout, again.stdout)
 	}
 }
 
-// TestRunLogProbs prints tokens as lines and as JSON.
+// TestRunLogProbs checks --logprobs as lines of text and as JSON.
 func TestRunLogProbs(t *testing.T) {
 	const n = 6
 	o := succeed(t, "run", gopher, "-p", "func main() {", "-n", "6", "--logprobs", "2")
@@ -300,17 +300,17 @@ func TestRunToTheEndOfTheContext(t *testing.T) {
 	if full.status != statusFailed || !strings.HasPrefix(full.stdout, "func") || full.stderr != "pianola: replay: the context is full: all 16 positions are taken\n" {
 		t.Errorf("%+v", full)
 	}
-	// A session of a file rolls over too.
+	// A session restored from a file rolls over, too.
 	file := filepath.Join(t.TempDir(), "session")
 	for _, args := range [][]string{{"-p", "func"}, {"-p", "func", "--session", file}, {"-p", "x", "--session", file}} {
 		o := succeed(t, append([]string{"run", gopher, "-n", "40", "--ctx", "16", "--rollover", "8", "--sinks", "2", "--kv", "q8_0", "--json"}, args...)...)
 		if n := len(decode[struct{ IDs []int32 }](t, o.stdout).IDs); n != 40 {
-			t.Errorf("%v: %d ids where the context rolls over", args, n)
+			t.Errorf("%v: %d ids with --rollover", args, n)
 		}
 	}
 }
 
-// TestPPL computes the perplexity of two chunks from eval's logits.
+// TestPPL compares ppl with a perplexity computed from the logits of eval --all-logits.
 func TestPPL(t *testing.T) {
 	const size = 32
 	text, err := os.ReadFile(filepath.Join(gopherHF, "heldout.txt"))
@@ -367,7 +367,7 @@ func TestPPL(t *testing.T) {
 	}
 }
 
-// TestPPLOfHeldOutText compares with llama-perplexity -c 512 --chunks 40.
+// TestPPLOfHeldOutText compares ppl with llama-perplexity -c 512 --chunks 40.
 func TestPPLOfHeldOutText(t *testing.T) {
 	exhaustive.Only(t, "it scores 10,000 tokens")
 	for _, c := range []struct {

@@ -15,7 +15,7 @@ func newDevices() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "devices",
 		Short:   "List the devices, their modes and limits",
-		Long:    "Devices lists the devices that this program was built with, and why one is unavailable.",
+		Long:    "Devices lists the devices that this program was built with, and the reason if one is unavailable.",
 		Example: "  pianola devices",
 		Args:    exactly(0, "devices takes no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {

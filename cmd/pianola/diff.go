@@ -32,7 +32,7 @@ The exit status is 0 if the tables are equal, 1 if they differ, 2 on an error.`,
   pianola diff gopher.roll testdata/gopher-q8_0.gguf --chip-b m4-pro`,
 		Args: exactly(2, "diff needs two models or rolls"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			// Nothing that goes wrong may look like a difference.
+			// Exit status 1 means a difference, so a panic must end with another status.
 			defer func() {
 				if p := recover(); p != nil {
 					err = fmt.Errorf("internal error: %v", p)
@@ -74,7 +74,7 @@ func (f *diffFlags) run(cmd *cobra.Command, pathA, pathB string) error {
 	return nil
 }
 
-// difference is one of table.Diff in JSON.
+// difference is a difference found by table.Diff, as JSON.
 type difference struct {
 	Where   string   `json:"where"`
 	Kind    string   `json:"kind"`

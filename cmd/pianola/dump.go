@@ -30,8 +30,8 @@ kernel, bindings, parameters, grid, threadgroup, patch; | marks a barrier.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.rng, "range", "", "only commands `A:B`, from A to B - 1")
-	fs.StringVar(&f.grep, "grep", "", "only commands whose line contains `TEXT`")
+	fs.StringVar(&f.rng, "range", "", "print only commands `A:B`, from A to B - 1")
+	fs.StringVar(&f.grep, "grep", "", "print only commands whose line contains `TEXT`")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object")
 	f.source.register(cmd, "")
 	return cmd

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit statuses. diff has others.
+// Exit statuses of all commands except diff.
 const (
 	statusDone        = 0
 	statusFailed      = 1
@@ -19,8 +19,8 @@ const (
 	statusInterrupted = 130 // as a shell reports SIGINT
 )
 
-// usageError is a command line that says nothing sensible: an unknown flag, an
-// argument too many. A value that a flag can have and a model cannot is none.
+// usageError reports a malformed command line, such as an unknown flag or too many arguments. A
+// well-formed flag whose value does not suit the model is not a usageError.
 type usageError struct{ command, what string }
 
 func (e *usageError) Error() string {
@@ -32,8 +32,7 @@ func usage(cmd *cobra.Command, format string, args ...any) error {
 	return &usageError{cmd.CommandPath(), fmt.Sprintf(format, args...)}
 }
 
-// statusError ends the command with a status of its own. Without an error there
-// is nothing to say.
+// statusError ends the command with the given exit status. If err is nil, nothing is printed.
 type statusError struct {
 	status int
 	err    error
@@ -48,8 +47,7 @@ func (e *statusError) Error() string {
 
 func (e *statusError) Unwrap() error { return e.err }
 
-// exitStatus reports err, if there is something to say, and returns the status
-// that follows from it.
+// exitStatus prints err, if it has a text, and returns the exit status for it.
 func exitStatus(ctx context.Context, stderr io.Writer, err error) int {
 	if err == nil {
 		return statusDone
@@ -79,8 +77,8 @@ func report(w io.Writer, err error) {
 	fmt.Fprintf(w, "pianola: %s\n", oneLine(strings.TrimPrefix(err.Error(), "pianola: ")))
 }
 
-// oneLine makes lines one and keeps what a file's names contain from the
-// terminal.
+// oneLine joins lines into one and escapes characters that are not printable, so that names in a
+// file cannot send control sequences to the terminal.
 func oneLine(s string) string {
 	s = strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ")
 	var b strings.Builder

@@ -34,8 +34,8 @@ stop tokens. --all-logits adds the logits after each id of the prompt.`,
 		Args:    exactly(1, "eval needs a MODEL"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
-	cmd.Flags().StringVar(&f.ids, "ids", "", "the prompt: token ids with commas between them")
-	cmd.Flags().IntVarP(&f.tokens, "tokens", "n", 48, "tokens to continue with")
+	cmd.Flags().StringVar(&f.ids, "ids", "", "the prompt: token ids separated by commas")
+	cmd.Flags().IntVarP(&f.tokens, "tokens", "n", 48, "number of tokens to generate")
 	cmd.Flags().BoolVar(&f.allLogits, "all-logits", false, "print the logits after every id of the prompt")
 	f.model.registerChain(cmd)
 	f.model.register(cmd)
@@ -74,8 +74,8 @@ func (f *evalFlags) run(cmd *cobra.Command, path string) (err error) {
 	return f.eval(cmd.Context(), cmd.OutOrStdout(), s, ids, m.Config().Vocab)
 }
 
-// eval writes the object. The rows of --all-logits come last and are written
-// as they are computed: together they may be larger than the model.
+// eval writes the object. The rows of --all-logits are its last field and are written one by one
+// as they are computed, because together they may be larger than the model.
 func (f *evalFlags) eval(ctx context.Context, w io.Writer, s *pianola.Session, ids []int32, vocab int) error {
 	logits := make([]float32, vocab)
 	next, _, err := s.Prompt(ctx, ids)
@@ -116,7 +116,7 @@ func (f *evalFlags) eval(ctx context.Context, w io.Writer, s *pianola.Session, i
 	return b.Flush()
 }
 
-// continueGreedily returns n ids: the pending one and what follows it.
+// continueGreedily returns n ids: the pending token and its greedy continuation.
 func continueGreedily(ctx context.Context, s *pianola.Session, next int32, n int) ([]int32, error) {
 	if n == 0 {
 		return nil, nil
@@ -135,7 +135,7 @@ func continueGreedily(ctx context.Context, s *pianola.Session, next int32, n int
 // parseIDs returns the ids of a list such as "5,6,7".
 func parseIDs(cmd *cobra.Command, list string) ([]int32, error) {
 	if strings.TrimSpace(list) == "" {
-		return nil, nil // what an empty prompt means is for the session to say
+		return nil, nil // the session reports the empty prompt
 	}
 	words := strings.Split(list, ",")
 	ids := make([]int32, len(words))
@@ -145,7 +145,7 @@ func parseIDs(cmd *cobra.Command, list string) ([]int32, error) {
 		case errors.Is(err, strconv.ErrRange):
 			return nil, fmt.Errorf("--ids: id %d of the list: %s is not in 0..%d", i, strings.TrimSpace(word), math.MaxInt32)
 		case err != nil:
-			return nil, usage(cmd, "--ids: id %d of the list: %q is no number", i, word)
+			return nil, usage(cmd, "--ids: id %d of the list: %q is not a number", i, word)
 		}
 		ids[i] = int32(v)
 	}

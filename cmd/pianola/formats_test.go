@@ -7,7 +7,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/packed"
 )
 
-// cutModel returns the float32 model of a layer, which change may change.
+// cutModel writes a float32 model with one layer and returns its directory. change may edit it.
 func cutModel(t *testing.T, change func(m *packed.Model)) string {
 	t.Helper()
 	config, tensors, err := packed.Read(tiny(t, "llama"))
@@ -29,7 +29,7 @@ func cutModel(t *testing.T, change func(m *packed.Model)) string {
 	return dir
 }
 
-// TestCheckWeights names tensors with NaN, in info and before a model runs.
+// TestCheckWeights checks that --check-weights names a tensor with NaN, in info and in eval.
 func TestCheckWeights(t *testing.T) {
 	const name = "model.layers.0.self_attn.q_proj.weight"
 	good, bad := cutModel(t, nil), cutModel(t, func(m *packed.Model) { copy(m.Tensors[name].Data[8:], "\x00\x00\xc0\xff") })
@@ -44,8 +44,8 @@ func TestCheckWeights(t *testing.T) {
 	succeed(t, "info", bad)
 }
 
-// TestInfoUnsupported lists a model whose weights are packed in a way that is not
-// supported.
+// TestInfoUnsupported checks the output of info for a model whose weights are packed in an
+// unsupported way.
 func TestInfoUnsupported(t *testing.T) {
 	dir := cutModel(t, func(m *packed.Model) {
 		m.Config["quantization_config"] = map[string]any{"quant_method": "awq", "bits": 4}

@@ -53,8 +53,8 @@ cannot run, it prints the known part and the reason.`,
 	return cmd
 }
 
-// checkFile reads the weights of a model and returns the tensors that are not
-// finite.
+// checkFile reads the weights of a model and returns the tensors with values that are NaN or
+// infinite.
 func checkFile(cmd *cobra.Command, path string) ([]weights.NotFinite, error) {
 	dir, err := weights.OpenDirectory(path)
 	if err != nil {
@@ -70,7 +70,7 @@ func checkFile(cmd *cobra.Command, path string) ([]weights.NotFinite, error) {
 	return bad, errors.Join(err, m.Close())
 }
 
-// infoResult is what the headers of a model say.
+// infoResult is the description of a model, taken from its headers.
 type infoResult struct {
 	Path         string        `json:"path"`
 	Format       string        `json:"format"`
@@ -79,11 +79,11 @@ type infoResult struct {
 	Name         string        `json:"name"`
 	Architecture string        `json:"architecture"`
 	Supported    bool          `json:"supported"`
-	Why          string        `json:"why,omitempty"`         // not supported
+	Why          string        `json:"why,omitempty"`         // the reason if it is not supported
 	Unsupported  []string      `json:"unsupported,omitempty"` // keys and tensors
 	Parameters   uint64        `json:"parameters"`
 	Tensors      int           `json:"tensors"`
-	Types        []infoType    `json:"types"` // the one with the most bytes first
+	Types        []infoType    `json:"types"` // the type with the most bytes first
 	Tokenizer    infoTokenizer `json:"tokenizer"`
 	Model        *infoModel    `json:"model,omitempty"` // of a supported architecture
 
@@ -93,7 +93,7 @@ type infoResult struct {
 // infoType is the tensors of one type.
 type infoType struct {
 	Type       string `json:"type"`
-	Known      bool   `json:"known"` // the type has a name and a layout here
+	Known      bool   `json:"known"` // this program supports the type
 	Tensors    int    `json:"tensors"`
 	Parameters uint64 `json:"parameters"`
 	Bytes      uint64 `json:"bytes"`
@@ -101,7 +101,7 @@ type infoType struct {
 
 type infoTokenizer struct {
 	Kind   string `json:"kind,omitempty"`
-	Why    string `json:"why,omitempty"` // there is none that can be used
+	Why    string `json:"why,omitempty"` // the reason if no tokenizer can be used
 	Size   int    `json:"size"`
 	BOS    *token `json:"bos"`
 	EOS    *token `json:"eos"`
@@ -113,7 +113,7 @@ type token struct {
 	Text string `json:"text"`
 }
 
-// infoModel is what the configuration and the table say.
+// infoModel is the part of the description that needs a supported architecture.
 type infoModel struct {
 	Layers     int        `json:"layers"`
 	Width      int        `json:"width"`
@@ -131,10 +131,10 @@ type infoModel struct {
 	RopeLayout string     `json:"rope_layout"`
 	Ropes      []infoRope `json:"ropes"`
 	Windows    []int      `json:"windows"`             // window of each layer; 0 means all positions
-	KVBytes    uint64     `json:"kv_bytes"`            // a position, all layers, of the kind asked for
-	StopIDs    []token    `json:"stop_ids"`            // with a text where the tokenizer has one
-	Commands   int        `json:"commands"`            // a token, on the CPU
-	TableWhy   string     `json:"table_why,omitempty"` // there is no table
+	KVBytes    uint64     `json:"kv_bytes"`            // bytes per position, all layers, with the element type of --kv
+	StopIDs    []token    `json:"stop_ids"`            // with their text if the tokenizer has one
+	Commands   int        `json:"commands"`            // commands per token on the CPU
+	TableWhy   string     `json:"table_why,omitempty"` // the reason if no table can be compiled
 }
 
 type infoRope struct {
@@ -143,8 +143,7 @@ type infoRope struct {
 	Dim  int     `json:"dim"`
 }
 
-// inspect reads a model's headers. A model of an unknown architecture is no
-// error, a broken one is.
+// inspect reads a model's headers. An unknown architecture is not an error; a malformed file is.
 func inspect(path string, kv pianola.KVType) (*infoResult, error) {
 	dir, err := weights.OpenDirectory(path)
 	if err != nil {
@@ -239,7 +238,7 @@ func (r *infoResult) addTypes(dir *weights.Directory) {
 	})
 }
 
-// tokenizerKind returns what a model calls its tokenizer.
+// tokenizerKind returns the kind of tokenizer that a model's metadata names.
 func tokenizerKind(dir *weights.Directory) string {
 	if dir.Format() != weights.GGUF {
 		return "tokenizer.json"
@@ -282,7 +281,7 @@ func describe(c *arch.Config, kv pianola.KVType) *infoModel {
 	return m
 }
 
-// mostUnsupported is how many of a list a person is shown.
+// mostUnsupported is the largest number of unsupported items that the text output lists.
 const mostUnsupported = 8
 
 func (r *infoResult) write(w io.Writer) error {
@@ -363,7 +362,7 @@ func (m *infoModel) rows(row func(name, format string, args ...any)) {
 
 func (t *infoTokenizer) row(row func(name, format string, args ...any)) {
 	if t.Why != "" {
-		row("tokenizer", "none that can be used: %s", t.Why)
+		row("tokenizer", "none usable: %s", t.Why)
 		return
 	}
 	s := fmt.Sprintf("%s, %d tokens", t.Kind, t.Size)
@@ -388,7 +387,7 @@ func (t token) String() string {
 	return fmt.Sprintf("%d %s", t.ID, t.Text)
 }
 
-// windows says how many layers see how much.
+// windows returns a text with the number of layers for each attention window.
 func windows(list []int) string {
 	var sizes, counts []int
 	for _, w := range list {
@@ -405,7 +404,7 @@ func windows(list []int) string {
 		if w > 0 {
 			sees = fmt.Sprintf("%d positions", w)
 		}
-		parts = append(parts, fmt.Sprintf("%d layers see %s", counts[i], sees))
+		parts = append(parts, fmt.Sprintf("%d layers attend to %s", counts[i], sees))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -16,24 +16,25 @@ import (
 const latencyWarmup = 10
 
 // latencyHelp describes the output of bench --latency.
-const latencyHelp = `With --latency it also measures what a caller of the streaming interface waits
-for, over --requests requests of -p and -n tokens each, one after another, after
-10 that do not count:
-  first token        from the call to the first token (TTFT), once a request
-  inter-token        from a token to the next where that begins a delivery: the
-                     tokens of a chain arrive together, and within one the time is
-                     next to nothing, which is not counted
-  per token          from a delivery to the next by the tokens of the latter, once
-                     a token: the pace (TPOT)
-  cancel in prefill  from the call of cancel to the end of the generation, at a
-                     random moment before the median time to the first token
-  cancel in decode   the same, at a random moment after the first token
-  deadline overrun   both from the moment at which they were due, with the delay of
-                     the timer
-p50, p95 and p99 are times that 50, 95 and 99 of 100 are not above, within 0.1 %;
-max is exact. --load runs goroutines that allocate beside it.`
+const latencyHelp = `With --latency it also measures the latencies that a caller of the streaming
+interface observes. It runs 10 warm-up requests and then --requests measured ones,
+one after another, with a prompt of -p tokens and -n generated tokens each. The
+tokens of one submission arrive together and are called a delivery.
+  first token        time from the call to the first token (TTFT), one value per
+                     request
+  inter-token        time between two deliveries, from the last token of one to the
+                     first token of the next, one value per delivery
+  per token          time between two deliveries, divided by the number of tokens of
+                     the second (TPOT), one value per token
+  cancel in prefill  time from the call of cancel to the end of the generation; cancel
+                     is called at a random moment before the median TTFT
+  cancel in decode   the same for a random moment after the first token
+  deadline overrun   time from the moment at which a cancellation was due to the end
+                     of the generation, including the delay of the timer
+p50, p95 and p99 are percentiles, accurate to 0.1 %; max is exact. --load starts
+goroutines that allocate memory during the requests.`
 
-// latencyFlags are the flags of bench that go with --latency.
+// latencyFlags are --latency and the flags of bench that require it.
 type latencyFlags struct {
 	on       bool
 	requests int
@@ -43,10 +44,10 @@ type latencyFlags struct {
 
 func (f *latencyFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.BoolVar(&f.on, "latency", false, "measure latencies of requests too")
-	fs.IntVar(&f.requests, "requests", 100, "requests that count, with --latency")
-	fs.IntVar(&f.load, "load", 0, "goroutines that allocate meanwhile, with --latency")
-	fs.StringVar(&f.svg, "svg", "", "draw the latencies' histograms to `FILE`")
+	fs.BoolVar(&f.on, "latency", false, "also measure the latencies of requests")
+	fs.IntVar(&f.requests, "requests", 100, "with --latency, number of measured requests")
+	fs.IntVar(&f.load, "load", 0, "with --latency, number of goroutines that allocate memory during the requests")
+	fs.StringVar(&f.svg, "svg", "", "with --latency, draw histograms of the latencies to `FILE`")
 }
 
 func (f *latencyFlags) check(cmd *cobra.Command, b *benchFlags) error {
@@ -54,7 +55,7 @@ func (f *latencyFlags) check(cmd *cobra.Command, b *benchFlags) error {
 	if !f.on {
 		for _, name := range []string{"requests", "load", "svg"} {
 			if fs.Changed(name) {
-				return usage(cmd, "--%s goes with --latency only", name)
+				return usage(cmd, "--%s requires --latency", name)
 			}
 		}
 		return nil
@@ -69,13 +70,13 @@ func (f *latencyFlags) check(cmd *cobra.Command, b *benchFlags) error {
 	case b.o.Prompt < 1 || b.o.Decode < 2:
 		return fmt.Errorf("--latency: requires -p of at least 1 and -n of at least 2; got -p %d -n %d", b.o.Prompt, b.o.Decode)
 	case len(b.chains) > 1:
-		return usage(cmd, "--latency takes one chain length")
+		return usage(cmd, "--latency requires a single --chain length")
 	case b.o.Depth > 0:
-		return usage(cmd, "-d does not go with --latency: take a longer prompt")
+		return usage(cmd, "--latency and -d exclude each other: use a longer prompt (-p)")
 	case fs.Changed("svg") && f.svg == "":
 		return usage(cmd, "--svg needs a file")
 	}
-	if f.svg != "" { // lest minutes of measuring end in an error
+	if f.svg != "" { // fail before minutes of measuring
 		if _, err := os.Stat(filepath.Dir(f.svg)); err != nil {
 			return err
 		}
@@ -83,7 +84,7 @@ func (f *latencyFlags) check(cmd *cobra.Command, b *benchFlags) error {
 	return nil
 }
 
-// options returns what to measure of what bench was asked for.
+// options returns the options of the latency measurement for the flags of bench.
 func (f *latencyFlags) options(b *benchFlags) bench.LatencyOptions {
 	o := bench.LatencyOptions{
 		Prompt: b.o.Prompt, Decode: b.o.Decode, Requests: f.requests, Warmup: latencyWarmup, Seed: b.o.Seed, Load: f.load,

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestBenchLatency checks that the object keeps every field that it has without
-// --latency, and what is added.
+// TestBenchLatency checks that --latency adds the latencies to the JSON object and keeps every other
+// field, and checks the text, the SVG and the benchmark lines.
 func TestBenchLatency(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "latency.svg")
 	args := []string{"bench", gopher, "-p", "64", "-n", "32", "-r", "1", "--latency", "--requests", "4"}
@@ -42,7 +42,7 @@ func TestBenchLatency(t *testing.T) {
 	text := succeed(t, append(args, "--load", "1", "--chain", "8")...).stdout
 	for _, part := range []string{"prefill", "tok/s", "p99", "inter-token", "7.75 tokens a delivery", "allocate"} {
 		if !strings.Contains(text, part) {
-			t.Errorf("no %q in\n%s", part, text)
+			t.Errorf("%q is missing in\n%s", part, text)
 		}
 	}
 	lines := succeed(t, append(args, "--benchfmt")...).stdout
@@ -57,11 +57,11 @@ func TestBenchLatencyUsage(t *testing.T) {
 		args   string
 		want   string
 	}{
-		{2, "--svg x.svg", "--svg goes with --latency only"},
-		{2, "--requests 3", "--requests goes with --latency only"},
-		{2, "--load 3", "--load goes with --latency only"},
-		{2, "--latency --chain 1,2", "one chain length"},
-		{2, "--latency -d 5", "-d does not go with --latency"},
+		{2, "--svg x.svg", "--svg requires --latency"},
+		{2, "--requests 3", "--requests requires --latency"},
+		{2, "--load 3", "--load requires --latency"},
+		{2, "--latency --chain 1,2", "single --chain length"},
+		{2, "--latency -d 5", "--latency and -d exclude each other"},
 		{1, "--latency --requests 0", "--requests 0: must be at least 1"},
 		{1, "--latency --load -1", "--load -1: must be at least 0"},
 		{1, "--latency -p 0", "requires -p of at least 1 and -n of at least 2"},
@@ -74,7 +74,7 @@ func TestBenchLatencyUsage(t *testing.T) {
 
 func TestRealTime(t *testing.T) {
 	procs := runtime.GOMAXPROCS(0)
-	defer runtime.GOMAXPROCS(procs) // which the command raises
+	defer runtime.GOMAXPROCS(procs) // the command raises GOMAXPROCS
 	res := decode[struct{ Latency map[string]any }](t, succeed(t, "bench", gopher, "-p", "16", "-n", "16", "-r", "1",
 		"--latency", "--requests", "2", "--real-time", "--json").stdout)
 	if l := res.Latency; l["real_time"] != true || l["chain_ms"] != 5.0 {
@@ -92,5 +92,5 @@ func TestRealTime(t *testing.T) {
 	}
 	wantError(t, runCommand(t, append(args, "--chain-ms", "0")...), 1, "--chain-ms 0: must be in 0.01..60000")
 	wantError(t, runCommand(t, append(args, "--chain-ms", "NaN")...), 1, "must be in 0.01..60000")
-	wantError(t, runCommand(t, append(args, "--chain-ms", "5", "--chain", "2")...), 2, "--chain-ms does not go with --chain")
+	wantError(t, runCommand(t, append(args, "--chain-ms", "5", "--chain", "2")...), 2, "--chain-ms and --chain exclude each other")
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola"
 )
 
-// rankedToken is a token with its log-probability, and the likeliest in its place.
+// rankedToken is a token with its log-probability, and the most probable tokens at its position.
 type rankedToken struct {
 	ID      int32         `json:"id"`
 	Text    string        `json:"text"`    // of the token alone
@@ -16,7 +16,7 @@ type rankedToken struct {
 	Top     []rankedToken `json:"top,omitempty"`
 }
 
-// rankedList collects tokens that come with log-probabilities.
+// rankedList collects generated tokens with their log-probabilities.
 type rankedList struct {
 	tok    *pianola.Tokenizer
 	tokens []rankedToken
@@ -36,7 +36,7 @@ func (l *rankedList) token(p pianola.LogProb) rankedToken {
 	dec := l.tok.NewDecoder()
 	text, err := dec.Next(p.ID)
 	if text += dec.Flush(); err != nil || text == "" {
-		text, _ = l.tok.Token(p.ID) // a special one, or the padding of a vocabulary
+		text, _ = l.tok.Token(p.ID) // a special token, or padding of the vocabulary
 	}
 	r := rankedToken{ID: p.ID, Text: text}
 	if v := float64(p.LogProb); !math.IsInf(v, 0) {
@@ -45,7 +45,7 @@ func (l *rankedList) token(p pianola.LogProb) rankedToken {
 	return r
 }
 
-// String returns the token and the likeliest as a line.
+// String returns one line with the token and the most probable tokens at its position.
 func (t *rankedToken) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%8s %6d %-16q", t.figure(), t.ID, t.Text)

@@ -1,9 +1,9 @@
 // Command pianola runs, measures and inspects transformer models as dispatch
 // tables.
 //
-// It has one file a subcommand; each turns flags into calls of package pianola
-// and the packages below it, and results into text or JSON. What a model, a
-// table or a device is must stay in those packages.
+// Each subcommand has its own file, which converts flags to calls of package pianola and the
+// packages below it, and results to text or JSON. Knowledge about models, tables and devices
+// belongs in those packages, not here.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	// The first interrupt ends the work at hand, a second one the process.
+	// The first interrupt cancels the command's context, the second one ends the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	context.AfterFunc(ctx, stop)
 	os.Exit(execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))

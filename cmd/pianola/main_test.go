@@ -24,7 +24,7 @@ const (
 	gopherHF = "../../testdata/gopher"
 )
 
-// outcome is what a command line gave.
+// outcome is the exit status and the output of a command line.
 type outcome struct {
 	status         int
 	stdout, stderr string
@@ -43,7 +43,7 @@ func runWith(t *testing.T, ctx context.Context, stdin string, args ...string) ou
 	return outcome{status, stdout.String(), stderr.String()}
 }
 
-// tiny returns the path of a model of testdata/tiny, or of a file of it.
+// tiny returns the path of a model in testdata/tiny, or of one of its files.
 func tiny(t *testing.T, name string) string {
 	t.Helper()
 	return testmodels.Path(t, "../../testdata/tiny/"+name)
@@ -72,8 +72,8 @@ func decode[T any](t *testing.T, line string) T {
 	return v
 }
 
-// wantError checks what every failure has in common: the status, nothing that
-// looks like a result, and one line on standard error.
+// wantError checks a failed command: the exit status, an empty standard output, and one line on
+// standard error that contains a text.
 func wantError(t *testing.T, o outcome, status int, contains string) {
 	t.Helper()
 	if o.status != status {
@@ -84,10 +84,10 @@ func wantError(t *testing.T, o outcome, status int, contains string) {
 		t.Errorf("standard error is not one line: %q", o.stderr)
 	}
 	if !strings.HasPrefix(line, "pianola: ") || strings.HasPrefix(line, "pianola: pianola") {
-		t.Errorf("standard error begins with no single %q: %q", "pianola: ", line)
+		t.Errorf("standard error does not begin with exactly one %q: %q", "pianola: ", line)
 	}
 	if strings.HasSuffix(line, ": ") || len(line) < len("pianola: x") {
-		t.Errorf("standard error says nothing: %q", line)
+		t.Errorf("standard error has no message: %q", line)
 	}
 	if !strings.Contains(line, contains) {
 		t.Errorf("standard error %q does not contain %q", line, contains)
@@ -106,7 +106,7 @@ func TestHelp(t *testing.T) {
 		}
 		pages[c.Name()] = []string{c.Name(), "--help"}
 		if !strings.Contains(c.Example, "pianola "+c.Name()) {
-			t.Errorf("%s has no example of itself", c.Name())
+			t.Errorf("%s: no example runs the command", c.Name())
 		}
 	}
 	for name, args := range pages {
@@ -126,7 +126,7 @@ func TestHelp(t *testing.T) {
 				t.Fatal(err)
 			}
 			if d := cmp.Diff(strings.ReplaceAll(string(want), "\r\n", "\n"), o.stdout); d != "" {
-				t.Errorf("help changed (-golden +now); -update writes it:\n%s", d)
+				t.Errorf("the help differs from the golden file (-golden +got); -update rewrites it:\n%s", d)
 			}
 		})
 	}
@@ -147,8 +147,8 @@ func TestHelpInOtherWords(t *testing.T) {
 	}
 }
 
-// TestExamples runs the examples of the commands' help, of each command the first
-// unless the run is exhaustive.
+// TestExamples runs the first example in each command's help, or all of them if the run is
+// exhaustive.
 func TestExamples(t *testing.T) {
 	data, err := filepath.Abs("../../testdata")
 	if err != nil {
@@ -165,9 +165,9 @@ func TestExamples(t *testing.T) {
 		for _, line := range examples[:exhaustive.Pick(len(examples), min(1, len(examples)))] {
 			args := shellWords(t, strings.TrimSpace(line))
 			if args[0] != "pianola" {
-				t.Errorf("%s: the example %q runs something else", c.Name(), line)
+				t.Errorf("%s: the example %q runs another command", c.Name(), line)
 			}
-			o := runWith(t, t.Context(), "sort a slice\n", args[1:]...) // which chat reads
+			o := runWith(t, t.Context(), "sort a slice\n", args[1:]...) // standard input of chat
 			want := 0
 			if args[1] == "diff" {
 				want = statusDifferent
@@ -176,7 +176,7 @@ func TestExamples(t *testing.T) {
 				t.Errorf("%s: status %d: %s", line, o.status, o.stderr)
 			}
 			if o.stdout == "" && o.stderr == "" {
-				t.Errorf("%s: says nothing", line)
+				t.Errorf("%s: no output", line)
 			}
 		}
 	}
@@ -201,7 +201,7 @@ func TestUsageErrors(t *testing.T) {
 		{"frobnicate", `unknown command "frobnicate"`},
 		{"help frobnicate", "frobnicate"},
 		{"run", "needs a MODEL"},
-		{"run a b -p x", "got 2 of 1"},
+		{"run a b -p x", "got 2 arguments, want 1"},
 		{"run m.gguf", "one of -p and -f"},
 		{"run m.gguf -p x -f y", "one of -p and -f"},
 		{"run m.gguf --bogus", "unknown flag: --bogus"},
@@ -209,20 +209,20 @@ func TestUsageErrors(t *testing.T) {
 		{"run m.gguf -p x --temp warm", `"warm"`},
 		{"run m.gguf -p x --ctx many", `"many"`},
 		{"run m.gguf -p x -n 99999999999999999999", "out of range"},
-		{"run m.gguf -p x --roll r --no-fuse", "--no-fuse does not go with --roll"},
-		{"run m.gguf -p x --roll r --kv q8_0", "--kv does not go with --roll"},
-		{"run m.gguf -p x --roll r --no-repack", "--no-repack does not go with --roll"},
+		{"run m.gguf -p x --roll r --no-fuse", "--no-fuse cannot be combined with --roll"},
+		{"run m.gguf -p x --roll r --kv q8_0", "--kv cannot be combined with --roll"},
+		{"run m.gguf -p x --roll r --no-repack", "--no-repack cannot be combined with --roll"},
 		{"run m.gguf -p x --device quantum", `"--device" flag: unknown device "quantum" (valid: auto, cpu, metal, cuda)`},
 		{"run m.gguf -p x --mode sideways", `"--mode" flag: unknown mode "sideways" (valid: encode, record, resident)`},
-		{"run m.gguf -p x --sinks 3", "--sinks goes with --rollover only"},
+		{"run m.gguf -p x --sinks 3", "--sinks requires --rollover"},
 		{"info m.gguf --kv int3", `unknown KV type "int3" (valid: f16, q8_0)`},
 		{"run m.gguf -p x --roll=", "--roll needs a file"},
 		{"run m.gguf -p x --any-chip", "--any-chip requires --roll"},
 		{"eval m.gguf", "needs --ids"},
 		{"eval m.gguf --ids 5,,6", "id 1 of the list"},
-		{"eval m.gguf --ids five", "no number"},
+		{"eval m.gguf --ids five", "not a number"},
 		{"bench m.gguf --chain 1,two", "two"},
-		{"bench m.gguf --json --benchfmt", "do not go together"},
+		{"bench m.gguf --json --benchfmt", "exclude each other"},
 		{"ppl m.gguf", "needs --file"},
 		{"compile m.gguf", "needs -o or --dump-after"},
 		{"compile m.gguf --list-passes", "takes no MODEL"},
@@ -236,21 +236,21 @@ func TestUsageErrors(t *testing.T) {
 		{"devices all", "takes no arguments"},
 		{"info", "needs a MODEL"},
 		{"profile", "needs a MODEL"},
-		{"profile m.gguf --prefill 8 -n 4", "do not go together"},
-		{"profile m.gguf -r 4", "--prefill only"},
+		{"profile m.gguf --prefill 8 -n 4", "exclude each other"},
+		{"profile m.gguf -r 4", "-r requires --prefill"},
 		{"profile m.gguf --prefill 1 -d 4", "at least 2 tokens"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			o := runCommand(t, strings.Fields(c.args)...)
 			wantError(t, o, statusUsage, c.contains)
 			if !strings.Contains(o.stderr, "--help)") {
-				t.Errorf("no hint to the help: %q", o.stderr)
+				t.Errorf("the error does not mention --help: %q", o.stderr)
 			}
 		})
 	}
 }
 
-// TestImpossibleValues has flags that say something, but nothing that can be.
+// TestImpossibleValues gives flags well-formed values that are out of range or do not exist.
 func TestImpossibleValues(t *testing.T) {
 	for _, c := range []struct{ args, contains string }{
 		{"run GOPHER -p x --ctx 0", "--ctx 0"},
@@ -287,7 +287,7 @@ func TestImpossibleValues(t *testing.T) {
 		{"bench GOPHER -p 9223372036854775807", "not in 0.."},
 		{"bench GOPHER -n 9223372036854775807 --chain 9223372036854775807", "not in 0.."},
 		{"ppl GOPHER --file nowhere.txt", "nowhere.txt"},
-		{"ppl GOPHER --file ../../testdata/gopher/tokenizer_config.json", "less than a chunk"},
+		{"ppl GOPHER --file ../../testdata/gopher/tokenizer_config.json", "fewer than a chunk"},
 		{"ppl GOPHER --file ../../testdata/gopher/heldout.txt -c 2", "-c 2"},
 		{"ppl GOPHER --file ../../testdata/gopher/heldout.txt -c 100000", "context of 100000"},
 		{"ppl GOPHER --file ../../testdata/gopher/heldout.txt -c 64 --ctx 32", "does not fit"},

@@ -109,7 +109,7 @@ func TestProfile(t *testing.T) {
 		t.Error("no overhead")
 	}
 	text := succeed(t, args...).stdout
-	for _, part := range []string{"layer.7.ffn.down", "layer.*.ffn.down", "overhead", "GB/s", "share", "us a command"} {
+	for _, part := range []string{"layer.7.ffn.down", "layer.*.ffn.down", "overhead", "GB/s", "share", "us per command"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %q in\n%s", part, text)
 		}
@@ -119,8 +119,7 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-// TestProfilePrefill profiles prompts of two chunks: a part of the cache is read
-// by each.
+// TestProfilePrefill profiles a prompt of two chunks. Both chunks read the KV cache.
 func TestProfilePrefill(t *testing.T) {
 	h, err := pianola.OpenHeader(gopher, nil)
 	if err != nil {
@@ -151,12 +150,12 @@ func TestProfilePrefill(t *testing.T) {
 			t.Errorf("depth %d: %v us of %v, share %v", depth, us, res.TotalUS, share)
 		}
 	}
-	// 8 layers, 2 heads of 64 for K and for V, float16.
+	// 8 layers, K and V, 2 heads of 64 elements, 2 bytes each.
 	if position := uint64(8 * 2 * 2 * 64 * 2); kv[0] != position*uint64(2*n-3) || kv[1] != kv[0]+2*9*position {
-		t.Errorf("attention reads %d bytes, after 9 tokens %d", kv[0], kv[1])
+		t.Errorf("attention reads %d bytes at depth 0 and %d at depth 9", kv[0], kv[1])
 	}
 	text := succeed(t, args...).stdout
-	for _, part := range []string{"layer.7.ffn.down", "out.logits", "us a prompt of", "tok/s", "mean of 2 prompts"} {
+	for _, part := range []string{"layer.7.ffn.down", "out.logits", "us per prompt of", "tok/s", "mean of 2 prompts"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %q in\n%s", part, text)
 		}
@@ -233,7 +232,7 @@ func TestInfo(t *testing.T) {
 	if !res.Supported || res.Model == nil || res.Model.Context != 2048 || bytes == 0 || bytes > res.Bytes || res.Tokenizer.Size != 4096 {
 		t.Errorf("%+v", res)
 	}
-	if mistral := succeed(t, "info", tiny(t, "mistral")).stdout; !strings.Contains(mistral, "2 layers see 16 positions") || !strings.Contains(mistral, "none that can be used") {
+	if mistral := succeed(t, "info", tiny(t, "mistral")).stdout; !strings.Contains(mistral, "2 layers attend to 16 positions") || !strings.Contains(mistral, "none usable") {
 		t.Errorf("mistral is\n%s", mistral)
 	}
 }
@@ -262,7 +261,7 @@ func TestFigures(t *testing.T) {
 		{byteSize(5 << 29), "2.50 GiB"}, {byteSize(math.MaxUint64), "16777216 TiB"},
 		{figure(9.999), "10.0"}, {figure(0), "0.00"}, {figure(12345.6), "12346"},
 		{count(999), "999"}, {count(7344384), "7.34 M"}, {count(8030261248), "8.03 G"},
-		{windows([]int{0, 512, 512}), "1 layers see all positions, 2 layers see 512 positions"},
+		{windows([]int{0, 512, 512}), "1 layers attend to all positions, 2 layers attend to 512 positions"},
 		{oneLine("a\nb\x1b[31m\t"), `a; b\x1b[31m`},
 		{fmt.Sprint(rate(0, 5)), "0"},
 	} {

@@ -10,7 +10,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/metal/soft"
 )
 
-// TestMetal measures and profiles on Metal in software.
+// TestMetal runs bench and profile on a Metal device simulated in software.
 func TestMetal(t *testing.T) {
 	if err := soft.Start("../.."); err != nil {
 		t.Fatal(err)
@@ -43,6 +43,6 @@ func TestMetal(t *testing.T) {
 		t.Errorf("%s", out.stdout)
 	}
 	if objects, bytes := soft.Live(); objects != 0 || bytes != 0 {
-		t.Errorf("%d objects and %d bytes are left", objects, bytes)
+		t.Errorf("%d objects and %d bytes are not released", objects, bytes)
 	}
 }

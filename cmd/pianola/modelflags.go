@@ -28,39 +28,39 @@ type modelFlags struct {
 	checkWeights bool
 }
 
-// register adds the flags to a command, --chain apart.
+// register adds the flags to a command, except --chain and --chain-ms.
 func (f *modelFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.TextVar(&f.device, "device", pianola.DeviceAuto, "`DEVICE` to run on: auto, cpu, metal or cuda")
 	fs.TextVar(&f.mode, "mode", pianola.ModeAuto, "replay `MODE`: encode, record or resident (default: the device's fastest)")
-	fs.IntVarP(&f.threads, "threads", "t", 0, "`THREADS` of the CPU device (default: all, with --real-time all but one)")
+	fs.IntVarP(&f.threads, "threads", "t", 0, "number of `THREADS` of the CPU device (default: all, with --real-time all but one)")
 	fs.StringVar(&f.roll, "roll", "", "replay the compiled table in `FILE`")
 	fs.BoolVar(&f.anyChip, "any-chip", false, "accept a roll that was compiled for another chip")
-	fs.BoolVar(&f.realTime, "real-time", false, "bound latencies: chains of 5 ms, threads bound to processors (docs/LATENCY.md)")
+	fs.BoolVar(&f.realTime, "real-time", false, "bound latencies: submissions of at most 5 ms, threads bound to processors (docs/LATENCY.md)")
 	fs.BoolVar(&f.checkWeights, "check-weights", false, checkUsage)
 	f.table.register(cmd, "", "")
 }
 
 // checkUsage describes the flag --check-weights.
-const checkUsage = "read every tensor first and report those with NaN or infinities"
+const checkUsage = "read all tensors first and report those with NaN or infinity"
 
-// registerChain adds --chain for commands that take one length.
+// registerChain adds --chain and --chain-ms to commands that take one chain length.
 func (f *modelFlags) registerChain(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&f.chain, "chain", 0, "tokens of a submission (default: as --chain-ms allows)")
+	cmd.Flags().IntVar(&f.chain, "chain", 0, "number of tokens that each submission decodes (default: limited by --chain-ms)")
 	f.registerChainTime(cmd)
 }
 
-// registerChainTime adds --chain-ms for commands that have a --chain.
+// registerChainTime adds --chain-ms to commands that have --chain.
 func (f *modelFlags) registerChainTime(cmd *cobra.Command) {
-	cmd.Flags().Float64Var(&f.chainMS, "chain-ms", 0, "time limit of a submission in ms, which bounds cancellation (default: 50, or 5 with --real-time)")
+	cmd.Flags().Float64Var(&f.chainMS, "chain-ms", 0, "time limit of a submission in ms, also the longest delay of a cancellation (default: 50, or 5 with --real-time)")
 }
 
-// chainTime returns the bound that was asked for, 0 if none was.
+// chainTime returns the value of --chain-ms, or 0 if the flag was not given.
 func (f *modelFlags) chainTime() time.Duration {
 	return time.Duration(f.chainMS * float64(time.Millisecond))
 }
 
-// options checks the flags and returns what they ask for.
+// options checks the flags and returns the options that they select.
 func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
 	if err := f.check(cmd); err != nil {
 		return pianola.Options{}, err
@@ -95,13 +95,13 @@ func (f *modelFlags) check(cmd *cobra.Command) error {
 	}
 	switch {
 	case fs.Changed("chain-ms") && fs.Changed("chain"):
-		return usage(cmd, "--chain-ms does not go with --chain")
+		return usage(cmd, "--chain-ms and --chain exclude each other")
 	case fs.Changed("roll") && f.roll == "":
 		return usage(cmd, "--roll needs a file")
 	case f.roll == "" && f.anyChip:
 		return usage(cmd, "--any-chip requires --roll")
 	case f.roll != "":
-		return f.table.refuseRoll(cmd, tableFlagNames, "does not go with --roll: the roll is compiled already")
+		return f.table.refuseRoll(cmd, tableFlagNames, "cannot be combined with --roll: the roll is compiled already")
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func atLeast(cmd *cobra.Command, low int, name string, v int) error {
 	return nil
 }
 
-// flagName returns a flag as it is written most: short, if it can be.
+// flagName returns a flag's short form if it has one, and its long form otherwise.
 func flagName(cmd *cobra.Command, name string) string {
 	if f := cmd.Flags().Lookup(name); f != nil && f.Shorthand != "" {
 		return "-" + f.Shorthand
@@ -122,23 +122,24 @@ func flagName(cmd *cobra.Command, name string) string {
 	return "--" + name
 }
 
-// readRoll reads the bytes of a roll, no more than one can have.
+// readRoll reads the bytes of a roll, at most table.MaxRollSize.
 func readRoll(path string) ([]byte, error) {
 	st, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a file", path)
+		return nil, fmt.Errorf("%s: not a regular file", path)
 	}
 	if st.Size() > table.MaxRollSize {
-		return nil, fmt.Errorf("%s: %d bytes exceed the largest size of a roll", path, st.Size())
+		return nil, fmt.Errorf("%s: %d bytes are more than the largest roll has", path, st.Size())
 	}
 	return os.ReadFile(path)
 }
 
-// enough sets the context of a model whose frequencies depend on it, where none is
-// asked for, to the longer default if need positions do not fit in the shorter one.
+// enough selects a longer context for a LongRoPE model, whose default context is the length up to
+// which its short factors hold. It does so if the command needs more positions than that and
+// neither --ctx nor --roll was given.
 func enough(path string, o *pianola.Options, need int) error {
 	if o.Table.Context != 0 || o.Roll != nil {
 		return nil
@@ -153,20 +154,20 @@ func enough(path string, o *pianola.Options, need int) error {
 	return nil
 }
 
-// openModel loads a model and shows how far it is.
+// openModel loads a model and shows a progress bar.
 func openModel(cmd *cobra.Command, path string, o pianola.Options) (*pianola.Model, error) {
 	p := newProgress(cmd.ErrOrStderr(), "loading", true)
 	defer p.finish()
 	o.Events = func(e pianola.Event) { p.set(string(e.Stage), e.Done, e.Total) }
 	m, err := pianola.Open(cmd.Context(), path, o)
 	if err == nil && o.RealTime {
-		// The process is this command's alone.
+		// The process runs only this command, so it may change a setting of the process.
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + m.Threads())
 	}
 	return m, err
 }
 
-// closeAfter closes what a command opened and joins the error to the command's.
+// closeAfter closes c and joins the error to *err.
 func closeAfter(err *error, c interface{ Close() error }) {
 	*err = errors.Join(*err, c.Close())
 }

@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// resultWriter is standard output. It keeps the first error, so that a full
-// disk fails the command whatever wrote to it.
+// resultWriter is standard output. It keeps the first error, so that a command fails on a full disk
+// even if the code that writes ignores the error.
 type resultWriter struct {
 	w   io.Writer
 	err error
@@ -34,7 +34,7 @@ func writeJSON(w io.Writer, v any) error {
 	return err
 }
 
-// floats is a row of float32 values in JSON, each in its shortest form.
+// floats marshals float32 values to a JSON array, each in its shortest form.
 type floats []float32
 
 // MarshalJSON implements json.Marshaler.
@@ -53,7 +53,7 @@ func (f floats) MarshalJSON() ([]byte, error) {
 	return append(b, ']'), nil
 }
 
-// byteSize returns a number of bytes to about three digits, such as "1.25 MiB".
+// byteSize returns a number of bytes with about three digits, such as "1.25 MiB".
 func byteSize(n uint64) string {
 	if n < 1<<10 {
 		return fmt.Sprintf("%d B", n)
@@ -68,7 +68,7 @@ func byteSize(n uint64) string {
 	return figure(x) + " " + unit
 }
 
-// figure returns x to three digits, and all digits before the point.
+// figure returns x with three significant digits, or with all digits before the point if there are more.
 func figure(x float64) string {
 	decimals := 0
 	switch a := math.Abs(x); {

@@ -22,7 +22,7 @@ func newPlan() *cobra.Command {
 		Use:   "plan MODEL",
 		Short: "Plan the device memory of a model and its sessions without loading it",
 		Long: `Plan reads the header of a model but no weights. It prints the device memory of the
-model and its sessions at full context, by kind of slot. With --budget it fails if
+model and its sessions at full context, for each kind of slot. With --budget it fails if
 the model needs more, and prints the longest context that fits.`,
 		Example: "  pianola plan testdata/gopher-q8_0.gguf --sessions 8 --ctx 1024 --budget 64M",
 		Args:    exactly(1, "plan needs a MODEL"),
@@ -57,13 +57,13 @@ the model needs more, and prints the longest context that fits.`,
 	}
 	f.register(cmd)
 	fs := cmd.Flags()
-	fs.IntVar(&sessions, "sessions", 1, "sessions, each with its whole context")
-	fs.StringVar(&budget, "budget", "", "`BYTES` that may be taken, such as 1500M or 24G (powers of 1024)")
+	fs.IntVar(&sessions, "sessions", 1, "number of sessions, each at full context")
+	fs.StringVar(&budget, "budget", "", "fail if the total is larger than `BYTES`, such as 1500M or 24G (powers of 1024)")
 	fs.BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
 }
 
-// parseBytes reads a number of bytes, with K, M, G or T behind it for powers of 1024.
+// parseBytes parses a number of bytes with an optional suffix K, M, G or T, a power of 1024.
 func parseBytes(s string) (uint64, error) {
 	shift := 0
 	if i := strings.IndexByte("KMGT", s[len(s)-1]); i >= 0 {
@@ -76,28 +76,28 @@ func parseBytes(s string) (uint64, error) {
 	return n << shift, nil
 }
 
-// planResult is what a model takes, in bytes.
+// planResult is the memory that a model needs, in bytes.
 type planResult struct {
 	Device   string     `json:"device"`
 	Mode     string     `json:"mode"`
 	Context  int        `json:"context"`
 	Sessions int        `json:"sessions"`
 	Weights  uint64     `json:"weights"` // copied or repacked
-	Mapped   uint64     `json:"mapped"`  // weights that are used where the file has them
+	Mapped   uint64     `json:"mapped"`  // weights used in place, in the mapped file
 	Executor uint64     `json:"executor"`
-	Session  uint64     `json:"session"` // each, with its whole context
+	Session  uint64     `json:"session"` // per session at full context
 	Total    uint64     `json:"total"`
-	Free     uint64     `json:"free,omitempty"` // on the device now, if known
+	Free     uint64     `json:"free,omitempty"` // free memory of the device, if known
 	Kinds    []planKind `json:"kinds"`
 	Fits     bool       `json:"fits"`
-	Longest  int        `json:"longest,omitempty"` // context that would fit
+	Longest  int        `json:"longest,omitempty"` // the longest context that fits the budget
 }
 
-// planKind is the slots of one kind.
+// planKind is the memory of the slots of one kind, in bytes.
 type planKind struct {
 	Kind    string `json:"kind"`
-	Model   uint64 `json:"model"`   // for all sessions
-	Session uint64 `json:"session"` // for each
+	Model   uint64 `json:"model"`   // shared by all sessions
+	Session uint64 `json:"session"` // per session
 	Total   uint64 `json:"total"`
 }
 
@@ -120,19 +120,19 @@ func newPlanResult(p *pianola.MemoryPlan, sessions int) *planResult {
 func (r *planResult) write(w io.Writer) error {
 	fmt.Fprintf(w, "%s, mode %s, %d sessions of %d positions\n\n", r.Device, r.Mode, r.Sessions, r.Context)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "slots\tmodel\ta session\ttotal")
+	fmt.Fprintln(tw, "slots\tmodel\tper session\ttotal")
 	left := planKind{Model: r.Weights + r.Mapped + r.Executor, Session: r.Session, Total: r.Total}
 	for _, k := range r.Kinds {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", k.Kind, byteSize(k.Model), byteSize(k.Session), byteSize(k.Total))
 		left.Model, left.Session, left.Total = left.Model-k.Model, left.Session-k.Session, left.Total-k.Total
 	}
-	// What is in no slot: the workers' own memory, and what is between slots.
+	// Memory outside slots: the workers' own memory and the padding between slots.
 	fmt.Fprintf(tw, "other\t%s\t%s\t%s\n", byteSize(left.Model), byteSize(left.Session), byteSize(left.Total))
 	fmt.Fprintf(tw, "all\t%s\t%s\t%s\n", byteSize(r.Weights+r.Mapped+r.Executor), byteSize(r.Session), byteSize(r.Total))
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "\nweights   %s copied or repacked, %s where the file is mapped\n", byteSize(r.Weights), byteSize(r.Mapped))
+	_, err := fmt.Fprintf(w, "\nweights   %s copied or repacked, %s used in place in the mapped file\n", byteSize(r.Weights), byteSize(r.Mapped))
 	if err == nil && r.Free > 0 {
 		_, err = fmt.Fprintf(w, "free      %s\n", byteSize(r.Free))
 	}

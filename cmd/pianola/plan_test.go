@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// TestPlan says what gopher takes, and fails over a budget with the context that fits
-// it.
+// TestPlan checks the plan of gopher, and that a plan over the budget fails and prints the longest
+// context that fits.
 func TestPlan(t *testing.T) {
 	args := []string{"plan", gopher, "--device", "cpu", "-t", "1", "--sessions", "8"}
 	text := succeed(t, args...).stdout
-	for _, want := range []string{"cpu, mode encode, 8 sessions of 2048 positions\n", "\nkv       0 B       8.00 MiB   64.0 MiB\n", "\nall  "} {
+	for _, want := range []string{"cpu, mode encode, 8 sessions of 2048 positions\n", "\nkv       0 B       8.00 MiB     64.0 MiB\n", "\nall  "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in\n%s", want, text)
 		}

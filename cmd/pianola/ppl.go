@@ -25,17 +25,18 @@ func newPPL() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ppl MODEL --file FILE",
 		Short: "Compute the perplexity of a text",
-		Long: `Ppl computes perplexity as llama-perplexity does: the text is tokenised whole,
-with a BOS in front if the model has one, and cut into chunks; each chunk
-begins with the BOS in place of its first token, and its second half is scored.`,
+		Long: `Ppl computes the perplexity of a text by the method of llama-perplexity. The
+whole text is tokenized, with a BOS token in front if the model uses one, and the
+tokens are cut into chunks of equal length. In each chunk BOS replaces the first
+token, and only the tokens of the second half are scored.`,
 		Example: "  pianola ppl testdata/gopher-q8_0.gguf --file testdata/gopher/heldout.txt --chunks 4",
 		Args:    exactly(1, "ppl needs a MODEL"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.file, "file", "f", "", "the text")
-	fs.IntVarP(&f.size, "chunk", "c", 512, "tokens of a chunk, and positions of context")
-	fs.IntVar(&f.chunks, "chunks", 40, "chunks at most; 0: the whole text")
+	fs.StringVarP(&f.file, "file", "f", "", "read the text from `FILE`")
+	fs.IntVarP(&f.size, "chunk", "c", 512, "number of tokens in a chunk; also the positions of context")
+	fs.IntVar(&f.chunks, "chunks", 40, "largest number of chunks to score; 0: the whole text")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object")
 	f.model.register(cmd)
 	return cmd
@@ -80,7 +81,7 @@ func (f *pplFlags) run(cmd *cobra.Command, path string) (err error) {
 		ids = append([]int32{*bos}, ids...)
 	}
 	if len(ids) < f.size {
-		return fmt.Errorf("ppl: %s: %d tokens are less than a chunk of %d", f.file, len(ids), f.size)
+		return fmt.Errorf("ppl: %s: the text has %d tokens, fewer than a chunk of %d", f.file, len(ids), f.size)
 	}
 	s, err := m.NewSession(pianola.SessionOptions{IgnoreStops: true, NoReuse: true})
 	if err != nil {
@@ -93,9 +94,9 @@ func (f *pplFlags) run(cmd *cobra.Command, path string) (err error) {
 	return f.score(cmd, s, bos, ids)
 }
 
-// startToken returns the token that each chunk begins with: the BOS if the model
-// adds one. A Hugging Face directory often does not say whether it does, so
-// there a BOS that is named is enough.
+// startToken returns the token that each chunk begins with: BOS if the model adds it, otherwise
+// nil. A Hugging Face directory often does not specify whether BOS is added, so for one it is
+// enough that the tokenizer names a BOS token.
 func startToken(m *pianola.Model, tok *pianola.Tokenizer) *int32 {
 	bos, ok := tok.BOS()
 	if !ok || !tok.AddBOS() && m.Directory().Format() == weights.GGUF {
@@ -104,10 +105,10 @@ func startToken(m *pianola.Model, tok *pianola.Tokenizer) *int32 {
 	return &bos
 }
 
-// minChunk is the length of the smallest chunk in which tokens are scored.
+// minChunk is the length of the shortest chunk in which a token is scored.
 const minChunk = 3
 
-// score computes and prints the perplexity.
+// score computes and prints the perplexity of ids.
 func (f *pplFlags) score(cmd *cobra.Command, s *pianola.Session, bos *int32, ids []int32) error {
 	chunks := len(ids) / f.size
 	if f.chunks > 0 {
@@ -132,7 +133,7 @@ func (f *pplFlags) score(cmd *cobra.Command, s *pianola.Session, bos *int32, ids
 	p.finish()
 	ppl := math.Exp(sum / float64(scored))
 	if math.IsNaN(ppl) {
-		return fmt.Errorf("ppl: the logits are not numbers")
+		return fmt.Errorf("ppl: the perplexity is NaN, because some logits are NaN")
 	}
 	if f.json {
 		if math.IsInf(ppl, 0) {
@@ -140,7 +141,7 @@ func (f *pplFlags) score(cmd *cobra.Command, s *pianola.Session, bos *int32, ids
 		}
 		return writeJSON(cmd.OutOrStdout(), struct {
 			PPL    float64 `json:"ppl"`
-			Tokens int     `json:"tokens"` // scored
+			Tokens int     `json:"tokens"` // scored tokens
 			Chunks int     `json:"chunks"`
 			Size   int     `json:"chunk"`
 		}{ppl, scored, chunks, f.size})
@@ -149,8 +150,8 @@ func (f *pplFlags) score(cmd *cobra.Command, s *pianola.Session, bos *int32, ids
 	return err
 }
 
-// chunkNLL returns the sum of -log p of the tokens of a chunk's second half: of
-// those after position len/2, each from the logits of the one before.
+// chunkNLL returns the sum of -log p over the tokens of a chunk's second half, the positions after
+// len(chunk)/2. The logits after each token give the probability of the next one.
 func chunkNLL(ctx context.Context, s *pianola.Session, chunk []int32) (float64, error) {
 	sum := 0.0
 	for row, err := range s.Logits(ctx, chunk, 0) {

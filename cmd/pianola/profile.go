@@ -33,21 +33,22 @@ func newProfile() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "profile MODEL",
 		Short: "Measure the time of each command of a token or a prompt",
-		Long: `Profile decodes tokens with a barrier after every command and prints each
-command's mean time, what it reads of weights and KV cache, and its share; then
-the same by label with the layers together. With --prefill it does so for a
-prompt, whose chunks it adds up. The barriers make the sum more than a token or
-a prompt takes otherwise.`,
+		Long: `Profile decodes tokens with a barrier after every command. For each command it
+prints the mean time, the bytes of weights and KV cache that the command reads,
+and its share of the total time. A summary then adds up the commands with the
+same label in all layers. With --prefill it profiles the chunks of a prompt
+instead, and adds up their times. The additional barriers make the total longer
+than the time of an ordinary token or prompt.`,
 		Example: `  pianola profile testdata/gopher-q8_0.gguf --by-label
   pianola profile testdata/gopher-q8_0.gguf --by-label --prefill 512`,
 		Args: exactly(1, "profile needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
 	cmd.Flags().IntVarP(&f.tokens, "tokens", "n", 32, "tokens to decode")
-	cmd.Flags().IntVarP(&f.depth, "depth", "d", 16, "tokens of context before; with --prefill 0 unless it is given")
-	cmd.Flags().IntVar(&f.prompt, "prefill", 0, "profile a prompt of so many tokens")
-	cmd.Flags().IntVarP(&f.runs, "runs", "r", 3, "prompts, with --prefill")
-	cmd.Flags().BoolVar(&f.groups, "by-label", false, "only the summary with the layers together")
+	cmd.Flags().IntVarP(&f.depth, "depth", "d", 16, "tokens of context before the profiled tokens; with --prefill the default is 0")
+	cmd.Flags().IntVar(&f.prompt, "prefill", 0, "profile a prompt of `N` tokens instead of decoding")
+	cmd.Flags().IntVarP(&f.runs, "runs", "r", 3, "with --prefill, number of prompts to average")
+	cmd.Flags().BoolVar(&f.groups, "by-label", false, "print only the summary over all layers")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	f.model.register(cmd)
 	return cmd
@@ -89,10 +90,10 @@ func (f *profileFlags) check(cmd *cobra.Command) error {
 	fs := cmd.Flags()
 	prompt := fs.Changed("prefill")
 	if prompt && fs.Changed("tokens") {
-		return usage(cmd, "--prefill and -n do not go together")
+		return usage(cmd, "--prefill and -n exclude each other")
 	}
 	if !prompt && fs.Changed("runs") {
-		return usage(cmd, "-r goes with --prefill only")
+		return usage(cmd, "-r requires --prefill")
 	}
 	depth := 1
 	if prompt {
@@ -102,7 +103,7 @@ func (f *profileFlags) check(cmd *cobra.Command) error {
 		f.depth = 0
 	}
 	if prompt && f.depth > 0 && f.prompt == 1 {
-		return usage(cmd, "--prefill 1: a prompt after others has at least 2 tokens")
+		return usage(cmd, "--prefill 1: with -d, a prompt needs at least 2 tokens")
 	}
 	for _, c := range []struct {
 		name   string
@@ -115,24 +116,24 @@ func (f *profileFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// profileResult is what a command or a group of them takes.
+// profileResult holds the times of the commands and of groups of commands.
 type profileResult struct {
-	Tokens     int           `json:"tokens"` // decoded, or of all prompts
+	Tokens     int           `json:"tokens"` // decoded tokens, or tokens of all prompts
 	Depth      int           `json:"depth"`
 	Prompt     int           `json:"prompt"`                  // tokens of a prompt; 0 for decoding
-	TotalUS    float64       `json:"total_us"`                // a token, or a prompt
-	OverheadNS float64       `json:"overhead_ns_per_command"` // without kernels
+	TotalUS    float64       `json:"total_us"`                // per token, or per prompt
+	OverheadNS float64       `json:"overhead_ns_per_command"` // host time without running kernels
 	Commands   []profileLine `json:"commands"`
 	Groups     []profileLine `json:"groups"` // the largest first
 }
 
 type profileLine struct {
-	Command int     `json:"command"` // index in the table; -1: a group
+	Command int     `json:"command"` // index in the table, or -1 for a group
 	Label   string  `json:"label"`
 	Kernel  string  `json:"kernel"`
 	Count   int     `json:"count"` // commands
-	US      float64 `json:"us"`    // a token, or a prompt
-	Bytes   uint64  `json:"bytes"` // of weights and KV cache, a token or a prompt
+	US      float64 `json:"us"`    // per token, or per prompt
+	Bytes   uint64  `json:"bytes"` // of weights and KV cache, per token or per prompt
 	GBs     float64 `json:"gb_s"`
 	Share   float64 `json:"share"` // of the total, 0 to 1
 }
@@ -148,7 +149,7 @@ func (f *profileFlags) measure(cmd *cobra.Command, m *pianola.Model, s *pianola.
 		return nil, err
 	}
 	if need, have := f.depth+1+f.tokens, r.Context(); need > have {
-		return nil, fmt.Errorf("profile: %d tokens after %d need %d positions and the context has %d", f.tokens, f.depth, need, have)
+		return nil, fmt.Errorf("profile: %d tokens after %d need %d positions, but the context has %d", f.tokens, f.depth, need, have)
 	}
 	if _, _, err := r.Prompt(cmd.Context(), bench.Prompt(m, f.depth, 0)); err != nil {
 		return nil, err
@@ -173,18 +174,18 @@ func (f *profileFlags) measure(cmd *cobra.Command, m *pianola.Model, s *pianola.
 		Tokens: f.tokens, Depth: f.depth,
 		OverheadNS: float64(dry.Nanoseconds()) / float64(f.tokens*len(times)),
 	}
-	middle := f.depth + 1 + (f.tokens+1)/2 // positions that the token in the middle sees
+	middle := f.depth + 1 + (f.tokens+1)/2 // positions to which the middle token attends
 	res.add(t, p, times, f.tokens, func(i int) uint64 { return reads[i].Bytes(middle) })
 	res.finish()
 	return res, nil
 }
 
-// measurePrompt is measure for prompts.
+// measurePrompt profiles prompts, where measure profiles decoded tokens.
 func (f *profileFlags) measurePrompt(cmd *cobra.Command, m *pianola.Model, s *pianola.Session) (*profileResult, error) {
 	t, r := m.Table(), s
 	res := &profileResult{Tokens: f.runs * f.prompt, Depth: f.depth, Prompt: f.prompt}
 	if need, have := f.depth+f.prompt, r.Context(); need > have {
-		return nil, fmt.Errorf("profile: a prompt of %d tokens after %d needs %d positions and the context has %d", f.prompt, f.depth, need, have)
+		return nil, fmt.Errorf("profile: a prompt of %d tokens after %d needs %d positions, but the context has %d", f.prompt, f.depth, need, have)
 	}
 	var programs [2]*table.Program
 	var reads [2][]table.Reads
@@ -203,7 +204,7 @@ func (f *profileFlags) measurePrompt(cmd *cobra.Command, m *pianola.Model, s *pi
 	ids := bench.Prompt(m, f.depth+f.prompt, 0)
 	progress := newProgress(cmd.ErrOrStderr(), "prompts", false)
 	defer progress.finish()
-	for i := range f.runs + 1 { // the first one warms up
+	for i := range f.runs + 1 { // the first run is a warm-up
 		if err := r.Reset(); err != nil {
 			return nil, err
 		}
@@ -235,14 +236,14 @@ func (f *profileFlags) measurePrompt(cmd *cobra.Command, m *pianola.Model, s *pi
 	return res, nil
 }
 
-// profilePrompt profiles the prompt at the end of ids; what is before it is
-// the depth.
+// profilePrompt profiles the prompt in ids after its first f.depth tokens, which it prefills
+// without profiling.
 func (f *profileFlags) profilePrompt(ctx context.Context, r *pianola.Session, ids []int32, times [2][]time.Duration) error {
 	if f.depth > 0 {
 		if _, _, err := r.Prompt(ctx, ids[:f.depth]); err != nil {
 			return err
 		}
-		// The token that the depth leaves pending is the prompt's first.
+		// The token pending after the prefill replaces ids[f.depth] as the first of the prompt.
 		ids = ids[f.depth+1:]
 	}
 	return r.ProfilePrompt(ctx, ids, times[0], times[1])
@@ -264,7 +265,7 @@ func (r *profileResult) add(t *table.Table, p *table.Program, times []time.Durat
 	}
 }
 
-// finish sets what follows from the commands.
+// finish computes the groups, rates and shares from the commands.
 func (r *profileResult) finish() {
 	r.Groups = groupLayers(r.Commands)
 	for _, lines := range [][]profileLine{r.Commands, r.Groups} {
@@ -274,7 +275,7 @@ func (r *profileResult) finish() {
 	}
 }
 
-// rates sets what follows from time and bytes.
+// rates computes the line's rate and its share of totalUS.
 func (l *profileLine) rates(totalUS float64) {
 	if l.US > 0 {
 		l.GBs = float64(l.Bytes) / l.US / 1e3
@@ -284,8 +285,8 @@ func (l *profileLine) rates(totalUS float64) {
 	}
 }
 
-// groupLayers joins the lines of the same kernel and part of a layer, the
-// largest first.
+// groupLayers adds up the lines of all layers with the same kernel and part of a layer. The group
+// with the longest time comes first.
 func groupLayers(lines []profileLine) []profileLine {
 	var groups []profileLine
 	for _, l := range lines {
@@ -302,7 +303,7 @@ func groupLayers(lines []profileLine) []profileLine {
 	return groups
 }
 
-// withoutLayer returns layer.*.attn.qkv of layer.7.attn.qkv.
+// withoutLayer replaces the number of the layer: layer.7.attn.qkv becomes layer.*.attn.qkv.
 func withoutLayer(label string) string {
 	rest, ok := strings.CutPrefix(label, "layer.")
 	if !ok {
@@ -332,11 +333,11 @@ func (r *profileResult) write(w io.Writer, groupsOnly bool) error {
 		return err
 	}
 	if r.Prompt > 0 {
-		_, err := fmt.Fprintf(w, "\ntotal     %s us a prompt of %d tokens after %d, %s tok/s, %d commands, mean of %d prompts\noverhead  %.2f us a command\n",
+		_, err := fmt.Fprintf(w, "\ntotal     %s us per prompt of %d tokens after %d, %s tok/s, %d commands, mean of %d prompts\noverhead  %.2f us per command\n",
 			figure(r.TotalUS), r.Prompt, r.Depth, figure(float64(r.Prompt)/r.TotalUS*1e6), len(r.Commands), r.Tokens/r.Prompt, r.OverheadNS/1e3)
 		return err
 	}
-	_, err := fmt.Fprintf(w, "\ntotal     %s us a token, %d commands, mean of %d tokens after %d\noverhead  %.2f us a command\n",
+	_, err := fmt.Fprintf(w, "\ntotal     %s us per token, %d commands, mean of %d tokens after %d\noverhead  %.2f us per command\n",
 		figure(r.TotalUS), len(r.Commands), r.Tokens, r.Depth, r.OverheadNS/1e3)
 	return err
 }

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/term"
 )
 
-// progressDelay is how long work may take before a bar is worth showing.
+// progressDelay is the time after which a progress bar is shown.
 const progressDelay = time.Second
 
-// progress shows how far long work has come, on a terminal only.
+// progress is a progress bar. It is shown only on a terminal.
 type progress struct {
 	w     io.Writer // nil if no progress is shown
 	bytes bool
@@ -21,7 +21,7 @@ type progress struct {
 	bar   *progressbar.ProgressBar
 }
 
-// newProgress returns a bar for work that is counted in bytes or in things.
+// newProgress returns a progress bar. bytes selects whether it counts bytes or items.
 func newProgress(w io.Writer, what string, bytes bool) *progress {
 	p := &progress{what: what, bytes: bytes, start: time.Now()}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -30,7 +30,7 @@ func newProgress(w io.Writer, what string, bytes bool) *progress {
 	return p
 }
 
-// set shows done of total parts of what is being done.
+// set shows done of total. what names the stage of the work.
 func (p *progress) set(what string, done, total uint64) {
 	if p.w == nil || total == 0 || time.Since(p.start) < progressDelay {
 		return
@@ -46,10 +46,10 @@ func (p *progress) set(what string, done, total uint64) {
 			progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
 			progressbar.OptionSetPredictTime(true))
 	}
-	_ = p.bar.Set64(int64(min(done, total))) // a bar that cannot be drawn stops nothing
+	_ = p.bar.Set64(int64(min(done, total))) // an error in drawing must not stop the work
 }
 
-// finish takes the bar away.
+// finish removes the bar.
 func (p *progress) finish() {
 	if p.bar != nil {
 		_ = p.bar.Clear()

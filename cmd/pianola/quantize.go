@@ -23,10 +23,10 @@ func newQuantize() *cobra.Command {
 		Use:   "quantize MODEL --type Q4_K_M -o FILE.gguf",
 		Short: "Write a model with quantized weights",
 		Long: `Quantize writes a GGUF file or a Hugging Face directory as a GGUF file in another
-type, which llama.cpp reads too. A type such as Q4_K_M is a mix: matrices of which
-the output hangs more get more bits, as in llama.cpp. Rows that are no whole blocks
-of a type get the nearest that they are. Memory is a few megabytes for each thread,
-whatever the model's size.
+type. llama.cpp can read the file too. A type such as Q4_K_M is a mix: as in
+llama.cpp, matrices that affect the output more get more bits. A matrix whose row
+length is not a multiple of the type's block gets the nearest type that fits.
+Quantize needs a few megabytes of memory per thread, whatever the model's size.
 
 Types: ` + strings.Join(quantize.Mixes(), ", "),
 		Example: `  pianola quantize testdata/gopher --type Q4_K_M -o gopher-q4_k_m.gguf
@@ -35,13 +35,13 @@ Types: ` + strings.Join(quantize.Mixes(), ", "),
 		Args: exactly(1, "quantize needs a MODEL"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
-	f.register(cmd, "Q4_K_M", "type of the weights")
+	f.register(cmd, "Q4_K_M", "`TYPE` of the weights")
 	fs := cmd.Flags()
 	fs.StringVar(&f.embedding, "token-embedding-type", "", "`TYPE` of the token embedding")
 	fs.StringVar(&f.output, "output-tensor-type", "", "`TYPE` of the output matrix")
-	fs.BoolVar(&f.pure, "pure", false, "one type for all matrices, no mix")
-	fs.BoolVar(&f.again, "allow-requantize", false, "quantise what is quantised already, at a loss")
-	fs.BoolVar(&f.dry, "dry-run", false, "print each tensor's type, write nothing")
+	fs.BoolVar(&f.pure, "pure", false, "use one type for all matrices instead of a mix")
+	fs.BoolVar(&f.again, "allow-requantize", false, "accept input that is already quantized; the result loses precision")
+	fs.BoolVar(&f.dry, "dry-run", false, "print each tensor's type and write no file")
 	return cmd
 }
 
@@ -53,7 +53,7 @@ func (f *quantizeFlags) run(cmd *cobra.Command, path string) (err error) {
 	}
 	mix, err := quantize.FindMix(f.typ)
 	if err != nil {
-		return usage(cmd, "--type %s: the types are %s", f.typ, strings.Join(quantize.Mixes(), ", "))
+		return usage(cmd, "--type %s: must be one of %s", f.typ, strings.Join(quantize.Mixes(), ", "))
 	}
 	o := quantize.Options{Pure: f.pure}
 	if o.Embedding, err = matrixType(cmd, "token-embedding-type", f.embedding); err != nil {
@@ -77,19 +77,19 @@ func (f *quantizeFlags) run(cmd *cobra.Command, path string) (err error) {
 	return f.write(cmd, m, types, mix.FileType, mix.Name)
 }
 
-// matrixType returns the type of a flag's name, Invalid for "".
+// matrixType returns the type called name, the value of a flag, or Invalid for "".
 func matrixType(cmd *cobra.Command, flag, name string) (dtype.Type, error) {
 	if name == "" {
 		return dtype.Invalid, nil
 	}
 	t, err := dtype.Parse(name)
 	if err != nil || !quantize.Can(t) {
-		return dtype.Invalid, usage(cmd, "--%s %s: is no type that can be written", flag, name)
+		return dtype.Invalid, usage(cmd, "--%s %s: not a type that can be written", flag, name)
 	}
 	return t, nil
 }
 
-// list prints what would be written.
+// list prints the types of the tensors and the size of the file without writing it.
 func (f *quantizeFlags) list(cmd *cobra.Command, m *convert.Model, types []dtype.Type) error {
 	size, err := m.Size(types)
 	if err != nil {

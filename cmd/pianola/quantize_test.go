@@ -26,7 +26,7 @@ func TestQuantize(t *testing.T) {
 	}
 	eval := func(path string) string { return succeed(t, "eval", path, "--ids", "0,5,6", "-n", "6").stdout }
 	if ids := func(s string) string { return s[strings.Index(s, "greedy"):] }; ids(eval(f16)) != ids(eval(gopherHF)) {
-		t.Error("the converted model says something else")
+		t.Error("the converted model gives another output")
 	}
 	succeed(t, "quantize", f16, "--type", "q4_k_m", "--token-embedding-type", "Q8_0", "-t", "1", "-o", q4)
 	info := decode[infoResult](t, succeed(t, "info", q4, "--json").stdout)
@@ -67,10 +67,10 @@ func TestQuantizeErrors(t *testing.T) {
 	wantError(t, runCommand(t, "quantize", gopherHF, "--token-embedding-type", "I32", "-o", out), 2, "--token-embedding-type I32")
 	wantError(t, runCommand(t, "quantize", gopherHF, "-t", "-1", "-o", out), 1, "-t -1: must be at least 0")
 	wantError(t, runCommand(t, "quantize", gopher, "--type", "Q4_0", "-o", out), 1, "--allow-requantize")
-	wantError(t, runCommand(t, "convert", gopherHF, "--type", "Q4_0", "-o", out), 2, "quantize writes others")
+	wantError(t, runCommand(t, "convert", gopherHF, "--type", "Q4_0", "-o", out), 2, "use pianola quantize")
 	wantError(t, runCommand(t, "convert", gopher, "-o", out), 1, "already a GGUF file")
 	wantError(t, runCommand(t, "convert", dir, "-o", out), 1, "config.json")
-	wantError(t, runCommand(t, "quantize", gopher, "--type", "Q8_0", "-o", gopher), 1, "is the model that is read")
+	wantError(t, runCommand(t, "quantize", gopher, "--type", "Q8_0", "-o", gopher), 1, "is also the input")
 	wantError(t, runCommand(t, "quantize", gopherHF, "-o", filepath.Join(dir, "no", "such.gguf")), 1, "no such file")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -78,15 +78,15 @@ func TestQuantizeErrors(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("%v is left, %v", left, err)
+		t.Errorf("a failed command left files: %v, %v", left, err)
 	}
 }
 
-// peer is llamapeer and the folder of its library.
-var peer = flag.String("peer", "", "llamapeer and its library's folder: compare with llama.cpp")
+// peer is the path of llamapeer, a program that runs llama.cpp, and of its library's directory.
+var peer = flag.String("peer", "", "path of llamapeer and of its library's directory: compare with llama.cpp")
 
-// peerTypes are gopher's perplexities by llama.cpp over 40 chunks of heldout.txt, with token
-// embeddings in Q8_0, and how far ours may be off.
+// peerTypes are the perplexities of gopher that llama.cpp computes over 40 chunks of heldout.txt,
+// with token embeddings in Q8_0, and the largest relative difference that is allowed.
 var peerTypes = []struct {
 	name string
 	ppl  float64
@@ -97,7 +97,7 @@ var peerTypes = []struct {
 	{"Q3_K_M", 8.5025, 0.01}, {"Q2_K", 17.6080, 0.02}, {"IQ4_NL", 6.8742, 0.01}, {"IQ4_XS", 7.0818, 0.01},
 }
 
-// quantizedGopher writes gopher in a type and returns the file and the seconds that it took.
+// quantizedGopher quantizes gopher to a type and returns the file's path and the duration in seconds.
 func quantizedGopher(t *testing.T, dir, name string) (path, seconds string) {
 	t.Helper()
 	args := []string{"quantize", gopherHF, "--type", name, "-o", filepath.Join(dir, name+".gguf")}
@@ -112,8 +112,8 @@ func quantizedGopher(t *testing.T, dir, name string) (path, seconds string) {
 	return args[5], words[len(words)-2]
 }
 
-// TestPeer writes gopher in every type and the small models, and compares the greedy tokens that
-// llama.cpp makes of the files with those that are made here. See docs/QUANTIZE.md.
+// TestPeer quantizes gopher and the small models to every type, and compares the greedy tokens that
+// llama.cpp generates from the files with Pianola's. See docs/QUANTIZE.md.
 func TestPeer(t *testing.T) {
 	if *peer == "" {
 		t.Skip("no -peer: llama.cpp is not there to compare with")
@@ -134,7 +134,7 @@ func TestPeer(t *testing.T) {
 		for _, args := range [][]string{{"convert"}, {"quantize", "--type", "Q4_K_M"}} {
 			out, model := filepath.Join(dir, "model.gguf"), testmodels.Path(t, filepath.Join("../../testdata", name))
 			if args[0] == "quantize" && (strings.HasSuffix(name, "moe") || strings.HasSuffix(name, "mixtral")) {
-				continue // rounding chooses other experts, all of them random
+				continue // rounding selects other experts, and the experts' weights are random
 			}
 			succeed(t, append(args, model, "-o", out)...)
 			t.Logf("%s %v: %s", name, args, againstPeer(t, out, filepath.Join(model, "golden.json")))
@@ -142,7 +142,8 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// TestPeerPerplexity compares gopher's perplexities with llama.cpp's of its own quantiser's files.
+// TestPeerPerplexity quantizes gopher and compares its perplexities with those that llama.cpp
+// computes for files from its own quantizer.
 func TestPeerPerplexity(t *testing.T) {
 	if *peer == "" {
 		t.Skip("no -peer: this takes minutes")
@@ -163,11 +164,11 @@ func TestPeerPerplexity(t *testing.T) {
 	}
 }
 
-// againstPeer compares greedy tokens with llama.cpp's and returns how many are alike. Where they
-// part, the logits have to be near each other's, which makes it a near tie.
+// againstPeer compares greedy tokens with llama.cpp's and returns the number of equal ones. At a
+// token that differs, the logits of the two programs must be close, so that it is a near tie.
 func againstPeer(t *testing.T, model, prompts string) string {
 	t.Helper()
-	const limit = 0.1 // both round activations to eight bits, each in blocks of its own: up to 7 % from exact arithmetic
+	const limit = 0.1 // both round activations to eight bits, in different blocks; each differs by up to 7 % from exact arithmetic
 	ref, err := reference.Read(prompts)
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +205,7 @@ func againstPeer(t *testing.T, model, prompts string) string {
 	for _, c := range ref.Cases {
 		ours, theirs := both(c.PromptIDs, 48)
 		if !near(ours.Logits, theirs.Logits) {
-			t.Errorf("%s: other logits than llama.cpp's", model)
+			t.Errorf("%s: the logits differ from llama.cpp's", model)
 		}
 		n := 0
 		for n < len(ours.IDs) && ours.IDs[n] == theirs.IDs[n] {

@@ -72,7 +72,7 @@ func init() {
 	cobra.EnableCommandSorting = false
 }
 
-// newHelp returns the command that prints another's help, as its --help does.
+// newHelp returns the command "help", which prints the same text as --help of another command.
 func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:    "help [COMMAND]",
@@ -102,11 +102,11 @@ func version() string {
 	return fmt.Sprintf("%s %s %s/%s", v, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// exactly returns a check that a command has n arguments. usage names them in the error.
+// exactly returns a check that a command has n arguments. The error begins with usage.
 func exactly(n int, usage string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
-			return &usageError{cmd.CommandPath(), fmt.Sprintf("%s: got %d of %d", usage, len(args), n)}
+			return &usageError{cmd.CommandPath(), fmt.Sprintf("%s: got %d arguments, want %d", usage, len(args), n)}
 		}
 		return nil
 	}

@@ -34,12 +34,14 @@ func newRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run MODEL -p TEXT",
 		Short: "Continue a text",
-		Long: `Run prints the prompt and what the model makes of it, as it comes; then, on
-standard error, a line of figures. A stop token ends the text.
+		Long: `Run streams the prompt and the generated text to standard output. It then prints
+load time, time to the first token and decode rate on standard error. A stop
+token ends the text.
 
-With --session the text follows what an earlier run has left in FILE, if there is
-one, and FILE then has it all: the model's memory of it, so that nothing is read
-again. It is of this model, this chip and these options only, and has the text.`,
+With --session, run continues the session that an earlier run saved in FILE, and
+saves the longer session at the end. The file holds the tokens, unencrypted, and
+the KV cache, so that only the new prompt is prefilled. It can be restored only
+with the same model, chip and compile options.`,
 		Example: `  pianola run testdata/gopher-q8_0.gguf -p 'func main() {' -n 64
   pianola run testdata/gopher-q8_0.gguf -p 'package ' --temp 0.8 --top-p 0.95 --seed 1
   pianola run testdata/gopher-q8_0.gguf -p 'func main() {' --session main.session`,
@@ -50,23 +52,23 @@ again. It is of this model, this chip and these options only, and has the text.`
 	fs.StringVarP(&f.prompt, "prompt", "p", "", "the text to continue")
 	fs.StringVarP(&f.file, "file", "f", "", "read the text from `FILE`, or from standard input if it is -")
 	fs.IntVarP(&f.tokens, "tokens", "n", 128, "tokens to add; 0: to the end of the context")
-	fs.IntVar(&f.rollover.Window, "rollover", 0, "where the context is full, go on with its last `TOKENS` and its first (default: stop)")
-	fs.IntVar(&f.rollover.Sinks, "sinks", 4, "how many of the first tokens --rollover keeps")
+	fs.IntVar(&f.rollover.Window, "rollover", 0, "when the context is full, keep its last `TOKENS` and its first --sinks tokens and continue (default: stop)")
+	fs.IntVar(&f.rollover.Sinks, "sinks", 4, "number of tokens that --rollover keeps from the start of the context")
 	fs.Float64Var(&f.sampling.Temperature, "temp", 0, "temperature; 0 chooses the most probable token")
 	fs.IntVar(&f.sampling.TopK, "top-k", 0, "keep the k most probable tokens; 0 keeps all")
 	fs.Float64Var(&f.sampling.TopP, "top-p", 1, "keep the most probable tokens up to this total probability; 1 keeps all")
 	fs.Float64Var(&f.sampling.MinP, "min-p", 0, "keep tokens with at least this fraction of the largest probability; 0 keeps all")
 	fs.Float64Var(&f.sampling.RepeatPenalty, "repeat-penalty", 1, "divide positive and multiply negative logits of recent tokens; 1 disables it")
-	fs.Float64Var(&f.sampling.PresencePenalty, "presence-penalty", 0, "is subtracted from the logits of the last tokens")
-	fs.Float64Var(&f.sampling.FrequencyPenalty, "frequency-penalty", 0, "likewise, for each time that a token is there")
-	fs.IntVar(&f.sampling.RepeatLastN, "repeat-last-n", pianola.DefaultRepeatLastN, "how many last tokens penalties see, the prompt's included; -1: all")
-	fs.StringSliceVar(&f.bias, "logit-bias", nil, "adds to a token's logit, `ID=VALUE`; -inf bans it")
+	fs.Float64Var(&f.sampling.PresencePenalty, "presence-penalty", 0, "subtract this from the logits of tokens among the last --repeat-last-n")
+	fs.Float64Var(&f.sampling.FrequencyPenalty, "frequency-penalty", 0, "subtract this for each occurrence of a token among the last --repeat-last-n")
+	fs.IntVar(&f.sampling.RepeatLastN, "repeat-last-n", pianola.DefaultRepeatLastN, "number of tokens at the end of the context, prompt included, that penalties apply to; -1: all")
+	fs.StringSliceVar(&f.bias, "logit-bias", nil, "add VALUE to the logit of token ID, `ID=VALUE`; -inf bans the token")
 	fs.Uint64Var(&f.sampling.Seed, "seed", 0, "seed of the sampler (default: random)")
 	fs.StringArrayVar(&f.stop, "stop", nil, "end before this `TEXT`; may be repeated")
-	fs.IntVar(&f.sampling.LogProbs, "logprobs", 0, "print tokens with their log-probabilities and those of the N likeliest, a token a line; 0: print the text")
-	fs.StringVar(&f.session, "session", "", "go on from the session in `FILE`, if it is there, and save it")
+	fs.IntVar(&f.sampling.LogProbs, "logprobs", 0, "print one line per token: its log-probability and the N most probable tokens; 0: print the text")
+	fs.StringVar(&f.session, "session", "", "restore the session from `FILE` if the file exists, and save it there at the end")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object at the end")
-	fs.IntVar(&f.model.table.Draft, "speculate", 0, "draft `N` tokens at a time from what the text has had before, and verify them at once (docs/SPECULATION.md)")
+	fs.IntVar(&f.model.table.Draft, "speculate", 0, "speculative decoding: draft `N` tokens from a repetition in the context and verify them in one pass (docs/SPECULATION.md)")
 	f.model.registerChain(cmd)
 	f.model.register(cmd)
 	return cmd
@@ -108,13 +110,13 @@ func (f *runFlags) run(cmd *cobra.Command, path string) (err error) {
 	}
 	defer closeAfter(&err, s)
 	err = f.generate(cmd, m, s, prompt)
-	if f.session != "" && (err == nil || cmd.Context().Err() != nil) { // what came before an interrupt is kept, too
+	if f.session != "" && (err == nil || cmd.Context().Err() != nil) { // an interrupted run saves its tokens, too
 		err = errors.Join(err, s.SnapshotFile(f.session))
 	}
 	return err
 }
 
-// open returns the session that there is a file of, or a new one.
+// open restores the session from the file of --session if that exists, or returns a new session.
 func (f *runFlags) open(m *pianola.Model) (*pianola.Session, error) {
 	o := pianola.SessionOptions{Chain: f.model.chain, ChainTime: f.model.chainTime(), Rollover: f.rollover}
 	if f.session != "" {
@@ -126,7 +128,7 @@ func (f *runFlags) open(m *pianola.Model) (*pianola.Session, error) {
 	return m.NewSession(o)
 }
 
-// check tests the numbers here, whether or not sampling will look at them.
+// check tests the ranges of all numeric flags, including those that greedy sampling ignores.
 func (f *runFlags) check(cmd *cobra.Command) error {
 	for _, c := range []struct {
 		name       string
@@ -149,7 +151,7 @@ func (f *runFlags) check(cmd *cobra.Command) error {
 	if err := atLeast(cmd, -1, "repeat-last-n", f.sampling.RepeatLastN); err != nil {
 		return err
 	}
-	if cmd.Flags().Changed("repeat-last-n") && f.sampling.RepeatLastN == 0 { // as llama.cpp's 0, which is none
+	if cmd.Flags().Changed("repeat-last-n") && f.sampling.RepeatLastN == 0 { // 0 disables penalties, as in llama.cpp
 		f.sampling.RepeatPenalty, f.sampling.PresencePenalty, f.sampling.FrequencyPenalty = 1, 0, 0
 	}
 	if err := atLeast(cmd, 0, "speculate", f.model.table.Draft); err != nil {
@@ -164,7 +166,7 @@ func (f *runFlags) check(cmd *cobra.Command) error {
 	switch {
 	case cmd.Flags().Changed("rollover"):
 	case cmd.Flags().Changed("sinks"):
-		return usage(cmd, "--sinks goes with --rollover only")
+		return usage(cmd, "--sinks requires --rollover")
 	default:
 		f.rollover = pianola.Rollover{}
 	}
@@ -223,8 +225,7 @@ func checkPrompt(name string, b []byte, err error) (string, error) {
 	return string(b), err
 }
 
-// generate streams the text, or collects it for --json, and says how fast it
-// came.
+// generate streams the text, or collects it for --json, and prints the figures.
 func (f *runFlags) generate(cmd *cobra.Command, m *pianola.Model, s *pianola.Session, prompt string) error {
 	out := cmd.OutOrStdout()
 	var text strings.Builder
@@ -251,7 +252,7 @@ func (f *runFlags) generate(cmd *cobra.Command, m *pianola.Model, s *pianola.Ses
 		}
 		lines := list.tok != nil && !f.json
 		if len(ids) == 0 && !f.json && !lines {
-			fmt.Fprint(out, prompt) // only now, lest a prompt that fails leaves half a result
+			fmt.Fprint(out, prompt) // printed with the first token, so that a prompt that fails prints nothing
 		}
 		ids = append(ids, tok.ID)
 		if list.tok != nil {
@@ -266,7 +267,7 @@ func (f *runFlags) generate(cmd *cobra.Command, m *pianola.Model, s *pianola.Ses
 		}
 	}
 	if f.tokens == 0 && errors.Is(failed, pianola.ErrContextFull) && len(ids) > 0 {
-		failed = nil // it was asked for
+		failed = nil // -n 0 generates until the context is full
 	}
 	fig := f.figures(m, s)
 	if f.json {
@@ -279,7 +280,7 @@ func (f *runFlags) generate(cmd *cobra.Command, m *pianola.Model, s *pianola.Ses
 		fmt.Fprintln(out)
 	}
 	if failed == nil || cmd.Context().Err() != nil {
-		fmt.Fprintln(cmd.ErrOrStderr(), fig) // of what came before an interrupt, too
+		fmt.Fprintln(cmd.ErrOrStderr(), fig) // also after an interrupt
 	}
 	return failed
 }
@@ -293,19 +294,19 @@ type runResult struct {
 	LogProbs []rankedToken `json:"logprobs,omitempty"`
 }
 
-// runFigures say how fast a text came.
+// runFigures are the times and rates of one run.
 type runFigures struct {
 	LoadMS           float64 `json:"load_ms"`
 	FirstTokenMS     float64 `json:"ttft_ms"`
 	PromptTokens     int     `json:"prompt_tokens"`
 	PrefillTokS      float64 `json:"pp_tok_s"`
 	Tokens           int     `json:"tokens"`
-	DecodeTokS       float64 `json:"tg_tok_s"` // 0 if only one token came
+	DecodeTokS       float64 `json:"tg_tok_s"` // 0 if only one token was generated
 	CommandsPerToken int     `json:"commands_per_token"`
 	Submissions      int     `json:"submissions"`
 	Drafted          int     `json:"drafted,omitempty"`
 	Accepted         int     `json:"accepted,omitempty"`
-	Seed             *uint64 `json:"seed,omitempty"` // where choices were random
+	Seed             *uint64 `json:"seed,omitempty"` // only if sampling was random
 
 	speculated bool
 }
@@ -353,7 +354,7 @@ func (f runFigures) String() string {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// rate returns n a second, 0 if no time passed.
+// rate returns n per second, or 0 if no time passed.
 func rate(n int, d time.Duration) float64 {
 	if n <= 0 || d <= 0 {
 		return 0

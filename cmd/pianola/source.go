@@ -12,7 +12,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// tableSource is where a table comes from: a model, which is compiled, or a roll.
+// tableSource is the source of a table: a model to compile, or a roll.
 type tableSource struct {
 	chip  string
 	flags tableFlags
@@ -29,8 +29,8 @@ func (s *tableSource) register(cmd *cobra.Command, suffix string) {
 	s.flags.registerPrograms(cmd, of)
 }
 
-// table returns the table of a model or a roll, which are told apart by their
-// first bytes. It reads no weights.
+// table returns the table of a model or a roll. The first bytes of the file distinguish them. It
+// reads no weights.
 func (s *tableSource) table(cmd *cobra.Command, path string) (*table.Table, error) {
 	o, err := s.flags.options(cmd)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *tableSource) table(cmd *cobra.Command, path string) (*table.Table, erro
 				return nil, err
 			}
 			names := append([]string{"chip", "ctx", "hidden", "all-logits", "logprobs", "draft"}, tableFlagNames...)
-			return t, s.flags.refuseRoll(cmd, names, fmt.Sprintf("is for models, and %s is a roll, which is compiled already", path))
+			return t, s.flags.refuseRoll(cmd, names, fmt.Sprintf("requires a model; %s is a roll, which is compiled already", path))
 		}
 	}
 	h, err := pianola.OpenHeader(path, nil)

@@ -41,10 +41,10 @@ model, and random weights. The same seed gives the same bytes.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.quant, "quant", "Q4_0", "types of the weights, such as Q4_0, Q8_0 or Q4_K_M; see --list")
+	fs.StringVar(&f.quant, "quant", "Q4_0", "`TYPE` of the weights, such as Q4_0, Q8_0 or Q4_K_M; see --list")
 	fs.StringVarP(&f.out, "output", "o", "", "write the model to `FILE`")
-	fs.Uint64Var(&f.seed, "seed", 1, "of the weights")
-	fs.BoolVar(&f.list, "list", false, "list the shapes and the types")
+	fs.Uint64Var(&f.seed, "seed", 1, "seed of the random weights")
+	fs.BoolVar(&f.list, "list", false, "list the shapes and the types, and write nothing")
 	return cmd
 }
 

@@ -11,27 +11,27 @@ import (
 // tableFlags are the flags that select what is compiled into a table.
 type tableFlags struct {
 	pianola.TableOptions
-	suffix string // of the flags' names, where a command has two tables
+	suffix string // suffix of the flags' names, for commands with two tables
 }
 
-// tableFlagNames are the names of the flags that contradict a roll, which is compiled already.
+// tableFlagNames are the flags that cannot be combined with --roll: a roll is compiled already.
 var tableFlagNames = []string{"no-fuse", "no-repack", "sampler-order", "kv", "kv-window", "kv-sinks"}
 
-// register adds the flags of every command that compiles a table. of begins their help.
+// register adds the flags of every command that compiles a table. Their help texts begin with of.
 func (f *tableFlags) register(cmd *cobra.Command, suffix, of string) {
 	f.suffix = suffix
 	fs := cmd.Flags()
-	fs.IntVar(&f.Context, "ctx"+suffix, 0, of+"`POSITIONS` of context (default: the model's, at most 4096)")
-	fs.BoolVar(&f.NoFuse, "no-fuse"+suffix, false, of+"compile one command for each operation")
-	fs.BoolVar(&f.NoRepack, "no-repack"+suffix, false, of+"keep the weights in the layout of the file")
+	fs.IntVar(&f.Context, "ctx"+suffix, 0, of+"number of `POSITIONS` of context (default: the model's, at most 4096)")
+	fs.BoolVar(&f.NoFuse, "no-fuse"+suffix, false, of+"compile one command per operation, without fused kernels")
+	fs.BoolVar(&f.NoRepack, "no-repack"+suffix, false, of+"use the weights in the layout of the file")
 	fs.TextVar(&f.KV, "kv"+suffix, pianola.KVF16, of+"element `TYPE` of the KV cache: f16 or q8_0")
-	fs.IntVar(&f.KVWindow, "kv-window"+suffix, 0, of+"limit full attention to the last `POSITIONS` and keep no others (default: all)")
-	fs.IntVar(&f.KVSinks, "kv-sinks"+suffix, 0, of+"with --kv-window, keep the first `POSITIONS` as attention sinks")
-	fs.StringVar(&f.Sampler, "sampler-order"+suffix, "", of+"`STAGES` of the sampler: "+samplerOrders)
+	fs.IntVar(&f.KVWindow, "kv-window"+suffix, 0, of+"limit full attention to the last `POSITIONS`, and keep only those in the KV cache (default: all)")
+	fs.IntVar(&f.KVSinks, "kv-sinks"+suffix, 0, of+"with --kv-window, also keep the first `POSITIONS` as attention sinks")
+	fs.StringVar(&f.Sampler, "sampler-order"+suffix, "", of+"order of the sampler's `STAGES`: "+samplerOrders)
 }
 
-// registerPrograms adds the flags for programs of a table that is only compiled. Commands that
-// run a model add the programs that they need.
+// registerPrograms adds the flags that select programs, for commands that only compile a table.
+// Commands that run a model select the programs that they need themselves.
 func (f *tableFlags) registerPrograms(cmd *cobra.Command, of string) {
 	fs := cmd.Flags()
 	fs.BoolVar(&f.Hidden, "hidden"+f.suffix, false, of+"add the program for the hidden states of every row")
@@ -40,7 +40,7 @@ func (f *tableFlags) registerPrograms(cmd *cobra.Command, of string) {
 	fs.IntVar(&f.Draft, "draft"+f.suffix, 0, of+"add the program that verifies drafts of `N` tokens")
 }
 
-// options returns the options that the flags ask for. A flag that was not given is zero.
+// options returns the options that the flags select. The option of a missing flag is zero.
 func (f *tableFlags) options(cmd *cobra.Command) (pianola.TableOptions, error) {
 	o := f.TableOptions
 	if !cmd.Flags().Changed("kv" + f.suffix) {
@@ -60,7 +60,7 @@ func (f *tableFlags) options(cmd *cobra.Command) (pianola.TableOptions, error) {
 	return o, nil
 }
 
-// refuseRoll returns an error if a flag was given that a roll cannot follow.
+// refuseRoll returns an error if one of the named flags was given. why is the end of the error.
 func (f *tableFlags) refuseRoll(cmd *cobra.Command, names []string, why string) error {
 	for _, name := range names {
 		if cmd.Flags().Changed(name + f.suffix) {

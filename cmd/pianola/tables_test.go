@@ -16,20 +16,20 @@ func compileRoll(t *testing.T, name string, args ...string) string {
 	path := filepath.Join(t.TempDir(), name)
 	o := succeed(t, append([]string{"compile", "-o", path}, args...)...)
 	if o.stdout != "" || strings.Count(o.stderr, "\n") != 1 || !strings.Contains(o.stderr, "commands (decode ") {
-		t.Errorf("compile says %q and %q", o.stdout, o.stderr)
+		t.Errorf("compile prints %q and %q", o.stdout, o.stderr)
 	}
 	return path
 }
 
-// TestCompileReadsTheHeaderAlone compiles a file that ends behind its header,
-// as far as a file system allows it to be sparse.
+// TestCompileReadsTheHeaderAlone compiles a copy of gopher whose weights are zeros. The table must
+// be the same.
 func TestCompileReadsTheHeaderAlone(t *testing.T) {
 	whole := compileRoll(t, "a.roll", gopher)
 	b, err := os.ReadFile(gopher)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const header = 512 << 10 // more than gopher's
+	const header = 512 << 10 // larger than gopher's header
 	blank := filepath.Join(t.TempDir(), "blank.gguf")
 	if err := os.WriteFile(blank, append(b[:header:header], make([]byte, len(b)-header)...), 0o644); err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestRolls(t *testing.T) {
 	}
 	args := []string{"eval", gopher, "--ids", "5,6,7", "-n", "20"}
 	if got, want := succeed(t, append(args, "--roll", roll)...).stdout, succeed(t, args...).stdout; got != want {
-		t.Error("a roll decodes otherwise than its model")
+		t.Error("a roll decodes other tokens than its model")
 	}
 	wantError(t, runCommand(t, "dump", roll, "--chip", "m4-pro"), statusUsage, "compiled already")
 	wantError(t, runCommand(t, "diff", roll, roll, "--ctx-b", "64"), statusIncomplete, "compiled already")
@@ -103,7 +103,7 @@ func TestCheckFindsFaults(t *testing.T) {
 		t.Errorf("standard error %q", o.stderr)
 	}
 	if got := runCommand(t, "eval", gopher, "--ids", "1", "--roll", bad); got.status != 1 || got.stdout != "" {
-		t.Errorf("a device takes the table: %+v", got)
+		t.Errorf("a device accepts the invalid table: %+v", got)
 	}
 	succeed(t, "dump", bad)
 }
@@ -182,10 +182,10 @@ func TestDumpAfter(t *testing.T) {
 	last := ""
 	for _, name := range names {
 		if last = succeed(t, "compile", gopher, "--dump-after", name).stdout; last == "" {
-			t.Errorf("nothing after pass %s", name)
+			t.Errorf("--dump-after %s prints nothing", name)
 		}
 	}
 	if last != succeed(t, "dump", gopher).stdout {
-		t.Error("what the last pass leaves is not the table")
+		t.Error("the dump after the last pass is not the dump of the table")
 	}
 }
