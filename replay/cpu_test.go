@@ -65,8 +65,8 @@ func loadedOnCPU(t testing.TB, name string, chunk int, o compiler.Options) *repl
 	return loadedOn(t, dev, "cpu", name, chunk, o)
 }
 
-// loadedOn returns a tiny model, compiled for a chip, on a device that is closed
-// with the test.
+// loadedOn loads a tiny model, compiled for a chip, on a device. The test's cleanup closes the
+// device.
 func loadedOn(t testing.TB, dev replay.Device, chipName, name string, chunk int, o compiler.Options) *replay.Model {
 	t.Helper()
 	tab, dir := compiledFor(t, chipName, name, chunk, o)
@@ -122,8 +122,8 @@ func generate(t testing.TB, s *replay.Session, ids []int32, n int) []int32 {
 	return out
 }
 
-// testChunks checks that the cut of a prompt into chunks changes no logit, over
-// a rotating cache too, and that a prompt given in parts is the same prompt.
+// testChunks checks that logits do not depend on the division of a prompt into chunks, also
+// with a rotating cache, and that a prompt in several parts gives the same logits as the whole.
 func testChunks(t *testing.T, loaded loader) {
 	for _, name := range []string{"mistral", "qwen3"} {
 		ids := prompt(120)
@@ -147,8 +147,8 @@ func testChunks(t *testing.T, loaded loader) {
 	}
 }
 
-// testDecodeIsPrefill feeds the greedy tokens of a chain as a prompt: the next
-// tokens must be the same.
+// testDecodeIsPrefill prefills the greedy tokens of a chain as a prompt. The next tokens must
+// be the same as in the chain.
 func testDecodeIsPrefill(t *testing.T, loaded loader) {
 	m := loaded(t, "mistral", 32, compiler.Options{})
 	all := generate(t, session(t, m, replay.SessionOptions{Chain: 10}), prompt(5), 90)
@@ -158,8 +158,7 @@ func testDecodeIsPrefill(t *testing.T, loaded loader) {
 	}
 }
 
-// testAllLogits compares the logits of every row with those of prompts that
-// end there.
+// testAllLogits compares the logits of every row with those of prompts that end at the row.
 func testAllLogits(t *testing.T, loaded loader) {
 	m := loaded(t, "qwen2", 16, compiler.Options{AllLogits: true})
 	ids := prompt(45)
@@ -185,7 +184,7 @@ func testAllLogits(t *testing.T, loaded loader) {
 			t.Errorf("row %d differs from a prompt of %d", n-1, n)
 		}
 	}
-	// Another session in between changes no row.
+	// Another session's submissions in between must not change a row.
 	wide := loaded(t, "qwen2", 64, compiler.Options{AllLogits: true})
 	long := prompt(100)
 	var alone, between [][]float32
@@ -211,7 +210,7 @@ func testAllLogits(t *testing.T, loaded loader) {
 			t.Fatalf("row %d is another after a prompt of another session", i)
 		}
 	}
-	// The context goes on where the prompt ended.
+	// Decoding must continue at the end of the prompt.
 	if a, b := generate(t, s, []int32{7}, 5), len(ids)+1+1+4; s.Len() != b {
 		t.Errorf("%d positions after %v, want %d", s.Len(), a, b)
 	}
@@ -225,7 +224,7 @@ func testAllLogits(t *testing.T, loaded loader) {
 	}
 }
 
-// testStop makes a token of the greedy sequence a stop id: the device ends the chain with
+// testStop makes a token of the greedy sequence a stop id. The device must end the chain with
 // it.
 func testStop(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
@@ -245,13 +244,13 @@ func testStop(t *testing.T, loaded loader) {
 	if _, stopped, err := s.Prompt(context.Background(), prompt(9)); err != nil || !stopped {
 		t.Errorf("a stop id after the prompt: stopped is %t, %v", stopped, err)
 	}
-	// The flag does not outlive its submission.
+	// The stop flag must not affect the next submission.
 	if tokens, _, err := s.Chain(context.Background(), 1); err != nil || len(tokens) != 1 {
 		t.Errorf("after a stop: %v, %v", tokens, err)
 	}
 }
 
-// testAllocations decodes chains of 64 tokens: not one byte is allocated.
+// testAllocations checks that chains of 64 tokens allocate nothing.
 func testAllocations(t *testing.T, loaded loader) {
 	allocations(t, loaded(t, "qwen3", 64, compiler.Options{}), replay.Sampling{})
 }
@@ -286,13 +285,13 @@ func allocations(t *testing.T, m *replay.Model, o replay.Sampling) {
 	}
 }
 
-// testCancel cancels a long generation: it returns within the time bound with the tokens so
-// far, and the session remains usable.
+// testCancel cancels a long generation. It must return within the time bound with the tokens so
+// far, and the session must remain usable.
 func testCancel(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
 	const n = 480
 	want := generate(t, session(t, m, replay.SessionOptions{Chain: 64}), prompt(9), n)
-	// Whoever else uses the processors may hold one attempt up, and not three.
+	// Other load on the machine may delay one attempt, but not three.
 	for attempt := 1; ; attempt++ {
 		took := cancelled(t, m, want)
 		if took <= replay.DefaultChainTime {
@@ -304,12 +303,12 @@ func testCancel(t *testing.T, loaded loader) {
 	}
 }
 
-// cancelled generates want, with a cancellation on the way, and returns how long that
-// took.
+// cancelled generates want, with a cancellation in the middle, and returns the time that the
+// cancellation took.
 func cancelled(t *testing.T, m *replay.Model, want []int32) time.Duration {
 	t.Helper()
 	n := len(want)
-	// Growing is not cancelled.
+	// Reserve the caches, because growing cannot be cancelled.
 	s := session(t, m, replay.SessionOptions{Chain: n, Reserve: int(m.Table().Header.Context)})
 	next, _, err := s.Prompt(context.Background(), prompt(9))
 	if err != nil {
@@ -336,7 +335,7 @@ func cancelled(t *testing.T, m *replay.Model, want []int32) time.Duration {
 		got = append(got, tokens...)
 	}
 	if !slices.Equal(got, want) {
-		t.Error("after a cancellation the session goes on with other tokens")
+		t.Error("after a cancellation the session continues with wrong tokens")
 	}
 	if _, _, err := s.Chain(ctx, 1); err == nil {
 		t.Error("a cancelled context decoded")
@@ -359,8 +358,8 @@ func testCancelledPrompt(t *testing.T, loaded loader) {
 	}
 }
 
-// testConcurrentSessions runs sessions of one model at the same time and closes
-// one in the middle.
+// testConcurrentSessions runs sessions of one model at the same time and closes one of them
+// while it decodes.
 func testConcurrentSessions(t *testing.T, loaded loader) {
 	m := loaded(t, "qwen2", 64, compiler.Options{})
 	want := generate(t, session(t, m, replay.SessionOptions{}), prompt(12), 100)
@@ -413,8 +412,8 @@ func testProfile(t *testing.T, loaded loader) {
 	}
 }
 
-// testProfilePrompt profiles prompts of several chunks, after nothing and after
-// a pending token: the tokens that follow are those of Prompt.
+// testProfilePrompt profiles prompts of several chunks in an empty context and after a pending
+// token. The following tokens must be the same as after Prompt.
 func testProfilePrompt(t *testing.T, loaded loader) {
 	m := loaded(t, "mistral", 32, compiler.Options{})
 	o := replay.SessionOptions{Chain: 5}

@@ -14,8 +14,7 @@ import (
 	"github.com/pianola-engine/pianola/replay/cuda"
 )
 
-// fakeCUDA returns the NVIDIA device on a fake driver, whose kernels are plain
-// C.
+// fakeCUDA returns the CUDA device on a fake driver, whose kernels are written in C.
 func fakeCUDA(t testing.TB, mode string) *cuda.Device {
 	t.Helper()
 	drv := fake.New(t)
@@ -27,15 +26,15 @@ func fakeCUDA(t testing.TB, mode string) *cuda.Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(drv.Check) // behind Close
+	t.Cleanup(drv.Check) // runs after Close
 	return dev
 }
 
-// anyMode are the tests of sessionTests that take long and exercise no more of
-// one mode than of another; a sample runs them in one mode.
+// anyMode lists tests of sessionTests that take long and do not depend on the mode. Unless the
+// tests are exhaustive, they run in one mode only.
 var anyMode = []string{"AllLogits", "Chunks", "Fork", "KVKinds", "Reprompt", "RepromptRotating", "SpeculateCancel", "SpeculateState", "SpeculateStop"}
 
-// TestCUDA runs the tests of every device on the NVIDIA device without a GPU.
+// TestCUDA runs the tests of every device on the CUDA device without a GPU.
 func TestCUDA(t *testing.T) {
 	for _, mode := range cuda.Modes() {
 		for _, c := range sessionTests {
@@ -54,7 +53,8 @@ func TestCUDA(t *testing.T) {
 				}
 				chip := "h200"
 				if c.name == "AllLogits" || c.name == "RepromptRows" {
-					// gemm_halves rounds what gemv does not.
+					// gemm_halves rounds differently than gemv, so the table must be compiled
+					// for a GPU.
 					chip = "cuda"
 				}
 				c.run(t, func(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model {
@@ -66,9 +66,8 @@ func TestCUDA(t *testing.T) {
 	}
 }
 
-// TestCUDAAgrees replays one table on the NVIDIA device, without a GPU, and on
-// the CPU: prompts of several chunks, in programs that are fused and that are
-// not, give the same logits.
+// TestCUDAAgrees replays tables on the CUDA device, without a GPU, and on the CPU. Prompts of
+// several chunks must give the same logits, with and without fusion.
 func TestCUDAAgrees(t *testing.T) {
 	for _, name := range []string{"llama", "mistral", "qwen2", "qwen3"} {
 		for _, o := range []compiler.Options{{}, {NoFuse: true}, {KV: "q8_0"}, {KV: "q8_0", KVSinks: 4, KVWindow: 40, NoFuse: true}} {

@@ -22,8 +22,8 @@ import (
 
 var le = binary.LittleEndian
 
-// hostileModels are the tables whose fields TestHostileRolls changes: families with
-// different commands, and all programs among them.
+// hostileModels are the tables whose fields TestHostileRolls changes. They are of families with
+// different commands and together contain all programs.
 var hostileModels = []struct {
 	name    string
 	chip    string
@@ -40,15 +40,14 @@ var hostileModels = []struct {
 	{"../variants/olmo2", "h200", compiler.Options{Context: 48}},
 }
 
-// TestHostileRolls changes fields of a sound table one at a time, and at random
-// several at once, seals and reads the roll again, and replays every table that
-// passes Validate. Prompt and decode must end within ten times the time of the
-// sound table and a constant, without a panic.
+// TestHostileRolls changes fields of a valid table, one or several at a time, writes the roll
+// and reads it again, and replays every table that passes Validate. Prefill and decode must not
+// panic, and must end within ten times the time of the valid table plus slack.
 func TestHostileRolls(t *testing.T) {
 	for _, c := range hostileModels {
 		t.Run(filepath.Base(c.name)+"/"+c.chip, func(t *testing.T) {
 			tab, dir := compiledFor(t, c.chip, c.name, 8, c.options)
-			tab.Header.Device = "cpu" // which can replay any table
+			tab.Header.Device = "cpu" // the CPU device can replay any table
 			mapped, err := dir.Map()
 			if err != nil {
 				t.Fatal(err)
@@ -66,7 +65,7 @@ func TestHostileRolls(t *testing.T) {
 	}
 }
 
-// hostile changes one table.
+// hostile changes the fields of one table.
 type hostile struct {
 	t       *testing.T
 	source  replay.Source
@@ -90,7 +89,7 @@ func (h *hostile) sound() time.Duration {
 	return time.Since(start)
 }
 
-// field is a place in a table that holds an unsigned number.
+// field is an unsigned number in a table.
 type field struct {
 	name string
 	bits int
@@ -98,7 +97,7 @@ type field struct {
 	set  func(uint64)
 }
 
-// fields lists the numbers of a value, whatever it is made of.
+// fields lists all numbers in a value, including its arrays, slices and structs.
 func fields(name string, v reflect.Value, to []field) []field {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -112,7 +111,7 @@ func fields(name string, v reflect.Value, to []field) []field {
 		}
 	case reflect.Slice, reflect.Array:
 		if v.Type().Elem().Kind() == reflect.Uint8 && v.Len() > 8 {
-			return to // fingerprints and constants: any bytes will do
+			return to // fingerprints and constants: any value is valid
 		}
 		for i := range v.Len() {
 			to = fields(fmt.Sprintf("%s[%d]", name, i), v.Index(i), to)
@@ -132,8 +131,8 @@ func words(name string, v reflect.Value, to []field) []field {
 	return to
 }
 
-// values are the boundaries that a field of some bits may have, its neighbours among
-// them.
+// values returns boundary values for a field of the given number of bits, and neighbours of its
+// current value.
 func values(bits int, now uint64) []uint64 {
 	top := ^uint64(0) >> (64 - bits)
 	list := []uint64{0, 1, 2, 3, 5, 7, top, top - 1, now + 1, now - 1, 2 * now, now / 2, now ^ 1}
@@ -146,13 +145,12 @@ func values(bits int, now uint64) []uint64 {
 	return list
 }
 
-// everyField makes TestHostileRolls change each field of each table, which takes many
-// minutes.
+// everyField makes TestHostileRolls change each field of each table, which takes many minutes.
 var everyField = flag.Bool("every-field", false, "change every field of the tables of TestHostileRolls")
 
-// run changes some fields, several at once among them, and with the flag every-field each
-// field to two of its values. A table has as many fields as its commands have together,
-// so that each kernel's fields get all values over its commands.
+// run changes a sample of the fields, some of them several at once. With the flag every-field
+// it changes each field to two of its values; because a kernel occurs in many commands, its
+// fields still get all values.
 func (h *hostile) run() {
 	all := fields("table", reflect.ValueOf(h.tab).Elem(), nil)
 	if *everyField {
@@ -199,7 +197,7 @@ func (h *hostile) try(some []field, to []uint64) {
 	}
 	tab, err := table.Decode(roll)
 	if err != nil {
-		return // the roll says more than Validate
+		return // Read checks more than Validate
 	}
 	if faults := tab.Validate(); len(faults) > 0 {
 		h.t.Fatalf("%s: valid until it was sealed: %v", what, faults[0])
@@ -240,8 +238,8 @@ func (h *hostile) timed(tab *table.Table, what string, limit time.Duration) (tim
 	return time.Since(start), true
 }
 
-// errReplay marks the errors allowed for a hostile table: it is refused, or its session
-// ends early.
+// errReplay marks errors that are allowed for a hostile table: the device refuses it, or its
+// session ends early.
 var errReplay = errors.New("refused")
 
 func ignore(err error) error {
@@ -251,8 +249,8 @@ func ignore(err error) error {
 	return err
 }
 
-// huge reports whether a slot is larger than a small model's: a roll may ask for as
-// much memory as the machine has, and only a budget bounds it.
+// huge reports whether a slot is larger than in any small model. A roll may request all of the
+// machine's memory; only a memory budget limits it.
 func huge(t *table.Table) bool {
 	for i := range t.Slots {
 		if t.Slots[i].Size > 1<<24 {
@@ -262,8 +260,8 @@ func huge(t *table.Table) bool {
 	return false
 }
 
-// replay loads a table, prefills a prompt of two chunks and decodes, as every
-// program of the table allows.
+// replay loads a table, prefills a prompt of two chunks and decodes with each of the table's
+// programs.
 func (h *hostile) replay(t *table.Table) (err error) {
 	ctx := context.Background()
 	dev, err := cpu.New(cpu.Options{Threads: 1})
@@ -329,8 +327,9 @@ func (h *hostile) replay(t *table.Table) (err error) {
 	return nil
 }
 
-// TestSecondaryValuesAreBounded changes the value of a roll that once replayed without
-// an end: the row of an attention command, by which its positions grow.
+// TestSecondaryValuesAreBounded sets the row of a single-row attention command beyond the rows
+// of its program. The row extends the range of positions; if Validate did not bound it, replay
+// would take practically forever.
 func TestSecondaryValuesAreBounded(t *testing.T) {
 	tab, _ := compiledFor(t, "cpu", "llama", 8, compiler.Options{Context: 48, Draft: 3})
 	p, _, ok := tab.Program(table.ProgramVerify)
@@ -342,10 +341,11 @@ func TestSecondaryValuesAreBounded(t *testing.T) {
 		c := &tab.Cmds[int(p.First)+i]
 		k, _ := decl.Lookup(c.Kernel)
 		if len(k.Second) > 0 && !k.HasSecond(decl.SecondBehind) {
-			// Kernels share code that reads the field, so it must be 0 in others.
+			// The field must be 0 in commands of other kernels, because they share code that
+			// reads it.
 			le.PutUint32(c.Second[decl.SecondBehind:], 1)
 			if faults := tab.Validate(); len(faults) == 0 {
-				t.Errorf("%s: a value in a field that %s does not have is valid", tab.Label(int(p.First)+i), k.Name)
+				t.Errorf("%s: Validate accepts a value in a field that %s does not have", tab.Label(int(p.First)+i), k.Name)
 			}
 			le.PutUint32(c.Second[decl.SecondBehind:], 0)
 		}
@@ -358,7 +358,7 @@ func TestSecondaryValuesAreBounded(t *testing.T) {
 			for _, v := range []uint32{p.MaxRows, 1 << 24, 1<<32 - 1} {
 				le.PutUint32(at, v)
 				if faults := tab.Validate(); len(faults) == 0 {
-					t.Errorf("%s: behind %d is valid", tab.Label(int(p.First)+i), v)
+					t.Errorf("%s: Validate accepts behind = %d", tab.Label(int(p.First)+i), v)
 				}
 			}
 			le.PutUint32(at, was)
@@ -366,6 +366,6 @@ func TestSecondaryValuesAreBounded(t *testing.T) {
 		}
 	}
 	if faults := tab.Validate(); len(faults) > 0 || found == 0 {
-		t.Errorf("%d commands have a row of several, %v", found, faults)
+		t.Errorf("%d single-row commands of a program with several rows, %v", found, faults)
 	}
 }

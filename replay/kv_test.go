@@ -43,8 +43,8 @@ func testKVKinds(t *testing.T, loaded loader) {
 	}
 }
 
-// TestRepromptKinds goes back in caches of every type: kept rows are reused; if rows that
-// the rest needs are lost, everything is prefilled.
+// TestRepromptKinds shortens contexts with caches of every type. Rows that the cache still
+// holds must be reused; if rows that the rest needs are lost, everything must be prefilled.
 func TestRepromptKinds(t *testing.T) {
 	for _, kind := range kvKinds {
 		with := withKind(loadedOnCPU, kind.o)
@@ -59,8 +59,8 @@ func TestRepromptKinds(t *testing.T) {
 }
 
 // TestRollover decodes past the end of the context, in chains of several lengths, and forks
-// and saves contexts after a rollover. A whole prompt given then is prefilled except for
-// its common beginning with the new context.
+// and saves contexts after a rollover. Then Reprompt with the whole text must prefill
+// everything except its common beginning with the new context.
 func TestRollover(t *testing.T) {
 	const size, sinks, window = 96, 4, 40
 	m := loadedOnCPU(t, "llama", 32, compiler.Options{Context: size, KV: "q8_0"})
@@ -76,7 +76,8 @@ func TestRollover(t *testing.T) {
 		if !slices.Equal(got, want) || !slices.Equal(logits(t, s), wantLogits) {
 			t.Errorf("chains of %d: %v, want %v", chain, got, want)
 		}
-		// 60 and 149 positions; each time that 96 are full, 44 are computed again.
+		// The prompt prefills 60 positions. At each of the 3 rollovers, sinks+window positions
+		// are prefilled again.
 		if st := s.Stats(); st.Prefilled != 60+3*(sinks+window) || s.Len() != 60+149-3*(size-sinks-window) {
 			t.Errorf("chains of %d: %+v and %d positions", chain, st, s.Len())
 		}
@@ -111,8 +112,7 @@ func TestRollover(t *testing.T) {
 	if err := errors.Join(f.Close(), r.Close()); err != nil {
 		t.Error(err)
 	}
-	// What the context was given from the start is there up to the first of what is
-	// forgotten, token 5.
+	// The context still begins like the whole prompt, up to the first dropped token, token 5.
 	whole := append(prompt(60), want[:20]...)
 	out, prefilled, reused := follow(t, s, whole, 10)
 	alone, _, _ := follow(t, session(t, m, replay.SessionOptions{}), whole, 10)
@@ -124,12 +124,12 @@ func TestRollover(t *testing.T) {
 	}
 }
 
-// TestRolloverDraws samples past the end of the context: positions draw differently after a
-// rollover, equally for every chain length, fork and restored snapshot, and from the start
-// again after another prompt.
+// TestRolloverDraws samples past the end of the context. After a rollover a position must draw
+// differently. The draws must not depend on the chain length, forks or restored snapshots, and
+// must start again with another prompt.
 func TestRolloverDraws(t *testing.T) {
 	m := loadedOnCPU(t, "qwen3", 64, compiler.Options{Context: 64})
-	// Logits that are all but equal: tokens are the draws of their positions.
+	// Almost equal logits: the token at each position is determined by the draw.
 	set := replay.Sampling{Temperature: 100, Seed: 3}
 	draw := func(s *replay.Session, n int) (out []int32) {
 		t.Helper()
@@ -163,7 +163,7 @@ func TestRolloverDraws(t *testing.T) {
 	if got := generate(t, begin(64), prompt(20), 120)[40:]; !slices.Equal(got, want) {
 		t.Errorf("chains of 64 draw %v, want %v", got, want)
 	}
-	// The context rolled over after 44 tokens in all, and every 32 from then on.
+	// The first rollover is after 44 tokens, the following ones after 32 tokens each.
 	if same := common(want[5:37], want[37:69]); same > 8 {
 		t.Errorf("%d of 32 draws are those of the same positions before: %v", same, want)
 	}

@@ -30,7 +30,7 @@ func rankedTokens(t *testing.T, s *replay.Session, n int) []rankedToken {
 			out = append(out, rankedToken{of, top})
 		}
 		if _, _, ok := s.LogProbs(len(ids), nil); ok {
-			t.Errorf("there is an entry of token %d of %d", len(ids), len(ids))
+			t.Errorf("token %d of %d has an entry", len(ids), len(ids))
 		}
 	}
 	next, _, err := s.Prompt(t.Context(), prompt(9))
@@ -50,9 +50,9 @@ func rankedTokens(t *testing.T, s *replay.Session, n int) []rankedToken {
 
 func equalRanked(a, b rankedToken) bool { return a.of == b.of && slices.Equal(a.top, b.top) }
 
-// testLogProbs: each token has the log-probability that its logits give, greedy or
-// sampled, and chains of any length, round the end of the ring of entries too, leave
-// the same. The tokens are those that come without.
+// testLogProbs checks that each token has the log-probability that follows from its logits,
+// with greedy decoding and with sampling. Chains of any length must give the same, even if they
+// wrap around the ring of entries. The tokens must be the same as without log-probabilities.
 func testLogProbs(t *testing.T, loaded loader) {
 	m := loaded(t, "qwen3", 64, compiler.Options{LogProbs: true})
 	if got := m.Table().Header.Options; got != "log-probs" {
@@ -141,7 +141,7 @@ func TestLogProbsRefused(t *testing.T) {
 	}
 	generate(t, s, prompt(5), 3)
 	if _, _, ok := s.LogProbs(0, nil); ok {
-		t.Error("there are log-probabilities that were not asked for")
+		t.Error("log-probabilities without a request")
 	}
 	with := session(t, loadedOnCPU(t, "llama", 64, compiler.Options{LogProbs: true}), replay.SessionOptions{})
 	for _, n := range []int{3, 0} {
@@ -159,7 +159,7 @@ func TestLogProbsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tokens, _, err := f.Chain(t.Context(), 2) // one on a machine that others use
+		tokens, _, err := f.Chain(t.Context(), 2) // at least one token, even on a busy machine
 		if err != nil {
 			t.Fatal(err)
 		}

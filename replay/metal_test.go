@@ -15,8 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestMetal runs the tests of every device on the Metal device, over Metal in
-// software.
+// TestMetal runs the tests of every device on the Metal device with the software Metal.
 func TestMetal(t *testing.T) {
 	if err := soft.Start(".."); err != nil {
 		t.Fatal(err)
@@ -28,17 +27,17 @@ func TestMetal(t *testing.T) {
 	for _, mode := range metal.Modes() {
 		for _, c := range sessionTests {
 			if c.name == "Chunks" {
-				continue // chunks of one row have kernels of their own, whose sums are in another order
+				continue // chunks of one row use other kernels, which add in another order
 			}
 			if c.name == "Cancel" {
-				continue // its bound is for hardware; package metal cancels in both modes
+				continue // its time bound is for real hardware; package metal tests cancellation in both modes
 			}
 			if slices.Contains(long, c.name) || mode != "record" && slices.Contains(recordOnly, c.name) || mode == "record" && !slices.Contains(append(recordOnly, recordToo...), c.name) {
 				continue
 			}
 			t.Run(mode+"/"+c.name, func(t *testing.T) {
 				objects, bytes := soft.Live()
-				t.Cleanup(func() { // behind Close
+				t.Cleanup(func() { // runs after Close
 					if err := soft.Violation(); err != nil {
 						t.Error(err)
 					}
@@ -59,20 +58,20 @@ func TestMetal(t *testing.T) {
 	}
 }
 
-// The emulator takes minutes for all tests in all modes. Kernels and bindings of
-// the modes are the same; a recording is another for submissions that end early, memory
-// that moves and sessions beside others.
+// The emulator takes minutes for all tests in all modes. Kernels and bindings are the same in
+// all modes. Recordings differ for submissions that end early, for memory that moves and for
+// several sessions.
 var (
 	long = []string{
-		"Speculate", "SpeculateState", "SpeculateStop", "SpeculateCancel", // SpeculateLogits is the same on fewer tokens
-		"KVKinds",          // package metal grows and forks every kind
-		"RepromptRotating", // Reprompt has all that a device does for it
+		"Speculate", "SpeculateState", "SpeculateStop", "SpeculateCancel", // SpeculateLogits is a short form
+		"KVKinds",          // package metal tests growth and forks of every kind
+		"RepromptRotating", // Reprompt tests everything that involves the device
 	}
 	recordOnly = []string{"ConcurrentSessions", "Growth", "Fork"}
 	recordToo  = []string{"Stop", "Allocations", "CancelledPrompt", "Profile", "SpeculateLogits", "CloseModel"}
 )
 
-// quicker is a device that makes tables quick for the emulator.
+// quicker is a device that reduces the work of tables for the emulator.
 type quicker struct{ replay.Device }
 
 func (q quicker) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) error {

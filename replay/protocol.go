@@ -76,8 +76,8 @@ type Submission struct {
 	Session SessionID
 	Runs    []Run
 
-	// Dry walks the table, applies the patches and meets at the barriers, but runs no
-	// kernel. It measures the cost of replaying apart from the kernels.
+	// Dry walks the table, applies the patches and waits at the barriers, but runs no kernel.
+	// It measures the cost of replaying apart from the kernels.
 	Dry bool
 	// Timings, if not nil, receives the time of each command of the last run, with a
 	// barrier after every command. Its length must be the number of commands of that run's

@@ -26,9 +26,9 @@ func logits(t testing.TB, s *replay.Session) []float32 {
 // kvBytes returns the memory of the KV caches of all sessions.
 func kvBytes(m *replay.Model) uint64 { return m.Memory().Kinds[table.SlotKV].Active }
 
-// testGrowth decodes across the lengths at which caches grow: the tokens and logits are
-// those of a session that reserved the whole context, and the memory is that of the rows in
-// use.
+// testGrowth decodes across the lengths at which caches grow. Tokens and logits must equal
+// those of a session that reserved the whole context, and the memory must be that of the rows
+// in use.
 func testGrowth(t *testing.T, loaded loader) {
 	m := loaded(t, "llama", 64, compiler.Options{})
 	context := int(m.Table().Header.Context)
@@ -95,8 +95,8 @@ func follow(t *testing.T, s *replay.Session, ids []int32, n int) (out []int32, p
 	return out, after.Prefilled - before.Prefilled, after.Reused - before.Reused
 }
 
-// testReprompt gives prompts that share parts with the context: only the new part is
-// prefilled, and the tokens are those of a separate session.
+// testReprompt gives prompts that share parts with the context. Only the new part must be
+// prefilled, and the tokens must equal those of a separate session.
 func testReprompt(t *testing.T, loaded loader) {
 	m := loaded(t, "qwen3", 16, compiler.Options{})
 	s := session(t, m, replay.SessionOptions{Chain: 5})
@@ -116,7 +116,7 @@ func testReprompt(t *testing.T, loaded loader) {
 		}
 	}
 	turn("first", ids, 0)
-	// The last of the eight is pending: it has no rows yet.
+	// The last of the eight tokens is pending and therefore has no K and V yet.
 	turn("second turn", append(slices.Concat(ids, out), 77, 78, 79), len(ids)+7)
 	changed := slices.Clone(ids)
 	changed[25] = 99
@@ -156,7 +156,8 @@ func repromptRotating(t *testing.T, loaded loader, name string) {
 			t.Errorf("%d positions back: %d reused, want %d; %v, alone %v", c.back, reused, c.reused, out, alone)
 		}
 	}
-	// Two steps back are as far as one: the rows between them are gone.
+	// After two steps back, the rows are reused only as far as after one, because the rows
+	// between them are overwritten.
 	s := session(t, m, replay.SessionOptions{})
 	follow(t, s, ids, 1)
 	if err := errors.Join(s.Rewind(100), s.Rewind(90)); err != nil {
@@ -234,7 +235,7 @@ func snapshot(t *testing.T, loaded loader, names ...string) {
 			t.Fatal(err)
 		}
 		if b.String() != "behind" {
-			t.Errorf("%s: %d bytes are left of those behind the snapshot", name, b.Len())
+			t.Errorf("%s: %d of the bytes after the snapshot are left", name, b.Len())
 		}
 		if r.Len() != s.Len() || !slices.Equal(logits(t, r), logits(t, s)) {
 			t.Errorf("%s: %d positions of %d, or other logits", name, r.Len(), s.Len())
@@ -306,6 +307,6 @@ func testCloseModel(t *testing.T, loaded loader) {
 		t.Errorf("a new session: %v", err)
 	}
 	if m.Memory() != (replay.Memory{}) {
-		t.Errorf("%+v is left", m.Memory())
+		t.Errorf("%+v is still allocated", m.Memory())
 	}
 }

@@ -81,9 +81,9 @@ func testRepromptRows(t *testing.T, loaded loader) {
 		t.Errorf("relative error of the head's product with the hidden states %g", e)
 	}
 
-	// A generation goes on from what a prompt says, whatever rows left.
+	// Decoding must continue from the prompt, regardless of rows left in scratch.
 	if a, b := generate(t, s, []int32{7}, 5), generate(t, session(t, m, replay.SessionOptions{}), append(slices.Clone(ids), 7), 5); !slices.Equal(a, b) {
-		t.Errorf("decoded %v behind rows, %v behind a prompt", a, b)
+		t.Errorf("decoded %v after rows, %v after a prompt", a, b)
 	}
 
 	stop := errors.New("enough")

@@ -91,7 +91,7 @@ func TestSetSampling(t *testing.T) {
 			t.Errorf("%+v is not greedy: %v, want %v", o, got, greedy)
 		}
 	}
-	// A banned token never comes, and one that is much wanted always does.
+	// A banned token is never chosen, and a token with a large bias always.
 	ban := map[int32]float64{greedy[0]: math.Inf(-1)}
 	if got := sampled(t, m, 16, 20, replay.Sampling{LogitBias: ban}); slices.Contains(got, greedy[0]) {
 		t.Errorf("token %d is banned: %v", greedy[0], got)
@@ -122,8 +122,8 @@ func TestSamplerOrders(t *testing.T) {
 	generate(t, none, prompt(5), 3)
 }
 
-// TestSampledLogits: the logits that a session gives are the model's, whatever the
-// penalties made of them, and what a cancelled chain left goes on as it would have.
+// TestSampledLogits checks that Logits returns the model's logits without penalties, and that a
+// session continues correctly after a rewind.
 func TestSampledLogits(t *testing.T) {
 	m := loadedOnCPU(t, "qwen2", 64, compiler.Options{})
 	logits := func(o replay.Sampling) []float32 {

@@ -81,7 +81,7 @@ type Stats struct {
 	QueueTime          time.Duration // part of WaitTime, behind submissions of other sessions
 	DeviceTime         time.Duration
 	BytesRead          uint64 // bytes of weights and KV caches, computed from what the table's commands declare
-	Calls              uint64 // calls of the system's GPU interface if the device is a CallCounter, also those for other sessions meanwhile
+	Calls              uint64 // calls of a CallCounter's GPU interface, including those for other sessions
 
 	// Prefilled counts prefilled tokens: those of prompts, pending tokens before them, and
 	// the tokens that a rollover keeps. Reused counts tokens of prompts that Reprompt found

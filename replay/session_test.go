@@ -126,8 +126,7 @@ func TestOneWaitAPrompt(t *testing.T) {
 	}
 }
 
-// TestPending checks that a prompt begins with the token that was chosen
-// before it.
+// TestPending checks that a prompt begins with the pending token.
 func TestPending(t *testing.T) {
 	ctx := context.Background()
 	dev, s := recorded(t, "llama", 64, compiler.Options{}, replay.SessionOptions{Chain: 4})
@@ -151,7 +150,7 @@ func TestPending(t *testing.T) {
 	}
 	for _, n := range []int{-1, 4} {
 		if err := s.Rewind(n); err == nil {
-			t.Errorf("rewinding to %d of 3 was taken", n)
+			t.Errorf("rewinding to %d of 3 succeeded", n)
 		}
 	}
 	if err := s.Reset(); err != nil || s.Len() != 0 {
@@ -218,7 +217,7 @@ func TestSessionOptions(t *testing.T) {
 	}
 	for _, o := range []replay.SessionOptions{{Chain: -1}, {ChainTime: -1}, {StopIDs: make([]int32, compiler.MaxStops+1)}} {
 		if _, err := m.NewSession(o); err == nil {
-			t.Errorf("%+v was taken", o)
+			t.Errorf("%+v was accepted", o)
 		}
 	}
 }
@@ -229,7 +228,7 @@ func TestLoadRefuses(t *testing.T) {
 	if _, err := replay.Load(context.Background(), &null.Device{}, tab, nil, replay.LoadOptions{}); err == nil {
 		t.Error("a table without a barrier was loaded")
 	}
-	// A program whose commands do something else than its name promises.
+	// Exchange the names of two programs, so that their commands do not match.
 	tab, _ = compiled(t, "llama", 64, compiler.Options{})
 	for i := range tab.Programs {
 		switch p := &tab.Programs[i]; p.Name {

@@ -13,10 +13,10 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// speculating returns a session that has been given ids and speculates. Random
-// models do not repeat themselves, so that the ring is told that ids were other
-// tokens: those which will follow, but for some. What decoding reads of
-// them is in the caches.
+// speculating returns a session that has prefilled ids and uses speculative decoding. Random
+// models do not repeat themselves, so the test overwrites the token ring: it replaces ids with
+// tokens that will follow, except for some. Decoding does not depend on these entries, because
+// their K and V are already in the caches.
 func speculating(t testing.TB, m *replay.Model, o replay.SessionOptions, ids, follow []int32) *replay.Session {
 	t.Helper()
 	s := session(t, m, o)

@@ -75,10 +75,10 @@ func limitedLogits(t *testing.T, path string, slot uint64) (logits []float32, ne
 	return logits, generate(t, session(t, m, replay.SessionOptions{}), prompt(20), 20), parts
 }
 
-// TestSplitWeights replays tables whose products are divided by rows: not a bit
-// of the logits changes.
+// TestSplitWeights replays tables whose products are divided by rows. The logits must not
+// change.
 func TestSplitWeights(t *testing.T) {
-	models := map[string]uint64{} // slots, by path
+	models := map[string]uint64{} // slot size, by path
 	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral"} {
 		models[testmodels.Path(t, filepath.Join("..", "testdata", "tiny", name))] = 300 << 10
 	}

@@ -45,7 +45,7 @@ func TestPTX(t *testing.T) {
 			}
 		}
 		if e.File == "halves.metal" && bytes.Count(text, []byte("wgmma.mma_async")) == 0 {
-			t.Error("warpgroups multiply nothing")
+			t.Error("no warpgroup products")
 		}
 	}
 }

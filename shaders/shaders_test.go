@@ -28,22 +28,22 @@ func TestMade(t *testing.T) {
 	for _, list := range [][]decl.Kernel{decl.Kernels, decl.Helpers} {
 		for _, d := range list {
 			if _, ok := m.Kernel(d.Name); !ok {
-				t.Errorf("%s is declared and has no source", d.Name)
+				t.Errorf("%s is declared but has no source", d.Name)
 			}
 		}
 	}
 	if len(m.Exact) == 0 {
-		t.Error("no text for one processor alone")
+		t.Error("no text for exactly one architecture")
 	}
 	if _, ok := m.Kernel("nothing"); ok {
-		t.Error("a kernel that is not there is found")
+		t.Error("found a missing kernel")
 	}
 	for _, file := range []string{"nothing.metal", "", "../go.mod"} {
 		if _, err := PTX(file, "sm_90"); err == nil {
-			t.Errorf("PTX of %q is there", file)
+			t.Errorf("found PTX of %q", file)
 		}
 		if _, err := Source(file); err == nil {
-			t.Errorf("source %q is there", file)
+			t.Errorf("found source %q", file)
 		}
 	}
 }

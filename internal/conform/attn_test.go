@@ -417,12 +417,12 @@ func checkAttn(t *testing.T, p *emu.Program, a attention, r *rand.Rand, seed uin
 		if first == nil {
 			first = got
 		} else if err := compare(k, got, first, nil); err != nil {
-			t.Fatalf("seed %d: %v: order %d gives something else: %v", seed, a, o, err)
+			t.Fatalf("seed %d: %v: order %d gives another result: %v", seed, a, o, err)
 		}
 	}
 	got := c.emulated(t, p, tab, contents, launch{threads: threads, stop: 1})
 	if err := compare(k, got, &outcome{bindings: contents, stopped: true}, nil); err != nil {
-		t.Fatalf("seed %d: it does something with the stop flag set: %v", seed, err)
+		t.Fatalf("seed %d: it writes with the stop flag set: %v", seed, err)
 	}
 }
 

@@ -26,7 +26,7 @@ func both(t *testing.T, e *emu.Program, c command, r *rand.Rand, seed uint64, th
 		if emulated == nil {
 			emulated = got
 		} else if err := compare(k, got, emulated, nil); err != nil {
-			t.Fatalf("seed %d: order %d gives something else: %v", seed, o, err)
+			t.Fatalf("seed %d: order %d gives another result: %v", seed, o, err)
 		}
 	}
 	return cpu, emulated

@@ -170,7 +170,7 @@ func TestGEMMHalves(t *testing.T) {
 			got := c.emulated(t, e, tab, contents, launch{threads: 256, extra: 1, order: o, seed: seed})
 			if first != nil {
 				if err := compare(k, got, first, nil); err != nil {
-					t.Fatalf("seed %d, %s: order %d gives something else: %v", seed, typ, o, err)
+					t.Fatalf("seed %d, %s: order %d gives another result: %v", seed, typ, o, err)
 				}
 				continue
 			}

@@ -310,12 +310,12 @@ func testSubject(t *testing.T, p *emu.Program, s subject, rounds uint64) {
 			if first == nil {
 				first = got
 			} else if err := compare(k, got, first, nil); err != nil {
-				t.Fatalf("seed %d: order %d gives something else: %v", seed, o, err)
+				t.Fatalf("seed %d: order %d gives another result: %v", seed, o, err)
 			}
 		}
 		got := c.emulated(t, p, tab, contents, launch{threads: threads, stop: 1})
 		if err := compare(k, got, &outcome{bindings: contents, stopped: true}, nil); err != nil {
-			t.Fatalf("seed %d: it does something with the stop flag set: %v", seed, err)
+			t.Fatalf("seed %d: it writes with the stop flag set: %v", seed, err)
 		}
 	}
 }

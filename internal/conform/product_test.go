@@ -223,7 +223,7 @@ func (p *productOf) check(t *testing.T, e *emu.Program, seed uint64, threads int
 				t.Fatalf("seed %d, %d threads, %+v: beside float64: %v", seed, threads, *p, err)
 			}
 		} else if err := compare(k, got, first, nil); err != nil {
-			t.Fatalf("seed %d, %+v: order %d gives something else: %v", seed, *p, o, err)
+			t.Fatalf("seed %d, %+v: order %d gives another result: %v", seed, *p, o, err)
 		}
 	}
 }

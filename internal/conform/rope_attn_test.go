@@ -182,12 +182,12 @@ func testRopeAttn(t *testing.T, p *emu.Program, first, end uint64, limit int) {
 					t.Fatalf("%s, %d threads: %v", where, threads, err)
 				}
 			} else if err := compare(k, got, first, nil); err != nil {
-				t.Fatalf("%s: order %d gives something else: %v", where, o, err)
+				t.Fatalf("%s: order %d gives another result: %v", where, o, err)
 			}
 		}
 		got := c.emulated(t, p, tab, contents, launch{threads: threads, stop: 1})
 		if err := compare(k, got, &outcome{bindings: contents, stopped: true}, nil); err != nil {
-			t.Fatalf("%s: it does something with the stop flag set: %v", where, err)
+			t.Fatalf("%s: it writes with the stop flag set: %v", where, err)
 		}
 	}
 }

@@ -475,7 +475,7 @@ func TestWholeFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := run(tab, emu.Reverse); err != nil || !bytes.Equal(got, want) {
-		t.Fatalf("another order gives something else, %v", err)
+		t.Fatalf("another order gives another result: %v", err)
 	}
 	damaged := func(change func(*table.Table)) *table.Table {
 		d := *tab
@@ -518,7 +518,7 @@ func TestWholeFaults(t *testing.T) {
 	}
 	t.Logf("%d barriers; %d bindings, of which %d stay in their slots", barriers, bindings, seen)
 	if barriers == 0 || seen == 0 {
-		t.Error("there is nothing to damage")
+		t.Error("no case can be damaged")
 	}
 	misplaced := damaged(func(d *table.Table) { d.Cmds[program.First+1].Bind[0].Offset += 4 })
 	if _, err := run(misplaced, emu.Forward); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("command %d (%s): ", program.First+1, tab.Label(int(program.First)+1))) {

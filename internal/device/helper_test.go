@@ -149,8 +149,8 @@ func (d backend) Free(s *own) error {
 	return d.freeErr
 }
 
-// Grow allocates multiples of 8 positions, 10 bytes each; while it grows, 5 more bytes for each
-// old position.
+// Grow allocates multiples of 8 positions, 10 bytes each. While it grows, it uses 5 more bytes
+// for each old position.
 func (d backend) Grow(s *own, positions int) (device.Room, error) {
 	if d.growErr != nil {
 		return device.Room{}, d.growErr
@@ -185,7 +185,7 @@ func session(tb testing.TB, d *fake) replay.SessionID {
 	return id
 }
 
-// hold makes each token of a session's jobs announce itself and wait.
+// hold makes each token of a session's jobs send to the returned channel and wait.
 func hold(tb testing.TB, d *fake, id replay.SessionID) chan bool {
 	tb.Helper()
 	gate := make(chan bool)

@@ -37,8 +37,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestCancelQueued cancels jobs behind one that does not end: they must end at once, wherever
-// they are in the queue, and the others must run in order.
+// TestCancelQueued cancels jobs that wait for one that does not end. They must end at once,
+// wherever they are in the queue, and the others must run in order.
 func TestCancelQueued(t *testing.T) {
 	d := loaded(t)
 	first := session(t, d)
@@ -229,7 +229,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	if err := errors.Join(d.Read(id, 0, 16, nil), d.Write(id, 0, 0, make([]byte, 16))); err != nil {
-		t.Errorf("all of a slot, and nothing behind it: %v", err)
+		t.Errorf("writing a whole slot: %v", err)
 	}
 	if len(d.ran) != 1 {
 		t.Errorf("%d submissions ran, want 1", len(d.ran))

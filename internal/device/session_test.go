@@ -74,7 +74,7 @@ func TestFork(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	if _, err := d.Fork(id, 25); err == nil {
-		t.Error("rows that are not there were forked")
+		t.Error("forked more rows than the session has")
 	}
 	for _, fault := range []*error{&d.openErr, &d.growErr, &d.copyErr} {
 		*fault = errors.New("fault")

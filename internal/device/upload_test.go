@@ -136,7 +136,7 @@ func TestUpload(t *testing.T) {
 			first, read = tab.Uploads[0].SrcSize, read-int(tab.Uploads[0].SrcSize)
 		}
 		if total != sum || seen[0] != first || seen[len(seen)-1] != total || !slices.IsSorted(seen) || src.forgot != read {
-			t.Errorf("progress %v of %d, want %d to %d; %d bytes were let go of, want %d", seen, total, first, sum, src.forgot, read)
+			t.Errorf("progress %v of %d, want %d to %d; %d bytes were released, want %d", seen, total, first, sum, src.forgot, read)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func TestCut(t *testing.T) {
 		most = max(most, p.Size)
 	}
 	if u.Next() != nil || most != largest || largest > 16<<20 || count != 2+1+1+1+2 {
-		t.Errorf("%d pieces of up to %d bytes, %d is said", count, most, largest)
+		t.Errorf("%d pieces of up to %d bytes, but Cut returned %d", count, most, largest)
 	}
 	for i, n := range filled {
 		if n != tab.Slots[i].Size {
@@ -210,7 +210,8 @@ func TestUploadErrors(t *testing.T) {
 	}
 }
 
-// TestFillEnds cancels in the middle, and panics as a source does if its file has shrunk.
+// TestFillEnds cancels an upload, and uses a source that panics like a mapped file that has
+// shrunk.
 func TestFillEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(bg)
 	defer cancel()

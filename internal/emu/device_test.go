@@ -265,7 +265,7 @@ func TestUpload(t *testing.T) {
 	}
 	want := slices.Concat(constants[4:], blocks[34:102], binary.LittleEndian.AppendUint32(nil, 0x3f800000), binary.LittleEndian.AppendUint32(nil, 0xc0000000))
 	if !bytes.Equal(mem[0], want) || !bytes.Equal(mem[1], tiles) {
-		t.Error("the slots hold something else")
+		t.Error("the slots have another content")
 	}
 	if !slices.Equal(steps, []uint64{4, 72, 76, 76 + size}) {
 		t.Errorf("progress %v", steps)

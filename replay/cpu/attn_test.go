@@ -215,8 +215,8 @@ func (c attnCase) reference(t *testing.T, s *solo) []float64 {
 	return out
 }
 
-// bothKinds returns the cases with a float16 cache, and those whose heads are whole blocks with
-// an int8 cache too.
+// bothKinds returns each case with a float16 cache and, if its heads consist of whole blocks,
+// also with an int8 cache.
 func bothKinds(list []attnCase) []attnCase {
 	for _, c := range list {
 		if c.d%decl.KVBlock == 0 {
@@ -349,7 +349,7 @@ func TestKVQ8(t *testing.T) {
 	fused.run(fastest(), 3)
 	for _, cache := range []string{"k_cache", "v_cache"} {
 		if !bytes.Equal(fused.bytes(cache), s.bytes(cache)) {
-			t.Errorf("%s differs where it is fused", cache)
+			t.Errorf("%s differs with fusion", cache)
 		}
 	}
 }

@@ -10,9 +10,9 @@ const poisoned = ^uint64(0)
 
 type pad [align]byte
 
-// barrier is where the workers of a team meet. The upper 63 bits of word are a generation number.
-// The lowest bit is the decision, made by the last worker to arrive, whether the submission ends
-// here; so all workers see the same decision.
+// barrier is the point at which the workers of a team wait for each other. The upper 63 bits of
+// word are a generation number. The lowest bit reports whether the submission ends here. The
+// last worker to arrive decides this, so that all workers see the same decision.
 type barrier struct {
 	_       pad
 	arrived atomic.Int32
@@ -24,7 +24,7 @@ type barrier struct {
 // wait returns when all n workers have called it, and reports whether the submission ends here.
 // last is the word that this worker saw before; wait updates it. The last worker to arrive sees
 // all writes of the others, asks the job whether it ends, and publishes the answer. The others
-// spin; after spins looks they yield to other goroutines.
+// poll the word; after the given number of polls they also yield to other goroutines.
 func (b *barrier) wait(n int32, spins int, last *uint64, j *job) bool {
 	if b.arrived.Add(1) == n {
 		b.arrived.Store(0)
@@ -47,6 +47,6 @@ func (b *barrier) wait(n int32, spins int, last *uint64, j *job) bool {
 	}
 }
 
-// poison ends all waits, present and future. The caller must not have arrived at the barrier that
-// the others wait at, so that it can never complete.
+// poison ends all present and future waits. The caller must not have arrived at the barrier at
+// which the others wait, so that this barrier can never complete.
 func (b *barrier) poison() { b.word.Store(poisoned) }

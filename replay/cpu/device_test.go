@@ -118,6 +118,6 @@ func TestChain(t *testing.T) {
 		}
 	}
 	if slices.Max(want) == slices.Min(want[1:]) {
-		t.Errorf("the chain stands still: %v", want)
+		t.Errorf("the chain repeats one token: %v", want)
 	}
 }

@@ -407,12 +407,12 @@ func (f *filtering) reached(k uint32) uint32 {
 	return lo.key
 }
 
-// farthest is how many times descend doubles the distance from the largest key in search of
-// enough tokens.
+// farthest is the number of times that descend doubles the distance from the largest key while
+// it searches for enough tokens.
 const farthest = 6
 
-// descend searches lo near the largest key: usually a few tokens there are enough, and parts
-// without any cost nothing. The first distance is 2/scale.
+// descend searches for lo near the largest key. Usually a few tokens there are enough, and
+// parts that contain none of them are skipped. The first distance is 2/scale.
 func (f *filtering) descend(lo, hi level, target uint64, scale float32, reach func(key uint32) level) (level, level) {
 	far := 2 / scale
 	for range farthest {

@@ -31,8 +31,8 @@ func read(t *testing.T, pattern string) string {
 	return text.String()
 }
 
-// shapeOf returns the bytes of 16 rows of a block before its tiles, the number of its
-// tiles and their size.
+// shapeOf returns the size in bytes of a strip's block before its tiles, the number of tiles,
+// and the size of a tile.
 func shapeOf(f *dtype.Form) (head, tiles, size int) {
 	t := f.Tile()
 	tiles, size = f.Elems/32, t.QuantsStep
@@ -42,8 +42,8 @@ func shapeOf(f *dtype.Form) (head, tiles, size int) {
 	return t.Bytes - tiles*size, tiles, size
 }
 
-// TestAssemblyForms compares the offsets of tiles that the AVX2 and AVX-512 loops have
-// with the declarations of the types.
+// TestAssemblyForms compares the tile offsets in the AVX2 and AVX-512 loops with the
+// declarations of the types.
 func TestAssemblyForms(t *testing.T) {
 	seen := map[string]int{}
 	text := read(t, "avx*_tiled*_amd64.s")
@@ -51,7 +51,7 @@ func TestAssemblyForms(t *testing.T) {
 		name, body, _ := strings.Cut(part, "(SB)")
 		m := regexp.MustCompile(`^tiled(?:Four)?(.+?)(?:x[14])?(AVX2|AVX512)$`).FindStringSubmatch(name)
 		if m == nil {
-			continue // those of MLX's types, whose blocks have no fixed size
+			continue // blocks of MLX types have no fixed size
 		}
 		typ, err := dtype.Parse(m[1])
 		if err != nil {
@@ -83,7 +83,7 @@ func TestAssemblyForms(t *testing.T) {
 	}
 }
 
-// TestNEONForms does so for the NEON loops, whose C files declare a shape.
+// TestNEONForms compares the shapes in the C files of the NEON loops with the declarations.
 func TestNEONForms(t *testing.T) {
 	text := read(t, "neon/tiled*.c")
 	list := regexp.MustCompile(`static const shape (\w+) = \{(.*?)\};`).FindAllStringSubmatch(text, -1)
@@ -129,7 +129,7 @@ func TestNEONForms(t *testing.T) {
 	}
 }
 
-// TestAssemblyLevels compares the code books of the AVX2 loops with the declarations.
+// TestAssemblyLevels compares the tables of levels in the AVX2 loops with the declarations.
 func TestAssemblyLevels(t *testing.T) {
 	for name, typ := range map[string]dtype.Type{"levelsIQ4": dtype.IQ4_NL, "levelsMXFP4": dtype.MXFP4} {
 		for file, more := range map[string]int{"avx2_tiled_levels_amd64.s": 0, "avx512_tiled_levels_amd64.s": map[dtype.Type]int{dtype.IQ4_NL: 128, dtype.MXFP4: 12}[typ]} {

@@ -121,6 +121,6 @@ func TestGEMMHalves(t *testing.T) {
 	s := newSolo(t, kernels.GEMMHalves, []uint32{uint32(dtype.F16), 0}, kernels.GEMMHalvesParams{In: 8, Out: 1, YStride: 1, Group: 1, RowGroup: 64}, second(0, 0, 1), "b")
 	s.b.t.Specs[0].Values[kernels.GEMMHalvesSpecWType] = uint32(dtype.F32)
 	if _, err := bind(portable(), s.b.t, s.mem, &table.Step{}, 1); err == nil {
-		t.Error("float32 weights are taken")
+		t.Error("float32 weights are accepted")
 	}
 }

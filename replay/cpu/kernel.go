@@ -27,14 +27,14 @@ type divisible interface {
 	more(w *worker, lo, hi int)
 }
 
-// claims counts the claims on the pool of a command. Every worker claims until no units are left,
-// so that each replay makes the same number of claims. So each worker knows the count at the
-// start of a replay, and the counter needs no reset.
+// claims counts the claims on the pool of a command. Every worker claims pieces until none is
+// left, so each replay makes the same number of claims. Therefore each worker knows the count
+// at the start of a replay, and the counter needs no reset.
 type claims struct {
 	_    pad
 	next atomic.Uint64
 	_    pad
-	seen []uint64 // for each worker: claims in all replays before
+	seen []uint64 // for each worker: number of claims in all earlier replays
 }
 
 // constructors creates the kernel of a command, by kernel id.
@@ -160,15 +160,15 @@ type command struct {
 	cmd     *table.Cmd
 	tiles   int // largest number of workers that share it
 	barrier bool
-	claims  *claims // of a divisible kernel; otherwise nil
+	claims  *claims // only for a divisible kernel
 }
 
 // bind prepares the table's commands to run on a set of slots. It skips commands that belong to
 // no program.
 func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step, workers int) ([]command, error) {
 	cmds := make([]command, len(t.Cmds))
-	// alone: all commands since the last meeting run on worker 0 only. steps: the last command
-	// writes the step block.
+	// alone reports that only worker 0 has run commands since the last barrier. steps reports
+	// that the last command writes the step block.
 	alone, steps := false, false
 	err := device.EachCmd(name, t, func(i int, p *table.Program, cmd *table.Cmd) error {
 		k, err := bindOne(o, t, p, cmd, mem, step)
@@ -177,8 +177,9 @@ func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step, workers int) (
 		}
 		about, _ := decl.Lookup(cmd.Kernel)
 		first, one := uint32(i) == p.First, cmd.Tiles() == 1
-		// Commands of one worker are in order without a meeting. But the workers meet before the
-		// step block changes, since the others read it after the last meeting.
+		// Commands of a single worker are ordered without a barrier. But a barrier is needed
+		// before the step block changes, because the other workers read it after the last
+		// barrier.
 		meets := cmd.Barrier != 0 && (first || !alone || !one || about.Step && !steps)
 		alone, steps = one && (meets || alone && !first), about.Step
 		cmds[i] = command{kernel: k, cmd: cmd, tiles: cmd.Tiles(), barrier: meets}

@@ -204,7 +204,7 @@ func testMatmul(t *testing.T, r *rand.Rand, p product, input, bias uint32, out, 
 	}
 	got := s.everywhere("y", start)
 	f := dequantized(t, p.weight, w)
-	var want, size []float64 // size is the magnitude that rounding errors are relative to
+	var want, size []float64 // size is the sum of magnitudes, to which rounding errors are relative
 	for row := range rows {
 		x := slices.Clone(x[row*xStride:][:in])
 		if input != decl.InputPlain {

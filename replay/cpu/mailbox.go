@@ -23,7 +23,7 @@ func (m *mailbox) put(j *job) {
 	}
 }
 
-// take waits for the next job. It parks the goroutine after spins looks.
+// take waits for the next job. It parks the goroutine after the given number of polls.
 func (m *mailbox) take(spins int) *job {
 	for i := 0; !m.full.Load(); i++ {
 		if i < spins {

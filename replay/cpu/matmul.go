@@ -116,7 +116,7 @@ func newProduct(b *binder, p productShape) (*matmul, error) {
 		strip, ok := dtype.Tiled16.Bytes(t, dtype.TileRows, uint64(p.in))
 		b.need(ok && p.out%dtype.TileRows == 0, "[%d, %d] has no tiles", p.out, p.in)
 		size = strip / dtype.TileRows
-		// Chips may group by half strips; the CPU takes whole ones.
+		// Tables for GPUs may group by half strips; the CPU processes whole strips.
 		group = (group + dtype.TileRows - 1) / dtype.TileRows * dtype.TileRows
 	}
 	k := &matmul{
@@ -131,8 +131,8 @@ func newProduct(b *binder, p productShape) (*matmul, error) {
 
 func (k *matmul) units(*worker) int { return (k.out + k.group - 1) / k.group }
 
-// poolBytes is the number of bytes of weights above which a pool is worthwhile. Smaller matrices
-// are done before the workers drift apart.
+// poolBytes is the size of weights in bytes above which a pool is worthwhile. With smaller
+// matrices all workers finish at about the same time.
 const poolBytes = 512 << 10
 
 // pool returns a quarter of the units, for large weights.

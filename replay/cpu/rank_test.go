@@ -40,7 +40,7 @@ func TestLogProbs(t *testing.T) {
 	for kind := range 9 {
 		for _, n := range []int{1, 19, 4100, 151_936} {
 			logits := filterLogits(r, n, kind)
-			if kind == 8 { // as far as shares reach
+			if kind == 8 { // just within the range of shares
 				for i := range logits {
 					logits[i] = -float32(i % 64)
 				}
@@ -96,7 +96,7 @@ func TestLogProbs(t *testing.T) {
 			for _, few := range []uint32{0, 1, 5} {
 				some := ranked(t, logits, 2048, 3, uint32(chosen), few)
 				if few = max(few, 1); !slices.Equal(some[:2+2*few], entry[:2+2*few]) || slices.Max(append(some[2+2*few:], 0)) != 0 {
-					t.Errorf("kind %d, %d logits: %d of the likeliest are others than of %d", kind, n, few, sampler.MaxRanked)
+					t.Errorf("kind %d, %d logits: the %d likeliest tokens differ from the first of %d", kind, n, few, sampler.MaxRanked)
 				}
 			}
 		}

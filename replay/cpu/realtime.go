@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// waits tells a waiting worker how often to look before it yields its thread.
+// waits is the number of times that a waiting worker polls before it yields its thread.
 type waits struct {
 	meet int           // at a barrier
 	idle int           // for a job

@@ -76,11 +76,11 @@ func TestWeight(t *testing.T) {
 	}
 	for _, far := range []float32{40, 1e10, 2 * sampler.Limit} {
 		if weight(far, 1e6) != 0 {
-			t.Errorf("%v weighs something", far)
+			t.Errorf("%v has a weight above 0", far)
 		}
 	}
 	if got := weight(0, 1e6); got>>7 != 1<<24 && got>>7 != 1<<24-1 {
-		t.Errorf("the largest weighs %v", got)
+		t.Errorf("the largest weight is %v", got)
 	}
 }
 
@@ -365,12 +365,12 @@ func checkFilters(s *sampling, set sampler.Settings, order []uint32, temperature
 	ref := newReference(keys)
 	if len(ref.ids) == 0 {
 		if id != 0 {
-			return fmt.Errorf("all tokens are banned and %d is chosen", id)
+			return fmt.Errorf("all tokens are banned, but %d is chosen", id)
 		}
 		return nil
 	}
-	// The bounds of a stage follow from those of the stages before it, whose numbers differ only
-	// by rounding.
+	// Each stage adds to the uncertainty of the number of tokens, because its input differs by
+	// the rounding errors of the stages before it.
 	least, most := len(ref.ids), len(ref.ids)
 	for _, stage := range order {
 		all := ref.ids
@@ -385,7 +385,7 @@ func checkFilters(s *sampling, set sampler.Settings, order []uint32, temperature
 	for i, at := range ref.ids {
 		if keys[at] > limit[0] || keys[at] == limit[0] && uint32(at) <= limit[1] {
 			if kept++; kept != i+1 {
-				return fmt.Errorf("what is kept is no prefix: %d is, and one before it is not", at)
+				return fmt.Errorf("the kept tokens are not a prefix: %d is kept, but one before it is not", at)
 			}
 		}
 	}
@@ -393,7 +393,7 @@ func checkFilters(s *sampling, set sampler.Settings, order []uint32, temperature
 		return fmt.Errorf("%d tokens are kept, want %d to %d", kept, least, most)
 	}
 	if at := slices.Index(ref.ids, id); at < 0 || at >= kept {
-		return fmt.Errorf("%d is chosen, which is not one of the %d that are kept", id, kept)
+		return fmt.Errorf("%d is chosen, but it is not among the %d kept tokens", id, kept)
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func (d backend) Open() (s *session, size uint64, err error) {
 			mem[i] = d.model[i]
 		}
 	}
-	_, step, _ := d.table.Slot(table.SlotStep) // Load has checked that there is one
+	_, step, _ := d.table.Slot(table.SlotStep) // Load has checked that the table has one
 	s.step = stepOf(s.mem[step])
 	s.cmds, err = bind(d.ops, d.table, mem, s.step, d.threads)
 	return s, size, err

@@ -10,14 +10,13 @@ import (
 // Taps reports that submissions may have a tap.
 func (d *Device) Taps() bool { return true }
 
-// tap shows the output of the command that has just run. It reports whether the submission ends
-// here.
+// tap calls the submission's tap after a command. It reports whether the submission ends here.
 func (w *worker) tap(j *job, tap *replay.Tap) (ends bool) {
 	if w.meet(j) {
 		return true
 	}
 	if w.id == 0 && !j.Submission.Dry {
-		// The others see it after the next meeting.
+		// The other workers see the error after the next barrier.
 		j.Session.refused = w.show(j, tap)
 	}
 	return w.meet(j)

@@ -22,8 +22,8 @@ type worker struct {
 	team  *team
 	id    int
 	mail  mailbox
-	last  uint64    // the last word of the barrier that it saw
-	slice time.Time // the worker has had its thread without a break at most since then
+	last  uint64    // the barrier's last word that this worker has seen
+	slice time.Time // the worker has used its thread without a break since then, or for a shorter time
 
 	step table.Step // current position of the replay
 	at   int        // current command, for errors
@@ -38,7 +38,7 @@ type worker struct {
 	tiles   tiledInput // input of a tiled product; a field because it would escape
 	float   floatInput
 	chunk   [inputChunk]float32
-	top     [attnRows]float32 // of attention: the maxima so far, and the sums of weights
+	top     [attnRows]float32 // running maxima of attention; next to them the sums of weights
 	sum     [attnRows]float32
 	_       pad
 }
@@ -104,8 +104,8 @@ func warmParking() {
 	for range min(stock*runtime.GOMAXPROCS(0), most) {
 		parked.Go(func() { <-gate })
 	}
-	// Yield so that the goroutines reach the gate. One that has not reached it does not park,
-	// which only costs its record.
+	// Yield, so that the goroutines block at the gate. A goroutine that does not block in time
+	// only leaves one record fewer.
 	for range 4 {
 		runtime.Gosched()
 	}
@@ -196,7 +196,7 @@ func (w *worker) run(j *job) {
 	}()
 	defer trace.StartRegion(context.Background(), TraceRegion).End()
 	s := j.Submission
-	met := false // the team has met and nothing has run since
+	met := false // the team has met at a barrier and no command has run since
 	for i := range s.Runs {
 		run := &s.Runs[i]
 		w.step = run.Step
@@ -219,8 +219,8 @@ func (w *worker) run(j *job) {
 	}
 }
 
-// replay walks a program once. met reports whether the team has just met. replay reports whether
-// the submission ends here.
+// replay runs a program once. met reports whether the team has just met at a barrier. replay
+// returns whether the submission ends here.
 func (w *worker) replay(j *job, program uint32, timed, met bool) (ends bool) {
 	p := &w.team.dev.table.Programs[program]
 	cmds := j.Session.cmds[p.First : p.First+p.Count]
@@ -291,8 +291,8 @@ func (w *worker) share(c *command) {
 // poolPieces is the number of pieces of a pool per worker.
 const poolPieces = 8
 
-// claim executes units [lo, hi) in pieces, as long as unclaimed pieces are left. If a worker's
-// processor is slow or taken away, the others execute its pieces.
+// claim executes units [lo, hi) in pieces as long as unclaimed pieces are left. If a worker's
+// processor is slow or is used by other threads, the other workers execute its pieces.
 func (w *worker) claim(c *command, k divisible, lo, hi int) {
 	pieces := min(poolPieces*len(w.team.workers), hi-lo)
 	before := c.claims.seen[w.id]
@@ -306,8 +306,8 @@ func (w *worker) claim(c *command, k divisible, lo, hi int) {
 	}
 }
 
-// meet waits for the team. It reports whether the submission ends here; all workers get the same
-// answer.
+// meet waits at the barrier for the whole team. It reports whether the submission ends here;
+// all workers get the same answer.
 func (w *worker) meet(j *job) bool {
 	return w.team.barrier.wait(int32(len(w.team.workers)), w.team.waits.meet, &w.last, j)
 }

@@ -340,7 +340,7 @@ func TestWholeModel(t *testing.T) {
 	}
 }
 
-// TestBarrier uses more waiters than processors, which meet often.
+// TestBarrier uses more waiters than processors and many rounds.
 func TestBarrier(t *testing.T) {
 	const n, rounds = 5, 300
 	j, none := &job{Session: &session{step: &table.Step{}}}, &job{Session: &session{step: &table.Step{}}}
@@ -385,8 +385,8 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// TestClaim hands out a pool to workers of different speed, replay after replay: each unit must
-// run once, and the slow worker must run fewer.
+// TestClaim hands out a pool to workers of different speeds in several replays. Each unit must
+// run once, and the slow worker must run fewer units.
 func TestClaim(t *testing.T) {
 	const workers, lo, hi, rounds = 3, 5, 105, 50
 	c := &command{claims: &claims{seen: make([]uint64, workers)}}

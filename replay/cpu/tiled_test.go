@@ -131,7 +131,7 @@ func TestTiled(t *testing.T) {
 		for _, tt := range tiledTypes {
 			t.Run(set+"/"+tt.t.String(), func(t *testing.T) {
 				if fast[tt.t] == nil {
-					t.Skip("the portable product is what there is")
+					t.Skip("this processor only has the portable product")
 				}
 				r := rand.New(rand.NewPCG(40, uint64(tt.t)))
 				elems, _ := tt.t.Block()
@@ -154,14 +154,15 @@ func TestTiled(t *testing.T) {
 	}
 }
 
-// TestTiledEveryByte gives every byte of a block every value, scales included except infinite
-// ones, also with the largest activations. A sample has every fifth value.
+// TestTiledEveryByte gives every byte of a block every value, including scales except infinite
+// ones, also with the largest activations. Unless the tests are exhaustive, it uses every fifth
+// value.
 func TestTiledEveryByte(t *testing.T) {
 	for set, fast := range tiledSets(t) {
 		for _, tt := range tiledTypes {
 			t.Run(set+"/"+tt.t.String(), func(t *testing.T) {
 				if fast[tt.t] == nil {
-					t.Skip("the portable product is what there is")
+					t.Skip("this processor only has the portable product")
 				}
 				r := rand.New(rand.NewPCG(41, uint64(tt.t)))
 				elems, _ := tt.t.Block()

@@ -41,8 +41,7 @@ func traced(t *testing.T, d *Device, sub *replay.Submission, n int) []exectrace.
 	return list
 }
 
-// ownProcs sets GOMAXPROCS so that a team of n workers has processors of its own beside the
-// test's.
+// ownProcs sets GOMAXPROCS so that a team of n workers and the test have enough processors.
 func ownProcs(t *testing.T, n int) {
 	before := runtime.GOMAXPROCS(0)
 	runtime.GOMAXPROCS(before + n)
@@ -63,8 +62,8 @@ func realTime(t *testing.T, b *builder, tokens uint32, threads int) (*Device, *r
 
 func gopherModel(tb testing.TB) *builder { return transformer(tb, gopherShape) }
 
-// timed skips a test of times unless the run is exhaustive: processors that are
-// busy with other tests, emulated, or watched by the race detector take longer.
+// timed skips a test that depends on time unless all tests run exhaustively. Processors that
+// are emulated, run other tests, or run the race detector are slower.
 func timed(t *testing.T) {
 	t.Helper()
 	exhaustive.Only(t, "it measures times, which other work on the processors disturbs")
@@ -94,8 +93,8 @@ func TestRealTimeTrace(t *testing.T) {
 			runtime.GC() // collect the test's own garbage
 			defer debug.SetGCPercent(debug.SetGCPercent(c.percent))
 			defer allocating(c.load)()
-			// Other load on the machine may disturb a trace, for example when one part of the
-			// trace ends and another begins.
+			// Other load on the machine may disturb a trace, for example at the border between
+			// two parts of the trace.
 			var faults []string
 			seen := 0
 			for range 8 {
@@ -115,7 +114,7 @@ func TestRealTimeTrace(t *testing.T) {
 				}
 			}
 			if seen < 10 {
-				t.Skipf("the system leaves %d chains of %d their processors for less than %v: nothing can be seen", seen, c.chains, undisturbed)
+				t.Skipf("only %d of %d chains ran undisturbed in less than %v", seen, c.chains, undisturbed)
 			}
 			t.Errorf("%d faults\n%s", len(faults), strings.Join(faults, "\n"))
 		})
@@ -144,8 +143,8 @@ func allocating(n int) (stop func()) {
 	}
 }
 
-// TestTraceCatches disturbs one command of a chain and checks that the trace shows it, so that
-// the absence of faults in a trace means something.
+// TestTraceCatches disturbs one command of a chain and checks that the trace shows it. This
+// proves that the other tests could find a fault.
 func TestTraceCatches(t *testing.T) {
 	timed(t)
 	var asked, collected atomic.Int32
@@ -180,7 +179,7 @@ func TestTraceCatches(t *testing.T) {
 					t.Errorf("chain %d: switches %.300q, collections %q; want %q and %q", i, r.Switches, r.Collections, c.switches, c.collection)
 				}
 				if r.Quiet() {
-					t.Errorf("chain %d is quiet", i)
+					t.Errorf("chain %d shows no disturbance", i)
 				}
 			}
 		})
@@ -204,8 +203,8 @@ func TestRealTimeThreads(t *testing.T) {
 	}
 }
 
-// TestRenew checks that a worker yields its thread before a chain if, and only if, it has had it
-// for so long that the runtime would preempt it during the chain.
+// TestRenew checks that a worker yields its thread before a chain if, and only if, the runtime
+// would otherwise preempt it during the chain.
 func TestRenew(t *testing.T) {
 	timed(t)
 	for _, c := range []struct {

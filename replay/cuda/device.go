@@ -85,7 +85,7 @@ func New(o Options) (*Device, error) {
 	return d, nil
 }
 
-// Mode returns the name of the mode that submissions are replayed in.
+// Mode returns the name of the mode in which submissions are replayed.
 func (d *Device) Mode() string { return d.mode.name() }
 
 // GPU describes the GPU.
@@ -135,11 +135,11 @@ type mode interface {
 	// ready prepares a program, unless it is prepared already. prepare calls it for the programs
 	// that every session runs (early); a submission calls it for the others.
 	ready(d *Device, s *session, program int) error
-	// run submits a run to the executor's stream, as far as the job is not cancelled. first
-	// reports whether the step block holds the run's step.
+	// run submits a run to the executor's stream until the job is cancelled. first reports
+	// whether the step block already holds the run's step.
 	run(e *executor, j *job, r *replay.Run, first bool) error
-	// timed does the same for the last run of a submission, and adds the commands' times to
-	// times. It may use another mode to do so.
+	// timed is like run for the last run of a submission and adds the commands' times to times.
+	// It may use another mode.
 	timed(e *executor, j *job, r *replay.Run, times []time.Duration) error
 }
 

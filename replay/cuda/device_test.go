@@ -10,8 +10,8 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 )
 
-// TestChains decodes in every mode, with streams that are late and ones that
-// are not, in chains of 1, 16 and 128 tokens: the tokens are the same.
+// TestChains decodes in every mode in chains of 1, 16 and 128 tokens, with streams that execute
+// at once and streams that execute late. The tokens must be the same.
 func TestChains(t *testing.T) {
 	m := tiny(t, "qwen3")
 	var want []uint32
@@ -47,12 +47,12 @@ func TestChains(t *testing.T) {
 		}
 	}
 	if slices.Max(want) == slices.Min(want[1:]) {
-		t.Errorf("the chain stands still: %v", want)
+		t.Errorf("the chain repeats one token: %v", want)
 	}
 }
 
-// TestEdges records a graph without the table's barriers: the tokens are others,
-// so that the tests above would see an edge that is missing.
+// TestEdges records a graph without the table's barriers. The tokens must differ, which proves
+// that the tests above would detect a missing edge.
 func TestEdges(t *testing.T) {
 	m := tiny(t, "qwen3")
 	d := load(t, fake.New(t), "record", m)
@@ -68,8 +68,8 @@ func TestEdges(t *testing.T) {
 	}
 }
 
-// TestStandIns loads the table of TestGPU, which nothing else would validate
-// where there is no GPU.
+// TestStandIns loads the table of TestGPU on the fake driver, so that the table is also
+// validated on machines without a GPU.
 func TestStandIns(t *testing.T) {
 	tab, src := gpuTable(t, 3, 64)
 	drv := fake.New(t)
@@ -89,12 +89,12 @@ func TestStandIns(t *testing.T) {
 	}
 }
 
-// TestFakeChecks misuses the fake driver: it says so.
+// TestFakeChecks misuses the fake driver, which must report each misuse.
 func TestFakeChecks(t *testing.T) {
 	drv := fake.New(t)
 	d := load(t, drv, "", tiny(t, "llama"))
 	if err := d.drv.MemFree(12345); err == nil || drv.Complaint() == "" {
-		t.Errorf("freeing what is not there: %v, %q", err, drv.Complaint())
+		t.Errorf("freeing an unknown address: %v, %q", err, drv.Complaint())
 	}
 	other := fake.New(t)
 	if other.Complaint() != "" || other.Calls() != 0 {

@@ -11,13 +11,15 @@
 // constants. The secondary bytes of all commands form one array on the device. The modes differ in
 // how it is patched:
 //
-//   - encode: the host patches a copy before each token's launches
-//   - record: the kernel patch is the first node of each token in a CUDA graph; one launch replays up to 64 tokens
-//   - resident: the kernel patch is the first command of the resident kernel, a persistent kernel that walks the command array; one
-//     launch replays a whole chain
+//   - encode: the host patches a copy before each token's launches.
+//   - record: the kernel patch is the first node of each token in a CUDA graph. One launch replays up
+//     to 64 tokens.
+//   - resident: the kernel patch is the first command of the resident kernel, a persistent kernel
+//     that walks the command array. One launch replays a whole chain.
 //
-// Cancel writes a word of the step block from another stream; the patch of the next token turns
-// it into a stop. In mode encode, the host stops submitting tokens.
+// Cancel writes a word of the step block from another stream. The kernel patch of the next
+// token sets the stop flag if the word is set. In mode encode, the host stops submitting
+// tokens.
 //
 // The package depends only on tables and the driver. Its caller passes it the kernels as Modules.
 package cuda

@@ -16,8 +16,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// use opens a device and does with it what programs do: it loads, decodes,
-// profiles, cancels and closes. It returns every error.
+// use performs the operations of a typical program on a new device: load, decode, profile,
+// cancel and close. It joins all errors.
 func use(drv *fake.Driver, mode string, m model) error {
 	d, err := New(Options{Library: drv.Path, Mode: mode, Modules: fakeModules(), graphTokens: []int{2, 1}})
 	if err != nil {
@@ -65,14 +65,14 @@ func useDevice(d *Device, m model) error {
 	return d.CloseSession(id)
 }
 
-// placed reports whether an error says where it is from.
+// placed reports whether an error names the place where it occurred.
 func placed(err error) bool {
 	return strings.HasPrefix(err.Error(), "cuda: ")
 }
 
-// TestFaults makes each call of the driver fail in turn, in every mode, once
-// with an error that passes and once with one that loses the device. It is an
-// error that says where, nothing is left allocated, and another device works.
+// TestFaults makes each driver call fail in turn, in every mode: once with a transient error
+// and once with an error that loses the device. The result must be an error that names its
+// place, nothing may stay allocated, and a new device must work.
 func TestFaults(t *testing.T) {
 	m := tiny(t, "llama")
 	for _, mode := range Modes() {
@@ -91,7 +91,7 @@ func TestFaults(t *testing.T) {
 				what := fmt.Sprintf("%s, code %d at call %d of %d, %s", mode, code, n, calls, call)
 				var de *DriverError
 				switch {
-				case call == "": // how many calls there are depends on how uploads overlap
+				case call == "": // the number of calls depends on how uploads overlap
 				case err == nil && forgiven(call, code):
 				case err == nil:
 					t.Errorf("%s: no error", what)
@@ -100,8 +100,8 @@ func TestFaults(t *testing.T) {
 				case errors.Is(err, ErrDeviceLost) != (code == 719) || errors.Is(err, ErrOutOfMemory) != (code == 2):
 					t.Errorf("%s: error %v", what, err)
 				}
-				// The context takes with it what could not be freed: after a
-				// release that was made to fail it is there still.
+				// Destroying the context frees what could not be freed before. It still exists
+				// if its own release was made to fail.
 				if drv.Excused() > 0 {
 					drv.Release()
 				}
@@ -122,8 +122,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// forgiven reports whether a call may fail without an error: those of Cancel,
-// which returns none, and those that free what a lost device has lost.
+// forgiven reports whether a call may fail without an error. This holds for the calls of
+// Cancel, which returns no error, and for calls that free resources of a lost device.
 func forgiven(call string, code int) bool {
 	cancel := []string{"cuStreamWaitEvent", "cuMemcpyHtoDAsync", "cuStreamSynchronize", "cuCtxPushCurrent", "cuCtxPopCurrent"}
 	frees := []string{
@@ -161,7 +161,7 @@ func TestOutOfMemory(t *testing.T) {
 	drv.Check()
 }
 
-// TestOutOfMemorySession keeps a device usable that has no room for another
+// TestOutOfMemorySession checks that a device stays usable if it has no memory for another
 // session.
 func TestOutOfMemorySession(t *testing.T) {
 	drv := fake.New(t)
@@ -187,8 +187,8 @@ func TestOutOfMemorySession(t *testing.T) {
 	chains(t, d, id, 5, 5)
 }
 
-// TestLost makes a kernel fail while others wait: each gets an error that says
-// so, the device refuses all more, and closing it frees it.
+// TestLost makes a kernel fail while other submissions wait. Each must get an error that
+// reports the lost device, the device must refuse new calls, and Close must free it.
 func TestLost(t *testing.T) {
 	m := tiny(t, "llama")
 	for _, mode := range Modes() {
@@ -208,7 +208,7 @@ func TestLost(t *testing.T) {
 			_, err = d.Wait(second)
 		}
 		if !errors.Is(err, ErrDeviceLost) {
-			t.Errorf("%s: the submission behind: %v", mode, err)
+			t.Errorf("%s: the queued submission: %v", mode, err)
 		}
 		_, err = d.Wait(first)
 		var run *device.RunError
@@ -237,7 +237,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestDriverErrors opens drivers that are not what is needed.
+// TestDriverErrors opens missing, outdated and failing drivers.
 func TestDriverErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(drv *fake.Driver) string

@@ -17,12 +17,12 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// gpuPTX is stand-ins for two kernels, and patch; see testdata/gpu.c.
+// gpuPTX contains stand-ins for two kernels, and the kernel patch; see testdata/gpu.c.
 //
 //go:embed testdata/gpu.ptx
 var gpuPTX []byte
 
-// gpuModules are the stand-ins.
+// gpuModules returns the stand-in kernels of gpuPTX.
 func gpuModules() *Modules {
 	m := &Modules{Texts: []Text{{Name: "gpu", Arch: 70, Read: func() ([]byte, error) { return gpuPTX, nil }}}}
 	for _, k := range []string{"rmsnorm", "argmax", "patch"} {
@@ -31,9 +31,9 @@ func gpuModules() *Modules {
 	return m
 }
 
-// gpuTable is a decode program of pairs of commands before an argmax: the first
-// of a pair makes 2*x + 1 of the slot seed, the second the same of that. The
-// stand-in for argmax makes the next token of the last.
+// gpuTable returns a table whose decode program consists of pairs of commands and an argmax.
+// The first command of a pair computes 2*x + 1 from slot seed, the second the same from the
+// result of the first. The stand-in for argmax computes the next token from the last result.
 func gpuTable(t *testing.T, pairs, context int) (*table.Table, *source) {
 	t.Helper()
 	const n = 8
@@ -87,7 +87,7 @@ func gpuTable(t *testing.T, pairs, context int) (*table.Table, *source) {
 	return tab, src
 }
 
-// gpuTokens are the tokens that the stand-ins give after 7.
+// gpuTokens returns the first n tokens that the stand-ins produce after token 7.
 func gpuTokens(n int) []uint32 {
 	out := []uint32{7}
 	for range n {
@@ -96,8 +96,8 @@ func gpuTokens(n int) []uint32 {
 	return out
 }
 
-// TestGPU replays on a GPU: arguments, graphs, patches, stop, cancel, times and
-// errors, with stand-ins for the kernels.
+// TestGPU replays on a real GPU with stand-in kernels. It tests arguments, graphs, patches,
+// stop, cancellation, times and errors.
 func TestGPU(t *testing.T) {
 	gpu, err := FindGPU("", 0)
 	if err != nil {
@@ -156,7 +156,7 @@ func TestGPU(t *testing.T) {
 	tab, src := gpuTable(t, 1, 8)
 	var de *DriverError
 	if err := d.Load(context.Background(), tab, src, replay.LoadOptions{}); !errors.As(err, &de) || de.Log == "" {
-		t.Errorf("PTX that is none: %v", err)
+		t.Errorf("invalid PTX: %v", err)
 	} else {
 		t.Log(err)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestGrow writes rows of caches, of which there are more with each step up to the
-// context: they stay, fewer bytes are taken than for the context, and the session
-// decodes the tokens that others do. A fork has what was written, and no more.
+// TestGrow writes rows of caches that grow step by step up to the context. Written rows must
+// keep their values, the caches must take less memory than a full context, and the session must
+// decode the right tokens. A fork must contain the written rows and no others.
 func TestGrow(t *testing.T) {
 	for _, kind := range decl.KVKinds() {
 		t.Run(kind, func(t *testing.T) { grow(t, tinyWith(t, "llama", compiler.Options{KV: kind})) })
@@ -31,7 +31,8 @@ func grow(t *testing.T, m model) {
 		d := load(t, drv, mode, m)
 		want := chains(t, d, begun(t, d), 60, 7)
 		id := begun(t, d)
-		// row returns a row of a part, and where the table's slot has it.
+		// row returns the offset of a cache row in its slot, and the content that the test
+		// writes to it.
 		row := func(c *table.KVCache, part uint32, p int) (uint64, []byte) {
 			at, n := c.Span(part, uint32(p), uint32(p+1))
 			return at, bytes.Repeat([]byte{byte(int(c.Slot)*31 + int(part)*7 + p)}, int(n))
@@ -100,14 +101,14 @@ func grow(t *testing.T, m model) {
 			t.Errorf("%s: a row: %v", mode, err)
 		}
 		if at, _ := caches[0].Span(0, 400, 401); d.Write(small, caches[0].Slot, at, []byte{1}) == nil {
-			t.Errorf("%s: a row that is not there was written", mode)
+			t.Errorf("%s: writing a row without memory succeeds", mode)
 		}
 	}
 }
 
-// TestFirstUse: what modes make of a program that few sessions run is made by the first
-// submission that runs it, once, and again where the caches have moved. One that
-// cannot be made leaves the session as it was.
+// TestFirstUse uses a program that is prepared on first use. The first submission must prepare
+// it once, and again after the caches have moved. If the preparation fails, the session must
+// stay unchanged.
 func TestFirstUse(t *testing.T) {
 	m := tiny(t, "llama")
 	_, sample, ok := m.t.Program(table.ProgramSample)
@@ -135,10 +136,10 @@ func TestFirstUse(t *testing.T) {
 		if mode != "encode" {
 			drv.FailAt(2, 2)
 			if err := run(sample); err == nil {
-				t.Errorf("%s: no error where it cannot be made", mode)
+				t.Errorf("%s: no error from a failing preparation", mode)
 			}
 			if err := run(0); err != nil {
-				t.Fatalf("%s: after that: %v", mode, err)
+				t.Fatalf("%s: after the failure: %v", mode, err)
 			}
 		}
 		for _, positions := range []int{1, 300} {
@@ -146,7 +147,7 @@ func TestFirstUse(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := drv.Live() - before; got != 0 {
-				t.Errorf("%s: %d objects more when there is room for %d", mode, got, positions)
+				t.Errorf("%s: %d more objects after reserving %d positions", mode, got, positions)
 			}
 			for range 2 {
 				if err := run(sample); err != nil {

@@ -17,8 +17,7 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// fakeModules are the fake driver's kernels: one text for sm_70, the generic
-// instances.
+// fakeModules returns the fake driver's kernels: one text for sm_70 with generic instances.
 func fakeModules() *Modules {
 	m := &Modules{Texts: []Text{{Name: "all", Arch: 70, Read: func() ([]byte, error) { return fake.PTX(fake.Kernels()...), nil }}}}
 	for _, k := range fake.Kernels() {
@@ -80,8 +79,8 @@ func open(tb testing.TB, drv *fake.Driver, mode string) *Device {
 	return d
 }
 
-// load returns a device with a model, which is closed with the test, and the
-// driver checked then.
+// load returns a device with a model. The test's cleanup closes the device and checks the
+// driver.
 func load(tb testing.TB, drv *fake.Driver, mode string, m model) *Device {
 	tb.Helper()
 	d := open(tb, drv, mode)
@@ -97,7 +96,7 @@ func load(tb testing.TB, drv *fake.Driver, mode string, m model) *Device {
 	return d
 }
 
-// begun returns a session whose ring begins with a token, without stop ids.
+// begun returns a session whose ring begins with a token. stops are its stop ids.
 func begun(tb testing.TB, d *Device, stops ...uint32) replay.SessionID {
 	tb.Helper()
 	id, err := start(d, stops...)
@@ -121,7 +120,7 @@ func start(d *Device, stops ...uint32) (replay.SessionID, error) {
 	return id, errors.Join(d.Write(id, tokens, 0, []byte{7, 0, 0, 0}), d.Write(id, ids, 0, b))
 }
 
-// decode is a submission of n tokens from position at on.
+// decode returns a submission of n tokens beginning at position at.
 func decode(d *Device, id replay.SessionID, at, n int) *replay.Submission {
 	_, p, _ := d.table.Program(table.ProgramDecode)
 	return &replay.Submission{Session: id, Runs: []replay.Run{{Program: uint32(p), Count: uint32(n), Step: table.Step{
@@ -137,7 +136,7 @@ func submit(d *Device, sub *replay.Submission) (replay.Result, error) {
 	return d.Wait(t)
 }
 
-// ring returns the first n tokens.
+// tokens returns the first n tokens of the ring.
 func tokens(d *Device, id replay.SessionID, n int) ([]uint32, error) {
 	_, slot, _ := d.table.Slot(table.SlotTokens)
 	b := make([]byte, 4*n)
@@ -149,7 +148,7 @@ func tokens(d *Device, id replay.SessionID, n int) ([]uint32, error) {
 	return out, err
 }
 
-// chains decodes n tokens in chains of some length and returns the ring.
+// chains decodes n tokens in chains of the given length and returns the ring.
 func chains(tb testing.TB, d *Device, id replay.SessionID, n, length int) []uint32 {
 	tb.Helper()
 	for at := 0; at < n; {

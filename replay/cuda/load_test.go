@@ -23,7 +23,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// source is tensors in memory. It notes what it may forget.
+// source holds tensors in memory. It records the bytes that are released.
 type source struct {
 	tensors  map[string][]byte
 	released chan int
@@ -39,15 +39,14 @@ func (s *source) Tensor(name string) ([]byte, error) {
 
 func (s *source) Release(b []byte) { s.released <- len(b) }
 
-// Columns of the upload table's tensors, and rows that make more than a piece of
-// each.
+// Numbers of columns of the upload table's tensors, and numbers of rows that make each tensor
+// larger than one piece.
 const (
 	upCols = 256
 	upRows = 16 * 1101
 )
 
-// uploads is a table whose weights, of some rows, come by every way, with a norm
-// as its only command.
+// uploads returns a table whose weights use every kind of upload. Its only command is a norm.
 func uploads(t *testing.T, rows int) (*table.Table, *source) {
 	t.Helper()
 	tab := &table.Table{Header: table.Header{Device: "cuda", Chip: "h200", Vocab: 8, Width: 8, Layers: 1, Context: 8, Chunk: 1}}
@@ -107,7 +106,7 @@ func uploads(t *testing.T, rows int) (*table.Table, *source) {
 	return tab, src
 }
 
-// TestUploads compares what is on the GPU with conversions of whole tensors.
+// TestUploads compares the bytes on the GPU with conversions of whole tensors.
 func TestUploads(t *testing.T) {
 	tab, src := uploads(t, upRows)
 	drv := fake.New(t)
@@ -164,8 +163,8 @@ func TestUploads(t *testing.T) {
 	drv.Check()
 }
 
-// TestLoadErrors loads what cannot be loaded: an error that says where, and
-// nothing is left on the GPU; another table can be loaded then.
+// TestLoadErrors loads invalid tables and sources. Load must return an error that names the
+// place, must leave nothing allocated on the GPU, and must afterwards accept another table.
 func TestLoadErrors(t *testing.T) {
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -264,7 +263,7 @@ func TestCancelLoad(t *testing.T) {
 	}
 }
 
-// shrunk is a source that panics as one does whose file has shrunk.
+// shrunk is a source that panics like a mapped file that has shrunk.
 type shrunk struct{ source }
 
 func (*shrunk) Release([]byte) { panic("the file has shrunk") }
@@ -281,8 +280,8 @@ func TestPanic(t *testing.T) {
 	drv.Check()
 }
 
-// TestThreadgroupMemory asks for more than a launch may have without saying so
-// before, for a command and for an instance.
+// TestThreadgroupMemory uses commands and instances whose threadgroup memory exceeds the
+// default limit of a launch, which the device must raise.
 func TestThreadgroupMemory(t *testing.T) {
 	for _, c := range []struct{ cmd, instance uint32 }{{200 << 10, 0}, {0, 200 << 10}, {1 << 10, 64 << 10}} {
 		tab, src := uploads(t, 16)
@@ -368,7 +367,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestLayout compares what the GPU reads with the layout that C has.
+// TestLayout compares the layout of structures that the GPU reads with their layout in C.
 func TestLayout(t *testing.T) {
 	var a arguments
 	for name, c := range map[string]struct{ got, want uintptr }{
@@ -389,6 +388,6 @@ func TestLayout(t *testing.T) {
 		t.Errorf("a step block is %x, want %x", got, want)
 	}
 	if binary.LittleEndian.Uint32(got[device.StepStop:]) != 8 || binary.LittleEndian.Uint32(got[device.StepCount:]) != 9 || unsafe.Offsetof(s.Stop) != device.StepPlace {
-		t.Error("the offsets of the step block are others")
+		t.Error("the offsets of the step block differ")
 	}
 }

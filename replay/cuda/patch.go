@@ -6,10 +6,10 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// The kernel patch advances a recorded token. It runs first in each token, as one threadgroup: it
-// writes the values of the step record to the secondary bytes of the program's patched commands,
-// and moves the step record on to the next token. If the stop flag is set, it does neither. Its
-// arguments have the same form as any kernel's:
+// The kernel patch advances a recorded token. It is the first command of each token and runs as
+// one threadgroup. It writes the values of the step record to the secondary bytes of the
+// program's patched commands and advances the step record to the next token. If the stop flag
+// is set, it does neither. Its arguments have the same form as those of other kernels:
 //
 //	binding 0   const pianola_patch *patches     [count]
 //	binding 1   uint8_t *secondary               [records * 16]

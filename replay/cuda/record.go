@@ -11,10 +11,10 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// record is the mode in which tokens are a CUDA graph, recorded for each session and program once
-// the session's caches are allocated. The first node of a token patches the secondary bytes of the
-// other nodes from the step block and moves the step block on, so that launching the graph again
-// replays the next tokens.
+// record is the mode in which CUDA graphs replay tokens. The graphs of a session and program
+// are recorded once, after the session's caches are allocated. The first node of a token
+// patches the secondary bytes of the other nodes from the step block and advances the step
+// block. So a further launch of the graph replays the next tokens.
 type record struct{ encode }
 
 func (record) name() string { return "record" }
@@ -29,7 +29,7 @@ type graph struct {
 	exec   driver.GraphExec
 }
 
-// overlaps reports that kernels wait for the preceding one themselves.
+// overlaps returns true: the kernels themselves wait for the preceding one.
 func (record) overlaps() bool { return true }
 
 // prepare records the graphs that every session needs.
@@ -46,9 +46,10 @@ func (m record) prepare(d *Device, s *session) error {
 	return nil
 }
 
-// early reports whether a program is prepared when a session gets its caches: those of greedy
-// decoding. Programs that sample, verify a draft, or return log-probabilities or the results of
-// all rows are prepared when a session first uses them, because most sessions never do.
+// early reports whether a program is prepared when a session gets its caches. This is so for
+// the programs of greedy decoding. Programs that sample, verify a draft, or return
+// log-probabilities or the results of all rows are prepared when a session first uses them,
+// because most sessions never do.
 func (d *Device) early(program int) bool {
 	f := d.table.Programs[program].Flags
 	if f&(table.FlagSamples|table.FlagRanks|table.FlagAdvances) != 0 {
@@ -156,10 +157,10 @@ func (d *Device) patchLaunch(s *session, program int) *driver.Launch {
 	return l
 }
 
-// run launches the program's graphs, the largest that fit. If the run is not the first, it sets
-// the step block before, except for the stop flag and the count. It keeps few of the longest
-// graphs in flight: after a cancellation or stop, the graphs launched are still walked, without
-// work, at 1.2 us per kernel.
+// run launches the program's graphs, always the largest that fits. If the run is not the first,
+// it first sets the step block, except for the stop flag and the count. It keeps few of the
+// longest graphs in flight, because after a cancellation or a stop the GPU still processes the
+// launched graphs: their kernels do no work but take 1.2 us each.
 func (record) run(e *executor, j *job, r *replay.Run, first bool) error {
 	s := j.Session
 	if !first {

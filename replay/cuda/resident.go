@@ -15,10 +15,11 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// resident is the mode in which one launch replays a chain: the resident kernel, a persistent
-// kernel, walks the command array in device memory, token after token. It contains the bodies of
-// all entries that the program's commands use. Its threadgroups, as many as run at once, execute
-// a command's threadgroups in turn and meet at grid barriers, which are counters in memory.
+// resident is the mode in which one launch replays a chain. The resident kernel, a persistent
+// kernel, walks the command array in device memory, token after token. It contains the bodies
+// of all entries that the program's commands use. The GPU runs all of its threadgroups at the
+// same time. They divide a command's threadgroups among themselves and synchronize at grid
+// barriers, which are counters in memory.
 //
 // If a command's threadgroups are smaller than the kernel's, the other threads are idle.
 //
@@ -42,8 +43,8 @@ type interpreter struct {
 // matrix would be the shares of only a few threadgroups.
 const aheadBytes = 8 << 20
 
-// residentBlocks is the number of threadgroups per multiprocessor. More would only wait longer
-// for one another. The compiler divides products for the same number.
+// residentBlocks is the number of threadgroups per multiprocessor. With more, grid barriers
+// would take longer. The compiler divides products for the same number.
 const residentBlocks = 1
 
 // overlaps is false: programs for several rows are graphs of the kernels of mode encode.
@@ -70,8 +71,9 @@ func (resident) load(l *loader) error {
 	return nil
 }
 
-// stays reports whether the resident kernel can replay a program: the program has one row, and
-// its threadgroups have one dimension. 64 threads copy a record.
+// stays reports whether the resident kernel can replay a program. The program must have one
+// row, and its threadgroups must have one dimension and at least 64 threads, which copy a
+// record.
 func (d *Device) stays(t *table.Table, p *table.Program) bool {
 	if p.MaxRows != 1 || p.Count == 0 {
 		return false
@@ -145,7 +147,7 @@ type walk struct {
 	base    driver.Ptr
 	filled  bool
 	counter driver.Ptr
-	trace   driver.Ptr // a count of cycles for each record
+	trace   driver.Ptr // a count of clock cycles for each record
 }
 
 // prepare allocates all command arrays, fills in those that every session needs, and records

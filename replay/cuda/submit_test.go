@@ -16,8 +16,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestStop ends chains with a stop id: on the device, in the middle, and the
-// flag does not outlive the submission.
+// TestStop ends chains with a stop id on the device, in the middle of a chain. The stop flag
+// must not affect the next submission.
 func TestStop(t *testing.T) {
 	m := tiny(t, "llama")
 	for _, mode := range Modes() {
@@ -40,8 +40,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestCancel cancels chains at several times: what was decoded by then is what
-// a free run decodes, and the session goes on from there.
+// TestCancel cancels chains at several times. The tokens decoded until then must equal those of
+// an undisturbed run, and the session must continue with the right tokens.
 func TestCancel(t *testing.T) {
 	m := tiny(t, "llama")
 	const n = 120
@@ -76,7 +76,7 @@ func TestCancel(t *testing.T) {
 				if res.Count > 0 && res.Count < n {
 					cut++
 				}
-				d.Cancel(ticket) // of no effect now
+				d.Cancel(ticket) // has no effect: the submission has ended
 				got := chains(t, d, id, 1, 1)[:1]
 				if res.Count > 0 {
 					got = mustTokens(t, d, id, res.Count+1)
@@ -89,7 +89,7 @@ func TestCancel(t *testing.T) {
 					t.Errorf("%s: after a cancellation: %+v, %v", mode, r, err)
 				}
 				if got := mustTokens(t, d, id, res.Count+6); !slices.Equal(got[res.Count+1:], want[res.Count+1:][:min(5, n-res.Count)]) && res.Count+6 <= n {
-					t.Errorf("%s: after a cancellation the session goes on with other tokens", mode)
+					t.Errorf("%s: after a cancellation the session continues with wrong tokens", mode)
 				}
 			}
 			if cut == 0 {
@@ -109,8 +109,7 @@ func mustTokens(t *testing.T, d *Device, id replay.SessionID, n int) []uint32 {
 	return out
 }
 
-// TestCancelQueued cancels a submission that waits behind another: it never
-// runs.
+// TestCancelQueued cancels a submission that waits for another one. It must never run.
 func TestCancelQueued(t *testing.T) {
 	drv := fake.New(t)
 	d := load(t, drv, "record", tiny(t, "llama"))
@@ -135,7 +134,7 @@ func TestCancelQueued(t *testing.T) {
 	d.Cancel(12345)
 }
 
-// TestDry replays with the stop flag set: all is launched, nothing runs.
+// TestDry replays with the stop flag set: everything is launched and nothing is computed.
 func TestDry(t *testing.T) {
 	for _, mode := range Modes() {
 		drv := fake.New(t)
@@ -148,7 +147,7 @@ func TestDry(t *testing.T) {
 		if err != nil || res.Count != 0 || res.Stopped || res.Elapsed <= 0 {
 			t.Errorf("%s: %+v, %v", mode, res, err)
 		}
-		// The resident kernel ends with the first token.
+		// The resident kernel ends after the first token.
 		want := 10 * int(d.table.Programs[0].Count)
 		if mode == "resident" {
 			want = 1
@@ -159,11 +158,11 @@ func TestDry(t *testing.T) {
 		if got := mustTokens(t, d, id, 4); !slices.Equal(got, []uint32{7, 0, 0, 0}) {
 			t.Errorf("%s: a dry run wrote %v", mode, got)
 		}
-		chains(t, d, id, 3, 3) // the flag is gone
+		chains(t, d, id, 3, 3) // the flag is cleared
 	}
 }
 
-// TestTimings times each command.
+// TestTimings measures the time of each command.
 func TestTimings(t *testing.T) {
 	for _, mode := range Modes() {
 		d := load(t, fake.New(t), mode, tiny(t, "llama"))
@@ -188,7 +187,7 @@ func TestTimings(t *testing.T) {
 	}
 }
 
-// TestMemory describes the device, and accounts for all that it has of the GPU.
+// TestMemory checks the device's description and that Memory accounts for all GPU memory.
 func TestMemory(t *testing.T) {
 	drv := fake.New(t)
 	d := load(t, drv, "", tiny(t, "llama"))
@@ -207,7 +206,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestClose closes a device while sessions decode: each ends, soon.
+// TestClose closes a device while sessions decode. Each submission must end soon.
 func TestClose(t *testing.T) {
 	m := tiny(t, "llama")
 	for _, mode := range Modes() {

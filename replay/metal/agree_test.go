@@ -18,7 +18,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// outcome is what a prompt and the tokens after it leave.
+// outcome holds the results of a prompt and of the tokens decoded after it.
 type outcome struct {
 	tokens []uint32
 	logits [2][]float32 // after the prompt, after the last token
@@ -38,7 +38,7 @@ func logits(tb testing.TB, d replayer, t *table.Table, id replay.SessionID) []fl
 	return x
 }
 
-// play gives a prompt and decodes n tokens in chains.
+// play submits a prompt and decodes n tokens in chains.
 func play(tb testing.TB, d replayer, t *table.Table, positions, n, length int) (o outcome) {
 	tb.Helper()
 	id, err := begin(d, t)
@@ -99,8 +99,8 @@ func onCPU(t *testing.T, m model, positions, n, length int) outcome {
 	return play(t, host, m.t, positions, n, length)
 }
 
-// TestAgrees replays tables in both modes, in random order, and on the CPU:
-// prompts of several chunks, and what follows.
+// TestAgrees replays tables in both modes, in random command order, and on the CPU: prompts of
+// several chunks and the tokens after them.
 func TestAgrees(t *testing.T) {
 	for i, c := range []struct {
 		path                 string
@@ -139,8 +139,8 @@ func TestAgrees(t *testing.T) {
 	}
 }
 
-// TestChains decodes in chains of several lengths, and in command buffers of
-// several: they give the same bits.
+// TestChains decodes in chains of several lengths and in command buffers of several tokens. All
+// must give the same bits.
 func TestChains(t *testing.T) {
 	checked(t)
 	m := tiny(t, "llama")

@@ -9,13 +9,14 @@ import (
 	"github.com/pianola-engine/pianola/internal/metal/driver"
 )
 
-// archive is a file that keeps compiled pipelines for later processes. No problem with it is an
-// error: if the file is missing, damaged, of another GPU or not writable, pipelines are compiled.
+// archive is a file that keeps compiled pipelines for later processes. A problem with it is
+// never an error: if the file is missing, damaged, not writable or belongs to another GPU, the
+// pipelines are compiled.
 type archive struct {
 	drv    driver.Device
 	object driver.Archive // 0 if there is no archive
 	file   string
-	there  bool // the file existed
+	there  bool // the file existed when it was opened
 	added  int  // number of pipelines that the file lacks
 }
 

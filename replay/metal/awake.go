@@ -20,7 +20,7 @@ func (d *Device) touch() error {
 	}
 	into, _, err := d.drv.Buffer(min(touchBytes, d.properties.MaxBuffer))
 	if err != nil {
-		return nil // without memory to spare nothing is touched, which is only slower
+		return nil // touching is optional: without memory for it the first tokens are only slower
 	}
 	defer d.drv.Release(into)
 	return d.drv.Touch(d.weights, into)
@@ -103,7 +103,8 @@ func (a *awake) keep() {
 	}
 }
 
-// stir gives the GPU work if it has been idle for the interval, and returns when to look again.
+// stir gives the GPU work if it has been idle for the interval, and returns the time until the
+// next check.
 func (a *awake) stir() (time.Duration, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

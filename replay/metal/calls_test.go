@@ -12,8 +12,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// counted returns the calls of Metal that a submission takes, by the software's
-// count and by the device's own.
+// counted returns the number of Metal calls of a submission, by the count of the software Metal
+// and by the device's own count.
 func counted(t *testing.T, d *metal.Device, sub *replay.Submission) (calls map[string]int, all, own int) {
 	t.Helper()
 	before, ours := soft.Calls(), d.Calls()
@@ -32,8 +32,8 @@ func counted(t *testing.T, d *metal.Device, sub *replay.Submission) (calls map[s
 	return calls, all, int(d.Calls() - ours)
 }
 
-// TestCalls counts messages to Metal: a call that sets what is set is one too
-// many, and a recorded token takes 4.
+// TestCalls counts messages to Metal. No call may set state that is already set, and a recorded
+// token takes 4 calls.
 func TestCalls(t *testing.T) {
 	for _, noFuse := range []bool{false, true} {
 		checked(t)
@@ -41,7 +41,7 @@ func TestCalls(t *testing.T) {
 		for _, mode := range metal.Modes() {
 			d := load(t, whole(t, mode), m)
 			id := begun(t, d)
-			if _, err := submit(d, decode(m.t, id, 0, 1)); err != nil { // what a token takes is known then
+			if _, err := submit(d, decode(m.t, id, 0, 1)); err != nil { // afterwards the cost of a token is known
 				t.Fatal(err)
 			}
 			redundant := soft.Redundant()
@@ -51,7 +51,7 @@ func TestCalls(t *testing.T) {
 			p, _, _ := m.t.Program(table.ProgramDecode)
 			t.Logf("no fusion %t, %s: %d commands, %d calls for a token alone, %.1f for each more: %v", noFuse, mode, p.Count, one, perToken, calls)
 			if n := soft.Redundant() - redundant; n != 0 {
-				t.Errorf("no fusion %t, %s: %d calls set what is set", noFuse, mode, n)
+				t.Errorf("no fusion %t, %s: %d calls set state that was already set", noFuse, mode, n)
 			}
 			if mode == "record" && perToken > 4 {
 				t.Errorf("no fusion %t: %.2f calls a recorded token", noFuse, perToken)
@@ -59,9 +59,10 @@ func TestCalls(t *testing.T) {
 			if mode == "encode" && (perToken < float64(p.Count) || perToken > 12*float64(p.Count)) {
 				t.Errorf("no fusion %t: %.2f calls a token of %d commands", noFuse, perToken, p.Count)
 			}
-			// The device does not count labels that the software reads, nor waits exactly.
+			// The device does not count the labels that the software Metal reads, and counts
+			// waits only approximately.
 			if own < all-4 || own > all+4 {
-				t.Errorf("no fusion %t, %s: the device counts %d calls, there were %d", noFuse, mode, own, all)
+				t.Errorf("no fusion %t, %s: the device counts %d calls, Metal %d", noFuse, mode, own, all)
 			}
 			if err := d.Close(); err != nil {
 				t.Error(err)
@@ -70,8 +71,8 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestSelectors counts gopher's messages by selector: those that bind the weights
-// are what argument buffers would save.
+// TestSelectors counts gopher's messages by selector. Argument buffers would save the messages
+// that bind weights.
 func TestSelectors(t *testing.T) {
 	checked(t)
 	m := compiled(t, "gopher-q8_0.gguf", 512, compiler.Options{})
@@ -109,12 +110,11 @@ func TestSelectors(t *testing.T) {
 	}
 	t.Logf("a token: %d messages for %d commands; %d bindings, %d of them weights, and %d messages that bind", all, p.Count, bound, weights, sets)
 	if weights == 0 || sets < weights || sets > bound+2*int(p.Count) || all < sets+2*int(p.Count) {
-		t.Errorf("%d messages, %d bind, %d bindings, %d of weights", all, sets, bound, weights)
+		t.Errorf("%d messages, %d of them bind; %d bindings, %d of them weights", all, sets, bound, weights)
 	}
 }
 
-// BenchmarkEncode encodes chains of 32 tokens over a Metal whose methods return
-// at once.
+// BenchmarkEncode encodes chains of 32 tokens with a Metal whose methods return at once.
 func BenchmarkEncode(b *testing.B) {
 	for _, noFuse := range []bool{false, true} {
 		name := "fused"
@@ -132,7 +132,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// TestEncodeTime bounds what encoding costs a command.
+// TestEncodeTime limits the time that encoding takes per command.
 func TestEncodeTime(t *testing.T) {
 	m := single(t, true)
 	best := 1e9

@@ -58,7 +58,7 @@ func Modes() []string { return []string{modeEncode, modeRecord} }
 // defaultChainTime is the default of Options.ChainTime.
 const defaultChainTime = 50 * time.Millisecond
 
-// base is the part that all devices share.
+// base is the implementation that all devices share.
 type base = device.Base[*session]
 
 // Properties are the limits and features of a GPU.
@@ -125,7 +125,7 @@ func New(o Options) (*Device, error) {
 	return d, nil
 }
 
-// Mode returns the name of the mode that submissions are replayed in.
+// Mode returns the name of the mode in which submissions are replayed.
 func (d *Device) Mode() string { return d.o.Mode }
 
 // SetChainTime sets Options.ChainTime. Call it before Load.

@@ -10,12 +10,12 @@
 // it runs; in between, the host checks the stop flag and whether the submission is cancelled. The
 // modes:
 //
-//   - encode: C code walks the array once per token and sets only the state that changes. Parameters come from one buffer; secondary
-//     bytes are copied inline.
-//   - record: the array is an indirect command buffer, one for each command buffer that may be in flight. A token is the kernel patch,
-//     which moves the step block on and writes secondary bytes, and a range of commands, which the patch sets. After a stop the range is
-//     empty.
+//   - encode: C code walks the array once per token and sets only the state that changes. Parameters
+//     are in one buffer; secondary bytes are copied inline.
+//   - record: the array is an indirect command buffer, one for each command buffer that may be in
+//     flight. A token consists of the kernel patch, which advances the step block and writes secondary
+//     bytes, and a range of commands whose length the patch sets. After a stop the range is empty.
 //
-// Metal tracks no buffer: a fence orders passes, and barriers are only where the table has them.
-// The package must know only the table and the driver. It receives the kernels as Kernels.
+// Metal does not track the buffers: a fence orders passes, and barriers are only where the table has
+// them. The package must know only the table and the driver. It receives the kernels as Kernels.
 package metal

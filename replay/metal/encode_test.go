@@ -11,8 +11,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// encodeNS returns the nanoseconds a command that submissions of 32 tokens take
-// over a Metal that does nothing.
+// encodeNS returns the nanoseconds per command that encoding takes, for submissions of 32
+// tokens and a Metal that does nothing.
 func encodeNS(tb testing.TB, m model, submissions int) (float64, error) {
 	tb.Helper()
 	soft.SetNull(true)
@@ -31,7 +31,7 @@ func encodeNS(tb testing.TB, m model, submissions int) (float64, error) {
 	}
 	const tokens = 32
 	sub := decode(m.t, id, 0, tokens)
-	sub.Dry = true // its time is the host's
+	sub.Dry = true // the elapsed time is the host's
 	p, _, _ := m.t.Program(table.ProgramDecode)
 	best := 0.0
 	for range max(2, submissions) {

@@ -40,7 +40,7 @@ type flight struct {
 	chain  *driver.Chain
 	runs   []driver.Run
 	result []byte // the step block at the end of the command buffer
-	places []byte // leading bytes of the step blocks of runs that are not the first of a submission
+	places []byte // leading bytes of the step blocks of all runs except a submission's first
 
 	job      *job
 	used     int     // number of runs
@@ -209,7 +209,7 @@ func (e *executor) encode(j *job) error {
 func (e *executor) stepOf(r *replay.Run) table.Step {
 	step := r.Step
 	if e.d.programs[r.Program].ranged {
-		step.Row = e.d.table.Programs[r.Program].Count // see patch.go
+		step.Row = e.d.table.Programs[r.Program].Count // length of the token's execution range, see patch.go
 	}
 	return step
 }
@@ -219,7 +219,7 @@ func (f *flight) begin(j *job) {
 	f.job, f.used, f.tokens, f.seconds, f.run, f.mixed = j, 0, 0, 0, -1, false
 }
 
-// room returns how many of the left tokens of a program still fit in a flight.
+// room returns how many of left tokens of a program still fit in a flight.
 func (e *executor) room(f *flight, program, left uint32) uint32 {
 	if f.used == maxRuns || f.tokens >= e.d.o.tokens {
 		return 0
@@ -262,7 +262,7 @@ func (e *executor) add(f *flight, run int, program, from, n uint32, step *table.
 	}
 	if d.o.Mode == modeRecord {
 		r.Patch = s.patches[program]
-		if run > 0 && from == 0 { // the step block holds the end of the run before
+		if run > 0 && from == 0 { // the step block holds the final state of the previous run
 			device.PutStep(f.places[f.used*driver.PlaceBytes:][:driver.PlaceBytes], step)
 			r.Move, r.PlaceAt = 1, uint32(f.used)
 		}

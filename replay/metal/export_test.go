@@ -6,16 +6,16 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 )
 
-// ForTest changes settings that only tests have.
+// ForTest sets options that only tests use.
 func (o Options) ForTest(tokens int, unchecked, cold bool) Options {
 	o.tokens, o.unchecked, o.cold = tokens, unchecked, cold
 	return o
 }
 
-// Table returns the table that is loaded.
+// Table returns the loaded table.
 func (d *Device) Table() *table.Table { return d.table }
 
-// Scratch returns the bytes of executor scope, as the last submission left them.
+// Scratch returns the bytes of executor scope after the last submission.
 func (d *Device) Scratch() (b []byte) {
 	for i := range d.table.Slots {
 		if d.table.Slots[i].Scope == table.ScopeExecutor {
@@ -25,8 +25,7 @@ func (d *Device) Scratch() (b []byte) {
 	return b
 }
 
-// SlotBytes returns a session's memory of a slot, to use whatever is in flight
-// then.
+// SlotBytes returns a session's memory of a slot, even while a submission is in flight.
 func (d *Device) SlotBytes(id replay.SessionID, slot uint32) (b []byte, err error) {
 	err = d.queue.Hold(id, func(s *session) error {
 		b = s.mem[slot].mem

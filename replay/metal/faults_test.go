@@ -21,8 +21,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// use opens a device and does with it what programs do: it loads, decodes,
-// profiles, cancels and closes. It returns every error.
+// use performs the operations of a typical program on a new device: load, decode, profile,
+// cancel and close. It joins all errors.
 func use(o metal.Options, m model) error {
 	d, err := metal.New(o)
 	if err != nil {
@@ -40,7 +40,7 @@ func useDevice(d *metal.Device, m model) error {
 		return err
 	}
 	if _, err := submit(d, decode(m.t, id, 0, 3)); err != nil {
-		return errors.Join(err, d.CloseSession(id)) // a session that can be closed
+		return errors.Join(err, d.CloseSession(id)) // the session must still be closable
 	}
 	if _, err := submit(d, prompt(m.t, id, 2)); err != nil {
 		return err
@@ -61,9 +61,8 @@ func useDevice(d *metal.Device, m model) error {
 	return d.CloseSession(id)
 }
 
-// forgiven are calls that have a substitute: command buffers of one command for
-// samples of the time, declarations for a residency set, compiling for an
-// archive.
+// forgiven reports whether a failing call has a substitute: separate command buffers for
+// timestamp samples, usage declarations for a residency set, compilation for an archive.
 func forgiven(call string) bool {
 	switch call {
 	case "newCounterSampleBufferWithDescriptor:error:", "computeCommandEncoderWithDescriptor:", "commandBuffer", "newResidencySetWithDescriptor:error:",
@@ -73,9 +72,9 @@ func forgiven(call string) bool {
 	return false
 }
 
-// TestFaults makes each call of Metal that may fail do so in turn, in both modes,
-// and command buffers end with several errors: it is an error that says where,
-// nothing is left alive, and another device works.
+// TestFaults makes each fallible Metal call fail in turn, in both modes, and ends command
+// buffers with several errors. The result must be an error that names its place, no object may
+// stay alive, and a new device must work.
 func TestFaults(t *testing.T) {
 	m := single(t, false)
 	for _, mode := range metal.Modes() {
@@ -96,7 +95,7 @@ func TestFaults(t *testing.T) {
 				err := use(o, m)
 				call := soft.Failed()
 				soft.FailAt(0, 0)
-				if call == "" { // how many there are depends on when a chain is cancelled
+				if call == "" { // the number of calls depends on when a chain is cancelled
 					continue
 				}
 				failed[call]++
@@ -113,7 +112,7 @@ func TestFaults(t *testing.T) {
 		t.Logf("%s: %v", mode, failed)
 		if failed["newBufferWithLength:options:"] == 0 || failed["commit"] == 0 || failed["newComputePipelineStateWithDescriptor:options:reflection:error:"] == 0 ||
 			failed["newLibraryWithSource:options:error:"] == 0 {
-			t.Errorf("%s: what failed is %v", mode, failed)
+			t.Errorf("%s: failed calls: %v", mode, failed)
 		}
 		if err := use(o, m); err != nil {
 			t.Errorf("after all faults: %v", err)
@@ -121,7 +120,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// fault checks the error that a call's failure became.
+// fault checks the error that results from the failure of a call.
 func fault(t *testing.T, what, call string, code int, err error) {
 	t.Helper()
 	var de *metal.DriverError
@@ -161,8 +160,8 @@ func fault(t *testing.T, what, call string, code int, err error) {
 	}
 }
 
-// TestFaultLabel names the command of a fault where each has an encoder, of one
-// command buffer or of its own, and the program where all have one.
+// TestFaultLabel checks that the error of a fault names the command, if each command has an
+// encoder of a common or its own command buffer, or else the program.
 func TestFaultLabel(t *testing.T) {
 	checked(t)
 	m := single(t, false)
@@ -176,8 +175,8 @@ func TestFaultLabel(t *testing.T) {
 		if _, err := submit(d, sub); err != nil {
 			t.Fatal(err)
 		}
-		at := soft.Fallible() - before // the only commit is followed by reading the samples
-		if samples == 0 {              // a command buffer, its encoder and its commit for each command
+		at := soft.Fallible() - before // after the only commit, the samples are read
+		if samples == 0 {              // a command buffer, an encoder and a commit for each command
 			at = at / len(sub.Timings) * 4
 		} else {
 			at--
@@ -207,8 +206,8 @@ func TestFaultLabel(t *testing.T) {
 	}
 }
 
-// TestLost removes the GPU: each call gets an error that says so, and closing
-// frees everything.
+// TestLost removes the GPU. Each call must return an error that reports the lost device, and
+// Close must free everything.
 func TestLost(t *testing.T) {
 	m := single(t, false)
 	for _, mode := range metal.Modes() {
@@ -241,7 +240,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestTimeout ends one command buffer: the session and the device go on.
+// TestTimeout lets one command buffer time out. The session and the device must stay usable.
 func TestTimeout(t *testing.T) {
 	m := single(t, false)
 	for _, mode := range metal.Modes() {
@@ -264,7 +263,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestMemory has too little memory, and too short buffers.
+// TestMemory simulates too little memory and too small a limit of the buffer size.
 func TestMemory(t *testing.T) {
 	checked(t)
 	m := single(t, false)
@@ -298,7 +297,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// norm is a table of one command, without sources.
+// norm returns a table of one command without tensors.
 func norm(t *testing.T) model {
 	t.Helper()
 	tab := &table.Table{Header: table.Header{Device: "metal", Chip: "m4-pro", Vocab: 8, Width: 8, Layers: 1, Context: 8, Chunk: 1}}
@@ -337,7 +336,7 @@ func norm(t *testing.T) model {
 	return model{t: tab}
 }
 
-// TestCycles opens and closes 1,000 devices: nothing is left.
+// TestCycles opens and closes 1,000 devices. No object may stay alive.
 func TestCycles(t *testing.T) {
 	checked(t)
 	m := norm(t)
@@ -365,7 +364,7 @@ func TestCycles(t *testing.T) {
 	}
 }
 
-// TestHostWrite writes to a buffer in flight, which the software protects.
+// TestHostWrite writes to a buffer in flight, which the software Metal protects.
 func TestHostWrite(t *testing.T) {
 	checked(t)
 	m := single(t, false)
@@ -392,7 +391,7 @@ func TestHostWrite(t *testing.T) {
 	}
 	for start := time.Now(); write() == nil; {
 		if time.Since(start) > 5*time.Second {
-			t.Fatal("a write in flight goes unnoticed")
+			t.Fatal("a write in flight is not detected")
 		}
 	}
 	if _, err := d.Wait(ticket); err != nil {
@@ -400,7 +399,7 @@ func TestHostWrite(t *testing.T) {
 	}
 }
 
-// TestLibraryData takes kernels that are compiled, and refuses what is none.
+// TestLibraryData loads compiled kernels and falls back to the source for invalid data.
 func TestLibraryData(t *testing.T) {
 	checked(t)
 	m := single(t, false)
@@ -415,7 +414,7 @@ func TestLibraryData(t *testing.T) {
 		t.Error(err)
 	}
 	k.Data = []byte("nothing")
-	if err := use(o, m); err != nil { // the source is there
+	if err := use(o, m); err != nil { // the source is available
 		t.Error(err)
 	}
 	k.Source = nil

@@ -14,9 +14,9 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestGrowKinds writes the rows of caches of every kind, of which there are more with
-// each step: they stay, scales too, the session decodes the tokens that others do, and a
-// fork has them.
+// TestGrowKinds writes the rows of caches of every kind while they grow step by step. Written
+// rows and scales must keep their values, the session must decode the right tokens, and a fork
+// must contain the same rows.
 func TestGrowKinds(t *testing.T) {
 	checked(t)
 	for _, kind := range decl.KVKinds() {
@@ -77,7 +77,7 @@ func TestGrowKinds(t *testing.T) {
 	}
 }
 
-// tokens returns those that follow a session's first, a few.
+// tokens decodes a few tokens after the session's first one and returns their bytes.
 func tokens(t *testing.T, d *metal.Device, id replay.SessionID) []byte {
 	t.Helper()
 	const n = 3

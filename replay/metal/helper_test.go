@@ -38,7 +38,7 @@ type model struct {
 	src *weights.Mapped
 }
 
-// small makes several chunks of a prompt, and splits of attention.
+// small changes the chip so that a prompt has several chunks and attention has splits.
 func small(c *chip.Chip) {
 	c.PrefillChunk, c.LogitsRows, c.SplitContext, c.SplitSpan = 16, 7, 63, 64
 }
@@ -82,8 +82,8 @@ func tiny(tb testing.TB, name string) model {
 	return m
 }
 
-// options are those of a device that replays nothing at load, which takes the
-// emulator long.
+// options returns the options of a device that skips the warm-up of Load, because it is slow on
+// the emulator.
 func options(tb testing.TB, mode string) metal.Options {
 	tb.Helper()
 	k, err := kernels.Embedded()
@@ -93,8 +93,7 @@ func options(tb testing.TB, mode string) metal.Options {
 	return metal.Options{Mode: mode, Kernels: k}.ForTest(0, false, true)
 }
 
-// checked makes the end of a test fail if something is left alive, or a rule was
-// broken.
+// checked fails the test at its end if an object is still alive or a rule of Metal was broken.
 func checked(tb testing.TB) {
 	tb.Helper()
 	soft.SetOrder()
@@ -115,7 +114,7 @@ func checked(tb testing.TB) {
 	})
 }
 
-// load returns a device with a model, which is closed with the test.
+// load returns a device with a model. The test's cleanup closes the device.
 func load(tb testing.TB, o metal.Options, m model) *metal.Device {
 	tb.Helper()
 	d, err := metal.New(o)
@@ -133,7 +132,7 @@ func load(tb testing.TB, o metal.Options, m model) *metal.Device {
 	return d
 }
 
-// replayer is what the helpers need of a device.
+// replayer has the methods of a device that the helpers use.
 type replayer interface {
 	NewSession() (replay.SessionID, error)
 	Reserve(id replay.SessionID, positions int) error
@@ -143,7 +142,7 @@ type replayer interface {
 	Wait(t replay.Ticket) (replay.Result, error)
 }
 
-// begin returns a session whose ring begins with a token.
+// begin returns a session whose ring begins with a token. stops are its stop ids.
 func begin(d replayer, t *table.Table, stops ...uint32) (replay.SessionID, error) {
 	id, err := d.NewSession()
 	if err != nil {
@@ -170,7 +169,7 @@ func begun(tb testing.TB, d *metal.Device, stops ...uint32) replay.SessionID {
 	return id
 }
 
-// decode is a submission of n tokens from position at on.
+// decode returns a submission of n tokens beginning at position at.
 func decode(t *table.Table, id replay.SessionID, at, n int) *replay.Submission {
 	_, p, _ := t.Program(table.ProgramDecode)
 	return &replay.Submission{Session: id, Runs: []replay.Run{{Program: uint32(p), Count: uint32(n), Step: table.Step{
@@ -178,7 +177,7 @@ func decode(t *table.Table, id replay.SessionID, at, n int) *replay.Submission {
 	}}}}
 }
 
-// prompt is a submission of n positions in chunks, and the head.
+// prompt returns a submission that prefills n positions in chunks and runs the head.
 func prompt(t *table.Table, id replay.SessionID, n int) *replay.Submission {
 	_, prefill, _ := t.Program(table.ProgramPrefill)
 	_, head, _ := t.Program(table.ProgramHead)
@@ -206,7 +205,7 @@ func submit(d replayer, sub *replay.Submission) (replay.Result, error) {
 	return d.Wait(t)
 }
 
-// ring returns the first n tokens.
+// ring returns the first n tokens of the ring.
 func ring(tb testing.TB, d replayer, t *table.Table, id replay.SessionID, n int) []uint32 {
 	tb.Helper()
 	_, slot, _ := t.Slot(table.SlotTokens)
@@ -221,7 +220,7 @@ func ring(tb testing.TB, d replayer, t *table.Table, id replay.SessionID, n int)
 	return out
 }
 
-// chains decodes n tokens in chains of some length and returns the ring.
+// chains decodes n tokens in chains of the given length and returns the ring.
 func chains(tb testing.TB, d replayer, t *table.Table, id replay.SessionID, n, length int) []uint32 {
 	tb.Helper()
 	for at := 0; at < n; {
@@ -239,8 +238,7 @@ func chains(tb testing.TB, d replayer, t *table.Table, id replay.SessionID, n, l
 	return ring(tb, d, t, id, n+1)
 }
 
-// activations returns what a session's slots and scratch hold, but the step
-// block.
+// activations returns the content of a session's slots, except the step block, and of scratch.
 func activations(tb testing.TB, d *metal.Device, id replay.SessionID) []byte {
 	tb.Helper()
 	t := d.Table()
@@ -259,7 +257,7 @@ func activations(tb testing.TB, d *metal.Device, id replay.SessionID) []byte {
 	return all.Bytes()
 }
 
-// quick makes a table quick for the emulator.
+// quick reduces the work of a table for the emulator.
 func quick(tb testing.TB, t *table.Table) {
 	tb.Helper()
 	if err := soft.Quicken(t); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// in compiles a model for an M4 Pro whose buffers are so long at most.
+// in compiles a model for an M4 Pro with the given largest buffer size.
 func in(t *testing.T, path string, buffer uint64, context int, o compiler.Options) model {
 	t.Helper()
 	dir, err := weights.OpenDirectory(path)
@@ -52,9 +52,8 @@ func in(t *testing.T, path string, buffer uint64, context int, o compiler.Option
 	return model{tab, src}
 }
 
-// TestSplitWeights replays tables whose products are divided by rows, on a GPU
-// whose buffers are as short: the tokens and the logits are those of whole
-// matrices.
+// TestSplitWeights replays tables whose products are divided by rows, on a GPU with the same
+// small buffer limit. Tokens and logits must equal those with whole matrices.
 func TestSplitWeights(t *testing.T) {
 	const short = 360 << 10
 	for _, name := range []string{"llama", "qwen2"} { // qwen2 has biases
@@ -95,8 +94,8 @@ func TestSplitWeights(t *testing.T) {
 	}
 }
 
-// TestLargeModel loads a 70B of float16, whose weights are a hole in a file: all
-// matrices stay there, in few buffers, none of them longer than the GPU allows.
+// TestLargeModel loads a 70B model of float16 whose weights are a sparse file. All matrices
+// must be used in place, in few buffers, none larger than the GPU's limit.
 func TestLargeModel(t *testing.T) {
 	for _, buffer := range []uint64{64 << 30, 3 << 30} {
 		checked(t)
@@ -105,7 +104,7 @@ func TestLargeModel(t *testing.T) {
 		if err := sparse.Llama70B().Write(path); err != nil {
 			t.Fatal(err)
 		}
-		m := in(t, path, buffer, 512, compiler.Options{NoFuse: true}) // else Q, K and V are joined in a copy
+		m := in(t, path, buffer, 512, compiler.Options{NoFuse: true}) // fusion would copy Q, K and V
 		d := load(t, options(t, "encode"), m)
 		id := begun(t, d)
 		limit := min(buffer, 4<<30)

@@ -17,8 +17,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestLoadErrors loads what cannot be loaded: an error that says where, and
-// nothing is left on the GPU; another table can be loaded then.
+// TestLoadErrors loads invalid tables and kernels. Load must return an error that names the
+// place, must leave nothing allocated on the GPU, and must afterwards accept another table.
 func TestLoadErrors(t *testing.T) {
 	checked(t)
 	cancelled, cancel := context.WithCancel(bg)
@@ -81,12 +81,12 @@ func TestLoadErrors(t *testing.T) {
 	}
 }
 
-// copied is a source whose files are not mapped.
+// copied is a source without mapped files.
 type copied struct{ src replay.Source }
 
 func (c copied) Tensor(name string) ([]byte, error) { return c.src.Tensor(name) }
 
-// TestInPlace uses weights where the file has them, and copies of them.
+// TestInPlace uses weights in place in the mapped file and as copies.
 func TestInPlace(t *testing.T) {
 	checked(t)
 	m := tiny(t, "llama/model.gguf")
@@ -126,8 +126,8 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
-// TestOverlap encodes a command buffer while the GPU runs the one before, and
-// no more than two.
+// TestOverlap checks that a command buffer is encoded while the GPU runs the one before, and
+// that at most two are in flight.
 func TestOverlap(t *testing.T) {
 	checked(t)
 	m := single(t, false)
@@ -148,8 +148,7 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// TestBound bounds command buffers by the time that tokens were measured to
-// take, where it can.
+// TestBound checks that command buffers are limited by the measured time per token.
 func TestBound(t *testing.T) {
 	checked(t)
 	m := single(t, false)
@@ -158,7 +157,7 @@ func TestBound(t *testing.T) {
 		o.ChainTime = 100 * time.Millisecond
 		d := load(t, o, m)
 		id := begun(t, d)
-		soft.SetDelay(800) // about 20 ms a token: two in half of the bound
+		soft.SetDelay(800) // about 20 ms per token: two fit in half of the limit
 		chains(t, d, m.t, id, 4, 1)
 		before := soft.Calls()["commit"]
 		if res, err := submit(d, decode(m.t, id, 4, 12)); err != nil || res.Count != 12 {

@@ -28,8 +28,7 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// single is a table whose programs all have one row, which the emulator is
-// quick with.
+// single returns a model whose programs all have one row, which is fast on the emulator.
 func single(tb testing.TB, noFuse bool) model {
 	tb.Helper()
 	dir, err := weights.OpenDirectory(testmodels.Path(tb, filepath.Join("..", "..", "testdata", "tiny", "qwen3")))
@@ -63,7 +62,7 @@ func single(tb testing.TB, noFuse bool) model {
 	return model{t, src}
 }
 
-// medley is submissions of all programs, each behind several others.
+// medley returns submissions of all programs, such that each program follows several others.
 func medley(t *table.Table, id replay.SessionID) (list []*replay.Submission) {
 	at := uint32(0)
 	for _, names := range [][]string{
@@ -94,7 +93,7 @@ func medley(t *table.Table, id replay.SessionID) (list []*replay.Submission) {
 	return list
 }
 
-// whole are options for command buffers of whole submissions.
+// whole returns options with which a command buffer contains a whole submission.
 func whole(tb testing.TB, mode string) metal.Options {
 	tb.Helper()
 	o := options(tb, mode)
@@ -102,7 +101,7 @@ func whole(tb testing.TB, mode string) metal.Options {
 	return o
 }
 
-// left plays the medley on a device of its own and returns the activations.
+// left replays the medley on a new device and returns the activations.
 func left(tb testing.TB, o metal.Options, m model) []byte {
 	tb.Helper()
 	d, err := metal.New(o)
@@ -120,12 +119,11 @@ func left(tb testing.TB, o metal.Options, m model) []byte {
 	return again(tb, d)
 }
 
-// again plays the medley in a new session. It returns the activations after
-// each submission.
+// again replays the medley in a new session. It returns the activations after each submission.
 func again(tb testing.TB, d *metal.Device) (all []byte) {
 	tb.Helper()
 	id := begun(tb, d)
-	// Draws with each stage on, so that all of their commands do something.
+	// Sample with every stage enabled, so that all commands of the sampler do work.
 	settings := sampler.Settings{
 		Seed: 5, InvTemperature: 1, TopK: 60, TopP: 0xe0000000, TopPScale: math.Log2E, MinPDrop: 6,
 		Repetition: 1.2, Presence: 0.1, Frequency: 0.1, Window: 16,
@@ -148,8 +146,8 @@ func again(tb testing.TB, d *metal.Device) (all []byte) {
 	return all
 }
 
-// TestOrder runs what is between two barriers in the order of 100 seeds, fused
-// and not: nothing changes.
+// TestOrder runs the commands between two barriers in 100 random orders, with and without
+// fusion. The results must not change.
 func TestOrder(t *testing.T) {
 	n := uint64(0)
 	for _, noFuse := range []bool{false, true} {
@@ -186,8 +184,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestBarriers takes each barrier of a table away: some activation is another
-// in some order.
+// TestBarriers removes each barrier of a table in turn. Some order must then give other
+// activations.
 func TestBarriers(t *testing.T) {
 	m := single(t, false)
 	checked(t)
@@ -197,16 +195,17 @@ func TestBarriers(t *testing.T) {
 		barriers, seeds := 0, 0
 		for i := range m.t.Cmds {
 			first := slices.ContainsFunc(m.t.Programs, func(p table.Program) bool { return int(p.First) == i })
-			// A recorded program begins behind its patch, which has barriers.
+			// A recorded program follows its patch, which has barriers.
 			if m.t.Cmds[i].Barrier == 0 || first && mode == "record" {
 				continue
 			}
 			barriers++
-			// What the filter reads says where it writes, which may be anywhere if it
-			// reads too early: another process may end there.
+			// The filter's input determines the addresses to which it writes. Without the
+			// barrier it may read garbage and write anywhere, so it runs in a separate process,
+			// which may crash.
 			if m.t.Cmds[i].Kernel == kernels.SampleFilter {
 				if !apart(t, mode, i) {
-					t.Errorf("%s: command %d (%s): without its barrier nothing changes in a process of its own", mode, i, m.t.Label(i))
+					t.Errorf("%s: command %d (%s): without its barrier nothing changes in a separate process", mode, i, m.t.Label(i))
 				}
 				continue
 			}
@@ -217,7 +216,7 @@ func TestBarriers(t *testing.T) {
 			}
 		}
 		if apart(t, mode, -1) {
-			t.Errorf("%s: another process changes something with all barriers", mode)
+			t.Errorf("%s: a separate process gives other activations with all barriers", mode)
 		}
 		t.Logf("%s: %d barriers, %d seeds", mode, barriers, seeds)
 		if barriers < 10 {
@@ -226,8 +225,8 @@ func TestBarriers(t *testing.T) {
 	}
 }
 
-// without replays the medley in the orders of so many seeds, until it leaves other
-// activations; without the barrier of a command, -1 for none.
+// without replays the medley in the given number of random orders until the activations differ,
+// without the barrier of command cmd; -1 removes none.
 func without(t *testing.T, o metal.Options, m model, want []byte, cmd, most int) (seeds int, seen bool) {
 	t.Helper()
 	damaged := *m.t
@@ -247,14 +246,14 @@ func without(t *testing.T, o metal.Options, m model, want []byte, cmd, most int)
 	return seeds, seen
 }
 
-// Of the process that apart starts.
+// Arguments of the process that apart starts.
 var (
 	withoutBarrier = flag.Int("without-barrier", -1, "the command that TestApart takes the barrier of; -1: none")
 	apartMode      = flag.String("apart-mode", "", "the mode of TestApart")
 )
 
-// apart is without in a process of its own: it reports whether that found other
-// activations or did not come to its end.
+// apart runs without in a separate process. It reports whether the activations differed or the
+// process crashed.
 func apart(t *testing.T, mode string, cmd int) bool {
 	t.Helper()
 	self, err := os.Executable()
@@ -269,28 +268,28 @@ func apart(t *testing.T, mode string, cmd int) bool {
 	return err != nil
 }
 
-// TestApart is what apart runs.
+// TestApart is the test that apart runs.
 func TestApart(t *testing.T) {
 	if *apartMode == "" {
-		t.Skip("TestBarriers runs it in a process of its own")
+		t.Skip("TestBarriers runs this test in a separate process")
 	}
 	m := single(t, false)
 	want := left(t, whole(t, "encode"), m)
 	seeds := 40
 	if *withoutBarrier < 0 {
-		seeds = 3 // of which none is to show anything
+		seeds = 3 // with all barriers, no seed may show a difference
 	}
 	if n, seen := without(t, whole(t, *apartMode).ForTest(0, true, true), m, want, *withoutBarrier, seeds); seen {
 		t.Errorf("other activations in the order of seed %d", n)
 	}
 }
 
-// TestFences takes the order of passes away: that shows too.
+// TestFences removes the order of passes, which must change the results.
 func TestFences(t *testing.T) {
 	checked(t)
 	m := single(t, false)
 	want := left(t, whole(t, "encode"), m)
-	o := whole(t, "record").ForTest(2, false, true) // many command buffers
+	o := whole(t, "record").ForTest(2, false, true) // makes many command buffers
 	soft.SetRandomOrder(3)
 	if !bytes.Equal(left(t, o, m), want) {
 		t.Error("command buffers of two tokens leave other activations")

@@ -7,16 +7,16 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// The kernel patch advances a recorded token. It runs first in each token, as one threadgroup: it
-// writes the values of the step block to the secondary bytes of the program's patched commands
-// and moves the step block on to the next token. If the stop flag is set it does neither. Its
-// arguments have the form of any kernel's; binding 0 is a list of patches of 8 bytes, binding 1
-// the records of 16 bytes that they write to.
+// The kernel patch advances a recorded token. It is the first command of each token and runs as
+// one threadgroup. It writes the values of the step block to the secondary bytes of the
+// program's patched commands and advances the step block to the next token. If the stop flag is
+// set, it does neither. Its arguments have the same form as those of other kernels. Binding 0
+// is a list of patches of 8 bytes, binding 1 the records of 16 bytes to which they write.
 //
-// If the stop flag may be set within a command buffer, a token's list ends with a patch of one
-// more record: the token's execution range. The range's length is the step's Row, which programs
-// for one row do not use otherwise. After a stop a token leaves its range as the host has set it:
-// empty.
+// If the stop flag may be set within a command buffer, a token's list ends with a patch for one
+// more record, the token's execution range. The patch writes the step's Row as the length of
+// the range, because programs for one row do not use Row otherwise. After a stop the patch does
+// not write, and the range keeps the length 0 that the host has set.
 
 const (
 	patchThreads = 256

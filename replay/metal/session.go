@@ -108,7 +108,7 @@ func (d *Device) fill(s *session) (size uint64, err error) {
 	if s.blocks, size, err = d.slots(&s.own, t, table.ScopeSession, s.mem); err != nil {
 		return 0, err
 	}
-	_, step, _ := t.Slot(table.SlotStep) // Load has checked that there is one
+	_, step, _ := t.Slot(table.SlotStep) // Load has checked that the table has one
 	s.step = s.mem[step]
 	if s.cmds, err = array[driver.Command](&s.own, len(t.Cmds)+d.patchCount()); err != nil {
 		return 0, err

@@ -19,8 +19,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestResidency decodes with and without residency sets: the tokens are the
-// same, and recordings declare nothing where there is a set.
+// TestResidency decodes with and without residency sets. The tokens must be the same, and
+// recordings must not declare the use of buffers if a residency set exists.
 func TestResidency(t *testing.T) {
 	m := single(t, false)
 	t.Cleanup(func() { soft.SetResidency(true) })
@@ -38,7 +38,7 @@ func TestResidency(t *testing.T) {
 			if declared := calls["useResources:count:usage:"] > 0; declared != (mode == "record" && !sets) {
 				t.Errorf("%s, sets %t: %v", mode, sets, calls)
 			}
-			if err := d.CloseSession(other); err != nil { // its buffers leave the set
+			if err := d.CloseSession(other); err != nil { // its buffers are removed from the set
 				t.Error(err)
 			}
 			if res, err := submit(d, decode(m.t, id, 8, 4)); err != nil || res.Count != 4 {
@@ -58,8 +58,7 @@ func TestResidency(t *testing.T) {
 	}
 }
 
-// archived loads a table, decodes a token and returns how many pipelines were
-// compiled.
+// archived loads a table, decodes a token and returns the number of compiled pipelines.
 func archived(t *testing.T, o metal.Options, m model) int {
 	t.Helper()
 	before := soft.Compiled()
@@ -69,7 +68,7 @@ func archived(t *testing.T, o metal.Options, m model) int {
 	return soft.Compiled() - before
 }
 
-// archives returns the files of a folder, which holds nothing else.
+// archives returns the files of a directory, which must contain only archives.
 func archives(t *testing.T, folder string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(folder)
@@ -79,15 +78,15 @@ func archives(t *testing.T, folder string) []string {
 	var files []string
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".metalarchive") || !e.Type().IsRegular() {
-			t.Errorf("%s is left", e.Name())
+			t.Errorf("%s was not removed", e.Name())
 		}
 		files = append(files, filepath.Join(folder, e.Name()))
 	}
 	return files
 }
 
-// TestArchive keeps pipelines in a file: a second device compiles none, another
-// mode's are added, and what is no archive is replaced.
+// TestArchive keeps pipelines in a file. A second device must compile none, the pipelines of
+// another mode must be added, and an invalid archive must be replaced.
 func TestArchive(t *testing.T) {
 	checked(t)
 	m := norm(t)
@@ -103,7 +102,7 @@ func TestArchive(t *testing.T) {
 	}
 	record := options(t, "record")
 	record.Archive = o.Archive
-	for _, want := range []int{2, 0} { // its own, and the patch
+	for _, want := range []int{2, 0} { // one for the mode, one for the kernel patch
 		if n := archived(t, record, m); n != want {
 			t.Errorf("record: %d pipelines were compiled, want %d", n, want)
 		}
@@ -129,7 +128,7 @@ func TestArchive(t *testing.T) {
 		}
 	}
 
-	other := *o.Kernels // of other kernels: another file
+	other := *o.Kernels // other kernels use another file
 	source, err := other.Source()
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +139,7 @@ func TestArchive(t *testing.T) {
 	if n := archived(t, changed, m); n != 1 {
 		t.Errorf("changed kernels: %d pipelines were compiled", n)
 	}
-	soft.SetResidency(false) // another system: another file
+	soft.SetResidency(false) // another system uses another file
 	n := archived(t, o, m)
 	soft.SetResidency(true)
 	if n != 1 {
@@ -150,20 +149,20 @@ func TestArchive(t *testing.T) {
 		t.Errorf("files %v", files)
 	}
 
-	o.Archive = files[0] // no folder
+	o.Archive = files[0] // not a directory
 	if n := archived(t, o, m); n != 1 {
 		t.Errorf("no folder: %d pipelines were compiled", n)
 	}
 	if runtime.GOOS == "linux" {
-		o.Archive = "/proc/self/pianola" // nobody can write there
+		o.Archive = "/proc/self/pianola" // not writable
 		if n := archived(t, o, m); n != 1 {
 			t.Errorf("a folder that cannot be written: %d pipelines were compiled", n)
 		}
 	}
 }
 
-// TestArchiveFaults makes each call of a load with an archive fail in turn: it
-// is an error or of no effect, nothing is left alive, and what is kept is sound.
+// TestArchiveFaults makes each call of a load with an archive fail in turn. The failure must be
+// reported or have no effect, no object may stay alive, and the file must stay valid.
 func TestArchiveFaults(t *testing.T) {
 	checked(t)
 	m := norm(t)
@@ -171,7 +170,7 @@ func TestArchiveFaults(t *testing.T) {
 		once := func(n int) (string, error) {
 			o := options(t, "record")
 			o.Archive = t.TempDir()
-			if there { // the other mode's
+			if there { // the archive of the other mode
 				other := options(t, "encode")
 				other.Archive = o.Archive
 				archived(t, other, m)
@@ -186,7 +185,7 @@ func TestArchiveFaults(t *testing.T) {
 			}
 			call := soft.Failed()
 			soft.FailAt(0, 0)
-			for _, want := range []int{-1, 0} { // what was not kept is compiled, and then kept
+			for _, want := range []int{-1, 0} { // a pipeline that was not kept is compiled, and then kept
 				if n := archived(t, o, m); want >= 0 && n != want {
 					t.Errorf("after %s: %d pipelines were compiled", call, n)
 				}
@@ -202,7 +201,7 @@ func TestArchiveFaults(t *testing.T) {
 				break
 			}
 			failed[call]++
-			if call == "newComputePipelineStateWithDescriptor:options:reflection:error:" && err == nil { // a look-up: it is compiled
+			if call == "newComputePipelineStateWithDescriptor:options:reflection:error:" && err == nil { // the pipeline is compiled
 				continue
 			}
 			fault(t, fmt.Sprintf("archive there %t, call %d, %s", there, n, call), call, 2, err)
@@ -211,13 +210,13 @@ func TestArchiveFaults(t *testing.T) {
 			}
 		}
 		if failed["newBinaryArchiveWithDescriptor:error:"] != 1 || failed["addComputePipelineFunctionsWithDescriptor:error:"] != 2 || failed["serializeToURL:error:"] != 1 {
-			t.Errorf("what failed is %v", failed)
+			t.Errorf("failed calls: %v", failed)
 		}
 	}
 }
 
-// TestShared compiles the library once for all devices that are loaded, and
-// again when there is none.
+// TestShared compiles the library once for all devices that are loaded at the same time, and
+// again after the last one is closed.
 func TestShared(t *testing.T) {
 	checked(t)
 	m := norm(t)
@@ -234,7 +233,7 @@ func TestShared(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := use(o, m); err != nil { // b has it still
+	if err := use(o, m); err != nil { // device b still uses the library
 		t.Error(err)
 	}
 	if n := compiled() - before; n != 1 {
@@ -251,8 +250,8 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestWarm has the GPU read all weights and replay each program at load, and
-// leaves no trace: what is decoded is what a cold device decodes.
+// TestWarm checks that Load makes the GPU read all weights and replays each program. It must
+// leave no trace: a device without warm-up must decode the same tokens.
 func TestWarm(t *testing.T) {
 	m := single(t, false)
 	for _, mode := range metal.Modes() {
@@ -270,7 +269,7 @@ func TestWarm(t *testing.T) {
 		}
 		all := 0
 		for i := range m.t.Programs {
-			all += 2 * int(m.t.Programs[i].Count) // of one row: twice
+			all += 2 * int(m.t.Programs[i].Count) // programs for one row are replayed twice
 		}
 		if n := soft.Dispatches() - ran; n < all {
 			t.Errorf("%s: %d commands of %d", mode, n, all)
@@ -284,8 +283,8 @@ func TestWarm(t *testing.T) {
 	}
 }
 
-// TestKeepAlive gives an idle GPU something to do, and none that works, is to
-// rest or is closed.
+// TestKeepAlive checks that an idle GPU gets work, but not without KeepAlive, while a chain
+// runs, or after Close.
 func TestKeepAlive(t *testing.T) {
 	m := norm(t)
 	stirred := func() int { return soft.Calls()["requestResidency"] }
@@ -296,7 +295,7 @@ func TestKeepAlive(t *testing.T) {
 		before := stirred()
 		time.Sleep(20 * time.Millisecond)
 		if n := stirred() - before; n != 0 {
-			t.Errorf("%s: a GPU that may rest did something %d times", mode, n)
+			t.Errorf("%s: without KeepAlive the GPU got work %d times", mode, n)
 		}
 		if err := quiet.Close(); err != nil {
 			t.Error(err)
@@ -311,17 +310,17 @@ func TestKeepAlive(t *testing.T) {
 		before = stirred()
 		for start := time.Now(); stirred() < before+3; time.Sleep(100 * time.Microsecond) {
 			if time.Since(start) > 10*time.Second {
-				t.Fatalf("%s: %d times in 10 s", mode, stirred()-before)
+				t.Fatalf("%s: %d keep-alive passes in 10 s", mode, stirred()-before)
 			}
 		}
 		soft.SetDelay(20000)
 		start := time.Now()
 		before = stirred()
-		if res, err := submit(d, decode(m.t, id, 0, 8)); err != nil || res.Count != 0 { // nothing in it counts tokens
+		if res, err := submit(d, decode(m.t, id, 0, 8)); err != nil || res.Count != 0 { // no token counts
 			t.Errorf("%s: %+v, %v", mode, res, err)
 		}
 		if n, took := stirred()-before, time.Since(start); n > 1 || took < 100*time.Millisecond {
-			t.Errorf("%s: %d times beside a chain of %v", mode, n, took)
+			t.Errorf("%s: %d keep-alive passes during a chain of %v", mode, n, took)
 		}
 		soft.SetDelay(0)
 		if err := d.Close(); err != nil {
@@ -330,12 +329,12 @@ func TestKeepAlive(t *testing.T) {
 		before = stirred()
 		time.Sleep(20 * time.Millisecond)
 		if n := stirred() - before; n != 0 {
-			t.Errorf("%s: %d times behind Close", mode, n)
+			t.Errorf("%s: %d keep-alive passes after Close", mode, n)
 		}
 	}
 }
 
-// TestKeepAliveLost removes the GPU while it rests: the next submission says so.
+// TestKeepAliveLost removes the GPU while it is idle. The next submission must report the loss.
 func TestKeepAliveLost(t *testing.T) {
 	checked(t)
 	m := norm(t)
@@ -347,10 +346,10 @@ func TestKeepAliveLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		soft.FailAt(3, code) // behind a command buffer and an encoder
+		soft.FailAt(3, code) // after a command buffer and an encoder
 		for start := time.Now(); soft.Failed() == ""; time.Sleep(time.Millisecond) {
 			if time.Since(start) > 10*time.Second {
-				t.Fatal("nothing was done in 10 s")
+				t.Fatal("no keep-alive pass in 10 s")
 			}
 		}
 		if call := soft.Failed(); call != "commit" {
@@ -368,8 +367,8 @@ func TestKeepAliveLost(t *testing.T) {
 	}
 }
 
-// TestLabels makes each command of mode encode a debug group, where that is
-// asked for, and where commands are timed.
+// TestLabels checks that each command of mode encode is a debug group if labels are requested
+// or commands are timed.
 func TestLabels(t *testing.T) {
 	checked(t)
 	m := single(t, false)
@@ -379,7 +378,7 @@ func TestLabels(t *testing.T) {
 		o.Labels = on
 		d := load(t, o, m)
 		id := begun(t, d)
-		if _, err := submit(d, decode(m.t, id, 0, 1)); err != nil { // what a token takes is known then
+		if _, err := submit(d, decode(m.t, id, 0, 1)); err != nil { // afterwards the cost of a token is known
 			t.Fatal(err)
 		}
 		calls, all, own := counted(t, d, decode(m.t, id, 1, 3))
@@ -387,7 +386,7 @@ func TestLabels(t *testing.T) {
 			t.Errorf("labels %t: %v", on, calls)
 		}
 		if own < all-4 || own > all+4 {
-			t.Errorf("labels %t: the device counts %d calls, there were %d", on, own, all)
+			t.Errorf("labels %t: the device counts %d calls, Metal %d", on, own, all)
 		}
 		timed := decode(m.t, id, 4, 1)
 		timed.Timings = make([]time.Duration, p.Count)

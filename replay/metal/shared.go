@@ -11,7 +11,7 @@ import (
 )
 
 // Shared is a GPU that the program already uses, with a queue on which chains run between the
-// program's own work. Programs that use darwinkit can take the adapter in examples/darwinkit.
+// program's own work. Programs that use darwinkit can use the adapter in examples/darwinkit.
 //
 // New retains the device and the queue, and Close releases them; the program's own references
 // stay its own. A queue runs command buffers in the order of their commits but lets them overlap,

@@ -18,14 +18,14 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// program is a program with Metal work of its own.
+// program is a program that does Metal work of its own.
 type program struct {
 	device, queue unsafe.Pointer
 	counts        [2]int
 }
 
-// ownGPU makes a device and a queue, and sees at the end that nobody has taken
-// or kept a reference.
+// ownGPU creates a device and a queue. At the end of the test it checks that their reference
+// counts are unchanged.
 func ownGPU(t *testing.T) *program {
 	t.Helper()
 	p := &program{}
@@ -41,8 +41,7 @@ func ownGPU(t *testing.T) *program {
 	return p
 }
 
-// copied copies bytes on the program's queue, in a command buffer of its own, and
-// waits for it.
+// copied copies bytes on the program's queue in a separate command buffer and waits for it.
 func (p *program) copied(fence, from unsafe.Pointer, offset uint64, to unsafe.Pointer, size uint64) {
 	b := soft.CommandBuffer(p.queue)
 	soft.Copy(b, fence, from, offset, to, 0, size)
@@ -69,9 +68,8 @@ func span(t *testing.T, d *metal.Device, id replay.SessionID, slot uint32) metal
 	return s
 }
 
-// TestOwnQueue replays on a program's queue and reads logits on the GPU: the
-// program's copy is what the device's Read gives, and the queue is the program's
-// afterwards.
+// TestOwnQueue replays on a program's queue and reads logits on the GPU. The program's copy
+// must equal the result of Read, and the program can use its queue afterwards.
 func TestOwnQueue(t *testing.T) {
 	m := tiny(t, "llama")
 	for _, mode := range metal.Modes() {
@@ -103,16 +101,16 @@ func TestOwnQueue(t *testing.T) {
 			before := soft.References(at.Buffer)
 			own.copied(objects.Fence, at.Buffer, at.Offset, mine, at.Size)
 			if !bytes.Equal(mem, read) || soft.References(at.Buffer) != before {
-				t.Error("the logits on the GPU are others")
+				t.Error("the logits on the GPU differ")
 			}
-			// Weights are where the file has them, or in a buffer.
+			// Weights are in the mapped file or in a buffer.
 			for i, s := range m.t.Slots {
 				if at := span(t, d, id, uint32(i)); at.Size != s.Size || at.Buffer == nil {
 					t.Errorf("slot %s: %+v", s.Name, at)
 				}
 			}
 			if _, err := d.Span(id, uint32(len(m.t.Slots))); err == nil {
-				t.Error("a slot that is not there")
+				t.Error("Span of a missing slot succeeds")
 			}
 			if err := errors.Join(d.CloseSession(id), d.Close()); err != nil {
 				t.Error(err)
@@ -123,7 +121,7 @@ func TestOwnQueue(t *testing.T) {
 			if _, err := d.Objects(); !errors.Is(err, device.ErrClosed) {
 				t.Errorf("closed: %v", err)
 			}
-			// The program goes on.
+			// The program can still use its GPU.
 			other, copied := soft.Buffer(own.device, len(read))
 			own.copied(nil, mine, 0, other, uint64(len(read)))
 			if !bytes.Equal(copied, read) {
@@ -135,9 +133,8 @@ func TestOwnQueue(t *testing.T) {
 	}
 }
 
-// TestPasses encodes copies of the logits behind each token, in the chain's own
-// command buffers: whatever the order of what nothing orders, they are those of
-// each position.
+// TestPasses encodes copies of the logits after each token in the chain's own command buffers.
+// In every order that Metal permits, they must be the logits of each position.
 func TestPasses(t *testing.T) {
 	m := tiny(t, "llama")
 	const n = 6
@@ -202,8 +199,8 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// TestUnorderedPass leaves out the fence: some order shows it, so that the test
-// above can fail.
+// TestUnorderedPass omits the fence. Some order must give other results, which proves that the
+// test above can fail.
 func TestUnorderedPass(t *testing.T) {
 	checked(t)
 	m := tiny(t, "llama")
@@ -238,8 +235,8 @@ func TestUnorderedPass(t *testing.T) {
 	t.Error("no order shows that a fence is missing")
 }
 
-// TestPassErrors ends submissions with the program's own errors and panics, and
-// with those of Metal between them: the session goes on, nothing is left.
+// TestPassErrors ends submissions with errors and panics of the program's passes, and with
+// Metal errors between them. The session must stay usable, and nothing may stay allocated.
 func TestPassErrors(t *testing.T) {
 	checked(t)
 	m := tiny(t, "llama")
@@ -293,7 +290,7 @@ func TestPassErrors(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Metal's own faults between the two.
+	// Faults of Metal between the two passes.
 	s := *o.Shared
 	s.Before, s.After = step, step
 	o.Shared = &s
@@ -310,12 +307,12 @@ func TestPassErrors(t *testing.T) {
 			break
 		}
 		if err == nil && soft.Failed() != "commit" {
-			t.Errorf("%s failed unnoticed", soft.Failed())
+			t.Errorf("%s failed without an error", soft.Failed())
 		}
 	}
 }
 
-// TestQueueRefused opens what does not go together.
+// TestQueueRefused opens devices with invalid combinations of options.
 func TestQueueRefused(t *testing.T) {
 	checked(t)
 	a, b := ownGPU(t), ownGPU(t)
@@ -323,11 +320,11 @@ func TestQueueRefused(t *testing.T) {
 		o := options(t, "")
 		o.Shared = &s
 		if d, err := metal.New(o); err == nil {
-			t.Errorf("%+v is a device", s)
+			t.Errorf("New accepts %+v", s)
 			_ = d.Close()
 		}
 	}
-	// And what is refused later leaves the program's own alone.
+	// A failing Load must leave the program's objects unchanged.
 	m := tiny(t, "llama")
 	o := options(t, "encode")
 	o.Shared = &metal.Shared{Device: a.device, Queue: a.queue}

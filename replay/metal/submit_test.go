@@ -18,9 +18,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestStop ends chains with a stop id: on the device, in the middle, and the
-// flag does not outlive the submission. What a recording has behind it does not
-// run.
+// TestStop ends chains with a stop id on the device, in the middle of a chain. The stop flag
+// must not affect the next submission, and the recorded commands after the stop must not run.
 func TestStop(t *testing.T) {
 	m := tiny(t, "llama")
 	for _, mode := range metal.Modes() {
@@ -38,7 +37,7 @@ func TestStop(t *testing.T) {
 				t.Errorf("%s, chains of %d: %v, want %v", mode, length, got, free[:at+1])
 			}
 			p, _, _ := m.t.Program(table.ProgramDecode)
-			// Of the tokens behind it, the patches run alone.
+			// Of the tokens after the stop, only the patches run.
 			if n := soft.Dispatches() - before; mode == "record" && n > at*int(p.Count+1)+40 {
 				t.Errorf("chains of %d: %d commands for %d tokens of %d", length, n, at, p.Count)
 			}
@@ -53,8 +52,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestCancel cancels chains at several times: what was decoded by then is what
-// a free run decodes, and the session goes on from there.
+// TestCancel cancels chains at several times. The tokens decoded until then must equal those of
+// an undisturbed run, and the session must continue with the right tokens.
 func TestCancel(t *testing.T) {
 	m := tiny(t, "llama")
 	const n = 40
@@ -79,7 +78,7 @@ func TestCancel(t *testing.T) {
 			if res.Count > 0 && res.Count < n {
 				cut++
 			}
-			d.Cancel(ticket) // of no effect now
+			d.Cancel(ticket) // has no effect: the submission has ended
 			if got := ring(t, d, m.t, id, res.Count+1); !slices.Equal(got, want[:len(got)]) {
 				t.Errorf("%s: %d tokens before the cancellation are not those of a free run", mode, res.Count)
 			}
@@ -88,7 +87,7 @@ func TestCancel(t *testing.T) {
 				t.Errorf("%s: after a cancellation: %+v, %v", mode, r, err)
 			}
 			if got := ring(t, d, m.t, id, res.Count+more+1); !slices.Equal(got, want[:len(got)]) {
-				t.Errorf("%s: after a cancellation the session goes on with other tokens", mode)
+				t.Errorf("%s: after a cancellation the session continues with wrong tokens", mode)
 			}
 		}
 		if cut == 0 {
@@ -117,7 +116,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestDry replays with the stop flag set: nothing is written.
+// TestDry replays with the stop flag set. Nothing may be written.
 func TestDry(t *testing.T) {
 	m := tiny(t, "llama")
 	for _, mode := range metal.Modes() {
@@ -133,15 +132,15 @@ func TestDry(t *testing.T) {
 		if got := ring(t, d, m.t, id, 4); !slices.Equal(got, []uint32{7, 0, 0, 0}) {
 			t.Errorf("%s: a dry run wrote %v", mode, got)
 		}
-		chains(t, d, m.t, id, 3, 3) // the flag is gone
+		chains(t, d, m.t, id, 3, 3) // the flag is cleared
 		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// TestTimings times each command, where encoders take the time and where they
-// cannot.
+// TestTimings measures the time of each command, on GPUs whose encoders can take timestamps and
+// on others.
 func TestTimings(t *testing.T) {
 	m := tiny(t, "llama")
 	for _, mode := range metal.Modes() {
@@ -186,7 +185,7 @@ func TestTimings(t *testing.T) {
 	}
 }
 
-// TestInfo describes the device, and accounts for what it has of Metal.
+// TestInfo checks the device's description and that Memory accounts for all Metal memory.
 func TestInfo(t *testing.T) {
 	checked(t)
 	m := tiny(t, "llama")
@@ -210,7 +209,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// TestClose closes a device while sessions decode: each ends, soon.
+// TestClose closes a device while sessions decode. Each submission must end soon.
 func TestClose(t *testing.T) {
 	m := tiny(t, "llama")
 	for _, mode := range metal.Modes() {

@@ -32,7 +32,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// TestWindowsHold holds random cuts to what they promise.
+// TestWindowsHold checks the properties of windows for random mappings.
 func TestWindowsHold(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {

@@ -12,7 +12,7 @@ import (
 type Driver struct {
 	fns     [symbols]uintptr
 	version Version
-	popped  Context   // the context that CtxPop wrote last; not read
+	popped  Context   // the context that CtxPop wrote last; never read
 	args    sync.Pool // of *[4]uintptr, for calls that must not allocate
 }
 
@@ -53,7 +53,7 @@ func initError(err error) error {
 // Version returns the driver's version.
 func (d *Driver) Version() Version { return d.version }
 
-// call calls a function and makes an error of its code.
+// call calls a function and returns its error.
 //
 //go:uintptrescapes
 func (d *Driver) call(s symbol, args ...uintptr) error {
@@ -63,9 +63,8 @@ func (d *Driver) call(s symbol, args ...uintptr) error {
 	return nil
 }
 
-// hot is call for functions of up to four arguments that replaying uses: its
-// arguments are not put in a slice of their own, which would be allocated.
-// Arguments that a function does not have, it does not read.
+// hot is call for functions of up to four arguments that are used during replay. It avoids
+// allocating a slice for the arguments. A function ignores the arguments that it does not have.
 //
 //go:uintptrescapes
 func (d *Driver) hot(s symbol, a0, a1, a2, a3 uintptr) error {

@@ -30,8 +30,7 @@ func open(path string) (fns [symbols]uintptr, err error) {
 	return fns, nil
 }
 
-// invoke calls a function. Pointers among the arguments stay where they are
-// until it returns.
+// invoke calls a function. Objects to which the arguments point do not move until it returns.
 //
 //go:uintptrescapes
 func invoke(fn uintptr, args ...uintptr) Code {

@@ -24,7 +24,7 @@ func (d *Driver) call(name string, args ...uintptr) uintptr {
 	return r
 }
 
-// text returns the string that a function of no arguments returns.
+// text calls a function without arguments that returns a string.
 func (d *Driver) text(name string) string {
 	d.tb.Helper()
 	f, err := purego.Dlsym(d.lib, name)

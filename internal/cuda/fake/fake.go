@@ -1,7 +1,7 @@
-// Package fake is a CUDA driver for tests: a shared library with the functions
-// that package driver calls, over host memory. It checks every call, executes
-// what streams are given as late as it may or at once, runs kernels written in
-// C, and fails where it is told to. It needs a C compiler.
+// Package fake is a CUDA driver for tests: a shared library with the functions that package
+// driver calls, over host memory. It checks every call, executes the operations of streams
+// either at once or as late as possible, runs kernels written in C, and fails at the calls that
+// a test selects. It needs a C compiler.
 package fake
 
 import (
@@ -21,7 +21,7 @@ import (
 //go:embed c
 var sources embed.FS
 
-// Kernels returns the names of the kernels there are.
+// Kernels returns the names of the available kernels.
 func Kernels() []string {
 	return []string{
 		"embed", "rope_angles", "rmsnorm", "add_rmsnorm", "add", "gemv", "gemm", "head_norm", "rope", "kv_write",
@@ -30,8 +30,8 @@ func Kernels() []string {
 	}
 }
 
-// PTX returns a text that the driver takes for one with the entries. An entry
-// is a kernel's name, which "__" and anything may follow.
+// PTX returns a text that the driver accepts as one with the given entries. An entry is the
+// name of a kernel, optionally followed by "__" and any suffix.
 func PTX(entries ...string) []byte {
 	var b bytes.Buffer
 	b.WriteString(".version 7.8\n.target sm_90\n.address_size 64\n")
@@ -53,16 +53,16 @@ func PTX(entries ...string) []byte {
 	return b.Bytes()
 }
 
-// Driver is a driver in a state of its own.
+// Driver is a fake driver with its own state.
 type Driver struct {
-	Path string // of its library
+	Path string // path of the library
 	tb   testing.TB
 	lib  uintptr
 }
 
-// New builds a driver that nobody else uses. defines are macros of the C
-// sources. Without a C compiler, or on a system that package driver does not
-// know, the test is skipped.
+// New builds a driver for the exclusive use of the caller. defines are macros for the C
+// sources. Without a C compiler, or on a system that package driver does not support, the test
+// is skipped.
 func New(tb testing.TB, defines ...string) *Driver {
 	tb.Helper()
 	if !supported {
@@ -73,7 +73,7 @@ func New(tb testing.TB, defines ...string) *Driver {
 		tb.Skip("no C compiler to build the fake driver with")
 	}
 	built := build(tb, cc, defines)
-	// A copy is a library of its own to the dynamic linker.
+	// The dynamic linker loads a copy as a separate library, with its own state.
 	b, err := os.ReadFile(built)
 	if err != nil {
 		tb.Fatal(err)
@@ -88,8 +88,7 @@ func New(tb testing.TB, defines ...string) *Driver {
 	return d
 }
 
-// build compiles the library once for all tests of a source, and returns its
-// path.
+// build compiles the library, once for all tests with the same sources, and returns its path.
 func build(tb testing.TB, cc string, defines []string) string {
 	tb.Helper()
 	params, err := os.ReadFile(filepath.Join(root(tb), "shaders", "params.h"))
@@ -139,7 +138,7 @@ func build(tb testing.TB, cc string, defines []string) string {
 	}
 	b, err := os.ReadFile(out)
 	if err == nil {
-		// Other tests may do the same: the last to rename it wins.
+		// If several tests build it at the same time, the last rename wins.
 		part := fmt.Sprintf("%s.%d", built, os.Getpid())
 		if err = os.WriteFile(part, b, 0o600); err == nil {
 			err = os.Rename(part, built)
@@ -151,7 +150,7 @@ func build(tb testing.TB, cc string, defines []string) string {
 	return built
 }
 
-// root returns the folder of the module that the test runs in.
+// root returns the directory of the module that contains the test.
 func root(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
@@ -170,23 +169,23 @@ func root(tb testing.TB) string {
 	}
 }
 
-// FailAt makes the n-th call from now on fail with a code, once; 0 never. Codes
-// from 700 on lose the device.
+// FailAt makes the n-th call from now on return the given code, once. n = 0 disables this.
+// Codes of at least 700 lose the device.
 func (d *Driver) FailAt(n, code int) { d.call("fake_fail_at", uintptr(n), uintptr(code)) }
 
 // FailAlloc makes the n-th allocation from now on fail, once.
 func (d *Driver) FailAlloc(n int) { d.call("fake_fail_alloc", uintptr(n)) }
 
-// FailKernel makes the n-th kernel that runs from now on lose the device.
+// FailKernel makes the n-th kernel execution from now on lose the device.
 func (d *Driver) FailKernel(n int) { d.call("fake_fail_kernel", uintptr(n)) }
 
-// SetVersion sets the version of CUDA, 1000*major + 10*minor.
+// SetVersion sets the CUDA version of the driver: 1000*major + 10*minor.
 func (d *Driver) SetVersion(v int) { d.call("fake_set_version", uintptr(v)) }
 
 // SetInit makes cuInit return a code.
 func (d *Driver) SetInit(code int) { d.call("fake_set_init", uintptr(code)) }
 
-// SetDevices sets how many GPUs there are.
+// SetDevices sets the number of GPUs.
 func (d *Driver) SetDevices(n int) { d.call("fake_set_devices", uintptr(n)) }
 
 // SetCapability sets the GPUs' compute capability.
@@ -197,48 +196,47 @@ func (d *Driver) SetCapability(major, minor int) {
 // SetMemory sets the GPUs' memory in bytes.
 func (d *Driver) SetMemory(n uint64) { d.call("fake_set_memory", uintptr(n)) }
 
-// SetEager makes streams do what they are given at once, and not when it is
-// waited for.
+// SetEager makes streams execute operations at once instead of as late as possible.
 func (d *Driver) SetEager() { d.call("fake_set_eager", 1) }
 
-// SetDelay makes every kernel take some microseconds more.
+// SetDelay adds the given number of microseconds to the time of every kernel.
 func (d *Driver) SetDelay(microseconds int) { d.call("fake_set_delay", uintptr(microseconds)) }
 
-// Calls returns how many calls there were.
+// Calls returns the number of driver calls so far.
 func (d *Driver) Calls() int { return d.count("fake_calls") }
 
-// Kernels returns how many kernels have run.
+// Kernels returns the number of kernels that have run.
 func (d *Driver) Kernels() int { return d.count("fake_kernels") }
 
 // Launches returns the number of kernels launched, without kernels in graphs.
 func (d *Driver) Launches() int { return d.count("fake_launches") }
 
-// GraphLaunches returns how many graphs were launched.
+// GraphLaunches returns the number of graph launches.
 func (d *Driver) GraphLaunches() int { return d.count("fake_graph_launches") }
 
 // Used returns the bytes of device memory that are allocated.
 func (d *Driver) Used() int { return d.count("fake_used") }
 
-// Live returns how many objects there are that nobody has tried to free.
+// Live returns the number of objects that the caller has not tried to free.
 func (d *Driver) Live() int { return d.count("fake_live") }
 
-// Retained returns how often the context is retained.
+// Retained returns the number of times that the context is retained.
 func (d *Driver) Retained() int { return d.count("fake_retained") }
 
-// Excused returns how many releases of the context were made to fail.
+// Excused returns the number of context releases that were made to fail.
 func (d *Driver) Excused() int { return d.count("fake_excused") }
 
-// Leaked returns how many objects went with their context, without having been
-// freed.
+// Leaked returns the number of objects that were destroyed with their context without having
+// been freed.
 func (d *Driver) Leaked() int { return d.count("fake_leaked") }
 
-// Complaint returns the first misuse of the driver, "" if there was none.
+// Complaint returns the first misuse of the driver, or "".
 func (d *Driver) Complaint() string { return d.text("fake_complaint") }
 
-// Failed returns the call that FailAt made fail, "" if none did.
+// Failed returns the name of the call that FailAt made fail, or "".
 func (d *Driver) Failed() string { return d.text("fake_failed") }
 
-// Check fails the test if the driver was misused, or anything is left.
+// Check fails the test if the driver was misused or an object was not freed.
 func (d *Driver) Check() {
 	d.tb.Helper()
 	if c := d.Complaint(); c != "" {
@@ -251,16 +249,15 @@ func (d *Driver) Check() {
 
 func (d *Driver) count(name string) int { return int(d.call(name)) }
 
-// Release gives back the context that a release which was made to fail has
-// left, for the program that ends then.
+// Release destroys contexts that remained because their release was made to fail.
 func (d *Driver) Release() { d.call("fake_release") }
 
-// Race reports whether the race detector is on. It makes pools forget what they
-// hold, so that nothing can be said about allocations.
+// Race reports whether the race detector is on. With it, pools drop objects at random, so
+// allocations cannot be counted.
 func Race() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// Forgive forgets the misuse that Complaint returns.
+// Forgive clears the misuse that Complaint returns.
 func (d *Driver) Forgive() { d.call("fake_forgive") }

@@ -32,7 +32,7 @@ func newGPU(t *testing.T) *gpu {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			return // a thread may still be in the driver
+			return // a thread may still execute driver code
 		}
 		if err := d.PrimaryCtxRelease(0); err != nil {
 			t.Error(err)
@@ -42,8 +42,8 @@ func newGPU(t *testing.T) *gpu {
 	return g
 }
 
-// within calls f with the context current, on a thread of its own, and fails the
-// test if f takes longer than a minute.
+// within calls f on a separate thread with the context current. It fails the test if f takes
+// longer than a minute.
 func (g *gpu) within(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -93,8 +93,8 @@ func ok(t *testing.T, errs ...error) {
 	}
 }
 
-// A stream that waits for a record of another stream does not hold up the
-// others, whichever was created first and whichever is synchronised.
+// TestWait checks that a stream that waits for another stream's event does not block other
+// streams, regardless of the order in which the streams were created and are synchronized.
 func TestWait(t *testing.T) {
 	for name, order := range map[string][3]int{"waiter first": {0, 1, 2}, "waiter second": {1, 0, 2}, "waiter last": {2, 1, 0}} {
 		for sync := range 4 {
@@ -137,8 +137,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// A stream advances past a wait without the streams that wait for it: the first
-// operation of w waits for an event that a records after its own wait.
+// TestWaitForBlockedStream checks that a stream advances past a wait without the streams that
+// wait for it: the first operation of w waits for an event that a records after its own wait.
 func TestWaitForBlockedStream(t *testing.T) {
 	g := newGPU(t)
 	g.within(t, func() {
@@ -157,8 +157,8 @@ func TestWaitForBlockedStream(t *testing.T) {
 	})
 }
 
-// A stream executes what it was given only when that is waited for: neither an
-// event of another stream nor a wait of one makes it do more.
+// TestLate checks that a stream executes operations only when the host waits for them. A wait
+// for another stream's event must not make it execute more.
 func TestLate(t *testing.T) {
 	g := newGPU(t)
 	g.within(t, func() {
@@ -175,7 +175,7 @@ func TestLate(t *testing.T) {
 			g.StreamWaitEvent(b, e),
 		)
 		if !bytes.Equal(pinned, []byte{1, 7, 7}) {
-			t.Errorf("a stream has done something before it was waited for: %v", pinned)
+			t.Errorf("a stream executed before the host waited for it: %v", pinned)
 		}
 		ok(t, g.StreamSynchronize(b))
 		if !bytes.Equal(pinned, []byte{1, 1, 7}) {
@@ -189,8 +189,8 @@ func TestLate(t *testing.T) {
 	})
 }
 
-// Threads submit to streams of their own, wait for events of each other, and
-// synchronise, allocate and free in any order.
+// TestStreamsConcurrently uses several threads that submit to their own streams, wait for each
+// other's events, synchronize, allocate and free in any order.
 func TestStreamsConcurrently(t *testing.T) {
 	const threads, rounds = 6, 200
 	g := newGPU(t)

@@ -64,7 +64,7 @@ func parsed(t *testing.T, text string) *Text {
 	return p
 }
 
-// TestSelect: what was selected parses to the same again.
+// TestSelect checks that a selected text parses to the same entries again.
 func TestSelect(t *testing.T) {
 	two := small + strings.ReplaceAll(small[strings.Index(small, ".visible"):], "add", "other")
 	p := parsed(t, two)
@@ -107,8 +107,8 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// TestSpliced: arguments come from shared memory, positions from the
-// interpreter, and nothing else of a body changes.
+// TestSpliced checks that a spliced body reads its arguments from shared memory and its
+// position from the interpreter's registers, and is otherwise unchanged.
 func TestSpliced(t *testing.T) {
 	e, _ := parsed(t, small).Entry("add")
 	for _, stops := range []bool{false, true} {
@@ -143,7 +143,7 @@ func TestSpliced(t *testing.T) {
 	if _, err := other.spliced(0, false); err == nil {
 		t.Error("other parameters are spliced")
 	}
-	// A second address that is more than loaded from stays an address.
+	// If the address is used for more than loads, it must remain an address.
 	moved := *e
 	moved.body = append(append([]string{}, e.body...), "\tadd.s64 %rd9, %rd2, 4;")
 	got, err := moved.spliced(0, false)

@@ -122,11 +122,11 @@ var places = strings.NewReplacer(
 	"{last}", fmt.Sprint(ResidentLast), "{stop}", fmt.Sprint(stepStop),
 )
 
-// walkStart is the interpreter up to the choice of a body. What it keeps in
-// registers while a body runs is little, so that bodies have the rest: where it
-// is, each thread's word of the next record, how far the counter must be for the
-// command to begin (target) and how far it was seen to be (seen), and which
-// command it counts (counted).
+// walkStart is the interpreter's code up to the branch to a body. It keeps few values in
+// registers while a body runs, so that the bodies have the others: its position, each thread's
+// word of the next record, the value that the counter must reach before the command may begin
+// (target), the last observed value of the counter (seen), and the command that it counts
+// (counted).
 const walkStart = `	.shared .align 16 .b8 q_records[{twoRecords}];
 	.reg .pred %qp, %qs;
 	.reg .b32 %qx, %qy, %qz, %qtile, %qtid, %qn, %qbody, %qat, %qtokens, %qtarget, %qseen, %qcounted, %qword, %qa, %qb, %qc, %qd;
@@ -205,8 +205,8 @@ $Q_tile:
 $Q_choose:
 `
 
-// wait has the first thread wait until the counter is where it must be, and time
-// what it waited for, if it is the first threadgroup's. Labels get {n}.
+// wait makes the first thread wait until the counter reaches its target. In the first
+// threadgroup it also measures the waiting time. {n} makes the labels unique.
 const wait = `	setp.eq.u32 %qp, %qseen, %qtarget;
 	mov.u32 %qa, %tid.x;
 	setp.ne.or.u32 %qp, %qa, 0, %qp;
@@ -231,18 +231,18 @@ $Q_spin{n}:
 $Q_passed{n}:
 `
 
-// readyInBody replaces InputsReady in a body: it is skipped if another tile of the command has
-// already waited.
+// readyInBody replaces InputsReady in a body. It skips the wait if an earlier tile of the
+// command has already waited.
 const readyInBody = `	setp.eq.u32 %qs, %qseen, %qtarget;
 	@%qs bra $Q_ready{n};
 ` + wait + `	mov.u32 %qseen, %qtarget;
 	bar.sync 1, %qn;
 $Q_ready{n}:`
 
-// walkEnd is what follows a body: the other tiles, the next record, the counter,
-// and bytes for a later command on their way. The next body begins while other
-// threadgroups are at work on this command; it waits where its inputs must be
-// ready. After patch all wait here, since it says where the token is.
+// walkEnd is the interpreter's code after a body: the command's next tile, or else the next
+// record, the counter, and the prefetch for a later command. The next body begins while other
+// threadgroups may still execute this command; it waits where it needs its inputs. After patch,
+// all threadgroups wait here, because patch determines the token's position.
 const walkEnd = `$Q_next:
 	bar.warp.sync 0xffffffff;
 	mov.u32 %qa, %nctaid.x;

@@ -109,7 +109,7 @@ func TestDrop(t *testing.T) {
 	}
 	soft.FailAt(1, 0)
 	if err := d.Begin(c); err == nil || c.CommandBuffer != 0 {
-		t.Error("a command buffer out of nothing")
+		t.Error("Begin succeeded in spite of a fault")
 	}
 }
 

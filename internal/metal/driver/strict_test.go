@@ -21,7 +21,7 @@ func strict(t *testing.T, file string) (string, error) {
 	t.Helper()
 	compiler, err := exec.LookPath("clang-19")
 	if err != nil {
-		t.Skip("clang-19 is not there, which checks the Objective-C file (Debian's package clang-19)")
+		t.Skip("clang-19 is not installed (Debian package clang-19); it checks the Objective-C file")
 	}
 	out, err := exec.Command(compiler, "-target", "arm64-apple-macos14", "-fsyntax-only", "-Wall", "-Wextra", "-Wunguarded-availability", "-Werror", "-ffreestanding",
 		"-isystem", "../soft/stub", "-isystem", "../soft/stub/libc", "-I", ".", file).CombinedOutput()

@@ -1,5 +1,5 @@
-// Kernels for a test on a GPU: enough to see that the driver takes arguments,
-// graphs and patches as the device gives them. gpu.ptx is made of it by
+// Kernels for a test on a GPU: enough to check that the driver receives arguments, graphs and
+// patches correctly from the device. This command compiles gpu.ptx:
 //
 //	clang-19 --target=nvptx64-nvidia-cuda -march=sm_70 -Xclang -target-feature -Xclang +ptx63 -O2 -ffreestanding -nostdlib -S gpu.c -o gpu.ptx
 typedef unsigned int u32;
@@ -14,15 +14,15 @@ typedef struct { u64 rng; u32 position, kv_row, kv_len, token_index, row, rows, 
 #define GLOBAL(type, at) ((__attribute__((address_space(1))) type *)(at))
 #define STOPPED (*(volatile __attribute__((address_space(1))) u32 *)(step + 32))
 
-// rmsnorm: out[i] = 2 * x[i] + 1 of uint32, a stand-in.
+// The stand-in for rmsnorm computes out[i] = 2 * x[i] + 1 of uint32.
 KERNEL(rmsnorm) {
     if (STOPPED) return;
     u32 i = __nvvm_read_ptx_sreg_tid_x();
     if (i < p.w[0]) GLOBAL(u32, b2)[i] = 2 * GLOBAL(u32, b0)[i] + 1;
 }
 
-// argmax: tokens[token] = tokens[token-1] * 3 + logits[0], and the step block's
-// count; the first stop id stops.
+// The stand-in for argmax sets tokens[token] = tokens[token-1] * 3 + logits[0] and increments
+// the step block's count. It sets the stop flag if the token is the first stop id.
 KERNEL(argmax) {
     if (STOPPED || __nvvm_read_ptx_sreg_tid_x() != 0) return;
     u32 at = GLOBAL(u32, second)[0], last = p.w[1] - 1;

@@ -12,9 +12,9 @@ pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 struct fake F = {.version = 13000, .devices = 1, .total = 1ull << 30, .major = 9, .minor = 0, .next = 1ull << 40, .delay = 0};
 
 static object *objects;
-static __thread struct { uint64_t id[16]; int n; } current; // contexts of this thread
+static __thread struct { uint64_t id[16]; int n; } current; // stack of contexts of this thread
 
-// complain notes the first misuse; tests fetch it.
+// complain records the first misuse; tests read it.
 int complain(const char *call, const char *what) {
     if (!F.complaint[0]) snprintf(F.complaint, sizeof F.complaint, "%s: %s", call, what);
     return 1;
@@ -192,7 +192,7 @@ int cuDevicePrimaryCtxRetain(uint64_t *c, int dev) {
     return leave(e);
 }
 
-// Releasing works on a lost device too; the last release frees what is left.
+// Releasing works on a lost device, too. The last release frees all remaining objects.
 int cuDevicePrimaryCtxRelease_v2(int dev) {
     int e = enter("cuDevicePrimaryCtxRelease", 1);
     (void)dev;
@@ -220,7 +220,7 @@ int cuDevicePrimaryCtxRelease_v2(int dev) {
 
 int cuCtxPushCurrent_v2(uint64_t c) {
     int e = enter("cuCtxPushCurrent", 1);
-    if (e && e == F.sticky && F.fail_at != F.calls) e = 0; // no call of the context's own
+    if (e && e == F.sticky && F.fail_at != F.calls) e = 0; // an error of an earlier kernel, not of this call
     if (!e && (!F.context || c != F.context)) e = 201;
     if (!e && current.n == 16) e = complain("cuCtxPushCurrent", "too deep");
     if (!e) current.id[current.n++] = c;
@@ -262,7 +262,7 @@ int cuMemAlloc_v2(dptr *p, size_t n) {
     if (!e) {
         object *o = allocate(MEMORY, n);
         o->at = F.next;
-        F.next += (n + (2ull << 21)) >> 21 << 21; // a gap behind it
+        F.next += (n + (2ull << 21)) >> 21 << 21; // leave a gap after the allocation
         F.used += n;
         *p = o->at;
     }
@@ -315,7 +315,7 @@ int cuMemsetD8Async(dptr p, unsigned char v, size_t n, object *s) {
     return leave(e);
 }
 
-// Pageable bytes are copied at once, pinned ones when the stream gets there.
+// Pageable memory is copied at once, pinned memory when the stream executes the copy.
 int cuMemcpyHtoDAsync_v2(dptr dst, const void *src, size_t n, object *s) {
     int e = enter("cuMemcpyHtoDAsync", 2);
     if (!e && !host(dst, n)) e = complain("cuMemcpyHtoDAsync", "outside of device memory");
@@ -334,7 +334,7 @@ int cuMemcpyHtoDAsync_v2(dptr dst, const void *src, size_t n, object *s) {
     return leave(e);
 }
 
-// To pageable memory the copy is done before the call returns.
+// A copy to pageable memory is complete before the call returns.
 int cuMemcpyDtoDAsync_v2(dptr dst, dptr src, size_t n, object *s) {
     int e = enter("cuMemcpyDtoDAsync", 2);
     if (!e && (!host(dst, n) || !host(src, n))) e = complain("cuMemcpyDtoDAsync", "outside of device memory");
@@ -390,7 +390,7 @@ const char *fake_failed(void) { return F.failed; }
 
 void fake_forgive(void) { F.complaint[0] = 0; }
 
-// fake_release ends the contexts whose release was made to fail.
+// fake_release destroys the contexts whose release was made to fail.
 void fake_release(void) {
     for (; F.excused; F.excused--) cuDevicePrimaryCtxRelease_v2(0);
 }

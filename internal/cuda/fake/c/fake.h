@@ -9,7 +9,7 @@
 
 typedef uint64_t dptr;
 
-// Parameters of every kernel, as its PTX entry has them.
+// The parameters of every kernel, in the layout of its PTX entry.
 typedef struct {
     uint64_t bind[8];
     uint8_t params[64];
@@ -18,7 +18,7 @@ typedef struct {
     uint32_t specs[8];
 } arguments;
 
-// A launch as a kernel sees it: addresses are the host's.
+// A launch as passed to a kernel, with host addresses.
 typedef struct {
     uint8_t *bind[8];
     uint64_t size[8]; // bytes from bind[i] to the end of its allocation
@@ -31,7 +31,8 @@ typedef struct {
 
 typedef void (*kernel)(const launch *l);
 
-// fake_kernel returns the kernel of a name without its instance, or NULL.
+// fake_kernel returns the kernel with the given name, without the suffix of an instance, or
+// NULL.
 kernel fake_kernel(const char *name);
 
 #endif

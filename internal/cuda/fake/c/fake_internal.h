@@ -14,7 +14,7 @@ typedef struct object object;
 
 enum what { OP_SET, OP_TO_DEVICE, OP_TO_HOST, OP_MOVE, OP_RECORD, OP_WAIT, OP_LAUNCH, OP_GRAPH };
 
-// A kernel launch, of a stream or a node.
+// A kernel launch by a stream or by a node of a graph.
 typedef struct {
     object *function;
     uint32_t grid[3], block[3], shared;
@@ -44,7 +44,7 @@ typedef struct op {
 struct object {
     object *next;
     enum kind kind;
-    int tried; // to be freed
+    int tried; // the caller has tried to free it
     // memory
     dptr at;
     uint64_t size;
@@ -53,20 +53,20 @@ struct object {
     op *first, *last;
     long id, submitted, done; // the last two count operations
     int busy;                 // a thread executes the first operation
-    // events: the last record that was submitted, its stream, and the last that happened
+    // events: the last submitted record, its stream, and the last executed record
     long recorded, happened;
     object *source;
     int timing;
     double when;
     // modules
     char *text;
-    // functions and nodes: the module or the graph
+    // functions and nodes: the module or the graph that contains them
     object *whole;
     // functions
     char name[128];
     kernel run;
     uint32_t allowed; // dynamic shared memory
-    // graphs and what they become: nodes in an order that keeps dependencies
+    // graphs and executable graphs: nodes in an order that respects dependencies
     dispatch *nodes;
     int count;
     edge *edges;

@@ -1,5 +1,5 @@
-// The kernels of the fake driver: the declarations of internal/decl in plain C,
-// one thread, weights of float32, float16 and bfloat16.
+// The kernels of the fake driver: the kernels declared in internal/decl as single-threaded C,
+// for weights of float32, float16 and bfloat16.
 #include "fake.h"
 
 #include "params.h"
@@ -98,11 +98,11 @@ static void norm_add(const launch *l) {
     free(delta);
 }
 
-// dot is the product of n weights from element at on with x, in 16 sums.
+// dot returns the dot product of x and n weights, beginning with element at, in 16 sums.
 static float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, uint32_t n) {
     float sum[16] = {0}, all = 0;
     uint32_t i = 0;
-    if (type == F16) // the type of the test models
+    if (type == F16) // the fast path for the test models' type
         for (const _Float16 *v = (const _Float16 *)w + at; i + 16 <= n; i += 16)
             for (int j = 0; j < 16; j++) sum[j] += (float)v[i + j] * x[i + j];
     for (; i < n; i++) sum[i % 16] += weight(w, type, at + i) * x[i];
@@ -110,7 +110,7 @@ static float dot(const uint8_t *w, uint32_t type, uint64_t at, const float *x, u
     return all;
 }
 
-// Attention splits: the number of positions of each, and merging the splits of a head.
+// Attention splits: the number of positions per split, and the merging of a head's splits.
 static uint32_t split_each(uint32_t visible, uint32_t splits, uint32_t span) {
     uint32_t n = 1;
     while (2 * n <= splits) n *= 2;
@@ -173,9 +173,9 @@ static void rope(const launch *l) {
         for (uint32_t h = 0; h < p->heads; h++) rotate(F(0) + (uint64_t)r * p->stride + h * l->specs[0], F(1) + (uint64_t)r * p->half_ * 2, p->half_, l->specs[1]);
 }
 
-// kv_cache is a layer's K or V: [heads, cap, d] _Float16, or as many int8 and behind
-// them [heads, cap, d/32] _Float16, their scales. The first positions have rows of
-// their own.
+// kv_cache is a layer's K or V: [heads, cap, d] _Float16, or [heads, cap, d] int8 followed by
+// [heads, cap, d/32] _Float16 scales. The first positions have rows of their own before the
+// ring.
 typedef struct {
     uint8_t *mem;
     uint32_t q8, heads, cap, d, first;
@@ -247,7 +247,7 @@ static void qk_rope_kv(const launch *l) {
     }
 }
 
-// positions is the range of a row's positions that a threadgroup of attention handles;
+// positions is the range of positions of a row that a threadgroup of attention processes.
 // attend processes it for one head.
 typedef struct {
     uint32_t begin, end, split;
@@ -263,7 +263,7 @@ static positions part(uint32_t end, uint32_t windowed, uint32_t window, uint32_t
     return a;
 }
 
-// attend processes the positions of a with q, and those before first with turned.
+// attend processes the positions of a with q, and the positions before first with turned.
 static void attend(float *out, float *state, const float *q, const float *turned, uint32_t first, kv_cache k, kv_cache v, uint32_t head, positions a, float scale, float cap) {
     double acc[1024] = {0}, m = -1e300, sum = 0;
     const uint32_t d = k.d;
@@ -349,7 +349,7 @@ static void silu_mul(const launch *l) {
         for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = gated(l->specs[0], F(0)[(uint64_t)r * p->stride + i]) * F(1)[(uint64_t)r * p->stride + i];
 }
 
-// A split row: most and rest, n float16 each, and the unit.
+// A split row consists of high and low parts, n float16 each, and the unit.
 static uint32_t halves_columns(uint32_t in) { return (in + 63) / 64 * 64; }
 static uint8_t *halves_row(uint8_t *b, uint32_t in, uint32_t r) { return b + (uint64_t)r * (4 * halves_columns(in) + 16); }
 
@@ -456,7 +456,7 @@ static void argmax(const launch *l) {
     uint32_t best = 0;
     float top = -INFINITY;
     for (uint32_t i = 0; i < p->n; i++) {
-        uint32_t index = l->specs[0] ? ((uint32_t *)l->bind[0])[2 * i + 1] : i; // of a part, or a logit
+        uint32_t index = l->specs[0] ? ((uint32_t *)l->bind[0])[2 * i + 1] : i; // index of a part or a logit
         float v = F(0)[l->specs[0] ? 2 * i : i];
         if (v > top) top = v, best = index;
     }
@@ -466,13 +466,13 @@ static void argmax(const launch *l) {
         if (stops[1 + i] == best) step(l)->stop = 1;
 }
 
-// patch: see replay/cuda/patch.go.
+// The kernel patch; replay/cuda/patch.go describes it.
 static void patch(const launch *l) {
     typedef struct {
         uint32_t second;
         uint8_t kind, rows, offset, reserved;
     } entry;
-    const uint32_t *p = (const uint32_t *)l->params; // count, seconds
+    const uint32_t *p = (const uint32_t *)l->params; // count, records
     pianola_step *s = step(l);
     if (s->cancel) {
         s->stop = 256;
@@ -495,15 +495,15 @@ static void patch(const launch *l) {
     s->token_index += s->rows;
 }
 
-// The sampler's kernels exist only so that they can be loaded; package internal/conform
-// tests their results.
+// The sampler's kernels do nothing; they exist so that tables can be loaded. Package
+// internal/conform tests the real kernels.
 static void sample_adjust(const launch *l) { (void)l; }
 static void sample_filter(const launch *l) { (void)l; }
 static void sample_draw(const launch *l) { (void)l; }
 static void rank_part(const launch *l) { (void)l; }
 static void rank(const launch *l) { (void)l; }
 
-// Every kernel checks the stop flag first.
+// Every kernel first checks the stop flag.
 #define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
 #define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)

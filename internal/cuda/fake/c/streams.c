@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_OPS = 1024 }; // of a stream, before the host waits
+enum { MOST_OPS = 1024 }; // per stream, until the host must wait
 
 static double now(void) {
     struct timespec t;
@@ -19,7 +19,7 @@ static double now(void) {
 
 static object *streams[64];
 
-// free_parts frees what goes with a module or a graph.
+// free_parts frees the functions of a module or the nodes of a graph.
 static void free_parts(object *whole, enum kind kind) {
     for (;;) {
         object *o = object_part(whole, kind);
@@ -40,7 +40,8 @@ op *op_new(object *s, enum what what) {
     return o;
 }
 
-// translate makes the host's addresses of a launch; 0 if they are not memory.
+// translate converts the addresses of a launch to host addresses. It returns 0 if an address is
+// not in device memory.
 static int translate(const dispatch *d, launch *l) {
     memset(l, 0, sizeof *l);
     for (int i = 0; i < 8; i++) {
@@ -62,7 +63,7 @@ static int translate(const dispatch *d, launch *l) {
 
 static void run_as(const dispatch *d, kernel run);
 
-// body returns the kernel of a body of an interpreter, whose text names them.
+// body returns the kernel of a body of the resident kernel; the PTX text contains its name.
 static kernel body(const object *module, uint32_t index) {
     char line[64], name[128];
     snprintf(line, sizeof line, "// body %u ", index);
@@ -73,8 +74,8 @@ static kernel body(const object *module, uint32_t index) {
     return fake_kernel(name);
 }
 
-// walk does what the interpreter of package ptx does: tokens times the records
-// of a command array, as far as patch does not find the stop flag set.
+// walk performs the work of the resident kernel of package ptx: it executes the records of a
+// command array for a number of tokens, until patch finds the stop flag set.
 static void walk(const dispatch *d) {
     uint32_t tokens, last, stop;
     memcpy(&tokens, d->args.params, 4);
@@ -104,7 +105,7 @@ static void walk(const dispatch *d) {
         }
 }
 
-// run_kernel executes a launch without the lock.
+// run_kernel executes a launch. It is called without the lock.
 static void run_kernel(const dispatch *d) {
     if (F.sticky) return;
     if (object_find(d->function, FUNCTION) && !strcmp(d->function->name, "resident")) return walk(d);
@@ -128,18 +129,18 @@ static void run_as(const dispatch *d, kernel run) {
     pthread_mutex_unlock(&lock);
     uint32_t stop;
     memcpy(&stop, l.step + 32, sizeof stop);
-    if (F.delay && !stop) usleep((useconds_t)F.delay); // a kernel looks at the flag first
+    if (F.delay && !stop) usleep((useconds_t)F.delay); // a real kernel also checks the flag first
     run(&l);
     pthread_mutex_lock(&lock);
 }
 
-// pending reports whether an operation waits for a record that has not happened.
+// pending reports whether an operation waits for an event record that has not been executed.
 static int pending(const op *o) {
     return o->what == OP_WAIT && object_find(o->event, EVENT) && o->event->happened < o->serial;
 }
 
-// execute runs one operation. It never blocks: an OP_WAIT is only executed when
-// its event has happened.
+// execute runs one operation. It never blocks: an OP_WAIT is executed only after its event has
+// been recorded.
 static void execute(op *o) {
     uint8_t *p;
     switch (o->what) {
@@ -177,12 +178,11 @@ static void execute(op *o) {
     free(o->copy);
 }
 
-// advance executes one operation of s, or one that the first operation of s waits
-// for: a stream whose first operation waits for an event depends on the stream
-// that records it. The dependencies form no cycle, because an event can only be
-// waited for after its record was submitted. If the stream that has to advance
-// is busy, another thread executes its first operation, and advance waits for
-// that; since execute never blocks, the other thread finishes.
+// advance executes one operation of s, or an operation on which the first operation of s
+// depends: if that waits for an event, the stream that records the event must advance first.
+// The dependencies form no cycle, because an event can only be waited for after its record was
+// submitted. If the stream that has to advance is busy, another thread is executing its first
+// operation, and advance waits for that thread, which finishes because execute never blocks.
 static void advance(object *s) {
     while (!s->busy && pending(s->first)) s = s->first->source;
     if (s->busy) {
@@ -197,13 +197,13 @@ static void advance(object *s) {
     free(o);
     s->busy = 0;
     pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock); // lets other threads in between
+    pthread_mutex_unlock(&lock); // lets other threads run
     sched_yield();
     pthread_mutex_lock(&lock);
 }
 
-// drain executes what s was given before the call. Another thread may destroy s
-// meanwhile, and a new stream may have the same address.
+// drain executes all operations that were submitted to s before the call. Another thread may
+// destroy s meanwhile, and a new stream may get the same address.
 void drain(object *s) {
     if (!object_find(s, STREAM)) return;
     long id = s->id, until = s->submitted;
@@ -362,7 +362,7 @@ int cuModuleGetFunction(object **f, object *m, const char *name) {
     if (!e && (!strstr(m->text, entry) || (!fake_kernel(base) && strcmp(base, "resident")))) e = 500;
     if (!e) {
         object *o = object_new(FUNCTION);
-        o->whole = m, o->run = fake_kernel(base), o->tried = 1; // goes with its module
+        o->whole = m, o->run = fake_kernel(base), o->tried = 1; // freed with its module
         o->allowed = 48 << 10;
         snprintf(o->name, sizeof o->name, "%s", name);
         *f = o;
@@ -417,7 +417,7 @@ int cuLaunchKernel(object *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx
     return leave(e);
 }
 
-enum { BLOCKS = 2 }; // of a kernel on a multiprocessor
+enum { BLOCKS = 2 }; // blocks of a kernel per multiprocessor
 
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, object *f, int threads, size_t shared) {
     int e = enter("cuOccupancyMaxActiveBlocksPerMultiprocessor", 2);
@@ -491,7 +491,7 @@ int cuGraphAddKernelNode(object **node, object *g, object **after, size_t n, con
         g->edges = realloc(g->edges, (size_t)(g->edge_count + (int)n + 1) * sizeof *g->edges);
         for (size_t i = 0; i < n; i++) g->edges[g->edge_count++] = (edge){after[i]->index, g->count};
         *node = object_new(NODE);
-        (*node)->whole = g, (*node)->index = g->count++, (*node)->tried = 1; // goes with its graph
+        (*node)->whole = g, (*node)->index = g->count++, (*node)->tried = 1; // freed with its graph
     }
     return leave(e);
 }
@@ -515,9 +515,9 @@ int cuGraphAddDependencies_v2(object *g, object **from, object **to, const edge_
     return leave(e);
 }
 
-// order_nodes puts a graph's nodes in the order that departs most from the one
-// they were added in: of those that may run, the last. An edge that is
-// missing shows.
+// order_nodes puts a graph's nodes in an order that differs as much as possible from the order
+// in which they were added: of the nodes that may run, it takes the last. So a missing edge
+// becomes visible.
 static int *order_nodes(const object *g) {
     int *order = malloc((size_t)(g->count + 1) * sizeof *order), *waits = calloc((size_t)g->count + 1, sizeof *waits);
     for (int i = 0; i < g->edge_count; i++) waits[g->edges[i].to]++;
