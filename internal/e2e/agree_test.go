@@ -35,7 +35,8 @@ func open(t testing.TB, path string, o pianola.Options) *pianola.Model {
 	return m
 }
 
-// greedy returns the logits after a prompt and n greedy tokens.
+// greedy returns the logits after a prompt and n greedily decoded tokens. chain is the chain
+// length.
 func greedy(t testing.TB, m *pianola.Model, chain int, ids []int32, n int) ([]float32, []int32) {
 	t.Helper()
 	s, err := m.NewSession(pianola.SessionOptions{Chain: chain, IgnoreStops: true})
@@ -63,8 +64,8 @@ func greedy(t testing.TB, m *pianola.Model, chain int, ids []int32, n int) ([]fl
 	return logits, out
 }
 
-// agree compares a result with the reference, as golden.Compare does. It
-// returns the relative error of the logits.
+// agree compares a result with the reference by golden.Compare and returns the relative error
+// of the logits.
 func agree(t *testing.T, limit float64, logits []float32, ids []int32, ref []float64, refIDs []int32, gap []float64) float64 {
 	t.Helper()
 	a := golden.Compare(limit, logits, ids[:len(refIDs)], ref, refIDs, gap)
@@ -120,8 +121,8 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// roomy returns the context that a model is opened with: its default, unless a
-// golden's prompt and tokens do not fit in that.
+// roomy returns the context length for opening a model: 0 for the default, or a longer one if
+// a prompt and its tokens in golden.json need it.
 func roomy(t testing.TB, path string) int {
 	t.Helper()
 	h, err := pianola.OpenHeader(testmodels.Path(t, path), nil)
@@ -135,9 +136,8 @@ func roomy(t testing.TB, path string) int {
 	return 0
 }
 
-// variantLimit returns how far a variant's logits may be off. granite_bias has
-// scores so large that the rounding of K and V to float16 alone makes 2.06e-3 of
-// them, with all else exact.
+// variantLimit returns the largest relative error of a variant's logits. The scores of
+// granite_bias are so large that rounding K and V to float16 alone causes an error of 2.06e-3.
 func variantLimit(dir string) float64 {
 	if filepath.Base(dir) == "granite_bias" {
 		return 2.5e-3
@@ -150,8 +150,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// TestSameTokens checks that chain length, fusion, threads and chunking change
-// no bit.
+// TestSameTokens checks that chain length, fusion, threads and chunk size do not change any
+// bit of the results.
 func TestSameTokens(t *testing.T) {
 	for _, path := range []string{"testdata/tiny/qwen3", "testdata/tiny/mistral", "testdata/tiny/qwen2/model.gguf", "testdata/gopher-q8_0.gguf", "testdata/variants/gemma2_caps", "testdata/tiny/gemma3_text/model.gguf"} {
 		t.Run(path, func(t *testing.T) {
@@ -174,10 +174,10 @@ func TestSameTokens(t *testing.T) {
 				for _, chain := range o.chains {
 					logits, got := greedy(t, m, chain, ids, n)
 					if !slices.Equal(logits, wantLogits) {
-						t.Errorf("%+v, chain %d: other logits", o, chain)
+						t.Errorf("%+v, chain %d: the logits differ", o, chain)
 					}
 					if !slices.Equal(got, want) {
-						t.Errorf("%+v, chain %d: other tokens", o, chain)
+						t.Errorf("%+v, chain %d: the tokens differ", o, chain)
 					}
 				}
 			}

@@ -17,8 +17,8 @@ func replaceAll(b []byte, pairs ...string) []byte {
 	return []byte(strings.NewReplacer(pairs...).Replace(string(b)))
 }
 
-// TestBadFiles opens damaged and wrong files: each gives an error in one line,
-// and takes little memory.
+// TestBadFiles opens damaged and wrong files. Each must fail with an error of one line and
+// take little memory.
 func TestBadFiles(t *testing.T) {
 	write := func(name string, b []byte) string {
 		t.Helper()
@@ -85,7 +85,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// TestBadOptions asks for what is not there.
+// TestBadOptions opens a model with options that are invalid or not supported.
 func TestBadOptions(t *testing.T) {
 	for _, c := range []struct {
 		o    pianola.Options
@@ -113,8 +113,8 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// TestTensorValues checks that a model whose tensors are right in shape and
-// wrong in size on disk is refused before it runs.
+// TestTensorValues opens a GGUF file in which a tensor's offset is wrong. Opening must fail
+// with an error that names the tensor.
 func TestTensorValues(t *testing.T) {
 	b, err := os.ReadFile(testmodels.Path(t, "testdata/tiny/llama/model.gguf"))
 	if err != nil {
@@ -122,9 +122,10 @@ func TestTensorValues(t *testing.T) {
 	}
 	i := bytes.Index(b, []byte("blk.0.attn_q.weight"))
 	if i < 0 {
-		t.Fatal("no tensor")
+		t.Fatal("the file lacks blk.0.attn_q.weight")
 	}
-	// After the name: u32 dimensions, then u64 each, u32 type, u64 offset.
+	// After the name, the file has a u32 number of dimensions, a u64 per dimension, a u32 type and
+	// a u64 offset.
 	at := i + len("blk.0.attn_q.weight") + 4 + 16 + 4
 	for _, off := range []uint64{1 << 63, uint64(len(b)), 7} {
 		c := bytes.Clone(b)

@@ -13,12 +13,12 @@ import (
 	"github.com/pianola-engine/pianola"
 )
 
-// errHeld is what the calls below return for an answer that a call in progress must not give.
+// errHeld reports that a call succeeded although another call was in progress.
 var errHeld = errors.New("the call was not refused")
 
-// sessionCalls has a call of every method of a session, by name. It returns the method's error,
-// or nil. gate is called where the call can be held while it is in progress, in a loop or in a
-// writer; methods without such a place are held by a tap.
+// sessionCalls returns, by method name, a function that calls this method of a session and
+// returns its error. The function calls gate at a point where the method can be held while it
+// is in progress: in a loop or in a writer. Methods without such a point are held by a tap.
 func sessionCalls(t *testing.T, m *pianola.Model) map[string]func(s *pianola.Session, gate func()) error {
 	ctx, ids := t.Context(), []int32{5, 6, 7}
 	vocab := m.Config().Vocab
@@ -112,35 +112,35 @@ func sessionCalls(t *testing.T, m *pianola.Model) map[string]func(s *pianola.Ses
 		"Counters":  func(s *pianola.Session, _ func()) error { _ = s.Counters(); return nil },
 		"MetalSpan": func(s *pianola.Session, _ func()) error {
 			if _, err := s.MetalSpan("logits"); !errors.As(err, new(*pianola.DeviceError)) {
-				return errHeld // the model is on the CPU
+				return errHeld // a model on the CPU has no Metal span
 			}
 			return nil
 		},
 	}
 }
 
-// anyTime are the methods that answer while another call is in progress.
+// anyTime lists the methods that may be called while another call is in progress.
 var anyTime = []string{"Len", "Context", "ChainTime", "Stats", "Counters", "MetalSpan"}
 
 type writerFunc func()
 
 func (f writerFunc) Write(p []byte) (int, error) { f(); return len(p), nil }
 
-// TestBusyPairs calls every method of a session while every other one is in progress, held in
-// its loop, in its writer or by a tap: all but those that may be called at any time give
-// ErrBusy, and the call in progress ends as if nothing had happened. Methods too short to be
-// held run beside each other many times.
+// TestBusyPairs calls every method of a session while every other method is held in its loop,
+// its writer or a tap. All methods except those in anyTime must return ErrBusy, and the call
+// in progress must complete normally. Methods too short to be held are called concurrently
+// many times.
 func TestBusyPairs(t *testing.T) {
 	m := open(t, gopher, pianola.Options{Device: pianola.DeviceCPU, Threads: 1, Table: pianola.TableOptions{Context: 64, AllLogits: true, Hidden: true}})
 	calls := sessionCalls(t, m)
 	methods := reflect.TypeFor[*pianola.Session]()
 	for i := range methods.NumMethod() {
 		if name := methods.Method(i).Name; calls[name] == nil {
-			t.Fatalf("method %s is not called here: add it to sessionCalls", name)
+			t.Fatalf("sessionCalls has no entry for method %s", name)
 		}
 	}
 	if len(calls) != methods.NumMethod() {
-		t.Fatalf("%d calls of %d methods", len(calls), methods.NumMethod())
+		t.Fatalf("sessionCalls has %d entries for %d methods", len(calls), methods.NumMethod())
 	}
 	for outer, call := range calls {
 		s := begun(t, m)
@@ -160,7 +160,7 @@ func TestBusyPairs(t *testing.T) {
 		go func() { done <- call(s, gate) }()
 		select {
 		case <-arrived:
-		case err := <-done: // too short to be held: beside
+		case err := <-done: // too short to be held: call it concurrently
 			if err != nil && outer != "Dry" {
 				t.Errorf("%s alone: %v", outer, err)
 			}
@@ -169,7 +169,7 @@ func TestBusyPairs(t *testing.T) {
 		}
 		for inner, other := range calls {
 			if inner == "Close" {
-				continue // waits for the call in progress
+				continue // Close waits for the call in progress
 			}
 			err := other(s, func() {})
 			if want := slices.Contains(anyTime, inner); want && err != nil || !want && !errors.Is(err, pianola.ErrBusy) {
@@ -178,7 +178,7 @@ func TestBusyPairs(t *testing.T) {
 		}
 		close(leave)
 		if err := <-done; err != nil {
-			t.Errorf("%s, after others were refused: %v", outer, err)
+			t.Errorf("%s, after other calls were refused: %v", outer, err)
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -186,7 +186,7 @@ func TestBusyPairs(t *testing.T) {
 	}
 }
 
-// begun returns a session with a context and a pending token.
+// begun returns a session with a nonempty context and a pending token.
 func begun(t *testing.T, m *pianola.Model) *pianola.Session {
 	t.Helper()
 	s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true, Chain: 1})
@@ -196,8 +196,9 @@ func begun(t *testing.T, m *pianola.Model) *pianola.Session {
 	return s
 }
 
-// beside runs a method at the same time as every other one. Each ends in its own way, with
-// ErrBusy, with ErrClosed beside Close, or for lack of a prompt beside Reset.
+// beside calls a method concurrently with every other one. Each call must succeed or fail with
+// an expected error: ErrBusy, ErrClosed if the other is Close, or a missing prompt if the
+// other is Reset.
 func beside(t *testing.T, m *pianola.Model, calls map[string]func(s *pianola.Session, gate func()) error, outer string) {
 	for inner := range calls {
 		s := begun(t, m)
@@ -210,7 +211,7 @@ func beside(t *testing.T, m *pianola.Model, calls map[string]func(s *pianola.Ses
 					case err == nil, errors.Is(err, pianola.ErrBusy), errors.Is(err, pianola.ErrClosed), errors.Is(err, pianola.ErrNothingPending), errors.Is(err, pianola.ErrContextFull):
 					case strings.Contains(err.Error(), "cannot rewind"):
 					default:
-						t.Errorf("%s beside %s: %s: %v", outer, inner, name, err)
+						t.Errorf("%s concurrently with %s: %s: %v", outer, inner, name, err)
 					}
 				}
 			})

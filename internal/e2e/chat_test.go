@@ -16,7 +16,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// turns is a template in the manner of ChatML, with a token that the model has.
+// turns is a template similar to ChatML that uses a token of the model.
 const turns = `{{ bos_token }}{% for m in messages %}// {{ m.role }}
 {{ m.content }}{{ eos_token }}
 {% endfor %}{% if add_generation_prompt %}// assistant
@@ -33,7 +33,7 @@ func newChat(t testing.TB, s *pianola.Session, o pianola.ChatOptions, messages .
 
 func user(text string) pianola.ChatMessage { return pianola.ChatMessage{Role: "user", Content: text} }
 
-// send returns the answer to a message.
+// send sends a message and returns the answer.
 func send(t testing.TB, c *pianola.Chat, o pianola.GenerateOptions, text string) string {
 	t.Helper()
 	var b strings.Builder
@@ -46,7 +46,7 @@ func send(t testing.TB, c *pianola.Chat, o pianola.GenerateOptions, text string)
 	return b.String()
 }
 
-// contextText returns how a conversation is rendered, by the template above.
+// contextText returns the text of a conversation rendered by the template above.
 func contextText(messages []pianola.ChatMessage) string {
 	b := strings.Builder{}
 	b.WriteString("<|begin_of_text|>")
@@ -56,8 +56,8 @@ func contextText(messages []pianola.ChatMessage) string {
 	return b.String() + "// assistant\n"
 }
 
-// TestChatPrefillsWhatIsNew counts the tokens that each turn prefills and compares the
-// answers with those of sessions that are given the whole conversation.
+// TestChatPrefillsWhatIsNew checks that each turn prefills only new tokens. It compares the
+// answers with those of sessions that prefill the whole conversation.
 func TestChatPrefillsWhatIsNew(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
 	tok, err := m.Tokenizer()
@@ -84,29 +84,29 @@ func TestChatPrefillsWhatIsNew(t *testing.T) {
 				t.Errorf("the first turn prefilled %d and reused %d of %d tokens", st.Prefilled, st.Reused, encode(whole))
 			}
 		} else {
-			// The answer's last token was pending: it is in no cache yet.
+			// The last token of the answer was pending, so it is not in the cache yet.
 			fresh := encode("<|end_of_text|>\n// user\n"+text+"<|end_of_text|>\n// assistant\n") + 1
 			if st.Reused != before || st.Prefilled > fresh {
-				t.Errorf("turn %d prefilled %d tokens, of which %d are new, and reused %d of %d", turn, st.Prefilled, fresh, st.Reused, before)
+				t.Errorf("turn %d prefilled %d tokens, want the %d new ones, and reused %d of %d", turn, st.Prefilled, fresh, st.Reused, before)
 			}
 		}
 		alone, _ := collect(t, newSession(t, m, pianola.SessionOptions{}), whole, pianola.GenerateOptions{MaxTokens: 24, ContinueText: true})
 		if got != alone {
-			t.Errorf("turn %d: %q, of the whole conversation alone %q", turn, got, alone)
+			t.Errorf("turn %d: %q, want the answer to the whole conversation, %q", turn, got, alone)
 		}
 	}
 	if list := c.Messages(); len(list) != 7 || list[6].Role != "assistant" {
 		t.Errorf("the conversation is %+v", list)
 	}
 
-	// What changed in the middle is prefilled from there on.
+	// After a change in the middle, everything from the change on is prefilled.
 	before := s.Len()
 	list := c.Messages()
 	last := list[6]
 	c.Amend(pianola.ChatMessage{Role: "assistant", Content: "// " + last.Content})
 	send(t, c, o, "x")
 	if st := s.Stats(); st.Reused >= before-20 || st.Reused < before/3 {
-		t.Errorf("behind a changed answer %d of %d positions were reused", st.Reused, before)
+		t.Errorf("after a changed answer %d of %d positions were reused", st.Reused, before)
 	}
 	c.Reset()
 	if list := c.Messages(); len(list) != 1 || list[0].Role != "system" {
@@ -114,12 +114,12 @@ func TestChatPrefillsWhatIsNew(t *testing.T) {
 	}
 	send(t, c, o, "func main() {")
 	if st := s.Stats(); st.Prefilled > 2 {
-		t.Errorf("the first turn again prefilled %d tokens", st.Prefilled)
+		t.Errorf("the repeated first turn prefilled %d tokens", st.Prefilled)
 	}
 }
 
-// TestChatEnds forces the end of a turn: a token that is no stop id of the session,
-// and a text.
+// TestChatEnds checks that turns end at a token that is not a stop id of the session, and at a
+// text.
 func TestChatEnds(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
 	tok, err := m.Tokenizer()
@@ -149,10 +149,10 @@ func TestChatEnds(t *testing.T) {
 
 	plain := newChat(t, s, pianola.ChatOptions{Source: "{% for m in messages %}{{ m.content }})\n{% endfor %}"})
 	if got := send(t, plain, pianola.GenerateOptions{MaxTokens: 200}, "func main() {\n\tfmt.Println(x"); strings.Contains(got, ")") || got == "" {
-		t.Errorf("%q goes on behind what ends a turn", got)
+		t.Errorf("%q contains the text that ends a turn", got)
 	}
 	if st := s.Stats(); st.Tokens == 200 {
-		t.Error("no text ended the turn")
+		t.Error("the turn did not end at the template's text")
 	}
 }
 
@@ -196,7 +196,7 @@ func TestChatErrors(t *testing.T) {
 	send(t, c, pianola.GenerateOptions{MaxTokens: 2}, "x")
 	c.Amend(pianola.ChatMessage{Role: "assistant", Content: "it ends with <|end_of_text|>"})
 	if got := send(t, c, pianola.GenerateOptions{MaxTokens: 2}, "y"); len(c.Messages()) != 4 {
-		t.Errorf("%q, behind an answer that spells a special token", got)
+		t.Errorf("the answer is %q after an answer that spells a special token", got)
 	}
 	var raised *pianola.ChatTemplateError
 	if err := fails(newChat(t, s, pianola.ChatOptions{Source: "{{ raise_exception('no ' + messages[0].role) }}"}), context.Background(), "x"); !errors.As(err, &raised) || raised.Raised != "no user" || raised.Line != 1 {
@@ -207,7 +207,8 @@ func TestChatErrors(t *testing.T) {
 	}
 }
 
-// TestChatInterrupted keeps what the assistant has said when the caller breaks off.
+// TestChatInterrupted checks that the chat keeps the incomplete answer when the caller stops
+// early.
 func TestChatInterrupted(t *testing.T) {
 	s := newSession(t, open(t, gopher, pianola.Options{}), pianola.SessionOptions{})
 	c := newChat(t, s, pianola.ChatOptions{Source: turns})
@@ -223,7 +224,7 @@ func TestChatInterrupted(t *testing.T) {
 		}
 	}
 	if list := c.Messages(); len(list) != 2 || list[1].Content != text.String() {
-		t.Fatalf("said %q, the conversation is %+v", text.String(), c.Messages())
+		t.Fatalf("the answer is %q, the conversation is %+v", text.String(), c.Messages())
 	}
 	before := s.Len()
 	send(t, c, pianola.GenerateOptions{MaxTokens: 3}, "more")
@@ -232,7 +233,7 @@ func TestChatInterrupted(t *testing.T) {
 	}
 }
 
-// TestChatTemplates finds templates in the files of a Hugging Face directory.
+// TestChatTemplates checks which files of a Hugging Face directory provide templates.
 func TestChatTemplates(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"config.json", "model.safetensors"} {
@@ -269,13 +270,13 @@ func TestChatTemplates(t *testing.T) {
 	}
 }
 
-// TestChatTemplateGGUF talks with a model that has its template in its metadata.
+// TestChatTemplateGGUF chats with a model whose template is in its GGUF metadata.
 func TestChatTemplateGGUF(t *testing.T) {
 	file, err := os.ReadFile(gopher)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One more key, first of all; tensors stay aligned.
+	// Insert the template as the first key. Its length keeps the tensors aligned.
 	const key, header, stringType, alignment = "tokenizer.chat_template", 24, 8, 32
 	text := turns
 	for (8+len(key)+4+8+len(text))%alignment != 0 {
@@ -296,7 +297,7 @@ func TestChatTemplateGGUF(t *testing.T) {
 	want := send(t, newChat(t, newSession(t, open(t, gopher, pianola.Options{}), pianola.SessionOptions{}), pianola.ChatOptions{Source: text}),
 		pianola.GenerateOptions{MaxTokens: 8}, "func main() {")
 	if got != want || got == "" {
-		t.Errorf("%q, by a template that was given %q", got, want)
+		t.Errorf("got %q, want the result with an explicit template, %q", got, want)
 	}
 }
 

@@ -19,12 +19,12 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// ggufForm is what llama.cpp's converter makes of a family's Hugging Face form.
+// ggufForm describes how llama.cpp's converter changes a family's Hugging Face form.
 type ggufForm struct {
-	names     map[arch.Role]string // other than most families have them
-	permuted  bool                 // the rows of Q and K are in the order of interleaved pairs
-	eps       string               // the key of the norms' epsilon
-	longLists bool                 // LongRoPE's divisors are tensors
+	names     map[arch.Role]string // names that differ from ggufNames
+	permuted  bool                 // Q and K rows are permuted for RoPE of adjacent rows
+	eps       string               // metadata key of the norms' epsilon
+	longLists bool                 // the divisors of LongRoPE are stored as tensors
 }
 
 var ggufNames = map[arch.Role]string{
@@ -45,7 +45,7 @@ var ggufForms = map[string]ggufForm{
 	"starcoder2": {eps: "attention.layer_norm_epsilon"},
 }
 
-// ggufTensor is a tensor on its way to a file.
+// ggufTensor is a tensor to be written to a GGUF file.
 type ggufTensor struct {
 	name  string
 	shape []uint64
@@ -53,7 +53,8 @@ type ggufTensor struct {
 	data  []byte
 }
 
-// writeGGUF writes a model of testdata/variants as a GGUF file, matrices in a type.
+// writeGGUF writes a model of testdata/variants as a GGUF file, with matrices of the given
+// type.
 func writeGGUF(t *testing.T, dir string, matrices dtype.Type) string {
 	t.Helper()
 	h, err := pianola.OpenHeader(testmodels.Path(t, dir), nil)
@@ -188,8 +189,8 @@ func has(d *weights.Directory, name string) bool {
 	return ok
 }
 
-// interleaved returns rows of heads whose halves rotate together in the order in
-// which neighbours do.
+// interleaved interleaves the rows of the two halves of each head, because llama.cpp's RoPE
+// rotates adjacent rows.
 func interleaved(values []float32, heads, headDim int) []float32 {
 	out := make([]float32, len(values))
 	n := len(values) / heads / headDim
@@ -202,8 +203,8 @@ func interleaved(values []float32, heads, headDim int) []float32 {
 	return out
 }
 
-// The GGUF forms of families agree with the references of the Hugging Face forms,
-// also where quantised rows are cut out of fused matrices.
+// TestDenseGGUF checks that the GGUF forms of families agree with the references of the
+// Hugging Face forms, also where quantized rows are cut out of fused matrices.
 func TestDenseGGUF(t *testing.T) {
 	for _, name := range []string{"phi3_short", "phi3_long", "olmo2", "olmo2_mha", "granite", "granite_bias", "starcoder2", "starcoder2_nobias"} {
 		for _, typ := range []dtype.Type{dtype.F16, dtype.Q8_0} {
@@ -230,7 +231,7 @@ func TestDenseGGUF(t *testing.T) {
 							first = logits
 						}
 						if !o.Table.NoRepack && !slices.Equal(logits, first) {
-							t.Errorf("%+v: other logits", o)
+							t.Errorf("%+v: the logits differ", o)
 						}
 					}
 				}

@@ -11,12 +11,13 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// denseFamilies have what llama has not: fused tensors, LongRoPE, norms behind
-// blocks, layers without RoPE, factors of the residual stream, no gate.
+// denseFamilies have features that Llama lacks: fused tensors, LongRoPE, norms after blocks,
+// layers without RoPE, factors of the residual stream, and feed-forward networks without a
+// gate.
 var denseFamilies = []string{"phi3_long", "olmo2", "smollm3", "granite_bias", "starcoder2"}
 
-// TestDenseSameBits checks that chain length, fusion, threads and chunks change no
-// bit of them, and that a layout of weights changes little.
+// TestDenseSameBits checks that chain length, fusion, threads and chunk size do not change any
+// bit of the results, and that the layout of the weights changes them little.
 func TestDenseSameBits(t *testing.T) {
 	for _, name := range denseFamilies {
 		t.Run(name, func(t *testing.T) {
@@ -31,15 +32,15 @@ func TestDenseSameBits(t *testing.T) {
 			wantLogits, want := run(pianola.Options{}, 1)
 			for _, o := range []pianola.Options{{}, {Table: pianola.TableOptions{NoFuse: true}}, {Threads: 1}, {Table: pianola.TableOptions{NoRepack: true}}} {
 				if logits, got := run(o, 64); !slices.Equal(logits, wantLogits) || !slices.Equal(got, want) {
-					t.Errorf("%+v: other results", o)
+					t.Errorf("%+v: the results differ", o)
 				}
 			}
 		})
 	}
 }
 
-// TestDenseOptions runs them with a cache that keeps the first positions, with
-// one of int8, with drafts, with the logits of all rows and with hidden states.
+// TestDenseOptions runs the families with attention sinks, with an int8 KV cache, with drafts,
+// with the logits of all rows and with hidden states.
 func TestDenseOptions(t *testing.T) {
 	for _, name := range denseFamilies {
 		for _, o := range []pianola.Options{
@@ -65,7 +66,7 @@ func TestDenseOptions(t *testing.T) {
 			if len(got) != 40 {
 				t.Errorf("%s, %+v: %d tokens", name, o, len(got))
 			}
-			if o.Table.Draft > 0 { // what is drafted changes nothing
+			if o.Table.Draft > 0 { // drafts must not change the tokens
 				_, want := greedy(t, open(t, path, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 128}}), 1, ids, 40)
 				if !slices.Equal(got, want) {
 					t.Errorf("%s: with drafts %v, without %v", name, got, want)
@@ -78,7 +79,8 @@ func TestDenseOptions(t *testing.T) {
 	}
 }
 
-// LongRoPE's frequencies are those of the context that a model is opened with.
+// TestLongRoPEContext checks that LongRoPE's frequencies depend on the context that a model is
+// opened with.
 func TestLongRoPEContext(t *testing.T) {
 	const path = "testdata/variants/phi3_short"
 	h, err := pianola.OpenHeader(testmodels.Path(t, path), nil)
@@ -97,7 +99,7 @@ func TestLongRoPEContext(t *testing.T) {
 		return b.String()
 	}
 	if table(256) != table(100) || table(257) != table(2048) || table(256) == table(257) {
-		t.Error("the frequencies do not change beyond the original context, or elsewhere")
+		t.Error("the frequencies must change exactly where the context exceeds the original one")
 	}
 	if short, err := h.Compile("cpu", pianola.TableOptions{}); err != nil || short.Header.Context != 256 {
 		t.Errorf("the default is %+v, %v", short.Header, err)

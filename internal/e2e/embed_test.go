@@ -35,18 +35,19 @@ func TestEmbed(t *testing.T) {
 		}
 		for i := range plain {
 			if n := dot(unit[i], unit[i]); math.Abs(n-1) > 1e-5 {
-				t.Errorf("%q: a vector of length %v is not normalised", p, math.Sqrt(n))
+				t.Errorf("%q: a normalised vector has length %v", p, math.Sqrt(n))
 			}
 			if cos := dot(plain[i], unit[i]) / math.Sqrt(dot(plain[i], plain[i])); math.Abs(cos-1) > 1e-5 {
 				t.Errorf("%q: normalised vector %d has another direction: %v", p, i, cos)
 			}
 		}
 		if cos := dot(unit[0], unit[1]); cos > 0.9999 {
-			t.Errorf("%q: two texts have one vector: %v", p, cos)
+			t.Errorf("%q: the vectors of two texts have the cosine %v", p, cos)
 		}
 	}
 
-	// The mean is that of the states, the last is the last.
+	// Compute the expected vectors, the mean and the last hidden state, from the states of each
+	// position.
 	tok, err := m.Tokenizer()
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +78,7 @@ func TestEmbed(t *testing.T) {
 		}
 	}
 	if st := s.Counters(); st.Reused == 0 {
-		t.Error("texts that begin alike share nothing")
+		t.Error("texts with a common beginning reuse no positions")
 	}
 	for name, c := range map[string]struct {
 		texts []string
@@ -127,7 +128,7 @@ func TestLogits(t *testing.T) {
 		}
 		for i, v := range row.Logits {
 			if v != want[i] {
-				t.Fatalf("logit %d is %v, of a prompt that ends there %v", i, v, want[i])
+				t.Fatalf("logit %d is %v, want the logit of a prompt that ends there, %v", i, v, want[i])
 			}
 		}
 	}
@@ -139,13 +140,13 @@ func TestLogits(t *testing.T) {
 		break
 	}
 	if s.Len() != 0 {
-		t.Errorf("%d positions after breaking off", s.Len())
+		t.Errorf("%d positions after stopping early", s.Len())
 	}
 	for name, c := range map[string]struct {
 		ids  []int32
 		from int
 		want error
-	}{"no ids": {nil, 0, pianola.ErrEmptyPrompt}, "a row behind the last": {ids, 8, nil}, "an id that is none": {[]int32{-1}, 0, nil}} {
+	}{"no ids": {nil, 0, pianola.ErrEmptyPrompt}, "a row past the last": {ids, 8, nil}, "an invalid id": {[]int32{-1}, 0, nil}} {
 		var failed error
 		for _, err := range s.Logits(ctx, c.ids, c.from) {
 			failed = err
@@ -164,7 +165,7 @@ func TestLogits(t *testing.T) {
 	}
 }
 
-// TestClassify compares scores with those made of every row's logits.
+// TestClassify compares scores with those computed from the logits of every row.
 func TestClassify(t *testing.T) {
 	ctx := context.Background()
 	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{AllLogits: true, Context: 256}})
@@ -216,10 +217,10 @@ func TestClassify(t *testing.T) {
 		}
 	}
 	if st := s.Counters(); st.Reused == 0 {
-		t.Error("labels share no prompt")
+		t.Error("labels do not share the prompt's positions")
 	}
 	if scores[0][1].LogLikelihood <= scores[0][2].LogLikelihood {
-		t.Errorf("%q is likelier than %q: %+v", labels[2], labels[1], scores[0])
+		t.Errorf("%q is more likely than %q: %+v", labels[2], labels[1], scores[0])
 	}
 	if _, err := s.Classify(ctx, []string{"x"}, []string{""}); !errors.Is(err, pianola.ErrEmptyPrompt) {
 		t.Errorf("an empty label: %v", err)

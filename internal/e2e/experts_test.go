@@ -13,10 +13,10 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// -experts is one more model of TestExperts.
+// experts is an additional model for TestExperts.
 var experts = flag.String("experts", "", "a folder with a model that has experts, and its golden.json")
 
-// expertModels are the models with sparse layers, and what their goldens are.
+// expertModels returns models with sparse layers and the paths of their reference results.
 func expertModels(t testing.TB) (models [][2]string) {
 	for _, dir := range []string{"testdata/variants/qwen3_moe", "testdata/variants/gpt_oss", "testdata/variants/mixtral", "testdata/variants/mixtral_window", "testdata/variants/qwen3_moe_sparse", *experts} {
 		if dir == "" {
@@ -31,8 +31,8 @@ func expertModels(t testing.TB) (models [][2]string) {
 	return models
 }
 
-// TestExperts compares chains of 1 and of 64 tokens with the references; both
-// have the same tokens, fused or not, by one thread or more.
+// TestExperts compares models with their references, in chains of 1 and of 64 tokens. Both
+// must give the same tokens, with and without fusion, with one thread and with several.
 func TestExperts(t *testing.T) {
 	for _, md := range expertModels(t) {
 		t.Run(md[0], func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestExperts(t *testing.T) {
 				for _, o := range []pianola.Options{{Device: "cpu", Table: pianola.TableOptions{Context: 128}}, {Device: "cpu", Table: pianola.TableOptions{Context: 128, NoFuse: true}, Threads: 1}} {
 					other, got := greedy(t, open(t, md[0], o), 1, c.PromptIDs, len(ids))
 					if !slices.Equal(other, logits) || !slices.Equal(got, ids) {
-						t.Errorf("%+v: other logits or tokens", o)
+						t.Errorf("%+v: the logits or tokens differ", o)
 					}
 				}
 			}
@@ -60,8 +60,9 @@ func TestExperts(t *testing.T) {
 	}
 }
 
-// TestExpertsMXFP4 has experts as gpt-oss is published: blocks and scales, rows of
-// gate and up in turns. The same values as float32 are transposed.
+// TestExpertsMXFP4 runs experts in the published format of gpt-oss: blocks and scales, with
+// the rows of gate and up interleaved. It compares them with transposed float32 experts of the
+// same values.
 func TestExpertsMXFP4(t *testing.T) {
 	config, tensors, err := packed.Read("testdata/variants/gpt_oss")
 	if err != nil {
@@ -105,17 +106,17 @@ func TestExpertsMXFP4(t *testing.T) {
 	rel := relative(first, want)
 	t.Logf("relative error %.1e", rel)
 	if rel > 7e-2 {
-		t.Errorf("a relative error of %v", rel)
+		t.Errorf("the relative error is %v", rel)
 	}
 	for _, o := range []pianola.Options{{Table: pianola.TableOptions{NoFuse: true}, Threads: 1}, {Table: pianola.TableOptions{NoRepack: true}}} {
 		o.Device, o.Table.Context = "cpu", 64
 		logits, got := greedy(t, open(t, a, o), 1, ids, 24)
 		if o.Table.NoRepack {
 			if rel := relative(logits, first); rel > 1e-2 {
-				t.Errorf("not repacked: a relative error of %v", rel)
+				t.Errorf("not repacked: the relative error is %v", rel)
 			}
 		} else if !slices.Equal(logits, first) || !slices.Equal(got, tokens) {
-			t.Errorf("%+v: other logits or tokens", o)
+			t.Errorf("%+v: the logits or tokens differ", o)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 const tiny = "testdata/tiny/llama"
 
-// ids returns the tokens of a generation of ids.
+// ids generates from a prompt of ids and returns the generated ids.
 func ids(t testing.TB, s *pianola.Session, prompt []int32, o pianola.GenerateOptions) (out []int32) {
 	t.Helper()
 	for tok, err := range s.GenerateIDs(context.Background(), prompt, o) {
@@ -28,9 +28,9 @@ func ids(t testing.TB, s *pianola.Session, prompt []int32, o pianola.GenerateOpt
 	return out
 }
 
-// TestChatTurns gives each turn of a chat in whole: the second prefills its new tokens
-// alone, a changed middle is prefilled from the change on, and what follows is what
-// follows without reuse.
+// TestChatTurns passes the whole conversation in each turn. The second turn must prefill only
+// the new tokens, and after a change in the middle only the tokens from the change on. The
+// generated tokens must equal those without reuse.
 func TestChatTurns(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
 	tok, err := m.Tokenizer()
@@ -59,7 +59,7 @@ func TestChatTurns(t *testing.T) {
 	held := s.Len()
 	second := first + answer + "\n}\n\nfunc other() {\n"
 	_, st = turn(second)
-	// Text need not be cut into tokens as it was generated, but nearly so.
+	// Generated text may encode to slightly different tokens than those generated.
 	if st.Reused+st.Prefilled != st.PromptTokens || st.Reused < held-3 || st.Reused > held {
 		t.Errorf("second turn: %+v, the context had %d", st, held)
 	}
@@ -93,7 +93,7 @@ func TestForkFacade(t *testing.T) {
 	sampled := pianola.GenerateOptions{MaxTokens: 30, Sampling: pianola.Sampling{Temperature: 1, Seed: 7}}
 	a, b := ids(t, s, somePrompt, sampled), ids(t, f, somePrompt, sampled)
 	if !slices.Equal(a, b) {
-		t.Errorf("the same seed gives %v and, in a fork, %v", a, b)
+		t.Errorf("the same seed gives %v, and %v in a fork", a, b)
 	}
 	for range s.GenerateIDs(context.Background(), somePrompt, pianola.GenerateOptions{MaxTokens: 2}) {
 		if _, err := s.Fork(); err != pianola.ErrBusy {
@@ -110,11 +110,11 @@ func TestForkFacade(t *testing.T) {
 		t.Error(err)
 	}
 	if got := m.Memory().Sessions; got != start {
-		t.Errorf("%d bytes of sessions, %d at the start", got, start)
+		t.Errorf("sessions take %d bytes at the end, %d at the start", got, start)
 	}
 }
 
-// TestSnapshotFile saves a session, in place of another file, and goes on from it.
+// TestSnapshotFile saves a session to a file that already exists and continues from it.
 func TestSnapshotFile(t *testing.T) {
 	m := open(t, tiny, pianola.Options{})
 	path := filepath.Join(t.TempDir(), "session")
@@ -149,8 +149,8 @@ func TestSnapshotFile(t *testing.T) {
 	}
 }
 
-// TestCloseWhileGenerating closes sessions and the model in the loop over a
-// generation: it ends with ErrClosed.
+// TestCloseWhileGenerating closes sessions and the model in the loop over a generation. The
+// generation must end with ErrClosed.
 func TestCloseWhileGenerating(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
 	for _, end := range []func(s *pianola.Session) error{(*pianola.Session).Close, func(*pianola.Session) error { return m.Close() }} {
@@ -180,8 +180,8 @@ func TestCloseWhileGenerating(t *testing.T) {
 	}
 }
 
-// TestMemoryOfUse has 100 tokens in a context of 32,768: what they take is little, as
-// the account and, where it can be asked, the system says.
+// TestMemoryOfUse checks that 100 tokens in a context of 32,768 take little memory, according
+// to the model's account and, where available, to the operating system.
 func TestMemoryOfUse(t *testing.T) {
 	shape, _ := synth.FindShape("gopher")
 	shape.Layers, shape.Context, shape.KVHeads, shape.HeadDim = 2, 32768, 4, 64
@@ -204,10 +204,10 @@ func TestMemoryOfUse(t *testing.T) {
 	}
 	used := m.Memory().Kinds[table.SlotKV].Active
 	if used == 0 || used > whole/100 {
-		t.Errorf("100 of 32,768 positions take %d of %d bytes", used, whole)
+		t.Errorf("the KV caches of 100 positions take %d bytes, those of 32,768 take %d", used, whole)
 	}
 	if grown := resident(t) - before; before > 0 && grown > int64(whole/4) {
-		t.Errorf("the process has grown by %d bytes, all KV caches are %d", grown, whole)
+		t.Errorf("the process grew by %d bytes, full KV caches take %d", grown, whole)
 	}
 	t.Logf("100 positions: %d bytes of KV caches, all 32,768: %d", used, whole)
 }

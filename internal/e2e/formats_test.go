@@ -18,7 +18,7 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// relative returns the norm of got - want over that of want.
+// relative returns the norm of got - want divided by the norm of want.
 func relative(got, want []float32) float64 {
 	var diff, norm float64
 	for i := range want {
@@ -49,8 +49,8 @@ var shortPrompt = []int32{1, 17, 100, 45, 45, 9, 127}
 
 var packedPrompt = []int32{1, 17, 300, 45, 45, 9, 211, 480, 3, 77, 128, 256, 31, 400, 12, 5, 6, 7, 8, 90}
 
-// TestMLX compares models that are packed as MLX does it with the same weights as
-// float32: each number of bits with each group.
+// TestMLX compares models in MLX's packing with the same weights as float32, for every
+// combination of bits and group size.
 func TestMLX(t *testing.T) {
 	scales := []string{"F16", "BF16", "F32"}
 	for i, bits := range []int{2, 3, 4, 5, 6, 8} {
@@ -63,7 +63,7 @@ func TestMLX(t *testing.T) {
 				want, _ := greedy(t, open(t, plain, o), 4, shortPrompt, 1)
 				m := open(t, packedDir, o)
 				got, _ := greedy(t, m, 4, shortPrompt, 1)
-				// What is read is what the files have, but for pages and norms.
+				// The weights in memory take the size of the file plus some pages and norms.
 				if st, err := os.Stat(filepath.Join(packedDir, "model.safetensors")); err != nil || m.Memory().Weights > uint64(st.Size())+16<<10 {
 					t.Errorf("%d bytes of weights from a file of %v, %v", m.Memory().Weights, st.Size(), err)
 				}
@@ -73,7 +73,7 @@ func TestMLX(t *testing.T) {
 				if e := relative(got, want); !(e < 7e-2) {
 					t.Errorf("relative error %.2e", e)
 				}
-				// An activation that rounds to another integer is what differs most.
+				// The largest differences come from activations that round to another integer.
 				if e := relative(got, rows); !(e < 3e-2) {
 					t.Errorf("relative error between layouts %.2e", e)
 				}
@@ -82,8 +82,8 @@ func TestMLX(t *testing.T) {
 	}
 }
 
-// TestPackedTokens decodes with packed weights: in chains of any length, fused or
-// not, the tokens are the same, and those of the float32 model up to a near tie.
+// TestPackedTokens decodes with packed weights. The tokens must be the same for all chain
+// lengths, with and without fusion, and equal those of the float32 model up to a near tie.
 func TestPackedTokens(t *testing.T) {
 	type maker func() (a, b *packed.Model, err error)
 	mlx := func(s packed.Setting, named map[string]packed.Setting) maker {
@@ -120,28 +120,28 @@ func TestPackedTokens(t *testing.T) {
 			for same < n && ids[same] == wantIDs[same] {
 				same++
 			}
-			t.Logf("relative error %.2e, %d of %d tokens as with float32", relative(got, want), same, n)
+			t.Logf("relative error %.2e, %d of %d tokens equal those of float32", relative(got, want), same, n)
 			if c.limit < 1e-2 && same < n {
 				t.Errorf("%d of %d tokens are the same", same, n)
 			}
 			for _, chain := range []int{1, 7} {
 				if _, other := greedy(t, m, chain, packedPrompt, n); !slices.Equal(other, ids) {
-					t.Errorf("chains of %d: other tokens", chain)
+					t.Errorf("chains of %d: the tokens differ", chain)
 				}
 			}
 			if one, all := bothWays(t, m, packedPrompt, ids[:9]); !slices.Equal(one, all) {
-				t.Errorf("decoding and a prompt of the same tokens give other logits: %.2e", relative(one, all))
+				t.Errorf("decoding and a prompt of the same tokens give different logits: relative error %.2e", relative(one, all))
 			}
 			o.Table.NoFuse = true
 			if _, other := greedy(t, open(t, packedDir, o), 64, packedPrompt, n); !slices.Equal(other, ids) {
-				t.Error("without fusion: other tokens")
+				t.Error("without fusion: the tokens differ")
 			}
 		})
 	}
 }
 
-// bothWays returns the logits after the tokens that follow a prompt, which are decoded
-// in a chain or part of the prompt.
+// bothWays returns the logits after prompt and ids, once with ids decoded in a chain and once
+// with ids as a part of the prompt.
 func bothWays(t *testing.T, m *pianola.Model, prompt, ids []int32) (chain, whole []float32) {
 	t.Helper()
 	chain, whole = make([]float32, m.Config().Vocab), make([]float32, m.Config().Vocab)
@@ -188,7 +188,8 @@ var (
 	}
 )
 
-// TestSplitModel cuts a GGUF model into three files, and decodes as with one.
+// TestSplitModel splits a GGUF model into three files and compares the results with those of
+// the single file.
 func TestSplitModel(t *testing.T) {
 	const path = "testdata/tiny/qwen3/model.gguf"
 	h, err := pianola.OpenHeader(testmodels.Path(t, path), nil)
@@ -235,12 +236,12 @@ func TestSplitModel(t *testing.T) {
 	for i := range parts {
 		m := open(t, filepath.Join(dir, fmt.Sprintf("m-%05d-of-%05d.gguf", i+1, parts)), o)
 		if got, ids := greedy(t, m, 16, packedPrompt, 20); !slices.Equal(got, want) || !slices.Equal(ids, wantIDs) {
-			t.Errorf("by part %d: other logits or tokens", i+1)
+			t.Errorf("opened by part %d: the logits or tokens differ", i+1)
 		}
 	}
 }
 
-// TestCheckWeights finds a NaN that nobody would see before the first token.
+// TestCheckWeights checks that opening reports a NaN in the weights.
 func TestCheckWeights(t *testing.T) {
 	config, tensors, err := packed.Read(packedModel)
 	if err != nil {
@@ -279,7 +280,7 @@ func TestCheckWeights(t *testing.T) {
 	open(t, dir, o)
 }
 
-// TestWrongTokenizer opens a model with the tokenizer of another.
+// TestWrongTokenizer opens a model with the tokenizer of another model.
 func TestWrongTokenizer(t *testing.T) {
 	config, tensors, err := packed.Read(packedModel)
 	if err != nil {
@@ -301,7 +302,8 @@ func TestWrongTokenizer(t *testing.T) {
 	}
 }
 
-// TestUnsupportedFormat opens what is named and not supported, before its weights.
+// TestUnsupportedFormat opens models whose format is not supported. They must be refused
+// before their weights are read.
 func TestUnsupportedFormat(t *testing.T) {
 	config, tensors, err := packed.Read(packedModel)
 	if err != nil {

@@ -16,10 +16,9 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// TestQuantisedGemma replays gemma 3 of quantised weights over a context that passes
-// its windows: fused and not, the same bits; with weights as the file has them and in
-// tiles, and beside products of activations that are not quantised, as near as those
-// are to each other.
+// TestQuantisedGemma runs quantised Gemma 3 models over a context longer than their windows.
+// Fused and unfused tables must give the same bits. Weights in the file's layout and in tiles
+// must agree closely; so must quantised and unquantised activations.
 func TestQuantisedGemma(t *testing.T) {
 	shape, _ := synth.FindShape("gemma-3-1b")
 	shape.Layers, shape.Hidden, shape.FFN, shape.Heads, shape.HeadDim, shape.Vocab, shape.Context, shape.Window = 7, 256, 512, 4, 64, 4352, 256, 24
@@ -42,7 +41,7 @@ func TestQuantisedGemma(t *testing.T) {
 			chain int
 		}{{pianola.Options{}, 1}, {pianola.Options{Table: pianola.TableOptions{NoFuse: true}}, 64}, {pianola.Options{Threads: 1}, 64}} {
 			if logits, got := result(o.Options, o.chain); !slices.Equal(logits, want) || !slices.Equal(got, tokens) {
-				t.Errorf("%s, %+v: not the same bits", quant, o)
+				t.Errorf("%s, %+v: the results differ", quant, o)
 			}
 		}
 		ref := make([]float64, len(want))
@@ -56,14 +55,14 @@ func TestQuantisedGemma(t *testing.T) {
 		logits, _ = result(pianola.Options{Roll: roll(t, path, "m4-pro", pianola.TableOptions{}), AnyChip: true}, 64)
 		a := golden.Compare(7e-2, logits, nil, ref, nil, nil)
 		if a.Fault != nil {
-			t.Errorf("%s, activations as they are: %v", quant, a.Fault)
+			t.Errorf("%s, unquantised activations: %v", quant, a.Fault)
 		}
-		t.Logf("%s: %.1e beside activations as they are", quant, a.Relative)
+		t.Logf("%s: relative error %.1e compared with unquantised activations", quant, a.Relative)
 	}
 }
 
-// TestOlderGemma reads a model whose configuration is written as older versions of
-// transformers do, and as that of a model that sees images: not a bit differs.
+// TestOlderGemma reads a model whose config.json has the form of older versions of
+// transformers, or the form of a multimodal model. The results must have the same bits.
 func TestOlderGemma(t *testing.T) {
 	const path = "testdata/variants/gemma3_linear"
 	text := map[string]any{}
@@ -104,7 +103,7 @@ func TestOlderGemma(t *testing.T) {
 		}
 		logits, got := greedy(t, open(t, dir, pianola.Options{Device: "cpu"}), 16, somePrompt, 20)
 		if !slices.Equal(logits, want) || !slices.Equal(got, tokens) {
-			t.Errorf("%s: not the same bits", c.name)
+			t.Errorf("%s: the results differ", c.name)
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/pianola-engine/pianola"
 )
 
-// TestGPUEmbed compares vectors and scores of the GPU with the CPU's, in every mode.
+// TestGPUEmbed compares vectors and scores of the GPU with those of the CPU, in every mode.
 func TestGPUEmbed(t *testing.T) {
 	onGPU(t)
 	texts, labels := []string{"func main() {", "package main\n\nimport \"fmt\"\n"}, []string{"\n", "x"}
@@ -29,7 +29,7 @@ func TestGPUEmbed(t *testing.T) {
 		vectors, scores := on(pianola.Options{Device: "cuda", Mode: mode})
 		for i := range texts {
 			if cos := dot(vectors[i], wantVectors[i]); cos < 0.99 {
-				t.Errorf("mode %s: the cosine of vector %d and the CPU's is %v", mode, i, cos)
+				t.Errorf("mode %s: the cosine between vector %d and the CPU's is %v", mode, i, cos)
 			}
 			for j := range labels {
 				if d := scores[i][j].LogLikelihood - wantScores[i][j].LogLikelihood; d > 0.3 || d < -0.3 {

@@ -10,12 +10,14 @@ import (
 	"github.com/pianola-engine/pianola/internal/packed"
 )
 
-// TestGPUPacked replays models whose scales are tensors of their own: they agree with
-// the CPU device, and modes and chains with each other to the bit.
+// TestGPUPacked runs models whose scales are separate tensors. The results must agree with the
+// CPU device, and all modes and chain lengths must give the same bits.
 func TestGPUPacked(t *testing.T) {
 	onGPU(t)
 	type maker func() (a, b *packed.Model, err error)
-	limit := map[string]float64{} // 3e-2, or what quantised and float activations may differ by: scales of float32 stay in rows
+	// limit holds the limits other than 3e-2. Weights with float32 scales stay in rows, so results
+	// may differ as much as those of quantised and float activations do.
+	limit := map[string]float64{}
 	models := map[string]maker{
 		"fp8 blocks": func() (a, b *packed.Model, err error) { return packed.E4M3(packedModel, 0, fp8Blocks) },
 		"fp8 rows":   func() (a, b *packed.Model, err error) { return packed.E4M3(packedModel, 0, fp8Rows) },
@@ -47,11 +49,11 @@ func TestGPUPacked(t *testing.T) {
 						first, tokens = logits, got
 						e := relative(logits, want)
 						if t.Logf("relative error %.1e", e); !(e < cmp.Or(limit[name], 3e-2)) {
-							t.Errorf("relative error %.1e beside the CPU", e)
+							t.Errorf("the relative error compared with the CPU is %.1e", e)
 						}
 					}
 					if !slices.Equal(logits, first) || !slices.Equal(got, tokens) {
-						t.Errorf("mode %s, chains of %d: other results than in mode %s", o.Mode, chain, gpuModes[0])
+						t.Errorf("mode %s, chains of %d: the results differ from mode %s", o.Mode, chain, gpuModes[0])
 					}
 				}
 			}

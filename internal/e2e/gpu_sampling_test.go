@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola"
 )
 
-// sampled returns n tokens that follow ids, in chains of a length.
+// sampled returns n sampled tokens that follow ids, in chains of the given length.
 func sampled(t *testing.T, m *pianola.Model, chain int, ids []int32, n int, o pianola.Sampling) []int32 {
 	t.Helper()
 	s := newSession(t, m, pianola.SessionOptions{Chain: chain, IgnoreStops: true})
@@ -22,7 +22,7 @@ func sampled(t *testing.T, m *pianola.Model, chain int, ids []int32, n int, o pi
 	return out
 }
 
-// samplings are settings of all kinds.
+// samplings are settings that cover every sampling option.
 var samplings = []pianola.Sampling{
 	pianola.DefaultSampling(),
 	{Temperature: 1},
@@ -32,8 +32,8 @@ var samplings = []pianola.Sampling{
 	{Temperature: 3, MinP: 0.02},
 }
 
-// TestGPUSampling: 50 seeds give the same tokens in every mode and for chains of 1
-// and 128, and the CPU's up to the first token that the logits' rounding decides.
+// TestGPUSampling samples with 50 seeds. Every mode and chains of 1 and 128 must give the same
+// tokens. The CPU must give the same tokens until the rounding of logits changes a choice.
 func TestGPUSampling(t *testing.T) {
 	onGPU(t)
 	const path, n, seeds = "testdata/gopher-q8_0.gguf", 129, 50
@@ -52,7 +52,7 @@ func TestGPUSampling(t *testing.T) {
 					want[seed] = got
 				}
 				if !slices.Equal(got, want[seed]) {
-					t.Errorf("mode %s, chain %d, seed %d: other tokens", mode, chain, seed)
+					t.Errorf("mode %s, chain %d, seed %d: the tokens differ", mode, chain, seed)
 				}
 			}
 			if mode == gpuModes[0] {
@@ -65,16 +65,17 @@ func TestGPUSampling(t *testing.T) {
 			}
 		}
 		if mode == gpuModes[0] {
-			t.Logf("beside the CPU: %.1f of %d tokens equal on average", float64(equal)/seeds, n)
+			t.Logf("on average %.1f of %d tokens equal those of the CPU", float64(equal)/seeds, n)
 		}
 	}
 }
 
-// TestGPULogProbs: chains of 1 and of 128 leave the same log-probabilities in every
-// mode, and the CPU's nearly, for the tokens that are the same.
+// TestGPULogProbs checks that chains of 1 and of 128 give the same log-probabilities in every
+// mode, and that they are close to the CPU's where the tokens are equal.
 func TestGPULogProbs(t *testing.T) {
 	onGPU(t)
-	// Of float weights: devices differ by a tenth in the logits of quantised ones.
+	// The model has float weights, because with quantized ones the logits of the devices differ by
+	// up to a tenth.
 	const path, n = "testdata/gopher", 129
 	ids := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
 	ranked := func(m *pianola.Model, chain int) []pianola.Token {

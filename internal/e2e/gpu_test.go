@@ -19,10 +19,10 @@ import (
 )
 
 var (
-	gophers = flag.String("gophers", "", "a folder with more of gopher's GGUF files, for the GPU's tests")
-	repeats = flag.Int("repeats", 3, "how often the GPU's tests repeat a generation")
+	gophers = flag.String("gophers", "", "a folder with additional GGUF files of gopher for the GPU tests")
+	repeats = flag.Int("repeats", 3, "how often the GPU tests repeat a generation")
 
-	firstModel = flag.String("first-model", "testdata/gopher-q8_0.gguf", "the model whose first token the GPU's tests time")
+	firstModel = flag.String("first-model", "testdata/gopher-q8_0.gguf", "the model whose time to first token TestGPUFirstToken measures")
 )
 
 // gpuModes are the modes of the NVIDIA device.
@@ -36,8 +36,7 @@ func onGPU(t *testing.T) {
 	}
 }
 
-// gpuModels returns models with their reference results, and how well they must
-// agree.
+// gpuModels returns models with their reference results and the required agreement.
 func gpuModels(t *testing.T) (models []struct {
 	path, golden string
 	limit        float64
@@ -77,9 +76,8 @@ func gpuModels(t *testing.T) (models []struct {
 	return models
 }
 
-// TestGPUModels replays models on the GPU in every mode: they agree with the
-// references, with the CPU device, and with each other to the bit, whatever the
-// length of chains.
+// TestGPUModels runs models on the GPU in every mode. The results must agree with the
+// references and with the CPU device. All modes and chain lengths must give the same bits.
 func TestGPUModels(t *testing.T) {
 	onGPU(t)
 	for _, md := range gpuModels(t) {
@@ -111,7 +109,7 @@ func TestGPUModels(t *testing.T) {
 						logits, tokens = l, got
 					}
 					if !slices.Equal(l, logits) || !slices.Equal(got, tokens) {
-						t.Errorf("mode %s, chain %d: other results than in mode %s", mode, chain, gpuModes[0])
+						t.Errorf("mode %s, chain %d: the results differ from mode %s", mode, chain, gpuModes[0])
 					}
 				}
 				if err := m.Close(); err != nil {
@@ -122,8 +120,8 @@ func TestGPUModels(t *testing.T) {
 			quantised := strings.HasSuffix(md.path, ".gguf") && strings.Contains(md.path, "gopher") && !strings.Contains(md.path, "f16") && !strings.Contains(md.path, "bf16")
 			limit := 2e-3
 			if quantised {
-				// Differences of 1e-6 are a step of 8 bits for some activations,
-				// which gopher's few large ones make visible.
+				// A difference of 1e-6 can change the 8-bit rounding of an activation. A few large
+				// activations of gopher make this visible in the logits.
 				limit = 3e-2
 			}
 			ref := make([]float64, len(want))
@@ -131,19 +129,19 @@ func TestGPUModels(t *testing.T) {
 				ref[i] = float64(v)
 			}
 			if a := golden.Compare(limit, logits, nil, ref, nil, nil); a.Fault != nil {
-				t.Errorf("beside the CPU: %v", a.Fault)
+				t.Errorf("compared with the CPU: %v", a.Fault)
 			} else {
 				same := 0
 				for same < n && tokens[same] == wantIDs[same] {
 					same++
 				}
-				t.Logf("beside the CPU: relative error %.1e, %d of %d tokens equal", a.Relative, same, n)
+				t.Logf("compared with the CPU: relative error %.1e, %d of %d tokens equal", a.Relative, same, n)
 			}
 		})
 	}
 }
 
-// TestGPURepeats: one generation gives one output, however often it is repeated.
+// TestGPURepeats checks that repeating a generation always gives the same output.
 func TestGPURepeats(t *testing.T) {
 	onGPU(t)
 	const path, n = "testdata/gopher-q8_0.gguf", 512
@@ -157,13 +155,13 @@ func TestGPURepeats(t *testing.T) {
 				want = got
 			}
 			if !slices.Equal(got, want) {
-				t.Fatalf("mode %s: another output", mode)
+				t.Fatalf("mode %s: the output differs", mode)
 			}
 		}
 	}
 }
 
-// TestGPUCancel: a chain of any length ends soon after it is cancelled.
+// TestGPUCancel checks that a chain of any length ends soon after it is cancelled.
 func TestGPUCancel(t *testing.T) {
 	onGPU(t)
 	const path, n, after, most = "testdata/gopher-q8_0.gguf", 1900, 40 * time.Millisecond, 25 * time.Millisecond
@@ -193,8 +191,9 @@ func TestGPUCancel(t *testing.T) {
 	}
 }
 
-// TestGPUGrowth generates over the borders at which caches grow, forks there and restores:
-// tokens are those of caches that have room from the start. It says what growing takes.
+// TestGPUGrowth generates across the sizes at which KV caches grow, forks a session there and
+// restores it. The tokens must equal those of caches with enough room from the start. The test
+// logs how long growing takes.
 func TestGPUGrowth(t *testing.T) {
 	onGPU(t)
 	for _, kind := range []pianola.Options{{}, {Table: pianola.TableOptions{KV: "q8_0"}}, {Table: pianola.TableOptions{KV: "q8_0", KVSinks: 4, KVWindow: 300}}} {
@@ -212,7 +211,7 @@ func gpuGrowth(t *testing.T, kind pianola.Options) {
 		want := ids(t, newSession(t, m, pianola.SessionOptions{IgnoreStops: true, Reserve: 2048}), prompt, o)
 		s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true, Reserve: 1})
 		if got := ids(t, s, prompt, o); !slices.Equal(got, want) {
-			t.Errorf("mode %s: another output", mode)
+			t.Errorf("mode %s: the output differs", mode)
 		}
 		f, err := s.Fork()
 		if err != nil {
@@ -245,8 +244,8 @@ func gpuGrowth(t *testing.T, kind pianola.Options) {
 	}
 }
 
-// TestGPUKVKinds replays models with every kind of cache: they agree with the CPU
-// device, and modes with each other to the bit.
+// TestGPUKVKinds runs models with every kind of KV cache. The results must agree with the CPU
+// device, and all modes must give the same bits.
 func TestGPUKVKinds(t *testing.T) {
 	onGPU(t)
 	for _, path := range []string{"testdata/gopher", "testdata/tiny/qwen3", "testdata/tiny/mistral"} {
@@ -269,23 +268,24 @@ func TestGPUKVKinds(t *testing.T) {
 				logits, got := greedy(t, open(t, path, o), 16, ids, 100)
 				if first == nil {
 					first, tokens = logits, got
-					// Where K or V is between two integers, devices may choose either.
+					// If a value of K or V is between two integers, devices may round it
+					// differently.
 					a := golden.Compare(1e-2, logits, nil, ref, nil, nil)
 					if t.Logf("%s, %+v: relative error %.1e", path, o, a.Relative); a.Fault != nil {
-						t.Errorf("%s, %+v: beside the CPU: %v", path, o, a.Fault)
+						t.Errorf("%s, %+v: compared with the CPU: %v", path, o, a.Fault)
 					}
 				}
 				if !slices.Equal(logits, first) || !slices.Equal(got, tokens) {
-					t.Errorf("%s, %+v: other results than in mode %s", path, o, gpuModes[0])
+					t.Errorf("%s, %+v: the results differ from mode %s", path, o, gpuModes[0])
 				}
 			}
 		}
 	}
 }
 
-// TestGPUFirstToken: the first request's time to its first token is within 1.1
-// times that of the tenth, as medians of several times that a model is opened.
-// What a session's graphs take is in neither.
+// TestGPUFirstToken checks that the first request's time to first token is at most 1.1 times
+// that of the tenth request. It compares medians over several times that the model is opened.
+// The creation of a session's graphs is not measured.
 func TestGPUFirstToken(t *testing.T) {
 	onGPU(t)
 	const opens, requests = 9, 10
@@ -327,7 +327,7 @@ func TestGPUFirstToken(t *testing.T) {
 	}
 }
 
-// TestGPUMissingFile: a file that is not there is that error, with a GPU too.
+// TestGPUMissingFile checks that opening a missing file reports this error with a GPU too.
 func TestGPUMissingFile(t *testing.T) {
 	onGPU(t)
 	if _, err := pianola.Open(t.Context(), "testdata/none.gguf", pianola.Options{Device: "cuda"}); !errors.Is(err, os.ErrNotExist) {

@@ -12,19 +12,19 @@ import (
 	"github.com/pianola-engine/pianola/internal/synth"
 )
 
-// TestCompileLargeHeader compiles an 8B model for a Mac from its header: the
-// file ends after the tensor directory, but for a hole.
+// TestCompileLargeHeader compiles an 8B model for a Mac from its header. The file is sparse:
+// its tensor data is a hole.
 func TestCompileLargeHeader(t *testing.T) {
 	shape, ok := synth.FindShape("llama-3.1-8b")
 	if !ok {
-		t.Fatal("no shape llama-3.1-8b")
+		t.Fatal("FindShape does not find llama-3.1-8b")
 	}
 	path := filepath.Join(t.TempDir(), "8b.gguf")
 	writeHeader(t, path, shape, "Q4_0")
 	h := header(t, path)
 	const limit = 100 * time.Millisecond
 	best := time.Hour
-	// Other work on the processors may slow down some attempts.
+	// Other processes may slow down some attempts.
 	for attempt := 0; attempt < 3 || attempt < 20 && best > limit; attempt++ {
 		start := time.Now()
 		tab, err := h.Compile("m4-pro", pianola.TableOptions{})
@@ -43,7 +43,7 @@ func TestCompileLargeHeader(t *testing.T) {
 	}
 }
 
-// headerWriter keeps the first bytes and counts the rest.
+// headerWriter keeps the first bytes and counts the others.
 type headerWriter struct {
 	bytes.Buffer
 	limit int
@@ -59,7 +59,7 @@ func (w *headerWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// writeHeader writes a synthetic model's header and a hole of the size of its
+// writeHeader writes the header of a synthetic model, followed by a hole of the size of its
 // tensors.
 func writeHeader(t *testing.T, path string, shape synth.Shape, quant string) {
 	t.Helper()

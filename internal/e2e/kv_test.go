@@ -33,7 +33,7 @@ func heldout(t *testing.T, m *pianola.Model, n int) []int32 {
 	return ids[:n]
 }
 
-// minusLogP returns -log softmax(logits)[id].
+// minusLogP returns -log(softmax(logits)[id]).
 func minusLogP(logits []float32, id int32) float64 {
 	top := float64(slices.Max(logits))
 	sum := 0.0
@@ -43,8 +43,8 @@ func minusLogP(logits []float32, id int32) float64 {
 	return math.Log(sum) + top - float64(logits[id])
 }
 
-// TestKVQ8 holds a cache of int8 against one of float16: perplexity, memory, and
-// that neither chunks nor chains nor fusions change a bit.
+// TestKVQ8 compares an int8 KV cache with a float16 one in perplexity and memory. It also
+// checks that chunks, chains and fusions do not change any bit of the results.
 func TestKVQ8(t *testing.T) {
 	ctx := context.Background()
 	const chunk, chunks = 512, 4
@@ -71,11 +71,11 @@ func TestKVQ8(t *testing.T) {
 	}
 	t.Logf("perplexity %.4f and %.4f, memory of a session %d and %d", ppl[0], ppl[1], memory[0], memory[1])
 	if off := math.Abs(ppl[1]/ppl[0] - 1); off > 0.005 {
-		t.Errorf("perplexity %v is %.2f %% from %v of float16", ppl[1], 100*off, ppl[0])
+		t.Errorf("perplexity %v differs by %.2f %% from %v with float16", ppl[1], 100*off, ppl[0])
 	}
-	kv := uint64(2 * 2 * 64 * chunk * 8) // K and V of two heads in 8 layers
+	kv := uint64(2 * 2 * 64 * chunk * 8) // bytes of K and V for two heads in 8 layers
 	if saved := memory[0] - memory[1]; saved != 2*kv-kv/16*17 {
-		t.Errorf("a session has %d bytes less, want %d", saved, 2*kv-kv/16*17)
+		t.Errorf("a session takes %d bytes less, want %d", saved, 2*kv-kv/16*17)
 	}
 
 	prompt := []int32{}
@@ -93,14 +93,14 @@ func TestKVQ8(t *testing.T) {
 			continue
 		}
 		if !slices.Equal(logits, first) || !slices.Equal(tokens, ids) {
-			t.Errorf("%+v gives other bits", o)
+			t.Errorf("%+v: the results differ", o)
 		}
 	}
 	m := open(t, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: chunk, KV: "q8_0"}})
 	s := newSession(t, m, pianola.SessionOptions{})
 	for i, cut := range [][2]int{{0, 1}, {1, 100}, {100, 150}} {
 		part := prompt[cut[0]:cut[1]]
-		if i > 0 { // in place of the token that was chosen
+		if i > 0 { // replaces the chosen token
 			if err := s.SetNext(part[0]); err != nil {
 				t.Fatal(err)
 			}
@@ -115,12 +115,12 @@ func TestKVQ8(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Equal(logits, first) {
-		t.Error("a prompt in three parts gives other bits")
+		t.Error("a prompt in three parts gives different results")
 	}
 }
 
-// likely returns the perplexity of the tokens behind the first of ids, in contexts of
-// size each that begin anew.
+// likely returns the perplexity of ids from index first on, in independent contexts of size
+// tokens each.
 func likely(t *testing.T, m *pianola.Model, ids []int32, size, first int) float64 {
 	t.Helper()
 	s, sum, at := newSession(t, m, pianola.SessionOptions{}), 0.0, 0
@@ -141,9 +141,9 @@ func likely(t *testing.T, m *pianola.Model, ids []int32, size, first int) float6
 	return math.Exp(sum / float64(len(ids)-1-first))
 }
 
-// TestKVSinks goes far past what the model was trained for, in the memory of a
-// window: perplexity stays, chains compute what prompts do, and nothing else of the
-// options is allowed.
+// TestKVSinks runs far beyond the trained context with attention sinks and a window. The
+// perplexity must stay about the same, and chains must compute the same results as prompts.
+// Invalid combinations of the options must be refused.
 func TestKVSinks(t *testing.T) {
 	ctx := context.Background()
 	const length = 3000
@@ -154,9 +154,9 @@ func TestKVSinks(t *testing.T) {
 		o.Table.KV = kv
 		m := open(t, gopher, o)
 		got := likely(t, m, ids, length, length/2)
-		t.Logf("%s: perplexity %.3f, %.3f in contexts that begin anew", kv, got, anew)
+		t.Logf("%s: perplexity %.3f, %.3f in independent contexts", kv, got, anew)
 		if !(got < anew) {
-			t.Errorf("%s: perplexity %v, %v in contexts that begin anew", kv, got, anew)
+			t.Errorf("%s: perplexity %v, %v in independent contexts", kv, got, anew)
 		}
 		if rows := m.Table().KVCapacity(); rows != 4+252+int(m.Table().Header.Chunk) {
 			t.Errorf("%s: a cache of %d rows", kv, rows)
@@ -170,7 +170,7 @@ func TestKVSinks(t *testing.T) {
 		if _, _, err := s.Prompt(ctx, ids[:prompt]); err != nil {
 			t.Fatal(err)
 		}
-		for at := prompt; at < 700; at++ { // decoding what the prompt has
+		for at := prompt; at < 700; at++ { // decode the tokens of the prompt
 			if err := s.SetNext(ids[at]); err != nil {
 				t.Fatal(err)
 			}
@@ -183,7 +183,7 @@ func TestKVSinks(t *testing.T) {
 		}
 	}
 	if !slices.Equal(logits, after) {
-		t.Error("decoding gives other bits than a prompt")
+		t.Error("decoding and a prompt give different results")
 	}
 	var bad *compiler.SinksError
 	for _, o := range []pianola.Options{{Table: pianola.TableOptions{KVSinks: 4}}, {Table: pianola.TableOptions{KVSinks: -1, KVWindow: 5}}, {Table: pianola.TableOptions{KVWindow: -5}}, {Table: pianola.TableOptions{KVSinks: 1000, KVWindow: 1 << 40}}} {
@@ -198,9 +198,9 @@ func TestKVSinks(t *testing.T) {
 	}
 }
 
-// TestRollover goes on for several contexts' length. Text that is given is about
-// as likely as in contexts that begin anew, what is generated goes on without an
-// error, and without the option a full context is one.
+// TestRollover generates the length of several contexts. Given text must be about as likely as
+// in independent contexts, and generation must continue without an error. Without the option,
+// a full context must be an error.
 func TestRollover(t *testing.T) {
 	ctx := context.Background()
 	const size, length = 256, 6 * 256
@@ -233,7 +233,7 @@ func TestRollover(t *testing.T) {
 	rolled := math.Exp(sum / (length - 1))
 	t.Logf("perplexity %.3f in contexts of %d, %.3f where they roll over", anew, size, rolled)
 	if !(rolled < 1.05*anew) {
-		t.Errorf("perplexity %v where contexts roll over, %v where they begin anew", rolled, anew)
+		t.Errorf("perplexity %v with rollover, %v in independent contexts", rolled, anew)
 	}
 
 	for _, roll := range []pianola.Rollover{{}, {Sinks: 4, Window: 100}} {
@@ -258,27 +258,28 @@ func TestRollover(t *testing.T) {
 		}
 	}
 	if _, err := m.NewSession(pianola.SessionOptions{Rollover: pianola.Rollover{Sinks: 4, Window: size - 4}}); err == nil {
-		t.Error("a rollover that leaves no room was taken")
+		t.Error("NewSession accepts a rollover that leaves no room")
 	}
-	// A prompt makes room too, and one that cannot have it is an error.
+	// A prompt also triggers a rollover. A prompt that does not fit after it is an error.
 	s = newSession(t, m, pianola.SessionOptions{Rollover: pianola.Rollover{Sinks: 4, Window: 100}})
 	for _, n := range []int{200, 100, 151} {
 		if _, _, err := s.Prompt(ctx, ids[:n]); err != nil {
-			t.Errorf("a prompt of %d behind %d positions: %v", n, s.Len(), err)
+			t.Errorf("a prompt of %d tokens after %d positions: %v", n, s.Len(), err)
 		}
 	}
 	if _, _, err := s.Prompt(ctx, ids[:152]); !errors.Is(err, pianola.ErrContextFull) || s.Len() != size {
-		t.Errorf("a prompt that does not fit behind what stays: %d positions, %v", s.Len(), err)
+		t.Errorf("a prompt that does not fit after a rollover: %d positions, %v", s.Len(), err)
 	}
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
 	if _, _, err := s.Chain(gone, 5); !errors.Is(err, context.Canceled) || s.Len() != size {
-		t.Errorf("cancelled before it began: %d positions, %v", s.Len(), err)
+		t.Errorf("with a cancelled context: %d positions, %v", s.Len(), err)
 	}
 }
 
-// TestKVSinksChunk: a context of one chunk has room for what stays beside the chunk's
-// rows, on every chip, and a window that nothing leaves changes nothing.
+// TestKVSinksChunk checks that a context of one chunk has room for both the kept positions and
+// the chunk's rows, on every chip. A window as large as the context must not change the
+// results.
 func TestKVSinksChunk(t *testing.T) {
 	const path = "testdata/tiny/qwen3"
 	h := header(t, path)

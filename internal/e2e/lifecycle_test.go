@@ -13,7 +13,7 @@ import (
 	"github.com/pianola-engine/pianola"
 )
 
-// lived is the order of states and stages that open tells of, each once.
+// lived returns the states and stages of events in order, without repetitions.
 func lived(events []pianola.Event) (order []string) {
 	for _, e := range events {
 		name := string(e.State)
@@ -32,11 +32,11 @@ var wholeLife = []string{
 	"loaded", "loaded/warm", "ready",
 }
 
-// TestEvents is the life of a model that opens: states and stages in order, progress
-// that grows to its total, and nothing after Open has returned.
+// TestEvents checks the events of a successful Open: states and stages in order, progress that
+// grows to its total, and no event after Open has returned.
 func TestEvents(t *testing.T) {
 	var events []pianola.Event
-	// Without repacking the weights stay in the file, and are touched.
+	// Without repacking, the weights remain in the mapped file and Open touches its pages.
 	m := open(t, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{NoRepack: true}, Events: func(e pianola.Event) { events = append(events, e) }})
 	if got := lived(events); !slices.Equal(got, wholeLife) {
 		t.Errorf("%v, want %v", got, wholeLife)
@@ -64,8 +64,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestEventsOfFailure opens what cannot be opened: the last event says so, once, with
-// the error that Open returns.
+// TestEventsOfFailure opens models that cannot be opened. Only the last event reports the
+// failure, with the error that Open returns.
 func TestEventsOfFailure(t *testing.T) {
 	cut := filepath.Join(t.TempDir(), "cut.gguf")
 	b, err := os.ReadFile(gopher)
@@ -96,8 +96,8 @@ func TestEventsOfFailure(t *testing.T) {
 	}
 }
 
-// TestEventsOfCancelling cancels at the first event of each kind: the next is that it
-// failed, and no goroutine and no memory is left.
+// TestEventsOfCancelling cancels Open at the first event of each kind. The next event must
+// report the failure, and no goroutine or memory may remain.
 func TestEventsOfCancelling(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for i, at := range wholeLife {
@@ -111,7 +111,7 @@ func TestEventsOfCancelling(t *testing.T) {
 			}
 		}})
 		if m != nil {
-			t.Fatalf("%s: the model opened", at)
+			t.Fatalf("cancelled at %s: Open succeeded", at)
 		}
 		if !errors.Is(err, cause) {
 			t.Errorf("%s: %v", at, err)
@@ -126,7 +126,7 @@ func TestEventsOfCancelling(t *testing.T) {
 	var events []pianola.Event
 	_, err := pianola.Open(ctx, gopher, pianola.Options{Events: func(e pianola.Event) { events = append(events, e) }})
 	if !errors.Is(err, context.Canceled) || !slices.Equal(lived(events), []string{"failed"}) {
-		t.Errorf("cancelled before: %v, %v", err, lived(events))
+		t.Errorf("cancelled before Open: %v, %v", err, lived(events))
 	}
 	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -1,4 +1,4 @@
-// Package e2e_test has the end-to-end tests: they open models, generate text and compare
+// Package e2e_test contains the end-to-end tests. They open models, generate text and compare
 // it with references, through the public API of package pianola.
 package e2e_test
 
@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestMain runs the tests in the root of the repository, where testdata is.
+// TestMain runs the tests in the repository's root, because they refer to testdata by relative
+// paths.
 func TestMain(m *testing.M) {
 	if err := os.Chdir("../.."); err != nil {
 		fmt.Fprintln(os.Stderr, err)

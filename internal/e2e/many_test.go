@@ -23,29 +23,29 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// -generations is the length of TestManySessions. Ten thousand take minutes with
+// generations is the length of TestManySessions. Ten thousand generations take minutes with
 // the race detector:
 //
 //	go test -race -run TestManySessions -timeout 60m -generations 10000 .
-var generations = flag.Int("generations", 300, "generations of TestManySessions")
+var generations = flag.Int("generations", 300, "number of generations in TestManySessions")
 
-// longest is the tokens of a generation of TestManySessions.
+// longest is the number of tokens in a generation of TestManySessions.
 const longest = 16
 
-// alone is a prompt and what follows it in a session of its own.
+// alone is a prompt with the tokens that follow it in a separate session.
 type alone struct {
 	prompt, out []int32
 	o           pianola.GenerateOptions
 }
 
-// TestManySessions generates in 8 sessions of one model at once, with whole prompts
-// that have beginnings in common, and cancels, breaks off, forks, saves, restores and
-// closes at random. Every token is the one that a session of its own gives, and all
-// memory is given back.
+// TestManySessions generates in 8 sessions of one model at once, from whole prompts with
+// common beginnings. At random it cancels, stops early, forks, saves, restores and closes.
+// Every token must equal the one that a separate session generates, and all memory must be
+// released.
 func TestManySessions(t *testing.T) {
 	for _, name := range []string{"llama", "mistral"} {
 		t.Run(name, func(t *testing.T) {
-			// With small chunks mistral's caches are shorter than the context.
+			// With small chunks the KV caches of mistral have fewer rows than the context.
 			m := open(t, "testdata/tiny/"+name, pianola.Options{Roll: smallChunks(t, name), AnyChip: true})
 			if rotates := m.Table().KVCapacity() < int(m.Table().Header.Context); rotates != (name == "mistral") {
 				t.Fatalf("the caches have %d rows", m.Table().KVCapacity())
@@ -73,7 +73,7 @@ func TestManySessions(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			for range 100 { // timers and cancellations may still end
+			for range 100 { // wait for timers and cancellations
 				if runtime.NumGoroutine() <= goroutines {
 					break
 				}
@@ -84,7 +84,7 @@ func TestManySessions(t *testing.T) {
 				t.Errorf("memory %+v, before %+v", after, before)
 			}
 			if heapAfter > heap+4<<20 || goroutinesAfter > goroutines {
-				t.Errorf("%d bytes of heap and %d goroutines, before %d and %d", heapAfter, goroutinesAfter, heap, goroutines)
+				t.Errorf("at the end %d bytes of heap and %d goroutines, at the start %d and %d", heapAfter, goroutinesAfter, heap, goroutines)
 			}
 			for i, name := range manyNames {
 				t.Logf("%s: %d", name, counts[i].Load())
@@ -94,7 +94,7 @@ func TestManySessions(t *testing.T) {
 	}
 }
 
-// smallChunks returns a roll of a tiny model that prefills 32 rows at a time.
+// smallChunks returns a roll of a tiny model with prefill chunks of 32 rows.
 func smallChunks(t *testing.T, name string) []byte {
 	dir, err := weights.OpenDirectory(testmodels.Path(t, filepath.Join("testdata", "tiny", name)))
 	if err != nil {
@@ -120,7 +120,7 @@ func smallChunks(t *testing.T, name string) []byte {
 	return b
 }
 
-// manyAlone returns prompts that share beginnings, with what follows them.
+// manyAlone returns prompts with common beginnings and the tokens that follow them.
 func manyAlone(t *testing.T, m *pianola.Model) (known []alone) {
 	r := rand.New(rand.NewPCG(1, 2))
 	random := func(n int) (ids []int32) {
@@ -129,7 +129,7 @@ func manyAlone(t *testing.T, m *pianola.Model) (known []alone) {
 		}
 		return ids
 	}
-	roots := [][]int32{random(12), random(150)} // long ones make caches rotate
+	roots := [][]int32{random(12), random(150)} // the long prompt makes the caches rotate
 	for i := range 24 {
 		p := slices.Clone(roots[i%2][:r.IntN(len(roots[i%2]))])
 		a := alone{prompt: append(p, random(1+r.IntN(20))...), o: pianola.GenerateOptions{MaxTokens: longest, Whole: true}}
@@ -146,7 +146,7 @@ func manyAlone(t *testing.T, m *pianola.Model) (known []alone) {
 	return known
 }
 
-// manyNames are what a generation can come to, and happen to.
+// manyNames lists the events that can end or accompany a generation.
 var manyNames = []string{"whole", "cancelled", "broken off", "closed", "forks", "restores"}
 
 const (
@@ -158,7 +158,7 @@ const (
 	manyRestores
 )
 
-// manyWorker is one goroutine's sessions.
+// manyWorker is the state of one goroutine of TestManySessions.
 type manyWorker struct {
 	t      *testing.T
 	m      *pianola.Model
@@ -177,14 +177,14 @@ func (w *manyWorker) close() {
 	w.s = nil
 }
 
-// fail ends the test with what a worker met, unless that is nil.
+// fail ends the test with a worker's error unless it is nil.
 func (w *manyWorker) fail(err error) {
 	if err != nil {
 		w.t.Error(err)
 	}
 }
 
-// generate is one generation, and what is done to its session before it.
+// generate performs one generation, possibly after a fork or a restore.
 func (w *manyWorker) generate() {
 	if w.s == nil {
 		s, err := w.m.NewSession(pianola.SessionOptions{IgnoreStops: true, Chain: w.r.IntN(8)})
@@ -208,7 +208,7 @@ func (w *manyWorker) generate() {
 	}
 }
 
-// fork goes on in a fork, after one generation in each of the two at once.
+// fork generates in the session and in a fork at the same time, and continues with the fork.
 func (w *manyWorker) fork() {
 	f, err := w.s.Fork()
 	if err != nil {
@@ -227,7 +227,7 @@ func (w *manyWorker) fork() {
 	wg.Wait()
 }
 
-// restore goes on in a session with the context of the old one.
+// restore continues in a new session with the context of the old one.
 func (w *manyWorker) restore() {
 	var b bytes.Buffer
 	if err := w.s.Snapshot(&b); err != nil {
@@ -244,8 +244,8 @@ func (w *manyWorker) restore() {
 	w.s = s
 }
 
-// run generates, to the end or until something happens, and compares what came. If the
-// session was closed, the worker has none.
+// run generates until the end or an interruption and compares the tokens. If the session is
+// closed, the worker forgets it.
 func (w *manyWorker) run(s *pianola.Session, a *alone) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -270,7 +270,7 @@ func (w *manyWorker) run(s *pianola.Session, a *alone) {
 		}
 	}
 	if timer != nil && timer.Stop() && last == nil {
-		end = manyWhole // it came first
+		end = manyWhole // the generation was complete before the interruption
 	}
 	want := map[int]error{manyCancelled: context.Canceled, manyClosed: pianola.ErrClosed}[end]
 	switch {

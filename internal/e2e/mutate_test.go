@@ -15,15 +15,15 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// TestMutations damages the headers of models at random and decodes a few
-// tokens of what still opens: there is a result or an error in one line, never
-// a panic, and memory stays small.
+// TestMutations damages the headers of models at random, and decodes a few tokens if a model
+// still opens. Each attempt must give a result or an error of one line, without a panic and
+// with little memory.
 func TestMutations(t *testing.T) {
 	rounds := exhaustive.Pick(150, 30)
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, c := range []struct {
 		path   string
-		file   string // what is damaged
+		file   string // the file to damage
 		others []string
 		limit  int // bytes from the start that may be damaged
 	}{
@@ -64,7 +64,7 @@ func TestMutations(t *testing.T) {
 				case 1:
 					b[at] = byte(rng.IntN(256))
 				case 2:
-					if d := b[at]; d >= '0' && d <= '9' { // another number
+					if d := b[at]; d >= '0' && d <= '9' { // replace a digit by another
 						b[at] = '0' + byte(rng.IntN(10))
 					}
 				}

@@ -11,7 +11,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// active is what a device holds, without the peaks.
+// active returns the memory that a device uses, without the peaks.
 func active(m pianola.Memory) pianola.Memory {
 	for i := range m.Kinds {
 		m.Kinds[i].Peak = 0
@@ -19,8 +19,8 @@ func active(m pianola.Memory) pianola.Memory {
 	return m
 }
 
-// TestPlan compares plans with what the CPU device holds once the models are open, and
-// with two sessions that have come to their whole context.
+// TestPlan compares plans with the memory that the CPU device uses after the models are
+// opened, and with two sessions whose contexts are full.
 func TestPlan(t *testing.T) {
 	for _, c := range []struct {
 		path string
@@ -29,7 +29,7 @@ func TestPlan(t *testing.T) {
 		{gopher, pianola.Options{}},
 		{gopher, pianola.Options{Table: pianola.TableOptions{NoRepack: true, Context: 100}, Threads: 1}},
 		{gopher, pianola.Options{Table: pianola.TableOptions{NoFuse: true, AllLogits: true, Sampler: "none"}}},
-		{"testdata/tiny/mistral", pianola.Options{Roll: smallChunks(t, "mistral"), AnyChip: true}}, // caches that rotate
+		{"testdata/tiny/mistral", pianola.Options{Roll: smallChunks(t, "mistral"), AnyChip: true}}, // rotating caches
 		{"testdata/tiny/qwen2", pianola.Options{Table: pianola.TableOptions{NoRepack: true}}},
 		{"testdata/tiny/llama/model.gguf", pianola.Options{}},
 	} {
@@ -60,8 +60,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestBudget opens a model within a budget and refuses it over one: the context that
-// the error names fits, and one more position does not.
+// TestBudget opens a model within a memory budget and checks that it is refused above the
+// budget. The context that the error suggests must fit, and one more position must not.
 func TestBudget(t *testing.T) {
 	o := pianola.Options{Device: "cpu", Threads: 1, BudgetSessions: 3}
 	p, err := pianola.Plan(gopher, o)
@@ -70,7 +70,7 @@ func TestBudget(t *testing.T) {
 	}
 	o.MemoryBudget = p.Total(3)
 	if _, err := pianola.Plan(gopher, o); err != nil {
-		t.Errorf("as much as is needed: %v", err)
+		t.Errorf("with a budget of exactly the planned memory: %v", err)
 	}
 	open(t, gopher, o)
 	o.MemoryBudget -= 1 << 20
@@ -98,34 +98,34 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestPlanErrors plans what Open would refuse.
+// TestPlanErrors checks that Plan refuses what Open would refuse.
 func TestPlanErrors(t *testing.T) {
 	if _, err := pianola.Plan("testdata/none.gguf", pianola.Options{}); err == nil {
-		t.Error("a plan of no file")
+		t.Error("Plan succeeds for a missing file")
 	}
 	var unknown *pianola.ValueError
 	if _, err := pianola.Plan(gopher, pianola.Options{Device: "abacus"}); !errors.As(err, &unknown) {
 		t.Errorf("%v", err)
 	}
 	if _, err := pianola.Plan(gopher, pianola.Options{Device: "cpu", Roll: []byte("x")}); err == nil {
-		t.Error("a plan of a roll that is none")
+		t.Error("Plan succeeds for an invalid roll")
 	}
 }
 
-// TestPlanResident compares a plan with the memory that the process gets more: with
-// real time all of a session is touched.
+// TestPlanResident compares a plan with the growth of the process's resident memory. With
+// RealTime, all memory of a session is touched.
 func TestPlanResident(t *testing.T) {
 	o := pianola.Options{Device: "cpu", RealTime: true, Threads: 1}
 	p, err := pianola.Plan(gopher, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	open(t, gopher, pianola.Options{Device: "cpu", Threads: 1}) // what the process makes once
-	runtime.GC()                                                // twice: what has a finaliser goes then
+	open(t, gopher, pianola.Options{Device: "cpu", Threads: 1}) // makes the allocations of the first Open
+	runtime.GC()                                                // FreeOSMemory collects a second time, for finalizers
 	debug.FreeOSMemory()
 	before := resident(t)
 	if before == 0 {
-		t.Skip("how much memory a process has is not asked for on this system")
+		t.Skip("the resident memory of a process is not available on this system")
 	}
 	m := open(t, gopher, o)
 	const sessions = 4
@@ -136,10 +136,10 @@ func TestPlanResident(t *testing.T) {
 	runtime.GC()
 	debug.FreeOSMemory()
 	grown, want := resident(t)-before, int64(p.Total(sessions))
-	t.Logf("%d bytes more, planned %d", grown, want)
-	// More: Go's heap with tokenizer and table. Less: rows of the arena that a short
-	// prompt does not write.
+	t.Logf("the process grew by %d bytes, planned %d", grown, want)
+	// The growth may be larger by Go's heap with tokenizer and table. It may be smaller by the
+	// rows of the arena that a short prompt does not write.
 	if less := int64(p.Kind(table.SlotScratch, 0)); grown < want*7/8-less || grown > want+16<<20 {
-		t.Errorf("%d bytes more, planned %d", grown, want)
+		t.Errorf("the process grew by %d bytes, planned %d", grown, want)
 	}
 }

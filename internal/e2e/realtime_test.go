@@ -9,12 +9,12 @@ import (
 	"github.com/pianola-engine/pianola"
 )
 
-// TestRealTime checks what the setting changes, and that tokens are the same.
+// TestRealTime checks which settings RealTime changes, and that it does not change the tokens.
 func TestRealTime(t *testing.T) {
 	plain := open(t, gopher, pianola.Options{Device: "cpu"})
 	m := open(t, gopher, pianola.Options{Device: "cpu", RealTime: true})
 	if !m.RealTime() || plain.RealTime() || m.Threads() != max(1, plain.Threads()-1) || !strings.Contains(m.Device().Detail, "in real time") {
-		t.Errorf("%d threads, without %d; %+v", m.Threads(), plain.Threads(), m.Device())
+		t.Errorf("%d threads with RealTime, %d without; %+v", m.Threads(), plain.Threads(), m.Device())
 	}
 	for _, c := range []struct {
 		m    *pianola.Model

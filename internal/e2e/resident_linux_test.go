@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// resident returns the bytes of memory that the process has.
+// resident returns the resident memory of the process in bytes.
 func resident(t testing.TB) int64 {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/statm")

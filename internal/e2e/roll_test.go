@@ -45,14 +45,14 @@ func roll(t testing.TB, path, chip string, o pianola.TableOptions) []byte {
 
 var somePrompt = []int32{1, 17, 300, 42, 7, 99, 256, 31}
 
-// TestRoll replays a compiled roll and refuses those of other models, chips and
-// contexts.
+// TestRoll runs a compiled roll, and checks that rolls of other models, chips and contexts are
+// refused.
 func TestRoll(t *testing.T) {
 	const path = "testdata/tiny/llama"
 	wantLogits, want := greedy(t, open(t, path, pianola.Options{}), 8, somePrompt, 20)
 	logits, got := greedy(t, open(t, path, pianola.Options{Roll: roll(t, path, "cpu", pianola.TableOptions{})}), 8, somePrompt, 20)
 	if !slices.Equal(got, want) || !slices.Equal(logits, wantLogits) {
-		t.Error("the roll gives other results than compiling")
+		t.Error("the roll and compiling give different results")
 	}
 	flipped := roll(t, path, "cpu", pianola.TableOptions{})
 	flipped[len(flipped)/2] ^= 1
@@ -60,7 +60,7 @@ func TestRoll(t *testing.T) {
 		name    string
 		roll    []byte
 		context int
-		refused bool // by a RollError
+		refused bool // with a RollError
 	}{
 		{"another model", roll(t, "testdata/tiny/qwen2", "cpu", pianola.TableOptions{}), 0, true},
 		{"the same weights in another form", roll(t, path+"/model.gguf", "cpu", pianola.TableOptions{}), 0, true},
@@ -81,8 +81,8 @@ func TestRoll(t *testing.T) {
 	}
 }
 
-// TestRollOptions opens a roll with every option of its table, one at a time: each is refused
-// by its name if it contradicts the roll, and taken if it agrees.
+// TestRollOptions opens a roll with each option of its table. An option that contradicts the
+// roll must be refused with an error that names it; an option that agrees must be accepted.
 func TestRollOptions(t *testing.T) {
 	const path = "testdata/tiny/llama/model.gguf"
 	one := func(field int) (o pianola.TableOptions) {
@@ -109,7 +109,7 @@ func TestRollOptions(t *testing.T) {
 		switch name {
 		case "Context":
 			o.Context = 64
-		case "KV": // the model's heads are too small
+		case "KV": // the heads of the model are too small for q8_0
 			o.KV = pianola.KVF16
 		case "KVSinks", "KVWindow":
 			o.KVSinks, o.KVWindow, o.Context = 4, 20, 64
@@ -135,8 +135,7 @@ func TestRollOptions(t *testing.T) {
 	}
 }
 
-// TestOtherChips replays the tables of other chips on the CPU, split attention
-// among them.
+// TestOtherChips runs the tables of other chips on the CPU, including split attention.
 func TestOtherChips(t *testing.T) {
 	for _, name := range []string{"llama", "mistral", "qwen2", "qwen3"} {
 		path := filepath.Join("testdata", "tiny", name)
@@ -154,7 +153,7 @@ func TestOtherChips(t *testing.T) {
 			}
 		}
 	}
-	// Weights with blocks, multiplied as float32.
+	// Weights in quantization blocks, multiplied as float32.
 	const gopher = "testdata/gopher-q8_0.gguf"
 	g := readGolden(t, "testdata/gopher/golden.json")
 	m := open(t, gopher, pianola.Options{Roll: roll(t, gopher, "m4-pro", pianola.TableOptions{}), AnyChip: true})
@@ -164,9 +163,9 @@ func TestOtherChips(t *testing.T) {
 	t.Logf("gopher Q8_0 with float32 activations: relative error %.1e", rel)
 }
 
-// TestLayouts compares the two layouts of weights. They sum in another order,
-// which shows in the last bits; once that turns the rounding of an activation
-// to 8 bits, logits differ by a share of what quantising does.
+// TestLayouts compares the two layouts of weights. They sum in a different order, which
+// changes the last bits. If that changes the rounding of an activation to 8 bits, the logits
+// differ by a fraction of the quantization error.
 func TestLayouts(t *testing.T) {
 	long := readGolden(t, "testdata/gopher/golden.json").Cases[0].PromptIDs
 	for _, path := range []string{gopher, "testdata/gopher/gopher-q4_0.gguf"} {
@@ -193,8 +192,7 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// TestFusions compares tables with every fusion and with none: both give the
-// same bits.
+// TestFusions checks that tables with every fusion and with none give the same bits.
 func TestFusions(t *testing.T) {
 	for _, path := range []string{"testdata/tiny/llama", "testdata/tiny/mistral", "testdata/tiny/qwen2", "testdata/tiny/qwen3", gopher} {
 		for _, split := range []int{0, 64} {
@@ -231,7 +229,7 @@ func TestFusions(t *testing.T) {
 				results[i].logits, results[i].ids = decoded(t, open(t, path, pianola.Options{Roll: b, AnyChip: true}), somePrompt, 100)
 			}
 			if !slices.Equal(results[0].ids, results[1].ids) || !slices.Equal(results[0].logits, results[1].logits) {
-				t.Errorf("%s, split %d: fused commands give other results than single ones", path, split)
+				t.Errorf("%s, split %d: fused and unfused commands give different results", path, split)
 			}
 		}
 	}
@@ -264,8 +262,8 @@ func decoded(t *testing.T, m *pianola.Model, ids []int32, n int) ([]float32, []i
 	return logits, out
 }
 
-// splitRoll compiles for a chip that splits attention into spans of 64, so that
-// the tiny models' context has several.
+// splitRoll compiles for a chip that splits attention into spans of 64 positions, so that the
+// contexts of the tiny models have several spans.
 func splitRoll(t *testing.T, path string) []byte {
 	t.Helper()
 	h := header(t, path)
@@ -288,8 +286,7 @@ func splitRoll(t *testing.T, path string) []byte {
 	return b
 }
 
-// TestArchitectureByData adds an architecture of a known shape by one data file
-// and runs a model of it.
+// TestArchitectureByData adds an architecture with a data file only and runs a model of it.
 func TestArchitectureByData(t *testing.T) {
 	base, err := os.ReadFile("arch/data/llama.json")
 	if err != nil {
@@ -309,7 +306,7 @@ func TestArchitectureByData(t *testing.T) {
 		}
 	}
 	if _, err := pianola.OpenHeader(dir, nil); err == nil {
-		t.Fatal("an unknown architecture was taken")
+		t.Fatal("Open accepts an unknown architecture")
 	} else if ue := (*arch.UnsupportedError)(nil); !errors.As(err, &ue) || ue.Name != "alpaca" {
 		t.Fatalf("got %v, want an UnsupportedError for alpaca", err)
 	}
@@ -317,6 +314,6 @@ func TestArchitectureByData(t *testing.T) {
 	_, want := greedy(t, open(t, "testdata/tiny/llama", pianola.Options{}), 8, somePrompt, 20)
 	_, got := greedy(t, open(t, dir, pianola.Options{Architectures: added}), 8, somePrompt, 20)
 	if !slices.Equal(got, want) {
-		t.Error("the added architecture gives other tokens")
+		t.Error("the tokens of the added architecture differ")
 	}
 }

@@ -12,8 +12,8 @@ import (
 
 var samplingModel = flag.String("sampling-model", gopher, "the model of BenchmarkSampling")
 
-// BenchmarkSampling compares sampled with greedy chains, which take turns, by the
-// medians of their times.
+// BenchmarkSampling compares the median times of sampled and greedy chains, which it runs
+// alternately.
 func BenchmarkSampling(b *testing.B) {
 	const chain, depth = 32, 64
 	m := open(b, *samplingModel, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 512}})

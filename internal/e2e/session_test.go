@@ -31,7 +31,7 @@ func newSession(t testing.TB, m *pianola.Model, o pianola.SessionOptions) *piano
 	return s
 }
 
-// collect returns the text and the ids of a generation.
+// collect generates from a prompt and returns the text and the ids.
 func collect(t testing.TB, s *pianola.Session, prompt string, o pianola.GenerateOptions) (string, []int32) {
 	t.Helper()
 	var text strings.Builder
@@ -46,7 +46,7 @@ func collect(t testing.TB, s *pianola.Session, prompt string, o pianola.Generate
 	return text.String(), ids
 }
 
-// TestGenerate streams text and compares it with the decoded ids.
+// TestGenerate compares the streamed text with the decoded ids.
 func TestGenerate(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
 	tok, err := m.Tokenizer()
@@ -69,8 +69,8 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// TestAllocations decodes chains of 64 tokens of a model whose weights are in
-// tiles: not one byte is allocated.
+// TestAllocations checks that decoding chains of 64 tokens, with weights in tiles, does not
+// allocate.
 func TestAllocations(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
 	s := newSession(t, m, pianola.SessionOptions{Chain: 64, IgnoreStops: true})
@@ -79,7 +79,7 @@ func TestAllocations(t *testing.T) {
 		t.Fatal(err)
 	}
 	least := ^uint64(0)
-	for range 5 { // the runtime's own background work may allocate
+	for range 5 { // background work of the Go runtime may allocate
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		tokens, _, err := s.Chain(ctx, 64)
@@ -94,8 +94,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestBreak leaves a generation early: what was not received is not in the
-// context.
+// TestBreak stops a generation early. Tokens that the caller did not receive must not be in
+// the context.
 func TestBreak(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
 	whole := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})
@@ -111,8 +111,8 @@ func TestBreak(t *testing.T) {
 		}
 	}
 	last := got[6]
-	// Going on: the seventh token is pending, so that a prompt of the eighth
-	// must continue as the whole did.
+	// The seventh token is pending. A prompt of the eighth must therefore continue as the
+	// uninterrupted generation did.
 	for tok, err := range s.GenerateIDs(context.Background(), want[7:8], pianola.GenerateOptions{MaxTokens: 10}) {
 		if err != nil {
 			t.Fatal(err)
@@ -168,7 +168,7 @@ func TestGenerateErrors(t *testing.T) {
 		t.Errorf("a prompt past the context: %v", err)
 	}
 	if err := first("x", pianola.GenerateOptions{MaxTokens: -1}); err == nil {
-		t.Error("-1 tokens were taken")
+		t.Error("MaxTokens -1 was accepted")
 	}
 	if err := first("x", pianola.GenerateOptions{}); !errors.Is(err, pianola.ErrContextFull) {
 		t.Errorf("generating past the context: %v", err)
@@ -195,7 +195,7 @@ func TestGenerateErrors(t *testing.T) {
 	}
 }
 
-// TestBusy uses one session from two goroutines: one of them is told.
+// TestBusy uses one session from two goroutines. One of them must get ErrBusy.
 func TestBusy(t *testing.T) {
 	s := newSession(t, open(t, gopher, pianola.Options{}), pianola.SessionOptions{IgnoreStops: true})
 	var wg sync.WaitGroup
@@ -211,8 +211,8 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestSampling draws with a seed: the same seed gives the same tokens, another
-// one others, and no temperature the greedy ones.
+// TestSampling checks that a seed always gives the same tokens, that different seeds give
+// different tokens, and that temperature 0 is greedy.
 func TestSampling(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
 	draw := func(p pianola.Sampling) []int32 {
@@ -224,11 +224,11 @@ func TestSampling(t *testing.T) {
 	hot := pianola.Sampling{Temperature: 1, TopK: 50, TopP: 0.95, MinP: 0.01, Seed: 1}
 	a := draw(hot)
 	if !slices.Equal(a, draw(hot)) {
-		t.Error("one seed gave two texts")
+		t.Error("the same seed gave different texts")
 	}
 	hot.Seed = 2
 	if slices.Equal(a, draw(hot)) {
-		t.Error("two seeds gave one text")
+		t.Error("different seeds gave the same text")
 	}
 	for _, p := range []pianola.Sampling{{Temperature: 1, TopK: 1}, {Temperature: 1e-3}, {Temperature: 1, TopP: 1e-9}, {Temperature: 1, MinP: 1}, {RepeatPenalty: 1.0000001}} {
 		if !slices.Equal(draw(p), greedy) {
@@ -240,8 +240,8 @@ func TestSampling(t *testing.T) {
 	}
 }
 
-// TestTokenLogProbs: tokens come with those that were asked for, and the text is the
-// same.
+// TestTokenLogProbs checks that tokens have the requested log-probabilities and that the text
+// does not change.
 func TestTokenLogProbs(t *testing.T) {
 	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{LogProbs: true}})
 	text, ids := collect(t, newSession(t, m, pianola.SessionOptions{}), "func main() {", pianola.GenerateOptions{MaxTokens: 20})
@@ -267,7 +267,8 @@ func TestTokenLogProbs(t *testing.T) {
 	}
 }
 
-// TestStops checks the union of the files' stop ids and the family's tokens.
+// TestStops checks that the stop ids are the union of the files' stop ids and the family's
+// stop tokens.
 func TestStops(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
 	if got, want := m.StopIDs(), []int32{1, 2}; !slices.Equal(got, want) {
@@ -279,8 +280,8 @@ func TestStops(t *testing.T) {
 	}
 }
 
-// TestStopString ends a generation before a text, and the context with the token
-// that completes it.
+// TestStopString checks that the generated text ends before a stop string, and that the
+// context ends with the token that completes the stop string.
 func TestStopString(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
 	text, ids := collect(t, newSession(t, m, pianola.SessionOptions{IgnoreStops: true}), "func main() {", pianola.GenerateOptions{MaxTokens: 60})

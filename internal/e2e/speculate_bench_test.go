@@ -14,13 +14,14 @@ import (
 var (
 	speculateModel   = flag.String("speculate-model", gopher, "the model of BenchmarkSpeculation")
 	speculateDraft   = flag.Int("speculate-draft", 7, "the draft length of BenchmarkSpeculation")
-	speculateThreads = flag.Int("speculate-threads", 0, "the threads of BenchmarkSpeculation, 0: all")
+	speculateThreads = flag.Int("speculate-threads", 0, "the threads of BenchmarkSpeculation; 0 means all")
 )
 
-// BenchmarkSpeculation compares plain with speculating generation of 300 tokens,
-// which take turns, by the medians of their times. The contexts are 64 tokens of a text and the 300 that
-// follow them, from several places; the text's beginning, and the same with a part of it again; and
-// some in which the model repeats nothing, where what speculating costs shows.
+// BenchmarkSpeculation compares the median times of plain and speculative generation of 300
+// tokens, which it runs alternately. The contexts are 64 tokens from several places of a text
+// with the 300 tokens that the model generated after them, the beginning of the text, and
+// parts of the text followed by a repetition. In some contexts the model does not repeat
+// anything; they show the cost of speculation.
 func BenchmarkSpeculation(b *testing.B) {
 	const tokens = 300
 	m := open(b, *speculateModel, pianola.Options{Device: "cpu", Threads: *speculateThreads, Table: pianola.TableOptions{Context: 2048, Draft: *speculateDraft}})

@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola"
 )
 
-// speculated returns the tokens that follow ids, and the figures.
+// speculated generates n tokens after ids and returns them with the statistics.
 func speculated(t *testing.T, m *pianola.Model, ids []int32, n int, speculate bool) ([]int32, pianola.GenerateStats) {
 	t.Helper()
 	s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})
@@ -22,7 +22,7 @@ func speculated(t *testing.T, m *pianola.Model, ids []int32, n int, speculate bo
 	return out, s.Stats()
 }
 
-// testSpeculation compares with plain decoding and wants drafts that were right.
+// testSpeculation compares speculative with plain decoding and requires some accepted drafts.
 func testSpeculation(t *testing.T, m *pianola.Model, n int) {
 	t.Helper()
 	accepted := 0
@@ -30,19 +30,19 @@ func testSpeculation(t *testing.T, m *pianola.Model, n int) {
 		want, plain := speculated(t, m, c.PromptIDs, n, false)
 		got, st := speculated(t, m, c.PromptIDs, n, true)
 		if !slices.Equal(got, want) {
-			t.Errorf("%d tokens of prompt: speculated %v, decoded %v", len(c.PromptIDs), got, want)
+			t.Errorf("prompt of %d tokens: with speculation %v, without %v", len(c.PromptIDs), got, want)
 		}
 		if st.Accepted > st.Drafted || plain.Drafted != 0 {
-			t.Errorf("accepted %d of %d, without speculation of %d", st.Accepted, st.Drafted, plain.Drafted)
+			t.Errorf("accepted %d of %d drafted tokens; without speculation %d were drafted", st.Accepted, st.Drafted, plain.Drafted)
 		}
 		accepted += st.Accepted
 	}
 	if accepted == 0 {
-		t.Error("no draft was right")
+		t.Error("no draft was accepted")
 	}
 }
 
-// TestSpeculation: gopher's text repeats itself after a while.
+// TestSpeculation uses gopher, whose generated text repeats itself after a while.
 func TestSpeculation(t *testing.T) {
 	m := open(t, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Draft: 3}})
 	testSpeculation(t, m, 200)
@@ -61,7 +61,7 @@ func TestSpeculation(t *testing.T) {
 	}
 }
 
-// TestGPUSpeculation is it in every mode.
+// TestGPUSpeculation runs testSpeculation on the GPU in every mode.
 func TestGPUSpeculation(t *testing.T) {
 	onGPU(t)
 	for _, mode := range gpuModes {

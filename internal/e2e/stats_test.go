@@ -9,8 +9,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestStatsBytes counts what a generation reads by what each program's commands
-// declare.
+// TestStatsBytes compares the bytes that a generation reads with the sum of the bytes that the
+// commands of its programs declare.
 func TestStatsBytes(t *testing.T) {
 	m := open(t, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 128}})
 	reads := func(program string, sees ...int) (sum uint64) {
@@ -49,8 +49,8 @@ func TestStatsBytes(t *testing.T) {
 	}
 }
 
-// TestStatsQueue holds the device in one session while others generate: each says that
-// it waited, and the time is not among that in which the device worked for it.
+// TestStatsQueue holds the device in one session while other sessions generate. The others
+// must report the time that they waited, and must not count it as device time.
 func TestStatsQueue(t *testing.T) {
 	m := open(t, gopher, pianola.Options{Device: "cpu"})
 	held := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})
@@ -87,6 +87,6 @@ func TestStatsQueue(t *testing.T) {
 		}
 	}
 	if st := held.Stats(); st.Queue > st.Prefill || st.Prefill < 200*time.Millisecond {
-		t.Errorf("the one that was not: %+v", st)
+		t.Errorf("the session that held the device: %+v", st)
 	}
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// tapsOf generates with taps and returns what was shown, by program and label, and the
-// tokens.
+// tapsOf generates with taps. It returns the activations by program and label, and the tokens.
 func tapsOf(t *testing.T, s *pianola.Session, taps pianola.Taps, prompt []int32, n int) (map[string][]pianola.Activation, []int32) {
 	t.Helper()
 	shown := map[string][]pianola.Activation{}
@@ -33,9 +32,9 @@ func tapsOf(t *testing.T, s *pianola.Session, taps pianola.Taps, prompt []int32,
 	return shown, ids(t, s, prompt, pianola.GenerateOptions{MaxTokens: n})
 }
 
-// TestTaps shows all activations and attention weights of a prompt and of tokens: the
-// weights give what the commands that attend give, the logits are the session's, and
-// the tokens are those without taps.
+// TestTaps taps all activations and attention weights of a prompt and of decoded tokens.
+// Multiplying V by the weights must give the results of the attention commands, the logits
+// must equal the session's, and taps must not change the tokens.
 func TestTaps(t *testing.T) {
 	for _, c := range []struct {
 		path, layer         string
@@ -45,7 +44,7 @@ func TestTaps(t *testing.T) {
 		logits              string
 	}{
 		{gopher, "layer.2", 4, 2, 64, 0, 5, "out.logits y"},
-		{"testdata/tiny/mistral", "layer.1", 0, 0, 0, 16, 40, "out.logits y"}, // sizes: the configuration's
+		{"testdata/tiny/mistral", "layer.1", 0, 0, 0, 16, 40, "out.logits y"}, // sizes of config.json
 		{"testdata/variants/gemma2_caps", "layer.1", 0, 0, 0, 0, 20, "out.soft_cap x"},
 	} {
 		logitsLabel, _, _ := strings.Cut(c.logits, " ")
@@ -71,13 +70,13 @@ func TestTaps(t *testing.T) {
 		}
 		of := shown["decode "+c.logits]
 		if len(of) != 3 || !slices.Equal(of[2].Values, logits) || of[2].Position != c.prompt+2 {
-			t.Errorf("%s: %d logits were shown, the last at %d", c.path, len(of), of[len(of)-1].Position)
+			t.Errorf("%s: Show received %d logits, the last at position %d", c.path, len(of), of[len(of)-1].Position)
 		}
 		if of := shown["head "+c.logits]; len(of) != 1 || of[0].Position != c.prompt-1 || of[0].Shape != [2]int{1, len(logits)} {
-			t.Errorf("%s: %d logits of the prompt", c.path, len(of))
+			t.Errorf("%s: Show received %d logits of the prompt", c.path, len(of))
 		}
 
-		// V of all positions, as the cache has it.
+		// v holds V of all positions, as in the cache.
 		var v [][]float32
 		for _, program := range []string{"prefill", "decode"} {
 			for _, a := range shown[program+" "+c.layer+".attn.qkv y"] {
@@ -109,7 +108,7 @@ func TestTaps(t *testing.T) {
 				for h := range c.heads {
 					w := a.Values[h*a.Shape[1]:][:a.Shape[1]]
 					if hidden := max(0, len(w)-c.window); c.window > 0 && slices.ContainsFunc(w[:hidden], func(x float32) bool { return x != 0 }) {
-						t.Errorf("%s: position %d sees more than its window", c.path, a.Position)
+						t.Errorf("%s: position %d attends to more than its window", c.path, a.Position)
 					}
 					for j := range c.dim {
 						sum := 0.0
@@ -117,7 +116,7 @@ func TestTaps(t *testing.T) {
 							sum += float64(x) * float64(v[p][h/(c.heads/c.kvHeads)*c.dim+j])
 						}
 						if got := float64(out[i][h*c.dim+j]); math.Abs(sum-got) > 1e-3*max(1, math.Abs(got)) {
-							t.Fatalf("%s %s: position %d, head %d, element %d: weights give %v, the command %v", c.path, program, a.Position, h, j, sum, got)
+							t.Fatalf("%s %s: position %d, head %d, element %d: the weights give %v, the command gives %v", c.path, program, a.Position, h, j, sum, got)
 						}
 					}
 				}
@@ -130,13 +129,13 @@ func TestTaps(t *testing.T) {
 		before := len(shown["decode "+c.logits])
 		ids(t, s, []int32{5}, pianola.GenerateOptions{MaxTokens: 3})
 		if len(shown["decode "+c.logits]) != before {
-			t.Error("taps that are off were shown something")
+			t.Error("Show was called after the taps were removed")
 		}
 	}
 }
 
-// TestTapErrors is what taps refuse, and what refuses them: the call ends, the session
-// and the model do not.
+// TestTapErrors checks invalid taps, and taps whose Show fails. The call must end with the
+// error; the session and the model must remain usable.
 func TestTapErrors(t *testing.T) {
 	m := open(t, gopher, pianola.Options{Device: "cpu", Table: pianola.TableOptions{Context: 64}})
 	s := newSession(t, m, pianola.SessionOptions{IgnoreStops: true})
@@ -180,7 +179,7 @@ func TestTapErrors(t *testing.T) {
 			}
 		}
 		if s.Len() != 0 {
-			t.Errorf("%s: %d positions are left of a prompt that failed", c.name, s.Len())
+			t.Errorf("%s: %d positions remain after a failed prompt", c.name, s.Len())
 		}
 	}
 	if err := s.SetTaps(nil); err != nil {

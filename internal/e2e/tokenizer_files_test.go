@@ -13,8 +13,8 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// TestLoadTokenizerFiles reads the tokenizer of a Hugging Face directory:
-// tokenizer.json if it is there, else tokenizer.model.
+// TestLoadTokenizerFiles reads the tokenizer of a Hugging Face directory. It is tokenizer.json
+// if that file exists, and tokenizer.model otherwise.
 func TestLoadTokenizerFiles(t *testing.T) {
 	dir := t.TempDir()
 	gopher := filepath.Join("testdata", "gopher")
@@ -74,6 +74,6 @@ func TestLoadTokenizerFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := tok.ID("<unk>"); ok {
-		t.Error("tokenizer.model is read although tokenizer.json is there")
+		t.Error("tokenizer.model is read although tokenizer.json exists")
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestOpenValidatesOnce counts the calls of table.Validate in an execution trace of
-// Open: one for a table that Open compiles, and one for a roll.
+// TestOpenValidatesOnce counts the calls of table.Validate in an execution trace of Open.
+// There must be one call for a compiled table and one for a roll.
 func TestOpenValidatesOnce(t *testing.T) {
 	const path = "testdata/tiny/llama"
 	o := pianola.TableOptions{Context: 32}
