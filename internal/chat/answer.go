@@ -17,10 +17,10 @@ const (
 	bareAnswers                 // {"name": ..., "parameters": {...}} and nothing else: Llama 3
 	bracketAnswers              // <|tool_call|>[{...}]<|/tool_call|>: Phi 4 mini
 	harmonyAnswers              // channels: gpt-oss
-	fencedAnswers               // [f(x=1)] or JSON, fenced or not, as the prompt asked for: Gemma 3
+	fencedAnswers               // [f(x=1)] or JSON, with or without a code fence: Gemma 3
 )
 
-// formatOf determines a template's family from the text that the template writes.
+// formatOf determines the answer format of a template's family from the template's source.
 func formatOf(source string) answerFormat {
 	for _, f := range []struct {
 		mark   string
@@ -37,12 +37,11 @@ func formatOf(source string) answerFormat {
 }
 
 // Answer parses the output of a model of the template's family into reasoning, content and
-// tool calls. Special tokens in the text are spelled by name
-// ("<|channel|>final<|message|>Hi"). Answer looks for calls only if there are tools. Llama
-// 3 and Gemma 3 do not mark calls, so their calls must name one of the tools. An incomplete
-// call stays part of the content. Content that gpt-oss writes before a call counts as
-// reasoning, because its template has a single place for both. IDs are empty for models
-// that do not number their calls.
+// tool calls. text spells special tokens by name ("<|channel|>final<|message|>Hi"). Answer
+// looks for calls only if tools is not empty. Llama 3 and Gemma 3 do not mark calls, so their
+// calls must name one of the tools. An incomplete call remains part of the content. Content
+// that gpt-oss writes before a call counts as reasoning, because its template has only one
+// field for both. IDs are empty for models that do not number their calls.
 func (t *Template) Answer(text string, tools []Tool) Message {
 	if t.format == harmonyAnswers {
 		return harmony(text, len(tools) > 0)
@@ -84,8 +83,8 @@ func (t *Template) Answer(text string, tools []Tool) Message {
 	return m
 }
 
-// thoughts splits off the reasoning, which ends with </think>. Its opening tag may be part
-// of the prompt.
+// thoughts splits off the reasoning, which ends with </think>. The opening tag may be missing,
+// because it can be part of the prompt.
 func thoughts(text string) (reasoning, content string) {
 	before, after, ok := strings.Cut(text, "</think>")
 	if !ok {
@@ -94,8 +93,8 @@ func thoughts(text string) (reasoning, content string) {
 	return strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(before), "<think>")), strings.TrimLeft(after, "\n")
 }
 
-// marked removes calls from a text, each between begin and end. The last end may be
-// missing.
+// marked removes the calls from a text. Each call is between begin and end; the last end may
+// be missing.
 func marked(text, begin, end string, parse func(string) []ToolCall) (string, []ToolCall) {
 	var said strings.Builder
 	var calls []ToolCall
@@ -115,8 +114,8 @@ func marked(text, begin, end string, parse func(string) []ToolCall) (string, []T
 	}
 }
 
-// jsonCalls parses calls in JSON: one object, a list of objects, or several separated by ;
-// or white space. It returns nil for any other text.
+// jsonCalls parses calls in JSON: one object, a list of objects, or several objects separated
+// by semicolons or white space. It returns nil for any other text.
 func jsonCalls(text string) (calls []ToolCall) {
 	text = strings.TrimSpace(text)
 	if strings.HasPrefix(text, "[") {
@@ -149,7 +148,7 @@ func jsonCalls(text string) (calls []ToolCall) {
 	return calls
 }
 
-// jsonCall parses one call. Its arguments may be JSON within a string.
+// jsonCall parses one call. The arguments may be a string that contains JSON.
 func jsonCall(raw json.RawMessage) (ToolCall, bool) {
 	var c struct {
 		ID                    string
@@ -173,8 +172,8 @@ func jsonCall(raw json.RawMessage) (ToolCall, bool) {
 	return ToolCall{ID: c.ID, Name: c.Name, Arguments: object}, ok && c.Name != ""
 }
 
-// jsonObject returns an object unchanged, an object within a string unquoted, and {} if raw
-// is empty.
+// jsonObject returns an object unchanged, the content of a string that contains an object, and
+// {} for empty raw.
 func jsonObject(raw json.RawMessage) (json.RawMessage, bool) {
 	raw = bytes.TrimSpace(raw)
 	var text string
@@ -187,7 +186,7 @@ func jsonObject(raw json.RawMessage) (json.RawMessage, bool) {
 	return raw, raw[0] == '{' && json.Valid(raw)
 }
 
-// taggedCall parses the text between Qwen's tags: JSON, or Qwen3-Coder's
+// taggedCall parses the text between Qwen's tags. It is JSON, or Qwen3-Coder's form
 // <function=f><parameter=x>1</parameter></function>.
 func taggedCall(text string) []ToolCall {
 	if calls := jsonCalls(text); len(calls) == 1 {
@@ -217,7 +216,7 @@ func taggedCall(text string) []ToolCall {
 	}
 }
 
-// objectWriter writes a JSON object whose keys keep their order.
+// objectWriter writes a JSON object and keeps the order of its keys.
 type objectWriter struct{ b bytes.Buffer }
 
 func (o *objectWriter) set(key string, value json.RawMessage) {
@@ -233,7 +232,7 @@ func (o *objectWriter) setText(key, value string) { o.set(key, jsonText(value)) 
 
 func (o *objectWriter) object() json.RawMessage { return json.RawMessage("{" + o.b.String() + "}") }
 
-// jsonText returns a string as JSON without escapes for HTML.
+// jsonText returns a string as JSON, without HTML escapes.
 func jsonText(s string) json.RawMessage {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -242,8 +241,7 @@ func jsonText(s string) json.RawMessage {
 	return bytes.TrimSpace(b.Bytes())
 }
 
-// mistral parses [TOOL_CALLS] followed by JSON, or the form of later models,
-// [TOOL_CALLS]name[ARGS]{...}.
+// mistral parses [TOOL_CALLS] followed by JSON, or the later form [TOOL_CALLS]name[ARGS]{...}.
 func mistral(text string) (string, []ToolCall) {
 	said, rest, ok := strings.Cut(text, "[TOOL_CALLS]")
 	if !ok {
@@ -299,13 +297,14 @@ func unfenced(text string) string {
 	return text
 }
 
-// harmony parses gpt-oss's messages. Each has a channel; a call also has a recipient.
+// harmony parses the messages of gpt-oss. Each message has a channel; a call also has a
+// recipient.
 func harmony(text string, tools bool) Message {
 	m := Message{Role: "assistant"}
 	var said, thought []string
 	for text != "" {
 		header, rest, ok := strings.Cut(text, "<|message|>")
-		if !ok { // an incomplete header, or text without any
+		if !ok { // the header is incomplete or missing
 			if !strings.Contains(header, "<|") {
 				said = append(said, header)
 			}
@@ -334,14 +333,14 @@ func harmony(text string, tools bool) Message {
 			said = append(said, body)
 		}
 	}
-	if len(m.ToolCalls) > 0 && len(thought) > 0 { // the template has one place for both
+	if len(m.ToolCalls) > 0 && len(thought) > 0 { // the template has one field for both
 		thought, said = append(thought, said...), nil
 	}
 	m.Content, m.Reasoning = strings.Join(said, "\n"), strings.Join(thought, "\n")
 	return m
 }
 
-// word returns the word after a mark in a message's header.
+// word returns the word that follows a mark in a message's header.
 func word(header, mark string) string {
 	_, after, _ := strings.Cut(header, mark)
 	if i := strings.IndexAny(after, " \n<"); i >= 0 {

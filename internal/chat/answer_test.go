@@ -16,7 +16,7 @@ func call(name, arguments string) ToolCall {
 
 var weatherTools = []Tool{{Name: "weather", Description: "d", Parameters: json.RawMessage(`{"type": "object", "properties": {"city": {"type": "string"}}}`)}, {Name: "now"}}
 
-// TestAnswer parses outputs of the models of several families.
+// TestAnswer parses outputs of models of several families.
 func TestAnswer(t *testing.T) {
 	sources := map[string]string{"phi4": "<|tool|>", "gemma2": "<start_of_turn>", "plain": "{{ messages }}"}
 	for _, c := range []struct {
@@ -82,7 +82,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestAnswersAgain renders calls with the templates and parses the result.
+// TestAnswersAgain renders calls with the families' templates and parses the result.
 func TestAnswersAgain(t *testing.T) {
 	asked := []ToolCall{{ID: "abcdef123", Name: "weather", Arguments: json.RawMessage(`{"city": "Köln \"<x>\"\n", "days": [1, null, true]}`)}}
 	user := Message{Role: "user", Content: "x"}
@@ -115,7 +115,7 @@ func TestAnswersAgain(t *testing.T) {
 	}
 }
 
-// TestStyles renders with templates that need contents and arguments in a form other than
+// TestStyles renders with templates that expect contents or arguments in a form different from
 // transformers'.
 func TestStyles(t *testing.T) {
 	messages := []Message{
@@ -146,7 +146,7 @@ func TestStyles(t *testing.T) {
 	}
 }
 
-// FuzzAnswer looks for panics, and for calls whose arguments are not an object.
+// FuzzAnswer looks for panics and for calls whose arguments are not an object.
 func FuzzAnswer(f *testing.F) {
 	paths, err := filepath.Glob("testdata/*.jinja")
 	if err != nil || len(paths) == 0 {

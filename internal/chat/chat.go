@@ -1,8 +1,8 @@
-// Package chat converts conversations to the texts that models were trained on, with the chat
-// templates that come with the models.
+// Package chat renders conversations as the texts that models were trained on, with the chat
+// templates in the models' files.
 //
-// The package knows messages, tools and the places where files keep templates; package jinja
-// renders the templates. It must not know tokens or models.
+// The package knows messages, tools, and where model files store templates. Package jinja
+// renders the templates. The package must not import tokenizers or models.
 package chat
 
 import (
@@ -21,15 +21,15 @@ import (
 type Message struct {
 	Role    string `json:"role"` // "system", "user", "assistant", "tool" and other roles that the template knows
 	Content string `json:"content"`
-	// Reasoning is the assistant's reasoning before its answer, for templates that have a
-	// place for it.
+	// Reasoning is the assistant's reasoning before its answer. Some templates have no place for
+	// it and omit it.
 	Reasoning  string     `json:"reasoning_content,omitempty"`
 	Name       string     `json:"name,omitempty"` // name of the tool whose result this is
 	ToolCalls  []ToolCall `json:"tool_calls,omitempty"`
 	ToolCallID string     `json:"tool_call_id,omitempty"`
 }
 
-// ToolCall is a call of a tool by the assistant.
+// ToolCall is a call of a tool that the assistant requests.
 type ToolCall struct {
 	ID        string          `json:"id,omitempty"`
 	Name      string          `json:"name"`
@@ -47,22 +47,22 @@ type Tool struct {
 type Input struct {
 	Messages []Message
 	Tools    []Tool
-	// Generate ends the text at the beginning of the assistant's next message
+	// Generate appends the beginning of the assistant's next message to the text
 	// (add_generation_prompt).
 	Generate bool
-	// BOS and EOS are the texts of the template variables bos_token and eos_token.
+	// BOS and EOS are the values of the template variables bos_token and eos_token.
 	BOS, EOS string
 	// Vars are additional variables of the template, such as "enable_thinking". A value is
 	// a bool, int, float64, string, nil or json.RawMessage.
 	Vars map[string]any
-	Now  time.Time // time for strftime_now; zero: the time of the call
+	Now  time.Time // time for strftime_now; the zero time means the current time
 }
 
 // Template is a parsed chat template. Several goroutines may use it at once.
 type Template struct {
 	t      *jinja.Template
 	format answerFormat
-	thinks bool // <think>
+	thinks bool // the template mentions </think>
 
 	toolsInMessage bool // the template expects tools in messages
 
@@ -82,14 +82,14 @@ func Parse(source string) (*Template, error) {
 	}, nil
 }
 
-// Render returns the text of the conversation. The error is a *jinja.Error if the template
-// is faulty or rejects the conversation (*jinja.RaisedError); it may also be an error in
-// the input's JSON.
+// Render returns the text of the conversation. The error is a *jinja.Error if the template is
+// faulty or rejects the conversation (*jinja.RaisedError). Invalid JSON in the input is also
+// an error.
 //
-// By default contents are strings and a call's arguments are objects, as in transformers.
-// If a template fails with these or omits the calls, Render passes lists of parts as
-// contents, JSON text as arguments, or no content for a message with calls only. The
-// template of Phi 4 mini gets the tools in the system message.
+// By default a message's content is a string and a call's arguments are an object, as in
+// transformers. If the template fails with these or omits the calls, Render passes contents as
+// lists of parts, arguments as JSON text, or no content for a message that has only calls. The
+// template of Phi 4 mini receives the tools in the system message.
 func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 	vars, err := in.vars(t.style(ctx, &in))
 	if err != nil {
@@ -102,7 +102,7 @@ func (t *Template) Render(ctx context.Context, in Input) (string, error) {
 	return t.t.Render(ctx, vars, jinja.Options{Now: now})
 }
 
-// vars returns the variables under transformers' names.
+// vars returns the template's variables under the names that transformers uses.
 func (in *Input) vars(s style) (map[string]any, error) {
 	vars := map[string]any{
 		"bos_token": in.BOS, "eos_token": in.EOS, "add_generation_prompt": in.Generate, "tools": nil, "documents": nil,
@@ -150,7 +150,7 @@ func (in *Input) vars(s style) (map[string]any, error) {
 	return vars, nil
 }
 
-// value returns the message in the form that templates use.
+// value returns the message in the form that templates expect.
 func (m *Message) value(s style) (*jinja.Dict, error) {
 	var content any = m.Content
 	switch {
@@ -162,7 +162,7 @@ func (m *Message) value(s style) (*jinja.Dict, error) {
 	d := jinja.NewDict("role", m.Role, "content", content)
 	if m.Reasoning != "" {
 		d.Set("reasoning_content", m.Reasoning)
-		d.Set("thinking", m.Reasoning) // gpt-oss's name
+		d.Set("thinking", m.Reasoning) // the name in gpt-oss's template
 	}
 	if m.Name != "" {
 		d.Set("name", m.Name)
@@ -209,12 +209,12 @@ func object(raw json.RawMessage) (any, error) {
 	return v, nil
 }
 
-// endMark is the content of a message by which EndOfTurn finds its place in the text.
+// endMark is the content of a message that EndOfTurn searches in the rendered text.
 const endMark = "pianola-end-of-turn"
 
-// EndOfTurn returns the text after an assistant's message, with which a model ends its
-// turn, such as "<|im_end|>\n". It returns "" if the template has no such text or rejects
-// the conversation.
+// EndOfTurn returns the text that follows an assistant's message and ends its turn, such as
+// "<|im_end|>
+// ". It returns "" if the template has no such text or rejects the conversation.
 func (t *Template) EndOfTurn(ctx context.Context, in Input) string {
 	in.Messages = []Message{{Role: "user", Content: "x"}, {Role: "assistant", Content: endMark}}
 	in.Tools, in.Generate = nil, false

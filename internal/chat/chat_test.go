@@ -34,8 +34,8 @@ func parseFile(t *testing.T, name string) *Template {
 	return tmpl
 }
 
-// TestFamilies renders conversations with the templates of several families. The texts of
-// the shipped ones must equal Jinja2's, which testdata/reference.py has written
+// TestFamilies renders conversations with the templates of several families. For the templates
+// in testdata, the texts must equal those of Jinja2, which testdata/reference.py writes
 // (testdata/README.md).
 func TestFamilies(t *testing.T) {
 	data, err := os.ReadFile("testdata/conversations.json")
@@ -119,7 +119,7 @@ func TestSources(t *testing.T) {
 		}
 	}
 	if _, err := s.Parse("none", false); !errors.Is(err, ErrNoTemplate) {
-		t.Errorf("a name that is not there: %v", err)
+		t.Errorf("an unknown name: %v", err)
 	}
 	if _, err := (Sources{}).Parse("", false); !errors.Is(err, ErrNoTemplate) {
 		t.Errorf("no templates: %v", err)
@@ -153,11 +153,11 @@ func TestFromConfig(t *testing.T) {
 func TestInputErrors(t *testing.T) {
 	tmpl := parseFile(t, "qwen3")
 	for name, in := range map[string]Input{
-		"arguments that are no JSON":   {Messages: []Message{{Role: "assistant", ToolCalls: []ToolCall{{Name: "f", Arguments: json.RawMessage("{")}}}}},
-		"arguments that are no object": {Messages: []Message{{Role: "assistant", ToolCalls: []ToolCall{{Name: "f", Arguments: json.RawMessage("5")}}}}},
-		"a schema that is no JSON":     {Tools: []Tool{{Name: "f", Parameters: json.RawMessage("x")}}},
-		"a variable of a Go type":      {Vars: map[string]any{"x": time.Now()}},
-		"no messages":                  {},
+		"arguments that are not JSON":       {Messages: []Message{{Role: "assistant", ToolCalls: []ToolCall{{Name: "f", Arguments: json.RawMessage("{")}}}}},
+		"arguments that are not an object":  {Messages: []Message{{Role: "assistant", ToolCalls: []ToolCall{{Name: "f", Arguments: json.RawMessage("5")}}}}},
+		"a schema that is not JSON":         {Tools: []Tool{{Name: "f", Parameters: json.RawMessage("x")}}},
+		"a variable of an unsupported type": {Vars: map[string]any{"x": time.Now()}},
+		"no messages":                       {},
 	} {
 		if out, err := tmpl.Render(context.Background(), in); err == nil {
 			t.Errorf("%s: %q", name, out)
@@ -168,6 +168,6 @@ func TestInputErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := tmpl.Render(context.Background(), Input{Vars: map[string]any{"x": json.RawMessage(`{"b": 1, "a": 2}`)}}); got != `{"b": 1, "a": 2}` || err != nil {
-		t.Errorf("a variable of JSON: %q, %v", got, err)
+		t.Errorf("a variable with JSON: %q, %v", got, err)
 	}
 }

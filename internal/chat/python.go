@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// pythonCalls parses calls in Python syntax: f(x=1, y='a'), or a list of calls. It returns
-// nil for any other text.
+// pythonCalls parses calls in Python syntax: one call such as f(x=1, y='a'), or a list of
+// calls. It returns nil for any other text.
 func pythonCalls(text string) (calls []ToolCall) {
 	p := &python{rest: text}
 	list := p.skip("[")
@@ -42,7 +42,7 @@ func pythonCalls(text string) (calls []ToolCall) {
 	return calls
 }
 
-// python parses Python constants and converts them to JSON.
+// python parses constants in Python syntax and converts them to JSON.
 type python struct{ rest string }
 
 // space skips white space and returns the rest.
@@ -126,7 +126,7 @@ func (p *python) value(depth int) (json.RawMessage, bool) {
 	return json.RawMessage(word), json.Valid([]byte(word))
 }
 
-// text parses a string with the escapes that Go and Python share.
+// text parses a string. It supports the escapes that Go and Python have in common.
 func (p *python) text() (json.RawMessage, bool) {
 	s := p.rest
 	quote := s[0]

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// ErrNoTemplate is returned if a model has no chat template, or none with the given name.
+// ErrNoTemplate reports that a model has no chat template, or none with the given name.
 var ErrNoTemplate = errors.New("chat: the model has no such chat template")
 
 // Names of templates in models with several templates.
@@ -21,16 +21,16 @@ const (
 	ToolUse = "tool_use" // template for conversations with tools
 )
 
-// Sources are the texts of a model's templates by name.
+// Sources holds the sources of a model's templates by name.
 type Sources map[string]string
 
-// Meta is the metadata of a GGUF file.
+// Meta gives access to the metadata of a GGUF file.
 type Meta interface {
 	Meta(key string) (any, bool)
 }
 
-// FromGGUF returns the templates in GGUF metadata: tokenizer.chat_template, and those
-// listed in tokenizer.chat_templates.
+// FromGGUF returns the templates in GGUF metadata: tokenizer.chat_template, and the templates
+// that tokenizer.chat_templates lists.
 func FromGGUF(m Meta) Sources {
 	s := Sources{}
 	add := func(name, key string) {
@@ -50,11 +50,11 @@ func FromGGUF(m Meta) Sources {
 	return s
 }
 
-// maxTemplates is the largest number of templates of a model.
+// maxTemplates is the largest number of templates that a model may have.
 const maxTemplates = 32
 
-// FromConfig returns the templates of a Hugging Face tokenizer_config.json, whose
-// chat_template is a text or a list of named templates.
+// FromConfig returns the templates of a Hugging Face tokenizer_config.json. Its chat_template
+// is a string or a list of named templates.
 func FromConfig(config []byte) (Sources, error) {
 	var c struct {
 		Template json.RawMessage `json:"chat_template"`
@@ -74,12 +74,12 @@ func FromConfig(config []byte) (Sources, error) {
 			s[t.Name] = t.Template
 		}
 	default:
-		return nil, errors.New("chat: tokenizer_config.json: chat_template is neither a text nor a list of them")
+		return nil, errors.New("chat: tokenizer_config.json: chat_template is neither a string nor a list of named templates")
 	}
 	return s, nil
 }
 
-// FromDirectory returns the templates in a Hugging Face directory, from
+// FromDirectory returns the templates in a Hugging Face directory. It reads
 // chat_template.jinja, additional_chat_templates, chat_template.json and
 // tokenizer_config.json. read returns the content of a file.
 func FromDirectory(root string, read func(path string) ([]byte, error)) (Sources, error) {
@@ -125,9 +125,9 @@ func FromDirectory(root string, read func(path string) ([]byte, error)) (Sources
 	return all, nil
 }
 
-// Parse parses the template with the given name. The name "" selects the template for tools
-// if tools is true and there is one, and otherwise the default. The error wraps
-// ErrNoTemplate if there is no such template.
+// Parse parses the template with the given name. If name is "", it selects the template for
+// tools if tools is true and the model has one, and the default template otherwise. The error
+// wraps ErrNoTemplate if the template does not exist.
 func (s Sources) Parse(name string, tools bool) (*Template, error) {
 	if name == "" {
 		name = Default

@@ -11,15 +11,15 @@ import (
 )
 
 // style is the form in which a template expects its input. The zero style is the one that
-// transformers documents; it is used for templates about which nothing else is known.
+// transformers documents. It is the default for all templates.
 type style struct {
 	parts     bool // contents are lists of {"type": "text", "text": ...}
-	noContent bool // a message with tool calls only has no content instead of ""
+	noContent bool // a message that has only tool calls has no content, not ""
 	jsonText  bool // a call's arguments are JSON text, not an object
 	inSystem  bool // tools are JSON text in the system message, as for Phi 4 mini
 }
 
-// Texts by which style recognises the parts of a probe.
+// These texts identify the parts of a probe in the rendered text.
 const (
 	probeSystem = "pianola-probe-system"
 	probeUser   = "pianola-probe-user"
@@ -29,8 +29,8 @@ const (
 	probeResult = "pianola-probe-result"
 )
 
-// style determines the style by probing the template: it renders conversations, once for
-// contents and once for tool calls, and checks the results.
+// style determines the style by probing the template. It renders one conversation to test
+// contents and another to test tool calls, and checks the results.
 func (t *Template) style(ctx context.Context, in *Input) style {
 	calls := false
 	for i := range in.Messages {
@@ -63,7 +63,7 @@ func (t *Template) probe(ctx context.Context, in *Input, s style, messages ...Me
 	return text
 }
 
-// functionsJSON writes tools in the form of Phi 4 mini's system message.
+// functionsJSON writes tools in the form that Phi 4 mini's system message uses.
 var functionsJSON = func() *jinja.Template {
 	t, err := jinja.Parse("{{ tools | map(attribute='function') | list | tojson }}")
 	if err != nil {
@@ -72,8 +72,8 @@ var functionsJSON = func() *jinja.Template {
 	return t
 }()
 
-// toolsToSystem adds tools to the system message. It adds a system message at the front if
-// there is none.
+// toolsToSystem adds tools to the system message. If there is no system message, it inserts
+// one at the front.
 func toolsToSystem(messages, tools *jinja.List) error {
 	text, err := functionsJSON.Render(context.Background(), map[string]any{"tools": tools}, jinja.Options{})
 	if err != nil {

@@ -261,7 +261,7 @@ func TestChatTemplates(t *testing.T) {
 		{"chat_template.json", `{"chat_template": "c"}`, "default=c tool_use=b"},
 		{"additional_chat_templates/rag.jinja", "d", "default=c rag=d tool_use=b"},
 		{"chat_template.jinja", "e", "default=e rag=d tool_use=b"},
-		{"chat_template.json", `{"chat_template": 5}`, "chat: tokenizer_config.json: chat_template is neither a text nor a list of them"},
+		{"chat_template.json", `{"chat_template": 5}`, "chat: tokenizer_config.json: chat_template is neither a string nor a list of named templates"},
 	} {
 		write(t, filepath.Join(dir, step.file), step.text)
 		if got := names(); got != step.want {

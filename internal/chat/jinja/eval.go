@@ -11,12 +11,13 @@ import (
 
 // Options are the limits and the clock of a render.
 type Options struct {
-	Budget int              // steps; 0: DefaultBudget
-	Now    func() time.Time // clock for strftime_now; nil: time.Now
+	Budget int              // number of steps; 0 means DefaultBudget
+	Now    func() time.Time // clock for strftime_now; nil means time.Now
 }
 
-// Render executes the template. A variable is nil, a bool, int, float64, string, *List or
-// *Dict. The error is an *Error, which may wrap a *RaisedError, ErrBudget or ctx's error.
+// Render executes the template. The values of vars are nil, a bool, int, float64, string,
+// *List or *Dict. The error is an *Error, which may wrap a *RaisedError, ErrBudget or the
+// error of ctx.
 func (t *Template) Render(ctx context.Context, vars map[string]any, o Options) (out string, err error) {
 	defer catch(&err)
 	if o.Budget <= 0 {
@@ -49,7 +50,7 @@ type render struct {
 	calls  int // nesting of macro calls
 	out    *builder
 	scope  *scope
-	jump   string // pending break or continue
+	jump   string // pending "break" or "continue", or ""
 }
 
 // scope holds the variables of a block. The scope of a loop or a macro ends with it.
@@ -80,7 +81,7 @@ const maxStack = 10_000
 func (r *render) deeper() {
 	r.spend(1)
 	if r.depth++; r.depth > maxStack {
-		fail("more than %d steps nest", maxStack)
+		fail("nesting deeper than %d steps", maxStack)
 	}
 }
 
@@ -101,7 +102,7 @@ func (r *render) within(f func()) {
 	r.scope = outer
 }
 
-// capture returns the text that f writes.
+// capture runs f and returns the text that it writes.
 func (r *render) capture(f func()) string {
 	outer := r.out
 	r.out = &builder{r: r}
@@ -149,7 +150,7 @@ func (e *dictExpr) eval(r *render) any {
 	return d
 }
 
-// key returns v if it can be a dictionary key.
+// key returns v if it can be the key of a dictionary.
 func key(v any) any {
 	switch v := v.(type) {
 	case nil, bool, int, digits, string:
@@ -160,7 +161,7 @@ func key(v any) any {
 		}
 		return v
 	}
-	fail("%s cannot be a key", typeName(v))
+	fail("%s cannot be a dictionary key", typeName(v))
 	return nil
 }
 
@@ -174,7 +175,7 @@ func (e *condExpr) eval(r *render) any {
 		return r.eval(e.then)
 	}
 	if e.els == nil {
-		return undefined{"the other case"}
+		return undefined{"the value of an if without else"}
 	}
 	return r.eval(e.els)
 }
@@ -194,7 +195,7 @@ func (e *signExpr) eval(r *render) any {
 	v := r.eval(e.e)
 	f, whole, ok := number(v)
 	if !ok {
-		fail("%s has no sign", typeName(v))
+		fail("cannot apply a sign to %s", typeName(v))
 	}
 	if e.minus {
 		f = -f
@@ -208,7 +209,7 @@ func (e *signExpr) eval(r *render) any {
 // wholeNumber converts f to an integer if float64 represents it exactly.
 func wholeNumber(f float64) int {
 	if math.Abs(f) > 1<<53 {
-		fail("a number is too large")
+		fail("the number is too large")
 	}
 	return int(f)
 }
@@ -262,7 +263,7 @@ func (r *render) contains(in, v any) bool {
 	switch in := in.(type) {
 	case string:
 		r.spend(len(in) / 8)
-		return strings.Contains(in, text(v, "what is looked for in a string"))
+		return strings.Contains(in, text(v, "the left operand of in"))
 	case *List:
 		for _, item := range in.Items {
 			if r.equal(item, v, 0) {
@@ -279,7 +280,7 @@ func (r *render) contains(in, v any) bool {
 	case undefined:
 		return false
 	}
-	fail("%s contains nothing", typeName(in))
+	fail("%s cannot be the right operand of in", typeName(in))
 	return false
 }
 
@@ -392,7 +393,7 @@ func (r *render) arithmetic(op string, a, b any) any {
 	x, wholeX, okX := number(a)
 	y, wholeY, okY := number(b)
 	if !okX || !okY {
-		fail("%s %s %s has no meaning", typeName(a), op, typeName(b))
+		fail("%s %s %s is not defined", typeName(a), op, typeName(b))
 	}
 	whole := wholeX && wholeY
 	if y == 0 && (op == "/" || op == "//" || op == "%") {
@@ -423,7 +424,7 @@ func (r *render) arithmetic(op string, a, b any) any {
 	return f
 }
 
-// exactly adds and multiplies integers that float64 cannot represent exactly.
+// exactly adds and multiplies integers whose result float64 cannot represent exactly.
 func exactly(op string, x, y int) (n int, ok bool) {
 	switch op {
 	case "+":
@@ -464,7 +465,7 @@ func (e *attrExpr) eval(r *render) any {
 	return r.attr(r.eval(e.e), e.name)
 }
 
-// attr implements v.name: a method, or else an element.
+// attr implements v.name: a method, or else the element with that key.
 func (r *render) attr(v any, name string) any {
 	switch v := v.(type) {
 	case undefined:
@@ -546,7 +547,7 @@ func (r *render) item(v, i any) any {
 				}
 				n--
 			}
-			return undefined{"the character"}
+			return undefined{"the character at the index"}
 		}
 	}
 	if name, ok := i.(string); ok {
@@ -582,7 +583,7 @@ func (e *sliceExpr) eval(r *render) any {
 	switch v.(type) {
 	case string, *List:
 	default:
-		fail("%s has no parts", typeName(v))
+		fail("%s cannot be sliced", typeName(v))
 	}
 	var out []any
 	items := r.items(v)
@@ -611,7 +612,7 @@ func sliceBounds(b [3]*int, n int) (from, to, step int) {
 		step = max(-n-1, min(n+1, *b[2])) // a larger step selects the same elements
 	}
 	if step == 0 {
-		fail("a slice's step is 0")
+		fail("the step of the slice is 0")
 	}
 	low, high := 0, n
 	if step < 0 {
@@ -633,12 +634,12 @@ func sliceBounds(b [3]*int, n int) (from, to, step int) {
 	return clip(b[0], high), clip(b[1], low), step
 }
 
-// arguments are the expressions of a call's arguments; args are their values.
+// arguments holds the expressions of a call's arguments; args holds their values.
 type arguments struct {
 	list        []expr
 	names       []string
 	named       []expr
-	more, pairs expr // *more and **pairs
+	more, pairs expr // arguments written as *more and **pairs
 }
 
 type args struct {
@@ -679,7 +680,8 @@ func (r *render) args(a *arguments) (out args) {
 	return out
 }
 
-// get returns argument i, or the argument with the given name, or def.
+// get returns argument i, or the argument with the given name. If there is neither, it returns
+// def.
 func (a *args) get(i int, name string, def any) any {
 	if i < len(a.list) {
 		return a.list[i]
@@ -728,7 +730,7 @@ type filterExpr struct {
 func (e *filterExpr) eval(r *render) any {
 	defer at(e.line)
 	if e.fn == nil {
-		fail("there is no filter %q", e.name)
+		fail("unknown filter %q", e.name)
 	}
 	return e.fn(r, r.eval(e.e), r.args(&e.args))
 }
@@ -745,7 +747,7 @@ type testExpr struct {
 func (e *testExpr) eval(r *render) any {
 	defer at(e.line)
 	if e.fn == nil {
-		fail("there is no test %q", e.name)
+		fail("unknown test %q", e.name)
 	}
 	return e.fn(r, r.eval(e.e), r.args(&e.args)) != e.not
 }

@@ -9,11 +9,11 @@ import (
 	"unicode"
 )
 
-// filter implements a filter, the right side of "v | filter".
+// filter implements a filter, which is the right side of "v | filter".
 type filter func(r *render, v any, a args) any
 
-// filterOf returns a filter, or nil. It is a function because filters such as map look up
-// others.
+// filterOf returns the filter with the given name, or nil. It is a function rather than a map
+// because filters such as map look up other filters.
 func filterOf(name string) filter { return filters()[name] }
 
 func filters() map[string]filter {
@@ -67,8 +67,8 @@ func filters() map[string]filter {
 	return all
 }
 
-// attribute implements the filter attr: an attribute of v that is not an element of a
-// mapping.
+// attribute implements the filter attr. It returns an attribute of v that is not an element of
+// a mapping.
 func attribute(r *render, v any, a args) any {
 	name := text(a.get(0, "name", nil), "a name")
 	if _, ok := v.(*Dict); ok && dictMethods[name] == nil {
@@ -94,7 +94,7 @@ func (r *render) copied(items []any) *List {
 func end(items []any, first bool) any {
 	switch {
 	case len(items) == 0:
-		return undefined{"an element of nothing"}
+		return undefined{"the element of an empty list"}
 	case first:
 		return items[0]
 	}
@@ -120,7 +120,7 @@ func toJSON(r *render, v any, a args) any {
 		if !isText {
 			n := max(0, integer(n, "indent"))
 			if n > maxIndent {
-				fail("an indent of %d is more than %d", n, maxIndent)
+				fail("the indent %d is more than %d", n, maxIndent)
 			}
 			with = strings.Repeat(" ", n)
 		}
@@ -129,7 +129,7 @@ func toJSON(r *render, v any, a args) any {
 	if sep := a.get(2, "separators", nil); sep != nil {
 		two := r.items(sep)
 		if len(two) != 2 {
-			fail("separators are two texts")
+			fail("separators must be two strings")
 		}
 		s.item, s.key = text(two[0], "a separator"), text(two[1], "a separator")
 	}
@@ -139,12 +139,13 @@ func toJSON(r *render, v any, a args) any {
 	return b.String()
 }
 
-// strip removes characters from the ends of a text, white space if chars is none.
+// strip removes the characters in chars from the ends of a text, or white space if chars is
+// none.
 func strip(r *render, s string, chars any, left, right bool) string {
 	r.spend(len(s) / 32)
 	in := unicode.IsSpace
 	if chars != nil {
-		set := text(chars, "what is stripped")
+		set := text(chars, "the argument of strip")
 		r.spend(len(s) * len(set) / 32)
 		in = func(c rune) bool { return strings.ContainsRune(set, c) }
 	}
@@ -174,7 +175,7 @@ func join(r *render, v any, a args) any {
 	return r.join(r.str(a.get(0, "d", "")), parts...)
 }
 
-// path returns the value of an attribute; its name may contain dots.
+// path returns the value of an attribute. The name may contain dots.
 func (r *render) path(v, name any) any {
 	s, ok := name.(string)
 	if !ok {
@@ -280,7 +281,7 @@ func defaultTo(_ *render, v any, a args) any {
 
 // replaced returns s with all occurrences of one text replaced by another.
 func replaced(r *render, s string, a args) any {
-	from, to := text(a.get(0, "old", nil), "what is replaced"), text(a.get(1, "new", nil), "what replaces it")
+	from, to := text(a.get(0, "old", nil), "the replaced text"), text(a.get(1, "new", nil), "the replacement")
 	most := -1
 	if n := a.get(2, "count", nil); n != nil {
 		most = integer(n, "the count")
@@ -306,8 +307,8 @@ func reverse(r *render, v any, _ args) any {
 	return l
 }
 
-// folded returns a value in the form in which sort and similar filters compare it: text in
-// lower case.
+// folded returns a value as sort and similar filters compare it. Strings are converted to
+// lower case unless cased is true.
 func (r *render) folded(v any, cased bool) any {
 	switch v := v.(type) {
 	case string:
@@ -316,7 +317,7 @@ func (r *render) folded(v any, cased bool) any {
 			return lower(v)
 		}
 	case *List:
-		if v.keys { // a key of several attributes
+		if v.keys { // the key consists of several attributes
 			l := &List{Items: make([]any, len(v.Items))}
 			for i, item := range v.Items {
 				l.Items[i] = r.folded(item, cased)
@@ -327,7 +328,7 @@ func (r *render) folded(v any, cased bool) any {
 	return v
 }
 
-// order returns the elements sorted by key; the sort is stable.
+// order returns the elements sorted by key. The sort is stable.
 func (r *render) order(items []any, cased, reverse bool, key func(any) any) []any {
 	return slices.SortedStableFunc(slices.Values(items), func(x, y any) int {
 		r.spend(4)
@@ -394,7 +395,7 @@ func unique(r *render, v any, a args) any {
 }
 
 func extreme(r *render, v any, a args, better func(x, y any) bool) any {
-	var best any = undefined{"an element of nothing"}
+	var best any = undefined{"the element of an empty list"}
 	attribute, cased := r.byAttribute(a.get(1, "attribute", nil)), truth(a.get(0, "case_sensitive", false))
 	by := func(v any) any { return r.folded(attribute(v), cased) }
 	for i, item := range r.items(v) {
@@ -414,8 +415,8 @@ func sum(r *render, v any, a args) any {
 	return total
 }
 
-// some returns the input elements of filters such as select and map; an undefined value has
-// none.
+// some returns the elements of the input of filters such as select and map. An undefined value
+// has no elements.
 func (r *render) some(v any) []any {
 	if !truth(v) {
 		return nil
@@ -430,7 +431,7 @@ func mapped(r *render, v any, a args) any {
 	if !byAttr {
 		name := text(a.get(0, "", nil), "a filter's name")
 		if f = filterOf(name); f == nil {
-			fail("there is no filter %q", name)
+			fail("unknown filter %q", name)
 		}
 	}
 	for _, item := range r.some(v) {
@@ -448,14 +449,15 @@ func mapped(r *render, v any, a args) any {
 	return out
 }
 
-// chosen returns the elements for which a test holds, or whose attribute passes the test.
+// chosen returns the elements for which a test holds, or, if byAttr is true, whose attribute
+// passes the test.
 func chosen(r *render, v any, a args, byAttr, want bool) any {
 	out := &List{}
 	rest := a.list
 	var attr any
 	if byAttr {
 		if len(rest) == 0 {
-			fail("there is no attribute's name")
+			fail("the attribute's name is missing")
 		}
 		attr, rest = rest[0], rest[1:]
 	}
@@ -464,7 +466,7 @@ func chosen(r *render, v any, a args, byAttr, want bool) any {
 		name := text(rest[0], "a test's name")
 		t := tests[name]
 		if t == nil {
-			fail("there is no test %q", name)
+			fail("unknown test %q", name)
 		}
 		holds = func(v any) bool { return t(r, v, args{list: rest[1:], named: a.named}) }
 	}
@@ -492,7 +494,7 @@ func pairs(r *render, v any) *List {
 		}
 	case undefined:
 	default:
-		fail("%s is no mapping", typeName(v))
+		fail("%s is not a mapping", typeName(v))
 	}
 	return out
 }
@@ -513,7 +515,7 @@ func indent(r *render, v any, a args) any {
 	if !ok {
 		n := integer(a.get(0, "width", 4), "the width")
 		if n < 0 || n > maxIndent {
-			fail("an indent of %d is not in 0..%d", n, maxIndent)
+			fail("the indent %d is not in 0..%d", n, maxIndent)
 		}
 		with = strings.Repeat(" ", n)
 	}

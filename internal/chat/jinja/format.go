@@ -11,7 +11,7 @@ import (
 // maxWidth bounds the width and the precision of formatting.
 const maxWidth = 4096
 
-// printf implements Python's format % v.
+// printf implements Python's operator format % v.
 func (r *render) printf(format string, v any) string {
 	list, isTuple := v.(*List)
 	dict, isDict := v.(*Dict)
@@ -22,7 +22,7 @@ func (r *render) printf(format string, v any) string {
 	used, keyed := 0, false
 	next := func() any {
 		if used++; used > len(values) {
-			fail("a format has more places than values")
+			fail("the format has more conversions than values")
 		}
 		return values[used-1]
 	}
@@ -36,7 +36,7 @@ func (r *render) printf(format string, v any) string {
 		key, named := "", false
 		if strings.HasPrefix(rest, "(") {
 			if key, rest, named = strings.Cut(rest[1:], ")"); !named || !isDict {
-				fail("a format with names needs a mapping")
+				fail("a format with names needs a mapping as its value")
 			}
 			keyed = true
 			flags = rest[:len(rest)-len(strings.TrimLeft(rest, "#0- +"))]
@@ -51,7 +51,7 @@ func (r *render) printf(format string, v any) string {
 				n, _ = strconv.Atoi("0" + digits)
 			}
 			if n < 0 || n > maxWidth {
-				fail("a width of %d is not in 0..%d", n, maxWidth)
+				fail("the width %d is not in 0..%d", n, maxWidth)
 			}
 			return n
 		}
@@ -63,7 +63,7 @@ func (r *render) printf(format string, v any) string {
 		rest = strings.TrimLeft(rest, "hlL")
 		verb, n := utf8.DecodeRuneInString(rest)
 		if n == 0 {
-			fail("a format is not complete")
+			fail("the format is incomplete")
 		}
 		if format = rest[n:]; verb == '%' {
 			b.add("%")
@@ -73,7 +73,7 @@ func (r *render) printf(format string, v any) string {
 		if named {
 			var ok bool
 			if value, ok = dict.Get(key); !ok {
-				fail("the mapping has no %q", key)
+				fail("the mapping has no key %q", key)
 			}
 		} else {
 			value = next()
@@ -82,12 +82,12 @@ func (r *render) printf(format string, v any) string {
 	}
 	_, missing := v.(undefined)
 	if used < len(values) && !keyed && (isTuple || list == nil && !isDict && !missing) {
-		fail("a format has fewer places than values")
+		fail("the format has fewer conversions than values")
 	}
 	return b.String()
 }
 
-// verb formats one value as C does; number verbs use package fmt.
+// verb formats one value as C does. Verbs for numbers use package fmt.
 func (r *render) verb(verb byte, flags string, width, precision int, v any) string {
 	layout := "%" + strings.ReplaceAll(flags, "0", "") + strconv.Itoa(width)
 	if precision >= 0 {
@@ -132,7 +132,7 @@ func (r *render) verb(verb byte, flags string, width, precision int, v any) stri
 		}
 		return fmt.Sprintf(layout+string(verb), f)
 	}
-	fail("a format has no %%%c", verb)
+	fail("unknown conversion %%%c in a format", verb)
 	return ""
 }
 
@@ -160,11 +160,11 @@ func (r *render) format(s string, a args) any {
 			continue
 		}
 		if s[i] == '}' {
-			fail("a format has a } without a {")
+			fail("the format has a } without a {")
 		}
 		field, rest, ok := strings.Cut(s[i+1:], "}")
 		if !ok || strings.Contains(field, "{") {
-			fail("a format's { has no }, or another within it")
+			fail("the format has a { without a }, or nested braces")
 		}
 		s = rest
 		field, spec, _ := strings.Cut(field, ":")
@@ -181,7 +181,8 @@ func (r *render) format(s string, a args) any {
 	}
 }
 
-// field returns the value for a replacement field: 0, name, name.attribute, name[key].
+// field returns the value of a replacement field, such as 0, name, name.attribute or
+// name[key].
 func (r *render) field(field string, auto *int, a args) any {
 	end := strings.IndexAny(field, ".[")
 	if end < 0 {
@@ -196,13 +197,13 @@ func (r *render) field(field string, auto *int, a args) any {
 	}
 	if err == nil {
 		if index < 0 || index >= len(a.list) {
-			fail("a format has no value %d", index)
+			fail("the format refers to value %d, which is missing", index)
 		}
 		v = a.list[index]
 	} else {
 		var ok bool
 		if v, ok = a.named[name]; !ok {
-			fail("a format has no value %q", name)
+			fail("the format refers to value %q, which is missing", name)
 		}
 	}
 	for path != "" {
@@ -210,7 +211,7 @@ func (r *render) field(field string, auto *int, a args) any {
 		if path[0] == '[' {
 			key, rest, ok := strings.Cut(path[1:], "]")
 			if !ok {
-				fail("a format's [ has no ]")
+				fail("the format has a [ without a ]")
 			}
 			path = rest
 			if n, err := strconv.Atoi(key); err == nil {
@@ -258,7 +259,7 @@ func (r *render) aligned(v any, spec string) string {
 		precision, _ = strconv.Atoi("0" + take("0123456789"))
 	}
 	if width > maxWidth || precision > maxWidth || len(spec) > 1 || len(sign) > 1 || len(group) > 1 || len(alternate) > 1 {
-		fail("a format's layout is not one")
+		fail("invalid format specification")
 	}
 	f, whole, isNumber := number(v)
 	if _, isBool := v.(bool); isBool && spec == "" {
@@ -268,7 +269,7 @@ func (r *render) aligned(v any, spec string) string {
 	switch {
 	case !isNumber:
 		if spec != "" && spec != "s" {
-			fail("a format's layout %q is for numbers", spec)
+			fail("the format specification %q is for numbers", spec)
 		}
 		if s = r.str(v); precision >= 0 {
 			runes := []rune(s)
@@ -287,7 +288,7 @@ func (r *render) aligned(v any, spec string) string {
 	case strings.Contains("dxXoeEfFgG", spec):
 		s = r.verb(spec[0], sign+alternate, 0, precision, v)
 	default:
-		fail("a format's layout %q is for text", spec)
+		fail("the format specification %q is for text", spec)
 	}
 	if group != "" && isNumber {
 		s = grouped(s, group)
@@ -316,7 +317,7 @@ func (r *render) aligned(v any, spec string) string {
 	return s + r.repeat(fill, missing)
 }
 
-// grouped separates thousands by a mark.
+// grouped inserts a separator between groups of three digits.
 func grouped(s, mark string) string {
 	start := len(s) - len(strings.TrimLeft(s, "+- "))
 	end := start

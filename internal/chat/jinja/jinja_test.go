@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// clock returns the time used by testdata/reference.py.
+// clock returns the time that testdata/reference.py uses.
 func clock() time.Time { return time.Date(2026, 3, 7, 8, 9, 5, 0, time.UTC) }
 
 func mustJSON(t *testing.T, text string) any {
@@ -31,8 +31,7 @@ func renderText(src string, vars map[string]any) (string, error) {
 	return tmpl.Render(context.Background(), vars, Options{Now: clock, Budget: 1 << 18})
 }
 
-// TestAgainstJinja2 compares results with those of Jinja2, which testdata/reference.py has
-// written.
+// TestAgainstJinja2 compares results with those of Jinja2, which testdata/reference.py writes.
 func TestAgainstJinja2(t *testing.T) {
 	data, err := os.ReadFile("testdata/cases.json")
 	if err != nil {
@@ -56,17 +55,17 @@ func TestAgainstJinja2(t *testing.T) {
 		}
 		var e *Error
 		if err != nil && !errors.As(err, &e) {
-			t.Errorf("%q: the error %v has no line", c.Src, err)
+			t.Errorf("%q: the error %v has no line number", c.Src, err)
 		}
 	}
 }
 
-// TestHostile renders templates that exceed a limit. Each must fail quickly.
+// TestHostile renders templates that exceed a limit. Each render must fail quickly.
 func TestHostile(t *testing.T) {
 	deep := func(open, end string, n int) string { return strings.Repeat(open, n) + "1" + strings.Repeat(end, n) }
 	for _, c := range []struct {
 		name, src string
-		want      error // an error that the result wraps; nil: any error
+		want      error // the error that the result wraps; nil accepts any error
 	}{
 		{"nested loops", strings.Repeat("{% for i in range(100000) %}", 6) + strings.Repeat("{% endfor %}", 6), ErrBudget},
 		{"endless text", "{% for i in range(100000) %}{% for j in range(100000) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}{% endfor %}", ErrBudget},
@@ -121,7 +120,7 @@ func TestHostile(t *testing.T) {
 		start := time.Now()
 		out, err := renderText(c.src, map[string]any{})
 		if err == nil || c.want != nil && !errors.Is(err, c.want) {
-			t.Errorf("%s: %d bytes, error %v, want one that is %v", c.name, len(out), err, c.want)
+			t.Errorf("%s: %d bytes, error %v, want one that wraps %v", c.name, len(out), err, c.want)
 		}
 		if took := time.Since(start); took > 10*time.Second {
 			t.Errorf("%s: took %v", c.name, took)
@@ -168,7 +167,7 @@ func TestFromJSONKeepsOrder(t *testing.T) {
 	}
 }
 
-// FuzzRender looks for panics, and for renders that do not terminate.
+// FuzzRender looks for panics and for renders that do not terminate.
 func FuzzRender(f *testing.F) {
 	data, err := os.ReadFile("testdata/cases.json")
 	if err != nil {

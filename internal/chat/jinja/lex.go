@@ -43,7 +43,7 @@ var (
 	rawEndRE = regexp.MustCompile(`\{%(-?)\+?\s*endraw\s*(-?)(\+?)%\}`)
 )
 
-// operators lists the operators; a longer one comes before its prefixes.
+// operators lists the operators. Longer ones precede their prefixes.
 var operators = []string{"**", "//", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "<", ">", "=", "(", ")", "[", "]", "{", "}", ",", ":", ".", "|", ";"}
 
 func lex(src string) []token {
@@ -67,7 +67,7 @@ func (l *lexer) advance(n int) string {
 	return s
 }
 
-// data reads text up to the next tag, and the tag's beginning.
+// data reads the text up to the next tag and the beginning of that tag.
 func (l *lexer) data() {
 	rest := l.src[l.pos:]
 	i := 0
@@ -97,7 +97,7 @@ func (l *lexer) data() {
 	case strings.HasPrefix(mark, "+"):
 		l.text(text)
 		tag += "+"
-	case tag != "{{": // lstrip_blocks
+	case tag != "{{": // the option lstrip_blocks
 		trimmed := strings.TrimRight(text, " \t\v\f")
 		if strings.HasSuffix(trimmed, "\n") || trimmed == "" && (l.pos == 0 || l.src[l.pos-1] == '\n') {
 			text = trimmed
@@ -111,7 +111,7 @@ func (l *lexer) data() {
 	case '#':
 		end := strings.Index(l.src[l.pos:], "#}")
 		if end < 0 {
-			panic(failure{&Error{l.line, errText("a comment has no end")}})
+			panic(failure{&Error{l.line, errText("the comment has no end")}})
 		}
 		minus := strings.HasSuffix(l.src[l.pos:l.pos+end], "-")
 		plus := strings.HasSuffix(l.src[l.pos:l.pos+end], "+")
@@ -157,7 +157,7 @@ func (l *lexer) text(s string) {
 	}
 }
 
-// after skips the white space that a tag removes after it: all of it, or one end of line.
+// after skips the white space that a tag removes after it: all of it, or one line end.
 func (l *lexer) after(minus, trim bool) {
 	rest := l.src[l.pos:]
 	switch {
@@ -168,14 +168,14 @@ func (l *lexer) after(minus, trim bool) {
 	}
 }
 
-// code reads tokens up to the end of a tag.
+// code reads the tokens up to the end of a tag.
 func (l *lexer) code(end string, kind tokenKind) {
-	depth := 0 // nesting of brackets: within them }} closes two dictionaries
+	depth := 0 // nesting of brackets; inside them }} closes two dictionaries
 	for {
 		l.advance(len(l.src[l.pos:]) - len(strings.TrimLeft(l.src[l.pos:], " \t\n\v\f")))
 		rest := l.src[l.pos:]
 		if rest == "" {
-			panic(failure{&Error{l.line, errText("a tag has no end")}})
+			panic(failure{&Error{l.line, errText("the tag has no end")}})
 		}
 		if depth == 0 {
 			for _, mark := range []string{"", "-", "+"} {
@@ -240,13 +240,13 @@ func (l *lexer) str(quote byte) {
 		i++
 	}
 	if i >= len(rest) {
-		panic(failure{&Error{l.line, errText("a string has no end")}})
+		panic(failure{&Error{l.line, errText("the string has no end")}})
 	}
 	l.emit(tokString, unescape(rest[1:i]))
 	l.advance(i + 1)
 }
 
-// simpleEscapes are the escapes of one letter.
+// simpleEscapes maps the letter of an escape to its character.
 var simpleEscapes = map[byte]string{
 	'n': "\n", 't': "\t", 'r': "\r", '\\': "\\", '\'': "'", '"': "\"", 'a': "\a", 'b': "\b", 'f': "\f", 'v': "\v", '\n': "",
 }
@@ -289,7 +289,7 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// errText is an error message without its own prefix; the place is added elsewhere.
+// errText is an error message without prefix and line number.
 type errText string
 
 // Error implements error.

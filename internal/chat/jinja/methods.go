@@ -6,12 +6,12 @@ import (
 	"unicode"
 )
 
-// test implements a test, the right side of "v is test".
+// test implements a test, which is the right side of "v is test".
 type test func(r *render, v any, a args) bool
 
 var tests map[string]test
 
-// A map that names functions which read it has to be filled later.
+// Functions in the map read the map, so it must be filled during initialization.
 func init() {
 	kind := func(names ...string) test {
 		return func(_ *render, v any, _ args) bool {
@@ -72,8 +72,8 @@ func isInteger(v any) bool {
 	return false
 }
 
-// same implements Python's "is" for the values that templates compare: none, booleans, the
-// same object.
+// same implements Python's operator "is" for the values that templates compare with it: none,
+// booleans, and the same object.
 func (r *render) same(a, b any) bool {
 	switch a.(type) {
 	case function, undefined:
@@ -86,12 +86,12 @@ func (r *render) same(a, b any) bool {
 	return a == b
 }
 
-// isCase reports whether s has letters of one case and none of the other.
+// isCase reports whether s contains letters of one case and none of the other.
 func isCase(s string, is, other func(rune) bool) bool {
 	return strings.ContainsFunc(s, is) && !strings.ContainsFunc(s, other)
 }
 
-// newDict implements dict(...), with a dictionary and named arguments.
+// newDict implements dict(...) with a dictionary and named arguments.
 func newDict(a args) *Dict {
 	d := NewDict()
 	switch from := a.get(0, "", nil).(type) {
@@ -103,7 +103,7 @@ func newDict(a args) *Dict {
 		for _, item := range from.Items {
 			pair, ok := item.(*List)
 			if !ok || len(pair.Items) != 2 {
-				fail("an element of a mapping's list is no pair")
+				fail("dict needs a list of pairs")
 			}
 			d.Set(key(pair.Items[0]), pair.Items[1])
 		}
@@ -118,7 +118,7 @@ func newDict(a args) *Dict {
 	return d
 }
 
-// globals are the functions visible to every template. The other maps are the methods of
+// globals holds the functions visible to every template. The other maps hold the methods of
 // values.
 var (
 	globals       map[string]function
@@ -127,7 +127,7 @@ var (
 	stringMethods map[string]func(r *render, s string, a args) any
 )
 
-// Maps that name functions which read them have to be filled later.
+// Functions in these maps read the maps, so they must be filled during initialization.
 func init() {
 	globals = map[string]function{
 		"range": func(r *render, a args) any {
@@ -144,12 +144,12 @@ func init() {
 				fail("range takes one to three numbers")
 			}
 			if step == 0 {
-				fail("a range's step is 0")
+				fail("the step of the range is 0")
 			}
 			out := &List{}
 			for i := from; step > 0 && i < to || step < 0 && i > to; i += step {
 				if len(out.Items) == maxRange {
-					fail("a range of more than %d numbers", maxRange)
+					fail("the range has more than %d numbers", maxRange)
 				}
 				r.spend(1)
 				out.Items = append(out.Items, i)
@@ -244,12 +244,12 @@ func init() {
 		"count": func(r *render, s string, a args) any {
 			r.spend(len(s) / 32)
 			s, _ = part(r, s, a, 1)
-			return strings.Count(s, text(a.get(0, "", nil), "what is counted"))
+			return strings.Count(s, text(a.get(0, "", nil), "the counted text"))
 		},
 		"join": func(r *render, s string, a args) any {
 			items := r.items(a.get(0, "", nil))
 			for _, item := range items {
-				text(item, "what is joined")
+				text(item, "a joined element")
 			}
 			return join(r, &List{Items: items}, args{list: []any{s}})
 		},
@@ -278,19 +278,19 @@ func all(r *render, s string, is func(rune) bool) bool {
 	return every(s, is)
 }
 
-// affix tests for a prefix or a suffix, or for any of a tuple of them.
+// affix tests a string for a prefix or suffix, or for any element of a tuple of them.
 func affix(r *render, s string, a args, has func(s, x string) bool) bool {
 	s, _ = part(r, s, a, 1)
 	arg := a.get(0, "", nil)
 	if l, ok := arg.(*List); ok && l.tuple {
 		for _, x := range l.Items {
-			if r.spend(1); has(s, text(x, "what is looked for")) {
+			if r.spend(1); has(s, text(x, "the searched text")) {
 				return true
 			}
 		}
 		return false
 	}
-	return has(s, text(arg, "what is looked for"))
+	return has(s, text(arg, "the searched text"))
 }
 
 // split implements Python's split and rsplit.
@@ -307,7 +307,7 @@ func split(r *render, s string, a args, fromRight bool) any {
 	} else {
 		by := text(sep, "a separator")
 		if by == "" {
-			fail("a separator is empty")
+			fail("the separator is empty")
 		}
 		if parts = strings.Split(s, by); most >= 0 && len(parts) > most+1 {
 			if fromRight {
@@ -325,8 +325,8 @@ func split(r *render, s string, a args, fromRight bool) any {
 	return out
 }
 
-// fieldsN returns at most the given number of words from one end of s, and the rest as one
-// element.
+// fieldsN splits off at most the given number of words from one end of s and returns the rest
+// as one element.
 func fieldsN(s string, words []string, most int, fromRight bool) []string {
 	if fromRight {
 		rest := s

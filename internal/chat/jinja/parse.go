@@ -14,7 +14,7 @@ type Template struct{ body []stmt }
 func Parse(src string) (t *Template, err error) {
 	defer catch(&err)
 	if len(src) > MaxSource {
-		return nil, &Error{1, fmt.Errorf("a template of %d bytes is longer than %d", len(src), MaxSource)}
+		return nil, &Error{1, fmt.Errorf("the template has %d bytes, more than the limit of %d", len(src), MaxSource)}
 	}
 	p := &parser{toks: lex(src)}
 	defer func() { // adds the current line to an error
@@ -33,21 +33,21 @@ type parser struct {
 	toks  []token
 	pos   int
 	depth int
-	loops int             // enclosing loops within the macro
-	ifs   int             // enclosing ifs
-	uses  map[string]bool // names that the enclosing macro uses; nil: no macro
+	loops int             // number of enclosing loops within the macro
+	ifs   int             // number of enclosing ifs
+	uses  map[string]bool // names that the enclosing macro uses; nil outside macros
 }
 
 func (p *parser) peek() token { return p.toks[p.pos] }
 func (p *parser) line() int   { return p.peek().line }
 
-// String returns the token in the form used in messages.
+// String returns the token in the form that error messages use.
 func (t token) String() string {
 	switch t.kind {
 	case tokEnd:
-		return "the template's end"
+		return "the end of the template"
 	case tokBlockEnd, tokVarEnd:
-		return "the tag's end"
+		return "the end of the tag"
 	}
 	return strconv.Quote(t.text)
 }
@@ -91,16 +91,17 @@ func (p *parser) name() string {
 	return t.text
 }
 
-// enter counts and bounds the nesting. The caller must call the returned function to leave.
+// enter counts a level of nesting and bounds it. The caller must call the returned function
+// when it leaves the level.
 func (p *parser) enter() func() {
 	if p.depth++; p.depth > maxDepth {
-		fail("more than %d things nest", maxDepth)
+		fail("nesting deeper than %d levels", maxDepth)
 	}
 	return func() { p.depth-- }
 }
 
-// block parses statements up to one of the given tags, without consuming the tag: its name
-// is the next token.
+// block parses statements up to one of the given tags. It does not consume the name of that
+// tag.
 func (p *parser) block(ends ...string) []stmt {
 	defer p.enter()()
 	var list []stmt
@@ -131,7 +132,7 @@ func (p *parser) block(ends ...string) []stmt {
 	}
 }
 
-// end consumes a tag's name and its end.
+// end consumes a tag's name and the end of the tag.
 func (p *parser) end(name string) {
 	p.expect(tokName, name)
 	p.expect(tokBlockEnd, "")
@@ -158,7 +159,7 @@ func (p *parser) statement() stmt {
 		}
 		p.expect(tokBlockEnd, "")
 		return &jumpStmt{tag}
-	case "generation": // transformers' tag around the assistant's text
+	case "generation": // the tag that transformers defines around the assistant's text
 		p.expect(tokBlockEnd, "")
 		body := p.block("endgeneration")
 		p.end("endgeneration")
@@ -199,7 +200,7 @@ func (p *parser) ifStmt(line int) stmt {
 func (p *parser) forStmt(line int) stmt {
 	s := &forStmt{line: line, target: p.targets()}
 	p.expect(tokName, "in")
-	s.over = p.tupleOf(p.or) // an if after it is the loop's filter
+	s.over = p.tupleOf(p.or) // a following if is the filter of the loop
 	if p.skip(tokName, "if") {
 		s.cond = p.expr()
 	}
@@ -216,7 +217,7 @@ func (p *parser) forStmt(line int) stmt {
 	return s
 }
 
-// targets parses the names of an assignment: a, or (a, b), or a, (b, c).
+// targets parses the targets of an assignment: a name, or names as in (a, b) or a, (b, c).
 func (p *parser) targets() target {
 	t := p.target()
 	if !p.is(tokOp, ",") {
@@ -303,7 +304,7 @@ func (p *parser) callStmt(line int) stmt {
 	body := p.macro(&macroStmt{name: "caller"}, "endcall")
 	e, ok := p.expr().(*callExpr)
 	if !ok {
-		fail("what a call calls is no call")
+		fail("the call block needs a call")
 	}
 	p.expect(tokBlockEnd, "")
 	body.body, body.uses = p.macroBody("endcall")
@@ -358,7 +359,7 @@ func (p *parser) expr() expr {
 	return e
 }
 
-// chain parses left-associative operators, whose operands next parses.
+// chain parses left-associative operators. next parses their operands.
 func (p *parser) chain(next func() expr, kind tokenKind, ops ...string) expr {
 	e := next()
 	n := 0
@@ -454,7 +455,7 @@ func (p *parser) primary() expr {
 	case tokInt:
 		n, err := wholeOrFloat(t.text)
 		if err != nil || len(t.text) > maxDigits {
-			fail("a number of %d digits is too large", len(t.text))
+			fail("a number of %d digits is too long", len(t.text))
 		}
 		return &constExpr{n}
 	case tokFloat:
@@ -516,7 +517,7 @@ func (p *parser) dict() expr {
 func (p *parser) postfix(e expr) expr {
 	for n := 0; ; n++ {
 		if n > maxDepth {
-			fail("more than %d look-ups in a row", maxDepth)
+			fail("more than %d attributes and subscripts in a row", maxDepth)
 		}
 		t := p.peek()
 		switch {
@@ -560,12 +561,12 @@ func (p *parser) subscript(e expr, line int) expr {
 		return &sliceExpr{e, bounds, line}
 	}
 	if bounds[0] == nil {
-		fail("a subscript is empty")
+		fail("the subscript is empty")
 	}
 	return &itemExpr{e, bounds[0], line}
 }
 
-// args parses arguments after their opening parenthesis.
+// args parses arguments after the opening parenthesis.
 func (p *parser) args() (a arguments) {
 	for n := 0; !p.skip(tokOp, ")"); n++ {
 		if n > 0 {
@@ -597,7 +598,7 @@ func (p *parser) args() (a arguments) {
 	return a
 }
 
-// filterOrTest parses filters and tests of e, and calls of their results.
+// filterOrTest parses filters and tests of e and calls of their results.
 func (p *parser) filterOrTest(e expr) expr {
 	for n := 0; ; n++ {
 		if n > maxDepth {
@@ -611,7 +612,7 @@ func (p *parser) filterOrTest(e expr) expr {
 			t := &testExpr{e: e, not: p.skip(tokName, "not"), line: line}
 			t.name = p.name()
 			if t.fn = tests[t.name]; t.fn == nil && p.ifs == 0 {
-				fail("there is no test %q", t.name)
+				fail("unknown test %q", t.name)
 			}
 			next := p.peek()
 			switch {
@@ -630,7 +631,7 @@ func (p *parser) filterOrTest(e expr) expr {
 	}
 }
 
-// filters parses a filter, whose name has been consumed, and the filters after it.
+// filters parses a filter whose name has been consumed, and the filters that follow.
 func (p *parser) filters(e expr, name string) expr {
 	e = p.filter(e, name)
 	for p.skip(tokOp, "|") {
@@ -642,7 +643,7 @@ func (p *parser) filters(e expr, name string) expr {
 func (p *parser) filter(e expr, name string) expr {
 	f := &filterExpr{e: e, name: name, line: p.line()}
 	if f.fn = filterOf(name); f.fn == nil && p.ifs == 0 {
-		fail("there is no filter %q", name)
+		fail("unknown filter %q", name)
 	}
 	if p.skip(tokOp, "(") {
 		f.args = p.args()

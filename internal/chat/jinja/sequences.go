@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// moreFilters returns the filters of sequences and of whole texts.
+// moreFilters returns the filters for sequences and for whole texts.
 func moreFilters() map[string]filter {
 	return map[string]filter{
 		"batch":       batch,
@@ -28,7 +28,7 @@ var (
 	tagRE  = regexp.MustCompile(`(?s)<!--.*?-->|<[^>]*>`)
 )
 
-// spent returns a value as text and charges the walk through it to the budget.
+// spent converts a value to text and charges the cost to the budget.
 func (r *render) spent(v any) string {
 	s := r.str(v)
 	r.spend(len(s) / 4)
@@ -43,11 +43,11 @@ func (r *render) filled(l *List, n int, v any) {
 	}
 }
 
-// batch splits a sequence into lists of a given length and may fill up the last one.
+// batch splits a sequence into lists of a given length. It may fill up the last list.
 func batch(r *render, v any, a args) any {
 	n := integer(a.get(0, "linecount", nil), "a length")
 	if n <= 0 {
-		fail("a length is %d", n)
+		fail("the length of a batch is %d", n)
 	}
 	out := &List{}
 	items := r.items(v)
@@ -62,12 +62,12 @@ func batch(r *render, v any, a args) any {
 	return out
 }
 
-// sliced splits a sequence into a given number of lists, the first ones longer, and may
-// fill up the others.
+// sliced splits a sequence into a given number of lists, the first ones possibly longer
+// by one element. It may fill up the others.
 func sliced(r *render, v any, a args) any {
 	n := integer(a.get(0, "slices", nil), "a number of parts")
 	if n <= 0 {
-		fail("%d parts", n)
+		fail("the number of slices is %d", n)
 	}
 	items := r.items(v)
 	r.spend(n)
@@ -88,8 +88,8 @@ func sliced(r *render, v any, a args) any {
 	return out
 }
 
-// groupBy sorts by an attribute and returns pairs of its value and the list of elements
-// that have it.
+// groupBy sorts by an attribute and returns pairs of an attribute value and the list of
+// elements with that value.
 func groupBy(r *render, v any, a args) any {
 	attr := a.get(0, "attribute", nil)
 	cased := truth(a.get(2, "case_sensitive", false))
@@ -117,7 +117,7 @@ func groupBy(r *render, v any, a args) any {
 
 func (r *render) formatFilter(v any, a args) string {
 	if len(a.list) > 0 && len(a.named) > 0 {
-		fail("a format takes values with names or without, not both")
+		fail("format accepts either named or unnamed values, not both")
 	}
 	if len(a.named) > 0 {
 		return r.printf(r.str(v), newDict(args{named: a.named, order: a.order}))
@@ -138,7 +138,7 @@ func truncate(r *render, v any, a args) any {
 	leeway := integer(a.get(3, "leeway", 5), "the leeway")
 	dots := len([]rune(end))
 	if length < dots || leeway < 0 {
-		fail("a length of %d has no place for %q", length, end)
+		fail("the length %d is too small for %q", length, end)
 	}
 	if leeway > len(s) || len(s) <= length+leeway {
 		return string(s)
@@ -159,7 +159,7 @@ func stripTags(r *render, v any, _ args) any {
 	return entities.Replace(strings.Join(strings.Fields(tagRE.ReplaceAllString(r.spent(v), "")), " "))
 }
 
-// urlEncode quotes a text for the path of a URL, or a mapping for its query.
+// urlEncode escapes a text for the path of a URL, or a mapping for its query.
 func urlEncode(r *render, v any, _ args) any {
 	d, ok := v.(*Dict)
 	if !ok {

@@ -83,7 +83,7 @@ func (s *forStmt) run(r *render) {
 	s.loop(r, over, 0)
 }
 
-// loop runs the loop over elements. A recursive loop also calls it for loop(...).
+// loop runs the loop over elements. In a recursive loop, loop(...) calls it again.
 func (s *forStmt) loop(r *render, over any, depth int) {
 	items := s.items(r, over)
 	l := &loop{items: items, length: len(items), depth: depth}
@@ -91,7 +91,7 @@ func (s *forStmt) loop(r *render, over any, depth int) {
 		where := r.scope
 		l.again = func(v any) any {
 			if depth >= maxCalls {
-				fail("more than %d loops are within one another", maxCalls)
+				fail("recursive loop deeper than %d", maxCalls)
 			}
 			outer := r.scope
 			r.scope = where
@@ -100,7 +100,7 @@ func (s *forStmt) loop(r *render, over any, depth int) {
 			return text
 		}
 	}
-	whole := false // an iteration has reached its end; otherwise, after continue and break only, else is executed too
+	whole := false // an iteration has reached its end; if none has, else is executed
 	for i, item := range items {
 		r.spend(1)
 		l.index = i
@@ -143,8 +143,8 @@ func (s *forStmt) assign(r *render, v any) {
 	r.assign(s.target, v)
 }
 
-// target is the left side of an assignment: one name, or several that receive one element
-// each.
+// target is the left side of an assignment: one name, or several names that each receive one
+// element.
 type target struct {
 	name  string
 	parts []target
@@ -159,14 +159,15 @@ func (r *render) assign(t target, v any) {
 	r.spend(1)
 	items := r.items(v)
 	if len(items) != len(t.parts) {
-		fail("%d values for %d names", len(items), len(t.parts))
+		fail("cannot assign %d values to %d names", len(items), len(t.parts))
 	}
 	for i, part := range t.parts {
 		r.assign(part, items[i])
 	}
 }
 
-// captured is the text of a block as the input of the block's filters.
+// captured is the expression for the text of a block, to which the block's filters are
+// applied.
 type captured struct{}
 
 func (c *captured) eval(r *render) any {
@@ -174,7 +175,7 @@ func (c *captured) eval(r *render) any {
 	return s
 }
 
-// capturedName is the internal name of a captured text; no template can use it.
+// capturedName is the internal name of a captured text. No template can refer to it.
 const capturedName = "{% block %}"
 
 type setStmt struct {
@@ -207,7 +208,7 @@ func (s *setStmt) run(r *render) {
 	}
 	ns, ok := r.lookup(s.target.name).(*namespace)
 	if !ok {
-		fail("%s is no namespace", s.target.name)
+		fail("%s is not a namespace", s.target.name)
 	}
 	ns.fields.Set(s.attr, v)
 }
@@ -237,11 +238,11 @@ type macroStmt struct {
 	name   string
 	params []param
 	body   []stmt
-	// uses holds the extra names that the macro reads: varargs, kwargs, caller.
+	// uses holds the implicit names that the macro reads: varargs, kwargs, caller.
 	uses map[string]bool
 }
 
-// macro is a defined macro and the variables at its definition.
+// macro is a defined macro with the variables visible at its definition.
 type macro struct {
 	s     *macroStmt
 	where *scope
@@ -252,7 +253,7 @@ func (s *macroStmt) run(r *render) { r.scope.vars[s.name] = &macro{s, r.scope} }
 func (m *macro) call(r *render, a args) any {
 	s := m.s
 	if r.calls++; r.calls > maxCalls {
-		fail("more than %d macros are within one another", maxCalls)
+		fail("macro calls nested deeper than %d", maxCalls)
 	}
 	if len(a.list) > len(s.params) && !s.uses["varargs"] {
 		fail("macro %s takes %d arguments, not %d", s.name, len(s.params), len(a.list))
@@ -264,7 +265,7 @@ func (m *macro) call(r *render, a args) any {
 		switch v, named := a.named[p.name]; {
 		case i < len(a.list):
 			if named {
-				fail("macro %s gets %s twice", s.name, p.name)
+				fail("macro %s receives argument %s twice", s.name, p.name)
 			}
 			vars[p.name] = a.list[i]
 		case named:
@@ -304,7 +305,7 @@ func (m *macro) call(r *render, a args) any {
 	return text
 }
 
-// callStmt is {% call %}, which passes its block to a macro as caller.
+// callStmt is {% call %}, which passes its block to a macro under the name caller.
 type callStmt struct {
 	line int
 	call *callExpr
@@ -325,7 +326,8 @@ func (s *callStmt) run(r *render) {
 	r.out.add(r.str(r.call(r.eval(s.call.fn), a)))
 }
 
-// withStmt is {% with %}: variables of a block. Their values cannot refer to one another.
+// withStmt is {% with %}, which defines variables for a block. Their values cannot refer to
+// one another.
 type withStmt struct {
 	line    int
 	targets []target

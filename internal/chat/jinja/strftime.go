@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// strftime implements Python's strftime in the C locale. It keeps unknown formats
+// strftime implements Python's strftime in the C locale. It leaves unknown directives
 // unchanged.
 func strftime(t time.Time, format string) string {
 	layouts := map[byte]string{
@@ -22,7 +22,7 @@ func strftime(t time.Time, format string) string {
 		}
 		i++
 		c, bare := format[i], false
-		if c == '-' && i+1 < len(format) { // without leading zeros
+		if c == '-' && i+1 < len(format) { // "-" removes leading zeros
 			i++
 			c, bare = format[i], true
 		}
@@ -40,7 +40,7 @@ func strftime(t time.Time, format string) string {
 			s = fmt.Sprint(int(t.Weekday()))
 		case c == 'u':
 			s = fmt.Sprint((int(t.Weekday())+6)%7 + 1)
-		case c == 'U': // week of the year, starting on Sunday or Monday
+		case c == 'U': // week of the year; weeks start on Sunday or Monday
 			s = fmt.Sprintf("%02d", (t.YearDay()+6-int(t.Weekday()))/7)
 		case c == 'W':
 			s = fmt.Sprintf("%02d", (t.YearDay()+6-(int(t.Weekday())+6)%7)/7)

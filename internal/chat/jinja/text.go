@@ -13,7 +13,7 @@ func upper(s string) string { return strings.ToUpper(longUpper.Replace(s)) }
 
 func lower(s string) string { return strings.ToLower(strings.ReplaceAll(s, "İ", "i̇")) }
 
-// title capitalises the first letter of every run of letters.
+// title capitalizes the first letter of every run of letters.
 func title(s string) string {
 	inWord := false
 	return strings.Map(func(c rune) rune {
@@ -26,8 +26,7 @@ func title(s string) string {
 	}, s)
 }
 
-// titleWords implements the filter title: words begin after white space or an opening
-// bracket.
+// titleWords implements the filter title. Words begin after white space or an opening bracket.
 func titleWords(s string) string {
 	begins := true
 	return strings.Map(func(c rune) rune {
@@ -58,7 +57,7 @@ func isTitle(s string) bool { return s == title(s) && strings.ContainsFunc(s, un
 
 func isIdentifier(s string) bool { return s != "" && nameRE.FindString(s) == s }
 
-// textMethods returns further methods of strings, besides those of stringMethods.
+// textMethods returns the methods of strings that stringMethods lacks.
 func textMethods() map[string]func(r *render, s string, a args) any {
 	is := func(f func(string) bool) func(r *render, s string, a args) any {
 		return func(r *render, s string, _ args) any {
@@ -70,16 +69,16 @@ func textMethods() map[string]func(r *render, s string, a args) any {
 		return func(r *render, s string, a args) any {
 			i := findIn(r, s, a, find)
 			if i == -1 {
-				fail("the text is not in the string")
+				fail("the string does not contain the text")
 			}
 			return i
 		}
 	}
 	pad := func(left, right bool) func(r *render, s string, a args) any {
 		return func(r *render, s string, a args) any {
-			fill := text(a.get(1, "fillchar", " "), "what fills")
+			fill := text(a.get(1, "fillchar", " "), "the fill character")
 			if utf8.RuneCountInString(fill) != 1 {
-				fail("what fills is not one character")
+				fail("the fill character must be one character")
 			}
 			return r.padded(s, integer(a.get(0, "width", nil), "a width"), fill, left, right)
 		}
@@ -110,8 +109,8 @@ func every(s string, is func(rune) bool) bool {
 	return s != "" && !strings.ContainsFunc(s, func(c rune) bool { return !is(c) })
 }
 
-// part returns the part of s selected by a method's arguments start and end, which are the
-// i-th and the next, and the offset of that part in characters.
+// part returns the part of s that a method's arguments start and end select, and the offset of
+// that part in characters. They are the arguments i and i+1.
 func part(r *render, s string, a args, i int) (string, int) {
 	from, to := a.get(i, "start", nil), a.get(i+1, "end", nil)
 	if from == nil && to == nil {
@@ -134,20 +133,20 @@ func part(r *render, s string, a args, i int) (string, int) {
 func findIn(r *render, s string, a args, index func(s, x string) int) int {
 	r.spend(len(s) / 16)
 	s, before := part(r, s, a, 1)
-	i := index(s, text(a.get(0, "", nil), "what is looked for"))
+	i := index(s, text(a.get(0, "", nil), "the searched text"))
 	if i < 0 {
 		return -1
 	}
 	return before + utf8.RuneCountInString(s[:i])
 }
 
-// padded pads s to a width.
+// padded pads s with fill to a width in characters.
 func (r *render) padded(s string, width int, fill string, left, right bool) string {
 	missing := width - utf8.RuneCountInString(s)
 	switch {
 	case missing <= 0:
 		return s
-	case left && right: // for an even width Python puts the extra character on the left
+	case left && right: // for an even width, Python pads the left side with the extra character
 		n := missing/2 + missing&width&1
 		return r.repeat(fill, n) + s + r.repeat(fill, missing-n)
 	case left:
@@ -167,7 +166,7 @@ func zeroFill(r *render, s string, a args) any {
 func expandTabs(r *render, s string, a args) any {
 	size := integer(a.get(0, "tabsize", 8), "a width")
 	if size > maxWidth {
-		fail("a width of %d is more than %d", size, maxWidth)
+		fail("the width %d is more than %d", size, maxWidth)
 	}
 	b := &builder{r: r}
 	column := 0
@@ -193,7 +192,7 @@ func partition(r *render, s string, a args, fromRight bool) any {
 	r.spend(len(s) / 32)
 	sep := text(a.get(0, "sep", nil), "a separator")
 	if sep == "" {
-		fail("a separator is empty")
+		fail("the separator is empty")
 	}
 	i := strings.Index(s, sep)
 	if fromRight {
@@ -209,7 +208,8 @@ func partition(r *render, s string, a args, fromRight bool) any {
 	return &List{Items: parts, tuple: true}
 }
 
-// splitLines splits lines as Python does and keeps the line ends if the argument is true.
+// splitLines splits a text into lines as Python does. It keeps the line ends if the argument
+// is true.
 func splitLines(r *render, s string, a args) any {
 	r.spend(len(s))
 	keep := truth(a.get(0, "keepends", false))

@@ -13,25 +13,24 @@ import (
 	"unicode/utf8"
 )
 
-// A value is nil (none), bool, int, digits, float64, string, *List, *Dict, undefined,
-// function, *macro, *namespace or *loop. Values are immutable for templates, except for
-// namespaces.
+// A value is nil (none), a bool, int, digits, float64, string, *List, *Dict, undefined,
+// function, *macro, *namespace or *loop. Templates cannot change values other than namespaces.
 
 // List is a Python list or tuple.
 type List struct {
 	Items []any
 	tuple bool
-	group bool // a group of groupby: the attribute's value and the list of elements
-	keys  bool // a sort key of several attributes
+	group bool // a group of groupby: a pair of attribute value and list of elements
+	keys  bool // a sort key that consists of several attributes
 }
 
-// Dict is a Python dictionary. It keeps the order of its keys.
+// Dict is a Python dictionary. It keeps the order in which keys were added.
 type Dict struct {
 	keys   []any
 	values map[any]any
 }
 
-// NewDict returns a dictionary of alternating keys and values.
+// NewDict returns a dictionary. pairs are alternating keys and values.
 func NewDict(pairs ...any) *Dict {
 	d := &Dict{values: map[any]any{}}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -40,7 +39,7 @@ func NewDict(pairs ...any) *Dict {
 	return d
 }
 
-// Set sets the value of a key. The key is nil, a bool, an int, a float64 or a string.
+// Set sets the value of a key, which must be nil, a bool, an int, a float64 or a string.
 func (d *Dict) Set(key, value any) {
 	if _, ok := d.values[key]; !ok {
 		d.keys = append(d.keys, key)
@@ -63,14 +62,14 @@ func FromJSON(data []byte) (any, error) {
 		return nil, err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("jinja: something follows the JSON value")
+		return nil, errors.New("jinja: data after the JSON value")
 	}
 	return v, nil
 }
 
 func decodeJSON(dec *json.Decoder, depth int) (any, error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("jinja: more than %d JSON values nest", maxDepth)
+		return nil, fmt.Errorf("jinja: JSON nested deeper than %d", maxDepth)
 	}
 	t, err := dec.Token()
 	if err != nil {
@@ -109,10 +108,10 @@ func decodeJSON(dec *json.Decoder, depth int) (any, error) {
 	return t, nil
 }
 
-// digits is an integer beyond int. It keeps its original text.
+// digits is an integer that does not fit in an int, as its decimal text.
 type digits string
 
-// maxDigits is the largest number of digits of an integer, as in Python.
+// maxDigits is the largest number of digits of an integer. Python has the same limit.
 const maxDigits = 4300
 
 func wholeOrFloat(s string) (any, error) {
@@ -125,7 +124,8 @@ func wholeOrFloat(s string) (any, error) {
 	return strconv.ParseFloat(s, 64)
 }
 
-// undefined is the value of a missing variable or attribute, with its name.
+// undefined is the value of a missing variable or attribute. It keeps the name for error
+// messages.
 type undefined struct{ name string }
 
 // function is a callable value.
@@ -134,12 +134,12 @@ type function func(r *render, a args) any
 // namespace is an object whose fields {% set ns.x = ... %} changes.
 type namespace struct{ fields *Dict }
 
-// loop is the variable loop within a loop.
+// loop is the value of the variable loop inside a loop.
 type loop struct {
 	index, length int
 	items         []any
-	depth         int             // from 0
-	again         func(v any) any // for a recursive loop: runs the loop over other elements
+	depth         int             // nesting depth, beginning at 0
+	again         func(v any) any // in a recursive loop: runs the loop over other elements
 	changed       []any           // last arguments of loop.changed
 }
 
@@ -184,7 +184,7 @@ func (l *loop) attr(name string) any {
 	case "cycle":
 		return function(func(_ *render, a args) any {
 			if len(a.list) == 0 {
-				fail("cycle has nothing to choose from")
+				fail("cycle needs at least one argument")
 			}
 			return a.list[l.index%len(a.list)]
 		})
@@ -277,7 +277,7 @@ func text(v any, what string) string {
 	return s
 }
 
-// equal implements ==.
+// equal implements the operator ==.
 func (r *render) equal(a, b any, depth int) bool {
 	r.nested(depth)
 	x, _, okX := number(a)
@@ -336,15 +336,15 @@ func (r *render) equal(a, b any, depth int) bool {
 	return a == b
 }
 
-// nested counts a step into a value and bounds the nesting: templates can build values that
-// contain themselves.
+// nested counts a step into a value and bounds the depth, because templates can build very
+// deep values.
 func (r *render) nested(depth int) {
 	if r.spend(1); depth > maxDepth {
-		fail("more than %d values nest", maxDepth)
+		fail("value nested deeper than %d", maxDepth)
 	}
 }
 
-// less implements <.
+// less implements the operator <.
 func (r *render) less(a, b any) bool {
 	if x, ok := a.(int); ok {
 		if y, ok := b.(int); ok {
@@ -364,7 +364,7 @@ func (r *render) less(a, b any) bool {
 	s, okS := a.(string)
 	t, okT := b.(string)
 	if !okS || !okT {
-		fail("%s and %s have no order", typeName(a), typeName(b))
+		fail("cannot order %s and %s", typeName(a), typeName(b))
 	}
 	r.spend(min(len(s), len(t)) / 32)
 	return s < t
@@ -382,7 +382,7 @@ func (r *render) lessList(a, b *List) bool {
 	return len(a.Items) < len(b.Items)
 }
 
-// items returns the elements over which a loop iterates.
+// items returns the elements that a loop over v visits.
 func (r *render) items(v any) []any {
 	switch v := v.(type) {
 	case *List:
@@ -399,11 +399,11 @@ func (r *render) items(v any) []any {
 	case undefined:
 		return nil
 	}
-	fail("%s cannot be looped over", typeName(v))
+	fail("cannot loop over %s", typeName(v))
 	return nil
 }
 
-// length implements len.
+// length implements Python's len.
 func length(v any) (int, bool) {
 	switch v := v.(type) {
 	case string:
@@ -418,7 +418,7 @@ func length(v any) (int, bool) {
 	return 0, false
 }
 
-// str converts a value to text like Python's str.
+// str converts a value to text as Python's str does.
 func (r *render) str(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -431,7 +431,7 @@ func (r *render) str(v any) string {
 	return b.String()
 }
 
-// builder builds text within the budget.
+// builder builds text and charges it to the budget.
 type builder struct {
 	strings.Builder
 	r *render
@@ -502,7 +502,7 @@ func (b *builder) repr(v any, depth int) {
 	}
 }
 
-// formatFloat writes a number like Python's repr: the shortest text that parses to the same
+// formatFloat writes a number as Python's repr does: the shortest text that parses to the same
 // number, with an exponent outside of 1e-4 to 1e16.
 func formatFloat(f float64) string {
 	if f == math.Trunc(f) && math.Abs(f) < 1e16 {
@@ -547,7 +547,7 @@ func quote(s string) string {
 	return b.String()
 }
 
-// jsonStyle is the format of tojson.
+// jsonStyle is the format of the filter tojson.
 type jsonStyle struct {
 	lines     bool   // one element per line
 	indent    string // indent per level
@@ -617,7 +617,7 @@ func (b *builder) json(v any, s *jsonStyle, depth int) {
 		}
 		b.add("}")
 	default:
-		fail("%s has no JSON form", typeName(v))
+		fail("cannot convert %s to JSON", typeName(v))
 	}
 }
 
