@@ -47,7 +47,7 @@
 #define PIANOLA_KERNEL_EXPERT_GEMV 31
 #define PIANOLA_KERNEL_EXPERT_SUM 32
 
-// Numbers of function constants, and the values that have names.
+// Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
 #define PIANOLA_FC_ACT 1
 #define PIANOLA_FC_INPUT 2
@@ -195,7 +195,7 @@
 #define PIANOLA_WTYPE_FP8_64 164
 #define PIANOLA_WTYPE_FP8_128 168
 
-// Families: types with the same quants, and what is left of a type of one.
+// Families of types with the same quants, and the bits of a type that select its family.
 #define PIANOLA_WTYPE_MLX2 64
 #define PIANOLA_WTYPE_MLX3 80
 #define PIANOLA_WTYPE_MLX4 96
@@ -215,11 +215,11 @@ typedef struct pianola_embed_params {
 } pianola_embed_params;
 PIANOLA_ASSERT_SIZE(pianola_embed_params, 16);
 
-// out[r, i] = (cos, sin)(float32(pos + r) * inv_freq[i] / factors[i]) * attn_factor; the product is float32, cosine and sine are precise. If still is not 0, min(0, still - 1 - pos - r) is the position.
+// out[r, i] = (cos, sin)(p * inv_freq[i] / factors[i]) * attn_factor, where p = pos + r. The angle is computed in float32; its cosine and sine are precise to float32. If still is not 0, p = min(0, still - 1 - pos - r), which rotates Q back for attention sinks.
 typedef struct pianola_rope_angles_params {
     uint32_t half_; // rotated pairs of a head
     float attn_factor; // YaRN's factor of cosine and sine
-    uint32_t still; // positions that are not turned back; 0: none
+    uint32_t still; // number of first positions with angle 0, for attention sinks; 0 means p = pos + r
 } pianola_rope_angles_params;
 PIANOLA_ASSERT_SIZE(pianola_rope_angles_params, 12);
 
@@ -248,45 +248,45 @@ typedef struct pianola_add_params {
 } pianola_add_params;
 PIANOLA_ASSERT_SIZE(pianola_add_params, 8);
 
-// y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few; for one if its input is a merge, which reads the splits that saw a position.
+// y[r] = W · input[r] (+ b) for one row or a few; with output == add, the product is added to y[r]. With input == merge there is a single row, and the input is merged from the attention splits that have at least one position.
 typedef struct pianola_gemv_params {
     uint32_t in; // columns of W
     uint32_t out; // rows of W
     uint32_t x_stride; // elements from one row of x to the next
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t group; // rows of W that a threadgroup computes
-    uint32_t row_group; // rows of x that a threadgroup computes them for
-    float eps; // added to the mean square, if the input is norm
-    uint32_t ahead; // bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers
-    uint32_t stage; // columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048
-    uint32_t heads; // Q heads, if the input is merge, as all that follow
+    uint32_t row_group; // rows of x that a threadgroup computes
+    float eps; // added to the mean square if the input is norm
+    uint32_t ahead; // bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers
+    uint32_t stage; // columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048
+    uint32_t heads; // Q heads; this and the following parameters are used if the input is merge
     uint32_t head_dim; // elements of a head
     uint32_t splits; // attention splits
     uint32_t span; // smallest number of positions of a split
-    uint32_t window; // positions seen; 0: all
+    uint32_t window; // visible positions; 0 means all
 } pianola_gemv_params;
 PIANOLA_ASSERT_SIZE(pianola_gemv_params, 56);
 
-// y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk. Its input is no norm, its output is stored.
+// y[r] = W · input[r] (+ b) for a chunk of rows. Each weight is read once per chunk. The input must be plain or silu_mul, and the output must be store.
 typedef struct pianola_gemm_params {
     uint32_t in; // columns of W
     uint32_t out; // rows of W
     uint32_t x_stride; // elements from one row of x to the next
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t group; // rows of W that a threadgroup computes
-    uint32_t row_group; // rows of x that a threadgroup computes them for
-    float eps; // added to the mean square, if the input is norm
-    uint32_t ahead; // bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers
-    uint32_t stage; // columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048
-    uint32_t heads; // Q heads, if the input is merge, as all that follow
+    uint32_t row_group; // rows of x that a threadgroup computes
+    float eps; // added to the mean square if the input is norm
+    uint32_t ahead; // bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers
+    uint32_t stage; // columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048
+    uint32_t heads; // Q heads; this and the following parameters are used if the input is merge
     uint32_t head_dim; // elements of a head
     uint32_t splits; // attention splits
     uint32_t span; // smallest number of positions of a split
-    uint32_t window; // positions seen; 0: all
+    uint32_t window; // visible positions; 0 means all
 } pianola_gemm_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_params, 56);
 
-// Each head h of each row: x[r, h] = rmsnorm(x[r, h]) * w.
+// x[r, h] = rmsnorm(x[r, h]) * w for each head h of each row r.
 typedef struct pianola_head_norm_params {
     uint32_t heads; // heads
     uint32_t stride; // elements from one row of x to the next
@@ -302,7 +302,7 @@ typedef struct pianola_rope_params {
 } pianola_rope_params;
 PIANOLA_ASSERT_SIZE(pianola_rope_params, 12);
 
-// Writes K and V of row r, rounded as the cache stores them, at the cache row of position p = kv_len - 1 + r: p if it is below first, else first + (p - first) mod (cap - first). Kind q8_0: each 32 elements x are d*q, d = max|x| / 127 and q = x/d rounded to nearest; the stored scale is d rounded to float16.
+// Writes K and V of row r, rounded to the type of the cache, to the cache row of position p = kv_len - 1 + r. This is row p if p < first, and otherwise row first + (p - first) mod (cap - first). With kv == q8_0, 32 elements x become q = x/d rounded to nearest, where d = max|x| / 127, and the scale is d rounded to float16.
 typedef struct pianola_kv_write_params {
     uint32_t kv_heads; // K and V heads
     uint32_t k_stride; // elements from one row of k to the next
@@ -312,7 +312,7 @@ typedef struct pianola_kv_write_params {
 } pianola_kv_write_params;
 PIANOLA_ASSERT_SIZE(pianola_kv_write_params, 20);
 
-// QK norm, RoPE and KV write in one: q_out[r] = rope(norm(q[r])); K = rope(norm(k[r])) and V = v[r] go to the same cache row as in kv_write.
+// Fuses QK norm, RoPE and KV write: q_out[r] = rope(norm(q[r])), and K = rope(norm(k[r])) and V = v[r] are written to the same cache row as by kv_write.
 typedef struct pianola_qk_rope_kv_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -326,7 +326,7 @@ typedef struct pianola_qk_rope_kv_params {
 } pianola_qk_rope_kv_params;
 PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 36);
 
-// Softmax attention of row r over positions max(0, L - window) to L - 1, L = kv_len + r, by online softmax; position p is cache row p mod cap. With split, threadgroup s sees n of them from the s*n-th on, n = max(span, P/2^i rounded up to a multiple of 16), P all that the row sees, 2^i at most splits, and writes its sum, its maximum and its weight; one without positions writes nothing. With learned, the first split has a further score, the head's logit, that has no value. With sinks, row r sees positions 0 to first - 1 too, whose cache rows are theirs alone, with its Q turned by its angles of turn; the others are in the rows behind them. A threadgroup takes head_group heads that share K and V, and row_group rows.
+// Softmax attention of row r over the positions max(0, L - window) to L - 1, where L = kv_len + r, by online softmax. Position p is in cache row p mod cap. With split, threadgroup s processes the n positions from s*n on, where n = max(span, P/2^i rounded up to a multiple of 16), P is the number of visible positions, and 2^i is the largest power of two up to splits. It writes the weighted sum of V, the largest score and the sum of weights, or nothing if it has no positions. With learned, the first split includes the head's learned sink logit as a score without a value. With sinks, row r also attends to positions 0 to first - 1, with Q rotated by the angles in turn. These positions keep the cache rows 0 to first - 1, and the other positions share the rows after them. A threadgroup computes head_group heads that share K and V, and row_group rows.
 typedef struct pianola_attn_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -337,39 +337,39 @@ typedef struct pianola_attn_params {
     uint32_t splits; // splits, 1 if not split
     float scale; // factor of Q·K
     uint32_t head_group; // Q heads that a threadgroup takes
-    uint32_t row_group; // rows that a threadgroup takes, 1 without tile
-    uint32_t first; // positions at the start that are seen too, if the constant sinks is 1
-    uint32_t half_; // rotated pairs of a head, if the constant sinks is 1
-    float soft_cap; // c of c*tanh(s/c) in place of a score s; 0: none; none with tile
+    uint32_t row_group; // rows that a threadgroup computes, 1 without tile
+    uint32_t first; // number of attention sinks, the positions 0 to first - 1, if the constant sinks is 1
+    uint32_t half_; // rotated pairs of a head if the constant sinks is 1
+    float soft_cap; // c, if a score s becomes c*tanh(s/c); 0 means no cap; must be 0 with tile
 } pianola_attn_params;
 PIANOLA_ASSERT_SIZE(pianola_attn_params, 52);
 
-// Merges the splits of attn or rope_attn of each row and head in order, those that saw a position: out = sum(values * exp(max_s - max)) / sum(weight * exp(max_s - max)).
+// Merges the splits that attn or rope_attn wrote for each row and head, in order: out = sum(values_s * exp(max_s - max)) / sum(weight_s * exp(max_s - max)), where s runs over the splits with at least one position and max is the largest max_s.
 typedef struct pianola_attn_merge_params {
     uint32_t heads; // Q heads
     uint32_t splits; // splits
     uint32_t span; // smallest number of positions of a split
-    uint32_t window; // positions seen; 0: all
+    uint32_t window; // visible positions; 0 means all
 } pianola_attn_merge_params;
 PIANOLA_ASSERT_SIZE(pianola_attn_merge_params, 16);
 
-// out[r] = f(gate[r]) * up[r], where activation names f; clamped_swiglu: sigmoid(1.702*g) * g * (u + 1), g = min(gate[r], limit), u = up[r] clamped to -limit and limit.
+// out[r] = f(gate[r]) * up[r], where the constant activation selects f. For clamped_swiglu, out[r] = sigmoid(1.702*g) * g * (u + 1), where g = min(gate[r], limit) and u is up[r] clamped to -limit..limit.
 typedef struct pianola_silu_mul_params {
     uint32_t n; // width
-    uint32_t stride; // elements from one row of gate, and of up, to the next
-    float limit; // bound of gate and up, if the activation is clamped_swiglu
+    uint32_t stride; // elements from one row to the next, in gate and in up
+    float limit; // bound of gate and up if the activation is clamped_swiglu
 } pianola_silu_mul_params;
 PIANOLA_ASSERT_SIZE(pianola_silu_mul_params, 12);
 
-// tokens[token] = index of the largest logit, the first of equals, NaN never; counts it in the step block and sets its stop flag if it is one of the stop ids. The ring index is clamped.
+// tokens[token] = the index of the largest logit, the lowest index among equal logits; NaN is never chosen. The kernel increments the count in the step block, and sets its stop flag if the chosen token is one of stops. The index in the ring is clamped.
 typedef struct pianola_argmax_params {
-    uint32_t n; // vocabulary, or parts of it
+    uint32_t n; // size of the vocabulary, or its number of parts
     uint32_t ring; // entries of the token ring
     uint32_t max_stops; // stop ids that fit
 } pianola_argmax_params;
 PIANOLA_ASSERT_SIZE(pianola_argmax_params, 12);
 
-// qk_rope_kv and attn of one row in one. K and V of the newest position, kv_len - 1, go to cache row (kv_len - 1) mod cap, rounded as the cache stores them; each threadgroup that needs them computes them itself, because the cache does not hold them before the command has ended.
+// Fuses qk_rope_kv and attn for one row. It writes K and V of the newest position, kv_len - 1, to cache row (kv_len - 1) mod cap, rounded to the type of the cache. Every threadgroup that reads them computes them itself, because other threadgroups may write the cache later.
 typedef struct pianola_rope_attn_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -382,74 +382,74 @@ typedef struct pianola_rope_attn_params {
     uint32_t head_group; // Q heads that a threadgroup takes
     float eps; // added to the mean square
     uint32_t shared; // Q heads that share K and V: heads/kv_heads
-    float soft_cap; // c of c*tanh(s/c) in place of a score s; 0: none
+    float soft_cap; // c, if a score s becomes c*tanh(s/c); 0 means no cap
 } pianola_rope_attn_params;
 PIANOLA_ASSERT_SIZE(pianola_rope_attn_params, 48);
 
-// out[r, i] = the largest of logits i*part to (i+1)*part - 1 of a row and its index, the first of equals; NaN only if all are.
+// out[r, i] = the largest of the logits i*part to (i+1)*part - 1 of row r, and its index, the lowest among equal logits. It is NaN only if all of them are NaN.
 typedef struct pianola_argmax_part_params {
     uint32_t n; // vocabulary
     uint32_t part; // logits of a part
 } pianola_argmax_part_params;
 PIANOLA_ASSERT_SIZE(pianola_argmax_part_params, 8);
 
-// Splits the rows of an input into pairs of float16 for gemm_halves: input[r] = unit[r] * (high[r] + low[r]), to 2^-22 of the row's largest element, whose size is from 1024 to 2048 units, a power of two.
+// Splits the rows of an input into pairs of float16 for gemm_halves: input[r] = unit[r] * (high[r] + low[r]), with an error of at most 2^-22 of the row's largest element. unit[r] is the power of two for which the largest element has a magnitude of 1024 to 2048 units.
 typedef struct pianola_halves_params {
     uint32_t in; // columns
     uint32_t x_stride; // elements from one row of x to the next
 } pianola_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_halves_params, 8);
 
-// gemm of float16 or bfloat16 weights and an input that halves made.
+// gemm with float16 or bfloat16 weights and an input that the kernel halves has written.
 typedef struct pianola_gemm_halves_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t group; // rows of W that a threadgroup computes, at most 128
-    uint32_t row_group; // rows of x that a threadgroup computes them for, 64 or 128
+    uint32_t row_group; // rows of x that a threadgroup computes, 64 or 128
 } pianola_gemm_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 20);
 
-// keys[i] = sampler.OrderKey of logit i with the sampler's bias and its penalties for the last tokens of the ring, up to token, prompt included; largest[p] = the largest key of part p. The logits stay as they are.
+// keys[i] = sampler.OrderKey of logit i after the sampler's bias and penalties. The penalties apply to the last tokens of the ring up to index token, including the prompt's. largest[p] = the largest key of part p. The logits do not change.
 typedef struct pianola_sample_adjust_params {
     uint32_t n; // vocabulary
     uint32_t part; // logits of a part
     uint32_t ring; // entries of the token ring
-    uint32_t max_bias; // biases that fit
+    uint32_t max_bias; // capacity for biases
 } pianola_sample_adjust_params;
 PIANOLA_ASSERT_SIZE(pianola_sample_adjust_params, 16);
 
-// Applies the sampler's filters in the order of the constants. Each keeps the first tokens of the order (key descending, id ascending); limit is the last that all keep, and the largest key. Probabilities are whole multiples of 2^-31 of the largest's, so that their sums do not depend on an order.
+// Applies the sampler's filters in the order of the constants. Each filter keeps the first tokens in the order by descending key, then ascending id. limit is the last token that all filters keep, and the largest key. Probabilities are rounded to multiples of 2^-31 of the largest one, so that their sums do not depend on the order of addition.
 typedef struct pianola_sample_filter_params {
     uint32_t n; // vocabulary
     uint32_t part; // keys of a part
 } pianola_sample_filter_params;
 PIANOLA_ASSERT_SIZE(pianola_sample_filter_params, 8);
 
-// out[p] = the token of part p that wins the draw and its score, NaN if none of them is kept: score = -ln(E) - (largest - logit)/temperature, E = -ln(1 - v), v of 64 bits of Philox4x32-10 with the seed as key and (id, token + 1, 0, 0) as counter. With temperature 0, the largest logit.
+// out[p] = the kept token of part p with the largest score, and its score; the score is NaN if part p has no kept token. score = -ln(E) - (largest - logit)/temperature, where E = -ln(1 - v) and v is made of 64 bits of Philox4x32-10 with the seed as key and (id, token + 1, 0, 0) as counter. With temperature 0, the score is the logit.
 typedef struct pianola_sample_draw_params {
     uint32_t n; // vocabulary
     uint32_t part; // keys of a part
 } pianola_sample_draw_params;
 PIANOLA_ASSERT_SIZE(pianola_sample_draw_params, 8);
 
-// out[p] = the likeliest tokens of part p, of the model's logits, as many as settings.ranked and at least 1, and the sum of 2^39 e^(logit - the part's largest) as a whole number, what is below 1 left out. Key 0 has no token.
+// out[p] = the max(1, settings.ranked) most probable tokens of part p according to the model's logits, and the sum of 2^39 * e^(logit - the part's largest logit) over the part, each term rounded down to an integer. An entry with key 0 has no token.
 typedef struct pianola_rank_part_params {
     uint32_t n; // vocabulary
     uint32_t part; // logits of a part
 } pianola_rank_part_params;
 PIANOLA_ASSERT_SIZE(pianola_rank_part_params, 8);
 
-// ranks[(token + 1) mod entries] = the token that argmax will choose of drawn, and the likeliest tokens, each with ln of its softmax of the model's logits.
+// ranks[(token + 1) mod entries] = the token that argmax will choose from drawn, and the most probable tokens, each with the natural logarithm of its softmax probability under the model's logits.
 typedef struct pianola_rank_params {
     uint32_t n; // vocabulary
-    uint32_t part; // logits of a part of parts
+    uint32_t part; // logits in each part of the binding parts
     uint32_t pairs; // elements of drawn
     uint32_t entries; // entries of ranks
 } pianola_rank_params;
 PIANOLA_ASSERT_SIZE(pianola_rank_params, 16);
 
-// Compares a draft, tokens[token + 1] and on, with what its rows chose: row r's token, the one with its largest logit, becomes tokens[token + 1 + r] as long as the rows before it have chosen what was drafted and no stop id. Counts them in the step block, and moves it to the last of them; its row is the row that chose it, its trust speculate.Trust's Judge of them. At the step block's until it stops. The ring index is clamped.
+// Compares a draft, the tokens from tokens[token + 1] on, with the tokens that its rows choose. Row r chooses the token with its largest logit, which becomes tokens[token + 1 + r] if all rows before it have chosen the drafted token and no stop id. The kernel advances the step block by the chosen tokens: it updates count, drafted and accepted, sets row to the row that chose the last token, and trust to the result of speculate.Trust.Judge. It sets the stop flag at a stop id or when the token index reaches until. The index in the ring is clamped.
 typedef struct pianola_accept_params {
     uint32_t parts; // parts of the vocabulary
     uint32_t ring; // entries of the token ring
@@ -458,12 +458,12 @@ typedef struct pianola_accept_params {
 } pianola_accept_params;
 PIANOLA_ASSERT_SIZE(pianola_accept_params, 16);
 
-// Drafts what may follow the last token of the ring, that at the step block's token index: what followed the last place before it where the ring has the same most tokens as at its end, or the most that are the same, at least least of them, or 2 more where the step block's trust has failed; with tokens of the draft where that comes to the end. As many as trust has earned, draft at most, and none past the step block's until. The step block's rows become 1 more; 1 if there is no such place. speculate.Draft is the same.
+// Drafts the tokens after the step block's token index, like speculate.Draft. It finds the earlier place in the ring that matches the longest sequence of last tokens, at most most of them and the newest place among equals, and copies the tokens that follow it. If these reach the end of the ring's tokens, the copy continues with the drafted ones. There is no draft if fewer than least tokens match, or fewer than least + 2 after a failed draft. Its length is limited by draft, by the step block's trust and by its until. The step block's rows become the number of drafted tokens plus 1.
 typedef struct pianola_draft_params {
     uint32_t ring; // entries of the token ring
-    uint32_t draft; // largest number of tokens of a draft
-    uint32_t most; // tokens that are compared
-    uint32_t least; // tokens that must be the same
+    uint32_t draft; // largest number of tokens in a draft
+    uint32_t most; // largest number of tokens to compare
+    uint32_t least; // smallest number of matching tokens
 } pianola_draft_params;
 PIANOLA_ASSERT_SIZE(pianola_draft_params, 16);
 
@@ -475,7 +475,7 @@ typedef struct pianola_soft_cap_params {
 } pianola_soft_cap_params;
 PIANOLA_ASSERT_SIZE(pianola_soft_cap_params, 12);
 
-// x[r] += rmsnorm(delta[r]) * post; norm: out[r] = rmsnorm(x[r]) * w.
+// x[r] += rmsnorm(delta[r]) * post. With norm, out[r] = rmsnorm(x[r]) * w afterwards.
 typedef struct pianola_norm_add_params {
     uint32_t n; // width
     float eps; // added to the mean square
@@ -490,44 +490,44 @@ typedef struct pianola_layernorm_params {
 } pianola_layernorm_params;
 PIANOLA_ASSERT_SIZE(pianola_layernorm_params, 12);
 
-// x[r] = activation(x[r]), of a feed-forward block without a gate.
+// x[r] = f(x[r]), where the constant activation selects f. It serves feed-forward blocks without a gate.
 typedef struct pianola_activate_params {
     uint32_t n; // width
     uint32_t group; // elements of a row that a threadgroup computes
 } pianola_activate_params;
 PIANOLA_ASSERT_SIZE(pianola_activate_params, 8);
 
-// Chooses the used experts with the largest logits of a row, the first of equals, and their weights, in that order: the softmax of their logits, or their part of the softmax of all. NaN is never chosen before a number.
+// Chooses the used experts with the largest logits of each row, sorted by logit, the lowest id first among equal logits. NaN counts as less than any number. The weights are the softmax over the chosen experts, or with over == all the softmax over all experts.
 typedef struct pianola_route_params {
     uint32_t experts; // experts of the layer
     uint32_t used; // experts that a row chooses
 } pianola_route_params;
 PIANOLA_ASSERT_SIZE(pianola_route_params, 8);
 
-// y[r, i] = W[ids[r, i]] · input (+ b[ids[r, i]]), where the input is row (used*r + i)/share of x; ids are clamped to the experts.
+// y[r, i] = W[ids[r, i]] · input (+ b[ids[r, i]]), where input is row (used*r + i)/share of x. Ids are clamped to the number of experts.
 typedef struct pianola_expert_gemv_params {
     uint32_t in; // columns of W
     uint32_t out; // rows of W
     uint32_t x_stride; // elements from one row of x to the next
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t group; // rows of W that a threadgroup computes
-    uint32_t ahead; // bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers
-    uint32_t stage; // columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048
+    uint32_t ahead; // bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers
+    uint32_t stage; // columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048
     uint32_t experts; // experts of the layer
     uint32_t used; // experts that a row has chosen
-    uint32_t share; // products that share a row of x: used, or 1
-    float limit; // bound of gate and up, if the activation is clamped_swiglu
+    uint32_t share; // number of products that share a row of x: used, or 1
+    float limit; // bound of gate and up if the activation is clamped_swiglu
 } pianola_expert_gemv_params;
 PIANOLA_ASSERT_SIZE(pianola_expert_gemv_params, 44);
 
-// out[r] = the sum of weights[r, i] * x[r, i], in the order of i, or out[r] += it.
+// out[r] = the sum of weights[r, i] * x[r, i], added in the order of i. With output == add, the sum is added to out[r].
 typedef struct pianola_expert_sum_params {
     uint32_t n; // width
     uint32_t used; // experts that a row has chosen
 } pianola_expert_sum_params;
 PIANOLA_ASSERT_SIZE(pianola_expert_sum_params, 8);
 
-// Bytes of threadgroup memory of the kernels where constants alone decide it.
+// Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)
 #define PIANOLA_TGMEM_GEMM_HALVES() (197632)
 #define PIANOLA_TGMEM_SAMPLE_FILTER() (25600)
@@ -565,8 +565,8 @@ typedef struct pianola_cmd {
     uint8_t reserved1[8];
 } pianola_cmd;
 
-// The secondary bytes as kernels read them; index is the token index, the
-// position or the first row, as the kernel has it.
+// The secondary bytes as kernels read them. index is the token index, the
+// position or the first row, depending on the kernel.
 typedef struct pianola_second {
     uint32_t index;
     uint32_t kv_len;
@@ -587,12 +587,12 @@ typedef struct pianola_step {
     uint32_t cancel;
     uint32_t drafted;
     uint32_t accepted;
-    uint32_t trust; // in the drafts that come: speculate.Trust
+    uint32_t trust; // trust in the next drafts, a speculate.Trust
     uint32_t until; // token index at which verification ends, or 0
     uint32_t reserved;
 } pianola_step;
 
-// The head of a sampler slot; sampler.Settings says what the fields are.
+// The beginning of a sampler slot. sampler.Settings documents the fields.
 typedef struct pianola_sampler {
     uint32_t seed[2];
     float inv_temperature;

@@ -3,7 +3,7 @@ package decl
 // siluMul declares the gated activation.
 var siluMul = Kernel{
 	Name:    "silu_mul",
-	Doc:     "out[r] = f(gate[r]) * up[r], where activation names f; clamped_swiglu: sigmoid(1.702*g) * g * (u + 1), g = min(gate[r], limit), u = up[r] clamped to -limit and limit.",
+	Doc:     "out[r] = f(gate[r]) * up[r], where the constant activation selects f. For clamped_swiglu, out[r] = sigmoid(1.702*g) * g * (u + 1), where g = min(gate[r], limit) and u is up[r] clamped to -limit..limit.",
 	Grid:    [3]string{"rows", "1", "1"},
 	Require: []string{"n >= 1"},
 	Bindings: []Binding{
@@ -13,8 +13,8 @@ var siluMul = Kernel{
 	},
 	Params: []Field{
 		{"n", U32, "width"},
-		{"stride", U32, "elements from one row of gate, and of up, to the next"},
-		{"limit", F32, "bound of gate and up, if the activation is clamped_swiglu"},
+		{"stride", U32, "elements from one row to the next, in gate and in up"},
+		{"limit", F32, "bound of gate and up if the activation is clamped_swiglu"},
 	},
 	Second:   []Second{secondRows},
 	Specs:    []Constant{constActivation},
@@ -24,7 +24,7 @@ var siluMul = Kernel{
 // activate declares the activation of a block without a gate.
 var activate = Kernel{
 	Name:    "activate",
-	Doc:     "x[r] = activation(x[r]), of a feed-forward block without a gate.",
+	Doc:     "x[r] = f(x[r]), where the constant activation selects f. It serves feed-forward blocks without a gate.",
 	Grid:    [3]string{"ceildiv(n,group)", "rows", "1"},
 	Require: []string{"n >= 1", "group >= 1", "activation != clamped_swiglu"},
 	Bindings: []Binding{

@@ -1,22 +1,22 @@
 package decl
 
-// pairTGMem is the threadgroup memory of a search over a threadgroup: a value and
-// its index for each SIMD group.
+// pairTGMem is the threadgroup memory of a search by a threadgroup, in bytes: a value and its index
+// per SIMD group.
 const pairTGMem = "8*ceildiv(threads,32)"
 
 // argmax declares the greedy choice of a token.
 var argmax = Kernel{
 	Name:    "argmax",
-	Doc:     "tokens[token] = index of the largest logit, the first of equals, NaN never; counts it in the step block and sets its stop flag if it is one of the stop ids. The ring index is clamped.",
+	Doc:     "tokens[token] = the index of the largest logit, the lowest index among equal logits; NaN is never chosen. The kernel increments the count in the step block, and sets its stop flag if the chosen token is one of stops. The index in the ring is clamped.",
 	Grid:    [3]string{"1", "1", "1"},
 	Require: []string{"n >= 1", "ring >= 1"},
 	Bindings: []Binding{
-		{Name: "logits", Role: Read, Shape: "[n]", Elem: F32, Extent: "4*n*(parts ? 2 : 1)", Doc: "parts: [n, 2], a float32 and its index, a uint32, indexes in order"},
+		{Name: "logits", Role: Read, Shape: "[n]", Elem: F32, Extent: "4*n*(parts ? 2 : 1)", Doc: "with parts, [n, 2]: a float32 and its uint32 index, sorted by index"},
 		{Name: "stops", Role: Read, Shape: "[1+max_stops]", Elem: U32, Extent: "4*(1+max_stops)", Doc: "a count, then the ids"},
 		{Name: "tokens", Role: ReadWrite, Shape: "[ring]", Elem: U32, Extent: "4*ring"},
 	},
 	Params: []Field{
-		{"n", U32, "vocabulary, or parts of it"},
+		{"n", U32, "size of the vocabulary, or its number of parts"},
 		{"ring", U32, "entries of the token ring"},
 		{"max_stops", U32, "stop ids that fit"},
 	},
@@ -29,7 +29,7 @@ var argmax = Kernel{
 // argmaxPart declares the search for the largest logit of each part.
 var argmaxPart = Kernel{
 	Name:    "argmax_part",
-	Doc:     "out[r, i] = the largest of logits i*part to (i+1)*part - 1 of a row and its index, the first of equals; NaN only if all are.",
+	Doc:     "out[r, i] = the largest of the logits i*part to (i+1)*part - 1 of row r, and its index, the lowest among equal logits. It is NaN only if all of them are NaN.",
 	Grid:    [3]string{"ceildiv(n,part)", "rows", "1"},
 	Require: []string{"n >= 1", "part >= 1", "part % 4 == 0"},
 	Bindings: []Binding{
@@ -47,8 +47,8 @@ var argmaxPart = Kernel{
 // accept declares the comparison of a draft with the model's choices.
 var accept = Kernel{
 	Name: "accept",
-	Doc: "Compares a draft, tokens[token + 1] and on, with what its rows chose: row r's token, the one with its largest logit, becomes tokens[token + 1 + r] as long as the rows before it have chosen what was drafted and no stop id. " +
-		"Counts them in the step block, and moves it to the last of them; its row is the row that chose it, its trust speculate.Trust's Judge of them. At the step block's until it stops. The ring index is clamped.",
+	Doc: "Compares a draft, the tokens from tokens[token + 1] on, with the tokens that its rows choose. Row r chooses the token with its largest logit, which becomes tokens[token + 1 + r] if all rows before it have chosen the drafted token and no stop id. " +
+		"The kernel advances the step block by the chosen tokens: it updates count, drafted and accepted, sets row to the row that chose the last token, and trust to the result of speculate.Trust.Judge. It sets the stop flag at a stop id or when the token index reaches until. The index in the ring is clamped.",
 	Grid:    [3]string{"1", "1", "1"},
 	Require: []string{"parts >= 1", "ring >= 1", "rows >= 1", "rows <= max_rows", "max_rows <= 1024"},
 	Bindings: []Binding{
@@ -70,8 +70,8 @@ var accept = Kernel{
 // draft declares the search for a draft in the context.
 var draft = Kernel{
 	Name: "draft",
-	Doc: "Drafts what may follow the last token of the ring, that at the step block's token index: what followed the last place before it where the ring has the same most tokens as at its end, or the most that are the same, at least least of them, or 2 more where the step block's trust has failed; " +
-		"with tokens of the draft where that comes to the end. As many as trust has earned, draft at most, and none past the step block's until. The step block's rows become 1 more; 1 if there is no such place. speculate.Draft is the same.",
+	Doc: "Drafts the tokens after the step block's token index, like speculate.Draft. It finds the earlier place in the ring that matches the longest sequence of last tokens, at most most of them and the newest place among equals, and copies the tokens that follow it. If these reach the end of the ring's tokens, the copy continues with the drafted ones. " +
+		"There is no draft if fewer than least tokens match, or fewer than least + 2 after a failed draft. Its length is limited by draft, by the step block's trust and by its until. The step block's rows become the number of drafted tokens plus 1.",
 	Grid:    [3]string{"1", "1", "1"},
 	Require: []string{"ring >= 1", "ring <= 268435457", "draft < rows", "least >= 1", "least <= most", "most <= 15"},
 	Bindings: []Binding{
@@ -79,9 +79,9 @@ var draft = Kernel{
 	},
 	Params: []Field{
 		{"ring", U32, "entries of the token ring"},
-		{"draft", U32, "largest number of tokens of a draft"},
-		{"most", U32, "tokens that are compared"},
-		{"least", U32, "tokens that must be the same"},
+		{"draft", U32, "largest number of tokens in a draft"},
+		{"most", U32, "largest number of tokens to compare"},
+		{"least", U32, "smallest number of matching tokens"},
 	},
 	Second: []Second{secondRows},
 	Step:   true, Advances: true,

@@ -19,7 +19,7 @@ func init() {
 // compiler parses the expressions of one declaration.
 type compiler struct {
 	k     *Kernel
-	known map[string]bool // the names that expressions may have
+	known map[string]bool // the names that expressions may contain
 }
 
 // compile parses the expressions of a declaration and checks its limits.
@@ -33,7 +33,7 @@ func (k *Kernel) compile() error {
 	return nil
 }
 
-// names collects the names that parameters, secondary fields and constants have.
+// names collects the names of parameters, secondary fields and constants.
 func (c *compiler) names() error {
 	k := c.k
 	if len(k.Bindings) > MaxBindings || 4*len(k.Params) > ParamBytes || len(k.Specs) > MaxSpecs {
@@ -52,7 +52,7 @@ func (c *compiler) names() error {
 		c.known[s.Name] = true
 	}
 	if len(c.known) != len(k.Params)+len(k.Second)+len(k.Specs) || c.known[nameContext] || c.known[nameThreads] || c.known[nameProgramRows] {
-		return errors.New("a name stands for two things")
+		return errors.New("a name occurs twice")
 	}
 	c.known[nameContext] = true
 	return nil
@@ -92,10 +92,10 @@ func (c *compiler) bindings() error {
 
 func (c *compiler) binding(b *Binding) (err error) {
 	if b.Elem == 0 || b.Elem >= elems {
-		return errors.New("its element type is missing")
+		return errors.New("the element type is missing")
 	}
 	if b.ReadIf != "" && b.Role != Write {
-		return errors.New("only a written binding may be read on a condition")
+		return errors.New("only a binding with role w may have ReadIf")
 	}
 	if err := errors.Join(c.number(&b.extent, b.Extent), c.number(&b.reads, b.Reads)); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (c *compiler) second() error {
 	return nil
 }
 
-// threads parses what depends on the size of the threadgroup.
+// threads parses the expressions that may contain the name threads.
 func (c *compiler) threads() error {
 	c.known[nameThreads] = true
 	if err := c.number(&c.k.tgMem, c.k.TGMem); err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/activation"
 )
 
-// Names of specialisation constants' values.
+// Names of the values of specialisation constants.
 var (
 	actValues    = []string{"f32", "q8"}
 	inputValues  = []string{"plain", "silu_mul", "norm", "merge"}
@@ -26,7 +26,7 @@ const (
 	ActQ8  = 1 // activations are quantised to int8 in blocks of 32 with one float32 scale each
 
 	InputPlain   = 0 // the input is x
-	InputSiLUMul = 1 // the input is f(x) * x2, where activation names f
+	InputSiLUMul = 1 // the input is f(x) * x2, where the constant activation selects f
 	InputNorm    = 2 // the input is rmsnorm(x) * x2
 	InputMerge   = 3 // the input is the merge of the attention splits x and x2, as attn_merge computes it
 
@@ -54,14 +54,14 @@ const (
 	OverAll    = 1 // the softmax is over all experts; the weights of the chosen do not sum to 1
 )
 
-// Values of the constants stage1 to stage4. The temperature only marks its place
-// in the order: the sampler's settings apply it.
+// Values of the constants stage1 to stage4. StageTemperature only determines the place of the
+// temperature in the order. Its value is in the sampler's settings.
 const (
 	StageNone        = 0
 	StageTemperature = 1 // logits are divided by the temperature
 	StageTopK        = 2 // keeps the k largest
-	StageTopP        = 3 // keeps the largest whose probabilities sum to p
-	StageMinP        = 4 // keeps those whose probability is at least p times the largest
+	StageTopP        = 3 // keeps the most probable tokens up to a total probability of p
+	StageMinP        = 4 // keeps tokens with at least p times the largest probability
 )
 
 // SamplerStages is the number of a sampler's stages after the penalties.
@@ -70,24 +70,24 @@ const SamplerStages = 4
 // KVBlock is the number of elements of a head that share a scale in a cache of KVQ8.
 const KVBlock = 32
 
-// KVKind returns the value of the constant kv by its name.
+// KVKind returns the value of the constant kv with a name, such as "q8_0".
 func KVKind(name string) (kind uint32, ok bool) {
 	i := slices.Index(kvValues, name)
 	return uint32(max(i, 0)), i >= 0
 }
 
-// KVKinds returns the names of the kinds of caches.
+// KVKinds returns the names of the element types of KV caches.
 func KVKinds() []string { return slices.Clone(kvValues) }
 
-// KVRowBytes returns the bytes that one head of one position takes in a cache of K
-// or V. A head is a whole number of blocks.
+// KVRowBytes returns the bytes of one head at one position in a cache of K or V. The head must be a
+// whole number of blocks.
 func KVRowBytes(kind uint32, headDim int) uint64 {
 	planes := KVRowPlanes(kind, headDim)
 	return planes[0] + planes[1]
 }
 
-// KVRowPlanes returns how many of these bytes are elements and how many are
-// scales, which follow the elements of all rows.
+// KVRowPlanes divides these bytes into elements and scales. In the cache, the scales of all rows
+// follow the elements of all rows.
 func KVRowPlanes(kind uint32, headDim int) [2]uint64 {
 	if kind == KVQ8 {
 		return [2]uint64{uint64(headDim), uint64(headDim) / KVBlock * 2}
@@ -98,47 +98,46 @@ func KVRowPlanes(kind uint32, headDim int) [2]uint64 {
 var (
 	constWType   = Constant{Name: "wtype", WeightType: true, Doc: "weight type, a dtype.Type"}
 	constAct     = Constant{Name: "act", Values: actValues, Doc: "activation type of the product"}
-	constInput   = Constant{Name: "input", Values: inputValues, Doc: "what the input is"}
+	constInput   = Constant{Name: "input", Values: inputValues, Doc: "selects how the input is computed"}
 	constBias    = Constant{Name: "bias", Flag: true, Doc: "1 if a bias is added"}
 	constMatrix  = Constant{Name: "weights", Values: matrixValues, Doc: "layout of the weights, a dtype.Layout"}
 	constHeadDim = Constant{Name: "head_dim", Doc: "elements of a head"}
 	constLayout  = Constant{Name: "layout", Values: layoutValues, Doc: "which pairs RoPE rotates"}
 	constQKNorm  = Constant{Name: "qk_norm", Flag: true, Doc: "1 if Q and K heads are normalised"}
 	constFactors = Constant{Name: "factors", Flag: true, Doc: "1 if frequencies are divided by factors"}
-	constSplit   = Constant{Name: "split", Flag: true, Doc: "1 if a row's positions are split over threadgroups"}
-	constWindow  = Constant{Name: "windowed", Flag: true, Doc: "1 if only the last positions are seen"}
-	constTile    = Constant{Name: "tile", Flag: true, Doc: "1 if a threadgroup takes a tile of rows"}
+	constSplit   = Constant{Name: "split", Flag: true, Doc: "1 if threadgroups split the positions of a row"}
+	constWindow  = Constant{Name: "windowed", Flag: true, Doc: "1 if attention is limited to a window"}
+	constTile    = Constant{Name: "tile", Flag: true, Doc: "1 if a threadgroup computes a tile of rows"}
 	constOutput  = Constant{Name: "output", Values: outputValues, Doc: "whether the product is stored or added"}
 	constParts   = Constant{Name: "parts", Flag: true, Doc: "1 if the logits are the results of argmax_part"}
 	constStage1  = Constant{Name: "stage1", Values: stageValues, Doc: "the sampler's first stage after the penalties"}
-	constStage2  = Constant{Name: "stage2", Values: stageValues, Doc: "its second"}
-	constStage3  = Constant{Name: "stage3", Values: stageValues, Doc: "its third"}
-	constStage4  = Constant{Name: "stage4", Values: stageValues, Doc: "its fourth"}
-	constSinks   = Constant{Name: "sinks", Flag: true, Doc: "1 if positions at the start are seen too"}
-	constLearned = Constant{Name: "learned", Flag: true, Doc: "1 if each head has a learned attention sink: a logit without a value that takes part in its softmax"}
-	constOver    = Constant{Name: "over", Values: overValues, Doc: "the experts that a router's softmax is over"}
+	constStage2  = Constant{Name: "stage2", Values: stageValues, Doc: "the sampler's second stage after the penalties"}
+	constStage3  = Constant{Name: "stage3", Values: stageValues, Doc: "the sampler's third stage after the penalties"}
+	constStage4  = Constant{Name: "stage4", Values: stageValues, Doc: "the sampler's fourth stage after the penalties"}
+	constSinks   = Constant{Name: "sinks", Flag: true, Doc: "1 if the layer keeps the first positions as attention sinks"}
+	constLearned = Constant{Name: "learned", Flag: true, Doc: "1 if each head has a learned sink logit, which takes part in its softmax but has no value"}
+	constOver    = Constant{Name: "over", Values: overValues, Doc: "selects the experts that the router's softmax includes"}
 	constKV      = Constant{Name: "kv", Values: kvValues, Doc: "element type of the KV cache"}
 
 	constActivation = Constant{Name: "activation", Values: activationValues, Doc: "the activation function"}
 	constNorm       = Constant{Name: "norm", Flag: true, Doc: "1 if the sum is normalised"}
 )
 
-// Constants lists the specialisation constants of all kernels. An index is the
-// constant's number as a Metal function constant. Append only.
+// Constants lists the specialisation constants of all kernels. The index of a constant is its number
+// as a Metal function constant. New constants are added only at the end.
 var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
 	constTile, constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
 	constKV, constSinks, constActivation, constNorm, constLearned, constOver,
 }
 
-// The secondary fields. Where no patch writes a field, its value has the declared
-// range.
+// The secondary fields. A value that no patch writes must be in the declared range.
 var (
 	secondToken = Second{Name: "token", Offset: SecondIndex, Max: "context", Doc: "index in the token ring"}
 	secondLast  = Second{Name: "token", Offset: SecondIndex, Max: "context", Doc: "index of the last token in the token ring; the chosen token follows it"}
 	secondPos   = Second{Name: "pos", Offset: SecondIndex, Max: "context - 1", Doc: "position of the first row"}
 	secondRow   = Second{Name: "row", Offset: SecondIndex, Max: "x_rows - 1", Doc: "first row of x"}
-	secondKVLen = Second{Name: "kv_len", Offset: SecondKVLen, Min: "1", Max: "context", Doc: "positions that the first row sees, itself included; row r sees r more"}
+	secondKVLen = Second{Name: "kv_len", Offset: SecondKVLen, Min: "1", Max: "context", Doc: "positions visible to the first row, its own included; row r sees r more"}
 	secondRows  = Second{Name: "rows", Offset: SecondRows, Min: "1", Max: "program_rows", Doc: "active rows"}
 
 	secondBehind = Second{Name: "behind", Offset: SecondBehind, Max: "program_rows - 1", Doc: "index of the command's row in the program, added to kv_len"}

@@ -2,9 +2,9 @@
 // extents, its parameters with their offsets, its patched fields and its
 // specialisation constants.
 //
-// Go constants and structs, the C and Metal header and the manifest are
-// generated from it (see package gen beside it); table.Validate and the dump
-// read it directly. It knows no device and no model.
+// Command gen generates Go constants and structs and the header for C and Metal from the
+// declarations; table.Validate and the dump read the declarations directly. The package must not
+// depend on devices or models.
 package decl
 
 import (
@@ -50,10 +50,10 @@ const (
 	_          Elem = iota
 	U32             // uint32
 	F32             // float32
-	WeightType      // blocks of the weight type that the constant wtype names
-	KVType          // K or V as the constant kv names it
+	WeightType      // blocks of the weight type that the constant wtype selects
+	KVType          // K or V in the type that the constant kv selects
 	Scored          // a float32 and the uint32 index that it belongs to
-	Record          // structures that the binding's Doc describes
+	Record          // structures, described in the binding's Doc
 	elems
 )
 
@@ -72,10 +72,10 @@ type Binding struct {
 	Elem   Elem   // type of all elements
 	Shape  string // "[rows, n]"; documentation only
 	Extent string // bytes from the binding's offset that the kernel may touch, an Expr
-	If     string // the condition under which the binding is present, an Expr of the constants; "" is always
-	ReadIf string // the condition under which a binding with role Write is ReadWrite, likewise; "" is never
-	Reads  string // bytes that one command reads of the binding, if that is less than the extent, an Expr
-	Doc    string // what the elements are, beyond shape and type
+	If     string // condition under which the binding is present, an Expr of the constants; "" means always
+	ReadIf string // condition under which a binding with role Write is ReadWrite, an Expr of the constants; "" means never
+	Reads  string // bytes of the binding that one command reads, an Expr; "" means the whole extent
+	Doc    string // description of the elements, in addition to shape and type
 
 	extent, reads, present, readIf Expr
 }
@@ -102,8 +102,7 @@ func (b *Binding) Present(env Env) bool {
 	return err == nil && n != 0
 }
 
-// Needs returns the specialisation constants that decide whether the binding is
-// present.
+// Needs returns the specialisation constants in the condition If.
 func (b *Binding) Needs() []string { return b.present.Names() }
 
 // Field is one parameter. Fields of Params are packed in order, 4 bytes each.
@@ -113,8 +112,8 @@ type Field struct {
 	Doc  string
 }
 
-// Second is a field of the 16 secondary bytes, where patches write. A value that
-// no patch writes must be in Min to Max.
+// Second is a field of the 16 secondary bytes, which patches write. A value that no patch writes must
+// be in Min..Max.
 type Second struct {
 	Name     string
 	Offset   int
@@ -124,17 +123,17 @@ type Second struct {
 	min, max Expr
 }
 
-// Offsets of the secondary fields. They are the same in every kernel that has
-// the field, so that one kernel serves decode and prefill.
+// Offsets of the secondary fields. A field has the same offset in every kernel, so that decode and
+// prefill can use the same kernels.
 const (
 	SecondIndex  = 0  // token index, position or first row
-	SecondKVLen  = 4  // KV length that the first row sees
+	SecondKVLen  = 4  // number of positions visible to the first row
 	SecondBehind = 8  // index of the command's row, if the command computes one row of several; never patched
 	SecondRows   = 12 // active rows
 )
 
-// PatchKinds names the kinds of patches; an index is a table.Patch. The value of
-// each goes to one secondary field.
+// PatchKinds are the names of the kinds of patches. The index is a table.Patch. Each kind writes one
+// value to one secondary field.
 var PatchKinds = []string{"none", "token", "position", "kv_len", "argmax", "row"}
 
 // Kernel declares one kernel. Its id is its index in Kernels.
@@ -151,7 +150,7 @@ type Kernel struct {
 	TGMem    string     // bytes of threadgroup memory on a GPU, an Expr, which may name threads
 	Step     bool       // writes the step block (stop flag, count)
 	Advances bool       // advances the step record; only self-advancing programs have such commands
-	Optional []string   // parameters, secondary fields and constants that text dumps leave out where they are 0
+	Optional []string   // parameters, secondary fields and constants that text dumps omit if they are 0
 
 	worker  Expr
 	tgMem   Expr
@@ -159,15 +158,14 @@ type Kernel struct {
 	require []Expr
 }
 
-// Names that stand for values of the table in expressions.
+// Names in expressions whose values come from the table or the command.
 const (
 	nameThreads     = "threads"      // size of the command's threadgroup, in TGMem and Require
 	nameContext     = "context"      // the table's context limit
 	nameProgramRows = "program_rows" // rows that the command's program is compiled for, in Min and Max
 )
 
-// Constant is a specialisation constant: a number, a flag, or a choice of named
-// values.
+// Constant is a specialisation constant: a number, a flag, or one of several named values.
 type Constant struct {
 	Name       string
 	Flag       bool     // 0 or 1
@@ -179,7 +177,7 @@ type Constant struct {
 // hasNames reports whether the constant's values have names.
 func (c *Constant) hasNames() bool { return c.WeightType || len(c.Values) > 0 }
 
-// value returns the constant's value of a name.
+// value returns the value with a name.
 func (c *Constant) value(name string) (uint64, bool) {
 	if c.WeightType {
 		t, err := dtype.Parse(name)
@@ -236,8 +234,7 @@ func ByName(name string) (ID, bool) {
 
 // Env supplies the values of the names in expressions.
 type Env interface {
-	// Value returns a parameter, a secondary field or a specialisation
-	// constant.
+	// Value returns the value of a parameter, a secondary field or a specialisation constant.
 	Value(name string) (uint64, bool)
 }
 
@@ -253,7 +250,7 @@ func (k *Kernel) Role(i int, env Env) Role {
 	return ReadWrite
 }
 
-// Extent returns how many bytes binding i may touch, from its offset.
+// Extent returns the number of bytes, from its offset on, that binding i may access.
 func (k *Kernel) Extent(i int, env Env) (uint64, error) {
 	b := &k.Bindings[i]
 	n, err := b.extent.Eval(env)
@@ -263,8 +260,8 @@ func (k *Kernel) Extent(i int, env Env) (uint64, error) {
 	return n, nil
 }
 
-// ReadBytes returns how many bytes of binding i a command reads: the extent, or
-// less where the declaration has Reads.
+// ReadBytes returns the number of bytes of binding i that a command reads: the value of Reads if the
+// declaration has it, otherwise the extent.
 func (k *Kernel) ReadBytes(i int, env Env) (uint64, error) {
 	b := &k.Bindings[i]
 	if b.Reads == "" {
@@ -277,7 +274,7 @@ func (k *Kernel) ReadBytes(i int, env Env) (uint64, error) {
 	return n, nil
 }
 
-// WorkerBytes returns the private memory a worker of the CPU team needs.
+// WorkerBytes returns the private memory in bytes that a worker of the CPU team needs.
 func (k *Kernel) WorkerBytes(env Env) (uint64, error) {
 	n, err := k.worker.Eval(env)
 	if err != nil {
@@ -286,7 +283,7 @@ func (k *Kernel) WorkerBytes(env Env) (uint64, error) {
 	return n, nil
 }
 
-// threadsEnv gives a threadgroup's size besides a command's values.
+// threadsEnv extends an Env by the name threads, the size of the threadgroup.
 type threadsEnv struct {
 	Env
 	threads uint64
@@ -299,8 +296,8 @@ func (e threadsEnv) Value(name string) (uint64, bool) {
 	return e.Env.Value(name)
 }
 
-// ThreadgroupBytes returns the threadgroup memory that a threadgroup of the given
-// size needs on a GPU.
+// ThreadgroupBytes returns the threadgroup memory in bytes that a threadgroup of the given size needs
+// on a GPU.
 func (k *Kernel) ThreadgroupBytes(env Env, threads int) (uint64, error) {
 	n, err := k.tgMem.Eval(threadsEnv{env, uint64(threads)})
 	if err != nil {
@@ -309,7 +306,7 @@ func (k *Kernel) ThreadgroupBytes(env Env, threads int) (uint64, error) {
 	return n, nil
 }
 
-// GridSize returns the threadgroups of each dimension.
+// GridSize returns the number of threadgroups in each dimension.
 func (k *Kernel) GridSize(env Env) (grid [3]uint64, err error) {
 	for i := range grid {
 		if grid[i], err = k.grid[i].Eval(env); err != nil {

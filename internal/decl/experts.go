@@ -3,7 +3,7 @@ package decl
 // route declares the choice of experts.
 var route = Kernel{
 	Name:    "route",
-	Doc:     "Chooses the used experts with the largest logits of a row, the first of equals, and their weights, in that order: the softmax of their logits, or their part of the softmax of all. NaN is never chosen before a number.",
+	Doc:     "Chooses the used experts with the largest logits of each row, sorted by logit, the lowest id first among equal logits. NaN counts as less than any number. The weights are the softmax over the chosen experts, or with over == all the softmax over all experts.",
 	Grid:    [3]string{"rows", "1", "1"},
 	Require: []string{"used >= 1", "used <= experts", "experts <= 1024"},
 	Bindings: []Binding{
@@ -25,7 +25,7 @@ const expertInput = "4*((rows*(used/share) - 1)*x_stride + in)"
 // expertGEMV declares the products with the matrices of the chosen experts.
 var expertGEMV = Kernel{
 	Name: "expert_gemv",
-	Doc:  "y[r, i] = W[ids[r, i]] · input (+ b[ids[r, i]]), where the input is row (used*r + i)/share of x; ids are clamped to the experts.",
+	Doc:  "y[r, i] = W[ids[r, i]] · input (+ b[ids[r, i]]), where input is row (used*r + i)/share of x. Ids are clamped to the number of experts.",
 	Grid: [3]string{"ceildiv(out,group)", "used", "rows"},
 	Require: []string{
 		"in >= 1", "out >= 1", "group >= 1", "in <= x_stride", "out <= y_stride", "x_stride % 4 == 0",
@@ -36,7 +36,7 @@ var expertGEMV = Kernel{
 	},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows, used/share, in]", Elem: F32, Extent: expertInput, Doc: "rows x_stride apart"},
-		{Name: "x2", Role: Read, Shape: "[rows, used/share, in]", Elem: F32, Extent: expertInput, If: "input != plain", Doc: "rows x_stride apart, the factor of the activation of x"},
+		{Name: "x2", Role: Read, Shape: "[rows, used/share, in]", Elem: F32, Extent: expertInput, If: "input != plain", Doc: "factor of the activation of x, rows x_stride apart"},
 		{Name: "w", Role: Read, Shape: "[experts, out, in]", Elem: WeightType, Extent: "experts*mat(weights,wtype,out,in)", Reads: "mat(weights,wtype,out,in)*min(used*rows, experts)", Doc: "each in the layout weights"},
 		{Name: "b", Role: Read, Shape: "[experts, out]", Elem: F32, Extent: "4*experts*out", Reads: "4*out*min(used*rows, experts)", If: "bias"},
 		{Name: "ids", Role: Read, Shape: "[rows, used]", Elem: U32, Extent: "4*rows*used"},
@@ -48,19 +48,19 @@ var expertGEMV = Kernel{
 		{"x_stride", U32, "elements from one row of x to the next"},
 		{"y_stride", U32, "elements from one row of y to the next"},
 		{"group", U32, "rows of W that a threadgroup computes"},
-		{"ahead", U32, "bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers"},
-		{"stage", U32, "columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048"},
+		{"ahead", U32, "bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers"},
+		{"stage", U32, "columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048"},
 		{"experts", U32, "experts of the layer"},
 		{"used", U32, "experts that a row has chosen"},
-		{"share", U32, "products that share a row of x: used, or 1"},
-		{"limit", F32, "bound of gate and up, if the activation is clamped_swiglu"},
+		{"share", U32, "number of products that share a row of x: used, or 1"},
+		{"limit", F32, "bound of gate and up if the activation is clamped_swiglu"},
 	},
 	Second:   []Second{secondRows},
 	Specs:    []Constant{constWType, constAct, constInput, constBias, constMatrix, constActivation},
 	Optional: []string{"ahead", "stage", "limit", "activation"},
-	// Inputs that are shared, the inputs of up to rows products of one expert, and
-	// 256 elements of their products. An input is float32, or int8 with a scale and
-	// two sums a block, rounded up to 64 bytes.
+	// The worker holds the shared inputs, the inputs of up to rows products of one expert, and
+	// 256 elements of each of these products. An input is float32, or int8 with one scale and
+	// two sums per block, rounded up to 64 bytes.
 	Worker: "(rows + (share > 1 ? rows*(used/share) : 0))*((act == q8 ? in + ceildiv(in,4) : 4*in) + 64) + 1024*rows",
 	TGMem:  gemvTGMem,
 }
@@ -68,13 +68,13 @@ var expertGEMV = Kernel{
 // expertSum declares the sum of the chosen experts' outputs.
 var expertSum = Kernel{
 	Name:    "expert_sum",
-	Doc:     "out[r] = the sum of weights[r, i] * x[r, i], in the order of i, or out[r] += it.",
+	Doc:     "out[r] = the sum of weights[r, i] * x[r, i], added in the order of i. With output == add, the sum is added to out[r].",
 	Grid:    [3]string{"rows", "1", "1"},
 	Require: []string{"n >= 1", "used >= 1"},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows, used, n]", Elem: F32, Extent: "4*rows*used*n"},
 		{Name: "weights", Role: Read, Shape: "[rows, used]", Elem: F32, Extent: "4*rows*used"},
-		{Name: "out", Role: Write, Shape: "[rows, n]", Elem: F32, Extent: "4*rows*n", ReadIf: "output == add", Doc: "output add: read too"},
+		{Name: "out", Role: Write, Shape: "[rows, n]", Elem: F32, Extent: "4*rows*n", ReadIf: "output == add", Doc: "also read if output == add"},
 	},
 	Params: []Field{
 		{"n", U32, "width"},

@@ -9,8 +9,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// Expr is a number or a condition as a function of a command's parameters,
-// secondary fields and specialisation constants. Its grammar, loosest first:
+// Expr is a number or a condition computed from a command's parameters, secondary fields and
+// specialisation constants. This is its grammar, operators with the lowest precedence first:
 //
 //	expr    = or [ "?" expr ":" expr ]
 //	or      = and { "||" and }
@@ -20,22 +20,20 @@ import (
 //	term    = unary { ("*" | "/" | "%") unary }
 //	unary   = "!" unary | number | name | function "(" expr { "," expr } ")" | "(" expr ")"
 //
-// The operators have the meaning that they have in Go; / and % round down. The
-// functions are
+// The operators have the same meaning as in Go; / and % round down. The functions are
 //
 //	min(a, b), max(a, b)
 //	ceildiv(a, b)                  a / b rounded up
 //	row(type, n)                   bytes of n elements of a weight type
 //	mat(layout, type, rows, cols)  bytes of a matrix in a layout
 //
-// A specialisation constant whose values have names is compared with a name, as
-// in input == merge; a flag is a condition. Numbers and conditions do not mix:
-// 2*flag is an error, flag ? 2 : 0 is not.
+// A specialisation constant with named values is compared with a name, as in input == merge. A flag
+// is a condition. A condition cannot be used as a number: 2*flag is an error, flag ? 2 : 0 is not.
 //
-// Evaluation is in checked 64-bit arithmetic: an overflow, a negative value, a
-// division by 0 and a row that is not a whole number of blocks are errors. A
-// selection evaluates only the branch it takes, && and || only what decides
-// them. The zero Expr is 0.
+// Evaluation uses checked 64-bit arithmetic: an overflow, a negative value, a division by 0 and a row
+// that is not a whole number of blocks are errors. A selection evaluates only the branch that it
+// takes. && and || evaluate the second operand only if the first one does not decide the result. The
+// zero Expr is 0.
 type Expr struct {
 	src  string
 	cond bool // a condition, not a number
@@ -64,21 +62,21 @@ const (
 	opGreaterEqual
 	opMat
 	opNot
-	opAnd    // jumps to num if the top is 0, else drops it
-	opOr     // jumps to num if the top is not 0, else drops it
-	opUnless // drops the top; jumps to num if it is 0
+	opAnd    // jumps to num if the top of the stack is 0, otherwise drops the top
+	opOr     // jumps to num if the top of the stack is not 0, otherwise drops the top
+	opUnless // drops the top of the stack and jumps to num if it was 0
 	opJump   // jumps to num
 )
 
 // op is one instruction of the postfix code.
 type op struct {
 	kind opKind
-	num  uint64 // the number, or where to jump
+	num  uint64 // the number, or the index to jump to
 	name string
 }
 
-// maxDepth bounds the evaluation stack; the parser refuses deeper expressions.
-// The declarations need 6.
+// maxDepth is the size of the evaluation stack. The parser rejects expressions that need more. The
+// declarations need 6.
 const maxDepth = 8
 
 // ErrRange reports a value that does not fit 64 bits, is negative or divides by 0.
@@ -87,7 +85,7 @@ var ErrRange = errors.New("size is out of range")
 // String returns the source.
 func (e Expr) String() string { return e.src }
 
-// Names returns the names whose values the expression reads.
+// Names returns the names in the expression that have values in an Env.
 func (e Expr) Names() []string {
 	var names []string
 	for _, o := range e.code {
@@ -177,8 +175,7 @@ func truth(b bool) uint64 {
 	return 0
 }
 
-// apply computes an operator with two operands. It is not ok if the result is
-// out of range.
+// apply computes an operator with two operands. ok is false if the result is out of range.
 func apply(k opKind, a, b uint64) (v uint64, ok bool) {
 	switch k {
 	case opAdd:
@@ -230,7 +227,7 @@ func divide(k opKind, a, b uint64) (uint64, bool) {
 	}
 }
 
-// matrixBytes returns the size of a matrix of a dtype.Layout and a dtype.Type.
+// matrixBytes returns the size in bytes of a matrix with a dtype.Layout and a dtype.Type.
 func matrixBytes(layout, t, rows, cols uint64) (uint64, bool) {
 	if layout > 255 || t > 255 {
 		return 0, false

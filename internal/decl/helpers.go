@@ -1,7 +1,7 @@
 package decl
 
-// Helpers declares the kernels that devices launch on their own account. Tables do
-// not name them, so they have no id.
+// Helpers declares kernels that devices launch in addition to a table's commands. They have no id,
+// because no command of a table refers to them.
 var Helpers = []Kernel{
 	{
 		Name: "patch",

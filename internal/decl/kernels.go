@@ -1,7 +1,7 @@
 package decl
 
-// Kernels lists the kernels; an id is an index in it. Append only: ids are part of
-// the .roll format.
+// Kernels lists the kernels. The id of a kernel is its index. New kernels are added only at the end,
+// because ids are part of the roll format.
 var Kernels = []Kernel{
 	embed, ropeAngles, rmsNorm, addRMSNorm, add, gemv, gemm, headNorm, rope, kvWrite, qkRopeKV, attn, attnMerge, siluMul, argmax,
 	ropeAttn, argmaxPart, halves, gemmHalves, sampleAdjust, sampleFilter, sampleDraw, rankPart, rank, accept, draft,

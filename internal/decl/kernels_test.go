@@ -130,9 +130,9 @@ func TestCompileRefuses(t *testing.T) {
 		edit func(k *Kernel)
 		want string
 	}{
-		{"name of a parameter and a field", func(k *Kernel) { k.Second[0].Name = "n" }, "two things"},
-		{"name of a parameter and a constant", func(k *Kernel) { k.Specs[0].Name = "eps" }, "two things"},
-		{"reserved name", func(k *Kernel) { k.Params[1].Name = "context" }, "two things"},
+		{"name of a parameter and a field", func(k *Kernel) { k.Second[0].Name = "n" }, "occurs twice"},
+		{"name of a parameter and a constant", func(k *Kernel) { k.Specs[0].Name = "eps" }, "occurs twice"},
+		{"reserved name", func(k *Kernel) { k.Params[1].Name = "context" }, "occurs twice"},
 		{"bindings", func(k *Kernel) { k.Bindings = make([]Binding, MaxBindings+1) }, "too many"},
 		{"parameters", func(k *Kernel) {
 			k.Params = nil
@@ -150,7 +150,7 @@ func TestCompileRefuses(t *testing.T) {
 		{"element type", func(k *Kernel) { k.Bindings[0].Elem = 0 }, "element type is missing"},
 		{"type of a parameter", func(k *Kernel) { k.Params[0].Type = Record }, "parameter n is a record"},
 		{"role by a parameter", func(k *Kernel) { k.Bindings[0].Role, k.Bindings[0].ReadIf = Write, "n == 1" }, "n is not a specialisation constant"},
-		{"role of a read binding", func(k *Kernel) { k.Bindings[0].ReadIf = "flag" }, "only a written binding"},
+		{"role of a read binding", func(k *Kernel) { k.Bindings[0].ReadIf = "flag" }, "only a binding with role w"},
 		{"presence by a parameter", func(k *Kernel) { k.Bindings[0].If = "n == 1" }, "n is not a specialisation constant"},
 		{"presence by a number", func(k *Kernel) { k.Bindings[0].If = "n" }, "a condition where a number"},
 		{"extent that is a condition", func(k *Kernel) { k.Bindings[0].Extent = "n == 1" }, "a condition where a number"},

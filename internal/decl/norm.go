@@ -1,7 +1,7 @@
 package decl
 
-// reduceTGMem is the threadgroup memory of a sum over a threadgroup: a float32 for
-// each SIMD group.
+// reduceTGMem is the threadgroup memory of a sum over a threadgroup, in bytes: one float32 per SIMD
+// group.
 const reduceTGMem = "4*ceildiv(threads,32)"
 
 // rmsNorm declares the norm of rows.
@@ -70,7 +70,7 @@ var add = Kernel{
 // headNorm declares the norm of each head of Q or K.
 var headNorm = Kernel{
 	Name:    "head_norm",
-	Doc:     "Each head h of each row: x[r, h] = rmsnorm(x[r, h]) * w.",
+	Doc:     "x[r, h] = rmsnorm(x[r, h]) * w for each head h of each row r.",
 	Grid:    [3]string{"heads", "rows", "1"},
 	Require: []string{"heads >= 1", "head_dim >= 1", "heads*head_dim <= stride"},
 	Bindings: []Binding{
@@ -90,7 +90,7 @@ var headNorm = Kernel{
 // normAdd declares a norm after a block, the residual addition and the norm that follows.
 var normAdd = Kernel{
 	Name:    "norm_add",
-	Doc:     "x[r] += rmsnorm(delta[r]) * post; norm: out[r] = rmsnorm(x[r]) * w.",
+	Doc:     "x[r] += rmsnorm(delta[r]) * post. With norm, out[r] = rmsnorm(x[r]) * w afterwards.",
 	Grid:    [3]string{"rows", "1", "1"},
 	Require: []string{"n >= 1"},
 	Bindings: []Binding{

@@ -13,8 +13,8 @@ const maxNesting = 64
 // ParseExpr compiles an expression whose names are all numbers.
 func ParseExpr(src string) (Expr, error) { return parseExpr(src, nil) }
 
-// parseExpr compiles an expression. Names of constants are flags, or have named
-// values; all other names are numbers.
+// parseExpr compiles an expression. In it, names of constants are flags or have named values, and
+// all other names are numbers.
 func parseExpr(src string, constants []Constant) (Expr, error) {
 	p := parser{rest: src, constants: constants}
 	p.space()
@@ -26,10 +26,10 @@ func parseExpr(src string, constants []Constant) (Expr, error) {
 		err = fmt.Errorf("unexpected %q", p.rest)
 	}
 	if err == nil && k.named != nil {
-		err = fmt.Errorf("%s is compared with nothing", k.named.Name)
+		err = fmt.Errorf("%s has named values and must be compared with one of them", k.named.Name)
 	}
 	if err == nil && p.deepest > maxDepth {
-		err = fmt.Errorf("it is too deep: %d values at once are more than %d", p.deepest, maxDepth)
+		err = fmt.Errorf("the expression is too deep: it needs %d values on the stack, and the limit is %d", p.deepest, maxDepth)
 	}
 	if err != nil {
 		return Expr{}, fmt.Errorf("expression %q: %w", src, err)
@@ -37,8 +37,7 @@ func parseExpr(src string, constants []Constant) (Expr, error) {
 	return Expr{src: src, cond: k.cond, code: p.code}, nil
 }
 
-// kind is what an operand is: a condition, a constant with named values, or
-// otherwise a number.
+// kind is the kind of an operand: a condition, a constant with named values, or a number.
 type kind struct {
 	cond  bool
 	named *Constant
@@ -67,14 +66,14 @@ type parser struct {
 	nesting   int
 }
 
-// emit appends an operation that leaves grow more values on the stack.
+// emit appends an operation that changes the number of values on the stack by grow.
 func (p *parser) emit(o op, grow int) {
 	p.code = append(p.code, o)
 	p.depth += grow
 	p.deepest = max(p.deepest, p.depth)
 }
 
-// land makes the jump at index at go to the next operation.
+// land sets the target of the jump at index at to the next operation.
 func (p *parser) land(at int) { p.code[at].num = uint64(len(p.code)) }
 
 func (p *parser) space() { p.rest = strings.TrimLeft(p.rest, " \t\n") }
@@ -118,7 +117,7 @@ func (p *parser) expr() (kind, error) {
 		return a, err
 	}
 	jump := len(p.code)
-	p.emit(op{kind: opJump}, -1) // the other branch starts without this one's value
+	p.emit(op{kind: opJump}, -1) // the other branch starts with one value less on the stack
 	p.land(unless)
 	b, err := p.expr()
 	if err != nil {
@@ -156,7 +155,7 @@ func (p *parser) logic(by opKind) (kind, error) {
 	return k, nil
 }
 
-// comparisons lists the operators, those that begin like another before it.
+// comparisons lists the operators. An operator with another as its prefix, such as <=, is first.
 var comparisons = []struct {
 	sign string
 	kind opKind
@@ -187,7 +186,7 @@ func (p *parser) compare() (kind, error) {
 	return k, nil
 }
 
-// compareNamed parses the name of a constant's value, with which it is compared.
+// compareNamed parses the name of the value with which a constant is compared.
 func (p *parser) compareNamed(c *Constant, by opKind) (kind, error) {
 	if by != opEqual && by != opNotEqual {
 		return kind{}, fmt.Errorf("%s has named values, which have no order", c.Name)
@@ -208,7 +207,7 @@ func (p *parser) term() (kind, error) { return p.arithmetic("*/%", p.unary) }
 
 var arithmetic = map[byte]opKind{'+': opAdd, '-': opSub, '*': opMul, '/': opDiv, '%': opMod}
 
-// arithmetic parses operands between any of the signs, from left to right.
+// arithmetic parses operands joined by any of the signs, from left to right.
 func (p *parser) arithmetic(signs string, operand func() (kind, error)) (kind, error) {
 	k, err := operand()
 	if err != nil {
@@ -229,7 +228,7 @@ func (p *parser) arithmetic(signs string, operand func() (kind, error)) (kind, e
 	return k, nil
 }
 
-// word takes the letters, digits and underscores that come next.
+// word consumes letters, digits and underscores and returns them.
 func (p *parser) word() string {
 	i := strings.IndexFunc(p.rest, func(r rune) bool {
 		return r != '_' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9')
@@ -242,8 +241,8 @@ func (p *parser) word() string {
 	return word
 }
 
-// functions lists the functions with the number of their arguments, whose first
-// ones may be constants with named values.
+// functions lists the functions with their number of arguments and the number of leading arguments
+// that may be constants with named values.
 var functions = map[string]struct {
 	kind        opKind
 	args, named int

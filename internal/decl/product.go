@@ -19,18 +19,18 @@ var embed = Kernel{
 	},
 	Second: []Second{secondToken, secondRows},
 	Specs:  []Constant{constWType, constMatrix},
-	Worker: "4*n", // a row of blocks, never more than float32
+	Worker: "4*n", // a row in its weight type, which is never larger than float32
 }
 
-// gemvTGMem is the threadgroup memory of products for few rows: sums, the input as
-// int8 with scales or a stage of it as float32, and weights on their way.
+// gemvTGMem is the threadgroup memory of gemv and expert_gemv, in bytes: sums, the input as int8 with
+// scales or a stage of it as float32, and prefetched weights.
 const gemvTGMem = "2*threads + 16*ceildiv(group,4) + (act == q8 ? in + ceildiv(in,8) : 4*min(in, stage == 0 ? 2048 : stage))" +
 	" + ceildiv(threads,32)*ahead + (ahead == 0 ? 0 : 16)"
 
 // gemv declares the product for one row or a few.
 var gemv = matmul(Kernel{
 	Name: "gemv",
-	Doc:  "y[r] = W · input[r] (+ b), or y[r] += it, for one row or a few; for one if its input is a merge, which reads the splits that saw a position.",
+	Doc:  "y[r] = W · input[r] (+ b) for one row or a few; with output == add, the product is added to y[r]. With input == merge there is a single row, and the input is merged from the attention splits that have at least one position.",
 	Require: []string{
 		"input != merge || rows <= 1 && heads*head_dim == in && head_dim % 4 == 0 && in <= 1048576",
 		"input != merge || splits >= 1 && splits <= 8 && span >= 1 && span <= 65536",
@@ -46,15 +46,14 @@ var gemv = matmul(Kernel{
 // gemm declares the product for a chunk of rows.
 var gemm = matmul(Kernel{
 	Name:    "gemm",
-	Doc:     "y[r] = W · input[r] (+ b), for a chunk of rows; each weight is read once a chunk. Its input is no norm, its output is stored.",
+	Doc:     "y[r] = W · input[r] (+ b) for a chunk of rows. Each weight is read once per chunk. The input must be plain or silu_mul, and the output must be store.",
 	Require: []string{"input == plain || input == silu_mul", "output == store"},
 	Second:  []Second{secondRows},
 	TGMem:   "weights == tiled16 ? 24832 : 18944",
 })
 
-// matmul completes the declaration of gemv or gemm: y = W·input (+ bias), row by
-// row. Both have the same arguments; gemv is shaped for one row, gemm for a chunk
-// whose weights are read once.
+// matmul completes the declaration of gemv or gemm, which have the same arguments. gemv is optimised
+// for one row, gemm for a chunk, for which it reads each weight once.
 func matmul(k Kernel) Kernel {
 	k.Grid = [3]string{"ceildiv(out,group)", "ceildiv(rows,row_group)", "1"}
 	k.Require = append([]string{
@@ -64,12 +63,12 @@ func matmul(k Kernel) Kernel {
 		"activation == silu || activation == gelu_tanh",
 	}, k.Require...)
 	k.Bindings = []Binding{
-		{Name: "x", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + (input == merge ? in*splits : in))", Doc: "rows x_stride apart; merge: [heads, splits, head_dim]"},
+		{Name: "x", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + (input == merge ? in*splits : in))", Doc: "rows x_stride apart; with input == merge, [heads, splits, head_dim]"},
 		{Name: "x2", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*(input == norm ? in : input == merge ? 2*heads*splits : (rows-1)*x_stride + in)", If: "input != plain",
-			Doc: "silu_mul: rows x_stride apart, the factor of silu(x); norm: [in], the factor of the normalised x; merge: [heads, splits, 2], maximum and weight"},
+			Doc: "with input == silu_mul, the factor of the activation of x, rows x_stride apart; with norm, [in] weights of the norm of x; with merge, [heads, splits, 2]: largest score and sum of weights"},
 		{Name: "w", Role: Read, Shape: "[out, in]", Elem: WeightType, Extent: "mat(weights,wtype,out,in)", Doc: "in the layout weights"},
 		{Name: "b", Role: Read, Shape: "[out]", Elem: F32, Extent: "4*out", If: "bias"},
-		{Name: "y", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + out)", ReadIf: "output == add", Doc: "rows y_stride apart; output add: read too"},
+		{Name: "y", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + out)", ReadIf: "output == add", Doc: "rows y_stride apart; also read if output == add"},
 	}
 	k.Params = []Field{
 		{"in", U32, "columns of W"},
@@ -77,21 +76,21 @@ func matmul(k Kernel) Kernel {
 		{"x_stride", U32, "elements from one row of x to the next"},
 		{"y_stride", U32, "elements from one row of y to the next"},
 		{"group", U32, "rows of W that a threadgroup computes"},
-		{"row_group", U32, "rows of x that a threadgroup computes them for"},
-		{"eps", F32, "added to the mean square, if the input is norm"},
-		{"ahead", U32, "bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers"},
-		{"stage", U32, "columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048"},
-		{"heads", U32, "Q heads, if the input is merge, as all that follow"},
+		{"row_group", U32, "rows of x that a threadgroup computes"},
+		{"eps", F32, "added to the mean square if the input is norm"},
+		{"ahead", U32, "bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers"},
+		{"stage", U32, "columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048"},
+		{"heads", U32, "Q heads; this and the following parameters are used if the input is merge"},
 		{"head_dim", U32, "elements of a head"},
 		{"splits", U32, "attention splits"},
 		{"span", U32, "smallest number of positions of a split"},
-		{"window", U32, "positions seen; 0: all"},
+		{"window", U32, "visible positions; 0 means all"},
 	}
 	k.Specs = []Constant{constWType, constAct, constInput, constBias, constMatrix, constOutput, constActivation}
 	k.Optional = []string{"ahead", "stage", "heads", "head_dim", "splits", "span", "window", "kv_len", "behind", "activation"}
-	// The input of every row as float32 or as int8 with a scale a block, rounded
-	// up to 64 bytes: never more than float32. Then 256 elements of the product,
-	// if it is added.
+	// The worker holds the input of every row, as float32 or as int8 with one scale per block,
+	// which is never larger, rounded up to 64 bytes. If the product is added, it also holds
+	// 256 elements of the product.
 	k.Worker = "rows*(4*in + 64 + (output == add ? 1024 : 0))"
 	return k
 }
@@ -100,18 +99,18 @@ func matmul(k Kernel) Kernel {
 // describes its layout.
 const (
 	halvesRow = "4*(64*ceildiv(in,64) + 4)"
-	halvesDoc = "high [n] float16, low [n] float16, unit float32 and 12 unused bytes; n is in rounded up to 64, elements past in are 0"
+	halvesDoc = "high [n] float16, low [n] float16, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0"
 )
 
 // halves declares the conversion of inputs for gemm_halves.
 var halves = Kernel{
 	Name:    "halves",
-	Doc:     "Splits the rows of an input into pairs of float16 for gemm_halves: input[r] = unit[r] * (high[r] + low[r]), to 2^-22 of the row's largest element, whose size is from 1024 to 2048 units, a power of two.",
+	Doc:     "Splits the rows of an input into pairs of float16 for gemm_halves: input[r] = unit[r] * (high[r] + low[r]), with an error of at most 2^-22 of the row's largest element. unit[r] is the power of two for which the largest element has a magnitude of 1024 to 2048 units.",
 	Grid:    [3]string{"rows", "1", "1"},
 	Require: []string{"in >= 1", "in % 8 == 0", "in <= x_stride", "input == plain || input == silu_mul", "activation == silu || activation == gelu_tanh"},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + in)", Doc: "rows x_stride apart"},
-		{Name: "x2", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + in)", If: "input != plain", Doc: "rows x_stride apart, the factor of silu(x)"},
+		{Name: "x2", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + in)", If: "input != plain", Doc: "factor of the activation of x, rows x_stride apart"},
 		{Name: "out", Role: Write, Shape: "[rows]", Elem: Record, Extent: "rows*" + halvesRow, Doc: halvesDoc},
 	},
 	Params: []Field{
@@ -128,7 +127,7 @@ var halves = Kernel{
 // gemmHalves declares the product with split rows.
 var gemmHalves = Kernel{
 	Name: "gemm_halves",
-	Doc:  "gemm of float16 or bfloat16 weights and an input that halves made.",
+	Doc:  "gemm with float16 or bfloat16 weights and an input that the kernel halves has written.",
 	Grid: [3]string{"ceildiv(out,group)", "ceildiv(rows,row_group)", "1"},
 	Require: []string{
 		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "wtype == F16 || wtype == BF16", "group >= 1", "group <= 128",
@@ -145,7 +144,7 @@ var gemmHalves = Kernel{
 		{"out", U32, "rows of W"},
 		{"y_stride", U32, "elements from one row of y to the next"},
 		{"group", U32, "rows of W that a threadgroup computes, at most 128"},
-		{"row_group", U32, "rows of x that a threadgroup computes them for, 64 or 128"},
+		{"row_group", U32, "rows of x that a threadgroup computes, 64 or 128"},
 	},
 	Second: []Second{secondRows},
 	Specs:  []Constant{constWType, constBias},

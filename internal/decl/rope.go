@@ -1,33 +1,32 @@
 package decl
 
-// kvExtent is the size of a cache of K or of V. Quants come before all scales, so
-// that rows of both are aligned for vector loads: quants to 32 bytes, scales to 2
-// for each 32 elements.
+// kvExtent is the size of a cache of K or of V in bytes. The int8 elements of all rows precede all
+// scales, so that a row of elements is aligned to 32 bytes and vector loads can read it.
 const (
 	kvExtent = "kv_heads*cap*(kv == q8_0 ? head_dim + 2*ceildiv(head_dim,32) : 2*head_dim)"
 	kvShape  = "[kv_heads, cap, head_dim]"
-	kvDoc    = "f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements"
-	kvBlocks = "kv == f16 || head_dim % 32 == 0" // no block is cut
+	kvDoc    = "float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each"
+	kvBlocks = "kv == f16 || head_dim % 32 == 0" // a head is a whole number of blocks
 )
 
-// kvScales is the CPU worker's memory for the scales of a row as float32.
+// kvScales is the memory of a CPU worker for the scales of a row as float32, in bytes.
 const kvScales = "(kv == q8_0 ? 4*ceildiv(head_dim,32) : 0)"
 
 // ropeAngles declares the cosines and sines of RoPE.
 var ropeAngles = Kernel{
 	Name:    "rope_angles",
-	Doc:     "out[r, i] = (cos, sin)(float32(pos + r) * inv_freq[i] / factors[i]) * attn_factor; the product is float32, cosine and sine are precise. If still is not 0, min(0, still - 1 - pos - r) is the position.",
+	Doc:     "out[r, i] = (cos, sin)(p * inv_freq[i] / factors[i]) * attn_factor, where p = pos + r. The angle is computed in float32; its cosine and sine are precise to float32. If still is not 0, p = min(0, still - 1 - pos - r), which rotates Q back for attention sinks.",
 	Grid:    [3]string{"rows", "1", "1"},
 	Require: []string{"half >= 1"},
 	Bindings: []Binding{
 		{Name: "inv_freq", Role: Read, Shape: "[half]", Elem: F32, Extent: "4*half"},
 		{Name: "factors", Role: Read, Shape: "[half]", Elem: F32, Extent: "4*half", If: "factors"},
-		{Name: "out", Role: Write, Shape: "[rows, half, 2]", Elem: F32, Extent: "8*rows*half", Doc: "cosine, sine"},
+		{Name: "out", Role: Write, Shape: "[rows, half, 2]", Elem: F32, Extent: "8*rows*half", Doc: "cosine and sine"},
 	},
 	Params: []Field{
 		{"half", U32, "rotated pairs of a head"},
 		{"attn_factor", F32, "YaRN's factor of cosine and sine"},
-		{"still", U32, "positions that are not turned back; 0: none"},
+		{"still", U32, "number of first positions with angle 0, for attention sinks; 0 means p = pos + r"},
 	},
 	Optional: []string{"still"},
 	Second:   []Second{secondPos, secondRows},
@@ -56,7 +55,7 @@ var rope = Kernel{
 // kvWrite declares the write to the KV cache.
 var kvWrite = Kernel{
 	Name:    "kv_write",
-	Doc:     "Writes K and V of row r, rounded as the cache stores them, at the cache row of position p = kv_len - 1 + r: p if it is below first, else first + (p - first) mod (cap - first). Kind q8_0: each 32 elements x are d*q, d = max|x| / 127 and q = x/d rounded to nearest; the stored scale is d rounded to float16.",
+	Doc:     "Writes K and V of row r, rounded to the type of the cache, to the cache row of position p = kv_len - 1 + r. This is row p if p < first, and otherwise row first + (p - first) mod (cap - first). With kv == q8_0, 32 elements x become q = x/d rounded to nearest, where d = max|x| / 127, and the scale is d rounded to float16.",
 	Grid:    [3]string{"kv_heads", "rows", "1"},
 	Require: []string{"kv_heads >= 1", "cap >= 1", "kv_len >= 1", "first+rows <= cap", kvBlocks},
 	Bindings: []Binding{
@@ -81,7 +80,7 @@ var kvWrite = Kernel{
 // qkRopeKV declares QK norm, RoPE and KV write as one command.
 var qkRopeKV = Kernel{
 	Name:    "qk_rope_kv",
-	Doc:     "QK norm, RoPE and KV write in one: q_out[r] = rope(norm(q[r])); K = rope(norm(k[r])) and V = v[r] go to the same cache row as in kv_write.",
+	Doc:     "Fuses QK norm, RoPE and KV write: q_out[r] = rope(norm(q[r])), and K = rope(norm(k[r])) and V = v[r] are written to the same cache row as by kv_write.",
 	Grid:    [3]string{"heads+kv_heads", "rows", "1"},
 	Require: []string{"kv_heads >= 1", "heads >= 1", "2*half <= head_dim", "cap >= 1", "kv_len >= 1", "first+rows <= cap", kvBlocks},
 	Bindings: []Binding{
@@ -108,6 +107,6 @@ var qkRopeKV = Kernel{
 	Second:   []Second{secondKVLen, secondRows},
 	Specs:    []Constant{constHeadDim, constLayout, constQKNorm, constKV},
 	Optional: []string{"kv", "first"},
-	Worker:   "4*head_dim + " + kvScales, // a head, and the memory of kv_write
+	Worker:   "4*head_dim + " + kvScales, // a head, and the scales as in kv_write
 	TGMem:    "4*ceildiv(threads,32) + (kv == q8_0 ? 4*head_dim : 0)",
 }

@@ -4,19 +4,19 @@ package decl
 const (
 	settingsExtent = "64" // sampler.Settings
 	settingsDoc    = "sampler.Settings"
-	rankDoc        = "[20, 2], the likeliest first"
+	rankDoc        = "[20, 2], the most probable token first"
 )
 
 // sampleAdjust declares bias and penalties.
 var sampleAdjust = Kernel{
 	Name:    "sample_adjust",
-	Doc:     "keys[i] = sampler.OrderKey of logit i with the sampler's bias and its penalties for the last tokens of the ring, up to token, prompt included; largest[p] = the largest key of part p. The logits stay as they are.",
+	Doc:     "keys[i] = sampler.OrderKey of logit i after the sampler's bias and penalties. The penalties apply to the last tokens of the ring up to index token, including the prompt's. largest[p] = the largest key of part p. The logits do not change.",
 	Grid:    [3]string{"ceildiv(n,part)", "1", "1"},
 	Require: []string{"n >= 1", "part >= 1", "part <= 2048", "part % 4 == 0", "ring >= 1", "rows <= 1"},
 	Bindings: []Binding{
 		{Name: "logits", Role: Read, Shape: "[n]", Elem: F32, Extent: "4*n"},
 		{Name: "tokens", Role: Read, Shape: "[ring]", Elem: U32, Extent: "4*ring"},
-		{Name: "settings", Role: Read, Shape: "[1]", Elem: Record, Extent: "64 + 8*max_bias", Doc: settingsDoc + ", then [max_bias, 2]: a token id, its bias as float32; each id occurs once"},
+		{Name: "settings", Role: Read, Shape: "[1]", Elem: Record, Extent: "64 + 8*max_bias", Doc: settingsDoc + ", then [max_bias, 2]: a token id and its bias as float32; each id occurs once"},
 		{Name: "keys", Role: Write, Shape: "[n]", Elem: U32, Extent: "4*n"},
 		{Name: "largest", Role: Write, Shape: "[parts]", Elem: U32, Extent: "4*ceildiv(n,part)"},
 	},
@@ -24,7 +24,7 @@ var sampleAdjust = Kernel{
 		{"n", U32, "vocabulary"},
 		{"part", U32, "logits of a part"},
 		{"ring", U32, "entries of the token ring"},
-		{"max_bias", U32, "biases that fit"},
+		{"max_bias", U32, "capacity for biases"},
 	},
 	Second: []Second{secondLast, secondRows},
 	Worker: "4*n", // counts
@@ -34,14 +34,14 @@ var sampleAdjust = Kernel{
 // sampleFilter declares top-k, top-p and min-p.
 var sampleFilter = Kernel{
 	Name:    "sample_filter",
-	Doc:     "Applies the sampler's filters in the order of the constants. Each keeps the first tokens of the order (key descending, id ascending); limit is the last that all keep, and the largest key. Probabilities are whole multiples of 2^-31 of the largest's, so that their sums do not depend on an order.",
+	Doc:     "Applies the sampler's filters in the order of the constants. Each filter keeps the first tokens in the order by descending key, then ascending id. limit is the last token that all filters keep, and the largest key. Probabilities are rounded to multiples of 2^-31 of the largest one, so that their sums do not depend on the order of addition.",
 	Grid:    [3]string{"1", "1", "1"},
 	Require: []string{"n >= 1", "part >= 1", "part % 4 == 0", "rows <= 1"},
 	Bindings: []Binding{
 		{Name: "keys", Role: Read, Shape: "[n]", Elem: U32, Extent: "4*n", Doc: "written by sample_adjust"},
 		{Name: "largest", Role: Read, Shape: "[parts]", Elem: U32, Extent: "4*ceildiv(n,part)", Doc: "written by sample_adjust"},
 		{Name: "settings", Role: Read, Shape: "[1]", Elem: Record, Extent: settingsExtent, Doc: settingsDoc},
-		{Name: "limit", Role: Write, Shape: "[4]", Elem: U32, Extent: "16", Doc: "key and id of the last token that is kept, largest key, 0"},
+		{Name: "limit", Role: Write, Shape: "[4]", Elem: U32, Extent: "16", Doc: "key and id of the last kept token, largest key, 0"},
 	},
 	Params: []Field{
 		{"n", U32, "vocabulary"},
@@ -49,14 +49,14 @@ var sampleFilter = Kernel{
 	},
 	Second: []Second{secondRows},
 	Specs:  []Constant{constStage1, constStage2, constStage3, constStage4},
-	Worker: "4*n + 2064*12", // weights, and a list of candidates
+	Worker: "4*n + 2064*12", // a probability per key, and a list of candidates
 	TGMem:  "25600",
 }
 
 // sampleDraw declares the draw of a token.
 var sampleDraw = Kernel{
 	Name:    "sample_draw",
-	Doc:     "out[p] = the token of part p that wins the draw and its score, NaN if none of them is kept: score = -ln(E) - (largest - logit)/temperature, E = -ln(1 - v), v of 64 bits of Philox4x32-10 with the seed as key and (id, token + 1, 0, 0) as counter. With temperature 0, the largest logit.",
+	Doc:     "out[p] = the kept token of part p with the largest score, and its score; the score is NaN if part p has no kept token. score = -ln(E) - (largest - logit)/temperature, where E = -ln(1 - v) and v is made of 64 bits of Philox4x32-10 with the seed as key and (id, token + 1, 0, 0) as counter. With temperature 0, the score is the logit.",
 	Grid:    [3]string{"ceildiv(n,part)", "1", "1"},
 	Require: []string{"n >= 1", "part >= 1", "part % 4 == 0", "rows <= 1"},
 	Bindings: []Binding{
@@ -73,10 +73,10 @@ var sampleDraw = Kernel{
 	TGMem:  pairTGMem,
 }
 
-// rankPart declares the search for the likeliest tokens of each part.
+// rankPart declares the search for the most probable tokens of each part.
 var rankPart = Kernel{
 	Name:    "rank_part",
-	Doc:     "out[p] = the likeliest tokens of part p, of the model's logits, as many as settings.ranked and at least 1, and the sum of 2^39 e^(logit - the part's largest) as a whole number, what is below 1 left out. Key 0 has no token.",
+	Doc:     "out[p] = the max(1, settings.ranked) most probable tokens of part p according to the model's logits, and the sum of 2^39 * e^(logit - the part's largest logit) over the part, each term rounded down to an integer. An entry with key 0 has no token.",
 	Grid:    [3]string{"ceildiv(n,part)", "1", "1"},
 	Require: []string{"n >= 1", "part >= 1", "part <= 2048", "rows <= 1"},
 	Bindings: []Binding{
@@ -92,10 +92,10 @@ var rankPart = Kernel{
 	TGMem:  pairTGMem,
 }
 
-// rank declares the log-probabilities of a chosen token and of the likeliest.
+// rank declares the log-probabilities of a chosen token and of the most probable tokens.
 var rank = Kernel{
 	Name:    "rank",
-	Doc:     "ranks[(token + 1) mod entries] = the token that argmax will choose of drawn, and the likeliest tokens, each with ln of its softmax of the model's logits.",
+	Doc:     "ranks[(token + 1) mod entries] = the token that argmax will choose from drawn, and the most probable tokens, each with the natural logarithm of its softmax probability under the model's logits.",
 	Grid:    [3]string{"1", "1", "1"},
 	Require: []string{"n >= 1", "part >= 1", "part <= 2048", "pairs >= 1", "entries >= 1", "rows <= 1"},
 	Bindings: []Binding{
@@ -103,11 +103,11 @@ var rank = Kernel{
 		{Name: "parts", Role: Read, Shape: "[parts]", Elem: Record, Extent: "168*ceildiv(n,part)", Doc: "42 uint32, written by rank_part"},
 		{Name: "drawn", Role: Read, Shape: "[pairs]", Elem: Scored, Extent: "8*pairs"},
 		{Name: "settings", Role: Read, Shape: "[1]", Elem: Record, Extent: settingsExtent, Doc: settingsDoc},
-		{Name: "ranks", Role: ReadWrite, Shape: "[entries]", Elem: Record, Extent: "168*entries", Doc: "42 words: id and float32 of the chosen token; id and float32 " + rankDoc + "; 0 where there is no token"},
+		{Name: "ranks", Role: ReadWrite, Shape: "[entries]", Elem: Record, Extent: "168*entries", Doc: "42 words: id and float32 log-probability of the chosen token, then id and float32 log-probability " + rankDoc + "; 0 if there is no token"},
 	},
 	Params: []Field{
 		{"n", U32, "vocabulary"},
-		{"part", U32, "logits of a part of parts"},
+		{"part", U32, "logits in each part of the binding parts"},
 		{"pairs", U32, "elements of drawn"},
 		{"entries", U32, "entries of ranks"},
 	},

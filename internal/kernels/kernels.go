@@ -101,7 +101,7 @@ func (p EmbedParams) Put(c *table.Cmd) {
 const (
 	RoPEAnglesBindInvFreq = 0 // r, [half] float32
 	RoPEAnglesBindFactors = 1 // r, [half] float32
-	RoPEAnglesBindOut     = 2 // w, [rows, half, 2] float32, cosine, sine
+	RoPEAnglesBindOut     = 2 // w, [rows, half, 2] float32, cosine and sine
 )
 
 // Specialisation constants of rope_angles.
@@ -113,7 +113,7 @@ const (
 type RoPEAnglesParams struct {
 	Half       uint32  // rotated pairs of a head
 	AttnFactor float32 // YaRN's factor of cosine and sine
-	Still      uint32  // positions that are not turned back; 0: none
+	Still      uint32  // number of first positions with angle 0, for attention sinks; 0 means p = pos + r
 }
 
 // RoPEAnglesParamsOf decodes the parameters of c, a command of kernel rope_angles.
@@ -231,18 +231,18 @@ func (p AddParams) Put(c *table.Cmd) {
 
 // Bindings of gemv.
 const (
-	GEMVBindX  = 0 // r, [rows, in] float32, rows x_stride apart; merge: [heads, splits, head_dim]
-	GEMVBindX2 = 1 // r, [rows, in] float32, silu_mul: rows x_stride apart, the factor of silu(x); norm: [in], the factor of the normalised x; merge: [heads, splits, 2], maximum and weight
+	GEMVBindX  = 0 // r, [rows, in] float32, rows x_stride apart; with input == merge, [heads, splits, head_dim]
+	GEMVBindX2 = 1 // r, [rows, in] float32, with input == silu_mul, the factor of the activation of x, rows x_stride apart; with norm, [in] weights of the norm of x; with merge, [heads, splits, 2]: largest score and sum of weights
 	GEMVBindW  = 2 // r, [out, in] wtype, in the layout weights
 	GEMVBindB  = 3 // r, [out] float32
-	GEMVBindY  = 4 // w, [rows, out] float32, rows y_stride apart; output add: read too
+	GEMVBindY  = 4 // w, [rows, out] float32, rows y_stride apart; also read if output == add
 )
 
 // Specialisation constants of gemv.
 const (
 	GEMVSpecWType      = 0 // weight type, a dtype.Type
 	GEMVSpecAct        = 1 // activation type of the product
-	GEMVSpecInput      = 2 // what the input is
+	GEMVSpecInput      = 2 // selects how the input is computed
 	GEMVSpecBias       = 3 // 1 if a bias is added
 	GEMVSpecWeights    = 4 // layout of the weights, a dtype.Layout
 	GEMVSpecOutput     = 5 // whether the product is stored or added
@@ -256,15 +256,15 @@ type GEMVParams struct {
 	XStride  uint32  // elements from one row of x to the next
 	YStride  uint32  // elements from one row of y to the next
 	Group    uint32  // rows of W that a threadgroup computes
-	RowGroup uint32  // rows of x that a threadgroup computes them for
-	Eps      float32 // added to the mean square, if the input is norm
-	Ahead    uint32  // bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers
-	Stage    uint32  // columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048
-	Heads    uint32  // Q heads, if the input is merge, as all that follow
+	RowGroup uint32  // rows of x that a threadgroup computes
+	Eps      float32 // added to the mean square if the input is norm
+	Ahead    uint32  // bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers
+	Stage    uint32  // columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048
+	Heads    uint32  // Q heads; this and the following parameters are used if the input is merge
 	HeadDim  uint32  // elements of a head
 	Splits   uint32  // attention splits
 	Span     uint32  // smallest number of positions of a split
-	Window   uint32  // positions seen; 0: all
+	Window   uint32  // visible positions; 0 means all
 }
 
 // GEMVParamsOf decodes the parameters of c, a command of kernel gemv.
@@ -308,18 +308,18 @@ func (p GEMVParams) Put(c *table.Cmd) {
 
 // Bindings of gemm.
 const (
-	GEMMBindX  = 0 // r, [rows, in] float32, rows x_stride apart; merge: [heads, splits, head_dim]
-	GEMMBindX2 = 1 // r, [rows, in] float32, silu_mul: rows x_stride apart, the factor of silu(x); norm: [in], the factor of the normalised x; merge: [heads, splits, 2], maximum and weight
+	GEMMBindX  = 0 // r, [rows, in] float32, rows x_stride apart; with input == merge, [heads, splits, head_dim]
+	GEMMBindX2 = 1 // r, [rows, in] float32, with input == silu_mul, the factor of the activation of x, rows x_stride apart; with norm, [in] weights of the norm of x; with merge, [heads, splits, 2]: largest score and sum of weights
 	GEMMBindW  = 2 // r, [out, in] wtype, in the layout weights
 	GEMMBindB  = 3 // r, [out] float32
-	GEMMBindY  = 4 // w, [rows, out] float32, rows y_stride apart; output add: read too
+	GEMMBindY  = 4 // w, [rows, out] float32, rows y_stride apart; also read if output == add
 )
 
 // Specialisation constants of gemm.
 const (
 	GEMMSpecWType      = 0 // weight type, a dtype.Type
 	GEMMSpecAct        = 1 // activation type of the product
-	GEMMSpecInput      = 2 // what the input is
+	GEMMSpecInput      = 2 // selects how the input is computed
 	GEMMSpecBias       = 3 // 1 if a bias is added
 	GEMMSpecWeights    = 4 // layout of the weights, a dtype.Layout
 	GEMMSpecOutput     = 5 // whether the product is stored or added
@@ -333,15 +333,15 @@ type GEMMParams struct {
 	XStride  uint32  // elements from one row of x to the next
 	YStride  uint32  // elements from one row of y to the next
 	Group    uint32  // rows of W that a threadgroup computes
-	RowGroup uint32  // rows of x that a threadgroup computes them for
-	Eps      float32 // added to the mean square, if the input is norm
-	Ahead    uint32  // bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers
-	Stage    uint32  // columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048
-	Heads    uint32  // Q heads, if the input is merge, as all that follow
+	RowGroup uint32  // rows of x that a threadgroup computes
+	Eps      float32 // added to the mean square if the input is norm
+	Ahead    uint32  // bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers
+	Stage    uint32  // columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048
+	Heads    uint32  // Q heads; this and the following parameters are used if the input is merge
 	HeadDim  uint32  // elements of a head
 	Splits   uint32  // attention splits
 	Span     uint32  // smallest number of positions of a split
-	Window   uint32  // positions seen; 0: all
+	Window   uint32  // visible positions; 0 means all
 }
 
 // GEMMParamsOf decodes the parameters of c, a command of kernel gemm.
@@ -458,8 +458,8 @@ func (p RoPEParams) Put(c *table.Cmd) {
 const (
 	KVWriteBindK      = 0 // r, [rows, kv_heads, head_dim] float32, rows k_stride apart
 	KVWriteBindV      = 1 // r, [rows, kv_heads, head_dim] float32, rows v_stride apart
-	KVWriteBindKCache = 2 // w, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
-	KVWriteBindVCache = 3 // w, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
+	KVWriteBindKCache = 2 // w, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+	KVWriteBindVCache = 3 // w, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
 )
 
 // Specialisation constants of kv_write.
@@ -506,8 +506,8 @@ const (
 	QKRoPEKVBindAngles = 3 // r, [rows, half, 2] float32
 	QKRoPEKVBindNorm   = 4 // r, [2, head_dim] float32, weights for Q, then for K
 	QKRoPEKVBindQOut   = 5 // w, [rows, heads, head_dim] float32
-	QKRoPEKVBindKCache = 6 // w, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
-	QKRoPEKVBindVCache = 7 // w, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
+	QKRoPEKVBindKCache = 6 // w, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+	QKRoPEKVBindVCache = 7 // w, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
 )
 
 // Specialisation constants of qk_rope_kv.
@@ -563,23 +563,23 @@ func (p QKRoPEKVParams) Put(c *table.Cmd) {
 // Bindings of attn.
 const (
 	AttnBindQ      = 0 // r, [rows, heads, head_dim] float32, rows q_stride apart
-	AttnBindKCache = 1 // r, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
-	AttnBindVCache = 2 // r, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
-	AttnBindOut    = 3 // w, [rows, heads, head_dim] float32, split: of each row [heads, splits, head_dim], then [heads, splits, 2], maximum and weight
-	AttnBindTurn   = 4 // r, [rows, half, 2] float32, cosine, sine
+	AttnBindKCache = 1 // r, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+	AttnBindVCache = 2 // r, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+	AttnBindOut    = 3 // w, [rows, heads, head_dim] float32, with split, each row has [heads, splits, head_dim] sums, then [heads, splits, 2]: largest score and sum of weights
+	AttnBindTurn   = 4 // r, [rows, half, 2] float32, cosine and sine
 	AttnBindLogits = 5 // r, [heads] float32
 )
 
 // Specialisation constants of attn.
 const (
 	AttnSpecHeadDim  = 0 // elements of a head
-	AttnSpecWindowed = 1 // 1 if only the last positions are seen
-	AttnSpecSplit    = 2 // 1 if a row's positions are split over threadgroups
-	AttnSpecTile     = 3 // 1 if a threadgroup takes a tile of rows
+	AttnSpecWindowed = 1 // 1 if attention is limited to a window
+	AttnSpecSplit    = 2 // 1 if threadgroups split the positions of a row
+	AttnSpecTile     = 3 // 1 if a threadgroup computes a tile of rows
 	AttnSpecKV       = 4 // element type of the KV cache
-	AttnSpecSinks    = 5 // 1 if positions at the start are seen too
+	AttnSpecSinks    = 5 // 1 if the layer keeps the first positions as attention sinks
 	AttnSpecLayout   = 6 // which pairs RoPE rotates
-	AttnSpecLearned  = 7 // 1 if each head has a learned attention sink: a logit without a value that takes part in its softmax
+	AttnSpecLearned  = 7 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
 )
 
 // AttnParams are the parameters of attn.
@@ -593,10 +593,10 @@ type AttnParams struct {
 	Splits    uint32  // splits, 1 if not split
 	Scale     float32 // factor of Q·K
 	HeadGroup uint32  // Q heads that a threadgroup takes
-	RowGroup  uint32  // rows that a threadgroup takes, 1 without tile
-	First     uint32  // positions at the start that are seen too, if the constant sinks is 1
-	Half      uint32  // rotated pairs of a head, if the constant sinks is 1
-	SoftCap   float32 // c of c*tanh(s/c) in place of a score s; 0: none; none with tile
+	RowGroup  uint32  // rows that a threadgroup computes, 1 without tile
+	First     uint32  // number of attention sinks, the positions 0 to first - 1, if the constant sinks is 1
+	Half      uint32  // rotated pairs of a head if the constant sinks is 1
+	SoftCap   float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap; must be 0 with tile
 }
 
 // AttnParamsOf decodes the parameters of c, a command of kernel attn.
@@ -638,7 +638,7 @@ func (p AttnParams) Put(c *table.Cmd) {
 
 // Bindings of attn_merge.
 const (
-	AttnMergeBindPart = 0 // r, [rows, heads, splits, head_dim+2] float32, of each row [heads, splits, head_dim], then [heads, splits, 2], maximum and weight
+	AttnMergeBindPart = 0 // r, [rows, heads, splits, head_dim+2] float32, each row has [heads, splits, head_dim] values, then [heads, splits, 2]: max and weight
 	AttnMergeBindOut  = 1 // w, [rows, heads, head_dim] float32
 )
 
@@ -652,7 +652,7 @@ type AttnMergeParams struct {
 	Heads  uint32 // Q heads
 	Splits uint32 // splits
 	Span   uint32 // smallest number of positions of a split
-	Window uint32 // positions seen; 0: all
+	Window uint32 // visible positions; 0 means all
 }
 
 // AttnMergeParamsOf decodes the parameters of c, a command of kernel attn_merge.
@@ -689,8 +689,8 @@ const (
 // SiLUMulParams are the parameters of silu_mul.
 type SiLUMulParams struct {
 	N      uint32  // width
-	Stride uint32  // elements from one row of gate, and of up, to the next
-	Limit  float32 // bound of gate and up, if the activation is clamped_swiglu
+	Stride uint32  // elements from one row to the next, in gate and in up
+	Limit  float32 // bound of gate and up if the activation is clamped_swiglu
 }
 
 // SiLUMulParamsOf decodes the parameters of c, a command of kernel silu_mul.
@@ -712,7 +712,7 @@ func (p SiLUMulParams) Put(c *table.Cmd) {
 
 // Bindings of argmax.
 const (
-	ArgmaxBindLogits = 0 // r, [n] float32, parts: [n, 2], a float32 and its index, a uint32, indexes in order
+	ArgmaxBindLogits = 0 // r, [n] float32, with parts, [n, 2]: a float32 and its uint32 index, sorted by index
 	ArgmaxBindStops  = 1 // r, [1+max_stops] uint32, a count, then the ids
 	ArgmaxBindTokens = 2 // rw, [ring] uint32
 )
@@ -724,7 +724,7 @@ const (
 
 // ArgmaxParams are the parameters of argmax.
 type ArgmaxParams struct {
-	N        uint32 // vocabulary, or parts of it
+	N        uint32 // size of the vocabulary, or its number of parts
 	Ring     uint32 // entries of the token ring
 	MaxStops uint32 // stop ids that fit
 }
@@ -752,21 +752,21 @@ const (
 	RoPEAttnBindK      = 1 // r, [kv_heads, head_dim] float32
 	RoPEAttnBindV      = 2 // r, [kv_heads, head_dim] float32
 	RoPEAttnBindAngles = 3 // r, [half, 2] float32
-	RoPEAttnBindNorm   = 4 // r, [n] float32, qk_norm: [2, head_dim], for Q, then K; learned: then [heads], the logits
-	RoPEAttnBindKCache = 5 // rw, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
-	RoPEAttnBindVCache = 6 // rw, [kv_heads, cap, head_dim] kv, f16: float16; q8_0: int8, then [kv_heads, cap, head_dim/32] float16, the scale of each 32 elements
-	RoPEAttnBindOut    = 7 // w, [heads, head_dim] float32, split: [heads, splits, head_dim], then [heads, splits, 2], maximum and weight
+	RoPEAttnBindNorm   = 4 // r, [n] float32, with qk_norm, [2, head_dim] weights for Q and for K; with learned, then [heads] sink logits
+	RoPEAttnBindKCache = 5 // rw, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+	RoPEAttnBindVCache = 6 // rw, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+	RoPEAttnBindOut    = 7 // w, [heads, head_dim] float32, with split, [heads, splits, head_dim] sums, then [heads, splits, 2]: largest score and sum of weights
 )
 
 // Specialisation constants of rope_attn.
 const (
 	RoPEAttnSpecHeadDim  = 0 // elements of a head
-	RoPEAttnSpecWindowed = 1 // 1 if only the last positions are seen
-	RoPEAttnSpecSplit    = 2 // 1 if a row's positions are split over threadgroups
+	RoPEAttnSpecWindowed = 1 // 1 if attention is limited to a window
+	RoPEAttnSpecSplit    = 2 // 1 if threadgroups split the positions of a row
 	RoPEAttnSpecLayout   = 3 // which pairs RoPE rotates
 	RoPEAttnSpecQKNorm   = 4 // 1 if Q and K heads are normalised
 	RoPEAttnSpecKV       = 5 // element type of the KV cache
-	RoPEAttnSpecLearned  = 6 // 1 if each head has a learned attention sink: a logit without a value that takes part in its softmax
+	RoPEAttnSpecLearned  = 6 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
 )
 
 // RoPEAttnParams are the parameters of rope_attn.
@@ -782,7 +782,7 @@ type RoPEAttnParams struct {
 	HeadGroup uint32  // Q heads that a threadgroup takes
 	Eps       float32 // added to the mean square
 	Shared    uint32  // Q heads that share K and V: heads/kv_heads
-	SoftCap   float32 // c of c*tanh(s/c) in place of a score s; 0: none
+	SoftCap   float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap
 }
 
 // RoPEAttnParamsOf decodes the parameters of c, a command of kernel rope_attn.
@@ -850,13 +850,13 @@ func (p ArgmaxPartParams) Put(c *table.Cmd) {
 // Bindings of halves.
 const (
 	HalvesBindX   = 0 // r, [rows, in] float32, rows x_stride apart
-	HalvesBindX2  = 1 // r, [rows, in] float32, rows x_stride apart, the factor of silu(x)
-	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16, unit float32 and 12 unused bytes; n is in rounded up to 64, elements past in are 0
+	HalvesBindX2  = 1 // r, [rows, in] float32, factor of the activation of x, rows x_stride apart
+	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
 )
 
 // Specialisation constants of halves.
 const (
-	HalvesSpecInput      = 0 // what the input is
+	HalvesSpecInput      = 0 // selects how the input is computed
 	HalvesSpecActivation = 1 // the activation function
 )
 
@@ -883,7 +883,7 @@ func (p HalvesParams) Put(c *table.Cmd) {
 
 // Bindings of gemm_halves.
 const (
-	GEMMHalvesBindX = 0 // r, [rows], high [n] float16, low [n] float16, unit float32 and 12 unused bytes; n is in rounded up to 64, elements past in are 0
+	GEMMHalvesBindX = 0 // r, [rows], high [n] float16, low [n] float16, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
 	GEMMHalvesBindW = 1 // r, [out, in] wtype
 	GEMMHalvesBindB = 2 // r, [out] float32
 	GEMMHalvesBindY = 3 // w, [rows, out] float32, rows y_stride apart
@@ -901,7 +901,7 @@ type GEMMHalvesParams struct {
 	Out      uint32 // rows of W
 	YStride  uint32 // elements from one row of y to the next
 	Group    uint32 // rows of W that a threadgroup computes, at most 128
-	RowGroup uint32 // rows of x that a threadgroup computes them for, 64 or 128
+	RowGroup uint32 // rows of x that a threadgroup computes, 64 or 128
 }
 
 // GEMMHalvesParamsOf decodes the parameters of c, a command of kernel gemm_halves.
@@ -929,7 +929,7 @@ func (p GEMMHalvesParams) Put(c *table.Cmd) {
 const (
 	SampleAdjustBindLogits   = 0 // r, [n] float32
 	SampleAdjustBindTokens   = 1 // r, [ring] uint32
-	SampleAdjustBindSettings = 2 // r, [1], sampler.Settings, then [max_bias, 2]: a token id, its bias as float32; each id occurs once
+	SampleAdjustBindSettings = 2 // r, [1], sampler.Settings, then [max_bias, 2]: a token id and its bias as float32; each id occurs once
 	SampleAdjustBindKeys     = 3 // w, [n] uint32
 	SampleAdjustBindLargest  = 4 // w, [parts] uint32
 )
@@ -939,7 +939,7 @@ type SampleAdjustParams struct {
 	N       uint32 // vocabulary
 	Part    uint32 // logits of a part
 	Ring    uint32 // entries of the token ring
-	MaxBias uint32 // biases that fit
+	MaxBias uint32 // capacity for biases
 }
 
 // SampleAdjustParamsOf decodes the parameters of c, a command of kernel sample_adjust.
@@ -966,15 +966,15 @@ const (
 	SampleFilterBindKeys     = 0 // r, [n] uint32, written by sample_adjust
 	SampleFilterBindLargest  = 1 // r, [parts] uint32, written by sample_adjust
 	SampleFilterBindSettings = 2 // r, [1], sampler.Settings
-	SampleFilterBindLimit    = 3 // w, [4] uint32, key and id of the last token that is kept, largest key, 0
+	SampleFilterBindLimit    = 3 // w, [4] uint32, key and id of the last kept token, largest key, 0
 )
 
 // Specialisation constants of sample_filter.
 const (
 	SampleFilterSpecStage1 = 0 // the sampler's first stage after the penalties
-	SampleFilterSpecStage2 = 1 // its second
-	SampleFilterSpecStage3 = 2 // its third
-	SampleFilterSpecStage4 = 3 // its fourth
+	SampleFilterSpecStage2 = 1 // the sampler's second stage after the penalties
+	SampleFilterSpecStage3 = 2 // the sampler's third stage after the penalties
+	SampleFilterSpecStage4 = 3 // the sampler's fourth stage after the penalties
 )
 
 // SampleFilterParams are the parameters of sample_filter.
@@ -1031,7 +1031,7 @@ func (p SampleDrawParams) Put(c *table.Cmd) {
 const (
 	RankPartBindLogits   = 0 // r, [n] float32
 	RankPartBindSettings = 1 // r, [1], sampler.Settings
-	RankPartBindOut      = 2 // w, [parts], 42 uint32: the sum, low and high; sampler.OrderKey and id [20, 2], the likeliest first
+	RankPartBindOut      = 2 // w, [parts], 42 uint32: the sum, low and high; sampler.OrderKey and id [20, 2], the most probable token first
 )
 
 // RankPartParams are the parameters of rank_part.
@@ -1061,13 +1061,13 @@ const (
 	RankBindParts    = 1 // r, [parts], 42 uint32, written by rank_part
 	RankBindDrawn    = 2 // r, [pairs] (float32, index)
 	RankBindSettings = 3 // r, [1], sampler.Settings
-	RankBindRanks    = 4 // rw, [entries], 42 words: id and float32 of the chosen token; id and float32 [20, 2], the likeliest first; 0 where there is no token
+	RankBindRanks    = 4 // rw, [entries], 42 words: id and float32 log-probability of the chosen token, then id and float32 log-probability [20, 2], the most probable token first; 0 if there is no token
 )
 
 // RankParams are the parameters of rank.
 type RankParams struct {
 	N       uint32 // vocabulary
-	Part    uint32 // logits of a part of parts
+	Part    uint32 // logits in each part of the binding parts
 	Pairs   uint32 // elements of drawn
 	Entries uint32 // entries of ranks
 }
@@ -1133,9 +1133,9 @@ const (
 // DraftParams are the parameters of draft.
 type DraftParams struct {
 	Ring  uint32 // entries of the token ring
-	Draft uint32 // largest number of tokens of a draft
-	Most  uint32 // tokens that are compared
-	Least uint32 // tokens that must be the same
+	Draft uint32 // largest number of tokens in a draft
+	Most  uint32 // largest number of tokens to compare
+	Least uint32 // smallest number of matching tokens
 }
 
 // DraftParamsOf decodes the parameters of c, a command of kernel draft.
@@ -1292,7 +1292,7 @@ const (
 
 // Specialisation constants of route.
 const (
-	RouteSpecOver = 0 // the experts that a router's softmax is over
+	RouteSpecOver = 0 // selects the experts that the router's softmax includes
 )
 
 // RouteParams are the parameters of route.
@@ -1319,7 +1319,7 @@ func (p RouteParams) Put(c *table.Cmd) {
 // Bindings of expert_gemv.
 const (
 	ExpertGEMVBindX   = 0 // r, [rows, used/share, in] float32, rows x_stride apart
-	ExpertGEMVBindX2  = 1 // r, [rows, used/share, in] float32, rows x_stride apart, the factor of the activation of x
+	ExpertGEMVBindX2  = 1 // r, [rows, used/share, in] float32, factor of the activation of x, rows x_stride apart
 	ExpertGEMVBindW   = 2 // r, [experts, out, in] wtype, each in the layout weights
 	ExpertGEMVBindB   = 3 // r, [experts, out] float32
 	ExpertGEMVBindIDs = 4 // r, [rows, used] uint32
@@ -1330,7 +1330,7 @@ const (
 const (
 	ExpertGEMVSpecWType      = 0 // weight type, a dtype.Type
 	ExpertGEMVSpecAct        = 1 // activation type of the product
-	ExpertGEMVSpecInput      = 2 // what the input is
+	ExpertGEMVSpecInput      = 2 // selects how the input is computed
 	ExpertGEMVSpecBias       = 3 // 1 if a bias is added
 	ExpertGEMVSpecWeights    = 4 // layout of the weights, a dtype.Layout
 	ExpertGEMVSpecActivation = 5 // the activation function
@@ -1343,12 +1343,12 @@ type ExpertGEMVParams struct {
 	XStride uint32  // elements from one row of x to the next
 	YStride uint32  // elements from one row of y to the next
 	Group   uint32  // rows of W that a threadgroup computes
-	Ahead   uint32  // bytes of threadgroup memory that a SIMD group has for weights on their way, a multiple of 16; 0: weights go to registers
-	Stage   uint32  // columns of the input in threadgroup memory at once, a multiple of 256; 0: 2048
+	Ahead   uint32  // bytes of threadgroup memory per SIMD group for prefetched weights, a multiple of 16; 0 means weights are loaded to registers
+	Stage   uint32  // columns of the input in threadgroup memory at a time, a multiple of 256; 0 means 2048
 	Experts uint32  // experts of the layer
 	Used    uint32  // experts that a row has chosen
-	Share   uint32  // products that share a row of x: used, or 1
-	Limit   float32 // bound of gate and up, if the activation is clamped_swiglu
+	Share   uint32  // number of products that share a row of x: used, or 1
+	Limit   float32 // bound of gate and up if the activation is clamped_swiglu
 }
 
 // ExpertGEMVParamsOf decodes the parameters of c, a command of kernel expert_gemv.
@@ -1388,7 +1388,7 @@ func (p ExpertGEMVParams) Put(c *table.Cmd) {
 const (
 	ExpertSumBindX       = 0 // r, [rows, used, n] float32
 	ExpertSumBindWeights = 1 // r, [rows, used] float32
-	ExpertSumBindOut     = 2 // w, [rows, n] float32, output add: read too
+	ExpertSumBindOut     = 2 // w, [rows, n] float32, also read if output == add
 )
 
 // Specialisation constants of expert_sum.

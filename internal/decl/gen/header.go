@@ -11,8 +11,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// cmdStruct is the layout of table.Cmd and its parts; TestLayout compares it
-// with the Go side through a C compiler. Names must not be words of Metal.
+// cmdStruct is the layout of table.Cmd and its parts in C. TestLayout compares it with the layout in
+// Go, by means of a C compiler. Names must not be keywords of Metal.
 const cmdStruct = `
 typedef struct pianola_binding {
     uint32_t slot;
@@ -39,8 +39,8 @@ typedef struct pianola_cmd {
     uint8_t reserved1[8];
 } pianola_cmd;
 
-// The secondary bytes as kernels read them; index is the token index, the
-// position or the first row, as the kernel has it.
+// The secondary bytes as kernels read them. index is the token index, the
+// position or the first row, depending on the kernel.
 typedef struct pianola_second {
     uint32_t index;
     uint32_t kv_len;
@@ -61,12 +61,12 @@ typedef struct pianola_step {
     uint32_t cancel;
     uint32_t drafted;
     uint32_t accepted;
-    uint32_t trust; // in the drafts that come: speculate.Trust
+    uint32_t trust; // trust in the next drafts, a speculate.Trust
     uint32_t until; // token index at which verification ends, or 0
     uint32_t reserved;
 } pianola_step;
 
-// The head of a sampler slot; sampler.Settings says what the fields are.
+// The beginning of a sampler slot. sampler.Settings documents the fields.
 typedef struct pianola_sampler {
     uint32_t seed[2];
     float inv_temperature;
@@ -105,7 +105,7 @@ func header(kernels []decl.Kernel) ([]byte, error) {
 	for i, k := range kernels {
 		fmt.Fprintf(&b, "#define PIANOLA_KERNEL_%s %d\n", strings.ToUpper(k.Name), i)
 	}
-	b.WriteString("\n// Numbers of function constants, and the values that have names.\n")
+	b.WriteString("\n// Numbers of function constants, and their named values.\n")
 	for i, c := range decl.Constants {
 		fmt.Fprintf(&b, "#define PIANOLA_FC_%s %d\n", strings.ToUpper(c.Name), i)
 	}
@@ -117,7 +117,7 @@ func header(kernels []decl.Kernel) ([]byte, error) {
 	for _, t := range dtype.All() {
 		fmt.Fprintf(&b, "#define PIANOLA_WTYPE_%s %d\n", strings.ToUpper(t.String()), t)
 	}
-	b.WriteString("\n// Families: types with the same quants, and what is left of a type of one.\n")
+	b.WriteString("\n// Families of types with the same quants, and the bits of a type that select its family.\n")
 	for _, t := range dtype.Families() {
 		name, _, _ := strings.Cut(t.String(), "_")
 		fmt.Fprintf(&b, "#define PIANOLA_WTYPE_%s %d\n", name, t)
@@ -130,7 +130,7 @@ func header(kernels []decl.Kernel) ([]byte, error) {
 		}
 		fmt.Fprintf(&b, "} pianola_%s_params;\nPIANOLA_ASSERT_SIZE(pianola_%s_params, %d);\n", k.Name, k.Name, 4*len(k.Params))
 	}
-	b.WriteString("\n// Bytes of threadgroup memory of the kernels where constants alone decide it.\n")
+	b.WriteString("\n// Bytes of threadgroup memory of kernels for which it depends on constants only.\n")
 	for i := range kernels {
 		b.WriteString(threadgroupMacro(&kernels[i]))
 	}
@@ -143,8 +143,7 @@ func header(kernels []decl.Kernel) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// member returns a parameter's name in C and Metal, where a word of Metal's
-// language gets an underscore.
+// member returns a parameter's name in C and Metal. A keyword of Metal gets an underscore.
 func member(name string) string {
 	switch name {
 	case "half", "kernel", "device", "constant", "threadgroup", "thread", "vertex", "fragment":
@@ -156,13 +155,13 @@ func member(name string) string {
 // constants writes the header that declares the function constants to Metal.
 func constants([]decl.Kernel) ([]byte, error) {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "// %s\n\n// The specialisation constants as function constants. Kernels name them; what\n// kernels call gets them as arguments.\n", notice)
+	fmt.Fprintf(&b, "// %s\n\n// The specialisation constants as function constants. Kernels use them\n// directly; functions that kernels call receive them as arguments.\n", notice)
 	b.WriteString("#ifndef PIANOLA_CONSTANTS_H\n#define PIANOLA_CONSTANTS_H\n\n#include \"params.h\"\n\n")
 	for _, c := range decl.Constants {
 		name := strings.ToUpper(c.Name)
 		fmt.Fprintf(&b, "constant uint %s [[function_constant(PIANOLA_FC_%s)]]; // %s\n", name, name, c.Doc)
 	}
-	b.WriteString("\n// The weight type, or its family where it has one.\nconstant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;\n")
+	b.WriteString("\n// The weight type, or its family if it has one.\nconstant uint WTYPE_FAMILY = WTYPE < PIANOLA_FAMILIES ? WTYPE : WTYPE & PIANOLA_FAMILY_MASK;\n")
 	b.WriteString("\n#endif\n")
 	return b.Bytes(), nil
 }
@@ -179,8 +178,8 @@ var (
 	lowercase  = regexp.MustCompile(`\b[a-z_][a-z0-9_]*\b`)
 )
 
-// threadgroupMacro returns a macro of a kernel's specialisation constants that is its
-// threadgroup memory, or nothing if parameters decide it too.
+// threadgroupMacro returns the definition of a macro that computes a kernel's threadgroup memory from
+// its specialisation constants, or "" if the memory depends on parameters, too.
 func threadgroupMacro(k *decl.Kernel) string {
 	if k.TGMem == "" {
 		return ""

@@ -1,8 +1,8 @@
-// Command gen writes the files that follow from the kernel declarations: the Go
-// constants and parameter structs of package kernels, and the C and Metal headers.
+// Command gen generates files from the kernel declarations: the Go constants and parameter structs of
+// package kernels, and the headers for C and Metal. Run it in the repository's root:
 //
-//	go run ./internal/decl/gen          from the repository's root
-//	go run ./internal/decl/gen -check   fails if a file is not what it would write
+//	go run ./internal/decl/gen          writes the files
+//	go run ./internal/decl/gen -check   fails if a file differs from the generated one
 package main
 
 import (
@@ -48,7 +48,7 @@ func main() {
 				log.Fatal(err)
 			}
 			if !bytes.Equal(got, want) {
-				log.Fatalf("%s is not what the declarations give: run make gen", out.path)
+				log.Fatalf("%s does not match the declarations: run make gen", out.path)
 			}
 			continue
 		}
