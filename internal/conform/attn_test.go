@@ -19,17 +19,17 @@ import (
 
 // attention is the shape of an attn command.
 type attention struct {
-	headDim, kvHeads, shared int // shared: Q heads per K and V head
-	rows, kvLen              int // kvLen of the first row
+	headDim, kvHeads, shared int // shared is the number of Q heads per K and V head
+	rows, kvLen              int // kvLen is the KV length of the first row
 	context                  int
 	window                   int // 0: none
-	splits, span             int // splits 0: not split
+	splits, span             int // splits is 0 without splitting
 	headGroup, rowGroup      int
 	tile                     bool
 	gap                      int // elements between rows of q
 	scale                    float64
-	q8                       bool    // a cache of int8
-	first                    int     // attention sinks, visible besides the window
+	q8                       bool    // int8 cache
+	first                    int     // number of attention sinks, visible in addition to the window
 	half                     int     // pairs of Q that are rotated for the sinks
 	softCap                  float64 // 0: none
 	interleaved              bool
@@ -147,7 +147,7 @@ func (a attention) setRow(cache []byte, head, row int, r *rand.Rand, scale float
 	for i := range to[0] {
 		to[0][i] = byte(r.Uint32())
 		if to[0][i] == 0x80 {
-			to[0][i] = 0x81 // 127 is the most
+			to[0][i] = 0x81 // 127 is the largest quant
 		}
 	}
 	copy(to[1], halfs(r, a.headDim/32, scale/64))
@@ -174,7 +174,7 @@ func (a attention) command(r *rand.Rand) command {
 	cache := func(scale float64) []byte {
 		size := 2 * d
 		if a.q8 {
-			size = d + d/16 // NaN are the scales
+			size = d + d/16 // the scales, not the values, are NaN
 		}
 		b := bytes.Repeat([]byte{0xff}, a.kvHeads*capacity*size)
 		for h := range a.kvHeads {
@@ -379,7 +379,7 @@ func testAttn(t *testing.T, p *emu.Program) {
 	}
 }
 
-// testAttnTile does the same for tiles of rows, whose products use pairs of float16.
+// testAttnTile does the same for prefill attention, whose products use pairs of float16.
 func testAttnTile(t *testing.T, p *emu.Program, first, end uint64) {
 	for seed := first; seed < end; seed++ {
 		r := rand.New(rand.NewPCG(seed, 6))
@@ -388,7 +388,7 @@ func testAttnTile(t *testing.T, p *emu.Program, first, end uint64) {
 		a.tile, a.headDim, a.rows = true, pick(r, 16, 48, 64, 64, 80, 96, 112, 128, 128), pick(r, 1, 3, 16, 17, 40)
 		a.rowGroup = pick(r, 1, 5, 16, 32, 48)
 		a.context = a.kvLen + a.rows - 1 + r.IntN(100)
-		a.span, a.splits, a.softCap = 0, 0, 0 // tiles have no soft cap
+		a.span, a.splits, a.softCap = 0, 0, 0 // prefill attention has no soft cap
 		if a.q8 {
 			a.headDim = pick(r, 32, 64, 96, 128)
 		}
@@ -426,8 +426,7 @@ func checkAttn(t *testing.T, p *emu.Program, a attention, r *rand.Rand, seed uin
 	}
 }
 
-// testAttnRows checks that a row's output is the same, bit by bit, whatever the other rows
-// are.
+// testAttnRows checks that the bits of a row's output do not depend on the other rows.
 func testAttnRows(t *testing.T, p *emu.Program) {
 	for seed := range exhaustive.Pick(uint64(6), 2) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -452,7 +451,7 @@ func testAttnRows(t *testing.T, p *emu.Program) {
 			}
 			tab, slots := d.tableOf(t)
 			one := d.emulated(t, p, tab, d.contents(t, tab, slots, r), launch{threads: 128}).bindings[kernels.AttnBindOut]
-			// Compare only splits with positions: the others hold noise.
+			// Compare only splits with positions, because the others are not written.
 			x, y, want := alone.parts(all[row*len(one):][:len(one)]), alone.parts(one), alone.exact(d)
 			for at := 0; at < len(y); at += a.size() {
 				if a.splits > 0 && want[at+a.size()-1] == 0 {
@@ -476,7 +475,7 @@ func testAttnLong(t *testing.T, p *emu.Program) {
 		{headDim: 128, kvHeads: 1, shared: 4, rows: 1, kvLen: 4100, context: 5000, splits: 8, span: 32, headGroup: 4, rowGroup: 1, scale: 1, q8: true},
 	} {
 		if !exhaustive.On && seed > 0 {
-			break // the first has splits and shared heads
+			break // the first part has splits and shared heads
 		}
 		r := rand.New(rand.NewPCG(uint64(seed), 3))
 		c := a.command(r)

@@ -21,8 +21,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// contextRows is the context of the tests' tables, unless a command says
-// another.
+// contextRows is the context of the tests' tables, unless a command sets another one.
 const contextRows = 1 << 18
 
 // command is one kernel with its arguments.
@@ -32,10 +31,10 @@ type command struct {
 	params  interface{ Put(*table.Cmd) }
 	second  pianolaSecond
 	step    table.Step        // current position, for commands that advance it
-	context uint32            // 0: contextRows
-	threads uint32            // 0: 32
+	context uint32            // context; 0: contextRows
+	threads uint32            // threads per threadgroup; 0: 32
 	absent  []string          // absent bindings
-	input   map[string][]byte // contents of bindings; others hold noise
+	input   map[string][]byte // contents of bindings; others are random
 }
 
 // pianolaSecond are the secondary fields.
@@ -49,8 +48,8 @@ type outcome struct {
 	step     []byte // step block, for commands that advance it
 }
 
-// tableOf returns a table of the one command, with a slot for each binding
-// that is exactly as long as its extent, and the slots' indexes.
+// tableOf returns a table with only this command and the indexes of its slots. Each binding has
+// a slot that is exactly as long as its extent.
 func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32) {
 	tb.Helper()
 	k, _ := decl.Lookup(c.kernel)
@@ -108,7 +107,7 @@ func (c *command) tableOf(tb testing.TB) (*table.Table, [decl.MaxBindings]uint32
 	}
 	cmd.Grid = [3]uint32{uint32(grid[0]), uint32(grid[1]), uint32(grid[2])}
 	t.Cmds, t.Labels = []table.Cmd{cmd}, []string{k.Name}
-	if c.moves() { // a table has decode, too
+	if c.moves() { // such a table also needs the program decode
 		add := table.Cmd{Kernel: kernels.Add, Bindings: 2, PatchOffset: cmd.PatchOffset, Threadgroup: cmd.Threadgroup, Grid: [3]uint32{1, 1, 1}}
 		kernels.AddParams{N: 1}.Put(&add)
 		add.PutSecond(decl.SecondRows, 1)
@@ -289,8 +288,8 @@ func normal(r *rand.Rand, n int, scale float64) []float32 {
 	return x
 }
 
-// tiny is the bound below which values count as 0: fast functions flush values below
-// float32's normal numbers, or bound an exponent before that.
+// tiny is the bound below which values count as 0, because fast functions flush subnormal
+// numbers to 0 or bound exponents.
 const tiny = 1e-30
 
 // near returns an error unless each element of got is within tol of want, relative to the

@@ -8,8 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// denseSubjects are the kernels and parameters of dense families that llama has
-// not.
+// denseSubjects are kernels and parameters of dense model families that llama does not use.
 var denseSubjects = []subject{
 	{kernels.LayerNorm, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows, xRows := width(r), 1+r.IntN(4), 1+r.IntN(6)
@@ -60,12 +59,12 @@ var denseSubjects = []subject{
 	}},
 }
 
-// denseWholes are tables with fused tensors and LongRoPE's two ranges, norms over
-// all heads and behind blocks, layers without RoPE, factors of the residual stream
-// and of logits, and without a gate.
+// denseWholes are tables with fused tensors, both ranges of LongRoPE, norms over all heads and
+// after blocks, layers without RoPE, scaled residuals and logits, and MLPs without a gate.
 func denseWholes() (list []whole) {
 	for i, w := range []whole{
-		// One element of K between two float16 moves the sixth token's logits by 2.1e-4.
+		// A difference of one element of K in the last bit of float16 changes the sixth token's
+		// logits by 2.1e-4.
 		{model: "variants/phi3_long", chip: "h200", change: small, changed: "small", prompts: []int{0}, alone: 4e-4},
 		{model: "variants/phi3_short", chip: "m4-pro", prompts: []int{1}},
 		{model: "variants/olmo2", chip: "m4-pro", prompts: []int{1}},

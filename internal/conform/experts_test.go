@@ -13,8 +13,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// both runs a command on the CPU device and, in three orders, emulated: all
-// orders give the same bits.
+// both runs a command on the CPU device and emulated in three orders, which must give the same
+// bits.
 func both(t *testing.T, e *emu.Program, c command, r *rand.Rand, seed uint64, threads int) (cpu, emulated *outcome) {
 	t.Helper()
 	k, _ := decl.Lookup(c.kernel)
@@ -41,7 +41,7 @@ func TestExperts(t *testing.T) {
 	t.Run("clamped", func(t *testing.T) { testClamped(t, e) })
 }
 
-// testRoute compares the choice with a sort, and the weights with float64.
+// testRoute compares the selected experts with a sort, and the weights with float64.
 func testRoute(t *testing.T, e *emu.Program) {
 	for seed := range exhaustive.Pick(uint64(40), 8) {
 		r := rand.New(rand.NewPCG(seed, 21))
@@ -49,7 +49,7 @@ func testRoute(t *testing.T, e *emu.Program) {
 		used := 1 + r.IntN(min(experts, 12))
 		over := uint32(r.IntN(2))
 		logits := normal(r, rows*experts, pick(r, 1.0, 10.0))
-		if r.IntN(2) == 0 { // equals
+		if r.IntN(2) == 0 { // equal logits
 			for i := range logits {
 				logits[i] = float32(math.Round(float64(logits[i])))
 			}
@@ -97,8 +97,8 @@ func testRoute(t *testing.T, e *emu.Program) {
 	}
 }
 
-// testExpertProducts compares products with all types of weights with the CPU
-// device, and with float64.
+// testExpertProducts compares products of all weight types with the CPU device and with
+// float64.
 func testExpertProducts(t *testing.T, e *emu.Program) {
 	for _, typ := range dtype.All() {
 		if !typ.Quantized() && typ > dtype.BF16 {
@@ -165,7 +165,7 @@ func (p *expertProduct) check(t *testing.T, e *emu.Program, r *rand.Rand, seed u
 		}
 	}
 	if r.IntN(3) == 0 {
-		ids[0] = math.MaxUint32 - uint32(r.IntN(2)) // is clamped
+		ids[0] = math.MaxUint32 - uint32(r.IntN(2)) // must be clamped
 	}
 	act := uint32(decl.ActF32)
 	if p.layout == dtype.Tiled16 {
@@ -259,7 +259,7 @@ func testExpertSum(t *testing.T, e *emu.Program) {
 	}
 }
 
-// testClamped runs silu_mul of the clamped kind.
+// testClamped tests silu_mul with the clamped activation.
 func testClamped(t *testing.T, e *emu.Program) {
 	for seed := range exhaustive.Pick(uint64(8), 4) {
 		r := rand.New(rand.NewPCG(seed, 24))

@@ -13,10 +13,10 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// halvesWidth returns the columns of a row of halves.
+// halvesWidth returns the number of columns of a split row.
 func halvesWidth(in int) int { return (in + 63) / 64 * 64 }
 
-// halvesOf makes rows of halves of x, [rows, in], as the declaration has them.
+// halvesOf converts x, [rows, in], to split rows as declared.
 func halvesOf(x []float32, in int) []byte {
 	var b []byte
 	n := halvesWidth(in)
@@ -44,8 +44,7 @@ func largest(x []float32) float32 {
 	return most
 }
 
-// halvesUsed returns rows of halves but for the bytes of each that nothing
-// writes.
+// halvesUsed returns split rows without the bytes that are never written.
 func halvesUsed(b []byte, in int) []byte {
 	var used []byte
 	size := 4*halvesWidth(in) + 16
@@ -55,8 +54,8 @@ func halvesUsed(b []byte, in int) []byte {
 	return used
 }
 
-// TestHalves compares rows of halves with those of the CPU device, of which each
-// bit is the same unless the input is a function's result, and with float64.
+// TestHalves compares split rows with those of the CPU device and with float64. The bits must
+// be equal unless the input is the result of an activation function.
 func TestHalves(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: true})
 	for seed := range exhaustive.Pick(uint64(16), 4) {
@@ -114,8 +113,8 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// TestGEMMHalves compares products of rows of halves with those of the CPU
-// device and with float64, and a row with itself among other rows.
+// TestGEMMHalves compares products of split rows with the CPU device and with float64. It also
+// checks that a row does not depend on the other rows.
 func TestGEMMHalves(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: true})
 	k, _ := decl.Lookup(kernels.GEMMHalves)
@@ -129,7 +128,7 @@ func TestGEMMHalves(t *testing.T) {
 		{dtype.F16, 66, 72, 130, 128, 64},
 		{dtype.F16, 3, 456, 20, 128, 64}, // more chunks than stages
 		{dtype.BF16, 130, 56, 128, 128, 128},
-		{dtype.F16, 20, 328, 100, 100, 128}, // likewise
+		{dtype.F16, 20, 328, 100, 100, 128}, // more chunks than stages
 		{dtype.BF16, 129, 72, 260, 120, 128},
 	} {
 		seed := uint64(seed)

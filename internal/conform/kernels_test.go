@@ -31,11 +31,11 @@ type subject struct {
 // pick returns one of the values.
 func pick[T any](r *rand.Rand, values ...T) T { return values[r.IntN(len(values))] }
 
-// scale is a size of values: mostly 1, also extreme ones whose squares are
+// scale returns a magnitude of values: mostly 1, sometimes an extreme one whose squares are
 // still finite.
 func scale(r *rand.Rand) float64 { return pick(r, 1, 1, 1, 1e-3, 1e-18, 1e15) }
 
-// width is the width of a row; vectors, tails and less than a SIMD group.
+// width returns the width of a row: whole vectors, tails, and less than a SIMD group.
 func width(r *rand.Rand) int { return pick(r, 1, 3, 64, 100, 130, 576, 1024, 2050, 4096) }
 
 func one(b bool) uint32 {
@@ -50,7 +50,7 @@ func specialLogits(r *rand.Rand, n int) []float32 {
 	logits := normal(r, n, 1)
 	special := []float32{float32(math.NaN()), float32(math.Inf(-1)), float32(math.Inf(1)), 0, float32(math.Copysign(0, -1)), 7}
 	switch r.IntN(4) {
-	case 0: // equals
+	case 0: // equal logits
 		for i := range logits {
 			logits[i] = float32(r.IntN(3))
 		}
@@ -58,7 +58,7 @@ func specialLogits(r *rand.Rand, n int) []float32 {
 		for range 1 + n/10 {
 			logits[r.IntN(n)] = pick(r, special...)
 		}
-	case 2: // all the same
+	case 2: // all equal
 		v := pick(r, special...)
 		for i := range logits {
 			logits[i] = v
@@ -171,7 +171,7 @@ var subjects = []subject{
 			input: map[string][]byte{
 				"q": f32(normal(r, (rows-1)*qs+heads*d, 1)), "k": f32(normal(r, (rows-1)*ks+kvHeads*d, 1)), "v": f32(normal(r, (rows-1)*vs+kvHeads*d, 1)),
 				"angles": f32(normal(r, rows*half*2, 1)), "norm": f32(normal(r, 2*d, 1)),
-				// The rows that are not written must stay, so they are no NaN.
+				// Rows that are not written must not change, so they cannot be NaN.
 				"k_cache": make([]byte, 2*kvHeads*capacity*d),
 			},
 		}
@@ -205,7 +205,7 @@ var subjects = []subject{
 		stride := n + pick(r, 0, 1, 4, n)
 		activation, tol := uint32(r.IntN(3)), 1e-6
 		if activation != decl.ActivationSiLU {
-			tol = 1e-4 // of exponentials of what has been rounded
+			tol = 1e-4 // exponentials of rounded values
 		}
 		return command{
 			specs:  []uint32{activation},
@@ -280,8 +280,8 @@ var subjects = []subject{
 var rounds = exhaustive.Pick(uint64(12), 3)
 
 // TestKernels compares random commands, each in three orders, with threadgroups of several
-// sizes and threadgroups for inactive rows; once with the stop flag set, which must leave
-// everything unchanged.
+// sizes and threadgroups for inactive rows. With the stop flag set, the command must change
+// nothing.
 func TestKernels(t *testing.T) {
 	p := builds.Get(t, emu.Options{Sanitize: true})
 	for _, s := range subjects {
@@ -290,7 +290,7 @@ func TestKernels(t *testing.T) {
 	}
 }
 
-// testSubject tests one kernel in this way.
+// testSubject tests one kernel as described for TestKernels.
 func testSubject(t *testing.T, p *emu.Program, s subject, rounds uint64) {
 	k, _ := decl.Lookup(s.kernel)
 	for seed := range rounds {

@@ -8,7 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/emu"
 )
 
-// builds are the emulators: to build one takes half a minute.
+// builds caches the emulators, because building one takes half a minute.
 var builds emu.Builds
 
 func TestMain(m *testing.M) {

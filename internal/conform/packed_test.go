@@ -42,8 +42,9 @@ func tableOf(t *testing.T, dir string, change func(*chip.Chip)) (*table.Table, *
 	return tab, src
 }
 
-// TestPacked replays models with packed weights, those of MLX's in every number of
-// bits and every group, in rows or in tiles, beside the same weights as float32.
+// TestPacked replays models with packed weights, in rows and in tiles: MLX types with every
+// number of bits and every group size. It compares the results with the same weights as
+// float32.
 func TestPacked(t *testing.T) {
 	const model, vocab = "../../testdata/tiny/llama", 32
 	type one struct {

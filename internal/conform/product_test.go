@@ -12,8 +12,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// types are all types that matrices have, but of families, whose types differ in the
-// group and in the scale, those of sampled.
+// types returns all types of matrices: those without variants, and sampled ones of the families
+// whose types have several group sizes and scale types.
 func types() (list []dtype.Type) {
 	for _, t := range dtype.All() {
 		if t.Family() == t && t <= dtype.BF16 || t.Quantized() && t < dtype.MLX2 {
@@ -23,7 +23,7 @@ func types() (list []dtype.Type) {
 	return append(list, sampled()...)
 }
 
-// sampled are types of families with every group and every type of scale.
+// sampled returns types of families that together cover every group size and every scale type.
 func sampled() (list []dtype.Type) {
 	for _, c := range []struct {
 		bits, group int
@@ -42,7 +42,7 @@ func sampled() (list []dtype.Type) {
 	return list
 }
 
-// seeds returns how many random products of a type a test tries, at most most.
+// seeds returns the number of random products of a type that a test tries, at most most.
 func seeds(t dtype.Type, most uint64) uint64 {
 	if !exhaustive.On {
 		return 1
@@ -92,7 +92,7 @@ func (m *matrix) bytes(l dtype.Layout) []byte {
 	return tiles
 }
 
-// productOf is a product of a random matrix and random rows.
+// productOf describes a product of a random matrix and random rows.
 type productOf struct {
 	kernel   decl.ID
 	t        dtype.Type
@@ -100,19 +100,19 @@ type productOf struct {
 	layout   dtype.Layout
 	out, in  int
 	rows     int
-	group    int // of the emulated command
+	group    int // group size of the emulated command
 	ahead    uint32
 	rowGroup int
 	silu     bool
-	gelu     bool // in silu's place
-	norm     bool // gemv alone has it, and add
+	gelu     bool // GELU instead of SiLU
+	norm     bool // only gemv has norm and add
 	bias     bool
 	add      bool
-	merge    attention // whose splits the input is merged of, if there are any; of gemv, one row
+	merge    attention // attention whose splits the input is merged from; only for gemv with one row
 	scale    float64
 }
 
-// command returns the command with a group, and the product in float64.
+// command returns the command with the given group size, and the product in float64.
 func (p *productOf) command(r *rand.Rand) (command, []float64) {
 	m := newMatrix(r, p.t, p.out, p.in)
 	xs, ys := p.in+pick(r, 0, 0, 4, 3), p.out+pick(r, 0, 5)
@@ -190,7 +190,7 @@ func (p *productOf) command(r *rand.Rand) (command, []float64) {
 	return c, want
 }
 
-// withGroup returns the command with another group.
+// withGroup returns the command with another group size.
 func (c command) withGroup(group int) command {
 	p := c.params.(kernels.GEMVParams)
 	p.Group = uint32(group)
@@ -205,7 +205,7 @@ func (p *productOf) check(t *testing.T, e *emu.Program, seed uint64, threads int
 	r := rand.New(rand.NewPCG(seed, uint64(p.t)))
 	c, want := p.command(r)
 	k, _ := decl.Lookup(p.kernel)
-	// The CPU device has whole strips.
+	// The CPU device requires groups of whole strips.
 	onCPU := c.withGroup((p.group + 15) / 16 * 16)
 	tab, slots := onCPU.tableOf(t)
 	contents := onCPU.contents(t, tab, slots, r)
@@ -228,7 +228,7 @@ func (p *productOf) check(t *testing.T, e *emu.Program, seed uint64, threads int
 	}
 }
 
-// kindOf sets what the input is and what becomes of the product.
+// kindOf selects the input and the output of the product at random.
 func (p *productOf) kindOf(r *rand.Rand) {
 	p.silu, p.gelu, p.norm, p.bias, p.add = false, false, false, r.IntN(2) == 1, r.IntN(3) == 0
 	switch r.IntN(5) {
@@ -241,8 +241,8 @@ func (p *productOf) kindOf(r *rand.Rand) {
 	}
 }
 
-// mergeOf makes the input one that is merged of splits, if heads can have its
-// columns.
+// mergeOf makes the input the result of merging splits, if the columns can be divided into
+// heads.
 func (p *productOf) mergeOf(r *rand.Rand) {
 	var sizes []int
 	for _, d := range []int{4, 8, 20, 32, 64, 80, 96, 128, 256} {
@@ -348,9 +348,9 @@ func TestRowsGEMV(t *testing.T) {
 	}
 }
 
-// TestGEMM compares products of chunks: those of tiles have the integers of
-// the CPU device, those of rows are made of pairs of float16. The sanitizers make
-// the emulator several times slower, so only an exhaustive run has them.
+// TestGEMM compares products of chunks. Products of tiles use the same integers as the CPU
+// device, products of rows use pairs of float16. Only exhaustive tests use the sanitizers,
+// which make the emulator several times slower.
 func TestGEMM(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: exhaustive.On})
 	for _, typ := range types() {
@@ -387,8 +387,8 @@ func TestGEMM(t *testing.T) {
 	}
 }
 
-// TestEmbedTypes looks up rows of every type in both layouts. Types without a
-// minimum have one product and one scale, so that not a bit may differ.
+// TestEmbedTypes looks up rows of every type in both layouts. For types without a minimum all
+// bits must be equal, because an element is a single product.
 func TestEmbedTypes(t *testing.T) {
 	e := builds.Get(t, emu.Options{Sanitize: true})
 	k, _ := decl.Lookup(kernels.Embed)

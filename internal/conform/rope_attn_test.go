@@ -27,8 +27,8 @@ func (a ropeAttention) newest(cache []byte, head int) [][]byte {
 	return a.cacheRow(cache, head, (a.kvLen-1)%a.capacity())
 }
 
-// sameCache compares a cache with the CPU device's. Quants may differ by one where
-// K is between two.
+// sameCache compares a cache with the CPU device's. Quants may differ by one if K is halfway
+// between two integers.
 func (a ropeAttention) sameCache(got, want []byte) error {
 	if !a.q8 {
 		return near(halves(got), halves(want), a.headDim, 1e-3)
@@ -52,8 +52,8 @@ func (a ropeAttention) sameCache(got, want []byte) error {
 	return nil
 }
 
-// command returns the command with random contents. The newest position's rows
-// of the caches are NaN, which shows if they are read.
+// command returns the command with random contents. The newest position's rows of the caches
+// are NaN, so that reading them has a visible effect.
 func (a ropeAttention) command(r *rand.Rand) command {
 	d, heads := a.headDim, a.kvHeads*a.shared
 	c := a.attention.command(r)
@@ -121,8 +121,8 @@ func (a ropeAttention) turned(c command) []float32 {
 	return out
 }
 
-// check compares an outcome with attention in float64 of the caches that it
-// left, whose newest rows are compared apart.
+// check compares an outcome with attention in float64 over the resulting caches. The newest
+// rows are compared separately.
 func (a ropeAttention) check(c command, got *outcome, tol float64) error {
 	after := c
 	after.input = map[string][]byte{
@@ -136,8 +136,8 @@ func (a ropeAttention) check(c command, got *outcome, tol float64) error {
 	return plain.compare(got.bindings[kernels.RoPEAttnBindOut], plain.exact(after), tol*max(1, a.scale))
 }
 
-// testRopeAttn compares random shapes of less than limit positions with the CPU
-// device and with float64, in three orders.
+// testRopeAttn compares random shapes with fewer than limit positions with the CPU device and
+// with float64, in three orders.
 func testRopeAttn(t *testing.T, p *emu.Program, first, end uint64, limit int) {
 	k, _ := decl.Lookup(kernels.RoPEAttn)
 	for seed := first; seed < end; seed++ {

@@ -36,15 +36,15 @@ func samplerOf(r *rand.Rand, n int) sampler.Settings {
 	return s
 }
 
-// headOf returns the settings as kernels have them.
+// headOf returns the settings in the kernels' encoding.
 func headOf(s sampler.Settings) []byte {
 	var b [sampler.Words * 4]byte
 	s.Put(&b)
 	return b[:]
 }
 
-// choiceLogits are logits that a sampler meets: specialLogits, and such as have many
-// tokens in one bin of the filters.
+// choiceLogits returns logits for a sampler: specialLogits, or logits with many tokens in one
+// bin of the filters.
 func choiceLogits(r *rand.Rand, n int) []float32 {
 	x := specialLogits(r, n)
 	switch r.IntN(5) {
@@ -77,7 +77,7 @@ func keysOf(logits []float32, part int) (keys, largest []uint32) {
 	return keys, largest
 }
 
-// sampleSubjects are the sampler's commands. All have the CPU's bits.
+// sampleSubjects are the sampler's commands. Their results must have the CPU device's bits.
 var sampleSubjects = []subject{
 	{kernels.SampleAdjust, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, ring := pick(r, 1, 5, 31, 1000, 4099, 20_000), 1+r.IntN(200)
@@ -150,7 +150,7 @@ func rankedOf(r *rand.Rand) sampler.Settings {
 	return sampler.Settings{Ranked: pick(r, uint32(0), 1, 2, 5, sampler.MaxRanked, math.MaxUint32)}
 }
 
-// rankedParts returns what rank_part leaves, with any sums.
+// rankedParts returns a possible result of rank_part, with random sums.
 func rankedParts(r *rand.Rand, logits []float32, part int) []uint32 {
 	var out []uint32
 	for first := 0; first < len(logits); first += part {
@@ -183,7 +183,7 @@ func TestSampler(t *testing.T) {
 	}
 }
 
-// choices runs a sampler's commands with the emulated kernels.
+// choices runs the sampler's commands with the emulated kernels.
 type choices struct {
 	adjust, filter, draw command
 	n                    int
@@ -209,7 +209,7 @@ func newChoices(logits []float32, set sampler.Settings, order ...uint32) *choice
 	}
 }
 
-// limit runs all but the draw.
+// limit runs all commands except the draw.
 func (c *choices) limit(t *testing.T, p *emu.Program) []byte {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 1))
@@ -257,8 +257,8 @@ func testLargeSampler(t *testing.T, p *emu.Program) {
 
 var emulatedDraws = flag.Int("draws", exhaustive.Pick(10_000, 2_000), "how many draws of the emulated kernel TestDraws makes for each setting")
 
-// TestDraws compares draws of the emulated kernel with the distribution by
-// chi-square: of one part for each draw, whose place is another.
+// TestDraws compares draws of the emulated kernel with the distribution by chi-square. Each
+// draw uses one part and another position.
 func TestDraws(t *testing.T) {
 	p := builds.Get(t, emu.Options{})
 	for i, c := range []struct {
@@ -298,7 +298,8 @@ func TestDraws(t *testing.T) {
 	}
 }
 
-// chiSquare compares counts with expected ones; those of less than 10 are one.
+// chiSquare compares counts with expected counts. Tokens with an expected count below 10 are
+// combined.
 func chiSquare(counts, want []float64, factor float64) error {
 	var chi, rest, restWant float64
 	freedom := -1.0

@@ -12,9 +12,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// verifySubjects are the commands that end the program verify: drafts that are right
-// for none, some or all of their tokens, with stop ids among them; histories that
-// repeat themselves, and that do not.
+// verifySubjects are the last commands of the program verify. In their drafts none, some or all
+// tokens are correct, and some are stop ids. Their histories repeat themselves or not.
 var verifySubjects = []subject{
 	{kernels.Accept, func(r *rand.Rand) (command, map[string]tolerance) {
 		rows, parts := pick(r, 1, 2, 4, 9, 32), pick(r, 1, 3, 40, 500)
@@ -66,7 +65,7 @@ var verifySubjects = []subject{
 	}},
 }
 
-// TestVerify compares them with the CPU's, the step block too.
+// TestVerify compares the commands with the CPU device, including the step block.
 func TestVerify(t *testing.T) {
 	p := builds.Get(t, emu.Options{Sanitize: true})
 	for _, s := range verifySubjects {

@@ -28,16 +28,16 @@ type whole struct {
 	model, golden string // below testdata
 	chip          string
 	change        func(*chip.Chip) // nil: unchanged
-	changed       string           // what it then is
+	changed       string           // name of the change
 	options       compiler.Options
-	prompts       []int // cases of the golden
+	prompts       []int // indices of the golden file's cases
 	tokens        int   // greedy tokens per prompt
 	order         emu.Order
 	fast          bool    // without sanitizers
-	ties          bool    // logits at their cap: no token need be compared
-	limit         float64 // relative error of logits beside the CPU device
-	reference     float64 // beside the golden; 0: not compared
-	alone         float64 // of decoding alone, if it may be more than 2e-4
+	ties          bool    // many logits are at their cap, so tokens need not be equal
+	limit         float64 // allowed relative error of logits, compared with the CPU device
+	reference     float64 // the same, compared with the golden file; 0: not compared
+	alone         float64 // the same for decoding without prefill, if it may exceed 2e-4
 }
 
 func (w *whole) String() string {
@@ -54,21 +54,21 @@ func (w *whole) String() string {
 	return s
 }
 
-// small makes several chunks of a prompt, a cache that rotates where there is a
-// window, and splits of attention.
+// small changes the chip so that a prompt has several chunks, caches rotate if the model has a
+// window, and attention has splits.
 func small(c *chip.Chip) {
 	c.PrefillChunk, c.LogitsRows, c.SplitContext, c.SplitSpan = 16, 7, 63, 16
 }
 
-// integers makes products of tiles with activations of 8 bits; tiles are of 16
+// integers changes the chip so that products of tiles use 8-bit activations; tiles have 16
 // rows.
 func integers(c *chip.Chip) { c.ActQ8, c.TileWeights, c.GEMVRows = true, true, 16 }
 
-// wholeContext is the context of the tables, for 40 tokens of prompt and some
-// more; it splits in two.
+// wholeContext is the context of the tables: 40 tokens of prompt and some more. It is divided
+// into two splits.
 const wholeContext = 96
 
-// compile compiles the table, and maps the model's files.
+// compile compiles the table and maps the model's files.
 func (w *whole) compile(tb testing.TB) (*table.Table, *weights.Mapped) {
 	tb.Helper()
 	h, err := pianola.OpenHeader(testmodels.Path(tb, filepath.Join("../../testdata", w.model)), nil)
@@ -165,15 +165,15 @@ func wholes() []whole {
 			limit: 2e-3, reference: 2e-3, fast: true,
 		}
 		list = append(list, tiny)
-		tiny.fast = false // what follows has the same kernels, and more
-		// Tiles of attention round Q and the weights of positions to float16 as
-		// well. Two devices within 2e-3 of the reference may be further apart.
+		tiny.fast = false // the following cases test the same kernels with sanitizers
+		// Prefill attention also rounds Q and the weights of positions to float16. Two devices
+		// within 2e-3 of the reference may differ by more than that.
 		h200 := tiny
 		h200.chip, h200.order, h200.limit, h200.prompts = "h200", emu.Random, 3e-3, []int{0, 2}
 		list = append(list, h200)
 		changed := tiny
 		changed.change, changed.changed, changed.order, changed.prompts, changed.tokens = small, "small", emu.Reverse, []int{0, 2}, 16
-		if name == "mistral" { // decoding passes the window too
+		if name == "mistral" { // decoding exceeds the window, too
 			changed.prompts = []int{1, 2}
 		}
 		list = append(list, changed)
@@ -185,7 +185,7 @@ func wholes() []whole {
 			}
 			list = append(list, apart)
 		}
-		if name != "mistral" { // whose golden holds for the Hugging Face form alone
+		if name != "mistral" { // its golden file is valid for the Hugging Face form only
 			file := tiny
 			file.model, file.prompts, file.fast = file.model+"/model.gguf", []int{0}, true
 			list = append(list, file)
@@ -194,7 +194,7 @@ func wholes() []whole {
 			list = append(list, file)
 		}
 	}
-	// Soft caps, norms behind blocks, GELU, and windows and RoPE by layer.
+	// Soft caps, norms after blocks, GELU, and windows and RoPE per layer.
 	for i, w := range []whole{
 		{model: "variants/gemma", chip: "h200", prompts: []int{2}},
 		{model: "tiny/gemma2", chip: "m4-pro", prompts: []int{2}, fast: true},
@@ -218,13 +218,13 @@ func wholes() []whole {
 		w.golden, w.order, w.limit, w.reference = cmp.Or(w.golden, w.model+"/golden.json"), emu.Order(i%3), 3e-3, 3e-3
 		list = append(list, w)
 	}
-	// A cache of int8: where K is between two integers, devices may choose either.
+	// Int8 caches: if K is halfway between two integers, devices may choose either.
 	for i, kv := range []whole{
 		{model: "tiny/llama", chip: "m4-pro"}, {model: "tiny/qwen3", chip: "h200"}, {model: "tiny/mistral", chip: "h200", options: compiler.Options{NoFuse: true}},
 	} {
 		kv.golden, kv.change, kv.changed, kv.options.KV = kv.model+"/golden.json", small, "small", "q8_0"
 		kv.prompts, kv.tokens, kv.order, kv.limit, kv.reference = []int{2}, 8, emu.Order(i), 1e-2, 3e-2
-		if kv.options.NoFuse { // whose other prompts are near ties from the first token on
+		if kv.options.NoFuse { // the other prompts nearly have ties from the first token on
 			kv.prompts = []int{1}
 		}
 		list = append(list, kv)
@@ -232,11 +232,11 @@ func wholes() []whole {
 	for _, file := range []struct {
 		path      string
 		reference float64
-		integers  float64 // the limit with activations of 8 bits; 0: without
+		integers  float64 // limit with 8-bit activations; 0: not tested
 	}{
 		{"gopher", 2e-3, 0},
-		// An activation that becomes another integer moves the logits by a share
-		// of what quantising does. The second's golden is of other weights.
+		// If an activation is rounded to another integer, the logits change by a part of the
+		// quantization error. The golden file of the second case is of other weights.
 		{"gopher-q8_0.gguf", 7e-2, 3e-2},
 		{"gopher/gopher-q4_0.gguf", 0, 3e-2},
 	} {
@@ -253,9 +253,8 @@ func wholes() []whole {
 	return list
 }
 
-// sampleOf returns the cases that every run of the tests replays: the two chips,
-// sanitizers, tables of small chunks, experts, and an int8 cache, with one prompt
-// each.
+// sampleOf returns the cases that every test run replays, with one prompt each: the two chips,
+// sanitizers, small chunks, experts, and an int8 cache.
 func sampleOf(tb testing.TB, list []whole) []whole {
 	tb.Helper()
 	var sample []whole
@@ -274,9 +273,9 @@ func sampleOf(tb testing.TB, list []whole) []whole {
 	return sample
 }
 
-// TestWhole replays whole tables with the emulated kernels, each binding cut to
-// what its declaration says, in agreement with the CPU device on the same
-// table, and with the references.
+// TestWhole replays whole tables with the emulated kernels. Each binding is limited to its
+// declared extent. The results must agree with the CPU device's on the same table, and with the
+// references.
 func TestWhole(t *testing.T) {
 	for _, w := range exhaustive.Pick(wholes(), sampleOf(t, wholes())) {
 		p := builds.Get(t, emu.Options{Sanitize: !w.fast})
@@ -325,9 +324,9 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// decodeAlone compares decoding from the start of the context: no product of
-// float16 is in it, so that what is left is the order of sums, and here and
-// there another float16 in the cache or another integer.
+// decodeAlone compares decoding from the start of the context. It uses no products of float16,
+// so devices differ only in the order of sums, which sometimes changes a float16 or an integer
+// in the cache.
 func (w *whole) decodeAlone(host, emulated replay.Device, t *table.Table) error {
 	_, tokens, _ := t.Slot(table.SlotTokens)
 	_, logits, _ := t.Slot(table.SlotLogits)
@@ -344,7 +343,7 @@ func (w *whole) decodeAlone(host, emulated replay.Device, t *table.Table) error 
 	}
 	limit := max(2e-4, w.alone)
 	if w.limit >= 1e-2 {
-		limit = w.limit // with integers
+		limit = w.limit // with 8-bit integers
 	}
 	var y []float32
 	for _, v := range floats(got[logits]) {
@@ -353,8 +352,7 @@ func (w *whole) decodeAlone(host, emulated replay.Device, t *table.Table) error 
 	return golden.Compare(limit, y, nil, floats(want[logits]), nil, nil).Fault
 }
 
-// TestWholeLogits computes the logits of every row of a prompt of several
-// chunks.
+// TestWholeLogits computes the logits of every row of a prompt of several chunks.
 func TestWholeLogits(t *testing.T) {
 	w := whole{model: "tiny/mistral", chip: "m4-pro", change: small, options: compiler.Options{AllLogits: true}}
 	tab, src := w.compile(t)
@@ -387,15 +385,15 @@ func TestWholeLogits(t *testing.T) {
 	}
 }
 
-// TestWholeStop chooses a token in the middle of a chain as stop id: what the
-// chain dispatches after it changes nothing.
+// TestWholeStop uses a token in the middle of a chain as stop id. The commands that the chain
+// dispatches after it must change nothing.
 func TestWholeStop(t *testing.T) {
 	w := whole{model: "tiny/qwen3", chip: "m4-pro", change: small}
 	tab, src := w.compile(t)
 	m := load(t, emu.NewDevice(builds.Get(t, emu.Options{}), emu.DeviceOptions{}), tab, src)
 	prompt := []int32{5, 6, 7}
 	want := generate(t, m, prompt, 32).ids // the last chain begins before token 20
-	at := 5                                // in a chain of 10 from token 1 on
+	at := 5                                // in the chain of 10 that begins at token 1
 	for slices.Contains(want[:at], want[at]) {
 		at++
 	}
@@ -421,8 +419,8 @@ func TestWholeStop(t *testing.T) {
 	}
 }
 
-// decode decodes n tokens from the start of the context and returns what the
-// session's slots then hold.
+// decode decodes n tokens from the start of the context and returns the content of the
+// session's slots.
 func decode(dev replay.Device, t *table.Table, n uint32) ([][]byte, error) {
 	id, err := dev.NewSession()
 	if err != nil {
@@ -453,8 +451,8 @@ func decode(dev replay.Device, t *table.Table, n uint32) ([][]byte, error) {
 	return all, nil
 }
 
-// TestWholeFaults damages a table's decode program in one place at a time: every missing
-// barrier and every misplaced binding must show.
+// TestWholeFaults damages a table's decode program in one place at a time. Every missing
+// barrier and every misplaced binding must change the result.
 func TestWholeFaults(t *testing.T) {
 	every := exhaustive.Pick(1, 5)
 	w := whole{model: "tiny/qwen3", chip: "m4-pro", change: small}
@@ -484,8 +482,8 @@ func TestWholeFaults(t *testing.T) {
 		return &d
 	}
 	barriers, bindings, seen := 0, 0, 0
-	// The first command's barrier is between tokens, which this device
-	// replays one after the other.
+	// The first command's barrier separates tokens, which this device replays one after the
+	// other anyway.
 	for i := int(program.First) + 1; i < int(program.First+program.Count); i++ {
 		c := &tab.Cmds[i]
 		if c.Barrier != 0 {

@@ -157,7 +157,7 @@ func canBuild(tb testing.TB) string {
 		tb.Skip("the emulator of kernels runs on Linux on x86-64 only")
 	}
 	if _, err := exec.LookPath(compiler); err != nil {
-		tb.Skip(compiler + " is not there, which compiles the kernels for the emulator")
+		tb.Skip(compiler + " is not installed; it compiles the kernels for the emulator")
 	}
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
@@ -224,9 +224,9 @@ func (p *Program) stop() {
 	p.cmd = nil
 }
 
-// Run runs a command. Afterwards Buffers and Step hold the kernel's results. An error is a
-// fault of the kernel: lanes that do not reach the same barrier, or a message of a
-// sanitizer.
+// Run runs a command. Afterwards Buffers and Step hold the kernel's results. The error is a
+// fault of the kernel: its lanes wait at different barriers, or a sanitizer reports an invalid
+// access.
 func (p *Program) Run(d *Dispatch) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -238,7 +238,7 @@ func (p *Program) Run(d *Dispatch) error {
 	if err == nil || errors.As(err, &refused) {
 		return err
 	}
-	// The process has ended, or its answer makes no sense.
+	// The process has ended, or its answer is invalid.
 	p.in.Close()
 	p.cmd.Process.Kill()
 	p.cmd.Wait()

@@ -30,8 +30,8 @@ func dispatch(kernel string, threads, width int, o Order, seed uint64) *Dispatch
 	return d
 }
 
-// TestBarriers checks that a missing barrier shows as a wrong result in some order, and
-// that with the barrier all orders give the same result.
+// TestBarriers checks that a missing barrier causes a wrong result in some order, and that with
+// the barrier all orders give the same result.
 func TestBarriers(t *testing.T) {
 	p := Build(t, Options{Sources: bad})
 	for _, tt := range []struct {
@@ -56,7 +56,7 @@ func TestBarriers(t *testing.T) {
 	}
 }
 
-// TestFaults checks that lanes that do not reach the same barrier are errors, and that the
+// TestFaults checks that it is an error if lanes wait at different barriers, and that the
 // process keeps working.
 func TestFaults(t *testing.T) {
 	p := Build(t, Options{Sources: bad})
@@ -84,8 +84,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestSanitizers checks that invalid accesses, which no device reports, are errors with the
-// source's line.
+// TestSanitizers checks that invalid accesses, which no device reports, are errors that name
+// the line of the source.
 func TestSanitizers(t *testing.T) {
 	p := Build(t, Options{Sanitize: true, Sources: bad})
 	for _, tt := range []struct{ kernel, want string }{
@@ -98,7 +98,7 @@ func TestSanitizers(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "bad.metal:") {
 			t.Errorf("%s: got %v, want %q and a line of bad.metal", tt.kernel, err, tt.want)
 		}
-		// A fault of lanes leaves stack frames behind, which must not be reported.
+		// A fault of lanes abandons stack frames, which the sanitizer must not report later.
 		for range 3 {
 			if err := p.Run(dispatch("early_return", 64, 1, Forward, 0)); err == nil || strings.Contains(err.Error(), "ended") {
 				t.Fatal(err)

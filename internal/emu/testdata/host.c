@@ -1,4 +1,4 @@
-// Uses the emulator as a shared library: x += delta by the kernel add.
+// Uses the emulator as a shared library: the kernel add computes x += delta.
 #include "../../../shaders/host/emulator.h"
 #include <dlfcn.h>
 #include <stdio.h>

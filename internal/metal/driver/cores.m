@@ -19,7 +19,7 @@ static uint32_t cores_of(io_service_t entry) {
     return n > 0 ? (uint32_t)n : 0;
 }
 
-// The functions that find an entry use up what describes it.
+// The functions that look up an entry release the dictionary that describes it.
 uint32_t pm_gpu_cores(uint64_t id) {
     const uint32_t n = cores_of(IOServiceGetMatchingService(kIOMainPortDefault, IORegistryEntryIDMatching(id)));
     return n ? n : cores_of(IOServiceGetMatchingService(kIOMainPortDefault, IOServiceMatching("AGXAccelerator")));

@@ -12,10 +12,11 @@ struct pm_device {
     id residency; // an MTLResidencySet; nil if the system has none
 };
 
-// pm_failed fills in an error, and returns 0.
+// pm_failed fills in an error and returns 0. Without an NSError it uses the text otherwise.
 int pm_failed(pm_error *e, NSError *error, const char *otherwise);
 
-// The queue's residency set, if there can be one; see residency.m.
+// pm_open_residency creates the queue's residency set, if the system supports it; see
+// residency.m.
 void pm_open_residency(pm_device *d);
 void pm_close_residency(pm_device *d);
 void pm_request_residency(pm_device *d);

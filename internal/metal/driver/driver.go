@@ -1,6 +1,6 @@
-// Package driver calls Apple's Metal: devices, buffers, pipelines, recordings and command
-// buffers, as far as replaying tables needs them. The interface Device represents a GPU; Open
-// returns the system's.
+// Package driver wraps the parts of Apple's Metal that replaying tables needs: devices,
+// buffers, pipelines, recordings and command buffers. The interface Device represents a GPU;
+// Open returns the system's.
 //
 // The implementation is Objective-C with a C interface, metal.h, in builds with cgo for macOS. A
 // build with the tag softmetal has it on Linux too, on the software Metal of internal/metal/soft.
@@ -21,7 +21,7 @@ type (
 
 // Buffer indexes of a kernel's arguments.
 const (
-	Bindings    = 8 // largest number of bindings of a command, from index 0 on
+	Bindings    = 8 // largest number of bindings of a command; their indexes begin at 0
 	IndexParams = 8
 	IndexSecond = 9
 	IndexStep   = 10
@@ -106,12 +106,12 @@ type Command struct {
 	_                 [4]uint8
 }
 
-// Place is the current position as in a step block after its counter.
+// Place is the current position, in the layout of a step block after its counter.
 type Place struct {
 	Position, KVRow, KVLen, TokenIndex, Row, Rows uint32
 }
 
-// Run is some tokens of a program. C has the same struct (pm_run).
+// Run replays some tokens of a program. C has the same struct (pm_run).
 type Run struct {
 	Commands      *Command
 	Label         Label

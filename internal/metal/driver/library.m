@@ -1,6 +1,6 @@
 //go:build (darwin && cgo) || softmetal
 
-// Libraries, archives of what was compiled, and pipelines.
+// Libraries, archives of compiled pipelines, and pipelines.
 #include "device.h"
 
 void *pm_library_source(pm_device *d, const char *source, uint64_t length, pm_error *e) {
@@ -83,9 +83,8 @@ int pm_make_pipeline(pm_device *d, void *library, void *archive, const char *nam
         id<MTLComputePipelineState> made = nil;
         out->archived = 0;
         if (archive) {
-            // A pipeline that the archive lacks is
-            // compiled into the archive first and then
-            // created from it.
+            // Compile a missing pipeline into the archive first, then create it from the
+            // archive.
             descriptor.binaryArchives = [NSArray arrayWithObject:(id<MTLBinaryArchive>)archive];
             made = [d->device newComputePipelineStateWithDescriptor:descriptor
                                                             options:MTLPipelineOptionFailOnBinaryArchiveMiss

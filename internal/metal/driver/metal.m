@@ -39,7 +39,7 @@ static int complete(pm_device *d, const char *missing, pm_device **out, pm_error
         pm_close(d);
         return pm_failed(e, nil, missing);
     }
-    // The owner of a chain's buffers keeps them while it runs.
+    // The owner of a chain keeps its buffers alive while it runs.
     d->descriptor.retainedReferences = NO;
     d->descriptor.errorOptions = MTLCommandBufferErrorOptionEncoderExecutionStatus;
     pm_open_residency(d);
@@ -72,7 +72,7 @@ int pm_open_with(void *device, void *queue, pm_device **out, pm_error *e) {
         if (!device || !queue) return pm_failed(e, nil, "no device or no command queue");
         pm_device *d = calloc(1, sizeof *d);
         if (!d) return pm_failed(e, nil, "out of memory");
-        // pm_close releases what it finds.
+        // pm_close releases the device and the queue in case of an error.
         d->device = [(id<MTLDevice>)device retain];
         d->queue = [(id<MTLCommandQueue>)queue retain];
         return complete(d, d->queue.device == d->device ? NULL : "the command queue is another device's", out, e);
@@ -85,7 +85,8 @@ void pm_describe_objects(pm_device *d, pm_objects *out) {
     out->fence = d->fence;
 }
 
-// timestamp_counters returns the counters that are the time, if they can be sampled at some point, or nil.
+// timestamp_counters returns the set of timestamp counters, or nil if the GPU cannot sample
+// them at the given point.
 static id<MTLCounterSet> timestamp_counters(id<MTLDevice> device, MTLCounterSamplingPoint at) {
     if (![device supportsCounterSampling:at]) return nil;
     NSArray<id<MTLCounterSet>> *sets = device.counterSets;
@@ -215,7 +216,7 @@ static void patch(uint32_t second[4], const pm_command *c, const pm_place *at) {
     if (c->rows) second[3] = at->rows;
 }
 
-// bound is the state already set in an encoder, so that nothing is set twice.
+// bound is the state that is set in an encoder, so that nothing is set twice.
 typedef struct bound {
     id<MTLComputeCommandEncoder> encoder;
     void *pipeline;
@@ -285,8 +286,9 @@ static void advance(pm_place *p) {
     p->token_index += p->rows;
 }
 
-// execute replays a run's recording, 4 calls a token: its patch, which sets the range that follows to the program's commands
-// unless the stop flag is set, and the range.
+// execute replays a run's recording with 4 calls per token. A token is its patch and its
+// execution range. Unless the stop flag is set, the patch sets the range to the program's
+// commands.
 static void execute(bound *s, const pm_chain *chain, const pm_run *r) {
     id<MTLComputeCommandEncoder> encoder = s->encoder;
     id<MTLIndirectCommandBuffer> recording = (id<MTLIndirectCommandBuffer>)chain->recording;
@@ -334,7 +336,7 @@ static uint64_t end(pm_device *d, bound *s) {
     return s->calls + 2;
 }
 
-// copy puts bytes of a buffer into another, behind and before everything else.
+// copy copies bytes between buffers, after all earlier passes and before all later ones.
 static int copy(pm_device *d, pm_chain *chain, id<MTLCommandBuffer> buffer, void *from, uint64_t from_offset, void *to, uint64_t to_offset,
                 uint64_t size) {
     id<MTLBlitCommandEncoder> blit = [buffer blitCommandEncoder];
@@ -351,7 +353,7 @@ static int copy(pm_device *d, pm_chain *chain, id<MTLCommandBuffer> buffer, void
     return 1;
 }
 
-// fill encodes a chain's runs into a command buffer. It returns 0 if Metal has no encoder.
+// fill encodes a chain's runs into a command buffer. It returns 0 if Metal returns no encoder.
 static int fill(pm_device *d, pm_chain *chain, id<MTLCommandBuffer> buffer) {
     bound s = {0};
     for (uint32_t i = 0; i < chain->run_count; i++) {
@@ -456,7 +458,7 @@ int pm_wait(pm_chain *chain) {
 }
 
 int pm_touch(pm_device *d, void *const *buffers, uint32_t count, void *into, pm_error *e) {
-    const NSUInteger most = (NSUInteger)1 << 30, room = ((id<MTLBuffer>)into).length; // most: of a command buffer
+    const NSUInteger most = (NSUInteger)1 << 30, room = ((id<MTLBuffer>)into).length; // most: bytes per command buffer
     uint32_t i = 0;
     NSUInteger at = 0;
     pm_request_residency(d);
@@ -523,8 +525,9 @@ static id<MTLComputeCommandEncoder> sampled_encoder(id<MTLCommandBuffer> buffer,
     return [buffer computeCommandEncoderWithDescriptor:pass];
 }
 
-// sampled runs all commands in one command buffer: in one encoder, if the time can be taken between commands, else with an
-// encoder for each. It returns -1 if that cannot be had: nothing has run then.
+// sampled runs all commands in one command buffer: in one encoder, if timestamps can be taken
+// between commands, otherwise with an encoder for each command. It returns -1, without having
+// run a command, if timestamps are unavailable.
 static int sampled(pm_device *d, pm_chain *chain, const pm_run *r, MTLCounterSamplingPoint point, double *seconds, uint32_t *failing) {
     pm_error *e = &chain->error;
     const int between = point == MTLCounterSamplingPointAtDispatchBoundary;
@@ -568,7 +571,7 @@ static int sampled(pm_device *d, pm_chain *chain, const pm_run *r, MTLCounterSam
     const MTLCounterResultTimestamp *at = data.bytes;
     for (uint32_t i = 0; i < r->count; i++) {
         const uint64_t from = at[step * i].timestamp, to = at[step * i + 1].timestamp;
-        const int taken = to > from && to != UINT64_MAX; // all ones: no sample
+        const int taken = to > from && to != UINT64_MAX; // all ones mean that there is no sample
         seconds[i] = taken ? (double)(to - from) * tick * 1e-9 : 0;
     }
     return 1;

@@ -247,7 +247,7 @@ func (d *device) Alloc(size uintptr) (unsafe.Pointer, error) {
 
 func (d *device) Free(p unsafe.Pointer) { C.free(p) }
 
-// Structs whose layout both languages share.
+// Compile-time checks that both languages use the same struct layout.
 var (
 	_ = [1]int{}[unsafe.Sizeof(Command{})-C.sizeof_pm_command]
 	_ = [1]int{}[unsafe.Sizeof(Run{})-C.sizeof_pm_run]

@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// OpenWith opens a device with a queue that the program already has, an id<MTLDevice> and an
-// id<MTLCommandQueue>. It retains both until Close; the program's own references stay its own.
+// OpenWith opens a device on the program's own id<MTLDevice> and id<MTLCommandQueue>. It
+// retains both until Close.
 func OpenWith(native, queue unsafe.Pointer) (Device, error) {
 	e := new(C.pm_error)
 	d := &device{resident: map[Buffer]struct{}{}}

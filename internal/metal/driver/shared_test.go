@@ -21,8 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// clean makes the end of a test fail if something is left alive, or a rule was
-// broken.
+// clean fails the test at its end if an object is still alive or a rule of Metal was broken.
 func clean(t *testing.T) {
 	t.Helper()
 	soft.Violation()
@@ -39,8 +38,8 @@ func clean(t *testing.T) {
 	})
 }
 
-// TestOpenWith opens a program's own device and queue: their counts are
-// afterwards what they were, also where opening fails.
+// TestOpenWith opens a device on the program's own device and queue. Their reference counts
+// must be unchanged afterwards, even if opening fails.
 func TestOpenWith(t *testing.T) {
 	clean(t)
 	native, queue := soft.GPU()
@@ -86,7 +85,7 @@ func TestOpenWith(t *testing.T) {
 	same("refused")
 }
 
-// TestDrop gives up a command buffer that was begun.
+// TestDrop drops a command buffer that was begun.
 func TestDrop(t *testing.T) {
 	clean(t)
 	d, err := Open()
@@ -113,7 +112,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// TestProbe asks GPUs for their family and the registry for their cores.
+// TestProbe reads the family from GPUs and the number of cores from the registry.
 func TestProbe(t *testing.T) {
 	clean(t)
 	for _, c := range []struct {
@@ -141,7 +140,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestSystemDevice gives a device away.
+// TestSystemDevice retains and releases the system's device.
 func TestSystemDevice(t *testing.T) {
 	clean(t)
 	native, err := SystemDevice()

@@ -2,4 +2,4 @@
 
 package driver
 
-import _ "github.com/pianola-engine/pianola/internal/metal/soft" // the library that metal.m is linked with
+import _ "github.com/pianola-engine/pianola/internal/metal/soft" // links the library that metal.m uses

@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// strict compiles Objective-C for macOS, against the headers of package soft.
+// strict compiles Objective-C for macOS with the headers of package soft.
 func strict(t *testing.T, file string) (string, error) {
 	t.Helper()
 	compiler, err := exec.LookPath("clang-19")
@@ -28,8 +28,8 @@ func strict(t *testing.T, file string) (string, error) {
 	return string(out), err
 }
 
-// TestStrict holds the Objective-C files against Apple's declarations, and sees
-// that changed copies do not pass.
+// TestStrict compiles the Objective-C files with Apple's declarations, and checks that modified
+// copies do not compile.
 func TestStrict(t *testing.T) {
 	files, err := filepath.Glob("*.m")
 	if err != nil || len(files) < 4 {
@@ -73,23 +73,23 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// darwin is every package of the module as a build with cgo for macOS has it,
-// with what they import.
+// darwin holds every package of the module, and their dependencies, as in a build with cgo for
+// macOS.
 type darwin struct {
 	fset  *token.FileSet
 	ours  []goPackage
-	known map[string]*types.Package // that are not ours
+	known map[string]*types.Package // packages outside the module
 }
 
-// goPackage is a package as go list has it.
+// goPackage is a package as described by go list.
 type goPackage struct {
 	ImportPath, Dir                 string
 	GoFiles, CgoFiles, XTestGoFiles []string
 	ImportMap                       map[string]string
 }
 
-// loadDarwin reads the module and the one in examples/darwinkit, and checks what they import,
-// without Apple's tools: C is taken for granted.
+// loadDarwin reads the module and the one in examples/darwinkit, and type-checks their
+// dependencies without Apple's tools. It does not check C.
 func loadDarwin(t *testing.T) *darwin {
 	t.Helper()
 	d := &darwin{fset: token.NewFileSet(), known: map[string]*types.Package{}}
@@ -116,7 +116,7 @@ func loadDarwin(t *testing.T) *darwin {
 			switch {
 			case strings.HasPrefix(p.ImportPath, "github.com/pianola-engine/"):
 				d.ours = append(d.ours, p)
-			case p.ImportPath != "unsafe": // C that is faked makes a few errors there
+			case p.ImportPath != "unsafe": // the fake C of this package causes a few errors
 				d.known[p.ImportPath], _ = d.types(&p, append(p.GoFiles, p.CgoFiles...), nil, d.known, true)
 			}
 		}
@@ -124,8 +124,7 @@ func loadDarwin(t *testing.T) *darwin {
 	return d
 }
 
-// types checks files of a package; changed has the text of those that are
-// checked in another form.
+// types type-checks files of a package. changed replaces the text of some files.
 func (d *darwin) types(p *goPackage, names []string, changed map[string]string, done map[string]*types.Package, ignoreBodies bool) (made *types.Package, faults []error) {
 	var files []*ast.File
 	for _, name := range names {
@@ -187,8 +186,8 @@ func (i imported) Import(path string) (*types.Package, error) {
 	return i.done[path], nil
 }
 
-// TestDarwin type-checks what macOS compiles, examples/darwinkit with darwinkit itself, and sees
-// that changed copies do not pass.
+// TestDarwin type-checks the files that are compiled on macOS, and examples/darwinkit with
+// darwinkit itself. It also checks that modified copies have errors.
 func TestDarwin(t *testing.T) {
 	d := loadDarwin(t)
 	seen, faults := d.check(nil)
@@ -204,8 +203,8 @@ func TestDarwin(t *testing.T) {
 		border + "darwinkit.go": {
 			{".ComputeCommandEncoderWithDispatchType(", ".ComputeEncoderWithDispatchType("}, // a wrong method
 			{"(metal.DispatchTypeSerial)", "(metal.ResourceUsageRead)"},                     // a wrong argument
-			{"s.Buffer, s.Offset, index)", "s.Buffer, index)"},                              // none
-			{"SetBuffer(encoder, s.Buffer", "SetBuffer(encoder, s"},                         // another object
+			{"s.Buffer, s.Offset, index)", "s.Buffer, index)"},                              // a missing argument
+			{"SetBuffer(encoder, s.Buffer", "SetBuffer(encoder, s"},                         // a wrong object
 			{"CommandQueueObject{Object: objc", "DeviceObject{Object: objc"},
 		},
 		border + "lipogram/choose.go": {{"c.logits.Bind(e, 0)", "c.logits.Bind(0, e)"}},

@@ -7,7 +7,7 @@ import (
 	"testing/fstest"
 )
 
-// TestCompiled takes a library of the source, and no other.
+// TestCompiled checks that only a library compiled from the given source is used.
 func TestCompiled(t *testing.T) {
 	source, library := []byte("kernel void a("), []byte("MTLB")
 	record := func(c Compiled) []byte {

@@ -21,8 +21,8 @@ static int fail_code;
 static char failed_selector[128], violation[512], given[512];
 static soft_kernel kernels[64];
 static unsigned kernel_count;
-// An emulator is a shared library with kernels: the first has the repository's, the others those of
-// programs.
+// An emulator is a shared library with kernels. The first one contains the repository's
+// kernels, the others those of programs.
 typedef struct emulator {
     int (*run)(const char *, void *const *, const unsigned long *, const void *, const void *, void *, const unsigned *, const unsigned *, unsigned,
                unsigned, int, unsigned long);
@@ -93,7 +93,7 @@ void soft_gpu_is(const char *name, uint32_t family, uint32_t cores, int entry) {
     soft.entry = set ? entry : soft_entry_gpu;
 }
 
-// soft_below returns a number below n; 0 where nothing is random.
+// soft_below returns a random number below n, or 0 if the order is not random.
 unsigned soft_below(unsigned n) {
     if (soft.order != soft_random || n < 2) return 0;
     uint64_t from = soft.state, to;

@@ -33,12 +33,11 @@ const char *soft_data(dispatch_data_t d);
     return !flying && !kept;
 }
 - (void)dealloc {
-    if ([self leaves]) [super dealloc]; // else it stays, so that the command buffer can end
+    if ([self leaves]) [super dealloc]; // else it stays allocated, so that the command buffer can end
 }
 @end
 
-// Buffers are mapped twice: the host's view is read-only while they are in
-// flight.
+// Buffers are mapped twice. The host's mapping is read-only while the buffer is in flight.
 @implementation SoftBuffer
 @dynamic label, allocatedSize;
 - (NSUInteger)length {
@@ -398,7 +397,7 @@ struct constant {
 - (id<MTLLibrary>)newLibraryWithData:(dispatch_data_t)data error:(NSError **)error {
     CALLED("newLibraryWithData:error:");
     const char *text = soft_data(data);
-    if (soft_fails("newLibraryWithData:error:", NULL) || strncmp(text, "MTLB", 4) != 0 || !strstr(text, "kernel void ")) { // Apple's is none for it
+    if (soft_fails("newLibraryWithData:error:", NULL) || strncmp(text, "MTLB", 4) != 0 || !strstr(text, "kernel void ")) {
         if (error) *error = soft_error(1, "invalid library file");
         return nil;
     }

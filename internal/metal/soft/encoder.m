@@ -1,14 +1,14 @@
 //go:build softmetal
 
-// Encoders and indirect command buffers: what they are told is checked and
-// kept. Both kinds of encoders are one class.
+// Encoders and indirect command buffers. They check and store the calls. Both kinds of encoders
+// are one class.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #import "internal.h"
 
-// wrong notes a violation and makes it the command buffer's error.
+// wrong records a violation and makes it the command buffer's error.
 static void wrong(SoftEncoder *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void wrong(SoftEncoder *e, const char *format, ...) {
     char text[256];
@@ -90,7 +90,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
     if (k->threadgroup_memory && d->threadgroup_memory == 0) wrong(self, "%s: no threadgroup memory", k->name);
     for (uint32_t i = 0; i <= index_step; i++) {
         if (i < index_params && i >= k->bindings) continue;
-        if (i >= index_params && k->emulator > 0) continue; // a program's kernel has its own arguments
+        if (i >= index_params && k->emulator > 0) continue; // a program's kernel has its own parameters
         if (i < index_params && !soft_there(k, p->specs, i)) continue;
         const soft_bound *b = &d->bound[i];
         if (!b->buffer && !b->bytes) {
@@ -200,7 +200,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
         }
     }
     recorded = r;
-    // What the encoder had set is undefined behind a recording's commands.
+    // After a recording's commands, the encoder's state is undefined.
     memset(&state, 0, sizeof state);
     dispatched = YES;
 }

@@ -1,7 +1,7 @@
 //go:build softmetal
 
-// The classes of Foundation that Metal's users meet, on GCC's runtime. A count
-// of references is in front of each object.
+// The classes of Foundation that callers of Metal use, for GCC's runtime. Each object is
+// preceded by its reference count.
 #import "internal.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -166,7 +166,7 @@ static _Atomic long *references(id o) { return (_Atomic long *)(void *)o - 2; }
 }
 @end
 
-// A dictionary here has one key.
+// Dictionaries have one key in this implementation.
 @interface SoftEntry : NSDictionary {
   @public
     NSString *key;
@@ -282,7 +282,7 @@ NSError *soft_error(NSInteger code, const char *format, ...) {
     return [e autorelease];
 }
 
-// Constant strings get their class when the first device is asked for.
+// Constant strings get their class when the first device is created.
 static struct {
     Class isa;
     const char *text;

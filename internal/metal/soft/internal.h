@@ -1,4 +1,4 @@
-// What the files of the software Metal share.
+// Declarations shared by the files of the software Metal.
 #pragma once
 #import <Metal/Metal.h>
 #include <pthread.h>
@@ -10,14 +10,14 @@ enum {
     max_bytes = 4096,
     max_threadgroup_memory = 32768,
     max_threads = 1024,
-    max_residency_sets = 32, // of a queue
+    max_residency_sets = 32, // per queue
     index_params = 8,
     index_second = 9,
     index_step = 10,
     soft_registry_id = 1,
 };
 
-// soft_call_count is how often a method was called.
+// soft_call_count is the number of calls of a method.
 typedef struct soft_call_count {
     const char *selector;
     _Atomic uint64_t count;
@@ -31,7 +31,7 @@ void soft_count(soft_call_count *c);
         soft_count(&called_);                                \
     } while (0)
 
-// soft_fails counts a call that may fail and reports whether it does.
+// soft_fails counts a fallible call and reports whether it must fail.
 BOOL soft_fails(const char *selector, int *code);
 void soft_violate(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void soft_set_redundant(void);
@@ -42,15 +42,15 @@ extern struct soft_settings {
     int order, null, timestamps, no_fences, no_residency;
     unsigned delay;
     uint64_t max_buffer, memory;
-    _Atomic uint64_t state; // of the generator
+    _Atomic uint64_t state; // state of the random generator
     _Atomic uint64_t dispatches;
-    _Atomic uint64_t copied;   // bytes
-    _Atomic uint64_t compiled; // pipelines that no archive had
-    _Atomic int removed; // 1: the device is gone
-    int most;            // command buffers that were in flight
-    char name[64];       // of the GPU
+    _Atomic uint64_t copied;   // bytes copied
+    _Atomic uint64_t compiled; // pipelines that were not in an archive
+    _Atomic int removed; // 1: the device was removed
+    int most;            // largest number of command buffers in flight
+    char name[64];       // name of the GPU
     uint32_t family, cores;
-    int entry; // of the registry, that has the cores
+    int entry; // the registry entry that holds the number of cores
 } soft;
 unsigned soft_below(unsigned n);
 const soft_kernel *soft_find(const char *name);
@@ -80,11 +80,11 @@ NSError *soft_error(NSInteger code, const char *format, ...) __attribute__((form
 }
 @end
 
-// SoftResource is what a command buffer in flight needs.
+// SoftResource is a resource that a command buffer in flight may use.
 @interface SoftResource : NSObject {
   @public
-    int flight; // command buffers in flight that use it; guarded by soft_flight
-    int sets;   // residency sets that have it; likewise
+    int flight; // number of command buffers in flight that use it; guarded by soft_flight
+    int sets;   // number of residency sets that contain it; guarded by soft_flight
     NSString *label;
 }
 - (BOOL)leaves; // reports whether it may be freed
@@ -93,7 +93,7 @@ extern pthread_mutex_t soft_flight;
 
 @interface SoftBuffer : SoftResource <MTLBuffer> {
   @public
-    char *host, *gpu; // two views of the same memory
+    char *host, *gpu; // two mappings of the same memory
     NSUInteger n, mapped;
     BOOL wrapped, untracked;
 }
@@ -106,7 +106,7 @@ extern pthread_mutex_t soft_flight;
   @public
     const soft_kernel *kernel;
     uint32_t specs[soft_max_constants];
-    uint64_t text; // names the library's text
+    uint64_t text; // hash of the library's text
 }
 @end
 
@@ -119,7 +119,7 @@ extern pthread_mutex_t soft_flight;
 }
 @end
 
-// soft_bound is a buffer argument: a buffer, or bytes.
+// soft_bound is an argument: a buffer, or bytes.
 typedef struct soft_bound {
     SoftBuffer *buffer;
     NSUInteger offset;
@@ -127,7 +127,7 @@ typedef struct soft_bound {
     NSUInteger length;
 } soft_bound;
 
-// soft_dispatch is a command with everything that it has been given.
+// soft_dispatch is a command with all of its arguments.
 typedef struct soft_dispatch {
     SoftPipeline *pipeline;
     soft_bound bound[max_buffers];
@@ -152,20 +152,20 @@ typedef struct soft_dispatch {
 }
 @end
 
-// soft_op is a part of a pass.
+// soft_op is an operation of a pass.
 typedef struct soft_op {
     enum { op_dispatch, op_barrier, op_execute, op_execute_indirect, op_copy, op_sample } kind;
     soft_dispatch *dispatch;
     SoftRecording *recording;
     NSRange range;
-    SoftBuffer *from, *to; // from: of the range too
+    SoftBuffer *from, *to; // from also holds an execution range
     NSUInteger from_offset, to_offset, size;
     uint64_t *sample;
 } soft_op;
 
 typedef struct soft_member {
     SoftResource *resource;
-    BOOL in, leaving; // committed; will leave with the next commit
+    BOOL in, leaving; // in: committed; leaving: removed with the next commit
 } soft_member;
 
 @interface SoftResidency : NSObject <MTLResidencySet> {
@@ -200,13 +200,13 @@ typedef struct soft_member {
     uint8_t usage[512];
     NSUInteger used_count;
     soft_dispatch state;
-    BOOL dispatched; // since the last barrier
-    SoftRecording *recorded; // the last that was executed
+    BOOL dispatched; // a command was dispatched since the last barrier
+    SoftRecording *recorded; // the recording that was executed last
     void **blobs;
     NSUInteger blob_count;
-    int open_groups; // of debugging
+    int open_groups; // open debug groups
     SoftSamples *samples;
-    BOOL bounded; // samples has when the pass began and ended
+    BOOL bounded; // samples receives the start and the end of the pass
     NSUInteger sample_start, sample_end;
 }
 - (BOOL)usable:(const char *)selector;

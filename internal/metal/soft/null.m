@@ -1,6 +1,6 @@
 //go:build softmetal
 
-// A Metal whose methods return at once: what is left is the cost of calling it.
+// A Metal whose methods return at once, to measure the cost of calling it.
 #include <stdlib.h>
 #import "internal.h"
 
@@ -121,7 +121,7 @@
 }
 @end
 
-// NullDevice has the software Metal's limits and its library and pipelines.
+// NullDevice has the limits, the library and the pipelines of the software Metal.
 @interface NullDevice : SoftDevice
 @end
 @implementation NullDevice

@@ -1,7 +1,7 @@
 //go:build softmetal
 
-// Queues and command buffers. A thread of the queue executes passes: any whose
-// fences allow it, and in a pass any command that no barrier holds back.
+// Queues and command buffers. A thread of the queue executes passes in any order that the
+// fences allow, and the commands of a pass in any order that its barriers allow.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static void run_command(SoftEncoder *e, const soft_dispatch *d) {
     if (soft.delay) usleep(soft.delay);
 }
 
-// phase is commands that nothing orders.
+// phase is a list of commands without an order between them.
 struct phase {
     const soft_dispatch *list[4096];
     NSUInteger n;
@@ -86,7 +86,7 @@ void soft_run_pass(SoftEncoder *e) {
         case op_barrier: flush(e, p); break;
         case op_execute: execute(e, p, op->recording, op->range); break;
         case op_execute_indirect: {
-            // It may be read as soon as nothing holds it back: before the commands
+            // A GPU may read the range as soon as nothing orders the read: before the commands
             // that wait in p have run.
             MTLIndirectCommandBufferExecutionRange range;
             memcpy(&range, op->from->gpu + op->from_offset, sizeof range);
@@ -252,8 +252,8 @@ void soft_run_pass(SoftEncoder *e) {
     soft_violate("addCompletedHandler:, which the software Metal does not have");
 }
 
-// fly marks what the command buffer uses as in flight, or not any more. The
-// host may read it then, and not write.
+// fly marks the resources of the command buffer as in flight (n = 1), or as no longer in flight
+// (n = -1). While they are in flight, the host may read but not write them.
 - (void)fly:(int)n {
     pthread_mutex_lock(&soft_flight);
     for (NSUInteger i = 0; i < resource_count; i++) {
@@ -316,7 +316,7 @@ void soft_run_pass(SoftEncoder *e) {
 }
 @end
 
-// held reports whether a pass must wait for one of the passes before it.
+// held reports whether a pass must wait for an earlier pass.
 static BOOL held(SoftQueue *q, SoftEncoder *pass) {
     for (SoftCommandBuffer *b = q->first; b; b = b->next) {
         for (NSUInteger i = 0; i < b->encoder_count; i++) {
@@ -380,7 +380,7 @@ static void *work(void *argument) {
             continue;
         }
         if (soft.order == soft_random && !q->first->next && !q->waiting && q->first->start == 0) {
-            // What comes next may run first, if nothing orders them.
+            // A pass that is committed soon may run first, if nothing orders the two.
             struct timespec until;
             clock_gettime(CLOCK_REALTIME, &until);
             until.tv_nsec += 300000;

@@ -45,7 +45,7 @@ func Quicken(t *table.Table) error {
 			c.TGMem = uint32(n)
 		}
 	}
-	// Unused specialisations would be a fault.
+	// An unused specialisation would be a fault of the table.
 	used := make([]int, len(t.Specs))
 	for i := range t.Cmds {
 		used[t.Cmds[i].Spec]++

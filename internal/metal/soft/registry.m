@@ -1,7 +1,7 @@
 //go:build softmetal
 
-// The system's registry, as far as it is asked for a GPU's cores. What it hands
-// out counts as objects.
+// The part of the system's registry that stores the number of a GPU's cores. Entries that it
+// returns count as objects.
 #include <IOKit/IOKitLib.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ const mach_port_t kIOMainPortDefault = 0;
 
 enum { entry_gpu = 11, entry_class = 12, type_number = 22, type_string = 7 };
 
-// thing is a dictionary or a number, with a count of one.
+// thing is a dictionary or a number with a reference count of one.
 struct thing {
     enum { thing_id, thing_class, thing_number, thing_text } kind;
     uint64_t value;

@@ -1,12 +1,12 @@
 //go:build softmetal
 
-// One offender for each rule, for the test that each is caught.
+// One function for each rule that breaks it, to test that each violation is detected.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #import "internal.h"
 
-// bench is what an offender needs.
+// bench holds the objects that the functions use.
 struct bench {
     id<MTLDevice> device;
     id<MTLCommandQueue> queue;
@@ -21,12 +21,12 @@ struct bench {
 
 static const MTLResourceOptions untracked = MTLResourceStorageModeShared | MTLResourceHazardTrackingModeUntracked;
 
-// constants are those of the kernels here, all 0.
+// constants returns the function constants of the kernels used here, all 0.
 static MTLFunctionConstantValues *constants(void) {
     MTLFunctionConstantValues *values = [[MTLFunctionConstantValues new] autorelease];
     const uint32_t zero = 0;
-    [values setConstantValue:&zero type:MTLDataTypeUInt atIndex:13]; // parts of argmax
-    [values setConstantValue:&zero type:MTLDataTypeUInt atIndex:20]; // activation of silu_mul
+    [values setConstantValue:&zero type:MTLDataTypeUInt atIndex:13]; // argmax: parts
+    [values setConstantValue:&zero type:MTLDataTypeUInt atIndex:20]; // silu_mul: activation
     return values;
 }
 
@@ -110,7 +110,7 @@ static void use(struct bench *t, MTLResourceUsage out, NSUInteger n) {
 
 static void execute(struct bench *t) { [t->encoder executeCommandsInBuffer:t->recording withRange:NSMakeRange(0, 1)]; }
 
-// The offenders.
+// The functions that break rules. The first one breaks none.
 static void nothing_wrong(struct bench *t) {
     bind(t);
     dispatch(t, 64);
@@ -344,7 +344,8 @@ static void queue_freed_in_use(struct bench *t) {
 }
 
 
-// resident puts what a recorded command uses into a set, and executes it.
+// resident adds the resources of a recorded command to a residency set and executes the
+// command.
 static id<MTLResidencySet> resident(struct bench *t, BOOL committed, BOOL added) {
     MTLResidencySetDescriptor *d = [[MTLResidencySetDescriptor new] autorelease];
     id<MTLResidencySet> set = [t->device newResidencySetWithDescriptor:d error:NULL];
@@ -388,7 +389,7 @@ static void residency_set_freed_in_use(struct bench *t) {
     [set retain];
     [set release];
     leave(t, set, NO);
-    ((SoftQueue *)t->queue)->set_count = 0; // which did not keep it
+    ((SoftQueue *)t->queue)->set_count = 0; // the queue did not retain the set
 }
 static void leaves_its_residency_set_in_flight(struct bench *t) {
     id<MTLResidencySet> set = resident(t, YES, YES);

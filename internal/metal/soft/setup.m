@@ -1,6 +1,6 @@
 //go:build softmetal
 
-// What a device is set up with: residency sets and archives of pipelines.
+// Residency sets and archives of pipelines.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 }
 @end
 
-// What is done to a set takes effect with commit; in and waiting are guarded by soft_flight.
+// Changes of a set take effect with commit. in and waiting are guarded by soft_flight.
 @implementation SoftResidency
 - (soft_member *)member:(SoftResource *)resource {
     for (NSUInteger i = 0; i < n; i++) {
@@ -147,10 +147,10 @@ void soft_remove_set(SoftQueue *q, id<MTLResidencySet> set) {
 }
 @end
 
-// A file of pipelines is a line that names the GPU, and one for each pipeline.
+// An archive file is a line that names the GPU, and a line for each pipeline.
 static const char header[] = "archive of pipelines for Apple M4 Pro (software)\n";
 
-// entry writes what a pipeline is compiled from.
+// entry writes the line that identifies a pipeline.
 static void entry(char text[256], MTLComputePipelineDescriptor *d) {
     const SoftFunction *f = (SoftFunction *)d.computeFunction;
     int n = snprintf(text, 256, "%s %016lx %lu %d %d", f->kernel->name, f->text, d.maxTotalThreadsPerThreadgroup,

@@ -1,6 +1,6 @@
 //go:build softmetal
 
-// What a program does that has Metal work of its own.
+// Operations of a program that does its own Metal work.
 #import "internal.h"
 
 void soft_make_gpu(void **device, void **queue) {

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestRules breaks each rule: it is a violation that says which, and nothing is
-// left alive.
+// TestRules breaks each rule. The violation must name the rule, and no object may stay alive.
 func TestRules(t *testing.T) {
 	if err := Start("../../.."); err != nil {
 		t.Fatal(err)

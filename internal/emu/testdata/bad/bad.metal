@@ -1,9 +1,9 @@
-// Kernels with faults that the emulator must show, and one without.
+// Kernels with faults that the emulator must detect, and one without a fault.
 #include <metal_stdlib>
 
 using namespace metal;
 
-// Each thread reads what another has written, without a barrier.
+// Each thread reads a value that another thread has written, without a barrier.
 kernel void no_barrier(device const float *x [[buffer(0)]], device float *y [[buffer(1)]], threadgroup float *tg [[threadgroup(0)]], uint t [[thread_index_in_threadgroup]], uint3 n [[threads_per_threadgroup]]) {
     tg[t] = x[t];
     y[t] = tg[n.x - 1 - t];
@@ -15,7 +15,7 @@ kernel void with_barrier(device const float *x [[buffer(0)]], device float *y [[
     y[t] = tg[n.x - 1 - t];
 }
 
-// The barrier is the wrong one: it orders a SIMD group alone.
+// The barrier is wrong: it orders only the threads of a SIMD group.
 kernel void small_barrier(device const float *x [[buffer(0)]], device float *y [[buffer(1)]], threadgroup float *tg [[threadgroup(0)]], uint t [[thread_index_in_threadgroup]], uint3 n [[threads_per_threadgroup]]) {
     tg[t] = x[t];
     simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -46,7 +46,7 @@ kernel void early_group(device const float *x [[buffer(0)]], device float *y [[b
     y[t] = x[t];
 }
 
-// For the sanitizers.
+// Faults for the sanitizers.
 kernel void past_the_end(device const float *x [[buffer(0)]], device float *y [[buffer(1)]], uint t [[thread_index_in_threadgroup]]) {
     y[t] = x[t + 1];
 }
@@ -72,7 +72,7 @@ kernel void past_an_array(device const float *x [[buffer(0)]], device float *y [
     y[t] = v[t];
 }
 
-// What a kernel gets: positions, SIMD functions.
+// Kernels that return their positions and the results of SIMD functions.
 kernel void positions(device uint *y [[buffer(1)]], uint3 group [[threadgroup_position_in_grid]], uint3 groups [[threadgroups_per_grid]], uint3 size [[threads_per_threadgroup]], uint t [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
     const uint g = (group.z * groups.y + group.y) * groups.x + group.x;
     y[g * size.x + t] = ((g * 16 + simd) * 32 + lane) * 4 + simds;

@@ -11,7 +11,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/metal/kernels"
 )
 
-// TestCompile compiles with a program that stands for Apple's compiler.
+// TestCompile compiles with a script in place of Apple's compiler.
 func TestCompile(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the program is a shell script")

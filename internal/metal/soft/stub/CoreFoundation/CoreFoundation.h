@@ -1,5 +1,4 @@
-// What the Metal device uses of Apple's Core Foundation, declared as Apple
-// declares it.
+// The part of Apple's Core Foundation that the Metal device uses, with Apple's declarations.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

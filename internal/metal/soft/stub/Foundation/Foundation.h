@@ -1,5 +1,5 @@
-// What the Metal device uses of Apple's Foundation, declared as Apple declares
-// it, so that the host code compiles where there is no SDK.
+// The part of Apple's Foundation that the Metal device uses, with Apple's declarations. With it
+// the host code compiles without Apple's SDK.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 #define NS_ASSUME_NONNULL_END _Pragma("clang assume_nonnull end")
 #define NS_RETURNS_RETAINED __attribute__((ns_returns_retained))
 
-// What a version of macOS first has; its SDK has __MAC_15_0.
+// The SDK of macOS 15 defines this macro.
 #define __MAC_15_0 150000
 #ifdef __APPLE__
 #define API_AVAILABLE(platform) __attribute__((availability(API_SINCE_##platform)))

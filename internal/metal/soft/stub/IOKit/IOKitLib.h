@@ -1,4 +1,4 @@
-// What the Metal device uses of Apple's IOKit, declared as Apple declares it.
+// The part of Apple's IOKit that the Metal device uses, with Apple's declarations.
 #pragma once
 #include <CoreFoundation/CoreFoundation.h>
 
@@ -14,7 +14,7 @@ extern const mach_port_t kIOMainPortDefault;
 
 CFMutableDictionaryRef IOServiceMatching(const char *name);
 CFMutableDictionaryRef IORegistryEntryIDMatching(uint64_t entryID);
-// The dictionary is used up.
+// The function releases the dictionary.
 io_service_t IOServiceGetMatchingService(mach_port_t mainPort, CFDictionaryRef matching);
 CFTypeRef IORegistryEntryCreateCFProperty(io_registry_entry_t entry, CFStringRef key, CFAllocatorRef allocator, IOOptionBits options);
 kern_return_t IOObjectRelease(io_object_t object);

@@ -1,11 +1,11 @@
-// What the Metal device uses of Apple's Metal, declared as Apple declares it in
-// the SDK of macOS 15.
+// The part of Apple's Metal that the Metal device uses, with the declarations of the SDK of
+// macOS 15.
 #pragma once
 #import <Foundation/Foundation.h>
 #import <dispatch/dispatch.h>
 
-// SOFT_IVARS are instance variables that Apple's headers do not show and the
-// runtime of Linux wants.
+// SOFT_IVARS are instance variables that Apple's headers do not show but the Linux runtime
+// requires.
 #ifdef __APPLE__
 #define SOFT_IVARS(...)
 #else

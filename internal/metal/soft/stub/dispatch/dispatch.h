@@ -1,5 +1,5 @@
-// What the Metal device uses of Apple's libdispatch, as it is where its objects
-// are those of Objective-C.
+// The part of Apple's libdispatch that the Metal device uses, in the form in which its objects
+// are Objective-C objects.
 #pragma once
 #import <Foundation/Foundation.h>
 

@@ -1,4 +1,4 @@
-// The strict check's C library: what the Metal device uses.
+// The part of the C library that the Metal device uses, for the strict check.
 #pragma once
 #include <stddef.h>
 void *memcpy(void *, const void *, size_t);

@@ -1,3 +1,3 @@
-// The strict check's C library: what the Metal device uses.
+// The part of the C library that the Metal device uses, for the strict check.
 #pragma once
 int getpagesize(void);
