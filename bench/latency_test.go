@@ -79,7 +79,7 @@ func TestLatencyErrors(t *testing.T) {
 		{func(o *bench.LatencyOptions) { o.Chain = -1 }, "-1 tokens of a chain"},
 		{func(o *bench.LatencyOptions) { o.Load = 1 << 30 }, "goroutines of load"},
 		{func(o *bench.LatencyOptions) { o.Decode = 25 }, "needs 33 positions, and the context has 32"},
-		{func(o *bench.LatencyOptions) { o.ChainTime = -1 }, "a chain of 0 tokens or -1ns"},
+		{func(o *bench.LatencyOptions) { o.ChainTime = -1 }, "Chain 0 and ChainTime -1ns must not be negative"},
 	} {
 		o := ok
 		c.change(&o)

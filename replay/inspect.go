@@ -107,7 +107,7 @@ func (s *Session) profileChunks(ctx context.Context, start, end int, prefill, he
 
 func (s *Session) checkTimes(program int, times []time.Duration) error {
 	if p := &s.m.t.Programs[program]; len(times) != int(p.Count) {
-		return fmt.Errorf("replay: room for %d times, program %s has %d commands", len(times), p.Name, p.Count)
+		return fmt.Errorf("replay: %d times for program %s, which has %d commands", len(times), p.Name, p.Count)
 	}
 	return nil
 }

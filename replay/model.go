@@ -186,7 +186,7 @@ func (m *Model) NewSession(o SessionOptions) (*Session, error) {
 func (m *Model) newSession(o SessionOptions, open func() (SessionID, error)) (*Session, error) {
 	h := &m.t.Header
 	if o.Chain < 0 || o.ChainTime < 0 {
-		return nil, fmt.Errorf("replay: a chain of %d tokens or %v", o.Chain, o.ChainTime)
+		return nil, fmt.Errorf("replay: Chain %d and ChainTime %v must not be negative", o.Chain, o.ChainTime)
 	}
 	if o.ChainTime == 0 {
 		o.ChainTime = DefaultChainTime
@@ -195,10 +195,10 @@ func (m *Model) newSession(o SessionOptions, open func() (SessionID, error)) (*S
 		return nil, err
 	}
 	if len(o.StopIDs) > int(h.MaxStops) {
-		return nil, fmt.Errorf("replay: %d stop ids are more than the %d that the table has room for", len(o.StopIDs), h.MaxStops)
+		return nil, fmt.Errorf("replay: %d stop ids exceed the table's limit of %d", len(o.StopIDs), h.MaxStops)
 	}
 	if o.Reserve < 0 || o.Reserve > int(h.Context) {
-		return nil, fmt.Errorf("replay: room for %d positions is not within the context of %d", o.Reserve, h.Context)
+		return nil, fmt.Errorf("replay: cannot reserve %d positions: want 0 to the context of %d", o.Reserve, h.Context)
 	}
 	s := &Session{session: &session{
 		m: m, o: o,

@@ -108,7 +108,7 @@ type Reader func(slot uint32, offset uint64, p []byte) error
 // CheckRun before it executes a run.
 func CheckRun(t *table.Table, r *Run) error {
 	if int64(r.Program) >= int64(len(t.Programs)) {
-		return fmt.Errorf("program %d of %d", r.Program, len(t.Programs))
+		return fmt.Errorf("program %d: the table has %d programs", r.Program, len(t.Programs))
 	}
 	rows, most := r.Step.Rows, t.Programs[r.Program].MaxRows
 	if rows == 0 || rows > most {
@@ -120,7 +120,7 @@ func CheckRun(t *table.Table, r *Run) error {
 	case until == 0 && t.Programs[r.Program].Flags.Has(table.FlagAdvances):
 		all = uint64(most) * uint64(r.Count) // later replays may have up to MaxRows rows
 	case until != 0 && !t.Programs[r.Program].Flags.Has(table.FlagAdvances):
-		return fmt.Errorf("program %s has no end of its own", t.Programs[r.Program].Name)
+		return fmt.Errorf("program %s does not support Step.Until", t.Programs[r.Program].Name)
 	case until != 0:
 		if until <= r.Step.TokenIndex || until-r.Step.TokenIndex < rows {
 			return fmt.Errorf("%d rows from token %d are past the end at %d", rows, r.Step.TokenIndex, until)
@@ -142,7 +142,7 @@ func CheckRun(t *table.Table, r *Run) error {
 // CheckTap returns an error if a submission's tap does not fit the table.
 func CheckTap(t *table.Table, sub *Submission) error {
 	if sub.Tap != nil && (len(sub.Tap.Cmds) != len(t.Cmds) || sub.Tap.Show == nil) {
-		return fmt.Errorf("a tap of %d commands, the table has %d", len(sub.Tap.Cmds), len(t.Cmds))
+		return fmt.Errorf("the tap needs Show and must select from the table's %[2]d commands, not %[1]d", len(sub.Tap.Cmds), len(t.Cmds))
 	}
 	return nil
 }
@@ -158,7 +158,7 @@ func CheckTimings(t *table.Table, sub *Submission) error {
 	}
 	p := &t.Programs[sub.Runs[len(sub.Runs)-1].Program]
 	if len(sub.Timings) != int(p.Count) {
-		return fmt.Errorf("timings of %d commands, program %s has %d", len(sub.Timings), p.Name, p.Count)
+		return fmt.Errorf("timings of %d commands, but program %s has %d", len(sub.Timings), p.Name, p.Count)
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ type Result struct {
 	Count   int           // number of tokens written to the token ring
 	Stopped bool          // the last token is a stop id
 	Elapsed time.Duration // time of execution on the device
-	Queued  time.Duration // time spent waiting behind submissions of other sessions
+	Queued  time.Duration // time spent in the queue after submissions of other sessions
 
 	// Results of the program verify: the number of drafted tokens, the number of them that
 	// were accepted, and the row of the logits from which the last token was chosen.

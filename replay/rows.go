@@ -85,7 +85,7 @@ func (s *Session) repromptRows(ctx context.Context, p rowProgram, missing error,
 		return err
 	}
 	if from < 0 || from >= len(ids) {
-		return fmt.Errorf("replay: row %d of %d tokens", from, len(ids))
+		return fmt.Errorf("replay: row %d is not in 0..%d", from, len(ids)-1)
 	}
 	keep, err := s.common(ids[:from])
 	if err != nil {

@@ -60,7 +60,7 @@ type Sampling struct {
 	// most sampler.MaxBias entries.
 	LogitBias map[int32]float64
 
-	// LogProbs asks for the log-probability of each token and of this number of likeliest
+	// LogProbs requests the log-probability of each token and of this number of likeliest
 	// tokens at its position, at most sampler.MaxRanked. Log-probabilities are natural
 	// logarithms of the softmax of the model's logits, before bias, penalties, filters and
 	// temperature. With LogProbs a greedy chain also executes the sampling commands. 0:
@@ -114,9 +114,9 @@ func (o *Sampling) Check() error {
 	case o.RepeatLastN < -1 || int64(o.RepeatLastN) > math.MaxInt32:
 		return &SamplingError{"repeat-last-n", o.RepeatLastN, fmt.Sprintf("is not in -1..%d", math.MaxInt32)}
 	case o.LogProbs < 0 || o.LogProbs > sampler.MaxRanked:
-		return &SamplingError{"log-probabilities", o.LogProbs, fmt.Sprintf("are not in 0..%d", sampler.MaxRanked)}
+		return &SamplingError{"number of log-probabilities", o.LogProbs, fmt.Sprintf("is not in 0..%d", sampler.MaxRanked)}
 	case len(o.LogitBias) > sampler.MaxBias:
-		return &SamplingError{"logit bias", len(o.LogitBias), fmt.Sprintf("are more than %d", sampler.MaxBias)}
+		return &SamplingError{"number of logit biases", len(o.LogitBias), fmt.Sprintf("is more than %d", sampler.MaxBias)}
 	}
 	for id, v := range o.LogitBias {
 		if math.IsNaN(v) || v > maxBias || v < -maxBias && !math.IsInf(v, -1) {

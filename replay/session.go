@@ -44,7 +44,7 @@ type session struct {
 	halt    atomic.Bool   // the call in progress is cancelled
 
 	opened bool   // the session is open on the device
-	order  uint64 // number of the last submission among those of the model
+	order  uint64 // number of the session's last submission, counted over the whole model
 	place
 
 	speculation speculation
@@ -78,7 +78,7 @@ type place struct {
 type Stats struct {
 	Submissions, Waits int
 	WaitTime           time.Duration // host time spent waiting
-	QueueTime          time.Duration // part of WaitTime, behind submissions of other sessions
+	QueueTime          time.Duration // part of WaitTime spent in the queue after submissions of other sessions
 	DeviceTime         time.Duration
 	BytesRead          uint64 // bytes of weights and KV caches, computed from what the table's commands declare
 	Calls              uint64 // calls of a CallCounter's GPU interface, including those for other sessions
@@ -447,7 +447,7 @@ func (s *Session) check(ids []int32, at int) error {
 		return ErrEmptyPrompt
 	}
 	if len(ids) > s.Context()-at {
-		return fmt.Errorf("%w: %d tokens and %d more are past its %d positions", ErrContextFull, at, len(ids), s.Context())
+		return fmt.Errorf("%w: %d tokens and %d new ones exceed its %d positions", ErrContextFull, at, len(ids), s.Context())
 	}
 	vocab := int(s.m.t.Header.Vocab)
 	for i, id := range ids {
@@ -611,7 +611,7 @@ func (s *Session) Logits(dst []float32) error {
 		return ErrNothingPending
 	}
 	if want := int(s.m.t.Header.Vocab); len(dst) != want {
-		return fmt.Errorf("replay: room for %d logits, the vocabulary has %d", len(dst), want)
+		return fmt.Errorf("replay: %d logits for a vocabulary of %d tokens", len(dst), want)
 	}
 	return s.readSlot(s.m.logits, s.row, dst, make([]byte, 4*len(dst)))
 }

@@ -186,8 +186,8 @@ func TestRefusals(t *testing.T) {
 	id := session(t, d)
 	good := replay.Run{Program: 1, Count: 2, Step: table.Step{KVLen: 1, Rows: 8}}
 	for what, change := range map[string]func(r *replay.Run){
-		"run 1: program 2 of 2":                                                     func(r *replay.Run) { r.Program = 2 },
-		"run 1: program 2147483648 of 2":                                            func(r *replay.Run) { r.Program = 1 << 31 },
+		"run 1: program 2: the table has 2 programs":                                func(r *replay.Run) { r.Program = 2 },
+		"run 1: program 2147483648: the table has 2 programs":                       func(r *replay.Run) { r.Program = 1 << 31 },
 		"run 1 (prefill): 0 rows are not within 1 to 8":                             func(r *replay.Run) { r.Step.Rows = 0 },
 		"run 1 (decode): 8 rows are not within 1 to 1":                              func(r *replay.Run) { r.Program = 0 },
 		"run 1 (prefill): position 0 + 72 rows is past the context of 64":           func(r *replay.Run) { r.Count = 9 },
@@ -213,14 +213,14 @@ func TestRefusals(t *testing.T) {
 	timed := tokens(id, 1)
 	timed.Timings = make([]time.Duration, 1)
 	for want, err := range map[string]error{
-		"fake: slot 2 of 2":                                                       d.Read(id, 2, 0, nil),
-		"fake: slot 4294967295 of 2":                                              d.Write(id, 1<<32-1, 0, b),
-		"fake: slot w is not one of a session":                                    d.Write(id, 1, 0, b),
+		"fake: slot 2: the table has 2 slots":                                     d.Read(id, 2, 0, nil),
+		"fake: slot 4294967295: the table has 2 slots":                            d.Write(id, 1<<32-1, 0, b),
+		"fake: slot w does not have session scope":                                d.Write(id, 1, 0, b),
 		"fake: slot tokens: offset 9 + 8 bytes is past its 16":                    d.Write(id, 0, 9, b),
 		"fake: slot tokens: offset 17 + 0 bytes is past its 16":                   d.Read(id, 0, 17, nil),
 		"fake: slot tokens: offset 18446744073709551612 + 8 bytes is past its 16": d.Read(id, 0, 1<<64-4, b),
 		"fake: no such session":                                                   d.Read(id+1, 0, 0, b),
-		"fake: timings of 1 commands, program decode has 2":                       second(d.Submit(timed)),
+		"fake: timings of 1 commands, but program decode has 2":                   second(d.Submit(timed)),
 		"fake: timings without a run":                                             second(d.Submit(&replay.Submission{Session: id, Timings: timed.Timings})),
 		"fake: no such ticket, or it has been waited for":                         second(d.Wait(7)),
 	} {

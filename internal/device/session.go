@@ -288,12 +288,12 @@ func (b Base[S]) Read(id replay.SessionID, slot uint32, offset uint64, p []byte)
 func (q *Queue[S]) inSlot(slot uint32, offset uint64, p []byte) error {
 	t := q.table
 	if uint64(slot) >= uint64(len(t.Slots)) {
-		return fmt.Errorf("%s: slot %d of %d", q.name, slot, len(t.Slots))
+		return fmt.Errorf("%s: slot %d: the table has %d slots", q.name, slot, len(t.Slots))
 	}
 	s := &t.Slots[slot]
 	switch {
 	case s.Scope != table.ScopeSession:
-		return fmt.Errorf("%s: slot %s is not one of a session", q.name, s.Name)
+		return fmt.Errorf("%s: slot %s does not have session scope", q.name, s.Name)
 	case offset > s.Size || uint64(len(p)) > s.Size-offset:
 		return fmt.Errorf("%s: slot %s: offset %d + %d bytes is past its %d", q.name, s.Name, offset, len(p), s.Size)
 	}

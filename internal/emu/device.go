@@ -85,8 +85,8 @@ type job struct {
 // Errors of a device.
 var (
 	ErrClosed  = errors.New("emu: the device is closed, or has no table")
-	ErrSession = errors.New("emu: there is no such session")
-	ErrTicket  = errors.New("emu: there is no such submission")
+	ErrSession = errors.New("emu: no such session")
+	ErrTicket  = errors.New("emu: no such submission")
 	ErrBusy    = errors.New("emu: the session has a submission in flight")
 )
 
@@ -327,7 +327,7 @@ func (d *Device) bytes(id replay.SessionID, slot uint32, offset uint64, n int) (
 	case s.job != nil:
 		return nil, ErrBusy
 	case uint64(slot) >= uint64(len(s.mem)) || !s.own[slot]:
-		return nil, fmt.Errorf("emu: slot %d is not one of a session", slot)
+		return nil, fmt.Errorf("emu: slot %d does not have session scope", slot)
 	case offset > uint64(len(s.mem[slot])) || uint64(n) > uint64(len(s.mem[slot]))-offset:
 		return nil, fmt.Errorf("emu: slot %d: %d + %d bytes are past its %d", slot, offset, n, len(s.mem[slot]))
 	}

@@ -29,7 +29,7 @@ func (s tensors) Tensor(name string) ([]byte, error) {
 }
 
 const (
-	slotX = 4 // of addTable; its first 32 elements count
+	slotX = 4 // slot of x in addTable, which uses its first 32 elements
 	slotW = 5
 )
 

@@ -155,7 +155,7 @@ func TestQ8Agrees(t *testing.T) {
 				for i := range q {
 					q[i] = byte(r.Uint32())
 				}
-				for i := range scales { // as many bits as a float16 has
+				for i := range scales { // exact in float16
 					scales[i] = math.Float32frombits(math.Float32bits(scales[i]) &^ 0x1fff)
 				}
 				f := make([]float32, d*m)

@@ -9,7 +9,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
-// halvesChunk is the number of columns that a split row is rounded up to a multiple of.
+// halvesChunk is the number of columns in a chunk. Split rows consist of whole chunks.
 const halvesChunk = 64
 
 // halvesRow is a split row. Each float32 is stored as two float16, such that its value is

@@ -197,7 +197,7 @@ func TestProductsEveryByte(t *testing.T) {
 	}
 }
 
-// TestSumHalves compares with plain sums, including the largest ones.
+// TestSumHalves compares sumHalves with plain sums, including the largest ones.
 func TestSumHalves(t *testing.T) {
 	r := rand.New(rand.NewPCG(10, 1))
 	for n := range 9 {
@@ -220,7 +220,7 @@ func TestSumHalves(t *testing.T) {
 	}
 }
 
-// TestProducts compares with float64 products of the integers and float16 values.
+// TestProducts compares the integer products with float64 products of the integers and float16 values.
 func TestProducts(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 1))
 	for name, o := range implementations() {
@@ -420,7 +420,7 @@ func TestGELU(t *testing.T) {
 	}
 }
 
-// TestSoftCap compares with float64, also far beyond the cap.
+// TestSoftCap compares softCap with float64, also far beyond the cap.
 func TestSoftCap(t *testing.T) {
 	for name, o := range map[string]*ops{"portable": portable(), "fastest": fastest()} {
 		for _, limit := range []float32{0.5, 30, 50} {

@@ -15,7 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
-// TestPhilox compares with the known answers of the authors' library Random123.
+// TestPhilox compares philox4x32 with the known answers of the authors' library Random123.
 func TestPhilox(t *testing.T) {
 	for _, c := range []struct {
 		ctr  [4]uint32
@@ -40,7 +40,7 @@ func TestPhilox(t *testing.T) {
 	}
 }
 
-// TestGumbel compares with float64, at the ends of the range and at random.
+// TestGumbel compares gumbel with float64, at the ends of the range and at random.
 func TestGumbel(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	values := []uint64{0, 1, 2, 3, 1 << 20, 1<<63 - 1, 1 << 63, math.MaxUint64, math.MaxUint64 - 1, nearHalf << 32, nearHalf<<32 - 1}
@@ -65,7 +65,7 @@ func TestGumbel(t *testing.T) {
 	t.Logf("largest error %.3g", worst)
 }
 
-// TestWeight compares with float64.
+// TestWeight compares weight with float64.
 func TestWeight(t *testing.T) {
 	for i := range 100_000 {
 		d := float32(i) * 2.3e-4

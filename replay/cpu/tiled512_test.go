@@ -111,7 +111,7 @@ func check512(t *testing.T, typ dtype.Type, w []byte, strips int, x *tiledInput)
 	}
 }
 
-// TestTiled512 compares with the portable product on random and hostile bytes.
+// TestTiled512 compares the AVX-512 products with the portable ones on random and hostile bytes.
 func TestTiled512(t *testing.T) {
 	needAVX512(t)
 	r := rand.New(rand.NewPCG(40, 1))
@@ -197,7 +197,7 @@ func TestTiled512EveryByte(t *testing.T) {
 	}
 }
 
-// TestTiled512Nothing uses no columns, no strips or no rows.
+// TestTiled512Nothing multiplies with no columns, no strips or no rows.
 func TestTiled512Nothing(t *testing.T) {
 	needAVX512(t)
 	for typ, run := range tiledAVX512() {

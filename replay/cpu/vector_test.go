@@ -40,7 +40,7 @@ func TestElementwise(t *testing.T) {
 	}
 }
 
-// TestLargest compares with a plain search, including equal elements, NaN and infinities.
+// TestLargest compares largest with a plain search, including equal elements, NaN and infinities.
 func TestLargest(t *testing.T) {
 	r := rand.New(rand.NewPCG(22, 1))
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))

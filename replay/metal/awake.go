@@ -78,7 +78,7 @@ func (a *awake) finish() {
 	}
 }
 
-// end makes keep return.
+// end stops keep, the loop of the keep-alive goroutine.
 func (a *awake) end() {
 	if a != nil {
 		close(a.stop)

@@ -13,9 +13,9 @@ import (
 // Shared is a GPU that the program already uses, with a queue on which chains run between the
 // program's own work. Programs that use darwinkit can use the adapter in examples/darwinkit.
 //
-// New retains the device and the queue, and Close releases them; the program's own references
-// stay its own. A queue runs command buffers in the order of their commits but lets them overlap,
-// and the device's buffers are not tracked. Other work that uses them must wait for the fence of
+// New retains the device and the queue, and Close releases them; the program keeps its own
+// references. A queue runs command buffers in the order of their commits but lets them overlap, and
+// the device's buffers are not tracked. Other work that uses them must wait for the fence of
 // Objects and update it.
 type Shared struct {
 	Device, Queue unsafe.Pointer // an id<MTLDevice>, and an id<MTLCommandQueue> of it
