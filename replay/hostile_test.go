@@ -205,7 +205,7 @@ func (h *hostile) try(some []field, to []uint64) {
 	h.passed++
 	limit := h.limit + slack
 	took, ended := h.timed(tab, what, limit)
-	if !ended { // a busy machine stops every thread now and then, a loop without a bound is slow again
+	if !ended { // a busy machine is slow once, an unbounded loop is slow again
 		took, ended = h.timed(tab, what, limit)
 	}
 	if !ended {

@@ -122,8 +122,8 @@ func (s *Session) speculate(ctx context.Context, limit int) (tokens []int32, sto
 }
 
 // verify replays the program verify, the first time with draft. On a device that can replay
-// it several times in a run, it makes as many replays as the given number of tokens took
-// lately; the device stops at that number.
+// it several times in a run, it requests the number of replays that the given number of tokens
+// took recently; the device stops once it has that many tokens.
 func (s *Session) verify(ctx context.Context, tokens int, draft []uint32) (_ []int32, stopped bool, err error) {
 	p := &s.speculation
 	n := (tokens + p.each - 1) / p.each

@@ -64,7 +64,7 @@ func TestFaults(t *testing.T) {
 		{"divergent", "others of its SIMD group at"},
 		{"early_return", "returned while others of its SIMD group wait at SIMD reduction"},
 		{"early_group", "returned while others wait at threadgroup_barrier"},
-		{"nothing", "there is no such kernel"},
+		{"nothing", "no such kernel"},
 	} {
 		for _, o := range []Order{Forward, Reverse, Random} {
 			err := p.Run(dispatch(tt.kernel, 64, 1, o, 1))

@@ -310,7 +310,7 @@ func (f *filtering) prefix(weighted bool) {
 	reach := func(key uint32) level { return f.reach(key, weighted) }
 	lo, hi := reach(floor), level{key: f.most + 1}
 	if lo.sum < target {
-		return // it keeps all of them
+		return // all tokens are kept
 	}
 	base := uint64(0)
 	if !f.listed {

@@ -142,7 +142,7 @@ func (k *sampleDraw) run(w *worker, lo, hi int) {
 	}
 }
 
-// largestKey returns the logit bits of the largest key and its id, the first of equals.
+// largestKey returns the logit bits of the largest key, and the first id with this key.
 func largestKey(keys []uint32, first int) (value, id uint32) {
 	most := uint32(0)
 	for i, key := range keys {

@@ -21,7 +21,7 @@ func (d *Device) enter() error {
 	return nil
 }
 
-// leave undoes enter. It joins an error of its own to err.
+// leave undoes enter. If it fails, it joins its error to err.
 func (d *Device) leave(err *error) {
 	if e := d.drv.CtxPop(); e != nil {
 		*err = errors.Join(*err, fmt.Errorf("cuda: %w", e))

@@ -229,7 +229,7 @@ func (e *executor) room(f *flight, program, left uint32) uint32 {
 	cost := e.cost[program]
 	e.mu.Unlock()
 	switch {
-	case cost == 0: // unknown: a command buffer of its own
+	case cost == 0: // unknown: use a separate command buffer
 		n = 1
 	default:
 		bound := e.d.o.ChainTime.Seconds() / flights

@@ -222,9 +222,9 @@ int pianola_emulate(const char *name, void *const buffers[8], const unsigned lon
     failure[0] = 0;
     const pianola_kernel *k = pianola_kernels;
     while (k->name && strcmp(k->name, name) != 0) k++;
-    if (!k->name) return refuse(name, "there is no such kernel");
+    if (!k->name) return refuse(name, "no such kernel");
     if (threads == 0 || threads % pianola_simd_width != 0 || threads > k->max_threads)
-        return refuse(name, "the threads are no multiple of 32 up to the kernel's maximum");
+        return refuse(name, "the number of threads is not a multiple of 32 within the kernel's maximum");
     Emulator *e = make();
     if (!e) return refuse(name, "no memory for stacks");
     // The address is a multiple of 16, as on devices. The address sanitizer detects accesses

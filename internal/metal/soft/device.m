@@ -28,8 +28,8 @@ const char *soft_data(dispatch_data_t d);
     pthread_mutex_lock(&soft_flight);
     const BOOL flying = flight > 0, kept = sets > 0;
     pthread_mutex_unlock(&soft_flight);
-    if (flying) soft_violate("a resource is freed that a command buffer in flight uses");
-    if (kept) soft_violate("a resource is freed that a residency set has");
+    if (flying) soft_violate("a resource is freed while a command buffer in flight uses it");
+    if (kept) soft_violate("a resource is freed while a residency set contains it");
     return !flying && !kept;
 }
 - (void)dealloc {
@@ -105,7 +105,7 @@ struct constant {
 @end
 @implementation SoftValues
 - (void)setConstantValue:(const void *)value type:(MTLDataType)type atIndex:(NSUInteger)index {
-    if (type != MTLDataTypeUInt) soft_violate("function constant %lu has type %lu, the kernels' are uint", index, (unsigned long)type);
+    if (type != MTLDataTypeUInt) soft_violate("function constant %lu has type %lu, want uint", index, (unsigned long)type);
     if (n == 32) return;
     list[n].index = index;
     memcpy(&list[n++].value, value, 4);
@@ -320,7 +320,7 @@ struct constant {
     return soft_fails("newFence", NULL) ? nil : [SoftFence new];
 }
 - (SoftBuffer *)buffer:(NSUInteger)length options:(MTLResourceOptions)options {
-    if (options & MTLResourceStorageModePrivate) soft_violate("a buffer that the host cannot see");
+    if (options & MTLResourceStorageModePrivate) soft_violate("a buffer without host access");
     SoftBuffer *b = [SoftBuffer new];
     b->n = length;
     b->untracked = (options & MTLResourceHazardTrackingModeUntracked) != 0;
@@ -364,9 +364,9 @@ struct constant {
                               deallocator:(void (^)(void *, NSUInteger))deallocator {
     CALLED("newBufferWithBytesNoCopy:length:options:deallocator:");
     if (soft_fails("newBufferWithBytesNoCopy:length:options:deallocator:", NULL) || length > self.maxBufferLength) return nil;
-    if (deallocator) soft_violate("a deallocator, which nobody calls here");
+    if (deallocator) soft_violate("a deallocator, which the software Metal does not call");
     if (((uintptr_t)pointer | length) & (NSUInteger)(getpagesize() - 1) || length == 0) {
-        soft_violate("newBufferWithBytesNoCopy: %lu bytes at %p are no whole pages", length, pointer);
+        soft_violate("newBufferWithBytesNoCopy: %lu bytes at %p are not whole pages", length, pointer);
         return nil;
     }
     SoftBuffer *b = [self buffer:length options:options];
@@ -387,7 +387,7 @@ struct constant {
 }
 - (id<MTLLibrary>)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)error {
     CALLED("newLibraryWithSource:options:error:");
-    if (options.languageVersion != MTLLanguageVersion3_1) soft_violate("the sources are Metal 3.1, the library is compiled as another");
+    if (options.languageVersion != MTLLanguageVersion3_1) soft_violate("the library is not compiled as Metal 3.1");
     if (soft_fails("newLibraryWithSource:options:error:", NULL)) {
         if (error) *error = soft_error(3, "injected: program_source:1:1: error");
         return nil;
@@ -421,7 +421,7 @@ struct constant {
     }
     BOOL archived = NO;
     for (NSUInteger i = 0; i < descriptor.binaryArchives.count; i++) archived = archived || [(SoftArchive *)[descriptor.binaryArchives objectAtIndex:i] has:descriptor];
-    if (options & MTLPipelineOptionFailOnBinaryArchiveMiss && descriptor.binaryArchives.count == 0) soft_violate("a pipeline out of no archive");
+    if (options & MTLPipelineOptionFailOnBinaryArchiveMiss && descriptor.binaryArchives.count == 0) soft_violate("a pipeline from a missing archive");
     if (options & MTLPipelineOptionFailOnBinaryArchiveMiss && !archived) {
         if (error) *error = soft_error(2, "%s is not in the archives", f->kernel->name);
         return nil;
@@ -442,8 +442,8 @@ struct constant {
     (void)options;
     if (soft_fails("newIndirectCommandBufferWithDescriptor:maxCommandCount:options:", NULL)) return nil;
     if (descriptor.commandTypes != MTLIndirectCommandTypeConcurrentDispatch)
-        soft_violate("an indirect command buffer of other commands than concurrent dispatches of threadgroups");
-    if (descriptor.inheritPipelineState || descriptor.inheritBuffers) soft_violate("compute commands inherit, which this device does not have");
+        soft_violate("an indirect command buffer must contain concurrent dispatches of threadgroups");
+    if (descriptor.inheritPipelineState || descriptor.inheritBuffers) soft_violate("compute commands inherit state, which this device does not support");
     if (descriptor.maxKernelBufferBindCount > max_buffers)
         soft_violate("maxKernelBufferBindCount %lu is more than %d", descriptor.maxKernelBufferBindCount, max_buffers);
     if (count == 0 || count > 16384) {
@@ -464,7 +464,7 @@ struct constant {
         if (error) *error = soft_error(1, "no room for samples");
         return nil;
     }
-    if (!descriptor.counterSet || descriptor.storageMode != MTLStorageModeShared) soft_violate("a sample buffer without counters, or that the host cannot see");
+    if (!descriptor.counterSet || descriptor.storageMode != MTLStorageModeShared) soft_violate("a sample buffer without counters or without host access");
     SoftSamples *s = [SoftSamples new];
     s->n = descriptor.sampleCount;
     s->at = calloc(s->n, sizeof *s->at);

@@ -35,7 +35,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
     return !ended;
 }
 - (BOOL)compute:(const char *)selector {
-    if (blit) wrong(self, "%s on an encoder of copies", selector);
+    if (blit) wrong(self, "%s on a blit encoder", selector);
     return !blit && [self usable:selector];
 }
 
@@ -58,7 +58,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
         }
     }
     if (used_count == sizeof used / sizeof *used) {
-        wrong(self, "more resources than the software Metal has room for");
+        wrong(self, "more resources than the software Metal supports");
         return;
     }
     used[used_count] = resource;
@@ -82,8 +82,8 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
     }
     const soft_kernel *k = p->kernel;
     const uint64_t threads = (uint64_t)d->threads[0] * d->threads[1] * d->threads[2];
-    if (threads == 0 || threads > p->max) wrong(self, "%s: threadgroups of %lu threads, the pipeline has 1 to %lu", k->name, threads, p->max);
-    if (threads % p->multiple) wrong(self, "%s: threadgroups of %lu threads are no multiple of %lu, as the pipeline was promised", k->name, threads, p->multiple);
+    if (threads == 0 || threads > p->max) wrong(self, "%s: threadgroups of %lu threads, the pipeline supports 1 to %lu", k->name, threads, p->max);
+    if (threads % p->multiple) wrong(self, "%s: threadgroups of %lu threads are not a multiple of %lu, which the pipeline was promised", k->name, threads, p->multiple);
     if (d->groups[0] == 0 || d->groups[1] == 0 || d->groups[2] == 0) wrong(self, "%s: an empty grid", k->name);
     if (d->threadgroup_memory > max_threadgroup_memory)
         wrong(self, "%s: %lu bytes of threadgroup memory are more than %d", k->name, d->threadgroup_memory, max_threadgroup_memory);
@@ -94,7 +94,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
         if (i < index_params && !soft_there(k, p->specs, i)) continue;
         const soft_bound *b = &d->bound[i];
         if (!b->buffer && !b->bytes) {
-            wrong(self, "%s: there is no buffer %u", k->name, i);
+            wrong(self, "%s: buffer %u is not set", k->name, i);
             continue;
         }
         const NSUInteger need = i == index_step ? 64 : 16;
@@ -103,7 +103,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
         if (!indirect || !b->buffer) continue;
         const BOOL writes = i < index_params && k->writes[i];
         if (![self declared:b->buffer usage:writes ? MTLResourceUsageRead | MTLResourceUsageWrite : MTLResourceUsageRead])
-            wrong(self, "%s: buffer %u of an indirect command is not resident%s: no useResources declares it, and no residency set has it", k->name, i, writes ? " for writing" : "");
+            wrong(self, "%s: buffer %u of an indirect command is not resident%s: no useResources declares it, and no residency set contains it", k->name, i, writes ? " for writing" : "");
     }
 }
 
@@ -151,7 +151,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
     CALLED("setBufferOffset:atIndex:");
     if (![self compute:"setBufferOffset:atIndex:"]) return;
     if (index >= max_buffers || !state.bound[index].buffer) {
-        wrong(self, "setBufferOffset: there is no buffer at index %lu", index);
+        wrong(self, "setBufferOffset: no buffer is set at index %lu", index);
         return;
     }
     if (state.bound[index].offset == offset) soft_set_redundant();
@@ -181,7 +181,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
 - (void)memoryBarrierWithScope:(MTLBarrierScope)scope {
     CALLED("memoryBarrierWithScope:");
     if (![self compute:"memoryBarrierWithScope:"]) return;
-    if (!(scope & MTLBarrierScopeBuffers)) wrong(self, "a barrier that is none for buffers");
+    if (!(scope & MTLBarrierScopeBuffers)) wrong(self, "a barrier that does not include buffers");
     if (!dispatched || serial) soft_set_redundant();
     [self add:op_barrier];
     dispatched = NO;
@@ -255,7 +255,7 @@ static void wrong(SoftEncoder *e, const char *format, ...) {
                   size:(NSUInteger)size {
     CALLED("copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:");
     if (![self usable:"copyFromBuffer:"]) return;
-    if (!blit) wrong(self, "a copy on an encoder of kernels");
+    if (!blit) wrong(self, "a copy on a compute encoder");
     SoftBuffer *f = (SoftBuffer *)from, *t = (SoftBuffer *)to;
     if (size == 0 || size % 4 || from_offset % 4 || to_offset % 4 || from_offset + size > f->n || to_offset + size > t->n) {
         wrong(self, "a copy of %lu bytes from %lu of %lu to %lu of %lu", size, from_offset, f->n, to_offset, t->n);
@@ -276,7 +276,7 @@ static void keep(SoftEncoder *e, SoftFence **list, SoftFence *f) {
             return;
         }
     }
-    wrong(e, "more fences than the software Metal has room for");
+    wrong(e, "more fences than the software Metal supports");
 }
 - (void)updateFence:(id<MTLFence>)fence {
     CALLED("updateFence:");
@@ -285,7 +285,7 @@ static void keep(SoftEncoder *e, SoftFence **list, SoftFence *f) {
 - (void)waitForFence:(id<MTLFence>)fence {
     CALLED("waitForFence:");
     if (![self usable:"waitForFence:"]) return;
-    if (op_count) wrong(self, "waitForFence: behind a command");
+    if (op_count) wrong(self, "waitForFence: after a command");
     keep(self, waits, (SoftFence *)fence);
 }
 - (void)pushDebugGroup:(NSString *)text {
@@ -296,7 +296,7 @@ static void keep(SoftEncoder *e, SoftFence **list, SoftFence *f) {
 - (void)popDebugGroup {
     CALLED("popDebugGroup");
     if (![self usable:"popDebugGroup"]) return;
-    if (open_groups-- == 0) wrong(self, "popDebugGroup: there is no debug group");
+    if (open_groups-- == 0) wrong(self, "popDebugGroup: without a debug group");
 }
 - (void)endEncoding {
     CALLED("endEncoding");
@@ -334,7 +334,7 @@ static void keep(SoftEncoder *e, SoftFence **list, SoftFence *f) {
         return nil;
     }
     pthread_mutex_lock(&soft_flight);
-    if (flight) soft_violate("an indirect command buffer in flight is changed");
+    if (flight) soft_violate("an indirect command buffer is changed while in flight");
     pthread_mutex_unlock(&soft_flight);
     SoftIndirectCommand *c = [[SoftIndirectCommand new] autorelease];
     c->owner = self;

@@ -311,7 +311,7 @@ static __thread struct pool *top;
 + (void)addObject:(id)o {
     struct pool *p = top;
     if (!p) {
-        soft_violate("an object is autoreleased where there is no pool");
+        soft_violate("an object is autoreleased without a pool");
         return;
     }
     if (p->n == p->room) {
@@ -322,7 +322,7 @@ static __thread struct pool *top;
 }
 - (void)drain {
     struct pool *p = _pool;
-    if (top != p) soft_violate("pools are drained in another order than they were made");
+    if (top != p) soft_violate("autorelease pools are not drained in reverse order of creation");
     for (unsigned i = 0; i < p->n; i++) [p->items[i] release];
     free(p->items);
     top = p->up;

@@ -210,7 +210,7 @@ void soft_run_pass(SoftEncoder *e) {
         return nil;
     }
     if (encoder_count && !encoders[encoder_count - 1]->ended) {
-        soft_violate("%s before the endEncoding of another", selector);
+        soft_violate("%s before endEncoding of another encoder", selector);
         [self fail:MTLCommandBufferErrorInvalidResource because:"two encoders"];
     }
     if (encoder_count % 64 == 0) encoders = realloc(encoders, (encoder_count + 64) * sizeof *encoders);
@@ -249,7 +249,7 @@ void soft_run_pass(SoftEncoder *e) {
 }
 - (void)addCompletedHandler:(MTLCommandBufferHandler)block {
     (void)block;
-    soft_violate("addCompletedHandler:, which the software Metal does not have");
+    soft_violate("addCompletedHandler:, which the software Metal does not support");
 }
 
 // fly marks the resources of the command buffer as in flight (n = 1), or as no longer in flight

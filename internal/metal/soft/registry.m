@@ -35,7 +35,7 @@ io_service_t IOServiceGetMatchingService(mach_port_t port, CFDictionaryRef match
     CALLED("IOServiceGetMatchingService");
     const struct thing *t = (const void *)matching;
     io_service_t found = IO_OBJECT_NULL;
-    if (port != kIOMainPortDefault) soft_violate("the registry behind another port");
+    if (port != kIOMainPortDefault) soft_violate("the registry with an unknown port");
     if (t->kind == thing_id && t->value == soft_registry_id && soft.entry != soft_entry_none) found = entry_gpu;
     if (t->kind == thing_class && t->value && soft.entry != soft_entry_none) found = entry_class;
     CFRelease(matching);
@@ -50,7 +50,7 @@ CFTypeRef IORegistryEntryCreateCFProperty(io_registry_entry_t entry, CFStringRef
     return make(soft.entry == soft_entry_text ? thing_text : thing_number, soft.cores);
 }
 kern_return_t IOObjectRelease(io_object_t object) {
-    if (object != entry_gpu && object != entry_class) soft_violate("what is no entry of the registry is released");
+    if (object != entry_gpu && object != entry_class) soft_violate("an object that is not a registry entry is released");
     soft_add_objects(-1);
     return 0;
 }

@@ -45,7 +45,7 @@
     SoftResource *r = (SoftResource *)allocation;
     pthread_mutex_lock(&soft_flight);
     soft_member *m = [self member:r];
-    if (m) soft_violate("addAllocation: the residency set has the resource");
+    if (m) soft_violate("addAllocation: the residency set already contains the resource");
     if (!m && n == room) {
         room = room * 2 + 32;
         list = realloc(list, room * sizeof *list);
@@ -62,7 +62,7 @@
     SoftResource *r = (SoftResource *)allocation;
     pthread_mutex_lock(&soft_flight);
     soft_member *m = [self member:r];
-    if (!m) soft_violate("removeAllocation: the residency set has no such resource");
+    if (!m) soft_violate("removeAllocation: the residency set does not contain the resource");
     if (m) m->leaving = YES;
     changed = YES;
     pthread_mutex_unlock(&soft_flight);
@@ -83,7 +83,7 @@
     for (NSUInteger i = 0; i < n; i++) {
         soft_member m = list[i];
         m.in = !m.leaving;
-        if (m.leaving && m.resource->flight && queues) soft_violate("a resource leaves a residency set while a command buffer uses it");
+        if (m.leaving && m.resource->flight && queues) soft_violate("a resource is removed from a residency set while a command buffer uses it");
         if (m.leaving) m.resource->sets--;
         else list[kept++] = m;
     }
@@ -97,7 +97,7 @@
     CALLED("endResidency");
 }
 - (void)dealloc {
-    if (queues) soft_violate("a residency set is freed that a queue has");
+    if (queues) soft_violate("a residency set is freed while a queue uses it");
     pthread_mutex_lock(&soft_flight);
     for (NSUInteger i = 0; i < n; i++) list[i].resource->sets--;
     pthread_mutex_unlock(&soft_flight);
@@ -129,7 +129,7 @@ void soft_remove_set(SoftQueue *q, id<MTLResidencySet> set) {
         s->queues--;
         return;
     }
-    soft_violate("removeResidencySet: the queue has no such set");
+    soft_violate("removeResidencySet: the queue does not have the set");
 }
 
 @implementation MTLBinaryArchiveDescriptor

@@ -122,7 +122,7 @@ static void run_as(const dispatch *d, kernel run) {
         return;
     }
     if (!run || !translate(d, &l)) {
-        complain("launch", "a kernel's function or memory is gone");
+        complain("launch", "a kernel's function or memory was freed");
         F.sticky = 700;
         return;
     }
@@ -169,7 +169,7 @@ static void execute(op *o) {
         break;
     case OP_GRAPH:
         if (!object_find(o->exec, EXEC)) {
-            complain("cuGraphLaunch", "the graph is gone");
+            complain("cuGraphLaunch", "the graph was destroyed");
             break;
         }
         for (int i = 0; i < o->exec->count; i++) run_kernel(&o->exec->nodes[o->exec->order[i]]);
@@ -390,7 +390,7 @@ int cuFuncSetAttribute(object *f, int attribute, int v) {
 static int fill(dispatch *d, object *f, const uint32_t *grid, const uint32_t *block, uint32_t shared, void **params, void **extra) {
     if (!object_find(f, FUNCTION)) return complain("launch", "no such function");
     if (params || !extra || extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4]) return complain("launch", "arguments are not one buffer");
-    if (*(size_t *)extra[3] != sizeof(arguments)) return complain("launch", "the arguments have another size than the kernel's parameters");
+    if (*(size_t *)extra[3] != sizeof(arguments)) return complain("launch", "the size of the arguments differs from that of the kernel's parameters");
     for (int i = 0; i < 3; i++)
         if (grid[i] == 0 || block[i] == 0 || (i > 0 && grid[i] > 65535)) return complain("launch", "grid or block");
     if (block[0] * block[1] * block[2] > 512 || shared > f->allowed) return 701;
@@ -482,7 +482,7 @@ int cuGraphAddKernelNode(object **node, object *g, object **after, size_t n, con
     int e = enter("cuGraphAddKernelNode", 2);
     if (!e && !object_find(g, GRAPH)) e = complain("cuGraphAddKernelNode", "no such graph");
     for (size_t i = 0; !e && i < n; i++)
-        if (!object_find(after[i], NODE) || after[i]->whole != g) e = complain("cuGraphAddKernelNode", "a dependency is no node of the graph");
+        if (!object_find(after[i], NODE) || after[i]->whole != g) e = complain("cuGraphAddKernelNode", "a dependency is not a node of the graph");
     dispatch d;
     if (!e) e = fill(&d, p->function, p->grid, p->block, p->shared, p->params, p->extra);
     if (!e) {
@@ -505,9 +505,9 @@ int cuGraphAddDependencies_v2(object *g, object **from, object **to, const edge_
     if (!e && !object_find(g, GRAPH)) e = complain("cuGraphAddDependencies", "no such graph");
     for (size_t i = 0; !e && i < n; i++) {
         if (!object_find(from[i], NODE) || !object_find(to[i], NODE) || from[i]->whole != g || to[i]->whole != g)
-            e = complain("cuGraphAddDependencies", "an edge between no nodes of the graph");
+            e = complain("cuGraphAddDependencies", "an edge between nodes that are not in the graph");
         else if (data && (data[i].to_port || data[i].type > 1 || data[i].from_port != data[i].type))
-            e = complain("cuGraphAddDependencies", "a kind of edge that is not known");
+            e = complain("cuGraphAddDependencies", "unknown kind of edge");
         if (e) break;
         g->edges = realloc(g->edges, (size_t)(g->edge_count + 1) * sizeof *g->edges);
         g->edges[g->edge_count++] = (edge){from[i]->index, to[i]->index};
