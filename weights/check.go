@@ -18,13 +18,13 @@ import (
 type NotFinite struct {
 	Tensor, Type string
 	Count        uint64 // number of elements, or of blocks whose scales are not finite
-	First        uint64 // index of the first such element
+	First        uint64 // index of the first such element or block
 }
 
 // NotFiniteError reports the tensors of a model that contain NaN or infinities.
 type NotFiniteError struct {
 	Path    string
-	Tensors []NotFinite // in the order of the files
+	Tensors []NotFinite // ordered by file and offset
 }
 
 // Error implements error.
@@ -32,19 +32,19 @@ func (e *NotFiniteError) Error() string {
 	var parts []string
 	for i, t := range e.Tensors {
 		if i == 8 {
-			parts = append(parts, fmt.Sprintf("and %d more", len(e.Tensors)-i))
+			parts = append(parts, fmt.Sprintf("and %d more tensors", len(e.Tensors)-i))
 			break
 		}
-		parts = append(parts, fmt.Sprintf("%s (%s): %d from element %d on", printable(t.Tensor), t.Type, t.Count, t.First))
+		parts = append(parts, fmt.Sprintf("%s (%s): %d, the first at element %d", printable(t.Tensor), t.Type, t.Count, t.First))
 	}
-	return fmt.Sprintf("weights: %s: NaN or infinite: %s", e.Path, strings.Join(parts, ", "))
+	return fmt.Sprintf("weights: %s: NaN or infinite elements: %s", e.Path, strings.Join(parts, ", "))
 }
 
-// Check reads every tensor of the files and returns those that contain NaN or infinities, also in
-// scales. workers is the number of goroutines; if it is below 1, there is one per processor. It
-// skips tensors of unsupported types. progress, unless nil, is called after every few megabytes
-// with the bytes read and the total; calls do not overlap. When the context is done, Check returns
-// its cause.
+// Check reads every tensor of the files and returns those that contain NaN or infinities, in
+// elements or scales. It skips tensors of unsupported types. workers is the number of
+// goroutines; below 1 means one per processor. progress, if not nil, is called after every few
+// megabytes with the bytes read and the total; calls do not overlap. If ctx is done, Check
+// returns its cause.
 func (m *Mapped) Check(ctx context.Context, workers int, progress func(done, total uint64)) ([]NotFinite, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -98,12 +98,12 @@ func (m *Mapped) Check(ctx context.Context, workers int, progress func(done, tot
 // e4m3Name is the name of E4M3 in safetensors files.
 const e4m3Name = "F8_E4M3"
 
-// order returns the index of a tensor in the order of the files.
+// order returns the position of a tensor in the list ordered by file and offset.
 func (d *Directory) order(name string) int {
 	return slices.IndexFunc(d.raw, func(t Tensor) bool { return t.Name == name })
 }
 
-// check is the state of a running Check.
+// check is the state of a Check in progress.
 type check struct {
 	m        *Mapped
 	pieces   []checkPiece
@@ -111,7 +111,7 @@ type check struct {
 	total    uint64
 	progress func(done, total uint64)
 
-	mu    sync.Mutex // guards the fields below, and calls of progress
+	mu    sync.Mutex // guards the fields below and calls of progress
 	done  uint64
 	found map[int]*NotFinite // by index of the tensor
 }
@@ -122,7 +122,7 @@ type checkPiece struct {
 	start, end uint64
 }
 
-// read checks a piece. It returns a fault of mapped memory as an error.
+// read checks a piece. It converts a memory fault in the mapping to an error.
 func (c *check) read(p checkPiece) (err error) {
 	t := &c.m.dir.raw[p.tensor]
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))

@@ -10,14 +10,14 @@ import (
 	"path/filepath"
 )
 
-// maxConfig bounds the size of config.json, which decodes to at most about 20 times its size.
-// Real ones have a few KiB.
+// maxConfig bounds the size of config.json, which takes up to about 20 times its size when
+// decoded. Published files have a few KiB.
 const maxConfig = 4 << 20
 
-// generationKey is the key in Meta of the content of generation_config.json.
+// generationKey is the Meta key for the content of generation_config.json.
 const generationKey = "generation_config"
 
-// readConfigs reads config.json and generation_config.json in dir, if they exist, as metadata.
+// readConfigs reads config.json and generation_config.json in dir as metadata, if they exist.
 func (d *Directory) readConfigs(dir string) error {
 	config, err := readConfig(filepath.Join(dir, configName))
 	if err != nil {

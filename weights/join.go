@@ -11,19 +11,19 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// joined is a matrix whose quants, scales and biases are separate tensors. It is read as
-// quantization blocks of its type.
+// joined is a matrix that is stored as separate tensors for quants, scales and biases. It is
+// read as quantization blocks of its type.
 type joined struct {
 	t              dtype.Type
 	rows, cols     uint64 // rows is the product of all dimensions but the last
 	quants, scales Tensor
-	biases         Tensor // of MLX's affine types
+	biases         Tensor // only for MLX's affine types
 	block          [2]uint64
 	across         uint64 // number of scales per row of blocks
 }
 
-// join joins the matrices whose scales are separate tensors. If it cannot join one, it leaves the
-// tensors as they are and adds the reason to unsupported.
+// join joins the matrices whose scales are separate tensors. If it cannot join a matrix, it
+// leaves its tensors unchanged and adds the reason to unsupported.
 func (d *Directory) join() {
 	d.raw = d.tensors
 	if d.format != Safetensors {
@@ -77,7 +77,7 @@ func (d *Directory) join() {
 		list = append(list, t)
 	}
 	d.tensors = list
-	_ = d.reindex() // there are fewer names than before
+	_ = d.reindex() // cannot fail, because joining only removes names
 }
 
 // rowsOf returns the product of all dimensions but the last, and the last dimension.
@@ -96,8 +96,8 @@ func rowsOf(shape []uint64) (rows, last uint64, ok bool) {
 	return rows, shape[len(shape)-1], rows > 0 && rows <= 1<<32
 }
 
-// joinMLX returns the matrix of an MLX module and the names of its tensors, or what is wrong with
-// it. A module without scales is not an MLX module.
+// joinMLX returns the matrix of an MLX module and the names of its tensors, or the reason why
+// they cannot be joined. A module without scales is not an MLX module.
 func (d *Directory) joinMLX(q *quantization, module string, t Tensor) (j *joined, names []string, what string) {
 	scales, ok := d.Tensor(module + ".scales")
 	if !ok {
@@ -105,12 +105,12 @@ func (d *Directory) joinMLX(q *quantization, module string, t Tensor) (j *joined
 	}
 	s, ok := q.of(module, d.original(module))
 	if !ok {
-		return nil, nil, "has scales, and " + configName + " has no quantization"
+		return nil, nil, "has scales, but " + configName + " has no quantization"
 	}
 	rows, words, ok := rowsOf(t.Shape)
 	_, groups, ok2 := rowsOf(scales.Shape)
 	if !ok || !ok2 || !slices.Equal(t.Shape[:len(t.Shape)-1], scales.Shape[:len(scales.Shape)-1]) || groups == 0 || groups > 1<<24 || words > 1<<26 {
-		return nil, nil, fmt.Sprintf("shape %v, with scales of shape %v", t.Shape, scales.Shape)
+		return nil, nil, fmt.Sprintf("shape %v does not match scales of shape %v", t.Shape, scales.Shape)
 	}
 	j = &joined{rows: rows, cols: groups * uint64(s.group), quants: t, scales: scales, across: groups}
 	names = []string{scales.Name}
@@ -120,24 +120,25 @@ func (d *Directory) joinMLX(q *quantization, module string, t Tensor) (j *joined
 		j.t, ok = dtype.MLXType(s.bits, s.group, scales.Type)
 	}
 	if !ok {
-		return nil, nil, fmt.Sprintf("%d bits in groups of %d with scales of %s, mode %s, are not supported", s.bits, s.group, scales.TypeName, s.mode)
+		return nil, nil, fmt.Sprintf("%d bits in groups of %d with scales of type %s and mode %s are not supported", s.bits, s.group, scales.TypeName, s.mode)
 	}
 	if words*32 != j.cols*uint64(s.bits) {
-		return nil, nil, fmt.Sprintf("shape %v and scales of shape %v do not go with %d bits in groups of %d", t.Shape, scales.Shape, s.bits, s.group)
+		return nil, nil, fmt.Sprintf("shape %v and scales of shape %v do not match %d bits in groups of %d", t.Shape, scales.Shape, s.bits, s.group)
 	}
 	if s.mode == "affine" {
 		if j.biases, ok = d.Tensor(module + ".biases"); !ok {
-			return nil, nil, "has scales and no biases"
+			return nil, nil, "has scales but no biases"
 		}
 		if j.biases.Type != scales.Type || !slices.Equal(j.biases.Shape, scales.Shape) {
-			return nil, nil, fmt.Sprintf("biases of %s %v, and scales of %s %v", j.biases.TypeName, j.biases.Shape, scales.TypeName, scales.Shape)
+			return nil, nil, fmt.Sprintf("biases of type %s and shape %v do not match scales of type %s and shape %v", j.biases.TypeName, j.biases.Shape, scales.TypeName, scales.Shape)
 		}
 		names = append(names, j.biases.Name)
 	}
 	return j, names, ""
 }
 
-// joinFP8 does the same for E4M3. The scale is one for the matrix, one per row, or one per block.
+// joinFP8 is like joinMLX for E4M3. There is one scale for the matrix, one per row, or one per
+// block.
 func (d *Directory) joinFP8(q *quantization, module string, t Tensor) (j *joined, names []string, what string) {
 	var scale Tensor
 	ok := false
@@ -147,13 +148,13 @@ func (d *Directory) joinFP8(q *quantization, module string, t Tensor) (j *joined
 		}
 	}
 	if !ok {
-		return nil, nil, "E4M3 without weight_scale or weight_scale_inv"
+		return nil, nil, "is E4M3 without weight_scale or weight_scale_inv"
 	}
 	if len(t.Shape) != 2 {
-		return nil, nil, fmt.Sprintf("E4M3 of shape %v", t.Shape)
+		return nil, nil, fmt.Sprintf("E4M3 of shape %v is not supported", t.Shape)
 	}
 	if scale.Type != dtype.F32 && scale.Type != dtype.F16 && scale.Type != dtype.BF16 {
-		return nil, nil, fmt.Sprintf("scales of %s", scale.TypeName)
+		return nil, nil, fmt.Sprintf("scales of type %s are not supported", scale.TypeName)
 	}
 	j = &joined{rows: t.Shape[0], cols: t.Shape[1], quants: t, scales: scale, across: 1}
 	n := uint64(1)
@@ -172,7 +173,7 @@ func (d *Directory) joinFP8(q *quantization, module string, t Tensor) (j *joined
 	case len(scale.Shape) == 2 && scale.Shape[0] == up(j.rows, q.block[0]) && scale.Shape[1] == up(j.cols, q.block[1]):
 		j.block, j.across, whole = q.block, scale.Shape[1], q.block[1]
 	default:
-		return nil, nil, fmt.Sprintf("E4M3 of shape %v, with scales of shape %v: neither one, nor one a row, nor one for each block of %v", t.Shape, scale.Shape, q.block)
+		return nil, nil, fmt.Sprintf("E4M3 of shape %v with scales of shape %v: want one scale, one per row, or one per block of %v", t.Shape, scale.Shape, q.block)
 	}
 	for _, group := range []uint64{128, 64, 32} {
 		if whole%group == 0 && j.cols%group == 0 {
@@ -180,11 +181,11 @@ func (d *Directory) joinFP8(q *quantization, module string, t Tensor) (j *joined
 			return j, []string{scale.Name}, ""
 		}
 	}
-	return nil, nil, fmt.Sprintf("E4M3 with rows of %d elements and scales for %d columns: not whole blocks of 32", j.cols, whole)
+	return nil, nil, fmt.Sprintf("E4M3 with rows of %d elements and scales for %d columns: want multiples of 32", j.cols, whole)
 }
 
-// read writes rows as blocks to dst, whole rows, beginning with row first. data returns the bytes
-// of a tensor.
+// read writes rows, beginning at row first, as blocks to dst, which holds a whole number of
+// rows. data returns the bytes of a tensor.
 func (j *joined) read(dst []byte, first uint64, data func(Tensor) []byte) {
 	size, _ := j.t.Bytes(j.cols)
 	quants, scales := data(j.quants), data(j.scales)
@@ -229,8 +230,8 @@ func (j *joined) rowFP8(row, quants, scales []byte, r uint64) {
 	}
 }
 
-// rowMXFP4 rearranges nibbles that are in order to the nibbles of a block, where byte i holds
-// columns i and i+16.
+// rowMXFP4 converts nibbles in column order to blocks, in which byte i holds columns i and
+// i+16.
 func (j *joined) rowMXFP4(row, quants, scales []byte) {
 	for _, e := range scales {
 		row[0] = e
@@ -253,7 +254,8 @@ func float(t dtype.Type, b []byte) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(b))
 }
 
-// Joined returns the size of a matrix that consists of several tensors; it equals Tensor.Size.
+// Joined returns the size in bytes of a matrix that consists of several tensors, which equals
+// Tensor.Size. ok is false for other tensors.
 func (m *Mapped) Joined(name string) (size uint64, ok bool) {
 	if m.dir.joined[name] == nil {
 		return 0, false
@@ -262,7 +264,8 @@ func (m *Mapped) Joined(name string) (size uint64, ok bool) {
 	return t.Size, ok
 }
 
-// ReadJoined writes whole rows of such a matrix to dst, beginning at byte offset.
+// ReadJoined writes whole rows of a joined matrix to dst, beginning at byte offset of the
+// matrix.
 func (m *Mapped) ReadJoined(name string, offset uint64, dst []byte) error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -283,7 +286,7 @@ func (m *Mapped) ReadJoined(name string, offset uint64, dst []byte) error {
 	first, n := offset/row, uint64(len(dst))/row
 	data := func(t Tensor) []byte { return m.files[t.File].data[t.Offset:][:t.Size] }
 	j.read(dst, first, data)
-	of := j.quants.Size / j.rows // whole rows: join has checked it
+	of := j.quants.Size / j.rows // an integer, as join has checked
 	m.letGo(data(j.quants)[first*of:][:n*of])
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/packed"
 )
 
-// directory opens a model of a configuration and tensors.
+// directory writes and opens a model with the given config.json and tensors.
 func directory(t *testing.T, config string, tensors map[string]packed.Tensor) *Directory {
 	t.Helper()
 	m := packed.Model{Tensors: tensors}
@@ -29,14 +29,14 @@ func directory(t *testing.T, config string, tensors map[string]packed.Tensor) *D
 	return open(t, dir)
 }
 
-// zeroed returns a tensor of n bytes.
+// zeroed returns a tensor with n zero bytes.
 func zeroed(typ string, n int, shape ...int) packed.Tensor {
 	return packed.Tensor{Type: typ, Shape: shape, Data: make([]byte, n)}
 }
 
 const fourBits = `{"quantization": {"group_size": 64, "bits": 4}}`
 
-// fourBit is a matrix [2, 128] of 4 bits in groups of 64.
+// fourBit returns the tensors of a matrix [2, 128] with 4 bits in groups of 64.
 func fourBit() map[string]packed.Tensor {
 	return map[string]packed.Tensor{"a.weight": zeroed("U32", 128, 2, 16), "a.scales": zeroed("F16", 8, 2, 2), "a.biases": zeroed("F16", 8, 2, 2)}
 }
@@ -57,7 +57,7 @@ func TestJoin(t *testing.T) {
 		t.Errorf("tensors %+v", d.Tensors())
 	}
 	if _, ok := d.Tensor("a.scales"); ok {
-		t.Error("the scales are there too")
+		t.Error("the directory lists the scales as a tensor")
 	}
 	m, err := d.Map()
 	if err != nil {
@@ -65,13 +65,13 @@ func TestJoin(t *testing.T) {
 	}
 	defer m.Close()
 	if _, err := m.Tensor("a.weight"); err == nil {
-		t.Error("the matrix has bytes")
+		t.Error("Tensor returns bytes for a joined matrix")
 	}
 	if size, ok := m.Joined("a.weight"); !ok || size != 144 {
 		t.Errorf("%d bytes, %v", size, ok)
 	}
 	if _, ok := m.Joined("norm.weight"); ok {
-		t.Error("a norm is joined")
+		t.Error("Joined returns true for a norm")
 	}
 	for _, c := range []struct {
 		name   string
@@ -79,7 +79,7 @@ func TestJoin(t *testing.T) {
 		n      int
 	}{{"a.weight", 1, 72}, {"a.weight", 0, 71}, {"a.weight", 144, 72}, {"a.weight", math.MaxUint64 - 71, 72}, {"norm.weight", 0, 16}, {"b", 0, 0}} {
 		if err := m.ReadJoined(c.name, c.offset, make([]byte, c.n)); err == nil {
-			t.Errorf("%+v was read", c)
+			t.Errorf("ReadJoined accepts %+v", c)
 		}
 	}
 	m.Close()
@@ -88,7 +88,8 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestJoinMXFP4 reads nibbles in order as a block, whose halves are apart.
+// TestJoinMXFP4 reads nibbles in column order as a block, whose bytes hold the two halves of
+// the block.
 func TestJoinMXFP4(t *testing.T) {
 	quants := make([]byte, 32)
 	for i := range quants {
@@ -117,7 +118,7 @@ func TestJoinMXFP4(t *testing.T) {
 	}
 }
 
-// TestJoinFP8 has a matrix whose last blocks are cut by its edges.
+// TestJoinFP8 reads a matrix whose last scale blocks extend beyond its edges.
 func TestJoinFP8(t *testing.T) {
 	const rows, cols = 40, 96
 	quants := bytes.Repeat([]byte{0x38}, rows*cols) // 1
@@ -149,16 +150,16 @@ func TestJoinFP8(t *testing.T) {
 			t.Fatalf("[%d, %d] is %v, want %v", i/cols, i%cols, v, want)
 		}
 	}
-	// Rows from the middle are the same.
+	// Reading rows from the middle must give the same bytes.
 	row := int(a.Size) / rows
 	part := make([]byte, 3*row)
 	if err := m.ReadJoined("a.weight", uint64(20*row), part); err != nil || !bytes.Equal(part, b[20*row:23*row]) {
-		t.Errorf("rows 20 to 22 are others: %v", err)
+		t.Errorf("rows 20 to 22 differ: %v", err)
 	}
 }
 
-// TestUnsupported opens what is not supported: the error names the key or the tensor,
-// and the directory is there.
+// TestUnsupported opens models with unsupported parts. OpenDirectory must succeed, and the
+// error must name the key or the tensor.
 func TestUnsupported(t *testing.T) {
 	method := func(text string) string { return `{"quantization_config": ` + text + `}` }
 	fp8 := func(shape ...int) map[string]packed.Tensor {
@@ -191,16 +192,16 @@ func TestUnsupported(t *testing.T) {
 		{`{"quantization": {"group_size": 64, "bits": 4, "mode": "nvfp4"}}`, nil, `quantization.mode: "nvfp4" is not supported`},
 		{`{"quantization": {"group_size": 64, "bits": 4, "a": {"bits": 1e9}}}`, nil, `quantization.a.bits: is 1000000000`},
 
-		{`{}`, fourBit(), `tensor a.weight: has scales, and config.json has no quantization`},
-		{`{"quantization": {"group_size": 32, "bits": 4}}`, fourBit(), `tensor a.weight: shape [2 16] and scales of shape [2 2] do not go with 4 bits in groups of 32`},
-		{`{"quantization": {"group_size": 64, "bits": 7}}`, fourBit(), `tensor a.weight: 7 bits in groups of 64 with scales of F16, mode affine, are not supported`},
-		{`{"quantization": {"group_size": 64, "bits": 4, "mode": "mxfp4"}}`, fourBit(), `tensor a.weight: 4 bits in groups of 64 with scales of F16, mode mxfp4, are not supported`},
-		{fourBits, map[string]packed.Tensor{"a.weight": zeroed("U32", 128, 2, 16), "a.scales": zeroed("F16", 8, 2, 2)}, `has scales and no biases`},
-		{fourBits, map[string]packed.Tensor{"a.weight": zeroed("U32", 128, 2, 16), "a.scales": zeroed("F16", 8, 2, 2), "a.biases": zeroed("F32", 16, 2, 2)}, `biases of F32 [2 2], and scales of F16 [2 2]`},
-		{fourBits, map[string]packed.Tensor{"a.weight": zeroed("U32", 128, 2, 16), "a.scales": zeroed("F16", 4, 1, 2), "a.biases": zeroed("F16", 4, 1, 2)}, `shape [2 16], with scales of shape [1 2]`},
-		{`{}`, map[string]packed.Tensor{"a.weight": zeroed("F8_E4M3", 4096, 32, 128)}, `tensor a.weight: E4M3 without weight_scale`},
-		{`{}`, fp8(3, 2), `E4M3 of shape [256 128], with scales of shape [3 2]: neither one, nor one a row, nor one for each block of [128 128]`},
-		{`{}`, map[string]packed.Tensor{"a.weight": zeroed("F8_E4M3", 320, 32, 10), "a.weight_scale": zeroed("F32", 4, 1)}, `rows of 10 elements and scales for 128 columns: not whole blocks of 32`},
+		{`{}`, fourBit(), `tensor a.weight: has scales, but config.json has no quantization`},
+		{`{"quantization": {"group_size": 32, "bits": 4}}`, fourBit(), `tensor a.weight: shape [2 16] and scales of shape [2 2] do not match 4 bits in groups of 32`},
+		{`{"quantization": {"group_size": 64, "bits": 7}}`, fourBit(), `tensor a.weight: 7 bits in groups of 64 with scales of type F16 and mode affine are not supported`},
+		{`{"quantization": {"group_size": 64, "bits": 4, "mode": "mxfp4"}}`, fourBit(), `tensor a.weight: 4 bits in groups of 64 with scales of type F16 and mode mxfp4 are not supported`},
+		{fourBits, map[string]packed.Tensor{"a.weight": zeroed("U32", 128, 2, 16), "a.scales": zeroed("F16", 8, 2, 2)}, `has scales but no biases`},
+		{fourBits, map[string]packed.Tensor{"a.weight": zeroed("U32", 128, 2, 16), "a.scales": zeroed("F16", 8, 2, 2), "a.biases": zeroed("F32", 16, 2, 2)}, `biases of type F32 and shape [2 2] do not match scales of type F16 and shape [2 2]`},
+		{fourBits, map[string]packed.Tensor{"a.weight": zeroed("U32", 128, 2, 16), "a.scales": zeroed("F16", 4, 1, 2), "a.biases": zeroed("F16", 4, 1, 2)}, `shape [2 16] does not match scales of shape [1 2]`},
+		{`{}`, map[string]packed.Tensor{"a.weight": zeroed("F8_E4M3", 4096, 32, 128)}, `tensor a.weight: is E4M3 without weight_scale`},
+		{`{}`, fp8(3, 2), `E4M3 of shape [256 128] with scales of shape [3 2]: want one scale, one per row, or one per block of [128 128]`},
+		{`{}`, map[string]packed.Tensor{"a.weight": zeroed("F8_E4M3", 320, 32, 10), "a.weight_scale": zeroed("F32", 4, 1)}, `rows of 10 elements and scales for 128 columns: want multiples of 32`},
 	} {
 		if c.tensors == nil {
 			c.tensors = map[string]packed.Tensor{"x": zeroed("F32", 4, 1)}
@@ -217,8 +218,8 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// TestOverrides has a module of other bits, and one by the name that it has in the
-// file.
+// TestOverrides reads a module with settings of its own, and a module whose setting is listed
+// under its name in the file.
 func TestOverrides(t *testing.T) {
 	tensors := map[string]packed.Tensor{}
 	for _, n := range []string{"model.a", "language_model.model.b", "language_model.model.c"} {
@@ -267,7 +268,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("%d tensors, want %d", len(got), len(want))
 	}
 	text := (&NotFiniteError{"m", got}).Error()
-	if !strings.Contains(text, "norm.weight (F32): 1 from element 2 on") {
+	if !strings.Contains(text, "norm.weight (F32): 1, the first at element 2") {
 		t.Error(text)
 	}
 	m.Close()
@@ -276,7 +277,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// FuzzQuantization reads any config.json beside tensors that it may be of.
+// FuzzQuantization opens tensors with arbitrary content in config.json.
 func FuzzQuantization(f *testing.F) {
 	for _, s := range []string{
 		fourBits, `{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}`,
@@ -322,7 +323,7 @@ func FuzzQuantization(f *testing.F) {
 	})
 }
 
-// TestJoinedTouch touches a joined model's pages.
+// TestJoinedTouch touches the pages of a model with joined matrices.
 func TestJoinedTouch(t *testing.T) {
 	d := directory(t, fourBits, fourBit())
 	m, err := d.Map()

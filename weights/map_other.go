@@ -16,5 +16,5 @@ func mapWhole(f *os.File, size int) (mapping, error) {
 	return mapping{data: data, unmap: func() error { return nil }}, nil
 }
 
-// release does nothing: this system has no such request.
+// release does nothing, because this system has no call for it.
 func release([]byte) {}

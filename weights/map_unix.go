@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapWhole maps a file of size bytes, size > 0.
+// mapWhole maps a file. size is its size in bytes and must be positive.
 func mapWhole(f *os.File, size int) (mapping, error) {
 	data, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
@@ -17,9 +17,9 @@ func mapWhole(f *os.File, size int) (mapping, error) {
 	return mapping{data: data, unmap: func() error { return unix.Munmap(data) }}, nil
 }
 
-// release tells the system that whole pages are not needed. Reading them again reads the file
-// again.
+// release tells the system that whole pages are not needed soon. A later access reads them
+// from the file again.
 func release(pages []byte) {
-	// A failure changes no result: the call is only advice.
+	// Ignore an error, because the call is only advice.
 	_ = unix.Madvise(pages, unix.MADV_DONTNEED)
 }

@@ -11,14 +11,14 @@ import (
 // ErrClosed reports that a Mapped has been closed.
 var ErrClosed = errors.New("weights: closed")
 
-// Mapped is a Directory together with the bytes of its files, read-only. It may be used from
-// several goroutines.
+// Mapped is a Directory with the mapped bytes of its files, which are read-only. It may be
+// used from several goroutines.
 //
-// The files must not change while they are mapped. If a file is truncated, reading beyond its new
-// end is a memory fault (SIGBUS), for which Go ends the process; no check can prevent that. Map
-// checks sizes, and Touch reports a fault as an error, so truncation while a model loads is
-// detected. A file that is replaced by renaming another one over it stays mapped as it was.
-// Windows does not allow truncating a mapped file.
+// The files must not change while they are mapped. Reading beyond the new end of a truncated
+// file is a memory fault (SIGBUS), for which Go ends the process. This cannot be prevented,
+// but truncation is detected while a model loads: Map checks sizes, and Touch returns a fault
+// as an error. If another file is renamed over a mapped one, the mapping keeps the old
+// content. Windows does not allow truncating a mapped file.
 type Mapped struct {
 	dir *Directory
 
@@ -32,9 +32,9 @@ type mapping struct {
 	unmap func() error
 }
 
-// Map maps the files of the directory into memory, read-only. If the system cannot map files, Map
-// reads them. It fails if the size or the modification time of a file has changed since its
-// header was read.
+// Map maps the files of the directory into memory, read-only. On systems that cannot map
+// files, Map reads them. It fails if the size or modification time of a file has changed since
+// its header was read.
 func (d *Directory) Map() (*Mapped, error) {
 	m := &Mapped{dir: d, files: make([]mapping, 0, len(d.files))}
 	for i := range d.files {
@@ -59,7 +59,7 @@ func (d *Directory) mapFile(i int) (mapping, error) {
 		return mapping{}, fmt.Errorf("weights: %s: has changed since its header was read (%d bytes, was %d)", path, info.Size(), size)
 	}
 	if strconv.IntSize < 64 && size>>31 != 0 {
-		return mapping{}, fmt.Errorf("weights: %s: %s do not fit in the address space", path, formatBytes(size))
+		return mapping{}, fmt.Errorf("weights: %s: the file of %s does not fit in the address space", path, formatBytes(size))
 	}
 	file, err := mapWhole(f, int(size))
 	if err != nil {
@@ -71,16 +71,16 @@ func (d *Directory) mapFile(i int) (mapping, error) {
 // Directory returns the directory that was mapped.
 func (m *Mapped) Directory() *Directory { return m.dir }
 
-// Release tells the system that b will not be read soon. b must be bytes of a tensor as Tensor
-// returned them. If the system supports it, the memory of b's whole pages becomes available to
-// others.
+// Release tells the system that the bytes b will not be read soon. b must be a slice of the
+// bytes that Tensor returned. On systems that support it, the memory of the whole pages in b
+// can then be used for other purposes.
 func (m *Mapped) Release(b []byte) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	m.letGo(b)
 }
 
-// letGo is Release for callers that hold the lock.
+// letGo implements Release for callers that hold the lock.
 func (m *Mapped) letGo(b []byte) {
 	page := uint64(os.Getpagesize())
 	for _, f := range m.files {
@@ -96,8 +96,8 @@ func (m *Mapped) letGo(b []byte) {
 	}
 }
 
-// Mapping returns the mapping of the file that contains b, including its whole last page. b must
-// be bytes of a tensor as Tensor returned them.
+// Mapping returns the memory mapping of the file that contains b, including the whole last
+// page. b must be a slice of the bytes that Tensor returned.
 func (m *Mapped) Mapping(b []byte) (whole []byte, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -110,7 +110,7 @@ func (m *Mapped) Mapping(b []byte) (whole []byte, ok bool) {
 }
 
 // Tensor returns the bytes of a tensor in the layout of its element type. The caller must not
-// write to them or use them after Close. The error is [ErrClosed], or it names a tensor that does
+// modify them or use them after Close. The error is [ErrClosed], or names a tensor that does
 // not exist.
 func (m *Mapped) Tensor(name string) ([]byte, error) {
 	m.mu.RLock()
@@ -129,7 +129,7 @@ func (m *Mapped) Tensor(name string) ([]byte, error) {
 	return m.files[t.File].data[t.Offset:end:end], nil
 }
 
-// Close waits for a running Touch and unmaps the files. Further calls do nothing.
+// Close waits for a running Touch and unmaps the files. Further calls have no effect.
 func (m *Mapped) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -44,7 +44,7 @@ func TestClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.Directory() != d {
-		t.Error("another directory")
+		t.Error("Directory returns a different directory")
 	}
 	b, err := m.Tensor("x")
 	if err != nil || len(b) != 64 || cap(b) != 64 || b[63] != 63 {
@@ -64,12 +64,12 @@ func TestClose(t *testing.T) {
 			t.Errorf("Touch after Close: %v", err)
 		}
 	}
-	// The file can be mapped again.
+	// The file can be mapped again after Close.
 	mapped(t, d)
 }
 
-// gapped is a model of three files, of which the index leaves some tensors out,
-// so that pages without tensors remain.
+// gapped returns a model of three files. The index omits some of their tensors, so that some
+// pages contain no tensor of the model.
 func gapped(t *testing.T) *Directory {
 	const page = 4096
 	return open(t, writeDir(t, map[string][]byte{
@@ -81,13 +81,13 @@ func gapped(t *testing.T) *Directory {
 	}))
 }
 
-// noLimit is the free memory of a system that does not tell.
+// noLimit stands for a system that does not report its free memory.
 func noLimit() (uint64, bool) { return 0, false }
 
 func TestTouch(t *testing.T) {
 	d := gapped(t)
 	m := mapped(t, d)
-	// Count the pages one by one.
+	// Count the pages that contain tensor data, one by one.
 	page := uint64(os.Getpagesize())
 	type key struct {
 		file int
@@ -108,7 +108,7 @@ func TestTouch(t *testing.T) {
 		size += f.Size
 	}
 	if want >= size-100*page {
-		t.Fatalf("%d of %d bytes lie in pages of tensors: no gap", want, size)
+		t.Fatalf("%d of %d bytes are in pages with tensors, want a page without", want, size)
 	}
 	for _, workers := range []int{-1, 1, 2, 100} {
 		var last uint64
@@ -136,7 +136,7 @@ func TestTouch(t *testing.T) {
 				t.Errorf("pages of %d: span %+v", pageSize, s)
 			}
 			if i > 0 && s.file == spans[i-1].file && s.start < spans[i-1].end {
-				t.Errorf("pages of %d: span %+v behind %+v", pageSize, s, spans[i-1])
+				t.Errorf("pages of %d: span %+v after %+v", pageSize, s, spans[i-1])
 			}
 		}
 		if sum != total {
@@ -162,14 +162,14 @@ func TestTouchSkipped(t *testing.T) {
 		calls := 0
 		got, err := m.touch(t.Context(), nil, 2, func(done, total uint64) { calls++ }, func() (uint64, bool) { return tc.free, tc.known })
 		if err != nil || got.Skipped != tc.skipped || (got.Bytes == 0) != tc.skipped || (calls == 0) != tc.skipped || (got.Reason != "") != tc.skipped {
-			t.Errorf("%d bytes free (%v): %+v, %d calls, error %v", tc.free, tc.known, got, calls, err)
+			t.Errorf("with %d bytes free (known: %v): %+v, %d calls, error %v", tc.free, tc.known, got, calls, err)
 		}
 	}
 	got, err := m.touch(t.Context(), nil, 2, nil, func() (uint64, bool) { return 3 << 29, true })
 	if err != nil || got.Skipped {
 		t.Errorf("%+v, error %v", got, err)
 	}
-	if got, _ := m.touch(t.Context(), nil, 2, nil, func() (uint64, bool) { return 1536, true }); !strings.HasSuffix(got.Reason, "MiB of weights, 1.5 KiB of memory free") {
+	if got, _ := m.touch(t.Context(), nil, 2, nil, func() (uint64, bool) { return 1536, true }); !strings.HasSuffix(got.Reason, "MiB of weights, 1.5 KiB of free memory") {
 		t.Errorf("reason %q", got.Reason)
 	}
 }
@@ -179,19 +179,19 @@ func TestTouchCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if got, err := m.touch(ctx, nil, 2, nil, noLimit); !errors.Is(err, context.Canceled) || got.Bytes != 0 {
-		t.Errorf("cancelled before: %+v, error %v", got, err)
+		t.Errorf("cancelled before Touch: %+v, error %v", got, err)
 	}
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
 	_, total := m.pages(uint64(os.Getpagesize()), nil)
 	got, err := m.touch(ctx, nil, 1, func(done, total uint64) { cancel() }, noLimit)
 	if !errors.Is(err, context.Canceled) || got.Bytes == 0 || got.Bytes >= total {
-		t.Errorf("cancelled within: %+v of %d, error %v", got, total, err)
+		t.Errorf("cancelled during Touch: %+v of %d bytes, error %v", got, total, err)
 	}
 }
 
-// TestConcurrent uses and closes a Mapped from several goroutines, for the race
-// detector.
+// TestConcurrent uses and closes a Mapped from several goroutines, so that the race detector
+// can find errors.
 func TestConcurrent(t *testing.T) {
 	m := mapped(t, gapped(t))
 	var wg sync.WaitGroup
@@ -242,7 +242,7 @@ func TestFormatBytes(t *testing.T) {
 	}
 }
 
-// TestRelease gives memory back and reads the bytes again.
+// TestRelease releases bytes and reads them again.
 func TestRelease(t *testing.T) {
 	dir, err := OpenDirectory(testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3")))
 	if err != nil {
@@ -259,18 +259,18 @@ func TestRelease(t *testing.T) {
 	}
 	before := bytes.Clone(b)
 	m.Release(b)
-	m.Release(b[100:200])          // no whole page
-	m.Release(make([]byte, 1<<16)) // not of the model
+	m.Release(b[100:200])          // contains no whole page
+	m.Release(make([]byte, 1<<16)) // not part of the model
 	m.Release(nil)
 	if !bytes.Equal(b, before) {
 		t.Error("released bytes have changed")
 	}
 	if whole, ok := m.Mapping(b); !ok || uint64(len(whole)) != dir.Files()[0].Size || len(whole) <= len(b) {
-		t.Errorf("%d bytes are in %d, %t", len(b), len(whole), ok)
+		t.Errorf("Mapping of %d bytes returns %d bytes, %t", len(b), len(whole), ok)
 	}
 	for _, other := range [][]byte{make([]byte, 1<<16), nil} {
 		if _, ok := m.Mapping(other); ok {
-			t.Error("bytes that are not of the model have a mapping")
+			t.Error("Mapping succeeds for bytes outside the model")
 		}
 	}
 }

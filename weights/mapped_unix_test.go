@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// TestTouchCut cuts a file that is mapped: reading it is a fault, which Touch
-// returns as an error.
+// TestTouchCut truncates a mapped file. Touch must return the memory fault as an error.
 func TestTouchCut(t *testing.T) {
 	path := filepath.Join(writeDir(t, map[string][]byte{"m.gguf": ggufFile(1<<20, 1)}), "m.gguf")
 	m := mapped(t, open(t, path))
@@ -23,7 +22,7 @@ func TestTouchCut(t *testing.T) {
 	if err == nil || got.Bytes != 0 {
 		t.Fatalf("%+v, error %v", got, err)
 	}
-	// Both spans are cut; either may be the first to fail.
+	// Both spans are truncated. Either may be the first to fail.
 	first := fmt.Sprintf("weights: %s: cannot read byte %d: ", path, 1<<20)
 	second := fmt.Sprintf("weights: %s: cannot read byte %d: ", path, touchStep)
 	if !strings.HasPrefix(err.Error(), first) && !strings.HasPrefix(err.Error(), second) {
@@ -31,7 +30,7 @@ func TestTouchCut(t *testing.T) {
 	}
 }
 
-// TestPipe opens a named pipe, which must not wait for a writer.
+// TestPipe opens a named pipe. OpenDirectory must not wait for a writer.
 func TestPipe(t *testing.T) {
 	for _, name := range []string{"m.gguf", "m.safetensors"} {
 		path := filepath.Join(t.TempDir(), name)
@@ -44,8 +43,7 @@ func TestPipe(t *testing.T) {
 	}
 }
 
-// TestSymlinks opens a directory of links to blobs, as Hugging Face's cache has
-// them.
+// TestSymlinks opens a directory of symbolic links, as in the cache of Hugging Face's library.
 func TestSymlinks(t *testing.T) {
 	blobs := writeDir(t, map[string][]byte{"c0": []byte("{}"), "a1": safetensorsFile(t, f32s("x", 2, 7))})
 	dir := t.TempDir()

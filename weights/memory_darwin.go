@@ -2,8 +2,8 @@ package weights
 
 import "golang.org/x/sys/unix"
 
-// AvailableMemory returns the bytes of pages that are free, that hold files and can be dropped,
-// or that their owners have marked as purgeable.
+// AvailableMemory returns the size in bytes of the pages that are free, that cache files and
+// can be dropped, or that are marked as purgeable.
 func AvailableMemory() (n uint64, ok bool) {
 	size, err := unix.SysctlUint32("vm.pagesize")
 	if err != nil {

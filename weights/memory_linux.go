@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// AvailableMemory returns the bytes that can be used without swapping: the kernel's estimate, or
-// the container's limit if it is lower.
+// AvailableMemory returns the number of bytes that can be used without swapping. It is the
+// kernel's estimate, or the container's limit if that is lower.
 func AvailableMemory() (n uint64, ok bool) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
@@ -36,8 +36,8 @@ func memAvailable(meminfo io.Reader) (n uint64, ok bool) {
 	return 0, false
 }
 
-// cgroupLimit returns the memory limit of the cgroup mounted at dir; in a container, the
-// container's. Mapped pages count towards the limit.
+// cgroupLimit returns the memory limit in bytes of the cgroup that is mounted at dir. In a
+// container, this is the container's limit. Mapped pages count towards it.
 func cgroupLimit(dir string) uint64 {
 	b, err := os.ReadFile(dir + "/memory.max") // "max" means no limit
 	if err != nil {

@@ -25,6 +25,6 @@ func TestCgroupLimit(t *testing.T) {
 		}
 	}
 	if n := cgroupLimit(t.TempDir()); n != math.MaxUint64 {
-		t.Errorf("no file: %d", n)
+		t.Errorf("without the file memory.max: %d", n)
 	}
 }

@@ -2,5 +2,5 @@
 
 package weights
 
-// AvailableMemory returns false: this system does not report it.
+// AvailableMemory returns false, because this system does not report its available memory.
 func AvailableMemory() (n uint64, ok bool) { return 0, false }

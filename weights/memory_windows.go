@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// memoryStatus is MEMORYSTATUSEX.
+// memoryStatus is the structure MEMORYSTATUSEX.
 type memoryStatus struct {
 	length               uint32
 	memoryLoad           uint32
@@ -19,8 +19,8 @@ type memoryStatus struct {
 	availExtendedVirtual uint64
 }
 
-// AvailableMemory returns the bytes of physical memory that can be used
-// without writing to disk first.
+// AvailableMemory returns the number of bytes of physical memory that can be used without
+// writing pages to disk first.
 func AvailableMemory() (n uint64, ok bool) {
 	proc := windows.NewLazySystemDLL("kernel32.dll").NewProc("GlobalMemoryStatusEx")
 	if proc.Find() != nil {

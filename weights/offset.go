@@ -2,8 +2,8 @@ package weights
 
 import "unsafe"
 
-// offsetIn returns the offset of part in whole, if whole contains it. It compares addresses and
-// does not read memory.
+// offsetIn returns the offset of part within whole, if whole contains part. It compares
+// addresses and does not read memory.
 func offsetIn(whole, part []byte) (offset uint64, ok bool) {
 	if len(part) == 0 || len(part) > len(whole) {
 		return 0, false

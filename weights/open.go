@@ -20,17 +20,19 @@ const (
 	indexExt       = ".safetensors.index.json"
 )
 
-// OpenDirectory reads the headers of a model's files, but no weights. path is a GGUF file (of a
-// split model, any part), a .safetensors file, a .safetensors.index.json file, or a Hugging Face
-// directory: config.json with model.safetensors, with an index and its shards, or with one
+// OpenDirectory reads the headers of a model's files, but no weights. path is a GGUF file (any
+// part of a split model), a .safetensors file, a .safetensors.index.json file, or a Hugging
+// Face directory. Such a directory contains config.json and either model.safetensors, an index
+// with its shards, or a single .safetensors file of another name.
 // .safetensors file of another name.
 //
-// OpenDirectory removes the prefixes "language_model." and "model.language_model." from names in
-// safetensors files, so that the text model of a multimodal model has the names of a plain text
+// OpenDirectory removes the prefix "language_model." or "model.language_model." from names in
+// safetensors files. The text model of a multimodal model thus has the names of a plain text
 // model.
 //
-// The error is a [*MissingFileError] if a directory lacks a file, and fs.ErrNotExist if path does
-// not exist; or it wraps an error of gguf.Decode, safetensors.Decode or safetensors.DecodeIndex.
+// The error is a [*MissingFileError] if a directory lacks a file, and wraps fs.ErrNotExist if
+// path does not exist. Other errors wrap those of gguf.Decode, safetensors.Decode or
+// safetensors.DecodeIndex.
 func OpenDirectory(path string) (*Directory, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -62,7 +64,7 @@ func OpenDirectory(path string) (*Directory, error) {
 	return d, nil
 }
 
-// openHuggingFace opens path as a directory.
+// openHuggingFace opens path as a Hugging Face directory.
 func (d *Directory) openHuggingFace() error {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
@@ -94,17 +96,17 @@ func (d *Directory) openHuggingFace() error {
 	case len(indexes) == 1:
 		return d.addShards(filepath.Join(d.path, indexes[0]))
 	case len(indexes) > 1:
-		return fmt.Errorf("weights: %s: %d *%s files, and none is model%s", d.path, len(indexes), indexExt, indexExt)
+		return fmt.Errorf("weights: %s: %d *%s files, but none is named model%s", d.path, len(indexes), indexExt, indexExt)
 	case len(singles) == 1:
 		return d.addSafetensors(filepath.Join(d.path, singles[0]), nil)
 	case len(singles) > 1:
-		return fmt.Errorf("weights: %s: %d *%s files without model%s", d.path, len(singles), shardExt, indexExt)
+		return fmt.Errorf("weights: %s: %d *%s files but no model%s", d.path, len(singles), shardExt, indexExt)
 	}
 	return &MissingFileError{Dir: d.path, Name: singleName}
 }
 
-// addSafetensors adds the tensors of a file. If want is not nil, it adds only the tensors in want
-// (by their names in the file) and removes them from want.
+// addSafetensors adds the tensors of a file. If want is not nil, it adds only tensors whose
+// names in the file are in want, and removes them from want.
 func (d *Directory) addSafetensors(path string, want map[string]bool) error {
 	var h *safetensors.Header
 	n, err := d.addFile(path, func(r io.ReaderAt, size int64) (err error) {
@@ -134,8 +136,8 @@ func (d *Directory) addSafetensors(path string, want map[string]bool) error {
 	return nil
 }
 
-// addShards adds the files of an index. The index decides: a tensor that the index does not name,
-// or names in another shard, is not part of the model.
+// addShards adds the files of an index. A tensor is part of the model only if the index lists
+// it and assigns it to the shard that contains it.
 func (d *Directory) addShards(path string) error {
 	var x *safetensors.Index
 	_, err := readHeader(path, func(r io.ReaderAt, size int64) (err error) {
@@ -174,7 +176,7 @@ func (d *Directory) addShards(path string) error {
 	return nil
 }
 
-// addFile reads a file's header, adds the file and returns its index.
+// addFile reads the header of a file, adds the file and returns its index.
 func (d *Directory) addFile(path string, decode func(r io.ReaderAt, size int64) error) (int, error) {
 	info, err := readHeader(path, decode)
 	if err != nil {
@@ -185,7 +187,7 @@ func (d *Directory) addFile(path string, decode func(r io.ReaderAt, size int64) 
 	return len(d.files) - 1, nil
 }
 
-// readHeader opens a regular file while decode runs.
+// readHeader opens a regular file and calls decode to read its header.
 func readHeader(path string, decode func(r io.ReaderAt, size int64) error) (os.FileInfo, error) {
 	f, info, err := openRegular(path)
 	if err != nil {
@@ -201,9 +203,9 @@ func readHeader(path string, decode func(r io.ReaderAt, size int64) error) (os.F
 	return info, nil
 }
 
-// openRegular opens a regular file that is not empty.
+// openRegular opens a regular, nonempty file.
 func openRegular(path string) (*os.File, os.FileInfo, error) {
-	// Opening a named pipe would wait for a writer, so check the file first.
+	// Opening a named pipe would wait for a writer, so check the type of the file first.
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
 		return nil, nil, fmt.Errorf("weights: %s: is not a regular file", path)
@@ -228,7 +230,7 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 	return nil, nil, err
 }
 
-// isPointer reports whether a file is a Git LFS pointer.
+// isPointer reports whether a file is a Git LFS pointer instead of its content.
 func isPointer(r io.ReaderAt) bool {
 	const start = "version https://git-lfs"
 	b := make([]byte, len(start))
@@ -236,7 +238,7 @@ func isPointer(r io.ReaderAt) bool {
 	return string(b[:n]) == start
 }
 
-// textName removes the prefix that marks the text model of a multimodal model.
+// textName removes the prefix of the names in the text model of a multimodal model.
 func textName(name string) string {
 	if rest, ok := strings.CutPrefix(name, "language_model."); ok && rest != "" {
 		return rest
@@ -247,7 +249,7 @@ func textName(name string) string {
 	return name
 }
 
-// pathError adds the path to an error of package os, unless the error already has it.
+// pathError adds the path to an error of package os unless the error contains it.
 func pathError(path string, err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {

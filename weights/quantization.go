@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// UnsupportedError reports a part of a model's files that is not supported: a key of config.json,
-// or a tensor.
+// UnsupportedError reports a part of a model's files that is not supported: a key of
+// config.json or a tensor.
 type UnsupportedError struct {
-	Path   string // of the model
+	Path   string // path of the model
 	Key    string // such as "quantization_config.quant_method"; "" for a tensor
 	Tensor string
 	What   string
@@ -31,16 +31,16 @@ type setting struct {
 	mode        string // "affine" or "mxfp4"
 }
 
-// quantization describes the weights whose scales are separate tensors, according to config.json.
+// quantization describes weights whose scales are separate tensors, according to config.json.
 type quantization struct {
-	key   string             // key of MLX's default setting
+	key   string             // key in config.json of MLX's default setting
 	mlx   *setting           // default setting, or nil
-	named map[string]setting // settings of modules that differ from the default
+	named map[string]setting // settings of modules that override the default
 	// block is the number of rows and columns that share a scale of E4M3.
 	block [2]uint64
 }
 
-// of returns the setting of a module, which may be listed under any of names.
+// of returns the setting of a module. config.json may list the module under any of names.
 func (q *quantization) of(names ...string) (s setting, ok bool) {
 	for _, n := range names {
 		if s, ok := q.named[n]; ok {
@@ -53,10 +53,10 @@ func (q *quantization) of(names ...string) (s setting, ok bool) {
 	return *q.mlx, true
 }
 
-// fault is a faulty key and what is wrong with it.
+// fault is an invalid key of config.json with a description of the error.
 type fault struct{ key, what string }
 
-// object is an object in config.json, with its key there.
+// object is an object in config.json with its key.
 type object struct {
 	key   string
 	value map[string]any
@@ -64,13 +64,13 @@ type object struct {
 
 func (o object) path(key string) string { return o.key + "." + key }
 
-// text returns the string of a key, or "" if there is none.
+// text returns the string under a key, or "" if there is none.
 func (o object) text(key string) string {
 	s, _ := o.value[key].(string)
 	return s
 }
 
-// number returns an integer of at most limit.
+// number returns the integer under a key, which must be at most limit.
 func (o object) number(key string, limit int64) (int, *fault) {
 	n, ok := o.value[key].(json.Number)
 	v, err := n.Int64()
@@ -80,13 +80,13 @@ func (o object) number(key string, limit int64) (int, *fault) {
 	return int(v), nil
 }
 
-// within returns the object of a key.
+// within returns the object under a key.
 func (o object) within(key string) (object, bool) {
 	v, ok := o.value[key].(map[string]any)
 	return object{strings.TrimPrefix(o.path(key), "."), v}, ok
 }
 
-// E4M3's block size if config.json does not give one.
+// fp8Block is E4M3's block size if config.json specifies none.
 const fp8Block = 128
 
 // readQuantization reads the keys of config.json that describe how weights are packed.
@@ -114,7 +114,7 @@ func readQuantization(meta map[string]any) (q quantization, err *fault) {
 	return q, nil
 }
 
-// readMLX reads MLX's object: a default setting, and the settings of modules that differ.
+// readMLX reads MLX's object: a default setting, and the settings of modules that override it.
 func (q *quantization) readMLX(o object) *fault {
 	q.key = o.key
 	s, err := mlxSetting(o, setting{mode: "affine"})
@@ -132,7 +132,7 @@ func (q *quantization) readMLX(o object) *fault {
 	return nil
 }
 
-// mlxSetting reads a setting. Fields that are absent are taken from def.
+// mlxSetting reads a setting. Absent fields have the values in def.
 func mlxSetting(o object, def setting) (s setting, err *fault) {
 	s = def
 	for _, n := range []struct {
@@ -149,13 +149,13 @@ func mlxSetting(o object, def setting) (s setting, err *fault) {
 	if mode, there := o.value["mode"]; there {
 		s.mode, _ = mode.(string)
 		if s.mode != "affine" && s.mode != "mxfp4" {
-			return s, &fault{o.path("mode"), fmt.Sprintf("%.40q is not supported: affine and mxfp4 are", fmt.Sprint(mode))}
+			return s, &fault{o.path("mode"), fmt.Sprintf("%.40q is not supported, want affine or mxfp4", fmt.Sprint(mode))}
 		}
 	}
 	return s, nil
 }
 
-// supported ends the error about an unsupported method.
+// supported ends the error messages about unsupported quantization methods.
 const supported = "is not supported; supported are fp8, fbgemm_fp8, E4M3 weights of compressed-tensors and modelopt, MLX's affine and mxfp4 quantisation, and mxfp4 of gpt-oss"
 
 // readMethod reads an object that names a quantization method.
@@ -172,7 +172,7 @@ func (q *quantization) readMethod(o object, method string) *fault {
 			group, _ := groups.within(name)
 			w, ok := group.within("weights")
 			if !ok {
-				return &fault{groups.path(name), "says nothing of weights"}
+				return &fault{groups.path(name), "has no key weights"}
 			}
 			if bits, err := w.number("num_bits", 1<<16); err != nil {
 				return err

@@ -19,14 +19,14 @@ const (
 	splitTensors = "split.tensors.count"
 )
 
-// splitName matches the name of a part: a stem, the part's number from 1 on, and the number of
-// parts.
+// splitName matches the file name of a part. It consists of a stem, the number of the part,
+// beginning at 1, and the number of parts.
 var splitName = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})\.gguf$`)
 
-// maxParts bounds the number of parts of a model, which has five digits.
+// maxParts bounds the number of parts of a model. File names have room for five digits.
 const maxParts = 99999
 
-// integer returns the value of a key of any integer type.
+// integer returns the value of a key that has any integer type.
 func integer(f *gguf.File, key string) (n uint64, ok bool) {
 	v, _ := f.Meta(key)
 	switch v := v.(type) {
@@ -50,8 +50,8 @@ func integer(f *gguf.File, key string) (n uint64, ok bool) {
 	return 0, false
 }
 
-// partsOf returns the paths of all parts of a split model, given the path and the metadata f of
-// one of them. If the model is not split it returns path alone.
+// partsOf returns the paths of all parts of a split model. path is the path of one part and f
+// its metadata. If the model is not split, partsOf returns only path.
 func partsOf(path string, f *gguf.File) ([]string, error) {
 	value, there := f.Meta(splitCount)
 	if !there {
@@ -59,17 +59,17 @@ func partsOf(path string, f *gguf.File) ([]string, error) {
 	}
 	count, ok := integer(f, splitCount)
 	if !ok || count > maxParts {
-		return nil, fmt.Errorf("weights: %s: key %s is %v, want the number of parts", path, splitCount, value)
+		return nil, fmt.Errorf("weights: %s: key %s is %v, want a number of parts", path, splitCount, value)
 	}
 	if count <= 1 {
 		return []string{path}, nil
 	}
 	m := splitName.FindStringSubmatch(filepath.Base(path))
 	if m == nil {
-		return nil, fmt.Errorf("weights: %s: part of a split model of %d parts: want a name like NAME-00001-of-%05d.gguf", path, count, count)
+		return nil, fmt.Errorf("weights: %s: is a part of a model in %d parts, want a file name like NAME-00001-of-%05d.gguf", path, count, count)
 	}
 	if n, _ := strconv.ParseUint(m[3], 10, 64); n != count {
-		return nil, fmt.Errorf("weights: %s: the name says %d parts, but key %[4]s says %[3]d", path, n, count, splitCount)
+		return nil, fmt.Errorf("weights: %s: the file name has %d parts, but key %[4]s is %[3]d", path, n, count, splitCount)
 	}
 	parts := make([]string, count)
 	for i := range parts {
@@ -78,13 +78,14 @@ func partsOf(path string, f *gguf.File) ([]string, error) {
 	return parts, nil
 }
 
-// checkPart returns an error unless a file is part i of count.
+// checkPart returns an error unless the file at path is part i, beginning at 0, of count
+// parts.
 func checkPart(path string, f *gguf.File, i, count int) error {
 	if n, ok := integer(f, splitCount); !ok || n != uint64(count) {
 		return fmt.Errorf("weights: %s: is not one of the %d parts: key %s %s", path, count, splitCount, says(f, splitCount))
 	}
 	if n, ok := integer(f, splitNo); !ok || n != uint64(i) {
-		return fmt.Errorf("weights: %s: is not part %d of the %d: key %s %s, want %d", path, i+1, count, splitNo, says(f, splitNo), i)
+		return fmt.Errorf("weights: %s: is not part %d of %d: key %s %s, want %d", path, i+1, count, splitNo, says(f, splitNo), i)
 	}
 	return nil
 }
@@ -93,11 +94,11 @@ func says(f *gguf.File, key string) string {
 	if v, ok := f.Meta(key); ok {
 		return fmt.Sprintf("is %v", v)
 	}
-	return "is not there"
+	return "is missing"
 }
 
-// addGGUF adds a GGUF file; if it is a part of a split model, it adds all parts. The metadata
-// comes from the first part.
+// addGGUF adds a GGUF file. If the file is a part of a split model, it adds all parts and
+// takes the metadata from the first one.
 func (d *Directory) addGGUF(path string) error {
 	var named *gguf.File
 	if _, err := readHeader(path, func(r io.ReaderAt, size int64) (err error) {
@@ -129,7 +130,7 @@ func (d *Directory) addGGUF(path string) error {
 				return err
 			}
 			if n, ok := integer(f, splitTensors); ok != known || n != want {
-				return fmt.Errorf("weights: %s: key %s %s, in %s it %s: the parts are of different models", part, splitTensors, says(f, splitTensors), filepath.Base(path), says(named, splitTensors))
+				return fmt.Errorf("weights: %s: key %s %s, but in %s it %s: the parts belong to different models", part, splitTensors, says(f, splitTensors), filepath.Base(path), says(named, splitTensors))
 			}
 		}
 		if i == 0 {

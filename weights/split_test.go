@@ -17,7 +17,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/gguf"
 )
 
-// partFile returns a part of a split model that has a tensor of each name.
+// partFile returns a part of a split model that contains a tensor for each name.
 func partFile(t testing.TB, meta map[string]any, tensors ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -41,7 +41,8 @@ func partFile(t testing.TB, meta map[string]any, tensors ...string) []byte {
 	return b.Bytes()
 }
 
-// split is the keys of a part.
+// split returns the metadata of a part: its number, the number of parts, and the number of
+// tensors.
 func split(no, count, tensors int) map[string]any {
 	return map[string]any{splitNo: uint16(no), splitCount: uint16(count), splitTensors: int32(tensors)}
 }
@@ -52,7 +53,7 @@ func TestSplit(t *testing.T) {
 	first := split(0, 3, 4)
 	first["general.architecture"], first["k"] = "llama", "v"
 	files := map[string][]byte{
-		part(1, 3): partFile(t, first), // metadata alone, as llama-gguf-split --no-tensor-first-split writes it
+		part(1, 3): partFile(t, first), // metadata only, like --no-tensor-first-split
 		part(2, 3): partFile(t, split(1, 3, 4), "a", "b"),
 		part(3, 3): partFile(t, split(2, 3, 4), "c", "d"),
 	}
@@ -60,7 +61,7 @@ func TestSplit(t *testing.T) {
 	for i := range 3 {
 		d := open(t, filepath.Join(dir, part(i+1, 3)))
 		if v, _ := d.Meta("k"); v != "v" || len(d.Files()) != 3 || len(d.Tensors()) != 4 {
-			t.Errorf("by part %d: %v, %d files, %d tensors", i+1, v, len(d.Files()), len(d.Tensors()))
+			t.Errorf("opened by part %d: %v, %d files, %d tensors", i+1, v, len(d.Files()), len(d.Tensors()))
 		}
 		m, err := d.Map()
 		if err != nil {
@@ -79,10 +80,10 @@ func TestSplit(t *testing.T) {
 		want   string
 	}{
 		{"missing", func(f map[string][]byte) { delete(f, part(2, 3)) }, "m-00002-of-00003.gguf is missing"},
-		{"duplicate", func(f map[string][]byte) { f[part(3, 3)] = f[part(2, 3)] }, "m-00003-of-00003.gguf: is not part 3 of the 3: key split.no is 1, want 2"},
+		{"duplicate", func(f map[string][]byte) { f[part(3, 3)] = f[part(2, 3)] }, "m-00003-of-00003.gguf: is not part 3 of 3: key split.no is 1, want 2"},
 		{"of another count", func(f map[string][]byte) { f[part(3, 3)] = partFile(t, split(2, 4, 4), "c", "d") }, "is not one of the 3 parts: key split.count is 4"},
-		{"not split", func(f map[string][]byte) { f[part(3, 3)] = partFile(t, nil, "c", "d") }, "is not one of the 3 parts: key split.count is not there"},
-		{"of another model", func(f map[string][]byte) { f[part(3, 3)] = partFile(t, split(2, 3, 7), "c", "d") }, "the parts are of different models"},
+		{"not split", func(f map[string][]byte) { f[part(3, 3)] = partFile(t, nil, "c", "d") }, "is not one of the 3 parts: key split.count is missing"},
+		{"of another model", func(f map[string][]byte) { f[part(3, 3)] = partFile(t, split(2, 3, 7), "c", "d") }, "the parts belong to different models"},
 		{"of another architecture", func(f map[string][]byte) {
 			m := split(2, 3, 4)
 			m["general.architecture"] = "qwen2"
@@ -91,9 +92,9 @@ func TestSplit(t *testing.T) {
 		{"with fewer tensors", func(f map[string][]byte) { f[part(3, 3)] = partFile(t, split(2, 3, 4), "c") }, "have 3 tensors, but key split.tensors.count is 4"},
 		{"with the same tensors", func(f map[string][]byte) { f[part(3, 3)] = partFile(t, split(2, 3, 4), "a", "d") }, "two tensors are named a"},
 		{"cut", func(f map[string][]byte) { f[part(2, 3)] = f[part(2, 3)][:40] }, "m-00002-of-00003.gguf: gguf: "},
-		{"counts", func(f map[string][]byte) { f[part(1, 3)] = partFile(t, map[string]any{splitCount: "many"}, "x") }, "key split.count is many, want the number of parts"},
-		{"negative", func(f map[string][]byte) { f[part(1, 3)] = partFile(t, map[string]any{splitCount: int32(-3)}, "x") }, "key split.count is -3, want the number of parts"},
-		{"by its name", func(f map[string][]byte) { f[part(1, 3)] = partFile(t, split(0, 5, 4), "x") }, "the name says 3 parts, but key split.count says 5"},
+		{"counts", func(f map[string][]byte) { f[part(1, 3)] = partFile(t, map[string]any{splitCount: "many"}, "x") }, "key split.count is many, want a number of parts"},
+		{"negative", func(f map[string][]byte) { f[part(1, 3)] = partFile(t, map[string]any{splitCount: int32(-3)}, "x") }, "key split.count is -3, want a number of parts"},
+		{"by its name", func(f map[string][]byte) { f[part(1, 3)] = partFile(t, split(0, 5, 4), "x") }, "the file name has 3 parts, but key split.count is 5"},
 	} {
 		changed := maps.Clone(files)
 		c.change(changed)
@@ -106,13 +107,13 @@ func TestSplit(t *testing.T) {
 		}
 	}
 	path := filepath.Join(writeDir(t, map[string][]byte{"odd.gguf": files[part(1, 3)]}), "odd.gguf")
-	if _, err := OpenDirectory(path); err == nil || !strings.Contains(err.Error(), "want a name like NAME-00001-of-00003.gguf") {
+	if _, err := OpenDirectory(path); err == nil || !strings.Contains(err.Error(), "want a file name like NAME-00001-of-00003.gguf") {
 		t.Errorf("another name: %v", err)
 	}
 }
 
-// FuzzSplit opens a first part of any bytes: nothing but errors comes of it, and at
-// most as many files are looked for as the name says.
+// FuzzSplit opens a first part with arbitrary bytes. It must not panic, and must not look for
+// more files than the name's number of parts.
 func FuzzSplit(f *testing.F) {
 	f.Add(partFile(f, split(0, 2, 1), "a"))
 	f.Add(partFile(f, split(9, 2, -1), "a"))
@@ -124,7 +125,7 @@ func FuzzSplit(f *testing.F) {
 			t.Fatal(err)
 		}
 		if d, err := OpenDirectory(path); err == nil && len(d.Files()) > 1 {
-			t.Errorf("%d files of one", len(d.Files()))
+			t.Errorf("opening one part gives %d files", len(d.Files()))
 		}
 	})
 }

@@ -11,31 +11,31 @@ import (
 	"time"
 )
 
-// touchStep is the number of bytes that a worker of Touch reads at a time, a multiple of every
-// page size.
+// touchStep is the number of bytes that a worker of Touch touches at a time. It is a multiple
+// of every page size.
 const touchStep = 4 << 20
 
 // Touched is the result of Touch.
 type Touched struct {
-	Bytes   uint64 // size of the touched pages
+	Bytes   uint64 // size of the touched pages in bytes
 	Elapsed time.Duration
 	Skipped bool   // nothing was touched
 	Reason  string // why it was skipped
 }
 
-// Touch reads one byte of each page that holds tensor data, so that the pages are in memory before
-// the first token needs them. workers is the number of goroutines; if it is below 1, there is one
-// per processor. It touches nothing if the pages would not fit in free memory, provided that the
-// system reports its size.
+// Touch reads one byte of each page with tensor data, so that the pages are in memory before
+// the first token needs them. workers is the number of goroutines; below 1 means one per
+// processor. If the system reports its free memory and the pages would not fit, Touch does
+// nothing.
 //
-// progress, unless nil, is called after every few megabytes with the bytes of the pages touched
-// and the total; calls do not overlap. When the context is done, Touch returns its cause. It
+// progress, if not nil, is called after every few megabytes with the bytes of the touched
+// pages and the total; calls do not overlap. If ctx is done, Touch returns its cause. It
 // returns an error if a file was truncated after it was mapped.
 func (m *Mapped) Touch(ctx context.Context, workers int, progress func(done, total uint64)) (Touched, error) {
 	return m.touch(ctx, nil, workers, progress, AvailableMemory)
 }
 
-// TouchTensors is Touch for the tensors for which want returns true.
+// TouchTensors is like Touch, but only for the tensors for which want returns true.
 func (m *Mapped) TouchTensors(ctx context.Context, want func(name string) bool, workers int, progress func(done, total uint64)) (Touched, error) {
 	return m.touch(ctx, want, workers, progress, AvailableMemory)
 }
@@ -51,7 +51,7 @@ func (m *Mapped) touch(ctx context.Context, want func(name string) bool, workers
 	if free, ok := available(); ok && total > free {
 		return Touched{
 			Skipped: true,
-			Reason:  fmt.Sprintf("%s of weights, %s of memory free", formatBytes(total), formatBytes(free)),
+			Reason:  fmt.Sprintf("%s of weights, %s of free memory", formatBytes(total), formatBytes(free)),
 			Elapsed: time.Since(start),
 		}, nil
 	}
@@ -70,8 +70,8 @@ type span struct {
 	start, end uint64
 }
 
-// pages returns the pages that hold data of the wanted tensors (all tensors, if want is nil) and
-// the sum of their sizes. Each page is in one span, and no span is longer than touchStep.
+// pages returns the pages that hold data of the tensors for which want returns true, and the sum
+// of their sizes. A nil want selects all tensors. Each page is in one span, and no span is longer than touchStep.
 func (m *Mapped) pages(pageSize uint64, want func(name string) bool) (spans []span, total uint64) {
 	var last span
 	flush := func() {
@@ -81,7 +81,7 @@ func (m *Mapped) pages(pageSize uint64, want func(name string) bool) (spans []sp
 			total += e - s
 		}
 	}
-	for _, t := range m.dir.raw { // by file and offset
+	for _, t := range m.dir.raw { // ordered by file and offset
 		if want != nil && !want(t.Name) {
 			continue
 		}
@@ -98,7 +98,7 @@ func (m *Mapped) pages(pageSize uint64, want func(name string) bool) (spans []sp
 	return spans, total
 }
 
-// touchSpans divides the spans among workers and returns the number of bytes touched.
+// touchSpans divides the spans among the workers and returns the number of bytes touched.
 func (m *Mapped) touchSpans(ctx context.Context, spans []span, workers int, progress func(done uint64)) (uint64, error) {
 	if workers < 1 {
 		workers = runtime.GOMAXPROCS(0)
@@ -133,7 +133,7 @@ func (m *Mapped) touchSpans(ctx context.Context, spans []span, workers int, prog
 	return done, context.Cause(ctx)
 }
 
-// touchSpan reads a byte of each page of a span. It returns a memory fault as an error.
+// touchSpan reads a byte of each page of a span. It converts a memory fault to an error.
 func (m *Mapped) touchSpan(s span) (err error) {
 	at := s.start
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -155,7 +155,7 @@ func (m *Mapped) touchSpan(s span) (err error) {
 	return nil
 }
 
-// formatBytes formats a number of bytes for people, such as "3.5 GiB".
+// formatBytes formats a number of bytes in a binary unit, such as "3.5 GiB".
 func formatBytes(n uint64) string {
 	const units = "KMGTPE"
 	if n < 1<<10 {

@@ -1,12 +1,14 @@
-// Package weights opens model files. It presents GGUF files, safetensors files and Hugging Face
-// directories as one directory of tensors and metadata, and maps their bytes into memory.
+// Package weights opens model files. It presents a GGUF file, a safetensors file or a Hugging
+// Face directory as a directory of tensors with metadata, and maps the tensors' bytes into
+// memory.
 //
 // A [Directory] is read from headers alone, so that a table can be compiled without reading
-// weights. A [Mapped] has the bytes too. If safetensors files store a quantized matrix as several
-// tensors (quants and their scales), the directory lists it as one tensor of a block type.
+// weights. A [Mapped] also gives access to the bytes. If safetensors files store a quantized
+// matrix as several tensors (quants and scales), the directory lists it as one tensor with a
+// block type.
 //
-// The package converts no elements. It must not know architectures: of metadata and tensor names,
-// it interprets only those that describe quantization.
+// The package does not convert elements and must not know architectures. The only metadata and
+// tensor names that it interprets are those that describe quantization.
 package weights
 
 import (
@@ -26,7 +28,7 @@ import (
 // Format is the file format of a model.
 type Format uint8
 
-// The formats.
+// The supported formats.
 const (
 	GGUF Format = iota + 1
 	Safetensors
@@ -44,16 +46,16 @@ func (f Format) String() string {
 }
 
 // Type is the element type of a tensor: a float type, or a quantization such as Q4_K. The zero
-// value is a type that is not supported.
+// value stands for an unsupported type.
 type Type = dtype.Type
 
-// Tensor describes a tensor and its place in the files. If the files store it as several tensors
-// (quants and their scales), File and Offset locate the quants, and Size is the size of the joined
-// blocks; [Mapped.ReadJoined] reads it.
+// Tensor describes a tensor and its place in the files. If the files store it as several
+// tensors (quants and scales), File and Offset locate the quants, and Size is the size of the
+// joined blocks, which [Mapped.ReadJoined] reads.
 type Tensor struct {
 	Name     string
 	Type     Type     // dtype.Invalid for unsupported types
-	TypeName string   // the name that the format uses, such as "Q4_0", "IQ2_XS", "BF16", "F8_E4M3"
+	TypeName string   // the format's name, such as "Q4_0", "IQ2_XS", "BF16" or "F8_E4M3"
 	Shape    []uint64 // row-major, outermost first: [rows, columns]
 	File     int      // index in Directory.Files
 	Offset   uint64   // bytes from the start of the file; not aligned in safetensors files
@@ -64,12 +66,12 @@ type Tensor struct {
 // File is a file that contains tensors.
 type File struct {
 	Path string
-	Size uint64 // bytes, when its header was read
+	Size uint64 // size in bytes when the header was read
 }
 
-// Directory lists the tensors of a model, their places in the files, and the model's metadata. It
-// is read from headers alone, is immutable, and may be used from several goroutines. Callers must
-// not modify the slices and values that it returns.
+// Directory lists the tensors of a model, their places in the files, and the model's metadata.
+// It is read from headers alone. It is immutable and may be used from several goroutines.
+// Callers must not modify the slices and values that it returns.
 type Directory struct {
 	path    string
 	format  Format
@@ -81,7 +83,7 @@ type Directory struct {
 
 	raw         []Tensor           // tensors as stored, before matrices were joined
 	joined      map[string]*joined // by name
-	names       map[string]string  // name in the file, of tensors whose prefix was removed
+	names       map[string]string  // names in the file of tensors whose prefix was removed
 	unsupported []error
 }
 
@@ -89,19 +91,19 @@ type Directory struct {
 // [*UnsupportedError]. It does not report unsupported tensor types.
 func (d *Directory) Unsupported() []error { return slices.Clone(d.unsupported) }
 
-// original returns the name of a module in the file.
+// original returns the name that a module has in the file.
 func (d *Directory) original(module string) string {
 	return strings.TrimSuffix(d.names[module+".weight"], ".weight")
 }
 
-// Path returns the path that the directory was opened with.
+// Path returns the path that OpenDirectory was called with.
 func (d *Directory) Path() string { return d.path }
 
 // Format returns the format of the model's files.
 func (d *Directory) Format() Format { return d.format }
 
-// Kind returns the name of the format. It implements arch.Source, which does not depend on the
-// type Format.
+// Kind returns the name of the format. It implements a method of arch.Source, which does not
+// refer to the type Format.
 func (d *Directory) Kind() string { return d.format.String() }
 
 // Files returns the files that contain tensors.
@@ -137,13 +139,13 @@ func (d *Directory) Meta(key string) (value any, ok bool) {
 // MetaKeys returns all keys that Meta accepts, sorted.
 func (d *Directory) MetaKeys() []string { return slices.Sorted(maps.Keys(d.meta)) }
 
-// Fingerprint returns a SHA-256 of the names, types, shapes and sizes of all tensors. It does not
-// depend on the tensors' order, places or data, nor on the metadata.
+// Fingerprint returns a SHA-256 hash of the names, types, shapes and sizes of all tensors. It
+// does not depend on the order, places or data of the tensors, nor on the metadata.
 func (d *Directory) Fingerprint() [sha256.Size]byte {
 	sorted := slices.Clone(d.tensors)
 	slices.SortFunc(sorted, func(a, b Tensor) int { return cmp.Compare(a.Name, b.Name) })
-	// Each field has a fixed size or is preceded by its length, so that no two directories have
-	// the same encoding.
+	// Each field has a fixed size or follows its length, so that different directories have
+	// different encodings.
 	h := sha256.New()
 	var b []byte
 	for _, t := range sorted {
@@ -208,8 +210,8 @@ func (e *MissingFileError) Error() string {
 // Unwrap returns fs.ErrNotExist.
 func (e *MissingFileError) Unwrap() error { return fs.ErrNotExist }
 
-// printable returns a name from a file in the form used in error messages: quoted if it is not
-// plain.
+// printable returns a name from a file in the form that error messages use. Unusual names are
+// quoted.
 func printable(name string) string {
 	if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f }) || name == "" || len(name) > 256 {
 		return fmt.Sprintf("%+.256q", name)

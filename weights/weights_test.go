@@ -22,7 +22,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// st is a tensor of a safetensors file under construction.
+// st is a tensor of a safetensors file to be written.
 type st struct {
 	name, typ string
 	shape     []uint64
@@ -33,7 +33,7 @@ func f32s(name string, n uint64, fill byte) st {
 	return st{name, "F32", []uint64{n}, bytes.Repeat([]byte{fill}, int(4*n))}
 }
 
-// safetensorsFile encodes tensors in order.
+// safetensorsFile encodes a safetensors file with the tensors in order.
 func safetensorsFile(t *testing.T, tensors ...st) []byte {
 	t.Helper()
 	type entry struct {
@@ -56,8 +56,8 @@ func safetensorsFile(t *testing.T, tensors ...st) []byte {
 	return append(append(b, text...), data...)
 }
 
-// ggufFile encodes a file of version 3 with one F32 tensor "x" of n elements
-// and the metadata of the string key "k" and, unless 0, a split count.
+// ggufFile encodes a GGUF file of version 3 with one F32 tensor "x" of n elements, a string
+// key "k", and the key split.count if split is not 0.
 func ggufFile(n uint64, split uint16) []byte {
 	le := binary.LittleEndian
 	str := func(b []byte, s string) []byte { return append(le.AppendUint64(b, uint64(len(s))), s...) }
@@ -142,7 +142,7 @@ func TestGGUF(t *testing.T) {
 		t.Errorf("shape %d", shape)
 	}
 	if _, ok := d.Tensor("y"); ok {
-		t.Error("tensor y is there")
+		t.Error("Tensor finds the missing tensor y")
 	}
 	if shape, ok := d.Shape("y"); ok || shape != nil {
 		t.Errorf("shape of y: %d", shape)
@@ -151,7 +151,7 @@ func TestGGUF(t *testing.T) {
 		t.Errorf("Meta(k) = %v", v)
 	}
 	if _, ok := d.Meta("l"); ok {
-		t.Error("key l is there")
+		t.Error("Meta finds the missing key l")
 	}
 	if keys := d.MetaKeys(); !slices.Equal(keys, []string{"k", "split.count"}) {
 		t.Errorf("keys %q", keys)
@@ -181,8 +181,8 @@ func TestHuggingFace(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		files map[string][]byte
-		path  string   // below the directory
-		want  []string // the tensors
+		path  string   // relative to the directory
+		want  []string // names of the expected tensors
 		err   string
 	}{
 		{"single", map[string][]byte{"config.json": config, "model.safetensors": model("a", "b"), "adapter.safetensors": model("c")}, "", []string{"a", "b"}, ""},
@@ -206,7 +206,7 @@ func TestHuggingFace(t *testing.T) {
 			"model.safetensors.index.json": index("x", "1.safetensors", "language_model.x", "2.safetensors")}, "", nil, "two tensors are named x"},
 		{"no config", map[string][]byte{"model.safetensors": model("a")}, "", nil, "config.json is missing"},
 		{"no weights", map[string][]byte{"config.json": config}, "", nil, "model.safetensors is missing"},
-		{"many weights", map[string][]byte{"config.json": config, "a.safetensors": model("a"), "b.safetensors": model("b")}, "", nil, "2 *.safetensors files without model.safetensors.index.json"},
+		{"many weights", map[string][]byte{"config.json": config, "a.safetensors": model("a"), "b.safetensors": model("b")}, "", nil, "2 *.safetensors files but no model.safetensors.index.json"},
 		{"many indexes", map[string][]byte{"config.json": config, "a.safetensors.index.json": nil, "b.safetensors.index.json": nil}, "", nil, "2 *.safetensors.index.json files"},
 		{"no shard", map[string][]byte{"config.json": config, "model.safetensors.index.json": index("a", "1.safetensors")}, "", nil, "1.safetensors is missing"},
 		{"shard outside", map[string][]byte{"config.json": config, "model.safetensors.index.json": index("a", "../1.safetensors")}, "", nil, "shard ../1.safetensors is not the name"},
@@ -283,7 +283,7 @@ func TestMeta(t *testing.T) {
 		t.Error(diff)
 	}
 	if v, ok := d.Meta("f"); !ok || v != nil {
-		t.Errorf("Meta(f) = %v, %v: want null that is there", v, ok)
+		t.Errorf("Meta(f) = %v, %v: want null and true", v, ok)
 	}
 }
 
@@ -302,10 +302,10 @@ func TestErrors(t *testing.T) {
 		"zip.gguf":           `zip.gguf: not a GGUF file: magic "PK\x03\x04", want "GGUF"`,
 		"lfs.gguf":           "lfs.gguf: is a Git LFS pointer",
 		"cut.gguf":           "cut.gguf: gguf: ",
-		"split.gguf":         "split.gguf: part of a split model of 3 parts",
+		"split.gguf":         "split.gguf: is a part of a model in 3 parts",
 	} {
 		if runtime.GOOS == "windows" && strings.HasPrefix(name, "absent") {
-			want = name + ": " // the system's own words
+			want = name + ": " // the operating system's message follows
 		}
 		_, err := OpenDirectory(filepath.Join(dir, name))
 		if err == nil || !strings.HasPrefix(err.Error(), "weights: "+filepath.Join(dir, "")) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
@@ -335,7 +335,7 @@ func TestFingerprint(t *testing.T) {
 	i32 := func(name string, shape ...uint64) st { return st{name, "I32", shape, make([]byte, 24)} }
 	base := dir(i32("a", 6), i32("b", 6))
 	if base != dir(i32("b", 6), i32("a", 6)) {
-		t.Error("depends on the order in the file")
+		t.Error("the fingerprint depends on the order in the file")
 	}
 	sharded := open(t, writeDir(t, map[string][]byte{
 		"config.json":                  []byte(`{"x":1}`),
@@ -344,7 +344,7 @@ func TestFingerprint(t *testing.T) {
 		"model.safetensors.index.json": []byte(`{"weight_map":{"a":"2.safetensors","b":"1.safetensors"}}`),
 	})).Fingerprint()
 	if base != sharded {
-		t.Error("depends on the files or the metadata")
+		t.Error("the fingerprint depends on the files or the metadata")
 	}
 	seen := map[[32]byte]string{base: "base"}
 	for name, fp := range map[string][32]byte{
@@ -360,7 +360,7 @@ func TestFingerprint(t *testing.T) {
 		"unnamed": dir(i32("a", 6), i32("b", 6), st{"", "I32", []uint64{6}, make([]byte, 24)}),
 	} {
 		if other, dup := seen[fp]; dup {
-			t.Errorf("%s and %s have one fingerprint", name, other)
+			t.Errorf("%s and %s have the same fingerprint", name, other)
 		}
 		seen[fp] = name
 	}
@@ -414,7 +414,7 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// allocated returns the bytes that f allocates.
+// allocated returns the number of bytes that f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

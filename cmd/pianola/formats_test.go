@@ -35,7 +35,7 @@ func TestCheckWeights(t *testing.T) {
 	good, bad := cutModel(t, nil), cutModel(t, func(m *packed.Model) { copy(m.Tensors[name].Data[8:], "\x00\x00\xc0\xff") })
 	succeed(t, "info", good, "--check-weights")
 	succeed(t, "eval", good, "--ids", "5", "-n", "1", "--check-weights")
-	const what = name + " (F32): 1 from element 2 on"
+	const what = name + " (F32): 1, the first at element 2"
 	got := runCommand(t, "info", bad, "--check-weights")
 	if got.status != statusFailed || !strings.Contains(got.stderr, what) || !strings.Contains(got.stdout, "architecture") || !strings.Contains(got.stdout, name) {
 		t.Errorf("%+v", got)

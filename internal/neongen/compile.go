@@ -13,16 +13,17 @@ import (
 	"strings"
 )
 
-// The tools under Debian's names, and the only major version whose output is committed.
+// The names of the tools on Debian, and the only compiler version whose output is committed.
 const (
 	clang   = "clang-19"
 	objdump = "llvm-objdump-19"
 	version = "clang version 19."
 )
 
-// flags make the object the same on every machine. They reserve registers 18 (platform), 27
-// (linker) and 28 (g). They fuse a product with a sum only if the source says so. Addresses
-// are computed where they are used, because keeping them all would need too many registers.
+// flags make the object file the same on every machine. They reserve registers 18 (platform),
+// 27 (linker) and 28 (g). A product and a sum are fused only if the source requests it.
+// Addresses are computed where they are used, because keeping them all in registers would need
+// too many.
 var flags = []string{
 	"--target=aarch64-linux-gnu", "-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror",
 	"-ffreestanding", "-fno-builtin", "-fno-jump-tables", "-fno-vectorize", "-fno-slp-vectorize",
@@ -31,19 +32,19 @@ var flags = []string{
 	"-ffixed-x18", "-ffixed-x27", "-ffixed-x28", "-mllvm", "-disable-lsr",
 }
 
-// march selects the instruction set by the beginning of a file's name, with armv8-a as
-// default. Code for processors without the dot product must not use it.
+// march selects the instruction set by the beginning of a file's name; the default is armv8-a.
+// Code for processors without dot-product instructions must not use them.
 var march = []struct{ prefix, arch string }{
 	{"tiled", "armv8.2-a+dotprod"}, {"rows", "armv8.2-a+dotprod"}, {"", "armv8-a"},
 }
 
-// compiler compiles C files against the declarations in Go.
+// compiler compiles C files and checks them against the declarations in Go.
 type compiler struct{ dir string }
 
 func newCompiler(funcs map[string]*decl) (*compiler, error) {
 	for tool, pkg := range map[string]string{clang: clang, objdump: "llvm-19"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			return nil, fmt.Errorf("%s is missing, which Debian's package %s has", tool, pkg)
+			return nil, fmt.Errorf("%s is missing; install Debian's package %s", tool, pkg)
 		}
 	}
 	out, err := exec.Command(clang, "--version").Output()
@@ -82,8 +83,8 @@ func (c *compiler) compile(source string) ([]function, error) {
 	return parse(out)
 }
 
-// plain returns an error unless the object consists only of instructions: .text without
-// relocations and no other section that would be loaded.
+// plain checks that the object consists only of instructions: .text without relocations and no
+// other section that would be loaded.
 func plain(object string) error {
 	f, err := elf.Open(object)
 	if err != nil {
@@ -94,7 +95,7 @@ func plain(object string) error {
 		switch {
 		case s.Size == 0 || s.Name == ".text":
 		case s.Type == elf.SHT_REL || s.Type == elf.SHT_RELA:
-			return fmt.Errorf("%s: calls, or constants in memory: %d bytes of relocations", s.Name, s.Size)
+			return fmt.Errorf("section %s has %d bytes of relocations, from calls or constants in memory", s.Name, s.Size)
 		case s.Flags&elf.SHF_ALLOC != 0:
 			return fmt.Errorf("%s: %d bytes of data", s.Name, s.Size)
 		}
@@ -108,7 +109,8 @@ type function struct {
 	code []instruction
 }
 
-// instruction is one instruction. target is the address in its operands, or -1.
+// instruction is one instruction. target is the address in its operands, or -1 if there is
+// none.
 type instruction struct {
 	addr, target int64
 	word         uint32
@@ -135,7 +137,7 @@ func parse(out []byte) ([]function, error) {
 			if text == "" || len(funcs) == 0 {
 				continue // text before the first function
 			}
-			return nil, fmt.Errorf("a line of the disassembly that is no instruction: %q", text)
+			return nil, fmt.Errorf("the disassembly has a line that is not an instruction: %q", text)
 		}
 		addr, err := strconv.ParseInt(m[1], 16, 64)
 		if err != nil {
@@ -152,7 +154,7 @@ func parse(out []byte) ([]function, error) {
 			}
 		}
 		if len(funcs) == 0 {
-			return nil, fmt.Errorf("an instruction before the first function: %q", text)
+			return nil, fmt.Errorf("the disassembly has an instruction before the first function: %q", text)
 		}
 		f := &funcs[len(funcs)-1]
 		f.code = append(f.code, i)

@@ -13,11 +13,11 @@ import (
 
 // decl is a function that Go declares without a body.
 type decl struct {
-	name, doc string // doc is the signature in Go
+	name, doc string // doc is the Go signature
 	params    []param
 }
 
-// param is a parameter: 8 bytes of the frame and one general register.
+// param is a parameter. It takes 8 bytes of the frame and one general register.
 type param struct{ name, c string }
 
 // cTypes maps parameter types to C. Arrays are passed by address.
@@ -25,7 +25,7 @@ var cTypes = map[string]string{
 	"int": "int64_t", "*int": "int64_t *", "*byte": "uint8_t *", "*int8": "int8_t *", "*int16": "int16_t *", "*float32": "float *",
 }
 
-// declared returns the functions without a body in the files of dir for arm64.
+// declared returns the functions without a body that the Go files in dir declare for arm64.
 func declared(dir string) (map[string]*decl, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*_arm64.go"))
 	if err != nil {
@@ -68,7 +68,7 @@ func newDecl(fn *ast.FuncDecl) (*decl, error) {
 		}
 		c, ok := cTypes[key]
 		if !ok {
-			return nil, fmt.Errorf("%s: a parameter of type %s", d.name, typ)
+			return nil, fmt.Errorf("%s: a parameter has the unsupported type %s", d.name, typ)
 		}
 		var names []string
 		for _, n := range field.Names {
@@ -84,8 +84,8 @@ func newDecl(fn *ast.FuncDecl) (*decl, error) {
 	return d, nil
 }
 
-// prototypes returns C declarations of the functions, against which the compiler checks the
-// definitions. Their calling convention preserves no vector register, so that none is saved
+// prototypes returns C declarations of the functions. The compiler checks the definitions
+// against them. Their calling convention preserves no vector register, so functions save none
 // on the stack.
 func prototypes(funcs map[string]*decl) string {
 	var lines []string

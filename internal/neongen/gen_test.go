@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// compileC compiles C with the prototypes of functions f and g.
+// compileC compiles a C source with prototypes of the functions f and g.
 func compileC(t *testing.T, source string) ([]function, error) {
 	t.Helper()
 	for _, tool := range []string{clang, objdump} {
@@ -33,7 +33,7 @@ func compileC(t *testing.T, source string) ([]function, error) {
 	return c.compile(path)
 }
 
-// assemble compiles C and writes its first function.
+// assemble compiles a C source and returns the Go assembly of its first function.
 func assemble(t *testing.T, source string) (string, error) {
 	t.Helper()
 	funcs, err := compileC(t, source)
@@ -56,12 +56,12 @@ func TestAssemble(t *testing.T) {
 		"\nl0:\n", " l0\n", "\tRET\n", "\tWORD $0x",
 	} {
 		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
+			t.Errorf("the assembly lacks %q:\n%s", want, out)
 		}
 	}
 }
 
-// TestRefused compiles functions that cannot become Go assembly.
+// TestRefused checks that functions which cannot become Go assembly are refused.
 func TestRefused(t *testing.T) {
 	for name, tt := range map[string]struct{ source, want string }{
 		"call":      {"void h(void); void f(float *y, int64_t n) { (void)y; (void)n; h(); }", "relocations"},
@@ -86,7 +86,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestCheck checks instructions that a compiler does not generate.
+// TestCheck checks that instructions are refused which the compiler does not normally
+// generate.
 func TestCheck(t *testing.T) {
 	for _, text := range []string{
 		"ldr q0, 0x40 <f+0x40>", "b 0x100 <g>", "cbz x0, 0x100 <g+0x4>", "ret x5", "str x30, [x0]", "add x29, x29, #0x1", "mov x27, x0", "ldp x1, w28, [x2]",
@@ -120,12 +121,12 @@ func TestParse(t *testing.T) {
 		t.Errorf("%+v", i)
 	}
 	if _, err := parse([]byte("0000000000000000 <f>:\n\t\t...\n")); err == nil {
-		t.Error("a line that is no instruction is accepted")
+		t.Error("parse accepts a line that is not an instruction")
 	}
 }
 
-// TestCommitted does the work of -check: the committed files equal the output for the C
-// files, in two runs.
+// TestCommitted performs the checks of -check: the committed files equal the output for the C
+// files.
 func TestCommitted(t *testing.T) {
 	for _, tool := range []string{clang, objdump} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -139,17 +140,17 @@ func TestCommitted(t *testing.T) {
 	}
 	there, err := filepath.Glob(filepath.Join(dir, "neon_*_arm64.s"))
 	if err != nil || len(there) != len(files) {
-		t.Errorf("%d files of assembly, %d from C: %v", len(there), len(files), err)
+		t.Errorf("%d committed assembly files, %d generated from C: %v", len(there), len(files), err)
 	}
 	for path, want := range files {
 		got, err := os.ReadFile(path)
 		if err != nil {
 			t.Error(err)
 		} else if !bytes.Equal(got, want) {
-			t.Errorf("%s is not what its C file gives: make gen writes it", path)
+			t.Errorf("%s differs from the output for its C file: run make gen", path)
 		}
 		if n := bytes.Count(want, []byte("\n")); n > 800 {
-			t.Errorf("%s has %d lines: divide its C file", path, n)
+			t.Errorf("%s has %d lines: split its C file", path, n)
 		}
 	}
 }

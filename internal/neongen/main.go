@@ -1,7 +1,7 @@
 // Command neongen generates the NEON loops of package cpu. It compiles the C files of
-// replay/cpu/neon with clang and writes the instructions as Go assembly, because Go's assembler
-// lacks most of them. The generated functions are those that the package declares without a body
-// in its arm64 files.
+// replay/cpu/neon with clang and writes the instructions as Go assembly, because Go's
+// assembler lacks most of them. It generates the functions that the package's arm64 files
+// declare without a body.
 //
 //	go run ./internal/neongen          from the repository's root
 //	go run ./internal/neongen -check   fails if a file differs from its output
@@ -23,7 +23,7 @@ import (
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("neon/gen: ")
-	check := flag.Bool("check", false, "compare with the files instead of writing them")
+	check := flag.Bool("check", false, "compare the output with the committed files instead of writing it")
 	root := flag.String("root", ".", "the repository's root")
 	flag.Parse()
 	files, err := generate(filepath.Join(*root, "replay", "cpu"))
@@ -36,7 +36,7 @@ func main() {
 	}
 	for _, path := range stale {
 		if _, ok := files[path]; !ok {
-			log.Fatalf("%s has no C file", path)
+			log.Fatalf("the assembly file %s has no C file", path)
 		}
 	}
 	for path, want := range files {
@@ -51,7 +51,7 @@ func main() {
 			log.Fatal(err)
 		}
 		if !bytes.Equal(got, want) {
-			log.Fatalf("%s is not what its C file gives: run make gen", path)
+			log.Fatalf("%s differs from the output for its C file: run make gen", path)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func generate(dir string) (map[string][]byte, error) {
 		for _, f := range code {
 			d, ok := funcs[f.name]
 			if !ok || seen[f.name] {
-				return nil, fmt.Errorf("%s: %s is not declared in Go, or defined twice", source, f.name)
+				return nil, fmt.Errorf("%s: %s is not declared in Go or is defined twice", source, f.name)
 			}
 			seen[f.name] = true
 			if err := write(&b, d, f); err != nil {
@@ -94,7 +94,7 @@ func generate(dir string) (map[string][]byte, error) {
 	}
 	for name := range funcs {
 		if !seen[name] {
-			return nil, fmt.Errorf("%s is declared in Go and defined nowhere", name)
+			return nil, fmt.Errorf("%s is declared in Go but not defined in C", name)
 		}
 	}
 	return files, nil

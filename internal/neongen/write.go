@@ -15,11 +15,11 @@ var argRegs = []int{20, 21, 22, 23, 24, 25, 26}
 // 28 (g), 29 (frame), 30 (return address), and the stack pointer.
 var reserved = regexp.MustCompile(`\b(sp|wsp|[wx](18|27|28|29|30))\b`)
 
-// refused are mnemonics that leave the function or depend on its address. Only a return
-// without operand and branches within the function remain.
+// refused are instructions that leave the function or depend on its address. The only allowed
+// jumps are a return without operand and branches within the function.
 var refused = []string{"bl", "blr", "br", "braa", "blraa", "adr", "adrp", "svc", "hvc", "brk", "udf", "msr", "mrs", "dc", "<unknown>"}
 
-// check returns an error if instruction i of f cannot be in Go assembly.
+// check returns an error if instruction i of f cannot be used in Go assembly.
 func (f *function) check(i instruction) error {
 	name, operands, _ := strings.Cut(i.text, " ")
 	first, last := f.code[0].addr, f.code[len(f.code)-1].addr
@@ -29,18 +29,18 @@ func (f *function) check(i instruction) error {
 	case reserved.MatchString(operands):
 		return fmt.Errorf("%s: %q uses the stack or a reserved register", f.name, i.text)
 	case name == "ret" && operands != "":
-		return fmt.Errorf("%s: %q returns elsewhere", f.name, i.text)
+		return fmt.Errorf("%s: %q does not return through the link register", f.name, i.text)
 	case i.target >= 0 && (i.target < first || i.target > last || strings.HasPrefix(name, "ld")):
-		return fmt.Errorf("%s: %q refers to what is not its own code", f.name, i.text)
+		return fmt.Errorf("%s: %q refers to an address outside the function", f.name, i.text)
 	}
 	return nil
 }
 
-// write writes a function as Go assembly: arguments move from the frame to their registers,
-// and branches keep their encoding, which is relative.
+// write writes a function as Go assembly. Arguments are loaded from the frame into their
+// registers. Branches keep their encoding, because it is relative.
 func write(b *bytes.Buffer, d *decl, f function) error {
 	if n := len(f.code); n == 0 || f.code[n-1].text != "ret" && !strings.HasPrefix(f.code[n-1].text, "b ") {
-		return fmt.Errorf("%s has no end", f.name)
+		return fmt.Errorf("%s does not end with a return or a branch", f.name)
 	}
 	var targets []int64
 	for _, i := range f.code {

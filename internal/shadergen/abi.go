@@ -8,14 +8,14 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// Buffer indexes, which follow the indexes of the bindings.
+// Indexes of the buffers that follow a kernel's bindings.
 const (
 	bufferParams = 8
 	bufferSecond = 9
 	bufferStep   = 10
 )
 
-// checkABI compares the kernels of a file with their declarations.
+// checkABI compares the kernels of a file with their declarations in internal/decl.
 func (s *source) checkABI() {
 	s.lintConstants()
 	for i := range s.kernels {
@@ -34,9 +34,9 @@ func (s *source) checkABI() {
 	}
 }
 
-// checkBegin checks that a kernel first waits for its inputs and returns if the step's stop
-// flag is set, before anything else. A kernel that reads weights earlier must declare that
-// in its comment, and calls begins after the reads.
+// checkBegin checks that a kernel begins by waiting for its inputs and returns if the step's
+// stop flag is set. A kernel that reads weights before must declare that in its comment and
+// call begins after those reads.
 func (s *source) checkBegin(k *kernel) {
 	if len(k.ahead) > 0 {
 		return
@@ -44,7 +44,7 @@ func (s *source) checkBegin(k *kernel) {
 	want := []string{"if", "(", "!", "begins", "(", "step", ")", ")", "{", "return", ";", "}"}
 	for i, w := range want {
 		if i >= len(k.body) || k.body[i].s != w {
-			s.fail(k.at, "kernel "+k.name+" must begin with: if (!begins(step)) { return; }, or a comment `reads ahead: BINDINGS` must say which it reads before")
+			s.fail(k.at, "kernel "+k.name+" must begin with: if (!begins(step)) { return; }, or have a comment `reads ahead: BINDINGS` that lists the bindings it reads before")
 			return
 		}
 	}
@@ -68,7 +68,7 @@ func (s *source) checkBuffers(k *kernel, bindings []decl.Binding) {
 		case !strings.HasPrefix(p.typ, "device ") || !strings.HasSuffix(p.typ, "*"):
 			s.fail(p.at, fmt.Sprintf("kernel %s: %s must be a device pointer", k.name, p.name))
 		case p.writable() != b.Role.Writes():
-			s.fail(p.at, fmt.Sprintf("kernel %s: %s is declared %s: a binding that is only read is device const, others are not", k.name, p.name, b.Role))
+			s.fail(p.at, fmt.Sprintf("kernel %s: %s is declared %s: a binding that is only read must be device const, a written one must not", k.name, p.name, b.Role))
 		}
 	}
 	for _, f := range []struct {
@@ -91,13 +91,13 @@ func (s *source) checkBuffers(k *kernel, bindings []decl.Binding) {
 	}
 }
 
-// checkTGMem checks that a kernel has one buffer of threadgroup memory if its declaration
-// states a size for it, and otherwise none.
+// checkTGMem checks that a kernel has exactly one buffer of threadgroup memory if its
+// declaration gives a size for it, and none otherwise.
 func (s *source) checkTGMem(k *kernel, d *decl.Kernel) {
 	i := slices.IndexFunc(k.params, func(p parameter) bool { return p.attr == "threadgroup" })
 	switch {
 	case i < 0 && d.TGMem != "":
-		s.fail(k.at, fmt.Sprintf("kernel %s has no threadgroup memory, its declaration has %s bytes", k.name, d.TGMem))
+		s.fail(k.at, fmt.Sprintf("kernel %s has no threadgroup memory, its declaration has %s bytes of it", k.name, d.TGMem))
 	case i >= 0 && d.TGMem == "":
 		s.fail(k.params[i].at, "kernel "+k.name+": its declaration has no threadgroup memory")
 	case i >= 0 && (k.params[i].index != 0 || k.params[i].typ != "threadgroup uchar *"):

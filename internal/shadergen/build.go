@@ -16,29 +16,29 @@ import (
 	"github.com/pianola-engine/pianola/shaders"
 )
 
-// bindingAlign is the alignment that kernels require of bindings.
+// bindingAlign is the alignment in bytes that kernels require of bindings.
 const bindingAlign = 16
 
-// output is a generated file: its path from the root and its content.
+// output is a generated file: its path relative to the root and its content.
 type output struct {
 	path string
 	text []byte
 }
 
-// project holds the sources and the tools.
+// project holds the sources and the compiler.
 type project struct {
 	toolchain
 	version string
 	kernels []*source // .metal files, by name
-	headers []*source // headers that they include, except generated ones
+	headers []*source // included headers, except generated ones
 }
 
-// generated lists headers that are not linted, because another generator writes them.
+// generated lists headers that are not checked because another generator writes them.
 var generated = []string{"params.h", "constants.h", "types.h"}
 
-// open reads and checks the kernels of a folder and the headers of shaders, and prepares
-// them for the targets. The caller must remove the build folder. Kernels for tests need no
-// declaration.
+// open reads and checks the kernels of a folder and the headers of shaders, and preprocesses
+// them for the targets. The caller must remove the build folder. If declared is false, as for
+// test kernels, kernels need no declaration.
 func open(root, folder string, declared bool) (*project, error) {
 	p := &project{toolchain: toolchain{root: root}}
 	var err error
@@ -55,7 +55,7 @@ func open(root, folder string, declared bool) (*project, error) {
 	return p, nil
 }
 
-// read reads the files of a folder with an extension.
+// read reads the files of a folder with the extension ext.
 func (p *project) read(folder, ext string, declared bool) error {
 	files, err := os.ReadDir(filepath.Join(p.root, folder))
 	if err != nil {
@@ -104,7 +104,7 @@ func (p *project) twice() []error {
 	for _, s := range p.kernels {
 		for _, k := range s.kernels {
 			if slices.Contains(names, k.name) {
-				faults = append(faults, &fault{s.path, 1, "kernel " + k.name + " is there twice"})
+				faults = append(faults, &fault{s.path, 1, "kernel " + k.name + " is defined twice"})
 			}
 			names = append(names, k.name)
 		}
@@ -117,7 +117,7 @@ func (p *project) put(name, text string) error {
 	return os.WriteFile(filepath.Join(p.build, name), []byte(text), 0o600)
 }
 
-// each runs jobs on all processors and joins their errors in order.
+// each runs jobs on all processors and joins their errors in the order of the jobs.
 func each(jobs []func() error) error {
 	errs := make([]error, len(jobs))
 	next := make(chan int)
@@ -151,8 +151,7 @@ func (p *project) check() error {
 	return each(jobs)
 }
 
-// make returns the generated files: PTX for each source and architecture, and
-// the manifest.
+// make returns the generated files: PTX for each source and architecture, and the manifest.
 func (p *project) make() ([]output, error) {
 	var jobs []func() error
 	var outputs []output
@@ -214,8 +213,8 @@ func (p *project) manifest() ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// host builds the emulator with every kernel, as a shared library or as the program that
-// package emu starts.
+// host builds the emulator with every kernel. The result is a shared library or the program
+// that package emu starts.
 func (p *project) host(out string, shared, sanitize bool) error {
 	out, err := filepath.Abs(out)
 	if err != nil {
@@ -249,24 +248,24 @@ func (p *project) host(out string, shared, sanitize bool) error {
 	return p.link(out, shared, sanitize, objects)
 }
 
-// compare returns an error for each output that differs from the committed file, and for
-// each committed PTX text that is not among the outputs.
+// compare returns an error for each output that differs from the committed file, and for each
+// committed PTX text that no source produces.
 func (p *project) compare(outputs []output) error {
 	errs := p.differ(outputs)
 	for _, path := range p.stale(outputs) {
-		errs = append(errs, fmt.Errorf("%s is made by no source", path))
+		errs = append(errs, fmt.Errorf("no source produces %s", path))
 	}
 	if made, err := shaders.Made(); len(errs) > 0 && err == nil && made.Compiler != p.version {
-		errs = append(errs, fmt.Errorf("the committed files are made by %s, this is %s", made.Compiler, p.version))
+		errs = append(errs, fmt.Errorf("the committed files were compiled with %s, this compiler is %s", made.Compiler, p.version))
 	}
 	return errors.Join(errs...)
 }
 
 // ptxDir is the folder of the PTX texts, which package ptxstore packs. The path of a PTX
-// output is this folder and the text's name.
+// output consists of this folder and the text's name.
 const ptxDir = "shaders/ptx"
 
-// ptxTexts returns the outputs that are PTX, by name.
+// ptxTexts returns the outputs that are PTX texts by name.
 func ptxTexts(outputs []output) map[string][]byte {
 	texts := map[string][]byte{}
 	for _, o := range outputs {
@@ -296,17 +295,17 @@ func (p *project) differ(outputs []output) (errs []error) {
 	for _, o := range outputs {
 		got, err := p.committed(o.path)
 		if err != nil || !bytes.Equal(got, o.text) {
-			errs = append(errs, fmt.Errorf("%s is not what the sources give: go run ./internal/shadergen writes it", o.path))
+			errs = append(errs, fmt.Errorf("%s differs from the output for its sources: run go run ./internal/shadergen", o.path))
 		}
 	}
 	return errs
 }
 
-// stale returns the committed PTX texts that are not among the outputs.
+// stale returns the committed PTX texts that no source produces.
 func (p *project) stale(outputs []output) []string {
 	store, err := ptxstore.Open(os.DirFS(filepath.Join(p.root, ptxDir)))
 	if err != nil {
-		return nil // there is no PTX yet
+		return nil // the store does not exist yet
 	}
 	texts := ptxTexts(outputs)
 	var list []string

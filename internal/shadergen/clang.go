@@ -14,42 +14,43 @@ import (
 
 const compiler = "clang-19"
 
-// packages are the Debian packages needed to build the kernels.
+// packages are the Debian packages that are needed to build the kernels.
 const packages = "clang-19 llvm-19 libclang-rt-19-dev"
 
-// toolchain runs the compiler in the repository's root, so that messages and output name
-// files relative to it.
+// toolchain runs the compiler in the repository's root, so that messages and output contain
+// file names relative to it.
 type toolchain struct {
 	root  string // the repository
-	build string // folder of the preprocessed sources
+	build string // folder for the preprocessed sources
 }
 
 var versionPattern = regexp.MustCompile(`clang version (\d+\.\d+\.\d+)`)
 
-// version returns the compiler's name and version, or an error that names the packages to
-// install.
+// version returns the compiler's name and version. If the compiler is missing, the error names
+// the packages to install.
 func version() (string, error) {
 	out, err := exec.Command(compiler, "--version").Output()
 	if errors.Is(err, exec.ErrNotFound) {
-		return "", fmt.Errorf("%s is not there: it compiles the kernels; on Debian: apt-get install %s", compiler, packages)
+		return "", fmt.Errorf("%s, which compiles the kernels, is missing; on Debian, run apt-get install %s", compiler, packages)
 	}
 	if err != nil {
 		return "", fmt.Errorf("%s --version: %w", compiler, err)
 	}
 	m := versionPattern.FindSubmatch(out)
 	if m == nil {
-		return "", fmt.Errorf("%s --version says %q", compiler, out)
+		return "", fmt.Errorf("%s --version printed %q", compiler, out)
 	}
 	return "clang " + string(m[1]), nil
 }
 
 var diagnostic = regexp.MustCompile(`^(.+?):(\d+):\d+: (error|fatal error|note): (.*)$`)
 
-// shim is the folder in which an error lies that is caused by a use of the standard
-// library. Its place is then that of the first note outside the folder.
+// shim is the folder of the headers that replace Metal's standard library. If a wrong use of
+// the library causes an error in this folder, the error is reported at the first note outside
+// the folder.
 const shim = "shaders/shim/"
 
-// said shortens a compiler's messages to one line per error.
+// said shortens the compiler's messages to one line per error.
 func said(text string) error {
 	var faults []error
 	var last *fault
@@ -88,7 +89,7 @@ func (t *toolchain) run(name string, args ...string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// brief are options that make a message one line.
+// brief are options that reduce each message to one line.
 var brief = []string{"-fno-caret-diagnostics", "-fno-color-diagnostics", "-fno-diagnostics-show-note-include-stack"}
 
 // language are the options of both targets: Metal's C++14, without an operating system.
@@ -99,9 +100,9 @@ var language = []string{
 	"-Wno-duplicate-decl-specifier", "-Wno-sometimes-uninitialized", "-Wno-psabi",
 }
 
-// strict are the options for checking the unchanged sources with the front end of C++ for
-// OpenCL: it knows address spaces and, unlike the other targets, has no implicit
-// conversions between them.
+// strict are the options for checking the unchanged sources with clang's front end for C++ for
+// OpenCL. Unlike the other targets, it has address spaces and no implicit conversions between
+// them.
 var strict = []string{
 	"-x", "clcpp", "-cl-std=clc++1.0", "-cl-no-stdinc", "--target=nvptx64-nvidia-cuda", "-Xclang", "-cl-ext=+cl_khr_fp16",
 	"-cl-single-precision-constant", "-D__METAL_VERSION__=310", "-fsyntax-only",
@@ -112,7 +113,7 @@ func (t *toolchain) strictArgs(more ...string) []string {
 	return append(append(args, "-isystem", "shaders/shim"), more...)
 }
 
-// check runs the strict front end on a source of the repository.
+// check runs the strict front end on a source file of the repository.
 func (t *toolchain) check(file string) error {
 	args := t.strictArgs("-Wall", "-Wextra", "-Werror", "-Wno-unknown-attributes", "-Wno-ignored-pragmas", "-Wno-sometimes-uninitialized",
 		"-Wno-uninitialized", "-Wno-duplicate-decl-specifier", "-Wno-unused-function")
@@ -125,18 +126,18 @@ func (t *toolchain) includes() []string {
 	return []string{"-isystem", "shaders/shim", "-isystem", "shaders/host", "-I", t.build}
 }
 
-// ptx compiles a source of the build folder to PTX for an architecture.
+// ptx compiles a source in the build folder to PTX for an architecture.
 func (t *toolchain) ptx(file string, a *architecture) ([]byte, error) {
 	args := append([]string{}, language...)
 	for _, d := range a.defines {
 		args = append(args, "-D"+d)
 	}
 	args = append(args, "--target=nvptx64-nvidia-cuda", "-march="+a.name, "-Xclang", "-target-feature", "-Xclang", a.isa, fmt.Sprintf("-DPIANOLA_SM=%d", a.number),
-		// Barriers and shuffles must not move into branches.
+		// Barriers and shuffles must not be moved into branches.
 		"-fconvergent-functions",
-		// It would split 128-bit loads near inline assembly.
+		// The disabled pass would split 128-bit loads near inline assembly.
 		"-O3", "-mllvm", "-disable-vector-combine",
-		// Everything is inlined, whatever its size.
+		// Inline every function, whatever its size.
 		"-mllvm", "-inline-threshold=1000000", "-mllvm", "-inline-cold-callsite-threshold=1000000",
 		"-mllvm", "-nvptx-prec-divf32=1", "-mllvm", "-nvptx-prec-sqrtf32=0")
 	args = append(append(args, t.includes()...), brief...)
@@ -155,13 +156,13 @@ func hostOptions(sanitize bool) []string {
 // object compiles a preprocessed source for the emulator.
 func (t *toolchain) object(file, out string, sanitize bool) error {
 	args := append(append([]string{}, language...), hostOptions(sanitize)...)
-	// Unrolled loops take most of the compile time and do not pay off here.
+	// Do not unroll loops: it takes most of the compile time and gains nothing here.
 	args = append(args, "-Xclang", "-ffloat16-excess-precision=none", "-D_Pragma(x)=", "-Wno-builtin-macro-redefined")
 	return t.compile(append(append(args, t.includes()...), brief...), out, filepath.Join(t.build, file))
 }
 
-// native compiles a part of the emulator itself. It is not sanitized, because it runs for
-// every lane at every barrier.
+// native compiles a part of the emulator that is not a kernel. It is not sanitized, because it
+// runs for every lane at every barrier.
 func (t *toolchain) native(file, out string, sanitize bool) error {
 	args := append([]string{"-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror", "-I", "shaders/host"}, hostOptions(false)...)
 	if sanitize {
@@ -190,8 +191,8 @@ var (
 	toNoSpace = regexp.MustCompile(`'[^']*__generic [^']*\*'`)
 )
 
-// checkTree checks the syntax tree of the strict front end for code that Metal rejects but
-// that front end accepts. In the tree, a pointer without an address space is __generic.
+// checkTree checks the syntax tree of the strict front end for code that this front end
+// accepts but Metal rejects. In the tree, a pointer without an address space is __generic.
 func (t *toolchain) checkTree(file string) error {
 	out, err := t.run(compiler, t.strictArgs("-w", "-Xclang", "-ast-dump", "-fno-color-diagnostics", file)...)
 	if err != nil {
@@ -200,8 +201,8 @@ func (t *toolchain) checkTree(file string) error {
 	var faults []error
 	current, line := "", 0
 	for _, l := range strings.Split(string(out), "\n") {
-		// Places are relative to the previous one: the start and the end of the range and
-		// the place of the name, each without the parts that are unchanged.
+		// Locations in the tree are relative to the previous location, and unchanged parts are
+		// omitted. A line has the start and the end of the range and the location of the name.
 		start := 0
 		if i := strings.Index(l, " <"); i >= 0 {
 			head := l[i:]
@@ -249,7 +250,7 @@ func inspect(l string) string {
 	case strings.Contains(l, "LambdaExpr 0x"):
 		return "Metal has no lambdas"
 	case astCast.MatchString(l) && strings.Contains(l, "<BitCast>") && anyVector.MatchString(l):
-		return "a cast between vectors takes the bits as they are: write the constructor, or as_type"
+		return "a cast between vectors reinterprets the bits: use a constructor or as_type"
 	case astCast.MatchString(l) && toNoSpace.MatchString(l):
 		return "cast to a pointer without an address space"
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/pianola-engine/pianola/shaders"
 )
 
-// constantsHeader returns the replacement of constants.h: the constants become members of
-// each kernel's last parameter, and the entries set their values. After inlining, the
-// compiler folds the values that an entry fixes.
+// constantsHeader returns the content that replaces constants.h. The specialisation constants
+// become members of each kernel's last parameter, and the entries set their values. After
+// inlining, the compiler folds the values that an entry fixes.
 func constantsHeader() string {
 	var b strings.Builder
 	b.WriteString("#pragma once\n#include \"params.h\"\nstruct pianola_constants {\n")
@@ -27,20 +27,20 @@ func constantsHeader() string {
 	return b.String()
 }
 
-// family is derived from the constant wtype: the weight type's family, if it has one. An
-// entry may fix the family alone.
+// The constant family is derived from the constant wtype: it is the family of the weight type,
+// if the type has one. An entry may fix the family and leave the rest of wtype to run time.
 const (
 	family = "wtype_family"
 	wtype  = "wtype"
 )
 
-// familyOf returns the family of an expression's value.
+// familyOf returns a C expression for the family of the type t.
 func familyOf(t string) string {
 	return fmt.Sprintf("(%s < PIANOLA_FAMILIES ? %s : %s & PIANOLA_FAMILY_MASK)", t, t, t)
 }
 
-// constantsStruct declares fc, the constants of an entry. Fixed ones are
-// constant expressions, and branches that they rule out are never compiled.
+// constantsStruct declares fc, the constants of an entry. Fixed constants are constant
+// expressions, so branches that they exclude are never compiled.
 func constantsStruct(kernel string, fixed []shaders.Fixed) string {
 	var b strings.Builder
 	var values []string
@@ -73,8 +73,8 @@ func constantsStruct(kernel string, fixed []shaders.Fixed) string {
 	return b.String()
 }
 
-// constantValues returns the initialiser of a pianola_constants: fixed values, values of
-// the array specs, or 0 for constants that the kernel lacks.
+// constantValues returns the initializer of a pianola_constants: the fixed values, elements of
+// the array specs, and 0 for constants that the kernel does not have.
 func constantValues(kernel, specs string, fixed []shaders.Fixed) string {
 	own := constantsOf(kernel)
 	var values []string
@@ -110,7 +110,7 @@ func positionArgument(p *parameter, value string, scalar bool) string {
 	return fmt.Sprintf("%s(%s)", p.typ, value)
 }
 
-// arguments returns the arguments of a call: what returns the target's expression for each
+// arguments returns the arguments of a call. what returns the target's expression for each
 // parameter that is not a position.
 func arguments(k *kernel, positionOn func(*position) string, what func(*parameter) string) string {
 	var args []string
@@ -125,11 +125,11 @@ func arguments(k *kernel, positionOn func(*position) string, what func(*paramete
 	return strings.Join(append(args, "fc"), ", ")
 }
 
-// ptxSource returns the text that is compiled to PTX: the file and an entry for each
-// instance of each kernel. All entries have the same parameters: 8 pointers, 64 bytes, the
-// secondary bytes, the step block, 8 specialisation values. Only bindings that may be read
-// ahead are __restrict, because the compiler may move loads through such pointers to the
-// start of the kernel.
+// ptxSource returns the text that is compiled to PTX: the file, followed by an entry for each
+// instance of each kernel. All entries have the same parameters: 8 pointers, 64 bytes of
+// parameters, the secondary parameters, the step block and 8 specialisation values. Only
+// bindings that may be read ahead are __restrict, because the compiler may move loads through
+// such pointers to the start of the kernel.
 func (s *source) ptxSource() (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#include \"constants.h\"\n#include %q\n#include <metal/entry.h>\n", s.base())

@@ -14,7 +14,7 @@ import (
 	"github.com/pianola-engine/pianola/shaders"
 )
 
-// TestCommitted does the work of -check: the sources pass all checks, and the committed
+// TestCommitted performs the checks of -check: the sources pass all checks, and the committed
 // files equal the output.
 func TestCommitted(t *testing.T) {
 	p, err := open(tools(t).root, "shaders", true)
@@ -26,7 +26,7 @@ func TestCommitted(t *testing.T) {
 		t.Error(err)
 	}
 	// The manifest covers all kernels. Compiling all of them, as make generated does, takes
-	// minutes; the test compiles only the quick ones.
+	// minutes, so the test compiles only a few that compile quickly.
 	m, err := p.manifest()
 	if err != nil {
 		t.Fatal(err)
@@ -46,19 +46,19 @@ func TestCommitted(t *testing.T) {
 	}
 	for _, o := range outputs {
 		if strings.Contains(string(o.text), p.build) || strings.Contains(string(o.text), p.root) {
-			t.Errorf("%s names a path of this machine", o.path)
+			t.Errorf("%s contains an absolute path of this machine", o.path)
 		}
 	}
 	outputs[0].text = append(outputs[0].text, '\n')
 	err = p.compare(outputs)
-	for _, want := range []string{outputs[0].path + " is not what", "shaders/ptx/gemv.sm_90 is made by no source"} {
+	for _, want := range []string{outputs[0].path + " differs from", "no source produces shaders/ptx/gemv.sm_90"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("a file that differs and others too many give %v", err)
+			t.Errorf("compare with a differing file and stale files returns %v", err)
 		}
 	}
 }
 
-// good is a kernel that follows all rules; each case of TestABI breaks one.
+// good is a kernel that follows all rules. Each case of TestABI breaks one rule.
 const good = `
 // Some words.
 [[max_total_threads_per_threadgroup(256)]]
@@ -98,7 +98,7 @@ func TestABI(t *testing.T) {
 		{"        threadgroup uchar *tg [[threadgroup(0)]],\n", "", "has no threadgroup memory, its declaration has"},
 	} {
 		if !strings.Contains(good, tt.old) {
-			t.Fatalf("%q is not there", tt.old)
+			t.Fatalf("the kernel does not contain %q", tt.old)
 		}
 		s := parseSource("x.metal", strings.Replace(good, tt.old, tt.with, 1))
 		s.checkABI()
@@ -109,13 +109,13 @@ func TestABI(t *testing.T) {
 	}
 }
 
-// TestLines checks that preprocessing keeps every token on its line.
+// TestLines checks that preprocessing leaves every token on its line.
 func TestLines(t *testing.T) {
 	s := parseSource("x.metal", good)
 	got := strings.Split(s.preprocessed(), "\n")
 	want := strings.Split(good, "\n")
 	if got[0] != `#line 1 "x.metal"` || len(got) != len(want)+1 {
-		t.Fatalf("%d lines of %d, the first is %s", len(got), len(want), got[0])
+		t.Fatalf("got %d lines, want %d and a #line directive; the first line is %s", len(got), len(want), got[0])
 	}
 	for i, l := range want {
 		head, _, _ := strings.Cut(l, " [[")
@@ -133,7 +133,7 @@ func TestFinishPTX(t *testing.T) {
 	s := parseSource("x.metal", good)
 	const head = ".version 7.8\n.visible .entry rmsnorm__n4(\n\t.param .u64 p\n)\n{\n"
 	if err := checkBegins([]byte(head+"\tret;\n}\n"), "x.ptx"); err == nil || err.Error() != "x.ptx:7: entry rmsnorm__n4 never calls begins" {
-		t.Errorf("without begins: %v", err)
+		t.Errorf("an entry without begins: %v", err)
 	}
 	if err := checkBegins([]byte(head+"\t"+ptx.InputsReady+"\n\tret;\n}\n"), "x.ptx"); err != nil {
 		t.Error(err)
@@ -143,15 +143,15 @@ func TestFinishPTX(t *testing.T) {
 		t.Errorf("%v\n%s", err, got)
 	}
 	for line, want := range map[string]string{
-		"\tld.f32 %f1, [%rd1];":                 "x.ptx:6: an access to memory of unknown kind",
-		"\t@%p1 st.v4.f32 [%rd1], {%f1};":       "an access to memory of unknown kind",
-		"\tatom.add.u32 %r1, [%rd1], 1;":        "an access to memory of unknown kind",
-		"\tld.local.u32 %r1, [%rd1];":           "memory of the thread's own",
-		"\t.local .align 4 .b8 depot[16];":      "memory of the thread's own",
+		"\tld.f32 %f1, [%rd1];":                 "x.ptx:6: an access without an address space",
+		"\t@%p1 st.v4.f32 [%rd1], {%f1};":       "an access without an address space",
+		"\tatom.add.u32 %r1, [%rd1], 1;":        "an access without an address space",
+		"\tld.local.u32 %r1, [%rd1];":           "thread-local memory",
+		"\t.local .align 4 .b8 depot[16];":      "thread-local memory",
 		"\tcall.uni (r), f, (p);":               "a call that is not inlined",
 		".func f":                               "a call that is not inlined",
 		"\tadd.f64 %fd1, %fd2, %fd3;":           "double precision",
-		".visible .entry other(":                "entry other is no kernel's",
+		".visible .entry other(":                "entry other belongs to no kernel",
 		"\tld.volatile.global.u32 %r1, [%rd1];": "",
 		"\tst.shared.v2.f32 [%rd1], {%f1};":     "",
 		"\tld.param.v2.u32 {%r1, %r2}, [%rd1];": "",
@@ -183,7 +183,7 @@ func TestEntries(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Errorf("got %v, want %v", names, want)
 	}
-	// Every type in rows, the quantized types also in tiles; one entry per family.
+	// Every type in rows, the quantized types also in tiles, and one entry per family.
 	if list, err := entries("embed"); err != nil || len(list) != 19+16+7+6 {
 		t.Errorf("%d entries of embed, %v", len(list), err)
 	}
@@ -195,13 +195,13 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// TestFamilies checks that an entry may fix the family of a type and read its other bits at
-// run time.
+// TestFamilies checks that an entry can fix the family of a type and read the other bits of
+// the type at run time.
 func TestFamilies(t *testing.T) {
 	mlx4 := shaders.Fixed{Name: "wtype", Value: 0x60, Mask: 0xf0}
 	for v, want := range map[uint32]bool{0x60: true, 0x65: true, 0x6a: true, 0x70: false, 0x20: false, 6: false} {
 		if mlx4.Fits(v) != want {
-			t.Errorf("%#x fits: %v", v, !want)
+			t.Errorf("the entry fits wtype %#x: %v", v, !want)
 		}
 	}
 	got := constantsStruct("embed", []shaders.Fixed{mlx4, {Name: "weights", Value: 1}})
@@ -232,7 +232,7 @@ func TestNoCompiler(t *testing.T) {
 	}
 }
 
-// TestTwice checks that two files with the same kernel are an error.
+// TestTwice checks that defining a kernel in two files is an error.
 func TestTwice(t *testing.T) {
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "shaders"), 0o755); err != nil {
@@ -244,7 +244,7 @@ func TestTwice(t *testing.T) {
 		}
 	}
 	tools(t)
-	if _, err := open(root, "shaders", true); err == nil || !strings.Contains(err.Error(), "shaders/b.metal:1: kernel rmsnorm is there twice") {
+	if _, err := open(root, "shaders", true); err == nil || !strings.Contains(err.Error(), "shaders/b.metal:1: kernel rmsnorm is defined twice") {
 		t.Errorf("got %v", err)
 	}
 }

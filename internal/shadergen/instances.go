@@ -14,13 +14,13 @@ import (
 type architecture struct {
 	name, isa string
 	number    int
-	file      string // the only source compiled for it, "" for all
+	file      string // the only source compiled for it; "" means all
 	defines   []string
 }
 
-// architectures are the PTX targets and their language versions. The driver compiles a text
-// for its architecture and later ones; a target for one source is for that architecture
-// alone.
+// architectures are the PTX targets with their PTX versions. A PTX text also runs on later
+// architectures, because the driver compiles it. An architecture with a single source is used
+// only for that source and only on that architecture.
 var architectures = []architecture{
 	{name: "sm_70", isa: "+ptx63", number: 70},
 	{name: "sm_80", isa: "+ptx78", number: 80},
@@ -28,7 +28,7 @@ var architectures = []architecture{
 	{name: "sm_90a", isa: "+ptx80", number: 90, file: "halves.metal", defines: []string{"PIANOLA_WARPGROUPS=1"}},
 }
 
-// compiled lists the entries of a kernel. A kernel that is not listed gets only the generic
+// compiled lists the entries of a kernel. A kernel without such a list has only the generic
 // entry, which reads every constant at run time.
 type compiled struct {
 	kernel  string
@@ -36,13 +36,13 @@ type compiled struct {
 	fixed   sets // one entry per set
 }
 
-// sets are lists of constants with their values.
+// sets is a list of assignments. Each assignment gives values to some constants.
 type sets [][]shaders.Fixed
 
-// fix returns one set for each value of a constant.
+// fix returns one assignment for each value of a constant.
 func fix(name string, values ...uint32) sets { return sets{nil}.and(name, values...) }
 
-// and combines every set with every value of another constant.
+// and combines every assignment with every value of another constant.
 func (s sets) and(name string, values ...uint32) sets {
 	var out sets
 	for _, set := range s {
@@ -53,8 +53,8 @@ func (s sets) and(name string, values ...uint32) sets {
 	return out
 }
 
-// families returns one set per family. The entry of a family fixes the quants; it reads the
-// group size and the type of the scale at run time.
+// families returns one assignment per family of quantized types. It fixes how quants are
+// packed; the entry reads the group size and the type of the scale at run time.
 func families(list ...dtype.Type) sets {
 	var out sets
 	for _, t := range list {
@@ -79,11 +79,11 @@ var quantised = func() (list []uint32) {
 // floats are the types without quantization blocks.
 var floats = []uint32{uint32(dtype.F32), uint32(dtype.F16), uint32(dtype.BF16)}
 
-// tiled are the sets for products of quantized activations and weights in tiles.
+// tiled are the assignments for products of quantized activations with weights in tiles.
 var tiled = append(fix("wtype", quantised...), mlx...).and("act", decl.ActQ8).and("weights", uint32(dtype.Tiled16))
 
-// rows are the sets for products of unquantized activations and weights in the files'
-// layout.
+// rows are the assignments for products of unquantized activations with weights in the layout
+// of the files.
 var rows = slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("act", decl.ActF32).and("weights", uint32(dtype.Rows))
 
 var instances = []compiled{
@@ -99,7 +99,7 @@ var instances = []compiled{
 	{kernel: "rope_attn", generic: true, fixed: slices.Concat(fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8))},
 }
 
-// entries returns the entries of a kernel, the generic one first.
+// entries returns the entries of a kernel. The generic one comes first.
 func entries(name string) ([]shaders.Entry, error) {
 	i := slices.IndexFunc(instances, func(c compiled) bool { return c.kernel == name })
 	if i < 0 {
@@ -114,20 +114,20 @@ func entries(name string) ([]shaders.Entry, error) {
 		var parts []string
 		for _, f := range fixed {
 			if !slices.ContainsFunc(constants, func(c decl.Constant) bool { return c.Name == f.Name }) {
-				return nil, fmt.Errorf("instances of %s: it has no constant %s", name, f.Name)
+				return nil, fmt.Errorf("instances of kernel %s: it has no constant %s", name, f.Name)
 			}
 			parts = append(parts, fmt.Sprintf("%s%d", f.Name, f.Value))
 		}
 		e := shaders.Entry{Name: name + "__" + strings.Join(parts, "_"), Fixed: fixed}
 		if slices.ContainsFunc(list, func(o shaders.Entry) bool { return o.Name == e.Name }) {
-			return nil, fmt.Errorf("instances of %s: %s is there twice", name, e.Name)
+			return nil, fmt.Errorf("instances of kernel %s: %s is listed twice", name, e.Name)
 		}
 		list = append(list, e)
 	}
 	return list, nil
 }
 
-// constantsOf returns the constants of a kernel in the declaration's order.
+// constantsOf returns the constants of a kernel in the order of its declaration.
 func constantsOf(name string) []decl.Constant {
 	k, ok := decl.Declared(name)
 	if !ok {

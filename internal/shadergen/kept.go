@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// keep is the time after which an unused object is removed from the cache.
+// keep is the time after which unused objects are removed from the cache.
 const keep = 14 * 24 * time.Hour
 
-// compile compiles an object of the emulator. The tests of several packages need the same
-// objects, so compile caches them in the user's cache directory under a hash of the
-// compiler's version, its options and the preprocessed text.
+// compile compiles an object of the emulator. Several test packages need the same objects, so
+// compile caches them in the user's cache directory under a hash of the compiler's version,
+// its options and the preprocessed text.
 func (t *toolchain) compile(args []string, out, file string) error {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -30,7 +30,7 @@ func (t *toolchain) compile(args []string, out, file string) error {
 	dir = filepath.Join(dir, "pianola", "emulator")
 	kept := filepath.Join(dir, name)
 	if b, err := os.ReadFile(kept); err == nil {
-		_ = os.Chtimes(kept, time.Time{}, time.Now()) // failure only means that it is compiled again some day
+		_ = os.Chtimes(kept, time.Time{}, time.Now()) // a failure only costs a later compilation
 		return os.WriteFile(out, b, 0o600)
 	}
 	if _, err := t.run(compiler, append(slices.Clip(args), "-c", "-o", out, file)...); err != nil {
@@ -39,7 +39,7 @@ func (t *toolchain) compile(args []string, out, file string) error {
 	return put(dir, name, out)
 }
 
-// name returns the name of an object in the cache.
+// name returns the file name of an object in the cache.
 func (t *toolchain) name(args []string, file string) (string, error) {
 	v, err := version()
 	if err != nil {
@@ -49,13 +49,13 @@ func (t *toolchain) name(args []string, file string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The build folder has a different name each time.
+	// The build folder has a different name in each run, so remove it from the hashed text.
 	all := bytes.ReplaceAll(fmt.Appendf(nil, "%s %q\n%s", v, args, text), []byte(t.build), nil)
 	return fmt.Sprintf("%x.o", sha256.Sum256(all)), nil
 }
 
-// put copies an object into the cache atomically and removes objects that have not been
-// used for a while.
+// put copies an object into the cache atomically. It also removes objects that have not been
+// used for the time keep.
 func put(dir, name, object string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -81,7 +81,7 @@ func put(dir, name, object string) error {
 	}
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
-			return nil // another process has removed it
+			return nil // another process has removed the file
 		}
 		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > keep {
 			_ = os.Remove(path)

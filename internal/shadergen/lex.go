@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// token is a word, a number, a string or a sign of a source.
+// token is a word, number, string or operator in a source.
 type token struct {
 	s        string
-	pos, end int // bytes in the source
+	pos, end int // byte offsets in the source
 }
 
-// comment is the text of a comment without its delimiters.
+// comment is a comment without its delimiters.
 type comment struct {
 	text string
 	pos  int
 }
 
-// fault is an error at a place of a source: "shaders/norm.metal:12: ...".
+// fault is an error at a place in a source: "shaders/norm.metal:12: ...".
 type fault struct {
 	path string
 	line int
@@ -30,10 +30,9 @@ func (f *fault) Error() string { return fmt.Sprintf("%s:%d: %s", f.path, f.line,
 
 var anyToken = regexp.MustCompile(`^(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*|\d[\w.]*(?:[eEpP][+-]\w+)?|\[\[|\]\]|::|->|[=!]=|\S)`)
 
-// lex returns the tokens of a source without preprocessor lines, and the
-// comments.
+// lex returns the tokens of a source without preprocessor lines, and the comments.
 func lex(src string) (tokens []token, comments []comment) {
-	start := true // only spaces so far on this line
+	start := true // the line has only spaces so far
 	depth := 0    // nesting of [[
 	for i := 0; i < len(src); {
 		rest := src[i:]
@@ -60,7 +59,7 @@ func lex(src string) (tokens []token, comments []comment) {
 		case rest[0] == '#' && start:
 			for i < len(src) && src[i] != '\n' {
 				if src[i] == '\\' {
-					i++ // the next line continues this one
+					i++ // a backslash continues the line
 				}
 				i++
 			}
@@ -72,7 +71,7 @@ func lex(src string) (tokens []token, comments []comment) {
 			switch {
 			case s == "[[":
 				depth++
-			case s == "]]" && depth == 0: // closes two subscripts: a[b[0]]
+			case s == "]]" && depth == 0: // "]]" that closes two subscripts, as in a[b[0]]
 				tokens = append(tokens, token{"]", t.pos, t.pos + 1})
 				t = token{"]", t.pos + 1, t.end}
 			case s == "]]":

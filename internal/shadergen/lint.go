@@ -9,15 +9,15 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// position is the meaning of a kernel's position attribute.
+// position describes one of the attributes that give a kernel its position in the grid.
 type position struct {
 	attr   string
-	ptx    string // a uint3, or a uint if it is a scalar
-	host   string // the same for the emulator, with pianola_position *at
-	scalar bool   // always a scalar; others may have three components
+	ptx    string // expression for PTX: a uint3, or a uint if scalar
+	host   string // expression for the emulator, with pianola_position *at
+	scalar bool   // the attribute is always a scalar; others may have three components
 }
 
-// positions are the attributes that kernels may use. Grids have one dimension.
+// positions are the position attributes that kernels may use. Grids have one dimension.
 var positions = []position{
 	{"threadgroup_position_in_grid", "metal::shim::group()", "uint3(at->group[0], at->group[1], at->group[2])", false},
 	{"threadgroups_per_grid", "metal::shim::groups()", "uint3(at->groups[0], at->groups[1], at->groups[2])", false},
@@ -40,7 +40,7 @@ func positionOf(attr string) (*position, bool) {
 	return &positions[i], true
 }
 
-// banned are words that Metal lacks or that the project's rules forbid.
+// banned lists words that Metal does not support or that the project's rules forbid.
 var banned = []struct {
 	words []string
 	why   string
@@ -50,7 +50,7 @@ var banned = []struct {
 	{[]string{"goto", "asm", "union", "static_cast", "reinterpret_cast", "const_cast", "volatile"}, "house rule: no %s"},
 	{[]string{"bool2", "bool3", "bool4"}, "house rule: no vectors of bool; compare element by element"},
 	{[]string{"INFINITY", "NAN", "HUGE_VALF", "isnan", "isinf", "isfinite"}, "%s: Metal's fast math assumes finite numbers; use a finite sentinel"},
-	{[]string{"host_name"}, "kernels are no templates: write inline templates and thin kernels"},
+	{[]string{"host_name"}, "a kernel must not be a template: write inline templates and thin kernels"},
 }
 
 var scalarPosition = regexp.MustCompile(`^(uint|ushort)$`)
@@ -73,7 +73,7 @@ func (s *source) checkParam(p *parameter) {
 	case p.attr == "threadgroup" && (!pointer || space != "threadgroup"):
 		s.fail(p.at, p.name+": [[threadgroup]] is a pointer to threadgroup")
 	case (p.attr == "buffer" || p.attr == "threadgroup") && (p.index < 0 || p.index > 30):
-		s.fail(p.at, p.name+": the index of [["+p.attr+"]] is from 0 to 30")
+		s.fail(p.at, p.name+": the index of [["+p.attr+"]] must be from 0 to 30")
 	case p.attr == "buffer" || p.attr == "threadgroup":
 	case !isPosition:
 		s.fail(p.at, p.name+": unknown attribute [["+p.attr+"]]")
@@ -84,13 +84,13 @@ func (s *source) checkParam(p *parameter) {
 	}
 }
 
-// checkParams checks a kernel's parameters against one another.
+// checkParams checks the rules that concern several of a kernel's parameters.
 func (s *source) checkParams(list []parameter) {
 	dims := ""
 	for i := range list {
 		p := &list[i]
 		if p.index >= 0 && slices.ContainsFunc(list[:i], func(q parameter) bool { return q.attr == p.attr && q.index == p.index }) {
-			s.fail(p.at, fmt.Sprintf("[[%s(%d)]] is there twice", p.attr, p.index))
+			s.fail(p.at, fmt.Sprintf("[[%s(%d)]] is used twice", p.attr, p.index))
 		}
 		if at, ok := positionOf(p.attr); ok && !at.scalar {
 			m := vectorPosition.FindStringSubmatch(p.typ)
@@ -135,12 +135,13 @@ func (s *source) pointer(i int) bool {
 	return false
 }
 
-// lintRecursion finds functions that call themselves. It also reports declarations without
-// a body, so that no other form of recursion is possible.
+// lintRecursion finds functions that call themselves. It also reports declarations without a
+// body, which excludes all other forms of recursion.
 func (s *source) lintRecursion() {
 	for i := 0; i+1 < len(s.tokens); i++ {
 		if s.is(i, "{") && (i < 2 || !s.is(i-1, ")")) {
-			// A struct, an enum, an initialiser or a namespace: look within.
+			// A struct, an enum, an initializer or a namespace may contain functions, so check its
+			// content too.
 			continue
 		}
 		if !s.is(i+1, "(") || !isWord(s.tokens[i].s) || i == 0 || !isWord(s.tokens[i-1].s) && !s.is(i-1, "*", "&", ">") || s.is(i-1, "return", "else", "constexpr") {
@@ -176,7 +177,7 @@ func (s *source) lintConstants() {
 			return len(k.body) > 0 && t.pos >= k.body[0].pos && t.pos < k.body[len(k.body)-1].end
 		}
 		if !slices.ContainsFunc(s.kernels, within) {
-			s.fail(t, "house rule: "+t.s+" is a function constant, which only kernels name: pass it on as an argument")
+			s.fail(t, "house rule: "+t.s+" is a function constant, which only kernels may name: pass it as an argument")
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Command shadergen checks the kernels in shaders/*.metal and compiles them: to the committed PTX
-// and its manifest, and to the emulator that tests run.
+// Command shadergen checks the kernels in shaders/*.metal. It compiles them to the committed
+// PTX texts with their manifest, and to the emulator that tests run.
 //
 //	go run ./internal/shadergen                     from the repository's root: checks, rewrites
 //	go run ./internal/shadergen -check              fails if a committed file differs from its output
@@ -18,14 +18,14 @@ import (
 )
 
 func main() {
-	check := flag.Bool("check", false, "compare with the files instead of writing them")
-	lint := flag.Bool("lint", false, "check the sources alone")
-	host := flag.String("host", "", "build the emulator as this shared library")
-	program := flag.String("program", "", "build the emulator as this program")
-	sanitize := flag.Bool("sanitize", false, "build the emulator with the sanitizers of addresses, alignment and bounds")
+	check := flag.Bool("check", false, "compare the output with the committed files instead of writing it")
+	lint := flag.Bool("lint", false, "only check the sources")
+	host := flag.String("host", "", "build the emulator as a shared library in this file")
+	program := flag.String("program", "", "build the emulator as a program in this file")
+	sanitize := flag.Bool("sanitize", false, "build the emulator with sanitizers for addresses, alignment and bounds")
 	root := flag.String("root", ".", "the repository's root")
-	sources := flag.String("sources", "shaders", "the folder of the kernels, from the root")
-	undeclared := flag.Bool("undeclared", false, "take kernels that are not declared, which tests have")
+	sources := flag.String("sources", "shaders", "the folder of the kernels, relative to the root")
+	undeclared := flag.Bool("undeclared", false, "accept kernels without a declaration, as tests use them")
 	flag.Parse()
 	if err := run(*root, *sources, !*undeclared, *check, *lint, *host, *program, *sanitize); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -16,9 +16,9 @@ var (
 	ptxSpaces = []string{"global", "shared", "param", "const"}
 )
 
-// finishPTX adds the thread limit of each entry, so that the assembler knows the number of
-// registers per thread, and checks that everything is inlined and every access names its
-// memory space. path is the name used in errors.
+// finishPTX adds the thread limit of each entry, which tells the assembler how many registers
+// a thread may use. It checks that everything is inlined and that every access names its
+// address space. path is the file name in errors.
 func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 	var out bytes.Buffer
 	threads := 0
@@ -30,7 +30,7 @@ func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 			name, _, _ := strings.Cut(m[1], "__")
 			j := slices.IndexFunc(files.kernels, func(k kernel) bool { return k.name == name })
 			if j < 0 {
-				return nil, bad("entry %s is no kernel's", m[1])
+				return nil, bad("entry %s belongs to no kernel", m[1])
 			}
 			threads = files.kernels[j].maxThreads
 		}
@@ -51,11 +51,11 @@ func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 			case parts[0] == "call" || slices.Contains(fields, ".func"):
 				return nil, bad("a call that is not inlined: %s", strings.TrimSpace(line))
 			case strings.HasPrefix(word, ".local") || slices.Contains(parts, "local"):
-				return nil, bad("memory of the thread's own; loops over private arrays must be unrolled: %s", strings.TrimSpace(line))
+				return nil, bad("thread-local memory; loops over private arrays must be unrolled: %s", strings.TrimSpace(line))
 			case slices.Contains(ptxMemory, parts[0]) && !slices.ContainsFunc(parts, func(p string) bool { return slices.Contains(ptxSpaces, p) }):
-				return nil, bad("an access to memory of unknown kind: %s", strings.TrimSpace(line))
+				return nil, bad("an access without an address space: %s", strings.TrimSpace(line))
 			case parts[0] == "" && len(parts) > 1 && parts[1] == "file", slices.Contains(fields, "f64"):
-				return nil, bad("not expected: %s", strings.TrimSpace(line))
+				return nil, bad("unexpected instruction: %s", strings.TrimSpace(line))
 			}
 			if slices.Contains(parts, "f64") {
 				return nil, bad("double precision: %s", strings.TrimSpace(line))
@@ -66,8 +66,8 @@ func finishPTX(text []byte, files *source, path string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// checkBegins checks that each entry waits for its inputs, because devices may start it
-// early.
+// checkBegins checks that each entry waits for its inputs, because devices may start a kernel
+// before the previous one has ended.
 func checkBegins(text []byte, path string) error {
 	entry, begins := "", true
 	for i, line := range strings.Split(string(text), "\n") {

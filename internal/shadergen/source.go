@@ -13,12 +13,13 @@ import (
 type parameter struct {
 	typ   string // with one space between words: "device const float *"
 	name  string
-	attr  string // "buffer", "threadgroup" or a position's
-	index int    // of a buffer or of threadgroup memory
+	attr  string // "buffer", "threadgroup" or a position attribute
+	index int    // index of a buffer or of threadgroup memory
 	at    token
 }
 
-// writable reports whether the kernel may write through a device pointer.
+// writable reports whether the kernel may write through the parameter, which must be a device
+// pointer.
 func (p *parameter) writable() bool { return !slices.Contains(strings.Fields(p.typ), "const") }
 
 // kernel is a kernel function in the source.
@@ -26,14 +27,14 @@ type kernel struct {
 	name       string
 	params     []parameter
 	maxThreads int
-	ahead      []string // bindings that it reads before the preceding commands have ended
+	ahead      []string // bindings that it may read before the preceding commands have ended
 	body       []token
 	at         token
 }
 
 // source is a .metal file or a header.
 type source struct {
-	path    string // path used in errors: "shaders/norm.metal"
+	path    string // file name in errors, such as "shaders/norm.metal"
 	text    string
 	tokens  []token
 	kernels []kernel
@@ -58,7 +59,7 @@ func (s *source) failAt(pos int, what string) {
 	s.faults = append(s.faults, &fault{s.path, 1 + strings.Count(s.text[:pos], "\n"), what})
 }
 
-// parseSource parses a text. Errors in it are collected in faults.
+// parseSource parses a text. It collects errors in faults.
 func parseSource(path, text string) *source {
 	s := &source{path: path, text: text}
 	s.tokens, s.comments = lex(text)
@@ -71,7 +72,7 @@ func parseSource(path, text string) *source {
 	return s
 }
 
-// unbalanced returns a bracket without its partner.
+// unbalanced returns a bracket that has no partner, if there is one.
 func (s *source) unbalanced() (token, bool) {
 	partner := [...][2]string{{"(", ")"}, {"{", "}"}, {"[", "]"}, {"[[", "]]"}}
 	var open []token
@@ -94,12 +95,12 @@ func (s *source) unbalanced() (token, bool) {
 	return token{}, false
 }
 
-// is reports whether token i is one of the words.
+// is reports whether token i equals one of the words.
 func (s *source) is(i int, words ...string) bool {
 	return i >= 0 && i < len(s.tokens) && slices.Contains(words, s.tokens[i].s)
 }
 
-// match returns the index of the bracket that closes the one at i.
+// match returns the index of the bracket that closes the bracket at i.
 func (s *source) match(i int) int {
 	depth := 0
 	for ; i < len(s.tokens); i++ {
@@ -115,7 +116,7 @@ func (s *source) match(i int) int {
 	return len(s.tokens) - 1
 }
 
-// words returns tokens [a, b) with one space between.
+// words returns the tokens [a, b), separated by one space.
 func (s *source) words(a, b int) string {
 	if a >= b {
 		return ""
@@ -123,7 +124,7 @@ func (s *source) words(a, b int) string {
 	return strings.Join(strings.Fields(s.text[s.tokens[a].pos:s.tokens[b-1].end]), " ")
 }
 
-// blank hides tokens [a, b] from other compilers.
+// blank removes the tokens [a, b] from the text for other compilers.
 func (s *source) blank(a, b int) {
 	from, to := s.tokens[a].pos, s.tokens[b].end
 	s.edits = append(s.edits, edit{from, to, strings.Repeat("\n", strings.Count(s.text[from:to], "\n"))})
@@ -146,7 +147,7 @@ func (s *source) findKernels() {
 		case s.is(i, "[[") && s.is(i+1, "function_constant"):
 			end := s.match(i)
 			s.blank(i, end)
-			s.edits[len(s.edits)-1].with = "= 0" // headers define such values; only tests reach this line
+			s.edits[len(s.edits)-1].with = "= 0" // only tests: constants.h defines them
 			i = end
 		case s.is(i, "kernel"):
 			i = s.kernel(i, maxThreads)
@@ -155,10 +156,10 @@ func (s *source) findKernels() {
 	}
 }
 
-// kernel parses the kernel function at token i and returns its last token.
+// kernel parses the kernel function at token i and returns the index of its last token.
 func (s *source) kernel(i, maxThreads int) int {
 	if i > 0 && s.is(i-1, ">") {
-		s.fail(s.tokens[i], "kernels are no templates: write inline templates and thin kernels")
+		s.fail(s.tokens[i], "a kernel must not be a template: write inline templates and thin kernels")
 	}
 	if !s.is(i+1, "void") || !s.is(i+3, "(") {
 		s.fail(s.tokens[i], "a kernel must be `kernel void name(...)`")
@@ -174,17 +175,17 @@ func (s *source) kernel(i, maxThreads int) int {
 	}
 	end := s.match(shut + 1)
 	k.body = s.tokens[shut+2 : end]
-	// A template, so that code excluded by an entry's constants is not compiled.
+	// Make the kernel a template, so that code excluded by an entry's constants is not compiled.
 	s.edits = append(s.edits, edit{s.tokens[i].pos, s.tokens[i].pos, "template <typename pianola_constants_of> "},
 		edit{s.tokens[shut].pos, s.tokens[shut].pos, ", const pianola_constants_of pianola_fc"})
 	s.kernels = append(s.kernels, k)
 	return end
 }
 
-// aheadRule is the form of a comment before a kernel that reads bindings ahead.
+// aheadRule matches the comment before a kernel that reads bindings ahead.
 var aheadRule = regexp.MustCompile(`^reads ahead: (.+)$`)
 
-// rule returns the content of a comment before token i that matches form.
+// rule returns the submatch of a comment before token i that matches form, or "".
 func (s *source) rule(form *regexp.Regexp, i int) string {
 	from := 0
 	for j := i - 1; j >= 0; j-- {
@@ -201,7 +202,7 @@ func (s *source) rule(form *regexp.Regexp, i int) string {
 	return ""
 }
 
-// params parses tokens [a, b), a kernel's parameters.
+// params parses the tokens [a, b), which are a kernel's parameters.
 func (s *source) params(a, b int) []parameter {
 	var list []parameter
 	for i := a; i < b; {
@@ -229,7 +230,7 @@ func (s *source) params(a, b int) []parameter {
 			if s.is(attr+2, "(") {
 				n, err := strconv.Atoi(s.words(attr+3, shut-1))
 				if err != nil {
-					s.fail(p.at, p.name+": the attribute's index is no number")
+					s.fail(p.at, p.name+": the attribute's index is not a number")
 				}
 				p.index = n
 			}
@@ -243,9 +244,9 @@ func (s *source) params(a, b int) []parameter {
 	return list
 }
 
-// preprocessed returns the text for compilers other than Apple's: attributes are removed,
-// kernels get the specialisation constants as their last parameter, and every token stays
-// on its line.
+// preprocessed returns the text for compilers other than Apple's. Attributes are removed,
+// kernels receive the specialisation constants as their last parameter, and every token
+// remains on its line.
 func (s *source) preprocessed() string {
 	sort.SliceStable(s.edits, func(i, j int) bool { return s.edits[i].pos < s.edits[j].pos })
 	var b strings.Builder

@@ -11,18 +11,19 @@ import (
 	"testing"
 )
 
-// tools returns the compiler at the repository's root with a build folder, or
-// skips the test.
+// tools returns the compiler at the repository's root with a build folder. If the compiler is
+// missing, it skips the test.
 func tools(t *testing.T) *toolchain {
 	t.Helper()
 	if _, err := exec.LookPath(compiler); err != nil {
-		t.Skip(compiler + " is not there, which compiles the kernels")
+		t.Skip(compiler + ", which compiles the kernels, is missing")
 	}
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Open the files, so that a cached test result depends on what the compiler reads.
+	// Open the files that the compiler reads, so that go test does not use a cached result after
+	// they change.
 	err = filepath.WalkDir(filepath.Join(root, "shaders", "shim"), func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
 			_, err = os.ReadFile(path)
@@ -66,7 +67,7 @@ func snippets(t *testing.T) []snippet {
 	return list
 }
 
-// passes runs every pass on a snippet and returns their errors by name.
+// passes runs every pass on a snippet and returns the errors by the pass's name.
 func passes(t *testing.T, tools *toolchain, s snippet) map[string]error {
 	t.Helper()
 	dir := t.TempDir()
@@ -123,13 +124,13 @@ func passes(t *testing.T, tools *toolchain, s snippet) map[string]error {
 	return got
 }
 
-// TestStrict checks that each snippet that is not valid Metal, or breaks a rule of the
-// project, is rejected by the pass that it names, and that valid snippets pass all.
+// TestStrict checks that each snippet that is invalid Metal, or breaks a rule of the project,
+// is rejected by the pass that it names, and that all passes accept the valid snippets.
 func TestStrict(t *testing.T) {
 	tools := tools(t)
 	list := snippets(t)
 	if len(list) < 50 {
-		t.Fatalf("%d snippets", len(list))
+		t.Fatalf("strict.txt has only %d snippets", len(list))
 	}
 	for _, s := range list {
 		t.Run(s.name, func(t *testing.T) {
@@ -138,15 +139,15 @@ func TestStrict(t *testing.T) {
 			if s.pass == "valid" {
 				for pass, err := range got {
 					if err != nil {
-						t.Errorf("%s rejects it: %v\n%s", pass, err, s.text)
+						t.Errorf("pass %s rejects a valid snippet: %v\n%s", pass, err, s.text)
 					}
 				}
 				return
 			}
 			if err := got[s.pass]; err == nil || !strings.Contains(err.Error(), s.words) {
-				t.Errorf("%s says %v, want %q (all: %v)\n%s", s.pass, err, s.words, got, s.text)
+				t.Errorf("pass %s returns %v, want %q (all passes: %v)\n%s", s.pass, err, s.words, got, s.text)
 			} else if !strings.Contains(err.Error(), "snippet.") {
-				t.Errorf("no place in %v", err)
+				t.Errorf("the error %v names no file and line", err)
 			}
 		})
 	}
