@@ -2,8 +2,8 @@
 #include "pianola.h"
 #include "rotate.h"
 
-// A threadgroup computes the angles of a row. Each product and quotient is rounded to float32;
-// an error in the last bit of an angle near 131,071 would change it by 0.008.
+// A threadgroup computes the angles of a row. Each product and quotient must be rounded to
+// float32 like on the CPU: one unit in the last place of an angle near 131,071 is 0.008.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void rope_angles(
         device const float *inv_freq          [[buffer(0)]],

@@ -177,8 +177,8 @@ func (k *expertGEMV) run(w *worker, lo, hi int) {
 	}
 }
 
-// gathered computes the products with expert e of its next rows, beginning with slot s, as many
-// as fit. It returns the first slot that is left, or -1 if there is none.
+// gathered computes the products of expert e with the next rows that selected it, beginning with
+// slot s, until the memory is full. It returns the first slot that is left, or -1 if none is left.
 func (k *expertGEMV) gathered(w *worker, scratch []byte, at, e, s, first, last int) (next int) {
 	rows, size, from, n := w.rows, k.m.inputBytes(), s, 0
 	slots := k.ids[:rows*k.used]

@@ -289,7 +289,7 @@ func (f *filtering) weigh() (total uint64) {
 }
 
 // Bisection ends when at most fewBetween tokens lie between its bounds. If at most fewInAll
-// tokens remain in all, they are listed without bisection.
+// tokens reach the lower bound, they are listed without bisection.
 const (
 	fewBetween = 64
 	fewInAll   = 192

@@ -66,9 +66,9 @@ func TestFMA(t *testing.T) {
 		checkFMA(t, a, b, sign(scale*float32(math.Ldexp(1+r.Float64(), r.IntN(60)-30))))
 		// A sum that cancels the product except for its rounding error.
 		checkFMA(t, a, b, -float32(a*b))
-		// A sum just above or below the midpoint of two float32 values, by less than float64
-		// resolves: the last bit of c is odd or even, and the product is a little more than half
-		// a unit of it.
+		// A sum that differs from the midpoint of two float32 values by less than float64 can
+		// represent: the product is slightly more than half a unit in the last place of c, whose
+		// last bit is odd or even.
 		c := math.Float32frombits(uint32(100+r.IntN(100))<<23 | r.Uint32()&(1<<23-1))
 		ulp := math.Nextafter32(c, float32(math.Inf(1))) - c
 		for _, by := range []float32{1, 1 - 0x1p-24, 1 + 0x1p-23, 1 - 0x1p-12, 1 + 0x1p-12} {

@@ -212,8 +212,8 @@ func widen(x []float32) []float64 {
 	return y
 }
 
-// near fails the test unless got is within tol of want, relative to the larger of the norms per
-// element.
+// near fails the test unless each element of got is within tol of want, relative to the larger
+// of the element and the norm per element.
 func near(tb testing.TB, got []float32, want []float64, tol float64) {
 	tb.Helper()
 	if len(got) != len(want) {

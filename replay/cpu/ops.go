@@ -129,8 +129,8 @@ func portable() *ops {
 	return o
 }
 
-// decodeFloats sets the products with float activations to those that first convert the weights,
-// using the loops of o.
+// decodeFloats sets the products with float activations to loops that first convert the weights to
+// float32, with the other loops of o.
 func (o *ops) decodeFloats() {
 	o.float = map[dtype.Type]floatFunc{
 		dtype.F32:  floatDecoded(decodeF32, 1, 4, o.accumulate),

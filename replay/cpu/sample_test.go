@@ -218,8 +218,8 @@ func (r *reference) probabilities(temperature float64) []float64 {
 	return p
 }
 
-// stage applies a stage and returns by how much the number of candidates of a sampler with
-// different rounding may differ.
+// stage applies a stage. It returns how far the number of candidates may differ in a sampler with
+// other rounding.
 func (r *reference) stage(s uint32, set sampler.Settings, temperature float64) (least, most int) {
 	n := len(r.ids)
 	least, most = n, n
