@@ -28,8 +28,8 @@ func fakeCUDA(t *testing.T) (*fake.Driver, cuda.Options) {
 	return drv, cuda.Options{Library: drv.Path, Modules: m}
 }
 
-// TestCUDA opens a model on the NVIDIA device, on a fake driver, and generates
-// the tokens that the CPU does; a roll of its chip too.
+// TestCUDA opens a model, and a roll for its chip, on the NVIDIA device with a fake driver. The
+// generated tokens must equal the CPU's.
 func TestCUDA(t *testing.T) {
 	path := testmodels.Path(t, "testdata/tiny/qwen2")
 	ctx := context.Background()
@@ -90,7 +90,7 @@ func TestCUDA(t *testing.T) {
 	}
 }
 
-// TestCUDAStatus is what is listed of a GPU, or why it is not.
+// TestCUDAStatus checks the status of an available GPU, and the reasons why one is unavailable.
 func TestCUDAStatus(t *testing.T) {
 	drv, o := fakeCUDA(t)
 	s := cudaStatus(o)
@@ -108,8 +108,8 @@ func TestCUDAStatus(t *testing.T) {
 	}
 }
 
-// TestCUDAChip gives an H200 its own data, and any other GPU what the driver
-// says of it.
+// TestCUDAChip checks that an H200 gets its own chip data, and any other GPU the generic data with
+// the values that the driver reports.
 func TestCUDAChip(t *testing.T) {
 	own, err := chip.Lookup("h200")
 	if err != nil {
@@ -126,7 +126,7 @@ func TestCUDAChip(t *testing.T) {
 	}
 	part.SharedMemory = 101376
 	if c, err := cudaChip(part); err != nil || c.GEMMHalves {
-		t.Errorf("no room for it: %+v, %v", c, err)
+		t.Errorf("too little shared memory: %+v, %v", c, err)
 	}
 	t4 := cuda.GPU{Name: "Tesla T4", Major: 7, Minor: 5, Multiprocessors: 40, Memory: 15 << 30, MaxThreads: 1024, SharedMemory: 65536, BandwidthGBs: 320}
 	c, err := cudaChip(t4)
@@ -153,7 +153,7 @@ func TestCUDAPlan(t *testing.T) {
 	}
 }
 
-// TestCUDATaps asks the NVIDIA device for taps, which it has not.
+// TestCUDATaps checks the error of SetTaps on the NVIDIA device, which does not support taps.
 func TestCUDATaps(t *testing.T) {
 	drv, o := fakeCUDA(t)
 	h, err := OpenHeader(testmodels.Path(t, "testdata/tiny/qwen2"), nil)
@@ -182,8 +182,8 @@ func TestCUDATaps(t *testing.T) {
 	drv.Check()
 }
 
-// TestCUDAEvents opens a model on the NVIDIA device: its kernels run, all of them, after
-// it is loaded and before it is ready. A driver that fails meanwhile makes it fail.
+// TestCUDAEvents opens a model on the NVIDIA device. Its kernels must run in the warm-up, between
+// StateLoaded and StateReady, and an error of the driver there must fail Open.
 func TestCUDAEvents(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		drv, o := fakeCUDA(t)
@@ -224,8 +224,7 @@ func TestCUDAEvents(t *testing.T) {
 	}
 }
 
-// TestModules makes sure that every embedded kernel reaches the device, for
-// each architecture.
+// TestModules checks that cudaModules contains every embedded kernel for each architecture.
 func TestModules(t *testing.T) {
 	m, err := makeModules()
 	if err != nil {
@@ -266,10 +265,10 @@ func TestModules(t *testing.T) {
 			}
 		}
 		if len(archs) != 3 {
-			t.Errorf("%s is there for %v", in.Entry, archs)
+			t.Errorf("%s exists for %v", in.Entry, archs)
 		}
 	}
 	if len(exact) != 1 || !exact["halves.metal"] {
-		t.Errorf("texts for one processor alone: %v", exact)
+		t.Errorf("exact texts: %v", exact)
 	}
 }

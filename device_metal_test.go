@@ -12,7 +12,7 @@ import (
 	"github.com/pianola-engine/pianola/replay/metal"
 )
 
-// TestMetalChip takes the limits that a GPU has, where they are smaller.
+// TestMetalChip checks that smaller limits of a GPU replace those in the chip data.
 func TestMetalChip(t *testing.T) {
 	p := driver.Properties{Name: "Apple M4 Max", Family: 9, Cores: 32, MaxThreads: 512, ThreadgroupMemory: 16 << 10, MaxBuffer: 1 << 30}
 	c, note, err := metalChip(p)
@@ -28,7 +28,7 @@ func TestMetalChip(t *testing.T) {
 	}
 }
 
-// TestMetalSource looks for what Metal's compiler would not find.
+// TestMetalSource checks that the kernel source contains all headers and that the list of kernels matches it.
 func TestMetalSource(t *testing.T) {
 	k, err := kernels.Embedded()
 	if err != nil {
@@ -52,8 +52,8 @@ func TestMetalSource(t *testing.T) {
 	}
 }
 
-// TestMetalOptions refuses a program's GPU on another device, and asks models
-// elsewhere for Metal's objects.
+// TestMetalOptions checks the errors of Metal options and methods on other devices and of invalid
+// Metal objects.
 func TestMetalOptions(t *testing.T) {
 	ctx := context.Background()
 	path := testmodels.Path(t, "testdata/tiny/llama/model.gguf")
@@ -64,7 +64,7 @@ func TestMetalOptions(t *testing.T) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	// A GPU that is none is an error, and not the CPU.
+	// An invalid Metal device is an error; DeviceAuto must not fall back to the CPU.
 	if _, err := Open(ctx, path, Options{Metal: MetalOptions{Shared: &metal.Shared{}}}); !errors.As(err, &missing) || missing.Device != "metal" {
 		t.Error(err)
 	}

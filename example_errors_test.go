@@ -85,7 +85,7 @@ func Example_errors() {
 	// set an option of TableOptions
 }
 
-// A chat with a tool. The template stands in for the model's own.
+// A chat with a tool. The example supplies a template, because the test model has none.
 func ExampleChatTool() {
 	ctx := context.Background()
 	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU})

@@ -11,7 +11,7 @@ import (
 	"github.com/pianola-engine/pianola"
 )
 
-// A loop of the program's own over token ids, with one submission for each call.
+// A loop over token ids that makes one submission per call.
 func ExampleSession_Prompt() {
 	ctx := context.Background()
 	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU})

@@ -11,8 +11,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// A conversation. The model's own template is used where it has one; this one stands
-// in for it.
+// A conversation. This example supplies a chat template, because the test model has none.
 func ExampleChat_Send() {
 	ctx := context.Background()
 	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu"})
@@ -46,7 +45,7 @@ func ExampleChat_Send() {
 	// Output: 5 messages, some of the last turn reused: true
 }
 
-// The likelier of two continuations.
+// Compare the likelihoods of two continuations.
 func ExampleSession_Classify() {
 	ctx := context.Background()
 	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", Table: pianola.TableOptions{AllLogits: true}})
@@ -76,7 +75,7 @@ func ExampleSession_Classify() {
 	// "banana" is likely: false
 }
 
-// Texts that resemble one another have vectors of like directions.
+// The vectors of similar texts have similar directions.
 func ExampleSession_Embed() {
 	ctx := context.Background()
 	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", Table: pianola.TableOptions{Hidden: true}})
@@ -128,7 +127,7 @@ func ExampleSession_Fork() {
 		fmt.Println(err)
 		return
 	}
-	// What several texts begin with is prefilled once.
+	// The common beginning of several texts is prefilled once.
 	for _, err := range s.Generate(ctx, "package main\n\nimport \"fmt\"\n\n", pianola.GenerateOptions{MaxTokens: 1}) {
 		if err != nil {
 			fmt.Println(err)
@@ -311,7 +310,7 @@ func ExampleSession_Stats() {
 	// KV caches: 256 KiB
 }
 
-// Attention of the last token of a prompt, of one layer.
+// Read the attention weights of a prompt's last token in one layer.
 func ExampleSession_SetTaps() {
 	ctx := context.Background()
 	m, err := pianola.Open(ctx, "testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu"})
@@ -349,7 +348,7 @@ func ExampleSession_SetTaps() {
 	// head out.norm out: position 1, [1 256]
 }
 
-// Progress of Open for a person to read.
+// Print the progress of Open.
 func ExampleEvent() {
 	show := func(e pianola.Event) string {
 		switch e.Stage {

@@ -11,8 +11,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
 
-// TestMetalExperts decodes with experts on Metal in software, in chains of 1 and
-// of 64, as the references do.
+// TestMetalExperts decodes models with experts on a Metal device simulated in software, in chains of 1
+// and 64 tokens, and compares the results with references.
 func TestMetalExperts(t *testing.T) {
 	if err := soft.Start("."); err != nil {
 		t.Fatal(err)

@@ -20,8 +20,8 @@ import (
 	"github.com/pianola-engine/pianola/replay/metal"
 )
 
-// TestMetal opens a model on Metal in software and generates the tokens that the
-// CPU does.
+// TestMetal opens a model on a Metal device simulated in software. The generated tokens must equal
+// the CPU's.
 func TestMetal(t *testing.T) {
 	if err := soft.Start("."); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestMetal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			asPlanned(t, m, p, 256<<10) // the parameters of the commands come to it
+			asPlanned(t, m, p, 256<<10) // the plan excludes the parameters of the commands
 		}
 		for tok, err := range s.GenerateIDs(ctx, []int32{5, 6, 7}, GenerateOptions{MaxTokens: 10}) {
 			if err != nil {
@@ -89,7 +89,7 @@ func TestMetal(t *testing.T) {
 	}
 }
 
-// TestMetalRoll replays a table that was compiled for the chip by its name.
+// TestMetalRoll replays a table that was compiled for the chip's name.
 func TestMetalRoll(t *testing.T) {
 	c, _, err := metalChip(driver.Properties{Name: "Apple M4 Pro", Family: 9, Cores: 20, MaxThreads: 1024, ThreadgroupMemory: 32 << 10, MaxBuffer: 5 << 30})
 	if err != nil {
@@ -100,7 +100,7 @@ func TestMetalRoll(t *testing.T) {
 	}
 }
 
-// TestMetalStatus prints GPUs with fewer cores, and those that nobody knows.
+// TestMetalStatus checks the status of GPUs with fewer cores and of unknown GPUs.
 func TestMetalStatus(t *testing.T) {
 	if err := soft.Start("."); err != nil {
 		t.Fatal(err)
@@ -123,8 +123,8 @@ func TestMetalStatus(t *testing.T) {
 	}
 }
 
-// TestMetalShared opens a model on a program's own GPU and queue: what the
-// program sees of the logits is what a session returns.
+// TestMetalShared opens a model on a program's own Metal device and queue. The logits that the
+// program's passes read must equal the session's.
 func TestMetalShared(t *testing.T) {
 	if err := soft.Start("."); err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestMetalShared(t *testing.T) {
 	if err := errors.Join(s.Close(), m.Close()); err != nil {
 		t.Error(err)
 	}
-	if soft.References(device) != 2 || soft.References(queue) != 1 { // the queue has one of the device
+	if soft.References(device) != 2 || soft.References(queue) != 1 { // the queue holds a reference to the device
 		t.Errorf("%d and %d references", soft.References(device), soft.References(queue))
 	}
 	if status := MetalStatus(device); !status.Available || status.Name != "Apple M4 Pro (software)" {

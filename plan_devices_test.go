@@ -7,9 +7,9 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// planned compares a plan with what a device holds once the model is loaded there, and
-// with a session that has its whole context. But for the kinds that are counted alike
-// on every device, the device may hold so many bytes more than is planned.
+// planned compares a plan with the memory of a device after the model is loaded, and after a session
+// with its whole context is opened. The total may exceed the plan by more bytes. Kinds of slots that
+// all devices count in the same way must match exactly.
 func planned(t *testing.T, path string, newTarget func() *target, o Options, more uint64) {
 	t.Helper()
 	h, err := OpenHeader(path, nil)
@@ -38,8 +38,7 @@ func planned(t *testing.T, path string, newTarget func() *target, o Options, mor
 	asPlanned(t, m, p, more)
 }
 
-// asPlanned is planned for a model that is open and has one session with its whole
-// context.
+// asPlanned is like planned, for an open model that has one session with its whole context.
 func asPlanned(t *testing.T, m *Model, p *MemoryPlan, more uint64) {
 	t.Helper()
 	got, device := m.Memory(), m.Device().Device

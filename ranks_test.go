@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// ranks orders the packages: each imports only packages of lower rank.
+// ranks assigns a rank to each package. A package imports only packages of lower rank.
 var ranks = map[string]int{
 	"internal/golden": 0, "internal/ptxstore": 0, "internal/replacefile": 0, "internal/sparse": 0, "internal/exectrace": 0, "internal/dtype": 0, "internal/activation": 0,
 	"internal/speculate": 0, "internal/sampler": 0, "internal/chat/jinja": 0, "internal/neongen": 0, "internal/docscheck": 0, "internal/exhaustive": 0,
@@ -25,7 +25,7 @@ var ranks = map[string]int{
 	"cmd/pianola": 11, "bench/peer": 11, "examples/service": 11,
 }
 
-// TestRanks reads every package's imports, on every system that is built for.
+// TestRanks checks the imports of every package, for every supported operating system.
 func TestRanks(t *testing.T) {
 	const module = "github.com/pianola-engine/pianola"
 	for _, goos := range []string{"linux", "darwin", "windows"} {

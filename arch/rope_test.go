@@ -11,7 +11,7 @@ func refFreq(base float64, dim, i int) float64 {
 	return math.Exp(-2 * float64(i) / float64(dim) * math.Log(base))
 }
 
-// refLlama3 is Llama 3.1's rule by ratio of the original context to wavelength.
+// refLlama3 is Llama 3.1's rule, in terms of the ratio of the original context to the wavelength.
 func refLlama3(f, factor, low, high, context float64) float64 {
 	turns := context * f / (2 * math.Pi)
 	switch {
@@ -24,8 +24,8 @@ func refLlama3(f, factor, low, high, context float64) float64 {
 	return (1-smooth)*f/factor + smooth*f
 }
 
-// refYarn interpolates from pair low, the last that makes fast rotations or
-// more, to pair high, the first that makes slow or fewer.
+// refYarn is YaRN's rule. It interpolates between pair low, the last pair with at least fast rotations
+// over the context, and pair high, the first pair with at most slow rotations.
 func refYarn(base float64, dim, i int, factor, context, fast, slow float64, round bool) float64 {
 	pair := func(turns float64) float64 { // base^(-2 pair/dim) * context = 2 pi turns
 		return float64(dim) / 2 * math.Log(context/(2*math.Pi*turns)) / math.Log(base)
@@ -41,7 +41,7 @@ func refYarn(base float64, dim, i int, factor, context, fast, slow float64, roun
 }
 
 func TestRopeHF(t *testing.T) {
-	const dim = 64 // Qwen2.5-0.5B's
+	const dim = 64 // head size of Qwen2.5-0.5B
 	ref := func(base float64, scale func(i int, f float64) float64) []float64 {
 		out := make([]float64, dim/2)
 		for i := range out {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestForGPU finds the data of GPUs by name, family and cores.
+// TestForGPU finds the chip data for GPUs by name, family and number of cores.
 func TestForGPU(t *testing.T) {
 	const unknown = "not known"
 	for _, c := range []struct {
@@ -13,9 +13,9 @@ func TestForGPU(t *testing.T) {
 		family, cores int
 		chip          string
 		gbs           float64
-		note          string // what it has to say, "": nothing
+		note          string // text that the note contains; "" means no note
 	}{
-		// As Apple sells them.
+		// GPUs as Apple sells them.
 		{"Apple M1", 7, 8, "m1", 68.25, ""}, {"Apple M1", 7, 7, "m1-7", 68.25, ""},
 		{"Apple M1 Pro", 7, 16, "m1-pro", 200, ""}, {"Apple M1 Pro", 7, 14, "m1-pro-14", 200, ""},
 		{"Apple M1 Max", 7, 32, "m1-max", 400, ""}, {"Apple M1 Max", 7, 24, "m1-max-24", 400, ""},
@@ -34,12 +34,12 @@ func TestForGPU(t *testing.T) {
 		{"Apple M5", 10, 10, "m5", 153, ""}, {"Apple M5", 10, 8, "m5-8", 153, ""},
 		{"Apple M5 Pro", 10, 20, "m5-pro", 307, ""}, {"Apple M5 Pro", 10, 16, "m5-pro-16", 307, ""},
 		{"Apple M5 Max", 10, 40, "m5-max", 614, ""}, {"Apple M5 Max", 10, 32, "m5-max-32", 460, ""},
-		// The registry does not say the cores, or says what nobody has seen.
+		// The system's registry has no number of cores, or one that no known chip has.
 		{"Apple M4 Max", 9, 0, "m4-max", 546, ""}, {"Apple M4", 9, 9, "m4-9", 120, "m4 has 10 cores"},
 		{"Apple M4 Pro (software)", 9, 20, "m4-pro", 273, ""},
-		// A later system may give a GPU another family.
+		// A later macOS may report another family for a known GPU.
 		{"Apple M4", 10, 10, "m4", 120, "its family is Apple 10"}, {"Apple M4", 0, 10, "m4", 120, ""},
-		// What is not known takes the latest of its family and tier, or the closest.
+		// An unknown GPU gets the data of the latest chip of its family and tier, or of the closest one.
 		{"Apple M6", 11, 10, "m5", 153, unknown}, {"Apple M6 Max", 11, 40, "m5-max", 614, unknown},
 		{"Apple M6 Pro", 11, 24, "m5-pro-24", 307, "the data are those of m5-pro; m5-pro has 20 cores"},
 		{"Apple M5 Ultra", 10, 80, "m5-max-80", 614, "the data are those of m5-max; m5-max has 40 cores"},
@@ -59,12 +59,12 @@ func TestForGPU(t *testing.T) {
 			t.Errorf("%q: %d cores, want %d", c.name, got.Cores, c.cores)
 		}
 		if known, err := Lookup(c.chip); err == nil && note == "" && known.Fingerprint() != got.Fingerprint() {
-			t.Errorf("%s is another chip when it is probed", c.chip)
+			t.Errorf("%s: ForGPU selects another chip", c.chip)
 		}
 	}
 }
 
-// FuzzForGPU gives names that nobody has seen.
+// FuzzForGPU passes arbitrary names, families and numbers of cores.
 func FuzzForGPU(f *testing.F) {
 	f.Add("Apple M4 Max", 9, 32)
 	f.Add("Apple M99 Ultra Pro", 30, 1)

@@ -55,8 +55,8 @@ type Chip struct {
 	// without it, only for matrices in the tiled layout.
 	ActQ8     bool `json:"act_q8"`
 	ActQ8Rows bool `json:"act_q8_rows"`
-	// TileWeights repacks matrices of such products to dtype.Tiled16 at load,
-	// where their type and shape allow.
+	// TileWeights makes the upload repack the matrices of such products to the layout
+	// dtype.Tiled16 if their type and shape allow it.
 	TileWeights bool `json:"tile_weights"`
 
 	// Number of threads in a threadgroup of gemv, of attention, of the kernel that filters tokens

@@ -40,7 +40,7 @@ func TestLookup(t *testing.T) {
 		seen[c.Fingerprint()] = name
 		for _, word := range []string{"Guessed", "easured"} {
 			if !strings.Contains(c.Comment, word) {
-				t.Errorf("%s: the comment does not say what is %q", name, word)
+				t.Errorf("%s: the comment does not mention %q", name, word)
 			}
 		}
 		device := Metal
@@ -83,7 +83,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// Each field either changes the fingerprint or is known not to matter to a table.
+// TestFingerprintCovers checks that each field changes the fingerprint or is in the list of fields that do not affect a table.
 func TestFingerprintCovers(t *testing.T) {
 	idle := []string{"Title", "Comment", "BandwidthGBs", "ChainMS", "Serial", "Family", "Variants", "MaxBufferBytes"} // the last: below
 	c, err := Lookup("m4-pro")
@@ -124,7 +124,7 @@ func TestFingerprintCovers(t *testing.T) {
 	if c.Fingerprint() != base {
 		t.Error("the walk left a change")
 	}
-	// Longer buffers than slots can be make the same table, shorter ones another.
+	// A buffer size above the largest slot does not change the table; a smaller one does.
 	c.MaxBufferBytes = largestMetal
 	if c.Fingerprint() != base || c.LargestSlot() >= largestMetal {
 		t.Errorf("slots of %d bytes", c.LargestSlot())

@@ -29,8 +29,7 @@ var update = flag.Bool("update", false, "rewrite the goldens")
 
 var chips = []string{"cpu", "m4-pro"}
 
-// tiny returns the paths of the tiny models, one for each architecture and
-// form.
+// tiny returns the paths of the tiny models, one per architecture and file format.
 func tiny(t testing.TB) []string {
 	t.Helper()
 	root := filepath.Join("..", "testdata", "tiny")
@@ -57,7 +56,7 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// input returns what a model is compiled from.
+// input returns the compiler's input for a model, a chip and options.
 func input(t testing.TB, path, chipName string, o Options) Input {
 	t.Helper()
 	dir, err := weights.OpenDirectory(path)
@@ -87,7 +86,7 @@ func mustCompile(t testing.TB, in Input) *table.Table {
 	return tab
 }
 
-// TestPasses compiles every model pass by pass and verifies each stage.
+// TestPasses compiles every model pass by pass and verifies the state after each pass.
 func TestPasses(t *testing.T) {
 	for _, path := range tiny(t) {
 		for _, c := range chips {
@@ -109,27 +108,27 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// TestEachFusion compiles with every subset of the fusions, so that none
-// depends on another that a chip may not want.
+// TestEachFusion compiles with every subset of the fusions. A fusion must not depend on another one,
+// which a chip may disable.
 func TestEachFusion(t *testing.T) {
 	for _, path := range tiny(t) {
 		if strings.HasSuffix(path, ".gguf") {
-			continue // the graph is that of the other form
+			continue // the other file format gives the same graph
 		}
 		in := input(t, path, "cpu", Options{Context: 64})
-		in.Config.Layer = in.Config.Layer[len(in.Config.Layer)-2:] // one of each kind, where there are two
+		in.Config.Layer = in.Config.Layer[len(in.Config.Layer)-2:] // the last two layers differ in models with two kinds of layers
 		in.Config.Layers = 2
 		fusions := reflect.TypeFor[chip.Fuse]().NumField()
 		for mask := range 1 << fusions {
 			if !exhaustive.On && mask%5 != 0 && mask != 1<<fusions-1 {
-				continue // the sample has no fusion, all, and some of them
+				continue // the sample consists of no fusions, all fusions, and some subsets
 			}
 			c := *in.Chip
 			for i := range fusions {
 				reflect.ValueOf(&c.Fuse).Elem().Field(i).SetBool(mask>>i&1 != 0)
 			}
 			if c.Fuse.SiLUDownChunk && !c.Fuse.SiLUDown {
-				continue // no chip wants that
+				continue // no chip has this combination
 			}
 			c.SplitContext, c.SplitSpan = 32, 64
 			s, err := newState(Input{in.Config, in.Tensors, &c, in.Options})
@@ -155,10 +154,10 @@ func TestOrder(t *testing.T) {
 	swapped := append([]pass(nil), passes...)
 	swapped[len(swapped)-1], swapped[len(swapped)-2] = swapped[len(swapped)-2], swapped[len(swapped)-1]
 	if err := checkOrder(swapped); err == nil {
-		t.Error("barriers before lower was not noticed")
+		t.Error("checkOrder accepts barriers before lower")
 	}
 	if err := checkOrder(passes[1:]); err == nil {
-		t.Error("a constraint without its pass was not noticed")
+		t.Error("checkOrder accepts a constraint with an unknown pass")
 	}
 }
 
@@ -180,9 +179,9 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// TestCommandCount holds fused decoding to 8 commands a layer and 5 more, and
-// one more a layer where attention is split, for each further RoPE set-up and for
-// a soft cap of the logits.
+// TestCommandCount limits fused decoding to 8 commands per layer and 5 others. One command is added
+// per layer if attention is split, one per additional RoPE configuration, and one for a soft cap of
+// the logits.
 func TestCommandCount(t *testing.T) {
 	for _, path := range tiny(t) {
 		in := input(t, path, "cpu", Options{})
@@ -204,9 +203,8 @@ func TestCommandCount(t *testing.T) {
 	}
 }
 
-// TestDecodeCommands holds decoding on a GPU to 5 commands a layer, also where
-// attention is split, one more for each norm behind a block, and those before and
-// after the layers.
+// TestDecodeCommands checks that decoding on a GPU takes 5 commands per layer, with and without split
+// attention, one more for each norm after a block, and the commands before and after the layers.
 func TestDecodeCommands(t *testing.T) {
 	for _, path := range tiny(t) {
 		for _, split := range []bool{false, true} {
@@ -244,8 +242,8 @@ func TestDecodeCommands(t *testing.T) {
 	}
 }
 
-// TestBarriers removes each barrier in turn: the table must not validate
-// without it, or it was not needed.
+// TestBarriers removes one barrier at a time. The table must then be invalid, because otherwise the
+// barrier was not needed.
 func TestBarriers(t *testing.T) {
 	for _, path := range tiny(t) {
 		for _, on := range []struct {
@@ -268,8 +266,7 @@ func TestBarriers(t *testing.T) {
 	}
 }
 
-// TestConcurrent checks that what does not depend on one another has no
-// barrier in between.
+// TestConcurrent checks that there are no barriers between independent commands.
 func TestConcurrent(t *testing.T) {
 	tab := mustCompile(t, input(t, tiny(t)[0], "cpu", Options{NoFuse: true}))
 	free := map[string]bool{"rope": true, "layer.0.attn.k": true, "layer.0.attn.v": true, "layer.0.attn.k_rope": true, "layer.0.ffn.up": true}
@@ -282,7 +279,7 @@ func TestConcurrent(t *testing.T) {
 			}
 		}
 	}
-	if want := 3 * len(free); seen != want { // in decode, prefill and sample
+	if want := 3 * len(free); seen != want { // the programs decode, prefill and sample
 		t.Errorf("%d of %d commands found", seen, want)
 	}
 }
@@ -320,10 +317,10 @@ func compareGolden(t *testing.T, path string, got []byte) {
 	}
 	want, err := os.ReadFile(path)
 	if err != nil {
-		t.Fatalf("%v; make golden writes it", err)
+		t.Fatalf("%v; make golden writes the file", err)
 	}
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
-		t.Errorf("%s has changed (-want +got); make golden rewrites it\n%s", path, diff)
+		t.Errorf("%s differs (-want +got); make golden rewrites it\n%s", path, diff)
 	}
 }
 
@@ -350,7 +347,7 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// fakeTensors overrides tensors of a directory.
+// fakeTensors is a tensor directory in which some tensors are replaced.
 type fakeTensors struct {
 	Tensors
 	change map[string]func(*weights.Tensor)
@@ -391,8 +388,8 @@ func TestTensorErrors(t *testing.T) {
 	}
 }
 
-// TestMixedTypes checks that Q, K and V of different types stay apart, with no
-// barrier between them.
+// TestMixedTypes checks that Q, K and V products of different types are not fused, and that there is
+// no barrier between them.
 func TestMixedTypes(t *testing.T) {
 	in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama")), "cpu", Options{})
 	in.Tensors = fakeTensors{in.Tensors, map[string]func(*weights.Tensor){
@@ -412,7 +409,7 @@ func TestMixedTypes(t *testing.T) {
 	}
 }
 
-// TestWindows checks the rotating caches of layers that see a window.
+// TestWindows checks the number of rows in the KV rings of layers with an attention window.
 func TestWindows(t *testing.T) {
 	in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "mistral")), "cpu", Options{})
 	c := *in.Chip
@@ -423,8 +420,8 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// TestRotatingMemory checks that layers that see a window take memory by the
-// window, and those between them, as Gemma has, by the context.
+// TestRotatingMemory checks the sizes of KV caches in a model such as Gemma. The cache of a layer with
+// an attention window depends on the window, and the cache of another layer on the context.
 func TestRotatingMemory(t *testing.T) {
 	for _, kv := range []string{"f16", "q8_0"} {
 		size := func(context int) (windowed, full uint64) {
@@ -444,7 +441,7 @@ func TestRotatingMemory(t *testing.T) {
 			}
 			return windowed, full
 		}
-		row := uint64(2 * 2 * 64 * 2) // K and V of two heads
+		row := uint64(2 * 2 * 64 * 2) // bytes: K and V, two heads, 64 elements of float16
 		if kv == "q8_0" {
 			row = 2 * 2 * (64 + 4)
 		}
@@ -457,7 +454,7 @@ func TestRotatingMemory(t *testing.T) {
 	}
 }
 
-// TestKVKinds checks what the kind of cache changes, and what is refused.
+// TestKVKinds checks the effects of the cache's element type on the table, and invalid element types.
 func TestKVKinds(t *testing.T) {
 	path := testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3"))
 	for _, name := range chips {
@@ -493,8 +490,8 @@ func TestKVKinds(t *testing.T) {
 	}
 }
 
-// TestPrefillOnGPU checks how a chunk's products and attention are divided on
-// NVIDIA GPUs: 64 KiB of shared memory have room for two SIMD groups' Q.
+// TestPrefillOnGPU checks the threadgroups of products and attention in prefill on NVIDIA GPUs. 64 KiB
+// of shared memory hold the rows of Q of two SIMD groups.
 func TestPrefillOnGPU(t *testing.T) {
 	path := testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3"))
 	for name, threads := range map[string]uint32{"cuda": 64, "h200": 256} {
@@ -513,13 +510,13 @@ func TestPrefillOnGPU(t *testing.T) {
 				}
 			case kernels.GEMMHalves:
 				products++
-				// Waves of threadgroups of 128 rows of W and 64 of x are never more.
+				// Threadgroups of 128 rows of W and 64 rows of x never need more waves.
 				if g := kernels.GEMMHalvesParamsOf(&c); g.Group != 128 || g.RowGroup != 64 || c.Threadgroup[0] != 256 {
 					t.Errorf("%s: a product of %d threads: %+v", name, c.Threadgroup[0], g)
 				}
 			case kernels.GEMM:
 				products++
-				// 4 x 8 or 16 x 8 threadgroups: a SIMD group for 32 rows of W and 16 of x.
+				// The grid is 4 x 8 or 16 x 8. A SIMD group computes 32 rows of W for 16 rows of x.
 				if c.Grid[1] != 8 || c.Threadgroup[0] != 256 {
 					t.Errorf("%s: a product of %v threadgroups of %d threads", name, c.Grid, c.Threadgroup[0])
 				}
@@ -531,12 +528,12 @@ func TestPrefillOnGPU(t *testing.T) {
 	}
 }
 
-// TestSiLUDown checks that a GPU computes silu(gate) * up once a chunk.
+// TestSiLUDown checks that a GPU computes silu(gate) * up in a command of its own in prefill.
 func TestSiLUDown(t *testing.T) {
 	for name, want := range map[string][2]int{"cpu": {0, 0}, "m4-pro": {0, 2}, "cuda": {0, 2}, "h200": {0, 0}} {
 		in := input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3")), name, Options{})
 		if !in.Chip.Fuse.SiLUDown {
-			t.Fatal(name, "does not fuse it")
+			t.Fatal(name, "does not fuse silu(gate) * up in decode")
 		}
 		tab := mustCompile(t, in)
 		var got [2]int
@@ -554,8 +551,8 @@ func TestSiLUDown(t *testing.T) {
 	}
 }
 
-// TestSplitInput checks that products of a chunk share the float16 of an input
-// that they all read, and that silu(gate) * up is made on the way to them.
+// TestSplitInput checks that products with the same input share its conversion to float16, and that
+// silu(gate) * up is fused into the conversion.
 func TestSplitInput(t *testing.T) {
 	path := testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3"))
 	for _, test := range []struct {
@@ -580,28 +577,28 @@ func TestSplitInput(t *testing.T) {
 				mul++
 			case kernels.GEMMHalves:
 				if !made[c.Bind[kernels.GEMMHalvesBindX]] {
-					t.Errorf("%+v: a product reads what no command makes", test.options)
+					t.Errorf("%+v: a product reads an input that no command writes", test.options)
 				}
 			case kernels.GEMM:
-				t.Errorf("%+v: a product makes float16 for itself", test.options)
+				t.Errorf("%+v: a product converts its input itself", test.options)
 			}
 		}
 		layers := int(tab.Header.Layers)
 		if halves != test.halves*layers || silu != test.silu*layers || mul != test.mul*layers {
-			t.Errorf("%+v: of %d layers %d commands make float16, %d of silu_mul, and %d are silu_mul", test.options, layers, halves, silu, mul)
+			t.Errorf("%+v: %d layers: %d conversions to float16, %d of them of silu_mul, and %d commands silu_mul", test.options, layers, halves, silu, mul)
 		}
 	}
 	in := input(t, path, "h200", Options{})
 	in.Chip.GEMMHalves = false
 	for _, c := range mustCompile(t, in).Cmds {
 		if c.Kernel == kernels.Halves {
-			t.Fatal("a chip that does not want it has it")
+			t.Fatal("a chip without gemm_halves has a command halves")
 		}
 	}
 }
 
-// TestHalvesRows checks how a chunk of 512 rows is divided among 132 cores: in as
-// few waves of as few bytes as can be.
+// TestHalvesRows checks the number of rows per threadgroup of gemm_halves, for a chunk of 512 rows on
+// 132 cores. It must minimise the number of waves times the bytes per wave.
 func TestHalvesRows(t *testing.T) {
 	c, err := chip.Lookup("h200")
 	if err != nil {
@@ -622,8 +619,7 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// TestParseSampler takes the presets and lists, and says what is wrong with
-// others.
+// TestParseSampler parses presets and lists, and checks the errors of invalid orders.
 func TestParseSampler(t *testing.T) {
 	for _, c := range []struct {
 		order string

@@ -9,9 +9,9 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestVerifyProgram checks that the program verify has decode's kernels with the
-// same constants and threads, so that a row's arithmetic is decode's, one command
-// for several rows but for those that take one.
+// TestVerifyProgram checks that the program verify has the same kernels as decode with the same
+// constants and threads, so that the arithmetic of a row is the same. Each command computes all rows,
+// except commands of kernels that compute a single row.
 func TestVerifyProgram(t *testing.T) {
 	const draft = 3
 	for _, path := range tiny(t) {

@@ -22,8 +22,8 @@ func expertModels(t testing.TB) (paths []string) {
 	return paths
 }
 
-// TestExpertPasses compiles models with experts pass by pass, by any of the
-// fusions, and verifies each stage.
+// TestExpertPasses compiles models with experts pass by pass, with several sets of fusions, and
+// verifies the state after each pass.
 func TestExpertPasses(t *testing.T) {
 	for _, path := range expertModels(t) {
 		for _, name := range chips {
@@ -54,9 +54,9 @@ func TestExpertPasses(t *testing.T) {
 	}
 }
 
-// TestExpertCommands holds a sparse layer's feed-forward block to five commands
-// on a GPU, besides the norm that the router and the experts read, and says what
-// a token reads: of each expert's weights those that are used.
+// TestExpertCommands checks that the feed-forward block of a layer with experts takes five commands on
+// a GPU, in addition to the norm, and that Reads counts only the weights of the experts that a token
+// uses.
 func TestExpertCommands(t *testing.T) {
 	in := input(t, expertModels(t)[0], "m4-pro", Options{})
 	tab := mustCompile(t, in)

@@ -8,8 +8,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// ropes emits RoPE of Q and K and the KV write, with norms of n elements before it
-// unless n is 0.
+// ropes emits RoPE of Q and K and the KV write, after norms of Q and K with n elements unless n is 0.
 func ropes(n int) func(b *sketch) {
 	return func(b *sketch) {
 		q, k, v, angles := b.v("q", 16), b.v("k", 8), b.v("v", 8), b.v("angles", 4)
@@ -83,7 +82,7 @@ func TestFuseRopeAttn(t *testing.T) {
 	})
 }
 
-// attend emits attention and the projection that reads it.
+// attend emits attention and the output projection.
 func attend(b *sketch) {
 	out := b.v("out", 16)
 	b.emit(roleAttention, attentionArgs{heads: 4, kvHeads: 2, half: 2, splits: 1, window: 2000}, []*value{b.v("q", 16), b.l.k, b.l.v}, out)

@@ -13,7 +13,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// sketch makes a program by hand: one layer of a model with heads of 4 elements.
+// sketch builds a program for one layer of a model with heads of 4 elements.
 type sketch struct {
 	s *state
 	p *program
@@ -38,7 +38,7 @@ func newSketch(t *testing.T, rows int, wide bool) *sketch {
 	return b
 }
 
-// v makes a value, w a matrix of float16 and norm the weights of a norm.
+// v creates a value, w a float16 matrix, and norm the weights of a norm.
 func (b *sketch) v(name string, width int) *value { return b.p.value(name, width) }
 
 func (b *sketch) w(name string, rows, cols int) *weight {
@@ -49,7 +49,7 @@ func (b *sketch) norm(name string, n int) *weight {
 	return &weight{name: name, rows: 1, cols: n, typ: dtype.F32, parts: []part{{data: make([]byte, 4*n)}}}
 }
 
-// emit adds a node of the layer, with whole values as operands.
+// emit adds a node of the layer whose operands are whole values.
 func (b *sketch) emit(r role, a args, in []*value, out ...*value) {
 	operands := func(list []*value) (all []operand) {
 		for _, v := range list {
@@ -60,12 +60,12 @@ func (b *sketch) emit(r role, a args, in []*value, out ...*value) {
 	b.p.emit(spot{role: r, layer: b.l}, a, operands(in), operands(out)...)
 }
 
-// product emits the product of x with a matrix, which is named as its role.
+// product emits the product of x with a matrix that has the name of the role.
 func (b *sketch) product(r role, x, y *value) {
 	b.emit(r, productArgs{wide: b.p.wide, w: b.w(roleNames[r], y.width, x.width)}, []*value{x}, y)
 }
 
-// text returns the nodes without the offsets that no pass has set.
+// text returns the nodes as text, without arena offsets.
 func (b *sketch) text() []string {
 	var lines []string
 	for _, n := range b.p.nodes {
@@ -74,14 +74,14 @@ func (b *sketch) text() []string {
 	return lines
 }
 
-// irTest is a program and what a pass makes of it.
+// irTest is a program before and after a pass, as text.
 type irTest struct {
 	name   string
-	rows   int  // 0 is as 1
+	rows   int  // 0 means 1
 	wide   bool // a program of a chunk
 	build  func(b *sketch)
 	before string
-	after  string // "": the same as before
+	after  string // "" means the same as before
 }
 
 // irPass runs a pass on each program.
@@ -140,7 +140,7 @@ const qkvText = `
 	layer.3.attn.k gemv x -> k attn.k[8, 8] F16
 	layer.3.attn.v gemv x -> v attn.v[8, 8] F16`
 
-// edit changes the args of the node at i.
+// edit changes the args of the node at index i.
 func edit[A args](b *sketch, i int, f func(a *A)) {
 	a := b.p.nodes[i].args.(A)
 	f(&a)
@@ -151,7 +151,7 @@ func TestFuseQKV(t *testing.T) {
 	irPass(t, "fuse-qkv", []irTest{
 		{name: "one type", build: func(b *sketch) {
 			q, _, _ := qkv(b)
-			b.product(roleO, q, b.v("o", 8)) // whose input is then columns
+			b.product(roleO, q, b.v("o", 8)) // its input becomes columns of the fused output
 		}, before: qkvText + `
 			layer.3.attn.o gemv q -> o attn.o[8, 16] F16`, after: `
 			layer.3.attn.qkv gemv x -> layer.3.attn.qkv layer.3.attn.qkv[32, 8] F16
@@ -215,7 +215,7 @@ func TestFuseGateUp(t *testing.T) {
 	})
 }
 
-// siluDown emits an activation and the down projection that reads it.
+// siluDown emits an activation and the down product that reads it.
 func siluDown(activation uint32) func(b *sketch) {
 	return func(b *sketch) {
 		both, act := b.v("gate_up", 32), b.v("act", 16)
@@ -336,7 +336,7 @@ func TestFuseNormProduct(t *testing.T) {
 }
 
 func TestFuseResidualNorm(t *testing.T) {
-	// build emits post(z), x += it, and norm(x); post and norm may be left out.
+	// build emits post(z), x += post(z), and norm(x). post and norm are optional.
 	build := func(post, norm *normArgs, delta float32) func(b *sketch) {
 		return func(b *sketch) {
 			x, y := b.v("x", 8), b.v("y", 8)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// sources parses the package without its tests.
+// sources parses the package's files, except tests.
 func sources(t *testing.T) (*token.FileSet, map[string]*ast.File) {
 	t.Helper()
 	set, files := token.NewFileSet(), map[string]*ast.File{}
@@ -31,10 +31,10 @@ func sources(t *testing.T) (*token.FileSet, map[string]*ast.File) {
 	return set, files
 }
 
-// faultsOf returns the places where a file reads parts of labels or asks for the
-// kind of a device. Labels are for people, and a chip's wishes are its data.
+// faultsOf returns the positions at which a file reads parts of labels or tests the kind of a device.
+// Labels are only for people to read, and the compiler must use the data of a chip.
 func faultsOf(set *token.FileSet, f *ast.File) (faults []string) {
-	copied := map[ast.Node]bool{} // the kind of device that the table's header names
+	copied := map[ast.Node]bool{} // expressions that copy the kind of device to the table's header
 	add := func(n ast.Node, what string) {
 		faults = append(faults, set.Position(n.Pos()).String()+": "+what)
 	}
@@ -69,7 +69,7 @@ func isPackage(x ast.Expr, name string) bool {
 	return ok && id.Name == name
 }
 
-// readsLabel reports whether an expression has a label in it.
+// readsLabel reports whether an expression contains a label.
 func readsLabel(x ast.Expr) (found bool) {
 	ast.Inspect(x, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok && (id.Name == "label" || id.Name == "Label") {
@@ -80,8 +80,8 @@ func readsLabel(x ast.Expr) (found bool) {
 	return found
 }
 
-// TestSource checks that no pass matches parts of labels and that nothing depends
-// on the kind of device.
+// TestSource checks that no pass matches parts of labels and that no code depends on the kind of
+// device.
 func TestSource(t *testing.T) {
 	set, files := sources(t)
 	for _, f := range files {
@@ -105,12 +105,12 @@ func f() bool {
 	}
 }
 
-// TestRoles checks that each role has a name of its own, so that labels differ.
+// TestRoles checks that the names of roles are unique, so that labels differ.
 func TestRoles(t *testing.T) {
 	seen := map[string]bool{}
 	for r, name := range roleNames {
 		if name == "" || seen[name] {
-			t.Errorf("role %d: the name %q is missing or there twice", r, name)
+			t.Errorf("role %d: the name %q is empty or occurs twice", r, name)
 		}
 		seen[name] = true
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/pianola-engine/pianola/weights"
 )
 
-// checkSizes holds a table to a limit: no slot is larger, no binding reaches
-// past its slot, and each byte of a tensor comes from one upload of it alone.
+// checkSizes checks a table with a limit on slots: no slot is larger, no binding extends past its
+// slot, and exactly one upload reads each byte of a tensor.
 func checkSizes(t *testing.T, tab *table.Table, dir Tensors, limit uint64) {
 	t.Helper()
 	for _, s := range tab.Slots {
@@ -68,7 +68,7 @@ func checkSizes(t *testing.T, tab *table.Table, dir Tensors, limit uint64) {
 	}
 }
 
-// parted counts a program's commands that are parts of a product.
+// parted returns the number of a program's commands that are parts of a split product.
 func parted(tab *table.Table, program string) (n int) {
 	p, _, _ := tab.Program(program)
 	for i := range tab.ProgramCmds(p) {
@@ -79,7 +79,7 @@ func parted(tab *table.Table, program string) (n int) {
 	return n
 }
 
-// limited returns a chip whose slots are so large at most.
+// limited returns a copy of a chip with another largest slot.
 func limited(t testing.TB, name string, slot uint64) *chip.Chip {
 	t.Helper()
 	c, err := chip.Lookup(name)
@@ -99,8 +99,8 @@ func limited(t testing.TB, name string, slot uint64) *chip.Chip {
 	return c
 }
 
-// TestSplitWeights compiles tiny models for slots that are as small as what
-// cannot be divided allows, and verifies each stage.
+// TestSplitWeights compiles tiny models with the smallest slots that the slots that cannot be split
+// allow, and verifies the state after each pass.
 func TestSplitWeights(t *testing.T) {
 	for _, path := range tiny(t) {
 		for _, name := range chips {
@@ -137,7 +137,7 @@ func TestSplitWeights(t *testing.T) {
 	}
 }
 
-// TestSlotError names what cannot be divided, and what would help.
+// TestSlotError checks that the error names the slot that cannot be split, with advice.
 func TestSlotError(t *testing.T) {
 	path := tiny(t)[0]
 	for _, c := range []struct {
@@ -159,7 +159,7 @@ func TestSlotError(t *testing.T) {
 	}
 }
 
-// large returns what a model whose weights are a hole is compiled from.
+// large returns the compiler's input for a model whose weights are a hole in a file.
 func large(t *testing.T, l sparse.Llama, c *chip.Chip, o Options) Input {
 	t.Helper()
 	path := t.TempDir()
@@ -180,11 +180,10 @@ func large(t *testing.T, l sparse.Llama, c *chip.Chip, o Options) Input {
 	return Input{Config: cfg, Tensors: dir, Chip: c, Options: o}
 }
 
-// TestLargeModels compiles models of full size for Macs whose buffers are long
-// and short.
+// TestLargeModels compiles models of full size for Macs with large and small buffers.
 func TestLargeModels(t *testing.T) {
 	wide := sparse.Llama70B()
-	wide.Layers, wide.FF = 2, 200_000 // gate and up are 6.6 GB
+	wide.Layers, wide.FF = 2, 200_000 // gate and up together have 6.6 GB
 	talkative := sparse.Llama70B()
 	talkative.Layers, talkative.Vocab = 2, 600_000 // embedding and head are 9.8 GB each
 	tied := talkative
@@ -195,8 +194,8 @@ func TestLargeModels(t *testing.T) {
 		what   string
 		model  sparse.Llama
 		buffer uint64
-		parts  []string // labels of decode
-		err    string   // of slot
+		parts  []string // labels of the split products in decode
+		err    string   // slot in the expected error
 	}{
 		{"70B", sparse.Llama70B(), 64 << 30, nil, ""},
 		{"70B", sparse.Llama70B(), 4 << 30, nil, ""},
@@ -217,7 +216,7 @@ func TestLargeModels(t *testing.T) {
 		ch.MaxBufferBytes = c.buffer
 		context := 8192
 		if c.what == "long" {
-			context = 131_072 // K of a layer is 256 MiB
+			context = 131_072 // the K cache of a layer has 256 MiB
 		}
 		in := large(t, c.model, ch, Options{Context: context})
 		tab, err := Compile(in)
@@ -246,7 +245,7 @@ func TestLargeModels(t *testing.T) {
 	}
 }
 
-// TestSlice takes rows of matrices of several tensors.
+// TestSlice slices matrices that consist of several tensors.
 func TestSlice(t *testing.T) {
 	w := &weight{name: "w", cols: 64, typ: dtype.F16}
 	for i, rows := range []uint64{128, 64, 256} {
@@ -268,7 +267,7 @@ func TestSlice(t *testing.T) {
 			if n != rows || s.rows != rows {
 				t.Errorf("rows %d to %d: %d", first, first+rows, n)
 			}
-			// A slice of a slice is one of the whole.
+			// A slice of a slice equals a slice of the whole matrix.
 			if rows > 64 {
 				if again := s.slice("t", 64, 64); again.parts[0].tensor.Name == s.parts[0].tensor.Name && again.parts[0].first != s.parts[0].first+64 {
 					t.Errorf("rows %d to %d, from 64 on: %+v", first, first+rows, again.parts[0])

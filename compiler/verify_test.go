@@ -8,10 +8,9 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// verify checks what must hold after every pass: operands lie within their
-// values, every value is written before it is read, kernels get as many
-// operands as they bind, and, once the arena is planned, no two values alive
-// at the same time overlap.
+// verify checks the conditions that hold after every pass: operands are within their values, every
+// value is written before it is read, and nodes have as many operands and weights as their kernels
+// have bindings. After pass arena, values that are alive at the same time must not overlap.
 func verify(s *state, after string) error {
 	placed := !slices.ContainsFunc(s.groups()[0][0].nodes, func(n *node) bool {
 		return slices.ContainsFunc(n.out, func(o operand) bool { return o.v.place == inArena && o.v.slot == 0 })
@@ -36,7 +35,7 @@ func verify(s *state, after string) error {
 		for _, n := range p.nodes {
 			key := p.name + " " + n.label()
 			if labels[key] {
-				return fmt.Errorf("after %s: the label %s is there twice", after, key)
+				return fmt.Errorf("after %s: the label %s occurs twice", after, key)
 			}
 			labels[key] = true
 		}
@@ -153,7 +152,7 @@ func verifyProduct(n *node, a productArgs) error {
 	return nil
 }
 
-// verifyArena compares all pairs, which the planner does not.
+// verifyArena compares all pairs of values, which the planner does not.
 func verifyArena(group []*program) error {
 	list := lifetimes(group)
 	for i, a := range list {
@@ -162,7 +161,7 @@ func verifyArena(group []*program) error {
 				continue
 			}
 			if a.v.offset < b.v.offset+b.v.bytes() && b.v.offset < a.v.offset+a.v.bytes() {
-				return fmt.Errorf("%s and %s are alive together and overlap", a.v.name, b.v.name)
+				return fmt.Errorf("%s and %s are alive at the same time and overlap", a.v.name, b.v.name)
 			}
 		}
 	}

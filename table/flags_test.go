@@ -10,8 +10,8 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestFlags checks the flags of every program that the compiler makes, and that
-// Validate refuses a program with any other.
+// TestFlags checks the flags of every program that the compiler generates, and that Validate rejects
+// a program with different flags.
 func TestFlags(t *testing.T) {
 	options := compiler.Options{Context: 64, Draft: 3, AllLogits: true, Hidden: true, LogProbs: true}
 	tab := compiled(t, options)
@@ -31,7 +31,7 @@ func TestFlags(t *testing.T) {
 			t.Errorf("program %s: flags %s, want %s", p.Name, got, want[p.Name])
 		}
 		for bit := range 32 {
-			// With a flag more or less the table is refused, whatever the program's name.
+			// Validate rejects a missing or an additional flag, whatever the program's name is.
 			p.Flags ^= 1 << bit
 			faults := fmt.Sprint(tab.Validate())
 			if !strings.Contains(faults, "flags") && !strings.Contains(faults, "slot 1 (logits)") && !strings.Contains(faults, "rows are not in") {

@@ -9,7 +9,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// TestHiddenSlot damages the slot of the hidden states.
+// TestHiddenSlot checks that Validate rejects an invalid hidden slot.
 func TestHiddenSlot(t *testing.T) {
 	for _, c := range []struct {
 		want string

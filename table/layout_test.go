@@ -14,8 +14,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/sampler"
 )
 
-// TestLayout compares the layout of commands with the C header's, field by
-// field, through a C compiler's static assertions.
+// TestLayout compares the layout of Cmd and Step in Go with the structs in the C header, field by
+// field, by means of static assertions.
 func TestLayout(t *testing.T) {
 	var c Cmd
 	var s Step
@@ -25,7 +25,7 @@ func TestLayout(t *testing.T) {
 	}
 	cc, err := exec.LookPath("cc")
 	if err != nil {
-		t.Skip("no C compiler: the layout of the C side is not checked here")
+		t.Skip("no C compiler: the layout in C is not checked")
 	}
 	src := "#include <stddef.h>\n#include \"params.h\"\n"
 	check := func(typ, field string, offset uintptr) {
@@ -60,7 +60,7 @@ func TestLayout(t *testing.T) {
 	check("pianola_sampler", "window", unsafe.Offsetof(p.Window))
 	check("pianola_sampler", "biases", unsafe.Offsetof(p.Biases))
 	check("pianola_sampler", "ranked", unsafe.Offsetof(p.Ranked))
-	// Read the file, so that go test's cache depends on it.
+	// Reading the file makes the cache of go test depend on it.
 	if _, err := os.ReadFile(filepath.Join("..", "shaders", "params.h")); err != nil {
 		t.Fatal(err)
 	}

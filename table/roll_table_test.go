@@ -43,8 +43,8 @@ type builder struct {
 	row uint32 // rows of the program
 }
 
-// smallTable returns a valid table of one layer: the programs decode and
-// prefill, and one weight slot a tensor.
+// smallTable returns a valid table of a model with one layer. It has the programs decode and prefill,
+// and one weight slot per tensor.
 func smallTable() *Table {
 	b := &builder{t: &Table{Header: Header{
 		Arch: "llama", Model: "Small One", Chip: "x86-64-v3", Device: "cpu",

@@ -49,7 +49,7 @@ func TestRollRoundTrip(t *testing.T) {
 			t.Fatalf("table %d: got %+v\nwant %+v", i, got, want)
 		}
 		if !bytes.Equal(mustEncode(t, got), b) {
-			t.Fatalf("table %d: encoded again it has other bytes", i)
+			t.Fatalf("table %d: encoding the decoded table gives other bytes", i)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func TestDecodeKeepsNoReference(t *testing.T) {
 func TestRollCommandLayout(t *testing.T) {
 	one := uint16(1)
 	if *(*byte)(unsafe.Pointer(&one)) != 1 {
-		t.Skip("a big-endian machine: memory is not what a roll has")
+		t.Skip("a big-endian machine: the memory layout differs from the roll")
 	}
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 50 {
@@ -259,7 +259,7 @@ func TestRollFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(got, smallTable()) {
-		t.Error("another table comes back")
+		t.Error("reading the file gives another table")
 	}
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
 		t.Errorf("%d files are left in the folder, %v", len(names), err)
@@ -296,7 +296,7 @@ func TestRollFile(t *testing.T) {
 	}
 	before, _ := os.ReadDir(dir)
 	if err := smallTable().WriteFile(filepath.Join(dir, "busy")); err == nil {
-		t.Error("a folder is replaced by a roll")
+		t.Error("WriteFile replaces a directory")
 	}
 	if after, _ := os.ReadDir(dir); len(after) != len(before) {
 		t.Errorf("%d files, %d before", len(after), len(before))
@@ -322,7 +322,7 @@ func (r *countReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// FuzzDecodeRoll also gives its input a correct checksum, so that Decode sees what is behind it.
+// FuzzDecodeRoll decodes its input unchanged and with a correct checksum, so that Decode checks more than the checksum.
 func FuzzDecodeRoll(f *testing.F) {
 	f.Add(mustEncode(f, &Table{}))
 	f.Add(mustEncode(f, smallTable()))

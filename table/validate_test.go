@@ -124,8 +124,8 @@ func TestValidateFaults(t *testing.T) {
 	}
 }
 
-// TestValidateRandom flips bytes of commands, slots and specs: whatever the
-// bytes, Validate must return.
+// TestValidateRandom changes random bytes of commands, slots and specs. Validate must return without
+// a panic for all of them.
 func TestValidateRandom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	base, err := compiled(t, compiler.Options{Context: 64, AllLogits: true}).Encode()
@@ -284,7 +284,7 @@ func TestVerifyRuns(t *testing.T) {
 	}
 	_, decode, _ := tab.Program(table.ProgramDecode)
 	if err := replay.CheckRun(tab, &replay.Run{Program: uint32(decode), Count: 1, Step: table.Step{KVLen: 1, Rows: 1, Until: 9}}); err == nil {
-		t.Error("decode has an end of its own")
+		t.Error("CheckRun accepts Until in a run of decode")
 	}
 	find := func(tab *table.Table, label string) *table.Cmd { return &tab.Cmds[command(t, tab, label)] }
 	for want, brk := range map[string]func(tab *table.Table){

@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// onesEnv gives every name of a kernel the value 1, which makes its expressions
-// meaningful: as a weight type it is float32. The layout is 0, the file's own,
-// which every type has.
+// onesEnv gives every name in a kernel's expressions the value 1, with which all expressions can be
+// evaluated; as a weight type, 1 is float32. The layout is 0 (rows), which every type supports.
 type onesEnv struct{ k *Kernel }
 
 func (e onesEnv) Value(name string) (uint64, bool) {
@@ -33,7 +32,7 @@ func TestKernels(t *testing.T) {
 				t.Fatal(err)
 			}
 			if names[k.Name] || k.Name == "" || k.Doc == "" {
-				t.Errorf("name %q is there twice, or name or doc is missing", k.Name)
+				t.Errorf("name %q occurs twice, or name or doc is missing", k.Name)
 			}
 			names[k.Name] = true
 			if id, ok := ByName(k.Name); !ok || int(id) != i {
@@ -49,7 +48,7 @@ func TestKernels(t *testing.T) {
 		t.Error("an id past the last kernel is found")
 	}
 	if _, ok := ByName("none"); ok {
-		t.Error("a kernel that is not there is found")
+		t.Error("ByName finds a kernel that does not exist")
 	}
 }
 
@@ -212,8 +211,8 @@ func TestKernelEvaluation(t *testing.T) {
 	}
 }
 
-// TestConditionalRole reads the role of a binding that is read, too, if a constant
-// has a value; without the constant's value it is both.
+// TestConditionalRole checks the role of a binding with ReadIf. If the constant's value is unknown, the
+// role is ReadWrite.
 func TestConditionalRole(t *testing.T) {
 	k := good()
 	k.Bindings = append(k.Bindings, Binding{Name: "y", Role: Write, Elem: F32, Extent: "n", ReadIf: "flag"})
@@ -248,7 +247,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestPresent reads a binding's condition with and without values.
+// TestPresent checks the condition If of a binding with and without values of its constants.
 func TestPresent(t *testing.T) {
 	k := good()
 	k.Bindings[0].If = "flag || mode == fast"

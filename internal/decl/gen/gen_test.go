@@ -24,11 +24,11 @@ func TestCommitted(t *testing.T) {
 			continue
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s is not what the declarations give: go run ./internal/decl/gen writes it", tt.path)
+			t.Errorf("%s does not match the declarations: run go run ./internal/decl/gen", tt.path)
 		}
 		again, err := tt.make(decl.Kernels)
 		if err != nil || !bytes.Equal(again, want) {
-			t.Errorf("%s: a second run gives something else, %v", tt.path, err)
+			t.Errorf("%s: a second run gives another text, %v", tt.path, err)
 		}
 	}
 }
@@ -56,7 +56,7 @@ func TestGoSource(t *testing.T) {
 		}
 	}
 	if _, err := goSource([]decl.Kernel{{Name: "no-name", Params: []decl.Field{{Name: "n"}}}}); err == nil {
-		t.Error("a name that is no identifier is accepted")
+		t.Error("a name that is not an identifier is accepted")
 	}
 }
 
