@@ -1,9 +1,9 @@
 // Package bench measures a loaded model: prefill and decode rates, the cost of replaying
-// apart from the kernels, and the memory traffic per token.
+// without the kernels, and the memory traffic per token.
 //
-// The package drives sessions of package pianola and reads tables. It must not know
-// kernels, file formats or the command line. It observes a device only through
-// Session.Counters.
+// The package drives sessions of package pianola and reads tables. It must not import kernels,
+// file formats or the command line. Session.Counters is the only way in which it observes a
+// device.
 package bench
 
 import (
@@ -19,28 +19,28 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Options select what to measure. A run starts with an empty context, fills it with Depth
-// tokens, then prefills a prompt of Prompt tokens and decodes Decode tokens in chains.
+// Options select what to measure. A run starts with an empty context. It fills the context
+// with Depth tokens, prefills a prompt of Prompt tokens, and decodes Decode tokens in chains.
 type Options struct {
 	Prompt int // tokens of the timed prefill; 0 means none
 	Decode int // tokens of the timed decode, rounded up to whole chains; 0 means none
-	Depth  int // tokens of context before both
-	Runs   int // timed runs, after one run to warm up
-	Chain  int // exact number of tokens per submission; 0: ChainTime decides
+	Depth  int // tokens in the context before the prompt
+	Runs   int // number of timed runs, which follow a warm-up run
+	Chain  int // number of tokens per submission; 0 means that ChainTime decides
 	// ChainTime is pianola.SessionOptions.ChainTime.
 	ChainTime time.Duration
 	Seed      uint64
 }
 
-// ErrNothing is returned if neither prefill nor decode was asked for.
+// ErrNothing reports that neither prefill nor decode was selected.
 var ErrNothing = errors.New("bench: nothing to measure: the prompt and the number of tokens to decode are both 0")
 
-// ChainError reports that the model's chains are shorter than asked for.
+// ChainError reports that the model's chains are shorter than requested.
 type ChainError struct{ Asked, Got int }
 
 // Error implements error.
 func (e *ChainError) Error() string {
-	return fmt.Sprintf("bench: a chain of %d tokens was asked for and has %d: some layer's KV cache rotates and keeps no more", e.Asked, e.Got)
+	return fmt.Sprintf("bench: chains of %d tokens were requested, but are limited to %d by a rotating KV cache", e.Asked, e.Got)
 }
 
 func (o *Options) check() error {
@@ -61,7 +61,8 @@ func (o *Options) check() error {
 	return nil
 }
 
-// tokens returns the number of tokens that a run decodes: whole chains.
+// tokens returns the number of tokens that a run decodes, which is a multiple of the chain
+// length.
 func (o *Options) tokens() int {
 	if o.Chain <= 1 {
 		return o.Decode
@@ -69,15 +70,15 @@ func (o *Options) tokens() int {
 	return (o.Decode + o.Chain - 1) / o.Chain * o.Chain
 }
 
-// start returns the position at which decoding begins. A run without prompt and depth
+// start returns the position at which decoding begins. A run with neither prompt nor depth
 // begins with one token.
 func (o *Options) start() int { return max(o.Depth+o.Prompt, 1) }
 
-// Positions returns the number of positions of context that a run needs.
+// Positions returns the number of context positions that a run needs.
 func (o *Options) Positions() int { return o.start() + o.tokens() }
 
-// Result holds the measurements of Run. All of them come from that call, except LoadMS, the
-// time of loading the model, and RSSMB.
+// Result holds the measurements of Run. LoadMS, the time of loading the model, and RSSMB are
+// measured outside of Run.
 type Result struct {
 	Model     string `json:"model"`
 	Device    string `json:"device"`
@@ -86,7 +87,7 @@ type Result struct {
 	Mode      string `json:"mode"`
 	Context   int    `json:"context"`
 	Chain     int    `json:"chain"`       // tokens of the longest submission of the last run
-	ChainKept bool   `json:"chain_fixed"` // Chain was set by an option; otherwise a time bound decided
+	ChainKept bool   `json:"chain_fixed"` // an option set Chain; otherwise the time bound did
 	Prompt    int    `json:"prompt_tokens"`
 	Tokens    int    `json:"tokens"` // tokens decoded per run
 	Depth     int    `json:"depth"`
@@ -94,11 +95,11 @@ type Result struct {
 	PrefillTokS []float64 `json:"pp_tok_s"` // [runs], or empty
 	DecodeTokS  []float64 `json:"tg_tok_s"` // [runs], or empty
 
-	Commands int `json:"commands"`         // of the decode program
+	Commands int `json:"commands"`         // number of commands of the decode program
 	Patched  int `json:"patched_commands"` // commands of the decode program that are patched for each token
 
-	// EncodeNSPerCommand is the time per command to walk, patch and meet at barriers
-	// without running a kernel, measured by pianola.Session.Dry in chains of the same
+	// EncodeNSPerCommand is the time per command to walk and patch the commands and wait at
+	// barriers without running kernels. pianola.Session.Dry measures it in chains of the same
 	// length. EncodeMS is this time for all tokens of one run.
 	EncodeNSPerCommand float64 `json:"encode_ns_per_command"`
 	EncodeMS           float64 `json:"encode_ms"`
@@ -108,18 +109,17 @@ type Result struct {
 	Submissions int     `json:"submissions"`
 	Waits       int     `json:"waits"`
 
-	// CallsPerToken is the number of calls of the GPU's programming interface per token in
-	// the last run's decoding, 0 if the device does not count them.
+	// CallsPerToken is the number of calls of the GPU's API per token in decoding of the last run.
+	// It is 0 if the device does not count them.
 	CallsPerToken float64 `json:"calls_per_token"`
 
-	// ChainP50MS and ChainP99MS are percentiles of the time of a submission, from the call
-	// to its return, over the decoding of all runs. In chains of one token this is the
-	// latency of a token.
+	// ChainP50MS and ChainP99MS are percentiles of the time of a submission, from the call to its
+	// return, in decoding of all runs. In chains of one token this is the latency of a token.
 	ChainP50MS float64 `json:"chain_p50_ms"`
 	ChainP99MS float64 `json:"chain_p99_ms"`
 
-	// AllocsPerToken is the number of heap allocations per decoded token: the smallest of
-	// the runs, because Go's scheduler occasionally allocates when a goroutine blocks.
+	// AllocsPerToken is the number of heap allocations per decoded token. It is the smallest value
+	// of all runs, because Go's scheduler occasionally allocates when a goroutine blocks.
 	AllocsPerToken float64 `json:"allocs_per_token"`
 
 	BytesPerToken float64 `json:"bytes_per_token"` // weights and KV read, at the mean depth of a run
@@ -127,27 +127,28 @@ type Result struct {
 
 	LoadMS     float64 `json:"load_ms"`
 	TTFTMS     float64 `json:"ttft_ms"` // median time from the prompt to its first token
-	RSSMB      float64 `json:"rss_mb"`  // the process's peak so far, 10^6 bytes; 0 if unknown
+	RSSMB      float64 `json:"rss_mb"`  // peak resident memory, 10^6 bytes; 0 if unknown
 	TableBytes int     `json:"table_bytes"`
 
-	// Latency is the result of RunLatency for the same model, nil if it was not called.
+	// Latency is the result of RunLatency for the same model. It is nil if RunLatency was not
+	// called.
 	Latency *Latency `json:"latency,omitempty"`
 }
 
-// Run measures a model in one session, after one run to warm up. name is the model's name
-// in the result. If ctx ends, Run ends the chain in flight and returns.
+// Run measures a model in one session, after a warm-up run. name is the model's name in the
+// result. If ctx ends, Run ends the current chain and returns.
 func Run(ctx context.Context, m *pianola.Model, name string, o Options) (res *Result, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
 	if have := int(m.Table().Header.Context); o.Positions() > have {
-		return nil, fmt.Errorf("bench: a run needs %d positions, and the context has %d", o.Positions(), have)
+		return nil, fmt.Errorf("bench: a run needs %d positions, but the context has %d", o.Positions(), have)
 	}
 	session, err := m.NewSession(pianola.SessionOptions{Chain: o.Chain, ChainTime: o.ChainTime, IgnoreStops: true})
 	if err != nil {
 		return nil, err
 	}
-	// A chain allocates nothing if its context cannot end. So the timed part uses the
+	// A chain allocates nothing if its context cannot be cancelled. So the timed part uses the
 	// background context, and the end of ctx closes the session.
 	stop := context.AfterFunc(ctx, func() { _ = session.Close() })
 	defer func() {
@@ -174,27 +175,27 @@ func Run(ctx context.Context, m *pianola.Model, name string, o Options) (res *Re
 type runner struct {
 	s   *pianola.Session
 	o   Options
-	ids []int32 // [depth + prompt], at least one
+	ids []int32 // [depth + prompt], at least one id
 
-	prefill, decode []float64 // tokens a second
+	prefill, decode []float64 // tokens per second
 	first           []float64 // ms
 	mallocs         []uint64
-	chainMS         []float64        // times of all submissions that decode
+	chainMS         []float64        // times in ms of all submissions that decode
 	last            pianola.Counters // counters of the last run's decoding
 	longest         int              // tokens of the last run's longest submission
 }
 
-// reset drops the measurements of the warm-up run.
+// reset discards the measurements of the warm-up run.
 func (r *runner) reset() {
 	r.prefill, r.decode, r.first, r.mallocs = nil, nil, nil, nil
-	r.chainMS = make([]float64, 0, r.o.Runs*r.o.tokens()) // allocated now, not while decoding
+	r.chainMS = make([]float64, 0, r.o.Runs*r.o.tokens()) // allocated here, not while decoding
 }
 
 // once performs one run.
 func (r *runner) once() error {
-	// Collect garbage now, so that no cycle falls into the timed part. This precedes the
-	// prompt because it also empties the runtime's caches for blocking goroutines, which
-	// the prompt fills again.
+	// Collect garbage here, so that no collection happens in the timed part. This must precede the
+	// prompt, because a collection also empties the runtime's caches for blocking goroutines,
+	// which the prompt fills again.
 	runtime.GC()
 	if err := r.s.Reset(); err != nil {
 		return err
@@ -208,7 +209,7 @@ func (r *runner) once() error {
 	return r.chains()
 }
 
-// prompt prefills up to the position at which decoding begins.
+// prompt prefills the context up to the position at which decoding begins.
 func (r *runner) prompt() error {
 	ids, rows := r.ids, len(r.ids)
 	if d := r.o.Depth; d > 0 {
@@ -220,8 +221,8 @@ func (r *runner) prompt() error {
 			r.first = append(r.first, milliseconds(time.Since(start)))
 			return nil
 		}
-		// The pending token after the depth is the first token of the timed prompt. Prompt
-		// needs at least one more.
+		// The pending token after the depth is the first token of the timed prompt. Session.Prompt
+		// needs at least one more token.
 		ids = ids[d:][:max(r.o.Prompt-1, 1)]
 		rows = len(ids) + 1
 	}
@@ -274,11 +275,11 @@ func (r *runner) chains() error {
 	return nil
 }
 
-// dryRuns is the number of dry walks from which the median is taken.
+// dryRuns is the number of dry runs, of whose times Dry returns the median.
 const dryRuns = 5
 
 // Dry returns the time to walk the decode program for n tokens in chains without running
-// kernels, as the median of several walks. It empties the context.
+// kernels. It is the median of several runs. Dry empties the context.
 func Dry(s *pianola.Session, n, chain int) (time.Duration, error) {
 	if err := s.Reset(); err != nil {
 		return 0, err
@@ -299,7 +300,7 @@ func Dry(s *pianola.Session, n, chain int) (time.Duration, error) {
 	return times[len(times)/2], nil
 }
 
-// result combines the measurements with figures derived from the table.
+// result combines the measurements with values derived from the table.
 func (r *runner) result(m *pianola.Model, name string) (*Result, error) {
 	t, info := m.Table(), m.Device()
 	reads, err := t.Reads(table.ProgramDecode)
@@ -330,7 +331,7 @@ func (r *runner) result(m *pianola.Model, name string) (*Result, error) {
 		res.ReadGBs = res.BytesPerToken * Median(r.decode) / 1e9
 	}
 	walk := tokens
-	if walk == 0 { // only the cost per command matters
+	if walk == 0 { // the run decodes nothing: measure the cost per command only
 		walk = chain
 	}
 	took, err := Dry(r.s, walk, chain)
@@ -348,7 +349,7 @@ func (r *runner) result(m *pianola.Model, name string) (*Result, error) {
 }
 
 // Prompt returns n random token ids for a model, which depend only on the seed. It avoids
-// special tokens and stop ids if the vocabulary has others.
+// special tokens and stop ids if the vocabulary has other tokens.
 func Prompt(m *pianola.Model, n int, seed uint64) []int32 {
 	rng := rand.New(rand.NewPCG(seed, 0x62656e6368))
 	tok, err := m.Tokenizer()
@@ -366,7 +367,7 @@ func Prompt(m *pianola.Model, n int, seed uint64) []int32 {
 	}
 	ids := make([]int32, n)
 	for i := range ids {
-		for range 64 { // a vocabulary with special tokens only keeps them
+		for range 64 { // give up if the vocabulary has only special tokens
 			if ids[i] = rng.Int32N(vocab); !avoid(ids[i]) {
 				break
 			}
@@ -375,8 +376,8 @@ func Prompt(m *pianola.Model, n int, seed uint64) []int32 {
 	return ids
 }
 
-// Median returns the median of a list: the mean of the two middle values for an even
-// number, and 0 for an empty list.
+// Median returns the median of a list. For an even number of values it is the mean of the two
+// middle ones, and for an empty list 0.
 func Median(list []float64) float64 {
 	n := len(list)
 	if n == 0 {
@@ -386,7 +387,7 @@ func Median(list []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// percentile returns the p-th percentile of a list, and 0 for an empty one.
+// percentile returns the p-th percentile of a list, or 0 for an empty list.
 func percentile(list []float64, p int) float64 {
 	if len(list) == 0 {
 		return 0

@@ -72,13 +72,13 @@ func TestRun(t *testing.T) {
 				t.Errorf("%d and %d rates, %d tokens", len(res.PrefillTokS), len(res.DecodeTokS), res.Tokens)
 			}
 			if c.o.Chain > 0 && (res.Submissions != c.submissions || res.Waits != c.submissions || res.Chain != c.o.Chain) {
-				t.Errorf("%d submissions and %d waits of %d tokens, want %d", res.Submissions, res.Waits, res.Chain, c.submissions)
+				t.Errorf("%d submissions and %d waits with chains of %d tokens, want %d", res.Submissions, res.Waits, res.Chain, c.submissions)
 			}
 			if res.ChainKept != (c.o.Chain > 0) {
 				t.Errorf("chain kept: %v", res.ChainKept)
 			}
 			if res.Commands != int(p.Count) || res.Patched <= 0 || res.Patched >= res.Commands {
-				t.Errorf("%d commands, %d patched, the program has %d", res.Commands, res.Patched, p.Count)
+				t.Errorf("%d commands, %d of them patched, want %d commands", res.Commands, res.Patched, p.Count)
 			}
 			for name, v := range map[string]float64{
 				"encode ns": res.EncodeNSPerCommand, "load": res.LoadMS, "first token": res.TTFTMS,
@@ -96,15 +96,14 @@ func TestRun(t *testing.T) {
 					t.Errorf("rate %v", r)
 				}
 			}
-			// The runtime makes some allocations of its own, which weigh more in a short
-			// run.
+			// The Go runtime itself makes some allocations, which have more weight in a short run.
 			if most := max(4, 64/max(1, float64(res.Tokens))); res.AllocsPerToken > most {
-				t.Errorf("%v allocations a token", res.AllocsPerToken)
+				t.Errorf("%v allocations per token", res.AllocsPerToken)
 			}
 			if c.tokens > 0 {
 				want := res.EncodeNSPerCommand * float64(res.Commands*res.Tokens) / 1e6
 				if math.Abs(res.EncodeMS-want) > 1e-9*want {
-					t.Errorf("encode %v ms, which are %v by command", res.EncodeMS, want)
+					t.Errorf("EncodeMS is %v, want %v by the time per command", res.EncodeMS, want)
 				}
 				if want := res.BytesPerToken * bench.Median(res.DecodeTokS) / 1e9; math.Abs(res.ReadGBs-want) > 1e-9*want {
 					t.Errorf("%v GB/s, want %v", res.ReadGBs, want)
@@ -127,7 +126,7 @@ func TestRunErrors(t *testing.T) {
 		{bench.Options{Decode: 1, Depth: -1, Runs: 1}, "-1 tokens of depth"},
 		{bench.Options{Decode: 1, Chain: -1, Runs: 1}, "-1 tokens of a chain"},
 		{bench.Options{Decode: math.MaxInt, Chain: math.MaxInt, Runs: 1}, "not in"},
-		{bench.Options{Prompt: 16, Decode: 17, Runs: 1}, "needs 33 positions, and the context has 32"},
+		{bench.Options{Prompt: 16, Decode: 17, Runs: 1}, "needs 33 positions, but the context has 32"},
 		{bench.Options{Prompt: 16, Decode: 1, Chain: 17, Runs: 1}, "needs 33 positions"},
 	} {
 		if _, err := bench.Run(context.Background(), m, "", c.o); err == nil || !strings.Contains(err.Error(), c.contains) {
@@ -152,8 +151,8 @@ func TestCancel(t *testing.T) {
 	run(t, m, bench.Options{Prompt: 2, Decode: 2, Runs: 1}) // the model is still usable
 }
 
-// TestReads compares BytesPerToken with a count by hand of the bytes that gopher's commands
-// read.
+// TestReads compares BytesPerToken with the number of bytes that gopher's commands read,
+// counted by hand.
 func TestReads(t *testing.T) {
 	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{Context: 128}})
 	reads, err := m.Table().Reads(table.ProgramDecode)
@@ -173,24 +172,24 @@ func TestReads(t *testing.T) {
 		weights += r.Weights
 		kv += r.KVRow
 		if r.KVRow > 0 && r.Seen != 128 {
-			t.Errorf("a command sees %d positions of 128", r.Seen)
+			t.Errorf("a command attends to %d of 128 positions", r.Seen)
 		}
 	}
 	if want := uint64(matrices + head + row + norms + rope); weights != want {
 		t.Errorf("%d bytes of weights, want %d", weights, want)
 	}
 	if want := uint64(8 * 2 * 2 * 64 * 2); kv != want {
-		t.Errorf("%d bytes of KV a position, want %d", kv, want)
+		t.Errorf("%d bytes of KV per position, want %d", kv, want)
 	}
 	res := run(t, m, bench.Options{Prompt: 10, Decode: 4, Runs: 1, Chain: 2})
 	// Tokens at positions 10 to 13 attend to 11 to 14 positions.
 	if want := float64(weights) + float64(kv)*12.5; res.BytesPerToken != want {
-		t.Errorf("%v bytes a token, want %v", res.BytesPerToken, want)
+		t.Errorf("%v bytes per token, want %v", res.BytesPerToken, want)
 	}
 }
 
-// TestReadsOfPrefill compares a chunk with a token: both read the same weights of the
-// layers, and the chunk reads no head.
+// TestReadsOfPrefill compares the reads of a chunk with those of a token. Both read the same
+// weights of the layers, but the chunk does not read the output matrix.
 func TestReadsOfPrefill(t *testing.T) {
 	m := open(t, gopher, pianola.Options{Table: pianola.TableOptions{Context: 128}})
 	total := map[string]table.Reads{}
@@ -208,13 +207,13 @@ func TestReadsOfPrefill(t *testing.T) {
 	}
 	decode, prefill, head := total[table.ProgramDecode], total[table.ProgramPrefill], total[table.ProgramHead]
 	if prefill.KVRow != decode.KVRow || head.KVRow != 0 {
-		t.Errorf("%d bytes of KV a position in decode, %d in prefill, %d in the head", decode.KVRow, prefill.KVRow, head.KVRow)
+		t.Errorf("%d bytes of KV per position in decode, %d in prefill, %d in the head", decode.KVRow, prefill.KVRow, head.KVRow)
 	}
 	if prefill.Weights+head.Weights != decode.Weights {
 		t.Errorf("%d bytes of weights in decode, %d in prefill, %d in the head", decode.Weights, prefill.Weights, head.Weights)
 	}
 	if _, err := m.Table().Reads("lunch"); err == nil || !strings.Contains(err.Error(), "lunch") {
-		t.Errorf("a program that is not there: %v", err)
+		t.Errorf("a missing program: %v", err)
 	}
 }
 
@@ -241,7 +240,7 @@ func TestReadsOfAWindow(t *testing.T) {
 
 func TestReadsOfNoTable(t *testing.T) {
 	if _, err := (&table.Table{}).Reads(table.ProgramDecode); err == nil {
-		t.Error("a table without programs has reads")
+		t.Error("Reads succeeds for a table without programs")
 	}
 	tab := &table.Table{
 		Programs: []table.Program{{Name: table.ProgramDecode, Count: 1, MaxRows: 1}},
@@ -265,10 +264,10 @@ func TestPrompt(t *testing.T) {
 		}
 	}
 	if d := cmp.Diff(a, bench.Prompt(m, 2000, 1)); d != "" {
-		t.Errorf("a seed does not decide the prompt: %s", d)
+		t.Errorf("the same seed gives different prompts: %s", d)
 	}
 	if cmp.Equal(a, bench.Prompt(m, 2000, 2)) {
-		t.Error("two seeds give the same prompt")
+		t.Error("different seeds give the same prompt")
 	}
 }
 
@@ -283,7 +282,7 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// benchLine is a result line of golang.org/design/14313-benchmark-format.
+// benchLine matches a result line of golang.org/design/14313-benchmark-format.
 var benchLine = regexp.MustCompile(`^Benchmark[A-Z]\S*-[0-9]+\t[0-9]+(\t[0-9.e+-]+ \S+)+$`)
 
 func TestWriteBenchfmt(t *testing.T) {
@@ -325,11 +324,11 @@ func TestWriteText(t *testing.T) {
 	}
 	for _, want := range []string{"100.0 ± 20.0 % tok/s, 5 tokens after 7", "chain 3 (what the time bound allows)", "2.00 MB a token, 0.20 GB/s"} {
 		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in\n%s", want, b.String())
+			t.Errorf("the text lacks %q:\n%s", want, b.String())
 		}
 	}
 	if strings.Contains(b.String(), "prefill") {
-		t.Error("a prefill that was not measured is there")
+		t.Error("the text contains a prefill that was not measured")
 	}
 }
 

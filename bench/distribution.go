@@ -9,16 +9,16 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Distribution is a set of times. Its minimum, maximum, mean and count are exact; its
-// quantiles are within 0.1 %.
+// Distribution is a set of times. Its minimum, maximum, mean and count are exact. Its
+// quantiles have an error of at most 0.1 %.
 type Distribution struct {
 	Count    int64
 	Min, Max time.Duration
 	sum      float64
-	hist     *hdr.Histogram // ns
+	hist     *hdr.Histogram // of times in ns
 }
 
-// Times above an hour count as one hour.
+// The histogram's range. Times above an hour count as one hour.
 const (
 	leastTime   = 1
 	longestTime = int64(time.Hour)
@@ -28,10 +28,10 @@ func newDistribution() *Distribution {
 	return &Distribution{hist: hdr.New(leastTime, longestTime, 3)}
 }
 
-// record adds a time, n times.
+// record adds a time with the multiplicity n.
 func (d *Distribution) record(t time.Duration, n int64) {
 	t = max(t, 0)
-	// Values within the bounds cannot fail.
+	// RecordValues cannot fail for values within the bounds.
 	_ = d.hist.RecordValues(min(int64(t), longestTime), n)
 	if d.Count == 0 || t < d.Min {
 		d.Min = t
@@ -41,7 +41,7 @@ func (d *Distribution) record(t time.Duration, n int64) {
 	d.sum += float64(t) * float64(n)
 }
 
-// Quantile returns the time that a fraction q of the values do not exceed, and 0 for an
+// Quantile returns the time that a fraction q of the values do not exceed. It is 0 for an
 // empty set.
 func (d *Distribution) Quantile(q float64) time.Duration {
 	v := time.Duration(d.hist.ValueAtQuantile(100 * q))
@@ -65,8 +65,8 @@ type jsonDistribution struct {
 	P95MS  float64 `json:"p95_ms"`
 	P99MS  float64 `json:"p99_ms"`
 	MaxMS  float64 `json:"max_ms"`
-	// HDR is the histogram of nanoseconds in HdrHistogram's encoding (V2, compressed,
-	// base64), which HdrHistogram's tools read and merge.
+	// HDR is the histogram of nanoseconds in the encoding of HdrHistogram (V2, compressed,
+	// base64), which other HdrHistogram tools can read and merge.
 	HDR string `json:"hdr"`
 }
 
@@ -83,14 +83,14 @@ func (d *Distribution) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// bin is a bar of a histogram: times in [From, To). The last bar includes To.
+// bin is a bar of a histogram. It counts times in [From, To); the last bar includes To.
 type bin struct {
 	from, to time.Duration
 	count    int64
 }
 
-// bins divides a distribution into at most n bars of equal width on a logarithmic scale,
-// from its minimum to its maximum.
+// bins divides a distribution into at most n bars from its minimum to its maximum. They have
+// equal widths on a logarithmic scale.
 func (d *Distribution) bins(n int) []bin {
 	if d.Count == 0 {
 		return nil

@@ -12,8 +12,8 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// spreadTimes returns a distribution of times over five powers of ten, and the list of
-// these times.
+// spreadTimes returns a distribution of n times over five powers of ten, and a list of the
+// times.
 func spreadTimes(n int) (*Distribution, []time.Duration) {
 	d, r := newDistribution(), rand.New(rand.NewPCG(1, 2))
 	list := make([]time.Duration, n)
@@ -45,9 +45,9 @@ func TestDistributionQuantiles(t *testing.T) {
 func TestDistributionEnds(t *testing.T) {
 	d := newDistribution()
 	if d.Quantile(0.5) != 0 || d.Mean() != 0 || d.bins(5) != nil {
-		t.Errorf("nothing has %v, %v, %v", d.Quantile(0.5), d.Mean(), d.bins(5))
+		t.Errorf("the empty distribution has %v, %v, %v", d.Quantile(0.5), d.Mean(), d.bins(5))
 	}
-	d.record(-time.Second, 1) // a clock that was set back
+	d.record(-time.Second, 1) // happens if a clock is set back
 	d.record(100*time.Hour, 2)
 	if d.Count != 3 || d.Min != 0 || d.Max != 100*time.Hour || d.Quantile(0.1) != 0 || d.Quantile(0.9) < time.Hour-time.Minute {
 		t.Errorf("%d from %v to %v, %v and %v", d.Count, d.Min, d.Max, d.Quantile(0.1), d.Quantile(0.9))
@@ -69,7 +69,7 @@ func TestDistributionBins(t *testing.T) {
 	for i, b := range bins {
 		total += b.count
 		if i > 0 && b.from != bins[i-1].to {
-			t.Errorf("bin %d begins at %v, the one before ends at %v", i, b.from, bins[i-1].to)
+			t.Errorf("bin %d begins at %v, the previous bin ends at %v", i, b.from, bins[i-1].to)
 		}
 		want := 0
 		for _, v := range list {
@@ -77,12 +77,12 @@ func TestDistributionBins(t *testing.T) {
 				want++
 			}
 		}
-		if math.Abs(float64(int(b.count)-want)) > 5 { // times at a bar's edge may fall to either side
+		if math.Abs(float64(int(b.count)-want)) > 5 { // times at an edge may count in either bar
 			t.Errorf("bin %d has %d times, want %d", i, b.count, want)
 		}
 	}
 	if total != d.Count {
-		t.Errorf("bins have %d times of %d", total, d.Count)
+		t.Errorf("the bins contain %d of %d times", total, d.Count)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestDistributionJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h.TotalCount() != 500 || got.Count != 500 || time.Duration(h.ValueAtQuantile(99)) != d.Quantile(0.99) {
-		t.Errorf("the histogram has %d times and %d, and 99 of 100 within %d, want %v", h.TotalCount(), got.Count, h.ValueAtQuantile(99), d.Quantile(0.99))
+		t.Errorf("the histogram has %d times, Count is %d, the 99th percentile is %d, want %v", h.TotalCount(), got.Count, h.ValueAtQuantile(99), d.Quantile(0.99))
 	}
 	if got.MaxMS != milliseconds(d.Max) || got.P50MS != milliseconds(d.Quantile(0.5)) || !(got.MinMS <= got.P50MS && got.P50MS <= got.P95MS && got.P95MS <= got.P99MS && got.P99MS <= got.MaxMS) {
 		t.Errorf("%+v", got)

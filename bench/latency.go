@@ -12,27 +12,27 @@ import (
 )
 
 // LatencyOptions select what RunLatency measures. A request empties the context, sends a
-// prompt of random tokens and streams the tokens that follow it, by
-// pianola.Session.GenerateIDs with a context that can be cancelled.
+// prompt of random tokens, and streams the tokens that follow by pianola.Session.GenerateIDs
+// with a context that can be cancelled.
 type LatencyOptions struct {
 	Prompt   int // tokens of a request's prompt
-	Decode   int // tokens that a request asks for, at least 2
-	Requests int // measured requests; also the number of cancellations of each kind
-	Warmup   int // unmeasured requests before them
+	Decode   int // tokens that a request generates, at least 2
+	Requests int // number of measured requests, and of cancellations of each kind
+	Warmup   int // number of unmeasured requests before them
 	// Chain and ChainTime are the fields of pianola.SessionOptions.
 	Chain     int
 	ChainTime time.Duration
 	Seed      uint64
-	// Load is the number of goroutines that allocate during the requests, like the
-	// goroutines of a service. Every ms each one allocates LoadBytes in small objects and
-	// keeps LoadLive bytes of them reachable.
+	// Load is the number of goroutines that allocate during the requests, as other goroutines of a
+	// service would. Every ms, each of them allocates LoadBytes in small objects and keeps
+	// LoadLive bytes of them reachable.
 	Load int
-	// Progress receives the number of generations done and of all generations; it may be
-	// nil.
+	// Progress, if not nil, receives the number of completed generations and the number of all
+	// generations.
 	Progress func(done, total int)
 }
 
-// Positions returns the number of positions of context that a request needs.
+// Positions returns the number of context positions that a request needs.
 func (o *LatencyOptions) Positions() int { return o.Prompt + o.Decode }
 
 func (o *LatencyOptions) check() error {
@@ -56,43 +56,44 @@ const (
 	maxLoad     = 1 << 10
 )
 
-// Latency holds the measurements of RunLatency, as distributions of times.
+// Latency holds the measurements of RunLatency as distributions of times.
 //
-// The tokens of a chain arrive together, so the time between two tokens is either close to
-// 0 or the time of a chain. A reader waits for deliveries; a delivery is the tokens of one
-// submission.
+// The tokens of a chain arrive together. So the time between two tokens is either close to 0
+// or the time of a chain. A delivery consists of the tokens of one submission; a reader waits
+// for deliveries.
 type Latency struct {
 	Requests int  `json:"requests"`
 	Warmup   int  `json:"warmup"` // unmeasured requests
 	Prompt   int  `json:"prompt_tokens"`
-	Tokens   int  `json:"tokens"` // tokens of a request, the first included
+	Tokens   int  `json:"tokens"` // tokens of a request, including the first
 	Load     int  `json:"load"`   // goroutines that allocated during the requests
 	RealTime bool `json:"real_time"`
-	// ChainMS is the bound of a submission's time in ms, 0 if Chain fixes its tokens.
+	// ChainMS is the time bound of a submission in ms. It is 0 if Chain fixes the number of
+	// tokens.
 	ChainMS float64 `json:"chain_ms"`
-	// TokensPerDelivery is the mean over all deliveries except the first of each request,
-	// which is one token.
+	// TokensPerDelivery is the mean number of tokens per delivery. It excludes the first delivery
+	// of each request, which is a single token.
 	TokensPerDelivery float64 `json:"tokens_per_delivery"`
 
-	// FirstToken is the time from the call to the first token, one value per request.
+	// FirstToken is the time from the call to the first token. It has one value per request.
 	FirstToken *Distribution `json:"ttft"`
-	// InterToken is the time between deliveries, from the last token of one to the first
-	// token of the next, one value per delivery: the time that a reader waits.
+	// InterToken is the time between deliveries, from the last token of one to the first token of
+	// the next. It has one value per delivery and measures how long a reader waits.
 	InterToken *Distribution `json:"itl"`
-	// PerToken is the time between two deliveries divided by the tokens of the second, one
-	// value per token: the pace.
+	// PerToken is the time between two deliveries divided by the number of tokens of the second.
+	// It has one value per token and measures the pace.
 	PerToken *Distribution `json:"tpot"`
 	// CancelPrefill and CancelDecode are the times from the call of cancel to the end of
 	// the generation, for cancellations before and after the first token.
 	CancelPrefill *Distribution `json:"cancel_prefill"`
 	CancelDecode  *Distribution `json:"cancel_decode"`
-	// Deadline is the time from the moment at which a cancellation was due to the end of
-	// the generation, for both kinds: the overrun of a deadline, including the delay of the
-	// timer, whose goroutine needs a processor, too.
+	// Deadline is the overrun of a deadline: the time from the moment at which a cancellation was
+	// due to the end of the generation, for both kinds. It includes the delay of the timer, whose
+	// goroutine needs a processor too.
 	Deadline *Distribution `json:"deadline"`
 }
 
-// named returns the distributions with their display names.
+// named returns the distributions with the names that are displayed.
 func (l *Latency) named() []namedDistribution {
 	return []namedDistribution{
 		{"first token", "ttft", l.FirstToken}, {"inter-token", "itl", l.InterToken}, {"per token", "tpot", l.PerToken},
@@ -106,15 +107,15 @@ type namedDistribution struct {
 	d         *Distribution
 }
 
-// RunLatency measures the latencies that a caller of the streaming interface observes: of
-// first tokens, of deliveries, and of the end of generations that it cancels at random
-// moments. Requests follow one another in one session.
+// RunLatency measures the latencies that a user of the streaming interface observes: the times
+// to first tokens, between deliveries, and to the end of generations that it cancels at random
+// moments. It sends requests one after another in one session.
 func RunLatency(ctx context.Context, m *pianola.Model, o LatencyOptions) (res *Latency, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
 	if have := int(m.Table().Header.Context); o.Positions() > have {
-		return nil, fmt.Errorf("bench: a request needs %d positions, and the context has %d", o.Positions(), have)
+		return nil, fmt.Errorf("bench: a request needs %d positions, but the context has %d", o.Positions(), have)
 	}
 	s, err := m.NewSession(pianola.SessionOptions{Chain: o.Chain, ChainTime: o.ChainTime, IgnoreStops: true})
 	if err != nil {
@@ -147,7 +148,7 @@ type latencyRunner struct {
 	rng *rand.Rand
 	res *Latency
 
-	sent               int // generations so far
+	sent               int // number of generations so far
 	tokens, deliveries int
 	decode             *Distribution // time from a request's first token to its last
 }
@@ -164,14 +165,14 @@ func (r *latencyRunner) run() error {
 	}
 	for _, c := range []struct {
 		to    *Distribution
-		first bool          // the moment is relative to the first token
-		most  time.Duration // upper bound of the moment
+		first bool          // the delay is counted from the first token
+		most  time.Duration // upper bound of the delay
 	}{
 		{r.res.CancelPrefill, false, r.res.FirstToken.Quantile(0.5)},
 		{r.res.CancelDecode, true, r.decode.Quantile(0.5)},
 	} {
-		// A request that ends before its cancellation yields no value. Another one takes
-		// its place, up to a limit.
+		// A request that ends before its cancellation gives no value. It is repeated, up to a
+		// limit.
 		for tries := 4 * r.o.Requests; tries > 0 && c.to.Count < int64(r.o.Requests); tries-- {
 			if err := r.cancelled(c.to, c.first, time.Duration(r.rng.Float64()*float64(c.most))); err != nil {
 				return err
@@ -181,8 +182,8 @@ func (r *latencyRunner) run() error {
 	return nil
 }
 
-// begin empties the context and returns a new random prompt, so that no tokens of the
-// previous one can be reused.
+// begin empties the context and returns a new random prompt, so that no positions of the
+// previous prompt can be reused.
 func (r *latencyRunner) begin() ([]int32, error) {
 	if err := context.Cause(r.ctx); err != nil {
 		return nil, err
@@ -203,7 +204,7 @@ func (r *latencyRunner) request(counts bool) error {
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
 	var (
-		n, batch                    int // tokens so far, and those of the current delivery
+		n, batch                    int // tokens so far, and tokens of the current delivery
 		first, delivery, last, wait time.Time
 		submissions                 int
 	)
@@ -211,8 +212,8 @@ func (r *latencyRunner) request(counts bool) error {
 	if !counts {
 		res = &Latency{FirstToken: newDistribution(), InterToken: newDistribution(), PerToken: newDistribution()}
 	}
-	// flush records the pace of the delivery that began at delivery, after the delivery at
-	// wait.
+	// flush records the pace of the current delivery, which began at delivery. The previous one
+	// ended at wait.
 	flush := func() {
 		if batch > 0 {
 			res.PerToken.record(delivery.Sub(wait)/time.Duration(batch), int64(batch))
@@ -243,7 +244,7 @@ func (r *latencyRunner) request(counts bool) error {
 		n++
 	}
 	if n != r.o.Decode {
-		return fmt.Errorf("bench: a request gave %d tokens of %d", n, r.o.Decode)
+		return fmt.Errorf("bench: a request generated %d of %d tokens", n, r.o.Decode)
 	}
 	flush()
 	if counts {
@@ -253,8 +254,8 @@ func (r *latencyRunner) request(counts bool) error {
 	return nil
 }
 
-// cancelled cancels one generation after a delay from its start or from its first token,
-// and records the time until it ends.
+// cancelled starts a generation, cancels it after a delay from its start or from its first
+// token, and records the time until it ends.
 func (r *latencyRunner) cancelled(to *Distribution, fromFirst bool, after time.Duration) error {
 	ids, err := r.begin()
 	if err != nil {
@@ -292,13 +293,14 @@ func (r *latencyRunner) cancelled(to *Distribution, fromFirst bool, after time.D
 	case r.ctx.Err() != nil:
 		return context.Cause(r.ctx)
 	case failed == nil:
-		return nil // it ended before the cancellation
+		return nil // the generation ended before the cancellation
 	case !errors.Is(failed, context.Canceled):
 		return failed
 	case n > 0 != fromFirst:
-		return nil // the prompt was faster than most
+		return nil // the cancellation came in the other phase
 	}
-	// The generation has observed the cancellation, so the writes before it are visible.
+	// The generation has observed the cancellation, so the variables written before are visible
+	// here.
 	to.record(end.Sub(called), 1)
 	r.res.Deadline.record(end.Sub(due), 1)
 	return nil

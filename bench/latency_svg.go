@@ -10,11 +10,11 @@ import (
 	svg "github.com/ajstarks/svgo"
 )
 
-// Layout in pixels: the page consists of panels below one another.
+// The layout of the page in pixels. The panels are arranged vertically.
 const (
 	svgBins   = 60
 	svgWidth  = 960
-	svgHead   = 64  // height of the page's head
+	svgHead   = 64  // height of the page's heading
 	svgPanel  = 190 // height of a panel, one per distribution
 	svgLeft   = 60  // left edge of the bars
 	svgRight  = 30
@@ -24,8 +24,8 @@ const (
 	svgFamily = "font-family:system-ui,sans-serif"
 )
 
-// WriteSVG draws a histogram and percentiles of each distribution, each on its own
-// logarithmic scale of time. title is the heading of the page.
+// WriteSVG draws a histogram with percentiles for each distribution. Each has its own
+// logarithmic time scale. title is the heading of the page.
 func (l *Latency) WriteSVG(w io.Writer, title string) error {
 	var b bytes.Buffer
 	list := l.named()
@@ -44,7 +44,7 @@ func (l *Latency) WriteSVG(w io.Writer, title string) error {
 	return err
 }
 
-// draw draws a panel whose top edge is at y.
+// draw draws a panel. y is the position of its top edge.
 func (d *Distribution) draw(c *svg.SVG, name string, y int) {
 	c.Text(svgLeft, y+16, fmt.Sprintf("%s, n = %d", name, d.Count), svgFamily+";font-size:14px;font-weight:600")
 	bins := d.bins(svgBins)
@@ -83,12 +83,12 @@ func (d *Distribution) draw(c *svg.SVG, name string, y int) {
 	for i, m := range marks {
 		x := scale.x(m.at)
 		c.Line(x, y+svgTop-4, x, base, "stroke:"+m.color+";stroke-dasharray:3,2")
-		// Percentiles may be close together, so their labels are placed at fixed distances.
+		// Percentiles may be close together, so their labels are at fixed distances.
 		c.Text(svgLeft+260+i*150, y+16, fmt.Sprintf("%s %s ms", m.name, ms(m.at)), svgFamily+";font-size:13px;fill:"+m.color)
 	}
 }
 
-// logScale maps times to pixels.
+// logScale maps times to horizontal pixels.
 type logScale struct{ low, high float64 }
 
 func newLogScale(from, to time.Duration) logScale {
@@ -104,8 +104,8 @@ func (s logScale) x(t time.Duration) int {
 	return svgLeft + int(math.Round(svgPlotW*min(max(v, 0), 1)))
 }
 
-// ticks returns round times on the scale: 1, 2 and 5 times powers of ten, or all multiples
-// of a power if those are few.
+// ticks returns round times on the scale: 1, 2 and 5 times powers of ten, or, on a short
+// scale, all multiples of a power of ten.
 func (s logScale) ticks() []time.Duration {
 	for _, of := range [][]int{{1}, {1, 2, 5}} {
 		var list []time.Duration

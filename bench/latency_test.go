@@ -14,7 +14,7 @@ import (
 	"github.com/pianola-engine/pianola/bench"
 )
 
-// TestLatencyCounts checks the number of values of each distribution. Tokens that arrive
+// TestLatencyCounts checks the number of values in each distribution. Tokens that arrive
 // together are one delivery.
 func TestLatencyCounts(t *testing.T) {
 	m := open(t, llama, pianola.Options{Table: pianola.TableOptions{Context: 96}})
@@ -24,7 +24,7 @@ func TestLatencyCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 9 tokens after the first arrive in chains of 4, 4 and 1.
+	// The 9 tokens after the first arrive in chains of 4, 4 and 1.
 	for name, c := range map[string]struct{ got, want int64 }{
 		"first token": {res.FirstToken.Count, 20}, "inter-token": {res.InterToken.Count, 3 * 20}, "per token": {res.PerToken.Count, 9 * 20},
 	} {
@@ -33,7 +33,7 @@ func TestLatencyCounts(t *testing.T) {
 		}
 	}
 	if res.TokensPerDelivery != 3 || res.ChainMS != 0 || res.FirstToken.Min <= 0 {
-		t.Errorf("%v tokens a delivery, %v ms, first token from %v", res.TokensPerDelivery, res.ChainMS, res.FirstToken.Min)
+		t.Errorf("%v tokens per delivery, ChainMS %v, first token after %v at least", res.TokensPerDelivery, res.ChainMS, res.FirstToken.Min)
 	}
 	// A delivery takes longer than one of its tokens.
 	if res.InterToken.Max < res.PerToken.Quantile(0.5) {
@@ -41,8 +41,7 @@ func TestLatencyCounts(t *testing.T) {
 	}
 }
 
-// TestLatencyCancels cancels generations that last long enough, with a load in the
-// background.
+// TestLatencyCancels cancels generations that last long enough, with load goroutines running.
 func TestLatencyCancels(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
 	res, err := bench.RunLatency(context.Background(), m, bench.LatencyOptions{
@@ -78,7 +77,7 @@ func TestLatencyErrors(t *testing.T) {
 		{func(o *bench.LatencyOptions) { o.Warmup = -1 }, "-1 requests to warm up"},
 		{func(o *bench.LatencyOptions) { o.Chain = -1 }, "-1 tokens of a chain"},
 		{func(o *bench.LatencyOptions) { o.Load = 1 << 30 }, "goroutines of load"},
-		{func(o *bench.LatencyOptions) { o.Decode = 25 }, "needs 33 positions, and the context has 32"},
+		{func(o *bench.LatencyOptions) { o.Decode = 25 }, "needs 33 positions, but the context has 32"},
 		{func(o *bench.LatencyOptions) { o.ChainTime = -1 }, "Chain 0 and ChainTime -1ns must not be negative"},
 	} {
 		o := ok
@@ -100,19 +99,19 @@ func TestLatencyIsCancelled(t *testing.T) {
 			cancel(cause)
 		}
 		if total != 3*o.Requests {
-			t.Errorf("%d of %d", done, total)
+			t.Errorf("progress reached %d of %d", done, total)
 		}
 	}
 	if res, err := bench.RunLatency(ctx, m, o); !errors.Is(err, cause) || res != nil {
 		t.Errorf("%v, %v", res, err)
 	}
-	for range 100 { // goroutines that were stopped need a moment
+	for range 100 { // stopped goroutines need a moment to end
 		if runtime.NumGoroutine() <= before {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+	t.Errorf("%d goroutines are left, want %d", runtime.NumGoroutine(), before)
 }
 
 func TestLatencyOutput(t *testing.T) {
@@ -131,7 +130,7 @@ func TestLatencyOutput(t *testing.T) {
 		"p50", "p95", "p99", "max", "first token, ms\n", "inter-token, ms\n", "per token, ms\n", "cancel in prefill, ms\n", "cancel in decode, ms\n", "█",
 	} {
 		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in\n%s", want, b.String())
+			t.Errorf("the output lacks %q:\n%s", want, b.String())
 		}
 	}
 	b.Reset()

@@ -27,7 +27,7 @@ func (l *Latency) WriteText(w io.Writer) error {
 		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%s\t%s\t\n", n.name, d.Count,
 			ms(d.Quantile(0.50)), ms(d.Quantile(0.95)), ms(d.Quantile(0.99)), ms(d.Max))
 	}
-	tw.Flush() // cannot fail on a strings.Builder
+	tw.Flush() // cannot fail, because b is a strings.Builder
 	for _, n := range l.named() {
 		fmt.Fprintf(&b, "\n%s, ms\n", n.name)
 		n.d.writeBars(&b)
@@ -62,8 +62,8 @@ func ms(d time.Duration) string {
 	return fmt.Sprintf("%.*f", decimals, v)
 }
 
-// writeBars draws the histogram with one line per bin; a bar's length is proportional to
-// the count.
+// writeBars draws the histogram with one line per bin. The length of a bar is proportional to
+// the bin's count.
 func (d *Distribution) writeBars(b *strings.Builder) {
 	bins := d.bins(textBins)
 	var most int64
@@ -80,8 +80,8 @@ func (d *Distribution) writeBars(b *strings.Builder) {
 	}
 }
 
-// eighths returns a bar of a width in characters, rounded to eighths. A positive width
-// gives at least one eighth.
+// eighths returns a bar that is width characters long, rounded to eighths of a character. A
+// positive width gives at least one eighth.
 func eighths(width float64) string {
 	n := int(math.Round(8 * width))
 	if n == 0 && width > 0 {
@@ -94,8 +94,8 @@ func eighths(width float64) string {
 	return bar
 }
 
-// WriteBenchfmt writes a line of Go's benchmark format for each distribution, with the
-// model and device of res. The lines of res itself must precede them.
+// WriteBenchfmt writes a line of Go's benchmark format for each distribution. Lines with the
+// model and device of res must precede it.
 func (l *Latency) WriteBenchfmt(w io.Writer, res *Result) error {
 	var b strings.Builder
 	common := fmt.Sprintf("model=%s/device=%s/mode=%s/chain=%gms", benchName(res.Model), res.Device, res.Mode, l.ChainMS)

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Work of one goroutine of the load: 256 MB per second in objects with pointers.
+// The work of one load goroutine: it allocates 256 MB per second in objects with pointers.
 const (
 	LoadBytes = 256 << 10
 	LoadLive  = 16 << 20
 )
 
-// node is an object with pointers, which the garbage collector must follow.
+// node is an object with pointers, which the garbage collector must scan.
 type node struct {
 	next *node
 	_    [15]uint64

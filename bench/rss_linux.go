@@ -6,8 +6,7 @@ import (
 	"strconv"
 )
 
-// peakRSS returns the largest resident set of the process so far, in bytes: VmHWM of
-// proc(5).
+// peakRSS returns the peak resident set size of the process in bytes. It is VmHWM of proc(5).
 func peakRSS() (uint64, bool) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package bench
 
-// peakRSS is unknown on this system.
+// peakRSS returns false, because this system does not report the peak resident set size.
 func peakRSS() (uint64, bool) { return 0, false }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// peakRSS returns the largest resident set of the process so far, in bytes: ru_maxrss of
-// getrusage(2), which counts bytes on macOS and KiB elsewhere.
+// peakRSS returns the peak resident set size of the process in bytes. It is ru_maxrss of
+// getrusage(2), which is in bytes on macOS and in KiB elsewhere.
 func peakRSS() (uint64, bool) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil || u.Maxrss < 0 {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// processMemoryCounters is PROCESS_MEMORY_COUNTERS of psapi.h.
+// processMemoryCounters is the structure PROCESS_MEMORY_COUNTERS of psapi.h.
 type processMemoryCounters struct {
 	cb, pageFaultCount             uint32
 	peakWorkingSetSize             uintptr
@@ -18,7 +18,7 @@ type processMemoryCounters struct {
 	pagefileUsage, peakPagefileUse uintptr
 }
 
-// peakRSS returns the largest working set of the process so far, in bytes.
+// peakRSS returns the peak working set size of the process in bytes.
 func peakRSS() (uint64, bool) {
 	proc := windows.NewLazySystemDLL("kernel32.dll").NewProc("K32GetProcessMemoryInfo")
 	if proc.Find() != nil {

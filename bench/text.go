@@ -25,7 +25,7 @@ func (r *Result) WriteText(w io.Writer) error {
 		row("reads", "%.2f MB a token, %.2f GB/s", r.BytesPerToken/1e6, r.ReadGBs)
 		row("waits", "%d submissions, %d waits, %.2f ms a run", r.Submissions, r.Waits, r.WaitMS)
 		if r.CallsPerToken > 0 {
-			row("calls", "%.1f of the GPU's interface a token", r.CallsPerToken)
+			row("calls", "%.1f of the GPU's API per token", r.CallsPerToken)
 		}
 		row("latency", "%.3f ms a submission, 99 of 100 within %.3f ms", r.ChainP50MS, r.ChainP99MS)
 		row("allocations", "%.3g a token", r.AllocsPerToken)
@@ -62,7 +62,7 @@ func (r *Result) depth() string {
 	return fmt.Sprintf(" after %d", r.Depth)
 }
 
-// spread returns the median of a list and the largest deviation from it.
+// spread returns the median of a list with the largest deviation from it.
 func spread(list []float64) string {
 	m, far := Median(list), 0.0
 	for _, v := range list {
@@ -74,8 +74,8 @@ func spread(list []float64) string {
 	return fmt.Sprintf("%.1f ± %.1f %%", m, 100*far/m)
 }
 
-// WriteCurve writes the decode figures for several chain lengths as a table. It writes each
-// row as soon as next returns it; next returns nil at the end.
+// WriteCurve writes the decode results for several chain lengths as a table. It writes each
+// row as soon as next returns it. next returns nil at the end.
 func WriteCurve(w io.Writer, next func() (*Result, error)) error {
 	const format = "%6v  %12v  %10v  %9v  %10v  %11v  %9v  %9v  %8v\n"
 	if _, err := fmt.Fprintf(w, format, "chain", "decode tok/s", "ms/token", "GB/s", "encode ns", "submissions", "wait ms", "p99 ms", "allocs"); err != nil {
@@ -96,7 +96,8 @@ func WriteCurve(w io.Writer, next func() (*Result, error)) error {
 }
 
 // WriteBenchfmt writes a result in the format of Go's benchmarks
-// (golang.org/design/14313-benchmark-format), one line per run, for benchstat.
+// (golang.org/design/14313-benchmark-format). It writes one line per run, as benchstat
+// expects.
 func (r *Result) WriteBenchfmt(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\npkg: github.com/pianola-engine/pianola/bench\n", runtime.GOOS, runtime.GOARCH)
@@ -109,7 +110,7 @@ func (r *Result) WriteBenchfmt(w io.Writer) error {
 		fmt.Fprintf(&b, "BenchmarkPrefill/%s/prompt=%d-%d\t%d\t%.1f ns/token\t%.2f tok/s\n",
 			common, r.Prompt, procs, r.Prompt, 1e9/rate, rate)
 	}
-	chain := "time" // the length varies between runs and cannot be part of the name
+	chain := "time" // the length varies between runs, so it is not part of the name
 	if r.ChainKept {
 		chain = fmt.Sprint(r.Chain)
 	}
@@ -121,7 +122,7 @@ func (r *Result) WriteBenchfmt(w io.Writer) error {
 	return err
 }
 
-// benchName replaces the characters that would end a benchmark's name or a part of it.
+// benchName replaces the characters that would end a benchmark's name or a part of the name.
 func benchName(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r <= ' ' || r == '/' || r == '=' || r > '~' {

@@ -2,8 +2,8 @@ package bench
 
 import "github.com/pianola-engine/pianola/table"
 
-// meanBytes returns the mean number of bytes that all commands read per token, over the
-// given number of tokens. The first attends to kvLen positions.
+// meanBytes returns the mean number of bytes per token that all commands read, over the given
+// number of tokens. The first token attends to kvLen positions.
 func meanBytes(reads []table.Reads, kvLen, tokens int) float64 {
 	var sum float64
 	for _, r := range reads {

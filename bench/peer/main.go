@@ -1,13 +1,13 @@
-// Command peer measures pianola beside llama.cpp on the same files, in
-// alternation, and prints a Markdown table of medians and ratios. It serves
-// development; make bench-peer builds what it needs and runs it.
+// Command peer measures pianola and llama.cpp alternately on the same files, and prints a
+// Markdown table of medians and ratios. It is a development tool: make bench-peer builds its
+// dependencies and runs it.
 //
 //	peer -pianola BIN -peer 'llamapeer LIBDIR' [-r 5] [-p 512] [-d 128] [-n 64] [-t 2] FILE...
 //
-// Prefill is of a prompt of -p tokens, decode of -n tokens after a context of
-// -d, for both. llama.cpp's decode figure is the better median of one thread
-// and of -t. The bandwidth is measured before each file: -t threads read 1 GiB,
-// and the best of five passes counts. -p 0 leaves prefill out.
+// In both programs, prefill processes a prompt of -p tokens, and decode generates -n tokens
+// after a context of -d tokens. -p 0 omits prefill. For llama.cpp's decode, the table shows
+// the better of two medians: with one thread and with -t threads. Before each file, the memory
+// bandwidth is measured: -t threads read 1 GiB, and the best of five passes counts.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/pianola-engine/pianola/bench"
 )
 
-// speeds are what both programs print.
+// speeds is the JSON output that both programs print.
 type speeds struct {
 	Prefill []float64 `json:"pp_tok_s"`
 	Decode  []float64 `json:"tg_tok_s"`
@@ -65,14 +65,14 @@ func main() {
 	}
 }
 
-// measure is a command of a round and where its rates go.
+// measure is one command of a round and the list that collects its rates.
 type measure struct {
 	into *[]float64
 	rate func(*speeds) []float64
 	args []string
 }
 
-// compare alternates the two programs on a file.
+// compare measures the two programs alternately on a file and returns a row of the table.
 func (c *config) compare(file string) (string, error) {
 	bandwidth := probe(c.threads)
 	var prefill, peerPrefill, decode, peerOne, peerMany []float64
@@ -114,7 +114,7 @@ func (c *config) compare(file string) (string, error) {
 		d, peerDecode, d/peerDecode, 100*d*bytes/1e9/bandwidth), nil
 }
 
-// args is a run of pianola with some options and their values.
+// args returns a command line of pianola with options and their values.
 func (c *config) args(file string, options ...any) []string {
 	args := []string{c.pianola, "bench", file, "--json", "-r", "1", "-t", strconv.Itoa(c.threads)}
 	for _, o := range options {
@@ -140,8 +140,8 @@ func run(args []string) (speeds, error) {
 	return s, nil
 }
 
-// probe returns how many GB/s threads read from memory together: 1 GiB, best
-// of five.
+// probe returns the rate in GB/s at which threads together read 1 GiB from memory. It is the
+// best of five passes.
 func probe(threads int) float64 {
 	const words = 1 << 27
 	data := make([]uint64, words)
@@ -163,7 +163,7 @@ func probe(threads int) float64 {
 	return words * 8 / best.Seconds() / 1e9
 }
 
-// xor reads every word.
+// xor reads every word and combines them, so that the compiler cannot omit the reads.
 func xor(data []uint64) uint64 {
 	var a, b, c, d uint64
 	for ; len(data) >= 16; data = data[16:] {

@@ -18,29 +18,29 @@ import (
 )
 
 // Passes are functions that encode work of the program into each command buffer of a chain,
-// before and after the replayed commands; either may be nil.
+// before and after the replayed commands. Either function may be nil.
 //
-// They are called one at a time, on a goroutine of the model, in an autorelease pool. They must
-// end the encoders that they create. They must not commit the command buffer, and must not call
-// methods that run or close a session or the model. The command buffer does not retain objects:
-// an object that the functions bind must live until the buffer has completed. An error ends the
-// session's call that submitted the chain.
+// The model calls them one at a time, on one of its goroutines, in an autorelease pool. They
+// must end the encoders that they create. They must not commit the command buffer, and must
+// not call methods that run or close a session or the model. The command buffer does not
+// retain objects, so an object that a function binds must live until the buffer has completed.
+// An error ends the session's call that submitted the chain.
 type Passes struct {
 	Before, After func(Pass) error
 }
 
-// Pass is a command buffer of a chain before its commit.
+// Pass describes a command buffer of a chain before it is committed.
 type Pass struct {
 	CommandBuffer metal.CommandBufferObject
 	Fence         metal.FenceObject
-	Session       replay.SessionID // returned by replay.Session's ID
-	Program       string           // program of the last tokens in the command buffer: "decode", "prefill" or "head"
-	Position      uint32           // position of their last row; after "decode" and "head", of the logits
+	Session       replay.SessionID // the result of replay.Session.ID
+	Program       string           // program of the command buffer's last tokens: "decode", "prefill" or "head"
+	Position      uint32           // position of the last row, which has the logits after "decode" and "head"
 	Tokens        int              // number of tokens that the command buffer replays
 }
 
-// Compute encodes kernels of the caller's program into the command buffer, ordered with those of
-// the chain.
+// Compute encodes kernels of the caller's program into the command buffer. They are ordered
+// with the kernels of the chain.
 func (p Pass) Compute(encode func(metal.ComputeCommandEncoderObject) error) error {
 	return Compute(p.CommandBuffer, p.Fence, encode)
 }
@@ -48,30 +48,30 @@ func (p Pass) Compute(encode func(metal.ComputeCommandEncoderObject) error) erro
 // ErrNoEncoder reports that Metal could not create a compute encoder.
 var ErrNoEncoder = errors.New("darwinkit: no compute encoder")
 
-// Compute encodes kernels of the caller's program into a command buffer of its own on the model's
-// queue: after the buffers committed before it, and before later ones. encode must not end the
-// encoder.
+// Compute encodes kernels of the caller's program into a separate command buffer on the
+// model's queue. They run after the command buffers committed before and before those
+// committed later. encode must not end the encoder.
 func Compute(buffer metal.CommandBufferObject, fence metal.FenceObject, encode func(metal.ComputeCommandEncoderObject) error) error {
 	encoder := buffer.ComputeCommandEncoderWithDispatchType(metal.DispatchTypeSerial)
 	if encoder.IsNil() {
 		return ErrNoEncoder
 	}
 	objc.Call[objc.Void](encoder, objc.Sel("waitForFence:"), fence)
-	defer func() { // an encoder that is released without an end aborts the process
+	defer func() { // releasing an encoder that has not ended aborts the process
 		objc.Call[objc.Void](encoder, objc.Sel("updateFence:"), fence)
 		metal.CommandEncoderObject{Object: encoder.Object}.EndEncoding()
 	}()
 	return encode(encoder)
 }
 
-// SetPipeline selects the kernel of the following dispatches. Darwinkit's own method panics; see
-// the package comment.
+// SetPipeline selects the kernel of the following dispatches. Use it instead of darwinkit's
+// method, which panics; see the package comment.
 func SetPipeline(encoder metal.ComputeCommandEncoderObject, kernel metal.ComputePipelineStateObject) {
 	objc.Call[objc.Void](encoder, objc.Sel("setComputePipelineState:"), kernel)
 }
 
-// SetBuffer binds a buffer, beginning at an offset. Darwinkit's own method panics; see the
-// package comment.
+// SetBuffer binds a buffer at an offset in bytes. Use it instead of darwinkit's method, which
+// panics; see the package comment.
 func SetBuffer(encoder metal.ComputeCommandEncoderObject, buffer metal.BufferObject, offset, index uint) {
 	objc.Call[objc.Void](encoder, objc.Sel("setBuffer:offset:atIndex:"), buffer, offset, index)
 }
@@ -79,9 +79,9 @@ func SetBuffer(encoder metal.ComputeCommandEncoderObject, buffer metal.BufferObj
 // languageVersion is Metal 3.1, for which darwinkit 0.5.0 has no name.
 const languageVersion metal.LanguageVersion = 3<<16 + 1
 
-// NewPipeline compiles a Metal source and returns a pipeline of one of its kernels, which the
-// caller releases. threads is the largest number of threads in a threadgroup. The error has
-// Metal's message.
+// NewPipeline compiles a Metal source and returns a pipeline for one of its kernels, which the
+// caller must release. threads is the largest number of threads in a threadgroup. The error
+// contains Metal's message.
 func NewPipeline(device metal.DeviceObject, source, kernel string, threads uint) (pipeline metal.ComputePipelineStateObject, err error) {
 	objc.WithAutoreleasePool(func() {
 		var failure unsafe.Pointer // an NSError
@@ -111,19 +111,19 @@ func NewPipeline(device metal.DeviceObject, source, kernel string, threads uint)
 		pipeline = objc.Call[metal.ComputePipelineStateObject](device, objc.Sel("newComputePipelineStateWithDescriptor:options:reflection:error:"),
 			descriptor, metal.PipelineOption(0), unsafe.Pointer(nil), unsafe.Pointer(&failure))
 		if pipeline.IsNil() {
-			err = failed("no pipeline of kernel " + kernel)
+			err = failed("cannot create a pipeline for kernel " + kernel)
 		}
 	})
 	return pipeline, err
 }
 
-// Share makes a model use the caller's device and a queue of it. Pass the result as
+// Share makes a model use the caller's device and a queue of that device. Pass the result as
 // pianola.MetalOptions.Shared.
 func Share(device metal.DeviceObject, queue metal.CommandQueueObject, p Passes) *metaldevice.Shared {
 	return &metaldevice.Shared{Device: device.Ptr(), Queue: queue.Ptr(), Before: pass(p.Before), After: pass(p.After)}
 }
 
-// pass returns f in the form that the device calls.
+// pass converts f to the form that the device calls.
 func pass(f func(Pass) error) func(*metaldevice.Pass) error {
 	if f == nil {
 		return nil
@@ -140,7 +140,8 @@ func pass(f func(Pass) error) func(*metaldevice.Pass) error {
 	}
 }
 
-// GPU holds the Metal objects that a model uses, shared or its own.
+// GPU holds the Metal objects that a model uses. They are shared by the caller or created by
+// the model.
 type GPU struct {
 	Device metal.DeviceObject
 	Queue  metal.CommandQueueObject
@@ -161,16 +162,17 @@ func Of(m *pianola.Model) (GPU, error) {
 	}, nil
 }
 
-// Span is the place of a slot: Size bytes of a buffer, shared with the host, beginning at Offset.
+// Span is the place of a slot in memory: Size bytes at Offset of a buffer that is shared with
+// the host.
 type Span struct {
 	Buffer       metal.BufferObject
 	Offset, Size uint
 }
 
-// Slot returns the place of a session's slot by its name in the dump: "logits", [rows, vocab]
-// float32; "tokens", [context+1] uint32; "kv.0.k" and "kv.0.v", a layer's cache, [heads,
-// capacity, headDim] float16; or a weight. The place stays the same as long as the session is
-// open. Weights must not be written to.
+// Slot returns the place of a session's slot. The name is the one in the table's dump:
+// "logits", [rows, vocab] float32; "tokens", [context+1] uint32; "kv.0.k" and "kv.0.v", the KV
+// cache of a layer, [heads, capacity, headDim] float16; or a weight. The place does not change
+// while the session is open. Weights must not be modified.
 func Slot(s *pianola.Session, name string) (Span, error) {
 	at, err := s.MetalSpan(name)
 	if err != nil {
@@ -179,19 +181,19 @@ func Slot(s *pianola.Session, name string) (Span, error) {
 	return Span{Buffer: metal.BufferObject{Object: objc.ObjectFrom(at.Buffer)}, Offset: uint(at.Offset), Size: uint(at.Size)}, nil
 }
 
-// Bind makes the slot buffer argument index of the following kernels.
+// Bind binds the slot to a buffer index for the following kernels.
 func (s Span) Bind(encoder metal.ComputeCommandEncoderObject, index uint) {
 	SetBuffer(encoder, s.Buffer, s.Offset, index)
 }
 
-// Bytes returns the slot's memory, which is valid as long as the buffer. The GPU must not be
-// using it.
+// Bytes returns the slot's memory, which is valid as long as the buffer. The GPU must not use
+// the slot at the same time.
 func (s Span) Bytes() []byte {
 	return unsafe.Slice((*byte)(s.Buffer.Contents()), s.Offset+s.Size)[s.Offset:]
 }
 
-// SystemDevice returns the system's device, for which darwinkit has no function. The caller
-// releases it.
+// SystemDevice returns the system's default device, for which darwinkit has no function. The
+// caller must release it.
 func SystemDevice() (metal.DeviceObject, error) {
 	native, err := driver.SystemDevice()
 	return metal.DeviceObject{Object: objc.ObjectFrom(native)}, err

@@ -14,8 +14,8 @@ import (
 	"github.com/pianola-engine/pianola/examples/darwinkit"
 )
 
-// A pass counts the tokens that the model's command buffers replay. The program in lipogram
-// encodes a kernel in its pass, which chooses the tokens.
+// A pass counts the tokens that the model's command buffers replay. In the program lipogram, a
+// pass encodes a kernel that chooses the tokens.
 func ExampleShare() {
 	device, err := darwinkit.SystemDevice()
 	if err != nil {
@@ -35,7 +35,7 @@ func ExampleShare() {
 	defer m.Close()
 }
 
-// A program works on the model's queue between calls of a session, in a command buffer of its own.
+// A program uses the model's queue between calls of a session, in a separate command buffer.
 func ExampleCompute() {
 	var m *pianola.Model
 	var s *pianola.Session
@@ -63,7 +63,7 @@ func ExampleCompute() {
 	})
 }
 
-// Status returns what "pianola devices" prints about a device.
+// Status returns the information that "pianola devices" prints about a device.
 func ExampleStatus() {
 	device, err := darwinkit.SystemDevice()
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// added is the kernel add, x += delta, in the place of a program's own kernel.
+// added is the kernel add, x += delta. It stands for a program's own kernel.
 type added struct {
 	drv    driver.Device
 	kernel driver.Pipeline
@@ -74,9 +74,9 @@ func (a *added) close() {
 	a.drv.Close()
 }
 
-// TestBorder runs a model on darwinkit's device and queue, with a kernel of the program after the
-// chains' commands and in command buffers of its own. Both read the logits. Darwinkit's Go code is
-// unchanged.
+// TestBorder runs a model on darwinkit's device and queue. A kernel of the program runs after
+// the chains' commands and in separate command buffers. Both read the logits. Darwinkit's Go
+// code is unchanged.
 func TestBorder(t *testing.T) {
 	if err := soft.Start("../.."); err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestBorder(t *testing.T) {
 	add := newAdded(t, device, queue)
 
 	var logits Span
-	mine := errors.New("no more")
+	mine := errors.New("stopped by the pass")
 	refuse, passes := false, 0
 	m, err := pianola.Open(context.Background(), testmodels.Path(t, "../../testdata/tiny/llama/model.gguf"), pianola.Options{
 		Table: pianola.TableOptions{Context: 16},
@@ -162,7 +162,7 @@ func TestBorder(t *testing.T) {
 		}
 	}
 	if passes == 0 {
-		t.Error("no passes")
+		t.Error("no pass was called")
 	}
 	refuse = true
 	if _, _, err := s.Chain(context.Background(), 1); !errors.Is(err, mine) {
@@ -179,14 +179,15 @@ func TestBorder(t *testing.T) {
 		o.Release()
 	}
 	if o, b := soft.Live(); o != objects || b != bytes {
-		t.Errorf("%d objects and %d bytes are left", o-objects, b-bytes)
+		t.Errorf("%d objects and %d bytes were not released", o-objects, b-bytes)
 	}
 	if err := soft.Violation(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestArguments shows why SetPipeline and SetBuffer exist: darwinkit's own methods panic.
+// TestArguments checks that darwinkit's own methods still panic, which is why SetPipeline and
+// SetBuffer exist.
 func TestArguments(t *testing.T) {
 	if err := soft.Start("../.."); err != nil {
 		t.Fatal(err)
@@ -201,7 +202,7 @@ func TestArguments(t *testing.T) {
 		e := queue.CommandBuffer().ComputeCommandEncoderWithDispatchType(metal.DispatchTypeSerial)
 		defer func() {
 			if v := recover(); v == nil {
-				t.Error("WaitForFence no longer panics: the border can call it")
+				t.Error("WaitForFence does not panic: this package can call it")
 			}
 			metal.CommandEncoderObject{Object: e.Object}.EndEncoding()
 			fence.Release()
@@ -211,8 +212,8 @@ func TestArguments(t *testing.T) {
 	})
 }
 
-// TestNewPipeline returns the errors of sources without the kernel, and of a pipeline that the GPU
-// does not have.
+// TestNewPipeline checks the errors for sources that do not compile or lack the kernel, and
+// for a pipeline that the GPU does not support.
 func TestNewPipeline(t *testing.T) {
 	if err := soft.Start("../.."); err != nil {
 		t.Fatal(err)
@@ -230,7 +231,7 @@ func TestNewPipeline(t *testing.T) {
 	}{
 		{"kernel void mine(", 32, 0, "the Metal source has no kernel mine"},
 		{"kernel void add(", 32, 1, "the Metal source does not compile: injected"},
-		{"kernel void add(", 4096, 0, "no pipeline of kernel add: 4096 threads"},
+		{"kernel void add(", 4096, 0, "cannot create a pipeline for kernel add: 4096 threads"},
 		{"kernel void add(", 256, 0, ""},
 	} {
 		name := "mine"

@@ -1,6 +1,7 @@
-// Service embeds the engine behind net/http: sessions of one model take requests from a
-// queue, and each request's deadline ends it wherever it is. Answers are lines of JSON:
-// curl -d '{"prompt": "func main() {", "max_tokens": 40, "deadline_ms": 500}' localhost:8080
+// Service embeds the engine in an HTTP server. Sessions of one model process requests from a
+// queue, and each request ends at its deadline, wherever it is. Answers are lines of JSON:
+//
+//	curl -d '{"prompt": "func main() {", "max_tokens": 40, "deadline_ms": 500}' localhost:8080
 package main
 
 import (
@@ -16,27 +17,27 @@ import (
 	"github.com/pianola-engine/pianola"
 )
 
-const chainTime = 20 * time.Millisecond // bounds a submission, and so how late an answer ends
+const chainTime = 20 * time.Millisecond // bounds a submission, and so the overrun of a deadline
 
 type request struct {
 	Prompt     string `json:"prompt"`
 	MaxTokens  int    `json:"max_tokens"`
-	DeadlineMS int    `json:"deadline_ms"` // from when it came
+	DeadlineMS int    `json:"deadline_ms"` // counted from the request's arrival
 }
 
 type answer struct {
 	Text string `json:"text,omitempty"`
-	End  string `json:"end,omitempty"` // in the last line: "done", or why there is no more
+	End  string `json:"end,omitempty"` // in the last line: "done", or the reason why the answer ended
 }
 
 type server struct {
-	room chan struct{}         // a place for each request that waits or runs
-	free chan *pianola.Session // sessions that nobody uses
+	room chan struct{}         // has one element for each request that waits or runs
+	free chan *pianola.Session // unused sessions
 }
 
 func newServer(m *pianola.Model, sessions, queue int) (*server, error) {
 	s := &server{make(chan struct{}, sessions+queue), make(chan *pianola.Session, sessions)}
-	for range sessions { // m.Close closes them
+	for range sessions { // m.Close closes the sessions
 		one, err := m.NewSession(pianola.SessionOptions{ChainTime: chainTime})
 		if err != nil {
 			return nil, err
@@ -75,14 +76,14 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			last.End = err.Error()
 		} else if lines.Encode(answer{Text: tok.Text}) != nil || out.Flush() != nil {
-			return // nobody reads
+			return // the client has gone away
 		}
 	}
 	_ = lines.Encode(last)
 }
 
 func main() {
-	model, addr := flag.String("model", "testdata/gopher-q8_0.gguf", "a model"), flag.String("addr", "localhost:8080", "where to listen")
+	model, addr := flag.String("model", "testdata/gopher-q8_0.gguf", "the model file"), flag.String("addr", "localhost:8080", "the address to listen on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	m, err := pianola.Open(ctx, *model, pianola.Options{})
@@ -96,5 +97,5 @@ func main() {
 	h := &http.Server{Addr: *addr, Handler: s, ReadTimeout: 5 * time.Second, WriteTimeout: 2 * time.Minute}
 	go func() { log.Print(h.ListenAndServe()); stop() }()
 	<-ctx.Done()
-	log.Println("closed:", h.Shutdown(context.Background()), m.Close()) // answers in progress end first
+	log.Println("closed:", h.Shutdown(context.Background()), m.Close()) // Shutdown waits for answers in progress
 }

@@ -23,12 +23,12 @@ import (
 )
 
 var (
-	// -load is how long TestLoad sends requests, for soaking:
+	// loadTime is the time during which TestLoad sends requests. A long time makes it a soak test:
 	//
 	//	go test ./examples/service -run TestLoad -load 10m -timeout 15m
 	loadTime = flag.Duration("load", 3*time.Second, "length of TestLoad")
-	// -client makes the test binary TestLoad's second process.
-	clientOf = flag.String("client", "", "send requests to a `URL` for -load, say what came of them as JSON, and do nothing else")
+	// clientOf makes the test binary the client process of TestLoad.
+	clientOf = flag.String("client", "", "only send requests to a `URL` for the time -load and print the outcome as JSON")
 )
 
 func TestMain(m *testing.M) {
@@ -42,11 +42,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start serves gopher and returns the service's URL. Nothing is left of it after the
-// test: all sessions are free, all places are, and no goroutine runs.
+// start serves gopher and returns the service's URL. After the test it checks that all
+// sessions and places in the queue are free and that no goroutine is left.
 func start(t *testing.T, sessions, queue int) (url string, s *server) {
 	before := runtime.NumGoroutine()
-	// One processor is left to HTTP and to the other process.
+	// Leave one processor to HTTP and to the client process.
 	m, err := pianola.Open(context.Background(), "../../testdata/gopher-q8_0.gguf", pianola.Options{Device: "cpu", Threads: max(1, runtime.GOMAXPROCS(0)-1)})
 	if err != nil {
 		t.Fatal(err)
@@ -55,30 +55,30 @@ func start(t *testing.T, sessions, queue int) (url string, s *server) {
 		t.Fatal(err)
 	}
 	h := httptest.NewUnstartedServer(s)
-	h.Config.ReadTimeout, h.Config.WriteTimeout = 5*time.Second, 2*time.Minute // as in main
+	h.Config.ReadTimeout, h.Config.WriteTimeout = 5*time.Second, 2*time.Minute // the same as in main
 	h.Start()
 	t.Cleanup(func() {
-		h.Close() // waits for answers in progress
+		h.Close() // Close waits for answers in progress
 		if len(s.free) != sessions || len(s.room) != 0 {
-			t.Errorf("%d of %d sessions are free, %d requests have a place", len(s.free), sessions, len(s.room))
+			t.Errorf("%d of %d sessions are free, %d requests still have a place in the queue", len(s.free), sessions, len(s.room))
 		}
 		if err := m.Close(); err != nil {
 			t.Error(err)
 		}
 		for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d goroutines, before %d", runtime.NumGoroutine(), before)
+				t.Fatalf("%d goroutines are left, want %d", runtime.NumGoroutine(), before)
 			}
 		}
 	})
 	return h.URL, s
 }
 
-// outcome is what came of one request.
+// outcome is the result of one request.
 type outcome struct {
 	status int
 	text   string
-	end    string // of the last line, "" if there is none
+	end    string // the end that the last line reports, or ""
 	late   time.Duration
 	err    error
 }
@@ -115,7 +115,7 @@ func ask(ctx context.Context, url string, q request) (o outcome) {
 	return o
 }
 
-// TestAnswers asks for what can be had and what cannot.
+// TestAnswers sends requests that can be answered and requests that cannot.
 func TestAnswers(t *testing.T) {
 	url, s := start(t, 1, 1)
 	ctx := context.Background()
@@ -134,34 +134,34 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%.40q, %d tokens in %d ms: %+v", q.Prompt, q.MaxTokens, q.DeadlineMS, o)
 		}
 	}
-	one := <-s.free // nobody answers
+	one := <-s.free // no session can answer
 	if o := ask(ctx, url, request{"x", 5, 30}); o.status != http.StatusServiceUnavailable || !strings.Contains(o.end, "in time") {
 		t.Errorf("without a session: %+v", o)
 	}
 	s.room <- struct{}{}
 	s.room <- struct{}{}
 	if o := ask(ctx, url, request{"x", 5, 20_000}); o.status != http.StatusServiceUnavailable || !strings.Contains(o.end, "full") {
-		t.Errorf("without a place: %+v", o)
+		t.Errorf("with a full queue: %+v", o)
 	}
 	<-s.room
 	<-s.room
 	s.free <- one
 }
 
-// report is what a client has seen.
+// report is the outcome of a client's requests.
 type report struct {
-	Requests, Done, Cut, Refused, Left int // left by the client itself
+	Requests, Done, Cut, Refused, Left int // Left counts requests that the client abandoned
 	Lost                               []string
-	LateMS                             float64 // the latest end of an answer after its deadline
-	ProbeMS                            float64 // the longest that a request took which needs no model
+	LateMS                             float64 // the largest overrun of a deadline
+	ProbeMS                            float64 // the longest request without the model
 }
 
-// load sends requests of all kinds at once and says what came of them.
+// load sends requests of all kinds at once and reports their outcome.
 func load(url string, length time.Duration) (rep report) {
 	const clients = 16
 	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = clients + 1
 	var mu sync.Mutex
-	texts := map[string]string{} // the longest, by prompt
+	texts := map[string]string{} // the longest text by prompt
 	lost := func(format string, args ...any) {
 		if rep.Lost = append(rep.Lost, fmt.Sprintf(format, args...)); len(rep.Lost) > 10 {
 			rep.Lost = rep.Lost[:10]
@@ -189,7 +189,7 @@ func load(url string, length time.Duration) (rep report) {
 			lost("%+v: ended with %q", q, o.end)
 		}
 		if o.status == http.StatusOK {
-			// Each text is the beginning of the longest.
+			// Generation is greedy, so each text is a prefix of the longest one.
 			short, long := o.text, texts[q.Prompt]
 			if len(short) > len(long) {
 				short, long = long, short
@@ -221,7 +221,7 @@ func load(url string, length time.Duration) (rep report) {
 			}
 		})
 	}
-	// What the machine itself adds: a request that the service refuses at once.
+	// Measure the delays of the machine itself with requests that the service refuses at once.
 	wg.Go(func() {
 		for time.Now().Before(end) {
 			began := time.Now()
@@ -240,11 +240,12 @@ func load(url string, length time.Duration) (rep report) {
 	return rep
 }
 
-// TestLoad has another process send more than the service can answer, with deadlines,
-// and leave some of its requests. None is lost: each is answered in whole, cut at its
-// deadline or refused. Each answer ends at most a chain after its deadline, and four
-// times what a request takes at most that needs no model: from a deadline to the end of
-// an answer there are as many more wake-ups (timer, cancellation, team, session, client).
+// TestLoad lets another process send more requests, with deadlines, than the service can
+// answer, and abandon some of them. No request may be lost: each must be answered completely,
+// cut at its deadline or refused. An answer may end after its deadline by at most one chain
+// plus four times the longest time of a request that does not use the model, because ending an
+// answer takes more wake-ups: of the timer, the cancellation, the team, the session and the
+// client.
 func TestLoad(t *testing.T) {
 	url, _ := start(t, 4, 8)
 	cmd := exec.Command(os.Args[0], "-client", url, "-load", loadTime.String())
@@ -262,7 +263,7 @@ func TestLoad(t *testing.T) {
 		t.Error(lost)
 	}
 	if rep.Requests != rep.Done+rep.Cut+rep.Refused+rep.Left || rep.Done == 0 || rep.Cut == 0 || rep.Refused == 0 || rep.Left == 0 {
-		t.Errorf("of %d requests %d were answered, %d cut, %d refused, %d left", rep.Requests, rep.Done, rep.Cut, rep.Refused, rep.Left)
+		t.Errorf("of %d requests %d were answered, %d cut, %d refused, %d abandoned", rep.Requests, rep.Done, rep.Cut, rep.Refused, rep.Left)
 	}
 	if bound := chainTime.Seconds()*1e3 + 4*max(rep.ProbeMS, 10); rep.LateMS > bound {
 		t.Errorf("an answer ended %.1f ms after its deadline, the bound is %.1f ms", rep.LateMS, bound)

@@ -22,12 +22,12 @@ var source string
 // threads is the number of threads in the kernel's threadgroup.
 const threads = 256
 
-// never is the bias of a token that must not be chosen. The kernel is compiled with fast math,
-// which has no infinities.
+// never is the bias of a token that must not be chosen. It is finite because the kernel is
+// compiled with fast math, which does not support infinities.
 const never = -1e30
 
-// chooser chooses the tokens of a session in place of the model's table: the token with the largest
-// sum of logit and bias.
+// chooser chooses the tokens of a session instead of the model's table. It chooses the token
+// with the largest sum of logit and bias.
 type chooser struct {
 	kernel         metal.ComputePipelineStateObject
 	bias           metal.BufferObject // [vocab] float32
@@ -41,8 +41,8 @@ func newChooser(device metal.DeviceObject) (*chooser, error) {
 	return &chooser{kernel: kernel}, err
 }
 
-// use makes the chooser choose the tokens of a session. bias has an element for each token of the
-// vocabulary.
+// use makes the chooser choose the tokens of a session. bias has one element for each token of
+// the vocabulary.
 func (c *chooser) use(device metal.DeviceObject, s *pianola.Session, bias []float32) (err error) {
 	if c.logits, err = darwinkit.Slot(s, "logits"); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (c *chooser) use(device metal.DeviceObject, s *pianola.Session, bias []floa
 		c.bias = device.NewBufferWithLengthOptions(uint(4*len(bias)), metal.ResourceStorageModeShared|metal.ResourceHazardTrackingModeUntracked)
 	})
 	if c.bias.IsNil() {
-		return fmt.Errorf("no buffer of %d bytes", 4*len(bias))
+		return fmt.Errorf("cannot create a buffer of %d bytes", 4*len(bias))
 	}
 	to := unsafe.Slice((*byte)(c.bias.Contents()), 4*len(bias))
 	for i, v := range bias {
@@ -64,16 +64,16 @@ func (c *chooser) use(device metal.DeviceObject, s *pianola.Session, bias []floa
 	return nil
 }
 
-// after encodes the choice of a token behind the commands that compute its logits. It has no
-// choice where a command buffer ends within the prompt.
+// after encodes the choice of a token after the commands that compute its logits. It does
+// nothing if the command buffer ends within the prompt.
 func (c *chooser) after(p darwinkit.Pass) error {
 	switch {
 	case p.Program == "prefill":
 		return nil
 	case p.Program == "decode" && p.Tokens != 1:
-		return fmt.Errorf("%d tokens in a command buffer: the session's Chain must be 1", p.Tokens)
+		return fmt.Errorf("the command buffer has %d tokens: the session's Chain must be 1", p.Tokens)
 	case p.Program != "decode" && p.Program != "head":
-		return fmt.Errorf("program %s chooses tokens in another way", p.Program)
+		return fmt.Errorf("the chooser does not support program %s", p.Program)
 	}
 	return p.Compute(func(e metal.ComputeCommandEncoderObject) error {
 		darwinkit.SetPipeline(e, c.kernel)
@@ -88,7 +88,7 @@ func (c *chooser) after(p darwinkit.Pass) error {
 	})
 }
 
-// close releases the kernel and the bias, after the session has been closed.
+// close releases the kernel and the bias. It must be called after the session is closed.
 func (c *chooser) close() {
 	c.kernel.Release()
 	if !c.bias.IsNil() {

@@ -17,7 +17,7 @@ import (
 
 const root = "../../.."
 
-// start makes the software Metal execute the program's kernel.
+// start makes the software implementation of Metal execute the program's kernel.
 func start(t *testing.T) {
 	t.Helper()
 	if err := soft.Start(root); err != nil {
@@ -26,7 +26,7 @@ func start(t *testing.T) {
 	objects, bytes := soft.Live()
 	t.Cleanup(func() {
 		if o, b := soft.Live(); o != objects || b != bytes {
-			t.Errorf("%d objects and %d bytes are left", o-objects, b-bytes)
+			t.Errorf("%d objects and %d bytes were not released", o-objects, b-bytes)
 		}
 		if err := soft.Violation(); err != nil {
 			t.Error(err)
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// ids returns n tokens after a prompt.
+// ids generates n tokens after a prompt.
 func ids(t *testing.T, s *pianola.Session, prompt []int32, n int) (out []int32) {
 	t.Helper()
 	for token, err := range s.GenerateIDs(context.Background(), prompt, pianola.GenerateOptions{MaxTokens: n}) {
@@ -54,8 +54,8 @@ func ids(t *testing.T, s *pianola.Session, prompt []int32, n int) (out []int32) 
 	return out
 }
 
-// chosen returns what ids should return with a bias: the host adds it to the logits of a model on
-// the CPU, and chooses.
+// chosen returns the expected result of ids with a bias. The host adds the bias to the logits
+// of a model on the CPU and chooses the tokens.
 func chosen(t *testing.T, s *pianola.Session, prompt []int32, n int, bias []float32) (out []int32) {
 	t.Helper()
 	if _, _, err := s.Prompt(context.Background(), prompt); err != nil {
@@ -84,9 +84,9 @@ func chosen(t *testing.T, s *pianola.Session, prompt []int32, n int, bias []floa
 	}
 }
 
-// TestChoose generates with the kernel, in both modes: with a bias against all tokens of the plain
-// output, the tokens are those that the host chooses from logits of the CPU device; without one,
-// they are the plain output.
+// TestChoose generates with the kernel in both modes. Without a bias, the tokens must equal
+// the plain output. With a bias against all tokens of the plain output, they must equal those
+// that the host chooses from the logits of the CPU device.
 func TestChoose(t *testing.T) {
 	path := testmodels.Path(t, filepath.Join(root, "testdata/tiny/llama/model.gguf"))
 	prompt, n := []int32{5, 6, 7}, 8
@@ -137,14 +137,14 @@ func TestChoose(t *testing.T) {
 					if !slices.Equal(got, c.want) {
 						t.Errorf("%v, want %v", got, c.want)
 					}
-					// The logits are the edited ones.
+					// The logits slot must contain the logits with the bias.
 					logits := make([]float32, len(c.bias))
 					if err := s.NextLogits(logits); err != nil {
 						return err
 					}
 					for id, b := range c.bias {
 						if (logits[id] < never/2) != (b == never) {
-							t.Errorf("logit %d is %g, its bias %g", id, logits[id], b)
+							t.Errorf("logit %d is %g, but its bias is %g", id, logits[id], b)
 						}
 					}
 					return nil
@@ -157,12 +157,12 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestAfter refuses passes in which the kernel would choose only the last token, or none of those
-// that the program verifies.
+// TestAfter checks that passes are refused if the kernel could choose only the last of several
+// tokens, or none of the tokens that the program verifies.
 func TestAfter(t *testing.T) {
 	for _, p := range []darwinkit.Pass{{Program: "decode", Tokens: 4}, {Program: "verify", Tokens: 1}} {
 		if err := new(chooser).after(p); err == nil {
-			t.Errorf("%+v is accepted", p)
+			t.Errorf("after accepts %+v", p)
 		}
 	}
 	if err := new(chooser).after(darwinkit.Pass{Program: "prefill", Tokens: 4}); err != nil {
@@ -170,8 +170,8 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// TestRun runs the program: without a letter of the text that the CPU device generates, the text
-// is another one.
+// TestRun runs the program and forbids a letter of the text that the CPU device generates. The
+// text must not contain the letter.
 func TestRun(t *testing.T) {
 	start(t)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())

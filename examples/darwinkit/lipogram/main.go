@@ -1,8 +1,9 @@
 //go:build cgo && (darwin || softmetal)
 
-// Command lipogram generates text without certain letters. The model runs on a Metal device and a
-// queue that the program owns. A kernel of the program, choose.metal, adds a bias to the logits and
-// chooses each token on the GPU, in the command buffer that computes the logits.
+// Command lipogram generates text that avoids certain letters. The model runs on a Metal
+// device and a queue that the program owns. The program's kernel, choose.metal, adds a bias to
+// the logits and chooses each token on the GPU, in the command buffer that computes the
+// logits.
 //
 //	go run ./lipogram -avoid e model.gguf "The cat"
 package main
@@ -38,15 +39,17 @@ func main() {
 	}
 }
 
-// run writes up to n tokens that follow the prompt and contain none of the letters.
+// run writes the text of up to n tokens that follow the prompt and contain none of the
+// letters.
 func run(ctx context.Context, w io.Writer, path, prompt, letters string, n int) error {
 	return withModel(ctx, path, pianola.Options{}, func(m *pianola.Model, use func(*pianola.Session, []float32) error) error {
 		bias, err := avoiding(m, letters)
 		if err != nil {
 			return err
 		}
-		// The kernel runs once for each command buffer, so each has one token. The table's own
-		// choice must not end a chain, because the kernel replaces it.
+		// The kernel runs once per command buffer, so each command buffer has one token. A stop
+		// token chosen by the table must not end a chain, because the kernel replaces the table's
+		// choice.
 		s, err := m.NewSession(pianola.SessionOptions{Chain: 1, IgnoreStops: true})
 		if err != nil {
 			return err
@@ -70,8 +73,8 @@ func run(ctx context.Context, w io.Writer, path, prompt, letters string, n int) 
 	})
 }
 
-// withModel calls f with a model on the system's GPU, on a queue of the program, and with a
-// function that makes the program's kernel choose the tokens of one session.
+// withModel calls f with a model on the system's GPU, which uses a queue of the program. It
+// also passes f a function that makes the program's kernel choose the tokens of a session.
 func withModel(ctx context.Context, path string, o pianola.Options, f func(m *pianola.Model, use func(*pianola.Session, []float32) error) error) error {
 	device, err := darwinkit.SystemDevice()
 	if err != nil {
@@ -95,7 +98,7 @@ func withModel(ctx context.Context, path string, o pianola.Options, f func(m *pi
 	return f(m, func(s *pianola.Session, bias []float32) error { return c.use(device, s, bias) })
 }
 
-// avoiding returns a bias against the tokens of a model that contain one of the letters.
+// avoiding returns a bias against the tokens that contain one of the letters.
 func avoiding(m *pianola.Model, letters string) ([]float32, error) {
 	t, err := m.Tokenizer()
 	if err != nil {
