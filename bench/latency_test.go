@@ -126,7 +126,7 @@ func TestLatencyOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"5 requests of 16 + 10 tokens after 0 to warm up, chains of at most 50 ms", "beside 1 goroutines that allocate 262 MB/s each",
+		"5 requests of 16 + 10 tokens after 0 to warm up, chains of at most 50 ms", "with 1 goroutines that allocate 262 MB/s each",
 		"p50", "p95", "p99", "max", "first token, ms\n", "inter-token, ms\n", "per token, ms\n", "cancel in prefill, ms\n", "cancel in decode, ms\n", "█",
 	} {
 		if !strings.Contains(b.String(), want) {

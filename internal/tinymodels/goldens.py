@@ -2,15 +2,15 @@
 
     python3 goldens.py MODELS OUT [--known KNOWN] [--only NAME ...]
 
-MODELS is what `go run ./internal/tinymodels/cmd -o MODELS` writes: a folder for each model, with
-config.json, the weights, and the golden.json so far, whose prompts are used again. OUT gets
-goldens.tar.gz, which holds tiny/llama/golden.json and so on, and table.txt.
+MODELS is the output of `go run ./internal/tinymodels/cmd -o MODELS`: a folder for each model with
+config.json, the weights and golden.json, whose prompts the script reuses. The script writes
+goldens.tar.gz, which contains files such as tiny/llama/golden.json, and table.txt to OUT.
 
-KNOWN holds models whose golden.json is right. They are computed first, and compared: they show
-that this script and this transformers give what earlier ones gave.
+KNOWN contains models whose golden.json is known to be correct. The script computes them first and
+compares the results, to check that it and the installed transformers work as expected.
 
-Logits come from float32 arithmetic on the CPU, and each greedy token from a forward pass over all
-that is before it, so that no cache has a part in them.
+Logits are computed in float32 on the CPU. Each greedy token is computed by a forward pass over all
+tokens before it, so that no KV cache is involved.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-// The choice of the next token.
+// This kernel chooses the next token.
 #include <metal_stdlib>
 
 using namespace metal;
@@ -8,8 +8,8 @@ struct choice {
     uint next;  // the position of the token that is chosen
 };
 
-// choose adds bias to the logits and stores the index of the largest sum as token next, the first
-// one of equals. It runs as one threadgroup. tg has two words for each SIMD group.
+// choose adds bias to the logits and stores the index of the largest sum in tokens[c.next]. Of equal
+// sums it takes the first. It runs as one threadgroup. tg has two words for each SIMD group.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void choose(
         device float *logits      [[buffer(0)]],

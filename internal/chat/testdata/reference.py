@@ -1,6 +1,6 @@
-# Renders conversations.json with each template by Jinja2, set up as transformers does, into
-# NAME.txt: python3 reference.py. With a directory of the shipped templates, under the same
-# names, it says where those render something else: python3 reference.py DIRECTORY
+# Renders conversations.json with each template and writes the texts to NAME.txt. It uses Jinja2,
+# configured as in transformers: python3 reference.py. With a directory of shipped templates of the
+# same names, it prints where their output differs from the texts: python3 reference.py DIRECTORY
 import datetime, glob, json, os, sys
 import jinja2
 from jinja2 import ext

@@ -1,4 +1,4 @@
-// GCC's header, with what Apple's has beside it.
+// GCC's header, with the declarations that only Apple's header has.
 #pragma once
 #include_next <objc/runtime.h>
 

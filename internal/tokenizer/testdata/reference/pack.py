@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Brings what make.py wrote into the form that the tests read.
+"""Converts the output of make.py to the form that the tests read.
 
-    python3 pack.py DIR        DIR is out.tar.gz, unpacked; writes beside this file
+    python3 pack.py DIR        DIR is the unpacked out.tar.gz; the files are written to this folder
 """
 import gzip, json, os, struct, sys
 
