@@ -199,7 +199,7 @@ func SystemDevice() (metal.DeviceObject, error) {
 	return metal.DeviceObject{Object: objc.ObjectFrom(native)}, err
 }
 
-// Status describes a device like the command "pianola devices".
+// Status returns the information that the command "pianola devices" prints about a device.
 func Status(device metal.DeviceObject) pianola.DeviceStatus {
 	return pianola.MetalStatus(device.Ptr())
 }

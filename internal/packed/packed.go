@@ -234,7 +234,7 @@ func round(v float32, scale string) (float32, []byte) {
 	return float32(half(lo)), []byte{byte(lo), byte(lo >> 8)}
 }
 
-// affine packs a matrix and replaces its values in the plain model by the packed ones.
+// affine packs a matrix in MLX's affine mode and replaces its elements in f by the packed values.
 func (m *Model) affine(module string, f Floats, s Setting) {
 	rows, cols := f.Shape[0], f.Shape[1]
 	quants := make([]byte, rows*cols*s.Bits/8)

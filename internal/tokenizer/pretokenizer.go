@@ -75,7 +75,7 @@ func ggufPreTokenizer(t *classTable, name string) (p preTokenizer, ok bool) {
 	gpt2 := gpt2Pattern{t}
 	switch name {
 	case "", "default":
-		// This is llama.cpp's fallback for unknown names; it differs from GPT-2's pattern.
+		// This is llama.cpp's fallback for an unknown pattern; it differs from GPT-2's pattern.
 		return preTokenizer{stages: isolating(
 			runPattern{classes: t, set: punct, ascii: "$+<=>^~|", limit: math.MaxInt},
 			gpt2,

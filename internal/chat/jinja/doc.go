@@ -19,7 +19,7 @@ import (
 	"fmt"
 )
 
-// Limits on templates.
+// These constants limit the size and the nesting of templates and values.
 const (
 	MaxSource = 1 << 20 // bytes of a template
 	maxDepth  = 100     // nesting of expressions, blocks and values
