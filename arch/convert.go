@@ -84,8 +84,8 @@ type ConvertedRows struct {
 	// layout Interleaved. If Rotary is 0, no rows are reordered.
 	Head, Rotary uint64
 
-	// If Stack is not 0, the tensor holds matrices [Columns, Stack], and the rows are columns of
-	// matrix number Matrix, beginning with column First.
+	// If Stack is not 0, the tensor is a list of transposed matrices, each [Columns, Stack]. Row
+	// i is then column First + i*Step of the matrix with index Matrix.
 	Stack, Matrix uint64
 }
 

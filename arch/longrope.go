@@ -56,8 +56,10 @@ func (f *fields) factors(key string, n int) []float64 {
 	return out
 }
 
-// longRope sets r's frequencies for contexts up to the original length and for longer ones.
-// Divisors stored as tensors are applied later.
+// longRope sets r's two lists of inverse frequencies: InvFreq for contexts up to the length that
+// the model was first trained with, s.origContext, and LongInvFreq for longer ones. It divides
+// the frequencies by LongRoPE's factors if these are metadata. If they are tensors, the kernel
+// rope_angles divides by them.
 func (s ropeSpec) longRope(r *Rope) {
 	r.LongFrom, r.LongFactors = s.origContext, s.longFactors
 	r.LongInvFreq = make([]float32, len(r.InvFreq))

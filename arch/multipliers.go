@@ -47,8 +47,8 @@ func (f *fields) scale(key string, absent float64) float64 {
 	return x
 }
 
-// noRopeRule describes which layers do not rotate Q and K: those with 0 in a list, or if there is
-// no list, one in every interval.
+// noRopeRule describes which layers do not rotate Q and K: the layers whose entry in a list is 0,
+// or, if there is no list, the last of every n layers, where n is the interval.
 type noRopeRule struct {
 	Layers   string `json:"layers"`   // the key of a list: 1 for layers with RoPE, 0 for those without
 	Interval string `json:"interval"` // the key of the interval

@@ -8,7 +8,7 @@
 #define PIANOLA_SIGN 0x80000000u
 #define PIANOLA_KEY_LIMIT 0x71000000u // 2^99, to which logits are clamped
 
-// choice_key returns table.OrderKey of a logit's bits. A token with key 0 cannot be chosen.
+// choice_key returns sampler.OrderKey of a logit's bits. A token with key 0 cannot be chosen.
 static inline uint choice_key(uint bits) {
     const uint size = bits & ~PIANOLA_SIGN;
     if (size > 0x7f800000u || bits == 0xff800000u) {

@@ -20,8 +20,9 @@ static inline uint adjusted(uint key, uint bias, uint count, device const pianol
     return choice_key(as_type<uint>(lower));
 }
 
-// A threadgroup computes the keys of its part of the vocabulary. It counts the tokens of
-// the window in that part and finds the biases for it.
+// A threadgroup computes the keys (see choice_key) of one part of the vocabulary from the logits,
+// biases and penalties of its tokens. To do so, it counts how often each of these tokens occurs
+// in the penalty window, the last set->window tokens of the session, and looks up their biases.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void sample_adjust(
         device const uint *logits               [[buffer(0)]],

@@ -51,8 +51,8 @@ const (
 // with the format and with the meaning of a kernel's declaration.
 const RollVersion = 2
 
-// MaxRollSize is the largest size of a roll in bytes; MaxCmds commands fit. The roll of a model
-// with a hundred layers takes about 1 MiB.
+// MaxRollSize is the largest size of a roll in bytes. It is large enough for a table of MaxCmds
+// commands. The roll of a model with a hundred layers takes about 1 MiB.
 const MaxRollSize = 512 << 20
 
 // Errors of Decode and ReadFile. Every error they return for a bad roll wraps one of these.

@@ -168,9 +168,8 @@ func (t *classTable) symbols(s string, not class) int {
 	return 0
 }
 
-// skipNewlines returns the end of the run [\r
-// ]* that begins at s[i], or [\r
-// /]* if slash is true.
+// skipNewlines returns the end of the match of `[\r\n]*` that begins at s[i], or of `[\r\n/]*` if
+// slash is true.
 func skipNewlines(s string, i int, slash bool) int {
 	for i < len(s) && (isNewline(s[i]) || slash && s[i] == '/') {
 		i++

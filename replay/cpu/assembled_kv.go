@@ -2,12 +2,14 @@
 
 package cpu
 
-// dotQ8Loop multiplies n rows of int8 with in columns, whole blocks, by a fixed number of rows of
-// activations. Strides are in bytes.
+// dotQ8Loop is an assembly version of dotQ8 for a fixed number of rows of activations. in, the
+// number of columns, must be a multiple of blockElems. Strides are in bytes.
 type dotQ8Loop func(y *float32, yStride int, w *byte, scales *float32, n, in int, x *float32, xStride int)
 
-// scaledQ8Loop adds m rows of v with n columns, whole blocks, each times its weight, to a fixed
-// number of accumulators stored one after another. wStride is in bytes.
+// scaledQ8Loop is an assembly version of addScaledQ8 for a fixed number of accumulators. Each
+// accumulator is a row of n float32, and the rows follow one another in acc. To each, the loop
+// adds the m rows of v, multiplied by that accumulator's m weights in w. n must be a multiple of
+// blockElems. wStride is the distance between the weights of two accumulators in bytes.
 type scaledQ8Loop func(acc *float32, n int, v *byte, scales *float32, m int, w *float32, wStride int)
 
 // dotQ8Assembled returns a dotQ8 that uses loops. loops[i] takes i rows of activations.

@@ -75,8 +75,9 @@ TEXT ·tiledIQ4_XSx4AVX512(SB), NOSPLIT, $0-64
 	IQ4CONSTANTS
 	TILED(160, 8, 256, ZERO4, HEADSCALES, IQ4XSTILE4, STORE4)
 
-// MXFP4TILE converts the exponent bytes e of the scales to 2^(e-128), which is subnormal for e
-// below 2.
+// MXFP4TILE adds the products of a tile of MXFP4. A block's scale is 2^(e-127), where e is its
+// exponent byte. The table holds twice the values of E2M1, so the products are multiplied by
+// half the scale, 2^(e-128). It is subnormal for e below 2; VSCALEFPS is exact for these, too.
 #define MXFP4TILE(LESS, DOT, ADD) \
 	PREFETCHT0 (AHEAD+256)(SI) \
 	ALLLEVELS(LESS, DOT)       \

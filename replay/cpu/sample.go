@@ -57,8 +57,9 @@ func orderKeys(keys []uint32, logits []float32) (most uint32) {
 	return most
 }
 
-// adjust changes the keys of tokens [first, last) and updates the largest key of each part.
-// counts has room for last-first elements.
+// adjust applies the biases, and the penalties of the tokens in window, to the logits of tokens
+// [first, last). It stores the changed logits as sampler.OrderKey in k.keys and updates the largest
+// key of each part. counts is scratch memory for last-first elements.
 func (k *sampleAdjust) adjust(counts []uint32, set *sampler.Settings, window, biases []uint32, first, last int) {
 	keys := k.keys[first:last]
 	n := uint32(last - first)
