@@ -3,7 +3,6 @@ package driver
 import (
 	"bytes"
 	"fmt"
-	"runtime"
 	"sync"
 	"unsafe"
 )
@@ -12,6 +11,7 @@ import (
 type Driver struct {
 	fns     [symbols]uintptr
 	version Version
+	build   string
 	popped  Context   // the context that CtxPop wrote last; never read
 	args    sync.Pool // of *[4]uintptr, for calls that must not allocate
 }
@@ -26,7 +26,7 @@ func Open(path string) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{fns: fns, args: sync.Pool{New: func() any { return new([4]uintptr) }}}
+	d := &Driver{fns: fns, build: libraryBuild(fns[cuInit]), args: sync.Pool{New: func() any { return new([4]uintptr) }}}
 	if err := d.call(cuDriverGetVersion, uintptr(unsafe.Pointer(&d.version))); err != nil {
 		return nil, err
 	}
@@ -52,6 +52,10 @@ func initError(err error) error {
 
 // Version returns the driver's version.
 func (d *Driver) Version() Version { return d.version }
+
+// Build identifies the build of the driver among those of the same version: the name and the size
+// of the library's file. It is "" if they are unknown.
+func (d *Driver) Build() string { return d.build }
 
 // call calls a function and returns its error.
 //
@@ -257,31 +261,6 @@ func (d *Driver) EventSynchronize(e Event) error {
 // no result besides the error, so that nothing is allocated.
 func (d *Driver) EventElapsedTime(ms *float32, from, to Event) error {
 	return d.hot(cuEventElapsedTime, uintptr(unsafe.Pointer(ms)), uintptr(from), uintptr(to), 0)
-}
-
-// ModuleLoad assembles PTX text, which must end in a zero byte, for the device. The error
-// includes the assembler's log.
-func (d *Driver) ModuleLoad(ptx []byte) (Module, error) {
-	const logBuffer, logBytes = 5, 6 // CU_JIT_ERROR_LOG_BUFFER and its size
-	if len(ptx) == 0 || ptx[len(ptx)-1] != 0 {
-		return 0, fmt.Errorf("%v: the text does not end in a zero byte", cuModuleLoadDataEx)
-	}
-	var pin runtime.Pinner // values holds the log's address as a number
-	defer pin.Unpin()
-	log := new([4096]byte)
-	pin.Pin(log)
-	options := new([2]int32)
-	options[0], options[1] = logBuffer, logBytes
-	values := new([2]uintptr)
-	values[0], values[1] = uintptr(unsafe.Pointer(log)), uintptr(len(log))
-	var m Module
-	err := d.call(cuModuleLoadDataEx, uintptr(unsafe.Pointer(&m)), uintptr(unsafe.Pointer(&ptx[0])),
-		uintptr(len(options)), uintptr(unsafe.Pointer(options)), uintptr(unsafe.Pointer(values)))
-	if e, ok := err.(*Error); ok {
-		text, _, _ := bytes.Cut(log[:], []byte{0})
-		e.Log = string(bytes.TrimSpace(text))
-	}
-	return m, err
 }
 
 // ModuleUnload unloads a module.

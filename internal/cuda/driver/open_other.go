@@ -14,5 +14,8 @@ func open(string) (fns [symbols]uintptr, err error) {
 	return fns, fmt.Errorf("%w: this build does not support it on %s/%s", ErrNoDriver, runtime.GOOS, runtime.GOARCH)
 }
 
+// libraryBuild is never called, since open fails.
+func libraryBuild(uintptr) string { return "" }
+
 // invoke is never called, since open fails.
 func invoke(uintptr, ...uintptr) Code { return codeNotFound }

@@ -4,7 +4,10 @@ package driver
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/ebitengine/purego"
 )
@@ -28,6 +31,32 @@ func open(path string) (fns [symbols]uintptr, err error) {
 		}
 	}
 	return fns, nil
+}
+
+// libraryBuild returns the name and the size of the file that contains a function, or "". NVIDIA's
+// file name ends in the driver's version, such as libcuda.so.570.86.15.
+func libraryBuild(fn uintptr) string {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return ""
+	}
+	for l := range strings.Lines(string(maps)) {
+		// "7f00-7f80 r-xp 00000000 08:01 1234  /usr/lib/libcuda.so.570.86.15"
+		fields := strings.Fields(l)
+		if len(fields) != 6 {
+			continue
+		}
+		var from, to uintptr
+		if n, _ := fmt.Sscanf(fields[0], "%x-%x", &from, &to); n != 2 || fn < from || fn >= to {
+			continue
+		}
+		st, err := os.Stat(fields[5])
+		if err != nil {
+			return filepath.Base(fields[5])
+		}
+		return fmt.Sprintf("%s %d", filepath.Base(fields[5]), st.Size())
+	}
+	return ""
 }
 
 // invoke calls a function. Objects to which the arguments point do not move until it returns.

@@ -35,9 +35,14 @@ const (
 	cuEventRecord
 	cuEventSynchronize
 	cuEventElapsedTime
+	cuModuleLoadData
 	cuModuleLoadDataEx
 	cuModuleUnload
 	cuModuleGetFunction
+	cuLinkCreate
+	cuLinkAddData
+	cuLinkComplete
+	cuLinkDestroy
 	cuFuncGetAttribute
 	cuFuncSetAttribute
 	cuLaunchKernel
@@ -87,9 +92,14 @@ var symbolNames = [symbols]string{
 	cuEventRecord:             "cuEventRecord",
 	cuEventSynchronize:        "cuEventSynchronize",
 	cuEventElapsedTime:        "cuEventElapsedTime",
+	cuModuleLoadData:          "cuModuleLoadData",
 	cuModuleLoadDataEx:        "cuModuleLoadDataEx",
 	cuModuleUnload:            "cuModuleUnload",
 	cuModuleGetFunction:       "cuModuleGetFunction",
+	cuLinkCreate:              "cuLinkCreate_v2",
+	cuLinkAddData:             "cuLinkAddData_v2",
+	cuLinkComplete:            "cuLinkComplete",
+	cuLinkDestroy:             "cuLinkDestroy",
 	cuFuncGetAttribute:        "cuFuncGetAttribute",
 	cuFuncSetAttribute:        "cuFuncSetAttribute",
 	cuLaunchKernel:            "cuLaunchKernel",

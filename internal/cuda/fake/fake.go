@@ -202,6 +202,18 @@ func (d *Driver) SetEager() { d.call("fake_set_eager", 1) }
 // SetDelay adds the given number of microseconds to the time of every kernel.
 func (d *Driver) SetDelay(microseconds int) { d.call("fake_set_delay", uintptr(microseconds)) }
 
+// RefuseLink makes links fail with a code, as if the driver had no linker. 0 disables this.
+func (d *Driver) RefuseLink(code int) { d.call("fake_refuse_link", uintptr(code)) }
+
+// SetRevision makes the driver reject the images of other revisions, which begin at 0.
+func (d *Driver) SetRevision(n int) { d.call("fake_set_revision", uintptr(n)) }
+
+// Assembled returns the number of images that links have made.
+func (d *Driver) Assembled() int { return d.count("fake_assembled") }
+
+// JITs returns the number of modules that were loaded from PTX.
+func (d *Driver) JITs() int { return d.count("fake_jits") }
+
 // Calls returns the number of driver calls so far.
 func (d *Driver) Calls() int { return d.count("fake_calls") }
 

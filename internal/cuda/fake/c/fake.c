@@ -74,6 +74,7 @@ void object_free(object *o) {
         memset(o->raw, 0xdd, o->size + 2 * ZONE);
         free(o->raw);
     }
+    if (o->kind == LINK) free(o->raw);
     while (o->first) {
         op *next = o->first->next;
         free(o->first);
@@ -131,7 +132,7 @@ int cuDriverGetVersion(int *v) {
 int cuGetErrorName(int code, const char **name) {
     static const struct { int code; const char *name; } names[] = {
         {1, "CUDA_ERROR_INVALID_VALUE"}, {2, "CUDA_ERROR_OUT_OF_MEMORY"}, {100, "CUDA_ERROR_NO_DEVICE"}, {201, "CUDA_ERROR_INVALID_CONTEXT"},
-        {218, "CUDA_ERROR_INVALID_PTX"}, {400, "CUDA_ERROR_INVALID_HANDLE"}, {500, "CUDA_ERROR_NOT_FOUND"}, {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+        {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"}, {218, "CUDA_ERROR_INVALID_PTX"}, {400, "CUDA_ERROR_INVALID_HANDLE"}, {500, "CUDA_ERROR_NOT_FOUND"}, {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
         {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}, {719, "CUDA_ERROR_LAUNCH_FAILED"}, {999, "CUDA_ERROR_UNKNOWN"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (names[i].code == code) {

@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-enum kind { MEMORY, PINNED, STREAM, EVENT, MODULE, FUNCTION, GRAPH, NODE, EXEC, KINDS };
+enum kind { MEMORY, PINNED, STREAM, EVENT, LINK, MODULE, FUNCTION, GRAPH, NODE, EXEC, KINDS };
 
 enum { ZONE = 64, POISON = 0xff }; // float32 and float16 NaN
 
@@ -58,8 +58,12 @@ struct object {
     object *source;
     int timing;
     double when;
-    // modules
+    // modules and links
     char *text;
+    // links: the error log, and the option that selects a target; raw is the image
+    char *log;
+    size_t log_size;
+    int target;
     // functions and nodes: the module or the graph that contains them
     object *whole;
     // functions
@@ -80,7 +84,8 @@ struct fake {
     uint64_t total, used, next, context;
     int retained, contexts, sticky;
     long calls, fail_at, allocations, fail_alloc, kernels, fail_kernel, launches, graph_launches, leaked, excused;
-    int fail_code;
+    long assembled, jits; // images made by links, modules made from PTX
+    int fail_code, refuse_link, revision;
     long live[KINDS];
     char complaint[256], failed[64], last[64];
 };
@@ -98,6 +103,7 @@ object *object_find(void *p, enum kind kind);
 void object_free(object *o);
 object *find_range(dptr p, uint64_t n);
 uint8_t *host(dptr p, uint64_t n);
+int is_ptx(const char *text);
 
 op *op_new(object *stream, enum what what);
 void submit(object *stream);

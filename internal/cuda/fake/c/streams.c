@@ -327,7 +327,7 @@ int cuEventElapsedTime(float *ms, object *from, object *to) {
 
 int cuModuleLoadDataEx(object **m, const char *text, unsigned n, const int *options, void **values) {
     int e = enter("cuModuleLoadDataEx", 2);
-    if (!e && (!strstr(text, ".version") || strstr(text, "error;"))) {
+    if (!e && !is_ptx(text)) {
         e = 218;
         for (unsigned i = 0; i < n; i++)
             if (options[i] == 5) snprintf(values[i], 64, "line 1: this is no PTX\n");
@@ -335,6 +335,7 @@ int cuModuleLoadDataEx(object **m, const char *text, unsigned n, const int *opti
     if (!e) {
         *m = object_new(MODULE);
         (*m)->text = strdup(text);
+        F.jits++;
     }
     return leave(e);
 }
