@@ -146,6 +146,10 @@ func addText(mods *cuda.Modules, file, arch string, exact bool) error {
 		return fmt.Errorf("pianola: architecture %q of the kernels: %w", arch, err)
 	}
 	read := func() ([]byte, error) { return shaders.PTX(file, arch) }
-	mods.Texts = append(mods.Texts, cuda.Text{Name: file, Arch: capability, Exact: exact, Read: read})
+	describe := func() (i cuda.TextInfo, err error) {
+		i.Hash, i.Version, i.Target, err = shaders.DescribePTX(file, arch)
+		return i, err
+	}
+	mods.Texts = append(mods.Texts, cuda.Text{Name: file, Arch: capability, Exact: exact, Read: read, Describe: describe})
 	return nil
 }

@@ -233,7 +233,7 @@ func TestModules(t *testing.T) {
 	if len(m.Instances) < 10 || m.BindingAlign == 0 {
 		t.Errorf("%d instances, aligned to %d", len(m.Instances), m.BindingAlign)
 	}
-	exact := map[string]bool{}
+	exact, hashes := map[string]bool{}, map[[32]byte]string{}
 	for _, text := range m.Texts {
 		b, err := text.Read()
 		if err != nil {
@@ -243,12 +243,20 @@ func TestModules(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s for %d: %v", text.Name, text.Arch, err)
 		}
+		info, err := text.Describe()
+		if err != nil || info.Version != parsed.Version || info.Target != parsed.Target || info.Hash == [32]byte{} {
+			t.Errorf("%s for %d: %+v, %v", text.Name, text.Arch, info, err)
+		}
+		if other, ok := hashes[info.Hash]; ok {
+			t.Errorf("%s for %s and %s have the same hash", text.Name, info.Target, other)
+		}
+		hashes[info.Hash] = text.Name + " for " + info.Target
 		target := fmt.Sprintf("sm_%d", text.Arch)
 		if text.Exact {
 			target += "a"
 			exact[text.Name] = true
 		}
-		if parsed.Target != target || text.Arch >= 90 && !parsed.CanOverlap() {
+		if parsed.Target != target || text.Arch >= 90 && !ptx.CanOverlap(parsed.Version, parsed.Target) {
 			t.Errorf("%s for %s is for %s", text.Name, target, parsed.Target)
 		}
 		for _, in := range m.Instances {

@@ -6,6 +6,7 @@ package ptxstore
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -120,13 +121,43 @@ func (s *Store) Names() []string {
 	return names
 }
 
-// Text returns a text exactly as [Pack] received it.
-func (s *Store) Text(name string) ([]byte, error) {
+// Description identifies a text.
+type Description struct {
+	Hash            [sha256.Size]byte // differs between different texts; not the hash of the text itself
+	Version, Target string            // the arguments of the directives
+}
+
+// Describe describes a text without decompressing it: its hash is that of the compressed body and
+// the directives.
+func (s *Store) Describe(name string) (d Description, err error) {
+	e, err := s.entry(name)
+	if err != nil {
+		return d, err
+	}
+	body, err := fs.ReadFile(s.dir, path.Clean(e.Body))
+	if err != nil {
+		return d, fmt.Errorf("ptxstore: %w", err)
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%q %q\n", e.Version, e.Target)
+	h.Write(body)
+	return Description{[sha256.Size]byte(h.Sum(nil)), e.Version, e.Target}, nil
+}
+
+func (s *Store) entry(name string) (*entry, error) {
 	i := slices.IndexFunc(s.index, func(e entry) bool { return e.Name == name })
 	if i < 0 {
 		return nil, fmt.Errorf("ptxstore: %s: %w", name, fs.ErrNotExist)
 	}
-	e := &s.index[i]
+	return &s.index[i], nil
+}
+
+// Text returns a text exactly as [Pack] received it.
+func (s *Store) Text(name string) ([]byte, error) {
+	e, err := s.entry(name)
+	if err != nil {
+		return nil, err
+	}
 	f, err := s.dir.Open(path.Clean(e.Body))
 	if err != nil {
 		return nil, fmt.Errorf("ptxstore: %w", err)

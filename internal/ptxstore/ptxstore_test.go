@@ -48,6 +48,20 @@ func TestPack(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
+	hashes := map[[32]byte]bool{}
+	for name := range texts {
+		d, err := s.Describe(name)
+		if want := name[2:]; err != nil || d.Target != want || d.Version != map[bool]string{true: "6.3", false: "7.8"}[want == "sm_70"] {
+			t.Errorf("%s: %+v, %v", name, d, err)
+		}
+		hashes[d.Hash] = true
+	}
+	if len(hashes) != len(texts) {
+		t.Errorf("%d hashes of %d texts", len(hashes), len(texts))
+	}
+	if _, err := s.Describe("c.sm_80"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a text that does not exist: %v", err)
+	}
 	if _, err := s.Text("c.sm_80"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a text that does not exist: %v", err)
 	}

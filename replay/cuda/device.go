@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pianola-engine/pianola/internal/cuda/cubin"
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/replay"
@@ -23,6 +24,10 @@ type Options struct {
 	Mode    string // "encode", "record" or "resident"; "" selects the fastest mode that the GPU supports
 	Library string // path of the driver library; "" selects the system's library
 	Modules *Modules
+	// Cache is a directory that keeps the code that the driver assembles from Modules, so that
+	// later processes need not assemble it again. "" keeps nothing. A directory that cannot be
+	// read or written is not an error.
+	Cache string
 
 	graphTokens []int // replaces graphTokens in tests
 }
@@ -39,6 +44,7 @@ type Device struct {
 	gpu     *GPU
 	mode    mode
 	modules *Modules
+	cache   *cubin.Cache
 	// Numbers of tokens of the graphs of mode record, in descending order; the last is 1.
 	graphTokens []int
 
@@ -76,7 +82,7 @@ func New(o Options) (*Device, error) {
 	if o.Modules == nil || !o.Modules.supports(gpu.capability()) {
 		return nil, fmt.Errorf("cuda: %s, compute capability %d.%d: %w", gpu.Name, gpu.Major, gpu.Minor, ErrNoKernels)
 	}
-	d := &Device{drv: drv, gpu: gpu, mode: m, modules: o.Modules}
+	d := &Device{drv: drv, gpu: gpu, mode: m, modules: o.Modules, cache: cubin.New(o.Cache)}
 	d.queue = device.New(name, backend{d})
 	d.base = d.queue.Base()
 	if d.graphTokens = o.graphTokens; d.graphTokens == nil {
@@ -127,7 +133,10 @@ type mode interface {
 	// overlaps reports whether a kernel may begin before the preceding one has ended, if GPU and
 	// driver support it.
 	overlaps() bool
-	// load prepares what all sessions share. It is called after the kernels are loaded.
+	// modules returns the modules that the mode needs besides the kernels'. It is called after
+	// the kernels' instances are chosen.
+	modules(l *loader) ([]*module, error)
+	// load prepares what all sessions share. It is called after the modules are loaded.
 	load(l *loader) error
 	// prepare prepares a session for the current addresses of its slots. Its allocations belong
 	// to the session's made.

@@ -328,6 +328,7 @@ type encode struct{}
 
 func (encode) name() string                       { return "encode" }
 func (encode) overlaps() bool                     { return false }
+func (encode) modules(*loader) ([]*module, error) { return nil, nil }
 func (encode) load(*loader) error                 { return nil }
 func (encode) prepare(*Device, *session) error    { return nil }
 func (encode) ready(*Device, *session, int) error { return nil }

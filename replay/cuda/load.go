@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
 	"github.com/pianola-engine/pianola/internal/cuda/ptx"
@@ -41,7 +42,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	}
 	defer d.leave(&err)
 	d.own, d.caches = owned{drv: d.drv}, device.NewCaches(t)
-	if err := l.modules(); err != nil {
+	if err := l.modules(ctx); err != nil {
 		return m, err
 	}
 	if err := d.mode.load(l); err != nil {
@@ -272,9 +273,10 @@ func (g *GPU) fits(k *kernel) error {
 // assembled is a text with the entries that the table needs, and its module.
 type assembled struct {
 	text    *Text
-	parsed  *ptx.Text
+	info    TextInfo
+	parsed  func() (*ptx.Text, error)
 	names   []string // names of the entries
-	module  driver.Module
+	module  *module
 	entries []entry
 }
 
@@ -286,9 +288,9 @@ type entry struct {
 	shared  uint32 // threadgroup memory that it may use
 }
 
-// modules assembles the entries that the table needs. Each text becomes one module, because the
-// driver needs tens of milliseconds per module.
-func (l *loader) modules() error {
+// modules loads the entries that the table needs, and the mode's modules. Each text becomes one
+// module, because the driver needs tens of milliseconds to assemble even a small one.
+func (l *loader) modules(ctx context.Context) error {
 	d := l.d
 	needed := append([]*Instance{l.patch}, l.instances...)
 	for _, in := range needed {
@@ -305,14 +307,18 @@ func (l *loader) modules() error {
 	}
 	d.overlap = d.mode.overlaps() && d.drv.CanOverlap()
 	for _, a := range l.assembled {
-		d.overlap = d.overlap && a.parsed.CanOverlap()
+		d.overlap = d.overlap && ptx.CanOverlap(a.info.Version, a.info.Target)
+	}
+	all, err := d.mode.modules(l) // first, because the resident kernel takes longest to assemble
+	if err != nil {
+		return err
 	}
 	for _, a := range l.assembled {
-		var err error
-		if a.module, err = d.drv.ModuleLoad(a.parsed.Select(a.names, d.overlap)); err != nil {
-			return fmt.Errorf("cuda: kernels %s, sm_%d: %w", a.text.Name, a.text.Arch, err)
-		}
-		d.own.add(func() error { return d.drv.ModuleUnload(a.module) })
+		a.module = l.entriesModule(a)
+		all = append(all, a.module)
+	}
+	if err := l.loadModules(ctx, all); err != nil {
+		return err
 	}
 	if err := l.function(l.patch, &d.patch); err != nil {
 		return fmt.Errorf("cuda: %w", err)
@@ -320,6 +326,26 @@ func (l *loader) modules() error {
 	return device.EachCmd(name, l.t, func(i int, _ *table.Program, _ *table.Cmd) error {
 		return l.function(l.instances[i], &d.kernels[i])
 	})
+}
+
+// entriesModule returns the module of the entries of a text.
+func (l *loader) entriesModule(a *assembled) *module {
+	names, overlap := slices.Sorted(slices.Values(a.names)), l.d.overlap
+	h := l.d.newKey("entries", a.info.Target)
+	h.Add(a.info.Hash[:])
+	h.Strings(fmt.Sprint(overlap))
+	h.Strings(names...)
+	return &module{
+		key: h.Key(), exact: ptx.Exact(a.info.Target),
+		text: func() ([]byte, error) {
+			parsed, err := a.parsed()
+			if err != nil {
+				return nil, err
+			}
+			return parsed.Select(names, overlap), nil
+		},
+		place: func(err error) error { return fmt.Errorf("cuda: kernels %s, sm_%d: %w", a.text.Name, a.text.Arch, err) },
+	}
 }
 
 // assembledOf returns the named text for the GPU.
@@ -333,15 +359,17 @@ func (l *loader) assembledOf(name string) (*assembled, error) {
 	if text == nil {
 		return nil, fmt.Errorf("cuda: kernels %s: %w", name, ErrNoKernels)
 	}
-	b, err := text.Read()
+	info, err := text.info()
 	if err != nil {
 		return nil, fmt.Errorf("cuda: kernels %s, sm_%d: %w", name, text.Arch, err)
 	}
-	parsed, err := ptx.Parse(b)
-	if err != nil {
-		return nil, fmt.Errorf("cuda: kernels %s, sm_%d: %w", name, text.Arch, err)
-	}
-	a := &assembled{text: text, parsed: parsed}
+	a := &assembled{text: text, info: info, parsed: sync.OnceValues(func() (*ptx.Text, error) {
+		b, err := text.Read()
+		if err != nil {
+			return nil, err
+		}
+		return ptx.Parse(b)
+	})}
 	l.assembled = append(l.assembled, a)
 	return a, nil
 }
@@ -356,7 +384,7 @@ func (l *loader) function(in *Instance, k *kernel) error {
 	i := slices.IndexFunc(a.entries, func(e entry) bool { return e.name == in.Entry })
 	if i < 0 {
 		e := entry{name: in.Entry}
-		if e.f, err = drv.ModuleFunction(a.module, in.Entry); err != nil {
+		if e.f, err = drv.ModuleFunction(a.module.handle, in.Entry); err != nil {
 			return fmt.Errorf("entry %s: %w", in.Entry, err)
 		}
 		if e.threads, err = drv.FunctionMaxThreads(e.f); err != nil {

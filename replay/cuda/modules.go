@@ -1,10 +1,12 @@
 package cuda
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strings"
 
 	"github.com/pianola-engine/pianola/internal/cuda/driver"
+	"github.com/pianola-engine/pianola/internal/cuda/ptx"
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
 	"github.com/pianola-engine/pianola/table"
@@ -26,6 +28,31 @@ type Text struct {
 	Exact bool
 	// Read returns the text. It may end with a zero byte.
 	Read func() ([]byte, error)
+	// Describe describes the text. If it is nil, the device reads and hashes the text even if the
+	// cache has its code.
+	Describe func() (TextInfo, error)
+}
+
+// TextInfo describes a text.
+type TextInfo struct {
+	Hash            [sha256.Size]byte // differs between different texts
+	Version, Target string            // arguments of the directives, such as "7.8" and "sm_90"
+}
+
+// info describes a text.
+func (t *Text) info() (TextInfo, error) {
+	if t.Describe != nil {
+		return t.Describe()
+	}
+	b, err := t.Read()
+	if err != nil {
+		return TextInfo{}, err
+	}
+	parsed, err := ptx.Parse(b)
+	if err != nil {
+		return TextInfo{}, err
+	}
+	return TextInfo{sha256.Sum256(b), parsed.Version, parsed.Target}, nil
 }
 
 // Instance is an entry of a text: a kernel with some specialisation constants fixed. It reads the

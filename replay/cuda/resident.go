@@ -30,6 +30,7 @@ func (resident) name() string { return "resident" }
 
 // interpreter is the resident kernel of a program.
 type interpreter struct {
+	module *module
 	f      driver.Function
 	grid   [3]uint32
 	block  [3]uint32
@@ -50,11 +51,11 @@ const residentBlocks = 1
 // overlaps is false: programs for several rows are graphs of the kernels of mode encode.
 func (resident) overlaps() bool { return false }
 
-// load builds the interpreters.
-func (resident) load(l *loader) error {
+// modules returns the modules of the interpreters.
+func (resident) modules(l *loader) (all []*module, err error) {
 	d := l.d
 	if !d.gpu.Cooperative {
-		return fmt.Errorf("cuda: %s does not support cooperative launches, which mode resident requires: use mode record", d.gpu.Name)
+		return nil, fmt.Errorf("cuda: %s does not support cooperative launches, which mode resident requires: use mode record", d.gpu.Name)
 	}
 	d.interpreters = make([]*interpreter, len(l.t.Programs))
 	for i := range l.t.Programs {
@@ -62,11 +63,23 @@ func (resident) load(l *loader) error {
 		if !d.stays(l.t, p) {
 			continue
 		}
-		in, err := l.interpreter(p)
-		if err != nil {
-			return fmt.Errorf("cuda: program %s: %w", p.Name, err)
+		if d.interpreters[i], err = l.interpreter(p); err != nil {
+			return nil, fmt.Errorf("cuda: program %s: %w", p.Name, err)
 		}
-		d.interpreters[i] = in
+		all = append(all, d.interpreters[i].module)
+	}
+	return all, nil
+}
+
+// load finds the interpreters' kernels.
+func (resident) load(l *loader) error {
+	for i, in := range l.d.interpreters {
+		if in == nil {
+			continue
+		}
+		if err := in.ready(l.d); err != nil {
+			return fmt.Errorf("cuda: program %s: %w", l.t.Programs[i].Name, err)
+		}
 	}
 	return nil
 }
@@ -86,7 +99,7 @@ func (d *Device) stays(t *table.Table, p *table.Program) bool {
 	return true
 }
 
-// interpreter builds the resident kernel of a program.
+// interpreter describes the resident kernel of a program.
 func (l *loader) interpreter(p *table.Program) (*interpreter, error) {
 	d := l.d
 	in := &interpreter{block: [3]uint32{patchThreads, 1, 1}, shared: d.patch.shared}
@@ -101,43 +114,61 @@ func (l *loader) interpreter(p *table.Program) (*interpreter, error) {
 		in.shared = max(in.shared, d.kernels[c].shared)
 		in.block[0] = max(in.block[0], d.kernels[c].block[0])
 	}
-	var bodies []*ptx.Entry
-	var text *ptx.Text
+	var texts []*assembled // text of each instance
 	for _, i := range instances {
 		a, err := l.assembledOf(i.Text)
 		if err != nil {
 			return nil, err
 		}
-		e, ok := a.parsed.Entry(i.Entry)
-		if !ok {
-			return nil, fmt.Errorf("kernels %s have no entry %s", i.Text, i.Entry)
-		}
-		text, bodies = a.parsed, append(bodies, e)
+		texts = append(texts, a)
 	}
-	made, err := ptx.Interpreter(text.Version, text.Target, bodies, int(in.block[0]))
-	if err != nil {
-		return nil, err
+	info, threads := texts[len(texts)-1].info, int(in.block[0])
+	h := d.newKey("resident", info.Target)
+	h.Strings(info.Version)
+	h.Numbers(threads)
+	for i, a := range texts {
+		h.Add(a.info.Hash[:])
+		h.Strings(instances[i].Entry)
 	}
-	m, err := d.drv.ModuleLoad(made)
-	if err != nil {
-		return nil, err
+	in.module = &module{
+		key: h.Key(), exact: ptx.Exact(info.Target),
+		text: func() ([]byte, error) {
+			var bodies []*ptx.Entry
+			for i, a := range texts {
+				parsed, err := a.parsed()
+				if err != nil {
+					return nil, fmt.Errorf("kernels %s, sm_%d: %w", a.text.Name, a.text.Arch, err)
+				}
+				e, ok := parsed.Entry(instances[i].Entry)
+				if !ok {
+					return nil, fmt.Errorf("kernels %s have no entry %s", a.text.Name, instances[i].Entry)
+				}
+				bodies = append(bodies, e)
+			}
+			return ptx.Interpreter(info.Version, info.Target, bodies, threads)
+		},
+		place: func(err error) error { return fmt.Errorf("cuda: program %s: %w", p.Name, err) },
 	}
-	d.own.add(func() error { return d.drv.ModuleUnload(m) })
-	if in.f, err = d.drv.ModuleFunction(m, ptx.Resident); err != nil {
-		return nil, err
+	return in, nil
+}
+
+// ready finds the kernel of an interpreter's module and sets its grid.
+func (in *interpreter) ready(d *Device) (err error) {
+	if in.f, err = d.drv.ModuleFunction(in.module.handle, ptx.Resident); err != nil {
+		return err
 	}
 	if err := d.drv.FunctionAllowShared(in.f, in.shared); err != nil {
-		return nil, fmt.Errorf("%d bytes of threadgroup memory: %w", in.shared, err)
+		return fmt.Errorf("%d bytes of threadgroup memory: %w", in.shared, err)
 	}
 	blocks, err := d.drv.FunctionBlocks(in.f, int(in.block[0]), in.shared)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if blocks == 0 {
-		return nil, fmt.Errorf("a multiprocessor cannot run %d threads with %d bytes of threadgroup memory", in.block[0], in.shared)
+		return fmt.Errorf("a multiprocessor cannot run %d threads with %d bytes of threadgroup memory", in.block[0], in.shared)
 	}
 	in.grid = [3]uint32{uint32(min(blocks, residentBlocks) * max(1, d.gpu.Multiprocessors)), 1, 1}
-	return in, nil
+	return nil
 }
 
 // walk is a session's command array for one program.

@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -151,13 +152,24 @@ func (t *Text) Entry(name string) (*Entry, bool) {
 	return &t.entries[i], true
 }
 
-// CanOverlap reports whether the text's target can begin a kernel before the preceding one has
-// ended (sm_90, PTX 7.8).
-func (t *Text) CanOverlap() bool {
+// CanOverlap reports whether texts of a version and a target can begin a kernel before the
+// preceding one has ended (sm_90, PTX 7.8).
+func CanOverlap(version, target string) bool {
 	var major, minor, sm int
-	fmt.Sscanf(t.Version, "%d.%d", &major, &minor)
-	fmt.Sscanf(t.Target, "sm_%d", &sm)
+	fmt.Sscanf(version, "%d.%d", &major, &minor)
+	fmt.Sscanf(target, "sm_%d", &sm)
 	return sm >= 90 && (major > 7 || major == 7 && minor >= 8)
+}
+
+// Exact returns the compute capability of a target for GPUs of exactly that capability, such as 90
+// for "sm_90a", and 0 for other targets.
+func Exact(target string) int {
+	number, ok := strings.CutSuffix(strings.TrimPrefix(target, "sm_"), "a")
+	n, err := strconv.Atoi(number)
+	if !ok || err != nil {
+		return 0
+	}
+	return n
 }
 
 // Select returns the text of the named entries, ending in a zero byte. It ignores names without

@@ -1,6 +1,9 @@
 package ptx
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -167,4 +170,41 @@ func FuzzParse(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestRevision checks that Revision covers every file of the package. revision.go makes no text.
+func TestRevision(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "_test.go") || f == "revision.go" })
+	embedded, err := sources.ReadDir(".")
+	if err != nil || len(embedded) != len(files) || len(files) == 0 {
+		t.Errorf("%d of the files %v are embedded, %v", len(embedded), files, err)
+	}
+	for _, f := range files {
+		want, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := sources.ReadFile(f); err != nil || string(got) != string(want) {
+			t.Errorf("%s: %d bytes, %v", f, len(got), err)
+		}
+	}
+	if Revision() == [32]byte{} || Revision() != Revision() {
+		t.Error("no revision")
+	}
+}
+
+func TestTargets(t *testing.T) {
+	for _, c := range []struct {
+		version, target string
+		overlap         bool
+		exact           int
+	}{{"7.8", "sm_90", true, 0}, {"8.0", "sm_90a", true, 90}, {"7.7", "sm_90", false, 0}, {"8.0", "sm_80", false, 0}, {"8.6", "sm_100a", true, 100}, {"", "", false, 0}, {"8", "a", false, 0}} {
+		if o, e := CanOverlap(c.version, c.target), Exact(c.target); o != c.overlap || e != c.exact {
+			t.Errorf("%s, %s: %v, %d", c.version, c.target, o, e)
+		}
+	}
 }
