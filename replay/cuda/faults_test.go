@@ -18,8 +18,11 @@ import (
 
 // use performs the operations of a typical program on a new device: load, decode, profile,
 // cancel and close. It joins all errors.
-func use(drv *fake.Driver, mode string, m model) error {
-	d, err := New(Options{Library: drv.Path, Mode: mode, Modules: fakeModules(), graphTokens: []int{2, 1}})
+func use(drv *fake.Driver, mode string, m model) error { return useCached(drv, mode, m, "") }
+
+// useCached is use with a cache directory.
+func useCached(drv *fake.Driver, mode string, m model, cache string) error {
+	d, err := New(Options{Library: drv.Path, Mode: mode, Modules: fakeModules(), Cache: cache, graphTokens: []int{2, 1}})
 	if err != nil {
 		return err
 	}
@@ -81,56 +84,92 @@ func TestFaults(t *testing.T) {
 			if err := use(drv, mode, m); err != nil {
 				t.Fatal(err)
 			}
-			calls := drv.Calls()
-			for n := 1; n <= calls; n += exhaustive.Pick(1, 7) {
-				leaked := drv.Leaked()
-				drv.FailAt(n, code)
-				err := use(drv, mode, m)
-				call := drv.Failed()
-				drv.FailAt(0, 0)
-				what := fmt.Sprintf("%s, code %d at call %d of %d, %s", mode, code, n, calls, call)
-				var de *DriverError
-				switch {
-				case call == "": // the number of calls depends on how uploads overlap
-				case err == nil && forgiven(call, code):
-				case err == nil:
-					t.Errorf("%s: no error", what)
-				case !placed(err) || !errors.As(err, &de) || int(de.Code) != code && code < 700:
-					t.Errorf("%s: error %v", what, err)
-				case errors.Is(err, ErrDeviceLost) != (code == 719) || errors.Is(err, ErrOutOfMemory) != (code == 2):
-					t.Errorf("%s: error %v", what, err)
-				}
-				// Destroying the context frees what could not be freed before. It still exists
-				// if its own release was made to fail.
-				if drv.Excused() > 0 {
-					drv.Release()
-				}
-				if drv.Live() != 0 || drv.Used() != 0 || drv.Retained() != 0 {
-					t.Fatalf("%s: %d objects and %d bytes are left, the context is retained %d times", what, drv.Live(), drv.Used(), drv.Retained())
-				}
-				if drv.Leaked() != leaked && call != "cuCtxPushCurrent" {
-					t.Errorf("%s: %d objects were not freed", what, drv.Leaked()-leaked)
-				}
-			}
-			if c := drv.Complaint(); c != "" {
-				t.Errorf("%s: the driver was misused: %s", mode, c)
-			}
-			if err := use(drv, mode, m); err != nil {
-				t.Errorf("after all faults: %v", err)
-			}
+			faults(t, drv, mode, code, m, 1, drv.Calls(), exhaustive.Pick(1, 7), func() string { return "" })
 		}
 	}
 }
 
+// TestFaultsCache is TestFaults for the calls that assemble modules for an empty cache, and for
+// those that load cached code.
+func TestFaultsCache(t *testing.T) {
+	m := tiny(t, "llama")
+	for _, code := range []int{2, 719} {
+		drv, full := fake.New(t), t.TempDir()
+		first, last := 0, 0
+		for call := 1; last == 0; call++ { // the calls from the first link on
+			drv.FailAt(call, 100)
+			_ = useCached(drv, "resident", m, t.TempDir())
+			switch name := drv.Failed(); {
+			case first == 0 && strings.HasPrefix(name, "cuLink"):
+				first = call
+			case first != 0 && name == "cuModuleGetFunction":
+				last = call
+			case name == "":
+				t.Fatal("no module is assembled and loaded")
+			}
+		}
+		drv.FailAt(0, 0)
+		drv.Release()
+		faults(t, drv, "resident", code, m, first, last, 1, t.TempDir)
+		if err := useCached(drv, "resident", m, full); err != nil {
+			t.Fatal(err)
+		}
+		faults(t, drv, "resident", code, m, first, last, 1, func() string { return full })
+	}
+}
+
+// faults makes the calls from first to last fail in turn. cache returns the cache directory of
+// each device.
+func faults(t *testing.T, drv *fake.Driver, mode string, code int, m model, first, last, step int, cache func() string) {
+	t.Helper()
+	for n := first; n <= last; n += step {
+		leaked := drv.Leaked()
+		drv.FailAt(n, code)
+		err := useCached(drv, mode, m, cache())
+		call := drv.Failed()
+		drv.FailAt(0, 0)
+		what := fmt.Sprintf("%s, code %d at call %d of %d, %s", mode, code, n, last, call)
+		var de *DriverError
+		switch {
+		case call == "": // the number of calls depends on how uploads overlap
+		case err == nil && forgiven(call, code):
+		case err == nil:
+			t.Errorf("%s: no error", what)
+		case !placed(err) || !errors.As(err, &de) || int(de.Code) != code && code < 700:
+			t.Errorf("%s: error %v", what, err)
+		case errors.Is(err, ErrDeviceLost) != (code == 719) || errors.Is(err, ErrOutOfMemory) != (code == 2):
+			t.Errorf("%s: error %v", what, err)
+		}
+		// Destroying the context frees what could not be freed before. It still exists
+		// if its own release was made to fail.
+		if drv.Excused() > 0 {
+			drv.Release()
+		}
+		if drv.Live() != 0 || drv.Used() != 0 || drv.Retained() != 0 {
+			t.Fatalf("%s: %d objects and %d bytes are left, the context is retained %d times", what, drv.Live(), drv.Used(), drv.Retained())
+		}
+		if drv.Leaked() != leaked && call != "cuCtxPushCurrent" {
+			t.Errorf("%s: %d objects were not freed", what, drv.Leaked()-leaked)
+		}
+	}
+	if c := drv.Complaint(); c != "" {
+		t.Errorf("%s: the driver was misused: %s", mode, c)
+	}
+	if err := use(drv, mode, m); err != nil {
+		t.Errorf("after all faults: %v", err)
+	}
+}
+
 // forgiven reports whether a call may fail without an error. This holds for the calls of
-// Cancel, which returns no error, and for calls that free resources of a lost device.
+// Cancel, which returns no error, for calls that free resources of a lost device, and for the
+// assembler, without which the driver loads PTX.
 func forgiven(call string, code int) bool {
 	cancel := []string{"cuStreamWaitEvent", "cuMemcpyHtoDAsync", "cuStreamSynchronize", "cuCtxPushCurrent", "cuCtxPopCurrent"}
 	frees := []string{
 		"cuMemFree", "cuMemFreeHost", "cuStreamDestroy", "cuEventDestroy", "cuModuleUnload", "cuGraphDestroy",
 		"cuGraphExecDestroy", "cuDevicePrimaryCtxRelease",
 	}
-	return slices.Contains(cancel, call) || code >= 700 && slices.Contains(frees, call)
+	return slices.Contains(cancel, call) || code < 700 && strings.HasPrefix(call, "cuLink") || code >= 700 && slices.Contains(frees, call)
 }
 
 // TestOutOfMemory makes each allocation fail in turn.
