@@ -4,6 +4,8 @@ package pianola
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,9 +21,26 @@ import (
 func cudaDevice() *backend {
 	return &backend{
 		device: DeviceCUDA, chosen: 2,
-		open:   func(o *Options) (*target, error) { return newCUDA(o.Mode, cuda.Options{Modules: cudaModules()}) },
+		open: func(o *Options) (*target, error) {
+			return newCUDA(o.Mode, cuda.Options{Modules: cudaModules(), Cache: o.CUDA.cache()})
+		},
 		status: func() DeviceStatus { return cudaStatus(cuda.Options{Modules: cudaModules()}) },
 	}
+}
+
+// cache returns the cache directory, or "" for none.
+func (o *CUDAOptions) cache() string {
+	switch {
+	case o.NoCache:
+		return ""
+	case o.CacheDir != "":
+		return o.CacheDir
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "pianola", "cuda")
 }
 
 // newCUDA opens the NVIDIA GPU in a mode, which replaces o.Mode.

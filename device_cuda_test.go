@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -87,6 +88,52 @@ func TestCUDA(t *testing.T) {
 	drv.SetDevices(0)
 	if _, err := newCUDA("", o); !errors.As(err, &missing) || !errors.Is(err, cuda.ErrNoGPU) || err.Error() != "pianola: device cuda: no NVIDIA GPU: cuInit: CUDA_ERROR_NO_DEVICE (100)" {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestCUDACache checks which directory the options select, and that a model opened twice is
+// assembled once.
+func TestCUDACache(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", home)
+	dir := filepath.Join(t.TempDir(), "kernels")
+	for _, c := range []struct {
+		o    CUDAOptions
+		want string
+	}{{CUDAOptions{}, filepath.Join(home, "pianola", "cuda")}, {CUDAOptions{CacheDir: dir}, dir}, {CUDAOptions{NoCache: true}, ""}, {CUDAOptions{CacheDir: dir, NoCache: true}, ""}} {
+		if got := c.o.cache(); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.o, got, c.want)
+		}
+	}
+	path := testmodels.Path(t, "testdata/tiny/qwen2")
+	for _, mode := range []Mode{ModeRecord, ModeResident} {
+		drv, o := fakeCUDA(t)
+		o.Cache = filepath.Join(dir, string(mode))
+		for i := range 2 {
+			before := drv.Assembled()
+			h, err := OpenHeader(path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			on, err := newCUDA(mode, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := &Model{h: h}
+			if err := m.openOn(context.Background(), on, Options{}); err != nil {
+				t.Fatal(err)
+			}
+			if l := m.LoadTimes(); l.Kernels <= 0 || l.Upload <= 0 || l.Warm <= 0 {
+				t.Errorf("%+v", l)
+			}
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+			drv.Check()
+			if n := drv.Assembled() - before; (n > 0) != (i == 0) || drv.JITs() != 0 {
+				t.Errorf("%s: opening %d assembles %d modules, %d from PTX", mode, i+1, n, drv.JITs())
+			}
+		}
 	}
 }
 

@@ -41,6 +41,8 @@ type Options struct {
 
 	// Metal has the settings of the Metal device.
 	Metal MetalOptions
+	// CUDA has the settings of the CUDA device.
+	CUDA CUDAOptions
 
 	// CheckWeights reads every tensor before the model is loaded. Open returns a
 	// *weights.NotFiniteError if a weight or a scale is NaN or infinite.
@@ -58,6 +60,16 @@ type Options struct {
 	// Events receives the progress of Open; it may be nil. It is called from one goroutine
 	// at a time, never after Open has returned, and Open waits for it.
 	Events func(Event)
+}
+
+// CUDAOptions are the settings of the CUDA device. It keeps the code that the driver assembles from
+// the kernels in a cache directory, so that a later Open takes a fraction of the first one's time.
+type CUDAOptions struct {
+	// CacheDir is the cache directory; "" selects the directory pianola/cuda of the user's cache
+	// directory. One that cannot be written is ignored. docs/CUDA.md describes the files.
+	CacheDir string
+	// NoCache assembles the kernels on every Open.
+	NoCache bool
 }
 
 // RealTimeChain bounds the time of a submission with Options.RealTime. It is below the 10 ms after

@@ -141,9 +141,11 @@ var (
 // the token in the prompt, ID, and Vocab, the size of the vocabulary.
 type TokenError = replay.TokenError
 
-// LoadTimes are the durations of the parts of Open.
+// LoadTimes are the durations of the parts of Open. Kernels is the time in which the device loads
+// its kernels, on a GPU with the creation of its context. Upload is the time in which weights are
+// converted and copied, and Warm the time of the first replay of each program.
 type LoadTimes struct {
-	Header, Tokenizer, Touch, Compile, Upload, Total time.Duration
+	Header, Tokenizer, Touch, Compile, Kernels, Upload, Warm, Total time.Duration
 }
 
 // Model is a model that is loaded on a device. Its methods may be called from several goroutines
@@ -247,16 +249,37 @@ func (m *Model) openOn(ctx context.Context, on *target, o Options) (err error) {
 	}
 	m.times.Touch = time.Since(start)
 
-	start = time.Now()
-	m.m, err = replay.Load(ctx, m.dev, m.t, m.mapped, replay.LoadOptions{
-		Progress: m.life.stage(StageUpload),
-		Loaded:   func() error { return m.life.enter(ctx, StateLoaded, StageWarm) },
-	})
-	m.times.Upload = time.Since(start)
-	if err != nil {
+	if err := m.load(ctx); err != nil {
 		return err
 	}
 	return m.life.enter(ctx, StateReady, "")
+}
+
+// load loads the table on the device and measures the parts of loading.
+func (m *Model) load(ctx context.Context) (err error) {
+	start, uploads := time.Now(), false
+	lap := func(to *time.Duration) {
+		*to = time.Since(start)
+		start = start.Add(*to)
+	}
+	show := m.life.stage(StageUpload)
+	m.m, err = replay.Load(ctx, m.dev, m.t, m.mapped, replay.LoadOptions{
+		Progress: func(done, total uint64) {
+			if !uploads { // the first call reports the beginning
+				uploads = true
+				lap(&m.times.Kernels)
+			}
+			if show != nil {
+				show(done, total)
+			}
+		},
+		Loaded: func() error {
+			lap(&m.times.Upload)
+			return m.life.enter(ctx, StateLoaded, StageWarm)
+		},
+	})
+	lap(&m.times.Warm)
+	return err
 }
 
 // stays returns a function that reports whether the device uses a tensor in the mapped file. Other

@@ -126,6 +126,7 @@ type Result struct {
 	ReadGBs       float64 `json:"read_gb_s"`       // BytesPerToken times the median decode rate, in 10^9 bytes per second
 
 	LoadMS     float64 `json:"load_ms"`
+	Load       Load    `json:"load"`
 	TTFTMS     float64 `json:"ttft_ms"` // median time from the prompt to its first token
 	RSSMB      float64 `json:"rss_mb"`  // peak resident memory, 10^6 bytes; 0 if unknown
 	TableBytes int     `json:"table_bytes"`
@@ -133,6 +134,24 @@ type Result struct {
 	// Latency is the result of RunLatency for the same model. It is nil if RunLatency was not
 	// called.
 	Latency *Latency `json:"latency,omitempty"`
+}
+
+// Load holds the milliseconds of the parts of Open; see pianola.LoadTimes.
+type Load struct {
+	HeaderMS    float64 `json:"header_ms"`
+	TokenizerMS float64 `json:"tokenizer_ms"`
+	CompileMS   float64 `json:"compile_ms"`
+	TouchMS     float64 `json:"touch_ms"`
+	KernelsMS   float64 `json:"kernels_ms"`
+	UploadMS    float64 `json:"upload_ms"`
+	WarmMS      float64 `json:"warm_ms"`
+}
+
+func load(t pianola.LoadTimes) Load {
+	return Load{
+		HeaderMS: milliseconds(t.Header), TokenizerMS: milliseconds(t.Tokenizer), CompileMS: milliseconds(t.Compile), TouchMS: milliseconds(t.Touch),
+		KernelsMS: milliseconds(t.Kernels), UploadMS: milliseconds(t.Upload), WarmMS: milliseconds(t.Warm),
+	}
 }
 
 // Run measures a model in one session, after a warm-up run. name is the model's name in the
@@ -317,7 +336,7 @@ func (r *runner) result(m *pianola.Model, name string) (*Result, error) {
 		Prompt: r.o.Prompt, Tokens: r.o.tokens(), Depth: r.o.Depth,
 		PrefillTokS: append([]float64{}, r.prefill...), DecodeTokS: append([]float64{}, r.decode...),
 		Commands: len(reads), Patched: patched(t),
-		LoadMS: milliseconds(m.LoadTimes().Total), TTFTMS: Median(r.first), TableBytes: len(roll),
+		LoadMS: milliseconds(m.LoadTimes().Total), Load: load(m.LoadTimes()), TTFTMS: Median(r.first), TableBytes: len(roll),
 	}
 	tokens, chain := r.o.tokens(), max(r.o.Chain, 1)
 	if tokens > 0 {

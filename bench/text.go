@@ -32,7 +32,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	}
 	row("commands", "%d a token, %d patched, table %.1f KB", r.Commands, r.Patched, float64(r.TableBytes)/1e3)
 	row("encode", "%.1f ns a command, %.3f ms a run", r.EncodeNSPerCommand, r.EncodeMS)
-	row("load", "%.1f ms", r.LoadMS)
+	row("load", "%.1f ms: kernels %.1f, upload %.1f, warm-up %.1f", r.LoadMS, r.Load.KernelsMS, r.Load.UploadMS, r.Load.WarmMS)
 	row("first token", "%.2f ms", r.TTFTMS)
 	row("memory", "%.1f MB at most", r.RSSMB)
 	return tw.Flush()

@@ -218,6 +218,8 @@ func TestUsageErrors(t *testing.T) {
 		{"info m.gguf --kv int3", `unknown KV type "int3" (valid: f16, q8_0)`},
 		{"run m.gguf -p x --roll=", "--roll needs a file"},
 		{"run m.gguf -p x --any-chip", "--any-chip requires --roll"},
+		{"bench m.gguf --cuda-cache d --no-cuda-cache", "exclude each other"},
+		{"bench m.gguf --cuda-cache=", "--cuda-cache needs a directory"},
 		{"eval m.gguf", "needs --ids"},
 		{"eval m.gguf --ids 5,,6", "id 1 of the list"},
 		{"eval m.gguf --ids five", "not a number"},

@@ -26,6 +26,7 @@ type modelFlags struct {
 	anyChip      bool
 	realTime     bool
 	checkWeights bool
+	cuda         pianola.CUDAOptions
 }
 
 // register adds the flags to a command, except --chain and --chain-ms.
@@ -38,6 +39,8 @@ func (f *modelFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.anyChip, "any-chip", false, "accept a roll that was compiled for another chip")
 	fs.BoolVar(&f.realTime, "real-time", false, "bound latencies: submissions of at most 5 ms, threads bound to processors (docs/LATENCY.md)")
 	fs.BoolVar(&f.checkWeights, "check-weights", false, checkUsage)
+	fs.StringVar(&f.cuda.CacheDir, "cuda-cache", "", "keep the assembled CUDA kernels in `DIR` (default: pianola/cuda in the user's cache directory)")
+	fs.BoolVar(&f.cuda.NoCache, "no-cuda-cache", false, "assemble the CUDA kernels anew and do not keep them")
 	f.table.register(cmd, "", "")
 }
 
@@ -71,6 +74,7 @@ func (f *modelFlags) options(cmd *cobra.Command) (pianola.Options, error) {
 	}
 	o := pianola.Options{
 		Device: f.device, Mode: f.mode, Threads: f.threads, RealTime: f.realTime, Table: t, AnyChip: f.anyChip, CheckWeights: f.checkWeights,
+		CUDA: f.cuda,
 	}
 	if f.roll != "" {
 		if o.Roll, err = readRoll(f.roll); err != nil {
@@ -96,6 +100,10 @@ func (f *modelFlags) check(cmd *cobra.Command) error {
 	switch {
 	case fs.Changed("chain-ms") && fs.Changed("chain"):
 		return usage(cmd, "--chain-ms and --chain exclude each other")
+	case fs.Changed("cuda-cache") && f.cuda.NoCache:
+		return usage(cmd, "--cuda-cache and --no-cuda-cache exclude each other")
+	case fs.Changed("cuda-cache") && f.cuda.CacheDir == "":
+		return usage(cmd, "--cuda-cache needs a directory")
 	case fs.Changed("roll") && f.roll == "":
 		return usage(cmd, "--roll needs a file")
 	case f.roll == "" && f.anyChip:

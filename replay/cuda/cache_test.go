@@ -220,3 +220,30 @@ func TestCacheErrors(t *testing.T) {
 		drv.Check()
 	}
 }
+
+// TestBrief checks that a session of the warm-up gets graphs of one token only, and others get all.
+func TestBrief(t *testing.T) {
+	d := load(t, fake.New(t), "record", tiny(t, "llama"))
+	for _, warming := range []bool{true, false} {
+		d.warming.Store(warming)
+		s, _, err := backend{d}.Open()
+		if err == nil {
+			_, err = backend{d}.Grow(s, 1)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		longest := 0
+		for _, graphs := range s.graphs {
+			for _, g := range graphs {
+				longest = max(longest, g.tokens)
+			}
+		}
+		if want := map[bool]int{true: 1, false: 64}[warming]; longest != want {
+			t.Errorf("warming %v: the longest graph has %d tokens, want %d", warming, longest, want)
+		}
+		if err := (backend{d}).Free(s); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pianola-engine/pianola/internal/cuda/cubin"
@@ -66,6 +67,7 @@ type Device struct {
 	cancels      driver.Stream // stream that writes stop flags
 	stop         []byte        // pinned memory, the byte that Cancel writes
 	exec         *executor
+	warming      atomic.Bool // sessions opened now are brief
 }
 
 // New returns the GPU as a device. It uses no GPU memory before Load. The error wraps

@@ -1,8 +1,8 @@
 // Package cuda implements the NVIDIA device. It replays tables through the CUDA driver, which it
 // opens at run time, without cgo and without NVIDIA's toolkit.
 //
-// Load retains the GPU's primary context, assembles the kernels that the table needs from their
-// PTX, executes the upload section through pinned buffers, and starts the executor: one
+// Load retains the GPU's primary context, loads the kernels that the table needs, assembled from
+// PTX or from a cache directory, executes the upload section through pinned buffers, and starts the executor: one
 // goroutine, locked to its thread, that submits to one stream. The slots of each scope are one
 // allocation.
 //

@@ -16,7 +16,7 @@ import (
 	"github.com/pianola-engine/pianola/table"
 )
 
-// Load assembles the table's kernels, executes the upload section and starts the executor.
+// Load loads the table's kernels, executes the upload section and starts the executor.
 func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o replay.LoadOptions) (m replay.Memory, err error) {
 	if err := device.CheckTable(name, t); err != nil {
 		return m, err
@@ -73,8 +73,10 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	return m, d.exec.start()
 }
 
-// Warm replays every program once.
+// Warm replays every program once, in a session without long graphs.
 func (d backend) Warm(run func(runs ...replay.Run) error) error {
+	d.warming.Store(true)
+	defer d.warming.Store(false)
 	var runs []replay.Run
 	for i := range d.table.Programs {
 		runs = append(runs, device.WarmRun(d.table, i))

@@ -69,11 +69,11 @@ func (record) ready(d *Device, s *session, program int) error {
 }
 
 // record creates the graphs of a program. A program for several rows gets only a graph of one
-// token.
+// token, and so do all programs of a brief session.
 func (d *Device) record(s *session, program int) error {
 	var graphs []graph
 	for _, tokens := range d.graphTokens {
-		if tokens > 1 && d.table.Programs[program].MaxRows > 1 {
+		if tokens > 1 && (s.brief || d.table.Programs[program].MaxRows > 1) {
 			continue
 		}
 		exec, err := d.recordTokens(s, program, tokens)

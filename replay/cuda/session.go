@@ -35,9 +35,10 @@ var _ [argumentsSize]byte = [unsafe.Sizeof(arguments{})]byte{}
 
 // session holds the slots of session scope and the launches bound to them.
 type session struct {
-	own  owned
-	mem  []driver.Ptr // address of each slot
-	step driver.Ptr
+	own   owned
+	mem   []driver.Ptr // address of each slot
+	step  driver.Ptr
+	brief bool // the session replays single tokens: it gets no graphs of several tokens
 
 	args     []arguments     // arguments of each command
 	launches []driver.Launch // launch of each command
@@ -62,7 +63,7 @@ type backend struct{ *Device }
 
 // Open allocates the slots of session scope.
 func (d backend) Open() (s *session, size uint64, err error) {
-	s = &session{own: owned{drv: d.drv}}
+	s = &session{own: owned{drv: d.drv}, brief: d.warming.Load()}
 	// If raise fails, the executor still stops at the next token, and its own calls return the
 	// error.
 	s.raise = func() { _ = d.raise(s) }
