@@ -2,9 +2,9 @@
 // opens at run time, without cgo and without NVIDIA's toolkit.
 //
 // Load retains the GPU's primary context, loads the kernels that the table needs, assembled from
-// PTX or from a cache directory, executes the upload section through pinned buffers, and starts the executor: one
-// goroutine, locked to its thread, that submits to one stream. The slots of each scope are one
-// allocation.
+// PTX or from a cache directory, executes the upload section through pinned buffers, and starts the
+// executor: one goroutine, locked to its thread, that submits to one stream. The slots of each
+// scope are one allocation.
 //
 // A kernel's arguments are eight addresses, the command's 64 bytes of parameters, the address of
 // its 16 secondary bytes, the address of the session's step block, and the specialisation
