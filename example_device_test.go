@@ -72,6 +72,20 @@ func ExampleModel() {
 	// true true
 }
 
+// On a GPU, a service can keep the assembled kernels beside its model. Other devices ignore the
+// option.
+func ExampleCUDAOptions() {
+	o := pianola.Options{Device: pianola.DeviceCPU, CUDA: pianola.CUDAOptions{CacheDir: "/var/cache/service/kernels"}}
+	m, err := pianola.Open(context.Background(), "testdata/gopher-q8_0.gguf", o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Close()
+	times := m.LoadTimes()
+	fmt.Println(times.Kernels+times.Upload+times.Warm < times.Total)
+	// Output: true
+}
+
 // A model on the CPU has no Metal objects.
 func ExampleModel_MetalObjects() {
 	m, err := pianola.Open(context.Background(), "testdata/gopher-q8_0.gguf", pianola.Options{Device: pianola.DeviceCPU, Metal: pianola.MetalOptions{Labels: true}})
