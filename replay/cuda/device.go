@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,6 +50,11 @@ type Device struct {
 	// Numbers of tokens of the graphs of mode record, in descending order; the last is 1.
 	graphTokens []int
 
+	prepared struct {
+		sync.Mutex
+		ctx chan retained // nil if Prepare has not been called since Load or Unload
+	}
+
 	// Set by Load and constant until Unload.
 	table    *table.Table
 	caches   *device.Caches
@@ -91,6 +97,48 @@ func New(o Options) (*Device, error) {
 		d.graphTokens = graphTokens()
 	}
 	return d, nil
+}
+
+// Prepare begins to create the GPU's context, so that Load finds it or waits for less time. A
+// device that is prepared must be closed even if nothing is loaded.
+func (d *Device) Prepare() {
+	d.prepared.Lock()
+	defer d.prepared.Unlock()
+	if d.prepared.ctx != nil {
+		return
+	}
+	made := make(chan retained, 1)
+	d.prepared.ctx = made
+	go func() {
+		c, err := d.drv.PrimaryCtxRetain(d.gpu.dev)
+		made <- retained{c, err}
+	}()
+}
+
+// retained is the result of retaining the GPU's primary context.
+type retained struct {
+	ctx driver.Context
+	err error
+}
+
+// takePrepared returns what Prepare began, once.
+func (d *Device) takePrepared() (r retained, ok bool) {
+	d.prepared.Lock()
+	defer d.prepared.Unlock()
+	if d.prepared.ctx == nil {
+		return r, false
+	}
+	r = <-d.prepared.ctx
+	d.prepared.ctx = nil
+	return r, true
+}
+
+// retain returns the GPU's primary context, which must be released.
+func (d *Device) retain() (driver.Context, error) {
+	if r, ok := d.takePrepared(); ok {
+		return r.ctx, r.err
+	}
+	return d.drv.PrimaryCtxRetain(d.gpu.dev)
 }
 
 // Mode returns the name of the mode in which submissions are replayed.

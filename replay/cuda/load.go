@@ -34,7 +34,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	if err != nil {
 		return m, err
 	}
-	if d.ctx, err = d.drv.PrimaryCtxRetain(d.gpu.dev); err != nil {
+	if d.ctx, err = d.retain(); err != nil {
 		return m, fmt.Errorf("cuda: %w", err)
 	}
 	if err := d.enter(); err != nil {
@@ -86,6 +86,9 @@ func (d backend) Warm(run func(runs ...replay.Run) error) error {
 
 // Unload frees everything and releases the context.
 func (d backend) Unload(left []*session) error {
+	if r, ok := d.takePrepared(); ok { // Load has not come to the context
+		d.ctx = r.ctx
+	}
 	if d.ctx == 0 {
 		return nil
 	}
