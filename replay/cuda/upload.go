@@ -19,6 +19,10 @@ type staging struct {
 	err   error // why it could not be filled
 }
 
+// spareBuffers is the largest number of buffers that the GPU copies or that wait for it while every
+// converter fills one. Copying is faster than converting.
+const spareBuffers = 4
+
 // uploading is the state of a running upload.
 type uploading struct {
 	d    *Device
@@ -41,23 +45,27 @@ func (d *Device) upload(ctx context.Context, u *device.Upload) (err error) {
 		err = errors.Join(err, own.free())
 	}()
 	workers := min(runtime.GOMAXPROCS(0), pieces)
-	buffers := min(2*workers, pieces)
+	buffers := min(2*workers, workers+spareBuffers, pieces)
 	up := &uploading{d: d, u: u, free: make(chan *staging, buffers), full: make(chan *staging, buffers), quit: make(chan struct{})}
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(up.convert)
+	}
+	// Pinning memory takes long. The first buffers are filled meanwhile.
 	for range buffers {
 		b := new(staging)
 		if b.mem, err = own.pinned(largest); err == nil {
 			b.event, err = own.event(false)
 		}
 		if err != nil {
-			return fmt.Errorf("cuda: staging: %w", err)
+			err = fmt.Errorf("cuda: staging: %w", err)
+			break
 		}
 		up.free <- b
 	}
-	var wg sync.WaitGroup
-	for range workers {
-		wg.Go(up.convert)
+	if err == nil {
+		err = up.send(ctx, pieces)
 	}
-	err = up.send(ctx, pieces)
 	close(up.quit)
 	wg.Wait()
 	if e := d.drv.StreamSynchronize(d.transfer); err == nil && e != nil {
