@@ -21,8 +21,8 @@ import (
 type worker struct {
 	team  *team
 	id    int
-	mail  mailbox
 	last  uint64    // the barrier's last word that this worker has seen
+	told  uint64    // the last word of the team's jobs that this worker has seen
 	slice time.Time // the worker has used its thread without a break since then, or for a shorter time
 
 	step table.Step // current position of the replay
@@ -49,7 +49,9 @@ type team struct {
 	dev     *Device
 	workers []*worker
 	barrier barrier
-	active  atomic.Int32 // workers that are still executing the job
+	job     *job // the current job; nil tells the workers to end
+	jobs    gate // counts jobs
+	active  gate // number of other workers that are still executing the job
 	waits   waits
 	failed  atomic.Pointer[device.CommandError]
 }
@@ -64,13 +66,15 @@ func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 		if err != nil {
 			return nil, err
 		}
-		t.workers = append(t.workers, &worker{team: t, id: i, mail: newMailbox(), scratch: mem})
+		t.workers = append(t.workers, &worker{team: t, id: i, scratch: mem})
 	}
 	pinned, start := make(chan error), make(chan bool)
 	for i, w := range t.workers {
 		d.queue.Go(func() {
-			// The thread is never unlocked: a thread that was bound ends with its worker.
-			runtime.LockOSThread()
+			if cpus != nil || t.waits == owning {
+				// The thread is never unlocked: a thread that was bound ends with its worker.
+				runtime.LockOSThread()
+			}
 			// A fault in memory mapped from a file, for example because the file shrinks, becomes
 			// a panic that run recovers.
 			debug.SetPanicOnFault(true)
@@ -115,24 +119,38 @@ func warmParking() {
 
 // main is the loop of a worker. It sleeps between submissions.
 func (w *worker) main() {
-	if w.id != 0 {
-		for j := w.mail.take(w.team.waits.idle); j != nil; j = w.mail.take(w.team.waits.idle) {
-			w.renew()
-			w.run(j)
-			w.team.active.Add(-1)
-		}
+	if w.id == 0 {
+		w.leadAll()
 		return
 	}
+	t := w.team
 	for {
-		j := w.team.dev.queue.Next()
+		w.told = t.jobs.await(w.told, t.waits.idle)
+		j := t.job
 		if j == nil {
-			for _, other := range w.team.workers[1:] {
-				other.mail.put(nil)
-			}
 			return
 		}
-		w.team.lead(w, j)
+		w.renew()
+		w.run(j)
+		if t.active.word.Add(^uint64(0)) == 0 {
+			t.active.wake()
+		}
 	}
+}
+
+// leadAll executes jobs until there will be no more, and then ends the team.
+func (w *worker) leadAll() {
+	t := w.team
+	for j := t.dev.queue.Next(); j != nil; j = t.dev.queue.Next() {
+		t.lead(w, j)
+	}
+	t.announce(nil)
+}
+
+// announce passes a job to the other workers, which have left the previous job.
+func (t *team) announce(j *job) {
+	t.job = j
+	t.jobs.set(t.jobs.word.Load() + 1)
 }
 
 // lead executes a job with the whole team.
@@ -143,16 +161,12 @@ func (t *team) lead(w *worker, j *job) {
 		return
 	}
 	start := time.Now()
-	t.active.Store(int32(len(t.workers) - 1))
-	for _, other := range t.workers[1:] {
-		other.mail.put(j)
-	}
+	t.active.word.Store(uint64(len(t.workers) - 1))
+	t.announce(j)
 	w.renew()
 	w.run(j)
-	for spins := 0; t.active.Load() != 0; spins++ {
-		if spins >= t.waits.meet {
-			runtime.Gosched()
-		}
+	for n := t.active.word.Load(); n != 0; {
+		n = t.active.await(n, t.waits.meet)
 	}
 	var err error
 	if failed := t.failed.Load(); failed != nil {
