@@ -102,6 +102,16 @@ func (k *attn) pieces(w *worker, n int) int { return (w.rows + n - 1) / n * k.sp
 
 func (k *attn) units(w *worker) int { return k.pieces(w, k.together(w)) }
 
+// pool returns half of the units of several rows, which take different times.
+func (k *attn) pool(w *worker) int {
+	if units := k.units(w); w.rows > 1 && units >= 4*len(w.team.workers) {
+		return units / 2
+	}
+	return 0
+}
+
+func (k *attn) more(w *worker, lo, hi int) { k.run(w, lo, hi) }
+
 func (k *attn) run(w *worker, lo, hi int) {
 	together := k.together(w)
 	blocks := (w.rows + together - 1) / together

@@ -126,9 +126,22 @@ func newGEMMHalves(b *binder) (kernel, error) {
 	return k, b.err
 }
 
+func (k *gemmHalves) pieces(w *worker) int {
+	if w.rows*k.in < sharedInput {
+		return 0
+	}
+	return w.rows
+}
+
+func (k *gemmHalves) prepare(w *worker, lo, hi int) {
+	for r := lo; r < hi; r++ {
+		halvesOf(k.halves, k.in, r).get(float32s(w.prepared()[r*roundUp(4*k.in):][:4*k.in]))
+	}
+}
+
 func (k *gemmHalves) run(w *worker, lo, hi int) {
-	for r := range w.rows {
-		halvesOf(k.halves, k.in, r).get(float32s(w.scratch[r*roundUp(4*k.in):][:4*k.in]))
+	if w.shared == nil {
+		k.prepare(w, 0, w.rows)
 	}
 	k.more(w, lo, hi)
 }

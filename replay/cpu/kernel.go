@@ -27,6 +27,16 @@ type divisible interface {
 	more(w *worker, lo, hi int)
 }
 
+// prepared is a kernel whose workers can prepare its input together, in memory that all of them
+// read, instead of each preparing all of it for itself.
+type prepared interface {
+	kernel
+	// pieces returns the number of pieces of the input, or 0 if each worker is to prepare it alone.
+	pieces(w *worker) int
+	// prepare prepares pieces lo to hi-1 in w.prepared().
+	prepare(w *worker, lo, hi int)
+}
+
 // claims counts the claims on the pool of a command. Every worker claims pieces until none is
 // left, so each replay makes the same number of claims. Therefore each worker knows the count
 // at the start of a replay, and the counter needs no reset.

@@ -32,7 +32,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	if err != nil {
 		return none, err
 	}
-	memory.Executor = scratch * uint64(d.threads)
+	memory.Executor = teamBytes(d.threads, scratch)
 	for i := range t.Slots {
 		s := &t.Slots[i]
 		if s.Scope != table.ScopeExecutor {

@@ -129,40 +129,99 @@ func newProduct(b *binder, p productShape) (*matmul, error) {
 	return k, b.err
 }
 
-func (k *matmul) units(*worker) int { return (k.out + k.group - 1) / k.group }
+// rowBlock is the number of rows of a unit when there are many. A multiple of tiledRows, so that
+// blocks cost nothing.
+const rowBlock = 64
+
+// blocks returns the number of blocks of rows.
+func (k *matmul) blocks(w *worker) int { return (w.rows + rowBlock - 1) / rowBlock }
+
+// units returns the number of groups of rows of W times the number of blocks of rows of x.
+func (k *matmul) units(w *worker) int { return (k.out + k.group - 1) / k.group * k.blocks(w) }
 
 // poolBytes is the size of weights in bytes above which a pool is worthwhile. With smaller
 // matrices all workers finish at about the same time.
 const poolBytes = 512 << 10
 
-// pool returns a quarter of the units, for large weights.
+// pool returns all units if the workers have prepared the input together and each unit takes long.
+// Otherwise it returns a quarter of the units, for large weights.
 func (k *matmul) pool(w *worker) int {
-	if k.out*k.rowBytes < poolBytes {
+	units := k.units(w)
+	switch {
+	case w.shared != nil && w.rows > 1:
+		return units
+	case k.out*k.rowBytes < poolBytes || units < 8*len(w.team.workers):
 		return 0
 	}
-	return k.units(w) / 4
+	return units / 4
+}
+
+// pieces returns the number of pieces of the input, which are inputPiece columns of a row, if a
+// barrier takes less time than preparing all of them. Activations take longer to prepare.
+func (k *matmul) pieces(w *worker) int {
+	n := w.rows * k.in
+	if k.gated != nil && k.x2 != nil && !k.norm {
+		n *= 2
+	}
+	if !k.quant && k.x2 == nil || n < sharedInput {
+		return 0
+	}
+	return w.rows * k.rowPieces()
+}
+
+const (
+	inputPiece  = 4 * inputChunk // columns of a piece of the input
+	sharedInput = 8192           // smallest number of elements that the workers prepare together
+)
+
+func (k *matmul) rowPieces() int { return (k.in + inputPiece - 1) / inputPiece }
+
+func (k *matmul) prepare(w *worker, lo, hi int) {
+	for i := lo; i < hi; i++ {
+		at := i % k.rowPieces() * inputPiece
+		k.prepareRow(w, i/k.rowPieces(), at, min(at+inputPiece, k.in))
+	}
 }
 
 func (k *matmul) run(w *worker, lo, hi int) {
-	for r := range w.rows {
-		k.prepare(w, r)
+	if w.shared == nil {
+		for r := range w.rows {
+			k.prepareRow(w, r, 0, k.in)
+		}
 	}
 	k.more(w, lo, hi)
 }
 
 func (k *matmul) more(w *worker, lo, hi int) {
+	blocks, rows := k.blocks(w), w.rows
+	if blocks == 1 {
+		k.block(w, rows, lo, hi)
+		return
+	}
+	for u := lo; u < hi; u++ {
+		w.from = u % blocks * rowBlock
+		w.rows = min(rowBlock, rows-w.from)
+		k.block(w, rows, u/blocks, u/blocks+1)
+	}
+	w.from, w.rows = 0, rows
+}
+
+// block multiplies groups lo to hi-1 with w.rows rows of x from w.from. all is the number of rows of
+// the whole input.
+func (k *matmul) block(w *worker, all, lo, hi int) {
 	first, last := lo*k.group, min(hi*k.group, k.out)
+	to := k.y[w.from*k.yStride:]
 	if !k.add {
-		k.product(w, k.w, k.b, first, last, k.y[first:], k.yStride)
+		k.product(w, k.w, k.b, first, last, to[first:], k.yStride)
 		return
 	}
 	// Process pieces whose products fit in private memory.
 	for o := first; o < last; o += addPiece {
 		end := min(o+addPiece, last)
-		y := float32s(w.scratch[w.rows*k.inputBytes():][:4*w.rows*addPiece])
+		y := float32s(w.scratch[all*k.inputBytes():][:4*w.rows*addPiece])
 		k.product(w, k.w, k.b, o, end, y, addPiece)
 		for r := range w.rows {
-			k.ops.addTo(k.y[r*k.yStride+o:][:end-o], y[r*addPiece:][:end-o])
+			k.ops.addTo(to[r*k.yStride+o:][:end-o], y[r*addPiece:][:end-o])
 		}
 	}
 }
@@ -197,7 +256,7 @@ func (k *matmul) product(w *worker, matrix []byte, bias []float32, first, last i
 // every row of activations while the strip is in the cache.
 func (k *matmul) runTiled(w *worker, matrix []byte, first, last int, y []float32, stride int) {
 	x := &w.tiles
-	*x = tiledInput{mem: w.scratch, stride: k.inputBytes(), in: k.in, rows: w.rows}
+	*x = tiledInput{mem: w.prepared()[w.from*k.inputBytes():], stride: k.inputBytes(), in: k.in, rows: w.rows}
 	strip := k.rowBytes * dtype.TileRows
 	if w.rows == 1 {
 		k.tiled(y[:last-first], stride, matrix[first/dtype.TileRows*strip:], (last-first)/dtype.TileRows, x)
@@ -213,8 +272,9 @@ func (k *matmul) runFloat(w *worker, matrix []byte, first, last int, y []float32
 	x := &w.float
 	x.x, x.stride, x.in, x.rows = k.x, k.xStride, k.in, w.rows
 	if k.x2 != nil || k.x == nil {
-		x.x, x.stride = float32s(w.scratch), roundUp(4*k.in)/4
+		x.x, x.stride = float32s(w.prepared()), roundUp(4*k.in)/4
 	}
+	x.x = x.x[w.from*x.stride:]
 	k.float(y, stride, matrix[first*k.rowBytes:][:(last-first)*k.rowBytes], last-first, x)
 }
 
@@ -228,15 +288,15 @@ func (k *matmul) runRows(w *worker, matrix []byte, first, last int, y []float32,
 		n := min(panel, last-o)
 		weights := matrix[o*k.rowBytes:][:n*k.rowBytes]
 		for r := range w.rows {
-			k.input(w, r)
+			k.input(w, w.from+r)
 			k.rows(y[r*stride+o-first:][:n], weights, &w.input)
 		}
 	}
 }
 
-// prepare writes row r of the input to the worker's private memory, unless the input is used in
-// place.
-func (k *matmul) prepare(w *worker, r int) {
+// prepareRow writes columns [lo, hi) of row r of the input to memory, unless the input is used in
+// place. The columns are whole chunks, or up to the end of the row.
+func (k *matmul) prepareRow(w *worker, r, lo, hi int) {
 	if !k.quant && k.x2 == nil {
 		return
 	}
@@ -246,22 +306,22 @@ func (k *matmul) prepare(w *worker, r int) {
 		scale = k.ops.normScale(x, k.eps)
 	}
 	if !k.quant {
-		k.combine(w, float32s(w.scratch[r*roundUp(4*k.in):][:4*k.in]), x, r, 0, scale)
+		k.combine(w, float32s(w.prepared()[r*roundUp(4*k.in):][:4*k.in])[lo:hi], x[lo:hi], r, lo, scale)
 		return
 	}
 	k.input(w, r)
 	if k.x2 == nil {
-		k.ops.quantize(w.input.q, w.input.d, x)
+		k.ops.quantize(w.input.q[lo:hi], w.input.d[lo/blockElems:hi/blockElems], x[lo:hi])
 	} else {
-		for at := 0; at < k.in; at += inputChunk {
-			end := min(at+inputChunk, k.in)
+		for at := lo; at < hi; at += inputChunk {
+			end := min(at+inputChunk, hi)
 			buf := w.chunk[:end-at]
 			k.combine(w, buf, x[at:end], r, at, scale)
 			k.ops.quantize(w.input.q[at:end], w.input.d[at/blockElems:end/blockElems], buf)
 		}
 	}
 	if k.mins {
-		k.ops.sumHalves(w.input.s, w.input.q)
+		k.ops.sumHalves(w.input.s[lo/16:hi/16], w.input.q[lo:hi])
 	}
 }
 
@@ -279,15 +339,15 @@ func (k *matmul) combine(w *worker, dst, x []float32, r, at int, scale float32) 
 	k.gated(dst, x, k.x2[r*k.xStride+at:][:len(x)])
 }
 
-// input points the worker's input at row r of the quantised input in private memory: [in] int8,
+// input points the worker's input at row r of the quantised input in memory: [in] int8,
 // [in/32] float32 and [in/16] int16, padded to a cache line.
 func (k *matmul) input(w *worker, r int) {
 	scales, sums := k.in/blockElems*4, k.in/16*2
-	row := w.scratch[r*k.inputBytes():][:k.in+scales+sums]
+	row := w.prepared()[r*k.inputBytes():][:k.in+scales+sums]
 	w.input.q, w.input.d, w.input.s = int8s(row[:k.in]), float32s(row[k.in:][:scales]), int16s(row[k.in+scales:])
 }
 
-// inputBytes returns the distance in bytes between rows of the input in private memory.
+// inputBytes returns the distance in bytes between rows of the input in memory.
 func (k *matmul) inputBytes() int {
 	if !k.quant {
 		return roundUp(4 * k.in)

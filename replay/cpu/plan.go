@@ -24,7 +24,7 @@ func (d *Device) Plan(t *table.Table, where func(tensor string) (offset uint64, 
 	if err != nil {
 		return loaded, session, err
 	}
-	m.Executor = scratch * uint64(d.threads)
+	m.Executor = teamBytes(d.threads, scratch)
 	caches, fixed := t.KVCaches(), uint64(0)
 	for i := range t.Slots {
 		switch s := &t.Slots[i]; s.Scope {

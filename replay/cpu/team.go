@@ -34,6 +34,8 @@ type worker struct {
 	rows  int
 
 	scratch []byte
+	shared  []byte // input of the current command that the team has prepared together, or nil
+	from    int    // first row of the input that a product computes
 	input   input
 	tiles   tiledInput // input of a tiled product; a field because it would escape
 	float   floatInput
@@ -49,6 +51,7 @@ type team struct {
 	dev     *Device
 	workers []*worker
 	barrier barrier
+	shared  []byte // input of a command that the workers have prepared together
 	job     *job // the current job; nil tells the workers to end
 	jobs    gate // counts jobs
 	active  gate // number of other workers that are still executing the job
@@ -67,6 +70,12 @@ func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 			return nil, err
 		}
 		t.workers = append(t.workers, &worker{team: t, id: i, scratch: mem})
+	}
+	if n > 1 {
+		var err error
+		if t.shared, err = allocate(scratch); err != nil {
+			return nil, err
+		}
 	}
 	pinned, start := make(chan error), make(chan bool)
 	for i, w := range t.workers {
@@ -96,6 +105,14 @@ func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 		start <- err == nil
 	}
 	return t, err
+}
+
+// teamBytes returns the memory of a team of n workers with scratch bytes each.
+func teamBytes(n int, scratch uint64) uint64 {
+	if n > 1 {
+		n++
+	}
+	return uint64(n) * scratch
 }
 
 // warmParking makes the runtime keep enough records of parked goroutines on each processor. A
@@ -252,8 +269,8 @@ func (w *worker) replay(j *job, program uint32, timed, met bool) (ends bool) {
 			start = time.Now()
 		}
 		w.patch(c.cmd)
-		if !j.Submission.Dry {
-			w.share(c)
+		if !j.Submission.Dry && w.execute(j, c) {
+			return true
 		}
 		if timed {
 			ends := w.meet(j)
@@ -280,8 +297,38 @@ func (w *worker) patch(c *table.Cmd) {
 	w.rows = int(table.Field(&second, decl.SecondRows))
 }
 
-// share executes the worker's part of a command. The parts are contiguous, nearly equal ranges of
-// units.
+// execute executes the worker's part of a command. It reports whether the submission ends here.
+func (w *worker) execute(j *job, c *command) (ends bool) {
+	pieces, team := 0, len(w.team.workers)
+	k, ok := c.kernel.(prepared)
+	if ok && c.barrier && c.tiles > 1 && team > 1 {
+		pieces = k.pieces(w)
+	}
+	if pieces == 0 {
+		w.share(c)
+		return false
+	}
+	// The barrier before the command ended all reading of the memory: commands that follow another
+	// without a barrier do not use it.
+	w.shared = w.team.shared
+	k.prepare(w, pieces*w.id/team, pieces*(w.id+1)/team)
+	if ends = w.meet(j); !ends {
+		w.share(c)
+	}
+	w.shared = nil
+	return ends
+}
+
+// prepared returns the memory of the current command's input.
+func (w *worker) prepared() []byte {
+	if w.shared != nil {
+		return w.shared
+	}
+	return w.scratch
+}
+
+// share executes the worker's units of a command. Its own units are one of nearly equal ranges;
+// the rest are in a pool.
 func (w *worker) share(c *command) {
 	parts := min(len(w.team.workers), c.tiles)
 	if w.id >= parts {
@@ -289,7 +336,7 @@ func (w *worker) share(c *command) {
 	}
 	units, pool := c.kernel.units(w), 0
 	k, ok := c.kernel.(divisible)
-	if ok && parts > 1 && parts == len(w.team.workers) && units >= 8*parts {
+	if ok && parts > 1 && parts == len(w.team.workers) {
 		pool = k.pool(w)
 	}
 	fixed := units - pool
