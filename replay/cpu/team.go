@@ -52,9 +52,9 @@ type team struct {
 	workers []*worker
 	barrier barrier
 	shared  []byte // input of a command that the workers have prepared together
-	job     *job // the current job; nil tells the workers to end
-	jobs    gate // counts jobs
-	active  gate // number of other workers that are still executing the job
+	job     *job   // the current job; nil tells the workers to end
+	jobs    gate   // counts jobs
+	active  gate   // number of other workers that are still executing the job
 	waits   waits
 	failed  atomic.Pointer[device.CommandError]
 }

@@ -340,8 +340,14 @@ func TestWholeModel(t *testing.T) {
 	}
 }
 
-// TestBarrier uses more waiters than processors and many rounds.
+// TestBarrier uses more waiters than processors and many rounds, and waiters that only sleep.
 func TestBarrier(t *testing.T) {
+	for _, polls := range []int{0, 100, sharing.meet} {
+		t.Run(fmt.Sprint(polls), func(t *testing.T) { testBarrier(t, polls) })
+	}
+}
+
+func testBarrier(t *testing.T, polls int) {
 	const n, rounds = 5, 300
 	j, none := &job{Session: &session{step: &table.Step{}}}, &job{Session: &session{step: &table.Step{}}}
 	var b barrier
@@ -356,7 +362,7 @@ func TestBarrier(t *testing.T) {
 				if id == 2 && round == rounds {
 					j.Session.step.Stop = 1
 				}
-				if ends := b.wait(n, sharing.meet, &last, j); ends != (round == rounds) {
+				if ends := b.wait(n, polls, &last, j); ends != (round == rounds) {
 					t.Errorf("round %d: ends is %t", round, ends)
 				}
 				for other, c := range counts {
@@ -367,7 +373,7 @@ func TestBarrier(t *testing.T) {
 				if r.IntN(20) == 0 {
 					runtime.Gosched()
 				}
-				b.wait(n, sharing.meet, &last, none)
+				b.wait(n, polls, &last, none)
 			}
 		})
 	}
