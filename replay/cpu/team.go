@@ -80,10 +80,8 @@ func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 	pinned, start := make(chan error), make(chan bool)
 	for i, w := range t.workers {
 		d.queue.Go(func() {
-			if cpus != nil || t.waits == owning {
-				// The thread is never unlocked: a thread that was bound ends with its worker.
-				runtime.LockOSThread()
-			}
+			// The thread is never unlocked: it ends with its worker.
+			runtime.LockOSThread()
 			// A fault in memory mapped from a file, for example because the file shrinks, becomes
 			// a panic that run recovers.
 			debug.SetPanicOnFault(true)
