@@ -104,7 +104,10 @@ func (k *attn) units(w *worker) int { return k.pieces(w, k.together(w)) }
 
 // pool returns half of the units of several rows, which take different times.
 func (k *attn) pool(w *worker) int {
-	if units := k.units(w); w.rows > 1 && units >= 4*len(w.team.workers) {
+	if w.rows <= 1 { // always so in rope_attn, whose units are others
+		return 0
+	}
+	if units := k.units(w); units >= 4*len(w.team.workers) {
 		return units / 2
 	}
 	return 0

@@ -23,7 +23,7 @@ int main(int argc, char **argv) {
             return 1;
         }
     }
-    if (emulate("none", buffers, sizes, params, second, step, specs, grid, 64, 0, 0, 1) == 0 || strcmp(error(), "none: there is no such kernel") != 0) return 2;
+    if (emulate("none", buffers, sizes, params, second, step, specs, grid, 64, 0, 0, 1) == 0 || strcmp(error(), "none: no such kernel") != 0) return 2;
     for (int i = 0; i < 8; i++) {
         if (x[i] != (float)(i + 1) + 3 * delta[i]) return 3;
     }
