@@ -22,39 +22,14 @@ static inline ulong row_bytes(uint type, uint columns, uint wtype) {
     return ulong(columns / block_elems(type)) * block_bytes(type);
 }
 
-// A piece is 16 elements of a row: two runs of 8 columns whose quants share 8 bytes or lie in
-// 16 adjacent bytes. The pieces of a row are numbered from 0.
+// A piece is 16 elements of a row: two runs of 8 columns, piece_run columns apart, whose quants
+// share 8 bytes or lie in 16 adjacent bytes. The pieces of a row are numbered from 0.
 //
 // piece_columns returns the first column of each run.
 static inline uint2 piece_columns(uint type, uint piece) {
-    const uint k = piece / 16 * 256;
-    const uint p = piece % 16;
-    switch (type) {
-    case PIANOLA_WTYPE_Q8_0:
-    case PIANOLA_WTYPE_NVFP4:
-    case PIANOLA_WTYPE_TQ1_0:
-    case PIANOLA_WTYPE_MLX2:
-    case PIANOLA_WTYPE_MLX3:
-    case PIANOLA_WTYPE_MLX4:
-    case PIANOLA_WTYPE_MLX5:
-    case PIANOLA_WTYPE_MLX6:
-    case PIANOLA_WTYPE_MLX8:
-    case PIANOLA_WTYPE_FP8: return uint2(16 * piece, 16 * piece + 8);
-    case PIANOLA_WTYPE_TQ2_0:
-    case PIANOLA_WTYPE_Q2_K:
-    case PIANOLA_WTYPE_Q3_K:
-    case PIANOLA_WTYPE_Q4_K:
-    case PIANOLA_WTYPE_Q5_K: {
-        const uint c = k + p / 4 * 64 + p % 4 * 8;
-        return uint2(c, c + 32);
-    }
-    case PIANOLA_WTYPE_Q6_K: {
-        const uint c = k + p / 8 * 128 + p % 8 * 8;
-        return uint2(c, c + 64);
-    }
-    }
-    const uint c = piece / 2 * 32 + piece % 2 * 8;
-    return uint2(c, c + 16);
+    const uint run = piece_run(type);
+    const uint c = piece / (run / 8) * (2 * run) + piece % (run / 8) * 8;
+    return uint2(c, c + run);
 }
 
 // bytes8 reads 8 bytes at the alignment of the type's blocks.

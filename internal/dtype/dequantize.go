@@ -5,10 +5,10 @@ import (
 	"math"
 )
 
-// Dequantize converts the elements stored in src to float32, in order. src is
-// a whole number of blocks and dst has exactly as many elements as they hold.
-// Every floating-point and quantised type converts; F64 rounds. Integer types
-// give an [UnsupportedError], wrong lengths a [SizeError].
+// Dequantize converts the elements stored in src to float32, in order. src must be whole
+// blocks, and dst must have as many elements as src. Dequantize supports every
+// floating-point and quantised type and rounds F64. It returns an [UnsupportedError] for
+// integer types and a [SizeError] for wrong lengths.
 //
 // Products and sums round separately (the explicit conversions keep the
 // compiler from fusing them), as in ggml's dequantize_row functions, so that

@@ -1,5 +1,5 @@
-// Package dtype names the element types of tensors: their blocks, their sizes
-// and the reference conversions to and from float32.
+// Package dtype declares the element types of tensors: their blocks, their sizes and the
+// reference conversions to and from float32.
 //
 // File decoders, tables and kernels share this one list of types. The package must not
 // know file formats, kernels or architectures.
@@ -45,7 +45,7 @@ const (
 	TQ2_0
 )
 
-// block is the layout of a type: elems elements are stored in bytes bytes.
+// block is the size of a block of a type, in elements and in bytes.
 type block struct {
 	name         string
 	elems, bytes uint32
@@ -73,8 +73,8 @@ func (t Type) String() string {
 // Valid reports whether t is a known type.
 func (t Type) Valid() bool { return t > Invalid && t < count && blocks[t].elems > 0 }
 
-// Block returns how many elements a block has and how many bytes it takes.
-// For plain types a block is one element.
+// Block returns the size of a block in elements and in bytes. Types that are not quantised
+// have blocks of one element.
 func (t Type) Block() (elems, bytes int) {
 	if !t.Valid() {
 		return 1, 0
@@ -85,8 +85,8 @@ func (t Type) Block() (elems, bytes int) {
 // Quantized reports whether elements share a scale in blocks.
 func (t Type) Quantized() bool { return t.Valid() && blocks[t].elems > 1 }
 
-// Bytes returns the size of n elements that are stored together. It is not ok
-// if n is not a multiple of the block or the size does not fit in 63 bits.
+// Bytes returns the size in bytes of n consecutive elements. It is not ok if n is not a
+// multiple of the block size or the result does not fit in 63 bits.
 func (t Type) Bytes(n uint64) (size uint64, ok bool) {
 	if !t.Valid() {
 		return 0, false

@@ -2,7 +2,7 @@ package dtype
 
 import "fmt"
 
-// UnsupportedError reports an operation that a type does not have.
+// UnsupportedError reports an operation that a type does not support.
 type UnsupportedError struct {
 	Op   string // "quantize", "dequantize" or "random blocks"
 	Type Type
@@ -12,11 +12,11 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("dtype: %s: not supported for type %s", e.Op, e.Type)
 }
 
-// SizeError reports buffers that do not fit each other or the type's block.
+// SizeError reports buffers whose lengths do not match each other or the type's block size.
 type SizeError struct {
 	Op    string
 	Type  Type
-	Elems int // elements on the float32 side; -1 if there is none
+	Elems int // elements on the float32 side; -1 if there is no such side
 	Bytes int // bytes on the encoded side
 }
 
@@ -30,8 +30,7 @@ func (e *SizeError) Error() string {
 		e.Op, e.Type, e.Elems, e.Bytes, elems, size)
 }
 
-// checkLengths returns a SizeError unless elems elements take exactly size
-// bytes in whole blocks.
+// checkLengths returns a SizeError unless elems elements are whole blocks of exactly size bytes.
 func checkLengths(op string, t Type, elems, size int) error {
 	if want, ok := t.Bytes(uint64(elems)); !ok || want != uint64(size) {
 		return &SizeError{Op: op, Type: t, Elems: elems, Bytes: size}

@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// NotFinite counts the numbers of b, whole blocks of a type, that are NaN or
-// infinite: elements, or scales of blocks, which stand for all of their elements. It
-// returns the first element too. Integers are finite.
+// NotFinite counts the NaN and infinite numbers of b, whole blocks of a type. A block with
+// such a scale counts once. NotFinite also returns the index of the first element that such
+// a number affects. Integers are always finite.
 func NotFinite(t Type, b []byte) (n, first int) {
 	elems, size := t.Block()
 	if size == 0 {

@@ -1,43 +1,42 @@
 package dtype
 
-// A Form declares a type of ggml's: everything that decoders, tiles, kernels and
-// documents know about it follows from here. A type of a known shape is an entry of
-// [forms]. An element of a quantised type is
+// A Form declares one of ggml's types. Decoders, tiles, kernels and documents derive
+// everything that they need to know about the type from its Form. A quantised element is
 //
 //	D * scale * quant + M * minimum
 //
-// where D and M are floats of the block, and scale and minimum integers of a part
-// of it. What a type lacks is 1, and a type without a minimum has no M.
+// where D and M are floats of the whole block, and scale and minimum are integers that
+// belong to a part of the block. A type without integer scales has scale 1 and minimum 1;
+// a type without minimums has M 0.
 type Form struct {
 	Type         Type
 	Name         string
-	ID           int // ggml's number of the type, which GGUF files have; -1 for none
-	Elems, Bytes int // of a block
+	ID           int // ggml's number of the type, as in GGUF files; -1 if it has none
+	Elems, Bytes int // the size of a block in elements and in bytes
 
 	// Quants are the fields whose bits make up the quants, the lowest bits first.
 	Quants []Field
 	Signed bool      // quants are two's complement
-	Zero   int       // is subtracted from the quants
-	Levels *[16]int8 // the code book that the quants are indices of, or nil
-	Codes  int       // how many of the quants' values have a meaning; 0 for all
+	Zero   int       // an integer subtracted from each quant
+	Levels *[16]int8 // the code book if quants are its indices, or nil
+	Codes  int       // the number of valid quant values, counted from 0; 0 if all are valid
 
-	D ScaleType // of the whole block
-	// DAt and MAt are the offsets of D and M. M is a float16 too, and subtracted if
-	// minimums are integers.
+	D ScaleType // the encoding of D
+	// DAt and MAt are the offsets of D and M in the block. M is a float16 value; types with
+	// integer minimums store its negative.
 	DAt, MAt int
 	Minimum  bool
 
-	// Scales holds integer scales, each for Sub elements, and as many integer
-	// minimums behind them if the type has both.
+	// Scales are the fields of the integer scales, one scale for each Sub elements. In a
+	// type with integer minimums, the same fields hold the minimums after the scales.
 	Sub         int
 	Scales      []Field
 	ScaleType   IntegerType
 	ScaleZero   int
-	Interleaved bool // in tiles, each tile's scales lie before its quants
-	PackedTile  bool // in tiles, a byte holds a scale in 4 bits and a minimum
+	Interleaved bool // a tile's scales directly precede its quants
+	PackedTile  bool // a byte of a tile holds a 4-bit scale and a 4-bit minimum
 
-	// Deviation is the standard deviation of the elements if D is 1 and quants and
-	// scales are those of [RandomBlocks].
+	// Deviation is the standard deviation of the elements of [RandomBlocks] for D = 1.
 	Deviation float32
 
 	quants, scales []places
@@ -49,60 +48,52 @@ type ScaleType uint8
 
 const (
 	Half     ScaleType = iota // float16
-	HalfE8M0                  // 2^(e-128) of a byte e: levels are doubled
-	Constant                  // 2^-10, the unit of scales of type HalfUE4M3
+	HalfE8M0                  // 2^(e-128), stored as the byte e; the code book holds doubled levels
+	Constant                  // 2^-10, not stored: the unit of HalfUE4M3 scales
 )
 
-// ConstantScale is the scale of blocks whose scale is Constant.
+// ConstantScale is the value of D in types whose D is Constant.
 const ConstantScale = 0x1p-10
 
 // IntegerType is the encoding of the scales of parts of a block.
 type IntegerType uint8
 
 const (
-	Unsigned  IntegerType = iota // less ScaleZero
+	Unsigned  IntegerType = iota // an unsigned number minus ScaleZero
 	Signed                       // int8
-	HalfUE4M3                    // half of an unsigned E4M3 number, in units of 2^-10
+	HalfUE4M3                    // half the value of an unsigned E4M3 number, in units of 2^-10
 )
 
-// A Field is a place of a block that holds a number of Bits bits for each of several
-// items. In the byte i of a run of Run bytes from At on, the lowest bits belong to
-// item i, those above to item i+Run, and so on; the next run follows.
+// A Field stores one number of Bits bits for each item, such as an element's quant. It
+// consists of runs of Run bytes, the first at offset At. In byte i of the first run, the
+// lowest Bits bits are item i, the next Bits bits are item i+Run, and so on.
 type Field struct {
-	Bits    int // 0 if digits are of base 3
+	Bits    int // 0 if items are digits of base 3
 	At, Run int
-	Runs    []Run // the items in order, if they have no such rule
+	Runs    []Run // the runs in the order of their items, if they are irregular
 }
 
-// A Run is the place of Len items: in as many bytes from At on, from bit Shift on. In
-// base 3 it is digit Shift, the first of which is the highest.
+// A Run stores Len items in Len bytes at offset At, each in the bits from Shift on. For
+// digits of base 3, Shift is the digit's number; digit 0 is the highest.
 type Run struct{ At, Len, Shift int }
 
-// Code books. Those of E2M1 are doubled.
+// Code books. The values of E2M1 are doubled to be integers.
 var (
 	levelsIQ4  = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 	levelsE2M1 = [16]int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
 )
 
-// packedK4 are 8 scales and 8 minimums of 6 bits in 12 bytes, as Q4_K and Q5_K pack
-// them.
+// packedK4 packs 8 scales and 8 minimums of 6 bits into 12 bytes, in Q4_K and Q5_K.
 var packedK4 = []Field{
 	{Bits: 4, Runs: []Run{{4, 4, 0}, {12, 4, 0}, {8, 4, 0}, {12, 4, 4}}},
 	{Bits: 2, Runs: []Run{{4, 4, 4}, {4, 4, 6}, {8, 4, 4}, {8, 4, 6}}},
 }
 
-// trits are 256 digits of base 3, five a byte but for the last 4 bytes.
-var trits = Field{Runs: []Run{
-	{0, 32, 0}, {0, 32, 1}, {0, 32, 2}, {0, 32, 3}, {0, 32, 4},
-	{32, 16, 0}, {32, 16, 1}, {32, 16, 2}, {32, 16, 3}, {32, 16, 4},
-	{48, 4, 0}, {48, 4, 1}, {48, 4, 2}, {48, 4, 3},
-}}
-
-// forms holds ggml's types. Offsets are the same as in the structs of ggml-common.h.
+// forms declares ggml's types. Offsets are those of the structs in ggml-common.h.
 //
-// Deviations are the root mean squares of: q-8 or q-16 over all q, which are
-// not quite symmetric; the steps of 0..2^n-1 about their middle, where a minimum
-// is subtracted, times that of the scales of parts where a type has those.
+// A Deviation is the root mean square of the quants that RandomBlocks writes: of q-Zero, or
+// of the distance from the middle of the range in types with a minimum. It is multiplied
+// by the root mean square of the integer scales in types that have them.
 var forms = [...]Form{
 	{Type: F32, Name: "F32", ID: 0, Elems: 1, Bytes: 4},
 	{Type: F16, Name: "F16", ID: 1, Elems: 1, Bytes: 2},
@@ -186,7 +177,7 @@ var forms = [...]Form{
 	{Type: U8, Name: "U8", ID: -1, Elems: 1, Bytes: 1},
 }
 
-// formOf is forms by type.
+// formOf holds the entries of forms, indexed by type.
 var formOf = func() (of [count]*Form) {
 	for i := range forms {
 		f := &forms[i]
@@ -208,7 +199,7 @@ var formOf = func() (of [count]*Form) {
 	return of
 }()
 
-// FormOf returns the declaration of a type of ggml's, or nil.
+// FormOf returns the declaration of one of ggml's types, or nil for other types.
 func FormOf(t Type) *Form {
 	if t >= count {
 		return nil
@@ -227,7 +218,17 @@ func Forms() []*Form {
 	return list
 }
 
-// Parts returns how many parts of a block have integer scales; 0 for a type without.
+// PieceRun returns the distance in columns between the two halves of a piece. A GEMV over
+// layout Rows reads 16 elements at a time, a piece: they share the bytes that hold them,
+// 8 consecutive columns in the low bits and 8 more, PieceRun columns further, above them.
+func (f *Form) PieceRun() int {
+	if q := f.Quants[0]; q.Bits > 0 && q.Bits < 8 {
+		return q.Run
+	}
+	return 8
+}
+
+// Parts returns the number of integer scales of a block.
 func (f *Form) Parts() int {
 	if len(f.Scales) == 0 {
 		return 0
@@ -235,7 +236,7 @@ func (f *Form) Parts() int {
 	return f.Elems / f.Sub
 }
 
-// Offsets returns where a block, or an element of F16, has float16 numbers.
+// Offsets returns the offsets of the float16 numbers of a block, or of an element of F16.
 func (f *Form) Offsets() []int {
 	if f.Elems == 1 && f.Type != F16 || f.D != Half {
 		return nil
@@ -246,11 +247,11 @@ func (f *Form) Offsets() []int {
 	return []int{f.DAt}
 }
 
-// places is a field's items: item i is in byte at[i], from bit shift[i] on.
+// places locates the items of a field: item i is in byte at[i], from bit shift[i] on.
 type places struct {
 	at    []uint16
 	shift []uint8
-	mask  uint8 // 0 if it is a digit of base 3
+	mask  uint8 // 0 if items are digits of base 3
 }
 
 func (f Field) places(n int) places {
@@ -268,7 +269,7 @@ func (f Field) places(n int) places {
 	return p
 }
 
-// fields returns the numbers of all items of fields.
+// readFields sets n to the items of a block, combining the bits of all fields.
 func readFields(n []uint8, fields []places, block []byte) {
 	up := uint8(0)
 	for i, f := range fields {
@@ -293,7 +294,8 @@ func readFields(n []uint8, fields []places, block []byte) {
 	}
 }
 
-// writeFields puts numbers into fields whose bytes are 0. It has no digits of base 3.
+// writeFields writes n to the fields of a block whose bytes are 0. It does not support digits
+// of base 3.
 func writeFields(block []byte, fields []places, n []uint8) {
 	up := uint8(0)
 	for _, f := range fields {
@@ -304,9 +306,4 @@ func writeFields(block []byte, fields []places, n []uint8) {
 			up++
 		}
 	}
-}
-
-// trit returns a digit of base 3 of a byte, which is a fraction of 256.
-func trit(b byte, digit uint8) byte {
-	return byte(uint16(b*[...]byte{1, 3, 9, 27, 81}[digit]) * 3 >> 8)
 }

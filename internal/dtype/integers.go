@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Integers is one block of a quantised type in integers: element i is
+// Integers is one block of a quantised type, unpacked: element i is
 // D*Scale[i/16]*Q[i] + M*Min[i/16].
 type Integers struct {
 	D, M       float32
@@ -13,7 +13,7 @@ type Integers struct {
 	Q          [256]int8
 }
 
-// Split sets v to a block. Scales and minimums that the type lacks become 1.
+// Split unpacks a block to v. If the type has no integer scales or minimums, they become 1.
 func (f *Form) Split(v *Integers, block []byte) {
 	var n [256]uint8
 	q := v.Q[:f.Elems]
@@ -82,7 +82,7 @@ func (f *Form) scale(n uint8) int32 {
 	return int32(n) - int32(f.ScaleZero)
 }
 
-// decode converts a block to float32. Products and sums round one by one.
+// decode converts a block to float32. Each product and each sum is rounded.
 func (f *Form) decode(dst []float32, block []byte) {
 	var v Integers
 	f.Split(&v, block)
@@ -102,8 +102,8 @@ func (f *Form) decode(dst []float32, block []byte) {
 	}
 }
 
-// E8M0Half returns 2^(e-128), exactly: half of the E8M0 scale e. Like ggml, it
-// gives a number for 255, which the OCP specification reserves for NaN.
+// E8M0Half returns 2^(e-128), half of the E8M0 scale e, exactly. Like ggml, it returns a
+// number for 255, the code that the OCP specification reserves for NaN.
 func E8M0Half(e byte) float32 {
 	if e < 2 {
 		return math.Float32frombits(0x00200000 << e) // subnormal
@@ -112,7 +112,7 @@ func E8M0Half(e byte) float32 {
 }
 
 // UE4M3Half returns half of an unsigned E4M3 number in units of 2^-10. Like ggml, it
-// ignores the sign bit and takes the code of NaN without it for 0.
+// ignores the sign bit and returns 0 for the code of NaN.
 func UE4M3Half(b byte) int32 {
 	e, m := b>>3&15, int32(b&7)
 	switch {

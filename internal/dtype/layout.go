@@ -2,7 +2,7 @@ package dtype
 
 import "fmt"
 
-// Layout is how the blocks of a matrix lie in memory. Values are part of the
+// Layout is the order of the blocks of a matrix in memory. Values are part of the
 // .roll format: append only.
 type Layout uint8
 
@@ -32,8 +32,8 @@ const (
 	//	Q4_1    nibbles; 16 float16 d, 16 float16 m
 	//	Q5_0    nibbles, bits (16 is zero); 16 float16 d
 	//	Q5_1    nibbles, bits; 16 float16 d, 16 float16 m
-	//	IQ4_NL  nibbles, which name levels; 16 float16 d
-	//	MXFP4   nibbles, which name levels; 16 E8M0 bytes
+	//	IQ4_NL  nibbles, indices of levels; 16 float16 d
+	//	MXFP4   nibbles, indices of levels; 16 E8M0 bytes
 	//
 	// In those with blocks of 256, 8 tiles are a block of the strip. It begins
 	// with 16 float16 d and, in types with minimums, 16 float16 dmin. Integer
@@ -50,11 +50,11 @@ const (
 	//	Q5_K    16 scales, 16 minimums (unsigned bytes); nibbles, bits; 2.3 %
 	//	Q6_K    16 scales of columns 0 to 15, 16 of columns 16 to 31 (signed
 	//	        bytes); nibbles, pairs (32 is zero)
-	//	IQ4_XS  16 scales (signed bytes, -32 to 31); nibbles, which name
+	//	IQ4_XS  16 scales (signed bytes, -32 to 31); nibbles, indices of
 	//	        levels; 1.5 %
 	//
 	// In MLX's affine types a block of the strip is one group: 16 scales and 16
-	// biases, float16 or bfloat16 as the type has it, and the quants of its tiles:
+	// biases in the type's float16 or bfloat16, and the quants of its tiles:
 	//
 	//	2 bits  pairs           5 bits  nibbles, bits
 	//	3 bits  pairs, bits     6 bits  nibbles, pairs
@@ -74,7 +74,7 @@ func (l Layout) String() string {
 	return [...]string{"rows", "tiled16"}[l]
 }
 
-// tiling is how a type's blocks lie in a strip.
+// tiling converts blocks of a type to and from strips.
 type tiling struct {
 	size   int // bytes of 16 rows of one block; 0 if the type has no tiles
 	tile   func(strip []byte, r int, block []byte)
@@ -92,7 +92,7 @@ var tilings = func() (of [count]tiling) {
 	return of
 }()
 
-// tilingOf returns the tiling of any value of Type.
+// tilingOf returns the tiling of a type, which need not be valid.
 func tilingOf(t Type) tiling {
 	if t >= count {
 		return tiling{}
@@ -100,15 +100,14 @@ func tilingOf(t Type) tiling {
 	return tilings[t]
 }
 
-// Has reports whether a matrix of rows by columns has the layout.
+// Has reports whether a matrix of rows by cols can have the layout.
 func (l Layout) Has(t Type, rows, cols uint64) bool {
 	_, ok := l.Bytes(t, rows, cols)
 	return ok
 }
 
-// Bytes returns the size of a matrix. It is not ok if the type has not the
-// layout, if rows or columns are not whole tiles or blocks, or if the size does
-// not fit in 63 bits.
+// Bytes returns the size of a matrix. It is not ok if the type cannot have the layout, if
+// rows or cols are not whole tiles or blocks, or if the size does not fit in 63 bits.
 func (l Layout) Bytes(t Type, rows, cols uint64) (size uint64, ok bool) {
 	row, ok := t.Bytes(cols)
 	if !ok || rows > 1<<32 || row > 1<<30 {
@@ -154,9 +153,9 @@ func Tile(t Type, dst, src []byte, rows, cols int) error {
 	return nil
 }
 
-// UntileRow makes row r of a matrix in Tiled16 a row of blocks, byte for byte
-// as the file has them: what an embedding reads. dst is one row of cols columns,
-// src at least the strips up to that of row r.
+// UntileRow converts row r of a matrix in Tiled16 to a row of blocks, the same bytes as in
+// the model file, for an embedding. dst is one row of cols columns; src holds the matrix at
+// least to the end of the strip of row r.
 func UntileRow(t Type, dst, src []byte, r, cols int) error {
 	elems, size := t.Block()
 	tiling := tilingOf(t)

@@ -6,11 +6,11 @@ import (
 	"math"
 )
 
-// Quantize encodes src in blocks, byte for byte as ggml's quantize_row_*_ref
-// functions do. len(src) is a multiple of the block and dst has exactly the
-// bytes that it takes. It supports F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 and
-// Q5_1; other types give an [UnsupportedError], wrong lengths a [SizeError].
-// A quantised type needs finite elements: an infinity or NaN is an error.
+// Quantize encodes src in blocks, byte for byte as ggml's quantize_row_*_ref functions do.
+// len(src) must be a multiple of the block size, and dst must have exactly the size of the
+// result. Quantize supports F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1. It returns an
+// [UnsupportedError] for other types, a [SizeError] for wrong lengths, and an error for an
+// infinite element or NaN if the type is quantised.
 func Quantize(t Type, dst []byte, src []float32) error {
 	if !t.Valid() || encoders[t] == nil {
 		return &UnsupportedError{Op: "quantize", Type: t}
@@ -89,8 +89,7 @@ func bounds(src []float32) (lo, hi float32) {
 	return lo, hi
 }
 
-// The encoders divide by the float32 scale, not by the float16 one that is
-// stored: so does ggml.
+// The encoders divide by the float32 scale, not by its stored float16 value, as ggml does.
 
 func encodeQ8_0(b []byte, src []float32) {
 	d := abs(extreme(src)) / 127

@@ -89,8 +89,7 @@ func (f *Form) random(b []byte, d float32, r *splitMix) {
 	}
 }
 
-// randomTrits makes bytes of quants those that an encoder writes: each is 4 digits of
-// base 3, or 5.
+// randomTrits replaces random bytes of ternary quants by bytes that an encoder can write.
 func (f *Form) randomTrits(b []byte) {
 	if f.Quants[0].Bits > 0 {
 		for i, n := range b[:f.Elems/4] {
@@ -116,8 +115,8 @@ func (f *Form) randomScales(b []byte, d, middle float32) {
 	putHalf(b[f.MAt:], middle*d)
 }
 
-// randomK4 does so for scales and minimums in packedK4: those of 32 to 63, equal in
-// pairs.
+// randomK4 does the same for scales and minimums in the packing packedK4: they become 32
+// to 63, and each scale equals its minimum.
 func randomK4(b []byte, d, middle float32) {
 	putHalf(b, d)
 	putHalf(b[2:], middle*d)

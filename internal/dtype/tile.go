@@ -1,24 +1,24 @@
 package dtype
 
-// TileForm is where a type's blocks of 16 rows in layout Tiled16 have what. Offsets
-// are from the block, in bytes.
+// TileForm describes a strip's block, 16 rows of one block of the type in layout Tiled16.
+// Offsets are in bytes and count from the start of the strip's block.
 type TileForm struct {
-	Parts      int // runs of 64 bytes that a tile's quants are, without further bits
-	Tiles      int // of a block
-	Bytes      int // of a block
-	Quants     int // the first tile's
-	QuantsStep int // from one tile to the next
-	High       int // from a tile's quants to their further bits
-	Scales     int // the first tile's integer scales
-	ScalesStep int // from one tile to the next
-	D, M       int // float16, or E8M0
+	Parts      int // number of 64-byte runs of a tile's quants, without their high bits
+	Tiles      int // tiles in the block
+	Bytes      int // size of the block
+	Quants     int // offset of the first tile's quants
+	QuantsStep int // distance from one tile's quants to the next tile's
+	High       int // distance from a tile's quants to their high bits
+	Scales     int // offset of the first tile's integer scales
+	ScalesStep int // distance from one tile's integer scales to the next tile's
+	D, M       int // offsets of the 16 rows' D and M
 }
 
-// Tile returns the form of the type's tiles.
+// Tile returns the layout of the type's tiles.
 func (f *Form) Tile() TileForm { return f.tiles }
 
-// tileForm derives the form. In types without a scale of several tiles a tile is a
-// block: its quants, then its scales.
+// tileForm derives the layout of tiles. If no scale spans several tiles, each tile is a
+// block of its own: its quants, then its scales.
 func (f *Form) tileForm() TileForm {
 	t := TileForm{Parts: f.Quants[0].Bits, Tiles: 1}
 	if t.Parts == 0 {
@@ -69,8 +69,8 @@ func (f *Form) tileForm() TileForm {
 	return t
 }
 
-// strip returns the bytes of 16 rows of one block of a file, and how far apart the
-// scales and the quants of its tiles are.
+// strip returns the size in bytes of 16 rows of one block, and the distances between the
+// scales and between the quants of neighbouring tiles.
 func (f *Form) strip() (size, scalesStep, quantsStep int) {
 	t := &f.tiles
 	size = f.Elems / 32 / t.Tiles * t.Bytes
@@ -80,14 +80,14 @@ func (f *Form) strip() (size, scalesStep, quantsStep int) {
 	return size, t.ScalesStep, t.QuantsStep
 }
 
-// SameTiles reports whether tiles of two types hold the same, so that the same products
-// serve both.
+// SameTiles reports whether the tiles of two types have the same meaning, so that one
+// product kernel serves both.
 func (f *Form) SameTiles(g *Form) bool {
 	return f.tiles == g.tiles && f.Elems == g.Elems && f.Zero == g.Zero && f.Levels == g.Levels && f.Signed == g.Signed &&
 		f.D == g.D && f.Minimum == g.Minimum && f.Sub == g.Sub && f.ScaleType == g.ScaleType && f.PackedTile == g.PackedTile
 }
 
-// tile puts a block in row r of a strip.
+// tile writes a block to row r of a strip.
 func (f *Form) tile(strip []byte, r int, block []byte) {
 	t := &f.tiles
 	switch f.D {
@@ -130,7 +130,7 @@ func (f *Form) tile(strip []byte, r int, block []byte) {
 	}
 }
 
-// untile undoes tile.
+// untile is the inverse of tile.
 func (f *Form) untile(block, strip []byte, r int) {
 	t := &f.tiles
 	clear(block)
@@ -174,8 +174,8 @@ func (f *Form) untile(block, strip []byte, r int) {
 	}
 }
 
-// tile makes a field of quants, which begins at quants, a piece of each of a number of
-// tiles, the first at strip[0] and each step bytes after the one before.
+// tile writes the items of a field, whose bytes begin at quants, to row r of a number of
+// tiles. The first tile is at strip[0], and each next one step bytes further.
 func (f Field) tile(strip []byte, step, r int, quants []byte, tiles int) {
 	switch {
 	case f.Bits == 8:
@@ -209,7 +209,7 @@ func (f Field) tile(strip []byte, step, r int, quants []byte, tiles int) {
 	}
 }
 
-// untile undoes tile.
+// untile is the inverse of tile.
 func (f Field) untile(quants, strip []byte, step, r, tiles int) {
 	switch {
 	case f.Bits == 8:
@@ -243,8 +243,8 @@ func (f Field) untile(quants, strip []byte, step, r, tiles int) {
 	}
 }
 
-// tileEights makes 16 bytes the nibbles of a tile: bytes 0 to 7 are columns 0 to 15,
-// low nibbles first, and the others the rest.
+// tileEights converts 16 bytes to the nibbles of a tile. The first 8 bytes hold columns 0
+// to 15, low nibbles first; the other 8 hold columns 16 to 31.
 func tileEights(strip []byte, r int, quants []byte) {
 	for g := range 2 {
 		a, b := word(quants[4*g:]), word(quants[8+4*g:])
@@ -258,42 +258,5 @@ func untileEights(quants, strip []byte, r int) {
 		a, b := word(strip[64*g+4*r:]), word(strip[64*(g+2)+4*r:])
 		putWord(quants[4*g:], a&lowNibbles|b&lowNibbles<<4)
 		putWord(quants[8+4*g:], a>>4&lowNibbles|b&^lowNibbles)
-	}
-}
-
-// pairsOfTrits makes the 256 digits of base 3 of a block pairs of bits in 64 bytes.
-func pairsOfTrits(pairs *[64]byte, block []byte) {
-	clear(pairs[:])
-	i := 0
-	for _, run := range trits.Runs {
-		for _, b := range block[run.At:][:run.Len] {
-			pairs[i/128*32+i%32] |= trit(b, uint8(run.Shift)) << (i / 32 % 4 * 2)
-			i++
-		}
-	}
-}
-
-// tritsOfPairs undoes pairsOfTrits. Bytes that no encoder writes become those that
-// decode alike.
-func tritsOfPairs(block []byte, pairs *[64]byte) {
-	var digits [256]uint8
-	for i := range digits {
-		digits[i] = min(pairs[i/128*32+i%32]>>(i/32%4*2)&3, 2)
-	}
-	PutTrits(block, &digits)
-}
-
-// PutTrits writes 256 digits of base 3 as TQ1_0 packs them.
-func PutTrits(block []byte, digits *[256]uint8) {
-	var sums [52]uint16
-	i := 0
-	for _, run := range trits.Runs {
-		for j := range run.Len {
-			sums[run.At+j] += uint16(digits[i]) * [...]uint16{81, 27, 9, 3, 1}[run.Shift]
-			i++
-		}
-	}
-	for j, n := range sums {
-		block[j] = byte((n*256 + 242) / 243)
 	}
 }

@@ -25,8 +25,8 @@ func untileNibbles(quants, first, second []byte, r int) {
 	}
 }
 
-// tilePairs makes 32 bytes the pairs of four tiles, the first at strip[0] and
-// each step bytes after the one before: pair k of a byte belongs to tile k.
+// tilePairs converts 32 bytes to the pairs of bits of four tiles: pair k of a byte belongs
+// to tile k. The first tile is at strip[0], and each next one step bytes further.
 func tilePairs(strip []byte, step, r int, quants []byte) {
 	quants = quants[:32]
 	for k := range 2 {
@@ -70,8 +70,8 @@ func swap(a, b uint32, shift int, mask uint32) (uint32, uint32) {
 	return a ^ d<<shift, b ^ d
 }
 
-// tileBits makes 32 bytes the bits of eight tiles, the first at strip[0] and
-// each step bytes after the one before: bit j of a byte belongs to tile j.
+// tileBits converts 32 bytes to the bits of eight tiles: bit j of a byte belongs to tile j.
+// The first tile is at strip[0], and each next one step bytes further.
 func tileBits(strip []byte, step, r int, quants []byte) {
 	quants = quants[:32]
 	var w [8]uint32

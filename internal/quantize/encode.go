@@ -18,24 +18,33 @@ import (
 // Version is ggml's GGML_QNT_VERSION, for general.quantization_version.
 const Version = 2
 
-// encoders encode one block each, in the layouts of package dtype's decoders. Types that are
-// missing need no search; package dtype encodes them.
-var encoders = map[dtype.Type]func(b []byte, x []float32){
-	dtype.Q2_K:   encodeQ2_K,
-	dtype.Q3_K:   encodeQ3_K,
-	dtype.Q4_K:   encodeQ4_K,
-	dtype.Q5_K:   encodeQ5_K,
-	dtype.Q6_K:   encodeQ6_K,
-	dtype.IQ4_NL: encodeIQ4_NL,
-	dtype.IQ4_XS: encodeIQ4_XS,
-	dtype.MXFP4:  encodeMXFP4,
-	dtype.NVFP4:  encodeNVFP4,
-	dtype.TQ1_0:  encodeTQ1_0,
-	dtype.TQ2_0:  encodeTQ2_0,
+// encoding describes how a matrix is written in a type.
+type encoding struct {
+	// encode writes one block in the layout of package dtype's decoder.
+	encode func(b []byte, x []float32)
+	// smaller is the type of matrices whose rows are not whole blocks of this type, the
+	// same as llama.cpp's tensor_type_fallback; Invalid for F16.
+	smaller dtype.Type
+}
+
+// encodings holds the types whose encoders search for good scales. Package dtype encodes the
+// other types.
+var encodings = map[dtype.Type]encoding{
+	dtype.Q2_K:   {encodeQ2_K, dtype.Q4_0},
+	dtype.Q3_K:   {encodeQ3_K, dtype.Q4_0},
+	dtype.Q4_K:   {encodeQ4_K, dtype.Q5_0},
+	dtype.Q5_K:   {encodeQ5_K, dtype.Q5_1},
+	dtype.Q6_K:   {encodeQ6_K, dtype.Q8_0},
+	dtype.IQ4_NL: {encodeIQ4_NL, dtype.Invalid},
+	dtype.IQ4_XS: {encodeIQ4_XS, dtype.IQ4_NL},
+	dtype.MXFP4:  {encodeMXFP4, dtype.Invalid},
+	dtype.NVFP4:  {encodeNVFP4, dtype.IQ4_NL},
+	dtype.TQ1_0:  {encodeTQ1_0, dtype.Q4_0},
+	dtype.TQ2_0:  {encodeTQ2_0, dtype.Q4_0},
 }
 
 // Can reports whether [Encode] supports the type.
-func Can(t dtype.Type) bool { return encoders[t] != nil || t.CanQuantize() }
+func Can(t dtype.Type) bool { return encodings[t].encode != nil || t.CanQuantize() }
 
 // largest exceeds what any type with float16 scales can represent, and is low enough that no sum
 // of squares in a block overflows.
@@ -66,7 +75,7 @@ func Encode(t dtype.Type, dst []byte, src []float32) error {
 }
 
 func encode(t dtype.Type, dst []byte, src []float32) error {
-	encode := encoders[t]
+	encode := encodings[t].encode
 	if encode == nil {
 		return dtype.Quantize(t, dst, src)
 	}

@@ -378,30 +378,15 @@ func (m *Mix) output(columns uint64) dtype.Type {
 	return dtype.Q6_K
 }
 
-// fallbacks are the types that llama.cpp uses instead if rows are not whole blocks of 256
-// (tensor_type_fallback).
-var fallbacks = map[dtype.Type]dtype.Type{
-	dtype.IQ4_XS: dtype.IQ4_NL,
-	dtype.Q2_K:   dtype.Q4_0,
-	dtype.Q3_K:   dtype.Q4_0,
-	dtype.Q4_K:   dtype.Q5_0,
-	dtype.Q5_K:   dtype.Q5_1,
-	dtype.Q6_K:   dtype.Q8_0,
-	dtype.TQ1_0:  dtype.Q4_0,
-	dtype.TQ2_0:  dtype.Q4_0,
-	dtype.NVFP4:  dtype.IQ4_NL,
-}
-
 // fallback returns t if a row with the given number of columns consists of whole blocks of t;
 // otherwise a type with smaller blocks, or finally F16.
 func fallback(t dtype.Type, columns uint64) dtype.Type {
 	if _, ok := t.Bytes(columns); ok {
 		return t
 	}
-	if smaller, ok := fallbacks[t]; ok {
-		if _, ok := smaller.Bytes(columns); ok {
-			return smaller
-		}
+	smaller := encodings[t].smaller
+	if _, ok := smaller.Bytes(columns); ok {
+		return smaller
 	}
 	return dtype.F16
 }

@@ -8,15 +8,15 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// kind is a type of the header: a declared one, or a family of MLX's types, which have
-// the quants of a number of bits.
+// kind is one of the header's types: a declared type, or a family of MLX's types with the
+// same number of bits.
 type kind struct {
 	name string
-	form *dtype.Form // nil of a family
+	form *dtype.Form // nil for a family
 	bits int
 }
 
-// kinds are the types with integer quants in the order of their values.
+// kinds returns the quantised types in the order of their values, and then the families.
 func kinds() (list []kind) {
 	for _, f := range dtype.Forms() {
 		if f.Type.Quantized() {
@@ -31,8 +31,8 @@ func kinds() (list []kind) {
 	return list
 }
 
-// tile returns the form of a kind's tiles. Blocks of a family have as many tiles as a
-// group, which kernels know at run time.
+// tile returns the layout of a kind's tiles. For a family it describes one tile; kernels get
+// the number of tiles of a group at run time.
 func (k kind) tile() dtype.TileForm {
 	if k.form != nil {
 		return k.form.Tile()
@@ -52,7 +52,7 @@ func (k kind) tile() dtype.TileForm {
 	return t
 }
 
-// further returns the bits of a quant that lie apart from its lowest.
+// further returns the number of a quant's high bits, which are stored apart.
 func (k kind) further() int {
 	switch {
 	case k.form == nil:
@@ -63,7 +63,7 @@ func (k kind) further() int {
 	return 0
 }
 
-// property is a function of the header: a value of each kind.
+// property is a function of the header that returns a value for each kind.
 type property struct {
 	name, doc string
 	typ       string
@@ -71,17 +71,17 @@ type property struct {
 	other     string // the value of types that are not listed
 }
 
-// is makes a property that types have or have not.
+// is returns a boolean property.
 func is(name, doc string, has func(k kind) bool) property {
 	return property{name, doc, "bool", func(k kind) string { return fmt.Sprint(has(k)) }, "false"}
 }
 
-// number makes a property that is a number.
+// number returns an integer property.
 func number(name, doc string, of func(k kind) int) property {
 	return property{name, doc, "uint", func(k kind) string { return fmt.Sprint(of(k)) }, "0"}
 }
 
-// declared returns a function of kinds that is 0 of families.
+// declared returns a function that is 0 for families.
 func declared(of func(f *dtype.Form) int) func(k kind) int {
 	return func(k kind) int {
 		if k.form == nil {
@@ -106,7 +106,7 @@ var properties = []property{
 		return k.form != nil && k.form.Sub == 16
 	}),
 	is("has_packed", "reports whether a byte of a tile is a scale and a minimum", func(k kind) bool { return k.form != nil && k.form.PackedTile }),
-	number("scale_words", "returns the bytes of scales and minimums that a tile has for each row", declared(func(f *dtype.Form) int {
+	number("scale_words", "returns the bytes of integer scales and minimums of one row of a tile", declared(func(f *dtype.Form) int {
 		if f.Parts() == 0 {
 			return 0
 		}
@@ -115,7 +115,7 @@ var properties = []property{
 		}
 		return 1
 	})),
-	{"zero_of", "returns what is subtracted from quants. Bytes of MLX become signed first", "int", func(k kind) string {
+	{"zero_of", "returns the number to subtract from quants. MLX's bytes are made signed first", "int", func(k kind) string {
 		if k.form == nil {
 			return map[bool]string{true: "-128", false: "0"}[k.bits == 8]
 		}
@@ -123,16 +123,22 @@ var properties = []property{
 	}, "0"},
 	number("block_bytes", "returns the size of a block of a file", declared(func(f *dtype.Form) int { return f.Bytes })),
 	number("block_elems", "returns the elements of a block of a file", declared(func(f *dtype.Form) int { return f.Elems })),
-	number("quants_at", "returns where a block of a file has its quants, without further bits", declared(func(f *dtype.Form) int { return f.Quants[0].At })),
-	number("high_at", "returns where it has their further bits", declared(func(f *dtype.Form) int {
+	number("quants_at", "returns the offset of the quants in a block of a file, without their high bits", declared(func(f *dtype.Form) int { return f.Quants[0].At })),
+	{"piece_run", "returns the distance in columns between the two halves of a piece", "uint", func(k kind) string {
+		if k.form == nil {
+			return "8"
+		}
+		return fmt.Sprint(k.form.PieceRun())
+	}, "8"},
+	number("high_at", "returns the offset of the quants' high bits in a block of a file", declared(func(f *dtype.Form) int {
 		if len(f.Quants) == 1 {
 			return 0
 		}
 		return f.Quants[1].At
 	})),
-	number("scale_at_of", "returns where it has its scale", declared(func(f *dtype.Form) int { return f.DAt })),
-	number("minimum_at_of", "returns where it has its minimum", declared(func(f *dtype.Form) int { return f.MAt })),
-	{"levels_of", "returns a code book of int8", "uint4", func(k kind) string {
+	number("scale_at_of", "returns the offset of the scale in a block of a file", declared(func(f *dtype.Form) int { return f.DAt })),
+	number("minimum_at_of", "returns the offset of the minimum in a block of a file", declared(func(f *dtype.Form) int { return f.MAt })),
+	{"levels_of", "returns the code book, 16 values of int8", "uint4", func(k kind) string {
 		if k.form == nil || k.form.Levels == nil {
 			return "uint4(0)"
 		}
@@ -142,7 +148,7 @@ var properties = []property{
 		}
 		return fmt.Sprintf("uint4(0x%08x, 0x%08x, 0x%08x, 0x%08x)", words[0], words[1], words[2], words[3])
 	}, "uint4(0)"},
-	{"tile_form_of", "returns the form of a type's tiles", "tile_form", func(k kind) string {
+	{"tile_form_of", "returns the layout of a type's tiles", "tile_form", func(k kind) string {
 		t := k.tile()
 		return fmt.Sprintf("{%d, %d, %d, %d, %d, %d, %d, %d, %d, %d}", t.Parts, t.Tiles, t.Bytes, t.Quants, t.QuantsStep, t.High, t.Scales, t.ScalesStep, t.D, t.M)
 	}, "{}"},
@@ -153,14 +159,14 @@ func header() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "// %s\n", notice)
 	b.WriteString(`
-// What kernels know of the types of weights. Package dtype declares the types.
+// Properties of the weight types for kernels. Package dtype declares the types.
 #ifndef PIANOLA_TYPES_H
 #define PIANOLA_TYPES_H
 
 #include "params.h"
 
-// PIANOLA_QUANTISED is X of each type whose blocks have a scale, and of families of
-// such types. What is a template of a family gets the type beside it.
+// PIANOLA_QUANTISED expands X for each quantised type, and for each family of types that
+// share a template and differ in a run-time argument.
 `)
 	var names []string
 	for _, k := range kinds() {
@@ -168,18 +174,18 @@ func header() []byte {
 	}
 	fmt.Fprintf(&b, "#define PIANOLA_QUANTISED(X) \\\n    %s\n", strings.Join(names, " \\\n    "))
 	b.WriteString(`
-// tile_form is where a type's blocks of 16 rows have what. Offsets are from
-// the block, in bytes. A block of a family is as many tiles as a group has.
+// tile_form describes 16 rows of one block in layout Tiled16. Offsets are in bytes and count
+// from the start of the 16 rows. For a family of types, it describes one tile.
 struct tile_form {
-    uint parts;       // runs of 64 bytes that a tile's quants are, without further bits
-    uint tiles;       // of a block
-    uint bytes;       // of a block
-    uint quants;      // the first tile's
-    uint quants_step; // from one tile to the next
-    uint high;        // from a tile's quants to their further bits
-    uint scales;      // the first tile's integer scales
-    uint scales_step; // from one tile to the next
-    uint d, m;        // float16, or E8M0
+    uint parts;       // number of 64-byte runs of a tile's quants, without their high bits
+    uint tiles;       // tiles in the block
+    uint bytes;       // size of the block
+    uint quants;      // offset of the first tile's quants
+    uint quants_step; // distance from one tile's quants to the next tile's
+    uint high;        // distance from a tile's quants to their high bits
+    uint scales;      // offset of the first tile's integer scales
+    uint scales_step; // distance from one tile's integer scales to the next tile's
+    uint d, m;        // offsets of the 16 rows' scales and minimums, float16 or E8M0
 };
 `)
 	for _, p := range properties {
@@ -189,8 +195,8 @@ struct tile_form {
 	return b.Bytes()
 }
 
-// writeProperty writes a property's function: a case for each value that is not that of
-// other types.
+// writeProperty writes the function of a property, with a case for each value except the
+// default one.
 func writeProperty(b *bytes.Buffer, p property) {
 	fmt.Fprintf(b, "\n// %s %s.\nstatic inline %s %s(uint type) {\n", p.name, p.doc, p.typ, p.name)
 	var values []string
