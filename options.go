@@ -170,6 +170,11 @@ type TableOptions struct {
 	NoFuse bool
 	// NoRepack keeps the weights in the layout of the file.
 	NoRepack bool
+	// Exact makes the products of prefill as precise as those of decode on GPUs that would
+	// otherwise round the activations to one float16: float weights are multiplied by the
+	// sum of two float16, quantised weights by 8-bit blocks. Prefill then takes about
+	// twice as long.
+	Exact bool
 	// AllLogits adds the program that Session.Logits and Session.Classify need.
 	AllLogits bool
 	// Hidden adds the program that Session.Hidden and Session.Embed need.
@@ -201,7 +206,7 @@ func (o *TableOptions) check() error { return new(KVType).UnmarshalText([]byte(o
 // compiler returns the options as package compiler takes them.
 func (o *TableOptions) compiler() compiler.Options {
 	return compiler.Options{
-		Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, AllLogits: o.AllLogits, Hidden: o.Hidden, LogProbs: o.LogProbs,
+		Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, Exact: o.Exact, AllLogits: o.AllLogits, Hidden: o.Hidden, LogProbs: o.LogProbs,
 		Sampler: o.Sampler, Draft: o.Draft, KV: string(o.KV), KVSinks: o.KVSinks, KVWindow: o.KVWindow,
 	}
 }
@@ -220,6 +225,7 @@ func (o *TableOptions) agreesWith(t *table.Table) error {
 		{"Context", o.Context != 0, o.Context != roll.Context, o.Context, roll.Context},
 		{"NoFuse", o.NoFuse, !roll.NoFuse, true, false},
 		{"NoRepack", o.NoRepack, !roll.NoRepack, true, false},
+		{"Exact", o.Exact, !roll.Exact, true, false},
 		{"AllLogits", o.AllLogits, !roll.AllLogits, true, false},
 		{"Hidden", o.Hidden, !roll.Hidden, true, false},
 		{"LogProbs", o.LogProbs, !roll.LogProbs, true, false},
@@ -243,7 +249,7 @@ func rollOptions(t *table.Table) (TableOptions, error) {
 		return TableOptions{}, err
 	}
 	o := TableOptions{
-		Context: c.Context, NoFuse: c.NoFuse, NoRepack: c.NoRepack, Sampler: c.Sampler,
+		Context: c.Context, NoFuse: c.NoFuse, NoRepack: c.NoRepack, Exact: c.Exact, Sampler: c.Sampler,
 		KV: KVType(c.KV), KVSinks: c.KVSinks, KVWindow: c.KVWindow,
 	}
 	// The programs decide, whatever the header records.

@@ -122,6 +122,10 @@ type Chip struct {
 	// faster on devices with warpgroup matrix instructions (compute capability 9.0), and needs
 	// 197,632 bytes of threadgroup memory.
 	GEMMHalves bool `json:"gemm_halves"`
+	// PrefillFew is the number of rows of a second prefill program, for short prompts, whose
+	// products read W once (gemm_few). It is at most 32, and 0 on a device without the
+	// kernel. It needs GEMMHalves.
+	PrefillFew int `json:"prefill_few"`
 
 	Fuse    Fuse    `json:"fuse"`
 	ChainMS float64 `json:"chain_ms"` // longest duration of a chain in milliseconds
@@ -294,6 +298,7 @@ const (
 	maxWave   = 1 << 10
 	maxStage  = 1 << 10
 	maxShare  = 32
+	maxFew    = 32 // rows of gemm_few
 	maxAhead  = 1 << 16
 	maxCores  = 1 << 16
 	maxMemory = 1 << 50
@@ -379,6 +384,7 @@ func (c *Chip) checkNumbers() error {
 		{name: "gemm_unit", v: c.GEMMUnit, lo: 1, hi: c.GEMMRows, zero: true},
 		{name: "gemm_tile_rows", v: c.GEMMTileRows, lo: 1, hi: maxRows, zero: true},
 		{name: "gemm_share", v: c.GEMMShare, lo: 1, hi: maxShare},
+		{name: "prefill_few", v: c.PrefillFew, lo: 1, hi: maxFew, zero: true},
 		{name: "gemv_threads", v: c.GEMVThreads, lo: c.SIMDWidth, hi: c.MaxThreads},
 		{name: "norm_threads", v: c.NormThreads, lo: c.SIMDWidth, hi: c.MaxThreads},
 		{name: "attn_threads", v: c.AttnThreads, lo: c.SIMDWidth, hi: c.MaxThreads},
@@ -411,6 +417,9 @@ func (c *Chip) checkProducts() error {
 		return errors.New("fuse: silu_down_chunk: needs silu_down")
 	case c.GEMMHalves && (c.Device != CUDA || c.ThreadgroupMemory < halvesMemory || c.MaxThreads < halvesThreads):
 		return fmt.Errorf("gemm_halves: not a %s device that has %d threads and %d bytes of threadgroup memory", CUDA, halvesThreads, halvesMemory)
+	}
+	if c.PrefillFew > 0 && !c.GEMMHalves {
+		return errors.New("prefill_few: needs gemm_halves")
 	}
 	if n := c.GEMVAhead; n < 0 || n > maxAhead || n%16 != 0 {
 		return fmt.Errorf("gemv_ahead: %d is not a multiple of 16 up to %d", n, maxAhead)
@@ -489,7 +498,7 @@ func (c *Chip) Fingerprint() [32]byte {
 		uint64(c.GEMMRows), uint64(c.GEMMUnit), uint64(c.GEMMTileRows), uint64(c.GEMMShare),
 		uint64(c.GEMVThreads), uint64(c.NormThreads), uint64(c.AttnThreads), uint64(c.SampleThreads),
 		uint64(c.AttnHeads), uint64(c.AttnTileRows), uint64(c.AttnTileDim),
-		uint64(c.PrefillChunk), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan), uint64(c.ArgmaxPart),
+		uint64(c.PrefillChunk), uint64(c.PrefillFew), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan), uint64(c.ArgmaxPart),
 	} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}

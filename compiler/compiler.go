@@ -44,6 +44,7 @@ type Options struct {
 	Context   int    // positions; 0 means the smaller of 4096 and the model's context, or the short context of LongRoPE
 	NoFuse    bool   // compile one command per operation
 	NoRepack  bool   // keep matrices in the layout of the file
+	Exact     bool   // keep the precision of decode in prefill: no activations of one float16 term
 	AllLogits bool   // add the program that computes the logits of every prompt row
 	Hidden    bool   // add the program that stores the final hidden state of every prompt row
 	LogProbs  bool   // add the programs that store log-probabilities of tokens
@@ -69,7 +70,7 @@ func (o Options) names() string {
 	for _, n := range []struct {
 		on   bool
 		name string
-	}{{o.AllLogits, "all-logits"}, {o.Hidden, "hidden"}, {o.LogProbs, "log-probs"}, {o.NoFuse, "no-fuse"}, {o.NoRepack, "no-repack"}} {
+	}{{o.AllLogits, "all-logits"}, {o.Hidden, "hidden"}, {o.LogProbs, "log-probs"}, {o.NoFuse, "no-fuse"}, {o.NoRepack, "no-repack"}, {o.Exact, "exact"}} {
 		if n.on {
 			names = append(names, n.name)
 		}

@@ -598,16 +598,18 @@ func TestSplitInput(t *testing.T) {
 }
 
 // TestHalvesRows checks the number of rows per threadgroup of gemm_halves, for a chunk of 512 rows on
-// 132 cores. It must minimise the number of waves times the bytes per wave.
+// 132 cores: the one with the shortest estimated time.
 func TestHalvesRows(t *testing.T) {
 	c, err := chip.Lookup("h200")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for rows, want := range map[int]int{1024: 64, 2048: 64, 3072: 128, 4096: 128, 6144: 128, 28672: 128} {
+	for rows, want := range map[int]int{1024: 64, 2048: 64, 3072: 128, 4096: 128, 6144: 256, 28672: 256} {
 		l := &lowering{s: &state{in: Input{Chip: c}}, p: &program{rows: 512}, n: &node{}}
-		if got := (halvesProductArgs{w: &weight{rows: rows}}).rows(l); got != want {
-			t.Errorf("%d rows of W: %d of x, want %d", rows, got, want)
+		for act, limit := range map[uint32]int{decl.ActF16: 256, decl.ActF16x2: 128} {
+			if got := (halvesProductArgs{w: &weight{rows: rows}, act: act}).rowGroup(l); got != min(want, limit) {
+				t.Errorf("%d rows of W, %d terms: %d of x, want %d", rows, act-decl.ActF16+1, got, min(want, limit))
+			}
 		}
 	}
 }

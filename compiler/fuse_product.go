@@ -1,6 +1,9 @@
 package compiler
 
-import "github.com/pianola-engine/pianola/internal/decl"
+import (
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/table"
+)
 
 // fuseQKV fuses the Q, K and V products if their matrices have the same type and all or none have a
 // bias.
@@ -202,15 +205,20 @@ func (s *state) splitInput() error {
 		for i := 0; i < len(p.nodes); i++ {
 			n := p.nodes[i]
 			a, ok := n.product()
-			if !ok || !splittable(a.w) {
+			if !ok {
+				made = nil
+				continue
+			}
+			act, ok := s.halvesAct(a.w)
+			if !ok {
 				made = nil
 				continue
 			}
 			if made == nil || from != n.in[0] {
 				from = n.in[0]
-				i, made = s.halves(p, i)
+				i, made = s.halves(p, i, act)
 			}
-			n.args, n.in = halvesProductArgs{w: a.w, bias: a.bias}, made.out
+			n.args, n.in = halvesProductArgs{w: a.w, bias: a.bias, act: act, few: p.name == table.ProgramPrefillFew}, made.out
 		}
 	}
 	return nil
@@ -219,15 +227,15 @@ func (s *state) splitInput() error {
 // halves inserts the node that converts the input of the product at index i to float16. If that
 // input is an activation that can be fused, the node replaces the activation's. halves returns the
 // new index of the product, and the node.
-func (s *state) halves(p *program, i int) (int, *node) {
+func (s *state) halves(p *program, i int, act uint32) (int, *node) {
 	n := p.nodes[i]
 	a, _ := n.product()
 	at := n.with(".halves")
-	out := p.value(at.label(), halvesWidth(a.w.cols))
-	made := &node{spot: at, args: halvesArgs{}, in: n.in, out: []operand{out.all()}}
+	out := p.value(at.label(), halvesWidth(a.w.cols, act))
+	made := &node{spot: at, args: halvesArgs{act: act}, in: n.in, out: []operand{out.all()}}
 	if before := p.nodes[max(i-1, 0)]; s.in.Chip.Fuse.SiLUDown && !s.in.Options.NoFuse {
-		if act, ok := before.args.(siluMulArgs); ok && p.feeds(before, n) && intoInput(before, act) {
-			made.in, made.args = before.in, halvesArgs{input: decl.InputSiLUMul, activation: act.activation}
+		if silu, ok := before.args.(siluMulArgs); ok && p.feeds(before, n) && intoInput(before, silu) {
+			made.in, made.args = before.in, halvesArgs{act: act, input: decl.InputSiLUMul, activation: silu.activation}
 			p.splice(i-1, 1, made)
 			return i, made
 		}

@@ -30,6 +30,11 @@ func (s *state) graph() error {
 	if x, err = s.body(prefill); err != nil {
 		return err
 	}
+	if few := s.in.Chip.PrefillFew; few > 0 && few < chunk && !s.in.Options.Exact {
+		if err := s.bodyInto(s.newProgram(table.ProgramPrefillFew, few, true, 0), x); err != nil {
+			return err
+		}
+	}
 
 	if err := s.head(s.newProgram(table.ProgramHead, 1, false, table.FlagChooses|table.FlagReadsRow), x, true, s.argmax); err != nil {
 		return err
@@ -119,35 +124,40 @@ func (p *program) emit(at spot, a args, in []operand, out ...operand) {
 
 // body emits all nodes from the embedding to the last residual, and returns that.
 func (s *state) body(p *program) (*value, error) {
+	x := p.value("x", s.cfg.Width)
+	return x, s.bodyInto(p, x)
+}
+
+// bodyInto emits the nodes of body, with x as the residual.
+func (s *state) bodyInto(p *program, x *value) error {
 	embed, err := s.matrix("embed", arch.Embed, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	x := p.value("x", s.cfg.Width)
 	p.emit(spot{role: roleEmbed}, embedArgs{w: embed, scale: cmp.Or(s.cfg.EmbedScale, 1)}, []operand{s.tokens.all()}, x.all())
 
 	angles, turn := make([]*value, len(s.cfg.Ropes)), make([]*value, len(s.cfg.Ropes))
 	for i := range s.cfg.Ropes {
 		if angles[i], err = s.angles(p, i, 0); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for _, l := range s.layers {
 		if i := l.config.Rope; l.sinks > 0 && turn[i] == nil {
 			if turn[i], err = s.angles(p, i, l.sinks+l.window); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
 	for _, l := range s.layers {
 		if err := s.attention(p, l, x, angles[l.config.Rope], turn[l.config.Rope]); err != nil {
-			return nil, err
+			return err
 		}
 		if err := s.feedForward(p, l, x); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return x, nil
+	return nil
 }
 
 // angles emits the cosines and sines of the rows' positions for RoPE configuration i. All layers

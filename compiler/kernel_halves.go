@@ -10,6 +10,7 @@ import (
 // out[0]. The input is in[0] or silu(in[0]) * in[1].
 type halvesArgs struct {
 	unweighted
+	act        uint32 // decl.ActF16 or decl.ActF16x2
 	input      uint32 // decl.InputPlain or decl.InputSiLUMul
 	activation uint32 // for decl.InputSiLUMul: a decl.Activation
 }
@@ -26,28 +27,55 @@ func (a halvesArgs) lower(l *lowering) {
 	l.bind(kernels.HalvesBindOut, l.n.out[0])
 	l.set(kernels.HalvesSpecInput, a.input)
 	l.set(kernels.HalvesSpecActivation, a.activation)
+	l.set(kernels.HalvesSpecAct, a.act)
 	kernels.HalvesParams{In: uint32(x.width), XStride: stride(x)}.Put(&l.cmd)
 }
 
-// halvesWidth returns the size of a row of n columns that halves writes, in units of float32.
-func halvesWidth(n int) int { return roundUp(n, 64) + 4 }
+// halvesWidth returns the size in float32 of a row of n columns that halves writes.
+func halvesWidth(n int, act uint32) int {
+	if act == decl.ActF16 {
+		return roundUp(n, 64)/2 + 4
+	}
+	return roundUp(n, 64) + 4
+}
 
-// halvesProductArgs holds the arguments of gemm_halves: out[0] becomes the product of w with in[0],
-// an output of halves.
-type halvesProductArgs struct{ w, bias *weight }
+// halvesProductArgs holds the arguments of gemm_halves and gemm_few, whose bindings and constants are
+// the same: out[0] becomes the product of w with
+// in[0], which halves has made.
+type halvesProductArgs struct {
+	w, bias *weight
+	act     uint32 // decl.ActF16 or decl.ActF16x2
+	few     bool   // gemm_few, for a short prompt; otherwise gemm_halves
+}
 
-// splittable reports whether gemm_halves supports a matrix: its type is float16 or bfloat16 and its
-// number of columns is a multiple of 8.
-func splittable(w *weight) bool {
-	return (w.typ == dtype.F16 || w.typ == dtype.BF16) && w.layout == dtype.Rows && w.cols%8 == 0
+// halvesAct returns the type of activations that gemm_halves multiplies by w: two float16 terms
+// if the table is exact, else one. It reports whether gemm_halves supports w.
+func (s *state) halvesAct(w *weight) (act uint32, ok bool) {
+	act = decl.ActF16
+	if s.in.Options.Exact {
+		act = decl.ActF16x2
+	}
+	if w.layout == dtype.Tiled16 {
+		return act, act == decl.ActF16 && dtype.FormOf(w.typ).HalfRange()
+	}
+	return act, (w.typ == dtype.F16 || w.typ == dtype.BF16) && w.cols%8 == 0
 }
 
 const (
-	halvesThreads = 256 // threads in a threadgroup of gemm_halves
-	halvesGroup   = 128 // rows of W that a threadgroup computes, for 64 or 128 rows of the input
+	halvesThreads = 256 // threads of a threadgroup of gemm_halves
+	halvesGroup   = 128 // rows of W that it computes
+	// halvesConstant is the part of a threadgroup's time that does not depend on its shape. Its
+	// unit is the time of one product for each column.
+	halvesConstant = 8192
 )
 
-func (halvesProductArgs) kernel() decl.ID      { return kernels.GEMMHalves }
+func (a halvesProductArgs) kernel() decl.ID {
+	if a.few {
+		return kernels.GEMMFew
+	}
+	return kernels.GEMMHalves
+}
+
 func (a halvesProductArgs) weights() []*weight { return []*weight{a.w, a.bias} }
 func (halvesProductArgs) threads(*lowering) int {
 	return halvesThreads
@@ -60,19 +88,30 @@ func (a halvesProductArgs) lower(l *lowering) {
 	l.bind(kernels.GEMMHalvesBindY, l.n.out[0])
 	l.set(kernels.GEMMHalvesSpecWType, uint32(a.w.typ))
 	l.flag(kernels.GEMMHalvesSpecBias, a.bias != nil)
+	l.set(kernels.GEMMHalvesSpecAct, a.act)
+	l.set(kernels.GEMMHalvesSpecWeights, uint32(a.w.layout))
+	if a.few {
+		kernels.GEMMFewParams{In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0])}.Put(&l.cmd)
+		return
+	}
+	rows := a.rowGroup(l)
 	kernels.GEMMHalvesParams{
-		In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Group: halvesGroup, RowGroup: uint32(a.rows(l)),
+		In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Group: halvesGroup, RowGroup: uint32(rows),
+		Spread: uint32(min(ceil(a.w.rows, halvesGroup)*ceil(l.p.rows, rows), 2*max(l.s.in.Chip.Cores, 1))),
 	}.Put(&l.cmd)
 }
 
-// rows returns the number of input rows per threadgroup that minimises the time of the
-// product. The estimate is proportional to the bytes that a core reads: two float16 per
-// element of the input and one per element of W. A wave of threadgroups is one on each core.
-func (a halvesProductArgs) rows(l *lowering) int {
+// rowGroup returns how many rows of the input a threadgroup takes: the number with the shortest
+// estimated time. Threadgroups run in waves, one on each core. One takes a time proportional to its
+// products, and a part that does not depend on its shape.
+func (a halvesProductArgs) rowGroup(l *lowering) int {
 	best, least := 0, 0
-	for _, rows := range []int{128, 64} {
+	for _, rows := range []int{256, 128, 64} {
+		if rows == 256 && a.act == decl.ActF16x2 {
+			continue
+		}
 		waves := ceil(ceil(a.w.rows, halvesGroup)*ceil(l.p.rows, rows), max(l.s.in.Chip.Cores, 1))
-		if time := waves * (halvesGroup + 2*rows); least == 0 || time < least {
+		if time := waves * (halvesGroup*rows + halvesConstant); least == 0 || time < least {
 			best, least = rows, time
 		}
 	}

@@ -30,6 +30,8 @@ func OptionsOf(t *table.Table) (Options, error) {
 			o.NoFuse = true
 		case "no-repack":
 			o.NoRepack = true
+		case "exact":
+			o.Exact = true
 		case "sampler":
 			o.Sampler = value
 		case "draft":

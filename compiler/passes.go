@@ -43,10 +43,10 @@ var passes = []pass{
 		on: func(s *state) bool { return s.in.Options.Draft > 0 }},
 	{name: "split-argmax", doc: "finds the largest logit of each part of the vocabulary before the largest of all", run: (*state).splitArgmax,
 		on: fuses(func(c *chip.Chip) bool { return c.ArgmaxPart > 0 })},
-	{name: "split-input", doc: "converts the input of products to float16 before them, in programs of a chunk", run: (*state).splitInput,
-		on: func(s *state) bool { return s.in.Chip.GEMMHalves }},
 	{name: "tile-weights", doc: "selects the layout of matrices", run: (*state).tileWeights,
 		on: func(s *state) bool { return s.in.Chip.TileWeights && !s.in.Options.NoRepack }},
+	{name: "split-input", doc: "converts the input of products to float16 before them, in programs of a chunk", run: (*state).splitInput,
+		on: func(s *state) bool { return s.in.Chip.GEMMHalves }},
 	{name: "split-weights", doc: "splits products whose matrix is larger than a slot may be, by rows of the matrix", run: (*state).splitWeights},
 	{name: "weights", doc: "plans the weight slots and the upload section", run: (*state).planWeights},
 	{name: "arena", doc: "places activations in the scratch arena by liveness", run: (*state).planArena},
@@ -81,6 +81,7 @@ var order = [][2]string{
 	{"fuse-qkv", "split-input"},                 // fewer products read the converted input
 	{"fuse-gate-up", "split-input"},             // fewer products read the converted input
 	{"fuse-silu-down", "split-input"},           // split-input handles the remaining activations
+	{"tile-weights", "split-input"},             // the kernel depends on the layout
 	{"split-input", "arena"},                    // split-input adds and removes values
 	{"fuse-rope-kv", "fuse-rope-attn"},          // fuse-rope-attn fuses the node that fuse-rope-kv adds
 	{"fuse-rope-attn", "split-attention"},       // split-attention replaces the output of attention

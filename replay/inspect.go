@@ -45,26 +45,27 @@ func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 
 // ProfilePrompt appends ids to the context as Prompt does, with a barrier after each
 // command. It adds the times of each command, over all chunks, to prefill and head. Their
-// lengths are the numbers of commands of the programs prefill and head, or sample_head
-// after a call of SetSampling that needs it.
+// lengths are the numbers of commands of the programs that table.Table.Prefill returns for the
+// length of ids and head, or sample_head after a call of SetSampling that needs it.
 func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head []time.Duration) error {
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
 	defer s.done()
 	_, choose := s.choosers()
-	if err := errors.Join(s.checkTimes(s.m.programs.prefill, prefill), s.checkTimes(choose, head)); err != nil {
+	start, end := s.n, s.n+len(ids)
+	if s.pending {
+		end++
+	}
+	program := s.m.prefill(end - start)
+	if err := errors.Join(s.checkTimes(program, prefill), s.checkTimes(choose, head)); err != nil {
 		return err
 	}
 	if err := s.feed(ids); err != nil {
 		return err
 	}
-	start, end := s.n, s.n+len(ids)
-	if s.pending {
-		end++
-	}
 	defer s.watch(ctx)()
-	err := s.profileChunks(ctx, start, end, prefill, head)
+	err := s.profileChunks(ctx, program, start, end, prefill, head)
 	s.wrote(end)
 	if err != nil {
 		s.lost()
@@ -77,12 +78,12 @@ func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head 
 
 // profileChunks prefills the positions from start to end-1, with one submission per chunk
 // and one for the head.
-func (s *Session) profileChunks(ctx context.Context, start, end int, prefill, head []time.Duration) error {
+func (s *Session) profileChunks(ctx context.Context, program, start, end int, prefill, head []time.Duration) error {
 	chunk := int(s.m.t.Header.Chunk)
 	for at := start; at < end; at += chunk {
 		rows := min(chunk, end-at)
 		s.sub.Runs = s.sub.Runs[:0]
-		s.add(s.m.programs.prefill, 1, at, rows, 0)
+		s.add(program, 1, at, rows, 0)
 		if _, err := s.timed(prefill); err != nil {
 			return err
 		}

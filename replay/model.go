@@ -69,7 +69,7 @@ type Model struct {
 
 // programs are the indices of the table's programs, -1 for a program that the table lacks.
 type programs struct {
-	decode, prefill, head, logits, hidden, verify int
+	decode, prefill, prefillFew, head, logits, hidden, verify int
 	sample, sampleHead, ranked, rankedHead        int
 }
 
@@ -84,6 +84,7 @@ func (p *programs) find(t *table.Table) error {
 	}{
 		{table.ProgramDecode, &p.decode, table.FlagChooses, true},
 		{table.ProgramPrefill, &p.prefill, 0, true},
+		{table.ProgramPrefillFew, &p.prefillFew, 0, false},
 		{table.ProgramHead, &p.head, head, true},
 		{table.ProgramLogits, &p.logits, table.FlagReadsRow, false},
 		{table.ProgramHidden, &p.hidden, table.FlagReadsRow, false},
@@ -105,6 +106,12 @@ func (p *programs) find(t *table.Table) error {
 		*want.index = i
 	}
 	return nil
+}
+
+// prefill returns the index of the program that prefills a chunk with the given number of rows.
+func (m *Model) prefill(rows int) int {
+	_, i := m.t.Prefill(rows)
+	return i
 }
 
 // Load loads a table on a device. The device refuses a table that does not validate.

@@ -127,7 +127,7 @@ func (s *Session) rows(ctx context.Context, p rowProgram, ids []int32, from int,
 		first := max(0, from-at)
 		if first >= rows {
 			s.sub.Runs = s.sub.Runs[:0]
-			s.add(s.m.programs.prefill, 1, s.n+at, rows, 0)
+			s.add(s.m.prefill(rows), 1, s.n+at, rows, 0)
 			if _, err := s.submit(); err != nil {
 				return err
 			}
@@ -143,7 +143,7 @@ func (s *Session) rows(ctx context.Context, p rowProgram, ids []int32, from int,
 				// Another session has overwritten the chunk's rows in scratch: compute them
 				// again.
 				if row == first || !own {
-					s.add(s.m.programs.prefill, 1, s.n+at, rows, 0)
+					s.add(s.m.prefill(rows), 1, s.n+at, rows, 0)
 				}
 				s.add(p.program, 1, s.n+at, n, row)
 			})
@@ -176,7 +176,7 @@ func (s *Session) choose(ctx context.Context, n int) error {
 	_, err := s.submitBehind(func(own bool) {
 		s.sub.Runs = s.sub.Runs[:0]
 		if !own {
-			s.add(s.m.programs.prefill, 1, s.n+last, n-last, 0)
+			s.add(s.m.prefill(n-last), 1, s.n+last, n-last, 0)
 		}
 		s.addHead(s.n+last, n-last)
 	})

@@ -377,7 +377,7 @@ func (s *Session) prefill(start, total int) {
 	s.sub.Runs = s.sub.Runs[:0]
 	for at := start; at < start+total; at += chunk {
 		rows := min(chunk, start+total-at)
-		s.add(s.m.programs.prefill, 1, at, rows, 0)
+		s.add(s.m.prefill(rows), 1, at, rows, 0)
 		if at+rows == start+total {
 			s.addHead(at, rows)
 		}

@@ -64,13 +64,13 @@ static inline void wait_copies() {
 // copied returns the data that a lane has copied to a slot.
 static inline tile_quad copied(thread const copies &c) {
     tile_quad t;
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint i = 0; i < 8; i++) {
         if (i < c.form.vectors) {
             t.vectors[i] = *(threadgroup const uint4 *)vector_of(c, i);
         }
     }
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint i = 0; i < 2; i++) {
         if (i < c.form.pairs) {
             t.pairs[i] = *(threadgroup const uint2 *)pair_of(c, i);

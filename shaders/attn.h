@@ -5,9 +5,6 @@
 #include "cache.h"
 #include "merge.h"
 
-// Loops over private arrays must be unrolled; otherwise the arrays are in memory.
-#define PIANOLA_UNROLL _Pragma("clang loop unroll(full)")
-
 // The initial maximum, before any score is known, and the score of an invisible position. Its
 // distance to any real score is finite.
 #define PIANOLA_LOWEST (-1e30f)

@@ -233,7 +233,7 @@ static inline block_piece load_piece_tq1(device const uchar *row, uint piece) {
 template <uint Bits>
 static inline uint mlx_quants(thread const uint *w, uint i) {
     uint q = 0;
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint k = 0; k < 4; k++) {
         const uint at = (i + k) * Bits;
         uint v = w[at / 32] >> (at % 32);
@@ -265,7 +265,7 @@ static inline block_piece load_group(device const uchar *row, uint piece, uint w
     r.m = float2(scale_at<T>(b + size, wtype));
     device const ushort *p = (device const ushort *)(b + 2 * size) + at * mlx_bits(T);
     uint w[5] = {0, 0, 0, 0, 0};
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint i = 0; i < 8; i++) {
         if (i < mlx_bits(T)) {
             w[i / 2] |= uint(p[i]) << (i % 2 * 16);

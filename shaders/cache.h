@@ -45,7 +45,7 @@ static inline uint4 kv_eight(kv_rows rows, uint kind, uint d, ulong row, uint at
 // scale.
 static inline float kv_widen(uint4 words, uint kind, thread float *x) {
     if (kind == PIANOLA_KV_Q8_0) {
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint i = 0; i < 2; i++) {
             const float4 v = signed4(words[i]);
             x[4 * i] = v.x;
@@ -55,7 +55,7 @@ static inline float kv_widen(uint4 words, uint kind, thread float *x) {
         }
         return half_bits(ushort(words.z));
     }
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint i = 0; i < 4; i++) {
         const float2 pair = float2(as_type<half2>(words[i]));
         x[2 * i] = pair.x;

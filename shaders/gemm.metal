@@ -28,9 +28,9 @@ struct sums {
 
 template <uint N>
 static inline void clear(thread sums<N> &c) {
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint s = 0; s < PIANOLA_STRIPS; s++) {
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint n = 0; n < N; n++) {
             c.of[s][n] = float4(0.0f);
         }
@@ -48,16 +48,16 @@ struct part {
 // put writes the sums to y. The sums of row r of x are multiplied by unit[r].
 template <uint N>
 static inline void put(thread const sums<N> &c, thread const product &p, part at, threadgroup const float *unit, uint lane) {
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint i = 0; i < 2 * PIANOLA_STRIPS; i++) {
         const uint o = at.first + 8 * i + lane / 4;
         if (o < at.low || o >= at.high) {
             continue;
         }
         const float b = p.bias ? p.b[o] : 0.0f;
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint n = 0; n < N; n++) {
-            _Pragma("clang loop unroll(full)")
+            PIANOLA_UNROLL
             for (uint k = 0; k < 2; k++) {
                 const uint r = 8 * (at.block + n) + lane % 4 * 2 + k;
                 if (r < at.rows) {
@@ -107,12 +107,12 @@ static inline void fill_tiles(tile_stage to, thread const product &p, part at, u
     const uint count = at.rows * (n / 4);
     for (uint first = simd * 32 + lane; first < count + lane; first += simds * 32 * N) {
         float4 v[N];
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint k = 0; k < N; k++) {
             const uint i = min(first + k * simds * 32, count - 1);
             v[k] = input4<Plain>(p, at.row + i / (n / 4), c / 4 + i % (n / 4));
         }
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint k = 0; k < N; k++) {
             // Eight lanes hold a block: all of them are
             // active or none.
@@ -163,7 +163,7 @@ struct strip_rows {
 // repeats the last; its results are not written.
 template <uint T>
 static inline void load_strips(thread strip_rows &a, thread const product &p, part at, uint tile, uint lane) {
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint s = 0; s < PIANOLA_STRIPS; s++) {
         device const uchar *strip = p.w + ulong(min(at.first / 16 + s, p.out / 16 - 1)) * strip_bytes(T, p.in, p.wtype);
         a.of[2 * s] = strip_row_of<T>(strip, tile, lane % 4, lane / 4, p.wtype);
@@ -178,7 +178,7 @@ static inline void multiply_tile(thread sums<N> &c, tile_stage x, uint x_tile, t
     const bool two = has_halves(T);
     const uint g = lane / 4;
     const uint t = lane % 4;
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint n = 0; n < N; n++) {
         const uint2 b = *(threadgroup const uint2 *)(x.words + (8 * (block + n) + g) * 72 + 8 * x_tile + 2 * t);
         const uint column = x_tile * PIANOLA_ROWS + 8 * (block + n) + 2 * t;
@@ -189,7 +189,7 @@ static inline void multiply_tile(thread sums<N> &c, tile_stage x, uint x_tile, t
             s0 = *(threadgroup const float2 *)(x.half_sums + column + x_tile * PIANOLA_ROWS);
             s1 = *(threadgroup const float2 *)(x.half_sums + column + (x_tile + 1) * PIANOLA_ROWS);
         }
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint s = 0; s < PIANOLA_STRIPS; s++) {
             const strip_row u = a.of[2 * s];
             const strip_row v = a.of[2 * s + 1];
@@ -283,7 +283,7 @@ static inline float4 input4_within(thread const product &p, uint row, uint i) {
         return input4<Plain>(p, row, i / 4);
     }
     float4 v = float4(0.0f);
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint k = 0; k < 3; k++) {
         if (!Plain && i + k < p.in) {
             v[k] = input1(p, row, i + k);
@@ -301,7 +301,7 @@ struct reads {
 // read_rows loads four columns, from column c on, of every step-th row.
 template <uint N, bool Plain>
 static inline void read_rows(thread reads<N> &v, thread const product &p, part at, uint row, uint c, uint lane, uint step) {
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint k = 0; k < N; k++) {
         v.of[k] = float4(0.0f);
         // The second of two rows that are loaded together may be past the end.
@@ -316,12 +316,12 @@ static inline void read_rows(thread reads<N> &v, thread const product &p, part a
 template <uint N>
 static inline void put_rows(half_stage to, thread const reads<N> &v, part at, uint row, bool first, uint lane, uint step) {
     float before[N];
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint k = 0; k < N; k++) {
         before[k] = first ? 0.0f : to.unit[min(row + k * step, at.rows - 1)];
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint k = 0; k < N; k++) {
         const uint r = row + k * step;
         if (r - lane / 16 >= at.rows) {
@@ -356,10 +356,10 @@ static inline void rescale(thread sums<N> &c, half_stage x, uint block, uint row
     if (!simd_any(grew)) {
         return;
     }
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint n = 0; n < N; n++) {
         const float2 f = *(threadgroup const float2 *)(x.shrink + 8 * (block + n) + lane % 4 * 2);
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint s = 0; s < PIANOLA_STRIPS; s++) {
             c.of[s][n] *= float4(f, f);
         }
@@ -386,7 +386,7 @@ static inline uint4 two_halves(float4 v) {
 template <uint T>
 static inline float4 floats4(device const uchar *row, uint c, uint n) {
     float4 v;
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint i = 0; i < 4; i++) {
         v[i] = c + i < n ? float_at<T>(row, c + i) : 0.0f;
     }
@@ -461,7 +461,7 @@ struct row_pieces {
 
 template <uint T>
 static inline void load_pieces(thread row_pieces &a, weight_rows w, uint piece, uint n, bool aligned, uint wtype) {
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint r = 0; r < 2 * PIANOLA_STRIPS; r++) {
         a.of[r] = piece_of<T>(w.row[r], piece, n, aligned, wtype);
     }
@@ -498,15 +498,15 @@ static inline eight_halves halves_of(thread const row_piece &p) {
 template <uint N>
 static inline void multiply_words(thread sums<N> &c, thread const uint4 *u, threadgroup const uint *words, uint lane) {
     uint4 x[N];
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint n = 0; n < N; n++) {
         x[n] = *(threadgroup const uint4 *)(words + 8 * n * PIANOLA_HALF_WORDS);
     }
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint i = 0; i < 2; i++) {
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint n = 0; n < N; n++) {
-            _Pragma("clang loop unroll(full)")
+            PIANOLA_UNROLL
             for (uint s = 0; s < PIANOLA_STRIPS; s++) {
                 const uint4 a = u[2 * s];
                 const uint4 b = u[2 * s + 1];
@@ -522,7 +522,7 @@ template <uint T, bool Second, uint N>
 static inline void multiply_pieces(thread sums<N> &c, thread const row_pieces &a, half_stage x, uint at, uint lane) {
     uint4 most[2 * PIANOLA_STRIPS];
     uint4 rest[2 * PIANOLA_STRIPS];
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint r = 0; r < 2 * PIANOLA_STRIPS; r++) {
         const eight_halves h = halves_of<T, Second>(a.of[r]);
         most[r] = h.most;
@@ -534,7 +534,7 @@ static inline void multiply_pieces(thread sums<N> &c, thread const row_pieces &a
         _Pragma("clang loop unroll(disable)")
         for (uint i = 0; i < 3; i++) {
             uint4 u[2 * PIANOLA_STRIPS];
-            _Pragma("clang loop unroll(full)")
+            PIANOLA_UNROLL
             for (uint r = 0; r < 2 * PIANOLA_STRIPS; r++) {
                 u[r] = i == 1 ? rest[r] : most[r];
             }
@@ -564,7 +564,7 @@ static inline void gemm_halves(thread const product &p, threadgroup uchar *tg, p
     const half_stage x = half_stage_of(tg);
     const bool aligned = p.in % 8 == 0;
     weight_rows w;
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint i = 0; i < 4; i++) {
         // A row past the last repeats the last; its results are not
         // written.

@@ -141,7 +141,7 @@ static inline tile_lane lane_of(uint lane, bool halved) {
 template <uint T, typename To>
 static inline void load_floats(thread To &to, device const uchar *w, uint in, uint out, uint first, uint piece) {
     const uint size = element_bytes(T);
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint r = 0; r < 4; r++) {
         device const uchar *p = w + (ulong(min(first + r, out - 1)) * in + 8 * piece) * size;
         take_vector(to, r, p);
@@ -175,7 +175,7 @@ static inline void multiply_step(thread float4 &sum, thread const tile_quad &t, 
         const float4 zero = float4(0.0f);
         const float4 low = there ? x[k / 2] : zero;
         const float4 high = there ? x[pieces + k / 2] : zero;
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint r = 0; r < 4; r++) {
             sum[r] += dot_eight<T>({t.vectors[r], t.vectors[4 + r]}, low, high);
         }
@@ -191,7 +191,7 @@ static inline cursor after(cursor c, uint n) { return {c.unit, c.step + n, c.lef
 template <uint T>
 static inline void load_batch(thread batch &b, thread const product &p, share s, cursor c, tile_lane at, uint pieces) {
     const uint n = end_of(s, c) - c.step;
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint i = 0; i < steps_of(T); i++) {
         if (i < n) {
             load_step<T>(b.quads[i], p, s, after(c, i), at, pieces);
@@ -232,7 +232,7 @@ static inline void gemv_batches(thread batch &b, thread const product &p, share 
     float4 sum = float4(0.0f);
     while (c.left > 0) {
         const uint n = end_of(s, c) - c.step;
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint i = 0; i < steps_of(T); i++) {
             if (i < n) {
                 multiply_step<T>(sum, b.quads[i], in.x, (threadgroup const int4 *)in.q, in.d, after(c, i), at, pieces, p.wtype);

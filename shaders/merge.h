@@ -53,7 +53,7 @@ static inline void load_splits(thread split_reads &r, thread const split_row &s,
     const uint head = min(uint((float(i) + 0.5f) / float(each)), s.heads - 1);
     device const float4 *values = (device const float4 *)s.values + head * s.splits * each + (i - head * each);
     device const float2 *states = (device const float2 *)s.states + head * s.splits;
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint j = 0; j < PIANOLA_SPLITS; j++) {
         r.values[j] = float4(0.0f);
         r.states[j] = float2(-1e30f, 0.0f);
@@ -67,13 +67,13 @@ static inline void load_splits(thread split_reads &r, thread const split_row &s,
 // merge_splits returns the four merged elements.
 static inline float4 merge_splits(thread const split_reads &r) {
     float top = r.states[0].x;
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint j = 1; j < PIANOLA_SPLITS; j++) {
         top = max(top, r.states[j].x);
     }
     float4 value = float4(0.0f);
     float weight = 0.0f;
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint j = 0; j < PIANOLA_SPLITS; j++) {
         const float factor = exp(r.states[j].x - top);
         value += r.values[j] * factor;

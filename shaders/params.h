@@ -46,6 +46,7 @@
 #define PIANOLA_KERNEL_ROUTE 30
 #define PIANOLA_KERNEL_EXPERT_GEMV 31
 #define PIANOLA_KERNEL_EXPERT_SUM 32
+#define PIANOLA_KERNEL_GEMM_FEW 33
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -74,6 +75,8 @@
 #define PIANOLA_FC_OVER 23
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
+#define PIANOLA_ACT_F16 2
+#define PIANOLA_ACT_F16X2 3
 #define PIANOLA_INPUT_PLAIN 0
 #define PIANOLA_INPUT_SILU_MUL 1
 #define PIANOLA_INPUT_NORM 2
@@ -393,22 +396,23 @@ typedef struct pianola_argmax_part_params {
 } pianola_argmax_part_params;
 PIANOLA_ASSERT_SIZE(pianola_argmax_part_params, 8);
 
-// Splits the rows of an input into pairs of float16 for gemm_halves: input[r] = unit[r] * (high[r] + low[r]), with an error of at most 2^-22 of the row's largest element. unit[r] is the power of two for which the largest element has a magnitude of 1024 to 2048 units.
+// Converts the rows of an input to float16 for gemm_halves: input[r] = unit[r] * (high[r] + low[r]), with an error of at most 2^-22 of the row's largest element, or unit[r] * high[r] with 2^-11 if act is f16. unit[r] is the power of two for which the largest element has a magnitude of 1024 to 2048 units.
 typedef struct pianola_halves_params {
     uint32_t in; // columns
     uint32_t x_stride; // elements from one row of x to the next
 } pianola_halves_params;
 PIANOLA_ASSERT_SIZE(pianola_halves_params, 8);
 
-// gemm with float16 or bfloat16 weights and an input that the kernel halves has written.
+// gemm with an input that the kernel halves has written and with float16, bfloat16 or quantised weights, which it converts to float16.
 typedef struct pianola_gemm_halves_params {
     uint32_t in; // columns of W, a multiple of 8
     uint32_t out; // rows of W
     uint32_t y_stride; // elements from one row of y to the next
     uint32_t group; // rows of W that a threadgroup computes, at most 128
-    uint32_t row_group; // rows of x that a threadgroup computes, 64 or 128
+    uint32_t row_group; // rows of x that a threadgroup computes, 64, 128 or 256
+    uint32_t spread; // a threadgroup computes only 64 rows of W where no more threadgroups than these are needed
 } pianola_gemm_halves_params;
-PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 20);
+PIANOLA_ASSERT_SIZE(pianola_gemm_halves_params, 24);
 
 // keys[i] = sampler.OrderKey of logit i after the sampler's bias and penalties. The penalties apply to the last tokens of the ring up to index token, including the prompt's. largest[p] = the largest key of part p. The logits do not change.
 typedef struct pianola_sample_adjust_params {
@@ -527,10 +531,19 @@ typedef struct pianola_expert_sum_params {
 } pianola_expert_sum_params;
 PIANOLA_ASSERT_SIZE(pianola_expert_sum_params, 8);
 
+// gemm_halves for at most 32 rows: W is read once. The sums are added in another order.
+typedef struct pianola_gemm_few_params {
+    uint32_t in; // columns of W, a multiple of 8
+    uint32_t out; // rows of W
+    uint32_t y_stride; // elements from one row of y to the next
+} pianola_gemm_few_params;
+PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 12);
+
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)
 #define PIANOLA_TGMEM_GEMM_HALVES() (197632)
 #define PIANOLA_TGMEM_SAMPLE_FILTER() (25600)
+#define PIANOLA_TGMEM_GEMM_FEW() (65536)
 
 // Kinds of patches.
 #define PIANOLA_PATCH_NONE 0

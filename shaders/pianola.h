@@ -6,6 +6,14 @@
 #include "params.h"
 #include "constants.h"
 
+// PIANOLA_UNROLL stands before a loop over a private array, which is in memory unless the loop is
+// unrolled. On the emulator unrolling would only make the compiler slow.
+#ifdef PIANOLA_HOST
+#define PIANOLA_UNROLL
+#else
+#define PIANOLA_UNROLL _Pragma("clang loop unroll(full)")
+#endif
+
 using namespace metal;
 
 // begins must be called by all threads, once, before the first read of memory that another

@@ -133,7 +133,7 @@ static inline float4 vector_at(device const float *x, bool aligned) {
 
 template <bool Aligned>
 static inline void load_vectors(thread float4 *to, device const float *x, uint count, uint first, uint lane, uint threads) {
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint k = 0; k < PIANOLA_INPUT_READS; k++) {
         if (first + k * threads < count) {
             to[k] = vector_at(x + 4 * min(first + k * threads + lane, count - 1), Aligned);
@@ -164,7 +164,7 @@ static inline float row_scale(thread const input_part &part, threadgroup float *
     const uint threads = simds * 32;
     const uint count = p.in / 4;
     float sum = 0.0f;
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint k = 0; k < PIANOLA_INPUT_READS; k++) {
         if (simd * 32 + k * threads < count) {
             sum += simd * 32 + k * threads + lane < count ? dot(part.x[k], part.x[k]) : 0.0f;
@@ -214,13 +214,13 @@ static inline void make_merged(threadgroup float4 *stage, threadgroup int *q, th
     const uint threads = simds * 32;
     for (uint first = simd * 32; first < count; first += 2 * threads) {
         split_reads part[2];
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint k = 0; k < 2; k++) {
             if (first + k * threads < count) {
                 load_splits(part[k], p.parts, min(first + k * threads + lane, count - 1));
             }
         }
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint k = 0; k < 2; k++) {
             if (first + k * threads < count) {
                 put_input<Quantised>(stage, q, d, merge_splits(part[k]), first + k * threads + lane, count);
@@ -247,7 +247,7 @@ static inline void make_input(threadgroup float4 *stage, threadgroup int *q, thr
         if (first != simd * 32) {
             load_input(part, p, row, first, lane, threads);
         }
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint k = 0; k < PIANOLA_INPUT_READS; k++) {
             if (first + k * threads < count) {
                 put_input<Quantised>(stage, q, d, made_input(part, p, k, norm), first + k * threads + lane, count);

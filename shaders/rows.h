@@ -31,7 +31,7 @@ static inline uint element_bytes(uint type) { return type == PIANOLA_WTYPE_F32 ?
 template <uint T>
 static inline weight_rows rows_of(device const uchar *w, uint in, uint out, uint first, uint c, uint wtype) {
     weight_rows rows;
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint r = 0; r < 4; r++) {
         const uint row = min(first + r, out - 1);
         rows.row[r] = w + (is_float(T) ? (ulong(row) * in + c) * element_bytes(T) : row * row_bytes(T, in, wtype) + row_bytes(T, c, wtype));
@@ -89,14 +89,14 @@ static inline float dot_eight(eight v, float4 x, float4 y) {
 template <uint T, uint N, typename X4>
 static inline void multiply_eights(thread float4 &sum, weight_rows w, X4 x, uint first, uint end) {
     eight v[N][4];
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint n = 0; n < N; n++) {
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint r = 0; r < 4; r++) {
             v[n][r] = load_eight<T>(w.row[r], min(first + 32 * n, end - 1));
         }
     }
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint n = 0; n < N; n++) {
         const uint i = first + 32 * n;
         if (i >= end) {
@@ -104,7 +104,7 @@ static inline void multiply_eights(thread float4 &sum, weight_rows w, X4 x, uint
         }
         const float4 a = x[2 * i];
         const float4 b = x[2 * i + 1];
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint r = 0; r < 4; r++) {
             sum[r] += dot_eight<T>(v[n][r], a, b);
         }
@@ -116,7 +116,7 @@ template <uint T, typename X, typename X4>
 static inline void multiply_floats(thread float4 &sum, weight_rows w, X x, X4 x4, bool aligned, lane_share at) {
     if (!aligned) {
         for (uint i = at.first; i < at.end; i += 32) {
-            _Pragma("clang loop unroll(full)")
+            PIANOLA_UNROLL
             for (uint r = 0; r < 4; r++) {
                 sum[r] += float_at<T>(w.row[r], i) * x[i];
             }
@@ -138,17 +138,17 @@ template <uint T, typename X>
 static inline void multiply_blocks(thread float4 &sum, weight_rows w, X x, lane_share at, uint wtype) {
     for (uint i = at.first; i < at.end; i += 32) {
         block_piece p[4];
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint r = 0; r < 4; r++) {
             p[r] = load_piece<T>(w.row[r], i, wtype);
         }
         const uint2 c = piece_columns(T, i);
         float4 v[4];
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint j = 0; j < 4; j++) {
             v[j] = x[(j < 2 ? c.x : c.y) / 4 + j % 2];
         }
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint r = 0; r < 4; r++) {
             sum[r] += p[r].d.x * (dot(quants4<T>(p[r].q.x), v[0]) + dot(quants4<T>(p[r].q.y), v[1]));
             sum[r] += p[r].d.y * (dot(quants4<T>(p[r].q.z), v[2]) + dot(quants4<T>(p[r].q.w), v[3]));

@@ -82,7 +82,7 @@ static inline void load_quad(thread To &to, device const uchar *strip, uint tile
     const block_place b = block_of(T, tile, wtype);
     device const uchar *block = strip + b.at;
     device const uchar *quants = block + f.quants + b.tile * f.quants_step + 16 * quad;
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint i = 0; i < 8; i++) {
         if (i < f.parts) {
             take_vector(to, i, quants + 64 * i);
@@ -183,11 +183,11 @@ static inline void multiply_quad(thread float4 &sum, thread const tile_quad &t, 
     if (has_minimum(T)) {
         m = scales4<T>(t.pairs[1], wtype) * (has_scales(T) ? -dx : dx);
     }
-    _Pragma("clang loop unroll(full)")
+    PIANOLA_UNROLL
     for (uint r = 0; r < 4; r++) {
         // Subtract the contribution of the zero point.
         int2 p = -zero_of(T) * of_x;
-        _Pragma("clang loop unroll(full)")
+        PIANOLA_UNROLL
         for (uint i = 0; i < 8; i++) {
             if (i < parts) {
                 const uint high = tile_form_of(T).high != 0 ? t.vectors[parts + (has_sixes(T) ? i / 2 % 2 : 0)][r] : 0;

@@ -32,6 +32,24 @@
     X(MLX6) \
     X(MLX8)
 
+// PIANOLA_EXPANDED expands X for each quantised type whose weights are within the range of float16.
+#define PIANOLA_EXPANDED(X) \
+    X(Q8_0) \
+    X(Q4_0) \
+    X(Q4_1) \
+    X(Q5_0) \
+    X(Q5_1) \
+    X(Q2_K) \
+    X(Q3_K) \
+    X(Q4_K) \
+    X(Q5_K) \
+    X(Q6_K) \
+    X(IQ4_NL) \
+    X(IQ4_XS) \
+    X(NVFP4) \
+    X(TQ1_0) \
+    X(TQ2_0)
+
 // tile_form describes 16 rows of one block in layout Tiled16. Offsets are in bytes and count
 // from the start of the 16 rows. For a family of types, it describes one tile.
 struct tile_form {

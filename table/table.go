@@ -86,9 +86,12 @@ type Program struct {
 const (
 	ProgramDecode  = "decode"  // one token: embedding to argmax
 	ProgramPrefill = "prefill" // a chunk of the prompt: embedding to the last residual
-	ProgramHead    = "head"    // last row of a chunk: norm, logits, argmax
-	ProgramLogits  = "logits"  // a block of a chunk's rows: norm, logits
-	ProgramHidden  = "hidden"  // all rows of a chunk: norm, stored in the hidden slot
+	// ProgramPrefillFew is prefill for a short chunk, in tables for devices that have other
+	// kernels for it. It leaves the residual where prefill leaves it.
+	ProgramPrefillFew = "prefill_few"
+	ProgramHead       = "head"   // last row of a chunk: norm, logits, argmax
+	ProgramLogits     = "logits" // a block of a chunk's rows: norm, logits
+	ProgramHidden     = "hidden" // all rows of a chunk: norm, stored in the hidden slot
 
 	ProgramSample     = "sample"      // decode with the sampler slot's choice of the token instead of argmax
 	ProgramSampleHead = "sample_head" // head with the sampler slot's choice of the token instead of argmax
@@ -267,6 +270,19 @@ func (t *Table) Program(name string) (*Program, int, bool) {
 		}
 	}
 	return nil, 0, false
+}
+
+// Prefill returns the program that prefills a chunk with the given number of rows, and its index:
+// prefill_few if the table has it and it has enough rows, otherwise prefill. It returns nil and -1
+// if the table has neither.
+func (t *Table) Prefill(rows int) (*Program, int) {
+	if p, i, ok := t.Program(ProgramPrefillFew); ok && rows <= int(p.MaxRows) {
+		return p, i
+	}
+	if p, i, ok := t.Program(ProgramPrefill); ok {
+		return p, i
+	}
+	return nil, -1
 }
 
 // Slot returns the first slot of a kind and its index.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -190,16 +191,17 @@ func (f *profileFlags) measurePrompt(cmd *cobra.Command, m *pianola.Model, s *pi
 	var programs [2]*table.Program
 	var reads [2][]table.Reads
 	var times [2][]time.Duration
-	for i, name := range []string{table.ProgramPrefill, table.ProgramHead} {
-		p, _, ok := t.Program(name)
-		if !ok {
-			return nil, fmt.Errorf("profile: the table has no program %s", name)
+	programs[0], _ = t.Prefill(f.prompt)
+	programs[1], _, _ = t.Program(table.ProgramHead)
+	for i, p := range programs {
+		if p == nil {
+			return nil, errors.New("profile: the table has no programs for prompts")
 		}
 		var err error
-		if reads[i], err = t.Reads(name); err != nil {
+		if reads[i], err = t.Reads(p.Name); err != nil {
 			return nil, err
 		}
-		programs[i], times[i] = p, make([]time.Duration, p.Count)
+		times[i] = make([]time.Duration, p.Count)
 	}
 	ids := bench.Prompt(m, f.depth+f.prompt, 0)
 	progress := newProgress(cmd.ErrOrStderr(), "prompts", false)

@@ -348,7 +348,7 @@ func (a *attention) quantise(r *rand.Rand) {
 
 // TestAttention runs the tests of memory accesses, with the sanitizers.
 func TestAttention(t *testing.T) {
-	p := builds.Get(t, emu.Options{Sanitize: true})
+	p := builds.Get(t, checked)
 	for _, tt := range []struct {
 		name string
 		run  func(*testing.T, *emu.Program)

@@ -34,7 +34,7 @@ func both(t *testing.T, e *emu.Program, c command, r *rand.Rand, seed uint64, th
 
 // TestExperts runs the kernels of experts with random shapes.
 func TestExperts(t *testing.T) {
-	e := builds.Get(t, emu.Options{Sanitize: true})
+	e := builds.Get(t, checked)
 	t.Run("route", func(t *testing.T) { testRoute(t, e) })
 	t.Run("products", func(t *testing.T) { testExpertProducts(t, e) })
 	t.Run("sum", func(t *testing.T) { testExpertSum(t, e) })

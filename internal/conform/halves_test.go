@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/decl"
@@ -16,20 +17,30 @@ import (
 // halvesWidth returns the number of columns of a split row.
 func halvesWidth(in int) int { return (in + 63) / 64 * 64 }
 
-// halvesOf converts x, [rows, in], to split rows as declared.
-func halvesOf(x []float32, in int) []byte {
+// halvesSize returns the size of a row of halves.
+func halvesSize(in int, act uint32) int {
+	if act == decl.ActF16 {
+		return 2*halvesWidth(in) + 16
+	}
+	return 4*halvesWidth(in) + 16
+}
+
+// halvesOf converts x, [rows, in], to rows of halves in the declared layout.
+func halvesOf(x []float32, in int, act uint32) []byte {
 	var b []byte
 	n := halvesWidth(in)
 	for ; len(x) > 0; x = x[in:] {
-		row := make([]byte, 4*n+16)
+		row := make([]byte, halvesSize(in, act))
 		_, e := math.Frexp(float64(largest(x[:in])))
 		unit := math.Ldexp(1, max(e-1, -95)-10)
-		binary.LittleEndian.PutUint32(row[4*n:], math.Float32bits(float32(unit)))
+		binary.LittleEndian.PutUint32(row[len(row)-16:], math.Float32bits(float32(unit)))
 		for i, v := range x[:in] {
 			v = float32(float64(v) / unit)
 			most := dtype.F32ToF16(v)
 			binary.LittleEndian.PutUint16(row[2*i:], most)
-			binary.LittleEndian.PutUint16(row[2*(n+i):], dtype.F32ToF16(v-dtype.F16ToF32(most)))
+			if act == decl.ActF16x2 {
+				binary.LittleEndian.PutUint16(row[2*(n+i):], dtype.F32ToF16(v-dtype.F16ToF32(most)))
+			}
 		}
 		b = append(b, row...)
 	}
@@ -44,26 +55,28 @@ func largest(x []float32) float32 {
 	return most
 }
 
-// halvesUsed returns split rows without the bytes that are never written.
-func halvesUsed(b []byte, in int) []byte {
+// halvesUsed returns rows of halves without the last 12 bytes of each, which nothing writes.
+func halvesUsed(b []byte, in int, act uint32) []byte {
 	var used []byte
-	size := 4*halvesWidth(in) + 16
+	size := halvesSize(in, act)
 	for ; len(b) > 0; b = b[size:] {
 		used = append(used, b[:size-12]...)
 	}
 	return used
 }
 
-// TestHalves compares split rows with those of the CPU device and with float64. The bits must
-// be equal unless the input is the result of an activation function.
+// TestHalves compares rows of halves with float64 and with those of the CPU device, which are the
+// same bits unless the input is an activation function's result.
 func TestHalves(t *testing.T) {
-	e := builds.Get(t, emu.Options{Sanitize: true})
+	e := builds.Get(t, checked)
 	for seed := range exhaustive.Pick(uint64(16), 4) {
 		r := rand.New(rand.NewPCG(seed, 17))
 		rows, in := pick(r, 1, 3, 7), 8*pick(r, 1, 7, 8, 9, 32, 130, 140)
 		stride := in + pick(r, 0, 0, 4, 3)
 		silu := r.IntN(2)
 		activation := uint32(silu * r.IntN(2))
+		act := pick(r, uint32(decl.ActF16), decl.ActF16x2)
+		terms := int(act-decl.ActF16) + 1
 		scale := pick(r, 1, 1, 1e-30, 1e-9, 1e9, 1e30)
 		if silu == 1 {
 			scale = pick(r, 1, 1e-9, 1e9)
@@ -73,7 +86,7 @@ func TestHalves(t *testing.T) {
 			clear(x)
 		}
 		c := command{
-			kernel: kernels.Halves, specs: []uint32{uint32(silu), activation}, params: kernels.HalvesParams{In: uint32(in), XStride: uint32(stride)},
+			kernel: kernels.Halves, specs: []uint32{uint32(silu), activation, act}, params: kernels.HalvesParams{In: uint32(in), XStride: uint32(stride)},
 			second: pianolaSecond{rows: uint32(rows)}, input: map[string][]byte{"x": f32(x), "x2": f32(x2)},
 		}
 		if silu == 0 {
@@ -82,17 +95,18 @@ func TestHalves(t *testing.T) {
 		}
 		tab, slots := c.tableOf(t)
 		contents := c.contents(t, tab, slots, r)
-		cpu := halvesUsed(c.onCPU(t, tab, slots, contents).bindings[kernels.HalvesBindOut], in)
+		cpu := halvesUsed(c.onCPU(t, tab, slots, contents).bindings[kernels.HalvesBindOut], in, act)
 		for _, o := range []emu.Order{emu.Forward, emu.Random} {
 			got := c.emulated(t, e, tab, contents, launch{threads: pick(r, 32, 96, 256), extra: 2, order: o, seed: seed})
-			out := halvesUsed(got.bindings[kernels.HalvesBindOut], in)
+			out := halvesUsed(got.bindings[kernels.HalvesBindOut], in, act)
 			if silu == 0 && string(out) != string(cpu) {
 				t.Fatalf("seed %d, %d columns: not the CPU device's bits", seed, in)
 			}
 			for row := range rows {
 				n := halvesWidth(in)
-				b := out[row*(4*n+4):][:4*n+4]
-				unit := float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*n:])))
+				size := halvesSize(in, act) - 12
+				b := out[row*size:][:size]
+				unit := float64(math.Float32frombits(binary.LittleEndian.Uint32(b[size-4:])))
 				want := make([]float64, n)
 				var most float64
 				for i := range in {
@@ -103,8 +117,12 @@ func TestHalves(t *testing.T) {
 					most = max(most, math.Abs(want[i]))
 				}
 				for i, w := range want {
-					got := unit * float64(dtype.F16ToF32(binary.LittleEndian.Uint16(b[2*i:]))+dtype.F16ToF32(binary.LittleEndian.Uint16(b[2*(n+i):])))
-					if limit := most*(0x1p-22+float64(silu)*4e-6) + 0x1p-125; !(math.Abs(got-w) <= limit) {
+					var got float64
+					for k := range terms {
+						got += unit * float64(dtype.F16ToF32(binary.LittleEndian.Uint16(b[2*(k*n+i):])))
+					}
+					// A term has 11 bits.
+					if limit := most*(math.Ldexp(1, -11*terms)+float64(silu)*4e-6) + 0x1p-125; !(math.Abs(got-w) <= limit) {
 						t.Fatalf("seed %d: row %d, column %d of %d: %g, want %g", seed, row, i, in, got, w)
 					}
 				}
@@ -113,50 +131,116 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// TestGEMMHalves compares products of split rows with the CPU device and with float64. It also
-// checks that a row does not depend on the other rows.
+// halvesCase is a product of TestGEMMHalves.
+type halvesCase struct {
+	t               dtype.Type
+	act             uint32
+	rows, in, out   int
+	group, rowGroup int
+	spread          int // at least the number of threadgroups in cases with 64 rows of W each
+}
+
+// halvesCases returns products of each shape with float weights, and of some shapes with each
+// quantised type.
+func halvesCases() []halvesCase {
+	list := []halvesCase{
+		{dtype.F16, decl.ActF16x2, 1, 8, 1, 1, 64, 0},
+		{dtype.BF16, decl.ActF16x2, 9, 64, 40, 20, 64, 0},
+		{dtype.F16, decl.ActF16x2, 66, 72, 130, 128, 64, 0},
+		{dtype.F16, decl.ActF16x2, 3, 456, 20, 128, 64, 0}, // more chunks than stages
+		{dtype.BF16, decl.ActF16x2, 130, 56, 128, 128, 128, 0},
+		{dtype.F16, decl.ActF16x2, 140, 328, 100, 100, 128, 0}, // likewise
+		{dtype.F16, decl.ActF16, 1, 8, 1, 1, 64, 0},
+		{dtype.BF16, decl.ActF16, 9, 72, 70, 128, 64, 0},
+		{dtype.F16, decl.ActF16, 32, 2120, 40, 128, 256, 0}, // more tiles than a ring has slots
+		{dtype.BF16, decl.ActF16, 33, 584, 130, 128, 128, 1},
+		{dtype.F16, decl.ActF16, 257, 328, 130, 128, 256, 0},
+		{dtype.BF16, decl.ActF16, 250, 72, 120, 60, 128, 4}, {dtype.F16, decl.ActF16, 100, 328, 100, 128, 128, 0},
+	}
+	shapes := []halvesCase{
+		{rows: 1, in: 512, out: 48, group: 128, rowGroup: 64},
+		{rows: 20, in: 2304, out: 80, group: 128, rowGroup: 128},
+		{rows: 65, in: 768, out: 128, group: 64, rowGroup: 64, spread: 4},
+		{rows: 40, in: 512, out: 144, group: 128, rowGroup: 64},
+		{rows: 130, in: 512, out: 144, group: 128, rowGroup: 256},
+	}
+	for i, f := range dtype.Forms() {
+		if !f.HalfRange() {
+			continue
+		}
+		for k, c := range shapes {
+			if exhaustive.On || k == i%len(shapes) {
+				c.t, c.act = f.Type, decl.ActF16
+				if f.Elems == 32 {
+					c.in += 32 // half a chunk more
+				}
+				list = append(list, c)
+			}
+		}
+	}
+	return list
+}
+
+// few reports whether gemm_few computes the product.
+func (c *halvesCase) few() bool { return c.act == decl.ActF16 && c.rows <= 32 }
+
+// command returns the command of the product.
+func (c *halvesCase) command(bias bool, layout dtype.Layout, stride int) command {
+	cmd := command{
+		kernel: kernels.GEMMHalves, threads: 256, specs: []uint32{uint32(c.t), one(bias), c.act, uint32(layout)},
+		params: kernels.GEMMHalvesParams{In: uint32(c.in), Out: uint32(c.out), YStride: uint32(stride), Group: uint32(c.group), RowGroup: uint32(c.rowGroup), Spread: uint32(c.spread)},
+		second: pianolaSecond{rows: uint32(c.rows)},
+	}
+	if c.few() {
+		cmd.kernel, cmd.params = kernels.GEMMFew, kernels.GEMMFewParams{In: uint32(c.in), Out: uint32(c.out), YStride: uint32(stride)}
+	}
+	if !bias {
+		cmd.absent = append(cmd.absent, "b")
+	}
+	return cmd
+}
+
+// TestGEMMHalves compares the products of gemm_halves and gemm_few with those of the CPU device and
+// with float64, and a row with the same row among others of the same shape.
 func TestGEMMHalves(t *testing.T) {
-	e := builds.Get(t, emu.Options{Sanitize: true})
-	k, _ := decl.Lookup(kernels.GEMMHalves)
-	for seed, p := range []struct {
-		t               dtype.Type
-		rows, in, out   int
-		group, rowGroup int
-	}{
-		{dtype.F16, 1, 8, 1, 1, 64},
-		{dtype.BF16, 9, 64, 40, 20, 64},
-		{dtype.F16, 66, 72, 130, 128, 64},
-		{dtype.F16, 3, 456, 20, 128, 64}, // more chunks than stages
-		{dtype.BF16, 130, 56, 128, 128, 128},
-		{dtype.F16, 20, 328, 100, 100, 128}, // more chunks than stages
-		{dtype.BF16, 129, 72, 260, 120, 128},
-	} {
+	e := builds.Get(t, checked)
+	for seed, p := range halvesCases() {
 		seed := uint64(seed)
 		r := rand.New(rand.NewPCG(seed, 18))
-		typ, rows, in, out, group, rowGroup := p.t, p.rows, p.in, p.out, p.group, p.rowGroup
+		typ, rows, in, out := p.t, p.rows, p.in, p.out
 		stride := out + pick(r, 0, 3)
 		bias := r.IntN(2) == 1
 		scale := pick(r, 1, 1, 1e-9, 1e9)
 		m := newMatrix(r, typ, out, in)
-		x, b := normal(r, rows*in, scale), normal(r, out, scale)
-		c := command{
-			kernel: kernels.GEMMHalves, threads: 256, specs: []uint32{uint32(typ), one(bias)},
-			params: kernels.GEMMHalvesParams{In: uint32(in), Out: uint32(out), YStride: uint32(stride), Group: uint32(group), RowGroup: uint32(rowGroup)},
-			second: pianolaSecond{rows: uint32(rows)}, input: map[string][]byte{"x": halvesOf(x, in), "w": m.rows, "b": f32(b), "y": f32(normal(r, (rows-1)*stride+out, scale))},
+		layout, limit := dtype.Rows, 1e-5
+		if typ.Quantized() {
+			layout = dtype.Tiled16
+			if f := dtype.FormOf(typ); f.Parts() > 0 || f.Minimum {
+				limit = 3e-3 // scales and minimums are rounded too
+			}
 		}
+		x, b := normal(r, rows*in, scale), normal(r, out, scale)
+		c := p.command(bias, layout, stride)
+		k, _ := decl.Lookup(c.kernel)
+		c.input = map[string][]byte{"x": halvesOf(x, in, p.act), "w": m.bytes(layout), "b": f32(b), "y": f32(normal(r, (rows-1)*stride+out, scale))}
 		if !bias {
-			c.absent = append(c.absent, "b")
 			delete(c.input, "b")
 		}
 		tab, slots := c.tableOf(t)
 		contents := c.contents(t, tab, slots, r)
 		cpu := c.onCPU(t, tab, slots, contents)
 		want := floats(contents[kernels.GEMMHalvesBindY])
+		size := halvesSize(in, p.act)
 		for row := range rows {
+			x := valuesOf(c.input["x"][row*size:][:size], in, p.act)
 			for o := range out {
 				var sum float64
 				for i := range in {
-					sum += float64(m.elements[o*in+i]) * float64(x[row*in+i])
+					w := m.elements[o*in+i]
+					if typ.Quantized() {
+						w = dtype.F16ToF32(dtype.F32ToF16(w))
+					}
+					sum += float64(w) * x[i]
 				}
 				if bias {
 					sum += float64(b[o])
@@ -169,30 +253,50 @@ func TestGEMMHalves(t *testing.T) {
 			got := c.emulated(t, e, tab, contents, launch{threads: 256, extra: 1, order: o, seed: seed})
 			if first != nil {
 				if err := compare(k, got, first, nil); err != nil {
-					t.Fatalf("seed %d, %s: order %d gives another result: %v", seed, typ, o, err)
+					t.Fatalf("seed %d, %+v: order %d gives something else: %v", seed, p, o, err)
 				}
 				continue
 			}
 			first = got
-			if err := compare(k, got, cpu, map[string]tolerance{"y": {out, 1e-5, false}}); err != nil {
-				t.Fatalf("seed %d, %s %+v, %d rows: beside the CPU device: %v", seed, typ, c.params, rows, err)
+			if err := compare(k, got, cpu, map[string]tolerance{"y": {out, limit, false}}); err != nil {
+				t.Fatalf("seed %d, %+v: beside the CPU device: %v", seed, p, err)
 			}
-			if err := near(floats(got.bindings[kernels.GEMMHalvesBindY]), want, len(want), 1e-5); err != nil {
-				t.Fatalf("seed %d, %s %+v, %d rows: beside float64: %v", seed, typ, c.params, rows, err)
+			if err := near(floats(got.bindings[kernels.GEMMHalvesBindY]), want, len(want), limit); err != nil {
+				t.Fatalf("seed %d, %+v: beside float64: %v", seed, p, err)
 			}
 		}
-		// The last row alone.
+		// The last rows, as few as have the same shape.
+		few := 1
+		for _, n := range []int{9, 17, 33, 65, 129} {
+			if rows >= n && (n >= 33 || p.few()) {
+				few = n
+			}
+		}
 		alone := c
-		alone.second.rows = 1
-		size := 4*halvesWidth(in) + 16
-		alone.input = map[string][]byte{"x": c.input["x"][(rows-1)*size:], "w": m.rows, "b": f32(b)}
+		alone.second.rows = uint32(few)
+		alone.input = map[string][]byte{"x": c.input["x"][(rows-few)*size:], "w": c.input["w"], "b": f32(b), "y": f32(make([]float32, (few-1)*stride+out))}
 		if !bias {
 			delete(alone.input, "b")
 		}
 		tab, slots = alone.tableOf(t)
-		got := alone.emulated(t, e, tab, alone.contents(t, tab, slots, r), launch{threads: 256, order: emu.Forward, seed: seed})
-		if string(got.bindings[kernels.GEMMHalvesBindY]) != string(first.bindings[kernels.GEMMHalvesBindY][4*(rows-1)*stride:]) {
-			t.Fatalf("seed %d, %s: a row depends on the others", seed, typ)
+		got := floats(alone.emulated(t, e, tab, alone.contents(t, tab, slots, r), launch{threads: 256, order: emu.Forward, seed: seed}).bindings[kernels.GEMMHalvesBindY])
+		among := floats(first.bindings[kernels.GEMMHalvesBindY])[(rows-few)*stride:]
+		for row := range few {
+			if !slices.Equal(got[row*stride:][:out], among[row*stride:][:out]) {
+				t.Fatalf("seed %d, %+v: a row depends on the others", seed, p)
+			}
 		}
 	}
+}
+
+// valuesOf returns the elements of a row of halves.
+func valuesOf(row []byte, in int, act uint32) []float64 {
+	unit := float64(math.Float32frombits(binary.LittleEndian.Uint32(row[len(row)-16:])))
+	x := make([]float64, in)
+	for k := range int(act-decl.ActF16) + 1 {
+		for i := range x {
+			x[i] += unit * float64(dtype.F16ToF32(binary.LittleEndian.Uint16(row[2*(k*halvesWidth(in)+i):])))
+		}
+	}
+	return x
 }

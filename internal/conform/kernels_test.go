@@ -283,7 +283,7 @@ var rounds = exhaustive.Pick(uint64(12), 3)
 // sizes and threadgroups for inactive rows. With the stop flag set, the command must change
 // nothing.
 func TestKernels(t *testing.T) {
-	p := builds.Get(t, emu.Options{Sanitize: true})
+	p := builds.Get(t, checked)
 	for _, s := range subjects {
 		k, _ := decl.Lookup(s.kernel)
 		t.Run(k.Name, func(t *testing.T) { testSubject(t, p, s, rounds) })

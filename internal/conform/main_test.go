@@ -6,10 +6,15 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 )
 
-// builds caches the emulators, because building one takes half a minute.
+// builds caches the emulators, because building one takes a minute.
 var builds emu.Builds
+
+// checked selects the emulator with the sanitizers in an exhaustive run. A sample uses the other,
+// which tests need anyway.
+var checked = emu.Options{Sanitize: exhaustive.On}
 
 func TestMain(m *testing.M) {
 	code := m.Run()

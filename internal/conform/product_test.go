@@ -297,7 +297,7 @@ func (a attention) merged(values, states []float32) []float32 {
 // the same integers in a different order of sums. With silu or a norm, an integer may
 // differ by one.
 func TestTiledGEMV(t *testing.T) {
-	e := builds.Get(t, emu.Options{Sanitize: true})
+	e := builds.Get(t, checked)
 	for _, typ := range types() {
 		elems, _ := typ.Block()
 		if !dtype.Tiled16.Has(typ, dtype.TileRows, uint64(elems)) {
@@ -326,7 +326,7 @@ func TestTiledGEMV(t *testing.T) {
 // TestRowsGEMV compares products of rows with those of the CPU device, which sums in a
 // different order.
 func TestRowsGEMV(t *testing.T) {
-	e := builds.Get(t, emu.Options{Sanitize: true})
+	e := builds.Get(t, checked)
 	for _, typ := range types() {
 		t.Run(typ.String(), func(t *testing.T) {
 			elems, _ := typ.Block()
@@ -352,7 +352,7 @@ func TestRowsGEMV(t *testing.T) {
 // device, products of rows use pairs of float16. Only exhaustive tests use the sanitizers,
 // which make the emulator several times slower.
 func TestGEMM(t *testing.T) {
-	e := builds.Get(t, emu.Options{Sanitize: exhaustive.On})
+	e := builds.Get(t, checked)
 	for _, typ := range types() {
 		elems, _ := typ.Block()
 		for _, layout := range []dtype.Layout{dtype.Rows, dtype.Tiled16} {
@@ -390,7 +390,7 @@ func TestGEMM(t *testing.T) {
 // TestEmbedTypes looks up rows of every type in both layouts. For types without a minimum all
 // bits must be equal, because an element is a single product.
 func TestEmbedTypes(t *testing.T) {
-	e := builds.Get(t, emu.Options{Sanitize: true})
+	e := builds.Get(t, checked)
 	k, _ := decl.Lookup(kernels.Embed)
 	for _, typ := range types() {
 		elems, _ := typ.Block()

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/internal/emu"
 	"github.com/pianola-engine/pianola/internal/kernels"
 	"github.com/pianola-engine/pianola/internal/speculate"
 	"github.com/pianola-engine/pianola/table"
@@ -67,7 +66,7 @@ var verifySubjects = []subject{
 
 // TestVerify compares the commands with the CPU device, including the step block.
 func TestVerify(t *testing.T) {
-	p := builds.Get(t, emu.Options{Sanitize: true})
+	p := builds.Get(t, checked)
 	for _, s := range verifySubjects {
 		k, _ := decl.Lookup(s.kernel)
 		t.Run(k.Name, func(t *testing.T) { testSubject(t, p, s, 2*rounds) })

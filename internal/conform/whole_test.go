@@ -278,7 +278,7 @@ func sampleOf(tb testing.TB, list []whole) []whole {
 // references.
 func TestWhole(t *testing.T) {
 	for _, w := range exhaustive.Pick(wholes(), sampleOf(t, wholes())) {
-		p := builds.Get(t, emu.Options{Sanitize: !w.fast})
+		p := builds.Get(t, emu.Options{Sanitize: checked.Sanitize && !w.fast})
 		t.Run(w.String(), func(t *testing.T) {
 			t.Parallel()
 			g, err := golden.Read(filepath.Join("../../testdata", w.golden))
@@ -365,7 +365,7 @@ func TestWholeLogits(t *testing.T) {
 		prompt[i] = int32(i*37%500 + 3)
 	}
 	var rows [2][][]float32
-	for i, dev := range []replay.Device{host, emu.NewDevice(builds.Get(t, emu.Options{Sanitize: true}), emu.DeviceOptions{Order: emu.Random})} {
+	for i, dev := range []replay.Device{host, emu.NewDevice(builds.Get(t, checked), emu.DeviceOptions{Order: emu.Random})} {
 		s, err := load(t, dev, tab, src).NewSession(replay.SessionOptions{})
 		if err != nil {
 			t.Fatal(err)

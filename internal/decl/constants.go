@@ -8,7 +8,7 @@ import (
 
 // Names of the values of specialisation constants.
 var (
-	actValues    = []string{"f32", "q8"}
+	actValues    = []string{"f32", "q8", "f16", "f16x2"}
 	inputValues  = []string{"plain", "silu_mul", "norm", "merge"}
 	outputValues = []string{"store", "add"}
 	layoutValues = []string{"half", "interleaved"}
@@ -24,6 +24,10 @@ var (
 const (
 	ActF32 = 0 // activations are multiplied as float32
 	ActQ8  = 1 // activations are quantised to int8 in blocks of 32 with one float32 scale each
+	// Activations are float16 with one power of two as the scale of a row, or the sum of two such
+	// float16. Weights are float16 too; quantised weights are rounded to it.
+	ActF16   = 2
+	ActF16x2 = 3
 
 	InputPlain   = 0 // the input is x
 	InputSiLUMul = 1 // the input is f(x) * x2, where the constant activation selects f

@@ -58,7 +58,7 @@ func matmul(k Kernel) Kernel {
 	k.Grid = [3]string{"ceildiv(out,group)", "ceildiv(rows,row_group)", "1"}
 	k.Require = append([]string{
 		"in >= 1", "out >= 1", "group >= 1", "row_group >= 1", "in <= x_stride", "out <= y_stride",
-		"weights == rows || group % 8 == 0", "weights == rows || act == q8",
+		"weights == rows || group % 8 == 0", "weights == rows || act == q8", "act == f32 || act == q8",
 		"stage % 256 == 0", "ahead % 16 == 0", "ahead <= 65536",
 		"activation == silu || activation == gelu_tanh",
 	}, k.Require...)
@@ -95,19 +95,19 @@ func matmul(k Kernel) Kernel {
 	return k
 }
 
-// halvesRow is the size in bytes of a split row, which the kernel halves writes. halvesDoc
-// describes its layout.
+// halvesRow is the size in bytes of a row of float16 activations, which the kernel halves writes.
+// halvesDoc describes its layout.
 const (
-	halvesRow = "4*(64*ceildiv(in,64) + 4)"
-	halvesDoc = "high [n] float16, low [n] float16, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0"
+	halvesRow = "((act == f16 ? 128 : 256)*ceildiv(in,64) + 16)"
+	halvesDoc = "high [n] float16, low [n] float16 if act is f16x2, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0"
 )
 
 // halves declares the conversion of inputs for gemm_halves.
 var halves = Kernel{
 	Name:    "halves",
-	Doc:     "Splits the rows of an input into pairs of float16 for gemm_halves: input[r] = unit[r] * (high[r] + low[r]), with an error of at most 2^-22 of the row's largest element. unit[r] is the power of two for which the largest element has a magnitude of 1024 to 2048 units.",
+	Doc:     "Converts the rows of an input to float16 for gemm_halves: input[r] = unit[r] * (high[r] + low[r]), with an error of at most 2^-22 of the row's largest element, or unit[r] * high[r] with 2^-11 if act is f16. unit[r] is the power of two for which the largest element has a magnitude of 1024 to 2048 units.",
 	Grid:    [3]string{"rows", "1", "1"},
-	Require: []string{"in >= 1", "in % 8 == 0", "in <= x_stride", "input == plain || input == silu_mul", "activation == silu || activation == gelu_tanh"},
+	Require: []string{"in >= 1", "in % 8 == 0", "in <= x_stride", "input == plain || input == silu_mul", "activation == silu || activation == gelu_tanh", "act == f16 || act == f16x2"},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + in)", Doc: "rows x_stride apart"},
 		{Name: "x2", Role: Read, Shape: "[rows, in]", Elem: F32, Extent: "4*((rows-1)*x_stride + in)", If: "input != plain", Doc: "factor of the activation of x, rows x_stride apart"},
@@ -118,24 +118,26 @@ var halves = Kernel{
 		{"x_stride", U32, "elements from one row of x to the next"},
 	},
 	Second:   []Second{secondRows},
-	Specs:    []Constant{constInput, constActivation},
+	Specs:    []Constant{constInput, constActivation, constAct},
 	Optional: []string{"activation"},
 	Worker:   "4*in", // a row of silu_mul
 	TGMem:    reduceTGMem,
 }
 
-// gemmHalves declares the product with split rows.
+// gemmHalves declares the product with float16 activations.
 var gemmHalves = Kernel{
 	Name: "gemm_halves",
-	Doc:  "gemm with float16 or bfloat16 weights and an input that the kernel halves has written.",
+	Doc:  "gemm with an input that the kernel halves has written and with float16, bfloat16 or quantised weights, which it converts to float16.",
 	Grid: [3]string{"ceildiv(out,group)", "ceildiv(rows,row_group)", "1"},
 	Require: []string{
-		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "wtype == F16 || wtype == BF16", "group >= 1", "group <= 128",
-		"row_group >= 1", "row_group <= 128", "row_group % 64 == 0", "threads == 256",
+		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "group >= 1", "group <= 128", "act == f16 || act == f16x2",
+		"row_group == 64 || row_group == 128 || row_group == 256 && act == f16", "threads == 256",
+		"spread <= ceildiv(out,group)*ceildiv(rows,row_group)",
+		"weights == tiled16 || wtype == F16 || wtype == BF16", "weights == rows || act == f16 && group % 16 == 0",
 	},
 	Bindings: []Binding{
 		{Name: "x", Role: Read, Shape: "[rows]", Elem: Record, Extent: "rows*" + halvesRow, Doc: halvesDoc},
-		{Name: "w", Role: Read, Shape: "[out, in]", Elem: WeightType, Extent: "out*row(wtype,in)"},
+		{Name: "w", Role: Read, Shape: "[out, in]", Elem: WeightType, Extent: "mat(weights,wtype,out,in)", Doc: "in the layout weights"},
 		{Name: "b", Role: Read, Shape: "[out]", Elem: F32, Extent: "4*out", If: "bias"},
 		{Name: "y", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + out)", Doc: "rows y_stride apart"},
 	},
@@ -144,10 +146,28 @@ var gemmHalves = Kernel{
 		{"out", U32, "rows of W"},
 		{"y_stride", U32, "elements from one row of y to the next"},
 		{"group", U32, "rows of W that a threadgroup computes, at most 128"},
-		{"row_group", U32, "rows of x that a threadgroup computes, 64 or 128"},
+		{"row_group", U32, "rows of x that a threadgroup computes, 64, 128 or 256"},
+		{"spread", U32, "a threadgroup computes only 64 rows of W where no more threadgroups than these are needed"},
 	},
 	Second: []Second{secondRows},
-	Specs:  []Constant{constWType, constBias},
-	Worker: "rows*(4*in + 64)", // the input as float32
+	Specs:  []Constant{constWType, constBias, constAct, constMatrix},
+	Worker: "(rows+2)*(4*in + 64)", // the input as float32, and a row of W as blocks and as float32
 	TGMem:  "197632",
+}
+
+// gemmFew declares the product with float16 activations for a short prompt.
+var gemmFew = Kernel{
+	Name: "gemm_few",
+	Doc:  "gemm_halves for at most 32 rows: W is read once. The sums are added in another order.",
+	Grid: [3]string{"ceildiv(out,32)", "1", "1"},
+	Require: []string{
+		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "act == f16", "rows <= 32", "threads == 256",
+		"weights == tiled16 || wtype == F16 || wtype == BF16",
+	},
+	Bindings: gemmHalves.Bindings,
+	Params:   gemmHalves.Params[:3],
+	Second:   []Second{secondRows},
+	Specs:    gemmHalves.Specs,
+	Worker:   gemmHalves.Worker,
+	TGMem:    "65536", // for each SIMD group a ring of 8 KiB
 }

@@ -218,6 +218,10 @@ func Forms() []*Form {
 	return list
 }
 
+// HalfRange reports whether the type is quantised and all its weights are within the range of
+// float16, which is so unless scales are powers of two of 8 bits. It is false for a nil Form.
+func (f *Form) HalfRange() bool { return f != nil && f.Elems > 1 && f.D != HalfE8M0 }
+
 // PieceRun returns the distance in columns between the two halves of a piece. A GEMV over
 // layout Rows reads 16 elements at a time, a piece: they share the bytes that hold them,
 // 8 consecutive columns in the low bits and 8 more, PieceRun columns further, above them.

@@ -57,12 +57,12 @@ func gpuModels(t *testing.T) (models []struct {
 			g := filepath.Join(d, "golden.json")
 			add(d, g, variantLimit(d))
 			if gguf := filepath.Join(d, "model.gguf"); exists(testmodels.Path(t, gguf)) {
-				add(gguf, g, 2e-3)
+				add(gguf, g, 5e-3)
 			}
 		}
 	}
 	const g = "testdata/gopher/golden.json"
-	add("testdata/gopher", g, 2e-3)
+	add("testdata/gopher", g, 5e-3)
 	add("testdata/gopher-q8_0.gguf", g, 7e-2)
 	if *gophers != "" {
 		files, err := filepath.Glob(filepath.Join(*gophers, "*.gguf"))
@@ -118,11 +118,9 @@ func TestGPUModels(t *testing.T) {
 			}
 			want, wantIDs := greedy(t, host, 128, ids, n)
 			quantised := strings.HasSuffix(md.path, ".gguf") && strings.Contains(md.path, "gopher") && !strings.Contains(md.path, "f16") && !strings.Contains(md.path, "bf16")
-			limit := 2e-3
+			limit := 5e-3 // activations of a prompt are rounded to float16 on the GPU
 			if quantised {
-				// A difference of 1e-6 can change the 8-bit rounding of an activation. A few large
-				// activations of gopher make this visible in the logits.
-				limit = 3e-2
+				limit = 7e-2 // and to 8 bits on the CPU
 			}
 			ref := make([]float64, len(want))
 			for i, v := range want {

@@ -55,6 +55,7 @@ const (
 	Route        decl.ID = 30
 	ExpertGEMV   decl.ID = 31
 	ExpertSum    decl.ID = 32
+	GEMMFew      decl.ID = 33
 )
 
 // Bindings of embed.
@@ -851,13 +852,14 @@ func (p ArgmaxPartParams) Put(c *table.Cmd) {
 const (
 	HalvesBindX   = 0 // r, [rows, in] float32, rows x_stride apart
 	HalvesBindX2  = 1 // r, [rows, in] float32, factor of the activation of x, rows x_stride apart
-	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
+	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
 )
 
 // Specialisation constants of halves.
 const (
 	HalvesSpecInput      = 0 // selects how the input is computed
 	HalvesSpecActivation = 1 // the activation function
+	HalvesSpecAct        = 2 // activation type of the product
 )
 
 // HalvesParams are the parameters of halves.
@@ -883,16 +885,18 @@ func (p HalvesParams) Put(c *table.Cmd) {
 
 // Bindings of gemm_halves.
 const (
-	GEMMHalvesBindX = 0 // r, [rows], high [n] float16, low [n] float16, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
-	GEMMHalvesBindW = 1 // r, [out, in] wtype
+	GEMMHalvesBindX = 0 // r, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
+	GEMMHalvesBindW = 1 // r, [out, in] wtype, in the layout weights
 	GEMMHalvesBindB = 2 // r, [out] float32
 	GEMMHalvesBindY = 3 // w, [rows, out] float32, rows y_stride apart
 )
 
 // Specialisation constants of gemm_halves.
 const (
-	GEMMHalvesSpecWType = 0 // weight type, a dtype.Type
-	GEMMHalvesSpecBias  = 1 // 1 if a bias is added
+	GEMMHalvesSpecWType   = 0 // weight type, a dtype.Type
+	GEMMHalvesSpecBias    = 1 // 1 if a bias is added
+	GEMMHalvesSpecAct     = 2 // activation type of the product
+	GEMMHalvesSpecWeights = 3 // layout of the weights, a dtype.Layout
 )
 
 // GEMMHalvesParams are the parameters of gemm_halves.
@@ -901,7 +905,8 @@ type GEMMHalvesParams struct {
 	Out      uint32 // rows of W
 	YStride  uint32 // elements from one row of y to the next
 	Group    uint32 // rows of W that a threadgroup computes, at most 128
-	RowGroup uint32 // rows of x that a threadgroup computes, 64 or 128
+	RowGroup uint32 // rows of x that a threadgroup computes, 64, 128 or 256
+	Spread   uint32 // a threadgroup computes only 64 rows of W where no more threadgroups than these are needed
 }
 
 // GEMMHalvesParamsOf decodes the parameters of c, a command of kernel gemm_halves.
@@ -912,6 +917,7 @@ func GEMMHalvesParamsOf(c *table.Cmd) GEMMHalvesParams {
 		YStride:  u32(c, 8),
 		Group:    u32(c, 12),
 		RowGroup: u32(c, 16),
+		Spread:   u32(c, 20),
 	}
 }
 
@@ -922,7 +928,8 @@ func (p GEMMHalvesParams) Put(c *table.Cmd) {
 	putU32(c, 8, p.YStride)
 	putU32(c, 12, p.Group)
 	putU32(c, 16, p.RowGroup)
-	c.ParamSize = 20
+	putU32(c, 20, p.Spread)
+	c.ParamSize = 24
 }
 
 // Bindings of sample_adjust.
@@ -1415,4 +1422,44 @@ func (p ExpertSumParams) Put(c *table.Cmd) {
 	putU32(c, 0, p.N)
 	putU32(c, 4, p.Used)
 	c.ParamSize = 8
+}
+
+// Bindings of gemm_few.
+const (
+	GEMMFewBindX = 0 // r, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
+	GEMMFewBindW = 1 // r, [out, in] wtype, in the layout weights
+	GEMMFewBindB = 2 // r, [out] float32
+	GEMMFewBindY = 3 // w, [rows, out] float32, rows y_stride apart
+)
+
+// Specialisation constants of gemm_few.
+const (
+	GEMMFewSpecWType   = 0 // weight type, a dtype.Type
+	GEMMFewSpecBias    = 1 // 1 if a bias is added
+	GEMMFewSpecAct     = 2 // activation type of the product
+	GEMMFewSpecWeights = 3 // layout of the weights, a dtype.Layout
+)
+
+// GEMMFewParams are the parameters of gemm_few.
+type GEMMFewParams struct {
+	In      uint32 // columns of W, a multiple of 8
+	Out     uint32 // rows of W
+	YStride uint32 // elements from one row of y to the next
+}
+
+// GEMMFewParamsOf decodes the parameters of c, a command of kernel gemm_few.
+func GEMMFewParamsOf(c *table.Cmd) GEMMFewParams {
+	return GEMMFewParams{
+		In:      u32(c, 0),
+		Out:     u32(c, 4),
+		YStride: u32(c, 8),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p GEMMFewParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.In)
+	putU32(c, 4, p.Out)
+	putU32(c, 8, p.YStride)
+	c.ParamSize = 12
 }

@@ -31,6 +31,7 @@ type project struct {
 	version string
 	kernels []*source // .metal files, by name
 	headers []*source // included headers, except generated ones
+	only    string    // the only source to compile, or "" for all
 }
 
 // generated lists headers that are not checked because another generator writes them.
@@ -170,6 +171,12 @@ func (p *project) make() ([]output, error) {
 			}
 			i, path := len(outputs), ptxDir+"/"+strings.TrimSuffix(s.base(), ".metal")+"."+a.name
 			outputs = append(outputs, output{path: path})
+			if p.only != "" && s.base() != p.only {
+				if outputs[i].text, err = p.committed(path); err != nil {
+					return nil, err
+				}
+				continue
+			}
 			jobs = append(jobs, func() error {
 				text, err := p.ptx(name, &a)
 				if err != nil {

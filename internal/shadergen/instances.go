@@ -76,6 +76,9 @@ var quantised = func() (list []uint32) {
 	return list
 }()
 
+// expanded are the quantised types whose weights are within the range of float16.
+var expanded = slices.DeleteFunc(slices.Clone(quantised), func(t uint32) bool { return !dtype.FormOf(dtype.Type(t)).HalfRange() })
+
 // floats are the types without quantization blocks.
 var floats = []uint32{uint32(dtype.F32), uint32(dtype.F16), uint32(dtype.BF16)}
 
@@ -90,7 +93,10 @@ var instances = []compiled{
 	{kernel: "gemv", fixed: append(rows, tiled...)},
 	{kernel: "gemm", fixed: append(rows, tiled...)},
 	{kernel: "expert_gemv", fixed: append(slices.Clone(rows), tiled...)},
-	{kernel: "gemm_halves", fixed: fix("wtype", uint32(dtype.F16), uint32(dtype.BF16))},
+	{kernel: "gemm_halves", fixed: append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16, decl.ActF16x2).and("weights", uint32(dtype.Rows)),
+		fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16))...)},
+	{kernel: "gemm_few", fixed: append(fix("wtype", uint32(dtype.F16), uint32(dtype.BF16)).and("act", decl.ActF16).and("weights", uint32(dtype.Rows)),
+		fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16))...)},
 	{kernel: "embed", fixed: append(slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)),
 		append(fix("wtype", quantised...), mlx...).and("weights", uint32(dtype.Tiled16))...)},
 	{kernel: "attn", fixed: append(slices.Concat(fix("tile", 0, 1).and("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128).and("tile", 0, 1).and("kv", decl.KVF16),

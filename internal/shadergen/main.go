@@ -2,6 +2,7 @@
 // PTX texts with their manifest, and to the emulator that tests run.
 //
 //	go run ./internal/shadergen                     from the repository's root: checks, rewrites
+//	go run ./internal/shadergen -only gemm.metal    compiles one source, to try a change
 //	go run ./internal/shadergen -check              fails if a committed file differs from its output
 //	go run ./internal/shadergen -lint               only the checks
 //	go run ./internal/shadergen -host FILE.so       builds the emulator as a shared library
@@ -25,20 +26,22 @@ func main() {
 	sanitize := flag.Bool("sanitize", false, "build the emulator with sanitizers for addresses, alignment and bounds")
 	root := flag.String("root", ".", "the repository's root")
 	sources := flag.String("sources", "shaders", "the folder of the kernels, relative to the root")
+	only := flag.String("only", "", "compile only this source, such as gemm.metal, and keep the PTX of the others")
 	undeclared := flag.Bool("undeclared", false, "accept kernels without a declaration, as tests use them")
 	flag.Parse()
-	if err := run(*root, *sources, !*undeclared, *check, *lint, *host, *program, *sanitize); err != nil {
+	if err := run(*root, *sources, *only, !*undeclared, *check, *lint, *host, *program, *sanitize); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(root, sources string, declared, check, lint bool, host, program string, sanitize bool) error {
+func run(root, sources, only string, declared, check, lint bool, host, program string, sanitize bool) error {
 	p, err := open(root, sources, declared)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(p.build)
+	p.only = only
 	switch {
 	case host != "":
 		return p.host(host, true, sanitize)

@@ -12,31 +12,36 @@ import (
 // halvesChunk is the number of columns in a chunk. Split rows consist of whole chunks.
 const halvesChunk = 64
 
-// halvesRow is a split row. Each float32 is stored as two float16, such that its value is
-// unit * (high + low). The unit is a power of two, one per row. n is the number of columns rounded
-// up to whole chunks. The row holds n high halves, n low halves, the unit and 12 unused bytes.
+// halvesRow is a row of activations in float16. An element is unit * (high + low), or unit * high
+// if there is one term; the unit is a power of two. The row holds n high halves, n low halves if
+// there are two terms, the unit and 12 unused bytes; n is the number of columns rounded up to whole
+// chunks.
 type halvesRow struct {
-	b []byte
-	n int
+	b     []byte
+	n     int
+	terms int
 }
 
-// halvesOf returns row r of split rows of an input with in columns.
-func halvesOf(b []byte, in, r int) halvesRow {
+// halvesTerms returns the number of float16 of an element.
+func halvesTerms(act uint32) int {
+	if act == decl.ActF16 {
+		return 1
+	}
+	return 2
+}
+
+// halvesOf returns row r of rows of in columns.
+func halvesOf(b []byte, in, terms, r int) halvesRow {
 	n := (in + halvesChunk - 1) / halvesChunk * halvesChunk
-	size := 4*n + 16
-	return halvesRow{b[r*size:][:size], n}
+	size := 2*terms*n + 16
+	return halvesRow{b[r*size:][:size], n, terms}
 }
 
 func (h halvesRow) high() []byte { return h.b[:2*h.n] }
-func (h halvesRow) low() []byte  { return h.b[2*h.n : 4*h.n] }
+func (h halvesRow) low() []byte  { return h.b[2*h.n : 2*h.terms*h.n] }
+func (h halvesRow) last() []byte { return h.b[2*h.terms*h.n:] }
 
-func (h halvesRow) unit() float32 {
-	return math.Float32frombits(binary.LittleEndian.Uint32(h.b[4*h.n:]))
-}
-
-func (h halvesRow) setUnit(u float32) {
-	binary.LittleEndian.PutUint32(h.b[4*h.n:], math.Float32bits(u))
-}
+func (h halvesRow) unit() float32 { return math.Float32frombits(binary.LittleEndian.Uint32(h.last())) }
 
 // put stores x in the row and pads it with 0.
 func (h halvesRow) put(x []float32) {
@@ -47,14 +52,16 @@ func (h halvesRow) put(x []float32) {
 	// Choose the power of two that makes the largest element 1024 to 2048. Tiny rows all use the
 	// same one.
 	unit := max(math.Float32bits(most)&0x7f800000, 0x10000000) - 10<<23
-	h.setUnit(math.Float32frombits(unit))
+	binary.LittleEndian.PutUint32(h.last(), unit)
 	inverse := math.Float32frombits(254<<23 - unit)
-	clear(h.b[:4*h.n])
+	clear(h.b[:2*h.terms*h.n])
 	for i, v := range x {
 		v *= inverse
 		m := dtype.F32ToF16(v)
 		binary.LittleEndian.PutUint16(h.high()[2*i:], m)
-		binary.LittleEndian.PutUint16(h.low()[2*i:], dtype.F32ToF16(v-dtype.F16ToF32(m)))
+		if h.terms == 2 {
+			binary.LittleEndian.PutUint16(h.low()[2*i:], dtype.F32ToF16(v-dtype.F16ToF32(m)))
+		}
 	}
 }
 
@@ -62,22 +69,29 @@ func (h halvesRow) put(x []float32) {
 func (h halvesRow) get(x []float32) {
 	unit := h.unit()
 	for i := range x {
-		m, r := binary.LittleEndian.Uint16(h.high()[2*i:]), binary.LittleEndian.Uint16(h.low()[2*i:])
-		x[i] = (dtype.F16ToF32(m) + dtype.F16ToF32(r)) * unit
+		v := dtype.F16ToF32(binary.LittleEndian.Uint16(h.high()[2*i:]))
+		if h.terms == 2 {
+			v += dtype.F16ToF32(binary.LittleEndian.Uint16(h.low()[2*i:]))
+		}
+		x[i] = v * unit
 	}
 }
 
-// halves implements halves: it converts activations to split rows.
+// halves implements halves: it converts activations to float16.
 type halves struct {
 	gated       func(dst, gate, up []float32)
 	in, xStride int
+	terms       int
 	x, x2       []float32 // [rows, in]; x2 is nil if the input is x
-	out         []byte    // split rows
+	out         []byte    // rows of float16
 }
 
 func newHalves(b *binder) (kernel, error) {
 	p := kernels.HalvesParamsOf(b.cmd)
-	k := &halves{in: int(p.In), xStride: int(p.XStride), x: b.f32(kernels.HalvesBindX), out: b.words(kernels.HalvesBindOut)}
+	k := &halves{
+		in: int(p.In), xStride: int(p.XStride), terms: halvesTerms(b.spec(kernels.HalvesSpecAct)), x: b.f32(kernels.HalvesBindX),
+		out: b.words(kernels.HalvesBindOut),
+	}
 	if b.spec(kernels.HalvesSpecInput) == decl.InputSiLUMul {
 		k.x2, k.gated = b.f32(kernels.HalvesBindX2), b.gated(kernels.HalvesSpecActivation)
 	}
@@ -94,21 +108,34 @@ func (k *halves) run(w *worker, lo, hi int) {
 			k.gated(y, x, k.x2[r*k.xStride:][:k.in])
 			x = y
 		}
-		halvesOf(k.out, k.in, r).put(x)
+		halvesOf(k.out, k.in, k.terms, r).put(x)
 	}
 }
 
-// gemmHalves multiplies split rows, which it converts back to float32.
+// gemmHalves multiplies rows of float16 activations, which it converts back to float32.
 type gemmHalves struct {
 	matmul
-	halves []byte // split rows
+	halves []byte // rows of float16
+	terms  int
+	tiles  dtype.Type // type of weights in tiles, which become float16; dtype.Invalid for others
 }
 
 func newGEMMHalves(b *binder) (kernel, error) {
-	p := kernels.GEMMHalvesParamsOf(b.cmd)
+	return newHalvesProduct(b, kernels.GEMMHalvesParamsOf(b.cmd))
+}
+
+// newGEMMFew implements gemm_few, whose arguments are those of gemm_halves without the shape of its
+// threadgroups.
+func newGEMMFew(b *binder) (kernel, error) {
+	p := kernels.GEMMFewParamsOf(b.cmd)
+	return newHalvesProduct(b, kernels.GEMMHalvesParams{In: p.In, Out: p.Out, YStride: p.YStride, Group: 32})
+}
+
+func newHalvesProduct(b *binder, p kernels.GEMMHalvesParams) (kernel, error) {
 	t := dtype.Type(b.spec(kernels.GEMMHalvesSpecWType))
-	float, ok := b.ops.float[t]
-	if !ok || t != dtype.F16 && t != dtype.BF16 {
+	tiled := dtype.Layout(b.spec(kernels.GEMMHalvesSpecWeights)) == dtype.Tiled16
+	float := b.ops.float[t]
+	if tiled && !dtype.FormOf(t).HalfRange() || !tiled && t != dtype.F16 && t != dtype.BF16 {
 		return nil, &WeightTypeError{Kernel: declOf(b.env).Name, Type: t}
 	}
 	size, _ := t.Bytes(uint64(p.In))
@@ -117,13 +144,25 @@ func newGEMMHalves(b *binder) (kernel, error) {
 			ops: b.ops, float: float, in: int(p.In), out: int(p.Out), group: int(p.Group), yStride: int(p.YStride),
 			rowBytes: int(size), w: b.bytes(kernels.GEMMHalvesBindW), y: b.f32(kernels.GEMMHalvesBindY),
 		},
-		halves: b.words(kernels.GEMMHalvesBindX),
+		halves: b.words(kernels.GEMMHalvesBindX), terms: halvesTerms(b.spec(kernels.GEMMHalvesSpecAct)),
+	}
+	if tiled {
+		k.tiles = t
 	}
 	b.need(p.Group > 0, "the group is 0")
 	if b.spec(kernels.GEMMHalvesSpecBias) != 0 {
 		k.b = b.f32(kernels.GEMMHalvesBindB)
 	}
 	return k, b.err
+}
+
+// units returns the number of groups of rows of W if they are tiles: expand computes all rows of
+// the input.
+func (k *gemmHalves) units(w *worker) int {
+	if k.tiles != dtype.Invalid {
+		return (k.out + k.group - 1) / k.group
+	}
+	return k.matmul.units(w)
 }
 
 func (k *gemmHalves) pieces(w *worker) int {
@@ -135,7 +174,7 @@ func (k *gemmHalves) pieces(w *worker) int {
 
 func (k *gemmHalves) prepare(w *worker, lo, hi int) {
 	for r := lo; r < hi; r++ {
-		halvesOf(k.halves, k.in, r).get(float32s(w.prepared()[r*roundUp(4*k.in):][:4*k.in]))
+		halvesOf(k.halves, k.in, k.terms, r).get(float32s(w.prepared()[r*roundUp(4*k.in):][:4*k.in]))
 	}
 }
 
@@ -143,5 +182,36 @@ func (k *gemmHalves) run(w *worker, lo, hi int) {
 	if w.shared == nil {
 		k.prepare(w, 0, w.rows)
 	}
+	if k.tiles != dtype.Invalid {
+		k.expand(w, lo, hi)
+		return
+	}
 	k.more(w, lo, hi)
+}
+
+// expand computes the rows of W of groups lo to hi-1, each of which it converts to float16 first.
+func (k *gemmHalves) expand(w *worker, lo, hi int) {
+	size := roundUp(4 * k.in)
+	block := w.scratch[w.rows*size:][:k.rowBytes]
+	row := float32s(w.scratch[(w.rows+1)*size:][:4*k.in])
+	for o := lo * k.group; o < min(hi*k.group, k.out); o++ {
+		// Neither returns an error for whole blocks and a row of the matrix.
+		if dtype.UntileRow(k.tiles, block, k.w, o, k.in) != nil || dtype.Dequantize(k.tiles, row, block) != nil {
+			return
+		}
+		for i, v := range row {
+			row[i] = dtype.F16ToF32(dtype.F32ToF16(v))
+		}
+		for r := range w.rows {
+			x := float32s(w.prepared()[r*size:][:4*k.in])
+			var sum float32
+			for i, v := range row {
+				sum += v * x[i]
+			}
+			if k.b != nil {
+				sum += k.b[o]
+			}
+			k.y[r*k.yStride+o] = sum
+		}
+	}
 }

@@ -87,7 +87,7 @@ func (b *builder) cmd(id decl.ID, specs []uint32, p params, patch table.Patch, s
 	}
 	c := table.Cmd{Kernel: id, Bindings: uint8(len(k.Bindings)), Patch: patch,
 		PatchOffset: [2]uint8{table.NoPatch, table.NoPatch}, Threadgroup: [3]uint32{32, 1, 1}}
-	if id == kernels.GEMMHalves {
+	if id == kernels.GEMMHalves || id == kernels.GEMMFew {
 		c.Threadgroup[0] = 256 // the only declared size
 	}
 	p.Put(&c)

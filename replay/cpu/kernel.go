@@ -68,6 +68,7 @@ var constructors = [...]func(b *binder) (kernel, error){
 	kernels.ArgmaxPart: newArgmaxPart,
 	kernels.Halves:     newHalves,
 	kernels.GEMMHalves: newGEMMHalves,
+	kernels.GEMMFew:    newGEMMFew,
 
 	kernels.SampleAdjust: newSampleAdjust,
 	kernels.SampleFilter: newSampleFilter,

@@ -174,6 +174,16 @@ func header() []byte {
 	}
 	fmt.Fprintf(&b, "#define PIANOLA_QUANTISED(X) \\\n    %s\n", strings.Join(names, " \\\n    "))
 	b.WriteString(`
+// PIANOLA_EXPANDED expands X for each quantised type whose weights are within the range of float16.
+`)
+	names = nil
+	for _, k := range kinds() {
+		if k.form != nil && k.form.HalfRange() {
+			names = append(names, "X("+k.name+")")
+		}
+	}
+	fmt.Fprintf(&b, "#define PIANOLA_EXPANDED(X) \\\n    %s\n", strings.Join(names, " \\\n    "))
+	b.WriteString(`
 // tile_form describes 16 rows of one block in layout Tiled16. Offsets are in bytes and count
 // from the start of the 16 rows. For a family of types, it describes one tile.
 struct tile_form {

@@ -349,15 +349,16 @@ static void silu_mul(const launch *l) {
         for (uint32_t i = 0; i < p->n; i++) F(2)[r * p->n + i] = gated(l->specs[0], F(0)[(uint64_t)r * p->stride + i]) * F(1)[(uint64_t)r * p->stride + i];
 }
 
-// A split row consists of high and low parts, n float16 each, and the unit.
+// A row of halves consists of n float16, n more if the constant act says that there are two terms, and the unit.
 static uint32_t halves_columns(uint32_t in) { return (in + 63) / 64 * 64; }
-static uint8_t *halves_row(uint8_t *b, uint32_t in, uint32_t r) { return b + (uint64_t)r * (4 * halves_columns(in) + 16); }
+static uint32_t halves_terms(const launch *l) { return l->specs[2] == PIANOLA_ACT_F16 ? 1 : 2; }
+static uint8_t *halves_row(uint8_t *b, uint32_t in, uint32_t terms, uint32_t r) { return b + (uint64_t)r * (2 * terms * halves_columns(in) + 16); }
 
 static void halves(const launch *l) {
     PARAMS(halves);
-    uint32_t n = halves_columns(p->in);
+    uint32_t n = halves_columns(p->in), terms = halves_terms(l);
     for (uint32_t r = 0; r < rows(l); r++) {
-        _Float16 *to = (_Float16 *)halves_row(l->bind[2], p->in, r);
+        _Float16 *to = (_Float16 *)halves_row(l->bind[2], p->in, terms, r);
         float most = 0x1p-95f;
         for (int pass = 0; pass < 2; pass++) {
             float unit = ldexpf(1, ilogbf(most) - 10);
@@ -366,26 +367,29 @@ static void halves(const launch *l) {
                 float v = i >= p->in ? 0 : l->specs[0] ? gated(l->specs[1], F(0)[at]) * F(1)[at] : F(0)[at];
                 if (fabsf(v) > most) most = fabsf(v);
                 to[i] = (_Float16)(v / unit);
-                to[n + i] = (_Float16)(v / unit - (float)to[i]);
+                if (terms == 2) to[n + i] = (_Float16)(v / unit - (float)to[i]);
             }
-            memcpy(to + 2 * n, &unit, 4);
+            memcpy(to + terms * n, &unit, 4);
         }
     }
 }
 
-static void gemm_halves(const launch *l) {
-    PARAMS(gemm_halves);
-    uint32_t n = halves_columns(p->in);
+// halves_product is gemm_halves or gemm_few, whose parameters begin alike.
+static void halves_product(const launch *l) {
+    PARAMS(gemm_few);
+    uint32_t n = halves_columns(p->in), terms = halves_terms(l);
     float *x = malloc(p->in * sizeof *x), unit;
     for (uint32_t r = 0; r < rows(l); r++) {
-        const _Float16 *from = (const _Float16 *)halves_row(l->bind[0], p->in, r);
-        memcpy(&unit, from + 2 * n, 4);
-        for (uint32_t i = 0; i < p->in; i++) x[i] = ((float)from[i] + (float)from[n + i]) * unit;
+        const _Float16 *from = (const _Float16 *)halves_row(l->bind[0], p->in, terms, r);
+        memcpy(&unit, from + terms * n, 4);
+        for (uint32_t i = 0; i < p->in; i++) x[i] = ((float)from[i] + (terms == 2 ? (float)from[n + i] : 0)) * unit;
         for (uint32_t o = 0; o < p->out; o++)
             F(3)[(uint64_t)r * p->y_stride + o] = dot(l->bind[1], l->specs[0], (uint64_t)o * p->in, x, p->in) + (l->specs[1] ? F(2)[o] : 0);
     }
     free(x);
 }
+static void gemm_halves(const launch *l) { halves_product(l); }
+static void gemm_few(const launch *l) { halves_product(l); }
 
 static void argmax_part(const launch *l) {
     PARAMS(argmax_part);
@@ -504,7 +508,7 @@ static void rank_part(const launch *l) { (void)l; }
 static void rank(const launch *l) { (void)l; }
 
 // Every kernel first checks the stop flag.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
 #define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)
 
