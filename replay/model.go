@@ -70,7 +70,7 @@ type Model struct {
 // programs are the indices of the table's programs, -1 for a program that the table lacks.
 type programs struct {
 	decode, prefill, prefillFew, head, logits, hidden, verify int
-	sample, sampleHead, ranked, rankedHead        int
+	sample, sampleHead, ranked, rankedHead                    int
 }
 
 // find sets the indices. Each program must have the flags that its use relies on.

@@ -55,7 +55,7 @@ func gpuModels(t *testing.T) (models []struct {
 		}
 		for _, d := range dirs {
 			g := filepath.Join(d, "golden.json")
-			add(d, g, variantLimit(d))
+			add(d, g, 5e-3)
 			if gguf := filepath.Join(d, "model.gguf"); exists(testmodels.Path(t, gguf)) {
 				add(gguf, g, 5e-3)
 			}
@@ -136,6 +136,18 @@ func TestGPUModels(t *testing.T) {
 				t.Logf("compared with the CPU: relative error %.1e, %d of %d tokens equal", a.Relative, same, n)
 			}
 		})
+	}
+}
+
+// TestGPUExact checks that prefill with Options.Exact is as precise as with two float16 terms.
+func TestGPUExact(t *testing.T) {
+	onGPU(t)
+	for _, path := range []string{"testdata/tiny/llama", "testdata/tiny/qwen3", "testdata/gopher"} {
+		m := open(t, path, pianola.Options{Device: "cuda", Table: pianola.TableOptions{Context: roomy(t, path), Exact: true}})
+		for _, c := range readGolden(t, filepath.Join(path, "golden.json")).Cases {
+			l, ids := greedy(t, m, 16, c.PromptIDs, len(c.GreedyIDs))
+			agree(t, 2e-3, l, ids, c.LastPromptLogits, c.GreedyIDs, c.Top2Gap)
+		}
 	}
 }
 

@@ -192,7 +192,7 @@ func TestRevision(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", f, len(got), err)
 		}
 	}
-	if Revision() == [32]byte{} || Revision() != Revision() {
+	if first := Revision(); first == [32]byte{} || Revision() != first {
 		t.Error("no revision")
 	}
 }
