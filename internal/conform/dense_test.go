@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/activation"
 	"github.com/pianola-engine/pianola/internal/emu"
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
@@ -25,7 +26,7 @@ var denseSubjects = []subject{
 	{kernels.Activate, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows := width(r), 1+r.IntN(4)
 		return command{
-			specs:  []uint32{uint32(r.IntN(3))},
+			specs:  []uint32{pick(r, singles...)},
 			params: kernels.ActivateParams{N: uint32(n), Group: pick(r, uint32(1), 7, 64, 512, 5000)},
 			second: pianolaSecond{rows: uint32(rows)},
 			input:  map[string][]byte{"x": f32(normal(r, rows*n, pick(r, 1, 1e-4, 4, 12, 1e4)))},
@@ -58,6 +59,16 @@ var denseSubjects = []subject{
 		}, map[string]tolerance{"x": {n, 1e-6, false}}
 	}},
 }
+
+// singles are the activations of one element.
+var singles = func() (ids []uint32) {
+	for id, f := range activation.Functions {
+		if f.Of != nil {
+			ids = append(ids, uint32(id))
+		}
+	}
+	return ids
+}()
 
 // denseWholes are tables with fused tensors, both ranges of LongRoPE, norms over all heads and
 // after blocks, layers without RoPE, scaled residuals and logits, and MLPs without a gate.

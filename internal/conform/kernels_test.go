@@ -203,7 +203,7 @@ var subjects = []subject{
 	{kernels.SiLUMul, func(r *rand.Rand) (command, map[string]tolerance) {
 		n, rows := width(r), 1+r.IntN(4)
 		stride := n + pick(r, 0, 1, 4, n)
-		activation, tol := uint32(r.IntN(3)), 1e-6
+		activation, tol := pick(r, singles...), 1e-6
 		if activation != decl.ActivationSiLU {
 			tol = 1e-4 // exponentials of rounded values
 		}

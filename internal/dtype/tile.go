@@ -126,6 +126,10 @@ func (f *Form) tile(strip []byte, r int, block []byte) {
 			pairsOfTrits(&pairs, block)
 			q, from = Field{Bits: 2, Run: 32}, pairs[:]
 		}
+		if !q.swizzled(f.Elems / 32) {
+			f.quants[i].tile(to, step, r, q.Bits, block, f.Elems/32)
+			continue
+		}
 		q.tile(to, step, r, from, f.Elems/32)
 	}
 }
@@ -170,7 +174,62 @@ func (f *Form) untile(block, strip []byte, r int) {
 			tritsOfPairs(block, &pairs)
 			continue
 		}
+		if !q.swizzled(f.Elems / 32) {
+			f.quants[i].untile(block, from, step, r, q.Bits, f.Elems/32)
+			continue
+		}
 		q.untile(block[q.At:], from, step, r, f.Elems/32)
+	}
+}
+
+// swizzled reports whether the methods tile and untile support the shape of the field, which has
+// items for a number of tiles. Those of places support every shape, one item at a time.
+func (f Field) swizzled(tiles int) bool {
+	switch {
+	case len(f.Runs) > 0:
+		return false
+	case f.Bits == 8:
+		return f.Run%32 == 0
+	case f.Bits == 4:
+		return f.Run == 8 || f.Run == 16 || f.Run%32 == 0 && tiles%(f.Run/16) == 0
+	case f.Bits == 2:
+		return f.Run == 32 && tiles%4 == 0
+	case f.Bits == 1:
+		return f.Run == 1 || f.Run == 32 && tiles == 8
+	}
+	return false
+}
+
+// inTile returns the byte of a row's item of a field with a number of bits, from the field's first
+// byte in the tile on, and its lowest bit. The layout is described at Tiled16.
+func inTile(bits, r, column int) (at, shift int) {
+	g, c := column/4, column%4
+	switch bits {
+	case 8:
+		return 64*g + 4*r + c, 0
+	case 4:
+		return 64*(g%4) + 4*r + c, g / 4 * 4
+	case 2:
+		return 64*(g%4/2) + 4*r + c, 2*(g/4) + 4*(g%2)
+	}
+	return 4*r + c, g
+}
+
+// tile writes the items of a block to row r of a number of tiles, each step bytes after the one
+// before.
+func (p *places) tile(strip []byte, step, r, bits int, block []byte, tiles int) {
+	for i := range 32 * tiles {
+		at, shift := inTile(bits, r, i%32)
+		to := &strip[step*(i/32)+at]
+		*to = *to&^(p.mask<<shift) | block[p.at[i]]>>p.shift[i]&p.mask<<shift
+	}
+}
+
+// untile is the inverse of tile, for a block whose bytes are 0.
+func (p *places) untile(block, strip []byte, step, r, bits, tiles int) {
+	for i := range 32 * tiles {
+		at, shift := inTile(bits, r, i%32)
+		block[p.at[i]] |= strip[step*(i/32)+at] >> shift & p.mask << p.shift[i]
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/internal/activation"
-	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
@@ -45,20 +44,20 @@ func TestLayerNorm(t *testing.T) {
 
 func TestActivate(t *testing.T) {
 	r := rand.New(rand.NewPCG(41, 1))
-	for activation, f := range []func(x float64) float64{
-		decl.ActivationSiLU:     func(x float64) float64 { return x / (1 + math.Exp(-x)) },
-		decl.ActivationGELUTanh: activation.Functions[decl.ActivationGELUTanh].Of,
-		decl.ActivationGELU:     activation.Functions[decl.ActivationGELU].Of,
-	} {
+	for id, function := range activation.Functions {
+		f := function.Of
+		if f == nil {
+			continue // of two elements
+		}
 		for _, n := range []int{1, 7, 64, 1000} {
 			const rows = 3
 			x := random(r, rows*n, 4)
 			copy(x, []float32{0, 40, -40, 1e15, -1e15})
-			s := newSolo(t, kernels.Activate, []uint32{uint32(activation)}, kernels.ActivateParams{N: uint32(n), Group: 100}, second(0, 0, rows))
+			s := newSolo(t, kernels.Activate, []uint32{uint32(id)}, kernels.ActivateParams{N: uint32(n), Group: 100}, second(0, 0, rows))
 			for i, got := range s.everywhere("x", x) {
 				want := f(float64(x[i]))
 				if d := math.Abs(float64(got) - want); !(d <= 1e-6*max(math.Abs(want), 0.5)) {
-					t.Errorf("activation %d of %v is %v, want %v", activation, x[i], got, want)
+					t.Errorf("activation %d of %v is %v, want %v", id, x[i], got, want)
 				}
 			}
 		}

@@ -18,14 +18,15 @@ var extremes = []float64{1e-44, 1e-39, 1e-30, 1e-3, 1, 1e4, 1e15}
 
 // weightTypes are the types of untiled weights, and the offsets of the half-precision numbers in
 // their blocks.
-var weightTypes = append([]weightType{
-	{dtype.F32, nil}, {dtype.F16, []int{0}}, {dtype.BF16, nil}, {dtype.Q8_0, []int{0}},
-	{dtype.Q4_0, []int{0}}, {dtype.Q4_1, []int{0, 2}}, {dtype.Q5_0, []int{0}}, {dtype.Q5_1, []int{0, 2}},
-	{dtype.Q2_K, []int{80, 82}}, {dtype.Q3_K, []int{108}}, {dtype.Q4_K, []int{0, 2}}, {dtype.Q5_K, []int{0, 2}}, {dtype.Q6_K, []int{208}},
-	{dtype.IQ4_NL, []int{0}}, {dtype.IQ4_XS, []int{0}}, {dtype.MXFP4, nil},
-	{dtype.NVFP4, nil}, {dtype.TQ1_0, []int{52}}, {dtype.TQ2_0, []int{64}},
-	{dtype.FP8, nil}, {dtype.FP8 + 8, nil}, // groups of 32 and 128
-}, mlxRows()...)
+var weightTypes = func() []weightType {
+	list := []weightType{{dtype.FP8, nil}, {dtype.FP8 + 8, nil}} // groups of 32 and 128
+	for _, f := range dtype.Forms() {
+		if f.Type.Quantized() || f.Type == dtype.F32 || f.Type == dtype.F16 || f.Type == dtype.BF16 {
+			list = append(list, weightType{f.Type, f.Offsets()})
+		}
+	}
+	return append(list, mlxRows()...)
+}()
 
 type weightType struct {
 	t      dtype.Type

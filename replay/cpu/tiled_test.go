@@ -12,12 +12,15 @@ import (
 
 // tiledTypes are the types that can be tiled, and the offsets of the half-precision numbers in
 // the tiles of one block of a strip.
-var tiledTypes = append([]tiledType{
-	{dtype.Q8_0, 512, 16}, {dtype.Q4_0, 256, 16}, {dtype.Q4_1, 256, 32}, {dtype.Q5_0, 320, 16}, {dtype.Q5_1, 320, 32},
-	{dtype.Q2_K, 0, 32}, {dtype.Q3_K, 0, 16}, {dtype.Q4_K, 0, 32}, {dtype.Q5_K, 0, 32}, {dtype.Q6_K, 0, 16},
-	{dtype.IQ4_NL, 256, 16}, {dtype.IQ4_XS, 0, 16}, {dtype.MXFP4, 0, 0},
-	{dtype.NVFP4, 0, 0}, {dtype.TQ1_0, 0, 16}, {dtype.TQ2_0, 0, 16},
-}, mlxTypes()...)
+var tiledTypes = func() (list []tiledType) {
+	for _, f := range dtype.Forms() {
+		if f.Type.Quantized() {
+			// The minimums follow the scales.
+			list = append(list, tiledType{f.Type, f.Tile().D, dtype.TileRows * len(f.Offsets())})
+		}
+	}
+	return append(list, mlxTypes()...)
+}()
 
 type tiledType struct {
 	t          dtype.Type
