@@ -98,8 +98,10 @@ exhaustive:
 	CGO_ENABLED=0 go test -timeout 40m -tags exhaustive ./internal/conform $(EXHAUSTIVE)
 
 # What is skipped has one goroutine, and runs for minutes under the race detector.
+# LOOPS are the tests of replay/cpu that call its loops from one goroutine.
+LOOPS = TestTiled|TestProducts|TestFMA|TestDot|TestQ8Agrees|TestFloat|TestHalvesAgree|TestExp|TestQuantize|TestSumHalves|TestAddScaled|TestFP8
 race:
-	CGO_ENABLED=1 go test -race -timeout 20m -skip 'TestSampledChains|TestCUDA/.*/KVKinds|TestCUDAAgrees' \
+	CGO_ENABLED=1 go test -race -timeout 20m -skip 'TestSampledChains|TestCUDA/.*/KVKinds|TestCUDAAgrees|$(LOOPS)' \
 		./replay/... ./internal/device ./internal/cuda/fake ./internal/tokenizer ./weights
 	CGO_ENABLED=1 go test -race -timeout 20m -run 'Many|Fork|Close|Busy|Break|Cancel|Events|Reserve' . ./internal/e2e
 

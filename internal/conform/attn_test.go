@@ -353,7 +353,7 @@ func TestAttention(t *testing.T) {
 		name string
 		run  func(*testing.T, *emu.Program)
 	}{{"attn", testAttn}, {"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 0, exhaustive.Pick(uint64(4), 1)) }}, {"merge", testAttnMerge}, {"rope", func(t *testing.T, p *emu.Program) {
-		testRopeAttn(t, p, 0, exhaustive.Pick(uint64(60), 4), exhaustive.Pick(600, 150))
+		testRopeAttn(t, p, 0, exhaustive.Pick(uint64(24), 4), exhaustive.Pick(600, 150))
 	}}, {"patch", testPatch}} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, p) })
 	}
@@ -365,7 +365,7 @@ func TestAttentionFast(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		run  func(*testing.T, *emu.Program)
-	}{{"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 4, exhaustive.Pick(uint64(20), 6)) }}, {"rows", testAttnRows}, {"long", testAttnLong}, {"rope", func(t *testing.T, p *emu.Program) { testRopeAttn(t, p, 60, exhaustive.Pick(uint64(80), 61), 5000) }}} {
+	}{{"tile", func(t *testing.T, p *emu.Program) { testAttnTile(t, p, 4, exhaustive.Pick(uint64(12), 6)) }}, {"rows", testAttnRows}, {"long", testAttnLong}, {"rope", func(t *testing.T, p *emu.Program) { testRopeAttn(t, p, 60, exhaustive.Pick(uint64(68), 61), 5000) }}} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, p) })
 	}
 }
@@ -373,7 +373,7 @@ func TestAttentionFast(t *testing.T) {
 // testAttn compares decode attention of random shapes with the CPU device and
 // with float64, in three orders.
 func testAttn(t *testing.T, p *emu.Program) {
-	for seed := range exhaustive.Pick(uint64(40), 5) {
+	for seed := range exhaustive.Pick(uint64(16), 5) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		checkAttn(t, p, randomAttention(r, exhaustive.Pick(600, 150)), r, seed, 2e-5)
 	}
@@ -526,7 +526,7 @@ func (a attention) randomParts(r *rand.Rand) []float32 {
 
 // testAttnMerge merges random splits, some of them without positions.
 func testAttnMerge(t *testing.T, p *emu.Program) {
-	for seed := range exhaustive.Pick(uint64(20), 4) {
+	for seed := range exhaustive.Pick(uint64(10), 4) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		d, heads, splits, rows := pick(r, 1, 8, 20, 64, 80, 128, 256, 300), 1+r.IntN(3), pick(r, 1, 2, 7, 40, 300), 1+r.IntN(3)
 		a := attention{
@@ -554,7 +554,7 @@ func testAttnMerge(t *testing.T, p *emu.Program) {
 
 // testPatch compares the kernel patch with Apply of the table's commands.
 func testPatch(t *testing.T, p *emu.Program) {
-	for seed := range exhaustive.Pick(uint64(20), 4) {
+	for seed := range exhaustive.Pick(uint64(10), 4) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		records := 1 + r.IntN(600)
 		cmds := make([]table.Cmd, records)

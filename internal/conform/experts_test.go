@@ -43,7 +43,7 @@ func TestExperts(t *testing.T) {
 
 // testRoute compares the selected experts with a sort, and the weights with float64.
 func testRoute(t *testing.T, e *emu.Program) {
-	for seed := range exhaustive.Pick(uint64(40), 8) {
+	for seed := range exhaustive.Pick(uint64(20), 8) {
 		r := rand.New(rand.NewPCG(seed, 21))
 		rows, experts := 1+r.IntN(4), pick(r, 1, 2, 8, 31, 32, 33, 64, 128, 1024)
 		used := 1 + r.IntN(min(experts, 12))

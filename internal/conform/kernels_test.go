@@ -277,7 +277,7 @@ var subjects = []subject{
 }
 
 // rounds is the number of random commands of each kernel.
-var rounds = exhaustive.Pick(uint64(12), 3)
+var rounds = exhaustive.Pick(uint64(6), 3)
 
 // TestKernels compares random commands, each in three orders, with threadgroups of several
 // sizes and threadgroups for inactive rows. With the stop flag set, the command must change

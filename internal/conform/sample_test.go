@@ -255,7 +255,7 @@ func testLargeSampler(t *testing.T, p *emu.Program) {
 	}
 }
 
-var emulatedDraws = flag.Int("draws", exhaustive.Pick(10_000, 2_000), "how many draws of the emulated kernel TestDraws makes for each setting")
+var emulatedDraws = flag.Int("draws", exhaustive.Pick(5_000, 2_000), "how many draws of the emulated kernel TestDraws makes for each setting")
 
 // TestDraws compares draws of the emulated kernel with the distribution by chi-square. Each
 // draw uses one part and another position.
