@@ -161,7 +161,7 @@ func (h *hostile) run() {
 			}
 		}
 	}
-	for i := range exhaustive.Pick(150, 60) {
+	for i := range exhaustive.Pick(150, 25) {
 		n := 1 + i%2*h.r.IntN(3)
 		var some []field
 		var to []uint64

@@ -19,7 +19,7 @@ import (
 // still opens. Each attempt must give a result or an error of one line, without a panic and
 // with little memory.
 func TestMutations(t *testing.T) {
-	rounds := exhaustive.Pick(150, 30)
+	rounds := exhaustive.Pick(150, 12)
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, c := range []struct {
 		path   string
