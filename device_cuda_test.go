@@ -29,6 +29,24 @@ func fakeCUDA(t *testing.T) (*fake.Driver, cuda.Options) {
 	return drv, cuda.Options{Library: drv.Path, Modules: m}
 }
 
+// openCUDA opens a model on the fake CUDA driver that o names.
+func openCUDA(t *testing.T, path string, mode Mode, o cuda.Options) *Model {
+	t.Helper()
+	h, err := OpenHeader(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	on, err := newCUDA(mode, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &Model{h: h}
+	if err := m.openOn(context.Background(), on, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 // TestCUDA opens a model, and a roll for its chip, on the NVIDIA device with a fake driver. The
 // generated tokens must equal the CPU's.
 func TestCUDA(t *testing.T) {
@@ -57,18 +75,7 @@ func TestCUDA(t *testing.T) {
 	}
 	for _, mode := range []Mode{ModeAuto, ModeEncode, ModeRecord, ModeResident} {
 		drv, o := fakeCUDA(t)
-		h, err := OpenHeader(path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		on, err := newCUDA(mode, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := &Model{h: h}
-		if err := m.openOn(ctx, on, Options{}); err != nil {
-			t.Fatal(err)
-		}
+		m := openCUDA(t, path, mode, o)
 		if got := ids(m); !slices.Equal(got, want) {
 			t.Errorf("mode %q: %v, the CPU %v", mode, got, want)
 		}
@@ -111,18 +118,7 @@ func TestCUDACache(t *testing.T) {
 		o.Cache = filepath.Join(dir, string(mode))
 		for i := range 2 {
 			before := drv.Assembled()
-			h, err := OpenHeader(path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			on, err := newCUDA(mode, o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m := &Model{h: h}
-			if err := m.openOn(context.Background(), on, Options{}); err != nil {
-				t.Fatal(err)
-			}
+			m := openCUDA(t, path, mode, o)
 			if l := m.LoadTimes(); l.Kernels <= 0 || l.Upload <= 0 || l.Warm <= 0 {
 				t.Errorf("%+v", l)
 			}

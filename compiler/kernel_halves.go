@@ -40,8 +40,7 @@ func halvesWidth(n int, act uint32) int {
 }
 
 // halvesProductArgs holds the arguments of gemm_halves and gemm_few, whose bindings and constants are
-// the same: out[0] becomes the product of w with
-// in[0], which halves has made.
+// the same: out[0] becomes the product of w with in[0], which halves has made.
 type halvesProductArgs struct {
 	w, bias *weight
 	act     uint32 // decl.ActF16 or decl.ActF16x2
