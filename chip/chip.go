@@ -65,9 +65,6 @@ type Chip struct {
 	NormThreads   int `json:"norm_threads"`
 	AttnThreads   int `json:"attn_threads"`
 	SampleThreads int `json:"sample_threads"`
-	// RopePairThreads gives a threadgroup of qk_rope_kv one thread for each rotated
-	// pair of a chunk's heads, NormThreads at most, in place of NormThreads.
-	RopePairThreads bool `json:"rope_pair_threads"`
 
 	PrefillChunk int `json:"prefill_chunk"` // rows of the prefill program
 	LogitsRows   int `json:"logits_rows"`   // rows of a block of the all-rows logits program
@@ -99,6 +96,10 @@ type Chip struct {
 	// AttnHeads is the largest number of heads, all with the same K and V, that a
 	// threadgroup of attention computes.
 	AttnHeads int `json:"attn_heads"`
+	// AttnAhead is the threadgroup memory in bytes that each SIMD group of decode attention uses to
+	// prefetch K and V, which it then multiplies with matrix instructions. If it is 0, K and V are
+	// loaded to registers. The kernel uses 12,288.
+	AttnAhead int `json:"attn_ahead"`
 	// AttnTileRows is the number of a chunk's rows that a SIMD group of attention
 	// computes at once with matrix instructions, for heads of at most AttnTileDim
 	// elements. Both are 0 on a device without such a kernel.
@@ -291,7 +292,8 @@ func (c *Chip) Validate() error {
 }
 
 const (
-	maxThreads = 1024 // per threadgroup; table.Validate has the same limit
+	maxThreads  = 1024 // per threadgroup; table.Validate has the same limit
+	attnThreads = 256  // largest threadgroup of rope_attn
 
 	maxRows   = 1 << 16
 	maxHeads  = 1 << 16
@@ -387,7 +389,7 @@ func (c *Chip) checkNumbers() error {
 		{name: "prefill_few", v: c.PrefillFew, lo: 1, hi: maxFew, zero: true},
 		{name: "gemv_threads", v: c.GEMVThreads, lo: c.SIMDWidth, hi: c.MaxThreads},
 		{name: "norm_threads", v: c.NormThreads, lo: c.SIMDWidth, hi: c.MaxThreads},
-		{name: "attn_threads", v: c.AttnThreads, lo: c.SIMDWidth, hi: c.MaxThreads},
+		{name: "attn_threads", v: c.AttnThreads, lo: c.SIMDWidth, hi: min(c.MaxThreads, attnThreads)},
 		{name: "sample_threads", v: c.SampleThreads, lo: c.SIMDWidth, hi: maxThreads},
 		{name: "attn_heads", v: c.AttnHeads, lo: 1, hi: maxHeads},
 		{name: "attn_tile_rows", v: c.AttnTileRows, lo: 1, hi: maxRows, zero: true},
@@ -421,10 +423,7 @@ func (c *Chip) checkProducts() error {
 	if c.PrefillFew > 0 && !c.GEMMHalves {
 		return errors.New("prefill_few: needs gemm_halves")
 	}
-	if n := c.GEMVAhead; n < 0 || n > maxAhead || n%16 != 0 {
-		return fmt.Errorf("gemv_ahead: %d is not a multiple of 16 up to %d", n, maxAhead)
-	}
-	return nil
+	return checkAhead("gemv_ahead", c.GEMVAhead)
 }
 
 // checkAttention checks the relations between the parameters of attention.
@@ -434,6 +433,14 @@ func (c *Chip) checkAttention() error {
 	}
 	if c.SplitContext < c.SplitSpan || c.SplitContext < 0 {
 		return fmt.Errorf("split_context: %d is less than split_span %d", c.SplitContext, c.SplitSpan)
+	}
+	return checkAhead("attn_ahead", c.AttnAhead)
+}
+
+// checkAhead checks the bytes into which a SIMD group prefetches.
+func checkAhead(field string, n int) error {
+	if n < 0 || n > maxAhead || n%16 != 0 {
+		return fmt.Errorf("%s: %d is not a multiple of 16 up to %d", field, n, maxAhead)
 	}
 	return nil
 }
@@ -497,14 +504,14 @@ func (c *Chip) Fingerprint() [32]byte {
 		uint64(c.GEMVRows), uint64(c.GEMVWave), uint64(c.GEMVStage), uint64(c.GEMVAhead),
 		uint64(c.GEMMRows), uint64(c.GEMMUnit), uint64(c.GEMMTileRows), uint64(c.GEMMShare),
 		uint64(c.GEMVThreads), uint64(c.NormThreads), uint64(c.AttnThreads), uint64(c.SampleThreads),
-		uint64(c.AttnHeads), uint64(c.AttnTileRows), uint64(c.AttnTileDim),
+		uint64(c.AttnHeads), uint64(c.AttnAhead), uint64(c.AttnTileRows), uint64(c.AttnTileDim),
 		uint64(c.PrefillChunk), uint64(c.PrefillFew), uint64(c.LogitsRows), uint64(c.SplitContext), uint64(c.SplitSpan), uint64(c.ArgmaxPart),
 	} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	f := &c.Fuse
 	for _, flag := range []bool{
-		c.WorkerMemory, c.ActQ8, c.ActQ8Rows, c.TileWeights, c.RopePairThreads, c.GEMMHalves,
+		c.WorkerMemory, c.ActQ8, c.ActQ8Rows, c.TileWeights, c.GEMMHalves,
 		f.QKV, f.GateUp, f.ResidualNorm, f.RopeKV, f.SiLUDown, f.SiLUDownChunk, f.RopeAttn, f.ProductAdd, f.NormProduct, f.MergeProduct,
 	} {
 		bit := byte(0)

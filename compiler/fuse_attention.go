@@ -94,7 +94,11 @@ func (s *state) splitAttention() error {
 			if !ok || n.layer.cap <= limit || n.layer.sinks > 0 {
 				continue
 			}
-			if a.splits = s.splits(a); a.splits < 2 {
+			heads := s.in.Chip.AttnHeads
+			if _, fused := n.args.(ropeAttnArgs); fused {
+				heads = s.attnHeads()
+			}
+			if a.splits = s.splits(a, heads); a.splits < 2 {
 				continue
 			}
 			part := p.value(n.layer.name("attn.parts"), a.heads*a.splits*(s.cfg.HeadDim+2))
@@ -143,10 +147,10 @@ const splitThreads = 512
 
 // splits returns the number of threadgroups among which the positions of a row are
 // divided. It is a power of two, limited by the number of cores, by the number of
-// spans in the context, and by maxSplits.
-func (s *state) splits(a attentionArgs) int {
+// spans in the context, and by maxSplits. heads is the largest number of heads of a threadgroup.
+func (s *state) splits(a attentionArgs, heads int) int {
 	c := s.in.Chip
-	groups := a.kvHeads * ceil(a.heads/a.kvHeads, c.AttnHeads)
+	groups := a.kvHeads * ceil(a.heads/a.kvHeads, heads)
 	most := min(ceil(int(s.t.Header.Context), c.SplitSpan), max(c.Cores, 1)*max(1, splitThreads/c.AttnThreads)/groups, maxSplits)
 	return 1 << bits.Len(uint(max(most, 1))) >> 1
 }

@@ -64,12 +64,16 @@ const attnTileUnit = 16
 func (a attentionArgs) group(l *lowering) (heads, rows int) {
 	c := l.s.in.Chip
 	shared := a.heads / a.kvHeads
-	heads = ceil(shared, ceil(shared, c.AttnHeads))
+	heads = even(shared, c.AttnHeads)
 	if d := l.s.cfg.HeadDim; !l.p.wide || l.n.layer.sinks > 0 || a.softCap > 0 || d%attnTileUnit != 0 || d > c.AttnTileDim {
 		return heads, 1
 	}
 	return heads, c.AttnTileRows * max(1, c.AttnThreads/c.SIMDWidth/heads)
 }
+
+// even returns the size of the parts if n is divided into the fewest parts of about the same size, at
+// most limit.
+func even(n, limit int) int { return ceil(n, ceil(n, limit)) }
 
 // span returns the smallest number of positions in a split, or 0 if there is one split.
 func (l *lowering) span(splits int) uint32 {
@@ -110,13 +114,38 @@ func (a ropeAttnArgs) lower(l *lowering) {
 	l.flag(kernels.RoPEAttnSpecQKNorm, a.qkNorm)
 	l.flag(kernels.RoPEAttnSpecLearned, a.logits)
 	l.set(kernels.RoPEAttnSpecKV, l.s.kv)
-	heads, _ := a.group(l)
 	kernels.RoPEAttnParams{
 		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), Half: uint32(a.half), Cap: uint32(n.layer.cap),
-		Window: uint32(a.window), Span: l.span(a.splits), Splits: uint32(a.splits), Scale: a.scale, HeadGroup: uint32(heads), Eps: a.eps,
-		Shared: uint32(a.heads / a.kvHeads), SoftCap: a.softCap,
+		Window: uint32(a.window), Span: l.span(a.splits), Splits: uint32(a.splits), Scale: a.scale, HeadGroup: uint32(even(a.heads/a.kvHeads, l.s.attnHeads())), Eps: a.eps,
+		Shared: uint32(a.heads / a.kvHeads), SoftCap: a.softCap, Ahead: uint32(l.s.attnAhead()),
 	}.Put(&l.cmd)
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
+}
+
+// sharedHeads is the largest number of heads that rope_attn multiplies with the same K and V at once.
+const sharedHeads = 8
+
+// attnHeads returns the largest number of heads of a threadgroup of rope_attn.
+func (s *state) attnHeads() int {
+	if s.attnAhead() > 0 {
+		return max(s.in.Chip.AttnHeads, sharedHeads)
+	}
+	return s.in.Chip.AttnHeads
+}
+
+// attnAhead returns the bytes of threadgroup memory per SIMD group of rope_attn into which K and V are
+// prefetched, or 0 if the kernel does not prefetch heads of this size.
+func (s *state) attnAhead() int {
+	c, d := s.in.Chip, s.cfg.HeadDim
+	fits := d%8 == 0 && d <= 128
+	if s.kv == decl.KVQ8 {
+		fits = d == 64 || d == 128
+	}
+	// Q and the weights of the next product need threadgroup memory, too.
+	if !fits || uint64(c.AttnThreads/c.SIMDWidth*c.AttnAhead) > c.ThreadgroupMemory*5/8 {
+		return 0
+	}
+	return c.AttnAhead
 }
 
 // mergeArgs holds the arguments of attn_merge: out[0] becomes the merged result of

@@ -81,14 +81,13 @@ type ropeKVArgs struct {
 func (ropeKVArgs) kernel() decl.ID      { return kernels.QKRoPEKV }
 func (a ropeKVArgs) weights() []*weight { return []*weight{a.norm} }
 
-// threads returns NormThreads, or one thread per rotated pair in a program of a chunk, which has many
-// heads, if the chip has RopePairThreads.
-func (ropeKVArgs) threads(l *lowering) int {
+// group returns the number of heads of a threadgroup: a whole number for each of its SIMD groups, as
+// large as leaves two threadgroups for each core.
+func (a ropeKVArgs) group(l *lowering) int {
 	c := l.s.in.Chip
-	if l.p.wide && c.RopePairThreads {
-		return min(c.NormThreads, roundUp(ceil(l.s.cfg.HeadDim, 2), c.SIMDWidth))
-	}
-	return c.NormThreads
+	simds := max(1, c.NormThreads/c.SIMDWidth)
+	each := ceil(a.heads+a.kvHeads, simds)
+	return simds * min(each, max(1, l.rows()*each/(2*max(1, c.Cores))))
 }
 
 func (a ropeKVArgs) lower(l *lowering) {
@@ -109,6 +108,7 @@ func (a ropeKVArgs) lower(l *lowering) {
 		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads),
 		QStride: stride(n.in[0]), KStride: stride(n.in[1]), VStride: stride(n.in[2]),
 		Half: uint32(a.half), Cap: uint32(n.layer.cap), Eps: a.eps, First: uint32(n.layer.sinks),
+		HeadGroup: uint32(a.group(l)),
 	}.Put(&l.cmd)
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }

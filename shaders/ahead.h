@@ -9,10 +9,6 @@
 #include "rows.h"
 #include "tiles.h"
 
-#if defined(PIANOLA_HOST) || (defined(PIANOLA_NVPTX) && PIANOLA_SM >= 80)
-#define PIANOLA_COPIES 1
-#endif
-
 // step_form returns what a lane reads in a step; for float weights, 8 columns of four rows.
 static inline quad_form step_form(uint type) {
     if (is_float(type)) {

@@ -31,54 +31,6 @@ struct row_q {
 
 static inline void make_q(thread row_q &, uint, uint, uint) {}
 
-// PIANOLA_HEAD_TWOS is the number of element pairs of a head that a lane reads at once. A SIMD
-// group reads 256 elements.
-#define PIANOLA_HEAD_TWOS 4
-
-// head_twos is a lane's share of a head or of 256 elements of it: pairs of elements, their norm
-// weights, and the cosine and sine of their angles.
-struct head_twos {
-    float2 x[PIANOLA_HEAD_TWOS];
-    float2 w[PIANOLA_HEAD_TWOS];
-    float2 turn[PIANOLA_HEAD_TWOS];
-};
-
-// load_twos reads a lane's share, beginning with pair number from. Lanes past the end read the
-// last pair, and unrotated elements read the last pair's angle.
-static inline void load_twos(thread head_twos &t, thread const head_turn &h, uint from, uint lane) {
-    const uint twos = turned_twos(h.d);
-    PIANOLA_UNROLL
-    for (uint j = 0; j < PIANOLA_HEAD_TWOS; j++) {
-        if (from + 32 * j < twos) {
-            const uint i = min(from + 32 * j + lane, twos - 1);
-            const uint2 at = turned_at(h, i);
-            const uint pair = min(i, h.pairs - 1);
-            t.x[j] = float2(h.x[at.x], h.x[at.y]);
-            t.turn[j] = float2(h.angles[2 * pair], h.angles[2 * pair + 1]);
-            t.w[j] = float2(1.0f);
-            if (h.norm) {
-                t.w[j] = float2(h.w[at.x], h.w[at.y]);
-            }
-        }
-    }
-}
-
-// square_twos returns the sum of squares of the lane's elements.
-static inline float square_twos(thread const head_twos &t, uint d, uint from, uint lane) {
-    const uint twos = turned_twos(d);
-    float sum = 0.0f;
-    PIANOLA_UNROLL
-    for (uint j = 0; j < PIANOLA_HEAD_TWOS; j++) {
-        const uint i = from + 32 * j + lane;
-        if (from + 32 * j < twos) {
-            const float2 x = t.x[j];
-            const float squares = d % 2 != 0 && i == twos - 1 ? x.x * x.x : dot(x, x);
-            sum += i < twos ? squares : 0.0f;
-        }
-    }
-    return sum;
-}
-
 // made_q computes the Q of a row's heads, and the row's K and V, in the threadgroup. Each SIMD
 // group computes one head at a time.
 struct made_q {
@@ -128,15 +80,7 @@ static inline void make_head(thread const made_q &q, thread const head_turn &h, 
     const bool halves = !is_q && q.kind == PIANOLA_KV_F16;
     device half *cache = (device half *)(is_v ? q.v_cache.values : q.k_cache.values);
     head_twos t = q.first;
-    float scale = 1.0f;
-    if (h.norm) {
-        float sum = square_twos(t, h.d, 0, lane);
-        for (uint from = step; from < twos; from += step) {
-            load_twos(t, h, from, lane);
-            sum += square_twos(t, h.d, from, lane);
-        }
-        scale = rsqrt(simd_sum(sum) / float(h.d) + q.eps);
-    }
+    const float scale = twos_scale(t, h, q.eps, lane);
     for (uint from = 0; from < twos; from += step) {
         if (twos > step) {
             load_twos(t, h, from, lane);
@@ -146,11 +90,7 @@ static inline void make_head(thread const made_q &q, thread const head_turn &h, 
             const uint two = from + 32 * j + lane;
             if (from + 32 * j < twos && two < twos) {
                 const uint2 at = turned_at(h, two);
-                float2 value = t.x[j];
-                if (!is_v) {
-                    value = value * scale * t.w[j];
-                    value = two < h.pairs ? rotate(value, t.turn[j]) : value;
-                }
+                float2 value = is_v ? t.x[j] : turned_two(t, h, j, two, scale);
                 if (halves) {
                     const half2 rounded = half2(value);
                     value = float2(rounded);

@@ -103,8 +103,19 @@ static inline void kv_put(kv_rows_to to, From x, uint kind, uint d, uint lane, u
         }
         return;
     }
-    for (uint i = simd * 32 + lane; i < d; i += simds * 32) {
-        ((device half *)to.values)[i] = half(x[i]);
+    // A lane loads up to four elements before it stores the first.
+    for (uint from = simd * 32 + lane; from < d; from += 4 * simds * 32) {
+        float own[4];
+        PIANOLA_UNROLL
+        for (uint j = 0; j < 4; j++) {
+            own[j] = x[min(from + j * simds * 32, d - 1)];
+        }
+        PIANOLA_UNROLL
+        for (uint j = 0; j < 4; j++) {
+            if (from + j * simds * 32 < d) {
+                ((device half *)to.values)[from + j * simds * 32] = half(own[j]);
+            }
+        }
     }
 }
 

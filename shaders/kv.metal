@@ -29,8 +29,15 @@ kernel void kv_write(
     kv_put(kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, group.x, row), v_head, KV, HEAD_DIM, lane, simd, simds);
 }
 
-// A threadgroup computes one head of Q of a row, or one head of K and V. A thread processes
-// pairs of elements, or single elements that are not rotated.
+// turn_of returns h for head i of a row: of Q, or of K after the heads of Q.
+static inline head_turn turn_of(head_turn h, device const float *q, device const float *k, device const float *norm, uint i, uint heads) {
+    h.x = i < heads ? q + ulong(i) * h.d : k + ulong(i - heads) * h.d;
+    h.w = i < heads ? norm : norm + h.d;
+    return h;
+}
+
+// A threadgroup computes head_group of a row's heads: those of Q, then those of K and V. A SIMD group
+// computes one head at a time.
 [[max_total_threads_per_threadgroup(1024)]]
 kernel void qk_rope_kv(
         device const float *q                [[buffer(0)]],
@@ -46,7 +53,6 @@ kernel void qk_rope_kv(
         device pianola_step *step            [[buffer(10)]],
         threadgroup uchar *tg                [[threadgroup(0)]],
         uint3 group                          [[threadgroup_position_in_grid]],
-        uint tid                             [[thread_index_in_threadgroup]],
         uint lane                            [[thread_index_in_simdgroup]],
         uint simd                            [[simdgroup_index_in_threadgroup]],
         uint simds                           [[simdgroups_per_threadgroup]]) {
@@ -56,42 +62,66 @@ kernel void qk_rope_kv(
     if (group.y >= s.rows) {
         return;
     }
-    const bool is_q = group.x < p.heads;
-    const uint head = is_q ? group.x : group.x - p.heads;
-    const uint threads = simds * 32;
-    device const float *x = is_q ? q + ulong(group.y) * p.q_stride : k + ulong(group.y) * p.k_stride;
-    x += ulong(head) * HEAD_DIM;
-    head_turn h = {x, is_q ? norm : norm + HEAD_DIM, angles + ulong(group.y) * p.half_ * 2, HEAD_DIM, p.half_, LAYOUT, QK_NORM != 0, 1.0f};
-    if (QK_NORM != 0) {
-        const float sum = threadgroup_sum(head_squares(h, tid, threads), (threadgroup float *)tg, lane, simd, simds);
-        h.scale = precise::rsqrt(sum / float(HEAD_DIM) + p.eps);
-    }
     const ulong row = cache_row(group.y, s.kv_len, p.cap, p.first);
-    const kv_rows_to k_to = kv_row_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, is_q ? 0 : head, row);
-    const kv_rows_to v_to = kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, is_q ? 0 : head, row);
-    device float *q_to = q_out + (ulong(group.y) * p.heads + head) * HEAD_DIM;
-    threadgroup float *k_head = (threadgroup float *)tg + simds; // used with q8_0 only
-    for (uint i = tid; i < turned_twos(HEAD_DIM); i += threads) {
-        const uint2 at = turned_at(h, i);
-        const float2 value = turned(h, i, at);
-        if (is_q) {
-            q_to[at.x] = value.x;
-            q_to[at.y] = value.y;
-        } else if (KV == PIANOLA_KV_Q8_0) {
-            k_head[at.x] = value.x;
-            k_head[at.y] = value.y;
-        } else {
-            ((device half *)k_to.values)[at.x] = half(value.x);
-            ((device half *)k_to.values)[at.y] = half(value.y);
+    const uint twos = turned_twos(HEAD_DIM);
+    const uint share = 32 * PIANOLA_HEAD_TWOS;
+    const uint end = min((group.x + 1) * p.head_group, p.heads + p.kv_heads);
+    threadgroup float *k_head = (threadgroup float *)tg + simd * HEAD_DIM; // used with q8_0 only
+    device const float *q_row = q + ulong(group.y) * p.q_stride;
+    device const float *k_row = k + ulong(group.y) * p.k_stride;
+    const head_turn any = {q_row, norm, angles + ulong(group.y) * p.half_ * 2, HEAD_DIM, p.half_, LAYOUT, QK_NORM != 0, 1.0f};
+    head_twos next; // the first share of the SIMD group's next head, loaded before the head is stored
+    const uint first = group.x * p.head_group + simd;
+    head_turn later = turn_of(any, q_row, k_row, norm, first, p.heads);
+    if (first < end) {
+        load_twos(next, later, 0, lane);
+    }
+    for (uint i = first; i < end; i += simds) {
+        const head_turn h = later;
+        const bool is_q = i < p.heads;
+        const uint head = is_q ? i : i - p.heads;
+        device float *q_to = q_out + (ulong(group.y) * p.heads + head) * HEAD_DIM;
+        const kv_rows_to k_to = kv_row_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, is_q ? 0 : head, row);
+        const kv_rows_to v_to = kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, is_q ? 0 : head, row);
+        head_twos t = next;
+        const float scale = twos_scale(t, h, p.eps, lane);
+        later = turn_of(any, q_row, k_row, norm, i + simds, p.heads);
+        if (i + simds < end) {
+            load_twos(next, later, 0, lane);
         }
-    }
-    if (is_q) {
-        return;
-    }
-    device const float *v_head = v + ulong(group.y) * p.v_stride + ulong(head) * HEAD_DIM;
-    kv_put(v_to, v_head, KV, HEAD_DIM, lane, simd, simds);
-    if (KV == PIANOLA_KV_Q8_0) {
-        threadgroup_barrier(mem_flags::mem_threadgroup);
-        kv_put(k_to, k_head, KV, HEAD_DIM, lane, simd, simds);
+        for (uint from = 0; from < twos; from += share) {
+            if (twos > share) {
+                load_twos(t, h, from, lane);
+            }
+            PIANOLA_UNROLL
+            for (uint j = 0; j < PIANOLA_HEAD_TWOS; j++) {
+                const uint two = from + 32 * j + lane;
+                if (two >= twos) {
+                    continue;
+                }
+                const uint2 at = turned_at(h, two);
+                const float2 value = turned_two(t, h, j, two, scale);
+                if (is_q) {
+                    q_to[at.x] = value.x;
+                    q_to[at.y] = value.y;
+                } else if (KV == PIANOLA_KV_Q8_0) {
+                    k_head[at.x] = value.x;
+                    k_head[at.y] = value.y;
+                } else {
+                    ((device half *)k_to.values)[at.x] = half(value.x);
+                    ((device half *)k_to.values)[at.y] = half(value.y);
+                }
+            }
+        }
+        if (is_q) {
+            continue;
+        }
+        device const float *v_head = v + ulong(group.y) * p.v_stride + ulong(head) * HEAD_DIM;
+        kv_put(v_to, v_head, KV, HEAD_DIM, lane, 0, 1);
+        if (KV == PIANOLA_KV_Q8_0) {
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            kv_put(k_to, k_head, KV, HEAD_DIM, lane, 0, 1);
+            simdgroup_barrier(mem_flags::mem_threadgroup); // before k_head is written again
+        }
     }
 }

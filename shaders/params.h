@@ -326,8 +326,9 @@ typedef struct pianola_qk_rope_kv_params {
     uint32_t cap; // rows of the cache
     float eps; // added to the mean square
     uint32_t first; // positions at the start whose rows stay
+    uint32_t head_group; // heads that a threadgroup computes, of Q and then of K
 } pianola_qk_rope_kv_params;
-PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 36);
+PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 40);
 
 // Softmax attention of row r over the positions max(0, L - window) to L - 1, where L = kv_len + r, by online softmax. Position p is in cache row p mod cap. With split, threadgroup s processes the n positions from s*n on, where n = max(span, P/2^i rounded up to a multiple of 16), P is the number of visible positions, and 2^i is the largest power of two up to splits. It writes the weighted sum of V, the largest score and the sum of weights, or nothing if it has no positions. With learned, the first split includes the head's learned sink logit as a score without a value. With sinks, row r also attends to positions 0 to first - 1, with Q rotated by the angles in turn. These positions keep the cache rows 0 to first - 1, and the other positions share the rows after them. A threadgroup computes head_group heads that share K and V, and row_group rows.
 typedef struct pianola_attn_params {
@@ -386,8 +387,9 @@ typedef struct pianola_rope_attn_params {
     float eps; // added to the mean square
     uint32_t shared; // Q heads that share K and V: heads/kv_heads
     float soft_cap; // c, if a score s becomes c*tanh(s/c); 0 means no cap
+    uint32_t ahead; // bytes of threadgroup memory per SIMD group for prefetched K and V, a multiple of 16; 0 means they are loaded to registers
 } pianola_rope_attn_params;
-PIANOLA_ASSERT_SIZE(pianola_rope_attn_params, 48);
+PIANOLA_ASSERT_SIZE(pianola_rope_attn_params, 52);
 
 // out[r, i] = the largest of the logits i*part to (i+1)*part - 1 of row r, and its index, the lowest among equal logits. It is NaN only if all of them are NaN.
 typedef struct pianola_argmax_part_params {

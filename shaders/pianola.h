@@ -14,6 +14,11 @@
 #define PIANOLA_UNROLL _Pragma("clang loop unroll(full)")
 #endif
 
+// PIANOLA_COPIES is defined if threadgroup memory can be filled by asynchronous copies.
+#if defined(PIANOLA_HOST) || (defined(PIANOLA_NVPTX) && PIANOLA_SM >= 80)
+#define PIANOLA_COPIES 1
+#endif
+
 using namespace metal;
 
 // begins must be called by all threads, once, before the first read of memory that another

@@ -1,11 +1,11 @@
 // Fused decode attention of one row: QK norm, RoPE, the KV write and attention.
-#include "attn_row.h"
+#include "attn_shared.h"
 
 // A threadgroup handles several Q heads that share K and V, over the positions of a split.
 // It computes Q of its heads, and also K and V of the newest position if that is visible to
 // it. The first such threadgroup writes them to the cache. No threadgroup reads them from
 // the cache.
-[[max_total_threads_per_threadgroup(512)]]
+[[max_total_threads_per_threadgroup(256)]]
 kernel void rope_attn(
         device const float *q               [[buffer(0)]],
         device const float *k               [[buffer(1)]],
@@ -31,6 +31,7 @@ kernel void rope_attn(
     const uint first = group.z * p.head_group;
     const uint head = kv_head * p.shared + first;
     threadgroup float *sums = (threadgroup float *)tg;
+    const uint row_bytes = 4 * min(p.head_group, 4u) * (min(HEAD_DIM, 256u) + 4);
     made_q m;
     m.q = q + ulong(head) * HEAD_DIM;
     m.k = k + ulong(kv_head) * HEAD_DIM;
@@ -39,7 +40,7 @@ kernel void rope_attn(
     m.turn = {q, norm, angles, HEAD_DIM, p.half_, LAYOUT, QK_NORM != 0, 1.0f};
     m.eps = p.eps;
     m.heads = min(p.head_group, p.shared - first);
-    m.to = sums + simds * min(p.head_group, 4u) * (min(HEAD_DIM, 256u) + 4);
+    m.to = (threadgroup float *)(tg + simds * max(row_bytes, p.ahead));
     m.at = m.to;
     load_q(m, lane, simd);
     attn_part a;
@@ -77,5 +78,21 @@ kernel void rope_attn(
     m.v_cache = kv_row_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, kv_head, row);
     a.new_k = new_k(m);
     a.new_v = a.new_k + HEAD_DIM;
+    if (shares(HEAD_DIM, KV, p.ahead)) {
+#ifdef PIANOLA_COPIES
+        if (KV == PIANOLA_KV_Q8_0) {
+            if (HEAD_DIM <= 64) {
+                attend_shared<64, PIANOLA_KV_Q8_0>(a, m, tg, p.ahead, tid, lane, simd, simds);
+            } else {
+                attend_shared<128, PIANOLA_KV_Q8_0>(a, m, tg, p.ahead, tid, lane, simd, simds);
+            }
+        } else if (HEAD_DIM <= 64) {
+            attend_shared<64, PIANOLA_KV_F16>(a, m, tg, p.ahead, tid, lane, simd, simds);
+        } else {
+            attend_shared<128, PIANOLA_KV_F16>(a, m, tg, p.ahead, tid, lane, simd, simds);
+        }
+#endif
+        return;
+    }
     attend_row(a, m, HEAD_DIM, sums, tid, lane, simd, simds);
 }

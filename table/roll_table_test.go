@@ -177,7 +177,7 @@ func (b *builder) program(name string, rows uint32) {
 	b.cmd("layer.0.attn.qkv", matmul, q80, kernels.GEMVParams{In: smallWidth, Out: qkv, XStride: smallWidth, YStride: qkv, Group: 8, RowGroup: 1},
 		b.scratch(smallNormed), none, b.at("blk.0.attn_qkv.weight", 0), none, b.scratch(smallQKV))
 	b.cmd("layer.0.attn.rope_kv", kernels.QKRoPEKV, []uint32{smallHeadDim, decl.LayoutInterleaved},
-		kernels.QKRoPEKVParams{Heads: smallHeads, KVHeads: smallKVHeads, QStride: qkv, KStride: qkv, VStride: qkv, Half: smallHeadDim / 2, Cap: smallContext, Eps: 1e-6},
+		kernels.QKRoPEKVParams{Heads: smallHeads, KVHeads: smallKVHeads, QStride: qkv, KStride: qkv, VStride: qkv, Half: smallHeadDim / 2, Cap: smallContext, Eps: 1e-6, HeadGroup: 1},
 		b.scratch(smallQKV), b.scratch(smallQKV+smallHeads*smallHeadDim*4), b.scratch(smallQKV+(smallHeads+smallKVHeads)*smallHeadDim*4),
 		b.scratch(smallAngles), none, b.scratch(smallQ), b.at("kv.0.k", 0), b.at("kv.0.v", 0))
 	b.cmd("layer.0.attn.mix", kernels.Attn, []uint32{smallHeadDim},

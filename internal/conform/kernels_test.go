@@ -165,7 +165,7 @@ var subjects = []subject{
 			specs: []uint32{uint32(d), uint32(r.IntN(2)), one(norm)},
 			params: kernels.QKRoPEKVParams{
 				Heads: uint32(heads), KVHeads: uint32(kvHeads), QStride: uint32(qs), KStride: uint32(ks), VStride: uint32(vs),
-				Half: uint32(half), Cap: uint32(capacity), Eps: 1e-6,
+				Half: uint32(half), Cap: uint32(capacity), Eps: 1e-6, HeadGroup: uint32(1 + r.IntN(heads+kvHeads+2)),
 			},
 			second: pianolaSecond{kvLen: uint32(1 + r.IntN(100)), rows: uint32(rows)},
 			input: map[string][]byte{

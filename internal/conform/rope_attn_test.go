@@ -11,6 +11,7 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/kernels"
 )
 
@@ -20,6 +21,7 @@ type ropeAttention struct {
 	half        int
 	interleaved bool
 	norm        bool
+	ahead       int // bytes per SIMD group for prefetched K and V
 }
 
 // newest returns the parts of the newest position's row in a cache.
@@ -70,6 +72,7 @@ func (a ropeAttention) command(r *rand.Rand) command {
 	c.params = kernels.RoPEAttnParams{
 		Heads: p.Heads, KVHeads: p.KVHeads, Half: uint32(a.half), Cap: p.Cap, Window: p.Window, Span: p.Span, Splits: p.Splits, Scale: p.Scale,
 		HeadGroup: p.HeadGroup, Eps: 1e-6, Shared: uint32(a.shared), SoftCap: p.SoftCap,
+		Ahead: uint32(a.ahead),
 	}
 	angles := make([]float32, 2*a.half)
 	for i := range a.half {
@@ -139,55 +142,84 @@ func (a ropeAttention) check(c command, got *outcome, tol float64) error {
 // testRopeAttn compares random shapes with fewer than limit positions with the CPU device and
 // with float64, in three orders.
 func testRopeAttn(t *testing.T, p *emu.Program, first, end uint64, limit int) {
-	k, _ := decl.Lookup(kernels.RoPEAttn)
 	for seed := first; seed < end; seed++ {
 		r := rand.New(rand.NewPCG(seed, 7))
 		a := ropeAttention{attention: randomAttention(r, limit).withoutSinks(), interleaved: r.IntN(2) == 0, norm: r.IntN(2) == 0}
-		a.rows, a.gap, a.half = 1, 0, pick(r, a.headDim/2, a.headDim/4)
-		c := a.command(r)
-		c.second.behind = uint32(r.IntN(min(a.kvLen, 8)))
-		c.second.kvLen -= c.second.behind
-		tab, slots := c.tableOf(t)
-		contents := c.contents(t, tab, slots, r)
-		cpu := c.onCPU(t, tab, slots, contents)
-		where := fmt.Sprintf("seed %d: %v, half %d, interleaved %t, norm %t", seed, a.attention, a.half, a.interleaved, a.norm)
-		if err := a.check(c, cpu, 2e-5); err != nil {
-			t.Fatalf("%s: the CPU device: %v", where, err)
+		a.ahead = pick(r, 0, 12288, 16384)
+		checkRopeAttn(t, p, a, r, seed)
+	}
+}
+
+// testRopeAttnShared does the same for shapes that the kernel computes by matrix products.
+func testRopeAttnShared(t *testing.T, p *emu.Program) {
+	for i, a := range []attention{
+		{headDim: 128, kvHeads: 2, shared: 4, kvLen: 700, splits: 2, span: 32},
+		{headDim: 128, kvHeads: 1, shared: 8, kvLen: 301, window: 200, learned: true, q8: true},
+		{headDim: 64, kvHeads: 1, shared: 11, kvLen: 533, window: 300, splits: 3, span: 16, softCap: 3},
+		{headDim: 64, kvHeads: 2, shared: 2, kvLen: 260, splits: 4, span: 32, q8: true, softCap: 50},
+		{headDim: 80, kvHeads: 1, shared: 3, kvLen: 150, learned: true},
+		{headDim: 96, kvHeads: 2, shared: 1, kvLen: 17},
+		{headDim: 24, kvHeads: 1, shared: 5, kvLen: 90, window: 33},
+		{headDim: 128, kvHeads: 1, shared: 2, kvLen: 1, q8: true},
+	} {
+		if !exhaustive.On && i > 3 {
+			break // the first four have long caches, windows, splits and both types
 		}
-		for i, name := range map[int]string{kernels.RoPEAttnBindKCache: "k_cache", kernels.RoPEAttnBindVCache: "v_cache"} {
-			left := slices.Clone(cpu.bindings[i])
-			for h := range a.kvHeads {
-				for i, part := range a.newest(left, h) {
-					copy(part, a.newest(c.input[name], h)[i])
-				}
-			}
-			if !bytes.Equal(left, c.input[name]) {
-				t.Fatalf("%s: the CPU device writes more of %s than the newest position", where, name)
+		r := rand.New(rand.NewPCG(uint64(i), 8))
+		a.rows, a.rowGroup, a.context, a.scale, a.headGroup = 1, 1, a.kvLen+r.IntN(100), pick(r, 1.0, 20), min(a.shared, 9)
+		both := ropeAttention{attention: a, interleaved: i%2 == 0, norm: i%3 == 0, ahead: 12288 + 4096*(i%2)}
+		checkRopeAttn(t, p, both, r, uint64(i))
+	}
+}
+
+// checkRopeAttn compares one shape.
+func checkRopeAttn(t *testing.T, p *emu.Program, a ropeAttention, r *rand.Rand, seed uint64) {
+	t.Helper()
+	k, _ := decl.Lookup(kernels.RoPEAttn)
+	a.rows, a.gap, a.half = 1, 0, pick(r, a.headDim/2, a.headDim/4)
+	c := a.command(r)
+	c.second.behind = uint32(r.IntN(min(a.kvLen, 8)))
+	c.second.kvLen -= c.second.behind
+	tab, slots := c.tableOf(t)
+	contents := c.contents(t, tab, slots, r)
+	cpu := c.onCPU(t, tab, slots, contents)
+	where := fmt.Sprintf("seed %d: %v, half %d, interleaved %t, norm %t, ahead %d", seed, a.attention, a.half, a.interleaved, a.norm, a.ahead)
+	if err := a.check(c, cpu, 2e-5); err != nil {
+		t.Fatalf("%s: the CPU device: %v", where, err)
+	}
+	for i, name := range map[int]string{kernels.RoPEAttnBindKCache: "k_cache", kernels.RoPEAttnBindVCache: "v_cache"} {
+		left := slices.Clone(cpu.bindings[i])
+		for h := range a.kvHeads {
+			for i, part := range a.newest(left, h) {
+				copy(part, a.newest(c.input[name], h)[i])
 			}
 		}
-		var first *outcome
-		threads := pick(r, 32, 64, 128, 256, 512)
-		for _, o := range []emu.Order{emu.Forward, emu.Reverse, emu.Random} {
-			got := c.emulated(t, p, tab, contents, launch{threads: threads, order: o, seed: seed})
-			if err := a.check(c, got, 2e-5); err != nil {
+		if !bytes.Equal(left, c.input[name]) {
+			t.Fatalf("%s: the CPU device writes more of %s than the newest position", where, name)
+		}
+	}
+	var first *outcome
+	threads := pick(r, 32, 64, 128, 256, 256)
+	for _, o := range []emu.Order{emu.Forward, emu.Reverse, emu.Random} {
+		got := c.emulated(t, p, tab, contents, launch{threads: threads, order: o, seed: seed})
+		if err := a.check(c, got, 2e-5); err != nil {
+			t.Fatalf("%s, %d threads: %v", where, threads, err)
+		}
+		if first == nil {
+			first = got
+			same := *got
+			same.bindings[kernels.RoPEAttnBindOut] = cpu.bindings[kernels.RoPEAttnBindOut]
+			same.bindings[kernels.RoPEAttnBindKCache] = cpu.bindings[kernels.RoPEAttnBindKCache]
+			err := a.sameCache(got.bindings[kernels.RoPEAttnBindKCache], cpu.bindings[kernels.RoPEAttnBindKCache])
+			if err := cmp.Or(err, compare(k, &same, cpu, nil)); err != nil {
 				t.Fatalf("%s, %d threads: %v", where, threads, err)
 			}
-			if first == nil {
-				first = got
-				same := *got
-				same.bindings[kernels.RoPEAttnBindOut] = cpu.bindings[kernels.RoPEAttnBindOut]
-				same.bindings[kernels.RoPEAttnBindKCache] = cpu.bindings[kernels.RoPEAttnBindKCache]
-				err := a.sameCache(got.bindings[kernels.RoPEAttnBindKCache], cpu.bindings[kernels.RoPEAttnBindKCache])
-				if err := cmp.Or(err, compare(k, &same, cpu, nil)); err != nil {
-					t.Fatalf("%s, %d threads: %v", where, threads, err)
-				}
-			} else if err := compare(k, got, first, nil); err != nil {
-				t.Fatalf("%s: order %d gives another result: %v", where, o, err)
-			}
+		} else if err := compare(k, got, first, nil); err != nil {
+			t.Fatalf("%s: order %d gives another result: %v", where, o, err)
 		}
-		got := c.emulated(t, p, tab, contents, launch{threads: threads, stop: 1})
-		if err := compare(k, got, &outcome{bindings: contents, stopped: true}, nil); err != nil {
-			t.Fatalf("%s: it writes with the stop flag set: %v", where, err)
-		}
+	}
+	got := c.emulated(t, p, tab, contents, launch{threads: threads, stop: 1})
+	if err := compare(k, got, &outcome{bindings: contents, stopped: true}, nil); err != nil {
+		t.Fatalf("%s: it writes with the stop flag set: %v", where, err)
 	}
 }

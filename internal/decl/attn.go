@@ -87,6 +87,7 @@ var ropeAttn = Kernel{
 	Grid: [3]string{"kv_heads", "splits", "ceildiv(shared,head_group)"},
 	Require: slices.Concat(attnRequire, []string{
 		"!windowed || min(context, window) <= cap", "half >= 1", "2*half <= head_dim", "kv_len >= 1", "kv_heads*shared == heads",
+		"ahead % 16 == 0", "ahead <= 65536",
 	}),
 	Bindings: []Binding{
 		{Name: "q", Role: Read, Shape: "[heads, head_dim]", Elem: F32, Extent: "4*heads*head_dim"},
@@ -111,10 +112,11 @@ var ropeAttn = Kernel{
 		{"eps", F32, "added to the mean square"},
 		{"shared", U32, "Q heads that share K and V: heads/kv_heads"},
 		{"soft_cap", F32, "c, if a score s becomes c*tanh(s/c); 0 means no cap"},
+		{"ahead", U32, "bytes of threadgroup memory per SIMD group for prefetched K and V, a multiple of 16; 0 means they are loaded to registers"},
 	},
 	Second:   []Second{secondKVLen, secondBehind},
 	Specs:    []Constant{constHeadDim, constWindow, constSplit, constLayout, constQKNorm, constKV, constLearned},
-	Optional: []string{"kv", "behind", "soft_cap", "learned"},
+	Optional: []string{"kv", "behind", "soft_cap", "learned", "ahead"},
 	Worker:   attnWorker + " + 8*head_dim", // also a head as float32, and K and V in the type of the cache
-	TGMem:    rowTGMem + " + 4*(head_group+2)*head_dim",
+	TGMem:    "max(" + rowTGMem + ", ceildiv(threads,32)*ahead) + 4*(head_group+2)*head_dim",
 }

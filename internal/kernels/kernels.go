@@ -521,29 +521,31 @@ const (
 
 // QKRoPEKVParams are the parameters of qk_rope_kv.
 type QKRoPEKVParams struct {
-	Heads   uint32  // Q heads
-	KVHeads uint32  // K and V heads
-	QStride uint32  // elements from one row of q to the next
-	KStride uint32  // elements from one row of k to the next
-	VStride uint32  // elements from one row of v to the next
-	Half    uint32  // rotated pairs of a head, at most head_dim/2
-	Cap     uint32  // rows of the cache
-	Eps     float32 // added to the mean square
-	First   uint32  // positions at the start whose rows stay
+	Heads     uint32  // Q heads
+	KVHeads   uint32  // K and V heads
+	QStride   uint32  // elements from one row of q to the next
+	KStride   uint32  // elements from one row of k to the next
+	VStride   uint32  // elements from one row of v to the next
+	Half      uint32  // rotated pairs of a head, at most head_dim/2
+	Cap       uint32  // rows of the cache
+	Eps       float32 // added to the mean square
+	First     uint32  // positions at the start whose rows stay
+	HeadGroup uint32  // heads that a threadgroup computes, of Q and then of K
 }
 
 // QKRoPEKVParamsOf decodes the parameters of c, a command of kernel qk_rope_kv.
 func QKRoPEKVParamsOf(c *table.Cmd) QKRoPEKVParams {
 	return QKRoPEKVParams{
-		Heads:   u32(c, 0),
-		KVHeads: u32(c, 4),
-		QStride: u32(c, 8),
-		KStride: u32(c, 12),
-		VStride: u32(c, 16),
-		Half:    u32(c, 20),
-		Cap:     u32(c, 24),
-		Eps:     f32(c, 28),
-		First:   u32(c, 32),
+		Heads:     u32(c, 0),
+		KVHeads:   u32(c, 4),
+		QStride:   u32(c, 8),
+		KStride:   u32(c, 12),
+		VStride:   u32(c, 16),
+		Half:      u32(c, 20),
+		Cap:       u32(c, 24),
+		Eps:       f32(c, 28),
+		First:     u32(c, 32),
+		HeadGroup: u32(c, 36),
 	}
 }
 
@@ -558,7 +560,8 @@ func (p QKRoPEKVParams) Put(c *table.Cmd) {
 	putU32(c, 24, p.Cap)
 	putF32(c, 28, p.Eps)
 	putU32(c, 32, p.First)
-	c.ParamSize = 36
+	putU32(c, 36, p.HeadGroup)
+	c.ParamSize = 40
 }
 
 // Bindings of attn.
@@ -784,6 +787,7 @@ type RoPEAttnParams struct {
 	Eps       float32 // added to the mean square
 	Shared    uint32  // Q heads that share K and V: heads/kv_heads
 	SoftCap   float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap
+	Ahead     uint32  // bytes of threadgroup memory per SIMD group for prefetched K and V, a multiple of 16; 0 means they are loaded to registers
 }
 
 // RoPEAttnParamsOf decodes the parameters of c, a command of kernel rope_attn.
@@ -801,6 +805,7 @@ func RoPEAttnParamsOf(c *table.Cmd) RoPEAttnParams {
 		Eps:       f32(c, 36),
 		Shared:    u32(c, 40),
 		SoftCap:   f32(c, 44),
+		Ahead:     u32(c, 48),
 	}
 }
 
@@ -818,7 +823,8 @@ func (p RoPEAttnParams) Put(c *table.Cmd) {
 	putF32(c, 36, p.Eps)
 	putU32(c, 40, p.Shared)
 	putF32(c, 44, p.SoftCap)
-	c.ParamSize = 48
+	putU32(c, 48, p.Ahead)
+	c.ParamSize = 52
 }
 
 // Bindings of argmax_part.

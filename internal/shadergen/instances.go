@@ -102,6 +102,7 @@ var instances = []compiled{
 	{kernel: "attn", fixed: append(slices.Concat(fix("tile", 0, 1).and("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128).and("tile", 0, 1).and("kv", decl.KVF16),
 		fix("head_dim", 64, 128).and("tile", 0, 1).and("kv", decl.KVQ8), fix("head_dim", 256).and("tile", 0).and("kv", decl.KVF16, decl.KVQ8)).and("sinks", 0),
 		fix("tile", 0).and("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...)},
+	{kernel: "qk_rope_kv", generic: true, fixed: fix("head_dim", 64, 128)},
 	{kernel: "rope_attn", generic: true, fixed: slices.Concat(fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8))},
 }
 

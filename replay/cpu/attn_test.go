@@ -70,7 +70,7 @@ func TestQKRoPEKV(t *testing.T) {
 			part := func(from, n int) []float32 { return qkv[from*d:][:(rows-1)*stride+n*d] }
 			angles, norms := random(r, rows*half*2, 1), random(r, 2*d, 1)
 			fused := newSolo(t, kernels.QKRoPEKV, []uint32{d, layout, norm},
-				kernels.QKRoPEKVParams{Heads: heads, KVHeads: kvHeads, QStride: stride, KStride: stride, VStride: stride, Half: half, Cap: capacity, Eps: 1e-5},
+				kernels.QKRoPEKVParams{Heads: heads, KVHeads: kvHeads, QStride: stride, KStride: stride, VStride: stride, Half: half, Cap: capacity, Eps: 1e-5, HeadGroup: 1},
 				second(0, kvLen, rows), []string{"norm"}[:1-norm]...)
 			fused.fill("q", part(0, heads))
 			fused.fill("k", part(heads, kvHeads))
@@ -340,7 +340,7 @@ func TestKVQ8(t *testing.T) {
 		angles[2*i] = 1 // a rotation by 0
 	}
 	fused := newSolo(t, kernels.QKRoPEKV, []uint32{d, decl.LayoutHalf, 0, decl.KVQ8},
-		kernels.QKRoPEKVParams{Heads: heads, KVHeads: kvHeads, QStride: stride, KStride: stride, VStride: stride, Half: half, Cap: capacity, Eps: 1e-5},
+		kernels.QKRoPEKVParams{Heads: heads, KVHeads: kvHeads, QStride: stride, KStride: stride, VStride: stride, Half: half, Cap: capacity, Eps: 1e-5, HeadGroup: 1},
 		second(0, kvLen, rows), "norm")
 	fused.fill("q", part(0, heads))
 	fused.fill("k", k)

@@ -161,7 +161,7 @@ func (s shape) forward(b *builder, rows, capacity int, x, h, ang, qkvAt, q, att,
 		qFrom, qStride := q, s.heads*s.headDim
 		if s.fused {
 			b.cmd(kernels.QKRoPEKV, []uint32{uint32(s.headDim), decl.LayoutHalf, 1},
-				kernels.QKRoPEKVParams{Heads: uint32(s.heads), KVHeads: uint32(s.kvHeads), QStride: uint32(qkv), KStride: uint32(qkv), VStride: uint32(qkv), Half: uint32(half), Cap: uint32(capacity), Eps: 1e-5},
+				kernels.QKRoPEKVParams{Heads: uint32(s.heads), KVHeads: uint32(s.kvHeads), QStride: uint32(qkv), KStride: uint32(qkv), VStride: uint32(qkv), Half: uint32(half), Cap: uint32(capacity), Eps: 1e-5, HeadGroup: 1},
 				withRows(table.PatchKVLen), second, qkvAt, kAt, vAt, ang, at{p + "qk_norm", 0}, q, at{p + "k", 0}, at{p + "v", 0})
 		} else {
 			qFrom, qStride = qkvAt, qkv
