@@ -11,7 +11,7 @@ pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 struct fake F = {.version = 13000, .devices = 1, .total = 1ull << 30, .major = 9, .minor = 0, .next = 1ull << 40, .delay = 0};
 
-static object *objects;
+static object *objects[KINDS]; // a list of each kind
 static __thread struct { uint64_t id[16]; int n; } current; // stack of contexts of this thread
 
 // complain records the first misuse; tests read it.
@@ -48,20 +48,20 @@ int leave(int code) {
 object *object_new(enum kind kind) {
     object *o = calloc(1, sizeof *o);
     o->kind = kind;
-    o->next = objects;
-    objects = o;
+    o->next = objects[kind];
+    objects[kind] = o;
     F.live[kind]++;
     return o;
 }
 
 object *object_find(void *p, enum kind kind) {
-    for (object *o = objects; o; o = o->next)
-        if (o == p && o->kind == kind) return o;
+    for (object *o = objects[kind]; o; o = o->next)
+        if (o == p) return o;
     return NULL;
 }
 
 void object_free(object *o) {
-    for (object **at = &objects; *at; at = &(*at)->next)
+    for (object **at = &objects[o->kind]; *at; at = &(*at)->next)
         if (*at == o) {
             *at = o->next;
             break;
@@ -89,20 +89,20 @@ void object_free(object *o) {
 
 // object_part returns a function of a module, or a node of a graph, or NULL.
 object *object_part(const object *whole, enum kind kind) {
-    for (object *o = objects; o; o = o->next)
-        if (o->kind == kind && o->whole == whole) return o;
+    for (object *o = objects[kind]; o; o = o->next)
+        if (o->whole == whole) return o;
     return NULL;
 }
 
 object *find_range(dptr p, uint64_t n) {
-    for (object *o = objects; o; o = o->next)
-        if (o->kind == MEMORY && p >= o->at && p - o->at <= o->size && n <= o->size - (p - o->at)) return o;
+    for (object *o = objects[MEMORY]; o; o = o->next)
+        if (p >= o->at && p - o->at <= o->size && n <= o->size - (p - o->at)) return o;
     return NULL;
 }
 
 static object *find_pinned(const void *p) {
-    for (object *o = objects; o; o = o->next)
-        if (o->kind == PINNED && (const uint8_t *)p >= o->raw + ZONE && (const uint8_t *)p < o->raw + ZONE + o->size) return o;
+    for (object *o = objects[PINNED]; o; o = o->next)
+        if ((const uint8_t *)p >= o->raw + ZONE && (const uint8_t *)p < o->raw + ZONE + o->size) return o;
     return NULL;
 }
 
@@ -207,12 +207,11 @@ int cuDevicePrimaryCtxRelease_v2(int dev) {
         return leave(e);
     }
     if (--F.retained == 0) {
-        object *next;
-        for (object *o = objects; o; o = next) {
-            next = o->next;
-            if (!o->tried) F.leaked++;
-            object_free(o);
-        }
+        for (int kind = 0; kind < KINDS; kind++)
+            while (objects[kind]) {
+                if (!objects[kind]->tried) F.leaked++;
+                object_free(objects[kind]);
+            }
         F.context = 0;
         F.sticky = 0;
     }
@@ -400,7 +399,8 @@ void fake_release(void) {
 long fake_live(void) {
     long n = 0;
     pthread_mutex_lock(&lock);
-    for (object *o = objects; o; o = o->next) n += !o->tried;
+    for (int kind = 0; kind < KINDS; kind++)
+        for (object *o = objects[kind]; o; o = o->next) n += !o->tried;
     pthread_mutex_unlock(&lock);
     return n;
 }
