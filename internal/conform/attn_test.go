@@ -361,7 +361,7 @@ func TestAttention(t *testing.T) {
 
 // TestAttentionFast runs the tests that take too long with the sanitizers.
 func TestAttentionFast(t *testing.T) {
-	p := builds.Get(t, emu.Options{})
+	p := builds.Get(t, fast)
 	for _, tt := range []struct {
 		name string
 		run  func(*testing.T, *emu.Program)

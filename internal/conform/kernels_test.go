@@ -363,7 +363,7 @@ func halves(b []byte) []float64 {
 
 // TestLarge runs the tests that take too long with the sanitizers.
 func TestLarge(t *testing.T) {
-	p := builds.Get(t, emu.Options{})
+	p := builds.Get(t, fast)
 	t.Run("angles", func(t *testing.T) { testAngles(t, p) })
 	t.Run("vocabulary", func(t *testing.T) { testVocabulary(t, p) })
 	t.Run("sampler", func(t *testing.T) { testLargeSampler(t, p) })

@@ -12,9 +12,12 @@ import (
 // builds caches the emulators, because building one takes a minute.
 var builds emu.Builds
 
-// checked selects the emulator with the sanitizers in an exhaustive run. A sample uses the other,
-// which tests need anyway.
-var checked = emu.Options{Sanitize: exhaustive.On}
+// fast selects the emulator that runs fastest, and checked the one with the sanitizers. A sample
+// uses one emulator for both, which has no sanitizers and only some weight types.
+var (
+	fast    = emu.Options{Sample: !exhaustive.On}
+	checked = emu.Options{Sanitize: exhaustive.On, Sample: !exhaustive.On}
+)
 
 func TestMain(m *testing.M) {
 	code := m.Run()

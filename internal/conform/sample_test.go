@@ -260,7 +260,7 @@ var emulatedDraws = flag.Int("draws", exhaustive.Pick(5_000, 2_000), "how many d
 // TestDraws compares draws of the emulated kernel with the distribution by chi-square. Each
 // draw uses one part and another position.
 func TestDraws(t *testing.T) {
-	p := builds.Get(t, emu.Options{})
+	p := builds.Get(t, fast)
 	for i, c := range []struct {
 		temperature float64
 		k           uint32

@@ -57,7 +57,8 @@ type Dispatch struct {
 // Program is a built emulator. Its methods may be called from several
 // goroutines; dispatches run one after another.
 type Program struct {
-	path string
+	path   string
+	sample bool // built with Options.Sample
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -69,6 +70,7 @@ type Program struct {
 // Options are the settings of a build.
 type Options struct {
 	Sanitize bool   // report accesses outside of buffers and threadgroup memory, and misaligned ones
+	Sample   bool   // compile fast: with only the weight types that Sampled reports, and less optimisation
 	Sources  string // a folder of undeclared kernels, from the repository's root; "" for the real ones
 }
 
@@ -131,13 +133,16 @@ func (b *Builds) Close() error {
 func build(tb testing.TB, o Options, dir string) *Program {
 	tb.Helper()
 	root := canBuild(tb)
-	p := &Program{path: filepath.Join(dir, "emulator")}
+	p := &Program{path: filepath.Join(dir, "emulator"), sample: o.Sample}
 	args := []string{"run", "./internal/shadergen", "-program", p.path}
 	if o.Sources != "" {
 		args = append(args, "-undeclared", "-sources", o.Sources)
 	}
 	if o.Sanitize {
 		args = append(args, "-sanitize")
+	}
+	if o.Sample {
+		args = append(args, "-types", sampleNames())
 	}
 	cmd := exec.Command("go", args...)
 	cmd.Dir = root
@@ -226,8 +231,11 @@ func (p *Program) stop() {
 
 // Run runs a command. Afterwards Buffers and Step hold the kernel's results. The error is a
 // fault of the kernel: its lanes wait at different barriers, or a sanitizer reports an invalid
-// access.
+// access. It is an *UncompiledError if the emulator lacks the weight type.
 func (p *Program) Run(d *Dispatch) error {
+	if err := p.compiled(d); err != nil {
+		return err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.start(); err != nil {

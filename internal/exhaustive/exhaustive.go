@@ -21,12 +21,3 @@ func Only(tb testing.TB, reason string) {
 		tb.Skip("needs -tags exhaustive: " + reason)
 	}
 }
-
-// Sampled skips the i-th case of a list unless the run is exhaustive or i is a
-// multiple of every.
-func Sampled(tb testing.TB, i, every int) {
-	tb.Helper()
-	if !On && i%every != 0 {
-		tb.Skipf("needs -tags exhaustive: the sample has one case in %d", every)
-	}
-}

@@ -28,7 +28,6 @@ type output struct {
 // project holds the sources and the compiler.
 type project struct {
 	toolchain
-	version string
 	kernels []*source // .metal files, by name
 	headers []*source // included headers, except generated ones
 	only    string    // the only source to compile, or "" for all
@@ -222,17 +221,20 @@ func (p *project) manifest() ([]byte, error) {
 
 // host builds the emulator with every kernel. The result is a shared library or the program
 // that package emu starts.
-func (p *project) host(out string, shared, sanitize bool) error {
+func (p *project) host(out string, shared bool, b hostBuild) error {
 	out, err := filepath.Abs(out)
 	if err != nil {
 		return err
 	}
+	if err := p.limit(b.types); err != nil {
+		return err
+	}
 	var jobs []func() error
 	var objects []string
-	add := func(compile func(file, out string, sanitize bool) error, file string) {
+	add := func(compile func(file, out string, b hostBuild) error, file string) {
 		o := filepath.Join(p.build, filepath.Base(file)+".o")
 		objects = append(objects, o)
-		jobs = append(jobs, func() error { return compile(file, o, sanitize) })
+		jobs = append(jobs, func() error { return compile(file, o, b) })
 	}
 	for _, s := range p.kernels {
 		name := strings.TrimSuffix(s.base(), ".metal") + ".host.cc"
@@ -252,7 +254,7 @@ func (p *project) host(out string, shared, sanitize bool) error {
 	if err := each(jobs); err != nil {
 		return err
 	}
-	return p.link(out, shared, sanitize, objects)
+	return p.link(out, shared, b, objects)
 }
 
 // compare returns an error for each output that differs from the committed file, and for each

@@ -248,3 +248,29 @@ func TestTwice(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestLimited checks that an emulator of a few types has the code of these types only.
+func TestLimited(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "shaders", "types.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := limited(string(text), []string{"Q8_0", "MXFP4", "MLX8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"#define PIANOLA_QUANTISED(X) \\\n    X(Q8_0) \\\n    X(MXFP4) \\\n    X(MLX8)\n\n",
+		"#define PIANOLA_EXPANDED(X) \\\n    X(Q8_0)\n\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the list is not %q", want)
+		}
+	}
+	if strings.Count(got, "    X(") != 3+1 || strings.Count(got, "case ") != strings.Count(string(text), "case ") {
+		t.Error("limited changes more than the two lists")
+	}
+	if _, err := limited(string(text), []string{"Q8_0", "Q9"}); err == nil || !strings.Contains(err.Error(), `no list has the type "Q9"`) {
+		t.Errorf("an unknown type: %v", err)
+	}
+}

@@ -41,16 +41,12 @@ func (t *toolchain) compile(args []string, out, file string) error {
 
 // name returns the file name of an object in the cache.
 func (t *toolchain) name(args []string, file string) (string, error) {
-	v, err := version()
-	if err != nil {
-		return "", err
-	}
 	text, err := t.run(compiler, append(slices.Clip(args), "-E", file)...)
 	if err != nil {
 		return "", err
 	}
 	// The build folder has a different name in each run, so remove it from the hashed text.
-	all := bytes.ReplaceAll(fmt.Appendf(nil, "%s %q\n%s", v, args, text), []byte(t.build), nil)
+	all := bytes.ReplaceAll(fmt.Appendf(nil, "%s %q\n%s", t.version, args, text), []byte(t.build), nil)
 	return fmt.Sprintf("%x.o", sha256.Sum256(all)), nil
 }
 

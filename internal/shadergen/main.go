@@ -8,6 +8,7 @@
 //	go run ./internal/shadergen -host FILE.so       builds the emulator as a shared library
 //	go run ./internal/shadergen -program FILE       builds it as the program of package emu
 //	go run ./internal/shadergen -sanitize -program FILE
+//	go run ./internal/shadergen -types Q8_0,Q4_K -program FILE
 //
 // It requires clang 19 and installs nothing.
 package main
@@ -24,18 +25,20 @@ func main() {
 	host := flag.String("host", "", "build the emulator as a shared library in this file")
 	program := flag.String("program", "", "build the emulator as a program in this file")
 	sanitize := flag.Bool("sanitize", false, "build the emulator with sanitizers for addresses, alignment and bounds")
+	types := flag.String("types", "", "build an emulator that compiles fast, with less optimisation and only these quantised weight types, such as Q8_0,Q4_K")
 	root := flag.String("root", ".", "the repository's root")
 	sources := flag.String("sources", "shaders", "the folder of the kernels, relative to the root")
 	only := flag.String("only", "", "compile only this source, such as gemm.metal, and keep the PTX of the others")
 	undeclared := flag.Bool("undeclared", false, "accept kernels without a declaration, as tests use them")
 	flag.Parse()
-	if err := run(*root, *sources, *only, !*undeclared, *check, *lint, *host, *program, *sanitize); err != nil {
+	b := hostBuild{sanitize: *sanitize, types: *types}
+	if err := run(*root, *sources, *only, !*undeclared, *check, *lint, *host, *program, b); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(root, sources, only string, declared, check, lint bool, host, program string, sanitize bool) error {
+func run(root, sources, only string, declared, check, lint bool, host, program string, b hostBuild) error {
 	p, err := open(root, sources, declared)
 	if err != nil {
 		return err
@@ -44,9 +47,9 @@ func run(root, sources, only string, declared, check, lint bool, host, program s
 	p.only = only
 	switch {
 	case host != "":
-		return p.host(host, true, sanitize)
+		return p.host(host, true, b)
 	case program != "":
-		return p.host(program, false, sanitize)
+		return p.host(program, false, b)
 	}
 	if err := p.check(); err != nil || lint {
 		return err

@@ -1,0 +1,63 @@
+package emu
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/dtype"
+)
+
+// sample lists the quantised weight types of an emulator built with Options.Sample. Compiling
+// the kernels for all types takes more time than most tests. Each property in shaders/types.h
+// that selects code has a type in this list; TestSample checks it.
+var sample = []dtype.Type{
+	dtype.Q8_0, dtype.Q4_0, dtype.Q5_1, dtype.Q2_K, dtype.Q3_K, dtype.Q4_K, dtype.Q6_K, dtype.IQ4_XS, dtype.MXFP4, dtype.NVFP4, dtype.TQ1_0, dtype.MLX3, dtype.MLX8,
+}
+
+// Sampled reports whether an emulator built with Options.Sample has the kernels of a weight type.
+// Only quantised types of shaders/types.h may be missing.
+func Sampled(t dtype.Type) bool {
+	return !t.Quantized() || t.Family() == dtype.FP8 || slices.Contains(sample, t.Family())
+}
+
+// sampleNames returns the names of the sample's types in shaders/types.h, separated by commas.
+func sampleNames() string {
+	var names []string
+	for _, t := range sample {
+		if bits, _, _, ok := t.MLX(); ok {
+			names = append(names, fmt.Sprintf("MLX%d", bits))
+		} else {
+			names = append(names, t.String())
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// UncompiledError reports a dispatch of a kernel with a weight type that the emulator was built
+// without.
+type UncompiledError struct {
+	Kernel string
+	Type   dtype.Type
+}
+
+// Error implements error.
+func (e *UncompiledError) Error() string {
+	return fmt.Sprintf("emu: kernel %s was not compiled for weight type %s, because Options.Sample is set", e.Kernel, e.Type)
+}
+
+// compiled returns an error if the emulator was built without a weight type of the dispatch.
+// The kernels would compute nothing.
+func (p *Program) compiled(d *Dispatch) error {
+	k, ok := decl.Declared(d.Kernel)
+	if !ok || !p.sample {
+		return nil
+	}
+	for i, c := range k.Specs {
+		if t := dtype.Type(d.Specs[i]); c.WeightType && !Sampled(t) {
+			return &UncompiledError{d.Kernel, t}
+		}
+	}
+	return nil
+}

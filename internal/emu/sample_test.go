@@ -1,0 +1,83 @@
+package emu
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/dtype"
+)
+
+var (
+	propertyFunction = regexp.MustCompile(`(?s)static inline \w+ (has_\w+|scale_words|piece_run|block_elems|levels_of)\(uint type\) \{\n    switch \(type\) \{\n(.*?)\n    \}`)
+	propertyCase     = regexp.MustCompile(`(?s)((?:\s*case PIANOLA_WTYPE_\w+:)+) return (.*?);`)
+	typeOfCase       = regexp.MustCompile(`PIANOLA_WTYPE_(\w+)`)
+)
+
+// TestSample checks that the sample has a type for each value of the properties that select a
+// decoder or the code for a tile.
+func TestSample(t *testing.T) {
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "shaders", "types.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := strings.Split(sampleNames(), ",")
+	for _, name := range names {
+		if !strings.Contains(string(text), "X("+name+")") {
+			t.Errorf("types.h has no type %s", name)
+		}
+	}
+	values := 0
+	for _, f := range propertyFunction.FindAllStringSubmatch(string(text), -1) {
+		for _, c := range propertyCase.FindAllStringSubmatch(f[2], -1) {
+			values++
+			if !slices.ContainsFunc(typeOfCase.FindAllStringSubmatch(c[1], -1), func(m []string) bool { return slices.Contains(names, m[1]) }) {
+				t.Errorf("the sample has no type for which %s is %s", f[1], c[2])
+			}
+		}
+	}
+	if values < 15 {
+		t.Errorf("types.h has only %d values of properties", values)
+	}
+}
+
+// TestUncompiled checks that an emulator of a sample refuses the types that it lacks, and only
+// those.
+func TestUncompiled(t *testing.T) {
+	lacks := 0
+	for _, typ := range dtype.All() {
+		d := &Dispatch{Kernel: "gemv"}
+		d.Specs[0] = uint32(typ)
+		if err := (&Program{}).compiled(d); err != nil {
+			t.Errorf("%s: the emulator of all types: %v", typ, err)
+		}
+		var lacking *UncompiledError
+		err := (&Program{sample: true}).Run(d)
+		if Sampled(typ) {
+			if errors.As(err, &lacking) {
+				t.Errorf("%s: %v", typ, err)
+			}
+			continue
+		}
+		lacks++
+		if !errors.As(err, &lacking) || *lacking != (UncompiledError{"gemv", typ}) {
+			t.Errorf("%s: got %v, want an UncompiledError", typ, err)
+		}
+	}
+	if lacks == 0 {
+		t.Error("the sample lacks no type")
+	}
+	for _, typ := range []dtype.Type{dtype.F32, dtype.F16, dtype.BF16, dtype.FP8} {
+		if !Sampled(typ) {
+			t.Errorf("the sample lacks %s", typ)
+		}
+	}
+}
