@@ -12,6 +12,7 @@ import (
 
 	"github.com/pianola-engine/pianola"
 	"github.com/pianola-engine/pianola/bench"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 )
 
 // TestLatencyCounts checks the number of values in each distribution. Tokens that arrive
@@ -44,14 +45,15 @@ func TestLatencyCounts(t *testing.T) {
 // TestLatencyCancels cancels generations that last long enough, with load goroutines running.
 func TestLatencyCancels(t *testing.T) {
 	m := open(t, gopher, pianola.Options{})
+	requests := exhaustive.Pick(8, 3)
 	res, err := bench.RunLatency(context.Background(), m, bench.LatencyOptions{
-		Prompt: 256, Decode: 128, Requests: 8, ChainTime: 5 * time.Millisecond, Load: 1,
+		Prompt: 256, Decode: 128, Requests: requests, ChainTime: 5 * time.Millisecond, Load: 1,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p, d := res.CancelPrefill, res.CancelDecode
-	if p.Count < 1 || p.Count > 8 || d.Count < 1 || d.Count > 8 || res.Deadline.Count != p.Count+d.Count {
+	if p.Count < 1 || p.Count > int64(requests) || d.Count < 1 || d.Count > int64(requests) || res.Deadline.Count != p.Count+d.Count {
 		t.Errorf("%d and %d cancellations, %d deadlines", p.Count, d.Count, res.Deadline.Count)
 	}
 	for _, c := range []*bench.Distribution{p, d} {

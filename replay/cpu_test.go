@@ -52,13 +52,31 @@ var sessionTests = []struct {
 
 func TestCPU(t *testing.T) {
 	for _, c := range sessionTests {
-		t.Run(c.name, func(t *testing.T) { c.run(t, loadedOnCPU) })
+		loaded := loadedOnTeam
+		if slices.Contains(anyMode, c.name) {
+			loaded = loadedOnCPU
+		}
+		t.Run(c.name, func(t *testing.T) { c.run(t, loaded) })
 	}
 }
 
+// loadedOnTeam loads a tiny model on the CPU device with as many threads as processors.
+func loadedOnTeam(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model {
+	t.Helper()
+	return loadedOnThreads(t, 0, name, chunk, o)
+}
+
+// loadedOnCPU loads a tiny model on the CPU device for tests that do not concern its threads. A
+// sample uses one thread: go test runs several packages at once, and threads that wait for a thread
+// without a processor waste time.
 func loadedOnCPU(t testing.TB, name string, chunk int, o compiler.Options) *replay.Model {
 	t.Helper()
-	dev, err := cpu.New(cpu.Options{})
+	return loadedOnThreads(t, exhaustive.Pick(0, 1), name, chunk, o)
+}
+
+func loadedOnThreads(t testing.TB, threads int, name string, chunk int, o compiler.Options) *replay.Model {
+	t.Helper()
+	dev, err := cpu.New(cpu.Options{Threads: threads})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,8 +30,8 @@ func fakeCUDA(t testing.TB, mode string) *cuda.Device {
 	return dev
 }
 
-// anyMode lists tests of sessionTests that take long and do not depend on the mode. Unless the
-// tests are exhaustive, they run in one mode only.
+// anyMode lists tests of sessionTests that take long and depend neither on the mode of a device nor
+// on the number of threads. A sample runs them in one mode, and with one thread.
 var anyMode = []string{"AllLogits", "Chunks", "Fork", "KVKinds", "Reprompt", "RepromptRotating", "SpeculateCancel", "SpeculateState", "SpeculateStop"}
 
 // TestCUDA runs the tests of every device on the CUDA device without a GPU.
@@ -92,7 +92,7 @@ func TestCUDAAgrees(t *testing.T) {
 				}
 				return logits
 			}
-			host, err := cpu.New(cpu.Options{})
+			host, err := cpu.New(cpu.Options{Threads: 1})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola"
+	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/internal/golden"
 	"github.com/pianola-engine/pianola/internal/testmodels"
 )
@@ -21,9 +23,23 @@ func readGolden(t *testing.T, path string) *golden.Reference {
 	return g
 }
 
+// otherThreads is a number of threads that differs from the default of threaded.
+var otherThreads = exhaustive.Pick(1, 2)
+
+// threaded returns the options with the number of threads that tests on the CPU device use by
+// default. A sample uses one thread: go test runs several packages at once, and threads that wait
+// for a thread without a processor waste time. Some tests compare its results with those of
+// otherThreads.
+func threaded(o pianola.Options) pianola.Options {
+	if !exhaustive.On && o.Device == pianola.DeviceCPU && !o.RealTime {
+		o.Threads = cmp.Or(o.Threads, 1)
+	}
+	return o
+}
+
 func open(t testing.TB, path string, o pianola.Options) *pianola.Model {
 	t.Helper()
-	m, err := pianola.Open(context.Background(), testmodels.Path(t, path), o)
+	m, err := pianola.Open(context.Background(), testmodels.Path(t, path), threaded(o))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,8 +183,8 @@ func TestSameTokens(t *testing.T) {
 			}{
 				{pianola.Options{Device: "cpu"}, []int{2, 7, 64, 128, 0}},
 				{pianola.Options{Device: "cpu", Table: pianola.TableOptions{NoFuse: true}}, []int{64}},
-				{pianola.Options{Device: "cpu", Threads: 1}, []int{64}},
-				{pianola.Options{Device: "cpu", Table: pianola.TableOptions{NoFuse: true}, Threads: 1}, []int{7}},
+				{pianola.Options{Device: "cpu", Threads: otherThreads}, []int{64}},
+				{pianola.Options{Device: "cpu", Table: pianola.TableOptions{NoFuse: true}, Threads: otherThreads}, []int{7}},
 			} {
 				m := open(t, path, o.Options)
 				for _, chain := range o.chains {

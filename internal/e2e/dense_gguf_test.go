@@ -218,7 +218,7 @@ func TestDenseGGUF(t *testing.T) {
 				g := readGolden(t, filepath.Join(dir, "golden.json"))
 				cases := g.Cases[len(g.Cases)-1:]
 				var first []float32
-				for _, o := range []pianola.Options{{}, {Table: pianola.TableOptions{NoFuse: true}}, {Table: pianola.TableOptions{NoRepack: true}, Threads: 1}} {
+				for _, o := range []pianola.Options{{}, {Table: pianola.TableOptions{NoFuse: true}}, {Table: pianola.TableOptions{NoRepack: true}, Threads: otherThreads}} {
 					o.Device, o.Table.Context = "cpu", roomy(t, path)
 					if typ == dtype.F16 && first != nil {
 						break

@@ -30,7 +30,7 @@ func TestDenseSameBits(t *testing.T) {
 				return greedy(t, open(t, path, o), chain, c.PromptIDs, n)
 			}
 			wantLogits, want := run(pianola.Options{}, 1)
-			for _, o := range []pianola.Options{{}, {Table: pianola.TableOptions{NoFuse: true}}, {Threads: 1}, {Table: pianola.TableOptions{NoRepack: true}}} {
+			for _, o := range []pianola.Options{{}, {Table: pianola.TableOptions{NoFuse: true}}, {Threads: otherThreads}, {Table: pianola.TableOptions{NoRepack: true}}} {
 				if logits, got := run(o, 64); !slices.Equal(logits, wantLogits) || !slices.Equal(got, want) {
 					t.Errorf("%+v: the results differ", o)
 				}

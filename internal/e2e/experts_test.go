@@ -49,7 +49,7 @@ func TestExperts(t *testing.T) {
 				if i != len(g.Cases)-1 {
 					continue
 				}
-				for _, o := range []pianola.Options{{Device: "cpu", Table: pianola.TableOptions{Context: 128}}, {Device: "cpu", Table: pianola.TableOptions{Context: 128, NoFuse: true}, Threads: 1}} {
+				for _, o := range []pianola.Options{{Device: "cpu", Table: pianola.TableOptions{Context: 128}}, {Device: "cpu", Table: pianola.TableOptions{Context: 128, NoFuse: true}, Threads: otherThreads}} {
 					other, got := greedy(t, open(t, md[0], o), 1, c.PromptIDs, len(ids))
 					if !slices.Equal(other, logits) || !slices.Equal(got, ids) {
 						t.Errorf("%+v: the logits or tokens differ", o)
@@ -108,7 +108,7 @@ func TestExpertsMXFP4(t *testing.T) {
 	if rel > 7e-2 {
 		t.Errorf("the relative error is %v", rel)
 	}
-	for _, o := range []pianola.Options{{Table: pianola.TableOptions{NoFuse: true}, Threads: 1}, {Table: pianola.TableOptions{NoRepack: true}}} {
+	for _, o := range []pianola.Options{{Table: pianola.TableOptions{NoFuse: true}, Threads: otherThreads}, {Table: pianola.TableOptions{NoRepack: true}}} {
 		o.Device, o.Table.Context = "cpu", 64
 		logits, got := greedy(t, open(t, a, o), 1, ids, 24)
 		if o.Table.NoRepack {

@@ -39,7 +39,7 @@ func TestQuantisedGemma(t *testing.T) {
 		for _, o := range []struct {
 			pianola.Options
 			chain int
-		}{{pianola.Options{}, 1}, {pianola.Options{Table: pianola.TableOptions{NoFuse: true}}, 64}, {pianola.Options{Threads: 1}, 64}} {
+		}{{pianola.Options{}, 1}, {pianola.Options{Table: pianola.TableOptions{NoFuse: true}}, 64}, {pianola.Options{Threads: otherThreads}, 64}} {
 			if logits, got := result(o.Options, o.chain); !slices.Equal(logits, want) || !slices.Equal(got, tokens) {
 				t.Errorf("%s, %+v: the results differ", quant, o)
 			}

@@ -81,7 +81,7 @@ func TestKVQ8(t *testing.T) {
 	prompt := []int32{}
 	var first []float32
 	var ids []int32
-	for i, o := range []pianola.Options{{}, {Threads: 1}, {Table: pianola.TableOptions{NoFuse: true}}} {
+	for i, o := range []pianola.Options{{}, {Threads: otherThreads}, {Table: pianola.TableOptions{NoFuse: true}}} {
 		o.Device, o.Table.Context, o.Table.KV = "cpu", chunk, "q8_0"
 		m := open(t, "testdata/gopher-q8_0.gguf", o)
 		if i == 0 {

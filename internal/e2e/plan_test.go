@@ -34,6 +34,7 @@ func TestPlan(t *testing.T) {
 		{"testdata/tiny/llama/model.gguf", pianola.Options{}},
 	} {
 		c.o.Device = "cpu"
+		c.o = threaded(c.o)
 		p, err := pianola.Plan(testmodels.Path(t, c.path), c.o)
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +12,7 @@ import (
 
 // TestRealTime checks which settings RealTime changes, and that it does not change the tokens.
 func TestRealTime(t *testing.T) {
-	plain := open(t, gopher, pianola.Options{Device: "cpu"})
+	plain := open(t, gopher, pianola.Options{Device: "cpu", Threads: runtime.GOMAXPROCS(0)})
 	m := open(t, gopher, pianola.Options{Device: "cpu", RealTime: true})
 	if !m.RealTime() || plain.RealTime() || m.Threads() != max(1, plain.Threads()-1) || !strings.Contains(m.Device().Detail, "in real time") {
 		t.Errorf("%d threads with RealTime, %d without; %+v", m.Threads(), plain.Threads(), m.Device())
