@@ -25,7 +25,7 @@ type compiler struct {
 // compile parses the expressions of a declaration and checks its limits.
 func (k *Kernel) compile() error {
 	c := compiler{k, map[string]bool{}}
-	for _, step := range []func() error{c.names, c.bindings, c.command, c.second, c.threads} {
+	for _, step := range []func() error{c.names, c.bindings, c.matrices, c.command, c.second, c.threads} {
 		if err := step(); err != nil {
 			return fmt.Errorf("decl: %s: %w", k.Name, err)
 		}
@@ -109,6 +109,27 @@ func (c *compiler) binding(b *Binding) (err error) {
 	for _, name := range slices.Concat(b.present.Names(), b.readIf.Names()) {
 		if _, ok := c.k.Spec(name); !ok {
 			return fmt.Errorf("%s is not a specialisation constant", name)
+		}
+	}
+	return nil
+}
+
+// matrices parses the sizes of matrices.
+func (c *compiler) matrices() (err error) {
+	k := c.k
+	if len(k.Matrices) > 0 && len(k.Bindings) == MaxBindings {
+		return errors.New("no binding is left for the descriptors of matrices")
+	}
+	for i := range k.Matrices {
+		m := &k.Matrices[i]
+		if !slices.ContainsFunc(k.Bindings, func(b Binding) bool { return b.Name == m.Binding }) {
+			return fmt.Errorf("a matrix of an unknown binding %s", m.Binding)
+		}
+		if err := errors.Join(c.number(&m.rows, m.Rows), c.number(&m.columns, m.Columns), c.number(&m.stride, m.Stride)); err != nil {
+			return fmt.Errorf("%s: %w", m.Binding, err)
+		}
+		if m.present, err = c.parse(m.If, true); err != nil {
+			return fmt.Errorf("%s: %w", m.Binding, err)
 		}
 	}
 	return nil

@@ -105,6 +105,44 @@ func (b *Binding) Present(env Env) bool {
 // Needs returns the specialisation constants in the condition If.
 func (b *Binding) Needs() []string { return b.present.Names() }
 
+// Matrix describes a binding as a matrix of 16-bit elements, of which a GPU's copy unit can copy
+// boxes. For such a GPU, the device passes a descriptor of each matrix in a buffer that follows the
+// kernel's bindings.
+type Matrix struct {
+	Binding               string
+	Rows, Columns, Stride string // each an Expr; Stride is the distance between rows in bytes
+	If                    string // condition under which the binding is such a matrix, an Expr; "" means always
+
+	rows, columns, stride, present Expr
+}
+
+// Boxes are a matrix for a GPU's copy unit. Binding is the binding's index.
+type Boxes struct {
+	Binding               int
+	Rows, Columns, Stride uint64
+}
+
+// Boxes returns the size of matrix i of the command with the given arguments. It reports whether the
+// command has such a matrix.
+func (k *Kernel) Boxes(i int, env Env) (b Boxes, ok bool, err error) {
+	m := &k.Matrices[i]
+	b.Binding = slices.IndexFunc(k.Bindings, func(b Binding) bool { return b.Name == m.Binding })
+	if m.If != "" {
+		if n, err := m.present.Eval(env); err != nil || n == 0 {
+			return b, false, err
+		}
+	}
+	for _, v := range []struct {
+		to *uint64
+		of *Expr
+	}{{&b.Rows, &m.rows}, {&b.Columns, &m.columns}, {&b.Stride, &m.stride}} {
+		if *v.to, err = v.of.Eval(env); err != nil {
+			return b, false, fmt.Errorf("%s.%s: %w", k.Name, m.Binding, err)
+		}
+	}
+	return b, true, nil
+}
+
 // Field is one parameter. Fields of Params are packed in order, 4 bytes each.
 type Field struct {
 	Name string
@@ -141,6 +179,7 @@ type Kernel struct {
 	Name     string
 	Doc      string
 	Bindings []Binding
+	Matrices []Matrix // bindings that a GPU's copy unit can copy
 	Params   []Field
 	Second   []Second
 	Specs    []Constant // specialisation constants, in order

@@ -3,6 +3,8 @@ package decl
 import (
 	"strings"
 	"testing"
+
+	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
 // onesEnv gives every name in a kernel's expressions the value 1, with which all expressions can be
@@ -146,6 +148,21 @@ func TestCompileRefuses(t *testing.T) {
 		}, "too many"},
 		{"extent", func(k *Kernel) { k.Bindings[0].Extent = "rows*" }, `"rows*"`},
 		{"unknown name", func(k *Kernel) { k.Bindings[0].Extent = "cols" }, "unknown name cols"},
+		{"matrix without a binding", func(k *Kernel) { k.Matrices = []Matrix{{Binding: "z", Rows: "rows", Columns: "n", Stride: "n"}} }, "unknown binding z"},
+		{"size of a matrix", func(k *Kernel) {
+			k.Matrices = []Matrix{{Binding: k.Bindings[0].Name, Rows: "cols", Columns: "n", Stride: "n"}}
+		}, "unknown name cols"},
+		{"condition of a matrix", func(k *Kernel) {
+			k.Matrices = []Matrix{{Binding: k.Bindings[0].Name, Rows: "rows", Columns: "n", Stride: "n", If: "n"}}
+		}, "a condition where a number"},
+		{"descriptors after all bindings", func(k *Kernel) {
+			for len(k.Bindings) < MaxBindings {
+				b := k.Bindings[0]
+				b.Name += strings.Repeat("b", len(k.Bindings))
+				k.Bindings = append(k.Bindings, b)
+			}
+			k.Matrices = []Matrix{{Binding: k.Bindings[0].Name, Rows: "rows", Columns: "n", Stride: "n"}}
+		}, "no binding is left"},
 		{"element type", func(k *Kernel) { k.Bindings[0].Elem = 0 }, "element type is missing"},
 		{"type of a parameter", func(k *Kernel) { k.Params[0].Type = Record }, "parameter n is a record"},
 		{"role by a parameter", func(k *Kernel) { k.Bindings[0].Role, k.Bindings[0].ReadIf = Write, "n == 1" }, "n is not a specialisation constant"},
@@ -305,5 +322,26 @@ func TestConstantValues(t *testing.T) {
 		if err := tt.c.Check(tt.v); (err == nil) != (tt.want == "") || err != nil && err.Error() != tt.want {
 			t.Errorf("%s %d: %v, want %q", tt.c.Name, tt.v, err, tt.want)
 		}
+	}
+}
+
+// TestBoxes checks the matrices of gemm_halves: the input, and weights that are not in tiles.
+func TestBoxes(t *testing.T) {
+	id, _ := ByName("gemm_halves")
+	k, _ := Lookup(id)
+	env := mapEnv{"rows": 70, "in": 72, "out": 40, "act": ActF16, "weights": 0}
+	want := []Boxes{{Binding: 0, Rows: 70, Columns: 128, Stride: 384}, {Binding: 1, Rows: 40, Columns: 72, Stride: 144}}
+	for i := range k.Matrices {
+		if b, ok, err := k.Boxes(i, env); err != nil || !ok || b != want[i] {
+			t.Errorf("matrix %d: %+v, %v, %v, want %+v", i, b, ok, err, want[i])
+		}
+	}
+	env["weights"] = uint64(dtype.Tiled16)
+	if _, ok, err := k.Boxes(1, env); ok || err != nil {
+		t.Errorf("weights in tiles are a matrix: %v, %v", ok, err)
+	}
+	delete(env, "rows")
+	if _, _, err := k.Boxes(0, env); err == nil {
+		t.Error("no error without the number of rows")
 	}
 }

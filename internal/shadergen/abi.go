@@ -29,7 +29,7 @@ func (s *source) checkABI() {
 			s.fail(k.at, fmt.Sprintf("kernel %s is not declared in internal/decl", k.name))
 			continue
 		}
-		s.checkBuffers(k, d.Bindings)
+		s.checkBuffers(k, d)
 		s.checkTGMem(k, d)
 	}
 }
@@ -50,7 +50,11 @@ func (s *source) checkBegin(k *kernel) {
 	}
 }
 
-func (s *source) checkBuffers(k *kernel, bindings []decl.Binding) {
+func (s *source) checkBuffers(k *kernel, d *decl.Kernel) {
+	bindings := d.Bindings
+	if len(d.Matrices) > 0 {
+		bindings = append(slices.Clip(bindings), decl.Binding{Name: "maps"}) // the descriptors
+	}
 	buffer := func(n int) *parameter {
 		i := slices.IndexFunc(k.params, func(p parameter) bool { return p.attr == "buffer" && p.index == n })
 		if i < 0 {

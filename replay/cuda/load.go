@@ -191,6 +191,7 @@ type kernel struct {
 	block  [3]uint32
 	shared uint32
 	specs  [decl.MaxSpecs]uint32
+	maps   bool // the entry copies the declaration's matrices with the copy unit
 }
 
 // loader finds the kernels of a table.
@@ -407,6 +408,6 @@ func (l *loader) function(in *Instance, k *kernel) error {
 		}
 		e.shared = k.shared
 	}
-	k.f = e.f
+	k.f, k.maps = e.f, a.text.Exact
 	return nil
 }

@@ -86,8 +86,8 @@ func (t *Text) serves(capability int) bool {
 	return t.Arch == capability || t.Arch < capability && !t.Exact
 }
 
-// exactDriver is the first driver that supports exact texts (PTX 8.0).
-const exactDriver driver.Version = 12000
+// exactDriver is the first driver that supports exact texts (PTX 8.3).
+const exactDriver driver.Version = 12030
 
 // text returns the named text for a GPU: the exact one for its capability, if the driver supports
 // it, or else the text for the newest architecture that is not newer than the GPU.

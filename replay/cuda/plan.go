@@ -9,8 +9,8 @@ import (
 )
 
 // Plan predicts the memory of a table: after Load, and for each session with room for the given
-// number of positions. It does not count what the modes allocate per session: the driver's graphs,
-// and the command arrays of mode resident.
+// number of positions. It does not count what is small for each session: the driver's graphs, the
+// command arrays of mode resident, and the descriptors of matrices.
 func (d *Device) Plan(t *table.Table, _ func(tensor string) (offset uint64, ok bool), positions int) (loaded, session replay.Memory, err error) {
 	plan := &Device{caches: device.NewCaches(t)}
 	var m replay.Memory

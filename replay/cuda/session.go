@@ -87,7 +87,7 @@ func (d *Device) fill(s *session) (size uint64, err error) {
 	s.step = s.mem[step]
 	s.args = make([]arguments, len(t.Cmds))
 	s.launches = make([]driver.Launch, len(t.Cmds))
-	return size, device.EachCmd(name, t, func(i int, _ *table.Program, c *table.Cmd) error {
+	err = device.EachCmd(name, t, func(i int, _ *table.Program, _ *table.Cmd) error {
 		k, a := &d.kernels[i], &s.args[i]
 		d.bind(s, i)
 		a.specs, a.step = k.specs, s.step
@@ -95,6 +95,10 @@ func (d *Device) fill(s *session) (size uint64, err error) {
 		s.launches[i].Init(k.f, k.grid, k.block, k.shared, d.exec.stream, a.bytes())
 		return nil
 	})
+	if err == nil {
+		err = d.mapMatrices(s)
+	}
+	return size, err
 }
 
 // bind sets a command's bindings and parameters for the current addresses of the slots.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/ebitengine/purego"
@@ -26,7 +27,7 @@ func open(path string) (fns [symbols]uintptr, err error) {
 		return fns, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
 	for i, name := range symbolNames {
-		if fns[i], err = purego.Dlsym(lib, name); err != nil && symbol(i) != cuGraphAddDependencies {
+		if fns[i], err = purego.Dlsym(lib, name); err != nil && !slices.Contains(optional, symbol(i)) {
 			return fns, fmt.Errorf("%w: it has no function %s", ErrTooOld, name)
 		}
 	}

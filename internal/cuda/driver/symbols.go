@@ -56,6 +56,7 @@ const (
 	cuGraphExecDestroy
 	cuGraphUpload
 	cuGraphLaunch
+	cuTensorMapEncodeTiled
 	symbols
 )
 
@@ -113,7 +114,11 @@ var symbolNames = [symbols]string{
 	cuGraphExecDestroy:          "cuGraphExecDestroy",
 	cuGraphUpload:               "cuGraphUpload",
 	cuGraphLaunch:               "cuGraphLaunch",
+	cuTensorMapEncodeTiled:      "cuTensorMapEncodeTiled",
 }
+
+// optional lists the functions that older drivers lack.
+var optional = []symbol{cuGraphAddDependencies, cuTensorMapEncodeTiled}
 
 // String returns the name without the interface version.
 func (s symbol) String() string {

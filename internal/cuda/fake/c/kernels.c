@@ -365,7 +365,7 @@ static void silu_mul(const launch *l) {
 // A row of halves consists of n float16, n more if the constant act says that there are two terms, and the unit.
 static uint32_t halves_columns(uint32_t in) { return (in + 63) / 64 * 64; }
 static uint32_t halves_terms(const launch *l) { return l->specs[2] == PIANOLA_ACT_F16 ? 1 : 2; }
-static uint8_t *halves_row(uint8_t *b, uint32_t in, uint32_t terms, uint32_t r) { return b + (uint64_t)r * (2 * terms * halves_columns(in) + 16); }
+static uint8_t *halves_row(uint8_t *b, uint32_t in, uint32_t terms, uint32_t r) { return b + (uint64_t)r * (2 * terms * halves_columns(in) + 128); }
 
 static void halves(const launch *l) {
     PARAMS(halves);

@@ -386,6 +386,22 @@ int cuFuncSetAttribute(object *f, int attribute, int v) {
     return leave(e);
 }
 
+// --- matrices
+
+// A descriptor is 128 bytes at a multiple of 64. The fake kernels do not read it.
+int cuTensorMapEncodeTiled(uint8_t *map, int type, uint32_t rank, dptr at, const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
+                           const uint32_t *steps, int interleave, int swizzle, int promotion, int fill) {
+    int e = enter("cuTensorMapEncodeTiled", 2);
+    if (!e && ((uintptr_t)map % 64 != 0 || type != 6 || rank != 2 || interleave != 0 || swizzle != 3 || promotion != 3 || fill != 0))
+        e = complain("cuTensorMapEncodeTiled", "address or settings of the descriptor");
+    if (!e && (at % 16 != 0 || strides[0] % 16 != 0 || dims[0] == 0 || dims[1] == 0 || strides[0] < 2 * dims[0]))
+        e = complain("cuTensorMapEncodeTiled", "address or size of the matrix");
+    if (!e && !host(at, (dims[1] - 1) * strides[0] + 2 * dims[0])) e = complain("cuTensorMapEncodeTiled", "outside of device memory");
+    if (!e && (box[0] != 64 || box[1] != 64 || steps[0] != 1 || steps[1] != 1)) e = complain("cuTensorMapEncodeTiled", "box");
+    if (!e) memset(map, 0x5a, 128);
+    return leave(e);
+}
+
 // --- launches
 
 static int fill(dispatch *d, object *f, const uint32_t *grid, const uint32_t *block, uint32_t shared, void **params, void **extra) {
