@@ -307,8 +307,8 @@ const (
 	maxFamily = 99
 
 	// Minimum requirements of gemm_halves.
-	halvesThreads = 256
-	halvesMemory  = 197632
+	halvesThreads = 384
+	halvesMemory  = 199680
 )
 
 // check returns an error for the first invalid value of the chip.

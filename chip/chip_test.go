@@ -178,7 +178,7 @@ func TestDecodeErrors(t *testing.T) {
 		{`"silu_down": true`, `"silu_down": false`, ""},
 		{`"silu_down_chunk": false`, `"silu_down_chunk": true`, ""},
 		{`"split_context": 1024`, `"split_context": 128`, "split_context: 128 is less than split_span 256"},
-		{`"gemm_halves": false`, `"gemm_halves": true`, "gemm_halves: not a cuda device that has 256 threads and 197632 bytes of threadgroup memory"},
+		{`"gemm_halves": false`, `"gemm_halves": true`, "gemm_halves: not a cuda device that has 384 threads and 199680 bytes of threadgroup memory"},
 		{`"argmax_part": 2048`, `"argmax_part": 2`, "argmax_part: 2 is not 0 or in 4..65536"},
 		{`"threadgroup_memory": 32768`, `"threadgroup_memory": 0`, "threadgroup_memory: 0 is not in 1"},
 		{`"max_buffer_bytes": 34359738368`, `"max_buffer_bytes": 18446744073709551615`, "max_buffer_bytes: 18446744073709551615 is not in 1"},

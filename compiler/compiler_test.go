@@ -511,7 +511,7 @@ func TestPrefillOnGPU(t *testing.T) {
 			case kernels.GEMMHalves:
 				products++
 				// Threadgroups of 128 rows of W and 64 rows of x never need more waves.
-				if g := kernels.GEMMHalvesParamsOf(&c); g.Group != 128 || g.RowGroup != 64 || c.Threadgroup[0] != 256 {
+				if g := kernels.GEMMHalvesParamsOf(&c); g.Group != 128 || g.RowGroup != 64 || c.Threadgroup[0] != 384 {
 					t.Errorf("%s: a product of %d threads: %+v", name, c.Threadgroup[0], g)
 				}
 			case kernels.GEMM:

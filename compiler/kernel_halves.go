@@ -34,9 +34,9 @@ func (a halvesArgs) lower(l *lowering) {
 // halvesWidth returns the size in float32 of a row of n columns that halves writes.
 func halvesWidth(n int, act uint32) int {
 	if act == decl.ActF16 {
-		return roundUp(n, 64)/2 + 4
+		return roundUp(n, 64)/2 + 32
 	}
-	return roundUp(n, 64) + 4
+	return roundUp(n, 64) + 32
 }
 
 // halvesProductArgs holds the arguments of gemm_halves and gemm_few, whose bindings and constants are
@@ -61,7 +61,8 @@ func (s *state) halvesAct(w *weight) (act uint32, ok bool) {
 }
 
 const (
-	halvesThreads = 256 // threads of a threadgroup of gemm_halves
+	halvesThreads = 384 // threads of a threadgroup of gemm_halves
+	fewThreads    = 256 // threads of a threadgroup of gemm_few
 	halvesGroup   = 128 // rows of W that it computes
 	// halvesConstant is the part of a threadgroup's time that does not depend on its shape. Its
 	// unit is the time of one product for each column.
@@ -76,7 +77,10 @@ func (a halvesProductArgs) kernel() decl.ID {
 }
 
 func (a halvesProductArgs) weights() []*weight { return []*weight{a.w, a.bias} }
-func (halvesProductArgs) threads(*lowering) int {
+func (a halvesProductArgs) threads(*lowering) int {
+	if a.few {
+		return fewThreads
+	}
 	return halvesThreads
 }
 

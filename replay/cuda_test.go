@@ -18,7 +18,7 @@ import (
 func fakeCUDA(t testing.TB, mode string) *cuda.Device {
 	t.Helper()
 	drv := fake.New(t)
-	m := &cuda.Modules{Texts: []cuda.Text{{Name: "all", Arch: 70, Read: func() ([]byte, error) { return fake.PTX(fake.Kernels()...), nil }}}}
+	m := &cuda.Modules{Texts: []cuda.Text{{Name: "all", Arch: 90, Exact: true, Read: func() ([]byte, error) { return fake.PTX(fake.Kernels()...), nil }}}}
 	for _, k := range fake.Kernels() {
 		m.Instances = append(m.Instances, cuda.Instance{Kernel: k, Text: "all", Entry: k})
 	}

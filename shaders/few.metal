@@ -375,10 +375,10 @@ kernel void gemm_few(
         return;
     }
     const uint low = group.x * PIANOLA_FEW_OUT;
-    if (low >= p.out || s.rows == 0) {
+    if (low >= p.out) {
         return;
     }
-    const halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + PIANOLA_FEW_OUT, p.out), 0, min(s.rows, uint(PIANOLA_FEW_ROWS)), BIAS != 0};
+    const halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, low, min(low + PIANOLA_FEW_OUT, p.out), 0, min(s.rows, uint(PIANOLA_FEW_ROWS)), BIAS != 0, nullptr};
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: gemm_few_rows<PIANOLA_WTYPE_##type>(a, tg, lane, simd); break;
     if (ACT == PIANOLA_ACT_F16 && WEIGHTS == PIANOLA_WEIGHTS_TILED16) {

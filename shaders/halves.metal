@@ -150,12 +150,13 @@ static inline void gemm_halves_of(thread halves_product &p, threadgroup uchar *t
     }
 }
 
-[[max_total_threads_per_threadgroup(256)]]
+[[max_total_threads_per_threadgroup(384)]]
 kernel void gemm_halves(
         device const uchar *x                  [[buffer(0)]],
         device const uchar *w                  [[buffer(1)]],
         device const float *b                  [[buffer(2)]],
         device float *y                        [[buffer(3)]],
+        device const uchar *maps               [[buffer(4)]],
         constant pianola_gemm_halves_params &p [[buffer(8)]],
         constant pianola_second &s             [[buffer(9)]],
         device pianola_step *step              [[buffer(10)]],
@@ -169,7 +170,7 @@ kernel void gemm_halves(
     }
 #if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 90 // other processors have too little threadgroup memory
     const uint at = group.y * groups.x + group.x;
-    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, 0, 0, 0, 0, BIAS != 0};
+    halves_product a = {x, w, b, y, p.in, p.out, p.y_stride, 0, 0, 0, 0, BIAS != 0, maps};
     if (WEIGHTS == PIANOLA_WEIGHTS_TILED16) {
 #define PIANOLA_CASE(type) \
     case PIANOLA_WTYPE_##type: gemm_halves_of<PIANOLA_WTYPE_##type, 1>(a, tg, s.rows, p.row_group, p.spread, at, lane, simd); break;

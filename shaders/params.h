@@ -543,7 +543,7 @@ PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 12);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)
-#define PIANOLA_TGMEM_GEMM_HALVES() (197632)
+#define PIANOLA_TGMEM_GEMM_HALVES() (199680)
 #define PIANOLA_TGMEM_SAMPLE_FILTER() (25600)
 #define PIANOLA_TGMEM_GEMM_FEW() (65536)
 

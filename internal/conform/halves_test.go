@@ -20,9 +20,9 @@ func halvesWidth(in int) int { return (in + 63) / 64 * 64 }
 // halvesSize returns the size of a row of halves.
 func halvesSize(in int, act uint32) int {
 	if act == decl.ActF16 {
-		return 2*halvesWidth(in) + 16
+		return 2*halvesWidth(in) + 128
 	}
-	return 4*halvesWidth(in) + 16
+	return 4*halvesWidth(in) + 128
 }
 
 // halvesOf converts x, [rows, in], to rows of halves in the declared layout.
@@ -33,7 +33,7 @@ func halvesOf(x []float32, in int, act uint32) []byte {
 		row := make([]byte, halvesSize(in, act))
 		_, e := math.Frexp(float64(largest(x[:in])))
 		unit := math.Ldexp(1, max(e-1, -95)-10)
-		binary.LittleEndian.PutUint32(row[len(row)-16:], math.Float32bits(float32(unit)))
+		binary.LittleEndian.PutUint32(row[len(row)-128:], math.Float32bits(float32(unit)))
 		for i, v := range x[:in] {
 			v = float32(float64(v) / unit)
 			most := dtype.F32ToF16(v)
@@ -55,12 +55,12 @@ func largest(x []float32) float32 {
 	return most
 }
 
-// halvesUsed returns rows of halves without the last 12 bytes of each, which nothing writes.
+// halvesUsed returns rows of halves without the last 124 bytes of each, which nothing writes.
 func halvesUsed(b []byte, in int, act uint32) []byte {
 	var used []byte
 	size := halvesSize(in, act)
 	for ; len(b) > 0; b = b[size:] {
-		used = append(used, b[:size-12]...)
+		used = append(used, b[:size-124]...)
 	}
 	return used
 }
@@ -104,7 +104,7 @@ func TestHalves(t *testing.T) {
 			}
 			for row := range rows {
 				n := halvesWidth(in)
-				size := halvesSize(in, act) - 12
+				size := halvesSize(in, act) - 124
 				b := out[row*size:][:size]
 				unit := float64(math.Float32frombits(binary.LittleEndian.Uint32(b[size-4:])))
 				want := make([]float64, n)
@@ -185,11 +185,12 @@ func (c *halvesCase) few() bool { return c.act == decl.ActF16 && c.rows <= 32 }
 // command returns the command of the product.
 func (c *halvesCase) command(bias bool, layout dtype.Layout, stride int) command {
 	cmd := command{
-		kernel: kernels.GEMMHalves, threads: 256, specs: []uint32{uint32(c.t), one(bias), c.act, uint32(layout)},
+		kernel: kernels.GEMMHalves, threads: 384, specs: []uint32{uint32(c.t), one(bias), c.act, uint32(layout)},
 		params: kernels.GEMMHalvesParams{In: uint32(c.in), Out: uint32(c.out), YStride: uint32(stride), Group: uint32(c.group), RowGroup: uint32(c.rowGroup), Spread: uint32(c.spread)},
 		second: pianolaSecond{rows: uint32(c.rows)},
 	}
 	if c.few() {
+		cmd.threads = 256
 		cmd.kernel, cmd.params = kernels.GEMMFew, kernels.GEMMFewParams{In: uint32(c.in), Out: uint32(c.out), YStride: uint32(stride)}
 	}
 	if !bias {
@@ -248,7 +249,7 @@ func TestGEMMHalves(t *testing.T) {
 		}
 		var first *outcome
 		for _, o := range []emu.Order{emu.Forward, emu.Random} {
-			got := c.emulated(t, e, tab, contents, launch{threads: 256, extra: 1, order: o, seed: seed})
+			got := c.emulated(t, e, tab, contents, launch{threads: int(c.threads), extra: 1, order: o, seed: seed})
 			if first != nil {
 				if err := compare(k, got, first, nil); err != nil {
 					t.Fatalf("seed %d, %+v: order %d gives something else: %v", seed, p, o, err)
@@ -277,7 +278,7 @@ func TestGEMMHalves(t *testing.T) {
 			delete(alone.input, "b")
 		}
 		tab, slots = alone.tableOf(t)
-		got := floats(alone.emulated(t, e, tab, alone.contents(t, tab, slots, r), launch{threads: 256, order: emu.Forward, seed: seed}).bindings[kernels.GEMMHalvesBindY])
+		got := floats(alone.emulated(t, e, tab, alone.contents(t, tab, slots, r), launch{threads: int(c.threads), order: emu.Forward, seed: seed}).bindings[kernels.GEMMHalvesBindY])
 		among := floats(first.bindings[kernels.GEMMHalvesBindY])[(rows-few)*stride:]
 		for row := range few {
 			if !slices.Equal(got[row*stride:][:out], among[row*stride:][:out]) {
@@ -289,7 +290,7 @@ func TestGEMMHalves(t *testing.T) {
 
 // valuesOf returns the elements of a row of halves.
 func valuesOf(row []byte, in int, act uint32) []float64 {
-	unit := float64(math.Float32frombits(binary.LittleEndian.Uint32(row[len(row)-16:])))
+	unit := float64(math.Float32frombits(binary.LittleEndian.Uint32(row[len(row)-128:])))
 	x := make([]float64, in)
 	for k := range int(act-decl.ActF16) + 1 {
 		for i := range x {

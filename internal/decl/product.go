@@ -98,8 +98,8 @@ func matmul(k Kernel) Kernel {
 // halvesRow is the size in bytes of a row of float16 activations, which the kernel halves writes.
 // halvesDoc describes its layout.
 const (
-	halvesRow = "((act == f16 ? 128 : 256)*ceildiv(in,64) + 16)"
-	halvesDoc = "high [n] float16, low [n] float16 if act is f16x2, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0"
+	halvesRow = "((act == f16 ? 128 : 256)*ceildiv(in,64) + 128)"
+	halvesDoc = "high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0"
 )
 
 // halves declares the conversion of inputs for gemm_halves.
@@ -131,7 +131,7 @@ var gemmHalves = Kernel{
 	Grid: [3]string{"ceildiv(out,group)", "ceildiv(rows,row_group)", "1"},
 	Require: []string{
 		"in >= 1", "in % 8 == 0", "out >= 1", "out <= y_stride", "group >= 1", "group <= 128", "act == f16 || act == f16x2",
-		"row_group == 64 || row_group == 128 || row_group == 256 && act == f16", "threads == 256",
+		"row_group == 64 || row_group == 128 || row_group == 256 && act == f16", "threads == 384",
 		"spread <= ceildiv(out,group)*ceildiv(rows,row_group)",
 		"weights == tiled16 || wtype == F16 || wtype == BF16", "weights == rows || act == f16 && group % 16 == 0",
 	},
@@ -140,6 +140,10 @@ var gemmHalves = Kernel{
 		{Name: "w", Role: Read, Shape: "[out, in]", Elem: WeightType, Extent: "mat(weights,wtype,out,in)", Doc: "in the layout weights"},
 		{Name: "b", Role: Read, Shape: "[out]", Elem: F32, Extent: "4*out", If: "bias"},
 		{Name: "y", Role: Write, Shape: "[rows, out]", Elem: F32, Extent: "4*((rows-1)*y_stride + out)", Doc: "rows y_stride apart"},
+	},
+	Matrices: []Matrix{
+		{Binding: "x", Rows: "rows", Columns: "(act == f16 ? 64 : 128)*ceildiv(in,64)", Stride: halvesRow},
+		{Binding: "w", Rows: "out", Columns: "in", Stride: "2*in", If: "weights == rows"},
 	},
 	Params: []Field{
 		{"in", U32, "columns of W, a multiple of 8"},
@@ -152,7 +156,7 @@ var gemmHalves = Kernel{
 	Second: []Second{secondRows},
 	Specs:  []Constant{constWType, constBias, constAct, constMatrix},
 	Worker: "(rows+2)*(4*in + 64)", // the input as float32, and a row of W as blocks and as float32
-	TGMem:  "197632",
+	TGMem:  "199680",
 }
 
 // gemmFew declares the product with float16 activations for a short prompt.

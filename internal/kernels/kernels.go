@@ -858,7 +858,7 @@ func (p ArgmaxPartParams) Put(c *table.Cmd) {
 const (
 	HalvesBindX   = 0 // r, [rows, in] float32, rows x_stride apart
 	HalvesBindX2  = 1 // r, [rows, in] float32, factor of the activation of x, rows x_stride apart
-	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
+	HalvesBindOut = 2 // w, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
 )
 
 // Specialisation constants of halves.
@@ -891,7 +891,7 @@ func (p HalvesParams) Put(c *table.Cmd) {
 
 // Bindings of gemm_halves.
 const (
-	GEMMHalvesBindX = 0 // r, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
+	GEMMHalvesBindX = 0 // r, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
 	GEMMHalvesBindW = 1 // r, [out, in] wtype, in the layout weights
 	GEMMHalvesBindB = 2 // r, [out] float32
 	GEMMHalvesBindY = 3 // w, [rows, out] float32, rows y_stride apart
@@ -1432,7 +1432,7 @@ func (p ExpertSumParams) Put(c *table.Cmd) {
 
 // Bindings of gemm_few.
 const (
-	GEMMFewBindX = 0 // r, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 12 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
+	GEMMFewBindX = 0 // r, [rows], high [n] float16, low [n] float16 if act is f16x2, unit float32 and 124 unused bytes, where n is in rounded up to a multiple of 64; elements past in are 0
 	GEMMFewBindW = 1 // r, [out, in] wtype, in the layout weights
 	GEMMFewBindB = 2 // r, [out] float32
 	GEMMFewBindY = 3 // w, [rows, out] float32, rows y_stride apart

@@ -14,7 +14,7 @@ const halvesChunk = 64
 
 // halvesRow is a row of activations in float16. An element is unit * (high + low), or unit * high
 // if there is one term; the unit is a power of two. The row holds n high halves, n low halves if
-// there are two terms, the unit and 12 unused bytes; n is the number of columns rounded up to whole
+// there are two terms, the unit and 124 unused bytes; n is the number of columns rounded up to whole
 // chunks.
 type halvesRow struct {
 	b     []byte
@@ -33,7 +33,7 @@ func halvesTerms(act uint32) int {
 // halvesOf returns row r of rows of in columns.
 func halvesOf(b []byte, in, terms, r int) halvesRow {
 	n := (in + halvesChunk - 1) / halvesChunk * halvesChunk
-	size := 2*terms*n + 16
+	size := 2*terms*n + 128
 	return halvesRow{b[r*size:][:size], n, terms}
 }
 

@@ -92,6 +92,31 @@ PIANOLA_INLINE threadgroup uchar *aligned_matrix(threadgroup uchar *p) { return 
 // matrix_at returns the descriptor of a matrix: its address and the distance of 1024 bytes
 // between groups of 8 rows.
 PIANOLA_INLINE ulong matrix_at(threadgroup const uchar *p) { return (ulong)(shared_address(p) / 16) | 1ul << 16 | 64ul << 32 | 1ul << 62; }
+// threads_wait is a barrier of N threads of the threadgroup, whole warps.
+template <uint N> PIANOLA_INLINE void threads_wait() { asm volatile("bar.sync 1, %0;" ::"n"(N) : "memory"); }
+// Barriers in shared memory at 8-byte addresses. A barrier's phase ends when as many threads as
+// barrier_begin says have arrived and the bytes that they expect are copied. barrier_wait waits for
+// the end of a phase with the given parity.
+PIANOLA_INLINE void barrier_begin(uint barrier, uint threads) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+PIANOLA_INLINE void barriers_begun() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+PIANOLA_INLINE void barrier_arrive(uint barrier) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+PIANOLA_INLINE void barrier_expect(uint barrier, uint bytes) { asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory"); }
+PIANOLA_INLINE void barrier_wait(uint barrier, uint parity) {
+    uint done;
+    do {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+    } while (done == 0);
+}
+// fewer_registers and more_registers change the number of registers of each thread of the warpgroup,
+// so that one warpgroup leaves registers to the others.
+template <uint N> PIANOLA_INLINE void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <uint N> PIANOLA_INLINE void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+// copy_box starts to copy the box at a column and a row of the matrix that a descriptor describes.
+// The barrier receives its bytes. use_map must be called before a thread's first use of a descriptor.
+PIANOLA_INLINE void use_map(device const uchar *map) { asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory"); }
+PIANOLA_INLINE void copy_box(uint to, device const uchar *map, uint column, uint row, uint barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier) : "memory");
+}
 // publish makes the thread's writes to shared memory visible to warpgroup products after the
 // next barrier.
 PIANOLA_INLINE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

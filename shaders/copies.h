@@ -1,0 +1,217 @@
+// Products of a chunk of rows on Hopper; see chunks.h. Included by it.
+#ifndef PIANOLA_COPIES_H
+#define PIANOLA_COPIES_H
+
+// Rows of W or of x that the copy unit copies at once, of a chunk of columns. A descriptor describes
+// such a box.
+#define PIANOLA_BOX 64
+#define PIANOLA_BOX_BYTES (PIANOLA_BOX * PIANOLA_CHUNK_BYTES)
+
+// PIANOLA_MAP is the size of a descriptor in bytes: that of x, then that of w.
+#define PIANOLA_MAP 128
+
+// stage_ring is a thread's place in the ring of stages. Each stage has three barriers in threadgroup
+// memory: raw is complete when the copy unit has written the stage, ready when the stage can be
+// multiplied, and free when both warpgroups have multiplied it. The phase of a barrier is the
+// parity of the number of rounds.
+struct stage_ring {
+    uint barriers; // the address of the first stage's
+    uint count;
+    uint at;    // stage
+    uint phase; // 0 in the first round
+};
+
+static inline uint raw_of(thread const stage_ring &r) { return r.barriers + 24 * r.at; }
+static inline uint ready_of(thread const stage_ring &r) { return r.barriers + 24 * r.at + 8; }
+static inline uint free_of(thread const stage_ring &r) { return r.barriers + 24 * r.at + 16; }
+
+static inline void next_stage(thread stage_ring &r) {
+    r.at++;
+    if (r.at == r.count) {
+        r.at = 0;
+        r.phase ^= 1;
+    }
+}
+
+// begin_ring initialises the barriers. All threads must call it.
+static inline void begin_ring(thread const stage_ring &r, uint tid) {
+    if (tid == 0) {
+        stage_ring one = r;
+        for (one.at = 0; one.at < r.count; one.at++) {
+            metal::shim::barrier_begin(raw_of(one), 1);
+            metal::shim::barrier_begin(ready_of(one), PIANOLA_FILLERS);
+            metal::shim::barrier_begin(free_of(one), 2);
+        }
+        metal::shim::barriers_begun();
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// copy_stage makes the copy unit fill a stage, but for quantised weights. One thread calls it, when
+// the stage is free.
+template <uint T, uint Terms, uint M, uint N>
+static inline void copy_stage(uint to, uint barrier, thread const halves_product &p, uint column) {
+    typedef stage<T, Terms, M, N> S;
+    metal::shim::barrier_expect(barrier, S::chunks * (S::copied * S::weights + Terms * S::input));
+    PIANOLA_UNROLL
+    for (uint i = 0; i < S::chunks; i++) {
+        const uint chunk = to + i * S::chunk;
+        const uint c = column + i * PIANOLA_CHUNK;
+        if (S::copied != 0) {
+            PIANOLA_UNROLL
+            for (uint k = 0; k < M / PIANOLA_BOX; k++) {
+                metal::shim::copy_box(chunk + k * PIANOLA_BOX_BYTES, p.maps + PIANOLA_MAP, c, p.low + k * PIANOLA_BOX, barrier);
+            }
+        }
+        PIANOLA_UNROLL
+        for (uint k = 0; k < Terms * N / 8; k++) {
+            const uint rest = k / (N / 8);
+            metal::shim::copy_box(chunk + S::weights + k * PIANOLA_BOX_BYTES, p.maps, rest * padded(p.in) + c, p.first + k % (N / 8) * PIANOLA_BOX, barrier);
+        }
+    }
+}
+
+// stage_ready ends the filling of a stage by a SIMD group.
+static inline void stage_ready(thread const stage_ring &ring, uint lane) {
+    metal::shim::publish();
+    metal::shim::simdgroup_wait();
+    if (lane == 0) {
+        metal::shim::barrier_arrive(ready_of(ring));
+    }
+}
+
+// fill_quants expands a lane's part of a stage of quantised weights when the stage is free, and then
+// loads the rows of tiles of the stage after the next.
+template <uint T, uint Terms, uint M, uint N>
+static inline void fill_quants(thread stage_ring &ring, thread quant_rows &q, thread const halves_product &p, threadgroup uchar *tg, uint column, uint lane, uint filler) {
+    typedef stage<T, Terms, M, N> S;
+    if (column >= p.in) {
+        return;
+    }
+    metal::shim::barrier_wait(free_of(ring), ring.phase ^ 1);
+    threadgroup uchar *to = tg + ring.at * S::bytes;
+    if (filler == 0 && lane == 0) {
+        copy_stage<T, Terms, M, N>(metal::shim::shared_address(to), raw_of(ring), p, column);
+    }
+    expand_rows<T, Terms, M, N>(to, q, lane, filler);
+    stage_ready(ring, lane);
+    load_rows<T, M>(q, p, column + 2 * S::columns, lane, filler);
+    next_stage(ring);
+}
+
+// fill_stages fills all stages in turn.
+template <uint T, uint Terms, uint M, uint N>
+static inline void fill_stages(thread stage_ring &ring, thread const halves_product &p, threadgroup uchar *tg, uint lane, uint filler) {
+    typedef stage<T, Terms, M, N> S;
+    const bool copies = filler == 0 && lane == 0;
+    if (copies) {
+        metal::shim::use_map(p.maps);
+    }
+    if (copies && S::copied != 0) {
+        metal::shim::use_map(p.maps + PIANOLA_MAP);
+    }
+    if (S::copied == 0) {
+        quant_rows first;
+        quant_rows second;
+        load_rows<T, M>(first, p, 0, lane, filler);
+        load_rows<T, M>(second, p, S::columns, lane, filler);
+        _Pragma("clang loop unroll(disable)")
+        for (uint column = 0; column < p.in; column += 2 * S::columns) {
+            fill_quants<T, Terms, M, N>(ring, first, p, tg, column, lane, filler);
+            fill_quants<T, Terms, M, N>(ring, second, p, tg, column + S::columns, lane, filler);
+        }
+        return;
+    }
+    if (T != PIANOLA_WTYPE_BF16 && !copies) {
+        return;
+    }
+    stage_ring ahead = ring; // the next stage to copy
+    uint next = 0;
+    _Pragma("clang loop unroll(disable)")
+    for (uint column = 0; column < p.in; column += S::columns) {
+        // A stage can be copied again only after it was multiplied, and bfloat16 must be converted
+        // before: then copies are one stage less ahead.
+        _Pragma("clang loop unroll(disable)")
+        while (copies && next < p.in && next < column + (S::count - 1) * S::columns) {
+            metal::shim::barrier_wait(free_of(ahead), ahead.phase ^ 1);
+            copy_stage<T, Terms, M, N>(metal::shim::shared_address(tg) + ahead.at * S::bytes, raw_of(ahead), p, next);
+            next_stage(ahead);
+            next += S::columns;
+        }
+        if (T == PIANOLA_WTYPE_BF16) {
+            metal::shim::simdgroup_wait();
+            metal::shim::barrier_wait(raw_of(ring), ring.phase);
+            PIANOLA_UNROLL
+            for (uint i = 0; i < S::chunks; i++) {
+                convert_chunk<M>(tg + ring.at * S::bytes + i * S::chunk, filler * 32 + lane);
+            }
+            stage_ready(ring, lane);
+            next_stage(ring);
+        }
+    }
+}
+
+// multiply_chunk starts to add the products of 64 rows of W with a chunk of the input.
+template <uint Terms, uint N>
+static inline void multiply_chunk(thread halves_sums<N> &c, threadgroup const uchar *weights, threadgroup const uchar *input) {
+    const ulong w = metal::shim::matrix_at(weights);
+    const ulong x = metal::shim::matrix_at(input);
+    metal::shim::begin_products();
+    PIANOLA_UNROLL
+    for (uint k = 0; k < PIANOLA_CHUNK / 16; k++) {
+        PIANOLA_UNROLL
+        for (uint rest = Terms; rest-- > 0;) {
+            // Matrix addresses are in units of 16 bytes.
+            metal::shim::multiply_shared<N>(c.of, w + 2 * k, x + rest * (8 * N * PIANOLA_CHUNK_BYTES / 16) + 2 * k);
+        }
+    }
+    metal::shim::commit_products();
+}
+
+// multiply_stages multiplies all stages in turn. While a stage is multiplied, the thread waits for the
+// next one.
+template <uint T, uint Terms, uint M, uint N>
+static inline void multiply_stages(thread halves_sums<N> &c, thread stage_ring &ring, thread const halves_product &p, threadgroup const uchar *tg, uint lane, uint simd) {
+    typedef stage<T, Terms, M, N> S;
+    const bool first = simd % 4 == 0 && lane == 0;
+    uint before = 0; // the barrier free of the stage before
+    _Pragma("clang loop unroll(disable)")
+    for (uint column = 0; column < p.in; column += S::columns) {
+        metal::shim::barrier_wait(raw_of(ring), ring.phase);
+        if (T != PIANOLA_WTYPE_F16) {
+            metal::shim::barrier_wait(ready_of(ring), ring.phase);
+        }
+        threadgroup const uchar *chunk = tg + ring.at * S::bytes + (M == 128 ? 0 : simd / 4 * S::chunk);
+        multiply_chunk<Terms, N>(c, chunk + (M == 128 ? simd / 4 * 64 * PIANOLA_CHUNK_BYTES : 0), chunk + S::weights);
+        if (column > 0) {
+            metal::shim::wait_products<1>();
+            if (first) {
+                metal::shim::barrier_arrive(before);
+            }
+        }
+        before = free_of(ring);
+        next_stage(ring);
+    }
+    metal::shim::end_products<N>(c.of);
+}
+
+template <uint T, uint Terms, uint M, uint N>
+static inline void gemm_chunks(thread const halves_product &p, threadgroup uchar *tg, uint lane, uint simd) {
+    typedef stage<T, Terms, M, N> S;
+    tg = metal::shim::aligned_matrix(tg);
+    stage_ring ring = {metal::shim::shared_address(tg) + S::count * S::bytes, S::count, 0, 0};
+    begin_ring(ring, simd * 32 + lane);
+    if (simd >= PIANOLA_SIMDS) {
+        metal::shim::fewer_registers<T == PIANOLA_WTYPE_F16 ? 40 : 104>();
+        fill_stages<T, Terms, M, N>(ring, p, tg, lane, simd - PIANOLA_SIMDS);
+        return;
+    }
+    metal::shim::more_registers<T == PIANOLA_WTYPE_F16 ? 232 : 200>();
+    copy_units<T, Terms, M, N>(p, tg, simd * 32 + lane);
+    halves_sums<N> c;
+    clear_sums<N>(c);
+    multiply_stages<T, Terms, M, N>(c, ring, p, tg, lane, simd);
+    finish_sums<T, Terms, M, N>(c, p, tg, lane, simd);
+}
+
+#endif
