@@ -371,10 +371,16 @@ func (s *Session) prompt(ctx context.Context, ids []int32) (next int32, stopped 
 }
 
 // prefill fills the submission with total positions from start on, in chunks, and the head
-// of the last chunk.
+// of the last chunk. A single position is decoded instead, which takes less time.
 func (s *Session) prefill(start, total int) {
 	chunk := int(s.m.t.Header.Chunk)
 	s.sub.Runs = s.sub.Runs[:0]
+	if total == 1 {
+		decode, _ := s.choosers()
+		s.add(decode, 1, start, 1, 0)
+		s.wrote(start + 1)
+		return
+	}
 	for at := start; at < start+total; at += chunk {
 		rows := min(chunk, start+total-at)
 		s.add(s.m.prefill(rows), 1, at, rows, 0)
