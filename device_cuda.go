@@ -70,6 +70,9 @@ func cudaChip(g cuda.GPU) (*chip.Chip, error) {
 	if g.BandwidthGBs > 0 {
 		c.BandwidthGBs = g.BandwidthGBs
 	}
+	if g.Major < 8 { // no matrix instructions of the shape that attn_tile uses
+		c.AttnTileRows, c.AttnTileDim = 0, 0
+	}
 	// The exact kernels for sm_90a, which the H200 uses, run on this GPU too.
 	if g.Major == 9 && g.Minor == 0 {
 		c.GEMMHalves, c.PrefillFew = true, 32

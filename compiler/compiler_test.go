@@ -494,8 +494,20 @@ func TestKVKinds(t *testing.T) {
 // of shared memory hold the rows of Q of two SIMD groups.
 func TestPrefillOnGPU(t *testing.T) {
 	path := testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3"))
-	for name, threads := range map[string]uint32{"cuda": 64, "h200": 256} {
+	for _, test := range []struct {
+		name   string
+		memory uint64 // of a threadgroup; 0: as in the chip's file
+		tile   tileShape
+	}{
+		{name: "cuda"},
+		{"cuda", 101376, tileShape{units: 2, threads: 256, slots: 2}}, // compute capability 8.6
+		{"h200", 0, tileShape{units: 1, threads: 256, slots: 3}},
+	} {
+		name := test.name
 		in := input(t, path, name, Options{})
+		if test.memory > 0 {
+			in.Chip.ThreadgroupMemory = test.memory
+		}
 		tab := mustCompile(t, in)
 		p, _, _ := tab.Program(table.ProgramPrefill)
 		products := 0
@@ -504,9 +516,14 @@ func TestPrefillOnGPU(t *testing.T) {
 				t.Errorf("%s: %d bytes of threadgroup memory", name, c.TGMem)
 			}
 			switch c.Kernel {
+			case kernels.AttnTile:
+				g := kernels.AttnTileParamsOf(&c)
+				if got := (tileShape{int(g.Units), int(c.Threadgroup[0]), int(g.Slots)}); got != test.tile {
+					t.Errorf("%s: attention in the shape %+v, want %+v", name, got, test.tile)
+				}
 			case kernels.Attn:
-				if c.Threadgroup[0] != threads {
-					t.Errorf("%s: attention of %d threads, want %d", name, c.Threadgroup[0], threads)
+				if test.tile.units > 0 || c.Threadgroup[0] != 256 {
+					t.Errorf("%s: attention by rows, of %d threads", name, c.Threadgroup[0])
 				}
 			case kernels.GEMMHalves:
 				products++

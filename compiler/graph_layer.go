@@ -50,10 +50,15 @@ func (s *state) attention(p *program, l *layerPlan, x, angles, turn *value) erro
 		return err
 	}
 	a := p.value(l.name("attn.out"), c.Heads*c.HeadDim)
-	p.emit(spot{role: roleAttention, layer: l}, attentionArgs{
+	attention := attentionArgs{
 		heads: c.Heads, kvHeads: c.KVHeads, half: half, window: l.window, splits: 1,
 		scale: cmp.Or(c.AttnScale, float32(1/math.Sqrt(float64(c.HeadDim)))), softCap: c.AttnSoftCap, learned: learned,
-	}, in, a.all())
+	}
+	if tiled, ok := s.tiledAttention(p, l, attention); ok {
+		p.emit(spot{role: roleAttention, layer: l}, tiled, in, a.all())
+	} else {
+		p.emit(spot{role: roleAttention, layer: l}, attention, in, a.all())
+	}
 	o, err := s.linear(p, spot{role: roleO, layer: l}, a, arch.O)
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ func (a attentionArgs) weights() []*weight      { return []*weight{a.learned} }
 func (a attentionArgs) threads(l *lowering) int { return l.s.in.Chip.AttnThreads }
 func (a attentionArgs) describe() string        { return describeWindow(a.window, a.splits) }
 
-// shrinks returns true, because each SIMD group works on its own rows of Q.
+// shrinks returns true, because each SIMD group works on its own positions.
 func (attentionArgs) shrinks() bool { return true }
 
 func (a attentionArgs) lower(l *lowering) {
@@ -34,11 +34,9 @@ func (a attentionArgs) lower(l *lowering) {
 	l.bind(kernels.AttnBindVCache, n.in[2])
 	l.bind(kernels.AttnBindOut, n.out[0])
 	l.bindWeight(kernels.AttnBindLogits, a.learned)
-	heads, rows := a.group(l)
 	l.set(kernels.AttnSpecHeadDim, l.headDim())
 	l.flag(kernels.AttnSpecWindowed, a.window > 0)
 	l.flag(kernels.AttnSpecSplit, a.splits > 1)
-	l.flag(kernels.AttnSpecTile, rows > 1)
 	l.set(kernels.AttnSpecKV, l.s.kv)
 	l.flag(kernels.AttnSpecLearned, a.learned != nil)
 	half := 0
@@ -51,24 +49,15 @@ func (a attentionArgs) lower(l *lowering) {
 	kernels.AttnParams{
 		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
 		Window: uint32(a.window), Span: l.span(a.splits), Splits: uint32(a.splits), Scale: a.scale,
-		HeadGroup: uint32(heads), RowGroup: uint32(rows), First: uint32(n.layer.sinks), Half: uint32(half), SoftCap: a.softCap,
+		HeadGroup: uint32(a.group(l)), First: uint32(n.layer.sinks), Half: uint32(half), SoftCap: a.softCap,
 	}.Put(&l.cmd)
 	l.patch(table.PatchKVLen, decl.SecondKVLen)
 }
 
-// attnTileUnit is the unit of the head size in tiled attention.
-const attnTileUnit = 16
-
-// group returns the number of heads and of rows that a threadgroup computes. It divides heads that
-// share K and V evenly among threadgroups.
-func (a attentionArgs) group(l *lowering) (heads, rows int) {
-	c := l.s.in.Chip
-	shared := a.heads / a.kvHeads
-	heads = even(shared, c.AttnHeads)
-	if d := l.s.cfg.HeadDim; !l.p.wide || l.n.layer.sinks > 0 || a.softCap > 0 || d%attnTileUnit != 0 || d > c.AttnTileDim {
-		return heads, 1
-	}
-	return heads, c.AttnTileRows * max(1, c.AttnThreads/c.SIMDWidth/heads)
+// group returns the number of heads that a threadgroup computes. It divides heads that share K and V
+// evenly among threadgroups.
+func (a attentionArgs) group(l *lowering) int {
+	return even(a.heads/a.kvHeads, l.s.in.Chip.AttnHeads)
 }
 
 // even returns the size of the parts if n is divided into the fewest parts of about the same size, at

@@ -9,6 +9,25 @@
 // distance to any real score is finite.
 #define PIANOLA_LOWEST (-1e30f)
 
+// Factor of the weights of V where they are float16, in addition to a q8_0 cache's scales. It keeps
+// the low halves of the weights out of the subnormal range for V down to 0.1, without overflow for V
+// up to 30,000.
+#define PIANOLA_V_UNIT 256.0f
+
+// tile_halves converts four int8 to float16, which is exact.
+static inline uint2 tile_halves(uint q) {
+    const uint above = q ^ PIANOLA_BYTES(128); // q + 128; byte 0x64 above it makes the float16 1152 + q
+    const half2 zero = half2(half(1152.0f), half(1152.0f));
+    return uint2(as_type<uint>(as_type<half2>(permute(above, PIANOLA_BYTES(0x64), 0x4140)) - zero),
+                 as_type<uint>(as_type<half2>(permute(above, PIANOLA_BYTES(0x64), 0x4342)) - zero));
+}
+
+// halves_of returns two floats as float16 in x, and their rounding errors as float16 in y.
+static inline uint2 halves_of(float x, float y) {
+    const half2 v = half2(x, y);
+    return uint2(as_type<uint>(v), as_type<uint>(half2(float2(x, y) - float2(v))));
+}
+
 // attn_part describes the attention of one row over a range of positions, for heads that share
 // K and V. Scores are base-2 logarithms of weights; scale includes the factor log2(e).
 struct attn_part {

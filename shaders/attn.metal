@@ -1,6 +1,5 @@
 // Softmax attention over the KV cache, see cache.h.
 #include "attn_row.h"
-#include "attn_tile.h"
 
 // turn_heads normalises and rotates consecutive heads of a row, beginning with h.
 static inline void turn_heads(threadgroup float *to, head_turn h, uint heads, uint tid, uint threads) {
@@ -15,8 +14,7 @@ static inline void turn_heads(threadgroup float *to, head_turn h, uint heads, ui
     }
 }
 
-// A threadgroup handles the positions of one split for heads that share K and V, of one row or
-// of row_group rows.
+// A threadgroup handles the positions of one split of a row, for heads that share K and V.
 [[max_total_threads_per_threadgroup(512)]]
 kernel void attn(
         device const float *q          [[buffer(0)]],
@@ -37,14 +35,11 @@ kernel void attn(
     if (!begins(step)) {
         return;
     }
-    const uint tile_rows = TILE != 0 ? p.row_group : 1;
-    const uint tiles = (s.rows + tile_rows - 1) / tile_rows;
-    if (group.z >= tiles) {
+    if (group.z >= s.rows) {
         return;
     }
     // Start with the last rows, which see the most positions and take longest.
-    const uint row = (tiles - 1 - group.z) * tile_rows;
-    const uint rows = min(tile_rows, s.rows - row);
+    const uint row = s.rows - 1 - group.z;
     const uint shared = p.heads / p.kv_heads;
     const uint groups = (shared + p.head_group - 1) / p.head_group;
     const uint kv_head = group.x / groups;
@@ -70,9 +65,9 @@ kernel void attn(
     a.sinks = 0;
     a.turned = (threadgroup const float *)tg;
     const uint len = max(s.kv_len, 1u) + row;
-    const uint window = WINDOWED != 0 ? p.window : len + rows;
+    const uint window = WINDOWED != 0 ? p.window : len;
     a.begin = len - min(len, window);
-    a.end = len + rows - 1;
+    a.end = len;
     if (SINKS != 0) {
         // The attention sinks are processed separately; the part may have no other positions.
         a.sinks = min(p.first, len);
@@ -85,25 +80,6 @@ kernel void attn(
         return;
     }
     a.wrap = a.base + cache_from(a.begin - a.base, a.cap, WINDOWED != 0);
-    if (TILE != 0) {
-        attn_rows t;
-        t.q = from;
-        t.rows = rows;
-        t.q_stride = p.q_stride;
-        t.out_stride = p.heads * a.stride;
-        t.kv_len = len;
-        t.window = window;
-        if (HEAD_DIM <= 64) {
-            attend_tile<64>(a, t, tg, tid, lane, simd, simds);
-        } else if (HEAD_DIM == 80) {
-            attend_tile<80>(a, t, tg, tid, lane, simd, simds);
-        } else if (HEAD_DIM == 96) {
-            attend_tile<96>(a, t, tg, tid, lane, simd, simds);
-        } else {
-            attend_tile<128>(a, t, tg, tid, lane, simd, simds);
-        }
-        return;
-    }
     row_q rows_q = {from};
     attend_row(a, rows_q, HEAD_DIM, (threadgroup float *)tg, tid, lane, simd, simds);
 }

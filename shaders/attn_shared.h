@@ -9,7 +9,7 @@
 #define PIANOLA_ATTN_SHARED_H
 
 #include "attn_row.h"
-#include "attn_tile.h"
+#include "mma.h"
 
 // PIANOLA_SHARED_RING is the size of the ring of a SIMD group.
 #define PIANOLA_SHARED_RING 12288

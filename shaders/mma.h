@@ -41,4 +41,46 @@ static inline float4 mma_16x8x16(uint4 a, uint2 b, float4 c, uint lane) {
 #endif
 }
 
+// add_product adds a·b to the lane's four elements of c.
+static inline void add_product(thread float *c, uint4 a, uint2 b, uint lane) {
+    const float4 v = mma_16x8x16(a, b, float4(c[0], c[1], c[2], c[3]), lane);
+    c[0] = v.x;
+    c[1] = v.y;
+    c[2] = v.z;
+    c[3] = v.w;
+}
+
+// matrices loads four matrices of 8 by 8 float16 from threadgroup memory. at is the offset of a row
+// of 16 bytes from base; lane l passes that of row l%8 of matrix l/8. A lane gets, of each matrix,
+// columns 2j and 2j+1 of row g. matrices_across gets rows 2j and 2j+1 of column g. Either is one
+// instruction on NVIDIA GPUs since Ampere. All lanes must call it.
+static inline uint4 matrices(threadgroup const uchar *base, uint at, uint lane) {
+#ifdef PIANOLA_MMA
+    (void)lane;
+    return metal::shim::load_matrices(base + at);
+#else
+    uint4 to;
+    PIANOLA_UNROLL
+    for (uint i = 0; i < 4; i++) {
+        to[i] = *(threadgroup const uint *)(base + simd_shuffle(at, ushort(8 * i + lane / 4)) + lane % 4 * 4);
+    }
+    return to;
+#endif
+}
+static inline uint4 matrices_across(threadgroup const uchar *base, uint at, uint lane) {
+#ifdef PIANOLA_MMA
+    (void)lane;
+    return metal::shim::load_matrices_across(base + at);
+#else
+    uint4 to;
+    PIANOLA_UNROLL
+    for (uint i = 0; i < 4; i++) {
+        const uint low = *(threadgroup const ushort *)(base + simd_shuffle(at, ushort(8 * i + lane % 4 * 2)) + lane / 4 * 2);
+        const uint high = *(threadgroup const ushort *)(base + simd_shuffle(at, ushort(8 * i + lane % 4 * 2 + 1)) + lane / 4 * 2);
+        to[i] = low | high << 16;
+    }
+    return to;
+#endif
+}
+
 #endif

@@ -47,6 +47,7 @@
 #define PIANOLA_KERNEL_EXPERT_GEMV 31
 #define PIANOLA_KERNEL_EXPERT_SUM 32
 #define PIANOLA_KERNEL_GEMM_FEW 33
+#define PIANOLA_KERNEL_ATTN_TILE 34
 
 // Numbers of function constants, and their named values.
 #define PIANOLA_FC_WTYPE 0
@@ -60,19 +61,18 @@
 #define PIANOLA_FC_FACTORS 8
 #define PIANOLA_FC_SPLIT 9
 #define PIANOLA_FC_WINDOWED 10
-#define PIANOLA_FC_TILE 11
-#define PIANOLA_FC_OUTPUT 12
-#define PIANOLA_FC_PARTS 13
-#define PIANOLA_FC_STAGE1 14
-#define PIANOLA_FC_STAGE2 15
-#define PIANOLA_FC_STAGE3 16
-#define PIANOLA_FC_STAGE4 17
-#define PIANOLA_FC_KV 18
-#define PIANOLA_FC_SINKS 19
-#define PIANOLA_FC_ACTIVATION 20
-#define PIANOLA_FC_NORM 21
-#define PIANOLA_FC_LEARNED 22
-#define PIANOLA_FC_OVER 23
+#define PIANOLA_FC_OUTPUT 11
+#define PIANOLA_FC_PARTS 12
+#define PIANOLA_FC_STAGE1 13
+#define PIANOLA_FC_STAGE2 14
+#define PIANOLA_FC_STAGE3 15
+#define PIANOLA_FC_STAGE4 16
+#define PIANOLA_FC_KV 17
+#define PIANOLA_FC_SINKS 18
+#define PIANOLA_FC_ACTIVATION 19
+#define PIANOLA_FC_NORM 20
+#define PIANOLA_FC_LEARNED 21
+#define PIANOLA_FC_OVER 22
 #define PIANOLA_ACT_F32 0
 #define PIANOLA_ACT_Q8 1
 #define PIANOLA_ACT_F16 2
@@ -330,7 +330,7 @@ typedef struct pianola_qk_rope_kv_params {
 } pianola_qk_rope_kv_params;
 PIANOLA_ASSERT_SIZE(pianola_qk_rope_kv_params, 40);
 
-// Softmax attention of row r over the positions max(0, L - window) to L - 1, where L = kv_len + r, by online softmax. Position p is in cache row p mod cap. With split, threadgroup s processes the n positions from s*n on, where n = max(span, P/2^i rounded up to a multiple of 16), P is the number of visible positions, and 2^i is the largest power of two up to splits. It writes the weighted sum of V, the largest score and the sum of weights, or nothing if it has no positions. With learned, the first split includes the head's learned sink logit as a score without a value. With sinks, row r also attends to positions 0 to first - 1, with Q rotated by the angles in turn. These positions keep the cache rows 0 to first - 1, and the other positions share the rows after them. A threadgroup computes head_group heads that share K and V, and row_group rows.
+// Softmax attention of row r over the positions max(0, L - window) to L - 1, where L = kv_len + r, by online softmax. Position p is in cache row p mod cap. With split, threadgroup s processes the n positions from s*n on, where n = max(span, P/2^i rounded up to a multiple of 16), P is the number of visible positions, and 2^i is the largest power of two up to splits. It writes the weighted sum of V, the largest score and the sum of weights, or nothing if it has no positions. With learned, the first split includes the head's learned sink logit as a score without a value. With sinks, row r also attends to positions 0 to first - 1, with Q rotated by the angles in turn. These positions keep the cache rows 0 to first - 1, and the other positions share the rows after them. A threadgroup computes head_group heads that share K and V.
 typedef struct pianola_attn_params {
     uint32_t heads; // Q heads
     uint32_t kv_heads; // K and V heads
@@ -341,12 +341,11 @@ typedef struct pianola_attn_params {
     uint32_t splits; // splits, 1 if not split
     float scale; // factor of Q·K
     uint32_t head_group; // Q heads that a threadgroup takes
-    uint32_t row_group; // rows that a threadgroup computes, 1 without tile
     uint32_t first; // number of attention sinks, the positions 0 to first - 1, if the constant sinks is 1
     uint32_t half_; // rotated pairs of a head if the constant sinks is 1
-    float soft_cap; // c, if a score s becomes c*tanh(s/c); 0 means no cap; must be 0 with tile
+    float soft_cap; // c, if a score s becomes c*tanh(s/c); 0 means no cap
 } pianola_attn_params;
-PIANOLA_ASSERT_SIZE(pianola_attn_params, 52);
+PIANOLA_ASSERT_SIZE(pianola_attn_params, 48);
 
 // Merges the splits that attn or rope_attn wrote for each row and head, in order: out = sum(values_s * exp(max_s - max)) / sum(weight_s * exp(max_s - max)), where s runs over the splits with at least one position and max is the largest max_s.
 typedef struct pianola_attn_merge_params {
@@ -540,6 +539,20 @@ typedef struct pianola_gemm_few_params {
     uint32_t y_stride; // elements from one row of y to the next
 } pianola_gemm_few_params;
 PIANOLA_ASSERT_SIZE(pianola_gemm_few_params, 12);
+
+// attn for many rows, by matrix products of float16. Q and the weights are rounded to one float16, or to the sum of two if act is f16x2; so are the values of a q8_0 cache, to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64. A threadgroup computes consecutive units, the last rows first. Threads of 128 compute a unit; if there are more, they divide its positions.
+typedef struct pianola_attn_tile_params {
+    uint32_t heads; // Q heads
+    uint32_t kv_heads; // K and V heads
+    uint32_t q_stride; // elements from one row of q to the next
+    uint32_t cap; // rows of the cache
+    uint32_t window; // positions seen, if the constant windowed is 1
+    float scale; // factor of Q·K
+    float soft_cap; // c, if a score s becomes c*tanh(s/c); 0 means no cap
+    uint32_t units; // units of 64 pairs that a threadgroup computes, 1 or 2
+    uint32_t slots; // steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied
+} pianola_attn_tile_params;
+PIANOLA_ASSERT_SIZE(pianola_attn_tile_params, 36);
 
 // Bytes of threadgroup memory of kernels for which it depends on constants only.
 #define PIANOLA_TGMEM_GEMM(weights) ((weights) == PIANOLA_WEIGHTS_TILED16 ? 24832 : 18944)

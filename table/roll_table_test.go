@@ -181,7 +181,7 @@ func (b *builder) program(name string, rows uint32) {
 		b.scratch(smallQKV), b.scratch(smallQKV+smallHeads*smallHeadDim*4), b.scratch(smallQKV+(smallHeads+smallKVHeads)*smallHeadDim*4),
 		b.scratch(smallAngles), none, b.scratch(smallQ), b.at("kv.0.k", 0), b.at("kv.0.v", 0))
 	b.cmd("layer.0.attn.mix", kernels.Attn, []uint32{smallHeadDim},
-		kernels.AttnParams{Heads: smallHeads, KVHeads: smallKVHeads, QStride: smallWidth, Cap: smallContext, Span: smallContext, Splits: 1, Scale: 0.25, HeadGroup: 1, RowGroup: 1},
+		kernels.AttnParams{Heads: smallHeads, KVHeads: smallKVHeads, QStride: smallWidth, Cap: smallContext, Span: smallContext, Splits: 1, Scale: 0.25, HeadGroup: 1},
 		b.scratch(smallQ), b.at("kv.0.k", 0), b.at("kv.0.v", 0), b.scratch(smallAttn), none, none)
 	b.cmd("layer.0.attn.output", matmul, q80, kernels.GEMVParams{In: smallWidth, Out: smallWidth, XStride: smallWidth, YStride: smallWidth, Group: 8, RowGroup: 1},
 		b.scratch(smallAttn), none, b.at("blk.0.attn_output.weight", 0), none, b.scratch(smallDelta))

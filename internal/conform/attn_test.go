@@ -24,8 +24,8 @@ type attention struct {
 	context                  int
 	window                   int // 0: none
 	splits, span             int // splits is 0 without splitting
-	headGroup, rowGroup      int
-	tile                     bool
+	headGroup                int
+	tile                     tile
 	gap                      int // elements between rows of q
 	scale                    float64
 	q8                       bool    // int8 cache
@@ -193,11 +193,11 @@ func (a attention) command(r *rand.Rand) command {
 	}
 	c := command{
 		kernel: kernels.Attn, context: uint32(a.context),
-		specs: []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.tile), one(a.q8), one(a.first > 0), one(a.interleaved), one(a.learned)},
+		specs: []uint32{uint32(d), one(a.window > 0), one(a.splits > 0), one(a.q8), one(a.first > 0), one(a.interleaved), one(a.learned)},
 		params: kernels.AttnParams{
 			Heads: uint32(heads), KVHeads: uint32(a.kvHeads), QStride: uint32(stride), Cap: uint32(capacity), Window: uint32(a.window),
 			Span: uint32(max(a.span, 0)), Splits: uint32(max(a.splits, 1)), Scale: float32(1 / math.Sqrt(float64(d))),
-			HeadGroup: uint32(a.headGroup), RowGroup: uint32(a.rowGroup), First: uint32(a.first), Half: uint32(a.half), SoftCap: float32(a.softCap),
+			HeadGroup: uint32(a.headGroup), First: uint32(a.first), Half: uint32(a.half), SoftCap: float32(a.softCap),
 		},
 		second: pianolaSecond{kvLen: uint32(a.kvLen), rows: uint32(a.rows)},
 		input: map[string][]byte{
@@ -306,7 +306,7 @@ func (a attention) compare(got []byte, want []float64, tol float64) error {
 func randomAttention(r *rand.Rand, limit int) attention {
 	a := attention{
 		headDim: pick(r, 8, 20, 36, 48, 64, 64, 80, 96, 128, 128, 192, 256, 300), kvHeads: 1 + r.IntN(2), shared: pick(r, 1, 2, 3, 4, 6, 7),
-		rows: pick(r, 1, 1, 1, 2, 5), kvLen: 1 + r.IntN(pick(r, 3, 70, limit)), rowGroup: 1, gap: r.IntN(9), scale: pick(r, 1, 1, 1e-3, 20),
+		rows: pick(r, 1, 1, 1, 2, 5), kvLen: 1 + r.IntN(pick(r, 3, 70, limit)), gap: r.IntN(9), scale: pick(r, 1, 1, 1e-3, 20),
 	}
 	a.headGroup, a.learned = 1+r.IntN(a.shared), r.IntN(4) == 0
 	a.context = a.kvLen + a.rows - 1 + r.IntN(300)
@@ -379,27 +379,14 @@ func testAttn(t *testing.T, p *emu.Program) {
 	}
 }
 
-// testAttnTile does the same for prefill attention, whose products use pairs of float16.
-func testAttnTile(t *testing.T, p *emu.Program, first, end uint64) {
-	for seed := first; seed < end; seed++ {
-		r := rand.New(rand.NewPCG(seed, 6))
-		a := randomAttention(r, 400)
-		a = a.withoutSinks()
-		a.tile, a.headDim, a.rows = true, pick(r, 16, 48, 64, 64, 80, 96, 112, 128, 128), pick(r, 1, 3, 16, 17, 40)
-		a.rowGroup = pick(r, 1, 5, 16, 32, 48)
-		a.context = a.kvLen + a.rows - 1 + r.IntN(100)
-		a.span, a.splits, a.softCap = 0, 0, 0 // prefill attention has no soft cap
-		if a.q8 {
-			a.headDim = pick(r, 32, 64, 96, 128)
-		}
-		checkAttn(t, p, a, r, seed, 1e-5)
-	}
-}
-
 // checkAttn runs one shape. tol is relative to a head's values.
 func checkAttn(t *testing.T, p *emu.Program, a attention, r *rand.Rand, seed uint64, tol float64) {
 	t.Helper()
 	c := a.command(r)
+	threads := pick(r, 32, 64, 128, 256, 512)
+	if a.tile.units > 0 {
+		c, threads = a.tiled(c), a.tile.threads
+	}
 	tab, slots := c.tableOf(t)
 	contents := c.contents(t, tab, slots, r)
 	want := a.exact(c)
@@ -408,7 +395,6 @@ func checkAttn(t *testing.T, p *emu.Program, a attention, r *rand.Rand, seed uin
 	}
 	k, _ := decl.Lookup(c.kernel)
 	var first *outcome
-	threads := pick(r, 32, 64, 128, 256, 512)
 	for _, o := range []emu.Order{emu.Forward, emu.Reverse, emu.Random} {
 		got := c.emulated(t, p, tab, contents, launch{threads: threads, extra: uint32(r.IntN(2)), order: o, seed: seed})
 		if err := a.compare(got.bindings[kernels.AttnBindOut], want, tol*max(1, a.scale)); err != nil {
@@ -468,11 +454,11 @@ func testAttnRows(t *testing.T, p *emu.Program) {
 // testAttnLong splits contexts of thousands of positions and merges them.
 func testAttnLong(t *testing.T, p *emu.Program) {
 	for seed, a := range []attention{
-		{headDim: 128, kvHeads: 1, shared: 4, rows: 1, kvLen: 5000, context: 6000, splits: 8, span: 32, headGroup: 4, rowGroup: 1, scale: 1},
-		{headDim: 64, kvHeads: 2, shared: 3, rows: 2, kvLen: 3001, context: 3002, splits: 3, span: 64, headGroup: 2, rowGroup: 1, scale: 8},
-		{headDim: 80, kvHeads: 1, shared: 2, rows: 1, kvLen: 4097, window: 2500, context: 9000, splits: 18, span: 16, headGroup: 2, rowGroup: 1, scale: 1},
-		{headDim: 128, kvHeads: 1, shared: 1, rows: 1, kvLen: 3000, context: 3000, headGroup: 1, rowGroup: 1, scale: 60},
-		{headDim: 128, kvHeads: 1, shared: 4, rows: 1, kvLen: 4100, context: 5000, splits: 8, span: 32, headGroup: 4, rowGroup: 1, scale: 1, q8: true},
+		{headDim: 128, kvHeads: 1, shared: 4, rows: 1, kvLen: 5000, context: 6000, splits: 8, span: 32, headGroup: 4, scale: 1},
+		{headDim: 64, kvHeads: 2, shared: 3, rows: 2, kvLen: 3001, context: 3002, splits: 3, span: 64, headGroup: 2, scale: 8},
+		{headDim: 80, kvHeads: 1, shared: 2, rows: 1, kvLen: 4097, window: 2500, context: 9000, splits: 18, span: 16, headGroup: 2, scale: 1},
+		{headDim: 128, kvHeads: 1, shared: 1, rows: 1, kvLen: 3000, context: 3000, headGroup: 1, scale: 60},
+		{headDim: 128, kvHeads: 1, shared: 4, rows: 1, kvLen: 4100, context: 5000, splits: 8, span: 32, headGroup: 4, scale: 1, q8: true},
 	} {
 		if !exhaustive.On && seed > 0 {
 			break // the first part has splits and shared heads

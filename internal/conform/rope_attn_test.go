@@ -166,7 +166,7 @@ func testRopeAttnShared(t *testing.T, p *emu.Program) {
 			break // the first four have long caches, windows, splits and both types
 		}
 		r := rand.New(rand.NewPCG(uint64(i), 8))
-		a.rows, a.rowGroup, a.context, a.scale, a.headGroup = 1, 1, a.kvLen+r.IntN(100), pick(r, 1.0, 20), min(a.shared, 9)
+		a.rows, a.context, a.scale, a.headGroup = 1, a.kvLen+r.IntN(100), pick(r, 1.0, 20), min(a.shared, 9)
 		both := ropeAttention{attention: a, interleaved: i%2 == 0, norm: i%3 == 0, ahead: 12288 + 4096*(i%2)}
 		checkRopeAttn(t, p, both, r, uint64(i))
 	}

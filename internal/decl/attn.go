@@ -21,13 +21,12 @@ const attnWorker = "16*(8*head_dim + 256) + (kv == q8_0 ? 8*head_dim : 0)"
 // attn declares attention over the cache.
 var attn = Kernel{
 	Name: "attn",
-	Doc:  "Softmax attention of row r over the positions max(0, L - window) to L - 1, where L = kv_len + r, by online softmax. Position p is in cache row p mod cap. With split, threadgroup s processes the n positions from s*n on, where n = max(span, P/2^i rounded up to a multiple of 16), P is the number of visible positions, and 2^i is the largest power of two up to splits. It writes the weighted sum of V, the largest score and the sum of weights, or nothing if it has no positions. With learned, the first split includes the head's learned sink logit as a score without a value. With sinks, row r also attends to positions 0 to first - 1, with Q rotated by the angles in turn. These positions keep the cache rows 0 to first - 1, and the other positions share the rows after them. A threadgroup computes head_group heads that share K and V, and row_group rows.",
-	Grid: [3]string{"kv_heads*ceildiv(heads/kv_heads, head_group)", "splits", "ceildiv(rows,row_group)"},
+	Doc:  "Softmax attention of row r over the positions max(0, L - window) to L - 1, where L = kv_len + r, by online softmax. Position p is in cache row p mod cap. With split, threadgroup s processes the n positions from s*n on, where n = max(span, P/2^i rounded up to a multiple of 16), P is the number of visible positions, and 2^i is the largest power of two up to splits. It writes the weighted sum of V, the largest score and the sum of weights, or nothing if it has no positions. With learned, the first split includes the head's learned sink logit as a score without a value. With sinks, row r also attends to positions 0 to first - 1, with Q rotated by the angles in turn. These positions keep the cache rows 0 to first - 1, and the other positions share the rows after them. A threadgroup computes head_group heads that share K and V.",
+	Grid: [3]string{"kv_heads*ceildiv(heads/kv_heads, head_group)", "splits", "rows"},
 	Require: slices.Concat(attnRequire, []string{
 		"!windowed || min(context, first+window+rows-1) <= cap",
-		"!sinks || windowed && first >= 1 && !split && !tile && 2*half <= head_dim",
+		"!sinks || windowed && first >= 1 && !split && 2*half <= head_dim",
 		"first <= (sinks ? 65536 : 0)", "first < cap",
-		"row_group >= 1", "tile || row_group == 1", "!tile || !split && head_dim <= 128 && head_dim % 16 == 0",
 	}),
 	Bindings: []Binding{
 		{Name: "q", Role: Read, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*((rows-1)*q_stride + heads*head_dim)", Doc: "rows q_stride apart"},
@@ -47,16 +46,47 @@ var attn = Kernel{
 		{"splits", U32, "splits, 1 if not split"},
 		{"scale", F32, "factor of Q·K"},
 		{"head_group", U32, "Q heads that a threadgroup takes"},
-		{"row_group", U32, "rows that a threadgroup computes, 1 without tile"},
 		{"first", U32, "number of attention sinks, the positions 0 to first - 1, if the constant sinks is 1"},
 		{"half", U32, "rotated pairs of a head if the constant sinks is 1"},
-		{"soft_cap", F32, "c, if a score s becomes c*tanh(s/c); 0 means no cap; must be 0 with tile"},
+		{"soft_cap", F32, "c, if a score s becomes c*tanh(s/c); 0 means no cap"},
 	},
 	Second:   []Second{secondKVLen, secondRows},
-	Specs:    []Constant{constHeadDim, constWindow, constSplit, constTile, constKV, constSinks, constLayout, constLearned},
+	Specs:    []Constant{constHeadDim, constWindow, constSplit, constKV, constSinks, constLayout, constLearned},
 	Optional: []string{"kv", "first", "half", "layout", "soft_cap", "learned"},
 	Worker:   attnWorker + " + (sinks ? 64*head_dim : 0)", // with sinks, also 16 rows of rotated Q
-	TGMem:    "(tile ? 2560 + 128*ceildiv(head_dim,64)*((kv == q8_0 ? 132 : 128) + threads) : " + rowTGMem + ") + (sinks ? 4*head_group*head_dim : 0)",
+	TGMem:    rowTGMem + " + (sinks ? 4*head_group*head_dim : 0)",
+}
+
+// attnTile declares attention over the cache for the rows of a chunk.
+var attnTile = Kernel{
+	Name: "attn_tile",
+	Doc:  "attn for many rows, by matrix products of float16. Q and the weights are rounded to one float16, or to the sum of two if act is f16x2; so are the values of a q8_0 cache, to one float16. The pairs of a row and a Q head that share K and V are divided, heads first, into units of 64. A threadgroup computes consecutive units, the last rows first. Threads of 128 compute a unit; if there are more, they divide its positions.",
+	Grid: [3]string{"kv_heads", "ceildiv(rows*(heads/kv_heads),64*units)", "1"},
+	Require: []string{
+		"head_dim >= 16", "head_dim <= 256", "head_dim % 16 == 0", "kv_heads >= 1", "heads % kv_heads == 0", "heads >= 1",
+		"!windowed || window >= 1", "windowed || context <= cap", "!windowed || min(context, window+rows-1) <= cap", "cap >= 1", kvBlocks,
+		"act == f16 || act == f16x2", "units >= 1", "units <= 2", "threads == 128 || threads == 256", "threads >= 128*units",
+		"slots >= 2", "slots <= 4",
+	},
+	Bindings: slices.Concat(attn.Bindings[:3], []Binding{
+		{Name: "out", Role: Write, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*rows*heads*head_dim"},
+		{Name: "logits", Role: Read, Shape: "[heads]", Elem: F32, Extent: "4*heads", If: "learned"},
+	}),
+	Params: []Field{
+		{"heads", U32, "Q heads"},
+		{"kv_heads", U32, "K and V heads"},
+		{"q_stride", U32, "elements from one row of q to the next"},
+		{"cap", U32, "rows of the cache"},
+		{"window", U32, "positions seen, if the constant windowed is 1"},
+		{"scale", F32, "factor of Q·K"},
+		{"soft_cap", F32, "c, if a score s becomes c*tanh(s/c); 0 means no cap"},
+		{"units", U32, "units of 64 pairs that a threadgroup computes, 1 or 2"},
+		{"slots", U32, "steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied"},
+	},
+	Second: []Second{secondKVLen, secondRows},
+	Specs:  []Constant{constHeadDim, constWindow, constKV, constLearned, constAct},
+	Worker: attnWorker,
+	TGMem:  "1024 + 8192*ceildiv(head_dim,64)*((act == f16 ? 1 : 2)*units + 2*slots*(threads/(128*units)))",
 }
 
 // attnMerge declares the merge of attention splits.

@@ -111,7 +111,6 @@ var (
 	constFactors = Constant{Name: "factors", Flag: true, Doc: "1 if frequencies are divided by factors"}
 	constSplit   = Constant{Name: "split", Flag: true, Doc: "1 if threadgroups split the positions of a row"}
 	constWindow  = Constant{Name: "windowed", Flag: true, Doc: "1 if attention is limited to a window"}
-	constTile    = Constant{Name: "tile", Flag: true, Doc: "1 if a threadgroup computes a tile of rows"}
 	constOutput  = Constant{Name: "output", Values: outputValues, Doc: "whether the product is stored or added"}
 	constParts   = Constant{Name: "parts", Flag: true, Doc: "1 if the logits are the results of argmax_part"}
 	constStage1  = Constant{Name: "stage1", Values: stageValues, Doc: "the sampler's first stage after the penalties"}
@@ -131,7 +130,7 @@ var (
 // as a Metal function constant. New constants are added only at the end.
 var Constants = []Constant{
 	constWType, constAct, constInput, constBias, constMatrix, constHeadDim, constLayout, constQKNorm, constFactors, constSplit, constWindow,
-	constTile, constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
+	constOutput, constParts, constStage1, constStage2, constStage3, constStage4,
 	constKV, constSinks, constActivation, constNorm, constLearned, constOver,
 }
 

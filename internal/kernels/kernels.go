@@ -56,6 +56,7 @@ const (
 	ExpertGEMV   decl.ID = 31
 	ExpertSum    decl.ID = 32
 	GEMMFew      decl.ID = 33
+	AttnTile     decl.ID = 34
 )
 
 // Bindings of embed.
@@ -579,11 +580,10 @@ const (
 	AttnSpecHeadDim  = 0 // elements of a head
 	AttnSpecWindowed = 1 // 1 if attention is limited to a window
 	AttnSpecSplit    = 2 // 1 if threadgroups split the positions of a row
-	AttnSpecTile     = 3 // 1 if a threadgroup computes a tile of rows
-	AttnSpecKV       = 4 // element type of the KV cache
-	AttnSpecSinks    = 5 // 1 if the layer keeps the first positions as attention sinks
-	AttnSpecLayout   = 6 // which pairs RoPE rotates
-	AttnSpecLearned  = 7 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
+	AttnSpecKV       = 3 // element type of the KV cache
+	AttnSpecSinks    = 4 // 1 if the layer keeps the first positions as attention sinks
+	AttnSpecLayout   = 5 // which pairs RoPE rotates
+	AttnSpecLearned  = 6 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
 )
 
 // AttnParams are the parameters of attn.
@@ -597,10 +597,9 @@ type AttnParams struct {
 	Splits    uint32  // splits, 1 if not split
 	Scale     float32 // factor of Q·K
 	HeadGroup uint32  // Q heads that a threadgroup takes
-	RowGroup  uint32  // rows that a threadgroup computes, 1 without tile
 	First     uint32  // number of attention sinks, the positions 0 to first - 1, if the constant sinks is 1
 	Half      uint32  // rotated pairs of a head if the constant sinks is 1
-	SoftCap   float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap; must be 0 with tile
+	SoftCap   float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap
 }
 
 // AttnParamsOf decodes the parameters of c, a command of kernel attn.
@@ -615,10 +614,9 @@ func AttnParamsOf(c *table.Cmd) AttnParams {
 		Splits:    u32(c, 24),
 		Scale:     f32(c, 28),
 		HeadGroup: u32(c, 32),
-		RowGroup:  u32(c, 36),
-		First:     u32(c, 40),
-		Half:      u32(c, 44),
-		SoftCap:   f32(c, 48),
+		First:     u32(c, 36),
+		Half:      u32(c, 40),
+		SoftCap:   f32(c, 44),
 	}
 }
 
@@ -633,11 +631,10 @@ func (p AttnParams) Put(c *table.Cmd) {
 	putU32(c, 24, p.Splits)
 	putF32(c, 28, p.Scale)
 	putU32(c, 32, p.HeadGroup)
-	putU32(c, 36, p.RowGroup)
-	putU32(c, 40, p.First)
-	putU32(c, 44, p.Half)
-	putF32(c, 48, p.SoftCap)
-	c.ParamSize = 52
+	putU32(c, 36, p.First)
+	putU32(c, 40, p.Half)
+	putF32(c, 44, p.SoftCap)
+	c.ParamSize = 48
 }
 
 // Bindings of attn_merge.
@@ -1468,4 +1465,64 @@ func (p GEMMFewParams) Put(c *table.Cmd) {
 	putU32(c, 4, p.Out)
 	putU32(c, 8, p.YStride)
 	c.ParamSize = 12
+}
+
+// Bindings of attn_tile.
+const (
+	AttnTileBindQ      = 0 // r, [rows, heads, head_dim] float32, rows q_stride apart
+	AttnTileBindKCache = 1 // r, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+	AttnTileBindVCache = 2 // r, [kv_heads, cap, head_dim] kv, float16 if kv == f16; if kv == q8_0, int8, then [kv_heads, cap, head_dim/32] float16 scales of 32 elements each
+	AttnTileBindOut    = 3 // w, [rows, heads, head_dim] float32
+	AttnTileBindLogits = 4 // r, [heads] float32
+)
+
+// Specialisation constants of attn_tile.
+const (
+	AttnTileSpecHeadDim  = 0 // elements of a head
+	AttnTileSpecWindowed = 1 // 1 if attention is limited to a window
+	AttnTileSpecKV       = 2 // element type of the KV cache
+	AttnTileSpecLearned  = 3 // 1 if each head has a learned sink logit, which takes part in its softmax but has no value
+	AttnTileSpecAct      = 4 // activation type of the product
+)
+
+// AttnTileParams are the parameters of attn_tile.
+type AttnTileParams struct {
+	Heads   uint32  // Q heads
+	KVHeads uint32  // K and V heads
+	QStride uint32  // elements from one row of q to the next
+	Cap     uint32  // rows of the cache
+	Window  uint32  // positions seen, if the constant windowed is 1
+	Scale   float32 // factor of Q·K
+	SoftCap float32 // c, if a score s becomes c*tanh(s/c); 0 means no cap
+	Units   uint32  // units of 64 pairs that a threadgroup computes, 1 or 2
+	Slots   uint32  // steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied
+}
+
+// AttnTileParamsOf decodes the parameters of c, a command of kernel attn_tile.
+func AttnTileParamsOf(c *table.Cmd) AttnTileParams {
+	return AttnTileParams{
+		Heads:   u32(c, 0),
+		KVHeads: u32(c, 4),
+		QStride: u32(c, 8),
+		Cap:     u32(c, 12),
+		Window:  u32(c, 16),
+		Scale:   f32(c, 20),
+		SoftCap: f32(c, 24),
+		Units:   u32(c, 28),
+		Slots:   u32(c, 32),
+	}
+}
+
+// Put encodes p as the parameters of c.
+func (p AttnTileParams) Put(c *table.Cmd) {
+	putU32(c, 0, p.Heads)
+	putU32(c, 4, p.KVHeads)
+	putU32(c, 8, p.QStride)
+	putU32(c, 12, p.Cap)
+	putU32(c, 16, p.Window)
+	putF32(c, 20, p.Scale)
+	putF32(c, 24, p.SoftCap)
+	putU32(c, 28, p.Units)
+	putU32(c, 32, p.Slots)
+	c.ParamSize = 36
 }

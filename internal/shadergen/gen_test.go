@@ -172,14 +172,14 @@ func TestEntries(t *testing.T) {
 	for _, e := range list {
 		names = append(names, e.Name)
 	}
-	want := []string{"attn__tile0_kv0_sinks0", "attn__tile0_kv1_sinks0", "attn__tile1_kv0_sinks0", "attn__tile1_kv1_sinks0"}
-	for _, d := range []int{64, 80, 96, 128} {
-		want = append(want, fmt.Sprintf("attn__head_dim%d_tile0_kv0_sinks0", d), fmt.Sprintf("attn__head_dim%d_tile1_kv0_sinks0", d))
+	want := []string{"attn__kv0_sinks0", "attn__kv1_sinks0"}
+	for _, d := range []int{64, 80, 96, 128, 256} {
+		want = append(want, fmt.Sprintf("attn__head_dim%d_kv0_sinks0", d))
 	}
-	for _, d := range []int{64, 128} {
-		want = append(want, fmt.Sprintf("attn__head_dim%d_tile0_kv1_sinks0", d), fmt.Sprintf("attn__head_dim%d_tile1_kv1_sinks0", d))
+	for _, d := range []int{64, 128, 256} {
+		want = append(want, fmt.Sprintf("attn__head_dim%d_kv1_sinks0", d))
 	}
-	want = append(want, "attn__head_dim256_tile0_kv0_sinks0", "attn__head_dim256_tile0_kv1_sinks0", "attn__tile0_kv0_sinks1", "attn__tile0_kv1_sinks1")
+	want = append(want, "attn__kv0_sinks1", "attn__kv1_sinks1")
 	if !slices.Equal(names, want) {
 		t.Errorf("got %v, want %v", names, want)
 	}
@@ -190,7 +190,7 @@ func TestEntries(t *testing.T) {
 	if list, err := entries("rope"); err != nil || len(list) != 1 || list[0].Name != "rope" || list[0].Fixed != nil {
 		t.Errorf("rope: %v, %v", list, err)
 	}
-	if got := constantValues("attn", "v", []shaders.Fixed{{Name: "head_dim", Value: 128}}); got != "{0u, 0u, 0u, 0u, 0u, 128u, v[6], 0u, 0u, v[2], v[1], v[3], 0u, 0u, 0u, 0u, 0u, 0u, v[4], v[5], 0u, 0u, v[7], 0u, 0u}" {
+	if got := constantValues("attn", "v", []shaders.Fixed{{Name: "head_dim", Value: 128}}); got != "{0u, 0u, 0u, 0u, 0u, 128u, v[5], 0u, 0u, v[2], v[1], 0u, 0u, 0u, 0u, 0u, 0u, v[3], v[4], 0u, 0u, v[6], 0u, 0u}" {
 		t.Error(got)
 	}
 }

@@ -26,6 +26,7 @@ var architectures = []architecture{
 	{name: "sm_80", isa: "+ptx78", number: 80},
 	{name: "sm_90", isa: "+ptx78", number: 90},
 	{name: "sm_90a", isa: "+ptx83", number: 90, file: "halves.metal", defines: []string{"PIANOLA_WARPGROUPS=1"}},
+	{name: "sm_90a", isa: "+ptx80", number: 90, file: "attn_tile.metal", defines: []string{"PIANOLA_WARPGROUPS=1"}},
 }
 
 // compiled lists the entries of a kernel. A kernel without such a list has only the generic
@@ -99,9 +100,10 @@ var instances = []compiled{
 		fix("wtype", expanded...).and("act", decl.ActF16).and("weights", uint32(dtype.Tiled16))...)},
 	{kernel: "embed", fixed: append(slices.Concat(fix("wtype", append(floats, quantised...)...), mlx, families(dtype.FP8)).and("weights", uint32(dtype.Rows)),
 		append(fix("wtype", quantised...), mlx...).and("weights", uint32(dtype.Tiled16))...)},
-	{kernel: "attn", fixed: append(slices.Concat(fix("tile", 0, 1).and("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128).and("tile", 0, 1).and("kv", decl.KVF16),
-		fix("head_dim", 64, 128).and("tile", 0, 1).and("kv", decl.KVQ8), fix("head_dim", 256).and("tile", 0).and("kv", decl.KVF16, decl.KVQ8)).and("sinks", 0),
-		fix("tile", 0).and("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...)},
+	{kernel: "attn", fixed: append(slices.Concat(fix("kv", decl.KVF16, decl.KVQ8), fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16),
+		fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8)).and("sinks", 0), fix("kv", decl.KVF16, decl.KVQ8).and("sinks", 1)...)},
+	{kernel: "attn_tile", fixed: append(fix("kv", decl.KVF16, decl.KVQ8), append(fix("head_dim", 64, 80, 96, 128, 160, 192, 256).and("kv", decl.KVF16),
+		fix("head_dim", 64, 96, 128, 256).and("kv", decl.KVQ8)...)...).and("act", decl.ActF16, decl.ActF16x2)},
 	{kernel: "qk_rope_kv", generic: true, fixed: fix("head_dim", 64, 128)},
 	{kernel: "rope_attn", generic: true, fixed: slices.Concat(fix("head_dim", 64, 80, 96, 128, 256).and("kv", decl.KVF16), fix("head_dim", 64, 128, 256).and("kv", decl.KVQ8))},
 }

@@ -77,6 +77,30 @@ func newAttn(b *binder) (kernel, error) {
 	return k, b.err
 }
 
+// newAttnTile returns attn_tile as attn. It computes in float32, which is more precise.
+func newAttnTile(b *binder) (kernel, error) {
+	p := kernels.AttnTileParamsOf(b.cmd)
+	d, kind := b.spec(kernels.AttnTileSpecHeadDim), b.spec(kernels.AttnTileSpecKV)
+	b.need(p.KVHeads > 0 && p.Heads%max(p.KVHeads, 1) == 0, "%d heads cannot share %d K and V heads", p.Heads, p.KVHeads)
+	k := &attn{
+		ops: b.ops, float: b.ops.float[dtype.F16],
+		heads: int(p.Heads), headDim: int(d), qStride: int(p.QStride), perKV: int(p.Heads / max(p.KVHeads, 1)),
+		splits: 1, scale: p.Scale, softCap: p.SoftCap,
+		q:      b.f32(kernels.AttnTileBindQ),
+		kCache: b.kvCache(kernels.AttnTileBindKCache, p.KVHeads, p.Cap, 0, d, kind),
+		vCache: b.kvCache(kernels.AttnTileBindVCache, p.KVHeads, p.Cap, 0, d, kind),
+		out:    b.f32(kernels.AttnTileBindOut),
+	}
+	if b.spec(kernels.AttnTileSpecWindowed) != 0 {
+		b.need(p.Window > 0, "the window is 0")
+		k.window = int(p.Window)
+	}
+	if b.spec(kernels.AttnTileSpecLearned) != 0 {
+		k.learned = b.f32(kernels.AttnTileBindLogits)
+	}
+	return k, b.err
+}
+
 // sinks are the first positions, which every row sees. turn rotates Q to their distance.
 type sinks struct {
 	first, half int

@@ -165,9 +165,9 @@ func (c attnCase) values(t *testing.T, cache []byte) []float64 {
 func (c attnCase) solo(t *testing.T, r *rand.Rand) *solo {
 	t.Helper()
 	qStride := c.heads*c.d + 1
-	s := newSolo(t, kernels.Attn, []uint32{uint32(c.d), uint32(min(c.window, 1)), uint32(min(c.splits-1, 1)), 0, c.kv}, kernels.AttnParams{
+	s := newSolo(t, kernels.Attn, []uint32{uint32(c.d), uint32(min(c.window, 1)), uint32(min(c.splits-1, 1)), c.kv}, kernels.AttnParams{
 		Heads: uint32(c.heads), KVHeads: uint32(c.kvHeads), QStride: uint32(qStride), Cap: uint32(c.capacity), Window: uint32(c.window),
-		Span: attnSpan, Splits: uint32(c.splits), Scale: float32(1 / math.Sqrt(float64(c.d))), HeadGroup: 1, RowGroup: 1,
+		Span: attnSpan, Splits: uint32(c.splits), Scale: float32(1 / math.Sqrt(float64(c.d))), HeadGroup: 1,
 	}, second(0, c.kvLen, c.rows), "turn")
 	s.fill("q", random(r, (c.rows-1)*qStride+c.heads*c.d, c.scale))
 	c.random(t, r, s.bytes("k_cache"), c.scale)

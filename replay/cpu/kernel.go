@@ -62,6 +62,7 @@ var constructors = [...]func(b *binder) (kernel, error){
 	kernels.QKRoPEKV:   newQKRoPEKV,
 	kernels.Attn:       newAttn,
 	kernels.AttnMerge:  newAttnMerge,
+	kernels.AttnTile:   newAttnTile,
 	kernels.SiLUMul:    newSiLUMul,
 	kernels.Argmax:     newArgmax,
 	kernels.RoPEAttn:   newRoPEAttn,

@@ -176,7 +176,7 @@ func (s shape) forward(b *builder, rows, capacity int, x, h, ang, qkvAt, q, att,
 				withRows(table.PatchKVLen), second, kAt, vAt, at{p + "k", 0}, at{p + "v", 0})
 		}
 		ap := kernels.AttnParams{Heads: uint32(s.heads), KVHeads: uint32(s.kvHeads), QStride: uint32(qStride), Cap: uint32(capacity),
-			Window: uint32(s.window), Span: uint32((s.ctx + 63) / 64 * 64), Splits: 1, Scale: float32(1 / math.Sqrt(float64(s.headDim))), HeadGroup: 1, RowGroup: 1}
+			Window: uint32(s.window), Span: uint32((s.ctx + 63) / 64 * 64), Splits: 1, Scale: float32(1 / math.Sqrt(float64(s.headDim))), HeadGroup: 1}
 		windowed := uint32(min(s.window, 1))
 		if s.splits > 0 {
 			ap.Splits, ap.Span = uint32(s.splits), 16

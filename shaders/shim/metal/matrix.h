@@ -16,6 +16,19 @@ PIANOLA_INLINE float4 mma(uint4 a, uint2 b, float4 c) {
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y), "f"(c.x), "f"(c.y), "f"(c.z), "f"(c.w));
     return float4(d0, d1, d2, d3);
 }
+
+// load_matrices loads four matrices of 8 by 8 float16. Lane l passes the address of row l%8 of
+// matrix l/8. load_matrices_across transposes each matrix.
+PIANOLA_INLINE uint4 load_matrices(threadgroup const void *p) {
+    uint x, y, z, w;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(shared_address(p)) : "memory");
+    return uint4(x, y, z, w);
+}
+PIANOLA_INLINE uint4 load_matrices_across(threadgroup const void *p) {
+    uint x, y, z, w;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(shared_address(p)) : "memory");
+    return uint4(x, y, z, w);
+}
 } // namespace shim
 #endif
 

@@ -193,6 +193,80 @@ template <uint N> PIANOLA_INLINE void end_products(float *d) {
 #pragma unroll
     for (uint i = 0; i < 4 * N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
+
+// The matrix A of multiply_rows is in registers, each warp's 16 rows in the layout of
+// shaders/mma.h. It starts to add products to the lane's 4*N sums; if Fresh, it starts to set them.
+// If Across, B is transposed: rows of 128 bytes hold 64 rows of B, and the 16 columns of B are 16
+// such rows. A must not change until the products are complete.
+template <uint N, bool Fresh, bool Across> PIANOLA_INLINE void multiply_rows(float *d, uint4 a, ulong b) {
+    static_assert(N == 8 || N == 4 || N == 2, "blocks of rows of B: 2, 4 or 8");
+    if constexpr (N == 8 && Fresh) {
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 1; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                     "{%32, %33, %34, %35}, %36, p, 1, 1, %37; }"
+                     : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]), "=f"(d[7]),
+                       "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]),
+                       "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23]),
+                       "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]), "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31])
+                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "n"(Across ? 1 : 0)
+                     : "memory");
+    } else if constexpr (N == 8) {
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                     "{%32, %33, %34, %35}, %36, p, 1, 1, %37; }"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+                       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "n"(Across ? 1 : 0)
+                     : "memory");
+    } else if constexpr (N == 4) {
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+                     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+                     "{%16, %17, %18, %19}, %20, p, 1, 1, %21; }"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "n"(Across ? 1 : 0)
+                     : "memory");
+    } else {
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
+                     "%0, %1, %2, %3, %4, %5, %6, %7}, "
+                     "{%8, %9, %10, %11}, %12, p, 1, 1, %13; }"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "n"(Across ? 1 : 0)
+                     : "memory");
+    }
+}
+
+// begin_shared is multiply_shared<8> that sets the sums.
+PIANOLA_INLINE void begin_shared(float *d, ulong a, ulong b) {
+    asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, 1; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "%32, %33, p, 1, 1, 0, 0; }"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]), "=f"(d[7]),
+                   "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]), "=f"(d[14]), "=f"(d[15]),
+                   "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]), "=f"(d[21]), "=f"(d[22]), "=f"(d[23]),
+                   "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]), "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31])
+                 : "l"(a), "l"(b)
+                 : "memory");
+}
+
+// settle keeps the compiler from moving computations of registers across the call.
+template <uint N> PIANOLA_INLINE void settle(float *d) {
+#pragma unroll
+    for (uint i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <uint N> PIANOLA_INLINE void settle_words(uint4 *d) {
+#pragma unroll
+    for (uint i = 0; i < N; i++) {
+        uint x = d[i].x, y = d[i].y, z = d[i].z, w = d[i].w;
+        asm volatile("" : "+r"(x), "+r"(y), "+r"(z), "+r"(w)::"memory");
+        d[i] = uint4(x, y, z, w);
+    }
+}
 #endif
 #endif
 } // namespace shim

@@ -302,21 +302,34 @@ static void attend(float *out, float *state, const float *q, const float *turned
 
 static void attn(const launch *l) {
     PARAMS(attn);
-    uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, sinks = l->specs[5];
-    kv_cache k = {l->bind[1], l->specs[4], p->kv_heads, p->cap, d, p->first}, v = k;
+    uint32_t d = l->specs[0], split = l->specs[2], parts = p->heads * p->splits, sinks = l->specs[4];
+    kv_cache k = {l->bind[1], l->specs[3], p->kv_heads, p->cap, d, p->first}, v = k;
     v.mem = l->bind[2];
     float turned[1024];
     for (uint32_t r = 0; r < rows(l); r++)
         for (uint32_t h = 0; h < p->heads; h++) {
             const float *q = F(0) + (uint64_t)r * p->q_stride + h * d;
             memcpy(turned, q, d * 4);
-            if (sinks) rotate(turned, F(4) + (uint64_t)r * p->half_ * 2, p->half_, l->specs[6]);
+            if (sinks) rotate(turned, F(4) + (uint64_t)r * p->half_ * 2, p->half_, l->specs[5]);
             for (uint32_t s = 0; s < p->splits; s++) {
                 float *out = F(3) + (uint64_t)r * parts * (d + 2 * split);
                 uint32_t i = h * p->splits + s;
                 attend(out + i * d, out + parts * d + 2 * i, q, turned, sinks ? p->first : 0, k, v, h / (p->heads / p->kv_heads),
                        part(second(l, 4) + r, l->specs[1], p->window, split, s, p->splits, p->span), p->scale, p->soft_cap);
             }
+        }
+}
+
+static void attn_tile(const launch *l) {
+    PARAMS(attn_tile);
+    uint32_t d = l->specs[0];
+    kv_cache k = {l->bind[1], l->specs[2], p->kv_heads, p->cap, d, 0}, v = k;
+    v.mem = l->bind[2];
+    for (uint32_t r = 0; r < rows(l); r++)
+        for (uint32_t h = 0; h < p->heads; h++) {
+            const float *q = F(0) + (uint64_t)r * p->q_stride + h * d;
+            attend(F(3) + ((uint64_t)r * p->heads + h) * d, NULL, q, q, 0, k, v, h / (p->heads / p->kv_heads),
+                   part(second(l, 4) + r, l->specs[1], p->window, 0, 0, 1, 0), p->scale, p->soft_cap);
         }
 }
 
@@ -521,7 +534,7 @@ static void rank_part(const launch *l) { (void)l; }
 static void rank(const launch *l) { (void)l; }
 
 // Every kernel first checks the stop flag.
-#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
+#define KERNELS(X) X(embed) X(rope_angles) X(rmsnorm) X(add_rmsnorm) X(add) X(gemv) X(head_norm) X(rope) X(kv_write) X(qk_rope_kv) X(attn) X(attn_tile) X(rope_attn) X(attn_merge) X(silu_mul) X(halves) X(gemm_halves) X(gemm_few) X(argmax_part) X(argmax) X(accept) X(draft) X(soft_cap) X(norm_add) X(sample_adjust) X(sample_filter) X(sample_draw) X(rank_part) X(rank) X(patch)
 #define GUARD(name) static void run_##name(const launch *l) { if (!step(l)->stop) name(l); }
 KERNELS(GUARD)
 

@@ -1,0 +1,99 @@
+package compiler
+
+import (
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// attnTileArgs holds the arguments of attn_tile, attention by matrix products for the rows of a
+// chunk. The operands are those of attn without attention sinks.
+type attnTileArgs struct {
+	attentionArgs
+	act   uint32 // decl.ActF16 or decl.ActF16x2
+	shape tileShape
+}
+
+// tileShape is the shape of a threadgroup of attn_tile.
+type tileShape struct {
+	units, threads, slots int
+}
+
+const (
+	attnTileUnit  = 16  // unit of the head size
+	attnTilePairs = 64  // pairs of a row and a head in a unit
+	attnTileHalf  = 128 // threads that compute a unit
+)
+
+// tileShapes lists the shapes without slots. cost is the time of a threadgroup that occupies a core,
+// relative to one unit computed by 256 threads: they divide positions evenly, but read each K and V
+// for half as many rows as two units do. 128 threads leave the matrix units idle while they compute
+// weights.
+var tileShapes = []struct {
+	tileShape
+	cost float64
+}{
+	{tileShape{units: 2, threads: 2 * attnTileHalf}, 1.8},
+	{tileShape{units: 1, threads: 2 * attnTileHalf}, 1},
+	{tileShape{units: 1, threads: attnTileHalf}, 1.6},
+}
+
+// memory returns the threadgroup memory of a shape in bytes, as attn_tile declares it.
+func (t tileShape) memory(headDim int, act uint32) int {
+	terms := 1
+	if act == decl.ActF16x2 {
+		terms = 2
+	}
+	return 1024 + 8192*ceil(headDim, 64)*(terms*t.units+2*t.slots*(t.threads/(attnTileHalf*t.units)))
+}
+
+// maxSlots is the largest number of slots that is useful.
+const maxSlots = 3
+
+// tiledAttention returns the arguments of attn_tile for a layer's attention in a program of a chunk.
+// It reports whether the kernel supports it. Of the shapes that fit in threadgroup memory it takes
+// the one with the shortest estimated time. Threadgroups run in waves, one on each core.
+func (s *state) tiledAttention(p *program, l *layerPlan, a attentionArgs) (tiled attnTileArgs, ok bool) {
+	c, d := s.in.Chip, s.cfg.HeadDim
+	if !p.wide || l.sinks > 0 || d%attnTileUnit != 0 || d > c.AttnTileDim {
+		return tiled, false
+	}
+	tiled = attnTileArgs{attentionArgs: a, act: decl.ActF16}
+	if s.in.Options.Exact {
+		tiled.act = decl.ActF16x2
+	}
+	least := 0.0
+	for _, t := range tileShapes {
+		for t.slots = maxSlots; t.slots > 1 && uint64(t.memory(d, tiled.act)) > c.ThreadgroupMemory; t.slots-- {
+		}
+		groups := a.kvHeads * ceil(p.rows*(a.heads/a.kvHeads), attnTilePairs*t.units)
+		time := float64(ceil(groups, max(c.Cores, 1))) * t.cost
+		if t.slots > 1 && t.threads <= c.MaxThreads && (!ok || time < least) {
+			tiled.shape, least, ok = t.tileShape, time, true
+		}
+	}
+	return tiled, ok
+}
+
+func (attnTileArgs) kernel() decl.ID         { return kernels.AttnTile }
+func (a attnTileArgs) threads(*lowering) int { return a.shape.threads }
+func (attnTileArgs) shrinks() bool           { return false }
+
+func (a attnTileArgs) lower(l *lowering) {
+	n := l.n
+	l.bind(kernels.AttnTileBindQ, n.in[0])
+	l.bind(kernels.AttnTileBindKCache, n.in[1])
+	l.bind(kernels.AttnTileBindVCache, n.in[2])
+	l.bind(kernels.AttnTileBindOut, n.out[0])
+	l.bindWeight(kernels.AttnTileBindLogits, a.learned)
+	l.set(kernels.AttnTileSpecHeadDim, l.headDim())
+	l.flag(kernels.AttnTileSpecWindowed, a.window > 0)
+	l.set(kernels.AttnTileSpecKV, l.s.kv)
+	l.flag(kernels.AttnTileSpecLearned, a.learned != nil)
+	l.set(kernels.AttnTileSpecAct, a.act)
+	kernels.AttnTileParams{
+		Heads: uint32(a.heads), KVHeads: uint32(a.kvHeads), QStride: stride(n.in[0]), Cap: uint32(n.layer.cap),
+		Window: uint32(a.window), Scale: a.scale, SoftCap: a.softCap, Units: uint32(a.shape.units), Slots: uint32(a.shape.slots),
+	}.Put(&l.cmd)
+	l.patch(table.PatchKVLen, decl.SecondKVLen)
+}

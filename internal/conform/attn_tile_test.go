@@ -1,0 +1,65 @@
+package conform
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/emu"
+	"github.com/pianola-engine/pianola/internal/kernels"
+)
+
+// tile holds the arguments that attn_tile has in place of those of attn. units is 0 for attn.
+type tile struct {
+	units, slots, threads int
+	act                   uint32
+}
+
+// tiled returns the command for attn_tile that computes the same as one for attn.
+func (a attention) tiled(c command) command {
+	p := c.params.(kernels.AttnParams)
+	c.kernel, c.threads = kernels.AttnTile, uint32(a.tile.threads)
+	c.specs = []uint32{uint32(a.headDim), one(a.window > 0), one(a.q8), one(a.learned), a.tile.act}
+	c.params = kernels.AttnTileParams{
+		Heads: p.Heads, KVHeads: p.KVHeads, QStride: p.QStride, Cap: p.Cap, Window: p.Window, Scale: p.Scale, SoftCap: p.SoftCap,
+		Units: uint32(a.tile.units), Slots: uint32(a.tile.slots),
+	}
+	c.absent = slices.DeleteFunc(c.absent, func(name string) bool { return name == "turn" })
+	return c
+}
+
+// randomTile returns a shape of attn_tile. Only some have many rows and positions, which take long.
+func randomTile(r *rand.Rand, seed uint64) (a attention, tol float64) {
+	a = randomAttention(r, 300).withoutSinks()
+	a.span, a.splits = 0, 0
+	// Each size of which the kernel has code of its own, and sizes between them.
+	sizes := []int{64, 128, 256, 80, 96, 160, 192, 16, 48, 112, 144, 224}
+	a.headDim = sizes[seed%uint64(len(sizes))]
+	a.q8 = a.q8 && a.headDim%32 == 0
+	a.rows = pick(r, 1, 3, 17, 40, 70)
+	a.context = a.kvLen + a.rows - 1 + r.IntN(100)
+	a.softCap = pick(r, 0, 0, 3, 50.0)
+	a.tile = tile{units: 1 + r.IntN(2), slots: 2 + r.IntN(3), threads: 256, act: decl.ActF16}
+	if a.tile.units == 1 && r.IntN(3) == 0 {
+		a.tile.threads = 128
+	}
+	tol = 2e-3
+	if r.IntN(2) == 0 {
+		a.tile.act, tol = decl.ActF16x2, 1e-5
+		if a.q8 { // the values of the cache are rounded to float16
+			tol = 2e-3
+		}
+	}
+	return a, tol
+}
+
+// testAttnTile compares prefill attention of random shapes with the CPU device and with float64, in
+// three orders.
+func testAttnTile(t *testing.T, p *emu.Program, first, end uint64) {
+	for seed := first; seed < end; seed++ {
+		r := rand.New(rand.NewPCG(seed, 6))
+		a, tol := randomTile(r, seed)
+		checkAttn(t, p, a, r, seed, tol)
+	}
+}

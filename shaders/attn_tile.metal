@@ -1,0 +1,83 @@
+// Softmax attention of the rows of a chunk over the KV cache, see cache.h.
+#include "attn_units.h"
+
+// attn_tile_of selects the number of elements of a head that the code is compiled for.
+template <uint Terms>
+static inline void attn_tile_of(thread const attn_part &a, thread const attn_pairs &t, threadgroup uchar *tg, uint units, uint slots, uint lane, uint simd, uint simds) {
+    switch (a.d) {
+    case 64: attend_units<64, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
+    case 80: attend_units<80, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
+    case 96: attend_units<96, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
+    case 160: attend_units<160, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
+    case 192: attend_units<192, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
+    default:
+        if (a.d < 64) {
+            attend_units<64, Terms>(a, t, tg, units, slots, lane, simd, simds);
+        } else if (a.d <= 128) {
+            attend_units<128, Terms>(a, t, tg, units, slots, lane, simd, simds);
+        } else {
+            attend_units<256, Terms>(a, t, tg, units, slots, lane, simd, simds);
+        }
+    }
+}
+
+// A threadgroup handles all visible positions for some units.
+[[max_total_threads_per_threadgroup(256)]]
+kernel void attn_tile(
+        device const float *q               [[buffer(0)]],
+        device const uchar *k_cache         [[buffer(1)]],
+        device const uchar *v_cache         [[buffer(2)]],
+        device float *out                   [[buffer(3)]],
+        device const float *logits          [[buffer(4)]],
+        constant pianola_attn_tile_params &p [[buffer(8)]],
+        constant pianola_second &s          [[buffer(9)]],
+        device pianola_step *step           [[buffer(10)]],
+        threadgroup uchar *tg               [[threadgroup(0)]],
+        uint3 group                         [[threadgroup_position_in_grid]],
+        uint lane                           [[thread_index_in_simdgroup]],
+        uint simd                           [[simdgroup_index_in_threadgroup]],
+        uint simds                          [[simdgroups_per_threadgroup]]) {
+    if (!begins(step)) {
+        return;
+    }
+#if !defined(PIANOLA_NVPTX) || PIANOLA_SM >= 80 // other processors have no such products
+    attn_pairs t;
+    t.shared = p.heads / p.kv_heads;
+    const uint pairs = s.rows * t.shared;
+    const uint each = p.units * PIANOLA_UNIT;
+    const uint groups = (pairs + each - 1) / each;
+    if (group.y >= groups) {
+        return;
+    }
+    // Start with the last rows, which see the most positions and take longest.
+    t.first = (groups - 1 - group.y) * each;
+    t.last = pairs - 1;
+    t.kv_len = max(s.kv_len, 1u);
+    t.window = WINDOWED != 0 ? p.window : t.kv_len + s.rows;
+    const uint head = group.x * t.shared;
+    t.q = q + ulong(head) * HEAD_DIM;
+    t.q_stride = p.q_stride;
+    t.out_stride = p.heads * HEAD_DIM;
+    t.aligned = p.q_stride % 4 == 0;
+    attn_part a;
+    a.d = HEAD_DIM;
+    a.kind = KV;
+    a.k = kv_rows_of(k_cache, KV, p.kv_heads, p.cap, HEAD_DIM, group.x);
+    a.v = kv_rows_of(v_cache, KV, p.kv_heads, p.cap, HEAD_DIM, group.x);
+    a.out = out + ulong(head) * HEAD_DIM;
+    a.scale = p.scale * M_LOG2E_F;
+    a.soft_cap = p.soft_cap * M_LOG2E_F;
+    a.learned = LEARNED != 0;
+    a.logits = logits + head;
+    a.base = 0;
+    a.cap = p.cap;
+    a.begin = pair_sees(t, t.first).x;
+    a.end = pair_sees(t, t.first + each - 1).y;
+    a.wrap = cache_from(a.begin, a.cap, WINDOWED != 0);
+    if (ACT == PIANOLA_ACT_F16) {
+        attn_tile_of<1>(a, t, tg, p.units, p.slots, lane, simd, simds);
+    } else {
+        attn_tile_of<2>(a, t, tg, p.units, p.slots, lane, simd, simds);
+    }
+#endif
+}

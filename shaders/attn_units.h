@@ -1,0 +1,550 @@
+// Prefill attention: many rows and heads share K and V.
+//
+// The pairs of a row and a Q head that share K and V are numbered heads first, and divided into units
+// of 64. Four SIMD groups compute a unit, each 16 pairs. Positions are processed in tiles of 64, and
+// the products are matrix products of float16. On Hopper the four SIMD groups multiply together
+// from threadgroup memory. On other GPUs each SIMD group multiplies through registers.
+//
+// In threadgroup memory, Q of a unit and K and V of a tile are blocks of 64 rows by 64 columns
+// in the layout of chunks.h. K and V are copied several steps ahead of the tile that is
+// multiplied.
+#ifndef PIANOLA_ATTN_UNITS_H
+#define PIANOLA_ATTN_UNITS_H
+
+#include "attn.h"
+#include "chunks.h"
+
+// Pairs of a unit, and positions of a tile.
+#define PIANOLA_UNIT 64
+
+// Bytes of a block, and of a unit's Q or a tile's K or V.
+#define PIANOLA_BLOCK (PIANOLA_UNIT * PIANOLA_CHUNK_BYTES)
+#define PIANOLA_BLOCKS(D) ((D + 63) / 64 * PIANOLA_BLOCK)
+
+// The initial maximum score of a pair. It is above the score of invisible positions, so that their
+// weight is 0.
+#define PIANOLA_UNSEEN (0.5f * PIANOLA_LOWEST)
+
+// attn_pairs describes the work of a threadgroup. Its attn_part is the first row's, except that
+// begin and end cover the positions of all rows.
+struct attn_pairs {
+    device const float *q; // row 0 of the first head
+    uint q_stride;         // elements of q from one row to the next
+    uint out_stride;       // elements of out from one row to the next
+    bool aligned;          // the rows of q are aligned to 16 bytes
+    uint shared;           // heads that share K and V
+    uint first, last;      // first pair of the threadgroup, and last of all pairs
+    uint kv_len;           // number of visible positions of row 0, including its own
+    uint window;           // largest number of positions that a row sees
+};
+
+// pair_row returns the row of a pair, and pair_head its head. Pairs past the last repeat the last.
+static inline uint pair_row(thread const attn_pairs &t, uint pair) { return min(pair, t.last) / t.shared; }
+static inline uint pair_head(thread const attn_pairs &t, uint pair) { return min(pair, t.last) % t.shared; }
+
+// pair_sees returns the range of positions that a pair sees.
+static inline uint2 pair_sees(thread const attn_pairs &t, uint pair) {
+    const uint end = t.kv_len + pair_row(t, pair);
+    return uint2(end - min(end, t.window), end);
+}
+
+// column_at returns the offset of 8 columns of a row of a matrix of blocks.
+static inline uint column_at(uint row, uint piece) { return piece / 8 * PIANOLA_BLOCK + piece_at(row, piece % 8); }
+
+// put_queries writes Q of some units to threadgroup memory, scaled and rounded to one or two
+// float16. Columns past the head are 0.
+template <uint D, uint Terms>
+static inline void put_queries(threadgroup uchar *to, thread const attn_part &a, thread const attn_pairs &t, uint units, uint tid, uint threads) {
+    for (uint i = tid; i < units * PIANOLA_UNIT * (D / 8); i += threads) {
+        const uint pair = i / (D / 8);
+        const uint piece = i % (D / 8);
+        float4 x = float4(0.0f);
+        float4 y = float4(0.0f);
+        if (8 * piece < a.d) {
+            device const float *from = t.q + ulong(pair_row(t, t.first + pair)) * t.q_stride + pair_head(t, t.first + pair) * a.d + 8 * piece;
+            x = vector_at(from, t.aligned) * a.scale;
+            y = vector_at(from + 4, t.aligned) * a.scale;
+        }
+        threadgroup uchar *at = to + pair / PIANOLA_UNIT * (Terms * PIANOLA_BLOCKS(D)) + column_at(pair % PIANOLA_UNIT, piece);
+        const half4 first = half4(x);
+        const half4 second = half4(y);
+        *(threadgroup uint4 *)at = uint4(as_type<uint2>(first), as_type<uint2>(second));
+        if (Terms == 2) {
+            *(threadgroup uint4 *)(at + PIANOLA_BLOCKS(D)) = uint4(as_type<uint2>(half4(x - float4(first))), as_type<uint2>(half4(y - float4(second))));
+        }
+    }
+}
+
+// scaled_halves returns 8 int8, multiplied by a scale, as float16.
+static inline uint4 scaled_halves(uint2 q, half scale) {
+    const half2 by = half2(scale, scale);
+    const uint2 low = tile_halves(q.x);
+    const uint2 high = tile_halves(q.y);
+    return uint4(as_type<uint>(as_type<half2>(low.x) * by), as_type<uint>(as_type<half2>(low.y) * by),
+                 as_type<uint>(as_type<half2>(high.x) * by), as_type<uint>(as_type<half2>(high.y) * by));
+}
+
+// fill_piece starts to copy 8 columns of a row of K or V. Int8 elements are converted at once.
+// Columns past the head are 0.
+static inline void fill_piece(threadgroup uchar *to, kv_rows rows, thread const attn_part &a, ulong row, uint piece) {
+    const bool there = 8 * piece < a.d;
+    const uint at = there ? 8 * piece : 0;
+    if (a.kind == PIANOLA_KV_Q8_0) {
+        const uint2 q = *(device const uint2 *)(rows.values + row * a.d + at);
+        const half scale = there ? rows.scales[row * (a.d / 32) + at / 32] : half(0.0f);
+        *(threadgroup uint4 *)to = scaled_halves(q, scale);
+    } else {
+        copy_piece(to, rows.values + 2 * (row * a.d + at), there);
+    }
+}
+
+// fill_tiles starts to copy K or V of consecutive tiles. Positions outside of the part's range
+// repeat its ends.
+template <uint D>
+static inline void fill_tiles(threadgroup uchar *to, kv_rows rows, thread const attn_part &a, uint position, uint tiles, uint tid, uint threads) {
+    const uint count = tiles * PIANOLA_UNIT;
+    const uint last = position + count - 1 - a.wrap;
+    // Of 64 and 128 columns a thread copies the same piece of every 8th row, or of rows further
+    // apart. Where the rows are consecutive in the cache, only their addresses differ.
+    if ((D == 64 || D == 128) && position >= a.begin && position + count <= a.end && (last < a.cap || last - a.cap >= count - 1)) {
+        const uint piece = tid % (D / 8);
+        const uint pass = threads / (D / 8);
+        threadgroup uchar *slot = to + column_at(tid / (D / 8), piece);
+        ulong row = cache_at(a, position + tid / (D / 8));
+        for (uint r = tid / (D / 8); r < count; r += pass) {
+            fill_piece(slot + (D == 128 ? r / PIANOLA_UNIT * PIANOLA_BLOCK : 0), rows, a, row, piece);
+            slot += pass * PIANOLA_CHUNK_BYTES;
+            row += pass;
+        }
+        return;
+    }
+    for (uint i = tid; i < count * (D / 8); i += threads) {
+        const uint r = i / (D / 8);
+        const uint piece = i % (D / 8);
+        fill_piece(to + r / PIANOLA_UNIT * PIANOLA_BLOCKS(D) + column_at(r % PIANOLA_UNIT, piece), rows, a, cache_at(a, position + r), piece);
+    }
+}
+
+// ring is the threadgroup memory of K and V: slots of the tiles of a step.
+struct tile_ring {
+    threadgroup uchar *at;
+    uint slots;
+    uint ways;  // tiles of a step
+    uint step;  // positions of a step
+    uint first; // first position of step 0
+    uint steps;
+};
+
+// keys_at returns K of a step's first tile, and values_at V.
+template <uint D>
+static inline threadgroup uchar *keys_at(thread const tile_ring &r, uint step) { return r.at + step % r.slots * (2 * r.ways * PIANOLA_BLOCKS(D)); }
+template <uint D>
+static inline threadgroup uchar *values_at(thread const tile_ring &r, uint step) { return keys_at<D>(r, step) + r.ways * PIANOLA_BLOCKS(D); }
+
+// fill_keys starts to copy K of a step, and fill_values V.
+template <uint D>
+static inline void fill_keys(thread const tile_ring &r, thread const attn_part &a, uint step, uint tid, uint threads) {
+    if (step < r.steps) {
+        fill_tiles<D>(keys_at<D>(r, step), a.k, a, r.first + step * r.step, r.ways, tid, threads);
+    }
+}
+template <uint D>
+static inline void fill_values(thread const tile_ring &r, thread const attn_part &a, uint step, uint tid, uint threads) {
+    if (step < r.steps) {
+        fill_tiles<D>(values_at<D>(r, step), a.v, a, r.first + step * r.step, r.ways, tid, threads);
+    }
+}
+
+// wait_filled waits until all but the last left groups of copies are complete.
+static inline void wait_filled(uint left) {
+    switch (left) {
+    case 0: wait_stage<0>(); break;
+    case 1: wait_stage<1>(); break;
+    case 2: wait_stage<2>(); break;
+    default: wait_stage<3>();
+    }
+}
+
+// unit_state is the state of a SIMD group's 16 pairs, in the layout of mma_16x8x16: sums of V,
+// scores or weights of a tile, weights as an operand of the product with V, and the largest score
+// and sum of weights of pairs g and g+8.
+template <uint D, uint Terms>
+struct unit_state {
+    float sums[D / 2];
+    float scores[PIANOLA_UNIT / 2];
+    uint4 weights[Terms * PIANOLA_UNIT / 16];
+    float2 top, total;
+};
+
+// held reports whether Q is kept in registers.
+template <uint D, uint Terms>
+static inline constexpr bool held() { return D <= 128 && Terms == 1; }
+
+// query returns 16 pairs by 16 columns of Q as an operand of a product.
+static inline uint4 query(threadgroup const uchar *q, uint column, uint lane, uint simd) {
+    return matrices(q, column_at(simd % 4 * 16 + lane % 16, 2 * column + lane / 16), lane);
+}
+
+// multiply_keys computes the scores of a tile. On Hopper it starts to compute them.
+template <uint D, uint Terms>
+static inline void multiply_keys(thread unit_state<D, Terms> &u, thread const uint4 *own, threadgroup const uchar *q, threadgroup const uchar *k, uint lane, uint simd) {
+#ifdef PIANOLA_WARPGROUPS
+    (void)lane;
+    (void)simd;
+    const ulong keys = metal::shim::matrix_at(k);
+    const ulong queries = metal::shim::matrix_at(q);
+    PIANOLA_UNROLL
+    for (uint i = 0; i < D / 16; i++) {
+        // Matrix addresses are in units of 16 bytes.
+        const ulong at = i / 4 * (PIANOLA_BLOCK / 16) + i % 4 * 2;
+        if (held<D, Terms>()) {
+            if (i == 0) {
+                metal::shim::multiply_rows<8, true, false>(u.scores, own[i], keys + at);
+            } else {
+                metal::shim::multiply_rows<8, false, false>(u.scores, own[i], keys + at);
+            }
+            continue;
+        }
+        PIANOLA_UNROLL
+        for (uint rest = Terms; rest-- > 0;) {
+            const ulong x = queries + rest * (PIANOLA_BLOCKS(D) / 16) + at;
+            if (i == 0 && rest == Terms - 1) {
+                metal::shim::begin_shared(u.scores, x, keys + at);
+            } else {
+                metal::shim::multiply_shared<8>(u.scores, x, keys + at);
+            }
+        }
+    }
+#else
+    PIANOLA_UNROLL
+    for (uint i = 0; i < PIANOLA_UNIT / 2; i++) {
+        u.scores[i] = 0.0f;
+    }
+    PIANOLA_UNROLL
+    for (uint i = 0; i < D / 16; i++) {
+        uint4 x[Terms];
+        PIANOLA_UNROLL
+        for (uint rest = 0; rest < Terms; rest++) {
+            x[rest] = held<D, Terms>() ? own[i] : query(q + rest * PIANOLA_BLOCKS(D), i, lane, simd);
+        }
+        PIANOLA_UNROLL
+        for (uint n = 0; n < PIANOLA_UNIT / 16; n++) {
+            const uint4 y = matrices(k, column_at(16 * n + lane / 16 * 8 + lane % 8, 2 * i + lane / 8 % 2), lane);
+            PIANOLA_UNROLL
+            for (uint rest = Terms; rest-- > 0;) {
+                add_product(u.scores + 8 * n, x[rest], y.xy, lane);
+                add_product(u.scores + 8 * n + 4, x[rest], y.zw, lane);
+            }
+        }
+    }
+#endif
+}
+
+// multiply_values adds the products of the weights with V. On Hopper it starts to add them.
+template <uint D, uint Terms>
+static inline void multiply_values(thread unit_state<D, Terms> &u, threadgroup const uchar *v, uint lane) {
+#ifdef PIANOLA_WARPGROUPS
+    (void)lane;
+    const ulong values = metal::shim::matrix_at(v);
+#endif
+    PIANOLA_UNROLL
+    for (uint i = 0; i < PIANOLA_UNIT / 16; i++) {
+#ifdef PIANOLA_WARPGROUPS
+        PIANOLA_UNROLL
+        for (uint rest = Terms; rest-- > 0;) {
+            const uint4 w = u.weights[rest * (PIANOLA_UNIT / 16) + i];
+            PIANOLA_UNROLL
+            for (uint c = 0; c < D / 64; c++) {
+                metal::shim::multiply_rows<8, false, true>(u.sums + 32 * c, w, values + c * (PIANOLA_BLOCK / 16) + i * 128);
+            }
+            if (D % 64 != 0) {
+                metal::shim::multiply_rows<(D % 64 != 0 ? D % 64 : 64) / 8, false, true>(u.sums + D / 64 * 32, w, values + D / 64 * (PIANOLA_BLOCK / 16) + i * 128);
+            }
+        }
+#else
+        PIANOLA_UNROLL
+        for (uint n = 0; n < D / 16; n++) {
+            const uint4 y = matrices_across(v, column_at(16 * i + lane % 16, 2 * n + lane / 16), lane);
+            PIANOLA_UNROLL
+            for (uint rest = Terms; rest-- > 0;) {
+                add_product(u.sums + 8 * n, u.weights[rest * (PIANOLA_UNIT / 16) + i], y.xy, lane);
+                add_product(u.sums + 8 * n + 4, u.weights[rest * (PIANOLA_UNIT / 16) + i], y.zw, lane);
+            }
+        }
+#endif
+    }
+}
+
+// weigh_scores replaces the scores of a tile by weights and returns the factors of the sums so far.
+// position is the tile's first. sees are the positions that the lane's pairs see, all the positions
+// that all pairs of the SIMD group see.
+template <uint D, uint Terms>
+static inline float2 weigh_scores(thread unit_state<D, Terms> &u, uint position, uint4 sees, uint2 all, float soft_cap, uint lane) {
+    thread float *s = u.scores;
+    if (soft_cap > 0.0f) {
+        PIANOLA_UNROLL
+        for (uint i = 0; i < PIANOLA_UNIT / 2; i++) {
+            s[i] = capped(s[i], soft_cap);
+        }
+    }
+    if (position < all.x || position + PIANOLA_UNIT > all.y) {
+        PIANOLA_UNROLL
+        for (uint i = 0; i < PIANOLA_UNIT / 2; i++) {
+            const uint p = position + i / 4 * 8 + lane % 4 * 2 + i % 2;
+            const uint2 range = i % 4 < 2 ? sees.xy : sees.zw;
+            s[i] = p >= range.x && p < range.y ? s[i] : PIANOLA_LOWEST;
+        }
+    }
+    float2 most = u.top;
+    PIANOLA_UNROLL
+    for (uint i = 0; i < PIANOLA_UNIT / 2; i += 4) {
+        most = max(most, max(float2(s[i], s[i + 2]), float2(s[i + 1], s[i + 3])));
+    }
+    most = max(most, simd_shuffle_xor(most, ushort(1)));
+    most = max(most, simd_shuffle_xor(most, ushort(2)));
+    const float2 shrink = exp2(u.top - most);
+    u.top = most;
+    u.total *= shrink;
+    PIANOLA_UNROLL
+    for (uint i = 0; i < PIANOLA_UNIT / 2; i += 4) {
+        s[i] = exp2(s[i] - most.x);
+        s[i + 1] = exp2(s[i + 1] - most.x);
+        s[i + 2] = exp2(s[i + 2] - most.y);
+        s[i + 3] = exp2(s[i + 3] - most.y);
+        u.total += float2(s[i] + s[i + 1], s[i + 2] + s[i + 3]);
+    }
+    return shrink;
+}
+
+// shrink_sums multiplies the sums by the factors of their pairs.
+template <uint D, uint Terms>
+static inline void shrink_sums(thread unit_state<D, Terms> &u, float2 by) {
+    PIANOLA_UNROLL
+    for (uint i = 0; i < D / 2; i++) {
+        u.sums[i] *= i % 4 < 2 ? by.x : by.y;
+    }
+}
+
+// round_weights rounds the weights to operands of the product with V.
+template <uint D, uint Terms>
+static inline void round_weights(thread unit_state<D, Terms> &u) {
+    PIANOLA_UNROLL
+    for (uint i = 0; i < PIANOLA_UNIT / 16; i++) {
+        PIANOLA_UNROLL
+        for (uint k = 0; k < 4; k++) {
+            const uint2 v = halves_of(u.scores[8 * i + 2 * k], u.scores[8 * i + 2 * k + 1]);
+            u.weights[i][k] = v.x;
+            if (Terms == 2) {
+                u.weights[PIANOLA_UNIT / 16 + i][k] = v.y;
+            }
+        }
+    }
+}
+
+// The following functions do nothing where products are complete when they return.
+
+// begin_tile must precede products: the operands in registers are complete.
+template <uint D, uint Terms>
+static inline void begin_tile(thread unit_state<D, Terms> &u) {
+#ifdef PIANOLA_WARPGROUPS
+    metal::shim::settle_words<Terms * PIANOLA_UNIT / 16>(u.weights);
+    metal::shim::settle<D / 2>(u.sums);
+    metal::shim::begin_products();
+#else
+    (void)u;
+#endif
+}
+
+// commit_tile ends a group of products.
+static inline void commit_tile() {
+#ifdef PIANOLA_WARPGROUPS
+    metal::shim::commit_products();
+#endif
+}
+
+// end_keys waits for the products of all groups but the last Left, which include the scores.
+template <uint Left, uint D, uint Terms>
+static inline void end_keys(thread unit_state<D, Terms> &u) {
+#ifdef PIANOLA_WARPGROUPS
+    metal::shim::wait_products<Left>();
+    metal::shim::settle<PIANOLA_UNIT / 2>(u.scores);
+#else
+    (void)u;
+#endif
+}
+
+// end_values waits for all products.
+template <uint D, uint Terms>
+static inline void end_values(thread unit_state<D, Terms> &u) {
+#ifdef PIANOLA_WARPGROUPS
+    metal::shim::wait_products<0>();
+    metal::shim::settle<D / 2>(u.sums);
+#else
+    (void)u;
+#endif
+}
+
+// meet_filled waits until all but the last left groups of copies of all threads are complete.
+static inline void meet_filled(uint left) {
+    wait_filled(left);
+#ifdef PIANOLA_WARPGROUPS
+    metal::shim::publish();
+#endif
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// join_ways adds the state of the second four SIMD groups to that of the first, which computed other
+// positions of the same pairs.
+template <uint D, uint Terms>
+static inline void join_ways(thread unit_state<D, Terms> &u, threadgroup uchar *tg, uint lane, uint simd) {
+    threadgroup float *other = (threadgroup float *)tg + simd % 4 * 32 + lane;
+    threadgroup float *states = other + 128 * (D / 2);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (simd >= 4) {
+        PIANOLA_UNROLL
+        for (uint i = 0; i < D / 2; i++) {
+            other[128 * i] = u.sums[i];
+        }
+        states[0] = u.top.x;
+        states[128] = u.top.y;
+        states[256] = u.total.x;
+        states[384] = u.total.y;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (simd < 4) {
+        const float2 top = float2(states[0], states[128]);
+        const float2 most = max(u.top, top);
+        const float2 shrink = exp2(u.top - most);
+        const float2 by = exp2(top - most);
+        u.top = most;
+        u.total = u.total * shrink + float2(states[256], states[384]) * by;
+        PIANOLA_UNROLL
+        for (uint i = 0; i < D / 2; i++) {
+            u.sums[i] = u.sums[i] * (i % 4 < 2 ? shrink.x : shrink.y) + other[128 * i] * (i % 4 < 2 ? by.x : by.y);
+        }
+    }
+}
+
+// put_pairs writes the results of 16 pairs, from pair first on.
+template <uint D, uint Terms>
+static inline void put_pairs(thread unit_state<D, Terms> &u, thread const attn_part &a, thread const attn_pairs &t, uint first, uint lane) {
+    PIANOLA_UNROLL
+    for (uint k = 0; k < 2; k++) {
+        const uint pair = first + lane / 4 + 8 * k;
+        const uint head = pair_head(t, pair);
+        float total = u.total[k];
+        total += simd_shuffle_xor(total, ushort(1));
+        total += simd_shuffle_xor(total, ushort(2));
+        float by = 1.0f;
+        if (a.learned) {
+            const float logit = a.logits[head] * M_LOG2E_F;
+            const float most = max(u.top[k], logit);
+            by = exp2(u.top[k] - most);
+            total = total * by + exp2(logit - most);
+        }
+        by = total == 0.0f ? 0.0f : by / total;
+        if (pair <= t.last) {
+            device float *out = a.out + ulong(pair_row(t, pair)) * t.out_stride + head * a.d + lane % 4 * 2;
+            PIANOLA_UNROLL
+            for (uint n = 0; n < D / 8; n++) {
+                if (8 * n < a.d) {
+                    *(device float2 *)(out + 8 * n) = float2(u.sums[4 * n + 2 * k], u.sums[4 * n + 2 * k + 1]) * by;
+                }
+            }
+        }
+    }
+}
+
+// attend_units computes units of pairs with heads of up to D elements; D is a multiple of 16. If
+// there are more SIMD groups than four for each unit, the next four take every other tile.
+//
+// The scores of a tile are multiplied at the same time as V of the tile before, so that weights are
+// computed during products. A group of copies is K of a step and V of the step before.
+template <uint D, uint Terms>
+static inline void attend_units(thread const attn_part &a, thread const attn_pairs &t, threadgroup uchar *tg, uint units, uint slots, uint lane, uint simd, uint simds) {
+#ifdef PIANOLA_WARPGROUPS
+    tg = metal::shim::aligned_matrix(tg);
+#endif
+    const uint tid = simd * 32 + lane;
+    const uint threads = simds * 32;
+    tile_ring r;
+    r.at = tg + units * (Terms * PIANOLA_BLOCKS(D));
+    r.slots = slots;
+    r.ways = simds / (4 * units);
+    r.step = r.ways * PIANOLA_UNIT;
+    r.first = a.begin / r.step * r.step;
+    r.steps = (a.end - r.first + r.step - 1) / r.step;
+    fill_keys<D>(r, a, 0, tid, threads);
+    commit_stage();
+    for (uint i = 0; i + 1 < slots; i++) {
+        fill_keys<D>(r, a, i + 1, tid, threads);
+        fill_values<D>(r, a, i, tid, threads);
+        commit_stage();
+    }
+    put_queries<D, Terms>(tg, a, t, units, tid, threads);
+
+    const uint unit = simd / 4 / r.ways;
+    const uint offset = simd / 4 % r.ways * PIANOLA_BLOCKS(D); // of the own tile of a step
+    const uint own = r.first + simd / 4 % r.ways * PIANOLA_UNIT; // own tile of step 0
+    const uint first = t.first + unit * PIANOLA_UNIT + simd % 4 * 16; // pair
+    const uint4 sees = uint4(pair_sees(t, first + lane / 4), pair_sees(t, first + lane / 4 + 8));
+    const uint2 all = uint2(pair_sees(t, first + 15).x, pair_sees(t, first).y);
+    threadgroup const uchar *q = tg + unit * (Terms * PIANOLA_BLOCKS(D));
+    unit_state<D, Terms> u;
+    PIANOLA_UNROLL
+    for (uint i = 0; i < D / 2; i++) {
+        u.sums[i] = 0.0f;
+    }
+    PIANOLA_UNROLL
+    for (uint i = 0; i < Terms * PIANOLA_UNIT / 16; i++) {
+        u.weights[i] = uint4(0);
+    }
+    u.top = float2(PIANOLA_UNSEEN);
+    u.total = float2(0.0f);
+
+    meet_filled(slots - 1);
+    uint4 queries[D / 16];
+    if (held<D, Terms>()) {
+        PIANOLA_UNROLL
+        for (uint i = 0; i < D / 16; i++) {
+            queries[i] = query(q, i, lane, simd);
+        }
+    }
+    begin_tile(u);
+    multiply_keys(u, queries, q, keys_at<D>(r, 0) + offset, lane, simd);
+    commit_tile();
+    end_keys<0>(u);
+    weigh_scores(u, own, sees, all, a.soft_cap, lane);
+    round_weights(u);
+    for (uint i = 1; i < r.steps; i++) {
+        meet_filled(slots - 2);
+        fill_keys<D>(r, a, i + slots - 1, tid, threads);
+        fill_values<D>(r, a, i + slots - 2, tid, threads);
+        commit_stage();
+        begin_tile(u);
+        multiply_keys(u, queries, q, keys_at<D>(r, i) + offset, lane, simd);
+        commit_tile();
+        multiply_values(u, values_at<D>(r, i - 1) + offset, lane);
+        commit_tile();
+        end_keys<1>(u);
+        const float2 shrink = weigh_scores(u, own + i * r.step, sees, all, a.soft_cap, lane);
+        end_values(u);
+        shrink_sums(u, shrink);
+        round_weights(u);
+    }
+    meet_filled(0);
+    begin_tile(u);
+    multiply_values(u, values_at<D>(r, r.steps - 1) + offset, lane);
+    commit_tile();
+    end_values(u);
+
+    if (r.ways > 1) {
+        join_ways(u, tg, lane, simd);
+        if (simd >= 4) {
+            return;
+        }
+    }
+    put_pairs(u, a, t, first, lane);
+}
+
+#endif
