@@ -5,7 +5,9 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/pianola-engine/pianola"
@@ -23,15 +25,23 @@ func readGolden(t *testing.T, path string) *golden.Reference {
 	return g
 }
 
-// otherThreads is a number of threads that differs from the default of threaded.
-var otherThreads = exhaustive.Pick(1, 2)
+// In a sample, tests use one thread of the CPU device, and two where threads matter. go test runs
+// several packages at once, and threads that wait for a thread without a processor waste time.
+var (
+	someThreads  = min(2, runtime.GOMAXPROCS(0))
+	otherThreads = exhaustive.Pick(1, someThreads) // differs from the default of threaded
+	teamThreads  = exhaustive.Pick(0, someThreads) // for concurrent sessions; 0 selects all
+)
 
-// threaded returns the options with the number of threads that tests on the CPU device use by
-// default. A sample uses one thread: go test runs several packages at once, and threads that wait
-// for a thread without a processor waste time. Some tests compare its results with those of
-// otherThreads.
+// onlyCPU reports whether DeviceAuto selects the CPU device.
+var onlyCPU = sync.OnceValue(func() bool {
+	return !slices.ContainsFunc(pianola.Devices(), func(s pianola.DeviceStatus) bool { return s.Available && s.Device != pianola.DeviceCPU })
+})
+
+// threaded returns the options with the number of threads that tests use by default.
 func threaded(o pianola.Options) pianola.Options {
-	if !exhaustive.On && o.Device == pianola.DeviceCPU && !o.RealTime {
+	onCPU := o.Device == pianola.DeviceCPU || o.Device == "" && onlyCPU()
+	if !exhaustive.On && onCPU && !o.RealTime {
 		o.Threads = cmp.Or(o.Threads, 1)
 	}
 	return o

@@ -46,7 +46,7 @@ func TestManySessions(t *testing.T) {
 	for _, name := range []string{"llama", "mistral"} {
 		t.Run(name, func(t *testing.T) {
 			// With small chunks the KV caches of mistral have fewer rows than the context.
-			m := open(t, "testdata/tiny/"+name, pianola.Options{Roll: smallChunks(t, name), AnyChip: true})
+			m := open(t, "testdata/tiny/"+name, pianola.Options{Roll: smallChunks(t, name), AnyChip: true, Threads: teamThreads})
 			if rotates := m.Table().KVCapacity() < int(m.Table().Header.Context); rotates != (name == "mistral") {
 				t.Fatalf("the caches have %d rows", m.Table().KVCapacity())
 			}
