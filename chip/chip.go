@@ -97,8 +97,8 @@ type Chip struct {
 	// threadgroup of attention computes.
 	AttnHeads int `json:"attn_heads"`
 	// AttnAhead is the threadgroup memory in bytes that each SIMD group of decode attention uses to
-	// prefetch K and V, which it then multiplies with matrix instructions. If it is 0, K and V are
-	// loaded to registers. The kernel uses 12,288.
+	// prefetch K and V, which it then multiplies with matrix instructions; it gets less on a device
+	// with little memory. If it is 0, K and V are loaded to registers.
 	AttnAhead int `json:"attn_ahead"`
 	// AttnTileRows is the number of a chunk's rows that a SIMD group of attention
 	// computes at once with matrix instructions, for heads of at most AttnTileDim

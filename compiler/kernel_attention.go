@@ -122,19 +122,23 @@ func (s *state) attnHeads() int {
 	return s.in.Chip.AttnHeads
 }
 
+// sharedRing is the smallest ring of a SIMD group of rope_attn, in bytes.
+const sharedRing = 8192
+
 // attnAhead returns the bytes of threadgroup memory per SIMD group of rope_attn into which K and V are
-// prefetched, or 0 if the kernel does not prefetch heads of this size.
+// prefetched, or 0 if the kernel does not prefetch heads of this size or has too little memory.
 func (s *state) attnAhead() int {
 	c, d := s.in.Chip, s.cfg.HeadDim
 	fits := d%8 == 0 && d <= 128
 	if s.kv == decl.KVQ8 {
 		fits = d == 64 || d == 128
 	}
-	// Q and the weights of the next product need threadgroup memory, too.
-	if !fits || uint64(c.AttnThreads/c.SIMDWidth*c.AttnAhead) > c.ThreadgroupMemory*5/8 {
-		return 0
+	// Q needs threadgroup memory, too.
+	room := c.ThreadgroupMemory * 3 / 4 / uint64(max(1, c.AttnThreads/c.SIMDWidth)) / 16 * 16
+	if n := int(min(uint64(c.AttnAhead), room)); fits && n >= sharedRing {
+		return n
 	}
-	return c.AttnAhead
+	return 0
 }
 
 // mergeArgs holds the arguments of attn_merge: out[0] becomes the merged result of

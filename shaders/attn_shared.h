@@ -11,8 +11,9 @@
 #include "attn_row.h"
 #include "mma.h"
 
-// PIANOLA_SHARED_RING is the size of the ring of a SIMD group.
-#define PIANOLA_SHARED_RING 12288
+// PIANOLA_SHARED_RING is the smallest size of the ring of a SIMD group: two slots of float16 heads of
+// 128 elements.
+#define PIANOLA_SHARED_RING 8192
 
 #ifdef PIANOLA_COPIES
 
@@ -32,8 +33,6 @@ struct kv_slot {
         row = 16 * pieces,
         scales = q8 * (D / 32) * 2, // bytes of a row
         bytes = PIANOLA_SHARED_POSITIONS * (row + scales),
-        fit = PIANOLA_SHARED_RING / bytes,
-        count = fit < 8 ? fit : 8,
     };
 };
 
@@ -89,45 +88,65 @@ static inline void copy_slot(threadgroup uchar *to, thread const attn_part &a, k
     metal::shim::commit_copies();
 }
 
-// kv_ring is a SIMD group's ring: its first slot, and the slot that is read next.
+// kv_ring is a SIMD group's ring of count slots, and the slot that is read next.
 struct kv_ring {
     threadgroup uchar *first;
-    threadgroup uchar *at;
+    uint count; // 2 to 6
+    uint next;
 };
 
-// next_slot advances the ring by a slot.
+// PIANOLA_SHARED_SLOTS is the largest number of slots of a ring.
+#define PIANOLA_SHARED_SLOTS 6
+
+// ring_of returns a ring of bytes.
 template <uint D, uint Kind>
-static inline void next_slot(thread kv_ring &ring) {
-    typedef kv_slot<D, Kind> S;
-    ring.at = ring.at == ring.first + (S::count - 1) * S::bytes ? ring.first : ring.at + S::bytes;
+static inline kv_ring ring_of(threadgroup uchar *first, uint bytes) {
+    return {first, min(uint(PIANOLA_SHARED_SLOTS), bytes / kv_slot<D, Kind>::bytes), 0};
 }
 
-// copy_ahead starts to copy the slots of the SIMD group's first positions, K and V in turn.
+// slot_of returns the slot that is read next.
 template <uint D, uint Kind>
-static inline void copy_ahead(thread const kv_ring &ring, thread const attn_part &a, uint from, uint step, uint lane) {
-    typedef kv_slot<D, Kind> S;
-    PIANOLA_UNROLL
-    for (uint i = 0; i < S::count; i++) {
-        copy_slot<D, Kind>(ring.first + i * S::bytes, a, i % 2 == 0 ? a.k : a.v, from + i / 2 * step, lane);
+static inline threadgroup uchar *slot_of(thread const kv_ring &ring) { return ring.first + ring.next * kv_slot<D, Kind>::bytes; }
+
+// copy_next starts to copy item i after K of position from to the next slot, and advances the ring. K
+// and V follow each other.
+template <uint D, uint Kind>
+static inline void copy_next(thread kv_ring &ring, thread const attn_part &a, uint i, uint from, uint step, uint lane) {
+    const bool is_k = i % 2 == 0;
+    const kv_rows rows = {is_k ? a.k.values : a.v.values, is_k ? a.k.scales : a.v.scales};
+    copy_slot<D, Kind>(slot_of<D, Kind>(ring), a, rows, from + i / 2 * step, lane);
+    ring.next = ring.next + 1 == ring.count ? 0 : ring.next + 1;
+}
+
+// copy_ahead starts to copy K and V of the SIMD group's first positions to all slots.
+template <uint D, uint Kind>
+static inline void copy_ahead(thread kv_ring &ring, thread const attn_part &a, uint from, uint step, uint lane) {
+    _Pragma("clang loop unroll(disable)")
+    for (uint i = 0; i < ring.count; i++) {
+        copy_next<D, Kind>(ring, a, i, from, step, lane);
     }
 }
 
-// wait_slot waits until all lanes have copied their parts of the oldest slot.
-template <uint D, uint Kind>
-static inline void wait_slot() {
-    metal::shim::wait_copies<kv_slot<D, Kind>::count - 1>();
+// wait_slot waits until all lanes have copied their parts of the next slot.
+static inline void wait_slot(thread const kv_ring &ring) {
+    if (ring.count >= 6) {
+        metal::shim::wait_copies<5>();
+    } else if (ring.count >= 4) {
+        metal::shim::wait_copies<3>();
+    } else if (ring.count == 3) {
+        metal::shim::wait_copies<2>();
+    } else {
+        metal::shim::wait_copies<1>();
+    }
     simdgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// refill copies later positions to a slot that all lanes have read. The slot held K of from, or V if
-// V is 1.
-template <uint D, uint Kind, uint V>
-static inline void refill(thread kv_ring &ring, thread const attn_part &a, uint from, uint step, uint lane) {
-    typedef kv_slot<D, Kind> S;
-    enum : uint { later = S::count + V };
+// refill copies later positions to the next slot, which all lanes have read. It held K of position
+// from, or V if v is 1.
+template <uint D, uint Kind>
+static inline void refill(thread kv_ring &ring, thread const attn_part &a, uint v, uint from, uint step, uint lane) {
     simdgroup_barrier(mem_flags::mem_threadgroup);
-    copy_slot<D, Kind>(ring.at, a, later % 2 == 0 ? a.k : a.v, from + later / 2 * step, lane);
-    next_slot<D, Kind>(ring);
+    copy_next<D, Kind>(ring, a, ring.count + v, from, step, lane);
 }
 
 // shared_q holds Q as operands of the products: lane j of 4 holds the elements 32v + 8j + 4h to
@@ -182,6 +201,7 @@ static inline float4 scores_of(thread const shared_q<D> &q, thread kv_ring &ring
     typedef kv_slot<D, Kind> S;
     const uint g = lane / 4;
     const uint j = lane % 4;
+    threadgroup const uchar *slot = slot_of<D, Kind>(ring);
     float4 score = float4(0.0f);
     if (S::q8 != 0) {
         uint2 k[2][D / 32];
@@ -190,11 +210,11 @@ static inline float4 scores_of(thread const shared_q<D> &q, thread kv_ring &ring
         for (uint b = 0; b < D / 32; b++) {
             PIANOLA_UNROLL
             for (uint n = 0; n < 2; n++) {
-                k[n][b] = *(threadgroup const uint2 *)(ring.at + slot_piece<D, Kind>(8 * n + g, 2 * b + j / 2) + 8 * (j % 2));
+                k[n][b] = *(threadgroup const uint2 *)(slot + slot_piece<D, Kind>(8 * n + g, 2 * b + j / 2) + 8 * (j % 2));
             }
-            scales[b] = four_scales<D, Kind>(ring.at, b, j);
+            scales[b] = four_scales<D, Kind>(slot, b, j);
         }
-        refill<D, Kind, 0>(ring, a, from, step, lane);
+        refill<D, Kind>(ring, a, 0, from, step, lane);
         PIANOLA_UNROLL
         for (uint b = 0; b < D / 32; b++) {
             float4 c[2] = {float4(0.0f), float4(0.0f)};
@@ -214,10 +234,10 @@ static inline float4 scores_of(thread const shared_q<D> &q, thread kv_ring &ring
     for (uint v = 0; v < D / 32; v++) {
         PIANOLA_UNROLL
         for (uint n = 0; n < 2; n++) {
-            k[n][v] = *(threadgroup const uint4 *)(ring.at + slot_piece<D, Kind>(8 * n + g, 4 * v + j));
+            k[n][v] = *(threadgroup const uint4 *)(slot + slot_piece<D, Kind>(8 * n + g, 4 * v + j));
         }
     }
-    refill<D, Kind, 0>(ring, a, from, step, lane);
+    refill<D, Kind>(ring, a, 0, from, step, lane);
     // Two sums for each product, because an addition waits for the one before it.
     float4 c[2][2] = {{float4(0.0f), float4(0.0f)}, {float4(0.0f), float4(0.0f)}};
     PIANOLA_UNROLL
@@ -247,6 +267,7 @@ static inline void add_values(thread shared_sums<D> &s, float4 weights, thread k
     typedef kv_slot<D, Kind> S;
     const uint g = lane / 4;
     const uint j = lane % 4;
+    threadgroup const uchar *slot = slot_of<D, Kind>(ring);
     if (S::q8 != 0) {
         uint v[4][D / 32];
         float4 scales[D / 32];
@@ -254,11 +275,11 @@ static inline void add_values(thread shared_sums<D> &s, float4 weights, thread k
         for (uint b = 0; b < D / 32; b++) {
             PIANOLA_UNROLL
             for (uint i = 0; i < 4; i++) {
-                v[i][b] = *(threadgroup const uint *)(ring.at + slot_piece<D, Kind>(2 * j + i % 2 + i / 2 * 8, 2 * b + g / 4) + 4 * (g % 4));
+                v[i][b] = *(threadgroup const uint *)(slot + slot_piece<D, Kind>(2 * j + i % 2 + i / 2 * 8, 2 * b + g / 4) + 4 * (g % 4));
             }
-            scales[b] = four_scales<D, Kind>(ring.at, b, j);
+            scales[b] = four_scales<D, Kind>(slot, b, j);
         }
-        refill<D, Kind, 1>(ring, a, from, step, lane);
+        refill<D, Kind>(ring, a, 1, from, step, lane);
         PIANOLA_UNROLL
         for (uint b = 0; b < D / 32; b++) {
             const uint4 w = shared_weights(weights * (scales[b] * PIANOLA_V_UNIT));
@@ -279,10 +300,10 @@ static inline void add_values(thread shared_sums<D> &s, float4 weights, thread k
     for (uint u = 0; u < D / 64; u++) {
         PIANOLA_UNROLL
         for (uint i = 0; i < 4; i++) {
-            v[i][u] = *(threadgroup const uint4 *)(ring.at + slot_piece<D, Kind>(2 * j + i % 2 + i / 2 * 8, 8 * u + g));
+            v[i][u] = *(threadgroup const uint4 *)(slot + slot_piece<D, Kind>(2 * j + i % 2 + i / 2 * 8, 8 * u + g));
         }
     }
-    refill<D, Kind, 1>(ring, a, from, step, lane);
+    refill<D, Kind>(ring, a, 1, from, step, lane);
     const uint4 w = shared_weights(weights);
     PIANOLA_UNROLL
     for (uint u = 0; u < D / 64; u++) {
@@ -407,7 +428,7 @@ static inline void attend_shared(thread attn_part &a, thread made_q &q, threadgr
     const uint step = simds * PIANOLA_SHARED_POSITIONS;
     uint first = a.begin + simd * PIANOLA_SHARED_POSITIONS;
     const uint all = a.heads;
-    kv_ring ring = {tg + simd * ahead, tg + simd * ahead};
+    kv_ring ring = ring_of<D, Kind>(tg + simd * ahead, ahead);
     copy_ahead<D, Kind>(ring, a, first, step, lane);
     make_q(q, lane, simd, simds);
     for (uint h = 0; h < all; h += PIANOLA_SHARED) {
@@ -417,7 +438,7 @@ static inline void attend_shared(thread attn_part &a, thread made_q &q, threadgr
             a.out += PIANOLA_SHARED * a.stride;
             a.states += PIANOLA_SHARED * 2 * a.splits;
             a.logits += PIANOLA_SHARED;
-            ring.at = ring.first;
+            ring.next = 0;
             first = opaque(first);
             copy_ahead<D, Kind>(ring, a, first, step, lane);
         }
@@ -428,10 +449,10 @@ static inline void attend_shared(thread attn_part &a, thread made_q &q, threadgr
         // The newest position belongs to the last SIMD group, which has the fewest other positions.
         begin_shared<D, Kind>(s, a, q.at, a.fresh && simd == simds - 1, lane);
         for (uint from = first; from < a.end; from += step) {
-            wait_slot<D, Kind>();
+            wait_slot(ring);
             const float4 score = scores_of<D, Kind>(own, ring, a, from, step, lane);
             const float4 weights = weigh_shared<D>(s, a, score, a.end - from, lane);
-            wait_slot<D, Kind>();
+            wait_slot(ring);
             add_values<D, Kind>(s, weights, ring, a, from, step, lane);
         }
         // The results replace the rings.

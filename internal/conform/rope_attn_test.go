@@ -145,7 +145,7 @@ func testRopeAttn(t *testing.T, p *emu.Program, first, end uint64, limit int) {
 	for seed := first; seed < end; seed++ {
 		r := rand.New(rand.NewPCG(seed, 7))
 		a := ropeAttention{attention: randomAttention(r, limit).withoutSinks(), interleaved: r.IntN(2) == 0, norm: r.IntN(2) == 0}
-		a.ahead = pick(r, 0, 12288, 16384)
+		a.ahead = pick(r, 0, 4096, 8192, 20480)
 		checkRopeAttn(t, p, a, r, seed)
 	}
 }
@@ -153,7 +153,7 @@ func testRopeAttn(t *testing.T, p *emu.Program, first, end uint64, limit int) {
 // testRopeAttnShared does the same for shapes that the kernel computes by matrix products.
 func testRopeAttnShared(t *testing.T, p *emu.Program) {
 	for i, a := range []attention{
-		{headDim: 128, kvHeads: 2, shared: 4, kvLen: 700, splits: 2, span: 32},
+		{headDim: 128, kvHeads: 2, shared: 4, kvLen: 701, splits: 2, span: 32},
 		{headDim: 128, kvHeads: 1, shared: 8, kvLen: 301, window: 200, learned: true, q8: true},
 		{headDim: 64, kvHeads: 1, shared: 11, kvLen: 533, window: 300, splits: 3, span: 16, softCap: 3},
 		{headDim: 64, kvHeads: 2, shared: 2, kvLen: 260, splits: 4, span: 32, q8: true, softCap: 50},
@@ -167,7 +167,7 @@ func testRopeAttnShared(t *testing.T, p *emu.Program) {
 		}
 		r := rand.New(rand.NewPCG(uint64(i), 8))
 		a.rows, a.context, a.scale, a.headGroup = 1, a.kvLen+r.IntN(100), pick(r, 1.0, 20), min(a.shared, 9)
-		both := ropeAttention{attention: a, interleaved: i%2 == 0, norm: i%3 == 0, ahead: 12288 + 4096*(i%2)}
+		both := ropeAttention{attention: a, interleaved: i%2 == 0, norm: i%3 == 0, ahead: 8192 + 4096*(i%4)}
 		checkRopeAttn(t, p, both, r, uint64(i))
 	}
 }
