@@ -47,8 +47,8 @@ func (t tileShape) memory(headDim int, act uint32) int {
 	return 1024 + 8192*ceil(headDim, 64)*(terms*t.units+2*t.slots*(t.threads/(attnTileHalf*t.units)))
 }
 
-// maxSlots is the largest number of slots that is useful.
-const maxSlots = 3
+// maxSlots is the largest number of slots that attn_tile takes.
+const maxSlots = 4
 
 // tiledAttention returns the arguments of attn_tile for a layer's attention in a program of a chunk.
 // It reports whether the kernel supports it. Of the shapes that fit in threadgroup memory it takes

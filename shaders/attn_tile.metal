@@ -1,7 +1,8 @@
 // Softmax attention of the rows of a chunk over the KV cache, see cache.h.
 #include "attn_units.h"
 
-// attn_tile_of selects the number of elements of a head that the code is compiled for.
+// attn_tile_of selects the number of elements of a head that the code is compiled for. Rounded up to
+// 64 it must be that of the head, because the declaration's threadgroup memory is for the head.
 template <uint Terms>
 static inline void attn_tile_of(thread const attn_part &a, thread const attn_pairs &t, threadgroup uchar *tg, uint units, uint slots, uint lane, uint simd, uint simds) {
     switch (a.d) {
@@ -9,12 +10,13 @@ static inline void attn_tile_of(thread const attn_part &a, thread const attn_pai
     case 80: attend_units<80, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
     case 96: attend_units<96, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
     case 160: attend_units<160, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
-    case 192: attend_units<192, Terms>(a, t, tg, units, slots, lane, simd, simds); break;
     default:
         if (a.d < 64) {
             attend_units<64, Terms>(a, t, tg, units, slots, lane, simd, simds);
         } else if (a.d <= 128) {
             attend_units<128, Terms>(a, t, tg, units, slots, lane, simd, simds);
+        } else if (a.d <= 192) {
+            attend_units<192, Terms>(a, t, tg, units, slots, lane, simd, simds);
         } else {
             attend_units<256, Terms>(a, t, tg, units, slots, lane, simd, simds);
         }
@@ -74,10 +76,13 @@ kernel void attn_tile(
     a.begin = pair_sees(t, t.first).x;
     a.end = pair_sees(t, t.first + each - 1).y;
     a.wrap = cache_from(a.begin, a.cap, WINDOWED != 0);
+    // The compiler does not know that the number is the same for all lanes. If it does, the
+    // addresses of products are uniform.
+    const uint own = simd_broadcast_first(simd);
     if (ACT == PIANOLA_ACT_F16) {
-        attn_tile_of<1>(a, t, tg, p.units, p.slots, lane, simd, simds);
+        attn_tile_of<1>(a, t, tg, p.units, p.slots, lane, own, simds);
     } else {
-        attn_tile_of<2>(a, t, tg, p.units, p.slots, lane, simd, simds);
+        attn_tile_of<2>(a, t, tg, p.units, p.slots, lane, own, simds);
     }
 #endif
 }

@@ -98,62 +98,66 @@ static inline void fill_piece(threadgroup uchar *to, kv_rows rows, thread const 
     }
 }
 
-// fill_tiles starts to copy K or V of consecutive tiles. Positions outside of the part's range
-// repeat its ends.
+// fill_tile starts to copy K or V of a tile. Positions outside of the part's range repeat its ends.
 template <uint D>
-static inline void fill_tiles(threadgroup uchar *to, kv_rows rows, thread const attn_part &a, uint position, uint tiles, uint tid, uint threads) {
-    const uint count = tiles * PIANOLA_UNIT;
-    const uint last = position + count - 1 - a.wrap;
+static inline void fill_tile(threadgroup uchar *to, kv_rows rows, thread const attn_part &a, uint position, uint tid, uint threads) {
+    const uint last = position + PIANOLA_UNIT - 1 - a.wrap;
     // Of 64 and 128 columns a thread copies the same piece of every 8th row, or of rows further
     // apart. Where the rows are consecutive in the cache, only their addresses differ.
-    if ((D == 64 || D == 128) && position >= a.begin && position + count <= a.end && (last < a.cap || last - a.cap >= count - 1)) {
+    if ((D == 64 || D == 128) && position >= a.begin && position + PIANOLA_UNIT <= a.end && (last < a.cap || last - a.cap >= PIANOLA_UNIT - 1)) {
         const uint piece = tid % (D / 8);
         const uint pass = threads / (D / 8);
         threadgroup uchar *slot = to + column_at(tid / (D / 8), piece);
-        ulong row = cache_at(a, position + tid / (D / 8));
-        for (uint r = tid / (D / 8); r < count; r += pass) {
-            fill_piece(slot + (D == 128 ? r / PIANOLA_UNIT * PIANOLA_BLOCK : 0), rows, a, row, piece);
-            slot += pass * PIANOLA_CHUNK_BYTES;
-            row += pass;
+        const ulong row = cache_at(a, position) + tid / (D / 8);
+        for (uint r = 0; r < PIANOLA_UNIT; r += D / 32 * pass) {
+            PIANOLA_UNROLL
+            for (uint k = 0; k < D / 32; k++) {
+                fill_piece(slot + (r + k * pass) * PIANOLA_CHUNK_BYTES, rows, a, row + (r + k * pass), piece);
+            }
         }
         return;
     }
-    for (uint i = tid; i < count * (D / 8); i += threads) {
+    for (uint i = tid; i < PIANOLA_UNIT * (D / 8); i += threads) {
         const uint r = i / (D / 8);
         const uint piece = i % (D / 8);
-        fill_piece(to + r / PIANOLA_UNIT * PIANOLA_BLOCKS(D) + column_at(r % PIANOLA_UNIT, piece), rows, a, cache_at(a, position + r), piece);
+        fill_piece(to + column_at(r, piece), rows, a, cache_at(a, position + r), piece);
     }
 }
 
-// ring is the threadgroup memory of K and V: slots of the tiles of a step.
+// tile_ring is the threadgroup memory of K and V of the tiles that some SIMD groups compute, which
+// also fill it: slots of a tile each.
 struct tile_ring {
     threadgroup uchar *at;
     uint slots;
-    uint ways;  // tiles of a step
-    uint step;  // positions of a step
-    uint first; // first position of step 0
-    uint steps;
+    uint first; // first position of tile 0
+    uint step;  // positions from one tile to the next
+    uint tiles;
+    uint tid, threads;
+    uint barrier; // number of the SIMD groups' barrier
 };
 
-// keys_at returns K of a step's first tile, and values_at V.
+// keys_at returns K of a slot, and values_at V.
 template <uint D>
-static inline threadgroup uchar *keys_at(thread const tile_ring &r, uint step) { return r.at + step % r.slots * (2 * r.ways * PIANOLA_BLOCKS(D)); }
+static inline threadgroup uchar *keys_at(thread const tile_ring &r, uint slot) { return r.at + slot * (2 * PIANOLA_BLOCKS(D)); }
 template <uint D>
-static inline threadgroup uchar *values_at(thread const tile_ring &r, uint step) { return keys_at<D>(r, step) + r.ways * PIANOLA_BLOCKS(D); }
+static inline threadgroup uchar *values_at(thread const tile_ring &r, uint slot) { return keys_at<D>(r, slot) + PIANOLA_BLOCKS(D); }
 
-// fill_keys starts to copy K of a step, and fill_values V.
+// fill_keys starts to copy K of a tile to a slot, and fill_values V.
 template <uint D>
-static inline void fill_keys(thread const tile_ring &r, thread const attn_part &a, uint step, uint tid, uint threads) {
-    if (step < r.steps) {
-        fill_tiles<D>(keys_at<D>(r, step), a.k, a, r.first + step * r.step, r.ways, tid, threads);
+static inline void fill_keys(thread const tile_ring &r, thread const attn_part &a, uint tile, uint slot) {
+    if (tile < r.tiles) {
+        fill_tile<D>(keys_at<D>(r, slot), a.k, a, r.first + tile * r.step, r.tid, r.threads);
     }
 }
 template <uint D>
-static inline void fill_values(thread const tile_ring &r, thread const attn_part &a, uint step, uint tid, uint threads) {
-    if (step < r.steps) {
-        fill_tiles<D>(values_at<D>(r, step), a.v, a, r.first + step * r.step, r.ways, tid, threads);
+static inline void fill_values(thread const tile_ring &r, thread const attn_part &a, uint tile, uint slot) {
+    if (tile < r.tiles) {
+        fill_tile<D>(values_at<D>(r, slot), a.v, a, r.first + tile * r.step, r.tid, r.threads);
     }
 }
+
+// before returns the slot before another one.
+static inline uint before(thread const tile_ring &r, uint slot) { return slot == 0 ? r.slots - 1 : slot - 1; }
 
 // wait_filled waits until all but the last left groups of copies are complete.
 static inline void wait_filled(uint left) {
@@ -384,13 +388,18 @@ static inline void end_values(thread unit_state<D, Terms> &u) {
 #endif
 }
 
-// meet_filled waits until all but the last left groups of copies of all threads are complete.
-static inline void meet_filled(uint left) {
+// meet_filled waits until all but the last left groups of copies to a ring are complete.
+static inline void meet_filled(thread const tile_ring &r, uint left) {
     wait_filled(left);
 #ifdef PIANOLA_WARPGROUPS
     metal::shim::publish();
 #endif
+#ifdef PIANOLA_NVPTX
+    metal::shim::part_wait(r.barrier, r.threads);
+#else
+    (void)r;
     threadgroup_barrier(mem_flags::mem_threadgroup);
+#endif
 }
 
 // join_ways adds the state of the second four SIMD groups to that of the first, which computed other
@@ -456,36 +465,39 @@ static inline void put_pairs(thread unit_state<D, Terms> &u, thread const attn_p
 }
 
 // attend_units computes units of pairs with heads of up to D elements; D is a multiple of 16. If
-// there are more SIMD groups than four for each unit, the next four take every other tile.
+// there are more SIMD groups than four for each unit, the next four take every other tile, in a ring
+// of their own.
 //
 // The scores of a tile are multiplied at the same time as V of the tile before, so that weights are
-// computed during products. A group of copies is K of a step and V of the step before.
+// computed during products. A group of copies is K of a tile and V of the tile before.
 template <uint D, uint Terms>
 static inline void attend_units(thread const attn_part &a, thread const attn_pairs &t, threadgroup uchar *tg, uint units, uint slots, uint lane, uint simd, uint simds) {
 #ifdef PIANOLA_WARPGROUPS
     tg = metal::shim::aligned_matrix(tg);
 #endif
-    const uint tid = simd * 32 + lane;
-    const uint threads = simds * 32;
+    const uint ways = simds / (4 * units);
+    const uint unit = simd / 4 / ways;
+    const uint way = simd / 4 % ways;
     tile_ring r;
-    r.at = tg + units * (Terms * PIANOLA_BLOCKS(D));
+    r.at = tg + units * (Terms * PIANOLA_BLOCKS(D)) + way * slots * (2 * PIANOLA_BLOCKS(D));
     r.slots = slots;
-    r.ways = simds / (4 * units);
-    r.step = r.ways * PIANOLA_UNIT;
+    r.step = ways * PIANOLA_UNIT;
     r.first = a.begin / r.step * r.step;
-    r.steps = (a.end - r.first + r.step - 1) / r.step;
-    fill_keys<D>(r, a, 0, tid, threads);
+    r.tiles = (a.end - r.first + r.step - 1) / r.step;
+    r.first += way * PIANOLA_UNIT;
+    r.threads = simds / ways * 32;
+    r.tid = (ways == 1 ? simd : simd % 4) * 32 + lane;
+    r.barrier = 1 + way;
+    fill_keys<D>(r, a, 0, 0);
     commit_stage();
     for (uint i = 0; i + 1 < slots; i++) {
-        fill_keys<D>(r, a, i + 1, tid, threads);
-        fill_values<D>(r, a, i, tid, threads);
+        fill_keys<D>(r, a, i + 1, i + 1);
+        fill_values<D>(r, a, i, i);
         commit_stage();
     }
-    put_queries<D, Terms>(tg, a, t, units, tid, threads);
+    put_queries<D, Terms>(tg, a, t, units, simd * 32 + lane, simds * 32);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    const uint unit = simd / 4 / r.ways;
-    const uint offset = simd / 4 % r.ways * PIANOLA_BLOCKS(D); // of the own tile of a step
-    const uint own = r.first + simd / 4 % r.ways * PIANOLA_UNIT; // own tile of step 0
     const uint first = t.first + unit * PIANOLA_UNIT + simd % 4 * 16; // pair
     const uint4 sees = uint4(pair_sees(t, first + lane / 4), pair_sees(t, first + lane / 4 + 8));
     const uint2 all = uint2(pair_sees(t, first + 15).x, pair_sees(t, first).y);
@@ -502,7 +514,7 @@ static inline void attend_units(thread const attn_part &a, thread const attn_pai
     u.top = float2(PIANOLA_UNSEEN);
     u.total = float2(0.0f);
 
-    meet_filled(slots - 1);
+    meet_filled(r, slots - 1);
     uint4 queries[D / 16];
     if (held<D, Terms>()) {
         PIANOLA_UNROLL
@@ -511,34 +523,38 @@ static inline void attend_units(thread const attn_part &a, thread const attn_pai
         }
     }
     begin_tile(u);
-    multiply_keys(u, queries, q, keys_at<D>(r, 0) + offset, lane, simd);
+    multiply_keys(u, queries, q, keys_at<D>(r, 0), lane, simd);
     commit_tile();
     end_keys<0>(u);
-    weigh_scores(u, own, sees, all, a.soft_cap, lane);
+    weigh_scores(u, r.first, sees, all, a.soft_cap, lane);
     round_weights(u);
-    for (uint i = 1; i < r.steps; i++) {
-        meet_filled(slots - 2);
-        fill_keys<D>(r, a, i + slots - 1, tid, threads);
-        fill_values<D>(r, a, i + slots - 2, tid, threads);
-        commit_stage();
+    uint slot = 0; // of the tile before
+    for (uint i = 1; i < r.tiles; i++) {
+        const uint next = slot + 1 == slots ? 0 : slot + 1;
+        meet_filled(r, slots - 2);
         begin_tile(u);
-        multiply_keys(u, queries, q, keys_at<D>(r, i) + offset, lane, simd);
+        multiply_keys(u, queries, q, keys_at<D>(r, next), lane, simd);
         commit_tile();
-        multiply_values(u, values_at<D>(r, i - 1) + offset, lane);
+        multiply_values(u, values_at<D>(r, slot), lane);
         commit_tile();
+        // All SIMD groups are done with K of the tile before, and with V of the tile before that.
+        fill_keys<D>(r, a, i + slots - 1, slot);
+        fill_values<D>(r, a, i + slots - 2, before(r, slot));
+        commit_stage();
         end_keys<1>(u);
-        const float2 shrink = weigh_scores(u, own + i * r.step, sees, all, a.soft_cap, lane);
+        const float2 shrink = weigh_scores(u, r.first + i * r.step, sees, all, a.soft_cap, lane);
         end_values(u);
         shrink_sums(u, shrink);
         round_weights(u);
+        slot = next;
     }
-    meet_filled(0);
+    meet_filled(r, 0);
     begin_tile(u);
-    multiply_values(u, values_at<D>(r, r.steps - 1) + offset, lane);
+    multiply_values(u, values_at<D>(r, slot), lane);
     commit_tile();
     end_values(u);
 
-    if (r.ways > 1) {
+    if (ways > 1) {
         join_ways(u, tg, lane, simd);
         if (simd >= 4) {
             return;

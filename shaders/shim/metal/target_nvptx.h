@@ -11,6 +11,9 @@ PIANOLA_INLINE int shuffle(int v, uint from) { return __nvvm_shfl_sync_idx_i32(-
 PIANOLA_INLINE int shuffle_xor(int v, uint mask) { return __nvvm_shfl_sync_bfly_i32(-1, v, (int)mask, 31); }
 PIANOLA_INLINE uint ballot(bool p) { return (uint)__nvvm_vote_ballot_sync(-1u, p); }
 PIANOLA_INLINE void threadgroup_wait() { __syncthreads(); }
+// part_wait is a barrier of some of the threadgroup's SIMD groups, with a number other than 0 and the
+// number of their threads.
+PIANOLA_INLINE void part_wait(uint barrier, uint threads) { __nvvm_barrier_sync_cnt(barrier, threads); }
 PIANOLA_INLINE void simdgroup_wait() { __nvvm_bar_warp_sync(-1u); }
 
 // inputs_ready inserts a line that package replay/cuda searches for.
