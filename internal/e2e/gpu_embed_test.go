@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/pianola-engine/pianola"
@@ -32,7 +33,10 @@ func TestGPUEmbed(t *testing.T) {
 				t.Errorf("mode %s: the cosine between vector %d and the CPU's is %v", mode, i, cos)
 			}
 			for j := range labels {
-				if d := scores[i][j].LogLikelihood - wantScores[i][j].LogLikelihood; d > 0.3 || d < -0.3 {
+				// The CPU rounds activations to 8 bits, which changes logits by up to 7 %, and
+				// unlikely labels most.
+				want := wantScores[i][j].LogLikelihood
+				if d := math.Abs(scores[i][j].LogLikelihood - want); !(d <= 0.1-0.03*want) {
 					t.Errorf("mode %s: text %d, label %d: %+v, on the CPU %+v", mode, i, j, scores[i][j], wantScores[i][j])
 				}
 			}

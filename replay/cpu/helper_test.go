@@ -87,8 +87,11 @@ func (b *builder) cmd(id decl.ID, specs []uint32, p params, patch table.Patch, s
 	}
 	c := table.Cmd{Kernel: id, Bindings: uint8(len(k.Bindings)), Patch: patch,
 		PatchOffset: [2]uint8{table.NoPatch, table.NoPatch}, Threadgroup: [3]uint32{32, 1, 1}}
-	if id == kernels.GEMMHalves || id == kernels.GEMMFew {
-		c.Threadgroup[0] = 256 // the only declared size
+	switch id { // the only declared sizes
+	case kernels.GEMMHalves:
+		c.Threadgroup[0] = 384
+	case kernels.GEMMFew:
+		c.Threadgroup[0] = 256
 	}
 	p.Put(&c)
 	switch patch.Kind() {
