@@ -12,7 +12,6 @@
 //	R13          temporary                Y12      quants of x
 //	n(SP)        sums of the minimums'    Y13      scale of x
 //	             part, 32 bytes per row   Y15      0x0001 in every word
-//	                                     Y15      0x0001 words
 
 // ROWS is the body of a function for blocks of size bytes. START runs before the rows, PRE
 // before each block; BLOCK processes one row's block, and END completes a row's sums.
@@ -121,8 +120,9 @@ done: \
 	VCVTPH2PS    X6, Y6  \
 	VMULPS       Y13, Y6, Y6
 
-// SIGNED multiplies x by the signed weights in Y4. It moves their sign to x, which is within
-// ±127. So -128 is exact and sums of two products fit in 16 bits.
+// SIGNED multiplies x by the signed weights in Y4. VPMADDUBSW needs one unsigned factor, so the
+// absolute values of the weights are multiplied by x with the signs of the weights. x is within
+// ±127, so products with a weight of -128 are exact, and the sum of two products fits in 16 bits.
 #define SIGNED \
 	VPSIGNB    Y4, Y12, Y5 \
 	VPABSB     Y4, Y4      \
@@ -280,8 +280,9 @@ DATA levelsMXFP4<>+0(SB)/8, $0x181412100f0e0d0c
 DATA levelsMXFP4<>+8(SB)/8, $0x00040608090a0b0c
 GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 
-// SCALEE8M0 is SCALE for an E8M0 scale e. It uses half of 2^(e-127), which is subnormal for e
-// below 2.
+// SCALEE8M0 is SCALE for an E8M0 scale e. It uses 2^(e-128), half of the scale 2^(e-127), because
+// the levels are doubled. The bits of this float32 number are (e-1)<<23. For e below 2 it is
+// subnormal, and its bits are (e+1)<<21.
 #define SCALEE8M0(w) \
 	MOVBLZX      (w), R13     \
 	LEAL         -1(R13), R14 \

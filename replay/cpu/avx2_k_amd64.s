@@ -394,8 +394,8 @@ DATA x4offset<>+8(SB)/8, $0x0020002000200020
 GLOBL x4offset<>(SB), RODATA|NOPTR, $16
 
 // X4BLOCK processes block b. Low nibbles go to the lower half of a register, high nibbles to
-// the upper half, and select levels in Y14. The sign of the levels moves to x, so that sums of
-// two products fit in 16 bits.
+// the upper half, and select levels in Y14. The absolute values of the levels are
+// multiplied by x with the signs of the levels, so that the sum of two products fits in 16 bits.
 #define X4BLOCK(b, k) \
 	VBROADCASTI128 (b*16+8)(SI), Y4 \
 	VPSRLVQ        Y13, Y4, Y4      \

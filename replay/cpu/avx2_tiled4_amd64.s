@@ -6,8 +6,9 @@
 // of the strip.
 
 // Q8ROW multiplies a column group of a row of x by the weights in Y0 and Y2, whose absolute
-// values are in Y1 and Y3. The weights' sign moves to x, which is within ±127. So -128 is exact
-// and sums of two products fit in 16 bits. Y7 is 1 in every word.
+// values are in Y1 and Y3. VPMADDUBSW needs one unsigned factor, so the absolute values are
+// multiplied by x with the signs of the weights. x is within ±127, so products with a weight of
+// -128 are exact, and the sum of two products fits in 16 bits. Y7 is 1 in every word.
 #define Q8ROW(g, Q, INT0, INT1) \
 	VPBROADCASTD (4*g)Q, Y4     \
 	VPSIGNB      Y0, Y4, Y5     \

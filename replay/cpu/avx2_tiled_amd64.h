@@ -1,6 +1,7 @@
 // AVX2 macros shared by the products of a strip of 16 rows in layout Tiled16 with one or four rows
 // of quantised activations x. Each lane holds a row of weights, so nothing is added across lanes.
-// The arithmetic is the same as in tiledFunc. Macros whose names end in 1 handle one row of x,
+// A column group is 4 adjacent columns of x and of the rows; a tile has 8 column groups. The
+// arithmetic is the same as in tiledFunc. Macros whose names end in 1 handle one row of x,
 // macros whose names end in 4 handle four rows. The registers are
 //
 //	SI   the tile                  Y0-Y3   weights
@@ -187,8 +188,9 @@
 	OFFSET(SUM2, Y12, Y13) \
 	OFFSET(SUM3, Y14, Y15)
 
-// AHEAD1 prefetches the 64 bytes that are used 2 KiB later. It is for one row of x, because
-// such products wait for memory. Beyond the end of the weights it has no effect.
+// AHEAD1 prefetches 64 bytes of weights that are 2 KiB after the current ones. Only products with
+// one row of x use it, because they are limited by memory. A prefetch beyond the end of the weights
+// has no effect.
 #define AHEAD1(at) \
 	PREFETCHT0 (at+2048)(SI)
 #define AHEAD4(at)

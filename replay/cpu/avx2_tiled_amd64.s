@@ -11,8 +11,8 @@
 //	CX  tiles or blocks left
 //	R8  tiles left in the block
 
-// tiledSpread is a shuffle of eight bytes that are in both halves of a register: it makes each
-// byte the lower and the upper word of its lane.
+// tiledSpread is a shuffle for a register that contains the same eight bytes in both halves. It
+// copies byte i to the lower and the upper word of lane i.
 DATA ·tiledSpread+0(SB)/8, $0x8001800180008000
 DATA ·tiledSpread+8(SB)/8, $0x8003800380028002
 DATA ·tiledSpread+16(SB)/8, $0x8005800580048004
@@ -69,16 +69,18 @@ GLOBL ·tiledHigh(SB), RODATA|NOPTR, $32
 	ADDQ $4, BX    \
 	ADDQ $4, DX
 
-// AHEAD prefetches the 256 bytes that are used 2 KiB later. Beyond the end of the weights it
-// has no effect.
+// AHEAD prefetches 256 bytes of weights that are 2 KiB after the current ones. A prefetch beyond
+// the end of the weights has no effect.
 #define AHEAD(at) \
 	PREFETCHT0 (at+2048)(SI) \
 	PREFETCHT0 (at+2112)(SI) \
 	PREFETCHT0 (at+2176)(SI) \
 	PREFETCHT0 (at+2240)(SI)
 
-// Q8ROWS multiplies 32 bytes of weights by the column group of x in Y4. The weights' sign moves
-// to x, which is within ±127. So -128 is exact and sums of two products fit in 16 bits.
+// Q8ROWS multiplies 32 bytes of weights by the column group of x in Y4. VPMADDUBSW needs one
+// unsigned factor, so the absolute values of the weights are multiplied by x with the signs of the
+// weights. x is within ±127, so products with a weight of -128 are exact, and the sum of two
+// products fits in 16 bits.
 #define Q8ROWS(at, INT) \
 	VMOVDQU    at(SI), Y5  \
 	VPABSB     Y5, Y6      \

@@ -27,8 +27,9 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 	VPABSB  Y0, Y2     \
 	VPABSB  Y1, Y3
 
-// SIGNED multiplies column groups g and g+4 of a row of x by the levels, whose sign moves to x.
-// Both factors are within ±127, so sums of two products fit in 16 bits.
+// SIGNED multiplies column groups g and g+4 of a row of x by the levels. VPMADDUBSW needs one
+// unsigned factor, so the absolute values of the levels are multiplied by x with the signs of the
+// levels. Both factors are within ±127, so the sum of two products fits in 16 bits.
 #define SIGNED(g, Q) \
 	VPBROADCASTD (4*g)Q, Y4    \
 	VPBROADCASTD (4*g+16)Q, Y5 \
@@ -37,7 +38,8 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 	VPMADDUBSW   Y4, Y2, Y4    \
 	VPMADDUBSW   Y5, Y3, Y5
 
-// LARGE adds the sums of two products, times integer scales, to the integers.
+// LARGE multiplies column groups g and g+4 and adds the sums of two products, times integer
+// scales, to the 32-bit integer sums INT.
 #define LARGE(g, SCALES, Q, INT) \
 	SIGNED(g, Q)            \
 	VPMADDWD SCALES, Y4, Y4 \
@@ -45,14 +47,15 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 	VPADDD   Y5, Y4, Y4     \
 	VPADDD   Y4, INT, INT
 
-// SMALL is LARGE for levels up to 12. Sums over a whole block, at most 8 * 2 * 12 * 127, fit in
-// 16 bits. It does not use SCALES.
+// SMALL does the same for levels within ±12, without integer scales. INT holds 16-bit sums: the
+// sum of a whole block is at most 8 * 2 * 12 * 127 and fits. SMALL does not use SCALES.
 #define SMALL(g, SCALES, Q, INT) \
 	SIGNED(g, Q)      \
 	VPADDW Y5, Y4, Y4 \
 	VPADDW Y4, INT, INT
 
-// GROUP1 and GROUP4 process all 16 rows of weights.
+// GROUP1 and GROUP4 process column groups g and g+4 of all 16 rows of weights, for one and for four
+// rows of x. PRODUCT is LARGE or SMALL.
 #define GROUP1(g, PRODUCT, SCALES0, SCALES1) \
 	LEVELS((64*g))              \
 	PRODUCT(g, SCALES0, Q0, Y8) \
@@ -70,7 +73,7 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 	PRODUCT(g, SCALES1, Q2, Y13) \
 	PRODUCT(g, SCALES1, Q3, Y15)
 
-// TILE multiplies a whole tile.
+// TILE multiplies all column groups of a tile.
 #define TILE(AHEAD, ZERO, GROUP, PRODUCT, SCALES0, SCALES1) \
 	AHEAD(0)                            \
 	AHEAD(64)                           \
@@ -117,7 +120,8 @@ block:
 	JNZ  block
 	END4
 
-// SCALES stores the scales of 8 rows as words, each twice in a lane.
+// SCALES converts the integer scales of 8 rows to words and stores each scale twice in its row's
+// lane.
 #define SCALES(h) \
 	VPMOVSXBD (8*h)(R8), Y0          \
 	VPSHUFB   ·tiledBoth(SB), Y0, Y0 \
@@ -181,8 +185,10 @@ tile:
 	SUMS(Y12, Y13) \
 	SUMS(Y14, Y15)
 
-// POWERS converts the exponent bytes e at the given address to 2^(e-128). For e = 0 and 1 the
-// results are subnormal: 1 and 2 times 2^-128.
+// POWERS loads eight exponent bytes e (E8M0) from the given address and converts them to the
+// float32 numbers 2^(e-128). These are half of the scales 2^(e-127), because the levels are twice
+// the values of E2M1. The bits of a result are (e-1)<<23. For e = 0 and e = 1 the result is
+// subnormal, and its bits are (e+1)<<21.
 #define POWERS(at, Y) \
 	VPMOVZXBD at(SI), Y   \
 	VPCMPEQD  Y3, Y3, Y3  \

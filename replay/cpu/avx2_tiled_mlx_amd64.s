@@ -97,8 +97,9 @@ FILL(mlxSign<>, 0x8080808080808080)
 	VPADDD       Y4, INT, INT   \
 	VPADDD       Y6, INT, INT
 
-// EIGHT processes one column group of bytes minus 128. The sign of the weights moves to x, so
-// that sums of two products fit in 16 bits.
+// EIGHT multiplies one column group of x by the signed bytes in W, which are the quants minus 128.
+// The absolute values of W are multiplied by x with the signs of W, so that the sum of two products
+// fits in 16 bits.
 #define EIGHT(at, Q, W, INT) \
 	VPBROADCASTD at Q, Y4     \
 	VPSIGNB      W, Y4, Y4    \

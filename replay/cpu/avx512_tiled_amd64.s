@@ -25,7 +25,7 @@
 #define Q80TILE1 Q80TILE(LESS1, DOT1, ADD1)
 #define Q80TILE4 Q80TILE(LESS4, DOT4, ADD4)
 
-// Z31 is the sign bit of every byte, Z30 is -128 in every word.
+// Z31 is 0x80 in every byte, Z30 is -128 in every word.
 #define Q80CONSTANTS \
 	FILL32(0x80808080, Z31) \
 	FILL32(0xff80ff80, Z30)
@@ -68,7 +68,7 @@ TEXT ·tiledQ4_0x4AVX512(SB), NOSPLIT, $0-64
 	Q40CONSTANTS
 	TILED(0, 1, 288, ZERO4, NOHEAD, Q40TILE4, STORE4)
 
-// Q41TILE has minimums whose integer is 1.
+// Q41TILE multiplies a tile of Q4_1. MIN multiplies minimums by integers; for Q4_1 these are 1.
 #define Q41TILE(LESS, DOT, ADD, MIN) \
 	PREFETCH4(0)               \
 	PREFETCHT0 (AHEAD+256)(SI) \

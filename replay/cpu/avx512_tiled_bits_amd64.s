@@ -58,7 +58,7 @@ TEXT ·tiledQ5_0x4AVX512(SB), NOSPLIT, $0-64
 	Q50CONSTANTS
 	TILED(0, 1, 352, ZERO4, NOHEAD, Q50TILE4, STORE4)
 
-// Q51TILE has minimums whose integer is 1.
+// Q51TILE multiplies a tile of Q5_1. MIN multiplies minimums by integers; for Q5_1 these are 1.
 #define Q51TILE(LESS, DOT, ADD, MIN) \
 	PREFETCHT0 (AHEAD+320)(SI) \
 	LESS                       \
@@ -166,7 +166,7 @@ TEXT ·tiledQ2_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q2KCONSTANTS
 	TILED(320, 8, 128, ZERO4, HEADMINSCALES, Q2KTILE4, STOREMIN4)
 
-// TQ20TILE has quants of 2 bits and no integer scales.
+// TQ20TILE multiplies a tile of TQ2_0, which has quants of 2 bits and no integer scales.
 #define TQ20TILE(LESS, DOT, ADD) \
 	PREFETCHT0 AHEAD(SI)      \
 	PREFETCHT0 (AHEAD+64)(SI) \

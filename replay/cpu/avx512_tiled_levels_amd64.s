@@ -118,9 +118,9 @@ TEXT ·tiledMXFP4x4AVX512(SB), NOSPLIT, $0-64
 	DOT(g, Z17)               \
 	DOTHIGH(g+4, Z16)
 
-// UE4M3 converts bytes to floats: half of the UE4M3 number, in units of 2^-10. The byte's bits,
-// moved into a float16, have the value of this result times 2^-17. 0x7f, which is in every word
-// of Y23, becomes 0.
+// UE4M3 converts 16 scales s from UE4M3 bytes to the float32 numbers s * 2^9, which are s/2 in
+// units of 2^-10. A byte shifted left by 7 bits is a float16 with the value s * 2^-8, which is
+// multiplied by 2^17 (Z25). NaN (0x7f) becomes 0; Y23 is 0x7f in every word.
 #define UE4M3(at, SCALES) \
 	VPMOVZXBW   at(SI), Y16     \
 	VPCMPEQW    Y23, Y16, K1    \

@@ -25,11 +25,11 @@
 //     E2M1 value and d is half the block's scale.
 //   - Quantised dot product: part[l] is the exact integer sum of the four products of elements 4l to
 //     4l+3 of a block of 32, times the scale of these elements. Eight sums add (d*dx) * part[l] block
-//     by block. Types with a minimum (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K) have eight more sums: block b
-//     adds (m*dx) * s to sum b mod 8, where s is the exact integer sum of min times the block's
-//     quantised activations. Then each of these eight sums is added to the first sum with the same
-//     index, and the result is reduced as above, beginning with l and l+4. All integers are below
-//     2^24, so their conversion is exact.
+//     by block. Types with a minimum (Q4_1, Q5_1, Q2_K, Q4_K, Q5_K) have eight more sums, the
+//     minimums' part: block b adds (m*dx) * s to sum b mod 8, where s is the exact integer sum of
+//     min times the block's quantised activations. Then each of these eight sums is added to the
+//     first sum with the same index, and the result is reduced as above, beginning with l and l+4.
+//     All integers are below 2^24, so their conversion is exact.
 //   - exp: n = round(x * log2 e), r = x - n*ln 2 in two steps, a polynomial of degree 7 in r (Cephes
 //     expf), times 2^n in two exact factors. The result is 0 below -87.33654, infinite above 88.72283,
 //     and accurate to 2 units in the last place in between. silu(x) = x / (1 + exp(-x)). The tanh

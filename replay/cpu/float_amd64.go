@@ -158,12 +158,14 @@ func floatAVX512(o *ops) {
 	}
 }
 
-// few is the largest number of rows of activations or accumulators that are processed in pairs
-// when rows of K and V come from memory: pairs read them sequentially.
+// few is the largest number of rows of activations, or of accumulators, for which attention uses
+// functions that process at most two of them at a time. These functions read rows of K and V
+// sequentially, which is faster if the rows come from memory.
 const few = 4
 
-// inOrder returns a product that uses pairs for few rows of activations and short rows of
-// weights, and all otherwise.
+// inOrder returns a product that calls pairs for at most [few] rows of activations and short rows
+// of weights, such as rows of K, and calls all otherwise. pairs processes at most two rows of
+// activations at a time.
 func inOrder(t dtype.Type, pairs, all floatFunc) floatFunc {
 	_, size := t.Block()
 	return func(y []float32, yStride int, w []byte, n int, x *floatInput) {

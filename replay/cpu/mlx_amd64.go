@@ -6,8 +6,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// mlxLoop is [tiledLoop] for MLX's affine types. Their blocks consist of tiles tiles, with
-// bfloat16 scales if bf16 is not 0.
+// mlxLoop is [tiledLoop] for MLX's affine types. tiles is the number of tiles in a block. Scales
+// are bfloat16 if bf16 is not 0.
 type mlxLoop func(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, tiles, bf16 int)
 
 // mlxStrip and mlxStripFour are [stripFunc] and [stripFourFunc] with the same extra parameters.
@@ -88,7 +88,7 @@ func mlx8AVX2(y *float32, w *byte, blocks int, q *int8, d *float32, s *int16, ti
 //go:noescape
 func mlx8FourAVX2(y *float32, yStride int, w *byte, blocks int, q *int8, d *float32, s *int16, stride, tiles, bf16 int)
 
-// mlxOf sets the product of every MLX type that can be tiled to the one that of returns.
+// mlxOf sets the product of every MLX type that has a tiled layout to the result of of.
 func mlxOf(products map[dtype.Type]tiledFunc, of func(t dtype.Type, bits, tiles, bf16 int) tiledFunc) {
 	for _, t := range dtype.All() {
 		bits, group, scale, ok := t.MLX()

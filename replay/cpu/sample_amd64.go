@@ -127,8 +127,8 @@ func tallied(keys, weights []uint32, floor uint32, width int, count func(keys *u
 	return n + more, sum + rest
 }
 
-// contest holds the inputs of contestAVX2: the state of Philox before the ids are mixed in, and
-// the score to compare with.
+// contest holds the inputs of contestAVX2 and contestAVX512: the state of Philox that is the same
+// for all ids, and the best score so far, with which they compare the bounds of tokens.
 type contest struct {
 	ids                                                 [8]uint64
 	eight, m0, m1                                       [4]uint64
@@ -139,15 +139,16 @@ type contest struct {
 	words [128]uint32 // output: words 0 of a block's tokens, then words 1
 }
 
-// The bound of -ln(v) is linear in the bits b of float32(v * 2^31), because log2(1 + m) is at
-// least m.
+// boundBase + boundSlope*b is an upper bound of -ln(v), where b are the bits of
+// float32(v * 2^31) as an integer. It is a bound because log2(1 + m) is at least m for the
+// fraction m of a float32 number.
 const (
 	boundSlope = -math.Ln2 / (1 << 23)
 	boundBase  = math.Ln2*(127+31) + 1e-3
 )
 
-// scattered is the number of kept tokens among 64 up to which a draw takes them one by one:
-// filters leave few tokens, in few places.
+// scattered is the largest number of kept tokens in a block of 64 that are drawn one by one. After
+// a filter, most blocks keep few tokens or none.
 const scattered = 6
 
 func drawVector(c race, keys []uint32, first int, o draws) race {
@@ -158,12 +159,12 @@ func draw512(c race, keys []uint32, first int, o draws) race {
 	return drawBounded(c, keys, first, o, 16)
 }
 
-// drawBounded gives the result of drawPortable, but processes width tokens (8 or 16) at a time:
-// it takes logarithms only of tokens whose bound reaches the best score so far.
+// drawBounded returns the result of drawPortable, but processes width tokens (8 or 16) at a time.
+// It takes logarithms only for tokens whose upper bound reaches the best score so far.
 func drawBounded(c race, keys []uint32, first int, o draws, width int) race {
 	var d contest
 	ready := false
-	size := width // the first few tokens alone: there is no score yet to reach
+	size := width // the first block is small, because there is no score to compare bounds with
 	for len(keys) >= width {
 		block := keys[:min(len(keys)&-width, size)]
 		at := first
@@ -189,7 +190,7 @@ func (d *contest) begin(c *race, o *draws) {
 	const m0, m1, w0, w1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 	d.eight, d.m0, d.m1 = wideLanesOf(8), wideLanesOf(m0), wideLanesOf(m1)
 	k0, k1 := uint32(o.seed), uint32(o.seed>>32)
-	hi, lo := bits.Mul32(m0, o.token^k0) // of word 0 after the first round
+	hi, lo := bits.Mul32(m0, o.token^k0) // m0 times word 0 of round 1, the same for all ids
 	d.high, d.c3 = wideLanesOf(hi), wideLanesOf(lo)
 	for i := range d.keys {
 		d.keys[i][0], d.keys[i][1] = wideLanesOf(k0), wideLanesOf(k1)
@@ -199,7 +200,8 @@ func (d *contest) begin(c *race, o *draws) {
 	d.slope, d.base, d.signBits = lanesOf(math.Float32bits(boundSlope)), lanesOf(math.Float32bits(boundBase)), lanesOf(1<<31)
 }
 
-// draw enters the tokens of a block: whole steps, at most 64 tokens.
+// draw enters the tokens of a block in the race. The length of the block is a multiple of width
+// and at most 64.
 func (d *contest) draw(c race, block []uint32, first int, o *draws, width int) race {
 	for i := range d.ids {
 		d.ids[i] = uint64(first + i)
@@ -223,7 +225,7 @@ func (d *contest) draw(c race, block []uint32, first int, o *draws, width int) r
 	return c
 }
 
-// drawSome enters the tokens of a block whose bits are set in mask.
+// drawSome enters the tokens of a block whose bits are set in mask in the race.
 func drawSome(c race, block []uint32, mask uint64, first int, o draws) race {
 	for mask != 0 {
 		i := bits.TrailingZeros64(mask)

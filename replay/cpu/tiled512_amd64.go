@@ -134,9 +134,9 @@ func tiledTQ2_0x1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x 
 //go:noescape
 func tiledTQ2_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 
-// tiledChunk is the number of bytes of strips that are multiplied with all rows of activations
-// before the next ones. They and the activations stay in the second-level cache, which has 1 MiB
-// or more on processors with VNNI.
+// tiledChunk is the size in bytes of a group of strips. A group is multiplied with all rows of
+// activations before the next group, so that the group and the activations remain in the
+// second-level cache, which has 1 MiB or more on processors with VNNI.
 const tiledChunk = 128 << 10
 
 // tiledAssembled512 returns the product of a type.

@@ -5,7 +5,6 @@
 // x is a row of tiledInput as bytes: in int8 quants, in/32 float32 scales, and in/16 int16 sums
 // of half blocks. xStride is in bytes. The float sums are in y, whose stride is in floats; each
 // tile adds to them once per quarter, so all vector registers are free for integers.
-// registers are left to the integers.
 #include "neon.h"
 
 // rows is a constant, 1 or 4. Loops over rows are unrolled.
