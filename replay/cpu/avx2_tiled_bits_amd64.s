@@ -5,8 +5,9 @@
 // Products of tiles with quants of 5 bits (nibbles and single bits), 2 bits (pairs) and 3 bits
 // (pairs and single bits).
 
-// Masks of the bits of a quant that come from a pair and from a single bit; then 1 and -16 in
-// every word.
+// tiledPair masks the two bits of a quant that come from a pair of bits. tiledThird and tiledFifth
+// mask the bit of a quant that comes from a single bit. The other constants are 1 and -16 in every
+// word.
 FILL(·tiledPair, 0x0303030303030303)
 FILL(·tiledThird, 0x0404040404040404)
 FILL(·tiledFifth, 0x1010101010101010)

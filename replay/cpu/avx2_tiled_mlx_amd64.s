@@ -6,7 +6,7 @@
 // given by the argument. Quants are unsigned; a bias is a minimum whose integer is 1. Scales
 // and biases of a block are stored as float32 from 512(SP) on.
 
-// 128 in every word, and the sign bit of every byte.
+// mlxLess is 128 in every word. mlxSign is the sign bit in every byte.
 FILL(mlxLess<>, 0x0080008000800080)
 FILL(mlxSign<>, 0x8080808080808080)
 
@@ -59,7 +59,8 @@ FILL(mlxSign<>, 0x8080808080808080)
 #define MLX5TILE(LEFT, RIGHT) \
 	FIVES(ONES, ONES, LEFT, RIGHT)
 
-// SIXESLOW and SIXESHIGH add two bits to the nibbles.
+// SIXESLOW and SIXESHIGH load quants of 6 bits: they load nibbles as FOURSLOW and FOURSHIGH do, and
+// add the two high bits of each quant.
 #define SIXESLOW(at, pairs) \
 	FOURSLOW(at)                   \
 	VMOVDQU ·tiledHigh(SB), Y7     \

@@ -196,8 +196,8 @@ TEXT ·scaleMaxAVX512(SB), NOSPLIT, $0-28
 
 // func softenAVX512(scores *float32, stride, n int, scale float32, top, sum *float32, heads int, acc *float32, d int, c *[14]float32)
 //
-// A head has at most 64 scores, stride bytes after the scores of the head before it. d is
-// a multiple of 16.
+// A head has at most 64 scores. The scores of a head begin stride bytes after those of the previous
+// head. d is a multiple of 16.
 TEXT ·softenAVX512(SB), NOSPLIT, $0-80
 	MOVQ         scores+0(FP), DI
 	MOVQ         stride+8(FP), R9

@@ -193,8 +193,9 @@ label: \
 // and are faster with fewer rows at a time.
 #define SHORT 512
 
-// WIDE processes the given number of rows of weights at a time while at least so many are left,
-// and only if there is no tail of columns.
+// WIDE processes groups of the given number of rows of weights, as long as a whole group is left.
+// It jumps to block, which processes fewer rows at a time, if rows are longer than SHORT, or if the
+// number of columns is not a multiple of the step.
 #define WIDE(rows, EACH, STORE) \
 	KORTESTW K1, K1              \
 	JNE  block                   \

@@ -222,8 +222,8 @@ TEXT ·tiledQ6_Kx4AVX512(SB), NOSPLIT, $0-64
 	FILL32(0x0f0f0f0f, Z31) \
 	FILL32(0x00010001, Z29)
 
-// MLX6TILE has the layout of Q6_K's quants without the 32 bytes of scales before them; so SI is
-// 32 bytes before the tile.
+// MLX6TILE multiplies a tile of 6-bit MLX quants. The quants are stored as in Q6_K, but without the
+// 32 bytes of scales before them. Q6KGROUPS expects these bytes, so SI is 32 bytes before the tile.
 #define MLX6TILE(LESS, DOT, ADD, MIN) \
 	PREFETCH4(0)               \
 	PREFETCHT0 (AHEAD+256)(SI) \
