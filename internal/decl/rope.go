@@ -108,6 +108,6 @@ var qkRopeKV = Kernel{
 	Second:   []Second{secondKVLen, secondRows},
 	Specs:    []Constant{constHeadDim, constLayout, constQKNorm, constKV},
 	Optional: []string{"kv", "first"},
-	Worker:   "4*head_dim + " + kvScales, // a head, and the scales as in kv_write
+	Worker:   "4*head_dim + " + kvScales,                         // a head, and the scales as in kv_write
 	TGMem:    "kv == q8_0 ? 4*ceildiv(threads,32)*head_dim : 16", // Metal has no kernel argument of 0 bytes
 }
