@@ -70,19 +70,14 @@ var attnTile = Kernel{
 	},
 	Bindings: slices.Concat(attn.Bindings[:3], []Binding{
 		{Name: "out", Role: Write, Shape: "[rows, heads, head_dim]", Elem: F32, Extent: "4*rows*heads*head_dim"},
-		{Name: "logits", Role: Read, Shape: "[heads]", Elem: F32, Extent: "4*heads", If: "learned"},
+		attn.Bindings[5], // logits
 	}),
-	Params: []Field{
-		{"heads", U32, "Q heads"},
-		{"kv_heads", U32, "K and V heads"},
-		{"q_stride", U32, "elements from one row of q to the next"},
-		{"cap", U32, "rows of the cache"},
-		{"window", U32, "positions seen, if the constant windowed is 1"},
+	Params: slices.Concat(attn.Params[:5], []Field{ // heads to window
 		{"scale", F32, "factor of Q·K"},
 		{"soft_cap", F32, "c, if a score s becomes c*tanh(s/c); 0 means no cap"},
 		{"units", U32, "units of 64 pairs that a threadgroup computes, 1 or 2"},
 		{"slots", U32, "steps of positions that threadgroup memory holds, 2 to 4; one is multiplied while the others are copied"},
-	},
+	}),
 	Second: []Second{secondKVLen, secondRows},
 	Specs:  []Constant{constHeadDim, constWindow, constKV, constLearned, constAct},
 	Worker: attnWorker,

@@ -63,10 +63,7 @@ func newAttn(b *binder) (kernel, error) {
 		vCache: b.kvCache(kernels.AttnBindVCache, p.KVHeads, p.Cap, p.First, d, kind),
 		out:    b.f32(kernels.AttnBindOut),
 	}
-	if b.spec(kernels.AttnSpecWindowed) != 0 {
-		b.need(p.Window > 0, "the window is 0")
-		k.window = int(p.Window)
-	}
+	k.window = b.window(kernels.AttnSpecWindowed, p.Window)
 	if b.spec(kernels.AttnSpecSinks) != 0 {
 		b.need(!k.split, "positions at the start are not split")
 		k.sinks = &sinks{first: int(p.First), half: int(p.Half), layout: b.spec(kernels.AttnSpecLayout), turn: b.f32(kernels.AttnBindTurn)}
@@ -75,6 +72,15 @@ func newAttn(b *binder) (kernel, error) {
 		k.learned = b.f32(kernels.AttnBindLogits)
 	}
 	return k, b.err
+}
+
+// window returns the window of a command whose constant spec says that it has one, or 0.
+func (b *binder) window(spec int, n uint32) int {
+	if b.spec(spec) == 0 {
+		return 0
+	}
+	b.need(n > 0, "the window is 0")
+	return int(n)
 }
 
 // newAttnTile returns attn_tile as attn. It computes in float32, which is more precise.
@@ -91,10 +97,7 @@ func newAttnTile(b *binder) (kernel, error) {
 		vCache: b.kvCache(kernels.AttnTileBindVCache, p.KVHeads, p.Cap, 0, d, kind),
 		out:    b.f32(kernels.AttnTileBindOut),
 	}
-	if b.spec(kernels.AttnTileSpecWindowed) != 0 {
-		b.need(p.Window > 0, "the window is 0")
-		k.window = int(p.Window)
-	}
+	k.window = b.window(kernels.AttnTileSpecWindowed, p.Window)
 	if b.spec(kernels.AttnTileSpecLearned) != 0 {
 		k.learned = b.f32(kernels.AttnTileBindLogits)
 	}

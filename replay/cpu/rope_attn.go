@@ -33,10 +33,7 @@ func newRoPEAttn(b *binder) (kernel, error) {
 		vCache: b.kvCache(kernels.RoPEAttnBindVCache, p.KVHeads, p.Cap, 0, d, kind),
 		out:    b.f32(kernels.RoPEAttnBindOut),
 	}}
-	if b.spec(kernels.RoPEAttnSpecWindowed) != 0 {
-		b.need(p.Window > 0, "the window is 0")
-		k.window = int(p.Window)
-	}
+	k.window = b.window(kernels.RoPEAttnSpecWindowed, p.Window)
 	if b.spec(kernels.RoPEAttnSpecLearned) != 0 {
 		if all := b.f32(kernels.RoPEAttnBindNorm); len(all) >= int(p.Heads) {
 			k.learned = all[len(all)-int(p.Heads):]
