@@ -114,7 +114,7 @@ func metalStatus() DeviceStatus {
 }
 
 // MetalStatus returns the status of a Metal device that the program supplies, an id<MTLDevice>.
-// Devices returns that of the system's default device.
+// Devices returns the status of the system's default device.
 func MetalStatus(native unsafe.Pointer) DeviceStatus {
 	info := deviceInfo(replay.Info{Device: string(DeviceMetal), Modes: metal.Modes()})
 	p, err := driver.Describe(native)

@@ -33,7 +33,7 @@ func (e *DeviceError) Unwrap() error { return e.Err }
 type DeviceInfo struct {
 	Device Device
 	Name   string // name of the GPU or the processor
-	Modes  []Mode // supported modes, the fastest first
+	Modes  []Mode // supported modes; ModeAuto selects the first one
 	Detail string // features and threads, for people to read
 }
 

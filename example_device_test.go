@@ -18,14 +18,14 @@ func ExampleDevices() {
 		var info pianola.DeviceInfo = status.DeviceInfo
 		switch info.Device {
 		case pianola.DeviceCPU:
-			fmt.Println("CPU:", status.Available, info.Modes[0] == pianola.ModeEncode)
+			fmt.Println("CPU:", status.Available, info.Modes[0] == pianola.ModeEncode, info.Detail != "", status.Limits != "")
 		case pianola.DeviceCUDA, pianola.DeviceMetal:
 			if !status.Available && status.Why == "" {
 				fmt.Println("no reason given")
 			}
 		}
 	}
-	// Output: CPU: true true
+	// Output: CPU: true true true true
 }
 
 // The typed options as flags of a command.
@@ -43,10 +43,10 @@ func ExampleMode_UnmarshalText() {
 	fmt.Println(device == pianola.DeviceCUDA, mode == pianola.ModeRecord, mode == pianola.ModeResident, kv == pianola.KVQ8)
 
 	var invalid *pianola.ValueError
-	fmt.Println(errors.As(mode.UnmarshalText([]byte("fast")), &invalid), invalid.Valid)
+	fmt.Println(errors.As(mode.UnmarshalText([]byte("fast")), &invalid), invalid.What, invalid.Value, invalid.Valid)
 	// Output:
 	// true true false true
-	// true [encode record resident]
+	// true mode fast [encode record resident]
 }
 
 // What an opened model reports about itself.
@@ -62,7 +62,7 @@ func ExampleModel() {
 	}
 	fmt.Println(m.Device().Device, m.Mode(), m.Threads(), m.RealTime(), s.ChainTime() == pianola.RealTimeChain)
 	var times pianola.LoadTimes = m.LoadTimes()
-	fmt.Println(times.Total > times.Header, len(m.StopIDs()) > 0, m.Directory().Path())
+	fmt.Println(times.Total > times.Header+times.Touch, len(m.StopIDs()) > 0, m.Directory().Path())
 	var memory pianola.Memory = m.Memory()
 	var kv pianola.MemoryUse = memory.Kinds[table.SlotKV]
 	fmt.Println(kv.Active > 0, kv.Peak >= kv.Active)
@@ -121,5 +121,8 @@ func ExampleMemoryPlan() {
 		log.Fatal(err)
 	}
 	fmt.Println(p.Context, p.Kind(table.SlotKV, 2)>>10, "KiB", p.Total(2) > p.Total(1))
-	// Output: 1024 4352 KiB true
+	fmt.Println("more sessions fit:", p.Free > p.Session.Sessions, p.Loaded.Weights > 0)
+	// Output:
+	// 1024 4352 KiB true
+	// more sessions fit: true true
 }

@@ -46,15 +46,17 @@ func Example_errors() {
 		case errors.As(err, &device):
 			return "device " + string(device.Device)
 		case errors.As(err, &budget):
-			return fmt.Sprint("reduce the context to ", budget.Longest)
+			return fmt.Sprintf("%d sessions need %d of %d bytes: reduce the context to %d", budget.Sessions, budget.Need, budget.Have, budget.Longest)
 		case errors.As(err, &roll):
-			return "compile the roll again"
+			return "compile the roll again without the option " + roll.Option
 		case errors.As(err, &sampling):
-			return "invalid " + sampling.Field
+			return fmt.Sprintf("%s %v %s", sampling.Field, sampling.Value, sampling.What)
 		case errors.As(err, &token):
-			return fmt.Sprint("unknown token ", token.ID)
-		case errors.As(err, &tokenizer), errors.As(err, &tap):
-			return err.Error()
+			return fmt.Sprintf("token %d of the prompt: %d is not below %d", token.Index, token.ID, token.Vocab)
+		case errors.As(err, &tokenizer):
+			return fmt.Sprintf("%d tokens for %d rows", tokenizer.Tokens, tokenizer.Rows)
+		case errors.As(err, &tap):
+			return "change the pattern " + tap.Pattern
 		}
 		return "other"
 	}
@@ -80,8 +82,8 @@ func Example_errors() {
 	// Output:
 	// device cpu
 	// give a prompt
-	// unknown token -1
-	// invalid temperature
+	// token 0 of the prompt: -1 is not below 4096
+	// temperature -1 is not in 0..100
 	// set an option of TableOptions
 }
 
@@ -121,18 +123,18 @@ func ExampleChatTool() {
 
 	var refused *pianola.ChatTemplateError
 	if errors.As(send("robot", "x"), &refused) {
-		fmt.Println(refused.Raised)
+		fmt.Println(refused.Raised, "in line", refused.Line)
 	}
 	var special *pianola.SpecialTextError
 	if errors.As(send("user", "<|end_of_text|>"), &special) {
-		fmt.Println(special.Token)
+		fmt.Println(special.Token, "in message", special.Message)
 	}
 	c.Reset()
 	fmt.Println(len(c.Messages()))
 	// Output:
 	// 0 templates <nil>
 	// now
-	// no robots
-	// <|end_of_text|>
+	// no robots in line 1
+	// <|end_of_text|> in message 3
 	// 1
 }

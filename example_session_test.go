@@ -161,6 +161,7 @@ func ExampleSampling() {
 	}
 	o := pianola.Sampling{
 		Temperature: 0.8, TopK: 40, TopP: 0.95, Seed: 42,
+		MinP: 0.05, PresencePenalty: 0.1, FrequencyPenalty: 0.1,
 		RepeatPenalty: 1.1, RepeatLastN: pianola.DefaultRepeatLastN,
 		LogitBias: map[int32]float64{7: -1}, // at most pianola.MaxLogitBias tokens
 		LogProbs:  min(2, pianola.MaxLogProbs),

@@ -102,7 +102,7 @@ func ExampleSession_Embed() {
 		return sum
 	}
 	fmt.Println(len(v), len(v[0]), cosine(v[0], v[1]) > cosine(v[0], v[2]))
-	pooling := pianola.PoolLast // the state of the last token instead of the mean
+	var pooling pianola.Pooling = pianola.PoolLast // the state of the last token instead of the mean
 	last, err := s.Embed(ctx, []string{"package main"}, pianola.EmbedOptions{Pooling: pooling})
 	if err != nil {
 		fmt.Println(err)
@@ -330,6 +330,9 @@ func ExampleSession_SetTaps() {
 			if a.Name == pianola.WeightsName && len(a.Values) != a.Shape[0]*a.Shape[1] {
 				return errors.New("incomplete weights")
 			}
+			if m.Table().Label(a.Command) != a.Label {
+				return errors.New("another command")
+			}
 			fmt.Printf("%s %s %s: position %d, %v\n", a.Program, a.Label, a.Name, a.Position, a.Shape)
 			return nil
 		},
@@ -351,19 +354,21 @@ func ExampleSession_SetTaps() {
 // Print the progress of Open.
 func ExampleEvent() {
 	show := func(e pianola.Event) string {
-		switch e.Stage {
+		var stage pianola.Stage = e.Stage
+		var state pianola.State = e.State
+		switch stage {
 		case pianola.StageTokenizer, pianola.StageCompile, pianola.StageWarm:
 			return "busy"
 		case pianola.StageCheck, pianola.StageTouch, pianola.StageUpload:
 			return fmt.Sprintf("%d of %d bytes", e.Done, e.Total)
 		}
-		switch e.State {
+		switch state {
 		case pianola.StateOpening, pianola.StateLoading, pianola.StateLoaded:
-			return string(e.State)
+			return string(state)
 		case pianola.StateFailed:
 			return e.Err.Error()
 		case pianola.StateReady:
-			return "ready " + e.Note
+			return fmt.Sprintf("ready after %v %s", e.After, e.Note)
 		}
 		return ""
 	}

@@ -18,7 +18,7 @@ func ExampleTokenizer() {
 	if t, err = h.Tokenizer(); err != nil {
 		log.Fatal(err)
 	}
-	ids, err := t.Encode("func main() {", pianola.EncodeOptions{})
+	ids, err := t.Encode("func main() {", pianola.EncodeOptions{ParseSpecial: false}) // as in text of a user
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 // Token is one generated token.
 type Token struct {
 	ID       int32
-	Position int    // position in the context
+	Position int    // position in the context, from 0
 	Text     string // text that the token adds; empty while a UTF-8 sequence is incomplete
 	Stop     bool   // whether this is a stop token or completes a stop text; no token follows
 

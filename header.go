@@ -26,7 +26,8 @@ type Header struct {
 
 // OpenHeader reads a model's metadata and tensor directory, and checks that the tensors are those
 // that its architecture needs. path is as for Open. architectures adds architecture descriptors
-// to the built-in ones, as Options.Architectures does; it may be nil.
+// to the built-in ones, as Options.Architectures does; it may be nil. The error names the file, the
+// setting or the tensor that is damaged, missing or not supported.
 func OpenHeader(path string, architectures fs.FS) (*Header, error) {
 	dir, err := weights.OpenDirectory(path)
 	if err != nil {
@@ -54,13 +55,15 @@ func OpenHeader(path string, architectures fs.FS) (*Header, error) {
 // Config returns the model's architecture. It must not be changed.
 func (h *Header) Config() *arch.Config { return h.cfg }
 
-// Directory returns the model's tensor directory.
+// Directory returns the model's tensor directory: the metadata, and the names, types and shapes of
+// the tensors.
 func (h *Header) Directory() *weights.Directory { return h.dir }
 
-// Tokenizer reads the model's tokenizer.
+// Tokenizer reads the model's tokenizer, as LoadTokenizer does.
 func (h *Header) Tokenizer() (*Tokenizer, error) { return LoadTokenizer(h.dir) }
 
-// StopIDs returns the token ids that end a generation.
+// StopIDs returns the token ids that end a generation, in ascending order. It reads the tokenizer;
+// if there is none, it returns the ids in the model's configuration.
 func (h *Header) StopIDs() []int32 {
 	tok, err := loadTokenizer(h.dir)
 	if err != nil {
@@ -72,7 +75,8 @@ func (h *Header) StopIDs() []int32 {
 // Compile compiles the model's dispatch table for a chip: "cpu", "h200", "m4-pro" or another of
 // chip.Names. It reads no weights, and this machine need not have the chip. The table's Encode
 // method returns it as a roll, which Options.Roll accepts. Compile validates the table, as a device
-// does when it loads one.
+// does when it loads one. The error names an unknown chip, an option that the model does not support,
+// or a limit of the chip that the model exceeds.
 func (h *Header) Compile(chipName string, o TableOptions) (*table.Table, error) {
 	in, err := h.input(chipName, o)
 	if err != nil {
@@ -124,7 +128,7 @@ func (h *Header) tableFor(on *target, o Options) (*table.Table, error) {
 // options that contradict Options.Table.
 type RollError struct {
 	Option string // the field of TableOptions that contradicts the roll, or ""
-	Why    string
+	Why    string // the reason, in words
 }
 
 // Error implements error.
@@ -152,8 +156,9 @@ func (h *Header) loadRoll(o Options, c *chip.Chip) (*table.Table, error) {
 const maxTokenizerFile = 256 << 20
 
 // LoadTokenizer reads a model's tokenizer from GGUF metadata, from tokenizer.json, or from
-// SentencePiece's tokenizer.model. The model's architecture may be unknown. An opened model has
-// Model.Tokenizer.
+// SentencePiece's tokenizer.model. The model's architecture may be unknown. The error describes what
+// is wrong with the tokenizer; it wraps fs.ErrNotExist if a directory has no tokenizer. If a model is
+// open, Model.Tokenizer returns its tokenizer.
 func LoadTokenizer(dir *weights.Directory) (*Tokenizer, error) {
 	t, err := loadTokenizer(dir)
 	if err != nil {
@@ -219,7 +224,7 @@ type EncodeOptions struct {
 }
 
 // Encode returns the token ids of text, which need not be valid UTF-8. It returns an error if
-// the text is too long or contains something that the vocabulary cannot express.
+// the text has more than 2^29 bytes or contains something that the vocabulary cannot express.
 func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	return t.t.Encode(text, tokenizer.EncodeOptions(o))
 }

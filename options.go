@@ -16,7 +16,8 @@ import (
 type Options struct {
 	// Device is where the model runs. The zero value is DeviceAuto.
 	Device Device
-	// Mode is how the device replays the table. The zero value is the device's fastest.
+	// Mode is how the device replays the table. The zero value selects the first of
+	// DeviceInfo.Modes.
 	Mode Mode
 	// Threads is the number of threads of the CPU device. 0 selects GOMAXPROCS. Other
 	// devices require 0.
@@ -25,7 +26,8 @@ type Options struct {
 	// Submissions take at most RealTimeChain unless SessionOptions selects another bound.
 	// The CPU device uses one thread less if Threads is 0, binds its threads to processors
 	// if the system allows it, keeps them spinning between barriers, and touches the memory
-	// of sessions before they use it. RealTime changes no setting of the process.
+	// of sessions before they use it. RealTime changes no setting of the process, such as
+	// GOMAXPROCS.
 	RealTime bool
 
 	// Table selects what is compiled. With a Roll, its fields must be zero or agree with
@@ -66,7 +68,8 @@ type Options struct {
 // the kernels in a cache directory, so that a later Open takes a fraction of the first one's time.
 type CUDAOptions struct {
 	// CacheDir is the cache directory; "" selects the directory pianola/cuda of the user's cache
-	// directory. One that cannot be written is ignored. docs/CUDA.md describes the files.
+	// directory. A directory that cannot be read or written is not an error: Open then works as
+	// with NoCache. docs/CUDA.md describes the files.
 	CacheDir string
 	// NoCache assembles the kernels on every Open.
 	NoCache bool
@@ -101,7 +104,7 @@ type Mode string
 
 // The modes. DeviceInfo.Modes lists those that a device supports.
 const (
-	ModeAuto Mode = "" // the fastest mode of the device
+	ModeAuto Mode = "" // the first of DeviceInfo.Modes
 	// ModeEncode walks the table on the host for each token.
 	ModeEncode Mode = "encode"
 	// ModeRecord records a chain of tokens as a CUDA graph or a Metal indirect command
@@ -162,8 +165,9 @@ func setValue[T ~string](to *T, text []byte, what string, valid ...T) error {
 // TableOptions select what is compiled into a dispatch table. Open, Plan and Header.Compile take
 // them. The zero value selects the default of each option.
 type TableOptions struct {
-	// Context is the number of positions of the context. 0 selects the smaller of 4096 and
-	// the model's context, for LongRoPE models the length up to which the short factors hold.
+	// Context is the number of positions of the context. 0 selects the smaller of 4096 and the
+	// model's context. For LongRoPE models, the original context takes the place of the model's
+	// context: the number of positions for which the short factors are used.
 	Context int
 
 	// NoFuse compiles one command for each operation, without fused kernels.
@@ -187,7 +191,7 @@ type TableOptions struct {
 	// "none" leaves out the programs that sample.
 	Sampler string
 	// Draft is the largest number of tokens in a draft of speculative decoding, at most
-	// table.MaxDraft. GenerateOptions.Speculate requires it. 0 compiles no verify program.
+	// table.MaxDraft. GenerateOptions.Speculate requires it. 0 omits the program "verify".
 	Draft int
 
 	// KV is the element type of the KV cache. KVQ8 requires a head size that is a multiple

@@ -27,7 +27,7 @@
 //
 // Leaving the loop ends the generation, and the context keeps the tokens that the loop received.
 // The next Generate continues that context. When ctx ends, the generation ends after the submission
-// in progress, within 50 ms unless SessionOptions.ChainTime says otherwise.
+// in progress, within 50 ms unless SessionOptions.ChainTime selects another bound.
 //
 // # Devices and modes
 //
@@ -36,7 +36,7 @@
 // Options.Mode selects how the device replays the table: encode walks the table for each
 // submission, record launches a recorded CUDA graph or Metal indirect command buffer again, and
 // resident runs one persistent kernel that walks the table on the GPU. All modes give the same
-// tokens, and the zero value selects the fastest.
+// tokens, and the zero value selects the first of DeviceInfo.Modes.
 //
 // TableOptions select what the compiler puts into the table. Several features need programs that
 // are not compiled by default:
@@ -123,7 +123,8 @@ var (
 	ErrBusy           = replay.ErrBusy           // another call is using the session
 	ErrClosed         = replay.ErrClosed         // the session or its model is closed
 
-	// The table lacks a program. Compile it with the option in the comment.
+	// Each of these errors reports that the table lacks a program. Open the model with the option
+	// in the comment to compile the program.
 	ErrNoLogitsProgram = replay.ErrNoLogitsProgram // TableOptions.AllLogits
 	ErrNoHiddenProgram = replay.ErrNoHiddenProgram // TableOptions.Hidden
 	ErrNoLogProbs      = replay.ErrNoLogProbs      // TableOptions.LogProbs
@@ -141,9 +142,16 @@ var (
 // the token in the prompt, ID, and Vocab, the size of the vocabulary.
 type TokenError = replay.TokenError
 
-// LoadTimes are the durations of the parts of Open. Kernels is the time in which the device loads
-// its kernels, on a GPU with the creation of its context. Upload is the time in which weights are
-// converted and copied, and Warm the time of the first replay of each program.
+// LoadTimes are the durations of the parts of Open:
+//
+//   - Header: reading the headers of the files
+//   - Tokenizer: reading the tokenizer
+//   - Touch: reading the pages of weights that stay in the mapped file
+//   - Compile: compiling the table, or decoding a roll
+//   - Kernels: loading the kernels, and on a GPU the rest of creating its context
+//   - Upload: converting weights and copying them to the device
+//   - Warm: replaying each program once, on GPUs
+//   - Total: the whole of Open
 type LoadTimes struct {
 	Header, Tokenizer, Touch, Compile, Kernels, Upload, Warm, Total time.Duration
 }
@@ -170,8 +178,9 @@ type Model struct {
 // .safetensors file or a Hugging Face directory. If ctx ends before the model is ready, Open releases
 // everything and returns the cause.
 //
-// The error is a *DeviceError, *ValueError, *RollError, *BudgetError, *TokenizerSizeError or
-// *weights.NotFiniteError, or describes what is wrong with a file.
+// The error is the cause of ctx, a *DeviceError, *ValueError, *RollError, *BudgetError,
+// *TokenizerSizeError or *weights.NotFiniteError, or ErrNoPlan if the device does not support
+// Options.MemoryBudget. Other errors describe what is wrong with a file, or name an invalid option.
 func Open(ctx context.Context, path string, o Options) (*Model, error) {
 	start := time.Now()
 	life := newLifecycle(o.Events)
@@ -333,10 +342,11 @@ func (m *Model) Close() error {
 // Config returns the model's architecture. It must not be changed.
 func (m *Model) Config() *arch.Config { return m.h.cfg }
 
-// Directory returns the model's tensor directory.
+// Directory returns the model's tensor directory: the metadata, and the names, types and shapes of
+// the tensors.
 func (m *Model) Directory() *weights.Directory { return m.h.dir }
 
-// Table returns the table that sessions replay. It must not be changed.
+// Table returns the dispatch table that sessions replay. It must not be changed.
 func (m *Model) Table() *table.Table { return m.t }
 
 // Device describes the device that the model runs on.
@@ -362,7 +372,7 @@ func (m *Model) Memory() Memory { return memoryOf(m.dev.Memory()) }
 // LoadTimes returns the durations of the parts of Open.
 func (m *Model) LoadTimes() LoadTimes { return m.times }
 
-// StopIDs returns the token ids that end a generation.
+// StopIDs returns the token ids that end a generation, in ascending order.
 func (m *Model) StopIDs() []int32 { return slices.Clone(m.stops) }
 
 // Tokenizer returns the model's tokenizer, or an error that wraps ErrNoTokenizer.

@@ -71,10 +71,10 @@ func (p *MemoryPlan) Kind(k table.SlotKind, sessions int) uint64 {
 type BudgetError struct {
 	Need, Have uint64 // bytes that the model needs, and bytes of the budget
 	Sessions   int    // number of sessions in Need
-	// Longest is the longest context that fits, or 0 if none does or a roll determines the
-	// context.
+	// Longest is the number of positions of the longest context that fits, or 0 if none does or a
+	// roll determines the context.
 	Longest int
-	Plan    *MemoryPlan
+	Plan    *MemoryPlan // the memory that the model needs with the context of the options
 }
 
 // Error implements error.
@@ -91,7 +91,8 @@ var ErrNoPlan = errors.New("pianola: the device does not support memory plans")
 
 // Plan returns the memory that Open would use with the same options, and the memory of each
 // session. It reads no weights and allocates nothing on the device. If the model needs more than
-// o.MemoryBudget, the error is a *BudgetError, which contains the plan.
+// o.MemoryBudget, the error is a *BudgetError, which contains the plan. Other errors are ErrNoPlan
+// and those of OpenHeader and Open.
 func Plan(path string, o Options) (p *MemoryPlan, err error) {
 	h, err := OpenHeader(path, o.Architectures)
 	if err != nil {

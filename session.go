@@ -38,8 +38,9 @@ type SessionOptions struct {
 	Rollover Rollover
 }
 
-// Rollover lets a generation continue when its context is full. The first Sinks tokens and the last
-// Window tokens are prefilled into an empty context, and the tokens between them are dropped.
+// Rollover lets a generation continue when its context is full. The session then empties the context
+// and prefills the first Sinks tokens and the last Window tokens; the tokens between them are
+// dropped.
 // Positions start again at 0, so that none exceeds the range that the model was trained for, and
 // the first tokens remain as attention sinks. Sinks + Window must be less than the context. The zero
 // value means no rollover.
@@ -73,8 +74,8 @@ func (m *Model) replayOptions(o SessionOptions) replay.SessionOptions {
 // at any time.
 //
 // Generate and GenerateIDs are all that most programs need. Prompt, Chain, NextLogits,
-// SetNext and Rewind work on the level below, with token ids and one submission a call; a
-// chain allocates no memory.
+// SetNext and Rewind are the level below. They take and return token ids, make at most one
+// submission per call, and Chain allocates no memory.
 type Session struct {
 	m *Model
 	s *replay.Session
@@ -139,10 +140,12 @@ func (s *Session) Chain(ctx context.Context, limit int) (tokens []int32, stopped
 }
 
 // NextLogits copies the logits from which the pending token was chosen to dst. dst must have one
-// element for each token of the vocabulary.
+// element for each token of the vocabulary. The error is ErrNothingPending before the first prompt,
+// ErrBusy or ErrClosed, or reports a wrong length of dst.
 func (s *Session) NextLogits(dst []float32) error { return s.s.Logits(dst) }
 
-// SetNext replaces the pending token, for callers that choose one from NextLogits themselves.
+// SetNext replaces the pending token, for callers that choose one from NextLogits themselves. The
+// error is ErrNothingPending before the first prompt, a *TokenError, ErrBusy or ErrClosed.
 func (s *Session) SetNext(id int32) error { return s.s.SetNext(id) }
 
 // SetSampling selects how Prompt and Chain choose tokens from now on. Generate sets it too. The
@@ -150,26 +153,32 @@ func (s *Session) SetNext(id int32) error { return s.s.SetNext(id) }
 func (s *Session) SetSampling(o Sampling) error { return s.s.SetSampling(replay.Sampling(o)) }
 
 // Rewind shortens the context to its first n positions. The token at position n becomes the
-// pending token. A model with sliding-window layers can rewind by at most the number of positions
-// in a prefill chunk of its table.
+// pending token. A model with sliding-window layers can rewind at most to one prefill chunk of its
+// table before the last position that was ever written. The error is ErrBusy or ErrClosed, or
+// reports that the session cannot rewind to n.
 func (s *Session) Rewind(n int) error { return s.s.Rewind(n) }
 
 // Profile decodes one token with a barrier after each command, and adds the time of each
 // command to times. times has one element for each command of the program "decode", or of
-// "sample" after SetSampling with a sampler.
+// "sample" after SetSampling with a sampler. The error is ErrNothingPending, ErrContextFull, the
+// cause of ctx, ErrBusy or ErrClosed, or reports a wrong length of times.
 func (s *Session) Profile(ctx context.Context, times []time.Duration) error {
 	return s.s.Profile(ctx, times)
 }
 
 // ProfilePrompt appends ids to the context as Prompt does, with a barrier after each command.
-// It adds the times of the commands of the program "prefill", of all chunks together, to
-// prefill and those of the program "head" to head.
+// It adds the times of the commands that prefill, over all chunks, to prefill, and the times of the
+// commands of the program "head", or of "sample_head" after SetSampling with a sampler, to head.
+// prefill has one element for each command of the program that table.Table.Prefill returns for
+// len(ids): "prefill", or "prefill_few" for few tokens. The errors are those of Prompt, or report a
+// wrong length.
 func (s *Session) ProfilePrompt(ctx context.Context, ids []int32, prefill, head []time.Duration) error {
 	return s.s.ProfilePrompt(ctx, ids, prefill, head)
 }
 
-// Dry replays n tokens of the program "decode" without running kernels, and returns the time, which
-// is the host's overhead. The context does not change.
+// Dry replays n tokens of the program "decode" with the stop flag set, so that no kernel does any
+// work, and returns the time that this takes: the overhead of replaying. The context does not
+// change. The error is ErrBusy or ErrClosed.
 func (s *Session) Dry(n int) (time.Duration, error) { return s.s.Dry(n) }
 
 // Counters are a session's totals since it was created.
@@ -202,7 +211,8 @@ var (
 
 // Fork returns a new session with the same context and options. Both sessions continue
 // independently, as if each had been given the whole context. The device copies the part of
-// the KV cache that is in use.
+// the KV cache that is in use. The error is ErrBusy or ErrClosed, or reports that the device has no
+// memory for another session.
 func (s *Session) Fork() (*Session, error) {
 	f, err := s.s.Fork()
 	return s.m.session(f, s.endless, err)
@@ -210,7 +220,7 @@ func (s *Session) Fork() (*Session, error) {
 
 // Snapshot writes the context to w for Model.Restore. A snapshot contains the tokens, unencrypted,
 // the logits of the pending token, the rows of the KV cache that are in use, the fingerprints of
-// model and table, and a checksum.
+// model and table, and a checksum. The error is an error of w, ErrBusy or ErrClosed.
 func (s *Session) Snapshot(w io.Writer) error { return s.s.Snapshot(w) }
 
 // SnapshotFile writes a snapshot to a file that only its owner can read. The file is replaced when
@@ -233,7 +243,8 @@ func (m *Model) Restore(r io.Reader, o SessionOptions) (*Session, error) {
 	return m.session(s, o.Rollover != Rollover{}, err)
 }
 
-// RestoreFile is like Restore, but reads a file.
+// RestoreFile is like Restore, but reads a file. The error names the file and wraps the errors of
+// Restore.
 func (m *Model) RestoreFile(path string, o SessionOptions) (*Session, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestStopStrings cuts random texts into pieces: what is shown is the text up to
+// TestStopStrings cuts random texts into pieces. The text that is shown must be the text up to
 // the first stop string, and nothing that belongs to one is shown early.
 func TestStopStrings(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))

@@ -56,10 +56,10 @@ var ErrNoTaps = replay.ErrNoTaps
 // TapError reports a pattern of Taps that is malformed, or that selects nothing that can be
 // shown.
 type TapError struct {
-	Pattern string
+	Pattern string // the pattern, or "" if Taps.Show is nil
 	Label   string // label of the command that cannot be shown, or ""
-	Why     string
-	Err     error // path.ErrBadPattern, or nil
+	Why     string // the reason, in words
+	Err     error  // path.ErrBadPattern, or nil
 }
 
 // Error implements error.

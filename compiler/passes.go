@@ -55,7 +55,7 @@ var passes = []pass{
 	{name: "barriers", doc: "sets a barrier before each command that has a hazard", run: func(s *state) error { return s.t.PlaceBarriers() }},
 }
 
-// order lists pairs of passes, of which the first must run before the second, with the reason.
+// order lists pairs of passes, with the reason why the first of a pair must run before the second.
 var order = [][2]string{
 	{"graph", "fuse-qkv"},
 	{"graph", "fuse-gate-up"},

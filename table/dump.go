@@ -173,8 +173,8 @@ func newDumper(t *Table, o DumpOptions) (*dumper, error) {
 	return d, nil
 }
 
-// owners returns the index of each command's program, or -1 if no program has it. If programs
-// overlap, which Validate rejects, it is the one that starts last.
+// owners returns the index of each command's program, or -1 if no program contains the command. If
+// programs overlap, which Validate rejects, it is the program that starts last.
 func (t *Table) owners() []int {
 	order := make([]int, len(t.Programs))
 	for i := range order {

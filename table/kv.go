@@ -21,7 +21,7 @@ type KVCache struct {
 // RowSize returns the bytes of one head's row in all planes.
 func (c *KVCache) RowSize() uint64 { return c.Planes[0] + c.Planes[1] }
 
-// Size returns the bytes of the cache.
+// Size returns the size of the cache in bytes.
 func (c *KVCache) Size() uint64 { return uint64(c.Heads) * uint64(c.Rows) * c.RowSize() }
 
 // Within returns the layout of the cache in a session with the given capacity in positions. The

@@ -79,15 +79,15 @@ type Program struct {
 	First   uint32 // first command
 	Count   uint32
 	MaxRows uint32 // largest number of rows the program is compiled for
-	Flags   Flags  // what a replay does
+	Flags   Flags  // properties of the program that its replay depends on
 }
 
 // Names of the programs.
 const (
 	ProgramDecode  = "decode"  // one token: embedding to argmax
 	ProgramPrefill = "prefill" // a chunk of the prompt: embedding to the last residual
-	// ProgramPrefillFew is prefill for a short chunk, in tables for devices that have other
-	// kernels for it. It leaves the residual where prefill leaves it.
+	// ProgramPrefillFew is prefill for a short chunk, in tables for devices that have special
+	// kernels for few rows. Both programs write the last residual to the same place.
 	ProgramPrefillFew = "prefill_few"
 	ProgramHead       = "head"   // last row of a chunk: norm, logits, argmax
 	ProgramLogits     = "logits" // a block of a chunk's rows: norm, logits

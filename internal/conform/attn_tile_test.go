@@ -33,7 +33,7 @@ func (a attention) tiled(c command) command {
 func randomTile(r *rand.Rand, seed uint64) (a attention, tol float64) {
 	a = randomAttention(r, 300).withoutSinks()
 	a.span, a.splits = 0, 0
-	// Each size of which the kernel has code of its own, and sizes between them.
+	// The head sizes for which the kernel has separate code, and sizes between them.
 	sizes := []int{64, 128, 256, 80, 96, 160, 192, 16, 48, 112, 144, 224}
 	a.headDim = sizes[seed%uint64(len(sizes))]
 	a.q8 = a.q8 && a.headDim%32 == 0

@@ -241,8 +241,8 @@ func encodeMXFP4(b []byte, x []float32) {
 	}
 }
 
-// encodeNVFP4: four scales of UE4M3, each of which brings the extreme of 16 elements to
-// 6, the largest value of E2M1, and the values nearest for the scale as it was rounded.
+// encodeNVFP4 encodes 4 sub-blocks of 16 with UE4M3 scales. A scale maps the extreme element to 6, the
+// largest value of E2M1. The elements are rounded to the values nearest for the rounded scale.
 func encodeNVFP4(b []byte, x []float32) {
 	for s := range 4 {
 		sub := x[16*s:][:16]
@@ -258,12 +258,12 @@ func encodeNVFP4(b []byte, x []float32) {
 	}
 }
 
-// ternary returns -1, 0 or 1 for each element, plus 1, and the scale, the largest
-// magnitude. Halves round away from zero.
+// ternary returns the scale, which is the largest magnitude, and for each element -1, 0 or 1, plus 1.
+// Halves round away from zero.
 func ternary(x []float32) (q [256]uint8, d float32) {
 	d = abs(extreme(x))
 	var inverse float32
-	if d >= 0x1p-126 { // the inverse of what is smaller can be infinite
+	if d >= 0x1p-126 { // the inverse of a smaller number can be infinite
 		inverse = 1 / d
 	}
 	for i, v := range x {
@@ -272,14 +272,14 @@ func ternary(x []float32) (q [256]uint8, d float32) {
 	return q, d
 }
 
-// encodeTQ1_0 packs five digits of base 3 in a byte.
+// encodeTQ1_0 encodes a block of 256 elements with five digits of base 3 per byte.
 func encodeTQ1_0(b []byte, x []float32) {
 	q, d := ternary(x)
 	dtype.PutTrits(b, &q)
 	putHalf(b[52:], d)
 }
 
-// encodeTQ2_0 packs four in a byte, as pairs of bits.
+// encodeTQ2_0 encodes a block of 256 elements with four pairs of bits per byte.
 func encodeTQ2_0(b []byte, x []float32) {
 	q, d := ternary(x)
 	clear(b)

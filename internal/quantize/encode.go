@@ -22,8 +22,8 @@ const Version = 2
 type encoding struct {
 	// encode writes one block in the layout of package dtype's decoder.
 	encode func(b []byte, x []float32)
-	// smaller is the type of matrices whose rows are not whole blocks of this type, the
-	// same as llama.cpp's tensor_type_fallback; Invalid for F16.
+	// smaller is the type of a matrix whose row length is not a multiple of this type's block, the
+	// same type as in llama.cpp's tensor_type_fallback. Invalid stands for F16.
 	smaller dtype.Type
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/quantize"
 )
 
-// searched are the types that this package encodes.
+// searched lists the types that this package encodes itself.
 var searched = []dtype.Type{
 	dtype.Q2_K, dtype.Q3_K, dtype.Q4_K, dtype.Q5_K, dtype.Q6_K, dtype.IQ4_NL, dtype.IQ4_XS, dtype.MXFP4,
 	dtype.NVFP4, dtype.TQ1_0, dtype.TQ2_0,
@@ -31,7 +31,7 @@ func roundTrip(t *testing.T, typ dtype.Type, x []float32) []float32 {
 	return back
 }
 
-// relative returns the root mean square of the error over that of x.
+// relative returns the root mean square of the error, divided by the root mean square of x.
 func relative(x, back []float32) float64 {
 	var errs, squares float64
 	for i, v := range x {
@@ -42,8 +42,9 @@ func relative(x, back []float32) float64 {
 	return math.Sqrt(errs / squares)
 }
 
-// TestErrors: of normal elements, what a type loses is what its bits make of it, at any magnitude
-// that weights have. Wrong packing loses all.
+// TestErrors checks the relative error of normally distributed elements. It must be between half the
+// bound and the bound of each type, at any magnitude that weights have. If the quants are packed
+// wrongly, the error is much larger.
 func TestErrors(t *testing.T) {
 	bounds := map[dtype.Type]float64{
 		dtype.Q2_K: 0.33, dtype.Q3_K: 0.18, dtype.Q4_K: 0.083, dtype.Q5_K: 0.041, dtype.Q6_K: 0.022,
@@ -54,7 +55,7 @@ func TestErrors(t *testing.T) {
 	for _, typ := range searched {
 		for _, scale := range []float64{1e-3, 0.02, 1, 100} {
 			if typ == dtype.NVFP4 && scale < 0.02 {
-				continue // the smallest scale is 2^-9, and a file's scale of a whole tensor is no part of a block
+				continue // the smallest scale of a block is 2^-9
 			}
 			x := make([]float32, 256*64)
 			for i := range x {
@@ -68,7 +69,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestExact: what a block can say comes back as it was.
+// TestExact checks that elements which a block can represent exactly are decoded unchanged.
 func TestExact(t *testing.T) {
 	for _, typ := range searched {
 		for _, x := range [][]float32{make([]float32, 512), exact(typ)} {
@@ -79,7 +80,8 @@ func TestExact(t *testing.T) {
 	}
 }
 
-// exact returns elements that a type's levels hold, of which each sub-block has the extremes.
+// exact returns elements that a type represents exactly. Each sub-block contains the smallest and the
+// largest of the type's levels.
 func exact(typ dtype.Type) []float32 {
 	lo, hi := map[dtype.Type]int{dtype.Q2_K: 0, dtype.Q3_K: -4, dtype.Q4_K: 0, dtype.Q5_K: 0, dtype.Q6_K: -32}[typ], 0
 	switch typ {
@@ -144,7 +146,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// FuzzEncode: finite elements give blocks that decode to finite elements, or an error.
+// FuzzEncode checks that finite elements give an error, or blocks that decode to finite elements.
 func FuzzEncode(f *testing.F) {
 	for _, v := range []uint32{0, 1, 0x00800000, 0x3f800000, 0x4e6e6b28, 0x33d6bf95, 0xbf800001, 0x26901d7d} {
 		f.Add(binary.LittleEndian.AppendUint32(nil, v))

@@ -17,10 +17,10 @@ type Mix struct {
 	FileType uint32 // llama_ftype, for general.file_type
 	Base     dtype.Type
 
-	// Types that differ from Base depending on the matrix's function and place; may be nil. V
-	// includes a fused QKV.
+	// The types of V, of the down projection and of the attention output, depending on the layer. A
+	// nil function means Base. attnV also gives the type of a fused QKV matrix.
 	attnV, ffnDown, attnOutput func(place) dtype.Type
-	// embedding is the type of an embedding beside an output matrix, where it is not
+	// embedding is the type of the embedding in a model with a separate output matrix, if it is not
 	// Base.
 	embedding dtype.Type
 	// experts is the type of stacked experts if it is not Base.
@@ -36,8 +36,8 @@ type place struct {
 	experts       int
 }
 
-// moreBits is llama.cpp's use_more_bits: the first and the last eighth of the layers, and every
-// third layer in between.
+// moreBits reports whether llama.cpp gives matrices of the layer more bits (use_more_bits): in the
+// first and the last eighth of the layers, and in every third layer in between.
 func (p place) moreBits() bool {
 	eighth := p.layers / 8
 	return p.layer < eighth || p.layer >= 7*p.layers/8 || (p.layer-eighth)%3 == 2
@@ -118,14 +118,14 @@ var mixes = []Mix{
 
 func always(t dtype.Type) func(place) dtype.Type { return func(place) dtype.Type { return t } }
 
-// ifShared chooses shared if at least four heads share a KV head, because the V matrix is then
-// small.
+// ifShared returns a function that chooses the type shared if at least four heads share a KV head,
+// because the V matrix is then small, and otherwise the other type.
 func ifShared(shared, other dtype.Type) func(place) dtype.Type {
 	return func(p place) dtype.Type { return either(p.queriesPerKV >= 4, shared, other) }
 }
 
-// ifEight chooses eight if there are eight experts, because attention is then comparatively
-// small.
+// ifEight returns a function that chooses the type eight if the model has eight experts, because
+// attention is then comparatively small, and otherwise the other type.
 func ifEight(eight, other dtype.Type) func(place) dtype.Type {
 	return func(p place) dtype.Type { return either(p.experts == 8, eight, other) }
 }

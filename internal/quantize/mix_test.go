@@ -10,7 +10,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/quantize"
 )
 
-// model lists the matrices of so many layers, in an order that is not that of layers.
+// model lists the matrices of a model with the given number of layers, from the last layer to the
+// first, so that the order of the list is not the order of the layers.
 func model(layers int, experts uint64, names ...string) []quantize.Tensor {
 	list := []quantize.Tensor{{Name: "token_embd.weight", Shape: []uint64{512, 256}, Type: dtype.F16}}
 	for i := layers - 1; i >= 0; i-- {
@@ -44,7 +45,8 @@ func typesOf(t *testing.T, mix string, m quantize.Model, list []quantize.Tensor,
 	return types
 }
 
-// TestMixes: what llama_tensor_get_type_impl chooses for models that gopher's files do not show.
+// TestMixes compares the types of matrices with those that llama_tensor_get_type_impl of llama.cpp
+// chooses. The models differ from gopher, whose types another test compares.
 func TestMixes(t *testing.T) {
 	dense := func(layers int) []quantize.Tensor {
 		return model(layers, 0, "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight", "ffn_down.weight", "attn_norm.weight", "attn_v.bias")

@@ -10,12 +10,13 @@ import (
 	"github.com/pianola-engine/pianola/internal/quantize"
 )
 
-// TestTernaryBytes: blocks by hand. Of 256 elements that are 2, 0, -2 and again, digits
-// of base 3 are 2, 1, 0, 2, 1, 0 and so on; a half of the largest rounds away from 0.
+// TestTernaryBytes compares encoded blocks with blocks that were worked out by hand. The digits of
+// base 3 of the elements 2, 0 and -2 are 2, 1 and 0, because the scale is the largest magnitude, 2.
+// Half of the scale, such as 1, is rounded away from 0.
 func TestTernaryBytes(t *testing.T) {
 	x := make([]float32, 256)
 	x[0], x[1], x[2], x[32], x[128], x[240], x[255] = 2, -2, -0.999, 1, -1, 2, -2
-	// Five digits of 1 are 121, and ceil(121*256/243) is 128: a fraction of 256.
+	// Five digits of 1 are the number 121. A byte stores it as ceil(121*256/243) = 128.
 	tq1 := bytes.Repeat([]byte{128}, 48)
 	tq1[0] = ceil(2*81 + 2*27 + 9 + 3*1 + 0) // elements 0, 32, 64, 96, 128
 	tq1[1] = ceil(0*81 + 27 + 9 + 3 + 1)
@@ -33,8 +34,9 @@ func TestTernaryBytes(t *testing.T) {
 
 func ceil(n int) byte { return byte((n*256 + 242) / 243) }
 
-// TestNVFP4Bytes: a block by hand. The scale of the first part is 1, those of the second
-// and the third are the smallest and what rounds to nothing, that of the last saturates.
+// TestNVFP4Bytes compares an encoded block with a block that was worked out by hand. The scale of its
+// first part is 1. The scale of the second part is the smallest one, the scale of the third part
+// rounds to 0, and the scale of the last part is the largest one.
 func TestNVFP4Bytes(t *testing.T) {
 	x := make([]float32, 64)
 	copy(x, []float32{6, -6, 0.25, 0.26, 0.75, -0.76, 5, 5.1, 3, -1.5, 0, 1, 2, 4, -0.1, 0.5})
@@ -52,7 +54,8 @@ func TestNVFP4Bytes(t *testing.T) {
 	}
 }
 
-// encodeBySearch returns the quants of a block of NVFP4 by trying all values.
+// encodeBySearch returns the quants of a block of NVFP4 with the given scales. It tries all values for
+// each element.
 func encodeBySearch(x []float32, scales []byte) []byte {
 	values := [...]float64{0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6}
 	qs := make([]byte, 32)
@@ -73,8 +76,8 @@ func encodeBySearch(x []float32, scales []byte) []byte {
 	return qs
 }
 
-// TestNVFP4Search compares random blocks of many magnitudes with trying all values and
-// all scales.
+// TestNVFP4Search compares encoded blocks of random elements of many magnitudes with the result of a
+// search that tries all scales and all values.
 func TestNVFP4Search(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 2000 {
@@ -98,12 +101,12 @@ func TestNVFP4Search(t *testing.T) {
 				if c>>3 > 0 {
 					v = math.Ldexp(1+float64(c&7)/8, int(c>>3)-7)
 				}
-				// ggml has no use for the numbers above 240: those are 448.
+				// ggml never chooses the numbers between 240 and 448, which is the largest (0x7e).
 				if d := math.Abs(v - float64(top/6)); d <= distance && (c < 0x78 || c == 0x7e) {
 					nearest, distance = c, d
 				}
 			}
-			// What is above the largest subnormal number, 7/512, but no 8/512 becomes it.
+			// A number between 7/512, the largest subnormal number, and 8/512 becomes 7/512.
 			if top/6 > 7.0/512 && top/6 < 8.0/512 {
 				nearest = 7
 			}

@@ -274,7 +274,7 @@ func (t *Tokenizer) apply(c *configFile) error {
 	return nil
 }
 
-// defaults sets the defaults of tokenizer_class for values that the file lacks.
+// defaults sets the values that the file lacks to the defaults of its tokenizer_class.
 func (c *configFile) defaults() {
 	yes := true
 	switch strings.TrimSuffix(c.Class, "Fast") {

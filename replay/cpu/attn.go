@@ -74,7 +74,7 @@ func newAttn(b *binder) (kernel, error) {
 	return k, b.err
 }
 
-// window returns the window of a command whose constant spec says that it has one, or 0.
+// window returns the window of a command whose constant spec is set, and 0 for other commands.
 func (b *binder) window(spec int, n uint32) int {
 	if b.spec(spec) == 0 {
 		return 0

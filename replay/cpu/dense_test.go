@@ -47,7 +47,7 @@ func TestActivate(t *testing.T) {
 	for id, function := range activation.Functions {
 		f := function.Of
 		if f == nil {
-			continue // of two elements
+			continue // a function of the gate and of up, which activate does not compute
 		}
 		for _, n := range []int{1, 7, 64, 1000} {
 			const rows = 3

@@ -129,14 +129,14 @@ func (b *tiledBlock) products(q []int8) (part [2]int32) {
 // tiledHalf returns the float16 of row r of the 16 at the start of p.
 func tiledHalf(p []byte, r int) float32 { return half(p[2*r:]) }
 
-// nibbles sets the quants of row r to 256 bytes of nibbles, minus zero.
+// nibbles sets the quants of row r from p, 256 bytes of 4-bit values, and subtracts zero from each.
 func (b *tiledBlock) nibbles(p []byte, r int, zero int32) {
 	for c := range b.q {
 		b.q[c] = int32(p[64*(c%16/4)+4*r+c%4]>>(4*(c/16))&15) - zero
 	}
 }
 
-// addPairs adds 128 bytes of 2-bit values, times unit.
+// addPairs adds the 2-bit values of row r in p, 128 bytes, multiplied by unit.
 func (b *tiledBlock) addPairs(p []byte, r int, unit int32) {
 	for c := range b.q {
 		g := c % 16 / 4
@@ -144,7 +144,7 @@ func (b *tiledBlock) addPairs(p []byte, r int, unit int32) {
 	}
 }
 
-// addBits adds 64 bytes of single bits, times unit.
+// addBits adds the bits of row r in p, 64 bytes, multiplied by unit.
 func (b *tiledBlock) addBits(p []byte, r int, unit int32) {
 	for c := range b.q {
 		b.q[c] += unit * int32(p[4*r+c%4]>>(c/4)&1)

@@ -15,7 +15,7 @@ import (
 	"github.com/pianola-engine/pianola/replay"
 )
 
-// opening is what opening a device on a model did.
+// opening describes what happened when a device loaded a model.
 type opening struct {
 	assembled, jits int
 	tokens          []uint32

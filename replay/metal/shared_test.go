@@ -290,7 +290,7 @@ func TestPassErrors(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Faults of Metal between the two passes.
+	// Calls of Metal fail between the two passes.
 	s := *o.Shared
 	s.Before, s.After = step, step
 	o.Shared = &s

@@ -95,7 +95,7 @@ func ours(name string) bool {
 	return ok && err == nil && len(id) == 32
 }
 
-// Get returns an image, if the directory has it undamaged.
+// Get returns an image if the directory contains an undamaged file for it.
 func (c *Cache) Get(k Key) (image []byte, ok bool) {
 	if !c.On() {
 		return nil, false
