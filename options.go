@@ -179,6 +179,11 @@ type TableOptions struct {
 	// sum of two float16, quantised weights by 8-bit blocks. Prefill then takes about
 	// twice as long.
 	Exact bool
+	// Batching compiles one arithmetic for each matrix, from one row to the largest chunk. The
+	// bits of a row then depend neither on the number of rows that are computed together nor
+	// on where a prompt was cut, and decode gives the bits of prefill. On a GPU decode then
+	// uses the kernels of prefill and takes longer.
+	Batching bool
 	// AllLogits adds the program that Session.Logits and Session.Classify need.
 	AllLogits bool
 	// Hidden adds the program that Session.Hidden and Session.Embed need.
@@ -210,7 +215,7 @@ func (o *TableOptions) check() error { return new(KVType).UnmarshalText([]byte(o
 // compiler returns the options as package compiler takes them.
 func (o *TableOptions) compiler() compiler.Options {
 	return compiler.Options{
-		Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, Exact: o.Exact, AllLogits: o.AllLogits, Hidden: o.Hidden, LogProbs: o.LogProbs,
+		Context: o.Context, NoFuse: o.NoFuse, NoRepack: o.NoRepack, Exact: o.Exact, Batching: o.Batching, AllLogits: o.AllLogits, Hidden: o.Hidden, LogProbs: o.LogProbs,
 		Sampler: o.Sampler, Draft: o.Draft, KV: string(o.KV), KVSinks: o.KVSinks, KVWindow: o.KVWindow,
 	}
 }
@@ -230,6 +235,7 @@ func (o *TableOptions) agreesWith(t *table.Table) error {
 		{"NoFuse", o.NoFuse, !roll.NoFuse, true, false},
 		{"NoRepack", o.NoRepack, !roll.NoRepack, true, false},
 		{"Exact", o.Exact, !roll.Exact, true, false},
+		{"Batching", o.Batching, !roll.Batching, true, false},
 		{"AllLogits", o.AllLogits, !roll.AllLogits, true, false},
 		{"Hidden", o.Hidden, !roll.Hidden, true, false},
 		{"LogProbs", o.LogProbs, !roll.LogProbs, true, false},
@@ -253,7 +259,7 @@ func rollOptions(t *table.Table) (TableOptions, error) {
 		return TableOptions{}, err
 	}
 	o := TableOptions{
-		Context: c.Context, NoFuse: c.NoFuse, NoRepack: c.NoRepack, Exact: c.Exact, Sampler: c.Sampler,
+		Context: c.Context, NoFuse: c.NoFuse, NoRepack: c.NoRepack, Exact: c.Exact, Batching: c.Batching, Sampler: c.Sampler,
 		KV: KVType(c.KV), KVSinks: c.KVSinks, KVWindow: c.KVWindow,
 	}
 	// The programs decide, whatever the header records.

@@ -45,6 +45,7 @@ type Options struct {
 	NoFuse    bool   // compile one command per operation
 	NoRepack  bool   // keep matrices in the layout of the file
 	Exact     bool   // keep the precision of decode in prefill: no activations of one float16 term
+	Batching  bool   // one arithmetic for each matrix: a row's bits do not depend on the number of rows
 	AllLogits bool   // add the program that computes the logits of every prompt row
 	Hidden    bool   // add the program that stores the final hidden state of every prompt row
 	LogProbs  bool   // add the programs that store log-probabilities of tokens
@@ -70,7 +71,7 @@ func (o Options) names() string {
 	for _, n := range []struct {
 		on   bool
 		name string
-	}{{o.AllLogits, "all-logits"}, {o.Hidden, "hidden"}, {o.LogProbs, "log-probs"}, {o.NoFuse, "no-fuse"}, {o.NoRepack, "no-repack"}, {o.Exact, "exact"}} {
+	}{{o.AllLogits, "all-logits"}, {o.Hidden, "hidden"}, {o.LogProbs, "log-probs"}, {o.NoFuse, "no-fuse"}, {o.NoRepack, "no-repack"}, {o.Exact, "exact"}, {o.Batching, table.OptionBatching}} {
 		if n.on {
 			names = append(names, n.name)
 		}

@@ -2,7 +2,6 @@ package compiler
 
 import (
 	"github.com/pianola-engine/pianola/internal/decl"
-	"github.com/pianola-engine/pianola/table"
 )
 
 // fuseQKV fuses the Q, K and V products if their matrices have the same type and all or none have a
@@ -218,7 +217,7 @@ func (s *state) splitInput() error {
 				from = n.in[0]
 				i, made = s.halves(p, i, act)
 			}
-			n.args, n.in = halvesProductArgs{w: a.w, bias: a.bias, act: act, few: p.name == table.ProgramPrefillFew}, made.out
+			n.args, n.in = halvesProductArgs{w: a.w, bias: a.bias, act: act, few: s.few(p)}, made.out
 		}
 	}
 	return nil

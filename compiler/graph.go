@@ -84,8 +84,10 @@ func (s *state) choosing(decode, head string, flags table.Flags, last *value, ch
 	return s.head(s.newProgram(head, 1, false, flags|table.FlagReadsRow), last, true, choose)
 }
 
+// newProgram adds a program. In a table for batching all programs are wide, so that decode and
+// prefill use the same kernels.
 func (s *state) newProgram(name string, rows int, wide bool, flags table.Flags) *program {
-	p := &program{name: name, flags: flags, rows: rows, wide: wide}
+	p := &program{name: name, flags: flags, rows: rows, wide: wide || s.in.Options.Batching}
 	s.programs = append(s.programs, p)
 	return p
 }

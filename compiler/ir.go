@@ -89,8 +89,8 @@ type node struct {
 // kernel returns the node's kernel.
 func (n *node) kernel() decl.ID { return n.args.kernel() }
 
-// program is a list of nodes that become a range of commands. A wide program computes a chunk of the
-// prompt. Other programs compute one row, or the few rows of a draft.
+// program is a list of nodes that become a range of commands. A wide program has the kernels that
+// compute a chunk of the prompt. Other programs compute one row, or the few rows of a draft.
 type program struct {
 	name  string
 	flags table.Flags

@@ -44,15 +44,20 @@ func (t tileShape) memory(headDim int, act uint32) int {
 	if act == decl.ActF16x2 {
 		terms = 2
 	}
-	return 1024 + 8192*ceil(headDim, 64)*(terms*t.units+2*t.slots*(t.threads/(attnTileHalf*t.units)))
+	return 1024 + 8192*ceil(headDim, 64)*(terms*t.units+2*t.slots*t.ways())
 }
+
+// ways returns the number of parts into which a threadgroup divides the positions of a row. It
+// determines the order of the row's sums.
+func (t tileShape) ways() int { return t.threads / (attnTileHalf * t.units) }
 
 // maxSlots is the largest number of slots that attn_tile takes.
 const maxSlots = 4
 
 // tiledAttention returns the arguments of attn_tile for a layer's attention in a program of a chunk.
 // It reports whether the kernel supports it. Of the shapes that fit in threadgroup memory it takes
-// the one with the shortest estimated time. Threadgroups run in waves, one on each core.
+// the one with the shortest estimated time. Threadgroups run in waves, one on each core. In a table
+// for batching all programs divide the positions of a row in the same number of ways, the largest.
 func (s *state) tiledAttention(p *program, l *layerPlan, a attentionArgs) (tiled attnTileArgs, ok bool) {
 	c, d := s.in.Chip, s.cfg.HeadDim
 	if !p.wide || l.sinks > 0 || d%attnTileUnit != 0 || d > c.AttnTileDim {
@@ -66,9 +71,16 @@ func (s *state) tiledAttention(p *program, l *layerPlan, a attentionArgs) (tiled
 	for _, t := range tileShapes {
 		for t.slots = maxSlots; t.slots > 1 && uint64(t.memory(d, tiled.act)) > c.ThreadgroupMemory; t.slots-- {
 		}
+		if t.slots <= 1 || t.threads > c.MaxThreads {
+			continue
+		}
 		groups := a.kvHeads * ceil(p.rows*(a.heads/a.kvHeads), attnTilePairs*t.units)
 		time := float64(ceil(groups, max(c.Cores, 1))) * t.cost
-		if t.slots > 1 && t.threads <= c.MaxThreads && (!ok || time < least) {
+		better := !ok || time < least
+		if ok && s.in.Options.Batching && t.ways() != tiled.shape.ways() {
+			better = t.ways() > tiled.shape.ways()
+		}
+		if better {
 			tiled.shape, least, ok = t.tileShape, time, true
 		}
 	}

@@ -80,6 +80,11 @@ func (l *lowering) expertGroup(out int) int {
 	if c.GEMVWave == 0 {
 		return c.GEMVRows
 	}
+	if l.s.in.Options.Batching {
+		// The SIMD groups of a threadgroup divide the columns of its rows, so the number of rows
+		// determines the order of sums.
+		return max(c.GEMVRows, expertRows)
+	}
 	// One wave of threadgroups, unless each would compute more than expertRows.
 	wave := ceil(out*l.s.cfg.Experts.Used*l.p.rows, c.GEMVWave*max(c.Cores, 1))
 	return max(c.GEMVRows, min(roundUp(wave, gemvUnit), expertRows))

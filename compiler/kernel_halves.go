@@ -4,6 +4,7 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/dtype"
 	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/table"
 )
 
 // halvesArgs holds the arguments of halves, which converts the input of a product to float16 in
@@ -60,6 +61,12 @@ func (s *state) halvesAct(w *weight) (act uint32, ok bool) {
 	return act, (w.typ == dtype.F16 || w.typ == dtype.BF16) && w.cols%8 == 0
 }
 
+// few reports whether the products of a program use gemm_few. It adds the sums of a row in another
+// order than gemm_halves, so a table for batching does not use it.
+func (s *state) few(p *program) bool {
+	return p.name == table.ProgramPrefillFew && !s.in.Options.Batching
+}
+
 const (
 	halvesThreads = 384 // threads of a threadgroup of gemm_halves
 	fewThreads    = 256 // threads of a threadgroup of gemm_few
@@ -100,8 +107,18 @@ func (a halvesProductArgs) lower(l *lowering) {
 	rows := a.rowGroup(l)
 	kernels.GEMMHalvesParams{
 		In: uint32(a.w.cols), Out: uint32(a.w.rows), YStride: stride(l.n.out[0]), Group: halvesGroup, RowGroup: uint32(rows),
-		Spread: uint32(min(ceil(a.w.rows, halvesGroup)*ceil(l.p.rows, rows), 2*max(l.s.in.Chip.Cores, 1))),
+		Spread: uint32(a.spread(l, rows)),
 	}.Put(&l.cmd)
+}
+
+// spread returns the largest number of threadgroups of 64 rows of W each. If a product needs more, a
+// threadgroup computes 128 rows. In a threadgroup of 64 rows, two warpgroups divide the columns, which
+// is another order of sums, so a table for batching has no such threadgroups.
+func (a halvesProductArgs) spread(l *lowering, rows int) int {
+	if l.s.in.Options.Batching {
+		return 0
+	}
+	return min(ceil(a.w.rows, halvesGroup)*ceil(l.p.rows, rows), 2*max(l.s.in.Chip.Cores, 1))
 }
 
 // rowGroup returns how many rows of the input a threadgroup takes: the number with the shortest

@@ -32,6 +32,8 @@ func OptionsOf(t *table.Table) (Options, error) {
 			o.NoRepack = true
 		case "exact":
 			o.Exact = true
+		case table.OptionBatching:
+			o.Batching = true
 		case "sampler":
 			o.Sampler = value
 		case "draft":

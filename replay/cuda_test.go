@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/batchtest"
 	"github.com/pianola-engine/pianola/internal/cuda/fake"
 	"github.com/pianola-engine/pianola/internal/exhaustive"
 	"github.com/pianola-engine/pianola/replay"
@@ -65,6 +66,18 @@ func TestCUDA(t *testing.T) {
 					return loadedOn(t, fakeCUDA(t, mode), chip, name, chunk, o)
 				})
 			})
+		}
+	}
+}
+
+// TestCUDABatching replays a table for batching in every mode of the CUDA device, without a GPU. Mode
+// resident must replay its programs as mode record does.
+func TestCUDABatching(t *testing.T) {
+	for _, mode := range cuda.Modes() {
+		m := loadedOn(t, fakeCUDA(t, mode), "h200", "qwen3", 32, compiler.Options{Batching: true, AllLogits: true, Context: 64})
+		ids := batchtest.Tokens(40, 512)
+		if err := batchtest.Check(t.Context(), session(t, m, replay.SessionOptions{}), 512, ids, batchtest.Counts, 3); err != nil {
+			t.Errorf("mode %s: %v", mode, err)
 		}
 	}
 }

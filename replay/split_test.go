@@ -24,6 +24,32 @@ import (
 // divided product.
 func limitedLogits(t *testing.T, path string, slot uint64) (logits []float32, next []int32, parts int) {
 	t.Helper()
+	m := loadedFile(t, path, cpu.Options{Threads: 2}, func(c *chip.Chip, _ *arch.Config) compiler.Options {
+		c.PrefillChunk, c.MaxBufferBytes = 16, slot
+		return compiler.Options{Context: 64, AllLogits: true}
+	})
+	tab := m.Table()
+	decode, _, _ := tab.Program(table.ProgramDecode)
+	for i := range tab.ProgramCmds(decode) {
+		if strings.Contains(tab.Label(int(decode.First)+i), ".part") {
+			parts++
+		}
+	}
+	s := session(t, m, replay.SessionOptions{})
+	err := s.AllLogits(context.Background(), prompt(20), func(_ int, row []float32) error {
+		logits = append(logits, row...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return logits, generate(t, session(t, m, replay.SessionOptions{}), prompt(20), 20), parts
+}
+
+// loadedFile returns a model in a file, on the CPU. options returns the options of its table, and may
+// change the chip.
+func loadedFile(t *testing.T, path string, o cpu.Options, options func(*chip.Chip, *arch.Config) compiler.Options) *replay.Model {
+	t.Helper()
 	dir, err := weights.OpenDirectory(path)
 	if err != nil {
 		t.Fatal(err)
@@ -36,18 +62,11 @@ func limitedLogits(t *testing.T, path string, slot uint64) (logits []float32, ne
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.PrefillChunk, c.MaxBufferBytes = 16, slot
-	tab, err := compiler.Compile(compiler.Input{Config: cfg, Tensors: dir, Chip: c, Options: compiler.Options{Context: 64, AllLogits: true}})
+	tab, err := compiler.Compile(compiler.Input{Config: cfg, Tensors: dir, Chip: c, Options: options(c, cfg)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	decode, _, _ := tab.Program(table.ProgramDecode)
-	for i := range tab.ProgramCmds(decode) {
-		if strings.Contains(tab.Label(int(decode.First)+i), ".part") {
-			parts++
-		}
-	}
-	dev, err := cpu.New(cpu.Options{Threads: 2})
+	dev, err := cpu.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,15 +83,7 @@ func limitedLogits(t *testing.T, path string, slot uint64) (logits []float32, ne
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := session(t, m, replay.SessionOptions{})
-	err = s.AllLogits(context.Background(), prompt(20), func(_ int, row []float32) error {
-		logits = append(logits, row...)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return logits, generate(t, session(t, m, replay.SessionOptions{}), prompt(20), 20), parts
+	return m
 }
 
 // TestSplitWeights replays tables whose products are divided by rows. The logits must not

@@ -64,6 +64,7 @@ const TraceValidate = "table.Validate"
 // - no command reads memory that it also writes
 // - no command writes weights
 // - the uploads fill every weight slot
+// - the commands of a table for batching have one arithmetic for each matrix and each KV cache
 // - the commands have all barriers that their hazards need
 //
 // An execution trace shows each call as a region of type TraceValidate.
@@ -86,6 +87,12 @@ func (t *Table) Validate() []error {
 		for c := p.First; c < p.First+p.Count; c++ {
 			v.command(int(c), p)
 		}
+	}
+	if len(v.faults) > 0 {
+		return v.faults
+	}
+	if t.Header.Batching() {
+		v.batching()
 	}
 	if len(v.faults) > 0 {
 		return v.faults

@@ -22,7 +22,13 @@ import (
 // compiled returns the table of a tiny model.
 func compiled(t testing.TB, o compiler.Options) *table.Table {
 	t.Helper()
-	dir, err := weights.OpenDirectory(testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "qwen3")))
+	return compiledOn(t, "cpu", "tiny/qwen3", o)
+}
+
+// compiledOn returns the table of a model for a chip.
+func compiledOn(t testing.TB, chipName, model string, o compiler.Options) *table.Table {
+	t.Helper()
+	dir, err := weights.OpenDirectory(testmodels.Path(t, filepath.Join("..", "testdata", model)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +36,7 @@ func compiled(t testing.TB, o compiler.Options) *table.Table {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := chip.Lookup("cpu")
+	c, err := chip.Lookup(chipName)
 	if err != nil {
 		t.Fatal(err)
 	}

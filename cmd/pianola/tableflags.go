@@ -15,7 +15,7 @@ type tableFlags struct {
 }
 
 // tableFlagNames are the flags that cannot be combined with --roll: a roll is compiled already.
-var tableFlagNames = []string{"no-fuse", "no-repack", "exact", "sampler-order", "kv", "kv-window", "kv-sinks"}
+var tableFlagNames = []string{"no-fuse", "no-repack", "exact", "batching", "sampler-order", "kv", "kv-window", "kv-sinks"}
 
 // register adds the flags of every command that compiles a table. Their help texts begin with of.
 func (f *tableFlags) register(cmd *cobra.Command, suffix, of string) {
@@ -25,6 +25,7 @@ func (f *tableFlags) register(cmd *cobra.Command, suffix, of string) {
 	fs.BoolVar(&f.NoFuse, "no-fuse"+suffix, false, of+"compile one command per operation, without fused kernels")
 	fs.BoolVar(&f.NoRepack, "no-repack"+suffix, false, of+"use the weights in the layout of the file")
 	fs.BoolVar(&f.Exact, "exact"+suffix, false, of+"keep the precision of decode in prefill, where a GPU would round activations to float16")
+	fs.BoolVar(&f.Batching, "batching"+suffix, false, of+"compute a row with the same bits alone and among other rows; on a GPU decoding takes longer")
 	fs.TextVar(&f.KV, "kv"+suffix, pianola.KVF16, of+"element `TYPE` of the KV cache: f16 or q8_0")
 	fs.IntVar(&f.KVWindow, "kv-window"+suffix, 0, of+"limit full attention to the last `POSITIONS`, and keep only those in the KV cache (default: all)")
 	fs.IntVar(&f.KVSinks, "kv-sinks"+suffix, 0, of+"with --kv-window, also keep the first `POSITIONS` as attention sinks")

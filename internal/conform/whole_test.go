@@ -30,6 +30,7 @@ type whole struct {
 	change        func(*chip.Chip) // nil: unchanged
 	changed       string           // name of the change
 	options       compiler.Options
+	layers        int   // number of layers; 0: all
 	prompts       []int // indices of the golden file's cases
 	tokens        int   // greedy tokens per prompt
 	order         emu.Order
@@ -92,7 +93,11 @@ func (w *whole) compile(tb testing.TB) (*table.Table, *weights.Mapped) {
 	}
 	o := w.options
 	o.Context = wholeContext
-	t, err := compiler.Compile(compiler.Input{Config: h.Config(), Tensors: h.Directory(), Chip: c, Options: o})
+	config := *h.Config()
+	if w.layers > 0 {
+		config.Layers, config.Layer = w.layers, config.Layer[:w.layers]
+	}
+	t, err := compiler.Compile(compiler.Input{Config: &config, Tensors: h.Directory(), Chip: c, Options: o})
 	if err != nil {
 		tb.Fatal(err)
 	}

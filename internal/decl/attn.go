@@ -18,6 +18,9 @@ const rowTGMem = "4*ceildiv(threads,32)*min(head_group,4)*(min(head_dim,256) + 4
 // scores, and the scales of 64 positions.
 const attnWorker = "16*(8*head_dim + 256) + (kv == q8_0 ? 8*head_dim : 0)"
 
+// attnOrder are the numbers that determine the order of sums of attn and rope_attn.
+var attnOrder = []string{"threads", "splits", "span"}
+
 // attn declares attention over the cache.
 var attn = Kernel{
 	Name: "attn",
@@ -55,6 +58,7 @@ var attn = Kernel{
 	Optional: []string{"kv", "first", "half", "layout", "soft_cap", "learned"},
 	Worker:   attnWorker + " + (sinks ? 64*head_dim : 0)", // with sinks, also 16 rows of rotated Q
 	TGMem:    rowTGMem + " + (sinks ? 4*head_group*head_dim : 0)",
+	Order:    attnOrder,
 }
 
 // attnTile declares attention over the cache for the rows of a chunk.
@@ -82,6 +86,8 @@ var attnTile = Kernel{
 	Specs:  []Constant{constHeadDim, constWindow, constKV, constLearned, constAct},
 	Worker: attnWorker,
 	TGMem:  "1024 + 8192*ceildiv(head_dim,64)*((act == f16 ? 1 : 2)*units + 2*slots*(threads/(128*units)))",
+	Chunk:  true,
+	Order:  []string{"threads/(128*units)"}, // SIMD groups that divide the positions of a row
 }
 
 // attnMerge declares the merge of attention splits.
@@ -142,6 +148,7 @@ var ropeAttn = Kernel{
 	Second:   []Second{secondKVLen, secondBehind},
 	Specs:    []Constant{constHeadDim, constWindow, constSplit, constLayout, constQKNorm, constKV, constLearned},
 	Optional: []string{"kv", "behind", "soft_cap", "learned", "ahead"},
+	Order:    attnOrder,
 	Worker:   attnWorker + " + 8*head_dim", // also a head as float32, and K and V in the type of the cache
 	TGMem:    "max(" + rowTGMem + ", ceildiv(threads,32)*ahead) + 4*(head_group+2)*head_dim",
 }

@@ -179,5 +179,18 @@ func (c *compiler) threads() error {
 		}
 		c.k.require = append(c.k.require, e)
 	}
-	return nil
+	c.k.order = nil
+	for _, src := range c.k.Order {
+		e, err := c.parse(src, false)
+		if err == nil && src == "" {
+			err = errors.New("a number of the order is empty")
+		}
+		if err != nil {
+			return err
+		}
+		c.k.order = append(c.k.order, e)
+	}
+	var err error
+	c.k.batching, err = c.parse(c.k.Batching, true)
+	return err
 }

@@ -189,12 +189,17 @@ type Kernel struct {
 	TGMem    string     // bytes of threadgroup memory on a GPU, an Expr, which may name threads
 	Step     bool       // writes the step block (stop flag, count)
 	Advances bool       // advances the step record; only self-advancing programs have such commands
+	Chunk    bool       // computes a chunk by matrix instructions; the resident kernel of a GPU cannot contain it
+	Order    []string   // numbers that, besides the constants, determine the order in which a row's sums are added, each an Expr, which may name threads
+	Batching string     // condition under which the bits of a row do not depend on the number of rows, an Expr; "" means always
 	Optional []string   // parameters, secondary fields and constants that text dumps omit if they are 0
 
-	worker  Expr
-	tgMem   Expr
-	grid    [3]Expr
-	require []Expr
+	worker   Expr
+	tgMem    Expr
+	grid     [3]Expr
+	require  []Expr
+	order    []Expr
+	batching Expr
 }
 
 // Names in expressions whose values come from the table or the command.
@@ -365,6 +370,46 @@ func (k *Kernel) Check(env Env) error {
 		if ok == 0 {
 			return fmt.Errorf("%s: %s does not hold: %s", k.Name, r, r.values(env))
 		}
+	}
+	return nil
+}
+
+// RowOrder returns the values of Order. Two commands with the same kernel, the same constants and
+// the same values add the sums of a row in the same order.
+func (k *Kernel) RowOrder(env Env) ([]uint64, error) {
+	values := make([]uint64, len(k.order))
+	for i := range k.order {
+		n, err := k.order[i].Eval(env)
+		if err != nil {
+			return nil, fmt.Errorf("%s: order of sums: %w", k.Name, err)
+		}
+		values[i] = n
+	}
+	return values, nil
+}
+
+// Sums reports whether binding i of a command holds the matrix or the KV cache with which the kernel
+// computes sums of products.
+func (k *Kernel) Sums(i int, env Env) bool {
+	b := &k.Bindings[i]
+	if !b.Present(env) || !k.Role(i, env).Reads() {
+		return false
+	}
+	_, product := k.Spec(constAct.Name)
+	return b.Elem == KVType || b.Elem == WeightType && product
+}
+
+// CheckBatching returns an error if the bits of a row depend on the number of rows.
+func (k *Kernel) CheckBatching(env Env) error {
+	if k.Batching == "" {
+		return nil
+	}
+	ok, err := k.batching.Eval(env)
+	if err != nil {
+		return fmt.Errorf("%s: %w", k.Name, err)
+	}
+	if ok == 0 {
+		return fmt.Errorf("%s: a row's bits depend on the number of rows, because %s does not hold: %s", k.Name, k.batching, k.batching.values(env))
 	}
 	return nil
 }

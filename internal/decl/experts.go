@@ -63,6 +63,7 @@ var expertGEMV = Kernel{
 	// two sums per block, rounded up to 64 bytes.
 	Worker: "(rows + (share > 1 ? rows*(used/share) : 0))*((act == q8 ? in + ceildiv(in,4) : 4*in) + 64) + 1024*rows",
 	TGMem:  gemvTGMem,
+	Order:  gemvOrder,
 }
 
 // expertSum declares the sum of the chosen experts' outputs.

@@ -27,6 +27,10 @@ var embed = Kernel{
 const gemvTGMem = "2*threads + 16*ceildiv(group,4) + (act == q8 ? in + ceildiv(in,8) : 4*min(in, stage == 0 ? 2048 : stage))" +
 	" + ceildiv(threads,32)*ahead + (ahead == 0 ? 0 : 16)"
 
+// gemvOrder are the numbers that determine the order of sums of gemv and expert_gemv: the SIMD groups
+// divide the columns of a threadgroup's rows of W.
+var gemvOrder = []string{"group", "threads", "stage"}
+
 // gemv declares the product for one row or a few.
 var gemv = matmul(Kernel{
 	Name: "gemv",
@@ -41,15 +45,18 @@ var gemv = matmul(Kernel{
 		secondRows,
 	},
 	TGMem: gemvTGMem,
+	Order: gemvOrder,
 })
 
-// gemm declares the product for a chunk of rows.
+// gemm declares the product for a chunk of rows. The bits of a row depend neither on the other rows nor
+// on their number.
 var gemm = matmul(Kernel{
 	Name:    "gemm",
 	Doc:     "y[r] = W · input[r] (+ b) for a chunk of rows. Each weight is read once per chunk. The input must be plain or silu_mul, and the output must be store.",
 	Require: []string{"input == plain || input == silu_mul", "output == store"},
 	Second:  []Second{secondRows},
 	TGMem:   "weights == tiled16 ? 24832 : 18944",
+	Chunk:   true,
 })
 
 // matmul completes the declaration of gemv or gemm, which have the same arguments. gemv is optimised
@@ -153,10 +160,12 @@ var gemmHalves = Kernel{
 		{"row_group", U32, "rows of x that a threadgroup computes, 64, 128 or 256"},
 		{"spread", U32, "a threadgroup computes only 64 rows of W where no more threadgroups than these are needed"},
 	},
-	Second: []Second{secondRows},
-	Specs:  []Constant{constWType, constBias, constAct, constMatrix},
-	Worker: "(rows+2)*(4*in + 64)", // the input as float32, and a row of W as blocks and as float32
-	TGMem:  "199680",
+	Second:   []Second{secondRows},
+	Specs:    []Constant{constWType, constBias, constAct, constMatrix},
+	Worker:   "(rows+2)*(4*in + 64)", // the input as float32, and a row of W as blocks and as float32
+	TGMem:    "199680",
+	Chunk:    true,
+	Batching: "spread == 0", // threadgroups of 64 rows of W add the columns in another order
 }
 
 // gemmFew declares the product with float16 activations for a short prompt.
@@ -174,4 +183,5 @@ var gemmFew = Kernel{
 	Specs:    gemmHalves.Specs,
 	Worker:   gemmHalves.Worker,
 	TGMem:    "65536", // for each SIMD group a ring of 8 KiB
+	Chunk:    true,
 }

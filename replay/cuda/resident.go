@@ -23,7 +23,8 @@ import (
 //
 // If a command's threadgroups are smaller than the kernel's, the other threads are idle.
 //
-// Programs for several rows are replayed as in mode record.
+// Programs for several rows are replayed as in mode record, and so are programs with kernels for
+// chunks, which all programs of a table for batching have.
 type resident struct{ record }
 
 func (resident) name() string { return "resident" }
@@ -85,13 +86,17 @@ func (resident) load(l *loader) error {
 }
 
 // stays reports whether the resident kernel can replay a program. The program must have one
-// row, and its threadgroups must have one dimension and at least 64 threads, which copy a
-// record.
+// row and no kernel for chunks, and its threadgroups must have one dimension and at least 64
+// threads, which copy a record.
 func (d *Device) stays(t *table.Table, p *table.Program) bool {
 	if p.MaxRows != 1 || p.Count == 0 {
 		return false
 	}
-	for i := range t.ProgramCmds(p) {
+	cmds := t.ProgramCmds(p)
+	for i := range cmds {
+		if k, ok := decl.Lookup(cmds[i].Kernel); !ok || k.Chunk {
+			return false
+		}
 		if b := d.kernels[int(p.First)+i].block; b[0] < ptx.RecordBytes/4 || b[1] != 1 || b[2] != 1 {
 			return false
 		}

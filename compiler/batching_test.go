@@ -1,0 +1,72 @@
+package compiler
+
+import (
+	"bytes"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/internal/decl"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/internal/testmodels"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// TestBatching compiles tables for batching for every chip. Validate checks that all programs have the
+// same arithmetic. Decode must have the kernels of prefill, except for the embedding, the norms before
+// the head, the head and the choice of a token.
+func TestBatching(t *testing.T) {
+	for _, path := range tiny(t) {
+		for _, name := range chip.Names() {
+			for _, o := range []Options{{}, {NoFuse: true}, {Exact: true}, {AllLogits: true, Draft: 3, LogProbs: true}, {KV: "q8_0"}, {KVSinks: 4, KVWindow: 60}} {
+				o.Batching = true
+				in := input(t, path, name, o)
+				if in.Config.HeadDim%decl.KVBlock != 0 {
+					o.KV, in.Options.KV = "", ""
+				}
+				tab := mustCompile(t, in)
+				if faults := tab.Validate(); len(faults) > 0 {
+					t.Fatalf("%s, %s, %+v: %v", path, name, o, faults[0])
+				}
+				if got, err := OptionsOf(tab); err != nil || !got.Batching || !tab.Header.Batching() {
+					t.Errorf("%s, %s: options %+v, %v", path, name, got, err)
+				}
+				for i := range tab.Cmds {
+					if slices.Contains([]decl.ID{kernels.GEMV, kernels.GEMMFew, kernels.RoPEAttn, kernels.AttnMerge}, tab.Cmds[i].Kernel) {
+						t.Errorf("%s, %s, %+v: command %d (%s) has a kernel for one row or few", path, name, o, i, tab.Label(i))
+					}
+				}
+				decode, prefill := layerKernels(tab, table.ProgramDecode), layerKernels(tab, table.ProgramPrefill)
+				if !reflect.DeepEqual(decode, prefill) {
+					t.Errorf("%s, %s, %+v: decode has %v, prefill %v", path, name, o, decode, prefill)
+				}
+			}
+		}
+	}
+}
+
+// layerKernels returns the kernels of the first layer's commands in a program.
+func layerKernels(t *table.Table, program string) (list []decl.ID) {
+	p, _, _ := t.Program(program)
+	for i, c := range t.ProgramCmds(p) {
+		if strings.HasPrefix(t.Label(int(p.First)+i), "layer.0.") {
+			list = append(list, c.Kernel)
+		}
+	}
+	return list
+}
+
+// TestBatchingDump compares the dump of a table for batching with its golden file.
+func TestBatchingDump(t *testing.T) {
+	for _, name := range []string{"cpu", "h200"} {
+		tab := mustCompile(t, input(t, testmodels.Path(t, filepath.Join("..", "testdata", "tiny", "llama")), name, Options{Batching: true, Sampler: SamplerNone}))
+		var b bytes.Buffer
+		if err := tab.Dump(&b, table.DumpOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		compareGolden(t, filepath.Join("testdata", "llama-"+name+"-batching.txt"), b.Bytes())
+	}
+}

@@ -1,0 +1,69 @@
+package table_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pianola-engine/pianola/chip"
+	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/kernels"
+	"github.com/pianola-engine/pianola/table"
+)
+
+// TestBatchingFaults damages tables for batching so that a row's bits depend on the number of rows.
+func TestBatchingFaults(t *testing.T) {
+	const down, attn, experts = "layer.0.ffn.down", "layer.0.attn.attention", "layer.0.ffn.experts.gate_up"
+	for _, c := range []struct {
+		name, chip, model string
+		label             string
+		brk               func(tab *table.Table, c *table.Cmd)
+		want              string
+	}{
+		{"another order in gemm_halves", "h200", "tiny/qwen3", down, func(_ *table.Table, c *table.Cmd) {
+			p := kernels.GEMMHalvesParamsOf(c)
+			p.Spread = 1
+			p.Put(c)
+		}, "because spread == 0 does not hold"},
+		{"another constant", "h200", "tiny/qwen3", attn, func(tab *table.Table, c *table.Cmd) {
+			tab.Specs = append(tab.Specs, tab.Specs[c.Spec])
+			c.Spec = uint16(len(tab.Specs) - 1)
+			tab.Specs[c.Spec].Values[kernels.AttnTileSpecLearned] = 1
+			c.Bind[kernels.AttnTileBindLogits] = c.Bind[kernels.AttnTileBindQ]
+		}, "its arithmetic for slot kv.0.k is attn_tile with constants"},
+		{"a number of ways", "h200", "tiny/qwen3", attn, func(_ *table.Table, c *table.Cmd) { c.Threadgroup[0] = 128 }, "threads/(128*units) [1]"},
+		{"a group of rows of experts", "h200", "variants/qwen3_moe", experts, func(_ *table.Table, c *table.Cmd) {
+			p := kernels.ExpertGEMVParamsOf(c)
+			p.Group = 8
+			p.Put(c)
+			c.Grid[0] = (p.Out + 7) / 8
+		}, "group, threads, stage [8 "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tab := compiledOn(t, c.chip, c.model, compiler.Options{Context: 100, Batching: true})
+			if faults := tab.Validate(); len(faults) > 0 {
+				t.Fatal(faults)
+			}
+			c.brk(tab, &tab.Cmds[command(t, tab, c.label)])
+			faults := tab.Validate()
+			if !slices.ContainsFunc(faults, func(err error) bool { return strings.Contains(err.Error(), c.want) }) {
+				t.Errorf("got %v, want a fault with %q", faults, c.want)
+			}
+		})
+	}
+}
+
+// TestBatchingOption marks ordinary tables as tables for batching. Decode has other kernels than
+// prefill there, which Validate must report.
+func TestBatchingOption(t *testing.T) {
+	for _, chipName := range chip.Names() {
+		tab := compiledOn(t, chipName, "tiny/qwen3", compiler.Options{Context: 100})
+		if tab.Header.Batching() {
+			t.Errorf("%s: a table without the option is for batching", chipName)
+		}
+		tab.Header.Options = "no-fuse " + table.OptionBatching
+		if faults := tab.Validate(); !tab.Header.Batching() || !slices.ContainsFunc(faults, func(err error) bool { return strings.Contains(err.Error(), "batching: its arithmetic") }) {
+			t.Errorf("%s: %v", chipName, faults)
+		}
+	}
+}
