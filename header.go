@@ -75,8 +75,8 @@ func (h *Header) StopIDs() []int32 {
 // Compile compiles the model's dispatch table for a chip: "cpu", "h200", "m4-pro" or another of
 // chip.Names. It reads no weights, and this machine need not have the chip. The table's Encode
 // method returns it as a roll, which Options.Roll accepts. Compile validates the table, as a device
-// does when it loads one. The error names an unknown chip, an option that the model does not support,
-// or a limit of the chip that the model exceeds.
+// does when it loads one. The error names an unknown chip, an option that the model does not
+// support, or a limit of the chip that the model exceeds.
 func (h *Header) Compile(chipName string, o TableOptions) (*table.Table, error) {
 	in, err := h.input(chipName, o)
 	if err != nil {
@@ -156,9 +156,9 @@ func (h *Header) loadRoll(o Options, c *chip.Chip) (*table.Table, error) {
 const maxTokenizerFile = 256 << 20
 
 // LoadTokenizer reads a model's tokenizer from GGUF metadata, from tokenizer.json, or from
-// SentencePiece's tokenizer.model. The model's architecture may be unknown. The error describes what
-// is wrong with the tokenizer; it wraps fs.ErrNotExist if a directory has no tokenizer. If a model is
-// open, Model.Tokenizer returns its tokenizer.
+// SentencePiece's tokenizer.model. The model's architecture may be unknown. The error describes
+// what is wrong with the tokenizer; it wraps fs.ErrNotExist if a directory has no tokenizer. If a
+// model is open, Model.Tokenizer returns its tokenizer.
 func LoadTokenizer(dir *weights.Directory) (*Tokenizer, error) {
 	t, err := loadTokenizer(dir)
 	if err != nil {

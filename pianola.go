@@ -2,8 +2,8 @@
 //
 // Open reads a model file and compiles the model's forward pass, once, into a dispatch table: a
 // list of kernel calls with all their arguments. A Session replays the table on a CPU, an Apple GPU
-// or an NVIDIA GPU. One submission decodes many tokens, and the device chooses each token itself, so
-// that the program does no work between tokens. The package needs no cgo on Linux and Windows.
+// or an NVIDIA GPU. One submission decodes many tokens, and the device chooses each token itself,
+// so that the program does no work between tokens. The package needs no cgo on Linux and Windows.
 //
 // # Generating text
 //
@@ -48,15 +48,15 @@
 //
 // # Sessions and concurrency
 //
-// A Model may be used by several goroutines, and has as many sessions as memory allows. A Session
+// Several goroutines may use a Model at once, with as many sessions as memory allows. A Session
 // is one context, and one call at a time uses it; a second call returns ErrBusy. To decode several
 // texts at once, use one session and one goroutine for each. Their submissions take turns on the
 // device.
 //
 // Session.Fork copies a context, so that texts with a common beginning prefill it once.
 // Session.Snapshot writes a context to a file that Model.Restore reads again, also in another
-// process. A full context ends a generation with ErrContextFull, unless SessionOptions.Rollover lets
-// it continue without its middle part.
+// process. A full context ends a generation with ErrContextFull, unless SessionOptions.Rollover
+// lets it continue without its middle part.
 //
 // # Sampling
 //
@@ -69,9 +69,9 @@
 //
 // # Chat
 //
-// Session.NewChat starts a conversation that is rendered by the model's own chat template. Chat.Send
-// streams an answer and adds it to Chat.Messages, with tool calls and reasoning separated from its
-// text:
+// Session.NewChat starts a conversation that is rendered by the model's own chat template.
+// Chat.Send streams an answer and adds it to Chat.Messages, with tool calls and reasoning separated
+// from its text:
 //
 //	c, err := s.NewChat(pianola.ChatOptions{}, pianola.ChatMessage{Role: "system", Content: "Be brief."})
 //	...
@@ -81,16 +81,16 @@
 //
 // An error is the last element of a sequence, or the last result of a call. Compare it with
 // errors.Is to a variable of this package, such as ErrContextFull, or use errors.As to find a type
-// such as *DeviceError, *BudgetError or *SamplingError. When ctx ends, the error is its cause. Files
-// are not trusted: a damaged or hostile one gives an error.
+// such as *DeviceError, *BudgetError or *SamplingError. When ctx ends, the error is its cause.
+// Files are not trusted: a damaged or hostile one gives an error.
 //
 // # Memory
 //
 // Weights stay in the mapped file where the device can use them there. Plan returns the memory that
 // a model and each of its sessions need, without reading weights. Options.MemoryBudget lets Open
-// refuse a model that needs more, and Model.Memory returns what is in use. A session's KV cache grows
-// with its context; TableOptions.KV and TableOptions.KVWindow make it smaller. Close releases the
-// memory of a session or a model. There are no finalizers.
+// refuse a model that needs more, and Model.Memory returns what is in use. A session's KV cache
+// grows with its context; TableOptions.KV and TableOptions.KVWindow make it smaller. Close releases
+// the memory of a session or a model. There are no finalizers.
 //
 // # Where to read on
 //
@@ -175,8 +175,8 @@ type Model struct {
 }
 
 // Open maps a model's files, compiles its table and loads it on a device. path is a .gguf file, a
-// .safetensors file or a Hugging Face directory. If ctx ends before the model is ready, Open releases
-// everything and returns the cause.
+// .safetensors file or a Hugging Face directory. If ctx ends before the model is ready, Open
+// releases everything and returns the cause.
 //
 // The error is the cause of ctx, a *DeviceError, *ValueError, *RollError, *BudgetError,
 // *TokenizerSizeError or *weights.NotFiniteError, or ErrNoPlan if the device does not support
@@ -403,8 +403,8 @@ func (e *TokenizerSizeError) Error() string {
 	return fmt.Sprintf("pianola: the tokenizer has %d tokens, which does not match the %d rows of the embedding", e.Tokens, e.Rows)
 }
 
-// checkTokenizer returns a *TokenizerSizeError for the tokenizer of another model. Embeddings may be
-// padded, and special tokens that a text model does not use may be past their end.
+// checkTokenizer returns a *TokenizerSizeError for the tokenizer of another model. Embeddings may
+// be padded, and special tokens that a text model does not use may be past their end.
 func checkTokenizer(tok *tokenizer.Tokenizer, rows int) error {
 	if 2*tok.Size() < rows {
 		return &TokenizerSizeError{tok.Size(), rows}

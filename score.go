@@ -30,14 +30,15 @@ type HiddenRow struct {
 var errEnough = errors.New("pianola: enough")
 
 // Logits replaces the context by ids and streams len(ids)-from rows: the logits after each token
-// from ids[from] on. If the context already begins with some of the tokens before from, they are not
-// prefilled again, unless SessionOptions.NoReuse is set. Rows are computed in blocks, so the memory
-// does not grow with the number of rows. No token is chosen, and the next call must give a prompt.
+// from ids[from] on. If the context already begins with some of the tokens before from, they are
+// not prefilled again, unless SessionOptions.NoReuse is set. Rows are computed in blocks, so the
+// memory does not grow with the number of rows. No token is chosen, and the next call must give a
+// prompt.
 //
 // An error is the last element of the sequence: ErrNoLogitsProgram without TableOptions.AllLogits,
-// ErrEmptyPrompt, ErrContextFull, a *TokenError, the cause of ctx, ErrBusy or ErrClosed, or an error
-// for a value of from that is not an index of ids. If the loop is left early, the context keeps only
-// the tokens that it already had in common with ids.
+// ErrEmptyPrompt, ErrContextFull, a *TokenError, the cause of ctx, ErrBusy or ErrClosed, or an
+// error for a value of from that is not an index of ids. If the loop is left early, the context
+// keeps only the tokens that it already had in common with ids.
 func (s *Session) Logits(ctx context.Context, ids []int32, from int) iter.Seq2[LogitsRow, error] {
 	return rows(ctx, s.s.RepromptLogits, ids, from, func(row int, values []float32) LogitsRow { return LogitsRow{row, ids[row], values} })
 }

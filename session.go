@@ -38,12 +38,11 @@ type SessionOptions struct {
 	Rollover Rollover
 }
 
-// Rollover lets a generation continue when its context is full. The session then empties the context
-// and prefills the first Sinks tokens and the last Window tokens; the tokens between them are
-// dropped.
-// Positions start again at 0, so that none exceeds the range that the model was trained for, and
-// the first tokens remain as attention sinks. Sinks + Window must be less than the context. The zero
-// value means no rollover.
+// Rollover lets a generation continue when its context is full. The session then empties the
+// context and prefills the first Sinks tokens and the last Window tokens; the tokens between them
+// are dropped. Positions start again at 0, so that none exceeds the range that the model was
+// trained for, and the first tokens remain as attention sinks. Sinks + Window must be less than the
+// context. The zero value means no rollover.
 type Rollover struct {
 	Sinks  int // number of tokens to keep from the start of the context
 	Window int // number of tokens to keep from its end

@@ -1,8 +1,8 @@
 // Package chip holds the limits and the tuning of devices as data, one JSON file per chip in
 // data/.
 //
-// The package probes nothing and must not know any kernel. A device that measures other limits
-// than its file has changes its copy, and the compiler reads the result.
+// The package does not query the hardware and must not know kernels. If a device finds other limits
+// than those in its chip's file, it changes its copy of the data, and the compiler reads that copy.
 package chip
 
 import (
@@ -33,8 +33,8 @@ type Chip struct {
 	Name   string `json:"name"`   // such as "m4-pro"
 	Title  string `json:"title"`  // such as "Apple M4 Pro (20-core GPU)"
 	Device string `json:"device"` // CPU, Metal or CUDA
-	// Comment tells which figures are published or measured. The other figures are guesses until
-	// somebody measures them.
+	// Comment lists the figures that are published and those that were measured. The other figures
+	// are guesses.
 	Comment string `json:"comment"`
 
 	Family            int     `json:"family"`             // Apple GPU family: 9 is Apple9; 0 on other devices
@@ -52,15 +52,16 @@ type Chip struct {
 
 	// ActQ8 makes kernels for integer weights quantise their activations to 8
 	// bits in blocks of 32. ActQ8Rows reports whether they do so for every matrix;
-	// without it, only for matrices in the tiled layout.
+	// if it is false, they do so only for matrices in the tiled layout.
 	ActQ8     bool `json:"act_q8"`
 	ActQ8Rows bool `json:"act_q8_rows"`
 	// TileWeights makes the upload repack the matrices of such products to the layout
 	// dtype.Tiled16 if their type and shape allow it.
 	TileWeights bool `json:"tile_weights"`
 
-	// Number of threads in a threadgroup of gemv, of attention, of the kernel that filters tokens
-	// for sampling (at most MaxThreads), and of most other kernels.
+	// The numbers of threads in a threadgroup: GEMVThreads for gemv, AttnThreads for attention,
+	// SampleThreads for the kernel that filters tokens for sampling (at most MaxThreads), and
+	// NormThreads for most other kernels.
 	GEMVThreads   int `json:"gemv_threads"`
 	NormThreads   int `json:"norm_threads"`
 	AttnThreads   int `json:"attn_threads"`
@@ -100,9 +101,9 @@ type Chip struct {
 	// prefetch K and V, which it then multiplies with matrix instructions; it gets less on a device
 	// with little memory. If it is 0, K and V are loaded to registers.
 	AttnAhead int `json:"attn_ahead"`
-	// AttnTileRows is the number of a chunk's rows that a SIMD group of attention
-	// computes at once with matrix instructions, for heads of at most AttnTileDim
-	// elements. Both are 0 on a device without such a kernel.
+	// AttnTileDim is the largest head, in elements, for which prefill attention uses matrix
+	// instructions (attn_tile). AttnTileRows is the number of rows of a SIMD group's matrix
+	// instructions; the compiler does not read it. Both are 0 on a device without such a kernel.
 	AttnTileRows int `json:"attn_tile_rows"`
 	AttnTileDim  int `json:"attn_tile_dim"`
 
@@ -118,10 +119,10 @@ type Chip struct {
 	// logits.
 	ArgmaxPart int `json:"argmax_part"`
 
-	// GEMMHalves converts the rows of a chunk to float16 in a command of its own, once for all
-	// threadgroups of the products that read them, if the weights are float16 or bfloat16. It is
-	// faster on devices with warpgroup matrix instructions (compute capability 9.0), and needs
-	// 197,632 bytes of threadgroup memory.
+	// GEMMHalves makes prefill convert the rows of a chunk to float16 with a separate command, once
+	// for all threadgroups of the products that read them. Products with float16, bfloat16 and most
+	// quantised weights then use gemm_halves. It is faster on devices with warpgroup matrix
+	// instructions (compute capability 9.0), and needs 199,680 bytes of threadgroup memory.
 	GEMMHalves bool `json:"gemm_halves"`
 	// PrefillFew is the number of rows of a second prefill program, for short prompts, whose
 	// products read W once (gemm_few). It is at most 32, and 0 on a device without the

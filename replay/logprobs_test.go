@@ -50,8 +50,8 @@ func rankedTokens(t *testing.T, s *replay.Session, n int) []rankedToken {
 
 func equalRanked(a, b rankedToken) bool { return a.of == b.of && slices.Equal(a.top, b.top) }
 
-// testLogProbs checks that each token has the log-probability that follows from its logits,
-// with greedy decoding and with sampling. Chains of any length must give the same log-probabilities,
+// testLogProbs checks that each token has the log-probability that follows from its logits, with
+// greedy decoding and with sampling. Chains of any length must give the same log-probabilities,
 // even if they wrap around the ring of entries. The tokens must be the same as without
 // log-probabilities.
 func testLogProbs(t *testing.T, loaded loader) {

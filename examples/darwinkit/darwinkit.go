@@ -169,8 +169,8 @@ type Span struct {
 	Offset, Size uint
 }
 
-// Slot returns the buffer and the offset at which a session's slot is stored. The name is the one in
-// the table's dump: "logits", [rows, vocab] float32; "tokens", [context+1] uint32; "kv.0.k" and
+// Slot returns the buffer and the offset at which a session's slot is stored. The name is the one
+// in the table's dump: "logits", [rows, vocab] float32; "tokens", [context+1] uint32; "kv.0.k" and
 // "kv.0.v", the KV cache of a layer, [heads, capacity, headDim] float16; or a weight. Buffer and
 // offset do not change while the session is open. Weights must not be modified.
 func Slot(s *pianola.Session, name string) (Span, error) {

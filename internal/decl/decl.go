@@ -105,9 +105,9 @@ func (b *Binding) Present(env Env) bool {
 // Needs returns the specialisation constants in the condition If.
 func (b *Binding) Needs() []string { return b.present.Names() }
 
-// Matrix describes a binding as a matrix of 16-bit elements, of which a GPU's copy unit can copy
-// boxes. For such a GPU, the device passes a descriptor of each matrix in a buffer that follows the
-// kernel's bindings.
+// Matrix describes a binding as a matrix of 16-bit elements. A GPU's copy unit can copy rectangular
+// parts of it, which are called boxes. For a GPU with a copy unit, the device passes a descriptor of
+// each matrix in a buffer that follows the kernel's bindings.
 type Matrix struct {
 	Binding               string
 	Rows, Columns, Stride string // each an Expr; Stride is the distance between rows in bytes
@@ -305,7 +305,7 @@ func (k *Kernel) Extent(i int, env Env) (uint64, error) {
 }
 
 // ReadBytes returns the number of bytes of binding i that a command reads: the value of Reads if the
-// declaration has it, otherwise the extent.
+// declaration sets it, otherwise the extent.
 func (k *Kernel) ReadBytes(i int, env Env) (uint64, error) {
 	b := &k.Bindings[i]
 	if b.Reads == "" {

@@ -55,8 +55,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestLoadFails fails in Load and in Warm: everything must be freed, and another table can be
-// loaded.
+// TestLoadFails makes Load and Warm fail. Everything must be freed, and another table can be loaded.
 func TestLoadFails(t *testing.T) {
 	d := newFake()
 	fault := errors.New("fault")

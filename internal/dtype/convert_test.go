@@ -23,8 +23,9 @@ func floats(b []byte) []float32 {
 	return f
 }
 
-// TestKnownAnswers compares both directions with what ggml computed, and types that
-// it was not asked for with their definitions.
+// TestKnownAnswers compares Quantize and Dequantize with results that ggml computed
+// (testdata/ggml.txt), and for other types with results that follow from the types' definitions
+// (testdata/definitions.txt).
 func TestKnownAnswers(t *testing.T) {
 	var text []byte
 	for _, name := range []string{"testdata/ggml.txt", "testdata/definitions.txt"} {
@@ -82,7 +83,7 @@ func TestKnownAnswers(t *testing.T) {
 		}
 	}
 	for _, typ := range dtype.All() {
-		// Those of families have tests of their own.
+		// Types of families have separate tests.
 		if typ.Quantized() && typ < dtype.MLX2 && !decoded[typ] {
 			t.Errorf("%s has no known answer for Dequantize", typ)
 		}
@@ -92,9 +93,9 @@ func TestKnownAnswers(t *testing.T) {
 	}
 }
 
-// TestErrorBounds: an element moves by at most half a step of its block (Q4_0
-// and Q5_0 by a whole one, at the end that their levels do not reach), and what
-// rounding the scale and the minimum to float16 adds.
+// TestErrorBounds checks the largest error of an element. It is half a step of the block, plus the
+// error of rounding the scale and the minimum to float16. In Q4_0 and Q5_0 it is a whole step,
+// because their levels do not reach one end of the range.
 func TestErrorBounds(t *testing.T) {
 	tests := []struct {
 		typ   dtype.Type
@@ -232,8 +233,8 @@ func TestRandomBlocks(t *testing.T) {
 	}
 }
 
-// FuzzDequantize: any bytes decode without a panic, and quantised types that
-// decode to finite elements encode again.
+// FuzzDequantize checks that Dequantize does not panic, whatever the bytes are. Quantize must
+// accept the elements of a quantised type if and only if they are finite.
 func FuzzDequantize(f *testing.F) {
 	for _, typ := range dtype.All() {
 		_, size := typ.Block()

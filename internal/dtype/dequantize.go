@@ -10,9 +10,8 @@ import (
 // floating-point and quantised type and rounds F64. It returns an [UnsupportedError] for
 // integer types and a [SizeError] for wrong lengths.
 //
-// Products and sums round separately (the explicit conversions keep the
-// compiler from fusing them), as in ggml's dequantize_row functions, so that
-// every machine gives the same bits.
+// Products and sums are rounded separately, as in ggml's dequantize_row functions, so that every
+// machine gives the same bits. Explicit conversions keep the compiler from fusing them.
 func Dequantize(t Type, dst []float32, src []byte) error {
 	if !t.Valid() || decoders[t] == nil {
 		return &UnsupportedError{Op: "dequantize", Type: t}

@@ -2,8 +2,8 @@ package dtype
 
 import "math"
 
-// F16ToF32 converts IEEE 754 half precision, exactly, subnormals, infinities
-// and NaN payloads included.
+// F16ToF32 converts IEEE 754 half precision to float32. The conversion is exact, also for
+// subnormals, infinities and the payloads of NaN.
 func F16ToF32(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
 	exp := uint32(h>>10) & 0x1f
@@ -21,7 +21,7 @@ func F16ToF32(h uint16) float32 {
 }
 
 // F32ToF16 converts to IEEE 754 half precision, rounding to nearest even.
-// Values past the range become infinities; NaN stays NaN.
+// Values outside the range become infinities; NaN remains NaN.
 func F32ToF16(f float32) uint16 {
 	b := math.Float32bits(f)
 	sign := uint16(b>>16) & 0x8000
@@ -44,7 +44,7 @@ func F32ToF16(f float32) uint16 {
 // BF16ToF32 converts bfloat16, exactly.
 func BF16ToF32(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
 
-// F32ToBF16 converts to bfloat16, rounding to nearest even; NaN stays NaN.
+// F32ToBF16 converts to bfloat16, rounding to nearest even; NaN remains NaN.
 func F32ToBF16(f float32) uint16 {
 	b := math.Float32bits(f)
 	if b&0x7fffffff > 0x7f800000 {
@@ -53,8 +53,8 @@ func F32ToBF16(f float32) uint16 {
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }
 
-// F32ToUE4M3 returns the unsigned E4M3 number nearest to f as ggml rounds it: ties go
-// up, what is above 448 becomes 448, and what is not positive 0. NaN is not positive.
+// F32ToUE4M3 returns the unsigned E4M3 number nearest to f, rounded as ggml does: ties are rounded
+// up, numbers above 448 become 448, and zero, negative numbers and NaN become 0.
 func F32ToUE4M3(f float32) byte {
 	if !(f > 0) {
 		return 0

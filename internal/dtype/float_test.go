@@ -18,7 +18,7 @@ func halfValue(h uint16) float64 {
 	return math.Copysign(v, 1-2*float64(h>>15))
 }
 
-// TestF16All covers every float16: its value, and the way back.
+// TestF16All converts every float16 to float32 and back.
 func TestF16All(t *testing.T) {
 	for i := range 1 << 16 {
 		h := uint16(i)
@@ -74,7 +74,7 @@ func TestF32ToF16(t *testing.T) {
 			}
 		}
 	}
-	// Each float16, the point half-way to the next, and what is just beside them.
+	// Each float16, the point half-way to the next one, and the float32 numbers next to these points.
 	for h := range uint16(0x7c00) {
 		v := halfValue(h)
 		next := 65536.0

@@ -11,14 +11,13 @@ import (
 	"github.com/pianola-engine/pianola/internal/dtype"
 )
 
-// tiledTypes are the types that have tiles: all that are quantised, but for those
-// whose scales are float32.
+// tiledTypes are the types that have tiles: all quantised types except those with float32 scales.
 var tiledTypes = slices.DeleteFunc(dtype.All(), func(t dtype.Type) bool {
 	_, _, scale, _ := t.MLX()
 	return !t.Integers() || scale == dtype.F32
 })
 
-// TestTile rearranges matrices of any bytes and takes every row back.
+// TestTile tiles matrices of random bytes and untiles every row.
 func TestTile(t *testing.T) {
 	for _, typ := range tiledTypes {
 		r := rand.New(rand.NewPCG(7, uint64(typ)))
@@ -37,18 +36,18 @@ func TestTile(t *testing.T) {
 	}
 }
 
-// untileAll rearranges src and fails if a row comes back as another.
+// untileAll tiles src and checks that each untiled row equals the row of src.
 func untileAll(t *testing.T, typ dtype.Type, src []byte, rows, cols int) {
 	t.Helper()
 	n, ok := dtype.Tiled16.Bytes(typ, uint64(rows), uint64(cols))
 	if !ok {
 		t.Fatalf("%s [%d, %d] is not tiled", typ, rows, cols)
 	}
-	base3 := typ == dtype.TQ1_0 // its tiles have pairs of bits, and bytes that no encoder writes do not survive
+	base3 := typ == dtype.TQ1_0 // tiles store pairs of bits, so bytes that no encoder writes change
 	if have := uint64(len(src)); n < have || n > have+have/25 && !base3 || n > have+have/4 {
 		t.Errorf("%s: %d bytes became %d", typ, have, n)
 	}
-	// What was there before must not show.
+	// The previous content of the destination must have no effect.
 	tiled := bytes.Repeat([]byte{0xa5}, int(n))
 	if err := dtype.Tile(typ, tiled, src, rows, cols); err != nil {
 		t.Fatal(err)
@@ -83,7 +82,8 @@ func decoded(t *testing.T, typ dtype.Type, row []byte, cols int) []byte {
 	return b
 }
 
-// FuzzTile: any block survives, in any row of a strip of others.
+// FuzzTile checks that a block of arbitrary bytes in any row of a strip is unchanged after tiling
+// and untiling.
 func FuzzTile(f *testing.F) {
 	for _, typ := range tiledTypes {
 		_, size := typ.Block()
@@ -144,7 +144,8 @@ func BenchmarkTile(b *testing.B) {
 	}
 }
 
-// TestTileTrits: the bytes that an encoder of TQ1_0 writes survive.
+// TestTileTrits checks that the bytes which an encoder of TQ1_0 writes are unchanged after tiling
+// and untiling.
 func TestTileTrits(t *testing.T) {
 	const rows, cols = 32, 512
 	size, _ := dtype.TQ1_0.Bytes(cols)

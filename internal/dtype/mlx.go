@@ -37,7 +37,7 @@ const (
 const FamilyMask = 0xf0
 
 // Family returns the first type of t's family, whose types differ only in the size
-// of the group and the type of scales. A type without a family is returned as it is.
+// of the group and the type of scales. For a type without a family it returns t.
 func (t Type) Family() Type {
 	if t < MLX2 {
 		return t

@@ -60,7 +60,7 @@ func inverse(d float32) float32 {
 	return 1 / d
 }
 
-// abs clears the sign; math.Abs would go by way of float64.
+// abs clears the sign. math.Abs would require a conversion to float64 and back.
 func abs(f float32) float32 { return math.Float32frombits(math.Float32bits(f) &^ (1 << 31)) }
 
 // extreme returns the element of the largest magnitude, the first of equals,
@@ -171,8 +171,8 @@ func encodeQ5_1(b []byte, src []float32) {
 	binary.LittleEndian.PutUint32(b[4:], qh)
 }
 
-// level returns the quant of a scaled element: element + offset, cut to an
-// integer, at most top. The sum rounds on its own; a fused one would differ.
+// level returns the quant of a scaled element: element + offset, truncated to an integer, at most
+// top. The sum is rounded separately; a fused multiply-add would give other results.
 func level(scaled, offset float32, top int32) byte {
 	return byte(min(top, int32(float32(scaled)+offset)))
 }

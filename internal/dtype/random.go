@@ -6,15 +6,14 @@ import (
 	"math"
 )
 
-// RandomBlocks fills dst with valid random blocks of a quantised type, for
-// test weights of types that [Quantize] does not have. Quants are uniform,
-// scales finite and spread by a factor of three, and the elements have about
-// mean zero and the standard deviation std. The same seed gives the same bytes
-// on every machine.
+// RandomBlocks fills dst with valid random blocks of a quantised type, for test weights of types
+// that [Quantize] does not support. Quants are uniformly distributed. Scales are finite, and the
+// largest is about three times the smallest. The mean of the elements is about zero, and their
+// standard deviation about std. The same seed gives the same bytes on every machine.
 //
-// len(dst) is a multiple of the block, else a [SizeError]; a type without
-// blocks gives an [UnsupportedError]; std must be positive and at most 1000,
-// so that float16 scales stay finite.
+// If len(dst) is not a multiple of the block size, the error is a [SizeError]; for a type without
+// blocks it is an [UnsupportedError]. std must be positive and at most 1000, so that float16 scales
+// are finite.
 func RandomBlocks(t Type, dst []byte, seed uint64, std float32) error {
 	if !t.Valid() || randomizers[t].scale == nil {
 		return &UnsupportedError{Op: "random blocks", Type: t}
@@ -32,23 +31,22 @@ func RandomBlocks(t Type, dst []byte, seed uint64, std float32) error {
 	for len(dst) > 0 {
 		b := dst[:size:size]
 		r.bytes(b)
-		// The scale comes last: it overwrites random bytes that would be no
-		// sensible scale, or no finite one.
+		// The scale is written last. It overwrites random bytes, which could be an infinite scale.
 		fill.scale(b, unit*r.jitter(), &r)
 		dst = dst[size:]
 	}
 	return nil
 }
 
-// randomizer completes a block of random bytes: scale writes the block's scale
-// and what goes with it. With a scale of one, the elements of the block have
-// the standard deviation given, measured over the uniform quants.
+// randomizer completes a block of random bytes. scale writes the block's scale, and its minimum and
+// integer scales if it has them. deviation is the standard deviation of the block's elements if the
+// scale is 1 and the quants are uniformly distributed.
 type randomizer struct {
 	deviation float32
 	scale     func(b []byte, d float32, r *splitMix)
 }
 
-// randomizers are made of the declarations.
+// randomizers holds the randomizer of each type, derived from its declaration.
 var randomizers = func() (of [count]randomizer) {
 	for _, f := range formOf {
 		if f != nil && f.Elems > 1 {
@@ -115,8 +113,8 @@ func (f *Form) randomScales(b []byte, d, middle float32) {
 	putHalf(b[f.MAt:], middle*d)
 }
 
-// randomK4 does the same for scales and minimums in the packing packedK4: they become 32
-// to 63, and each scale equals its minimum.
+// randomK4 is like randomScales for the packing packedK4. Scales and minimums are 32 to 63, and
+// each scale equals its minimum.
 func randomK4(b []byte, d, middle float32) {
 	putHalf(b, d)
 	putHalf(b[2:], middle*d)
@@ -144,8 +142,8 @@ func randomE8M0(d float32, r *splitMix) byte {
 // in [0.5, 1.5).
 const jitterDeviation = 1.0408
 
-// splitMix is the SplitMix64 generator: fast, a word of state, and every seed is
-// a good one.
+// splitMix is the generator SplitMix64. It is fast, its state is one word, and every seed is
+// suitable.
 type splitMix struct{ state uint64 }
 
 func (r *splitMix) next() uint64 {

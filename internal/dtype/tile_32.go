@@ -2,16 +2,17 @@ package dtype
 
 import "encoding/binary"
 
-// word and putWord are four columns of a row at a time.
+// word and putWord read and write four columns of a row.
 func word(b []byte) uint32       { return binary.LittleEndian.Uint32(b) }
 func putWord(b []byte, w uint32) { binary.LittleEndian.PutUint32(b, w) }
 
-// tileHalf and untileHalf copy the float16 of row r, of 16 that begin a strip.
+// tileHalf and untileHalf copy the float16 of row r. A strip begins with the numbers of its 16
+// rows.
 func tileHalf(strip []byte, r int, block []byte)   { *(*[2]byte)(strip[2*r:]) = [2]byte(block) }
 func untileHalf(block []byte, strip []byte, r int) { *(*[2]byte)(block) = [2]byte(strip[2*r:]) }
 
-// tileGroups copies groups of 4 bytes. Nibbles need no more: a block of 32 has
-// columns i and i+16 in byte i, as a tile does.
+// tileGroups copies groups of 4 bytes. For nibbles this is sufficient: byte i of a block of 32
+// holds columns i and i+16, as in a tile.
 func tileGroups(strip []byte, r int, quants []byte) {
 	for strip = strip[4*r:]; len(quants) >= 8; quants = quants[8:] {
 		w := binary.LittleEndian.Uint64(quants)
@@ -29,9 +30,9 @@ func untileGroups(quants, strip []byte, r int) {
 	}
 }
 
-// groupBits moves bit 4g+c, which is of column c of group g, to bit g of byte
-// c. It exchanges bits of the bit's number two at a time: 0 and 2, 1 and 3, 2
-// and 4, 3 and 4.
+// groupBits moves bit 4g+c, which belongs to column c of group g, to bit g of byte c. This permutes
+// the five binary digits of a bit's number. Each exchange swaps two of these digits: 0 and 2, 1 and
+// 3, 2 and 4, and 3 and 4.
 func groupBits(w uint32) uint32 {
 	w = exchange(w, 3, 0x0a0a0a0a)
 	w = exchange(w, 6, 0x00cc00cc)
@@ -39,7 +40,7 @@ func groupBits(w uint32) uint32 {
 	return exchange(w, 8, 0x0000ff00)
 }
 
-// columnBits undoes groupBits.
+// columnBits is the inverse of groupBits.
 func columnBits(w uint32) uint32 {
 	w = exchange(w, 8, 0x0000ff00)
 	w = exchange(w, 12, 0x0000f0f0)

@@ -1,8 +1,7 @@
 package dtype
 
-// This file packs quants of three values as digits of base 3, as TQ1_0 does. A byte holds
-// the fraction n/243 of 256, rounded up, where n is a number of five digits. Its highest
-// digit is the integer part of 3*byte/256.
+// This file packs quants of three values as digits of base 3, as TQ1_0 does. A byte stores a number
+// n of five digits as ceil(n*256/243). The highest digit is the integer part of 3*byte/256.
 
 // trits is the field of 256 quants: five in each of 48 bytes and four in each of 4 bytes.
 var trits = Field{Runs: []Run{

@@ -241,8 +241,8 @@ func encodeMXFP4(b []byte, x []float32) {
 	}
 }
 
-// encodeNVFP4 encodes 4 sub-blocks of 16 with UE4M3 scales. A scale maps the extreme element to 6, the
-// largest value of E2M1. The elements are rounded to the values nearest for the rounded scale.
+// encodeNVFP4 encodes 4 sub-blocks of 16 with UE4M3 scales. A scale maps the extreme element to 6,
+// the largest value of E2M1. The elements are rounded to the values nearest for the rounded scale.
 func encodeNVFP4(b []byte, x []float32) {
 	for s := range 4 {
 		sub := x[16*s:][:16]
@@ -258,8 +258,8 @@ func encodeNVFP4(b []byte, x []float32) {
 	}
 }
 
-// ternary returns the scale, which is the largest magnitude, and for each element -1, 0 or 1, plus 1.
-// Halves round away from zero.
+// ternary returns the scale, which is the largest magnitude, and for each element -1, 0 or 1, plus
+// 1. Halves round away from zero.
 func ternary(x []float32) (q [256]uint8, d float32) {
 	d = abs(extreme(x))
 	var inverse float32

@@ -42,9 +42,9 @@ func relative(x, back []float32) float64 {
 	return math.Sqrt(errs / squares)
 }
 
-// TestErrors checks the relative error of normally distributed elements. It must be between half the
-// bound and the bound of each type, at any magnitude that weights have. If the quants are packed
-// wrongly, the error is much larger.
+// TestErrors checks the relative error of normally distributed elements. It must be between half
+// the bound and the bound of each type, at any magnitude that weights have. If the quants are
+// packed wrongly, the error is much larger.
 func TestErrors(t *testing.T) {
 	bounds := map[dtype.Type]float64{
 		dtype.Q2_K: 0.33, dtype.Q3_K: 0.18, dtype.Q4_K: 0.083, dtype.Q5_K: 0.041, dtype.Q6_K: 0.022,
@@ -80,8 +80,8 @@ func TestExact(t *testing.T) {
 	}
 }
 
-// exact returns elements that a type represents exactly. Each sub-block contains the smallest and the
-// largest of the type's levels.
+// exact returns elements that a type represents exactly. Each sub-block contains the smallest and
+// the largest of the type's levels.
 func exact(typ dtype.Type) []float32 {
 	lo, hi := map[dtype.Type]int{dtype.Q2_K: 0, dtype.Q3_K: -4, dtype.Q4_K: 0, dtype.Q5_K: 0, dtype.Q6_K: -32}[typ], 0
 	switch typ {

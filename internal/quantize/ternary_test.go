@@ -34,9 +34,9 @@ func TestTernaryBytes(t *testing.T) {
 
 func ceil(n int) byte { return byte((n*256 + 242) / 243) }
 
-// TestNVFP4Bytes compares an encoded block with a block that was worked out by hand. The scale of its
-// first part is 1. The scale of the second part is the smallest one, the scale of the third part
-// rounds to 0, and the scale of the last part is the largest one.
+// TestNVFP4Bytes compares an encoded block with a block that was worked out by hand. The scale of
+// its first part is 1. The scale of the second part is the smallest one, the scale of the third
+// part rounds to 0, and the scale of the last part is the largest one.
 func TestNVFP4Bytes(t *testing.T) {
 	x := make([]float32, 64)
 	copy(x, []float32{6, -6, 0.25, 0.26, 0.75, -0.76, 5, 5.1, 3, -1.5, 0, 1, 2, 4, -0.1, 0.5})
@@ -54,8 +54,8 @@ func TestNVFP4Bytes(t *testing.T) {
 	}
 }
 
-// encodeBySearch returns the quants of a block of NVFP4 with the given scales. It tries all values for
-// each element.
+// encodeBySearch returns the quants of a block of NVFP4 with the given scales. It tries all values
+// for each element.
 func encodeBySearch(x []float32, scales []byte) []byte {
 	values := [...]float64{0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6}
 	qs := make([]byte, 32)
@@ -76,8 +76,8 @@ func encodeBySearch(x []float32, scales []byte) []byte {
 	return qs
 }
 
-// TestNVFP4Search compares encoded blocks of random elements of many magnitudes with the result of a
-// search that tries all scales and all values.
+// TestNVFP4Search compares encoded blocks of random elements of many magnitudes with the result of
+// a search that tries all scales and all values.
 func TestNVFP4Search(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 2000 {

@@ -160,8 +160,9 @@ func fault(t *testing.T, what, call string, code int, err error) {
 	}
 }
 
-// TestFaultLabel checks the error of a fault in a profiled submission. If each command has an encoder or
-// a command buffer of its own, the error names the command. Otherwise it names the program.
+// TestFaultLabel checks the error of a fault in a profiled submission. If each command has an
+// encoder or a command buffer of its own, the error names the command. Otherwise it names the
+// program.
 func TestFaultLabel(t *testing.T) {
 	checked(t)
 	m := single(t, false)

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestCommitted is what -check does: the committed files are those that the
-// declarations give.
+// TestCommitted compares the committed files with the declarations, as -check does.
 func TestCommitted(t *testing.T) {
 	for _, out := range outputs {
 		if err := write(filepath.Join("..", "..", "..", out.path), out.make, true); err != nil {
