@@ -49,7 +49,7 @@ func batchedTypes() (list []batched) {
 		}
 	}
 	for _, s := range settings {
-		list = append(list, batched{name: fmt.Sprintf("mlx %d %d %s", s.Bits, s.Group, s.Scale), rows: exhaustive.Pick(140, 0), path: func(t *testing.T) string {
+		list = append(list, batched{name: fmt.Sprintf("mlx %d %d %s", s.Bits, s.Group, s.Scale), rows: exhaustive.Pick(70, 0), path: func(t *testing.T) string {
 			a, _, err := packed.MLX("../testdata/tiny/llama", 0, s, nil)
 			return written(t, a, err)
 		}})
@@ -63,7 +63,7 @@ func batchedTypes() (list []batched) {
 		return written(t, a, err)
 	}})
 	for _, quant := range exhaustive.Pick(mixes, []string{"Q4_0"}) {
-		list = append(list, batched{name: "portable " + quant, path: func(t *testing.T) string { return small(t, quant) }, rows: exhaustive.Pick(70, 20), portable: true})
+		list = append(list, batched{name: "portable " + quant, path: func(t *testing.T) string { return small(t, quant) }, rows: 12, portable: true})
 	}
 	return list
 }

@@ -106,6 +106,17 @@ func TestGPUBatching(t *testing.T) {
 	}
 }
 
+// TestGPUBatchingSetBack generates the rest of a text from contexts that are prefilled again, in every
+// mode of the GPU.
+func TestGPUBatchingSetBack(t *testing.T) {
+	onGPU(t)
+	for _, mode := range gpuModes {
+		for _, path := range []string{"testdata/gopher-q8_0.gguf", "testdata/gopher"} {
+			checkSetBack(t, open(t, path, pianola.Options{Device: "cuda", Mode: mode, Table: batchingPrograms}))
+		}
+	}
+}
+
 // batchContext returns the number of positions that a model is tested with.
 func batchContext(t *testing.T, path string) int {
 	t.Helper()
