@@ -61,7 +61,7 @@ func TestProductRows(t *testing.T) {
 		t.Run(typ.String(), func(t *testing.T) {
 			t.Parallel()
 			elems, _ := typ.Block()
-			in, out := max(elems, 96)+max(elems, 32), 16
+			in, out := elems*max(2, (160+elems-1)/elems), 16
 			layout := dtype.Rows
 			if dtype.Tiled16.Has(typ, dtype.TileRows, uint64(elems)) {
 				layout = dtype.Tiled16
@@ -124,7 +124,7 @@ func TestAttentionRows(t *testing.T) {
 		t.Run(fmt.Sprint(rows), func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(uint64(rows), 32))
-			for range exhaustive.Pick(4, 1) {
+			for range exhaustive.Pick(2, 1) {
 				a := attention{
 					headDim: []int{64, 128, 80, 32, 256}[i%5], kvHeads: 1, shared: pick(r, 1, 2, 4), rows: rows, kvLen: 1 + r.IntN(200), scale: 1,
 					window: pick(r, 0, 40, 100), softCap: pick(r, 0, 20.0), learned: r.IntN(2) == 0, headGroup: 1,
@@ -195,7 +195,7 @@ func (w *whole) batching(t *testing.T, p *emu.Program) error {
 	}
 	defer s.Close()
 	vocab := int(tab.Header.Vocab)
-	return batchtest.Check(t.Context(), s, vocab, batchtest.Tokens(exhaustive.Pick(9, 3), vocab), exhaustive.Pick([]int{2, 8}, []int{2}), 2)
+	return batchtest.Check(t.Context(), s, vocab, batchtest.Tokens(exhaustive.Pick(5, 3), vocab), exhaustive.Pick([]int{2, 4}, []int{2}), 2)
 }
 
 // TestBatchingFails checks that the test above finds a kernel that depends on the number of rows: in
