@@ -111,11 +111,14 @@ func ExampleTableOptions() {
 		Sampler:  "penalties,temperature,top_k,top_p", // another order of the stages
 	}
 	fmt.Println("other options do not:", commands("h200", same) == fused)
+	batching := pianola.TableOptions{Batching: true} // bits that do not depend on the number of rows
+	fmt.Println("batching on the CPU:", commands("cpu", batching) == commands("cpu", pianola.TableOptions{}))
 	endless := pianola.TableOptions{KVSinks: 4, KVWindow: 252, Context: 8192} // a cache of 256 positions
 	fmt.Println("commands with a window of the cache:", commands("h200", endless) > fused)
 	// Output:
 	// fusing saves commands: true
 	// other options do not: true
+	// batching on the CPU: true
 	// commands with a window of the cache: true
 }
 

@@ -20,7 +20,7 @@ type Token struct {
 	ID       int32
 	Position int    // position in the context, from 0
 	Text     string // text that the token adds; empty while a UTF-8 sequence is incomplete
-	Stop     bool   // whether this is a stop token or completes a stop text; no token follows
+	Stop     bool   // whether this is a stop token or completes a stop text, and so the last token
 
 	// LogProb is the natural logarithm of the token's probability, and Top lists the most
 	// probable tokens at its position in descending order. Sampling.LogProbs enables both.
@@ -31,8 +31,9 @@ type Token struct {
 // GenerateOptions are the settings of one generation. The zero value decodes greedily up to a stop
 // token or the end of the context.
 type GenerateOptions struct {
-	// MaxTokens is the largest number of tokens to generate. 0 sets no limit: the
-	// generation ends with the context, or never if SessionOptions.Rollover is set.
+	// MaxTokens is the largest number of tokens to generate. 0 sets no limit: the generation
+	// ends when the context is full, or never if SessionOptions.Rollover is set. A negative
+	// number is an error.
 	MaxTokens int
 	// Sampling selects how tokens are chosen. The zero value is greedy.
 	Sampling Sampling

@@ -14,9 +14,9 @@ import (
 // Options are the settings of Open and Plan. The zero value replays on a GPU if one is available,
 // and otherwise on the CPU with GOMAXPROCS threads.
 type Options struct {
-	// Device is where the model runs. The zero value is DeviceAuto.
+	// Device selects the device that the model runs on. The zero value means DeviceAuto.
 	Device Device
-	// Mode is how the device replays the table. The zero value selects the first of
+	// Mode selects how the device replays the table. The zero value selects the first of
 	// DeviceInfo.Modes.
 	Mode Mode
 	// Threads is the number of threads of the CPU device. 0 selects GOMAXPROCS. Other
@@ -179,10 +179,11 @@ type TableOptions struct {
 	// sum of two float16, quantised weights by 8-bit blocks. Prefill then takes about
 	// twice as long.
 	Exact bool
-	// Batching compiles one arithmetic for each matrix, from one row to the largest chunk. The
-	// bits of a row then depend neither on the number of rows that are computed together nor
-	// on where a prompt was cut, and decode gives the bits of prefill. On a GPU decode then
-	// uses the kernels of prefill and takes longer.
+	// Batching makes the products with a matrix use the same arithmetic for any number of rows,
+	// from one row to the largest chunk. The bits of a row then depend neither on the number of
+	// rows that are computed together nor on the chunks into which a prompt is divided, and
+	// decode gives the bits of prefill. On a GPU decode then uses the kernels of prefill and
+	// takes longer.
 	Batching bool
 	// AllLogits adds the program that Session.Logits and Session.Classify need.
 	AllLogits bool

@@ -97,8 +97,8 @@ var Generic G[hidden]
 	}
 }
 
-// TestNames checks that Names counts all methods: declared, promoted, and those of interfaces
-// and aliases.
+// TestNames checks that Names counts all methods: declared and promoted methods, and methods of
+// interfaces and aliases.
 func TestNames(t *testing.T) {
 	p := parsed(t, module+"/p", `package p
 type inner struct{}
