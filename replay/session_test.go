@@ -34,7 +34,7 @@ func compiled(t testing.TB, name string, chunk int, o compiler.Options) (*table.
 	return compiledFor(t, "cpu", name, chunk, o)
 }
 
-// compiledFor returns such a table for any chip.
+// compiledFor returns the table of a tiny model for a chip.
 func compiledFor(t testing.TB, chipName, name string, chunk int, o compiler.Options) (*table.Table, *weights.Directory) {
 	t.Helper()
 	dir, err := weights.OpenDirectory(testmodels.Path(t, filepath.Join("..", "testdata", "tiny", name)))

@@ -11,8 +11,8 @@ import (
 	"github.com/pianola-engine/pianola/internal/decl"
 )
 
-// within returns the table as a session with KV caches for so many positions sees it: with a
-// context of that length.
+// within returns the table of a session whose KV caches have room for the given number of
+// positions: a copy of t whose context has that length.
 func within(t *Table, positions int) *Table {
 	own := *t
 	own.Header.Context = uint32(positions)

@@ -150,7 +150,7 @@ func testRopeAttn(t *testing.T, p *emu.Program, first, end uint64, limit int) {
 	}
 }
 
-// testRopeAttnShared does the same for shapes that the kernel computes by matrix products.
+// testRopeAttnShared is like testRopeAttn, for shapes that the kernel computes by matrix products.
 func testRopeAttnShared(t *testing.T, p *emu.Program) {
 	for i, a := range []attention{
 		{headDim: 128, kvHeads: 2, shared: 4, kvLen: 701, splits: 2, span: 32},

@@ -36,8 +36,9 @@ func symmetric(x []float32, limit int32) float32 {
 	return scale
 }
 
-// descend returns such a scale for types with few levels: starting with plain quants, it moves
-// each quant to the value that suits the others best, until none changes.
+// descend returns the scale with which scale*q best approximates x, for types with few levels.
+// Starting with plain quants, it moves each quant to the value that suits the others best, until
+// none changes.
 func descend(x []float32, limit int32) float32 {
 	top := extreme(x)
 	if abs(top) < tiny {

@@ -11,7 +11,7 @@ import (
 
 // mapMatrices describes the matrices of commands to the GPU's copy unit. It passes the descriptors
 // of a command, one for each matrix of the kernel's declaration, in the buffer after its bindings.
-// Caches that grow are no such matrices, so the addresses stay the same.
+// KV caches, which grow, are not described, so the addresses do not change.
 func (d *Device) mapMatrices(s *session) error {
 	var all []byte
 	at := map[int]int{} // the offset of each command's descriptors

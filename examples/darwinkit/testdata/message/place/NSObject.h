@@ -1,4 +1,4 @@
-// What darwinkit's object.m names.
+// The declarations that darwinkit's object.m uses.
 #pragma once
 #include <objc/objc.h>
 #include <objc/runtime.h>
