@@ -123,31 +123,45 @@ type chunk struct {
 }
 
 // buffers are reused between chunks. They grow to the size of the largest chunk.
-type buffers struct {
-	raw, out []byte
-	values   []float32
+type buffers struct{ raw, out []byte }
+
+// pipeline converts chunks in order. It reads a chunk, converts earlier ones, and passes the result
+// of the one before them to its caller at the same time.
+type pipeline struct {
+	m           *Model
+	ctx         context.Context
+	types       []dtype.Type
+	reads, jobs chan *chunk
+	pending     []*chunk // in order
+	free        []*buffers
+	next        job // the next job to begin
+	limit       int
 }
 
-// pipeline converts chunks in order, with one goroutine per thread.
-type pipeline struct {
-	m       *Model
-	ctx     context.Context
-	types   []dtype.Type
-	jobs    chan *chunk
-	pending []*chunk // in order
-	free    []*buffers
-	next    job // the next job to begin
-	limit   int
-}
+// readers is the number of goroutines that read. While one waits for the disk, the system already
+// knows what the next one needs.
+const readers = 2
 
 func newPipeline(ctx context.Context, m *Model, types []dtype.Type, threads int) *pipeline {
-	// The limit is one more than threads, so that one chunk is always ready.
-	p := &pipeline{m: m, ctx: ctx, types: types, jobs: make(chan *chunk, threads+1), limit: threads + 1}
+	// Besides the chunks in work, there is always one to convert and one to write.
+	limit := readers + threads + 2
+	p := &pipeline{m: m, ctx: ctx, types: types, reads: make(chan *chunk, limit), jobs: make(chan *chunk, limit), limit: limit}
+	for range readers {
+		go func() {
+			for c := range p.reads {
+				if c.err = ctx.Err(); c.err == nil {
+					c.err = p.m.fetch(c)
+				}
+				p.jobs <- c
+			}
+		}()
+	}
 	for range threads {
 		go func() {
+			var values []float32
 			for c := range p.jobs {
-				if c.err = ctx.Err(); c.err == nil {
-					c.err = p.m.fill(c, p.types[c.tensor])
+				if c.err == nil {
+					values, c.err = p.m.fill(c, p.types[c.tensor], values)
 				}
 				close(c.done)
 			}
@@ -158,10 +172,11 @@ func newPipeline(ctx context.Context, m *Model, types []dtype.Type, threads int)
 
 // stop ends the workers after their current chunks.
 func (p *pipeline) stop() {
-	close(p.jobs)
+	close(p.reads)
 	for _, c := range p.pending {
 		<-c.done
 	}
+	close(p.jobs) // no reader has a chunk
 }
 
 // drain passes the converted bytes of a tensor to use, in order, as they become available.
@@ -184,7 +199,7 @@ func (p *pipeline) drain(tensor int, use func([]byte) error) error {
 	}
 }
 
-// begin passes jobs to the workers until limit jobs are pending.
+// begin passes jobs to the readers until limit jobs are pending.
 func (p *pipeline) begin() {
 	for len(p.pending) < p.limit {
 		j, ok := p.step()
@@ -197,7 +212,7 @@ func (p *pipeline) begin() {
 		c := &chunk{job: j, buffers: p.free[len(p.free)-1], done: make(chan struct{})}
 		p.free = p.free[:len(p.free)-1]
 		p.pending = append(p.pending, c)
-		p.jobs <- c
+		p.reads <- c
 	}
 }
 
@@ -240,40 +255,49 @@ func (t *Tensor) elems(part int) uint64 {
 	return t.parts[part].rows.Rows * t.parts[part].rows.Columns
 }
 
-// fill converts a chunk.
-func (m *Model) fill(c *chunk, to dtype.Type) error {
+// fetch reads a chunk's bytes.
+func (m *Model) fetch(c *chunk) error {
+	t := &m.Tensors[c.tensor]
+	if t.values != nil {
+		return nil
+	}
+	if err := m.read(t, c); err != nil {
+		return fmt.Errorf("convert: tensor %s: %w", t.parts[c.part].rows.Tensor, err)
+	}
+	return nil
+}
+
+// fill converts a chunk. It returns values, its space for elements, which may have grown.
+func (m *Model) fill(c *chunk, to dtype.Type, values []float32) ([]float32, error) {
 	t := &m.Tensors[c.tensor]
 	b := c.buffers
 	if t.values != nil {
-		b.values = append(b.values[:0], t.values[c.first:][:c.elems]...)
+		values = append(values[:0], t.values[c.first:][:c.elems]...)
 	} else {
-		if err := m.read(t, c); err != nil {
-			return fmt.Errorf("convert: tensor %s: %w", t.parts[c.part].rows.Tensor, err)
-		}
 		if t.Type == to && !t.plusOne {
 			c.out = b.raw
-			return nil
+			return values, nil
 		}
-		b.values = grow(b.values, c.elems)
-		if err := dtype.Dequantize(t.Type, b.values, b.raw); err != nil {
-			return fmt.Errorf("convert: tensor %s: %w", t.Name, err)
+		values = grow(values, c.elems)
+		if err := dtype.Dequantize(t.Type, values, b.raw); err != nil {
+			return values, fmt.Errorf("convert: tensor %s: %w", t.Name, err)
 		}
 		if t.plusOne {
-			for i := range b.values {
-				b.values[i]++
+			for i := range values {
+				values[i]++
 			}
 		}
 	}
 	size, ok := to.Bytes(c.elems)
 	if !ok {
-		return fmt.Errorf("convert: tensor %s: %d elements are not a whole number of %s blocks", t.Name, c.elems, to)
+		return values, fmt.Errorf("convert: tensor %s: %d elements are not a whole number of %s blocks", t.Name, c.elems, to)
 	}
 	b.out = grow(b.out, size)
 	c.out = b.out
-	if err := quantize.Encode(to, b.out, b.values); err != nil {
-		return fmt.Errorf("convert: tensor %s, from element %d on: %w", t.Name, c.first, err)
+	if err := quantize.Encode(to, b.out, values); err != nil {
+		return values, fmt.Errorf("convert: tensor %s, from element %d on: %w", t.Name, c.first, err)
 	}
-	return nil
+	return values, nil
 }
 
 // grow returns b with length n. The contents are undefined.

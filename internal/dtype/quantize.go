@@ -101,16 +101,11 @@ func encodeQ8_0(b []byte, src []float32) {
 	}
 }
 
-// roundHalfAway is C's roundf for magnitudes below 2^22.
+// roundHalfAway is C's roundf for magnitudes below 2^22. It has no branches, because a processor
+// could not predict them.
 func roundHalfAway(f float32) int8 {
 	n := int32(f) // towards zero; the rest is exact
-	switch rest := f - float32(n); {
-	case rest >= 0.5:
-		n++
-	case rest <= -0.5:
-		n--
-	}
-	return int8(n)
+	return int8(n + int32(2*(f-float32(n))))
 }
 
 func encodeQ4_0(b []byte, src []float32) {

@@ -22,7 +22,8 @@ type param struct{ name, c string }
 
 // cTypes maps parameter types to C. Arrays are passed by address.
 var cTypes = map[string]string{
-	"int": "int64_t", "*int": "int64_t *", "*byte": "uint8_t *", "*int8": "int8_t *", "*int16": "int16_t *", "*float32": "float *",
+	"int": "int64_t", "*int": "int64_t *", "*byte": "uint8_t *", "*int8": "int8_t *", "*int16": "int16_t *", "*int32": "int32_t *", "*float32": "float *",
+	"*columns": "float *", // a struct of arrays of float32
 }
 
 // declared returns the functions without a body that the Go files in dir declare for arm64.

@@ -1,7 +1,7 @@
-// Command neongen generates the NEON loops of package cpu. It compiles the C files of
-// replay/cpu/neon with clang and writes the instructions as Go assembly, because Go's
-// assembler lacks most of them. It generates the functions that the package's arm64 files
-// declare without a body.
+// Command neongen generates the NEON loops of the packages replay/cpu and internal/quantize. It
+// compiles the C files in their folders called neon with clang and writes the instructions as Go
+// assembly, because Go's assembler lacks most of them. It generates the functions that a package's
+// arm64 files declare without a body.
 //
 //	go run ./internal/neongen          from the repository's root
 //	go run ./internal/neongen -check   fails if a file differs from its output
@@ -26,11 +26,21 @@ func main() {
 	check := flag.Bool("check", false, "compare the output with the committed files instead of writing it")
 	root := flag.String("root", ".", "the repository's root")
 	flag.Parse()
-	files, err := generate(filepath.Join(*root, "replay", "cpu"))
+	for _, dir := range packages {
+		update(filepath.Join(*root, filepath.FromSlash(dir)), *check)
+	}
+}
+
+// packages are the folders of the packages with NEON loops.
+var packages = []string{"replay/cpu", "internal/quantize"}
+
+// update writes the assembly files of a package, or compares them.
+func update(dir string, check bool) {
+	files, err := generate(dir)
 	if err != nil {
 		log.Fatal(err)
 	}
-	stale, err := filepath.Glob(filepath.Join(*root, "replay", "cpu", "neon_*_arm64.s"))
+	stale, err := filepath.Glob(filepath.Join(dir, "neon_*_arm64.s"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -40,7 +50,7 @@ func main() {
 		}
 	}
 	for path, want := range files {
-		if !*check {
+		if !check {
 			if err := os.WriteFile(path, want, 0o644); err != nil {
 				log.Fatal(err)
 			}
@@ -56,7 +66,7 @@ func main() {
 	}
 }
 
-// generate returns the assembly files of package cpu, whose folder is dir, by path.
+// generate returns the assembly files of the package whose folder is dir, by path.
 func generate(dir string) (map[string][]byte, error) {
 	funcs, err := declared(dir)
 	if err != nil {

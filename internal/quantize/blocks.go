@@ -1,6 +1,7 @@
 package quantize
 
 import (
+	"encoding/binary"
 	"math"
 
 	"github.com/pianola-engine/pianola/internal/dtype"
@@ -9,69 +10,76 @@ import (
 // The encoders write the scales first. Then they choose the quants again for the rounded scales,
 // with which decoders multiply.
 
-// encodeQ2_K encodes 16 sub-blocks of 16 with scales and minima of four bits.
-func encodeQ2_K(b []byte, x []float32) {
-	g := grid{top: 3, first: -0.5, step: 0.1, steps: 15, absolute: true}
-	var weights [16]float32
-	var scales, minima [16]float32
+var (
+	gridQ2_K  = newGrid(3, -0.5, 0.1, 15, true)
+	gridQ4_K  = newGrid(15, -1, 0.1, 20, false)
+	gridQ5_K  = newGrid(31, -0.5, 0.1, 15, false)
+	spansQ6_K = newSpans(32)
+)
+
+// none holds the minimums of types without them.
+var none [16]float32
+
+// q2_K encodes 16 sub-blocks of 16 with scales and minima of four bits.
+func (e *encoder) q2_K(b []byte, x []float32) {
+	e.affine(e, gridQ2_K, x, 16)
+	var sc, mn [16]uint8
+	d := putScales(b[80:], sc[:], e.scale[:], 15)
+	m := putScales(b[82:], mn[:], e.minimum[:], 15)
 	for s := range 16 {
-		sub := x[s*16:][:16]
-		for i, v := range sub {
-			weights[i] = abs(v)
-		}
-		scales[s], minima[s] = g.affine(sub, weights[:])
+		b[s] = sc[s] | mn[s]<<4
+		e.scale[s], e.minimum[s] = d*float32(sc[s]), m*float32(mn[s])
 	}
-	clear(b)
-	d := putScales(b[80:], scales[:], 15, func(s int, n uint8) { b[s] = n })
-	m := putScales(b[82:], minima[:], 15, func(s int, n uint8) { b[s] |= n << 4 })
-	for s := range 16 {
-		scale, minimum := d*float32(b[s]&15), m*float32(b[s]>>4)
-		at, shift := 16+s/8*32+s%2*16, s%8/2*2
-		for i, v := range x[s*16:][:16] {
-			b[at+i] |= quant(v, minimum, scale, 3) << shift
-		}
+	e.quants(e.q[:256], x, e.scale[:], e.minimum[:], 0, 3, 0)
+	for h := range 2 {
+		join(b[16+32*h:][:32], e.q[128*h:], 4, 32, bits{count: 2})
 	}
 }
 
-// putScales writes the unit of integer scales up to top at b, and each scale with put. It returns
+// putScales writes the unit of integer scales up to top at b and sets n to the integers. It returns
 // the unit as written.
-func putScales(b []byte, scales []float32, top float32, put func(s int, n uint8)) float32 {
+func putScales(b []byte, n []uint8, scales []float32, top float32) float32 {
 	var most float32
 	for _, v := range scales {
 		most = max(most, v)
 	}
 	if most <= 0 {
+		clear(n)
 		return putHalf(b, 0)
 	}
 	inverse := top / most
 	for s, v := range scales {
-		put(s, uint8(clamp(inverse*v, 0, int32(top))))
+		n[s] = uint8(clamp(inverse*v, 0, int32(top)))
 	}
 	return putHalf(b, most/top)
 }
 
-// quant returns the quant of v for a scale and a minimum. If the scale is zero, every quant
-// decodes to the same value.
-func quant(v, minimum, scale float32, top int32) uint8 {
-	if scale == 0 {
-		return 0
+// bits selects count bits of a quant, from bit first on.
+type bits struct{ first, count int }
+
+// join sets each byte of dst to the selected bits of n quants, which are stride apart. The length of
+// dst is a multiple of 8.
+func join(dst []byte, q []uint8, n, stride int, of bits) {
+	mask := 0x0101010101010101 * (uint64(1)<<of.count - 1)
+	for i := 0; i < len(dst); i += 8 {
+		var word uint64
+		for j := range n {
+			word |= binary.LittleEndian.Uint64(q[i+j*stride:]) >> of.first & mask << (j * of.count)
+		}
+		binary.LittleEndian.PutUint64(dst[i:], word)
 	}
-	return uint8(clamp((v+minimum)/scale, 0, top))
 }
 
-// encodeQ3_K encodes 16 sub-blocks of 16 with signed scales of six bits.
-func encodeQ3_K(b []byte, x []float32) {
-	var scales [16]float32
-	for s := range 16 {
-		scales[s] = descend(x[s*16:][:16], 4)
-	}
-	clear(b)
+// q3_K encodes 16 sub-blocks of 16 with signed scales of six bits.
+func (e *encoder) q3_K(b []byte, x []float32) {
+	e.descend(e, x, 16, 4)
 	hmask, qs, packed := b[:32], b[32:96], b[96:108]
+	clear(b[96:])
 	var d float32
 	var six [16]int32
-	if top := extreme(scales[:]); top != 0 {
+	if top := extreme(e.scale[:]); top != 0 {
 		inverse := -32 / top
-		for s, v := range scales {
+		for s, v := range e.scale {
 			six[s] = clamp(inverse*v, -32, 31)
 			n := uint8(six[s] + 32)
 			packed[s%8] |= n & 15 << (s / 8 * 4)
@@ -80,39 +88,21 @@ func encodeQ3_K(b []byte, x []float32) {
 		d = putHalf(b[108:], 1/inverse)
 	}
 	for s := range 16 {
-		scale := d * float32(six[s])
-		at, shift, bit := s%2*16, s%8/2*2, s/2
-		for i, v := range x[s*16:][:16] {
-			q := uint8(4)
-			if scale != 0 {
-				q = uint8(clamp(v/scale, -4, 3) + 4)
-			}
-			qs[s/8*32+at+i] |= q & 3 << shift
-			hmask[at+i] |= q >> 2 << bit
-		}
+		e.scale[s] = d * float32(six[s])
 	}
+	e.quants(e.q[:256], x, e.scale[:], none[:], -4, 3, 4)
+	for h := range 2 {
+		join(qs[32*h:][:32], e.q[128*h:], 4, 32, bits{count: 2})
+	}
+	join(hmask, e.q[:], 8, 32, bits{2, 1})
 }
 
-// scaleK4 finds the scales and minima of Q4_K and Q5_K, 8 sub-blocks of 32, and writes them in
-// the layout of dtype's decoders.
-func scaleK4(b []byte, x []float32, g *grid) (scale, minimum [8]float32) {
-	var scales, minima [8]float32
-	var weights [32]float32
-	for s := range 8 {
-		sub := x[s*32:][:32]
-		var squares float32
-		for _, v := range sub {
-			squares += float32(v * v)
-		}
-		mean := sqrt(squares / 32)
-		for i, v := range sub {
-			weights[i] = mean + abs(v)
-		}
-		scales[s], minima[s] = g.affine(sub, weights[:])
-	}
+// scaleK4 writes the scales and minima of a block of Q4_K or Q5_K, 8 sub-blocks of 32, in the layout
+// of dtype's decoders. It replaces both by what was written.
+func scaleK4(b []byte, scales, minima []float32) {
 	var sc, mn [8]uint8
-	d := putScales(b, scales[:], 63, func(s int, n uint8) { sc[s] = n })
-	m := putScales(b[2:], minima[:], 63, func(s int, n uint8) { mn[s] = n })
+	d := putScales(b, sc[:], scales, 63)
+	m := putScales(b[2:], mn[:], minima, 63)
 	packed := b[4:16]
 	for s := range 4 {
 		packed[s] = sc[s] | sc[s+4]>>4<<6
@@ -120,130 +110,120 @@ func scaleK4(b []byte, x []float32, g *grid) (scale, minimum [8]float32) {
 		packed[s+8] = sc[s+4]&15 | mn[s+4]&15<<4
 	}
 	for s := range 8 {
-		scale[s], minimum[s] = d*float32(sc[s]), m*float32(mn[s])
+		scales[s], minima[s] = d*float32(sc[s]), m*float32(mn[s])
 	}
-	return scale, minimum
 }
 
-func encodeQ4_K(b []byte, x []float32) {
-	scale, minimum := scaleK4(b, x, &grid{top: 15, first: -1, step: 0.1, steps: 20})
-	qs := b[16:144]
-	clear(qs)
-	for s := range 8 {
-		q, shift := qs[s/2*32:][:32], s%2*4
-		for i, v := range x[s*32:][:32] {
-			q[i] |= quant(v, minimum[s], scale[s], 15) << shift
+func (e *encoder) q4_K(b []byte, x []float32) {
+	e.affine(e, gridQ4_K, x, 32)
+	for k := 0; len(b) > 0; k, b, x = k+8, b[144:], x[256:] {
+		scale, minimum := e.scale[k:k+8], e.minimum[k:k+8]
+		scaleK4(b, scale, minimum)
+		e.quants(e.q[:256], x[:256], scale, minimum, 0, 15, 0)
+		for j := range 4 {
+			join(b[16+32*j:][:32], e.q[64*j:], 2, 32, bits{count: 4})
 		}
 	}
 }
 
-func encodeQ5_K(b []byte, x []float32) {
-	scale, minimum := scaleK4(b, x, &grid{top: 31, first: -0.5, step: 0.1, steps: 15})
-	qh, qs := b[16:48], b[48:176]
-	clear(b[16:])
-	for s := range 8 {
-		q, shift := qs[s/2*32:][:32], s%2*4
-		for i, v := range x[s*32:][:32] {
-			n := quant(v, minimum[s], scale[s], 31)
-			q[i] |= n & 15 << shift
-			qh[i] |= n >> 4 << s
+func (e *encoder) q5_K(b []byte, x []float32) {
+	e.affine(e, gridQ5_K, x, 32)
+	for k := 0; len(b) > 0; k, b, x = k+8, b[176:], x[256:] {
+		scale, minimum := e.scale[k:k+8], e.minimum[k:k+8]
+		scaleK4(b, scale, minimum)
+		e.quants(e.q[:256], x[:256], scale, minimum, 0, 31, 0)
+		join(b[16:48], e.q[:], 8, 32, bits{4, 1})
+		for j := range 4 {
+			join(b[48+32*j:][:32], e.q[64*j:], 2, 32, bits{count: 4})
 		}
 	}
 }
 
-// encodeQ6_K encodes 16 sub-blocks of 16 with signed scales of eight bits.
-func encodeQ6_K(b []byte, x []float32) {
-	var scales [16]float32
-	for s := range 16 {
-		scales[s] = symmetric(x[s*16:][:16], 32)
-	}
-	clear(b)
-	top := extreme(scales[:])
+// q6_K encodes 16 sub-blocks of 16 with signed scales of eight bits.
+func (e *encoder) q6_K(b []byte, x []float32) {
+	e.symmetric(e, spansQ6_K, x, 16)
+	top := extreme(e.scale[:])
 	if abs(top) < tiny {
+		clear(b)
 		return
 	}
-	ql, qh, packed := b[:128], b[128:192], b[192:208]
 	inverse := -128 / top
 	d := putHalf(b[208:], 1/inverse)
-	for s := range 16 {
-		n := min(nearest(inverse*scales[s]), 127)
-		packed[s] = byte(int8(n))
-		scale := d * float32(n)
-		quarter, at := s%8/2, s%2*16
-		lo := ql[s/8*64+quarter%2*32+at:][:16]
-		hi := qh[s/8*32+at:][:16]
-		for i, v := range x[s*16:][:16] {
-			q := uint8(32)
-			if scale != 0 {
-				q = uint8(clamp(v/scale, -32, 31) + 32)
+	for s, v := range e.scale {
+		n := min(nearest(inverse*v), 127)
+		b[192+s] = byte(int8(n))
+		e.scale[s] = d * float32(n)
+	}
+	e.quants(e.q[:256], x, e.scale[:], none[:], -32, 31, 32)
+	for h := range 2 {
+		join(b[64*h:][:64], e.q[128*h:], 2, 64, bits{count: 4})
+		join(b[128+32*h:][:32], e.q[128*h:], 4, 32, bits{4, 2})
+	}
+}
+
+func (e *encoder) iq4_NL(b []byte, x []float32) {
+	e.levels(e, x, 32)
+	n := len(x) / 32
+	for s, scale := range e.scale[:n] {
+		putHalf(b[18*s:], scale)
+		e.scale[s] = 0
+		if scale != 0 {
+			e.scale[s] = 1 / scale
+		}
+	}
+	e.levelQuants(e.q[:len(x)], x, e.scale[:n])
+	for s := range n {
+		join(b[18*s+2:][:16], e.q[32*s:], 2, 16, bits{count: 4})
+	}
+}
+
+// iq4_XS encodes 8 sub-blocks of 32 with signed scales of six bits.
+func (e *encoder) iq4_XS(b []byte, x []float32) {
+	e.levels(e, x, 32)
+	for k := 0; len(b) > 0; k, b, x = k+8, b[136:], x[256:] {
+		scales := e.scale[k : k+8]
+		clear(b[:8])
+		d := -extreme(scales) / 32
+		putHalf(b, d)
+		var id float32
+		if d != 0 {
+			id = 1 / d
+		}
+		for s, v := range scales {
+			n := clamp(id*v, -32, 31)
+			scales[s] = 0
+			if scale := d * float32(n); scale != 0 {
+				scales[s] = 1 / scale
 			}
-			lo[i] |= q & 15 << (quarter / 2 * 4)
-			hi[i] |= q >> 4 << (quarter * 2)
+			six := uint16(n + 32)
+			b[4+s/2] |= byte(six&15) << (s % 2 * 4)
+			b[2+s/4] |= byte(six>>4) << (s % 4 * 2)
+		}
+		e.levelQuants(e.q[:256], x[:256], scales)
+		for s := range 8 {
+			join(b[8+16*s:][:16], e.q[32*s:], 2, 16, bits{count: 4})
 		}
 	}
 }
 
-func encodeIQ4_NL(b []byte, x []float32) {
-	scale := scaleOfLevels(x)
-	putHalf(b, scale)
-	var inverse float32
-	if scale != 0 {
-		inverse = 1 / scale
-	}
-	putLevels(b[2:18], x, inverse)
-}
-
-// encodeIQ4_XS encodes 8 sub-blocks of 32 with signed scales of six bits.
-func encodeIQ4_XS(b []byte, x []float32) {
-	var scales [8]float32
-	for s := range 8 {
-		scales[s] = scaleOfLevels(x[s*32:][:32])
-	}
-	clear(b)
-	d := -extreme(scales[:]) / 32
-	putHalf(b, d)
-	var id float32
-	if d != 0 {
-		id = 1 / d
-	}
-	for s := range 8 {
-		n := clamp(id*scales[s], -32, 31)
-		var inverse float32
-		if scale := d * float32(n); scale != 0 {
-			inverse = 1 / scale
-		}
-		putLevels(b[8+s*16:][:16], x[s*32:][:32], inverse)
-		six := uint16(n + 32)
-		b[4+s/2] |= byte(six&15) << (s % 2 * 4)
-		b[2+s/4] |= byte(six>>4) << (s % 4 * 2)
-	}
-}
-
-// putLevels writes the levels nearest to inverse*x.
-func putLevels(qs []byte, x []float32, inverse float32) {
-	for i := range qs {
-		qs[i] = levels.find(inverse*x[i]) | levels.find(inverse*x[i+16])<<4
-	}
-}
-
-// encodeMXFP4 chooses as scale the power of two that brings the extreme element between 4 and 8,
+// mxfp4 chooses as scale the power of two that brings the extreme element between 4 and 8,
 // as the OCP specification of microscaling formats prescribes; E2M1 represents values up to 6.
-func encodeMXFP4(b []byte, x []float32) {
+func (*encoder) mxfp4(b []byte, x []float32) {
 	e := uint8(0)
 	if top := abs(extreme(x)); top > 0 {
 		_, exp := math.Frexp(float64(top)) // top = frac * 2^exp, frac in [0.5, 1)
 		e = uint8(min(max(exp-1-2+127, 0), 254))
 	}
 	b[0] = e
-	unit := math.Ldexp(1, int(e)-127)
+	codes := newE2M1s(math.Ldexp(1, int(e)-127))
 	for i := range 16 {
-		b[1+i] = e2m1(x[i], unit) | e2m1(x[i+16], unit)<<4
+		b[1+i] = codes.code(x[i]) | codes.code(x[i+16])<<4
 	}
 }
 
-// encodeNVFP4 encodes 4 sub-blocks of 16 with UE4M3 scales. A scale maps the extreme element to 6,
+// nvfp4 encodes 4 sub-blocks of 16 with UE4M3 scales. A scale maps the extreme element to 6,
 // the largest value of E2M1. The elements are rounded to the values nearest for the rounded scale.
-func encodeNVFP4(b []byte, x []float32) {
+func (*encoder) nvfp4(b []byte, x []float32) {
 	for s := range 4 {
 		sub := x[16*s:][:16]
 		b[s] = dtype.F32ToUE4M3(abs(extreme(sub)) / 6)
@@ -252,8 +232,9 @@ func encodeNVFP4(b []byte, x []float32) {
 			clear(b[4+8*s:][:8])
 			continue
 		}
+		codes := newE2M1s(unit)
 		for i := range 8 {
-			b[4+8*s+i] = e2m1(sub[i], unit) | e2m1(sub[8+i], unit)<<4
+			b[4+8*s+i] = codes.code(sub[i]) | codes.code(sub[8+i])<<4
 		}
 	}
 }
@@ -272,15 +253,15 @@ func ternary(x []float32) (q [256]uint8, d float32) {
 	return q, d
 }
 
-// encodeTQ1_0 encodes a block of 256 elements with five digits of base 3 per byte.
-func encodeTQ1_0(b []byte, x []float32) {
+// tq1_0 encodes a block of 256 elements with five digits of base 3 per byte.
+func (*encoder) tq1_0(b []byte, x []float32) {
 	q, d := ternary(x)
 	dtype.PutTrits(b, &q)
 	putHalf(b[52:], d)
 }
 
-// encodeTQ2_0 encodes a block of 256 elements with four pairs of bits per byte.
-func encodeTQ2_0(b []byte, x []float32) {
+// tq2_0 encodes a block of 256 elements with four pairs of bits per byte.
+func (*encoder) tq2_0(b []byte, x []float32) {
 	q, d := ternary(x)
 	clear(b)
 	for i, v := range q {
@@ -289,19 +270,28 @@ func encodeTQ2_0(b []byte, x []float32) {
 	putHalf(b[64:], d)
 }
 
-// e2m1 returns the code of the value nearest to v; of two equally near values, the one with the
-// smaller magnitude.
-func e2m1(v float32, unit float64) uint8 {
-	magnitude := float64(abs(v)) / unit
-	code := uint8(0)
-	for _, above := range [...]float64{0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5} {
-		if magnitude <= above {
-			break
-		}
-		code++
+// halves are the numbers halfway between the magnitudes of E2M1.
+var halves = [7]float64{0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5}
+
+// e2m1s holds the bits of the numbers halfway between the magnitudes of E2M1 times a unit.
+type e2m1s [7]int32
+
+// newE2M1s returns the halves for a unit with few significant bits, so that the products are exact.
+func newE2M1s(unit float64) (e e2m1s) {
+	for i, v := range halves {
+		e[i] = int32(math.Float32bits(float32(v * unit)))
 	}
-	if v < 0 && code > 0 {
-		code |= 8
+	return e
+}
+
+// code returns the code of the value nearest to v; of two equally near values, the one with the
+// smaller magnitude. It compares bits, which have the order of magnitudes, and has no branches,
+// because a processor could not predict them.
+func (e *e2m1s) code(v float32) uint8 {
+	b := math.Float32bits(v)
+	magnitude, code := int32(b&^(1<<31)), uint32(0)
+	for _, half := range e {
+		code += uint32(half-magnitude) >> 31
 	}
-	return code
+	return uint8(code | (code+7)&(b>>28)&8) // there is no negative zero
 }

@@ -1,33 +1,50 @@
 package quantize
 
-// symmetric returns the scale with which scale*q, q in -limit..limit-1, best approximates x, with
-// errors weighted by x^2. Of 19 scales that map the extreme element near -limit, it chooses the
-// one whose quants have the best least-squares fit.
-func symmetric(x []float32, limit int32) float32 {
+// spans lists the scales that symmetric tries.
+type spans struct {
+	limit int32 // quants are in -limit..limit-1
+	// A trial maps the extreme element to this number. The first one is -limit, and the others
+	// are near it.
+	factors [19]float32
+}
+
+func newSpans(limit int32) *spans {
+	p := &spans{limit: limit}
+	p.factors[0] = -float32(limit)
+	at := 1
+	for step := -9; step <= 9; step++ {
+		if step != 0 {
+			p.factors[at] = -(float32(limit) + float32(0.1*float32(step)))
+			at++
+		}
+	}
+	return p
+}
+
+// symmetric returns the scale with which scale*q best approximates x, with errors weighted by x^2.
+// It chooses the trial whose quants have the best least-squares fit.
+func (p *spans) symmetric(x []float32) float32 {
 	top := extreme(x)
 	if abs(top) < tiny {
 		return 0
 	}
 	fit := func(inverse float32) (xq, qq float32) {
 		for _, v := range x {
-			q := float32(clamp(inverse*v, -limit, limit-1))
+			q := float32(clamp(inverse*v, -p.limit, p.limit-1))
 			w := v * v
 			xq += float32(float32(w*v) * q)
 			qq += float32(float32(w*q) * q)
 		}
 		return xq, qq
 	}
-	xq, qq := fit(-float32(limit) / top)
+	xq, qq := fit(p.factors[0] / top)
 	var scale float32
 	if qq != 0 {
 		scale = xq / qq
 	}
 	best := scale * xq
-	for step := -9; step <= 9; step++ {
-		if step == 0 {
-			continue
-		}
-		xq, qq := fit(-(float32(limit) + float32(0.1*float32(step))) / top)
+	for _, factor := range p.factors[1:] {
+		xq, qq := fit(factor / top)
 		if qq > 0 && float32(xq*xq) > float32(best*qq) {
 			scale = xq / qq
 			best = scale * xq
@@ -84,22 +101,50 @@ func descend(x []float32, limit int32) float32 {
 	return 0
 }
 
-// grid lists the scales that affine tries: those that spread the elements over top+first,
-// top+first+step, ... levels, steps+1 scales in all.
+// grid lists the scales that affine tries.
 type grid struct {
-	top         int32 // the highest quant
-	first, step float32
-	steps       int
-	absolute    bool // the error is the sum of magnitudes instead of squares
+	top     int32     // the highest quant
+	factors []float32 // a trial spreads the elements over this number of steps
+	// absolute selects magnitudes as weights, and as errors the magnitudes of differences. The
+	// weights are otherwise the magnitudes plus the root of their mean square, and the errors
+	// are squares.
+	absolute bool
+}
+
+// newGrid returns a grid with steps+1 trials over top+first, top+first+step, ... steps.
+func newGrid(top int32, first, step float32, steps int, absolute bool) *grid {
+	g := &grid{top: top, absolute: absolute}
+	for n := range steps + 1 {
+		g.factors = append(g.factors, first+float32(step*float32(n))+float32(top))
+	}
+	return g
+}
+
+// weigh sets the weights of the elements of a sub-block.
+func (g *grid) weigh(weights, x []float32) {
+	var mean float32
+	if !g.absolute {
+		var squares float32
+		for _, v := range x {
+			squares += float32(v * v)
+		}
+		mean = sqrt(squares / float32(len(x)))
+	}
+	for i, v := range x {
+		weights[i] = mean + abs(v)
+	}
 }
 
 // affine returns the scale and the minimum (as a magnitude to subtract) with which scale*q -
 // minimum, q in 0..top, best approximates x. Each trial spreads the elements over the current
 // range and fits a line through the quants by weighted least squares.
-func (g *grid) affine(x, weights []float32) (scale, minimum float32) {
+func (g *grid) affine(x []float32) (scale, minimum float32) {
+	var quants, space [32]float32
+	q, weights := quants[:len(x)], space[:len(x)]
+	g.weigh(weights, x)
 	lo, hi := x[0], x[0]
 	sumW := weights[0]
-	sumX := sumW * x[0]
+	sumX := float32(sumW * x[0])
 	for i, v := range x[1:] {
 		lo, hi = min(lo, v), max(hi, v)
 		w := weights[i+1]
@@ -112,9 +157,6 @@ func (g *grid) affine(x, weights []float32) (scale, minimum float32) {
 	if hi == lo {
 		return 0, -lo
 	}
-	var quants [32]float32
-	q := quants[:len(x)]
-	weights = weights[:len(x)]
 	top := float32(g.top)
 	inverse := top / (hi - lo)
 	scale = 1 / inverse
@@ -122,13 +164,13 @@ func (g *grid) affine(x, weights []float32) (scale, minimum float32) {
 		q[i] = float32(clamp(inverse*(v-lo), 0, g.top))
 	}
 	best := g.err(x, weights, q, scale, lo, -1)
-	for n := 0; n <= g.steps; n++ {
-		inverse = (g.first + float32(g.step*float32(n)) + top) / (hi - lo)
+	for _, factor := range g.factors {
+		inverse = factor / (hi - lo)
 		var sumQ, sumQQ, sumXQ float32
 		for i, v := range x {
 			l := float32(clamp(inverse*(v-lo), 0, g.top))
 			q[i] = l
-			wl := weights[i] * l
+			wl := float32(weights[i] * l)
 			sumQ += wl
 			sumQQ += float32(wl * l)
 			sumXQ += float32(wl * v)
@@ -223,16 +265,27 @@ func scaleOfLevels(x []float32) float32 {
 		}
 		return xq, qq
 	}
-	lowest := levels.values[0]
-	xq, qq := fit(1 / (-top / lowest))
+	factors := levelFactors()
+	xq, qq := fit(1 / (-top / factors[0]))
 	scale := xq / qq
 	best := scale * xq
-	for try := -7; try <= 7; try++ {
-		xq, qq := fit((float32(try) + lowest) / top)
+	for _, factor := range factors[1:] {
+		xq, qq := fit(factor / top)
 		if qq > 0 && float32(xq*xq) > float32(best*qq) {
 			scale = xq / qq
 			best = scale * xq
 		}
 	}
 	return scale
+}
+
+// levelFactors returns the lowest level, and then the numbers to which scaleOfLevels maps the
+// extreme element.
+func levelFactors() (factors [16]float32) {
+	lowest := levels.values[0]
+	factors[0] = lowest
+	for i := range factors[1:] {
+		factors[1+i] = float32(i-7) + lowest
+	}
+	return factors
 }
