@@ -112,10 +112,12 @@ stress:
 	@for i in 1 2 3; do (while :; do :; done) & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; \
 	cd $(STRESS) && $(CURDIR)/build/stress.test -test.run '$(RUN)' -test.count 50 -test.timeout 20m
 
-# Under qemu tests take several times as long: three packages, and two small models.
+# Under qemu tests take several times as long: three packages, and two small models. The CPU called
+# max has i8mm, and the other one does not.
 test-arm64:
 	@command -v qemu-aarch64 >/dev/null || { echo "test-arm64: qemu-aarch64 is missing (Debian package qemu-user)"; exit 1; }
 	GOARCH=arm64 CGO_ENABLED=0 go test -exec "qemu-aarch64 -cpu max" ./internal/dtype ./internal/quantize ./replay/cpu
+	GOARCH=arm64 CGO_ENABLED=0 go test -exec "qemu-aarch64 -cpu neoverse-n1" -run Tiled ./replay/cpu
 	GOARCH=arm64 CGO_ENABLED=0 go test -tags nocuda -exec "qemu-aarch64 -cpu max" -run 'TestGoldens/testdata/(tiny|gopher-q8_0.gguf)/llama' ./internal/e2e
 
 # Metal's own declarations are checked by go test ./internal/metal/driver.

@@ -33,9 +33,9 @@ var flags = []string{
 }
 
 // march selects the instruction set by the beginning of a file's name; the default is armv8-a.
-// Code for processors without dot-product instructions must not use them.
+// Code for processors without an extension must not use its instructions.
 var march = []struct{ prefix, arch string }{
-	{"tiled", "armv8.2-a+dotprod"}, {"rows", "armv8.2-a+dotprod"}, {"", "armv8-a"},
+	{"matrix", "armv8.2-a+dotprod+i8mm"}, {"tiled", "armv8.2-a+dotprod"}, {"rows", "armv8.2-a+dotprod"}, {"", "armv8-a"},
 }
 
 // compiler compiles C files and checks them against the declarations in Go.

@@ -72,126 +72,126 @@ TEXT ·tiledQ8_0x4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ffaaa // lsl x10, x21, #1
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b15014b // add x11, x10, x21
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x8b0b0a88 // add x8, x20, x11, lsl #2
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x54000ccb // b.lt l2
-	WORD $0xd37ffb08 // lsl x8, x24, #1
-	WORD $0xd37ef6a9 // lsl x9, x21, #2
-	WORD $0xd37ef54a // lsl x10, x10, #2
-	WORD $0xd37ef56b // lsl x11, x11, #2
-	WORD $0x8b1902ec // add x12, x23, x25
-	WORD $0x8b18010d // add x13, x8, x24
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x54000ceb // b.lt l2
+	WORD $0xd37ffb09 // lsl x9, x24, #1
+	WORD $0x8b1902ea // add x10, x23, x25
+	WORD $0x8b18012b // add x11, x9, x24
 
 l0:
-	WORD $0xaa1f03ee // mov x14, xzr
-	WORD $0x910802cf // add x15, x22, #0x200
-	WORD $0x910042f0 // add x16, x23, #0x10
+	WORD $0x8b18014f // add x15, x10, x24
+	WORD $0xaa1f03ec // mov x12, xzr
+	WORD $0x910802cd // add x13, x22, #0x200
+	WORD $0x910042ee // add x14, x23, #0x10
+	WORD $0x8b1801ef // add x15, x15, x24
 
 l1:
-	WORD $0xd37cedd1 // lsl x17, x14, #4
+	WORD $0xd37ced90 // lsl x16, x12, #4
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0xad4026e3 // ldp q3, q9, [x23]
-	WORD $0x3cf86aea // ldr q10, [x23, x24]
-	WORD $0x8b1102d3 // add x19, x22, x17
-	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
-	WORD $0xfc6e79ed // ldr d13, [x15, x14, lsl #3]
-	WORD $0x3dc00260 // ldr q0, [x19]
-	WORD $0x3dc01265 // ldr q5, [x19, #0x40]
-	WORD $0x3dc02264 // ldr q4, [x19, #0x80]
-	WORD $0x3dc03262 // ldr q2, [x19, #0xc0]
-	WORD $0x3dc05267 // ldr q7, [x19, #0x140]
-	WORD $0x3dc06268 // ldr q8, [x19, #0x180]
-	WORD $0x4f83e001 // sdot v1.4s, v0.16b, v3.4b[0]
-	WORD $0x4f8ae006 // sdot v6.4s, v0.16b, v10.4b[0]
-	WORD $0x3dc0726c // ldr q12, [x19, #0x1c0]
-	WORD $0x3ce86aee // ldr q14, [x23, x8]
-	WORD $0x8b110291 // add x17, x20, x17
-	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
-	WORD $0x910005ce // add x14, x14, #0x1
-	WORD $0x4f8ee00b // sdot v11.4s, v0.16b, v14.4b[0]
-	WORD $0xf10011df // cmp x14, #0x4
-	WORD $0x4fa3e0a1 // sdot v1.4s, v5.16b, v3.4b[1]
-	WORD $0x4faae0a6 // sdot v6.4s, v5.16b, v10.4b[1]
-	WORD $0x4faee0ab // sdot v11.4s, v5.16b, v14.4b[1]
-	WORD $0x4f83e881 // sdot v1.4s, v4.16b, v3.4b[2]
-	WORD $0x4f8ae886 // sdot v6.4s, v4.16b, v10.4b[2]
-	WORD $0x4f8ee88b // sdot v11.4s, v4.16b, v14.4b[2]
-	WORD $0x4fa3e841 // sdot v1.4s, v2.16b, v3.4b[3]
-	WORD $0x3dc04263 // ldr q3, [x19, #0x100]
-	WORD $0x4faae846 // sdot v6.4s, v2.16b, v10.4b[3]
-	WORD $0x3cf86a0a // ldr q10, [x16, x24]
-	WORD $0x4faee84b // sdot v11.4s, v2.16b, v14.4b[3]
-	WORD $0x4f89e061 // sdot v1.4s, v3.16b, v9.4b[0]
-	WORD $0x4f8ae066 // sdot v6.4s, v3.16b, v10.4b[0]
-	WORD $0x4fa9e0e1 // sdot v1.4s, v7.16b, v9.4b[1]
-	WORD $0x4faae0e6 // sdot v6.4s, v7.16b, v10.4b[1]
-	WORD $0x4f89e901 // sdot v1.4s, v8.16b, v9.4b[2]
-	WORD $0x4f8ae906 // sdot v6.4s, v8.16b, v10.4b[2]
-	WORD $0x4fa9e981 // sdot v1.4s, v12.16b, v9.4b[3]
-	WORD $0x0e2179a9 // fcvtl v9.4s, v13.4h
-	WORD $0xbd40018d // ldr s13, [x12]
-	WORD $0x4faae986 // sdot v6.4s, v12.16b, v10.4b[3]
-	WORD $0x3ced6a0a // ldr q10, [x16, x13]
-	WORD $0x4f8d912d // fmul v13.4s, v9.4s, v13.s[0]
+	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
+	WORD $0xad402ee2 // ldp q2, q11, [x23]
+	WORD $0x3cf86aec // ldr q12, [x23, x24]
+	WORD $0x8b1002d1 // add x17, x22, x16
+	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
+	WORD $0xfc6c79ad // ldr d13, [x13, x12, lsl #3]
+	WORD $0x3dc00220 // ldr q0, [x17]
+	WORD $0x3dc01225 // ldr q5, [x17, #0x40]
+	WORD $0x3dc02224 // ldr q4, [x17, #0x80]
+	WORD $0x3dc03223 // ldr q3, [x17, #0xc0]
+	WORD $0x3dc05226 // ldr q6, [x17, #0x140]
+	WORD $0x3dc06228 // ldr q8, [x17, #0x180]
+	WORD $0x4f82e001 // sdot v1.4s, v0.16b, v2.4b[0]
+	WORD $0x4f8ce007 // sdot v7.4s, v0.16b, v12.4b[0]
+	WORD $0x3dc0722a // ldr q10, [x17, #0x1c0]
+	WORD $0xbd40014e // ldr s14, [x10]
+	WORD $0x8b100290 // add x16, x20, x16
+	WORD $0x3ceb69cf // ldr q15, [x14, x11]
+	WORD $0x9100058c // add x12, x12, #0x1
+	WORD $0xf100119f // cmp x12, #0x4
+	WORD $0x4fa2e0a1 // sdot v1.4s, v5.16b, v2.4b[1]
+	WORD $0x4face0a7 // sdot v7.4s, v5.16b, v12.4b[1]
+	WORD $0x4f82e881 // sdot v1.4s, v4.16b, v2.4b[2]
+	WORD $0x4f8ce887 // sdot v7.4s, v4.16b, v12.4b[2]
+	WORD $0x4fa2e861 // sdot v1.4s, v3.16b, v2.4b[3]
+	WORD $0x3dc04222 // ldr q2, [x17, #0x100]
+	WORD $0x4face867 // sdot v7.4s, v3.16b, v12.4b[3]
+	WORD $0x3ce96aec // ldr q12, [x23, x9]
+	WORD $0x4f8ce009 // sdot v9.4s, v0.16b, v12.4b[0]
+	WORD $0x4f8be041 // sdot v1.4s, v2.16b, v11.4b[0]
+	WORD $0x4face0a9 // sdot v9.4s, v5.16b, v12.4b[1]
+	WORD $0x4fabe0c1 // sdot v1.4s, v6.16b, v11.4b[1]
+	WORD $0x4f8ce889 // sdot v9.4s, v4.16b, v12.4b[2]
+	WORD $0x4f8be901 // sdot v1.4s, v8.16b, v11.4b[2]
+	WORD $0x4face869 // sdot v9.4s, v3.16b, v12.4b[3]
+	WORD $0x3ceb6aec // ldr q12, [x23, x11]
+	WORD $0x4fabe941 // sdot v1.4s, v10.16b, v11.4b[3]
+	WORD $0x0e2179ab // fcvtl v11.4s, v13.4h
+	WORD $0x3cf869cd // ldr q13, [x14, x24]
+	WORD $0x4f8de047 // sdot v7.4s, v2.16b, v13.4b[0]
+	WORD $0x4f8e916e // fmul v14.4s, v11.4s, v14.s[0]
 	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
-	WORD $0x6e21dda1 // fmul v1.4s, v13.4s, v1.4s
-	WORD $0x3dc0022d // ldr q13, [x17]
-	WORD $0x4e21d5a1 // fadd v1.4s, v13.4s, v1.4s
-	WORD $0x3ced6aed // ldr q13, [x23, x13]
-	WORD $0x4f8de00f // sdot v15.4s, v0.16b, v13.4b[0]
-	WORD $0x3ce86a00 // ldr q0, [x16, x8]
-	WORD $0x3d800221 // str q1, [x17]
-	WORD $0x4f80e06b // sdot v11.4s, v3.16b, v0.4b[0]
-	WORD $0xbc786981 // ldr s1, [x12, x24]
-	WORD $0x4fade0af // sdot v15.4s, v5.16b, v13.4b[1]
-	WORD $0x4e21d8c5 // scvtf v5.4s, v6.4s
-	WORD $0x4f819121 // fmul v1.4s, v9.4s, v1.s[0]
-	WORD $0x4fa0e0eb // sdot v11.4s, v7.16b, v0.4b[1]
-	WORD $0x4f8de88f // sdot v15.4s, v4.16b, v13.4b[2]
-	WORD $0x3ce96a24 // ldr q4, [x17, x9]
-	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
-	WORD $0x4f80e90b // sdot v11.4s, v8.16b, v0.4b[2]
-	WORD $0x4fade84f // sdot v15.4s, v2.16b, v13.4b[3]
-	WORD $0x4e21d481 // fadd v1.4s, v4.4s, v1.4s
-	WORD $0x4fa0e98b // sdot v11.4s, v12.16b, v0.4b[3]
-	WORD $0x3ca96a21 // str q1, [x17, x9]
-	WORD $0x4f8ae06f // sdot v15.4s, v3.16b, v10.4b[0]
-	WORD $0xbc686980 // ldr s0, [x12, x8]
-	WORD $0x4e21d961 // scvtf v1.4s, v11.4s
-	WORD $0x4f809120 // fmul v0.4s, v9.4s, v0.s[0]
-	WORD $0x4faae0ef // sdot v15.4s, v7.16b, v10.4b[1]
+	WORD $0x4fade0c7 // sdot v7.4s, v6.16b, v13.4b[1]
+	WORD $0x6e21ddc1 // fmul v1.4s, v14.4s, v1.4s
+	WORD $0x3dc0020e // ldr q14, [x16]
+	WORD $0x4f8de907 // sdot v7.4s, v8.16b, v13.4b[2]
+	WORD $0x4e21d5c1 // fadd v1.4s, v14.4s, v1.4s
+	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
+	WORD $0x4fade947 // sdot v7.4s, v10.16b, v13.4b[3]
+	WORD $0x3ce969cd // ldr q13, [x14, x9]
+	WORD $0x3d800201 // str q1, [x16]
+	WORD $0x4f8ce00e // sdot v14.4s, v0.16b, v12.4b[0]
+	WORD $0x4f8de049 // sdot v9.4s, v2.16b, v13.4b[0]
+	WORD $0xbc786940 // ldr s0, [x10, x24]
+	WORD $0x8b080210 // add x16, x16, x8
+	WORD $0x4e21d8e1 // scvtf v1.4s, v7.4s
+	WORD $0x4f809160 // fmul v0.4s, v11.4s, v0.s[0]
+	WORD $0x4face0ae // sdot v14.4s, v5.16b, v12.4b[1]
+	WORD $0x4fade0c9 // sdot v9.4s, v6.16b, v13.4b[1]
 	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
-	WORD $0x3cea6a21 // ldr q1, [x17, x10]
-	WORD $0x4f8ae90f // sdot v15.4s, v8.16b, v10.4b[2]
+	WORD $0x3dc00201 // ldr q1, [x16]
+	WORD $0x4f8ce88e // sdot v14.4s, v4.16b, v12.4b[2]
+	WORD $0x4f8de909 // sdot v9.4s, v8.16b, v13.4b[2]
 	WORD $0x4e20d420 // fadd v0.4s, v1.4s, v0.4s
-	WORD $0x4faae98f // sdot v15.4s, v12.16b, v10.4b[3]
-	WORD $0x3caa6a20 // str q0, [x17, x10]
-	WORD $0xbc6d6980 // ldr s0, [x12, x13]
-	WORD $0x4e21d9e1 // scvtf v1.4s, v15.4s
-	WORD $0x4f809120 // fmul v0.4s, v9.4s, v0.s[0]
+	WORD $0x4face86e // sdot v14.4s, v3.16b, v12.4b[3]
+	WORD $0x4fade949 // sdot v9.4s, v10.16b, v13.4b[3]
+	WORD $0x3d800200 // str q0, [x16]
+	WORD $0x8b080210 // add x16, x16, x8
+	WORD $0xbd4001e0 // ldr s0, [x15]
+	WORD $0x4f8fe04e // sdot v14.4s, v2.16b, v15.4b[0]
+	WORD $0x4e21d921 // scvtf v1.4s, v9.4s
+	WORD $0x4f809160 // fmul v0.4s, v11.4s, v0.s[0]
+	WORD $0x4fafe0ce // sdot v14.4s, v6.16b, v15.4b[1]
 	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
-	WORD $0x3ceb6a21 // ldr q1, [x17, x11]
+	WORD $0x3dc00201 // ldr q1, [x16]
+	WORD $0x4f8fe90e // sdot v14.4s, v8.16b, v15.4b[2]
 	WORD $0x4e20d420 // fadd v0.4s, v1.4s, v0.4s
-	WORD $0x3cab6a20 // str q0, [x17, x11]
-	WORD $0x54fff541 // b.ne l1
+	WORD $0x4fafe94e // sdot v14.4s, v10.16b, v15.4b[3]
+	WORD $0x3d800200 // str q0, [x16]
+	WORD $0xbc7869e0 // ldr s0, [x15, x24]
+	WORD $0x4e21d9c1 // scvtf v1.4s, v14.4s
+	WORD $0x4f809160 // fmul v0.4s, v11.4s, v0.s[0]
+	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x3ce86a01 // ldr q1, [x16, x8]
+	WORD $0x4e20d420 // fadd v0.4s, v1.4s, v0.4s
+	WORD $0x3ca86a00 // str q0, [x16, x8]
+	WORD $0x54fff501 // b.ne l1
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x9100118c // add x12, x12, #0x4
+	WORD $0x9100114a // add x10, x10, #0x4
 	WORD $0x910882d6 // add x22, x22, #0x220
-	WORD $0x54fff44c // b.gt l0
+	WORD $0x54fff3cc // b.gt l0
 
 l2:
 	RET
@@ -277,152 +277,152 @@ TEXT ·tiledQ4_0x4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ffaac // lsl x12, x21, #1
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b15018d // add x13, x12, x21
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x8b0d0a88 // add x8, x20, x13, lsl #2
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x5400100b // b.lt l2
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x5400102b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
-	WORD $0x8b1902e8 // add x8, x23, x25
+	WORD $0x8b1902e9 // add x9, x23, x25
 	WORD $0xd37ffb0a // lsl x10, x24, #1
-	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
-	WORD $0xd37ef6ab // lsl x11, x21, #2
-	WORD $0xd37ef58c // lsl x12, x12, #2
-	WORD $0xd37ef5ad // lsl x13, x13, #2
-	WORD $0x8b18014e // add x14, x10, x24
+	WORD $0x8b590d2b // add x11, x9, x25, lsr #3
+	WORD $0x8b18014c // add x12, x10, x24
 
 l0:
-	WORD $0xaa1f03ef // mov x15, xzr
-	WORD $0x910402d0 // add x16, x22, #0x100
-	WORD $0x910042f1 // add x17, x23, #0x10
-	WORD $0x8b180133 // add x19, x9, x24
-	WORD $0x8b0a0135 // add x21, x9, x10
-	WORD $0x8b0e013a // add x26, x9, x14
+	WORD $0x8b180135 // add x21, x9, x24
+	WORD $0xaa1f03ed // mov x13, xzr
+	WORD $0x910402ce // add x14, x22, #0x100
+	WORD $0x910042ef // add x15, x23, #0x10
+	WORD $0x8b180170 // add x16, x11, x24
+	WORD $0x8b0a0171 // add x17, x11, x10
+	WORD $0x8b0c0173 // add x19, x11, x12
+	WORD $0x8b1802b5 // add x21, x21, x24
 
 l1:
-	WORD $0xd37cede0 // lsl x0, x15, #4
-	WORD $0x79c00522 // ldrsh w2, [x9, #0x2]
-	WORD $0x79c00123 // ldrsh w3, [x9]
-	WORD $0xad402ee8 // ldp q8, q11, [x23]
+	WORD $0xd37cedba // lsl x26, x13, #4
+	WORD $0x79c00561 // ldrsh w1, [x11, #0x2]
+	WORD $0x79c00162 // ldrsh w2, [x11]
+	WORD $0xad402ee7 // ldp q7, q11, [x23]
 	WORD $0x3cf86aed // ldr q13, [x23, x24]
-	WORD $0x8b0002c1 // add x1, x22, x0
-	WORD $0x0b030042 // add w2, w2, w3
-	WORD $0x79c00663 // ldrsh w3, [x19, #0x2]
-	WORD $0x3dc00026 // ldr q6, [x1]
-	WORD $0x4b020fe2 // neg w2, w2, lsl #3
-	WORD $0x3dc01029 // ldr q9, [x1, #0x40]
-	WORD $0x3dc0202a // ldr q10, [x1, #0x80]
-	WORD $0x3dc0302c // ldr q12, [x1, #0xc0]
-	WORD $0x8b000280 // add x0, x20, x0
+	WORD $0x8b1a02c0 // add x0, x22, x26
+	WORD $0x0b020021 // add w1, w1, w2
+	WORD $0x79c00602 // ldrsh w2, [x16, #0x2]
+	WORD $0x3dc00006 // ldr q6, [x0]
+	WORD $0x4b010fe1 // neg w1, w1, lsl #3
+	WORD $0x3dc01009 // ldr q9, [x0, #0x40]
+	WORD $0x3dc0200a // ldr q10, [x0, #0x80]
+	WORD $0x3dc0300c // ldr q12, [x0, #0xc0]
+	WORD $0x8b1a029a // add x26, x20, x26
 	WORD $0x4e201cc1 // and v1.16b, v6.16b, v0.16b
-	WORD $0x4e040c42 // dup v2.4s, w2
+	WORD $0x4e040c22 // dup v2.4s, w1
 	WORD $0x4e201d24 // and v4.16b, v9.16b, v0.16b
 	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
-	WORD $0x78f86922 // ldrsh w2, [x9, x24]
+	WORD $0x78f86961 // ldrsh w1, [x11, x24]
 	WORD $0x4e201d85 // and v5.16b, v12.16b, v0.16b
 	WORD $0x6f0c04c6 // ushr v6.16b, v6.16b, #0x4
-	WORD $0xfc6f7a0e // ldr d14, [x16, x15, lsl #3]
-	WORD $0x3cea6aef // ldr q15, [x23, x10]
-	WORD $0x4f88e022 // sdot v2.4s, v1.16b, v8.4b[0]
-	WORD $0x0b020061 // add w1, w3, w2
-	WORD $0x79c006a2 // ldrsh w2, [x21, #0x2]
-	WORD $0x4b010fe1 // neg w1, w1, lsl #3
-	WORD $0x910005ef // add x15, x15, #0x1
-	WORD $0xf10011ff // cmp x15, #0x4
-	WORD $0x4e040c27 // dup v7.4s, w1
-	WORD $0x78f87921 // ldrsh w1, [x9, x24, lsl #1]
-	WORD $0x4fa8e082 // sdot v2.4s, v4.16b, v8.4b[1]
-	WORD $0x0b010041 // add w1, w2, w1
-	WORD $0x79c00742 // ldrsh w2, [x26, #0x2]
-	WORD $0x4f8de027 // sdot v7.4s, v1.16b, v13.4b[0]
-	WORD $0x4b010fe1 // neg w1, w1, lsl #3
-	WORD $0x4f88e862 // sdot v2.4s, v3.16b, v8.4b[2]
-	WORD $0x4fade087 // sdot v7.4s, v4.16b, v13.4b[1]
-	WORD $0x4fa8e8a2 // sdot v2.4s, v5.16b, v8.4b[3]
-	WORD $0x6f0c0528 // ushr v8.16b, v9.16b, #0x4
+	WORD $0xbd40012f // ldr s15, [x9]
+	WORD $0x3cec69f0 // ldr q16, [x15, x12]
+	WORD $0x4f87e022 // sdot v2.4s, v1.16b, v7.4b[0]
+	WORD $0x0b010040 // add w0, w2, w1
+	WORD $0x79c00621 // ldrsh w1, [x17, #0x2]
+	WORD $0x4b000fe0 // neg w0, w0, lsl #3
+	WORD $0x4e040c08 // dup v8.4s, w0
+	WORD $0x78f87960 // ldrsh w0, [x11, x24, lsl #1]
+	WORD $0x4fa7e082 // sdot v2.4s, v4.16b, v7.4b[1]
+	WORD $0x0b000020 // add w0, w1, w0
+	WORD $0x79c00661 // ldrsh w1, [x19, #0x2]
+	WORD $0x4f8de028 // sdot v8.4s, v1.16b, v13.4b[0]
+	WORD $0x4b000fe0 // neg w0, w0, lsl #3
+	WORD $0x4f87e862 // sdot v2.4s, v3.16b, v7.4b[2]
+	WORD $0x4e040c0e // dup v14.4s, w0
+	WORD $0x78ec6960 // ldrsh w0, [x11, x12]
+	WORD $0x4fade088 // sdot v8.4s, v4.16b, v13.4b[1]
+	WORD $0x0b000020 // add w0, w1, w0
+	WORD $0x4b000fe0 // neg w0, w0, lsl #3
+	WORD $0x4fa7e8a2 // sdot v2.4s, v5.16b, v7.4b[3]
+	WORD $0x6f0c0527 // ushr v7.16b, v9.16b, #0x4
 	WORD $0x6f0c0549 // ushr v9.16b, v10.16b, #0x4
 	WORD $0x6f0c058a // ushr v10.16b, v12.16b, #0x4
-	WORD $0x4e040c2c // dup v12.4s, w1
-	WORD $0x78ee6921 // ldrsh w1, [x9, x14]
-	WORD $0x4f8de867 // sdot v7.4s, v3.16b, v13.4b[2]
-	WORD $0x0b010041 // add w1, w2, w1
+	WORD $0xfc6d79cc // ldr d12, [x14, x13, lsl #3]
+	WORD $0x910005ad // add x13, x13, #0x1
+	WORD $0x4f8de868 // sdot v8.4s, v3.16b, v13.4b[2]
+	WORD $0xf10011bf // cmp x13, #0x4
 	WORD $0x4f8be0c2 // sdot v2.4s, v6.16b, v11.4b[0]
-	WORD $0x4f8fe02c // sdot v12.4s, v1.16b, v15.4b[0]
-	WORD $0x4b010fe1 // neg w1, w1, lsl #3
-	WORD $0x4fade8a7 // sdot v7.4s, v5.16b, v13.4b[3]
-	WORD $0x3cf86a2d // ldr q13, [x17, x24]
-	WORD $0x4fabe102 // sdot v2.4s, v8.16b, v11.4b[1]
-	WORD $0x4fafe08c // sdot v12.4s, v4.16b, v15.4b[1]
-	WORD $0x4f8de0c7 // sdot v7.4s, v6.16b, v13.4b[0]
+	WORD $0x4fade8a8 // sdot v8.4s, v5.16b, v13.4b[3]
+	WORD $0x3cea6aed // ldr q13, [x23, x10]
+	WORD $0x4fabe0e2 // sdot v2.4s, v7.16b, v11.4b[1]
+	WORD $0x4f8de02e // sdot v14.4s, v1.16b, v13.4b[0]
 	WORD $0x4f8be922 // sdot v2.4s, v9.16b, v11.4b[2]
-	WORD $0x4f8fe86c // sdot v12.4s, v3.16b, v15.4b[2]
-	WORD $0x4fade107 // sdot v7.4s, v8.16b, v13.4b[1]
+	WORD $0x4fade08e // sdot v14.4s, v4.16b, v13.4b[1]
 	WORD $0x4fabe942 // sdot v2.4s, v10.16b, v11.4b[3]
-	WORD $0x0e2179cb // fcvtl v11.4s, v14.4h
-	WORD $0xbd40010e // ldr s14, [x8]
-	WORD $0x4fafe8ac // sdot v12.4s, v5.16b, v15.4b[3]
-	WORD $0x3cee6aef // ldr q15, [x23, x14]
-	WORD $0x4f8de927 // sdot v7.4s, v9.16b, v13.4b[2]
-	WORD $0x4f8e916e // fmul v14.4s, v11.4s, v14.s[0]
+	WORD $0x0e21798b // fcvtl v11.4s, v12.4h
+	WORD $0x3cf869ec // ldr q12, [x15, x24]
+	WORD $0x4f8de86e // sdot v14.4s, v3.16b, v13.4b[2]
+	WORD $0x4f8ce0c8 // sdot v8.4s, v6.16b, v12.4b[0]
+	WORD $0x4f8f916f // fmul v15.4s, v11.4s, v15.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4fade947 // sdot v7.4s, v10.16b, v13.4b[3]
-	WORD $0x3cee6a2d // ldr q13, [x17, x14]
-	WORD $0x6e22ddc2 // fmul v2.4s, v14.4s, v2.4s
-	WORD $0x3dc0000e // ldr q14, [x0]
-	WORD $0x4e22d5c2 // fadd v2.4s, v14.4s, v2.4s
-	WORD $0x4e040c2e // dup v14.4s, w1
-	WORD $0x4f8fe02e // sdot v14.4s, v1.16b, v15.4b[0]
-	WORD $0x3cea6a21 // ldr q1, [x17, x10]
-	WORD $0x3d800002 // str q2, [x0]
-	WORD $0x4f81e0cc // sdot v12.4s, v6.16b, v1.4b[0]
-	WORD $0xbc786902 // ldr s2, [x8, x24]
-	WORD $0x4fafe08e // sdot v14.4s, v4.16b, v15.4b[1]
-	WORD $0x4f829162 // fmul v2.4s, v11.4s, v2.s[0]
-	WORD $0x4e21d8e4 // scvtf v4.4s, v7.4s
-	WORD $0x4fa1e10c // sdot v12.4s, v8.16b, v1.4b[1]
-	WORD $0x4f8fe86e // sdot v14.4s, v3.16b, v15.4b[2]
-	WORD $0x6e24dc42 // fmul v2.4s, v2.4s, v4.4s
-	WORD $0x3ceb6803 // ldr q3, [x0, x11]
-	WORD $0x4f81e92c // sdot v12.4s, v9.16b, v1.4b[2]
-	WORD $0x4fafe8ae // sdot v14.4s, v5.16b, v15.4b[3]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4fa1e94c // sdot v12.4s, v10.16b, v1.4b[3]
-	WORD $0x3cab6802 // str q2, [x0, x11]
-	WORD $0x4f8de0ce // sdot v14.4s, v6.16b, v13.4b[0]
-	WORD $0xbc6a6901 // ldr s1, [x8, x10]
+	WORD $0x4fade8ae // sdot v14.4s, v5.16b, v13.4b[3]
+	WORD $0x3cec6aed // ldr q13, [x23, x12]
+	WORD $0x4face0e8 // sdot v8.4s, v7.16b, v12.4b[1]
+	WORD $0x6e22dde2 // fmul v2.4s, v15.4s, v2.4s
+	WORD $0x3dc0034f // ldr q15, [x26]
+	WORD $0x4f8ce928 // sdot v8.4s, v9.16b, v12.4b[2]
+	WORD $0x4e22d5e2 // fadd v2.4s, v15.4s, v2.4s
+	WORD $0x4e040c0f // dup v15.4s, w0
+	WORD $0x4face948 // sdot v8.4s, v10.16b, v12.4b[3]
+	WORD $0x3cea69ec // ldr q12, [x15, x10]
+	WORD $0x4f8de02f // sdot v15.4s, v1.16b, v13.4b[0]
+	WORD $0x3d800342 // str q2, [x26]
+	WORD $0x4f8ce0ce // sdot v14.4s, v6.16b, v12.4b[0]
+	WORD $0x8b08035a // add x26, x26, x8
+	WORD $0xbc786921 // ldr s1, [x9, x24]
+	WORD $0x4e21d902 // scvtf v2.4s, v8.4s
 	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
-	WORD $0x4e21d982 // scvtf v2.4s, v12.4s
-	WORD $0x4fade10e // sdot v14.4s, v8.16b, v13.4b[1]
+	WORD $0x4fade08f // sdot v15.4s, v4.16b, v13.4b[1]
+	WORD $0x4face0ee // sdot v14.4s, v7.16b, v12.4b[1]
 	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3cec6802 // ldr q2, [x0, x12]
-	WORD $0x4f8de92e // sdot v14.4s, v9.16b, v13.4b[2]
+	WORD $0x4f8de86f // sdot v15.4s, v3.16b, v13.4b[2]
+	WORD $0x3dc00342 // ldr q2, [x26]
+	WORD $0x4f8ce92e // sdot v14.4s, v9.16b, v12.4b[2]
 	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x4fade94e // sdot v14.4s, v10.16b, v13.4b[3]
-	WORD $0x3cac6801 // str q1, [x0, x12]
-	WORD $0xbc6e6901 // ldr s1, [x8, x14]
-	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4fade8af // sdot v15.4s, v5.16b, v13.4b[3]
+	WORD $0x4face94e // sdot v14.4s, v10.16b, v12.4b[3]
+	WORD $0x3d800341 // str q1, [x26]
+	WORD $0x4f90e0cf // sdot v15.4s, v6.16b, v16.4b[0]
+	WORD $0x8b08035a // add x26, x26, x8
+	WORD $0xbd4002a1 // ldr s1, [x21]
 	WORD $0x4e21d9c2 // scvtf v2.4s, v14.4s
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4fb0e0ef // sdot v15.4s, v7.16b, v16.4b[1]
 	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3ced6802 // ldr q2, [x0, x13]
+	WORD $0x3dc00342 // ldr q2, [x26]
+	WORD $0x4f90e92f // sdot v15.4s, v9.16b, v16.4b[2]
 	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3cad6801 // str q1, [x0, x13]
-	WORD $0x54fff2c1 // b.ne l1
+	WORD $0x4fb0e94f // sdot v15.4s, v10.16b, v16.4b[3]
+	WORD $0x3d800341 // str q1, [x26]
+	WORD $0xbc786aa1 // ldr s1, [x21, x24]
+	WORD $0x4e21d9e2 // scvtf v2.4s, v15.4s
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
+	WORD $0x3ce86b42 // ldr q2, [x26, x8]
+	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
+	WORD $0x3ca86b41 // str q1, [x26, x8]
+	WORD $0x54fff281 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
-	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
 	WORD $0x910482d6 // add x22, x22, #0x120
-	WORD $0x54fff14c // b.gt l0
+	WORD $0x54fff0cc // b.gt l0
 
 l2:
 	RET
@@ -529,84 +529,83 @@ TEXT ·tiledQ5_0x4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ffaac // lsl x12, x21, #1
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b15018d // add x13, x12, x21
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x8b0d0a88 // add x8, x20, x13, lsl #2
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x540012ab // b.lt l2
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x540012cb // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
-	WORD $0x8b1902e8 // add x8, x23, x25
+	WORD $0x8b1902e9 // add x9, x23, x25
 	WORD $0xd37ffb0a // lsl x10, x24, #1
-	WORD $0x8b590d09 // add x9, x8, x25, lsr #3
-	WORD $0xd37ef6ab // lsl x11, x21, #2
-	WORD $0xd37ef58c // lsl x12, x12, #2
-	WORD $0xd37ef5ad // lsl x13, x13, #2
-	WORD $0x8b18014e // add x14, x10, x24
+	WORD $0x8b590d2b // add x11, x9, x25, lsr #3
+	WORD $0x8b18014c // add x12, x10, x24
 
 l0:
-	WORD $0xaa1f03ef // mov x15, xzr
-	WORD $0x910502d0 // add x16, x22, #0x140
-	WORD $0x910042f1 // add x17, x23, #0x10
-	WORD $0x8b180133 // add x19, x9, x24
-	WORD $0x8b0a0135 // add x21, x9, x10
-	WORD $0x8b0e013a // add x26, x9, x14
+	WORD $0x8b180135 // add x21, x9, x24
+	WORD $0xaa1f03ed // mov x13, xzr
+	WORD $0x910502ce // add x14, x22, #0x140
+	WORD $0x910042ef // add x15, x23, #0x10
+	WORD $0x8b180170 // add x16, x11, x24
+	WORD $0x8b0a0171 // add x17, x11, x10
+	WORD $0x8b0c0173 // add x19, x11, x12
+	WORD $0x8b1802b5 // add x21, x21, x24
 
 l1:
-	WORD $0xd37cede0 // lsl x0, x15, #4
-	WORD $0x79c00522 // ldrsh w2, [x9, #0x2]
-	WORD $0x79c00123 // ldrsh w3, [x9]
+	WORD $0xd37cedba // lsl x26, x13, #4
+	WORD $0x79c00561 // ldrsh w1, [x11, #0x2]
+	WORD $0x79c00162 // ldrsh w2, [x11]
 	WORD $0xad4032ed // ldp q13, q12, [x23]
-	WORD $0x8b0002c1 // add x1, x22, x0
-	WORD $0x0b030042 // add w2, w2, w3
-	WORD $0x8b000280 // add x0, x20, x0
-	WORD $0x3dc04024 // ldr q4, [x1, #0x100]
-	WORD $0x3dc00029 // ldr q9, [x1]
-	WORD $0x4b0213e2 // neg w2, w2, lsl #4
-	WORD $0x3dc0102a // ldr q10, [x1, #0x40]
-	WORD $0x3dc0202f // ldr q15, [x1, #0x80]
-	WORD $0x3dc0302e // ldr q14, [x1, #0xc0]
+	WORD $0x3cec69f1 // ldr q17, [x15, x12]
+	WORD $0x8b1a02c0 // add x0, x22, x26
+	WORD $0x0b020021 // add w1, w1, w2
+	WORD $0x8b1a029a // add x26, x20, x26
+	WORD $0x3dc04004 // ldr q4, [x0, #0x100]
+	WORD $0x3dc00009 // ldr q9, [x0]
+	WORD $0x4b0113e1 // neg w1, w1, lsl #4
+	WORD $0x3dc0100a // ldr q10, [x0, #0x40]
+	WORD $0x3dc0200f // ldr q15, [x0, #0x80]
+	WORD $0x3dc0300e // ldr q14, [x0, #0xc0]
 	WORD $0x4f0c5482 // shl v2.16b, v4.16b, #0x4
 	WORD $0x4e201d23 // and v3.16b, v9.16b, v0.16b
 	WORD $0x4f0b5485 // shl v5.16b, v4.16b, #0x3
 	WORD $0x4e201d46 // and v6.16b, v10.16b, v0.16b
 	WORD $0x4f0a5487 // shl v7.16b, v4.16b, #0x2
 	WORD $0x4e248488 // add v8.16b, v4.16b, v4.16b
-	WORD $0x78f86921 // ldrsh w1, [x9, x24]
+	WORD $0x78f86960 // ldrsh w0, [x11, x24]
 	WORD $0x6f0f0490 // ushr v16.16b, v4.16b, #0x1
 	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
 	WORD $0x4e211ca5 // and v5.16b, v5.16b, v1.16b
 	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
 	WORD $0x4e211d08 // and v8.16b, v8.16b, v1.16b
 	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
-	WORD $0x4e040c43 // dup v3.4s, w2
+	WORD $0x4e040c23 // dup v3.4s, w1
 	WORD $0x4ea61ca5 // orr v5.16b, v5.16b, v6.16b
 	WORD $0x4e201de6 // and v6.16b, v15.16b, v0.16b
-	WORD $0x79c00662 // ldrsh w2, [x19, #0x2]
+	WORD $0x79c00601 // ldrsh w1, [x16, #0x2]
 	WORD $0x4f8de043 // sdot v3.4s, v2.16b, v13.4b[0]
-	WORD $0x0b010041 // add w1, w2, w1
-	WORD $0x79c006a2 // ldrsh w2, [x21, #0x2]
+	WORD $0x0b000020 // add w0, w1, w0
+	WORD $0x79c00621 // ldrsh w1, [x17, #0x2]
 	WORD $0x4ea61ce6 // orr v6.16b, v7.16b, v6.16b
 	WORD $0x4e201dc7 // and v7.16b, v14.16b, v0.16b
-	WORD $0x4b0113e1 // neg w1, w1, lsl #4
-	WORD $0x4e040c2b // dup v11.4s, w1
-	WORD $0x78f87921 // ldrsh w1, [x9, x24, lsl #1]
+	WORD $0x4b0013e0 // neg w0, w0, lsl #4
+	WORD $0x4e040c0b // dup v11.4s, w0
+	WORD $0x78f87960 // ldrsh w0, [x11, x24, lsl #1]
 	WORD $0x4fade0a3 // sdot v3.4s, v5.16b, v13.4b[1]
 	WORD $0x4ea71d08 // orr v8.16b, v8.16b, v7.16b
 	WORD $0x4e211c87 // and v7.16b, v4.16b, v1.16b
-	WORD $0x0b010041 // add w1, w2, w1
-	WORD $0x79c00742 // ldrsh w2, [x26, #0x2]
-	WORD $0x4b0113e1 // neg w1, w1, lsl #4
+	WORD $0x0b000020 // add w0, w1, w0
+	WORD $0x79c00661 // ldrsh w1, [x19, #0x2]
+	WORD $0x4b0013e0 // neg w0, w0, lsl #4
 	WORD $0x6f0c1527 // usra v7.16b, v9.16b, #0x4
 	WORD $0x4e211e09 // and v9.16b, v16.16b, v1.16b
 	WORD $0x6f0e0490 // ushr v16.16b, v4.16b, #0x2
@@ -614,88 +613,89 @@ l1:
 	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
 	WORD $0x6f0c1549 // usra v9.16b, v10.16b, #0x4
 	WORD $0x4e211e0a // and v10.16b, v16.16b, v1.16b
-	WORD $0x3cea6af0 // ldr q16, [x23, x10]
+	WORD $0xbd400130 // ldr s16, [x9]
 	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
 	WORD $0x4fade903 // sdot v3.4s, v8.16b, v13.4b[3]
 	WORD $0x3cf86aed // ldr q13, [x23, x24]
 	WORD $0x6f0c15ea // usra v10.16b, v15.16b, #0x4
-	WORD $0xfc6f7a0f // ldr d15, [x16, x15, lsl #3]
-	WORD $0x910005ef // add x15, x15, #0x1
+	WORD $0x4e040c0f // dup v15.4s, w0
+	WORD $0x78ec6960 // ldrsh w0, [x11, x12]
 	WORD $0x4f8de04b // sdot v11.4s, v2.16b, v13.4b[0]
 	WORD $0x6f0c15c4 // usra v4.16b, v14.16b, #0x4
-	WORD $0x4e040c2e // dup v14.4s, w1
-	WORD $0x78ee6921 // ldrsh w1, [x9, x14]
-	WORD $0xf10011ff // cmp x15, #0x4
+	WORD $0xfc6d79ce // ldr d14, [x14, x13, lsl #3]
+	WORD $0x0b000020 // add w0, w1, w0
+	WORD $0x910005ad // add x13, x13, #0x1
 	WORD $0x4f8ce0e3 // sdot v3.4s, v7.16b, v12.4b[0]
-	WORD $0x4f90e04e // sdot v14.4s, v2.16b, v16.4b[0]
-	WORD $0x0b010041 // add w1, w2, w1
+	WORD $0x4b0013e0 // neg w0, w0, lsl #4
+	WORD $0xf10011bf // cmp x13, #0x4
 	WORD $0x4fade0ab // sdot v11.4s, v5.16b, v13.4b[1]
-	WORD $0x4b0113e1 // neg w1, w1, lsl #4
 	WORD $0x4face123 // sdot v3.4s, v9.16b, v12.4b[1]
-	WORD $0x4fb0e0ae // sdot v14.4s, v5.16b, v16.4b[1]
 	WORD $0x4f8de8cb // sdot v11.4s, v6.16b, v13.4b[2]
 	WORD $0x4f8ce943 // sdot v3.4s, v10.16b, v12.4b[2]
-	WORD $0x4f90e8ce // sdot v14.4s, v6.16b, v16.4b[2]
 	WORD $0x4fade90b // sdot v11.4s, v8.16b, v13.4b[3]
-	WORD $0x3cf86a2d // ldr q13, [x17, x24]
+	WORD $0x3cea6aed // ldr q13, [x23, x10]
 	WORD $0x4face883 // sdot v3.4s, v4.16b, v12.4b[3]
-	WORD $0x0e2179ec // fcvtl v12.4s, v15.4h
-	WORD $0xbd40010f // ldr s15, [x8]
-	WORD $0x4fb0e90e // sdot v14.4s, v8.16b, v16.4b[3]
-	WORD $0x3cee6af0 // ldr q16, [x23, x14]
-	WORD $0x4f8de0eb // sdot v11.4s, v7.16b, v13.4b[0]
-	WORD $0x4f8f918f // fmul v15.4s, v12.4s, v15.s[0]
+	WORD $0x0e2179cc // fcvtl v12.4s, v14.4h
+	WORD $0x3cf869ee // ldr q14, [x15, x24]
+	WORD $0x4f8de04f // sdot v15.4s, v2.16b, v13.4b[0]
+	WORD $0x4f8ee0eb // sdot v11.4s, v7.16b, v14.4b[0]
+	WORD $0x4f909190 // fmul v16.4s, v12.4s, v16.s[0]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4fade12b // sdot v11.4s, v9.16b, v13.4b[1]
-	WORD $0x6e23dde3 // fmul v3.4s, v15.4s, v3.4s
-	WORD $0x3dc0000f // ldr q15, [x0]
-	WORD $0x4f8de94b // sdot v11.4s, v10.16b, v13.4b[2]
-	WORD $0x4e23d5e3 // fadd v3.4s, v15.4s, v3.4s
-	WORD $0x4e040c2f // dup v15.4s, w1
-	WORD $0x4fade88b // sdot v11.4s, v4.16b, v13.4b[3]
-	WORD $0x3cee6a2d // ldr q13, [x17, x14]
-	WORD $0x4f90e04f // sdot v15.4s, v2.16b, v16.4b[0]
-	WORD $0x3cea6a22 // ldr q2, [x17, x10]
-	WORD $0x3d800003 // str q3, [x0]
-	WORD $0x4f82e0ee // sdot v14.4s, v7.16b, v2.4b[0]
-	WORD $0xbc786903 // ldr s3, [x8, x24]
-	WORD $0x4fb0e0af // sdot v15.4s, v5.16b, v16.4b[1]
-	WORD $0x4f839183 // fmul v3.4s, v12.4s, v3.s[0]
-	WORD $0x4e21d965 // scvtf v5.4s, v11.4s
-	WORD $0x4fa2e12e // sdot v14.4s, v9.16b, v2.4b[1]
-	WORD $0x4f90e8cf // sdot v15.4s, v6.16b, v16.4b[2]
-	WORD $0x6e25dc63 // fmul v3.4s, v3.4s, v5.4s
-	WORD $0x3ceb6805 // ldr q5, [x0, x11]
-	WORD $0x4f82e94e // sdot v14.4s, v10.16b, v2.4b[2]
-	WORD $0x4fb0e90f // sdot v15.4s, v8.16b, v16.4b[3]
-	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x4fa2e88e // sdot v14.4s, v4.16b, v2.4b[3]
-	WORD $0x3cab6803 // str q3, [x0, x11]
-	WORD $0x4f8de0ef // sdot v15.4s, v7.16b, v13.4b[0]
-	WORD $0xbc6a6902 // ldr s2, [x8, x10]
+	WORD $0x4fade0af // sdot v15.4s, v5.16b, v13.4b[1]
+	WORD $0x4faee12b // sdot v11.4s, v9.16b, v14.4b[1]
+	WORD $0x6e23de03 // fmul v3.4s, v16.4s, v3.4s
+	WORD $0x3dc00350 // ldr q16, [x26]
+	WORD $0x4f8de8cf // sdot v15.4s, v6.16b, v13.4b[2]
+	WORD $0x4f8ee94b // sdot v11.4s, v10.16b, v14.4b[2]
+	WORD $0x4e23d603 // fadd v3.4s, v16.4s, v3.4s
+	WORD $0x4e040c10 // dup v16.4s, w0
+	WORD $0x4fade90f // sdot v15.4s, v8.16b, v13.4b[3]
+	WORD $0x3cec6aed // ldr q13, [x23, x12]
+	WORD $0x4faee88b // sdot v11.4s, v4.16b, v14.4b[3]
+	WORD $0x3cea69ee // ldr q14, [x15, x10]
+	WORD $0x4f8de050 // sdot v16.4s, v2.16b, v13.4b[0]
+	WORD $0x3d800343 // str q3, [x26]
+	WORD $0x8b08035a // add x26, x26, x8
+	WORD $0xbc786922 // ldr s2, [x9, x24]
+	WORD $0x4f8ee0ef // sdot v15.4s, v7.16b, v14.4b[0]
+	WORD $0x4e21d963 // scvtf v3.4s, v11.4s
 	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
-	WORD $0x4e21d9c3 // scvtf v3.4s, v14.4s
-	WORD $0x4fade12f // sdot v15.4s, v9.16b, v13.4b[1]
+	WORD $0x4fade0b0 // sdot v16.4s, v5.16b, v13.4b[1]
+	WORD $0x4faee12f // sdot v15.4s, v9.16b, v14.4b[1]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cec6803 // ldr q3, [x0, x12]
-	WORD $0x4f8de94f // sdot v15.4s, v10.16b, v13.4b[2]
+	WORD $0x4f8de8d0 // sdot v16.4s, v6.16b, v13.4b[2]
+	WORD $0x3dc00343 // ldr q3, [x26]
+	WORD $0x4f8ee94f // sdot v15.4s, v10.16b, v14.4b[2]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4fade88f // sdot v15.4s, v4.16b, v13.4b[3]
-	WORD $0x3cac6802 // str q2, [x0, x12]
-	WORD $0xbc6e6902 // ldr s2, [x8, x14]
-	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
+	WORD $0x4fade910 // sdot v16.4s, v8.16b, v13.4b[3]
+	WORD $0x4faee88f // sdot v15.4s, v4.16b, v14.4b[3]
+	WORD $0x3d800342 // str q2, [x26]
+	WORD $0x4f91e0f0 // sdot v16.4s, v7.16b, v17.4b[0]
+	WORD $0x8b08035a // add x26, x26, x8
+	WORD $0xbd4002a2 // ldr s2, [x21]
 	WORD $0x4e21d9e3 // scvtf v3.4s, v15.4s
+	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
+	WORD $0x4fb1e130 // sdot v16.4s, v9.16b, v17.4b[1]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3ced6803 // ldr q3, [x0, x13]
+	WORD $0x3dc00343 // ldr q3, [x26]
+	WORD $0x4f91e950 // sdot v16.4s, v10.16b, v17.4b[2]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cad6802 // str q2, [x0, x13]
-	WORD $0x54fff041 // b.ne l1
+	WORD $0x4fb1e890 // sdot v16.4s, v4.16b, v17.4b[3]
+	WORD $0x3d800342 // str q2, [x26]
+	WORD $0xbc786aa2 // ldr s2, [x21, x24]
+	WORD $0x4e21da03 // scvtf v3.4s, v16.4s
+	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
+	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
+	WORD $0x3ce86b43 // ldr q3, [x26, x8]
+	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
+	WORD $0x3ca86b42 // str q2, [x26, x8]
+	WORD $0x54fff001 // b.ne l1
 	WORD $0x910082f7 // add x23, x23, #0x20
 	WORD $0xf1008339 // subs x25, x25, #0x20
-	WORD $0x91001108 // add x8, x8, #0x4
 	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
 	WORD $0x910582d6 // add x22, x22, #0x160
-	WORD $0x54ffeecc // b.gt l0
+	WORD $0x54ffee4c // b.gt l0
 
 l2:
 	RET

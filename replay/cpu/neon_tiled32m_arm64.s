@@ -124,151 +124,154 @@ TEXT ·tiledQ4_1x4NEON(SB), NOSPLIT, $0-48
 	MOVD x+24(FP), R23
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
-	WORD $0xd37ffab0 // lsl x16, x21, #1
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x91001f2b // add x11, x25, #0x7
+	WORD $0xd37ef6ac // lsl x12, x21, #2
+	WORD $0x91001f2a // add x10, x25, #0x7
 	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
-	WORD $0x8b150211 // add x17, x16, x21
-	WORD $0x9a99b16c // csel x12, x11, x25, lt
-	WORD $0x8b1902eb // add x11, x23, x25
-	WORD $0x8b110a8a // add x10, x20, x17, lsl #2
-	WORD $0x8b8c0d6c // add x12, x11, x12, asr #3
-	WORD $0xd37ffb0d // lsl x13, x24, #1
+	WORD $0xd37ffb0b // lsl x11, x24, #1
+	WORD $0x8b0c0288 // add x8, x20, x12
+	WORD $0x9a99b14a // csel x10, x10, x25, lt
 	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0x8b0c0109 // add x9, x8, x12
 	WORD $0xad000280 // stp q0, q0, [x20]
+	WORD $0x8b0c012d // add x13, x9, x12
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
 	WORD $0xad000100 // stp q0, q0, [x8]
 	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0xad000140 // stp q0, q0, [x10]
-	WORD $0xad010140 // stp q0, q0, [x10, #0x20]
-	WORD $0x54000d8b // b.lt l2
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
+	WORD $0xad0001a0 // stp q0, q0, [x13]
+	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
+	WORD $0x54000dab // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
-	WORD $0xd37ef6af // lsl x15, x21, #2
-	WORD $0xd37ef610 // lsl x16, x16, #2
-	WORD $0xd37ef631 // lsl x17, x17, #2
-	WORD $0x8b1801ae // add x14, x13, x24
-	WORD $0xaa1603f3 // mov x19, x22
-	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa0b03fa // mov x26, x11
+	WORD $0x8b18016d // add x13, x11, x24
+	WORD $0xaa1603ee // mov x14, x22
+	WORD $0xaa1903ef // mov x15, x25
+	WORD $0xaa0903f0 // mov x16, x9
 
 l0:
-	WORD $0xaa1f03e0 // mov x0, xzr
-	WORD $0x91040261 // add x1, x19, #0x100
-	WORD $0x910042e2 // add x2, x23, #0x10
+	WORD $0x8b180200 // add x0, x16, x24
+	WORD $0xaa1f03f1 // mov x17, xzr
+	WORD $0x910401d3 // add x19, x14, #0x100
+	WORD $0x910042fa // add x26, x23, #0x10
+	WORD $0x8b180000 // add x0, x0, x24
 
 l1:
-	WORD $0xd37cec03 // lsl x3, x0, #4
+	WORD $0xd37cee21 // lsl x1, x17, #4
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0xad402ae8 // ldp q8, q10, [x23]
+	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
+	WORD $0xad402ee7 // ldp q7, q11, [x23]
 	WORD $0x3cf86aed // ldr q13, [x23, x24]
-	WORD $0x8b030264 // add x4, x19, x3
-	WORD $0xfc60782e // ldr d14, [x1, x0, lsl #3]
-	WORD $0x3ced6aef // ldr q15, [x23, x13]
-	WORD $0x3dc00084 // ldr q4, [x4]
-	WORD $0x3dc01089 // ldr q9, [x4, #0x40]
-	WORD $0x3dc0208b // ldr q11, [x4, #0x80]
-	WORD $0x3dc0308c // ldr q12, [x4, #0xc0]
-	WORD $0x8b030283 // add x3, x20, x3
-	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
-	WORD $0x4e201c81 // and v1.16b, v4.16b, v0.16b
+	WORD $0x8b0101c2 // add x2, x14, x1
+	WORD $0xfc717a6e // ldr d14, [x19, x17, lsl #3]
+	WORD $0xbd40020f // ldr s15, [x16]
+	WORD $0x3dc00043 // ldr q3, [x2]
+	WORD $0x3dc01049 // ldr q9, [x2, #0x40]
+	WORD $0x3dc0204a // ldr q10, [x2, #0x80]
+	WORD $0x3dc0304c // ldr q12, [x2, #0xc0]
+	WORD $0x8b010281 // add x1, x20, x1
+	WORD $0x3ced6b50 // ldr q16, [x26, x13]
+	WORD $0x4e201c61 // and v1.16b, v3.16b, v0.16b
 	WORD $0x4e201d26 // and v6.16b, v9.16b, v0.16b
-	WORD $0x4e201d65 // and v5.16b, v11.16b, v0.16b
-	WORD $0x4e201d83 // and v3.16b, v12.16b, v0.16b
-	WORD $0x6f0c0484 // ushr v4.16b, v4.16b, #0x4
-	WORD $0x6f0c058c // ushr v12.16b, v12.16b, #0x4
-	WORD $0x91000400 // add x0, x0, #0x1
-	WORD $0x4f88e022 // sdot v2.4s, v1.16b, v8.4b[0]
-	WORD $0x4f8de027 // sdot v7.4s, v1.16b, v13.4b[0]
-	WORD $0xf100101f // cmp x0, #0x4
-	WORD $0x4fa8e0c2 // sdot v2.4s, v6.16b, v8.4b[1]
-	WORD $0x4fade0c7 // sdot v7.4s, v6.16b, v13.4b[1]
-	WORD $0x4f88e8a2 // sdot v2.4s, v5.16b, v8.4b[2]
-	WORD $0x4f8de8a7 // sdot v7.4s, v5.16b, v13.4b[2]
-	WORD $0x4fa8e862 // sdot v2.4s, v3.16b, v8.4b[3]
-	WORD $0x6f0c0528 // ushr v8.16b, v9.16b, #0x4
-	WORD $0x6f0c0569 // ushr v9.16b, v11.16b, #0x4
-	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
-	WORD $0x4fade867 // sdot v7.4s, v3.16b, v13.4b[3]
-	WORD $0x3cf8684d // ldr q13, [x2, x24]
-	WORD $0x4f8ae082 // sdot v2.4s, v4.16b, v10.4b[0]
-	WORD $0x4f8fe02b // sdot v11.4s, v1.16b, v15.4b[0]
-	WORD $0x4f8de087 // sdot v7.4s, v4.16b, v13.4b[0]
-	WORD $0x4faae102 // sdot v2.4s, v8.16b, v10.4b[1]
-	WORD $0x4fafe0cb // sdot v11.4s, v6.16b, v15.4b[1]
-	WORD $0x4fade107 // sdot v7.4s, v8.16b, v13.4b[1]
-	WORD $0x4f8ae922 // sdot v2.4s, v9.16b, v10.4b[2]
-	WORD $0x4f8fe8ab // sdot v11.4s, v5.16b, v15.4b[2]
-	WORD $0x4f8de927 // sdot v7.4s, v9.16b, v13.4b[2]
-	WORD $0x4faae982 // sdot v2.4s, v12.16b, v10.4b[3]
-	WORD $0x0e2179ca // fcvtl v10.4s, v14.4h
-	WORD $0xbd40034e // ldr s14, [x26]
-	WORD $0x4fafe86b // sdot v11.4s, v3.16b, v15.4b[3]
-	WORD $0x4fade987 // sdot v7.4s, v12.16b, v13.4b[3]
-	WORD $0x3cee684d // ldr q13, [x2, x14]
-	WORD $0x4f8e914e // fmul v14.4s, v10.4s, v14.s[0]
+	WORD $0x4e201d45 // and v5.16b, v10.16b, v0.16b
+	WORD $0x4e201d84 // and v4.16b, v12.16b, v0.16b
+	WORD $0x6f0c0463 // ushr v3.16b, v3.16b, #0x4
+	WORD $0x91000631 // add x17, x17, #0x1
+	WORD $0xf100123f // cmp x17, #0x4
+	WORD $0x4f87e022 // sdot v2.4s, v1.16b, v7.4b[0]
+	WORD $0x4f8de028 // sdot v8.4s, v1.16b, v13.4b[0]
+	WORD $0x4fa7e0c2 // sdot v2.4s, v6.16b, v7.4b[1]
+	WORD $0x4fade0c8 // sdot v8.4s, v6.16b, v13.4b[1]
+	WORD $0x4f87e8a2 // sdot v2.4s, v5.16b, v7.4b[2]
+	WORD $0x4f8de8a8 // sdot v8.4s, v5.16b, v13.4b[2]
+	WORD $0x4fa7e882 // sdot v2.4s, v4.16b, v7.4b[3]
+	WORD $0x6f0c0527 // ushr v7.16b, v9.16b, #0x4
+	WORD $0x6f0c0549 // ushr v9.16b, v10.16b, #0x4
+	WORD $0x6f0c058a // ushr v10.16b, v12.16b, #0x4
+	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
+	WORD $0x4fade888 // sdot v8.4s, v4.16b, v13.4b[3]
+	WORD $0x3ceb6aed // ldr q13, [x23, x11]
+	WORD $0x4f8be062 // sdot v2.4s, v3.16b, v11.4b[0]
+	WORD $0x4f8de02c // sdot v12.4s, v1.16b, v13.4b[0]
+	WORD $0x4fabe0e2 // sdot v2.4s, v7.16b, v11.4b[1]
+	WORD $0x4fade0cc // sdot v12.4s, v6.16b, v13.4b[1]
+	WORD $0x4f8be922 // sdot v2.4s, v9.16b, v11.4b[2]
+	WORD $0x4f8de8ac // sdot v12.4s, v5.16b, v13.4b[2]
+	WORD $0x4fabe942 // sdot v2.4s, v10.16b, v11.4b[3]
+	WORD $0x0e2179cb // fcvtl v11.4s, v14.4h
+	WORD $0x3cf86b4e // ldr q14, [x26, x24]
+	WORD $0x4fade88c // sdot v12.4s, v4.16b, v13.4b[3]
+	WORD $0x3ced6aed // ldr q13, [x23, x13]
+	WORD $0x4f8ee068 // sdot v8.4s, v3.16b, v14.4b[0]
+	WORD $0x4f8f916f // fmul v15.4s, v11.4s, v15.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x6e22ddc2 // fmul v2.4s, v14.4s, v2.4s
-	WORD $0x3dc0006e // ldr q14, [x3]
-	WORD $0x4e22d5c2 // fadd v2.4s, v14.4s, v2.4s
-	WORD $0x3cee6aee // ldr q14, [x23, x14]
-	WORD $0x4f8ee030 // sdot v16.4s, v1.16b, v14.4b[0]
-	WORD $0x3ced6841 // ldr q1, [x2, x13]
-	WORD $0x3d800062 // str q2, [x3]
-	WORD $0x4f81e08b // sdot v11.4s, v4.16b, v1.4b[0]
-	WORD $0xbc786b42 // ldr s2, [x26, x24]
-	WORD $0x4faee0d0 // sdot v16.4s, v6.16b, v14.4b[1]
-	WORD $0x4e21d8e6 // scvtf v6.4s, v7.4s
-	WORD $0x4f829142 // fmul v2.4s, v10.4s, v2.s[0]
-	WORD $0x4fa1e10b // sdot v11.4s, v8.16b, v1.4b[1]
-	WORD $0x4f8ee8b0 // sdot v16.4s, v5.16b, v14.4b[2]
-	WORD $0x3cef6865 // ldr q5, [x3, x15]
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	WORD $0x4f81e92b // sdot v11.4s, v9.16b, v1.4b[2]
-	WORD $0x4faee870 // sdot v16.4s, v3.16b, v14.4b[3]
-	WORD $0x4e22d4a2 // fadd v2.4s, v5.4s, v2.4s
-	WORD $0x4fa1e98b // sdot v11.4s, v12.16b, v1.4b[3]
-	WORD $0x3caf6862 // str q2, [x3, x15]
-	WORD $0x4f8de090 // sdot v16.4s, v4.16b, v13.4b[0]
-	WORD $0xbc6d6b41 // ldr s1, [x26, x13]
-	WORD $0x4e21d962 // scvtf v2.4s, v11.4s
-	WORD $0x4f819141 // fmul v1.4s, v10.4s, v1.s[0]
-	WORD $0x4fade110 // sdot v16.4s, v8.16b, v13.4b[1]
+	WORD $0x4faee0e8 // sdot v8.4s, v7.16b, v14.4b[1]
+	WORD $0x6e22dde2 // fmul v2.4s, v15.4s, v2.4s
+	WORD $0x3dc0002f // ldr q15, [x1]
+	WORD $0x4f8ee928 // sdot v8.4s, v9.16b, v14.4b[2]
+	WORD $0x4e22d5e2 // fadd v2.4s, v15.4s, v2.4s
+	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
+	WORD $0x4faee948 // sdot v8.4s, v10.16b, v14.4b[3]
+	WORD $0x3ceb6b4e // ldr q14, [x26, x11]
+	WORD $0x3d800022 // str q2, [x1]
+	WORD $0x4f8de02f // sdot v15.4s, v1.16b, v13.4b[0]
+	WORD $0x4f8ee06c // sdot v12.4s, v3.16b, v14.4b[0]
+	WORD $0xbc786a01 // ldr s1, [x16, x24]
+	WORD $0x8b0c0021 // add x1, x1, x12
+	WORD $0x4e21d902 // scvtf v2.4s, v8.4s
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4fade0cf // sdot v15.4s, v6.16b, v13.4b[1]
+	WORD $0x4faee0ec // sdot v12.4s, v7.16b, v14.4b[1]
 	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3cf06862 // ldr q2, [x3, x16]
-	WORD $0x4f8de930 // sdot v16.4s, v9.16b, v13.4b[2]
+	WORD $0x3dc00022 // ldr q2, [x1]
+	WORD $0x4f8de8af // sdot v15.4s, v5.16b, v13.4b[2]
+	WORD $0x4f8ee92c // sdot v12.4s, v9.16b, v14.4b[2]
 	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x4fade990 // sdot v16.4s, v12.16b, v13.4b[3]
-	WORD $0x3cb06861 // str q1, [x3, x16]
-	WORD $0xbc6e6b41 // ldr s1, [x26, x14]
-	WORD $0x4e21da02 // scvtf v2.4s, v16.4s
-	WORD $0x4f819141 // fmul v1.4s, v10.4s, v1.s[0]
+	WORD $0x4fade88f // sdot v15.4s, v4.16b, v13.4b[3]
+	WORD $0x4faee94c // sdot v12.4s, v10.16b, v14.4b[3]
+	WORD $0x3d800021 // str q1, [x1]
+	WORD $0x8b0c0021 // add x1, x1, x12
+	WORD $0xbd400001 // ldr s1, [x0]
+	WORD $0x4f90e06f // sdot v15.4s, v3.16b, v16.4b[0]
+	WORD $0x4e21d982 // scvtf v2.4s, v12.4s
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4fb0e0ef // sdot v15.4s, v7.16b, v16.4b[1]
 	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3cf16862 // ldr q2, [x3, x17]
+	WORD $0x3dc00022 // ldr q2, [x1]
+	WORD $0x4f90e92f // sdot v15.4s, v9.16b, v16.4b[2]
 	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3cb16861 // str q1, [x3, x17]
-	WORD $0x54fff4c1 // b.ne l1
-	WORD $0xf10082b5 // subs x21, x21, #0x20
+	WORD $0x4fb0e94f // sdot v15.4s, v10.16b, v16.4b[3]
+	WORD $0x3d800021 // str q1, [x1]
+	WORD $0xbc786801 // ldr s1, [x0, x24]
+	WORD $0x4e21d9e2 // scvtf v2.4s, v15.4s
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
+	WORD $0x3cec6822 // ldr q2, [x1, x12]
+	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
+	WORD $0x3cac6821 // str q1, [x1, x12]
+	WORD $0x54fff481 // b.ne l1
+	WORD $0xf10081ef // subs x15, x15, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x9100135a // add x26, x26, #0x4
-	WORD $0x91050273 // add x19, x19, #0x140
-	WORD $0x54fff3cc // b.gt l0
+	WORD $0x91001210 // add x16, x16, #0x4
+	WORD $0x910501ce // add x14, x14, #0x140
+	WORD $0x54fff34c // b.gt l0
 
 l2:
-	WORD $0xaa1f03ee // mov x14, xzr
-	WORD $0x8b1801af // add x15, x13, x24
+	WORD $0x5280018d // mov w13, #0xc
+	WORD $0x8b150e8e // add x14, x20, x21, lsl #3
+	WORD $0xaa1f03ec // mov x12, xzr
+	WORD $0x9b0d52ad // madd x13, x21, x13, x20
+	WORD $0x8b18016f // add x15, x11, x24
 	WORD $0x52800033 // mov w19, #0x1
 
 l3:
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0xd37df1d1 // lsl x17, x14, #3
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
+	WORD $0xd37df191 // lsl x17, x12, #3
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
+	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
 	WORD $0x2a1303f0 // mov w16, w19
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
@@ -276,11 +279,11 @@ l3:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
 	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa0c03e2 // mov x2, x12
-	WORD $0xaa0b03e1 // mov x1, x11
+	WORD $0xaa0a03e2 // mov x2, x10
+	WORD $0xaa0903e1 // mov x1, x9
 	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0c03fa // mov x26, x12
-	WORD $0xaa0b03e0 // mov x0, x11
+	WORD $0xaa0a03fa // mov x26, x10
+	WORD $0xaa0903e0 // mov x0, x9
 
 l4:
 	WORD $0x910482e3 // add x3, x23, #0x120
@@ -292,7 +295,7 @@ l4:
 	WORD $0x0ddfcb4a // ld1r { v10.2s }, [x26], #4
 	WORD $0x4ddfc80b // ld1r { v11.4s }, [x0], #4
 	WORD $0x0d40c86c // ld1r { v12.2s }, [x3]
-	WORD $0x8b0d0043 // add x3, x2, x13
+	WORD $0x8b0b0043 // add x3, x2, x11
 	WORD $0x8b0f0042 // add x2, x2, x15
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
 	WORD $0x0d40c86d // ld1r { v13.2s }, [x3]
@@ -301,7 +304,7 @@ l4:
 	WORD $0x0e60294a // saddlp v10.2s, v10.4h
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
 	WORD $0xbc78682f // ldr s15, [x1, x24]
-	WORD $0xbc6d6830 // ldr s16, [x1, x13]
+	WORD $0xbc6b6830 // ldr s16, [x1, x11]
 	WORD $0xbc6f6833 // ldr s19, [x1, x15]
 	WORD $0xaa1a03e2 // mov x2, x26
 	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
@@ -329,16 +332,16 @@ l4:
 	WORD $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
 	WORD $0x4e31d4e7 // fadd v7.4s, v7.4s, v17.4s
 	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
-	WORD $0x4e2bd4a5 // fadd v5.4s, v5.4s, v11.4s
-	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
+	WORD $0x4e2bd484 // fadd v4.4s, v4.4s, v11.4s
+	WORD $0x4e2cd4a5 // fadd v5.4s, v5.4s, v12.4s
 	WORD $0x4e2fd442 // fadd v2.4s, v2.4s, v15.4s
 	WORD $0x4e2dd463 // fadd v3.4s, v3.4s, v13.4s
 	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
 	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
 	WORD $0x54fff98c // b.gt l4
-	WORD $0xd37cedd1 // lsl x17, x14, #4
+	WORD $0xd37ced91 // lsl x17, x12, #4
 	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0x5280004e // mov w14, #0x2
+	WORD $0x5280004c // mov w12, #0x2
 	WORD $0xb27c0235 // orr x21, x17, #0x10
 	WORD $0x3cf16a88 // ldr q8, [x20, x17]
 	WORD $0x3cf56a89 // ldr q9, [x20, x21]
@@ -348,22 +351,22 @@ l4:
 	WORD $0x3cb56a86 // str q6, [x20, x21]
 	WORD $0x3cf16906 // ldr q6, [x8, x17]
 	WORD $0x3cf56907 // ldr q7, [x8, x21]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3cb16905 // str q5, [x8, x17]
-	WORD $0x3cb56904 // str q4, [x8, x21]
-	WORD $0x3cf16924 // ldr q4, [x9, x17]
-	WORD $0x3cf56925 // ldr q5, [x9, x21]
+	WORD $0x4e24d4c4 // fadd v4.4s, v6.4s, v4.4s
+	WORD $0x4e25d4e5 // fadd v5.4s, v7.4s, v5.4s
+	WORD $0x3cb16904 // str q4, [x8, x17]
+	WORD $0x3cb56905 // str q5, [x8, x21]
+	WORD $0x3cf169c4 // ldr q4, [x14, x17]
+	WORD $0x3cf569c5 // ldr q5, [x14, x21]
 	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
 	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb16922 // str q2, [x9, x17]
-	WORD $0x3cb56923 // str q3, [x9, x21]
-	WORD $0x3cf16942 // ldr q2, [x10, x17]
-	WORD $0x3cf56943 // ldr q3, [x10, x21]
+	WORD $0x3cb169c2 // str q2, [x14, x17]
+	WORD $0x3cb569c3 // str q3, [x14, x21]
+	WORD $0x3cf169a2 // ldr q2, [x13, x17]
+	WORD $0x3cf569a3 // ldr q3, [x13, x21]
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3cb16940 // str q0, [x10, x17]
-	WORD $0x3cb56941 // str q1, [x10, x21]
+	WORD $0x3cb169a0 // str q0, [x13, x17]
+	WORD $0x3cb569a1 // str q1, [x13, x21]
 	WORD $0x3707f3d0 // tbnz w16, #0x0, l3
 	RET
 
@@ -510,58 +513,56 @@ TEXT ·tiledQ5_1x4NEON(SB), NOSPLIT, $0-48
 	MOVD x+24(FP), R23
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
-	WORD $0xd37ffab0 // lsl x16, x21, #1
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x91001f2b // add x11, x25, #0x7
+	WORD $0xd37ef6ac // lsl x12, x21, #2
+	WORD $0x91001f2a // add x10, x25, #0x7
 	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
-	WORD $0x8b150211 // add x17, x16, x21
-	WORD $0x9a99b16c // csel x12, x11, x25, lt
-	WORD $0x8b1902eb // add x11, x23, x25
-	WORD $0x8b110a8a // add x10, x20, x17, lsl #2
-	WORD $0x8b8c0d6c // add x12, x11, x12, asr #3
-	WORD $0xd37ffb0d // lsl x13, x24, #1
+	WORD $0xd37ffb0b // lsl x11, x24, #1
+	WORD $0x8b0c0288 // add x8, x20, x12
+	WORD $0x9a99b14a // csel x10, x10, x25, lt
 	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0x8b0c0109 // add x9, x8, x12
 	WORD $0xad000280 // stp q0, q0, [x20]
+	WORD $0x8b0c012d // add x13, x9, x12
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
 	WORD $0xad000100 // stp q0, q0, [x8]
 	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0xad000140 // stp q0, q0, [x10]
-	WORD $0xad010140 // stp q0, q0, [x10, #0x20]
-	WORD $0x5400102b // b.lt l2
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
+	WORD $0xad0001a0 // stp q0, q0, [x13]
+	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
+	WORD $0x5400104b // b.lt l2
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f00e601 // movi v1.16b, #0x10
-	WORD $0xd37ef6af // lsl x15, x21, #2
-	WORD $0xd37ef610 // lsl x16, x16, #2
-	WORD $0xd37ef631 // lsl x17, x17, #2
-	WORD $0x8b1801ae // add x14, x13, x24
-	WORD $0xaa1603f3 // mov x19, x22
-	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa0b03fa // mov x26, x11
+	WORD $0x8b18016d // add x13, x11, x24
+	WORD $0xaa1603ee // mov x14, x22
+	WORD $0xaa1903ef // mov x15, x25
+	WORD $0xaa0903f0 // mov x16, x9
 
 l0:
-	WORD $0xaa1f03e0 // mov x0, xzr
-	WORD $0x91050261 // add x1, x19, #0x140
-	WORD $0x910042e2 // add x2, x23, #0x10
+	WORD $0x8b180200 // add x0, x16, x24
+	WORD $0xaa1f03f1 // mov x17, xzr
+	WORD $0x910501d3 // add x19, x14, #0x140
+	WORD $0x910042fa // add x26, x23, #0x10
+	WORD $0x8b180000 // add x0, x0, x24
 
 l1:
-	WORD $0xd37cec03 // lsl x3, x0, #4
+	WORD $0xd37cee21 // lsl x1, x17, #4
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
+	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
 	WORD $0xad4032ed // ldp q13, q12, [x23]
-	WORD $0x6f00e411 // movi v17.2d, #0000000000000000
-	WORD $0x8b030264 // add x4, x19, x3
-	WORD $0x8b030283 // add x3, x20, x3
-	WORD $0x3dc04084 // ldr q4, [x4, #0x100]
-	WORD $0x3dc0008a // ldr q10, [x4]
-	WORD $0x3dc0108b // ldr q11, [x4, #0x40]
-	WORD $0x3dc0208e // ldr q14, [x4, #0x80]
-	WORD $0x3dc0308f // ldr q15, [x4, #0xc0]
+	WORD $0x3ced6b51 // ldr q17, [x26, x13]
+	WORD $0x8b0101c2 // add x2, x14, x1
+	WORD $0x8b010281 // add x1, x20, x1
+	WORD $0x3dc04044 // ldr q4, [x2, #0x100]
+	WORD $0x3dc00049 // ldr q9, [x2]
+	WORD $0x3dc0104b // ldr q11, [x2, #0x40]
+	WORD $0x3dc0204e // ldr q14, [x2, #0x80]
+	WORD $0x3dc0304f // ldr q15, [x2, #0xc0]
 	WORD $0x4f0c5482 // shl v2.16b, v4.16b, #0x4
-	WORD $0x4e201d45 // and v5.16b, v10.16b, v0.16b
+	WORD $0x4e201d25 // and v5.16b, v9.16b, v0.16b
 	WORD $0x4f0b5486 // shl v6.16b, v4.16b, #0x3
 	WORD $0x4f0a5487 // shl v7.16b, v4.16b, #0x2
 	WORD $0x4e248488 // add v8.16b, v4.16b, v4.16b
@@ -581,101 +582,106 @@ l1:
 	WORD $0x4ea51d08 // orr v8.16b, v8.16b, v5.16b
 	WORD $0x4e211c85 // and v5.16b, v4.16b, v1.16b
 	WORD $0x4f8de8e3 // sdot v3.4s, v7.16b, v13.4b[2]
-	WORD $0x6f0c1545 // usra v5.16b, v10.16b, #0x4
-	WORD $0x4e211e0a // and v10.16b, v16.16b, v1.16b
+	WORD $0x6f0c1525 // usra v5.16b, v9.16b, #0x4
+	WORD $0x4e211e09 // and v9.16b, v16.16b, v1.16b
 	WORD $0x6f0e0490 // ushr v16.16b, v4.16b, #0x2
 	WORD $0x6f0d0484 // ushr v4.16b, v4.16b, #0x3
 	WORD $0x4fade903 // sdot v3.4s, v8.16b, v13.4b[3]
 	WORD $0x3cf86aed // ldr q13, [x23, x24]
-	WORD $0x6f0c156a // usra v10.16b, v11.16b, #0x4
+	WORD $0x6f0c1569 // usra v9.16b, v11.16b, #0x4
 	WORD $0x4e211e0b // and v11.16b, v16.16b, v1.16b
 	WORD $0x4e211c84 // and v4.16b, v4.16b, v1.16b
-	WORD $0x3ced6af0 // ldr q16, [x23, x13]
-	WORD $0x4f8de049 // sdot v9.4s, v2.16b, v13.4b[0]
+	WORD $0xbd400210 // ldr s16, [x16]
+	WORD $0x4f8de04a // sdot v10.4s, v2.16b, v13.4b[0]
 	WORD $0x4f8ce0a3 // sdot v3.4s, v5.16b, v12.4b[0]
 	WORD $0x6f0c15cb // usra v11.16b, v14.16b, #0x4
-	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
 	WORD $0x6f0c15e4 // usra v4.16b, v15.16b, #0x4
-	WORD $0xfc60782f // ldr d15, [x1, x0, lsl #3]
-	WORD $0x91000400 // add x0, x0, #0x1
-	WORD $0x4fade0c9 // sdot v9.4s, v6.16b, v13.4b[1]
-	WORD $0xf100101f // cmp x0, #0x4
-	WORD $0x4face143 // sdot v3.4s, v10.16b, v12.4b[1]
-	WORD $0x4f90e04e // sdot v14.4s, v2.16b, v16.4b[0]
-	WORD $0x4f8de8e9 // sdot v9.4s, v7.16b, v13.4b[2]
+	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
+	WORD $0xfc717a6f // ldr d15, [x19, x17, lsl #3]
+	WORD $0x91000631 // add x17, x17, #0x1
+	WORD $0x4fade0ca // sdot v10.4s, v6.16b, v13.4b[1]
+	WORD $0xf100123f // cmp x17, #0x4
+	WORD $0x4face123 // sdot v3.4s, v9.16b, v12.4b[1]
+	WORD $0x4f8de8ea // sdot v10.4s, v7.16b, v13.4b[2]
 	WORD $0x4f8ce963 // sdot v3.4s, v11.16b, v12.4b[2]
-	WORD $0x4fb0e0ce // sdot v14.4s, v6.16b, v16.4b[1]
-	WORD $0x4fade909 // sdot v9.4s, v8.16b, v13.4b[3]
-	WORD $0x3cf8684d // ldr q13, [x2, x24]
+	WORD $0x4fade90a // sdot v10.4s, v8.16b, v13.4b[3]
+	WORD $0x3ceb6aed // ldr q13, [x23, x11]
 	WORD $0x4face883 // sdot v3.4s, v4.16b, v12.4b[3]
 	WORD $0x0e2179ec // fcvtl v12.4s, v15.4h
-	WORD $0xbd40034f // ldr s15, [x26]
-	WORD $0x4f90e8ee // sdot v14.4s, v7.16b, v16.4b[2]
-	WORD $0x4f8de0a9 // sdot v9.4s, v5.16b, v13.4b[0]
-	WORD $0x4f8f918f // fmul v15.4s, v12.4s, v15.s[0]
+	WORD $0x3cf86b4f // ldr q15, [x26, x24]
+	WORD $0x4f8de04e // sdot v14.4s, v2.16b, v13.4b[0]
+	WORD $0x4f8fe0aa // sdot v10.4s, v5.16b, v15.4b[0]
+	WORD $0x4f909190 // fmul v16.4s, v12.4s, v16.s[0]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4fb0e90e // sdot v14.4s, v8.16b, v16.4b[3]
-	WORD $0x4fade149 // sdot v9.4s, v10.16b, v13.4b[1]
-	WORD $0x6e23dde3 // fmul v3.4s, v15.4s, v3.4s
-	WORD $0x3dc0006f // ldr q15, [x3]
-	WORD $0x4f8de969 // sdot v9.4s, v11.16b, v13.4b[2]
-	WORD $0x4e23d5e3 // fadd v3.4s, v15.4s, v3.4s
-	WORD $0x3cee6aef // ldr q15, [x23, x14]
-	WORD $0x4f8fe051 // sdot v17.4s, v2.16b, v15.4b[0]
-	WORD $0x3ced6842 // ldr q2, [x2, x13]
-	WORD $0x4fade889 // sdot v9.4s, v4.16b, v13.4b[3]
-	WORD $0x3cee684d // ldr q13, [x2, x14]
-	WORD $0x3d800063 // str q3, [x3]
-	WORD $0x4f82e0ae // sdot v14.4s, v5.16b, v2.4b[0]
-	WORD $0xbc786b43 // ldr s3, [x26, x24]
-	WORD $0x4fafe0d1 // sdot v17.4s, v6.16b, v15.4b[1]
-	WORD $0x4e21d926 // scvtf v6.4s, v9.4s
-	WORD $0x4f839183 // fmul v3.4s, v12.4s, v3.s[0]
-	WORD $0x4fa2e14e // sdot v14.4s, v10.16b, v2.4b[1]
-	WORD $0x4f8fe8f1 // sdot v17.4s, v7.16b, v15.4b[2]
-	WORD $0x6e26dc63 // fmul v3.4s, v3.4s, v6.4s
-	WORD $0x3cef6866 // ldr q6, [x3, x15]
-	WORD $0x4f82e96e // sdot v14.4s, v11.16b, v2.4b[2]
-	WORD $0x4fafe911 // sdot v17.4s, v8.16b, v15.4b[3]
-	WORD $0x4e23d4c3 // fadd v3.4s, v6.4s, v3.4s
-	WORD $0x4fa2e88e // sdot v14.4s, v4.16b, v2.4b[3]
-	WORD $0x3caf6863 // str q3, [x3, x15]
-	WORD $0x4f8de0b1 // sdot v17.4s, v5.16b, v13.4b[0]
-	WORD $0xbc6d6b42 // ldr s2, [x26, x13]
+	WORD $0x4fade0ce // sdot v14.4s, v6.16b, v13.4b[1]
+	WORD $0x4fafe12a // sdot v10.4s, v9.16b, v15.4b[1]
+	WORD $0x6e23de03 // fmul v3.4s, v16.4s, v3.4s
+	WORD $0x3dc00030 // ldr q16, [x1]
+	WORD $0x4f8de8ee // sdot v14.4s, v7.16b, v13.4b[2]
+	WORD $0x4f8fe96a // sdot v10.4s, v11.16b, v15.4b[2]
+	WORD $0x4e23d603 // fadd v3.4s, v16.4s, v3.4s
+	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
+	WORD $0x4fade90e // sdot v14.4s, v8.16b, v13.4b[3]
+	WORD $0x3ced6aed // ldr q13, [x23, x13]
+	WORD $0x4fafe88a // sdot v10.4s, v4.16b, v15.4b[3]
+	WORD $0x3ceb6b4f // ldr q15, [x26, x11]
+	WORD $0x3d800023 // str q3, [x1]
+	WORD $0x4f8de050 // sdot v16.4s, v2.16b, v13.4b[0]
+	WORD $0x8b0c0021 // add x1, x1, x12
+	WORD $0xbc786a02 // ldr s2, [x16, x24]
+	WORD $0x4f8fe0ae // sdot v14.4s, v5.16b, v15.4b[0]
+	WORD $0x4e21d943 // scvtf v3.4s, v10.4s
+	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
+	WORD $0x4fade0d0 // sdot v16.4s, v6.16b, v13.4b[1]
+	WORD $0x4fafe12e // sdot v14.4s, v9.16b, v15.4b[1]
+	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
+	WORD $0x3dc00023 // ldr q3, [x1]
+	WORD $0x4f8de8f0 // sdot v16.4s, v7.16b, v13.4b[2]
+	WORD $0x4f8fe96e // sdot v14.4s, v11.16b, v15.4b[2]
+	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
+	WORD $0x4fade910 // sdot v16.4s, v8.16b, v13.4b[3]
+	WORD $0x4fafe88e // sdot v14.4s, v4.16b, v15.4b[3]
+	WORD $0x3d800022 // str q2, [x1]
+	WORD $0x8b0c0021 // add x1, x1, x12
+	WORD $0xbd400002 // ldr s2, [x0]
+	WORD $0x4f91e0b0 // sdot v16.4s, v5.16b, v17.4b[0]
 	WORD $0x4e21d9c3 // scvtf v3.4s, v14.4s
 	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
-	WORD $0x4fade151 // sdot v17.4s, v10.16b, v13.4b[1]
+	WORD $0x4fb1e130 // sdot v16.4s, v9.16b, v17.4b[1]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cf06863 // ldr q3, [x3, x16]
-	WORD $0x4f8de971 // sdot v17.4s, v11.16b, v13.4b[2]
+	WORD $0x3dc00023 // ldr q3, [x1]
+	WORD $0x4f91e970 // sdot v16.4s, v11.16b, v17.4b[2]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4fade891 // sdot v17.4s, v4.16b, v13.4b[3]
-	WORD $0x3cb06862 // str q2, [x3, x16]
-	WORD $0xbc6e6b42 // ldr s2, [x26, x14]
-	WORD $0x4e21da23 // scvtf v3.4s, v17.4s
+	WORD $0x4fb1e890 // sdot v16.4s, v4.16b, v17.4b[3]
+	WORD $0x3d800022 // str q2, [x1]
+	WORD $0xbc786802 // ldr s2, [x0, x24]
+	WORD $0x4e21da03 // scvtf v3.4s, v16.4s
 	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cf16863 // ldr q3, [x3, x17]
+	WORD $0x3cec6823 // ldr q3, [x1, x12]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cb16862 // str q2, [x3, x17]
-	WORD $0x54fff241 // b.ne l1
-	WORD $0xf10082b5 // subs x21, x21, #0x20
+	WORD $0x3cac6822 // str q2, [x1, x12]
+	WORD $0x54fff201 // b.ne l1
+	WORD $0xf10081ef // subs x15, x15, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x9100135a // add x26, x26, #0x4
-	WORD $0x91060273 // add x19, x19, #0x180
-	WORD $0x54fff14c // b.gt l0
+	WORD $0x91001210 // add x16, x16, #0x4
+	WORD $0x910601ce // add x14, x14, #0x180
+	WORD $0x54fff0cc // b.gt l0
 
 l2:
-	WORD $0xaa1f03ee // mov x14, xzr
-	WORD $0x8b1801af // add x15, x13, x24
+	WORD $0x5280018d // mov w13, #0xc
+	WORD $0x8b150e8e // add x14, x20, x21, lsl #3
+	WORD $0xaa1f03ec // mov x12, xzr
+	WORD $0x9b0d52ad // madd x13, x21, x13, x20
+	WORD $0x8b18016f // add x15, x11, x24
 	WORD $0x52800033 // mov w19, #0x1
 
 l3:
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0xd37df1d1 // lsl x17, x14, #3
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
+	WORD $0xd37df191 // lsl x17, x12, #3
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
+	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
 	WORD $0x2a1303f0 // mov w16, w19
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
@@ -683,11 +689,11 @@ l3:
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
 	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
 	WORD $0xaa1903f5 // mov x21, x25
-	WORD $0xaa0c03e2 // mov x2, x12
-	WORD $0xaa0b03e1 // mov x1, x11
+	WORD $0xaa0a03e2 // mov x2, x10
+	WORD $0xaa0903e1 // mov x1, x9
 	WORD $0xaa1603f7 // mov x23, x22
-	WORD $0xaa0c03fa // mov x26, x12
-	WORD $0xaa0b03e0 // mov x0, x11
+	WORD $0xaa0a03fa // mov x26, x10
+	WORD $0xaa0903e0 // mov x0, x9
 
 l4:
 	WORD $0x910582e3 // add x3, x23, #0x160
@@ -699,7 +705,7 @@ l4:
 	WORD $0x0ddfcb4a // ld1r { v10.2s }, [x26], #4
 	WORD $0x4ddfc80b // ld1r { v11.4s }, [x0], #4
 	WORD $0x0d40c86c // ld1r { v12.2s }, [x3]
-	WORD $0x8b0d0043 // add x3, x2, x13
+	WORD $0x8b0b0043 // add x3, x2, x11
 	WORD $0x8b0f0042 // add x2, x2, x15
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
 	WORD $0x0d40c86d // ld1r { v13.2s }, [x3]
@@ -708,7 +714,7 @@ l4:
 	WORD $0x0e60294a // saddlp v10.2s, v10.4h
 	WORD $0x0e60298c // saddlp v12.2s, v12.4h
 	WORD $0xbc78682f // ldr s15, [x1, x24]
-	WORD $0xbc6d6830 // ldr s16, [x1, x13]
+	WORD $0xbc6b6830 // ldr s16, [x1, x11]
 	WORD $0xbc6f6833 // ldr s19, [x1, x15]
 	WORD $0xaa1a03e2 // mov x2, x26
 	WORD $0x0e6029ad // saddlp v13.2s, v13.4h
@@ -736,16 +742,16 @@ l4:
 	WORD $0x4f8e9129 // fmul v9.4s, v9.4s, v14.s[0]
 	WORD $0x4e31d4e7 // fadd v7.4s, v7.4s, v17.4s
 	WORD $0x4e2ad4c6 // fadd v6.4s, v6.4s, v10.4s
-	WORD $0x4e2bd4a5 // fadd v5.4s, v5.4s, v11.4s
-	WORD $0x4e2cd484 // fadd v4.4s, v4.4s, v12.4s
+	WORD $0x4e2bd484 // fadd v4.4s, v4.4s, v11.4s
+	WORD $0x4e2cd4a5 // fadd v5.4s, v5.4s, v12.4s
 	WORD $0x4e2fd442 // fadd v2.4s, v2.4s, v15.4s
 	WORD $0x4e2dd463 // fadd v3.4s, v3.4s, v13.4s
 	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
 	WORD $0x4e29d421 // fadd v1.4s, v1.4s, v9.4s
 	WORD $0x54fff98c // b.gt l4
-	WORD $0xd37cedd1 // lsl x17, x14, #4
+	WORD $0xd37ced91 // lsl x17, x12, #4
 	WORD $0x2a1f03f3 // mov w19, wzr
-	WORD $0x5280004e // mov w14, #0x2
+	WORD $0x5280004c // mov w12, #0x2
 	WORD $0xb27c0235 // orr x21, x17, #0x10
 	WORD $0x3cf16a88 // ldr q8, [x20, x17]
 	WORD $0x3cf56a89 // ldr q9, [x20, x21]
@@ -755,21 +761,21 @@ l4:
 	WORD $0x3cb56a86 // str q6, [x20, x21]
 	WORD $0x3cf16906 // ldr q6, [x8, x17]
 	WORD $0x3cf56907 // ldr q7, [x8, x21]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
-	WORD $0x3cb16905 // str q5, [x8, x17]
-	WORD $0x3cb56904 // str q4, [x8, x21]
-	WORD $0x3cf16924 // ldr q4, [x9, x17]
-	WORD $0x3cf56925 // ldr q5, [x9, x21]
+	WORD $0x4e24d4c4 // fadd v4.4s, v6.4s, v4.4s
+	WORD $0x4e25d4e5 // fadd v5.4s, v7.4s, v5.4s
+	WORD $0x3cb16904 // str q4, [x8, x17]
+	WORD $0x3cb56905 // str q5, [x8, x21]
+	WORD $0x3cf169c4 // ldr q4, [x14, x17]
+	WORD $0x3cf569c5 // ldr q5, [x14, x21]
 	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
 	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
-	WORD $0x3cb16922 // str q2, [x9, x17]
-	WORD $0x3cb56923 // str q3, [x9, x21]
-	WORD $0x3cf16942 // ldr q2, [x10, x17]
-	WORD $0x3cf56943 // ldr q3, [x10, x21]
+	WORD $0x3cb169c2 // str q2, [x14, x17]
+	WORD $0x3cb569c3 // str q3, [x14, x21]
+	WORD $0x3cf169a2 // ldr q2, [x13, x17]
+	WORD $0x3cf569a3 // ldr q3, [x13, x21]
 	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
 	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
-	WORD $0x3cb16940 // str q0, [x10, x17]
-	WORD $0x3cb56941 // str q1, [x10, x21]
+	WORD $0x3cb169a0 // str q0, [x13, x17]
+	WORD $0x3cb569a1 // str q1, [x13, x21]
 	WORD $0x3707f3d0 // tbnz w16, #0x0, l3
 	RET

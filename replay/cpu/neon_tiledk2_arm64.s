@@ -184,195 +184,198 @@ TEXT ·tiledQ2_Kx4NEON(SB), NOSPLIT, $0-48
 	MOVD x+24(FP), R23
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
-	WORD $0xd37ffaaf // lsl x15, x21, #1
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x91001f2b // add x11, x25, #0x7
+	WORD $0xd37ef6ac // lsl x12, x21, #2
+	WORD $0x91001f2a // add x10, x25, #0x7
 	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
-	WORD $0x8b1501f0 // add x16, x15, x21
-	WORD $0x9a99b16c // csel x12, x11, x25, lt
-	WORD $0x8b1902eb // add x11, x23, x25
-	WORD $0x8b100a8a // add x10, x20, x16, lsl #2
-	WORD $0x8b8c0d6c // add x12, x11, x12, asr #3
-	WORD $0xd37ffb0d // lsl x13, x24, #1
+	WORD $0xd37ffb0b // lsl x11, x24, #1
+	WORD $0x8b0c0288 // add x8, x20, x12
+	WORD $0x9a99b14a // csel x10, x10, x25, lt
 	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0x8b0c0109 // add x9, x8, x12
 	WORD $0xad000280 // stp q0, q0, [x20]
+	WORD $0x8b0c012d // add x13, x9, x12
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
 	WORD $0xad000100 // stp q0, q0, [x8]
 	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0xad000140 // stp q0, q0, [x10]
-	WORD $0xad010140 // stp q0, q0, [x10, #0x20]
-	WORD $0x5400116b // b.lt l3
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
+	WORD $0xad0001a0 // stp q0, q0, [x13]
+	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
+	WORD $0x5400118b // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x0f0085e1 // movi v1.4h, #0xf
-	WORD $0xd37ef5ef // lsl x15, x15, #2
-	WORD $0xd37ef610 // lsl x16, x16, #2
-	WORD $0x8b1801ae // add x14, x13, x24
-	WORD $0xaa1603f1 // mov x17, x22
-	WORD $0xaa1903f3 // mov x19, x25
-	WORD $0xaa0b03fa // mov x26, x11
+	WORD $0x8b18016d // add x13, x11, x24
+	WORD $0xaa1603ee // mov x14, x22
+	WORD $0xaa1903ef // mov x15, x25
+	WORD $0xaa0903f0 // mov x16, x9
 
 l0:
-	WORD $0x2a1f03e0 // mov w0, wzr
-	WORD $0x91010221 // add x1, x17, #0x40
-	WORD $0x91050222 // add x2, x17, #0x140
+	WORD $0x2a1f03f1 // mov w17, wzr
+	WORD $0x910101d3 // add x19, x14, #0x40
+	WORD $0x910501da // add x26, x14, #0x140
 
 l1:
-	WORD $0xaa1f03e3 // mov x3, xzr
-	WORD $0x910042e4 // add x4, x23, #0x10
-	WORD $0x91004025 // add x5, x1, #0x10
+	WORD $0x8b180203 // add x3, x16, x24
+	WORD $0xaa1f03e0 // mov x0, xzr
+	WORD $0x910042e1 // add x1, x23, #0x10
+	WORD $0x91004262 // add x2, x19, #0x10
+	WORD $0x8b180063 // add x3, x3, x24
 
 l2:
-	WORD $0xd37cec66 // lsl x6, x3, #4
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
-	WORD $0xad4036eb // ldp q11, q13, [x23]
-	WORD $0xbc637828 // ldr s8, [x1, x3, lsl #2]
-	WORD $0x8b060047 // add x7, x2, x6
+	WORD $0xd37cec04 // lsl x4, x0, #4
+	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
+	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
+	WORD $0xad4036ea // ldp q10, q13, [x23]
+	WORD $0xbc607a68 // ldr s8, [x19, x0, lsl #2]
+	WORD $0x8b040345 // add x5, x26, x4
 	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
 	WORD $0x3cf86af1 // ldr q17, [x23, x24]
-	WORD $0x3dc000e7 // ldr q7, [x7]
-	WORD $0x3dc010ec // ldr q12, [x7, #0x40]
+	WORD $0x3dc000a6 // ldr q6, [x5]
+	WORD $0x3dc010ac // ldr q12, [x5, #0x40]
 	WORD $0x2f08a50f // ushll v15.8h, v8.8b, #0x0
-	WORD $0x3cf86893 // ldr q19, [x4, x24]
-	WORD $0x3ced6af4 // ldr q20, [x23, x13]
-	WORD $0x8b060286 // add x6, x20, x6
-	WORD $0x4e201ce2 // and v2.16b, v7.16b, v0.16b
-	WORD $0x6f0c04e3 // ushr v3.16b, v7.16b, #0x4
-	WORD $0x6f0e04e5 // ushr v5.16b, v7.16b, #0x2
-	WORD $0x6f0a04e7 // ushr v7.16b, v7.16b, #0x6
+	WORD $0x3cf86833 // ldr q19, [x1, x24]
+	WORD $0x8b040284 // add x4, x20, x4
+	WORD $0x6f00e415 // movi v21.2d, #0000000000000000
+	WORD $0x4e201cc2 // and v2.16b, v6.16b, v0.16b
+	WORD $0x6f0c04c3 // ushr v3.16b, v6.16b, #0x4
+	WORD $0x6f0e04c5 // ushr v5.16b, v6.16b, #0x2
+	WORD $0x6f0a04c6 // ushr v6.16b, v6.16b, #0x6
 	WORD $0x6f0c0589 // ushr v9.16b, v12.16b, #0x4
 	WORD $0x6f0e058e // ushr v14.16b, v12.16b, #0x2
 	WORD $0x0e211def // and v15.8b, v15.8b, v1.8b
-	WORD $0x3ced6895 // ldr q21, [x4, x13]
-	WORD $0xd37ef6a7 // lsl x7, x21, #2
-	WORD $0x4f8be046 // sdot v6.4s, v2.16b, v11.4b[0]
+	WORD $0x3dc00094 // ldr q20, [x4]
+	WORD $0x4f8ae047 // sdot v7.4s, v2.16b, v10.4b[0]
 	WORD $0x4e201c64 // and v4.16b, v3.16b, v0.16b
 	WORD $0x4e201ca5 // and v5.16b, v5.16b, v0.16b
 	WORD $0x4e201d83 // and v3.16b, v12.16b, v0.16b
 	WORD $0x4e201d28 // and v8.16b, v9.16b, v0.16b
 	WORD $0x4e201dc9 // and v9.16b, v14.16b, v0.16b
-	WORD $0xbc6378ae // ldr s14, [x5, x3, lsl #2]
+	WORD $0xbc60784e // ldr s14, [x2, x0, lsl #2]
 	WORD $0x6f0a058c // ushr v12.16b, v12.16b, #0x6
 	WORD $0x4f91e050 // sdot v16.4s, v2.16b, v17.4b[0]
-	WORD $0x4f8de0aa // sdot v10.4s, v5.16b, v13.4b[0]
-	WORD $0x4fabe086 // sdot v6.4s, v4.16b, v11.4b[1]
+	WORD $0x4f8de0ab // sdot v11.4s, v5.16b, v13.4b[0]
+	WORD $0x4faae087 // sdot v7.4s, v4.16b, v10.4b[1]
 	WORD $0x2f08a5ce // ushll v14.8h, v14.8b, #0x0
 	WORD $0x4fb1e090 // sdot v16.4s, v4.16b, v17.4b[1]
-	WORD $0x4fade0ea // sdot v10.4s, v7.16b, v13.4b[1]
+	WORD $0x4fade0cb // sdot v11.4s, v6.16b, v13.4b[1]
 	WORD $0x0e211dce // and v14.8b, v14.8b, v1.8b
-	WORD $0x4f8be866 // sdot v6.4s, v3.16b, v11.4b[2]
+	WORD $0x4f8ae867 // sdot v7.4s, v3.16b, v10.4b[2]
 	WORD $0x4f91e870 // sdot v16.4s, v3.16b, v17.4b[2]
-	WORD $0x4f8de92a // sdot v10.4s, v9.16b, v13.4b[2]
-	WORD $0x4fabe906 // sdot v6.4s, v8.16b, v11.4b[3]
-	WORD $0x2f10a5eb // ushll v11.4s, v15.4h, #0x0
+	WORD $0x4f8de92b // sdot v11.4s, v9.16b, v13.4b[2]
+	WORD $0x4faae907 // sdot v7.4s, v8.16b, v10.4b[3]
+	WORD $0x2f10a5ea // ushll v10.4s, v15.4h, #0x0
 	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
 	WORD $0x4fb1e910 // sdot v16.4s, v8.16b, v17.4b[3]
-	WORD $0x3dc000d1 // ldr q17, [x6]
-	WORD $0x4fade98a // sdot v10.4s, v12.16b, v13.4b[3]
+	WORD $0x3ceb6af1 // ldr q17, [x23, x11]
+	WORD $0x4fade98b // sdot v11.4s, v12.16b, v13.4b[3]
 	WORD $0x2f10a5cd // ushll v13.4s, v14.4h, #0x0
-	WORD $0x4eab9cd2 // mul v18.4s, v6.4s, v11.4s
-	WORD $0xfc637a26 // ldr d6, [x17, x3, lsl #3]
+	WORD $0x4eaa9cf2 // mul v18.4s, v7.4s, v10.4s
+	WORD $0xfc6079c7 // ldr d7, [x14, x0, lsl #3]
 	WORD $0x4f93e0af // sdot v15.4s, v5.16b, v19.4b[0]
-	WORD $0x91000463 // add x3, x3, #0x1
-	WORD $0x0e2178c6 // fcvtl v6.4s, v6.4h
-	WORD $0x4eab9e10 // mul v16.4s, v16.4s, v11.4s
-	WORD $0xf100107f // cmp x3, #0x4
-	WORD $0x4ead9552 // mla v18.4s, v10.4s, v13.4s
-	WORD $0xbd40034a // ldr s10, [x26]
-	WORD $0x4fb3e0ef // sdot v15.4s, v7.16b, v19.4b[1]
-	WORD $0x4f8a90ca // fmul v10.4s, v6.4s, v10.s[0]
+	WORD $0x91000400 // add x0, x0, #0x1
+	WORD $0x0e2178e7 // fcvtl v7.4s, v7.4h
+	WORD $0x4eaa9e10 // mul v16.4s, v16.4s, v10.4s
+	WORD $0xf100101f // cmp x0, #0x4
+	WORD $0x4ead9572 // mla v18.4s, v11.4s, v13.4s
+	WORD $0xbd40020b // ldr s11, [x16]
+	WORD $0x4fb3e0cf // sdot v15.4s, v6.16b, v19.4b[1]
+	WORD $0x4f8b90eb // fmul v11.4s, v7.4s, v11.s[0]
 	WORD $0x4e21da4e // scvtf v14.4s, v18.4s
 	WORD $0x6f00e412 // movi v18.2d, #0000000000000000
 	WORD $0x4f93e92f // sdot v15.4s, v9.16b, v19.4b[2]
-	WORD $0x6e2edd4a // fmul v10.4s, v10.4s, v14.4s
-	WORD $0x4f94e052 // sdot v18.4s, v2.16b, v20.4b[0]
+	WORD $0x6e2edd6b // fmul v11.4s, v11.4s, v14.4s
+	WORD $0x4f91e052 // sdot v18.4s, v2.16b, v17.4b[0]
 	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
 	WORD $0x4fb3e98f // sdot v15.4s, v12.16b, v19.4b[3]
-	WORD $0x6f00e413 // movi v19.2d, #0000000000000000
-	WORD $0x4e2ad62a // fadd v10.4s, v17.4s, v10.4s
-	WORD $0x4fb4e092 // sdot v18.4s, v4.16b, v20.4b[1]
-	WORD $0x4f95e0ae // sdot v14.4s, v5.16b, v21.4b[0]
+	WORD $0x3ceb6833 // ldr q19, [x1, x11]
+	WORD $0x4e2bd68b // fadd v11.4s, v20.4s, v11.4s
+	WORD $0x4fb1e092 // sdot v18.4s, v4.16b, v17.4b[1]
+	WORD $0x4f93e0ae // sdot v14.4s, v5.16b, v19.4b[0]
 	WORD $0x4ead95f0 // mla v16.4s, v15.4s, v13.4s
-	WORD $0x3cee6aef // ldr q15, [x23, x14]
-	WORD $0x3cee6891 // ldr q17, [x4, x14]
-	WORD $0x4f8fe053 // sdot v19.4s, v2.16b, v15.4b[0]
-	WORD $0x3d8000ca // str q10, [x6]
-	WORD $0x4f94e872 // sdot v18.4s, v3.16b, v20.4b[2]
-	WORD $0x4fb5e0ee // sdot v14.4s, v7.16b, v21.4b[1]
-	WORD $0xbc786b4a // ldr s10, [x26, x24]
+	WORD $0x3ced6aef // ldr q15, [x23, x13]
+	WORD $0x3ced6834 // ldr q20, [x1, x13]
+	WORD $0x4f8fe055 // sdot v21.4s, v2.16b, v15.4b[0]
+	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0x3d80008b // str q11, [x4]
+	WORD $0x4f91e872 // sdot v18.4s, v3.16b, v17.4b[2]
+	WORD $0x4fb3e0ce // sdot v14.4s, v6.16b, v19.4b[1]
+	WORD $0xbc786a0b // ldr s11, [x16, x24]
 	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x4f8a90ca // fmul v10.4s, v6.4s, v10.s[0]
-	WORD $0x4fafe093 // sdot v19.4s, v4.16b, v15.4b[1]
-	WORD $0x4fb4e912 // sdot v18.4s, v8.16b, v20.4b[3]
-	WORD $0x4f95e92e // sdot v14.4s, v9.16b, v21.4b[2]
-	WORD $0x6e30dd42 // fmul v2.4s, v10.4s, v16.4s
-	WORD $0x6f00e40a // movi v10.2d, #0000000000000000
-	WORD $0x3ce768d0 // ldr q16, [x6, x7]
-	WORD $0x4fb5e98e // sdot v14.4s, v12.16b, v21.4b[3]
-	WORD $0x4eab9e52 // mul v18.4s, v18.4s, v11.4s
-	WORD $0x4f8fe873 // sdot v19.4s, v3.16b, v15.4b[2]
-	WORD $0x4f91e0aa // sdot v10.4s, v5.16b, v17.4b[0]
-	WORD $0x4e22d602 // fadd v2.4s, v16.4s, v2.4s
-	WORD $0x4ead95d2 // mla v18.4s, v14.4s, v13.4s
-	WORD $0x4fafe913 // sdot v19.4s, v8.16b, v15.4b[3]
-	WORD $0x3ca768c2 // str q2, [x6, x7]
-	WORD $0x4fb1e0ea // sdot v10.4s, v7.16b, v17.4b[1]
-	WORD $0xbc6d6b42 // ldr s2, [x26, x13]
-	WORD $0x4e21da43 // scvtf v3.4s, v18.4s
-	WORD $0x4eab9e64 // mul v4.4s, v19.4s, v11.4s
-	WORD $0x4f8290c2 // fmul v2.4s, v6.4s, v2.s[0]
-	WORD $0x4f91e92a // sdot v10.4s, v9.16b, v17.4b[2]
+	WORD $0x8b0c0084 // add x4, x4, x12
+	WORD $0x4f8b90eb // fmul v11.4s, v7.4s, v11.s[0]
+	WORD $0x4fafe095 // sdot v21.4s, v4.16b, v15.4b[1]
+	WORD $0x4f94e0a2 // sdot v2.4s, v5.16b, v20.4b[0]
+	WORD $0x4fb1e912 // sdot v18.4s, v8.16b, v17.4b[3]
+	WORD $0x4f93e92e // sdot v14.4s, v9.16b, v19.4b[2]
+	WORD $0x6e30dd6b // fmul v11.4s, v11.4s, v16.4s
+	WORD $0x3dc00090 // ldr q16, [x4]
+	WORD $0x4f8fe875 // sdot v21.4s, v3.16b, v15.4b[2]
+	WORD $0x4fb3e98e // sdot v14.4s, v12.16b, v19.4b[3]
+	WORD $0x4eaa9e51 // mul v17.4s, v18.4s, v10.4s
+	WORD $0x4fb4e0c2 // sdot v2.4s, v6.16b, v20.4b[1]
+	WORD $0x4e2bd60b // fadd v11.4s, v16.4s, v11.4s
+	WORD $0x4fafe915 // sdot v21.4s, v8.16b, v15.4b[3]
+	WORD $0x4ead95d1 // mla v17.4s, v14.4s, v13.4s
+	WORD $0x4f94e922 // sdot v2.4s, v9.16b, v20.4b[2]
+	WORD $0x3d80008b // str q11, [x4]
+	WORD $0x8b0c0084 // add x4, x4, x12
+	WORD $0x4eaa9ea5 // mul v5.4s, v21.4s, v10.4s
+	WORD $0xbd400064 // ldr s4, [x3]
+	WORD $0x4fb4e982 // sdot v2.4s, v12.16b, v20.4b[3]
+	WORD $0x4f8490e3 // fmul v3.4s, v7.4s, v4.s[0]
+	WORD $0x4e21da24 // scvtf v4.4s, v17.4s
+	WORD $0x4ead9445 // mla v5.4s, v2.4s, v13.4s
+	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
+	WORD $0x3dc00084 // ldr q4, [x4]
+	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
+	WORD $0x3d800083 // str q3, [x4]
+	WORD $0x4e21d8a3 // scvtf v3.4s, v5.4s
+	WORD $0xbc786862 // ldr s2, [x3, x24]
+	WORD $0x4f8290e2 // fmul v2.4s, v7.4s, v2.s[0]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cef68c3 // ldr q3, [x6, x15]
-	WORD $0x4fb1e98a // sdot v10.4s, v12.16b, v17.4b[3]
+	WORD $0x3cec6883 // ldr q3, [x4, x12]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4ead9544 // mla v4.4s, v10.4s, v13.4s
-	WORD $0x3caf68c2 // str q2, [x6, x15]
-	WORD $0xbc6e6b42 // ldr s2, [x26, x14]
-	WORD $0x4f8290c2 // fmul v2.4s, v6.4s, v2.s[0]
-	WORD $0x4e21d883 // scvtf v3.4s, v4.4s
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cf068c3 // ldr q3, [x6, x16]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cb068c2 // str q2, [x6, x16]
-	WORD $0x54fff1e1 // b.ne l2
-	WORD $0x11000400 // add w0, w0, #0x1
-	WORD $0x91008021 // add x1, x1, #0x20
-	WORD $0x91020042 // add x2, x2, #0x80
-	WORD $0x7100201f // cmp w0, #0x8
+	WORD $0x3cac6882 // str q2, [x4, x12]
+	WORD $0x54fff1c1 // b.ne l2
+	WORD $0x11000631 // add w17, w17, #0x1
+	WORD $0x91008273 // add x19, x19, #0x20
+	WORD $0x9102035a // add x26, x26, #0x80
+	WORD $0x7100223f // cmp w17, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x9100135a // add x26, x26, #0x4
-	WORD $0x54fff0a1 // b.ne l1
-	WORD $0xf1040273 // subs x19, x19, #0x100
-	WORD $0x91150231 // add x17, x17, #0x540
-	WORD $0x54ffefec // b.gt l0
+	WORD $0x91001210 // add x16, x16, #0x4
+	WORD $0x54fff041 // b.ne l1
+	WORD $0xf10401ef // subs x15, x15, #0x100
+	WORD $0x911501ce // add x14, x14, #0x540
+	WORD $0x54ffef8c // b.gt l0
 
 l3:
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x8b1801ae // add x14, x13, x24
+	WORD $0x5280018c // mov w12, #0xc
+	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
+	WORD $0xaa1f03ef // mov x15, xzr
+	WORD $0x9b0c52ac // madd x12, x21, x12, x20
+	WORD $0x8b18016e // add x14, x11, x24
 	WORD $0x52800035 // mov w21, #0x1
 
 l4:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xd37df211 // lsl x17, x16, #3
 	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
 	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0xd37ef613 // lsl x19, x16, #2
+	WORD $0xd37df1f1 // lsl x17, x15, #3
 	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
 	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x2a1503ef // mov w15, w21
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
+	WORD $0xd37ef5f3 // lsl x19, x15, #2
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
+	WORD $0x2a1503f0 // mov w16, w21
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
+	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
 	WORD $0xb27d0235 // orr x21, x17, #0x8
 	WORD $0xaa1903f7 // mov x23, x25
 	WORD $0xaa1603fa // mov x26, x22
-	WORD $0xaa0c03e5 // mov x5, x12
-	WORD $0xaa0b03e1 // mov x1, x11
+	WORD $0xaa0a03e5 // mov x5, x10
+	WORD $0xaa0903e1 // mov x1, x9
 
 l5:
 	WORD $0x91008342 // add x2, x26, #0x20
@@ -402,7 +405,7 @@ l6:
 	WORD $0x0d40c8d0 // ld1r { v16.2s }, [x6]
 	WORD $0x2f1c05ce // ushr v14.4h, v14.4h, #0x4
 	WORD $0x2f1c056b // ushr v11.4h, v11.4h, #0x4
-	WORD $0x8b0d00a6 // add x6, x5, x13
+	WORD $0x8b0b00a6 // add x6, x5, x11
 	WORD $0x2f1c058c // ushr v12.4h, v12.4h, #0x4
 	WORD $0x2f1c05ad // ushr v13.4h, v13.4h, #0x4
 	WORD $0x0f10a5ef // sshll v15.4s, v15.4h, #0x0
@@ -451,7 +454,7 @@ l6:
 	WORD $0x6e39de73 // fmul v19.4s, v19.4s, v25.4s
 	WORD $0x6e2addea // fmul v10.4s, v15.4s, v10.4s
 	WORD $0x4e35d694 // fadd v20.4s, v20.4s, v21.4s
-	WORD $0xbc6d6835 // ldr s21, [x1, x13]
+	WORD $0xbc6b6835 // ldr s21, [x1, x11]
 	WORD $0x4e31d6f1 // fadd v17.4s, v23.4s, v17.4s
 	WORD $0xbc6e6837 // ldr s23, [x1, x14]
 	WORD $0x4f989112 // fmul v18.4s, v8.4s, v24.s[0]
@@ -473,44 +476,44 @@ l6:
 	WORD $0x6e37dd6b // fmul v11.4s, v11.4s, v23.4s
 	WORD $0x4eafd4a5 // fsub v5.4s, v5.4s, v15.4s
 	WORD $0x4eb0d484 // fsub v4.4s, v4.4s, v16.4s
-	WORD $0x4eaed463 // fsub v3.4s, v3.4s, v14.4s
-	WORD $0x4eb1d400 // fsub v0.4s, v0.4s, v17.4s
-	WORD $0x4eacd421 // fsub v1.4s, v1.4s, v12.4s
-	WORD $0x4eabd442 // fsub v2.4s, v2.4s, v11.4s
+	WORD $0x4eaed442 // fsub v2.4s, v2.4s, v14.4s
+	WORD $0x4eb1d463 // fsub v3.4s, v3.4s, v17.4s
+	WORD $0x4eacd400 // fsub v0.4s, v0.4s, v12.4s
+	WORD $0x4eabd421 // fsub v1.4s, v1.4s, v11.4s
 	WORD $0x54fff4c1 // b.ne l6
 	WORD $0xf10402f7 // subs x23, x23, #0x100
 	WORD $0x9115035a // add x26, x26, #0x540
 	WORD $0x54fff32c // b.gt l5
-	WORD $0xd37cee10 // lsl x16, x16, #4
+	WORD $0xd37cedef // lsl x15, x15, #4
 	WORD $0xd37ef671 // lsl x17, x19, #2
 	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0xb27c0210 // orr x16, x16, #0x10
+	WORD $0xb27c01ef // orr x15, x15, #0x10
 	WORD $0x3cf16a88 // ldr q8, [x20, x17]
-	WORD $0x3cf06a89 // ldr q9, [x20, x16]
+	WORD $0x3cef6a89 // ldr q9, [x20, x15]
 	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
 	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
 	WORD $0x3cb16a87 // str q7, [x20, x17]
-	WORD $0x3cb06a86 // str q6, [x20, x16]
+	WORD $0x3caf6a86 // str q6, [x20, x15]
 	WORD $0x3cf16906 // ldr q6, [x8, x17]
-	WORD $0x3cf06907 // ldr q7, [x8, x16]
+	WORD $0x3cef6907 // ldr q7, [x8, x15]
 	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
 	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
 	WORD $0x3cb16905 // str q5, [x8, x17]
-	WORD $0x3cb06904 // str q4, [x8, x16]
-	WORD $0x3cf16924 // ldr q4, [x9, x17]
-	WORD $0x3cf06925 // ldr q5, [x9, x16]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x4e20d4a0 // fadd v0.4s, v5.4s, v0.4s
-	WORD $0x3cb16923 // str q3, [x9, x17]
-	WORD $0x3cb06920 // str q0, [x9, x16]
-	WORD $0x3cf16940 // ldr q0, [x10, x17]
-	WORD $0x3cf06943 // ldr q3, [x10, x16]
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
-	WORD $0x3cb06941 // str q1, [x10, x16]
-	WORD $0x52800050 // mov w16, #0x2
-	WORD $0x3cb16940 // str q0, [x10, x17]
-	WORD $0x3707ed6f // tbnz w15, #0x0, l4
+	WORD $0x3caf6904 // str q4, [x8, x15]
+	WORD $0x3cf169a4 // ldr q4, [x13, x17]
+	WORD $0x3cef69a5 // ldr q5, [x13, x15]
+	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
+	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
+	WORD $0x3cb169a2 // str q2, [x13, x17]
+	WORD $0x3caf69a3 // str q3, [x13, x15]
+	WORD $0x3cef6983 // ldr q3, [x12, x15]
+	WORD $0x3cf16982 // ldr q2, [x12, x17]
+	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
+	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
+	WORD $0x3caf6981 // str q1, [x12, x15]
+	WORD $0x5280004f // mov w15, #0x2
+	WORD $0x3cb16980 // str q0, [x12, x17]
+	WORD $0x3707ed70 // tbnz w16, #0x0, l4
 	RET
 
 // func tiledTQ2_0x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
@@ -603,161 +606,161 @@ TEXT ·tiledTQ2_0x4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ffaab // lsl x11, x21, #1
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b15016c // add x12, x11, x21
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x8b0c0a88 // add x8, x20, x12, lsl #2
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x540010eb // b.lt l3
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x5400110b // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
-	WORD $0x8b1902e8 // add x8, x23, x25
-	WORD $0xd37ffb09 // lsl x9, x24, #1
-	WORD $0x8b590d0a // add x10, x8, x25, lsr #3
-	WORD $0xd37ef56b // lsl x11, x11, #2
-	WORD $0xd37ef58c // lsl x12, x12, #2
-	WORD $0x8b18012d // add x13, x9, x24
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0xd37ffb0a // lsl x10, x24, #1
+	WORD $0x8b590d2b // add x11, x9, x25, lsr #3
+	WORD $0x8b18014c // add x12, x10, x24
 
 l0:
-	WORD $0x2a1f03ee // mov w14, wzr
-	WORD $0x910082cf // add x15, x22, #0x20
+	WORD $0x2a1f03ed // mov w13, wzr
+	WORD $0x910082ce // add x14, x22, #0x20
 
 l1:
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x910042f1 // add x17, x23, #0x10
-	WORD $0x8b180153 // add x19, x10, x24
-	WORD $0x8b09015a // add x26, x10, x9
-	WORD $0x8b0d0140 // add x0, x10, x13
+	WORD $0x8b18013a // add x26, x9, x24
+	WORD $0xaa1f03ef // mov x15, xzr
+	WORD $0x910042f0 // add x16, x23, #0x10
+	WORD $0x8b180171 // add x17, x11, x24
+	WORD $0x8b0a0173 // add x19, x11, x10
+	WORD $0x8b0c0175 // add x21, x11, x12
+	WORD $0x8b18035a // add x26, x26, x24
 
 l2:
-	WORD $0xd37cee01 // lsl x1, x16, #4
-	WORD $0x79c00542 // ldrsh w2, [x10, #0x2]
-	WORD $0x79c00143 // ldrsh w3, [x10]
+	WORD $0xd37cede0 // lsl x0, x15, #4
+	WORD $0x79c00561 // ldrsh w1, [x11, #0x2]
+	WORD $0x79c00162 // ldrsh w2, [x11]
 	WORD $0xad402ee6 // ldp q6, q11, [x23]
 	WORD $0x3cf86aec // ldr q12, [x23, x24]
-	WORD $0x8b0101e4 // add x4, x15, x1
-	WORD $0x0b030042 // add w2, w2, w3
-	WORD $0x79c00663 // ldrsh w3, [x19, #0x2]
-	WORD $0x3dc00088 // ldr q8, [x4]
-	WORD $0x4b0203e2 // neg w2, w2
-	WORD $0x3dc0108a // ldr q10, [x4, #0x40]
-	WORD $0x4e040c42 // dup v2.4s, w2
-	WORD $0x78f86942 // ldrsh w2, [x10, x24]
-	WORD $0xfc707ace // ldr d14, [x22, x16, lsl #3]
-	WORD $0x4e201d01 // and v1.16b, v8.16b, v0.16b
-	WORD $0x6f0c0503 // ushr v3.16b, v8.16b, #0x4
-	WORD $0x6f0c0544 // ushr v4.16b, v10.16b, #0x4
-	WORD $0x0b020062 // add w2, w3, w2
-	WORD $0x6f0e0509 // ushr v9.16b, v8.16b, #0x2
-	WORD $0x6f0a0508 // ushr v8.16b, v8.16b, #0x6
-	WORD $0x4b0203e2 // neg w2, w2
-	WORD $0x79c00743 // ldrsh w3, [x26, #0x2]
-	WORD $0x3ce96aef // ldr q15, [x23, x9]
+	WORD $0x8b0001c3 // add x3, x14, x0
+	WORD $0x0b020021 // add w1, w1, w2
+	WORD $0x79c00622 // ldrsh w2, [x17, #0x2]
+	WORD $0x3dc00067 // ldr q7, [x3]
+	WORD $0x4b0103e1 // neg w1, w1
+	WORD $0x3dc0106a // ldr q10, [x3, #0x40]
+	WORD $0x4e040c22 // dup v2.4s, w1
+	WORD $0x78f86961 // ldrsh w1, [x11, x24]
+	WORD $0xfc6f7acd // ldr d13, [x22, x15, lsl #3]
+	WORD $0x4e201ce1 // and v1.16b, v7.16b, v0.16b
+	WORD $0x6f0c04e3 // ushr v3.16b, v7.16b, #0x4
+	WORD $0x6f0c0545 // ushr v5.16b, v10.16b, #0x4
+	WORD $0x0b010041 // add w1, w2, w1
+	WORD $0x6f0e04e9 // ushr v9.16b, v7.16b, #0x2
+	WORD $0x6f0a04e7 // ushr v7.16b, v7.16b, #0x6
+	WORD $0x4b0103e1 // neg w1, w1
+	WORD $0x79c00662 // ldrsh w2, [x19, #0x2]
+	WORD $0xbd40012f // ldr s15, [x9]
 	WORD $0x4f86e022 // sdot v2.4s, v1.16b, v6.4b[0]
-	WORD $0x4e201c65 // and v5.16b, v3.16b, v0.16b
+	WORD $0x4e201c64 // and v4.16b, v3.16b, v0.16b
 	WORD $0x4e201d43 // and v3.16b, v10.16b, v0.16b
-	WORD $0x4e201c84 // and v4.16b, v4.16b, v0.16b
-	WORD $0x4e040c47 // dup v7.4s, w2
-	WORD $0x78f87942 // ldrsh w2, [x10, x24, lsl #1]
-	WORD $0x8b010281 // add x1, x20, x1
-	WORD $0x91000610 // add x16, x16, #0x1
-	WORD $0x0b020062 // add w2, w3, w2
-	WORD $0x79c00403 // ldrsh w3, [x0, #0x2]
-	WORD $0xf100121f // cmp x16, #0x4
-	WORD $0x4fa6e0a2 // sdot v2.4s, v5.16b, v6.4b[1]
-	WORD $0x4f8ce027 // sdot v7.4s, v1.16b, v12.4b[0]
-	WORD $0x4b0203e2 // neg w2, w2
-	WORD $0x4e040c4d // dup v13.4s, w2
-	WORD $0x78ed6942 // ldrsh w2, [x10, x13]
-	WORD $0x0b020062 // add w2, w3, w2
+	WORD $0x4e201ca5 // and v5.16b, v5.16b, v0.16b
+	WORD $0x4e040c28 // dup v8.4s, w1
+	WORD $0x78f87961 // ldrsh w1, [x11, x24, lsl #1]
+	WORD $0x8b000280 // add x0, x20, x0
+	WORD $0x3cec6a10 // ldr q16, [x16, x12]
+	WORD $0x910005ef // add x15, x15, #0x1
+	WORD $0x0b010041 // add w1, w2, w1
+	WORD $0x79c006a2 // ldrsh w2, [x21, #0x2]
+	WORD $0xf10011ff // cmp x15, #0x4
+	WORD $0x4fa6e082 // sdot v2.4s, v4.16b, v6.4b[1]
+	WORD $0x4f8ce028 // sdot v8.4s, v1.16b, v12.4b[0]
+	WORD $0x4b0103e1 // neg w1, w1
+	WORD $0x4e040c2e // dup v14.4s, w1
+	WORD $0x78ec6961 // ldrsh w1, [x11, x12]
+	WORD $0x0b010041 // add w1, w2, w1
 	WORD $0x4f86e862 // sdot v2.4s, v3.16b, v6.4b[2]
-	WORD $0x4face0a7 // sdot v7.4s, v5.16b, v12.4b[1]
-	WORD $0x4f8fe02d // sdot v13.4s, v1.16b, v15.4b[0]
-	WORD $0x4b0203e2 // neg w2, w2
-	WORD $0x4fa6e882 // sdot v2.4s, v4.16b, v6.4b[3]
+	WORD $0x4face088 // sdot v8.4s, v4.16b, v12.4b[1]
+	WORD $0x4b0103e1 // neg w1, w1
+	WORD $0x4fa6e8a2 // sdot v2.4s, v5.16b, v6.4b[3]
 	WORD $0x4e201d26 // and v6.16b, v9.16b, v0.16b
 	WORD $0x6f0e0549 // ushr v9.16b, v10.16b, #0x2
-	WORD $0x4f8ce867 // sdot v7.4s, v3.16b, v12.4b[2]
+	WORD $0x4f8ce868 // sdot v8.4s, v3.16b, v12.4b[2]
 	WORD $0x6f0a054a // ushr v10.16b, v10.16b, #0x6
-	WORD $0x4fafe0ad // sdot v13.4s, v5.16b, v15.4b[1]
 	WORD $0x4e201d29 // and v9.16b, v9.16b, v0.16b
 	WORD $0x4f8be0c2 // sdot v2.4s, v6.16b, v11.4b[0]
-	WORD $0x4face887 // sdot v7.4s, v4.16b, v12.4b[3]
-	WORD $0x3cf86a2c // ldr q12, [x17, x24]
-	WORD $0x4f8fe86d // sdot v13.4s, v3.16b, v15.4b[2]
-	WORD $0x4fabe102 // sdot v2.4s, v8.16b, v11.4b[1]
-	WORD $0x4f8ce0c7 // sdot v7.4s, v6.16b, v12.4b[0]
-	WORD $0x4fafe88d // sdot v13.4s, v4.16b, v15.4b[3]
-	WORD $0x3ced6aef // ldr q15, [x23, x13]
+	WORD $0x4face8a8 // sdot v8.4s, v5.16b, v12.4b[3]
+	WORD $0x3cea6aec // ldr q12, [x23, x10]
+	WORD $0x4f8ce02e // sdot v14.4s, v1.16b, v12.4b[0]
+	WORD $0x4fabe0e2 // sdot v2.4s, v7.16b, v11.4b[1]
+	WORD $0x4face08e // sdot v14.4s, v4.16b, v12.4b[1]
 	WORD $0x4f8be922 // sdot v2.4s, v9.16b, v11.4b[2]
-	WORD $0x4face107 // sdot v7.4s, v8.16b, v12.4b[1]
+	WORD $0x4f8ce86e // sdot v14.4s, v3.16b, v12.4b[2]
 	WORD $0x4fabe942 // sdot v2.4s, v10.16b, v11.4b[3]
-	WORD $0x0e2179cb // fcvtl v11.4s, v14.4h
-	WORD $0xbd40010e // ldr s14, [x8]
-	WORD $0x4f8ce927 // sdot v7.4s, v9.16b, v12.4b[2]
-	WORD $0x4f8e916e // fmul v14.4s, v11.4s, v14.s[0]
+	WORD $0x0e2179ab // fcvtl v11.4s, v13.4h
+	WORD $0x3cf86a0d // ldr q13, [x16, x24]
+	WORD $0x4f8de0c8 // sdot v8.4s, v6.16b, v13.4b[0]
+	WORD $0x4face8ae // sdot v14.4s, v5.16b, v12.4b[3]
+	WORD $0x3cec6aec // ldr q12, [x23, x12]
+	WORD $0x4f8f916f // fmul v15.4s, v11.4s, v15.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4face947 // sdot v7.4s, v10.16b, v12.4b[3]
-	WORD $0x3ced6a2c // ldr q12, [x17, x13]
-	WORD $0x6e22ddc2 // fmul v2.4s, v14.4s, v2.4s
-	WORD $0x3dc0002e // ldr q14, [x1]
-	WORD $0x4e22d5c2 // fadd v2.4s, v14.4s, v2.4s
-	WORD $0x4e040c4e // dup v14.4s, w2
-	WORD $0xd37ef6a2 // lsl x2, x21, #2
-	WORD $0x4f8fe02e // sdot v14.4s, v1.16b, v15.4b[0]
-	WORD $0x3ce96a21 // ldr q1, [x17, x9]
-	WORD $0x3d800022 // str q2, [x1]
-	WORD $0x4f81e0cd // sdot v13.4s, v6.16b, v1.4b[0]
-	WORD $0xbc786902 // ldr s2, [x8, x24]
-	WORD $0x4fafe0ae // sdot v14.4s, v5.16b, v15.4b[1]
-	WORD $0x4f829162 // fmul v2.4s, v11.4s, v2.s[0]
-	WORD $0x4e21d8e5 // scvtf v5.4s, v7.4s
-	WORD $0x4fa1e10d // sdot v13.4s, v8.16b, v1.4b[1]
-	WORD $0x4f8fe86e // sdot v14.4s, v3.16b, v15.4b[2]
-	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
-	WORD $0x3ce26823 // ldr q3, [x1, x2]
-	WORD $0x4f81e92d // sdot v13.4s, v9.16b, v1.4b[2]
-	WORD $0x4fafe88e // sdot v14.4s, v4.16b, v15.4b[3]
-	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4fa1e94d // sdot v13.4s, v10.16b, v1.4b[3]
-	WORD $0x3ca26822 // str q2, [x1, x2]
-	WORD $0x4f8ce0ce // sdot v14.4s, v6.16b, v12.4b[0]
-	WORD $0xbc696901 // ldr s1, [x8, x9]
+	WORD $0x4fade0e8 // sdot v8.4s, v7.16b, v13.4b[1]
+	WORD $0x6e22dde2 // fmul v2.4s, v15.4s, v2.4s
+	WORD $0x3dc0000f // ldr q15, [x0]
+	WORD $0x4f8de928 // sdot v8.4s, v9.16b, v13.4b[2]
+	WORD $0x4e22d5e2 // fadd v2.4s, v15.4s, v2.4s
+	WORD $0x4e040c2f // dup v15.4s, w1
+	WORD $0x4fade948 // sdot v8.4s, v10.16b, v13.4b[3]
+	WORD $0x3cea6a0d // ldr q13, [x16, x10]
+	WORD $0x4f8ce02f // sdot v15.4s, v1.16b, v12.4b[0]
+	WORD $0x3d800002 // str q2, [x0]
+	WORD $0x4f8de0ce // sdot v14.4s, v6.16b, v13.4b[0]
+	WORD $0x8b080000 // add x0, x0, x8
+	WORD $0xbc786921 // ldr s1, [x9, x24]
+	WORD $0x4e21d902 // scvtf v2.4s, v8.4s
 	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
-	WORD $0x4e21d9a2 // scvtf v2.4s, v13.4s
-	WORD $0x4face10e // sdot v14.4s, v8.16b, v12.4b[1]
+	WORD $0x4face08f // sdot v15.4s, v4.16b, v12.4b[1]
+	WORD $0x4fade0ee // sdot v14.4s, v7.16b, v13.4b[1]
 	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3ceb6822 // ldr q2, [x1, x11]
-	WORD $0x4f8ce92e // sdot v14.4s, v9.16b, v12.4b[2]
+	WORD $0x4f8ce86f // sdot v15.4s, v3.16b, v12.4b[2]
+	WORD $0x3dc00002 // ldr q2, [x0]
+	WORD $0x4f8de92e // sdot v14.4s, v9.16b, v13.4b[2]
 	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x4face94e // sdot v14.4s, v10.16b, v12.4b[3]
-	WORD $0x3cab6821 // str q1, [x1, x11]
-	WORD $0xbc6d6901 // ldr s1, [x8, x13]
-	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4face8af // sdot v15.4s, v5.16b, v12.4b[3]
+	WORD $0x4fade94e // sdot v14.4s, v10.16b, v13.4b[3]
+	WORD $0x3d800001 // str q1, [x0]
+	WORD $0x4f90e0cf // sdot v15.4s, v6.16b, v16.4b[0]
+	WORD $0x8b080000 // add x0, x0, x8
+	WORD $0xbd400341 // ldr s1, [x26]
 	WORD $0x4e21d9c2 // scvtf v2.4s, v14.4s
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x4fb0e0ef // sdot v15.4s, v7.16b, v16.4b[1]
 	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3cec6822 // ldr q2, [x1, x12]
+	WORD $0x3dc00002 // ldr q2, [x0]
+	WORD $0x4f90e92f // sdot v15.4s, v9.16b, v16.4b[2]
 	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3cac6821 // str q1, [x1, x12]
-	WORD $0x54fff261 // b.ne l2
-	WORD $0x110005ce // add w14, w14, #0x1
-	WORD $0x910201ef // add x15, x15, #0x80
+	WORD $0x4fb0e94f // sdot v15.4s, v10.16b, v16.4b[3]
+	WORD $0x3d800001 // str q1, [x0]
+	WORD $0xbc786b41 // ldr s1, [x26, x24]
+	WORD $0x4e21d9e2 // scvtf v2.4s, v15.4s
+	WORD $0x4f819161 // fmul v1.4s, v11.4s, v1.s[0]
+	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
+	WORD $0x3ce86802 // ldr q2, [x0, x8]
+	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
+	WORD $0x3ca86801 // str q1, [x0, x8]
+	WORD $0x54fff241 // b.ne l2
+	WORD $0x110005ad // add w13, w13, #0x1
+	WORD $0x910201ce // add x14, x14, #0x80
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x710021df // cmp w14, #0x8
-	WORD $0x91001108 // add x8, x8, #0x4
-	WORD $0x9100114a // add x10, x10, #0x4
-	WORD $0x54fff0e1 // b.ne l1
+	WORD $0x710021bf // cmp w13, #0x8
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x54fff081 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x911082d6 // add x22, x22, #0x420
-	WORD $0x54fff04c // b.gt l0
+	WORD $0x54ffefec // b.gt l0
 
 l3:
 	RET

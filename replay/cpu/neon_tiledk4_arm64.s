@@ -161,178 +161,181 @@ TEXT ·tiledQ4_Kx4NEON(SB), NOSPLIT, $0-48
 	MOVD x+24(FP), R23
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
-	WORD $0xd37ffaaf // lsl x15, x21, #1
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x91001f2b // add x11, x25, #0x7
+	WORD $0xd37ef6ac // lsl x12, x21, #2
+	WORD $0x91001f2a // add x10, x25, #0x7
 	WORD $0xf100033f // cmp x25, #0x0
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
-	WORD $0x8b1501f0 // add x16, x15, x21
-	WORD $0x9a99b16c // csel x12, x11, x25, lt
-	WORD $0x8b1902eb // add x11, x23, x25
-	WORD $0x8b100a8a // add x10, x20, x16, lsl #2
-	WORD $0x8b8c0d6c // add x12, x11, x12, asr #3
-	WORD $0xd37ffb0d // lsl x13, x24, #1
+	WORD $0xd37ffb0b // lsl x11, x24, #1
+	WORD $0x8b0c0288 // add x8, x20, x12
+	WORD $0x9a99b14a // csel x10, x10, x25, lt
 	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0x8b0c0109 // add x9, x8, x12
 	WORD $0xad000280 // stp q0, q0, [x20]
+	WORD $0x8b0c012d // add x13, x9, x12
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
 	WORD $0xad000100 // stp q0, q0, [x8]
 	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0xad000140 // stp q0, q0, [x10]
-	WORD $0xad010140 // stp q0, q0, [x10, #0x20]
-	WORD $0x54000f4b // b.lt l3
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0x8b8a0d2a // add x10, x9, x10, asr #3
+	WORD $0xad0001a0 // stp q0, q0, [x13]
+	WORD $0xad0101a0 // stp q0, q0, [x13, #0x20]
+	WORD $0x54000f6b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
-	WORD $0xd37ef5ef // lsl x15, x15, #2
-	WORD $0xd37ef610 // lsl x16, x16, #2
-	WORD $0x8b1801ae // add x14, x13, x24
-	WORD $0xaa1603f1 // mov x17, x22
-	WORD $0xaa1903f3 // mov x19, x25
-	WORD $0xaa0b03fa // mov x26, x11
+	WORD $0x8b18016d // add x13, x11, x24
+	WORD $0xaa1603ee // mov x14, x22
+	WORD $0xaa1903ef // mov x15, x25
+	WORD $0xaa0903f0 // mov x16, x9
 
 l0:
-	WORD $0x2a1f03e0 // mov w0, wzr
-	WORD $0x91010221 // add x1, x17, #0x40
-	WORD $0x91018222 // add x2, x17, #0x60
+	WORD $0x2a1f03f1 // mov w17, wzr
+	WORD $0x910101d3 // add x19, x14, #0x40
+	WORD $0x910181da // add x26, x14, #0x60
 
 l1:
-	WORD $0xaa1f03e3 // mov x3, xzr
-	WORD $0x910042e4 // add x4, x23, #0x10
+	WORD $0x8b180202 // add x2, x16, x24
+	WORD $0xaa1f03e0 // mov x0, xzr
+	WORD $0x910042e1 // add x1, x23, #0x10
+	WORD $0x8b180042 // add x2, x2, x24
 
 l2:
-	WORD $0xd37cec65 // lsl x5, x3, #4
+	WORD $0xd37cec03 // lsl x3, x0, #4
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
-	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
-	WORD $0xad402ae7 // ldp q7, q10, [x23]
+	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
+	WORD $0xad402ee7 // ldp q7, q11, [x23]
 	WORD $0x3cf86aed // ldr q13, [x23, x24]
-	WORD $0x8b050046 // add x6, x2, x5
-	WORD $0x6f00e40e // movi v14.2d, #0000000000000000
-	WORD $0x3ced6aef // ldr q15, [x23, x13]
-	WORD $0x3dc000c3 // ldr q3, [x6]
-	WORD $0x3dc010c9 // ldr q9, [x6, #0x40]
-	WORD $0x3dc020cb // ldr q11, [x6, #0x80]
-	WORD $0x3dc030cc // ldr q12, [x6, #0xc0]
-	WORD $0xbd400350 // ldr s16, [x26]
-	WORD $0x6f00e411 // movi v17.2d, #0000000000000000
-	WORD $0x4e201c61 // and v1.16b, v3.16b, v0.16b
-	WORD $0x4e201d26 // and v6.16b, v9.16b, v0.16b
-	WORD $0x4e201d65 // and v5.16b, v11.16b, v0.16b
-	WORD $0x4e201d84 // and v4.16b, v12.16b, v0.16b
-	WORD $0x6f0c0463 // ushr v3.16b, v3.16b, #0x4
-	WORD $0x6f0c058c // ushr v12.16b, v12.16b, #0x4
-	WORD $0x8b050285 // add x5, x20, x5
-	WORD $0xd37ef6a6 // lsl x6, x21, #2
+	WORD $0x8b030344 // add x4, x26, x3
+	WORD $0xbc607a6e // ldr s14, [x19, x0, lsl #2]
+	WORD $0xfc6079cf // ldr d15, [x14, x0, lsl #3]
+	WORD $0x3dc00084 // ldr q4, [x4]
+	WORD $0x3dc01088 // ldr q8, [x4, #0x40]
+	WORD $0x3dc0208a // ldr q10, [x4, #0x80]
+	WORD $0x3dc0308c // ldr q12, [x4, #0xc0]
+	WORD $0x2f08a5ce // ushll v14.8h, v14.8b, #0x0
+	WORD $0x0e2179ef // fcvtl v15.4s, v15.4h
+	WORD $0x4e201c81 // and v1.16b, v4.16b, v0.16b
+	WORD $0x4e201d06 // and v6.16b, v8.16b, v0.16b
+	WORD $0x4e201d45 // and v5.16b, v10.16b, v0.16b
+	WORD $0x4e201d83 // and v3.16b, v12.16b, v0.16b
+	WORD $0x6f0c0484 // ushr v4.16b, v4.16b, #0x4
+	WORD $0xbd400210 // ldr s16, [x16]
+	WORD $0x2f10a5ce // ushll v14.4s, v14.4h, #0x0
+	WORD $0x8b030283 // add x3, x20, x3
+	WORD $0x91000400 // add x0, x0, #0x1
 	WORD $0x4f87e022 // sdot v2.4s, v1.16b, v7.4b[0]
-	WORD $0x4f8de028 // sdot v8.4s, v1.16b, v13.4b[0]
-	WORD $0x4f8fe02e // sdot v14.4s, v1.16b, v15.4b[0]
+	WORD $0x4f8de029 // sdot v9.4s, v1.16b, v13.4b[0]
+	WORD $0x4f9091f0 // fmul v16.4s, v15.4s, v16.s[0]
+	WORD $0xf100101f // cmp x0, #0x4
 	WORD $0x4fa7e0c2 // sdot v2.4s, v6.16b, v7.4b[1]
-	WORD $0x4fade0c8 // sdot v8.4s, v6.16b, v13.4b[1]
-	WORD $0x4fafe0ce // sdot v14.4s, v6.16b, v15.4b[1]
+	WORD $0x4fade0c9 // sdot v9.4s, v6.16b, v13.4b[1]
 	WORD $0x4f87e8a2 // sdot v2.4s, v5.16b, v7.4b[2]
-	WORD $0x4f8de8a8 // sdot v8.4s, v5.16b, v13.4b[2]
-	WORD $0x4f8fe8ae // sdot v14.4s, v5.16b, v15.4b[2]
-	WORD $0x4fa7e882 // sdot v2.4s, v4.16b, v7.4b[3]
-	WORD $0x6f0c0527 // ushr v7.16b, v9.16b, #0x4
-	WORD $0x6f0c0569 // ushr v9.16b, v11.16b, #0x4
-	WORD $0xbc63782b // ldr s11, [x1, x3, lsl #2]
-	WORD $0x4fade888 // sdot v8.4s, v4.16b, v13.4b[3]
-	WORD $0xfc637a2d // ldr d13, [x17, x3, lsl #3]
-	WORD $0x4fafe88e // sdot v14.4s, v4.16b, v15.4b[3]
-	WORD $0x3dc000af // ldr q15, [x5]
-	WORD $0x91000463 // add x3, x3, #0x1
-	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
-	WORD $0x0e2179ad // fcvtl v13.4s, v13.4h
-	WORD $0xf100107f // cmp x3, #0x4
-	WORD $0x4f8ae062 // sdot v2.4s, v3.16b, v10.4b[0]
-	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
-	WORD $0x4f9091b0 // fmul v16.4s, v13.4s, v16.s[0]
-	WORD $0x4faae0e2 // sdot v2.4s, v7.16b, v10.4b[1]
-	WORD $0x4f8ae922 // sdot v2.4s, v9.16b, v10.4b[2]
-	WORD $0x4faae982 // sdot v2.4s, v12.16b, v10.4b[3]
-	WORD $0x3cf8688a // ldr q10, [x4, x24]
-	WORD $0x4f8ae068 // sdot v8.4s, v3.16b, v10.4b[0]
-	WORD $0x4eab9c42 // mul v2.4s, v2.4s, v11.4s
-	WORD $0x4faae0e8 // sdot v8.4s, v7.16b, v10.4b[1]
+	WORD $0x4f8de8a9 // sdot v9.4s, v5.16b, v13.4b[2]
+	WORD $0x4fa7e862 // sdot v2.4s, v3.16b, v7.4b[3]
+	WORD $0x6f0c0507 // ushr v7.16b, v8.16b, #0x4
+	WORD $0x6f0c0548 // ushr v8.16b, v10.16b, #0x4
+	WORD $0x6f0c058a // ushr v10.16b, v12.16b, #0x4
+	WORD $0x6f00e40c // movi v12.2d, #0000000000000000
+	WORD $0x4fade869 // sdot v9.4s, v3.16b, v13.4b[3]
+	WORD $0x3ceb6aed // ldr q13, [x23, x11]
+	WORD $0x4f8be082 // sdot v2.4s, v4.16b, v11.4b[0]
+	WORD $0x4f8de02c // sdot v12.4s, v1.16b, v13.4b[0]
+	WORD $0x4fabe0e2 // sdot v2.4s, v7.16b, v11.4b[1]
+	WORD $0x4fade0cc // sdot v12.4s, v6.16b, v13.4b[1]
+	WORD $0x4f8be902 // sdot v2.4s, v8.16b, v11.4b[2]
+	WORD $0x4f8de8ac // sdot v12.4s, v5.16b, v13.4b[2]
+	WORD $0x4fabe942 // sdot v2.4s, v10.16b, v11.4b[3]
+	WORD $0x3cf8682b // ldr q11, [x1, x24]
+	WORD $0x4fade86c // sdot v12.4s, v3.16b, v13.4b[3]
+	WORD $0x3dc0006d // ldr q13, [x3]
+	WORD $0x4f8be089 // sdot v9.4s, v4.16b, v11.4b[0]
+	WORD $0x4eae9c42 // mul v2.4s, v2.4s, v14.4s
+	WORD $0x4fabe0e9 // sdot v9.4s, v7.16b, v11.4b[1]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4f8ae928 // sdot v8.4s, v9.16b, v10.4b[2]
+	WORD $0x4f8be909 // sdot v9.4s, v8.16b, v11.4b[2]
 	WORD $0x6e22de02 // fmul v2.4s, v16.4s, v2.4s
-	WORD $0x3cee6af0 // ldr q16, [x23, x14]
-	WORD $0x4f90e031 // sdot v17.4s, v1.16b, v16.4b[0]
-	WORD $0x4faae988 // sdot v8.4s, v12.16b, v10.4b[3]
-	WORD $0x3ced6881 // ldr q1, [x4, x13]
-	WORD $0x4e22d5e2 // fadd v2.4s, v15.4s, v2.4s
-	WORD $0x4f81e06e // sdot v14.4s, v3.16b, v1.4b[0]
-	WORD $0x4fb0e0d1 // sdot v17.4s, v6.16b, v16.4b[1]
-	WORD $0x4eab9d06 // mul v6.4s, v8.4s, v11.4s
-	WORD $0x3cee6888 // ldr q8, [x4, x14]
-	WORD $0x3d8000a2 // str q2, [x5]
-	WORD $0x4fa1e0ee // sdot v14.4s, v7.16b, v1.4b[1]
-	WORD $0xbc786b42 // ldr s2, [x26, x24]
-	WORD $0x4f90e8b1 // sdot v17.4s, v5.16b, v16.4b[2]
-	WORD $0x4e21d8c5 // scvtf v5.4s, v6.4s
-	WORD $0x4f8291a2 // fmul v2.4s, v13.4s, v2.s[0]
-	WORD $0x4f81e92e // sdot v14.4s, v9.16b, v1.4b[2]
-	WORD $0x4fb0e891 // sdot v17.4s, v4.16b, v16.4b[3]
-	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
-	WORD $0x4fa1e98e // sdot v14.4s, v12.16b, v1.4b[3]
-	WORD $0x3ce668a1 // ldr q1, [x5, x6]
-	WORD $0x4f88e071 // sdot v17.4s, v3.16b, v8.4b[0]
-	WORD $0x4e22d421 // fadd v1.4s, v1.4s, v2.4s
-	WORD $0x4eab9dc2 // mul v2.4s, v14.4s, v11.4s
-	WORD $0x3ca668a1 // str q1, [x5, x6]
-	WORD $0x4fa8e0f1 // sdot v17.4s, v7.16b, v8.4b[1]
-	WORD $0xbc6d6b41 // ldr s1, [x26, x13]
-	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4f8191a1 // fmul v1.4s, v13.4s, v1.s[0]
-	WORD $0x4f88e931 // sdot v17.4s, v9.16b, v8.4b[2]
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3cef68a2 // ldr q2, [x5, x15]
-	WORD $0x4fa8e991 // sdot v17.4s, v12.16b, v8.4b[3]
+	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
+	WORD $0x4fabe949 // sdot v9.4s, v10.16b, v11.4b[3]
+	WORD $0x3ced6aeb // ldr q11, [x23, x13]
+	WORD $0x4e22d5a2 // fadd v2.4s, v13.4s, v2.4s
+	WORD $0x3ceb682d // ldr q13, [x1, x11]
+	WORD $0x4f8be030 // sdot v16.4s, v1.16b, v11.4b[0]
+	WORD $0x4f8de08c // sdot v12.4s, v4.16b, v13.4b[0]
+	WORD $0x4eae9d21 // mul v1.4s, v9.4s, v14.4s
+	WORD $0x3ced6829 // ldr q9, [x1, x13]
+	WORD $0x3d800062 // str q2, [x3]
+	WORD $0x4fabe0d0 // sdot v16.4s, v6.16b, v11.4b[1]
+	WORD $0x8b0c0063 // add x3, x3, x12
+	WORD $0xbc786a02 // ldr s2, [x16, x24]
+	WORD $0x4fade0ec // sdot v12.4s, v7.16b, v13.4b[1]
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x4f8291e2 // fmul v2.4s, v15.4s, v2.s[0]
+	WORD $0x4f8be8b0 // sdot v16.4s, v5.16b, v11.4b[2]
+	WORD $0x4f8de90c // sdot v12.4s, v8.16b, v13.4b[2]
+	WORD $0x6e21dc41 // fmul v1.4s, v2.4s, v1.4s
+	WORD $0x3dc00062 // ldr q2, [x3]
+	WORD $0x4fabe870 // sdot v16.4s, v3.16b, v11.4b[3]
+	WORD $0x4fade94c // sdot v12.4s, v10.16b, v13.4b[3]
 	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x4eab9e22 // mul v2.4s, v17.4s, v11.4s
-	WORD $0x3caf68a1 // str q1, [x5, x15]
-	WORD $0xbc6e6b41 // ldr s1, [x26, x14]
+	WORD $0x4f89e090 // sdot v16.4s, v4.16b, v9.4b[0]
+	WORD $0x4eae9d82 // mul v2.4s, v12.4s, v14.4s
+	WORD $0x3d800061 // str q1, [x3]
+	WORD $0x8b0c0063 // add x3, x3, x12
+	WORD $0xbd400041 // ldr s1, [x2]
+	WORD $0x4fa9e0f0 // sdot v16.4s, v7.16b, v9.4b[1]
+	WORD $0x4f8191e1 // fmul v1.4s, v15.4s, v1.s[0]
 	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
-	WORD $0x4f8191a1 // fmul v1.4s, v13.4s, v1.s[0]
+	WORD $0x4f89e910 // sdot v16.4s, v8.16b, v9.4b[2]
 	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	WORD $0x3cf068a2 // ldr q2, [x5, x16]
+	WORD $0x3dc00062 // ldr q2, [x3]
+	WORD $0x4fa9e950 // sdot v16.4s, v10.16b, v9.4b[3]
 	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
-	WORD $0x3cb068a1 // str q1, [x5, x16]
-	WORD $0x54fff3c1 // b.ne l2
-	WORD $0x11000400 // add w0, w0, #0x1
-	WORD $0x91048021 // add x1, x1, #0x120
-	WORD $0x91048042 // add x2, x2, #0x120
-	WORD $0x7100201f // cmp w0, #0x8
+	WORD $0x4eae9e02 // mul v2.4s, v16.4s, v14.4s
+	WORD $0x3d800061 // str q1, [x3]
+	WORD $0xbc786841 // ldr s1, [x2, x24]
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4f8191e1 // fmul v1.4s, v15.4s, v1.s[0]
+	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
+	WORD $0x3cec6862 // ldr q2, [x3, x12]
+	WORD $0x4e21d441 // fadd v1.4s, v2.4s, v1.4s
+	WORD $0x3cac6861 // str q1, [x3, x12]
+	WORD $0x54fff3a1 // b.ne l2
+	WORD $0x11000631 // add w17, w17, #0x1
+	WORD $0x91048273 // add x19, x19, #0x120
+	WORD $0x9104835a // add x26, x26, #0x120
+	WORD $0x7100223f // cmp w17, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x9100135a // add x26, x26, #0x4
-	WORD $0x54fff2a1 // b.ne l1
-	WORD $0xf1040273 // subs x19, x19, #0x100
-	WORD $0x91250231 // add x17, x17, #0x940
-	WORD $0x54fff1ec // b.gt l0
+	WORD $0x91001210 // add x16, x16, #0x4
+	WORD $0x54fff241 // b.ne l1
+	WORD $0xf10401ef // subs x15, x15, #0x100
+	WORD $0x912501ce // add x14, x14, #0x940
+	WORD $0x54fff18c // b.gt l0
 
 l3:
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x8b1801ae // add x14, x13, x24
+	WORD $0x5280018c // mov w12, #0xc
+	WORD $0x8b150e8d // add x13, x20, x21, lsl #3
+	WORD $0xaa1f03ef // mov x15, xzr
+	WORD $0x9b0c52ac // madd x12, x21, x12, x20
+	WORD $0x8b18016e // add x14, x11, x24
 	WORD $0x52800035 // mov w21, #0x1
 
 l4:
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
-	WORD $0xd37df211 // lsl x17, x16, #3
-	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0xd37ef613 // lsl x19, x16, #2
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
-	WORD $0x2a1503ef // mov w15, w21
-	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
 	WORD $0x6f00e402 // movi v2.2d, #0000000000000000
+	WORD $0x6f00e404 // movi v4.2d, #0000000000000000
+	WORD $0xd37df1f1 // lsl x17, x15, #3
+	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
+	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
+	WORD $0xd37ef5f3 // lsl x19, x15, #2
+	WORD $0x6f00e407 // movi v7.2d, #0000000000000000
+	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
+	WORD $0x2a1503f0 // mov w16, w21
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
+	WORD $0x6f00e401 // movi v1.2d, #0000000000000000
 	WORD $0xb27d0235 // orr x21, x17, #0x8
 	WORD $0xaa1903f7 // mov x23, x25
 	WORD $0xaa1603fa // mov x26, x22
-	WORD $0xaa0c03e5 // mov x5, x12
-	WORD $0xaa0b03e2 // mov x2, x11
+	WORD $0xaa0a03e5 // mov x5, x10
+	WORD $0xaa0903e2 // mov x2, x9
 
 l5:
 	WORD $0x91008341 // add x1, x26, #0x20
@@ -356,7 +359,7 @@ l6:
 	WORD $0x0ddfc86c // ld1r { v12.2s }, [x3], #4
 	WORD $0x4ddfc88d // ld1r { v13.4s }, [x4], #4
 	WORD $0x0d40c8ce // ld1r { v14.2s }, [x6]
-	WORD $0x8b0d00a6 // add x6, x5, x13
+	WORD $0x8b0b00a6 // add x6, x5, x11
 	WORD $0x8b0e00a5 // add x5, x5, x14
 	WORD $0x2f08a54a // ushll v10.8h, v10.8b, #0x0
 	WORD $0x2f08a56b // ushll v11.8h, v11.8b, #0x0
@@ -366,7 +369,7 @@ l6:
 	WORD $0x0e6029ce // saddlp v14.2s, v14.4h
 	WORD $0xbc786851 // ldr s17, [x2, x24]
 	WORD $0x2f10a54a // ushll v10.4s, v10.4h, #0x0
-	WORD $0xbc6d6852 // ldr s18, [x2, x13]
+	WORD $0xbc6b6852 // ldr s18, [x2, x11]
 	WORD $0xbc6e6853 // ldr s19, [x2, x14]
 	WORD $0x2f10a56b // ushll v11.4s, v11.4h, #0x0
 	WORD $0x0e6029ef // saddlp v15.2s, v15.4h
@@ -408,42 +411,42 @@ l6:
 	WORD $0x4eacd4c6 // fsub v6.4s, v6.4s, v12.4s
 	WORD $0x4eadd4a5 // fsub v5.4s, v5.4s, v13.4s
 	WORD $0x4eaed484 // fsub v4.4s, v4.4s, v14.4s
-	WORD $0x4eb1d463 // fsub v3.4s, v3.4s, v17.4s
-	WORD $0x4eafd400 // fsub v0.4s, v0.4s, v15.4s
-	WORD $0x4eaad421 // fsub v1.4s, v1.4s, v10.4s
-	WORD $0x4eabd442 // fsub v2.4s, v2.4s, v11.4s
+	WORD $0x4eb1d442 // fsub v2.4s, v2.4s, v17.4s
+	WORD $0x4eafd463 // fsub v3.4s, v3.4s, v15.4s
+	WORD $0x4eaad400 // fsub v0.4s, v0.4s, v10.4s
+	WORD $0x4eabd421 // fsub v1.4s, v1.4s, v11.4s
 	WORD $0x54fff7e1 // b.ne l6
 	WORD $0xf10402f7 // subs x23, x23, #0x100
 	WORD $0x9125035a // add x26, x26, #0x940
 	WORD $0x54fff64c // b.gt l5
-	WORD $0xd37cee10 // lsl x16, x16, #4
+	WORD $0xd37cedef // lsl x15, x15, #4
 	WORD $0xd37ef671 // lsl x17, x19, #2
 	WORD $0x2a1f03f5 // mov w21, wzr
-	WORD $0xb27c0210 // orr x16, x16, #0x10
+	WORD $0xb27c01ef // orr x15, x15, #0x10
 	WORD $0x3cf16a88 // ldr q8, [x20, x17]
-	WORD $0x3cf06a89 // ldr q9, [x20, x16]
+	WORD $0x3cef6a89 // ldr q9, [x20, x15]
 	WORD $0x4e27d507 // fadd v7.4s, v8.4s, v7.4s
 	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
 	WORD $0x3cb16a87 // str q7, [x20, x17]
-	WORD $0x3cb06a86 // str q6, [x20, x16]
+	WORD $0x3caf6a86 // str q6, [x20, x15]
 	WORD $0x3cf16906 // ldr q6, [x8, x17]
-	WORD $0x3cf06907 // ldr q7, [x8, x16]
+	WORD $0x3cef6907 // ldr q7, [x8, x15]
 	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
 	WORD $0x4e24d4e4 // fadd v4.4s, v7.4s, v4.4s
 	WORD $0x3cb16905 // str q5, [x8, x17]
-	WORD $0x3cb06904 // str q4, [x8, x16]
-	WORD $0x3cf16924 // ldr q4, [x9, x17]
-	WORD $0x3cf06925 // ldr q5, [x9, x16]
-	WORD $0x4e23d483 // fadd v3.4s, v4.4s, v3.4s
-	WORD $0x4e20d4a0 // fadd v0.4s, v5.4s, v0.4s
-	WORD $0x3cb16923 // str q3, [x9, x17]
-	WORD $0x3cb06920 // str q0, [x9, x16]
-	WORD $0x3cf16940 // ldr q0, [x10, x17]
-	WORD $0x3cf06943 // ldr q3, [x10, x16]
-	WORD $0x4e21d400 // fadd v0.4s, v0.4s, v1.4s
-	WORD $0x4e22d461 // fadd v1.4s, v3.4s, v2.4s
-	WORD $0x3cb06941 // str q1, [x10, x16]
-	WORD $0x52800050 // mov w16, #0x2
-	WORD $0x3cb16940 // str q0, [x10, x17]
-	WORD $0x3707f08f // tbnz w15, #0x0, l4
+	WORD $0x3caf6904 // str q4, [x8, x15]
+	WORD $0x3cf169a4 // ldr q4, [x13, x17]
+	WORD $0x3cef69a5 // ldr q5, [x13, x15]
+	WORD $0x4e22d482 // fadd v2.4s, v4.4s, v2.4s
+	WORD $0x4e23d4a3 // fadd v3.4s, v5.4s, v3.4s
+	WORD $0x3cb169a2 // str q2, [x13, x17]
+	WORD $0x3caf69a3 // str q3, [x13, x15]
+	WORD $0x3cef6983 // ldr q3, [x12, x15]
+	WORD $0x3cf16982 // ldr q2, [x12, x17]
+	WORD $0x4e21d461 // fadd v1.4s, v3.4s, v1.4s
+	WORD $0x4e20d440 // fadd v0.4s, v2.4s, v0.4s
+	WORD $0x3caf6981 // str q1, [x12, x15]
+	WORD $0x5280004f // mov w15, #0x2
+	WORD $0x3cb16980 // str q0, [x12, x17]
+	WORD $0x3707f090 // tbnz w16, #0x0, l4
 	RET

@@ -127,66 +127,64 @@ TEXT ·tiledQ3_Kx4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ffaab // lsl x11, x21, #1
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b15016c // add x12, x11, x21
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x8b0c0a88 // add x8, x20, x12, lsl #2
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x5400166b // b.lt l3
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x5400168b // b.lt l3
 	WORD $0x4f00e460 // movi v0.16b, #0x3
 	WORD $0x4f00e481 // movi v1.16b, #0x4
-	WORD $0x8b1902e8 // add x8, x23, x25
-	WORD $0xd37ffb09 // lsl x9, x24, #1
-	WORD $0x8b590d0a // add x10, x8, x25, lsr #3
-	WORD $0xd37ef56b // lsl x11, x11, #2
-	WORD $0xd37ef58c // lsl x12, x12, #2
-	WORD $0x8b18012d // add x13, x9, x24
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0xd37ffb0a // lsl x10, x24, #1
+	WORD $0x8b590d2b // add x11, x9, x25, lsr #3
+	WORD $0x8b18014c // add x12, x10, x24
 
 l0:
-	WORD $0x2a1f03ee // mov w14, wzr
-	WORD $0x910482cf // add x15, x22, #0x120
-	WORD $0xaa1603f0 // mov x16, x22
+	WORD $0x2a1f03ed // mov w13, wzr
+	WORD $0x910482ce // add x14, x22, #0x120
+	WORD $0xaa1603ef // mov x15, x22
 
 l1:
-	WORD $0xaa1f03f1 // mov x17, xzr
-	WORD $0x910042f3 // add x19, x23, #0x10
-	WORD $0x9100c21a // add x26, x16, #0x30
-	WORD $0x91008210 // add x16, x16, #0x20
-	WORD $0x8b180140 // add x0, x10, x24
-	WORD $0x8b090141 // add x1, x10, x9
-	WORD $0x8b0d0142 // add x2, x10, x13
+	WORD $0x8b180121 // add x1, x9, x24
+	WORD $0xaa1f03f0 // mov x16, xzr
+	WORD $0x910042f1 // add x17, x23, #0x10
+	WORD $0x8b180173 // add x19, x11, x24
+	WORD $0x9100c1f5 // add x21, x15, #0x30
+	WORD $0x910081ef // add x15, x15, #0x20
+	WORD $0x8b0a017a // add x26, x11, x10
+	WORD $0x8b0c0160 // add x0, x11, x12
+	WORD $0x8b180021 // add x1, x1, x24
 
 l2:
-	WORD $0xd37cee23 // lsl x3, x17, #4
-	WORD $0x79c00145 // ldrsh w5, [x10]
-	WORD $0x79c00546 // ldrsh w6, [x10, #0x2]
+	WORD $0xd37cee02 // lsl x2, x16, #4
+	WORD $0x79c00164 // ldrsh w4, [x11]
+	WORD $0x79c00565 // ldrsh w5, [x11, #0x2]
 	WORD $0xad403aed // ldp q13, q14, [x23]
-	WORD $0x3ce96af4 // ldr q20, [x23, x9]
-	WORD $0x8b0301e4 // add x4, x15, x3
-	WORD $0x4b050be5 // neg w5, w5, lsl #2
-	WORD $0x8b030283 // add x3, x20, x3
-	WORD $0x3dc02087 // ldr q7, [x4, #0x80]
-	WORD $0x3dc00088 // ldr q8, [x4]
-	WORD $0x3dc0108b // ldr q11, [x4, #0x40]
-	WORD $0x4e040ca9 // dup v9.4s, w5
-	WORD $0x4b060be5 // neg w5, w6, lsl #2
-	WORD $0x78f86944 // ldrsh w4, [x10, x24]
+	WORD $0x8b0201c3 // add x3, x14, x2
+	WORD $0x4b040be4 // neg w4, w4, lsl #2
+	WORD $0x8b020282 // add x2, x20, x2
+	WORD $0x3dc02067 // ldr q7, [x3, #0x80]
+	WORD $0x3dc00068 // ldr q8, [x3]
+	WORD $0x3dc0106b // ldr q11, [x3, #0x40]
+	WORD $0x4e040c89 // dup v9.4s, w4
+	WORD $0x4b050be4 // neg w4, w5, lsl #2
+	WORD $0x78f86963 // ldrsh w3, [x11, x24]
 	WORD $0x4f0a54e2 // shl v2.16b, v7.16b, #0x2
 	WORD $0x4e201d03 // and v3.16b, v8.16b, v0.16b
 	WORD $0x4e2784e4 // add v4.16b, v7.16b, v7.16b
 	WORD $0x6f0c0505 // ushr v5.16b, v8.16b, #0x4
 	WORD $0x6f0e04e6 // ushr v6.16b, v7.16b, #0x2
 	WORD $0x6f0e050a // ushr v10.16b, v8.16b, #0x2
-	WORD $0x4e040cac // dup v12.4s, w5
+	WORD $0x4e040c8c // dup v12.4s, w4
 	WORD $0x4e201d6f // and v15.16b, v11.16b, v0.16b
 	WORD $0x6f0c0570 // ushr v16.16b, v11.16b, #0x4
 	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
@@ -194,9 +192,8 @@ l2:
 	WORD $0x6f0c04f1 // ushr v17.16b, v7.16b, #0x4
 	WORD $0x4e211cc6 // and v6.16b, v6.16b, v1.16b
 	WORD $0x6f0e0572 // ushr v18.16b, v11.16b, #0x2
-	WORD $0x4b040be4 // neg w4, w4, lsl #2
-	WORD $0x3ce96a75 // ldr q21, [x19, x9]
-	WORD $0x79c00445 // ldrsh w5, [x2, #0x2]
+	WORD $0x4b030be3 // neg w3, w3, lsl #2
+	WORD $0x79c00404 // ldrsh w4, [x0, #0x2]
 	WORD $0x4ea31c42 // orr v2.16b, v2.16b, v3.16b
 	WORD $0x4e201ca3 // and v3.16b, v5.16b, v0.16b
 	WORD $0x4e201d45 // and v5.16b, v10.16b, v0.16b
@@ -216,116 +213,119 @@ l2:
 	WORD $0x4e211d48 // and v8.16b, v10.16b, v1.16b
 	WORD $0x4e201e4a // and v10.16b, v18.16b, v0.16b
 	WORD $0x4e211e30 // and v16.16b, v17.16b, v1.16b
-	WORD $0xbc717a11 // ldr s17, [x16, x17, lsl #2]
+	WORD $0xbc7079f1 // ldr s17, [x15, x16, lsl #2]
 	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
 	WORD $0x4faee06c // sdot v12.4s, v3.16b, v14.4b[1]
-	WORD $0x3cf86a72 // ldr q18, [x19, x24]
+	WORD $0x3cf86a32 // ldr q18, [x17, x24]
 	WORD $0x4f8de8c9 // sdot v9.4s, v6.16b, v13.4b[2]
 	WORD $0x4eaf1d08 // orr v8.16b, v8.16b, v15.16b
 	WORD $0x0f08a62f // sshll v15.8h, v17.8b, #0x0
 	WORD $0x4eaa1e0a // orr v10.16b, v16.16b, v10.16b
-	WORD $0x4e040c90 // dup v16.4s, w4
-	WORD $0x79c00404 // ldrsh w4, [x0, #0x2]
+	WORD $0x4e040c70 // dup v16.4s, w3
+	WORD $0x79c00663 // ldrsh w3, [x19, #0x2]
 	WORD $0x3cf86af1 // ldr q17, [x23, x24]
 	WORD $0x6f0a1567 // usra v7.16b, v11.16b, #0x6
 	WORD $0x0f10a5eb // sshll v11.4s, v15.4h, #0x0
-	WORD $0x4b040be4 // neg w4, w4, lsl #2
+	WORD $0x4b030be3 // neg w3, w3, lsl #2
 	WORD $0x4fade909 // sdot v9.4s, v8.16b, v13.4b[3]
 	WORD $0x4f8ee94c // sdot v12.4s, v10.16b, v14.4b[2]
-	WORD $0xbc717b4d // ldr s13, [x26, x17, lsl #2]
+	WORD $0xbc707aad // ldr s13, [x21, x16, lsl #2]
 	WORD $0x4f91e050 // sdot v16.4s, v2.16b, v17.4b[0]
-	WORD $0x4e040c8f // dup v15.4s, w4
-	WORD $0x78f87944 // ldrsh w4, [x10, x24, lsl #1]
+	WORD $0x4e040c6f // dup v15.4s, w3
+	WORD $0x78f87963 // ldrsh w3, [x11, x24, lsl #1]
 	WORD $0x0f08a5ad // sshll v13.8h, v13.8b, #0x0
-	WORD $0x4b040be4 // neg w4, w4, lsl #2
+	WORD $0x4b030be3 // neg w3, w3, lsl #2
 	WORD $0x4faee8ec // sdot v12.4s, v7.16b, v14.4b[3]
 	WORD $0x4eab9d2e // mul v14.4s, v9.4s, v11.4s
-	WORD $0xfc717ac9 // ldr d9, [x22, x17, lsl #3]
+	WORD $0xfc707ac9 // ldr d9, [x22, x16, lsl #3]
 	WORD $0x0f10a5ad // sshll v13.4s, v13.4h, #0x0
 	WORD $0x4fb1e090 // sdot v16.4s, v4.16b, v17.4b[1]
 	WORD $0x4f92e0af // sdot v15.4s, v5.16b, v18.4b[0]
 	WORD $0x0e217929 // fcvtl v9.4s, v9.4h
-	WORD $0x4e040c93 // dup v19.4s, w4
-	WORD $0x79c00424 // ldrsh w4, [x1, #0x2]
-	WORD $0x91000631 // add x17, x17, #0x1
+	WORD $0x4e040c73 // dup v19.4s, w3
+	WORD $0x79c00743 // ldrsh w3, [x26, #0x2]
+	WORD $0x91000610 // add x16, x16, #0x1
 	WORD $0x4ead958e // mla v14.4s, v12.4s, v13.4s
-	WORD $0xbd40010c // ldr s12, [x8]
-	WORD $0x4b040be4 // neg w4, w4, lsl #2
+	WORD $0xbd40012c // ldr s12, [x9]
+	WORD $0x4b030be3 // neg w3, w3, lsl #2
 	WORD $0x4f91e8d0 // sdot v16.4s, v6.16b, v17.4b[2]
 	WORD $0x4fb2e06f // sdot v15.4s, v3.16b, v18.4b[1]
-	WORD $0x4f94e053 // sdot v19.4s, v2.16b, v20.4b[0]
+	WORD $0xf100121f // cmp x16, #0x4
 	WORD $0x4f8c912c // fmul v12.4s, v9.4s, v12.s[0]
-	WORD $0xf100123f // cmp x17, #0x4
+	WORD $0x4e040c74 // dup v20.4s, w3
+	WORD $0x78ec6963 // ldrsh w3, [x11, x12]
 	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x4b030be3 // neg w3, w3, lsl #2
 	WORD $0x4fb1e910 // sdot v16.4s, v8.16b, v17.4b[3]
 	WORD $0x4f92e94f // sdot v15.4s, v10.16b, v18.4b[2]
-	WORD $0x3dc00071 // ldr q17, [x3]
-	WORD $0x4fb4e093 // sdot v19.4s, v4.16b, v20.4b[1]
+	WORD $0x3cea6af1 // ldr q17, [x23, x10]
+	WORD $0x4f91e053 // sdot v19.4s, v2.16b, v17.4b[0]
 	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
-	WORD $0x4e040c8e // dup v14.4s, w4
-	WORD $0x78ed6944 // ldrsh w4, [x10, x13]
+	WORD $0x3dc0004e // ldr q14, [x2]
 	WORD $0x4fb2e8ef // sdot v15.4s, v7.16b, v18.4b[3]
 	WORD $0x4eab9e10 // mul v16.4s, v16.4s, v11.4s
-	WORD $0x4f94e8d3 // sdot v19.4s, v6.16b, v20.4b[2]
-	WORD $0x4b040be4 // neg w4, w4, lsl #2
-	WORD $0x4f95e0ae // sdot v14.4s, v5.16b, v21.4b[0]
-	WORD $0x4e2cd62c // fadd v12.4s, v17.4s, v12.4s
-	WORD $0x3ced6a71 // ldr q17, [x19, x13]
-	WORD $0x4e040c92 // dup v18.4s, w4
+	WORD $0x3cea6a32 // ldr q18, [x17, x10]
+	WORD $0x4fb1e093 // sdot v19.4s, v4.16b, v17.4b[1]
+	WORD $0x4f92e0b4 // sdot v20.4s, v5.16b, v18.4b[0]
+	WORD $0x4e2cd5cc // fadd v12.4s, v14.4s, v12.4s
+	WORD $0x3cec6aee // ldr q14, [x23, x12]
 	WORD $0x4ead95f0 // mla v16.4s, v15.4s, v13.4s
-	WORD $0x3ced6aef // ldr q15, [x23, x13]
-	WORD $0x4b050be4 // neg w4, w5, lsl #2
-	WORD $0x4fb4e913 // sdot v19.4s, v8.16b, v20.4b[3]
-	WORD $0xd37ef6a5 // lsl x5, x21, #2
-	WORD $0x4fb5e06e // sdot v14.4s, v3.16b, v21.4b[1]
-	WORD $0x4f8fe052 // sdot v18.4s, v2.16b, v15.4b[0]
-	WORD $0x3d80006c // str q12, [x3]
-	WORD $0xbc78690c // ldr s12, [x8, x24]
+	WORD $0x3cec6a2f // ldr q15, [x17, x12]
+	WORD $0x4f91e8d3 // sdot v19.4s, v6.16b, v17.4b[2]
+	WORD $0x4fb2e074 // sdot v20.4s, v3.16b, v18.4b[1]
+	WORD $0x3d80004c // str q12, [x2]
+	WORD $0x8b080042 // add x2, x2, x8
+	WORD $0xbc78692c // ldr s12, [x9, x24]
 	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
-	WORD $0x4eab9e73 // mul v19.4s, v19.4s, v11.4s
 	WORD $0x4f8c912c // fmul v12.4s, v9.4s, v12.s[0]
-	WORD $0x4f95e94e // sdot v14.4s, v10.16b, v21.4b[2]
-	WORD $0x4fafe092 // sdot v18.4s, v4.16b, v15.4b[1]
-	WORD $0x6e30dd82 // fmul v2.4s, v12.4s, v16.4s
-	WORD $0x4e040c8c // dup v12.4s, w4
-	WORD $0x4fb5e8ee // sdot v14.4s, v7.16b, v21.4b[3]
-	WORD $0x3ce56870 // ldr q16, [x3, x5]
-	WORD $0x4f8fe8d2 // sdot v18.4s, v6.16b, v15.4b[2]
-	WORD $0x4f91e0ac // sdot v12.4s, v5.16b, v17.4b[0]
-	WORD $0x4e22d602 // fadd v2.4s, v16.4s, v2.4s
-	WORD $0x4ead95d3 // mla v19.4s, v14.4s, v13.4s
-	WORD $0x4fafe912 // sdot v18.4s, v8.16b, v15.4b[3]
-	WORD $0x3ca56862 // str q2, [x3, x5]
-	WORD $0x4fb1e06c // sdot v12.4s, v3.16b, v17.4b[1]
-	WORD $0xbc696902 // ldr s2, [x8, x9]
-	WORD $0x4e21da63 // scvtf v3.4s, v19.4s
-	WORD $0x4eab9e44 // mul v4.4s, v18.4s, v11.4s
+	WORD $0x4fb1e913 // sdot v19.4s, v8.16b, v17.4b[3]
+	WORD $0x4e040c71 // dup v17.4s, w3
+	WORD $0x4f92e954 // sdot v20.4s, v10.16b, v18.4b[2]
+	WORD $0x4b040be3 // neg w3, w4, lsl #2
+	WORD $0x4f8ee051 // sdot v17.4s, v2.16b, v14.4b[0]
+	WORD $0x3dc00042 // ldr q2, [x2]
+	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
+	WORD $0x4e040c70 // dup v16.4s, w3
+	WORD $0x4fb2e8f4 // sdot v20.4s, v7.16b, v18.4b[3]
+	WORD $0x4eab9e72 // mul v18.4s, v19.4s, v11.4s
+	WORD $0x4faee091 // sdot v17.4s, v4.16b, v14.4b[1]
+	WORD $0x4f8fe0b0 // sdot v16.4s, v5.16b, v15.4b[0]
+	WORD $0x4e2cd442 // fadd v2.4s, v2.4s, v12.4s
+	WORD $0x4ead9692 // mla v18.4s, v20.4s, v13.4s
+	WORD $0x4f8ee8d1 // sdot v17.4s, v6.16b, v14.4b[2]
+	WORD $0x4fafe070 // sdot v16.4s, v3.16b, v15.4b[1]
+	WORD $0x3d800042 // str q2, [x2]
+	WORD $0x8b080042 // add x2, x2, x8
+	WORD $0xbd400022 // ldr s2, [x1]
+	WORD $0x4e21da43 // scvtf v3.4s, v18.4s
 	WORD $0x4f829122 // fmul v2.4s, v9.4s, v2.s[0]
-	WORD $0x4f91e94c // sdot v12.4s, v10.16b, v17.4b[2]
+	WORD $0x4faee911 // sdot v17.4s, v8.16b, v14.4b[3]
+	WORD $0x4f8fe950 // sdot v16.4s, v10.16b, v15.4b[2]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3ceb6863 // ldr q3, [x3, x11]
-	WORD $0x4fb1e8ec // sdot v12.4s, v7.16b, v17.4b[3]
+	WORD $0x3dc00043 // ldr q3, [x2]
+	WORD $0x4fafe8f0 // sdot v16.4s, v7.16b, v15.4b[3]
+	WORD $0x4eab9e24 // mul v4.4s, v17.4s, v11.4s
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4ead9584 // mla v4.4s, v12.4s, v13.4s
-	WORD $0x3cab6862 // str q2, [x3, x11]
-	WORD $0xbc6d6902 // ldr s2, [x8, x13]
+	WORD $0x4ead9604 // mla v4.4s, v16.4s, v13.4s
+	WORD $0x3d800042 // str q2, [x2]
+	WORD $0xbc786822 // ldr s2, [x1, x24]
 	WORD $0x4e21d883 // scvtf v3.4s, v4.4s
 	WORD $0x4f829122 // fmul v2.4s, v9.4s, v2.s[0]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cec6863 // ldr q3, [x3, x12]
+	WORD $0x3ce86843 // ldr q3, [x2, x8]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cac6862 // str q2, [x3, x12]
-	WORD $0x54ffed61 // b.ne l2
-	WORD $0x110005ce // add w14, w14, #0x1
-	WORD $0x910301ef // add x15, x15, #0xc0
+	WORD $0x3ca86842 // str q2, [x2, x8]
+	WORD $0x54ffed41 // b.ne l2
+	WORD $0x110005ad // add w13, w13, #0x1
+	WORD $0x910301ce // add x14, x14, #0xc0
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x710021df // cmp w14, #0x8
-	WORD $0x91001108 // add x8, x8, #0x4
-	WORD $0x9100114a // add x10, x10, #0x4
-	WORD $0x54ffeba1 // b.ne l1
+	WORD $0x710021bf // cmp w13, #0x8
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x54ffeb41 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x911c82d6 // add x22, x22, #0x720
-	WORD $0x54ffeaec // b.gt l0
+	WORD $0x54ffea8c // b.gt l0
 
 l3:
 	RET
@@ -451,75 +451,72 @@ TEXT ·tiledQ6_Kx4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ffaab // lsl x11, x21, #1
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b15016c // add x12, x11, x21
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x8b0c0a88 // add x8, x20, x12, lsl #2
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x540015eb // b.lt l3
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x5400160b // b.lt l3
 	WORD $0x4f00e5e0 // movi v0.16b, #0xf
 	WORD $0x4f01e601 // movi v1.16b, #0x30
-	WORD $0x8b1902e8 // add x8, x23, x25
-	WORD $0xd37ffb09 // lsl x9, x24, #1
-	WORD $0x8b590d0a // add x10, x8, x25, lsr #3
-	WORD $0xd37ef56b // lsl x11, x11, #2
-	WORD $0xd37ef58c // lsl x12, x12, #2
-	WORD $0x8b18012d // add x13, x9, x24
+	WORD $0x8b1902e9 // add x9, x23, x25
+	WORD $0xd37ffb0a // lsl x10, x24, #1
+	WORD $0x8b590d2b // add x11, x9, x25, lsr #3
+	WORD $0x8b18014c // add x12, x10, x24
 
 l0:
-	WORD $0x2a1f03ee // mov w14, wzr
-	WORD $0x910082cf // add x15, x22, #0x20
-	WORD $0x910102d0 // add x16, x22, #0x40
+	WORD $0x2a1f03ed // mov w13, wzr
+	WORD $0x910082ce // add x14, x22, #0x20
+	WORD $0x910102cf // add x15, x22, #0x40
 
 l1:
-	WORD $0xaa1f03f1 // mov x17, xzr
-	WORD $0x910042f3 // add x19, x23, #0x10
-	WORD $0x910041fa // add x26, x15, #0x10
-	WORD $0x8b180140 // add x0, x10, x24
-	WORD $0x8b090141 // add x1, x10, x9
-	WORD $0x8b0d0142 // add x2, x10, x13
+	WORD $0x8b180121 // add x1, x9, x24
+	WORD $0xaa1f03f0 // mov x16, xzr
+	WORD $0x910042f1 // add x17, x23, #0x10
+	WORD $0x910041d3 // add x19, x14, #0x10
+	WORD $0x8b180175 // add x21, x11, x24
+	WORD $0x8b0a017a // add x26, x11, x10
+	WORD $0x8b0c0160 // add x0, x11, x12
+	WORD $0x8b180021 // add x1, x1, x24
 
 l2:
-	WORD $0xd37cee23 // lsl x3, x17, #4
-	WORD $0x79c00145 // ldrsh w5, [x10]
-	WORD $0xbc7179f2 // ldr s18, [x15, x17, lsl #2]
+	WORD $0xd37cee02 // lsl x2, x16, #4
+	WORD $0x79c00164 // ldrsh w4, [x11]
+	WORD $0xbc7079d2 // ldr s18, [x14, x16, lsl #2]
 	WORD $0xad4036eb // ldp q11, q13, [x23]
-	WORD $0x3cf86a73 // ldr q19, [x19, x24]
-	WORD $0x8b030204 // add x4, x16, x3
-	WORD $0x4b0517e5 // neg w5, w5, lsl #5
-	WORD $0x3ce96af4 // ldr q20, [x23, x9]
-	WORD $0x3dc04085 // ldr q5, [x4, #0x100]
-	WORD $0x3dc00084 // ldr q4, [x4]
-	WORD $0x8b030283 // add x3, x20, x3
-	WORD $0x3dc01086 // ldr q6, [x4, #0x40]
-	WORD $0x4e040ca8 // dup v8.4s, w5
-	WORD $0x79c00545 // ldrsh w5, [x10, #0x2]
+	WORD $0x3cf86a33 // ldr q19, [x17, x24]
+	WORD $0x8b0201e3 // add x3, x15, x2
+	WORD $0x4b0417e4 // neg w4, w4, lsl #5
+	WORD $0x8b020282 // add x2, x20, x2
+	WORD $0x3dc04065 // ldr q5, [x3, #0x100]
+	WORD $0x3dc00064 // ldr q4, [x3]
+	WORD $0x3dc01066 // ldr q6, [x3, #0x40]
+	WORD $0x4e040c88 // dup v8.4s, w4
+	WORD $0x79c00564 // ldrsh w4, [x11, #0x2]
+	WORD $0x3dc0506a // ldr q10, [x3, #0x140]
 	WORD $0x4f0c54a2 // shl v2.16b, v5.16b, #0x4
 	WORD $0x4e201c83 // and v3.16b, v4.16b, v0.16b
 	WORD $0x4f0a54a7 // shl v7.16b, v5.16b, #0x2
-	WORD $0x3dc0508a // ldr q10, [x4, #0x140]
 	WORD $0x4e201cc9 // and v9.16b, v6.16b, v0.16b
 	WORD $0x4e211cae // and v14.16b, v5.16b, v1.16b
-	WORD $0x4b0517e5 // neg w5, w5, lsl #5
+	WORD $0x4b0417e4 // neg w4, w4, lsl #5
 	WORD $0x6f0e04af // ushr v15.16b, v5.16b, #0x2
-	WORD $0x3dc02090 // ldr q16, [x4, #0x80]
-	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
+	WORD $0x3dc02070 // ldr q16, [x3, #0x80]
 	WORD $0x4e211d51 // and v17.16b, v10.16b, v1.16b
-	WORD $0x3ce96a75 // ldr q21, [x19, x9]
-	WORD $0x4e040cac // dup v12.4s, w5
+	WORD $0x4e211c42 // and v2.16b, v2.16b, v1.16b
+	WORD $0x4e040c8c // dup v12.4s, w4
+	WORD $0x79c00404 // ldrsh w4, [x0, #0x2]
 	WORD $0x4ea91dc5 // orr v5.16b, v14.16b, v9.16b
 	WORD $0x4e201e09 // and v9.16b, v16.16b, v0.16b
 	WORD $0x4f0a554e // shl v14.16b, v10.16b, #0x2
-	WORD $0x79c00445 // ldrsh w5, [x2, #0x2]
 	WORD $0x4ea31c43 // orr v3.16b, v2.16b, v3.16b
 	WORD $0x4e211ce2 // and v2.16b, v7.16b, v1.16b
 	WORD $0x4f0c5547 // shl v7.16b, v10.16b, #0x4
@@ -527,8 +524,8 @@ l2:
 	WORD $0x6f0c1482 // usra v2.16b, v4.16b, #0x4
 	WORD $0x4e211ce7 // and v7.16b, v7.16b, v1.16b
 	WORD $0x4e211de4 // and v4.16b, v15.16b, v1.16b
-	WORD $0x3dc0308f // ldr q15, [x4, #0xc0]
-	WORD $0x78f86944 // ldrsh w4, [x10, x24]
+	WORD $0x3dc0306f // ldr q15, [x3, #0xc0]
+	WORD $0x78f86963 // ldrsh w3, [x11, x24]
 	WORD $0x4f8de04c // sdot v12.4s, v2.16b, v13.4b[0]
 	WORD $0x4ea91ce7 // orr v7.16b, v7.16b, v9.16b
 	WORD $0x4e201de9 // and v9.16b, v15.16b, v0.16b
@@ -536,116 +533,119 @@ l2:
 	WORD $0x6f0c14c4 // usra v4.16b, v6.16b, #0x4
 	WORD $0x4e211dc6 // and v6.16b, v14.16b, v1.16b
 	WORD $0x6f0e054e // ushr v14.16b, v10.16b, #0x2
-	WORD $0x4b0417e4 // neg w4, w4, lsl #5
+	WORD $0x4b0317e3 // neg w3, w3, lsl #5
 	WORD $0x4ea91e2a // orr v10.16b, v17.16b, v9.16b
-	WORD $0xbc717b51 // ldr s17, [x26, x17, lsl #2]
+	WORD $0xbc707a71 // ldr s17, [x19, x16, lsl #2]
 	WORD $0x4fade08c // sdot v12.4s, v4.16b, v13.4b[1]
 	WORD $0x6f0c1606 // usra v6.16b, v16.16b, #0x4
-	WORD $0x4e040c90 // dup v16.4s, w4
+	WORD $0x4e040c70 // dup v16.4s, w3
 	WORD $0x4f8be8e8 // sdot v8.4s, v7.16b, v11.4b[2]
 	WORD $0x4e211dc9 // and v9.16b, v14.16b, v1.16b
 	WORD $0x0f08a64e // sshll v14.8h, v18.8b, #0x0
-	WORD $0x79c00404 // ldrsh w4, [x0, #0x2]
+	WORD $0x79c006a3 // ldrsh w3, [x21, #0x2]
 	WORD $0x3cf86af2 // ldr q18, [x23, x24]
 	WORD $0x4f8de8cc // sdot v12.4s, v6.16b, v13.4b[2]
 	WORD $0x6f0c15e9 // usra v9.16b, v15.16b, #0x4
-	WORD $0x4b0417e4 // neg w4, w4, lsl #5
+	WORD $0x4b0317e3 // neg w3, w3, lsl #5
 	WORD $0x4fabe948 // sdot v8.4s, v10.16b, v11.4b[3]
 	WORD $0x0f10a5cb // sshll v11.4s, v14.4h, #0x0
 	WORD $0x0f08a62e // sshll v14.8h, v17.8b, #0x0
 	WORD $0x4f92e070 // sdot v16.4s, v3.16b, v18.4b[0]
-	WORD $0x4e040c8f // dup v15.4s, w4
-	WORD $0x78f87944 // ldrsh w4, [x10, x24, lsl #1]
+	WORD $0x4e040c6f // dup v15.4s, w3
+	WORD $0x78f87963 // ldrsh w3, [x11, x24, lsl #1]
 	WORD $0x4fade92c // sdot v12.4s, v9.16b, v13.4b[3]
 	WORD $0x0f10a5cd // sshll v13.4s, v14.4h, #0x0
-	WORD $0x4b0417e4 // neg w4, w4, lsl #5
+	WORD $0x4b0317e3 // neg w3, w3, lsl #5
 	WORD $0x4eab9d11 // mul v17.4s, v8.4s, v11.4s
-	WORD $0xfc717ac8 // ldr d8, [x22, x17, lsl #3]
+	WORD $0xfc707ac8 // ldr d8, [x22, x16, lsl #3]
 	WORD $0x4f93e04f // sdot v15.4s, v2.16b, v19.4b[0]
 	WORD $0x4fb2e0b0 // sdot v16.4s, v5.16b, v18.4b[1]
-	WORD $0x91000631 // add x17, x17, #0x1
+	WORD $0x91000610 // add x16, x16, #0x1
 	WORD $0x0e217908 // fcvtl v8.4s, v8.4h
-	WORD $0xf100123f // cmp x17, #0x4
+	WORD $0xf100121f // cmp x16, #0x4
 	WORD $0x4ead9591 // mla v17.4s, v12.4s, v13.4s
-	WORD $0xbd40010c // ldr s12, [x8]
+	WORD $0xbd40012c // ldr s12, [x9]
 	WORD $0x4fb3e08f // sdot v15.4s, v4.16b, v19.4b[1]
 	WORD $0x4f92e8f0 // sdot v16.4s, v7.16b, v18.4b[2]
 	WORD $0x4f8c910c // fmul v12.4s, v8.4s, v12.s[0]
 	WORD $0x4e21da2e // scvtf v14.4s, v17.4s
-	WORD $0x4e040c91 // dup v17.4s, w4
-	WORD $0x79c00424 // ldrsh w4, [x1, #0x2]
+	WORD $0x4e040c71 // dup v17.4s, w3
+	WORD $0x79c00743 // ldrsh w3, [x26, #0x2]
 	WORD $0x4fb2e950 // sdot v16.4s, v10.16b, v18.4b[3]
 	WORD $0x4f93e8cf // sdot v15.4s, v6.16b, v19.4b[2]
-	WORD $0x3dc00072 // ldr q18, [x3]
-	WORD $0x4b0417e4 // neg w4, w4, lsl #5
-	WORD $0x4f94e071 // sdot v17.4s, v3.16b, v20.4b[0]
+	WORD $0x3cea6af2 // ldr q18, [x23, x10]
+	WORD $0x4b0317e3 // neg w3, w3, lsl #5
+	WORD $0x4f92e071 // sdot v17.4s, v3.16b, v18.4b[0]
 	WORD $0x6e2edd8c // fmul v12.4s, v12.4s, v14.4s
-	WORD $0x4e040c8e // dup v14.4s, w4
-	WORD $0x78ed6944 // ldrsh w4, [x10, x13]
+	WORD $0x3dc0004e // ldr q14, [x2]
+	WORD $0x4e040c74 // dup v20.4s, w3
 	WORD $0x4fb3e92f // sdot v15.4s, v9.16b, v19.4b[3]
 	WORD $0x4eab9e10 // mul v16.4s, v16.4s, v11.4s
-	WORD $0x4b0417e4 // neg w4, w4, lsl #5
-	WORD $0x4fb4e0b1 // sdot v17.4s, v5.16b, v20.4b[1]
-	WORD $0x4f95e04e // sdot v14.4s, v2.16b, v21.4b[0]
-	WORD $0x4e2cd64c // fadd v12.4s, v18.4s, v12.4s
-	WORD $0x3ced6a72 // ldr q18, [x19, x13]
-	WORD $0x4e040c93 // dup v19.4s, w4
+	WORD $0x3cea6a33 // ldr q19, [x17, x10]
+	WORD $0x78ec6963 // ldrsh w3, [x11, x12]
+	WORD $0x4fb2e0b1 // sdot v17.4s, v5.16b, v18.4b[1]
+	WORD $0x4f93e054 // sdot v20.4s, v2.16b, v19.4b[0]
+	WORD $0x4e2cd5cc // fadd v12.4s, v14.4s, v12.4s
+	WORD $0x3cec6aee // ldr q14, [x23, x12]
+	WORD $0x4b0317e3 // neg w3, w3, lsl #5
 	WORD $0x4ead95f0 // mla v16.4s, v15.4s, v13.4s
-	WORD $0x3ced6aef // ldr q15, [x23, x13]
-	WORD $0x4b0517e4 // neg w4, w5, lsl #5
-	WORD $0xd37ef6a5 // lsl x5, x21, #2
-	WORD $0x4f94e8f1 // sdot v17.4s, v7.16b, v20.4b[2]
-	WORD $0x4fb5e08e // sdot v14.4s, v4.16b, v21.4b[1]
-	WORD $0x4f8fe073 // sdot v19.4s, v3.16b, v15.4b[0]
-	WORD $0x3d80006c // str q12, [x3]
-	WORD $0xbc78690c // ldr s12, [x8, x24]
+	WORD $0x3cec6a2f // ldr q15, [x17, x12]
+	WORD $0x4e040c75 // dup v21.4s, w3
+	WORD $0x4b0417e3 // neg w3, w4, lsl #5
+	WORD $0x4f92e8f1 // sdot v17.4s, v7.16b, v18.4b[2]
+	WORD $0x4fb3e094 // sdot v20.4s, v4.16b, v19.4b[1]
+	WORD $0x3d80004c // str q12, [x2]
+	WORD $0x8b080042 // add x2, x2, x8
+	WORD $0xbc78692c // ldr s12, [x9, x24]
 	WORD $0x4e21da10 // scvtf v16.4s, v16.4s
+	WORD $0x4f8ee075 // sdot v21.4s, v3.16b, v14.4b[0]
+	WORD $0x3dc00043 // ldr q3, [x2]
 	WORD $0x4f8c910c // fmul v12.4s, v8.4s, v12.s[0]
-	WORD $0x4fb4e951 // sdot v17.4s, v10.16b, v20.4b[3]
-	WORD $0x4f95e8ce // sdot v14.4s, v6.16b, v21.4b[2]
-	WORD $0x4fafe0b3 // sdot v19.4s, v5.16b, v15.4b[1]
-	WORD $0x6e30dd83 // fmul v3.4s, v12.4s, v16.4s
-	WORD $0x4e040c8c // dup v12.4s, w4
-	WORD $0x4fb5e92e // sdot v14.4s, v9.16b, v21.4b[3]
-	WORD $0x3ce56870 // ldr q16, [x3, x5]
+	WORD $0x4fb2e951 // sdot v17.4s, v10.16b, v18.4b[3]
+	WORD $0x4f93e8d4 // sdot v20.4s, v6.16b, v19.4b[2]
+	WORD $0x4faee0b5 // sdot v21.4s, v5.16b, v14.4b[1]
+	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
+	WORD $0x4e040c70 // dup v16.4s, w3
+	WORD $0x4fb3e934 // sdot v20.4s, v9.16b, v19.4b[3]
 	WORD $0x4eab9e31 // mul v17.4s, v17.4s, v11.4s
-	WORD $0x4f8fe8f3 // sdot v19.4s, v7.16b, v15.4b[2]
-	WORD $0x4f92e04c // sdot v12.4s, v2.16b, v18.4b[0]
-	WORD $0x4e23d602 // fadd v2.4s, v16.4s, v3.4s
-	WORD $0x4ead95d1 // mla v17.4s, v14.4s, v13.4s
-	WORD $0x4fafe953 // sdot v19.4s, v10.16b, v15.4b[3]
-	WORD $0x3ca56862 // str q2, [x3, x5]
-	WORD $0x4fb2e08c // sdot v12.4s, v4.16b, v18.4b[1]
-	WORD $0xbc696902 // ldr s2, [x8, x9]
+	WORD $0x4f8ee8f5 // sdot v21.4s, v7.16b, v14.4b[2]
+	WORD $0x4f8fe050 // sdot v16.4s, v2.16b, v15.4b[0]
+	WORD $0x4e2cd463 // fadd v3.4s, v3.4s, v12.4s
+	WORD $0x4ead9691 // mla v17.4s, v20.4s, v13.4s
+	WORD $0x4faee955 // sdot v21.4s, v10.16b, v14.4b[3]
+	WORD $0x4fafe090 // sdot v16.4s, v4.16b, v15.4b[1]
+	WORD $0x3d800043 // str q3, [x2]
+	WORD $0x8b080042 // add x2, x2, x8
+	WORD $0xbd400022 // ldr s2, [x1]
 	WORD $0x4e21da23 // scvtf v3.4s, v17.4s
-	WORD $0x4eab9e64 // mul v4.4s, v19.4s, v11.4s
+	WORD $0x4eab9ea4 // mul v4.4s, v21.4s, v11.4s
 	WORD $0x4f829102 // fmul v2.4s, v8.4s, v2.s[0]
-	WORD $0x4f92e8cc // sdot v12.4s, v6.16b, v18.4b[2]
+	WORD $0x4f8fe8d0 // sdot v16.4s, v6.16b, v15.4b[2]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3ceb6863 // ldr q3, [x3, x11]
-	WORD $0x4fb2e92c // sdot v12.4s, v9.16b, v18.4b[3]
+	WORD $0x3dc00043 // ldr q3, [x2]
+	WORD $0x4fafe930 // sdot v16.4s, v9.16b, v15.4b[3]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4ead9584 // mla v4.4s, v12.4s, v13.4s
-	WORD $0x3cab6862 // str q2, [x3, x11]
-	WORD $0xbc6d6902 // ldr s2, [x8, x13]
+	WORD $0x4ead9604 // mla v4.4s, v16.4s, v13.4s
+	WORD $0x3d800042 // str q2, [x2]
 	WORD $0x4e21d883 // scvtf v3.4s, v4.4s
+	WORD $0xbc786822 // ldr s2, [x1, x24]
 	WORD $0x4f829102 // fmul v2.4s, v8.4s, v2.s[0]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cec6863 // ldr q3, [x3, x12]
+	WORD $0x3ce86843 // ldr q3, [x2, x8]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cac6862 // str q2, [x3, x12]
-	WORD $0x54ffede1 // b.ne l2
-	WORD $0x110005ce // add w14, w14, #0x1
+	WORD $0x3ca86842 // str q2, [x2, x8]
+	WORD $0x54ffedc1 // b.ne l2
+	WORD $0x110005ad // add w13, w13, #0x1
+	WORD $0x910681ce // add x14, x14, #0x1a0
 	WORD $0x910681ef // add x15, x15, #0x1a0
-	WORD $0x91068210 // add x16, x16, #0x1a0
-	WORD $0x710021df // cmp w14, #0x8
+	WORD $0x710021bf // cmp w13, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x91001108 // add x8, x8, #0x4
-	WORD $0x9100114a // add x10, x10, #0x4
-	WORD $0x54ffec21 // b.ne l1
+	WORD $0x91001129 // add x9, x9, #0x4
+	WORD $0x9100116b // add x11, x11, #0x4
+	WORD $0x54ffebc1 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x913482d6 // add x22, x22, #0xd20
-	WORD $0x54ffeb6c // b.gt l0
+	WORD $0x54ffeb0c // b.gt l0
 
 l3:
 	RET

@@ -96,150 +96,414 @@ TEXT ·tiledIQ4_NLx4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ffaaa // lsl x10, x21, #1
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b15014b // add x11, x10, x21
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x8b0b0a88 // add x8, x20, x11, lsl #2
 	WORD $0xad000120 // stp q0, q0, [x9]
 	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x54000fcb // b.lt l2
-	WORD $0xd2931028 // mov x8, #0x9881
-	WORD $0xd281a029 // mov x9, #0xd01
-	WORD $0xd37ef54a // lsl x10, x10, #2
-	WORD $0xf2b7f5a8 // movk x8, #0xbfad, lsl #16
-	WORD $0xf2a4c329 // movk x9, #0x2619, lsl #16
-	WORD $0xd37ef56b // lsl x11, x11, #2
-	WORD $0xf2dbb9e8 // movk x8, #0xddcf, lsl #32
-	WORD $0xf2c8a6a9 // movk x9, #0x4535, lsl #32
-	WORD $0x8b1902ec // add x12, x23, x25
-	WORD $0xf2fedd48 // movk x8, #0xf6ea, lsl #48
-	WORD $0xf2ee2b29 // movk x9, #0x7159, lsl #48
-	WORD $0x9e670100 // fmov d0, x8
-	WORD $0x9e670121 // fmov d1, x9
-	WORD $0xd37ffb08 // lsl x8, x24, #1
-	WORD $0xd37ef6a9 // lsl x9, x21, #2
-	WORD $0x8b18010d // add x13, x8, x24
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x54000feb // b.lt l2
+	WORD $0xd2931029 // mov x9, #0x9881
+	WORD $0xd281a02a // mov x10, #0xd01
+	WORD $0xf2b7f5a9 // movk x9, #0xbfad, lsl #16
+	WORD $0xf2a4c32a // movk x10, #0x2619, lsl #16
+	WORD $0xf2dbb9e9 // movk x9, #0xddcf, lsl #32
+	WORD $0xf2c8a6aa // movk x10, #0x4535, lsl #32
+	WORD $0xf2fedd49 // movk x9, #0xf6ea, lsl #48
+	WORD $0xf2ee2b2a // movk x10, #0x7159, lsl #48
+	WORD $0x9e670120 // fmov d0, x9
+	WORD $0x9e670141 // fmov d1, x10
+	WORD $0xd37ffb09 // lsl x9, x24, #1
+	WORD $0x8b1902ea // add x10, x23, x25
+	WORD $0x8b18012b // add x11, x9, x24
 	WORD $0x6e180420 // mov v0.d[1], v1.d[0]
 	WORD $0x4f00e5e1 // movi v1.16b, #0xf
 
 l0:
-	WORD $0xaa1f03ee // mov x14, xzr
-	WORD $0x910402cf // add x15, x22, #0x100
-	WORD $0x910042f0 // add x16, x23, #0x10
+	WORD $0x8b18014f // add x15, x10, x24
+	WORD $0xaa1f03ec // mov x12, xzr
+	WORD $0x910402cd // add x13, x22, #0x100
+	WORD $0x910042ee // add x14, x23, #0x10
+	WORD $0x8b1801ef // add x15, x15, x24
 
 l1:
-	WORD $0xd37cedd1 // lsl x17, x14, #4
+	WORD $0xd37ced90 // lsl x16, x12, #4
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
 	WORD $0x6f00e408 // movi v8.2d, #0000000000000000
-	WORD $0xad402eea // ldp q10, q11, [x23]
+	WORD $0xad4032ea // ldp q10, q12, [x23]
 	WORD $0x3cf86aee // ldr q14, [x23, x24]
-	WORD $0x8b1102d3 // add x19, x22, x17
-	WORD $0xfc6e79ef // ldr d15, [x15, x14, lsl #3]
-	WORD $0x3ce86af0 // ldr q16, [x23, x8]
-	WORD $0x3dc00265 // ldr q5, [x19]
-	WORD $0x3dc01269 // ldr q9, [x19, #0x40]
-	WORD $0x3dc0226c // ldr q12, [x19, #0x80]
-	WORD $0x3dc0326d // ldr q13, [x19, #0xc0]
-	WORD $0x8b110291 // add x17, x20, x17
-	WORD $0x6f00e411 // movi v17.2d, #0000000000000000
-	WORD $0x4e211ca2 // and v2.16b, v5.16b, v1.16b
-	WORD $0x4e211d24 // and v4.16b, v9.16b, v1.16b
-	WORD $0x6f0c04a5 // ushr v5.16b, v5.16b, #0x4
+	WORD $0x8b1002d1 // add x17, x22, x16
+	WORD $0xfc6c79af // ldr d15, [x13, x12, lsl #3]
+	WORD $0xbd400150 // ldr s16, [x10]
+	WORD $0x3dc00224 // ldr q4, [x17]
+	WORD $0x3dc01229 // ldr q9, [x17, #0x40]
+	WORD $0x3dc0222b // ldr q11, [x17, #0x80]
+	WORD $0x3dc0322d // ldr q13, [x17, #0xc0]
+	WORD $0x8b100290 // add x16, x20, x16
+	WORD $0x3ceb69d1 // ldr q17, [x14, x11]
+	WORD $0x4e211c82 // and v2.16b, v4.16b, v1.16b
+	WORD $0x4e211d25 // and v5.16b, v9.16b, v1.16b
+	WORD $0x6f0c0484 // ushr v4.16b, v4.16b, #0x4
 	WORD $0x6f0c0529 // ushr v9.16b, v9.16b, #0x4
-	WORD $0x910005ce // add x14, x14, #0x1
-	WORD $0xf10011df // cmp x14, #0x4
+	WORD $0x9100058c // add x12, x12, #0x1
+	WORD $0xf100119f // cmp x12, #0x4
 	WORD $0x4e020002 // tbl v2.16b, { v0.16b }, v2.16b
-	WORD $0x4e040007 // tbl v7.16b, { v0.16b }, v4.16b
-	WORD $0x4e211d84 // and v4.16b, v12.16b, v1.16b
-	WORD $0x4e050005 // tbl v5.16b, { v0.16b }, v5.16b
+	WORD $0x4e050006 // tbl v6.16b, { v0.16b }, v5.16b
+	WORD $0x4e211d65 // and v5.16b, v11.16b, v1.16b
+	WORD $0x4e040004 // tbl v4.16b, { v0.16b }, v4.16b
 	WORD $0x4e090009 // tbl v9.16b, { v0.16b }, v9.16b
-	WORD $0x4e040006 // tbl v6.16b, { v0.16b }, v4.16b
-	WORD $0x4e211da4 // and v4.16b, v13.16b, v1.16b
+	WORD $0x4e050007 // tbl v7.16b, { v0.16b }, v5.16b
+	WORD $0x4e211da5 // and v5.16b, v13.16b, v1.16b
 	WORD $0x4f8ae043 // sdot v3.4s, v2.16b, v10.4b[0]
 	WORD $0x4f8ee048 // sdot v8.4s, v2.16b, v14.4b[0]
-	WORD $0x4e040004 // tbl v4.16b, { v0.16b }, v4.16b
-	WORD $0x4faae0e3 // sdot v3.4s, v7.16b, v10.4b[1]
-	WORD $0x4faee0e8 // sdot v8.4s, v7.16b, v14.4b[1]
-	WORD $0x4f8ae8c3 // sdot v3.4s, v6.16b, v10.4b[2]
-	WORD $0x4f8ee8c8 // sdot v8.4s, v6.16b, v14.4b[2]
-	WORD $0x4faae883 // sdot v3.4s, v4.16b, v10.4b[3]
-	WORD $0x6f0c058a // ushr v10.16b, v12.16b, #0x4
-	WORD $0x6f0c05ac // ushr v12.16b, v13.16b, #0x4
+	WORD $0x4e050005 // tbl v5.16b, { v0.16b }, v5.16b
+	WORD $0x4faae0c3 // sdot v3.4s, v6.16b, v10.4b[1]
+	WORD $0x4faee0c8 // sdot v8.4s, v6.16b, v14.4b[1]
+	WORD $0x4f8ae8e3 // sdot v3.4s, v7.16b, v10.4b[2]
+	WORD $0x4f8ee8e8 // sdot v8.4s, v7.16b, v14.4b[2]
+	WORD $0x4faae8a3 // sdot v3.4s, v5.16b, v10.4b[3]
+	WORD $0x6f0c056a // ushr v10.16b, v11.16b, #0x4
+	WORD $0x6f0c05ab // ushr v11.16b, v13.16b, #0x4
 	WORD $0x6f00e40d // movi v13.2d, #0000000000000000
-	WORD $0x4faee888 // sdot v8.4s, v4.16b, v14.4b[3]
-	WORD $0x3cf86a0e // ldr q14, [x16, x24]
+	WORD $0x4faee8a8 // sdot v8.4s, v5.16b, v14.4b[3]
+	WORD $0x3ce96aee // ldr q14, [x23, x9]
 	WORD $0x4e0a000a // tbl v10.16b, { v0.16b }, v10.16b
-	WORD $0x4e0c000c // tbl v12.16b, { v0.16b }, v12.16b
-	WORD $0x4f8be0a3 // sdot v3.4s, v5.16b, v11.4b[0]
-	WORD $0x4f90e04d // sdot v13.4s, v2.16b, v16.4b[0]
-	WORD $0x4f8ee0a8 // sdot v8.4s, v5.16b, v14.4b[0]
-	WORD $0x4fabe123 // sdot v3.4s, v9.16b, v11.4b[1]
-	WORD $0x4fb0e0ed // sdot v13.4s, v7.16b, v16.4b[1]
-	WORD $0x4faee128 // sdot v8.4s, v9.16b, v14.4b[1]
-	WORD $0x4f8be943 // sdot v3.4s, v10.16b, v11.4b[2]
-	WORD $0x4f90e8cd // sdot v13.4s, v6.16b, v16.4b[2]
-	WORD $0x4f8ee948 // sdot v8.4s, v10.16b, v14.4b[2]
-	WORD $0x4fabe983 // sdot v3.4s, v12.16b, v11.4b[3]
-	WORD $0x0e2179eb // fcvtl v11.4s, v15.4h
-	WORD $0xbd40018f // ldr s15, [x12]
-	WORD $0x4fb0e88d // sdot v13.4s, v4.16b, v16.4b[3]
-	WORD $0x4faee988 // sdot v8.4s, v12.16b, v14.4b[3]
-	WORD $0x3ced6a0e // ldr q14, [x16, x13]
-	WORD $0x4f8f916f // fmul v15.4s, v11.4s, v15.s[0]
+	WORD $0x4e0b000b // tbl v11.16b, { v0.16b }, v11.16b
+	WORD $0x4f8ce083 // sdot v3.4s, v4.16b, v12.4b[0]
+	WORD $0x4f8ee04d // sdot v13.4s, v2.16b, v14.4b[0]
+	WORD $0x4face123 // sdot v3.4s, v9.16b, v12.4b[1]
+	WORD $0x4faee0cd // sdot v13.4s, v6.16b, v14.4b[1]
+	WORD $0x4f8ce943 // sdot v3.4s, v10.16b, v12.4b[2]
+	WORD $0x4f8ee8ed // sdot v13.4s, v7.16b, v14.4b[2]
+	WORD $0x4face963 // sdot v3.4s, v11.16b, v12.4b[3]
+	WORD $0x0e2179ec // fcvtl v12.4s, v15.4h
+	WORD $0x3cf869cf // ldr q15, [x14, x24]
+	WORD $0x4faee8ad // sdot v13.4s, v5.16b, v14.4b[3]
+	WORD $0x3ceb6aee // ldr q14, [x23, x11]
+	WORD $0x4f8fe088 // sdot v8.4s, v4.16b, v15.4b[0]
+	WORD $0x4f909190 // fmul v16.4s, v12.4s, v16.s[0]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x6e23dde3 // fmul v3.4s, v15.4s, v3.4s
-	WORD $0x3dc0022f // ldr q15, [x17]
-	WORD $0x4e23d5e3 // fadd v3.4s, v15.4s, v3.4s
-	WORD $0x3ced6aef // ldr q15, [x23, x13]
-	WORD $0x4f8fe051 // sdot v17.4s, v2.16b, v15.4b[0]
-	WORD $0x3ce86a02 // ldr q2, [x16, x8]
-	WORD $0x3d800223 // str q3, [x17]
-	WORD $0x4f82e0ad // sdot v13.4s, v5.16b, v2.4b[0]
-	WORD $0xbc786983 // ldr s3, [x12, x24]
-	WORD $0x4fafe0f1 // sdot v17.4s, v7.16b, v15.4b[1]
-	WORD $0x4e21d907 // scvtf v7.4s, v8.4s
-	WORD $0x4f839163 // fmul v3.4s, v11.4s, v3.s[0]
-	WORD $0x4fa2e12d // sdot v13.4s, v9.16b, v2.4b[1]
-	WORD $0x4f8fe8d1 // sdot v17.4s, v6.16b, v15.4b[2]
-	WORD $0x3ce96a26 // ldr q6, [x17, x9]
-	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
-	WORD $0x4f82e94d // sdot v13.4s, v10.16b, v2.4b[2]
-	WORD $0x4fafe891 // sdot v17.4s, v4.16b, v15.4b[3]
-	WORD $0x4e23d4c3 // fadd v3.4s, v6.4s, v3.4s
-	WORD $0x4fa2e98d // sdot v13.4s, v12.16b, v2.4b[3]
-	WORD $0x3ca96a23 // str q3, [x17, x9]
-	WORD $0x4f8ee0b1 // sdot v17.4s, v5.16b, v14.4b[0]
-	WORD $0xbc686982 // ldr s2, [x12, x8]
+	WORD $0x4fafe128 // sdot v8.4s, v9.16b, v15.4b[1]
+	WORD $0x6e23de03 // fmul v3.4s, v16.4s, v3.4s
+	WORD $0x3dc00210 // ldr q16, [x16]
+	WORD $0x4f8fe948 // sdot v8.4s, v10.16b, v15.4b[2]
+	WORD $0x4e23d603 // fadd v3.4s, v16.4s, v3.4s
+	WORD $0x6f00e410 // movi v16.2d, #0000000000000000
+	WORD $0x4fafe968 // sdot v8.4s, v11.16b, v15.4b[3]
+	WORD $0x3ce969cf // ldr q15, [x14, x9]
+	WORD $0x3d800203 // str q3, [x16]
+	WORD $0x4f8ee050 // sdot v16.4s, v2.16b, v14.4b[0]
+	WORD $0x4f8fe08d // sdot v13.4s, v4.16b, v15.4b[0]
+	WORD $0xbc786942 // ldr s2, [x10, x24]
+	WORD $0x8b080210 // add x16, x16, x8
+	WORD $0x4e21d903 // scvtf v3.4s, v8.4s
+	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
+	WORD $0x4faee0d0 // sdot v16.4s, v6.16b, v14.4b[1]
+	WORD $0x4fafe12d // sdot v13.4s, v9.16b, v15.4b[1]
+	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
+	WORD $0x3dc00203 // ldr q3, [x16]
+	WORD $0x4f8ee8f0 // sdot v16.4s, v7.16b, v14.4b[2]
+	WORD $0x4f8fe94d // sdot v13.4s, v10.16b, v15.4b[2]
+	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
+	WORD $0x4faee8b0 // sdot v16.4s, v5.16b, v14.4b[3]
+	WORD $0x4fafe96d // sdot v13.4s, v11.16b, v15.4b[3]
+	WORD $0x3d800202 // str q2, [x16]
+	WORD $0x8b080210 // add x16, x16, x8
+	WORD $0xbd4001e2 // ldr s2, [x15]
+	WORD $0x4f91e090 // sdot v16.4s, v4.16b, v17.4b[0]
 	WORD $0x4e21d9a3 // scvtf v3.4s, v13.4s
-	WORD $0x4f829162 // fmul v2.4s, v11.4s, v2.s[0]
-	WORD $0x4faee131 // sdot v17.4s, v9.16b, v14.4b[1]
+	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
+	WORD $0x4fb1e130 // sdot v16.4s, v9.16b, v17.4b[1]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cea6a23 // ldr q3, [x17, x10]
-	WORD $0x4f8ee951 // sdot v17.4s, v10.16b, v14.4b[2]
+	WORD $0x3dc00203 // ldr q3, [x16]
+	WORD $0x4f91e950 // sdot v16.4s, v10.16b, v17.4b[2]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4faee991 // sdot v17.4s, v12.16b, v14.4b[3]
-	WORD $0x3caa6a22 // str q2, [x17, x10]
-	WORD $0xbc6d6982 // ldr s2, [x12, x13]
-	WORD $0x4e21da23 // scvtf v3.4s, v17.4s
-	WORD $0x4f829162 // fmul v2.4s, v11.4s, v2.s[0]
+	WORD $0x4fb1e970 // sdot v16.4s, v11.16b, v17.4b[3]
+	WORD $0x3d800202 // str q2, [x16]
+	WORD $0xbc7869e2 // ldr s2, [x15, x24]
+	WORD $0x4e21da03 // scvtf v3.4s, v16.4s
+	WORD $0x4f829182 // fmul v2.4s, v12.4s, v2.s[0]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3ceb6a23 // ldr q3, [x17, x11]
+	WORD $0x3ce86a03 // ldr q3, [x16, x8]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3cab6a22 // str q2, [x17, x11]
-	WORD $0x54fff3c1 // b.ne l1
+	WORD $0x3ca86a02 // str q2, [x16, x8]
+	WORD $0x54fff381 // b.ne l1
 	WORD $0xf1008339 // subs x25, x25, #0x20
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x9100118c // add x12, x12, #0x4
+	WORD $0x9100114a // add x10, x10, #0x4
 	WORD $0x910482d6 // add x22, x22, #0x120
-	WORD $0x54fff2cc // b.gt l0
+	WORD $0x54fff24c // b.gt l0
+
+l2:
+	RET
+
+// func tiledMXFP4x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+TEXT ·tiledMXFP4x1NEON(SB), NOSPLIT, $0-48
+	MOVD y+0(FP), R20
+	MOVD yStride+8(FP), R21
+	MOVD w+16(FP), R22
+	MOVD x+24(FP), R23
+	MOVD xStride+32(FP), R24
+	MOVD in+40(FP), R25
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
+	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0xad000280 // stp q0, q0, [x20]
+	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
+	WORD $0x5400098b // b.lt l2
+	WORD $0xd2802008 // mov x8, #0x100
+	WORD $0xd29fe009 // mov x9, #0xff00
+	WORD $0x4f000422 // movi v2.4s, #0x1
+	WORD $0xf2a06048 // movk x8, #0x302, lsl #16
+	WORD $0xf2bfbfc9 // movk x9, #0xfdfe, lsl #16
+	WORD $0x4f014403 // movi v3.4s, #0x20, lsl #16
+	WORD $0xf2c0c088 // movk x8, #0x604, lsl #32
+	WORD $0xf2df5f89 // movk x9, #0xfafc, lsl #32
+	WORD $0x6f03d7e4 // mvni v4.4s, #0x7f, msl #16
+	WORD $0xf2e18108 // movk x8, #0xc08, lsl #48
+	WORD $0xf2fe9f09 // movk x9, #0xf4f8, lsl #48
+	WORD $0x9e670100 // fmov d0, x8
+	WORD $0x9e670121 // fmov d1, x9
+	WORD $0x8b1902e8 // add x8, x23, x25
+	WORD $0x6e180420 // mov v0.d[1], v1.d[0]
+	WORD $0x4f00e5e1 // movi v1.16b, #0xf
+
+l0:
+	WORD $0xaa1f03e9 // mov x9, xzr
+	WORD $0x910402ca // add x10, x22, #0x100
+
+l1:
+	WORD $0xd37ced2b // lsl x11, x9, #4
+	WORD $0xad4032ea // ldp q10, q12, [x23]
+	WORD $0x8b0b02cc // add x12, x22, x11
+	WORD $0x3dc00186 // ldr q6, [x12]
+	WORD $0x3dc01187 // ldr q7, [x12, #0x40]
+	WORD $0x3dc0218b // ldr q11, [x12, #0x80]
+	WORD $0x3dc0318d // ldr q13, [x12, #0xc0]
+	WORD $0x4e211cc5 // and v5.16b, v6.16b, v1.16b
+	WORD $0x4e211ce9 // and v9.16b, v7.16b, v1.16b
+	WORD $0x6f0c04c6 // ushr v6.16b, v6.16b, #0x4
+	WORD $0x6f0c04e7 // ushr v7.16b, v7.16b, #0x4
+	WORD $0x4e050008 // tbl v8.16b, { v0.16b }, v5.16b
+	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
+	WORD $0x4e060006 // tbl v6.16b, { v0.16b }, v6.16b
+	WORD $0x4f8ae105 // sdot v5.4s, v8.16b, v10.4b[0]
+	WORD $0x4e090008 // tbl v8.16b, { v0.16b }, v9.16b
+	WORD $0x4e211d69 // and v9.16b, v11.16b, v1.16b
+	WORD $0x4faae105 // sdot v5.4s, v8.16b, v10.4b[1]
+	WORD $0x4e090008 // tbl v8.16b, { v0.16b }, v9.16b
+	WORD $0x4e211da9 // and v9.16b, v13.16b, v1.16b
+	WORD $0x4f8ae905 // sdot v5.4s, v8.16b, v10.4b[2]
+	WORD $0x4e090008 // tbl v8.16b, { v0.16b }, v9.16b
+	WORD $0x4faae905 // sdot v5.4s, v8.16b, v10.4b[3]
+	WORD $0xbc697948 // ldr s8, [x10, x9, lsl #2]
+	WORD $0x91000529 // add x9, x9, #0x1
+	WORD $0xf100113f // cmp x9, #0x4
+	WORD $0x4f8ce0c5 // sdot v5.4s, v6.16b, v12.4b[0]
+	WORD $0x4e070006 // tbl v6.16b, { v0.16b }, v7.16b
+	WORD $0x2f08a507 // ushll v7.8h, v8.8b, #0x0
+	WORD $0x6f0c0568 // ushr v8.16b, v11.16b, #0x4
+	WORD $0x2f10a4e7 // ushll v7.4s, v7.4h, #0x0
+	WORD $0x4face0c5 // sdot v5.4s, v6.16b, v12.4b[1]
+	WORD $0x4e080006 // tbl v6.16b, { v0.16b }, v8.16b
+	WORD $0x6f0c05a8 // ushr v8.16b, v13.16b, #0x4
+	WORD $0x4f3554e9 // shl v9.4s, v7.4s, #0x15
+	WORD $0x4f3754ea // shl v10.4s, v7.4s, #0x17
+	WORD $0x6ea234e7 // cmhi v7.4s, v7.4s, v2.4s
+	WORD $0x4f8ce8c5 // sdot v5.4s, v6.16b, v12.4b[2]
+	WORD $0x4e080006 // tbl v6.16b, { v0.16b }, v8.16b
+	WORD $0x4ea38528 // add v8.4s, v9.4s, v3.4s
+	WORD $0x4ea48549 // add v9.4s, v10.4s, v4.4s
+	WORD $0x4face8c5 // sdot v5.4s, v6.16b, v12.4b[3]
+	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
+	WORD $0xbd400107 // ldr s7, [x8]
+	WORD $0x6e681d26 // bsl v6.16b, v9.16b, v8.16b
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x4f8790c6 // fmul v6.4s, v6.4s, v7.s[0]
+	WORD $0x6e25dcc5 // fmul v5.4s, v6.4s, v5.4s
+	WORD $0x3ceb6a86 // ldr q6, [x20, x11]
+	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
+	WORD $0x3cab6a85 // str q5, [x20, x11]
+	WORD $0x54fff9a1 // b.ne l1
+	WORD $0xf1008339 // subs x25, x25, #0x20
+	WORD $0x910082f7 // add x23, x23, #0x20
+	WORD $0x91001108 // add x8, x8, #0x4
+	WORD $0x910442d6 // add x22, x22, #0x110
+	WORD $0x54fff8cc // b.gt l0
+
+l2:
+	RET
+
+// func tiledMXFP4x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
+TEXT ·tiledMXFP4x4NEON(SB), NOSPLIT, $0-48
+	MOVD y+0(FP), R20
+	MOVD yStride+8(FP), R21
+	MOVD w+16(FP), R22
+	MOVD x+24(FP), R23
+	MOVD xStride+32(FP), R24
+	MOVD in+40(FP), R25
+	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
+	WORD $0xf100073f // cmp x25, #0x1
+	WORD $0x8b080289 // add x9, x20, x8
+	WORD $0xad000280 // stp q0, q0, [x20]
+	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x5400114b // b.lt l2
+	WORD $0xd2802009 // mov x9, #0x100
+	WORD $0xd29fe00a // mov x10, #0xff00
+	WORD $0x4f000422 // movi v2.4s, #0x1
+	WORD $0xf2a06049 // movk x9, #0x302, lsl #16
+	WORD $0xf2bfbfca // movk x10, #0xfdfe, lsl #16
+	WORD $0x4f014403 // movi v3.4s, #0x20, lsl #16
+	WORD $0xf2c0c089 // movk x9, #0x604, lsl #32
+	WORD $0xf2df5f8a // movk x10, #0xfafc, lsl #32
+	WORD $0x6f03d7e4 // mvni v4.4s, #0x7f, msl #16
+	WORD $0xf2e18109 // movk x9, #0xc08, lsl #48
+	WORD $0xf2fe9f0a // movk x10, #0xf4f8, lsl #48
+	WORD $0x9e670120 // fmov d0, x9
+	WORD $0x9e670141 // fmov d1, x10
+	WORD $0xd37ffb09 // lsl x9, x24, #1
+	WORD $0x8b1902ea // add x10, x23, x25
+	WORD $0x8b18012b // add x11, x9, x24
+	WORD $0x6e180420 // mov v0.d[1], v1.d[0]
+	WORD $0x4f00e5e1 // movi v1.16b, #0xf
+
+l0:
+	WORD $0x8b18014f // add x15, x10, x24
+	WORD $0xaa1f03ec // mov x12, xzr
+	WORD $0x910402cd // add x13, x22, #0x100
+	WORD $0x910042ee // add x14, x23, #0x10
+	WORD $0x8b1801ef // add x15, x15, x24
+
+l1:
+	WORD $0xd37ced90 // lsl x16, x12, #4
+	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
+	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
+	WORD $0xad4036ef // ldp q15, q13, [x23]
+	WORD $0xbc6c79b1 // ldr s17, [x13, x12, lsl #2]
+	WORD $0x8b1002d1 // add x17, x22, x16
+	WORD $0x6f00e414 // movi v20.2d, #0000000000000000
+	WORD $0x8b100290 // add x16, x20, x16
+	WORD $0x3dc00227 // ldr q7, [x17]
+	WORD $0x3dc0122e // ldr q14, [x17, #0x40]
+	WORD $0x3dc0222c // ldr q12, [x17, #0x80]
+	WORD $0x3dc03230 // ldr q16, [x17, #0xc0]
+	WORD $0x2f08a631 // ushll v17.8h, v17.8b, #0x0
+	WORD $0x9100058c // add x12, x12, #0x1
+	WORD $0x4e211ce5 // and v5.16b, v7.16b, v1.16b
+	WORD $0x4e211dc8 // and v8.16b, v14.16b, v1.16b
+	WORD $0x6f0c04e7 // ushr v7.16b, v7.16b, #0x4
+	WORD $0x6f0c05ce // ushr v14.16b, v14.16b, #0x4
+	WORD $0xf100119f // cmp x12, #0x4
+	WORD $0x2f10a631 // ushll v17.4s, v17.4h, #0x0
+	WORD $0x4e050005 // tbl v5.16b, { v0.16b }, v5.16b
+	WORD $0x4e080009 // tbl v9.16b, { v0.16b }, v8.16b
+	WORD $0x4e211d88 // and v8.16b, v12.16b, v1.16b
+	WORD $0x4e070007 // tbl v7.16b, { v0.16b }, v7.16b
+	WORD $0x4e0e000e // tbl v14.16b, { v0.16b }, v14.16b
+	WORD $0x6f0c058c // ushr v12.16b, v12.16b, #0x4
+	WORD $0x4f355632 // shl v18.4s, v17.4s, #0x15
+	WORD $0x4f375633 // shl v19.4s, v17.4s, #0x17
+	WORD $0x6ea23631 // cmhi v17.4s, v17.4s, v2.4s
+	WORD $0x4e08000a // tbl v10.16b, { v0.16b }, v8.16b
+	WORD $0x4e211e08 // and v8.16b, v16.16b, v1.16b
+	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #0x4
+	WORD $0x4f8fe0a6 // sdot v6.4s, v5.16b, v15.4b[0]
+	WORD $0x4e0c000c // tbl v12.16b, { v0.16b }, v12.16b
+	WORD $0x4ea38652 // add v18.4s, v18.4s, v3.4s
+	WORD $0x4ea48673 // add v19.4s, v19.4s, v4.4s
+	WORD $0x4e080008 // tbl v8.16b, { v0.16b }, v8.16b
+	WORD $0x4e100010 // tbl v16.16b, { v0.16b }, v16.16b
+	WORD $0x4fafe126 // sdot v6.4s, v9.16b, v15.4b[1]
+	WORD $0x4f8fe946 // sdot v6.4s, v10.16b, v15.4b[2]
+	WORD $0x4fafe906 // sdot v6.4s, v8.16b, v15.4b[3]
+	WORD $0x3cf86aef // ldr q15, [x23, x24]
+	WORD $0x4f8fe0ab // sdot v11.4s, v5.16b, v15.4b[0]
+	WORD $0x4f8de0e6 // sdot v6.4s, v7.16b, v13.4b[0]
+	WORD $0x4fafe12b // sdot v11.4s, v9.16b, v15.4b[1]
+	WORD $0x4fade1c6 // sdot v6.4s, v14.16b, v13.4b[1]
+	WORD $0x4f8fe94b // sdot v11.4s, v10.16b, v15.4b[2]
+	WORD $0x4f8de986 // sdot v6.4s, v12.16b, v13.4b[2]
+	WORD $0x4fafe90b // sdot v11.4s, v8.16b, v15.4b[3]
+	WORD $0x3ce96aef // ldr q15, [x23, x9]
+	WORD $0x4fadea06 // sdot v6.4s, v16.16b, v13.4b[3]
+	WORD $0x4eb11e2d // mov v13.16b, v17.16b
+	WORD $0x3cf869d1 // ldr q17, [x14, x24]
+	WORD $0x4f8fe0b4 // sdot v20.4s, v5.16b, v15.4b[0]
+	WORD $0x4f91e0eb // sdot v11.4s, v7.16b, v17.4b[0]
+	WORD $0x6e721e6d // bsl v13.16b, v19.16b, v18.16b
+	WORD $0xbd400152 // ldr s18, [x10]
+	WORD $0x3ceb69d3 // ldr q19, [x14, x11]
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x4fafe134 // sdot v20.4s, v9.16b, v15.4b[1]
+	WORD $0x4fb1e1cb // sdot v11.4s, v14.16b, v17.4b[1]
+	WORD $0x4f9291b2 // fmul v18.4s, v13.4s, v18.s[0]
+	WORD $0x4f8fe954 // sdot v20.4s, v10.16b, v15.4b[2]
+	WORD $0x4f91e98b // sdot v11.4s, v12.16b, v17.4b[2]
+	WORD $0x6e26de46 // fmul v6.4s, v18.4s, v6.4s
+	WORD $0x3dc00212 // ldr q18, [x16]
+	WORD $0x4fafe914 // sdot v20.4s, v8.16b, v15.4b[3]
+	WORD $0x3ceb6aef // ldr q15, [x23, x11]
+	WORD $0x4fb1ea0b // sdot v11.4s, v16.16b, v17.4b[3]
+	WORD $0x3ce969d1 // ldr q17, [x14, x9]
+	WORD $0x4e26d646 // fadd v6.4s, v18.4s, v6.4s
+	WORD $0x6f00e412 // movi v18.2d, #0000000000000000
+	WORD $0x4f91e0f4 // sdot v20.4s, v7.16b, v17.4b[0]
+	WORD $0x3d800206 // str q6, [x16]
+	WORD $0x4f8fe0b2 // sdot v18.4s, v5.16b, v15.4b[0]
+	WORD $0x4e21d966 // scvtf v6.4s, v11.4s
+	WORD $0xbc786945 // ldr s5, [x10, x24]
+	WORD $0x8b080210 // add x16, x16, x8
+	WORD $0x4fb1e1d4 // sdot v20.4s, v14.16b, v17.4b[1]
+	WORD $0x4f8591a5 // fmul v5.4s, v13.4s, v5.s[0]
+	WORD $0x4fafe132 // sdot v18.4s, v9.16b, v15.4b[1]
+	WORD $0x4f91e994 // sdot v20.4s, v12.16b, v17.4b[2]
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	WORD $0x3dc00206 // ldr q6, [x16]
+	WORD $0x4f8fe952 // sdot v18.4s, v10.16b, v15.4b[2]
+	WORD $0x4fb1ea14 // sdot v20.4s, v16.16b, v17.4b[3]
+	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
+	WORD $0x4fafe912 // sdot v18.4s, v8.16b, v15.4b[3]
+	WORD $0x4e21da86 // scvtf v6.4s, v20.4s
+	WORD $0x3d800205 // str q5, [x16]
+	WORD $0x8b080210 // add x16, x16, x8
+	WORD $0xbd4001e5 // ldr s5, [x15]
+	WORD $0x4f93e0f2 // sdot v18.4s, v7.16b, v19.4b[0]
+	WORD $0x4f8591a5 // fmul v5.4s, v13.4s, v5.s[0]
+	WORD $0x4fb3e1d2 // sdot v18.4s, v14.16b, v19.4b[1]
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	WORD $0x3dc00206 // ldr q6, [x16]
+	WORD $0x4f93e992 // sdot v18.4s, v12.16b, v19.4b[2]
+	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
+	WORD $0x4fb3ea12 // sdot v18.4s, v16.16b, v19.4b[3]
+	WORD $0x3d800205 // str q5, [x16]
+	WORD $0xbc7869e5 // ldr s5, [x15, x24]
+	WORD $0x4e21da46 // scvtf v6.4s, v18.4s
+	WORD $0x4f8591a5 // fmul v5.4s, v13.4s, v5.s[0]
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	WORD $0x3ce86a06 // ldr q6, [x16, x8]
+	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
+	WORD $0x3ca86a05 // str q5, [x16, x8]
+	WORD $0x54fff281 // b.ne l1
+	WORD $0xf1008339 // subs x25, x25, #0x20
+	WORD $0x910082f7 // add x23, x23, #0x20
+	WORD $0x9100114a // add x10, x10, #0x4
+	WORD $0x910442d6 // add x22, x22, #0x110
+	WORD $0x54fff14c // b.gt l0
 
 l2:
 	RET
@@ -351,430 +615,166 @@ TEXT ·tiledIQ4_XSx4NEON(SB), NOSPLIT, $0-48
 	MOVD xStride+32(FP), R24
 	MOVD in+40(FP), R25
 	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ffaa9 // lsl x9, x21, #1
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e8b // add x11, x20, x21, lsl #3
+	WORD $0xd37ef6a8 // lsl x8, x21, #2
 	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b15012a // add x10, x9, x21
+	WORD $0x8b080289 // add x9, x20, x8
 	WORD $0xad000280 // stp q0, q0, [x20]
 	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x8b0a0a88 // add x8, x20, x10, lsl #2
-	WORD $0xad000160 // stp q0, q0, [x11]
-	WORD $0xad010160 // stp q0, q0, [x11, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x5400118b // b.lt l3
-	WORD $0xd2931028 // mov x8, #0x9881
-	WORD $0xd281a02b // mov x11, #0xd01
-	WORD $0xd37ef529 // lsl x9, x9, #2
-	WORD $0xf2b7f5a8 // movk x8, #0xbfad, lsl #16
-	WORD $0xf2a4c32b // movk x11, #0x2619, lsl #16
-	WORD $0xd37ef54a // lsl x10, x10, #2
-	WORD $0xf2dbb9e8 // movk x8, #0xddcf, lsl #32
-	WORD $0xf2c8a6ab // movk x11, #0x4535, lsl #32
-	WORD $0xf2fedd48 // movk x8, #0xf6ea, lsl #48
-	WORD $0xf2ee2b2b // movk x11, #0x7159, lsl #48
-	WORD $0x9e670100 // fmov d0, x8
-	WORD $0x9e670161 // fmov d1, x11
-	WORD $0xd37ffb08 // lsl x8, x24, #1
-	WORD $0x8b1902eb // add x11, x23, x25
-	WORD $0x8b18010c // add x12, x8, x24
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x8b080129 // add x9, x9, x8
+	WORD $0xad000120 // stp q0, q0, [x9]
+	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
+	WORD $0x540011ab // b.lt l3
+	WORD $0xd2931029 // mov x9, #0x9881
+	WORD $0xd281a02a // mov x10, #0xd01
+	WORD $0xf2b7f5a9 // movk x9, #0xbfad, lsl #16
+	WORD $0xf2a4c32a // movk x10, #0x2619, lsl #16
+	WORD $0xf2dbb9e9 // movk x9, #0xddcf, lsl #32
+	WORD $0xf2c8a6aa // movk x10, #0x4535, lsl #32
+	WORD $0xf2fedd49 // movk x9, #0xf6ea, lsl #48
+	WORD $0xf2ee2b2a // movk x10, #0x7159, lsl #48
+	WORD $0x9e670120 // fmov d0, x9
+	WORD $0x9e670141 // fmov d1, x10
+	WORD $0xd37ffb09 // lsl x9, x24, #1
+	WORD $0x8b1902ea // add x10, x23, x25
+	WORD $0x8b18012b // add x11, x9, x24
 	WORD $0x6e180420 // mov v0.d[1], v1.d[0]
 	WORD $0x4f00e5e1 // movi v1.16b, #0xf
 
 l0:
-	WORD $0x2a1f03ed // mov w13, wzr
-	WORD $0x910082ce // add x14, x22, #0x20
-	WORD $0x910282cf // add x15, x22, #0xa0
+	WORD $0x2a1f03ec // mov w12, wzr
+	WORD $0x910082cd // add x13, x22, #0x20
+	WORD $0x910282ce // add x14, x22, #0xa0
 
 l1:
-	WORD $0xaa1f03f0 // mov x16, xzr
-	WORD $0x910042f1 // add x17, x23, #0x10
+	WORD $0x8b180151 // add x17, x10, x24
+	WORD $0xaa1f03ef // mov x15, xzr
+	WORD $0x910042f0 // add x16, x23, #0x10
+	WORD $0x8b180231 // add x17, x17, x24
 
 l2:
-	WORD $0xd37cee13 // lsl x19, x16, #4
+	WORD $0xd37cedf3 // lsl x19, x15, #4
 	WORD $0x6f00e403 // movi v3.2d, #0000000000000000
 	WORD $0x6f00e409 // movi v9.2d, #0000000000000000
 	WORD $0xad4032ea // ldp q10, q12, [x23]
 	WORD $0x3cf86aee // ldr q14, [x23, x24]
-	WORD $0x8b1301fa // add x26, x15, x19
+	WORD $0x8b1301d5 // add x21, x14, x19
 	WORD $0x6f00e40f // movi v15.2d, #0000000000000000
-	WORD $0x3ce86af0 // ldr q16, [x23, x8]
-	WORD $0x3dc00344 // ldr q4, [x26]
-	WORD $0x3dc01348 // ldr q8, [x26, #0x40]
-	WORD $0x3dc0234b // ldr q11, [x26, #0x80]
-	WORD $0x3dc0334d // ldr q13, [x26, #0xc0]
-	WORD $0xbd400171 // ldr s17, [x11]
-	WORD $0x6f00e412 // movi v18.2d, #0000000000000000
-	WORD $0x4e211c82 // and v2.16b, v4.16b, v1.16b
-	WORD $0x4e211d05 // and v5.16b, v8.16b, v1.16b
-	WORD $0x6f0c0484 // ushr v4.16b, v4.16b, #0x4
+	WORD $0xfc6f7ad0 // ldr d16, [x22, x15, lsl #3]
+	WORD $0x3dc002a5 // ldr q5, [x21]
+	WORD $0x3dc012a8 // ldr q8, [x21, #0x40]
+	WORD $0x3dc022ab // ldr q11, [x21, #0x80]
+	WORD $0x3dc032ad // ldr q13, [x21, #0xc0]
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0xbd400151 // ldr s17, [x10]
+	WORD $0x4e211ca2 // and v2.16b, v5.16b, v1.16b
+	WORD $0x4e211d04 // and v4.16b, v8.16b, v1.16b
+	WORD $0x6f0c04a5 // ushr v5.16b, v5.16b, #0x4
 	WORD $0x6f0c0508 // ushr v8.16b, v8.16b, #0x4
 	WORD $0x8b130293 // add x19, x20, x19
-	WORD $0xd37ef6ba // lsl x26, x21, #2
 	WORD $0x4e020002 // tbl v2.16b, { v0.16b }, v2.16b
-	WORD $0x4e050007 // tbl v7.16b, { v0.16b }, v5.16b
-	WORD $0x4e211d65 // and v5.16b, v11.16b, v1.16b
-	WORD $0x4e040004 // tbl v4.16b, { v0.16b }, v4.16b
+	WORD $0x4e040007 // tbl v7.16b, { v0.16b }, v4.16b
+	WORD $0x4e211d64 // and v4.16b, v11.16b, v1.16b
+	WORD $0x4e050005 // tbl v5.16b, { v0.16b }, v5.16b
 	WORD $0x4e080008 // tbl v8.16b, { v0.16b }, v8.16b
-	WORD $0x4e050006 // tbl v6.16b, { v0.16b }, v5.16b
-	WORD $0x4e211da5 // and v5.16b, v13.16b, v1.16b
+	WORD $0x4f919211 // fmul v17.4s, v16.4s, v17.s[0]
+	WORD $0x4e040006 // tbl v6.16b, { v0.16b }, v4.16b
+	WORD $0x4e211da4 // and v4.16b, v13.16b, v1.16b
 	WORD $0x4f8ae043 // sdot v3.4s, v2.16b, v10.4b[0]
 	WORD $0x4f8ee049 // sdot v9.4s, v2.16b, v14.4b[0]
-	WORD $0x4f90e04f // sdot v15.4s, v2.16b, v16.4b[0]
-	WORD $0x4e050005 // tbl v5.16b, { v0.16b }, v5.16b
+	WORD $0x4e040004 // tbl v4.16b, { v0.16b }, v4.16b
 	WORD $0x4faae0e3 // sdot v3.4s, v7.16b, v10.4b[1]
 	WORD $0x4faee0e9 // sdot v9.4s, v7.16b, v14.4b[1]
-	WORD $0x4fb0e0ef // sdot v15.4s, v7.16b, v16.4b[1]
 	WORD $0x4f8ae8c3 // sdot v3.4s, v6.16b, v10.4b[2]
 	WORD $0x4f8ee8c9 // sdot v9.4s, v6.16b, v14.4b[2]
-	WORD $0x4f90e8cf // sdot v15.4s, v6.16b, v16.4b[2]
-	WORD $0x4faae8a3 // sdot v3.4s, v5.16b, v10.4b[3]
+	WORD $0x4faae883 // sdot v3.4s, v4.16b, v10.4b[3]
 	WORD $0x6f0c056a // ushr v10.16b, v11.16b, #0x4
 	WORD $0x6f0c05ab // ushr v11.16b, v13.16b, #0x4
-	WORD $0xbc7079cd // ldr s13, [x14, x16, lsl #2]
-	WORD $0x4faee8a9 // sdot v9.4s, v5.16b, v14.4b[3]
-	WORD $0xfc707ace // ldr d14, [x22, x16, lsl #3]
-	WORD $0x4fb0e8af // sdot v15.4s, v5.16b, v16.4b[3]
-	WORD $0x3dc00270 // ldr q16, [x19]
-	WORD $0x91000610 // add x16, x16, #0x1
+	WORD $0xbc6f79ad // ldr s13, [x13, x15, lsl #2]
+	WORD $0x4faee889 // sdot v9.4s, v4.16b, v14.4b[3]
+	WORD $0x3ce96aee // ldr q14, [x23, x9]
+	WORD $0x910005ef // add x15, x15, #0x1
 	WORD $0x4e0a000a // tbl v10.16b, { v0.16b }, v10.16b
 	WORD $0x4e0b000b // tbl v11.16b, { v0.16b }, v11.16b
 	WORD $0x0f08a5ad // sshll v13.8h, v13.8b, #0x0
-	WORD $0x4f8ce083 // sdot v3.4s, v4.16b, v12.4b[0]
-	WORD $0x0e2179ce // fcvtl v14.4s, v14.4h
-	WORD $0xf100121f // cmp x16, #0x4
+	WORD $0x4f8ce0a3 // sdot v3.4s, v5.16b, v12.4b[0]
+	WORD $0x4f8ee04f // sdot v15.4s, v2.16b, v14.4b[0]
+	WORD $0xf10011ff // cmp x15, #0x4
 	WORD $0x0f10a5ad // sshll v13.4s, v13.4h, #0x0
 	WORD $0x4face103 // sdot v3.4s, v8.16b, v12.4b[1]
-	WORD $0x4f9191d1 // fmul v17.4s, v14.4s, v17.s[0]
+	WORD $0x4faee0ef // sdot v15.4s, v7.16b, v14.4b[1]
 	WORD $0x4f8ce943 // sdot v3.4s, v10.16b, v12.4b[2]
+	WORD $0x4f8ee8cf // sdot v15.4s, v6.16b, v14.4b[2]
 	WORD $0x4face963 // sdot v3.4s, v11.16b, v12.4b[3]
-	WORD $0x3cf86a2c // ldr q12, [x17, x24]
-	WORD $0x4f8ce089 // sdot v9.4s, v4.16b, v12.4b[0]
+	WORD $0x3cf86a0c // ldr q12, [x16, x24]
+	WORD $0x4faee88f // sdot v15.4s, v4.16b, v14.4b[3]
+	WORD $0x3dc0026e // ldr q14, [x19]
+	WORD $0x4f8ce0a9 // sdot v9.4s, v5.16b, v12.4b[0]
 	WORD $0x4ead9c63 // mul v3.4s, v3.4s, v13.4s
 	WORD $0x4face109 // sdot v9.4s, v8.16b, v12.4b[1]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
 	WORD $0x4f8ce949 // sdot v9.4s, v10.16b, v12.4b[2]
 	WORD $0x6e23de23 // fmul v3.4s, v17.4s, v3.4s
-	WORD $0x3cec6af1 // ldr q17, [x23, x12]
-	WORD $0x4f91e052 // sdot v18.4s, v2.16b, v17.4b[0]
+	WORD $0x6f00e411 // movi v17.2d, #0000000000000000
 	WORD $0x4face969 // sdot v9.4s, v11.16b, v12.4b[3]
-	WORD $0x3ce86a22 // ldr q2, [x17, x8]
-	WORD $0x4e23d603 // fadd v3.4s, v16.4s, v3.4s
-	WORD $0x4f82e08f // sdot v15.4s, v4.16b, v2.4b[0]
-	WORD $0x4fb1e0f2 // sdot v18.4s, v7.16b, v17.4b[1]
-	WORD $0x4ead9d27 // mul v7.4s, v9.4s, v13.4s
-	WORD $0x3cec6a29 // ldr q9, [x17, x12]
+	WORD $0x3ceb6aec // ldr q12, [x23, x11]
+	WORD $0x4e23d5c3 // fadd v3.4s, v14.4s, v3.4s
+	WORD $0x3ce96a0e // ldr q14, [x16, x9]
+	WORD $0x4f8ce051 // sdot v17.4s, v2.16b, v12.4b[0]
+	WORD $0x4f8ee0af // sdot v15.4s, v5.16b, v14.4b[0]
+	WORD $0x4ead9d22 // mul v2.4s, v9.4s, v13.4s
+	WORD $0x3ceb6a09 // ldr q9, [x16, x11]
 	WORD $0x3d800263 // str q3, [x19]
-	WORD $0x4fa2e10f // sdot v15.4s, v8.16b, v2.4b[1]
-	WORD $0xbc786963 // ldr s3, [x11, x24]
-	WORD $0x4f91e8d2 // sdot v18.4s, v6.16b, v17.4b[2]
-	WORD $0x4e21d8e6 // scvtf v6.4s, v7.4s
-	WORD $0x4f8391c3 // fmul v3.4s, v14.4s, v3.s[0]
-	WORD $0x4f82e94f // sdot v15.4s, v10.16b, v2.4b[2]
-	WORD $0x4fb1e8b2 // sdot v18.4s, v5.16b, v17.4b[3]
-	WORD $0x6e26dc63 // fmul v3.4s, v3.4s, v6.4s
-	WORD $0x4fa2e96f // sdot v15.4s, v11.16b, v2.4b[3]
-	WORD $0x3cfa6a62 // ldr q2, [x19, x26]
-	WORD $0x4f89e092 // sdot v18.4s, v4.16b, v9.4b[0]
-	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x4face0f1 // sdot v17.4s, v7.16b, v12.4b[1]
+	WORD $0x8b080273 // add x19, x19, x8
+	WORD $0xbc786943 // ldr s3, [x10, x24]
+	WORD $0x4faee10f // sdot v15.4s, v8.16b, v14.4b[1]
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x4f839203 // fmul v3.4s, v16.4s, v3.s[0]
+	WORD $0x4f8ce8d1 // sdot v17.4s, v6.16b, v12.4b[2]
+	WORD $0x4f8ee94f // sdot v15.4s, v10.16b, v14.4b[2]
+	WORD $0x6e22dc62 // fmul v2.4s, v3.4s, v2.4s
+	WORD $0x3dc00263 // ldr q3, [x19]
+	WORD $0x4face891 // sdot v17.4s, v4.16b, v12.4b[3]
+	WORD $0x4faee96f // sdot v15.4s, v11.16b, v14.4b[3]
+	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
+	WORD $0x4f89e0b1 // sdot v17.4s, v5.16b, v9.4b[0]
 	WORD $0x4ead9de3 // mul v3.4s, v15.4s, v13.4s
-	WORD $0x3cba6a62 // str q2, [x19, x26]
-	WORD $0x4fa9e112 // sdot v18.4s, v8.16b, v9.4b[1]
-	WORD $0xbc686962 // ldr s2, [x11, x8]
+	WORD $0x3d800262 // str q2, [x19]
+	WORD $0x8b080273 // add x19, x19, x8
+	WORD $0xbd400222 // ldr s2, [x17]
+	WORD $0x4fa9e111 // sdot v17.4s, v8.16b, v9.4b[1]
+	WORD $0x4f829202 // fmul v2.4s, v16.4s, v2.s[0]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4f8291c2 // fmul v2.4s, v14.4s, v2.s[0]
-	WORD $0x4f89e952 // sdot v18.4s, v10.16b, v9.4b[2]
+	WORD $0x4f89e951 // sdot v17.4s, v10.16b, v9.4b[2]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3ce96a63 // ldr q3, [x19, x9]
-	WORD $0x4fa9e972 // sdot v18.4s, v11.16b, v9.4b[3]
+	WORD $0x3dc00263 // ldr q3, [x19]
+	WORD $0x4fa9e971 // sdot v17.4s, v11.16b, v9.4b[3]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x4ead9e43 // mul v3.4s, v18.4s, v13.4s
-	WORD $0x3ca96a62 // str q2, [x19, x9]
-	WORD $0xbc6c6962 // ldr s2, [x11, x12]
+	WORD $0x4ead9e23 // mul v3.4s, v17.4s, v13.4s
+	WORD $0x3d800262 // str q2, [x19]
+	WORD $0xbc786a22 // ldr s2, [x17, x24]
 	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
-	WORD $0x4f8291c2 // fmul v2.4s, v14.4s, v2.s[0]
+	WORD $0x4f829202 // fmul v2.4s, v16.4s, v2.s[0]
 	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x3cea6a63 // ldr q3, [x19, x10]
+	WORD $0x3ce86a63 // ldr q3, [x19, x8]
 	WORD $0x4e22d462 // fadd v2.4s, v3.4s, v2.4s
-	WORD $0x3caa6a62 // str q2, [x19, x10]
-	WORD $0x54fff2c1 // b.ne l2
-	WORD $0x110005ad // add w13, w13, #0x1
-	WORD $0x910041ce // add x14, x14, #0x10
-	WORD $0x910401ef // add x15, x15, #0x100
-	WORD $0x710021bf // cmp w13, #0x8
+	WORD $0x3ca86a62 // str q2, [x19, x8]
+	WORD $0x54fff2a1 // b.ne l2
+	WORD $0x1100058c // add w12, w12, #0x1
+	WORD $0x910041ad // add x13, x13, #0x10
+	WORD $0x910401ce // add x14, x14, #0x100
+	WORD $0x7100219f // cmp w12, #0x8
 	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x9100116b // add x11, x11, #0x4
-	WORD $0x54fff1a1 // b.ne l1
+	WORD $0x9100114a // add x10, x10, #0x4
+	WORD $0x54fff141 // b.ne l1
 	WORD $0xf1040339 // subs x25, x25, #0x100
 	WORD $0x912282d6 // add x22, x22, #0x8a0
-	WORD $0x54fff0ec // b.gt l0
+	WORD $0x54fff08c // b.gt l0
 
 l3:
-	RET
-
-// func tiledMXFP4x1NEON(y *float32, yStride int, w, x *byte, xStride, in int)
-TEXT ·tiledMXFP4x1NEON(SB), NOSPLIT, $0-48
-	MOVD y+0(FP), R20
-	MOVD yStride+8(FP), R21
-	MOVD w+16(FP), R22
-	MOVD x+24(FP), R23
-	MOVD xStride+32(FP), R24
-	MOVD in+40(FP), R25
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0xad000280 // stp q0, q0, [x20]
-	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0x5400098b // b.lt l2
-	WORD $0xd2802008 // mov x8, #0x100
-	WORD $0xd29fe009 // mov x9, #0xff00
-	WORD $0x4f000422 // movi v2.4s, #0x1
-	WORD $0xf2a06048 // movk x8, #0x302, lsl #16
-	WORD $0xf2bfbfc9 // movk x9, #0xfdfe, lsl #16
-	WORD $0x4f014403 // movi v3.4s, #0x20, lsl #16
-	WORD $0xf2c0c088 // movk x8, #0x604, lsl #32
-	WORD $0xf2df5f89 // movk x9, #0xfafc, lsl #32
-	WORD $0x6f03d7e4 // mvni v4.4s, #0x7f, msl #16
-	WORD $0xf2e18108 // movk x8, #0xc08, lsl #48
-	WORD $0xf2fe9f09 // movk x9, #0xf4f8, lsl #48
-	WORD $0x9e670100 // fmov d0, x8
-	WORD $0x9e670121 // fmov d1, x9
-	WORD $0x8b1902e8 // add x8, x23, x25
-	WORD $0x6e180420 // mov v0.d[1], v1.d[0]
-	WORD $0x4f00e5e1 // movi v1.16b, #0xf
-
-l0:
-	WORD $0xaa1f03e9 // mov x9, xzr
-	WORD $0x910402ca // add x10, x22, #0x100
-
-l1:
-	WORD $0xd37ced2b // lsl x11, x9, #4
-	WORD $0xad4032ea // ldp q10, q12, [x23]
-	WORD $0x8b0b02cc // add x12, x22, x11
-	WORD $0x3dc00186 // ldr q6, [x12]
-	WORD $0x3dc01187 // ldr q7, [x12, #0x40]
-	WORD $0x3dc0218b // ldr q11, [x12, #0x80]
-	WORD $0x3dc0318d // ldr q13, [x12, #0xc0]
-	WORD $0x4e211cc5 // and v5.16b, v6.16b, v1.16b
-	WORD $0x4e211ce9 // and v9.16b, v7.16b, v1.16b
-	WORD $0x6f0c04c6 // ushr v6.16b, v6.16b, #0x4
-	WORD $0x6f0c04e7 // ushr v7.16b, v7.16b, #0x4
-	WORD $0x4e050008 // tbl v8.16b, { v0.16b }, v5.16b
-	WORD $0x6f00e405 // movi v5.2d, #0000000000000000
-	WORD $0x4e060006 // tbl v6.16b, { v0.16b }, v6.16b
-	WORD $0x4f8ae105 // sdot v5.4s, v8.16b, v10.4b[0]
-	WORD $0x4e090008 // tbl v8.16b, { v0.16b }, v9.16b
-	WORD $0x4e211d69 // and v9.16b, v11.16b, v1.16b
-	WORD $0x4faae105 // sdot v5.4s, v8.16b, v10.4b[1]
-	WORD $0x4e090008 // tbl v8.16b, { v0.16b }, v9.16b
-	WORD $0x4e211da9 // and v9.16b, v13.16b, v1.16b
-	WORD $0x4f8ae905 // sdot v5.4s, v8.16b, v10.4b[2]
-	WORD $0x4e090008 // tbl v8.16b, { v0.16b }, v9.16b
-	WORD $0x4faae905 // sdot v5.4s, v8.16b, v10.4b[3]
-	WORD $0xbc697948 // ldr s8, [x10, x9, lsl #2]
-	WORD $0x91000529 // add x9, x9, #0x1
-	WORD $0xf100113f // cmp x9, #0x4
-	WORD $0x4f8ce0c5 // sdot v5.4s, v6.16b, v12.4b[0]
-	WORD $0x4e070006 // tbl v6.16b, { v0.16b }, v7.16b
-	WORD $0x2f08a507 // ushll v7.8h, v8.8b, #0x0
-	WORD $0x6f0c0568 // ushr v8.16b, v11.16b, #0x4
-	WORD $0x2f10a4e7 // ushll v7.4s, v7.4h, #0x0
-	WORD $0x4face0c5 // sdot v5.4s, v6.16b, v12.4b[1]
-	WORD $0x4e080006 // tbl v6.16b, { v0.16b }, v8.16b
-	WORD $0x6f0c05a8 // ushr v8.16b, v13.16b, #0x4
-	WORD $0x4f3554e9 // shl v9.4s, v7.4s, #0x15
-	WORD $0x4f3754ea // shl v10.4s, v7.4s, #0x17
-	WORD $0x6ea234e7 // cmhi v7.4s, v7.4s, v2.4s
-	WORD $0x4f8ce8c5 // sdot v5.4s, v6.16b, v12.4b[2]
-	WORD $0x4e080006 // tbl v6.16b, { v0.16b }, v8.16b
-	WORD $0x4ea38528 // add v8.4s, v9.4s, v3.4s
-	WORD $0x4ea48549 // add v9.4s, v10.4s, v4.4s
-	WORD $0x4face8c5 // sdot v5.4s, v6.16b, v12.4b[3]
-	WORD $0x4ea71ce6 // mov v6.16b, v7.16b
-	WORD $0xbd400107 // ldr s7, [x8]
-	WORD $0x6e681d26 // bsl v6.16b, v9.16b, v8.16b
-	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
-	WORD $0x4f8790c6 // fmul v6.4s, v6.4s, v7.s[0]
-	WORD $0x6e25dcc5 // fmul v5.4s, v6.4s, v5.4s
-	WORD $0x3ceb6a86 // ldr q6, [x20, x11]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x3cab6a85 // str q5, [x20, x11]
-	WORD $0x54fff9a1 // b.ne l1
-	WORD $0xf1008339 // subs x25, x25, #0x20
-	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x91001108 // add x8, x8, #0x4
-	WORD $0x910442d6 // add x22, x22, #0x110
-	WORD $0x54fff8cc // b.gt l0
-
-l2:
-	RET
-
-// func tiledMXFP4x4NEON(y *float32, yStride int, w, x *byte, xStride, in int)
-TEXT ·tiledMXFP4x4NEON(SB), NOSPLIT, $0-48
-	MOVD y+0(FP), R20
-	MOVD yStride+8(FP), R21
-	MOVD w+16(FP), R22
-	MOVD x+24(FP), R23
-	MOVD xStride+32(FP), R24
-	MOVD in+40(FP), R25
-	WORD $0x6f00e400 // movi v0.2d, #0000000000000000
-	WORD $0xd37ffaaa // lsl x10, x21, #1
-	WORD $0x8b150a88 // add x8, x20, x21, lsl #2
-	WORD $0x8b150e89 // add x9, x20, x21, lsl #3
-	WORD $0xf100073f // cmp x25, #0x1
-	WORD $0x8b15014b // add x11, x10, x21
-	WORD $0xad000280 // stp q0, q0, [x20]
-	WORD $0xad010280 // stp q0, q0, [x20, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x8b0b0a88 // add x8, x20, x11, lsl #2
-	WORD $0xad000120 // stp q0, q0, [x9]
-	WORD $0xad010120 // stp q0, q0, [x9, #0x20]
-	WORD $0xad000100 // stp q0, q0, [x8]
-	WORD $0xad010100 // stp q0, q0, [x8, #0x20]
-	WORD $0x5400112b // b.lt l2
-	WORD $0xd2802008 // mov x8, #0x100
-	WORD $0xd29fe009 // mov x9, #0xff00
-	WORD $0x4f000422 // movi v2.4s, #0x1
-	WORD $0xf2a06048 // movk x8, #0x302, lsl #16
-	WORD $0xf2bfbfc9 // movk x9, #0xfdfe, lsl #16
-	WORD $0x4f014403 // movi v3.4s, #0x20, lsl #16
-	WORD $0xf2c0c088 // movk x8, #0x604, lsl #32
-	WORD $0xf2df5f89 // movk x9, #0xfafc, lsl #32
-	WORD $0x6f03d7e4 // mvni v4.4s, #0x7f, msl #16
-	WORD $0xf2e18108 // movk x8, #0xc08, lsl #48
-	WORD $0xf2fe9f09 // movk x9, #0xf4f8, lsl #48
-	WORD $0xd37ef54a // lsl x10, x10, #2
-	WORD $0x9e670100 // fmov d0, x8
-	WORD $0x9e670121 // fmov d1, x9
-	WORD $0xd37ffb08 // lsl x8, x24, #1
-	WORD $0xd37ef6a9 // lsl x9, x21, #2
-	WORD $0xd37ef56b // lsl x11, x11, #2
-	WORD $0x8b1902ec // add x12, x23, x25
-	WORD $0x8b18010d // add x13, x8, x24
-	WORD $0x6e180420 // mov v0.d[1], v1.d[0]
-	WORD $0x4f00e5e1 // movi v1.16b, #0xf
-
-l0:
-	WORD $0xaa1f03ee // mov x14, xzr
-	WORD $0x910402cf // add x15, x22, #0x100
-	WORD $0x910042f0 // add x16, x23, #0x10
-
-l1:
-	WORD $0xd37cedd1 // lsl x17, x14, #4
-	WORD $0x6f00e406 // movi v6.2d, #0000000000000000
-	WORD $0x6f00e40b // movi v11.2d, #0000000000000000
-	WORD $0xad4036ef // ldp q15, q13, [x23]
-	WORD $0xbc6e79f1 // ldr s17, [x15, x14, lsl #2]
-	WORD $0x8b1102d3 // add x19, x22, x17
-	WORD $0x6f00e414 // movi v20.2d, #0000000000000000
-	WORD $0x8b110291 // add x17, x20, x17
-	WORD $0x3dc00268 // ldr q8, [x19]
-	WORD $0x3dc0126e // ldr q14, [x19, #0x40]
-	WORD $0x3dc0226c // ldr q12, [x19, #0x80]
-	WORD $0x3dc03270 // ldr q16, [x19, #0xc0]
-	WORD $0x2f08a631 // ushll v17.8h, v17.8b, #0x0
-	WORD $0x910005ce // add x14, x14, #0x1
-	WORD $0x4e211d05 // and v5.16b, v8.16b, v1.16b
-	WORD $0x4e211dc7 // and v7.16b, v14.16b, v1.16b
-	WORD $0x6f0c0508 // ushr v8.16b, v8.16b, #0x4
-	WORD $0x6f0c05ce // ushr v14.16b, v14.16b, #0x4
-	WORD $0xf10011df // cmp x14, #0x4
-	WORD $0x2f10a631 // ushll v17.4s, v17.4h, #0x0
-	WORD $0x4e050005 // tbl v5.16b, { v0.16b }, v5.16b
-	WORD $0x4e07000a // tbl v10.16b, { v0.16b }, v7.16b
-	WORD $0x4e211d87 // and v7.16b, v12.16b, v1.16b
-	WORD $0x4e080008 // tbl v8.16b, { v0.16b }, v8.16b
-	WORD $0x4e0e000e // tbl v14.16b, { v0.16b }, v14.16b
-	WORD $0x6f0c058c // ushr v12.16b, v12.16b, #0x4
-	WORD $0x4f355632 // shl v18.4s, v17.4s, #0x15
-	WORD $0x4f375633 // shl v19.4s, v17.4s, #0x17
-	WORD $0x6ea23631 // cmhi v17.4s, v17.4s, v2.4s
-	WORD $0x4e070009 // tbl v9.16b, { v0.16b }, v7.16b
-	WORD $0x4e211e07 // and v7.16b, v16.16b, v1.16b
-	WORD $0x6f0c0610 // ushr v16.16b, v16.16b, #0x4
-	WORD $0x4f8fe0a6 // sdot v6.4s, v5.16b, v15.4b[0]
-	WORD $0x4e0c000c // tbl v12.16b, { v0.16b }, v12.16b
-	WORD $0x4ea38652 // add v18.4s, v18.4s, v3.4s
-	WORD $0x4ea48673 // add v19.4s, v19.4s, v4.4s
-	WORD $0x4e070007 // tbl v7.16b, { v0.16b }, v7.16b
-	WORD $0x4e100010 // tbl v16.16b, { v0.16b }, v16.16b
-	WORD $0x4fafe146 // sdot v6.4s, v10.16b, v15.4b[1]
-	WORD $0x4f8fe926 // sdot v6.4s, v9.16b, v15.4b[2]
-	WORD $0x4fafe8e6 // sdot v6.4s, v7.16b, v15.4b[3]
-	WORD $0x3cf86aef // ldr q15, [x23, x24]
-	WORD $0x4f8fe0ab // sdot v11.4s, v5.16b, v15.4b[0]
-	WORD $0x4f8de106 // sdot v6.4s, v8.16b, v13.4b[0]
-	WORD $0x4fafe14b // sdot v11.4s, v10.16b, v15.4b[1]
-	WORD $0x4fade1c6 // sdot v6.4s, v14.16b, v13.4b[1]
-	WORD $0x4f8fe92b // sdot v11.4s, v9.16b, v15.4b[2]
-	WORD $0x4f8de986 // sdot v6.4s, v12.16b, v13.4b[2]
-	WORD $0x4fafe8eb // sdot v11.4s, v7.16b, v15.4b[3]
-	WORD $0x3ce86aef // ldr q15, [x23, x8]
-	WORD $0x4fadea06 // sdot v6.4s, v16.16b, v13.4b[3]
-	WORD $0x4eb11e2d // mov v13.16b, v17.16b
-	WORD $0x4f8fe0b4 // sdot v20.4s, v5.16b, v15.4b[0]
-	WORD $0x3cf86a11 // ldr q17, [x16, x24]
-	WORD $0x6e721e6d // bsl v13.16b, v19.16b, v18.16b
-	WORD $0xbd400192 // ldr s18, [x12]
-	WORD $0x4f91e10b // sdot v11.4s, v8.16b, v17.4b[0]
-	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
-	WORD $0x4fafe154 // sdot v20.4s, v10.16b, v15.4b[1]
-	WORD $0x6f00e413 // movi v19.2d, #0000000000000000
-	WORD $0x4f9291b2 // fmul v18.4s, v13.4s, v18.s[0]
-	WORD $0x4fb1e1cb // sdot v11.4s, v14.16b, v17.4b[1]
-	WORD $0x4f8fe934 // sdot v20.4s, v9.16b, v15.4b[2]
-	WORD $0x6e26de46 // fmul v6.4s, v18.4s, v6.4s
-	WORD $0x3dc00232 // ldr q18, [x17]
-	WORD $0x4f91e98b // sdot v11.4s, v12.16b, v17.4b[2]
-	WORD $0x4fafe8f4 // sdot v20.4s, v7.16b, v15.4b[3]
-	WORD $0x3ced6aef // ldr q15, [x23, x13]
-	WORD $0x4f8fe0b3 // sdot v19.4s, v5.16b, v15.4b[0]
-	WORD $0x3ce86a05 // ldr q5, [x16, x8]
-	WORD $0x4e26d646 // fadd v6.4s, v18.4s, v6.4s
-	WORD $0x4fb1ea0b // sdot v11.4s, v16.16b, v17.4b[3]
-	WORD $0x3ced6a11 // ldr q17, [x16, x13]
-	WORD $0x4f85e114 // sdot v20.4s, v8.16b, v5.4b[0]
-	WORD $0x4fafe153 // sdot v19.4s, v10.16b, v15.4b[1]
-	WORD $0x3d800226 // str q6, [x17]
-	WORD $0x4e21d96a // scvtf v10.4s, v11.4s
-	WORD $0xbc786986 // ldr s6, [x12, x24]
-	WORD $0x4fa5e1d4 // sdot v20.4s, v14.16b, v5.4b[1]
-	WORD $0x4f8691a6 // fmul v6.4s, v13.4s, v6.s[0]
-	WORD $0x4f8fe933 // sdot v19.4s, v9.16b, v15.4b[2]
-	WORD $0x3ce96a29 // ldr q9, [x17, x9]
-	WORD $0x4f85e994 // sdot v20.4s, v12.16b, v5.4b[2]
-	WORD $0x6e2adcc6 // fmul v6.4s, v6.4s, v10.4s
-	WORD $0x4fafe8f3 // sdot v19.4s, v7.16b, v15.4b[3]
-	WORD $0x4fa5ea14 // sdot v20.4s, v16.16b, v5.4b[3]
-	WORD $0x4e26d526 // fadd v6.4s, v9.4s, v6.4s
-	WORD $0x4f91e113 // sdot v19.4s, v8.16b, v17.4b[0]
-	WORD $0x3ca96a26 // str q6, [x17, x9]
-	WORD $0x4e21da86 // scvtf v6.4s, v20.4s
-	WORD $0xbc686985 // ldr s5, [x12, x8]
-	WORD $0x4fb1e1d3 // sdot v19.4s, v14.16b, v17.4b[1]
-	WORD $0x4f8591a5 // fmul v5.4s, v13.4s, v5.s[0]
-	WORD $0x4f91e993 // sdot v19.4s, v12.16b, v17.4b[2]
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	WORD $0x3cea6a26 // ldr q6, [x17, x10]
-	WORD $0x4fb1ea13 // sdot v19.4s, v16.16b, v17.4b[3]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x4e21da66 // scvtf v6.4s, v19.4s
-	WORD $0x3caa6a25 // str q5, [x17, x10]
-	WORD $0xbc6d6985 // ldr s5, [x12, x13]
-	WORD $0x4f8591a5 // fmul v5.4s, v13.4s, v5.s[0]
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	WORD $0x3ceb6a26 // ldr q6, [x17, x11]
-	WORD $0x4e25d4c5 // fadd v5.4s, v6.4s, v5.4s
-	WORD $0x3cab6a25 // str q5, [x17, x11]
-	WORD $0x54fff2c1 // b.ne l1
-	WORD $0xf1008339 // subs x25, x25, #0x20
-	WORD $0x910082f7 // add x23, x23, #0x20
-	WORD $0x9100118c // add x12, x12, #0x4
-	WORD $0x910442d6 // add x22, x22, #0x110
-	WORD $0x54fff1cc // b.gt l0
-
-l2:
 	RET

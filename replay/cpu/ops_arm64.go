@@ -10,7 +10,8 @@ import (
 )
 
 // fastest returns the fastest loops for this processor. Without the dot product extension, which
-// cores designed since 2017 have, integer products use the loops in Go.
+// cores designed since 2017 have, integer products use the loops in Go. With i8mm, which cores
+// designed since 2020 have, products with several rows of activations use matrix instructions.
 func fastest() *ops {
 	o := portable()
 	o.features = []string{"neon"}
@@ -35,6 +36,10 @@ func fastest() *ops {
 			o.rows[t] = rowsAssembled(t, rows)
 		}
 		maps.Copy(o.tiled, tiledNEON())
+		if cpu.ARM64.HasI8MM {
+			o.features = append(o.features, "i8mm")
+			maps.Copy(o.tiled, tiledMatrixNEON())
+		}
 	}
 	return o
 }

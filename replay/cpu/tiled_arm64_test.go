@@ -13,5 +13,9 @@ func tiledSets(tb testing.TB) map[string]map[dtype.Type]tiledFunc {
 	if !cpu.ARM64.HasASIMDDP {
 		tb.Skip("the processor has no dot product")
 	}
-	return map[string]map[dtype.Type]tiledFunc{"neon": tiledNEON()}
+	sets := map[string]map[dtype.Type]tiledFunc{"neon": tiledNEON()}
+	if cpu.ARM64.HasI8MM {
+		sets["i8mm"] = tiledMatrixNEON()
+	}
+	return sets
 }

@@ -1,13 +1,25 @@
-// Products of strips of 16 rows in layout dtype.Tiled16 with one or four rows of activations. A
-// vector lane is a row of the strip; its 16 rows are four vectors, called quarters. SDOT by
-// element multiplies 4 columns of 4 rows by 4 activations.
+// Products of strips of 16 rows in layout dtype.Tiled16 with one, four or eight rows of
+// activations. A vector lane is a row of the strip; its 16 rows are four vectors, called quarters.
+// SDOT by element multiplies 4 columns of 4 rows by 4 activations.
+//
+// A file that defines MATRIX to 1 gets the functions for eight rows. SMMLA multiplies 8 columns of
+// 2 rows by those of 2 rows of activations, so their sums are matrices of 2 by 2.
 //
 // x is a row of tiledInput as bytes: in int8 quants, in/32 float32 scales, and in/16 int16 sums
 // of half blocks. xStride is in bytes. The float sums are in y, whose stride is in floats; each
 // tile adds to them once per quarter, so all vector registers are free for integers.
 #include "neon.h"
 
-// rows is a constant, 1 or 4. Loops over rows are unrolled.
+#ifndef MATRIX
+#define MATRIX 0
+#endif
+
+// PART selects one of two parts of a file's types, because the functions for eight rows are long.
+#ifndef PART
+#define PART 0
+#endif
+
+// rows is a constant, 1, 4 or 8. Loops over rows are unrolled.
 #define EACH(j) UNROLL for (int j = 0; j < rows; j++)
 
 // A quants function returns column group g, 0 to 7, of a quarter of a tile. w is the address of
@@ -83,6 +95,44 @@ INLINE float32x4_t float16s(const uint8_t *p, int v) { return halves(p + 8 * v);
 INLINE int32x4_t offset(const uint8_t *s, int zero) { return vdupq_n_s32(-zero * *(const int16_t *)s); }
 
 // products adds the products of columns 16h to 16h+15 of a quarter to acc.
+#if MATRIX
+// The registers do not suffice for the addresses and the activations of all rows. DONE lets the
+// compiler continue only when v has been computed, and STEP moves a pointer to the next row.
+#define DONE(v) __asm__ volatile("" : "+w"(v) : : "memory")
+#define STEP(p, stride) p += stride; __asm__ volatile("" : "+r"(p))
+
+INLINE void products(int rows, int32x4_t *acc, quants load, int8x16_t table, const uint8_t *w, int h, const uint8_t *x, int64_t xStride) {
+	UNROLL for (int g = 0; g < 4; g += 2) {
+		int32x4_t a = vreinterpretq_s32_s8(load(w, 4 * h + g, table)), b = vreinterpretq_s32_s8(load(w, 4 * h + g + 1, table));
+		int8x16_t low = vreinterpretq_s8_s32(vzip1q_s32(a, b)), high = vreinterpretq_s8_s32(vzip2q_s32(a, b));
+		const int8_t *p = (const int8_t *)x;
+		STEP(p, 0);
+		UNROLL for (int j = 0; j < rows; j += 2) {
+			int8x8_t first = vld1_s8(p + 16 * h + 4 * g);
+			STEP(p, xStride);
+			int8x16_t q = vcombine_s8(first, vld1_s8(p + 16 * h + 4 * g));
+			STEP(p, xStride);
+			acc[j] = vmmlaq_s32(acc[j], low, q);
+			acc[j + 1] = vmmlaq_s32(acc[j + 1], high, q);
+			DONE(acc[j]);
+			DONE(acc[j + 1]);
+		}
+	}
+}
+
+// separate converts the sums of products, two matrices for two rows of activations, to one vector
+// for each row of activations.
+INLINE void separate(int rows, int32x4_t *acc) {
+	UNROLL for (int j = 0; j < rows; j += 2) {
+		int32x4_t low = acc[j], high = acc[j + 1];
+		acc[j] = vuzp1q_s32(low, high);
+		acc[j + 1] = vuzp2q_s32(low, high);
+	}
+}
+#else
+#define DONE(v)
+#define STEP(p, stride) p += stride
+
 INLINE void products(int rows, int32x4_t *acc, quants load, int8x16_t table, const uint8_t *w, int h, const uint8_t *x, int64_t xStride) {
 	int8x16_t q[4];
 	EACH(j) q[j] = vld1q_s8((const int8_t *)x + j * xStride + 16 * h);
@@ -92,38 +142,65 @@ INLINE void products(int rows, int32x4_t *acc, quants load, int8x16_t table, con
 	}
 }
 
+INLINE void separate(int rows, int32x4_t *acc) { (void)rows, (void)acc; }
+#endif
+
+// offsets adds the offsets of both halves of a block to the sums of a row of activations.
+INLINE void offsets(shape t, int32x4_t *acc, int32x4_t *other, const uint8_t *s) {
+	*acc += offset(s, t.zero);
+	if (t.two) *other += offset(s + 2, t.zero);
+	else *acc += offset(s + 2, t.zero);
+}
+
 // multiply sets y to the products of a strip without the minimums' part. scale is null in types
 // without integer scales.
 INLINE void multiply(int rows, shape t, quants load, int8x16_t table, floats d, integers scale,
 	float *y, int64_t yStride, const uint8_t *w, const uint8_t *x, int64_t xStride, int64_t in) {
 	const uint8_t *dx = x + in, *s = dx + in / 8;
-	EACH(j) UNROLL for (int v = 0; v < 4; v++) vst1q_f32(y + j * yStride + 4 * v, vdupq_n_f32(0));
+	float *zero = y;
+	EACH(j) {
+		UNROLL for (int v = 0; v < 4; v++) vst1q_f32(zero + 4 * v, vdupq_n_f32(0));
+		STEP(zero, yStride);
+	}
 	for (; in > 0; in -= 32 * t.subs, w += t.size) {
 		const uint8_t *k = w + t.scales, *q = w + t.quants;
 		ROLL for (int sub = 0; sub < t.subs; sub++, k += t.next, q += t.step, x += 32, dx += 4, s += 4) {
 			ROLL for (int v = 0; v < 4; v++) {
-				int32x4_t acc[4], other[4];
+				int32x4_t acc[8], other[8];
 				EACH(j) {
 					acc[j] = other[j] = vdupq_n_s32(0);
-					if (t.zero) {
-						acc[j] = offset(s + j * xStride, t.zero);
-						other[j] = offset(s + j * xStride + 2, t.zero);
-						if (!t.two) acc[j] += other[j];
-					}
+					if (t.zero && !MATRIX) offsets(t, &acc[j], &other[j], s + j * xStride);
 				}
 				products(rows, acc, load, table, q + 16 * v, 0, x, xStride);
-				if (t.two) products(rows, other, load, table, q + 16 * v, 1, x, xStride);
-				else products(rows, acc, load, table, q + 16 * v, 1, x, xStride);
+				products(rows, t.two ? other : acc, load, table, q + 16 * v, 1, x, xStride);
+				separate(rows, acc);
+				if (t.two) separate(rows, other);
+				if (t.zero && MATRIX) {
+					const uint8_t *p = s;
+					STEP(p, 0);
+					EACH(j) {
+						offsets(t, &acc[j], &other[j], p);
+						DONE(acc[j]);
+						if (t.two) DONE(other[j]);
+						STEP(p, xStride);
+					}
+				}
 				float32x4_t large = d(w + t.d, v);
 				int32x4_t first = acc[0], second = acc[0];
 				if (scale) first = scale(k + 4 * v);
 				if (t.two) second = scale(k + 16 + 4 * v);
+				float *sum = y + 4 * v;
+				const uint8_t *p = dx;
+				STEP(p, 0);
 				EACH(j) {
 					if (scale) acc[j] *= first;
 					if (t.two) acc[j] += other[j] * second;
-					float *sum = y + j * yStride + 4 * v;
-					float32x4_t add = vmulq_n_f32(large, single(dx + j * xStride)) * vcvtq_f32_s32(acc[j]);
-					vst1q_f32(sum, vld1q_f32(sum) + add);
+					float32x4_t add = vmulq_n_f32(large, single(p)) * vcvtq_f32_s32(acc[j]);
+					add += vld1q_f32(sum);
+					DONE(add);
+					vst1q_f32(sum, add);
+					STEP(sum, yStride);
+					STEP(p, xStride);
 				}
 			}
 		}
@@ -176,13 +253,24 @@ INLINE void least(int rows, shape t, integers min,
 #define NONE vdupq_n_s8(0)
 
 // STRIP_ROWS defines the function of a type for the given number of rows of activations; STRIP
-// defines both functions. The type's shape has the type's name. mins reports whether the type
-// has minimums, which min returns.
+// defines all functions that a file has. The type's shape has the type's name. mins reports whether
+// the type has minimums, which min returns. The functions for eight rows leave the minimums' part
+// to a function for four rows that LEAST defines, because least takes at most four.
 #define STRIP_ROWS(type, rows, load, table, d, scale, mins, min) \
 	void tiled##type##x##rows##NEON(float *y, int64_t yStride, uint8_t *w, uint8_t *x, int64_t xStride, int64_t in) { \
 		multiply(rows, type, load, table, d, scale, y, yStride, w, x, xStride, in); \
-		if (mins) least(rows, type, min, y, yStride, w, x, xStride, in); \
+		if (mins && !MATRIX) least(rows, type, min, y, yStride, w, x, xStride, in); \
 	}
+#if MATRIX
+#define STRIP(type, load, table, d, scale, mins, min) \
+	STRIP_ROWS(type, 8, load, table, d, scale, mins, min)
+#define LEAST(type, min) \
+	void least##type##NEON(float *y, int64_t yStride, uint8_t *w, uint8_t *x, int64_t xStride, int64_t in) { \
+		least(4, type, min, y, yStride, w, x, xStride, in); \
+	}
+#else
+#define LEAST(type, min)
 #define STRIP(type, load, table, d, scale, mins, min) \
 	STRIP_ROWS(type, 1, load, table, d, scale, mins, min) \
 	STRIP_ROWS(type, 4, load, table, d, scale, mins, min)
+#endif

@@ -11,6 +11,10 @@ static const shape Q8_0 = {.size = 544, .subs = 1, .d = 512};
 static const shape Q4_0 = {.size = 288, .subs = 1, .d = 256, .zero = 8};
 static const shape Q5_0 = {.size = 352, .subs = 1, .d = 320, .zero = 16};
 
+#if PART != 2
 STRIP(Q8_0, quantsQ8_0, NONE, float16s, 0, 0, 0)
 STRIP(Q4_0, nibbles, NONE, float16s, 0, 0, 0)
+#endif
+#if PART != 1
 STRIP(Q5_0, fives, NONE, float16s, 0, 0, 0)
+#endif

@@ -12,8 +12,12 @@ INLINE int32x4_t minQ2_K(const uint8_t *p) { return unsignedBytes(p) >> 4; }
 
 static const shape Q2_K = {.size = 1344, .subs = 8, .m = 32, .scales = 64, .mins = 64, .next = 32, .two = 1, .quants = 320, .step = 128};
 
-STRIP(Q2_K, quantsQ2_K, NONE, float16s, scaleQ2_K, 1, minQ2_K)
-
 static const shape TQ2_0 = {.size = 1056, .subs = 8, .zero = 1, .quants = 32, .step = 128};
 
+#if PART != 2
+STRIP(Q2_K, quantsQ2_K, NONE, float16s, scaleQ2_K, 1, minQ2_K)
+LEAST(Q2_K, minQ2_K)
+#endif
+#if PART != 1
 STRIP(TQ2_0, quantsQ2_K, NONE, float16s, 0, 0, 0)
+#endif

@@ -14,5 +14,9 @@ INLINE int8x16_t quantsQ6_K(const uint8_t *w, int g, int8x16_t table) {
 static const shape Q3_K = {.size = 1824, .subs = 8, .scales = 32, .next = 32, .two = 1, .quants = 288, .step = 192, .zero = 4};
 static const shape Q6_K = {.size = 3360, .subs = 8, .scales = 32, .next = 416, .two = 1, .quants = 64, .step = 416, .zero = 32};
 
+#if PART != 2
 STRIP(Q3_K, quantsQ3_K, NONE, float16s, signedBytes, 0, 0)
+#endif
+#if PART != 1
 STRIP(Q6_K, quantsQ6_K, NONE, float16s, signedBytes, 0, 0)
+#endif

@@ -14,6 +14,10 @@ static const shape IQ4_NL = {.size = 288, .subs = 1, .d = 256};
 static const shape MXFP4 = {.size = 272, .subs = 1, .d = 256};
 static const shape IQ4_XS = {.size = 2208, .subs = 8, .scales = 32, .next = 16, .quants = 160, .step = 256};
 
+#if PART != 2
 STRIP(IQ4_NL, quantsLevels, LEVELS_IQ4, float16s, 0, 0, 0)
-STRIP(IQ4_XS, quantsLevels, LEVELS_IQ4, float16s, signedBytes, 0, 0)
 STRIP(MXFP4, quantsLevels, LEVELS_MXFP4, e8m0s, 0, 0, 0)
+#endif
+#if PART != 1
+STRIP(IQ4_XS, quantsLevels, LEVELS_IQ4, float16s, signedBytes, 0, 0)
+#endif
