@@ -32,6 +32,6 @@ func TestGuard(t *testing.T) {
 	mem := guarded(t, 64)
 	// The address after the last byte, as assembly would access it.
 	beyond := unsafe.Add(unsafe.Pointer(&mem[0]), len(mem))
-	replace(t, d, id, 1, testKernel(func(*worker) { *(*byte)(beyond) = 1 }))
+	replace(t, d, id, 1, testKernel(func(*worker, int) { *(*byte)(beyond) = 1 }))
 	checkBroken(t, d, id)
 }

@@ -122,7 +122,7 @@ func TestGEMMHalves(t *testing.T) {
 	}
 	s := newSolo(t, kernels.GEMMHalves, []uint32{uint32(dtype.F16), 0, decl.ActF16x2, 0}, kernels.GEMMHalvesParams{In: 8, Out: 1, YStride: 1, Group: 1, RowGroup: 64}, second(0, 0, 1), "b")
 	s.b.t.Specs[0].Values[kernels.GEMMHalvesSpecWType] = uint32(dtype.F32)
-	if _, err := bind(portable(), s.b.t, s.mem, &table.Step{}, 1); err == nil {
+	if _, err := bind(portable(), s.b.t, s.mem, &table.Step{}); err == nil {
 		t.Error("float32 weights are accepted")
 	}
 }
@@ -160,7 +160,7 @@ func TestGEMMHalvesTiles(t *testing.T) {
 	}
 	s := newSolo(t, kernels.GEMMHalves, []uint32{uint32(dtype.Q4_0), 0, decl.ActF16, uint32(dtype.Tiled16)}, kernels.GEMMHalvesParams{In: 64, Out: 16, YStride: 16, Group: 16, RowGroup: 64}, second(0, 0, 1), "b")
 	s.b.t.Specs[0].Values[kernels.GEMMHalvesSpecWType] = uint32(dtype.MXFP4)
-	if _, err := bind(portable(), s.b.t, s.mem, &table.Step{}, 1); err == nil {
+	if _, err := bind(portable(), s.b.t, s.mem, &table.Step{}); err == nil {
 		t.Error("weights beyond the range of float16 are accepted")
 	}
 }

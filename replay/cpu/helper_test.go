@@ -324,7 +324,7 @@ func (s *solo) fill(name string, x []float32) {
 func (s *solo) run(o *ops, parts int) *table.Step {
 	s.tb.Helper()
 	step := &table.Step{}
-	cmds, err := bind(o, s.b.t, s.mem, step, parts)
+	cmds, err := bind(o, s.b.t, s.mem, step)
 	if err != nil {
 		s.tb.Fatal(err)
 	}
@@ -332,16 +332,17 @@ func (s *solo) run(o *ops, parts int) *table.Step {
 	if err != nil {
 		s.tb.Fatal(err)
 	}
-	t := &team{workers: make([]*worker, parts)}
-	for i := range t.workers {
+	t := &team{}
+	for i := range parts {
 		if i == len(s.scratch) {
 			s.scratch = append(s.scratch, guarded(s.tb, scratch))
 		}
-		t.workers[i] = &worker{team: t, id: i, scratch: s.scratch[i]}
+		t.add(s.scratch[i])
 	}
+	p := phaseOf(cmds[:1])
 	for _, w := range t.workers {
-		w.patch(cmds[0].cmd)
-		w.share(&cmds[0])
+		w.gen = 1
+		w.own(&p, 0)
 	}
 	return step
 }

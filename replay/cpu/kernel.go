@@ -2,7 +2,6 @@ package cpu
 
 import (
 	"fmt"
-	"sync/atomic"
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
@@ -35,16 +34,6 @@ type prepared interface {
 	pieces(w *worker) int
 	// prepare prepares pieces lo to hi-1 in w.prepared().
 	prepare(w *worker, lo, hi int)
-}
-
-// claims counts the claims on the pool of a command. Every worker claims pieces until none is
-// left, so each replay makes the same number of claims. Therefore each worker knows the count
-// at the start of a replay, and the counter needs no reset.
-type claims struct {
-	_    pad
-	next atomic.Uint64
-	_    pad
-	seen []uint64 // for each worker: number of claims in all earlier replays
 }
 
 // constructors creates the kernel of a command, by kernel id.
@@ -170,14 +159,14 @@ func (b *binder) name(i int) string {
 type command struct {
 	kernel  kernel
 	cmd     *table.Cmd
+	index   int // in the table
 	tiles   int // largest number of workers that share it
 	barrier bool
-	claims  *claims // only for a divisible kernel
 }
 
 // bind prepares the table's commands to run on a set of slots. It skips commands that belong to
 // no program.
-func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step, workers int) ([]command, error) {
+func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step) ([]command, error) {
 	cmds := make([]command, len(t.Cmds))
 	// alone reports that only worker 0 has run commands since the last barrier. steps reports
 	// that the last command writes the step block.
@@ -194,10 +183,7 @@ func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step, workers int) (
 		// barrier.
 		meets := cmd.Barrier != 0 && (first || !alone || !one || about.Step && !steps)
 		alone, steps = one && (meets || alone && !first), about.Step
-		cmds[i] = command{kernel: k, cmd: cmd, tiles: cmd.Tiles(), barrier: meets}
-		if _, ok := k.(divisible); ok {
-			cmds[i].claims = &claims{seen: make([]uint64, workers)}
-		}
+		cmds[i] = command{kernel: k, cmd: cmd, index: i, tiles: cmd.Tiles(), barrier: meets}
 		return nil
 	})
 	return cmds, err

@@ -20,7 +20,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 	}
 	// Bind without memory first, so that a table that this device cannot run is rejected before
 	// its weights are read.
-	if _, err := bind(d.ops, t, make([][]byte, len(t.Slots)), nil, d.threads); err != nil {
+	if _, err := bind(d.ops, t, make([][]byte, len(t.Slots)), nil); err != nil {
 		return none, err
 	}
 	scratch, err := workerBytes(t)
@@ -44,7 +44,7 @@ func (d backend) Load(ctx context.Context, t *table.Table, src replay.Source, o 
 		memory.Executor += s.Size
 	}
 	// Bind again with the memory, since it may be mapped at addresses that kernels cannot use.
-	if _, err := bind(d.ops, t, mem, nil, d.threads); err != nil {
+	if _, err := bind(d.ops, t, mem, nil); err != nil {
 		return none, err
 	}
 	d.table, d.caches, d.model = t, t.KVCaches(), mem

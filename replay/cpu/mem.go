@@ -84,3 +84,8 @@ func stepOf(b []byte) *table.Step {
 	_ = b[table.StepSize-1]
 	return (*table.Step)(unsafe.Pointer(&b[0]))
 }
+
+// stepWords returns a step as words that can be stored atomically.
+func stepWords(s *table.Step) *[table.StepSize / 8]uint64 {
+	return (*[table.StepSize / 8]uint64)(unsafe.Pointer(s))
+}

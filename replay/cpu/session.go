@@ -14,16 +14,38 @@ import (
 // job is a session's submission.
 type job = device.Job[*session]
 
-// ends reports whether the rest of a job is skipped.
-func ends(j *job) bool { return j.Cancelled() || j.Session.step.Stop != 0 || j.Session.refused != nil }
-
 // session holds the slots of session scope and the commands bound to them.
 type session struct {
 	mem     [][]byte // memory of each slot; nil for other scopes
 	release func() error
 	step    *table.Step
-	cmds    []command
-	refused error // error of the tap of the running submission
+	phases  []phases // of each program
+	refused error    // error of the tap of the running submission
+}
+
+// phases are a program's phases.
+type phases struct {
+	merged []phase // divided by barriers
+	single []phase // one for each command
+}
+
+// of returns the phases that a job uses.
+func (p *phases) of(single bool) []phase {
+	if single {
+		return p.single
+	}
+	return p.merged
+}
+
+// divided returns the phases of each program of a table.
+func divided(t *table.Table, cmds []command) []phases {
+	all := make([]phases, len(t.Programs))
+	for i := range t.Programs {
+		p := &t.Programs[i]
+		of := cmds[p.First:][:p.Count]
+		all[i] = phases{phasesOf(of, false), phasesOf(of, true)}
+	}
+	return all
 }
 
 // backend implements device.Backend.
@@ -47,7 +69,10 @@ func (d backend) Open() (s *session, size uint64, err error) {
 	}
 	_, step, _ := d.table.Slot(table.SlotStep) // Load has checked that the table has one
 	s.step = stepOf(s.mem[step])
-	s.cmds, err = bind(d.ops, d.table, mem, s.step, d.threads)
+	cmds, err := bind(d.ops, d.table, mem, s.step)
+	if err == nil {
+		s.phases = divided(d.table, cmds)
+	}
 	return s, size, err
 }
 
@@ -153,7 +178,7 @@ func (d backend) eachRows(positions int, f func(slot uint32, at, n uint64)) {
 
 // Free releases a session's memory.
 func (backend) Free(s *session) error {
-	s.mem, s.cmds = nil, nil
+	s.mem, s.phases = nil, nil
 	if s.release == nil {
 		return nil
 	}

@@ -10,18 +10,6 @@ import (
 // Taps reports that submissions may have a tap.
 func (d *Device) Taps() bool { return true }
 
-// tap calls the submission's tap after a command. It reports whether the submission ends here.
-func (w *worker) tap(j *job, tap *replay.Tap) (ends bool) {
-	if w.meet(j) {
-		return true
-	}
-	if w.id == 0 && !j.Submission.Dry {
-		// The other workers see the error after the next barrier.
-		j.Session.refused = w.show(j, tap)
-	}
-	return w.meet(j)
-}
-
 // show calls the tap. It returns a panic of the tap as an error, so that the device survives.
 func (w *worker) show(j *job, tap *replay.Tap) (err error) {
 	defer func() {

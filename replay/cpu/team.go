@@ -12,21 +12,28 @@ import (
 
 	"github.com/pianola-engine/pianola/internal/decl"
 	"github.com/pianola-engine/pianola/internal/device"
-	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
-// worker is one thread of the team and its own state. Workers share only slots, the barrier and
-// the job.
+// worker is one thread of the team and its own state. Workers share only the slots, and the
+// fields of the team that are atomic or belong to the worker that leads.
 type worker struct {
-	team  *team
-	id    int
-	last  uint64    // the barrier's last word that this worker has seen
-	told  uint64    // the last word of the team's jobs that this worker has seen
-	slice time.Time // the worker has used its thread without a break since then, or for a shorter time
+	team   *team
+	id     int
+	seen   uint64        // the last generation whose phase this worker has left
+	job    uint64        // the job that the worker takes part in, or 0
+	region *trace.Region // of the job
+	slice  time.Time     // the worker has used its thread without a break since then, or for a shorter time
+	pace   pace
 
-	step table.Step // current position of the replay
-	at   int        // current command, for errors
+	// The current phase.
+	gen      uint64
+	replay   uint64     // the replay that step belongs to
+	step     table.Step // position of the replay
+	item     int
+	division division // of the item
+	begun    begun
+	at       int // current command, for errors
 
 	// The command's patched values.
 	index uint32 // token index, position or first row
@@ -45,18 +52,38 @@ type worker struct {
 	_       pad
 }
 
-// team is the group of threads that replays tables. Worker 0 leads: it takes submissions and
-// finishes them.
+// team is the group of threads that replays tables, phase by phase. The worker that completes the
+// last piece of a phase leads: it moves the team on to the next phase, or to the next job.
 type team struct {
 	dev     *Device
 	workers []*worker
-	barrier barrier
 	shared  []byte // input of a command that the workers have prepared together
-	job     *job   // the current job; nil tells the workers to end
-	jobs    gate   // counts jobs
-	active  gate   // number of other workers that are still executing the job
 	waits   waits
-	failed  atomic.Pointer[device.CommandError]
+
+	// The current phase. gate's word is its generation. A leader stores mode before the other
+	// fields and the word after them, so a worker that reads the word, the other fields and then
+	// the generation in mode, all of the same generation, has read one phase.
+	mode   atomic.Uint64 // generation and mode
+	phase  atomic.Pointer[phase]
+	job    atomic.Uint64                     // number of the job
+	replay atomic.Uint64                     // number of the replay that step belongs to
+	step   [table.StepSize / 8]atomic.Uint64 // position of the replay
+	gate   gate
+	total  int // pieces of the phase; constant until all of them are done
+	_      pad
+	done   atomic.Int64 // pieces that have been executed
+	_      pad
+	behind atomic.Uint64 // workers whose homes others had to begin, one bit each
+	_      pad
+	pool   claims
+	homes  []claims // of each worker
+
+	course course // belongs to the leader
+
+	looked func(*worker) // set by tests: called when a worker has read a phase and claimed nothing
+
+	failed atomic.Pointer[device.CommandError]
+	left   gate // number of workers that have left after a failure
 }
 
 // newTeam starts n workers with scratch bytes each. cpus, if not nil, lists the processor to bind
@@ -64,12 +91,12 @@ type team struct {
 func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 	t := &team{dev: d, waits: d.waits}
 	warmParking()
-	for i := range n {
+	for range n {
 		mem, err := allocate(scratch)
 		if err != nil {
 			return nil, err
 		}
-		t.workers = append(t.workers, &worker{team: t, id: i, scratch: mem})
+		t.add(mem)
 	}
 	if n > 1 {
 		var err error
@@ -83,7 +110,7 @@ func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 			// The thread is never unlocked: it ends with its worker.
 			runtime.LockOSThread()
 			// A fault in memory mapped from a file, for example because the file shrinks, becomes
-			// a panic that run recovers.
+			// a panic that main recovers.
 			debug.SetPanicOnFault(true)
 			var err error
 			if cpus != nil {
@@ -103,6 +130,14 @@ func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 		start <- err == nil
 	}
 	return t, err
+}
+
+// add adds a worker with private memory.
+func (t *team) add(scratch []byte) *worker {
+	w := &worker{team: t, id: len(t.workers), scratch: scratch}
+	t.workers = append(t.workers, w)
+	t.homes = append(t.homes, claims{})
+	return w
 }
 
 // teamBytes returns the memory of a team of n workers with scratch bytes each.
@@ -132,158 +167,205 @@ func warmParking() {
 	parked.Wait()
 }
 
-// main is the loop of a worker. It sleeps between submissions.
+// main executes jobs until there will be no more. A panic, caused by a bug in this package or a
+// fault of mapped memory, makes the device unusable but does not end the process.
 func (w *worker) main() {
+	t := w.team
+	defer func() {
+		w.leave()
+		if v := recover(); v != nil {
+			at := device.NewCommandError(name, t.dev.table, w.at, &device.PanicError{Value: v})
+			if t.failed.CompareAndSwap(nil, at) {
+				t.fail(at)
+				return
+			}
+		}
+		t.left.word.Add(1)
+		t.left.wake()
+	}()
+	if canMeasure && len(t.workers) > 1 && t.waits != owning {
+		w.pace.start()
+	}
 	if w.id == 0 {
-		w.leadAll()
-		return
+		t.lead(w)
 	}
+	for w.follow() {
+	}
+}
+
+// fail ends the current job and the team. The caller has claimed a piece that it will never count as
+// done, so the phase does not end.
+func (t *team) fail(err error) {
+	t.gate.set(poisoned)
+	for n := t.left.word.Load(); n != uint64(len(t.workers)-1); {
+		n = t.left.await(n, t.waits.meet)
+	}
+	t.dev.queue.Lose(err)
+	t.course.finish(err)
+	t.dev.queue.Next() // returns once the device is closed
+}
+
+// poisoned is the generation after a failure.
+const poisoned = ^uint64(0)
+
+// follow waits for a phase and executes pieces of it. It returns false if there will be no more.
+func (w *worker) follow() bool {
 	t := w.team
-	for {
-		w.told = t.jobs.await(w.told, t.waits.idle)
-		j := t.job
-		if j == nil {
-			return
-		}
-		w.renew()
-		w.run(j)
-		if t.active.word.Add(^uint64(0)) == 0 {
-			t.active.wake()
-		}
+	gen := w.await()
+	if w.pace.yield() {
+		gen = t.gate.word.Load()
 	}
+	if gen == poisoned {
+		return false
+	}
+	p, m, ok := w.look(gen)
+	if !ok {
+		return true // the phase has ended meanwhile
+	}
+	if t.looked != nil {
+		t.looked(w)
+	}
+	switch {
+	case m&modeEnd != 0:
+		return false
+	case m&modeIdle != 0:
+		w.leave()
+		w.seen = gen
+		return true
+	}
+	done, stopped := w.own(p, m)
+	if !stopped {
+		done += w.rescue(p, m)
+		w.seen = gen
+	}
+	w.count(done)
+	return true
 }
 
-// leadAll executes jobs until there will be no more, and then ends the team.
-func (w *worker) leadAll() {
+// look reads the phase of a generation. It fails if the team has moved on.
+func (w *worker) look(gen uint64) (p *phase, m mode, ok bool) {
 	t := w.team
-	for j := t.dev.queue.Next(); j != nil; j = t.dev.queue.Next() {
-		t.lead(w, j)
+	p, job, replay := t.phase.Load(), t.job.Load(), t.replay.Load()
+	if replay != w.replay {
+		words := stepWords(&w.step)
+		for i := range words {
+			words[i] = t.step[i].Load()
+		}
+		w.replay = 0 // unless the step is complete
 	}
-	t.announce(nil)
+	word := t.mode.Load()
+	if word>>modeBits != gen {
+		return nil, 0, false
+	}
+	m = mode(word & (1<<modeBits - 1))
+	w.gen, w.replay = gen, replay
+	if job != w.job && m&(modeIdle|modeEnd) == 0 {
+		w.join(job)
+	}
+	return p, m, true
 }
 
-// announce passes a job to the other workers, which have left the previous job.
-func (t *team) announce(j *job) {
-	t.job = j
-	t.jobs.set(t.jobs.word.Load() + 1)
-}
-
-// lead executes a job with the whole team.
-func (t *team) lead(w *worker, j *job) {
-	begin(j)
-	if ends(j) {
-		j.Finish(replay.Result{Stopped: true}, nil)
-		return
-	}
-	start := time.Now()
-	t.active.word.Store(uint64(len(t.workers) - 1))
-	t.announce(j)
+// join begins the worker's part of a job.
+func (w *worker) join(job uint64) {
+	w.leave()
+	w.job = job
 	w.renew()
-	w.run(j)
-	for n := t.active.word.Load(); n != 0; {
-		n = t.active.await(n, t.waits.meet)
-	}
-	var err error
-	if failed := t.failed.Load(); failed != nil {
-		err = failed
-		t.dev.queue.Lose(err)
-	}
-	if err == nil {
-		err = j.Session.refused
-	}
-	step := j.Session.step
-	j.Finish(replay.Result{
-		Count: int(step.Count), Stopped: step.Stop&device.StopID != 0, Elapsed: time.Since(start),
-		Drafted: int(step.Drafted), Accepted: int(step.Accepted), Row: int(step.Row), Trust: step.Trust,
-	}, err)
+	w.region = trace.StartRegion(context.Background(), TraceRegion)
 }
 
-// begin sets the session's step to the first run's.
-func begin(j *job) {
-	var step table.Step
-	if runs := j.Submission.Runs; len(runs) > 0 {
-		step = runs[0].Step
+// leave ends the worker's part of its job.
+func (w *worker) leave() {
+	if w.job != 0 {
+		w.region.End()
+		w.job = 0
 	}
-	step.Count, step.Drafted, step.Accepted = 0, 0, 0
-	*j.Session.step = step
-	j.Session.refused = nil
 }
 
 // TraceRegion is the type of the runtime/trace region of each worker during a submission. It
 // costs nothing unless a trace is recorded.
 const TraceRegion = "pianola.submission"
 
-// run executes the worker's share of a job. A panic, caused by a bug in this package or a fault
-// of mapped memory, makes the device unusable but does not end the process.
-func (w *worker) run(j *job) {
-	defer func() {
-		if v := recover(); v != nil {
-			t := w.team.dev.table
-			w.team.failed.CompareAndSwap(nil, device.NewCommandError(name, t, w.at, &device.PanicError{Value: v}))
-			w.team.barrier.poison()
-		}
-	}()
-	defer trace.StartRegion(context.Background(), TraceRegion).End()
-	s := j.Submission
-	met := false // the team has met at a barrier and no command has run since
-	for i := range s.Runs {
-		run := &s.Runs[i]
-		w.step = run.Step
-		for range run.Count {
-			timed := s.Timings != nil && i == len(s.Runs)-1
-			if w.replay(j, run.Program, timed, met) {
-				return
-			}
-			met = false
-			if !w.team.dev.moves[run.Program] {
-				device.Advance(&w.step, 1)
-				continue
-			}
-			// The last command has updated the step block.
-			if w.meet(j) {
-				return
-			}
-			w.step, met = *j.Session.step, true
-		}
+// count counts executed pieces. The worker that counts the last one leads the team on.
+func (w *worker) count(pieces int) {
+	if pieces == 0 {
+		return
+	}
+	t := w.team
+	total := t.total // the phase does not end before this worker's pieces are counted
+	if t.done.Add(int64(pieces)) == int64(total) {
+		t.advance(w)
 	}
 }
 
-// replay runs a program once. met reports whether the team has just met at a barrier. replay
-// returns whether the submission ends here.
-func (w *worker) replay(j *job, program uint32, timed, met bool) (ends bool) {
-	p := &w.team.dev.table.Programs[program]
-	cmds := j.Session.cmds[p.First : p.First+p.Count]
-	if timed && w.meet(j) {
-		return true
-	}
-	for i := range cmds {
-		c := &cmds[i]
-		w.at = int(p.First) + i
-		if c.barrier && (i > 0 || !met) && w.meet(j) {
-			return true
-		}
-		var start time.Time
-		if timed && w.id == 0 {
-			start = time.Now()
-		}
-		w.patch(c.cmd)
-		if !j.Submission.Dry && w.execute(j, c) {
-			return true
-		}
-		if timed {
-			ends := w.meet(j)
-			if w.id == 0 {
-				j.Submission.Timings[i] += time.Since(start)
-			}
-			if ends {
-				return true
+// await waits for another generation than the last one that the worker has left, and returns it.
+// It polls the generation for a while and then sleeps. If the phase takes long, it first executes
+// pieces that other workers have not begun.
+func (w *worker) await() uint64 {
+	t := w.team
+	last, polls := w.seen, t.waits.idle
+	if w.job != 0 {
+		polls = t.waits.meet
+		for range patience {
+			if gen := t.gate.word.Load(); gen != last {
+				return gen
 			}
 		}
-		if tap := j.Submission.Tap; tap != nil && tap.Cmds[w.at] && w.tap(j, tap) {
-			return true
+		w.help(last)
+	}
+	for range polls {
+		if gen := t.gate.word.Load(); gen != last {
+			return gen
 		}
 	}
-	return false
+	w.pace.pause()
+	gen := t.gate.await(last, 0)
+	w.pace.resume()
+	return gen
+}
+
+// patience is the number of polls before a worker that waits takes over pieces of others: a few
+// microseconds, longer than most waits for workers that take part.
+const patience = 1 << 12
+
+// help executes pieces of the phase that the worker has left and that other workers have not begun.
+func (w *worker) help(gen uint64) {
+	t := w.team
+	p, m, ok := w.look(gen)
+	if !ok || m&(modeIdle|modeEnd) != 0 {
+		return
+	}
+	done := 0
+	for i := range t.workers[1:] {
+		done += w.steal(p, m, (w.id+1+i)%len(t.workers))
+	}
+	w.count(done)
+}
+
+// late records that a worker had not begun a phase when others waited for it. Until the worker
+// returns, others take its pieces without waiting.
+func (t *team) late(id int) {
+	if id < 64 {
+		t.behind.Or(1 << id)
+	}
+}
+
+// rescue executes the pieces of workers that have been late. It returns their number.
+func (w *worker) rescue(p *phase, m mode) (done int) {
+	t := w.team
+	behind := t.behind.Load()
+	if behind == 0 {
+		return 0
+	}
+	if w.id < 64 && behind&(1<<w.id) != 0 {
+		t.behind.And(^uint64(1 << w.id))
+	}
+	for i := range t.workers[1:] {
+		id := (w.id + 1 + i) % len(t.workers)
+		if id < 64 && behind&(1<<id) != 0 {
+			done += w.steal(p, m, id)
+		}
+	}
+	return done
 }
 
 // patch sets the worker's patched values for a command.
@@ -295,78 +377,10 @@ func (w *worker) patch(c *table.Cmd) {
 	w.rows = int(table.Field(&second, decl.SecondRows))
 }
 
-// execute executes the worker's part of a command. It reports whether the submission ends here.
-func (w *worker) execute(j *job, c *command) (ends bool) {
-	pieces, team := 0, len(w.team.workers)
-	k, ok := c.kernel.(prepared)
-	if ok && c.barrier && c.tiles > 1 && team > 1 {
-		pieces = k.pieces(w)
-	}
-	if pieces == 0 {
-		w.share(c)
-		return false
-	}
-	// The barrier before the command ended all reading of the memory: commands that follow another
-	// without a barrier do not use it.
-	w.shared = w.team.shared
-	k.prepare(w, pieces*w.id/team, pieces*(w.id+1)/team)
-	if ends = w.meet(j); !ends {
-		w.share(c)
-	}
-	w.shared = nil
-	return ends
-}
-
 // prepared returns the memory of the current command's input.
 func (w *worker) prepared() []byte {
 	if w.shared != nil {
 		return w.shared
 	}
 	return w.scratch
-}
-
-// share executes the worker's units of a command. Its own units are one of nearly equal ranges;
-// the rest are in a pool.
-func (w *worker) share(c *command) {
-	parts := min(len(w.team.workers), c.tiles)
-	if w.id >= parts {
-		return
-	}
-	units, pool := c.kernel.units(w), 0
-	k, ok := c.kernel.(divisible)
-	if ok && parts > 1 && parts == len(w.team.workers) {
-		pool = k.pool(w)
-	}
-	fixed := units - pool
-	lo, hi := fixed*w.id/parts, fixed*(w.id+1)/parts
-	if lo < hi {
-		c.kernel.run(w, lo, hi)
-	}
-	if pool > 0 {
-		w.claim(c, k, fixed, units)
-	}
-}
-
-// poolPieces is the number of pieces of a pool per worker.
-const poolPieces = 8
-
-// claim executes units [lo, hi) in pieces as long as unclaimed pieces are left. If a worker's
-// processor is slow or is used by other threads, the other workers execute its pieces.
-func (w *worker) claim(c *command, k divisible, lo, hi int) {
-	pieces := min(poolPieces*len(w.team.workers), hi-lo)
-	before := c.claims.seen[w.id]
-	c.claims.seen[w.id] = before + uint64(pieces+len(w.team.workers))
-	for {
-		i := int(c.claims.next.Add(1) - 1 - before)
-		if i >= pieces {
-			return
-		}
-		k.more(w, lo+(hi-lo)*i/pieces, lo+(hi-lo)*(i+1)/pieces)
-	}
-}
-
-// meet waits at the barrier for the whole team. It reports whether the submission ends here;
-// all workers get the same answer.
-func (w *worker) meet(j *job) bool {
-	return w.team.barrier.wait(int32(len(w.team.workers)), w.team.waits.meet, &w.last, j)
 }

@@ -3,7 +3,6 @@ package cpu
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,16 +20,28 @@ import (
 )
 
 // testKernel is a kernel with as many units as workers.
-type testKernel func(w *worker)
+type testKernel func(w *worker, unit int)
 
-func (k testKernel) units(w *worker) int     { return len(w.team.workers) }
-func (k testKernel) run(w *worker, _, _ int) { k(w) }
+func (k testKernel) units(w *worker) int { return len(w.team.workers) }
+func (k testKernel) run(w *worker, lo, hi int) {
+	for i := lo; i < hi; i++ {
+		k(w, i)
+	}
+}
 
-// replace replaces the kernel of a session's command.
+// replace replaces the kernel of a command in a session. Workers may still look at the old phases,
+// so it makes new ones.
 func replace(tb testing.TB, d *Device, id replay.SessionID, cmd int, k kernel) {
 	tb.Helper()
 	if err := d.queue.Hold(id, func(s *session) error {
-		s.cmds[cmd].kernel, s.cmds[cmd].tiles = k, len(d.team.workers)
+		var cmds []command
+		for i := range s.phases {
+			for j := range s.phases[i].single {
+				cmds = append(cmds, s.phases[i].single[j].items[0].cmds[0])
+			}
+		}
+		cmds[cmd].kernel, cmds[cmd].tiles = k, len(d.team.workers)
+		s.phases = divided(d.table, cmds)
 		return nil
 	}); err != nil {
 		tb.Fatal(err)
@@ -89,8 +100,8 @@ func TestCancel(t *testing.T) {
 	d := chainModel(t).load(Options{})
 	id := newSession(t, d, 3)
 	started := make(chan bool, chainCtx)
-	replace(t, d, id, 1, testKernel(func(w *worker) {
-		if w.id == 0 {
+	replace(t, d, id, 1, testKernel(func(_ *worker, unit int) {
+		if unit == 0 {
 			started <- true
 			time.Sleep(time.Millisecond)
 		}
@@ -186,10 +197,15 @@ func TestPanic(t *testing.T) {
 	for who := range runtime.GOMAXPROCS(0) {
 		d := chainModel(t).load(Options{})
 		id := newSession(t, d, 3)
-		var calls atomic.Int32
-		replace(t, d, id, 1, testKernel(func(w *worker) {
-			if w.id == who && calls.Add(1) == 7 {
+		// The others wait with a piece of theirs, so that each worker gets one.
+		var panics atomic.Bool
+		replace(t, d, id, 1, testKernel(func(w *worker, _ int) {
+			if w.id == who {
+				panics.Store(true)
 				panic("a fault of the test")
+			}
+			for !panics.Load() {
+				runtime.Gosched()
 			}
 		}))
 		checkBroken(t, d, id)
@@ -199,7 +215,7 @@ func TestPanic(t *testing.T) {
 func TestClose(t *testing.T) {
 	d := chainModel(t).load(Options{})
 	id, other := newSession(t, d, 3), newSession(t, d, 3)
-	replace(t, d, id, 1, testKernel(func(*worker) { time.Sleep(time.Millisecond) }))
+	replace(t, d, id, 1, testKernel(func(*worker, int) { time.Sleep(time.Millisecond) }))
 	var tickets []replay.Ticket
 	for _, id := range []replay.SessionID{id, other} {
 		ticket, err := d.Submit(&replay.Submission{Session: id, Runs: []replay.Run{{Count: 250, Step: chainStep()}}})
@@ -340,46 +356,6 @@ func TestWholeModel(t *testing.T) {
 	}
 }
 
-// TestBarrier uses more waiters than processors and many rounds, and waiters that only sleep.
-func TestBarrier(t *testing.T) {
-	for _, polls := range []int{0, 100, sharing.meet} {
-		t.Run(fmt.Sprint(polls), func(t *testing.T) { testBarrier(t, polls) })
-	}
-}
-
-func testBarrier(t *testing.T, polls int) {
-	const n, rounds = 5, 300
-	j, none := &job{Session: &session{step: &table.Step{}}}, &job{Session: &session{step: &table.Step{}}}
-	var b barrier
-	var counts [n]int // each is written by its own waiter and read by all after the barrier
-	var wg sync.WaitGroup
-	for id := range n {
-		wg.Go(func() {
-			r := rand.New(rand.NewPCG(uint64(id), 1))
-			var last uint64
-			for round := 1; round <= rounds; round++ {
-				counts[id] = round
-				if id == 2 && round == rounds {
-					j.Session.step.Stop = 1
-				}
-				if ends := b.wait(n, polls, &last, j); ends != (round == rounds) {
-					t.Errorf("round %d: ends is %t", round, ends)
-				}
-				for other, c := range counts {
-					if c != round {
-						t.Errorf("round %d: %d is at %d", round, other, c)
-					}
-				}
-				if r.IntN(20) == 0 {
-					runtime.Gosched()
-				}
-				b.wait(n, polls, &last, none)
-			}
-		})
-	}
-	wg.Wait()
-}
-
 func TestInfo(t *testing.T) {
 	d, err := New(Options{Threads: 1})
 	if err != nil {
@@ -390,49 +366,3 @@ func TestInfo(t *testing.T) {
 		t.Errorf("%+v", info)
 	}
 }
-
-// TestClaim hands out a pool to workers of different speeds in several replays. Each unit must
-// run once, and the slow worker must run fewer units.
-func TestClaim(t *testing.T) {
-	const workers, lo, hi, rounds = 3, 5, 105, 50
-	c := &command{claims: &claims{seen: make([]uint64, workers)}}
-	tm := &team{workers: make([]*worker, workers)}
-	for i := range tm.workers {
-		tm.workers[i] = &worker{team: tm, id: i}
-	}
-	var did [workers]int
-	for round := range rounds {
-		var units [hi]atomic.Int32
-		var all sync.WaitGroup
-		for _, w := range tm.workers {
-			k := pieces(func(lo, hi int) {
-				for u := lo; u < hi; u++ {
-					units[u].Add(1)
-				}
-				did[w.id] += hi - lo
-				if w.id == 1 {
-					time.Sleep(200 * time.Microsecond)
-				}
-				runtime.Gosched()
-			})
-			all.Go(func() { w.claim(c, k, lo, hi) })
-		}
-		all.Wait()
-		for u := range units {
-			if want := int32(1); u >= lo && units[u].Load() != want || u < lo && units[u].Load() != 0 {
-				t.Fatalf("round %d: unit %d was done %d times", round, u, units[u].Load())
-			}
-		}
-	}
-	if did[1] >= did[0] || did[1] >= did[2] {
-		t.Errorf("the slow worker did %d units, the others %d and %d", did[1], did[0], did[2])
-	}
-}
-
-// pieces is a divisible kernel that only implements more.
-type pieces func(lo, hi int)
-
-func (pieces) units(*worker) int            { return 0 }
-func (pieces) pool(*worker) int             { return 0 }
-func (pieces) run(*worker, int, int)        {}
-func (p pieces) more(_ *worker, lo, hi int) { p(lo, hi) }
