@@ -23,11 +23,12 @@ type pace struct {
 }
 
 const (
-	// shortSlice is the first limit for a worker that shares its processor. It is shorter than the
-	// time slices of Linux, of which 2.8 ms on 8 and more processors is the shortest by default.
-	shortSlice = 1500 * time.Microsecond
+	// A worker that has lost its processor yields from then on when it has had it for three fifths
+	// of the time after which it lost it. A worker that had it for longer than mostSlice does not
+	// yield at all.
+	sliceShare = 3. / 5
 	leastSlice = 200 * time.Microsecond
-	mostSlice  = 8 * time.Millisecond
+	mostSlice  = 40 * time.Millisecond
 
 	// A worker has lost its processor if it lacks lostTime, plus a fiftieth of the time between
 	// two measurements, during which interrupts used the processor.
@@ -70,7 +71,7 @@ func (p *pace) yield() bool {
 	now := time.Since(clock)
 	if now-p.last > suspicious || now-p.wall > measured {
 		if interval, lost := p.measure(now); lost > lostTime+interval/lostShare {
-			p.strike(now)
+			p.strike(now, lost)
 		}
 	}
 	p.last = now
@@ -85,14 +86,18 @@ func (p *pace) yield() bool {
 // due reports whether it is time to yield.
 func (p *pace) due() bool { return p.slice != 0 && time.Since(clock)-p.since >= p.slice }
 
-// strike shortens the limit, because the worker has lost its processor before now.
-func (p *pace) strike(now time.Duration) {
-	if p.slice == 0 {
-		p.slice = shortSlice
-	} else {
-		p.slice = max(p.slice/2, leastSlice)
-	}
+// strike sets the limit after the worker has lost its processor for some time before now.
+func (p *pace) strike(now, lost time.Duration) {
+	had := now - p.since - lost
+	p.limit(time.Duration(sliceShare * float64(max(had, 0))))
 	p.since, p.quick = now, 0
+}
+
+// limit sets the limit. Long ones are none.
+func (p *pace) limit(d time.Duration) {
+	if p.slice = max(d, leastSlice); p.slice > mostSlice {
+		p.slice = 0
+	}
 }
 
 // returned records a yield. If yields find no other thread, the limit grows and disappears.
@@ -107,9 +112,7 @@ func (p *pace) returned(before, now time.Duration) {
 		return
 	}
 	p.quick = 0
-	if p.slice *= 2; p.slice > mostSlice {
-		p.slice = 0
-	}
+	p.limit(2 * p.slice)
 }
 
 // pause is called before the worker sleeps.

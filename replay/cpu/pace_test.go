@@ -11,18 +11,25 @@ func TestPace(t *testing.T) {
 	if p.due() || p.yield() {
 		t.Error("a pace that does not measure yields")
 	}
-	p.strike(0)
-	if p.slice != shortSlice {
-		t.Errorf("the first limit is %v", p.slice)
+	// The first loss, after a long time, is no reason to yield.
+	p.strike(time.Second, 3*time.Millisecond)
+	if p.slice != 0 {
+		t.Errorf("the limit after a rare loss is %v", p.slice)
 	}
-	if !p.due() { // the clock has run since the test began
-		time.Sleep(shortSlice)
-		if !p.due() {
-			t.Error("no yield after the time slice")
-		}
+	// The next one comes 4 ms later.
+	p.strike(time.Second+7*time.Millisecond, 3*time.Millisecond)
+	if p.slice != 2400*time.Microsecond {
+		t.Errorf("the limit after 4 ms is %v", p.slice)
+	}
+	p.since = time.Since(clock)
+	for time.Since(clock)-p.since < p.slice {
+		time.Sleep(time.Millisecond)
+	}
+	if !p.due() {
+		t.Error("no yield after the limit")
 	}
 	for range 20 {
-		p.strike(0)
+		p.strike(p.since, 0)
 	}
 	if p.slice != leastSlice {
 		t.Errorf("the least limit is %v", p.slice)
