@@ -16,6 +16,7 @@ type course struct {
 	start  time.Time
 
 	run      int    // current run
+	use      int    // number of workers that take part in it
 	left     uint32 // replays of the run that have not begun
 	phases   []phase
 	at       int // current phase
@@ -32,6 +33,7 @@ func (t *team) lead(w *worker) {
 	for {
 		j := t.dev.queue.Next()
 		if j == nil {
+			t.course.use = len(t.workers)
 			t.publish(nil, modeEnd, 0)
 			return
 		}
@@ -74,7 +76,7 @@ func (t *team) proceed(w *worker) bool {
 		if w.job != c.number {
 			w.join(c.number)
 		}
-		w.step, w.replay = c.step, c.replay
+		w.step, w.replay, w.use = c.step, c.replay, c.use
 		total := w.pieces(p, m)
 		if total > 1 {
 			t.publish(p, m, total)
@@ -111,6 +113,9 @@ func (t *team) publish(p *phase, m mode, total int) {
 			t.step[i].Store(word)
 		}
 	}
+	if int(t.use.Load()) != c.use {
+		t.recall(c.use)
+	}
 	t.total = total
 	t.done.Store(0)
 	t.gate.set(gen)
@@ -127,7 +132,7 @@ func (c *course) next(w *worker) bool {
 		c.at++
 	}
 	for c.at == len(c.phases) {
-		if !c.again(w.team.dev) {
+		if !c.again(w.team) {
 			return false
 		}
 	}
@@ -156,11 +161,11 @@ func (c *course) complete(w *worker) {
 
 // again begins the next replay, of the current run or of the next one. It returns false if there is
 // none.
-func (c *course) again(d *Device) bool {
+func (c *course) again(t *team) bool {
 	j := c.job
 	runs := j.Submission.Runs
 	if c.phases != nil {
-		if d.moves[runs[c.run].Program] {
+		if t.dev.moves[runs[c.run].Program] {
 			c.step = *j.Session.step // the last command has updated the step block
 			if ends(j) {
 				return false
@@ -174,7 +179,10 @@ func (c *course) again(d *Device) bool {
 			return false
 		}
 		run := &runs[c.run]
-		c.left, c.step = run.Count, run.Step
+		c.left, c.step, c.use = run.Count, run.Step, len(t.workers)
+		if run.Step.Rows <= 1 {
+			c.use = t.few
+		}
 		c.timed = j.Submission.Timings != nil && c.run == len(runs)-1
 		c.phases = j.Session.phases[run.Program].of(c.timed || j.Submission.Tap != nil)
 	}
@@ -189,7 +197,7 @@ func (c *course) again(d *Device) bool {
 func (c *course) together(w *worker) bool {
 	first := &c.phases[c.at].items[0].cmds[0]
 	k, ok := first.kernel.(prepared)
-	if !ok || !first.barrier || first.tiles == 1 || len(w.team.workers) == 1 || c.job.Submission.Dry {
+	if !ok || !first.barrier || first.tiles == 1 || c.use == 1 || c.job.Submission.Dry {
 		return false
 	}
 	w.step = c.step

@@ -38,6 +38,7 @@ type Device struct {
 	queue   *device.Queue[*session]
 	ops     *ops
 	threads int
+	chooses bool  // measure how many workers decode is to use
 	cpus    []int // processors to bind workers to, or nil
 	waits   waits
 	touch   bool // write to all of a session's memory when it is opened
@@ -60,13 +61,14 @@ func New(o Options) (*Device, error) {
 		// Workers spin. More workers than run at once would wait for each other's preemption.
 		return nil, fmt.Errorf("cpu: %d threads: want 1 to %d (GOMAXPROCS)", o.Threads, most)
 	}
+	chooses := o.Threads == 0 && !o.RealTime
 	if o.Threads == 0 {
 		o.Threads = most
 		if o.RealTime && o.Threads > 1 {
 			o.Threads-- // leave a processor for the rest of the process and the system
 		}
 	}
-	d := &Device{ops: fastest(), threads: o.Threads, waits: sharing, touch: o.RealTime}
+	d := &Device{ops: fastest(), threads: o.Threads, chooses: chooses, waits: sharing, touch: o.RealTime}
 	d.queue = device.New(name, backend{d})
 	d.base = d.queue.Base()
 	if o.Portable {

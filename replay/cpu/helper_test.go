@@ -341,7 +341,7 @@ func (s *solo) run(o *ops, parts int) *table.Step {
 	}
 	p := phaseOf(cmds[:1])
 	for _, w := range t.workers {
-		w.gen = 1
+		w.gen, w.use = 1, parts
 		w.own(&p, 0)
 	}
 	return step

@@ -140,7 +140,7 @@ func (w *worker) enter(p *phase, m mode, i int) division {
 
 // divide returns the division of the work of a command, or of a chain that begins with it.
 func (w *worker) divide(c *command, m mode) division {
-	n := len(w.team.workers)
+	n := w.use
 	if m&modePrepare != 0 {
 		units := c.kernel.(prepared).pieces(w)
 		return division{units: units, fixed: units, homes: n, each: 1}

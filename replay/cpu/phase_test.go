@@ -91,7 +91,7 @@ func TestDivision(t *testing.T) {
 		p := phaseOf(cmds)
 		done := 0
 		for _, w := range tm.workers[:c.present] {
-			w.gen = 7
+			w.gen, w.use = 7, c.workers
 			n, _ := w.own(&p, 0)
 			done += n
 		}

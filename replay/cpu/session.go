@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/pianola-engine/pianola/internal/device"
-	"github.com/pianola-engine/pianola/replay"
 	"github.com/pianola-engine/pianola/table"
 )
 
@@ -50,9 +49,6 @@ func divided(t *table.Table, cmds []command) []phases {
 
 // backend implements device.Backend.
 type backend struct{ *Device }
-
-// Warm does nothing: the team is already running.
-func (backend) Warm(func(...replay.Run) error) error { return nil }
 
 // Open reserves address space for the slots of session scope, with KV caches for the whole
 // context. Pages take memory once they are written, and no address changes as a session grows.

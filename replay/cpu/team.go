@@ -28,6 +28,7 @@ type worker struct {
 
 	// The current phase.
 	gen      uint64
+	use      int        // number of workers that take part
 	replay   uint64     // the replay that step belongs to
 	step     table.Step // position of the replay
 	item     int
@@ -68,6 +69,7 @@ type team struct {
 	job    atomic.Uint64                     // number of the job
 	replay atomic.Uint64                     // number of the replay that step belongs to
 	step   [table.StepSize / 8]atomic.Uint64 // position of the replay
+	use    atomic.Int64                      // number of workers that take part: the first ones
 	gate   gate
 	total  int // pieces of the phase; constant until all of them are done
 	_      pad
@@ -81,6 +83,9 @@ type team struct {
 	course course // belongs to the leader
 
 	looked func(*worker) // set by tests: called when a worker has read a phase and claimed nothing
+
+	few     int  // number of workers that take part in runs of one row; set between jobs
+	reserve gate // counts changes of use that other workers wait for
 
 	failed atomic.Pointer[device.CommandError]
 	left   gate // number of workers that have left after a failure
@@ -133,11 +138,11 @@ func newTeam(d *Device, n int, scratch uint64, cpus []int) (*team, error) {
 }
 
 // add adds a worker with private memory.
-func (t *team) add(scratch []byte) *worker {
-	w := &worker{team: t, id: len(t.workers), scratch: scratch}
-	t.workers = append(t.workers, w)
+func (t *team) add(scratch []byte) {
+	t.workers = append(t.workers, &worker{team: t, id: len(t.workers), scratch: scratch})
 	t.homes = append(t.homes, claims{})
-	return w
+	t.few = len(t.workers)
+	t.use.Store(int64(t.few))
 }
 
 // teamBytes returns the memory of a team of n workers with scratch bytes each.
@@ -197,6 +202,7 @@ func (w *worker) main() {
 // done, so the phase does not end.
 func (t *team) fail(err error) {
 	t.gate.set(poisoned)
+	t.recall(len(t.workers))
 	for n := t.left.word.Load(); n != uint64(len(t.workers)-1); {
 		n = t.left.await(n, t.waits.meet)
 	}
@@ -211,6 +217,9 @@ const poisoned = ^uint64(0)
 // follow waits for a phase and executes pieces of it. It returns false if there will be no more.
 func (w *worker) follow() bool {
 	t := w.team
+	if w.stand() {
+		return true
+	}
 	gen := w.await()
 	if w.pace.yield() {
 		gen = t.gate.word.Load()
@@ -242,10 +251,33 @@ func (w *worker) follow() bool {
 	return true
 }
 
+// stand waits while the worker does not take part. It returns false if it does.
+func (w *worker) stand() bool {
+	t := w.team
+	changes := t.reserve.word.Load()
+	if w.id < int(t.use.Load()) {
+		return false
+	}
+	w.leave()
+	w.pace.pause()
+	t.reserve.await(changes, 0)
+	w.pace.resume()
+	return true
+}
+
+// recall sets the number of workers that take part.
+func (t *team) recall(n int) {
+	more := n > int(t.use.Load())
+	t.use.Store(int64(n))
+	if more {
+		t.reserve.set(t.reserve.word.Load() + 1)
+	}
+}
+
 // look reads the phase of a generation. It fails if the team has moved on.
 func (w *worker) look(gen uint64) (p *phase, m mode, ok bool) {
 	t := w.team
-	p, job, replay := t.phase.Load(), t.job.Load(), t.replay.Load()
+	p, job, replay, use := t.phase.Load(), t.job.Load(), t.replay.Load(), int(t.use.Load())
 	if replay != w.replay {
 		words := stepWords(&w.step)
 		for i := range words {
@@ -258,7 +290,7 @@ func (w *worker) look(gen uint64) (p *phase, m mode, ok bool) {
 		return nil, 0, false
 	}
 	m = mode(word & (1<<modeBits - 1))
-	w.gen, w.replay = gen, replay
+	w.gen, w.replay, w.use = gen, replay, use
 	if job != w.job && m&(modeIdle|modeEnd) == 0 {
 		w.join(job)
 	}
@@ -329,14 +361,13 @@ const patience = 1 << 12
 
 // help executes pieces of the phase that the worker has left and that other workers have not begun.
 func (w *worker) help(gen uint64) {
-	t := w.team
 	p, m, ok := w.look(gen)
 	if !ok || m&(modeIdle|modeEnd) != 0 {
 		return
 	}
 	done := 0
-	for i := range t.workers[1:] {
-		done += w.steal(p, m, (w.id+1+i)%len(t.workers))
+	for i := range w.use - 1 {
+		done += w.steal(p, m, (w.id+1+i)%w.use)
 	}
 	w.count(done)
 }
@@ -359,8 +390,8 @@ func (w *worker) rescue(p *phase, m mode) (done int) {
 	if w.id < 64 && behind&(1<<w.id) != 0 {
 		t.behind.And(^uint64(1 << w.id))
 	}
-	for i := range t.workers[1:] {
-		id := (w.id + 1 + i) % len(t.workers)
+	for i := range w.use - 1 {
+		id := (w.id + 1 + i) % w.use
 		if id < 64 && behind&(1<<id) != 0 {
 			done += w.steal(p, m, id)
 		}

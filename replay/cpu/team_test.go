@@ -194,8 +194,9 @@ func checkBroken(t *testing.T, d *Device, id replay.SessionID) {
 }
 
 func TestPanic(t *testing.T) {
-	for who := range runtime.GOMAXPROCS(0) {
-		d := chainModel(t).load(Options{})
+	threads := runtime.GOMAXPROCS(0)
+	for who := range threads {
+		d := chainModel(t).load(Options{Threads: threads})
 		id := newSession(t, d, 3)
 		// The others wait with a piece of theirs, so that each worker gets one.
 		var panics atomic.Bool
