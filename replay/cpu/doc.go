@@ -1,5 +1,6 @@
-// Package cpu replays tables on the CPU. A team of threads walks the commands; the threads divide
-// the work of each command and meet only at the table's barriers.
+// Package cpu replays tables on the CPU. A team of threads executes the commands between two
+// barriers as one phase; the threads claim pieces of its work, and the team waits for pieces, not
+// for threads.
 //
 // The package knows the table, its kernels by their declarations, and the element types. It must
 // not know sessions beyond their slots, model files, architectures or the compiler.

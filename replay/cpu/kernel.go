@@ -168,21 +168,17 @@ type command struct {
 // no program.
 func bind(o *ops, t *table.Table, mem [][]byte, step *table.Step) ([]command, error) {
 	cmds := make([]command, len(t.Cmds))
-	// alone reports that only worker 0 has run commands since the last barrier. steps reports
-	// that the last command writes the step block.
-	alone, steps := false, false
+	// alone reports that a single worker has run the commands since the last barrier.
+	alone := false
 	err := device.EachCmd(name, t, func(i int, p *table.Program, cmd *table.Cmd) error {
 		k, err := bindOne(o, t, p, cmd, mem, step)
 		if err != nil {
 			return err
 		}
-		about, _ := decl.Lookup(cmd.Kernel)
 		first, one := uint32(i) == p.First, cmd.Tiles() == 1
-		// Commands of a single worker are ordered without a barrier. But a barrier is needed
-		// before the step block changes, because the other workers read it after the last
-		// barrier.
-		meets := cmd.Barrier != 0 && (first || !alone || !one || about.Step && !steps)
-		alone, steps = one && (meets || alone && !first), about.Step
+		// Commands of a single worker are ordered without a barrier.
+		meets := cmd.Barrier != 0 && (first || !alone || !one)
+		alone = one && (meets || alone && !first)
 		cmds[i] = command{kernel: k, cmd: cmd, index: i, tiles: cmd.Tiles(), barrier: meets}
 		return nil
 	})
