@@ -64,15 +64,16 @@ type team struct {
 	// The current phase. gate's word is its generation. A leader stores mode before the other
 	// fields and the word after them, so a worker that reads the word, the other fields and then
 	// the generation in mode, all of the same generation, has read one phase.
+	_      pad
 	mode   atomic.Uint64 // generation and mode
 	phase  atomic.Pointer[phase]
-	job    atomic.Uint64                     // number of the job
-	replay atomic.Uint64                     // number of the replay that step belongs to
-	step   [table.StepSize / 8]atomic.Uint64 // position of the replay
-	use    atomic.Int64                      // number of workers that take part: the first ones
-	gate   gate
-	total  int // pieces of the phase; constant until all of them are done
+	job    atomic.Uint64 // number of the job
+	replay atomic.Uint64 // number of the replay that step belongs to
+	use    atomic.Int64  // number of workers that take part: the first ones
+	total  int           // pieces of the phase; constant until all of them are done
 	_      pad
+	step   [table.StepSize / 8]atomic.Uint64 // position of the replay
+	gate   gate
 	done   atomic.Int64 // pieces that have been executed
 	_      pad
 	behind atomic.Uint64 // workers whose homes others had to begin, one bit each
