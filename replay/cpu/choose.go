@@ -35,9 +35,9 @@ func (d backend) Warm(run func(...replay.Run) error) error {
 
 const (
 	chosenTokens = 2                      // tokens of a measurement
-	chosenRounds = 4                      // measurements of each number of workers; the first is discarded
+	chosenRounds = 6                      // measurements of each number of workers; the first is discarded
 	chosenTime   = 400 * time.Millisecond // all measurements take about this time at most
-	chosenGain   = 1.03                   // fewer workers must be faster by this factor
+	chosenGain   = 1.05                   // fewer workers must be faster by this factor
 )
 
 // teamSizes returns the numbers of workers to measure, in descending order.
