@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pianola-engine/pianola/compiler"
+	"github.com/pianola-engine/pianola/internal/batchtest"
 	"github.com/pianola-engine/pianola/internal/metal/kernels"
 	"github.com/pianola-engine/pianola/internal/metal/soft"
 	"github.com/pianola-engine/pianola/replay"
@@ -55,6 +56,26 @@ func TestMetal(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestMetalBatching replays a table for batching on the Metal device with the software Metal: rows
+// alone, among others and in a prompt that is cut at random. There are few, because each takes seconds.
+func TestMetalBatching(t *testing.T) {
+	if err := soft.Start(".."); err != nil {
+		t.Fatal(err)
+	}
+	k, err := kernels.Embedded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := metal.New(metal.Options{Mode: "record", Kernels: k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := loadedOn(t, dev, "m4-pro", "qwen3", 16, compiler.Options{Batching: true, AllLogits: true, Context: 32})
+	if err := batchtest.Check(t.Context(), session(t, m, replay.SessionOptions{}), 512, batchtest.Tokens(3, 512), []int{2}, 4); err != nil {
+		t.Error(err)
 	}
 }
 
