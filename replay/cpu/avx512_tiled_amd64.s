@@ -1,5 +1,7 @@
 #include "textflag.h"
+#include "funcdata.h"
 #include "avx512_tiled_amd64.h"
+#include "amx_amd64.h"
 
 // Products of tiles of bytes, nibbles and Q6_K quants.
 
@@ -24,6 +26,7 @@
 	ADD
 #define Q80TILE1 Q80TILE(LESS1, DOT1, ADD1)
 #define Q80TILE4 Q80TILE(LESS4, DOT4, ADD4)
+#define Q80TILEX Q80TILE(NONEOF, KEEP, KEEPD)
 
 // Z31 is 0x80 in every byte, Z30 is -128 in every word.
 #define Q80CONSTANTS \
@@ -40,6 +43,10 @@ TEXT ·tiledQ8_0x4AVX512(SB), NOSPLIT, $0-64
 	Q80CONSTANTS
 	TILED(0, 1, 544, ZERO4, NOHEAD, Q80TILE4, STORE4)
 
+// func tiledQ8_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledQ8_0AMX(SB), 0, $47232-80
+	AMX(0x80808080, 0, 1, 544, Q80CONSTANTS, NOHEAD, Q80TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
+
 #define Q40TILE(LESS, DOT, ADD) \
 	PREFETCH4(0)               \
 	PREFETCHT0 (AHEAD+256)(SI) \
@@ -52,6 +59,7 @@ TEXT ·tiledQ8_0x4AVX512(SB), NOSPLIT, $0-64
 	ADD
 #define Q40TILE1 Q40TILE(LESS1, DOT1, ADD1)
 #define Q40TILE4 Q40TILE(LESS4, DOT4, ADD4)
+#define Q40TILEX Q40TILE(NONEOF, KEEP, KEEPD)
 
 // Z30 is -8 in every word.
 #define Q40CONSTANTS \
@@ -68,6 +76,10 @@ TEXT ·tiledQ4_0x4AVX512(SB), NOSPLIT, $0-64
 	Q40CONSTANTS
 	TILED(0, 1, 288, ZERO4, NOHEAD, Q40TILE4, STORE4)
 
+// func tiledQ4_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledQ4_0AMX(SB), 0, $47232-80
+	AMX(0xf8f8f8f8, 0, 1, 288, Q40CONSTANTS, NOHEAD, Q40TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
+
 // Q41TILE multiplies a tile of Q4_1. MIN multiplies minimums by integers; for Q4_1 these are 1.
 #define Q41TILE(LESS, DOT, ADD, MIN) \
 	PREFETCH4(0)               \
@@ -83,6 +95,7 @@ TEXT ·tiledQ4_0x4AVX512(SB), NOSPLIT, $0-64
 	MIN(VADDPS, Z30)
 #define Q41TILE1 Q41TILE(NOLESS1, DOT1, ADD1, MIN1)
 #define Q41TILE4 Q41TILE(NOLESS4, DOT4, ADD4, MIN4)
+#define Q41TILEX Q41TILE(NONE, KEEP, KEEPD, KEEPMIN)
 
 // Z30 is 1 in every word.
 #define Q41CONSTANTS \
@@ -98,6 +111,10 @@ TEXT ·tiledQ4_1x1AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledQ4_1x4AVX512(SB), NOSPLIT, $0-64
 	Q41CONSTANTS
 	TILED(0, 1, 320, ZERO4, NOHEAD, Q41TILE4, STOREMIN4)
+
+// func tiledQ4_1AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledQ4_1AMX(SB), 0, $47232-80
+	AMX(0, 0, 1, 320, Q41CONSTANTS, NOHEAD, Q41TILEX, SUMS1, STEP1, POSTD0, POSTD1, LEAST1)
 
 // tiledWordPairs is a shuffle that repeats each of 16 bytes, which are in all quarters of the
 // register, as two words.
@@ -127,6 +144,7 @@ GLOBL ·tiledWordPairs(SB), RODATA|NOPTR, $64
 	MIN(VSUBPS, Z27)
 #define Q4KTILE1 Q4KTILE(NOLESS1, DOT1, ADDK1, MIN1)
 #define Q4KTILE4 Q4KTILE(NOLESS4, DOT4, ADDK4, MIN4)
+#define Q4KTILEX Q4KTILE(NONE, KEEP, KEEPDS, KEEPMIN)
 
 #define Q4KCONSTANTS \
 	FILL32(0x0f0f0f0f, Z31) \
@@ -141,6 +159,10 @@ TEXT ·tiledQ4_Kx1AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledQ4_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q4KCONSTANTS
 	TILED(64, 8, 288, ZERO4, HEADMIN, Q4KTILE4, STOREMIN4)
+
+// func tiledQ4_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledQ4_KAMX(SB), 0, $47232-80
+	AMX(0, 64, 8, 288, Q4KCONSTANTS, HEADMIN, Q4KTILEX, SUMS1, STEP1, POSTDS0, POSTDS1, LEAST1)
 
 // SIX adds bits 4 and 5 of HIGH to the nibbles in LOW. Z30 is 0x30 in every byte.
 #define SIX(HIGH, LOW) \
@@ -185,6 +207,7 @@ TEXT ·tiledQ4_Kx4AVX512(SB), NOSPLIT, $0-64
 	ADD
 #define Q6KTILE1 Q6KTILE(LESS1, LESSHIGH1, DOT1, DOTHIGH1, ADDKK1)
 #define Q6KTILE4 Q6KTILE(LESS4, LESSHIGH4, DOT4, DOTHIGH4, ADDKK4)
+#define Q6KTILEX Q6KTILE(NONEOF, NONEOF, KEEP, KEEP, KEEPDST)
 
 // Z29 is -32 in the words of columns 0 to 15, Z28 in the words of columns 16 to 31.
 #define Q6KCONSTANTS \
@@ -202,6 +225,10 @@ TEXT ·tiledQ6_Kx1AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledQ6_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q6KCONSTANTS
 	TILED(32, 8, 416, ZERO4, HEAD, Q6KTILE4, STORE4)
+
+// func tiledQ6_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledQ6_KAMX(SB), 0, $47232-80
+	AMX(0xe0e0e0e0, 32, 8, 416, Q6KCONSTANTS, HEAD, Q6KTILEX, NONE, STEP2, POSTDST0, POSTDST1, NOLEAST)
 
 // The products of MLX's affine types. Quants are unsigned; a bias is a minimum whose integer is
 // 1. Z29 is 1 in every word.

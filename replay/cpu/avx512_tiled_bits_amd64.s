@@ -1,5 +1,7 @@
 #include "textflag.h"
+#include "funcdata.h"
 #include "avx512_tiled_amd64.h"
+#include "amx_amd64.h"
 
 // Products of tiles with quants of 5 bits (nibbles and single bits), 2 bits (pairs) and 3 bits
 // (pairs and single bits).
@@ -38,6 +40,7 @@
 	ADD
 #define Q50TILE1 Q50TILE(LESS1, DOT1, ADD1)
 #define Q50TILE4 Q50TILE(LESS4, DOT4, ADD4)
+#define Q50TILEX Q50TILE(NONEOF, KEEP, KEEPD)
 
 #define FIVECONSTANTS \
 	FILL32(0x0f0f0f0f, Z31) \
@@ -58,6 +61,10 @@ TEXT ·tiledQ5_0x4AVX512(SB), NOSPLIT, $0-64
 	Q50CONSTANTS
 	TILED(0, 1, 352, ZERO4, NOHEAD, Q50TILE4, STORE4)
 
+// func tiledQ5_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledQ5_0AMX(SB), 0, $47232-80
+	AMX(0xf0f0f0f0, 0, 1, 352, Q50CONSTANTS, NOHEAD, Q50TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
+
 // Q51TILE multiplies a tile of Q5_1. MIN multiplies minimums by integers; for Q5_1 these are 1.
 #define Q51TILE(LESS, DOT, ADD, MIN) \
 	PREFETCHT0 (AHEAD+320)(SI) \
@@ -69,6 +76,7 @@ TEXT ·tiledQ5_0x4AVX512(SB), NOSPLIT, $0-64
 	MIN(VADDPS, Z29)
 #define Q51TILE1 Q51TILE(NOLESS1, DOT1, ADD1, MIN1)
 #define Q51TILE4 Q51TILE(NOLESS4, DOT4, ADD4, MIN4)
+#define Q51TILEX Q51TILE(NONE, KEEP, KEEPD, KEEPMIN)
 
 // Z29 is 1 in every word.
 #define Q51CONSTANTS \
@@ -85,6 +93,10 @@ TEXT ·tiledQ5_1x4AVX512(SB), NOSPLIT, $0-64
 	Q51CONSTANTS
 	TILED(0, 1, 384, ZERO4, NOHEAD, Q51TILE4, STOREMIN4)
 
+// func tiledQ5_1AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledQ5_1AMX(SB), 0, $47232-80
+	AMX(0, 0, 1, 384, Q51CONSTANTS, NOHEAD, Q51TILEX, SUMS1, STEP1, POSTD0, POSTD1, LEAST1)
+
 #define Q5KTILE(LESS, DOT, ADD, MIN) \
 	LESS                          \
 	ALLFIVES(DOT)                 \
@@ -97,6 +109,7 @@ TEXT ·tiledQ5_1x4AVX512(SB), NOSPLIT, $0-64
 	MIN(VSUBPS, Z27)
 #define Q5KTILE1 Q5KTILE(NOLESS1, DOT1, ADDK1, MIN1)
 #define Q5KTILE4 Q5KTILE(NOLESS4, DOT4, ADDK4, MIN4)
+#define Q5KTILEX Q5KTILE(NONE, KEEP, KEEPDS, KEEPMIN)
 
 #define Q5KCONSTANTS \
 	FIVECONSTANTS \
@@ -111,6 +124,10 @@ TEXT ·tiledQ5_Kx1AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledQ5_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q5KCONSTANTS
 	TILED(320, 8, 320, ZERO4, HEADMINSCALES, Q5KTILE4, STOREMIN4)
+
+// func tiledQ5_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledQ5_KAMX(SB), 0, $47232-80
+	AMX(0, 320, 8, 320, Q5KCONSTANTS, HEADMINSCALES, Q5KTILEX, SUMS1, STEP1, POSTDS0, POSTDS1, LEAST1)
 
 // TWOS processes column groups 2k, 2k+1, 2k+4 and 2k+5. Z31 is 0x03 in every byte.
 #define TWOS(k, DOT, DOTHIGH) \
@@ -150,6 +167,7 @@ TEXT ·tiledQ5_Kx4AVX512(SB), NOSPLIT, $0-64
 	MIN(VSUBPS, Z22)
 #define Q2KTILE1 Q2KTILE(NOLESS1, NOLESSHIGH1, DOT1, DOTHIGH1, ADDKK1, MIN1)
 #define Q2KTILE4 Q2KTILE(NOLESS4, NOLESSHIGH4, DOT4, DOTHIGH4, ADDKK4, MIN4)
+#define Q2KTILEX Q2KTILE(NONE, NONE, KEEP, KEEP, KEEPDST, KEEPMIN)
 
 // Z30 is 15 in every word.
 #define Q2KCONSTANTS \
@@ -166,6 +184,10 @@ TEXT ·tiledQ2_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q2KCONSTANTS
 	TILED(320, 8, 128, ZERO4, HEADMINSCALES, Q2KTILE4, STOREMIN4)
 
+// func tiledQ2_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledQ2_KAMX(SB), 0, $47232-80
+	AMX(0, 320, 8, 128, Q2KCONSTANTS, HEADMINSCALES, Q2KTILEX, SUMS2, STEP2, POSTDST0, POSTDST1, LEAST2)
+
 // TQ20TILE multiplies a tile of TQ2_0, which has quants of 2 bits and no integer scales.
 #define TQ20TILE(LESS, DOT, ADD) \
 	PREFETCHT0 AHEAD(SI)      \
@@ -176,6 +198,7 @@ TEXT ·tiledQ2_Kx4AVX512(SB), NOSPLIT, $0-64
 	ADD
 #define TQ20TILE1 TQ20TILE(LESS1, DOT1, ADD1)
 #define TQ20TILE4 TQ20TILE(LESS4, DOT4, ADD4)
+#define TQ20TILEX TQ20TILE(NONEOF, KEEP, KEEPD)
 
 // Z29 is -1 in every word.
 #define TQ20CONSTANTS \
@@ -191,6 +214,10 @@ TEXT ·tiledTQ2_0x1AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledTQ2_0x4AVX512(SB), NOSPLIT, $0-64
 	TQ20CONSTANTS
 	TILED(32, 8, 128, ZERO4, HEAD, TQ20TILE4, STORE4)
+
+// func tiledTQ2_0AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledTQ2_0AMX(SB), 0, $47232-80
+	AMX(0xffffffff, 32, 8, 128, TQ20CONSTANTS, HEAD, TQ20TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
 
 // THREES processes column groups 2k, 2k+1, 2k+4 and 2k+5. The shifts move the single bits of
 // groups 2k and 2k+1 to bit 2.
@@ -229,6 +256,7 @@ TEXT ·tiledTQ2_0x4AVX512(SB), NOSPLIT, $0-64
 	ADD
 #define Q3KTILE1 Q3KTILE(LESS1, LESSHIGH1, DOT1, DOTHIGH1, ADDKK1)
 #define Q3KTILE4 Q3KTILE(LESS4, LESSHIGH4, DOT4, DOTHIGH4, ADDKK4)
+#define Q3KTILEX Q3KTILE(NONEOF, NONEOF, KEEP, KEEP, KEEPDST)
 
 // Z29 is -4 in the words of columns 0 to 15, Z28 in the words of columns 16 to 31.
 #define Q3KCONSTANTS \
@@ -246,6 +274,10 @@ TEXT ·tiledQ3_Kx1AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledQ3_Kx4AVX512(SB), NOSPLIT, $0-64
 	Q3KCONSTANTS
 	TILED(288, 8, 192, ZERO4, HEADSCALES, Q3KTILE4, STORE4)
+
+// func tiledQ3_KAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledQ3_KAMX(SB), 0, $47232-80
+	AMX(0xfcfcfcfc, 288, 8, 192, Q3KCONSTANTS, HEADSCALES, Q3KTILEX, NONE, STEP2, POSTDST0, POSTDST1, NOLEAST)
 
 // The products of MLX's affine types. Quants are unsigned; a bias is a minimum whose integer is
 // 1. Z29 is 1 in every word.

@@ -1,5 +1,7 @@
 #include "textflag.h"
+#include "funcdata.h"
 #include "avx512_tiled_amd64.h"
+#include "amx_amd64.h"
 
 // Products of tiles of nibbles that index a table of levels.
 
@@ -39,6 +41,7 @@ GLOBL levelsMXFP4<>(SB), RODATA|NOPTR, $16
 	ADD
 #define IQ4NLTILE1 IQ4NLTILE(LESS1, DOT1, ADD1)
 #define IQ4NLTILE4 IQ4NLTILE(LESS4, DOT4, ADD4)
+#define IQ4NLTILEX IQ4NLTILE(NONEOF, KEEP, KEEPD)
 
 // Z30 is -128 in every word.
 #define IQ4CONSTANTS \
@@ -56,6 +59,10 @@ TEXT ·tiledIQ4_NLx4AVX512(SB), NOSPLIT, $0-64
 	IQ4CONSTANTS
 	TILED(0, 1, 288, ZERO4, NOHEAD, IQ4NLTILE4, STORE4)
 
+// func tiledIQ4_NLAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledIQ4_NLAMX(SB), 0, $47232-80
+	AMX(0x80808080, 0, 1, 288, IQ4CONSTANTS, NOHEAD, IQ4NLTILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
+
 #define IQ4XSTILE(LESS, DOT, ADD) \
 	ALLLEVELS(LESS, DOT) \
 	VPMOVSXBD (R8), Z26  \
@@ -64,6 +71,7 @@ TEXT ·tiledIQ4_NLx4AVX512(SB), NOSPLIT, $0-64
 	ADD
 #define IQ4XSTILE1 IQ4XSTILE(LESS1, DOT1, ADDK1)
 #define IQ4XSTILE4 IQ4XSTILE(LESS4, DOT4, ADDK4)
+#define IQ4XSTILEX IQ4XSTILE(NONEOF, KEEP, KEEPDS)
 
 // func tiledIQ4_XSx1AVX512(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in int)
 TEXT ·tiledIQ4_XSx1AVX512(SB), NOSPLIT, $0-64
@@ -74,6 +82,10 @@ TEXT ·tiledIQ4_XSx1AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledIQ4_XSx4AVX512(SB), NOSPLIT, $0-64
 	IQ4CONSTANTS
 	TILED(160, 8, 256, ZERO4, HEADSCALES, IQ4XSTILE4, STORE4)
+
+// func tiledIQ4_XSAMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledIQ4_XSAMX(SB), 0, $47232-80
+	AMX(0x80808080, 160, 8, 256, IQ4CONSTANTS, HEADSCALES, IQ4XSTILEX, NONE, STEP1, POSTDS0, POSTDS1, NOLEAST)
 
 // MXFP4TILE adds the products of a tile of MXFP4. A block's scale is 2^(e-127), where e is its
 // exponent byte. The table holds twice the values of E2M1, so the products are multiplied by
@@ -88,6 +100,7 @@ TEXT ·tiledIQ4_XSx4AVX512(SB), NOSPLIT, $0-64
 	ADD
 #define MXFP4TILE1 MXFP4TILE(LESS1, DOT1, ADD1)
 #define MXFP4TILE4 MXFP4TILE(LESS4, DOT4, ADD4)
+#define MXFP4TILEX MXFP4TILE(NONEOF, KEEP, KEEPD)
 
 // Z30 is -12 in every word; Z28 and Z27 are -128 and 1 as float32.
 #define MXFP4CONSTANTS \
@@ -106,6 +119,10 @@ TEXT ·tiledMXFP4x1AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledMXFP4x4AVX512(SB), NOSPLIT, $0-64
 	MXFP4CONSTANTS
 	TILED(0, 1, 272, ZERO4, NOHEAD, MXFP4TILE4, STORE4)
+
+// func tiledMXFP4AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledMXFP4AMX(SB), 0, $47232-80
+	AMX(0xf4f4f4f4, 0, 1, 272, MXFP4CONSTANTS, NOHEAD, MXFP4TILEX, NONE, STEP1, POSTD0, POSTD1, NOLEAST)
 
 // HALVES is LEVELS with separate integers for columns 0 to 15 and 16 to 31.
 #define HALVES(g, DOT, DOTHIGH) \
@@ -144,6 +161,7 @@ TEXT ·tiledMXFP4x4AVX512(SB), NOSPLIT, $0-64
 	ADD
 #define NVFP4TILE1 NVFP4TILE(LESS1, LESSHIGH1, DOT1, DOTHIGH1, ADDKK1)
 #define NVFP4TILE4 NVFP4TILE(LESS4, LESSHIGH4, DOT4, DOTHIGH4, ADDKK4)
+#define NVFP4TILEX NVFP4TILE(NONEOF, NONEOF, KEEP, KEEP, KEEPDST)
 
 // Z30 is -12 in the words of columns 0 to 15, Z28 in the words of columns 16 to 31. Z24 is
 // 2^-10 and Z25 is 2^17.
@@ -165,3 +183,7 @@ TEXT ·tiledNVFP4x1AVX512(SB), NOSPLIT, $0-64
 TEXT ·tiledNVFP4x4AVX512(SB), NOSPLIT, $0-64
 	NVFP4CONSTANTS
 	TILED(0, 2, 288, ZERO4, NOHEAD, NVFP4TILE4, STORE4)
+
+// func tiledNVFP4AMX(y *float32, yStride int, w *byte, strips, blocks int, x *byte, xStride, in, rows int, shape *tileShape)
+TEXT ·tiledNVFP4AMX(SB), 0, $47232-80
+	AMX(0xf4f4f4f4, 0, 2, 288, NVFP4CONSTANTS, NOHEAD, NVFP4TILEX, NONE, STEP2, POSTDST0, POSTDST1, NOLEAST)

@@ -30,6 +30,10 @@ func fastest() *ops {
 		o.weigh, o.tally, o.draw = weigh512, tally512, draw512
 		kvAVX512(o)
 	}
+	if hasAMX() {
+		o.features = append(o.features, "amx")
+		maps.Copy(o.tiled, tiledAMX())
+	}
 	return o
 }
 

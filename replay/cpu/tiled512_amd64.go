@@ -15,24 +15,38 @@ func hasAVX512() bool {
 	return x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512VNNI
 }
 
+// tiledLoops are the loops of a type.
+type tiledLoops struct {
+	one, four tiledLoop
+	amx       amxLoop // for a processor that hasAMX
+}
+
+// loops512 returns the loops of the types that have any. Types with the same tiles share them.
+func loops512() map[dtype.Type]tiledLoops {
+	return map[dtype.Type]tiledLoops{
+		dtype.Q8_0:   {tiledQ8_0x1AVX512, tiledQ8_0x4AVX512, tiledQ8_0AMX},
+		dtype.Q4_0:   {tiledQ4_0x1AVX512, tiledQ4_0x4AVX512, tiledQ4_0AMX},
+		dtype.Q4_1:   {tiledQ4_1x1AVX512, tiledQ4_1x4AVX512, tiledQ4_1AMX},
+		dtype.Q5_0:   {tiledQ5_0x1AVX512, tiledQ5_0x4AVX512, tiledQ5_0AMX},
+		dtype.Q5_1:   {tiledQ5_1x1AVX512, tiledQ5_1x4AVX512, tiledQ5_1AMX},
+		dtype.Q2_K:   {tiledQ2_Kx1AVX512, tiledQ2_Kx4AVX512, tiledQ2_KAMX},
+		dtype.Q3_K:   {tiledQ3_Kx1AVX512, tiledQ3_Kx4AVX512, tiledQ3_KAMX},
+		dtype.Q4_K:   {tiledQ4_Kx1AVX512, tiledQ4_Kx4AVX512, tiledQ4_KAMX},
+		dtype.Q5_K:   {tiledQ5_Kx1AVX512, tiledQ5_Kx4AVX512, tiledQ5_KAMX},
+		dtype.Q6_K:   {tiledQ6_Kx1AVX512, tiledQ6_Kx4AVX512, tiledQ6_KAMX},
+		dtype.IQ4_NL: {tiledIQ4_NLx1AVX512, tiledIQ4_NLx4AVX512, tiledIQ4_NLAMX},
+		dtype.IQ4_XS: {tiledIQ4_XSx1AVX512, tiledIQ4_XSx4AVX512, tiledIQ4_XSAMX},
+		dtype.MXFP4:  {tiledMXFP4x1AVX512, tiledMXFP4x4AVX512, tiledMXFP4AMX},
+		dtype.NVFP4:  {tiledNVFP4x1AVX512, tiledNVFP4x4AVX512, tiledNVFP4AMX},
+		dtype.TQ2_0:  {tiledTQ2_0x1AVX512, tiledTQ2_0x4AVX512, tiledTQ2_0AMX},
+	}
+}
+
 // tiledAVX512 returns the tiled products for a processor that hasAVX512.
 func tiledAVX512() map[dtype.Type]tiledFunc {
-	products := map[dtype.Type]tiledFunc{
-		dtype.Q8_0:   tiledAssembled512(dtype.Q8_0, tiledQ8_0x1AVX512, tiledQ8_0x4AVX512),
-		dtype.Q4_0:   tiledAssembled512(dtype.Q4_0, tiledQ4_0x1AVX512, tiledQ4_0x4AVX512),
-		dtype.Q4_1:   tiledAssembled512(dtype.Q4_1, tiledQ4_1x1AVX512, tiledQ4_1x4AVX512),
-		dtype.Q5_0:   tiledAssembled512(dtype.Q5_0, tiledQ5_0x1AVX512, tiledQ5_0x4AVX512),
-		dtype.Q5_1:   tiledAssembled512(dtype.Q5_1, tiledQ5_1x1AVX512, tiledQ5_1x4AVX512),
-		dtype.Q2_K:   tiledAssembled512(dtype.Q2_K, tiledQ2_Kx1AVX512, tiledQ2_Kx4AVX512),
-		dtype.Q3_K:   tiledAssembled512(dtype.Q3_K, tiledQ3_Kx1AVX512, tiledQ3_Kx4AVX512),
-		dtype.Q4_K:   tiledAssembled512(dtype.Q4_K, tiledQ4_Kx1AVX512, tiledQ4_Kx4AVX512),
-		dtype.Q5_K:   tiledAssembled512(dtype.Q5_K, tiledQ5_Kx1AVX512, tiledQ5_Kx4AVX512),
-		dtype.Q6_K:   tiledAssembled512(dtype.Q6_K, tiledQ6_Kx1AVX512, tiledQ6_Kx4AVX512),
-		dtype.IQ4_NL: tiledAssembled512(dtype.IQ4_NL, tiledIQ4_NLx1AVX512, tiledIQ4_NLx4AVX512),
-		dtype.IQ4_XS: tiledAssembled512(dtype.IQ4_XS, tiledIQ4_XSx1AVX512, tiledIQ4_XSx4AVX512),
-		dtype.MXFP4:  tiledAssembled512(dtype.MXFP4, tiledMXFP4x1AVX512, tiledMXFP4x4AVX512),
-		dtype.NVFP4:  tiledAssembled512(dtype.NVFP4, tiledNVFP4x1AVX512, tiledNVFP4x4AVX512),
-		dtype.TQ2_0:  tiledAssembled512(dtype.TQ2_0, tiledTQ2_0x1AVX512, tiledTQ2_0x4AVX512),
+	products := map[dtype.Type]tiledFunc{}
+	for t, loops := range loops512() {
+		products[t] = tiledAssembled512(t, loops)
 	}
 	shareTiles(products)
 	mlxAVX512(products)
@@ -140,19 +154,23 @@ func tiledTQ2_0x4AVX512(y *float32, yStride int, w *byte, strips, blocks int, x 
 const tiledChunk = 128 << 10
 
 // tiledAssembled512 returns the product of a type.
-func tiledAssembled512(t dtype.Type, one, four tiledLoop) tiledFunc {
+func tiledAssembled512(t dtype.Type, loops tiledLoops) tiledFunc {
 	return tiledChecked(t, func(y []float32, yStride int, w []byte, strips, strip, blocks int, x *tiledInput) {
 		chunk := max(1, tiledChunk/strip)
 		for s := 0; s < strips; s += chunk {
-			n, w := min(chunk, strips-s), &w[s*strip]
-			for j := 0; j < x.rows; {
-				loop, rows := one, 1
-				if x.rows-j >= 4 {
-					loop, rows = four, 4
-				}
-				loop(&y[j*yStride+dtype.TileRows*s], int(unsafe.Sizeof(y[0]))*yStride, w, n, blocks, &x.mem[j*x.stride], x.stride, x.in)
-				j += rows
-			}
+			loops.multiply(y[dtype.TileRows*s:], yStride, &w[s*strip], min(chunk, strips-s), blocks, x, 0)
 		}
 	})
+}
+
+// multiply multiplies strips with the rows of x from the given row on, one or four at a time.
+func (l tiledLoops) multiply(y []float32, yStride int, w *byte, strips, blocks int, x *tiledInput, from int) {
+	for j := from; j < x.rows; {
+		loop, rows := l.one, 1
+		if x.rows-j >= 4 {
+			loop, rows = l.four, 4
+		}
+		loop(&y[j*yStride], int(unsafe.Sizeof(y[0]))*yStride, w, strips, blocks, &x.mem[j*x.stride], x.stride, x.in)
+		j += rows
+	}
 }

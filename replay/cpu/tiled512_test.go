@@ -72,13 +72,18 @@ func input512(tb testing.TB, rows, in, pad int, x func(j int) []float32) *tiledI
 	return t
 }
 
-// check512 compares a product with the portable one, and checks that it writes nothing between
-// its rows. The weights end at a guard page.
+// check512 checks the AVX-512 product of a type.
 func check512(t *testing.T, typ dtype.Type, w []byte, strips int, x *tiledInput) {
 	t.Helper()
-	product := tiledAVX512()[typ]
+	checkProduct(t, tiledAVX512()[typ], typ, w, strips, x)
+}
+
+// checkProduct compares a product with the portable one, and checks that it writes nothing between
+// its rows. The weights end at a guard page.
+func checkProduct(t *testing.T, product tiledFunc, typ dtype.Type, w []byte, strips int, x *tiledInput) {
+	t.Helper()
 	if product == nil {
-		t.Skip("this type has no AVX-512 loop")
+		t.Skip("this type has no such loop")
 	}
 	const gap = 3 // float32 elements between the rows of y
 	width := dtype.TileRows * strips

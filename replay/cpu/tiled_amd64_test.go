@@ -22,5 +22,8 @@ func tiledSets(tb testing.TB) map[string]map[dtype.Type]tiledFunc {
 	if hasAVX512() {
 		sets["avx512"] = tiledAVX512()
 	}
+	if hasAMX() {
+		sets["amx"] = tiledAMX()
+	}
 	return sets
 }

@@ -1,0 +1,425 @@
+// Macros for AMX products of strips of 16 rows in layout Tiled16 with 1 to 64 rows of quantised
+// activations. They compute the same arithmetic as tiledFunc.
+//
+// The columns of a strip are processed in chunks of at most CHUNK tiles. First the chunk's quants
+// are expanded to int8, minus the type's offset, and its scales to float32: a record for each tile.
+// Then groups of at most 16 rows of x are multiplied with the records. STEP multiplies the quants
+// of a tile with 16 rows of x and stores the 16 by 16 integer sums in memory; POST adds these sums,
+// times the scales, to the float sums in Z0-Z15. STEP runs one tile ahead of POST, so that the tile
+// unit and the vector unit work at the same time. Registers:
+//
+//	SI       weights                   Z0-Z15   float sums, a register for each row of x
+//	R12 R13  stride of x, 64           Z16-Z31  constants and temporary while weights are
+//	R15      work area                          expanded, else
+//	R11 BX   quants and scales of x,   Z24      d, or m
+//	         first row of the chunk    Z26 Z27  integer scales, or minimums, as float32
+//	R9 R10   first row of the group,   Z16-Z18  temporary
+//	         and its saved sums        K1 K2    tiles of the chunk
+//
+// While weights are expanded, DI is the record, R8 the integer scales, CX and R14 count blocks and
+// tiles. While they are multiplied, DI is the record and DX the scales of x for POST, R14 the record
+// and AX the quants of x for STEP, R8 the integer sums, and CX the number of tiles left.
+//
+// The work area is part of the frame of 47,232 bytes, which also has room for its alignment and for
+// variables. The work area's parts are, in bytes from its beginning:
+
+#define CHUNK 32
+#define RECORD 896                  // int8 [8, 16, 4] quants, then vectors at
+#define RECORDD 512                 // d
+#define RECORDS 576                 // integer scales of columns 0 to 15, or of all
+#define RECORDT 640                 // integer scales of columns 16 to 31
+#define RECORDM 704                 // the scale of the minimums
+#define RECORDN 768                 // minimums of columns 0 to 15
+#define RECORDO 832                 // minimums of columns 16 to 31
+#define WORKX (CHUNK*RECORD)        // [16, CHUNK] scales of x
+#define WORKS (WORKX+64*CHUNK)      // [16, CHUNK] sums of x as float32, of columns 0 to 15 or of all
+#define WORKT (WORKS+64*CHUNK)      // [16, CHUNK] sums of x of columns 16 to 31
+#define WORKI (WORKT+64*CHUNK)      // [2] integer sums of a step, 2 KiB each
+#define WORKY (WORKI+4096)          // [4, 16, 16] float sums of up to four groups of rows
+#define WORKZ (WORKY+4096)          // [4, 16, 16] sums of the minimums' part
+
+// Go's assembler lacks AMX. The following macros encode its instructions; a test compares them with
+// clang's encoding of the text in each comment. a, b, c and t are numbers of tiles.
+
+// ldtilecfg [rax]
+#define LDTILECFG BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0x00
+// tilerelease
+#define TILERELEASE BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0xc0
+// tilezero tmm{t}
+#define TILEZERO(t) BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $(0xc0+8*(t))
+// {disp32} tileloadd tmm{t}, [rax + r12 + {d}]
+#define TILELOADX(t, d) BYTE $0xc4; BYTE $0xa2; BYTE $0x7b; BYTE $0x4b; BYTE $(0x84+8*(t)); BYTE $0x20; LONG $(d)
+// {disp32} tileloadd tmm{t}, [r14 + r13 + {d}]
+#define TILELOADW(t, d) BYTE $0xc4; BYTE $0x82; BYTE $0x7b; BYTE $0x4b; BYTE $(0x84+8*(t)); BYTE $0x2e; LONG $(d)
+// {disp32} tilestored [r8 + r13 + {d}], tmm{t}
+#define TILESTORE(t, d) BYTE $0xc4; BYTE $0x82; BYTE $0x7a; BYTE $0x4b; BYTE $(0x84+8*(t)); BYTE $0x28; LONG $(d)
+// tdpbssd tmm{c}, tmm{a}, tmm{b}
+#define TDPBSSD(c, a, b) BYTE $0xc4; BYTE $0xe2; BYTE $(0x7b-8*(b)); BYTE $0x5e; BYTE $(0xc0+8*(c)+(a))
+
+// Arguments of the macros of tiles, as in avx512_tiled_amd64.h, that fill a record. Z0 holds minus
+// the type's offset in every byte.
+#define NONE
+#define NONEOF(C)
+#define KEEP(g, W) \
+	VPADDB    Z0, W, W         \
+	VMOVDQU64 W, (64*(g))(DI)
+#define KEEPD \
+	VMOVUPS Z24, RECORDD(DI)
+#define KEEPDS \
+	KEEPD                    \
+	VMOVUPS Z26, RECORDS(DI)
+#define KEEPDST \
+	KEEPDS                   \
+	VMOVUPS Z27, RECORDT(DI)
+#define KEEPMIN(OP, C) \
+	VPXORD    Z1, Z1, Z1       \
+	OP        Z25, Z1, Z2      \
+	VMOVUPS   Z2, RECORDM(DI)  \
+	VPSLLD    $16, C, Z2       \
+	VPSRAD    $16, Z2, Z2      \
+	VCVTDQ2PS Z2, Z2           \
+	VMOVUPS   Z2, RECORDN(DI)  \
+	VPSRAD    $16, C, Z2       \
+	VCVTDQ2PS Z2, Z2           \
+	VMOVUPS   Z2, RECORDO(DI)
+
+// EACH16 applies a macro to the numbers 0 to 15 and the registers Z0 to Z15.
+#define EACH16(ROW) \
+	ROW(0, Z0)   \
+	ROW(1, Z1)   \
+	ROW(2, Z2)   \
+	ROW(3, Z3)   \
+	ROW(4, Z4)   \
+	ROW(5, Z5)   \
+	ROW(6, Z6)   \
+	ROW(7, Z7)   \
+	ROW(8, Z8)   \
+	ROW(9, Z9)   \
+	ROW(10, Z10) \
+	ROW(11, Z11) \
+	ROW(12, Z12) \
+	ROW(13, Z13) \
+	ROW(14, Z14) \
+	ROW(15, Z15)
+
+#define ZEROROW(i, Z) \
+	VPXORD Z, Z, Z
+#define LOADROW(i, Z) \
+	VMOVUPS (64*i)(R10), Z
+#define SAVEROW(i, Z) \
+	VMOVUPS Z, (64*i)(R10)
+#define LOADROWZ(i, Z) \
+	VMOVUPS (WORKZ-WORKY+64*i)(R10), Z
+#define SAVEROWZ(i, Z) \
+	VMOVUPS Z, (WORKZ-WORKY+64*i)(R10)
+#define ADDROW(i, Z) \
+	VADDPS (64*i)(R10), Z, Z
+
+// STOREROW writes a row of y and jumps to stored after the last one. CX is the number of rows left.
+#define STOREROW(i, Z) \
+	VMOVUPS Z, (DI)     \
+	ADDQ    DX, DI      \
+	DECQ    CX          \
+	JEQ     stored
+
+// STEP1 multiplies the columns of a tile together, STEP2 columns 0 to 15 and 16 to 31 separately.
+// s, 0 or 1, selects the integer sums.
+#define STEP1(s) \
+	TILELOADX(4+s, 0)     \
+	TILELOADW(6+s, 0)     \
+	TILEZERO(s)           \
+	TDPBSSD(s, 4+s, 6+s)  \
+	TILESTORE(s, 2048*s)  \
+	ADDQ $32, AX          \
+	ADDQ $RECORD, R14
+#define STEP2(s) \
+	TILELOADX(4, 0)              \
+	TILELOADW(6, 0)              \
+	TILEZERO(2*s)                \
+	TDPBSSD(2*s, 4, 6)           \
+	TILELOADX(5, 16)             \
+	TILELOADW(7, 256)            \
+	TILEZERO(2*s+1)              \
+	TDPBSSD(2*s+1, 5, 7)         \
+	TILESTORE(2*s, 2048*s)       \
+	TILESTORE(2*s+1, 2048*s+1024) \
+	ADDQ $32, AX                 \
+	ADDQ $RECORD, R14
+
+// POSTD adds integer sums times d and the scale of x. POSTDS multiplies them by the integer scale
+// first, POSTDST by one for each half of the columns; these products are exact.
+#define POSTDROW(at, i, Z) \
+	VCVTDQ2PS   (at+64*i)(R8), Z16         \
+	VMULPS.BCST (4*CHUNK*i)(DX), Z24, Z17  \
+	VMULPS      Z17, Z16, Z16              \
+	VADDPS      Z16, Z, Z
+#define POSTDROW0(i, Z) POSTDROW(0, i, Z)
+#define POSTDROW1(i, Z) POSTDROW(2048, i, Z)
+#define POSTD(ROW) \
+	VMOVUPS RECORDD(DI), Z24 \
+	EACH16(ROW)
+#define POSTD0 POSTD(POSTDROW0)
+#define POSTD1 POSTD(POSTDROW1)
+
+#define POSTDSROW(at, i, Z) \
+	VCVTDQ2PS   (at+64*i)(R8), Z16         \
+	VMULPS.BCST (4*CHUNK*i)(DX), Z24, Z17  \
+	VMULPS      Z26, Z16, Z16              \
+	VMULPS      Z17, Z16, Z16              \
+	VADDPS      Z16, Z, Z
+#define POSTDSROW0(i, Z) POSTDSROW(0, i, Z)
+#define POSTDSROW1(i, Z) POSTDSROW(2048, i, Z)
+#define POSTDS(ROW) \
+	VMOVUPS RECORDS(DI), Z26 \
+	POSTD(ROW)
+#define POSTDS0 POSTDS(POSTDSROW0)
+#define POSTDS1 POSTDS(POSTDSROW1)
+
+#define POSTDSTROW(at, i, Z) \
+	VCVTDQ2PS   (at+64*i)(R8), Z16         \
+	VCVTDQ2PS   (at+1024+64*i)(R8), Z18    \
+	VMULPS.BCST (4*CHUNK*i)(DX), Z24, Z17  \
+	VMULPS      Z26, Z16, Z16              \
+	VFMADD231PS Z27, Z18, Z16              \
+	VMULPS      Z17, Z16, Z16              \
+	VADDPS      Z16, Z, Z
+#define POSTDSTROW0(i, Z) POSTDSTROW(0, i, Z)
+#define POSTDSTROW1(i, Z) POSTDSTROW(2048, i, Z)
+#define POSTDST(ROW) \
+	VMOVUPS RECORDT(DI), Z27 \
+	POSTDS(ROW)
+#define POSTDST0 POSTDST(POSTDSTROW0)
+#define POSTDST1 POSTDST(POSTDSTROW1)
+
+// SUMS1 copies the sums of x of a row: K1 and K2 select tiles, each of which has two int16 at the
+// address DX+R14. SUMS2 keeps the sums of columns 0 to 15 and 16 to 31 apart.
+#define SUMS1OF(at, K) \
+	VMOVDQU32.Z at(DX)(R14*1), K, Z16 \
+	VPSLLD      $16, Z16, Z17         \
+	VPSRAD      $16, Z17, Z17         \
+	VPSRAD      $16, Z16, Z16         \
+	VPADDD      Z16, Z17, Z17         \
+	VCVTDQ2PS   Z17, Z17              \
+	VMOVUPS     Z17, (WORKS-WORKX+at)(DI)
+#define SUMS1 \
+	SUMS1OF(0, K1)  \
+	SUMS1OF(64, K2)
+#define SUMS2OF(at, K) \
+	VMOVDQU32.Z at(DX)(R14*1), K, Z16     \
+	VPSLLD      $16, Z16, Z17             \
+	VPSRAD      $16, Z17, Z17             \
+	VPSRAD      $16, Z16, Z16             \
+	VCVTDQ2PS   Z16, Z16                  \
+	VCVTDQ2PS   Z17, Z17                  \
+	VMOVUPS     Z17, (WORKS-WORKX+at)(DI) \
+	VMOVUPS     Z16, (WORKT-WORKX+at)(DI)
+#define SUMS2 \
+	SUMS2OF(0, K1)  \
+	SUMS2OF(64, K2)
+
+// LEAST computes the minimums' part of the sums of a group and, after the last chunk, adds it.
+// Minimums are below 64 and sums of x below 2^12, so their products are exact as float32.
+#define LEASTROW1(i, Z) \
+	VMULPS.BCST (WORKS-WORKX+4*CHUNK*i)(DX), Z26, Z16 \
+	VMULPS.BCST (4*CHUNK*i)(DX), Z24, Z17             \
+	VMULPS      Z17, Z16, Z16                         \
+	VADDPS      Z16, Z, Z
+#define LEASTROW2(i, Z) \
+	VMULPS.BCST      (WORKS-WORKX+4*CHUNK*i)(DX), Z26, Z16 \
+	VFMADD231PS.BCST (WORKT-WORKX+4*CHUNK*i)(DX), Z27, Z16 \
+	VMULPS.BCST      (4*CHUNK*i)(DX), Z24, Z17             \
+	VMULPS           Z17, Z16, Z16                         \
+	VADDPS           Z16, Z, Z
+#define LEAST(ROW) \
+	EACH16(SAVEROW)               \
+	EACH16(ZEROROW)               \
+	MOVQ left-8(SP), CX           \
+	CMPQ CX, blocks+32(FP)        \
+	JEQ  fresh                    \
+	EACH16(LOADROWZ)              \
+fresh: \
+	MOVQ R15, DI                  \
+	LEAQ WORKX(R15), DX           \
+	MOVQ count-24(SP), CX         \
+least: \
+	VMOVUPS RECORDM(DI), Z24      \
+	VMOVUPS RECORDN(DI), Z26      \
+	VMOVUPS RECORDO(DI), Z27      \
+	EACH16(ROW)                   \
+	ADDQ $RECORD, DI              \
+	ADDQ $4, DX                   \
+	DECQ CX                       \
+	JNE  least                    \
+	MOVQ left-8(SP), CX           \
+	CMPQ CX, now-16(SP)           \
+	JEQ  last                     \
+	EACH16(SAVEROWZ)              \
+	JMP  stored                   \
+last: \
+	EACH16(ADDROW)
+#define LEAST1 LEAST(LEASTROW1)
+#define LEAST2 LEAST(LEASTROW2)
+#define NOLEAST \
+	MOVQ left-8(SP), CX           \
+	CMPQ CX, now-16(SP)           \
+	JEQ  last                     \
+	EACH16(SAVEROW)               \
+	JMP  stored                   \
+last:
+
+// CLEARWORK sets the scales and sums of inactive rows to 0, if there are fewer than 16 rows.
+#define CLEARWORK \
+	CMPQ rows+64(FP), $16    \
+	JGE  cleared             \
+	LEAQ WORKX(R15), DI      \
+	MOVL $(3*CHUNK), CX      \
+	VPXORD Z0, Z0, Z0        \
+clear: \
+	VMOVUPS Z0, (DI)         \
+	ADDQ $64, DI             \
+	DECQ CX                  \
+	JNE  clear               \
+cleared:
+
+// AMX is the body of a function. minus holds minus the type's offset in every byte. A block consists
+// of head bytes, which the macro HEAD reads, and the given number of tiles of size bytes, which TILE
+// expands. shape is the configuration of the tiles. If there are more than 16 rows, the last group
+// consists of the last 16.
+#define AMX(minus, head, tiles, size, CONSTANTS, HEAD, TILE, SUMS, STEP, POST0, POST1, LEAST) \
+	NO_LOCAL_POINTERS             \
+	MOVQ shape+72(FP), AX         \
+	LDTILECFG                     \
+	LEAQ 63(SP), R15              \
+	ANDQ $~63, R15                \
+	CLEARWORK                     \
+	MOVQ w+16(FP), SI             \
+	MOVQ xStride+48(FP), R12      \
+	MOVL $64, R13                 \
+	MOVQ y+0(FP), AX              \
+	MOVQ AX, at-32(SP)            \
+strip: \
+	MOVQ x+40(FP), R11            \
+	MOVQ in+56(FP), BX            \
+	ADDQ R11, BX                  \
+	MOVQ blocks+32(FP), CX        \
+	MOVQ CX, left-8(SP)           \
+chunk: \
+	CONSTANTS                     \
+	FILL32(minus, Z0)             \
+	MOVL $(CHUNK/tiles), CX       \
+	CMPQ CX, left-8(SP)           \
+	CMOVQGT left-8(SP), CX        \
+	MOVQ CX, now-16(SP)           \
+	MOVQ R15, DI                  \
+block: \
+	HEAD                          \
+	ADDQ $head, SI                \
+	MOVL $tiles, R14              \
+tile: \
+	TILE                          \
+	ADDQ $size, SI                \
+	ADDQ $RECORD, DI              \
+	DECL R14                      \
+	JNE  tile                     \
+	DECQ CX                       \
+	JNE  block                    \
+	MOVQ  now-16(SP), CX          \
+	IMUL3Q $tiles, CX, CX         \
+	MOVQ  CX, count-24(SP)        \
+	MOVL  $1, AX                  \
+	SHLQ  CX, AX                  \
+	DECQ  AX                      \
+	KMOVW AX, K1                  \
+	SHRQ  $16, AX                 \
+	KMOVW AX, K2                  \
+	XORL  R9, R9                  \
+	LEAQ  WORKY(R15), R10         \
+group: \
+	MOVQ  R9, AX                  \
+	IMULQ R12, AX                 \
+	LEAQ  (BX)(AX*1), DX          \
+	ADDQ  R11, AX                 \
+	LEAQ  WORKX(R15), DI          \
+	MOVQ  in+56(FP), R14          \
+	SHRQ  $3, R14                 \
+	MOVQ  rows+64(FP), CX         \
+	CMPQ  CX, $16                 \
+	JLE   copy                    \
+	MOVL  $16, CX                 \
+copy: \
+	VMOVUPS.Z (DX), K1, Z16       \
+	VMOVUPS.Z 64(DX), K2, Z17     \
+	VMOVUPS   Z16, (DI)           \
+	VMOVUPS   Z17, 64(DI)         \
+	SUMS                          \
+	ADDQ R12, DX                  \
+	ADDQ $(4*CHUNK), DI           \
+	DECQ CX                       \
+	JNE  copy                     \
+	EACH16(ZEROROW)               \
+	MOVQ left-8(SP), CX           \
+	CMPQ CX, blocks+32(FP)        \
+	JEQ  begin                    \
+	EACH16(LOADROW)               \
+begin: \
+	MOVQ R15, DI                  \
+	MOVQ R15, R14                 \
+	LEAQ WORKX(R15), DX           \
+	LEAQ WORKI(R15), R8           \
+	MOVQ count-24(SP), CX         \
+	STEP(0)                       \
+pair: \
+	CMPQ CX, $2                   \
+	JLT  even                     \
+	STEP(1)                       \
+even: \
+	POST0                         \
+	ADDQ $RECORD, DI              \
+	ADDQ $4, DX                   \
+	DECQ CX                       \
+	JEQ  summed                   \
+	CMPQ CX, $2                   \
+	JLT  odd                      \
+	STEP(0)                       \
+odd: \
+	POST1                         \
+	ADDQ $RECORD, DI              \
+	ADDQ $4, DX                   \
+	DECQ CX                       \
+	JNE  pair                     \
+summed: \
+	LEAST                         \
+	MOVQ yStride+8(FP), DX        \
+	MOVQ R9, DI                   \
+	IMULQ DX, DI                  \
+	ADDQ at-32(SP), DI            \
+	MOVQ rows+64(FP), CX          \
+	CMPQ CX, $16                  \
+	JLE  store                    \
+	MOVL $16, CX                  \
+store: \
+	EACH16(STOREROW)              \
+stored: \
+	ADDQ $1024, R10               \
+	ADDQ $16, R9                  \
+	MOVQ rows+64(FP), CX          \
+	CMPQ R9, CX                   \
+	JGE  grouped                  \
+	SUBQ $16, CX                  \
+	CMPQ R9, CX                   \
+	CMOVQGT CX, R9                \
+	JMP  group                    \
+grouped: \
+	MOVQ count-24(SP), AX         \
+	LEAQ (BX)(AX*4), BX           \
+	SHLQ $5, AX                   \
+	ADDQ AX, R11                  \
+	MOVQ now-16(SP), CX           \
+	SUBQ CX, left-8(SP)           \
+	JNE  chunk                    \
+	ADDQ $64, at-32(SP)           \
+	DECQ strips+24(FP)            \
+	JNE  strip                    \
+	TILERELEASE                   \
+	VZEROUPPER                    \
+	RET
