@@ -192,19 +192,34 @@ func (k *matmul) run(w *worker, lo, hi int) {
 	k.more(w, lo, hi)
 }
 
+// more multiplies units. It multiplies a part of the weights that fits in the second-level cache
+// with a block of rows of x, which fits too, before the next block.
 func (k *matmul) more(w *worker, lo, hi int) {
 	blocks, rows := k.blocks(w), w.rows
 	if blocks == 1 {
 		k.block(w, rows, lo, hi)
 		return
 	}
-	for u := lo; u < hi; u++ {
-		w.from = u % blocks * rowBlock
-		w.rows = min(rowBlock, rows-w.from)
-		k.block(w, rows, u/blocks, u/blocks+1)
+	part := blocks * max(1, partBytes/(k.group*k.rowBytes))
+	for ; lo < hi; lo += part {
+		end := min(lo+part, hi)
+		for i := range blocks {
+			// Unit g*blocks+i is group g and block i.
+			first, last := (lo-i+blocks-1)/blocks, (end-i+blocks-1)/blocks
+			if first == last {
+				continue
+			}
+			w.from = i * rowBlock
+			w.rows = min(rowBlock, rows-w.from)
+			k.block(w, rows, first, last)
+		}
 	}
 	w.from, w.rows = 0, rows
 }
+
+// partBytes is the size in bytes of the weights that are multiplied with a block of rows of x at a
+// time.
+const partBytes = 256 << 10
 
 // block multiplies groups lo to hi-1 with w.rows rows of x from w.from. all is the number of rows of
 // the whole input.
@@ -252,19 +267,13 @@ func (k *matmul) product(w *worker, matrix []byte, bias []float32, first, last i
 	}
 }
 
-// runTiled computes rows [first, last) of a matrix, whole strips. It multiplies a strip with
+// runTiled computes rows [first, last) of a matrix, whole strips. Products multiply a strip with
 // every row of activations while the strip is in the cache.
 func (k *matmul) runTiled(w *worker, matrix []byte, first, last int, y []float32, stride int) {
 	x := &w.tiles
 	*x = tiledInput{mem: w.prepared()[w.from*k.inputBytes():], stride: k.inputBytes(), in: k.in, rows: w.rows}
 	strip := k.rowBytes * dtype.TileRows
-	if w.rows == 1 {
-		k.tiled(y[:last-first], stride, matrix[first/dtype.TileRows*strip:], (last-first)/dtype.TileRows, x)
-		return
-	}
-	for o := first; o < last; o += dtype.TileRows {
-		k.tiled(y[o-first:], stride, matrix[o/dtype.TileRows*strip:], 1, x)
-	}
+	k.tiled(y, stride, matrix[first/dtype.TileRows*strip:], (last-first)/dtype.TileRows, x)
 }
 
 // runFloat computes rows [first, last) of a matrix with float activations.
